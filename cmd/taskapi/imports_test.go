@@ -279,7 +279,6 @@ var allowedImports = map[string][]string{
 		"identity",
 	},
 	"cmd/taskapi/internal/cli/follow": {
-		"allocrunner",
 		"allocrunner/interfaces",
 		"cmd/taskapi/internal/cli/base",
 		"cmd/taskapi/internal/client",

@@ -84,12 +84,7 @@ Flags may be written in Nomad's style (-var) or GNU's (--var).`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          cobra.ArbitraryArgs,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return cmd.Help()
-			}
-			return base.Usage(base.UnknownCommand(cmd, args[0]))
-		},
+		RunE:          base.HelpOrUnknown,
 	}
 	root.SetIn(w.Stdin)
 	root.SetOut(w.Stdout)
@@ -137,6 +132,7 @@ Flags may be written in Nomad's style (-var) or GNU's (--var).`,
 	root.SetCompletionCommandGroupID("Other commands:")
 	strictHelp(root)
 	strictCompletion(root)
+	base.Complete(root)
 	return root
 }
 
@@ -167,11 +163,10 @@ func strictHelp(root *cobra.Command) {
 func strictCompletion(root *cobra.Command) {
 	root.InitDefaultCompletionCmd()
 	completion, _, _ := root.Find([]string{"completion"}) // it has just been made
-	completion.Args = cobra.ArbitraryArgs
-	completion.RunE = root.RunE
+	completion.Args, completion.RunE = cobra.ArbitraryArgs, base.HelpOrUnknown
 	completion.Example = `  source <(taskapi completion bash)`
 	for _, shell := range completion.Commands() {
-		shell.Args = base.NoArgs
+		shell.Args = base.CheckArgs
 		shell.Example = "  taskapi completion " + shell.Name()
 	}
 }

@@ -29,11 +29,9 @@ func versionCommand(w base.Environment) *cobra.Command {
 		Short: "Print the version, and the commit that it was built from",
 		Example: `  taskapi version
   taskapi version -t '{{.Commit}}'`,
-		Args: base.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return out.Print(w, versionOf(w, debug.ReadBuildInfo), nil, func() error {
-				_, err := fmt.Fprint(w.Stdout, versionLine(w))
-				return err
+				return w.Printf("%s", versionLine(w))
 			})
 		},
 	}

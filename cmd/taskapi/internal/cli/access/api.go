@@ -40,7 +40,6 @@ body of the answer. {alloc} in PATH stands for the allocation's ID. The token is
 Exit code: 0 for an answer with a status below 400, else 1, with the status and the reason on standard error.`,
 		Example: `  taskapi api '/v1/allocation/{alloc}/checks?pretty'
   taskapi api --alloc hello -d '{"Signal": "SIGHUP", "Task": "greeter"}' '/v1/client/allocation/{alloc}/signal'`,
-		Args: base.OneArg("PATH"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req.path, req.hasData = args[0], cmd.Flags().Changed("data")
 			if err := req.check(); err != nil {

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os/signal"
 	"slices"
 	"strings"
 	"syscall"
@@ -168,7 +167,7 @@ func (l *execCommandLine) checkTerminal(w base.Environment) error {
 
 // run runs the command. A *silentError has its exit code.
 func (l *execCommandLine) run(ctx context.Context, w base.Environment, t base.Target) error {
-	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	ctx, stop := base.UntilSignal(ctx)
 	defer stop()
 	ctx, hangUp := context.WithCancelCause(ctx)
 	defer hangUp(nil)

@@ -4,9 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"os/signal"
 	"path/filepath"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -45,7 +43,6 @@ Only this machine can connect to a loopback address, and requests must name an I
 allows other machines; they send their tokens in the clear.`,
 		Example: `  taskapi proxy --listen 127.0.0.1:4646
   taskapi proxy --listen 127.0.0.1:4646 hello greeter`,
-		Args:              base.TargetArgs(s),
 		ValidArgsFunction: base.CompleteTarget(&dataDir, w, s),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			address, err := httpserve.ParseAddress(listen)
@@ -76,7 +73,7 @@ allows other machines; they send their tokens in the clear.`,
 			if err != nil {
 				return base.Usage(fmt.Errorf("--listen %w", err))
 			}
-			ctx, release := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+			ctx, release := base.UntilSignal(cmd.Context())
 			defer release()
 			_, err = fmt.Fprintf(w.Stdout, "passing requests at %s on to %s; each needs a token\n", listener.URL(), path)
 			if err != nil {

@@ -8,65 +8,63 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// OneArg accepts one argument. Its error says what that is.
-func OneArg(what string) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		switch {
-		case len(args) == 0:
-			return Usage(fmt.Errorf("%s is missing: %s", what, cmd.UseLine()))
-		case len(args) > 1:
-			return Usage(fmt.Errorf("want one %s, not %d: unexpected %q", what, len(args), args[1]))
+// CheckArgs accepts the arguments that the Use line of a command names: NAME, or [NAME] for one that may be left out.
+func CheckArgs(cmd *cobra.Command, args []string) error {
+	var all, required, given []string
+	for _, word := range strings.Fields(cmd.Use)[1:] {
+		name := strings.Trim(word, "[]")
+		if name == "flags" {
+			continue
 		}
-		return nil
-	}
-}
-
-// TargetArgs accepts what find does.
-func TargetArgs(s Sought) cobra.PositionalArgs {
-	names := []string{"ALLOC", "TASK"}
-	if s.Tasks == NoTask {
-		names = names[:1]
-	}
-	return func(_ *cobra.Command, args []string) error {
-		switch i := slices.Index(args, ""); {
-		case len(args) > len(names):
-			return Usage(fmt.Errorf("want one %s, not %d: unexpected %q", strings.Join(names, " and one "), len(args), args[len(names)]))
-		case i >= 0:
-			return Usage(fmt.Errorf("%s is empty: give a name, or leave it out", names[i]))
+		all = append(all, word)
+		if name == word {
+			required = append(required, name)
 		}
-		return nil
 	}
-}
-
-// Exactly accepts one argument for each name.
-func Exactly(names ...string) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		switch i := slices.Index(args, ""); {
-		case len(args) < len(names):
-			return Usage(fmt.Errorf("%s is missing: %s", names[len(args)], cmd.UseLine()))
-		case len(args) > len(names):
-			return Usage(fmt.Errorf("unexpected argument %q: %s", args[len(names)], cmd.UseLine()))
-		case i >= 0:
-			return Usage(fmt.Errorf("%s is empty", names[i]))
+	optional := len(args) - len(required)
+	for i, word := range all {
+		all[i] = strings.TrimSuffix(strings.Trim(word, "[]"), "|-")
+		if all[i] != word {
+			if optional--; optional < 0 {
+				continue
+			}
 		}
-		return nil
+		given = append(given, all[i])
 	}
-}
-
-// MaybeOneArg accepts one argument or none.
-func MaybeOneArg(what string) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		if len(args) > 1 {
-			return OneArg(what)(cmd, args)
-		}
-		return nil
-	}
-}
-
-// NoArgs accepts no argument.
-func NoArgs(cmd *cobra.Command, args []string) error {
-	if len(args) > 0 {
+	switch i := slices.Index(args, ""); {
+	case len(args) > 0 && len(all) == 0:
 		return Usage(fmt.Errorf("unexpected argument %q: '%s' takes none", args[0], cmd.CommandPath()))
+	case len(args) < len(required):
+		return Usage(fmt.Errorf("%s is missing: %s", required[len(args)], cmd.UseLine()))
+	case len(args) > len(all):
+		return Usage(fmt.Errorf("want one %s, not %d: unexpected %q", strings.Join(all, " and one "), len(args), args[len(all)]))
+	case i >= 0 && slices.Contains(required, given[i]):
+		return Usage(fmt.Errorf("%s is empty", given[i]))
+	case i >= 0:
+		return Usage(fmt.Errorf("%s is empty: give a name, or leave it out", given[i]))
 	}
 	return nil
+}
+
+// Complete gives every command below cmd that checks no arguments CheckArgs. A command without a function of its own prints its help, and
+// refuses what is none of its subcommands.
+func Complete(cmd *cobra.Command) {
+	for _, sub := range cmd.Commands() {
+		switch {
+		case sub.Args != nil:
+		case sub.Runnable():
+			sub.Args = CheckArgs
+		default:
+			sub.Args, sub.RunE = cobra.ArbitraryArgs, HelpOrUnknown
+		}
+		Complete(sub)
+	}
+}
+
+// HelpOrUnknown prints a command's help, and refuses arguments: the first names no subcommand.
+func HelpOrUnknown(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return Usage(UnknownCommand(cmd, args[0]))
+	}
+	return cmd.Help()
 }

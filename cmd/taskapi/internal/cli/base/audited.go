@@ -1,8 +1,6 @@
 package base
 
 import (
-	"fmt"
-
 	"taskapi/cmd/taskapi/internal/agent"
 )
 
@@ -13,7 +11,7 @@ func (l Layout) Audited(w Environment, command string, change func() (made strin
 	if err != nil {
 		return err
 	}
-	warn := func(text string) { fmt.Fprintf(w.Stderr, "taskapi: warning: %s\n", text) }
+	warn := func(text string) { w.Warnf("warning: %s", text) }
 	var all []agent.Settings
 	for _, id := range ids {
 		kept, err := l.Remembered(id)

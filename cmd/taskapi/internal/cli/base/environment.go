@@ -3,10 +3,14 @@
 package base
 
 import (
+	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
+	"os/signal"
 	"strings"
+	"syscall"
 
 	"taskapi/cmd/taskapi/internal/output"
 )
@@ -18,6 +22,22 @@ type Environment struct {
 	Env            []string       // KEY=value
 	Version        string         // of the program
 	Signals        chan os.Signal // of taskapi run, from its first moment; nil for those from now on
+}
+
+// Printf writes to standard output.
+func (w Environment) Printf(format string, args ...any) error {
+	_, err := fmt.Fprintf(w.Stdout, format, args...)
+	return err
+}
+
+// Warnf writes a line to standard error, with the program's name.
+func (w Environment) Warnf(format string, args ...any) {
+	fmt.Fprintf(w.Stderr, "taskapi: "+format+"\n", args...)
+}
+
+// UntilSignal returns a context that ends with a signal to end a command which only shows something.
+func UntilSignal(ctx context.Context) (context.Context, context.CancelFunc) {
+	return signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 }
 
 // Getenv returns the value of an environment variable, empty when it is not set.

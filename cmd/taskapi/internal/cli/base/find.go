@@ -16,6 +16,7 @@ import (
 
 	"taskapi/allocrunner"
 	"taskapi/allocrunner/datadir"
+	"taskapi/allocrunner/interfaces"
 	"taskapi/cmd/taskapi/internal/client"
 	"taskapi/cmd/taskapi/internal/output"
 )
@@ -43,15 +44,18 @@ const (
 // Sought says what the arguments of a command may name. The zero value is for those that change an allocation that runs.
 type Sought struct {
 	Tasks taskScope
+	Live  bool // without arguments, only what runs is meant
 	Reads bool // the command changes nothing: what has ended is found, too, and of several the one that was made last
 	exact bool // a name must not be another allocation's, whether that runs or has ended
 }
 
 // What the commands look for.
 var (
-	ToRead   = Sought{Reads: true}
-	ToChange = Sought{}
-	ToRemove = Sought{exact: true}
+	ToRead      = Sought{Reads: true}
+	ToChange    = Sought{}
+	ToRemove    = Sought{exact: true}
+	ToReadTasks = Sought{Tasks: AnyTasks, Reads: true}
+	ToFollow    = Sought{Reads: true, Live: true}
 )
 
 // AllocArgs is what a command's help says of its arguments.
@@ -223,7 +227,7 @@ func (f *Finder) only(s Sought) (Target, error) {
 		return f.withTask(running[0], "", s)
 	case len(running) > 1:
 		return Target{}, Usage(fmt.Errorf("%d allocations run: give one of\n%s", len(running), candidates(running)))
-	case s.Reads && len(f.Known) > 0:
+	case s.Reads && !s.Live && len(f.Known) > 0:
 		return f.withTask(f.Known[len(f.Known)-1], "", s)
 	}
 	return Target{}, fmt.Errorf("no allocation runs in %s; %s", f.Dirs(), f.hint())
@@ -377,6 +381,21 @@ func candidates(all []known) string {
 	return text
 }
 
+// OnTarget completes a command that does something with what its arguments name: they are completed and found, and --data-dir is added.
+func OnTarget(w Environment, s Sought, cmd *cobra.Command, do func(context.Context, Target) error) *cobra.Command {
+	var dataDir string
+	AddDataDir(cmd, &dataDir)
+	cmd.ValidArgsFunction = CompleteTarget(&dataDir, w, s)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		found, err := Find(cmd.Context(), w, dataDir, args, s)
+		if err != nil {
+			return err
+		}
+		return do(cmd.Context(), found)
+	}
+	return cmd
+}
+
 // AddDataDir adds the flag of commands that need the data directory alone.
 func AddDataDir(cmd *cobra.Command, dataDir *string) {
 	cmd.Flags().StringVar(dataDir, "data-dir", "", dataDirUsage)
@@ -388,4 +407,18 @@ func (t Target) String() string {
 		return fmt.Sprintf("task %q of allocation %s", t.Task, output.ShortID(t.ID))
 	}
 	return "allocation " + output.ShortID(t.ID)
+}
+
+// Files returns the allocation's files, also when it has ended.
+func (t Target) Files() (interfaces.Files, error) {
+	if t.Alloc == nil || t.Alloc.Job == nil {
+		return nil, fmt.Errorf("allocation %s: its state can't be read, so its tasks are not known; its files are in %s", output.ShortID(t.ID),
+			t.Layout.Alloc(t.ID))
+	}
+	return t.Layout.Files(t.Alloc), nil
+}
+
+// Files returns the files of one of the directory's allocations.
+func (l Layout) Files(alloc *api.Allocation) interfaces.Files {
+	return allocrunner.Files(l.Alloc(alloc.ID), alloc.GetTaskGroup())
 }

@@ -57,3 +57,8 @@ func (o *OutputFlags) Print(w Environment, value any, whole []byte, people func(
 	}
 	return people()
 }
+
+// Table prints a value as Print does, by a table for people.
+func (o *OutputFlags) Table(w Environment, value any, table *output.Table) error {
+	return o.Print(w, value, nil, func() error { return w.Printf("%s", table) })
+}

@@ -1,7 +1,6 @@
 package base
 
 import (
-	"fmt"
 	"net/url"
 	"strconv"
 
@@ -39,6 +38,6 @@ func ValuesOf(o *api.QueryOptions) url.Values {
 // SayNext says how to print what follows a page, if anything does.
 func SayNext(w Environment, next string) {
 	if next != "" {
-		fmt.Fprintf(w.Stderr, "taskapi: there is more: --page-token %s prints the next page\n", ShellWord(next))
+		w.Warnf("there is more: --page-token %s prints the next page", ShellWord(next))
 	}
 }

@@ -41,19 +41,10 @@ func own(err error) error {
 }
 
 // devOptions are the flags of taskapi dev.
-type devOptions struct {
-	agent.Settings
-	dataDir              string
-	task, job, namespace string
-	user                 string
-	audiences            []string
-	ttl                  time.Duration
-	faults               string
-	verbose              bool
-}
+type devOptions struct{ start.Options }
 
 func Dev(w base.Environment) *cobra.Command {
-	opts := devOptions{Settings: agent.DefaultSettings()}
+	var opts devOptions
 	cmd := &cobra.Command{
 		Use:   "dev [flags] -- COMMAND [ARG]...",
 		Short: "Run a command as a task, with its socket and its identity",
@@ -76,25 +67,15 @@ executed, and 125 when taskapi itself failed: a flag is wrong, or the command co
   taskapi dev --task web --aud bank=https://bank.example --ttl 10s -- sh -c 'cat $NOMAD_SECRETS_DIR/nomad_bank.jwt'`,
 		Args: afterDashes,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if cmd.Flags().Changed("ttl") && opts.ttl < time.Second {
-				return own(base.Usage(fmt.Errorf("--ttl is %v: give at least 1s, such as 10s", opts.ttl)))
+			if cmd.Flags().Changed("ttl") && opts.TTL < time.Second {
+				return own(base.Usage(fmt.Errorf("--ttl is %v: give at least 1s, such as 10s", opts.TTL)))
 			}
 			return own(opts.run(cmd.Context(), args, w))
 		},
 	}
-	f := cmd.Flags()
-	f.SetInterspersed(false) // the first word that is no flag must stand after --
+	cmd.Flags().SetInterspersed(false) // the first word that is no flag must stand after --
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return own(base.FlagError(cmd, err)) })
-	f.StringVar(&opts.task, "task", "dev", "name of the task")
-	f.StringVar(&opts.job, "job", "dev", "ID of the job, and name of its group")
-	f.StringVar(&opts.namespace, "namespace", api.DefaultNamespace, "namespace of the job")
-	f.StringArrayVar(&opts.audiences, "aud", nil, "another identity of the task, `NAME[=AUDIENCE]`; may be repeated")
-	f.DurationVar(&opts.ttl, "ttl", 0, "life of the task's tokens, at least 1s (default that of --identity-ttl)")
-	f.StringVar(&opts.user, "user", "", "user as whom the command runs, for root")
-	f.StringVar(&opts.faults, "faults", "", start.FaultsUsage)
-	f.BoolVarP(&opts.verbose, "verbose", "v", false, "log to standard error what taskapi does, and what it refuses")
-	start.AddTiedDataDir(cmd, &opts.dataDir)
-	start.BindSettings(&opts.Settings, f)
+	opts.Add(cmd)
 	return cmd
 }
 
@@ -114,7 +95,7 @@ func (o devOptions) run(ctx context.Context, command []string, w base.Environmen
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, forwarded...)
 	defer signal.Stop(signals)
-	front, err := newForeground(o.task, command, w)
+	front, err := newForeground(o.Task, command, w)
 	if err != nil {
 		return err
 	}
@@ -129,14 +110,14 @@ func (o devOptions) run(ctx context.Context, command []string, w base.Environmen
 	if err != nil {
 		return err
 	}
-	l, remove, err := start.TiedLayout(ctx, o.dataDir, w)
+	l, remove, err := start.TiedLayout(ctx, o.DataDir, w)
 	if err != nil {
 		return err
 	}
 	defer remove()
 	t := &tied{layout: l, settings: o.Settings, alloc: agent.NewAllocation(uuid.NewString(), job, group), environment: w}
 	t.foreground = &front.Foreground
-	t.faults, t.logs = o.faults, o.verbose
+	t.faults, t.logs = o.Faults, o.Verbose
 	if err := front.open(w); err != nil {
 		return err
 	}
@@ -158,20 +139,20 @@ const identityLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ012
 
 // build returns the job that the command is the task of.
 func (o devOptions) build() (*api.Job, *api.TaskGroup, error) {
-	for _, flag := range [][2]string{{"task", o.task}, {"job", o.job}, {"namespace", o.namespace}} {
+	for _, flag := range [][2]string{{"task", o.Task}, {"job", o.Job}, {"namespace", o.Namespace}} {
 		if flag[1] == "" {
 			return nil, nil, base.Usage(fmt.Errorf("--%s is empty: give it a value, or leave it out", flag[0]))
 		}
 	}
 	none, fail := 0, api.RestartPolicyModeFail
 	batch := api.JobTypeBatch
-	task := api.NewTask(o.task, "raw_exec").SetConfig("command", "/proc/self/exe")
-	task.User = o.user
+	task := api.NewTask(o.Task, "raw_exec").SetConfig("command", "/proc/self/exe")
+	task.User = o.User
 	task.LogConfig = &api.LogConfig{Disabled: new(bool)}
 	*task.LogConfig.Disabled = true
 	task.RestartPolicy = &api.RestartPolicy{Attempts: &none, Mode: &fail}
-	task.Identity = &api.WorkloadIdentity{Env: true, File: true, TTL: o.ttl}
-	for _, text := range o.audiences {
+	task.Identity = &api.WorkloadIdentity{Env: true, File: true, TTL: o.TTL}
+	for _, text := range o.OtherAudiences {
 		name, audience, given := strings.Cut(text, "=")
 		if !given {
 			audience = name
@@ -180,11 +161,11 @@ func (o devOptions) build() (*api.Job, *api.TaskGroup, error) {
 			return nil, nil, base.Usage(fmt.Errorf("--aud %q: an identity's name is made of letters, digits and hyphens: write NAME=AUDIENCE for an audience "+
 				"that is not, such as bank=https://bank.example", text))
 		}
-		task.Identities = append(task.Identities, &api.WorkloadIdentity{Name: name, Audience: []string{audience}, Env: true, File: true, TTL: o.ttl})
+		task.Identities = append(task.Identities, &api.WorkloadIdentity{Name: name, Audience: []string{audience}, Env: true, File: true, TTL: o.TTL})
 	}
-	group := api.NewTaskGroup(o.job, 1).AddTask(task)
+	group := api.NewTaskGroup(o.Job, 1).AddTask(task)
 	group.RestartPolicy = task.RestartPolicy
-	job := &api.Job{ID: &o.job, Name: &o.job, Namespace: &o.namespace, Type: &batch, Datacenters: []string{"*"}, TaskGroups: []*api.TaskGroup{group}}
+	job := &api.Job{ID: &o.Job, Name: &o.Job, Namespace: &o.Namespace, Type: &batch, Datacenters: []string{"*"}, TaskGroups: []*api.TaskGroup{group}}
 	job.Canonicalize()
 	found, findings, err := o.Review(job, "")
 	if err == nil {

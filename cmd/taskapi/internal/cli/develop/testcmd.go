@@ -23,7 +23,6 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"taskapi/allocrunner"
 	"taskapi/cmd/taskapi/internal/agent"
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/cmd/taskapi/internal/cli/follow"
@@ -32,23 +31,10 @@ import (
 )
 
 // testOptions are the flags of taskapi test.
-type testOptions struct {
-	start.JobFlags
-	agent.Settings
-	dataDir string
-	until   start.WaitOptions
-	as      string
-	faults  string
-	json    bool
-	junit   string
-	verbose bool
-}
-
-// asOperator is whose identity the command has by default.
-const asOperator = "operator"
+type testOptions struct{ start.Options }
 
 func Test(w base.Environment) *cobra.Command {
-	opts := testOptions{Settings: agent.DefaultSettings()}
+	var opts testOptions
 	cmd := &cobra.Command{
 		Use:   "test [flags] JOBFILE -- COMMAND [ARG]...",
 		Short: "Run a group of tasks, a command that tests it, and stop the group",
@@ -88,32 +74,21 @@ the job file is wrong, the group did not become healthy, or it failed while a co
 			return own(opts.run(cmd, args[0], args[1:], w))
 		},
 	}
-	opts.Add(cmd)
-	start.AddTiedDataDir(cmd, &opts.dataDir)
-	f := cmd.Flags()
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return own(base.FlagError(cmd, err)) })
-	f.StringVar(&opts.until.What, "until", start.WaitHealthy, "what of the group is waited for before the command: healthy, running or complete")
-	f.DurationVar(&opts.until.Timeout, "until-timeout", defaultTestWait, "how long --until waits")
-	f.StringVar(&opts.as, "as", asOperator, "whose identity the command has: operator, or a `TASK`")
-	f.StringVar(&opts.faults, "faults", "", start.FaultsUsage)
-	f.BoolVar(&opts.json, "json", false, "print a JSON object about the test")
-	f.StringVar(&opts.junit, "junit", "", "`FILE` that gets a report as JUnit's")
-	f.BoolVarP(&opts.verbose, "verbose", "v", false, "print to standard error what happens to the group, and log what taskapi does")
-	_ = cmd.RegisterFlagCompletionFunc("until", cobra.FixedCompletions(start.Waits, cobra.ShellCompDirectiveNoFileComp)) // the flag has just been added
-	start.BindSettings(&opts.Settings, f)
+	opts.Add(cmd)
 	return cmd
 }
-
-// defaultTestWait is how long a group may take to be what is waited for.
-const defaultTestWait = 5 * time.Minute
 
 // run runs the group and the command.
 func (o testOptions) run(cmd *cobra.Command, jobFile string, command []string, w base.Environment) error {
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer signal.Stop(signals)
-	if err := o.check(); err != nil {
+	if err := o.Until.CheckFlags(cmd.Flags()); err != nil {
 		return err
+	}
+	if o.As == "" {
+		return base.Usage(errors.New("--as is empty: give operator, or the name of a task"))
 	}
 	front, err := newForeground("", command, w) // before a group is started in vain
 	if err != nil {
@@ -134,19 +109,19 @@ func (o testOptions) run(cmd *cobra.Command, jobFile string, command []string, w
 		return err
 	}
 	alloc := agent.NewAllocation(uuid.NewString(), loaded.Job, loaded.Group)
-	if err := errors.Join(settings.CheckUsers(loaded.Group), o.until.Check(alloc)); err != nil {
+	if err := errors.Join(settings.CheckUsers(loaded.Group), o.Until.Check(alloc)); err != nil {
 		return base.Usage(loaded.Hide(err))
 	}
 	ctx := cmd.Context()
-	l, remove, err := start.TiedLayout(ctx, o.dataDir, w)
+	l, remove, err := start.TiedLayout(ctx, o.DataDir, w)
 	if err != nil {
 		return err
 	}
 	defer remove()
 	t := &testRun{options: o, front: front, environment: w, report: newReport(alloc, o, command), tied: &tied{
-		layout: l, settings: settings, alloc: alloc, submission: loaded.Submission, environment: w, faults: o.faults,
+		layout: l, settings: settings, alloc: alloc, submission: loaded.Submission, environment: w, faults: o.Faults,
 	}}
-	if o.verbose {
+	if o.Verbose {
 		t.tied.events, t.tied.logs = w.Stderr, true
 	}
 	err = t.run(ctx, signals)
@@ -154,33 +129,21 @@ func (o testOptions) run(cmd *cobra.Command, jobFile string, command []string, w
 	t.report.finish(err)
 	unwritten := t.report.write(o, w)
 	if err != nil && unwritten != nil {
-		fmt.Fprintf(w.Stderr, "taskapi: %v\n", unwritten)
+		w.Warnf("%v", unwritten)
 		return err
 	}
 	return cmp.Or(err, unwritten)
 }
 
-func (o testOptions) check() error {
-	switch {
-	case !slices.Contains(start.Waits, o.until.What):
-		return base.Usage(fmt.Errorf("--until %q is none of healthy, running, complete", o.until.What))
-	case o.until.Timeout <= 0:
-		return base.Usage(fmt.Errorf("--until-timeout %v is not more than 0", o.until.Timeout))
-	case o.as == "":
-		return base.Usage(errors.New("--as is empty: give operator, or the name of a task"))
-	}
-	return nil
-}
-
 // giveFile has the token of the task whose identity the command has be in a file.
 func (o testOptions) giveFile(group *api.TaskGroup) error {
-	if o.as == asOperator {
+	if o.As == start.AsOperator {
 		return nil
 	}
 	var names []string
 	for _, task := range group.Tasks {
 		names = append(names, strconv.Quote(task.Name))
-		if task.Name != o.as {
+		if task.Name != o.As {
 			continue
 		}
 		if task.Identity == nil {
@@ -189,7 +152,7 @@ func (o testOptions) giveFile(group *api.TaskGroup) error {
 		task.Identity.File = true
 		return nil
 	}
-	return base.Usage(fmt.Errorf("--as %q is neither operator nor a task of group %q, which are %s", o.as, *group.Name, strings.Join(names, ", ")))
+	return base.Usage(fmt.Errorf("--as %q is neither operator nor a task of group %q, which are %s", o.As, *group.Name, strings.Join(names, ", ")))
 }
 
 // testRun is one test.
@@ -235,7 +198,7 @@ func (t *testRun) run(ctx context.Context, signals <-chan os.Signal) error {
 		giveUp(cmp.Or(err, errGroupOver))
 		over <- err
 	})
-	failed := t.report.phase("group is "+t.options.until.What, func() error { return t.await(waiting) })
+	failed := t.report.phase("group is "+t.options.Until.What, func() error { return t.await(waiting) })
 	close(awaited)
 	var result error
 	if failed == nil {
@@ -255,7 +218,7 @@ func (t *testRun) run(ctx context.Context, signals <-chan os.Signal) error {
 	switch {
 	case result != nil: // which counts before the group's
 		if stopped != nil {
-			fmt.Fprintf(t.environment.Stderr, "taskapi: %v\n", stopped)
+			t.environment.Warnf("%v", stopped)
 		}
 		return result
 	case t.signalled() != 0:
@@ -266,7 +229,7 @@ func (t *testRun) run(ctx context.Context, signals <-chan os.Signal) error {
 
 // await waits until the group is what it is to be. Errors: why it is not, with what its tasks have said.
 func (t *testRun) await(ctx context.Context) error {
-	until := t.options.until
+	until := t.options.Until
 	late := fmt.Errorf("the group is not %s after %v", until.What, until.Timeout)
 	ctx, cancel := context.WithTimeoutCause(ctx, until.Timeout, late)
 	defer cancel()
@@ -296,7 +259,7 @@ func (t *testRun) collect(alloc *api.Allocation) {
 		t.failure = start.WithCauses(t.tied.layout, alloc, nil, errors.New("the group failed while the command ran"))
 	}
 	t.mu.Unlock()
-	words := follow.LastWords{Files: allocrunner.Files(t.tied.layout.Alloc(alloc.ID), alloc.GetTaskGroup())}
+	words := follow.LastWords{Files: t.tied.layout.Files(alloc)}
 	for _, name := range base.TaskNames(alloc) {
 		t.report.task(name, alloc.TaskStates[name], words.Of(name))
 	}
@@ -309,7 +272,7 @@ func (t *testRun) command() error {
 		return err
 	}
 	stdout := t.environment.Stdout
-	if t.options.json {
+	if t.options.JSON {
 		stdout = t.environment.Stderr
 	}
 	cmd := exec.Command(t.front.Path, t.front.Args...)
@@ -342,19 +305,19 @@ func (t *testRun) variables() ([]string, error) {
 		"NOMAD_ALLOC_ID": alloc.ID, "NOMAD_JOB_ID": alloc.JobID, "NOMAD_GROUP_NAME": alloc.TaskGroup, "NOMAD_NAMESPACE": alloc.Namespace,
 		"NOMAD_REGION": *alloc.Job.Region, base.DataDirEnv: string(l.Dir),
 	}
-	if t.options.as != asOperator {
-		own["NOMAD_TASK_NAME"] = t.options.as
-		dir := filepath.Join(l.Alloc(alloc.ID), t.options.as)
-		path, file = l.TaskSocket(alloc.ID, t.options.as), filepath.Join(dir, "secrets", "nomad_token")
+	if t.options.As != start.AsOperator {
+		own["NOMAD_TASK_NAME"] = t.options.As
+		dir := filepath.Join(l.Alloc(alloc.ID), t.options.As)
+		path, file = l.TaskSocket(alloc.ID, t.options.As), filepath.Join(dir, "secrets", "nomad_token")
 		for _, task := range alloc.GetTaskGroup().Tasks {
-			if task.Name == t.options.as && task.Identity != nil && task.Identity.Filepath != "" {
+			if task.Name == t.options.As && task.Identity != nil && task.Identity.Filepath != "" {
 				file = filepath.Join(dir, task.Identity.Filepath)
 			}
 		}
 	}
 	token, err := os.ReadFile(file)
 	if err != nil {
-		return nil, fmt.Errorf("the token of %s: %w", t.options.as, err)
+		return nil, fmt.Errorf("the token of %s: %w", t.options.As, err)
 	}
 	own["NOMAD_TOKEN"], own["NOMAD_TOKEN_FILE"] = strings.TrimSpace(string(token)), file
 	address, _, err := socket.ShortLink(socket.RuntimeDirs(os.Geteuid(), t.environment.Getenv("XDG_RUNTIME_DIR")), path) // the agent removes it

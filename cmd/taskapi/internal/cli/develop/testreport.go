@@ -55,7 +55,7 @@ type taskEnd struct {
 
 func newReport(alloc *api.Allocation, o testOptions, command []string) *report {
 	return &report{
-		AllocID: alloc.ID, JobID: alloc.JobID, Group: alloc.TaskGroup, Command: command, As: o.as, Phases: []phase{}, Tasks: []taskEnd{}, begun: time.Now(),
+		AllocID: alloc.ID, JobID: alloc.JobID, Group: alloc.TaskGroup, Command: command, As: o.As, Phases: []phase{}, Tasks: []taskEnd{}, begun: time.Now(),
 	}
 }
 
@@ -118,15 +118,15 @@ func (r *report) write(o testOptions, w base.Environment) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var errs []error
-	if o.json {
+	if o.JSON {
 		encoder := json.NewEncoder(w.Stdout)
 		encoder.SetIndent("", "  ")
 		errs = append(errs, encoder.Encode(r))
 	}
-	if o.junit != "" {
+	if o.JUnit != "" {
 		text, err := xml.MarshalIndent(r.suite(), "", "  ")
 		if err == nil {
-			err = os.WriteFile(o.junit, append([]byte(xml.Header), append(text, '\n')...), 0o644)
+			err = os.WriteFile(o.JUnit, append([]byte(xml.Header), append(text, '\n')...), 0o644)
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("--junit: %w", err))

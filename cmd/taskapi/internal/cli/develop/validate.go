@@ -29,7 +29,6 @@ are refused. Without --group it checks every group of the job. Check a job file 
 Exit code: 0 when the job would run, 2 when it would not.`,
 		Example: `  taskapi validate examples/hello.nomad.hcl
   taskapi validate -t '{{range .TaskGroups}}{{.Name}}{{end}}' examples/hello.nomad.hcl`,
-		Args: base.OneArg("JOBFILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			settings, err := settings.WithConsulEnv(w.Getenv)
 			if err != nil {

@@ -11,7 +11,6 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"github.com/spf13/pflag"
 
-	"taskapi/allocrunner"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/cmd/taskapi/internal/linewriter"
@@ -56,7 +55,7 @@ type TaskOutput struct {
 // NewTaskOutput returns one that prints the output of the allocation's tasks from now on, when it is told to begin.
 func NewTaskOutput(p *Printer, l base.Layout, alloc *api.Allocation) *TaskOutput {
 	o := &TaskOutput{
-		printer: p, files: allocrunner.Files(l.Alloc(alloc.ID), alloc.GetTaskGroup()), begins: map[TaskStream]position{},
+		printer: p, files: l.Files(alloc), begins: map[TaskStream]position{},
 		streams: StreamsOf(base.TaskNames(alloc), api.FSLogNameStdout, api.FSLogNameStderr),
 	}
 	for _, s := range o.streams {
@@ -177,7 +176,7 @@ type failures struct {
 }
 
 func NewFailures(l base.Layout, alloc *api.Allocation) *failures {
-	return &failures{words: LastWords{Files: allocrunner.Files(l.Alloc(alloc.ID), alloc.GetTaskGroup())}, killing: map[string]bool{}}
+	return &failures{words: LastWords{Files: l.Files(alloc)}, killing: map[string]bool{}}
 }
 
 // begin makes the present end of the tasks' output the beginning of what is theirs.

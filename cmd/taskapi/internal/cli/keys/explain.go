@@ -44,7 +44,6 @@ No keys are needed: without them the signature is not checked, and the rest is. 
 can read it; there what the data directory knows of the allocation, its revoked tokens included, is looked at, too.`,
 		Example: `  taskapi token explain token.jwt
   taskapi token explain --jwks jwks.json < token.jwt`,
-		Args: base.MaybeOneArg("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			token, err := readToken(w, args)
 			if err != nil {
@@ -183,7 +182,7 @@ func (f *explainFlags) authenticator(w base.Environment, c *identity.Claims) (d 
 		case err == nil:
 			d.Revocations, done = list, func() { _ = list.Close() }
 		case d.Keys != nil && !errors.Is(err, fs.ErrNotExist):
-			fmt.Fprintf(w.Stderr, "taskapi: warning: %v\n", err)
+			w.Warnf("warning: %v", err)
 			d.Revocations = unknownRevocations{}
 		}
 	}

@@ -22,13 +22,6 @@ func Keyring(w base.Environment) *cobra.Command {
 signed with the new key, and old ones are good until they expire; tokens of a removed key are refused from then on.`,
 		Example: `  taskapi keyring list
   taskapi keyring rotate`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return base.Usage(base.UnknownCommand(cmd, args[0]))
-			}
-			return nil
-		},
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(keyringList(w), keyringRotate(w), base.IsDestructive(keyringRemove(w)), keyringExport(w), keyringServe(w))
 	return cmd
@@ -41,7 +34,6 @@ func keyringList(w base.Environment) *cobra.Command {
 		Use:     "list",
 		Short:   "List the keys, the active one first",
 		Example: `  taskapi keyring list`,
-		Args:    base.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			ring, err := flags.Open(w)
 			if err != nil {
@@ -82,7 +74,6 @@ func keyringRotate(w base.Environment) *cobra.Command {
 		Use:     "rotate",
 		Short:   "Make a new key and sign with it from now on",
 		Example: `  taskapi keyring rotate`,
-		Args:    base.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			l, ring, err := flags.OpenIn(w)
 			if err != nil {
@@ -96,8 +87,7 @@ func keyringRotate(w base.Environment) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(w.Stdout, "%s is active; tokens of older keys are good until they expire\n", key.ID)
-			return err
+			return w.Printf("%s is active; tokens of older keys are good until they expire\n", key.ID)
 		},
 	}
 	flags.Add(cmd)
@@ -110,7 +100,6 @@ func keyringRemove(w base.Environment) *cobra.Command {
 		Use:     "remove [flags] KEY",
 		Short:   "Remove an inactive key: its tokens are refused from then on",
 		Example: `  taskapi keyring remove 9d3b6c1e-7e1f-4e0c-8a39-0f1f6f3f5a11`,
-		Args:    base.OneArg("KEY"),
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 			ring, err := flags.Open(w)
 			if err != nil {
@@ -137,8 +126,7 @@ func keyringRemove(w base.Environment) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(w.Stdout, "%s is removed; its tokens are refused\n", args[0])
-			return err
+			return w.Printf("%s is removed; its tokens are refused\n", args[0])
 		},
 	}
 	flags.Add(cmd)
@@ -154,7 +142,6 @@ func keyringExport(w base.Environment) *cobra.Command {
 		Long: `Prints the public keys as a JWK set (RFC 7517): the document that /.well-known/jwks.json answers. With --openid it prints
 the OpenID configuration of the issuer instead. Redirect it to a file that others read, or that a web server serves.`,
 		Example: `  taskapi keyring export`,
-		Args:    base.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if err := agent.CheckIssuer("--openid", openID); err != nil {
 				return err
@@ -167,8 +154,7 @@ the OpenID configuration of the issuer instead. Redirect it to a file that other
 			if openID != "" {
 				document = agent.OpenIDConfiguration(openID)
 			}
-			_, err = fmt.Fprintf(w.Stdout, "%s\n", document)
-			return err
+			return w.Printf("%s\n", document)
 		},
 	}
 	flags.Add(cmd)

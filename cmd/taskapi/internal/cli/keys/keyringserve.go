@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"os/signal"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -26,7 +24,6 @@ func keyringServe(w base.Environment) *cobra.Command {
 A verifier expects tokens whose iss is the issuer's URL: run the allocation with --issuer and that URL, so give --listen a port. Only this
 machine can connect to a loopback address; --remote allows others. A request must name an address, localhost or the issuer's host.`,
 		Example: `  taskapi keyring serve --listen 127.0.0.1:9180`,
-		Args:    base.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			l, err := base.NewLayout(flags.DataDir, w)
 			if err != nil {
@@ -36,7 +33,7 @@ machine can connect to a loopback address; --remote allows others. A request mus
 			if err != nil {
 				return err
 			}
-			ctx, release := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+			ctx, release := base.UntilSignal(cmd.Context())
 			defer release()
 			server, err := agent.ListenKeys(agent.KeyServerConfig{Keyring: ring, Listen: listen, Issuer: issuer, Remote: remote, Logger: base.NewLogger(false, w)})
 			if err != nil {

@@ -70,7 +70,6 @@ which may vouch for any issuer.`,
   taskapi token mint --task server --bad alg-hs256
   taskapi token mint --operator --opaque --ttl 8h
   taskapi token mint --list`,
-		Args: base.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			kind, err := f.kind()
 			if err != nil {
@@ -328,7 +327,7 @@ func (m *minter) mintGood(w base.Environment) error {
 		return base.Usage(fmt.Errorf("the allocation's API would refuse the token behind the secret: %s%s", why, detail(words)))
 	}
 	if why != auth.NotRefused {
-		fmt.Fprintf(w.Stderr, "taskapi: warning: the allocation's API refuses this token: %s%s\n", why, detail(words))
+		w.Warnf("warning: the allocation's API refuses this token: %s%s", why, detail(words))
 	}
 	if m.flags.opaque {
 		if token, err = m.secret(w, token); err != nil {

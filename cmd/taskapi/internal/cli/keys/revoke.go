@@ -38,7 +38,6 @@ refused until the task is restarted. To keep a task itself out, stop it, or take
 		Example: `  taskapi token revoke stolen.jwt
   taskapi token revoke --task server
   taskapi token revoke --before 2026-11-22T12:00:00Z`,
-		Args: base.MaybeOneArg("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			rule, l, err := f.rule(cmd, w, args)
 			if err != nil {
@@ -60,10 +59,9 @@ refused until the task is restarted. To keep a task itself out, stop it, or take
 				return err
 			}
 			if missing := unknownTo(cmd.Context(), l, rule); missing != "" {
-				fmt.Fprintf(w.Stderr, "taskapi: warning: %s; it is revoked all the same\n", missing)
+				w.Warnf("warning: %s; it is revoked all the same", missing)
 			}
-			_, err = fmt.Fprintf(w.Stdout, "%s: refused from now on\n", rule)
-			return err
+			return w.Printf("%s: refused from now on\n", rule)
 		},
 	}
 	base.AddDataDir(cmd, &f.dataDir)
@@ -213,7 +211,6 @@ func tokenRevocations(w base.Environment) *cobra.Command {
 		Use:     "revocations",
 		Short:   "List what is revoked",
 		Example: `  taskapi token revocations`,
-		Args:    base.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			f := revokeFlags{dataDir: dataDir}
 			l, err := f.layout(w)

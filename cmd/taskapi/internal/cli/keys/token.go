@@ -29,13 +29,6 @@ func Token(w base.Environment) *cobra.Command {
 revokes tokens before they expire. It takes a user who can read the key ring and write to the data directory; nobody can do it over the API.`,
 		Example: `  taskapi token mint --task server
   taskapi token explain token.jwt`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return base.Usage(base.UnknownCommand(cmd, args[0]))
-			}
-			return nil
-		},
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(tokenMint(w), tokenExplain(w), base.IsDestructive(tokenRevoke(w)), tokenRevocations(w))
 	return cmd

@@ -3,8 +3,6 @@ package lifecycle
 import (
 	"context"
 	"errors"
-	"os/signal"
-	"syscall"
 
 	"github.com/hashicorp/nomad/api"
 	"github.com/spf13/cobra"
@@ -14,10 +12,9 @@ import (
 )
 
 func Attach(w base.Environment) *cobra.Command {
-	var dataDir string
 	var asJSON bool
 	var out follow.OutputFlag
-	cmd := &cobra.Command{
+	cmd := base.OnTarget(w, base.ToFollow, &cobra.Command{
 		Use:   "attach [flags] [ALLOC]",
 		Short: "Follow a running allocation",
 		Long: `Prints the events of an allocation so far, and then each as it happens, with what the tasks print from now on, in the format of run. Without ALLOC it follows the only one
@@ -26,25 +23,13 @@ Exit code: that of run when the allocation ends (0 complete or stopped, 1 failed
 leaves it, with a message.`,
 		Example: `  taskapi attach
   taskapi attach hello`,
-		Args:              base.TargetArgs(base.ToRead),
-		ValidArgsFunction: base.CompleteTarget(&dataDir, w, base.ToRead),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := out.Check(); err != nil {
-				return err
-			}
-			s := base.ToRead
-			s.Reads = len(args) > 0 // without, it is for what runs
-			found, err := base.Find(cmd.Context(), w, dataDir, args, s)
-			if err != nil {
-				return err
-			}
-			f := &follow.Follower{Layout: found.Layout, ID: found.ID, Make: follow.Printers(w, asJSON)}
-			f.Output = out.Wanted(w, asJSON)
-			f.Words = !f.Output
-			return attach(cmd.Context(), f)
-		},
-	}
-	base.AddDataDir(cmd, &dataDir)
+		PreRunE: func(*cobra.Command, []string) error { return out.Check() },
+	}, func(ctx context.Context, found base.Target) error {
+		f := &follow.Follower{Layout: found.Layout, ID: found.ID, Make: follow.Printers(w, asJSON)}
+		f.Output = out.Wanted(w, asJSON)
+		f.Words = !f.Output
+		return attach(ctx, f)
+	})
 	out.Add(cmd.Flags())
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print events as JSON lines")
 	return cmd
@@ -52,7 +37,7 @@ leaves it, with a message.`,
 
 // attach follows an allocation to its end, or to a signal.
 func attach(ctx context.Context, f *follow.Follower) error {
-	ctx, release := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	ctx, release := base.UntilSignal(ctx)
 	defer release()
 	alloc, err := f.Follow(ctx)
 	f.Tasks.Finish()

@@ -19,17 +19,17 @@ import (
 // await returns when the allocation is as --wait says. Errors: why it is not and can't be any more, with the latest output of the task that
 // is to blame, or that the time is over.
 func (r *request) await(ctx context.Context) error {
-	timeout := r.options.until.Timeout
-	if timeout == 0 && r.options.until.What != start.WaitComplete {
+	timeout := r.options.Until.Timeout
+	if timeout == 0 && r.options.Until.What != start.WaitComplete {
 		timeout = start.DefaultWait
 	}
 	if timeout > 0 {
-		over := fmt.Errorf("allocation %s is not %s after %v, and runs on", r.alloc.ID, r.options.until.What, timeout)
+		over := fmt.Errorf("allocation %s is not %s after %v, and runs on", r.alloc.ID, r.options.Until.What, timeout)
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, timeout, over)
 		defer cancel()
 	}
-	if r.options.until.What == start.WaitHealthy {
+	if r.options.Until.What == start.WaitHealthy {
 		saying, end := context.WithCancel(ctx)
 		var said sync.WaitGroup
 		said.Go(func() {
@@ -38,7 +38,7 @@ func (r *request) await(ctx context.Context) error {
 		defer said.Wait()
 		defer end()
 	}
-	f := &follow.Follower{Layout: r.layout, ID: r.alloc.ID, Quiet: true, Until: r.options.until.Settled,
+	f := &follow.Follower{Layout: r.layout, ID: r.alloc.ID, Quiet: true, Until: r.options.Until.Settled,
 		Make: func(a *api.Allocation) *follow.Printer { return follow.NewPrinter(io.Discard, a, false) }}
 	alloc, err := f.Follow(ctx)
 	if err != nil {
@@ -51,7 +51,7 @@ func (r *request) await(ctx context.Context) error {
 		}
 		return err
 	}
-	err = r.options.until.Result(alloc)
+	err = r.options.Until.Result(alloc)
 	if err == nil {
 		return nil
 	}

@@ -27,9 +27,6 @@ import (
 	"taskapi/internal/privatefile"
 )
 
-// logName is the file in an allocation's directory that a detached taskapi writes to.
-const logName = "taskapi.log"
-
 // maxLog is the size at which that log starts over: tasks that restart for ever must not fill the disk.
 const maxLog = 4 << 20
 
@@ -59,7 +56,7 @@ func (r *request) detach(ctx context.Context, cmd *cobra.Command) error {
 	switch {
 	case ok:
 		err = start.WithOutput(r.layout, failed.alloc, err)
-	case r.options.until.What != "":
+	case r.options.Until.What != "":
 		err = r.await(ctx)
 	}
 	return errors.Join(err, printErr)
@@ -178,7 +175,7 @@ func background(l base.Layout, ctx context.Context, id string, w base.Environmen
 	if err := os.MkdirAll(dir, 0o711); err != nil {
 		return fmt.Errorf("allocation directory %s can't be made: %w", dir, agent.UnwrapPath(err))
 	}
-	log, err := privatefile.Open(filepath.Join(dir, logName), os.O_CREATE|os.O_RDWR|os.O_APPEND)
+	log, err := privatefile.Open(filepath.Join(dir, start.LogName), os.O_CREATE|os.O_RDWR|os.O_APPEND)
 	if err != nil {
 		return fmt.Errorf("log of allocation %s: %w", id, err)
 	}

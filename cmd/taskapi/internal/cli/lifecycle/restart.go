@@ -32,7 +32,6 @@ Exit code: 0 when the tasks run again, 1 when one of them does not.`,
 		Example: `  taskapi restart
   taskapi restart hello greeter
   taskapi restart --all-tasks hello`,
-		Args:              base.TargetArgs(s),
 		ValidArgsFunction: base.CompleteTarget(&dataDir, w, s),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if all && len(args) > 1 {

@@ -36,24 +36,12 @@ import (
 
 // runOptions are the flags of taskapi run.
 type runOptions struct {
-	start.JobFlags
-	agent.Settings
-	dataDir  string
-	allocID  string
-	force    bool
+	start.Options
 	takeOver bool // it is taskapi takeover: the saved job runs on
-	detach   bool
-	detached bool // this is the process that --detach has started
-	until    start.WaitOptions
-	json     bool
-	verbose  bool
-	simulate int
-	varItems []string
-	output   follow.OutputFlag
 }
 
 func Run(w base.Environment) *cobra.Command {
-	opts := runOptions{Settings: agent.DefaultSettings()}
+	var opts runOptions
 	cmd := &cobra.Command{
 		Use:   "run [flags] JOBFILE",
 		Short: "Run an allocation, in the foreground or with --detach",
@@ -77,7 +65,7 @@ Exit code: 0 when the allocation completes, is stopped or left running, 1 when i
 			if len(args) == 2 && cmd.Flags().Changed(agent.IsolateFlag) && idRangeForm.MatchString(args[0]) {
 				return base.Usage(fmt.Errorf("--%s takes its range after an equals sign: --%s=%s", agent.IsolateFlag, agent.IsolateFlag, args[0]))
 			}
-			return base.OneArg("JOBFILE")(cmd, args)
+			return base.CheckArgs(cmd, args)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			w := w
@@ -90,10 +78,10 @@ Exit code: 0 when the allocation completes, is stopped or left running, 1 when i
 			if args[0] == "-" {
 				w.Stdin = start.Interruptible{Ctx: waiting, From: w.Stdin}
 			}
-			if opts.detached {
+			if opts.Detached {
 				w.Stdout, w.Stderr = boundedLogs(w)
 			}
-			if err := errors.Join(opts.output.Check(), opts.checkSimulate(), opts.until.CheckFlags(cmd.Flags(), opts.detach)); err != nil {
+			if err := errors.Join(opts.Output.Check(), opts.checkSimulate(), opts.checkWait(cmd.Flags())); err != nil {
 				return err
 			}
 			log := base.QueuedLog(w) // from the first line on: no reader is waited for
@@ -110,31 +98,24 @@ Exit code: 0 when the allocation completes, is stopped or left running, 1 when i
 				return err
 			}
 			switch {
-			case opts.detach:
+			case opts.Detach:
 				return r.detach(waiting, cmd)
-			case opts.simulate > 0:
+			case opts.Simulate > 0:
 				return r.simulated(waiting, log)
 			}
 			return r.run(cmd.Context(), waiting, log, starting)
 		},
 	}
 	opts.Add(cmd)
-	base.AddDataDir(cmd, &opts.dataDir)
-	f := cmd.Flags()
-	start.BindSettings(&opts.Settings, f)
-	f.StringVar(&opts.allocID, "alloc-id", "", "ID of the allocation, a UUID (default a new one)")
-	f.BoolVar(&opts.force, "force", false, "if the changes need new processes, stop the allocation of --alloc-id gracefully and run it again; also run one again that has ended")
-	f.BoolVar(&opts.detach, "detach", false, "run in the background, print the allocation's ID when its main tasks have started, and log to "+logName+" in its directory")
-	opts.until.Add(f)
-	_ = cmd.RegisterFlagCompletionFunc("wait", cobra.FixedCompletions(start.Waits, cobra.ShellCompDirectiveNoFileComp)) // the flag has just been added
-	f.BoolVar(&opts.detached, "detached", false, "")
-	_ = f.MarkHidden("detached") // it has just been added
-	f.IntVar(&opts.simulate, "simulate", 0, "run `N` allocations whose tasks have sockets and tokens, but no processes, until SIGINT or SIGTERM; for benchmarks")
-	f.StringArrayVar(&opts.varItems, "var-items", nil, varItemsUsage)
-	opts.output.Add(f)
-	f.BoolVar(&opts.json, "json", false, "print events as JSON lines")
-	f.BoolVarP(&opts.verbose, "verbose", "v", false, "log more than warnings to standard error")
 	return cmd
+}
+
+// checkWait checks the flags of --wait.
+func (o *runOptions) checkWait(f *pflag.FlagSet) error {
+	if err := o.Until.CheckFlags(f); err != nil || !f.Changed("wait") || o.Detach {
+		return err
+	}
+	return base.Usage(errors.New("--wait is for --detach: in the foreground, run returns when the allocation has ended"))
 }
 
 // request is a taskapi run with everything checked that can be before the machine is touched.
@@ -152,11 +133,11 @@ type request struct {
 func (o runOptions) request(
 	ctx context.Context, jobFile string, flags *pflag.FlagSet, w base.Environment,
 ) (*request, error) {
-	l, err := base.NewLayout(o.dataDir, w)
+	l, err := base.NewLayout(o.DataDir, w)
 	if err != nil {
 		return nil, err
 	}
-	id, err := allocationID(o.allocID)
+	id, err := allocationID(o.AllocID)
 	if err != nil {
 		return nil, err
 	}
@@ -181,7 +162,7 @@ func (o runOptions) request(
 		return nil, err
 	}
 	alloc := agent.NewAllocation(id, loaded.Job, loaded.Group)
-	if o.allocID == "" && o.simulate == 0 {
+	if o.AllocID == "" && o.Simulate == 0 {
 		switch left, err := leftRunning(l, ctx, alloc); {
 		case err != nil:
 			return nil, err
@@ -189,19 +170,19 @@ func (o runOptions) request(
 			if text, ok := w.Stdin.(*bytes.Reader); ok {
 				_, _ = text.Seek(0, io.SeekStart) // it can
 			}
-			o.allocID = left
+			o.AllocID = left
 			return o.request(ctx, jobFile, flags, w)
 		}
 	}
-	if before == "" && !o.detached && o.simulate == 0 { // the process that started this one has printed it
+	if before == "" && !o.Detached && o.Simulate == 0 { // the process that started this one has printed it
 		start.PrintFindings(w.Stderr, warnings(o.CheckTasks(alloc, l.Allocs())), loaded.FromFiles)
 	}
-	if err := errors.Join(o.CheckUsers(loaded.Group), o.until.Check(alloc)); err != nil {
+	if err := errors.Join(o.CheckUsers(loaded.Group), o.Until.Check(alloc)); err != nil {
 		return nil, base.Usage(loaded.Hide(err))
 	}
 	var items []*api.Variable
-	if !o.detached && o.simulate == 0 {
-		if items, err = readVarItems(o.varItems, alloc.Namespace, w); err != nil {
+	if !o.Detached && o.Simulate == 0 {
+		if items, err = readVarItems(o.VarItems, alloc.Namespace, w); err != nil {
 			return nil, err
 		}
 	}
@@ -266,7 +247,7 @@ func (r *request) run(ctx, waiting context.Context, log *linewriter.Writer, star
 	if err := r.layout.MakeDir(); err != nil {
 		return err
 	}
-	logger := base.NewLogger(r.options.verbose, r.environment)
+	logger := base.NewLogger(r.options.Verbose, r.environment)
 	for since := time.Now(); ; {
 		if err := r.makeFree(ctx, waiting); err != nil {
 			return err
@@ -303,10 +284,10 @@ func (r *request) begin(ctx context.Context, lock *datadir.Lock, logger *slog.Lo
 			return err
 		}
 	}
-	if !r.options.detached { // which has been said by the one that started it
+	if !r.options.Detached { // which has been said by the one that started it
 		r.sayOwnUser()
 	}
-	changes, next, err := lock.Resume(ctx, r.alloc, r.options.force)
+	changes, next, err := lock.Resume(ctx, r.alloc, r.options.Force)
 	if err != nil {
 		return err
 	}
@@ -320,11 +301,11 @@ func (r *request) begin(ctx context.Context, lock *datadir.Lock, logger *slog.Lo
 	if lock.Saved() != nil {
 		now = lock.Saved().Alloc
 	}
-	p := follow.NewQueuedPrinter(r.environment.Stdout, now, r.options.json)
+	p := follow.NewQueuedPrinter(r.environment.Stdout, now, r.options.JSON)
 	p.Colors, p.Failures = r.environment.Colors(), follow.NewFailures(r.layout, now)
 	cfg := start.AgentConfig(r.layout, lock.ID, lock, logger, r.options.Settings, p, log, r.environment)
 	defer cfg.Cluster.Close()
-	if r.options.output.Wanted(r.environment, r.options.json) {
+	if r.options.Output.Wanted(r.environment, r.options.JSON) {
 		o := follow.NewTaskOutput(p, r.layout, now)
 		o.BeginAll()
 		defer o.Finish()
@@ -333,7 +314,7 @@ func (r *request) begin(ctx context.Context, lock *datadir.Lock, logger *slog.Lo
 	}
 	cfg.Signals, cfg.Changes, cfg.Next, cfg.Submission = starting.HandOver(), changes, next, r.submission
 	var refused start.Lacking
-	if r.options.verbose {
+	if r.options.Verbose {
 		cfg.Lacking = refused.Add
 	}
 	_, err = agent.New(cfg).Run(ctx, r.alloc)

@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -17,10 +18,10 @@ import (
 var commonSignals = []string{"SIGABRT", "SIGALRM", "SIGCONT", "SIGHUP", "SIGINT", "SIGKILL", "SIGQUIT", "SIGSTOP", "SIGTERM", "SIGUSR1", "SIGUSR2", "SIGWINCH"}
 
 func Signal(w base.Environment) *cobra.Command {
-	var dataDir, name string
+	var name string
 	s := base.ToChange
 	s.Tasks = base.AnyTasks
-	cmd := &cobra.Command{
+	cmd := base.OnTarget(w, s, &cobra.Command{
 		Use:   "signal [flags] [ALLOC] [TASK]",
 		Short: "Send a signal to a task, or to all tasks of an allocation",
 		Long: `Sends a signal to the process of a task, or without TASK to those of every task that runs. A task that ends by it is restarted, or not,
@@ -28,27 +29,21 @@ by its restart policy.
 ` + base.TaskArgs,
 		Example: `  taskapi signal -s SIGHUP hello greeter
   taskapi signal -s SIGUSR1`,
-		Args:              base.TargetArgs(s),
-		ValidArgsFunction: base.CompleteTarget(&dataDir, w, s),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		PreRunE: func(*cobra.Command, []string) error {
 			if name == "" {
 				return base.Usage(errors.New("-s is missing: give the NAME of the signal, as in 'taskapi signal -s SIGHUP'"))
 			}
-			found, err := base.Find(cmd.Context(), w, dataDir, args, s)
-			if err != nil {
-				return err
-			}
-			err = found.Ask(cmd.Context(), func(_ *client.Client, sdk *api.Client) error {
-				return sdk.Allocations().Signal(&api.Allocation{ID: found.ID}, (&api.QueryOptions{}).WithContext(cmd.Context()), found.Task, name)
-			})
-			if err != nil {
-				return err
-			}
-			_, err = fmt.Fprintf(w.Stdout, "sent %s to %s\n", name, found)
-			return err
+			return nil
 		},
-	}
-	base.AddDataDir(cmd, &dataDir)
+	}, func(ctx context.Context, found base.Target) error {
+		err := found.Ask(ctx, func(_ *client.Client, sdk *api.Client) error {
+			return sdk.Allocations().Signal(&api.Allocation{ID: found.ID}, (&api.QueryOptions{}).WithContext(ctx), found.Task, name)
+		})
+		if err != nil {
+			return err
+		}
+		return w.Printf("sent %s to %s\n", name, found)
+	})
 	cmd.Flags().StringVarP(&name, "signal", "s", "", "`NAME` of the signal; it must be given")
 	_ = cmd.RegisterFlagCompletionFunc("signal", func(_ *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
 		return slices.DeleteFunc(slices.Clone(commonSignals), func(s string) bool {

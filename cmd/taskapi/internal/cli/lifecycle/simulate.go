@@ -33,9 +33,9 @@ const maxSimulated = 100_000
 // checkSimulate refuses what allocations without processes don't have.
 func (o *runOptions) checkSimulate() error {
 	switch {
-	case o.simulate < 0 || o.simulate > maxSimulated:
-		return base.Usage(fmt.Errorf("--simulate %d is no number of allocations from 1 to %d", o.simulate, maxSimulated))
-	case o.simulate > 0 && (o.allocID != "" || o.force || o.detach || o.IsolateUsers != "" || o.MetricsListen != ""):
+	case o.Simulate < 0 || o.Simulate > maxSimulated:
+		return base.Usage(fmt.Errorf("--simulate %d is no number of allocations from 1 to %d", o.Simulate, maxSimulated))
+	case o.Simulate > 0 && (o.AllocID != "" || o.Force || o.Detach || o.IsolateUsers != "" || o.MetricsListen != ""):
 		return base.Usage(errors.New("--simulate goes with none of --alloc-id, --force, --detach, --" + agent.MetricsFlag +
 			" and --" + agent.IsolateFlag + ": simulated allocations are new, run in the foreground, and have no processes"))
 	}
@@ -64,13 +64,13 @@ func (r *request) simulated(ctx context.Context, log *linewriter.Writer) error {
 	defer cancel()
 	shared := stores.Open(stores.Memory, "")
 	defer shared.Close()
-	first := follow.NewQueuedPrinter(r.environment.Stdout, r.alloc, r.options.json)
+	first := follow.NewQueuedPrinter(r.environment.Stdout, r.alloc, r.options.JSON)
 	defer base.FlushAll(first.Queue)
-	logger := base.NewLogger(r.options.verbose, r.environment)
+	logger := base.NewLogger(r.options.Verbose, r.environment)
 	var background, running sync.WaitGroup
 	background.Go(func() { ring.Watch(ctx, logger) })
 	background.Go(func() { revoked.Watch(ctx, logger) })
-	failed := make([]error, r.options.simulate)
+	failed := make([]error, r.options.Simulate)
 	for i := range failed {
 		running.Go(func() {
 			if failed[i] = r.simulateOne(ctx, ring, revoked, shared, first, log, logger); failed[i] != nil {
@@ -88,7 +88,7 @@ func (r *request) simulated(ctx context.Context, log *linewriter.Writer) error {
 func (r *request) simulateOne(ctx context.Context, ring *identity.Keyring, revoked *revocation.List, shared cluster.Store, first *follow.Printer, log *linewriter.Writer,
 	logger *slog.Logger) error {
 	alloc := agent.NewAllocation(uuid.NewString(), r.alloc.Job, r.alloc.GetTaskGroup())
-	cfg := start.AgentConfig(r.layout, alloc.ID, &memoryLock{life: uuid.NewString()}, logger, r.options.Settings, follow.NewPrinter(first.Queue, alloc, r.options.json), log, r.environment)
+	cfg := start.AgentConfig(r.layout, alloc.ID, &memoryLock{life: uuid.NewString()}, logger, r.options.Settings, follow.NewPrinter(first.Queue, alloc, r.options.JSON), log, r.environment)
 	cfg.Signals, cfg.TuneGC, cfg.Shared = nil, false, true
 	var last interfaces.AllocRunner // of the allocation and its replacements
 	cfg.Factory = func(c interfaces.Config) (_ interfaces.AllocRunner, err error) {

@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -25,13 +26,6 @@ func State(w base.Environment) *cobra.Command {
 are for when something went wrong.`,
 		Example: `  taskapi state dump 115ef685
   taskapi state repair 115ef685`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return base.Usage(base.UnknownCommand(cmd, args[0]))
-			}
-			return nil
-		},
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(stateDump(w), stateRepair(w))
 	return cmd
@@ -59,22 +53,13 @@ lost. A task whose record is lost or old may differ from what was saved: 'taskap
 
 // stateVerb completes a command that does something with one allocation's state.
 func stateVerb(w base.Environment, cmd *cobra.Command, do func(w base.Environment, l base.Layout, id string) error) *cobra.Command {
-	var dataDir string
-	cmd.Args = base.OneArg("ALLOC")
-	cmd.ValidArgsFunction = base.CompleteTarget(&dataDir, w, base.ToRemove)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		found, err := base.Find(cmd.Context(), w, dataDir, args, base.ToRemove)
-		if err != nil {
-			return err
-		}
-		err = do(w, found.Layout, found.ID)
+	return base.OnTarget(w, base.ToRemove, cmd, func(_ context.Context, found base.Target) error {
+		err := do(w, found.Layout, found.ID)
 		if errors.Is(err, state.ErrNotFound) {
 			return found.Layout.ErrNoState(found.ID)
 		}
 		return found.Layout.Explain(err)
-	}
-	base.AddDataDir(cmd, &dataDir)
-	return cmd
+	})
 }
 
 // stateJSON is what state dump prints.
@@ -90,10 +75,10 @@ func dumpState(w base.Environment, l base.Layout, id string) error {
 		return err
 	}
 	for _, p := range dump.Problems {
-		fmt.Fprintf(w.Stderr, "taskapi: %s: %s\n", path, linewriter.OneLine(p.Error()))
+		w.Warnf("%s: %s", path, linewriter.OneLine(p.Error()))
 	}
 	for _, name := range dump.Stale {
-		fmt.Fprintf(w.Stderr, "taskapi: %s: %s: may be outdated\n", path, linewriter.OneLine(name))
+		w.Warnf("%s: %s: may be outdated", path, linewriter.OneLine(name))
 	}
 	if dump.Saved.Alloc == nil && len(dump.Saved.Tasks) == 0 {
 		return fmt.Errorf("allocation %s: nothing can be read", id)
@@ -114,8 +99,7 @@ func repairState(w base.Environment, l base.Layout, id string) error {
 	repaired, err := state.Repair(l.State(id), w.Version, time.Now())
 	switch {
 	case errors.Is(err, state.ErrUndamaged):
-		_, err := fmt.Fprintf(w.Stdout, "the state of allocation %s is not damaged: there is nothing to repair\n", id)
-		return err
+		return w.Printf("the state of allocation %s is not damaged: there is nothing to repair\n", id)
 	case errors.Is(err, state.ErrInUse):
 		return fmt.Errorf("a taskapi runs allocation %s and has its state open: stop it first", id)
 	case errors.Is(err, state.ErrLost):

@@ -31,8 +31,7 @@ import (
 
 func Stop(w base.Environment) *cobra.Command {
 	s := stopping{environment: w}
-	var dataDir string
-	cmd := &cobra.Command{
+	cmd := base.OnTarget(w, base.ToChange, &cobra.Command{
 		Use:   "stop [flags] [ALLOC]",
 		Short: "Stop an allocation gracefully, or kill it with --now",
 		Long: `Stops an allocation gracefully (shutdown_delay, kill_signal, kill_timeout, poststop tasks), prints its events and returns when it has
@@ -43,18 +42,10 @@ tasks are killed.
 Exit code: 0 when the allocation has ended, 1 when it could not be stopped.`,
 		Example: `  taskapi stop
   taskapi stop --now hello`,
-		Args:              base.TargetArgs(base.ToChange),
-		ValidArgsFunction: base.CompleteTarget(&dataDir, w, base.ToChange),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			found, err := base.Find(cmd.Context(), w, dataDir, args, base.ToChange)
-			if err != nil {
-				return err
-			}
-			s.layout, s.id = found.Layout, found.ID
-			return s.run(cmd.Context())
-		},
-	}
-	base.AddDataDir(cmd, &dataDir)
+	}, func(ctx context.Context, found base.Target) error {
+		s.layout, s.id = found.Layout, found.ID
+		return s.run(ctx)
+	})
 	cmd.Flags().BoolVar(&s.detach, "detach", false, "return when the stop has begun")
 	cmd.Flags().BoolVar(&s.how.NoShutdownDelay, "no-shutdown-delay", false, "skip the shutdown_delay of the group and of the tasks, also one that is under way")
 	cmd.Flags().BoolVar(&s.how.Now, "now", false, "kill every task immediately (SIGKILL), also when a stop is under way; poststop tasks don't run")
@@ -160,11 +151,10 @@ func (s *stopping) concluded(ctx context.Context, saved *interfaces.Saved) error
 }
 
 func (s *stopping) say(format string, args ...any) error {
-	_, err := fmt.Fprintf(s.environment.Stdout, format+"\n", args...)
-	return err
+	return s.environment.Printf(format+"\n", args...)
 }
 
-func (s *stopping) warn(err error) { fmt.Fprintf(s.environment.Stderr, "taskapi: %v\n", err) }
+func (s *stopping) warn(err error) { s.environment.Warnf("%v", err) }
 
 // request makes the allocation's taskapi stop it.
 func (s *stopping) request(ctx context.Context, c *client.Client) error {

@@ -14,14 +14,13 @@ import (
 
 	"taskapi/allocrunner"
 	"taskapi/allocrunner/interfaces"
-	"taskapi/cmd/taskapi/internal/agent"
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/cmd/taskapi/internal/cli/start"
 	"taskapi/cmd/taskapi/internal/client"
 )
 
 func Takeover(w base.Environment) *cobra.Command {
-	opts := runOptions{Settings: agent.DefaultSettings(), takeOver: true}
+	opts := runOptions{takeOver: true}
 	var all bool
 	cmd := &cobra.Command{
 		Use:   "takeover [flags] [ALLOC]",
@@ -37,14 +36,14 @@ resume the allocation, it says why, and the other one goes on. An allocation who
 			if all && len(args) > 0 {
 				return base.Usage(fmt.Errorf("--all takes over every allocation: leave out %q, or --all", args[0]))
 			}
-			return base.TargetArgs(base.ToChange)(cmd, args)
+			return base.CheckArgs(cmd, args)
 		},
-		ValidArgsFunction: base.CompleteTarget(&opts.dataDir, w, base.ToChange),
+		ValidArgsFunction: base.CompleteTarget(&opts.DataDir, w, base.ToChange),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if opts.detached {
+			if opts.Detached {
 				return opts.takeOverHere(cmd, args, w)
 			}
-			f, err := base.NewFinder(w, opts.dataDir)
+			f, err := base.NewFinder(w, opts.DataDir)
 			if err != nil {
 				return err
 			}
@@ -58,12 +57,8 @@ resume the allocation, it says why, and the other one goes on. An allocation who
 			return takeOver(found, cmd, w)
 		},
 	}
-	base.AddDataDir(cmd, &opts.dataDir)
-	f := cmd.Flags()
-	start.BindSettings(&opts.Settings, f)
-	f.BoolVar(&all, "all", false, "take over every allocation that a taskapi runs")
-	f.BoolVar(&opts.detached, "detached", false, "")
-	_ = f.MarkHidden("detached") // it has just been added
+	opts.Add(cmd)
+	cmd.Flags().BoolVar(&all, "all", false, "take over every allocation that a taskapi runs")
 	return cmd
 }
 
@@ -84,7 +79,7 @@ func takeOverAll(f *base.Finder, cmd *cobra.Command, w base.Environment) error {
 		if err := takeOver(k.Target(""), cmd, w); err != nil {
 			failed = true
 			if _, said := errors.AsType[base.SilentError](err); !said {
-				fmt.Fprintf(w.Stderr, "taskapi: %v\n", err)
+				w.Warnf("%v", err)
 			}
 		}
 	}
@@ -105,8 +100,7 @@ func takeOver(t base.Target, cmd *cobra.Command, w base.Environment) error {
 	if err := background(t.Layout, cmd.Context(), t.ID, w, args, goesOn); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(w.Stdout, "%s is run by taskapi %s\n", t, w.Version)
-	return err
+	return w.Printf("%s is run by taskapi %s\n", t, w.Version)
 }
 
 // takeOverHere takes the allocation over with this process, and runs it to its end.
@@ -121,7 +115,7 @@ func (o *runOptions) takeOverHere(cmd *cobra.Command, args []string, w base.Envi
 	log := base.QueuedLog(w)
 	defer base.FlushAll(log)
 	w.Stderr = log
-	found, err := base.Find(waiting, w, o.dataDir, args, base.ToChange)
+	found, err := base.Find(waiting, w, o.DataDir, args, base.ToChange)
 	if err != nil {
 		return err
 	}

@@ -33,13 +33,6 @@ allocation the new version. Changes that need new processes are refused, with ex
 allocation is stopped gracefully and run again, under the same ID and in the same directory.`,
 		Example: `  taskapi update hello examples/hello.nomad.hcl
   taskapi update --force hello examples/hello.nomad.hcl`,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) != 2 {
-				return base.Usage(fmt.Errorf("want an allocation and a job file, not %d %s: taskapi update [flags] ALLOC JOBFILE",
-					len(args), base.Plural(len(args), "argument", "arguments")))
-			}
-			return nil
-		},
 		ValidArgsFunction: base.CompleteUpdate(&dataDir, w),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			found, err := base.Find(cmd.Context(), w, dataDir, args[:1], base.ToChange)

@@ -15,9 +15,6 @@ import (
 	"taskapi/cmd/taskapi/internal/cli/vars"
 )
 
-const varItemsUsage = "write the items of a file, JSON or HCL as 'taskapi var put' takes, to the variable at a path first: `PATH=FILE`; " +
-	"PATH#KEY=FILE for the whole file as one item; PATH=credential:NAME for one of systemd's credentials; may be repeated"
-
 // credentialPrefix begins the name of one of the credentials that systemd gives a service, systemd.exec(5).
 const credentialPrefix = "credential:"
 

@@ -42,8 +42,7 @@ func (s *statusShow) printAllocation(ctx context.Context, t base.Target, found c
 	for _, name := range slices.Sorted(maps.Keys(a.TaskStates)) {
 		text.WriteString("\n" + s.events(name, a.TaskStates[name]))
 	}
-	_, err := fmt.Fprint(s.environment.Stdout, text.String())
-	return err
+	return s.environment.Printf("%s", text.String())
 }
 
 // facts returns what there is to say of the allocation as a whole.

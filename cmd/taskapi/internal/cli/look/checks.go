@@ -1,7 +1,7 @@
 package look
 
 import (
-	"fmt"
+	"context"
 	"strings"
 	"time"
 
@@ -13,9 +13,8 @@ import (
 )
 
 func Checks(w base.Environment) *cobra.Command {
-	var dataDir string
 	var out base.OutputFlags
-	cmd := &cobra.Command{
+	cmd := base.OnTarget(w, base.ToRead, &cobra.Command{
 		Use:   "checks [flags] [ALLOC]",
 		Short: "Show the latest result of each check of an allocation",
 		Long: `Shows the latest result of each check of an allocation's services; of one that has ended, or whose taskapi has exited, the last one that
@@ -25,36 +24,24 @@ was saved.
 --json prints what GET /v1/client/allocation/:id/checks answers; --template is given the same, as the SDK's AllocCheckStatuses.`,
 		Example: `  taskapi checks
   taskapi checks -t '{{range .}}{{.Check}} {{.Status}}{{"\n"}}{{end}}' hello`,
-		Args:              base.TargetArgs(base.ToRead),
-		ValidArgsFunction: base.CompleteTarget(&dataDir, w, base.ToRead),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			found, err := base.Find(cmd.Context(), w, dataDir, args, base.ToRead)
-			if err != nil {
-				return err
+	}, func(ctx context.Context, found base.Target) error {
+		checks, err := found.Checks(ctx)
+		if err != nil {
+			return err
+		}
+		return out.Print(w, checks, nil, func() error {
+			if len(checks) == 0 {
+				return w.Printf("allocation %s has no results of checks\n", output.ShortID(found.ID))
 			}
-			checks, err := found.Checks(cmd.Context())
-			if err != nil {
-				return err
-			}
-			return out.Print(w, checks, nil, func() error { return printChecks(w, found, checks) })
-		},
-	}
-	base.AddDataDir(cmd, &dataDir)
+			return w.Printf("%s", checksTable(w, checks))
+		})
+	})
 	base.AddOutput(cmd, &out)
 	return cmd
 }
 
 // maxOutput is how much of a check's output a line of a table has, in letters.
 const maxOutput = 120
-
-func printChecks(w base.Environment, t base.Target, checks api.AllocCheckStatuses) error {
-	if len(checks) == 0 {
-		_, err := fmt.Fprintf(w.Stdout, "allocation %s has no results of checks\n", output.ShortID(t.ID))
-		return err
-	}
-	_, err := fmt.Fprint(w.Stdout, checksTable(w, checks))
-	return err
-}
 
 // checksTable returns a line for each check.
 func checksTable(w base.Environment, checks api.AllocCheckStatuses) string {

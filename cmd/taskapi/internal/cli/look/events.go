@@ -9,10 +9,8 @@ import (
 	"io"
 	"maps"
 	"net/http"
-	"os/signal"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -35,9 +33,8 @@ type eventsFlags struct {
 }
 
 func Events(w base.Environment) *cobra.Command {
-	var dataDir string
 	var flags eventsFlags
-	cmd := &cobra.Command{
+	cmd := base.OnTarget(w, base.ToChange, &cobra.Command{
 		Use:   "events [flags] [ALLOC]",
 		Short: "Print Nomad's event stream of an allocation",
 		Long: `Prints the events that Nomad's API streams of an allocation: the latest some hundred, a line for each, and with --follow each as it
@@ -50,23 +47,15 @@ tasks, in words, is what 'taskapi attach' prints.`,
 		Example: `  taskapi events
   taskapi events -f --topic Allocation --topic Service hello
   taskapi events -t '{{.Index}} {{.Topic}} {{.Type}}'`,
-		Args:              base.TargetArgs(base.ToChange),
-		ValidArgsFunction: base.CompleteTarget(&dataDir, w, base.ToChange),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			found, err := base.Find(cmd.Context(), w, dataDir, args, base.ToChange)
-			if err != nil {
-				return err
-			}
-			ctx, release := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
-			defer release()
-			s := &eventsStream{target: found, environment: w, flags: flags, next: flags.index}
-			if err := s.run(ctx); !errors.Is(err, context.Canceled) {
-				return err
-			}
-			return nil
-		},
-	}
-	base.AddDataDir(cmd, &dataDir)
+	}, func(ctx context.Context, found base.Target) error {
+		ctx, release := base.UntilSignal(ctx)
+		defer release()
+		s := &eventsStream{target: found, environment: w, flags: flags, next: flags.index}
+		if err := s.run(ctx); !errors.Is(err, context.Canceled) {
+			return err
+		}
+		return nil
+	})
 	base.AddOutput(cmd, &flags.out)
 	f := cmd.Flags()
 	f.BoolVarP(&flags.follow, "follow", "f", false, "print events as they happen, until the allocation ends or Ctrl-C")
@@ -162,7 +151,7 @@ func (s *eventsStream) ended(ctx context.Context, c *client.Client) (bool, error
 		if s.flags.follow && allocrunner.TasksRunning(s.target.Layout.Alloc(s.target.ID)) {
 			if !s.alone {
 				abandoned := &base.AbandonedError{Layout: s.target.Layout, ID: s.target.ID}
-				fmt.Fprintf(s.environment.Stderr, "taskapi: %v; waiting for another one\n", abandoned)
+				s.environment.Warnf("%v; waiting for another one", abandoned)
 			}
 			s.alone = true
 			return false, nil
@@ -180,7 +169,7 @@ func (s *eventsStream) printEnd(alloc *api.Allocation) error {
 	if alloc.ModifyIndex <= s.next {
 		return nil
 	}
-	fmt.Fprintf(s.environment.Stderr, "taskapi: events from index %d to %d may be lost: the allocation ended before they were read\n", s.next, alloc.ModifyIndex)
+	s.environment.Warnf("events from index %d to %d may be lost: the allocation ended before they were read", s.next, alloc.ModifyIndex)
 	last := *alloc
 	last.Job = nil // as the stream has it
 	raw, err := json.Marshal(eventLine{Index: last.ModifyIndex, Events: []*api.Event{{
@@ -223,7 +212,7 @@ func (s *eventsStream) printLines(stream io.Reader) (done bool, err error) {
 			return false, nil //nolint:nilerr // the stream has ended
 		}
 		if strings.Contains(line.Error, "lost") {
-			fmt.Fprintf(s.environment.Stderr, "taskapi: %s\n", linewriter.OneLine(line.Error))
+			s.environment.Warnf("%s", linewriter.OneLine(line.Error))
 		}
 		if len(line.Events) == 0 && line.Error == "" {
 			if beats++; beats > 1 && !s.flags.follow { // no index says that: the last may have several lines

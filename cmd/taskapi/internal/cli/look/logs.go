@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os/signal"
 	"sync"
 	"syscall"
 	"time"
@@ -36,10 +35,8 @@ type logsOptions struct {
 const maxTail = 1_000_000
 
 func Logs(w base.Environment) *cobra.Command {
-	var dataDir string
 	var o logsOptions
-	scope := base.Sought{Tasks: base.AnyTasks, Reads: true}
-	cmd := &cobra.Command{
+	cmd := base.OnTarget(w, base.ToReadTasks, &cobra.Command{
 		Use:   "logs [flags] [ALLOC] [TASK]",
 		Short: "Print what tasks have printed, of an allocation that runs or has ended",
 		Long: `Prints the output of an allocation's tasks from the files in its directory, so that it needs no taskapi that runs.
@@ -52,17 +49,7 @@ ends. A task's latest output is kept, as its logs block says (10 files of 10 MB 
 		Example: `  taskapi logs -f
   taskapi logs --tail 20 --stderr hello
   taskapi logs hello greeter > greeter.log`,
-		Args:              base.TargetArgs(scope),
-		ValidArgsFunction: base.CompleteTarget(&dataDir, w, scope),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			found, err := base.Find(cmd.Context(), w, dataDir, args, scope)
-			if err != nil {
-				return err
-			}
-			return o.run(cmd.Context(), w, found)
-		},
-	}
-	base.AddDataDir(cmd, &dataDir)
+	}, func(ctx context.Context, found base.Target) error { return o.run(ctx, w, found) })
 	f := cmd.Flags()
 	f.BoolVarP(&o.follow, "follow", "f", false, "print more as it is written, until the allocation ends")
 	f.IntVar(&o.tail, "tail", -1, "begin with the last `N` lines of each stream")
@@ -80,9 +67,9 @@ func (o *logsOptions) run(ctx context.Context, w base.Environment, t base.Target
 	if o.tail > maxTail {
 		return base.Usage(fmt.Errorf("--tail %d is more than %d lines: leave it out for all", o.tail, maxTail))
 	}
-	if t.Alloc == nil || t.Alloc.Job == nil {
-		return fmt.Errorf("allocation %s: its state can't be read, so its tasks are not known; its logs are in %s", output.ShortID(t.ID),
-			t.Layout.Alloc(t.ID)+"/alloc/logs")
+	files, err := t.Files()
+	if err != nil {
+		return err
 	}
 	tasks := base.TaskNames(t.Alloc)
 	if t.Task != "" {
@@ -93,10 +80,10 @@ func (o *logsOptions) run(ctx context.Context, w base.Environment, t base.Target
 		kinds = map[bool][]string{true: {api.FSLogNameStdout}, false: {api.FSLogNameStderr}}[o.stdout]
 	}
 	l := &logsPrinter{
-		files: allocrunner.Files(t.Layout.Alloc(t.ID), t.Alloc.GetTaskGroup()), out: w.Stdout, err: w.Stderr,
+		files: files, out: w.Stdout, err: w.Stderr,
 		prefix: newPrefixes(w.Colors(), base.TaskNames(t.Alloc)), raw: t.Task != "", json: o.json,
 	}
-	ctx, release := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	ctx, release := base.UntilSignal(ctx)
 	defer release()
 	streams := follow.StreamsOf(tasks, kinds...)
 	begins, err := o.begins(ctx, l.files, streams, time.Now())
@@ -124,16 +111,9 @@ func (l *logsPrinter) printAll(ctx context.Context, t base.Target, streams []fol
 		}
 	}
 	if !printed {
-		fmt.Fprintf(l.err, "allocation %s: %s no output\n", output.ShortID(t.ID), whoHas(t.Task))
+		fmt.Fprintf(l.err, "%s has no output\n", t)
 	}
 	return nil
-}
-
-func whoHas(task string) string {
-	if task != "" {
-		return fmt.Sprintf("task %q has", task)
-	}
-	return "its tasks have"
 }
 
 // begins returns where each stream begins, nil for one without output that is asked for.

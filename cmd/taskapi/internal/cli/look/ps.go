@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"math"
 	"os/user"
 	"slices"
@@ -21,11 +20,9 @@ import (
 )
 
 func PS(w base.Environment) *cobra.Command {
-	var dataDir string
 	var out base.OutputFlags
 	var long bool
-	scope := base.Sought{Tasks: base.AnyTasks, Reads: true}
-	cmd := &cobra.Command{
+	cmd := base.OnTarget(w, base.ToReadTasks, &cobra.Command{
 		Use:   "ps [flags] [ALLOC] [TASK]",
 		Short: "List the processes of an allocation's tasks",
 		Long: `Lists the tasks of an allocation with their state and restarts, and the processes of each: number, user, CPU in percent of one core, resident
@@ -37,24 +34,13 @@ each with .PID .User .UID .CPUPercent .RSS .Started .Command.`,
 		Example: `  taskapi ps
   taskapi ps hello greeter
   taskapi ps -t '{{range .}}{{range .Processes}}{{.PID}}{{"\n"}}{{end}}{{end}}'`,
-		Args:              base.TargetArgs(scope),
-		ValidArgsFunction: base.CompleteTarget(&dataDir, w, scope),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			found, err := base.Find(cmd.Context(), w, dataDir, args, scope)
-			if err != nil {
-				return err
-			}
-			tasks, err := processesOf(found, cmd.Context())
-			if err != nil {
-				return err
-			}
-			return out.Print(w, tasks, nil, func() error {
-				_, err := fmt.Fprint(w.Stdout, psTable(tasks, commandWidth(w, long), w.Colors()))
-				return err
-			})
-		},
-	}
-	base.AddDataDir(cmd, &dataDir)
+	}, func(ctx context.Context, found base.Target) error {
+		tasks, err := processesOf(ctx, found)
+		if err != nil {
+			return err
+		}
+		return out.Print(w, tasks, nil, func() error { return w.Printf("%s", psTable(tasks, commandWidth(w, long), w.Colors())) })
+	})
 	base.AddOutput(cmd, &out)
 	cmd.Flags().BoolVarP(&long, "long", "l", false, "print whole command lines")
 	return cmd
@@ -82,14 +68,14 @@ type psProcess struct {
 }
 
 // processesOf returns the tasks of an allocation with their processes, or the task that is named; of one that does not run, without.
-func processesOf(t base.Target, ctx context.Context) ([]psTask, error) {
+func processesOf(ctx context.Context, t base.Target) ([]psTask, error) {
 	found, err := t.Layout.Locate(ctx, t.ID)
 	if err != nil {
 		return nil, err
 	}
 	usage := &api.AllocResourceUsage{}
 	if found.Holder == client.Serving {
-		usage, err = statsOf(t, ctx)
+		usage, err = statsOf(ctx, t)
 		if _, ended := errors.AsType[*base.EndedError](err); ended { // meanwhile
 			usage, err = &api.AllocResourceUsage{}, nil
 		}

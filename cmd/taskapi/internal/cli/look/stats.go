@@ -7,10 +7,8 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os/signal"
 	"slices"
 	"strconv"
-	"syscall"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -39,10 +37,8 @@ const (
 )
 
 func Stats(w base.Environment) *cobra.Command {
-	var dataDir string
 	flags := statsFlags{interval: defaultInterval}
-	scope := base.Sought{Tasks: base.AnyTasks, Reads: true}
-	cmd := &cobra.Command{
+	cmd := base.OnTarget(w, base.ToReadTasks, &cobra.Command{
 		Use:   "stats [flags] [ALLOC] [TASK]",
 		Short: "Show what an allocation's tasks use of CPU and memory",
 		Long: `Shows what each task of an allocation uses of CPU and memory: CPU in percent of one core, since the last time that anybody asked within half a
@@ -55,23 +51,17 @@ AllocResourceUsage. Processes are shown by 'taskapi ps'.`,
 		Example: `  taskapi stats
   taskapi stats -f --interval 5s hello
   taskapi stats -t '{{range $task, $u := .Tasks}}{{$task}} {{$u.ResourceUsage.MemoryStats.RSS}}{{"\n"}}{{end}}'`,
-		Args:              base.TargetArgs(scope),
-		ValidArgsFunction: base.CompleteTarget(&dataDir, w, scope),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			found, err := base.Find(cmd.Context(), w, dataDir, args, scope)
-			if err != nil {
-				return err
-			}
-			s := &statsShow{target: found, environment: w, flags: flags}
-			if !flags.follow {
-				return s.once(cmd.Context())
-			}
-			ctx, release := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
-			defer release()
+	}, func(ctx context.Context, found base.Target) error {
+		s := &statsShow{target: found, environment: w, flags: flags}
+		if flags.follow {
 			return s.follow(ctx)
-		},
-	}
-	base.AddDataDir(cmd, &dataDir)
+		}
+		usage, err := statsOf(ctx, found)
+		if err != nil {
+			return err
+		}
+		return flags.out.Print(w, usage, nil, func() error { return s.people(usage) })
+	})
 	base.AddOutput(cmd, &flags.out)
 	f := cmd.Flags()
 	f.BoolVarP(&flags.follow, "follow", "f", false, "show it again each interval, until the allocation ends or Ctrl-C")
@@ -97,7 +87,7 @@ type statsShow struct {
 }
 
 // statsOf returns what the allocation's tasks use, or the one task that is named.
-func statsOf(t base.Target, ctx context.Context) (usage *api.AllocResourceUsage, err error) {
+func statsOf(ctx context.Context, t base.Target) (usage *api.AllocResourceUsage, err error) {
 	options := &api.QueryOptions{}
 	if t.Task != "" {
 		options.Params = map[string]string{"task": t.Task}
@@ -109,22 +99,16 @@ func statsOf(t base.Target, ctx context.Context) (usage *api.AllocResourceUsage,
 	return usage, err
 }
 
-func (s *statsShow) once(ctx context.Context) error {
-	usage, err := statsOf(s.target, ctx)
-	if err != nil {
-		return err
-	}
-	return s.flags.out.Print(s.environment, usage, nil, func() error { return s.people(s.environment.Stdout, usage) })
-}
-
 // follow shows it again and again, until the allocation ends, or ctx.
 func (s *statsShow) follow(ctx context.Context) error {
+	ctx, release := base.UntilSignal(ctx)
+	defer release()
 	terminal := output.IsTerminal(s.environment.Stdout) && !s.flags.out.JSON && s.flags.out.Parsed == nil
 	shown, answered := false, time.Now()
 	timer := time.NewTicker(s.flags.interval)
 	defer timer.Stop()
 	for {
-		usage, err := statsOf(s.target, ctx)
+		usage, err := statsOf(ctx, s.target)
 		ended, _ := errors.AsType[*base.EndedError](err)
 		switch {
 		case ctx.Err() != nil, ended != nil && shown:
@@ -159,21 +143,19 @@ func (s *statsShow) again(usage *api.AllocResourceUsage, terminal bool) error {
 				return err
 			}
 		}
-		if _, err := fmt.Fprintf(out, "%s  allocation %s\n", output.Date(time.Now()), output.ShortID(s.target.ID)); err != nil {
+		if err := s.environment.Printf("%s  allocation %s\n", output.Date(time.Now()), output.ShortID(s.target.ID)); err != nil {
 			return err
 		}
-		return s.people(out, usage)
+		return s.people(usage)
 	})
 }
 
 // people writes a table, with those columns of which anything is measured.
-func (s *statsShow) people(out io.Writer, usage *api.AllocResourceUsage) error {
+func (s *statsShow) people(usage *api.AllocResourceUsage) error {
 	if len(usage.Tasks) == 0 {
-		_, err := fmt.Fprintf(out, "no task of allocation %s has run\n", output.ShortID(s.target.ID))
-		return err
+		return s.environment.Printf("no task of allocation %s has run\n", output.ShortID(s.target.ID))
 	}
-	_, err := fmt.Fprint(out, statsTable(usage, s.environment.Colors()))
-	return err
+	return s.environment.Printf("%s", statsTable(usage, s.environment.Colors()))
 }
 
 // statsColumn is a column of the table: the name of what must be measured for it, and its text.

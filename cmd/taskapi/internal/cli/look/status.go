@@ -37,7 +37,6 @@ with its tasks and their events.
 		Example: `  taskapi status
   taskapi status hello
   taskapi status -t '{{range .}}{{.ID}} {{.ClientStatus}}{{"\n"}}{{end}}'`,
-		Args:              base.TargetArgs(base.ToRead),
 		ValidArgsFunction: base.CompleteTarget(&dataDir, w, base.ToRead),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -98,8 +97,7 @@ func (s *statusShow) list(ctx context.Context, dataDir string) error {
 	}
 	errs = append(errs, s.output.Print(s.environment, allocs, whole.Bytes(), func() error {
 		if len(all)+len(unknown) == 0 && errors.Join(errs...) == nil {
-			_, err := fmt.Fprintf(s.environment.Stdout, "no allocations in %s\n", f.Dirs())
-			return err
+			return s.environment.Printf("no allocations in %s\n", f.Dirs())
 		}
 		return s.printList(append(all, unknown...), len(f.Places) > 1)
 	}))

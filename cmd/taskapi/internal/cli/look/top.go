@@ -1,6 +1,7 @@
 package look
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -16,8 +17,8 @@ import (
 )
 
 func Top(w base.Environment) *cobra.Command {
-	var dataDir string
-	cmd := &cobra.Command{
+	var terminal top.Terminal
+	return base.OnTarget(w, base.ToFollow, &cobra.Command{
 		Use:   "top [flags] [ALLOC]",
 		Short: "Watch a running allocation on the terminal, and act on it",
 		Long: `Shows the tasks of an allocation with their states, health, CPU, memory and restarts, its events, its check results and the output
@@ -29,28 +30,17 @@ shows what was seen last. Colours are left out when NO_COLOR is set.
 Exit code: 0 when it was ended, also by a signal; 1 when the terminal can't be used.`,
 		Example: `  taskapi top
   taskapi top hello`,
-		Args:              base.TargetArgs(base.ToRead),
-		ValidArgsFunction: base.CompleteTarget(&dataDir, w, base.ToRead),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			terminal, err := screen(w)
-			if err != nil {
-				return err
-			}
-			s := base.ToRead
-			s.Reads = len(args) > 0 // without, it is for what runs
-			found, err := base.Find(cmd.Context(), w, dataDir, args, s)
-			if err != nil {
-				return err
-			}
-			sdk := top.NewSDK(found.Client(), found.ID)
-			defer sdk.Close()
-			return top.Run(cmd.Context(), top.Config{
-				ID: found.ID, Reader: sdk, Controller: sdk, Shell: top.ShellOf(string(found.Layout.Dir), found.ID), Terminal: terminal, Now: time.Now(),
-			})
+		PreRunE: func(*cobra.Command, []string) (err error) {
+			terminal, err = screen(w)
+			return err
 		},
-	}
-	base.AddDataDir(cmd, &dataDir)
-	return cmd
+	}, func(ctx context.Context, found base.Target) error {
+		sdk := top.NewSDK(found.Client(), found.ID)
+		defer sdk.Close()
+		return top.Run(ctx, top.Config{
+			ID: found.ID, Reader: sdk, Controller: sdk, Shell: top.ShellOf(string(found.Layout.Dir), found.ID), Terminal: terminal, Now: time.Now(),
+		})
+	})
 }
 
 // asciiTerminals are those that show ASCII alone, by the beginnings of their names.

@@ -47,13 +47,6 @@ func Service(w base.Environment) *cobra.Command {
 		Long:  "Shows the services that allocations have registered, and removes a registration.\n" + serviceHelp,
 		Example: `  taskapi service list
   taskapi service info web`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return base.Usage(base.UnknownCommand(cmd, args[0]))
-			}
-			return nil
-		},
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(serviceList(w), serviceInfo(w), base.IsDestructive(serviceDeregister(w)))
 	return cmd
@@ -71,7 +64,6 @@ func serviceList(w base.Environment) *cobra.Command {
 		Example: `  taskapi service list
   taskapi service list --namespace '*'
   taskapi service list -t '{{range .}}{{range .Services}}{{.ServiceName}}{{"\n"}}{{end}}{{end}}'`,
-		Args: base.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return withCatalog(cmd.Context(), w, flags, func(c catalog) error {
 				services, err := c.list(cmd.Context(), &api.QueryOptions{Namespace: flags.in(w)})
@@ -133,7 +125,6 @@ func serviceInfo(w base.Environment) *cobra.Command {
 --json prints what GET /v1/service/:name answers; --template is given the same, a list of the SDK's ServiceRegistration.`,
 		Example: `  taskapi service info web
   taskapi service info -t '{{range .}}{{.Address}}:{{.Port}}{{"\n"}}{{end}}' web`,
-		Args: base.Exactly("SERVICE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return withCatalog(cmd.Context(), w, flags, func(c catalog) error {
 				found, next, err := registrationsOf(cmd.Context(), w, c, args[0], page.Options(flags.in(w)))
@@ -242,7 +233,6 @@ happens to the allocation, which registers the service again with its next resta
 allocation.
 ` + serviceHelp,
 		Example: `  taskapi service deregister web _nomad-task-d0b25612-ae72-4863-9cc7-5980397c4dc0-group-web-web-http`,
-		Args:    base.Exactly("SERVICE", "ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			namespace := flags.in(w)
 			if namespace == api.AllNamespacesNamespace {
@@ -252,8 +242,7 @@ allocation.
 				if err := c.remove(cmd.Context(), namespace, args[0], args[1]); err != nil {
 					return fmt.Errorf("remove %s of service %q in namespace %q: %w; 'taskapi service info --verbose' shows the IDs", args[1], args[0], namespace, err)
 				}
-				_, err := fmt.Fprintln(w.Stdout, "Successfully deleted service registration")
-				return err
+				return w.Printf("Successfully deleted service registration\n")
 			})
 		},
 	}

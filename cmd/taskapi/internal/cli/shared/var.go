@@ -31,13 +31,6 @@ its own job, group and itself, at nomad/jobs, nomad/jobs/JOB, nomad/jobs/JOB/GRO
 the data directory itself: no allocation has to run, and one that does sees a change immediately.`,
 		Example: `  taskapi var put nomad/jobs/web password=@password.txt
   taskapi var get -item password nomad/jobs/web`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return base.Usage(base.UnknownCommand(cmd, args[0]))
-			}
-			return nil
-		},
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(varPut(w), varGet(w), varList(w), base.IsDestructive(varPurge(w)), varLock(w), base.IsDestructive(varUnlock(w)))
 	return cmd
@@ -183,7 +176,6 @@ func varGet(w base.Environment) *cobra.Command {
 		Example: `  taskapi var get nomad/jobs/web
   taskapi var get -item password nomad/jobs/web
   taskapi var get -template '{{.Items.password}}' nomad/jobs/web`,
-		Args: base.OneArg("PATH"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			path, err := vars.CheckedPath(args[0])
 			if err != nil {
@@ -206,8 +198,7 @@ func varGet(w base.Environment) *cobra.Command {
 			if !ok {
 				return fmt.Errorf("variable %q does not contain %q item", path, item)
 			}
-			_, err = fmt.Fprint(w.Stdout, value)
-			return err
+			return w.Printf("%s", value)
 		},
 	}
 	flags.add(cmd)
@@ -224,7 +215,6 @@ func varPurge(w base.Environment) *cobra.Command {
 		Short:   "Delete a variable",
 		Long:    `Deletes a variable, if there is one. While somebody holds its lock nobody can.`,
 		Example: `  taskapi var purge nomad/jobs/web`,
-		Args:    base.OneArg("PATH"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			path, err := vars.CheckedPath(args[0])
 			if err != nil {
@@ -245,10 +235,9 @@ func varPurge(w base.Environment) *cobra.Command {
 				return err
 			}
 			if missing || err != nil {
-				fmt.Fprintf(w.Stderr, "taskapi: warning: there is no variable %q in namespace %q\n", path, flags.in(w))
+				w.Warnf("warning: there is no variable %q in namespace %q", path, flags.in(w))
 			}
-			_, err = fmt.Fprintf(w.Stdout, "Successfully purged variable %q!\n", path)
-			return err
+			return w.Printf("Successfully purged variable %q!\n", path)
 		},
 	}
 	flags.add(cmd)
@@ -265,7 +254,6 @@ func varUnlock(w base.Environment) *cobra.Command {
 		Long: `Ends the lock of a variable and its delay: others can acquire it at once. The items stay. The holder gets no warning; it
 learns of the break when it renews the lock. 'taskapi var lock' kills its command then.`,
 		Example: `  taskapi var unlock --force nightly/backup`,
-		Args:    base.OneArg("PATH"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			path, err := vars.CheckedPath(args[0])
 			if err != nil {
@@ -362,8 +350,7 @@ func (o *varOutput) printList(w base.Environment, list []*api.VariableMetadata, 
 		}
 	default:
 		if len(list) == 0 {
-			_, err := fmt.Fprintln(w.Stdout, "No matching variables found")
-			return err
+			return w.Printf("No matching variables found\n")
 		}
 		table.Header("Namespace", "Path", "Last Updated")
 		for _, v := range list {

@@ -106,7 +106,7 @@ func (l *lockCommandLine) run(ctx context.Context, args []string, w base.Environ
 
 func (l *lockCommandLine) say(w base.Environment, format string, args ...any) {
 	if l.verbose {
-		fmt.Fprintf(w.Stderr, "taskapi: "+format+"\n", args...)
+		w.Warnf(format, args...)
 	}
 }
 

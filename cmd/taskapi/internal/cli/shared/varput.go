@@ -188,11 +188,11 @@ func (l *putCommandLine) setItems(items map[string]string, args []string, stdin 
 			if rest, escaped := strings.CutPrefix(value, `\@`); escaped { // a text that begins with @
 				value = "@" + rest
 			}
-			fmt.Fprintf(w.Stderr, "taskapi: warning: every user of this machine could read the value of %s among the arguments: give %[1]s=@FILE or %[1]s=-\n", key)
+			w.Warnf("warning: every user of this machine could read the value of %s among the arguments: give %[1]s=@FILE or %[1]s=-", key)
 		}
 		items[key] = value
 		if notIdentifier.MatchString(key) {
-			fmt.Fprintf(w.Stderr, "taskapi: warning: %q has characters for which templates need the 'index' function\n", key)
+			w.Warnf("warning: %q has characters for which templates need the 'index' function", key)
 		}
 	}
 	return nil

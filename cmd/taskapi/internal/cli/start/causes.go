@@ -7,7 +7,6 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"taskapi/allocrunner"
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/cmd/taskapi/internal/cli/follow"
 	"taskapi/cmd/taskapi/internal/linewriter"
@@ -56,7 +55,7 @@ func WithOutput(l base.Layout, alloc *api.Allocation, err error) error {
 	if err == nil {
 		return nil
 	}
-	words := follow.LastWords{Files: allocrunner.Files(l.Alloc(alloc.ID), alloc.GetTaskGroup())}
+	words := follow.LastWords{Files: l.Files(alloc)}
 	for _, task := range troubled(alloc) {
 		lines := words.Of(task)
 		if len(lines) == 0 {

@@ -6,7 +6,6 @@ import (
 	"io"
 
 	"github.com/hashicorp/nomad/api"
-	"github.com/spf13/cobra"
 
 	"taskapi/allocrunner/jobspec"
 	"taskapi/allocrunner/jobspec/bounded"
@@ -16,25 +15,6 @@ import (
 	"taskapi/cmd/taskapi/internal/linewriter"
 	"taskapi/identity"
 )
-
-// JobFlags are the flags of every command that reads a job file.
-type JobFlags struct {
-	Group    string
-	vars     []string
-	varFiles []string
-	NoFiles  bool
-}
-
-func (f *JobFlags) Add(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.Group, "group", "", "task group to run, needed when the job has several")
-	f.AddVars(cmd)
-}
-
-// AddVars adds the flags of a job file's variables alone.
-func (f *JobFlags) AddVars(cmd *cobra.Command) {
-	cmd.Flags().StringArrayVar(&f.vars, "var", nil, "value of a variable of the job file, `NAME=VALUE`; may be repeated")
-	cmd.Flags().StringArrayVar(&f.varFiles, "var-file", nil, "`FILE` of variables' values; may be repeated")
-}
 
 // loadedJob is the job of a job file, its group that is to run, and its text; nil for one that is too long to be kept.
 type loadedJob struct {

@@ -11,7 +11,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner"
@@ -26,12 +25,6 @@ func tempBase(w base.Environment) string { return cmp.Or(w.Getenv("TMPDIR"), "/t
 
 // tempLock is the file in one that is locked as long as its taskapi lives.
 const tempLock = "lock"
-
-// AddTiedDataDir adds the flag of commands that make a directory without it.
-func AddTiedDataDir(cmd *cobra.Command, dataDir *string) {
-	base.AddDataDir(cmd, dataDir)
-	cmd.Flags().Lookup("data-dir").Usage = "where keys, state and allocations live (default a temporary directory, removed at the end)"
-}
 
 // TiedLayout returns the data directory, a temporary one if none is given, and what removes that. It removes those that killed ones have left.
 func TiedLayout(ctx context.Context, given string, w base.Environment) (base.Layout, func(), error) {

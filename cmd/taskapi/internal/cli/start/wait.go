@@ -2,13 +2,13 @@ package start
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"taskapi/allocrunner"
@@ -24,36 +24,40 @@ const (
 	WaitComplete = "complete"
 )
 
-// DefaultWait is how long it waits; an allocation that runs to its end may take any time.
-const DefaultWait = 10 * time.Minute
+const (
+	// DefaultWait is how long run waits; an allocation that runs to its end may take any time.
+	DefaultWait = 10 * time.Minute
+	// defaultTestWait is how long test waits.
+	defaultTestWait = 5 * time.Minute
+)
 
-var Waits = []string{WaitHealthy, WaitRunning, WaitComplete}
+var waits = []string{WaitHealthy, WaitRunning, WaitComplete}
 
-// WaitOptions are flags of taskapi run.
+// WaitOptions say what is waited for: --wait of run, --until of test.
 type WaitOptions struct {
+	name    string // of the flag
 	What    string // empty to wait for nothing
 	Timeout time.Duration
 }
 
-func (o *WaitOptions) Add(f *pflag.FlagSet) {
-	f.StringVar(&o.What, "wait", "", "with --detach, return when the allocation is healthy, running or complete, or exit with 1 and the reason when it can't be any more")
-	f.Lookup("wait").NoOptDefVal = WaitHealthy
-	f.DurationVar(&o.Timeout, "wait-timeout", 0, "how long --wait waits (default "+DefaultWait.String()+", without end for complete)")
+// add adds the flags, NAME and NAME-timeout.
+func (o *WaitOptions) add(cmd *cobra.Command, name, what, usage string, timeout time.Duration, timeoutUsage string) {
+	o.name = name
+	cmd.Flags().StringVar(&o.What, name, what, usage)
+	cmd.Flags().DurationVar(&o.Timeout, name+"-timeout", timeout, timeoutUsage)
+	_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(waits, cobra.ShellCompDirectiveNoFileComp)) // the flag has just been added
 }
 
 // CheckFlags checks the flags alone.
-func (o *WaitOptions) CheckFlags(f *pflag.FlagSet, detach bool) error {
+func (o *WaitOptions) CheckFlags(f *pflag.FlagSet) error {
+	timeout := f.Lookup(o.name + "-timeout")
 	switch {
-	case f.Changed("wait-timeout") && o.Timeout <= 0:
-		return base.Usage(fmt.Errorf("--wait-timeout %v is not more than 0", o.Timeout))
-	case f.Changed("wait-timeout") && !f.Changed("wait"):
-		return base.Usage(errors.New("--wait-timeout is for --wait"))
-	case !f.Changed("wait"):
-		return nil
-	case !slices.Contains(Waits, o.What):
-		return base.Usage(fmt.Errorf("--wait %q is none of healthy, running, complete", o.What))
-	case !detach:
-		return base.Usage(errors.New("--wait is for --detach: in the foreground, run returns when the allocation has ended"))
+	case timeout.Changed && o.Timeout <= 0:
+		return base.Usage(fmt.Errorf("--%s %v is not more than 0", timeout.Name, o.Timeout))
+	case timeout.Changed && o.What == "":
+		return base.Usage(fmt.Errorf("--%s is for --%s", timeout.Name, o.name))
+	case (f.Changed(o.name) || o.What != "") && !slices.Contains(waits, o.What):
+		return base.Usage(fmt.Errorf("--%s %q is none of %s", o.name, o.What, strings.Join(waits, ", ")))
 	}
 	return nil
 }

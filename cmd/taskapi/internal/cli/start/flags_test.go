@@ -34,7 +34,7 @@ func TestGivenFlags(t *testing.T) {
 	} {
 		var given agent.Settings
 		flags := pflag.NewFlagSet("", pflag.ContinueOnError)
-		BindSettings(&given, flags)
+		bindSettings(&given, flags)
 		if err := flags.Parse(tc.args); err != nil {
 			t.Fatal(err)
 		}
