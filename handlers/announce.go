@@ -1,13 +1,10 @@
 package handlers
 
-import "github.com/hashicorp/nomad/api"
+import (
+	"github.com/hashicorp/nomad/api"
 
-// Toucher is an allocation that can have a version without a change.
-type Toucher interface {
-	// Touch makes another version of the allocation, whose event carries what has happened beside it, and reports whether one follows: none
-	// does when the allocation has ended.
-	Touch() bool
-}
+	"taskapi/allocrunner/interfaces"
+)
 
 // announce makes events of what has happened beside the allocation, with its next version, which it has made.
 func (a *API) announce(allocID string, notes ...note) {
@@ -16,7 +13,7 @@ func (a *API) announce(allocID string, notes ...note) {
 	}
 	a.config.Events.add(notes...)
 	found, _ := a.config.Allocs.Get(allocID)
-	if alloc, ok := found.(Toucher); !ok || !alloc.Touch() {
+	if alloc, ok := found.(interfaces.Toucher); !ok || !alloc.Touch() {
 		a.config.Events.flush()
 	}
 }

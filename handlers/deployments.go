@@ -6,26 +6,15 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/interfaces"
 	"taskapi/handlers/apierror"
 )
-
-// Deployer is an allocation that has deployments.
-type Deployer interface {
-	// Deployments returns the deployments of the job's latest versions, the latest first. They are shared and not
-	// changed. A caller who has seen a version of the allocation also sees its changes of them.
-	Deployments() []*api.Deployment
-	// FailDeployment ends a deployment that runs as failed. The allocation runs on.
-	FailDeployment(id string)
-	// SetHealth decides whether the allocation is healthy with the present version of its job, and so the end of its
-	// deployment.
-	SetHealth(healthy bool)
-}
 
 // deployments returns the deployments of the caller's allocation; none without a Deployer. Call it after the allocation
 // was read.
 func (a *API) deployments(r *request) []*api.Deployment {
 	found, _ := r.visible()
-	if alloc, ok := found.(Deployer); ok {
+	if alloc, ok := found.(interfaces.Deployer); ok {
 		return alloc.Deployments()
 	}
 	return nil
@@ -140,7 +129,7 @@ func (a *API) latestDeployment(ctx context.Context, r *request) (answer, error) 
 // changeDeployment changes the deployment that the path and the body name, and answers with an evaluation that has
 // nothing to do. The deployment must be running.
 func (a *API) changeDeployment(
-	r *request, want any, named *string, change func(Deployer, *api.Deployment) error,
+	r *request, want any, named *string, change func(interfaces.Deployer, *api.Deployment) error,
 ) (answer, error) {
 	if err := r.decode(want, false); err != nil {
 		return answer{}, err
@@ -156,7 +145,7 @@ func (a *API) changeDeployment(
 	case d.Status != api.DeploymentStatusRunning:
 		return answer{}, invalid("deployment %s is %s: only one that runs can be changed", d.ID, d.Status)
 	}
-	if err := change(alloc.(Deployer), d); err != nil { // it has deployments
+	if err := change(alloc.(interfaces.Deployer), d); err != nil { // it has deployments
 		return answer{}, err
 	}
 	now := alloc.Snapshot()
@@ -172,7 +161,7 @@ func (a *API) changeDeployment(
 // other to go back to.
 func (a *API) deploymentFail(_ context.Context, r *request) (answer, error) {
 	want := api.DeploymentFailRequest{}
-	return a.changeDeployment(r, &want, &want.DeploymentID, func(alloc Deployer, d *api.Deployment) error {
+	return a.changeDeployment(r, &want, &want.DeploymentID, func(alloc interfaces.Deployer, d *api.Deployment) error {
 		alloc.FailDeployment(d.ID)
 		return nil
 	})
@@ -181,7 +170,7 @@ func (a *API) deploymentFail(_ context.Context, r *request) (answer, error) {
 // deploymentPromote answers PUT /v1/deployment/promote/:deployment: the one allocation is no canary.
 func (a *API) deploymentPromote(_ context.Context, r *request) (answer, error) {
 	want := api.DeploymentPromoteRequest{}
-	return a.changeDeployment(r, &want, &want.DeploymentID, func(Deployer, *api.Deployment) error {
+	return a.changeDeployment(r, &want, &want.DeploymentID, func(interfaces.Deployer, *api.Deployment) error {
 		return invalid("no canaries to promote")
 	})
 }
@@ -189,7 +178,7 @@ func (a *API) deploymentPromote(_ context.Context, r *request) (answer, error) {
 // deploymentHealth answers PUT /v1/deployment/allocation-health/:deployment.
 func (a *API) deploymentHealth(_ context.Context, r *request) (answer, error) {
 	want := api.DeploymentAllocHealthRequest{}
-	return a.changeDeployment(r, &want, &want.DeploymentID, func(alloc Deployer, d *api.Deployment) error {
+	return a.changeDeployment(r, &want, &want.DeploymentID, func(alloc interfaces.Deployer, d *api.Deployment) error {
 		now := alloc.(Alloc).Snapshot()
 		for _, id := range slices.Concat(want.HealthyAllocationIDs, want.UnhealthyAllocationIDs) {
 			if id != now.ID || d.ID != now.DeploymentID {

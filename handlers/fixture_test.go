@@ -188,7 +188,7 @@ var _ interface {
 	handlers.Restarter
 	handlers.Signaler
 	handlers.Stopper
-	handlers.Toucher
+	interfaces.Toucher
 	handlers.Measured
 } = (*fakeAlloc)(nil)
 

@@ -336,6 +336,7 @@ var allowedImports = map[string][]string{
 		"cmd/taskapi/internal/agentlog",
 		"cmd/taskapi/internal/httpserve",
 		"cmd/taskapi/internal/linewriter",
+		"cmd/taskapi/internal/metrics",
 		"handlers",
 		"handlers/apierror",
 		"handlers/faults", // for tests of clients
@@ -347,6 +348,7 @@ var allowedImports = map[string][]string{
 	},
 	"cmd/taskapi/internal/client":    {"allocrunner/datadir", "allocrunner/interfaces", "allocrunner/state", "identity/workload", "socket"},
 	"cmd/taskapi/internal/httpserve": {"socket"},
+	"cmd/taskapi/internal/metrics":   {"allocrunner/interfaces", "auth", "handlers", "socket"},
 	"cmd/taskapi/internal/proxy":     {"cmd/taskapi/internal/httpserve", "handlers", "socket"},
 	"cmd/taskapi/internal/top":       {"allocrunner/interfaces", "cmd/taskapi/internal/client"},
 	"cmd/taskapi/bench":              {"cmd/taskapi/bench/internal/load"},

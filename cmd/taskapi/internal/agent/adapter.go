@@ -24,13 +24,13 @@ var (
 	_ interface {
 		handlers.Checker
 		handlers.Collector
-		handlers.Deployer
+		interfaces.Deployer
 		handlers.Filer
 		handlers.Execer
 		handlers.Restarter
 		handlers.Signaler
 		handlers.Stopper
-		handlers.Toucher
+		interfaces.Toucher
 	} = allocAdapter{}
 )
 
@@ -39,20 +39,22 @@ func (s allocAdapter) Snapshot() *api.Allocation { return s.Alloc() }
 func (s allocAdapter) Collect(ctx context.Context) error { return s.control.collect(ctx) }
 
 func (s allocAdapter) Touch() bool {
-	v, ok := s.AllocRunner.(interface{ Touch() bool })
+	v, ok := s.AllocRunner.(interfaces.Toucher)
 	return ok && v.Touch()
 }
 
 // Deployments returns none for a runner that has none.
 func (s allocAdapter) Deployments() []*api.Deployment {
-	if v, ok := s.AllocRunner.(handlers.Deployer); ok {
+	if v, ok := s.AllocRunner.(interfaces.Deployer); ok {
 		return v.Deployments()
 	}
 	return nil
 }
 
-func (s allocAdapter) FailDeployment(id string) { s.AllocRunner.(handlers.Deployer).FailDeployment(id) }
-func (s allocAdapter) SetHealth(healthy bool)   { s.AllocRunner.(handlers.Deployer).SetHealth(healthy) }
+func (s allocAdapter) FailDeployment(id string) {
+	s.AllocRunner.(interfaces.Deployer).FailDeployment(id)
+}
+func (s allocAdapter) SetHealth(healthy bool) { s.AllocRunner.(interfaces.Deployer).SetHealth(healthy) }
 
 func (s allocAdapter) Stop(ctx context.Context, noShutdownDelay bool) error {
 	s.audience.stopping()

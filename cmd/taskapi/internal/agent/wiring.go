@@ -132,7 +132,7 @@ func newWiring(cfg Config, c control, alloc *api.Allocation, kept *kept) (_ *wir
 	if s.runner, err = cfg.Factory(config); err != nil {
 		return nil, invalid(err)
 	}
-	if v, ok := s.runner.(handlers.Deployer); ok {
+	if v, ok := s.runner.(interfaces.Deployer); ok {
 		s.events.FollowDeployments(v.Deployments)
 	}
 	if cfg.NoAPI {
@@ -252,16 +252,8 @@ func (s *wiring) newTokens(alloc *api.Allocation) *workload.Manager {
 
 // validator returns the runner's own judgement of another version of the job, nil where it has none.
 func (s *wiring) validator() func(*api.Job) error {
-	if v, ok := s.runner.(interface{ Validate(job *api.Job) error }); ok {
+	if v, ok := s.runner.(interfaces.Validator); ok {
 		return v.Validate
-	}
-	return nil
-}
-
-// hookStats returns how the runner's calls of hooks have gone, where it counts them.
-func (s *wiring) hookStats() []interfaces.HookStat {
-	if v, ok := s.runner.(interface{ HookStats() []interfaces.HookStat }); ok {
-		return v.HookStats()
 	}
 	return nil
 }

@@ -1,0 +1,35 @@
+package interfaces
+
+import "github.com/hashicorp/nomad/api"
+
+// What follows are abilities that an AllocRunner may have beside its methods. Whoever uses one asks for it by a type assertion.
+
+// Deployer is a runner that has deployments.
+type Deployer interface {
+	// Deployments returns the deployments of the job's latest versions, the latest first. They are shared and not
+	// changed. A caller who has seen a version of the allocation also sees its changes of them.
+	Deployments() []*api.Deployment
+	// FailDeployment ends a deployment that runs as failed. The allocation runs on.
+	FailDeployment(id string)
+	// SetHealth decides whether the allocation is healthy with the present version of its job, and so the end of its
+	// deployment.
+	SetHealth(healthy bool)
+}
+
+// Toucher is a runner that can make a version of the allocation without a change.
+type Toucher interface {
+	// Touch makes another version of the allocation, whose event carries what has happened beside it. It reports whether it did: it does not
+	// when the allocation has ended.
+	Touch() bool
+}
+
+// Validator is a runner that can judge another version of the job without applying it.
+type Validator interface {
+	// Validate returns the error that Update would return for a version of the job that can be applied in place. Errors: ErrInvalidJob.
+	Validate(job *api.Job) error
+}
+
+// HookCounter is a runner that counts the calls of its hooks.
+type HookCounter interface {
+	HookStats() []HookStat
+}

@@ -1,0 +1,58 @@
+package metrics
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"taskapi/examples/doctest"
+)
+
+// description is a metric in the documents.
+type description struct{ name, kind, labels, doc string }
+
+// TestMetricsAreDocumented holds docs/api.md to the tables of metrics.
+func TestMetricsAreDocumented(t *testing.T) {
+	var want strings.Builder
+	seen := map[string]bool{}
+	for _, section := range []struct {
+		of  string
+		all []description
+	}{
+		{"Metrics of the allocation have the labels alloc_id, job, namespace, task_group and host, and those of the table", slices.Concat(
+			describe(allocMetrics), describe(taskMetrics, "task"), describe(resourceMetrics, "task"), describe(usageMetrics, "task"),
+			describe(checkMetrics, "check", "check_id", "service", "task"))},
+		{"Metrics of the machine have Nomad's labels of a node, and those of the table", slices.Concat(
+			describe(shareMetrics), describe(hostMetrics), describe(diskMetrics, "disk"), describe(cpuMetrics, "cpu"))},
+		{"Metrics of taskapi have the labels of the table", slices.Concat(
+			describe(authMetrics), describe(auditMetrics), describe(socketMetrics), describe(hookMetrics, "hook", "step"))},
+	} {
+		fmt.Fprintf(&want, "%s:\n\n| metric | kind | labels | |\n|---|---|---|---|\n", section.of)
+		for _, d := range section.all {
+			if seen[d.name] || d.doc == "" {
+				t.Errorf("%s is there twice, or is not explained", d.name)
+			}
+			seen[d.name] = true
+			fmt.Fprintf(&want, "| `%s` | %s | %s | %s |\n", d.name, d.kind, d.labels, d.doc)
+		}
+		want.WriteString("\n")
+	}
+	doctest.Table(t, "../../../../docs/api.md", "cmd/taskapi/internal/metrics", want.String())
+}
+
+func describe[T any](rows []metric[T], labels ...string) (all []description) {
+	for _, row := range rows {
+		d := description{name: row.exported(), kind: "gauge", doc: row.doc}
+		if row.counter {
+			d.kind = "counter"
+		}
+		names := slices.Clone(labels)
+		if row.label != "" {
+			names = append(names, row.label)
+		}
+		d.labels = strings.Join(names, ", ")
+		all = append(all, d)
+	}
+	return all
+}
