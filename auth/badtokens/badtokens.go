@@ -1,15 +1,18 @@
-// Package badtokens is the catalogue of tokens that a verifier has to refuse: one kind for each fault that is known of JWT libraries, of keys
-// and of workload identities. Each has a name that stays, what is wrong with it in words, and the reason and the status with which this door
-// refuses it. Nothing but the named fault is wrong with a token of a kind: but for those that are about the signature, the verifier's own key
-// has signed it, and it would be good at the time that it was made for.
+// Package badtokens is a catalogue of tokens that a verifier of workload identities must refuse. There is one kind for
+// each fault that is known of JWT libraries, of keys and of workload identities. Each kind has a name, a description of
+// the fault, and the reason and status with which package auth refuses it. Nothing but the named fault is wrong with a
+// token: unless the fault is in the signature, the verifier's own key has signed the token.
 //
-// Tests, the command line and auth/authtest use this one list. It never verifies a token, and holds no key that anybody trusts.
+// Tests, the command line and auth/authtest use this one list. To add a kind, add a row to the file of its class, such
+// as kinds_time.go, and name the checks that refuse it in forgetful_rows_test.go. The package verifies no tokens and
+// holds no key that anybody trusts.
 //
 // Names, reasons and the meaning of Strict and Foreign stay as they are; kinds may be added.
 package badtokens
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -17,10 +20,11 @@ import (
 	"taskapi/auth"
 )
 
-// ErrNotApplicable is returned for a kind that can't be made of the good token: it takes away what that does not have.
+// ErrNotApplicable is returned for a kind that can't be made of the good token, because the fault needs what that token
+// does not have.
 var ErrNotApplicable = errors.New("no token of this kind can be made of this good token")
 
-// Class is what the fault of a kind is in.
+// Class is the part of a token that a kind's fault is in.
 type Class string
 
 // The classes, in the order of a verifier's work.
@@ -40,42 +44,67 @@ const (
 type Kind struct {
 	Name  string // in small letters with dashes, never changed
 	Class Class
-	Wrong string // what is wrong with it
+	Wrong string // what is wrong with the token
 
-	// Reason is why this door refuses it, when Good.Key is a key of its own ring.
+	// Reason is why package auth refuses the token, when Good.Key is a key of its own ring.
 	Reason auth.Reason
 
-	// Strict kinds are those that the standards (RFC 7515 to 7519, RFC 8725) let a verifier accept, or that well-known libraries do. This door
-	// refuses them so that no two readers read a token differently. Every verifier of workload identities has to refuse the others.
+	// Strict kinds are those that the standards (RFC 7515 to 7519, RFC 8725) let a verifier accept, or that well-known
+	// libraries accept. Package auth refuses them so that no two readers read a token differently. Every verifier of
+	// workload identities has to refuse the other kinds.
 	Strict bool
 
-	// Foreign kinds are refused when Good.Key is another issuer's, which the verifier trusts under Good.Claims.Issuer. Keys of this door's own ring
-	// may vouch for any issuer.
+	// Foreign kinds are refused when Good.Key is another issuer's, which the verifier trusts under Good.Claims.Issuer.
+	// Keys of the verifier's own ring may vouch for any issuer.
 	Foreign bool
 
-	make func(base) (string, error)
+	make maker
 }
 
-// Status returns the HTTP status with which this door refuses the kind.
+// maker makes a bad token. It returns "" when its fault can't be made of the good token.
+type maker func(base) string
+
+// row is a kind in the list of its class.
+type row struct {
+	name, wrong string
+	make        maker
+}
+
+// Status returns the HTTP status with which package auth refuses the kind.
 func (k Kind) Status() int { return k.Reason.Status() }
 
 // Token returns a bad token of the kind. The error is ErrNotApplicable, wrapped.
-func (k Kind) Token(g Good) (string, error) { return k.make(base{g}) }
+func (k Kind) Token(g Good) (string, error) {
+	token := k.make(base{g})
+	if token == "" && k.Reason != auth.NoToken {
+		return "", fmt.Errorf("%w: %s", ErrNotApplicable, k.Wrong)
+	}
+	return token, nil
+}
 
 // all is the catalogue.
-var all = sync.OnceValue(func() []Kind {
-	return slices.Concat(
-		in(Form, forms()), in(Algorithm, algorithms()), in(Header, headers()), in(KeyID, keyIDs()), in(Signature, signatures()),
-		in(JSON, texts()), in(Time, times()), in(Audience, audiences()), in(Claims, others()),
-	)
-})
-
-func in(class Class, kinds []Kind) []Kind {
-	for i := range kinds {
-		kinds[i].Class = class
+var all = sync.OnceValue(func() (all []Kind) {
+	for _, c := range []struct {
+		class Class
+		kinds []Kind
+	}{
+		{Form, formKinds()},
+		{Algorithm, algorithmKinds()},
+		{Header, headerKinds()},
+		{KeyID, keyIDKinds()},
+		{Signature, signatureKinds()},
+		{JSON, jsonKinds()},
+		{Time, timeKinds()},
+		{Audience, audienceKinds()},
+		{Claims, claimsKinds()},
+	} {
+		for _, k := range c.kinds {
+			k.Class = c.class
+			all = append(all, k)
+		}
 	}
-	return kinds
-}
+	return all
+})
 
 // All returns every kind, in the order of the classes.
 func All() []Kind { return slices.Clone(all()) }
@@ -89,27 +118,35 @@ func Find(name string) (Kind, bool) {
 	return all()[i], true
 }
 
-// InHeader reports whether an HTTP header carries the token as it is. One with a control character, a blank at either end, or nothing in it
-// can't be sent, or arrives as another.
+// InHeader reports whether an HTTP header carries the token unchanged. A token with a control character, with a blank
+// at either end, or without any character is not sent, or arrives as another one.
 func InHeader(token string) bool {
-	return token != "" && strings.Trim(token, " \t") == token && !strings.ContainsFunc(token, func(c rune) bool { return c < ' ' && c != '\t' || c == 0x7f })
+	control := func(c rune) bool { return c < ' ' && c != '\t' || c == 0x7f }
+	return token != "" && strings.Trim(token, " \t") == token && !strings.ContainsFunc(token, control)
 }
 
-// kind returns a kind whose maker can't fail.
-func kind(name, wrong string, reason auth.Reason, make func(base) string) Kind {
-	return Kind{Name: name, Wrong: wrong, Reason: reason, make: func(b base) (string, error) { return make(b), nil }}
-}
-
-// strict marks a kind as Strict.
-func (k Kind) strict() Kind {
-	k.Strict = true
-	return k
-}
-
-// strictly marks all of them.
-func strictly(kinds ...Kind) []Kind {
-	for i := range kinds {
-		kinds[i].Strict = true
+// kinds returns kinds that every verifier must refuse.
+func kinds(reason auth.Reason, rows []row) []Kind {
+	all := make([]Kind, len(rows))
+	for i, r := range rows {
+		all[i] = Kind{Name: r.name, Wrong: r.wrong, Reason: reason, make: r.make}
 	}
-	return kinds
+	return all
+}
+
+// strict returns Strict kinds.
+func strict(reason auth.Reason, rows []row) []Kind {
+	all := kinds(reason, rows)
+	for i := range all {
+		all[i].Strict = true
+	}
+	return all
+}
+
+// foreign marks kinds as Foreign.
+func foreign(all []Kind) []Kind {
+	for i := range all {
+		all[i].Foreign = true
+	}
+	return all
 }

@@ -40,7 +40,8 @@ func (running) Lookup(id string) (*auth.Allocation, auth.Liveness) {
 // claims are good at now.
 func claims(now time.Time) identity.Claims {
 	return identity.Claims{
-		ID: "11111111-2222-4333-8444-555555555555", Subject: identity.Subject("global", "default", "shop", "group", "web", identity.DefaultName), Issuer: issuer,
+		ID: "11111111-2222-4333-8444-555555555555", Issuer: issuer,
+		Subject:  identity.Subject("global", "default", "shop", "group", "web", identity.DefaultName),
 		Audience: []string{identity.DefaultAudience}, IssuedAt: now.Unix() - 5, NotBefore: now.Unix() - 5, ExpiresAt: now.Unix() + 3600,
 		Namespace: "default", JobID: "shop", AllocationID: allocID, Task: "web", Life: "this life",
 	}
@@ -111,8 +112,8 @@ func (d door) refusal(t *testing.T, token string) (auth.Reason, int) {
 	return denial.Reason, denial.Reason.Status()
 }
 
-// TestDoor has every kind refused by the real authenticator for its own reason, the second time as well as the first, and lets in the good tokens
-// that the bad ones are made of.
+// TestDoor has every kind refused by the real authenticator for its own reason, the second time as well as the first,
+// and lets in the good tokens that the bad ones are made of.
 func TestDoor(t *testing.T) {
 	d := newDoor(t)
 	for _, good := range []badtokens.Good{d.own, d.foreign} {
@@ -169,7 +170,8 @@ func TestCatalogue(t *testing.T) {
 	}
 	// Reasons that a token alone can cause.
 	for _, why := range auth.Reasons() {
-		token := why == auth.NoToken || why >= auth.TooLong && why <= auth.WrongSocket && why != auth.KeyRemoved && why != auth.Revoked && why != auth.TerminalAllocation
+		token := why == auth.NoToken || why >= auth.TooLong && why <= auth.WrongSocket &&
+			why != auth.KeyRemoved && why != auth.Revoked && why != auth.TerminalAllocation
 		if token != met[why] {
 			t.Errorf("reason %s has a kind: %t, want %t", why, met[why], token)
 		}
@@ -179,7 +181,9 @@ func TestCatalogue(t *testing.T) {
 // TestInHeader: what a header carries is what arrives.
 func TestInHeader(t *testing.T) {
 	d := newDoor(t)
-	for token, want := range map[string]bool{d.own.Token(): true, "": false, " a": false, "a ": false, "a\n": false, "a\x00b": false, "a b": true, "Bearer a": true} {
+	for token, want := range map[string]bool{
+		d.own.Token(): true, "": false, " a": false, "a ": false, "a\n": false, "a\x00b": false, "a b": true, "Bearer a": true,
+	} {
 		if got := badtokens.InHeader(token); got != want {
 			t.Errorf("InHeader(%q): %t", token, got)
 		}

@@ -30,8 +30,9 @@ func forgets(check string) bool {
 	return slices.Contains(strings.Split(os.Getenv("FORGET"), "; "), check)
 }
 
-// TestForgetfulDoor proves that nothing but the named fault is wrong with the tokens of the catalogue. It builds the door from edited sources, in which
-// each check can be left out: every kind is let in when the checks of its row are, and refused when one of them is not.
+// TestForgetfulDoor proves that nothing but the named fault is wrong with the tokens of the catalogue. It builds the
+// door from edited sources, in which each check can be left out: every kind is let in when the checks of its row are,
+// and refused when one of them is not.
 func TestForgetfulDoor(t *testing.T) {
 	if os.Getenv("FORGETFUL_DOOR") != "" {
 		testForgetfulDoor(t)

@@ -27,7 +27,8 @@ func (k Key) Public() ed25519.PublicKey { return k.signer.Public().(ed25519.Publ
 
 // KeySet returns a set with the public key alone, for a verifier that is to trust it.
 func (k Key) KeySet() (*identity.KeySet, error) {
-	return identity.ParseJWKS(fmt.Appendf(nil, `{"keys":[{"kty":"OKP","crv":"Ed25519","kid":%s,"x":%s}]}`, quote(k.ID), quote(encode(string(k.Public())))))
+	const set = `{"keys":[{"kty":"OKP","crv":"Ed25519","kid":%s,"x":%s}]}`
+	return identity.ParseJWKS(fmt.Appendf(nil, set, quote(k.ID), quote(encode(string(k.Public())))))
 }
 
 // Sign returns the signature of a text.
@@ -83,7 +84,12 @@ func (b base) sign(signed string) string { return signed + "." + encode(string(b
 func (b base) withHeader(header string) string { return b.token(header, b.claims().String()) }
 
 // withClaims returns the good token with other claims.
-func (b base) withClaims(claims fmt.Stringer) string { return b.token(b.header(""), claims.String()) }
+func (b base) withClaims(claims string) string { return b.token(b.header(""), claims) }
+
+// unsigned returns what is signed of a token with that header and the good claims.
+func (b base) unsigned(header string) string {
+	return encode(header) + "." + encode(b.claims().String())
+}
 
 // encode returns a segment.
 func encode(s string) string { return base64.RawURLEncoding.EncodeToString([]byte(s)) }
@@ -98,9 +104,9 @@ func quote(s string) string {
 }
 
 // document is an object of JSON, whose values are texts of JSON and whose names may be there twice.
-type document []member
+type document []pair
 
-type member struct{ name, value string }
+type pair struct{ name, value string }
 
 // claims returns the good claims, under the names of RFC 7519, Nomad's, and ours.
 func (b base) claims() document {
@@ -115,16 +121,17 @@ func (b base) claims() document {
 		at   int64
 	}{{"exp", c.ExpiresAt}, {"iat", c.IssuedAt}, {"nbf", c.NotBefore}} {
 		if t.at != 0 {
-			d = append(d, member{t.name, fmt.Sprint(t.at)})
+			d = append(d, pair{t.name, fmt.Sprint(t.at)})
 		}
 	}
-	for _, t := range []member{
+	for _, t := range []pair{
 		{"iss", c.Issuer}, {"jti", c.ID}, {"sub", c.Subject},
-		{"nomad_namespace", c.Namespace}, {"nomad_job_id", c.JobID}, {"nomad_allocation_id", c.AllocationID}, {"nomad_task", c.Task},
+		{"nomad_namespace", c.Namespace}, {"nomad_job_id", c.JobID},
+		{"nomad_allocation_id", c.AllocationID}, {"nomad_task", c.Task},
 		{"taskapi_role", string(c.Role)}, {"taskapi_allocation_life", c.Life},
 	} {
 		if t.value != "" {
-			d = append(d, member{t.name, quote(t.value)})
+			d = append(d, pair{t.name, quote(t.value)})
 		}
 	}
 	for name, value := range b.Extra {
@@ -139,7 +146,8 @@ func (b base) operators() document {
 	if parts := strings.Split(subject, ":"); len(parts) == 6 {
 		subject = strings.Join(append(parts[:4], "", string(identity.RoleOperator)), ":")
 	}
-	return b.claims().without("nomad_task").with("sub", quote(subject)).with("taskapi_role", quote(string(identity.RoleOperator)))
+	role := quote(string(identity.RoleOperator))
+	return b.claims().without("nomad_task").with("sub", quote(subject)).with("taskapi_role", role)
 }
 
 func quoteAll(texts []string) string {
@@ -168,7 +176,7 @@ func (d document) with(name, value string) document {
 			return d
 		}
 	}
-	return append(d, member{name, value})
+	return append(d, pair{name, value})
 }
 
 // without returns the document without a member.
@@ -192,11 +200,6 @@ func (d document) value(name string) string {
 	return "null"
 }
 
-// plus returns the document's text with more of it before its end.
-func (d document) plus(more string) text {
-	return text(strings.TrimSuffix(d.String(), "}") + more + "}")
-}
-
 // String returns the document's text.
 func (d document) String() string {
 	var b strings.Builder
@@ -206,8 +209,3 @@ func (d document) String() string {
 	}
 	return b.String() + "}"
 }
-
-// text is claims that may not be JSON.
-type text string
-
-func (t text) String() string { return string(t) }
