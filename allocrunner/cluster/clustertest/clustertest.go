@@ -1,50 +1,13 @@
-// Package clustertest tests whether a store keeps what cluster.Store promises.
+// Package clustertest helps to test a cluster.Store, and what is kept in one: calls that have to succeed, and a check of what clients saw while
+// they used a store at the same time. What every store must keep is tested by allocrunner/cluster/stores.
 package clustertest
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"slices"
-	"strings"
 	"testing"
 
 	"taskapi/allocrunner/cluster"
 )
-
-// Opener opens the same store once more, as another process does. What it returns is closed by the end of the test.
-type Opener func() cluster.Store
-
-// Run tests the store that place makes, empty at each call.
-func Run(t *testing.T, place func(testing.TB) Opener) {
-	for _, test := range []struct {
-		name string
-		run  func(*testing.T, Opener)
-	}{
-		{"entries", testEntries},
-		{"transactions", testTransactions},
-		{"conditions", testConditions},
-		{"list", testList},
-		{"bounds", testBounds},
-		{"full", testFull},
-		{"values are not shared with the caller", testOwnValues},
-		{"watch", testWatch},
-		{"watch many", testWatchMany},
-		{"watch after too many changes", testGap},
-		{"closed", testClosed},
-		{"contexts", testContexts},
-		{"leases", testLeases},
-		{"a lease begins again", testLeaseAgain},
-		{"a lease outlives the store", testLeaseOutlives},
-		{"one winner", testOneWinner},
-		{"counter", testCounter},
-		{"snapshots", testSnapshots},
-		{"model", testModel},
-		{"linearizable", testLinearizable},
-	} {
-		t.Run(test.name, func(t *testing.T) { test.run(t, place(t)) })
-	}
-}
 
 // Put writes an entry and returns the commit's index.
 func Put(t testing.TB, s cluster.Store, key, value string, conditions ...cluster.Condition) uint64 {
@@ -67,11 +30,6 @@ func Set(key, value string) cluster.Operation {
 	return cluster.Operation{Key: key, Value: []byte(value)}
 }
 
-// setIf is the transaction that writes an entry if it has an index.
-func setIf(key, value string, modified uint64) cluster.Txn {
-	return cluster.Txn{If: []cluster.Condition{{Key: key, ModifyIndex: modified}}, Then: []cluster.Operation{Set(key, value)}}
-}
-
 // Delete is the operation that deletes one.
 func Delete(key string) cluster.Operation { return cluster.Operation{Key: key, Delete: true} }
 
@@ -88,7 +46,7 @@ func Get(t testing.TB, s cluster.Store, key string) cluster.Entry {
 		t.Fatalf("get %q: %v", key, err)
 	}
 	if e.Key != key || e.ModifyIndex > index || e.CreateIndex > e.ModifyIndex || (e.CreateIndex == 0) != (e.ModifyIndex == 0) {
-		t.Fatalf("get %q at index %d: %s", key, index, describe(e))
+		t.Fatalf("get %q at index %d: %s", key, index, Describe(e))
 	}
 	return e
 }
@@ -114,269 +72,7 @@ func Hold(t testing.TB, s cluster.Store, owner string) cluster.Lease {
 	return l
 }
 
-func describe(e cluster.Entry) string {
+// Describe returns an entry as text, with the beginning of its value.
+func Describe(e cluster.Entry) string {
 	return fmt.Sprintf("%s=%.20q (%d, %d, %q)", e.Key, e.Value, e.CreateIndex, e.ModifyIndex, e.Lease)
-}
-
-// wantEntry requires an entry's value and indexes.
-func wantEntry(t testing.TB, s cluster.Store, key, value string, create, modify uint64) {
-	t.Helper()
-	if e := Get(t, s, key); string(e.Value) != value || e.CreateIndex != create || e.ModifyIndex != modify {
-		t.Errorf("got %s, want %q, %d, %d", describe(e), value, create, modify)
-	}
-}
-
-func wantErr(t testing.TB, what string, got, want error) {
-	t.Helper()
-	if !errors.Is(got, want) {
-		t.Errorf("%s: got %v, want %v", what, got, want)
-	}
-}
-
-// index returns the store's.
-func index(t testing.TB, s cluster.Store) uint64 {
-	t.Helper()
-	return List(t, s, cluster.Span{Limit: 1}).Index
-}
-
-func keys(entries []cluster.Entry) (keys []string) {
-	for _, e := range entries {
-		keys = append(keys, e.Key)
-	}
-	return keys
-}
-
-func testEntries(t *testing.T, open Opener) {
-	a, b := open(), open()
-	begin := index(t, a)
-	if begin == 0 {
-		t.Error("an empty store has index 0, which no blocking query can wait from")
-	}
-	wantEntry(t, a, "k", "", 0, 0)
-	first := Put(t, a, "k", "one")
-	wantEntry(t, b, "k", "one", first, first)
-	second := Put(t, b, "k", "two")
-	wantEntry(t, a, "k", "two", first, second)
-	third := Commit(t, a, cluster.Txn{Then: []cluster.Operation{Delete("k")}})
-	wantEntry(t, b, "k", "", 0, 0)
-	fourth := Put(t, b, "k", "")
-	wantEntry(t, a, "k", "", fourth, fourth)
-	if indexes := []uint64{begin, first, second, third, fourth}; !slices.IsSorted(indexes) || len(slices.Compact(indexes)) != 5 {
-		t.Errorf("the indexes %v don't grow", indexes)
-	}
-	if got := Commit(t, a, cluster.Txn{Then: []cluster.Operation{Delete("none")}}); got != fourth || index(t, b) != fourth {
-		t.Errorf("a deletion of nothing has index %d, then %d; want %d", got, index(t, b), fourth)
-	}
-}
-
-func testTransactions(t *testing.T, open Opener) {
-	a, b := open(), open()
-	Put(t, a, "gone", "x")
-	before := Put(t, a, "again", "x")
-	i := Commit(t, a, cluster.Txn{Then: []cluster.Operation{Set("one", "1"), Set("two", "1"), Set("two", "2"), Delete("gone"),
-		Set("made and deleted", "x"), Delete("made and deleted"), Delete("again"), Set("again", "y")}})
-	wantEntry(t, b, "one", "1", i, i)
-	wantEntry(t, b, "two", "2", i, i)
-	wantEntry(t, b, "again", "y", i, i)
-	if got, want := keys(List(t, b, cluster.Span{}).Entries), []string{"again", "one", "two"}; !slices.Equal(got, want) || i != before+1 {
-		t.Errorf("at %d, after %d: %q, want %q", i, before, got, want)
-	}
-}
-
-func testConditions(t *testing.T, open Opener) {
-	a, b := open(), open()
-	i := Put(t, a, "k", "one", cluster.Condition{Key: "k"})
-	for name, txn := range map[string]cluster.Txn{
-		"there is one":    {If: []cluster.Condition{{Key: "k"}}},
-		"another index":   {If: []cluster.Condition{{Key: "k", ModifyIndex: i - 1}}},
-		"the second":      {If: []cluster.Condition{{Key: "k", ModifyIndex: i}, {Key: "none"}, {Key: "k", ModifyIndex: i + 1}}},
-		"there is none":   {If: []cluster.Condition{{Key: "none", ModifyIndex: i}}},
-		"only conditions": {If: []cluster.Condition{{Key: "none", ModifyIndex: i}}, Then: []cluster.Operation{}},
-	} {
-		if txn.Then == nil {
-			txn.Then = []cluster.Operation{Set("k", "two"), Set("other", "two")}
-		}
-		_, err := b.Commit(t.Context(), txn)
-		conflict, ok := errors.AsType[*cluster.ConflictError](err)
-		want := Get(t, a, txn.If[len(txn.If)-1].Key)
-		if !ok || describe(conflict.Entry) != describe(want) {
-			t.Errorf("%s: %v (%+v), want a conflict with %s", name, err, conflict, describe(want))
-		}
-	}
-	wantEntry(t, a, "k", "one", i, i)
-	wantEntry(t, a, "other", "", 0, 0)
-	if got, err := b.Commit(t.Context(), cluster.Txn{If: []cluster.Condition{{Key: "k", ModifyIndex: i}}}); err != nil || got != i {
-		t.Errorf("a check of conditions: %d, %v, want %d", got, err, i)
-	}
-	second := Put(t, b, "k", "two", cluster.Condition{Key: "k", ModifyIndex: i}, cluster.Condition{Key: "none"})
-	wantEntry(t, a, "k", "two", i, second)
-}
-
-func testList(t *testing.T, open Opener) {
-	a, b := open(), open()
-	names := []string{"a", "a/1", "a/2", "a/2/x", "a/\u00e9", "a0", "b/1"}
-	for _, i := range []int{3, 0, 6, 5, 1, 4, 2} {
-		Put(t, a, names[i], "value of "+names[i])
-	}
-	below := func(key string) bool { return strings.HasSuffix(key, "1") }
-	for name, tc := range map[string]struct {
-		span cluster.Span
-		want []string
-		more bool
-	}{
-		"all":                {cluster.Span{}, names, false},
-		"prefix":             {cluster.Span{Prefix: "a/"}, names[1:5], false},
-		"no such prefix":     {cluster.Span{Prefix: "c"}, nil, false},
-		"after":              {cluster.Span{Prefix: "a/", After: "a/2"}, names[3:5], false},
-		"after, not there":   {cluster.Span{Prefix: "a/", After: "a/1x"}, names[2:5], false},
-		"after the prefix":   {cluster.Span{Prefix: "a/", After: "b"}, nil, false},
-		"before the prefix":  {cluster.Span{Prefix: "a/", After: "a"}, names[1:5], false},
-		"limit":              {cluster.Span{Prefix: "a/", Limit: 2}, names[1:3], true},
-		"limit that is met":  {cluster.Span{Prefix: "a/", Limit: 4}, names[1:5], false},
-		"limit and after":    {cluster.Span{Prefix: "a", After: "a/1", Limit: 1}, names[2:3], true},
-		"the store's own":    {cluster.Span{Prefix: "\x00"}, nil, false},
-		"what is no key":     {cluster.Span{Prefix: "\xff"}, nil, false},
-		"a prefix too long":  {cluster.Span{Prefix: strings.Repeat("a", 2*cluster.MaxKeyBytes)}, nil, false},
-		"after what is last": {cluster.Span{After: "\xff"}, nil, false},
-		"only some":          {cluster.Span{Only: below}, []string{"a/1", "b/1"}, false},
-		"one of only some":   {cluster.Span{Prefix: "a", Only: below, Limit: 1}, []string{"a/1"}, false},
-		"heads":              {cluster.Span{Head: 10}, names, false},
-	} {
-		page := List(t, b, tc.span)
-		if got := keys(page.Entries); !slices.Equal(got, tc.want) || page.More != tc.more || page.Index != index(t, a) {
-			t.Errorf("%s: %q, %v, %d; want %q, %v, %d", name, got, page.More, page.Index, tc.want, tc.more, index(t, a))
-		}
-		for _, e := range page.Entries {
-			want := "value of " + e.Key
-			if tc.span.Head > 0 {
-				want = want[:tc.span.Head]
-			}
-			if string(e.Value) != want || e.ModifyIndex == 0 {
-				t.Errorf("%s: %s", name, describe(e))
-			}
-		}
-	}
-}
-
-func testBounds(t *testing.T, open Opener) {
-	a := open()
-	long, large := strings.Repeat("k", cluster.MaxKeyBytes), strings.Repeat("v", cluster.MaxValueBytes)
-	Put(t, a, long, large)
-	if e := Get(t, open(), long); string(e.Value) != large {
-		t.Errorf("the largest value has %d bytes", len(e.Value))
-	}
-	before := index(t, a)
-	many := func(n int) (ops []cluster.Operation) {
-		for i := range n {
-			ops = append(ops, Set(fmt.Sprint(i), ""))
-		}
-		return ops
-	}
-	for name, txn := range map[string]cluster.Txn{
-		"no key":                     {Then: []cluster.Operation{Set("", "v")}},
-		"a long key":                 {Then: []cluster.Operation{Set(long+"k", "v")}},
-		"a key with NUL":             {Then: []cluster.Operation{Set("a\x00b", "v")}},
-		"a key with a new line":      {Then: []cluster.Operation{Set("a\n", "v")}},
-		"a key that is not UTF-8":    {Then: []cluster.Operation{Delete("\xff")}},
-		"a large value":              {Then: []cluster.Operation{Set("a", large+"v")}},
-		"a deletion with a value":    {Then: []cluster.Operation{{Key: "a", Delete: true, Value: []byte("v")}}},
-		"a deletion with a lease":    {Then: []cluster.Operation{{Key: "a", Delete: true, Lease: "o"}}},
-		"an owner with NUL":          {Then: []cluster.Operation{Leased("a", "v", "\x00")}},
-		"many operations":            {Then: many(cluster.MaxOperations + 1)},
-		"many conditions":            {If: make([]cluster.Condition, cluster.MaxOperations+1), Then: many(1)},
-		"a condition without a key":  {If: make([]cluster.Condition, 1), Then: many(1)},
-		"large values":               {Then: slices.Repeat([]cluster.Operation{Set("a", large)}, cluster.MaxTxnBytes/cluster.MaxValueBytes+1)},
-		"the last operation is none": {Then: append(many(3), Set("", ""))},
-	} {
-		_, err := a.Commit(t.Context(), txn)
-		wantErr(t, name, err, cluster.ErrInvalid)
-	}
-	_, err := a.Hold(t.Context(), "")
-	wantErr(t, "a lease without an owner", err, cluster.ErrInvalid)
-	if got := index(t, a); got != before {
-		t.Errorf("the index was %d and is %d", before, got)
-	}
-	Commit(t, a, cluster.Txn{Then: many(cluster.MaxOperations)})
-}
-
-// testFull fills the store by its bytes: what is there can be replaced and deleted then, and what was deleted makes room.
-func testFull(t *testing.T, open Opener) {
-	a, b := open(), open()
-	large := strings.Repeat("v", cluster.MaxValueBytes)
-	ops := make([]cluster.Operation, cluster.MaxTxnBytes/cluster.MaxValueBytes)
-	var err error
-	n := 0
-	for err == nil && n < 1000 {
-		for i := range ops {
-			ops[i] = Set(fmt.Sprintf("large/%03d", n), large)
-			n++
-		}
-		_, err = a.Commit(t.Context(), cluster.Txn{Then: ops})
-	}
-	wantErr(t, fmt.Sprintf("after %d values", n), err, cluster.ErrFull)
-	wantEntry(t, b, ops[0].Key, "", 0, 0)
-	for {
-		if _, err = a.Commit(t.Context(), cluster.Txn{Then: ops[:1]}); err != nil {
-			break
-		}
-		ops = ops[1:]
-	}
-	wantErr(t, "one more", err, cluster.ErrFull)
-	Put(t, b, "large/000", large)
-	Commit(t, b, cluster.Txn{Then: []cluster.Operation{Delete("large/000"), Delete("large/001")}})
-	if _, err := b.Commit(t.Context(), cluster.Txn{Then: ops[:1]}); err != nil {
-		t.Errorf("after two were deleted: %v", err)
-	}
-}
-
-func testOwnValues(t *testing.T, open Opener) {
-	a := open()
-	value := []byte("one")
-	Commit(t, a, cluster.Txn{Then: []cluster.Operation{{Key: "k", Value: value}}})
-	copy(value, "two")
-	if e := Get(t, a, "k"); string(e.Value) != "one" {
-		t.Errorf("the value is %q", e.Value)
-	}
-}
-
-func testClosed(t *testing.T, open Opener) {
-	a, b := open(), open()
-	i := Put(t, a, "k", "v")
-	ended := make(chan error)
-	go func() { _, err := a.Watch(t.Context(), "", i); ended <- err }()
-	if err := errors.Join(a.Close(), a.Close()); err != nil {
-		t.Fatal(err)
-	}
-	wantErr(t, "watch", <-ended, cluster.ErrUnavailable)
-	for name, call := range calls(a) {
-		wantErr(t, name, call(t.Context()), cluster.ErrUnavailable)
-	}
-	wantEntry(t, b, "k", "v", i, i)
-	Put(t, b, "k", "w")
-}
-
-func calls(s cluster.Store) map[string]func(context.Context) error {
-	return map[string]func(context.Context) error{
-		"get":  func(ctx context.Context) error { _, _, err := s.Get(ctx, "k"); return err },
-		"list": func(ctx context.Context) error { _, err := s.List(ctx, cluster.Span{}); return err },
-		"commit": func(ctx context.Context) error {
-			_, err := s.Commit(ctx, cluster.Txn{Then: []cluster.Operation{Set("x", "x")}})
-			return err
-		},
-		"watch": func(ctx context.Context) error { _, err := s.Watch(ctx, "none", 1<<40); return err },
-		"hold":  func(ctx context.Context) error { _, err := s.Hold(ctx, "o"); return err },
-	}
-}
-
-func testContexts(t *testing.T, open Opener) {
-	a := open()
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error)
-	go func() { _, err := a.Watch(ctx, "", 1<<40); ended <- err }()
-	cancel()
-	wantErr(t, "watch", <-ended, context.Canceled)
-	for name, call := range calls(a) {
-		wantErr(t, name, call(ctx), context.Canceled)
-	}
-	wantEntry(t, a, "x", "", 0, 0)
 }

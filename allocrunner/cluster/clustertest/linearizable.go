@@ -8,7 +8,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
-	"sync"
 	"testing"
 	"time"
 
@@ -193,28 +192,4 @@ func checkIndexes(t testing.TB, events []Event) {
 		}
 		committed[e.Index] = e
 	}
-}
-
-// testLinearizable has clients with openings of their own work at the same time.
-func testLinearizable(t *testing.T, open Opener) {
-	var mu sync.Mutex
-	var events []Event
-	var all sync.WaitGroup
-	for id := range 6 {
-		s := open()
-		all.Go(func() {
-			Work(t.Context(), s, id, 100, func(e Event) {
-				mu.Lock()
-				defer mu.Unlock()
-				if e.Err != "" {
-					t.Error(e.Err)
-				}
-				if e.Return != 0 {
-					events = append(events, e)
-				}
-			})
-		})
-	}
-	all.Wait()
-	CheckLinearizable(t, events)
 }

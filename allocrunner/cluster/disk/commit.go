@@ -10,7 +10,14 @@ import (
 	"taskapi/internal/logfile"
 )
 
-func (s *store) commit(ctx context.Context, txn cluster.Txn) (uint64, error) {
+// Commit applies a transaction. It waits for the lock until ctx ends, and 10 seconds at most.
+func (s *Store) Commit(ctx context.Context, txn cluster.Txn) (uint64, error) {
+	if err := txn.Check(); err != nil {
+		return 0, err
+	}
+	if err := s.open(ctx); err != nil {
+		return 0, err
+	}
 	return s.write(ctx, func() ([]table.Write, error) {
 		writes, conflict, err := s.table.Plan(txn, s.live())
 		if conflict == "" {
@@ -25,7 +32,7 @@ func (s *store) commit(ctx context.Context, txn cluster.Txn) (uint64, error) {
 }
 
 // write makes the writes that plan returns under the lock, and returns the store's index.
-func (s *store) write(ctx context.Context, plan func() ([]table.Write, error)) (uint64, error) {
+func (s *Store) write(ctx context.Context, plan func() ([]table.Write, error)) (uint64, error) {
 	release, err := s.acquire(ctx, lockTimeout)
 	if err != nil {
 		return 0, err
@@ -36,7 +43,7 @@ func (s *store) write(ctx context.Context, plan func() ([]table.Write, error)) (
 }
 
 // writeLocked does so for who has the lock. It holds mu for what is in memory only: readers don't wait for the disk.
-func (s *store) writeLocked(plan func() ([]table.Write, error)) (uint64, error) {
+func (s *Store) writeLocked(plan func() ([]table.Write, error)) (uint64, error) {
 	s.mu.Lock()
 	err := s.advanceLocked()
 	var writes []table.Write
@@ -70,7 +77,7 @@ func (s *store) writeLocked(plan func() ([]table.Write, error)) (uint64, error) 
 
 // append adds a batch to the log. It counts from when the header notes it: until then nobody reads it. After an error it is not there, unless that
 // is ErrUncertain.
-func (s *store) append(batch []byte) error {
+func (s *Store) append(batch []byte) error {
 	next := s.head
 	next.end += int64(len(batch))
 	next.index++

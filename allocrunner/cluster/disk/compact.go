@@ -22,11 +22,11 @@ const (
 const maxLog = 4 * cluster.MaxBytes
 
 // makeRoom rewrites the log, under the lock, if so many bytes more would make it too long. A log comes there when it could not be rewritten for long.
-func (s *store) makeRoom(more int) error {
+func (s *Store) makeRoom(more int) error {
 	s.mu.RLock()
 	end := s.head.end
 	s.mu.RUnlock()
-	if end+int64(more) <= maxLog {
+	if end+int64(more) <= s.maxLog {
 		return nil
 	}
 	if time.Since(s.tooLong.at) > tooLongPause {
@@ -43,7 +43,7 @@ func (s *store) makeRoom(more int) error {
 const tooLongPause = time.Second
 
 // compact rewrites the log under the lock.
-func (s *store) compact() error {
+func (s *Store) compact() error {
 	s.mu.RLock()
 	entries, index := slices.Clone(s.table.Entries()), s.table.Index
 	s.mu.RUnlock()
@@ -54,7 +54,7 @@ func (s *store) compact() error {
 }
 
 // create makes the log of a new store.
-func (s *store) create() (err error) {
+func (s *Store) create() (err error) {
 	if err := s.rewrite(nil, 1); err != nil {
 		return unavailable(s.logPath(), err)
 	}
@@ -63,7 +63,7 @@ func (s *store) create() (err error) {
 }
 
 // rewrite puts a log with these entries in the place of the log.
-func (s *store) rewrite(entries []*entry, index uint64) error {
+func (s *Store) rewrite(entries []*entry, index uint64) error {
 	head := header{end: logfile.HeaderSize, index: index, base: index, boot: s.boot}
 	f, err := logfile.Replace(s.logPath(), func(f *os.File) error { return s.fill(f, entries, &head) })
 	if err != nil {
@@ -77,7 +77,7 @@ func (s *store) rewrite(entries []*entry, index uint64) error {
 }
 
 // fill writes a log, and notes its end in the header.
-func (s *store) fill(f *os.File, entries []*entry, head *header) error {
+func (s *Store) fill(f *os.File, entries []*entry, head *header) error {
 	w := bufio.NewWriterSize(f, 32<<10)
 	_, _ = w.Write(make([]byte, logfile.HeaderSize)) // Flush returns the error of any Write
 	var b, read []byte
@@ -111,7 +111,7 @@ func salvage(e *entry, record []byte) table.Write {
 
 // recover has the log end with the last batch that is whole, under the lock. The header says where that is unless the machine has failed since:
 // the header is not synced, and the batches are.
-func (s *store) recover() error {
+func (s *Store) recover() error {
 	if s.head.boot == s.boot && s.head.named {
 		return nil
 	}

@@ -21,109 +21,174 @@ package disk
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
+	"strings"
+	"sync"
+	"time"
 
 	"taskapi/allocrunner/cluster"
+	"taskapi/allocrunner/cluster/internal/table"
+	"taskapi/internal/filewatch"
+	"taskapi/internal/logfile"
+	"taskapi/internal/privatefile"
+	"taskapi/internal/safedir"
 )
 
-// Store is the store of a directory. Its methods are those of cluster.Store.
+// ErrDamaged: a file of the store is not as taskapi has written it, or is older than it was. It comes with cluster.ErrUnavailable.
+var ErrDamaged = errors.New("the store is damaged")
+
+// Store is the store of a directory. Its methods are those of cluster.Store; the first of them that is called opens it.
 type Store struct {
-	dir    string
-	turn   chan struct{} // has an element while the fields below are used
-	opened *store        // nil before the first use
-	closed bool
+	maxLog int64         // how long the log may become while it can't be rewritten
+	turn   chan struct{} // has an element while the store is opened or closed
+	opened bool          // guarded by turn
+
+	dir    string // this field and those up to done are set when the store is opened
+	boot   bootID
+	lock   *os.File      // see lock.go
+	queue  queue         // used under the writer lock
+	leases *os.File      // holds no lock itself
+	writer chan struct{} // has an element while this process has the lock
+
+	watcher filewatch.Watcher
+	done    chan struct{} // closed by Close
+	ended   sync.WaitGroup
+
+	mu     sync.RWMutex // guards the fields below
+	log    *os.File
+	head   header // up to which the table has the log
+	table  *table.Table[logfile.Span]
+	closed bool  // guarded by turn, too
+	failed error // why nobody hears of changes; nil when all is well
+
+	watched   *os.File          // which follow watches; its own
+	rewriting logfile.Rewriting // used by who has the lock
+	tooLong   struct {          // when the log was as long as it may be, and was rewritten. Used by who has the lock
+		at  time.Time
+		err error
+	}
 }
 
 var _ cluster.Store = (*Store)(nil)
 
 // New returns the store of a directory, which is made, with mode 0700, by the first use; its parent must exist. New touches nothing.
-func New(dir string) *Store { return &Store{dir: dir, turn: make(chan struct{}, 1)} }
+func New(dir string) *Store {
+	return &Store{dir: dir, maxLog: maxLog, turn: make(chan struct{}, 1), writer: make(chan struct{}, 1), done: make(chan struct{})}
+}
 
-// open returns the opened store.
-func (s *Store) open(ctx context.Context) (*store, error) {
+var errClosed = fmt.Errorf("%w: it is closed", cluster.ErrUnavailable)
+
+// open opens the store at its first use.
+func (s *Store) open(ctx context.Context) error {
 	select {
 	case s.turn <- struct{}{}:
 		defer func() { <-s.turn }()
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return ctx.Err()
 	}
-	if err := ctx.Err(); err != nil {
-		return nil, err
+	switch err := ctx.Err(); {
+	case err != nil:
+		return err
+	case s.closed:
+		return errClosed
+	case s.opened:
+		return nil
 	}
-	if s.closed {
-		return nil, fmt.Errorf("%w: it is closed", cluster.ErrUnavailable)
+	err := s.openFiles(ctx)
+	if err == nil {
+		err = s.begin()
 	}
-	if s.opened != nil {
-		return s.opened, nil
-	}
-	dir, err := filepath.Abs(s.dir)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", cluster.ErrUnavailable, err)
+		s.closeFiles()
+		return err
 	}
-	s.opened, err = openStore(ctx, dir)
-	return s.opened, err
+	s.opened = true
+	s.ended.Go(s.follow)
+	return nil
 }
 
-// Get returns an entry.
-func (s *Store) Get(ctx context.Context, key string) (cluster.Entry, uint64, error) {
-	o, err := s.open(ctx)
-	if err != nil {
-		return cluster.Entry{}, 0, err
+// openFiles opens the files of the store, and makes them where there are none.
+func (s *Store) openFiles(ctx context.Context) (err error) {
+	if s.dir, err = filepath.Abs(s.dir); err != nil {
+		return fmt.Errorf("%w: %w", cluster.ErrUnavailable, err)
 	}
-	return o.get(key)
+	if s.boot, err = thisBoot(); err != nil {
+		return err
+	}
+	if err := checkDir(s.dir); err != nil {
+		return unavailable(s.dir, err)
+	}
+	for name, file := range map[string]**os.File{"lock": &s.lock, "queue": &s.queue.file, "leases": &s.leases} {
+		if *file, err = privatefile.Open(s.path(name), os.O_RDWR|os.O_CREATE); err != nil {
+			return unavailable(s.path(name), err)
+		}
+	}
+	s.log, s.head, err = s.openLog()
+	if errors.Is(err, fs.ErrNotExist) || err == nil && (s.head.boot != s.boot || !s.head.named) {
+		err = s.prepare(ctx)
+	}
+	return err
 }
 
-// List returns entries.
-func (s *Store) List(ctx context.Context, span cluster.Span) (cluster.Page, error) {
-	o, err := s.open(ctx)
+// checkDir makes the directory. It must be private, and nobody else may replace it.
+func checkDir(dir string) error {
+	parent, err := safedir.Open(filepath.Dir(dir))
 	if err != nil {
-		return cluster.Page{}, err
+		return err
 	}
-	return o.list(span)
+	defer parent.Close()
+	if err := parent.CheckSafe(os.Geteuid()); err != nil {
+		return err
+	}
+	return privatefile.EnsureDir(dir)
 }
 
-// Commit applies a transaction. It waits for the lock until ctx ends, and 10 seconds at most.
-func (s *Store) Commit(ctx context.Context, txn cluster.Txn) (uint64, error) {
-	if err := txn.Check(); err != nil {
-		return 0, err
-	}
-	o, err := s.open(ctx)
-	if err != nil {
-		return 0, err
-	}
-	return o.commit(ctx, txn)
-}
-
-// Watch waits for a change.
-func (s *Store) Watch(ctx context.Context, prefix string, after uint64) (cluster.Changes, error) {
-	o, err := s.open(ctx)
-	if err != nil {
-		return cluster.Changes{}, err
-	}
-	return o.watch(ctx, prefix, after)
-}
-
-// Hold holds a lease. It waits for the lock as Commit does.
-func (s *Store) Hold(ctx context.Context, owner string) (cluster.Lease, error) {
-	if err := cluster.CheckName("lease's owner", owner); err != nil {
-		return nil, err
-	}
-	o, err := s.open(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return o.hold(ctx, owner)
-}
+func (s *Store) path(name string) string { return filepath.Join(s.dir, name) }
+func (s *Store) logPath() string         { return s.path("log") }
 
 // Close ends what this process has of the store, when a Commit under way has returned.
 func (s *Store) Close() error {
 	s.turn <- struct{}{}
 	defer func() { <-s.turn }()
-	if s.closed = true; s.opened == nil {
+	if s.closed {
 		return nil
 	}
-	o := s.opened
-	s.opened = nil
-	return o.close()
+	close(s.done)
+	s.ended.Wait()
+	s.writer <- struct{}{} // a Commit is under way no longer, and none begins
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	s.closeFiles()
+	return nil
+}
+
+// closeFiles closes what was read, and what was synced before.
+func (s *Store) closeFiles() {
+	for _, f := range []*os.File{s.lock, s.queue.file, s.leases, s.log} {
+		if f != nil {
+			f.Close()
+		}
+	}
+}
+
+// damaged is the error for a log that can't be used.
+func (s *Store) damaged(err error) error {
+	return fmt.Errorf("%w: %w: %s: %w; stop all taskapi processes of this data directory, and put a backup of %s in its place, or remove it to begin "+
+		"with an empty one", cluster.ErrUnavailable, ErrDamaged, s.logPath(), err, s.dir)
+}
+
+// unavailable is the error for a file that can't be used, with the cause.
+func unavailable(path string, err error) error {
+	if pe, ok := errors.AsType[*fs.PathError](err); ok {
+		err = pe.Err
+	}
+	if strings.Contains(err.Error(), path) {
+		return fmt.Errorf("%w: %w%s", cluster.ErrUnavailable, err, logfile.Remedy(err))
+	}
+	return fmt.Errorf("%w: %s: %w%s", cluster.ErrUnavailable, path, err, logfile.Remedy(err))
 }

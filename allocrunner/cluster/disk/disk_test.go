@@ -7,8 +7,6 @@ import (
 
 	"go.uber.org/goleak"
 
-	"taskapi/allocrunner/cluster"
-	"taskapi/allocrunner/cluster/clustertest"
 	"taskapi/allocrunner/cluster/disk"
 )
 
@@ -27,11 +25,4 @@ func open(t testing.TB, dir string) *disk.Store {
 	s := disk.New(dir)
 	t.Cleanup(func() { s.Close() })
 	return s
-}
-
-func TestStore(t *testing.T) {
-	clustertest.Run(t, func(t testing.TB) clustertest.Opener {
-		dir := scratch(t)
-		return func() cluster.Store { return open(t, dir) }
-	})
 }

@@ -20,7 +20,7 @@ const (
 
 // follow keeps the table up to date for those who wait, and ends leases, until the store is closed. It sleeps while nothing changes and there are no
 // leases.
-func (s *store) follow() {
+func (s *Store) follow() {
 	var watch *filewatch.Watch
 	defer func() {
 		if watch != nil {
@@ -51,7 +51,7 @@ func (s *store) follow() {
 }
 
 // catchUp brings the table to where the log is, watches that, and returns when to look again at the latest.
-func (s *store) catchUp(watch **filewatch.Watch) time.Duration {
+func (s *Store) catchUp(watch **filewatch.Watch) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for {
@@ -80,7 +80,7 @@ func (s *store) catchUp(watch **filewatch.Watch) time.Duration {
 }
 
 // endLeases deletes what has a lease that has ended.
-func (s *store) endLeases() {
+func (s *Store) endLeases() {
 	s.mu.RLock()
 	ended := len(s.table.Ended(s.live())) > 0
 	s.mu.RUnlock()
@@ -96,7 +96,11 @@ func (s *store) endLeases() {
 	_, _ = s.writeLocked(func() ([]table.Write, error) { return s.table.Ended(s.live()), nil }) // likewise
 }
 
-func (s *store) watch(ctx context.Context, prefix string, after uint64) (changes cluster.Changes, err error) {
+// Watch waits for a change.
+func (s *Store) Watch(ctx context.Context, prefix string, after uint64) (changes cluster.Changes, err error) {
+	if err := s.open(ctx); err != nil {
+		return changes, err
+	}
 	s.mu.Lock()
 	waiter := s.table.Wait(prefix)
 	s.mu.Unlock()
@@ -105,7 +109,7 @@ func (s *store) watch(ctx context.Context, prefix string, after uint64) (changes
 		s.table.Leave(waiter)
 		s.mu.Unlock()
 	}()
-	if err := s.read(func() error { return nil }); err != nil {
+	if err := s.read(ctx, func() error { return nil }); err != nil {
 		return changes, err
 	}
 	for {

@@ -40,7 +40,7 @@ func held(f *os.File, number uint64) bool {
 }
 
 // live returns whether leases live, each of which it looks up once.
-func (s *store) live() func(number uint64) bool {
+func (s *Store) live() func(number uint64) bool {
 	known := map[uint64]bool{}
 	return func(number uint64) bool {
 		is, ok := known[number]
@@ -52,8 +52,14 @@ func (s *store) live() func(number uint64) bool {
 	}
 }
 
-// hold joins a lease or begins one.
-func (s *store) hold(ctx context.Context, owner string) (cluster.Lease, error) {
+// Hold joins a lease or begins one. It waits for the lock as Commit does.
+func (s *Store) Hold(ctx context.Context, owner string) (cluster.Lease, error) {
+	if err := cluster.CheckName("lease's owner", owner); err != nil {
+		return nil, err
+	}
+	if err := s.open(ctx); err != nil {
+		return nil, err
+	}
 	f, err := privatefile.Open(s.path("leases"), os.O_RDONLY)
 	if err != nil {
 		return nil, unavailable(s.path("leases"), err)
@@ -81,7 +87,7 @@ func (s *store) hold(ctx context.Context, owner string) (cluster.Lease, error) {
 	return &lease{owner, f}, nil
 }
 
-func (s *store) share(f *os.File, number uint64) error {
+func (s *Store) share(f *os.File, number uint64) error {
 	if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, lockOf(number, unix.F_RDLCK)); err != nil {
 		return unavailable(f.Name(), err)
 	}

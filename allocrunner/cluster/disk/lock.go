@@ -24,7 +24,7 @@ const lockTimeout = 10 * time.Second
 const tryEvery = 200 * time.Microsecond
 
 // acquire takes the lock, of this process and among processes.
-func (s *store) acquire(ctx context.Context, most time.Duration) (release func(), err error) {
+func (s *Store) acquire(ctx context.Context, most time.Duration) (release func(), err error) {
 	limit := time.NewTimer(most)
 	defer limit.Stop()
 	select {
@@ -46,7 +46,7 @@ func (s *store) acquire(ctx context.Context, most time.Duration) (release func()
 	}, nil
 }
 
-func (s *store) flock(ctx context.Context, limit <-chan time.Time) error {
+func (s *Store) flock(ctx context.Context, limit <-chan time.Time) error {
 	if !s.queue.anybody() {
 		if locked, err := s.tryFlock(); locked || err != nil {
 			return err
@@ -73,7 +73,7 @@ func (s *store) flock(ctx context.Context, limit <-chan time.Time) error {
 	}
 }
 
-func (s *store) tryFlock() (locked bool, err error) {
+func (s *Store) tryFlock() (locked bool, err error) {
 	err = unix.Flock(int(s.lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	switch {
 	case err == nil:
@@ -85,7 +85,7 @@ func (s *store) tryFlock() (locked bool, err error) {
 }
 
 // waited is the error of a wait for the lock.
-func (s *store) waited(ctx context.Context) error {
+func (s *Store) waited(ctx context.Context) error {
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return ctx.Err()
 	}
@@ -100,6 +100,6 @@ func (s *store) waited(ctx context.Context) error {
 }
 
 // sign writes this process's number into the lock. Where it can't, others that wait for too long name another process.
-func (s *store) sign() {
+func (s *Store) sign() {
 	_, _ = s.lock.WriteAt(fmt.Appendf(nil, "%-19s\n", strconv.Itoa(os.Getpid())), 0)
 }

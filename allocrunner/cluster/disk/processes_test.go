@@ -97,7 +97,7 @@ func work() {
 // that they saw can have happened one after the other, and nothing that one of them was told is lost.
 func TestLinearizableWhileProcessesAreKilled(t *testing.T) {
 	dir, notes := scratch(t), t.TempDir()
-	const workers, lives = 4, 8
+	const workers, lives = 4, 5
 	var all sync.WaitGroup
 	for w := range workers {
 		all.Go(func() {
@@ -214,6 +214,7 @@ func pollOne() {
 
 // TestWatchWithoutInotify, of which a user has a bounded number.
 func TestWatchWithoutInotify(t *testing.T) {
+	t.Parallel()
 	s, p, _ := watched(t, "poll")
 	fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.Process.Pid))
 	if err != nil {
@@ -232,6 +233,7 @@ func TestWatchWithoutInotify(t *testing.T) {
 
 // TestWatchInAnotherProcess, also over a rewriting of the log. Over two the other process may miss what has changed, if it is slow.
 func TestWatchInAnotherProcess(t *testing.T) {
+	t.Parallel()
 	s, p, dir := watched(t, "watch")
 	for largest := int64(0); size(t, dir) >= largest; { // until the log is rewritten
 		largest = size(t, dir)
@@ -248,6 +250,7 @@ func TestWatchInAnotherProcess(t *testing.T) {
 
 // TestWatchMissesNothing: a process that was stopped, while the log was rewritten more than once, says that it does not know what has changed.
 func TestWatchMissesNothing(t *testing.T) {
+	t.Parallel()
 	s, p, _ := watched(t, "watch")
 	p.stop(t)
 	clustertest.Commit(t, s, cluster.Txn{Then: []cluster.Operation{clustertest.Delete("k")}})
@@ -287,6 +290,7 @@ func holdLease() {
 func TestLeaseEndsWithItsHolders(t *testing.T) {
 	for _, opened := range []string{"while it is open", "later"} {
 		t.Run(opened, func(t *testing.T) {
+			t.Parallel()
 			dir := scratch(t)
 			p := start(t, "hold", dir, "with a keeper")
 			keeper, err := strconv.Atoi(p.line(t))
@@ -331,6 +335,7 @@ func TestLeaseEndsWithItsHolders(t *testing.T) {
 
 // TestLeaseEndsWhileOthersWrite: changes without a pause don't keep a lease that has ended.
 func TestLeaseEndsWhileOthersWrite(t *testing.T) {
+	t.Parallel()
 	dir := scratch(t)
 	s := open(t, dir)
 	p := start(t, "hold", dir)
@@ -399,6 +404,7 @@ func holdLock() {
 
 // TestHangingWriter: a process that has the lock and hangs keeps others from writing, which they say, and from nothing else.
 func TestHangingWriter(t *testing.T) {
+	t.Parallel()
 	dir := scratch(t)
 	s := open(t, dir)
 	index := clustertest.Put(t, s, "k", "v")
@@ -443,7 +449,7 @@ func takeTurns() {
 	s := disk.New(os.Args[1])
 	ctx := context.Background()
 	key := "k" + os.Args[2]
-	for range 150 {
+	for range 60 {
 		_, before, err := s.Get(ctx, "k")
 		must(0, err)
 		set := cluster.Txn{Then: []cluster.Operation{clustertest.Set(key, "v")}}
@@ -479,6 +485,7 @@ func TestWritersTakeTurns(t *testing.T) {
 
 // TestAStoppedWriterWaits: one that waits for the lock and is stopped holds up the others for a moment alone.
 func TestAStoppedWriterWaits(t *testing.T) {
+	t.Parallel()
 	dir := scratch(t)
 	s := open(t, dir)
 	clustertest.Put(t, s, "k", "v")

@@ -2,12 +2,16 @@ package disk
 
 import (
 	"bytes"
+	"context"
 
 	"taskapi/allocrunner/cluster"
 )
 
 // read runs do while the table has all that the log had at some moment since read was called.
-func (s *store) read(do func() error) error {
+func (s *Store) read(ctx context.Context, do func() error) error {
+	if err := s.open(ctx); err != nil {
+		return err
+	}
 	s.mu.RLock()
 	if s.closed {
 		s.mu.RUnlock()
@@ -32,8 +36,9 @@ func (s *store) read(do func() error) error {
 	return do()
 }
 
-func (s *store) get(key string) (e cluster.Entry, index uint64, err error) {
-	err = s.read(func() error {
+// Get returns an entry.
+func (s *Store) Get(ctx context.Context, key string) (e cluster.Entry, index uint64, err error) {
+	err = s.read(ctx, func() error {
 		index = s.table.Index
 		e, err = s.getLocked(key)
 		return err
@@ -41,7 +46,7 @@ func (s *store) get(key string) (e cluster.Entry, index uint64, err error) {
 	return e, index, err
 }
 
-func (s *store) getLocked(key string) (cluster.Entry, error) {
+func (s *Store) getLocked(key string) (cluster.Entry, error) {
 	e := s.table.Live(key, s.live())
 	if e == nil {
 		return cluster.Entry{Key: key}, nil
@@ -50,7 +55,7 @@ func (s *store) getLocked(key string) (cluster.Entry, error) {
 }
 
 // entry reads the value of an entry into a buffer, of which it is then a part.
-func (s *store) entry(e *entry, buffer *[]byte) (cluster.Entry, error) {
+func (s *Store) entry(e *entry, buffer *[]byte) (cluster.Entry, error) {
 	w, err := readEntry(s.log, e, buffer)
 	if err != nil {
 		return cluster.Entry{}, s.damaged(err)
@@ -62,8 +67,9 @@ func (s *store) entry(e *entry, buffer *[]byte) (cluster.Entry, error) {
 	return found, nil
 }
 
-func (s *store) list(span cluster.Span) (page cluster.Page, err error) {
-	err = s.read(func() error {
+// List returns entries.
+func (s *Store) List(ctx context.Context, span cluster.Span) (page cluster.Page, err error) {
+	err = s.read(ctx, func() error {
 		found, more := s.table.List(span, s.live())
 		page = cluster.Page{More: more, Index: s.table.Index}
 		buffer := new([]byte)

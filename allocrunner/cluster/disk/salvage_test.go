@@ -105,15 +105,12 @@ func TestLogThatCannotBeRewritten(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(draft, "in the way"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	var large []cluster.Operation
-	for n := range cluster.MaxTxnBytes / cluster.MaxValueBytes {
-		large = append(large, clustertest.Set(fmt.Sprint(n), strings.Repeat("v", cluster.MaxValueBytes)))
-	}
+	large := []cluster.Operation{clustertest.Set("large", strings.Repeat("v", cluster.MaxValueBytes))}
+	const most = 16 * cluster.MaxValueBytes
+	s.SetMaxLog(most)
 	var err error
-	for range 4*cluster.MaxBytes/cluster.MaxTxnBytes + 1 {
-		if _, err = s.Commit(t.Context(), cluster.Txn{Then: large}); err != nil {
-			break
-		}
+	for err == nil && size(t, dir) <= most {
+		_, err = s.Commit(t.Context(), cluster.Txn{Then: large})
 	}
 	if !errors.Is(err, cluster.ErrUnavailable) || !errors.Is(err, syscall.ENOTEMPTY) || !strings.Contains(err.Error(), "too long") ||
 		!strings.Contains(err.Error(), draft) {
@@ -126,7 +123,7 @@ func TestLogThatCannotBeRewritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	clustertest.Commit(t, open(t, dir), cluster.Txn{Then: large})
-	if size(t, dir) > 3*cluster.MaxTxnBytes {
+	if size(t, dir) > 3*cluster.MaxValueBytes {
 		t.Errorf("the log has %d bytes", size(t, dir))
 	}
 }

@@ -1,4 +1,4 @@
-package clustertest
+package stores
 
 import (
 	"errors"
@@ -13,10 +13,11 @@ import (
 	"pgregory.net/rapid"
 
 	"taskapi/allocrunner/cluster"
+	"taskapi/allocrunner/cluster/clustertest"
 )
 
 // testOneWinner has several make the same change of the same version: one of them does.
-func testOneWinner(t *testing.T, open Opener) {
+func testOneWinner(t *testing.T, open opener) {
 	stores := []cluster.Store{open(), open(), open(), open()}
 	var modified uint64
 	for round := range 25 {
@@ -41,14 +42,14 @@ func testOneWinner(t *testing.T, open Opener) {
 			t.Fatalf("round %d: %d have won and %d lost", round, won.Load(), lost.Load())
 		}
 		modified = at.Load()
-		if e := Get(t, stores[0], "k"); e.ModifyIndex != modified {
-			t.Fatalf("round %d: %s, want the winner's %d", round, describe(e), modified)
+		if e := clustertest.Get(t, stores[0], "k"); e.ModifyIndex != modified {
+			t.Fatalf("round %d: %s, want the winner's %d", round, clustertest.Describe(e), modified)
 		}
 	}
 }
 
 // testCounter has several count, each with its own opening: no step is lost.
-func testCounter(t *testing.T, open Opener) {
+func testCounter(t *testing.T, open opener) {
 	const writers, steps = 4, 25
 	var all sync.WaitGroup
 	for range writers {
@@ -74,13 +75,13 @@ func testCounter(t *testing.T, open Opener) {
 		})
 	}
 	all.Wait()
-	if e := Get(t, open(), "n"); string(e.Value) != fmt.Sprint(writers*steps) {
+	if e := clustertest.Get(t, open(), "n"); string(e.Value) != fmt.Sprint(writers*steps) {
 		t.Errorf("counted to %s, want %d", e.Value, writers*steps)
 	}
 }
 
 // testSnapshots has one write the same value into several entries at once: no list has two values.
-func testSnapshots(t *testing.T, open Opener) {
+func testSnapshots(t *testing.T, open opener) {
 	a, b := open(), open()
 	names := []string{"s/1", "s/2", "s/3", "s/4"}
 	done := make(chan struct{})
@@ -90,7 +91,7 @@ func testSnapshots(t *testing.T, open Opener) {
 		for n := range 100 {
 			var ops []cluster.Operation
 			for _, name := range names {
-				ops = append(ops, Set(name, fmt.Sprint(n)))
+				ops = append(ops, clustertest.Set(name, fmt.Sprint(n)))
 			}
 			if _, err := a.Commit(t.Context(), cluster.Txn{Then: ops}); err != nil {
 				t.Error(err)
@@ -103,10 +104,10 @@ func testSnapshots(t *testing.T, open Opener) {
 			running = false
 		default:
 		}
-		page := List(t, b, cluster.Span{Prefix: "s/"})
+		page := clustertest.List(t, b, cluster.Span{Prefix: "s/"})
 		for _, e := range page.Entries {
 			if string(e.Value) != string(page.Entries[0].Value) || e.ModifyIndex != page.Entries[0].ModifyIndex || e.ModifyIndex > page.Index {
-				t.Fatalf("at %d: %s beside %s", page.Index, describe(page.Entries[0]), describe(e))
+				t.Fatalf("at %d: %s beside %s", page.Index, clustertest.Describe(page.Entries[0]), clustertest.Describe(e))
 			}
 		}
 	}
@@ -114,7 +115,7 @@ func testSnapshots(t *testing.T, open Opener) {
 }
 
 // testModel compares the store, opened several times, with a map, over random transactions.
-func testModel(t *testing.T, open Opener) {
+func testModel(t *testing.T, open opener) {
 	stores := []cluster.Store{open(), open()}
 	var run int
 	rapid.Check(t, func(r *rapid.T) {
@@ -134,13 +135,13 @@ func testModel(t *testing.T, open Opener) {
 				r.Fatal(err)
 			}
 			if want := modelConflict(model, txn); want != nil || lost {
-				if want == nil || !lost || describe(conflict.Entry) != describe(*want) {
+				if want == nil || !lost || clustertest.Describe(conflict.Entry) != clustertest.Describe(*want) {
 					r.Fatalf("got %v, want a conflict with %v", err, want)
 				}
 				continue
 			}
 			next := modelApply(model, txn, before+1)
-			changed := !maps.EqualFunc(model, next, func(a, b cluster.Entry) bool { return describe(a) == describe(b) })
+			changed := !maps.EqualFunc(model, next, func(a, b cluster.Entry) bool { return clustertest.Describe(a) == clustertest.Describe(b) })
 			if got != before+1 && changed || got != before && !changed {
 				r.Fatalf("index %d after %d; changed: %v", got, before, changed)
 			}
@@ -199,16 +200,40 @@ func modelApply(model map[string]cluster.Entry, txn cluster.Txn, index uint64) m
 
 func compare(r *rapid.T, t *testing.T, s cluster.Store, root string, model map[string]cluster.Entry) {
 	var got, want []string
-	for _, e := range List(t, s, cluster.Span{Prefix: root}).Entries {
-		got = append(got, describe(e))
-		if single := Get(t, s, e.Key); describe(single) != describe(e) {
-			r.Fatalf("get %s, list %s", describe(single), describe(e))
+	for _, e := range clustertest.List(t, s, cluster.Span{Prefix: root}).Entries {
+		got = append(got, clustertest.Describe(e))
+		if single := clustertest.Get(t, s, e.Key); clustertest.Describe(single) != clustertest.Describe(e) {
+			r.Fatalf("get %s, list %s", clustertest.Describe(single), clustertest.Describe(e))
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(model)) {
-		want = append(want, describe(model[key]))
+		want = append(want, clustertest.Describe(model[key]))
 	}
 	if !slices.Equal(got, want) {
 		r.Fatalf("got %q, want %q", got, want)
 	}
+}
+
+// testLinearizable has clients with openings of their own work at the same time.
+func testLinearizable(t *testing.T, open opener) {
+	var mu sync.Mutex
+	var events []clustertest.Event
+	var all sync.WaitGroup
+	for id := range 6 {
+		s := open()
+		all.Go(func() {
+			clustertest.Work(t.Context(), s, id, 100, func(e clustertest.Event) {
+				mu.Lock()
+				defer mu.Unlock()
+				if e.Err != "" {
+					t.Error(e.Err)
+				}
+				if e.Return != 0 {
+					events = append(events, e)
+				}
+			})
+		})
+	}
+	all.Wait()
+	clustertest.CheckLinearizable(t, events)
 }

@@ -1,4 +1,4 @@
-package clustertest
+package stores
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"taskapi/allocrunner/cluster"
+	"taskapi/allocrunner/cluster/clustertest"
 )
 
 // watched is what a Watch has returned.
@@ -33,31 +34,31 @@ func wantChanges(t testing.TB, got watched, index uint64, keys ...string) {
 	}
 }
 
-func testWatch(t *testing.T, open Opener) {
+func testWatch(t *testing.T, open opener) {
 	a, b := open(), open()
 	i := index(t, a)
 	one := watch(t, b, "a/", i)
-	other := Put(t, a, "b/1", "v")
-	j := Put(t, a, "a/1", "v")
+	other := clustertest.Put(t, a, "b/1", "v")
+	j := clustertest.Put(t, a, "a/1", "v")
 	wantChanges(t, <-one, j, "a/1")
 	wantChanges(t, <-watch(t, a, "", other), j, "a/1")
 	wantChanges(t, <-watch(t, b, "a", i), j, "a/1")
 
 	two := watch(t, b, "a/", j)
-	Commit(t, a, cluster.Txn{Then: []cluster.Operation{Delete("none"), Delete("a/none")}}) // which wakes nobody
-	k := Commit(t, a, cluster.Txn{Then: []cluster.Operation{Delete("a/1"), Set("b/1", "w")}})
+	clustertest.Commit(t, a, cluster.Txn{Then: []cluster.Operation{clustertest.Delete("none"), clustertest.Delete("a/none")}}) // which wakes nobody
+	k := clustertest.Commit(t, a, cluster.Txn{Then: []cluster.Operation{clustertest.Delete("a/1"), clustertest.Set("b/1", "w")}})
 	wantChanges(t, <-two, k, "a/1")
 
-	Put(t, b, "a/2", "v")
-	Put(t, b, "a/3", "v")
-	l := Put(t, b, "a/2", "w")
+	clustertest.Put(t, b, "a/2", "v")
+	clustertest.Put(t, b, "a/3", "v")
+	l := clustertest.Put(t, b, "a/2", "w")
 	wantChanges(t, <-watch(t, a, "a/", k), l, "a/3", "a/2")
 	wantChanges(t, <-watch(t, a, "a/2", i), l, "a/2")
 	wantChanges(t, <-watch(t, open(), "", l-1), l, "a/2")
 }
 
 // testWatchMany has watches wait for changes that come at the same time, from several openings of the store: each sees every one of its own.
-func testWatchMany(t *testing.T, open Opener) {
+func testWatchMany(t *testing.T, open opener) {
 	const watchers, changes = 20, 20
 	a, b := open(), open()
 	var all sync.WaitGroup
@@ -84,7 +85,7 @@ func testWatchMany(t *testing.T, open Opener) {
 		all.Go(func() {
 			for w := range watchers {
 				key := fmt.Sprintf("w/%02d/%d", w, n)
-				if _, err := writers[n%len(writers)].Commit(t.Context(), cluster.Txn{Then: []cluster.Operation{Set(key, "v")}}); err != nil {
+				if _, err := writers[n%len(writers)].Commit(t.Context(), cluster.Txn{Then: []cluster.Operation{clustertest.Set(key, "v")}}); err != nil {
 					t.Error(err)
 				}
 			}
@@ -94,18 +95,18 @@ func testWatchMany(t *testing.T, open Opener) {
 }
 
 // testGap: one that comes back after many changes hears of all of them, or that some are not known any more.
-func testGap(t *testing.T, open Opener) {
+func testGap(t *testing.T, open opener) {
 	a := open()
 	begin := index(t, a)
-	const most = 100 << 10
+	const most = 8 << 10 // twice as many as a store of this machine remembers
 	for n := 0; n < most; n += cluster.MaxOperations {
 		var ops []cluster.Operation
 		for i := range cluster.MaxOperations {
-			ops = append(ops, Set(fmt.Sprintf("k/%03d", i), fmt.Sprint(n)))
+			ops = append(ops, clustertest.Set(fmt.Sprintf("k/%03d", i), fmt.Sprint(n)))
 		}
-		Commit(t, a, cluster.Txn{Then: ops})
+		clustertest.Commit(t, a, cluster.Txn{Then: ops})
 	}
-	Put(t, a, "early", "v")
+	clustertest.Put(t, a, "early", "v")
 	for _, s := range []cluster.Store{a, open()} {
 		got := <-watch(t, s, "k/", begin)
 		if got.err != nil || !got.Gap && len(got.Keys) != cluster.MaxOperations || got.Index != index(t, a) {
@@ -115,32 +116,32 @@ func testGap(t *testing.T, open Opener) {
 	}
 }
 
-func testLeases(t *testing.T, open Opener) {
+func testLeases(t *testing.T, open opener) {
 	a, b := open(), open()
-	_, err := a.Commit(t.Context(), cluster.Txn{Then: []cluster.Operation{Set("before", "v"), Leased("k", "v", "nobody")}})
+	_, err := a.Commit(t.Context(), cluster.Txn{Then: []cluster.Operation{clustertest.Set("before", "v"), clustertest.Leased("k", "v", "nobody")}})
 	wantErr(t, "a lease that nobody holds", err, cluster.ErrLeaseEnded)
 	wantEntry(t, b, "before", "", 0, 0)
 
-	lease := Hold(t, a, "alloc")
+	lease := clustertest.Hold(t, a, "alloc")
 	if lease.Owner() != "alloc" {
 		t.Errorf("the owner is %q", lease.Owner())
 	}
-	i := Commit(t, a, cluster.Txn{Then: []cluster.Operation{Leased("s/1", "v", "alloc"), Leased("s/2", "v", "alloc"), Set("s/3", "v"),
-		Leased("s/4", "v", "alloc")}})
-	if e := Get(t, b, "s/1"); e.Lease != "alloc" {
-		t.Errorf("got %s", describe(e))
+	i := clustertest.Commit(t, a, cluster.Txn{Then: []cluster.Operation{clustertest.Leased("s/1", "v", "alloc"), clustertest.Leased("s/2", "v", "alloc"), clustertest.Set("s/3", "v"),
+		clustertest.Leased("s/4", "v", "alloc")}})
+	if e := clustertest.Get(t, b, "s/1"); e.Lease != "alloc" {
+		t.Errorf("got %s", clustertest.Describe(e))
 	}
-	second := Hold(t, b, "alloc") // by another process, which writes with it too
-	Commit(t, b, cluster.Txn{Then: []cluster.Operation{Set("s/4", "its own now")}})
-	Commit(t, b, cluster.Txn{Then: []cluster.Operation{Leased("s/5", "v", "alloc")}})
-	if got := keys(List(t, a, cluster.Span{}).Entries); !slices.Equal(got, []string{"s/1", "s/2", "s/3", "s/4", "s/5"}) {
+	second := clustertest.Hold(t, b, "alloc") // by another process, which writes with it too
+	clustertest.Commit(t, b, cluster.Txn{Then: []cluster.Operation{clustertest.Set("s/4", "its own now")}})
+	clustertest.Commit(t, b, cluster.Txn{Then: []cluster.Operation{clustertest.Leased("s/5", "v", "alloc")}})
+	if got := keys(clustertest.List(t, a, cluster.Span{}).Entries); !slices.Equal(got, []string{"s/1", "s/2", "s/3", "s/4", "s/5"}) {
 		t.Errorf("got %q: a lease's own entries are nobody's", got)
 	}
 	i = max(i, index(t, a))
 	lease.Close()
 	lease.Close()
-	wantEntry(t, b, "s/2", "v", Get(t, a, "s/2").CreateIndex, Get(t, a, "s/2").ModifyIndex)
-	if Get(t, a, "s/2").ModifyIndex == 0 {
+	wantEntry(t, b, "s/2", "v", clustertest.Get(t, a, "s/2").CreateIndex, clustertest.Get(t, a, "s/2").ModifyIndex)
+	if clustertest.Get(t, a, "s/2").ModifyIndex == 0 {
 		t.Error("the lease ended with the first of its two holders")
 	}
 
@@ -150,44 +151,44 @@ func testLeases(t *testing.T, open Opener) {
 		for _, key := range []string{"s/1", "s/2", "s/5"} {
 			wantEntry(t, s, key, "", 0, 0)
 		}
-		if got := keys(List(t, s, cluster.Span{Prefix: "s"}).Entries); !slices.Equal(got, []string{"s/3", "s/4"}) {
+		if got := keys(clustertest.List(t, s, cluster.Span{Prefix: "s"}).Entries); !slices.Equal(got, []string{"s/3", "s/4"}) {
 			t.Errorf("after the end of the lease: %q", got)
 		}
 	}
 	got := <-gone
 	slices.Sort(got.Keys)
 	wantChanges(t, got, i+1, "s/1", "s/2", "s/5")
-	_, err = a.Commit(t.Context(), cluster.Txn{Then: []cluster.Operation{Leased("s/1", "v", "alloc")}})
+	_, err = a.Commit(t.Context(), cluster.Txn{Then: []cluster.Operation{clustertest.Leased("s/1", "v", "alloc")}})
 	wantErr(t, "a lease that has ended", err, cluster.ErrLeaseEnded)
 }
 
 // testLeaseAgain: what an owner's lease had, the next one of that owner does not bring back, and a condition sees none of it.
-func testLeaseAgain(t *testing.T, open Opener) {
+func testLeaseAgain(t *testing.T, open opener) {
 	a, b := open(), open()
 	for round := range 5 {
-		lease := Hold(t, a, "alloc")
+		lease := clustertest.Hold(t, a, "alloc")
 		wantEntry(t, a, "old", "", 0, 0)
-		i := Commit(t, a, cluster.Txn{If: []cluster.Condition{{Key: "k"}}, Then: []cluster.Operation{
-			Leased("k", fmt.Sprint(round), "alloc"), Leased("old", "v", "alloc")}})
+		i := clustertest.Commit(t, a, cluster.Txn{If: []cluster.Condition{{Key: "k"}}, Then: []cluster.Operation{
+			clustertest.Leased("k", fmt.Sprint(round), "alloc"), clustertest.Leased("old", "v", "alloc")}})
 		wantEntry(t, b, "k", fmt.Sprint(round), i, i)
 		lease.Close()
 		if round%2 == 0 {
-			Put(t, b, "k", "free", cluster.Condition{Key: "k"})
-			Hold(t, b, "alloc").Close()
-			Commit(t, b, cluster.Txn{Then: []cluster.Operation{Delete("k")}})
+			clustertest.Put(t, b, "k", "free", cluster.Condition{Key: "k"})
+			clustertest.Hold(t, b, "alloc").Close()
+			clustertest.Commit(t, b, cluster.Txn{Then: []cluster.Operation{clustertest.Delete("k")}})
 		}
 	}
-	Hold(t, b, "alloc")
-	if got := keys(List(t, a, cluster.Span{}).Entries); len(got) > 0 {
+	clustertest.Hold(t, b, "alloc")
+	if got := keys(clustertest.List(t, a, cluster.Span{}).Entries); len(got) > 0 {
 		t.Errorf("got %q", got)
 	}
 }
 
 // testLeaseOutlives: a holder holds on when its store is closed.
-func testLeaseOutlives(t *testing.T, open Opener) {
+func testLeaseOutlives(t *testing.T, open opener) {
 	a, b := open(), open()
-	lease := Hold(t, a, "alloc")
-	i := Commit(t, a, cluster.Txn{Then: []cluster.Operation{Leased("k", "v", "alloc")}})
+	lease := clustertest.Hold(t, a, "alloc")
+	i := clustertest.Commit(t, a, cluster.Txn{Then: []cluster.Operation{clustertest.Leased("k", "v", "alloc")}})
 	if err := a.Close(); err != nil {
 		t.Fatal(err)
 	}

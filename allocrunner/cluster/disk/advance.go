@@ -7,103 +7,16 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
-	"strings"
-	"sync"
-	"time"
 
 	"golang.org/x/sys/unix"
 
-	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/cluster/internal/table"
-	"taskapi/internal/filewatch"
 	"taskapi/internal/logfile"
 	"taskapi/internal/privatefile"
-	"taskapi/internal/safedir"
 )
 
-// ErrDamaged: a file of the store is not as taskapi has written it, or is older than it was. It comes with cluster.ErrUnavailable.
-var ErrDamaged = errors.New("the store is damaged")
-
-// store is an open directory.
-type store struct {
-	dir    string
-	boot   bootID
-	lock   *os.File      // see lock.go
-	queue  queue         // used under the writer lock
-	leases *os.File      // holds no lock itself
-	writer chan struct{} // has an element while this process has the lock
-
-	watcher filewatch.Watcher
-	done    chan struct{} // closed by close
-	ended   sync.WaitGroup
-
-	mu     sync.RWMutex // guards the fields below
-	log    *os.File
-	head   header // up to which the table has the log
-	table  *table.Table[logfile.Span]
-	closed bool
-	failed error // why nobody hears of changes; nil when all is well
-
-	watched   *os.File          // which follow watches; its own
-	rewriting logfile.Rewriting // used by who has the lock
-	tooLong   struct {          // when the log was as long as it may be, and was rewritten. Who has the lock uses it
-		at  time.Time
-		err error
-	}
-}
-
-func (s *store) path(name string) string { return filepath.Join(s.dir, name) }
-func (s *store) logPath() string         { return s.path("log") }
-
-// openStore opens the store of a directory, and makes it where there is none.
-func openStore(ctx context.Context, dir string) (_ *store, err error) {
-	s := &store{dir: dir, writer: make(chan struct{}, 1), done: make(chan struct{})}
-	defer func() {
-		if err != nil {
-			s.closeFiles()
-		}
-	}()
-	if s.boot, err = thisBoot(); err != nil {
-		return nil, err
-	}
-	if err := checkDir(dir); err != nil {
-		return nil, unavailable(dir, err)
-	}
-	for name, file := range map[string]**os.File{"lock": &s.lock, "queue": &s.queue.file, "leases": &s.leases} {
-		if *file, err = privatefile.Open(s.path(name), os.O_RDWR|os.O_CREATE); err != nil {
-			return nil, unavailable(s.path(name), err)
-		}
-	}
-	s.log, s.head, err = s.openLog()
-	if errors.Is(err, fs.ErrNotExist) || err == nil && (s.head.boot != s.boot || !s.head.named) {
-		err = s.prepare(ctx)
-	}
-	if err != nil {
-		return nil, err
-	}
-	if err := s.begin(); err != nil {
-		return nil, err
-	}
-	s.ended.Go(s.follow)
-	return s, nil
-}
-
-// checkDir makes the directory. It must be private, and nobody else may replace it.
-func checkDir(dir string) error {
-	parent, err := safedir.Open(filepath.Dir(dir))
-	if err != nil {
-		return err
-	}
-	defer parent.Close()
-	if err := parent.CheckSafe(os.Geteuid()); err != nil {
-		return err
-	}
-	return privatefile.EnsureDir(dir)
-}
-
 // prepare makes the log, or has it end where it ended when the machine failed, under the lock.
-func (s *store) prepare(ctx context.Context) error {
+func (s *Store) prepare(ctx context.Context) error {
 	release, err := s.acquire(ctx, lockTimeout)
 	if err != nil {
 		return err
@@ -126,7 +39,7 @@ func (s *store) prepare(ctx context.Context) error {
 }
 
 // openLog opens the log and reads its header. Errors: fs.ErrNotExist among them.
-func (s *store) openLog() (*os.File, header, error) {
+func (s *Store) openLog() (*os.File, header, error) {
 	f, err := privatefile.Open(s.logPath(), os.O_RDWR)
 	if err != nil {
 		return nil, header{}, unavailable(s.logPath(), err)
@@ -140,7 +53,7 @@ func (s *store) openLog() (*os.File, header, error) {
 }
 
 // begin reads the open log.
-func (s *store) begin() (err error) {
+func (s *Store) begin() (err error) {
 	if s.table, s.head, err = s.first(s.log, s.head); err != nil {
 		return err
 	}
@@ -151,7 +64,7 @@ func (s *store) begin() (err error) {
 }
 
 // first returns the entries that a log began with, and the header as it was then.
-func (s *store) first(f *os.File, h header) (*table.Table[logfile.Span], header, error) {
+func (s *Store) first(f *os.File, h header) (*table.Table[logfile.Span], header, error) {
 	t, end := table.New[logfile.Span](), h
 	scan := logfile.Scan(f, logfile.HeaderSize, h.end)
 	index, writes, spans, err := batch(scan)
@@ -167,7 +80,7 @@ func (s *store) first(f *os.File, h header) (*table.Table[logfile.Span], header,
 }
 
 // applyLocked adds to the table what the log has up to the end that its header says.
-func (s *store) applyLocked(h header) error {
+func (s *Store) applyLocked(h header) error {
 	scan := logfile.Scan(s.log, s.head.end, h.end)
 	for {
 		index, writes, spans, err := batch(scan)
@@ -190,7 +103,7 @@ func (s *store) applyLocked(h header) error {
 }
 
 // current reports whether the table has all that the log has.
-func (s *store) current() (bool, error) {
+func (s *Store) current() (bool, error) {
 	if ok, err := s.isNamed(); !ok {
 		return false, err
 	}
@@ -202,7 +115,7 @@ func (s *store) current() (bool, error) {
 }
 
 // isNamed reports whether the open log is the one that has its name, and not one that was replaced.
-func (s *store) isNamed() (bool, error) {
+func (s *Store) isNamed() (bool, error) {
 	var is, named unix.Stat_t
 	if err := unix.Fstat(int(s.log.Fd()), &is); err != nil {
 		return false, unavailable(s.logPath(), err)
@@ -215,7 +128,7 @@ func (s *store) isNamed() (bool, error) {
 }
 
 // advanceLocked brings the table to where the log is.
-func (s *store) advanceLocked() error {
+func (s *Store) advanceLocked() error {
 	for {
 		named, err := s.isNamed()
 		if err != nil {
@@ -244,7 +157,7 @@ func (s *store) advanceLocked() error {
 }
 
 // replacedLocked goes on with the log that is in the place of the one before.
-func (s *store) replacedLocked() error {
+func (s *Store) replacedLocked() error {
 	f, h, err := s.openLog()
 	if errors.Is(err, fs.ErrNotExist) {
 		return s.damaged(errGone)
@@ -266,43 +179,5 @@ func (s *store) replacedLocked() error {
 	return nil
 }
 
+// errGone: there was a log.
 var errGone = errors.New("it is gone")
-
-// damaged is the error for a log that can't be used.
-func (s *store) damaged(err error) error {
-	return fmt.Errorf("%w: %w: %s: %w; stop all taskapi processes of this data directory, and put a backup of %s in its place, or remove it to begin "+
-		"with an empty one", cluster.ErrUnavailable, ErrDamaged, s.logPath(), err, s.dir)
-}
-
-// unavailable is the error for a file that can't be used, with the cause.
-func unavailable(path string, err error) error {
-	if pe, ok := errors.AsType[*fs.PathError](err); ok {
-		err = pe.Err
-	}
-	if strings.Contains(err.Error(), path) {
-		return fmt.Errorf("%w: %w%s", cluster.ErrUnavailable, err, logfile.Remedy(err))
-	}
-	return fmt.Errorf("%w: %s: %w%s", cluster.ErrUnavailable, path, err, logfile.Remedy(err))
-}
-
-func (s *store) close() error {
-	close(s.done)
-	s.ended.Wait()
-	s.writer <- struct{}{} // a Commit is under way no longer, and none begins
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.closed = true
-	s.closeFiles()
-	return nil
-}
-
-var errClosed = fmt.Errorf("%w: it is closed", cluster.ErrUnavailable)
-
-// closeFiles closes what was read, and what was synced before.
-func (s *store) closeFiles() {
-	for _, f := range []*os.File{s.lock, s.queue.file, s.leases, s.log} {
-		if f != nil {
-			f.Close()
-		}
-	}
-}
