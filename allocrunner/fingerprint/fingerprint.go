@@ -4,12 +4,10 @@
 package fingerprint
 
 import (
-	"bytes"
 	"cmp"
 	"maps"
 	"net"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"runtime"
 	"strconv"
@@ -21,6 +19,7 @@ import (
 	"taskapi/allocrunner/hoststats"
 	"taskapi/allocrunner/internal/ports"
 	"taskapi/allocrunner/taskenv"
+	"taskapi/internal/proc"
 )
 
 // Node returns this machine, with its task drivers, as a node that is ready. The node's disk is the file system of dir; like Nomad, it counts
@@ -32,7 +31,9 @@ func Node(dir string, known *drivers.Registry) *api.Node {
 		Status: api.NodeStatusReady, SchedulingEligibility: api.NodeSchedulingEligible,
 		Drivers: map[string]*api.DriverInfo{}, ReservedResources: &api.NodeReservedResources{},
 	}
-	cores, mhz := runtime.NumCPU(), measureCPU(n.Attributes)
+	cores, mhz := runtime.NumCPU(), int(proc.Megahertz())
+	set(n.Attributes, "cpu.modelname", proc.Value("/proc/cpuinfo", "model name"))
+	setNumber(n.Attributes, "cpu.frequency", mhz)
 	memory, disk := &api.HostMemoryStats{}, &api.HostDiskStats{}
 	if measured, err := hoststats.Memory(); err == nil {
 		memory = measured
@@ -95,31 +96,11 @@ func networks(ip string) (found []*api.NetworkResource) {
 
 // linkSpeed returns an interface's speed in megabits a second. Like Nomad, it assumes 1000 when the system does not say.
 func linkSpeed(name string) *int {
-	text, _ := os.ReadFile(filepath.Join("/sys/class/net", name, "speed"))
-	speed, err := strconv.Atoi(string(bytes.TrimSpace(text)))
-	if err != nil || speed <= 0 {
-		speed = 1000
+	speed := 1000
+	if n, err := proc.Number(filepath.Join("/sys/class/net", name, "speed")); err == nil && n > 0 {
+		speed = int(n)
 	}
 	return &speed
-}
-
-// measureCPU adds the processor's attributes and returns its megahertz, or 0 when the machine does not say.
-func measureCPU(attributes map[string]string) (mhz int) {
-	info, _ := os.ReadFile("/proc/cpuinfo") // what is missing is left out
-	set(attributes, "cpu.modelname", field(info, "model name"))
-	mhz = int(hoststats.Megahertz())
-	setNumber(attributes, "cpu.frequency", mhz)
-	return mhz
-}
-
-// field returns the value of the first line of /proc/cpuinfo with the name.
-func field(info []byte, name string) string {
-	for line := range bytes.Lines(info) {
-		if key, value, found := bytes.Cut(line, []byte(":")); found && string(bytes.TrimSpace(key)) == name {
-			return string(bytes.TrimSpace(value))
-		}
-	}
-	return ""
 }
 
 func set(attributes map[string]string, name, value string) {

@@ -2,8 +2,9 @@ package hoststats
 
 import (
 	"fmt"
-	"os"
 	"strings"
+
+	"taskapi/internal/proc"
 
 	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sys/unix"
@@ -24,33 +25,22 @@ func Disk(dir string) (*api.HostDiskStats, error) {
 	if fs.Files > 0 {
 		d.InodesUsedPercent = 100 * float64(fs.Files-fs.Ffree) / float64(fs.Files)
 	}
-	text, _ := os.ReadFile("/proc/self/mountinfo") // without it the names stay empty
-	d.Device, d.Mountpoint = mountOf(dir, string(text))
+	d.Device, d.Mountpoint = mountOf(dir)
 	return d, nil
 }
 
-// mountOf finds the mount that a directory is on in the text of mountinfo(5): the last of the innermost mounts of the directory's device.
-func mountOf(dir, mounts string) (device, mountpoint string) {
+// mountOf finds the mount that a directory is on: the last of the innermost mounts of the directory's device.
+func mountOf(dir string) (device, mountpoint string) {
 	var st unix.Stat_t
 	if unix.Stat(dir, &st) != nil {
 		return "", ""
 	}
 	number := fmt.Sprintf("%d:%d", unix.Major(st.Dev), unix.Minor(st.Dev))
-	// within reports whether the directory is the mount point or below it.
-	within := func(point string) bool { return point == "/" || dir == point || strings.HasPrefix(dir, point+"/") }
-	for line := range strings.Lines(mounts) {
-		before, after, _ := strings.Cut(strings.TrimSpace(line), " - ")
-		fields, kind := strings.Fields(before), strings.Fields(after)
-		if len(fields) < 5 || len(kind) < 2 || fields[2] != number {
-			continue
-		}
-		point := unescape.Replace(fields[4])
-		if within(point) && len(point) >= len(mountpoint) {
-			device, mountpoint = unescape.Replace(kind[1]), point
+	for _, m := range proc.Mounts() {
+		within := m.Dir == "/" || dir == m.Dir || strings.HasPrefix(dir, m.Dir+"/")
+		if m.Device == number && within && len(m.Dir) >= len(mountpoint) {
+			device, mountpoint = m.Source, m.Dir
 		}
 	}
 	return device, mountpoint
 }
-
-// unescape undoes mountinfo's escapes.
-var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)

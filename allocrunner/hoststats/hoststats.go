@@ -4,7 +4,9 @@ package hoststats
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"strconv"
 	"strings"
@@ -14,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/internal/stats"
+	"taskapi/internal/proc"
 )
 
 // Host is this machine.
@@ -74,7 +77,7 @@ func (h *Host) sample(ctx context.Context) (_ *sample, cost time.Duration, err e
 		busy += 100 - use.Idle
 		all.CPU = append(all.CPU, &api.HostCPUStats{CPU: name, User: use.User, System: use.System, Idle: use.Idle})
 	}
-	all.CPUTicksConsumed = busy / 100 * stats.Megahertz()
+	all.CPUTicksConsumed = busy / 100 * proc.Megahertz()
 	h.before, h.at = cpus, began
 	if all.Memory, err = Memory(); err != nil {
 		return nil, 0, err
@@ -90,10 +93,6 @@ func (h *Host) sample(ctx context.Context) (_ *sample, cost time.Duration, err e
 	all.Uptime = uint64(info.Uptime)
 	return &sample{all, began}, time.Since(began), nil
 }
-
-// Megahertz returns the speed of a CPU of this machine, by which CPU use is converted to ticks: its base frequency, else its highest, else
-// what the kernel measures now. It is 0 when the machine does not say.
-func Megahertz() float64 { return stats.Megahertz() }
 
 // cpuTicks are the times of one CPU, in the kernel's ticks.
 type cpuTicks struct{ user, system, idle uint64 }
@@ -139,17 +138,10 @@ func readCPUs() (map[string]cpuTicks, []string, error) {
 
 // Memory reads /proc/meminfo. Memory that is not available counts as used.
 func Memory() (*api.HostMemoryStats, error) {
-	text, err := os.ReadFile("/proc/meminfo")
-	if err != nil {
-		return nil, fmt.Errorf("memory: %w", err)
+	values := maps.Collect(proc.Values("/proc/meminfo"))
+	total, available := proc.Bytes(values["MemTotal"]), proc.Bytes(values["MemAvailable"])
+	if total == 0 {
+		return nil, errors.New("/proc/meminfo has no MemTotal")
 	}
-	bytes := map[string]uint64{}
-	for line := range strings.Lines(string(text)) {
-		name, value, _ := strings.Cut(line, ":")
-		if kilobytes, err := strconv.ParseUint(strings.TrimSuffix(strings.TrimSpace(value), " kB"), 10, 64); err == nil {
-			bytes[name] = kilobytes << 10
-		}
-	}
-	total, available := bytes["MemTotal"], bytes["MemAvailable"]
-	return &api.HostMemoryStats{Total: total, Available: available, Free: bytes["MemFree"], Used: total - min(total, available)}, nil
+	return &api.HostMemoryStats{Total: total, Available: available, Free: proc.Bytes(values["MemFree"]), Used: total - min(total, available)}, nil
 }

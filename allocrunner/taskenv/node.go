@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 
+	"taskapi/internal/proc"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -52,8 +54,8 @@ const NomadVersion = "2.0.6"
 func DetectNode(drivers map[string]string) Node {
 	hostname, _ := os.Hostname() // an unnamed machine has an empty name
 	release, _ := os.ReadFile("/etc/os-release")
-	cgroups, _ := os.ReadFile("/proc/self/cgroup")
-	n := Node{Name: hostname, Cgroup: unifiedCgroup(cgroups), Attributes: map[string]string{
+	cgroup := strings.TrimPrefix(proc.Cgroups(os.Getpid())[""], "/") // the root cgroup is none
+	n := Node{Name: hostname, Cgroup: cgroup, Attributes: map[string]string{
 		"kernel.name":               runtime.GOOS,
 		"cpu.arch":                  runtime.GOARCH,
 		"cpu.numcores":              strconv.Itoa(runtime.NumCPU()),
@@ -86,17 +88,6 @@ func outwardIP() string {
 	}
 	defer conn.Close()
 	return conn.LocalAddr().(*net.UDPAddr).IP.String()
-}
-
-// unifiedCgroup returns the path below /sys/fs/cgroup of a process, from its /proc/PID/cgroup: the entry of hierarchy 0. The root
-// cgroup gives nothing.
-func unifiedCgroup(data []byte) string {
-	for line := range strings.Lines(string(data)) {
-		if path, ok := strings.CutPrefix(line, "0::/"); ok {
-			return strings.TrimSpace(path)
-		}
-	}
-	return ""
 }
 
 // osRelease returns the value of a key of os-release(5), without its quotes.

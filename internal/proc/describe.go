@@ -1,6 +1,7 @@
 package proc
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"strconv"
@@ -8,9 +9,9 @@ import (
 	"time"
 )
 
-// Description is a process as people know it.
+// Description describes a process for people.
 type Description struct {
-	UID     uint32 // by whose rights it acts
+	UID     uint32 // the effective user
 	Started time.Time
 	Command string // its arguments, or its name in brackets when it has none
 }
@@ -26,16 +27,11 @@ func Describe(pid int) (Description, error) {
 	}
 	d := Description{Started: time.Now().Add(-s.Age(UptimeTicks()))}
 	dir := "/proc/" + strconv.Itoa(pid)
-	status, err := os.ReadFile(dir + "/status")
-	if err != nil {
-		return d, err
-	}
 	name := ""
-	for line := range strings.Lines(string(status)) {
-		key, value, _ := strings.Cut(line, ":")
+	for key, value := range Values(dir + "/status") {
 		switch fields := strings.Fields(value); {
 		case key == "Name":
-			name = strings.TrimSpace(value)
+			name = value
 		case key == "Uid" && len(fields) > 1: // real, effective, saved, of the file system
 			uid, err := strconv.ParseUint(fields[1], 10, 32)
 			if err != nil {
@@ -44,10 +40,10 @@ func Describe(pid int) (Description, error) {
 			d.UID = uint32(uid)
 		}
 	}
-	d.Command = command(dir)
-	if d.Command == "" {
-		d.Command = "[" + name + "]"
+	if name == "" {
+		return d, os.ErrNotExist // it has ended since
 	}
+	d.Command = cmp.Or(command(dir), "["+name+"]")
 	return d, nil
 }
 

@@ -1,3 +1,6 @@
 package proc
 
-var ParseStat = parseStat
+var (
+	ParseStat   = parseStat
+	ParseMounts = parseMounts
+)

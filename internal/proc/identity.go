@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Identity names a process for good: a number may be used again, and a start time means nothing after a reboot.
+// Identity identifies a process for all time. Its number alone may be used again, and its start time says nothing after a reboot.
 type Identity struct {
 	PID   int
 	Start uint64 // clock ticks after boot
@@ -34,13 +34,13 @@ func Identify(pid int) (Identity, error) {
 	return Identity{PID: pid, Start: s.Start, Boot: boot}, nil
 }
 
-// bootID returns the ID of this boot, which no process outlives.
+// bootID returns the ID of this boot.
 var bootID = sync.OnceValues(func() (string, error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return strings.TrimSpace(string(boot)), err
 })
 
-// Runs reports whether that very process still runs. Only the number and the boot of a Hidden process are compared.
+// Runs reports whether the process still runs. Of a Hidden process, only the number and the boot are compared.
 func (id Identity) Runs() bool {
 	now, err := Identify(id.PID)
 	if err == nil {
@@ -50,8 +50,8 @@ func (id Identity) Runs() bool {
 	return err == nil && boot == id.Boot && Hidden(id.PID)
 }
 
-// Hidden reports whether a process of this user runs but /proc does not show it. That is so for a process that is not
-// dumpable, where /proc is mounted with hidepid and this program is not root.
+// Hidden reports whether a process of this user runs but /proc does not show it. A process that is not dumpable is hidden from programs that
+// are not root if /proc is mounted with hidepid.
 func Hidden(pid int) bool {
 	if _, err := Read(pid); err == nil || errors.Is(err, unix.ESRCH) {
 		return false

@@ -3,38 +3,31 @@ package proc
 import (
 	"fmt"
 	"os"
-	"strconv"
-	"strings"
 )
 
-// Moment is a point in the life of the machine, as the processes of one PID namespace see it.
+// Moment is a point in time, measured by how many processes the machine has started.
 type Moment struct {
-	Space string // the PID namespace, in which alone a number means something; empty when unknown
+	Space string // the PID namespace, in which process numbers are valid; empty when unknown
 	Forks uint64 // how many processes and threads the machine had started; 0 when unknown
 }
 
 // Now returns the present.
 func Now() Moment {
 	var m Moment
-	// The name is used again once the namespace is gone, and its first process lives as long as it does.
+	// The name may be used again once the namespace is gone. Its first process lives as long as the namespace does.
 	name, err := os.Readlink("/proc/self/ns/pid")
 	if init, e := Read(1); err == nil && e == nil {
 		m.Space = fmt.Sprintf("%s %d", name, init.Start)
 	}
-	text, _ := os.ReadFile("/proc/stat")
-	for line := range strings.Lines(string(text)) {
-		if count, ok := strings.CutPrefix(line, "processes "); ok {
-			m.Forks, _ = strconv.ParseUint(strings.TrimSpace(count), 10, 64) // stays zero, then
-		}
-	}
+	numbers, _ := Numbers("/proc/stat")
+	m.Forks = numbers["processes"]
 	return m
 }
 
-// Reused reports whether a process number that was in use at the moment m may have been given to another by now. The kernel gives
-// them in turn, so that takes as many starts as there are numbers; half is a margin for those in use, which are left out, and for starts
-// that failed, which are not counted.
+// Reused reports whether a process number that was in use at the moment m may belong to another process now. The kernel hands out the numbers
+// in turn, so that takes as many starts as there are numbers. Half as many is the limit here: it leaves a margin for the numbers in use, which
+// the kernel skips, and for starts that failed, which it does not count.
 func (m Moment) Reused(now Moment) bool {
-	text, _ := os.ReadFile("/proc/sys/kernel/pid_max")
-	most, _ := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64)
+	most, _ := Number("/proc/sys/kernel/pid_max")
 	return m.Space == "" || m.Space != now.Space || m.Forks == 0 || now.Forks < m.Forks || now.Forks-m.Forks >= most/2
 }

@@ -1,14 +1,16 @@
-// Package proc looks at the machine's processes through /proc, and names one for good. It promises that what it says and what it
-// kills is the very process meant, not another that got its number since. It starts nothing.
+// Package proc reads what /proc says of processes and of the machine, and gives processes identities that are never used again. It signals
+// exactly the process that is meant, never another one that has got its number since. It starts nothing.
 package proc
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -19,68 +21,53 @@ type Stat struct {
 	Start                uint64 // clock ticks after boot
 	Dead                 bool   // a zombie, or gone
 	Terminal             bool   // its session has a controlling terminal
-}
 
-// Read reads one process. The error is ENOENT or ESRCH when there is none.
-func Read(pid int) (Stat, error) {
-	var buf [statSize]byte
-	text, err := readStat(pid, &buf)
-	if err != nil {
-		return Stat{}, err
-	}
-	return parseStat(pid, text)
+	CPU      CPUTime // of its threads, the dead ones included
+	Children CPUTime // of its dead children and theirs, as far as each was waited for
+	RSS      uint64  // bytes; pages that processes share count for each
+	Threads  int
 }
 
 // statSize is more than /proc/PID/stat has: 52 numbers and a name of 15 bytes, or of a kernel thread's 63.
 const statSize = 2048
 
-// readStat reads /proc/PID/stat.
-func readStat(pid int, buf *[statSize]byte) (string, error) {
+// Read reads one process. The error is ENOENT or ESRCH when there is none.
+func Read(pid int) (Stat, error) {
 	// By plain system calls: a tree is looked for among all processes of the machine, and package os takes twice as long.
 	fd, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/stat", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return "", err
+		return Stat{}, err
 	}
 	defer unix.Close(fd)
+	var buf [statSize]byte
 	n, err := unix.Read(fd, buf[:])
-	if err != nil {
-		return "", err
-	}
-	return string(buf[:n]), nil
-}
-
-// statFields returns the fields of proc_pid_stat(5) that follow the program's name, at least so many. The name, in parentheses, may hold blanks,
-// newlines and parentheses.
-func statFields(pid int, text string, least int) ([]string, error) {
-	end := strings.LastIndexByte(text, ')')
-	fields := strings.Fields(text[end+1:])
-	if end < 0 || len(fields) < least {
-		return nil, fmt.Errorf("/proc/%d/stat has an unknown form", pid)
-	}
-	return fields, nil
-}
-
-// parseStat reads proc_pid_stat(5).
-func parseStat(pid int, text string) (Stat, error) {
-	fields, err := statFields(pid, text, 20)
 	if err != nil {
 		return Stat{}, err
 	}
-	return statOf(pid, fields)
+	return parseStat(pid, string(buf[:n]))
 }
 
-// statOf reads what statFields returns.
-func statOf(pid int, fields []string) (Stat, error) {
+// parseStat reads proc_pid_stat(5). The program's name, in parentheses, may hold blanks, newlines and parentheses.
+func parseStat(pid int, text string) (Stat, error) {
+	end := strings.LastIndexByte(text, ')')
+	fields := strings.Fields(text[end+1:])
+	if end < 0 || len(fields) < 22 {
+		return Stat{}, fmt.Errorf("/proc/%d/stat has an unknown form", pid)
+	}
 	var err error
 	number := func(field int) int { // numbered as in the manual, where the state is 3
 		n, e := strconv.Atoi(fields[field-3])
-		err = errors.Join(err, e)
+		err = cmp.Or(err, e)
 		return n
 	}
-	s := Stat{PID: pid, Parent: number(4), Session: number(6), Terminal: number(7) != 0}
-	s.Start = uint64(number(22))
-	// When the first thread has ended but others run, the process is shown as a zombie, too, and is none.
-	s.Dead = fields[0] == "X" || fields[0] == "Z" && number(20) <= 1
+	ticks := func(field int) time.Duration { return time.Duration(number(field)) * tick }
+	s := Stat{
+		PID: pid, Parent: number(4), Session: number(6), Terminal: number(7) != 0, Start: uint64(number(22)),
+		CPU: CPUTime{ticks(14), ticks(15)}, Children: CPUTime{ticks(16), ticks(17)},
+		RSS: uint64(number(24)) * pageSize, Threads: number(20),
+	}
+	// If the first thread has ended and others run, the process is shown as a zombie, too, and is none.
+	s.Dead = fields[0] == "X" || fields[0] == "Z" && s.Threads <= 1
 	return s, err
 }
 
@@ -119,7 +106,7 @@ func All() (map[int]Stat, error) {
 	return all, nil
 }
 
-// Args returns a process's arguments, its own name first, each followed by a NUL byte; empty for a zombie or nobody.
+// Args returns a process's arguments, its own name first, each followed by a NUL byte. They are empty for a zombie, or when there is no process.
 func Args(pid int) string {
 	text, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
 	return string(text)
@@ -162,7 +149,7 @@ func HasEnv(pid int, entry string) bool {
 	return err == nil && entry != "" && bytes.Contains(append([]byte{0}, env...), []byte("\x00"+entry+"\x00"))
 }
 
-// Env returns the value of a variable that the process was started with, empty when it has none or can't be looked into.
+// Env returns the value of a variable that the process was started with. It is empty when the process has none, or can't be read.
 func Env(pid int, name string) string {
 	env, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
 	for entry := range bytes.SplitSeq(env, []byte{0}) {

@@ -1,7 +1,6 @@
 package proctree
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -113,10 +112,11 @@ func (c *cgroups) close() {
 	}
 }
 
-// named returns the cgroups of this machine, as far as we see them, that are our user's and were made under a name.
+// named returns the cgroups of this machine that are our user's and were made under a name, as far as this process sees them.
 func named(name string) []string {
-	_, root, err := cgroupMount("")
-	if err != nil || name == "" {
+	mounts := proc.Mounts()
+	i := slices.IndexFunc(mounts, func(m proc.Mount) bool { return m.HasCgroups("") })
+	if i < 0 || name == "" {
 		return nil
 	}
 	var found []string
@@ -139,42 +139,21 @@ func named(name string) []string {
 			}
 		}
 	}
-	look(root)
+	look(mounts[i].Dir)
 	return found
 }
 
 // ownCgroup returns the directory of the cgroup v2 that this program is in.
 func ownCgroup() (string, error) {
-	text, err := os.ReadFile("/proc/self/cgroup")
-	if err != nil {
-		return "", err
+	path, ok := proc.Cgroups(os.Getpid())[""]
+	if !ok {
+		return "", errors.New("this program is in no cgroup v2")
 	}
-	for line := range strings.Lines(string(text)) {
-		if path, ok := strings.CutPrefix(strings.TrimSpace(line), "0::"); ok {
-			root, mounted, err := cgroupMount(path)
-			return filepath.Join(mounted, strings.TrimPrefix(path, root)), err
-		}
+	mounted, below := proc.FindCgroup(proc.Mounts(), "", path)
+	if mounted == "" {
+		return "", errors.New("no cgroup v2 is mounted")
 	}
-	return "", errors.New("this program is in no cgroup v2")
-}
-
-// cgroupMount returns where cgroups v2 are mounted, and the path of the cgroup that is the root there and holds the one at path; an empty
-// path is in every root. A line of mountinfo(5) is "36 35 98:0 ROOT MOUNTPOINT options - TYPE source options".
-func cgroupMount(path string) (root, mounted string, err error) {
-	mounts, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return "", "", err
-	}
-	for line := range strings.Lines(string(mounts)) {
-		before, after, _ := strings.Cut(line, " - ")
-		if fields := strings.Fields(before); len(fields) >= 5 && strings.HasPrefix(after, "cgroup2 ") {
-			root := strings.TrimSuffix(fields[3], "/")
-			if path == "" || strings.HasPrefix(path, root) {
-				return root, fields[4], nil
-			}
-		}
-	}
-	return "", "", errors.New("no cgroup v2 is mounted")
+	return filepath.Join(mounted, below), nil
 }
 
 // has reports whether a process is in one of the set's cgroups.
@@ -227,8 +206,8 @@ func (g *cgroup) populated() bool {
 	if g == nil {
 		return false
 	}
-	text, _ := os.ReadFile(filepath.Join(g.dir, "cgroup.events"))
-	return bytes.Contains(text, []byte("populated 1"))
+	events, _ := proc.Numbers(filepath.Join(g.dir, "cgroup.events"))
+	return events["populated"] == 1
 }
 
 // oomKilled reports whether the kernel has killed something inside for want of memory. Without the memory controller nothing is known,
@@ -237,13 +216,8 @@ func (g *cgroup) oomKilled() bool {
 	if g == nil {
 		return false
 	}
-	text, _ := os.ReadFile(filepath.Join(g.dir, "memory.events"))
-	for line := range strings.Lines(string(text)) {
-		if count, ok := strings.CutPrefix(line, "oom_kill "); ok {
-			return strings.TrimSpace(count) != "0"
-		}
-	}
-	return false
+	events, _ := proc.Numbers(filepath.Join(g.dir, "memory.events"))
+	return events["oom_kill"] > 0
 }
 
 // remove removes the empty cgroup.

@@ -119,7 +119,11 @@ func (t *Tree) members(running bool, found Found, execTrees ExecTrees) ([]proc.S
 	}
 	var members []proc.Stat
 	for pid, s := range all {
-		if pid != t.root.Pid && !s.Dead && descends(pid, in, all) && !spared[s.Session] && !descends(pid, spared, all) {
+		if pid == t.root.Pid || s.Dead || spared[s.Session] {
+			continue
+		}
+		_, inside := nearest(pid, in, all)
+		if _, isSpared := nearest(pid, spared, all); inside && !isSpared {
 			members = append(members, s)
 		}
 	}
@@ -158,19 +162,4 @@ func (t *Tree) claims(s proc.Stat, last bool) bool {
 		return false
 	}
 	return !t.set.cgroups.has(s.PID)
-}
-
-// descends reports whether pid or one of its ancestors is in the set.
-func descends(pid int, in map[int]bool, all map[int]proc.Stat) bool {
-	for range len(all) { // a bound, should pids have been used again during the snapshot
-		if in[pid] {
-			return true
-		}
-		s, ok := all[pid]
-		if !ok || s.Parent == 0 {
-			return false
-		}
-		pid = s.Parent
-	}
-	return false
 }

@@ -7,7 +7,7 @@ import (
 	"taskapi/internal/proc"
 )
 
-// View is what a process beside the supervisor knows of its trees, by which it can look at them.
+// View is what another process than the supervisor has to know of the trees to look at them.
 type View struct {
 	Supervisor int    // the process number of the trees' parent
 	Cgroup     string // the directory of the tasks' cgroups (Trees.CgroupDir), or empty
@@ -31,13 +31,13 @@ func (v View) CgroupOf(root ViewRoot) string {
 	return filepath.Join(v.Cgroup, taskPrefix+root.Task)
 }
 
-// Survey returns the living processes of each tree by its task, those of programs beside the root process included. A tree whose root process has
-// ended by now is not in the answer. A process that has got the number of another during the look is left out.
+// Survey returns the living processes of each tree by its task, exec children included. A tree whose root process has ended by now is left
+// out, and so is a process that has got the number of another one during the look.
 //
-// A tree with a cgroup is what is in it. Without one, it is the descendants of its root process, and of those processes that the supervisor
-// has inherited which are known by their session, by the marker, or by being there while no other tree is.
-func Survey(v View) (map[string][]proc.Usage, error) {
-	trees := make(map[string][]proc.Usage, len(v.Roots))
+// If a tree has a cgroup, it is what is in the cgroup. Otherwise it is the descendants of its root process, and those of processes that the
+// supervisor has inherited and that are known by their session, by the marker, or because no other tree is there.
+func Survey(v View) (map[string][]proc.Stat, error) {
+	trees := make(map[string][]proc.Stat, len(v.Roots))
 	elsewhere := map[int]bool{} // in trees with a cgroup
 	var open []ViewRoot
 	for _, root := range v.Roots {
@@ -49,7 +49,7 @@ func Survey(v View) (map[string][]proc.Usage, error) {
 		now := proc.UptimeTicks()
 		for _, pid := range PIDsBelow(dir) {
 			elsewhere[pid] = true
-			if u, err := proc.ReadUsage(pid); err == nil && !u.Dead && u.Start <= now {
+			if u, err := proc.Read(pid); err == nil && !u.Dead && u.Start <= now {
 				trees[root.Task] = append(trees[root.Task], u)
 			}
 		}
@@ -57,21 +57,21 @@ func Survey(v View) (map[string][]proc.Usage, error) {
 	if len(open) == 0 {
 		return trees, nil
 	}
-	all, err := proc.AllUsage()
+	all, err := proc.All()
 	if err != nil {
 		return nil, fmt.Errorf("read /proc: %w", err)
 	}
 	owner := v.owners(open, elsewhere, all)
 	for pid, u := range all {
-		if task, ok := ownerOf(pid, owner, all); ok && !u.Dead {
+		if task, ok := nearest(pid, owner, all); ok && !u.Dead {
 			trees[task] = append(trees[task], u)
 		}
 	}
 	return trees, nil
 }
 
-// owners returns the tasks of the processes by whose descent trees without a cgroup are known.
-func (v View) owners(open []ViewRoot, elsewhere map[int]bool, all map[int]proc.Usage) map[int]string {
+// owners returns the tasks of the processes whose descendants are the trees without a cgroup.
+func (v View) owners(open []ViewRoot, elsewhere map[int]bool, all map[int]proc.Stat) map[int]string {
 	owner := map[int]string{}
 	isRoot := map[int]bool{}
 	for _, root := range v.Roots {
@@ -96,22 +96,22 @@ func (v View) owners(open []ViewRoot, elsewhere map[int]bool, all map[int]proc.U
 	return owner
 }
 
-// ownerOf returns the task of the process, or of its nearest ancestor that has one.
-func ownerOf(pid int, owner map[int]string, all map[int]proc.Usage) (string, bool) {
-	for range len(all) { // a bound, should numbers have been used again during the look
-		if task, ok := owner[pid]; ok {
-			return task, true
+// nearest returns what a map has for a process, or for the nearest of its ancestors that is in the map.
+func nearest[T any](pid int, in map[int]T, all map[int]proc.Stat) (value T, ok bool) {
+	for range len(all) { // a bound, in case numbers were used again during the look
+		if value, ok := in[pid]; ok {
+			return value, true
 		}
-		u, ok := all[pid]
-		if !ok || u.Parent == 0 {
-			return "", false
+		s, ok := all[pid]
+		if !ok || s.Parent == 0 {
+			break
 		}
-		pid = u.Parent
+		pid = s.Parent
 	}
-	return "", false
+	return value, false
 }
 
-// PIDsBelow returns the numbers of the processes in a cgroup and in those below it; none when it is gone.
+// PIDsBelow returns the numbers of the processes in a cgroup and in the cgroups below it. A cgroup that is gone has none.
 func PIDsBelow(dir string) []int {
 	var pids []int
 	for _, below := range cgroupsBelow(dir) {

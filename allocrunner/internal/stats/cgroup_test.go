@@ -175,15 +175,3 @@ func TestVersion2Files(t *testing.T) {
 		t.Errorf("without controllers: %+v %+v", u.CpuStats, u.MemoryStats)
 	}
 }
-
-func TestMounts(t *testing.T) {
-	const text = `31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755
-32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw,relatime shared:9 - cgroup cgroup rw,cpu,cpuacct
-41 31 0:38 /docker/abc /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw
-garbage
-`
-	want := []string{"[rw cpu cpuacct]  /sys/fs/cgroup/cpu,cpuacct", "[] /docker/abc /sys/fs/cgroup/unified"}
-	if diff := cmp.Diff(want, stats.Mounts(text)); diff != "" {
-		t.Error(diff)
-	}
-}

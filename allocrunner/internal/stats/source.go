@@ -1,76 +1,61 @@
 package stats
 
 import (
+	"cmp"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/internal/proctree"
 	"taskapi/internal/proc"
 )
 
-// cpuReading is what a task has used of the CPUs since some point in its life that is the same for all readings of one source.
+// cpuReading is a task's CPU time since some point in its life, the same point for all readings of one source.
 type cpuReading struct {
 	proc.CPUTime
-	throttled *throttling // nil where nothing is known
+	throttled *throttling // nil when unknown
 }
 
-// throttling is for how long the kernel has kept a task from running because of a limit.
+// throttling is how often and how long the kernel has kept a task from running because of a limit.
 type throttling struct {
 	periods uint64
 	time    time.Duration
 }
 
-// memoryReading is what a task has of the memory now, in bytes. What its source does not have is nil.
+// memoryReading is a task's memory, in bytes. A figure that its source does not have is nil.
 type memoryReading struct {
 	rss, cache, swap, usage, maxUsage, kernel, maxKernel *uint64
 }
 
-// cpuSource and memorySource are where the figures of a whole task come from, its processes apart. The error is that of a source that has gone.
-type (
-	cpuSource interface {
-		cpu() (cpuReading, error)
-	}
-	memorySource interface {
-		memory() (memoryReading, error)
-	}
-)
+// cpuSource is where the CPU time of a whole task is read. Readings are compared only with those of the same source.
+type cpuSource struct {
+	name      string // empty for the task's processes
+	fromStart bool   // it has nothing from before the task's run
+	read      func() (cpuReading, error)
+}
 
-var (
-	_ cpuSource    = cgroup2{}
-	_ memorySource = cgroup2{}
-	_ cpuSource    = cgroup1{}
-	_ memorySource = cgroup1{}
-	_ memorySource = processes{}
-)
-
-// sources are those of one task, best first. CPU time is taken from its processes when all fail; of memory they are the last.
+// sources are those of one task, best first. An error of one means that it has gone, and the next is read.
 type sources struct {
-	cpu    []namedCPU
-	memory []memorySource
-	swap   map[int]uint64 // of each process that has some
+	cpu    []cpuSource
+	memory []func() (memoryReading, error)
+	swap   map[int]uint64 // bytes of each process that are swapped out
 }
 
-// namedCPU is a source with a name by which a reading is compared to none but an earlier one of the same.
-type namedCPU struct {
-	name      string
-	fromStart bool // it has nothing from before the task's run
-	cpuSource
-}
-
-// readCPU reads the best source that works. The one without a name stands for the processes.
-func (s sources) readCPU() (namedCPU, cpuReading) {
+// readCPU reads the best source that works. When none does, the source is the one without a name, which stands for the processes.
+func (s sources) readCPU() (cpuSource, cpuReading) {
 	for _, source := range s.cpu {
-		if r, err := source.cpu(); err == nil {
+		if r, err := source.read(); err == nil {
 			return source, r
 		}
 	}
-	return namedCPU{fromStart: true}, cpuReading{}
+	return cpuSource{fromStart: true}, cpuReading{}
 }
 
-// readMemory reads the best source that works.
+// readMemory reads the best source that works. The last, the processes, always does.
 func (s sources) readMemory() (m memoryReading) {
-	for _, source := range s.memory {
+	for _, read := range s.memory {
 		var err error
-		if m, err = source.memory(); err == nil {
+		if m, err = read(); err == nil {
 			break
 		}
 	}
@@ -78,34 +63,48 @@ func (s sources) readMemory() (m memoryReading) {
 }
 
 // sourcesOf returns the sources for a tree whose processes are members.
-func (l look) sourcesOf(root proctree.ViewRoot, members []proc.Usage) sources {
+func (l look) sourcesOf(root proctree.ViewRoot, members []proc.Stat) sources {
 	var s sources
+	paths := proc.Cgroups(root.PID)
 	fenced := l.view.CgroupOf(root)
-	dir := fenced
-	if fenced == "" {
-		dir = l.groups.unified(root.PID)
-	}
+	dir := cmp.Or(fenced, l.groups.dir("", paths))
 	if fenced != "" || l.owns(dir, members) {
-		s.cpu = append(s.cpu, namedCPU{dir, fenced != "", cgroup2{dir}})
-		s.memory = append(s.memory, cgroup2{dir})
+		s.cpu = append(s.cpu, cpuSource{dir, fenced != "", func() (cpuReading, error) { return cpu2(dir) }})
+		s.memory = append(s.memory, func() (memoryReading, error) { return memory2(dir) })
 	}
-	one := l.groups.version1(root.PID)
-	if l.owns(one.cpuacct, members) {
-		if !l.owns(one.cpuDir, members) {
-			one.cpuDir = ""
+	if cpuacct := l.groups.dir("cpuacct", paths); l.owns(cpuacct, members) {
+		cpu := l.groups.dir("cpu", paths)
+		if !l.owns(cpu, members) {
+			cpu = ""
 		}
-		s.cpu = append(s.cpu, namedCPU{one.cpuacct, false, one})
+		s.cpu = append(s.cpu, cpuSource{cpuacct, false, func() (cpuReading, error) { return cpu1(cpuacct, cpu) }})
 	}
-	if l.owns(one.memoryDir, members) {
-		s.memory = append(s.memory, one)
+	if dir := l.groups.dir("memory", paths); l.owns(dir, members) {
+		s.memory = append(s.memory, func() (memoryReading, error) { return memory1(dir) })
 	}
-	s.swap = l.swapOf(members)
-	s.memory = append(s.memory, processes{members, s.swap})
+	if l.swaps {
+		s.swap = map[int]uint64{}
+	}
+	var rss, swap uint64 // memory that processes share counts for each of them
+	for _, m := range members {
+		rss += m.RSS
+		if l.swaps {
+			s.swap[m.PID] = proc.Swap(m.PID)
+			swap += s.swap[m.PID]
+		}
+	}
+	s.memory = append(s.memory, func() (memoryReading, error) { return memoryReading{rss: &rss, swap: &swap}, nil })
 	return s
 }
 
+// usesSwap reports whether some of this machine's memory is swapped out, or may be. Otherwise no process is asked.
+func usesSwap() bool {
+	var info unix.Sysinfo_t
+	return unix.Sysinfo(&info) != nil || info.Totalswap > info.Freeswap
+}
+
 // owns reports whether a cgroup holds all processes of a tree and no other, as far as they were there when the tree was read.
-func (l look) owns(dir string, members []proc.Usage) bool {
+func (l look) owns(dir string, members []proc.Stat) bool {
 	if dir == "" {
 		return false
 	}

@@ -1,11 +1,11 @@
-// Package stats measures what tasks use of their machine: CPU time and memory, of each task and each of its processes. What a task has a
-// cgroup to itself for is read there, of version 2 or 1; the rest is summed over its processes in /proc. It promises that
-//   - nothing is made up: the lists of what was measured name no figure that its source does not have;
-//   - any number of readers cost no more than one sample each half second, and nobody's reading none;
-//   - neither a task with thousands of processes nor one that ends them while they are read makes a sample fail, or an answer large;
-//   - a process is its number and its start: what has a number again is another.
+// Package stats measures the CPU time and the memory of tasks, and of each of their processes. If a task has a cgroup to itself, of version 2
+// or 1, its figures are read there; otherwise they are summed over its processes in /proc. It promises that
+//   - no figure is made up: the lists of what was measured name exactly the figures that the source has;
+//   - any number of readers cost no more than one sample each half second, and no reader costs nothing;
+//   - neither a task with thousands of processes nor one whose processes end while they are read makes a sample fail, or an answer large;
+//   - a process is identified by its number and its start, so that a number that is used again is another process.
 //
-// It knows nothing of the tasks' lives: what runs is told to it with each sample.
+// It does not follow the tasks' lives: the caller says with each sample which tasks run.
 package stats
 
 import (
@@ -26,7 +26,7 @@ const longestRetry = 30 * time.Second
 
 // Config is what a Sampler is made of. All fields are required.
 type Config struct {
-	// Tasks returns what is to be measured, as it is now. Its error says that this can't be known for now.
+	// Tasks returns the tasks that are to be measured. Its error says that they can't be known for now.
 	Tasks func(ctx context.Context) (Tasks, error)
 
 	Logger *slog.Logger
@@ -34,9 +34,9 @@ type Config struct {
 
 // Tasks are the tasks of an allocation that have run.
 type Tasks struct {
-	View  proctree.View        // of those that run
-	Idle  []string             // run without a process, and use nothing
-	Ended map[string]time.Time // when each of the others had its last process; they use nothing
+	View  proctree.View        // the tasks that run as processes
+	Idle  []string             // tasks that run without a process; they use nothing
+	Ended map[string]time.Time // all other tasks, with the time of each one's last process; they use nothing
 }
 
 // Sampler samples on demand. It has no goroutine but those of streams, which end with their contexts.
@@ -44,7 +44,7 @@ type Sampler struct {
 	cfg    Config
 	shared *Shared[api.AllocResourceUsage]
 
-	// Used by the one who samples alone:
+	// Only sample uses these fields:
 	trackers map[string]*tracker // by task
 	mhz      float64             // of a CPU; 0 while it has not been read
 	failing  bool                // the latest attempt has failed
@@ -57,8 +57,8 @@ func New(cfg Config) *Sampler {
 	return s
 }
 
-// Usage returns a sample that is hardly older than half a second. It is shared and not changed. The first in a while takes a moment, for
-// CPU use is between two samples. Errors: those of Config.Tasks and of /proc, ctx's.
+// Usage returns a sample that is hardly older than half a second. The sample is shared and must not be changed. The first one in a while takes a
+// moment, because CPU use is measured between two samples. Errors: those of Config.Tasks and of /proc, ctx's.
 func (s *Sampler) Usage(ctx context.Context) (*api.AllocResourceUsage, error) {
 	return s.shared.Get(ctx)
 }
@@ -76,13 +76,13 @@ func (s *Sampler) sample(ctx context.Context) (*api.AllocResourceUsage, time.Dur
 		usage, _, err = s.measure(ctx)
 	}
 	if err != nil && !s.failing && ctx.Err() == nil {
-		s.cfg.Logger.Warn("what the tasks use can't be measured; it is tried again when somebody asks", "error", err)
+		s.cfg.Logger.Warn("can't measure what the tasks use; taskapi tries again at the next request", "error", err)
 	}
 	s.failing = err != nil && (s.failing || ctx.Err() == nil)
 	return usage, time.Since(began), err
 }
 
-// measure takes one sample. sure says that the CPU use of every task is known.
+// measure takes one sample. sure reports whether the CPU use of every task is known.
 func (s *Sampler) measure(ctx context.Context) (usage *api.AllocResourceUsage, sure bool, err error) {
 	tasks, err := s.cfg.Tasks(ctx)
 	if err != nil {
@@ -94,9 +94,9 @@ func (s *Sampler) measure(ctx context.Context) (usage *api.AllocResourceUsage, s
 		return nil, false, err
 	}
 	if s.mhz == 0 {
-		s.mhz = Megahertz()
+		s.mhz = proc.Megahertz()
 	}
-	look := newLook(tasks.View)
+	look := look{tasks.View, proc.UptimeTicks(), ownGroups{proc.Cgroups(tasks.View.Supervisor)}, usesSwap()}
 	usage, sure = newAllocUsage(), true
 	running := map[string]*tracker{}
 	for _, root := range tasks.View.Roots {
@@ -122,11 +122,11 @@ func (s *Sampler) measure(ctx context.Context) (usage *api.AllocResourceUsage, s
 	return usage, sure, nil
 }
 
-// ErrInterval is Stream's for an interval that is none.
+// ErrInterval is Stream's error for an interval that is not positive.
 var ErrInterval = errors.New("the interval between two samples must be longer than 0")
 
-// Stream sends a sample now, and then one each interval, until ctx ends, which closes the channel; a reader that is late gets the next one later. An error is
-// logged once, and tried again at growing intervals. Errors: ErrInterval.
+// Stream sends a sample now, and then one each interval. It closes the channel when ctx ends. A reader that is late gets the next sample later.
+// An error is logged once, and the sample is tried again at growing intervals. Errors: ErrInterval.
 func (s *Sampler) Stream(ctx context.Context, interval time.Duration) (<-chan *api.AllocResourceUsage, error) {
 	if interval <= 0 {
 		return nil, fmt.Errorf("%w, not %v", ErrInterval, interval)
@@ -173,10 +173,6 @@ func (s *Sampler) stream(ctx context.Context, interval time.Duration, out chan<-
 type look struct {
 	view   proctree.View
 	ticks  uint64 // when the processes had been read
-	groups *ownGroups
+	groups ownGroups
 	swaps  bool
-}
-
-func newLook(view proctree.View) look {
-	return look{view: view, ticks: proc.UptimeTicks(), groups: findGroups(view.Supervisor), swaps: usesSwap()}
 }

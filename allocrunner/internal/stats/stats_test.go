@@ -122,7 +122,7 @@ func TestFirstAnswer(t *testing.T) {
 // used reports whether a process has used a twentieth of a second.
 func used(t *testing.T, pid int) bool {
 	t.Helper()
-	u, err := proc.ReadUsage(pid)
+	u, err := proc.Read(pid)
 	if err != nil {
 		t.Fatal(err)
 	}
