@@ -350,7 +350,7 @@ var allowedImports = map[string][]string{
 	"cmd/taskapi/internal/httpserve": {"socket"},
 	"cmd/taskapi/internal/metrics":   {"allocrunner/interfaces", "auth", "handlers", "socket"},
 	"cmd/taskapi/internal/proxy":     {"cmd/taskapi/internal/httpserve", "handlers", "socket"},
-	"cmd/taskapi/internal/top":       {"allocrunner/interfaces", "cmd/taskapi/internal/client"},
+	"cmd/taskapi/internal/top":       {"allocrunner/interfaces", "cmd/taskapi/internal/client", "cmd/taskapi/internal/output"},
 	"cmd/taskapi/bench":              {"cmd/taskapi/bench/internal/load"},
 }
 

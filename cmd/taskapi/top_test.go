@@ -13,6 +13,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner"
 	"taskapi/allocrunner/datadir"
 	"taskapi/cmd/taskapi/internal/client"
 	"taskapi/cmd/taskapi/internal/top"
@@ -258,7 +259,7 @@ func TestTopNeedsATerminal(t *testing.T) {
 	}
 }
 
-// TestTopFollowsOutput across the ends of the operator's tokens, and the death of the taskapi: nothing is lost, nothing comes twice.
+// TestTopFollowsOutput across the death of the taskapi: nothing is lost, nothing comes twice.
 func TestTopFollowsOutput(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
@@ -267,7 +268,8 @@ func TestTopFollowsOutput(t *testing.T) {
 	until(t, p, "all run", func() bool {
 		return written(filepath.Join(datadir.Dir(dir).Alloc(testAllocID), "idle", "local", "runs"))
 	})
-	sdk := top.NewSDK(client.New(datadir.Dir(dir), testAllocID), testAllocID)
+	files := allocrunner.Files(datadir.Dir(dir).Alloc(testAllocID), &api.TaskGroup{})
+	sdk := top.NewSDK(client.New(datadir.Dir(dir), testAllocID), testAllocID, files)
 	defer sdk.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*deadline)
 	defer cancel()

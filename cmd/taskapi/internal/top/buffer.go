@@ -18,8 +18,8 @@ const (
 	trimmedChunks = 8       // a share of the lines goes at once, so that the slice is not moved for each
 )
 
-// buffer holds the latest lines of a text, made safe for the terminal, within maxLines and maxBytes. Lines are numbered from the first one that
-// ever was, so that a number stays that of its line while older ones are dropped.
+// buffer holds the latest lines of a text, made safe for the terminal, within maxLines and maxBytes. Lines are
+// numbered from the first one that ever was, so that a number stays that of its line while older ones are dropped.
 type buffer struct {
 	clean cleaner
 	lines []string
@@ -35,7 +35,8 @@ type buffer struct {
 	matches []int // numbers of the lines that have it
 }
 
-// write adds text as a task wrote it. A carriage return ends a line, too: a terminal would write over what stands before it.
+// write adds text as a task wrote it. A carriage return ends a line, too: a terminal would write over what stands
+// before it.
 func (b *buffer) write(text []byte) {
 	for len(text) > 0 {
 		i := bytes.IndexAny(text, "\r\n")

@@ -14,9 +14,9 @@ const (
 	maxMarks = 2 // combining characters after one another: more of them climb over the lines above
 )
 
-// cleaner makes text that a task wrote safe for the terminal: what it returns has no control characters, so that no escape sequence
-// reaches the terminal, and each of its characters has a width. Control characters are shown as ^X, other invisible ones as <hex>, so that nothing
-// hides; colours are removed.
+// cleaner makes text that a task wrote safe for the terminal: what it returns has no control characters, so that no
+// escape sequence reaches the terminal, and each of its characters has a width. Control characters are shown as ^X,
+// other invisible ones as <hex>, so that nothing hides; colours are removed.
 type cleaner struct {
 	ascii bool // the terminal shows nothing else: other characters become question marks
 }
@@ -92,7 +92,8 @@ func plain(text []byte) bool {
 	return true
 }
 
-// colour returns the length of the sequence at the beginning of text that sets colours and the like (SGR), 0 for anything else.
+// colour returns the length of the sequence at the beginning of text that sets colours and the like (SGR), 0 for
+// anything else.
 func colour(text []byte) int {
 	if len(text) < 3 || text[0] != 0x1b || text[1] != '[' {
 		return 0

@@ -110,10 +110,10 @@ func TestBufferIsBounded(t *testing.T) {
 		t.Errorf("%d bytes are held of a line", cap(b.open))
 	}
 	b.search("99")
-	for i := range 10 * maxLines {
+	for i := range 2 * maxLines {
 		b.write(fmt.Appendf(nil, "line %d\n", i))
 	}
-	if len(b.lines) > maxLines || b.lines[len(b.lines)-1] != fmt.Sprintf("line %d", 10*maxLines-1) {
+	if len(b.lines) > maxLines || b.lines[len(b.lines)-1] != fmt.Sprintf("line %d", 2*maxLines-1) {
 		t.Errorf("%d lines are held, the last one %q", len(b.lines), b.lines[len(b.lines)-1])
 	}
 	for _, match := range b.matches {
@@ -121,7 +121,7 @@ func TestBufferIsBounded(t *testing.T) {
 			t.Fatalf("line %d is no match", match)
 		}
 	}
-	for range 4 * maxBytes / len(long) * 300 {
+	for range 2 * maxBytes / maxLineBytes {
 		b.write(long[:maxLineBytes-1])
 		b.write([]byte("\n"))
 	}

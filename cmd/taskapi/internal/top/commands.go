@@ -8,7 +8,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// How often things are looked at. After a look that took long the pause is longer, so that neither side is busy with it.
+// How often things are looked at. After a look that took long the pause is longer, so that neither side is busy
+// with it.
 const (
 	clockPause  = time.Second
 	allocPause  = 200 * time.Millisecond // between two versions of the allocation

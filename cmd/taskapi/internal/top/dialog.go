@@ -7,97 +7,67 @@ import (
 	tea "charm.land/bubbletea/v2"
 )
 
-// dialog is a line at the bottom of the screen that takes the keys until it is answered.
-type dialog interface {
-	// key takes a key. It returns what the answer does, and whether there is one.
-	key(m *Model, msg tea.KeyPressMsg) (answer tea.Cmd, done bool)
-	// line returns the question and the answer so far.
-	line() (ask, answer string)
+// dialog is a line at the bottom of the screen that takes the keys until it is answered: a question before what
+// can't be undone, to which only y says yes, or a prompt for a line of text, which Enter gives and Esc leaves.
+type dialog struct {
+	ask  string
+	yes  func(*Model) tea.Cmd                // what a question is about; nil for a prompt
+	text string                              // of a prompt: offered, or typed so far
+	done func(m *Model, text string) tea.Cmd // what a prompt is about
+
+	typed bool // text is typed; before that, the first key replaces what was offered
 }
 
-var (
-	_ dialog = (*question)(nil)
-	_ dialog = (*prompt)(nil)
-)
-
-// question stands before what can't be undone. Only y says yes.
-type question struct {
-	ask string
-	yes func(*Model) tea.Cmd
-}
-
-func (q *question) key(m *Model, msg tea.KeyPressMsg) (tea.Cmd, bool) {
-	if s := msg.String(); s == "y" || s == "Y" {
-		return q.yes(m), true
-	}
-	m.say("not done", false)
-	return nil, true
-}
-
-func (q *question) line() (ask, answer string) { return q.ask + " y/N ", "" }
-
-// maxAnswer is how long an answer may become, in bytes.
+// maxAnswer is how long a text may become, in bytes.
 const maxAnswer = 512
 
-// prompt takes a line of text. Enter gives it, Esc gives nothing.
-type prompt struct {
-	ask   string
-	text  string
-	typed bool // a first key replaces the text that was offered
-	done  func(m *Model, text string) tea.Cmd
-}
-
-func (p *prompt) key(m *Model, msg tea.KeyPressMsg) (tea.Cmd, bool) {
-	switch s := msg.String(); s {
-	case "enter":
-		return p.done(m, p.text), true
-	case "esc":
-		return nil, true
-	case "backspace", "ctrl+h":
-		if p.text == "" {
-			return nil, true
+// answer gives a key to the dialog.
+func (m *Model) answer(msg tea.KeyPressMsg) tea.Cmd {
+	d, key := m.dialog, msg.String()
+	switch {
+	case d.yes != nil:
+		m.dialog = nil
+		if key == "y" || key == "Y" {
+			return d.yes(m)
 		}
-		_, size := utf8.DecodeLastRuneInString(p.text)
-		p.text = p.text[:len(p.text)-size]
-		p.typed = true
-	case "ctrl+u", "ctrl+w":
-		p.text, p.typed = "", true
+		m.say("not done", false)
+	case key == "enter":
+		m.dialog = nil
+		return d.done(m, d.text)
+	case key == "esc":
+		m.dialog = nil
+	case key == "backspace", key == "ctrl+h":
+		if d.text == "" {
+			m.dialog = nil
+		}
+		_, size := utf8.DecodeLastRuneInString(d.text)
+		d.text, d.typed = d.text[:len(d.text)-size], true
+	case key == "ctrl+u", key == "ctrl+w":
+		d.text, d.typed = "", true
 	default:
-		p.add(msg.Text)
+		d.add(msg.Text)
 	}
-	return nil, false
+	return nil
 }
 
 // add adds typed or pasted text: what can be shown of it, and fits.
-func (p *prompt) add(text string) {
+func (d *dialog) add(text string) {
 	for _, r := range text {
 		if !unicode.IsPrint(r) {
 			continue
 		}
-		if !p.typed {
-			p.text, p.typed = "", true
+		if !d.typed {
+			d.text, d.typed = "", true
 		}
-		if len(p.text)+utf8.RuneLen(r) <= maxAnswer {
-			p.text += string(r)
+		if len(d.text)+utf8.RuneLen(r) <= maxAnswer {
+			d.text += string(r)
 		}
 	}
-}
-
-func (p *prompt) line() (ask, answer string) { return p.ask, p.text }
-
-// answer gives a key to the dialog.
-func (m *Model) answer(msg tea.KeyPressMsg) tea.Cmd {
-	asked := m.dialog
-	answer, done := asked.key(m, msg)
-	if done && m.dialog == asked {
-		m.dialog = nil
-	}
-	return answer
 }
 
 // paste gives text to a prompt. It is never taken for keys, nor for the answer to a question.
 func (m *Model) paste(text string) {
-	if p, ok := m.dialog.(*prompt); ok {
-		p.add(text)
+	if m.dialog != nil && m.dialog.yes == nil {
+		m.dialog.add(text)
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	tea "charm.land/bubbletea/v2"
+
+	"taskapi/cmd/taskapi/internal/output"
 )
 
 // binding is what keys do.
@@ -199,7 +201,7 @@ func (m *Model) back() tea.Cmd {
 
 func (m *Model) askSearch() tea.Cmd {
 	p := m.shown()
-	m.dialog = &prompt{ask: "/", done: func(m *Model, query string) tea.Cmd {
+	m.dialog = &dialog{ask: "/", done: func(m *Model, query string) tea.Cmd {
 		if query != "" && !p.search(query) {
 			m.say("no match for "+query, true)
 		}
@@ -209,7 +211,7 @@ func (m *Model) askSearch() tea.Cmd {
 }
 
 func (m *Model) askTask() tea.Cmd {
-	m.dialog = &prompt{ask: "Task: ", done: func(m *Model, name string) tea.Cmd {
+	m.dialog = &dialog{ask: "Task: ", done: func(m *Model, name string) tea.Cmd {
 		row := slices.IndexFunc(m.tasks, func(t task) bool { return t.name == name })
 		if row < 0 {
 			row = slices.IndexFunc(m.tasks, func(t task) bool { return strings.Contains(t.name, name) })
@@ -222,8 +224,8 @@ func (m *Model) askTask() tea.Cmd {
 	return nil
 }
 
-// onRunning asks something of the chosen task, if a taskapi can be asked to do it.
-func (m *Model) onRunning(dialog func(task string) dialog) tea.Cmd {
+// onRunning asks something about the chosen task, if a taskapi can be asked to do it.
+func (m *Model) onRunning(ask func(task string) *dialog) tea.Cmd {
 	switch {
 	case m.presence == ended:
 		m.say("the allocation has ended", true)
@@ -232,41 +234,45 @@ func (m *Model) onRunning(dialog func(task string) dialog) tea.Cmd {
 	case m.chosen == "":
 		m.say("there is no task", true)
 	default:
-		m.dialog = dialog(m.chosen)
+		m.dialog = ask(m.chosen)
 	}
 	return nil
 }
 
 func (m *Model) askRestart() tea.Cmd {
-	return m.onRunning(func(task string) dialog {
-		return &question{ask: "Restart task " + m.clean().text(task) + "?", yes: func(m *Model) tea.Cmd {
+	return m.onRunning(func(task string) *dialog {
+		return &dialog{ask: "Restart task " + m.clean().text(task) + "?", yes: func(m *Model) tea.Cmd {
 			return m.begin("restart task "+task, m.Controller.Restart, task)
 		}}
 	})
 }
 
 func (m *Model) askRestartAll() tea.Cmd {
-	return m.onRunning(func(string) dialog {
-		return &question{ask: "Restart all tasks that run?", yes: func(m *Model) tea.Cmd {
+	return m.onRunning(func(string) *dialog {
+		return &dialog{ask: "Restart all tasks that run?", yes: func(m *Model) tea.Cmd {
 			return m.begin("restart all tasks", m.Controller.Restart, "")
 		}}
 	})
 }
 
 func (m *Model) askStop() tea.Cmd {
-	return m.onRunning(func(string) dialog {
-		n := len(m.tasks)
-		return &question{ask: fmt.Sprintf("Stop allocation %s with %d %s? It can't be started again.", shortID(m.ID), n, plural(n, "task", "tasks")),
-			yes: func(m *Model) tea.Cmd {
-				m.say("stopping the allocation", false)
-				return m.act("stop the allocation", m.Controller.Stop)
-			}}
+	return m.onRunning(func(string) *dialog {
+		tasks := "1 task"
+		if n := len(m.tasks); n != 1 {
+			tasks = fmt.Sprintf("%d tasks", n)
+		}
+		ask := fmt.Sprintf("Stop allocation %s with %s? It can't be started again.", output.ShortID(m.ID), tasks)
+		return &dialog{ask: ask, yes: func(m *Model) tea.Cmd {
+			m.say("stopping the allocation", false)
+			return m.act("stop the allocation", m.Controller.Stop)
+		}}
 	})
 }
 
 func (m *Model) askSignal() tea.Cmd {
-	return m.onRunning(func(task string) dialog {
-		return &prompt{ask: "Signal to task " + m.clean().text(task) + ": ", text: "SIGHUP", done: func(m *Model, signal string) tea.Cmd {
+	return m.onRunning(func(task string) *dialog {
+		ask := "Signal to task " + m.clean().text(task) + ": "
+		return &dialog{ask: ask, text: "SIGHUP", done: func(m *Model, signal string) tea.Cmd {
 			if signal == "" {
 				return nil
 			}
@@ -279,8 +285,9 @@ func (m *Model) askSignal() tea.Cmd {
 }
 
 func (m *Model) askCommand() tea.Cmd {
-	return m.onRunning(func(task string) dialog {
-		return &prompt{ask: "Run in task " + m.clean().text(task) + ": ", text: "/bin/sh", done: func(m *Model, line string) tea.Cmd {
+	return m.onRunning(func(task string) *dialog {
+		ask := "Run in task " + m.clean().text(task) + ": "
+		return &dialog{ask: ask, text: "/bin/sh", done: func(m *Model, line string) tea.Cmd {
 			if line == "" {
 				return nil
 			}

@@ -11,8 +11,8 @@ type layout struct {
 	footer  int
 }
 
-// layoutOf shares the rows of a screen out. Where there are few, the parts go one by one: what is left is the title and, from two rows on, the
-// last line, where questions are.
+// layoutOf shares the rows of a screen out. Where there are few, the parts go one by one: what is left is the title
+// and, from two rows on, the last line, where questions are.
 func layoutOf(rows, tasks int, zoomed bool) (l layout) {
 	take := func(part *int, want, keep int) { // keep is how many rows must remain
 		n := max(min(want, rows-keep), 0)

@@ -22,7 +22,8 @@ const (
 	ended // nothing of the allocation runs any more
 )
 
-// Model is the screen: what it shows of an allocation, and what its keys do. It is a bubbletea model, changed by messages alone.
+// Model is the screen: what it shows of an allocation, and what its keys do. It is a bubbletea model, changed by
+// messages alone.
 type Model struct {
 	Config
 	work *work
@@ -56,7 +57,7 @@ type Model struct {
 	leave  context.CancelFunc
 
 	lent   atomic.Bool // a command has the terminal
-	dialog dialog      // nil for none
+	dialog *dialog     // nil for none
 	help   bool
 	notice notice
 	failed error // why it ends by itself
@@ -217,11 +218,10 @@ func (m *Model) outputOpened(o openedMsg) tea.Cmd {
 	switch {
 	case o.choice != m.choice:
 		return nil
-	case o.err != nil && m.lost(o.err):
+	case o.err != nil:
+		m.output().note = m.clean().text(o.err.Error())
 		m.leave()
 		return m.open(awayPause)
-	case o.err != nil:
-		return nil
 	}
 	m.output().note = ""
 	return m.readOutput(o.choice, o.output, 0)
@@ -232,10 +232,12 @@ func (m *Model) outputRead(o outputMsg) tea.Cmd {
 	switch {
 	case o.choice != m.choice:
 		return nil
-	case o.err != nil && m.lost(o.err):
-		return m.readOutput(o.choice, o.output, awayPause)
-	case o.err != nil:
+	case errors.Is(o.err, io.EOF):
+		m.output().note = "removed"
 		return nil
+	case o.err != nil:
+		m.output().note = m.clean().text(o.err.Error())
+		return m.readOutput(o.choice, o.output, awayPause)
 	}
 	m.output().note = ""
 	if o.chunk.Gap {
@@ -243,20 +245,6 @@ func (m *Model) outputRead(o outputMsg) tea.Cmd {
 	}
 	m.output().text.write(o.chunk.Text)
 	return m.readOutput(o.choice, o.output, outputPause)
-}
-
-// lost says why there is no more output. It reports whether another attempt may help.
-func (m *Model) lost(err error) bool {
-	switch {
-	case errors.Is(err, ErrUnavailable):
-		m.output().note = "the output is not available from this taskapi"
-	case m.presence == ended, errors.Is(err, io.EOF):
-		m.output().note = "ended; 'taskapi logs' prints it"
-	default:
-		m.output().note = m.clean().text(err.Error())
-		return true
-	}
-	return false
 }
 
 // acted says what became of an action.

@@ -2,19 +2,18 @@ package top
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/datadir"
+	"taskapi/allocrunner/interfaces"
 	"taskapi/cmd/taskapi/internal/client"
 	"taskapi/internal/privatefile"
 )
@@ -41,100 +40,94 @@ func serve(t *testing.T, handler http.HandlerFunc) *SDK {
 	s := &http.Server{Handler: handler}
 	done := make(chan struct{})
 	go func() { defer close(done); _ = s.Serve(l) }() // until Close
-	sdk := NewSDK(client.New(dir, id), id)
+	sdk := NewSDK(client.New(dir, id), id, nil)
 	t.Cleanup(func() { s.Close(); <-done; sdk.Close() })
 	return sdk
 }
 
-// part is a part of an output as a frame: text that ends at an offset of a log file.
-func part(file int, end int64, text string) *api.StreamFrame {
-	return &api.StreamFrame{File: fmt.Sprintf("alloc/logs/server.stdout.%d", file), Offset: end, Data: []byte(text)}
+// logs are the output of one task: parts, which are followed by an end.
+type logs struct {
+	interfaces.Files
+	parts  [][]byte
+	opened int
+	closed chan struct{}
 }
 
-// TestOutputGoesOn after the last byte, whatever of it the next connection begins with, and says when something is missing.
-func TestOutputGoesOn(t *testing.T) {
-	first := []*api.StreamFrame{part(0, 10, "0123456789"), {}, part(1, 5, "abcde")}
-	for name, tc := range map[string]struct {
-		next []*api.StreamFrame
-		want string
-		gap  bool
-	}{
-		"the same and more":      {[]*api.StreamFrame{part(0, 10, "56789"), part(1, 8, "abcdefgh")}, "0123456789abcdefgh", false},
-		"in the middle":          {[]*api.StreamFrame{part(1, 4, "bcd"), part(1, 7, "efg")}, "0123456789abcdefg", false},
-		"right after it":         {[]*api.StreamFrame{part(1, 7, "fg")}, "0123456789abcdefg", false},
-		"the next file":          {[]*api.StreamFrame{part(1, 5, "e"), part(2, 2, "xy")}, "0123456789abcdexy", false},
-		"the next file alone":    {[]*api.StreamFrame{part(2, 2, "xy")}, "0123456789abcdexy", false},
-		"later in the same file": {[]*api.StreamFrame{part(1, 9, "hi")}, "0123456789abcdehi", true},
-		"later in the next file": {[]*api.StreamFrame{part(2, 4, "zz")}, "0123456789abcdezz", true},
-		"two files later":        {[]*api.StreamFrame{part(3, 2, "zz")}, "0123456789abcdezz", true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			var queries []string
-			sdk := serve(t, func(w http.ResponseWriter, r *http.Request) {
-				frames := first
-				if queries = append(queries, r.URL.Query().Encode()); len(queries) > 1 {
-					frames = tc.next
-				}
-				for _, frame := range frames {
-					_ = json.NewEncoder(w).Encode(frame)
-				}
-				if w.(http.Flusher).Flush(); len(queries) > 1 {
-					<-r.Context().Done()
-				}
-			})
-			ctx, cancel := context.WithCancel(t.Context())
-			output, err := sdk.Output(ctx, "server", stdout)
-			if err != nil {
-				t.Fatal(err)
-			}
-			text, gap := "", false
-			for len(text) < len(tc.want) {
-				chunk, err := output.Next()
-				if err != nil {
-					t.Fatal(err)
-				}
-				text, gap = text+string(chunk.Text), gap || chunk.Gap
-			}
-			if text != tc.want || gap != tc.gap {
-				t.Errorf("got %q, something missing: %t; want %q, %t", text, gap, tc.want, tc.gap)
-			}
-			cancel()
-			if _, err := output.Next(); !errors.Is(err, context.Canceled) {
-				t.Errorf("after its end: %v", err)
-			}
-			if want := "follow=true&offset=65536&origin=end&task=server&type=stdout"; queries[0] != want {
-				t.Errorf("asked for %s, want %s", queries[0], want)
-			}
-		})
+func (l *logs) Logs(task, kind string, span interfaces.Span) (interfaces.Frames, error) {
+	want := interfaces.Span{FromEnd: true, Offset: tailBytes, Follow: true, Await: true}
+	if task != "server" || kind != stdout || span != want {
+		return nil, fmt.Errorf("%s of %s from %+v", kind, task, span)
 	}
+	l.opened++
+	return &logFrames{logs: l, end: l.opened > 1}, nil
 }
 
-// TestOutputKeepsUp: of more than can be shown, for long, the reader gets the latest, and hears that something is missing.
-func TestOutputKeepsUp(t *testing.T) {
-	sdk := serve(t, func(w http.ResponseWriter, r *http.Request) {
-		_ = json.NewEncoder(w).Encode(part(7, 1<<40, "the end"))
-		w.(http.Flusher).Flush()
-		<-r.Context().Done()
-	})
+type logFrames struct {
+	*logs
+	end bool // opened again: only the last part is there
+}
+
+func (l *logFrames) Next(ctx context.Context) (*api.StreamFrame, error) {
+	if l.end && len(l.parts) > 1 {
+		l.parts = l.parts[len(l.parts)-1:]
+	}
+	if len(l.parts) == 0 {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	part := l.parts[0]
+	l.parts = l.parts[1:]
+	return &api.StreamFrame{Data: part}, nil
+}
+
+func (l *logFrames) Close() error {
+	l.closed <- struct{}{}
+	return nil
+}
+
+// TestOutputIsWhatIsThere in one part, then waits for more, and is closed with its context.
+func TestOutputIsWhatIsThere(t *testing.T) {
+	l := &logs{parts: [][]byte{[]byte("one "), []byte("two")}, closed: make(chan struct{}, 1)}
 	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	line := strings.Repeat("x", 32<<10)
-	frames := make(chan *api.StreamFrame, 2*maxBehind*chunkBytes/len(line))
-	for i := range cap(frames) { // more than it reads
-		frames <- part(0, int64(i+1)*int64(len(line)), line)
+	output, err := NewSDK(nil, "", l).Output(ctx, "server", stdout)
+	if err != nil {
+		t.Fatal(err)
 	}
-	output := &sdkOutput{sdk: sdk, context: ctx, task: "server", stream: stdout, frames: frames, leave: func() {}}
+	if chunk, err := output.Next(); err != nil || string(chunk.Text) != "one two" || chunk.Gap {
+		t.Errorf("got %q, something missing: %t, %v", chunk.Text, chunk.Gap, err)
+	}
+	cancel()
+	if _, err := output.Next(); !errors.Is(err, context.Canceled) {
+		t.Errorf("after its end: %v", err)
+	}
+	<-l.closed
+}
+
+// TestOutputKeepsUp: of more than can be shown, for long, the reader gets the latest, and hears that something is
+// missing.
+func TestOutputKeepsUp(t *testing.T) {
+	l := &logs{closed: make(chan struct{}, 2)}
+	for range 2 * maxBehind { // more than it reads
+		l.parts = append(l.parts, make([]byte, chunkBytes))
+	}
+	l.parts = append(l.parts, []byte("the end"))
+	ctx, cancel := context.WithCancel(t.Context())
+	output, err := NewSDK(nil, "", l).Output(ctx, "server", stdout)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for parts := range maxBehind {
 		chunk, err := output.Next()
 		if err != nil || len(chunk.Text) != chunkBytes || chunk.Gap {
 			t.Fatalf("part %d has %d bytes, %v, something missing: %t", parts, len(chunk.Text), err, chunk.Gap)
 		}
 	}
-	chunk, err := output.Next()
-	if err != nil || string(chunk.Text) != "the end" || !chunk.Gap {
+	if chunk, err := output.Next(); err != nil || string(chunk.Text) != "the end" || !chunk.Gap {
 		t.Errorf("%d bytes, %v, something missing: %t; want the end", len(chunk.Text), err, chunk.Gap)
 	}
+	cancel()
+	<-l.closed // the one that was too slow
+	<-l.closed
 }
 
 // TestUnavailable tells what a taskapi does not offer from what it can't do now.
@@ -152,8 +145,7 @@ func TestUnavailable(t *testing.T) {
 		sdk := serve(t, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, body, tc.status) })
 		_, statsErr := sdk.Stats(t.Context())
 		_, checksErr := sdk.Checks(t.Context())
-		_, outputErr := sdk.Output(t.Context(), "server", stdout)
-		for _, err := range []error{statsErr, checksErr, outputErr, sdk.Restart(t.Context(), "server"), sdk.Signal(t.Context(), "server", "SIGHUP")} {
+		for _, err := range []error{statsErr, checksErr, sdk.Restart(t.Context(), "server"), sdk.Signal(t.Context(), "server", "SIGHUP")} {
 			if err == nil || errors.Is(err, ErrUnavailable) != tc.unavailable || !tc.unavailable && err.Error() != body {
 				t.Errorf("%d %s: %v", tc.status, body, err)
 			}

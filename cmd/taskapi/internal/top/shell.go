@@ -17,8 +17,8 @@ import (
 // commandEnd is how long a command has to end when the screen is ended.
 const commandEnd = 3 * time.Second
 
-// lentTerminal runs a command that has the terminal for its time. What it has written stays in sight until Enter is pressed, unless it was a
-// shell and ended well.
+// lentTerminal runs a command that has the terminal for its time. What it has written stays in sight until Enter is
+// pressed, unless it was a shell and ended well.
 type lentTerminal struct {
 	cmd    *exec.Cmd
 	line   string

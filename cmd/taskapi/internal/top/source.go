@@ -28,15 +28,15 @@ type Reader interface {
 	Checks(ctx context.Context) (api.AllocCheckStatuses, error)
 	// Stats returns what the tasks use.
 	Stats(ctx context.Context) (*api.AllocResourceUsage, error)
-	// Output opens the end of what a task has written, and all that it writes from now on. stream is stdout or stderr. It is closed when ctx
-	// ends.
+	// Output opens the end of what a task has written, and all that it writes from now on, also while no taskapi
+	// answers. stream is stdout or stderr. The output is closed when ctx ends.
 	Output(ctx context.Context, task, stream string) (Output, error)
 }
 
 // Output is what a task writes.
 type Output interface {
-	// Next returns what has been written since the last call; it waits for something. Errors: io.EOF when nothing will follow, ctx's, and those
-	// of a Reader, after which the next call goes on where this one was.
+	// Next returns what has been written since the last call; it waits for something. Errors: io.EOF when the
+	// output is removed, ctx's, and those of the files, after which the next call goes on where this one was.
 	Next() (Chunk, error)
 }
 

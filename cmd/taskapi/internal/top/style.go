@@ -2,7 +2,8 @@ package top
 
 import "github.com/charmbracelet/x/ansi"
 
-// style is how a part of the screen is shown. Without colours the marks that matter stay: reverse and bold are no colours.
+// style is how a part of the screen is shown. Without colours the marks that matter stay: reverse and bold are no
+// colours.
 type style int
 
 const (

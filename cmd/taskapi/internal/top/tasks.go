@@ -151,31 +151,3 @@ func percent(share float64) string {
 	}
 	return fmt.Sprintf("%.0f%%", min(share, 999999))
 }
-
-// size shows a number of bytes in at most nine characters.
-func size(bytes uint64) string {
-	if bytes < 1<<10 {
-		return fmt.Sprintf("%d B", bytes)
-	}
-	value, unit := float64(bytes)/(1<<10), 0
-	for value >= 1023.95 && unit < len(sizeUnits)-1 {
-		value, unit = value/(1<<10), unit+1
-	}
-	return fmt.Sprintf("%.1f %ciB", value, sizeUnits[unit])
-}
-
-const sizeUnits = "KMGTPE"
-
-// age shows a duration by its two greatest units.
-func age(d time.Duration) string {
-	s := int(d / time.Second)
-	switch {
-	case s < 60:
-		return fmt.Sprintf("%ds", s)
-	case s < 60*60:
-		return fmt.Sprintf("%dm%02ds", s/60, s%60)
-	case s < 24*60*60:
-		return fmt.Sprintf("%dh%02dm", s/3600, s/60%60)
-	}
-	return fmt.Sprintf("%dd%02dh", s/86400, s/3600%24)
-}

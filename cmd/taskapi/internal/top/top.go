@@ -1,6 +1,7 @@
-// Package top is the live view of an allocation for a terminal: a screen that is changed by messages alone, what it reads and does through two
-// small interfaces, and both on Nomad's SDK. It promises that nothing a task has written or is named reaches the terminal as anything but
-// text, that memory and processor time are bounded whatever the tasks write, and that the terminal is left as it was found.
+// Package top is the live view of an allocation for a terminal: a screen that is changed by messages alone, what it
+// reads and does through two small interfaces, and both on Nomad's SDK. It promises that nothing a task has written
+// or is named reaches the terminal as anything but text, that memory and processor time are bounded whatever the
+// tasks write, and that the terminal is left as it was found.
 package top
 
 import (
@@ -15,11 +16,12 @@ import (
 	"github.com/charmbracelet/colorprofile"
 )
 
-// framesPerSecond is how often the screen is drawn at most: a terminal over ssh takes no more, and an idle screen costs by it.
+// framesPerSecond is how often the screen is drawn at most: a terminal over ssh takes no more, and an idle screen
+// costs by it.
 const framesPerSecond = 15
 
-// Run shows the screen until its user leaves it, SIGINT, SIGTERM or SIGHUP ends it, or ctx ends. Errors: those of a terminal that can't be
-// used or has gone away.
+// Run shows the screen until its user leaves it, SIGINT, SIGTERM or SIGHUP ends it, or ctx ends. Errors: those of a
+// terminal that can't be used or has gone away.
 func Run(ctx context.Context, c Config) error {
 	w := newWork(ctx)
 	defer w.Close()
@@ -47,8 +49,8 @@ func Run(ctx context.Context, c Config) error {
 	return nil
 }
 
-// endedBySignal returns a context that the first signal ends; a second one ends the process, when the terminal takes no output any more. While a
-// command has the terminal, an interrupt from the keyboard is for that alone.
+// endedBySignal returns a context that the first signal ends; a second one ends the process, when the terminal
+// takes no output any more. While a command has the terminal, an interrupt from the keyboard is for that alone.
 func endedBySignal(ctx context.Context, m *Model) (ended context.Context, release func()) {
 	ended, cancel := context.WithCancel(ctx)
 	signals := make(chan os.Signal, 1)

@@ -216,7 +216,8 @@ func keyOf(name string) tea.KeyPressMsg {
 	return tea.KeyPressMsg{Code: []rune(name)[0], Text: name}
 }
 
-// rows returns the screen as text, without styles and the spaces at the ends of rows, and checks that it fits the terminal.
+// rows returns the screen as text, without styles and the spaces at the ends of rows, and checks that it fits the
+// terminal.
 func (s *screen) rows() []string {
 	s.t.Helper()
 	painted := s.View().Content

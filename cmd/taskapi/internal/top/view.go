@@ -7,6 +7,8 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 	"github.com/charmbracelet/x/ansi"
+
+	"taskapi/cmd/taskapi/internal/output"
 )
 
 // View returns the screen as bubbletea draws it.
@@ -14,8 +16,7 @@ func (m *Model) View() tea.View {
 	v := tea.NewView(m.screen())
 	v.AltScreen = true
 	if m.dialog != nil && m.height > 1 {
-		ask, answer := m.dialog.line()
-		at := ansi.StringWidthWc(ask) + ansi.StringWidthWc(answer)
+		at := ansi.StringWidthWc(m.question() + m.dialog.text)
 		v.Cursor = tea.NewCursor(min(at, m.width-1), m.height-1)
 	}
 	return v
@@ -62,7 +63,7 @@ func (m *Model) titleRow() string {
 		}
 		left += fmt.Sprintf(" %s/%s", m.clean().text(m.alloc.JobID), m.clean().text(m.alloc.TaskGroup))
 	}
-	left += "  " + shortID(m.ID)
+	left += "  " + output.ShortID(m.ID)
 	right, mark := m.status()
 	right += "  " + m.now.Format("15:04:05") + " "
 	left = ansi.TruncateWc(left, max(m.width-len(right)-1, 0), "~")
@@ -74,7 +75,7 @@ const wideTitle = 60
 
 // status returns the allocation's status in a few words, and how they are shown.
 func (m *Model) status() (words string, mark style) {
-	since := age(m.now.Sub(m.since))
+	since := output.Duration(m.now.Sub(m.since))
 	switch m.presence {
 	case connecting:
 		return "connecting", barStyle
@@ -123,7 +124,7 @@ func (m *Model) summaryRow() string {
 	cpu, memory := "-", "-"
 	if m.usage != nil && m.usage.ResourceUsage != nil {
 		share, bytes := usageOf(m.usage.ResourceUsage)
-		cpu, memory = percent(share), size(bytes)
+		cpu, memory = percent(share), output.Bytes(bytes)
 	}
 	text := fmt.Sprintf(" CPU %s  memory %s  tasks %d of %d running", cpu, memory, runs, len(m.tasks))
 	if checks > 0 {
@@ -147,7 +148,7 @@ var columns = []column{
 		if t.cpu < 0 {
 			return "-"
 		}
-		return size(t.memory)
+		return output.Bytes(t.memory)
 	}},
 	{"RESTARTS", 8, func(t task) string { return fmt.Sprint(t.restarts) }},
 	{"HEALTH", 7, func(t task) string {
@@ -160,7 +161,7 @@ var columns = []column{
 		if t.up == 0 {
 			return "-"
 		}
-		return age(t.up)
+		return output.Duration(t.up)
 	}},
 }
 
@@ -301,11 +302,19 @@ func (m *Model) highlight(line, query string, current bool) string {
 	return out.String() + line
 }
 
+// question returns what the dialog asks.
+func (m *Model) question() string {
+	if m.dialog.yes != nil {
+		return m.dialog.ask + " y/N "
+	}
+	return m.dialog.ask
+}
+
 // footerRow shows the question, else what there is to say, else the most useful keys.
 func (m *Model) footerRow() string {
 	switch {
 	case m.dialog != nil:
-		ask, answer := m.dialog.line()
+		ask, answer := m.question(), m.dialog.text
 		if over := ansi.StringWidthWc(ask+answer) + 1 - m.width; over > 0 { // its end is what is typed
 			answer = ansi.TruncateLeftWc(answer, min(over, ansi.StringWidthWc(answer)), "")
 		}
@@ -373,17 +382,4 @@ func aligned(text string, wide int) string {
 // pad fills a text up with spaces.
 func pad(text string, width int) string {
 	return text + strings.Repeat(" ", max(width-ansi.StringWidthWc(text), 0))
-}
-
-// shortID is an ID as it is usually shown.
-func shortID(id string) string {
-	short, _, _ := strings.Cut(id, "-")
-	return short
-}
-
-func plural(n int, one, many string) string {
-	if n == 1 {
-		return one
-	}
-	return many
 }

@@ -9,8 +9,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/hashicorp/nomad/api"
 	"github.com/spf13/cobra"
 
+	"taskapi/allocrunner"
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/cmd/taskapi/internal/output"
 	"taskapi/cmd/taskapi/internal/top"
@@ -35,10 +37,12 @@ Exit code: 0 when it was ended, also by a signal; 1 when the terminal can't be u
 			return err
 		},
 	}, func(ctx context.Context, found base.Target) error {
-		sdk := top.NewSDK(found.Client(), found.ID)
+		files := allocrunner.Files(found.Layout.Alloc(found.ID), &api.TaskGroup{}) // of which logs alone are read
+		sdk := top.NewSDK(found.Client(), found.ID, files)
 		defer sdk.Close()
 		return top.Run(ctx, top.Config{
-			ID: found.ID, Reader: sdk, Controller: sdk, Shell: top.ShellOf(string(found.Layout.Dir), found.ID), Terminal: terminal, Now: time.Now(),
+			ID: found.ID, Reader: sdk, Controller: sdk, Shell: top.ShellOf(string(found.Layout.Dir), found.ID),
+			Terminal: terminal, Now: time.Now(),
 		})
 	})
 }
