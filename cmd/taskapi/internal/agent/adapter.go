@@ -13,7 +13,7 @@ import (
 // allocAdapter is a runner as the API serves it: a stop, a kill and a removal are the agent's business.
 type allocAdapter struct {
 	interfaces.AllocRunner
-	control  control
+	control  *Agent
 	audience *audience
 	events   Events
 	logger   *slog.Logger

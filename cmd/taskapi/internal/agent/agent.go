@@ -16,6 +16,7 @@ import (
 
 	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/consul"
+	"taskapi/allocrunner/datadir"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/jobspec/jobdiff"
 	"taskapi/cmd/taskapi/internal/linewriter"
@@ -39,14 +40,6 @@ func invalid(err error) error {
 
 // ErrReported: the allocation failed, and an event has said why.
 var ErrReported = errors.New("the allocation failed")
-
-// Paths are where an allocation's files are.
-type Paths struct {
-	Alloc                         string // the allocation's directory
-	OperatorSocket, OperatorToken string
-	OperatorSecrets               string // the directory of the operator's secrets, which stand for tokens
-	TaskSocket                    func(task string) string
-}
 
 // Lock is an allocation's directory while no other process has it.
 type Lock interface {
@@ -86,15 +79,13 @@ type Events interface {
 type Config struct {
 	Settings Settings
 	Factory  interfaces.Factory // makes the runner of the allocation
-	Paths    Paths
+	Dir      datadir.Dir
+	ID       string // of the allocation
 	Lock     Lock
 	Keyring  func() (*identity.Keyring, error) // opens the ring that signs identities
 	// Revocations opens the list of what is refused before it expires; longest is how long the agent's tokens may live. Nil for none.
-	Revocations func(longest time.Duration) (*revocation.List, error)
-	Cluster     cluster.Store // what allocations have in common; opened by its first use; its maker closes it
-	DataDir     string        // the data directory, by which its services in Consul are known
-	// Lives reports whether another allocation of the data directory is not over: its services in Consul are not to be removed.
-	Lives         func(allocID string) bool
+	Revocations   func(longest time.Duration) (*revocation.List, error)
+	Cluster       cluster.Store // what allocations have in common; opened by its first use; its maker closes it
 	ConsulSecrets consul.Secrets
 	Events        Events
 	Logger        *slog.Logger
@@ -315,9 +306,6 @@ func (a *Agent) working() *wiring {
 	defer a.mu.Unlock()
 	return a.at
 }
-
-// leaving returns what is closed when the process is to exit as soon as the allocation has ended.
-func (a *Agent) leaving() <-chan struct{} { return a.left }
 
 // detach ends this process's work and has the tasks run on. What is to follow the allocation, if it has ended, does so in another process.
 func (a *Agent) detach() {

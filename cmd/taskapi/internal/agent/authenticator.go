@@ -3,13 +3,10 @@ package agent
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"log/slog"
 	"math"
 	"net"
 	"os"
-	"path/filepath"
 
 	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sys/unix"
@@ -80,18 +77,18 @@ func (s *wiring) openAPI(alloc *api.Allocation) error {
 		Metrics:      s.measure,
 		Host:         s.host.Stats,
 		Events:       s.events,
-		Services:     s.shared.registry,
+		Services:     s.registry,
 		Answered:     s.audience.answered,
 		Lacking:      s.cfg.Lacking,
 		Eased:        s.ease,
 		Jobs: jobs{
 			runner: s.runner, validate: s.validator(), control: s.control,
-			settings: s.settings, allocs: filepath.Dir(s.paths.Alloc), events: s.cfg.Events, history: versions,
+			settings: s.settings, allocs: s.cfg.Dir.Allocs(), events: s.cfg.Events, history: versions,
 		},
 		History: versions,
-		Machine: newMachine(s.paths.Alloc, s.cfg.Cluster, s.settings.TaskDrivers()),
-		Log:     agentLog{s.log},
-		Parser:  parser{settings: s.settings, allocs: filepath.Dir(s.paths.Alloc)},
+		Machine: newMachine(s.cfg.Dir.Alloc(s.cfg.ID), s.cfg.Cluster, s.settings.TaskDrivers()),
+		Log:     s.log,
+		Parser:  parser{settings: s.settings, allocs: s.cfg.Dir.Allocs()},
 		Auditor: auditor,
 		JWKS:    func() ([]byte, error) { return s.keyring.JWKS(), nil },
 	}
@@ -115,7 +112,7 @@ func (s *wiring) openAPI(alloc *api.Allocation) error {
 
 // operatorSecret returns the token that a secret of the operator's stands for.
 func (s *wiring) operatorSecret(secret string) (token string, known bool) {
-	token, err := opaque.Token(s.paths.OperatorSecrets, secret)
+	token, err := opaque.Token(s.cfg.Dir.OperatorSecrets(s.cfg.ID), secret)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		s.logger.Warn("a secret of the operator's can't be used", "error", err)
 	}
@@ -131,30 +128,6 @@ func (s *wiring) warnOfIdleRules(alloc *api.Allocation) {
 	for _, rule := range s.policy.Idle(alloc.Namespace, tasks) {
 		s.logger.Warn("a rule of the policy decides nothing for this allocation: is its name misspelt?", "policy", s.settings.Policy, "rule", rule)
 	}
-}
-
-// auditor opens the audit log, nil for none.
-func (s *wiring) auditor() (_ auth.Auditor, err error) {
-	if s.audit, err = openAudit(s.settings, s.logger); err != nil || s.audit == nil {
-		return nil, err
-	}
-	return s.audit, nil
-}
-
-// openAudit opens an audit log, nil for none.
-func openAudit(o Settings, logger *slog.Logger) (*auth.AuditLog, error) {
-	if o.AuditLog == "" {
-		return nil, nil
-	}
-	log, err := auth.NewAuditLog(auth.AuditConfig{
-		Open:     func() (io.WriteCloser, error) { return auth.OpenAuditFile(o.AuditLog) },
-		Required: o.AuditRequired,
-		Logger:   logger,
-	})
-	if err != nil {
-		return nil, invalid(fmt.Errorf("--audit-log %s: %w", o.AuditLog, UnwrapPath(err)))
-	}
-	return log, nil
 }
 
 // openPolicy returns what --policy names: a preset, or what a file says; nil for nothing.

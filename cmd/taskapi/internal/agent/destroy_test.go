@@ -36,7 +36,7 @@ func TestDestroyRunsTheHooks(t *testing.T) {
 		t.Fatal(err)
 	}
 	var hook destroyHook
-	hooks := Hooks(Config{Settings: DefaultSettings(), Lock: lock, Paths: Paths{Alloc: lock.Dir}, Logger: slog.New(slog.DiscardHandler)})
+	hooks := Hooks(Config{Settings: DefaultSettings(), Lock: lock, Dir: dir, ID: id, Logger: slog.New(slog.DiscardHandler)})
 	if len(hooks) == 0 {
 		t.Fatal("an agent gives its runner no hooks")
 	}

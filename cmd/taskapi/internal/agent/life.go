@@ -1,12 +1,9 @@
 package agent
 
 import (
-	"context"
-
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/interfaces"
-	"taskapi/allocrunner/jobspec/jobdiff"
 )
 
 // phase is how far an agent is.
@@ -187,15 +184,3 @@ func (l life) end(e event) (life, []action) {
 	l.text, l.nextText = l.nextText, nil
 	return l, []action{recreate}
 }
-
-// control is what the API may want of an agent's life. Agent's methods say what each does.
-type control interface {
-	stop(ctx context.Context, how interfaces.StopRequest, first func()) error
-	kill()
-	replace(ctx context.Context, by *api.Allocation, text *api.JobSubmission, changes []jobdiff.Change) error
-	present() life
-	collect(ctx context.Context) error
-	leaving() <-chan struct{}
-}
-
-var _ control = (*Agent)(nil)

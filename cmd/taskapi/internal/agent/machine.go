@@ -1,20 +1,65 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"errors"
-	"log/slog"
+	"fmt"
+	"os"
 	"sync"
 
+	"github.com/google/uuid"
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/cluster"
+	"taskapi/allocrunner/deployment"
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/fingerprint"
-	"taskapi/cmd/taskapi/internal/agentlog"
 	"taskapi/handlers"
 	"taskapi/handlers/apierror"
 )
+
+// datacenter is where the one machine is: Nomad's default name.
+const datacenter = "dc1"
+
+// node is this machine under the names that Nomad's API has for one.
+type node struct{ id, name string }
+
+// thisNode identifies the machine. The ID is derived from its machine ID (machine-id(5)), which should not be shown as it is, so
+// every run on one machine shows the same; without one, from its name.
+func thisNode() node {
+	name, err := os.Hostname()
+	if err != nil {
+		name = "localhost"
+	}
+	seed, err := os.ReadFile("/etc/machine-id")
+	if seed = bytes.TrimSpace(seed); err != nil || len(seed) == 0 {
+		seed = []byte(name)
+	}
+	return node{uuid.NewSHA1(uuid.NameSpaceOID, append([]byte("taskapi node "), seed...)).String(), name}
+}
+
+// NewAllocation returns an allocation as a scheduler would have placed it on this machine. The allocation counts the
+// versions of its job.
+func NewAllocation(id string, job *api.Job, group *api.TaskGroup) *api.Allocation {
+	node := thisNode()
+	if job.Version != nil {
+		job.Version = nil
+	}
+	return &api.Allocation{
+		ID:        id,
+		EvalID:    uuid.NewString(),
+		Name:      fmt.Sprintf("%s.%s[0]", *job.ID, *group.Name),
+		Namespace: *job.Namespace,
+		NodeID:    node.id,
+		NodeName:  node.name,
+		JobID:     *job.ID,
+		Job:       job,
+		TaskGroup: *group.Name,
+
+		DeploymentID: deployment.NewID(job, group),
+	}
+}
 
 // machine is this machine for the API.
 type machine struct {
@@ -24,16 +69,6 @@ type machine struct {
 }
 
 var _ handlers.Machine = machine{}
-
-// agentLog is the agent's log for the API.
-type agentLog struct{ *agentlog.Log }
-
-var _ handlers.AgentLog = agentLog{}
-
-func (l agentLog) Follow(level slog.Level, asJSON bool) (lines <-chan []byte, stop func()) {
-	reader := l.Log.Follow(level, asJSON)
-	return reader.Lines(), reader.Close
-}
 
 // newMachine returns the machine of an allocation's directory. All allocations of a data directory share its metadata.
 func newMachine(allocDir string, shared cluster.Store, known *drivers.Registry) machine {
@@ -62,7 +97,7 @@ func (s *wiring) nodeMeta() func() map[string]string {
 	if s.cfg.Cluster == nil {
 		return nil
 	}
-	m := newMachine(s.paths.Alloc, s.cfg.Cluster, s.settings.TaskDrivers())
+	m := newMachine(s.cfg.Dir.Alloc(s.cfg.ID), s.cfg.Cluster, s.settings.TaskDrivers())
 	var mu sync.Mutex // guards last
 	var last map[string]string
 	return func() map[string]string {

@@ -2,10 +2,16 @@ package agent
 
 import (
 	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"taskapi/allocrunner/fingerprint"
 	"taskapi/allocrunner/interfaces"
+	"taskapi/cmd/taskapi/internal/httpserve"
 	"taskapi/cmd/taskapi/internal/metrics"
 	"taskapi/handlers"
 )
@@ -17,7 +23,7 @@ const usageTimeout = 2 * time.Second
 func (s *wiring) measure(ctx context.Context) []handlers.Metric {
 	sources := metrics.Sources{
 		Auth: s.authStats(), Sockets: s.sockets.stats(), Alloc: s.runner.Alloc(), Datacenter: datacenter,
-		Node: fingerprint.Node(s.paths.Alloc, s.settings.TaskDrivers()), NodeName: thisNode().name,
+		Node: fingerprint.Node(s.cfg.Dir.Alloc(s.cfg.ID), s.settings.TaskDrivers()), NodeName: thisNode().name,
 	}
 	sources.Checks, _ = s.runner.Checks()
 	if s.audit != nil {
@@ -37,4 +43,139 @@ func (s *wiring) measure(ctx context.Context) []handlers.Metric {
 		sources.Host = host
 	}
 	return metrics.Measure(sources)
+}
+
+// MetricsFlag is the flag of Settings.MetricsListen.
+const MetricsFlag = "metrics-listen"
+
+// Bounds of the listener for measurements, which anybody on the machine can connect to.
+const (
+	maxScrapers = 16               // connections at a time
+	scrapeTime  = 10 * time.Second // of one request with its answer
+)
+
+// relistenPause is the time between two attempts to have an address that something else has.
+const relistenPause = 5 * time.Second
+
+// scraper serves the measurements of the allocation at work over TCP, without a token, and nothing else.
+type scraper struct {
+	address httpserve.Address
+	logger  *slog.Logger
+	say     func(url string) // called when it serves
+	at      atomic.Pointer[wiring]
+	ready   chan struct{} // closed when there is something to measure
+	begin   func()        // closes ready, once
+	end     context.CancelFunc
+	running sync.WaitGroup
+}
+
+// startScraper listens on the address of the settings; it returns nil when there is none. When the address can't be had, that is an error for a new
+// allocation, and nothing has been started. One that is resumed goes on, and the address is tried again: its tasks are not to be left alone.
+func startScraper(address string, resumed bool, logger *slog.Logger, say func(url string)) (*scraper, error) {
+	if address == "" {
+		return nil, nil
+	}
+	parsed, err := metricsAddress(address)
+	if err != nil {
+		return nil, err
+	}
+	s := &scraper{address: parsed, logger: logger, say: say, ready: make(chan struct{})}
+	s.begin = sync.OnceFunc(func() { close(s.ready) })
+	listener, err := s.listen()
+	if err != nil && !resumed {
+		return nil, err
+	}
+	if err != nil {
+		logger.Warn("nobody can scrape the metrics until the address is free; it is tried again", "error", err)
+	}
+	if !parsed.Local() {
+		logger.Warn("everybody who reaches this address reads the metrics: the names of job, tasks and checks, and what they use", "address", parsed)
+	}
+	warnOfTakers(parsed, "metrics", logger)
+	ctx, end := context.WithCancel(context.Background())
+	s.end = end
+	s.running.Go(func() { s.run(ctx, listener) })
+	return s, nil
+}
+
+// metricsAddress reads the value of --metrics-listen.
+func metricsAddress(text string) (httpserve.Address, error) {
+	a, err := httpserve.ParseAddress(text)
+	return a, invalidFlag(MetricsFlag, err)
+}
+
+// invalidFlag names the flag in an error about its value.
+func invalidFlag(flag string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return invalid(fmt.Errorf("--%s %w", flag, err))
+}
+
+// warnOfTakers warns that another user of the machine can listen on a TCP port in place of taskapi.
+func warnOfTakers(a httpserve.Address, what string, logger *slog.Logger) {
+	if a.AnyUserCanTake() {
+		logger.Warn(fmt.Sprintf("any user of this machine can listen on this port while taskapi does not, and give readers "+
+			"%s of their own; a Unix socket in a directory of yours (unix:///PATH) or a port below %d can't be taken",
+			what, httpserve.FirstUnprivilegedPort()), "address", a)
+	}
+}
+
+// listen takes the address.
+func (s *scraper) listen() (*httpserve.Listener, error) {
+	listener, err := httpserve.Listen(s.address, maxScrapers)
+	return listener, invalidFlag(MetricsFlag, err)
+}
+
+// run serves until the end, once it has the address.
+func (s *scraper) run(ctx context.Context, listener *httpserve.Listener) {
+	for listener == nil {
+		select {
+		case <-time.After(relistenPause):
+		case <-ctx.Done():
+			return
+		}
+		listener, _ = s.listen() // why it fails has been said
+	}
+	select {
+	case <-s.ready:
+	case <-ctx.Done():
+		listener.Close()
+		return
+	}
+	url := listener.URL()
+	if s.address.Socket == "" {
+		url += "/metrics"
+	}
+	s.say(url)
+	server := &http.Server{
+		Handler:      handlers.Scrape(s.measure, s.address.Socket == "" && s.address.Local()),
+		ReadTimeout:  scrapeTime,
+		WriteTimeout: scrapeTime,
+	}
+	if err := listener.Serve(ctx, server, s.logger); err != nil {
+		s.logger.Warn("the metrics can't be scraped any more", "error", err)
+	}
+}
+
+// measure returns what the allocation at work measures.
+func (s *scraper) measure(ctx context.Context) []handlers.Metric {
+	return s.at.Load().measure(ctx)
+}
+
+// serve has the measurements be those of a wiring from now on. A nil scraper serves nothing.
+func (s *scraper) serve(w *wiring) {
+	if s != nil {
+		s.at.Store(w)
+		s.begin()
+	}
+}
+
+// close ends the listener and waits for what is being answered.
+func (s *scraper) close() {
+	if s == nil {
+		return
+	}
+	s.end()
+	s.running.Wait()
 }

@@ -51,11 +51,11 @@ func (h *operatorHook) Prerun(_ context.Context, req *interfaces.RunnerPrerunReq
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var err error
-	if h.token, err = s.tokens.Operator(s.paths.OperatorToken); err != nil {
+	if h.token, err = s.tokens.Operator(s.cfg.Dir.OperatorToken(s.cfg.ID)); err != nil {
 		return err
 	}
 	h.server, err = s.serve(socketSpec{
-		path:  s.paths.OperatorSocket,
+		path:  s.cfg.Dir.OperatorSocket(s.cfg.ID),
 		owner: auth.Owner{AllocationID: alloc.ID, UID: uint32(os.Geteuid())},
 		uid:   -1,
 		gid:   -1,
@@ -129,16 +129,16 @@ func (h *operatorHook) close() {
 // checkTaskSockets makes sure, before anything runs, that each task's socket will have an address that clients can dial. A
 // task's own directory does not exist yet: one with a name that is too long stands in for it.
 func (s *wiring) checkTaskSockets(alloc *api.Allocation) error {
-	dir := s.paths.Alloc
+	dir := s.cfg.Dir.Alloc(s.cfg.ID)
 	for _, t := range alloc.GetTaskGroup().Tasks {
-		if socket.Dialable(s.paths.TaskSocket(t.Name)) {
+		if socket.Dialable(s.cfg.Dir.TaskSocket(s.cfg.ID, t.Name)) {
 			continue
 		}
 		standIn := filepath.Join(dir, ".address-"+strings.Repeat("x", 110)) // 110 more than a socket address holds
 		if err := os.Mkdir(standIn, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 			return fmt.Errorf("allocation directory: %w", err)
 		}
-		_, remove, err := socket.ShortLink(s.runtimeDirs, filepath.Join(standIn, filepath.Base(s.paths.TaskSocket(t.Name))))
+		_, remove, err := socket.ShortLink(s.runtimeDirs, filepath.Join(standIn, filepath.Base(s.cfg.Dir.TaskSocket(s.cfg.ID, t.Name))))
 		if err != nil {
 			err = fmt.Errorf("task %q: %w", t.Name, err)
 		}

@@ -94,7 +94,7 @@ func (s *wiring) newConsul(alloc *api.Allocation) (*consul.Provider, error) {
 	return consul.New(consul.Config{
 		Settings: settings, Secrets: s.cfg.ConsulSecrets,
 		Namespace: cmp.Or(block.Namespace, *cmp.Or(alloc.Job.ConsulNamespace, new(""))), Partition: block.Partition,
-		AllocID: alloc.ID, Owner: servicesOwner(alloc.NodeID, s.cfg.DataDir), Lives: s.cfg.Lives, Logger: s.logger,
+		AllocID: alloc.ID, Owner: servicesOwner(alloc.NodeID, string(s.cfg.Dir)), Lives: s.cfg.Dir.Lives, Logger: s.logger,
 	})
 }
 

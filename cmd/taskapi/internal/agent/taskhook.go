@@ -69,7 +69,7 @@ func (h *taskHook) listen(req *interfaces.TaskPrestartRequest) (string, error) {
 		return h.server.addr, nil
 	}
 	opened, err := h.wiring.serve(socketSpec{
-		path:  h.wiring.paths.TaskSocket(h.task),
+		path:  h.wiring.cfg.Dir.TaskSocket(h.wiring.cfg.ID, h.task),
 		owner: auth.Owner{AllocationID: req.Alloc.ID, Task: h.task, UID: req.User.UID, GID: req.User.GID},
 		uid:   int(req.User.UID),
 		gid:   int(req.User.GID),
@@ -89,7 +89,7 @@ func (h *taskHook) Stop(context.Context) error {
 	h.server = nil
 	h.mu.Unlock()
 	if server == nil { // it never started, or ended while no taskapi ran: one that was killed has left its socket
-		return socket.RemoveStale(h.wiring.paths.TaskSocket(h.task))
+		return socket.RemoveStale(h.wiring.cfg.Dir.TaskSocket(h.wiring.cfg.ID, h.task))
 	}
 	return server.close()
 }

@@ -11,6 +11,8 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/cluster"
+	"taskapi/allocrunner/cluster/registry"
 	"taskapi/allocrunner/consul"
 	"taskapi/allocrunner/hoststats"
 	"taskapi/allocrunner/interfaces"
@@ -32,12 +34,11 @@ const refusal = handlers.Refusal
 // wiring is one allocation with everything around it: the place where the rooms meet.
 type wiring struct {
 	cfg         Config
-	control     control       // takes requests for an end, and for another job
+	control     *Agent        // takes requests for an end, and for another job
 	eased       chan struct{} // holds one when giveBackMemory is to look
 	kept        *kept
 	settings    Settings
-	life        string // the ID of the allocation's present life
-	paths       Paths
+	life        string        // the ID of the allocation's present life
 	log         *agentlog.Log // what the logger logs, for readers
 	logger      *slog.Logger
 	keyring     *identity.Keyring
@@ -59,7 +60,9 @@ type wiring struct {
 	updates     *updates.Buffer
 	audience    *audience
 	operator    *operatorHook // nil without an API
-	shared      *sharing
+	registry    *registry.Registry
+	provider    *registry.Provider
+	lease       cluster.Lease // nil where the store was away when the allocation was to begin
 	host        *hoststats.Host
 	consul      *consul.Provider // nil without an agent
 
@@ -90,7 +93,7 @@ func (k *kept) close() {
 
 // newWiring puts the rooms together for the locked allocation, as it was saved or as given, and opens the files that they need. Nothing
 // runs yet.
-func newWiring(cfg Config, c control, alloc *api.Allocation, kept *kept) (_ *wiring, err error) {
+func newWiring(cfg Config, c *Agent, alloc *api.Allocation, kept *kept) (_ *wiring, err error) {
 	saved := cfg.Lock.Saved()
 	s := &wiring{
 		cfg:         cfg,
@@ -99,11 +102,10 @@ func newWiring(cfg Config, c control, alloc *api.Allocation, kept *kept) (_ *wir
 		kept:        kept,
 		settings:    cfg.Settings,
 		life:        cfg.Lock.Life(),
-		paths:       cfg.Paths,
 		log:         agentlog.New(cfg.Logger.Handler()),
 		runtimeDirs: socket.RuntimeDirs(os.Geteuid(), cfg.RuntimeDir),
 		events:      handlers.NewEvents(),
-		host:        hoststats.New(cfg.Paths.Alloc),
+		host:        hoststats.New(cfg.Dir.Alloc(cfg.ID)),
 		ended:       make(chan struct{}),
 	}
 	s.logger = slog.New(s.log)
@@ -153,14 +155,10 @@ func (s *wiring) runnerConfig(alloc *api.Allocation) (interfaces.Config, error) 
 	if s.consul, err = s.newConsul(alloc); err != nil {
 		return interfaces.Config{}, err
 	}
-	s.shared = s.share(alloc)
-	providers := []interfaces.ServiceProvider{s.shared.provider}
-	if s.consul != nil {
-		providers = append(providers, s.consul)
-	}
+	s.share(alloc)
 	config := interfaces.Config{
 		Alloc:        alloc,
-		Dir:          s.paths.Alloc,
+		Dir:          s.cfg.Dir.Alloc(s.cfg.ID),
 		HostIP:       s.settings.HostIP,
 		IsolateUsers: isolate,
 		Datacenter:   datacenter,
@@ -174,8 +172,13 @@ func (s *wiring) runnerConfig(alloc *api.Allocation) (interfaces.Config, error) 
 		NodeMeta:     s.nodeMeta(),
 		Foreground:   s.cfg.Foreground,
 
-		ServiceProviders: providers,
-		Leases:           s.shared.leases(),
+		ServiceProviders: []interfaces.ServiceProvider{s.provider},
+	}
+	if s.consul != nil {
+		config.ServiceProviders = append(config.ServiceProviders, s.consul)
+	}
+	if s.lease != nil {
+		config.Leases = []interfaces.Lease{s.lease}
 	}
 	if !s.cfg.NoAPI {
 		s.tokens = s.newTokens(alloc)
@@ -191,7 +194,7 @@ func (s *wiring) runnerConfig(alloc *api.Allocation) (interfaces.Config, error) 
 // Hooks returns the hooks that an agent gives its runner, for the removal of an allocation that has ended. They open no file before they are
 // called.
 func Hooks(cfg Config) []interfaces.RunnerHook {
-	s := &wiring{cfg: cfg, settings: cfg.Settings, life: cfg.Lock.Life(), paths: cfg.Paths, logger: cfg.Logger}
+	s := &wiring{cfg: cfg, settings: cfg.Settings, life: cfg.Lock.Life(), logger: cfg.Logger}
 	return []interfaces.RunnerHook{&operatorHook{wiring: s}}
 }
 
@@ -281,7 +284,7 @@ func (s *wiring) run(ctx context.Context, conclude func(error) error) error {
 		background.Go(func() { s.giveBackMemory(watching) })
 	}
 	background.Go(func() { s.updates.Run(watching) })
-	background.Go(func() { s.shared.provider.Run(watching) })
+	background.Go(func() { s.provider.Run(watching) })
 	if s.consul != nil {
 		background.Go(func() { s.consul.Run(watching) })
 	}
@@ -295,7 +298,8 @@ func (s *wiring) run(ctx context.Context, conclude func(error) error) error {
 				s.logger.Warn("tokens are renewed up to half a minute late after the clock is set", "error", err)
 			}
 		})
-		background.Go(s.announceServices(watching, s.runner.Alloc().Namespace))
+		services := s.registry.Follow(watching, s.runner.Alloc().Namespace)
+		background.Go(func() { services.Run(watching, s.events.PutServices) })
 	}
 	if s.revocations != nil && !s.cfg.Shared {
 		background.Go(func() { s.revocations.Watch(watching, s.logger) })
@@ -308,7 +312,7 @@ func (s *wiring) run(ctx context.Context, conclude func(error) error) error {
 	if s.operator != nil {
 		replaced := s.runner.Terminal() && s.control.present().next != nil
 		if s.runner.Terminal() {
-			s.audience.linger(ctx, replaced, s.operator.connections, s.control.leaving())
+			s.audience.linger(ctx, replaced, s.operator.connections, s.control.left)
 		}
 		if replaced {
 			s.kept.socket = s.operator.handOver()
@@ -332,7 +336,10 @@ func (s *wiring) flush() {
 
 // close gives back what newWiring opened. The lock is its owner's.
 func (s *wiring) close() error {
-	err := s.shared.close()
+	var err error
+	if s.lease != nil {
+		err = s.lease.Close()
+	}
 	if s.faults != nil {
 		s.faults.Close()
 	}

@@ -31,7 +31,7 @@ var _ slog.Handler = (*Log)(nil)
 
 // New returns a handler that passes records on to next.
 func New(next slog.Handler) *Log {
-	h := &hub{readers: map[*Reader]struct{}{}}
+	h := &hub{readers: map[*reader]struct{}{}}
 	h.wanted.Store(math.MaxInt64)
 	every := LevelTrace - 1
 	return &Log{
@@ -67,34 +67,28 @@ func (l *Log) WithGroup(name string) slog.Handler {
 	return &Log{next: l.next.WithGroup(name), text: l.text.WithGroup(name), json: l.json.WithGroup(name), hub: l.hub}
 }
 
-// Follow returns a reader of what is logged from now on, from the level up, as text or as JSON. Close it.
-func (l *Log) Follow(level slog.Level, asJSON bool) *Reader {
-	r := &Reader{hub: l.hub, level: level, json: asJSON, lines: make(chan []byte, maxUnread)}
+// Follow returns the lines that are logged from now on, from the level up, as text or as JSON, until stop is called. Each line has its newline. The
+// channel is never closed. A reader who is too slow loses lines, and a line says how many.
+func (l *Log) Follow(level slog.Level, asJSON bool) (lines <-chan []byte, stop func()) {
+	r := &reader{level: level, json: asJSON, lines: make(chan []byte, maxUnread)}
 	l.hub.mu.Lock()
 	defer l.hub.mu.Unlock()
 	l.hub.readers[r] = struct{}{}
 	l.hub.count()
-	return r
+	return r.lines, func() {
+		l.hub.mu.Lock()
+		defer l.hub.mu.Unlock()
+		delete(l.hub.readers, r)
+		l.hub.count()
+	}
 }
 
-// Reader follows a log.
-type Reader struct {
-	hub   *hub
+// reader follows a log.
+type reader struct {
 	level slog.Level
 	json  bool
 	lines chan []byte
 	lost  int // guarded by hub.mu
-}
-
-// Lines returns the channel of lines, each with its newline. It is never closed.
-func (r *Reader) Lines() <-chan []byte { return r.lines }
-
-// Close ends the reading.
-func (r *Reader) Close() {
-	r.hub.mu.Lock()
-	defer r.hub.mu.Unlock()
-	delete(r.hub.readers, r)
-	r.hub.count()
 }
 
 // hub is what all handlers of a log share.
@@ -102,7 +96,7 @@ type hub struct {
 	wanted atomic.Int64 // the lowest level that a reader wants; the highest number there is without readers
 
 	mu      sync.Mutex // guards the fields below
-	readers map[*Reader]struct{}
+	readers map[*reader]struct{}
 	buffer  bytes.Buffer // of the line that is being formatted
 }
 
@@ -150,7 +144,7 @@ func (h *hub) format(ctx context.Context, record slog.Record, head string, handl
 }
 
 // put gives the reader a line, or counts it as lost.
-func (r *Reader) put(line []byte) {
+func (r *reader) put(line []byte) {
 	if r.lost > 0 {
 		select {
 		case r.lines <- r.lostLine():
@@ -167,7 +161,7 @@ func (r *Reader) put(line []byte) {
 	}
 }
 
-func (r *Reader) lostLine() []byte {
+func (r *reader) lostLine() []byte {
 	message := fmt.Sprintf("%d lines were lost, because they were not read in time", r.lost)
 	if !r.json {
 		return []byte(head(time.Now(), slog.LevelWarn, message) + "\n")

@@ -21,11 +21,11 @@ func newLog(level slog.Level) (*agentlog.Log, *slog.Logger, *bytes.Buffer) {
 }
 
 // unread returns what a reader has not read.
-func unread(r *agentlog.Reader) []string {
+func unread(from <-chan []byte) []string {
 	var lines []string
 	for {
 		select {
-		case line := <-r.Lines():
+		case line := <-from:
 			lines = append(lines, string(line))
 		default:
 			return lines
@@ -37,10 +37,12 @@ func unread(r *agentlog.Reader) []string {
 func TestFollow(t *testing.T) {
 	log, logger, printed := newLog(slog.LevelWarn)
 	logger.Info("before")
-	all, some, asJSON := log.Follow(agentlog.LevelTrace, false), log.Follow(slog.LevelWarn, false), log.Follow(slog.LevelInfo, true)
-	defer all.Close()
-	defer some.Close()
-	defer asJSON.Close()
+	all, stopAll := log.Follow(agentlog.LevelTrace, false)
+	defer stopAll()
+	some, stopSome := log.Follow(slog.LevelWarn, false)
+	defer stopSome()
+	asJSON, stopJSON := log.Follow(slog.LevelInfo, true)
+	defer stopJSON()
 	logger.Debug("detail", "n", 1)
 	logger.With("alloc", "a b").WithGroup("g").Warn("slow", "k", "v")
 	logger.Error("two\nlines\x1b[2J")
@@ -81,12 +83,13 @@ func TestWithoutReaders(t *testing.T) {
 	if enabled() {
 		t.Error("information is wanted, and nobody reads")
 	}
-	one, two := log.Follow(slog.LevelInfo, false), log.Follow(slog.LevelWarn, false)
+	one, stopOne := log.Follow(slog.LevelInfo, false)
+	two, stopTwo := log.Follow(slog.LevelWarn, false)
 	if !enabled() {
 		t.Error("information is not wanted, and somebody reads it")
 	}
-	one.Close()
-	one.Close()
+	stopOne()
+	stopOne()
 	if enabled() {
 		t.Error("information is wanted by a reader of warnings")
 	}
@@ -97,14 +100,14 @@ func TestWithoutReaders(t *testing.T) {
 	if got := unread(two); len(got) != 1 {
 		t.Errorf("the other reader got %q", got)
 	}
-	two.Close()
+	stopTwo()
 }
 
 // TestSlowReader: logging goes on, and the reader learns how many lines it has lost.
 func TestSlowReader(t *testing.T) {
 	log, logger, _ := newLog(slog.LevelError)
 	for _, asJSON := range []bool{false, true} {
-		slow := log.Follow(slog.LevelInfo, asJSON)
+		slow, stop := log.Follow(slog.LevelInfo, asJSON)
 		for i := range agentlog.MaxUnread + 7 {
 			logger.Info("line", "i", i)
 		}
@@ -116,7 +119,7 @@ func TestSlowReader(t *testing.T) {
 		if len(got) != 2 || !strings.Contains(got[0], "7 lines were lost") || !strings.Contains(got[1], "next") {
 			t.Errorf("then %q, want how many were lost, and the next", got)
 		}
-		slow.Close()
+		stop()
 	}
 }
 
@@ -127,12 +130,12 @@ func TestManyReaders(t *testing.T) {
 	for i := range 8 {
 		all.Go(func() {
 			for j := range 50 {
-				r := log.Follow(slog.LevelInfo, j%2 == 0)
+				r, stop := log.Follow(slog.LevelInfo, j%2 == 0)
 				logger.With("i", i).Info(fmt.Sprint(j))
 				if len(unread(r)) == 0 {
 					t.Error("a reader missed its own line")
 				}
-				r.Close()
+				stop()
 			}
 		})
 	}

@@ -56,21 +56,14 @@ func AgentConfig(l base.Layout, id string, lock agent.Lock, logger *slog.Logger,
 	return agent.Config{
 		Settings: settings,
 		Factory:  allocrunner.WithDrivers(settings.TaskDrivers()),
-		Paths: agent.Paths{
-			Alloc:           l.Alloc(id),
-			OperatorSocket:  l.OperatorSocket(id),
-			OperatorToken:   l.OperatorToken(id),
-			OperatorSecrets: l.OperatorSecrets(id),
-			TaskSocket:      func(task string) string { return l.TaskSocket(id, task) },
-		},
-		Lock:    lock,
-		Keyring: func() (*identity.Keyring, error) { return l.OpenKeyring(settings.SealKey) },
-		Cluster: stores.Open(stores.Disk, l.Cluster()),
+		Dir:      l.Dir,
+		ID:       id,
+		Lock:     lock,
+		Keyring:  func() (*identity.Keyring, error) { return l.OpenKeyring(settings.SealKey) },
+		Cluster:  stores.Open(stores.Disk, l.Cluster()),
 		Revocations: func(longest time.Duration) (*revocation.List, error) {
 			return revocation.Open(revocation.Config{Dir: l.Revocations(), MaxTTL: longest})
 		},
-		DataDir:       string(l.Dir),
-		Lives:         l.Lives,
 		ConsulSecrets: consul.SecretsFromEnv(w.Getenv),
 
 		Events:     AgentEvents{p, log, l, nil},

@@ -3,6 +3,7 @@ package agent
 import (
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 
 	"taskapi/auth"
@@ -50,4 +51,28 @@ func AuditShared(all []Settings, warn func(string), command string, change func(
 		}
 	}
 	return err
+}
+
+// auditor opens the audit log, nil for none.
+func (s *wiring) auditor() (_ auth.Auditor, err error) {
+	if s.audit, err = openAudit(s.settings, s.logger); err != nil || s.audit == nil {
+		return nil, err
+	}
+	return s.audit, nil
+}
+
+// openAudit opens an audit log, nil for none.
+func openAudit(o Settings, logger *slog.Logger) (*auth.AuditLog, error) {
+	if o.AuditLog == "" {
+		return nil, nil
+	}
+	log, err := auth.NewAuditLog(auth.AuditConfig{
+		Open:     func() (io.WriteCloser, error) { return auth.OpenAuditFile(o.AuditLog) },
+		Required: o.AuditRequired,
+		Logger:   logger,
+	})
+	if err != nil {
+		return nil, invalid(fmt.Errorf("--audit-log %s: %w", o.AuditLog, UnwrapPath(err)))
+	}
+	return log, nil
 }
