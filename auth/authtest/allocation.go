@@ -36,7 +36,7 @@ type allocation struct {
 	changed chan struct{} // closed with the next change
 }
 
-// allocs are all of them, by ID. The map is complete before the first request.
+// allocs are all allocations, by ID. The map is complete before the first request.
 type allocs map[string]*allocation
 
 // Get returns the allocation with the ID.
@@ -45,19 +45,16 @@ func (a allocs) Get(id string) (handlers.Alloc, bool) {
 	return found, ok
 }
 
-// liveness are allocs as the authenticator asks for them.
-type liveness map[string]*allocation
-
-// Lookup returns an allocation.
-func (l liveness) Lookup(id string) (*auth.Allocation, auth.Liveness) {
-	a, ok := l[id]
+// Lookup returns what the tokens of the allocation with the ID must claim.
+func (a allocs) Lookup(id string) (*auth.Allocation, auth.Liveness) {
+	found, ok := a[id]
 	switch {
 	case !ok:
 		return nil, auth.Unknown
-	case a.ended.Load():
-		return a.claims, auth.Terminal
+	case found.ended.Load():
+		return found.claims, auth.Terminal
 	}
-	return a.claims, auth.Live
+	return found.claims, auth.Live
 }
 
 var _ interface {
@@ -78,7 +75,7 @@ func (s *Server) run(index int, job Job) (err error) {
 	a.manager = workload.New(workload.Config{
 		Keyring: s.ring, Logger: s.config.logger, Region: region, Namespace: job.Namespace, JobID: job.ID, TaskGroup: job.Group,
 		AllocationID: a.id, Life: a.claims.Life, Issuer: s.config.issuer, Audiences: s.config.audience, TTL: time.Hour,
-		Revocations: &s.revoked, Now: s.Now,
+		Revocations: s.revoked, Now: s.Now,
 	})
 	if a.services, err = s.newServices(s.running, a.alloc); err != nil {
 		return err
@@ -95,6 +92,7 @@ func (s *Server) run(index int, job Job) (err error) {
 			return err
 		}
 		s.tasks = append(s.tasks, t)
+		s.firstTask = s.tasks[0]
 	}
 	s.background.Go(func() { a.manager.Run(s.running) })
 	return os.MkdirAll(filepath.Join(dir, "alloc"), 0o700)

@@ -59,8 +59,8 @@ func (s *Server) openAuthenticator() (limitset.Set, error) {
 		return limitset.Set{}, err
 	}
 	next, err := auth.NewAuthenticator(auth.Config{
-		Verifier: verifier, Allocations: liveness(s.allocs), Logger: s.config.logger, Policy: policy, Keys: []identity.KeySource{s.ring},
-		Revocations: &s.revoked, Auditor: &s.record, Now: s.Now, Limits: auth.Limits{Set: limits},
+		Verifier: verifier, Allocations: s.allocs, Logger: s.config.logger, Policy: policy, Keys: []identity.KeySource{s.ring},
+		Revocations: s.revoked, Auditor: &s.record, Now: s.Now, Limits: auth.Limits{Set: limits},
 	})
 	if err != nil {
 		return limitset.Set{}, err

@@ -22,6 +22,7 @@ import (
 	"taskapi/handlers"
 	"taskapi/handlers/faults"
 	"taskapi/identity"
+	"taskapi/identity/revocation"
 	"taskapi/internal/peercred"
 )
 
@@ -34,9 +35,11 @@ type TB interface {
 	Fatalf(format string, args ...any)
 }
 
-// Server is taskapi's API for the allocations of some jobs, one for each, with a socket for each of their tasks. The methods that are a Task's,
-// too, are about the first task of the first job. All methods may be called at any time, also concurrently; what fails, fails the test.
+// Server is taskapi's API for the allocations of some jobs: each job has one allocation, and each task of it a socket. A Server has all
+// methods of a Task, for the first task of the first job. All methods may be called at any time, also concurrently. What fails, fails the
+// test.
 type Server struct {
+	*firstTask
 	tb            TB
 	config        config
 	dir           string
@@ -44,7 +47,7 @@ type Server struct {
 	foreign       badtokens.Key // of another issuer, whom the server trusts
 	authenticator authenticator
 	api           *handlers.API
-	allocs        map[string]*allocation // by ID
+	allocs        allocs
 	tasks         []*Task
 	record        requests
 	events        *handlers.Events
@@ -55,7 +58,7 @@ type Server struct {
 	background sync.WaitGroup
 	stop       context.CancelFunc
 	running    context.Context //nolint:containedctx // of the goroutines that close ends
-	revoked    revocations
+	revoked    *revocation.List
 
 	mu     sync.Mutex // guards the fields below
 	jwks   *httptest.Server
@@ -64,13 +67,15 @@ type Server struct {
 	denied map[string][]auth.Capability // by task
 }
 
+type firstTask = Task
+
 // another is the iss of the foreign issuer.
 const another = "https://another-issuer.example"
 
 // NewServer starts a server, which is closed with the test.
 func NewServer(tb TB, options ...Option) *Server {
 	tb.Helper()
-	s := &Server{tb: tb, events: handlers.NewEvents(), allocs: map[string]*allocation{}, denied: map[string][]auth.Capability{}}
+	s := &Server{tb: tb, events: handlers.NewEvents(), allocs: allocs{}, denied: map[string][]auth.Capability{}}
 	for _, o := range options {
 		o.apply(&s.config)
 	}
@@ -103,6 +108,9 @@ func (s *Server) start() (err error) {
 	if s.config.oidc {
 		s.config.issuer = s.JWKSServer()
 	}
+	if s.revoked, err = revocation.Open(revocation.Config{Dir: filepath.Join(s.dir, "revocations"), Now: s.Now}); err != nil {
+		return err
+	}
 	limits, err := s.openAuthenticator()
 	if err != nil {
 		return err
@@ -111,7 +119,7 @@ func (s *Server) start() (err error) {
 		return err
 	}
 	s.api = handlers.New(handlers.Config{
-		Authenticator: &s.authenticator, Allocs: allocs(s.allocs), Agent: agent, PeerOf: peerOf, Logger: s.config.logger,
+		Authenticator: &s.authenticator, Allocs: s.allocs, Agent: agent, PeerOf: peerOf, Logger: s.config.logger,
 		Limits: limits, Auditor: &s.record, AuditReads: true, Fault: s.faults.Next,
 		Variables: s.variables, Services: s.registry, Events: s.events,
 		TaskVariables: func(namespace, job string) handlers.Variables { return s.variables.OfTask(namespace, job) },
@@ -137,8 +145,10 @@ func (s *Server) close() {
 	}
 	s.stop()
 	s.background.Wait()
-	if err := s.revoked.close(); err != nil {
-		s.tb.Errorf("authtest: %v", err)
+	if s.revoked != nil {
+		if err := s.revoked.Close(); err != nil {
+			s.tb.Errorf("authtest: %v", err)
+		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -201,7 +211,7 @@ func (s *Server) Task(name string) *Task {
 }
 
 // Operator returns the operator of the first job's allocation, who has a socket and tokens like a task.
-func (s *Server) Operator() *Task { return s.tasks[0].alloc.operator }
+func (s *Server) Operator() *Task { return s.alloc.operator }
 
 // Now returns the server's time.
 func (s *Server) Now() time.Time {

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/auth"
@@ -181,7 +182,7 @@ func WithClaim(name string, value any) TokenOption {
 func (t *Task) good(options []TokenOption) badtokens.Good {
 	now, c := t.server.Now(), t.alloc.claims
 	claims := identity.Claims{
-		ID: newID(), Issuer: t.server.config.issuer, Audience: t.server.config.audience,
+		ID: uuid.NewString(), Issuer: t.server.config.issuer, Audience: t.server.config.audience,
 		Subject:  identity.Subject(c.Region, c.Namespace, c.JobID, c.TaskGroup, t.name, identity.DefaultName),
 		IssuedAt: now.Unix(), NotBefore: now.Unix(), ExpiresAt: now.Add(time.Hour).Unix(),
 		Namespace: c.Namespace, JobID: c.JobID, AllocationID: t.alloc.id, Task: t.name, Life: c.Life,

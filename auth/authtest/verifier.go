@@ -53,7 +53,7 @@ func RunVerifier(t *testing.T, srv *Server, verify func(token string) error, opt
 	if moved := time.Duration(srv.ahead.Load()); moved != 0 {
 		t.Fatalf("authtest: the server's clock was moved by %v, and the verifier's was not: use another server", moved)
 	}
-	task := srv.first()
+	task := srv.firstTask
 	for _, c := range goodTokens(task) {
 		t.Run("good/"+c.name, func(t *testing.T) {
 			if err := guarded(t, verify, c.token); err != nil {
