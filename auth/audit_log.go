@@ -10,35 +10,36 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"golang.org/x/time/rate"
 )
 
-// ErrAudit refuses a change because its record can't be written.
+// ErrAudit refuses a change whose record can't be written.
 var ErrAudit = errors.New("the audit log can't be written, and without it no change is made and no command is run")
 
 // AuditConfig configures an AuditLog. Open is required.
 type AuditConfig struct {
-	// Open opens what the lines are written to: see OpenAuditFile. Each line is one call of Write.
+	// Open opens the file that the lines are written to: see OpenAuditFile. Each line is one call of Write.
 	Open func() (io.WriteCloser, error)
-	// Required refuses changes whose record can't be written: Begin writes one, of the outcome Begun, before each.
+	// Required refuses changes whose record can't be written. Begin writes a record with the outcome Begun before each change.
 	Required bool
 	// Logger gets a line when records can't be written, at most one a second; nil for none.
 	Logger *slog.Logger
 }
 
-// AuditLog is an Auditor that writes JSON lines: one for each request that was let in. Refusals are sampled by kind
-// (caller, token and reason): the first of a burst are written, and the others are counted. The last of those is
-// written with their number when the burst ends, or every ten seconds while it lasts. So no refused caller can fill the
-// log, or hide among the records of another.
+// AuditLog is an Auditor that writes JSON lines, one for each request that was let in. Refusals are sampled separately for each caller, token
+// and reason: the first of a burst are written, and the others are counted. The last of a burst is written with the count when the burst ends,
+// and every ten seconds while it lasts. So no refused caller can fill the log, or hide among the records of another.
 type AuditLog struct {
 	config  AuditConfig
 	sampler *auditSampler
-	failed  rateSampler
+	failed  rate.Sometimes // samples the warnings
 
 	mu   sync.Mutex     // held while a line is written, so that lines don't mix
-	w    io.WriteCloser // guarded by mu, as are the others; nil once it is closed
+	w    io.WriteCloser // guarded by mu, like the fields below; nil once it is closed
 	torn bool           // the latest line was written in part
-	lost uint64
-	err  error // of the latest line
+	lost uint64         // lines that could not be written
+	err  error          // of the latest line
 }
 
 // NewAuditLog opens an AuditLog.
@@ -48,22 +49,21 @@ func NewAuditLog(config AuditConfig) (*AuditLog, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &AuditLog{config: config, w: w}
+	l := &AuditLog{config: config, w: w, failed: rate.Sometimes{Interval: time.Second}}
 	l.sampler = newAuditSampler(func(r Record) { _ = l.write(r) })
 	return l, nil
 }
 
 var _ Auditor = (*AuditLog)(nil)
 
-// Audit writes the record, unless it is one of too many refusals of its kind. One that can't be written is logged and
-// counted.
+// Audit writes the record, unless it is one of too many refusals of its kind. A record that can't be written is logged and counted.
 func (l *AuditLog) Audit(record Record) {
 	if record.Outcome != Denied || l.sampler.pass(record) {
 		_ = l.write(record)
 	}
 }
 
-// Begin writes the record when the log is required. Errors: ErrAudit.
+// Begin writes the record if the log is required. Errors: ErrAudit.
 func (l *AuditLog) Begin(record Record) error {
 	if l.config.Required && l.write(record) != nil {
 		return ErrAudit
@@ -77,7 +77,7 @@ func (l *AuditLog) write(record Record) error {
 	if err == nil {
 		return nil
 	}
-	if _, ok := l.failed.pass(time.Now()); ok {
+	if due(&l.failed) {
 		l.config.Logger.Error("records are missing in the audit log: it can't be written", "error", err, "lost", lost)
 	}
 	return err
@@ -100,7 +100,7 @@ func (l *AuditLog) writeLine(record Record) (lost uint64, err error) {
 	return l.lost, err
 }
 
-// writeBytes writes a line. The rest of a line that was written in part is ended first.
+// writeBytes writes a line. If the line before was written in part, that is ended first.
 func (l *AuditLog) writeBytes(line []byte) error {
 	if l.torn {
 		line = append([]byte{'\n'}, line...)
@@ -119,14 +119,13 @@ func (l *AuditLog) writeBytes(line []byte) error {
 	return err
 }
 
-// writeTime is how long a line may take to go into a pipe whose reader is slow, and retryTime how long when that was not enough for the
-// line before it.
+// A line may take writeTime to go into a pipe whose reader is slow. When that was not enough for the line before, it may take retryTime.
 const (
 	writeTime = 100 * time.Millisecond
 	retryTime = time.Millisecond
 )
 
-// Reopen opens the log again, as after its file was renamed. When that fails, it goes on with the open file.
+// Reopen opens the log again, as after its file was renamed. When that fails, the open file stays in use.
 func (l *AuditLog) Reopen() error {
 	w, err := l.config.Open()
 	if err != nil {
@@ -142,7 +141,7 @@ func (l *AuditLog) Reopen() error {
 	return old.Close()
 }
 
-// Close writes the counts of bursts, and closes the file.
+// Close writes the counts of bursts and closes the file.
 func (l *AuditLog) Close() error {
 	l.sampler.close()
 	l.mu.Lock()
@@ -155,11 +154,11 @@ func (l *AuditLog) Close() error {
 	return w.Close()
 }
 
-// AuditStats is what an AuditLog has counted.
+// AuditStats holds the counters of an AuditLog.
 type AuditStats struct {
 	Suppressed uint64 // refusals that were left out because there were too many of their kind
 	Lost       uint64 // records that could not be written
-	Last       error  // why the latest could not; nil when it could
+	Last       error  // of the latest record; nil when it was written
 }
 
 // Stats returns the counters as they are now.
@@ -169,11 +168,17 @@ func (l *AuditLog) Stats() AuditStats {
 	return AuditStats{Suppressed: l.sampler.total.Load(), Lost: l.lost, Last: l.err}
 }
 
-// OpenAuditFile opens a file for an AuditLog, to append to. A new one is for this user alone. A pipe without a reader is an error.
+// OpenAuditFile opens a file to which an AuditLog appends. A new file is readable by this user alone. A pipe without a reader is an error.
 func OpenAuditFile(path string) (*os.File, error) {
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE|syscall.O_NONBLOCK, 0o600)
 	if errors.Is(err, syscall.ENXIO) { // open(2)
 		return nil, errors.New("nobody reads this pipe, or it is a socket: start the reader first, or name a file")
 	}
 	return file, err
+}
+
+// due reports whether an event is among those that are logged. The line is then written outside of s, which would make others wait for it.
+func due(s *rate.Sometimes) (ok bool) {
+	s.Do(func() { ok = true })
+	return ok
 }

@@ -18,75 +18,84 @@ import (
 type Outcome string
 
 const (
-	// Denied: the authenticator refused it.
+	// Denied requests were refused by the Authenticator, or for a missing capability.
 	Denied Outcome = "denied"
-	// Begun: it was let in and is about to be carried out. Only a log that is required has these; see AuditConfig.
+	// Begun requests are about to be carried out. Only a log that is required has these; see AuditConfig.
 	Begun Outcome = "begun"
-	// Done: it was let in and carried out.
+	// Done requests were carried out.
 	Done Outcome = "done"
-	// Failed: it was let in and not carried out; Status says why.
+	// Failed requests were let in and not carried out; Status says why.
 	Failed Outcome = "failed"
 )
 
-// maxPathBytes and maxMethodBytes bound what a caller can write into a line of the audit log. The longest path of ours
-// is a variable's, of 128 bytes, each of which may come escaped as %61; the longest method has 7.
+// These bound what somebody can write into a line of the audit log: a caller by a path and a method, and another issuer or a job file by
+// other texts. The longest path of the API is a variable's, of 128 bytes, each of which may be escaped as %61. The longest method has 7.
 const (
 	maxPathBytes   = 512
 	maxMethodBytes = 16
+	maxTextBytes   = 256
 )
 
-// maxTextBytes bounds what another issuer can write into it.
-const maxTextBytes = 256
-
-// Record is one line of the audit log: who sent which request, and its result.
+// Record is one line of the audit log: who sent which request, and its result. The comments of its fields are the table of fields in
+// docs/security.md.
 //
-// Subject, TokenID, KeyID and Issuer are those of a verified token; nothing is recorded of any other, which holds what its sender likes.
-// Text from a caller, another issuer or a job file is cut to size, and characters that are not printable, such as those that control a
-// terminal or the direction of text, are written as in a Go string: \u202e.
+// Texts from a caller, another issuer or a job file are cut to size. Characters in them that are not printable, such as those that
+// control a terminal or the direction of text, are written as in a Go string: \u202e.
 type Record struct {
-	Time    time.Time `json:"time"`
-	Alloc   string    `json:"alloc,omitempty"`   // of the socket; empty for a Command
-	Task    string    `json:"task,omitempty"`    // of the socket; empty on the operator's
-	Subject string    `json:"subject,omitempty"` // sub
-	TokenID string    `json:"jti,omitempty"`
-	KeyID   string    `json:"kid,omitempty"`
-	Issuer  string    `json:"iss,omitempty"`
-	UID     uint32    `json:"uid"` // of the peer, as the kernel has it
-	PID     int32     `json:"pid"`
-	Method  string    `json:"method,omitempty"`
-	Path    string    `json:"path,omitempty"`    // as in the request, escaped, without the query; a token is replaced
-	Program string    `json:"program,omitempty"` // that a request runs in a task, and the task's name: see Runs
-
-	// Command is a command of the data directory's owner about all its allocations. No request carried it; UID is the
-	// owner.
+	// When the request was answered; of a stream or a change that is about to be made, when it began.
+	Time time.Time `json:"time"`
+	// The allocation whose socket was used; absent in the line of a `command`.
+	Alloc string `json:"alloc,omitempty"`
+	// The task whose socket was used; absent for the operator's.
+	Task string `json:"task,omitempty"`
+	// The `sub` of the token, as the next three: only of a token that was verified.
+	Subject string `json:"subject,omitempty"`
+	// The token's ID.
+	TokenID string `json:"jti,omitempty"`
+	// The ID of the key that signed the token.
+	KeyID string `json:"kid,omitempty"`
+	// The token's issuer, if it names one.
+	Issuer string `json:"iss,omitempty"`
+	// The user of the process at the other end of the connection, as the kernel recorded it.
+	UID uint32 `json:"uid"`
+	// That process; 0 when it is in another PID namespace.
+	PID int32 `json:"pid"`
+	// The request's method.
+	Method string `json:"method,omitempty"`
+	// The request's path, escaped, without the query; `[token]` stands for a token in it.
+	Path string `json:"path,omitempty"`
+	// The task and the program that the request runs in it, without the program's arguments, which may hold passwords.
+	Program string `json:"program,omitempty"`
+	// A command of the data directory's owner about all allocations, such as `keyring rotate: KEY_ID`; `uid` is the owner.
 	Command string `json:"command,omitempty"`
-
-	Namespace string `json:"namespace,omitempty"` // of the variable that a request is about
-	Lock      string `json:"lock,omitempty"`      // acquire, renew or release: a request's operation on that lock
-
+	// The namespace of the variable that the request is about.
+	Namespace string `json:"namespace,omitempty"`
+	// What the request does to the variable's lock: `acquire`, `renew` or `release`.
+	Lock string `json:"lock,omitempty"`
+	// `denied`, `done`, or `failed`, when it was let in and not carried out; `begun` with `--audit-required`, before a change is made.
 	Outcome Outcome `json:"outcome"`
-	Status  int     `json:"status,omitempty"` // absent for Begun
-	Reason  string  `json:"reason,omitempty"` // of a denial: Reason.String; "fault" of a request that a test had fail
-
-	// Suppressed is how many refusals of the same caller and token for the same reason before this one were left out,
-	// because there were too many.
+	// The HTTP status of the answer; absent for `begun`.
+	Status int `json:"status,omitempty"`
+	// Why the request was denied, such as `expired`; `fault` when a test had it fail.
+	Reason string `json:"reason,omitempty"`
+	// How many earlier refusals of the same caller and token for the same reason have no line, because there were too many.
 	Suppressed uint64 `json:"suppressed,omitempty"`
 }
 
-// Auditor keeps records. It is called on the request's goroutine, from many at once, and must not wait for long.
+// Auditor keeps records. Many goroutines, which serve requests, call it at once, so it must not wait for long.
 type Auditor interface {
 	// Audit keeps a record of a request that was answered.
 	Audit(Record)
-	// Begin is called before a change is carried out. Its error refuses the change, which would leave no trace.
+	// Begin is called before a change is carried out. An error refuses the change.
 	Begin(Record) error
 }
 
-// NewRecord returns the record of a request that was answered with the status, or, when that is 0, of one that is about to be carried out.
-// path is escaped (URL.EscapedPath). p is nil for a caller who is not known.
+// NewRecord returns the record of a request that was answered with the status. A status of 0 means that it is about to be carried out. path
+// is escaped (URL.EscapedPath). p is nil when the caller is not known.
 func NewRecord(method, path string, owner Owner, peer Peer, p *Principal, status int) Record {
 	record := Record{
-		Time: time.Now(), Alloc: clean(owner.AllocationID, maxTextBytes), Task: clean(owner.Task, maxTextBytes), UID: peer.UID, PID: peer.PID,
-		Method: clean(method, maxMethodBytes), Path: clean(hideTokensInPath(path), maxPathBytes),
+		Time: time.Now(), Alloc: clean(owner.AllocationID, maxTextBytes), Task: clean(owner.Task, maxTextBytes),
+		UID: peer.UID, PID: peer.PID, Method: clean(method, maxMethodBytes), Path: clean(hideTokensInPath(path), maxPathBytes),
 		Outcome: Done, Status: status,
 	}
 	if p != nil {
@@ -102,7 +111,7 @@ func NewRecord(method, path string, owner Owner, peer Peer, p *Principal, status
 	return record
 }
 
-// NewCommandRecord returns the record of a command, which is about to be carried out.
+// NewCommandRecord returns the record of a command that is about to be carried out.
 func NewCommandRecord(command string) Record {
 	return Record{
 		Time: time.Now(), UID: uint32(os.Getuid()), PID: int32(os.Getpid()),
@@ -110,15 +119,13 @@ func NewCommandRecord(command string) Record {
 	}
 }
 
-// Runs returns the record of a request that runs a program, or a job's action, in a task. The program's arguments are left out: they may hold
-// passwords.
+// Runs returns the record with the program, or the job's action, that the request runs in a task.
 func (r Record) Runs(task, program string) Record {
 	r.Program = clean(hideTokens(task+": "+program), maxTextBytes)
 	return r
 }
 
-// About returns the record with the namespace of the request's variable, and with the operation on its lock; empty for
-// none.
+// About returns the record with the namespace of the request's variable, and with the operation on its lock, "" for none.
 func (r Record) About(namespace, lock string) Record {
 	r.Namespace, r.Lock = clean(hideTokens(namespace), maxTextBytes), lock
 	return r
@@ -127,11 +134,11 @@ func (r Record) About(namespace, lock string) Record {
 // hidden stands for a token.
 const hidden = "[token]"
 
-// tokenText matches what may hold a token: letters of base64, with dots.
+// tokenText matches a text that may hold a token: letters of base64, with dots.
 var tokenText = regexp.MustCompile(`[\w.-]*eyJ[\w.-]*`)
 
-// hideTokens replaces each token in a text. A token is a header and claims, each a JSON object in base64, and what
-// follows. A mere name that begins like a token stays readable.
+// hideTokens replaces each token in a text. A token is a header and claims, each a JSON object in base64, and what follows. A name that only
+// begins like a token stays readable.
 func hideTokens(text string) string {
 	return tokenText.ReplaceAllStringFunc(text, func(found string) string {
 		parts := strings.Split(found, ".")
@@ -151,7 +158,7 @@ func isObject(text string) bool {
 	return err == nil && len(plain) > 0 && plain[0] == '{' && json.Valid(plain)
 }
 
-// hideTokensInPath replaces each token in a path, and each element of the path that has a token behind escapes.
+// hideTokensInPath replaces each token in a path, and each element of the path that holds an escaped token.
 func hideTokensInPath(path string) string {
 	if !strings.Contains(path, "eyJ") && !strings.Contains(path, "%") {
 		return path
@@ -166,7 +173,7 @@ func hideTokensInPath(path string) string {
 	return strings.Join(elements, "/")
 }
 
-// clean returns a text with what is not printable escaped, cut between characters to a number of bytes.
+// clean escapes the characters that are not printable, and cuts the text between characters to a number of bytes.
 func clean(text string, limit int) string {
 	out := make([]byte, 0, min(len(text), limit))
 	for i, r := range text {

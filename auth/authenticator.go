@@ -6,9 +6,11 @@ import (
 	"net/http"
 	"os"
 	"runtime"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/singleflight"
+	"golang.org/x/time/rate"
 
 	"taskapi/identity"
 )
@@ -73,8 +75,9 @@ type Authenticator struct {
 	verifying     chan struct{}      // one element for each verification under way
 	limits        *limits
 
-	logs     rateSampler
-	counters counters
+	logs       rate.Sometimes // samples the log's lines on refusals
+	suppressed atomic.Uint64  // refusals since the latest such line
+	counters   counters
 }
 
 // NewAuthenticator returns an Authenticator.
@@ -98,6 +101,7 @@ func NewAuthenticator(config Config) (*Authenticator, error) {
 		digests: newTokenDigests(), cache: newCache(), limits: limits,
 		// First uses get half of the processors at most: the others are for callers whose token is cached.
 		verifying: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)),
+		logs:      rate.Sometimes{Interval: time.Second},
 	}, nil
 }
 

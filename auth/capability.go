@@ -6,37 +6,28 @@ import (
 	"strings"
 )
 
-// Capability is a right on an allocation, under the name that Nomad's ACL policies give it. The zero value is none, and nobody has it.
+// Capability is a right on an allocation, under the name that Nomad's ACL policies give it. The zero value is no right, and nobody has it.
 type Capability uint16
 
+// The capabilities. Each has its name in the same place of capabilityNames.
 const (
-	// Authenticated is what every caller with a valid token has: health, leader, public keys, who it is, the services of its namespace.
-	Authenticated  Capability = 1 << iota
-	ReadJob                   // status, checks, stats, events
-	ReadLogs                  // a task's output
-	ReadFS                    // files of the allocation
-	AllocLifecycle            // restart, signal, stop, garbage collection
-	AllocExec                 // commands inside a task
-	VariablesRead             // variables: which of them is up to Principal.MayVariable
-	VariablesWrite            // the same, and their locks
-	AgentRead                 // the agent's own description
-	AgentMonitor              // what the agent logs
-	NodeRead                  // this machine: attributes, resources, metadata
-	NodeWrite                 // to change its metadata
-	OperatorOnly              // what belongs to the operator alone, such as metrics
-)
+	Authenticated  Capability = 1 << iota // every caller with a valid token: health, leader, public keys, services of its namespace
+	ReadJob                               // status, checks, stats, events
+	ReadLogs                              // a task's output
+	ReadFS                                // files of the allocation
+	AllocLifecycle                        // restart, signal, stop, garbage collection
+	AllocExec                             // commands inside a task
+	VariablesRead                         // variables; Principal.MayVariable decides which
+	VariablesWrite                        // the same, and their locks
+	AgentRead                             // the agent's own description
+	AgentMonitor                          // the agent's log
+	NodeRead                              // this machine: attributes, resources, metadata
+	NodeWrite                             // to change its metadata
+	OperatorOnly                          // what belongs to the operator alone, such as metrics; always the last
 
-// capabilityNames are the names, by bit. Those that a policy can't give (see grantable) have one for logs alone.
-var capabilityNames = [...]string{
-	"authenticated", "read-job", "read-logs", "read-fs", "alloc-lifecycle", "alloc-exec",
-	"variables-read", "variables-write", "agent:read", "agent:monitor", "node:read", "node:write", "operator-only",
-}
-
-const (
-	// grantable are the capabilities that a policy gives and takes. Authenticated can't be taken from a valid token, and
-	// OperatorOnly can't be given to another.
-	grantable = CapabilitySet(ReadJob | ReadLogs | ReadFS | AllocLifecycle | AllocExec | VariablesRead | VariablesWrite |
-		AgentRead | AgentMonitor | NodeRead | NodeWrite)
+	// grantable are the capabilities that a policy gives and takes. A policy can't take Authenticated from a valid token, and can't give
+	// OperatorOnly to anybody.
+	grantable = CapabilitySet(OperatorOnly-1) &^ CapabilitySet(Authenticated)
 
 	// ImplicitTask is what Nomad's implicit policy gives a workload identity: the preset "nomad".
 	ImplicitTask = CapabilitySet(Authenticated | VariablesRead)
@@ -45,8 +36,13 @@ const (
 	DefaultTask = ImplicitTask | CapabilitySet(ReadJob|ReadLogs|ReadFS|AllocLifecycle|AgentRead)
 
 	// All is what the operator has, whatever a policy says.
-	All = grantable | CapabilitySet(Authenticated|OperatorOnly)
+	All = CapabilitySet(OperatorOnly<<1 - 1)
 )
+
+var capabilityNames = [...]string{
+	"authenticated", "read-job", "read-logs", "read-fs", "alloc-lifecycle", "alloc-exec", "variables-read", "variables-write",
+	"agent:read", "agent:monitor", "node:read", "node:write", "operator-only",
+}
 
 // String returns the capability's name in a policy.
 func (c Capability) String() string {

@@ -26,13 +26,18 @@ func (d *Denial) Error() string { return d.Reason.String() }
 // refuse counts, audits and logs a refusal, delays it if the caller is over a limit, and returns it.
 func (a *Authenticator) refuse(r *http.Request, owner Owner, peer Peer, v verdict) *Denial {
 	a.counters.refused[v.why].Add(1)
-	now := a.now()
-	a.auditDenial(r, owner, peer, v)
-	if suppressed, ok := a.logs.pass(now); ok {
-		a.logger.WarnContext(r.Context(), "request refused", "alloc", owner.AllocationID, "task", owner.Task,
-			"uid", peer.UID, "pid", peer.PID, "reason", v.why.String(), "suppressed", suppressed)
+	if a.auditor != nil {
+		record := NewRecord(r.Method, r.URL.EscapedPath(), owner, peer, v.from, v.why.Status())
+		record.Outcome, record.Reason = Denied, v.why.String()
+		a.auditor.Audit(record)
 	}
-	if v.limited() || !a.limits.refusals.Allow(now, owner).OK {
+	if due(&a.logs) {
+		a.logger.WarnContext(r.Context(), "request refused", "alloc", owner.AllocationID, "task", owner.Task,
+			"uid", peer.UID, "pid", peer.PID, "reason", v.why.String(), "suppressed", a.suppressed.Swap(0))
+	} else {
+		a.suppressed.Add(1)
+	}
+	if v.limited() || !a.limits.refusals.Allow(a.now(), owner).OK {
 		a.delay(r)
 	}
 	switch {
@@ -51,14 +56,4 @@ func (a *Authenticator) delay(r *http.Request) bool {
 	}
 	a.counters.delayed.Add(1)
 	return true
-}
-
-// auditDenial writes a refusal into the audit log.
-func (a *Authenticator) auditDenial(r *http.Request, owner Owner, peer Peer, v verdict) {
-	if a.auditor == nil {
-		return
-	}
-	record := NewRecord(r.Method, r.URL.EscapedPath(), owner, peer, v.from, v.why.Status())
-	record.Outcome, record.Reason = Denied, v.why.String()
-	a.auditor.Audit(record)
 }

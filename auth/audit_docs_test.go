@@ -1,0 +1,44 @@
+package auth_test
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"reflect"
+	"strconv"
+	"strings"
+	"testing"
+
+	"taskapi/examples/doctest"
+)
+
+// TestAuditFieldsAreDocumented holds the table of fields in docs/security.md to the comments of Record's fields.
+func TestAuditFieldsAreDocumented(t *testing.T) {
+	file, err := parser.ParseFile(token.NewFileSet(), "audit_record.go", nil, parser.ParseComments)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want strings.Builder
+	want.WriteString("| field | is |\n|---|---|\n")
+	ast.Inspect(file, func(n ast.Node) bool {
+		spec, ok := n.(*ast.TypeSpec)
+		if !ok || spec.Name.Name != "Record" {
+			return true
+		}
+		for _, field := range spec.Type.(*ast.StructType).Fields.List {
+			tag, err := strconv.Unquote(field.Tag.Value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			name, _, _ := strings.Cut(reflect.StructTag(tag).Get("json"), ",")
+			words := strings.Join(strings.Fields(field.Doc.Text()), " ")
+			if words == "" {
+				t.Errorf("the field %s has no comment", name)
+			}
+			fmt.Fprintf(&want, "| `%s` | %s |\n", name, strings.TrimSuffix(words, "."))
+		}
+		return false
+	})
+	doctest.Table(t, "../docs/security.md", "auth", want.String())
+}
