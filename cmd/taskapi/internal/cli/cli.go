@@ -42,7 +42,7 @@ func Main(version string) int {
 // Run runs the command that args name and returns the exit code.
 func Run(ctx context.Context, args []string, w base.Environment) int {
 	root := newRoot(w)
-	args = doubleDashes(args)
+	args = doubleDashes(root, args)
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)
 	if err == nil {
@@ -171,17 +171,23 @@ func strictCompletion(root *cobra.Command) {
 	}
 }
 
-// doubleDashes turns Nomad's -flag into GNU's --flag. Arguments after "--", negative numbers and flags of one letter stay, and of exec and
-// var lock what follows their flags: the command's own.
-func doubleDashes(args []string) []string {
-	out := make([]string, len(args))
-	copy(out, args)
-	words := wordsBeforeCommand(args)
+// doubleDashes turns Nomad's -flag into GNU's --flag. It leaves alone what follows "--", negative numbers, flags of one letter and, of a
+// command that runs another one, what follows its flags.
+func doubleDashes(root *cobra.Command, args []string) []string {
+	out := slices.Clone(args)
+	cmd, words := root, 0
+	for ; words < len(args); words++ {
+		next := slices.IndexFunc(cmd.Commands(), func(sub *cobra.Command) bool { return sub.Name() == args[words] })
+		if next < 0 {
+			break
+		}
+		cmd = cmd.Commands()[next]
+	}
 	for i, arg := range args {
 		switch {
-		case arg == "--", words > 0 && i >= words && !isFlag(arg) && !takesValue(args[i-1]):
+		case arg == "--", base.RunsAnother(cmd) && i >= words && !isFlag(arg) && !takesValue(cmd, args[i-1]):
 			return out
-		case args[0] == "exec" && (arg == "-it" || arg == "-ti"): // two flags of one letter
+		case cmd.Name() == "exec" && (arg == "-it" || arg == "-ti"): // two flags of one letter
 		case len(arg) > 2 && arg[0] == '-' && isLetter(arg[1]) && arg[2] != '=':
 			out[i] = "-" + arg
 		}
@@ -189,27 +195,16 @@ func doubleDashes(args []string) []string {
 	return out
 }
 
-// wordsBeforeCommand returns how many words name a command that runs another one, 0 for other commands.
-func wordsBeforeCommand(args []string) int {
-	switch {
-	case len(args) > 0 && args[0] == "exec":
-		return 1
-	case len(args) > 1 && args[0] == "var" && args[1] == "lock":
-		return 2
-	}
-	return 0
-}
-
 func isFlag(arg string) bool { return len(arg) > 1 && arg[0] == '-' }
 
-// takesValue reports whether the argument after one of exec's or var lock's is its value.
-func takesValue(arg string) bool {
-	return isFlag(arg) && slices.Contains(valueFlags, strings.TrimLeft(arg, "-"))
-}
-
-// valueFlags are the flags of exec and var lock that take a value.
-var valueFlags = []string{
-	"e", "escape", "task", "action", "data-dir", "seal-key", "namespace", "ttl", "delay", "backoff", "max-retry", "in",
+// takesValue reports whether the argument that follows a flag of a command is that flag's value.
+func takesValue(cmd *cobra.Command, arg string) bool {
+	name := strings.TrimLeft(arg, "-")
+	flag := cmd.Flags().Lookup(name)
+	if flag == nil && len(name) == 1 {
+		flag = cmd.Flags().ShorthandLookup(name)
+	}
+	return isFlag(arg) && flag != nil && flag.NoOptDefVal == ""
 }
 
 func isLetter(c byte) bool {

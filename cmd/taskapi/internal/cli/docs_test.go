@@ -44,7 +44,7 @@ func TestEveryCommandHasAnExample(t *testing.T) {
 				t.Errorf("%s: the example %q is not indented by two, or not of taskapi", cmd.CommandPath(), line)
 				continue
 			}
-			named, rest, err := cmd.Root().Find(doubleDashes(shellWords(strings.TrimSuffix(line, ")"))))
+			named, rest, err := cmd.Root().Find(doubleDashes(cmd.Root(), shellWords(strings.TrimSuffix(line, ")"))))
 			if err != nil || !named.HasParent() {
 				t.Errorf("%s: the example %q names no command: %v", cmd.CommandPath(), line, err)
 				continue

@@ -88,7 +88,7 @@ argument is wrong.`,
 	}
 	base.AddDataDir(cmd, &dataDir)
 	f := cmd.Flags()
-	f.SetInterspersed(false) // what follows the first argument may be the command's
+	base.SetRunsAnother(cmd)
 	f.BoolVarP(&line.stdin, "stdin", "i", true, "pass standard input on; =false: the command has none")
 	f.BoolVarP(&line.tty, "tty", "t", false, "give the command a terminal (default when input and output are one)")
 	f.StringVarP(&line.escape, "escape", "e", "~", "escape character of a session on a terminal, or none")

@@ -31,6 +31,18 @@ func FlagError(cmd *cobra.Command, err error) error {
 // destructive annotates a command that ends or removes something: it is never suggested for a mistyped one.
 const destructive = "destructive"
 
+// runsAnother annotates a command that runs another one: what follows its own flags and arguments is that one's.
+const runsAnother = "runs another"
+
+// SetRunsAnother annotates a command.
+func SetRunsAnother(cmd *cobra.Command) {
+	cmd.Annotations = map[string]string{runsAnother: "true"}
+	cmd.Flags().SetInterspersed(false)
+}
+
+// RunsAnother reports whether a command runs another one.
+func RunsAnother(cmd *cobra.Command) bool { return cmd.Annotations[runsAnother] != "" }
+
 // IsDestructive annotates a command.
 func IsDestructive(cmd *cobra.Command) *cobra.Command {
 	cmd.Annotations = map[string]string{destructive: "true"}

@@ -39,7 +39,7 @@ each with .PID .User .UID .CPUPercent .RSS .Started .Command.`,
 		if err != nil {
 			return err
 		}
-		return out.Print(w, tasks, nil, func() error { return w.Printf("%s", psTable(tasks, commandWidth(w, long), w.Colors())) })
+		return out.Table(w, tasks, psTable(tasks, commandWidth(w, long), w.Colors()))
 	})
 	base.AddOutput(cmd, &out)
 	cmd.Flags().BoolVarP(&long, "long", "l", false, "print whole command lines")
@@ -160,33 +160,66 @@ func commandWidth(w base.Environment, long bool) int {
 	return shownCommand
 }
 
-// psTable returns a line for each process, and one for each task without.
-func psTable(tasks []psTask, commands int, colors output.Colors) string {
-	table := output.Table{Colors: colors}
-	table.Header("Task", "State", "Restarts", "PID", "User", "CPU", "Memory", "Uptime", "Command")
+// psColumns are the columns of the table. The ones of a task are empty beside all but its first process.
+var psColumns = []struct {
+	head   string
+	ofTask bool
+	text   func(psTask, psProcess) string
+}{
+	{"Task", true, func(t psTask, _ psProcess) string { return t.Task }},
+	{"State", true, func(t psTask, _ psProcess) string { text, _ := t.stateText(); return text }},
+	{"Restarts", true, func(t psTask, _ psProcess) string { return strconv.FormatUint(t.Restarts, 10) }},
+	{"PID", false, func(_ psTask, p psProcess) string { return strconv.Itoa(p.PID) }},
+	{"User", false, func(_ psTask, p psProcess) string { return p.User }},
+	{"CPU", false, func(_ psTask, p psProcess) string { return percent(p.CPUPercent) }},
+	{"Memory", false, func(_ psTask, p psProcess) string { return output.Bytes(p.RSS) }},
+	{"Uptime", false, func(_ psTask, p psProcess) string { return output.Duration(time.Since(p.Started)) }},
+	{"Command", false, func(_ psTask, p psProcess) string { return p.Command }},
+}
+
+// stateText returns a task's state with the allocation's health, and its colour.
+func (t psTask) stateText() (string, output.Color) {
+	text, color := stateText(&api.TaskState{State: t.State, Failed: t.Failed})
+	if t.Health != "" {
+		text += ", " + t.Health
+		if t.Health != "healthy" {
+			color = output.StatusColor(t.Health)
+		}
+	}
+	return text, color
+}
+
+// psTable returns a line for each process, and one for each task without. width is how many letters of a command are shown.
+func psTable(tasks []psTask, width int, colors output.Colors) *output.Table {
+	table := &output.Table{Colors: colors}
+	var heads []string
+	for _, c := range psColumns {
+		heads = append(heads, c.head)
+	}
+	table.Header(heads...)
 	for _, task := range tasks {
-		text, color := stateText(&api.TaskState{State: task.State, Failed: task.Failed})
-		if task.Health != "" {
-			text += ", " + task.Health
-			if task.Health != "healthy" {
-				color = output.StatusColor(task.Health)
+		for i := range max(1, len(task.Processes)) {
+			var p psProcess
+			if i < len(task.Processes) {
+				p = task.Processes[i]
+				p.Command = base.Clipped(p.Command, width)
 			}
-		}
-		first := []string{task.Task, text, strconv.FormatUint(task.Restarts, 10)}
-		if len(task.Processes) == 0 {
-			table.Row(append(first, "-", "-", "-", "-", "-", "-")...)
-			table.Paint(1, color)
-		}
-		for i, p := range task.Processes {
-			if i > 0 {
-				first = []string{"", "", ""}
+			var texts []string
+			for _, c := range psColumns {
+				switch {
+				case c.ofTask && i > 0:
+					texts = append(texts, "")
+				case !c.ofTask && p.PID == 0:
+					texts = append(texts, "-")
+				default:
+					texts = append(texts, c.text(task, p))
+				}
 			}
-			table.Row(append(slices.Clip(first), strconv.Itoa(p.PID), p.User, percent(p.CPUPercent), output.Bytes(p.RSS),
-				output.Duration(time.Since(p.Started)), base.Clipped(p.Command, commands))...)
-			if i == 0 {
+			table.Row(texts...)
+			if _, color := task.stateText(); i == 0 {
 				table.Paint(1, color)
 			}
 		}
 	}
-	return table.String()
+	return table
 }

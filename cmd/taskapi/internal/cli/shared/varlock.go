@@ -56,7 +56,7 @@ argument is wrong.`,
 	}
 	line.add(cmd)
 	f := cmd.Flags()
-	f.SetInterspersed(false) // what follows PATH is the command's own
+	base.SetRunsAnother(cmd)
 	f.DurationVar(&line.ttl, "ttl", api.DefaultLockTTL, "time after which a lock that is not renewed is as good as lost, from 10s to 24h")
 	f.DurationVar(&line.delay, "delay", api.DefaultLockDelay, "time in which nobody can have a lock that was lost")
 	f.DurationVar(&line.backoff, "backoff", 0, "time between attempts to have a lock that is not released (default 1.1 TTLs)")
