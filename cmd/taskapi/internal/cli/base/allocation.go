@@ -23,7 +23,7 @@ func (t Target) Checks(ctx context.Context) (checks api.AllocCheckStatuses, err 
 	if err == nil {
 		return checks, nil
 	}
-	found, locateErr := t.Layout.Locate(ctx, t.ID)
+	found, locateErr := t.Locate(ctx)
 	if locateErr != nil || found.Saved == nil {
 		return nil, err
 	}
@@ -72,19 +72,26 @@ func RunningTasks(alloc *api.Allocation) []string {
 }
 
 // Locate returns the allocation as its taskapi answers it, or as one has left it. Errors: why there is neither.
-func (l Layout) Locate(ctx context.Context, id string) (client.Location, error) {
-	c := l.Client(id)
+func (t Target) Locate(ctx context.Context) (found client.Location, err error) {
+	c := t.Client()
 	defer c.Close()
-	found := c.Locate(ctx, client.Brief)
-	switch found.Holder {
-	case client.Refusing, client.Hanging:
-		return found, l.ErrHeld(id, found.Err)
-	case client.Unreadable:
-		return found, l.ErrUnreadable(id, found.Err)
-	case client.Serving:
-		return found, nil
+	switch found = c.Locate(ctx, client.Brief); found.Holder {
+	case client.Nobody, client.Ended:
+		found.Body, err = handlers.EncodeAllocation(found.Alloc)
+		return found, err
 	}
-	var err error
-	found.Body, err = handlers.EncodeAllocation(found.Alloc)
-	return found, err
+	return found, t.ErrUnserved(found)
+}
+
+// LastEvent returns a task's latest event of some types, nil for none.
+func LastEvent(state *api.TaskState, types ...string) *api.TaskEvent {
+	if state == nil {
+		return nil
+	}
+	for _, e := range slices.Backward(state.Events) {
+		if slices.Contains(types, e.Type) {
+			return e
+		}
+	}
+	return nil
 }

@@ -17,8 +17,7 @@ import (
 func (t Target) Ask(ctx context.Context, call func(*client.Client, *api.Client) error) error {
 	c := t.Client()
 	defer c.Close()
-	// It waits for a taskapi that resumes the allocation. The call itself reports an error, but might wait without end
-	// for one that hangs.
+	// This waits for a taskapi that resumes the allocation. The call itself might wait for ever for a taskapi that hangs.
 	if found := c.Locate(ctx, client.Following); found.Holder == client.Hanging {
 		return t.Layout.ErrHeld(t.ID, found.Err)
 	}
@@ -41,35 +40,41 @@ func (t Target) Explain(ctx context.Context, c *client.Client, err error) error 
 	if err == nil || !errors.Is(err, client.ErrNoAnswer) && !client.Refused(err) {
 		return err
 	}
-	found := c.Locate(ctx, client.Brief)
+	if why := t.ErrUnserved(c.Locate(ctx, client.Brief)); why != nil {
+		return why
+	}
+	return fmt.Errorf("allocation %s: %w", output.ShortID(t.ID), err)
+}
+
+// ErrUnserved says why no taskapi answers for an allocation that was located, nil when one does.
+func (t Target) ErrUnserved(found client.Location) error {
 	switch found.Holder {
 	case client.Refusing, client.Hanging:
 		return t.Layout.ErrHeld(t.ID, found.Err)
 	case client.Ended:
 		return &EndedError{t, found}
 	case client.Nobody:
-		return &AbandonedError{t.Layout, t.ID}
+		return &AbandonedError{t}
 	case client.Unreadable:
 		return t.Layout.ErrUnreadable(t.ID, found.Err)
 	}
-	return fmt.Errorf("allocation %s: %w", output.ShortID(t.ID), err)
+	return nil
 }
 
 // EndedError is an allocation that has ended, asked for what only one that runs can do.
 type EndedError struct {
-	Target Target
-	Found  client.Location
+	Target
+	found client.Location
 }
 
 func (e *EndedError) Error() string {
-	return fmt.Sprintf("allocation %s (job %q) has ended (%s); '%s' shows it", output.ShortID(e.Target.ID), e.Found.Alloc.JobID,
-		e.Found.Alloc.ClientStatus, e.Target.Layout.Command("status", output.ShortID(e.Target.ID)))
+	return fmt.Sprintf("allocation %s (job %q) has ended (%s); '%s' shows it", output.ShortID(e.ID), e.found.Alloc.JobID,
+		e.found.Alloc.ClientStatus, e.Layout.Command("status", output.ShortID(e.ID)))
 }
 
 // AbandonedError is an allocation whose taskapi has exited before it ended.
 type AbandonedError struct {
-	Layout Layout
-	ID     string
+	Target
 }
 
 func (e *AbandonedError) Error() string {

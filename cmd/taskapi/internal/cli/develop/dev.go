@@ -121,15 +121,15 @@ func (o devOptions) run(ctx context.Context, command []string, w base.Environmen
 	if err := front.open(w); err != nil {
 		return err
 	}
-	defer front.close()
-	t.started = front.begin
+	defer front.terminal.close()
+	t.started = front.terminal.begin
 	done := make(chan struct{})
 	var forwarding sync.WaitGroup
 	forwarding.Go(func() { front.forward(signals, done, t) })
 	err = t.run(ctx)
 	close(done)
 	forwarding.Wait()
-	front.close()
+	front.terminal.close()
 	t.lacking.Print(w.Stderr)
 	return front.result(t, err)
 }
@@ -235,20 +235,6 @@ func (f *foreground) open(w base.Environment) error {
 	return nil
 }
 
-// begin has the terminal's input and output go to the command, which has just started.
-func (f *foreground) begin() {
-	if f.terminal != nil {
-		f.terminal.begin()
-	}
-}
-
-// close gives the terminal back, when all output has been shown.
-func (f *foreground) close() {
-	if f.terminal != nil {
-		f.terminal.close()
-	}
-}
-
 // forwarded are the signals that go to the command.
 var forwarded = []os.Signal{
 	syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGALRM, syscall.SIGCONT, syscall.SIGWINCH,
@@ -275,7 +261,7 @@ func (f *foreground) forward(signals <-chan os.Signal, done <-chan struct{}, t *
 				}
 				stops, latest = stops+1, time.Now()
 				if stops > 1 {
-					t.kill()
+					t.end(context.Background(), true)
 					continue
 				}
 			}
@@ -286,28 +272,25 @@ func (f *foreground) forward(signals <-chan os.Signal, done <-chan struct{}, t *
 
 // result returns the command's end as that of this program.
 func (f *foreground) result(t *tied, err error) error {
-	state := t.taskState(f.Task)
-	if state != nil {
-		for i := len(state.Events) - 1; i >= 0; i-- {
-			switch e := state.Events[i]; e.Type {
-			case api.TaskTerminated:
-				if code := exitCode(e); code != 0 {
-					return base.SilentError{Code: code}
-				}
-				return nil
-			case api.TaskDriverFailure, api.TaskSetupFailure, api.TaskFailedValidation:
-				code := base.ExitOwn
-				if e.Type == api.TaskDriverFailure {
-					code = base.ExitNotRun
-				}
-				return base.CodedError{Err: fmt.Errorf("%s: %s", f.command, linewriter.OneLine(cmp.Or(e.DisplayMessage, e.DriverError, e.Message))), Code: code}
-			}
-		}
+	var e *api.TaskEvent
+	if runner := t.current(); runner != nil {
+		e = base.LastEvent(runner.Alloc().TaskStates[f.Task], api.TaskTerminated, api.TaskDriverFailure, api.TaskSetupFailure, api.TaskFailedValidation)
 	}
-	if t.stopping != 0 {
+	switch {
+	case e == nil && t.stopping != 0:
 		return base.SilentError{Code: base.ExitSignalled + int(t.stopping)}
+	case e == nil:
+		return cmp.Or(err, errors.New("the command was never started"))
+	case e.Type == api.TaskTerminated && exitCode(e) == 0:
+		return nil
+	case e.Type == api.TaskTerminated:
+		return base.SilentError{Code: exitCode(e)}
 	}
-	return cmp.Or(err, errors.New("the command was never started"))
+	code := base.ExitOwn
+	if e.Type == api.TaskDriverFailure {
+		code = base.ExitNotRun
+	}
+	return base.CodedError{Err: fmt.Errorf("%s: %s", f.command, linewriter.OneLine(cmp.Or(e.DisplayMessage, e.DriverError, e.Message))), Code: code}
 }
 
 // exitCode returns what a shell says of the end of a process.

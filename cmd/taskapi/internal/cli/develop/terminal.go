@@ -73,6 +73,9 @@ func (t *devTerminal) resize() {
 
 // begin passes everything on in both directions, key by key.
 func (t *devTerminal) begin() {
+	if t == nil {
+		return
+	}
 	t.starting.Do(func() {
 		ignored := make(chan os.Signal, 1) // this program may be in the background of its terminal
 		signal.Notify(ignored, syscall.SIGTTOU)
@@ -86,6 +89,9 @@ func (t *devTerminal) begin() {
 
 // close shows what the command has written, and gives the terminal back.
 func (t *devTerminal) close() {
+	if t == nil {
+		return
+	}
 	t.closing.Do(func() {
 		t.slave.Close() // the command's processes are gone, so that reading ends with what they have written
 		t.copied.Wait()

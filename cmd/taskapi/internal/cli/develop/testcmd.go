@@ -208,7 +208,7 @@ func (t *testRun) run(ctx context.Context, signals <-chan os.Signal) error {
 		t.mu.Lock()
 		t.ends = true
 		t.mu.Unlock()
-		t.tied.stop(ctx)
+		t.tied.end(ctx, false)
 		err := <-over
 		if failed == nil {
 			err = cmp.Or(err, t.failure)
@@ -249,7 +249,8 @@ func (t *testRun) await(ctx context.Context) error {
 	if err == nil {
 		return nil
 	}
-	return start.WithCauses(t.tied.layout, alloc, t.tied.checks(), err)
+	checks, _ := t.tied.current().Checks()
+	return start.WithCauses(t.tied.layout, alloc, checks, err)
 }
 
 // collect notes how the tasks have ended, while their files are there, and whether the group has failed by itself.
@@ -299,7 +300,7 @@ func (t *testRun) command() error {
 
 // variables returns the command's environment.
 func (t *testRun) variables() ([]string, error) {
-	l, alloc := t.tied.layout, t.tied.present()
+	l, alloc := t.tied.layout, t.tied.current().Alloc()
 	path, file := l.OperatorSocket(alloc.ID), l.OperatorToken(alloc.ID)
 	own := map[string]string{
 		"NOMAD_ALLOC_ID": alloc.ID, "NOMAD_JOB_ID": alloc.JobID, "NOMAD_GROUP_NAME": alloc.TaskGroup, "NOMAD_NAMESPACE": alloc.Namespace,
@@ -364,7 +365,7 @@ func (t *testRun) onSignals(signals <-chan os.Signal, done <-chan struct{}, give
 			giveUp(&start.InterruptedError{Signal: sig})
 			switch {
 			case kills:
-				t.tied.kill()
+				t.tied.end(context.Background(), true)
 				sig = syscall.SIGKILL
 			case sig == syscall.SIGINT && inForeground(): // it has come to the command, too
 				continue

@@ -83,11 +83,8 @@ func (r *report) task(name string, state *api.TaskState, stderr []string) {
 		if failure := start.FailedStart(state); failure != nil {
 			end.Error = linewriter.OneLine(failure.DisplayMessage)
 		}
-		for i := len(state.Events) - 1; i >= 0 && end.ExitCode == nil; i-- {
-			if state.Events[i].Type == api.TaskTerminated {
-				code := exitCode(state.Events[i])
-				end.ExitCode = &code
-			}
+		if e := base.LastEvent(state, api.TaskTerminated); e != nil {
+			end.ExitCode = new(exitCode(e))
 		}
 	}
 	r.mu.Lock()

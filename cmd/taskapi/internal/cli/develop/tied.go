@@ -122,12 +122,17 @@ const (
 	signalPause = 5 * time.Millisecond
 )
 
+// current returns the runner, nil before there is one.
+func (t *tied) current() interfaces.AllocRunner {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.runner
+}
+
 // signal sends a signal to the foreground's process. One to stop it for which there is no process ends the allocation.
 func (t *tied) signal(sig syscall.Signal) {
 	for since := time.Now(); time.Since(since) < startWait; time.Sleep(signalPause) {
-		t.mu.Lock()
-		runner := t.runner
-		t.mu.Unlock()
+		runner := t.current()
 		if runner == nil {
 			continue
 		}
@@ -149,10 +154,7 @@ func (t *tied) signal(sig syscall.Signal) {
 // until returns the allocation as soon as it is settled, and as it is when ctx ends, with the cause; nil before it has begun.
 func (t *tied) until(ctx context.Context, settled func(*api.Allocation) bool) (*api.Allocation, error) {
 	for {
-		t.mu.Lock()
-		runner := t.runner
-		t.mu.Unlock()
-		if runner != nil {
+		if runner := t.current(); runner != nil {
 			for alloc := runner.Alloc(); ; alloc = runner.Wait(ctx, alloc.ModifyIndex) {
 				if settled(alloc) {
 					return alloc, nil
@@ -170,57 +172,16 @@ func (t *tied) until(ctx context.Context, settled func(*api.Allocation) bool) (*
 	}
 }
 
-// present returns the allocation as it stands, nil before it has begun.
-func (t *tied) present() *api.Allocation {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.runner == nil {
-		return nil
-	}
-	return t.runner.Alloc()
-}
-
-// checks returns the latest results of the allocation's checks.
-func (t *tied) checks() api.AllocCheckStatuses {
-	t.mu.Lock()
-	runner := t.runner
-	t.mu.Unlock()
-	if runner == nil {
-		return nil
-	}
-	checks, _ := runner.Checks()
-	return checks
-}
-
-// stop stops the allocation gracefully, and does not wait for it.
-func (t *tied) stop(ctx context.Context) {
+// end stops the allocation gracefully, or kills it, and does not wait for it.
+func (t *tied) end(ctx context.Context, kill bool) {
 	t.mu.Lock()
 	runner, cancel := t.runner, t.cancel
 	t.mu.Unlock()
-	if runner == nil || runner.Stop(ctx, interfaces.StopRequest{}) != nil {
-		if cancel != nil {
-			cancel() // the end of its context stops it, too
-		}
+	switch {
+	case runner != nil && kill:
+		runner.Kill()
+	case runner != nil && runner.Stop(ctx, interfaces.StopRequest{}) == nil:
+	case cancel != nil:
+		cancel() // the end of its context stops it, too
 	}
-}
-
-// kill ends the allocation at once.
-func (t *tied) kill() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.runner != nil {
-		t.runner.Kill()
-	} else if t.cancel != nil {
-		t.cancel()
-	}
-}
-
-// taskState returns the last state of a task, nil for none.
-func (t *tied) taskState(task string) *api.TaskState {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.runner == nil {
-		return nil
-	}
-	return t.runner.Alloc().TaskStates[task]
 }

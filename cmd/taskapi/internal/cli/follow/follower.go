@@ -18,8 +18,7 @@ import (
 
 // Follower prints what happens to an allocation that another process runs, as that one would.
 type Follower struct {
-	Layout  base.Layout
-	ID      string
+	base.Target
 	Printer *Printer // nil before the allocation has been seen
 	Make    func(*api.Allocation) *Printer
 	Quiet   bool                       // what has happened before is not printed
@@ -37,7 +36,7 @@ type Follower struct {
 // Follow prints events until the allocation has ended, or until is satisfied, and returns it as it is then. Errors: *abandonedError when its
 // taskapi has exited before it ended; *unsavedError when it has ended and its state does not say so; ctx's.
 func (f *Follower) Follow(ctx context.Context) (*api.Allocation, error) {
-	c := f.Layout.Client(f.ID)
+	c := f.Client()
 	defer c.Close()
 	for index := uint64(0); ; {
 		listening := c.Listening()
@@ -72,23 +71,22 @@ func (f *Follower) unanswered(ctx context.Context, c *client.Client) (*api.Alloc
 	case found.Holder == client.Serving:
 		return nil, nil
 	case found.Holder == client.Refusing, found.Holder == client.Hanging:
-		return nil, f.Layout.ErrHeld(f.ID, found.Err)
+		return nil, f.ErrUnserved(found)
 	case found.Holder == client.Ended:
 		f.Show(found.Alloc)
 		return found.Alloc, nil
 	case f.Last != nil && allDead(f.Last):
-		return f.Last, &UnsavedError{f.Layout, f.ID, found.Holder == client.Nobody}
+		return f.Last, &UnsavedError{f.Target, found.Holder == client.Nobody}
 	case found.Holder == client.Unreadable:
-		return nil, f.Layout.ErrUnreadable(f.ID, found.Err)
+		return nil, f.ErrUnserved(found)
 	}
-	return nil, &base.AbandonedError{Layout: f.Layout, ID: f.ID}
+	return nil, &base.AbandonedError{Target: f.Target}
 }
 
 // UnsavedError is an allocation that has ended, as its file system could not record.
 type UnsavedError struct {
-	Layout base.Layout
-	ID     string
-	Saved  bool // an earlier state was
+	base.Target
+	Saved bool // an earlier state was
 }
 
 func (e *UnsavedError) Error() string {

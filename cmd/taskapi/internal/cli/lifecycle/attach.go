@@ -25,7 +25,7 @@ leaves it, with a message.`,
   taskapi attach hello`,
 		PreRunE: func(*cobra.Command, []string) error { return out.Check() },
 	}, func(ctx context.Context, found base.Target) error {
-		f := &follow.Follower{Layout: found.Layout, ID: found.ID, Make: follow.Printers(w, asJSON)}
+		f := &follow.Follower{Target: found, Make: follow.Printers(w, asJSON)}
 		f.Output = out.Wanted(w, asJSON)
 		f.Words = !f.Output
 		return attach(ctx, f)

@@ -33,12 +33,12 @@ func (r *request) await(ctx context.Context) error {
 		saying, end := context.WithCancel(ctx)
 		var said sync.WaitGroup
 		said.Go(func() {
-			sayChecks(saying, r.environment.Stderr, base.Target{Layout: r.layout, ID: r.alloc.ID}.Checks)
+			sayChecks(saying, r.environment.Stderr, r.target().Checks)
 		})
 		defer said.Wait()
 		defer end()
 	}
-	f := &follow.Follower{Layout: r.layout, ID: r.alloc.ID, Quiet: true, Until: r.options.Until.Settled,
+	f := &follow.Follower{Target: r.target(), Quiet: true, Until: r.options.Until.Settled,
 		Make: func(a *api.Allocation) *follow.Printer { return follow.NewPrinter(io.Discard, a, false) }}
 	alloc, err := f.Follow(ctx)
 	if err != nil {
@@ -86,7 +86,7 @@ func sayChecks(ctx context.Context, out io.Writer, latest func(context.Context) 
 func (r *request) checks(ctx context.Context) api.AllocCheckStatuses {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), client.Brief.Busy)
 	defer cancel()
-	checks, err := base.Target{Layout: r.layout, ID: r.alloc.ID}.Checks(ctx)
+	checks, err := r.target().Checks(ctx)
 	if err != nil {
 		return nil
 	}

@@ -3,6 +3,7 @@ package lifecycle
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -68,46 +69,52 @@ Exit code: 0 when the allocation completes, is stopped or left running, 1 when i
 			return base.CheckArgs(cmd, args)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			w := w
-			if w.Signals == nil {
-				w.Signals = start.CatchSignals()
-			}
-			defer signal.Stop(w.Signals)
-			starting, waiting := start.Watch(cmd.Context(), w.Signals)
-			defer starting.End()
-			if args[0] == "-" {
-				w.Stdin = start.Interruptible{Ctx: waiting, From: w.Stdin}
-			}
-			if opts.Detached {
-				w.Stdout, w.Stderr = boundedLogs(w)
-			}
 			if err := errors.Join(opts.Output.Check(), opts.checkSimulate(), opts.checkWait(cmd.Flags())); err != nil {
 				return err
 			}
-			log := base.QueuedLog(w) // from the first line on: no reader is waited for
-			defer base.FlushAll(log)
-			w.Stderr = log
-			r, err := opts.request(waiting, args[0], cmd.Flags(), w)
-			switch {
-			case err != nil && waiting.Err() != nil:
-				return context.Cause(waiting)
-			case err != nil:
-				return err
-			}
-			if err := r.putVarItems(waiting, w); err != nil {
-				return err
-			}
-			switch {
-			case opts.Detach:
-				return r.detach(waiting, cmd)
-			case opts.Simulate > 0:
-				return r.simulated(waiting, log)
-			}
-			return r.run(cmd.Context(), waiting, log, starting)
+			return opts.inProcess(cmd, w, func(waiting context.Context, w base.Environment, log *linewriter.Writer, starting *start.Startup) error {
+				if args[0] == "-" {
+					w.Stdin = start.Interruptible{Ctx: waiting, From: w.Stdin}
+				}
+				r, err := opts.request(waiting, args[0], cmd.Flags(), w)
+				if err != nil {
+					return cmp.Or(context.Cause(waiting), err)
+				}
+				if err := r.putVarItems(waiting, w); err != nil {
+					return err
+				}
+				switch {
+				case opts.Detach:
+					return r.detach(waiting, cmd)
+				case opts.Simulate > 0:
+					return r.simulated(waiting, log)
+				}
+				return r.run(cmd.Context(), waiting, log, starting)
+			})
 		},
 	}
 	opts.Add(cmd)
 	return cmd
+}
+
+// inProcess calls do with standard error as a log whose reader is not waited for, and with the signals that come before an agent acts on them:
+// the first one ends the context.
+func (o *runOptions) inProcess(cmd *cobra.Command, w base.Environment,
+	do func(waiting context.Context, w base.Environment, log *linewriter.Writer, starting *start.Startup) error,
+) error {
+	if w.Signals == nil {
+		w.Signals = start.CatchSignals()
+	}
+	defer signal.Stop(w.Signals)
+	starting, waiting := start.Watch(cmd.Context(), w.Signals)
+	defer starting.End()
+	if o.Detached {
+		w.Stdout, w.Stderr = boundedLogs(w)
+	}
+	log := base.QueuedLog(w)
+	defer base.FlushAll(log)
+	w.Stderr = log
+	return do(waiting, w, log, starting)
 }
 
 // checkWait checks the flags of --wait.
@@ -128,6 +135,10 @@ type request struct {
 	submission  *api.JobSubmission
 	variables   []*api.Variable // that are to be written first
 	environment base.Environment
+}
+
+func (r *request) target() base.Target {
+	return base.Target{Layout: r.layout, ID: r.alloc.ID, Alloc: r.alloc}
 }
 
 func (o runOptions) request(
@@ -351,7 +362,7 @@ func (r *request) makeFree(ctx, waiting context.Context) error {
 	if r.options.takeOver {
 		return r.takeOver(ctx)
 	}
-	c := r.layout.Client(r.alloc.ID)
+	c := r.target().Client()
 	defer c.Close()
 	found := c.Locate(ctx, client.Patient)
 	switch {

@@ -43,7 +43,7 @@ Exit code: 0 when the allocation has ended, 1 when it could not be stopped.`,
 		Example: `  taskapi stop
   taskapi stop --now hello`,
 	}, func(ctx context.Context, found base.Target) error {
-		s.layout, s.id = found.Layout, found.ID
+		s.Target = found
 		return s.run(ctx)
 	})
 	cmd.Flags().BoolVar(&s.detach, "detach", false, "return when the stop has begun")
@@ -56,8 +56,7 @@ Exit code: 0 when the allocation has ended, 1 when it could not be stopped.`,
 
 // stopping is taskapi stop.
 type stopping struct {
-	layout      base.Layout
-	id          string
+	base.Target
 	how         client.StopOptions
 	detach      bool
 	detached    bool // this is the process that --detach has started
@@ -73,13 +72,13 @@ func (s *stopping) run(ctx context.Context) error {
 	s.out, s.log = base.QueuedLines(s.environment), base.QueuedLog(s.environment)
 	s.environment.Stdout, s.environment.Stderr = s.out, s.log
 	defer base.FlushAll(s.out, s.log)
-	c := s.layout.Client(s.id)
+	c := s.Client()
 	defer c.Close()
 	for since := time.Now(); ; {
 		found := c.Locate(ctx, client.Patient)
 		switch found.Holder {
 		case client.Serving:
-			f := &follow.Follower{Layout: s.layout, ID: s.id, Make: follow.Printers(s.environment, false), Quiet: true, Kills: s.how.Now}
+			f := &follow.Follower{Target: s.Target, Make: follow.Printers(s.environment, false), Quiet: true, Kills: s.how.Now}
 			f.Show(found.Alloc)
 			err := s.request(ctx, c)
 			answer, answered := errors.AsType[*client.StatusError](err)
@@ -87,7 +86,7 @@ func (s *stopping) run(ctx context.Context) error {
 			case err == nil:
 				return s.await(ctx, c, f)
 			case answered && answer.Status == http.StatusBadRequest:
-				return fmt.Errorf("allocation %s: %w", s.id, answer)
+				return fmt.Errorf("allocation %s: %w", s.ID, answer)
 			case time.Since(since) > client.BusyTimeout:
 				if killed, err := s.bySignal(ctx, c, err); !killed {
 					return err
@@ -105,9 +104,9 @@ func (s *stopping) run(ctx context.Context) error {
 			return s.concluded(ctx, found.Saved)
 		case client.Unreadable:
 			if why := s.keeps(found.Err); why != nil {
-				return fmt.Errorf("allocation %s can't be stopped gracefully: %w", s.id, why)
+				return fmt.Errorf("allocation %s can't be stopped gracefully: %w", s.ID, why)
 			}
-			return s.killOrphans(ctx, s.layout.Explain(found.Err))
+			return s.killOrphans(ctx, s.Layout.Explain(found.Err))
 		}
 		if s.detach {
 			return s.inBackground(ctx)
@@ -124,7 +123,7 @@ func (s *stopping) keeps(err error) error {
 	switch {
 	case errors.Is(err, state.ErrNewer), errors.Is(err, state.ErrOlder):
 		if !s.how.Now {
-			return fmt.Errorf("%w; '%s' kills its tasks", err, s.layout.Command("stop", "--now", s.id))
+			return fmt.Errorf("%w; '%s' kills its tasks", err, s.Layout.Command("stop", "--now", s.ID))
 		}
 		return nil
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE), errors.Is(err, syscall.ENOMEM):
@@ -136,7 +135,7 @@ func (s *stopping) keeps(err error) error {
 // concluded says that the allocation has ended, and makes sure that nothing follows it.
 func (s *stopping) concluded(ctx context.Context, saved *interfaces.Saved) error {
 	if interfaces.Replaced(saved.Alloc) {
-		lock, err := s.layout.LockAlloc(s.id, base.NewLogger(false, s.environment))
+		lock, err := s.Layout.LockAlloc(s.ID, base.NewLogger(false, s.environment))
 		if err != nil {
 			return err
 		}
@@ -144,10 +143,10 @@ func (s *stopping) concluded(ctx context.Context, saved *interfaces.Saved) error
 			return err
 		}
 	}
-	if allocrunner.TasksRunning(s.layout.Alloc(s.id)) {
-		return s.killOrphans(ctx, fmt.Errorf("allocation %s has ended (%s), but tasks of it are still running", s.id, saved.Alloc.ClientStatus))
+	if allocrunner.TasksRunning(s.Layout.Alloc(s.ID)) {
+		return s.killOrphans(ctx, fmt.Errorf("allocation %s has ended (%s), but tasks of it are still running", s.ID, saved.Alloc.ClientStatus))
 	}
-	return s.say("allocation %s has already ended (%s)", s.id, saved.Alloc.ClientStatus)
+	return s.say("allocation %s has already ended (%s)", s.ID, saved.Alloc.ClientStatus)
 }
 
 func (s *stopping) say(format string, args ...any) error {
@@ -161,7 +160,7 @@ func (s *stopping) request(ctx context.Context, c *client.Client) error {
 	err := c.Stop(ctx, s.how)
 	if failed, ok := errors.AsType[*client.StatusError](err); ok && failed.Status >= http.StatusInternalServerError {
 		if now, _, getErr := c.Allocation(ctx); getErr == nil && now.DesiredStatus == api.AllocDesiredStatusStop { // it stops all the same
-			s.warn(fmt.Errorf("allocation %s: %w", s.id, failed))
+			s.warn(fmt.Errorf("allocation %s: %w", s.ID, failed))
 			return nil
 		}
 	}
@@ -174,7 +173,7 @@ const reactTime = 5 * time.Second
 // bySignal stops the allocation of a taskapi that answers no request: signals need no token. With --now, a taskapi that
 // does not act on them is killed; the caller then has to end the tasks.
 func (s *stopping) bySignal(ctx context.Context, c *client.Client, why error) (killed bool, err error) {
-	held := s.layout.ErrHeld(s.id, why)
+	held := s.Layout.ErrHeld(s.ID, why)
 	if _, frozen := errors.AsType[*client.FrozenError](why); frozen && !s.how.Now {
 		return false, held
 	}
@@ -184,19 +183,19 @@ func (s *stopping) bySignal(ctx context.Context, c *client.Client, why error) (k
 	}
 	pid, err := c.Signal(ctx, signals...)
 	if err != nil {
-		return false, errors.Join(held, fmt.Errorf("allocation %s: %w", s.id, err))
+		return false, errors.Join(held, fmt.Errorf("allocation %s: %w", s.ID, err))
 	}
 	s.warn(held)
 	if !s.reacts(ctx, c, pid) {
 		if !s.how.Now {
 			return false, fmt.Errorf("allocation %s is not being stopped: process %d does not act on SIGTERM; "+
-				"'%s' kills it and the tasks", s.id, pid, s.layout.Command("stop --now", s.id))
+				"'%s' kills it and the tasks", s.ID, pid, s.Layout.Command("stop --now", s.ID))
 		}
 		if err := s.say("process %d does not act on signals: killing it, and then the tasks", pid); err != nil {
 			return false, err
 		}
 		if _, err := c.Signal(ctx, syscall.SIGKILL); err != nil && !errors.Is(err, client.ErrNoAnswer) {
-			return false, fmt.Errorf("allocation %s: %w", s.id, err)
+			return false, fmt.Errorf("allocation %s: %w", s.ID, err)
 		}
 		return true, nil
 	}
@@ -206,7 +205,7 @@ func (s *stopping) bySignal(ctx context.Context, c *client.Client, why error) (k
 // reacts reports whether a taskapi acts on a signal to stop, as far as its saved state tells.
 func (s *stopping) reacts(ctx context.Context, c *client.Client, pid int) bool {
 	for since := time.Now(); ctx.Err() == nil && time.Since(since) < reactTime; time.Sleep(client.Pause) {
-		saved, err := s.layout.Peek(s.id)
+		saved, err := s.Layout.Peek(s.ID)
 		known := err == nil && saved != nil
 		if !known && !s.how.Now || !c.ServedBy(ctx, pid) ||
 			known && (saved.Terminal || saved.Alloc.DesiredStatus == api.AllocDesiredStatusStop) {
@@ -218,20 +217,18 @@ func (s *stopping) reacts(ctx context.Context, c *client.Client, pid int) bool {
 
 // awaitSignalled waits for the end of an allocation whose taskapi has got a signal.
 func (s *stopping) awaitSignalled(ctx context.Context, c *client.Client, pid int) error {
-	if err := s.say("allocation %s is being stopped by a signal to process %d", s.id, pid); err != nil || s.detach {
+	if err := s.say("allocation %s is being stopped by a signal to process %d", s.ID, pid); err != nil || s.detach {
 		return err
 	}
 	for ctx.Err() == nil {
 		switch found := c.Locate(ctx, client.Timeouts{}); found.Holder {
 		case client.Ended:
-			return s.say("allocation %s has ended (%s)", s.id, found.Alloc.ClientStatus)
-		case client.Unreadable:
-			return s.layout.ErrUnreadable(s.id, found.Err)
-		case client.Nobody:
-			return &base.AbandonedError{Layout: s.layout, ID: s.id}
+			return s.say("allocation %s has ended (%s)", s.ID, found.Alloc.ClientStatus)
+		case client.Unreadable, client.Nobody:
+			return s.ErrUnserved(found)
 		case client.Hanging:
 			if _, frozen := errors.AsType[*client.FrozenError](found.Err); frozen {
-				return s.layout.ErrHeld(s.id, found.Err)
+				return s.Layout.ErrHeld(s.ID, found.Err)
 			}
 		}
 		time.Sleep(client.Pause)
@@ -242,7 +239,7 @@ func (s *stopping) awaitSignalled(ctx context.Context, c *client.Client, pid int
 // await waits for the end of a stop that has begun.
 func (s *stopping) await(ctx context.Context, c *client.Client, f *follow.Follower) error {
 	if s.detach {
-		return s.say("allocation %s is being stopped", s.id)
+		return s.say("allocation %s is being stopped", s.ID)
 	}
 	ctx, release := s.onSignals(ctx, c, f.Printer)
 	defer release()
@@ -250,7 +247,7 @@ func (s *stopping) await(ctx context.Context, c *client.Client, f *follow.Follow
 	unsaved, ok := errors.AsType[*follow.UnsavedError](err)
 	switch {
 	case errors.Is(err, context.Canceled):
-		return fmt.Errorf("allocation %s is still being stopped; this command waits no longer", s.id)
+		return fmt.Errorf("allocation %s is still being stopped; this command waits no longer", s.ID)
 	case ok && !unsaved.Saved: // no later command finds it running
 		s.warn(err)
 	case err != nil:
@@ -296,7 +293,7 @@ func (s *stopping) onSignals(ctx context.Context, c *client.Client, p *follow.Pr
 // kill makes the allocation's taskapi kill every task.
 func (s *stopping) kill(ctx context.Context, c *client.Client) {
 	if err := c.Stop(ctx, client.StopOptions{NoShutdownDelay: s.how.NoShutdownDelay, Now: true}); err != nil && ctx.Err() == nil {
-		s.warn(fmt.Errorf("allocation %s could not be killed: %w", s.id, err))
+		s.warn(fmt.Errorf("allocation %s could not be killed: %w", s.ID, err))
 	}
 }
 
@@ -309,7 +306,7 @@ func (s *stopping) takeOver(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() {
-		if sockErr := removeDeadSockets(s.layout, s.id); sockErr != nil {
+		if sockErr := removeDeadSockets(s.Layout, s.ID); sockErr != nil {
 			s.warn(sockErr)
 		}
 		err = errors.Join(err, lock.Close())
@@ -317,13 +314,13 @@ func (s *stopping) takeOver(ctx context.Context) (err error) {
 	if lock.Saved() == nil || lock.Saved().Terminal {
 		return nil // another taskapi was faster, and has exited
 	}
-	kept, settingsErr := s.layout.Remembered(s.id)
+	kept, settingsErr := s.Layout.Remembered(s.ID)
 	lacks = errors.Join(lacks, settingsErr)
 	p := follow.NewPrinter(s.out, lock.Saved().Alloc, false)
 	p.Queue = s.out
 	p.AllocEvent("Stopping", "its taskapi process has exited: resuming it to stop it")
 	var over bool
-	cfg := start.AgentConfig(s.layout, lock.ID, lock, logger, kept, p, s.log, s.environment)
+	cfg := start.AgentConfig(s.Layout, lock.ID, lock, logger, kept, p, s.log, s.environment)
 	defer cfg.Cluster.Close()
 	cfg.Stop, cfg.Kill = &interfaces.StopRequest{NoShutdownDelay: s.how.NoShutdownDelay}, s.how.Now
 	if lacks == nil {
@@ -337,22 +334,22 @@ func (s *stopping) takeOver(ctx context.Context) (err error) {
 	p.AllocEvent("Stopping", "stopping its tasks without their API, which is unavailable: "+linewriter.OneLine(lacks.Error()))
 	cfg.NoAPI = true
 	if over, err = agent.New(cfg).Run(ctx, nil); !over && err != nil {
-		return s.killOrphans(ctx, fmt.Errorf("allocation %s can't be stopped gracefully: %w", s.id, err))
+		return s.killOrphans(ctx, fmt.Errorf("allocation %s can't be stopped gracefully: %w", s.ID, err))
 	}
 	if over && lock.ReadOnly() {
-		return &follow.UnsavedError{Layout: s.layout, ID: s.id, Saved: true}
+		return &follow.UnsavedError{Target: s.Target, Saved: true}
 	}
 	return nil
 }
 
 // lock locks the allocation, also when nothing can be written there, and then lacks says so.
 func (s *stopping) lock(logger *slog.Logger) (lock *datadir.Lock, lacks, err error) {
-	lock, err = s.layout.LockAlloc(s.id, logger)
+	lock, err = s.Layout.LockAlloc(s.ID, logger)
 	switch {
 	case !errors.Is(err, state.ErrFile) && !errors.Is(err, syscall.EROFS), errors.Is(err, fs.ErrPermission) && os.Geteuid() != 0:
 		return lock, nil, err
 	}
-	held, holdErr := s.layout.LockReadOnly(s.id, logger)
+	held, holdErr := s.Layout.LockReadOnly(s.ID, logger)
 	if holdErr != nil {
 		return nil, nil, err
 	}
@@ -361,12 +358,12 @@ func (s *stopping) lock(logger *slog.Logger) (lock *datadir.Lock, lacks, err err
 
 // inBackground is takeOver in a process of its own.
 func (s *stopping) inBackground(ctx context.Context) error {
-	args := []string{"stop", "--data-dir=" + string(s.layout.Dir), fmt.Sprintf("--no-shutdown-delay=%t", s.how.NoShutdownDelay),
-		fmt.Sprintf("--now=%t", s.how.Now), s.id}
-	if err := background(s.layout, ctx, s.id, s.environment, args, stopsOrIsOver); err != nil {
+	args := []string{"stop", "--data-dir=" + string(s.Layout.Dir), fmt.Sprintf("--no-shutdown-delay=%t", s.how.NoShutdownDelay),
+		fmt.Sprintf("--now=%t", s.how.Now), s.ID}
+	if err := background(s.Layout, ctx, s.ID, s.environment, args, stopsOrIsOver); err != nil {
 		return err
 	}
-	return s.say("allocation %s is being stopped in the background", s.id)
+	return s.say("allocation %s is being stopped in the background", s.ID)
 }
 
 func stopsOrIsOver(alloc *api.Allocation) (bool, error) {
@@ -388,21 +385,21 @@ func removeDeadSockets(l base.Layout, id string) error {
 
 // killOrphans kills what runs of an allocation whose state can't be read.
 func (s *stopping) killOrphans(ctx context.Context, why error) error {
-	dir := s.layout.Alloc(s.id)
+	dir := s.Layout.Alloc(s.ID)
 	s.warn(why)
 	if _, err := os.Stat(dir); err != nil {
-		return fmt.Errorf("allocation %s: %w", s.id, agent.UnwrapPath(err))
+		return fmt.Errorf("allocation %s: %w", s.ID, agent.UnwrapPath(err))
 	}
 	killed, err := allocrunner.KillOrphans(ctx, dir)
 	if err != nil {
-		return fmt.Errorf("allocation %s: its tasks could not be killed: %w", s.id, err)
+		return fmt.Errorf("allocation %s: its tasks could not be killed: %w", s.ID, err)
 	}
-	if err := removeDeadSockets(s.layout, s.id); err != nil {
+	if err := removeDeadSockets(s.Layout, s.ID); err != nil {
 		s.warn(err)
 	}
 	if killed == 0 {
-		return s.say("allocation %s: no process is running", s.id)
+		return s.say("allocation %s: no process is running", s.ID)
 	}
-	return s.say("allocation %s could not be stopped gracefully: its tasks were killed (%d %s)", s.id, killed,
+	return s.say("allocation %s could not be stopped gracefully: its tasks were killed (%d %s)", s.ID, killed,
 		base.Plural(killed, "process", "processes"))
 }

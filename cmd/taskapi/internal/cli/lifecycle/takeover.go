@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os/signal"
 	"syscall"
 
 	"github.com/hashicorp/nomad/api"
@@ -17,6 +16,7 @@ import (
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/cmd/taskapi/internal/cli/start"
 	"taskapi/cmd/taskapi/internal/client"
+	"taskapi/cmd/taskapi/internal/linewriter"
 )
 
 func Takeover(w base.Environment) *cobra.Command {
@@ -105,25 +105,17 @@ func takeOver(t base.Target, cmd *cobra.Command, w base.Environment) error {
 
 // takeOverHere takes the allocation over with this process, and runs it to its end.
 func (o *runOptions) takeOverHere(cmd *cobra.Command, args []string, w base.Environment) error {
-	if w.Signals == nil {
-		w.Signals = start.CatchSignals()
-	}
-	defer signal.Stop(w.Signals)
-	starting, waiting := start.Watch(cmd.Context(), w.Signals)
-	defer starting.End()
-	w.Stdout, w.Stderr = boundedLogs(w)
-	log := base.QueuedLog(w)
-	defer base.FlushAll(log)
-	w.Stderr = log
-	found, err := base.Find(waiting, w, o.DataDir, args, base.ToChange)
-	if err != nil {
-		return err
-	}
-	r, err := o.takeOverRequest(found, cmd.Flags(), w)
-	if err != nil {
-		return err
-	}
-	return r.run(cmd.Context(), waiting, log, starting)
+	return o.inProcess(cmd, w, func(waiting context.Context, w base.Environment, log *linewriter.Writer, starting *start.Startup) error {
+		found, err := base.Find(waiting, w, o.DataDir, args, base.ToChange)
+		if err != nil {
+			return err
+		}
+		r, err := o.takeOverRequest(found, cmd.Flags(), w)
+		if err != nil {
+			return err
+		}
+		return r.run(cmd.Context(), waiting, log, starting)
+	})
 }
 
 // takeOverRequest returns the run of an allocation with the job that it has.
@@ -154,18 +146,14 @@ func (r *request) takeOver(ctx context.Context) error {
 	if err := r.errOtherUsers(); err != nil {
 		return err
 	}
-	c := r.layout.Client(r.alloc.ID)
+	c := r.target().Client()
 	defer c.Close()
 	found := c.Locate(ctx, client.Timeouts{})
 	switch found.Holder {
-	case client.Hanging: // it would act on the signal some time later, when this process has given up
-		return r.layout.ErrHeld(r.alloc.ID, found.Err)
+	case client.Hanging, client.Ended, client.Unreadable: // a taskapi that hangs would act on the signal when this process has given up
+		return r.target().ErrUnserved(found)
 	case client.Nobody, client.Changing: // the next look decides
 		return nil
-	case client.Ended:
-		return &base.EndedError{Target: base.Target{Layout: r.layout, ID: r.alloc.ID}, Found: found}
-	case client.Unreadable:
-		return r.layout.ErrUnreadable(r.alloc.ID, found.Err)
 	}
 	saved, err := r.layout.Peek(r.alloc.ID)
 	switch {

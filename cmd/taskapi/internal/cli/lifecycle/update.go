@@ -39,7 +39,7 @@ allocation is stopped gracefully and run again, under the same ID and in the sam
 			if err != nil {
 				return err
 			}
-			u.layout, u.id = found.Layout, found.ID
+			u.Target = found
 			return u.run(cmd.Context(), flags, args[1], w)
 		},
 	}
@@ -52,8 +52,7 @@ allocation is stopped gracefully and run again, under the same ID and in the sam
 
 // updater gives a running allocation another version of its job.
 type updater struct {
-	layout base.Layout
-	id     string
+	base.Target
 	force  bool // also a version that needs new processes
 	detach bool // don't wait for those
 	out    io.Writer
@@ -61,23 +60,21 @@ type updater struct {
 
 // run is taskapi update.
 func (u *updater) run(ctx context.Context, flags start.JobFlags, jobFile string, w base.Environment) error {
-	c := u.layout.Client(u.id)
+	c := u.Client()
 	defer c.Close()
 	found := c.Locate(ctx, client.Following)
 	switch found.Holder {
-	case client.Refusing, client.Hanging:
-		return u.layout.ErrHeld(u.id, found.Err)
-	case client.Unreadable:
-		return u.layout.ErrUnreadable(u.id, found.Err)
+	case client.Refusing, client.Hanging, client.Unreadable:
+		return u.ErrUnserved(found)
 	case client.Ended:
-		return fmt.Errorf("allocation %s has ended (%s); '%s' %s runs it again", u.id, found.Alloc.ClientStatus,
-			u.layout.Command("run", "--force", "--alloc-id", u.id), base.WithJobFile)
+		return fmt.Errorf("allocation %s has ended (%s); '%s' %s runs it again", u.ID, found.Alloc.ClientStatus,
+			u.Layout.Command("run", "--force", "--alloc-id", u.ID), base.WithJobFile)
 	case client.Nobody:
-		return fmt.Errorf("no taskapi runs allocation %s; '%s' %s resumes it with the new version", u.id,
-			u.layout.Command("run", "--alloc-id", u.id), base.WithJobFile)
+		return fmt.Errorf("no taskapi runs allocation %s; '%s' %s resumes it with the new version", u.ID,
+			u.Layout.Command("run", "--alloc-id", u.ID), base.WithJobFile)
 	}
 	flags.Group = found.Alloc.TaskGroup
-	kept, err := u.layout.Remembered(u.id)
+	kept, err := u.Layout.Remembered(u.ID)
 	if err != nil {
 		return err
 	}
@@ -96,7 +93,7 @@ func (u *updater) update(ctx context.Context, c *client.Client, before *api.Allo
 		return u.asError(err)
 	}
 	if plan.Diff == nil || len(plan.Diff.Fields) == 0 {
-		_, err := fmt.Fprintf(u.out, "allocation %s runs this job: nothing to change\n", u.id)
+		_, err := fmt.Fprintf(u.out, "allocation %s runs this job: nothing to change\n", u.ID)
 		return err
 	}
 	if err := printPlan(u.out, plan.Diff.Fields); err != nil {
@@ -104,7 +101,7 @@ func (u *updater) update(ctx context.Context, c *client.Client, before *api.Allo
 	}
 	destructive := needsNewProcesses(plan, before.TaskGroup)
 	if destructive && !u.force {
-		return base.Usage(fmt.Errorf("allocation %s needs new processes for this job, and is unchanged; --force stops it gracefully and runs it again", u.id))
+		return base.Usage(fmt.Errorf("allocation %s needs new processes for this job, and is unchanged; --force stops it gracefully and runs it again", u.ID))
 	}
 	if err := c.Register(context.WithoutCancel(ctx), job, plan.JobModifyIndex, u.force); err != nil {
 		return u.asError(err)
@@ -112,32 +109,32 @@ func (u *updater) update(ctx context.Context, c *client.Client, before *api.Allo
 	if destructive {
 		return u.awaitReplaced(ctx, before)
 	}
-	_, err = fmt.Fprintf(u.out, "allocation %s runs the new version\n", u.id)
+	_, err = fmt.Fprintf(u.out, "allocation %s runs the new version\n", u.ID)
 	return err
 }
 
 // awaitReplaced prints what happens to an allocation that is being replaced, and returns when its successor runs. Ctrl-C ends the waiting
 // alone.
 func (u *updater) awaitReplaced(ctx context.Context, before *api.Allocation) error {
-	_, err := fmt.Fprintf(u.out, "allocation %s is stopped gracefully and run again; '%s' follows it\n", u.id, u.layout.Command("attach", u.id))
+	_, err := fmt.Fprintf(u.out, "allocation %s is stopped gracefully and run again; '%s' follows it\n", u.ID, u.Layout.Command("attach", u.ID))
 	if u.detach || err != nil {
 		return err
 	}
 	ctx, release := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer release()
 	isNew := func(a *api.Allocation) bool { return a.CreateTime != before.CreateTime }
-	f := &follow.Follower{Layout: u.layout, ID: u.id, Quiet: true, Until: isNew, Make: func(a *api.Allocation) *follow.Printer { return follow.NewPrinter(u.out, a, false) }}
+	f := &follow.Follower{Target: u.Target, Quiet: true, Until: isNew, Make: func(a *api.Allocation) *follow.Printer { return follow.NewPrinter(u.out, a, false) }}
 	f.Show(before)
 	alloc, err := f.Follow(ctx)
 	switch {
 	case errors.Is(err, context.Canceled):
-		return fmt.Errorf("allocation %s is still being replaced; this command waits no longer", u.id)
+		return fmt.Errorf("allocation %s is still being replaced; this command waits no longer", u.ID)
 	case err != nil:
 		return err
 	case !isNew(alloc):
-		return fmt.Errorf("allocation %s was stopped before the new version began (%s)", u.id, alloc.ClientStatus)
+		return fmt.Errorf("allocation %s was stopped before the new version began (%s)", u.ID, alloc.ClientStatus)
 	case alloc.ClientStatus == api.AllocClientStatusFailed:
-		return fmt.Errorf("the new version of allocation %s has failed: %s", u.id, linewriter.OneLine(alloc.ClientDescription))
+		return fmt.Errorf("the new version of allocation %s has failed: %s", u.ID, linewriter.OneLine(alloc.ClientDescription))
 	}
 	return nil
 }
@@ -168,7 +165,7 @@ func printPlan(out io.Writer, changes []*api.FieldDiff) error {
 
 // asError says why a taskapi refuses a job. Its own words are about the job.
 func (u *updater) asError(err error) error {
-	wrapped := fmt.Errorf("allocation %s: %w", u.id, err)
+	wrapped := fmt.Errorf("allocation %s: %w", u.ID, err)
 	if s, ok := errors.AsType[*client.StatusError](err); ok && (s.Status == http.StatusBadRequest || s.Status == http.StatusNotFound) {
 		return base.Usage(wrapped)
 	}

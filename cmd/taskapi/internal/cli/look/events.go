@@ -147,20 +147,16 @@ func (s *eventsStream) ended(ctx context.Context, c *client.Client) (bool, error
 		return false, nil
 	case client.Ended:
 		return true, s.printEnd(found.Alloc)
-	case client.Nobody:
-		if s.flags.follow && allocrunner.TasksRunning(s.target.Layout.Alloc(s.target.ID)) {
-			if !s.alone {
-				abandoned := &base.AbandonedError{Layout: s.target.Layout, ID: s.target.ID}
-				s.environment.Warnf("%v; waiting for another one", abandoned)
-			}
-			s.alone = true
-			return false, nil
-		}
-		return true, &base.AbandonedError{Layout: s.target.Layout, ID: s.target.ID}
-	case client.Unreadable:
-		return true, s.target.Layout.ErrUnreadable(s.target.ID, found.Err)
 	default:
-		return true, s.target.Layout.ErrHeld(s.target.ID, found.Err)
+		why := s.target.ErrUnserved(found)
+		if found.Holder != client.Nobody || !s.flags.follow || !allocrunner.TasksRunning(s.target.Layout.Alloc(s.target.ID)) {
+			return true, why
+		}
+		if !s.alone {
+			s.environment.Warnf("%v; waiting for another one", why)
+		}
+		s.alone = true
+		return false, nil
 	}
 }
 

@@ -69,7 +69,7 @@ type psProcess struct {
 
 // processesOf returns the tasks of an allocation with their processes, or the task that is named; of one that does not run, without.
 func processesOf(ctx context.Context, t base.Target) ([]psTask, error) {
-	found, err := t.Layout.Locate(ctx, t.ID)
+	found, err := t.Locate(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -76,7 +76,7 @@ func (s *statusShow) list(ctx context.Context, dataDir string) error {
 		ids, err := l.IDs()
 		errs = append(errs, err)
 		for _, id := range ids {
-			found, err := l.Locate(ctx, id)
+			found, err := base.Target{Layout: l, ID: id}.Locate(ctx)
 			errs = append(errs, err)
 			if err == nil {
 				all = append(all, located{found, l})
@@ -156,7 +156,7 @@ func (s *statusShow) one(ctx context.Context, dataDir string, args []string) err
 	if err != nil {
 		return err
 	}
-	found, err := t.Layout.Locate(ctx, t.ID)
+	found, err := t.Locate(ctx)
 	if err != nil {
 		return err
 	}

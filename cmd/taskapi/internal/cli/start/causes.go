@@ -38,15 +38,8 @@ func troubled(alloc *api.Allocation) []string {
 		if state == nil {
 			return true
 		}
-		if state.Failed {
-			return false
-		}
-		for _, e := range slices.Backward(state.Events) {
-			if e.Type == api.TaskTerminated {
-				return e.ExitCode == 0 && e.Signal == 0
-			}
-		}
-		return true
+		e := base.LastEvent(state, api.TaskTerminated)
+		return !state.Failed && (e == nil || e.ExitCode == 0 && e.Signal == 0)
 	})
 }
 
@@ -92,16 +85,9 @@ func CheckWords(c api.AllocCheckStatus) string {
 
 // FailedStart returns why a task's latest attempt to start has failed, nil when that has started.
 func FailedStart(state *api.TaskState) *api.TaskEvent {
-	if state == nil {
+	e := base.LastEvent(state, api.TaskStarted, api.TaskTerminated, api.TaskDriverFailure, api.TaskFailedValidation, api.TaskSetupFailure)
+	if e == nil || e.Type == api.TaskStarted || e.Type == api.TaskTerminated {
 		return nil
 	}
-	for _, e := range slices.Backward(state.Events) {
-		switch e.Type {
-		case api.TaskStarted, api.TaskTerminated:
-			return nil
-		case api.TaskDriverFailure, api.TaskFailedValidation, api.TaskSetupFailure:
-			return e
-		}
-	}
-	return nil
+	return e
 }
