@@ -1,21 +1,20 @@
 package allocrunner
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/execio"
 	"taskapi/allocrunner/internal/lifecycle"
-	"taskapi/allocrunner/internal/processes"
 )
 
 // hangUpTime is what a program has between the closing of its files, which on a terminal is a SIGHUP, and SIGKILL: a shell saves its history.
@@ -27,13 +26,13 @@ const defaultTerm = "xterm"
 func (r *Runner) Exec(ctx context.Context, req interfaces.ExecRequest) (interfaces.ExecSession, error) {
 	session, err := r.exec(ctx, req)
 	if err != nil {
-		return nil, fmt.Errorf("run a command in task %q: %w", req.Task, execError(err))
+		return nil, fmt.Errorf("run a command in task %q: %w", req.Task, err)
 	}
 	return session, nil
 }
 
 func (r *Runner) exec(ctx context.Context, req interfaces.ExecRequest) (*execSession, error) {
-	spec, err := r.execSpec(ctx, req)
+	task, err := r.execTask(ctx, req)
 	if err != nil {
 		return nil, err
 	}
@@ -42,18 +41,21 @@ func (r *Runner) exec(ctx context.Context, req interfaces.ExecRequest) (*execSes
 		return nil, err
 	}
 	s := &execSession{files: files, started: make(chan struct{}), done: make(chan struct{})}
-	beside := processes.ExecSpec{Spec: spec, Files: child, TTY: req.TTY, Started: func() { close(s.started) }}
-	err = r.task(req.Task).Beside(ctx, func(ctx context.Context, parent processes.Supervisor) {
+	program := drivers.Program{Command: req.Command, Files: child, TTY: req.TTY, Started: func() { close(s.started) }}
+	err = r.task(req.Task).Beside(ctx, func(ctx context.Context, run drivers.Run) {
 		ctx, s.kill = context.WithCancel(ctx) // not the request's context, whose end is an error of the request
 		defer close(s.done)
 		defer s.kill()
 		defer files.End()
-		s.result, s.err = parent.Exec(ctx, beside)
+		if beside, ok := run.(drivers.Executor); ok {
+			s.result, s.err = beside.Exec(ctx, task, program)
+			return
+		}
+		closeAll(child)
+		s.err = fmt.Errorf("the driver %q runs no other programs: %w", task.Task.Driver, interfaces.ErrNotSupported)
 	})
 	if err != nil {
-		for _, f := range child {
-			f.Close()
-		}
+		closeAll(child)
 		return nil, errors.Join(err, files.Close())
 	}
 	select {
@@ -65,58 +67,43 @@ func (r *Runner) exec(ctx context.Context, req interfaces.ExecRequest) (*execSes
 	case <-s.started: // and it has ended since
 		return s, nil
 	default:
-		return nil, errors.Join(s.err, files.Close())
+	}
+	if errors.Is(s.err, interfaces.ErrDetached) {
+		s.err = fmt.Errorf("%w: %v", interfaces.ErrTaskNotRunning, s.err)
+	}
+	return nil, errors.Join(s.err, files.Close())
+}
+
+func closeAll(files []*os.File) {
+	for _, f := range files {
+		f.Close()
 	}
 }
 
-// execSpec returns the process of a program beside a task, made of what the task's own was.
-func (r *Runner) execSpec(ctx context.Context, req interfaces.ExecRequest) (drivers.Spec, error) {
+// execTask returns the task as its driver gets it for a program beside it, made of what its start was.
+func (r *Runner) execTask(ctx context.Context, req interfaces.ExecRequest) (none drivers.Task, err error) {
 	t := r.task(req.Task)
 	if t == nil {
-		return drivers.Spec{}, interfaces.ErrTaskNotFound
+		return none, interfaces.ErrTaskNotFound
 	}
 	if len(req.Command) == 0 {
-		return drivers.Spec{}, &interfaces.ExecError{Reason: "command is not present"}
+		return none, &interfaces.ExecError{Reason: "command is not present"}
 	}
 	if err := r.life.awaitSetUp(ctx); err != nil {
-		return drivers.Spec{}, err
+		return none, err
 	}
 	if err := t.AwaitRejoined(ctx); err != nil {
-		return drivers.Spec{}, err
+		return none, err
 	}
 	start, given, ok := t.Launched()
 	if phase := t.State().Phase; !ok || phase == lifecycle.Waiting || phase == lifecycle.Dead {
-		return drivers.Spec{}, interfaces.ErrTaskNotRunning
+		return none, interfaces.ErrTaskNotRunning
 	}
-	spec, err := (&starter{r, req.Task}).build(ctx, start, given, req.Command)
-	if req.TTY && !slices.ContainsFunc(spec.Env, func(entry string) bool { return strings.HasPrefix(entry, "TERM=") }) {
-		term := defaultTerm
-		if req.Term != "" {
-			term = req.Term
-		}
-		spec.Env = append(slices.Clip(spec.Env), "TERM="+term)
+	task := (&starter{r, req.Task}).DriverTask(start, given)
+	if req.TTY && !slices.ContainsFunc(task.Env.List(), func(entry string) bool { return strings.HasPrefix(entry, "TERM=") }) {
+		task.Env = task.Env.With(map[string]string{"TERM": cmp.Or(req.Term, defaultTerm)})
 	}
-	return spec, err
-}
-
-// shortages are the errors that have nothing to do with what was to be run.
-var shortages = []error{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.EAGAIN, unix.ENOSPC}
-
-// execError returns an error of the start of a program as interfaces has it.
-func execError(err error) error {
-	start, isStart := errors.AsType[*drivers.StartError](err)
-	config, isConfig := errors.AsType[*drivers.ConfigError](err)
-	switch {
-	case errors.Is(err, processes.ErrTooManyExecs):
-		return fmt.Errorf("%w: %d run", interfaces.ErrTooManyExecs, processes.MaxInteractive)
-	case errors.Is(err, processes.ErrNotRunning), errors.Is(err, processes.ErrClosed), errors.Is(err, processes.ErrLost):
-		return fmt.Errorf("%w: %w", interfaces.ErrTaskNotRunning, err)
-	case isConfig:
-		return &interfaces.ExecError{Reason: config.Error(), Err: err}
-	case isStart && !slices.ContainsFunc(shortages, func(lack error) bool { return errors.Is(err, lack) }):
-		return &interfaces.ExecError{Reason: start.Reason, Err: err}
-	}
-	return err
+	return task, nil
 }
 
 // execSession is a program that a task's goroutine waits for.
@@ -125,7 +112,7 @@ type execSession struct {
 	kill          context.CancelFunc
 	started, done chan struct{}
 
-	result processes.ExecResult // set when done is closed
+	result drivers.ExecResult // set when done is closed
 	err    error
 }
 
@@ -139,13 +126,10 @@ func (s *execSession) Resize(rows, columns uint16) error { return s.files.Resize
 
 func (s *execSession) Wait() (interfaces.ExitResult, error) {
 	<-s.done
-	switch {
-	case errors.Is(s.err, context.Canceled), errors.Is(s.err, processes.ErrClosed), errors.Is(s.err, processes.ErrReplaced):
+	if errors.Is(s.err, context.Canceled) {
 		return s.result.Exit, fmt.Errorf("%w: %w", interfaces.ErrDetached, s.err)
-	case s.err != nil:
-		return s.result.Exit, execError(s.err)
 	}
-	return s.result.Exit, nil
+	return s.result.Exit, s.err
 }
 
 func (s *execSession) Close() error {

@@ -16,8 +16,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner"
+	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/interfaces"
-	"taskapi/allocrunner/internal/processes"
 	"taskapi/allocrunner/internal/proctest"
 )
 
@@ -226,7 +226,7 @@ func TestExecsAreBounded(t *testing.T) {
 	}
 	before := count()
 	var sessions []interfaces.ExecSession
-	for i := range processes.MaxInteractive {
+	for i := range drivers.MaxInteractive {
 		sessions = append(sessions, r.exec(i%2 == 0, "read x"))
 	}
 	_, err := r.runner.Exec(t.Context(), interfaces.ExecRequest{Task: "t", Command: []string{"true"}})

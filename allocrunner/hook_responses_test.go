@@ -109,9 +109,9 @@ func (mounting) Capabilities() drivers.Capabilities {
 	return drivers.Capabilities{Mounts: true, Devices: true}
 }
 
-func (m mounting) Build(ctx context.Context, task drivers.Task) (drivers.Spec, error) {
+func (m mounting) Start(ctx context.Context, task drivers.Task) (drivers.Run, error) {
 	task.Env = task.Env.With(map[string]string{"MOUNT": task.Mounts[0].TaskPath, "DEVICE": task.Devices[0].TaskPath})
-	return m.Driver.Build(ctx, task)
+	return m.Driver.Start(ctx, task)
 }
 
 // TestAnotherDriver gets what the hooks give.

@@ -42,7 +42,7 @@ func (r *Runner) prerun(ctx context.Context) error {
 }
 
 func (r *Runner) prerunRequest() *interfaces.RunnerPrerunRequest {
-	return &interfaces.RunnerPrerunRequest{Alloc: r.Alloc(), Env: r.env(r.Alloc()), Resources: &r.shared, Restored: r.cfg.Saved != nil}
+	return &interfaces.RunnerPrerunRequest{Alloc: r.Alloc(), Env: r.env(r.Alloc()), Resources: &r.given, Restored: r.cfg.Saved != nil}
 }
 
 // ending is called in place of prerun for an allocation that is to stop.

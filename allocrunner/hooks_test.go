@@ -34,9 +34,6 @@ func (d *diary) read() []string {
 	return slices.Clone(d.calls)
 }
 
-// greeting is what the allocation's noting hook leaves for those of the tasks.
-var greeting = interfaces.NewHookKey[string]("greeting")
-
 // noting is every hook of an allocation at once.
 type noting struct {
 	*diary
@@ -48,8 +45,7 @@ func (n *noting) Name() string { return "noting" }
 
 func (n *noting) Prerun(ctx context.Context, req *interfaces.RunnerPrerunRequest) error {
 	n.ctx, n.env = ctx, req.Env
-	greeting.Set(req.Resources, "hello "+req.Env.Get("NOMAD_GROUP_NAME"))
-	n.note("prerun")
+	n.note("prerun " + req.Env.Get("NOMAD_GROUP_NAME"))
 	return nil
 }
 
@@ -79,8 +75,7 @@ func (n *notingTask) Name() string { return "noting" }
 
 func (n *notingTask) Prestart(ctx context.Context, req *interfaces.TaskPrestartRequest) (*interfaces.TaskPrestartResponse, error) {
 	n.ctxs = append(n.ctxs, ctx)
-	said, _ := greeting.Get(req.Resources)
-	n.note(n.task + " prestart, " + said + ", restored " + map[bool]string{true: "yes", false: "no"}[req.Restored] + ", kept " + req.Kept["n"])
+	n.note(n.task + " prestart, restored " + map[bool]string{true: "yes", false: "no"}[req.Restored] + ", kept " + req.Kept["n"])
 	req.Keep(map[string]string{"n": req.Kept["n"] + "I"})
 	return &interfaces.TaskPrestartResponse{Env: map[string]string{"HOOK": n.task}}, nil
 }
@@ -148,11 +143,11 @@ func TestHooksInOrder(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []string{
-		"prerun",
-		"main prestart, hello g, restored no, kept ", "main poststart, HOOK=main",
+		"prerun g",
+		"main prestart, restored no, kept ", "main poststart, HOOK=main",
 		"update blue", "main update blue",
 		"pre-task-restart", "main prekill", "main exited",
-		"main prestart, hello g, restored no, kept I", "main poststart, HOOK=main",
+		"main prestart, restored no, kept I", "main poststart, HOOK=main",
 		"prekill", "main prekill", "main exited", "main stop",
 		"postrun", "destroy",
 	}
@@ -277,9 +272,9 @@ func TestLeaveKeepsTasksRunning(t *testing.T) {
 		t.Errorf("a second copy was started: pids %q", pids)
 	}
 	want := []string{
-		"prerun", "main prestart, hello g, restored no, kept ", "main poststart, HOOK=main",
+		"prerun g", "main prestart, restored no, kept ", "main poststart, HOOK=main",
 		"shutdown", "main shutdown",
-		"prerun", "main prestart, hello g, restored yes, kept I",
+		"prerun g", "main prestart, restored yes, kept I",
 		"prekill", "main prekill", "main exited", "main stop", "postrun",
 	}
 	if diff := cmp.Diff(want, d.read()); diff != "" {
@@ -300,7 +295,7 @@ func TestWhatCanNotBeTakenOverRunsOn(t *testing.T) {
 	if err := second.end(); err == nil || errors.Is(err, interfaces.ErrDetached) || errors.Is(err, allocrunner.ErrFailed) || !strings.Contains(err.Error(), "refusing") {
 		t.Errorf("got %v, want the hook that refused alone", err)
 	}
-	if diff := cmp.Diff([]string{"prerun", "shutdown", "main shutdown"}, d.read()[before:]); diff != "" {
+	if diff := cmp.Diff([]string{"prerun g", "shutdown", "main shutdown"}, d.read()[before:]); diff != "" {
 		t.Errorf("calls (-want +got):\n%s", diff)
 	}
 	if second.runner.Terminal() {

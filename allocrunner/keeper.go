@@ -10,7 +10,6 @@ import (
 	"taskapi/allocrunner/internal/accounts"
 	"taskapi/allocrunner/internal/allocdir"
 	"taskapi/allocrunner/internal/keeper"
-	"taskapi/allocrunner/internal/processes"
 )
 
 // KeeperMain runs the program when it has been re-executed as the parent of an allocation's tasks: the program's main calls
@@ -22,10 +21,10 @@ func KeeperMain(args []string) (code int, kept bool) {
 	return keeper.Main(), true
 }
 
-// supervise returns the supervisor of the allocation's processes, and what it has of them already: nothing for a new allocation.
-func (r *Runner) supervise(ctx context.Context) (*keeper.Supervisor, []processes.Status, error) {
+// supervise returns the supervisor of the allocation's processes.
+func (r *Runner) supervise(ctx context.Context) (*keeper.Supervisor, error) {
 	if len(os.Args) == 3 && os.Args[1] == keeper.Command { // else it would make keepers of itself without end
-		return nil, nil, errors.New("this program does not call KeeperMain first")
+		return nil, errors.New("this program does not call KeeperMain first")
 	}
 	cfg := keeperConfig(r.cfg.Dir)
 	cfg.Logger, cfg.Tied = r.logger, r.cfg.Tied
@@ -70,22 +69,21 @@ func KillOrphans(ctx context.Context, dir string) (killed int, err error) {
 type pendingSupervisor struct {
 	ready     chan struct{} // nil before begin; closed when the rest is set
 	processes *keeper.Supervisor
-	known     []processes.Status
 	err       error
 }
 
-func (p *pendingSupervisor) begin(supervise func() (*keeper.Supervisor, []processes.Status, error)) {
+func (p *pendingSupervisor) begin(supervise func() (*keeper.Supervisor, error)) {
 	p.ready = make(chan struct{})
 	go func() {
-		p.processes, p.known, p.err = supervise()
+		p.processes, p.err = supervise()
 		close(p.ready)
 	}()
 }
 
-func (p *pendingSupervisor) await() (*keeper.Supervisor, []processes.Status, error) {
+func (p *pendingSupervisor) await() (*keeper.Supervisor, error) {
 	if p.ready == nil {
-		return nil, nil, nil
+		return nil, nil
 	}
 	<-p.ready
-	return p.processes, p.known, p.err
+	return p.processes, p.err
 }

@@ -127,7 +127,7 @@ func TestExitsWhileNobodyLooks(t *testing.T) {
 		t.Errorf("got %+v, want exit code 7", e)
 	}
 	calls := strings.Join(d.read()[before:], "; ")
-	if calls != "prerun; late exited; late stop; postrun" {
+	if calls != "prerun g; late exited; late stop; postrun" {
 		t.Errorf("hooks of the next runner: %s", calls)
 	}
 	for _, task := range []string{"early", "late"} {

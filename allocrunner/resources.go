@@ -19,7 +19,6 @@ import (
 	"taskapi/allocrunner/internal/allocdir"
 	"taskapi/allocrunner/internal/keeper"
 	"taskapi/allocrunner/internal/ports"
-	"taskapi/allocrunner/internal/processes"
 	"taskapi/allocrunner/taskenv"
 	"taskapi/internal/ptr"
 )
@@ -33,7 +32,6 @@ type resources struct {
 	users     users
 	processes *keeper.Supervisor                // once it has been awaited
 	measured  atomic.Pointer[keeper.Supervisor] // the same, for readers of statistics
-	known     []processes.Status                // the processes of an earlier runner's tasks
 	leases    []interfaces.Lease
 	held      sync.Once // by the keeper, too
 	freePorts sync.Once
@@ -56,7 +54,7 @@ func (r *Runner) acquire(ctx context.Context) error {
 			return err
 		}
 	}
-	r.resources.pending.begin(func() (*keeper.Supervisor, []processes.Status, error) { return r.supervise(ctx) })
+	r.resources.pending.begin(func() (*keeper.Supervisor, error) { return r.supervise(ctx) })
 	reservation, err := r.reservePorts()
 	if err != nil {
 		return fmt.Errorf("ports: %w", err)
@@ -119,7 +117,7 @@ func (res *resources) leave() error {
 
 // await waits for the supervisor of the processes to be there.
 func (res *resources) await() (err error) {
-	res.processes, res.known, err = res.pending.await()
+	res.processes, err = res.pending.await()
 	if res.processes != nil {
 		res.measured.Store(res.processes)
 	}

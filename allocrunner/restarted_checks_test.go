@@ -172,7 +172,7 @@ func TestNoPrerunForAStop(t *testing.T) {
 		t.Fatal(err)
 	}
 	calls := d.read()[before:]
-	if slices.ContainsFunc(calls, func(s string) bool { return strings.HasSuffix(s, "prerun") }) || !slices.Contains(calls, "ending, restored yes") ||
+	if slices.ContainsFunc(calls, func(s string) bool { return strings.HasPrefix(s, "prerun") }) || !slices.Contains(calls, "ending, restored yes") ||
 		!slices.Contains(calls, "main exited") || !slices.Contains(calls, "postrun") {
 		t.Errorf("calls: %q", calls)
 	}

@@ -20,7 +20,6 @@ import (
 	"taskapi/allocrunner/internal/allocfs"
 	"taskapi/allocrunner/internal/hookmeter"
 	"taskapi/allocrunner/internal/lifecycle"
-	"taskapi/allocrunner/internal/processes"
 	"taskapi/allocrunner/internal/registration"
 	"taskapi/allocrunner/internal/snapshots"
 	"taskapi/allocrunner/internal/stats"
@@ -51,7 +50,7 @@ type Runner struct {
 	hookList []interfaces.RunnerHook
 	serving  servicesHook
 	health   healthHook
-	shared   interfaces.HookResources
+	given    interfaces.HookResources // by the prerun hooks to all tasks
 	meter    hookmeter.Meter
 	stats    *stats.Sampler
 	files    *allocfs.Tree
@@ -123,14 +122,14 @@ func (r *Runner) newTask(t *api.Task) (*taskrunner.Runner, error) {
 		hooks = append(hooks, r.cfg.TaskHooks(r.Alloc(), t)...)
 	}
 	return taskrunner.New(taskrunner.Config{
-		Task:      t,
-		JobType:   ptr.Deref(r.cfg.Alloc.Job.Type),
-		Starter:   &starter{runner: r, task: t.Name},
-		Hooks:     hooks,
-		Logger:    r.logger,
-		Resources: &r.shared,
-		Meter:     &r.meter,
-		Observer:  r,
+		Task:     t,
+		JobType:  ptr.Deref(r.cfg.Alloc.Job.Type),
+		Drivers:  r.drivers,
+		Starter:  &starter{runner: r, task: t.Name},
+		Hooks:    hooks,
+		Logger:   r.logger,
+		Meter:    &r.meter,
+		Observer: r,
 	})
 }
 
@@ -235,7 +234,35 @@ func (r *Runner) setUp(ctx, life context.Context) error {
 	} else if err := r.prerun(ctx); err != nil {
 		return err
 	}
-	return r.resources.await()
+	if err := errors.Join(r.checkGiven(), r.resources.await()); err != nil {
+		return err
+	}
+	if r.cfg.Saved == nil {
+		return nil
+	}
+	for _, t := range r.tasks {
+		task := drivers.Task{Task: taskOf(r.Alloc(), t.Name()), Processes: r.resources.processes}
+		if err := t.Restore(ctx, r.cfg.Saved.Tasks[t.Name()], task); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkGiven refuses what the prerun hooks have given and a task's driver can't give to its task.
+func (r *Runner) checkGiven() error {
+	if len(r.given.Mounts) == 0 && len(r.given.Devices) == 0 && r.given.NetworkNamespace == "" {
+		return nil
+	}
+	for _, t := range r.group().Tasks {
+		err := r.drivers.Check(drivers.Task{
+			Task: t, Mounts: r.given.Mounts, Devices: r.given.Devices, NetworkNamespace: r.given.NetworkNamespace,
+		})
+		if err != nil {
+			return fmt.Errorf("task %q: %w", t.Name, err)
+		}
+	}
+	return nil
 }
 
 // failSetUp ends a new allocation. One that can't be resumed is detached, for another try.
@@ -265,8 +292,10 @@ func (r *Runner) failBefore(reason error) {
 
 // runTasks runs the tasks until the allocation has ended or is detached.
 func (r *Runner) runTasks(ctx, life context.Context) error {
-	for _, t := range r.tasks {
-		r.receive(t)
+	if r.cfg.Saved == nil {
+		for _, t := range r.tasks {
+			t.Receive()
+		}
 	}
 	r.publishAll()
 	if err := r.save(); err != nil { // after a crash the allocation must be known
@@ -302,26 +331,11 @@ func (r *Runner) driveTasks(ctx, life context.Context) {
 	}
 	background.Go(func() { r.enforceDeadlines(life) })
 	for _, t := range r.tasks {
-		background.Go(func() { t.Run(life, r.resources.processes) })
+		background.Go(func() { t.Run(life) })
 		defer t.Close()
 	}
 	r.begin(life)
 	r.drive(ctx)
-}
-
-// receive begins a task, or resumes it where an earlier runner left it.
-func (r *Runner) receive(t *taskrunner.Runner) {
-	if r.cfg.Saved == nil {
-		t.Receive()
-		return
-	}
-	var known *processes.Status
-	for _, s := range r.resources.known {
-		if s.Task == t.Name() {
-			known = &s
-		}
-	}
-	t.Restore(r.cfg.Saved.Tasks[t.Name()], known)
 }
 
 func (r *Runner) Destroy(ctx context.Context) error {

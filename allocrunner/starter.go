@@ -4,9 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"os"
 	"slices"
-	"strings"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -14,7 +12,6 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/allocdir"
 	"taskapi/allocrunner/internal/checks"
-	"taskapi/allocrunner/internal/processes"
 	"taskapi/allocrunner/internal/taskrunner"
 	"taskapi/allocrunner/taskenv"
 	"taskapi/internal/ptr"
@@ -42,13 +39,11 @@ func (s *starter) Prepare(context.Context) (*interfaces.TaskPrestartRequest, err
 		return nil, fmt.Errorf("task directory: %w", err)
 	}
 	return &interfaces.TaskPrestartRequest{
-		Alloc: alloc,
-		Task:  task,
-		Dir:   dir,
-		User:  user,
-		WriteFile: func(path string, data []byte) error {
-			return allocdir.WriteFile(dir, path, data, 0o600, int(user.UID), int(user.GID))
-		},
+		Alloc:     alloc,
+		Task:      task,
+		Dir:       dir,
+		User:      user,
+		WriteFile: func(f interfaces.File) error { return allocdir.WriteHookFile(dir, user, f) },
 	}, nil
 }
 
@@ -62,47 +57,22 @@ func (s *starter) env(req *interfaces.TaskPrestartRequest, hookEnv map[string]st
 	}).With(hookEnv)
 }
 
-func (s *starter) Spec(ctx context.Context, req *interfaces.TaskPrestartRequest, given *interfaces.TaskPrestartResponse) (drivers.Spec, error) {
-	spec, err := s.build(ctx, req, given, nil)
-	spec.Logs = logSpec(req.Task, req.Dir)
-	if f := s.runner.cfg.Foreground; f != nil && f.Task == s.task {
-		foreground(&spec, f, req.User)
+func (s *starter) DriverTask(req *interfaces.TaskPrestartRequest, given *interfaces.TaskPrestartResponse) drivers.Task {
+	r := s.runner
+	logs := cmp.Or(req.Task.LogConfig, api.DefaultLogConfig())
+	task := drivers.Task{
+		Task: req.Task, Dir: req.Dir, User: req.User, Env: s.env(req, given.Env), Processes: r.resources.processes,
+		Mounts: slices.Concat(r.given.Mounts, given.Mounts), Devices: slices.Concat(r.given.Devices, given.Devices),
+		NetworkNamespace: r.given.NetworkNamespace,
+		Logs: drivers.LogSpec{
+			Dir: req.Dir.LogDir, Disabled: ptr.Deref(logs.Disabled),
+			MaxFiles: ptr.Deref(logs.MaxFiles), MaxFileBytes: int64(ptr.Deref(logs.MaxFileSizeMB)) << 20,
+		},
 	}
-	return spec, err
-}
-
-// foreground makes a task's process what it is to be in the foreground.
-func foreground(spec *drivers.Spec, f *interfaces.Foreground, user interfaces.User) {
-	spec.Path, spec.Args, spec.Dir, spec.Files, spec.TTY = f.Path, f.Args, f.Dir, f.Files, f.TTY
-	login := []string{"PATH"}
-	if int(user.UID) == os.Geteuid() {
-		login = append(login, "HOME", "SHELL", "USER", "LOGNAME")
+	if f := r.cfg.Foreground; f != nil && f.Task == s.task {
+		task.Foreground = f
 	}
-	spec.Env = slices.DeleteFunc(slices.Clone(spec.Env), func(entry string) bool {
-		name, _, _ := strings.Cut(entry, "=")
-		return slices.Contains(login, name) && slices.ContainsFunc(f.Env, func(given string) bool { return strings.HasPrefix(given, name+"=") })
-	})
-	own := map[string]bool{}
-	for _, entry := range spec.Env {
-		name, _, _ := strings.Cut(entry, "=")
-		own[name] = true
-	}
-	for _, entry := range f.Env {
-		if name, _, ok := strings.Cut(entry, "="); ok && name != "" && !own[name] {
-			spec.Env = append(spec.Env, entry)
-		}
-	}
-}
-
-// build has the task's driver build the task's process, or that of a program beside it.
-func (s *starter) build(
-	ctx context.Context, req *interfaces.TaskPrestartRequest, given *interfaces.TaskPrestartResponse, beside []string,
-) (drivers.Spec, error) {
-	spec, err := s.runner.drivers.Build(ctx, drivers.Task{
-		Task: req.Task, Dir: req.Dir, User: req.User, Env: s.env(req, given.Env), Mounts: given.Mounts, Devices: given.Devices, Exec: beside,
-	})
-	spec.Task = req.Task.Name
-	return spec, err
+	return task
 }
 
 // checkOutput is how much of a script check's output is taken, in bytes: more than a check shows of it.
@@ -115,24 +85,14 @@ func (r *Runner) execCheck(ctx context.Context, task string, command []string) (
 		return checks.ExecResult{}, fmt.Errorf("script check of task %q: %w", task, interfaces.ErrTaskNotFound)
 	}
 	req, given, ok := t.Launched()
-	if !ok {
+	run := t.Latest()
+	if !ok || run == nil {
 		return checks.ExecResult{}, fmt.Errorf("script check of task %q: %w", task, interfaces.ErrTaskNotRunning)
 	}
-	spec, err := (&starter{r, task}).build(ctx, req, given, command)
-	if err != nil {
-		return checks.ExecResult{}, err
+	beside, ok := run.(drivers.Executor)
+	if !ok {
+		return checks.ExecResult{}, fmt.Errorf("script check of task %q: %w", task, interfaces.ErrNotSupported)
 	}
-	result, err := r.resources.processes.Exec(ctx, processes.ExecSpec{Spec: spec, MaxOutput: checkOutput})
+	result, err := beside.Exec(ctx, (&starter{r, task}).DriverTask(req, given), drivers.Program{Command: command, MaxOutput: checkOutput})
 	return checks.ExecResult{Output: result.Output, Code: result.Exit.ExitCode}, err
-}
-
-// logSpec returns a task's logs block; a task without one has Nomad's defaults.
-func logSpec(t *api.Task, dir interfaces.TaskDir) drivers.LogSpec {
-	logs := cmp.Or(t.LogConfig, api.DefaultLogConfig())
-	return drivers.LogSpec{
-		Dir:          dir.LogDir,
-		Disabled:     ptr.Deref(logs.Disabled),
-		MaxFiles:     ptr.Deref(logs.MaxFiles),
-		MaxFileBytes: int64(ptr.Deref(logs.MaxFileSizeMB)) << 20,
-	}
 }

@@ -8,7 +8,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"taskapi/allocrunner/internal/processes"
+	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/internal/proctree"
 	"taskapi/allocrunner/internal/stats"
 )
@@ -22,7 +22,7 @@ func (r *Runner) measuredTasks(ctx context.Context) (stats.Tasks, error) {
 	tasks := stats.Tasks{Ended: map[string]time.Time{}}
 	if supervisor := r.resources.measured.Load(); supervisor != nil {
 		view, list, err := supervisor.View(ctx)
-		if err != nil && !errors.Is(err, processes.ErrClosed) && !errors.Is(err, processes.ErrLost) { // else nothing runs
+		if err != nil && !errors.Is(err, drivers.ErrClosed) && !errors.Is(err, drivers.ErrLost) { // else nothing runs
 			return tasks, err
 		}
 		tasks.View = view

@@ -55,7 +55,7 @@ func TestAnUpdateDuringTheSetUp(t *testing.T) {
 	if e := event(r.runner.Alloc(), "main", "Terminated"); e.Details["exit_code"] != "0" {
 		t.Errorf("the new kill_signal was not sent: %+v", e)
 	}
-	if calls := strings.Join(d.read(), "; "); !strings.HasPrefix(calls, "prerun; update blue; main update blue; main prestart") {
+	if calls := strings.Join(d.read(), "; "); !strings.HasPrefix(calls, "prerun g; update blue; main update blue; main prestart") {
 		t.Errorf("calls: %s", calls)
 	}
 }

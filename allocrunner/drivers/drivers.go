@@ -1,5 +1,7 @@
-// Package drivers holds what a task driver is: it reads the config block of a task and builds the Spec of the process that the keeper
-// starts. A driver starts nothing itself, and keeps no state. The environment of a task comes from package taskenv.
+// Package drivers holds what a task driver is: it starts the tasks that name it, finds them again after a restart of this program, and ends
+// them. A driver decides nothing about a task's life: no restarts, no order, no hooks. The environment of a task comes from package taskenv.
+//
+// A new driver is a package beside rawexec and a row in package builtin.
 package drivers
 
 import (
@@ -10,6 +12,8 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"syscall"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -17,7 +21,7 @@ import (
 	"taskapi/allocrunner/taskenv"
 )
 
-// Driver builds the processes of the tasks that name it. Its methods are safe for concurrent use.
+// Driver runs the tasks that name it. Its methods are safe for concurrent use. One driver serves all allocations of this program.
 type Driver interface {
 	// Name is what a task's driver attribute says.
 	Name() string
@@ -32,9 +36,57 @@ type Driver interface {
 	// starts, so any value that it may get is right. The error names the key and what would be right.
 	Validate(config map[string]any) error
 
-	// Build returns the process of a task that is about to start, but for Task and Logs. It is called for each start. Errors:
-	// *ConfigError for a config that no further attempt will make right, *StartError for what another may find otherwise.
-	Build(ctx context.Context, task Task) (Spec, error)
+	// Start starts a task and returns when it runs. It is called for each start; what an earlier run of the task has left is cleared first.
+	// Errors: *ConfigError for a config that no further attempt will make right, *StartError for what another may find otherwise.
+	Start(ctx context.Context, task Task) (Run, error)
+
+	// Recover returns the latest run of a task that an earlier process of this program has started, whether it has ended since or not.
+	// handle is what was saved of a run: empty when nothing was. The run that is found may be a later one, of which nothing was saved. Of
+	// the task only Task and Processes are set. Errors: ErrNoRun; others mean that it isn't known, and that the allocation can't be resumed now.
+	Recover(ctx context.Context, task Task, handle interfaces.Handle) (Run, error)
+}
+
+// Run is one run of a task, from its start until it has ended and nothing of it is left. Its methods are safe for concurrent use. A run may
+// also have the abilities Signaler, Executor and Measurer.
+type Run interface {
+	// Handle is what Recover needs to find the run. It never changes, and holds no secrets.
+	Handle() interfaces.Handle
+
+	// Inspect returns how the run stands.
+	Inspect(ctx context.Context) (Status, error)
+
+	// Wait returns how the run ended, at once when it has. What it left behind may still be there, and its output on its way into the log
+	// files: Destroy waits for that. A run whose end nobody knows ends with an ExitResult that says so. Errors: ctx's; any other means that
+	// the driver can't tell now, and is asked again.
+	Wait(ctx context.Context) (interfaces.ExitResult, error)
+
+	// Stop sends the run a signal and, if the run has not ended in time, kills it with everything that belongs to it. It returns when the run
+	// has ended. A timeout that is not positive kills at once. Errors: ctx's; any other means that the run may not have ended.
+	Stop(ctx context.Context, signal syscall.Signal, timeout time.Duration) error
+
+	// Destroy kills what is left of the run, ended or not, and returns when nothing is and all of its output is in the log files, with the
+	// number of processes besides the first that it had to kill. It does no harm to a later run of the task. Errors: Stop's.
+	Destroy(ctx context.Context) (leftover int, err error)
+}
+
+// Signaler is implemented by a run that takes signals.
+type Signaler interface {
+	// Signal sends a signal to the run's first process. Errors: ErrNotRunning, ctx's.
+	Signal(ctx context.Context, signal syscall.Signal) error
+}
+
+// Executor is implemented by a run beside which programs can run.
+type Executor interface {
+	// Exec runs a program with the run's environment, directory, user and bounds, and returns when the program and all that it has left behind are
+	// gone: they are killed when ctx ends, and with the run. task is what the run's Start would be given now. Errors: interfaces.ErrTaskNotRunning,
+	// interfaces.ErrTooManyExecs, interfaces.ErrDetached when this program gives up the run, *interfaces.ExecError, ctx's.
+	Exec(ctx context.Context, task Task, program Program) (ExecResult, error)
+}
+
+// Measurer is implemented by a run whose CPU time and memory its driver measures. Processes of a Supervisor are measured without it.
+type Measurer interface {
+	// Stats returns what the run uses now.
+	Stats(ctx context.Context) (*api.TaskResourceUsage, error)
 }
 
 // Precheck is implemented by a driver that can say before a task starts what the machine lacks for it.
@@ -43,17 +95,22 @@ type Precheck interface {
 	Missing(task Task) string
 }
 
+// ErrNoRun: a driver knows of no run of the task.
+var ErrNoRun = errors.New("the driver knows nothing of the task")
+
 // Fingerprint is what a driver finds on a machine.
 type Fingerprint struct {
 	Attributes map[string]string // of the node, such as "driver.docker.version"; a job's ${attr.NAME} refers to them
 	Problem    string            // why no task can be started here now, and what would help; empty when one can
 }
 
-// Capabilities are what a driver can do besides running a task.
+// Capabilities are what tasks of a driver may have.
 type Capabilities struct {
-	Exec    bool // runs programs beside a task's process: Task.Exec
-	Mounts  bool // gives a task what Task.Mounts names
-	Devices bool // gives a task what Task.Devices names
+	Mounts     bool // Task.Mounts
+	Devices    bool // Task.Devices
+	Network    bool // Task.NetworkNamespace
+	Users      bool // a user other than this program's
+	Foreground bool // Task.Foreground
 }
 
 // Task is a task that is about to start: its directory is there, and its prestart hooks have run.
@@ -61,56 +118,47 @@ type Task struct {
 	Task *api.Task
 	Dir  interfaces.TaskDir
 	User interfaces.User
+	Logs LogSpec
 
 	// Env is the task's environment with what the hooks added. A driver whose tasks see other paths makes another of it with WithTask.
 	Env *taskenv.Env
 
-	// Mounts and Devices are what the hooks want the task to have. They are empty unless the driver is capable of them.
-	Mounts  []interfaces.Mount
-	Devices []interfaces.Device
+	// Mounts, Devices and NetworkNamespace, the path of one to join, are what the hooks want the task to have. They are empty unless the
+	// driver is capable of them.
+	Mounts           []interfaces.Mount
+	Devices          []interfaces.Device
+	NetworkNamespace string
 
-	// Exec is a program, with its arguments, to run beside the task's process in place of the task itself; nil for the task.
-	Exec []string
+	// Foreground is the command in a terminal that takes the place of the config's; nil for none.
+	Foreground *interfaces.Foreground
+
+	// Processes has the processes of the allocation's tasks. It outlives this program.
+	Processes Supervisor
 }
 
-// Spec is one process to start. A supervisor refuses what it can't honour.
-type Spec struct {
-	Task string   // the task's name, unique in the allocation; the runner sets it
-	Path string   // absolute path of the program
-	Args []string // without the program's own name
-	Env  []string // KEY=value, the whole environment
-	Dir  string   // working directory
-	User interfaces.User
-	Logs LogSpec // the runner sets it
-
-	// OOMScoreAdj is added to the process's badness when the kernel looks for a victim, 0 to 1000; 0 leaves it as it is.
-	OOMScoreAdj int
-
-	// Files are the process's standard input, output and error in the place of /dev/null and its logs; empty for those. They stay the
-	// caller's to close. With TTY the first is a terminal, which becomes the process's controlling one. The runner sets them.
-	Files []*os.File `json:"-"`
-	TTY   bool       `json:",omitempty"`
-
-	Mounts     []interfaces.Mount  `json:",omitempty"`
-	Devices    []interfaces.Device `json:",omitempty"`
-	Limits     Limits              `json:",omitzero"`
-	Namespaces []Namespace         `json:",omitempty"`
+// Status is how a run stands.
+type Status struct {
+	Exit    *interfaces.ExitResult // nil while it runs, and when its end isn't known
+	Details map[string]string      // of the event of its start
 }
 
-// Limits bound what a process and its descendants may take together; 0 is no limit.
-type Limits struct {
-	MemoryBytes int64
-	CPUMillis   int64 // thousandths of a core
-	PIDs        int64
+// Program is what is to run beside a task.
+type Program struct {
+	Command []string // the program, looked up as the task's own is, and its arguments; not empty
+
+	// MaxOutput is how many bytes of its output are kept, at most MaxExecOutput; the rest is read and thrown away.
+	MaxOutput int
+
+	// Files are its standard input, output and error, for an interactive program; empty for one whose output is collected. Exec closes
+	// them in any case. With TTY the first is a terminal, which becomes the program's controlling one.
+	Files []*os.File
+	TTY   bool
+
+	// Started is called once, when a program with Files runs, before Exec returns; nil for none. It must not block.
+	Started func()
 }
 
-// Namespace is a Linux namespace that the process is to have of its own, or to join.
-type Namespace struct {
-	Kind string // as in /proc/PID/ns: "mnt", "net", "pid", ...
-	Path string // of the one to join; empty for a new one
-}
-
-// LogSpec says where a process's output goes.
+// LogSpec says where a task's output goes.
 type LogSpec struct {
 	Dir          string // the allocation's log directory
 	Disabled     bool   // no files: output is thrown away
@@ -118,7 +166,7 @@ type LogSpec struct {
 	MaxFileBytes int64
 }
 
-// StartError is a process that could not be started: Reason is for people, and says what to do. It wraps errors.ErrUnsupported for what
+// StartError is a task that could not be started: Reason is for people, and says what to do. It wraps errors.ErrUnsupported for what
 // this machine, or the driver, can never do.
 type StartError struct {
 	Reason string
@@ -134,7 +182,7 @@ type ConfigError struct{ Err error }
 func (e *ConfigError) Error() string { return fmt.Sprintf("failed to parse config: %v", e.Err) }
 func (e *ConfigError) Unwrap() error { return e.Err }
 
-// UnknownError is a driver that there is not.
+// UnknownError is a driver that is not in a registry.
 type UnknownError struct {
 	Name  string
 	Known []string
@@ -158,9 +206,6 @@ func NewRegistry(list ...Driver) *Registry {
 	}
 	return r
 }
-
-// Names returns the drivers' names, sorted.
-func (r *Registry) Names() []string { return slices.Sorted(maps.Keys(r.byName)) }
 
 // Fingerprints returns what each driver finds on this machine, by the driver's name.
 func (r *Registry) Fingerprints() map[string]Fingerprint {
@@ -188,15 +233,14 @@ func (r *Registry) Get(name string) (Driver, error) {
 	if d, ok := r.byName[name]; ok {
 		return d, nil
 	}
-	return nil, &UnknownError{Name: name, Known: r.Names()}
+	return nil, &UnknownError{Name: name, Known: slices.Sorted(maps.Keys(r.byName))}
 }
 
-// Build returns the process of a task from the driver that the task names. Besides that driver's errors and Get's, there is a *StartError
-// for what the driver is not capable of.
-func (r *Registry) Build(ctx context.Context, task Task) (Spec, error) {
+// Check reports what a task is to have that its driver can't give it. Errors: Get's, and a *StartError that wraps errors.ErrUnsupported.
+func (r *Registry) Check(task Task) error {
 	d, err := r.Get(task.Task.Driver)
 	if err != nil {
-		return Spec{}, err
+		return err
 	}
 	can := d.Capabilities()
 	for _, lack := range []struct {
@@ -205,11 +249,34 @@ func (r *Registry) Build(ctx context.Context, task Task) (Spec, error) {
 	}{
 		{"a mount: give the task the machine's own path", len(task.Mounts) > 0 && !can.Mounts},
 		{"a device", len(task.Devices) > 0 && !can.Devices},
-		{"another program beside its process", len(task.Exec) > 0 && !can.Exec},
+		{"a network namespace", task.NetworkNamespace != "" && !can.Network},
+		{"a user other than this program's", !can.Users && needsUser(task)},
+		{"this terminal", task.Foreground != nil && !can.Foreground},
 	} {
 		if lack.is {
-			return Spec{}, &StartError{Reason: fmt.Sprintf("the driver %q can't give a task %s", d.Name(), lack.what), Err: errors.ErrUnsupported}
+			return &StartError{Reason: fmt.Sprintf("the driver %q can't give a task %s", d.Name(), lack.what), Err: errors.ErrUnsupported}
 		}
 	}
-	return d.Build(ctx, task)
+	return nil
+}
+
+func needsUser(task Task) bool {
+	return task.Task.User != "" || task.User.Name != "" && int(task.User.UID) != os.Geteuid()
+}
+
+// Start has the driver that a task names start it. Errors: Check's, and the driver's.
+func (r *Registry) Start(ctx context.Context, task Task) (Run, error) {
+	if err := r.Check(task); err != nil {
+		return nil, err
+	}
+	return r.byName[task.Task.Driver].Start(ctx, task)
+}
+
+// Recover has the driver that a task names find the task's latest run. Errors: Get's, and the driver's.
+func (r *Registry) Recover(ctx context.Context, task Task, handle interfaces.Handle) (Run, error) {
+	d, err := r.Get(task.Task.Driver)
+	if err != nil {
+		return nil, err
+	}
+	return d.Recover(ctx, task, handle)
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"syscall"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -12,47 +14,66 @@ import (
 	"taskapi/allocrunner/taskenv"
 )
 
-// shell is a driver whose config block has one key: line, for /bin/sh.
-type shell struct{}
+// greeter is a driver whose config block has one key: words, which a task says, and then it has ended.
+type greeter struct{}
 
-func (shell) Name() string                       { return "shell" }
-func (shell) Capabilities() drivers.Capabilities { return drivers.Capabilities{} }
+func (greeter) Name() string                       { return "greeter" }
+func (greeter) Capabilities() drivers.Capabilities { return drivers.Capabilities{} }
+func (greeter) Fingerprint() drivers.Fingerprint   { return drivers.Fingerprint{} }
 
-func (shell) Fingerprint() drivers.Fingerprint { return drivers.Fingerprint{} }
-
-func (shell) Validate(config map[string]any) error {
-	if line, _ := config["line"].(string); line == "" || len(config) > 1 {
-		return errors.New("line is needed, and nothing else: it is for /bin/sh")
+func (greeter) Validate(config map[string]any) error {
+	if words, _ := config["words"].(string); words == "" || len(config) > 1 {
+		return errors.New("words are needed, and nothing else: the task says them")
 	}
 	return nil
 }
 
-func (s shell) Build(_ context.Context, task drivers.Task) (drivers.Spec, error) {
+func (g greeter) Start(_ context.Context, task drivers.Task) (drivers.Run, error) {
 	config, err := task.Env.EvalConfig(task.Task.Config)
 	if err == nil {
-		err = s.Validate(config)
+		err = g.Validate(config)
 	}
 	if err != nil {
-		return drivers.Spec{}, &drivers.ConfigError{Err: err}
+		return nil, &drivers.ConfigError{Err: err}
 	}
-	return drivers.Spec{
-		Path: "/bin/sh", Args: []string{"-c", config["line"].(string)}, Env: task.Env.List(), Dir: task.Dir.Dir, User: task.User,
-	}, nil
+	fmt.Println(config["words"])
+	return greeting{}, nil
 }
+
+// Recover finds nothing: no task outlives this program.
+func (greeter) Recover(context.Context, drivers.Task, interfaces.Handle) (drivers.Run, error) {
+	return nil, drivers.ErrNoRun
+}
+
+// greeting is a task that has spoken.
+type greeting struct{}
+
+func (greeting) Handle() interfaces.Handle                       { return nil }
+func (greeting) Inspect(context.Context) (drivers.Status, error) { return drivers.Status{}, nil }
+func (greeting) Wait(context.Context) (interfaces.ExitResult, error) {
+	return interfaces.ExitResult{}, nil
+}
+func (greeting) Stop(context.Context, syscall.Signal, time.Duration) error { return nil }
+func (greeting) Destroy(context.Context) (leftover int, err error)         { return 0, nil }
 
 // A driver of one's own, in a registry.
 func ExampleDriver() {
-	task := &api.Task{Name: "web", Driver: "shell", Config: map[string]any{"line": "echo ${NOMAD_TASK_NAME} of ${node.datacenter}"}}
+	task := &api.Task{Name: "web", Driver: "greeter", Config: map[string]any{"words": "${NOMAD_TASK_NAME} of ${node.datacenter}"}}
 	alloc := &api.Allocation{ID: "0ddba11", Job: &api.Job{}}
 	env := taskenv.New(taskenv.Config{Alloc: alloc, Task: task, Node: taskenv.Node{Datacenter: "dc1"}})
 
-	known := drivers.NewRegistry(shell{})
-	spec, err := known.Build(context.Background(), drivers.Task{Task: task, Env: env, Dir: interfaces.TaskDir{Dir: "/srv/web"}})
-	fmt.Println(spec.Path, spec.Args, spec.Dir, err)
+	known := drivers.NewRegistry(greeter{})
+	run, err := known.Start(context.Background(), drivers.Task{Task: task, Env: env})
+	if err != nil {
+		panic(err)
+	}
+	result, err := run.Wait(context.Background())
+	fmt.Println(result.ExitCode, err)
 
 	_, err = known.Get("docker")
 	fmt.Println(err)
 	// Output:
-	// /bin/sh [-c echo web of dc1] /srv/web <nil>
-	// the driver "docker" is not here; there is: shell
+	// web of dc1
+	// 0 <nil>
+	// the driver "docker" is not here; there is: greeter
 }

@@ -23,6 +23,8 @@ var (
 	ErrTaskNotRunning = errors.New("task not running")
 	// ErrStarting: the allocation is being set up or resumed, and that takes longer than a request waits.
 	ErrStarting = errors.New("the allocation is being set up or resumed")
+	// ErrNotSupported: the task's driver can't do that.
+	ErrNotSupported = errors.New("not supported by the task's driver")
 	// ErrUnknownSignal: no signal has that name on this machine.
 	ErrUnknownSignal = signals.ErrUnknown
 	// ErrTerminal: the allocation has ended or is ending, and the request would start something again.
@@ -136,12 +138,12 @@ type AllocRunner interface {
 	RestartAll(ctx context.Context) error
 
 	// Signal sends a signal, by name, to the first process of a task, or of every task when task is empty.
-	// Errors: ErrTaskNotFound, ErrTaskNotRunning, ErrUnknownSignal.
+	// Errors: ErrTaskNotFound, ErrTaskNotRunning, ErrUnknownSignal, ErrNotSupported.
 	Signal(ctx context.Context, task, signal string) error
 
 	// Exec starts a program beside a running task's process: in its directory, with its environment, as its user, in its cgroup. It returns
 	// when the program runs, which is killed with everything that it has started when ctx ends, with the task, and with this runner.
-	// Errors: ErrTaskNotFound, ErrTaskNotRunning, ErrTooManyExecs, *ExecError.
+	// Errors: ErrTaskNotFound, ErrTaskNotRunning, ErrTooManyExecs, ErrNotSupported, *ExecError.
 	Exec(ctx context.Context, req ExecRequest) (ExecSession, error)
 
 	// Files returns the allocation's files as the reader may see them, or as this program's user may: nil. Logs are for everybody.

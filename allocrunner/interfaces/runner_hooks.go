@@ -44,8 +44,8 @@ type RunnerPrerunHook interface {
 // RunnerPrerunRequest is what a prerun hook may know.
 type RunnerPrerunRequest struct {
 	Alloc     *api.Allocation
-	Env       Env // of the allocation
-	Resources *HookResources
+	Env       Env            // of the allocation
+	Resources *HookResources // to add to; nobody changes it after the hooks
 
 	// Restored says that another runner had the allocation before: its tasks may run.
 	Restored bool

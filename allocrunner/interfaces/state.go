@@ -1,7 +1,9 @@
 package interfaces
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"time"
 
@@ -102,16 +104,30 @@ type SavedTask struct {
 	IntervalStart time.Time // of the restart policy
 	Attempts      int       // in that interval
 	Due           time.Time // of the end of a delay or a timeout; zero for none
-	Handle        *Handle   // of the latest process that is known to have started; nil for none
+	Handle        Handle    // of the latest run that is known to have started; nil for none
 
 	// Hooks is what the task's hooks keep, by the hook's name.
 	Hooks map[string]map[string]string
 }
 
-// Handle tells one process of a task from the next.
-type Handle struct {
-	PID       int
-	StartedAt time.Time
+// Handle is what a task's driver needs to find a run of the task again: the driver's own bytes, which nobody else reads.
+type Handle []byte
+
+// MarshalJSON writes a handle that is a JSON object as that, and any other in base64.
+func (h Handle) MarshalJSON() ([]byte, error) {
+	if compact, err := json.Marshal(json.RawMessage(h)); err == nil && bytes.HasPrefix(h, []byte("{")) && bytes.Equal(compact, h) {
+		return h, nil
+	}
+	return json.Marshal([]byte(h))
+}
+
+// UnmarshalJSON reads what MarshalJSON has written.
+func (h *Handle) UnmarshalJSON(data []byte) error {
+	if bytes.HasPrefix(data, []byte("{")) {
+		*h = bytes.Clone(data)
+		return nil
+	}
+	return json.Unmarshal(data, (*[]byte)(h))
 }
 
 // Sink takes new versions of allocations: a stream of events, metrics, a server.

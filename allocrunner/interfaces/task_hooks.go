@@ -2,6 +2,7 @@ package interfaces
 
 import (
 	"context"
+	"io/fs"
 	"maps"
 	"time"
 
@@ -31,12 +32,11 @@ type TaskPrestartHook interface {
 
 // TaskPrestartRequest is what a prestart hook may know.
 type TaskPrestartRequest struct {
-	Alloc     *api.Allocation
-	Task      *api.Task
-	Dir       TaskDir
-	User      User
-	Env       Env // of the task, without what later hooks add
-	Resources *HookResources
+	Alloc *api.Allocation
+	Task  *api.Task
+	Dir   TaskDir
+	User  User
+	Env   Env // of the task, without what later hooks add
 
 	// Restored says that the task's process runs already, and a runner resumes it. What the hook adds to the environment has no effect
 	// then.
@@ -47,14 +47,24 @@ type TaskPrestartRequest struct {
 	Kept map[string]string
 	Keep func(map[string]string)
 
-	// WriteFile puts a file at a path below the task's directory: whole or not at all, in place of an older one, mode 0600 and
-	// owned by the task's user, and never outside, whatever the task has made of its directory. It may also be called later, until the
-	// task is dead.
-	WriteFile func(path string, data []byte) error
+	// WriteFile puts a file below the task's directory: whole or not at all, in place of an older one, and never outside, whatever the task
+	// has made of its directory. It may also be called later, until the task is dead.
+	WriteFile func(File) error
 
 	// Lifecycle acts on the task's process, now or later.
 	Lifecycle TaskLifecycle
 }
+
+// File is a file that a hook writes for its task.
+type File struct {
+	Path  string // below the task's directory
+	Data  []byte
+	Mode  fs.FileMode // 0 for 0600
+	Owner *Owner      // nil for the task's user
+}
+
+// Owner is whom a file belongs to. Only root can give files away.
+type Owner struct{ UID, GID uint32 }
 
 // TaskLifecycle is what a hook may do to its own task.
 type TaskLifecycle interface {

@@ -33,7 +33,6 @@ type runner struct {
 	cfg       interfaces.Config
 	group     *api.TaskGroup
 	services  *registration.Registrar
-	resources interfaces.HookResources
 	tasks     []*task
 	names     []string // of the tasks
 	files     *allocfs.Tree
@@ -145,7 +144,7 @@ func (r *runner) start(ctx context.Context) error {
 	if err := r.register(ctx, "", registration.Began); err != nil {
 		return err
 	}
-	request := &interfaces.RunnerPrerunRequest{Alloc: r.Alloc(), Env: r.env(), Resources: &r.resources}
+	request := &interfaces.RunnerPrerunRequest{Alloc: r.Alloc(), Env: r.env(), Resources: &interfaces.HookResources{}}
 	for h := range interfaces.Having[interfaces.RunnerPrerunHook](r.cfg.Hooks) {
 		if err := h.Prerun(ctx, request); err != nil {
 			return fmt.Errorf("prerun hook %q: %w", h.Name(), err)
@@ -223,11 +222,9 @@ func (t *task) start(ctx context.Context) error {
 		kept, _ := t.kept.Load(h.Name())
 		was, _ := kept.(map[string]string)
 		response, err := h.Prestart(ctx, &interfaces.TaskPrestartRequest{
-			Alloc: alloc, Task: t.spec, Dir: t.dir, User: t.user, Env: env, Resources: &t.resources, Lifecycle: t,
+			Alloc: alloc, Task: t.spec, Dir: t.dir, User: t.user, Env: env, Lifecycle: t,
 			Kept: maps.Clone(was), Keep: func(kept map[string]string) { t.kept.Store(h.Name(), maps.Clone(kept)) },
-			WriteFile: func(path string, data []byte) error {
-				return allocdir.WriteFile(t.dir, path, data, 0o600, int(t.user.UID), int(t.user.GID))
-			},
+			WriteFile: func(f interfaces.File) error { return allocdir.WriteHookFile(t.dir, t.user, f) },
 		})
 		if err != nil {
 			return fmt.Errorf("task %q: prestart hook %q: %w", t.spec.Name, h.Name(), err)

@@ -60,7 +60,7 @@ func (d taskDiary) Prestart(_ context.Context, req *interfaces.TaskPrestartReque
 	}
 	req.Keep(map[string]string{"n": req.Kept["n"] + "I"})
 	d.restart = req.Lifecycle.Restart
-	return &interfaces.TaskPrestartResponse{Env: map[string]string{"HOOK": req.Task.Name}}, req.WriteFile("secrets/file", []byte("here"))
+	return &interfaces.TaskPrestartResponse{Env: map[string]string{"HOOK": req.Task.Name}}, req.WriteFile(interfaces.File{Path: "secrets/file", Data: []byte("here")})
 }
 
 func (d taskDiary) Poststart(_ context.Context, req *interfaces.TaskPoststartRequest) error {

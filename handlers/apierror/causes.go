@@ -29,6 +29,7 @@ var causes = []cause{
 	{is(interfaces.ErrTaskNotFound), NoTask},
 	{is(interfaces.ErrTaskNotRunning), TaskNotRunning},
 	{is(interfaces.ErrUnknownSignal), UnknownSignal},
+	{is(interfaces.ErrNotSupported), Conflict},
 	{is(interfaces.ErrNotTerminal), NotCollectable},
 	{is(interfaces.ErrTerminal), AllocTerminal},
 	{is(interfaces.ErrInvalidJob), Invalid},

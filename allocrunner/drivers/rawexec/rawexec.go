@@ -2,8 +2,6 @@
 package rawexec
 
 import (
-	"cmp"
-	"context"
 	"fmt"
 	"maps"
 	"path/filepath"
@@ -24,7 +22,9 @@ var (
 
 func (Driver) Name() string { return "raw_exec" }
 
-func (Driver) Capabilities() drivers.Capabilities { return drivers.Capabilities{Exec: true} }
+func (Driver) Capabilities() drivers.Capabilities {
+	return drivers.Capabilities{Users: true, Foreground: true}
+}
 
 // Fingerprint finds nothing missing: every machine has processes.
 func (Driver) Fingerprint() drivers.Fingerprint { return drivers.Fingerprint{} }
@@ -44,23 +44,6 @@ func (Driver) Validate(config map[string]any) error {
 	}
 	_, err := parse(known)
 	return err
-}
-
-func (Driver) Build(_ context.Context, task drivers.Task) (drivers.Spec, error) {
-	c, err := evaluate(task)
-	if err != nil {
-		return drivers.Spec{}, &drivers.ConfigError{Err: err}
-	}
-	spec := drivers.Spec{
-		Args: c.Args, Env: c.scrub(task.Env.List()), Dir: cmp.Or(c.WorkDir, task.Dir.Dir), User: task.User,
-		OOMScoreAdj: c.OOMScoreAdj,
-	}
-	whose, command := "task's ", c.Command
-	if len(task.Exec) > 0 {
-		whose, command, spec.Args = "", task.Exec[0], task.Exec[1:]
-	}
-	spec.Path, err = drivers.LookUp(task.Dir.Dir, whose, command, spec.Env)
-	return spec, err
 }
 
 // Missing looks for the task's program.

@@ -1,6 +1,7 @@
 package allocdir
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -45,6 +46,12 @@ func WriteFile(dir interfaces.TaskDir, relPath string, data []byte, perm fs.File
 		return explain(fmt.Sprintf("write %q", relPath), err)
 	}
 	return nil
+}
+
+// WriteHookFile puts a file of a task's hook below the task's directory, as WriteFile does.
+func WriteHookFile(dir interfaces.TaskDir, user interfaces.User, f interfaces.File) error {
+	to := cmp.Or(f.Owner, &interfaces.Owner{UID: user.UID, GID: user.GID})
+	return WriteFile(dir, f.Path, f.Data, cmp.Or(f.Mode, 0o600), int(to.UID), int(to.GID))
 }
 
 // enter opens the directory name; a missing one is made only when make is set.

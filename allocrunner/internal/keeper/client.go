@@ -30,8 +30,8 @@ const maxExecs = 256
 // exitTime is how long a keeper may take to end when it has said its last word.
 const exitTime = 5 * time.Second
 
-// Client is a processes.Supervisor whose processes a keeper has. When the connection breaks every method returns an error that is
-// processes.ErrLost, or ErrReplaced; it is not restored: Open does that. A Client must be closed or detached in any case.
+// Client has the methods of a drivers.Supervisor, for processes that a keeper has. When the connection breaks every method returns an error that is
+// drivers.ErrLost, or ErrReplaced; it is not restored: Open does that. A Client must be closed or detached in any case.
 type Client struct {
 	id    proc.Identity
 	conn  *net.UnixConn
@@ -42,12 +42,12 @@ type Client struct {
 	mu      sync.Mutex // guards all below
 	lastID  uint64
 	pending map[uint64]pendingCall
-	why     error                       // why the connection has ended, nil while it has not
-	over    proc.Moment                 // when it did
-	closing bool                        // by Close or Detach
-	child   *os.Process                 // the keeper, when this program started it and has not waited for it
-	cgroup  string                      // Record's
-	tasks   map[string]processes.Status // the latest process of each task that the keeper has reported
+	why     error                            // why the connection has ended, nil while it has not
+	over    proc.Moment                      // when it did
+	closing bool                             // by Close or Detach
+	child   *os.Process                      // the keeper, when this program started it and has not waited for it
+	cgroup  string                           // Record's
+	tasks   map[string]drivers.ProcessStatus // the latest process of each task that the keeper has reported
 }
 
 // pendingCall is a call that waits for its answer.
@@ -56,12 +56,10 @@ type pendingCall struct {
 	started func()      // called when a program runs; nil for nobody
 }
 
-var _ processes.Supervisor = (*Client)(nil)
-
 func newClient(conn *net.UnixConn, in *bufio.Reader, id proc.Identity) *Client {
 	c := &Client{
 		id: id, conn: conn, out: frameWriter{w: conn}, done: make(chan struct{}), execs: make(chan struct{}, maxExecs),
-		pending: map[uint64]pendingCall{}, tasks: map[string]processes.Status{},
+		pending: map[uint64]pendingCall{}, tasks: map[string]drivers.ProcessStatus{},
 	}
 	go c.receive(in)
 	return c
@@ -69,7 +67,7 @@ func newClient(conn *net.UnixConn, in *bufio.Reader, id proc.Identity) *Client {
 
 // noClient returns a Client whose keeper is lost.
 func noClient() *Client {
-	c := &Client{conn: &net.UnixConn{}, done: make(chan struct{}), execs: make(chan struct{}, 1), why: processes.ErrLost}
+	c := &Client{conn: &net.UnixConn{}, done: make(chan struct{}), execs: make(chan struct{}, 1), why: drivers.ErrLost}
 	close(c.done)
 	return c
 }
@@ -88,7 +86,7 @@ func (c *Client) Keeper() proc.Identity { return c.id }
 // closed or detached.
 func (c *Client) Done() <-chan struct{} { return c.done }
 
-// Err returns why the connection to the keeper has ended, nil while it has not: processes.ErrLost, ErrReplaced or processes.ErrClosed.
+// Err returns why the connection to the keeper has ended, nil while it has not: drivers.ErrLost, ErrReplaced or drivers.ErrClosed.
 func (c *Client) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -97,7 +95,7 @@ func (c *Client) Err() error {
 
 // receive hands each answer to the call that waits for it.
 func (c *Client) receive(in *bufio.Reader) {
-	why := processes.ErrLost
+	why := drivers.ErrLost
 	for {
 		var a answer
 		if readFrame(in, &a) != nil {
@@ -116,7 +114,7 @@ func (c *Client) receive(in *bufio.Reader) {
 	}
 	c.mu.Lock()
 	if c.closing {
-		why = processes.ErrClosed
+		why = drivers.ErrClosed
 	}
 	c.why, c.over = why, proc.Now()
 	c.mu.Unlock()
@@ -231,7 +229,7 @@ func (c *Client) unsent(waiter <-chan answer, err error) (answer, error) {
 	case <-c.done:
 		return c.lastAnswer(waiter)
 	case <-time.After(cancelTime):
-		return answer{}, fmt.Errorf("%w: %w", processes.ErrLost, err)
+		return answer{}, fmt.Errorf("%w: %w", drivers.ErrLost, err)
 	}
 }
 
@@ -265,14 +263,14 @@ func ofTask(req request, a answer, err error) error {
 }
 
 // Start starts a process.
-func (c *Client) Start(ctx context.Context, spec drivers.Spec) (processes.Status, error) {
+func (c *Client) Start(ctx context.Context, spec drivers.Spec) (drivers.ProcessStatus, error) {
 	req := request{Op: opStart, Task: spec.Task, Spec: packSpec(spec), Files: len(spec.Files)}
 	a, err := c.call(ctx, req, spec.Files...)
 	if err = ofTask(req, a, err); err != nil {
-		return processes.Status{}, err
+		return drivers.ProcessStatus{}, err
 	}
 	if a.Status == nil {
-		return processes.Status{}, fmt.Errorf("start task %q: the keeper's answer has no status", spec.Task)
+		return drivers.ProcessStatus{}, fmt.Errorf("start task %q: the keeper's answer has no status", spec.Task)
 	}
 	return *a.Status, nil
 }
@@ -290,16 +288,16 @@ func (c *Client) Wait(ctx context.Context, task string) (interfaces.ExitResult, 
 }
 
 // Exec runs a program beside a task's process.
-func (c *Client) Exec(ctx context.Context, spec processes.ExecSpec) (processes.ExecResult, error) {
+func (c *Client) Exec(ctx context.Context, spec drivers.ExecSpec) (drivers.ExecResult, error) {
 	defer closeFiles(spec.Files)
-	if err := spec.Check(); err != nil {
-		return processes.ExecResult{}, fmt.Errorf("run %q beside task %q: %w", spec.Path, spec.Task, err)
+	if err := processes.CheckExec(spec); err != nil {
+		return drivers.ExecResult{}, fmt.Errorf("run %q beside task %q: %w", spec.Path, spec.Task, err)
 	}
 	select {
 	case c.execs <- struct{}{}:
 		defer func() { <-c.execs }()
 	case <-ctx.Done():
-		return processes.ExecResult{}, fmt.Errorf("run %q beside task %q: %w", spec.Path, spec.Task, ctx.Err())
+		return drivers.ExecResult{}, fmt.Errorf("run %q beside task %q: %w", spec.Path, spec.Task, ctx.Err())
 	}
 	req := packExec(spec)
 	a, err := c.callStarting(ctx, req, spec.Started, spec.Files)
@@ -308,25 +306,25 @@ func (c *Client) Exec(ctx context.Context, spec processes.ExecSpec) (processes.E
 		if err == nil {
 			err = fmt.Errorf("run %q beside task %q: the keeper's answer has no result", spec.Path, spec.Task)
 		}
-		return processes.ExecResult{}, err
+		return drivers.ExecResult{}, err
 	}
 	return *a.Exec, err
 }
 
 // Signal sends a signal to a task's process.
-func (c *Client) Signal(ctx context.Context, process processes.ProcessID, sig syscall.Signal) error {
-	_, err := c.callTask(ctx, request{Op: opSignal, Task: process.Task, Process: process.Handle, Signal: sig})
+func (c *Client) Signal(ctx context.Context, process drivers.ProcessID, sig syscall.Signal) error {
+	_, err := c.callTask(ctx, request{Op: opSignal, Task: process.Task, Process: process.ProcessRun, Signal: sig})
 	return err
 }
 
 // KillTree kills what is left of a task's process.
-func (c *Client) KillTree(ctx context.Context, process processes.ProcessID) (int, error) {
-	a, err := c.callTask(ctx, request{Op: opKillTree, Task: process.Task, Process: process.Handle})
+func (c *Client) KillTree(ctx context.Context, process drivers.ProcessID) (int, error) {
+	a, err := c.callTask(ctx, request{Op: opKillTree, Task: process.Task, Process: process.ProcessRun})
 	return a.Leftover, err
 }
 
 // List returns the latest process of each task: after Attach, what runs, and what has ended meanwhile.
-func (c *Client) List(ctx context.Context) ([]processes.Status, error) {
+func (c *Client) List(ctx context.Context) ([]drivers.ProcessStatus, error) {
 	a, err := c.call(ctx, request{Op: opList})
 	if err != nil {
 		return nil, fmt.Errorf("list tasks: %w", err)
@@ -358,7 +356,7 @@ func (c *Client) Close() error {
 	case before, errors.Is(err, ErrReplaced), errors.Is(c.Err(), ErrReplaced): // nothing is ours to end
 		c.hangUp(ctx, false)
 		return nil
-	case err == nil, errors.Is(err, processes.ErrLost), errors.Is(err, processes.ErrClosed): // the latter when it was killed just now
+	case err == nil, errors.Is(err, drivers.ErrLost), errors.Is(err, drivers.ErrClosed): // the latter when it was killed just now
 		c.hangUp(ctx, true)
 		return nil
 	}

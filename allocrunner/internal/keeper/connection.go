@@ -3,8 +3,8 @@ package keeper
 import (
 	"fmt"
 
+	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/interfaces"
-	"taskapi/allocrunner/internal/processes"
 )
 
 // connState is where a Supervisor stands with its keeper:
@@ -88,4 +88,4 @@ func (l *lostKeeper) errorFor(task string) error {
 	return lost
 }
 
-var _ processes.Supervisor = (*Supervisor)(nil)
+var _ drivers.Supervisor = (*Supervisor)(nil)

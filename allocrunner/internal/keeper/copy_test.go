@@ -38,7 +38,7 @@ func TestACopy(t *testing.T) {
 		"attach": func(cfg keeper.Config) error { _, err := keeper.Attach(t.Context(), cfg.Dir); return err },
 		"open":   func(cfg keeper.Config) error { _, _, err := keeper.Open(t.Context(), cfg); return err },
 		"supervise": func(cfg keeper.Config) error {
-			_, _, err := keeper.Supervise(t.Context(), cfg, true)
+			_, err := keeper.Supervise(t.Context(), cfg, true)
 			return err
 		},
 		"sweep": func(cfg keeper.Config) error { _, err := keeper.Sweep(t.Context(), cfg); return err },

@@ -9,7 +9,6 @@ import (
 
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/internal/keeper"
-	"taskapi/allocrunner/internal/processes"
 	"taskapi/allocrunner/internal/proctest"
 )
 
@@ -19,16 +18,16 @@ func TestExecThroughTheKeeper(t *testing.T) {
 	c := start(t, keeper.Config{Dir: dir})
 	fifo := proctest.Fifo(t, dir)
 	status := run(t, c, shell(dir, "t", "exec sleep 1000"))
-	beside := func(script string) processes.ExecSpec {
+	beside := func(script string) drivers.ExecSpec {
 		s := shell(dir, "t", script)
 		s.Env = append(s.Env, "ODD=\xff")
-		return processes.ExecSpec{Spec: s, MaxOutput: 100}
+		return drivers.ExecSpec{Spec: s, MaxOutput: 100}
 	}
 	got, err := c.Exec(t.Context(), beside(`printf "$ODD"; echo err >&2; exit 3`))
 	if err != nil || got.Exit.ExitCode != 3 || !bytes.Equal(got.Output, []byte("\xfferr\n")) || got.Truncated {
 		t.Errorf("%+v, %v", got, err)
 	}
-	_, err = c.Exec(t.Context(), processes.ExecSpec{Spec: drivers.Spec{Task: "t", Path: "/no/such", Dir: "/"}})
+	_, err = c.Exec(t.Context(), drivers.ExecSpec{Spec: drivers.Spec{Task: "t", Path: "/no/such", Dir: "/"}})
 	if start, ok := errors.AsType[*drivers.StartError](err); !ok || !strings.Contains(start.Reason, "does not exist") {
 		t.Errorf("no program: %v", err)
 	}
@@ -48,7 +47,7 @@ func TestExecThroughTheKeeper(t *testing.T) {
 	}()
 	program := identify(t, proctest.ReadPID(t, fifo))
 	detach(t, c)
-	if err := <-failed; !errors.Is(err, processes.ErrClosed) {
+	if err := <-failed; !errors.Is(err, drivers.ErrClosed) {
 		t.Errorf("after the client's end: %v", err)
 	}
 	gone(t, program)

@@ -13,7 +13,6 @@ import (
 
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/internal/keeper"
-	"taskapi/allocrunner/internal/processes"
 	"taskapi/internal/proc"
 )
 
@@ -107,7 +106,7 @@ func closeLater(t *testing.T, c *keeper.Client) {
 	})
 }
 
-func run(t *testing.T, c *keeper.Client, spec drivers.Spec) processes.Status {
+func run(t *testing.T, c *keeper.Client, spec drivers.Spec) drivers.ProcessStatus {
 	t.Helper()
 	status, err := c.Start(t.Context(), spec)
 	if err != nil {

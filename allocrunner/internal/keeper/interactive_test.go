@@ -15,15 +15,15 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/keeper"
-	"taskapi/allocrunner/internal/processes"
 	"taskapi/allocrunner/internal/proctest"
 )
 
 // interactive returns a script that runs beside a task with files of the caller's.
-func interactive(dir, text string, tty bool, files ...*os.File) processes.ExecSpec {
-	return processes.ExecSpec{Spec: shell(dir, "t", text), TTY: tty, Files: files}
+func interactive(dir, text string, tty bool, files ...*os.File) drivers.ExecSpec {
+	return drivers.ExecSpec{Spec: shell(dir, "t", text), TTY: tty, Files: files}
 }
 
 // pty returns a new pseudo-terminal.
@@ -79,11 +79,13 @@ func pipes(t *testing.T) (files []*os.File, in, out, errs *os.File) {
 }
 
 type ended struct {
-	processes.ExecResult
+	drivers.ExecResult
 	err error
 }
 
-func inBackground(c processes.Supervisor, spec processes.ExecSpec) <-chan ended {
+func inBackground(c interface {
+	Exec(context.Context, drivers.ExecSpec) (drivers.ExecResult, error)
+}, spec drivers.ExecSpec) <-chan ended {
 	done := make(chan ended, 1)
 	go func() {
 		result, err := c.Exec(context.Background(), spec)
@@ -186,7 +188,7 @@ func TestAnInteractiveProgramEnds(t *testing.T) {
 	done := inBackground(c, interactive(dir, "echo $$; exec sleep 1000", false, files...))
 	program := identify(t, proctest.ReadPID(t, bufio.NewReader(out)))
 	detach(t, c)
-	if got := <-done; !errors.Is(got.err, processes.ErrClosed) {
+	if got := <-done; !errors.Is(got.err, drivers.ErrClosed) {
 		t.Errorf("%+v", got)
 	}
 	gone(t, program)
@@ -202,13 +204,13 @@ func TestInteractiveProgramsAreBounded(t *testing.T) {
 	run(t, c, shell(dir, "t", "exec sleep 1000"))
 	var running []<-chan ended
 	var ins []*os.File
-	for range processes.MaxInteractive {
+	for range drivers.MaxInteractive {
 		files, in, out, _ := pipes(t)
 		running, ins = append(running, inBackground(c, interactive(dir, "echo $$; read x; exit 5", false, files...))), append(ins, in)
 		proctest.ReadPID(t, bufio.NewReader(out))
 	}
 	files, _, _, _ := pipes(t)
-	if got := <-inBackground(c, interactive(dir, "exit 0", false, files...)); !errors.Is(got.err, processes.ErrTooManyExecs) {
+	if got := <-inBackground(c, interactive(dir, "exit 0", false, files...)); !errors.Is(got.err, drivers.ErrTooManyExecs) {
 		t.Errorf("one more: %+v", got)
 	}
 	if got := <-inBackground(c, interactive(dir, "exit 4", false)); got.err != nil || got.Exit.ExitCode != 4 {

@@ -8,7 +8,7 @@
 // The keeper promises: one for each allocation; no task notices the end of a client; the exits of tasks are kept until a client
 // reads them, if need be in a file after its own end; only its own user's processes may control it, and of those the latest. It
 // ends at Close, or when no task has run and no client has been there for a while. When the keeper itself is killed,
-// the root processes of its tasks get SIGKILL from the kernel (unless they have changed their user), clients get processes.ErrLost,
+// the root processes of its tasks get SIGKILL from the kernel (unless they have changed their user), clients get drivers.ErrLost,
 // and Sweep, or the next Start, kills what else is left: there is never a second copy of a task, but for what proctree.KillOrphans
 // can't find. A keeper whose directory has been removed goes on; it can't be found by its record any more, but is by its
 // arguments, and is ended before another one starts. It decides nothing about tasks: no restarts, no timeouts.
@@ -24,7 +24,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"taskapi/allocrunner/internal/processes"
+	"taskapi/allocrunner/drivers"
 	"taskapi/internal/atomicfile"
 	"taskapi/internal/flock"
 	"taskapi/internal/privatefile"
@@ -38,7 +38,7 @@ var (
 	// ErrKeeperRuns: one does already.
 	ErrKeeperRuns = errors.New("a keeper runs already: attach to it")
 	// ErrReplaced: another client has taken control of the keeper since.
-	ErrReplaced = processes.ErrReplaced
+	ErrReplaced = drivers.ErrReplaced
 	// ErrBusy: the keeper has so many requests at once that this one was refused, and nothing else.
 	ErrBusy = errors.New("too many requests to the keeper at once")
 	// ErrVersion: the keeper speaks a protocol that this program does not.
@@ -59,10 +59,10 @@ const maxRecord = 16 << 20
 // Record is what the keeper writes about itself after every change.
 type Record struct {
 	Keeper proc.Identity
-	Dir    directory          // zero in those of older keepers
-	Cgroup string             // that holds its tasks, empty for none
-	Tasks  []processes.Status // the latest process of each task
-	At     proc.Moment        // when it was written
+	Dir    directory               // zero in those of older keepers
+	Cgroup string                  // that holds its tasks, empty for none
+	Tasks  []drivers.ProcessStatus // the latest process of each task
+	At     proc.Moment             // when it was written
 }
 
 // directory identifies a directory, also after a move.

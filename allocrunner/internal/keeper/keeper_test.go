@@ -20,7 +20,6 @@ import (
 
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/internal/keeper"
-	"taskapi/allocrunner/internal/processes"
 	"taskapi/allocrunner/internal/proctest"
 )
 
@@ -33,7 +32,7 @@ func TestASupervisorLikeAnyOther(t *testing.T) {
 	status := run(t, c, spec)
 	child := proctest.ReadPID(t, fifo)
 
-	if _, err := c.Start(t.Context(), spec); !errors.Is(err, processes.ErrRunning) {
+	if _, err := c.Start(t.Context(), spec); !errors.Is(err, drivers.ErrRunning) {
 		t.Errorf("second start: %v", err)
 	}
 	if list, err := c.List(t.Context()); err != nil || len(list) != 1 || list[0].PID != status.PID || list[0].Exit != nil {
@@ -57,7 +56,7 @@ func TestASupervisorLikeAnyOther(t *testing.T) {
 	for unix.Kill(child, 0) == nil { // until it is reaped, too
 		unix.Poll(nil, 2)
 	}
-	if err := c.Signal(t.Context(), proctest.Latest(t, c, "t"), unix.SIGTERM); !errors.Is(err, processes.ErrNotRunning) {
+	if err := c.Signal(t.Context(), proctest.Latest(t, c, "t"), unix.SIGTERM); !errors.Is(err, drivers.ErrNotRunning) {
 		t.Errorf("signal after the end: %v", err)
 	}
 	if text, _ := os.ReadFile(filepath.Join(dir, "t.stdout.0")); string(text) != "odd: \xff\xfe\"\n\n" {
@@ -213,10 +212,10 @@ func TestTheKeeperIsKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-c.Done()
-	if err := <-waited; !errors.Is(err, processes.ErrLost) {
+	if err := <-waited; !errors.Is(err, drivers.ErrLost) {
 		t.Errorf("wait: %v", err)
 	}
-	if _, err := c.Start(t.Context(), shell(dir, "u", "true")); !errors.Is(err, processes.ErrLost) {
+	if _, err := c.Start(t.Context(), shell(dir, "u", "true")); !errors.Is(err, drivers.ErrLost) {
 		t.Errorf("start: %v", err)
 	}
 	gone(t, task)
@@ -291,7 +290,7 @@ func TestCloseEndsEverything(t *testing.T) {
 			t.Errorf("%s is still there", name)
 		}
 	}
-	if _, err := c.List(t.Context()); !errors.Is(err, processes.ErrClosed) {
+	if _, err := c.List(t.Context()); !errors.Is(err, drivers.ErrClosed) {
 		t.Error(err)
 	}
 }

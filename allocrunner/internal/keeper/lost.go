@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"taskapi/allocrunner/internal/processes"
+	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/internal/proctree"
 	"taskapi/internal/proc"
 )
@@ -92,25 +92,25 @@ type recoveryHints struct {
 
 // LastStatus is the last process of a task whose keeper was killed.
 type LastStatus struct {
-	processes.Status
+	drivers.ProcessStatus
 	alive proc.Moment // when it was last known to be alive; zero when nothing is known but that it once started
 	sure  bool        // it is sure that nothing of its session runs once the orphans are killed
 }
 
-// LostError returns a processes.ErrLost that says what became of the process when its keeper was killed, and all that could be found was ended. It
+// LostError returns a drivers.ErrLost that says what became of the process when its keeper was killed, and all that could be found was ended. It
 // claims no more than was looked for. The zero LastStatus's is that of a task of which nothing is known.
 func (l LastStatus) LostError() error {
 	if l.sure {
-		return fmt.Errorf("%w, and the task with it", processes.ErrLost)
+		return fmt.Errorf("%w, and the task with it", drivers.ErrLost)
 	}
-	return fmt.Errorf("%w, and what was found of the task was ended", processes.ErrLost)
+	return fmt.Errorf("%w, and what was found of the task was ended", drivers.ErrLost)
 }
 
 // hints returns what is known by the record alone.
 func (r Record) hints() recoveryHints {
 	all := recoveryHints{boot: r.Keeper.Boot, cgroup: r.Cgroup}
 	for _, t := range r.Tasks {
-		all.latest = append(all.latest, LastStatus{Status: t, alive: r.At, sure: true})
+		all.latest = append(all.latest, LastStatus{ProcessStatus: t, alive: r.At, sure: true})
 	}
 	return all
 }
@@ -132,7 +132,7 @@ func (c *Client) hints(last Record) recoveryHints {
 		}
 	}
 	for _, t := range unrecorded { // one may have ended since, so nothing certain can be said of its session
-		r.latest = append(r.latest, LastStatus{Status: t})
+		r.latest = append(r.latest, LastStatus{ProcessStatus: t})
 	}
 	return r
 }

@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/internal/keeper"
-	"taskapi/allocrunner/internal/processes"
 	"taskapi/allocrunner/internal/proctest"
 )
 
@@ -66,7 +66,7 @@ func TestManyRequests(t *testing.T) {
 			}
 		})
 		execs.Go(func() {
-			spec := processes.ExecSpec{Spec: shell(dir, "t", "echo $$ >$FIFO; exec sleep 1000")}
+			spec := drivers.ExecSpec{Spec: shell(dir, "t", "echo $$ >$FIFO; exec sleep 1000")}
 			if _, err := c.Exec(ctx, spec); !errors.Is(err, context.Canceled) {
 				t.Errorf("exec: %v", err)
 			}

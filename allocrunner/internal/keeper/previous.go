@@ -7,13 +7,13 @@ import (
 	"strings"
 	"time"
 
+	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/interfaces"
-	"taskapi/allocrunner/internal/processes"
 )
 
 // previousExits holds the latest process of each task that the keepers before this one had, as the last of them recorded it. None of them
 // runs: a late client still learns how they ended. It never changes. A task that has had a process of this keeper is not looked for here.
-type previousExits map[string]processes.Status
+type previousExits map[string]drivers.ProcessStatus
 
 // readPreviousExits reads the record of the keeper before. A record that can't be read says nothing, as one that is not there.
 func readPreviousExits(dir string, now time.Time) previousExits {
@@ -23,13 +23,13 @@ func readPreviousExits(dir string, now time.Time) previousExits {
 		if l.Exit == nil {
 			l.Exit = &interfaces.ExitResult{ExitCode: -1, At: now, Err: l.LostError().Error()}
 		}
-		p[l.Task] = l.Status
+		p[l.Task] = l.ProcessStatus
 	}
 	return p
 }
 
 // list returns the latest process of each task, be it an earlier keeper's.
-func (s *server) list(ctx context.Context) ([]processes.Status, error) {
+func (s *server) list(ctx context.Context) ([]drivers.ProcessStatus, error) {
 	list, err := s.local.List(ctx)
 	if len(s.previous) == 0 {
 		return list, err
@@ -43,14 +43,14 @@ func (s *server) list(ctx context.Context) ([]processes.Status, error) {
 			list = append(list, status)
 		}
 	}
-	slices.SortFunc(list, func(a, b processes.Status) int { return strings.Compare(a.Task, b.Task) })
+	slices.SortFunc(list, func(a, b drivers.ProcessStatus) int { return strings.Compare(a.Task, b.Task) })
 	return list, err
 }
 
-// wait is processes.Supervisor's Wait, also for the process of an earlier keeper.
+// wait is drivers.Supervisor's Wait, also for the process of an earlier keeper.
 func (s *server) wait(ctx context.Context, task string) (interfaces.ExitResult, error) {
 	exit, err := s.local.Wait(ctx, task)
-	if before, ok := s.previous[task]; ok && errors.Is(err, processes.ErrNotRunning) {
+	if before, ok := s.previous[task]; ok && errors.Is(err, drivers.ErrNotRunning) {
 		return *before.Exit, nil
 	}
 	return exit, err

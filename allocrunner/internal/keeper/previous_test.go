@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/internal/keeper"
-	"taskapi/allocrunner/internal/processes"
 	"taskapi/allocrunner/internal/proctest"
 )
 
@@ -30,7 +30,7 @@ func TestTheNextKeeperKnowsHowTasksEnded(t *testing.T) {
 
 	second := start(t, keeper.Config{Dir: dir})
 	lost := run(t, second, shell(dir, "lost", "exec sleep 1000"))
-	wantPast := func(c *keeper.Client, task string, was processes.Status, code int, reason string) {
+	wantPast := func(c *keeper.Client, task string, was drivers.ProcessStatus, code int, reason string) {
 		t.Helper()
 		list, err := c.List(t.Context())
 		found := false
@@ -47,7 +47,7 @@ func TestTheNextKeeperKnowsHowTasksEnded(t *testing.T) {
 		}
 	}
 	wantPast(second, "six", six, 6, "")
-	if err := second.Signal(t.Context(), proctest.Latest(t, second, "six"), unix.SIGINT); !errors.Is(err, processes.ErrNotRunning) {
+	if err := second.Signal(t.Context(), proctest.Latest(t, second, "six"), unix.SIGINT); !errors.Is(err, drivers.ErrNotRunning) {
 		t.Errorf("signal to a process of the past: %v", err)
 	}
 	if err := unix.Kill(second.Keeper().PID, unix.SIGKILL); err != nil {
@@ -122,7 +122,7 @@ func TestAStartOfTheClientBefore(t *testing.T) {
 			t.Fatal(err)
 		}
 		runs := len(list) == 1 && list[0].Exit == nil
-		if _, err := next.Start(t.Context(), shell(dir, "t", "exec sleep 1000")); errors.Is(err, processes.ErrRunning) != runs {
+		if _, err := next.Start(t.Context(), shell(dir, "t", "exec sleep 1000")); errors.Is(err, drivers.ErrRunning) != runs {
 			t.Fatalf("start: %v; the list has %+v", err, list)
 		}
 		if _, err := next.KillTree(t.Context(), proctest.Latest(t, next, "t")); err != nil {

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/internal/processes"
 	"taskapi/internal/peercred"
 	"taskapi/internal/proc"
@@ -153,7 +154,7 @@ func (s *server) abandoned() bool {
 
 func (s *server) tasksRun() bool {
 	list, _ := s.local.List(context.Background()) // Local's never fails
-	return slices.ContainsFunc(list, func(t processes.Status) bool { return t.Exit == nil })
+	return slices.ContainsFunc(list, func(t drivers.ProcessStatus) bool { return t.Exit == nil })
 }
 
 // record writes down what is, and reports whether nothing would be lost with this process. A full disk costs the next agent knowledge,
@@ -265,7 +266,7 @@ func (s *server) dismiss() {
 	s.ended = true
 	s.mu.Unlock()
 	if last != nil {
-		last.end(processes.ErrLost)
+		last.end(drivers.ErrLost)
 	}
 }
 

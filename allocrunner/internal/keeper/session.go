@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"taskapi/allocrunner/internal/processes"
+	"taskapi/allocrunner/drivers"
 )
 
 // session is one client's connection.
@@ -153,7 +153,7 @@ func (c *session) handle(ctx context.Context, req request, files []*os.File) (a 
 			err = errors.New("start without a spec")
 			break
 		}
-		var status processes.Status
+		var status drivers.ProcessStatus
 		spec := req.Spec.unpack()
 		spec.Files = files
 		if status, err = local.Start(ctx, spec); err == nil {
@@ -170,16 +170,16 @@ func (c *session) handle(ctx context.Context, req request, files []*os.File) (a 
 			err = errors.New("exec without a spec")
 			break
 		}
-		var result processes.ExecResult
+		var result drivers.ExecResult
 		spec := req.unpackExec(files)
 		spec.Started = func() { c.send(answer{ID: req.ID, Started: true}) }
 		result, err = local.Exec(ctx, spec)
 		a.Exec = &result
 	case opKeepOpen: // done, in the order in which the files came
 	case opSignal:
-		err = local.Signal(ctx, processes.ProcessID{Task: req.Task, Handle: req.Process}, req.Signal)
+		err = local.Signal(ctx, drivers.ProcessID{Task: req.Task, ProcessRun: req.Process}, req.Signal)
 	case opKillTree:
-		a.Leftover, err = local.KillTree(ctx, processes.ProcessID{Task: req.Task, Handle: req.Process})
+		a.Leftover, err = local.KillTree(ctx, drivers.ProcessID{Task: req.Task, ProcessRun: req.Process})
 	case opList:
 		a.Cgroup = local.CgroupDir()
 		a.List, err = c.server.list(ctx)

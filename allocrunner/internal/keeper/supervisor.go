@@ -11,7 +11,6 @@ import (
 
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/interfaces"
-	"taskapi/allocrunner/internal/processes"
 )
 
 // restorePause is the time between two attempts to find out what became of a keeper.
@@ -23,7 +22,7 @@ const sweepTimeout = 10 * time.Second
 // maxKeepers is how many keepers may be lost during one start of a task, before that counts as failed.
 const maxKeepers = 2
 
-// Supervisor is a processes.Supervisor whose processes a keeper has, one after the other if need be. When a keeper is killed, its processes are
+// Supervisor is a drivers.Supervisor whose processes a keeper has, one after the other if need be. When a keeper is killed, its processes are
 // gone with it: what it left running is killed at once, and the next start makes another keeper. When the connection breaks while the
 // keeper lives, it is restored, and no caller notices.
 type Supervisor struct {
@@ -32,6 +31,7 @@ type Supervisor struct {
 	wg     sync.WaitGroup
 	ctx    context.Context // ends with Close or Detach
 	cancel context.CancelFunc
+	found  map[string]drivers.ProcessStatus // the processes of before this Supervisor, by task
 
 	mu        sync.Mutex // guards the fields below; held while another keeper is made
 	state     connState
@@ -42,56 +42,57 @@ type Supervisor struct {
 	uncovered bool              // the latest process that was started is in no cgroup of its own
 }
 
-// Supervise attaches to the allocation's keeper, or starts one when there is none, and returns what the keeper knows of
-// the allocation's processes. fresh is for an allocation that has no processes: leftovers of an earlier one in the
+// Supervise attaches to the allocation's keeper, or starts one when there is none. fresh is for an allocation that has no processes: leftovers of an earlier one in the
 // directory are ended first. When no keeper can be started just now, each start of a task tries again. Errors: Open's.
-func Supervise(ctx context.Context, cfg Config, fresh bool) (*Supervisor, []processes.Status, error) {
+func Supervise(ctx context.Context, cfg Config, fresh bool) (*Supervisor, error) {
 	for {
 		client, attached, err := Open(ctx, cfg)
 		if errors.Is(err, errNotStarted) && ctx.Err() == nil {
 			cfg.log().Warn("the tasks' keeper could not be started; each start of a task tries again", "error", err)
-			s, known := superviseNobody(cfg, fresh)
-			return s, known, nil
+			return superviseNobody(cfg, fresh), nil
 		}
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		known, err := client.List(ctx)
 		switch {
 		case err == nil && fresh && len(known) > 0:
 			if err := client.Close(); err != nil { // the next keeper has nothing
-				return nil, nil, err
+				return nil, err
 			}
 		case err == nil:
-			return newSupervisor(cfg, client), known, nil
+			s := newSupervisor(cfg, client)
+			for _, status := range known {
+				s.found[status.Task] = status
+			}
+			return s, nil
 		case attached: // its tasks go on as they are, for another try
-			return nil, nil, errors.Join(err, client.Detach())
+			return nil, errors.Join(err, client.Detach())
 		default:
-			return nil, nil, errors.Join(err, client.Close())
+			return nil, errors.Join(err, client.Close())
 		}
 	}
 }
 
-// superviseNobody returns a Supervisor whose keeper is still to be started, and what earlier ones have recorded.
-func superviseNobody(cfg Config, fresh bool) (*Supervisor, []processes.Status) {
-	var known []processes.Status
+// superviseNobody returns a Supervisor whose keeper is still to be started, with what earlier ones have recorded.
+func superviseNobody(cfg Config, fresh bool) *Supervisor {
+	s := makeSupervisor(cfg)
 	lost := &lostKeeper{last: map[string]LastStatus{}}
 	if !fresh {
 		for task, status := range readPreviousExits(cfg.Dir, time.Now()) {
-			known = append(known, status)
-			lost.last[task] = LastStatus{Status: status}
+			s.found[task] = status
+			lost.last[task] = LastStatus{ProcessStatus: status}
 		}
 	}
-	s := makeSupervisor(cfg)
 	s.state, s.lost = connLost, lost
 	s.conn = &connection{client: noClient(), settled: make(chan struct{}), lost: lost}
 	close(s.conn.settled)
-	return s, known
+	return s
 }
 
 func makeSupervisor(cfg Config) *Supervisor {
 	cfg.Logger = cfg.log()
-	s := &Supervisor{cfg: cfg, attach: Attach, orphans: map[string]int{}}
+	s := &Supervisor{cfg: cfg, attach: Attach, found: map[string]drivers.ProcessStatus{}, orphans: map[string]int{}}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.wg.Go(func() { ReapOrphans(s.ctx) })
 	return s
@@ -202,7 +203,7 @@ func call[T any](ctx context.Context, s *Supervisor, method func(*Client) (T, er
 	for {
 		conn, _ := s.current()
 		result, err = method(conn.client)
-		if !errors.Is(err, processes.ErrLost) {
+		if !errors.Is(err, drivers.ErrLost) {
 			return result, nil, err
 		}
 		select {
@@ -214,7 +215,7 @@ func call[T any](ctx context.Context, s *Supervisor, method func(*Client) (T, er
 			return result, conn.lost, err
 		}
 		if now, _ := s.current(); now == conn { // the use of the keeper has ended before it was restored
-			return result, nil, processes.ErrClosed
+			return result, nil, drivers.ErrClosed
 		}
 	}
 }
@@ -222,10 +223,10 @@ func call[T any](ctx context.Context, s *Supervisor, method func(*Client) (T, er
 // Start starts a process. When the answer is lost, with the connection or with the keeper, the process may have been started, and may have
 // ended since: then it is not started again, and Wait says what became of it. That is found out also when ctx has ended: a process that
 // nobody knows of would be left running.
-func (s *Supervisor) Start(ctx context.Context, spec drivers.Spec) (processes.Status, error) {
+func (s *Supervisor) Start(ctx context.Context, spec drivers.Spec) (drivers.ProcessStatus, error) {
 	began, sent := time.Now(), false
 	for keepers := 0; ; keepers++ {
-		status, lost, err := call(context.WithoutCancel(ctx), s, func(c *Client) (processes.Status, error) {
+		status, lost, err := call(context.WithoutCancel(ctx), s, func(c *Client) (drivers.ProcessStatus, error) {
 			if sent {
 				if status, known, err := startedSince(context.WithoutCancel(ctx), c, spec.Task, began); known || err != nil {
 					return status, err
@@ -241,14 +242,14 @@ func (s *Supervisor) Start(ctx context.Context, spec drivers.Spec) (processes.St
 			return status, err
 		}
 		if err := s.startKeeper(ctx); err != nil {
-			return processes.Status{}, err
+			return drivers.ProcessStatus{}, err
 		}
 	}
 }
 
 // checkCgroup logs when a process has started in no cgroup of its own, the first time and the first after one that has. It warns only root:
 // other users mostly can't make cgroups, and can do nothing about a warning at each run.
-func (s *Supervisor) checkCgroup(status processes.Status) {
+func (s *Supervisor) checkCgroup(status drivers.ProcessStatus) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before := s.uncovered
@@ -263,14 +264,14 @@ func (s *Supervisor) checkCgroup(status processes.Status) {
 }
 
 // startedSince returns the task's process when it was started at that time or later, by this keeper or by one that was killed.
-func startedSince(ctx context.Context, c *Client, task string, when time.Time) (status processes.Status, known bool, err error) {
+func startedSince(ctx context.Context, c *Client, task string, when time.Time) (status drivers.ProcessStatus, known bool, err error) {
 	list, err := c.List(ctx)
 	for _, status := range list {
 		if status.Task == task && !status.StartedAt.Before(when) {
 			return status, true, err
 		}
 	}
-	return processes.Status{}, false, err
+	return drivers.ProcessStatus{}, false, err
 }
 
 // startKeeper starts another keeper in place of a lost one, unless another call has done so.
@@ -279,7 +280,7 @@ func (s *Supervisor) startKeeper(ctx context.Context) error {
 	defer s.mu.Unlock()
 	switch s.state {
 	case connClosed:
-		return processes.ErrClosed
+		return drivers.ErrClosed
 	case connLost:
 	default:
 		return nil
@@ -320,7 +321,7 @@ func (s *Supervisor) sendFilesLocked(ctx context.Context, client *Client) {
 // had to be killed.
 func (s *Supervisor) Wait(ctx context.Context, task string) (interfaces.ExitResult, error) {
 	exit, lost, err := call(ctx, s, func(c *Client) (interfaces.ExitResult, error) { return c.Wait(ctx, task) })
-	if errors.Is(err, processes.ErrNotRunning) { // it was a lost keeper's, in whose place there is another by now
+	if errors.Is(err, drivers.ErrNotRunning) { // it was a lost keeper's, in whose place there is another by now
 		s.mu.Lock()
 		lost = s.lost
 		s.mu.Unlock()
@@ -334,24 +335,24 @@ func (s *Supervisor) Wait(ctx context.Context, task string) (interfaces.ExitResu
 	return exit, lost.errorFor(task)
 }
 
-// Exec runs a program beside a task's process. One with files ends with the connection to the keeper, with an error that is processes.ErrLost.
-func (s *Supervisor) Exec(ctx context.Context, spec processes.ExecSpec) (processes.ExecResult, error) {
+// Exec runs a program beside a task's process. One with files ends with the connection to the keeper, with an error that is drivers.ErrLost.
+func (s *Supervisor) Exec(ctx context.Context, spec drivers.ExecSpec) (drivers.ExecResult, error) {
 	if len(spec.Files) > 0 {
 		conn, _ := s.current()
 		return conn.client.Exec(ctx, spec)
 	}
-	result, _, err := call(ctx, s, func(c *Client) (processes.ExecResult, error) { return c.Exec(ctx, spec) })
+	result, _, err := call(ctx, s, func(c *Client) (drivers.ExecResult, error) { return c.Exec(ctx, spec) })
 	return result, err
 }
 
 // Signal sends a signal to a task's process.
-func (s *Supervisor) Signal(ctx context.Context, process processes.ProcessID, sig syscall.Signal) error {
+func (s *Supervisor) Signal(ctx context.Context, process drivers.ProcessID, sig syscall.Signal) error {
 	_, _, err := call(ctx, s, func(c *Client) (struct{}, error) { return struct{}{}, c.Signal(ctx, process, sig) })
 	return err
 }
 
 // KillTree kills what is left of a task's process. What a lost keeper has left of the task is dead by now, and counted once.
-func (s *Supervisor) KillTree(ctx context.Context, process processes.ProcessID) (int, error) {
+func (s *Supervisor) KillTree(ctx context.Context, process drivers.ProcessID) (int, error) {
 	leftover, lost, err := call(ctx, s, func(c *Client) (int, error) { return c.KillTree(ctx, process) })
 	if lost != nil {
 		err = nil
@@ -364,9 +365,15 @@ func (s *Supervisor) KillTree(ctx context.Context, process processes.ProcessID) 
 }
 
 // List returns the latest process of each task.
-func (s *Supervisor) List(ctx context.Context) ([]processes.Status, error) {
-	list, _, err := call(ctx, s, func(c *Client) ([]processes.Status, error) { return c.List(ctx) })
+func (s *Supervisor) List(ctx context.Context) ([]drivers.ProcessStatus, error) {
+	list, _, err := call(ctx, s, func(c *Client) ([]drivers.ProcessStatus, error) { return c.List(ctx) })
 	return list, err
+}
+
+// Found returns a task's latest process of before this Supervisor was made.
+func (s *Supervisor) Found(task string) (drivers.ProcessStatus, bool) {
+	status, ok := s.found[task]
+	return status, ok
 }
 
 // Detach leaves the keeper and its processes running.
@@ -393,7 +400,7 @@ func (s *Supervisor) Close() error {
 func (s *Supervisor) closeKeeper(c *Client) error {
 	ctx, cancel := context.WithTimeout(context.Background(), sweepTimeout)
 	defer cancel()
-	if errors.Is(c.Err(), processes.ErrLost) {
+	if errors.Is(c.Err(), drivers.ErrLost) {
 		if again, err := s.attach(ctx, s.cfg.Dir); err == nil {
 			defer c.Close() // it has the keeper's process to wait for, perhaps
 			c = again

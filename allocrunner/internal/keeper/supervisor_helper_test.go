@@ -15,7 +15,6 @@ import (
 
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/internal/keeper"
-	"taskapi/allocrunner/internal/processes"
 )
 
 // supervised returns the configuration of the allocation in dir.
@@ -27,7 +26,7 @@ func supervise(t *testing.T, dir string) *keeper.Supervisor { return superviseAs
 
 func superviseAs(t *testing.T, cfg keeper.Config) *keeper.Supervisor {
 	t.Helper()
-	s, _, err := keeper.Supervise(t.Context(), cfg, false)
+	s, err := keeper.Supervise(t.Context(), cfg, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +58,7 @@ func untilThere(t *testing.T, path string) {
 	}
 }
 
-func mustStart(t *testing.T, s *keeper.Supervisor, spec drivers.Spec) processes.Status {
+func mustStart(t *testing.T, s *keeper.Supervisor, spec drivers.Spec) drivers.ProcessStatus {
 	t.Helper()
 	status, err := s.Start(t.Context(), spec)
 	if err != nil {

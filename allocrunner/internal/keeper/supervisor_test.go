@@ -16,7 +16,6 @@ import (
 
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/internal/keeper"
-	"taskapi/allocrunner/internal/processes"
 	"taskapi/allocrunner/internal/proctest"
 )
 
@@ -45,7 +44,7 @@ func TestALostKeeper(t *testing.T) {
 		said := []string{}
 		for range 2 {
 			err := <-waited
-			if !errors.Is(err, processes.ErrLost) {
+			if !errors.Is(err, drivers.ErrLost) {
 				t.Errorf("wait: %v", err)
 			}
 			said = append(said, err.Error())
@@ -55,7 +54,7 @@ func TestALostKeeper(t *testing.T) {
 			strings.Count(all, "more of its processes") != 1 {
 			t.Errorf("said: %s", all)
 		}
-		for id, want := range map[processes.ProcessID]int{calm.ID(): 0, status.ID(): 1} {
+		for id, want := range map[drivers.ProcessID]int{calm.ID(): 0, status.ID(): 1} {
 			task := id.Task
 			if n, err := s.KillTree(t.Context(), id); n != want || err != nil {
 				t.Errorf("%s: %d left over, %v; want %d", task, n, err, want)
@@ -131,7 +130,7 @@ func TestAnEarlierKeepersRecord(t *testing.T) {
 			t.Fatal(err)
 		}
 		exit, err := s.Wait(t.Context(), "t")
-		if !errors.Is(err, processes.ErrLost) || !strings.Contains(err.Error(), "what was found of the task was ended; 1 more") {
+		if !errors.Is(err, drivers.ErrLost) || !strings.Contains(err.Error(), "what was found of the task was ended; 1 more") {
 			t.Errorf("%+v, %v", exit, err)
 		}
 		if lives(t, child) || lives(t, strconv.Itoa(status.PID)) {
@@ -202,16 +201,16 @@ func TestAFreshAllocation(t *testing.T) {
 	if err := s.Detach(); err != nil {
 		t.Fatal(err)
 	}
-	s, known, err := keeper.Supervise(t.Context(), supervised(dir), false)
-	if err != nil || len(known) != 1 || known[0].PID != status.PID {
+	s, err := keeper.Supervise(t.Context(), supervised(dir), false)
+	if known, _ := s.Found(status.Task); err != nil || known.PID != status.PID {
 		t.Fatalf("%+v, %v", known, err)
 	}
 	if err := s.Detach(); err != nil {
 		t.Fatal(err)
 	}
-	s, known, err = keeper.Supervise(t.Context(), supervised(dir), true)
-	if err != nil || len(known) != 0 || lives(t, strconv.Itoa(status.PID)) {
-		t.Fatalf("%+v, %v; want a new keeper, and the old process gone", known, err)
+	s, err = keeper.Supervise(t.Context(), supervised(dir), true)
+	if _, known := s.Found(status.Task); err != nil || known || lives(t, strconv.Itoa(status.PID)) {
+		t.Fatalf("%v, %v; want a new keeper, and the old process gone", known, err)
 	}
 	if err := s.Close(); err != nil {
 		t.Error(err)
@@ -249,7 +248,7 @@ func TestABrokenConnection(t *testing.T) {
 	if got := <-waited; got != (result{code: 4}) {
 		t.Errorf("%+v", got)
 	}
-	if _, err := s.Exec(t.Context(), processes.ExecSpec{Spec: drivers.Spec{Task: "t", Path: "/bin/true", Dir: "/"}}); !errors.Is(err, processes.ErrNotRunning) {
+	if _, err := s.Exec(t.Context(), drivers.ExecSpec{Spec: drivers.Spec{Task: "t", Path: "/bin/true", Dir: "/"}}); !errors.Is(err, drivers.ErrNotRunning) {
 		t.Errorf("exec: %v", err)
 	}
 }
@@ -325,11 +324,11 @@ func TestAFrozenKeeper(t *testing.T) {
 // TestALateRequest, which was sent to a frozen keeper and is sent again after its connection broke, does not reach the process that the task
 // has got meanwhile.
 func TestALateRequest(t *testing.T) {
-	for name, request := range map[string]func(*keeper.Supervisor, processes.ProcessID) error{
-		"signal": func(s *keeper.Supervisor, id processes.ProcessID) error {
+	for name, request := range map[string]func(*keeper.Supervisor, drivers.ProcessID) error{
+		"signal": func(s *keeper.Supervisor, id drivers.ProcessID) error {
 			return s.Signal(t.Context(), id, unix.SIGKILL)
 		},
-		"kill": func(s *keeper.Supervisor, id processes.ProcessID) error {
+		"kill": func(s *keeper.Supervisor, id drivers.ProcessID) error {
 			_, err := s.KillTree(t.Context(), id)
 			return err
 		},
@@ -338,7 +337,7 @@ func TestALateRequest(t *testing.T) {
 			dir := t.TempDir()
 			s := supervise(t, dir)
 			first := mustStart(t, s, script(dir, "t", "exec sleep 1000"))
-			var next processes.Status
+			var next drivers.ProcessStatus
 			s.SetAttach(func(ctx context.Context, dir string) (*keeper.Client, error) { // the restart comes before the repetition
 				c, err := keeper.Attach(ctx, dir)
 				if err == nil {
@@ -364,7 +363,7 @@ func TestALateRequest(t *testing.T) {
 			if err := unix.Kill(pid, unix.SIGCONT); err != nil {
 				t.Fatal(err)
 			}
-			if err := <-late; !errors.Is(err, processes.ErrNotRunning) {
+			if err := <-late; !errors.Is(err, drivers.ErrNotRunning) {
 				t.Errorf("a request for the process before: %v, want that it does not run", err)
 			}
 			if next.PID == 0 || !lives(t, strconv.Itoa(next.PID)) {

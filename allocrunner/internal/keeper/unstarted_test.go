@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/internal/keeper"
-	"taskapi/allocrunner/internal/processes"
 )
 
 // failing returns a program that becomes a keeper only when the file beside it is gone, and otherwise ends as said.
@@ -32,8 +32,8 @@ func TestAKeeperThatDiesWhileItStarts(t *testing.T) {
 	cfg := supervised(dir)
 	var fails string
 	cfg.Exe, fails = failing(t, "echo the disk is on fire >&2; kill -KILL $$")
-	s, known, err := keeper.Supervise(t.Context(), cfg, true)
-	if err != nil || len(known) > 0 {
+	s, err := keeper.Supervise(t.Context(), cfg, true)
+	if _, known := s.Found("t"); err != nil || known {
 		t.Fatal(known, err)
 	}
 	for range 2 {
@@ -43,7 +43,7 @@ func TestAKeeperThatDiesWhileItStarts(t *testing.T) {
 			t.Errorf("got %v, want %s", err, want)
 		}
 	}
-	if _, err := s.KillTree(t.Context(), processes.ProcessID{Task: "t"}); err != nil {
+	if _, err := s.KillTree(t.Context(), drivers.ProcessID{Task: "t"}); err != nil {
 		t.Errorf("kill what does not run: %v", err)
 	}
 	if _, _, err := s.View(t.Context()); err == nil {
@@ -77,8 +77,8 @@ func TestResumedWithoutRoomForAKeeper(t *testing.T) {
 	cfg := supervised(dir)
 	cfg.Exe, _ = failing(t, "exit 7")
 	for range 2 {
-		s, known, err := keeper.Supervise(t.Context(), cfg, false)
-		if err != nil || len(known) != 1 || known[0].Task != "t" || known[0].Exit == nil || known[0].Exit.ExitCode != 4 {
+		s, err := keeper.Supervise(t.Context(), cfg, false)
+		if known, _ := s.Found("t"); err != nil || known.Exit == nil || known.Exit.ExitCode != 4 {
 			t.Fatal(known, err)
 		}
 		if exit, err := s.Wait(t.Context(), "t"); err != nil || exit.ExitCode != 4 {
@@ -121,7 +121,7 @@ func TestWhatAKeeperLacks(t *testing.T) {
 func TestNobodyIsStartedBesideAKeeperThatCantBeSeen(t *testing.T) {
 	dir := t.TempDir()
 	lockLog(t, dir)
-	if _, _, err := keeper.Supervise(t.Context(), supervised(dir), true); err == nil || !strings.Contains(err.Error(), "can't be seen") {
+	if _, err := keeper.Supervise(t.Context(), supervised(dir), true); err == nil || !strings.Contains(err.Error(), "can't be seen") {
 		t.Errorf("got %v", err)
 	}
 }

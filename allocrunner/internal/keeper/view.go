@@ -3,12 +3,12 @@ package keeper
 import (
 	"context"
 
-	"taskapi/allocrunner/internal/processes"
+	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/internal/proctree"
 )
 
 // View returns what it takes to look at the tasks' processes from this one, and the latest process of each task. Errors: List's.
-func (s *Supervisor) View(ctx context.Context) (proctree.View, []processes.Status, error) {
+func (s *Supervisor) View(ctx context.Context) (proctree.View, []drivers.ProcessStatus, error) {
 	list, err := s.List(ctx)
 	if err != nil {
 		return proctree.View{}, nil, err

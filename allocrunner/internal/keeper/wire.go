@@ -15,7 +15,6 @@ import (
 
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/interfaces"
-	"taskapi/allocrunner/internal/processes"
 	"taskapi/internal/proc"
 )
 
@@ -36,7 +35,7 @@ type hello struct {
 	Keeper  proc.Identity `json:",omitzero"` // from the keeper, zero from an older one
 }
 
-// The operations: those of processes.Supervisor, and cancel.
+// The operations: those of drivers.Supervisor, and cancel.
 const (
 	opStart    = "start"
 	opWait     = "wait"
@@ -54,7 +53,7 @@ type request struct {
 	Op   string
 	Task string `json:",omitempty"`
 
-	Process interfaces.Handle `json:",omitzero"` // signal, killtree: which of the task's processes is meant
+	Process drivers.ProcessRun `json:",omitzero"` // signal, killtree: which of the task's processes is meant
 
 	Signal syscall.Signal `json:",omitempty"`
 	Spec   *wireSpec      `json:",omitempty"` // start, exec
@@ -67,14 +66,14 @@ type request struct {
 
 type answer struct {
 	ID       uint64
-	Err      *wireError             `json:",omitempty"`
-	Status   *processes.Status      `json:",omitempty"` // start
-	Exit     *interfaces.ExitResult `json:",omitempty"` // wait
-	Leftover int                    `json:",omitempty"` // killtree
-	List     []processes.Status     `json:",omitempty"` // list
-	Exec     *processes.ExecResult  `json:",omitempty"` // exec, with an error, too
-	Started  bool                   `json:",omitempty"` // exec with files: the program runs, and another answer follows
-	Cgroup   string                 `json:",omitempty"` // start, list: Record's
+	Err      *wireError              `json:",omitempty"`
+	Status   *drivers.ProcessStatus  `json:",omitempty"` // start
+	Exit     *interfaces.ExitResult  `json:",omitempty"` // wait
+	Leftover int                     `json:",omitempty"` // killtree
+	List     []drivers.ProcessStatus `json:",omitempty"` // list
+	Exec     *drivers.ExecResult     `json:",omitempty"` // exec, with an error, too
+	Started  bool                    `json:",omitempty"` // exec with files: the program runs, and another answer follows
+	Cgroup   string                  `json:",omitempty"` // start, list: Record's
 }
 
 // wireSpec is a drivers.Spec whose strings survive JSON also when they are no UTF-8.
@@ -96,12 +95,12 @@ func (w *wireSpec) unpack() drivers.Spec {
 	return s
 }
 
-func packExec(s processes.ExecSpec) request {
+func packExec(s drivers.ExecSpec) request {
 	return request{Op: opExec, Task: s.Task, Spec: packSpec(s.Spec), MaxOutput: s.MaxOutput, TTY: s.TTY, Files: len(s.Files)}
 }
 
-func (r request) unpackExec(files []*os.File) processes.ExecSpec {
-	return processes.ExecSpec{Spec: r.Spec.unpack(), MaxOutput: r.MaxOutput, TTY: r.TTY, Files: files}
+func (r request) unpackExec(files []*os.File) drivers.ExecSpec {
+	return drivers.ExecSpec{Spec: r.Spec.unpack(), MaxOutput: r.MaxOutput, TTY: r.TTY, Files: files}
 }
 
 // recode converts the elements of a list.
@@ -122,13 +121,13 @@ type wireError struct {
 }
 
 var kinds = map[string]error{
-	"notrunning": processes.ErrNotRunning,
-	"running":    processes.ErrRunning,
-	"closed":     processes.ErrClosed,
-	"lost":       processes.ErrLost,
+	"notrunning": drivers.ErrNotRunning,
+	"running":    drivers.ErrRunning,
+	"closed":     drivers.ErrClosed,
+	"lost":       drivers.ErrLost,
 	"replaced":   ErrReplaced,
 	"busy":       ErrBusy,
-	"execs":      processes.ErrTooManyExecs,
+	"execs":      drivers.ErrTooManyExecs,
 	"canceled":   context.Canceled,
 	"deadline":   context.DeadlineExceeded,
 }

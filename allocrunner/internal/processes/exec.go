@@ -15,12 +15,8 @@ import (
 )
 
 // maxExecs is how many programs run beside tasks at a time: script checks take milliseconds and come every few seconds, so a hundred
-// of them seldom wait, and their output can't take more than maxExecs times MaxExecOutput.
+// of them seldom wait, and their output can't take more than maxExecs times drivers.MaxExecOutput.
 const maxExecs = 16
-
-// MaxInteractive is how many programs with files of the caller's run at a time. They last as long as a user likes, so they never wait for
-// each other, nor script checks for them.
-const MaxInteractive = 32
 
 // execution is a program that runs, or is about to run, beside a task's process.
 type execution struct {
@@ -32,7 +28,7 @@ type execution struct {
 	tree    *proctree.Tree          // nil before it runs; guarded by Local.mu
 }
 
-func (l *Local) Exec(ctx context.Context, spec ExecSpec) (ExecResult, error) {
+func (l *Local) Exec(ctx context.Context, spec drivers.ExecSpec) (drivers.ExecResult, error) {
 	defer closeAll(spec.Files)
 	result, err := l.exec(ctx, spec)
 	if err != nil {
@@ -41,36 +37,36 @@ func (l *Local) Exec(ctx context.Context, spec ExecSpec) (ExecResult, error) {
 	return result, nil
 }
 
-func (l *Local) exec(ctx context.Context, spec ExecSpec) (ExecResult, error) {
-	if err := spec.Check(); err != nil {
-		return ExecResult{}, err
+func (l *Local) exec(ctx context.Context, spec drivers.ExecSpec) (drivers.ExecResult, error) {
+	if err := CheckExec(spec); err != nil {
+		return drivers.ExecResult{}, err
 	}
 	free, err := l.acquireExec(ctx, len(spec.Files) > 0)
 	if err != nil {
-		return ExecResult{}, err
+		return drivers.ExecResult{}, err
 	}
 	defer free()
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	e, err := l.admit(spec.Task, end)
 	if err != nil {
-		return ExecResult{}, err
+		return drivers.ExecResult{}, err
 	}
 	defer l.dismiss(e)
 	if ctx.Err() != nil {
-		return ExecResult{}, context.Cause(ctx)
+		return drivers.ExecResult{}, context.Cause(ctx)
 	}
 	out := &head{most: spec.MaxOutput}
 	p, err := l.launchExec(ctx, e, spec, out)
 	close(e.started)
 	if err != nil {
-		return ExecResult{}, err
+		return drivers.ExecResult{}, err
 	}
 	if spec.Started != nil && len(spec.Files) > 0 {
 		spec.Started()
 	}
 	err = l.finish(ctx, p)
-	result := ExecResult{Output: out.kept, Truncated: out.more}
+	result := drivers.ExecResult{Output: out.kept, Truncated: out.more}
 	if !p.running() {
 		result.Exit = p.exit
 	}
@@ -84,7 +80,7 @@ func (l *Local) acquireExec(ctx context.Context, interactive bool) (free func(),
 		case l.ttys <- struct{}{}:
 			return func() { <-l.ttys }, nil
 		default:
-			return nil, fmt.Errorf("%w: %d run", ErrTooManyExecs, MaxInteractive)
+			return nil, fmt.Errorf("%w: %d run", drivers.ErrTooManyExecs, drivers.MaxInteractive)
 		}
 	}
 	select {
@@ -95,10 +91,10 @@ func (l *Local) acquireExec(ctx context.Context, interactive bool) (free func(),
 	}
 }
 
-// Check reports what of the spec no supervisor would run. Errors: *drivers.StartError.
-func (spec ExecSpec) Check() error {
-	if spec.MaxOutput < 0 || spec.MaxOutput > MaxExecOutput {
-		reason := fmt.Sprintf("%d bytes of output are to be kept: it must be from 0 to %d", spec.MaxOutput, MaxExecOutput)
+// CheckExec reports what of the spec no supervisor would run. Errors: *drivers.StartError.
+func CheckExec(spec drivers.ExecSpec) error {
+	if spec.MaxOutput < 0 || spec.MaxOutput > drivers.MaxExecOutput {
+		reason := fmt.Sprintf("%d bytes of output are to be kept: it must be from 0 to %d", spec.MaxOutput, drivers.MaxExecOutput)
 		return &drivers.StartError{Reason: reason, Err: unix.EINVAL}
 	}
 	if len(spec.Files) != 0 && len(spec.Files) != 3 {
@@ -117,9 +113,9 @@ func (l *Local) admit(task string, end context.CancelCauseFunc) (*execution, err
 	owner := l.procs[task]
 	switch {
 	case l.closed:
-		return nil, ErrClosed
+		return nil, drivers.ErrClosed
 	case owner == nil || owner.ending || !owner.running():
-		return nil, ErrNotRunning
+		return nil, drivers.ErrNotRunning
 	}
 	l.execCount++
 	e := &execution{number: l.execCount, owner: owner, end: end, started: make(chan struct{}), done: make(chan struct{})}
@@ -135,7 +131,7 @@ func (l *Local) dismiss(e *execution) {
 }
 
 // launchExec starts the program. Its cgroup lies in the task's, so that it can be killed alone and goes with the task.
-func (l *Local) launchExec(ctx context.Context, e *execution, spec ExecSpec, out logs.Sink) (*process, error) {
+func (l *Local) launchExec(ctx context.Context, e *execution, spec drivers.ExecSpec, out logs.Sink) (*process, error) {
 	p := &process{task: spec.Task, tty: spec.TTY}
 	files, err := p.execFiles(spec, out)
 	if err != nil {
@@ -158,7 +154,7 @@ func (l *Local) launchExec(ctx context.Context, e *execution, spec ExecSpec, out
 
 // execFiles returns the program's standard files, which are to be closed once it has them, also after an error: the caller's, or such as
 // have its output go to out.
-func (p *process) execFiles(spec ExecSpec, out logs.Sink) ([]*os.File, error) {
+func (p *process) execFiles(spec drivers.ExecSpec, out logs.Sink) ([]*os.File, error) {
 	if spec.TTY {
 		return spec.Files, giveTo(spec.Files[0], spec.User)
 	}
@@ -236,7 +232,7 @@ func (l *Local) endExecs(p *process) []*execution {
 	var ended []*execution
 	for e := range l.execs {
 		if e.owner == p {
-			e.end(ErrNotRunning)
+			e.end(drivers.ErrNotRunning)
 			ended = append(ended, e)
 		}
 	}

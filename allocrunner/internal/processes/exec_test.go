@@ -20,9 +20,9 @@ import (
 )
 
 // beside returns a script to run beside the task t; $FIFO is the pipe of fifo.
-func (e *env) beside(script string) processes.ExecSpec {
+func (e *env) beside(script string) drivers.ExecSpec {
 	spec := e.shell("t", script)
-	return processes.ExecSpec{Spec: spec, MaxOutput: 4096}
+	return drivers.ExecSpec{Spec: spec, MaxOutput: 4096}
 }
 
 func TestExec(t *testing.T) {
@@ -31,7 +31,7 @@ func TestExec(t *testing.T) {
 			e := newLocal(t, cfg)
 			e.start(e.shell("t", "exec sleep 1000"))
 			got, err := e.Exec(t.Context(), e.beside(`echo out; echo err >&2; pwd; exit 7`))
-			want := processes.ExecResult{Exit: interfaces.ExitResult{ExitCode: 7, At: got.Exit.At}, Output: []byte("out\nerr\n" + e.dir + "\n")}
+			want := drivers.ExecResult{Exit: interfaces.ExitResult{ExitCode: 7, At: got.Exit.At}, Output: []byte("out\nerr\n" + e.dir + "\n")}
 			if diff := cmp.Diff(want, got); err != nil || diff != "" || got.Exit.At.IsZero() {
 				t.Error(err, diff)
 			}
@@ -41,7 +41,7 @@ func TestExec(t *testing.T) {
 			if n := e.killTree("t"); n != 0 {
 				t.Errorf("%d processes besides the task's were killed", n)
 			}
-			if _, err := e.Exec(t.Context(), e.beside("true")); !errors.Is(err, processes.ErrNotRunning) {
+			if _, err := e.Exec(t.Context(), e.beside("true")); !errors.Is(err, drivers.ErrNotRunning) {
 				t.Errorf("after the task's end: %v", err)
 			}
 		})
@@ -59,7 +59,7 @@ func TestWhatAnExecIsBornWith(t *testing.T) {
 	program := filepath.Join(e.dir, "report")
 	copyProgram(t, program)
 	e.start(e.shell("t", "exec sleep 1000"))
-	spec := processes.ExecSpec{
+	spec := drivers.ExecSpec{
 		Spec:      drivers.Spec{Task: "t", Path: program, Args: []string{"helper", "report"}, Env: []string{"A=1"}, Dir: "/"},
 		MaxOutput: 1 << 16,
 	}
@@ -87,7 +87,7 @@ func TestWhatAnExecIsBornWith(t *testing.T) {
 func TestExecKeepsTheHeadOfItsOutput(t *testing.T) {
 	e := newLocal(t, processes.Config{})
 	e.start(e.shell("t", "exec sleep 1000"))
-	spec := processes.ExecSpec{Spec: drivers.Spec{Task: "t", Path: self(), Args: []string{"helper", "longline", "20"}, Dir: "/"}, MaxOutput: 10}
+	spec := drivers.ExecSpec{Spec: drivers.Spec{Task: "t", Path: self(), Args: []string{"helper", "longline", "20"}, Dir: "/"}, MaxOutput: 10}
 	got, err := e.Exec(t.Context(), spec)
 	if err != nil || string(got.Output) != "xxxxxxxxxx" || !got.Truncated || !got.Exit.Successful() {
 		t.Errorf("%+v, %v", got, err)
@@ -146,7 +146,7 @@ func TestExecDiesWithItsTask(t *testing.T) {
 				r := e.fifo()
 				e.start(e.shell("t", `sleep 1000 & echo $! >$FIFO; wait`))
 				child := proctest.ReadPID(t, r)
-				var got processes.ExecResult
+				var got drivers.ExecResult
 				var err error
 				var wg sync.WaitGroup
 				wg.Go(func() {
@@ -166,7 +166,7 @@ func TestExecDiesWithItsTask(t *testing.T) {
 					t.Errorf("%d processes besides the task's were killed, want the task's child alone", n)
 				}
 				wg.Wait()
-				if !errors.Is(err, processes.ErrNotRunning) || got.Exit.Signal != 9 || proctest.Alive(pid) || proctest.Alive(child) {
+				if !errors.Is(err, drivers.ErrNotRunning) || got.Exit.Signal != 9 || proctest.Alive(pid) || proctest.Alive(child) {
 					t.Errorf("%+v, %v, alive: %v, %v", got, err, proctest.Alive(pid), proctest.Alive(child))
 				}
 			})
@@ -235,14 +235,14 @@ func TestExecsAreBounded(t *testing.T) {
 
 func TestExecErrors(t *testing.T) {
 	e := newLocal(t, processes.Config{})
-	if _, err := e.Exec(t.Context(), e.beside("true")); !errors.Is(err, processes.ErrNotRunning) {
+	if _, err := e.Exec(t.Context(), e.beside("true")); !errors.Is(err, drivers.ErrNotRunning) {
 		t.Errorf("without a task: %v", err)
 	}
 	e.start(e.shell("t", "exec sleep 1000"))
-	for want, change := range map[string]func(*processes.ExecSpec){
-		"does not exist":   func(s *processes.ExecSpec) { s.Path = "/no/such" },
-		"no absolute path": func(s *processes.ExecSpec) { s.Path = "sh" },
-		"from 0 to 262144": func(s *processes.ExecSpec) { s.MaxOutput = 1 << 30 },
+	for want, change := range map[string]func(*drivers.ExecSpec){
+		"does not exist":   func(s *drivers.ExecSpec) { s.Path = "/no/such" },
+		"no absolute path": func(s *drivers.ExecSpec) { s.Path = "sh" },
+		"from 0 to 262144": func(s *drivers.ExecSpec) { s.MaxOutput = 1 << 30 },
 	} {
 		spec := e.beside("true")
 		change(&spec)
@@ -259,7 +259,7 @@ func TestExecErrors(t *testing.T) {
 	if err := e.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := e.Exec(t.Context(), e.beside("true")); !errors.Is(err, processes.ErrClosed) {
+	if _, err := e.Exec(t.Context(), e.beside("true")); !errors.Is(err, drivers.ErrClosed) {
 		t.Errorf("closed: %v", err)
 	}
 }
@@ -271,7 +271,7 @@ func TestCloseEndsExecs(t *testing.T) {
 	e.start(e.shell("t", "exec sleep 1000"))
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		if _, err := e.Exec(t.Context(), e.beside(`echo $$ >$FIFO; exec sleep 1000`)); !errors.Is(err, processes.ErrNotRunning) {
+		if _, err := e.Exec(t.Context(), e.beside(`echo $$ >$FIFO; exec sleep 1000`)); !errors.Is(err, drivers.ErrNotRunning) {
 			t.Error(err)
 		}
 	})

@@ -41,29 +41,10 @@ func checkSpec(spec drivers.Spec) error {
 			reason = fmt.Sprintf("environment variable %q must have a name, an equals sign and no NUL byte", name)
 		}
 	}
-	if lacks := unsupported(spec); lacks != "" {
-		reason = fmt.Sprintf("a process can't be given %s here", lacks)
-		return &drivers.StartError{Reason: reason, Err: unix.ENOTSUP}
-	}
 	if reason == "" {
 		return nil
 	}
 	return &drivers.StartError{Reason: reason, Err: unix.EINVAL}
-}
-
-// unsupported returns the first of what a spec wants that processes here can't be given, empty for none.
-func unsupported(spec drivers.Spec) string {
-	switch {
-	case len(spec.Mounts) > 0:
-		return "mounts"
-	case len(spec.Devices) > 0:
-		return "devices"
-	case spec.Limits != drivers.Limits{}:
-		return "resource limits"
-	case len(spec.Namespaces) > 0:
-		return "namespaces"
-	}
-	return ""
 }
 
 // NoRoom returns a *drivers.StartError when the machine had no room to start a process, else err itself.
@@ -87,7 +68,7 @@ func explain(spec drivers.Spec, err error) error {
 		return room
 	}
 	switch {
-	case errors.Is(err, ErrClosed), errors.Is(err, ErrNotRunning), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, drivers.ErrClosed), errors.Is(err, drivers.ErrNotRunning), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return err
 	}
 	return &drivers.StartError{Reason: fmt.Sprintf("%q can't be started: %v", spec.Path, err), Err: err}

@@ -119,7 +119,7 @@ func TestCloseEndsAStartThatHangs(t *testing.T) {
 				if name == "start" {
 					_, err = e.Start(t.Context(), e.spec("t", path))
 				} else {
-					_, err = e.Exec(t.Context(), processes.ExecSpec{Spec: drivers.Spec{Task: "other", Path: path, Dir: "/"}})
+					_, err = e.Exec(t.Context(), drivers.ExecSpec{Spec: drivers.Spec{Task: "other", Path: path, Dir: "/"}})
 				}
 				failure <- err
 			}()
@@ -127,7 +127,7 @@ func TestCloseEndsAStartThatHangs(t *testing.T) {
 			if err := e.Close(); err != nil {
 				t.Error(err)
 			}
-			if err := <-failure; !errors.Is(err, processes.ErrClosed) && !errors.Is(err, processes.ErrNotRunning) {
+			if err := <-failure; !errors.Is(err, drivers.ErrClosed) && !errors.Is(err, drivers.ErrNotRunning) {
 				t.Error(err)
 			}
 			if proctest.Alive(status.PID) {

@@ -149,7 +149,7 @@ func (e *env) shell(task, script string) drivers.Spec {
 	return spec
 }
 
-func (e *env) start(spec drivers.Spec) processes.Status {
+func (e *env) start(spec drivers.Spec) drivers.ProcessStatus {
 	e.t.Helper()
 	status, err := e.Start(e.t.Context(), spec)
 	if err != nil {

@@ -1,3 +1,4 @@
+// Package processes starts, signals and waits for the processes of tasks, as children of this program. The keeper is that program.
 package processes
 
 import (
@@ -60,7 +61,7 @@ type Local struct {
 	closed    bool
 }
 
-var _ Supervisor = (*Local)(nil)
+var _ drivers.Supervisor = (*Local)(nil)
 
 // New makes a Local. It does no I/O and starts nothing: the first Start does.
 func New(cfg Config) *Local {
@@ -75,20 +76,20 @@ func New(cfg Config) *Local {
 		starter:   &starter{calls: make(chan func()), quit: quit, swallow: make(chan os.Signal, 1)},
 		trees:     proctree.New(cfg.Config),
 		execLimit: make(chan struct{}, maxExecs),
-		ttys:      make(chan struct{}, MaxInteractive),
+		ttys:      make(chan struct{}, drivers.MaxInteractive),
 		procs:     map[string]*process{},
 		busy:      map[string]bool{},
 		execs:     map[*execution]bool{},
 	}
 }
 
-func (l *Local) Start(ctx context.Context, spec drivers.Spec) (Status, error) {
+func (l *Local) Start(ctx context.Context, spec drivers.Spec) (drivers.ProcessStatus, error) {
 	if err := checkSpec(spec); err != nil {
-		return Status{}, fmt.Errorf("start task %q: %w", spec.Task, err)
+		return drivers.ProcessStatus{}, fmt.Errorf("start task %q: %w", spec.Task, err)
 	}
 	old, err := l.reserve(spec.Task)
 	if err != nil {
-		return Status{}, fmt.Errorf("start task %q: %w", spec.Task, err)
+		return drivers.ProcessStatus{}, fmt.Errorf("start task %q: %w", spec.Task, err)
 	}
 	defer l.starts.Done()
 	p, err := l.start(ctx, old, spec)
@@ -99,7 +100,7 @@ func (l *Local) Start(ctx context.Context, spec drivers.Spec) (Status, error) {
 		l.procs[spec.Task] = p
 	}
 	if err != nil {
-		return Status{}, fmt.Errorf("start task %q: %w", spec.Task, err)
+		return drivers.ProcessStatus{}, fmt.Errorf("start task %q: %w", spec.Task, err)
 	}
 	return p.status(), nil
 }
@@ -111,9 +112,9 @@ func (l *Local) reserve(task string) (*process, error) {
 	old := l.procs[task]
 	switch {
 	case l.closed:
-		return nil, ErrClosed
+		return nil, drivers.ErrClosed
 	case l.busy[task], old != nil && old.running():
-		return nil, ErrRunning
+		return nil, drivers.ErrRunning
 	}
 	if !l.open {
 		l.open = true
@@ -129,7 +130,7 @@ func (l *Local) reserve(task string) (*process, error) {
 func (l *Local) start(ctx context.Context, old *process, spec drivers.Spec) (*process, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	defer context.AfterFunc(l.life, func() { cancel(ErrClosed) })()
+	defer context.AfterFunc(l.life, func() { cancel(drivers.ErrClosed) })()
 	if old != nil {
 		ctx, cancel := context.WithTimeout(ctx, closeTime)
 		defer cancel()
@@ -173,7 +174,7 @@ func (l *Local) watch(p *process) {
 func (l *Local) Wait(ctx context.Context, task string) (interfaces.ExitResult, error) {
 	p := l.process(task)
 	if p == nil {
-		return interfaces.ExitResult{}, fmt.Errorf("wait for task %q: %w", task, ErrNotRunning)
+		return interfaces.ExitResult{}, fmt.Errorf("wait for task %q: %w", task, drivers.ErrNotRunning)
 	}
 	select {
 	case <-p.tree.Ended():
@@ -183,10 +184,10 @@ func (l *Local) Wait(ctx context.Context, task string) (interfaces.ExitResult, e
 	}
 }
 
-func (l *Local) Signal(_ context.Context, process ProcessID, sig syscall.Signal) error {
+func (l *Local) Signal(_ context.Context, process drivers.ProcessID, sig syscall.Signal) error {
 	p := l.process(process.Task)
 	if p == nil || !p.is(process) || !p.running() {
-		return fmt.Errorf("signal task %q: %w", process.Task, ErrNotRunning)
+		return fmt.Errorf("signal task %q: %w", process.Task, drivers.ErrNotRunning)
 	}
 	if err := p.signal(sig); err != nil {
 		return fmt.Errorf("signal task %q: %w", process.Task, err)
@@ -194,13 +195,13 @@ func (l *Local) Signal(_ context.Context, process ProcessID, sig syscall.Signal)
 	return nil
 }
 
-func (l *Local) KillTree(ctx context.Context, process ProcessID) (int, error) {
+func (l *Local) KillTree(ctx context.Context, process drivers.ProcessID) (int, error) {
 	p := l.process(process.Task)
 	if p == nil {
 		return 0, nil
 	}
 	if !p.is(process) {
-		return 0, fmt.Errorf("kill task %q: %w", process.Task, ErrNotRunning)
+		return 0, fmt.Errorf("kill task %q: %w", process.Task, drivers.ErrNotRunning)
 	}
 	n, err := l.clear(ctx, p)
 	if err != nil {
@@ -209,16 +210,19 @@ func (l *Local) KillTree(ctx context.Context, process ProcessID) (int, error) {
 	return n, nil
 }
 
-func (l *Local) List(context.Context) ([]Status, error) {
+func (l *Local) List(context.Context) ([]drivers.ProcessStatus, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	all := make([]Status, 0, len(l.procs))
+	all := make([]drivers.ProcessStatus, 0, len(l.procs))
 	for _, p := range l.procs {
 		all = append(all, p.status())
 	}
-	slices.SortFunc(all, func(a, b Status) int { return cmp.Compare(a.Task, b.Task) })
+	slices.SortFunc(all, func(a, b drivers.ProcessStatus) int { return cmp.Compare(a.Task, b.Task) })
 	return all, nil
 }
+
+// Found returns nothing: this program's children are not older than it.
+func (l *Local) Found(string) (drivers.ProcessStatus, bool) { return drivers.ProcessStatus{}, false }
 
 // CgroupDir returns the cgroup above those of all tasks, empty while there is none. What cleans up after this program when it
 // was killed finds its processes there.

@@ -177,7 +177,7 @@ func TestSignalReachesTheFirstProcessAlone(t *testing.T) {
 		t.Errorf("output %q", got)
 	}
 	for _, task := range []string{"t", "never"} {
-		if err := e.Signal(t.Context(), proctest.Latest(t, e, task), unix.SIGTERM); !errors.Is(err, processes.ErrNotRunning) {
+		if err := e.Signal(t.Context(), proctest.Latest(t, e, task), unix.SIGTERM); !errors.Is(err, drivers.ErrNotRunning) {
 			t.Errorf("signal to %s, which does not run: %v", task, err)
 		}
 	}
@@ -284,7 +284,7 @@ func TestOneProcessForEachTask(t *testing.T) {
 	for err := range results {
 		if err == nil {
 			started++
-		} else if !errors.Is(err, processes.ErrRunning) {
+		} else if !errors.Is(err, drivers.ErrRunning) {
 			t.Error(err)
 		}
 	}
@@ -305,7 +305,7 @@ func TestListAndWaitAfterTheEnd(t *testing.T) {
 	if exit := e.wait("a"); exit.ExitCode != 3 {
 		t.Errorf("the second Wait says %+v", exit)
 	}
-	if _, err := e.Wait(t.Context(), "never"); !errors.Is(err, processes.ErrNotRunning) {
+	if _, err := e.Wait(t.Context(), "never"); !errors.Is(err, drivers.ErrNotRunning) {
 		t.Error(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -355,7 +355,7 @@ func TestCloseKillsAndRefuses(t *testing.T) {
 	if exit := e.wait("t"); exit.Signal != 9 || proctest.Alive(child) {
 		t.Errorf("exit %+v, child alive: %v", exit, proctest.Alive(child))
 	}
-	if _, err := e.Start(t.Context(), e.shell("t", "true")); !errors.Is(err, processes.ErrClosed) {
+	if _, err := e.Start(t.Context(), e.shell("t", "true")); !errors.Is(err, drivers.ErrClosed) {
 		t.Error(err)
 	}
 }

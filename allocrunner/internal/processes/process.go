@@ -42,10 +42,12 @@ type process struct {
 func (p *process) running() bool { return p.tree.Running() }
 
 // is reports whether id names this process.
-func (p *process) is(id ProcessID) bool { return p.pid == id.PID && p.started.Equal(id.StartedAt) }
+func (p *process) is(id drivers.ProcessID) bool {
+	return p.pid == id.PID && p.started.Equal(id.StartedAt)
+}
 
-func (p *process) status() Status {
-	s := Status{Task: p.task, UID: p.uid, PID: p.pid, Start: p.tree.StartTicks(), StartedAt: p.started}
+func (p *process) status() drivers.ProcessStatus {
+	s := drivers.ProcessStatus{Task: p.task, UID: p.uid, PID: p.pid, Start: p.tree.StartTicks(), StartedAt: p.started}
 	if lack := p.tree.NoCgroup(); lack != nil {
 		s.NoCgroup = lack.Error()
 	}
@@ -234,7 +236,7 @@ func (p *process) note(state *os.ProcessState, err error) {
 func (p *process) signal(sig syscall.Signal) error {
 	err := p.proc.Signal(sig)
 	if errors.Is(err, os.ErrProcessDone) || errors.Is(err, unix.ESRCH) {
-		return ErrNotRunning
+		return drivers.ErrNotRunning
 	}
 	return err
 }

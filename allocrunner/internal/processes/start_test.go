@@ -4,8 +4,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"reflect"
-	"slices"
 	"strings"
 	"testing"
 
@@ -90,27 +88,5 @@ func TestAnotherUserTakesRoot(t *testing.T) {
 	spec.User = interfaces.User{Name: "root", UID: 0, GID: 0}
 	if _, err := e.Start(t.Context(), spec); err == nil || !strings.Contains(err.Error(), "run it as root") {
 		t.Error(err)
-	}
-}
-
-// TestStartIgnoresNothing: each field of a spec has its effect here, or its use is refused.
-func TestStartIgnoresNothing(t *testing.T) {
-	honoured := []string{"Task", "Path", "Args", "Env", "Dir", "User", "Logs", "OOMScoreAdj", "Files", "TTY"}
-	e := newLocal(t, processes.Config{})
-	for f := range reflect.TypeFor[drivers.Spec]().Fields() {
-		if slices.Contains(honoured, f.Name) {
-			continue
-		}
-		spec := e.spec("t", "/bin/true")
-		v := reflect.ValueOf(&spec).Elem().FieldByIndex(f.Index)
-		if v.Kind() == reflect.Slice {
-			v.Set(reflect.MakeSlice(v.Type(), 1, 1))
-		} else {
-			v.Field(0).SetInt(1)
-		}
-		_, err := e.Start(t.Context(), spec)
-		if _, typed := errors.AsType[*drivers.StartError](err); !typed || !errors.Is(err, errors.ErrUnsupported) {
-			t.Errorf("with %s: %v, want a StartError that wraps ErrUnsupported", f.Name, err)
-		}
 	}
 }

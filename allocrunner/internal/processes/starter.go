@@ -73,7 +73,7 @@ func (s *starter) start(task string, tree *proctree.Tree, files []*os.File, chil
 		<-done
 		return proc, err
 	case <-s.quit:
-		return nil, ErrClosed
+		return nil, drivers.ErrClosed
 	}
 }
 

@@ -4,6 +4,7 @@ package proctest
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -14,9 +15,9 @@ import (
 	"sync"
 	"testing"
 
-	"golang.org/x/sys/unix"
+	"taskapi/allocrunner/drivers"
 
-	"taskapi/allocrunner/internal/processes"
+	"golang.org/x/sys/unix"
 )
 
 // NeedRoot skips a test that becomes, or gives files to, another user.
@@ -103,7 +104,9 @@ func Alive(pid int) bool {
 func Pause() { _, _ = unix.Poll(nil, 2) }
 
 // Latest returns the task's latest process.
-func Latest(tb testing.TB, s processes.Supervisor, task string) processes.ProcessID {
+func Latest(tb testing.TB, s interface {
+	List(context.Context) ([]drivers.ProcessStatus, error)
+}, task string) drivers.ProcessID {
 	tb.Helper()
 	list, err := s.List(tb.Context())
 	if err != nil {
@@ -114,5 +117,5 @@ func Latest(tb testing.TB, s processes.Supervisor, task string) processes.Proces
 			return status.ID()
 		}
 	}
-	return processes.ProcessID{Task: task}
+	return drivers.ProcessID{Task: task}
 }

@@ -3,24 +3,20 @@ package taskrunner
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/hashicorp/nomad/api"
-
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/lifecycle"
-	"taskapi/allocrunner/internal/processes"
 )
 
 // frozen is a supervisor that does not answer for a while: every question ends with its context, or is refused.
 type frozen struct {
-	processes.Supervisor // nothing else is called
+	drivers.Supervisor // nothing else is called
 
 	mu       sync.Mutex
 	thawed   chan struct{} // closed when it answers again
@@ -29,8 +25,8 @@ type frozen struct {
 	kills    int
 }
 
-func (f *frozen) Start(context.Context, drivers.Spec) (processes.Status, error) {
-	return processes.Status{Task: "t", PID: 1, StartedAt: time.Now()}, nil
+func (f *frozen) Start(context.Context, drivers.Spec) (drivers.ProcessStatus, error) {
+	return drivers.ProcessStatus{Task: "t", PID: 1, StartedAt: time.Now()}, nil
 }
 
 func (f *frozen) Wait(ctx context.Context, _ string) (interfaces.ExitResult, error) {
@@ -51,11 +47,11 @@ func (f *frozen) Wait(ctx context.Context, _ string) (interfaces.ExitResult, err
 	}
 }
 
-func (f *frozen) Signal(ctx context.Context, _ processes.ProcessID, _ syscall.Signal) error {
+func (f *frozen) Signal(ctx context.Context, _ drivers.ProcessID, _ syscall.Signal) error {
 	return f.answer(ctx)
 }
 
-func (f *frozen) KillTree(ctx context.Context, _ processes.ProcessID) (int, error) {
+func (f *frozen) KillTree(ctx context.Context, _ drivers.ProcessID) (int, error) {
 	if err := f.answer(ctx); err != nil {
 		return 0, fmt.Errorf("kill task: %w", err)
 	}
@@ -76,31 +72,6 @@ func (f *frozen) answer(ctx context.Context) error {
 	}
 }
 
-// plain is a Starter of a task that needs nothing.
-type plain struct{}
-
-func (plain) Alloc() *api.Allocation { return &api.Allocation{} }
-func (plain) Prepare(context.Context) (*interfaces.TaskPrestartRequest, error) {
-	return &interfaces.TaskPrestartRequest{Task: &api.Task{Name: "t"}}, nil
-}
-
-func (plain) Env(*interfaces.TaskPrestartRequest, map[string]string) interfaces.Env {
-	var none interfaces.Env
-	return none
-}
-
-func (plain) Spec(context.Context, *interfaces.TaskPrestartRequest, *interfaces.TaskPrestartResponse) (drivers.Spec, error) {
-	return drivers.Spec{Task: "t"}, nil
-}
-
-// quiet is an Observer.
-type quiet struct{}
-
-func (quiet) TaskEvent(string, *api.TaskEvent) {}
-func (quiet) TaskChanged(string)               {}
-func (quiet) TaskRecorded(string)              {}
-func (quiet) Save(string)                      {}
-
 // TestAFrozenSupervisor does not get a task out of its end: however long it answers nothing, the task is killed when it answers again. Nor is
 // it an end that it refuses a question.
 func TestAFrozenSupervisor(t *testing.T) {
@@ -109,16 +80,11 @@ func TestAFrozenSupervisor(t *testing.T) {
 			f := &frozen{thawed: make(chan struct{}), exited: make(chan struct{}), refusals: []error{
 				fmt.Errorf("wait: %w", context.Canceled), fmt.Errorf("wait: %w", context.DeadlineExceeded), fmt.Errorf("too many requests"),
 			}}
-			r, err := New(Config{
-				Task: &api.Task{Name: "t", RestartPolicy: &api.RestartPolicy{}}, JobType: "service", Starter: plain{}, Observer: quiet{}, Logger: slog.New(slog.DiscardHandler),
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			r := newRunner(t, ready{f}, Config{})
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
-				r.Run(t.Context(), f)
+				r.Run(t.Context())
 			}()
 			r.Receive()
 			r.Open()

@@ -2,13 +2,13 @@ package taskrunner
 
 import (
 	"fmt"
+	"strconv"
 	"testing"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/interfaces"
-	"taskapi/allocrunner/internal/processes"
 	"taskapi/allocrunner/internal/restarts"
 )
 
@@ -28,7 +28,7 @@ type runnerModel struct {
 	timer   bool
 	start   startModel
 	watch   bool // the end of the process will be reported
-	tree    bool // the process has been sent SIGKILL
+	tree    bool // the driver stops the process
 }
 
 type startModel int
@@ -192,7 +192,7 @@ func (s model) handle(r rules, ev any) (model, error) {
 			s.runner.timer = true
 		case disarm:
 			s.runner.timer = false
-		case killTree:
+		case stop:
 			s.runner.tree = true
 		}
 	}
@@ -254,20 +254,20 @@ func (s model) mayStart() error {
 
 // crash ends the runner, and has another one go on.
 func (s model) crash(r rules, how crash) (model, error) {
-	known := &processes.Status{PID: s.process.number, StartedAt: modelNow}
+	known := found{handle: strconv.Itoa(s.process.number)}
 	if how != agentKilled && s.process.runs {
 		s.process.runs, s.process.code = false, -1
 	}
 	if !s.process.runs {
-		known.Exit = &interfaces.ExitResult{ExitCode: s.process.code}
+		known.ended = true
 	}
 	s.process.gone = s.process.gone || how == powerCut
 	if s.process.number == 0 || s.process.gone {
-		known = nil
+		known = found{}
 	}
 	s.truth.forgot = s.truth.forgot || how == powerCut && s.disk.ends != s.process.number && s.disk.handle != s.process.number
-	res := r.resume(s.disk.saved(), known, modelNow)
-	s.runner = runnerModel{machine: res.machine, record: s.disk, timer: res.wait > 0}
+	res := known.resume(r, s.disk.saved(), modelNow)
+	s.runner = runnerModel{machine: res.machine, record: s.disk, timer: res.wait > 0, tree: len(res.acts) > 0}
 	s.show(nil)
 	_, begins := res.first.(started)
 	switch {
@@ -289,7 +289,7 @@ func (rec recordModel) saved() interfaces.SavedTask {
 		saved.Due = modelNow
 	}
 	if rec.handle > 0 {
-		saved.Handle = &interfaces.Handle{PID: rec.handle, StartedAt: modelNow}
+		saved.Handle = interfaces.Handle(strconv.Itoa(rec.handle))
 	}
 	return saved
 }

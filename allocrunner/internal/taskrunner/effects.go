@@ -2,17 +2,16 @@ package taskrunner
 
 import (
 	"context"
-	"errors"
 	"syscall"
 	"time"
 
+	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/interfaces"
-	"taskapi/allocrunner/internal/processes"
 )
 
-// killTreeTimeout is how long killed processes may take to be gone before they are killed again. SIGKILL can't be refused, but a process in
+// killTimeout is how long killed processes may take to be gone before they are killed again. SIGKILL can't be refused, but a process in
 // uninterruptible sleep may take long to die, and the keeper may be stopped itself for a while.
-const killTreeTimeout = 10 * time.Second
+const killTimeout = 10 * time.Second
 
 // retryPause is the time between two attempts at what must not be given up.
 const retryPause = time.Second
@@ -35,20 +34,17 @@ func (r *Runner) do(ctx context.Context, act any) {
 	case poststart:
 		r.poststart(ctx)
 	case watch:
-		process := r.process()
-		r.effects.Go(func() { r.watch(ctx, process) })
+		run := r.Latest()
+		r.effects.Go(func() { r.watch(ctx, run) })
 	case prekill:
 		runHooks(ctx, r, "task_prekill", interfaces.TaskPreKillHook.PreKilling)
-	case signal:
-		if err := r.send(ctx, act.sig); err != nil {
-			r.logger.Debug("kill signal not delivered", "signal", act.sig.String(), "error", err)
+	case stop:
+		if r.endStop != nil {
+			r.endStop()
 		}
-	case killTree:
-		if r.killing == nil {
-			r.killing, r.endKilling = context.WithCancel(ctx)
-		}
-		pursuit, process := r.killing, r.process()
-		r.effects.Go(func() { r.killTree(pursuit, process) })
+		ctx, r.endStop = context.WithCancel(ctx)
+		run := r.Latest()
+		r.effects.Go(func() { r.stop(ctx, run, act) })
 	case arm:
 		r.timer.Reset(act.after)
 	case disarm:
@@ -56,19 +52,6 @@ func (r *Runner) do(ctx context.Context, act any) {
 	case stopHooks: // the death of the last task ends ctx, and its hooks are still to be called
 		runHooks(context.WithoutCancel(ctx), r, "task_stop", interfaces.TaskStopHook.Stop)
 	}
-}
-
-// send sends a signal to the first process. It is bounded in time: the keeper may be stopped itself, and a kill that follows must not
-// wait. A signal that timed out is not sent again: it arrives late, and a second one means something else to many programs.
-func (r *Runner) send(ctx context.Context, sig syscall.Signal) error {
-	ctx, cancel := context.WithTimeout(ctx, signalTimeout)
-	defer cancel()
-	return r.processes.Signal(ctx, r.process(), sig)
-}
-
-// process names the latest process.
-func (r *Runner) process() processes.ProcessID {
-	return processes.ProcessID{Task: r.name, Handle: r.record.handle()}
 }
 
 func (r *Runner) poststart(ctx context.Context) {
@@ -83,13 +66,13 @@ func (r *Runner) poststart(ctx context.Context) {
 	})
 }
 
-// watch waits for the process to end, kills what it left behind, and posts its exit.
-func (r *Runner) watch(ctx context.Context, process processes.ProcessID) {
-	result := r.await(ctx)
+// watch waits for the run to end, kills what it left behind, and posts its exit.
+func (r *Runner) watch(ctx context.Context, run drivers.Run) {
+	result := r.await(ctx, run)
 	if ctx.Err() != nil {
-		return // the runner ends before the process, or at the same time: the supervisor has it
+		return // the runner ends before the run, or at the same time: the driver has it
 	}
-	leftover := r.killTree(ctx, process)
+	leftover := r.destroy(ctx, run)
 	if ctx.Err() != nil {
 		return // as above
 	}
@@ -97,30 +80,61 @@ func (r *Runner) watch(ctx context.Context, process processes.ProcessID) {
 	r.postFromEffect(exited{result, leftover})
 }
 
-// await waits for the end of the process, until ctx ends. A request that was refused, or got no answer, is no end.
-func (r *Runner) await(ctx context.Context) interfaces.ExitResult {
-	for first := true; ; first = false {
-		result, err := r.processes.Wait(ctx, r.name)
-		if err == nil || ctx.Err() != nil {
-			return result
-		}
-		for _, end := range []error{processes.ErrLost, processes.ErrNotRunning, processes.ErrClosed, processes.ErrReplaced} {
-			if errors.Is(err, end) {
-				return interfaces.ExitResult{ExitCode: -1, At: time.Now(), Err: err.Error()}
-			}
-		}
-		if first {
-			r.logger.Warn("it is not known whether the task runs; trying again", "error", err)
-		}
-		pause(ctx, retryPause)
+// await waits for the end of the run, until ctx ends.
+func (r *Runner) await(ctx context.Context, run drivers.Run) (result interfaces.ExitResult) {
+	if run == nil {
+		return interfaces.ExitResult{ExitCode: -1, At: time.Now(), Err: drivers.ErrNoRun.Error()}
 	}
+	r.untilDone(ctx, "it is not known whether the task runs; trying again", func() (err error) {
+		result, err = run.Wait(ctx)
+		return err
+	})
+	return result
 }
 
-// pause waits, unless ctx ends before.
-func pause(ctx context.Context, d time.Duration) {
-	select {
-	case <-time.After(d):
-	case <-ctx.Done():
+// stop has the run end. One that the driver could not stop is killed again and again, until ctx ends.
+func (r *Runner) stop(ctx context.Context, run drivers.Run, how stop) {
+	if run == nil {
+		return
+	}
+	r.untilDone(ctx, "the task could not be stopped; killing it again until it is", func() error {
+		try, cancel := context.WithTimeout(ctx, how.timeout+killTimeout)
+		defer cancel()
+		err := run.Stop(try, how.signal, how.timeout)
+		how = stop{syscall.SIGKILL, 0}
+		return err
+	})
+}
+
+// destroy kills what is left of the run again and again, until nothing is, or ctx ends. It returns how many there were besides the first.
+func (r *Runner) destroy(ctx context.Context, run drivers.Run) (most int) {
+	if run == nil {
+		return 0
+	}
+	r.untilDone(ctx, "processes of the task are not gone yet; killing them again until they are", func() error {
+		try, cancel := context.WithTimeout(ctx, killTimeout)
+		defer cancel()
+		n, err := run.Destroy(try)
+		most = max(most, n)
+		return err
+	})
+	return most
+}
+
+// untilDone tries again and again, until there is no error or ctx ends. The first error is logged with the warning.
+func (r *Runner) untilDone(ctx context.Context, warning string, try func() error) {
+	for warned := false; ; warned = true {
+		err := try()
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		if !warned {
+			r.logger.Warn(warning, "error", err)
+		}
+		select {
+		case <-time.After(retryPause):
+		case <-ctx.Done():
+		}
 	}
 }
 
@@ -129,25 +143,6 @@ func (r *Runner) postFromEffect(ev any) {
 	select {
 	case r.mailbox <- message{event: ev}:
 	case <-r.quit:
-	}
-}
-
-// killTree kills what is left of the process again and again, until nothing is, ctx ends, the task has had another process since, or the
-// processes are no longer ours. It returns how many there were besides the first.
-func (r *Runner) killTree(ctx context.Context, process processes.ProcessID) int {
-	most := 0
-	for first := true; ; first = false {
-		try, cancel := context.WithTimeout(ctx, killTreeTimeout)
-		n, err := r.processes.KillTree(try, process)
-		cancel()
-		most = max(most, n)
-		if err == nil || ctx.Err() != nil || errors.Is(err, processes.ErrNotRunning) || errors.Is(err, processes.ErrClosed) || errors.Is(err, processes.ErrReplaced) {
-			return most
-		}
-		if first {
-			r.logger.Warn("processes of the task are not gone yet; killing them again until they are", "error", err)
-		}
-		pause(ctx, retryPause)
 	}
 }
 

@@ -32,13 +32,8 @@ func setupEvent() *api.TaskEvent {
 	return e
 }
 
-// startedEvent returns Started, with the reason why the process has no cgroup of its own, if so.
-func startedEvent(noCgroup string) *api.TaskEvent {
-	e := event(api.TaskStarted, "Task started by client", nil)
-	if noCgroup != "" {
-		e.Details["no_cgroup"] = noCgroup
-	}
-	return e
+func startedEvent(details map[string]string) *api.TaskEvent {
+	return event(api.TaskStarted, "Task started by client", details)
 }
 
 func terminatedEvent(r interfaces.ExitResult) *api.TaskEvent {

@@ -21,8 +21,8 @@ func TestEventsInNomadsWords(t *testing.T) {
 	}{
 		{receivedEvent(), "Received", "Task received by client", details{}},
 		{setupEvent(), "Task Setup", "Building Task Directory", details{"message": "Building Task Directory"}},
-		{startedEvent(""), "Started", "Task started by client", details{}},
-		{startedEvent("why"), "Started", "Task started by client", details{"no_cgroup": "why"}},
+		{startedEvent(nil), "Started", "Task started by client", details{}},
+		{startedEvent(details{"no_cgroup": "why"}), "Started", "Task started by client", details{"no_cgroup": "why"}},
 		{terminatedEvent(interfaces.ExitResult{}), "Terminated", "Exit Code: 0", details{"exit_code": "0", "signal": "0", "oom_killed": "false"}},
 		{terminatedEvent(interfaces.ExitResult{ExitCode: 137, Signal: 9, OOMKilled: true}), "Terminated", "Exit Code: 137, Signal: 9",
 			details{"exit_code": "137", "signal": "9", "oom_killed": "true"}},
@@ -67,7 +67,7 @@ func TestEventsInNomadsWords(t *testing.T) {
 func TestTheNewestEventsAreKept(t *testing.T) {
 	var r record
 	at := time.Unix(1000, 0)
-	r.add(startedEvent(""), at)
+	r.add(startedEvent(nil), at)
 	for i := range 12 {
 		r.add(restartingEvent(0, ""), at.Add(time.Duration(i+1)*time.Second))
 	}

@@ -2,7 +2,6 @@ package taskrunner
 
 import (
 	"context"
-	"log/slog"
 	"runtime"
 	"testing"
 	"time"
@@ -14,7 +13,7 @@ import (
 
 // traced is a Starter that tells when an environment or a version of the allocation that it has given away is garbage.
 type traced struct {
-	plain
+	ready
 	begun chan string
 	freed chan string
 }
@@ -32,7 +31,7 @@ func (s *traced) Alloc() *api.Allocation {
 
 func (s *traced) Prepare(context.Context) (*interfaces.TaskPrestartRequest, error) {
 	return &interfaces.TaskPrestartRequest{
-		Alloc: s.Alloc(), Task: &api.Task{Name: "t"}, WriteFile: func(string, []byte) error { return nil },
+		Alloc: s.Alloc(), Task: testTask(), WriteFile: func(interfaces.File) error { return nil },
 	}, nil
 }
 
@@ -50,7 +49,7 @@ func (s *traced) Env(*interfaces.TaskPrestartRequest, map[string]string) interfa
 
 // keeping is a hook that keeps of its requests what it may.
 type keeping struct {
-	write     func(string, []byte) error
+	write     func(interfaces.File) error
 	keep      func(map[string]string)
 	lifecycle interfaces.TaskLifecycle
 	called    chan struct{}
@@ -72,20 +71,14 @@ func (h *keeping) Poststart(context.Context, *interfaces.TaskPoststartRequest) e
 // environment is some hundred kilobytes for a large group, and each start has a version of the allocation.
 func TestRequestsOfHooksAreGarbage(t *testing.T) {
 	hook := &keeping{called: make(chan struct{})}
-	starter := &traced{begun: make(chan string, 100), freed: make(chan string, 100)}
-	r, err := New(Config{
-		Task: &api.Task{Name: "t", RestartPolicy: &api.RestartPolicy{}}, JobType: "service", Starter: starter, Observer: quiet{},
-		Hooks: []interfaces.TaskHook{hook}, Logger: slog.New(slog.DiscardHandler),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	f := &frozen{thawed: make(chan struct{}), exited: make(chan struct{})}
+	starter := &traced{ready: ready{f}, begun: make(chan string, 100), freed: make(chan string, 100)}
+	r := newRunner(t, starter, Config{Hooks: []interfaces.TaskHook{hook}})
 	close(f.thawed)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		r.Run(t.Context(), f)
+		r.Run(t.Context())
 	}()
 	r.Receive()
 	r.Open()

@@ -8,6 +8,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/lifecycle"
 	"taskapi/allocrunner/internal/restarts"
@@ -117,8 +118,8 @@ const defaultKillTimeout = 5 * time.Second
 type (
 	opened  struct{} // the gate of the task's hook is open
 	started struct { // the process runs
-		handle   interfaces.Handle
-		noCgroup string // why it is in no cgroup of its own, empty when it is
+		run     drivers.Run
+		details map[string]string // of the event
 	}
 	startFailed struct { // it could not be started
 		event         *api.TaskEvent // why
@@ -153,13 +154,15 @@ const (
 // The effects that a transition asks for, in order.
 type (
 	emit      struct{ event *api.TaskEvent }
-	start     struct{}                      // run the prestart hooks and start the process; ends in started or startFailed
-	abort     struct{}                      // give up a start under way; it still ends in started or startFailed
-	poststart struct{}                      // run the poststart hooks
-	watch     struct{}                      // wait for the process to end; ends in exited
-	prekill   struct{}                      // run the pre-kill hooks
-	signal    struct{ sig syscall.Signal }  // to the first process
-	killTree  struct{}                      // SIGKILL to all of it
+	start     struct{} // run the prestart hooks and start the process; ends in started or startFailed
+	abort     struct{} // give up a start under way; it still ends in started or startFailed
+	poststart struct{} // run the poststart hooks
+	watch     struct{} // wait for the process to end; ends in exited
+	prekill   struct{} // run the pre-kill hooks
+	stop      struct { // the signal, and SIGKILL to all of it after the timeout; one follows another
+		signal  syscall.Signal
+		timeout time.Duration
+	}
 	arm       struct{ after time.Duration } // one timer; arming replaces
 	disarm    struct{}
 	stopHooks struct{} // run the stop hooks
@@ -238,10 +241,10 @@ func (r rules) onStarted(m machine, ev started) (machine, []any) {
 	m.again = false
 	if m.intent == none {
 		m.phase = running
-		return m, []any{emit{startedEvent(ev.noCgroup)}, poststart{}, watch{}}
+		return m, []any{emit{startedEvent(ev.details)}, poststart{}, watch{}}
 	}
 	m, acts := r.end(m) // requested during the start: nobody reaches the process yet, so that no shutdown delay is needed
-	return m, append([]any{emit{startedEvent(ev.noCgroup)}, watch{}}, acts...)
+	return m, append([]any{emit{startedEvent(ev.details)}, watch{}}, acts...)
 }
 
 func (r rules) onStartFailed(m machine, ev startFailed, now time.Time, random float64) (machine, []any) {
@@ -333,8 +336,6 @@ func (r rules) onElapsed(m machine) (machine, []any) {
 	switch m.phase {
 	case shutdownDelay:
 		return r.end(m)
-	case stopping:
-		return m, []any{killTree{}}
 	case backoff:
 		m.phase = starting
 		return m, []any{start{}}
@@ -385,13 +386,13 @@ func (r rules) onKilled(m machine, ev killRequested) (machine, []any) {
 	return m, append(acts, more...)
 }
 
-// end sends the kill signal and arms the kill timeout, or kills the process at once.
+// end stops the process with the kill signal and the kill timeout, or kills it at once.
 func (r rules) end(m machine) (machine, []any) {
 	m.phase = stopping
 	if m.mode == AtOnce {
-		return m, []any{disarm{}, killTree{}}
+		return m, []any{disarm{}, stop{syscall.SIGKILL, 0}}
 	}
-	return m, []any{signal{r.killSignal}, arm{r.killTimeout}}
+	return m, []any{disarm{}, stop{r.killSignal, r.killTimeout}}
 }
 
 // onRestarted stops the process for a new one, without the shutdown delay, as in Nomad. A requested restart takes precedence over one that

@@ -145,7 +145,7 @@ func (w *simulation) apply(acts []any) {
 				w.t.Fatalf("a second copy is started")
 			}
 			w.start = true
-		case signal, killTree:
+		case stop:
 			if !w.process {
 				w.t.Fatalf("%T without a process", a)
 			}
@@ -269,11 +269,11 @@ func TestAKillOfATaskThatIsBeingRestarted(t *testing.T) {
 	slow.killTimeout = time.Hour
 	for _, requested := range []any{restartRequested{}, restartRequested{counted: true}, resetRequested{}} {
 		m, _ := play(slow, machine{}, opened{}, started{}, requested)
-		for _, want := range [][]any{{signal{testRules.killSignal}, arm{testRules.killTimeout}}, nil} {
+		for _, want := range [][]any{{disarm{}, stop{testRules.killSignal, testRules.killTimeout}}, nil} {
 			var acts []any
 			m, acts = testRules.next(m, killRequested{}, time.Unix(0, 0), 0)
 			acts = slices.DeleteFunc(acts, func(a any) bool { _, is := a.(emit); return is })
-			if diff := cmp.Diff(want, acts, cmp.AllowUnexported(signal{}, arm{}), cmpopts.EquateEmpty()); diff != "" || m.phase != stopping || m.intent != kill {
+			if diff := cmp.Diff(want, acts, cmp.AllowUnexported(disarm{}, stop{}), cmpopts.EquateEmpty()); diff != "" || m.phase != stopping || m.intent != kill {
 				t.Errorf("after %#v: phase %v, intent %v, effects (-want +got):\n%s", requested, m.phase, m.intent, diff)
 			}
 		}
@@ -285,12 +285,12 @@ func TestKillModeInTheShutdownDelay(t *testing.T) {
 	r := testRules
 	r.shutdownDelay = time.Minute
 	for mode, want := range map[KillMode][]any{
-		NoShutdownDelay: {signal{r.killSignal}, arm{r.killTimeout}},
-		AtOnce:          {disarm{}, killTree{}},
+		NoShutdownDelay: {disarm{}, stop{r.killSignal, r.killTimeout}},
+		AtOnce:          {disarm{}, stop{syscall.SIGKILL, 0}},
 	} {
 		m, _ := play(r, machine{}, opened{}, started{}, killRequested{})
 		m, acts := r.next(m, killRequested{mode: mode}, time.Unix(0, 0), 0)
-		if diff := cmp.Diff(want, acts, cmp.AllowUnexported(disarm{}, killTree{}, signal{}, arm{})); diff != "" || m.phase != stopping {
+		if diff := cmp.Diff(want, acts, cmp.AllowUnexported(disarm{}, stop{})); diff != "" || m.phase != stopping {
 			t.Errorf("kill mode %v: phase %v, effects (-want +got):\n%s", mode, m.phase, diff)
 		}
 	}

@@ -63,7 +63,7 @@ func (r *record) add(e *api.TaskEvent, now time.Time) {
 	}
 }
 
-// set records the task's state. A task's FinishedAt is that of its first death, as in Nomad. timer is the transition's arm or disarm, nil
+// set records the task's state. A task's FinishedAt is that of its first death, as in Nomad. timer is the transition's arm, disarm or stop, nil
 // when the timer stays as it is.
 func (r *record) set(m machine, now time.Time, timer any) {
 	r.mu.Lock()
@@ -76,6 +76,8 @@ func (r *record) set(m machine, now time.Time, timer any) {
 	switch timer := timer.(type) {
 	case arm:
 		r.savedTask.Due = now.Add(timer.after)
+	case stop:
+		r.savedTask.Due = now.Add(timer.timeout)
 	case disarm:
 		r.savedTask.Due = time.Time{}
 	}
@@ -124,17 +126,7 @@ func (r *record) saved() interfaces.SavedTask {
 func (r *record) setHandle(h interfaces.Handle) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.savedTask.Handle = &h
-}
-
-// handle returns the latest process that is known to have started, zero for none.
-func (r *record) handle() interfaces.Handle {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.savedTask.Handle == nil {
-		return interfaces.Handle{}
-	}
-	return *r.savedTask.Handle
+	r.savedTask.Handle = h
 }
 
 func (r *record) hookData(hook string) map[string]string {

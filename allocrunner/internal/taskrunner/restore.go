@@ -1,11 +1,14 @@
 package taskrunner
 
 import (
+	"bytes"
 	"context"
+	"errors"
+	"fmt"
 	"time"
 
+	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/interfaces"
-	"taskapi/allocrunner/internal/processes"
 	"taskapi/allocrunner/internal/restarts"
 )
 
@@ -15,16 +18,16 @@ func (r *Runner) Saved() interfaces.SavedTask { return r.record.saved() }
 // resumption is how a task of an earlier runner is resumed.
 type resumption struct {
 	machine machine
-	process bool          // the supervisor has its process, which may have ended by now
+	process bool          // it has a process, which may have ended by now
 	ended   bool          // it has, for certain
 	first   any           // the next event; nil for none, or for the end of the process
 	acts    []any         // effects that the earlier runner may not have performed
 	wait    time.Duration // what remains of the timer that was armed; 0 for none
 }
 
-// resume decides how a task is resumed. known is the latest process that the supervisor has of the task, nil for none. What the
-// supervisor knows is newer than what was saved.
-func (r rules) resume(saved interfaces.SavedTask, known *processes.Status, now time.Time) resumption {
+// resume decides how a task is resumed. run is its latest run, nil for none, and status how that stands. What the driver knows is newer than
+// what was saved.
+func (r rules) resume(saved interfaces.SavedTask, run drivers.Run, status drivers.Status, now time.Time) resumption {
 	res := resumption{machine: machine{
 		phase:   phaseNamed(saved.Phase),
 		intent:  intentNamed(saved.Intent),
@@ -33,14 +36,14 @@ func (r rules) resume(saved interfaces.SavedTask, known *processes.Status, now t
 		tracker: restarts.Tracker{Start: earlier(saved.IntervalStart, now), Count: saved.Attempts},
 	}}
 	m := &res.machine
-	res.ended = known != nil && known.Exit != nil
+	res.ended = status.Exit != nil
 	switch {
-	case neverSaved(saved, known): // it started after the latest save
+	case run != nil && !bytes.Equal(run.Handle(), saved.Handle): // it started after the latest save
 		if m.hasProcess() && m.intent != kill {
 			m.intent = none // that was of the process before
 		}
 		m.phase, m.setUp, res.process = starting, true, true
-		res.first = begun(known)
+		res.first = started{run, status.Details}
 	case m.hasProcess(): // Wait returns at once when it has ended
 		res.process = true
 		r.resumeStop(&res, saved.Due, now)
@@ -60,18 +63,8 @@ func (r rules) resumeStop(res *resumption, due time.Time, now time.Time) {
 	case res.machine.phase == shutdownDelay:
 		res.wait = remaining(due, now, r.shutdownDelay)
 	case res.machine.phase == stopping && !res.ended:
-		res.acts = []any{signal{r.killSignal}} // again: it may not have been sent
-		res.wait = remaining(due, now, r.killTimeout)
+		res.acts = []any{stop{r.killSignal, remaining(due, now, r.killTimeout)}} // again: it may not have been sent
 	}
-}
-
-func begun(s *processes.Status) started {
-	return started{interfaces.Handle{PID: s.PID, StartedAt: s.StartedAt}, s.NoCgroup}
-}
-
-// neverSaved reports whether the supervisor has a process of the task that was never saved.
-func neverSaved(saved interfaces.SavedTask, known *processes.Status) bool {
-	return known != nil && (saved.Handle == nil || saved.Handle.PID != known.PID || !saved.Handle.StartedAt.Equal(known.StartedAt))
 }
 
 // remaining returns what remains of a timer. Two processes share only the wall clock, which may have been set meanwhile: the longest that
@@ -91,11 +84,22 @@ func earlier(a, b time.Time) time.Time {
 // longestBackoff returns how long a restart can be delayed at most.
 func (r rules) longestBackoff() time.Duration { return max(r.policy.Interval, 2*r.policy.Delay) }
 
-// Restore begins with what an earlier runner has saved; it is called instead of Receive. known is the latest process that the supervisor
-// has of the task, nil for none.
-func (r *Runner) Restore(saved interfaces.SavedTask, known *processes.Status) {
+// Restore begins with what an earlier runner has saved and with the run that the driver has, if any; it is called instead of Receive. Of
+// task only what drivers.Driver's Recover needs is set. Errors: Recover's, for which the task is left as it is.
+func (r *Runner) Restore(ctx context.Context, saved interfaces.SavedTask, task drivers.Task) error {
+	run, err := r.cfg.Drivers.Recover(ctx, task, saved.Handle)
+	if err != nil && !errors.Is(err, drivers.ErrNoRun) {
+		return fmt.Errorf("task %q: %w", r.name, err)
+	}
+	var status drivers.Status
+	if run != nil {
+		r.setRun(run)
+		if status, err = run.Inspect(ctx); err != nil {
+			return fmt.Errorf("task %q: %w", r.name, err)
+		}
+	}
 	now := time.Now()
-	res := r.rules.resume(saved, known, now)
+	res := r.rules.resume(saved, run, status, now)
 	r.machine = res.machine
 	r.record.restore(saved, now)
 	var timer any
@@ -106,6 +110,7 @@ func (r *Runner) Restore(saved interfaces.SavedTask, known *processes.Status) {
 	if r.resumption = &res; res.process {
 		r.rejoined = make(chan struct{})
 	}
+	return nil
 }
 
 // resume takes the first step of a restored task, in the task's goroutine.
@@ -122,15 +127,15 @@ func (r *Runner) resume(ctx context.Context) {
 	}
 	switch {
 	case res.process:
-		process := r.process()
-		r.effects.Go(func() { r.rejoin(ctx, process) })
+		run := r.Latest()
+		r.effects.Go(func() { r.rejoin(ctx, run) })
 	case res.first != nil:
 		r.handle(ctx, res.first)
 	}
 }
 
 // rejoin runs the hooks for a process that outlived its runner, which gives it a socket again, and waits for its end.
-func (r *Runner) rejoin(ctx context.Context, process processes.ProcessID) {
+func (r *Runner) rejoin(ctx context.Context, run drivers.Run) {
 	if !r.resumption.ended {
 		r.prepareRunning(ctx)
 	}
@@ -139,7 +144,7 @@ func (r *Runner) rejoin(ctx context.Context, process processes.ProcessID) {
 		r.postFromEffect(r.resumption.first)
 	}
 	if _, begins := r.resumption.first.(started); !begins { // started is followed by a watch
-		r.watch(ctx, process)
+		r.watch(ctx, run)
 	}
 }
 

@@ -2,49 +2,43 @@ package taskrunner
 
 import (
 	"context"
-	"log/slog"
 	"reflect"
+	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/hashicorp/nomad/api"
-
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/interfaces"
-	"taskapi/allocrunner/internal/processes"
 	"taskapi/allocrunner/internal/restarts"
 )
 
 // TestResume decides for every way in which an earlier runner can have left a task.
 func TestResume(t *testing.T) {
 	now := time.Unix(10_000, 0)
-	startedAt := now.Add(-time.Minute)
-	runs := &processes.Status{PID: 7, StartedAt: startedAt}
-	old := &processes.Status{PID: 7, StartedAt: startedAt, Exit: &interfaces.ExitResult{}}
-	newer := &processes.Status{PID: 7, StartedAt: startedAt.Add(time.Second), Exit: &interfaces.ExitResult{}} // its number is used again
-	newerRuns := &processes.Status{PID: 8, StartedAt: startedAt.Add(-time.Hour)}                              // the clock was set back
-	beganAgain := started{handle: interfaces.Handle{PID: 7, StartedAt: newer.StartedAt}}
-	began := started{handle: interfaces.Handle{PID: 8, StartedAt: newerRuns.StartedAt}}
+	runs, old := found{handle: "7"}, found{handle: "7", ended: true}
+	newer, newerRuns := found{handle: "8", ended: true}, found{handle: "8"}
+	var none found
+	beganAgain, began := started{run: newer}, started{run: newerRuns}
 	r := testRules
 	r.shutdownDelay = 2 * time.Second
-	tells := []any{signal{r.killSignal}}
+	tells := func(timeout time.Duration) []any { return []any{stop{r.killSignal, timeout}} }
 	for _, tc := range []struct {
 		name  string
 		saved interfaces.SavedTask
-		known *processes.Status
+		known found
 		want  resumption
 	}{
 		{"it ran, and runs", interfaces.SavedTask{Phase: "running"}, runs, resumption{machine: machine{phase: running}, process: true}},
 		{"it ran, and has ended since", interfaces.SavedTask{Phase: "running"}, old, resumption{machine: machine{phase: running}, process: true, ended: true}},
-		{"it ran, and its keeper is gone", interfaces.SavedTask{Phase: "running"}, nil, resumption{machine: machine{phase: running}, process: true}},
+		{"it ran, and its keeper is gone", interfaces.SavedTask{Phase: "running"}, none, resumption{machine: machine{phase: running}, process: true}},
 		{"it was being killed", interfaces.SavedTask{Phase: "stopping", Intent: "kill", Due: now.Add(time.Second)}, runs,
-			resumption{machine: machine{phase: stopping, intent: kill}, process: true, acts: tells, wait: time.Second}},
+			resumption{machine: machine{phase: stopping, intent: kill}, process: true, acts: tells(time.Second)}},
 		{"it was being killed, and has ended", interfaces.SavedTask{Phase: "stopping", Intent: "kill", Due: now.Add(time.Second)}, old,
 			resumption{machine: machine{phase: stopping, intent: kill}, process: true, ended: true}},
 		{"it was being restarted", interfaces.SavedTask{Phase: "stopping", Intent: "restart"}, runs,
-			resumption{machine: machine{phase: stopping, intent: restart}, process: true, acts: tells, wait: 1}},
+			resumption{machine: machine{phase: stopping, intent: restart}, process: true, acts: tells(1)}},
 		{"it waited for its shutdown delay", interfaces.SavedTask{Phase: "shutdown_delay", Intent: "kill", Due: now.Add(time.Hour)}, runs,
 			resumption{machine: machine{phase: shutdownDelay, intent: kill}, process: true, wait: r.shutdownDelay}},
 		{"it was started unnoticed", interfaces.SavedTask{Phase: "starting"}, newerRuns,
@@ -67,58 +61,96 @@ func TestResume(t *testing.T) {
 		{"it waits, and the clock was set back by a day", interfaces.SavedTask{Phase: "backoff", Due: now.Add(24 * time.Hour)}, old,
 			resumption{machine: machine{phase: backoff}, ended: true, wait: r.longestBackoff()}},
 		{"it was dead", interfaces.SavedTask{Phase: "dead", Failed: true}, old, resumption{machine: machine{phase: dead, failed: true}, ended: true}},
-		{"its turn had not come", interfaces.SavedTask{Phase: "waiting"}, nil, resumption{}},
-		{"nothing that can be read", interfaces.SavedTask{Phase: "?", Intent: "?"}, nil, resumption{}},
-		{"its interval began in what is the future now", interfaces.SavedTask{Phase: "waiting", IntervalStart: now.Add(time.Hour), Attempts: 1}, nil,
+		{"its turn had not come", interfaces.SavedTask{Phase: "waiting"}, none, resumption{}},
+		{"nothing that can be read", interfaces.SavedTask{Phase: "?", Intent: "?"}, none, resumption{}},
+		{"its interval began in what is the future now", interfaces.SavedTask{Phase: "waiting", IntervalStart: now.Add(time.Hour), Attempts: 1}, none,
 			resumption{machine: machine{tracker: restarts.Tracker{Start: now, Count: 1}}}},
 	} {
-		tc.saved.Handle = &interfaces.Handle{PID: 7, StartedAt: startedAt}
-		if got := r.resume(tc.saved, tc.known, now); !reflect.DeepEqual(got, tc.want) {
+		tc.saved.Handle = interfaces.Handle("7")
+		if got := tc.known.resume(r, tc.saved, now); !reflect.DeepEqual(got, tc.want) {
 			t.Errorf("%s:\n got %+v\nwant %+v", tc.name, got, tc.want)
 		}
 	}
 }
 
-// oneProcess is a supervisor that has one process after the other: each runs until it gets a signal.
-type oneProcess struct {
-	processes.Supervisor
-	ended  chan struct{}
-	starts chan struct{}
+// found is a run that a driver has found; without a handle it has found none.
+type found struct {
+	drivers.Run
+	handle string
+	ended  bool
 }
 
-func (p *oneProcess) Start(context.Context, drivers.Spec) (processes.Status, error) {
+func (f found) Handle() interfaces.Handle { return interfaces.Handle(f.handle) }
+
+func (f found) resume(r rules, saved interfaces.SavedTask, now time.Time) resumption {
+	var status drivers.Status
+	if f.ended {
+		status.Exit = &interfaces.ExitResult{}
+	}
+	if f.handle == "" {
+		return r.resume(saved, nil, status, now)
+	}
+	return r.resume(saved, f, status, now)
+}
+
+// oneProcess is a supervisor that has one process after the other: each runs until it gets a signal.
+type oneProcess struct {
+	drivers.Supervisor
+	starts chan struct{}
+
+	mu    sync.Mutex    // guards ended
+	ended chan struct{} // closed with the process
+}
+
+func newOneProcess() *oneProcess {
+	return &oneProcess{starts: make(chan struct{}, 1), ended: make(chan struct{})}
+}
+
+func (p *oneProcess) Start(context.Context, drivers.Spec) (drivers.ProcessStatus, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ended = make(chan struct{})
 	p.starts <- struct{}{}
-	return processes.Status{}, nil
+	return drivers.ProcessStatus{}, nil
 }
 
 func (p *oneProcess) Wait(ctx context.Context, _ string) (interfaces.ExitResult, error) {
+	p.mu.Lock()
+	ended := p.ended
+	p.mu.Unlock()
 	select {
-	case <-p.ended:
+	case <-ended:
 		return interfaces.ExitResult{}, nil
 	case <-ctx.Done():
 		return interfaces.ExitResult{}, ctx.Err()
 	}
 }
 
-func (p *oneProcess) Signal(context.Context, processes.ProcessID, syscall.Signal) error {
-	p.ended <- struct{}{}
+func (p *oneProcess) Signal(context.Context, drivers.ProcessID, syscall.Signal) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	close(p.ended)
 	return nil
 }
 
-func (p *oneProcess) KillTree(context.Context, processes.ProcessID) (int, error) { return 0, nil }
+func (p *oneProcess) KillTree(context.Context, drivers.ProcessID) (int, error) { return 0, nil }
+
+func (p *oneProcess) Found(string) (drivers.ProcessStatus, bool) {
+	return drivers.ProcessStatus{}, false
+}
 
 // stopped is a supervisor that does not answer: what is requested of it waits until the caller gives up.
 type stopped struct {
-	oneProcess
+	*oneProcess
 	kills chan struct{}
 }
 
-func (p *stopped) Signal(ctx context.Context, _ processes.ProcessID, _ syscall.Signal) error {
+func (p *stopped) Signal(ctx context.Context, _ drivers.ProcessID, _ syscall.Signal) error {
 	<-ctx.Done()
 	return ctx.Err()
 }
 
-func (p *stopped) KillTree(ctx context.Context, _ processes.ProcessID) (int, error) {
+func (p *stopped) KillTree(ctx context.Context, _ drivers.ProcessID) (int, error) {
 	p.kills <- struct{}{}
 	<-ctx.Done()
 	return 0, ctx.Err()
@@ -127,18 +159,14 @@ func (p *stopped) KillTree(ctx context.Context, _ processes.ProcessID) (int, err
 // TestAKillIsHeard also while a signal can't be sent, because the process that sends it has been stopped.
 func TestAKillIsHeard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, err := New(Config{Task: &api.Task{Name: "t"}, Starter: ready{}, Logger: slog.New(slog.DiscardHandler), Observer: nobody{}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		p := &stopped{oneProcess: oneProcess{ended: make(chan struct{})}, kills: make(chan struct{}, 1)}
+		p := &stopped{oneProcess: newOneProcess(), kills: make(chan struct{}, 1)}
+		r := newRunner(t, ready{p}, Config{})
 		ctx, cancel := context.WithCancel(t.Context())
-		r.Restore(interfaces.SavedTask{Phase: "running", SetUp: true, Handle: &interfaces.Handle{}}, &processes.Status{})
-		go r.Run(ctx, p)
+		restore(t, r, interfaces.SavedTask{Phase: "running"}, p)
+		go r.Run(ctx)
 		synctest.Wait()
 		r.Kill(nil, Graceful)
 		r.Kill(nil, AtOnce)
-		time.Sleep(signalTimeout)
 		synctest.Wait()
 		if len(p.kills) != 1 {
 			t.Error("the second kill is not heard")
@@ -149,42 +177,13 @@ func TestAKillIsHeard(t *testing.T) {
 	})
 }
 
-// ready is a starter with nothing to prepare.
-type ready struct{}
-
-func (ready) Prepare(context.Context) (*interfaces.TaskPrestartRequest, error) {
-	return &interfaces.TaskPrestartRequest{}, nil
-}
-
-func (ready) Alloc() *api.Allocation { return nil }
-
-func (ready) Env(*interfaces.TaskPrestartRequest, map[string]string) interfaces.Env { return nil }
-
-func (ready) Spec(context.Context, *interfaces.TaskPrestartRequest, *interfaces.TaskPrestartResponse) (drivers.Spec, error) {
-	return drivers.Spec{}, nil
-}
-
-// nobody observes.
-type nobody struct{}
-
-func (nobody) TaskEvent(string, *api.TaskEvent) {}
-func (nobody) TaskChanged(string)               {}
-func (nobody) TaskRecorded(string)              {}
-func (nobody) Save(string)                      {}
-
 // TestARestartUnderWayIsCarriedOut for a task that was being restarted when its runner was killed.
 func TestARestartUnderWayIsCarriedOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, err := New(Config{
-			Task: &api.Task{Name: "t"}, Starter: ready{}, Logger: slog.New(slog.DiscardHandler),
-			Observer: nobody{},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		p := &oneProcess{ended: make(chan struct{}, 1), starts: make(chan struct{}, 1)}
-		r.Restore(interfaces.SavedTask{Phase: "stopping", Intent: "restart", SetUp: true, Handle: &interfaces.Handle{}}, &processes.Status{})
-		go r.Run(t.Context(), p)
+		p := newOneProcess()
+		r := newRunner(t, ready{p}, Config{})
+		restore(t, r, interfaces.SavedTask{Phase: "stopping", Intent: "restart"}, p)
+		go r.Run(t.Context())
 		synctest.Wait()
 		if len(p.starts) != 1 || r.Saved().Phase != "running" {
 			t.Errorf("%d starts, phase %s; want one start, running", len(p.starts), r.Saved().Phase)
@@ -201,7 +200,7 @@ func TestWhoIsResetting(t *testing.T) {
 		{"waiting", ""}: false, {"of a later version", "reset"}: false,
 	} {
 		var r record
-		r.set(testRules.resume(interfaces.SavedTask{Phase: saved[0], Intent: saved[1]}, nil, time.Unix(0, 0)).machine, time.Unix(0, 0), nil)
+		r.set(found{}.resume(testRules, interfaces.SavedTask{Phase: saved[0], Intent: saved[1]}, time.Unix(0, 0)).machine, time.Unix(0, 0), nil)
 		if got := r.stands().resetting; got != want {
 			t.Errorf("phase %q, intent %q: %v", saved[0], saved[1], got)
 		}

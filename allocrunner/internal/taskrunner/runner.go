@@ -1,5 +1,5 @@
-// Package taskrunner runs one task: machine.go decides the transitions of its life, and Runner performs their effects. It knows nothing
-// of the group's order, which reaches it as Open, Kill and Reset.
+// Package taskrunner runs one task: machine.go decides the transitions of its life, and Runner performs their effects, with the task's driver.
+// It knows nothing of processes, nor of the group's order, which reaches it as Open, Kill and Reset.
 package taskrunner
 
 import (
@@ -18,22 +18,18 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/hookmeter"
 	"taskapi/allocrunner/internal/lifecycle"
-	"taskapi/allocrunner/internal/processes"
 	"taskapi/internal/signals"
 )
 
-// Config is what a task's runner is made of. All fields but Hooks, Resources and Meter are required.
+// Config is what a task's runner is made of. All fields but Hooks and Meter are required.
 type Config struct {
-	Task    *api.Task
-	JobType string
-	Starter Starter
-	Hooks   []interfaces.TaskHook
-	Logger  *slog.Logger
-
-	// Resources carries data from the allocation's hooks to those of its tasks, and Meter counts the hooks' calls.
-	Resources *interfaces.HookResources
-	Meter     *hookmeter.Meter
-
+	Task     *api.Task
+	JobType  string
+	Drivers  *drivers.Registry // that has the task's driver
+	Starter  Starter
+	Hooks    []interfaces.TaskHook
+	Logger   *slog.Logger
+	Meter    *hookmeter.Meter // counts the hooks' calls
 	Observer Observer
 }
 
@@ -49,7 +45,7 @@ type Observer interface {
 	Save(task string)
 }
 
-// Starter prepares the machine for a task's process and builds the process's spec.
+// Starter prepares the machine for a task's start.
 type Starter interface {
 	// Alloc returns the allocation's latest version.
 	Alloc() *api.Allocation
@@ -57,9 +53,8 @@ type Starter interface {
 	Prepare(ctx context.Context) (*interfaces.TaskPrestartRequest, error)
 	// Env returns the task's environment, with what hooks have added to it.
 	Env(req *interfaces.TaskPrestartRequest, hookEnv map[string]string) interfaces.Env
-	// Spec returns the process to start, with what the hooks give it. Errors: *drivers.ConfigError and errors.ErrUnsupported for what will
-	// never do, others for what may be different next time.
-	Spec(ctx context.Context, req *interfaces.TaskPrestartRequest, given *interfaces.TaskPrestartResponse) (drivers.Spec, error)
+	// DriverTask returns the task as its driver gets it, with what the hooks give it.
+	DriverTask(req *interfaces.TaskPrestartRequest, given *interfaces.TaskPrestartResponse) drivers.Task
 }
 
 var _ interfaces.TaskLifecycle = (*Runner)(nil)
@@ -76,20 +71,19 @@ type Runner struct {
 	done    chan struct{} // closed when Run has ended
 
 	// Used by the goroutine in Run alone, and by the effects that it starts:
-	processes   processes.Supervisor
 	rules       rules
 	machine     machine
 	timer       *time.Timer
 	cancelStart context.CancelFunc
-	killing     context.Context // of the process that is being killed, until it is gone; nil while none is
-	endKilling  context.CancelFunc
-	rejoined    chan struct{}  // closed when the hooks have run for a process that outlived its runner; nil without one
-	resumption  *resumption    // of a task that an earlier runner had; nil for a new one
-	waiters     []chan<- error // callers of Restart and Reset, answered when the old process is gone
+	endStop     context.CancelFunc // ends the driver's Stop that is under way; nil while none is
+	rejoined    chan struct{}      // closed when the hooks have run for a process that outlived its runner; nil without one
+	resumption  *resumption        // of a task that an earlier runner had; nil for a new one
+	waiters     []chan<- error     // callers of Restart and Reset, answered when the old process is gone
 	effects     sync.WaitGroup
 
-	mu   sync.Mutex // guards last
+	mu   sync.Mutex // guards the fields below
 	last launched
+	run  drivers.Run // the latest; nil before the first
 }
 
 // launched is what a task's latest start was made of.
@@ -113,9 +107,9 @@ type signalRequest struct {
 	sig  syscall.Signal
 }
 
-// besideRequest is something that uses the task's process while that runs.
+// besideRequest is something that uses the task's run while there is one.
 type besideRequest struct {
-	run func(context.Context, processes.Supervisor)
+	use func(context.Context, drivers.Run)
 }
 
 // updateRequest is another version of the task.
@@ -212,15 +206,28 @@ func (r *Runner) Signal(ctx context.Context, name string) error {
 	return r.request(ctx, signalRequest{name, sig})
 }
 
-// Beside calls a function beside the task's process, with the supervisor of both, and does not wait for it: Run does. The function's context
-// ends with ctx, and with Run. Errors: interfaces.ErrTaskNotRunning, or ctx's.
-func (r *Runner) Beside(ctx context.Context, run func(context.Context, processes.Supervisor)) error {
-	return r.request(ctx, besideRequest{func(life context.Context, parent processes.Supervisor) {
+// Beside calls a function with the task's run, and does not wait for it: Run does. The function's context ends with ctx, and with Run.
+// Errors: interfaces.ErrTaskNotRunning, or ctx's.
+func (r *Runner) Beside(ctx context.Context, use func(context.Context, drivers.Run)) error {
+	return r.request(ctx, besideRequest{func(life context.Context, run drivers.Run) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		defer context.AfterFunc(life, cancel)()
-		run(ctx, parent)
+		use(ctx, run)
 	}})
+}
+
+// Latest returns the task's latest run, which may have ended; nil before the first.
+func (r *Runner) Latest() drivers.Run {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.run
+}
+
+func (r *Runner) setRun(run drivers.Run) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.run = run
 }
 
 // Update gives the task another version of its job and calls the update hooks. What a process is started with takes effect with the next
@@ -302,7 +309,7 @@ func (r *Runner) FailBefore(reason error) {
 	r.record.set(r.machine, now, nil)
 }
 
-// Close makes Run return. The task is expected to be dead; a process that still runs is the supervisor's to kill, or to keep.
+// Close makes Run return. The task is expected to be dead, or left running.
 func (r *Runner) Close() { close(r.quit) }
 
 // Shutdown calls the task's shutdown hooks: this process ends and the task runs on.
@@ -312,9 +319,8 @@ func (r *Runner) Shutdown() {
 	}
 }
 
-// Run drives the task, whose processes are children of processes, until Close. It returns when its effects have ended.
-func (r *Runner) Run(ctx context.Context, processes processes.Supervisor) {
-	r.processes = processes
+// Run drives the task until Close. It returns when its effects have ended.
+func (r *Runner) Run(ctx context.Context) {
 	defer close(r.done)
 	defer r.effects.Wait()
 	ctx, cancel := context.WithCancel(ctx)
@@ -380,8 +386,14 @@ func (r *Runner) signal(ctx context.Context, req signalRequest) error {
 	if !r.machine.hasProcess() {
 		return interfaces.ErrTaskNotRunning
 	}
+	run, ok := r.Latest().(drivers.Signaler)
+	if !ok {
+		return fmt.Errorf("the driver %q sends no signals: %w", r.cfg.Task.Driver, interfaces.ErrNotSupported)
+	}
 	r.show([]any{emit{signalingEvent(req.name)}})
-	if err := r.send(ctx, req.sig); err != nil {
+	ctx, cancel := context.WithTimeout(ctx, signalTimeout) // a kill that follows must not wait
+	defer cancel()
+	if err := run.Signal(ctx, req.sig); err != nil {
 		return fmt.Errorf("%w: %w", interfaces.ErrTaskNotRunning, err)
 	}
 	return nil
@@ -391,7 +403,8 @@ func (r *Runner) beside(ctx context.Context, req besideRequest) error {
 	if !r.machine.hasProcess() {
 		return interfaces.ErrTaskNotRunning
 	}
-	r.effects.Go(func() { req.run(ctx, r.processes) })
+	run := r.Latest()
+	r.effects.Go(func() { req.use(ctx, run) })
 	return nil
 }
 
@@ -412,11 +425,14 @@ func (r *Runner) handle(ctx context.Context, ev any) {
 	r.machine, acts = r.rules.next(was, ev, time.Now(), rand.Float64())
 	switch ev := ev.(type) {
 	case started:
-		r.record.setHandle(ev.handle)
+		if ev.run != nil {
+			r.setRun(ev.run)
+			r.record.setHandle(ev.run.Handle())
+		}
 	case exited:
-		if r.killing != nil {
-			r.endKilling()
-			r.killing = nil
+		if r.endStop != nil {
+			r.endStop()
+			r.endStop = nil
 		}
 	}
 	if r.machine != was || len(acts) > 0 {
@@ -470,12 +486,12 @@ func (r *Runner) show(acts []any) {
 	}
 }
 
-// armed returns the last arm or disarm of the effects, nil for none.
+// armed returns the last effect that arms or disarms a timer, be it the driver's; nil for none.
 func armed(acts []any) any {
 	var latest any
 	for _, a := range acts {
 		switch a.(type) {
-		case arm, disarm:
+		case arm, disarm, stop:
 			latest = a
 		}
 	}

@@ -44,40 +44,36 @@ func (r *Runner) launch(ctx, processCtx context.Context) (started, *startFailed)
 	if failed != nil {
 		return none, failed
 	}
-	spec, err := r.cfg.Starter.Spec(ctx, req, given)
-	if err != nil {
-		return none, specFailure(err)
-	}
 	if err := ctx.Err(); err != nil {
 		return none, &startFailed{event: driverFailureEvent("the start was given up")}
 	}
-	status, err := r.processes.Start(processCtx, spec)
+	run, err := r.cfg.Drivers.Start(processCtx, r.cfg.Starter.DriverTask(req, given))
 	if err != nil {
-		return none, &startFailed{event: driverFailureEvent(startReason(err))}
+		return none, driverFailure(err)
 	}
-	return begun(&status), nil
+	status, err := run.Inspect(processCtx)
+	if err != nil {
+		r.logger.Warn("the driver can't say how the task has started", "error", err)
+	}
+	return started{run, status.Details}, nil
 }
 
-// specFailure returns the failure of a configuration that can never work, or of what may work with another attempt.
-func specFailure(err error) *startFailed {
+// driverFailure returns the failure of a configuration that can never work, or of what may work with another attempt.
+func driverFailure(err error) *startFailed {
 	if config, ok := errors.AsType[*drivers.ConfigError](err); ok {
 		return &startFailed{event: failedValidationEvent(config.Error()), unrecoverable: true}
 	}
-	return &startFailed{event: driverFailureEvent(startReason(err)), unrecoverable: errors.Is(err, errors.ErrUnsupported)}
-}
-
-func startReason(err error) string {
+	reason := err.Error()
 	if start, ok := errors.AsType[*drivers.StartError](err); ok {
-		return start.Reason
+		reason = start.Reason
 	}
-	return err.Error()
+	return &startFailed{event: driverFailureEvent(reason), unrecoverable: errors.Is(err, errors.ErrUnsupported)}
 }
 
 // runPrestart runs the prestart hooks one after another, but for those that are done, and merges their responses. What a hook begins with
 // its context ends with its call.
 func (r *Runner) runPrestart(ctx context.Context, req *interfaces.TaskPrestartRequest) (*interfaces.TaskPrestartResponse, *startFailed) {
 	req.Lifecycle = r
-	req.Resources = r.cfg.Resources
 	given := &interfaces.TaskPrestartResponse{}
 	for h := range interfaces.Having[interfaces.TaskPrestartHook](r.cfg.Hooks) {
 		resp := r.record.hookDone(h.Name())

@@ -2,14 +2,10 @@ package taskrunner
 
 import (
 	"context"
-	"log/slog"
 	"testing"
 	"testing/synctest"
 
-	"github.com/hashicorp/nomad/api"
-
 	"taskapi/allocrunner/interfaces"
-	"taskapi/allocrunner/internal/processes"
 )
 
 // stopHook keeps the error of the context that its Stop has got.
@@ -43,17 +39,13 @@ func (d *deathEnds) TaskChanged(string) {
 func TestTheLastTaskStopsItsHooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hook, observer := &stopHook{}, &deathEnds{}
-		r, err := New(Config{
-			Task: &api.Task{Name: "t"}, Starter: ready{}, Logger: slog.New(slog.DiscardHandler), Observer: observer, Hooks: []interfaces.TaskHook{hook},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := newOneProcess()
+		r := newRunner(t, ready{p}, Config{Observer: observer, Hooks: []interfaces.TaskHook{hook}})
 		ctx, end := context.WithCancel(t.Context())
 		observer.r, observer.end = r, end
-		r.Restore(interfaces.SavedTask{Phase: "running", SetUp: true, Handle: &interfaces.Handle{}}, &processes.Status{})
+		restore(t, r, interfaces.SavedTask{Phase: "running"}, p)
 		r.Kill(nil, Graceful)
-		r.Run(ctx, &oneProcess{ended: make(chan struct{}, 1)})
+		r.Run(ctx)
 		if !hook.called || hook.err != nil {
 			t.Errorf("called: %v, its context: %v", hook.called, hook.err)
 		}

@@ -25,7 +25,7 @@ func TestSinceWhenATaskIsUp(t *testing.T) {
 		for range 2 {
 			begins := time.Now()
 			at(starting, time.Time{})
-			r.add(startedEvent(""), begins)
+			r.add(startedEvent(nil), begins)
 			at(starting, time.Time{})
 			time.Sleep(time.Minute)
 			at(running, begins)

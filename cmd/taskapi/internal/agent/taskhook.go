@@ -54,7 +54,10 @@ func (h *taskHook) Prestart(_ context.Context, req *interfaces.TaskPrestartReque
 // issue issues the task's tokens for a start, or keeps those of its process.
 func (h *taskHook) issue(req *interfaces.TaskPrestartRequest) (map[string]string, error) {
 	// The rest of the request would keep a version of the allocation alive.
-	host := workload.Host{Dir: req.Dir.Dir, WriteFile: req.WriteFile, Save: req.Keep, Process: req.Lifecycle}
+	write := req.WriteFile
+	host := workload.Host{Dir: req.Dir.Dir, Save: req.Keep, Process: req.Lifecycle, WriteFile: func(path string, data []byte) error {
+		return write(interfaces.File{Path: path, Data: data})
+	}}
 	if req.Restored {
 		return h.tokens.Resume(host, req.Kept)
 	}

@@ -1,6 +1,4 @@
-// Package processes starts, signals and waits for the processes of tasks. Everything that crosses its seam is plain data, so that
-// the processes' parent can be this process or a keeper beside it.
-package processes
+package drivers
 
 import (
 	"context"
@@ -9,11 +7,13 @@ import (
 	"syscall"
 	"time"
 
-	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/interfaces"
 )
 
-// The closed set of errors that a Supervisor returns besides *drivers.StartError, wrapped with the operation and the task.
+// This file is for drivers whose tasks are processes of this machine. What crosses a Supervisor is plain data, so that the processes' parent
+// can be this program or one beside it.
+
+// The closed set of errors that a Supervisor returns besides *StartError, wrapped with the operation and the task.
 var (
 	// ErrNotRunning: the process has ended, or there was none.
 	ErrNotRunning = errors.New("process not running")
@@ -29,8 +29,27 @@ var (
 	ErrReplaced = errors.New("another client controls the keeper now")
 )
 
-// Status is a process as its parent sees it. Exit is nil while it runs.
-type Status struct {
+// Spec is one process to start.
+type Spec struct {
+	Task string   // the task's name, unique in the allocation
+	Path string   // absolute path of the program
+	Args []string // without the program's own name
+	Env  []string // KEY=value, the whole environment
+	Dir  string   // working directory
+	User interfaces.User
+	Logs LogSpec
+
+	// OOMScoreAdj is added to the process's badness when the kernel looks for a victim, 0 to 1000; 0 leaves it as it is.
+	OOMScoreAdj int
+
+	// Files are the process's standard input, output and error in the place of /dev/null and its logs; empty for those. They stay the
+	// caller's to close. With TTY the first is a terminal, which becomes the process's controlling one.
+	Files []*os.File `json:"-"`
+	TTY   bool       `json:",omitempty"`
+}
+
+// ProcessStatus is a process as its parent sees it. Exit is nil while it runs.
+type ProcessStatus struct {
 	Task      string
 	UID       uint32 `json:",omitempty"` // the user that it was started as; always 0 in the records of older keepers
 	PID       int
@@ -41,19 +60,23 @@ type Status struct {
 }
 
 // ID returns the process's ID.
-func (s Status) ID() ProcessID {
-	return ProcessID{s.Task, interfaces.Handle{PID: s.PID, StartedAt: s.StartedAt}}
-}
+func (s ProcessStatus) ID() ProcessID { return ProcessID{s.Task, ProcessRun{s.PID, s.StartedAt}} }
 
 // ProcessID names one process of a task, and no later one of the same task: a request that is late never reaches a process that was not meant.
 type ProcessID struct {
 	Task string
-	interfaces.Handle
+	ProcessRun
+}
+
+// ProcessRun tells one process of a task from the next.
+type ProcessRun struct {
+	PID       int
+	StartedAt time.Time
 }
 
 // ExecSpec is a program to run beside a task's process, such as a script check.
 type ExecSpec struct {
-	drivers.Spec // Logs mean nothing
+	Spec // Logs mean nothing
 
 	// MaxOutput is how many bytes of its output are kept, at most MaxExecOutput; the rest is read and thrown away.
 	MaxOutput int
@@ -69,6 +92,10 @@ type ExecSpec struct {
 	Started func()
 }
 
+// MaxInteractive is how many programs with files of the caller's run at a time. They last as long as a user likes, so they never wait for
+// each other, nor script checks for them.
+const MaxInteractive = 32
+
 // MaxExecOutput bounds ExecSpec.MaxOutput: some hundred times what a check shows, and not enough to fill a keeper's memory.
 const MaxExecOutput = 256 << 10
 
@@ -83,8 +110,8 @@ type ExecResult struct {
 // All methods are safe for concurrent use.
 type Supervisor interface {
 	// Start starts the process in a session of its own. What an earlier process of the task has left behind is killed first.
-	// Errors: *drivers.StartError when the process can't be started, ErrRunning, ErrClosed, ErrLost.
-	Start(ctx context.Context, spec drivers.Spec) (Status, error)
+	// Errors: *StartError when the process can't be started, ErrRunning, ErrClosed, ErrLost.
+	Start(ctx context.Context, spec Spec) (ProcessStatus, error)
 
 	// Wait returns how the task's latest process ended, at once when it has. Output may still be on its way into the log files:
 	// KillTree waits for that. Errors: ErrNotRunning when the task never had a process, ErrLost, or ctx's error.
@@ -94,7 +121,7 @@ type Supervisor interface {
 	// which is collected) and in the task's cgroup where there is one. It returns when the program and everything that it left
 	// behind are gone: they are killed when ctx ends, and with the task. What escapes its session, where there
 	// are no cgroups, is gone with the task at the latest. Only so many run at a time: others wait, those with Files are refused. Errors:
-	// ErrNotRunning when the task has no process or its tree is killed meanwhile, ErrTooManyExecs, *drivers.StartError, ErrClosed, ErrLost, ctx's
+	// ErrNotRunning when the task has no process or its tree is killed meanwhile, ErrTooManyExecs, *StartError, ErrClosed, ErrLost, ctx's
 	// (with the output so far).
 	Exec(ctx context.Context, spec ExecSpec) (ExecResult, error)
 
@@ -109,7 +136,10 @@ type Supervisor interface {
 	KillTree(ctx context.Context, process ProcessID) (leftover int, err error)
 
 	// List returns the latest process of every task that had one, ordered by task.
-	List(ctx context.Context) ([]Status, error)
+	List(ctx context.Context) ([]ProcessStatus, error)
+
+	// Found returns a task's latest process of before this Supervisor was made, without a wait. It may have ended since.
+	Found(task string) (ProcessStatus, bool)
 
 	// Close ends the supervisor; processes that still run are killed with their trees. It waits for its goroutines.
 	Close() error

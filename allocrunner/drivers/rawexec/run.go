@@ -1,0 +1,201 @@
+package rawexec
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"taskapi/allocrunner/drivers"
+	"taskapi/allocrunner/interfaces"
+)
+
+// run is one process of a task, which the allocation's supervisor has.
+type run struct {
+	processes drivers.Supervisor
+	status    drivers.ProcessStatus // as it was at its start, or when it was found
+	handle    interfaces.Handle
+}
+
+var (
+	_ drivers.Signaler = (*run)(nil)
+	_ drivers.Executor = (*run)(nil)
+)
+
+func (Driver) Start(ctx context.Context, task drivers.Task) (drivers.Run, error) {
+	spec, err := specOf(task, nil)
+	if err != nil {
+		return nil, err
+	}
+	if f := task.Foreground; f != nil {
+		foreground(&spec, f)
+	}
+	status, err := task.Processes.Start(ctx, spec)
+	if err != nil {
+		return nil, err
+	}
+	return newRun(task.Processes, status)
+}
+
+func newRun(parent drivers.Supervisor, status drivers.ProcessStatus) (drivers.Run, error) {
+	handle, err := json.Marshal(status.ID().ProcessRun)
+	return &run{parent, status, handle}, err
+}
+
+// Recover trusts the supervisor more than the handle: a process may have been started that was never saved.
+func (Driver) Recover(_ context.Context, task drivers.Task, handle interfaces.Handle) (drivers.Run, error) {
+	var saved drivers.ProcessRun
+	_ = json.Unmarshal(handle, &saved) // one that can't be read is that of no process
+	status, found := task.Processes.Found(task.Task.Name)
+	if found && !(status.PID == saved.PID && status.StartedAt.Equal(saved.StartedAt)) {
+		return newRun(task.Processes, status)
+	}
+	if !found && len(handle) == 0 {
+		return nil, drivers.ErrNoRun
+	}
+	if !found {
+		status = drivers.ProcessStatus{Task: task.Task.Name, PID: saved.PID, StartedAt: saved.StartedAt}
+	}
+	return &run{task.Processes, status, handle}, nil
+}
+
+func (r *run) Handle() interfaces.Handle { return r.handle }
+
+func (r *run) Inspect(context.Context) (drivers.Status, error) {
+	s := drivers.Status{Exit: r.status.Exit}
+	if r.status.NoCgroup != "" {
+		s.Details = map[string]string{"no_cgroup": r.status.NoCgroup}
+	}
+	return s, nil
+}
+
+// gone are the errors of a supervisor that has nothing more to do with the process.
+var gone = []error{drivers.ErrNotRunning, drivers.ErrClosed, drivers.ErrReplaced}
+
+func isAny(err error, of ...error) bool {
+	return slices.ContainsFunc(of, func(one error) bool { return errors.Is(err, one) })
+}
+
+func (r *run) Wait(ctx context.Context) (interfaces.ExitResult, error) {
+	result, err := r.processes.Wait(ctx, r.status.Task)
+	if isAny(err, append(gone, drivers.ErrLost)...) {
+		return interfaces.ExitResult{ExitCode: -1, At: time.Now(), Err: err.Error()}, nil
+	}
+	return result, err
+}
+
+func (r *run) Signal(ctx context.Context, signal syscall.Signal) error {
+	return r.processes.Signal(ctx, r.status.ID(), signal)
+}
+
+// Stop sends the signal to the first process alone. One that could not be sent is not sent again: it may arrive late, and a second one means
+// something else to many programs.
+func (r *run) Stop(ctx context.Context, signal syscall.Signal, timeout time.Duration) error {
+	if timeout > 0 {
+		waiting, cancel := context.WithTimeout(ctx, timeout)
+		defer cancel()
+		_ = r.Signal(waiting, signal)
+		if _, err := r.Wait(waiting); err == nil {
+			return nil
+		}
+		<-waiting.Done() // a supervisor that refuses an answer is no end of the process
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+	_, err := r.Destroy(ctx)
+	return err
+}
+
+func (r *run) Destroy(ctx context.Context) (int, error) {
+	leftover, err := r.processes.KillTree(ctx, r.status.ID())
+	if isAny(err, gone...) {
+		err = nil
+	}
+	return leftover, err
+}
+
+func (r *run) Exec(ctx context.Context, task drivers.Task, program drivers.Program) (drivers.ExecResult, error) {
+	spec, err := specOf(task, program.Command)
+	if err != nil {
+		for _, f := range program.Files {
+			f.Close()
+		}
+		return drivers.ExecResult{}, execError(err)
+	}
+	result, err := r.processes.Exec(ctx, drivers.ExecSpec{
+		Spec: spec, MaxOutput: program.MaxOutput, Files: program.Files, TTY: program.TTY, Started: program.Started,
+	})
+	return result, execError(err)
+}
+
+// shortages are the errors that have nothing to do with what was to be run.
+var shortages = []error{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.EAGAIN, unix.ENOSPC}
+
+// execError returns an error of a program beside a task as a run's Exec has it.
+func execError(err error) error {
+	start, isStart := errors.AsType[*drivers.StartError](err)
+	config, isConfig := errors.AsType[*drivers.ConfigError](err)
+	switch {
+	case isAny(err, drivers.ErrTooManyExecs):
+		return fmt.Errorf("%w: %d run", interfaces.ErrTooManyExecs, drivers.MaxInteractive)
+	case isAny(err, drivers.ErrNotRunning, drivers.ErrLost):
+		return fmt.Errorf("%w: %w", interfaces.ErrTaskNotRunning, err)
+	case isAny(err, drivers.ErrClosed, drivers.ErrReplaced):
+		return fmt.Errorf("%w: %w", interfaces.ErrDetached, err)
+	case isConfig:
+		return &interfaces.ExecError{Reason: config.Error(), Err: err}
+	case isStart && !isAny(err, shortages...):
+		return &interfaces.ExecError{Reason: start.Reason, Err: err}
+	}
+	return err
+}
+
+// specOf returns the task's process or, with a command, that of a program beside it.
+func specOf(task drivers.Task, command []string) (drivers.Spec, error) {
+	c, err := evaluate(task)
+	if err != nil {
+		return drivers.Spec{}, &drivers.ConfigError{Err: err}
+	}
+	spec := drivers.Spec{
+		Task: task.Task.Name, Args: c.Args, Env: c.scrub(task.Env.List()), Dir: cmp.Or(c.WorkDir, task.Dir.Dir), User: task.User, Logs: task.Logs,
+		OOMScoreAdj: c.OOMScoreAdj,
+	}
+	whose, path := "task's ", c.Command
+	if len(command) > 0 {
+		whose, path, spec.Args = "", command[0], command[1:]
+	}
+	spec.Path, err = drivers.LookUp(task.Dir.Dir, whose, path, spec.Env)
+	return spec, err
+}
+
+// foreground makes a task's process what it is to be in the foreground.
+func foreground(spec *drivers.Spec, f *interfaces.Foreground) {
+	spec.Path, spec.Args, spec.Dir, spec.Files, spec.TTY = f.Path, f.Args, f.Dir, f.Files, f.TTY
+	login := []string{"PATH"}
+	if int(spec.User.UID) == os.Geteuid() {
+		login = append(login, "HOME", "SHELL", "USER", "LOGNAME")
+	}
+	spec.Env = slices.DeleteFunc(slices.Clone(spec.Env), func(entry string) bool {
+		name, _, _ := strings.Cut(entry, "=")
+		return slices.Contains(login, name) && slices.ContainsFunc(f.Env, func(given string) bool { return strings.HasPrefix(given, name+"=") })
+	})
+	own := map[string]bool{}
+	for _, entry := range spec.Env {
+		name, _, _ := strings.Cut(entry, "=")
+		own[name] = true
+	}
+	for _, entry := range f.Env {
+		if name, _, ok := strings.Cut(entry, "="); ok && name != "" && !own[name] {
+			spec.Env = append(spec.Env, entry)
+		}
+	}
+}
