@@ -46,6 +46,12 @@ func (e *ConflictError) Error() string {
 	return fmt.Sprintf("%s has changed: its index is %d", e.Entry.Key, e.Entry.ModifyIndex)
 }
 
+// IsConflict reports whether a Commit was not made because something else has changed since.
+func IsConflict(err error) bool {
+	_, conflict := errors.AsType[*ConflictError](err)
+	return conflict
+}
+
 // Entry is a key with its value. A key is valid UTF-8 without control characters, and so is a lease's owner. Its slices are shared and never changed.
 type Entry struct {
 	Key         string

@@ -85,7 +85,7 @@ func (m Metadata) Apply(ctx context.Context, changes map[string]*string) (map[st
 			If:   []cluster.Condition{{Key: m.Key, ModifyIndex: index}},
 			Then: []cluster.Operation{{Key: m.Key, Value: data}},
 		})
-		if _, changed := errors.AsType[*cluster.ConflictError](err); changed {
+		if cluster.IsConflict(err) {
 			continue // another agent was faster
 		}
 		if err != nil {

@@ -20,7 +20,7 @@ type Identity struct {
 
 // Identify finds the identity of a running process. The error is os.ErrNotExist when there is none.
 func Identify(pid int) (Identity, error) {
-	boot, err := bootID()
+	boot, err := BootID()
 	if err != nil {
 		return Identity{}, fmt.Errorf("identify process %d: %w", pid, err)
 	}
@@ -34,8 +34,8 @@ func Identify(pid int) (Identity, error) {
 	return Identity{PID: pid, Start: s.Start, Boot: boot}, nil
 }
 
-// bootID returns the ID of this boot.
-var bootID = sync.OnceValues(func() (string, error) {
+// BootID returns the kernel's random ID of this start of the machine, which no process outlives.
+var BootID = sync.OnceValues(func() (string, error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return strings.TrimSpace(string(boot)), err
 })
@@ -46,7 +46,7 @@ func (id Identity) Runs() bool {
 	if err == nil {
 		return now == id
 	}
-	boot, err := bootID()
+	boot, err := BootID()
 	return err == nil && boot == id.Boot && Hidden(id.PID)
 }
 

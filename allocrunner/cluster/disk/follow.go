@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -97,38 +98,21 @@ func (s *Store) endLeases() {
 }
 
 // Watch waits for a change.
-func (s *Store) Watch(ctx context.Context, prefix string, after uint64) (changes cluster.Changes, err error) {
+func (s *Store) Watch(ctx context.Context, prefix string, after uint64) (cluster.Changes, error) {
 	if err := s.open(ctx); err != nil {
-		return changes, err
+		return cluster.Changes{}, err
 	}
-	s.mu.Lock()
-	waiter := s.table.Wait(prefix)
-	s.mu.Unlock()
-	defer func() {
-		s.mu.Lock()
-		s.table.Leave(waiter)
-		s.mu.Unlock()
-	}()
-	if err := s.read(ctx, func() error { return nil }); err != nil {
-		return changes, err
-	}
-	for {
-		s.mu.RLock()
-		changes, ok := s.table.Since(prefix, after)
-		err := s.failed
-		s.mu.RUnlock()
-		if err != nil {
-			return cluster.Changes{}, err
-		}
-		if ok {
-			return changes, nil
-		}
+	looked := false
+	return s.table.Await(ctx, &s.mu, s.done, prefix, after, func() error {
 		select {
-		case <-waiter.Changed:
 		case <-s.done:
-			return cluster.Changes{}, errClosed
-		case <-ctx.Done():
-			return cluster.Changes{}, ctx.Err()
+			return errClosed
+		default:
 		}
-	}
+		if err := ctx.Err(); err != nil || looked {
+			return cmp.Or(err, s.failed)
+		}
+		looked = true // from now on follow does so
+		return s.advanceLocked()
+	})
 }

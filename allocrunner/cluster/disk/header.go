@@ -11,6 +11,7 @@ import (
 
 	"taskapi/allocrunner/cluster"
 	"taskapi/internal/logfile"
+	"taskapi/internal/proc"
 )
 
 // The log begins with a header, whose fields are
@@ -73,9 +74,9 @@ func readHeader(f *os.File) (h header, err error) {
 
 // thisBoot identifies the machine's present start.
 func thisBoot() (id bootID, err error) {
-	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	text, err := proc.BootID()
 	if err == nil {
-		_, err = hex.Decode(id[:], []byte(strings.ReplaceAll(strings.TrimSpace(string(text)), "-", "")))
+		_, err = hex.Decode(id[:], []byte(strings.ReplaceAll(text, "-", "")))
 	}
 	if err != nil {
 		return id, fmt.Errorf("%w: identify the machine's start: %w", cluster.ErrUnavailable, err)

@@ -116,25 +116,7 @@ func (s *Store) applyLocked(writes []table.Write) {
 
 // Watch waits for a change.
 func (s *Store) Watch(ctx context.Context, prefix string, after uint64) (cluster.Changes, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	waiter := s.table.Wait(prefix)
-	defer s.table.Leave(waiter)
-	for {
-		if err := s.check(ctx); err != nil {
-			return cluster.Changes{}, err
-		}
-		if changes, ok := s.table.Since(prefix, after); ok {
-			return changes, nil
-		}
-		s.mu.Unlock()
-		select {
-		case <-waiter.Changed:
-		case <-s.done:
-		case <-ctx.Done():
-		}
-		s.mu.Lock()
-	}
+	return s.table.Await(ctx, &s.mu, s.done, prefix, after, func() error { return s.check(ctx) })
 }
 
 // Hold holds a lease.

@@ -247,7 +247,6 @@ func (p *Provider) attempt(ctx context.Context) (refused, err error) {
 	for keys := slices.Sorted(maps.Keys(wanted)); len(keys) > 0; {
 		rest, err := p.commit(ctx, keys, wanted)
 		foreign, isForeign := errors.AsType[*foreignError](err)
-		_, conflict := errors.AsType[*cluster.ConflictError](err)
 		switch {
 		case err == nil:
 			p.forget(keys[:len(keys)-len(rest)], wanted)
@@ -256,7 +255,7 @@ func (p *Provider) attempt(ctx context.Context) (refused, err error) {
 			refused = errors.Join(refused, err)
 			p.forget([]string{foreign.key}, wanted)
 			keys = slices.DeleteFunc(keys, func(key string) bool { return key == foreign.key })
-		case conflict: // what is in the store is read again
+		case cluster.IsConflict(err): // what is in the store is read again
 		case errors.Is(err, cluster.ErrLeaseEnded):
 			if err := p.beginLease(ctx); err != nil {
 				return refused, err

@@ -100,7 +100,7 @@ func (r *Registry) Deregister(ctx context.Context, namespace, name, id string) (
 			If:   []cluster.Condition{{Key: key, ModifyIndex: entry.ModifyIndex}},
 			Then: []cluster.Operation{{Key: key, Delete: true}},
 		})
-		if _, conflict := errors.AsType[*cluster.ConflictError](err); conflict {
+		if cluster.IsConflict(err) {
 			continue // somebody has changed it: it is still to go
 		}
 		if err != nil {

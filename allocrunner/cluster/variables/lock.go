@@ -69,12 +69,7 @@ func (s *Service) Renew(ctx context.Context, namespace, path, lockID string) (*a
 		if err != nil {
 			return nil, 0, err
 		}
-		value, err := newLease(lockID, now).encode()
-		if err != nil {
-			return nil, 0, err
-		}
-		_, err = s.store.Commit(ctx, cluster.Txn{If: found.conditions(), Then: []cluster.Operation{{Key: found.at.leaseKey(), Value: value}}})
-		if !isConflict(err) {
+		if err = s.renew(ctx, found, now); !cluster.IsConflict(err) {
 			return found.metadata(), found.entry.ModifyIndex, err
 		}
 	}

@@ -1,7 +1,6 @@
 package variables
 
 import (
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -25,5 +24,3 @@ func now() (Moment, error) {
 	}
 	return Moment{boot, time.Duration(t.Nano())}, nil
 }
-
-var bootID = sync.OnceValues(readBootID)

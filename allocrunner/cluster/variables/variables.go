@@ -9,7 +9,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"strings"
 
@@ -169,12 +168,6 @@ func (s *Service) items(of state) (map[string]string, error) {
 		return nil, err
 	}
 	return decodeItems(plain)
-}
-
-// isConflict reports whether a transaction was not applied because something has changed.
-func isConflict(err error) bool {
-	_, conflict := errors.AsType[*cluster.ConflictError](err)
-	return conflict
 }
 
 // clock returns the moment that it is.

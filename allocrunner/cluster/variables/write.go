@@ -173,7 +173,7 @@ func (s *Service) change(ctx context.Context, at place, decide func(found state,
 		}
 		index, err := s.commit(ctx, found, w)
 		switch {
-		case isConflict(err):
+		case cluster.IsConflict(err):
 		case err != nil:
 			return nil, 0, err
 		case w.remove:
@@ -199,16 +199,18 @@ func pause(ctx context.Context, attempt int) error {
 	}
 }
 
-// begin has the time of a lock begin whose lease tells nothing of this start of this machine.
+// begin starts a lock's time again when its lease was written before the last start of the machine. When that fails, the next caller does it.
 func (s *Service) begin(ctx context.Context, found state, now Moment) {
-	if found.phase != unknown {
-		return
+	if found.phase == unknown {
+		_ = s.renew(ctx, found, now)
 	}
-	value, err := newLease(found.Lock.ID, now).encode()
-	if err != nil {
-		return
-	}
-	_, _ = s.store.Commit(ctx, cluster.Txn{If: found.conditions(), Then: []cluster.Operation{{Key: found.at.leaseKey(), Value: value}}}) // or the next one does
+}
+
+// renew starts a lock's time again, unless something has changed since the state was read.
+func (s *Service) renew(ctx context.Context, found state, now Moment) error {
+	operation := cluster.Operation{Key: found.at.leaseKey(), Value: newLease(found.Lock.ID, now).encode()}
+	_, err := s.store.Commit(ctx, cluster.Txn{If: found.conditions(), Then: []cluster.Operation{operation}})
+	return err
 }
 
 // conditions hold while the state is what is there.
@@ -235,29 +237,18 @@ func (s state) written(w write, index uint64) *api.Variable {
 
 // commit writes a state's successor.
 func (s *Service) commit(ctx context.Context, found state, w write) (uint64, error) {
-	txn := cluster.Txn{If: found.conditions()}
-	after := 0 // the size of the value
-	if w.remove {
-		txn.Then = []cluster.Operation{{Key: found.at.key(), Delete: true}}
-	} else {
-		value, err := w.record.encode()
-		if err != nil {
-			return 0, err
-		}
-		after = len(value)
-		txn.Then = []cluster.Operation{{Key: found.at.key(), Value: value}}
+	variable := cluster.Operation{Key: found.at.key(), Delete: w.remove}
+	if !w.remove {
+		variable.Value = w.record.encode()
 	}
+	txn := cluster.Txn{If: found.conditions(), Then: []cluster.Operation{variable}}
 	switch {
 	case w.lease != nil:
-		value, err := w.lease.encode()
-		if err != nil {
-			return 0, err
-		}
-		txn.Then = append(txn.Then, cluster.Operation{Key: found.at.leaseKey(), Value: value})
+		txn.Then = append(txn.Then, cluster.Operation{Key: found.at.leaseKey(), Value: w.lease.encode()})
 	case w.remove || w.record.Lock == nil: // there may be one of a lock whose time is over
 		txn.Then = append(txn.Then, cluster.Operation{Key: found.at.leaseKey(), Delete: true})
 	}
-	if err := s.account(ctx, &txn, found, w.record.Writer, after, w.remove); err != nil {
+	if err := s.account(ctx, &txn, found, w.record.Writer, len(variable.Value), w.remove); err != nil {
 		return 0, err
 	}
 	return s.store.Commit(ctx, txn)

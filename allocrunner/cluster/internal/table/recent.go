@@ -1,9 +1,11 @@
 package table
 
 import (
+	"context"
 	"slices"
 	"sort"
 	"strings"
+	"sync"
 
 	"taskapi/allocrunner/cluster"
 )
@@ -42,8 +44,8 @@ func (t *Table[V]) WakeAll() {
 	}
 }
 
-// Since returns what has been changed after an index, and whether there was anything.
-func (t *Table[V]) Since(prefix string, after uint64) (cluster.Changes, bool) {
+// since returns what has been changed after an index, and whether there was anything.
+func (t *Table[V]) since(prefix string, after uint64) (cluster.Changes, bool) {
 	changes := cluster.Changes{Index: t.Index, Gap: after < t.forgotten}
 	if changes.Gap {
 		return changes, true
@@ -60,25 +62,40 @@ func (t *Table[V]) Since(prefix string, after uint64) (cluster.Changes, bool) {
 	return changes, len(changes.Keys) > 0
 }
 
-// Waiter is one who waits for a change.
-type Waiter struct {
-	Changed chan struct{} // gets an element when something with the prefix was changed
+// waiter is one who waits for a change.
+type waiter struct {
+	changed chan struct{} // gets an element when something with the prefix was changed
 	prefix  string
 }
 
-func (w *Waiter) wake() {
+func (w *waiter) wake() {
 	select {
-	case w.Changed <- struct{}{}:
+	case w.changed <- struct{}{}:
 	default: // it has not looked since the last
 	}
 }
 
-// Wait adds one who waits for changes of keys with the prefix, until Leave.
-func (t *Table[V]) Wait(prefix string) *Waiter {
-	w := &Waiter{Changed: make(chan struct{}, 1), prefix: prefix}
+// Await waits until a key with the prefix has been changed after an index, and returns what has been by then. mu guards the table. check is called
+// under it whenever somebody has looked up what has changed, and ends the wait with its error; so does the end of ctx or of the store.
+func (t *Table[V]) Await(ctx context.Context, mu sync.Locker, ended <-chan struct{}, prefix string, after uint64, check func() error) (cluster.Changes, error) {
+	mu.Lock()
+	defer mu.Unlock()
+	w := &waiter{changed: make(chan struct{}, 1), prefix: prefix}
 	t.waiters[w] = struct{}{}
-	return w
+	defer delete(t.waiters, w)
+	for {
+		if err := check(); err != nil {
+			return cluster.Changes{}, err
+		}
+		if changes, ok := t.since(prefix, after); ok {
+			return changes, nil
+		}
+		mu.Unlock()
+		select {
+		case <-w.changed:
+		case <-ended:
+		case <-ctx.Done():
+		}
+		mu.Lock()
+	}
 }
-
-// Leave removes one who waits.
-func (t *Table[V]) Leave(w *Waiter) { delete(t.waiters, w) }

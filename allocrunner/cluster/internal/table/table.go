@@ -1,5 +1,5 @@
 // Package table is what the stores of cluster have in memory: the entries by key, which of them changed last, and who waits for a change. It
-// says what a transaction comes to, and keeps no value: V says where one is. Nothing here locks, reads or writes: the store does.
+// says what a transaction comes to, and keeps no value: V says where one is. The store locks it, and reads and writes files.
 package table
 
 import (
@@ -44,12 +44,12 @@ type Table[V any] struct {
 	leases    map[uint64]int // how many entries a lease has, its own included
 	recent    []change       // the latest, oldest first
 	forgotten uint64         // up to here recent lacks changes
-	waiters   map[*Waiter]struct{}
+	waiters   map[*waiter]struct{}
 }
 
 // New returns an empty table.
 func New[V any]() *Table[V] {
-	return &Table[V]{Index: 1, leases: map[uint64]int{}, waiters: map[*Waiter]struct{}{}}
+	return &Table[V]{Index: 1, leases: map[uint64]int{}, waiters: map[*waiter]struct{}{}}
 }
 
 // Adopt replaces the entries by those of another table. Those who wait stay. With gap, nobody knows what has changed in between.
