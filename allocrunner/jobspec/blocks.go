@@ -6,6 +6,7 @@ import (
 
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/hclsyntax"
+	"github.com/zclconf/go-cty/cty"
 
 	"taskapi/allocrunner/jobspec/internal/hcleval"
 	"taskapi/allocrunner/jobspec/internal/schema"
@@ -57,7 +58,9 @@ func (d *decoder) structBody(body hcl.Body, ctx *hcl.EvalContext, target reflect
 
 func (d *decoder) field(f schema.Field, target reflect.Value, content *hcl.BodyContent, ctx *hcl.EvalContext, labels []string) {
 	if f.Kind == "label" {
-		setLabel(target, labels)
+		if len(labels) > 0 {
+			_ = setValue(cty.StringVal(labels[0]), target) // a label is a text
+		}
 		return
 	}
 	attr := content.Attributes[f.Name]
@@ -71,27 +74,14 @@ func (d *decoder) field(f schema.Field, target reflect.Value, content *hcl.BodyC
 			}
 			return
 		}
-		if single(f) && (i > 0 || attr != nil) {
+		single := f.IsMap() || f.Type.Kind() == reflect.Pointer // neither a list nor a map whose keys are labels
+		if single && (i > 0 || attr != nil) {
 			d.add(hcleval.ErrorAt(block.DefRange, "Duplicate "+f.Name+" block", "Only one %s is allowed here.", f.Name))
 			return
 		}
 		d.block(f, target, block, ctx)
 	}
 }
-
-func setLabel(target reflect.Value, labels []string) {
-	if len(labels) == 0 {
-		return
-	}
-	if target.Kind() == reflect.Pointer {
-		target.Set(reflect.ValueOf(&labels[0]))
-	} else {
-		target.SetString(labels[0])
-	}
-}
-
-// single reports that a block may be there once: it is no list, and no map whose keys are labels.
-func single(f schema.Field) bool { return f.IsMap() || f.Type.Kind() == reflect.Pointer }
 
 func (d *decoder) block(f schema.Field, target reflect.Value, block *hcl.Block, ctx *hcl.EvalContext) {
 	elem := f.Elem()

@@ -9,8 +9,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// addServerDefaults adds what a Nomad server puts into a job besides Job.Canonicalize, as the job of an allocation shows it
-// on the wire.
+// addServerDefaults adds the defaults that a Nomad server adds to a job besides those of Job.Canonicalize.
 func addServerDefaults(job *api.Job, audience string) {
 	if len(job.Datacenters) == 0 {
 		job.Datacenters = []string{"*"}
@@ -19,7 +18,14 @@ func addServerDefaults(job *api.Job, audience string) {
 		job.NodePool = new("default")
 	}
 	job.DispatchIdempotencyToken = cmp.Or(job.DispatchIdempotencyToken, new(""))
-	job.Update = serverUpdate(job.Update)
+	if u := job.Update; u != nil { // the groups have taken the rest over
+		job.Update = &api.UpdateStrategy{Stagger: u.Stagger, MaxParallel: u.MaxParallel, HealthCheck: new("")}
+		for _, f := range reflect.ValueOf(job.Update).Elem().Fields() {
+			if f.Kind() == reflect.Pointer && f.IsNil() {
+				f.Set(reflect.New(f.Type().Elem()))
+			}
+		}
+	}
 	for _, group := range job.TaskGroups {
 		//lint:ignore SA1019 a server still writes it
 		if group.PreventRescheduleOnLost == nil {
@@ -28,20 +34,18 @@ func addServerDefaults(job *api.Job, audience string) {
 		}
 		defaultHostNetworks(group.Networks)
 		for _, task := range group.Tasks {
-			task.Identity = serverIdentity(task.Identity, audience)
-			serverResources(task.Resources)
+			task.Identity = cmp.Or(task.Identity, &api.WorkloadIdentity{})
+			task.Identity.Name = schema.DefaultIdentity
+			if len(task.Identity.Audience) == 0 && audience != "" {
+				task.Identity.Audience = []string{audience}
+			}
+			r := task.Resources
+			for _, field := range []**int{&r.DiskMB, &r.MemoryMaxMB, &r.SecretsMB, &r.IOPS} {
+				*field = cmp.Or(*field, new(0))
+			}
+			defaultHostNetworks(r.Networks)
 		}
 	}
-}
-
-// serverUpdate returns the job's update block as a server keeps it: its groups have taken the rest over.
-func serverUpdate(update *api.UpdateStrategy) *api.UpdateStrategy {
-	if update == nil {
-		return nil
-	}
-	zero := &api.UpdateStrategy{Stagger: update.Stagger, MaxParallel: update.MaxParallel, HealthCheck: new("")}
-	setNilPointers(reflect.ValueOf(zero).Elem())
-	return zero
 }
 
 // defaultHostNetworks names the host network of each port.
@@ -55,43 +59,7 @@ func defaultHostNetworks(networks []*api.NetworkResource) {
 	}
 }
 
-// serverIdentity returns a task's default identity, which every task has.
-func serverIdentity(identity *api.WorkloadIdentity, audience string) *api.WorkloadIdentity {
-	identity = cmp.Or(identity, &api.WorkloadIdentity{})
-	identity.Name = schema.DefaultIdentity
-	if len(identity.Audience) == 0 && audience != "" {
-		identity.Audience = []string{audience}
-	}
-	return identity
-}
-
-// serverResources sets what was left out to zero.
-func serverResources(resources *api.Resources) {
-	for _, field := range []**int{&resources.DiskMB, &resources.MemoryMaxMB, &resources.SecretsMB, &resources.IOPS} {
-		*field = cmp.Or(*field, new(0))
-	}
-	defaultHostNetworks(resources.Networks)
-}
-
-// setNilPointers makes every nil pointer of a struct point to a zero value.
-func setNilPointers(v reflect.Value) {
-	for _, f := range v.Fields() {
-		if f.Kind() == reflect.Pointer && f.IsNil() {
-			f.Set(reflect.New(f.Type().Elem()))
-		}
-	}
-}
-
-// emptyMapsToNil makes a block without entries the same as no block, as a server does: meta {}.
-func emptyMapsToNil(job *api.Job) {
-	eachMap(reflect.ValueOf(job), func(m reflect.Value) {
-		if m.Len() == 0 {
-			m.SetZero()
-		}
-	})
-}
-
-// eachMap calls f with every map within v, but for those of which the type does not tell.
+// eachMap calls f with every map within v, but not with the maps in values of interface types.
 func eachMap(v reflect.Value, f func(reflect.Value)) {
 	switch v.Kind() {
 	case reflect.Pointer:

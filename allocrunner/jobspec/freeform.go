@@ -10,8 +10,8 @@ import (
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 )
 
-// freeBody decodes a block whose content is not known beforehand, as a driver's config: arguments by name, and nested blocks
-// as lists of maps, each label a map more.
+// freeBody decodes a block whose arguments are not known here, such as a driver's config. It returns arguments by name, and nested blocks as
+// lists of maps; each label adds a map around the block.
 func (d *decoder) freeBody(body hcl.Body, ctx *hcl.EvalContext) map[string]any {
 	raw := d.bodies[body.MissingItemRange().Start.Byte]
 	schema := freeSchema(raw)
@@ -59,8 +59,8 @@ func (d *decoder) freeBlock(result map[string]any, block *hcl.Block, ctx *hcl.Ev
 	result[block.Type] = append(list, value)
 }
 
-// freeSchema returns the schema of what is there: every argument, every block with the labels of its first, dynamic blocks under
-// the name that they make.
+// freeSchema returns a schema of what a body has: every argument, and every type of block with as many labels as its first block. Dynamic blocks
+// count under the type that they make.
 func freeSchema(raw *hclsyntax.Body) *hcl.BodySchema {
 	schema := &hcl.BodySchema{}
 	if raw == nil {
@@ -73,7 +73,11 @@ func freeSchema(raw *hclsyntax.Body) *hcl.BodySchema {
 	for _, block := range raw.Blocks {
 		kind, labels := block.Type, len(block.Labels)
 		if kind == "dynamic" && labels == 1 {
-			kind, labels = block.Labels[0], dynamicLabels(block)
+			kind, labels = block.Labels[0], 0
+			if attr := block.Body.Attributes["labels"]; attr != nil {
+				list, _ := hcl.ExprList(attr.Expr)
+				labels = len(list)
+			}
 		}
 		if seen[kind] {
 			continue
@@ -82,13 +86,4 @@ func freeSchema(raw *hclsyntax.Body) *hcl.BodySchema {
 		schema.Blocks = append(schema.Blocks, hcl.BlockHeaderSchema{Type: kind, LabelNames: slices.Repeat([]string{"name"}, labels)})
 	}
 	return schema
-}
-
-func dynamicLabels(block *hclsyntax.Block) int {
-	attr := block.Body.Attributes["labels"]
-	if attr == nil {
-		return 0
-	}
-	list, _ := hcl.ExprList(attr.Expr)
-	return len(list)
 }

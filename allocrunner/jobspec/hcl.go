@@ -2,6 +2,7 @@ package jobspec
 
 import (
 	"reflect"
+	"slices"
 
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/ext/dynblock"
@@ -38,20 +39,11 @@ func parseHCL(cfg Config) (*api.Job, error) {
 	if cfg.FromFiles != nil {
 		*cfg.FromFiles = read
 	}
-	if diags.HasErrors() {
-		return nil, &Error{Diags: errorsOnly(diags), sources: f.sources, fromFiles: &read}
+	if !diags.HasErrors() {
+		return job, nil
 	}
-	return job, nil
-}
-
-func errorsOnly(diags hcl.Diagnostics) hcl.Diagnostics {
-	var kept hcl.Diagnostics
-	for _, diag := range diags {
-		if diag.Severity == hcl.DiagError {
-			kept = append(kept, diag)
-		}
-	}
-	return kept
+	errs := slices.DeleteFunc(diags, func(d *hcl.Diagnostic) bool { return d.Severity != hcl.DiagError })
+	return nil, &Error{Diags: errs, sources: f.sources, fromFiles: &read}
 }
 
 func (f *hclFile) parse() (*api.Job, hcl.Diagnostics) {
@@ -67,9 +59,14 @@ func (f *hclFile) parse() (*api.Job, hcl.Diagnostics) {
 	if diags.HasErrors() {
 		return nil, diags
 	}
-	jobBlock, diags := theJob(content)
-	if diags.HasErrors() {
-		return nil, diags
+	jobs := content.Blocks.OfType("job")
+	if len(jobs) == 0 {
+		return nil, hcl.Diagnostics{hcleval.ErrorAt(content.MissingItemRange, "Missing job block",
+			`A job file needs one block: job "name" { ... }`)}
+	}
+	if len(jobs) > 1 {
+		return nil, hcl.Diagnostics{hcleval.ErrorAt(jobs[1].DefRange, "Duplicate job block",
+			"A job file describes one job; another begins at line %d.", jobs[0].DefRange.Start.Line)}
 	}
 	vars, diags := f.variables(content)
 	if diags.HasErrors() {
@@ -79,19 +76,7 @@ func (f *hclFile) parse() (*api.Job, hcl.Diagnostics) {
 	if known["local"], diags = f.locals(locals, known["var"]); diags.HasErrors() {
 		return nil, diags
 	}
-	return f.job(jobBlock, body, f.eval.Context(known, true))
-}
-
-func theJob(content *hcl.BodyContent) (*hcl.Block, hcl.Diagnostics) {
-	jobs := content.Blocks.OfType("job")
-	switch len(jobs) {
-	case 0:
-		return nil, hcl.Diagnostics{hcleval.ErrorAt(content.MissingItemRange, "Missing job block", `A job file needs one block: job "name" { ... }`)}
-	case 1:
-		return jobs[0], nil
-	}
-	return nil, hcl.Diagnostics{hcleval.ErrorAt(jobs[1].DefRange, "Duplicate job block",
-		"A job file describes one job; another begins at line %d.", jobs[0].DefRange.Start.Line)}
+	return f.job(jobs[0], body, f.eval.Context(known, true))
 }
 
 func (f *hclFile) job(block *hcl.Block, root *hclsyntax.Body, ctx *hcl.EvalContext) (*api.Job, hcl.Diagnostics) {

@@ -14,6 +14,7 @@ import (
 	"io"
 	"io/fs"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"unicode/utf8"
 
@@ -22,7 +23,7 @@ import (
 	"taskapi/allocrunner/jobspec/internal/hcleval"
 )
 
-// ErrInvalid marks every error about what a job file, a variable file or a variable says, as against one that can't be read.
+// ErrInvalid marks every error about the content of a job file, a variable file or a variable. A file that can't be read has another error.
 var ErrInvalid = errors.New("invalid job file")
 
 // Config is what Parse reads. Body is required.
@@ -47,40 +48,48 @@ type Config struct {
 	// VarText is the text of a variable file, HCL. It wins over VarFiles.
 	VarText string
 
-	// NoFiles makes functions of files errors, for a text from somebody who may not read this machine's.
+	// NoFiles makes functions that read files errors, for a text from somebody who may not read this machine's files.
 	NoFiles bool
 
-	// FromFiles gets the texts of the job that functions read from files; nil when nobody wants to mask them.
+	// FromFiles receives the texts of the job that functions read from files, so that messages can mask them. It may be nil.
 	FromFiles *FromFiles `json:"-"`
 
-	// AsWritten leaves what the text does not say unset: the job is not canonical and has no defaults.
+	// AsWritten returns the job as the text has it: not canonical, and without defaults.
 	AsWritten bool
 
-	// Environ is an environment, "KEY=value". Only NOMAD_VAR_name is looked at, and only for names the job file declares.
+	// Environ is an environment, "KEY=value". Only NOMAD_VAR_name is read, and only for variables that the job file declares.
 	Environ []string
 
-	// Audience is that of a task's default identity which names none; empty leaves it without.
+	// Audience is the audience of a task's default identity if the job file names none. It may be empty.
 	Audience string
 }
 
-// Parse reads a job file into a job that is canonical and has the defaults that a Nomad server adds, unless it is to be as written. Errors that are about
-// the text are of type *Error, one finding for each place; all errors about content satisfy errors.Is(err, ErrInvalid).
+// Parse reads a job file. Unless cfg.AsWritten is set, the job is canonical and has the defaults that a Nomad server adds. Errors about places in
+// the text are of type *Error; all errors about content satisfy errors.Is(err, ErrInvalid).
 func Parse(cfg Config) (*api.Job, error) {
 	cfg.Dir = cmp.Or(cfg.Dir, filepath.Dir(cfg.Filename))
 	if err := checkText(cfg.Filename, cfg.Body); err != nil {
 		return nil, err
 	}
-	if err := checkVars(cfg.Vars); err != nil {
-		return nil, err
+	for _, v := range cfg.Vars {
+		if name, _, _ := strings.Cut(v, "="); !utf8.ValidString(v) {
+			return nil, fmt.Errorf("%w: -var %q is not UTF-8 text; base64encode it, and have the task decode it",
+				ErrInvalid, strings.ToValidUTF8(name, "?"))
+		}
 	}
 	job, err := decode(cfg)
 	if err != nil {
 		return nil, err
 	}
-	if err := checkUTF8(job); err != nil {
-		return nil, err
+	if place := notUTF8(reflect.ValueOf(job)); place != "" {
+		return nil, fmt.Errorf("%w: %s of the job is not UTF-8 text; base64encode it, and have the task decode it",
+			ErrInvalid, strings.TrimPrefix(place, "."))
 	}
-	emptyMapsToNil(job)
+	eachMap(reflect.ValueOf(job), func(m reflect.Value) {
+		if m.Len() == 0 { // a server treats a block without entries as no block: meta {}
+			m.SetZero()
+		}
+	})
 	if cfg.AsWritten {
 		return job, nil
 	}
@@ -104,11 +113,11 @@ func isJSON(cfg Config) bool {
 	return strings.EqualFold(filepath.Ext(cfg.Filename), ".json") || len(trimmed) > 0 && trimmed[0] == '{'
 }
 
-// MaxSubmission is how long a text is kept at most, in bytes: Nomad's job_max_source_size.
+// MaxSubmission is the length of the longest job file whose text is kept, in bytes: Nomad's job_max_source_size.
 const MaxSubmission = 1 << 20
 
-// Submission returns the text of a job file as clients submit it with its job, without the values of its variables, which may be secret; nil
-// for one that is longer than MaxSubmission.
+// Submission returns the text of a job file as clients submit it with its job. It has no values of variables, which may be secret. It is nil for
+// a text that is longer than MaxSubmission.
 func Submission(cfg Config) *api.JobSubmission {
 	if len(cfg.Body) > MaxSubmission {
 		return nil
@@ -120,8 +129,8 @@ func Submission(cfg Config) *api.JobSubmission {
 	return &api.JobSubmission{Source: string(cfg.Body), Format: format}
 }
 
-// ReadFile returns cfg with Body and Filename of the job file at path; "-" is stdin. Errors: fs.ErrNotExist, fs.ErrPermission, and ErrInvalid
-// for what is no regular file.
+// ReadFile returns cfg with the Body and the Filename of the job file at path; "-" is stdin. Errors: fs.ErrNotExist, fs.ErrPermission, and
+// ErrInvalid when path is not a regular file.
 func ReadFile(path string, stdin io.Reader, cfg Config) (Config, error) {
 	var err error
 	cfg.Filename = path
@@ -142,7 +151,7 @@ func ReadFile(path string, stdin io.Reader, cfg Config) (Config, error) {
 	return cfg, nil
 }
 
-// checkText refuses what is no text before a parser makes a riddle of it.
+// checkText refuses input that is not text, for which a parser has no clear message.
 func checkText(name string, body []byte) error {
 	switch {
 	case len(body) > hcleval.MaxFileBytes:

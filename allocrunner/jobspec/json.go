@@ -17,7 +17,9 @@ import (
 // parseJSON reads a job as the API has it, bare or as {"Job": ...}. Unknown fields are errors with their place.
 func parseJSON(filename string, src []byte) (*api.Job, error) {
 	fail := func(offset int64, summary, format string, args ...any) error {
-		at := rangeAt(filename, src, offset)
+		before := src[:min(max(offset, 0), int64(len(src)))]
+		pos := hcl.Pos{Line: 1 + bytes.Count(before, []byte("\n")), Column: len(before) - bytes.LastIndexByte(before, '\n'), Byte: len(before)}
+		at := hcl.Range{Filename: filename, Start: pos, End: pos}
 		return &Error{Diags: hcl.Diagnostics{hcleval.ErrorAt(at, summary, format, args...)}, sources: map[string][]byte{filename: src}}
 	}
 	if err := shallowJSON(src); err != nil {
@@ -26,7 +28,8 @@ func parseJSON(filename string, src []byte) (*api.Job, error) {
 		}
 		return nil, fail(0, "Invalid JSON", "%s.", err)
 	}
-	wrapped := isWrapped(src)
+	var outermost struct{ Job json.RawMessage }
+	wrapped := json.Unmarshal(src, &outermost) == nil && outermost.Job != nil
 	check := jsonChecker{dec: json.NewDecoder(bytes.NewReader(src)), src: src}
 	check.dec.UseNumber()
 	shape := reflect.TypeFor[api.Job]()
@@ -56,15 +59,9 @@ func parseJSON(filename string, src []byte) (*api.Job, error) {
 	return document.Job, nil
 }
 
-// jobDocument is the form in which the API takes and `nomad job run -output` prints a job.
+// jobDocument is the form in which the API accepts a job and `nomad job run -output` prints it.
 type jobDocument struct {
 	Job *api.Job
-}
-
-// isWrapped reports that the outermost object has the key "Job".
-func isWrapped(src []byte) bool {
-	var document struct{ Job json.RawMessage }
-	return json.Unmarshal(src, &document) == nil && document.Job != nil
 }
 
 func mismatchText(e *json.UnmarshalTypeError) string {
@@ -77,17 +74,8 @@ func mismatchText(e *json.UnmarshalTypeError) string {
 	return fmt.Sprintf("%s: %s can't be of type %s.", e.Field, e.Type, e.Value)
 }
 
-func rangeAt(filename string, src []byte, offset int64) hcl.Range {
-	offset = min(max(offset, 0), int64(len(src)))
-	before := src[:offset]
-	line := 1 + bytes.Count(before, []byte("\n"))
-	column := len(before) - bytes.LastIndexByte(before, '\n')
-	at := hcl.Pos{Line: line, Column: column, Byte: int(offset)}
-	return hcl.Range{Filename: filename, Start: at, End: at}
-}
-
-// jsonChecker walks JSON and Go types side by side to find what encoding/json drops or accepts without a word: unknown
-// fields, null elements, numbers that nothing can hold, and more after the end.
+// jsonChecker walks JSON and Go types side by side to find what encoding/json drops or accepts silently: unknown fields, null elements, numbers
+// that no type can hold, and text after the end.
 type jsonChecker struct {
 	dec     *json.Decoder
 	src     []byte
@@ -102,7 +90,7 @@ type jsonProblem struct {
 	summary, detail string
 }
 
-// dropped are fields that a server writes and api.Job has no place for; they say nothing about what to run.
+// dropped are fields that a server writes and that api.Job does not have. They say nothing about what to run.
 var dropped = map[string]bool{"Service.Namespace": true}
 
 func (c *jsonChecker) value(t reflect.Type, path string) *jsonProblem {
@@ -144,7 +132,7 @@ func (c *jsonChecker) object(t reflect.Type, path string) *jsonProblem {
 		}
 		key, _ := token.(string)
 		offset := c.dec.InputOffset() - int64(len(key)) - 2 // the key and its quotes
-		inner := join(path, key)
+		inner := strings.TrimPrefix(path+"."+key, ".")
 		next, known := memberType(t, key)
 		if !known {
 			return &jsonProblem{offset, "Unknown field", fmt.Sprintf("A job has no field %s.%s", inner, didYouMean(key, fieldNames(t)))}
@@ -178,20 +166,13 @@ func (c *jsonChecker) array(t reflect.Type, path string) *jsonProblem {
 	return nil
 }
 
-// nextIsNull looks at the next value without taking it.
+// nextIsNull reports whether the next value is null, without reading it.
 func (c *jsonChecker) nextIsNull() bool {
 	rest := bytes.TrimLeft(c.src[c.dec.InputOffset():], " \t\r\n,:")
 	return bytes.HasPrefix(rest, []byte("null"))
 }
 
-func join(path, key string) string {
-	if path == "" {
-		return key
-	}
-	return path + "." + key
-}
-
-// memberType returns the type of an object's member: nil when anything may be there, and false when a struct has no such field.
+// memberType returns the type of an object's member, or nil when it may have any type. It returns false when a struct has no such field.
 func memberType(t reflect.Type, key string) (reflect.Type, bool) {
 	switch {
 	case t == nil:

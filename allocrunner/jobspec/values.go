@@ -15,8 +15,7 @@ import (
 	"github.com/zclconf/go-cty/cty/gocty"
 )
 
-// attribute evaluates an argument into a field. An argument that is null is as one left out: it reports whether there was a
-// value.
+// attribute evaluates an argument into a field, and reports whether there was a value. An argument that is null counts as left out.
 func (d *decoder) attribute(attr *hcl.Attribute, ctx *hcl.EvalContext, target reflect.Value) bool {
 	v, fromFile, diags := d.eval.Plain(attr.Expr, ctx)
 	d.add(diags...)
@@ -25,21 +24,13 @@ func (d *decoder) attribute(attr *hcl.Attribute, ctx *hcl.EvalContext, target re
 	}
 	if err := setValue(v, target); err != nil {
 		hint := ""
-		if !fromFile {
-			hint = runtimeHint(v)
+		if !fromFile && v.Type() == cty.String && strings.Contains(v.AsString(), "${") { // the most common cause
+			hint = " The reference " + v.AsString() + " gets its value only when the task runs, and this is needed before."
 		}
 		d.add(hcleval.ErrorAt(attr.Expr.Range(), "Unsuitable value", "Argument %q: %s.%s", attr.Name, err, hint))
 		return false
 	}
 	return true
-}
-
-// runtimeHint explains the commonest cause of a text where something else was wanted.
-func runtimeHint(v cty.Value) string {
-	if v.Type() == cty.String && strings.Contains(v.AsString(), "${") {
-		return " The reference " + v.AsString() + " gets its value only when the task runs, and this is needed before."
-	}
-	return ""
 }
 
 func setValue(v cty.Value, target reflect.Value) error {

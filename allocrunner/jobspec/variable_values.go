@@ -1,6 +1,7 @@
 package jobspec
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -21,7 +22,7 @@ import (
 // envPrefix precedes a variable's name in the environment.
 const envPrefix = "NOMAD_VAR_"
 
-// assign sets variables from the environment, then from files and from the text of one, then from -var, so that what comes later wins.
+// assign sets variables from the environment, then from variable files, then from the text of a variable file, then from -var. Later values win.
 func (f *hclFile) assign(declared map[string]*variable) hcl.Diagnostics {
 	var diags hcl.Diagnostics
 	for _, entry := range f.cfg.Environ {
@@ -34,7 +35,13 @@ func (f *hclFile) assign(declared map[string]*variable) hcl.Diagnostics {
 	for _, path := range f.cfg.VarFiles {
 		diags = append(diags, f.setFile(declared, path)...)
 	}
-	diags = append(diags, f.setVarText(declared)...)
+	if text := []byte(f.cfg.VarText); len(text) > 0 {
+		if err := checkVarText(varTextName, text); err != nil {
+			diags = append(diags, &hcl.Diagnostic{Severity: hcl.DiagError, Summary: "Variables", Detail: err.Error() + "."})
+		} else {
+			diags = append(diags, f.setFrom(declared, varTextName, text)...)
+		}
+	}
 	for _, flag := range f.cfg.Vars {
 		diags = append(diags, f.setFlag(declared, flag)...)
 	}
@@ -60,7 +67,7 @@ func undeclared(declared map[string]*variable, name string) string {
 	return fmt.Sprintf("the job file declares no variable %q.%s", name, didYouMean(name, slices.Sorted(maps.Keys(declared))))
 }
 
-// didYouMean names the candidate that is at most two letters off, or nothing.
+// didYouMean suggests the first candidate that is at most two letters off; it is empty without one.
 func didYouMean(name string, candidates []string) string {
 	for _, candidate := range candidates {
 		if levenshtein.Distance(name, candidate, nil) <= 2 {
@@ -70,10 +77,11 @@ func didYouMean(name string, candidates []string) string {
 	return ""
 }
 
-// setText sets a variable from text: as it stands for a string, number or bool, and as an HCL expression for other types. The
-// text is never quoted in errors: it may be a secret.
+// setText sets a variable from text. For a string, number or bool the text is the value; for other types it is an HCL expression. Errors never
+// quote the text: it may be a secret.
 func (f *hclFile) setText(v *variable, source, text string) hcl.Diagnostics {
-	if v.typ.IsPrimitiveType() || v.typ == cty.DynamicPseudoType && plainDefault(v.value) {
+	plainDefault := v.value == cty.NilVal || v.value.Type().IsPrimitiveType()
+	if v.typ.IsPrimitiveType() || v.typ == cty.DynamicPseudoType && plainDefault {
 		end := hcl.Pos{Line: 1, Column: 1 + len(text), Byte: len(text)}
 		return f.set(v, hcl.StaticExpr(cty.StringVal(text), hcl.Range{Filename: source, Start: hcl.InitialPos, End: end}))
 	}
@@ -83,9 +91,6 @@ func (f *hclFile) setText(v *variable, source, text string) hcl.Diagnostics {
 	}
 	return f.set(v, expr)
 }
-
-// plainDefault reports whether a variable without a type has no default either, or one that is no list or map.
-func plainDefault(v cty.Value) bool { return v == cty.NilVal || v.Type().IsPrimitiveType() }
 
 func (f *hclFile) setFile(declared map[string]*variable, path string) hcl.Diagnostics {
 	src, err := hcleval.ReadRegular(path)
@@ -104,14 +109,6 @@ func (f *hclFile) setFile(declared map[string]*variable, path string) hcl.Diagno
 // varTextName names the text of variables in errors.
 const varTextName = "variables"
 
-// setVarText sets variables from a text that stands for a file.
-func (f *hclFile) setVarText(declared map[string]*variable) hcl.Diagnostics {
-	if err := checkVarText(varTextName, []byte(f.cfg.VarText)); err != nil {
-		return hcl.Diagnostics{{Severity: hcl.DiagError, Summary: "Variables", Detail: err.Error() + "."}}
-	}
-	return f.setFrom(declared, varTextName, []byte(f.cfg.VarText))
-}
-
 func (f *hclFile) setFrom(declared map[string]*variable, path string, src []byte) hcl.Diagnostics {
 	f.sources[path] = src
 	attrs, diags := f.fileAttributes(path, src)
@@ -127,8 +124,8 @@ func (f *hclFile) setFrom(declared map[string]*variable, path string, src []byte
 }
 
 func checkVarText(path string, src []byte) error {
-	if len(strings.TrimSpace(string(src))) == 0 {
-		return nil // no variables are no mistake
+	if len(bytes.TrimSpace(src)) == 0 {
+		return nil // a file without variables is no mistake
 	}
 	return checkText(path, src)
 }
@@ -154,8 +151,8 @@ func (f *hclFile) fileAttributes(path string, src []byte) (hcl.Attributes, hcl.D
 	return body.JustAttributes()
 }
 
-// shallowJSON refuses broken JSON, and JSON so deep that a recursive parser would need much stack: encoding/json stops at a
-// depth of 10,000 with an error.
+// shallowJSON refuses broken JSON, and JSON that is nested so deep that a recursive parser would need much stack: encoding/json stops with an
+// error at a depth of 10,000.
 func shallowJSON(src []byte) error {
 	var raw json.RawMessage
 	return json.Unmarshal(src, &raw)

@@ -15,7 +15,7 @@ type TableRow struct {
 // FieldTables returns the tables of fields, by struct.
 func FieldTables() map[reflect.Type]map[string]TableRow {
 	rows := map[reflect.Type]map[string]TableRow{}
-	for t, table := range tables {
+	for t, table := range tables() {
 		rows[t] = map[string]TableRow{}
 		for name, r := range table {
 			rows[t][name] = TableRow{Ignored: r.verdict == isIgnored, Why: r.means, ByTable: r.table}
@@ -26,8 +26,8 @@ func FieldTables() map[reflect.Type]map[string]TableRow {
 
 // WithoutRow takes a row out of a table and returns what puts it back.
 func WithoutRow(t reflect.Type, field string) (restore func()) {
-	whole := tables[t]
-	tables[t] = maps.Clone(whole)
-	delete(tables[t], field)
-	return func() { tables[t] = whole }
+	whole := tables()[t]
+	tables()[t] = maps.Clone(whole)
+	delete(tables()[t], field)
+	return func() { tables()[t] = whole }
 }

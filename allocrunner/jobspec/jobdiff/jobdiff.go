@@ -28,12 +28,12 @@ func Destructive(changes []Change) []Change {
 	return slices.DeleteFunc(slices.Clone(changes), func(c Change) bool { return c.InPlace })
 }
 
-// Changes returns what differs between two canonical jobs, as Parse makes them, for the allocation of a group, in the order of the SDK's
-// fields. It is empty when nothing does. What a server counts or notes about a job (indexes, status, submission time) is no
-// difference, and neither is the order of tasks, services and other named blocks. A job's other groups differ in place, since they
-// don't run here. An empty group is the old job's only one. What the tables of fields don't know counts as destructive.
+// Changes returns what differs between two canonical jobs, as jobspec.Parse makes them, for the allocation of a group. The changes are in the
+// order of the SDK's fields; without any, the result is empty. What a server counts or notes about a job (indexes, status, submission time) is
+// not compared, and neither is the order of tasks, services and other named blocks. Other groups of the job differ in place, since they don't
+// run here. An empty group is the old job's only one. A field that the tables don't have counts as destructive.
 //
-// Neither job is changed, and any two values are taken, canonical or not.
+// Neither job is changed. They may be any values, canonical or not.
 func Changes(old, new *api.Job, group string) []Change {
 	c := &comparer{path: []string{"job"}}
 	switch {
@@ -46,7 +46,7 @@ func Changes(old, new *api.Job, group string) []Change {
 	if group == "" && len(old.TaskGroups) == 1 && old.TaskGroups[0] != nil {
 		group = ptr.Deref(old.TaskGroups[0].Name)
 	}
-	c.fields(tables[reflect.TypeFor[api.Job]()], reflect.ValueOf(old).Elem(), reflect.ValueOf(new).Elem())
+	c.byTable(reflect.ValueOf(old).Elem(), reflect.ValueOf(new).Elem())
 	c.path = nil
 	c.groups(old.TaskGroups, new.TaskGroups, group)
 	return c.changes
@@ -81,43 +81,52 @@ func (c *comparer) groups(old, new []*api.TaskGroup, runs string) {
 		c.in(p.step("group"), func() {
 			switch {
 			case p.name != runs:
-				if p.whole() == "" && same(p.old, p.new) {
+				if p.whole("") == "" && same(p.old, p.new) {
 					return
 				}
-				c.add(inPlace("not the group that runs here"), p.wholeOr("changes"))
-			case p.whole() != "":
-				c.add(destructive("the running allocation belongs to this group"), p.whole())
+				c.add(inPlace("not the group that runs here"), p.whole("changes"))
+			case p.whole("") != "":
+				c.add(destructive("the running allocation belongs to this group"), p.whole(""))
 			default:
 				a, b := p.old.Elem(), p.new.Elem()
-				c.restart = [2]*api.RestartPolicy{restartOf(a), restartOf(b)}
-				c.fields(tables[a.Type()], a, b)
+				restart := func(group reflect.Value) *api.RestartPolicy {
+					return group.Addr().Interface().(*api.TaskGroup).RestartPolicy
+				}
+				c.restart = [2]*api.RestartPolicy{restart(a), restart(b)}
+				c.byTable(a, b)
 			}
 		})
 	}
 }
 
-func restartOf(group reflect.Value) *api.RestartPolicy {
-	return group.Addr().Interface().(*api.TaskGroup).RestartPolicy
+// fields compares the fields of two structs, each by the rule that ruleOf returns for it.
+func (c *comparer) fields(a, b reflect.Value, ruleOf func(field string) rule) {
+	for field, value := range a.Fields() {
+		if ofJob(field) {
+			c.field(ruleOf(field.Name), blockName(field), value, b.FieldByIndex(field.Index))
+		}
+	}
 }
 
-// fields compares two structs by the rows of their table. A field without a row is unknown.
-func (c *comparer) fields(table map[string]rule, a, b reflect.Value) {
-	for field, value := range a.Fields() {
-		if !ofJob(field) {
-			continue
+// byTable compares two structs that have a table. A field that is missing there is unknown.
+func (c *comparer) byTable(a, b reflect.Value) {
+	table := tables()[a.Type()]
+	c.fields(a, b, func(field string) rule {
+		if r, known := table[field]; known {
+			return r
 		}
-		row, known := table[field.Name]
-		if !known {
-			row = unknown
-		}
-		c.field(row, blockName(field), value, b.FieldByIndex(field.Index))
-	}
+		return unknown
+	})
 }
 
 // field compares two values under a row: blocks by their own fields, lists of blocks by name, everything else at once.
 func (c *comparer) field(row rule, name string, a, b reflect.Value) {
-	if row.verdict == isIgnored || same(a, b) || c.inherited(a, b) {
+	if row.verdict == isIgnored || same(a, b) {
 		return
+	}
+	if old, ok := a.Interface().(*api.RestartPolicy); ok && len(c.path) >= 2 &&
+		reflect.DeepEqual(old, c.restart[0]) && reflect.DeepEqual(b.Interface(), c.restart[1]) {
+		return // a task has its group's policy, before and after: the group has the changes
 	}
 	switch elem := blockOf(a.Type()); {
 	case elem == nil, a.Kind() == reflect.Pointer && (a.IsNil() || b.IsNil()):
@@ -125,7 +134,7 @@ func (c *comparer) field(row rule, name string, a, b reflect.Value) {
 	case a.Kind() == reflect.Slice, a.Kind() == reflect.Map:
 		for p := range pairs(a, b) {
 			c.in(p.step(name), func() {
-				if text := p.whole(); text != "" {
+				if text := p.whole(""); text != "" {
 					c.add(row, text)
 				} else if !same(p.old, p.new) {
 					c.block(row, reflect.Indirect(p.old), reflect.Indirect(p.new))
@@ -137,26 +146,13 @@ func (c *comparer) field(row rule, name string, a, b reflect.Value) {
 	}
 }
 
-// block compares two blocks: by their table when the row says so, otherwise with the row for each of their fields.
+// block compares two blocks, by their table if the rule says so, otherwise each field by the rule.
 func (c *comparer) block(row rule, a, b reflect.Value) {
 	if row.table {
-		c.fields(tables[a.Type()], a, b)
-		return
+		c.byTable(a, b)
+	} else {
+		c.fields(a, b, func(string) rule { return row })
 	}
-	for field, value := range a.Fields() {
-		if ofJob(field) {
-			c.field(row, blockName(field), value, b.FieldByIndex(field.Index))
-		}
-	}
-}
-
-// inherited reports that a task's restart policy was its group's before, and is so still: the group has the changes.
-func (c *comparer) inherited(a, b reflect.Value) bool {
-	old, ok := a.Interface().(*api.RestartPolicy)
-	if !ok || len(c.path) < 2 {
-		return false
-	}
-	return reflect.DeepEqual(old, c.restart[0]) && reflect.DeepEqual(b.Interface(), c.restart[1])
 }
 
 // blockOf returns the struct that a field's value is made of, directly, in a list or by name; nil when it is made of something else.
@@ -192,20 +188,13 @@ func (p pair) step(kind string) string {
 	return kind
 }
 
-// whole describes an element that is not in both versions; empty when it is.
-func (p pair) whole() string {
+// whole says that an element is in one version alone, and otherwise returns the other text.
+func (p pair) whole(otherwise string) string {
 	switch {
 	case !p.old.IsValid():
 		return "is added"
 	case !p.new.IsValid():
 		return "is removed"
 	}
-	return ""
-}
-
-func (p pair) wholeOr(text string) string {
-	if whole := p.whole(); whole != "" {
-		return whole
-	}
-	return text
+	return otherwise
 }

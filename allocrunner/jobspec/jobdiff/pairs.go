@@ -104,7 +104,12 @@ func same(a, b reflect.Value) bool {
 		return sameMap(a, b)
 	case reflect.Slice:
 		if blockOf(a.Type()) != nil {
-			return sameBlocks(a, b)
+			for p := range pairs(a, b) {
+				if p.whole("") != "" || !same(p.old, p.new) {
+					return false
+				}
+			}
+			return true
 		}
 		return a.Len() == b.Len() && (a.Len() == 0 || reflect.DeepEqual(a.Interface(), b.Interface()))
 	}
@@ -117,15 +122,6 @@ func sameMap(a, b reflect.Value) bool {
 	}
 	for _, key := range a.MapKeys() {
 		if other := b.MapIndex(key); !other.IsValid() || !same(a.MapIndex(key), other) {
-			return false
-		}
-	}
-	return true
-}
-
-func sameBlocks(a, b reflect.Value) bool {
-	for p := range pairs(a, b) {
-		if p.whole() != "" || !same(p.old, p.new) {
 			return false
 		}
 	}

@@ -2,21 +2,23 @@ package jobdiff
 
 import (
 	"reflect"
+	"strings"
+	"sync"
 
 	"github.com/hashicorp/nomad/api"
 )
 
-// This file is the table of which changes apply to a running allocation in place, and which are destructive. It follows what Nomad updates in place, but for
-// meta, which Nomad gives to new processes alone. A test holds it against the SDK: a field that it lacks fails there, and counts as
-// destructive here.
+// This file says which changes a running allocation applies in place, and which are destructive. It follows what Nomad updates in place, but
+// for meta, which Nomad gives to new processes alone. A test compares it with the SDK: a field that is missing here fails the test, and counts
+// as destructive.
 
-// verdict is what a difference in a field means for the running allocation.
+// verdict says what the running allocation needs when a field differs.
 type verdict uint8
 
 const (
-	isDestructive verdict = iota // it needs new processes, ports or files; the default
-	isInPlace                    // the allocation goes on with it
-	isIgnored                    // it does not count as a difference; means says why
+	isDestructive verdict = iota // new processes, ports or files; the default
+	isInPlace                    // nothing: it applies the difference
+	isIgnored                    // nothing: the difference does not count, and means says why
 )
 
 // rule judges and describes a difference in a field, or in one of the fields of a block.
@@ -65,183 +67,120 @@ const (
 // unknown is the rule for a field that no table has.
 var unknown = destructive("unknown field; needs a new allocation")
 
-// tables are the rows by struct, by the names of fields.
-var tables = map[reflect.Type]map[string]rule{
-	reflect.TypeFor[api.Job]():          jobTable,
-	reflect.TypeFor[api.TaskGroup]():    groupTable,
-	reflect.TypeFor[api.Task]():         taskTable,
-	reflect.TypeFor[api.LogConfig]():    logTable,
-	reflect.TypeFor[api.Service]():      serviceTable,
-	reflect.TypeFor[api.ServiceCheck](): checkTable,
+// row gives the fields of a struct, by their names, a rule.
+type row struct {
+	rule   rule
+	fields string
 }
 
-var jobTable = map[string]rule{
-	"Region":    destructive(otherJob).open(),
-	"Namespace": destructive(otherJob).open(),
-	"ID":        destructive(otherJob).open(),
-	"Name":      destructive(newProcess).open(), // NOMAD_JOB_NAME
-	"Type":      destructive("decides when tasks run again; needs a new allocation").open(),
+// tables are the rules by struct and by the names of its fields.
+var tables = sync.OnceValue(func() map[reflect.Type]map[string]rule {
+	all := map[reflect.Type]map[string]rule{}
+	for of, rows := range map[reflect.Type][]row{
+		reflect.TypeFor[api.Job]():          jobRows,
+		reflect.TypeFor[api.TaskGroup]():    groupRows,
+		reflect.TypeFor[api.Task]():         taskRows,
+		reflect.TypeFor[api.LogConfig]():    logRows,
+		reflect.TypeFor[api.Service]():      serviceRows,
+		reflect.TypeFor[api.ServiceCheck](): checkRows,
+	} {
+		all[of] = map[string]rule{}
+		for _, r := range rows {
+			for name := range strings.FieldsSeq(r.fields) {
+				all[of][name] = r.rule
+			}
+		}
+	}
+	return all
+})
 
-	"Priority":    inPlace(noMeaning),
-	"AllAtOnce":   inPlace(noMeaning),
-	"Datacenters": inPlace(noMeaning).open(),
-	"NodePool":    inPlace(noMeaning).open(),
-	"Constraints": inPlace(noMeaning).open(),
-	"Affinities":  inPlace(noMeaning).open(),
-	"Spreads":     inPlace(noMeaning).open(),
-	"Update":      inPlace("each group has an update block of its own").open(),
-	"Reschedule":  inPlace(noMeaning).open(),
-	"Migrate":     inPlace(noMeaning).open(),
-	"Meta":        inPlace(metaMeans),
-	"UI":          inPlace(noMeaning),
-
-	"Stop":             destructive("to end the allocation, stop it"),
-	"Multiregion":      destructive(notHere),
-	"Periodic":         destructive(notHere),
-	"ParameterizedJob": destructive(notHere),
-	"ParentID":         destructive(otherJob).open(), // NOMAD_JOB_PARENT_ID
-	"Dispatched":       destructive(otherJob),
-	"Payload":          destructive(newProcess),
-	"ConsulNamespace":  destructive(newIdentity),
-	"VaultNamespace":   destructive(newIdentity),
-
-	"TaskGroups":               ignored("groups are compared by name: the one that runs, and the others"),
-	"DispatchIdempotencyToken": ignored("it tells requests apart, not jobs"),
-	"NomadTokenID":             ignored("it is who submitted the job"),
-	"Status":                   ignored(bookkeeping),
-	"StatusDescription":        ignored(bookkeeping),
-	"Stable":                   ignored(bookkeeping),
-	"Version":                  ignored(bookkeeping),
-	"VersionTag":               ignored(bookkeeping),
-	"SubmitTime":               ignored(bookkeeping),
-	"CreateIndex":              ignored(bookkeeping),
-	"ModifyIndex":              ignored(bookkeeping),
-	"JobModifyIndex":           ignored(bookkeeping),
+var jobRows = []row{
+	{destructive(otherJob).open(), "Region Namespace ID ParentID"},
+	{destructive(newProcess).open(), "Name"},
+	{destructive("decides when tasks run again; needs a new allocation").open(), "Type"},
+	{inPlace(noMeaning), "Priority AllAtOnce UI"},
+	{inPlace(noMeaning).open(), `Datacenters NodePool Constraints Affinities Spreads Reschedule
+		Migrate`},
+	{inPlace("each group has an update block of its own").open(), "Update"},
+	{inPlace(metaMeans), "Meta"},
+	{destructive("to end the allocation, stop it"), "Stop"},
+	{destructive(notHere), "Multiregion Periodic ParameterizedJob"},
+	{destructive(otherJob), "Dispatched"},
+	{destructive(newProcess), "Payload"},
+	{destructive(newIdentity), "ConsulNamespace VaultNamespace"},
+	{ignored("groups are compared by name: the one that runs, and the others"), "TaskGroups"},
+	{ignored("it tells requests apart, not jobs"), "DispatchIdempotencyToken"},
+	{ignored("it is who submitted the job"), "NomadTokenID"},
+	{ignored(bookkeeping), `Status StatusDescription Stable Version VersionTag SubmitTime CreateIndex
+		ModifyIndex JobModifyIndex`},
 }
 
-var groupTable = map[string]rule{
-	"Name":  ignored("groups are compared by name"),
-	"Tasks": destructive(newPlace).byTable(),
-
-	"Services":      inPlace(atOnce).byTable(),
-	"Meta":          inPlace(metaMeans),
-	"RestartPolicy": inPlace(atNextExit).open(),
-	"ShutdownDelay": inPlace(atNextStop),
-	"Update":        inPlace("the allocation's health is judged by it").open(),
-
-	"Count":                     inPlace("one allocation runs here, whatever the count"),
-	"Constraints":               inPlace(noMeaning).open(),
-	"Affinities":                inPlace(noMeaning).open(),
-	"Spreads":                   inPlace(noMeaning).open(),
-	"ReschedulePolicy":          inPlace(noMeaning).open(),
-	"Migrate":                   inPlace(noMeaning).open(),
-	"Scaling":                   inPlace(noMeaning),
-	"Disconnect":                inPlace(noMeaning).open(),
-	"StopAfterClientDisconnect": inPlace(noMeaning),
-	"MaxClientDisconnect":       inPlace(noMeaning),
-	"PreventRescheduleOnLost":   inPlace(noMeaning),
-	"MaxRunDuration":            inPlace(atOnce),
-
-	"Networks":      destructive("ports are granted at creation; needs a new allocation").open(),
-	"Volumes":       destructive(newPlace).open(),
-	"EphemeralDisk": destructive("decides the allocation's directory; needs a new allocation"),
-	"Consul":        destructive(newIdentity).open(),
+var groupRows = []row{
+	{ignored("groups are compared by name"), "Name"},
+	{destructive(newPlace).byTable(), "Tasks"},
+	{inPlace(atOnce).byTable(), "Services"},
+	{inPlace(metaMeans), "Meta"},
+	{inPlace(atNextExit).open(), "RestartPolicy"},
+	{inPlace(atNextStop), "ShutdownDelay"},
+	{inPlace("the allocation's health is judged by it").open(), "Update"},
+	{inPlace("one allocation runs here, whatever the count"), "Count"},
+	{inPlace(noMeaning).open(), "Constraints Affinities Spreads ReschedulePolicy Migrate Disconnect"},
+	{inPlace(noMeaning), `Scaling StopAfterClientDisconnect MaxClientDisconnect
+		PreventRescheduleOnLost`},
+	{inPlace(atOnce), "MaxRunDuration"},
+	{destructive("ports are granted at creation; needs a new allocation").open(), "Networks"},
+	{destructive(newPlace).open(), "Volumes"},
+	{destructive("decides the allocation's directory; needs a new allocation"), "EphemeralDisk"},
+	{destructive(newIdentity).open(), "Consul"},
 }
 
-var taskTable = map[string]rule{
-	"Name": ignored("tasks are compared by name"),
-
-	"Driver":          destructive(newProcess).open(),
-	"User":            destructive(newProcess).open(),
-	"Config":          destructive(newProcess),
-	"Env":             destructive(newProcess),
-	"Resources":       destructive(newProcess).open(), // a process reads its limits in its environment
-	"Lifecycle":       destructive("decides the order of the tasks; needs a new allocation").open(),
-	"Artifacts":       destructive(newProcess),
-	"Templates":       destructive(newProcess),
-	"Secrets":         destructive(newProcess),
-	"DispatchPayload": destructive(newProcess),
-	"VolumeMounts":    destructive(newProcess).open(),
-	"CSIPluginConfig": destructive(newProcess).open(),
-	"Kind":            destructive(newProcess).open(),
-	"Schedule":        destructive(notHere).open(),
-	"Vault":           destructive(newIdentity),
-	"Consul":          destructive(newIdentity).open(),
-	"Identity":        destructive(newIdentity).open(),
-	"Identities":      destructive(newIdentity).open(),
-
-	"Services":        inPlace(atOnce).byTable(),
-	"Meta":            inPlace(metaMeans),
-	"RestartPolicy":   inPlace(atNextExit).open(),
-	"KillTimeout":     inPlace(atNextKill),
-	"KillSignal":      inPlace(atNextKill).open(),
-	"ShutdownDelay":   inPlace(atNextStop),
-	"Leader":          inPlace("applies from the task's end, at once if it has ended"),
-	"LogConfig":       destructive(newProcess).byTable(),
-	"Actions":         inPlace(atOnce),
-	"Constraints":     inPlace(noMeaning).open(),
-	"Affinities":      inPlace(noMeaning).open(),
-	"ScalingPolicies": inPlace(noMeaning),
+var taskRows = []row{
+	{ignored("tasks are compared by name"), "Name"},
+	// A process reads its resources in its environment.
+	{destructive(newProcess).open(), "Driver User Resources VolumeMounts CSIPluginConfig Kind"},
+	{destructive(newProcess), "Config Env Artifacts Templates Secrets DispatchPayload"},
+	{destructive("decides the order of the tasks; needs a new allocation").open(), "Lifecycle"},
+	{destructive(notHere).open(), "Schedule"},
+	{destructive(newIdentity), "Vault"},
+	{destructive(newIdentity).open(), "Consul Identity Identities"},
+	{inPlace(atOnce).byTable(), "Services"},
+	{inPlace(metaMeans), "Meta"},
+	{inPlace(atNextExit).open(), "RestartPolicy"},
+	{inPlace(atNextKill), "KillTimeout"},
+	{inPlace(atNextKill).open(), "KillSignal"},
+	{inPlace(atNextStop), "ShutdownDelay"},
+	{inPlace("applies from the task's end, at once if it has ended"), "Leader"},
+	{destructive(newProcess).byTable(), "LogConfig"},
+	{inPlace(atOnce), "Actions"},
+	{inPlace(noMeaning).open(), "Constraints Affinities"},
+	{inPlace(noMeaning), "ScalingPolicies"},
 }
 
-// logTable: a rotator is made for each process, and where its output goes is settled with it. Whether there are logs at all can't
-// change under a task that somebody follows.
-var logTable = map[string]rule{
-	"MaxFiles":      inPlace(atNextStart),
-	"MaxFileSizeMB": inPlace(atNextStart),
-	"Disabled":      destructive(newProcess),
-	"Enabled":       destructive(newProcess),
+// logRows: a rotator is made for each process, and where the output goes is settled with it. A task that somebody follows can't start or stop
+// writing logs.
+var logRows = []row{
+	{inPlace(atNextStart), "MaxFiles MaxFileSizeMB"},
+	{destructive(newProcess), "Disabled Enabled"},
 }
 
-var serviceTable = map[string]rule{
-	"Name":              ignored("services are compared by name"),
-	"Checks":            inPlace(atOnce).byTable(),
-	"Provider":          inPlace(atOnce).open(),
-	"PortLabel":         inPlace(atOnce).open(),
-	"AddressMode":       inPlace(atOnce).open(),
-	"Address":           inPlace(atOnce).open(),
-	"TaskName":          inPlace(atOnce).open(),
-	"OnUpdate":          inPlace(atOnce).open(),
-	"CheckRestart":      inPlace(atOnce),
-	"Tags":              inPlace(atOnce), // proxies take settings from tags, passwords among them
-	"CanaryTags":        inPlace(atOnce),
-	"Meta":              inPlace(atOnce),
-	"CanaryMeta":        inPlace(atOnce),
-	"EnableTagOverride": inPlace(atOnce),
-	"TaggedAddresses":   inPlace(atOnce),
-	"Weights":           inPlace(atOnce),
-	"Cluster":           inPlace(atOnce).open(),
-	"Kind":              inPlace(atOnce).open(),
-	"Connect":           destructive("a service mesh adds tasks; needs a new allocation"),
-	"Identity":          destructive(newIdentity).open(),
+var serviceRows = []row{
+	{ignored("services are compared by name"), "Name"},
+	{inPlace(atOnce).byTable(), "Checks"},
+	{inPlace(atOnce).open(), "Provider PortLabel AddressMode Address TaskName OnUpdate Cluster Kind"},
+	// Proxies take settings from tags, passwords among them.
+	{inPlace(atOnce), `CheckRestart Tags CanaryTags Meta CanaryMeta EnableTagOverride TaggedAddresses
+		Weights`},
+	{destructive("a service mesh adds tasks; needs a new allocation"), "Connect"},
+	{destructive(newIdentity).open(), "Identity"},
 }
 
-var checkTable = map[string]rule{
-	"Name":                   ignored("checks are compared by name"),
-	"Type":                   inPlace(atOnce).open(),
-	"Interval":               inPlace(atOnce),
-	"Timeout":                inPlace(atOnce),
-	"PortLabel":              inPlace(atOnce).open(),
-	"AddressMode":            inPlace(atOnce).open(),
-	"Advertise":              inPlace(atOnce).open(),
-	"Protocol":               inPlace(atOnce).open(),
-	"Method":                 inPlace(atOnce).open(),
-	"Path":                   inPlace(atOnce), // a query in it may hold a token
-	"Header":                 inPlace(atOnce),
-	"Body":                   inPlace(atOnce),
-	"Command":                inPlace(atOnce).open(),
-	"Args":                   inPlace(atOnce),
-	"TaskName":               inPlace(atOnce).open(),
-	"TLSServerName":          inPlace(atOnce).open(),
-	"TLSSkipVerify":          inPlace(atOnce),
-	"InitialStatus":          inPlace("applies when the check is next registered").open(),
-	"OnUpdate":               inPlace(atOnce).open(),
-	"CheckRestart":           inPlace(atOnce),
-	"SuccessBeforePassing":   inPlace(atOnce),
-	"FailuresBeforeCritical": inPlace(atOnce),
-	"FailuresBeforeWarning":  inPlace(atOnce),
-	"GRPCService":            inPlace(atOnce).open(),
-	"GRPCUseTLS":             inPlace(atOnce),
-	"Expose":                 inPlace(atOnce),
-	"Notes":                  inPlace(atOnce),
+var checkRows = []row{
+	{ignored("checks are compared by name"), "Name"},
+	{inPlace(atOnce).open(), `Type PortLabel AddressMode Advertise Protocol Method Command TaskName
+		TLSServerName OnUpdate GRPCService`},
+	// A query in the path may hold a token.
+	{inPlace(atOnce), `Interval Timeout Path Header Body Args TLSSkipVerify CheckRestart
+		SuccessBeforePassing FailuresBeforeCritical FailuresBeforeWarning GRPCUseTLS
+		Expose Notes`},
+	{inPlace("applies when the check is next registered").open(), "InitialStatus"},
 }

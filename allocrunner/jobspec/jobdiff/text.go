@@ -6,11 +6,10 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 )
 
-// difference describes, for people, what changes between two values. Texts are shown only where the row says that
-// they are no secrets; numbers, times and switches always; of maps the keys alone.
+// difference describes in words how two values differ. Numbers, times and switches are always shown, texts only if the rule says that they are
+// no secrets, and of maps the keys alone.
 func difference(row rule, a, b reflect.Value) string {
 	if a.Kind() == reflect.Map {
 		return keyDifference(a, b)
@@ -41,29 +40,17 @@ func shown(row rule, v reflect.Value) (text string, set bool) {
 		text, _ = shown(row, v.Elem())
 		return text, true
 	}
-	switch v.Kind() {
-	case reflect.Bool:
-		return strconv.FormatBool(v.Bool()), true
-	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
-		if v.Type() == reflect.TypeFor[time.Duration]() {
-			return v.Interface().(time.Duration).String(), true
-		}
-		return strconv.FormatInt(v.Int(), 10), true
-	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
-		return strconv.FormatUint(v.Uint(), 10), true
-	case reflect.String:
-		return shownText(row, v.String())
-	case reflect.Slice:
+	switch {
+	case v.Kind() == reflect.String && row.secret:
+		return "", v.Len() > 0
+	case v.Kind() == reflect.String:
+		return quote(v.String()), true
+	case v.Kind() == reflect.Slice:
 		return shownList(row, v)
+	case v.Kind() == reflect.Bool, v.CanInt(), v.CanUint(): // durations among them
+		return fmt.Sprint(v.Interface()), true
 	}
 	return "", !v.IsZero()
-}
-
-func shownText(row rule, text string) (string, bool) {
-	if row.secret {
-		return "", text != ""
-	}
-	return quote(text), true
 }
 
 // shownList returns a list of texts; any other is not shown.
@@ -94,11 +81,11 @@ func keyDifference(a, b reflect.Value) string {
 		key := reflect.ValueOf(name)
 		p := pair{name: name, old: a.MapIndex(key), new: b.MapIndex(key)}
 		switch {
-		case p.whole() == "" && same(p.old, p.new):
+		case p.whole("") == "" && same(p.old, p.new):
 		case len(parts) == longestList:
 			more++
 		default:
-			parts = append(parts, quote(name)+" "+p.wholeOr("changes"))
+			parts = append(parts, quote(name)+" "+p.whole("changes"))
 		}
 	}
 	text := strings.Join(parts, ", ")

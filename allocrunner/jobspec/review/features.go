@@ -16,8 +16,8 @@ import (
 	"taskapi/internal/signals"
 )
 
-// This file is the table of what a job may ask for and does not get here, and of what the values of its attributes must be. A feature
-// that arrives takes its row away. Rows lists it.
+// This file lists what a job may ask for and does not get here, and what the values of its attributes must be. A feature that is implemented
+// removes its row. docs/jobfiles.md is made from these rows.
 
 var jobRows = []row[api.Job]{
 	{"periodic", Refused, "nothing here starts a job at set times; leave the block out, and use cron or a systemd timer",

@@ -10,11 +10,11 @@ import (
 )
 
 const (
-	// allowance is what the values computed for one job file may add up to, in bytes: 8 times the largest job file. Nested
-	// "for"s and locals that double one another would otherwise fill the memory from a few lines.
+	// allowance limits the values computed for one job file, in bytes: 8 times the largest job file. Without it, nested "for"s and locals that
+	// double one another could fill the memory from a few lines.
 	allowance = 32 << 20
 
-	// valueCost is charged for each element besides its text: about what a cty.Value and its place in a list take.
+	// valueCost is charged for each element besides its text. It is about the size of a cty.Value and its place in a list.
 	valueCost = 64
 
 	// maxExponent bounds numbers, in bits: text of 1e999999999 would have a billion digits.
@@ -24,15 +24,13 @@ const (
 // budget counts down what a job file's expressions may still compute.
 type budget struct{ left int64 }
 
-func newBudget() *budget { return &budget{left: allowance} }
-
-// charge takes the size of v off the allowance. After the first refusal everything is refused.
+// charge takes the size of v off the allowance. Once it has refused a value, it refuses all.
 func (b *budget) charge(v cty.Value, at hcl.Range) *hcl.Diagnostic {
 	if b.left < 0 {
 		return tooLarge(at)
 	}
 	if err := b.spend(v); err != nil {
-		return &hcl.Diagnostic{Severity: hcl.DiagError, Summary: "Number out of range", Detail: err.Error(), Subject: &at}
+		return ErrorAt(at, "Number out of range", "%v", err)
 	}
 	if b.left < 0 {
 		return tooLarge(at)
@@ -41,8 +39,7 @@ func (b *budget) charge(v cty.Value, at hcl.Range) *hcl.Diagnostic {
 }
 
 func tooLarge(at hcl.Range) *hcl.Diagnostic {
-	return &hcl.Diagnostic{Severity: hcl.DiagError, Summary: "Too large", Subject: &at,
-		Detail: fmt.Sprintf("The values that this file computes come to more than %d MiB.", allowance>>20)}
+	return ErrorAt(at, "Too large", "The values that this file computes come to more than %d MiB.", allowance>>20)
 }
 
 // values returns how many more values without text there may be.
@@ -83,8 +80,8 @@ func checkNumber(f *big.Float) error {
 	return nil
 }
 
-// charged is an expression whose every value is charged: the parts of templates, the arguments of functions and what "for"
-// yields are, because they are where small text becomes a large value.
+// charged is an expression whose values are all charged. The parts of templates, the arguments of functions and the results of "for" are: there
+// small text becomes a large value.
 type charged struct {
 	hclsyntax.Expression
 	budget *budget

@@ -1,7 +1,6 @@
 package hcleval
 
 import (
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
@@ -30,8 +29,8 @@ const (
 	maxVisited = 100_000
 )
 
-// ReadRegular reads a whole regular file of at most MaxFileBytes. It never blocks on a pipe or a device: anything but a
-// regular file is an error that says what it is.
+// ReadRegular reads a whole regular file of at most MaxFileBytes. Any other file is an error that says what it is; ReadRegular never blocks on a
+// pipe or a device.
 func ReadRegular(path string) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -93,7 +92,7 @@ func readText(dir, path string) (string, error) {
 	return string(data), nil
 }
 
-// mark is the type of fromFile, which marks values that functions read from files, and values that are made from those.
+// mark is the type of fromFile, which marks values that functions read from files, and values made from those.
 type mark struct{}
 
 var fromFile mark
@@ -110,20 +109,6 @@ func pathFunc(result cty.Type, impl func(path string) (cty.Value, error)) functi
 			}
 			return v.Mark(fromFile), nil
 		},
-	})
-}
-
-func fileFunc(dir string) function.Function {
-	return pathFunc(cty.String, func(path string) (cty.Value, error) {
-		s, err := readText(dir, path)
-		return cty.StringVal(s), err
-	})
-}
-
-func fileBase64Func(dir string) function.Function {
-	return pathFunc(cty.String, func(path string) (cty.Value, error) {
-		data, err := readFrom(dir, path)
-		return cty.StringVal(base64.StdEncoding.EncodeToString(data)), err
 	})
 }
 
@@ -197,8 +182,8 @@ func matching(root, pattern string) ([]cty.Value, error) {
 	return found, err
 }
 
-// templateFileFunc renders a file as an HCL template. The template sees the given values and every function but
-// templatefile, so that it can't call itself; other references stay text, as in the job file.
+// templateFileFunc renders a file as an HCL template. The template can use the given values and every function but templatefile, so that it
+// can't call itself. Other references stay text, as in the job file.
 func (e *Evaluator) templateFileFunc(dir string) function.Function {
 	return function.New(&function.Spec{
 		Params: []function.Parameter{{Name: "path", Type: cty.String}, {Name: "vars", Type: cty.DynamicPseudoType}},
@@ -227,7 +212,8 @@ func (e *Evaluator) renderTemplate(dir, path string, vars cty.Value) (cty.Value,
 		return cty.DynamicVal, withoutDetails(diags)
 	}
 	ctx := e.Context(known, true)
-	ctx.Functions = e.withoutTemplateFile()
+	// The parent context has every function. Here templatefile is one that refuses.
+	ctx.Functions = map[string]function.Function{"templatefile": refusing("a template can't render another template")}
 	v, diags := expr.Value(ctx)
 	if diags.HasErrors() {
 		return cty.DynamicVal, withoutDetails(diags)
@@ -235,7 +221,7 @@ func (e *Evaluator) renderTemplate(dir, path string, vars cty.Value) (cty.Value,
 	return v, nil
 }
 
-// withoutDetails returns the first error with its place, but without details that could quote the file.
+// withoutDetails returns the first error and its place, without details, which could quote the file.
 func withoutDetails(diags hcl.Diagnostics) error {
 	for _, diag := range diags {
 		if diag.Severity != hcl.DiagError || diag.Subject == nil {
@@ -248,12 +234,6 @@ func withoutDetails(diags hcl.Diagnostics) error {
 		return fmt.Errorf("%s:%d: %s", diag.Subject.Filename, diag.Subject.Start.Line, what)
 	}
 	return errHidden
-}
-
-// withoutTemplateFile returns the function table for templates. A name that the table lacks is looked up in the parent context, so
-// templatefile is there as a function that refuses.
-func (e *Evaluator) withoutTemplateFile() map[string]function.Function {
-	return map[string]function.Function{"templatefile": refusing("a template can't render another template")}
 }
 
 // refusing returns a function that takes any arguments, and whose every call is the error.

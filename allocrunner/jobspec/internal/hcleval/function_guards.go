@@ -23,11 +23,10 @@ const (
 	maxBcryptCost = 14
 )
 
-// errHidden stands for the error of a call whose arguments come from a file: many errors quote them.
+// errHidden replaces the error of a call whose arguments come from a file: many errors quote their arguments.
 var errHidden = errors.New("it fails with what was read from a file, which this error does not show")
 
-// guarded calls f only when check, which may be nil, allows its arguments. Its errors quote nothing that was read from
-// a file.
+// guarded calls f only if check, which may be nil, allows its arguments. Its errors never quote text that was read from a file.
 func guarded(f function.Function, check func(args []cty.Value) error) function.Function {
 	params, rest := f.Params(), f.VarParam()
 	for i := range params {
@@ -47,7 +46,11 @@ func guarded(f function.Function, check func(args []cty.Value) error) function.F
 		VarParam: rest,
 		Type: func(args []cty.Value) (cty.Type, error) { // which decodes a text already
 			if check != nil {
-				if err := check(unmarked(args)); err != nil {
+				plain := make([]cty.Value, len(args))
+				for i, arg := range args {
+					plain[i], _ = arg.UnmarkDeep()
+				}
+				if err := check(plain); err != nil {
 					return cty.DynamicPseudoType, err
 				}
 			}
@@ -59,14 +62,6 @@ func guarded(f function.Function, check func(args []cty.Value) error) function.F
 			return v, visible(args, err)
 		},
 	})
-}
-
-func unmarked(args []cty.Value) []cty.Value {
-	plain := make([]cty.Value, len(args))
-	for i, arg := range args {
-		plain[i], _ = arg.UnmarkDeep()
-	}
-	return plain
 }
 
 func text(args []cty.Value, i int) string {

@@ -1,6 +1,7 @@
 package hcleval
 
 import (
+	"encoding/base64"
 	"time"
 
 	"github.com/hashicorp/go-cty-funcs/cidr"
@@ -35,32 +36,38 @@ func (e *Evaluator) table(dir string) map[string]function.Function {
 
 func unguarded(dir string) map[string]function.Function {
 	return map[string]function.Function{
-		"abs":             stdlib.AbsoluteFunc,
-		"abspath":         filesystem.AbsPathFunc,
-		"base64decode":    encoding.Base64DecodeFunc,
-		"base64encode":    encoding.Base64EncodeFunc,
-		"basename":        filesystem.BasenameFunc,
-		"bcrypt":          crypto.BcryptFunc,
-		"can":             tryfunc.CanFunc,
-		"ceil":            stdlib.CeilFunc,
-		"chomp":           stdlib.ChompFunc,
-		"chunklist":       stdlib.ChunklistFunc,
-		"cidrhost":        cidr.HostFunc,
-		"cidrnetmask":     cidr.NetmaskFunc,
-		"cidrsubnet":      cidr.SubnetFunc,
-		"cidrsubnets":     cidr.SubnetsFunc,
-		"coalesce":        stdlib.CoalesceFunc,
-		"coalescelist":    stdlib.CoalesceListFunc,
-		"compact":         stdlib.CompactFunc,
-		"concat":          stdlib.ConcatFunc,
-		"contains":        stdlib.ContainsFunc,
-		"convert":         typeexpr.ConvertFunc,
-		"csvdecode":       stdlib.CSVDecodeFunc,
-		"dirname":         filesystem.DirnameFunc,
-		"distinct":        stdlib.DistinctFunc,
-		"element":         stdlib.ElementFunc,
-		"file":            fileFunc(dir),
-		"filebase64":      fileBase64Func(dir),
+		"abs":          stdlib.AbsoluteFunc,
+		"abspath":      filesystem.AbsPathFunc,
+		"base64decode": encoding.Base64DecodeFunc,
+		"base64encode": encoding.Base64EncodeFunc,
+		"basename":     filesystem.BasenameFunc,
+		"bcrypt":       crypto.BcryptFunc,
+		"can":          tryfunc.CanFunc,
+		"ceil":         stdlib.CeilFunc,
+		"chomp":        stdlib.ChompFunc,
+		"chunklist":    stdlib.ChunklistFunc,
+		"cidrhost":     cidr.HostFunc,
+		"cidrnetmask":  cidr.NetmaskFunc,
+		"cidrsubnet":   cidr.SubnetFunc,
+		"cidrsubnets":  cidr.SubnetsFunc,
+		"coalesce":     stdlib.CoalesceFunc,
+		"coalescelist": stdlib.CoalesceListFunc,
+		"compact":      stdlib.CompactFunc,
+		"concat":       stdlib.ConcatFunc,
+		"contains":     stdlib.ContainsFunc,
+		"convert":      typeexpr.ConvertFunc,
+		"csvdecode":    stdlib.CSVDecodeFunc,
+		"dirname":      filesystem.DirnameFunc,
+		"distinct":     stdlib.DistinctFunc,
+		"element":      stdlib.ElementFunc,
+		"file": pathFunc(cty.String, func(path string) (cty.Value, error) {
+			s, err := readText(dir, path)
+			return cty.StringVal(s), err
+		}),
+		"filebase64": pathFunc(cty.String, func(path string) (cty.Value, error) {
+			data, err := readFrom(dir, path)
+			return cty.StringVal(base64.StdEncoding.EncodeToString(data)), err
+		}),
 		"fileexists":      fileExistsFunc(dir),
 		"fileset":         fileSetFunc(dir),
 		"flatten":         stdlib.FlattenFunc,
@@ -145,7 +152,7 @@ var lengthFunc = function.New(&function.Spec{
 	},
 })
 
-// timestampFunc is the time of reading, in UTC, in RFC 3339 form.
+// timestampFunc returns the present time, in UTC, as RFC 3339 writes it.
 var timestampFunc = function.New(&function.Spec{
 	Type: function.StaticReturnType(cty.String),
 	Impl: func([]cty.Value, cty.Type) (cty.Value, error) {

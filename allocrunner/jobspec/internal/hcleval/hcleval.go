@@ -1,7 +1,6 @@
-// Package hcleval evaluates the expressions of a job file. It promises that references which only mean something at run time
-// (NOMAD_*, attr, node, meta, env, ...) come out as their own text, "${like.this}", that the functions of Nomad's HCL2 are
-// there, and that no source text makes it use unbounded stack, memory or time. It never reads the environment, and reads only
-// regular files of bounded size.
+// Package hcleval evaluates the expressions of a job file. References that have a value only at run time (NOMAD_*, attr, node, meta, env, ...)
+// are left as their own text, "${like.this}". All functions of Nomad's HCL2 are there. No source text makes the package use unbounded stack,
+// memory or time. It never reads the environment, and reads only regular files of bounded size.
 package hcleval
 
 import (
@@ -16,8 +15,8 @@ import (
 // knownRoots are the references that are resolved while a job file is read; every other root name is left for run time.
 var knownRoots = []string{"var", "local"}
 
-// Evaluator holds what the expressions of one job file share: the functions, the budget, and the texts of the runtime
-// references that were found. It is for one goroutine.
+// Evaluator is shared by the expressions of one job file. It has the functions, the budget, and the texts of the runtime references that were
+// found. It is for one goroutine.
 type Evaluator struct {
 	budget    *budget
 	functions map[string]function.Function
@@ -27,13 +26,13 @@ type Evaluator struct {
 
 // New returns an Evaluator whose file functions read relative to dir.
 func New(dir string) *Evaluator {
-	e := &Evaluator{budget: newBudget(), runtime: map[string]cty.Value{}}
+	e := &Evaluator{budget: &budget{left: allowance}, runtime: map[string]cty.Value{}}
 	e.functions = e.table(dir)
 	return e
 }
 
-// NewWithoutFiles returns an Evaluator for a text from somebody who may not read this machine's files: functions that read any, or tell of
-// their paths, are errors.
+// NewWithoutFiles returns an Evaluator for a text from somebody who may not read this machine's files. Functions that read files, or return their
+// paths, are errors.
 func NewWithoutFiles() *Evaluator {
 	e := New("")
 	for _, name := range []string{"abspath", "file", "filebase64", "fileexists", "fileset", "pathexpand", "templatefile"} {
@@ -42,8 +41,7 @@ func NewWithoutFiles() *Evaluator {
 	return e
 }
 
-// Context returns a context for prepared expressions. known holds the values of the knownRoots; functions says whether
-// functions may be called.
+// Context returns a context for prepared expressions. known holds the values of the knownRoots. Functions may be called if functions is set.
 func (e *Evaluator) Context(known map[string]cty.Value, functions bool) *hcl.EvalContext {
 	ctx := &hcl.EvalContext{Variables: e.runtime}
 	if functions {
@@ -54,13 +52,11 @@ func (e *Evaluator) Context(known map[string]cty.Value, functions bool) *hcl.Eva
 	return child
 }
 
-// FromFiles returns those texts that Plain has returned and that come from files.
+// FromFiles returns the texts that come from files, of all that Plain has returned.
 func (e *Evaluator) FromFiles() []string { return e.fromFiles }
 
 // Plain is Value without marks, for a value that leaves the Evaluator. fromFile reports whether a file was read for it.
-func (e *Evaluator) Plain(
-	expr hcl.Expression, ctx *hcl.EvalContext,
-) (v cty.Value, fromFile bool, diags hcl.Diagnostics) {
+func (e *Evaluator) Plain(expr hcl.Expression, ctx *hcl.EvalContext) (v cty.Value, fromFile bool, diags hcl.Diagnostics) {
 	v, diags = e.Value(expr, ctx)
 	v, fromFile = e.unmark(v)
 	return v, fromFile, diags
@@ -96,8 +92,8 @@ func (e *Evaluator) addTexts(v cty.Value) {
 	}
 }
 
-// Value evaluates a prepared expression. The value has no unknown part when there are no diagnostics, and what it holds is
-// charged to the file's allowance. What functions read from files is marked.
+// Value evaluates a prepared expression, and charges the value to the file's allowance. Without diagnostics, no part of the value is unknown.
+// Texts that functions read from files are marked.
 func (e *Evaluator) Value(expr hcl.Expression, ctx *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
 	v, diags := expr.Value(ctx)
 	if diags.HasErrors() {
@@ -117,7 +113,7 @@ type (
 	parser[T any] func(src []byte, filename string, start hcl.Pos) (T, hcl.Diagnostics)
 )
 
-// parse parses a source of one kind after refusing one that would nest too deep.
+// parse parses a source of one kind, unless it nests too deep.
 func parse[T any](src []byte, filename string, lex lexer, read parser[T]) (parsed T, diags hcl.Diagnostics) {
 	tokens, diags := lex(src, filename, hcl.InitialPos)
 	if diags.HasErrors() {
@@ -143,9 +139,7 @@ func (e *Evaluator) ParseExpression(src []byte, filename string) (hclsyntax.Expr
 	return e.expression(src, filename, hclsyntax.LexExpression, hclsyntax.ParseExpression, newScope(knownRoots...))
 }
 
-func (e *Evaluator) expression(
-	src []byte, filename string, lex lexer, read parser[hclsyntax.Expression], s scope,
-) (hclsyntax.Expression, hcl.Diagnostics) {
+func (e *Evaluator) expression(src []byte, filename string, lex lexer, read parser[hclsyntax.Expression], s scope) (hclsyntax.Expression, hcl.Diagnostics) {
 	expr, diags := parse(src, filename, lex, read)
 	if diags.HasErrors() {
 		return nil, diags
@@ -155,8 +149,8 @@ func (e *Evaluator) expression(
 	return expr, p.diags
 }
 
-// PrepareBody rewrites the expressions of a parsed body in place: runtime references become text, and what may grow is
-// charged. It is called once for a body, before any of it is evaluated. src is what the body was parsed from.
+// PrepareBody rewrites the expressions of a parsed body in place: runtime references become text, and expressions whose values may grow are
+// charged. It is called once for a body, before any of it is evaluated. src is the text of the body.
 func (e *Evaluator) PrepareBody(body *hclsyntax.Body, src []byte) hcl.Diagnostics {
 	p := preparer{Evaluator: e, src: src}
 	for _, attr := range body.Attributes {

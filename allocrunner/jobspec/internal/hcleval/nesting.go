@@ -1,15 +1,13 @@
 package hcleval
 
 import (
-	"fmt"
-
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 )
 
 const (
 	// maxDepth bounds brackets, blocks, quotes and template sequences inside one another. HCL's parser and evaluator recurse
-	// for each; the deepest job file of real life has about 20.
+	// for each; the deepest real job file has about 20.
 	maxDepth = 100
 
 	// maxOperators bounds the operators and indexes of a file: a chain of them is a tree as deep as the chain is long. At
@@ -17,7 +15,7 @@ const (
 	maxOperators = 20_000
 )
 
-// checkNesting refuses what would make the parser or the evaluator recurse too deep, by looking at tokens alone.
+// checkNesting refuses tokens that would make the parser or the evaluator recurse too deep.
 func checkNesting(tokens hclsyntax.Tokens) *hcl.Diagnostic {
 	depth, operators := 0, 0
 	for _, token := range tokens {
@@ -26,17 +24,13 @@ func checkNesting(tokens hclsyntax.Tokens) *hcl.Diagnostic {
 			operators++
 		}
 		if depth > maxDepth {
-			return tooDeep(fmt.Sprintf("Blocks, brackets and templates are nested more than %d deep here.", maxDepth), token.Range)
+			return ErrorAt(token.Range, "Too complex", "Blocks, brackets and templates are nested more than %d deep here.", maxDepth)
 		}
 		if operators > maxOperators {
-			return tooDeep(fmt.Sprintf("There are more than %d operators and indexes in this text.", maxOperators), token.Range)
+			return ErrorAt(token.Range, "Too complex", "There are more than %d operators and indexes in this text.", maxOperators)
 		}
 	}
 	return nil
-}
-
-func tooDeep(detail string, at hcl.Range) *hcl.Diagnostic {
-	return &hcl.Diagnostic{Severity: hcl.DiagError, Summary: "Too complex", Detail: detail, Subject: &at}
 }
 
 func nestingStep(t hclsyntax.TokenType) int {

@@ -9,7 +9,7 @@ import (
 	"github.com/zclconf/go-cty/cty"
 )
 
-// scope is the set of root names that mean something while the file is read.
+// scope is the set of root names that have a value while the file is read.
 type scope map[string]bool
 
 func newScope(names ...string) scope {
@@ -31,7 +31,7 @@ type preparer struct {
 	diags hcl.Diagnostics
 }
 
-// rootBlock prepares a block at the top of a file. The type of a variable is left alone: it is no expression of values.
+// rootBlock prepares a block at the top of a file, but for the type of a variable, which is no expression of values.
 func (p *preparer) rootBlock(block *hclsyntax.Block) {
 	s := newScope(knownRoots...)
 	if block.Type != "variable" {
@@ -61,8 +61,8 @@ func (p *preparer) body(body *hclsyntax.Body, s scope) {
 	}
 }
 
-// dynamic prepares a dynamic block: its iterator has a meaning in its labels and its content, not in for_each. The iterator's
-// own name is a keyword, not a reference.
+// dynamic prepares a dynamic block. Its iterator has a value in the labels and in the content, but not in for_each. The argument "iterator"
+// itself is a keyword, not a reference.
 func (p *preparer) dynamic(block *hclsyntax.Block, s scope) {
 	iterator := block.Labels[0]
 	if attr := block.Body.Attributes["iterator"]; attr != nil {
@@ -90,7 +90,7 @@ func (p *preparer) dynamic(block *hclsyntax.Block, s scope) {
 	}
 }
 
-// plain is an expression whose value has no marks: HCL refuses a label that has one.
+// plain is an expression whose value has no marks: HCL refuses a label with marks.
 type plain struct {
 	hclsyntax.Expression
 	evaluator *Evaluator
@@ -108,7 +108,7 @@ func (p *preparer) expression(expr hclsyntax.Expression, s scope) hclsyntax.Expr
 	return expr
 }
 
-// refWalker turns runtime references into text on the way down and charges what may grow on the way up.
+// refWalker turns runtime references into text on the way down, and on the way up charges expressions whose values may grow.
 type refWalker struct {
 	*preparer
 	scopes []scope
@@ -133,9 +133,17 @@ func (w *refWalker) Enter(node hclsyntax.Node) hcl.Diagnostics {
 			w.types = append(w.types, n.Args[1])
 		}
 	case *hclsyntax.ScopeTraversalExpr:
-		w.reference(n)
+		if !w.scopes[len(w.scopes)-1][n.Traversal.RootName()] { // let it refer to a variable that is named like its text, and holds it
+			text := "${" + string(n.SrcRange.SliceBytes(w.src)) + "}"
+			w.runtime[text] = cty.StringVal(text)
+			n.Traversal = hcl.Traversal{hcl.TraverseRoot{Name: text, SrcRange: n.SrcRange}}
+		}
 	case *hclsyntax.LiteralValueExpr:
-		return literalInRange(n)
+		if n.Val.Type() == cty.Number && n.Val.IsKnown() && !n.Val.IsNull() { // its text could be longer than any file
+			if err := checkNumber(n.Val.AsBigFloat()); err != nil {
+				return hcl.Diagnostics{ErrorAt(n.SrcRange, "Number out of range", "%v", err)}
+			}
+		}
 	}
 	return nil
 }
@@ -183,25 +191,4 @@ func (w *refWalker) charged(expr hclsyntax.Expression) hclsyntax.Expression {
 		return expr
 	}
 	return &charged{Expression: expr, budget: w.budget}
-}
-
-// reference makes a reference with an unknown root refer to a variable that is named, and holds, its own text.
-func (w *refWalker) reference(expr *hclsyntax.ScopeTraversalExpr) {
-	if w.scopes[len(w.scopes)-1][expr.Traversal.RootName()] {
-		return
-	}
-	text := "${" + string(expr.SrcRange.SliceBytes(w.src)) + "}"
-	w.runtime[text] = cty.StringVal(text)
-	expr.Traversal = hcl.Traversal{hcl.TraverseRoot{Name: text, SrcRange: expr.SrcRange}}
-}
-
-// literalInRange refuses numbers whose text would be longer than any file.
-func literalInRange(expr *hclsyntax.LiteralValueExpr) hcl.Diagnostics {
-	if expr.Val.Type() != cty.Number || !expr.Val.IsKnown() || expr.Val.IsNull() {
-		return nil
-	}
-	if err := checkNumber(expr.Val.AsBigFloat()); err != nil {
-		return hcl.Diagnostics{{Severity: hcl.DiagError, Summary: "Number out of range", Detail: err.Error(), Subject: &expr.SrcRange}}
-	}
-	return nil
 }
