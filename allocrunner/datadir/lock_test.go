@@ -13,14 +13,18 @@ import (
 
 	"taskapi/allocrunner/datadir"
 	"taskapi/allocrunner/interfaces"
-	"taskapi/allocrunner/interfaces/storetest"
+	"taskapi/allocrunner/state"
 )
 
 const testID = "115ef685-6b9e-3eaf-e74b-6b04f094ebca"
 
 // stores returns those that an allocation's lock works with.
-func stores(d datadir.Dir) map[string]interfaces.Store {
-	return map[string]interfaces.Store{"files": d.Store("1.2.3"), "memory": &storetest.Memory{}}
+func stores(t *testing.T, d datadir.Dir) map[string]interfaces.Store {
+	elsewhere := t.TempDir()
+	return map[string]interfaces.Store{
+		"its files": d.Store("1.2.3"),
+		"elsewhere": state.Store{Path: func(id string) string { return filepath.Join(elsewhere, id) }},
+	}
 }
 
 func lock(t *testing.T, d datadir.Dir, s interfaces.Store) *datadir.Lock {
@@ -35,7 +39,7 @@ func lock(t *testing.T, d datadir.Dir, s interfaces.Store) *datadir.Lock {
 // TestLock is one process's, and recreates an allocation without letting go.
 func TestLock(t *testing.T) {
 	d := datadir.Dir(t.TempDir())
-	for name, store := range stores(d) {
+	for name, store := range stores(t, d) {
 		t.Run(name, func(t *testing.T) { testLock(t, d, store) })
 	}
 }

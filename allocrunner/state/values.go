@@ -14,15 +14,32 @@ import (
 
 // The keys of an allocation. Each holds one value as JSON.
 const (
-	allocKey    = "alloc"       // api.Allocation without Job and TaskStates
-	jobKey      = "job"         // api.Job, written when it is another one
-	checksKey   = "checks"      // api.AllocCheckStatuses
-	terminalKey = "over"        // true
-	killKey     = "kill"        // time.Time of Change.KillAfter
-	lifeKey     = "life"        // string
-	deployKey   = "deployments" // []*api.Deployment
-	taskKey     = "task/"       // and the task's name: interfaces.SavedTask
+	allocKey = "alloc" // api.Allocation without Job and TaskStates
+	jobKey   = "job"   // api.Job, written when it is another one
+	taskKey  = "task/" // and the task's name: interfaces.SavedTask
 )
+
+// fields are the other values: what of a change is written, nil for what stays as it was, and where it is read into.
+var fields = []struct {
+	key  string
+	of   func(interfaces.Change) any
+	into func(*interfaces.Saved) any
+}{
+	{"checks", func(c interfaces.Change) any { return given(c.Checks != nil, c.Checks) }, func(s *interfaces.Saved) any { return &s.Checks }},
+	{"over", func(c interfaces.Change) any { return given(c.Terminal, true) }, func(s *interfaces.Saved) any { return &s.Terminal }},
+	{"deployments", func(c interfaces.Change) any { return given(c.Deployments != nil, c.Deployments) },
+		func(s *interfaces.Saved) any { return &s.Deployments }},
+	{"kill", func(c interfaces.Change) any { return given(!c.KillAfter.IsZero(), c.KillAfter) },
+		func(s *interfaces.Saved) any { return &s.KillAfter }},
+	{"life", func(c interfaces.Change) any { return given(c.Life != "", c.Life) }, func(s *interfaces.Saved) any { return &s.Life }},
+}
+
+func given(is bool, value any) any {
+	if is {
+		return value
+	}
+	return nil
+}
 
 // values are as JSON, by their keys.
 type values map[string][]byte
@@ -54,20 +71,10 @@ func (v values) addChange(c interfaces.Change) error {
 		alloc.Job, alloc.TaskStates = nil, nil
 		errs = append(errs, v.add(allocKey, &alloc))
 	}
-	if c.Checks != nil {
-		errs = append(errs, v.add(checksKey, c.Checks))
-	}
-	if c.Terminal {
-		errs = append(errs, v.add(terminalKey, true))
-	}
-	if c.Deployments != nil {
-		errs = append(errs, v.add(deployKey, c.Deployments))
-	}
-	if !c.KillAfter.IsZero() {
-		errs = append(errs, v.add(killKey, c.KillAfter))
-	}
-	if c.Life != "" {
-		errs = append(errs, v.add(lifeKey, c.Life))
+	for _, f := range fields {
+		if value := f.of(c); value != nil {
+			errs = append(errs, v.add(f.key, value))
+		}
 	}
 	for name, task := range c.Tasks {
 		errs = append(errs, v.add(taskKey+name, task))
@@ -91,11 +98,9 @@ func compose(set values) (*interfaces.Saved, []error) {
 		return err == nil
 	}
 	read(allocKey, &saved.Alloc)
-	read(checksKey, &saved.Checks)
-	read(terminalKey, &saved.Terminal)
-	read(killKey, &saved.KillAfter)
-	read(deployKey, &saved.Deployments)
-	read(lifeKey, &saved.Life)
+	for _, f := range fields {
+		read(f.key, f.into(saved))
+	}
 	for _, key := range slices.Sorted(maps.Keys(set)) {
 		if name, ok := strings.CutPrefix(key, taskKey); ok {
 			var task interfaces.SavedTask

@@ -1,5 +1,4 @@
-// Package storetest tests whether a store of allocations' states keeps what interfaces.Store promises, and has one in memory for tests of
-// those who use a store.
+// Package storetest tests whether a store of allocations' states keeps what interfaces.Store promises, also one of another program.
 package storetest
 
 import (

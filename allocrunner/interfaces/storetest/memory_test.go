@@ -5,22 +5,28 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"testing"
 
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/interfaces"
 )
 
-// Memory is a store that lives as long as its value. What it holds has been through JSON, as in a file. Its zero value is empty.
-type Memory struct {
+// TestMemory: the tests of this package are not about files alone.
+func TestMemory(t *testing.T) {
+	Run(t, func(testing.TB) interfaces.Store { return &memory{} })
+}
+
+// memory is a store that lives as long as its value. What it holds has been through JSON, as in a file. Its zero value is empty.
+type memory struct {
 	mu     sync.Mutex // guards the fields below, and those of each state
 	states map[string]*memoryState
 }
 
-var _ interfaces.Store = (*Memory)(nil)
+var _ interfaces.Store = (*memory)(nil)
 
 // Acquire takes ownership of an allocation's state.
-func (m *Memory) Acquire(id string) (interfaces.OwnedState, error) {
+func (m *memory) Acquire(id string) (interfaces.OwnedState, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	before := m.states[id]
