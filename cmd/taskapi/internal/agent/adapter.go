@@ -13,7 +13,7 @@ import (
 // allocAdapter is a runner as the API serves it: a stop, a kill and a removal are the agent's business.
 type allocAdapter struct {
 	interfaces.AllocRunner
-	control  *Agent
+	agent    *Agent
 	audience *audience
 	events   Events
 	logger   *slog.Logger
@@ -36,7 +36,7 @@ var (
 
 func (s allocAdapter) Snapshot() *api.Allocation { return s.Alloc() }
 
-func (s allocAdapter) Collect(ctx context.Context) error { return s.control.collect(ctx) }
+func (s allocAdapter) Collect(ctx context.Context) error { return s.agent.collect(ctx) }
 
 func (s allocAdapter) Touch() bool {
 	v, ok := s.AllocRunner.(interfaces.Toucher)
@@ -58,8 +58,8 @@ func (s allocAdapter) SetHealth(healthy bool) { s.AllocRunner.(interfaces.Deploy
 
 func (s allocAdapter) Stop(ctx context.Context, noShutdownDelay bool) error {
 	s.audience.stopping()
-	err := s.control.stop(ctx, interfaces.StopRequest{NoShutdownDelay: noShutdownDelay}, func() {
-		if !s.Terminal() && !s.control.present().killed {
+	err := s.agent.stop(ctx, interfaces.StopRequest{NoShutdownDelay: noShutdownDelay}, func() {
+		if !s.Terminal() && !s.agent.present().killed {
 			s.events.AllocEvent("Stopping", "requested over the API: stopping gracefully")
 		}
 	})
@@ -73,7 +73,7 @@ func (s allocAdapter) Kill() {
 	if !s.Terminal() {
 		s.events.AllocEvent("Killing", "requested over the API: killing immediately")
 	}
-	s.control.kill()
+	s.agent.kill()
 }
 
 // singleAlloc is the one allocation of this process.

@@ -169,7 +169,11 @@ func (a *Agent) Run(ctx context.Context, alloc *api.Allocation) (bool, error) {
 		if err != nil {
 			return false, err
 		}
-		a.announce(w)
+		kind := "Starting"
+		if a.cfg.Lock.Saved() != nil {
+			kind = "Resuming"
+		}
+		a.cfg.Events.Announce(kind, w.runner.Alloc())
 		scrapes.serve(w)
 		a.begin(ctx, w)
 		err = w.run(ctx, func(err error) error { return a.concluded(err, w) })
@@ -326,15 +330,6 @@ func (a *Agent) replace(ctx context.Context, next *api.Allocation, text *api.Job
 	err := a.stopRunner(ctx)
 	a.sayReplacing(changes)
 	return err
-}
-
-// announce says that the allocation begins, or is resumed.
-func (a *Agent) announce(w *wiring) {
-	kind := "Starting"
-	if a.cfg.Lock.Saved() != nil {
-		kind = "Resuming"
-	}
-	a.cfg.Events.Announce(kind, w.runner.Alloc())
 }
 
 // concluded says how the allocation ended, and returns the command's error.

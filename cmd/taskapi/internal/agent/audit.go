@@ -53,14 +53,6 @@ func AuditShared(all []Settings, warn func(string), command string, change func(
 	return err
 }
 
-// auditor opens the audit log, nil for none.
-func (s *wiring) auditor() (_ auth.Auditor, err error) {
-	if s.audit, err = openAudit(s.settings, s.logger); err != nil || s.audit == nil {
-		return nil, err
-	}
-	return s.audit, nil
-}
-
 // openAudit opens an audit log, nil for none.
 func openAudit(o Settings, logger *slog.Logger) (*auth.AuditLog, error) {
 	if o.AuditLog == "" {

@@ -26,8 +26,7 @@ import (
 // jobs takes other versions of the job that an allocation runs, for the API.
 type jobs struct {
 	runner   interfaces.AllocRunner
-	validate func(*api.Job) error // returns why the runner could not run a job in place; nil where it can't tell
-	control  *Agent
+	agent    *Agent
 	settings Settings
 	allocs   string // the directory of all allocations
 	events   Events
@@ -50,7 +49,7 @@ const MessageLeaving = "this taskapi is leaving the allocation to another: try a
 
 // review makes a job that a client has sent canonical, reviews it as run does, and compares it with the one that runs, or that is to follow.
 func (j jobs) review(sent *api.Job) (jobUpdate, error) {
-	now := j.control.present()
+	now := j.agent.present()
 	if now.detach {
 		return jobUpdate{}, apierror.New(apierror.Conflict, MessageLeaving)
 	}
@@ -88,8 +87,8 @@ func (j jobs) review(sent *api.Job) (jobUpdate, error) {
 	if err := j.settings.CheckUsers(group); err != nil {
 		return jobUpdate{}, apierror.New(apierror.Invalid, err)
 	}
-	if u.decision == allocrunner.InPlace && j.validate != nil {
-		err = j.validate(job)
+	if v, ok := j.runner.(interfaces.Validator); ok && u.decision == allocrunner.InPlace {
+		err = v.Validate(job)
 	}
 	return u, err
 }
@@ -157,7 +156,7 @@ func (j jobs) update(
 	default:
 		was := u.current.Alloc.Job
 		u.wanted.Job.Version, u.wanted.Job.CreateIndex = new(versionNumber(was)+1), was.CreateIndex
-		err = j.control.replace(ctx, u.wanted, text, changes)
+		err = j.agent.replace(ctx, u.wanted, text, changes)
 	}
 	return decision, err
 }

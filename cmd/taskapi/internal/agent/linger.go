@@ -112,7 +112,7 @@ func (a *audience) linger(ctx context.Context, replaced bool, connections func()
 
 // collect removes the allocation, once it has ended. Errors: interfaces.ErrNotTerminal.
 func (s *wiring) collect(ctx context.Context) error {
-	if !s.runner.Terminal() || s.control.present().next != nil {
+	if !s.runner.Terminal() || s.agent.present().next != nil {
 		return fmt.Errorf("remove: %w", interfaces.ErrNotTerminal)
 	}
 	select {

@@ -97,7 +97,7 @@ func (s *wiring) nodeMeta() func() map[string]string {
 	if s.cfg.Cluster == nil {
 		return nil
 	}
-	m := newMachine(s.cfg.Dir.Alloc(s.cfg.ID), s.cfg.Cluster, s.settings.TaskDrivers())
+	m := newMachine(s.cfg.Dir.Alloc(s.cfg.ID), s.cfg.Cluster, s.cfg.Settings.TaskDrivers())
 	var mu sync.Mutex // guards last
 	var last map[string]string
 	return func() map[string]string {

@@ -23,7 +23,7 @@ const usageTimeout = 2 * time.Second
 func (s *wiring) measure(ctx context.Context) []handlers.Metric {
 	sources := metrics.Sources{
 		Auth: s.authStats(), Sockets: s.sockets.stats(), Alloc: s.runner.Alloc(), Datacenter: datacenter,
-		Node: fingerprint.Node(s.cfg.Dir.Alloc(s.cfg.ID), s.settings.TaskDrivers()), NodeName: thisNode().name,
+		Node: fingerprint.Node(s.cfg.Dir.Alloc(s.cfg.ID), s.cfg.Settings.TaskDrivers()), NodeName: thisNode().name,
 	}
 	sources.Checks, _ = s.runner.Checks()
 	if s.audit != nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/auth"
+	"taskapi/handlers"
 	"taskapi/socket"
 )
 
@@ -50,7 +51,7 @@ func (s *wiring) serve(spec socketSpec) (_ *server, err error) {
 		GID:      spec.gid,
 		MaxConns: set.Connections,
 		Share:    share,
-		Refusal:  []byte(refusal),
+		Refusal:  []byte(handlers.Refusal),
 		Logger:   s.logger,
 	}
 	var listener *socket.Listener

@@ -86,7 +86,7 @@ func (s Settings) choose(job *api.Job) {
 
 // newConsul returns the provider of services that are for Consul; nil without an agent.
 func (s *wiring) newConsul(alloc *api.Allocation) (*consul.Provider, error) {
-	settings := s.settings.ConsulAgent()
+	settings := s.cfg.Settings.ConsulAgent()
 	if !settings.Configured() {
 		return nil, nil
 	}

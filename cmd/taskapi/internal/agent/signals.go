@@ -41,7 +41,9 @@ func (a *Agent) onSignals() (release func()) {
 					a.detach()
 					continue
 				case syscall.SIGHUP:
-					a.reopenAudit()
+					if w := a.working(); w != nil {
+						w.reopenAudit()
+					}
 					continue
 				}
 				a.leave()
@@ -55,7 +57,11 @@ func (a *Agent) onSignals() (release func()) {
 				}
 				first, kind = time.Now(), sig
 				a.cfg.Events.AllocEvent("Stopping", fmt.Sprintf("%v: stopping gracefully; send again to kill immediately", sig), "signal", sig.String())
-				background.Go(a.stopBySignal) // it waits for the disk, and the next signal must be heard
+				background.Go(func() { // it waits for the disk, and the next signal must be heard
+					if err := a.stop(context.Background(), interfaces.StopRequest{}, func() {}); err != nil {
+						a.cfg.Logger.Warn(warnStop, "error", err)
+					}
+				})
 			}
 		}
 	})
@@ -64,18 +70,5 @@ func (a *Agent) onSignals() (release func()) {
 		signal.Stop(unheard)
 		close(done)
 		background.Wait()
-	}
-}
-
-func (a *Agent) stopBySignal() {
-	if err := a.stop(context.Background(), interfaces.StopRequest{}, func() {}); err != nil {
-		a.cfg.Logger.Warn(warnStop, "error", err)
-	}
-}
-
-// reopenAudit opens the audit log of what runs again.
-func (a *Agent) reopenAudit() {
-	if w := a.working(); w != nil {
-		w.reopenAudit()
 	}
 }

@@ -165,15 +165,6 @@ func dialTrusted(ctx context.Context, path string) (net.Conn, error) {
 	return conn, nil
 }
 
-// trusted returns the other issuers, and the sources of all keys that are trusted.
-func (s *wiring) trusted() (issuers []identity.Issuer, keys []identity.KeySource) {
-	keys = append(keys, s.keyring)
-	for _, i := range s.issuers {
-		issuers, keys = append(issuers, i.Issuer), append(keys, i.Keys)
-	}
-	return issuers, keys
-}
-
 // CheckIssuer refuses what is no URL below which others could find the key set. Empty is none.
 func CheckIssuer(flag, issuer string) error {
 	if issuer == "" {

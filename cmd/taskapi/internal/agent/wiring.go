@@ -28,22 +28,17 @@ import (
 	"taskapi/socket"
 )
 
-// refusal is what a connection over a cap reads.
-const refusal = handlers.Refusal
-
 // wiring is one allocation with everything around it: the place where the rooms meet.
 type wiring struct {
 	cfg         Config
-	control     *Agent        // takes requests for an end, and for another job
+	agent       *Agent        // takes requests for an end, and for another job
 	eased       chan struct{} // holds one when giveBackMemory is to look
 	kept        *kept
-	settings    Settings
 	life        string        // the ID of the allocation's present life
 	log         *agentlog.Log // what the logger logs, for readers
 	logger      *slog.Logger
 	keyring     *identity.Keyring
 	revocations *revocation.List // nil for none
-	verifier    *identity.Verifier
 	issuers     []issuer
 	tokens      *workload.Manager
 	audit       *auth.AuditLog // nil for none
@@ -93,14 +88,13 @@ func (k *kept) close() {
 
 // newWiring puts the rooms together for the locked allocation, as it was saved or as given, and opens the files that they need. Nothing
 // runs yet.
-func newWiring(cfg Config, c *Agent, alloc *api.Allocation, kept *kept) (_ *wiring, err error) {
+func newWiring(cfg Config, a *Agent, alloc *api.Allocation, kept *kept) (_ *wiring, err error) {
 	saved := cfg.Lock.Saved()
 	s := &wiring{
 		cfg:         cfg,
-		control:     c,
+		agent:       a,
 		eased:       make(chan struct{}, 1),
 		kept:        kept,
-		settings:    cfg.Settings,
 		life:        cfg.Lock.Life(),
 		log:         agentlog.New(cfg.Logger.Handler()),
 		runtimeDirs: socket.RuntimeDirs(os.Geteuid(), cfg.RuntimeDir),
@@ -148,7 +142,7 @@ func newWiring(cfg Config, c *Agent, alloc *api.Allocation, kept *kept) (_ *wiri
 
 // runnerConfig returns what the runner of an allocation is made of, and makes the providers of its services. Errors: settings that can't be.
 func (s *wiring) runnerConfig(alloc *api.Allocation) (interfaces.Config, error) {
-	isolate, err := s.settings.idRange()
+	isolate, err := s.cfg.Settings.idRange()
 	if err != nil {
 		return interfaces.Config{}, err
 	}
@@ -159,7 +153,7 @@ func (s *wiring) runnerConfig(alloc *api.Allocation) (interfaces.Config, error) 
 	config := interfaces.Config{
 		Alloc:        alloc,
 		Dir:          s.cfg.Dir.Alloc(s.cfg.ID),
-		HostIP:       s.settings.HostIP,
+		HostIP:       s.cfg.Settings.HostIP,
 		IsolateUsers: isolate,
 		Datacenter:   datacenter,
 		Version:      s.cfg.Version,
@@ -182,20 +176,9 @@ func (s *wiring) runnerConfig(alloc *api.Allocation) (interfaces.Config, error) 
 	}
 	if !s.cfg.NoAPI {
 		s.tokens = s.newTokens(alloc)
-		s.operator = &operatorHook{wiring: s, socket: s.kept.takeSocket()}
-		config.Hooks = []interfaces.RunnerHook{s.operator}
-		config.TaskHooks = func(_ *api.Allocation, task *api.Task) []interfaces.TaskHook {
-			return []interfaces.TaskHook{s.newTaskHook(task)}
-		}
+		config.Hooks, config.TaskHooks = s.runnerHooks(), s.taskHooks
 	}
 	return config, nil
-}
-
-// Hooks returns the hooks that an agent gives its runner, for the removal of an allocation that has ended. They open no file before they are
-// called.
-func Hooks(cfg Config) []interfaces.RunnerHook {
-	s := &wiring{cfg: cfg, settings: cfg.Settings, life: cfg.Lock.Life(), logger: cfg.Logger}
-	return []interfaces.RunnerHook{&operatorHook{wiring: s}}
 }
 
 // openFiles reads what the API needs.
@@ -206,30 +189,24 @@ func (s *wiring) openFiles() (err error) {
 	if s.keyring, err = s.cfg.Keyring(); err != nil {
 		return err
 	}
-	if err := s.openRevocations(); err != nil {
+	if s.cfg.Revocations != nil {
+		if s.revocations, err = s.cfg.Revocations(s.cfg.Settings.longestTTL()); err != nil {
+			return err
+		}
+	}
+	if s.issuers, err = openIssuers(s.cfg.Settings.JWKS, s.logger); err != nil {
 		return err
 	}
-	if s.issuers, err = openIssuers(s.settings.JWKS, s.logger); err != nil {
+	if s.policy, err = openPolicy(s.cfg.Settings.Policy); err != nil {
 		return err
 	}
-	if s.policy, err = openPolicy(s.settings.Policy); err != nil {
-		return err
-	}
-	if s.limits, err = limitsOf(s.settings.Limits, s.policy); err != nil || s.cfg.Faults == "" {
+	if s.limits, err = limitsOf(s.cfg.Settings.Limits, s.policy); err != nil || s.cfg.Faults == "" {
 		return err
 	}
 	if s.faults, err = faults.OpenFile(s.cfg.Faults, s.logger); err != nil {
 		return invalid(fmt.Errorf("--faults %s: %w", s.cfg.Faults, UnwrapPath(err)))
 	}
 	return nil
-}
-
-func (s *wiring) openRevocations() (err error) {
-	if s.cfg.Revocations == nil {
-		return nil
-	}
-	s.revocations, err = s.cfg.Revocations(s.settings.longestTTL())
-	return err
 }
 
 // newTokens returns the manager of the allocation's tokens.
@@ -243,22 +220,14 @@ func (s *wiring) newTokens(alloc *api.Allocation) *workload.Manager {
 		TaskGroup:    alloc.TaskGroup,
 		AllocationID: alloc.ID,
 		Life:         s.life,
-		Issuer:       s.settings.Issuer,
-		Audiences:    s.settings.audience(),
-		TTL:          s.settings.IdentityTTL,
+		Issuer:       s.cfg.Settings.Issuer,
+		Audiences:    s.cfg.Settings.audience(),
+		TTL:          s.cfg.Settings.IdentityTTL,
 	}
 	if s.revocations != nil {
 		config.Revocations = s.revocations
 	}
 	return workload.New(config)
-}
-
-// validator returns the runner's own judgement of another version of the job, nil where it has none.
-func (s *wiring) validator() func(*api.Job) error {
-	if v, ok := s.runner.(interfaces.Validator); ok {
-		return v.Validate
-	}
-	return nil
 }
 
 // ending reports that the allocation ends, or has ended.
@@ -310,9 +279,9 @@ func (s *wiring) run(ctx context.Context, conclude func(error) error) error {
 	err := conclude(s.runner.Run(ctx))
 	close(s.ended)
 	if s.operator != nil {
-		replaced := s.runner.Terminal() && s.control.present().next != nil
+		replaced := s.runner.Terminal() && s.agent.present().next != nil
 		if s.runner.Terminal() {
-			s.audience.linger(ctx, replaced, s.operator.connections, s.control.left)
+			s.audience.linger(ctx, replaced, s.operator.connections, s.agent.left)
 		}
 		if replaced {
 			s.kept.socket = s.operator.handOver()

@@ -17,6 +17,23 @@ import (
 	"taskapi/socket"
 )
 
+// Hooks returns the hooks that an agent gives its runner, for the removal of an allocation that has ended. They open no file before they are
+// called.
+func Hooks(cfg Config) []interfaces.RunnerHook {
+	return (&wiring{cfg: cfg, life: cfg.Lock.Life(), logger: cfg.Logger, kept: new(kept)}).runnerHooks()
+}
+
+// runnerHooks returns the agent's hooks of the allocation.
+func (s *wiring) runnerHooks() []interfaces.RunnerHook {
+	s.operator = &operatorHook{wiring: s, socket: s.kept.takeSocket()}
+	return []interfaces.RunnerHook{s.operator}
+}
+
+// taskHooks returns the agent's hooks of a task. They keep no version of the allocation alive.
+func (s *wiring) taskHooks(_ *api.Allocation, task *api.Task) []interfaces.TaskHook {
+	return []interfaces.TaskHook{&taskHook{wiring: s, task: task.Name, tokens: s.tokens.Task(task)}}
+}
+
 // operatorHook gives the operator a socket and a token, from before the allocation begins until the wiring closes them.
 type operatorHook struct {
 	wiring *wiring
@@ -145,4 +162,89 @@ func (s *wiring) checkTaskSockets(alloc *api.Allocation) error {
 		return errors.Join(err, remove(), os.Remove(standIn))
 	}
 	return nil
+}
+
+// taskHook gives a task its identities and its socket, from before its first start until it has ended.
+type taskHook struct {
+	wiring *wiring
+	task   string
+	tokens *workload.Tokens
+
+	mu     sync.Mutex // guards the field below
+	server *server
+}
+
+var (
+	_ interfaces.TaskPrestartHook = (*taskHook)(nil)
+	_ interfaces.TaskStopHook     = (*taskHook)(nil)
+	_ interfaces.ShutdownHook     = (*taskHook)(nil)
+)
+
+// Name returns the name of the hook.
+func (h *taskHook) Name() string { return "task_api" }
+
+// Prestart issues the task's tokens and opens its socket. The socket stays through restarts; tokens are new with each start. A process that
+// is resumed has its environment already.
+func (h *taskHook) Prestart(_ context.Context, req *interfaces.TaskPrestartRequest) (*interfaces.TaskPrestartResponse, error) {
+	// The rest of the request would keep a version of the allocation alive.
+	write := req.WriteFile
+	host := workload.Host{Dir: req.Dir.Dir, Save: req.Keep, Process: req.Lifecycle, WriteFile: func(path string, data []byte) error {
+		return write(interfaces.File{Path: path, Data: data})
+	}}
+	var env map[string]string
+	var err error
+	if req.Restored {
+		env, err = h.tokens.Resume(host, req.Kept)
+	} else {
+		env, err = h.tokens.Start(host)
+	}
+	if err != nil {
+		return nil, err
+	}
+	addr, err := h.listen(req)
+	if err != nil {
+		return nil, err
+	}
+	env["NOMAD_UNIX_ADDR"] = "unix://" + addr
+	return &interfaces.TaskPrestartResponse{Env: env}, nil
+}
+
+// listen opens the task's socket unless it is open, and gives the path by which clients dial it.
+func (h *taskHook) listen(req *interfaces.TaskPrestartRequest) (string, error) {
+	h.mu.Lock() // held over the making of the socket: starts of one task do not overlap, but Stop may come
+	defer h.mu.Unlock()
+	if h.server != nil {
+		return h.server.addr, nil
+	}
+	opened, err := h.wiring.serve(socketSpec{
+		path:  h.wiring.cfg.Dir.TaskSocket(h.wiring.cfg.ID, h.task),
+		owner: auth.Owner{AllocationID: req.Alloc.ID, Task: h.task, UID: req.User.UID, GID: req.User.GID},
+		uid:   int(req.User.UID),
+		gid:   int(req.User.GID),
+	})
+	if err != nil {
+		return "", err
+	}
+	h.server = opened
+	return opened.addr, nil
+}
+
+// Stop closes the socket when the task has ended.
+func (h *taskHook) Stop(context.Context) error {
+	h.tokens.Stop()
+	h.mu.Lock()
+	server := h.server
+	h.server = nil
+	h.mu.Unlock()
+	if server == nil { // it never started, or ended while no taskapi ran: one that was killed has left its socket
+		return socket.RemoveStale(h.wiring.cfg.Dir.TaskSocket(h.wiring.cfg.ID, h.task))
+	}
+	return server.close()
+}
+
+// Shutdown does what Stop does, for a task that runs on.
+func (h *taskHook) Shutdown() {
+	if err := h.Stop(context.Background()); err != nil {
+		h.wiring.logger.Warn("a task's socket could not be closed", "task", h.task, "error", err)
+	}
 }

@@ -1,0 +1,205 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+
+	"github.com/hashicorp/nomad/api"
+	"golang.org/x/sys/unix"
+
+	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/taskenv"
+	"taskapi/auth"
+	"taskapi/auth/limitset"
+	"taskapi/handlers"
+	"taskapi/identity"
+	"taskapi/identity/opaque"
+	"taskapi/socket"
+)
+
+// newAuthenticator returns what authenticates the requests of all sockets. auditor is nil for none.
+func (s *wiring) newAuthenticator(alloc *api.Allocation, auditor auth.Auditor) (*auth.Authenticator, error) {
+	verify := identity.VerifierConfig{
+		Local: s.keyring, Audiences: s.cfg.Settings.audience(), MaxTTL: s.cfg.Settings.longestTTL(),
+	}
+	keys := []identity.KeySource{s.keyring}
+	for _, i := range s.issuers {
+		verify.Foreign, keys = append(verify.Foreign, i.Issuer), append(keys, i.Keys)
+	}
+	verifier, err := identity.NewVerifier(verify)
+	if err != nil {
+		return nil, fmt.Errorf("verification of tokens: %w", err)
+	}
+	config := auth.Config{
+		Verifier: verifier,
+		Allocations: liveness{alloc.ID, &auth.Allocation{
+			Region: *alloc.Job.Region, Namespace: alloc.Namespace, JobID: alloc.JobID, TaskGroup: alloc.TaskGroup, Life: s.life,
+		}, s.runner},
+		Logger:  s.logger,
+		Policy:  s.policy,
+		Limits:  auth.Limits{Set: s.limits},
+		Keys:    keys,
+		Auditor: auditor,
+		OperatorSecret: func(secret string) (token string, known bool) {
+			token, err := opaque.Token(s.cfg.Dir.OperatorSecrets(s.cfg.ID), secret)
+			if err != nil && !errors.Is(err, fs.ErrNotExist) {
+				s.logger.Warn("a secret of the operator's can't be used", "error", err)
+			}
+			return token, err == nil
+		},
+	}
+	if s.revocations != nil {
+		config.Revocations = s.revocations
+	}
+	return auth.NewAuthenticator(config)
+}
+
+// openAPI makes the authenticator and the API behind it.
+func (s *wiring) openAPI(alloc *api.Allocation) (err error) {
+	s.warnOfIdleRules(alloc)
+	if s.audit, err = openAudit(s.cfg.Settings, s.logger); err != nil {
+		return err
+	}
+	var auditor auth.Auditor
+	if s.audit != nil {
+		auditor = s.audit
+	}
+	authenticator, err := s.newAuthenticator(alloc, auditor)
+	if err != nil {
+		return err
+	}
+	versions := &s.kept.versions
+	versions.follow(s.runner, s.agent.present().text)
+	s.authStats = authenticator.Stats
+	config := handlers.Config{
+		Authenticator: authenticator,
+		Allocs:        singleAlloc{alloc.ID, allocAdapter{s.runner, s.agent, s.audience, s.cfg.Events, s.logger}},
+		Agent: handlers.Agent{
+			Version:      s.cfg.Version,
+			NomadVersion: taskenv.NomadVersion,
+			Region:       *alloc.Job.Region,
+			Datacenter:   datacenter,
+			NodeID:       alloc.NodeID,
+			NodeName:     alloc.NodeName,
+		},
+		PeerOf:       peerOf,
+		Limits:       s.limits,
+		Logger:       s.logger,
+		SigningKeyID: func() string { return s.keyring.Active().ID },
+		Metrics:      s.measure,
+		Host:         s.host.Stats,
+		Events:       s.events,
+		Services:     s.registry,
+		Answered:     s.audience.answered,
+		Lacking:      s.cfg.Lacking,
+		Eased:        s.ease,
+		Jobs: jobs{
+			runner: s.runner, agent: s.agent, settings: s.cfg.Settings, allocs: s.cfg.Dir.Allocs(), events: s.cfg.Events,
+			history: versions,
+		},
+		History: versions,
+		Machine: newMachine(s.cfg.Dir.Alloc(s.cfg.ID), s.cfg.Cluster, s.cfg.Settings.TaskDrivers()),
+		Log:     s.log,
+		Parser:  parser{settings: s.cfg.Settings, allocs: s.cfg.Dir.Allocs()},
+		Auditor: auditor,
+		JWKS:    func() ([]byte, error) { return s.keyring.JWKS(), nil },
+	}
+	if s.cfg.Cluster != nil {
+		kept, err := OpenVariables(s.cfg.Cluster, s.keyring)
+		if err != nil {
+			return err
+		}
+		config.Variables = kept
+		config.TaskVariables = func(namespace, job string) handlers.Variables { return kept.OfTask(namespace, job) }
+	}
+	if s.faults != nil {
+		config.Fault = s.faults.Next
+	}
+	if s.cfg.Settings.Issuer != "" {
+		config.OpenIDConfiguration = func() ([]byte, error) { return OpenIDConfiguration(s.cfg.Settings.Issuer), nil }
+	}
+	s.api = handlers.New(config)
+	return nil
+}
+
+// warnOfIdleRules names the rules of the policy that match no task of this allocation, because a misspelt name would go unnoticed.
+func (s *wiring) warnOfIdleRules(alloc *api.Allocation) {
+	var tasks []string
+	for _, task := range alloc.GetTaskGroup().Tasks {
+		tasks = append(tasks, task.Name)
+	}
+	for _, rule := range s.policy.Idle(alloc.Namespace, tasks) {
+		s.logger.Warn("a rule of the policy decides nothing for this allocation: is its name misspelt?", "policy", s.cfg.Settings.Policy, "rule", rule)
+	}
+}
+
+// openPolicy returns the policy that --policy names, which is a preset or a file; nil for an empty path.
+func openPolicy(path string) (*auth.Policy, error) {
+	if path == "" {
+		return nil, nil
+	}
+	if policy, ok := auth.Preset(path); ok {
+		return policy, nil
+	}
+	err := checkTrusted(path)
+	var src []byte
+	if err == nil {
+		src, err = os.ReadFile(path)
+	}
+	if err != nil {
+		return nil, invalid(fmt.Errorf("--policy %s: %w; give a file, or one of the presets local and nomad", path, UnwrapPath(err)))
+	}
+	policy, err := auth.ParsePolicy(path, src)
+	return policy, invalid(err)
+}
+
+// otherFiles is how many files an agent has open beside connections, with some room.
+const otherFiles = 512
+
+// limitsOf returns the limits: the defaults, changed by the policy file and then by the text of --limits.
+func limitsOf(text string, policy *auth.Policy) (limitset.Set, error) {
+	set, err := policy.Limits(limitset.Default()).With(text)
+	if err == nil {
+		err = set.Check()
+	}
+	var files unix.Rlimit // Go has raised the process's limit to the highest that it may have
+	if err == nil && set.AllConnections > limitset.Default().AllConnections && unix.Getrlimit(unix.RLIMIT_NOFILE, &files) == nil &&
+		uint64(set.AllConnections+otherFiles) > files.Max {
+		err = fmt.Errorf("all-connections=%d, but this process may open %d files, and needs %d others: raise ulimit -n",
+			set.AllConnections, files.Max, otherFiles)
+	}
+	if err != nil {
+		return limitset.Set{}, invalid(fmt.Errorf("--limits: %w", err))
+	}
+	return set, nil
+}
+
+// liveness tells the authenticator whether an allocation lives: this process has one.
+type liveness struct {
+	id     string
+	alloc  *auth.Allocation // what its tokens say; an update in place does not change that
+	runner interfaces.AllocRunner
+}
+
+// Lookup returns the allocation, if the ID is its own, and whether it has ended.
+func (l liveness) Lookup(id string) (*auth.Allocation, auth.Liveness) {
+	switch {
+	case id != l.id:
+		return nil, auth.Unknown
+	case l.runner.Terminal():
+		return l.alloc, auth.Terminal
+	}
+	return l.alloc, auth.Live
+}
+
+// peerOf returns the credentials that the socket read when the connection was accepted.
+func peerOf(c net.Conn) (auth.Peer, error) {
+	conn, ok := c.(*socket.Conn)
+	if !ok {
+		return auth.Peer{}, fmt.Errorf("connection of type %T has no peer credentials", c)
+	}
+	return auth.Peer(conn.Peer()), nil
+}
