@@ -7,7 +7,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// metadata is what is remembered of a token: enough to renew it in time and to recognize one that is still good, and nothing secret.
+// metadata describes a token: enough to renew it in time and to recognize a good one. It holds no secret.
 type metadata struct {
 	ID        string    `json:"jti,omitempty"`
 	KeyID     string    `json:"kid"`
@@ -22,7 +22,8 @@ const skew = time.Second
 // half returns when half of the token's life is over.
 func (m *metadata) half() time.Time { return m.IssuedAt.Add(m.ExpiresAt.Sub(m.IssuedAt) / 2) }
 
-// current reports whether the token, had it not expired, would be accepted now and is as a new one would be.
+// current reports whether the token is trusted, not from the future, and its audience is current. It does not look at
+// the expiry.
 func (m *metadata) current(now time.Time, wi *api.WorkloadIdentity, trusted func(*metadata) bool) bool {
 	return m != nil && trusted(m) && slices.Equal(m.Audience, wi.Audience) && !now.Before(m.IssuedAt.Add(-skew))
 }
@@ -32,7 +33,7 @@ type issued struct {
 	File *metadata `json:"file,omitempty"` // in the identity's file
 	Env  *metadata `json:"env,omitempty"`  // in the environment of the task's process
 
-	beside *metadata // in the environment of programs that run beside a process that was resumed
+	beside *metadata // in the environment of programs that run beside a resumed process
 	stale  bool      // a newer token could not be written to the file
 }
 
@@ -40,13 +41,14 @@ type issued struct {
 type action struct {
 	issue   bool      // replace the token in the file
 	restart bool      // restart the task, for another token in its environment
-	refused bool      // a token in the environment is refused, and nothing replaces it before the task's next start
+	refused bool      // a token in the environment is refused, and is not replaced before the task's next start
 	next    time.Time // when something is due next; zero for not before the keys change
 }
 
-// decide returns what to do about the tokens of an identity. A token is replaced when half of its life is over, when its key has left the
-// ring or it was revoked, and when it is not as a new one would be. A token in an environment is replaced only by a restart, if the job file says so, and
-// in time only if the identity has a ttl or a file.
+// decide returns what to do about the tokens of an identity. A token is replaced when half of its life is over, when
+// its key has left the ring, when it was revoked, and when its audience is not current. A token in an environment is
+// replaced only by a restart, if the job file asks for one. Half of its life counts only if the identity has a ttl or a
+// file.
 func decide(now time.Time, wi *api.WorkloadIdentity, out issued, trusted func(*metadata) bool) (a action) {
 	timed := wi.File || wi.TTL > 0
 	due := func(m *metadata) bool {

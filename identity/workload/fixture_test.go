@@ -61,10 +61,17 @@ type runner struct {
 	saved map[string]string
 }
 
-// newRunner makes the runner of a task with these identities, which has not started, with a day as the ttl of those without one.
+// newRunner makes the runner of a task with these identities, which has not started, with a day as the ttl of those
+// without one.
 func newRunner(t *testing.T, log io.Writer, identities ...*api.WorkloadIdentity) *runner {
 	t.Helper()
-	r := &runner{t: t, ring: &ring{Keyring: identitytest.Keyring(t)}, begun: time.Now(), dir: t.TempDir(), files: map[string]string{}}
+	r := &runner{
+		t:     t,
+		ring:  &ring{Keyring: identitytest.Keyring(t)},
+		begun: time.Now(),
+		dir:   t.TempDir(),
+		files: map[string]string{},
+	}
 	r.manage(log, []string{"nomadproject.io"}, identities...)
 	return r
 }

@@ -1,13 +1,16 @@
-// Package workload issues, renews and keeps the tokens of one allocation: those of its tasks' identities and the operator's (Nomad calls
-// it a workload identity manager). It promises that a token in a file is replaced, atomically, when half of its life is over and as soon as
-// its key has left the ring, that the task then hears of it in the way of its change_mode, and that a good token stays when another process
-// takes over. It never sees an HTTP request or the state of the allocation: what a task's runner has to do for it is in Host.
+// Package workload issues, renews and keeps the tokens of one allocation: those of its tasks' identities and the
+// operator's. Nomad calls this a workload identity manager. A token in a file is replaced, atomically, when half of its
+// life is over and as soon as its key has left the ring. The task then learns of it in the way of its change_mode. A
+// good token stays when another process takes over. The package sees neither HTTP requests nor the state of the
+// allocation; Host is what a task's runner does for it.
 package workload
 
 import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -17,13 +20,14 @@ import (
 )
 
 const (
-	// lookInterval is the longest time between two looks at the tokens: timers stand still while the machine sleeps, and expiry does not.
+	// lookInterval is the longest time between two looks at the tokens. Timers stand still while the machine sleeps, and
+	// tokens expire.
 	lookInterval = 30 * time.Second
-	// retryInterval is the pause after a renewal that failed. The old token is good for as long again as it has been.
+	// retryInterval is the pause after a renewal that failed. The old token is then good for half of its life.
 	retryInterval = time.Second
 )
 
-// Keyring signs tokens and has the keys that verify them; *identity.Keyring is one.
+// Keyring signs tokens and holds the keys that verify them; *identity.Keyring is one.
 type Keyring interface {
 	identity.KeySource
 	Sign(identity.Claims) (string, error)
@@ -36,7 +40,7 @@ var _ Keyring = (*identity.Keyring)(nil)
 // Revocations says which tokens are refused; *revocation.List is one.
 type Revocations interface {
 	Revoked(*identity.Claims) bool
-	// Changed returns a channel that is closed when that changes.
+	// Changed returns a channel that is closed when other tokens are refused.
 	Changed() <-chan struct{}
 }
 
@@ -45,7 +49,7 @@ type Config struct {
 	Keyring Keyring
 	Logger  *slog.Logger
 
-	// Revocations are tokens that the door refuses, and that are replaced therefore. Nil for none.
+	// Revocations are tokens that the API refuses. They are replaced. Nil for none.
 	Revocations Revocations
 
 	Region, Namespace, JobID, TaskGroup string
@@ -60,13 +64,13 @@ type Config struct {
 	Now func() time.Time
 }
 
-// Manager issues and renews the tokens of one allocation. All of its methods may be called at any time, also concurrently.
+// Manager issues and renews the tokens of one allocation. Its methods may be called at any time, also concurrently.
 type Manager struct {
 	config Config
-	kick   chan struct{} // something else may be due; capacity 1
+	wake   chan struct{} // has Run look at the tokens; capacity 1
 
-	mu     sync.Mutex            // guards the field below; no other lock is taken under it
-	active map[*Tokens]time.Time // when to look at each
+	mu     sync.Mutex // guards the field below; no other lock is taken under it
+	active map[*Tokens]bool
 }
 
 // New returns a manager without tokens.
@@ -74,68 +78,46 @@ func New(c Config) *Manager {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
-	return &Manager{config: c, kick: make(chan struct{}, 1), active: map[*Tokens]time.Time{}}
+	return &Manager{config: c, wake: make(chan struct{}, 1), active: map[*Tokens]bool{}}
 }
 
 // Run renews tokens until ctx ends.
 func (m *Manager) Run(ctx context.Context) {
-	replaced, revoked := m.config.Keyring.Replaced(), m.revocationsChanged()
-	m.scheduleAll()
 	for ctx.Err() == nil {
-		m.renew(ctx)
+		// These come before the look, so that what changes during it causes another look.
+		replaced, revoked := m.config.Keyring.Replaced(), m.revocationsChanged()
+		next := m.look(ctx)
 		select {
 		case <-ctx.Done():
-		case <-m.kick:
-		case <-time.After(m.next().Sub(m.config.Now())):
+		case <-m.wake:
+		case <-time.After(next.Sub(m.config.Now())):
 		case <-replaced:
-			replaced = m.config.Keyring.Replaced() // before the look: what changes during it is looked at again
-			m.scheduleAll()
 		case <-revoked:
-			revoked = m.revocationsChanged()
-			m.scheduleAll()
 		}
 	}
-	for _, t := range m.due(m.config.Now().Add(lookInterval)) {
+	for _, t := range m.tokens() {
 		t.reactions.Wait()
 	}
 }
 
-// Renew does what is due for all tokens, and returns when files are written and tasks are being notified. Run does it,
-// too, after ClockSet, or at the latest half a minute after the clock was moved.
-func (m *Manager) Renew(ctx context.Context) {
-	m.scheduleAll()
-	m.renew(ctx)
-}
+// Renew does what is due for all tokens, and returns when files are written and tasks are being notified. Run does the
+// same, after ClockSet or at the latest half a minute after the clock was moved.
+func (m *Manager) Renew(ctx context.Context) { m.look(ctx) }
 
-func (m *Manager) renew(ctx context.Context) {
-	for _, t := range m.due(m.config.Now()) {
-		m.schedule(t, earliest(m.config.Now().Add(lookInterval), t.look(ctx)))
-	}
-}
-
-// due returns the tokens that are to be looked at.
-func (m *Manager) due(now time.Time) (due []*Tokens) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for t, at := range m.active {
-		if !now.Before(at) {
-			due = append(due, t)
-		}
-	}
-	return due
-}
-
-// next returns when the next look is due.
-func (m *Manager) next() time.Time {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	next := m.config.Now().Add(lookInterval)
-	for _, at := range m.active {
-		if at.Before(next) {
-			next = at
-		}
+// look does what is due for all tokens, and returns when to look again.
+func (m *Manager) look(ctx context.Context) (next time.Time) {
+	next = m.config.Now().Add(lookInterval)
+	for _, t := range m.tokens() {
+		next = earliest(next, t.look(ctx))
 	}
 	return next
+}
+
+// tokens returns the tokens that are to be renewed.
+func (m *Manager) tokens() []*Tokens {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Collect(maps.Keys(m.active))
 }
 
 // earliest returns the earlier of two times; zero is later than any.
@@ -146,40 +128,19 @@ func earliest(a, b time.Time) time.Time {
 	return a
 }
 
-// activate has Run look at the tokens, at once and from then on.
+// activate has Run look at the tokens, now and later.
 func (m *Manager) activate(t *Tokens) {
 	m.mu.Lock()
-	m.active[t] = time.Time{}
+	m.active[t] = true
 	m.mu.Unlock()
-	m.wake()
+	m.ClockSet()
 }
 
-// ClockSet makes Run look at all tokens at once, after the clock was set.
+// ClockSet has Run look at all tokens at once, as after the clock was set.
 func (m *Manager) ClockSet() {
-	m.scheduleAll()
-	m.wake()
-}
-
-func (m *Manager) wake() {
 	select {
-	case m.kick <- struct{}{}:
+	case m.wake <- struct{}{}:
 	default:
-	}
-}
-
-func (m *Manager) schedule(t *Tokens, at time.Time) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if _, active := m.active[t]; active {
-		m.active[t] = at
-	}
-}
-
-func (m *Manager) scheduleAll() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for t := range m.active {
-		m.active[t] = time.Time{}
 	}
 }
 
@@ -189,7 +150,7 @@ func (m *Manager) deactivate(t *Tokens) {
 	delete(m.active, t)
 }
 
-// revocationsChanged returns a channel that is closed when another token is revoked, nil where none can be.
+// revocationsChanged returns a channel that is closed when another token is revoked, or nil when none can be revoked.
 func (m *Manager) revocationsChanged() <-chan struct{} {
 	if m.config.Revocations == nil {
 		return nil
@@ -197,14 +158,14 @@ func (m *Manager) revocationsChanged() <-chan struct{} {
 	return m.config.Revocations.Changed()
 }
 
-// revoked reports whether the door refuses a token of the allocation.
+// revoked reports whether a token of the allocation is revoked.
 func (m *Manager) revoked(id, task string, role identity.Role, issuedAt int64) bool {
 	return m.config.Revocations != nil && m.config.Revocations.Revoked(&identity.Claims{
 		ID: id, AllocationID: m.config.AllocationID, Task: task, Role: role, IssuedAt: issuedAt,
 	})
 }
 
-// claims returns what a token says that is issued now.
+// claims returns the claims of a token that is issued now.
 func (m *Manager) claims(task string, role identity.Role, wi *api.WorkloadIdentity, now time.Time) identity.Claims {
 	c := &m.config
 	ttl := wi.TTL
@@ -213,7 +174,7 @@ func (m *Manager) claims(task string, role identity.Role, wi *api.WorkloadIdenti
 	}
 	at := now.Unix()
 	if m.revoked("", task, role, at) {
-		at++ // it was revoked within this second what was issued until then: verifiers allow a clock to be a second ahead
+		at++ // tokens of this second are revoked; verifiers allow a clock to be a second ahead
 	}
 	return identity.Claims{
 		Issuer:       c.Issuer,
@@ -237,7 +198,7 @@ func (m *Manager) sign(claims identity.Claims, now time.Time) (string, *metadata
 	if err != nil {
 		return "", nil, fmt.Errorf("sign token for %s: %w", claims.Subject, err)
 	}
-	read, err := identity.Check(token) // says which key the ring has signed it with
+	read, err := identity.Check(token) // tells which key of the ring signed it
 	if err != nil {
 		return "", nil, fmt.Errorf("sign token for %s: %w", claims.Subject, err)
 	}

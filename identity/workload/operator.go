@@ -11,14 +11,15 @@ import (
 )
 
 const (
-	// operatorTTL is how long the operator's token is good at most: what was read of it over somebody's shoulder is soon of no use.
+	// operatorTTL is the longest life of the operator's token, so that a copied one is soon of no use.
 	operatorTTL = time.Hour
-	// maxTokenFile is more than a token that any server takes.
+	// maxTokenFile is larger than any token that a server takes.
 	maxTokenFile = 64 << 10
 )
 
-// Operator keeps a good token of the operator's in a file, until Tokens.Stop, and returns when it is there. One of an earlier process stays
-// while it is as a new one would be, with more than half of its life before it. The file belongs to this process's user alone.
+// Operator keeps a good token of the operator in a file until Tokens.Stop, and returns when the file is written. The
+// token of an earlier process stays if a new one would claim the same, and until half of its life is over. The file
+// belongs to this process's user alone.
 func (m *Manager) Operator(path string) (*Tokens, error) {
 	verifier, err := identity.NewVerifier(identity.VerifierConfig{Local: m.config.Keyring, Audiences: m.config.Audiences})
 	if err != nil {
@@ -42,8 +43,8 @@ func (m *Manager) Operator(path string) (*Tokens, error) {
 	return t, err
 }
 
-// inspect returns the metadata of the operator's token in a file, nil when another one has to take its place: it is not good, or claims
-// something else, or is good for longer, than a new one.
+// inspect returns the metadata of the operator's token in a file. It returns nil when the token must be replaced: it is
+// not good, it claims something else than a new one, or it lives longer than a new one.
 func inspect(path string, verifier *identity.Verifier, want identity.Claims, now time.Time) *metadata {
 	token, err := ReadOperatorToken(path)
 	if err != nil {

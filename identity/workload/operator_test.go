@@ -55,8 +55,8 @@ func (o *operators) read(t *testing.T) string {
 	return token
 }
 
-// TestOperatorTokenIsRenewed when half of its life is over, when its file holds something else, when its key is removed, and soon after a
-// renewal that failed.
+// TestOperatorTokenIsRenewed when half of its life is over, when its file holds something else, when its key is
+// removed, and soon after a renewal that failed.
 func TestOperatorTokenIsRenewed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperators(t)

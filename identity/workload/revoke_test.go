@@ -15,8 +15,8 @@ import (
 	"taskapi/internal/privatefile"
 )
 
-// TestRevokedTokensAreReplaced: a task whose token is revoked, by its ID or with all that was issued until now, finds a good one in its file, in the
-// same second, and one that is revoked for another task stays.
+// TestRevokedTokensAreReplaced: a task whose token is revoked, by its ID or with all that was issued until now, finds a
+// good one in its file, in the same second, and one that is revoked for another task stays.
 func TestRevokedTokensAreReplaced(t *testing.T) {
 	list, err := revocation.Open(revocation.Config{Dir: filepath.Join(t.TempDir(), "revocations")})
 	if err != nil {
@@ -25,8 +25,17 @@ func TestRevokedTokensAreReplaced(t *testing.T) {
 	defer list.Close()
 	ring, file := identitytest.Keyring(t), ""
 	manager := workload.New(workload.Config{
-		Keyring: ring, Revocations: list, Logger: slog.New(slog.DiscardHandler), Audiences: []string{"nomadproject.io"}, TTL: time.Hour,
-		Region: "global", Namespace: "default", JobID: "job", TaskGroup: "group", AllocationID: "alloc", Life: "life",
+		Keyring:      ring,
+		Revocations:  list,
+		Logger:       slog.New(slog.DiscardHandler),
+		Audiences:    []string{"nomadproject.io"},
+		TTL:          time.Hour,
+		Region:       "global",
+		Namespace:    "default",
+		JobID:        "job",
+		TaskGroup:    "group",
+		AllocationID: "alloc",
+		Life:         "life",
 	})
 	tokens := manager.Task(&api.Task{Name: "t", Identity: &api.WorkloadIdentity{File: true}})
 	_, err = tokens.Start(workload.Host{Dir: t.TempDir(), WriteFile: func(_ string, data []byte) error {
@@ -70,8 +79,8 @@ func TestRevokedTokensAreReplaced(t *testing.T) {
 	revoke("its allocation", revocation.Rule{AllocationID: "alloc", Before: time.Now().Unix() + 1}, true)
 }
 
-// TestUnreadableRevocationsReplaceNothing: while nobody can tell what is revoked, every token is refused, new ones too: the file is left alone,
-// and its task in peace.
+// TestUnreadableRevocationsReplaceNothing: while nobody can tell what is revoked, every token is refused, new ones too:
+// the file is left alone, and its task in peace.
 func TestUnreadableRevocationsReplaceNothing(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "revocations")
 	list, err := revocation.Open(revocation.Config{Dir: dir})
@@ -81,8 +90,19 @@ func TestUnreadableRevocationsReplaceNothing(t *testing.T) {
 	defer list.Close()
 	written := 0
 	manager := workload.New(workload.Config{
-		Keyring: identitytest.Keyring(t), Revocations: list, Logger: slog.New(slog.DiscardHandler), Audiences: []string{"nomadproject.io"}, TTL: time.Hour,
-		Region: "global", Namespace: "default", JobID: "job", TaskGroup: "group", AllocationID: "alloc", Life: "life",
+		Keyring: identitytest.Keyring(
+			t,
+		),
+		Revocations:  list,
+		Logger:       slog.New(slog.DiscardHandler),
+		Audiences:    []string{"nomadproject.io"},
+		TTL:          time.Hour,
+		Region:       "global",
+		Namespace:    "default",
+		JobID:        "job",
+		TaskGroup:    "group",
+		AllocationID: "alloc",
+		Life:         "life",
 	})
 	tokens := manager.Task(&api.Task{Name: "t", Identity: &api.WorkloadIdentity{File: true}})
 	if _, err := tokens.Start(workload.Host{Dir: t.TempDir(), WriteFile: func(string, []byte) error {

@@ -23,7 +23,7 @@ type Host struct {
 	Dir string
 	// WriteFile replaces the file at a path below Dir, whole or not at all, for the task's user alone.
 	WriteFile func(path string, data []byte) error
-	// Save has metadata of tokens, none of it secret, outlive this process, in place of what it was given before.
+	// Save persists token metadata (no secrets) across restarts, in place of what it was given before.
 	Save func(map[string]string)
 	// Process is the task's process.
 	Process Process
@@ -31,7 +31,7 @@ type Host struct {
 
 // Process is what a change_mode does to the task's process.
 type Process interface {
-	// Restart replaces the process, and returns when the old one is gone. The new one gets its tokens by Tokens.Start.
+	// Restart replaces the process, and returns when the old one is gone. The new one gets its tokens from Tokens.Start.
 	Restart(ctx context.Context, reason string) error
 	Signal(ctx context.Context, name string) error
 }
@@ -42,19 +42,21 @@ type Tokens struct {
 	task    string // empty for the operator
 	role    identity.Role
 	logger  *slog.Logger
-	// inspect returns what is in the operator's file, nil when that is no token as a new one would be. Nil for a task, whose files are its own.
+	// inspect returns the metadata of the token in the operator's file, nil when a new token would differ from it. It is
+	// nil for a task, whose files belong to the task.
 	inspect func(s *state, now time.Time) *metadata
 
-	mu         sync.Mutex // guards the fields below; held over writing files, so that no renewal comes between an old token and a new one
-	host       Host       // of the latest start
-	active     bool       // from a start to Stop
+	// mu guards the fields below. It is held while files are written, so that no renewal replaces a newer token.
+	mu         sync.Mutex
+	host       Host // of the latest start
+	active     bool // from a start to Stop
 	identities []*state
 	pending    []*state           // whose change_mode is due
 	cancel     context.CancelFunc // of the goroutine that works through pending; nil without one
 	reactions  sync.WaitGroup     // that goroutine
 }
 
-// state is one identity, its tokens, and what is under way with them.
+// state is one identity with its tokens and their renewal.
 type state struct {
 	*api.WorkloadIdentity // never changed
 
@@ -66,7 +68,8 @@ type state struct {
 	refused      bool      // a token in the environment is refused, which has been logged
 }
 
-// Task returns the tokens of a task: of its default identity, which every task has, and of those that its job file names.
+// Task returns the tokens of a task: those of its default identity, which every task has, and of the identities in its
+// job file.
 func (m *Manager) Task(task *api.Task) *Tokens {
 	first := &api.WorkloadIdentity{}
 	if task.Identity != nil {
@@ -86,8 +89,8 @@ func (m *Manager) Task(task *api.Task) *Tokens {
 	return t
 }
 
-// audience returns whom an identity's tokens are for: the audience that the job file names, or the configured one. A canonical job names
-// Nomad's default for a task's default identity where the file names nobody.
+// audience returns the audience of an identity's tokens: that of the job file, or else the configured one. A canonical
+// job has Nomad's default audience in a task's default identity when the file has none.
 func (m *Manager) audience(wi *api.WorkloadIdentity) []string {
 	unnamed := wi.Name == identity.DefaultName && slices.Equal(wi.Audience, []string{identity.DefaultAudience})
 	if len(wi.Audience) == 0 || unnamed {
@@ -96,12 +99,13 @@ func (m *Manager) audience(wi *api.WorkloadIdentity) []string {
 	return wi.Audience
 }
 
-// Start issues tokens for a new process of the task, writes those of identities with a file, returns those that are environment variables,
-// and has all of them renewed until Stop.
+// Start issues tokens for a new process of the task and writes those that belong in files. It returns those for
+// environment variables, by the variables' names. All of them are renewed until Stop.
 func (t *Tokens) Start(host Host) (map[string]string, error) { return t.begin(host, t.issueLocked) }
 
-// Resume goes on with the tokens of a process that runs, by what Save was last given for it. A token in a file stays if it is good. The
-// returned tokens are for programs that are run beside the process: its own are nowhere but in its environment.
+// Resume takes over the tokens of a running process; saved is what Save was last given for it. A good token in a file
+// stays. The returned tokens are for programs that run beside the process, since its own tokens exist only in its
+// environment.
 func (t *Tokens) Resume(host Host, saved map[string]string) (map[string]string, error) {
 	return t.begin(host, func(s *state, now time.Time) (string, error) { return t.adoptLocked(s, saved[s.Name], now) })
 }
@@ -128,7 +132,8 @@ func (t *Tokens) begin(host Host, get func(*state, time.Time) (string, error)) (
 	return env, nil
 }
 
-// issueLocked issues an identity's token for a start. On a full disk the file of an earlier start will do for as long as its token is good.
+// issueLocked issues an identity's token for a start. If it can't be written, as on a full disk, the file of an earlier
+// start is used while its token is good.
 func (t *Tokens) issueLocked(s *state, now time.Time) (string, error) {
 	token, meta, err := t.manager.sign(t.claims(s, now), now)
 	if err != nil {
@@ -150,7 +155,8 @@ func (t *Tokens) issueLocked(s *state, now time.Time) (string, error) {
 	return token, err
 }
 
-// adoptLocked takes over what an earlier process has issued of an identity, and issues a token for programs beside the task's process.
+// adoptLocked takes over the tokens of an identity that an earlier process issued, and issues one for programs beside
+// the task's process.
 func (t *Tokens) adoptLocked(s *state, saved string, now time.Time) (string, error) {
 	s.out = issued{}
 	if err := json.Unmarshal([]byte(saved), &s.out); err != nil {
@@ -170,7 +176,7 @@ func (t *Tokens) adoptLocked(s *state, saved string, now time.Time) (string, err
 	if s.Env {
 		s.out.beside = meta
 	}
-	if unknown { // how old its token is nobody knows: at worst it is replaced late
+	if unknown { // the age of its token is unknown: at worst it is replaced late
 		s.out.Env = meta
 	}
 	return token, nil
@@ -185,7 +191,7 @@ func (t *Tokens) writeLocked(s *state, token string, meta *metadata) error {
 	return nil
 }
 
-// saveLocked has the metadata of all tokens outlive this process.
+// saveLocked gives the metadata of all tokens to Host.Save.
 func (t *Tokens) saveLocked() {
 	if t.host.Save == nil {
 		return
@@ -201,7 +207,7 @@ func (t *Tokens) saveLocked() {
 	t.host.Save(saved)
 }
 
-// Stop ends the renewal of the tokens, and returns when nothing of the host is in use any more.
+// Stop ends the renewal of the tokens, and returns when the host is no longer in use.
 func (t *Tokens) Stop() {
 	t.manager.deactivate(t)
 	t.mu.Lock()
@@ -213,7 +219,7 @@ func (t *Tokens) Stop() {
 	t.reactions.Wait()
 }
 
-// look does what is due, and returns when to look again at the latest; zero for whenever.
+// look does what is due, and returns when to look again at the latest; zero if nothing falls due by itself.
 func (t *Tokens) look(ctx context.Context) (next time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -236,7 +242,8 @@ func (t *Tokens) look(ctx context.Context) (next time.Time) {
 	return next
 }
 
-// renewLocked does what is due for one identity, and returns whether its file has a new token, and when something is due next.
+// renewLocked does what is due for one identity. It returns whether the identity's file has a new token, and when
+// something is due next.
 func (t *Tokens) renewLocked(s *state, now time.Time) (renewed bool, next time.Time) {
 	if t.inspect != nil {
 		s.out.File = t.inspect(s, now)
@@ -246,11 +253,12 @@ func (t *Tokens) renewLocked(s *state, now time.Time) (renewed bool, next time.T
 		renewed = t.replaceLocked(s, now)
 	}
 	if a.refused && !s.refused {
-		t.logger.Warn("the key that signed an identity is removed, or the identity revoked, and it is in the task's environment: it is refused until the task is restarted",
-			"identity", s.Name)
+		t.logger.Warn("an identity in the task's environment has a removed key or is revoked: "+
+			"it is refused until the task is restarted", "identity", s.Name)
 	}
 	s.refused = a.refused
-	if restart := s.ChangeMode == "restart"; restart && (renewed || a.restart) && !now.Before(s.restartAfter) || s.ChangeMode == "signal" && renewed {
+	restart := s.ChangeMode == "restart" && (renewed || a.restart) && !now.Before(s.restartAfter)
+	if restart || s.ChangeMode == "signal" && renewed {
 		s.restartAfter = now.Add(lookInterval)
 		if !s.reacting {
 			s.reacting = true
@@ -269,7 +277,8 @@ func (t *Tokens) renewLocked(s *state, now time.Time) (renewed bool, next time.T
 	return renewed, a.next
 }
 
-// replaceLocked replaces the token in the identity's file, and reports whether it could. A failure is logged once, until it ends.
+// replaceLocked replaces the token in the identity's file, and reports whether it could. A failure is logged once,
+// until it ends.
 func (t *Tokens) replaceLocked(s *state, now time.Time) bool {
 	token, meta, err := t.manager.sign(t.claims(s, now), now)
 	if err == nil {
@@ -284,8 +293,8 @@ func (t *Tokens) replaceLocked(s *state, now time.Time) bool {
 	return err == nil
 }
 
-// react lets the task know of its renewed identities, one after the other, in the way of their change_mode. A task that does not run finds
-// the new tokens when it starts.
+// react carries out the change_mode of the renewed identities, one after the other. A task that does not run finds the
+// new tokens when it starts.
 func (t *Tokens) react(ctx context.Context) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -301,7 +310,8 @@ func (t *Tokens) react(ctx context.Context) {
 			err = process.Restart(ctx, fmt.Sprintf("Identity %q was renewed", wi.Name))
 		}
 		if err != nil {
-			t.logger.Debug("change_mode of a renewed identity failed", "identity", wi.Name, "change_mode", wi.ChangeMode, "error", err)
+			t.logger.Debug("change_mode of a renewed identity failed",
+				"identity", wi.Name, "change_mode", wi.ChangeMode, "error", err)
 		}
 		t.mu.Lock()
 		s.reacting = false
@@ -310,8 +320,9 @@ func (t *Tokens) react(ctx context.Context) {
 	t.cancel = nil
 }
 
-// trusted reports whether the ring has a token's key, and the token is not revoked. While a new one would be refused, too, because nobody can
-// read what is revoked, it stays: to replace it, and to restart the task for that, would help nobody.
+// trusted reports whether the ring has the token's key and the token is not revoked. While the list of revocations
+// can't be read, every token is refused, a new one, too; the old one then counts as trusted, because neither a new
+// token nor a restart would help.
 func (t *Tokens) trusted(m *metadata) bool {
 	return t.manager.config.Keyring.Keys().Has(m.KeyID) && (!t.manager.revoked(m.ID, t.task, t.role, m.IssuedAt.Unix()) ||
 		t.manager.revoked("", t.task, t.role, math.MaxInt64))
@@ -321,7 +332,8 @@ func (t *Tokens) claims(s *state, now time.Time) identity.Claims {
 	return t.manager.claims(t.task, t.role, s.WorkloadIdentity, now)
 }
 
-// regularFile reports whether a task's directory has a file, with something in it, at a path. The task may have put anything anywhere in it.
+// regularFile reports whether there is a regular file that is not empty at a path in a task's directory, in which the
+// task may have put anything.
 func regularFile(dir, path string) bool {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -332,7 +344,7 @@ func regularFile(dir, path string) bool {
 	return err == nil && info.Mode().IsRegular() && info.Size() > 0
 }
 
-// variable returns the environment variable of an identity that has env = true.
+// variable returns the environment variable of an identity with env = true.
 func variable(name string) string {
 	if name == identity.DefaultName {
 		return "NOMAD_TOKEN"
@@ -340,7 +352,7 @@ func variable(name string) string {
 	return "NOMAD_TOKEN_" + name
 }
 
-// file returns where the token of an identity is that has file = true, relative to the task's directory.
+// file returns the path of the token of an identity with file = true, relative to the task's directory.
 func file(wi *api.WorkloadIdentity) string {
 	switch {
 	case wi.Filepath != "":

@@ -30,7 +30,14 @@ func TestClaims(t *testing.T) {
 		tokens := r.manager.Task(&api.Task{
 			Name: "t", Identity: &api.WorkloadIdentity{Env: true, File: true, Audience: []string{"nomadproject.io"}},
 			Identities: []*api.WorkloadIdentity{
-				{Name: "a", Env: true, TTL: 1500 * time.Millisecond, Audience: []string{"x", "y"}}, {Name: "b", Env: true}, {Name: "unseen"},
+				{
+					Name:     "a",
+					Env:      true,
+					TTL:      1500 * time.Millisecond,
+					Audience: []string{"x", "y"},
+				},
+				{Name: "b", Env: true},
+				{Name: "unseen"},
 			},
 		})
 		time.Sleep(700 * time.Millisecond)
@@ -38,13 +45,20 @@ func TestClaims(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if names := slices.Sorted(maps.Keys(env)); !slices.Equal(names, []string{"NOMAD_TOKEN", "NOMAD_TOKEN_a", "NOMAD_TOKEN_b"}) {
+		if names := slices.Sorted(
+			maps.Keys(env),
+		); !slices.Equal(
+			names,
+			[]string{"NOMAD_TOKEN", "NOMAD_TOKEN_a", "NOMAD_TOKEN_b"},
+		) {
 			t.Fatalf("environment: %v", names)
 		}
 		if r.files["secrets/nomad_token"] != env["NOMAD_TOKEN"] {
 			t.Error("the file's token is not the variable's")
 		}
-		verifier, err := identity.NewVerifier(identity.VerifierConfig{Local: r.ring, Audiences: []string{"nomadproject.io", "x"}})
+		verifier, err := identity.NewVerifier(
+			identity.VerifierConfig{Local: r.ring, Audiences: []string{"nomadproject.io", "x"}},
+		)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -67,8 +81,8 @@ func TestClaims(t *testing.T) {
 	})
 }
 
-// TestDefaultAudience: the one that a canonical job names where its file names none gives way to the configured one, for the default
-// identity alone.
+// TestDefaultAudience: the one that a canonical job names where its file names none gives way to the configured one,
+// for the default identity alone.
 func TestDefaultAudience(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRunner(t, io.Discard)
@@ -99,7 +113,12 @@ type heavy struct {
 // TestStopReleasesTheHost: nothing of a task's runner is kept alive by tokens that are no longer renewed.
 func TestStopReleasesTheHost(t *testing.T) {
 	freed := make(chan struct{})
-	r := newRunner(t, io.Discard, &api.WorkloadIdentity{Name: "file", File: true, TTL: time.Hour}, &api.WorkloadIdentity{Name: "env", Env: true})
+	r := newRunner(
+		t,
+		io.Discard,
+		&api.WorkloadIdentity{Name: "file", File: true, TTL: time.Hour},
+		&api.WorkloadIdentity{Name: "env", Env: true},
+	)
 	func() {
 		h := &heavy{runner: r}
 		runtime.AddCleanup(h, func(struct{}) { close(freed) }, struct{}{})
@@ -126,9 +145,18 @@ func TestStopReleasesTheHost(t *testing.T) {
 
 func TestRenewalAtHalfOfTheLife(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRunner(t, io.Discard,
+		r := newRunner(
+			t,
+			io.Discard,
 			&api.WorkloadIdentity{Name: "quiet", TTL: time.Hour, File: true},
-			&api.WorkloadIdentity{Name: "loud", TTL: 80 * time.Minute, File: true, Filepath: "local/x.jwt", ChangeMode: "signal", ChangeSignal: "SIGHUP"},
+			&api.WorkloadIdentity{
+				Name:         "loud",
+				TTL:          80 * time.Minute,
+				File:         true,
+				Filepath:     "local/x.jwt",
+				ChangeMode:   "signal",
+				ChangeSignal: "SIGHUP",
+			},
 			&api.WorkloadIdentity{Name: "env", TTL: 90 * time.Minute, Env: true, ChangeMode: "restart"},
 			&api.WorkloadIdentity{Name: "lasting", File: true},
 		).started()
@@ -158,9 +186,18 @@ func TestRenewalAtHalfOfTheLife(t *testing.T) {
 // TestFileWithoutTTL is renewed when half of its token's life is over, too. A variable is what it is.
 func TestFileWithoutTTL(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRunner(t, io.Discard, &api.WorkloadIdentity{Name: "file", File: true}, &api.WorkloadIdentity{Name: "env", Env: true, ChangeMode: "restart"}).started()
+		r := newRunner(
+			t,
+			io.Discard,
+			&api.WorkloadIdentity{Name: "file", File: true},
+			&api.WorkloadIdentity{Name: "env", Env: true, ChangeMode: "restart"},
+		).started()
 		r.run(25 * time.Hour)
-		r.expect("0s write secrets/nomad_file.jwt", "12h0m0s write secrets/nomad_file.jwt", "24h0m0s write secrets/nomad_file.jwt")
+		r.expect(
+			"0s write secrets/nomad_file.jwt",
+			"12h0m0s write secrets/nomad_file.jwt",
+			"24h0m0s write secrets/nomad_file.jwt",
+		)
 	})
 }
 
@@ -184,7 +221,11 @@ func TestFailedRenewalIsTriedAgain(t *testing.T) {
 // TestFailedRestart is tried again until the task has another token.
 func TestFailedRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRunner(t, io.Discard, &api.WorkloadIdentity{Name: "a", TTL: 20 * time.Minute, File: true, Env: true, ChangeMode: "restart"}).started()
+		r := newRunner(
+			t,
+			io.Discard,
+			&api.WorkloadIdentity{Name: "a", TTL: 20 * time.Minute, File: true, Env: true, ChangeMode: "restart"},
+		).started()
 		r.gone = true
 		r.run(10*time.Minute + 45*time.Second)
 		r.gone = false
@@ -212,7 +253,11 @@ func TestASlowRestart(t *testing.T) {
 		running.Go(func() { r.manager.Run(ctx) })
 		time.Sleep(4*time.Minute - time.Second)
 		r.tokens.Stop()
-		r.expect("0s write secrets/nomad_file.jwt", `1m0s restart: Identity "slow" was renewed`, "2m0s write secrets/nomad_file.jwt")
+		r.expect(
+			"0s write secrets/nomad_file.jwt",
+			`1m0s restart: Identity "slow" was renewed`,
+			"2m0s write secrets/nomad_file.jwt",
+		)
 		time.Sleep(time.Hour)
 		if len(r.lines) != 3 {
 			t.Errorf("after Stop: %v", r.lines[3:])
@@ -222,12 +267,22 @@ func TestASlowRestart(t *testing.T) {
 	})
 }
 
-// TestAStartIsAnnouncementEnough: the process that a restart has started is not sent the signal that was due for the one before.
+// TestAStartIsAnnouncementEnough: the process that a restart has started is not sent the signal that was due for the
+// one before.
 func TestAStartIsAnnouncementEnough(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRunner(t, io.Discard,
+		r := newRunner(
+			t,
+			io.Discard,
 			&api.WorkloadIdentity{Name: "a", TTL: 2 * time.Minute, Env: true, ChangeMode: "restart"},
-			&api.WorkloadIdentity{Name: "b", TTL: 2 * time.Minute, File: true, ChangeMode: "signal", ChangeSignal: "SIGHUP"}).started()
+			&api.WorkloadIdentity{
+				Name:         "b",
+				TTL:          2 * time.Minute,
+				File:         true,
+				ChangeMode:   "signal",
+				ChangeSignal: "SIGHUP",
+			},
+		).started()
 		r.run(90 * time.Second)
 		r.expect("0s write secrets/nomad_b.jwt",
 			"1m0s write secrets/nomad_b.jwt", `1m0s restart: Identity "a" was renewed`, "1m0s write secrets/nomad_b.jwt")
@@ -242,7 +297,11 @@ func TestClockSetBack(t *testing.T) {
 		time.Sleep(time.Hour)
 		r.started()
 		mustWrite(t, r.dir, "secrets/nomad_a.jwt")
-		saved := strings.ReplaceAll(r.saved["a"], time.Now().Format("2006-01-02T15"), time.Now().Add(time.Hour).Format("2006-01-02T15"))
+		saved := strings.ReplaceAll(
+			r.saved["a"],
+			time.Now().Format("2006-01-02T15"),
+			time.Now().Add(time.Hour).Format("2006-01-02T15"),
+		)
 		if saved == r.saved["a"] {
 			t.Fatalf("no time found in %s", saved)
 		}
@@ -255,7 +314,8 @@ func TestClockSetBack(t *testing.T) {
 	})
 }
 
-// TestAFullDisk keeps no task from its next start that has a good file; one without, or with one that is not accepted, does not start.
+// TestAFullDisk keeps no task from its next start that has a good file; one without, or with one that is not accepted,
+// does not start.
 func TestAFullDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRunner(t, io.Discard, &api.WorkloadIdentity{Name: "a", TTL: time.Hour, File: true, Env: true}).started()
@@ -289,8 +349,13 @@ func TestAFullDisk(t *testing.T) {
 // TestRemovedKeysTokensAreReplaced at once: those whose own key is gone, and no others.
 func TestRemovedKeysTokensAreReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRunner(t, io.Discard, &api.WorkloadIdentity{Name: "a", File: true}, &api.WorkloadIdentity{Name: "env", Env: true},
-			&api.WorkloadIdentity{Name: "restarts", Env: true, ChangeMode: "restart"}).started()
+		r := newRunner(
+			t,
+			io.Discard,
+			&api.WorkloadIdentity{Name: "a", File: true},
+			&api.WorkloadIdentity{Name: "env", Env: true},
+			&api.WorkloadIdentity{Name: "restarts", Env: true, ChangeMode: "restart"},
+		).started()
 		old := identitytest.Rotate(t, r.ring.Keyring)
 		unused := identitytest.Rotate(t, r.ring.Keyring)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -312,8 +377,8 @@ func TestRemovedKeysTokensAreReplaced(t *testing.T) {
 	})
 }
 
-// TestRemovedKeysTokenInTheEnvironment is said, once, to need a restart, also when the identity has a file whose token another key has
-// signed since.
+// TestRemovedKeysTokenInTheEnvironment is said, once, to need a restart, also when the identity has a file whose token
+// another key has signed since.
 func TestRemovedKeysTokenInTheEnvironment(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
@@ -337,7 +402,8 @@ func TestRemovedKeysTokenInTheEnvironment(t *testing.T) {
 		}
 		first := identitytest.Rotate(t, r.ring.Keyring)
 		r.run(13 * time.Hour) // the second key signs the files
-		if got := warned(); got != nil || key(t, r.files["secrets/nomad_both.jwt"]) == first || key(t, r.env["NOMAD_TOKEN_both"]) != first {
+		if got := warned(); got != nil || key(t, r.files["secrets/nomad_both.jwt"]) == first ||
+			key(t, r.env["NOMAD_TOKEN_both"]) != first {
 			t.Fatalf("before: warned of %q", got)
 		}
 		// The process that takes over now knows it, too.
@@ -415,7 +481,10 @@ func TestResume(t *testing.T) {
 		for _, path := range []string{"secrets/nomad_ttl.jwt", "year.jwt", "unknown.jwt", "elsewhere.jwt", "removed.jwt", "old.jwt"} {
 			mustWrite(t, r.dir, path)
 		}
-		if err := errors.Join(os.Symlink("/etc/passwd", filepath.Join(r.dir, "link.jwt")), os.WriteFile(filepath.Join(r.dir, "empty.jwt"), nil, 0o600)); err != nil {
+		if err := errors.Join(
+			os.Symlink("/etc/passwd", filepath.Join(r.dir, "link.jwt")),
+			os.WriteFile(filepath.Join(r.dir, "empty.jwt"), nil, 0o600),
+		); err != nil {
 			t.Fatal(err)
 		}
 		saved := maps.Clone(r.saved)
@@ -433,14 +502,24 @@ func TestResume(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if names := slices.Sorted(maps.Keys(beside)); !slices.Equal(names, []string{"NOMAD_TOKEN_env", "NOMAD_TOKEN_lasting", "NOMAD_TOKEN_unknown"}) {
+		if names := slices.Sorted(
+			maps.Keys(beside),
+		); !slices.Equal(
+			names,
+			[]string{"NOMAD_TOKEN_env", "NOMAD_TOKEN_lasting", "NOMAD_TOKEN_unknown"},
+		) {
 			t.Errorf("programs beside the task get %v", names)
 		}
 		r.gone = true // so that no restart issues new tokens
 		r.run(35*time.Minute + 15*time.Second)
 		want := []string{
-			"10m0s write gone.jwt", "10m0s write link.jwt", "10m0s write empty.jwt", "10m0s write unknown.jwt", "10m0s write elsewhere.jwt",
-			"10m0s write removed.jwt", "10m0s write old.jwt",
+			"10m0s write gone.jwt",
+			"10m0s write link.jwt",
+			"10m0s write empty.jwt",
+			"10m0s write unknown.jwt",
+			"10m0s write elsewhere.jwt",
+			"10m0s write removed.jwt",
+			"10m0s write old.jwt",
 			"10m0s signal SIGHUP",
 			"30m0s write secrets/nomad_ttl.jwt",
 			`40m0s restart: Identity "unknown" was renewed`,
