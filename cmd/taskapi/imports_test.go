@@ -178,7 +178,6 @@ var allowedImports = map[string][]string{
 	"cmd/taskapi": {"allocrunner", "cmd/taskapi/internal/cli"},
 	// The command line: the list of commands, the families, and below them what they share. No family imports another.
 	"cmd/taskapi/internal/cli": {
-		"cmd/taskapi/internal/agent",
 		"cmd/taskapi/internal/cli/access",
 		"cmd/taskapi/internal/cli/base",
 		"cmd/taskapi/internal/cli/develop",
@@ -210,6 +209,7 @@ var allowedImports = map[string][]string{
 		"socket",
 	},
 	"cmd/taskapi/internal/cli/keys": {
+		"allocrunner/datadir",
 		"allocrunner/state",
 		"auth",
 		"auth/badtokens",

@@ -5,7 +5,6 @@ package cli
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -13,7 +12,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"taskapi/cmd/taskapi/internal/agent"
 	"taskapi/cmd/taskapi/internal/cli/access"
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/cmd/taskapi/internal/cli/develop"
@@ -45,21 +43,9 @@ func Run(ctx context.Context, args []string, w base.Environment) int {
 	args = doubleDashes(root, args)
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)
-	if err == nil {
-		return base.ExitOK
-	}
-	if silent, ok := errors.AsType[base.SilentError](err); ok {
-		return silent.Code
-	}
-	if errors.Is(err, agent.ErrReported) {
-		return base.ExitFailed
-	}
-	code := base.ExitFailed
-	if base.IsUsage(err) {
-		code = base.ExitUsage
-	}
-	if coded, ok := errors.AsType[base.CodedError](err); ok {
-		code = coded.Code
+	code := base.ExitCode(err)
+	if err == nil || base.IsSilent(err) {
+		return code
 	}
 	last := base.QueuedLog(w)
 	if wantsJSON(cmd, args) {

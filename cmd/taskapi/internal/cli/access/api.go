@@ -3,7 +3,6 @@ package access
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -46,7 +45,7 @@ Exit code: 0 for an answer with a status below 400, else 1, with the status and 
 				return err
 			}
 			found, err := base.Find(cmd.Context(), w, dataDir, nameOf(alloc), base.ToChange)
-			if _, wrong := errors.AsType[base.UsageError](err); wrong && alloc == "" {
+			if base.IsUsage(err) && alloc == "" {
 				return fmt.Errorf("%w\nwith --alloc", err)
 			}
 			if err != nil {

@@ -80,7 +80,7 @@ argument is wrong.`,
 				found.Task = line.task
 			}
 			err = line.run(cmd.Context(), w, found)
-			if _, ended := errors.AsType[base.SilentError](err); !ended && dash < 0 && line.action == "" {
+			if !base.IsSilent(err) && dash < 0 && line.action == "" {
 				err = withDashes(err, cmd.CommandPath(), args, base.TaskNames(found.Alloc))
 			}
 			return err
@@ -165,7 +165,7 @@ func (l *execCommandLine) checkTerminal(w base.Environment) error {
 	return nil
 }
 
-// run runs the command. A *silentError has its exit code.
+// run runs the command. A *base.ExitError has its exit code.
 func (l *execCommandLine) run(ctx context.Context, w base.Environment, t base.Target) error {
 	ctx, stop := base.UntilSignal(ctx)
 	defer stop()
@@ -201,13 +201,13 @@ func (l *execCommandLine) run(ctx context.Context, w base.Environment, t base.Ta
 	case errors.Is(context.Cause(ctx), errEscaped):
 		return errEscaped
 	case ctx.Err() != nil: // a signal
-		return base.SilentError{Code: 128 + int(syscall.SIGINT)}
+		return base.ExitError{Code: base.ExitSignalled + int(syscall.SIGINT)}
 	case err != nil:
 		return err
 	case cut != nil:
 		return fmt.Errorf("allocation %s: the command was cut off: %w", output.ShortID(t.ID), cut)
 	case code != 0:
-		return base.SilentError{Code: code}
+		return base.ExitError{Code: code}
 	}
 	return nil
 }

@@ -23,7 +23,7 @@ func StartChild(cmd *exec.Cmd) (ended <-chan error, err error) {
 	return waited, <-started
 }
 
-// ChildExit returns what Wait has returned of a command as this program's error: silentError with its exit code, or 128 and the number of the
+// ChildExit returns what Wait has returned of a command as this program's error: an ExitError with its exit code, or 128 and the number of the
 // signal that ended it.
 func ChildExit(err error) error {
 	exit, ok := errors.AsType[*exec.ExitError](err)
@@ -31,7 +31,7 @@ func ChildExit(err error) error {
 		return err
 	}
 	if status := exit.Sys().(syscall.WaitStatus); status.Signaled() { // as on every Unix
-		return SilentError{ExitSignalled + int(status.Signal())}
+		return ExitError{Code: ExitSignalled + int(status.Signal())}
 	}
-	return SilentError{exit.ExitCode()}
+	return ExitError{Code: exit.ExitCode()}
 }

@@ -7,56 +7,63 @@ import (
 	"taskapi/cmd/taskapi/internal/agent"
 )
 
-// The exit codes.
+// The exit codes. From ExitOwn on they are those of dev and test that are not their command's, as of env(1) and the shells.
 const (
-	ExitOK     = 0
-	ExitFailed = 1 // the allocation failed, or the command could not do its work
-	ExitUsage  = 2 // the job file or a flag is wrong: nothing was started
-)
-
-// UsageError is a mistake in what the caller gave: the job file, a flag, an argument.
-type UsageError struct{ err error }
-
-func (e UsageError) Error() string { return e.err.Error() }
-
-func (e UsageError) Unwrap() error { return e.err }
-
-// Usage marks err as the caller's mistake; nil stays nil.
-func Usage(err error) error {
-	if err == nil {
-		return nil
-	}
-	return UsageError{err}
-}
-
-// IsUsage reports whether the caller must give something else.
-func IsUsage(err error) bool {
-	_, usage := errors.AsType[UsageError](err)
-	_, invalid := errors.AsType[agent.InvalidError](err)
-	return usage || invalid
-}
-
-// SilentError ends a command with an exit code when the reason has been printed already.
-type SilentError struct{ Code int }
-
-func (e SilentError) Error() string { return fmt.Sprintf("exit code %d", e.Code) }
-
-var ErrSilent error = SilentError{ExitFailed}
-
-// The exit codes of dev and test that are not their command's, as of env(1) and the shells.
-const (
+	ExitOK        = 0
+	ExitFailed    = 1   // the allocation failed, or the command could not do its work
+	ExitUsage     = 2   // the job file or a flag is wrong: nothing was started
 	ExitOwn       = 125 // taskapi could not do its part
 	ExitNotRun    = 126 // the command is there and can't be executed
 	ExitNotFound  = 127 // it is not there
 	ExitSignalled = 128 // and the number of the signal that ended it
 )
 
-// CodedError is an error with an exit code of its own.
-type CodedError struct {
-	Err  error
+// ExitError is an error with an exit code of its own.
+type ExitError struct {
+	Err  error // nil when the reason has been printed already
 	Code int
 }
 
-func (e CodedError) Error() string { return e.Err.Error() }
+func (e ExitError) Error() string {
+	if e.Err == nil {
+		return fmt.Sprintf("exit code %d", e.Code)
+	}
+	return e.Err.Error()
+}
 
-func (e CodedError) Unwrap() error { return e.Err }
+func (e ExitError) Unwrap() error { return e.Err }
+
+// ErrSilent ends a command whose failure has been printed.
+var ErrSilent error = ExitError{Code: ExitFailed}
+
+// Usage marks err as a mistake in what the caller gave: the job file, a flag, an argument. nil stays nil.
+func Usage(err error) error {
+	if err == nil {
+		return nil
+	}
+	return ExitError{err, ExitUsage}
+}
+
+// IsUsage reports whether the caller must give something else.
+func IsUsage(err error) bool { return !IsSilent(err) && ExitCode(err) == ExitUsage }
+
+// IsSilent reports whether the reason of an error has been printed.
+func IsSilent(err error) bool {
+	e, ok := errors.AsType[ExitError](err)
+	return ok && e.Err == nil || errors.Is(err, agent.ErrReported)
+}
+
+// ExitCode returns the exit code of a command that returns err.
+func ExitCode(err error) int {
+	e, coded := errors.AsType[ExitError](err)
+	_, invalid := errors.AsType[agent.InvalidError](err)
+	switch {
+	case err == nil:
+		return ExitOK
+	case coded:
+		return e.Code
+	case invalid:
+		return ExitUsage
+	}
+	return ExitFailed
+}

@@ -58,21 +58,24 @@ func (l Layout) noTokens() error {
 	return nil
 }
 
-// Open opens the ring of the data directory that the flags name.
-func (f *KeyFlags) Open(w Environment) (*identity.Keyring, error) {
-	_, ring, err := f.OpenIn(w)
-	return ring, err
-}
-
-// OpenIn is open, and also returns the data directory.
-func (f *KeyFlags) OpenIn(w Environment) (Layout, *identity.Keyring, error) {
-	l, err := NewLayout(f.DataDir, w)
+// Open opens the key ring of the data directory that the flags name.
+func (f *KeyFlags) Open(w Environment) (Layout, *identity.Keyring, error) {
+	l, err := WithKeyring(f.DataDir, w)
 	if err != nil {
 		return l, nil, err
 	}
-	if _, err := os.Stat(l.Keyring()); errors.Is(err, fs.ErrNotExist) {
-		return l, nil, Usage(fmt.Errorf("no key ring in %s: 'taskapi run' makes one; is --data-dir right?", string(l.Dir)))
-	}
 	ring, err := l.OpenKeyring(f.SealKey)
 	return l, ring, err
+}
+
+// WithKeyring returns the data directory that a flag names, which must have a key ring.
+func WithKeyring(dataDir string, w Environment) (Layout, error) {
+	l, err := NewLayout(dataDir, w)
+	if err != nil {
+		return l, err
+	}
+	if _, err := os.Stat(l.Keyring()); errors.Is(err, fs.ErrNotExist) {
+		return l, Usage(fmt.Errorf("no key ring in %s: 'taskapi run' makes one; is --data-dir right?", string(l.Dir)))
+	}
+	return l, nil
 }

@@ -20,7 +20,7 @@ import (
 // Layout is a data directory, and how commands about it are written.
 type Layout struct {
 	datadir.Dir
-	commands
+	shown   string // as commands name it: empty where this user's commands look without a flag
 	version string // of this program
 }
 
@@ -32,7 +32,10 @@ const (
 
 // NewLayout finds the data directory: the one given, that of the environment, or the default of this user.
 func NewLayout(given string, w Environment) (Layout, error) {
-	usual := defaultDataDir(w)
+	usual := systemDataDir
+	if os.Geteuid() != 0 {
+		usual = ownDataDir(w)
+	}
 	given = cmp.Or(given, w.Getenv(DataDirEnv), usual)
 	if given == "" {
 		return Layout{}, Usage(errors.New("no data directory: give --data-dir, or set " + DataDirEnv + ", XDG_STATE_HOME or HOME"))
@@ -41,19 +44,11 @@ func NewLayout(given string, w Environment) (Layout, error) {
 	if err != nil {
 		return Layout{}, Layout{}.Explain(err)
 	}
-	l := Layout{Dir: dir, commands: commands{DataDir: string(dir)}, version: w.Version}
+	l := Layout{Dir: dir, shown: string(dir), version: w.Version}
 	if abs, err := filepath.Abs(given); err == nil && abs == usual && w.Getenv(DataDirEnv) == "" {
-		l.DataDir = ""
+		l.shown = ""
 	}
 	return l, nil
-}
-
-// defaultDataDir returns where this user's allocations live by default, empty when there is no such place.
-func defaultDataDir(w Environment) string {
-	if os.Geteuid() == 0 {
-		return systemDataDir
-	}
-	return ownDataDir(w)
 }
 
 // homeDataDir is where a user's allocations live below their home, unless XDG_STATE_HOME says otherwise.
@@ -84,10 +79,8 @@ func (l Layout) Explain(err error) error {
 	if e, ok := errors.AsType[*datadir.StateMissingError](err); ok {
 		return fmt.Errorf("%w; '%s' kills them", err, l.Command("stop", e.ID))
 	}
-	if _, ok := errors.AsType[*datadir.StateRemovedError](err); ok {
-		return Usage(fmt.Errorf("%w: give another --alloc-id, or none; --force runs it again", err))
-	}
-	if _, ok := errors.AsType[*allocrunner.EndedError](err); ok {
+	_, removed := errors.AsType[*datadir.StateRemovedError](err)
+	if _, ended := errors.AsType[*allocrunner.EndedError](err); removed || ended {
 		return Usage(fmt.Errorf("%w: give another --alloc-id, or none; --force runs it again", err))
 	}
 	if _, ok := errors.AsType[*allocrunner.OtherJobError](err); ok {
@@ -136,4 +129,47 @@ func (l Layout) Remembered(id string) (agent.Settings, error) {
 		return agent.DefaultSettings(), l.Explain(err)
 	}
 	return agent.Remembered(l.Alloc(id))
+}
+
+// Audited changes something that the allocations of the data directory share, and records it in the audit logs of those
+// that have not ended. See agent.AuditShared.
+func (l Layout) Audited(w Environment, command string, change func() (made string, err error)) error {
+	ids, err := l.IDs()
+	if err != nil {
+		return err
+	}
+	var all []agent.Settings
+	for _, id := range ids {
+		kept, err := l.Remembered(id)
+		if err == nil && kept.AuditLog == "" {
+			continue
+		}
+		if saved, err := l.Peek(id); err == nil && (saved == nil || saved.Terminal) {
+			continue
+		}
+		if err != nil {
+			w.Warnf("warning: %v; if allocation %s has an audit log, it gets no line of this", err, id)
+			continue
+		}
+		all = append(all, kept)
+	}
+	return agent.AuditShared(all, func(text string) { w.Warnf("warning: %s", text) }, command, change)
+}
+
+// Command returns a command line to copy. It names the data directory unless it is the default: without, it would be about another one,
+// where a run would start an allocation over.
+func (l Layout) Command(verb string, args ...string) string {
+	words := []string{"taskapi", verb}
+	if l.shown != "" {
+		words = append(words, "--data-dir", ShellWord(l.shown))
+	}
+	return strings.Join(append(words, args...), " ")
+}
+
+// ShellWord returns a text as one word of a POSIX shell. In double quotes, since messages have commands in single ones.
+func ShellWord(s string) string {
+	if s != "" && !strings.ContainsAny(s, " \t\n\"'\\$`&|;<>()*?[]#~=%!{}") {
+		return s
+	}
+	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "$", `\$`, "`", "\\`").Replace(s) + `"`
 }

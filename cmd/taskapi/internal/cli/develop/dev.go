@@ -32,12 +32,10 @@ import (
 
 // own marks err as one of taskapi itself, of a program that passes on the exit code of another. What has a code keeps it; nil stays nil.
 func own(err error) error {
-	_, coded := errors.AsType[base.CodedError](err)
-	_, silent := errors.AsType[base.SilentError](err)
-	if err == nil || coded || silent {
+	if err == nil || base.IsSilent(err) || base.ExitCode(err) > base.ExitUsage {
 		return err
 	}
-	return base.CodedError{Err: err, Code: base.ExitOwn}
+	return base.ExitError{Err: err, Code: base.ExitOwn}
 }
 
 // devOptions are the flags of taskapi dev.
@@ -185,7 +183,7 @@ type foreground struct {
 	terminal *devTerminal // nil: it has the files themselves
 }
 
-// newForeground finds the command. Errors: codedError.
+// newForeground finds the command. Errors: base.ExitError.
 func newForeground(task string, command []string, w base.Environment) (*foreground, error) {
 	path, err := exec.LookPath(command[0])
 	if errors.Is(err, exec.ErrDot) {
@@ -193,9 +191,9 @@ func newForeground(task string, command []string, w base.Environment) (*foregrou
 	}
 	switch {
 	case errors.Is(err, exec.ErrNotFound), errors.Is(err, fs.ErrNotExist):
-		return nil, base.CodedError{Err: fmt.Errorf("%s: there is no such command", command[0]), Code: base.ExitNotFound}
+		return nil, base.ExitError{Err: fmt.Errorf("%s: there is no such command", command[0]), Code: base.ExitNotFound}
 	case err != nil:
-		return nil, base.CodedError{Err: fmt.Errorf("%s can't be executed: %w", command[0], cmp.Or(errors.Unwrap(err), err)), Code: base.ExitNotRun}
+		return nil, base.ExitError{Err: fmt.Errorf("%s can't be executed: %w", command[0], cmp.Or(errors.Unwrap(err), err)), Code: base.ExitNotRun}
 	}
 	if path, err = filepath.Abs(path); err != nil {
 		return nil, err
@@ -278,19 +276,19 @@ func (f *foreground) result(t *tied, err error) error {
 	}
 	switch {
 	case e == nil && t.stopping != 0:
-		return base.SilentError{Code: base.ExitSignalled + int(t.stopping)}
+		return base.ExitError{Code: base.ExitSignalled + int(t.stopping)}
 	case e == nil:
 		return cmp.Or(err, errors.New("the command was never started"))
 	case e.Type == api.TaskTerminated && exitCode(e) == 0:
 		return nil
 	case e.Type == api.TaskTerminated:
-		return base.SilentError{Code: exitCode(e)}
+		return base.ExitError{Code: exitCode(e)}
 	}
 	code := base.ExitOwn
 	if e.Type == api.TaskDriverFailure {
 		code = base.ExitNotRun
 	}
-	return base.CodedError{Err: fmt.Errorf("%s: %s", f.command, linewriter.OneLine(cmp.Or(e.DisplayMessage, e.DriverError, e.Message))), Code: code}
+	return base.ExitError{Err: fmt.Errorf("%s: %s", f.command, linewriter.OneLine(cmp.Or(e.DisplayMessage, e.DriverError, e.Message))), Code: code}
 }
 
 // exitCode returns what a shell says of the end of a process.

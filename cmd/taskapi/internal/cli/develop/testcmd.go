@@ -174,7 +174,7 @@ type testRun struct {
 // errGroupOver ends the waiting for a group that has ended.
 var errGroupOver = errors.New("the group has ended")
 
-// run runs the group, the command when the group is what is waited for, and stops the group. Errors: silentError with the command's exit code.
+// run runs the group, the command when the group is what is waited for, and stops the group. Errors: base.ExitError with the command's exit code.
 func (t *testRun) run(ctx context.Context, signals <-chan os.Signal) error {
 	life, end := context.WithCancel(ctx)
 	defer end()
@@ -222,7 +222,7 @@ func (t *testRun) run(ctx context.Context, signals <-chan os.Signal) error {
 		}
 		return result
 	case t.signalled() != 0:
-		return base.SilentError{Code: base.ExitSignalled + int(t.signalled())}
+		return base.ExitError{Code: base.ExitSignalled + int(t.signalled())}
 	}
 	return errors.Join(failed, stopped)
 }
@@ -266,7 +266,7 @@ func (t *testRun) collect(alloc *api.Allocation) {
 	}
 }
 
-// command runs the command. Errors: silentError with its exit code.
+// command runs the command. Errors: base.ExitError with its exit code.
 func (t *testRun) command() error {
 	env, err := t.variables()
 	if err != nil {
@@ -283,13 +283,13 @@ func (t *testRun) command() error {
 	t.mu.Lock()
 	if t.stops > 0 {
 		t.mu.Unlock()
-		return base.SilentError{Code: base.ExitSignalled + int(t.by)}
+		return base.ExitError{Code: base.ExitSignalled + int(t.by)}
 	}
 	ended, err := base.StartChild(cmd)
 	t.process = cmd.Process
 	t.mu.Unlock()
 	if err != nil {
-		return base.CodedError{Err: fmt.Errorf("%s can't be executed: %w", t.front.command, cmp.Or(errors.Unwrap(err), err)), Code: base.ExitNotRun}
+		return base.ExitError{Err: fmt.Errorf("%s can't be executed: %w", t.front.command, cmp.Or(errors.Unwrap(err), err)), Code: base.ExitNotRun}
 	}
 	err = <-ended
 	t.mu.Lock()

@@ -64,9 +64,7 @@ func (r *report) phase(name string, do func() error) error {
 	since := time.Now()
 	err := do()
 	p := phase{Name: name, Seconds: time.Since(since).Seconds()}
-	if silent, ok := errors.AsType[base.SilentError](err); ok {
-		p.Error = "exit code " + strconv.Itoa(silent.Code)
-	} else if err != nil {
+	if err != nil {
 		p.Error = err.Error()
 	}
 	r.mu.Lock()
@@ -97,16 +95,9 @@ func (r *report) finish(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.Seconds = time.Since(r.begun).Seconds()
-	silent, isSilent := errors.AsType[base.SilentError](err)
-	coded, isCoded := errors.AsType[base.CodedError](err)
-	switch {
-	case err == nil:
-	case isSilent:
-		r.ExitCode = silent.Code
-	case isCoded:
-		r.ExitCode, r.Error = coded.Code, err.Error()
-	default:
-		r.ExitCode, r.Error = base.ExitOwn, err.Error()
+	r.ExitCode = base.ExitCode(own(err))
+	if err != nil && !base.IsSilent(err) {
+		r.Error = err.Error()
 	}
 }
 

@@ -1,6 +1,7 @@
 package keys
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -27,27 +28,17 @@ signed with the new key, and old ones are good until they expire; tokens of a re
 	return cmd
 }
 
-func keyringList(w base.Environment) *cobra.Command {
+// onRing completes a command that does something with the key ring.
+func onRing(w base.Environment, cmd *cobra.Command, do func(l base.Layout, ring *identity.Keyring, args []string) error) *cobra.Command {
 	var flags base.KeyFlags
-	var out base.OutputFlags
-	cmd := &cobra.Command{
-		Use:     "list",
-		Short:   "List the keys, the active one first",
-		Example: `  taskapi keyring list`,
-		RunE: func(*cobra.Command, []string) error {
-			ring, err := flags.Open(w)
-			if err != nil {
-				return err
-			}
-			lines := []keyLine{}
-			for _, k := range ring.List() {
-				lines = append(lines, keyLine{k.ID, k.State, k.CreatedAt.UnixNano()})
-			}
-			return out.Print(w, lines, nil, func() error { return printKeys(w, ring.List()) })
-		},
-	}
 	flags.Add(cmd)
-	base.AddOutput(cmd, &out)
+	cmd.RunE = func(_ *cobra.Command, args []string) error {
+		l, ring, err := flags.Open(w)
+		if err != nil {
+			return err
+		}
+		return do(l, ring, args)
+	}
 	return cmd
 }
 
@@ -58,106 +49,131 @@ type keyLine struct {
 	CreateTime int64 // nanoseconds since the Unix epoch
 }
 
-func printKeys(w base.Environment, keys []identity.KeyInfo) error {
-	table := output.Table{Colors: w.Colors()}
-	table.Header("Key", "State", "Created")
-	for _, k := range keys {
-		table.Row(k.ID, string(k.State), output.Date(k.CreatedAt))
-	}
-	_, err := table.WriteTo(w.Stdout)
-	return err
-}
-
-func keyringRotate(w base.Environment) *cobra.Command {
-	var flags base.KeyFlags
-	cmd := &cobra.Command{
-		Use:     "rotate",
-		Short:   "Make a new key and sign with it from now on",
-		Example: `  taskapi keyring rotate`,
-		RunE: func(*cobra.Command, []string) error {
-			l, ring, err := flags.OpenIn(w)
-			if err != nil {
-				return err
-			}
-			var key identity.KeyInfo
-			err = l.Audited(w, "keyring rotate", func() (string, error) {
-				key, err = ring.Rotate()
-				return ": " + key.ID, err
-			})
-			if err != nil {
-				return err
-			}
-			return w.Printf("%s is active; tokens of older keys are good until they expire\n", key.ID)
-		},
-	}
-	flags.Add(cmd)
+func keyringList(w base.Environment) *cobra.Command {
+	var out base.OutputFlags
+	cmd := onRing(w, &cobra.Command{
+		Use:     "list",
+		Short:   "List the keys, the active one first",
+		Example: `  taskapi keyring list`,
+	}, func(_ base.Layout, ring *identity.Keyring, _ []string) error {
+		lines, table := []keyLine{}, output.Table{Colors: w.Colors()}
+		table.Header("Key", "State", "Created")
+		for _, k := range ring.List() {
+			lines = append(lines, keyLine{k.ID, k.State, k.CreatedAt.UnixNano()})
+			table.Row(k.ID, string(k.State), output.Date(k.CreatedAt))
+		}
+		return out.Table(w, lines, &table)
+	})
+	base.AddOutput(cmd, &out)
 	return cmd
 }
 
+func keyringRotate(w base.Environment) *cobra.Command {
+	return onRing(w, &cobra.Command{
+		Use:     "rotate",
+		Short:   "Make a new key and sign with it from now on",
+		Example: `  taskapi keyring rotate`,
+	}, func(l base.Layout, ring *identity.Keyring, _ []string) error {
+		var key identity.KeyInfo
+		err := l.Audited(w, "keyring rotate", func() (_ string, err error) {
+			key, err = ring.Rotate()
+			return ": " + key.ID, err
+		})
+		if err != nil {
+			return err
+		}
+		return w.Printf("%s is active; tokens of older keys are good until they expire\n", key.ID)
+	})
+}
+
 func keyringRemove(w base.Environment) *cobra.Command {
-	var flags base.KeyFlags
-	cmd := &cobra.Command{
+	return onRing(w, &cobra.Command{
 		Use:     "remove [flags] KEY",
 		Short:   "Remove an inactive key: its tokens are refused from then on",
 		Example: `  taskapi keyring remove 9d3b6c1e-7e1f-4e0c-8a39-0f1f6f3f5a11`,
-		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-			ring, err := flags.Open(w)
-			if err != nil {
-				return nil, cobra.ShellCompDirectiveNoFileComp
-			}
-			var ids []string
-			for _, k := range ring.List() {
-				if k.State == identity.KeyInactive {
-					ids = append(ids, k.ID)
+		ValidArgsFunction: func(cmd *cobra.Command, _ []string, _ string) (ids []string, _ cobra.ShellCompDirective) {
+			flags := base.KeyFlags{DataDir: cmd.Flag("data-dir").Value.String(), SealKey: cmd.Flag("seal-key").Value.String()}
+			if _, ring, err := flags.Open(w); err == nil {
+				for _, k := range ring.List() {
+					if k.State == identity.KeyInactive {
+						ids = append(ids, k.ID)
+					}
 				}
 			}
 			return ids, cobra.ShellCompDirectiveNoFileComp
 		},
-		RunE: func(_ *cobra.Command, args []string) error {
-			l, ring, err := flags.OpenIn(w)
-			if err != nil {
-				return err
-			}
-			id := strings.ToLower(args[0])
-			err = l.Audited(w, "keyring remove: "+id, func() (string, error) { return "", ring.Remove(id) })
-			if errors.Is(err, identity.ErrKeyNotFound) || errors.Is(err, identity.ErrKeyActive) {
-				return base.Usage(fmt.Errorf("%w; 'taskapi keyring list' shows the keys", err))
-			}
-			if err != nil {
-				return err
-			}
-			return w.Printf("%s is removed; its tokens are refused\n", args[0])
-		},
-	}
-	flags.Add(cmd)
-	return cmd
+	}, func(l base.Layout, ring *identity.Keyring, args []string) error {
+		id := strings.ToLower(args[0])
+		err := l.Audited(w, "keyring remove: "+id, func() (string, error) { return "", ring.Remove(id) })
+		if errors.Is(err, identity.ErrKeyNotFound) || errors.Is(err, identity.ErrKeyActive) {
+			return base.Usage(fmt.Errorf("%w; 'taskapi keyring list' shows the keys", err))
+		}
+		if err != nil {
+			return err
+		}
+		return w.Printf("%s is removed; its tokens are refused\n", args[0])
+	})
 }
 
 func keyringExport(w base.Environment) *cobra.Command {
-	var flags base.KeyFlags
 	var openID string
-	cmd := &cobra.Command{
+	cmd := onRing(w, &cobra.Command{
 		Use:   "export",
 		Short: "Print the public keys as a JWK set, for others to trust",
 		Long: `Prints the public keys as a JWK set (RFC 7517): the document that /.well-known/jwks.json answers. With --openid it prints
 the OpenID configuration of the issuer instead. Redirect it to a file that others read, or that a web server serves.`,
 		Example: `  taskapi keyring export`,
-		RunE: func(*cobra.Command, []string) error {
-			if err := agent.CheckIssuer("--openid", openID); err != nil {
-				return err
-			}
-			ring, err := flags.Open(w)
+		PreRunE: func(*cobra.Command, []string) error { return agent.CheckIssuer("--openid", openID) },
+	}, func(_ base.Layout, ring *identity.Keyring, _ []string) error {
+		document := ring.JWKS()
+		if openID != "" {
+			document = agent.OpenIDConfiguration(openID)
+		}
+		return w.Printf("%s\n", document)
+	})
+	cmd.Flags().StringVar(&openID, "openid", "", "print the OpenID configuration of this issuer, a URL")
+	return cmd
+}
+
+func keyringServe(w base.Environment) *cobra.Command {
+	var flags base.KeyFlags
+	var listen, issuer string
+	var remote bool
+	cmd := &cobra.Command{
+		Use:   "serve [flags]",
+		Short: "Serve the public keys over HTTP, for verifiers that take an OIDC issuer's URL",
+		Long: `Serves the public keys as a JWK set at /.well-known/jwks.json, and the OpenID configuration of their issuer at
+/.well-known/openid-configuration, without a token, until it is interrupted. Nothing else answers there. It follows rotations and removals of keys.
+
+A verifier expects tokens whose iss is the issuer's URL: run the allocation with --issuer and that URL, so give --listen a port. Only this
+machine can connect to a loopback address; --remote allows others. A request must name an address, localhost or the issuer's host.`,
+		Example: `  taskapi keyring serve --listen 127.0.0.1:9180`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			l, err := base.NewLayout(flags.DataDir, w)
 			if err != nil {
 				return err
 			}
-			document := ring.JWKS()
-			if openID != "" {
-				document = agent.OpenIDConfiguration(openID)
+			ring, err := l.OpenKeyring(flags.SealKey)
+			if err != nil {
+				return err
 			}
-			return w.Printf("%s\n", document)
+			ctx, release := base.UntilSignal(cmd.Context())
+			defer release()
+			server, err := agent.ListenKeys(agent.KeyServerConfig{Keyring: ring, Listen: listen, Issuer: issuer, Remote: remote, Logger: base.NewLogger(false, w)})
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(w.Stdout, "serving the public keys at %s; issuer %s\n", server.URL(), cmp.Or(server.Issuer(), "none"))
+			if err != nil {
+				return errors.Join(err, server.Close())
+			}
+			return server.Serve(ctx)
 		},
 	}
 	flags.Add(cmd)
-	cmd.Flags().StringVar(&openID, "openid", "", "print the OpenID configuration of this issuer, a URL")
+	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:9180",
+		"`ADDRESS:PORT` to listen on, or unix:///PATH; port 0 takes any")
+	cmd.Flags().StringVar(&issuer, "issuer", "", "issuer that the OpenID configuration names, a URL below which others find it (default what is served)")
+	cmd.Flags().BoolVar(&remote, "remote", false, "allow an address that other machines can reach")
 	return cmd
 }

@@ -189,30 +189,23 @@ func lineOf(k badtokens.Kind) kindLine {
 }
 
 func (f *mintFlags) printKinds(w base.Environment) error {
-	lines := []kindLine{}
+	lines, table := []kindLine{}, output.Table{Colors: w.Colors()}
+	table.Header("Name", "Class", "Answer", "What is wrong")
 	for _, k := range badtokens.All() {
-		lines = append(lines, lineOf(k))
-	}
-	return f.output.Print(w, lines, nil, func() error {
-		table := output.Table{Colors: w.Colors()}
-		table.Header("Name", "Class", "Answer", "What is wrong")
-		for _, l := range lines {
-			var marks []string
-			if l.Strict {
-				marks = append(marks, "strict")
-			}
-			if l.Foreign {
-				marks = append(marks, "foreign")
-			}
-			wrong := l.Wrong
-			if len(marks) > 0 {
-				wrong += " (" + strings.Join(marks, ", ") + ")"
-			}
-			table.Row(l.Name, l.Class, fmt.Sprintf("%d %s", l.Status, l.Reason), wrong)
+		wrong := k.Wrong
+		switch {
+		case k.Strict && k.Foreign:
+			wrong += " (strict, foreign)"
+		case k.Strict:
+			wrong += " (strict)"
+		case k.Foreign:
+			wrong += " (foreign)"
 		}
-		_, err := table.WriteTo(w.Stdout)
-		return err
-	})
+		l := lineOf(k)
+		lines = append(lines, l)
+		table.Row(l.Name, l.Class, fmt.Sprintf("%d %s", l.Status, l.Reason), wrong)
+	}
+	return f.output.Table(w, lines, &table)
 }
 
 // minter makes tokens of one task.
@@ -267,12 +260,12 @@ func (f *mintFlags) minter(cmd *cobra.Command, w base.Environment) (*minter, err
 	}
 	authenticator.Keys = ring
 	now, a := time.Now(), authenticator.Allocation
-	audience := f.audience
-	if len(audience) == 0 {
+	audience := []string{identity.DefaultAudience}
+	switch {
+	case len(f.audience) > 0:
+		audience = f.audience
+	case len(authenticator.Settings.Audiences) > 0:
 		audience = authenticator.Settings.Audiences
-	}
-	if len(audience) == 0 {
-		audience = []string{identity.DefaultAudience}
 	}
 	return &minter{f, t.Layout, ring, badtokens.Good{
 		Key: badtokens.NewKey(ring.Signer()),
@@ -359,8 +352,7 @@ func detail(words error) string {
 // write writes a token to the file that was given, or to standard output.
 func (f *mintFlags) write(w base.Environment, token string) error {
 	if f.out == "" {
-		_, err := fmt.Fprintln(w.Stdout, token)
-		return err
+		return w.Printf("%s\n", token)
 	}
 	if info, err := os.Lstat(f.out); err == nil && !info.Mode().IsRegular() {
 		return base.Usage(fmt.Errorf("--out %s is no regular file: give another name", f.out))

@@ -5,13 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"taskapi/allocrunner/datadir"
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/cmd/taskapi/internal/output"
 	"taskapi/identity"
@@ -86,7 +86,7 @@ func (f *revokeFlags) rule(cmd *cobra.Command, w base.Environment, args []string
 	case len(args) > 0 && (f.jti != "" || byTime), f.jti != "" && byTime:
 		return r, l, base.Usage(errors.New("a token, or a --jti, is revoked alone: leave out the other flags"))
 	}
-	if l, err = f.layout(w); err != nil {
+	if l, err = base.WithKeyring(f.dataDir, w); err != nil {
 		return r, l, err
 	}
 	switch {
@@ -102,18 +102,6 @@ func (f *revokeFlags) rule(cmd *cobra.Command, w base.Environment, args []string
 		r.AllocationID, l, err = f.allocation(cmd, w, l)
 	}
 	return r, l, err
-}
-
-// layout finds the data directory, which must have a key ring.
-func (f *revokeFlags) layout(w base.Environment) (base.Layout, error) {
-	l, err := base.NewLayout(f.dataDir, w)
-	if err != nil {
-		return l, err
-	}
-	if _, err := os.Stat(l.Keyring()); errors.Is(err, fs.ErrNotExist) {
-		return l, base.Usage(fmt.Errorf("no key ring in %s, so no tokens: is --data-dir right?", string(l.Dir)))
-	}
-	return l, nil
 }
 
 // revocationOf returns the rule for a token, or for the token behind a secret. The rule lasts until the token expires.
@@ -156,7 +144,7 @@ func (f *revokeFlags) allocation(cmd *cobra.Command, w base.Environment, l base.
 	if err == nil {
 		return found.ID, found.Layout, nil
 	}
-	if isAllocID(f.alloc) {
+	if datadir.IsID(f.alloc) {
 		return f.alloc, l, nil
 	}
 	return "", l, err
@@ -212,12 +200,11 @@ func tokenRevocations(w base.Environment) *cobra.Command {
 		Short:   "List what is revoked",
 		Example: `  taskapi token revocations`,
 		RunE: func(*cobra.Command, []string) error {
-			f := revokeFlags{dataDir: dataDir}
-			l, err := f.layout(w)
+			l, err := base.WithKeyring(dataDir, w)
 			if err != nil {
 				return err
 			}
-			rules := []revocation.Rule{}
+			rules, table := []revocation.Rule{}, output.Table{Colors: w.Colors()}
 			list, err := openRevocations(l)
 			switch {
 			case err == nil:
@@ -226,15 +213,11 @@ func tokenRevocations(w base.Environment) *cobra.Command {
 			case !errors.Is(err, fs.ErrNotExist):
 				return err
 			}
-			return out.Print(w, rules, nil, func() error {
-				table := output.Table{Colors: w.Colors()}
-				table.Header("Revoked", "At", "Until")
-				for _, r := range rules {
-					table.Row(r.String(), output.Date(time.Unix(r.CreatedAt, 0)), output.Date(time.Unix(r.Until, 0)))
-				}
-				_, err := table.WriteTo(w.Stdout)
-				return err
-			})
+			table.Header("Revoked", "At", "Until")
+			for _, r := range rules {
+				table.Row(r.String(), output.Date(time.Unix(r.CreatedAt, 0)), output.Date(time.Unix(r.Until, 0)))
+			}
+			return out.Table(w, rules, &table)
 		},
 	}
 	base.AddDataDir(cmd, &dataDir)

@@ -10,9 +10,9 @@ import (
 	"os"
 	"strings"
 
-	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
+	"taskapi/allocrunner/datadir"
 	"taskapi/allocrunner/state"
 	"taskapi/auth"
 	"taskapi/cmd/taskapi/internal/agent"
@@ -94,7 +94,7 @@ func standsFor(l base.Layout, token string) (string, error) {
 // that of no allocation.
 func authenticatorOf(l base.Layout, id string) (agent.OfflineAuthenticator, error) {
 	d := agent.OfflineAuthenticator{Settings: agent.DefaultSettings(), AllocationID: id}
-	if !isAllocID(id) { // it becomes a part of a path
+	if !datadir.IsID(id) { // it becomes a part of a path
 		return d, nil
 	}
 	dump, err := state.Inspect(l.State(id))
@@ -113,10 +113,4 @@ func authenticatorOf(l base.Layout, id string) (agent.OfflineAuthenticator, erro
 		d.Ended = saved.Terminal
 	}
 	return d, nil
-}
-
-// isAllocID reports whether a text is an allocation's ID as taskapi writes it.
-func isAllocID(text string) bool {
-	parsed, err := uuid.Parse(text)
-	return err == nil && parsed.String() == text
 }

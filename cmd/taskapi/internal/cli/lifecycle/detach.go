@@ -236,7 +236,7 @@ func awaitStart(l base.Layout, ctx context.Context, id string, pid int, exited <
 		select {
 		case err := <-exited:
 			exit := exitOf(err)
-			if silent, ok := errors.AsType[base.SilentError](exit); ok && silent.Code == base.ExitUsage { // what is there is from before
+			if base.ExitCode(exit) == base.ExitUsage { // what is there is from before
 				return exit
 			}
 			if found := c.Locate(ctx, client.Brief); found.Holder == client.Ended {
@@ -260,7 +260,7 @@ func exitOf(err error) error {
 	case err == nil:
 		return nil
 	case ok && exit.ExitCode() > 0:
-		return base.SilentError{Code: exit.ExitCode()}
+		return base.ExitError{Code: exit.ExitCode()}
 	}
 	return fmt.Errorf("taskapi in the background: %w", err)
 }

@@ -78,7 +78,7 @@ func takeOverAll(f *base.Finder, cmd *cobra.Command, w base.Environment) error {
 		some = true
 		if err := takeOver(k.Target(""), cmd, w); err != nil {
 			failed = true
-			if _, said := errors.AsType[base.SilentError](err); !said {
+			if !base.IsSilent(err) {
 				w.Warnf("%v", err)
 			}
 		}

@@ -21,19 +21,27 @@ type serviceFlags struct {
 	namespace string
 }
 
-// add adds the flags; namespaces says what else than one --namespace takes.
-func (f *serviceFlags) add(cmd *cobra.Command, w base.Environment, namespaces string) {
-	base.AddDataDir(cmd, &f.dataDir)
-	cmd.Flags().StringVar(&f.alloc, "alloc", "", "the allocation to ask, as `ALLOC` of other commands, instead of any that runs")
-	cmd.Flags().StringVar(&f.namespace, "namespace", "", "`NAMESPACE` of the services"+namespaces+" (default $NOMAD_NAMESPACE, else "+api.DefaultNamespace+")")
-	_ = cmd.RegisterFlagCompletionFunc("alloc", base.CompleteTarget(&f.dataDir, w, base.ToChange)) // the flag has just been added
-}
-
 // allNamespaces is what --namespace of a list takes besides one.
 const allNamespaces = `, "*" for all`
 
-// in returns the namespace that the command is about.
-func (f *serviceFlags) in(w base.Environment) string { return namespaceOr(f.namespace, w) }
+// onCatalog completes a command about the services of a namespace. namespaces says what else than one --namespace takes.
+func onCatalog(w base.Environment, namespaces string, cmd *cobra.Command,
+	do func(ctx context.Context, c catalog, namespace string, args []string) error,
+) *cobra.Command {
+	var flags serviceFlags
+	base.AddDataDir(cmd, &flags.dataDir)
+	cmd.Flags().StringVar(&flags.alloc, "alloc", "", "the allocation to ask, as `ALLOC` of other commands, instead of any that runs")
+	cmd.Flags().StringVar(&flags.namespace, "namespace", "", "`NAMESPACE` of the services"+namespaces+" (default $NOMAD_NAMESPACE, else "+api.DefaultNamespace+")")
+	_ = cmd.RegisterFlagCompletionFunc("alloc", base.CompleteTarget(&flags.dataDir, w, base.ToChange)) // the flag has just been added
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		namespace := namespaceOr(flags.namespace, w)
+		if namespace == api.AllNamespacesNamespace && namespaces == "" {
+			return base.Usage(errors.New("--namespace must name one: a registration is removed from one namespace at a time"))
+		}
+		return withCatalog(cmd.Context(), w, flags, func(c catalog) error { return do(cmd.Context(), c, namespace, args) })
+	}
+	return cmd
+}
 
 // serviceHelp is what the help of every command about services says of them.
 const serviceHelp = `These are the services with provider = "nomad" of all allocations of the data directory. The command asks any allocation that runs, and
@@ -53,9 +61,8 @@ func Service(w base.Environment) *cobra.Command {
 }
 
 func serviceList(w base.Environment) *cobra.Command {
-	var flags serviceFlags
 	var out base.OutputFlags
-	cmd := &cobra.Command{
+	cmd := onCatalog(w, allNamespaces, &cobra.Command{
 		Use:   "list [flags]",
 		Short: "List the registered services with their tags",
 		Long: "Lists the names of the registered services, each with the tags of all its registrations.\n" + serviceHelp + `
@@ -64,32 +71,24 @@ func serviceList(w base.Environment) *cobra.Command {
 		Example: `  taskapi service list
   taskapi service list --namespace '*'
   taskapi service list -t '{{range .}}{{range .Services}}{{.ServiceName}}{{"\n"}}{{end}}{{end}}'`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return withCatalog(cmd.Context(), w, flags, func(c catalog) error {
-				services, err := c.list(cmd.Context(), &api.QueryOptions{Namespace: flags.in(w)})
-				if err != nil {
-					return err
-				}
-				return out.Print(w, services, nil, func() error { return printServices(w, services, flags.in(w) == api.AllNamespacesNamespace) })
-			})
-		},
-	}
-	flags.add(cmd, w, allNamespaces)
+	}, func(ctx context.Context, c catalog, namespace string, _ []string) error {
+		services, err := c.list(ctx, &api.QueryOptions{Namespace: namespace})
+		if err != nil {
+			return err
+		}
+		return out.Print(w, services, nil, func() error {
+			if len(services) == 0 {
+				return w.Printf(noServices)
+			}
+			return w.Printf("%s", servicesTable(w, services, namespace == api.AllNamespacesNamespace))
+		})
+	})
 	base.AddOutput(cmd, &out)
 	return cmd
 }
 
 // noServices is what Nomad says of none.
-const noServices = "No service registrations found"
-
-func printServices(w base.Environment, groups []*api.ServiceRegistrationListStub, all bool) error {
-	if len(groups) == 0 {
-		_, err := fmt.Fprintln(w.Stdout, noServices)
-		return err
-	}
-	_, err := servicesTable(w, groups, all).WriteTo(w.Stdout)
-	return err
-}
+const noServices = "No service registrations found\n"
 
 // servicesTable returns a line for each service, with its namespace where there may be several.
 func servicesTable(w base.Environment, groups []*api.ServiceRegistrationListStub, all bool) *output.Table {
@@ -113,11 +112,10 @@ func servicesTable(w base.Environment, groups []*api.ServiceRegistrationListStub
 func tagsText(tags []string) string { return "[" + strings.Join(tags, ",") + "]" }
 
 func serviceInfo(w base.Environment) *cobra.Command {
-	var flags serviceFlags
 	var out base.OutputFlags
 	var page base.PageFlags
 	var verbose bool
-	cmd := &cobra.Command{
+	cmd := onCatalog(w, allNamespaces, &cobra.Command{
 		Use:   "info [flags] SERVICE",
 		Short: "Show who has registered a service, with their addresses",
 		Long: "Shows the registrations of a service. SERVICE is its name or, where only one has that, the beginning of it.\n" + serviceHelp + `
@@ -125,19 +123,20 @@ func serviceInfo(w base.Environment) *cobra.Command {
 --json prints what GET /v1/service/:name answers; --template is given the same, a list of the SDK's ServiceRegistration.`,
 		Example: `  taskapi service info web
   taskapi service info -t '{{range .}}{{.Address}}:{{.Port}}{{"\n"}}{{end}}' web`,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return withCatalog(cmd.Context(), w, flags, func(c catalog) error {
-				found, next, err := registrationsOf(cmd.Context(), w, c, args[0], page.Options(flags.in(w)))
-				if err != nil {
-					return err
-				}
-				err = out.Print(w, found, nil, func() error { return printRegistrations(w, found, verbose) })
-				base.SayNext(w, next)
-				return err
-			})
-		},
-	}
-	flags.add(cmd, w, allNamespaces)
+	}, func(ctx context.Context, c catalog, namespace string, args []string) error {
+		found, next, err := registrationsOf(ctx, w, c, args[0], page.Options(namespace))
+		if err != nil {
+			return err
+		}
+		err = out.Print(w, found, nil, func() error {
+			if len(found) == 0 { // they have gone meanwhile
+				return w.Printf(noServices)
+			}
+			return w.Printf("%s", registrationsTable(w, found, verbose))
+		})
+		base.SayNext(w, next)
+		return err
+	})
 	base.AddOutput(cmd, &out)
 	page.Add(cmd, `JobID == "web"`)
 	cmd.Flags().BoolVar(&verbose, "verbose", false, "print whole IDs, and everything that is registered")
@@ -191,24 +190,19 @@ func namespaceText(namespace string) string {
 	return fmt.Sprintf("namespace %q", namespace)
 }
 
-func printRegistrations(w base.Environment, all []*api.ServiceRegistration, verbose bool) error {
-	if len(all) == 0 { // they have gone meanwhile
-		_, err := fmt.Fprintln(w.Stdout, noServices)
-		return err
-	}
+// registrationsTable returns a line for each registration, or with verbose a paragraph.
+func registrationsTable(w base.Environment, all []*api.ServiceRegistration, verbose bool) *output.Table {
 	slices.SortStableFunc(all, func(a, b *api.ServiceRegistration) int { return strings.Compare(a.JobID, b.JobID) })
 	table := &output.Table{Colors: w.Colors()}
 	if !verbose {
 		table.Header("Job ID", "Address", "Tags", "Node ID", "Alloc ID")
-		for _, s := range all {
-			table.Row(s.JobID, base.AddressOf(s), tagsText(s.Tags), output.ShortID(s.NodeID), output.ShortID(s.AllocID))
-		}
 	}
 	for i, s := range all {
-		if !verbose {
-			break
-		}
-		if i > 0 {
+		switch {
+		case !verbose:
+			table.Row(s.JobID, base.AddressOf(s), tagsText(s.Tags), output.ShortID(s.NodeID), output.ShortID(s.AllocID))
+			continue
+		case i > 0:
 			table.Row()
 		}
 		for _, field := range [][2]string{
@@ -218,13 +212,11 @@ func printRegistrations(w base.Environment, all []*api.ServiceRegistration, verb
 			table.Row(field[0], "= "+field[1])
 		}
 	}
-	_, err := table.WriteTo(w.Stdout)
-	return err
+	return table
 }
 
 func serviceDeregister(w base.Environment) *cobra.Command {
-	var flags serviceFlags
-	cmd := &cobra.Command{
+	return onCatalog(w, "", &cobra.Command{
 		Use:     "deregister [flags] SERVICE ID",
 		Aliases: []string{"delete"},
 		Short:   "Remove one registration of a service",
@@ -233,19 +225,10 @@ happens to the allocation, which registers the service again with its next resta
 allocation.
 ` + serviceHelp,
 		Example: `  taskapi service deregister web _nomad-task-d0b25612-ae72-4863-9cc7-5980397c4dc0-group-web-web-http`,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			namespace := flags.in(w)
-			if namespace == api.AllNamespacesNamespace {
-				return base.Usage(errors.New("--namespace must name one: a registration is removed from one namespace at a time"))
-			}
-			return withCatalog(cmd.Context(), w, flags, func(c catalog) error {
-				if err := c.remove(cmd.Context(), namespace, args[0], args[1]); err != nil {
-					return fmt.Errorf("remove %s of service %q in namespace %q: %w; 'taskapi service info --verbose' shows the IDs", args[1], args[0], namespace, err)
-				}
-				return w.Printf("Successfully deleted service registration\n")
-			})
-		},
-	}
-	flags.add(cmd, w, "")
-	return cmd
+	}, func(ctx context.Context, c catalog, namespace string, args []string) error {
+		if err := c.remove(ctx, namespace, args[0], args[1]); err != nil {
+			return fmt.Errorf("remove %s of service %q in namespace %q: %w; 'taskapi service info --verbose' shows the IDs", args[1], args[0], namespace, err)
+		}
+		return w.Printf("Successfully deleted service registration\n")
+	})
 }

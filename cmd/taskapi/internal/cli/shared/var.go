@@ -3,6 +3,7 @@ package shared
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -165,118 +166,108 @@ func variableTable(w base.Environment, v *api.Variable) string {
 	return about.String() + "\nItems\n" + items.String()
 }
 
-func varGet(w base.Environment) *cobra.Command {
+// onVariable completes a command that does something with the variable at PATH.
+func onVariable(w base.Environment, cmd *cobra.Command, do func(ctx context.Context, flags *varFlags, path string) error) *cobra.Command {
 	var flags varFlags
+	flags.add(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		path, err := vars.CheckedPath(args[0])
+		if err != nil {
+			return err
+		}
+		return do(cmd.Context(), &flags, path)
+	}
+	return cmd
+}
+
+func varGet(w base.Environment) *cobra.Command {
 	var out varOutput
 	var item string
-	cmd := &cobra.Command{
+	cmd := onVariable(w, &cobra.Command{
 		Use:   "get [flags] PATH",
 		Short: "Print a variable",
 		Long:  `Prints a variable; with --item the value of one item, as it is, without a line break.`,
 		Example: `  taskapi var get nomad/jobs/web
   taskapi var get -item password nomad/jobs/web
   taskapi var get -template '{{.Items.password}}' nomad/jobs/web`,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			path, err := vars.CheckedPath(args[0])
-			if err != nil {
-				return err
-			}
-			var v *api.Variable
-			err = flags.use(w, true, func(kept *variables.Service) (err error) {
-				v, _, err = kept.Read(cmd.Context(), flags.in(w), path)
-				return err
-			})
-			switch {
-			case errors.Is(err, errNoVariables), err == nil && v == nil:
-				return fmt.Errorf("variable not found: there is no %q in namespace %q", path, flags.in(w))
-			case err != nil:
-				return err
-			case item == "":
-				return out.print(w, out.orFor(w), v)
-			}
-			value, ok := v.Items[item]
-			if !ok {
-				return fmt.Errorf("variable %q does not contain %q item", path, item)
-			}
-			return w.Printf("%s", value)
-		},
-	}
-	flags.add(cmd)
+	}, func(ctx context.Context, flags *varFlags, path string) error {
+		var v *api.Variable
+		err := flags.use(w, true, func(kept *variables.Service) (err error) {
+			v, _, err = kept.Read(ctx, flags.in(w), path)
+			return err
+		})
+		switch {
+		case errors.Is(err, errNoVariables), err == nil && v == nil:
+			return fmt.Errorf("variable not found: there is no %q in namespace %q", path, flags.in(w))
+		case err != nil:
+			return err
+		case item == "":
+			return out.print(w, out.orFor(w), v)
+		}
+		value, ok := v.Items[item]
+		if !ok {
+			return fmt.Errorf("variable %q does not contain %q item", path, item)
+		}
+		return w.Printf("%s", value)
+	})
 	out.add(cmd, []string{vars.OutTemplate, vars.OutHCL, vars.OutJSON, vars.OutNone, vars.OutTable}, "table on a terminal, else json")
 	cmd.Flags().StringVar(&item, "item", "", "print the value of this item alone")
 	return cmd
 }
 
 func varPurge(w base.Environment) *cobra.Command {
-	var flags varFlags
 	var check checkIndex
-	cmd := &cobra.Command{
+	cmd := onVariable(w, &cobra.Command{
 		Use:     "purge [flags] PATH",
 		Short:   "Delete a variable",
 		Long:    `Deletes a variable, if there is one. While somebody holds its lock nobody can.`,
 		Example: `  taskapi var purge nomad/jobs/web`,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			path, err := vars.CheckedPath(args[0])
-			if err != nil {
-				return err
-			}
-			expected, err := check.value(cmd)
-			if err != nil {
-				return err
-			}
-			missing := false
-			err = flags.change(w, expected == nil, "var purge", path, func(kept *variables.Service) error {
-				found, _, readErr := kept.Read(cmd.Context(), flags.in(w), path) // a damaged one can be purged
-				missing = found == nil && readErr == nil
-				_, err := kept.Delete(cmd.Context(), flags.in(w), path, expected)
-				return err
-			})
-			if err != nil && !errors.Is(err, errNoVariables) {
-				return err
-			}
-			if missing || err != nil {
-				w.Warnf("warning: there is no variable %q in namespace %q", path, flags.in(w))
-			}
-			return w.Printf("Successfully purged variable %q!\n", path)
-		},
-	}
-	flags.add(cmd)
+		PreRunE: check.parse,
+	}, func(ctx context.Context, flags *varFlags, path string) error {
+		missing := false
+		err := flags.change(w, check.index == nil, "var purge", path, func(kept *variables.Service) error {
+			found, _, readErr := kept.Read(ctx, flags.in(w), path) // a damaged one can be purged
+			missing = found == nil && readErr == nil
+			_, err := kept.Delete(ctx, flags.in(w), path, check.index)
+			return err
+		})
+		if err != nil && !errors.Is(err, errNoVariables) {
+			return err
+		}
+		if missing || err != nil {
+			w.Warnf("warning: there is no variable %q in namespace %q", path, flags.in(w))
+		}
+		return w.Printf("Successfully purged variable %q!\n", path)
+	})
 	check.add(cmd)
 	return cmd
 }
 
 func varUnlock(w base.Environment) *cobra.Command {
-	var flags varFlags
 	var force bool
-	cmd := &cobra.Command{
+	cmd := onVariable(w, &cobra.Command{
 		Use:   "unlock [flags] PATH",
 		Short: "Break the lock of a variable",
 		Long: `Ends the lock of a variable and its delay: others can acquire it at once. The items stay. The holder gets no warning; it
 learns of the break when it renews the lock. 'taskapi var lock' kills its command then.`,
 		Example: `  taskapi var unlock --force nightly/backup`,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			path, err := vars.CheckedPath(args[0])
-			if err != nil {
-				return err
-			}
-			if !force {
-				return base.Usage(errors.New("the holder relies on the lock until it renews it: give --force to break it nevertheless"))
-			}
-			err = flags.change(w, true, "var unlock", path, func(kept *variables.Service) error {
-				return kept.Unlock(cmd.Context(), flags.in(w), path)
-			})
-			switch {
-			case errors.Is(err, errNoVariables), errors.Is(err, variables.ErrNotFound):
-				return fmt.Errorf("there is no variable %q in namespace %q", path, flags.in(w))
-			case errors.Is(err, variables.ErrNotLocked):
-				return fmt.Errorf("variable %q has no lock", path)
-			case err == nil:
-				_, err = fmt.Fprintf(w.Stdout, "The lock of variable %q is broken\n", path)
-			}
+	}, func(ctx context.Context, flags *varFlags, path string) error {
+		if !force {
+			return base.Usage(errors.New("the holder relies on the lock until it renews it: give --force to break it nevertheless"))
+		}
+		err := flags.change(w, true, "var unlock", path, func(kept *variables.Service) error {
+			return kept.Unlock(ctx, flags.in(w), path)
+		})
+		switch {
+		case errors.Is(err, errNoVariables), errors.Is(err, variables.ErrNotFound):
+			return fmt.Errorf("there is no variable %q in namespace %q", path, flags.in(w))
+		case errors.Is(err, variables.ErrNotLocked):
+			return fmt.Errorf("variable %q has no lock", path)
+		case err != nil:
 			return err
-		},
-	}
-	flags.add(cmd)
+		}
+		return w.Printf("The lock of variable %q is broken\n", path)
+	})
 	cmd.Flags().BoolVar(&force, "force", false, "break a lock that somebody holds")
 	return cmd
 }

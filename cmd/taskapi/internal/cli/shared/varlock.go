@@ -165,7 +165,7 @@ func (h *lockHolder) acquire(ctx context.Context) (*api.Variable, error) {
 		case s := <-h.signals:
 			stop()
 			<-changed
-			return nil, base.SilentError{Code: base.ExitSignalled + int(s.(syscall.Signal))}
+			return nil, base.ExitError{Code: base.ExitSignalled + int(s.(syscall.Signal))}
 		}
 		stop()
 	}
@@ -185,7 +185,7 @@ func (h *lockHolder) command(args []string) *exec.Cmd {
 	return cmd
 }
 
-// hold runs the command and renews the lock until it has ended. Errors: errLockLost, silentError with its exit code.
+// hold runs the command and renews the lock until it has ended. Errors: errLockLost, base.ExitError with its exit code.
 func (h *lockHolder) hold(ctx context.Context, id string, args []string) error {
 	cmd := h.command(args)
 	ended, err := base.StartChild(cmd)

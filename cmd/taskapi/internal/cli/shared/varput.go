@@ -17,22 +17,26 @@ import (
 )
 
 // checkIndex is the flag that names the expected index.
-type checkIndex struct{ text string }
+type checkIndex struct {
+	text  string
+	index *uint64 // nil for any
+}
 
 func (c *checkIndex) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&c.text, "check-index", "", "do it only if the variable has this `INDEX`; 0: if there is none")
 }
 
-// value returns the index that is expected, nil for any.
-func (c *checkIndex) value(cmd *cobra.Command) (*uint64, error) {
+// parse reads the flag, before the command does anything.
+func (c *checkIndex) parse(cmd *cobra.Command, _ []string) error {
 	if !cmd.Flags().Changed("check-index") {
-		return nil, nil
+		return nil
 	}
 	index, err := strconv.ParseUint(c.text, 10, 64)
 	if err != nil {
-		return nil, base.Usage(fmt.Errorf("--check-index %q must be a whole number, as 'taskapi var get' shows it", c.text))
+		return base.Usage(fmt.Errorf("--check-index %q must be a whole number, as 'taskapi var get' shows it", c.text))
 	}
-	return &index, nil
+	c.index = &index
+	return nil
 }
 
 // putCommandLine is taskapi var put.
@@ -83,10 +87,10 @@ func (l *putCommandLine) run(cmd *cobra.Command, args []string, w base.Environme
 	if l.in != vars.OutJSON && l.in != vars.OutHCL {
 		return base.Usage(fmt.Errorf("--in %q must be hcl or json", l.in))
 	}
-	expected, err := l.check.value(cmd)
-	if err != nil {
+	if err := l.check.parse(cmd, nil); err != nil {
 		return err
 	}
+	expected := l.check.index
 	if expected != nil && l.force {
 		return base.Usage(errors.New("--force and --check-index exclude each other: give one"))
 	}
@@ -210,11 +214,9 @@ type once struct {
 	over   bool
 }
 
-var errReadTwice = errors.New("it can be read once: give - once")
-
 func (o *once) Read(p []byte) (int, error) {
 	if o.over {
-		return 0, errReadTwice
+		return 0, errors.New("it can be read once: give - once")
 	}
 	n, err := o.reader.Read(p)
 	o.over = err == io.EOF
