@@ -6,10 +6,11 @@ import (
 
 	"taskapi/auth"
 	"taskapi/handlers/apierror"
+	"taskapi/handlers/internal/route"
 )
 
-// absence is a group of Nomad's routes that have no meaning for one allocation without a cluster. They are 501 with words, since clients read
-// 404 as "there is none".
+// absence is a group of Nomad's routes that have no meaning for one allocation without a cluster. They are 501 with
+// words, since clients read 404 as "there is none".
 type absence struct {
 	words    string   // why, and what to use instead
 	methods  []string // those that are absent; nil for every method that Nomad's API uses
@@ -25,7 +26,8 @@ var (
 
 const noVolumes = "there are no volumes and no plugins: a task has the allocation's directory and the machine's file system"
 
-// absences are all of them. A route of Nomad's that is neither here nor in the table of routes does not exist there either.
+// absences are all of them. A route of Nomad's that is neither here nor in the table of routes does not exist there
+// either.
 var absences = []absence{
 	{"there are no ACL policies, roles or stored tokens: a workload identity or the operator's token says who calls, and a policy file " +
 		"(taskapi run --policy) what it may do", nil, []string{
@@ -89,18 +91,28 @@ var absences = []absence{
 }
 
 // absentRoutes returns the rows of what is absent. Any valid token gets the words: they tell nothing of the allocation.
-func absentRoutes() []Route {
-	var rows []Route
+// Lists are empty rather than absent, where Nomad has a list and there can be nothing in it here.
+func absentRoutes() []route.Route {
+	var rows []route.Route
+	for _, none := range [][2]string{
+		{"/v1/acl/policies", "Lists none: what a token may do is in a policy file of taskapi's."},
+		{"/v1/acl/auth-methods", "Lists none."},
+		{"/v1/scaling/policies", "Lists none: nothing is scaled."},
+		{"/v1/volumes", "Lists none."},
+		{"/v1/plugins", "Lists none."},
+	} {
+		rows = append(rows, route.Read(none[0], auth.ReadJob, route.Constant([]any{}), none[1]))
+	}
 	for _, group := range absences {
 		methods := group.methods
 		if methods == nil {
 			methods = anyMethod
 		}
-		handle := func(context.Context, *request) (answer, error) {
-			return answer{}, apierror.New(apierror.NotImplemented, group.words)
+		handle := func(context.Context, *route.Request) (route.Answer, error) {
+			return route.Answer{}, apierror.New(apierror.NotImplemented, group.words)
 		}
 		for _, pattern := range group.patterns {
-			rows = append(rows, newRoute(methods, pattern, auth.Authenticated, handle, group.words).answering(Absent))
+			rows = append(rows, route.New(methods, pattern, auth.Authenticated, handle, group.words).Answering(route.Absent))
 		}
 	}
 	return rows

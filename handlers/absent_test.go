@@ -5,10 +5,11 @@ import (
 	"strings"
 	"testing"
 
-	"taskapi/handlers"
+	"taskapi/handlers/internal/route"
 )
 
-// nomadPaths are those that Nomad's agent takes, as its public API documentation has them, one for each of its handlers and their suffixes.
+// nomadPaths are those that Nomad's agent takes, as its public API documentation has them, one for each of its handlers
+// and their suffixes.
 const nomadPaths = `
 /v1/jobs /v1/jobs/parse /v1/jobs/statuses /v1/job/demo /v1/job/demo/evaluate /v1/job/demo/allocations /v1/job/demo/evaluations
 /v1/job/demo/periodic/force /v1/job/demo/plan /v1/job/demo/summary /v1/job/demo/dispatch /v1/job/demo/dispatch/payload /v1/job/demo/versions
@@ -40,23 +41,24 @@ const nomadPaths = `
 /.well-known/jwks.json /.well-known/openid-configuration /ui/ /ui/jobs
 `
 
-// TestNomadPaths: each of Nomad's paths is answered, or is 501 with words; a 404 would say that there is none of what it is about.
+// TestNomadPaths: each of Nomad's paths is answered, or is 501 with words; a 404 would say that there is none of what
+// it is about.
 func TestNomadPaths(t *testing.T) {
 	s := newServer(t, quietAlloc(t), everyRoute)
 	for pattern := range strings.FieldsSeq(nomadPaths) {
 		path := strings.NewReplacer("NODE", anyNode, "ALLOC", allocID, "EVAL", anyEval).Replace(pattern)
 		answered := false
 		for _, method := range []string{http.MethodPatch, http.MethodGet, http.MethodPut, http.MethodDelete} {
-			route, _ := routeOf(method, path)
+			entry, _ := routeOf(method, path)
 			switch {
-			case route == nil:
+			case entry == nil:
 				if got := s.once(t, method, head(method, path, operator, "")); got.Status == http.StatusNotFound {
 					t.Errorf("%s %s = 404 %q", method, path, got.Body)
 				}
-			case route.Answer == handlers.Absent:
+			case entry.Answer == route.Absent:
 				answered = true
 				got := s.once(t, method, head(method, path, goodToken, anyBody))
-				if got.Status != http.StatusNotImplemented || got.Body != route.Doc || len(got.Body) < 20 {
+				if got.Status != http.StatusNotImplemented || got.Body != entry.Doc || len(got.Body) < 20 {
 					t.Errorf("%s %s = %d %q, want 501 and words", method, path, got.Status, got.Body)
 				}
 			default:

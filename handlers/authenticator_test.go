@@ -10,6 +10,7 @@ import (
 	"taskapi/auth"
 	"taskapi/auth/limitset"
 	"taskapi/handlers"
+	"taskapi/handlers/internal/route"
 	"taskapi/identity"
 	"taskapi/identity/identitytest"
 	"taskapi/ratelimit"
@@ -31,7 +32,8 @@ var demo = auth.Allocation{Region: "global", Namespace: "default", JobID: "demo"
 // boundless is more than a test can send.
 var boundless = ratelimit.Rate{PerSecond: 1e6, Burst: 1e6}
 
-// realAuthenticator returns an authenticator with a key ring, on which tasks have what the policy gives, and a signer of tokens for it.
+// realAuthenticator returns an authenticator with a key ring, on which tasks have what the policy gives, and a signer
+// of tokens for it.
 func realAuthenticator(t *testing.T) (authenticator *auth.Authenticator, sign func(change func(*identity.Claims)) string) {
 	t.Helper()
 	authenticator, _, sign = realAuthenticatorWith(t, live{})
@@ -72,8 +74,8 @@ func realAuthenticatorWith(t *testing.T, allocations auth.Allocations) (authenti
 	return authenticator, ring, sign
 }
 
-// TestEveryRouteIsAuthenticated walks every route and every method with every kind of credential, through the authenticator that production
-// has: nothing but a good token of the socket's owner learns even whether a path exists.
+// TestEveryRouteIsAuthenticated walks every route and every method with every kind of credential, through the
+// authenticator that production has: nothing but a good token of the socket's owner learns even whether a path exists.
 func TestEveryRouteIsAuthenticated(t *testing.T) {
 	authenticator, sign := realAuthenticator(t)
 	behind := func(c *handlers.Config) { c.Authenticator = authenticator }
@@ -111,9 +113,9 @@ func TestEveryRouteIsAuthenticated(t *testing.T) {
 	taskHas := auth.DefaultTask
 
 	paths := []string{"/v1/nothing"}
-	for _, route := range handlers.AllRoutes() {
-		if route.Answer != handlers.Absent { // one, below, stands for those
-			paths = append(paths, target(route, allocID))
+	for _, entry := range handlers.AllRoutes() {
+		if entry.Answer != route.Absent { // one, below, stands for those
+			paths = append(paths, target(entry, allocID))
 		}
 	}
 	paths = append(paths, "/v1/acl/tokens")
@@ -134,8 +136,8 @@ func TestEveryRouteIsAuthenticated(t *testing.T) {
 			}
 		}
 	}
-	for _, route := range handlers.AllRoutes() {
-		for _, method := range route.Methods {
+	for _, entry := range handlers.AllRoutes() {
+		for _, method := range entry.Methods {
 			for name, c := range map[string]struct {
 				s     *server
 				token string
@@ -145,20 +147,20 @@ func TestEveryRouteIsAuthenticated(t *testing.T) {
 				"the operator":  {ofOperator, asOperator, ^auth.CapabilitySet(0)},
 				"no capability": {ofPoor, poor, auth.CapabilitySet(auth.Authenticated)},
 			} {
-				want := reply{Status: success(route)}
-				if c.has&route.AnyOf == 0 {
+				want := reply{Status: success(entry)}
+				if c.has&entry.AnyOf == 0 {
 					want = reply{Status: 403, Body: "Permission denied"}
 				}
-				got := c.s.once(t, method, head(method, target(route, allocID), c.token, anyBody))
+				got := c.s.once(t, method, head(method, target(entry, allocID), c.token, anyBody))
 				if got.Status != want.Status || (want.Body != "" && got.Body != want.Body) {
-					t.Errorf("%s: %s %s = %d %q, want %d %q", name, method, route.Pattern, got.Status, got.Body, want.Status, want.Body)
+					t.Errorf("%s: %s %s = %d %q, want %d %q", name, method, entry.Pattern, got.Status, got.Body, want.Status, want.Body)
 				}
-				if !strings.Contains(route.Pattern, "{alloc}") || want.Status == 403 || route.Answer == handlers.Absent {
+				if !strings.Contains(entry.Pattern, "{alloc}") || want.Status == 403 || entry.Answer == route.Absent {
 					continue
 				}
-				got = c.s.once(t, method, head(method, target(route, otherID), c.token, anyBody))
+				got = c.s.once(t, method, head(method, target(entry, otherID), c.token, anyBody))
 				if got.Status != http.StatusNotFound {
-					t.Errorf("%s: %s %s of another allocation = %d %q, want 404", name, method, route.Pattern, got.Status, got.Body)
+					t.Errorf("%s: %s %s of another allocation = %d %q, want 404", name, method, entry.Pattern, got.Status, got.Body)
 				}
 			}
 		}

@@ -29,8 +29,9 @@ func (openAuthenticator) Recheck(*http.Request, *auth.Principal, auth.Owner, aut
 }
 func (openAuthenticator) Authorize(*auth.Principal, auth.CapabilitySet) *auth.Denial { return nil }
 
-// BenchmarkChecks is an authenticated GET of the checks over kept-alive unix sockets, beside the floor: net/http with nothing
-// around it, answering a body of the same size to the same request. Compare the two at each number of connections.
+// BenchmarkChecks is an authenticated GET of the checks over kept-alive unix sockets, beside the floor: net/http with
+// nothing around it, answering a body of the same size to the same request. Compare the two at each number of
+// connections.
 func BenchmarkChecks(b *testing.B) {
 	claims := identity.Claims{AllocationID: allocID, Task: "server"}
 	open := openAuthenticator{&auth.Principal{Claims: claims, Capabilities: ^auth.CapabilitySet(0)}}

@@ -8,6 +8,7 @@ import (
 	"taskapi/auth"
 	"taskapi/handlers"
 	"taskapi/handlers/apierror"
+	"taskapi/handlers/internal/route"
 	"taskapi/identity"
 )
 
@@ -102,18 +103,18 @@ func TestEachCapabilityAlone(t *testing.T) {
 		c.Authenticator, c.Auditor = alone{authenticator}, nil
 	})
 	known := map[string]bool{}
-	for _, route := range handlers.Routes() {
-		row := route.Methods[0] + " " + route.Pattern
+	for _, entry := range handlers.Routes() {
+		row := entry.Methods[0] + " " + entry.Pattern
 		known[row] = true
-		opened := route.Answer == handlers.Absent
+		opened := entry.Answer == route.Absent
 		for _, capability := range auth.All.List() {
 			want := slices.Contains(opens[capability.String()], row) ||
-				route.Answer == handlers.Absent && capability == auth.Authenticated
+				entry.Answer == route.Absent && capability == auth.Authenticated
 			opened = opened || want
-			for _, method := range route.Methods {
-				got := s.once(t, method, head(method, target(route, allocID), capability.String(), anyBody))
+			for _, method := range entry.Methods {
+				got := s.once(t, method, head(method, target(entry, allocID), capability.String(), anyBody))
 				if may := got.Status != http.StatusForbidden || got.Body != apierror.PermissionDenied.Words(); may != want {
-					t.Errorf("%s %s with %s alone = %d %.40q; want it let in: %v", method, route.Pattern, capability, got.Status, got.Body, want)
+					t.Errorf("%s %s with %s alone = %d %.40q; want it let in: %v", method, entry.Pattern, capability, got.Status, got.Body, want)
 				}
 			}
 		}

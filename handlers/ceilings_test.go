@@ -50,7 +50,7 @@ func bubbled(t *testing.T, alloc *fakeAlloc, change ...func(*handlers.Config)) (
 	for _, f := range change {
 		f(&config)
 	}
-	a := handlers.New(config).WithTestRoutes()
+	a := handlers.NewWithTestRoutes(config)
 	closed, shut := context.WithCancel(t.Context())
 	listener := &pipes{make(chan net.Conn), closed, shut}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -200,8 +200,8 @@ func TestSlowClients(t *testing.T) {
 	})
 }
 
-// TestWaits: a blocking query waits as long as it says, five minutes by default and ten at most, and its answer then has
-// the whole time of an answer.
+// TestWaits: a blocking query waits as long as it says, five minutes by default and ten at most, and its answer then
+// has the whole time of an answer.
 func TestWaits(t *testing.T) {
 	for query, want := range map[string]time.Duration{
 		"?index=34&wait=10s":         10 * time.Second,
@@ -231,7 +231,8 @@ func TestWaits(t *testing.T) {
 	}
 }
 
-// TestLongAction: an action may take longer than an answer or a body may, and the connection is as good as new after it.
+// TestLongAction: an action may take longer than an answer or a body may, and the connection is as good as new after
+// it.
 func TestLongAction(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		alloc := newAlloc(t)
@@ -300,7 +301,8 @@ func TestSilentConnectionsDelayNoEnd(t *testing.T) {
 	})
 }
 
-// TestActionOutlivesItsClient: a task that restarts itself is gone before the restart is done, and restarted all the same.
+// TestActionOutlivesItsClient: a task that restarts itself is gone before the restart is done, and restarted all the
+// same.
 func TestActionOutlivesItsClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		alloc, started, gone, ended := newAlloc(t), make(chan struct{}), make(chan struct{}), make(chan error, 1)

@@ -13,6 +13,8 @@ import (
 
 	"taskapi/auth"
 	"taskapi/handlers"
+	"taskapi/handlers/events"
+	"taskapi/handlers/internal/route"
 )
 
 // deployed is an allocation with deployments.
@@ -30,7 +32,7 @@ func (d *deployed) SetHealth(healthy bool)         { d.healthy = &healthy }
 // deployedAllocs finds that one.
 type deployedAllocs struct{ alloc *deployed }
 
-func (d deployedAllocs) Get(id string) (handlers.Alloc, bool) { return d.alloc, id == allocID }
+func (d deployedAllocs) Get(id string) (route.Alloc, bool) { return d.alloc, id == allocID }
 
 const (
 	runningID = "aaaaaaaa-2222-4333-8444-555555555555"
@@ -133,14 +135,14 @@ func TestChangeDeployment(t *testing.T) {
 // TestDeploymentEvents: an event for each change of a deployment, with the version of the allocation that has made it,
 // and none of what was before this process.
 func TestDeploymentEvents(t *testing.T) {
-	events := handlers.NewEvents()
+	log := events.New()
 	list := []*api.Deployment{{ID: overID, JobID: "demo", Namespace: "default", Status: "successful", CreateIndex: 10, ModifyIndex: 20}}
-	events.FollowDeployments(func() []*api.Deployment { return list })
+	log.FollowDeployments(func() []*api.Deployment { return list })
 	saved := *recordedAlloc()
 	saved.ModifyIndex = 30
-	events.Resume(&saved, false)
-	alloc := touched(t, events, 30)
-	client := newServerOf(t, auth.Owner{AllocationID: allocID, UID: peer.UID}, alloc, everyRoute, streaming(events)).sdk(t, operator)
+	log.Resume(&saved, false)
+	alloc := touched(t, log, 30)
+	client := newServerOf(t, auth.Owner{AllocationID: allocID, UID: peer.UID}, alloc, everyRoute, streaming(log)).sdk(t, operator)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	stream, err := client.EventStream().Stream(ctx, map[api.Topic][]string{api.TopicDeployment: {"demo"}}, 0, &api.QueryOptions{})
@@ -148,10 +150,10 @@ func TestDeploymentEvents(t *testing.T) {
 		t.Fatal(err)
 	}
 	list = []*api.Deployment{{ID: runningID, JobID: "demo", Namespace: "default", Status: "running", CreateIndex: 31, ModifyIndex: 31}, list[0]}
-	put(t, events, 31, nil)
+	put(t, log, 31, nil)
 	list = []*api.Deployment{{ID: runningID, JobID: "demo", Namespace: "default", Status: "successful", CreateIndex: 31, ModifyIndex: 33}, list[1]}
-	put(t, events, 32, nil) // which is not the one that changes it
-	put(t, events, 33, nil)
+	put(t, log, 32, nil) // which is not the one that changes it
+	put(t, log, 33, nil)
 	var got []string
 	for _, want := range []uint64{31, 33} {
 		line := next(t, stream)

@@ -4,9 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
-	"fmt"
 	"io"
-	"maps"
 	"net/http"
 	"os"
 	"slices"
@@ -21,10 +19,12 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/auth"
 	"taskapi/handlers"
+	"taskapi/handlers/events"
+	"taskapi/handlers/internal/route"
 	"taskapi/identity"
 )
 
-var _ interfaces.Sink = (*handlers.Events)(nil)
+var _ interfaces.Sink = (*events.Log)(nil)
 
 // streamAuthenticator is the fake authenticator with tokens that live on, until refuse says otherwise.
 type streamAuthenticator struct {
@@ -58,11 +58,11 @@ func (d *streamAuthenticator) Recheck(_ *http.Request, p *auth.Principal, _ auth
 	return nil
 }
 
-var _ handlers.Authenticator = (*streamAuthenticator)(nil)
+var _ route.Authenticator = (*streamAuthenticator)(nil)
 
 // streaming serves events to tokens that last.
-func streaming(events *handlers.Events) func(*handlers.Config) {
-	return func(c *handlers.Config) { c.Authenticator, c.Events = &streamAuthenticator{expires: lasting}, events }
+func streaming(log *events.Log) func(*handlers.Config) {
+	return func(c *handlers.Config) { c.Authenticator, c.Events = &streamAuthenticator{expires: lasting}, log }
 }
 
 // recordedAlloc is the recorded allocation, decoded once: hundreds of its versions are put.
@@ -79,14 +79,14 @@ var recordedAlloc = sync.OnceValue(func() *api.Allocation {
 })
 
 // put gives versions of the recorded allocation to the events, each with an index and a change.
-func put(tb testing.TB, events *handlers.Events, index uint64, change func(*api.Allocation)) {
+func put(tb testing.TB, log *events.Log, index uint64, change func(*api.Allocation)) {
 	tb.Helper()
 	alloc := *recordedAlloc()
 	alloc.ModifyIndex = index
 	if change != nil {
 		change(&alloc)
 	}
-	if err := events.PutAllocs(tb.Context(), []*api.Allocation{&alloc}); err != nil {
+	if err := log.PutAllocs(tb.Context(), []*api.Allocation{&alloc}); err != nil {
 		tb.Fatal(err)
 	}
 }
@@ -98,7 +98,7 @@ func TestEventsAsRecorded(t *testing.T) {
 		t.Fatal(err)
 	}
 	lines := strings.Split(strings.TrimSpace(string(recording)), "\n")
-	events := handlers.NewEvents()
+	log := events.New()
 	job := newAlloc(t).snapshot().Job
 	for _, line := range lines[1:] {
 		var decoded struct {
@@ -111,11 +111,11 @@ func TestEventsAsRecorded(t *testing.T) {
 		}
 		alloc := decoded.Events[0].Payload.Allocation
 		alloc.Job = job // left out of the recording's payload, as it has to be of ours
-		if err := events.PutAllocs(t.Context(), []*api.Allocation{alloc, alloc}); err != nil {
+		if err := log.PutAllocs(t.Context(), []*api.Allocation{alloc, alloc}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	s := newServer(t, newAlloc(t), streaming(events), func(c *handlers.Config) {
+	s := newServer(t, newAlloc(t), streaming(log), func(c *handlers.Config) {
 		c.SigningKeyID = func() string { return signingKeyID }
 	})
 	c := s.dial(t)
@@ -152,11 +152,11 @@ func next(tb testing.TB, stream <-chan *api.Events) *api.Events {
 }
 
 func TestSDKEvents(t *testing.T) {
-	events := handlers.NewEvents()
-	client := newServer(t, newAlloc(t), streaming(events)).sdk(t, goodToken)
+	log := events.New()
+	client := newServer(t, newAlloc(t), streaming(log)).sdk(t, goodToken)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	put(t, events, 40, nil)
+	put(t, log, 40, nil)
 	stream, err := client.EventStream().Stream(ctx, map[api.Topic][]string{api.TopicAllocation: {"*"}}, 0, &api.QueryOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -164,7 +164,7 @@ func TestSDKEvents(t *testing.T) {
 	if got := next(t, stream); got.Index != 40 {
 		t.Errorf("the event from before = %d, want 40", got.Index)
 	}
-	put(t, events, 41, func(a *api.Allocation) { a.DesiredStatus = "stop" })
+	put(t, log, 41, func(a *api.Allocation) { a.DesiredStatus = "stop" })
 	got := next(t, stream).Events[0]
 	if got.Type != "AllocationUpdateDesiredStatus" || got.Key != allocID || got.Topic != api.TopicAllocation || got.Index != 41 {
 		t.Errorf("event = %+v", got)
@@ -173,16 +173,16 @@ func TestSDKEvents(t *testing.T) {
 	if err != nil || alloc.ID != allocID || alloc.DesiredStatus != "stop" || alloc.Job != nil || len(alloc.TaskStates) != 2 {
 		t.Errorf("allocation = %+v, %v", alloc, err)
 	}
-	put(t, events, 42, func(a *api.Allocation) {
+	put(t, log, 42, func(a *api.Allocation) {
 		job := *a.Job
 		a.DesiredStatus, job.JobModifyIndex, a.Job = "stop", new(uint64(42)), &job
 	})
 	if got := next(t, stream).Events[0]; got.Type != "PlanResult" {
 		t.Errorf("another version of the job = %s, want PlanResult", got.Type)
 	}
-	put(t, events, 42, nil) // a version that is no event
-	put(t, events, 43, func(a *api.Allocation) { a.ID = otherID })
-	put(t, events, 44, nil)
+	put(t, log, 42, nil) // a version that is no event
+	put(t, log, 43, func(a *api.Allocation) { a.ID = otherID })
+	put(t, log, 44, nil)
 	if got := next(t, stream); got.Index != 44 {
 		t.Errorf("after a repetition and another's = %d, want 44", got.Index)
 	}
@@ -209,11 +209,11 @@ func TestEventFilters(t *testing.T) {
 		"?index=43&topic=Allocation&topic=*:": nil,
 	} {
 		t.Run(query, func(t *testing.T) {
-			events := handlers.NewEvents()
+			log := events.New()
 			for index := range uint64(3) {
-				put(t, events, 40+index, nil)
+				put(t, log, 40+index, nil)
 			}
-			s := newServer(t, touched(t, events, 60), streaming(events))
+			s := newServer(t, touched(t, log, 60), streaming(log))
 			c := s.dial(t)
 			if _, err := io.WriteString(c.Conn, head("GET", streamPath+query, goodToken, "")); err != nil {
 				t.Fatal(err)
@@ -249,7 +249,7 @@ func indexes(tb testing.TB, stream io.Reader) (all []uint64) {
 }
 
 func TestEventStreamBadInput(t *testing.T) {
-	s := newServer(t, newAlloc(t), streaming(handlers.NewEvents()))
+	s := newServer(t, newAlloc(t), streaming(events.New()))
 	none := newServer(t, newAlloc(t))
 	for _, c := range []struct {
 		s             *server
@@ -276,47 +276,11 @@ func TestEventStreamBadInput(t *testing.T) {
 	}
 }
 
-// TestEventsAreBounded: what is kept for late readers has a bound in number, and in task states.
-func TestEventsAreBounded(t *testing.T) {
-	states := map[string]*api.TaskState{}
-	for i := range 500 {
-		states[fmt.Sprint(i)] = &api.TaskState{State: "running"}
-	}
-	for name, c := range map[string]struct {
-		states map[string]*api.TaskState
-		want   int
-	}{
-		"small":           {nil, 256},
-		"500 tasks":       {states, 8},
-		"5,000 of a task": {manyStates(5000), 1},
-	} {
-		t.Run(name, func(t *testing.T) {
-			events := handlers.NewEvents()
-			for index := range uint64(300) {
-				put(t, events, 40+index, func(a *api.Allocation) { a.TaskStates = c.states })
-			}
-			if got := handlers.Kept(events); got != c.want {
-				t.Errorf("%d events are kept, want %d", got, c.want)
-			}
-		})
-	}
-}
-
-func manyStates(n int) map[string]*api.TaskState {
-	return maps.Collect(func(yield func(string, *api.TaskState) bool) {
-		for i := range n {
-			if !yield(fmt.Sprint(i), nil) {
-				return
-			}
-		}
-	})
-}
-
 // TestStreamIsAuthenticated: through the authenticator of production, with a token that is good.
 func TestStreamIsAuthenticated(t *testing.T) {
 	authenticator, sign := realAuthenticator(t)
-	events := handlers.NewEvents()
-	client := newServer(t, newAlloc(t), func(c *handlers.Config) { c.Authenticator, c.Events = authenticator, events }).
+	log := events.New()
+	client := newServer(t, newAlloc(t), func(c *handlers.Config) { c.Authenticator, c.Events = authenticator, log }).
 		sdk(t, sign(func(*identity.Claims) {}))
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -324,7 +288,7 @@ func TestStreamIsAuthenticated(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	put(t, events, 40, nil)
+	put(t, log, 40, nil)
 	if got := next(t, stream); got.Index != 40 {
 		t.Errorf("event = %d, want 40", got.Index)
 	}

@@ -17,10 +17,11 @@ import (
 	"taskapi/allocrunner/cluster/registry"
 	"taskapi/auth"
 	"taskapi/handlers"
+	"taskapi/handlers/events"
 )
 
 // touched is an allocation whose Touch puts another version, as a runner does.
-func touched(t *testing.T, events *handlers.Events, index uint64) *fakeAlloc {
+func touched(t *testing.T, log *events.Log, index uint64) *fakeAlloc {
 	t.Helper()
 	alloc := newAlloc(t)
 	current := *recordedAlloc()
@@ -28,7 +29,7 @@ func touched(t *testing.T, events *handlers.Events, index uint64) *fakeAlloc {
 	alloc.snapshot = func() *api.Allocation { now := current; return &now }
 	alloc.touch = func() bool {
 		current.ModifyIndex++
-		put(t, events, current.ModifyIndex, nil)
+		put(t, log, current.ModifyIndex, nil)
 		return true
 	}
 	alloc.stop = func(context.Context, bool) error { return nil }
@@ -36,10 +37,10 @@ func touched(t *testing.T, events *handlers.Events, index uint64) *fakeAlloc {
 }
 
 // topicsOf returns the topics and types of a line's events.
-func topicsOf(events *api.Events) (all []string) {
-	for _, e := range events.Events {
+func topicsOf(log *api.Events) (all []string) {
+	for _, e := range log.Events {
 		all = append(all, string(e.Topic)+" "+e.Type)
-		if e.Index != events.Index {
+		if e.Index != log.Index {
 			all = append(all, "with another index")
 		}
 	}
@@ -48,15 +49,15 @@ func topicsOf(events *api.Events) (all []string) {
 
 // TestSDKTopics: each topic's payload is what the SDK decodes it to.
 func TestSDKTopics(t *testing.T) {
-	events := handlers.NewEvents()
-	events.Begin()
-	alloc := touched(t, events, 40)
-	client := newServerOf(t, auth.Owner{AllocationID: allocID, UID: peer.UID}, alloc, everyRoute, streaming(events)).sdk(t, operator)
+	log := events.New()
+	log.Begin()
+	alloc := touched(t, log, 40)
+	client := newServerOf(t, auth.Owner{AllocationID: allocID, UID: peer.UID}, alloc, everyRoute, streaming(log)).sdk(t, operator)
 	stream, err := client.EventStream().Stream(t.Context(), nil, 0, &api.QueryOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	put(t, events, 40, nil)
+	put(t, log, 40, nil)
 	first := next(t, stream)
 	want := []string{"Node NodeRegistration", "Job JobRegistered", "Evaluation JobRegistered", "Evaluation EvaluationUpdated", "Allocation PlanResult"}
 	if diff := cmp.Diff(want, topicsOf(first)); diff != "" {
@@ -102,7 +103,7 @@ func TestSDKTopics(t *testing.T) {
 		t.Errorf("job = %+v, %v, %v, want one that stops", ended, deleted, err)
 	}
 
-	put(t, events, 50, func(a *api.Allocation) {
+	put(t, log, 50, func(a *api.Allocation) {
 		job := *a.Job
 		job.JobModifyIndex, a.Job = new(uint64(50)), &job
 	})
@@ -125,13 +126,13 @@ func TestSDKTopics(t *testing.T) {
 
 // TestServiceEvents: they have Nomad's payload and filter keys, and come in their order, with the allocation's index.
 func TestServiceEvents(t *testing.T) {
-	events := handlers.NewEvents()
-	client := newServer(t, touched(t, events, 40), everyRoute, streaming(events)).sdk(t, goodToken)
+	log := events.New()
+	client := newServer(t, touched(t, log, 40), everyRoute, streaming(log)).sdk(t, goodToken)
 	web, cache := instance("default", "web", otherID, 8080, "http"), instance("default", "cache", otherID, 6379)
 	cache.JobID = "redis"
-	events.PutServices([]registry.Change{{Service: web}}) // before the allocation's first version
-	put(t, events, 40, nil)
-	events.PutServices([]registry.Change{{Service: cache}, {Service: web, Gone: true}})
+	log.PutServices([]registry.Change{{Service: web}}) // before the allocation's first version
+	put(t, log, 40, nil)
+	log.PutServices([]registry.Change{{Service: cache}, {Service: web, Gone: true}})
 	for query, want := range map[string][]string{
 		"Service":             {"ServiceRegistration " + web.ID, "ServiceRegistration " + cache.ID, "ServiceDeregistration " + web.ID},
 		"Service:redis":       {"ServiceRegistration " + cache.ID},
@@ -166,13 +167,14 @@ func TestServiceEvents(t *testing.T) {
 	}
 }
 
-// TestServiceEventsAfterTheLastIndex reach a client that resumes after it, since it is there when they happen; what there was does not.
+// TestServiceEventsAfterTheLastIndex reach a client that resumes after it, since it is there when they happen; what
+// there was does not.
 func TestServiceEventsAfterTheLastIndex(t *testing.T) {
-	events := handlers.NewEvents()
-	client := newServer(t, touched(t, events, 40), everyRoute, streaming(events)).sdk(t, goodToken)
+	log := events.New()
+	client := newServer(t, touched(t, log, 40), everyRoute, streaming(log)).sdk(t, goodToken)
 	web, cache := instance("default", "web", otherID, 8080, "http"), instance("default", "cache", otherID, 6379)
-	put(t, events, 40, nil)
-	events.PutServices([]registry.Change{{Service: web}})
+	put(t, log, 40, nil)
+	log.PutServices([]registry.Change{{Service: web}})
 	stream, err := client.Raw().Response(streamPath+"?index=41", nil)
 	if err != nil {
 		t.Fatal(err)
@@ -184,7 +186,7 @@ func TestServiceEventsAfterTheLastIndex(t *testing.T) {
 			t.Fatalf("%q, %v, want a heartbeat", lines.Text(), lines.Err())
 		}
 	}
-	events.PutServices([]registry.Change{{Service: cache}})
+	log.PutServices([]registry.Change{{Service: cache}})
 	for lines.Scan() {
 		if lines.Text() == "{}" {
 			continue
@@ -197,7 +199,8 @@ func TestServiceEventsAfterTheLastIndex(t *testing.T) {
 	t.Fatal("the stream has ended", lines.Err())
 }
 
-// streamed returns the lines of a stream with a query until the server stops: the indexes of its events, and what its other lines say.
+// streamed returns the lines of a stream with a query until the server stops: the indexes of its events, and what its
+// other lines say.
 func streamed(t *testing.T, s *server, token, query string) (all []string) {
 	t.Helper()
 	return streamedUntil(t, s, token, query, "")
@@ -263,12 +266,12 @@ func TestTopicsAreSelected(t *testing.T) {
 		"?namespace=prod&topic=Job":     nil,
 	} {
 		t.Run(query, func(t *testing.T) {
-			events := handlers.NewEvents()
-			events.Begin()
-			put(t, events, 40, nil)
+			log := events.New()
+			log.Begin()
+			put(t, log, 40, nil)
 			fake := newAlloc(t)
 			fake.touch = func() bool { return false }
-			s := newServerOf(t, auth.Owner{AllocationID: allocID, UID: peer.UID}, fake, everyRoute, streaming(events))
+			s := newServerOf(t, auth.Owner{AllocationID: allocID, UID: peer.UID}, fake, everyRoute, streaming(log))
 			if got := s.do(t, "PUT", "/v1/client/metadata", operator, `{"Meta":{"a":"b"}}`); got.Status != 200 {
 				t.Fatal(got)
 			}
@@ -277,18 +280,19 @@ func TestTopicsAreSelected(t *testing.T) {
 			}
 		})
 	}
-	events := handlers.NewEvents()
-	events.Begin()
-	put(t, events, 40, nil)
-	handlers.AddNode(events)
-	put(t, events, 41, nil)
+	log := events.New()
+	log.Begin()
+	put(t, log, 40, nil)
+	handlers.AddNode(log)
+	put(t, log, 41, nil)
 	want := []string{"40 " + all, "41 Allocation AllocationUpdated"}
-	if got := streamed(t, newServer(t, newAlloc(t), streaming(events)), goodToken, ""); !slices.Equal(got, want) {
+	if got := streamed(t, newServer(t, newAlloc(t), streaming(log)), goodToken, ""); !slices.Equal(got, want) {
 		t.Errorf("a task is streamed %q, want %q", got, want)
 	}
 }
 
-// TestResume: a client that resumes after the last index that it has seen misses nothing and gets nothing twice, or is told.
+// TestResume: a client that resumes after the last index that it has seen misses nothing and gets nothing twice, or is
+// told.
 func TestResume(t *testing.T) {
 	const lost = "events from index %d to %d may be lost: they are not kept any more"
 	const ahead = "index %d has not come: the allocation has %d; events of an earlier life may be lost"
@@ -299,7 +303,7 @@ func TestResume(t *testing.T) {
 		return lines
 	}
 	for name, c := range map[string]struct {
-		fill  func(t *testing.T, e *handlers.Events)
+		fill  func(t *testing.T, e *events.Log)
 		index uint64
 		want  []string
 	}{
@@ -312,11 +316,11 @@ func TestResume(t *testing.T) {
 		"the highest":             {index: 1<<64 - 1, want: append([]string{fmt.Sprintf(ahead, uint64(1<<64-1), 50)}, updated(40, 41, 42)...)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			events := handlers.NewEvents()
+			log := events.New()
 			for index := range uint64(3) {
-				put(t, events, 40+index, nil)
+				put(t, log, 40+index, nil)
 			}
-			s := newServer(t, touched(t, events, 50), streaming(events))
+			s := newServer(t, touched(t, log, 50), streaming(log))
 			if got := streamed(t, s, goodToken, fmt.Sprintf("?index=%d", c.index)); !slices.Equal(got, c.want) {
 				t.Errorf("streamed %q, want %q", got, c.want)
 			}
@@ -335,23 +339,23 @@ func TestResume(t *testing.T) {
 		"after what is unsaved": {false, 57, updated(10041)},
 	} {
 		t.Run("in another process, "+name, func(t *testing.T) {
-			events := handlers.NewEvents()
+			log := events.New()
 			saved := *recordedAlloc()
 			saved.ModifyIndex = 40
-			events.Resume(&saved, c.registered)
-			put(t, events, 10041, nil)
-			s := newServer(t, touched(t, events, 10041), streaming(events))
+			log.Resume(&saved, c.registered)
+			put(t, log, 10041, nil)
+			s := newServer(t, touched(t, log, 10041), streaming(log))
 			if got := streamed(t, s, goodToken, fmt.Sprintf("?index=%d", c.index)); !slices.Equal(got, c.want) {
 				t.Errorf("streamed %q, want %q", got, c.want)
 			}
 		})
 	}
 	t.Run("after many", func(t *testing.T) {
-		events := handlers.NewEvents()
+		log := events.New()
 		for index := range uint64(300) {
-			put(t, events, 40+index, nil)
+			put(t, log, 40+index, nil)
 		}
-		s := newServer(t, touched(t, events, 339), streaming(events))
+		s := newServer(t, touched(t, log, 339), streaming(log))
 		got := streamedUntil(t, s, goodToken, "?index=50", "339 ")
 		if len(got) != 257 || got[0] != fmt.Sprintf(lost, 50, 83) || got[1] != "84 Allocation AllocationUpdated" {
 			t.Errorf("streamed %d lines, the first %q, want what is lost and 256 from index 84 on", len(got), got[:min(2, len(got))])
@@ -361,13 +365,13 @@ func TestResume(t *testing.T) {
 
 // TestManyNotes: what happens faster than versions come is bounded, and lost to nobody who is connected.
 func TestManyNotes(t *testing.T) {
-	events := handlers.NewEvents()
-	put(t, events, 40, nil)
+	log := events.New()
+	put(t, log, 40, nil)
 	for range 1000 {
-		handlers.AddNode(events)
+		handlers.AddNode(log)
 	}
-	put(t, events, 41, nil)
-	s := newServerOf(t, auth.Owner{AllocationID: allocID, UID: peer.UID}, touched(t, events, 41), streaming(events))
+	put(t, log, 41, nil)
+	s := newServerOf(t, auth.Owner{AllocationID: allocID, UID: peer.UID}, touched(t, log, 41), streaming(log))
 	nodes := 0
 	for _, line := range streamedUntil(t, s, operator, "?topic=Node&topic=Allocation", "41 ") {
 		nodes += strings.Count(line, "Node ")

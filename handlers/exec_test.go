@@ -23,6 +23,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/auth"
 	"taskapi/handlers"
+	"taskapi/handlers/internal/route"
 )
 
 const execPath = "/v1/client/allocation/" + allocID + "/exec"
@@ -299,8 +300,8 @@ func TestExecHandshake(t *testing.T) {
 	}
 }
 
-// TestExecEnds: an end of which nobody knows the exit code has its reason, and a client that goes away ends the command, also while that does
-// not read.
+// TestExecEnds: an end of which nobody knows the exit code has its reason, and a client that goes away ends the
+// command, also while that does not read.
 func TestExecEnds(t *testing.T) {
 	alloc := newAlloc(t)
 	started := commands(alloc)
@@ -406,7 +407,7 @@ func TestExecEndsWithItsToken(t *testing.T) {
 
 // revocable is an authenticator that thinks again.
 type revocable struct {
-	handlers.Authenticator
+	route.Authenticator
 	revoked *atomic.Bool
 }
 
@@ -417,7 +418,8 @@ func (r revocable) Recheck(q *http.Request, p *auth.Principal, owner auth.Owner,
 	return r.Authenticator.Recheck(q, p, owner, peer)
 }
 
-// TestExecClientThatDoesNotTake output makes the command wait, and no more is kept of it than a few messages; others go on.
+// TestExecClientThatDoesNotTake output makes the command wait, and no more is kept of it than a few messages; others go
+// on.
 func TestExecClientThatDoesNotTake(t *testing.T) {
 	alloc := newAlloc(t)
 	started := commands(alloc)
@@ -464,8 +466,8 @@ func bubbledExec(t *testing.T, conn net.Conn) *websocket.Conn {
 	return c
 }
 
-// TestExecHeartbeats come every ten seconds. By them it shows within that time that a client has gone, also while its command does not read what
-// the client has sent.
+// TestExecHeartbeats come every ten seconds. By them it shows within that time that a client has gone, also while its
+// command does not read what the client has sent.
 func TestExecHeartbeats(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		alloc := newAlloc(t)
@@ -538,7 +540,8 @@ func TestTasksExecsAreBounded(t *testing.T) {
 	<-first.closed
 }
 
-// TestExecIsRecorded with the task and the program, and not with its arguments. What else the query holds hides nothing.
+// TestExecIsRecorded with the task and the program, and not with its arguments. What else the query holds hides
+// nothing.
 func TestExecIsRecorded(t *testing.T) {
 	alloc := newAlloc(t)
 	alloc.signal = func(context.Context, string, string) error { return nil }

@@ -62,7 +62,8 @@ func lines(records []auth.Record) (all []string) {
 	return all
 }
 
-// TestAuditReads: what only reads is recorded when that is wanted, each request once, and what changes something as ever.
+// TestAuditReads: what only reads is recorded when that is wanted, each request once, and what changes something as
+// ever.
 func TestAuditReads(t *testing.T) {
 	for _, wanted := range []bool{true, false} {
 		s := newServer(t, newAlloc(t), func(c *handlers.Config) { c.AuditReads = wanted })

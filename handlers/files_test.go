@@ -21,7 +21,8 @@ import (
 	"taskapi/handlers"
 )
 
-// fakeFiles is a directory of one file. What is read of real ones, and followed, is tested where these are: see allocrunner.
+// fakeFiles is a directory of one file. What is read of real ones, and followed, is tested where these are: see
+// allocrunner.
 type fakeFiles struct {
 	frames func() interfaces.Frames
 	err    error
@@ -241,7 +242,8 @@ func TestFramesAsJSON(t *testing.T) {
 	}
 }
 
-// followLogs asks a server in a bubble for a task's output with follow, and returns the body of the answer and how the server is stopped.
+// followLogs asks a server in a bubble for a task's output with follow, and returns the body of the answer and how the
+// server is stopped.
 func followLogs(t *testing.T, frames interfaces.Frames, plain bool) (body io.Reader, stop func()) {
 	t.Helper()
 	alloc := quietAlloc(t)
@@ -263,7 +265,8 @@ func followLogs(t *testing.T, frames interfaces.Frames, plain bool) (body io.Rea
 	return response.Body, stop
 }
 
-// TestFollowedFile: frames as they come, heartbeats between them, and what is there at the server's end; then the file is closed.
+// TestFollowedFile: frames as they come, heartbeats between them, and what is there at the server's end; then the file
+// is closed.
 func TestFollowedFile(t *testing.T) {
 	for name, plain := range map[string]bool{"frames": false, "plain": true} {
 		t.Run(name, func(t *testing.T) {

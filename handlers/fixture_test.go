@@ -22,7 +22,14 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/auth"
 	"taskapi/handlers"
+	"taskapi/handlers/allocations"
 	"taskapi/handlers/apierror"
+	"taskapi/handlers/events"
+	"taskapi/handlers/exec"
+	"taskapi/handlers/files"
+	"taskapi/handlers/internal/route"
+	"taskapi/handlers/jobs"
+	"taskapi/handlers/node"
 	"taskapi/identity"
 )
 
@@ -140,31 +147,31 @@ func (f *fakeAlloc) Stop(ctx context.Context, noShutdownDelay bool) error {
 
 // fakeJobs is a handlers.Jobs made of functions.
 type fakeJobs struct {
-	register func(ctx context.Context, job *api.Job, submission *api.JobSubmission, force bool) (handlers.Registration, error)
-	plan     func(ctx context.Context, job *api.Job) (handlers.Plan, error)
+	register func(ctx context.Context, job *api.Job, submission *api.JobSubmission, force bool) (jobs.Registration, error)
+	plan     func(ctx context.Context, job *api.Job) (jobs.Plan, error)
 }
 
-func (f *fakeJobs) Register(ctx context.Context, job *api.Job, submission *api.JobSubmission, force bool) (handlers.Registration, error) {
+func (f *fakeJobs) Register(ctx context.Context, job *api.Job, submission *api.JobSubmission, force bool) (jobs.Registration, error) {
 	return f.register(ctx, job, submission, force)
 }
-func (f *fakeJobs) Plan(ctx context.Context, job *api.Job) (handlers.Plan, error) {
+func (f *fakeJobs) Plan(ctx context.Context, job *api.Job) (jobs.Plan, error) {
 	return f.plan(ctx, job)
 }
 
 // quietJobs answers every call.
 func quietJobs() *fakeJobs {
 	return &fakeJobs{
-		register: func(context.Context, *api.Job, *api.JobSubmission, bool) (handlers.Registration, error) {
-			return handlers.Registration{Index: 35}, nil
+		register: func(context.Context, *api.Job, *api.JobSubmission, bool) (jobs.Registration, error) {
+			return jobs.Registration{Index: 35}, nil
 		},
-		plan: func(context.Context, *api.Job) (handlers.Plan, error) { return handlers.Plan{}, nil },
+		plan: func(context.Context, *api.Job) (jobs.Plan, error) { return jobs.Plan{}, nil },
 	}
 }
 
 // everyRoute makes no route a 404 for want of something behind it.
 func everyRoute(c *handlers.Config) {
 	empty := func() ([]byte, error) { return []byte("{}"), nil }
-	c.JWKS, c.OpenIDConfiguration, c.Jobs, c.Events = empty, empty, quietJobs(), handlers.NewEvents()
+	c.JWKS, c.OpenIDConfiguration, c.Jobs, c.Events = empty, empty, quietJobs(), events.New()
 	c.Services = stayingServices{newFakeServices(instance("default", "x", allocID, 80))}
 	c.Host = func(context.Context) (*api.HostStats, time.Time, error) {
 		return &api.HostStats{}, time.Unix(1, 0), nil
@@ -176,20 +183,20 @@ func everyRoute(c *handlers.Config) {
 // allocs is a handlers.Allocs of the one allocation, and of otherID, which is not the callers' to see.
 type allocs struct{ *fakeAlloc }
 
-func (a allocs) Get(id string) (handlers.Alloc, bool) {
+func (a allocs) Get(id string) (route.Alloc, bool) {
 	return a.fakeAlloc, id == allocID || id == otherID
 }
 
 var _ interface {
-	handlers.Checker
-	handlers.Collector
-	handlers.Filer
-	handlers.Execer
-	handlers.Restarter
-	handlers.Signaler
-	handlers.Stopper
+	allocations.Checker
+	allocations.Collector
+	files.Filer
+	exec.Execer
+	allocations.Restarter
+	allocations.Signaler
+	allocations.Stopper
 	interfaces.Toucher
-	handlers.Measured
+	allocations.Measured
 } = (*fakeAlloc)(nil)
 
 // recorded returns a file of testdata, decoded.
@@ -304,7 +311,7 @@ func newServerOf(tb testing.TB, owner auth.Owner, alloc *fakeAlloc, change ...fu
 	config := handlers.Config{
 		Authenticator: fakeAuthenticator{},
 		Allocs:        allocs{alloc},
-		Agent:         handlers.Agent{Version: "1.2.3", NomadVersion: "2.0.6-dev", Region: "global", Datacenter: "dc1", NodeID: otherID, NodeName: "vm"},
+		Agent:         node.Agent{Version: "1.2.3", NomadVersion: "2.0.6-dev", Region: "global", Datacenter: "dc1", NodeID: otherID, NodeName: "vm"},
 		PeerOf:        func(net.Conn) (auth.Peer, error) { return peer, nil },
 		Logger:        slog.New(slog.NewTextHandler(s.log, nil)),
 		Auditor:       s,
@@ -324,7 +331,7 @@ func newServerOf(tb testing.TB, owner auth.Owner, alloc *fakeAlloc, change ...fu
 	ctx, cancel := context.WithCancel(tb.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- handlers.New(config).WithTestRoutes().Serve(ctx, listener, owner)
+		ended <- handlers.NewWithTestRoutes(config).Serve(ctx, listener, owner)
 	}()
 	s.stop = sync.OnceFunc(func() {
 		cancel()

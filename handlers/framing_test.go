@@ -2,7 +2,6 @@ package handlers_test
 
 import (
 	"bufio"
-	"bytes"
 	"fmt"
 	"io"
 	"net"
@@ -11,8 +10,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"taskapi/handlers"
 )
 
 const ambiguousLength = "the length of the body must be given by Content-Length or by Transfer-Encoding, in HTTP/1.1, and not by both"
@@ -22,8 +19,8 @@ func framed(proto, headers, body string) string {
 	return "POST " + restartPath + " " + proto + "\r\nHost: x\r\nX-Nomad-Token: good\r\n" + headers + "\r\n" + body
 }
 
-// answers sends a text in pieces of so many bytes, and returns the statuses of all answers until the server closes the connection or none
-// comes any more.
+// answers sends a text in pieces of so many bytes, and returns the statuses of all answers until the server closes the
+// connection or none comes any more.
 func answers(t *testing.T, c net.Conn, text string, piece int) []int {
 	t.Helper()
 	go func() {
@@ -53,8 +50,8 @@ func answers(t *testing.T, c net.Conn, text string, piece int) []int {
 	}
 }
 
-// TestAmbiguousLength: a request with Content-Length and Transfer-Encoding is refused and ends its connection, wherever it comes in a row
-// of requests and however the bytes arrive; what only looks like it is answered.
+// TestAmbiguousLength: a request with Content-Length and Transfer-Encoding is refused and ends its connection, wherever
+// it comes in a row of requests and however the bytes arrive; what only looks like it is answered.
 func TestAmbiguousLength(t *testing.T) {
 	const one = "HTTP/1.1"
 	get := head("GET", "/v1/agent/health", goodToken, "")
@@ -96,7 +93,8 @@ func TestAmbiguousLength(t *testing.T) {
 			})
 		}
 	}
-	// A body that looks like it is a body: these are refused by the handler, which takes one JSON value, or ignored by it.
+	// A body that looks like it is a body: these are refused by the handler, which takes one JSON value, or ignored by
+	// it.
 	for name, text := range map[string]string{"in a body": decoy, "in a chunk": decoyChunk} {
 		s := newServer(t, quietAlloc(t))
 		c := s.dial(t)
@@ -107,51 +105,4 @@ func TestAmbiguousLength(t *testing.T) {
 			t.Errorf("after one %s: %d %q", name, got.Status, got.Body)
 		}
 	}
-}
-
-// FuzzFraming compares what is seen of the requests on a connection with what net/http reads of them.
-func FuzzFraming(f *testing.F) {
-	for _, seed := range []string{
-		"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
-		"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-		"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2;x=y\r\n{}\r\n0\r\nA: b\r\n\r\nPOST / HTTP/1.1\nHost: x\ntransfer-encoding: chunked\ncontent-length: 0\n\n0\r\n\r\n",
-		"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\nConnection: keep-alive\r\n\r\n0\r\n\r\n",
-		"GET / HTTP/1.1\r\nHost: x\r\nX: y\r\n Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-	} {
-		f.Add([]byte(seed), uint16(20))
-	}
-	f.Fuzz(func(t *testing.T, text []byte, at uint16) {
-		middle := min(int(at), len(text))
-		got := handlers.Ambiguous(text[:middle], text[middle:])
-		if whole := handlers.Ambiguous(text); whole != got {
-			t.Fatalf("whole: %d, in pieces: %d", whole, got)
-		}
-		source := bytes.NewReader(text)
-		reader := bufio.NewReader(source)
-		for number := int64(1); ; number++ {
-			begin := len(text) - source.Len() - reader.Buffered()
-			r, err := http.ReadRequest(reader)
-			if err != nil {
-				return // net/http ends the connection
-			}
-			raw := string(text[begin : len(text)-source.Len()-reader.Buffered()])
-			length, coding := false, false
-			for line := range strings.Lines(raw) {
-				length = length || strings.HasPrefix(strings.ToLower(line), "content-length:")
-				coding = coding || strings.HasPrefix(strings.ToLower(line), "transfer-encoding:")
-			}
-			if coding && (length || r.ProtoMinor == 0) && r.ProtoMajor == 1 {
-				if got != number {
-					t.Fatalf("request %d is ambiguous, and %d is taken for it", number, got)
-				}
-				return
-			}
-			if got == number {
-				t.Fatalf("request %d is taken for an ambiguous one", number)
-			}
-			if _, err := io.Copy(io.Discard, r.Body); err != nil || r.Close {
-				return
-			}
-		}
-	})
 }

@@ -28,8 +28,8 @@ func tree(tb testing.TB, text string) any {
 	return value
 }
 
-// TestAnswersAsRecorded holds answers for the recorded allocation against those that a Nomad agent gave, value by value: the
-// same fields, null where it has null, absent where it leaves out.
+// TestAnswersAsRecorded holds answers for the recorded allocation against those that a Nomad agent gave, value by
+// value: the same fields, null where it has null, absent where it leaves out.
 func TestAnswersAsRecorded(t *testing.T) {
 	s := newServer(t, newAlloc(t), func(c *handlers.Config) { c.SigningKeyID = func() string { return signingKeyID } })
 	for file, target := range map[string]string{

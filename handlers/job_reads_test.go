@@ -18,6 +18,7 @@ import (
 	"taskapi/auth"
 	"taskapi/handlers"
 	"taskapi/handlers/apierror"
+	"taskapi/handlers/jobs"
 )
 
 // another returns what an allocation of newAlloc is with a change.
@@ -33,54 +34,54 @@ func another(t *testing.T, change func(*api.Allocation)) *fakeAlloc {
 // TestSDKJobReads: what a task reads of its own job, and nothing of another.
 func TestSDKJobReads(t *testing.T) {
 	s := newServer(t, newAlloc(t), everyRoute)
-	jobs := s.sdk(t, goodToken).Jobs()
+	client := s.sdk(t, goodToken).Jobs()
 
-	allocs, meta, err := jobs.Allocations("demo", true, nil)
+	allocs, meta, err := client.Allocations("demo", true, nil)
 	if err != nil || len(allocs) != 1 || allocs[0].ID != allocID || meta.LastIndex != 34 {
 		t.Errorf("allocations = %v, %+v, %v", allocs, meta, err)
 	}
-	summary, _, err := jobs.Summary("demo", nil)
+	summary, _, err := client.Summary("demo", nil)
 	if err != nil || summary.JobID != "demo" || summary.Summary["web"].Running != 1 || summary.Children == nil {
 		t.Errorf("summary = %+v, %v", summary, err)
 	}
-	scale, _, err := jobs.ScaleStatus("demo", nil)
+	scale, _, err := client.ScaleStatus("demo", nil)
 	if got := scale.TaskGroups["web"]; err != nil || got.Desired != 1 || got.Placed != 1 || got.Running != 1 || scale.JobStopped {
 		t.Errorf("scale = %+v, %v", scale, err)
 	}
-	if list, _, err := jobs.Deployments("demo", true, nil); err != nil || len(list) != 0 {
+	if list, _, err := client.Deployments("demo", true, nil); err != nil || len(list) != 0 {
 		t.Errorf("deployments = %v, %v", list, err)
 	}
-	if latest, _, err := jobs.LatestDeployment("demo", nil); err != nil || latest != nil {
+	if latest, _, err := client.LatestDeployment("demo", nil); err != nil || latest != nil {
 		t.Errorf("latest deployment = %v, %v", latest, err)
 	}
-	evals, _, err := jobs.Evaluations("demo", nil)
+	evals, _, err := client.Evaluations("demo", nil)
 	if err != nil || len(evals) != 1 || evals[0].ID != anyEval {
 		t.Errorf("evaluations = %v, %v; want the one that placed it", evals, err)
 	}
 
 	for name, call := range map[string]func() error{
-		"summary":     func() error { _, _, err := jobs.Summary("other", nil); return err },
-		"scale":       func() error { _, _, err := jobs.ScaleStatus("other", nil); return err },
-		"services":    func() error { _, _, err := jobs.Services("other", nil); return err },
-		"deregister":  func() error { _, _, err := jobs.Deregister("other", false, nil); return err },
-		"namespace":   func() error { _, _, err := jobs.Summary("demo", &api.QueryOptions{Namespace: "prod"}); return err },
-		"of a prefix": func() error { _, _, err := jobs.Summary("dem", nil); return err },
+		"summary":     func() error { _, _, err := client.Summary("other", nil); return err },
+		"scale":       func() error { _, _, err := client.ScaleStatus("other", nil); return err },
+		"services":    func() error { _, _, err := client.Services("other", nil); return err },
+		"deregister":  func() error { _, _, err := client.Deregister("other", false, nil); return err },
+		"namespace":   func() error { _, _, err := client.Summary("demo", &api.QueryOptions{Namespace: "prod"}); return err },
+		"of a prefix": func() error { _, _, err := client.Summary("dem", nil); return err },
 	} {
 		err := call()
 		if unexpected, ok := errors.AsType[api.UnexpectedResponseError](err); !ok || unexpected.StatusCode() != 404 || unexpected.Body() != "job not found" {
 			t.Errorf("%s of another job = %v, want 404", name, err)
 		}
 	}
-	if latest, _, err := jobs.LatestDeployment("other", nil); latest != nil || err != nil {
+	if latest, _, err := client.LatestDeployment("other", nil); latest != nil || err != nil {
 		t.Errorf("deployment of another job = %+v, %v; want none, as in Nomad", latest, err)
 	}
-	_, _, _, err = jobs.Versions("other", true, nil)
+	_, _, _, err = client.Versions("other", true, nil)
 	wantSDKError(t, err, 404, "job versions not found")
 	_, _, err = s.sdk(t, operator).Jobs().Submission("other", 1, nil)
 	wantSDKError(t, err, 404, "job source not found")
 	for name, list := range map[string]func() (int, error){
-		"allocations": func() (int, error) { list, _, err := jobs.Allocations("other", true, nil); return len(list), err },
-		"evaluations": func() (int, error) { list, _, err := jobs.Evaluations("other", nil); return len(list), err },
+		"allocations": func() (int, error) { list, _, err := client.Allocations("other", true, nil); return len(list), err },
+		"evaluations": func() (int, error) { list, _, err := client.Evaluations("other", nil); return len(list), err },
 	} {
 		if n, err := list(); n != 0 || err != nil {
 			t.Errorf("%s of another job = %d, %v; want none, as in Nomad", name, n, err)
@@ -94,13 +95,13 @@ func TestScaleOfWhatEnds(t *testing.T) {
 		a.DesiredStatus, a.ClientStatus = "stop", "complete"
 		a.DeploymentStatus = &api.AllocDeploymentStatus{Healthy: new(false)}
 	})
-	jobs := newServer(t, alloc).sdk(t, goodToken).Jobs()
-	scale, _, err := jobs.ScaleStatus("demo", nil)
+	client := newServer(t, alloc).sdk(t, goodToken).Jobs()
+	scale, _, err := client.ScaleStatus("demo", nil)
 	want := api.TaskGroupScaleStatus{Unhealthy: 1}
 	if err != nil || !scale.JobStopped || !cmp.Equal(scale.TaskGroups["web"], want) {
 		t.Errorf("scale = %+v, %v; want nothing desired, placed or running", scale, err)
 	}
-	if job, _, err := jobs.Info("demo", nil); err != nil || !*job.Stop {
+	if job, _, err := client.Info("demo", nil); err != nil || !*job.Stop {
 		t.Errorf("job = %+v, %v; want it stopped", job, err)
 	}
 }
@@ -112,8 +113,8 @@ func TestSDKVersions(t *testing.T) {
 		job.Version = new(uint64(2))
 		a.Job = &job
 	}), everyRoute)
-	jobs := s.sdk(t, goodToken).Jobs()
-	versions, diffs, _, err := jobs.Versions("demo", true, nil)
+	client := s.sdk(t, goodToken).Jobs()
+	versions, diffs, _, err := client.Versions("demo", true, nil)
 	if err != nil || len(versions) != 2 || *versions[0].Version != 2 || *versions[0].Status != "running" || *versions[1].Version != 1 {
 		t.Fatalf("versions = %+v, %v", versions, err)
 	}
@@ -125,23 +126,23 @@ func TestSDKVersions(t *testing.T) {
 	if len(diffs) != 1 || diffs[0].Fields[0].New != "earlier to latest" {
 		t.Errorf("diffs = %+v, want what the second has changed", diffs)
 	}
-	_, diffs, _, err = jobs.VersionsOpts("demo", &api.VersionsOptions{Diffs: true, DiffVersion: new(uint64(2))}, nil)
+	_, diffs, _, err = client.VersionsOpts("demo", &api.VersionsOptions{Diffs: true, DiffVersion: new(uint64(2))}, nil)
 	if err != nil || len(diffs) != 1 || diffs[0].Fields[0].New != "latest to earlier" {
 		t.Errorf("diffs with version 2 = %+v, %v", diffs, err)
 	}
-	_, _, _, err = jobs.VersionsOpts("demo", &api.VersionsOptions{Diffs: true, DiffVersion: new(uint64(9))}, nil)
+	_, _, _, err = client.VersionsOpts("demo", &api.VersionsOptions{Diffs: true, DiffVersion: new(uint64(9))}, nil)
 	wantSDKError(t, err, 404, "job versions not found")
-	_, _, _, err = jobs.VersionsOpts("demo", &api.VersionsOptions{Diffs: true, DiffTag: "x"}, nil)
+	_, _, _, err = client.VersionsOpts("demo", &api.VersionsOptions{Diffs: true, DiffTag: "x"}, nil)
 	wantSDKError(t, err, 400, "diff_tag names no version: versions have no tags here; use diff_version")
 
-	_, _, err = jobs.Submission("demo", 1, nil)
+	_, _, err = client.Submission("demo", 1, nil)
 	wantSDKError(t, err, 403, "Permission denied")
-	jobs = s.sdk(t, operator).Jobs()
-	submission, _, err := jobs.Submission("demo", 1, nil)
+	client = s.sdk(t, operator).Jobs()
+	submission, _, err := client.Submission("demo", 1, nil)
 	if err != nil || submission.Source != "earlier" || submission.Format != "hcl2" {
 		t.Errorf("submission = %+v, %v", submission, err)
 	}
-	_, _, err = jobs.Submission("demo", 7, nil)
+	_, _, err = client.Submission("demo", 7, nil)
 	wantSDKError(t, err, 404, "job source not found")
 	_, _, err = newServer(t, newAlloc(t)).sdk(t, operator).Jobs().Submission("demo", 0, nil)
 	wantSDKError(t, err, 404, "job source not found")
@@ -150,27 +151,27 @@ func TestSDKVersions(t *testing.T) {
 // TestRevert registers an earlier version, with its text, unless the present one is not what the client thinks it is.
 func TestRevert(t *testing.T) {
 	var got []string
-	register := &fakeJobs{register: func(_ context.Context, job *api.Job, submission *api.JobSubmission, force bool) (handlers.Registration, error) {
+	register := &fakeJobs{register: func(_ context.Context, job *api.Job, submission *api.JobSubmission, force bool) (jobs.Registration, error) {
 		got = append(got, *job.Name+" "+submission.Source)
 		if !force {
-			return handlers.Registration{}, apierror.New(apierror.Conflict, "not forced")
+			return jobs.Registration{}, apierror.New(apierror.Conflict, "not forced")
 		}
-		return handlers.Registration{Index: 40}, nil
+		return jobs.Registration{Index: 40}, nil
 	}}
 	s := newServer(t, newAlloc(t), everyRoute, func(c *handlers.Config) { c.Jobs = register })
-	jobs := s.sdk(t, operator).Jobs()
-	answer, _, err := jobs.Revert("demo", 1, nil, nil, "", "")
+	client := s.sdk(t, operator).Jobs()
+	answer, _, err := client.Revert("demo", 1, nil, nil, "", "")
 	if err != nil || answer.JobModifyIndex != 40 || answer.EvalID == "" {
 		t.Errorf("revert = %+v, %v", answer, err)
 	}
-	if _, _, err := jobs.Revert("demo", 1, new(uint64(0)), nil, "", ""); err != nil { // the recorded job's version
+	if _, _, err := client.Revert("demo", 1, new(uint64(0)), nil, "", ""); err != nil { // the recorded job's version
 		t.Error(err)
 	}
-	_, _, err = jobs.Revert("demo", 1, new(uint64(7)), nil, "", "")
+	_, _, err = client.Revert("demo", 1, new(uint64(7)), nil, "", "")
 	wantSDKError(t, err, 409, "Current job has version 0; enforcing version 7")
-	_, _, err = jobs.Revert("demo", 9, nil, nil, "", "")
+	_, _, err = client.Revert("demo", 9, nil, nil, "", "")
 	wantSDKError(t, err, 404, `job "demo" at version 9 not found`)
-	_, _, err = jobs.Revert("demo", 2, nil, nil, "", "")
+	_, _, err = client.Revert("demo", 2, nil, nil, "", "")
 	wantSDKError(t, err, 400, "can't revert to version 2: it is the present one")
 	if gentle := s.do(t, "PUT", "/v1/job/demo/revert?force=false", operator, `{"JobVersion":1}`); gentle.Body != "not forced" {
 		t.Errorf("without force = %+v", gentle)
@@ -183,7 +184,8 @@ func TestRevert(t *testing.T) {
 	}
 }
 
-// TestPurgeIsRecorded: the operator may stop a job while the audit log can't be written, and not remove what it has left.
+// TestPurgeIsRecorded: the operator may stop a job while the audit log can't be written, and not remove what it has
+// left.
 func TestPurgeIsRecorded(t *testing.T) {
 	alloc, stops := newAlloc(t), 0
 	alloc.stop = func(context.Context, bool) error { stops++; return nil }
@@ -282,24 +284,25 @@ func TestSDKEvaluations(t *testing.T) {
 	}
 }
 
-// TestParse: texts and jobs are judged, not registered; an answer says what is wrong with a job, and an error what is wrong with a request.
+// TestParse: texts and jobs are judged, not registered; an answer says what is wrong with a job, and an error what is
+// wrong with a request.
 func TestParse(t *testing.T) {
 	s := newServer(t, newAlloc(t), everyRoute)
-	jobs := s.sdk(t, operator).Jobs()
-	job, err := jobs.ParseHCLOpts(&api.JobsParseRequest{JobHCL: "x", Variables: "v"})
+	client := s.sdk(t, operator).Jobs()
+	job, err := client.ParseHCLOpts(&api.JobsParseRequest{JobHCL: "x", Variables: "v"})
 	if err != nil || *job.ID != "parsed" || *job.Name != "v" {
 		t.Errorf("parse = %+v, %v", job, err)
 	}
-	_, err = jobs.ParseHCL("bad", true)
+	_, err = client.ParseHCL("bad", true)
 	wantSDKError(t, err, 400, "job.hcl:1:1: not a job")
-	_, err = jobs.ParseHCL("", true)
+	_, err = client.ParseHCL("", true)
 	wantSDKError(t, err, 400, "Job spec is empty")
 
-	verdict, _, err := jobs.Validate(&api.Job{ID: new("bad")}, nil)
+	verdict, _, err := client.Validate(&api.Job{ID: new("bad")}, nil)
 	if err != nil || !slices.Equal(verdict.ValidationErrors, []string{"one"}) || verdict.Error != "one" || verdict.Warnings != "two" {
 		t.Errorf("validate = %+v, %v", verdict, err)
 	}
-	if verdict, _, err = jobs.Validate(&api.Job{ID: new("good")}, nil); err != nil || verdict.Error != "" || !verdict.DriverConfigValidated {
+	if verdict, _, err = client.Validate(&api.Job{ID: new("good")}, nil); err != nil || verdict.Error != "" || !verdict.DriverConfigValidated {
 		t.Errorf("validate = %+v, %v", verdict, err)
 	}
 	for body, want := range map[string]string{`{}`: "Job must be specified", `{"Job":{}}`: "Job must have an ID"} {
@@ -324,13 +327,14 @@ type slowParser struct {
 	begun, may chan struct{}
 }
 
-func (p slowParser) Validate(ctx context.Context, job *api.Job) (handlers.Validation, error) {
+func (p slowParser) Validate(ctx context.Context, job *api.Job) (jobs.Validation, error) {
 	p.begun <- struct{}{}
 	<-p.may
 	return p.fakeParser.Validate(ctx, job)
 }
 
-// TestParsingIsDecidedAgain: who has waited for another job to be judged, and is not authorized any more, gets no answer.
+// TestParsingIsDecidedAgain: who has waited for another job to be judged, and is not authorized any more, gets no
+// answer.
 func TestParsingIsDecidedAgain(t *testing.T) {
 	for path, body := range map[string]string{"/v1/jobs/parse": `{"JobHCL":"x"}`, "/v1/validate/job": `{"Job":{"ID":"good"}}`} {
 		synctest.Test(t, func(t *testing.T) {

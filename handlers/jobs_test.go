@@ -18,7 +18,9 @@ import (
 
 	"taskapi/allocrunner/jobspec/jobdiff"
 	"taskapi/handlers"
+	"taskapi/handlers/allocations"
 	"taskapi/handlers/apierror"
+	"taskapi/handlers/jobs"
 )
 
 func TestSDKJobs(t *testing.T) {
@@ -57,7 +59,8 @@ func TestSDKJobs(t *testing.T) {
 	wantSDKError(t, err, 404, "job not found")
 }
 
-// TestJobOfAFile: one that no server has stamped was submitted when its allocation was made; the stock command ends badly without a time.
+// TestJobOfAFile: one that no server has stamped was submitted when its allocation was made; the stock command ends
+// badly without a time.
 func TestJobOfAFile(t *testing.T) {
 	alloc := newAlloc(t)
 	current, job := *alloc.snapshot(), *alloc.snapshot().Job
@@ -96,12 +99,12 @@ func TestSDKRegister(t *testing.T) {
 		id    string
 		force bool
 	}
-	calls, jobs := make(chan call, 1), quietJobs()
-	jobs.register = func(_ context.Context, job *api.Job, _ *api.JobSubmission, force bool) (handlers.Registration, error) {
+	calls, fake := make(chan call, 1), quietJobs()
+	fake.register = func(_ context.Context, job *api.Job, _ *api.JobSubmission, force bool) (jobs.Registration, error) {
 		calls <- call{*job.ID, force}
-		return handlers.Registration{Index: 36, Warnings: "mind the gap"}, nil
+		return jobs.Registration{Index: 36, Warnings: "mind the gap"}, nil
 	}
-	s := newServer(t, newAlloc(t), func(c *handlers.Config) { c.Jobs = jobs })
+	s := newServer(t, newAlloc(t), func(c *handlers.Config) { c.Jobs = fake })
 	client, job := s.sdk(t, operator).Jobs(), &api.Job{ID: new("demo")}
 
 	got, meta, err := client.Register(job, nil)
@@ -132,8 +135,8 @@ func TestSDKRegister(t *testing.T) {
 	_, _, err = s.sdk(t, goodToken).Jobs().Register(job, nil)
 	wantSDKError(t, err, 403, "Permission denied")
 	for kind, status := range map[apierror.Kind]int{apierror.Conflict: 409, apierror.Invalid: 400, apierror.Unavailable: 503} {
-		jobs.register = func(context.Context, *api.Job, *api.JobSubmission, bool) (handlers.Registration, error) {
-			return handlers.Registration{}, runnerError(kind, "for a reason")
+		fake.register = func(context.Context, *api.Job, *api.JobSubmission, bool) (jobs.Registration, error) {
+			return jobs.Registration{}, runnerError(kind, "for a reason")
 		}
 		_, _, err = client.Register(job, nil)
 		wantSDKError(t, err, status, "for a reason")
@@ -182,7 +185,7 @@ func TestRegisterBadInput(t *testing.T) {
 // TestRegisterOneAtATime: an index that one client enforces can't be passed by another's registration in between.
 func TestRegisterOneAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		alloc, jobs := newAlloc(t), quietJobs()
+		alloc, fake := newAlloc(t), quietJobs()
 		index, release := atomic.Uint64{}, make(chan struct{})
 		index.Store(13)
 		now, job := *alloc.snapshot(), *alloc.snapshot().Job
@@ -191,11 +194,11 @@ func TestRegisterOneAtATime(t *testing.T) {
 			job.JobModifyIndex, now.Job = new(index.Load()), &job
 			return &now
 		}
-		jobs.register = func(context.Context, *api.Job, *api.JobSubmission, bool) (handlers.Registration, error) {
+		fake.register = func(context.Context, *api.Job, *api.JobSubmission, bool) (jobs.Registration, error) {
 			<-release
-			return handlers.Registration{Index: index.Add(1)}, nil
+			return jobs.Registration{Index: index.Add(1)}, nil
 		}
-		dial, stop := bubbled(t, alloc, func(c *handlers.Config) { c.Jobs = jobs })
+		dial, stop := bubbled(t, alloc, func(c *handlers.Config) { c.Jobs = fake })
 		defer stop()
 		replies := make(chan reply, 2)
 		body := `{"Job":{"ID":"demo"},"EnforceIndex":true,"JobModifyIndex":13}`
@@ -227,12 +230,12 @@ func TestRegisterOneAtATime(t *testing.T) {
 }
 
 func TestSDKPlan(t *testing.T) {
-	jobs := quietJobs()
+	fake := quietJobs()
 	var changes []jobdiff.Change
-	jobs.plan = func(context.Context, *api.Job) (handlers.Plan, error) {
-		return handlers.Plan{Changes: changes, Warnings: "mind the gap"}, nil
+	fake.plan = func(context.Context, *api.Job) (jobs.Plan, error) {
+		return jobs.Plan{Changes: changes, Warnings: "mind the gap"}, nil
 	}
-	client := newServer(t, newAlloc(t), func(c *handlers.Config) { c.Jobs = jobs }).sdk(t, operator).Jobs()
+	client := newServer(t, newAlloc(t), func(c *handlers.Config) { c.Jobs = fake }).sdk(t, operator).Jobs()
 	stays := jobdiff.Change{Path: "job > priority", InPlace: true, Text: "changes from 50 to 60"}
 	goes := jobdiff.Change{Path: `group "web" > task "server" > user`, Text: "changes"}
 	for word, c := range map[string]struct {
@@ -291,7 +294,7 @@ func TestUpdatedAllocation(t *testing.T) {
 		t.Errorf("info = %+v, %v; want version 1 of the job at index 41", meta, err)
 	}
 	want := map[string]any{"Canary": false, "Healthy": false, "ModifyIndex": 41.0, "Timestamp": "2026-11-21T10:00:00.000000005Z"}
-	encoded, err := handlers.EncodeAllocation(current)
+	encoded, err := allocations.Encode(current)
 	if err != nil {
 		t.Fatal(err)
 	}

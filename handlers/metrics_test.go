@@ -14,14 +14,15 @@ import (
 	"github.com/prometheus/common/model"
 
 	"taskapi/handlers"
+	"taskapi/handlers/scrape"
 )
 
 // measured are measurements as nasty as names from a job file can make them.
-func measured(context.Context) []handlers.Metric {
-	return []handlers.Metric{
-		{Name: "taskapi_x_total", Labels: []handlers.Label{{"task", `a"b\`}}, Value: 3, Counter: true},
-		{Name: "nomad_client_allocs_memory_rss", Dotted: "nomad.client.allocs.memory.rss", Labels: []handlers.Label{{"task", "new\nline } 1"}}, Value: 1 << 40},
-		{Name: "taskapi_x_total", Labels: []handlers.Label{{"task", "\xff"}}, Value: 4, Counter: true},
+func measured(context.Context) []scrape.Metric {
+	return []scrape.Metric{
+		{Name: "taskapi_x_total", Labels: []scrape.Label{{Name: "task", Value: `a"b\`}}, Value: 3, Counter: true},
+		{Name: "nomad_client_allocs_memory_rss", Dotted: "nomad.client.allocs.memory.rss", Labels: []scrape.Label{{Name: "task", Value: "new\nline } 1"}}, Value: 1 << 40},
+		{Name: "taskapi_x_total", Labels: []scrape.Label{{Name: "task", Value: "\xff"}}, Value: 4, Counter: true},
 		{Name: "taskapi_y", Value: 0.5},
 	}
 }
@@ -68,7 +69,8 @@ func TestMetricsArePrometheus(t *testing.T) {
 
 // TestScrape is every way to ask the handler without a token: it has the measurements and nothing else.
 func TestScrape(t *testing.T) {
-	handler := handlers.Scrape(measured, true)
+	isLocal := func(host string) bool { return host != "" && !strings.Contains(host, "example") }
+	handler := scrape.Handler(measured, isLocal)
 	for _, test := range []struct {
 		method, target, host string
 		status               int
@@ -109,7 +111,7 @@ func TestScrape(t *testing.T) {
 	}
 	w := httptest.NewRecorder()
 	r := httptest.NewRequest("GET", "http://metrics.example/metrics", nil)
-	if handlers.Scrape(measured, false).ServeHTTP(w, r); w.Code != 200 {
+	if scrape.Handler(measured, nil).ServeHTTP(w, r); w.Code != 200 {
 		t.Errorf("under a name, where that is allowed: %d", w.Code)
 	}
 	if families := parse(t, w.Body.String()); len(families) == 0 {

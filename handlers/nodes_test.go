@@ -8,7 +8,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"github.com/hashicorp/nomad/api/contexts"
 
-	"taskapi/handlers"
+	"taskapi/handlers/events"
 )
 
 func TestSDKNodes(t *testing.T) {
@@ -46,10 +46,10 @@ func TestSDKNodes(t *testing.T) {
 // TestNodePolicy: who may use the machine and read no job sees the machine, sets its metadata, hears of them, and
 // learns nothing of the allocation.
 func TestNodePolicy(t *testing.T) {
-	events := handlers.NewEvents()
-	events.Begin()
-	put(t, events, 40, nil)
-	s := newServer(t, newAlloc(t), everyRoute, streaming(events))
+	log := events.New()
+	log.Begin()
+	put(t, log, 40, nil)
+	s := newServer(t, newAlloc(t), everyRoute, streaming(log))
 	client := s.sdk(t, nodeToken)
 	if list, _, err := client.Nodes().List(nil); err != nil || len(list) != 1 {
 		t.Errorf("list = %v, %v", list, err)

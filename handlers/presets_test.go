@@ -10,11 +10,13 @@ import (
 	"taskapi/auth"
 	"taskapi/examples/doctest"
 	"taskapi/handlers"
+	"taskapi/handlers/internal/route"
 )
 
-// nomadOpens are the routes that a Nomad agent with ACLs answers to a workload identity without any policy, by method and pattern. Every
-// other route of the table is refused there (403 "Permission denied", or 404 for GET /v1/allocation/:id). The sources, of Nomad 2.0: an ACL
-// object of no policies (nomad/auth/auth.go, resolveClaims), and what the endpoints allow beside it.
+// nomadOpens are the routes that a Nomad agent with ACLs answers to a workload identity without any policy, by method
+// and pattern. Every other route of the table is refused there (403 "Permission denied", or 404 for GET
+// /v1/allocation/:id). The sources, of Nomad 2.0: an ACL object of no policies (nomad/auth/auth.go, resolveClaims), and
+// what the endpoints allow beside it.
 var nomadOpens = map[string]string{
 	"GET /v1/agent/health":                  "no rule",
 	"GET /v1/regions":                       "no rule",
@@ -35,29 +37,31 @@ var nomadOpens = map[string]string{
 // nomadAnyone are routes that a Nomad agent answers to everyone, and that are the operator's here, on purpose.
 var nomadAnyone = []string{"GET /v1/metrics"}
 
-// rowOf returns a route as these tables have it: a parameter has whatever name, and that of a variable any number of elements.
-func rowOf(route handlers.Route) string {
-	if strings.HasPrefix(route.Pattern, "/v1/var/") {
-		return route.Methods[0] + " /v1/var/*"
+// rowOf returns a route as these tables have it: a parameter has whatever name, and that of a variable any number of
+// elements.
+func rowOf(entry route.Route) string {
+	if strings.HasPrefix(entry.Pattern, "/v1/var/") {
+		return entry.Methods[0] + " /v1/var/*"
 	}
-	if method := route.Methods[0]; method == http.MethodGet && strings.HasPrefix(route.Pattern, "/v1/service/") {
+	if method := entry.Methods[0]; method == http.MethodGet && strings.HasPrefix(entry.Pattern, "/v1/service/") {
 		return "GET /v1/service/{service}"
 	}
-	return route.Methods[0] + " " + route.Pattern
+	return entry.Methods[0] + " " + entry.Pattern
 }
 
-// TestPresetNomad holds the preset to Nomad's facts: it lets through what Nomad's implicit policy does, and nothing else.
+// TestPresetNomad holds the preset to Nomad's facts: it lets through what Nomad's implicit policy does, and nothing
+// else.
 func TestPresetNomad(t *testing.T) {
-	for _, route := range handlers.Routes() {
-		if route.Answer == handlers.Absent {
+	for _, entry := range handlers.Routes() {
+		if entry.Answer == route.Absent {
 			continue
 		}
-		row := rowOf(route)
+		row := rowOf(entry)
 		_, want := nomadOpens[row]
-		if got := auth.ImplicitTask&route.AnyOf != 0; got != want {
+		if got := auth.ImplicitTask&entry.AnyOf != 0; got != want {
 			t.Errorf("%s: the preset lets it through: %v; Nomad does: %v. Is the row in nomadOpens, with a fact of Nomad's?", row, got, want)
 		}
-		if slices.Contains(nomadAnyone, row) && route.AnyOf != auth.CapabilitySet(auth.OperatorOnly) {
+		if slices.Contains(nomadAnyone, row) && entry.AnyOf != auth.CapabilitySet(auth.OperatorOnly) {
 			t.Errorf("%s is not the operator's alone", row)
 		}
 	}
@@ -90,8 +94,8 @@ func TestPolicyOfTheMachine(t *testing.T) {
 			t.Fatal(err)
 		}
 		set := policy.Task("default", "web")
-		for _, route := range handlers.Routes() {
-			row, opens := rowOf(route), set&route.AnyOf != 0 && auth.ImplicitTask&route.AnyOf == 0
+		for _, entry := range handlers.Routes() {
+			row, opens := rowOf(entry), set&entry.AnyOf != 0 && auth.ImplicitTask&entry.AnyOf == 0
 			if opens != slices.Contains(want, row) {
 				t.Errorf("%s opens %s: %t", block, row, opens)
 			}
@@ -99,7 +103,8 @@ func TestPolicyOfTheMachine(t *testing.T) {
 	}
 }
 
-// TestPresetLocal: what the preset lets through beyond Nomad's is within the caller's allocation, and nothing of the operator's.
+// TestPresetLocal: what the preset lets through beyond Nomad's is within the caller's allocation, and nothing of the
+// operator's.
 func TestPresetLocal(t *testing.T) {
 	if auth.DefaultTask&auth.ImplicitTask != auth.ImplicitTask {
 		t.Errorf("local lacks something of nomad: %s and %s", auth.DefaultTask, auth.ImplicitTask)
@@ -110,7 +115,8 @@ func TestPresetLocal(t *testing.T) {
 	}
 }
 
-// TestNomadOnTheWire asks as a task of the preset: what Nomad filters is empty here too, and the rest is refused in its words.
+// TestNomadOnTheWire asks as a task of the preset: what Nomad filters is empty here too, and the rest is refused in its
+// words.
 func TestNomadOnTheWire(t *testing.T) {
 	s := newServer(t, quietAlloc(t))
 	for _, test := range []struct {
@@ -144,12 +150,12 @@ func TestNomadOnTheWire(t *testing.T) {
 // TestCapabilitiesGuardSomething: one that a policy can give and no route needs would promise what nothing keeps.
 func TestCapabilitiesGuardSomething(t *testing.T) {
 	var guards auth.CapabilitySet
-	for _, route := range handlers.Routes() {
-		guards |= route.AnyOf
+	for _, entry := range handlers.Routes() {
+		guards |= entry.AnyOf
 	}
 	for _, c := range auth.All.List() {
 		if !guards.Has(c) {
-			t.Errorf("%s guards no route", c)
+			t.Errorf("%s guards no entry", c)
 		}
 	}
 }
@@ -158,14 +164,14 @@ func TestCapabilitiesGuardSomething(t *testing.T) {
 func TestPresetsAreDocumented(t *testing.T) {
 	var want strings.Builder
 	want.WriteString("| request | with `nomad` | a Nomad agent |\n|---|---|---|\n")
-	for _, route := range handlers.Routes() {
-		row, answered := rowOf(route), "answered"
+	for _, entry := range handlers.Routes() {
+		row, answered := rowOf(entry), "answered"
 		fact := nomadOpens[row]
 		if slices.Contains(nomadAnyone, row) {
 			fact, answered = "answers everyone, without a token", "refused: it is the operator's"
 		}
-		if route.Answer != handlers.Absent && fact != "" {
-			fmt.Fprintf(&want, "| `%s %s` | %s | %s |\n", route.Methods[0], route.Pattern, answered, fact)
+		if entry.Answer != route.Absent && fact != "" {
+			fmt.Fprintf(&want, "| `%s %s` | %s | %s |\n", entry.Methods[0], entry.Pattern, answered, fact)
 		}
 	}
 	doctest.Table(t, "../docs/security.md", "handlers", want.String())

@@ -8,8 +8,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/jobspec/jobdiff"
-	"taskapi/handlers"
 	"taskapi/handlers/apierror"
+	"taskapi/handlers/jobs"
 )
 
 // fakeMachine keeps metadata in memory, and measures nothing.
@@ -59,20 +59,20 @@ func (fakeParser) Parse(_ context.Context, text api.JobsParseRequest) (*api.Job,
 	return &api.Job{ID: new("parsed"), Name: &text.Variables}, nil
 }
 
-func (fakeParser) Validate(_ context.Context, job *api.Job) (handlers.Validation, error) {
+func (fakeParser) Validate(_ context.Context, job *api.Job) (jobs.Validation, error) {
 	if *job.ID == "bad" {
-		return handlers.Validation{Errors: []string{"one"}, Warnings: "two"}, nil
+		return jobs.Validation{Errors: []string{"one"}, Warnings: "two"}, nil
 	}
-	return handlers.Validation{}, nil
+	return jobs.Validation{}, nil
 }
 
 // fakeHistory is versions that each change one thing.
-type fakeHistory []handlers.JobVersion
+type fakeHistory []jobs.Version
 
 // twoVersions returns the recorded job's version 0 as the present one, and a version 1, of whatever job, beside it.
 func twoVersions() fakeHistory {
-	version := func(number uint64, text string) handlers.JobVersion {
-		return handlers.JobVersion{
+	version := func(number uint64, text string) jobs.Version {
+		return jobs.Version{
 			Job:        &api.Job{ID: new("demo"), Name: &text, Version: &number, JobModifyIndex: new(uint64)},
 			Submission: &api.JobSubmission{Source: text, Format: "hcl2"},
 		}
@@ -80,7 +80,7 @@ func twoVersions() fakeHistory {
 	return fakeHistory{version(2, "latest"), version(1, "earlier")}
 }
 
-func (h fakeHistory) Versions() []handlers.JobVersion { return h }
+func (h fakeHistory) Versions() []jobs.Version { return h }
 
 func (h fakeHistory) Compare(earlier, later *api.Job) []jobdiff.Change {
 	return []jobdiff.Change{{Path: "name", InPlace: true, Text: *earlier.Name + " to " + *later.Name}}

@@ -14,6 +14,7 @@ import (
 
 	"taskapi/auth"
 	"taskapi/handlers"
+	"taskapi/handlers/events"
 	"taskapi/identity"
 )
 
@@ -101,8 +102,8 @@ func TestWaitIsDecidedAgain(t *testing.T) {
 // TestEventIsDecidedAgain: a stream ends before the next event for which its token is good no more.
 func TestEventIsDecidedAgain(t *testing.T) {
 	eachMeanwhile(t, func(t *testing.T, authenticator *auth.Authenticator, token string, happens func(), allowed bool) {
-		events := handlers.NewEvents()
-		dial, stop := bubbled(t, newAlloc(t), func(c *handlers.Config) { c.Authenticator, c.Events = authenticator, events })
+		log := events.New()
+		dial, stop := bubbled(t, newAlloc(t), func(c *handlers.Config) { c.Authenticator, c.Events = authenticator, log })
 		c := dial()
 		defer c.Close()
 		go func() { _, _ = io.WriteString(c, head("GET", streamPath, token, "")) }()
@@ -111,10 +112,10 @@ func TestEventIsDecidedAgain(t *testing.T) {
 			all, _ := io.ReadAll(c)
 			text <- string(all)
 		}()
-		put(t, events, 40, nil)
+		put(t, log, 40, nil)
 		synctest.Wait()
 		happens()
-		put(t, events, 41, nil)
+		put(t, log, 41, nil)
 		synctest.Wait()
 		stop()
 		got := <-text
@@ -125,7 +126,8 @@ func TestEventIsDecidedAgain(t *testing.T) {
 	})
 }
 
-// TestBodyIsDecidedAgain: what a slow body asks for is not done for a token that is good no more when the body is there.
+// TestBodyIsDecidedAgain: what a slow body asks for is not done for a token that is good no more when the body is
+// there.
 func TestBodyIsDecidedAgain(t *testing.T) {
 	eachMeanwhile(t, func(t *testing.T, authenticator *auth.Authenticator, token string, happens func(), allowed bool) {
 		if strings.HasSuffix(t.Name(), "the_token_expires") {

@@ -17,6 +17,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/auth"
 	"taskapi/handlers"
+	"taskapi/handlers/internal/route"
 )
 
 // methods are all of RFC 9110 and RFC 5789, one of HTTP/2's preface and one that nobody knows.
@@ -26,10 +27,10 @@ var methods = []string{
 }
 
 // target returns a path of the route for the allocation.
-func target(route handlers.Route, alloc string) string {
+func target(entry route.Route, alloc string) string {
 	path := strings.NewReplacer("{alloc}", alloc, "{job}", "demo", "{eval}", anyEval, "{node}", anyNode, "{namespace}", "default", "{deployment}", otherID, "{name}", "x", "{id}", "x", "*", "x/y").
-		Replace(route.Pattern)
-	if route.Pattern == "/v1/var/*" { // one that a task may read
+		Replace(entry.Pattern)
+	if entry.Pattern == "/v1/var/*" { // one that a task may read
 		return "/v1/var/nomad/jobs/demo"
 	}
 	if strings.HasPrefix(path, "/v1/client/fs/") {
@@ -66,44 +67,44 @@ func quietAlloc(tb testing.TB) *fakeAlloc {
 }
 
 // success returns the status of a route that does what it is for.
-func success(route handlers.Route) int {
+func success(entry route.Route) int {
 	switch {
-	case strings.HasSuffix(route.Pattern, "/exec"): // takes a command and a handshake: see exec_test.go
+	case strings.HasSuffix(entry.Pattern, "/exec"): // takes a command and a handshake: see exec_test.go
 		return http.StatusBadRequest
-	case strings.HasSuffix(route.Pattern, "/action"):
+	case strings.HasSuffix(entry.Pattern, "/action"):
 		return http.StatusNotFound
 	}
-	if route.Pattern == "/v1/var/*" && route.Methods[0] == http.MethodDelete {
+	if entry.Pattern == "/v1/var/*" && entry.Methods[0] == http.MethodDelete {
 		return http.StatusNoContent
 	}
-	switch route.Answer {
-	case handlers.Upgrade:
+	switch entry.Answer {
+	case route.Upgrade:
 		return http.StatusSwitchingProtocols
-	case handlers.Absent:
+	case route.Absent:
 		return http.StatusNotImplemented
 	}
-	if strings.HasSuffix(route.Pattern, "{deployment}") { // there are none
+	if strings.HasSuffix(entry.Pattern, "{deployment}") { // there are none
 		return http.StatusNotFound
 	}
-	if route.Methods[0] == http.MethodPut && strings.HasSuffix(route.Pattern, "/pause") { // no task has a schedule
+	if entry.Methods[0] == http.MethodPut && strings.HasSuffix(entry.Pattern, "/pause") { // no task has a schedule
 		return http.StatusConflict
 	}
 	return http.StatusOK
 }
 
-// routeOf returns the route that a request is for, if there is one, and all methods that the path takes.
-func routeOf(method, path string) (found *handlers.Route, allow []string) {
+// routeOf returns the entry that a request is for, if there is one, and all methods that the path takes.
+func routeOf(method, path string) (found *route.Route, allow []string) {
 	path, _, _ = strings.Cut(path, "?")
 	if method == http.MethodHead {
 		method = http.MethodGet
 	}
-	for _, route := range handlers.AllRoutes() { // one without parameters comes before one with them
-		if !formOf(route.Pattern).MatchString(path) {
+	for _, entry := range handlers.AllRoutes() { // one without parameters comes before one with them
+		if !formOf(entry.Pattern).MatchString(path) {
 			continue
 		}
-		allow = append(allow, route.Methods...)
-		if slices.Contains(route.Methods, method) && (found == nil || strings.Count(found.Pattern, "{") > strings.Count(route.Pattern, "{")) {
-			found = &route
+		allow = append(allow, entry.Methods...)
+		if slices.Contains(entry.Methods, method) && (found == nil || strings.Count(found.Pattern, "{") > strings.Count(entry.Pattern, "{")) {
+			found = &entry
 		}
 	}
 	return found, allow
@@ -131,26 +132,26 @@ const anyBody = `{"Signal":"SIGHUP","Job":{"ID":"demo"},"Jobs":[{"ID":"demo","Na
 // TestEveryRoute walks the table with every method: what it answers to the operator follows from the route alone.
 func TestEveryRoute(t *testing.T) {
 	s := newServer(t, quietAlloc(t), everyRoute)
-	for _, route := range handlers.AllRoutes() {
-		if route.AnyOf == 0 || route.Doc == "" || route.Answer == "" {
-			t.Errorf("%s needs no capability, or is not described", route.Pattern)
+	for _, entry := range handlers.AllRoutes() {
+		if entry.AnyOf == 0 || entry.Doc == "" || entry.Answer == "" {
+			t.Errorf("%s needs no capability, or is not described", entry.Pattern)
 		}
 		for _, method := range methods {
 			if method == http.MethodConnect { // its target is no path: see TestBeforeRouting
 				continue
 			}
-			path := target(route, allocID)
+			path := target(entry, allocID)
 			got := s.once(t, method, head(method, path, operator, anyBody))
 			want := http.StatusMethodNotAllowed
 			expected, allow := routeOf(method, path)
-			if expected != nil && (method != http.MethodHead || expected.Methods[0] == http.MethodGet && expected.Answer != handlers.Upgrade) {
+			if expected != nil && (method != http.MethodHead || expected.Methods[0] == http.MethodGet && expected.Answer != route.Upgrade) {
 				want = success(*expected)
 			}
 			if got.Status != want {
-				t.Errorf("%s %s = %d %q, want %d", method, route.Pattern, got.Status, got.Body, want)
+				t.Errorf("%s %s = %d %q, want %d", method, entry.Pattern, got.Status, got.Body, want)
 			}
 			if got := got.Header.Get("Allow"); want == http.StatusMethodNotAllowed && !strings.Contains(got, allow[0]) {
-				t.Errorf("%s %s: Allow = %q, want %v in it", method, route.Pattern, got, allow)
+				t.Errorf("%s %s: Allow = %q, want %v in it", method, entry.Pattern, got, allow)
 			}
 		}
 	}
@@ -159,9 +160,9 @@ func TestEveryRoute(t *testing.T) {
 // TestRoutesAreOnce: no two rows take the same method on the same path.
 func TestRoutesAreOnce(t *testing.T) {
 	rows := map[string]bool{}
-	for _, route := range handlers.AllRoutes() {
-		for _, method := range route.Methods {
-			row := method + " " + parameter.ReplaceAllString(route.Pattern, "{}")
+	for _, entry := range handlers.AllRoutes() {
+		for _, method := range entry.Methods {
+			row := method + " " + parameter.ReplaceAllString(entry.Pattern, "{}")
 			if rows[row] {
 				t.Errorf("%s is in the table twice", row)
 			}
@@ -225,34 +226,34 @@ func TestBeforeRouting(t *testing.T) {
 // TestEveryRouteRefuses walks the table with what must not get through, each with every method of the route.
 func TestEveryRouteRefuses(t *testing.T) {
 	s := newServer(t, newAlloc(t)) // no action is expected to be called
-	for _, route := range handlers.AllRoutes() {
-		for _, method := range route.Methods {
+	for _, entry := range handlers.AllRoutes() {
+		for _, method := range entry.Methods {
 			for token, want := range map[string]reply{
 				"":        {Status: 401, Body: "Unauthorized"},
 				"garbage": {Status: 403, Body: "Forbidden"},
 				poorToken: {Status: 403, Body: "Permission denied"},
 			} {
-				if token == poorToken && route.AnyOf == auth.CapabilitySet(auth.Authenticated) {
+				if token == poorToken && entry.AnyOf == auth.CapabilitySet(auth.Authenticated) {
 					continue
 				}
-				got := s.do(t, method, target(route, allocID), token, anyBody)
+				got := s.do(t, method, target(entry, allocID), token, anyBody)
 				if got.Status != want.Status || got.Body != want.Body {
-					t.Errorf("%s %s with %q = %d %q, want %d %q", method, route.Pattern, token, got.Status, got.Body, want.Status, want.Body)
+					t.Errorf("%s %s with %q = %d %q, want %d %q", method, entry.Pattern, token, got.Status, got.Body, want.Status, want.Body)
 				}
 			}
-			if !strings.Contains(route.Pattern, "{alloc}") || route.Answer == handlers.Absent {
+			if !strings.Contains(entry.Pattern, "{alloc}") || entry.Answer == route.Absent {
 				continue
 			}
-			got := s.do(t, method, target(route, otherID), operator, anyBody)
+			got := s.do(t, method, target(entry, otherID), operator, anyBody)
 			if got.Status != http.StatusNotFound {
-				t.Errorf("%s %s of another allocation = %d %q, want 404", method, route.Pattern, got.Status, got.Body)
+				t.Errorf("%s %s of another allocation = %d %q, want 404", method, entry.Pattern, got.Status, got.Body)
 			}
 		}
 	}
 }
 
-// TestAudit: what changes something is recorded, done or not, and so is a want of capability; reads are not, and refusals of the
-// authenticator are for it to record.
+// TestAudit: what changes something is recorded, done or not, and so is a want of capability; reads are not, and
+// refusals of the authenticator are for it to record.
 func TestAudit(t *testing.T) {
 	s := newServer(t, quietAlloc(t))
 	s.do(t, http.MethodGet, "/v1/allocations", goodToken, "")

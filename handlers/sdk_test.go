@@ -14,6 +14,7 @@ import (
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/handlers"
+	"taskapi/handlers/scrape"
 )
 
 // wantSDKError checks for the words that the SDK makes of an error answer.
@@ -228,8 +229,8 @@ func TestSDKBlockingQuery(t *testing.T) {
 
 func TestSDKOperator(t *testing.T) {
 	client := newServer(t, newAlloc(t), func(c *handlers.Config) {
-		c.Metrics = func(context.Context) []handlers.Metric {
-			return []handlers.Metric{{Name: "taskapi_door_denied_total", Value: 3, Counter: true}}
+		c.Metrics = func(context.Context) []scrape.Metric {
+			return []scrape.Metric{{Name: "taskapi_door_denied_total", Value: 3, Counter: true}}
 		}
 	}).sdk(t, operator)
 
@@ -267,8 +268,8 @@ func TestWhoami(t *testing.T) {
 
 func TestPrometheus(t *testing.T) {
 	s := newServer(t, newAlloc(t), func(c *handlers.Config) {
-		c.Metrics = func(context.Context) []handlers.Metric {
-			return []handlers.Metric{{Name: "taskapi_x_total", Labels: []handlers.Label{{"reason", `a"b\`}}, Value: 3, Counter: true}}
+		c.Metrics = func(context.Context) []scrape.Metric {
+			return []scrape.Metric{{Name: "taskapi_x_total", Labels: []scrape.Label{{Name: "reason", Value: `a"b\`}}, Value: 3, Counter: true}}
 		}
 	})
 	got := s.do(t, http.MethodGet, "/v1/metrics?format=prometheus", operator, "")

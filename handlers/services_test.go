@@ -250,7 +250,8 @@ func TestServiceLists(t *testing.T) {
 	}
 }
 
-// namesIn returns what a list has, by its names or the allocations of its registrations, and the token of the next page.
+// namesIn returns what a list has, by its names or the allocations of its registrations, and the token of the next
+// page.
 func namesIn(t *testing.T, got reply) string {
 	t.Helper()
 	var all []struct {
@@ -275,7 +276,8 @@ func namesIn(t *testing.T, got reply) string {
 	return strings.Join(names, " ")
 }
 
-// TestChoose: the same key gets the same registrations as from Nomad, in the same order, and of those that stay the same ones when others go.
+// TestChoose: the same key gets the same registrations as from Nomad, in the same order, and of those that stay the
+// same ones when others go.
 func TestChoose(t *testing.T) {
 	services := newFakeServices()
 	for i := range 4 {

@@ -12,6 +12,9 @@ import (
 	"taskapi/allocrunner/jobspec/jobdiff"
 	"taskapi/auth"
 	"taskapi/handlers"
+	"taskapi/handlers/events"
+	"taskapi/handlers/internal/route"
+	"taskapi/handlers/jobs"
 )
 
 // secretJob is a job in which each task has a secret, its name in it, wherever a job has one.
@@ -51,18 +54,18 @@ func secretJob(base *api.Job) *api.Job {
 func secretServer(t *testing.T, changes ...func(*handlers.Config)) *server {
 	t.Helper()
 	alloc := another(t, func(a *api.Allocation) { a.Job = secretJob(a.Job) })
-	events := handlers.NewEvents()
-	events.Begin()
-	if err := events.PutAllocs(t.Context(), []*api.Allocation{alloc.snapshot()}); err != nil {
+	log := events.New()
+	log.Begin()
+	if err := log.PutAllocs(t.Context(), []*api.Allocation{alloc.snapshot()}); err != nil {
 		t.Fatal(err)
 	}
 	return newServer(t, alloc, append([]func(*handlers.Config){everyRoute, func(c *handlers.Config) {
-		c.Events, c.History = events, secretHistory(alloc.snapshot().Job)
+		c.Events, c.History = log, secretHistory(alloc.snapshot().Job)
 	}}, changes...)...)
 }
 
 // secretHistory is two versions of a job that differ in a secret of db.
-func secretHistory(latest *api.Job) handlers.History {
+func secretHistory(latest *api.Job) jobs.History {
 	earlier, now := *latest, *latest
 	earlier.TaskGroups = []*api.TaskGroup{new(*latest.TaskGroups[0])}
 	earlier.TaskGroups[0].Tasks = append([]*api.Task{}, latest.TaskGroups[0].Tasks...)
@@ -77,9 +80,9 @@ func secretHistory(latest *api.Job) handlers.History {
 }
 
 // comparingHistory says of each version what its last task's environment was and is.
-type comparingHistory []handlers.JobVersion
+type comparingHistory []jobs.Version
 
-func (h comparingHistory) Versions() []handlers.JobVersion { return h }
+func (h comparingHistory) Versions() []jobs.Version { return h }
 
 func (h comparingHistory) Compare(earlier, later *api.Job) []jobdiff.Change {
 	env := func(j *api.Job) map[string]string { return j.TaskGroups[0].Tasks[1].Env }
@@ -90,9 +93,9 @@ func (h comparingHistory) Compare(earlier, later *api.Job) []jobdiff.Change {
 const firstLines = 2
 
 // readSome returns what a route answers: of a stream the first lines.
-func readSome(t *testing.T, s *server, route handlers.Route, target, token string) string {
+func readSome(t *testing.T, s *server, entry route.Route, target, token string) string {
 	t.Helper()
-	if route.Answer != handlers.Stream {
+	if entry.Answer != route.Stream {
 		return s.do(t, http.MethodGet, target, token, "").Body
 	}
 	c := s.dial(t)
@@ -119,25 +122,25 @@ func readSome(t *testing.T, s *server, route handlers.Route, target, token strin
 func TestNoSecretOfAnotherTask(t *testing.T) {
 	s := secretServer(t, func(c *handlers.Config) { c.Log = nil })
 	whole := map[string]bool{}
-	for _, route := range handlers.Routes() {
-		if route.Methods[0] != http.MethodGet || route.Answer == handlers.Absent || route.Answer == handlers.Upgrade ||
-			strings.HasPrefix(route.Pattern, "/v1/client/fs/") {
+	for _, entry := range handlers.Routes() {
+		if entry.Methods[0] != http.MethodGet || entry.Answer == route.Absent || entry.Answer == route.Upgrade ||
+			strings.HasPrefix(entry.Pattern, "/v1/client/fs/") {
 			continue
 		}
 		target := strings.NewReplacer(
 			"{alloc}", allocID, "{job}", "demo", "{node}", otherID, "{eval}", anyEval, "{namespace}", "default", "{name}", "x",
 			"{deployment}", otherID, "*", "nomad/jobs/demo",
-		).Replace(route.Pattern) + "?resources=true&meta=true&diffs=true"
-		got := readSome(t, s, route, target, goodToken)
+		).Replace(entry.Pattern) + "?resources=true&meta=true&diffs=true"
+		got := readSome(t, s, entry, target, goodToken)
 		for _, secret := range []string{"hunter2-db", "hunter2-elsewhere", "hunter2-group"} {
 			if at := strings.Index(got, secret); at >= 0 {
 				t.Errorf("GET %s shows the task server %s: …%s…", target, secret, got[max(0, at-80):at+len(secret)])
 			}
 		}
-		operators := readSome(t, s, route, target, operator)
+		operators := readSome(t, s, entry, target, operator)
 		if strings.Contains(operators, "hunter2-db") {
-			whole[route.Pattern] = true
-			refused := strings.HasSuffix(route.Pattern, "submission") || strings.HasPrefix(route.Pattern, "/v1/node/")
+			whole[entry.Pattern] = true
+			refused := strings.HasSuffix(entry.Pattern, "submission") || strings.HasPrefix(entry.Pattern, "/v1/node/")
 			if !strings.Contains(got, "hunter2-server") && !refused {
 				t.Errorf("GET %s does not show the task its own: %s", target, got)
 			}

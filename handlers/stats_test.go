@@ -1,18 +1,13 @@
 package handlers_test
 
 import (
-	"context"
 	"encoding/json"
 	"net/http"
 	"strings"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/nomad/api"
-
-	"taskapi/handlers"
 )
 
 func TestSDKStats(t *testing.T) {
@@ -64,20 +59,4 @@ func TestStatsOfNothing(t *testing.T) {
 			t.Errorf("%s: %d %s, want %s", query, got.Status, got.Body, want)
 		}
 	}
-}
-
-// TestStatsThatCannotBeHad: the request ends, in bounded time, with words; and leaves no stream behind.
-func TestStatsThatCannotBeHad(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		alloc, ended := newAlloc(t), make(chan struct{})
-		alloc.stats = func(ctx context.Context, d time.Duration) (<-chan *api.AllocResourceUsage, error) {
-			context.AfterFunc(ctx, func() { close(ended) })
-			return sending(nil)(ctx, d)
-		}
-		_, err := handlers.LatestUsage(t.Context(), alloc)
-		if err == nil || err.Error() != "what the tasks use can't be measured for now: try again" {
-			t.Errorf("error = %v", err)
-		}
-		<-ended
-	})
 }

@@ -19,6 +19,7 @@ import (
 	"taskapi/auth"
 	"taskapi/auth/limitset"
 	"taskapi/handlers"
+	"taskapi/handlers/events"
 )
 
 // openStream sends the request for a stream and reads the answer's head.
@@ -57,7 +58,7 @@ func TestStreamsEnd(t *testing.T) {
 				var refused atomic.Pointer[auth.Denial]
 				start := time.Now()
 				dial, stop := bubbled(t, newAlloc(t), func(config *handlers.Config) {
-					config.Authenticator, config.Events = c.authenticator(start, &refused), handlers.NewEvents()
+					config.Authenticator, config.Events = c.authenticator(start, &refused), events.New()
 				})
 				defer stop()
 				conn := dial()
@@ -81,16 +82,16 @@ func TestStreamsEnd(t *testing.T) {
 // TestSlowConsumer: who does not read is neither waited for nor left without a word when he reads again in time.
 func TestSlowConsumer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		events := handlers.NewEvents()
-		dial, stop := bubbled(t, newAlloc(t), streaming(events))
+		log := events.New()
+		dial, stop := bubbled(t, newAlloc(t), streaming(log))
 		defer stop()
 		c := dial()
 		defer c.Close()
 		response := openStream(t, c)
-		put(t, events, 40, nil)
+		put(t, log, 40, nil)
 		synctest.Wait() // the writer waits for the reader now
 		for index := range uint64(300) {
-			put(t, events, 41+index, nil)
+			put(t, log, 41+index, nil)
 		}
 		time.Sleep(20 * time.Second)
 		text, err := io.ReadAll(response.Body)
@@ -104,8 +105,8 @@ func TestSlowConsumer(t *testing.T) {
 // TestStreamWithoutAReader: it is cut off like any answer that nobody takes.
 func TestStreamWithoutAReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		events := handlers.NewEvents()
-		dial, stop := bubbled(t, newAlloc(t), streaming(events))
+		log := events.New()
+		dial, stop := bubbled(t, newAlloc(t), streaming(log))
 		defer stop()
 		c := dial()
 		openStream(t, c)
@@ -119,7 +120,7 @@ func TestStreamWithoutAReader(t *testing.T) {
 // TestStreamsAreCounted: one socket has 64 at most, and a place is free when its stream has ended.
 func TestStreamsAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		dial, stop := bubbled(t, newAlloc(t), streaming(handlers.NewEvents()))
+		dial, stop := bubbled(t, newAlloc(t), streaming(events.New()))
 		defer stop()
 		var open []net.Conn
 		for range 64 {
@@ -151,7 +152,7 @@ func TestStreamsAndWaitsAreSettings(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.Limits, c.Events = set, handlers.NewEvents()
+		c.Limits, c.Events = set, events.New()
 	}
 	alloc := newAlloc(t)
 	waiting := make(chan struct{}, 4)
@@ -196,7 +197,8 @@ func TestStreamsAndWaitsAreSettings(t *testing.T) {
 	}
 }
 
-// TestWaitsAreCounted: one socket has 64 at most, the one that is too many learns when to come again, and other requests are answered.
+// TestWaitsAreCounted: one socket has 64 at most, the one that is too many learns when to come again, and other
+// requests are answered.
 func TestWaitsAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		alloc := newAlloc(t)
@@ -241,14 +243,14 @@ func TestWaitsAreCounted(t *testing.T) {
 func TestStreamsDrain(t *testing.T) {
 	for range 10 { // a stream that forgets the last events does so every other time
 		synctest.Test(t, func(t *testing.T) {
-			events := handlers.NewEvents()
-			dial, stop := bubbled(t, newAlloc(t), streaming(events))
+			log := events.New()
+			dial, stop := bubbled(t, newAlloc(t), streaming(log))
 			c := dial()
 			defer c.Close()
 			response := openStream(t, c)
-			put(t, events, 40, nil)
+			put(t, log, 40, nil)
 			synctest.Wait() // the writer waits for the reader now
-			put(t, events, 41, nil)
+			put(t, log, 41, nil)
 			start, ended := time.Now(), make(chan time.Duration, 1)
 			go func() {
 				stop()

@@ -19,6 +19,7 @@ import (
 
 	"taskapi/auth"
 	"taskapi/handlers"
+	"taskapi/handlers/events"
 	"taskapi/identity"
 	"taskapi/socket"
 )
@@ -78,10 +79,10 @@ func TestWebsocket(t *testing.T) {
 		t.Fatal(err)
 	}
 	audited := new(server)
-	a := handlers.New(handlers.Config{
+	a := handlers.NewWithTestRoutes(handlers.Config{
 		Authenticator: authenticator, Allocs: allocs{alloc}, Logger: slog.New(slog.NewTextHandler(log, nil)), Auditor: audited,
 		PeerOf: func(c net.Conn) (auth.Peer, error) { return auth.Peer(c.(*socket.Conn).Peer()), nil },
-	}).WithTestRoutes()
+	})
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	ended := make(chan error, 1)
@@ -170,8 +171,8 @@ func TestUpgradeThatFails(t *testing.T) {
 	}
 }
 
-// TestUpgradeIsDecidedAgain: what a client sends over a connection for which its token is good no more reaches nobody, and the connection
-// is closed within ten seconds when nothing is sent.
+// TestUpgradeIsDecidedAgain: what a client sends over a connection for which its token is good no more reaches nobody,
+// and the connection is closed within ten seconds when nothing is sent.
 func TestUpgradeIsDecidedAgain(t *testing.T) {
 	for name, idle := range map[string]bool{"busy": false, "idle": true} {
 		t.Run(name, func(t *testing.T) {
@@ -253,7 +254,7 @@ func TestUpgradedAreCountedWithStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		alloc := newAlloc(t)
 		alloc.upgrade = echo
-		dial, stop := bubbled(t, alloc, streaming(handlers.NewEvents()))
+		dial, stop := bubbled(t, alloc, streaming(events.New()))
 		defer stop()
 		ask := func(path string) (net.Conn, int) {
 			c := dial()
@@ -294,7 +295,8 @@ func TestUpgradedAreCountedWithStreams(t *testing.T) {
 	})
 }
 
-// TestUpgradedClientThatDoesNotRead is cut off like any that does not take its answer, also when it goes on sending beside a busy neighbour.
+// TestUpgradedClientThatDoesNotRead is cut off like any that does not take its answer, also when it goes on sending
+// beside a busy neighbour.
 func TestUpgradedClientThatDoesNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		alloc, ended := newAlloc(t), make(chan time.Time, 1)
@@ -334,7 +336,8 @@ func TestUpgradedClientThatDoesNotRead(t *testing.T) {
 	})
 }
 
-// TestWriteAfterAnUpgrade: what a handler has left writing when it returned meets a closed connection, and decides by its own request.
+// TestWriteAfterAnUpgrade: what a handler has left writing when it returned meets a closed connection, and decides by
+// its own request.
 func TestWriteAfterAnUpgrade(t *testing.T) {
 	alloc := newAlloc(t)
 	taken := make(chan net.Conn, 1)
@@ -353,10 +356,10 @@ func TestWriteAfterAnUpgrade(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := handlers.New(handlers.Config{
+	a := handlers.NewWithTestRoutes(handlers.Config{
 		Authenticator: authenticator, Allocs: allocs{alloc}, Logger: slog.New(slog.DiscardHandler),
 		PeerOf: func(c net.Conn) (auth.Peer, error) { return auth.Peer(c.(*socket.Conn).Peer()), nil },
-	}).WithTestRoutes()
+	})
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	ended := make(chan error, 1)

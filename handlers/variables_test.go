@@ -19,8 +19,8 @@ import (
 	"taskapi/handlers"
 )
 
-// fakeVariables is variables of the namespace "default" in memory, with conflicts and locks as the real ones have them, but no rules of paths,
-// sizes and times; what those say over HTTP is tested with real ones in cmd/taskapi.
+// fakeVariables is variables of the namespace "default" in memory, with conflicts and locks as the real ones have them,
+// but no rules of paths, sizes and times; what those say over HTTP is tested with real ones in cmd/taskapi.
 type fakeVariables struct {
 	mu      sync.Mutex // guards the fields below
 	index   uint64
@@ -168,8 +168,8 @@ func withVariables(kept handlers.Variables) func(*handlers.Config) {
 
 const ownVariables = "nomad/jobs nomad/jobs/demo nomad/jobs/demo/web nomad/jobs/demo/web/server"
 
-// TestVariableRights: a task reads and lists exactly what Nomad's implicit policy gives it, whatever there is, and changes nothing; what it may
-// not read and what is not there are told apart by nothing.
+// TestVariableRights: a task reads and lists exactly what Nomad's implicit policy gives it, whatever there is, and
+// changes nothing; what it may not read and what is not there are told apart by nothing.
 func TestVariableRights(t *testing.T) {
 	others := strings.Fields("nomad nomad/jobs/demo/web/other nomad/jobs/demo/other nomad/jobs/demo/web/server/x nomad/jobs/dem nomad/jobs/demo2 nomad/jobs/other secret x")
 	kept := newFakeVariables(append(strings.Fields(ownVariables), others...)...)

@@ -18,6 +18,8 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/auth"
 	"taskapi/handlers"
+	"taskapi/handlers/allocations"
+	"taskapi/handlers/events"
 	"taskapi/identity/workload"
 )
 
@@ -28,7 +30,7 @@ type allocation struct {
 	manager  *workload.Manager
 	operator *Task
 	services *services
-	events   *handlers.Events
+	events   *events.Log
 	ended    atomic.Bool
 
 	mu      sync.Mutex // guards the fields below
@@ -59,10 +61,10 @@ func (a allocs) Lookup(id string) (*auth.Allocation, auth.Liveness) {
 
 var _ interface {
 	handlers.Alloc
-	handlers.Checker
-	handlers.Restarter
-	handlers.Signaler
-	handlers.Stopper
+	allocations.Checker
+	allocations.Restarter
+	allocations.Signaler
+	allocations.Stopper
 } = (*allocation)(nil)
 
 // run makes the allocation of a job, its directories, tokens and sockets.

@@ -20,7 +20,9 @@ import (
 	"taskapi/auth"
 	"taskapi/auth/badtokens"
 	"taskapi/handlers"
+	"taskapi/handlers/events"
 	"taskapi/handlers/faults"
+	"taskapi/handlers/node"
 	"taskapi/identity"
 	"taskapi/identity/revocation"
 	"taskapi/internal/peercred"
@@ -50,7 +52,7 @@ type Server struct {
 	allocs        allocs
 	tasks         []*Task
 	record        requests
-	events        *handlers.Events
+	events        *events.Log
 	faults        faults.Set
 	shared
 	ahead atomic.Int64 // how far the clock was moved, in nanoseconds
@@ -75,7 +77,7 @@ const another = "https://another-issuer.example"
 // NewServer starts a server, which is closed with the test.
 func NewServer(tb TB, options ...Option) *Server {
 	tb.Helper()
-	s := &Server{tb: tb, events: handlers.NewEvents(), allocs: allocs{}, denied: map[string][]auth.Capability{}}
+	s := &Server{tb: tb, events: events.New(), allocs: allocs{}, denied: map[string][]auth.Capability{}}
 	for _, o := range options {
 		o.apply(&s.config)
 	}
@@ -158,7 +160,7 @@ func (s *Server) close() {
 }
 
 // agent is what the API says of the process.
-var agent = handlers.Agent{
+var agent = node.Agent{
 	NomadVersion: "2.0.6", Region: region, Datacenter: datacenter,
 	NodeID: "a7e57a7e-57a7-457a-a7e5-7a7e57a7e57a", NodeName: "authtest",
 }

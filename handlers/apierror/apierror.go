@@ -1,7 +1,7 @@
-// Package apierror is the table of everything that can go wrong in the API: each Kind of error with its HTTP status and the words that the
-// client reads. Where Nomad has words for an error, these are Nomad's, because clients match on them. No part of an error's cause reaches a
-// client. The reasons for which package auth refuses a request are mapped to Kinds in denial.go, the errors of a runner and of the shared
-// store in causes.go.
+// Package apierror is the table of everything that can go wrong in the API: each Kind of error with its HTTP status and
+// the words that the client reads. Where Nomad has words for an error, these are Nomad's, because clients match on
+// them. No part of an error's cause reaches a client. The reasons for which package auth refuses a request are mapped
+// to Kinds in denial.go, the errors of a runner and of the shared store in causes.go.
 package apierror
 
 import (
@@ -16,7 +16,8 @@ import (
 type Kind uint8
 
 const (
-	// Internal is a fault of ours. It is the zero Kind, so that an error which nobody classified never blames the caller.
+	// Internal is a fault of ours. It is the zero Kind, so that an error which nobody classified never blames the
+	// caller.
 	Internal Kind = iota
 
 	// Wrong requests, which stay wrong when they are sent again.
@@ -211,7 +212,8 @@ func (k Kind) Waitable() bool {
 	return false
 }
 
-// RetryAfter returns a wait as HTTP's header has it (RFC 9110 section 10.2.3): in whole seconds, never too short, at least 1.
+// RetryAfter returns a wait as HTTP's header has it (RFC 9110 section 10.2.3): in whole seconds, never too short, at
+// least 1.
 func RetryAfter(wait time.Duration) string {
 	return strconv.Itoa(max(1, int((wait+time.Second-1)/time.Second)))
 }

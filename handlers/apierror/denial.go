@@ -6,7 +6,8 @@ import (
 	"taskapi/auth"
 )
 
-// OfDenial returns the Kind of a request that auth refused for the reason. It is the one place where a reason becomes words.
+// OfDenial returns the Kind of a request that auth refused for the reason. It is the one place where a reason becomes
+// words.
 func OfDenial(why auth.Reason) Kind {
 	switch why {
 	case auth.NotRefused:
@@ -25,7 +26,8 @@ func OfDenial(why auth.Reason) Kind {
 	return Forbidden // an answer does not say why a token is not valid
 }
 
-// WriteDenial answers a request that auth refused, and returns the status. A 401 has WWW-Authenticate; a 429 has Retry-After.
+// WriteDenial answers a request that auth refused, and returns the status. A 401 has WWW-Authenticate; a 429 has
+// Retry-After.
 func WriteDenial(w http.ResponseWriter, denial *auth.Denial) int {
 	kind := OfDenial(denial.Reason)
 	status := kind.Status()

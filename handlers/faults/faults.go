@@ -1,7 +1,7 @@
-// Package faults answers some requests as a server in trouble does, so that the clients of the API can be tested: with an error of one's
-// choice, late, never, or with a connection that breaks. It promises that each request gets the first fault that is for it, or its own answer,
-// and that nothing waits after Clear. It never lets anybody in, or learns of, a request that the authenticator has refused. Only tests and
-// `taskapi dev` have faults; see handlers.Config.
+// Package faults answers some requests as a server in trouble does, so that the clients of the API can be tested: with
+// an error of one's choice, late, never, or with a connection that breaks. It promises that each request gets the first
+// fault that is for it, or its own answer, and that nothing waits after Clear. It never lets anybody in, or learns of,
+// a request that the authenticator has refused. Only tests and `taskapi dev` have faults; see handlers.Config.
 package faults
 
 import (
@@ -24,8 +24,8 @@ var ErrFault = errors.New("invalid fault")
 // MaxFaults is how many faults a Set holds: enough for a test that scripts every request.
 const MaxFaults = 1000
 
-// Fault says what happens to which requests. The zero values of Task, Method and Path match all. One of Status, Hang, Cut and Tear says what
-// the client gets; with Delay alone it gets its answer, late.
+// Fault says what happens to which requests. The zero values of Task, Method and Path match all. One of Status, Hang,
+// Cut and Tear says what the client gets; with Delay alone it gets its answer, late.
 type Fault struct {
 	Task   string // whose socket
 	Method string
@@ -146,8 +146,8 @@ func (s *Set) Clear() {
 	}
 }
 
-// Next returns what answers a request, with its status, 0 for none; a nil handler leaves it to its route: see handlers.Config.Fault. It
-// returns late when the fault has a delay.
+// Next returns what answers a request, with its status, 0 for none; a nil handler leaves it to its route: see
+// handlers.Config.Fault. It returns late when the fault has a delay.
 func (s *Set) Next(r *http.Request, owner auth.Owner) (status int, answer http.Handler) {
 	f, cleared := s.take(r, owner)
 	if f == nil {

@@ -204,7 +204,8 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestFile: what is written counts from the next request on, from its beginning; and a file that can't be used fails every request.
+// TestFile: what is written counts from the next request on, from its beginning; and a file that can't be used fails
+// every request.
 func TestFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "faults.json")
 	write := func(text string) {

@@ -59,8 +59,8 @@ func (d *duration) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// Parse reads faults from JSON: {"faults": [{"path": "/v1/allocations", "times": 2, "status": 429, "retry_after": "1s"}]}, with the names of
-// Fault's fields in lower case. Errors: ErrFault, with what is wrong and in which fault.
+// Parse reads faults from JSON: {"faults": [{"path": "/v1/allocations", "times": 2, "status": 429, "retry_after":
+// "1s"}]}, with the names of Fault's fields in lower case. Errors: ErrFault, with what is wrong and in which fault.
 func Parse(src []byte) ([]Fault, error) {
 	if len(src) > maxFileBytes {
 		return nil, fmt.Errorf("%w: %d bytes; at most %d are read", ErrFault, len(src), maxFileBytes)
@@ -147,8 +147,8 @@ func article(word string) string {
 	return "a " + word
 }
 
-// File is the faults of a file, which may be rewritten at any time: the next request meets what it says then, from its beginning. So a
-// test in any language writes the file before it sends what is to fail.
+// File is the faults of a file, which may be rewritten at any time: the next request meets what it says then, from its
+// beginning. So a test in any language writes the file before it sends what is to fail.
 type File struct {
 	path   string
 	logger *slog.Logger
@@ -169,8 +169,8 @@ func OpenFile(path string, logger *slog.Logger) (*File, error) {
 	return f, nil
 }
 
-// Next returns what answers a request, as Set.Next does. While the file can't be read, or says what can't be, every request is a 500 that says so:
-// a test whose faults are forgotten would pass.
+// Next returns what answers a request, as Set.Next does. While the file can't be read, or says what can't be, every
+// request is a 500 that says so: a test whose faults are forgotten would pass.
 func (f *File) Next(r *http.Request, owner auth.Owner) (status int, answer http.Handler) {
 	set, err := f.refresh()
 	if err != nil {
@@ -187,8 +187,8 @@ func (f *File) Close() {
 	f.set.Clear()
 }
 
-// refresh reads the file, and starts over if it differs from the last time: by its content, too, since two versions may have been
-// written at one time of the file system's clock.
+// refresh reads the file, and starts over if it differs from the last time: by its content, too, since two versions may
+// have been written at one time of the file system's clock.
 func (f *File) refresh() (*Set, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -1,6 +1,6 @@
 // Package filter selects values by expressions in the language of Nomad's ?filter=, as go-bexpr reads it:
-// https://developer.hashicorp.com/nomad/api-docs#filtering. It promises that no expression, however it is made, takes more than a bounded
-// time and memory to read or to apply, and that what is wrong with one is said in words.
+// https://developer.hashicorp.com/nomad/api-docs#filtering. It promises that no expression, however it is made, takes
+// more than a bounded time and memory to read or to apply, and that what is wrong with one is said in words.
 package filter
 
 import (
@@ -16,17 +16,19 @@ import (
 const (
 	// maxLength is ten times that of long expressions.
 	maxLength = 2 << 10
-	// maxParsed is the number of the parser's steps. It doubles with each parenthesis within another: some six levels are read. This many
-	// take 15 ms and 9 MB.
+	// maxParsed is the number of the parser's steps. It doubles with each parenthesis within another: some six levels
+	// are read. This many take 15 ms and 9 MB.
 	maxParsed = 300_000
 	// maxRegexp is the number of instructions of all regular expressions together. Each has 40 bytes.
 	maxRegexp = 10_000
-	// maxSteps bounds the comparisons for one value, half a second's. "any TaskStates as _, s { s.Failed == true }" takes 500 for each of
-	// 500 tasks.
+	// maxSteps bounds the comparisons for one value, half a second's. "any TaskStates as _, s { s.Failed == true }"
+	// takes 500 for each of 500 tasks.
 	maxSteps = 1_000_000
-	// maxAllSteps bounds those for all values of a list, five seconds'. 10,000 paths take 2,000,000 for "^nomad/jobs/[a-z]+$".
+	// maxAllSteps bounds those for all values of a list, five seconds'. 10,000 paths take 2,000,000 for
+	// "^nomad/jobs/[a-z]+$".
 	maxAllSteps = 10 * maxSteps
-	// regexpsInAStep is how many instructions of a regular expression take as long as a comparison, for one byte of the text.
+	// regexpsInAStep is how many instructions of a regular expression take as long as a comparison, for one byte of the
+	// text.
 	regexpsInAStep = 10
 )
 
@@ -83,8 +85,8 @@ func (f *Filter) measure(tree grammar.Expression) error {
 	return nil
 }
 
-// Matches reports whether the expression selects a value: a struct, a pointer to one or a map. Selectors are the names of Go's fields, which
-// are Nomad's. Its errors are for the author of the expression.
+// Matches reports whether the expression selects a value: a struct, a pointer to one or a map. Selectors are the names
+// of Go's fields, which are Nomad's. Its errors are for the author of the expression.
 func (f *Filter) Matches(value any) (matches bool, err error) {
 	f.all += f.steps
 	f.steps = 0
@@ -100,8 +102,9 @@ func (f *Filter) Matches(value any) (matches bool, err error) {
 	return matches, brief(err)
 }
 
-// step is called with each value on the way of a selector. It counts, since the elements of a collection are compared without another call, and
-// gives what a pointer to nothing points to its zero value, as in Nomad, where it is no pointer.
+// step is called with each value on the way of a selector. It counts, since the elements of a collection are compared
+// without another call, and gives what a pointer to nothing points to its zero value, as in Nomad, where it is no
+// pointer.
 func (f *Filter) step(v reflect.Value) reflect.Value {
 	if v.Kind() == reflect.Pointer && v.IsNil() && scalar(v.Type().Elem().Kind()) {
 		v = reflect.Zero(v.Type().Elem())

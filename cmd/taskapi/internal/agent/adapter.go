@@ -8,6 +8,9 @@ import (
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/handlers"
+	"taskapi/handlers/allocations"
+	"taskapi/handlers/exec"
+	"taskapi/handlers/files"
 )
 
 // allocAdapter is a runner as the API serves it: a stop, a kill and a removal are the agent's business.
@@ -22,14 +25,14 @@ type allocAdapter struct {
 var (
 	_ handlers.Allocs = singleAlloc{}
 	_ interface {
-		handlers.Checker
-		handlers.Collector
+		allocations.Checker
+		allocations.Collector
 		interfaces.Deployer
-		handlers.Filer
-		handlers.Execer
-		handlers.Restarter
-		handlers.Signaler
-		handlers.Stopper
+		files.Filer
+		exec.Execer
+		allocations.Restarter
+		allocations.Signaler
+		allocations.Stopper
 		interfaces.Toucher
 	} = allocAdapter{}
 )

@@ -15,6 +15,7 @@ import (
 	"taskapi/auth"
 	"taskapi/auth/limitset"
 	"taskapi/handlers"
+	"taskapi/handlers/node"
 	"taskapi/identity"
 	"taskapi/identity/opaque"
 	"taskapi/socket"
@@ -77,7 +78,7 @@ func (s *wiring) openAPI(alloc *api.Allocation) (err error) {
 	config := handlers.Config{
 		Authenticator: authenticator,
 		Allocs:        singleAlloc{alloc.ID, allocAdapter{s.runner, s.agent, s.audience, s.cfg.Events, s.logger}},
-		Agent: handlers.Agent{
+		Agent: node.Agent{
 			Version:      s.cfg.Version,
 			NomadVersion: taskenv.NomadVersion,
 			Region:       *alloc.Job.Region,
@@ -96,7 +97,7 @@ func (s *wiring) openAPI(alloc *api.Allocation) (err error) {
 		Answered:     s.audience.answered,
 		Lacking:      s.cfg.Lacking,
 		Eased:        s.ease,
-		Jobs: jobs{
+		Jobs: registrar{
 			runner: s.runner, agent: s.agent, settings: s.cfg.Settings, allocs: s.cfg.Dir.Allocs(), events: s.cfg.Events,
 			history: versions,
 		},

@@ -18,13 +18,13 @@ import (
 	"taskapi/allocrunner/jobspec/jobdiff"
 	"taskapi/allocrunner/jobspec/review"
 	"taskapi/cmd/taskapi/internal/linewriter"
-	"taskapi/handlers"
 	"taskapi/handlers/apierror"
+	"taskapi/handlers/jobs"
 	"taskapi/identity"
 )
 
-// jobs takes other versions of the job that an allocation runs, for the API.
-type jobs struct {
+// registrar takes other versions of the job that an allocation runs, for the API.
+type registrar struct {
 	runner   interfaces.AllocRunner
 	agent    *Agent
 	settings Settings
@@ -33,7 +33,7 @@ type jobs struct {
 	history  *history
 }
 
-var _ handlers.Jobs = jobs{}
+var _ jobs.Registrar = registrar{}
 
 // jobUpdate is another version of the job, as a job file would have given it, and what becomes of the allocation with it.
 type jobUpdate struct {
@@ -48,7 +48,7 @@ type jobUpdate struct {
 const MessageLeaving = "this taskapi is leaving the allocation to another: try again"
 
 // review makes a job that a client has sent canonical, reviews it as run does, and compares it with the one that runs, or that is to follow.
-func (j jobs) review(sent *api.Job) (jobUpdate, error) {
+func (j registrar) review(sent *api.Job) (jobUpdate, error) {
 	now := j.agent.present()
 	if now.detach {
 		return jobUpdate{}, apierror.New(apierror.Conflict, MessageLeaving)
@@ -103,27 +103,27 @@ func findingLines(findings []review.Finding) string {
 }
 
 // Plan returns what Register would do.
-func (j jobs) Plan(_ context.Context, sent *api.Job) (handlers.Plan, error) {
+func (j registrar) Plan(_ context.Context, sent *api.Job) (jobs.Plan, error) {
 	u, err := j.review(sent)
 	if err != nil {
-		return handlers.Plan{}, err
+		return jobs.Plan{}, err
 	}
-	return handlers.Plan{Changes: u.changes, Warnings: u.warnings}, nil
+	return jobs.Plan{Changes: u.changes, Warnings: u.warnings}, nil
 }
 
 // Register gives the allocation another version of its job.
-func (j jobs) Register(ctx context.Context, sent *api.Job, submission *api.JobSubmission, force bool) (handlers.Registration, error) {
+func (j registrar) Register(ctx context.Context, sent *api.Job, submission *api.JobSubmission, force bool) (jobs.Registration, error) {
 	j.history.note(nil) // before it is the one before
 	u, err := j.review(sent)
 	if err != nil {
-		return handlers.Registration{}, err
+		return jobs.Registration{}, err
 	}
 	decision, err := j.update(ctx, u, submission, force)
 	if err != nil {
-		return handlers.Registration{}, err
+		return jobs.Registration{}, err
 	}
 	now := j.runner.Alloc()
-	registration := handlers.Registration{Warnings: u.warnings, DeploymentID: now.DeploymentID}
+	registration := jobs.Registration{Warnings: u.warnings, DeploymentID: now.DeploymentID}
 	switch {
 	case decision >= allocrunner.Replace:
 		registration.EvalID, registration.DeploymentID = u.wanted.EvalID, u.wanted.DeploymentID
@@ -138,7 +138,7 @@ func (j jobs) Register(ctx context.Context, sent *api.Job, submission *api.JobSu
 
 // update gives the runner the job, or replaces the allocation if the changes need that and force allows it. It returns
 // what it did.
-func (j jobs) update(
+func (j registrar) update(
 	ctx context.Context, u jobUpdate, text *api.JobSubmission, force bool,
 ) (allocrunner.Decision, error) {
 	decision, changes, err := allocrunner.Plan(u.current, u.wanted, force)
@@ -166,10 +166,10 @@ func (j jobs) update(
 type history struct {
 	mu     sync.Mutex // guards the fields below
 	runner interfaces.AllocRunner
-	kept   []handlers.JobVersion // the latest first
+	kept   []jobs.Version // the latest first
 }
 
-var _ handlers.History = (*history)(nil)
+var _ jobs.History = (*history)(nil)
 
 // follow makes this the history of another runner, and notes its present version with the text that it was made from.
 func (h *history) follow(runner interfaces.AllocRunner, submission *api.JobSubmission) {
@@ -206,7 +206,7 @@ func (h *history) noteLocked(submission *api.JobSubmission) {
 	if job.SubmitTime = &submitted; job.Stable == nil {
 		job.Stable = new(bool)
 	}
-	h.kept = slices.Insert(h.kept, 0, handlers.JobVersion{Job: &job, Submission: submission})
+	h.kept = slices.Insert(h.kept, 0, jobs.Version{Job: &job, Submission: submission})
 	h.kept = h.kept[:min(len(h.kept), deployment.Kept)]
 }
 
@@ -218,7 +218,7 @@ func versionNumber(job *api.Job) uint64 {
 }
 
 // Versions returns those that are kept, the present one first.
-func (h *history) Versions() []handlers.JobVersion {
+func (h *history) Versions() []jobs.Version {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.noteLocked(nil)

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"taskapi/cmd/taskapi/internal/httpserve"
-	"taskapi/handlers"
 	"taskapi/identity"
 )
 
@@ -122,7 +121,7 @@ func (s *KeyServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // named reports whether a request's Host may be this server: an address, localhost, or the issuer's.
 func (s *KeyServer) named(host string) bool {
-	if handlers.NamesThisMachine(host) {
+	if httpserve.NamesThisMachine(host) {
 		return true
 	}
 	asked := url.URL{Host: host}

@@ -15,19 +15,19 @@ import (
 	"taskapi/allocrunner/deployment"
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/fingerprint"
-	"taskapi/handlers"
 	"taskapi/handlers/apierror"
+	"taskapi/handlers/node"
 )
 
 // datacenter is where the one machine is: Nomad's default name.
 const datacenter = "dc1"
 
-// node is this machine under the names that Nomad's API has for one.
-type node struct{ id, name string }
+// nodeID is this machine under the names that Nomad's API has for one.
+type nodeID struct{ id, name string }
 
 // thisNode identifies the machine. The ID is derived from its machine ID (machine-id(5)), which should not be shown as it is, so
 // every run on one machine shows the same; without one, from its name.
-func thisNode() node {
+func thisNode() nodeID {
 	name, err := os.Hostname()
 	if err != nil {
 		name = "localhost"
@@ -36,7 +36,7 @@ func thisNode() node {
 	if seed = bytes.TrimSpace(seed); err != nil || len(seed) == 0 {
 		seed = []byte(name)
 	}
-	return node{uuid.NewSHA1(uuid.NameSpaceOID, append([]byte("taskapi node "), seed...)).String(), name}
+	return nodeID{uuid.NewSHA1(uuid.NameSpaceOID, append([]byte("taskapi node "), seed...)).String(), name}
 }
 
 // NewAllocation returns an allocation as a scheduler would have placed it on this machine. The allocation counts the
@@ -68,7 +68,7 @@ type machine struct {
 	metadata fingerprint.Metadata
 }
 
-var _ handlers.Machine = machine{}
+var _ node.Machine = machine{}
 
 // newMachine returns the machine of an allocation's directory. All allocations of a data directory share its metadata.
 func newMachine(allocDir string, shared cluster.Store, known *drivers.Registry) machine {

@@ -13,14 +13,14 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/cmd/taskapi/internal/httpserve"
 	"taskapi/cmd/taskapi/internal/metrics"
-	"taskapi/handlers"
+	"taskapi/handlers/scrape"
 )
 
 // usageTimeout is how long the measurements wait for those of the tasks and of the machine. Without them the rest is answered.
 const usageTimeout = 2 * time.Second
 
 // measure returns everything that this process counts, and what the allocation and the machine use.
-func (s *wiring) measure(ctx context.Context) []handlers.Metric {
+func (s *wiring) measure(ctx context.Context) []scrape.Metric {
 	sources := metrics.Sources{
 		Auth: s.authStats(), Sockets: s.sockets.stats(), Alloc: s.runner.Alloc(), Datacenter: datacenter,
 		Node: fingerprint.Node(s.cfg.Dir.Alloc(s.cfg.ID), s.cfg.Settings.TaskDrivers()), NodeName: thisNode().name,
@@ -148,8 +148,12 @@ func (s *scraper) run(ctx context.Context, listener *httpserve.Listener) {
 		url += "/metrics"
 	}
 	s.say(url)
+	var isLocal func(host string) bool
+	if s.address.Socket == "" && s.address.Local() {
+		isLocal = httpserve.NamesThisMachine
+	}
 	server := &http.Server{
-		Handler:      handlers.Scrape(s.measure, s.address.Socket == "" && s.address.Local()),
+		Handler:      scrape.Handler(s.measure, isLocal),
 		ReadTimeout:  scrapeTime,
 		WriteTimeout: scrapeTime,
 	}
@@ -159,7 +163,7 @@ func (s *scraper) run(ctx context.Context, listener *httpserve.Listener) {
 }
 
 // measure returns what the allocation at work measures.
-func (s *scraper) measure(ctx context.Context) []handlers.Metric {
+func (s *scraper) measure(ctx context.Context) []scrape.Metric {
 	return s.at.Load().measure(ctx)
 }
 

@@ -12,8 +12,8 @@ import (
 	"taskapi/allocrunner/jobspec/bounded"
 	"taskapi/allocrunner/jobspec/review"
 	"taskapi/cmd/taskapi/internal/linewriter"
-	"taskapi/handlers"
 	"taskapi/handlers/apierror"
+	"taskapi/handlers/jobs"
 	"taskapi/identity"
 )
 
@@ -23,7 +23,7 @@ type parser struct {
 	allocs   string // the directory of all allocations
 }
 
-var _ handlers.Parser = parser{}
+var _ jobs.Parser = parser{}
 
 // Parse reads no file, whatever the text says.
 func (p parser) Parse(ctx context.Context, text api.JobsParseRequest) (*api.Job, error) {
@@ -44,20 +44,20 @@ func (p parser) Parse(ctx context.Context, text api.JobsParseRequest) (*api.Job,
 }
 
 // Validate judges every group of the job, as taskapi validate does.
-func (p parser) Validate(_ context.Context, sent *api.Job) (handlers.Validation, error) {
+func (p parser) Validate(_ context.Context, sent *api.Job) (jobs.Validation, error) {
 	body, err := json.Marshal(sent)
 	if err != nil {
-		return handlers.Validation{}, fmt.Errorf("encode job: %w", err)
+		return jobs.Validation{}, fmt.Errorf("encode job: %w", err)
 	}
 	job, err := jobspec.Parse(jobspec.Config{Filename: "job.json", Body: body, NoFiles: true, Audience: identity.DefaultAudience})
 	if err != nil {
-		return handlers.Validation{Errors: []string{err.Error()}}, nil //nolint:nilerr // what is wrong with the job is the answer
+		return jobs.Validation{Errors: []string{err.Error()}}, nil //nolint:nilerr // what is wrong with the job is the answer
 	}
 	groups, findings, err := p.settings.ReviewAll(job)
 	if err != nil {
-		return handlers.Validation{Errors: []string{err.Error()}}, nil //nolint:nilerr // what is wrong with the job is the answer
+		return jobs.Validation{Errors: []string{err.Error()}}, nil //nolint:nilerr // what is wrong with the job is the answer
 	}
-	var found handlers.Validation
+	var found jobs.Validation
 	for _, g := range groups {
 		if review.AnyRefused(findings) {
 			break // the machine does not matter

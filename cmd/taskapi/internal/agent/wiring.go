@@ -21,6 +21,7 @@ import (
 	"taskapi/auth/limitset"
 	"taskapi/cmd/taskapi/internal/agentlog"
 	"taskapi/handlers"
+	"taskapi/handlers/events"
 	"taskapi/handlers/faults"
 	"taskapi/identity"
 	"taskapi/identity/revocation"
@@ -51,7 +52,7 @@ type wiring struct {
 	runtimeDirs []string
 	runner      interfaces.AllocRunner
 	api         *handlers.API
-	events      *handlers.Events
+	events      *events.Log
 	updates     *updates.Buffer
 	audience    *audience
 	operator    *operatorHook // nil without an API
@@ -98,7 +99,7 @@ func newWiring(cfg Config, a *Agent, alloc *api.Allocation, kept *kept) (_ *wiri
 		life:        cfg.Lock.Life(),
 		log:         agentlog.New(cfg.Logger.Handler()),
 		runtimeDirs: socket.RuntimeDirs(os.Geteuid(), cfg.RuntimeDir),
-		events:      handlers.NewEvents(),
+		events:      events.New(),
 		host:        hoststats.New(cfg.Dir.Alloc(cfg.ID)),
 		ended:       make(chan struct{}),
 	}

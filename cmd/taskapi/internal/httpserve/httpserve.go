@@ -231,3 +231,12 @@ func (l *Listener) Serve(ctx context.Context, server *http.Server, logger *slog.
 	}
 	return nil
 }
+
+// NamesThisMachine reports whether a request's Host may be this machine: an IP address, or localhost. A web page whose
+// own host name points here (DNS rebinding) names neither: browsers send that host name.
+func NamesThisMachine(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	return strings.EqualFold(host, "localhost") || net.ParseIP(strings.Trim(host, "[]")) != nil
+}

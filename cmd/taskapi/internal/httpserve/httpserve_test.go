@@ -175,3 +175,14 @@ func TestAddressInUse(t *testing.T) {
 		}
 	}
 }
+
+func TestNamesThisMachine(t *testing.T) {
+	for host, want := range map[string]bool{
+		"127.0.0.1:9100": true, "localhost:9100": true, "LOCALHOST": true, "[::1]:9100": true, "[::1]": true, "10.1.2.3": true,
+		"": false, "evil.example:9100": false, "localhost.evil.example": false,
+	} {
+		if got := NamesThisMachine(host); got != want {
+			t.Errorf("%q names this machine: %v", host, got)
+		}
+	}
+}

@@ -7,11 +7,11 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"taskapi/handlers"
+	"taskapi/handlers/scrape"
 )
 
 // measureAlloc measures the allocation with its tasks and checks.
-func measureAlloc(s Sources) []handlers.Metric {
+func measureAlloc(s Sources) []scrape.Metric {
 	labels := with(nil, "alloc_id", s.Alloc.ID, "job", s.Alloc.JobID, "namespace", s.Alloc.Namespace, "task_group", s.Alloc.TaskGroup,
 		"host", s.NodeName)
 	all := measure(allocMetrics, s.Alloc, labels...)
@@ -29,7 +29,7 @@ func measureAlloc(s Sources) []handlers.Metric {
 	return all
 }
 
-func measureTasks[T any](rows []metric[T], tasks map[string]T, labels []handlers.Label) (all []handlers.Metric) {
+func measureTasks[T any](rows []metric[T], tasks map[string]T, labels []scrape.Label) (all []scrape.Metric) {
 	for _, name := range slices.Sorted(maps.Keys(tasks)) {
 		all = append(all, measure(rows, tasks[name], with(labels, "task", name)...)...)
 	}

@@ -11,7 +11,7 @@ import (
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/auth"
-	"taskapi/handlers"
+	"taskapi/handlers/scrape"
 	"taskapi/socket"
 )
 
@@ -32,7 +32,7 @@ type Sources struct {
 }
 
 // Measure returns the values of all metrics.
-func Measure(s Sources) []handlers.Metric {
+func Measure(s Sources) []scrape.Metric {
 	all := slices.Concat(measure(authMetrics, s.Auth), measure(socketMetrics, s.Sockets), measureAlloc(s), measureNode(s))
 	if s.Audit != nil {
 		all = append(all, measure(auditMetrics, *s.Audit)...)
@@ -96,10 +96,10 @@ func where[N int64 | uint64 | float64](ok bool, value N) float64 {
 }
 
 // measure returns the values that the rows have for a source.
-func measure[T any](rows []metric[T], of T, labels ...handlers.Label) (all []handlers.Metric) {
+func measure[T any](rows []metric[T], of T, labels ...scrape.Label) (all []scrape.Metric) {
 	for _, row := range rows {
 		for _, s := range row.values(of) {
-			m := handlers.Metric{Name: row.exported(), Dotted: row.name, Labels: labels, Value: s.value, Counter: row.counter}
+			m := scrape.Metric{Name: row.exported(), Dotted: row.name, Labels: labels, Value: s.value, Counter: row.counter}
 			if row.label != "" {
 				m.Labels = with(labels, row.label, s.label)
 			}
@@ -115,10 +115,10 @@ func measure[T any](rows []metric[T], of T, labels ...handlers.Label) (all []han
 func (m metric[T]) exported() string { return strings.ReplaceAll(m.name, ".", "_") }
 
 // with returns labels and more of them, by name and value.
-func with(labels []handlers.Label, pairs ...string) []handlers.Label {
+func with(labels []scrape.Label, pairs ...string) []scrape.Label {
 	all := slices.Clip(labels)
 	for pair := range slices.Chunk(pairs, 2) {
-		all = append(all, handlers.Label{Name: pair[0], Value: pair[1]})
+		all = append(all, scrape.Label{Name: pair[0], Value: pair[1]})
 	}
 	return all
 }

@@ -5,11 +5,12 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"taskapi/handlers"
+	"taskapi/handlers/node"
+	"taskapi/handlers/scrape"
 )
 
 // measureNode measures the machine. Of the machine's allocations this one alone is counted: the agents of the others count those.
-func measureNode(s Sources) []handlers.Metric {
+func measureNode(s Sources) []scrape.Metric {
 	labels := with(nil, "node_id", s.Alloc.NodeID, "datacenter", s.Datacenter, "node_class", "none", "node_pool", "default",
 		"node_status", s.Node.Status, "node_scheduling_eligibility", s.Node.SchedulingEligibility, "host", s.NodeName)
 	all := measure(shareMetrics, newShare(s.Alloc, s.Node.NodeResources), labels...)
@@ -20,7 +21,7 @@ func measureNode(s Sources) []handlers.Metric {
 	for _, d := range s.Host.DiskStats {
 		all = append(all, measure(diskMetrics, d, with(labels, "disk", d.Device)...)...)
 	}
-	for _, c := range handlers.CPUs(s.Host) {
+	for _, c := range node.CPUs(s.Host) {
 		all = append(all, measure(cpuMetrics, c, with(labels, "cpu", c.CPU)...)...)
 	}
 	return all
@@ -30,7 +31,7 @@ func measureNode(s Sources) []handlers.Metric {
 type (
 	host = *api.HostStats
 	disk = *api.HostDiskStats
-	cpu  = handlers.HostCPU
+	cpu  = node.HostCPU
 )
 
 // share is the allocation's part of the machine, in MHz and MiB, and what is left. While the allocation has no resources, they are not a number.

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"taskapi/cmd/taskapi/internal/httpserve"
-	"taskapi/handlers"
 	"taskapi/socket"
 )
 
@@ -40,7 +39,7 @@ const apiHost = "taskapi"
 type Config struct {
 	Listener *httpserve.Listener
 	Socket   string // absolute path of the API socket
-	Local    bool   // only requests that name this machine are passed on: see handlers.NamesThisMachine
+	Local    bool   // only requests that name this machine are passed on: see httpserve.NamesThisMachine
 	Logger   *slog.Logger
 }
 
@@ -84,7 +83,7 @@ func Serve(ctx context.Context, c Config) error {
 	server := &http.Server{
 		BaseContext: func(net.Listener) context.Context { return ctx },
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if c.Local && !handlers.NamesThisMachine(r.Host) {
+			if c.Local && !httpserve.NamesThisMachine(r.Host) {
 				http.Error(w, "this proxy is for this machine: ask by an IP address, or as localhost",
 					http.StatusMisdirectedRequest)
 				return

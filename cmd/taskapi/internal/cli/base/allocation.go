@@ -9,7 +9,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/cmd/taskapi/internal/client"
-	"taskapi/handlers"
+	"taskapi/handlers/allocations"
 )
 
 const CheckSuccess = "success"
@@ -77,7 +77,7 @@ func (t Target) Locate(ctx context.Context) (found client.Location, err error) {
 	defer c.Close()
 	switch found = c.Locate(ctx, client.Brief); found.Holder {
 	case client.Nobody, client.Ended:
-		found.Body, err = handlers.EncodeAllocation(found.Alloc)
+		found.Body, err = allocations.Encode(found.Alloc)
 		return found, err
 	}
 	return found, t.ErrUnserved(found)

@@ -12,7 +12,7 @@ import (
 	"taskapi/allocrunner/cluster/stores"
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/cmd/taskapi/internal/client"
-	"taskapi/handlers"
+	"taskapi/handlers/services"
 )
 
 // catalog is the registered services as a command reaches them. A namespace may be "*" but for remove.
@@ -99,7 +99,7 @@ type storedCatalog struct {
 
 func (c storedCatalog) list(ctx context.Context, q *api.QueryOptions) ([]*api.ServiceRegistrationListStub, error) {
 	found, _, err := c.get(ctx, "", q)
-	return handlers.ServicesByName(found), err
+	return services.ByName(found), err
 }
 
 func (c storedCatalog) get(ctx context.Context, name string, q *api.QueryOptions) (page []*api.ServiceRegistration, next string, err error) {
@@ -113,7 +113,7 @@ func (c storedCatalog) get(ctx context.Context, name string, q *api.QueryOptions
 			return nil, "", err
 		}
 	}
-	page, next, err = handlers.ServicesPage(ctx, found, base.ValuesOf(q))
+	page, next, err = services.Page(ctx, found, base.ValuesOf(q))
 	return page, next, base.Usage(err)
 }
 

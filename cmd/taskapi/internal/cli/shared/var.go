@@ -19,7 +19,7 @@ import (
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/cmd/taskapi/internal/cli/vars"
 	"taskapi/cmd/taskapi/internal/output"
-	"taskapi/handlers"
+	answers "taskapi/handlers/variables"
 )
 
 // Var is the tree of taskapi var, after Nomad's.
@@ -300,7 +300,7 @@ as Data and the token of the next page as QueryMeta.NextToken.`,
 			if err != nil && !errors.Is(err, errNoVariables) {
 				return err
 			}
-			list, meta.NextToken, err = handlers.VariablesPage(cmd.Context(), list, base.ValuesOf(page.Options("")))
+			list, meta.NextToken, err = answers.Page(cmd.Context(), list, base.ValuesOf(page.Options("")))
 			switch {
 			case err != nil:
 				return base.Usage(err)

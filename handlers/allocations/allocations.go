@@ -1,0 +1,116 @@
+// Package allocations has the routes of allocations: what one is, how its checks and its use of CPU and memory stand,
+// and what its tasks can be made to do (restart, signal, stop, removal).
+package allocations
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/auth"
+	"taskapi/handlers/apierror"
+	"taskapi/handlers/internal/evaluations"
+	"taskapi/handlers/internal/list"
+	"taskapi/handlers/internal/route"
+	"taskapi/handlers/internal/wire"
+)
+
+// Config has what the routes of allocations need.
+type Config struct {
+	Evaluations *evaluations.Store
+	KeyID       func() string // of the key that signs new identities, shown in the allocation
+}
+
+// handlers answers the routes of allocations.
+type handlers struct {
+	Config
+	allocation [route.Views]route.Cache // by version as it is shown, and signing key
+	checks     route.Cache              // by allocation and version
+	usage      route.Cache              // by allocation, time of the sample and task
+}
+
+// Routes returns the rows of allocations.
+func Routes(c Config) []route.Route {
+	h := &handlers{Config: c}
+	const client = "/v1/client/allocation/{alloc}"
+	return []route.Route{
+		route.Read("/v1/allocations", auth.ReadJob, h.list, "Lists the caller's allocation."),
+		route.Read("/v1/allocation/{alloc}", auth.ReadJob, h.get, "Returns an allocation."),
+		route.Read("/v1/allocation/{alloc}/checks", auth.ReadJob, h.checksOf(apierror.NoAlloc),
+			"Returns the latest results of an allocation's checks."),
+		route.Read(client+"/checks", auth.ReadJob, h.checksOf(apierror.NoAllocOnClient),
+			"Returns the latest results of an allocation's checks."),
+		route.Read(client+"/stats", auth.ReadJob, h.stats,
+			"Returns what the tasks and their processes use of CPU and memory; task=NAME for one."),
+		route.Write(client+"/restart", auth.AllocLifecycle, h.restart, "Restarts one task, all tasks, or all that run."),
+		route.Write(client+"/signal", auth.AllocLifecycle, h.signal, "Sends a signal to one task or to all."),
+		route.Read(client+"/pause", auth.ReadJob, h.pauseGet, "Returns the state of a task's schedule: no task has one."),
+		route.Write(client+"/pause", auth.AllocLifecycle, h.pauseSet, "Refuses to pause a task, which takes a schedule."),
+		route.Write("/v1/allocation/{alloc}/stop", auth.AllocLifecycle, h.stop, "Begins to stop an allocation.").WithoutRecord(),
+		route.Write(client+"/gc", auth.AllocLifecycle, h.gc, "Removes an allocation that has ended, with its directory.").
+			AlsoBy(http.MethodGet),
+	}
+}
+
+// get answers GET /v1/allocation/:id.
+func (h *handlers) get(ctx context.Context, r *route.Request) (route.Answer, error) {
+	alloc, err := r.Alloc(apierror.NoAlloc)
+	if err != nil {
+		return route.Answer{}, err
+	}
+	current, err := r.Snapshot(ctx, alloc)
+	if err != nil {
+		return route.Answer{}, err
+	}
+	keyID := h.KeyID()
+	encoded, err := h.allocation[r.ViewOf()].Get(route.CacheKey{Shown: current, Extra: keyID}, func() any {
+		return wire.AllocationOf(current, keyID)
+	})
+	return route.Answer{Body: encoded, Index: current.ModifyIndex}, err
+}
+
+// Encode returns the allocation as GET /v1/allocation/:id?pretty answers it, without the signing key, for an
+// allocation whose agent has exited.
+func Encode(a *api.Allocation) ([]byte, error) {
+	return json.MarshalIndent(wire.AllocationOf(a, ""), "", route.PrettyIndent)
+}
+
+// list answers GET /v1/allocations: the caller's own.
+func (h *handlers) list(ctx context.Context, r *route.Request) (route.Answer, error) {
+	l, err := list.Allocations(r)
+	if err != nil {
+		return route.Answer{}, err
+	}
+	alloc, ok := r.Visible()
+	if !ok {
+		return l.Answer(nil, 0)
+	}
+	current, err := r.Snapshot(ctx, alloc)
+	if err != nil {
+		return route.Answer{}, err
+	}
+	return l.Answer([]*api.Allocation{current}, current.ModifyIndex)
+}
+
+// Checker is an allocation with checks.
+type Checker interface {
+	// Checks returns the latest result of every check by ID, and a version that differs whenever the results do.
+	Checks() (results api.AllocCheckStatuses, version uint64)
+}
+
+// checksOf answers GET /v1/client/allocation/:id/checks and GET /v1/allocation/:id/checks. The first is the most
+// frequent request: its encoding is kept until a result changes. unknown is the error about another allocation.
+func (h *handlers) checksOf(unknown apierror.Kind) route.Handler {
+	return func(_ context.Context, r *route.Request) (route.Answer, error) {
+		alloc, err := route.Resource[Checker](r, unknown)
+		if err != nil {
+			return route.Answer{}, err
+		}
+		results, version := alloc.Checks()
+		key := route.CacheKey{Alloc: r.Param("alloc"), Version: version}
+		encoded, err := h.checks.Get(key, func() any { return wire.ChecksOf(results) })
+		return route.Answer{Body: encoded}, err
+	}
+}

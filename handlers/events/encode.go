@@ -1,0 +1,206 @@
+package events
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/cluster/registry"
+	"taskapi/auth"
+	"taskapi/handlers/internal/evaluations"
+	"taskapi/handlers/internal/route"
+	"taskapi/handlers/internal/wire"
+)
+
+// wireEvent is one event as the SDK's Event decodes it.
+type wireEvent struct {
+	Topic      api.Topic
+	Type       string
+	Key        string
+	Namespace  string
+	FilterKeys []string
+	Index      uint64
+	Payload    wirePayload
+}
+
+// wirePayload has one object.
+type wirePayload struct {
+	Allocation *wire.Allocation `json:",omitempty"`
+	Evaluation any              `json:",omitempty"`
+	Deployment *wire.Deployment `json:",omitempty"`
+	Job        *wire.Job        `json:",omitempty"`
+	Node       *wire.Node       `json:",omitempty"`
+
+	Service *api.ServiceRegistration `json:",omitempty"`
+}
+
+// encodedEvent is the line of an event, and its parts for those who don't get all of it.
+type encodedEvent struct {
+	keyID string // the signing key that is shown in it
+	index uint64
+	parts []encodedPart
+	line  []byte
+}
+
+type encodedPart struct {
+	note
+	wire  wireEvent // of a job: each caller is shown its own
+	bytes []byte
+}
+
+// encode returns the event's line. Those of the latest events are kept, for all streams.
+func (c Config) encode(e *event) (*encodedEvent, error) {
+	keyID := c.KeyID()
+	if kept := e.encoded.Load(); kept != nil && kept.keyID == keyID {
+		return kept, nil
+	}
+	line := &encodedEvent{keyID: keyID, index: e.alloc.ModifyIndex}
+	notes := notesOf(e, keyID)
+	if e.arrives {
+		if n, err := c.Node(e.alloc); err == nil { // else nothing is known of it
+			notes = append([]note{nodeNote(n)}, notes...)
+		}
+	}
+	for _, n := range notes {
+		wire := wireEvent{
+			Topic: n.topic, Type: n.kind, Key: n.key, Namespace: n.namespace, FilterKeys: n.filterKeys,
+			Index: line.index, Payload: n.payload,
+		}
+		encoded, err := json.Marshal(wire)
+		if err != nil {
+			return nil, fmt.Errorf("encode event of %s: %w", n.topic, err)
+		}
+		if n.payload.Job == nil {
+			wire = wireEvent{}
+		}
+		n.payload = wirePayload{}
+		line.parts = append(line.parts, encodedPart{n, wire, encoded})
+	}
+	line.line = line.join(line.parts)
+	e.encoded.Store(line)
+	return line, nil
+}
+
+// join returns a line with some of the events of an index.
+func (l *encodedEvent) join(parts []encodedPart) []byte {
+	line := fmt.Appendf(nil, `{"Index":%d,"Events":[`, l.index)
+	for i, part := range parts {
+		if i > 0 {
+			line = append(line, ',')
+		}
+		line = append(line, part.bytes...)
+	}
+	return append(line, "]}"...)
+}
+
+// lineFor returns the line for a subscription, nil when nothing is in it. A job, of which there are few, is encoded for
+// each subscriber who is not shown all of it.
+func (l *encodedEvent) lineFor(want *subscription) ([]byte, error) {
+	wanted := slices.DeleteFunc(slices.Clone(l.parts), func(p encodedPart) bool { return !want.matches(p.note) })
+	if len(wanted) == 0 {
+		return nil, nil
+	}
+	whole := len(wanted) == len(l.parts)
+	for i, part := range wanted {
+		job := part.wire.Payload.Job
+		if job == nil || want.caller.SeesWholeJob() {
+			continue
+		}
+		whole = false
+		part.wire.Payload.Job = wire.JobOf(route.ShownJob(want.caller, job.Job))
+		encoded, err := json.Marshal(part.wire)
+		if err != nil {
+			return nil, fmt.Errorf("encode event of %s: %w", part.topic, err)
+		}
+		wanted[i].bytes = encoded
+	}
+	if whole {
+		return l.line, nil
+	}
+	return l.join(wanted), nil
+}
+
+// notesOf returns all that an event is about, in the order in which it has happened in Nomad.
+func notesOf(e *event, keyID string) []note {
+	var all []note
+	if job := e.alloc.Job; e.job && job != nil {
+		all = append(all, jobNote(eventRegistered, wire.JobNow(e.alloc), e.alloc))
+		if e.begins && e.alloc.EvalID != "" {
+			all = append(all, evaluationNotes(evaluations.Placement(e.alloc))...)
+		}
+	}
+	all = append(all, e.notes...)
+	if e.kind == "" {
+		return all
+	}
+	alloc := wire.AllocationOf(e.alloc, keyID)
+	alloc.Job = nil // Nomad leaves it out
+	filterKeys := []string{alloc.JobID}
+	if alloc.DeploymentID != "" {
+		filterKeys = append(filterKeys, alloc.DeploymentID)
+	}
+	return append(all, note{
+		topic: api.TopicAllocation, kind: e.kind, key: alloc.ID, filterKeys: filterKeys, namespace: alloc.Namespace,
+		payload: wirePayload{Allocation: alloc},
+	})
+}
+
+func jobNote(kind string, job *api.Job, alloc *api.Allocation) note {
+	return note{
+		topic: api.TopicJob, kind: kind, key: alloc.JobID, namespace: alloc.Namespace,
+		payload: wirePayload{Job: wire.JobOf(job)},
+	}
+}
+
+// evaluationNotes returns the two events of an evaluation: the pending one, which is named after its trigger, and the
+// completed one.
+func evaluationNotes(e *api.Evaluation) []note {
+	pending := *e
+	pending.Status, pending.QueuedAllocations, pending.PlanAnnotations = api.EvalStatusPending, nil, nil
+	pending.SnapshotIndex, pending.DeploymentID = 0, ""
+	cause := eventDesired
+	switch e.TriggeredBy {
+	case evaluations.TriggerRegister:
+		cause = eventRegistered
+	case evaluations.TriggerDeregister:
+		cause = eventDeregistered
+	}
+	of := func(kind string, e *api.Evaluation) note {
+		return note{
+			topic: api.TopicEvaluation, kind: kind, key: e.ID, namespace: e.Namespace,
+			filterKeys: []string{e.JobID, e.DeploymentID},
+			payload:    wirePayload{Evaluation: wire.Sparse(e)},
+		}
+	}
+	return []note{of(cause, &pending), of(eventEvaluated, e)}
+}
+
+func nodeNote(n *wire.Node) note {
+	payload := wirePayload{Node: n}
+	return note{topic: api.TopicNode, kind: eventNode, key: n.ID, needs: auth.NodeRead, payload: payload}
+}
+
+func serviceNote(e registry.Change) note {
+	kind := eventService
+	if e.Gone {
+		kind = eventServiceGone
+	}
+	s := e.Service
+	return note{
+		topic: api.TopicService, kind: kind, key: s.ID, namespace: s.Namespace,
+		filterKeys: []string{s.JobID, s.ServiceName}, payload: wirePayload{Service: s},
+	}
+}
+
+func deploymentNote(d *api.Deployment) note {
+	kind := eventDeployment
+	if d.CreateIndex == d.ModifyIndex {
+		kind = eventPlanned
+	}
+	return note{
+		topic: api.TopicDeployment, kind: kind, key: d.ID, filterKeys: []string{d.JobID}, namespace: d.Namespace,
+		payload: wirePayload{Deployment: wire.DeploymentOf(d)},
+	}
+}

@@ -1,0 +1,283 @@
+// Package events has the route of the event stream, and the events of the allocation that it streams: versions of the
+// allocation, and what happens beside them to its job, evaluations, deployments, node and services.
+package events
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/cluster/registry"
+	"taskapi/auth"
+	"taskapi/handlers/internal/evaluations"
+)
+
+// The bounds of the events that are kept for clients that connect late or read slowly.
+const (
+	// keptEvents is more than twice what Nomad keeps by default; a client that is away for a minute misses nothing.
+	keptEvents = 256
+	// keptStates bounds the task states and notes in all events together. The states of a group of 500 tasks have some
+	// 2 KiB each: even when no two events share any, 8 MiB are held.
+	keptStates = 4096
+	// keptEncodings is how many of the latest events keep their JSON, for all streams. It may have a MiB.
+	keptEncodings = 4
+	// maxPending is how many notes wait for the next version of the allocation.
+	maxPending = 64
+)
+
+// Nomad's types of events.
+const (
+	eventPlanned      = "PlanResult"                    // a placement, or another version of the job
+	eventDesired      = "AllocationUpdateDesiredStatus" // it shall stop
+	eventUpdated      = "AllocationUpdated"             // the state of its tasks has changed
+	eventRegistered   = "JobRegistered"
+	eventDeregistered = "JobDeregistered"
+	eventEvaluated    = "EvaluationUpdated"
+	eventDeployment   = "DeploymentStatusUpdate"
+	eventNode         = "NodeRegistration"
+	eventService      = "ServiceRegistration"
+	eventServiceGone  = "ServiceDeregistration"
+)
+
+// Log keeps the latest events of allocations for GET /v1/event/stream. Each version of an allocation has an index of
+// its own, which grows: a client that resumes after the last index that it has seen neither misses nor repeats a
+// version. What happens beside a version has that version's index, too. A client that was away may miss it, unless the
+// client resumes at the last index and knows what it has seen. Events never waits for a reader, starts no goroutine,
+// and needs no closing.
+type Log struct {
+	mu      sync.Mutex // guards the fields below
+	kept    []*event   // the oldest first
+	first   uint64     // the number of kept[0]; events are numbered from 0 as they come
+	states  int        // of all kept events, with their notes
+	lost    uint64     // the highest index of which events may have been dropped
+	begins  bool       // the next event is the first of the allocation's life
+	pending []note     // what belongs to the next event
+
+	deployments func() []*api.Deployment // of the allocation; nil for none
+	deployed    uint64                   // the highest ModifyIndex of a deployment that an event has
+
+	changed chan struct{} // closed, and replaced, with every new event
+}
+
+// event is one version of an allocation, why there is one, and what else has happened.
+type event struct {
+	alloc   *api.Allocation
+	kind    string // of the allocation's event; empty for none
+	job     bool   // the job was registered with this version
+	begins  bool   // the allocation was placed with this version
+	arrives bool   // this process has begun with this version, and so its node
+	notes   []note
+
+	encoded atomic.Pointer[encodedEvent] // nil for one that is not among the latest
+}
+
+// note is what has happened beside a change of an allocation.
+type note struct {
+	topic      api.Topic
+	kind       string
+	key        string
+	filterKeys []string
+	namespace  string          // empty for none
+	needs      auth.Capability // to see it; 0 for auth.ReadJob
+	payload    wirePayload
+}
+
+// New returns an empty Events.
+func New() *Log { return &Log{changed: make(chan struct{})} }
+
+// Name identifies the sink in logs.
+func (*Log) Name() string { return "event stream" }
+
+// Begin says that the next version is the first of an allocation's life.
+func (e *Log) Begin() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.begins = true
+}
+
+// FollowDeployments adds events of the allocation's deployments, which a function returns.
+func (e *Log) FollowDeployments(deployments func() []*api.Deployment) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.deployments = deployments
+}
+
+// Resume begins with the version that another process has left, with another version of the job or not. The events that
+// process has streamed are not known: a client that asks for them learns that they are lost.
+func (e *Log) Resume(saved *api.Allocation, registered bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	kind := eventUpdated
+	if registered {
+		kind = eventPlanned
+	}
+	e.lost, e.deployed = saved.ModifyIndex-1, saved.ModifyIndex
+	e.appendLocked(&event{alloc: saved, kind: kind, job: registered, arrives: true})
+}
+
+// PutAllocs adds an event for each allocation, unless the version was there before. It never fails, and keeps the
+// values, which must not be changed.
+func (e *Log) PutAllocs(_ context.Context, allocs []*api.Allocation) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, alloc := range allocs {
+		e.addLocked(alloc)
+	}
+	return nil
+}
+
+// add keeps notes for the event of the allocation's next version.
+func (e *Log) add(notes ...note) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.pending = append(e.pending, notes...)
+	if len(e.pending) >= maxPending {
+		e.flushLocked()
+	}
+	if over := len(e.pending) - maxPending; over > 0 { // of an allocation that has had no version yet
+		e.pending = e.pending[over:]
+	}
+}
+
+// PutServices adds an event of the registrations of services in the allocation's namespace, other allocations'
+// included, in their order. The event has the allocation's index, for a client to resume from; the registrations have
+// their own. It keeps the values, which must not be changed.
+func (e *Log) PutServices(changes []registry.Change) {
+	notes := make([]note, len(changes))
+	for i, c := range changes {
+		notes[i] = serviceNote(c)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.kept) == 0 { // they come with the allocation's first version
+		all := append(e.pending, notes...)
+		e.pending = all[max(0, len(all)-maxPending):]
+		return
+	}
+	for part := range slices.Chunk(notes, maxPending) {
+		e.appendLocked(&event{alloc: e.kept[len(e.kept)-1].alloc, notes: part})
+	}
+}
+
+// flush makes an event, with the index of the last, of the notes for a version that does not come.
+func (e *Log) flush() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.flushLocked()
+}
+
+func (e *Log) flushLocked() {
+	if len(e.kept) > 0 && len(e.pending) > 0 {
+		e.appendLocked(&event{alloc: e.kept[len(e.kept)-1].alloc, notes: e.takeLocked()})
+	}
+}
+
+func (e *Log) takeLocked() []note {
+	notes := e.pending
+	e.pending = nil
+	return notes
+}
+
+func (e *Log) addLocked(alloc *api.Allocation) {
+	var previous *api.Allocation
+	for _, kept := range e.kept { // there are few, and one allocation
+		if kept.alloc.ID == alloc.ID {
+			previous = kept.alloc
+		}
+	}
+	if previous != nil && alloc.ModifyIndex <= previous.ModifyIndex {
+		return
+	}
+	next := &event{alloc: alloc, kind: kindOf(previous, alloc), begins: e.begins}
+	next.notes = append(e.takeLocked(), e.deployedLocked(alloc)...)
+	next.job = next.begins || previous != nil && evaluations.JobIndexOf(previous) != evaluations.JobIndexOf(alloc)
+	if next.begins {
+		next.kind, next.arrives, e.begins = eventPlanned, true, false
+	}
+	e.appendLocked(next)
+}
+
+// deployedLocked returns the changes of deployments up to a version of the allocation, in its present life and since
+// this process has run it.
+func (e *Log) deployedLocked(alloc *api.Allocation) (notes []note) {
+	if e.deployments == nil {
+		return nil
+	}
+	since := max(e.deployed, alloc.CreateIndex-1)
+	for _, d := range slices.Backward(e.deployments()) {
+		if d.ModifyIndex > since && d.ModifyIndex <= alloc.ModifyIndex {
+			e.deployed = max(e.deployed, d.ModifyIndex)
+			notes = append(notes, deploymentNote(d))
+		}
+	}
+	return notes
+}
+
+func (e *Log) appendLocked(next *event) {
+	e.kept = append(e.kept, next)
+	e.states += next.states()
+	for len(e.kept) > keptEvents || e.states > keptStates && len(e.kept) > 1 {
+		e.states -= e.kept[0].states()
+		e.lost = max(e.lost, e.kept[0].alloc.ModifyIndex)
+		e.kept[0] = nil
+		e.kept = e.kept[1:]
+		e.first++
+	}
+	if old := len(e.kept) - 1 - keptEncodings; old >= 0 {
+		e.kept[old].encoded.Store(nil)
+	}
+	close(e.changed)
+	e.changed = make(chan struct{})
+}
+
+func (e *event) states() int { return len(e.alloc.TaskStates) + len(e.notes) }
+
+// kindOf returns why there is another version of an allocation; previous is nil when none is known.
+func kindOf(previous, now *api.Allocation) string {
+	switch {
+	case previous == nil && now.ModifyIndex == now.CreateIndex:
+		return eventPlanned
+	case previous == nil:
+		return eventUpdated
+	case previous.DesiredStatus != now.DesiredStatus:
+		return eventDesired
+	case evaluations.JobIndexOf(previous) != evaluations.JobIndexOf(now):
+		return eventPlanned
+	}
+	return eventUpdated
+}
+
+// reader is one reader's place among the events: the number of the next one, and of the first that came after the
+// reader.
+type reader struct {
+	events     *Log
+	next, live uint64
+}
+
+// reader returns a reader of the events that are kept. lost is the highest index, from the one given on, of which
+// events may be missing; 0 when none is.
+func (e *Log) reader(index uint64) (r *reader, lost uint64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if index > 0 && index <= e.lost {
+		lost = e.lost
+	}
+	return &reader{e, e.first, e.first + uint64(len(e.kept))}, lost
+}
+
+// read returns the events since the last read, and what is closed when there are more. ok is false for a slow reader:
+// events that it has not read were dropped.
+func (r *reader) read() (batch []*event, more <-chan struct{}, ok bool) {
+	e := r.events
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if r.next < e.first {
+		return nil, nil, false
+	}
+	batch = append(batch, e.kept[r.next-e.first:]...)
+	r.next += uint64(len(batch))
+	return batch, e.changed, true
+}

@@ -1,0 +1,206 @@
+package events
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/auth"
+	"taskapi/handlers/apierror"
+	"taskapi/handlers/internal/route"
+	"taskapi/handlers/internal/wire"
+)
+
+// Config has what the route of the event stream needs.
+type Config struct {
+	Events *Log                                         // nil for none: the stream is then NoRoute
+	KeyID  func() string                                // of the key that signs new identities, shown in what is streamed
+	Node   func(of *api.Allocation) (*wire.Node, error) // describes the machine that runs the allocation
+	Logger *slog.Logger                                 // gets events that can't be encoded
+}
+
+// Routes returns the row of the event stream.
+func Routes(c Config) []route.Route {
+	return []route.Route{
+		route.Read("/v1/event/stream", auth.ReadJob, c.stream, "Streams the events of the caller's allocation.").Or(auth.NodeRead).
+			Answering(route.Stream),
+	}
+}
+
+// stream answers GET /v1/event/stream: a line for each event of the caller's allocation, from the index on, the oldest
+// first. An empty object is sent at the start, after the events that there were, and every ten seconds. When events
+// from the index on are lost, a line says so before the others. The stream ends with its client and with the server. It
+// also ends, after a line that says so, with the token, and when the client reads so slowly that events are lost.
+func (c Config) stream(_ context.Context, r *route.Request) (route.Answer, error) {
+	if c.Events == nil {
+		return route.Answer{}, apierror.New(apierror.NoRoute)
+	}
+	want, err := subscriptionOf(r.Query())
+	if err != nil {
+		return route.Answer{}, err
+	}
+	want.caller = r.Principal
+	s := &eventWriter{Config: c, want: want}
+	if alloc, ok := r.Visible(); ok {
+		s.current = alloc.Snapshot().ModifyIndex
+	}
+	return route.Answer{Stream: s.run, ContentType: route.JSONType}, nil
+}
+
+// subscription selects events.
+type subscription struct {
+	caller    *auth.Principal
+	namespace string // empty for that of the allocation
+	index     uint64
+	topics    map[api.Topic][]string // the keys of each; empty for all topics
+}
+
+// allKeys stands for every topic, and for every key of a topic.
+const allKeys = "*"
+
+// maxTopics bounds the topics of a subscription: Nomad has some twenty.
+const maxTopics = 64
+
+// subscriptionOf reads topic, index and namespace. Without a topic it selects all. One that has no events here is
+// silent, as in Nomad.
+func subscriptionOf(query url.Values) (want subscription, err error) {
+	if want.index, err = route.IndexOf(query); err != nil {
+		return want, err
+	}
+	if n := len(query["topic"]); n > maxTopics {
+		return want, route.Invalid("topic may be given %d times, not %d", maxTopics, n)
+	}
+	want.namespace, want.topics = query.Get("namespace"), map[api.Topic][]string{}
+	for _, topic := range query["topic"] {
+		name, key, _ := strings.Cut(topic, ":")
+		if name == "" || strings.Contains(key, ":") {
+			return want, route.Invalid("topic must be *, a topic such as Allocation, or with a key Allocation:key, not %s", route.Clip(topic))
+		}
+		want.topics[api.Topic(name)] = append(want.topics[api.Topic(name)], cmp.Or(key, allKeys))
+	}
+	return want, nil
+}
+
+// matches reports whether an event of the caller's allocation is one that the subscription selects.
+func (s *subscription) matches(n note) bool {
+	switch {
+	case !s.caller.Capabilities.Has(cmp.Or(n.needs, auth.ReadJob)),
+		n.namespace != "" && !route.InNamespace(s.namespace, n.namespace):
+		return false
+	case len(s.topics) == 0:
+		return true
+	}
+	for _, keys := range [][]string{s.topics[allKeys], s.topics[n.topic]} {
+		for _, key := range keys {
+			if key == allKeys || key == n.key || slices.Contains(n.filterKeys, key) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// eventWriter is one stream of events.
+type eventWriter struct {
+	Config
+	want    subscription
+	current uint64 // the allocation's index when the stream was requested
+	reader  *reader
+}
+
+// begin takes the stream's place among the events, and says what is lost of those from the index on.
+func (s *eventWriter) begin(out *route.StreamWriter) error {
+	index := s.want.index
+	var lost uint64
+	s.reader, lost = s.Events.reader(index)
+	switch {
+	case lost > 0:
+		return out.Say(fmt.Sprintf("events from index %d to %d may be lost: they are not kept any more", index, lost))
+	case index > s.current+1: // which this allocation has not had: it was another life's
+		s.want.index = 0
+		return out.Say(fmt.Sprintf("index %d has not come: the allocation has %d; events of an earlier life may be lost",
+			index, s.current))
+	}
+	return nil
+}
+
+// run writes events until the stream has to end.
+func (s *eventWriter) run(ctx context.Context, out *route.StreamWriter) {
+	beat := time.NewTicker(route.HeartbeatEvery)
+	defer beat.Stop()
+	err := out.Heartbeat()
+	if err == nil {
+		err = s.begin(out)
+	}
+	for caughtUp := false; err == nil; {
+		var more <-chan struct{}
+		if more, err = s.deliver(out); err != nil {
+			break
+		}
+		if !caughtUp {
+			caughtUp = true
+			if err = out.Heartbeat(); err != nil {
+				break
+			}
+		}
+		select {
+		case <-more:
+		case <-beat.C:
+			err = out.Heartbeat()
+		case <-ctx.Done():
+			if err = context.Cause(ctx); errors.Is(err, route.ErrDraining) {
+				_, err = s.deliver(out) // the last events say how it ended
+				if err == nil {
+					return
+				}
+			}
+		}
+	}
+	switch {
+	case errors.Is(err, errSlowConsumer):
+		out.LastWords(route.EndSlowConsumer)
+	case route.Denied(err):
+		out.LastWords(route.EndUnauthorized)
+	}
+}
+
+// errSlowConsumer ends a stream from which unread events were dropped.
+var errSlowConsumer = errors.New("slow consumer")
+
+// deliver writes what is new, and returns what is closed when there is more. Errors: those of out, errSlowConsumer.
+func (s *eventWriter) deliver(out *route.StreamWriter) (more <-chan struct{}, err error) {
+	batch, more, ok := s.reader.read()
+	if !ok {
+		return nil, errSlowConsumer
+	}
+	for i, e := range batch {
+		number := s.reader.next - uint64(len(batch)-i)
+		isNew := e.kind == "" && number >= s.reader.live // whatever its index, which is the latest version's
+		if e.alloc.ModifyIndex < s.want.index && !isNew || !s.want.caller.MaySee(e.alloc.ID) {
+			continue
+		}
+		var line []byte // nil when the subscription wants nothing of it
+		encoded, err := s.encode(e)
+		if err == nil {
+			line, err = encoded.lineFor(&s.want)
+		}
+		if err != nil {
+			s.Logger.Error("event not sent", "alloc", e.alloc.ID, "index", e.alloc.ModifyIndex, "error", err)
+		}
+		if line == nil {
+			continue
+		}
+		if err := out.Line(line); err != nil {
+			return nil, err
+		}
+	}
+	return more, nil
+}

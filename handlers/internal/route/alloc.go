@@ -1,0 +1,176 @@
+package route
+
+import (
+	"context"
+	"fmt"
+	"hash/maphash"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/auth"
+	"taskapi/handlers/apierror"
+	"taskapi/handlers/internal/redact"
+)
+
+// Allocs finds allocations.
+type Allocs interface {
+	// Get returns the allocation with the ID, in lower case, and whether there is one.
+	Get(id string) (Alloc, bool)
+}
+
+// Alloc is one allocation as it stands. What else can be done with one are small interfaces, each beside the handlers
+// that use it. A route is NoRoute for an allocation without its interface. The errors of their methods are
+// *apierror.Error, wrapped or not; anything else is a fault.
+type Alloc interface {
+	// Snapshot returns the allocation as it stands. It is shared and not changed; ModifyIndex grows with every change.
+	Snapshot() *api.Allocation
+	// Wait returns the allocation once its ModifyIndex is above index, or as it stands when ctx ends.
+	Wait(ctx context.Context, index uint64) *api.Allocation
+}
+
+// Alloc returns the allocation that the path names. One that the caller may not see is answered like one that does not
+// exist, with the kind of error that the endpoint has for it. Errors: Invalid when the text is no UUID, unknown.
+func (r *Request) Alloc(unknown apierror.Kind) (Alloc, error) {
+	id := r.Param("alloc")
+	if r.Principal.MaySee(id) {
+		if alloc, ok := r.Socket.config.Allocs.Get(strings.ToLower(id)); ok {
+			return alloc, nil
+		}
+	}
+	if err := CheckUUID("allocation ID", id); err != nil {
+		return nil, err
+	}
+	return nil, apierror.New(unknown, id)
+}
+
+// Resource returns the allocation that the path names as the interface of a resource. Errors: those of alloc, NoRoute
+// when it has none.
+func Resource[T any](r *Request, unknown apierror.Kind) (found T, err error) {
+	alloc, err := r.Alloc(unknown)
+	if err != nil {
+		return found, err
+	}
+	found, ok := alloc.(T)
+	if !ok {
+		return found, apierror.New(apierror.NoRoute)
+	}
+	return found, nil
+}
+
+// Visible returns the allocation that lists hold: a caller sees one at most, that of its token.
+func (r *Request) Visible() (Alloc, bool) {
+	return r.Socket.config.Allocs.Get(r.Principal.Claims.AllocationID)
+}
+
+// Index returns the ModifyIndex of the allocation that is visible, 0 for none.
+func (r *Request) Index() uint64 {
+	alloc, ok := r.Visible()
+	if !ok {
+		return 0
+	}
+	return alloc.Snapshot().ModifyIndex
+}
+
+// Snapshot returns the allocation as the caller is shown it. When the query has an index, it first waits until the
+// ModifyIndex has passed that index, the wait is over, the client has gone or the server drains. Errors: those of the
+// query and of await.
+func (r *Request) Snapshot(ctx context.Context, alloc Alloc) (*api.Allocation, error) {
+	index, wait, err := blocking(r.Query())
+	if err != nil {
+		return nil, err
+	}
+	now := alloc.Snapshot()
+	if index == 0 || now.ModifyIndex > index {
+		return r.shown(now), nil
+	}
+	err = r.await(ctx, wait, func(ctx context.Context) { now = alloc.Wait(ctx, index) })
+	return r.shown(now), err
+}
+
+// WithJob returns the caller's allocation with its job, as snapshot does. A job changes only with its allocation, so
+// the allocation's index is that of both. Errors: NoJob, those of snapshot.
+func (r *Request) WithJob(ctx context.Context) (*api.Allocation, error) {
+	alloc, ok := r.Visible()
+	if !ok {
+		return nil, apierror.New(apierror.NoJob)
+	}
+	current, err := r.Snapshot(ctx, alloc)
+	if err == nil && current.Job == nil {
+		err = apierror.New(apierror.NoJob)
+	}
+	return current, err
+}
+
+// OwnJob is withJob for a path that must name the caller's job. Errors: NoJob.
+func (r *Request) OwnJob(ctx context.Context) (*api.Allocation, error) {
+	current, err := r.WithJob(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if r.Param("job") != current.JobID || !InNamespace(r.Query().Get("namespace"), current.Namespace) {
+		return nil, apierror.New(apierror.NoJob)
+	}
+	return current, nil
+}
+
+// AllNamespaces stands for every namespace in a query.
+const AllNamespaces = "*"
+
+// InNamespace reports whether a namespace is one that a query asks for.
+func InNamespace(queried, namespace string) bool {
+	return queried == "" || queried == AllNamespaces || queried == namespace
+}
+
+// Views is how many tasks' views of the allocation are kept. Two tasks that share a place replace each other's view,
+// which makes them slower.
+const Views = 8
+
+// view is an allocation as one task is shown it.
+type view struct {
+	whole, shown *api.Allocation
+	task         string
+}
+
+// viewSeed spreads the names of tasks over the places of a table.
+var viewSeed = maphash.MakeSeed()
+
+// ViewOf returns the place of the caller's view.
+func (r *Request) ViewOf() int { return int(maphash.String(viewSeed, r.Principal.Claims.Task) % Views) }
+
+// shown returns an allocation as the caller is shown it. Answers, searches and filters see no more than that.
+func (r *Request) shown(whole *api.Allocation) *api.Allocation {
+	if r.Principal.SeesWholeJob() || whole.Job == nil {
+		return whole
+	}
+	kept, task := &r.Socket.views[r.ViewOf()], r.Principal.Claims.Task
+	if v := kept.Load(); v != nil && v.whole == whole && v.task == task {
+		return v.shown
+	}
+	alloc := *whole
+	alloc.Job = ShownJob(r.Principal, whole.Job)
+	kept.Store(&view{whole, &alloc, task})
+	return &alloc
+}
+
+// ShownJob returns a version of the job as a caller is shown it.
+func ShownJob(caller *auth.Principal, whole *api.Job) *api.Job {
+	if caller.SeesWholeJob() {
+		return whole
+	}
+	return redact.Job(whole, caller.TaskGroup, caller.Claims.Task)
+}
+
+// Collect removes the caller's allocation, with its directory, if it has ended.
+func (r *Request) Collect(ctx context.Context) error {
+	found, _ := r.Visible()
+	alloc, ok := found.(interface{ Collect(context.Context) error })
+	if !ok {
+		return nil
+	}
+	err := alloc.Collect(ctx)
+	if err == nil || apierror.Of(err).Kind == apierror.NotCollectable {
+		return nil
+	}
+	return fmt.Errorf("collect: %w", err)
+}

@@ -1,0 +1,131 @@
+package route
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+)
+
+// Answer is what a handler returns. It is of its route's kind: a body for JSON, and one of the functions for the
+// others.
+type Answer struct {
+	Body   *body
+	Index  uint64 // of a read that a client can block on, or of a write; 0: no index headers
+	read   bool   // nothing was changed; the server sets it
+	Shared bool   // the index is not the allocation's, but for example that of what allocations share
+	Status int    // of an answer that is not 200; 204 has no body
+
+	NextToken string // of a list that goes on; empty for none
+
+	// stream writes frames until ctx ends: when the client has gone, or as in whileAuthorized.
+	Stream      func(ctx context.Context, out *StreamWriter)
+	ContentType []string // of a stream
+	NoSniff     bool     // of a stream: a browser must not take what a task has written for anything else
+	Release     func()   // gives back what a stream reads from, whether it has run or not; nil for nothing
+
+	// upgrade takes the connection by http.Hijacker and serves it until ctx ends. If it has not taken it, its error is
+	// the answer.
+	Upgrade func(ctx context.Context, w http.ResponseWriter) error
+	// farewell is called before the connection is closed because ctx has ended, with its cause; nil for nothing.
+	Farewell func(cause error)
+}
+
+// body is an encoded body that can be written any number of times. It is never changed once made.
+type body struct {
+	bytes       []byte
+	contentType []string // header values, made once: a write allocates none
+	length      []string
+}
+
+// The content types of answers, as header values.
+var (
+	JSONType   = []string{"application/json"}
+	BinaryType = []string{"application/octet-stream"}
+	PlainType  = []string{"text/plain; charset=utf-8"}
+)
+
+// noSniffHeader is for content that others have made.
+var noSniffHeader = []string{"nosniff"}
+
+// The values of index headers that never change: this process is its own leader.
+var (
+	knownLeader = []string{"true"}
+	lastContact = []string{"0"}
+)
+
+func NewBody(content []byte, contentType []string) *body {
+	return &body{bytes: content, contentType: contentType, length: []string{strconv.Itoa(len(content))}}
+}
+
+// size returns the body's length in bytes; nil is none.
+func (b *body) size() int {
+	if b == nil {
+		return 0
+	}
+	return len(b.bytes)
+}
+
+// Encode returns v as a JSON body.
+func Encode(v any) (*body, error) {
+	content, err := json.Marshal(v)
+	if err != nil {
+		return nil, fmt.Errorf("encode %T: %w", v, err)
+	}
+	return NewBody(content, JSONType), nil
+}
+
+// Respond returns v as the answer of a handler.
+func Respond(v any) (Answer, error) { return Indexed(v, 0) }
+
+// Indexed is respond for a value that has changed last with that index of the allocation.
+func Indexed(v any, index uint64) (Answer, error) {
+	b, err := Encode(v)
+	return Answer{Body: b, Index: index}, err
+}
+
+// Shared is respond for a value with an index that is not the allocation's.
+func Shared(v any, index uint64) (Answer, error) {
+	result, err := Indexed(v, index)
+	result.Shared = true
+	return result, err
+}
+
+// PrettyIndent is Nomad's.
+const PrettyIndent = "    "
+
+// pretty returns the body indented; one that is not JSON stays as it is.
+func (b *body) pretty() *body {
+	var indented bytes.Buffer
+	if json.Indent(&indented, b.bytes, "", PrettyIndent) != nil {
+		return b
+	}
+	return NewBody(indented.Bytes(), b.contentType)
+}
+
+// write sends the answer. Its only error is that the client has gone, which is not reported. The headers are assigned
+// in canonical form, since Set allocates a slice for each.
+func (a Answer) write(w http.ResponseWriter, status int) {
+	header := w.Header()
+	if a.Body != nil {
+		if len(a.Body.bytes) > 0 {
+			header["Content-Type"] = a.Body.contentType
+		}
+		header["Content-Length"] = a.Body.length
+	}
+	if a.Index != 0 {
+		header["X-Nomad-Index"] = []string{strconv.FormatUint(a.Index, 10)}
+	}
+	if a.read && a.Index != 0 {
+		header["X-Nomad-Knownleader"], header["X-Nomad-Lastcontact"] = knownLeader, lastContact
+	}
+	if a.NextToken != "" {
+		header["X-Nomad-Nexttoken"] = []string{a.NextToken}
+	}
+	w.WriteHeader(status)
+	if a.Body != nil {
+		_, _ = w.Write(a.Body.bytes)
+	}
+}

@@ -1,0 +1,75 @@
+package route
+
+import (
+	"context"
+	"strings"
+
+	"taskapi/auth"
+	"taskapi/handlers/apierror"
+	"taskapi/handlers/internal/transport"
+)
+
+// slow makes a task wait when it changes more than its limit allows. Each change has a line in the audit log, and no
+// task may fill that log. Errors: CutOff when the client has gone or the server stops; *auth.Denial when the token is
+// not valid any more.
+func (s *socket) slow(r *Request) error {
+	if s.changes == nil || s.changes.Allow() {
+		return nil
+	}
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	defer context.AfterFunc(s.Draining, cancel)()
+	if s.changes.Wait(ctx) != nil {
+		return apierror.New(apierror.CutOff)
+	}
+	transport.RenewBodyTime(r.w, r.Request)
+	return r.recheck()
+}
+
+// begin records a change that is about to be carried out; its error refuses the change.
+func (s *socket) begin(r *Request) error {
+	if s.config.Auditor == nil {
+		return nil
+	}
+	err := s.config.Auditor.Begin(s.recordOf(r, 0))
+	if err != nil {
+		return apierror.New(apierror.Unavailable, err)
+	}
+	return nil
+}
+
+// record records the result of a request; reason is the authenticator's when it refused.
+func (s *socket) record(r *Request, status int, reason auth.Reason) {
+	if s.config.Auditor == nil {
+		return
+	}
+	r.recorded = true
+	record := s.recordOf(r, status)
+	if reason != auth.NotRefused {
+		record.Outcome, record.Reason = auth.Denied, reason.String()
+	}
+	s.config.Auditor.Audit(record)
+}
+
+// recordLacking records a request whose caller lacks the capability that its route needs.
+func (s *socket) recordLacking(r *Request, denial *auth.Denial) {
+	s.record(r, denial.Reason.Status(), denial.Reason)
+	s.config.Lacking(r.matched.AnyOf.String(), strings.TrimPrefix(r.URL.EscapedPath(), "/v1/var/"))
+}
+
+// recordRead records a request of a known caller that changes nothing, if such are recorded: before the client has the
+// answer, and for a stream when it begins.
+func (s *socket) recordRead(r *Request, status int) {
+	if s.config.AuditReads && r.Principal != nil && (r.matched == nil || !r.matched.mutates()) {
+		s.record(r, status, auth.NotRefused)
+	}
+}
+
+// recordOf returns the record of a request, with the details that its route adds from the query.
+func (s *socket) recordOf(r *Request, status int) auth.Record {
+	record := auth.NewRecord(r.Method, r.URL.EscapedPath(), s.owner, r.conn.Peer, r.Principal, status)
+	if r.matched == nil || r.matched.detail == nil || r.parseQuery() != nil {
+		return record
+	}
+	return r.matched.detail(record, r)
+}

@@ -1,0 +1,238 @@
+package route
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/google/uuid"
+
+	"taskapi/auth"
+	"taskapi/handlers/apierror"
+	"taskapi/handlers/internal/budget"
+	"taskapi/handlers/internal/transport"
+)
+
+// Request is an authenticated request: net/http's, who sent it, and the parameters of its path. It is reused after the
+// handler has returned, so a handler must not keep it.
+type Request struct {
+	*http.Request
+	Principal *auth.Principal
+	Namespace string // of its variable, once that is known; for the record
+
+	Socket     *socket
+	conn       *transport.Conn
+	w          http.ResponseWriter
+	route      chi.Context // the matcher's scratch; the parameters live here
+	matched    *Route
+	parsed     url.Values   // the query; see parseQuery
+	Unrecorded error        // why a change goes on without a record; nil for one that has it, or needs none
+	recorded   bool         // its result is
+	held       *budget.Hold // memory for the answer, until it is sent; nil for none
+	making     bool         // it has the socket's turn to make an answer; see enterMaking
+	waited     bool         // a blocking query has waited: an answer that is made again does not wait
+}
+
+// Param returns the named parameter of the path, decoded. chi matches the escaped path when there is one and the
+// decoded path otherwise, so only the first kind is decoded here.
+func (r *Request) Param(name string) string {
+	value := r.route.URLParam(name)
+	if r.URL.RawPath == "" {
+		return value
+	}
+	decoded, err := url.PathUnescape(value)
+	if err != nil { // can't be, since net/url has parsed the path; the raw text matches nothing
+		return value
+	}
+	return decoded
+}
+
+// recheck decides again on a request that has waited: its token may have expired or been revoked meanwhile. Errors:
+// *auth.Denial.
+func (r *Request) recheck() error {
+	s := r.Socket
+	if denial := s.config.Authenticator.Recheck(r.Request, r.Principal, s.owner, r.conn.Peer); denial != nil {
+		return denial
+	}
+	return nil
+}
+
+// Lacking records that the caller lacks the right to do this with this object, and returns the *auth.Denial.
+func (r *Request) Lacking() error {
+	denial := &auth.Denial{Reason: auth.MissingCapability}
+	r.Socket.recordLacking(r, denial)
+	return denial
+}
+
+// Peer returns the process that has sent the request.
+func (r *Request) Peer() auth.Peer { return r.conn.Peer }
+
+// Owner returns whose socket the request has come on.
+func (r *Request) Owner() auth.Owner { return r.Socket.owner }
+
+// Sent counts an answer of so many bytes against the socket's pace.
+func (r *Request) Sent(bytes int) { r.Socket.Sent(bytes) }
+
+// Answered says that the client knows the allocation up to an index, before it has the whole answer.
+func (r *Request) Answered(index uint64) { r.Socket.config.Answered(r.Socket.owner, index) }
+
+// Need refuses a caller without the capability, where that depends on more than the route. Errors: *auth.Denial.
+func (r *Request) Need(c auth.Capability) error {
+	denial := r.Socket.config.Authenticator.Authorize(r.Principal, auth.CapabilitySet(c))
+	if denial == nil {
+		return nil
+	}
+	r.Socket.record(r, denial.Reason.Status(), denial.Reason)
+	return denial
+}
+
+// parseQuery reads the query. Pairs that can't be parsed are an error: without them it would be another query.
+func (r *Request) parseQuery() error {
+	if r.parsed != nil {
+		return nil
+	}
+	query, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return Invalid("the query string can't be read: %v", err)
+	}
+	r.parsed = query
+	return nil
+}
+
+// noQuery is that of most requests. It is not changed.
+var noQuery = url.Values{}
+
+// Query returns the parsed query, which is not changed. When a handler is called, it has been parsed without an error.
+func (r *Request) Query() url.Values {
+	if r.parsed == nil {
+		return noQuery
+	}
+	return r.parsed
+}
+
+// Flag returns a true-or-false parameter of the query. Without it, it is absent; a bare name ("?resources") is true.
+func (r *Request) Flag(name string, absent bool) (bool, error) {
+	return FlagOf(r.Query(), name, absent)
+}
+
+func FlagOf(query url.Values, name string, absent bool) (bool, error) {
+	if !query.Has(name) {
+		return absent, nil
+	}
+	text := query.Get(name)
+	if text == "" {
+		return true, nil
+	}
+	value, err := strconv.ParseBool(text)
+	if err != nil {
+		return false, Invalid("%s must be true or false, not %s", name, Clip(text))
+	}
+	return value, nil
+}
+
+// pretty reports whether the answer shall be indented. Nomad takes any value but "0"; "false" is understood, too.
+func (r *Request) pretty() bool {
+	if r.URL.RawQuery == "" || !strings.Contains(r.URL.RawQuery, "pretty") {
+		return false
+	}
+	value := r.Query().Get("pretty")
+	return r.Query().Has("pretty") && value != "0" && value != "false"
+}
+
+// checkQuery refuses a query that can't be read, and a request for another region, whatever its route. A client may let
+// a request be answered by a server that is stale; this one never is.
+func (r *Request) checkQuery() error {
+	if r.URL.RawQuery == "" {
+		return nil
+	}
+	if err := r.parseQuery(); err != nil {
+		return err
+	}
+	if _, err := r.Flag("stale", false); err != nil {
+		return err
+	}
+	if region := r.Query().Get("region"); region != "" && region != r.Socket.config.Region {
+		return apierror.New(apierror.NoRegion)
+	}
+	return nil
+}
+
+// UUIDLength is the length of a UUID with its hyphens, RFC 9562 section 4. uuid.Validate alone accepts three more
+// forms.
+const UUIDLength = 36
+
+// CheckUUID returns an error for what is no UUID. what is what it should be, for the client.
+func CheckUUID(what, id string) error {
+	if len(id) != UUIDLength {
+		return Invalid("%s %s must be a UUID of %d characters, not %d", what, Clip(id), UUIDLength, len(id))
+	}
+	if uuid.Validate(id) != nil {
+		return Invalid("%s %s must be a UUID: hexadecimal digits in groups of 8-4-4-4-12", what, Clip(id))
+	}
+	return nil
+}
+
+// clipLength bounds what an error message repeats of a request.
+const clipLength = 64
+
+// Clip returns text quoted for a message, cut to clipLength.
+func Clip(text string) string {
+	if len(text) <= clipLength {
+		return strconv.Quote(text)
+	}
+	return strconv.Quote(text[:clipLength]) + "..."
+}
+
+// Decode reads the body as one JSON value into v, as Nomad does: any content type, unknown fields passed over. An empty
+// body is an error unless optional, and leaves v alone then. Anything after the value is an error.
+func (r *Request) Decode(v any, optional bool) error {
+	if r.held == nil {
+		if err := r.ReserveBody(0); err != nil {
+			return err
+		}
+	}
+	decoder := json.NewDecoder(r.Body)
+	err := decoder.Decode(v)
+	if err == nil {
+		err = trailing(decoder)
+	}
+	if empty := optional && errors.Is(err, io.EOF); err != nil && !empty {
+		return bodyError(err)
+	}
+	return r.recheck() // the body may have been slow
+}
+
+// trailing returns an error when anything but white space follows the value.
+func trailing(decoder *json.Decoder) error {
+	_, err := decoder.Token()
+	var tooLarge *http.MaxBytesError
+	switch {
+	case err == io.EOF:
+		return nil
+	case errors.As(err, &tooLarge), errors.Is(err, os.ErrDeadlineExceeded):
+		return err
+	}
+	return errors.New("there is more after the JSON value")
+}
+
+// bodyError classifies a failure to read or decode a body.
+func bodyError(err error) error {
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(err, &tooLarge):
+		return err
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return apierror.New(apierror.UndecodableBody, fmt.Sprintf("it did not arrive within %v", transport.RequestTimeout))
+	case errors.Is(err, context.Canceled):
+		return err
+	}
+	return apierror.New(apierror.UndecodableBody, err)
+}

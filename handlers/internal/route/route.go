@@ -1,0 +1,140 @@
+// Package route leads a request from its head to its answer by a table of routes. Server answers the requests on a socket:
+// it authenticates the caller, finds the route, checks that the caller has the capability which the route names, records
+// what may change something, calls the route's handler, and sends what that returns. Socket.serve is that way, step by step.
+//
+// The rest is the vocabulary of those who write handlers: a Route is made by Read, Write, Ask or Remove; a Request has the
+// parameters, the allocation as the caller may see it, and the ways to wait and to take turns; an Answer is a JSON value, a
+// stream or an upgraded connection. Whatever waits or lasts is authorized again before it goes on.
+package route
+
+import (
+	"cmp"
+	"context"
+	"net/http"
+	"slices"
+
+	"taskapi/auth"
+	"taskapi/handlers/internal/transport"
+)
+
+// Handler answers one request. Its error is mapped to a status in one place; see apierror.
+type Handler func(ctx context.Context, r *Request) (Answer, error)
+
+// AnswerKind is the form of a route's answers.
+type AnswerKind string
+
+// The kinds of answers. All of them are behind the same authentication. Those that may last are among the socket's
+// streams, and end with the token that opened them and with the server.
+const (
+	JSON    AnswerKind = "JSON"      // one value, or a document of another type that is as short
+	Stream  AnswerKind = "stream"    // lines of JSON as they come
+	Raw     AnswerKind = "raw"       // bytes of any number
+	Upgrade AnswerKind = "websocket" // the connection is the handler's
+	Absent  AnswerKind = "501"       // an error that says why there is no such thing here
+)
+
+// Route is one row of the table. Only read, write, ask and remove make routes, and they have no form without a
+// capability or a description.
+type Route struct {
+	Methods []string // the first is the usual one; GET answers HEAD, too
+	Pattern string   // with its parameters in braces
+	AnyOf   auth.CapabilitySet
+	Answer  AnswerKind
+	Doc     string // what it answers or does, in one line
+
+	handle         Handler
+	maxBody        int64 // of a request; 0 for the usual ceiling
+	detail         recordDetail
+	evenUnrecorded bool
+	asks           bool // changes nothing, whatever its method
+	bulky          bool // an answer may take megabytes, so that a socket makes one at a time; see enterMaking
+}
+
+// recordDetail returns the record of a request with more details, from the query or the handler; nil adds none.
+type recordDetail func(auth.Record, *Request) auth.Record
+
+// mutates reports whether the route may change something, so that its requests are recorded.
+func (r *Route) mutates() bool {
+	return r.Answer != Absent && !r.asks && (r.Methods[0] != http.MethodGet || r.Answer == Upgrade)
+}
+
+// Read returns a route that changes nothing.
+func Read(pattern string, needs auth.Capability, handle Handler, doc string) Route {
+	return New([]string{http.MethodGet}, pattern, needs, handle, doc)
+}
+
+// Ask returns a route that changes nothing, for a question that is too long for a path.
+func Ask(pattern string, needs auth.Capability, handle Handler, doc string) Route {
+	r := Write(pattern, needs, handle, doc)
+	r.asks = true
+	return r
+}
+
+// Write returns a route that changes something. Nomad takes PUT and POST for each other.
+func Write(pattern string, needs auth.Capability, handle Handler, doc string) Route {
+	return New([]string{http.MethodPut, http.MethodPost}, pattern, needs, handle, doc)
+}
+
+// Remove returns a route that changes something by DELETE.
+func Remove(pattern string, needs auth.Capability, handle Handler, doc string) Route {
+	return New([]string{http.MethodDelete}, pattern, needs, handle, doc)
+}
+
+func New(methods []string, pattern string, needs auth.Capability, handle Handler, doc string) Route {
+	if needs == 0 || handle == nil || doc == "" {
+		panic("handlers: the route " + pattern + " lacks a capability, a handler or a description")
+	}
+	anyOf := auth.CapabilitySet(needs)
+	return Route{Methods: methods, Pattern: pattern, AnyOf: anyOf, Answer: JSON, Doc: doc, handle: handle}
+}
+
+// bodyLimit returns the ceiling of a request's body.
+func (r *Route) bodyLimit() int64 { return cmp.Or(r.maxBody, transport.MaxBody) }
+
+// Answering returns the route with answers of another kind than JSON.
+func (r Route) Answering(kind AnswerKind) Route {
+	r.Answer = kind
+	return r
+}
+
+// Or returns the route for callers who have another capability instead, too.
+func (r Route) Or(other auth.Capability) Route {
+	r.AnyOf = r.AnyOf.With(other)
+	return r
+}
+
+// WithBody returns the route for requests with a larger body than usual.
+func (r Route) WithBody(most int64) Route {
+	r.maxBody = most
+	return r
+}
+
+// WithHandler returns the route with another handler.
+func (r Route) WithHandler(handle Handler) Route {
+	r.handle = handle
+	return r
+}
+
+// WithBulk returns the route for answers of megabytes that are made for each request.
+func (r Route) WithBulk() Route {
+	r.bulky = true
+	return r
+}
+
+// AlsoBy returns the route for another method, too: the SDK sends GET for some actions. HEAD is refused for those.
+func (r Route) AlsoBy(method string) Route {
+	r.Methods = append(slices.Clone(r.Methods), method)
+	return r
+}
+
+// Recording returns the route with more in the records of its requests.
+func (r Route) Recording(detail recordDetail) Route {
+	r.detail = detail
+	return r
+}
+
+// WithoutRecord returns the route for what the operator may do even when no record of it can be kept.
+func (r Route) WithoutRecord() Route {
+	r.evenUnrecorded = true
+	return r
+}

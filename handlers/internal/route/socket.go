@@ -1,0 +1,224 @@
+package route
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/time/rate"
+
+	"taskapi/auth"
+	"taskapi/auth/limitset"
+	"taskapi/handlers/apierror"
+	"taskapi/handlers/internal/budget"
+	"taskapi/handlers/internal/transport"
+)
+
+// socket is the API on one socket.
+type socket struct {
+	*Server
+	*transport.Socket
+	owner auth.Owner
+
+	limits  limitset.Set
+	streams atomic.Int64 // that are open
+	waits   waits
+	changes *rate.Limiter // nil for no limit
+
+	Filtering Turn          // to read or apply a filter
+	long      sync.Map      // the length of the latest answer of a *Route, if it was long
+	making    Turn          // to make an answer of unknown length
+	share     *budget.Share // of the memory for long answers
+}
+
+func (s *Server) newSocket(on *transport.Socket, owner auth.Owner, share *budget.Share) *socket {
+	set := s.config.Limits
+	if owner.Task == "" {
+		set = set.Operator()
+	}
+	one := &socket{
+		Server: s, Socket: on, owner: owner, limits: set, waits: waits{most: set.Waits}, share: share,
+		Filtering: NewTurn(), making: NewTurn(),
+	}
+	if s.config.Auditor != nil {
+		one.changes = rate.NewLimiter(rate.Limit(set.Changes.PerSecond), set.Changes.Burst)
+	}
+	return one
+}
+
+// serve leads a request from its head to its answer: authentication, route, capability, record, handler, encoding.
+// Authentication comes first, so that a caller without a token learns of no path or method.
+func (s *socket) serve(w http.ResponseWriter, r *http.Request, conn *transport.Conn) {
+	defer s.recovered(w, r)
+	if conn.Ambiguous() {
+		w.Header()["Connection"] = []string{"close"}
+		s.fail(&Request{Request: r, w: w}, apierror.New(apierror.AmbiguousLength))
+		return
+	}
+
+	principal, denial := s.config.Authenticator.Authenticate(r, s.owner, conn.Peer)
+	if denial != nil {
+		apierror.WriteDenial(w, denial)
+		return
+	}
+
+	req := s.acquire(w, r, principal, conn)
+	defer s.release(req)
+	if s.fault(req) {
+		return
+	}
+	route, allow := s.router.find(&req.route, r.Method, routePath(r))
+	if route != nil && route.Answer == Upgrade && r.Method == http.MethodHead {
+		route, allow = nil, route.Methods
+	}
+	if route == nil {
+		s.fail(req, noRoute(w, allow))
+		return
+	}
+	req.matched = route
+
+	if denial := s.config.Authenticator.Authorize(principal, route.AnyOf); denial != nil {
+		apierror.WriteDenial(w, denial)
+		s.recordLacking(req, denial)
+		return
+	}
+	if route.maxBody > 0 {
+		conn.LimitBody(w, r, route.maxBody)
+	}
+
+	ctx := r.Context()
+	if route.mutates() { // a task that restarts itself is gone before it is done: an action outlives its client
+		ctx = s.Open
+		if err := s.slow(req); err != nil {
+			s.fail(req, err)
+			return
+		}
+		req.Unrecorded = s.begin(req)
+		if req.Unrecorded != nil && (!route.evenUnrecorded || !principal.Operator()) {
+			s.fail(req, req.Unrecorded)
+			return
+		}
+	}
+	var result Answer
+	err := req.checkQuery()
+	defer req.giveBack()
+	if err == nil {
+		result, err = s.handle(ctx, req)
+	}
+	conn.Writing()
+	conn.LeaveBody(w, r)
+	status := s.answer(ctx, req, result, err)
+	if route.mutates() && !req.recorded && !Denied(err) { // the authenticator has recorded what it denied
+		s.record(req, status, auth.NotRefused)
+	}
+}
+
+// answer sends what a handler has returned, as the route's kind has it, and returns the status.
+func (s *socket) answer(ctx context.Context, r *Request, result Answer, err error) int {
+	switch {
+	case err != nil:
+		return s.fail(r, err)
+	case r.matched.Answer == Upgrade:
+		return s.upgrade(ctx, r, result)
+	case r.matched.Answer != JSON:
+		return s.stream(ctx, r, result)
+	}
+	status := cmp.Or(result.Status, http.StatusOK)
+	s.Sent(result.Body.size())
+	s.recordRead(r, status)
+	if result.read = !r.matched.mutates(); !result.read {
+		s.record(r, status, auth.NotRefused)
+	}
+	result.write(r.w, status) // of a long answer the client has all before the handler returns
+	index := result.Index
+	if result.Shared {
+		index = 0
+	}
+	s.config.Answered(s.owner, index)
+	return status
+}
+
+// fail answers with an error and returns the status. It is the one place that logs faults.
+func (s *socket) fail(r *Request, err error) int {
+	if denial, ok := errors.AsType[*auth.Denial](err); ok {
+		return apierror.WriteDenial(r.w, denial)
+	}
+	known := apierror.Of(err)
+	if abandoned(r.Context(), err) {
+		known = apierror.New(apierror.CutOff)
+	}
+	status := known.Kind.Status()
+	if status == http.StatusInternalServerError {
+		s.config.Logger.ErrorContext(r.Context(), "request failed", "method", r.Method, "path", Clip(r.URL.EscapedPath()),
+			"alloc", s.owner.AllocationID, "task", s.owner.Task, "error", err)
+	}
+	s.recordRead(r, status)
+	if known.RetryAfter > 0 {
+		r.w.Header().Set("Retry-After", apierror.RetryAfter(known.RetryAfter))
+	}
+	words := NewBody([]byte(known.Message), PlainType)
+	Answer{Body: words, Index: r.missingSince(known), read: true}.write(r.w, status)
+	return status
+}
+
+// missingSince returns the index of an error that says that something does not exist, so that a client can wait until
+// it does; 0 for none.
+func (r *Request) missingSince(e *apierror.Error) uint64 {
+	if e.Index != 0 || r.matched == nil || r.matched.mutates() || !e.Kind.Waitable() {
+		return e.Index
+	}
+	return r.Index()
+}
+
+// recovered turns a panic into a 500 and a line in the log; the connection and the server live on.
+func (s *socket) recovered(w http.ResponseWriter, r *http.Request) {
+	cause := recover()
+	if cause == nil {
+		return
+	}
+	if err, ok := cause.(error); ok && errors.Is(err, http.ErrAbortHandler) {
+		panic(cause)
+	}
+	failed := fmt.Errorf("panic: %v\n%s", cause, debug.Stack())
+	s.fail(&Request{Request: r, w: w}, apierror.New(apierror.Internal).Because(failed))
+}
+
+// fault answers a request that is to get a fault, and reports whether it did. The record is made before: a fault may
+// last, or end the connection.
+func (s *socket) fault(r *Request) bool {
+	if s.config.Fault == nil {
+		return false
+	}
+	status, answer := s.config.Fault(r.Request, s.owner)
+	if answer == nil {
+		return false
+	}
+	if s.config.Auditor != nil {
+		record := s.recordOf(r, status)
+		record.Outcome, record.Reason = auth.Failed, "fault"
+		s.config.Auditor.Audit(record)
+	}
+	answer.ServeHTTP(r.w, r.Request)
+	return true
+}
+
+// acquire returns a request from the pool: with the matcher's scratch space in it, routing allocates nothing.
+func (s *socket) acquire(
+	w http.ResponseWriter, r *http.Request, principal *auth.Principal, conn *transport.Conn,
+) *Request {
+	req := s.requests.Get().(*Request)
+	req.Request, req.Principal, req.conn, req.Socket, req.w = r, principal, conn, s, w
+	return req
+}
+
+// release puts a request back into the pool, with nothing in it but the scratch space.
+func (s *socket) release(req *Request) {
+	req.route.Reset()
+	*req = Request{route: req.route}
+	s.requests.Put(req)
+}

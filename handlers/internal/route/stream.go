@@ -1,0 +1,158 @@
+package route
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"sync"
+	"time"
+
+	"taskapi/handlers/apierror"
+)
+
+// recheckEvery is how often the token of a stream is looked at while nothing is written.
+const recheckEvery = 10 * time.Second
+
+// HeartbeatEvery is Nomad's.
+const HeartbeatEvery = 10 * time.Second
+
+// ErrDraining ends streams when the server stops.
+var ErrDraining = errors.New("the server stops")
+
+// enterStream takes a place among the socket's streams until leave is called. Streams may last for ever, and other
+// requests need connections, too. Its error is TooManyStreams.
+func (s *socket) enterStream() (leave func(), err error) {
+	leave = func() { s.streams.Add(-1) }
+	if s.streams.Add(1) > int64(s.limits.Streams) {
+		leave()
+		return nil, apierror.New(apierror.TooManyStreams, s.limits.Streams)
+	}
+	return leave, nil
+}
+
+// whileAuthorized calls run with a context that ends when the request's token is not valid any more, with a
+// *auth.Denial as its cause, and when the server stops, with errDraining. The token is looked at every ten seconds and
+// when it expires.
+func (r *Request) whileAuthorized(parent context.Context, run func(ctx context.Context)) {
+	var watch sync.WaitGroup
+	defer watch.Wait()
+	ctx, cancel := context.WithCancelCause(parent)
+	defer cancel(nil)
+	defer context.AfterFunc(r.Socket.Draining, func() { cancel(ErrDraining) })()
+	watch.Go(func() {
+		tick := time.NewTicker(recheckEvery)
+		defer tick.Stop()
+		expiry := time.NewTimer(time.Until(time.Unix(r.Principal.Claims.ExpiresAt, 0)))
+		defer expiry.Stop()
+		for {
+			select {
+			case <-tick.C:
+			case <-expiry.C:
+			case <-ctx.Done():
+				return
+			}
+			if err := r.recheck(); err != nil {
+				cancel(err)
+				return
+			}
+		}
+	})
+	run(ctx)
+}
+
+// StreamWriter sends the frames of a stream. Each frame waits for its turn among busy sockets and for a token that is
+// still valid, and the client has the time of an answer to take it. Between frames a stream may rest as long as it
+// likes.
+type StreamWriter struct{ request *Request }
+
+// Write sends a frame at once. Its error is a *auth.Denial, or says that the client has gone away or has not read for
+// too long.
+func (o *StreamWriter) Write(p []byte) (int, error) {
+	if err := o.send(p); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+var newline = []byte("\n")
+
+// Line sends one line at once, with the errors of Write.
+func (o *StreamWriter) Line(line []byte) error { return o.send(line, newline) }
+
+func (o *StreamWriter) send(parts ...[]byte) error {
+	o.request.conn.AwaitTurn(len(parts[0]))
+	return o.sendNow(parts...)
+}
+
+// heartbeat is the line of an idle stream.
+var heartbeat = []byte("{}")
+
+// Heartbeat sends an empty object, without waiting for a turn: an idle stream does not put its socket to use.
+func (o *StreamWriter) Heartbeat() error { return o.sendNow(heartbeat, newline) }
+
+func (o *StreamWriter) sendNow(parts ...[]byte) error {
+	if err := o.request.recheck(); err != nil { // for each frame: a slow reader draws them out
+		return err
+	}
+	return o.Flush(parts...)
+}
+
+// The last lines of streams that the server ends.
+const (
+	EndSlowConsumer = "events were lost, because they were not read in time: connect again"
+	EndDraining     = "the server stops, and there was more: connect again"
+	EndUnauthorized = "the token is not valid any more: connect again with a new one"
+)
+
+// Reserve is request.reserve for a long frame, until giveBack is called.
+func (o *StreamWriter) Reserve(bytes int) (giveBack func(), err error) {
+	_, err = o.request.Reserve(o.request.Context(), bytes)
+	return o.request.giveBack, err
+}
+
+// LastWords says why a stream ends, also to a client whose token is not valid any more, if it is still there.
+func (o *StreamWriter) LastWords(why string) { _ = o.Flush(errorLine(why), newline) }
+
+// Say tells people something. Programs take the line for a heartbeat.
+func (o *StreamWriter) Say(what string) error { return o.Line(errorLine(what)) }
+
+func errorLine(what string) []byte {
+	line, _ := json.Marshal(struct{ Error string }{what}) // text can always be encoded
+	return line
+}
+
+func (o *StreamWriter) Flush(parts ...[]byte) error {
+	o.request.conn.Writing()
+	defer o.request.conn.Serving()
+	for _, part := range parts {
+		if _, err := o.request.w.Write(part); err != nil {
+			return err
+		}
+	}
+	return http.NewResponseController(o.request.w).Flush()
+}
+
+// stream answers with what the handler writes as it comes, and returns the status.
+func (s *socket) stream(ctx context.Context, r *Request, result Answer) int {
+	if result.Release != nil {
+		defer result.Release()
+	}
+	leave, err := s.enterStream()
+	if err != nil {
+		return s.fail(r, err)
+	}
+	defer leave()
+	r.w.Header()["Content-Type"] = result.ContentType
+	if result.NoSniff {
+		r.w.Header()["X-Content-Type-Options"] = noSniffHeader
+	}
+	s.recordRead(r, http.StatusOK)
+	r.w.WriteHeader(http.StatusOK)
+	if r.Method != http.MethodHead {
+		r.whileAuthorized(ctx, func(ctx context.Context) {
+			result.Stream(ctx, &StreamWriter{r})
+		})
+	}
+	return http.StatusOK
+}

@@ -1,0 +1,132 @@
+package route
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"net/url"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"taskapi/handlers/apierror"
+)
+
+// How long a blocking query waits, as in Nomad's documentation.
+const (
+	defaultWait = 5 * time.Minute
+	maxWait     = 10 * time.Minute
+)
+
+// await calls until, whose context ends when the wait is over, the client has gone or the server drains. Errors:
+// TooManyWaits, and *auth.Denial when the token is not valid any more after the wait.
+func (r *Request) await(ctx context.Context, wait time.Duration, until func(context.Context)) error {
+	if r.waited {
+		return nil
+	}
+	r.waited = true
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	leave, err := r.Socket.waits.enter(ctx)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	stop := context.AfterFunc(r.Socket.Draining, cancel)
+	defer stop()
+	until(ctx)
+	return r.recheck()
+}
+
+// AwaitChange waits, when the query has an index, from that index on until something has changed, as until does. It
+// does not wait when now is a later index. Errors: those of the query, of await and of until, but not the end of the
+// wait.
+func (r *Request) AwaitChange(ctx context.Context, now uint64, until func(ctx context.Context, after uint64) error) error {
+	after, wait, err := blocking(r.Query())
+	if err != nil || after == 0 || now > after {
+		return err
+	}
+	var failed error
+	err = r.await(ctx, wait, func(ctx context.Context) {
+		if failed = until(ctx, after); ctx.Err() != nil {
+			failed = nil
+		}
+	})
+	return errors.Join(err, failed)
+}
+
+// Constant returns a handler that answers with a value that never changes: a query with an index waits in vain.
+func Constant(value any) Handler {
+	const index = 1
+	return func(ctx context.Context, r *Request) (Answer, error) {
+		err := r.AwaitChange(ctx, index, func(ctx context.Context, _ uint64) error {
+			<-ctx.Done()
+			return nil
+		})
+		if err != nil {
+			return Answer{}, err
+		}
+		return Shared(value, index)
+	}
+}
+
+// waits are the blocking queries that wait on a socket. There may be so many at once: other requests need connections,
+// too. One more is refused, since a client that got an answer at once would send the same query again at once, without
+// end.
+type waits struct {
+	most int
+
+	mu    sync.Mutex
+	until map[context.Context]time.Time // guarded by mu: when each is over at the latest
+}
+
+// enter takes a place until leave is called. Errors: TooManyWaits, with the time after which one is free.
+func (w *waits) enter(ctx context.Context) (leave func(), err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.until) >= w.most {
+		full := apierror.New(apierror.TooManyWaits, w.most)
+		full.RetryAfter = time.Until(slices.MinFunc(slices.Collect(maps.Values(w.until)), time.Time.Compare))
+		return nil, full
+	}
+	if w.until == nil {
+		w.until = map[context.Context]time.Time{}
+	}
+	w.until[ctx], _ = ctx.Deadline()
+	return func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		delete(w.until, ctx)
+	}, nil
+}
+
+// blocking reads index and wait. Index 0 does not wait.
+func blocking(query url.Values) (index uint64, wait time.Duration, err error) {
+	if index, err = IndexOf(query); err != nil {
+		return 0, 0, err
+	}
+	wait = defaultWait
+	if text := query.Get("wait"); text != "" {
+		if wait, err = time.ParseDuration(text); err != nil || wait < 0 {
+			return 0, 0, Invalid("wait must be a duration such as 10s or 5m, not %s", Clip(text))
+		}
+		if wait == 0 {
+			wait = defaultWait
+		}
+	}
+	return index, min(wait, maxWait), nil
+}
+
+// IndexOf reads index; without one it is 0.
+func IndexOf(query url.Values) (uint64, error) {
+	text := query.Get("index")
+	if text == "" {
+		return 0, nil
+	}
+	index, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		return 0, Invalid("index must be a whole number, as X-Nomad-Index gave it, not %s", Clip(text))
+	}
+	return index, nil
+}

@@ -1,0 +1,144 @@
+package transport
+
+import (
+	"context"
+	"net"
+	"sync/atomic"
+	"time"
+
+	"taskapi/auth"
+)
+
+// phase is what a connection waits for, and so how long it may.
+type phase int64
+
+const (
+	arriving phase = iota // for the first byte on a new connection
+	reading               // for the rest of a request's head
+	serving               // for the handler, which has bounds of its own
+	writing               // for the client to take the answer
+	idling                // for the next request
+	paging                // for the client to take a command's output, which it may be paging through
+)
+
+// limits are how long each phase may last; zero is without end.
+var limits = [...]time.Duration{
+	arriving: RequestTimeout,
+	reading:  RequestTimeout,
+	serving:  0,
+	writing:  WriteTimeout,
+	idling:   idleTimeout,
+	paging:   pagingTimeout,
+}
+
+// sweepEvery is how often the watchdog looks at connections, and so the most by which one is cut off late.
+const sweepEvery = time.Second
+
+// Conn is a client's connection. It knows how long it has been in its phase.
+type Conn struct {
+	net.Conn
+	Peer auth.Peer // the process at the other end
+
+	// Patient lets each write on the upgraded connection last for pagingTimeout.
+	Patient bool
+
+	watchdog *watchdog
+	socket   *Socket
+	// begun: the next request, or the one that is being read, has had its turn. Used by the goroutine that serves the
+	// connection.
+	begun    bool
+	framing  framing
+	requests int64        // that have come to the handler
+	body     *requestBody // of the present request; nil for none
+
+	// recheck decides for each frame of an upgraded connection whether it may pass. It is the present request's, and
+	// counts once upgraded is set, which happens while nothing reads or writes: see Upgrading.
+	recheck  func() error
+	upgraded bool
+
+	// state has the phase in the upper bits and the watchdog's tick at its begin in the lower: one store for each step
+	// of a request.
+	state atomic.Int64
+}
+
+const tickBits = 48
+
+// connKey is the key of a connection in its context.
+type connKey struct{}
+
+// ConnOf returns the connection of a request, or nil if it was closed because its peer is not known.
+func ConnOf(ctx context.Context) *Conn {
+	c, _ := ctx.Value(connKey{}).(*Conn)
+	return c
+}
+
+// enter begins a phase.
+func (c *Conn) enter(p phase) { c.state.Store(int64(p)<<tickBits | c.watchdog.tick.Load()) }
+
+// phase returns the present phase.
+func (c *Conn) phase() phase { return phase(c.state.Load() >> tickBits) }
+
+// Writing begins the time that the client has to take an answer, or a frame of a stream. Serving ends it: between the
+// frames of a stream no time runs.
+func (c *Conn) Writing() { c.enter(writing) }
+
+// Serving ends what Writing begins.
+func (c *Conn) Serving() { c.enter(serving) }
+
+// Read reads from the client. The first bytes on a connection, or after an idle time, begin a request's head. A read of
+// a single byte is net/http's watch for the client's end, from another goroutine, which may begin before the handler
+// does.
+func (c *Conn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if c.upgraded {
+		return c.readUpgraded(n, err)
+	}
+	c.framing.feed(b[:n])
+	if p := c.phase(); n > 0 && len(b) > 1 && (p == idling || p == arriving) {
+		c.begin()
+		c.enter(reading)
+	}
+	return n, err
+}
+
+// Ambiguous reports whether the request that the handler gets now gives the length of its body twice. It is called once
+// for each request.
+func (c *Conn) Ambiguous() bool {
+	c.requests++
+	bad := c.framing.bad.Load()
+	return bad != 0 && c.requests >= bad
+}
+
+// CloseWrite ends the answer and leaves the client time to read it: net/http calls it before it closes a connection on
+// a request that is too big.
+func (c *Conn) CloseWrite() error {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return nil
+}
+
+// begin waits until a request on the connection may be read and answered, unless it has begun.
+func (c *Conn) begin() {
+	if !c.begun {
+		c.begun = true
+		c.AwaitTurn(0)
+	}
+}
+
+// AwaitTurn waits for the turn of the connection's socket among busy ones, for a request or for so many bytes of a
+// frame. When the server stops, it waits no longer.
+func (c *Conn) AwaitTurn(bytes int) {
+	c.socket.Sent(bytes)
+	turn := c.socket.server.pacer.begin(&c.socket.bucket)
+	if turn == nil {
+		return
+	}
+	if !c.upgraded {
+		c.enter(serving) // it is not the client's time that passes
+	}
+	select {
+	case <-turn:
+	case <-c.socket.Draining.Done():
+	}
+}

@@ -1,0 +1,200 @@
+package wire
+
+import (
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/internal/ptr"
+)
+
+// Network and wirePort leave out whatever is empty, and what Nomad doesn't know: MBits.
+type Network struct {
+	Mode          string         `json:",omitempty"`
+	Device        string         `json:",omitempty"`
+	CIDR          string         `json:",omitempty"`
+	IP            string         `json:",omitempty"`
+	Hostname      string         `json:",omitempty"`
+	DNS           *api.DNSConfig `json:",omitempty"`
+	ReservedPorts []Port         `json:",omitempty"`
+	DynamicPorts  []Port         `json:",omitempty"`
+	CNI           *api.CNIConfig `json:",omitempty"`
+}
+
+type Port struct {
+	Label           string
+	Value           int    `json:",omitempty"`
+	To              int    `json:",omitempty"`
+	HostNetwork     string `json:",omitempty"`
+	IgnoreCollision bool   `json:",omitempty"`
+}
+
+func NetworksOf(networks []*api.NetworkResource) []*Network {
+	var wired []*Network
+	for _, n := range networks {
+		wired = append(wired, &Network{
+			Mode: n.Mode, Device: n.Device, CIDR: n.CIDR, IP: n.IP, Hostname: n.Hostname, DNS: n.DNS, CNI: n.CNI,
+			ReservedPorts: PortsOf(n.ReservedPorts), DynamicPorts: PortsOf(n.DynamicPorts),
+		})
+	}
+	return wired
+}
+
+func PortsOf(ports []api.Port) []Port {
+	var wired []Port
+	for _, p := range ports {
+		wired = append(wired, Port(p))
+	}
+	return wired
+}
+
+// Allocated is AllocatedResources, with the life cycles and cores that the SDK lacks.
+type Allocated struct {
+	Shared         Shared
+	TaskLifecycles map[string]*api.TaskLifecycle
+	Tasks          map[string]*AllocatedTask
+}
+
+type Shared struct {
+	DiskMB   int64
+	Networks []*Network
+	Ports    []Mapping
+}
+
+type Mapping struct {
+	Label  string
+	Value  int
+	To     int `json:",omitempty"`
+	HostIP string
+}
+
+type AllocatedTask struct {
+	Cpu      CPU
+	Memory   api.AllocatedMemoryResources
+	Networks []*Network
+	Devices  []*api.AllocatedDeviceResource
+}
+
+type CPU struct {
+	api.AllocatedCpuResources
+	ReservedCores []uint16 // null: no cores are reserved here
+}
+
+func AllocatedOf(a *api.Allocation) *Allocated {
+	allocated := a.AllocatedResources
+	if allocated == nil {
+		return nil
+	}
+	w := &Allocated{
+		Shared:         Shared{DiskMB: allocated.Shared.DiskMB, Networks: NetworksOf(allocated.Shared.Networks)},
+		TaskLifecycles: lifecyclesOf(a),
+		Tasks:          make(map[string]*AllocatedTask, len(allocated.Tasks)),
+	}
+	for _, port := range allocated.Shared.Ports {
+		w.Shared.Ports = append(w.Shared.Ports, Mapping(port))
+	}
+	for name, task := range allocated.Tasks {
+		w.Tasks[name] = &AllocatedTask{
+			Cpu: CPU{AllocatedCpuResources: task.Cpu}, Memory: task.Memory,
+			Networks: NetworksOf(task.Networks), Devices: task.Devices,
+		}
+	}
+	return w
+}
+
+// lifecyclesOf returns each task's life cycle, null for a main task.
+func lifecyclesOf(a *api.Allocation) map[string]*api.TaskLifecycle {
+	lifecycles := map[string]*api.TaskLifecycle{}
+	for _, task := range OwnGroup(a).Tasks {
+		lifecycles[task.Name] = task.Lifecycle
+	}
+	return lifecycles
+}
+
+// OwnGroup returns the task group that the allocation runs, an empty one when the job lacks it.
+func OwnGroup(a *api.Allocation) *api.TaskGroup {
+	if a.Job != nil {
+		for _, group := range a.Job.TaskGroups {
+			if group.Name != nil && *group.Name == a.TaskGroup {
+				return group
+			}
+		}
+	}
+	return new(api.TaskGroup)
+}
+
+// OwnTask returns the task of an allocation's group, nil when there is none of that name.
+func OwnTask(alloc *api.Allocation, name string) *api.Task {
+	for _, task := range OwnGroup(alloc).Tasks {
+		if task.Name == name {
+			return task
+		}
+	}
+	return nil
+}
+
+// Resources is the older form of resources, with wire networks and every number present.
+type Resources struct {
+	CPU         int
+	Cores       int
+	MemoryMB    int
+	MemoryMaxMB int
+	DiskMB      int
+	IOPS        int
+	SecretsMB   int
+	Networks    []*Network
+	Devices     []*api.RequestedDevice
+	NUMA        *api.NUMAResource
+}
+
+func ResourcesOf(r *api.Resources) *Resources {
+	if r == nil {
+		return nil
+	}
+	return &Resources{
+		CPU: ptr.Deref(r.CPU), Cores: ptr.Deref(r.Cores), MemoryMB: ptr.Deref(r.MemoryMB), MemoryMaxMB: ptr.Deref(r.MemoryMaxMB),
+		DiskMB: ptr.Deref(r.DiskMB), IOPS: ptr.Deref(r.IOPS), SecretsMB: ptr.Deref(r.SecretsMB),
+		Networks: NetworksOf(r.Networks), Devices: r.Devices, NUMA: r.NUMA,
+	}
+}
+
+// allResourcesOf returns the older form of the allocation's resources, in sum and by task: what the allocation says, or
+// what follows from AllocatedResources. As Nomad counts, a task without a memory maximum adds its memory to the sum of
+// maxima.
+func allResourcesOf(a *api.Allocation) (total *Resources, perTask map[string]*Resources) {
+	total = ResourcesOf(a.Resources)
+	if a.TaskResources != nil {
+		perTask = make(map[string]*Resources, len(a.TaskResources))
+		for name, r := range a.TaskResources {
+			perTask[name] = ResourcesOf(r)
+		}
+	}
+	if a.AllocatedResources == nil || (total != nil && perTask != nil) {
+		return total, perTask
+	}
+	sum, tasks := sharedResourcesOf(a), map[string]*Resources{}
+	for name, task := range a.AllocatedResources.Tasks {
+		one := &Resources{
+			CPU: int(task.Cpu.CpuShares), MemoryMB: int(task.Memory.MemoryMB), MemoryMaxMB: int(task.Memory.MemoryMaxMB),
+			Networks: NetworksOf(task.Networks),
+		}
+		tasks[name] = one
+		sum.CPU += one.CPU
+		sum.MemoryMB += one.MemoryMB
+		sum.MemoryMaxMB += max(one.MemoryMB, one.MemoryMaxMB)
+	}
+	if total == nil {
+		total = sum
+	}
+	if perTask == nil {
+		perTask = tasks
+	}
+	return total, perTask
+}
+
+// sharedResourcesOf returns what belongs to the allocation as a whole, in the older form.
+func sharedResourcesOf(a *api.Allocation) *Resources {
+	if a.AllocatedResources == nil {
+		return nil
+	}
+	shared := a.AllocatedResources.Shared
+	return &Resources{DiskMB: int(shared.DiskMB), Networks: NetworksOf(shared.Networks)}
+}

@@ -1,0 +1,182 @@
+package jobs
+
+import (
+	"context"
+	"slices"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/interfaces"
+	"taskapi/handlers/apierror"
+	"taskapi/handlers/internal/list"
+	"taskapi/handlers/internal/route"
+	"taskapi/handlers/internal/wire"
+)
+
+// Deployments returns the deployments of the caller's allocation; none without a Deployer. Call it after the allocation
+// was read.
+func Deployments(r *route.Request) []*api.Deployment {
+	found, _ := r.Visible()
+	if alloc, ok := found.(interfaces.Deployer); ok {
+		return alloc.Deployments()
+	}
+	return nil
+}
+
+// deploymentList answers GET /v1/deployments and GET /v1/job/:job/deployments, those of the latest versions of the
+// caller's job.
+func deploymentList(ctx context.Context, r *route.Request) (route.Answer, error) {
+	l, err := list.New(r, list.Listing[*api.Deployment]{
+		Order: list.ByCreateIndex, UUID: true,
+		ID:        func(d *api.Deployment) string { return d.ID },
+		Namespace: func(d *api.Deployment) string { return d.Namespace },
+		Created:   func(d *api.Deployment) uint64 { return d.CreateIndex },
+		Stub:      func(d *api.Deployment) any { return wire.DeploymentOf(d) },
+	})
+	if err != nil {
+		return route.Answer{}, err
+	}
+	current, err := r.WithJob(ctx)
+	if err != nil {
+		return route.Answer{}, err
+	}
+	if job := r.Param("job"); job != "" && job != current.JobID {
+		return l.Answer(nil, current.ModifyIndex)
+	}
+	return l.Answer(Deployments(r), current.ModifyIndex)
+}
+
+// deploymentOf returns the deployment that the path names, with the caller's allocation. Errors: NoDeployment.
+func deploymentOf(r *route.Request) (*api.Deployment, route.Alloc, error) {
+	id := r.Param("deployment")
+	if err := route.CheckUUID("deployment ID", id); err != nil {
+		return nil, nil, err
+	}
+	for _, d := range Deployments(r) {
+		if d.ID == id {
+			alloc, _ := r.Visible()
+			return d, alloc, nil
+		}
+	}
+	return nil, nil, apierror.New(apierror.NoDeployment)
+}
+
+// deploymentGet answers GET /v1/deployment/:deployment. A query with an index waits for a change of the deployment, not
+// of the allocation.
+func deploymentGet(ctx context.Context, r *route.Request) (route.Answer, error) {
+	d, alloc, err := deploymentOf(r)
+	if err != nil {
+		return route.Answer{}, err
+	}
+	err = r.AwaitChange(ctx, d.ModifyIndex, func(ctx context.Context, after uint64) error {
+		for now := alloc.Snapshot(); ctx.Err() == nil; now = alloc.Wait(ctx, now.ModifyIndex) {
+			if latest, _, err := deploymentOf(r); err != nil || latest.ModifyIndex > after {
+				return err
+			}
+			r.Answered(now.ModifyIndex) // the agent's end need not wait for this client
+		}
+		return nil
+	})
+	if err == nil {
+		d, _, err = deploymentOf(r)
+	}
+	if err != nil {
+		return route.Answer{}, err
+	}
+	return route.Shared(wire.DeploymentOf(d), d.ModifyIndex)
+}
+
+// ofDeployment reports whether the caller's allocation is that of the deployment which the path names.
+func ofDeployment(r *route.Request, current *api.Allocation) (bool, error) {
+	found, _, err := deploymentOf(r)
+	return err == nil && found.ID == current.DeploymentID, err
+}
+
+// latestDeployment answers GET /v1/job/:job/deployment: null, as in Nomad, for a job without one, and for another job.
+func latestDeployment(ctx context.Context, r *route.Request) (route.Answer, error) {
+	current, err := r.WithJob(ctx)
+	if err != nil {
+		return route.Answer{}, err
+	}
+	var latest *wire.Deployment
+	own := r.Param("job") == current.JobID && route.InNamespace(r.Query().Get("namespace"), current.Namespace)
+	if all := Deployments(r); own && len(all) > 0 {
+		latest = wire.DeploymentOf(all[0])
+	}
+	return route.Indexed(latest, current.ModifyIndex)
+}
+
+// changeDeployment changes the deployment that the path and the body name, and answers with an evaluation that has
+// nothing to do. The deployment must be running.
+func (h *handlers) changeDeployment(
+	r *route.Request, want any, named *string, change func(interfaces.Deployer, *api.Deployment) error,
+) (route.Answer, error) {
+	if err := r.Decode(want, false); err != nil {
+		return route.Answer{}, err
+	}
+	d, alloc, err := deploymentOf(r)
+	switch {
+	case err != nil:
+		return route.Answer{}, err
+	case *named == "":
+		return route.Answer{}, route.Invalid("DeploymentID must be specified")
+	case *named != d.ID:
+		return route.Answer{}, route.Invalid("Deployment ID does not match")
+	case d.Status != api.DeploymentStatusRunning:
+		return route.Answer{}, route.Invalid("deployment %s is %s: only one that runs can be changed", d.ID, d.Status)
+	}
+	if err := change(alloc.(interfaces.Deployer), d); err != nil { // it has deployments
+		return route.Answer{}, err
+	}
+	now := alloc.Snapshot()
+	return route.Indexed(wireDeploymentUpdate{
+		EvalID:          h.Evaluations.AddFor("deployment-watcher", now, api.DesiredUpdates{Ignore: 1}, "", d.ID),
+		EvalCreateIndex: now.ModifyIndex, DeploymentModifyIndex: now.ModifyIndex, Index: now.ModifyIndex,
+	}, now.ModifyIndex)
+}
+
+// deploymentFail answers PUT /v1/deployment/fail/:deployment. The allocation runs on with its version: there is no
+// other to go back to.
+func (h *handlers) deploymentFail(_ context.Context, r *route.Request) (route.Answer, error) {
+	want := api.DeploymentFailRequest{}
+	return h.changeDeployment(r, &want, &want.DeploymentID, func(alloc interfaces.Deployer, d *api.Deployment) error {
+		alloc.FailDeployment(d.ID)
+		return nil
+	})
+}
+
+// deploymentPromote answers PUT /v1/deployment/promote/:deployment: the one allocation is no canary.
+func (h *handlers) deploymentPromote(_ context.Context, r *route.Request) (route.Answer, error) {
+	want := api.DeploymentPromoteRequest{}
+	return h.changeDeployment(r, &want, &want.DeploymentID, func(interfaces.Deployer, *api.Deployment) error {
+		return route.Invalid("no canaries to promote")
+	})
+}
+
+// deploymentHealth answers PUT /v1/deployment/allocation-health/:deployment.
+func (h *handlers) deploymentHealth(_ context.Context, r *route.Request) (route.Answer, error) {
+	want := api.DeploymentAllocHealthRequest{}
+	return h.changeDeployment(r, &want, &want.DeploymentID, func(alloc interfaces.Deployer, d *api.Deployment) error {
+		now := alloc.(route.Alloc).Snapshot()
+		for _, id := range slices.Concat(want.HealthyAllocationIDs, want.UnhealthyAllocationIDs) {
+			if id != now.ID || d.ID != now.DeploymentID {
+				return route.Invalid("allocation %s is not in deployment %s", route.Clip(id), d.ID)
+			}
+		}
+		healthy := len(want.HealthyAllocationIDs) > 0
+		if healthy == (len(want.UnhealthyAllocationIDs) > 0) {
+			return route.Invalid("name the allocation in HealthyAllocationIDs or in UnhealthyAllocationIDs")
+		}
+		alloc.SetHealth(healthy)
+		return nil
+	})
+}
+
+// wireDeploymentUpdate is Nomad's answer to a change of a deployment.
+type wireDeploymentUpdate struct {
+	EvalID                string
+	EvalCreateIndex       uint64
+	DeploymentModifyIndex uint64
+	RevertedJobVersion    *uint64
+	Index                 uint64
+}

@@ -1,0 +1,124 @@
+package jobs
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/handlers/apierror"
+	"taskapi/handlers/internal/evaluations"
+	"taskapi/handlers/internal/list"
+	"taskapi/handlers/internal/route"
+	"taskapi/handlers/internal/wire"
+	"taskapi/internal/ptr"
+)
+
+// evaluationOf returns the evaluation of the caller's job that the path names.
+func (h *handlers) evaluationOf(r *route.Request, current *api.Allocation) (*api.Evaluation, error) {
+	id := r.Param("eval")
+	if found := h.Evaluations.Find(id, current); found != nil {
+		return found, nil
+	}
+	return nil, cmp.Or(route.CheckUUID("evaluation ID", id), error(apierror.New(apierror.NoEval)))
+}
+
+// evaluationGet answers GET /v1/evaluation/:id.
+func (h *handlers) evaluationGet(ctx context.Context, r *route.Request) (route.Answer, error) {
+	current, err := r.WithJob(ctx)
+	if err != nil {
+		return route.Answer{}, err
+	}
+	found, err := h.evaluationOf(r, current)
+	if err != nil {
+		return route.Answer{}, err
+	}
+	return route.Indexed(wire.Sparse(found), current.ModifyIndex)
+}
+
+// ofEvaluation reports whether there is an evaluation of the caller's job as the path names it.
+func (h *handlers) ofEvaluation(r *route.Request, current *api.Allocation) (bool, error) {
+	_, err := h.evaluationOf(r, current)
+	return err == nil, err
+}
+
+// newEvaluationList reads what the request asks of a list of evaluations; job and status select among them, as in
+// Nomad.
+func newEvaluationList(r *route.Request) (
+	l *list.List[*api.Evaluation], selected func([]*api.Evaluation) []*api.Evaluation, err error,
+) {
+	l, err = list.New(r, list.Listing[*api.Evaluation]{
+		Order: list.ByCreateIndex, UUID: true,
+		ID:        func(e *api.Evaluation) string { return e.ID },
+		Namespace: func(e *api.Evaluation) string { return e.Namespace },
+		Created:   func(e *api.Evaluation) uint64 { return e.CreateIndex },
+		Stub:      wire.Sparse[api.Evaluation],
+	})
+	job, status := r.Query().Get("job"), r.Query().Get("status")
+	return l, func(all []*api.Evaluation) []*api.Evaluation {
+		return slices.DeleteFunc(all, func(e *api.Evaluation) bool {
+			return job != "" && e.JobID != job || status != "" && e.Status != status
+		})
+	}, err
+}
+
+// evaluationList answers GET /v1/evaluations and GET /v1/job/:job/evaluations.
+func (h *handlers) evaluationList(ctx context.Context, r *route.Request) (route.Answer, error) {
+	l, selected, err := newEvaluationList(r)
+	if err != nil {
+		return route.Answer{}, err
+	}
+	current, err := r.WithJob(ctx)
+	if err != nil {
+		return route.Answer{}, err
+	}
+	if job := r.Param("job"); job != "" && job != current.JobID {
+		return l.Answer(nil, current.ModifyIndex) // as in Nomad, where a job that is gone has none
+	}
+	return l.Answer(selected(h.Evaluations.All(current)), current.ModifyIndex)
+}
+
+// evaluationCount answers GET /v1/evaluations/count.
+func (h *handlers) evaluationCount(ctx context.Context, r *route.Request) (route.Answer, error) {
+	l, selected, err := newEvaluationList(r)
+	if err != nil {
+		return route.Answer{}, err
+	}
+	current, err := r.WithJob(ctx)
+	if err != nil {
+		return route.Answer{}, err
+	}
+	page, _, err := l.Page(selected(h.Evaluations.All(current)))
+	if err != nil {
+		return route.Answer{}, err
+	}
+	return route.Indexed(struct {
+		Count int
+		wire.Meta
+	}{len(page), wire.Meta{Index: current.ModifyIndex, KnownLeader: true}}, current.ModifyIndex)
+}
+
+// evaluate answers PUT /v1/job/:job/evaluate: the job's one allocation has its place, so the evaluation is complete at
+// once.
+func (h *handlers) evaluate(ctx context.Context, r *route.Request) (route.Answer, error) {
+	var want api.JobEvaluateRequest
+	if err := r.Decode(&want, true); err != nil {
+		return route.Answer{}, err
+	}
+	current, err := r.OwnJob(ctx)
+	switch {
+	case err != nil:
+		return route.Answer{}, err
+	case want.JobID != "" && want.JobID != current.JobID:
+		return route.Answer{}, apierror.New(apierror.JobMismatch)
+	case want.EvalOptions.ForceReschedule:
+		return route.Answer{}, apierror.New(apierror.NotImplemented,
+			"an allocation is not rescheduled here: run the job again when it has failed")
+	}
+	return route.Indexed(wireRegistered{
+		EvalID:          h.Evaluations.Add(evaluations.TriggerRegister, current, api.DesiredUpdates{Ignore: 1}),
+		EvalCreateIndex: current.ModifyIndex, JobModifyIndex: ptr.Deref(current.Job.JobModifyIndex),
+		Meta: wire.Meta{Index: current.ModifyIndex},
+	}, current.ModifyIndex)
+}

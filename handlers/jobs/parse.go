@@ -1,0 +1,89 @@
+package jobs
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/handlers/apierror"
+	"taskapi/handlers/internal/route"
+	"taskapi/internal/ptr"
+)
+
+// Parser reads and judges jobs that are not registered.
+type Parser interface {
+	// Parse returns the job of a text, HCL or JSON, which can name no file of this machine. Errors: apierror.Invalid
+	// with the places.
+	Parse(ctx context.Context, text api.JobsParseRequest) (*api.Job, error)
+	// Validate returns what keeps the job from running here, and what of it would be done differently.
+	Validate(ctx context.Context, job *api.Job) (Validation, error)
+}
+
+// Validation is what is to be said of a job.
+type Validation struct {
+	Errors   []string // none when it would run
+	Warnings string   // for people; empty for none
+}
+
+// maxParse is the ceiling of the body of a text that is to be parsed: a job, in JSON's quotes.
+const maxParse = 2 * maxJob
+
+// parse answers PUT /v1/jobs/parse: the job that a text describes. canonicalize adds what it leaves to defaults.
+func (h *handlers) parse(ctx context.Context, r *route.Request) (route.Answer, error) {
+	if h.Parser == nil {
+		return route.Answer{}, apierror.New(apierror.NoRoute)
+	}
+	var text api.JobsParseRequest
+	if err := r.Decode(&text, false); err != nil {
+		return route.Answer{}, err
+	}
+	if text.JobHCL == "" {
+		return route.Answer{}, route.Invalid("Job spec is empty")
+	}
+	leave, err := r.TakeTurn(ctx, h.parsing)
+	if err != nil {
+		return route.Answer{}, err
+	}
+	defer leave()
+	job, err := h.Parser.Parse(ctx, text)
+	if err != nil {
+		return route.Answer{}, fmt.Errorf("parse: %w", err)
+	}
+	return route.Respond(job)
+}
+
+// validate answers PUT /v1/validate/job: what keeps a job, of any ID, from running here. A job that can't run is an
+// answer, no error.
+func (h *handlers) validate(ctx context.Context, r *route.Request) (route.Answer, error) {
+	if h.Parser == nil {
+		return route.Answer{}, apierror.New(apierror.NoRoute)
+	}
+	var want api.JobValidateRequest
+	if err := r.Decode(&want, false); err != nil {
+		return route.Answer{}, err
+	}
+	switch {
+	case want.Job == nil:
+		return route.Answer{}, apierror.New(apierror.JobMissing)
+	case ptr.Deref(want.Job.ID) == "":
+		return route.Answer{}, apierror.New(apierror.JobWithoutID)
+	}
+	leave, err := r.TakeTurn(ctx, h.parsing)
+	if err != nil {
+		return route.Answer{}, err
+	}
+	defer leave()
+	found, err := h.Parser.Validate(ctx, want.Job)
+	if err != nil {
+		return route.Answer{}, fmt.Errorf("validate: %w", err)
+	}
+	response := api.JobValidateResponse{DriverConfigValidated: true, ValidationErrors: found.Errors, Warnings: found.Warnings}
+	if n := len(found.Errors); n > 0 {
+		response.Error = fmt.Sprintf("%d things of the job can't run here", n)
+		if n == 1 {
+			response.Error = found.Errors[0]
+		}
+	}
+	return route.Respond(response)
+}

@@ -1,0 +1,160 @@
+package jobs
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/google/uuid"
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/jobspec/jobdiff"
+	"taskapi/handlers/apierror"
+	"taskapi/handlers/internal/evaluations"
+	"taskapi/handlers/internal/route"
+	"taskapi/handlers/internal/wire"
+	"taskapi/internal/ptr"
+)
+
+// Registrar takes other versions of the allocation's job. Its methods return errors of a runner, or of the API: Invalid
+// for a job that can't run here, OtherJob for one of another ID.
+type Registrar interface {
+	// Register gives the allocation the job, which is as the client sent it, canonical or not. For changes that need
+	// new processes the allocation is replaced; without force they are an *interfaces.DestructiveError, and
+	// nothing changes. It is not called twice at once. submission is the text that the job was made from; nil when the
+	// client sent none.
+	Register(ctx context.Context, job *api.Job, submission *api.JobSubmission, force bool) (Registration, error)
+	// Plan returns what Register would do, and does nothing.
+	Plan(ctx context.Context, job *api.Job) (Plan, error)
+}
+
+// Registration is the result of Register.
+type Registration struct {
+	Index    uint64 // the job's JobModifyIndex; the old one when nothing differed
+	Warnings string // for people; empty for none
+
+	// EvalID is the evaluation of an allocation that is to replace this one; empty for none. DeploymentID is the
+	// deployment of the version; empty for none.
+	EvalID, DeploymentID string
+}
+
+// Plan is the result of a plan.
+type Plan struct {
+	Changes  []jobdiff.Change // none when nothing differs
+	Warnings string
+}
+
+// maxJob is the ceiling of a job's body. Job files seldom exceed 100 KB; templates inside them may be longer.
+const maxJob = 1 << 20
+
+// wireRegistered is Nomad's answer to a registration.
+type wireRegistered struct {
+	EvalID          string
+	EvalCreateIndex uint64
+	JobModifyIndex  uint64
+	Warnings        string
+	wire.Meta
+}
+
+// register answers PUT /v1/jobs and PUT /v1/job/:job: the allocation gets another version of its job. force=false,
+// which Nomad does not have, refuses changes that need new processes.
+func (h *handlers) register(ctx context.Context, r *route.Request) (route.Answer, error) {
+	force, err := r.Flag("force", true)
+	if err != nil {
+		return route.Answer{}, err
+	}
+	var want api.JobRegisterRequest
+	if err := h.jobBody(r, &want, func() *api.Job { return want.Job }); err != nil {
+		return route.Answer{}, err
+	}
+	if id := r.Param("job"); id != "" && id != *want.Job.ID {
+		return route.Answer{}, apierror.New(apierror.JobMismatch)
+	}
+	return h.registerAs(ctx, r, registering{
+		job: want.Job, submission: want.Submission, force: force, first: func() error { return enforceIndex(r, &want) },
+	})
+}
+
+// registering is a version of the job that the allocation is to get.
+type registering struct {
+	job        *api.Job
+	submission *api.JobSubmission
+	force      bool
+	first      func() error // returns why not, once no other registration can change that
+}
+
+// registerAs gives the allocation another version of its job.
+func (h *handlers) registerAs(ctx context.Context, r *route.Request, want registering) (route.Answer, error) {
+	leave, err := r.TakeTurn(ctx, h.registering)
+	if err != nil {
+		return route.Answer{}, err
+	}
+	defer leave()
+	if err := want.first(); err != nil {
+		return route.Answer{}, err
+	}
+	before := ptr.Deref(jobOf(r).JobModifyIndex)
+	registered, err := h.Registrar.Register(ctx, want.job, want.submission, want.force)
+	if err != nil {
+		return route.Answer{}, fmt.Errorf("register: %w", ofUpdate(err))
+	}
+	done := api.DesiredUpdates{InPlaceUpdate: 1}
+	switch {
+	case registered.EvalID != "":
+		done = api.DesiredUpdates{DestructiveUpdate: 1}
+	case registered.Index == before:
+		done = api.DesiredUpdates{Ignore: 1}
+	}
+	made := uuid.NewString() // with its allocation gone, nobody could read it
+	if alloc, ok := r.Visible(); ok {
+		made = h.Evaluations.AddFor(evaluations.TriggerRegister, alloc.Snapshot(), done, registered.EvalID, registered.DeploymentID)
+	}
+	return route.Indexed(wireRegistered{
+		EvalID: made, EvalCreateIndex: registered.Index, JobModifyIndex: registered.Index,
+		Warnings: registered.Warnings, Meta: wire.Meta{Index: registered.Index},
+	}, registered.Index)
+}
+
+// ofUpdate returns an error of a registration or a plan: AllocTerminal has words of its own there.
+func ofUpdate(err error) error {
+	return apierror.Reword(err, apierror.AllocTerminal, apierror.AllocEnding)
+}
+
+// jobBody decodes a request with a job. Without Jobs there is no such route.
+func (h *handlers) jobBody(r *route.Request, into any, job func() *api.Job) error {
+	if h.Registrar == nil {
+		return apierror.New(apierror.NoRoute)
+	}
+	if err := r.Decode(into, false); err != nil {
+		return err
+	}
+	switch {
+	case job() == nil:
+		return apierror.New(apierror.JobMissing)
+	case ptr.Deref(job().ID) == "":
+		return apierror.New(apierror.JobWithoutID)
+	}
+	return nil
+}
+
+// enforceIndex refuses a job that was made from another version than the present one.
+func enforceIndex(r *route.Request, want *api.JobRegisterRequest) error {
+	if !want.EnforceIndex {
+		return nil
+	}
+	index := ptr.Deref(jobOf(r).JobModifyIndex)
+	switch {
+	case want.JobModifyIndex == 0:
+		return apierror.New(apierror.EnforcedMissing)
+	case want.JobModifyIndex != index:
+		return apierror.New(apierror.EnforcedIndex, want.JobModifyIndex, index)
+	}
+	return nil
+}
+
+// jobOf returns the caller's job, an empty one when it has none.
+func jobOf(r *route.Request) *api.Job {
+	if alloc, ok := r.Visible(); ok && alloc.Snapshot().Job != nil {
+		return alloc.Snapshot().Job
+	}
+	return new(api.Job)
+}

@@ -1,0 +1,199 @@
+// Package node has the routes of this machine and of the agent that serves it: what they are, how they fare, and what
+// the agent logs. It also has what Nomad's API says of a caller's token, of the namespace and of the cluster's members,
+// which is this agent alone.
+package node
+
+import (
+	"context"
+	"net/http"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"taskapi/auth"
+	"taskapi/handlers/internal/route"
+	"taskapi/handlers/internal/wire"
+	"taskapi/handlers/scrape"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// Agent describes the process.
+type Agent struct {
+	Version      string // of the program; empty for none
+	NomadVersion string // of the API that it speaks: "1.2.3", "1.2.3-dev" or "1.2.3+metadata"
+	Region       string
+	Datacenter   string
+	NodeID       string
+	NodeName     string
+}
+
+// Config has what the routes need. Machine, Host, Log, Metrics, JWKS and OpenIDConfiguration may be nil; see the routes
+// that use them.
+type Config struct {
+	Agent   Agent
+	Machine Machine
+	Host    func(context.Context) (*api.HostStats, time.Time, error)
+	Log     AgentLog
+	Metrics func(context.Context) []scrape.Metric
+
+	KeyID                     func() string // of the key that signs new identities, shown in the node
+	JWKS, OpenIDConfiguration func() ([]byte, error)
+
+	ForgetEvaluations func()
+	Changed           func(current *api.Allocation, n *wire.Node) // is called when the node's metadata has changed
+}
+
+// handlers answers the routes.
+type handlers struct{ Config }
+
+// Routes returns the rows of the node and its agent.
+func Routes(c Config) []route.Route {
+	h := &handlers{c}
+	return []route.Route{
+		route.Read("/v1/agent/health", auth.Authenticated, h.health,
+			"Reports that the agent is healthy; type=client or type=server for one part."),
+		route.Read("/v1/agent/self", auth.AgentRead, h.self, "Returns the agent's version, place and configuration."),
+		route.Read("/v1/agent/monitor", auth.AgentMonitor, h.monitor, "Streams what the agent logs.").Answering(route.Stream),
+		route.Read("/v1/agent/members", auth.NodeRead, h.members, "Lists the members of the cluster: this agent."),
+		route.Read("/v1/agent/servers", auth.AgentRead, always([]string{leaderAddress}),
+			"Lists the servers: the address of this agent's leader."),
+		route.Read("/v1/regions", auth.Authenticated, always([]string{c.Agent.Region}), "Lists the regions: that of the agent."),
+		route.Read("/v1/status/leader", auth.Authenticated, always(leaderAddress), "Returns the address of the leader."),
+		route.Read("/v1/status/peers", auth.Authenticated, always([]string{leaderAddress}), "Lists the addresses of the servers."),
+		route.Read("/v1/metrics", auth.OperatorOnly, h.metrics, "Returns measurements, as JSON or with format=prometheus as text."),
+		route.Write("/v1/system/gc", auth.OperatorOnly, h.systemGC, "Forgets the evaluations that are kept."),
+		route.Write("/v1/system/reconcile/summaries", auth.OperatorOnly, always(nil),
+			"Does nothing: summaries are always up to date."),
+
+		route.Read("/v1/nodes", auth.NodeRead, h.list, "Lists this machine."),
+		route.Read("/v1/node/{node}", auth.NodeRead, h.get, "Returns this machine: attributes, drivers, resources."),
+		route.Read("/v1/node/{node}/allocations", auth.NodeRead, h.allocations, "Lists the caller's allocation."),
+		route.Read("/v1/node/pools", auth.ReadJob, route.Constant(pools), "Lists the pool of this machine, default."),
+		route.Read("/v1/client/metadata", auth.NodeRead, h.metadata, "Returns this machine's metadata."),
+		route.Write("/v1/client/metadata", auth.NodeWrite, h.setMetadata,
+			"Sets values of this machine's metadata, or removes them.").WithBody(maxMetadata),
+		route.Read("/v1/client/stats", auth.NodeRead, h.hostStats,
+			"Returns what the machine's memory, CPUs and disk are used for."),
+		route.Write("/v1/client/gc", auth.NodeWrite, h.clientGC, "Removes the allocation if it has ended.").AlsoBy(http.MethodGet),
+
+		route.Read("/v1/namespaces", auth.Authenticated, h.namespaces,
+			"Lists the namespace of the caller's job, if the caller may do something in it."),
+		route.Read("/v1/namespace/{namespace}", auth.ReadJob, h.namespace, "Returns the namespace of the caller's job."),
+		route.Read("/v1/acl/token/self", auth.OperatorOnly, tokenSelf, "Describes the operator's token."),
+		route.Read("/v1/acl/whoami", auth.Authenticated, whoami, "Returns the claims of the caller's token."),
+		route.Read("/.well-known/jwks.json", auth.Authenticated, h.jwks, "Returns the public keys that verify identities."),
+		route.Read("/.well-known/openid-configuration", auth.Authenticated, h.openIDConfiguration,
+			"Returns where to find those keys."),
+	}
+}
+
+// always returns a handler that answers with the value.
+func always(value any) route.Handler {
+	return func(context.Context, *route.Request) (route.Answer, error) { return route.Respond(value) }
+}
+
+// health answers GET /v1/agent/health: ?type=client or ?type=server leaves the other out. A process that answers is
+// healthy.
+func (h *handlers) health(_ context.Context, r *route.Request) (route.Answer, error) {
+	well := &api.AgentHealth{Ok: true, Message: "ok"}
+	switch part := r.Query().Get("type"); part {
+	case "":
+		return route.Respond(api.AgentHealthResponse{Client: well, Server: well})
+	case "client":
+		return route.Respond(api.AgentHealthResponse{Client: well})
+	case "server":
+		return route.Respond(api.AgentHealthResponse{Server: well})
+	default:
+		return route.Answer{}, route.Invalid("type must be client or server, not %s", route.Clip(part))
+	}
+}
+
+// The place in a cluster that this process claims.
+const (
+	// leaderAddress is the address of a Nomad server on the same machine. Nothing listens there, but clients take an
+	// empty leader for a cluster without one.
+	leaderAddress = "127.0.0.1:4647"
+	agentAddress  = "127.0.0.1"
+	serfPort      = 4648 // Nomad's default
+	// protocolVersion and the following are those of Nomad's members.
+	protocolVersion = 2
+	protocolMin     = 1
+	protocolMax     = 5
+	delegateMin     = 2
+	delegateMax     = 5
+	delegateVersion = 4
+)
+
+// self answers GET /v1/agent/self.
+func (h *handlers) self(context.Context, *route.Request) (route.Answer, error) {
+	return route.Respond(api.AgentSelf{Member: h.Agent.member(), Stats: h.Agent.stats(), Config: h.Agent.settings()})
+}
+
+func (a *Agent) member() api.AgentMember {
+	return api.AgentMember{
+		Name:   a.NodeName + "." + a.Region,
+		Addr:   agentAddress,
+		Port:   serfPort,
+		Status: "alive",
+		Tags: map[string]string{
+			"role": "nomad", "dc": a.Datacenter, "region": a.Region, "id": a.NodeID,
+			"build": a.NomadVersion, "taskapi": a.Version, "revision": "", "vsn": "1", "raft_vsn": "3",
+			"port": "4647", "rpc_addr": agentAddress, "expect": "1", "bootstrap": "1",
+		},
+		ProtocolMin: protocolMin, ProtocolMax: protocolMax, ProtocolCur: protocolVersion,
+		DelegateMin: delegateMin, DelegateMax: delegateMax, DelegateCur: delegateVersion,
+	}
+}
+
+func (a *Agent) stats() map[string]map[string]string {
+	return map[string]map[string]string{
+		"client": {
+			"node_id": a.NodeID, "known_servers": leaderAddress, "num_allocations": "1",
+			"last_heartbeat": "0s", "heartbeat_ttl": "0s",
+		},
+		"nomad": {
+			"server": "true", "leader": "true", "leader_addr": leaderAddress, "bootstrap": "true", "known_regions": "1",
+		},
+		"raft":    {"num_peers": "0"}, // 'nomad check' needs it
+		"taskapi": {"version": a.Version},
+		"runtime": {
+			"goroutines":  strconv.Itoa(runtime.NumGoroutine()),
+			"cpu_count":   strconv.Itoa(runtime.NumCPU()),
+			"max_procs":   strconv.Itoa(runtime.GOMAXPROCS(0)),
+			"kernel.name": runtime.GOOS,
+			"arch":        runtime.GOARCH,
+			"version":     runtime.Version(),
+		},
+	}
+}
+
+// settings returns what clients look at: the place, Nomad's version, and that tokens are needed.
+func (a *Agent) settings() map[string]any {
+	core, metadata, _ := strings.Cut(a.NomadVersion, "+")
+	version, prerelease, _ := strings.Cut(core, "-")
+	return map[string]any{
+		"Region":     a.Region,
+		"Datacenter": a.Datacenter,
+		"NodeName":   a.NodeName,
+		"Version": map[string]any{
+			"Version": version, "VersionPrerelease": prerelease, "VersionMetadata": metadata,
+			"Revision": "", "BuildDate": nil,
+		},
+		// Nothing is cached beyond a request, hence no times to live.
+		"ACL": map[string]any{
+			"Enabled": true, "ReplicationToken": "", "PolicyTTL": 0, "RoleTTL": 0, "TokenTTL": 0,
+			"TokenMinExpirationTTL": 0, "TokenMaxExpirationTTL": 0,
+		},
+	}
+}
+
+// members answers GET /v1/agent/members: this process alone.
+func (h *handlers) members(context.Context, *route.Request) (route.Answer, error) {
+	agent := &h.Agent
+	member := agent.member()
+	return route.Respond(api.ServerMembers{
+		ServerName: agent.NodeName, ServerRegion: agent.Region, ServerDC: agent.Datacenter, Members: []*api.AgentMember{&member},
+	})
+}

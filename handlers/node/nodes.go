@@ -1,0 +1,208 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/auth"
+	"taskapi/handlers/apierror"
+	"taskapi/handlers/internal/list"
+	"taskapi/handlers/internal/route"
+	"taskapi/handlers/internal/wire"
+)
+
+// Machine is what there is to know of the machine that runs the allocation.
+type Machine interface {
+	// Node returns the machine as it is measured now. The API fills in who it is.
+	Node() *api.Node
+	// Metadata returns the metadata that was set, never nil.
+	Metadata() (map[string]string, error)
+	// SetMetadata sets values, or removes them where nil is given, and returns all that there are then. Errors:
+	// apierror.Invalid, and nothing has changed.
+	SetMetadata(changes map[string]*string) (map[string]string, error)
+}
+
+// Describe returns this machine as Nomad's API has it. It has no HTTP address: clients that would go there directly go
+// on with this socket.
+func (c *Config) Describe(current *api.Allocation) (*wire.Node, error) {
+	if c.Machine == nil {
+		return nil, apierror.New(apierror.NoRoute)
+	}
+	metadata, err := c.Machine.Metadata()
+	if err != nil {
+		return nil, fmt.Errorf("node: %w", err)
+	}
+	agent, n := &c.Agent, c.Machine.Node()
+	n.ID, n.Name, n.Datacenter, n.NodePool, n.Meta = agent.NodeID, agent.NodeName, agent.Datacenter, wire.NodePool, metadata
+	n.Attributes["nomad.version"], n.Attributes["taskapi.version"] = agent.NomadVersion, agent.Version
+	n.StatusUpdatedAt = current.CreateTime / 1e9
+	n.CreateIndex, n.ModifyIndex = current.CreateIndex, current.CreateIndex
+	n.Links, n.HostVolumes = map[string]string{}, map[string]*api.HostVolumeInfo{}
+	n.CSIControllerPlugins, n.CSINodePlugins = map[string]*api.CSIInfo{}, map[string]*api.CSIInfo{}
+	n.Events = []*api.NodeEvent{{
+		Message: "Node registered", Subsystem: "Cluster", Timestamp: time.Unix(n.StatusUpdatedAt, 0).UTC(),
+	}}
+	return wire.NodeOf(n, current.ModifyIndex, c.KeyID()), nil
+}
+
+// list answers GET /v1/nodes: this machine. resources=true adds its resources, and os=true its operating system.
+func (h *handlers) list(ctx context.Context, r *route.Request) (route.Answer, error) {
+	resources, err := r.Flag("resources", false)
+	if err != nil {
+		return route.Answer{}, err
+	}
+	system, err := r.Flag("os", false)
+	if err != nil {
+		return route.Answer{}, err
+	}
+	l, err := list.New(r, list.Listing[*wire.Node]{
+		Order: list.ByID, UUID: true,
+		ID:      func(n *wire.Node) string { return n.ID },
+		Stub:    func(n *wire.Node) any { return nodeStubOf(n, resources, system) },
+		Matched: func(n *wire.Node) any { return n.Node },
+	})
+	if err != nil {
+		return route.Answer{}, err
+	}
+	current, err := r.WithJob(ctx)
+	if err != nil {
+		return route.Answer{}, err
+	}
+	n, err := h.Describe(current)
+	if err != nil {
+		return route.Answer{}, err
+	}
+	return l.Answer([]*wire.Node{n}, current.ModifyIndex)
+}
+
+func nodeStubOf(n *wire.Node, resources, system bool) *wire.NodeStub {
+	stub := &wire.NodeStub{HostVolumes: n.HostVolumes, NodeListStub: &api.NodeListStub{
+		ID: n.ID, Name: n.Name, Datacenter: n.Datacenter, NodePool: n.NodePool, NodeClass: n.NodeClass, Version: n.Attributes["nomad.version"],
+		Address: n.Attributes["unique.network.ip-address"], Status: n.Status, SchedulingEligibility: n.SchedulingEligibility, Drivers: n.Drivers,
+		CreateIndex: n.CreateIndex, ModifyIndex: n.ModifyIndex,
+	}}
+	if resources {
+		stub.NodeResources, stub.ReservedResources = n.NodeResources, n.ReservedResources
+	}
+	if system {
+		stub.Attributes = map[string]string{"os.name": n.Attributes["os.name"]}
+	}
+	return stub
+}
+
+// ownNode returns the caller's allocation when the path names this machine. Errors: NoNode.
+func (h *handlers) ownNode(ctx context.Context, r *route.Request) (*api.Allocation, error) {
+	if err := route.CheckUUID("node ID", r.Param("node")); err != nil {
+		return nil, err
+	}
+	if !strings.EqualFold(r.Param("node"), h.Agent.NodeID) {
+		return nil, apierror.New(apierror.NoNode)
+	}
+	return r.WithJob(ctx)
+}
+
+// get answers GET /v1/node/:node.
+func (h *handlers) get(ctx context.Context, r *route.Request) (route.Answer, error) {
+	current, err := h.ownNode(ctx, r)
+	if err != nil {
+		return route.Answer{}, err
+	}
+	n, err := h.Describe(current)
+	if err != nil {
+		return route.Answer{}, err
+	}
+	return route.Indexed(n, current.ModifyIndex)
+}
+
+// allocations answers GET /v1/node/:node/allocations with the caller's own, if it may read it; others of this
+// machine are not its to see.
+func (h *handlers) allocations(ctx context.Context, r *route.Request) (route.Answer, error) {
+	current, err := h.ownNode(ctx, r)
+	if err != nil {
+		return route.Answer{}, err
+	}
+	list := []*wire.Allocation{}
+	if r.Principal.Capabilities.Has(auth.ReadJob) {
+		list = append(list, wire.AllocationOf(current, h.KeyID()))
+	}
+	return route.Indexed(list, current.ModifyIndex)
+}
+
+// metadata answers GET /v1/client/metadata. There is no static metadata here, as a Nomad agent's configuration has.
+func (h *handlers) metadata(_ context.Context, r *route.Request) (route.Answer, error) {
+	if err := h.checkNode(r.Query().Get("node_id")); err != nil {
+		return route.Answer{}, err
+	}
+	values, err := h.Machine.Metadata()
+	if err != nil {
+		return route.Answer{}, fmt.Errorf("metadata: %w", err)
+	}
+	return route.Respond(metadataOf(values))
+}
+
+// maxMetadata is the ceiling of the body of a change of metadata: all that is kept, in JSON's quotes.
+const maxMetadata = 512 << 10
+
+// setMetadata answers PUT /v1/client/metadata: a value of null removes a key.
+func (h *handlers) setMetadata(_ context.Context, r *route.Request) (route.Answer, error) {
+	var want api.NodeMetaApplyRequest
+	if err := r.Decode(&want, false); err != nil {
+		return route.Answer{}, err
+	}
+	if err := h.checkNode(want.NodeID); err != nil {
+		return route.Answer{}, err
+	}
+	values, err := h.Machine.SetMetadata(want.Meta)
+	if err != nil {
+		return route.Answer{}, fmt.Errorf("set metadata: %w", err)
+	}
+	if alloc, ok := r.Visible(); ok {
+		current := alloc.Snapshot()
+		if n, err := h.Describe(current); err == nil {
+			h.Changed(current, n)
+		}
+	}
+	return route.Respond(metadataOf(values))
+}
+
+// checkNode returns an error for another node than this machine, which may be left out, or when there is nothing to
+// know of it.
+func (h *handlers) checkNode(id string) error {
+	if h.Machine == nil {
+		return apierror.New(apierror.NoRoute)
+	}
+	return h.checkNodeID(id)
+}
+
+// checkNodeID returns an error for the ID of another node than this machine; an empty one stands for it.
+func (h *handlers) checkNodeID(id string) error {
+	if id != "" && !strings.EqualFold(id, h.Agent.NodeID) {
+		return apierror.New(apierror.NoNode)
+	}
+	return nil
+}
+
+func metadataOf(values map[string]string) api.NodeMetaResponse {
+	dynamic := make(map[string]*string, len(values))
+	for key, value := range values {
+		dynamic[key] = &value
+	}
+	return api.NodeMetaResponse{Meta: values, Dynamic: dynamic, Static: map[string]string{}}
+}
+
+// pools are those of GET /v1/node/pools: the one machine is in Nomad's default pool.
+var pools = []wirePool{{wirePoolFields: wirePoolFields{
+	Name: wire.NodePool, Description: "Default node pool", CreateIndex: 1, ModifyIndex: 1,
+}}}
+
+// wirePool has a number for a duration, which the SDK would write in words.
+type wirePool struct {
+	wirePoolFields
+	Hash []byte
+}
+
+type wirePoolFields api.NodePool

@@ -1,0 +1,144 @@
+// Package scrape writes measurements as JSON in Nomad's shape, and as the text that Prometheus reads. It measures nothing but
+// the Go runtime and the process: whoever serves the measurements gives them to it.
+package scrape
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"taskapi/handlers/apierror"
+
+	"github.com/VictoriaMetrics/metrics"
+	"github.com/hashicorp/nomad/api"
+)
+
+// Metric is one measurement.
+type Metric struct {
+	Name    string // as Prometheus spells names: taskapi_door_denied_total
+	Dotted  string // as Nomad spells its own in JSON: nomad.client.allocs.memory.rss; empty for Name
+	Labels  []Label
+	Value   float64
+	Counter bool // it only grows; otherwise it is a gauge
+}
+
+// Label tells measurements of one name apart.
+type Label struct{ Name, Value string }
+
+// prometheus is the format of Prometheus' text; the other is JSON, which has no name.
+const prometheus = "prometheus"
+
+// The content types of the formats.
+const (
+	jsonContent = "application/json"
+	openContent = "text/plain; version=0.0.4; charset=utf-8"
+)
+
+// Encode returns what is measured now, in a format, and its content type. Errors: apierror.Invalid for an unknown
+// format.
+func Encode(
+	ctx context.Context, measure func(context.Context) []Metric, format string,
+) (content []byte, contentType string, err error) {
+	if format != "" && format != prometheus {
+		return nil, "", apierror.New(apierror.Invalid, fmt.Sprintf("format must be prometheus, or absent for JSON, not %.64q", format))
+	}
+	measured := runtimeMetrics()
+	if measure != nil {
+		measured = append(measured, measure(ctx)...)
+	}
+	slices.SortStableFunc(measured, func(x, y Metric) int { return strings.Compare(x.Name, y.Name) })
+	if format == prometheus {
+		return exposition(measured), openContent, nil
+	}
+	content, err = json.Marshal(struct {
+		api.MetricsSummary
+		PrecisionGauges []api.GaugeValue // gauges that need more than 32 bits: none
+	}{summary(measured, time.Now()), []api.GaugeValue{}})
+	return content, jsonContent, err
+}
+
+// runtimeMetrics returns those of the Go runtime that both formats have. Prometheus gets its usual set as well.
+func runtimeMetrics() []Metric {
+	var memory runtime.MemStats
+	runtime.ReadMemStats(&memory)
+	return []Metric{
+		{Name: "taskapi_runtime_goroutines", Value: float64(runtime.NumGoroutine())},
+		{Name: "taskapi_runtime_heap_bytes", Value: float64(memory.HeapAlloc)},
+		{Name: "taskapi_runtime_sys_bytes", Value: float64(memory.Sys)},
+		{Name: "taskapi_runtime_gc_total", Value: float64(memory.NumGC), Counter: true},
+	}
+}
+
+// summary returns the measurements as Nomad's JSON has them. Nomad's are of an interval; these are since the start.
+func summary(measured []Metric, now time.Time) api.MetricsSummary {
+	all := api.MetricsSummary{
+		Timestamp: now.UTC().Format("2006-01-02 15:04:05 +0000 UTC"), // Nomad's
+		Gauges:    []api.GaugeValue{},
+		Points:    []api.PointValue{},
+		Counters:  []api.SampledValue{},
+		Samples:   []api.SampledValue{},
+	}
+	for _, m := range measured {
+		name := cmp.Or(m.Dotted, m.Name)
+		labels := make(map[string]string, len(m.Labels))
+		for _, label := range m.Labels {
+			labels[label.Name] = label.Value
+		}
+		if !m.Counter {
+			all.Gauges = append(all.Gauges, api.GaugeValue{Name: name, Value: float32(m.Value), DisplayLabels: labels})
+			continue
+		}
+		all.Counters = append(all.Counters, api.SampledValue{
+			Name:            name,
+			AggregateSample: &api.AggregateSample{Count: int(m.Value), Sum: m.Value, Min: m.Value, Max: m.Value},
+			Mean:            m.Value,
+			DisplayLabels:   labels,
+		})
+	}
+	return all
+}
+
+// exposition returns the measurements, sorted by name, in Prometheus' text format, with the library's set for the Go
+// runtime and the process.
+func exposition(measured []Metric) []byte {
+	var text bytes.Buffer
+	last := ""
+	for _, m := range measured {
+		if m.Name != last { // once for all series of the name
+			last = m.Name
+			kind := "gauge"
+			if m.Counter {
+				kind = "counter"
+			}
+			fmt.Fprintf(&text, "# TYPE %s %s\n", m.Name, kind)
+		}
+		if m.Counter {
+			metrics.WriteCounterFloat64(&text, m.series(), m.Value)
+		} else {
+			metrics.WriteGaugeFloat64(&text, m.series(), m.Value)
+		}
+	}
+	metrics.WriteProcessMetrics(&text)
+	return text.Bytes()
+}
+
+// labelEscapes are those of the text format: https://prometheus.io/docs/instrumenting/exposition_formats/
+var labelEscapes = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
+
+// series returns the name with its labels: name{label="value"}.
+func (m Metric) series() string {
+	if len(m.Labels) == 0 {
+		return m.Name
+	}
+	pairs := make([]string, len(m.Labels))
+	for i, label := range m.Labels {
+		pairs[i] = label.Name + `="` + labelEscapes.Replace(strings.ToValidUTF8(label.Value, "\uFFFD")) + `"`
+	}
+	return m.Name + "{" + strings.Join(pairs, ",") + "}"
+}

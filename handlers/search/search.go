@@ -1,0 +1,335 @@
+// Package search has the routes that find IDs and names among what the caller may see.
+package search
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"iter"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/hashicorp/nomad/api/contexts"
+
+	"taskapi/allocrunner/cluster/variables"
+	"taskapi/auth"
+	"taskapi/handlers/apierror"
+	"taskapi/handlers/internal/evaluations"
+	"taskapi/handlers/internal/route"
+	"taskapi/handlers/internal/wire"
+	"taskapi/internal/ptr"
+)
+
+// Variables are those of all namespaces, without their items.
+type Variables interface {
+	List(ctx context.Context, namespace, prefix string, concerns variables.Concerns) (
+		[]*api.VariableMetadata, uint64, error,
+	)
+}
+
+// Config has what a search looks in.
+type Config struct {
+	Evaluations *evaluations.Store
+	Deployments func(r *route.Request) []*api.Deployment // returns those of the caller's allocation
+	Variables   Variables                                // nil for none
+	NodeID      string
+	NodeName    string
+}
+
+// handlers answers searches.
+type handlers struct{ Config }
+
+// Routes returns the rows of searches.
+func Routes(c Config) []route.Route {
+	h := &handlers{c}
+	return []route.Route{
+		route.Ask("/v1/search", auth.Authenticated, h.search, "Finds IDs by their beginning, of what the caller may see."),
+		route.Ask("/v1/search/fuzzy", auth.Authenticated, h.fuzzySearch,
+			"Finds names by a part of them, of what the caller may see."),
+	}
+}
+
+// The bounds of a search, as in Nomad.
+const (
+	maxPrefixMatches = 20
+	maxFuzzyMatches  = 100
+	minFuzzyText     = 2 // bytes
+)
+
+// The contexts of a search. A search finds nothing in those that are empty here.
+var (
+	// searched are those of a caller who may read the job.
+	searched = []contexts.Context{
+		contexts.Allocs, contexts.Jobs, contexts.Evals, contexts.Namespaces, contexts.Deployments, contexts.ScalingPolicies,
+	}
+	// machines take node:read.
+	machines = []contexts.Context{
+		contexts.Nodes, contexts.NodePools, contexts.Plugins, contexts.Volumes, contexts.HostVolumes,
+	}
+	// enterprise are Nomad Enterprise's.
+	enterprise = []contexts.Context{contexts.Quotas, contexts.Recommendations}
+	// prefixed are those whose IDs a fuzzy search finds by their beginning. They are in its answer also without a
+	// match.
+	prefixed = []contexts.Context{
+		contexts.Evals, contexts.Deployments, contexts.ScalingPolicies, contexts.Volumes, contexts.HostVolumes,
+	}
+)
+
+// contextsOf returns the contexts in which the caller's search looks. An empty one is all of them. As in Nomad, a
+// search of all leaves out those that the caller must not search, and a search of one of them is refused.
+func (h *handlers) contextsOf(r *route.Request, wanted contexts.Context) ([]contexts.Context, error) {
+	var all []contexts.Context
+	readJob := r.Principal.Capabilities.Has(auth.ReadJob)
+	if readJob {
+		all = append(all, searched...)
+	}
+	if r.Principal.Capabilities.Has(auth.NodeRead) {
+		all = append(all, machines...)
+	}
+	if h.Variables != nil && r.Principal.SearchesVariables() {
+		all = append(all, contexts.Variables)
+	}
+	switch {
+	case wanted == contexts.All || wanted == "":
+		return all, nil
+	case slices.Contains(all, wanted):
+		return []contexts.Context{wanted}, nil
+	case !readJob:
+		return nil, r.Need(auth.ReadJob)
+	}
+	known := slices.Concat(searched, machines, enterprise, []contexts.Context{contexts.Variables})
+	if slices.Contains(known, wanted) {
+		return nil, nil
+	}
+	names := slices.Sorted(slices.Values(append(known, contexts.All)))
+	return nil, route.Invalid("context must be one of %q, not %s", names, route.Clip(string(wanted)))
+}
+
+// wireSearch is Nomad's answer to a search.
+type wireSearch[T any] struct {
+	Matches     map[contexts.Context][]T
+	Truncations map[contexts.Context]bool
+	wire.Meta
+}
+
+func newWireSearch[T any](index uint64) *wireSearch[T] {
+	meta := wire.Meta{Index: index, KnownLeader: true}
+	return &wireSearch[T]{map[contexts.Context][]T{}, map[contexts.Context]bool{}, meta}
+}
+
+// put adds what was found in a context, null for nothing.
+func (s *wireSearch[T]) put(in contexts.Context, found []T, most int) {
+	s.Matches[in] = found[:min(len(found), most)]
+	if len(found) > most {
+		s.Truncations[in] = true
+	}
+}
+
+// search answers PUT /v1/search: the IDs that begin with a prefix, of what the caller may see.
+func (h *handlers) search(ctx context.Context, r *route.Request) (route.Answer, error) {
+	var want api.SearchRequest
+	if err := r.Decode(&want, false); err != nil {
+		return route.Answer{}, err
+	}
+	in, current, err := h.searchIn(ctx, r, want.Context, want.Namespace)
+	if err != nil {
+		return route.Answer{}, err
+	}
+	response := newWireSearch[string](current.ModifyIndex)
+	for _, c := range in {
+		response.Truncations[c] = false
+		if c == contexts.Variables {
+			kept, err := h.searchVariables(ctx, r, want.Namespace, want.Prefix, "")
+			if err != nil {
+				return route.Answer{}, err
+			}
+			var paths []string
+			for _, v := range kept {
+				paths = append(paths, v.ID)
+			}
+			slices.Sort(paths)
+			response.put(c, paths, maxPrefixMatches)
+			continue
+		}
+		var found []string
+		for _, id := range h.searchable(r, current, c) {
+			if strings.HasPrefix(id, want.Prefix) || c != contexts.Jobs && strings.HasPrefix(id, strings.ToLower(want.Prefix)) {
+				found = append(found, id)
+			}
+		}
+		slices.Sort(found)
+		response.put(c, found, maxPrefixMatches)
+	}
+	return route.Indexed(response, current.ModifyIndex)
+}
+
+// searchIn returns the contexts that a search looks in, and the caller's allocation. Another namespace has nothing in
+// it.
+func (h *handlers) searchIn(
+	ctx context.Context, r *route.Request, wanted contexts.Context, namespace string,
+) ([]contexts.Context, *api.Allocation, error) {
+	in, err := h.contextsOf(r, wanted)
+	if err != nil {
+		return nil, nil, err
+	}
+	current, err := r.WithJob(ctx)
+	if err == nil && !route.InNamespace(cmp.Or(r.Query().Get("namespace"), namespace), current.Namespace) {
+		in = slices.DeleteFunc(slices.Clone(in), func(c contexts.Context) bool {
+			return slices.Contains(ofNamespace, c)
+		})
+	}
+	return in, current, err
+}
+
+// ofNamespace are the contexts in which there is something in the namespace of the caller's job alone.
+var ofNamespace = []contexts.Context{contexts.Allocs, contexts.Jobs, contexts.Evals, contexts.Deployments}
+
+// searchVariables returns those that the caller may list, whose paths begin with the prefix and hold the text, in lower
+// case.
+func (h *handlers) searchVariables(
+	ctx context.Context, r *route.Request, namespace, prefix, text string,
+) ([]api.FuzzyMatch, error) {
+	namespace = cmp.Or(r.Query().Get("namespace"), namespace, api.DefaultNamespace)
+	list, _, err := h.Variables.List(ctx, namespace, prefix, func(namespace, path string) bool {
+		return strings.Contains(strings.ToLower(path), text) && r.Principal.MayVariable(namespace, path, auth.VariableList)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("search variables: %w", err)
+	}
+	var found []api.FuzzyMatch
+	for _, v := range list {
+		found = append(found, api.FuzzyMatch{ID: v.Path, Scope: []string{v.Namespace, v.Path}})
+	}
+	return found, nil
+}
+
+// searchable returns the IDs of a context.
+func (h *handlers) searchable(r *route.Request, current *api.Allocation, in contexts.Context) []string {
+	switch in {
+	case contexts.Allocs:
+		return []string{current.ID}
+	case contexts.Jobs:
+		return []string{current.JobID}
+	case contexts.Namespaces:
+		return []string{current.Namespace}
+	case contexts.Nodes:
+		return []string{h.NodeID}
+	case contexts.Deployments:
+		var ids []string
+		for _, d := range h.Deployments(r) {
+			ids = append(ids, d.ID)
+		}
+		return ids
+	case contexts.NodePools:
+		return []string{wire.NodePool}
+	case contexts.Evals:
+		var ids []string
+		for _, e := range h.Evaluations.All(current) {
+			ids = append(ids, e.ID)
+		}
+		return ids
+	}
+	return nil
+}
+
+// fuzzySearch answers PUT /v1/search/fuzzy: the objects visible to the caller whose names contain the text, ignoring
+// case. Of the caller's job, these are also groups, tasks, services and commands.
+func (h *handlers) fuzzySearch(ctx context.Context, r *route.Request) (route.Answer, error) {
+	var want api.FuzzySearchRequest
+	if err := r.Decode(&want, false); err != nil {
+		return route.Answer{}, err
+	}
+	if n := len(want.Text); n < minFuzzyText {
+		return route.Answer{}, apierror.New(apierror.FuzzyTooShort, minFuzzyText, n)
+	}
+	in, current, err := h.searchIn(ctx, r, want.Context, want.Namespace)
+	if err != nil {
+		return route.Answer{}, err
+	}
+	text := strings.ToLower(want.Text)
+	response := newWireSearch[api.FuzzyMatch](current.ModifyIndex)
+	found := map[contexts.Context][]api.FuzzyMatch{}
+	for _, c := range in {
+		response.Truncations[c] = false
+		if slices.Contains(prefixed, c) {
+			response.Matches[c] = []api.FuzzyMatch{}
+		}
+		if c == contexts.Variables {
+			kept, err := h.searchVariables(ctx, r, want.Namespace, "", text)
+			if err != nil {
+				return route.Answer{}, err
+			}
+			if len(kept) > 0 {
+				found[c] = kept
+			}
+			continue
+		}
+		for name, match := range h.fuzzy(r, current, c) {
+			if at := strings.Index(strings.ToLower(match.ID), text); at >= 0 {
+				found[name] = append(found[name], match)
+			}
+		}
+	}
+	for _, c := range slices.Sorted(maps.Keys(found)) {
+		slices.SortFunc(found[c], func(x, y api.FuzzyMatch) int {
+			return cmp.Or(cmp.Compare(strings.Index(strings.ToLower(x.ID), text), strings.Index(strings.ToLower(y.ID), text)),
+				cmp.Compare(len(x.ID), len(y.ID)), cmp.Compare(x.ID, y.ID), slices.Compare(x.Scope, y.Scope))
+		})
+		response.put(c, found[c], maxFuzzyMatches)
+	}
+	return route.Indexed(response, current.ModifyIndex)
+}
+
+// fuzzy yields what may be found in a context, each with the context in which the answer has it: a job's parts have
+// their own.
+func (h *handlers) fuzzy(
+	r *route.Request, current *api.Allocation, in contexts.Context,
+) iter.Seq2[contexts.Context, api.FuzzyMatch] {
+	return func(yield func(contexts.Context, api.FuzzyMatch) bool) {
+		switch in {
+		case contexts.Allocs:
+			yield(in, api.FuzzyMatch{ID: current.Name, Scope: []string{current.Namespace, current.ID}})
+		case contexts.Nodes:
+			yield(in, api.FuzzyMatch{ID: h.NodeName, Scope: []string{h.NodeID}})
+		case contexts.Jobs:
+			fuzzyJob(current, yield)
+		default:
+			for _, id := range h.searchable(r, current, in) {
+				if !yield(in, api.FuzzyMatch{ID: id}) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// fuzzyJob yields the caller's job, and its groups, tasks, services and commands.
+func fuzzyJob(current *api.Allocation, yield func(contexts.Context, api.FuzzyMatch) bool) {
+	job := []string{current.Namespace, current.JobID}
+	more := yield(contexts.Jobs, api.FuzzyMatch{ID: ptr.Deref(current.Job.Name), Scope: job})
+	put := func(in contexts.Context, name string, scope ...string) {
+		if more && name != "" {
+			more = yield(in, api.FuzzyMatch{ID: name, Scope: scope})
+		}
+	}
+	for _, group := range current.Job.TaskGroups {
+		name := ptr.Deref(group.Name)
+		put(contexts.Groups, name, job...)
+		inGroup := append(slices.Clone(job), name)
+		for _, service := range group.Services {
+			put(contexts.Services, service.Name, inGroup...)
+		}
+		for _, task := range group.Tasks {
+			put(contexts.Tasks, task.Name, inGroup...)
+			inTask := append(slices.Clone(inGroup), task.Name)
+			for _, service := range task.Services {
+				put(contexts.Services, service.Name, inTask...)
+			}
+			if command, ok := task.Config["command"].(string); ok {
+				put(contexts.Commands, command, inTask...)
+			}
+		}
+	}
+}
