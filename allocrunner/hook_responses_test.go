@@ -2,12 +2,16 @@ package allocrunner_test
 
 import (
 	"context"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner"
@@ -100,30 +104,116 @@ func TestMountsThatTheDriverCanNotGive(t *testing.T) {
 	}
 }
 
-// mounting is raw_exec, with what a task gets in its environment.
-type mounting struct{ rawexec.Driver }
+// generous is a hook of the allocation that gives what its test wants to all tasks.
+type generous struct{ gives interfaces.HookResources }
 
-func (mounting) Name() string { return "mounting" }
+func (generous) Name() string { return "generous" }
 
-func (mounting) Capabilities() drivers.Capabilities {
-	return drivers.Capabilities{Mounts: true, Devices: true}
+func (g generous) Prerun(_ context.Context, req *interfaces.RunnerPrerunRequest) error {
+	*req.Resources = g.gives
+	return nil
 }
 
-func (m mounting) Start(ctx context.Context, task drivers.Task) (drivers.Run, error) {
-	task.Env = task.Env.With(map[string]string{"MOUNT": task.Mounts[0].TaskPath, "DEVICE": task.Devices[0].TaskPath})
-	return m.Driver.Start(ctx, task)
-}
-
-// TestAnotherDriver gets what the hooks give.
-func TestAnotherDriver(t *testing.T) {
+// TestWhatHooksGive arrives at the driver, that of the allocation's hooks first.
+func TestWhatHooksGive(t *testing.T) {
 	t.Parallel()
-	hook := &giving{response: interfaces.TaskPrestartResponse{
-		Mounts: []interfaces.Mount{{HostPath: "/srv", TaskPath: "/data"}}, Devices: []interfaces.Device{{HostPath: "/dev/null", TaskPath: "/dev/gpu"}},
-	}}
-	task := shell("main", `test "$GIVEN $MOUNT $DEVICE" = "1 /data /dev/gpu"`)
-	task.Driver = "mounting"
-	r := beginWith(t, allocrunner.WithDrivers(drivers.NewRegistry(mounting{})), configure(t, "batch", given(hook), task))
-	if err := r.end(); err != nil {
-		t.Error(err, r.seen())
+	driver := newMemoryDriver()
+	mount := func(path string) interfaces.Mount {
+		return interfaces.Mount{HostPath: "/srv", TaskPath: path, ReadOnly: true}
 	}
+	device := func(path string) interfaces.Device {
+		return interfaces.Device{HostPath: "/dev/null", TaskPath: path, Permissions: "rw"}
+	}
+	hook := &giving{response: interfaces.TaskPrestartResponse{Mounts: []interfaces.Mount{mount("/own")}, Devices: []interfaces.Device{device("/dev/own")}}}
+	cfg := configure(t, "batch", func(group *api.TaskGroup, c *interfaces.Config) {
+		given(hook)(group, c)
+		c.Hooks = []interfaces.RunnerHook{generous{interfaces.HookResources{
+			Mounts: []interfaces.Mount{mount("/shared")}, Devices: []interfaces.Device{device("/dev/shared")}, NetworkNamespace: "/run/netns/a",
+		}}}
+	}, inMemory("main", "ends well"))
+	r := beginWith(t, allocrunner.WithDrivers(drivers.NewRegistry(driver)), cfg)
+	if err := r.end(); err != nil {
+		t.Fatal(err, r.seen())
+	}
+	got := driver.givenTo(t)
+	if diff := cmp.Diff([]interfaces.Mount{mount("/shared"), mount("/own")}, got.Mounts); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff([]interfaces.Device{device("/dev/shared"), device("/dev/own")}, got.Devices); diff != "" {
+		t.Error(diff)
+	}
+	if got.NetworkNamespace != "/run/netns/a" || got.Env.Get("GIVEN") != "1" || got.AllocID != cfg.Alloc.ID {
+		t.Errorf("network namespace %q, GIVEN=%s, allocation %s", got.NetworkNamespace, got.Env.Get("GIVEN"), got.AllocID)
+	}
+}
+
+// TestAllocationHooksThatTheDriverCanNotHonour keep every task from starting.
+func TestAllocationHooksThatTheDriverCanNotHonour(t *testing.T) {
+	t.Parallel()
+	for want, gives := range map[string]interfaces.HookResources{
+		"a mount":             {Mounts: make([]interfaces.Mount, 1)},
+		"a device":            {Devices: make([]interfaces.Device, 1)},
+		"a network namespace": {NetworkNamespace: "/run/netns/a"},
+	} {
+		driver := newMemoryDriver()
+		cfg := configure(t, "batch", func(_ *api.TaskGroup, c *interfaces.Config) {
+			c.Hooks = []interfaces.RunnerHook{generous{gives}}
+		}, inMemory("init", "ends well", lifecycle("prestart", false)), shell("main", "exit 0"))
+		r := beginWith(t, allocrunner.WithDrivers(drivers.NewRegistry(driver, rawexec.Driver{})), cfg)
+		if err := r.end(); err == nil || !strings.Contains(err.Error(), `task "main": the driver "raw_exec" can't give a task `+want) {
+			t.Errorf("%s: %v", want, err)
+		}
+		if driver.started() > 0 || r.seen() != nil || r.runner.Alloc().ClientStatus != "failed" {
+			t.Errorf("%s: %d starts, events %v, status %s", want, driver.started(), r.seen(), r.runner.Alloc().ClientStatus)
+		}
+	}
+}
+
+// templating is a hook as one of templates would be: it writes a file for its task, and acts on the task when the file changes.
+type templating struct {
+	file   interfaces.File
+	change chan interfaces.TaskLifecycle // gets one when the task has been prepared
+}
+
+func (*templating) Name() string { return "templating" }
+
+func (h *templating) Prestart(_ context.Context, req *interfaces.TaskPrestartRequest) (*interfaces.TaskPrestartResponse, error) {
+	select {
+	case h.change <- req.Lifecycle:
+	default:
+	}
+	return nil, req.WriteFile(h.file)
+}
+
+// TestAHookThatWritesFiles gives them a mode and an owner, and has its task signalled or restarted.
+func TestAHookThatWritesFiles(t *testing.T) {
+	eachDriver(t, func(t *testing.T, f flavour) {
+		hook := &templating{
+			file: interfaces.File{Path: "local/etc/app.conf", Data: []byte("a=b"), Mode: 0o640}, change: make(chan interfaces.TaskLifecycle, 1),
+		}
+		owner := os.Getuid()
+		if owner == 0 {
+			owner = 4242
+			hook.file.Owner = &interfaces.Owner{UID: 4242, GID: 4243}
+		}
+		r := f.run(t, "service", "says its signals", func(_ *api.Task, c *interfaces.Config) {
+			c.TaskHooks = func(*api.Allocation, *api.Task) []interfaces.TaskHook { return []interfaces.TaskHook{hook} }
+		})
+		r.untilSaid("up\n")
+		r.untilState("main", "running")
+		info, err := os.Stat(filepath.Join(r.dir, "main", hook.file.Path))
+		if err != nil || info.Mode() != 0o640 || int(info.Sys().(*syscall.Stat_t).Uid) != owner {
+			t.Errorf("%v, %v", info, err)
+		}
+		task := <-hook.change
+		if err := task.Signal(t.Context(), "SIGUSR1"); err != nil {
+			t.Fatal(err)
+		}
+		r.untilSaid("up\ngot user defined signal 1\n")
+		if err := task.Restart(t.Context(), "a template has changed"); err != nil {
+			t.Fatal(err)
+		}
+		r.untilSaid("up\ngot user defined signal 1\nup\n")
+		r.wantReason("main", "a template has changed")
+	})
 }

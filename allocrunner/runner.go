@@ -241,7 +241,9 @@ func (r *Runner) setUp(ctx, life context.Context) error {
 		return nil
 	}
 	for _, t := range r.tasks {
-		task := drivers.Task{Task: taskOf(r.Alloc(), t.Name()), Processes: r.resources.processes}
+		task := drivers.Task{
+			AllocID: r.cfg.Alloc.ID, Task: taskOf(r.Alloc(), t.Name()), Dir: allocdir.Paths(r.cfg.Dir, t.Name()), Processes: r.resources.processes,
+		}
 		if err := t.Restore(ctx, r.cfg.Saved.Tasks[t.Name()], task); err != nil {
 			return err
 		}

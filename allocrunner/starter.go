@@ -61,7 +61,7 @@ func (s *starter) DriverTask(req *interfaces.TaskPrestartRequest, given *interfa
 	r := s.runner
 	logs := cmp.Or(req.Task.LogConfig, api.DefaultLogConfig())
 	task := drivers.Task{
-		Task: req.Task, Dir: req.Dir, User: req.User, Env: s.env(req, given.Env), Processes: r.resources.processes,
+		AllocID: r.cfg.Alloc.ID, Task: req.Task, Dir: req.Dir, User: req.User, Env: s.env(req, given.Env), Processes: r.resources.processes,
 		Mounts: slices.Concat(r.given.Mounts, given.Mounts), Devices: slices.Concat(r.given.Devices, given.Devices),
 		NetworkNamespace: r.given.NetworkNamespace,
 		Logs: drivers.LogSpec{

@@ -42,7 +42,7 @@ type Driver interface {
 
 	// Recover returns the latest run of a task that an earlier process of this program has started, whether it has ended since or not.
 	// handle is what was saved of a run: empty when nothing was. The run that is found may be a later one, of which nothing was saved. Of
-	// the task only Task and Processes are set. Errors: ErrNoRun; others mean that it isn't known, and that the allocation can't be resumed now.
+	// the task only AllocID, Task, Dir and Processes are set. Errors: ErrNoRun; others mean that it isn't known, and that the allocation can't be resumed now.
 	Recover(ctx context.Context, task Task, handle interfaces.Handle) (Run, error)
 }
 
@@ -115,10 +115,11 @@ type Capabilities struct {
 
 // Task is a task that is about to start: its directory is there, and its prestart hooks have run.
 type Task struct {
-	Task *api.Task
-	Dir  interfaces.TaskDir
-	User interfaces.User
-	Logs LogSpec
+	AllocID string // of its allocation, which no other has on this machine
+	Task    *api.Task
+	Dir     interfaces.TaskDir
+	User    interfaces.User
+	Logs    LogSpec
 
 	// Env is the task's environment with what the hooks added. A driver whose tasks see other paths makes another of it with WithTask.
 	Env *taskenv.Env
@@ -236,11 +237,15 @@ func (r *Registry) Get(name string) (Driver, error) {
 	return nil, &UnknownError{Name: name, Known: slices.Sorted(maps.Keys(r.byName))}
 }
 
-// Check reports what a task is to have that its driver can't give it. Errors: Get's, and a *StartError that wraps errors.ErrUnsupported.
+// Check reports whether a task's driver can start it here, with what it is to have. Errors: Get's; a *StartError, which wraps
+// errors.ErrUnsupported for what the driver can't give to any task.
 func (r *Registry) Check(task Task) error {
 	d, err := r.Get(task.Task.Driver)
 	if err != nil {
 		return err
+	}
+	if problem := d.Fingerprint().Problem; problem != "" {
+		return &StartError{Reason: fmt.Sprintf("the driver %q can't start tasks here: %s", d.Name(), problem)}
 	}
 	can := d.Capabilities()
 	for _, lack := range []struct {
@@ -258,6 +263,15 @@ func (r *Registry) Check(task Task) error {
 		}
 	}
 	return nil
+}
+
+// Validate has the driver that a task names find what is wrong with the task's config. Errors: Get's, and the driver's.
+func (r *Registry) Validate(task *api.Task) error {
+	d, err := r.Get(task.Driver)
+	if err != nil {
+		return err
+	}
+	return d.Validate(task.Config)
 }
 
 func needsUser(task Task) bool {

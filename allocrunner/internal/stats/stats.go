@@ -37,6 +37,8 @@ type Tasks struct {
 	View  proctree.View        // the tasks that run as processes
 	Idle  []string             // tasks that run without a process; they use nothing
 	Ended map[string]time.Time // all other tasks, with the time of each one's last process; they use nothing
+
+	Measured map[string]*api.TaskResourceUsage // the tasks whose drivers measure them; not changed
 }
 
 // Sampler samples on demand. It has no goroutine but those of streams, which end with their contexts.
@@ -113,8 +115,11 @@ func (s *Sampler) measure(ctx context.Context) (usage *api.AllocResourceUsage, s
 	for _, task := range tasks.Idle {
 		add(usage, task, noUsage(began))
 	}
+	for task, measured := range tasks.Measured {
+		add(usage, task, measured)
+	}
 	for task, at := range tasks.Ended {
-		if running[task] == nil {
+		if usage.Tasks[task] == nil {
 			usage.Tasks[task] = noUsage(at)
 		}
 	}

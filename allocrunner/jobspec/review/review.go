@@ -247,12 +247,10 @@ func (r *reviewer) tasks() {
 
 func (r *reviewer) task(t *api.Task) {
 	r.checkTaskName(t.Name)
-	if d, err := r.host.Drivers.Get(t.Driver); err != nil {
+	if err := r.host.Drivers.Check(drivers.Task{Task: t}); err != nil {
 		r.refuse("driver", "%v", err)
-	} else if err := d.Validate(t.Config); err != nil {
+	} else if err := r.host.Drivers.Validate(t); err != nil {
 		r.refuse("config", "%v", err)
-	} else if problem := d.Fingerprint().Problem; problem != "" {
-		r.refuse("driver", "the driver %q can't start tasks here: %s", t.Driver, problem)
 	}
 	apply(r, taskRows, t)
 	apply(r, pick(r, consulTaskRows), t)

@@ -3,11 +3,15 @@ package agent
 import (
 	"encoding/json"
 	"errors"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/cluster/memory"
+	"taskapi/allocrunner/drivers"
+	"taskapi/allocrunner/drivers/rawexec"
 	"taskapi/handlers/apierror"
 )
 
@@ -75,5 +79,31 @@ func TestValidate(t *testing.T) {
 	}
 	if found, err := p.Validate(t.Context(), &api.Job{ID: new("empty")}); err != nil || len(found.Errors) == 0 {
 		t.Errorf("a job without groups: %+v, %v; want why not", found, err)
+	}
+}
+
+// other is a driver of another name that refuses nothing.
+type other struct{ rawexec.Driver }
+
+func (other) Name() string                  { return "other" }
+func (other) Validate(map[string]any) error { return nil }
+
+// TestValidateWithOtherDrivers: the drivers of the settings judge a job, and are those of the node.
+func TestValidateWithOtherDrivers(t *testing.T) {
+	settings := DefaultSettings()
+	settings.Drivers = drivers.NewRegistry(other{})
+	job := api.NewServiceJob("x", "x", "global", 50).AddTaskGroup(api.NewTaskGroup("g", 1).AddTask(api.NewTask("t", "other").SetConfig("image", "y")))
+	for _, tc := range []struct {
+		settings Settings
+		want     int
+	}{{settings, 0}, {DefaultSettings(), 1}} {
+		found, err := parser{settings: tc.settings, allocs: t.TempDir()}.Validate(t.Context(), job)
+		if err != nil || len(found.Errors) != tc.want {
+			t.Errorf("%q, %v; want %d errors", found.Errors, err, tc.want)
+		}
+	}
+	node := newMachine(filepath.Join(t.TempDir(), "allocs", "id"), memory.New(), settings.TaskDrivers()).Node()
+	if len(node.Drivers) != 1 || node.Drivers["other"] == nil || node.Attributes["driver.raw_exec"] != "" {
+		t.Errorf("%v, %v", node.Drivers, node.Attributes)
 	}
 }
