@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/spf13/cobra"
 
@@ -174,7 +175,7 @@ func doubleDashes(root *cobra.Command, args []string) []string {
 		case arg == "--", base.RunsAnother(cmd) && i >= words && !isFlag(arg) && !takesValue(cmd, args[i-1]):
 			return out
 		case cmd.Name() == "exec" && (arg == "-it" || arg == "-ti"): // two flags of one letter
-		case len(arg) > 2 && arg[0] == '-' && isLetter(arg[1]) && arg[2] != '=':
+		case len(arg) > 2 && arg[0] == '-' && unicode.IsLetter(rune(arg[1])) && arg[2] != '=':
 			out[i] = "-" + arg
 		}
 	}
@@ -191,10 +192,6 @@ func takesValue(cmd *cobra.Command, arg string) bool {
 		flag = cmd.Flags().ShorthandLookup(name)
 	}
 	return isFlag(arg) && flag != nil && flag.NoOptDefVal == ""
-}
-
-func isLetter(c byte) bool {
-	return strings.IndexByte("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ", c) >= 0
 }
 
 // errorJSON is how a command with --json prints an error.

@@ -44,7 +44,11 @@ Exit code: 0 for an answer with a status below 400, else 1, with the status and 
 			if err := req.check(); err != nil {
 				return err
 			}
-			found, err := base.Find(cmd.Context(), w, dataDir, nameOf(alloc), base.ToChange)
+			var names []string
+			if alloc != "" {
+				names = []string{alloc}
+			}
+			found, err := base.Find(cmd.Context(), w, dataDir, names, base.ToChange)
 			if base.IsUsage(err) && alloc == "" {
 				return fmt.Errorf("%w\nwith --alloc", err)
 			}
@@ -61,14 +65,6 @@ Exit code: 0 for an answer with a status below 400, else 1, with the status and 
 	f.StringVarP(&req.data, "data", "d", "", "body of the request; @FILE reads it from a file, - from standard input")
 	_ = cmd.RegisterFlagCompletionFunc("alloc", base.CompleteTarget(&dataDir, w, base.ToChange)) // the flag has just been added
 	return cmd
-}
-
-// nameOf returns an allocation's name as the arguments of a command have it: none for the empty one.
-func nameOf(alloc string) []string {
-	if alloc == "" {
-		return nil
-	}
-	return []string{alloc}
 }
 
 // check refuses what is not a request.

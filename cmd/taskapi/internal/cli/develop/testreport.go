@@ -1,7 +1,6 @@
 package develop
 
 import (
-	"encoding/json"
 	"encoding/xml"
 	"errors"
 	"fmt"
@@ -16,6 +15,7 @@ import (
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/cmd/taskapi/internal/cli/start"
 	"taskapi/cmd/taskapi/internal/linewriter"
+	"taskapi/cmd/taskapi/internal/output"
 )
 
 // report is what --json and --junit say of a test. It may be filled by several goroutines.
@@ -107,9 +107,7 @@ func (r *report) write(o testOptions, w base.Environment) error {
 	defer r.mu.Unlock()
 	var errs []error
 	if o.JSON {
-		encoder := json.NewEncoder(w.Stdout)
-		encoder.SetIndent("", "  ")
-		errs = append(errs, encoder.Encode(r))
+		errs = append(errs, output.JSON(w.Stdout, r))
 	}
 	if o.JUnit != "" {
 		text, err := xml.MarshalIndent(r.suite(), "", "  ")

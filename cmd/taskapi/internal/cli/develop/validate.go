@@ -2,6 +2,7 @@ package develop
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/hashicorp/nomad/api"
@@ -60,7 +61,12 @@ func validate(flags start.JobFlags, settings agent.Settings, dataDir, path strin
 		return err
 	}
 	job := loaded.Job
-	groups, findings, err := reviewed(job, flags.Group, settings)
+	groups, findings, err := settings.ReviewAll(job)
+	if flags.Group != "" {
+		var chosen *api.TaskGroup
+		chosen, findings, err = settings.Review(job, flags.Group)
+		groups = []*api.TaskGroup{chosen}
+	}
 	if err != nil {
 		return base.Usage(fmt.Errorf("%s: %w", path, loaded.Hide(err)))
 	}
@@ -91,26 +97,13 @@ func validate(flags start.JobFlags, settings agent.Settings, dataDir, path strin
 		choice = ", chosen by --group"
 	}
 	for _, g := range groups {
-		if _, err := fmt.Fprintf(say, "%s would run: job %q, group %q%s, tasks %s\n", path, *job.ID, *g.Name, choice, quotedTasks(g)); err != nil {
+		var tasks []string
+		for _, t := range g.Tasks {
+			tasks = append(tasks, strconv.Quote(t.Name))
+		}
+		if _, err := fmt.Fprintf(say, "%s would run: job %q, group %q%s, tasks %s\n", path, *job.ID, *g.Name, choice, strings.Join(tasks, ", ")); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// reviewed returns the review of one group, or of each for the empty name.
-func reviewed(job *api.Job, group string, settings agent.Settings) ([]*api.TaskGroup, []review.Finding, error) {
-	if group == "" {
-		return settings.ReviewAll(job)
-	}
-	chosen, findings, err := settings.Review(job, group)
-	return []*api.TaskGroup{chosen}, findings, err
-}
-
-func quotedTasks(g *api.TaskGroup) string {
-	names := make([]string, len(g.Tasks))
-	for i, t := range g.Tasks {
-		names[i] = fmt.Sprintf("%q", t.Name)
-	}
-	return strings.Join(names, ", ")
 }

@@ -260,6 +260,12 @@ func (f *mintFlags) minter(cmd *cobra.Command, w base.Environment) (*minter, err
 	}
 	authenticator.Keys = ring
 	now, a := time.Now(), authenticator.Allocation
+	otherKey := "" // one that does not sign any more
+	for _, id := range ring.Keys().IDs() {
+		if id != ring.Active().ID {
+			otherKey = id
+		}
+	}
 	audience := []string{identity.DefaultAudience}
 	switch {
 	case len(f.audience) > 0:
@@ -277,18 +283,8 @@ func (f *mintFlags) minter(cmd *cobra.Command, w base.Environment) (*minter, err
 			Namespace: a.Namespace, JobID: a.JobID, AllocationID: t.ID, Task: t.Task, Role: role, Life: a.Life,
 		},
 		Extra:      extra,
-		OtherKeyID: otherKey(ring),
+		OtherKeyID: otherKey,
 	}, authenticator}, nil
-}
-
-// otherKey returns the ID of a key of the ring that does not sign any more, or nothing.
-func otherKey(ring *identity.Keyring) string {
-	for _, id := range ring.Keys().IDs() {
-		if id != ring.Active().ID {
-			return id
-		}
-	}
-	return ""
 }
 
 // extraClaims reads the values of --claim.

@@ -47,7 +47,7 @@ func (r *request) detach(ctx context.Context, cmd *cobra.Command) error {
 	r.sayOwnUser()
 	args := append([]string{"run"}, givenFlags(cmd, "detach", "alloc-id", "wait", "wait-timeout")...)
 	args = append(args, "--alloc-id="+r.alloc.ID, "--", r.jobFile)
-	err := background(r.layout, ctx, r.alloc.ID, r.environment, args, tasksStarted)
+	err := background(ctx, r.target(), r.environment, args, tasksStarted)
 	failed, ok := errors.AsType[*startError](err)
 	if err != nil && !ok {
 		return err
@@ -170,20 +170,17 @@ const detachedFlag = "--detached"
 
 // background executes this program again, in a session of its own, without a terminal and with an allocation's log as its output, and
 // returns when done is satisfied. When the process exits before that, what it has written is printed, and its exit code is the command's.
-func background(l base.Layout, ctx context.Context, id string, w base.Environment, args []string, done func(*api.Allocation) (bool, error)) error {
-	dir := l.Alloc(id)
+func background(ctx context.Context, t base.Target, w base.Environment, args []string, done func(*api.Allocation) (bool, error)) error {
+	dir := t.Layout.Alloc(t.ID)
 	if err := os.MkdirAll(dir, 0o711); err != nil {
 		return fmt.Errorf("allocation directory %s can't be made: %w", dir, agent.UnwrapPath(err))
 	}
 	log, err := privatefile.Open(filepath.Join(dir, start.LogName), os.O_CREATE|os.O_RDWR|os.O_APPEND)
 	if err != nil {
-		return fmt.Errorf("log of allocation %s: %w", id, err)
+		return fmt.Errorf("log of allocation %s: %w", t.ID, err)
 	}
 	defer log.Close()
-	before, err := log.Seek(0, io.SeekEnd)
-	if err != nil {
-		return fmt.Errorf("log of allocation %s: %w", id, err)
-	}
+	before, _ := log.Seek(0, io.SeekEnd) // of a regular file
 	handed, visible, err := handArgs(args)
 	if err != nil {
 		return fmt.Errorf("arguments for taskapi in the background: %w", err)
@@ -203,19 +200,19 @@ func background(l base.Layout, ctx context.Context, id string, w base.Environmen
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }() // ends with the process, or this program
-	if err := awaitStart(l, ctx, id, cmd.Process.Pid, ended, done); err != nil {
+	if err := awaitStart(ctx, t, cmd.Process.Pid, ended, done); err != nil {
 		if _, ok := errors.AsType[*startError](err); ok {
 			return err // it says everything
 		}
-		return errors.Join(said(l, log, before, w.Stderr), err)
+		return errors.Join(said(log, before, w.Stderr), err)
 	}
 	return nil
 }
 
 // awaitStart waits until a process runs the allocation and done is satisfied, or fails. A process that exits before that is an error with its
 // exit code, unless its allocation has started and ended in the meantime.
-func awaitStart(l base.Layout, ctx context.Context, id string, pid int, exited <-chan error, done func(*api.Allocation) (bool, error)) error {
-	c := l.Client(id)
+func awaitStart(ctx context.Context, t base.Target, pid int, exited <-chan error, done func(*api.Allocation) (bool, error)) error {
+	c := t.Client()
 	defer c.Close()
 	var index uint64
 	for {
@@ -229,47 +226,39 @@ func awaitStart(l base.Layout, ctx context.Context, id string, pid int, exited <
 			}
 			if client.Refused(err) {
 				if found := c.Locate(ctx, client.Brief); found.Holder == client.Refusing {
-					return l.ErrHeld(id, found.Err)
+					return t.ErrUnserved(found)
 				}
 			}
 		}
 		select {
 		case err := <-exited:
-			exit := exitOf(err)
-			if base.ExitCode(exit) == base.ExitUsage { // what is there is from before
-				return exit
+			if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() > 0 {
+				err = base.ExitError{Code: exit.ExitCode()}
+			} else if err != nil {
+				err = fmt.Errorf("taskapi in the background: %w", err)
+			}
+			if base.ExitCode(err) == base.ExitUsage { // what is there is from before
+				return err
 			}
 			if found := c.Locate(ctx, client.Brief); found.Holder == client.Ended {
 				if is, err := done(found.Alloc); is || err != nil {
 					return err
 				}
 			}
-			return exit
+			return err
 		case <-ctx.Done():
 			return fmt.Errorf("allocation %s is still starting in the background; this command waits no longer; '%s' stops it",
-				id, l.Command("stop", id))
+				t.ID, t.Layout.Command("stop", t.ID))
 		case <-time.After(client.Pause):
 		}
 	}
-}
-
-// exitOf returns the end of a process as the error of this one.
-func exitOf(err error) error {
-	exit, ok := errors.AsType[*exec.ExitError](err)
-	switch {
-	case err == nil:
-		return nil
-	case ok && exit.ExitCode() > 0:
-		return base.ExitError{Code: exit.ExitCode()}
-	}
-	return fmt.Errorf("taskapi in the background: %w", err)
 }
 
 // maxSaid is how much of a log is repeated when a start fails, in bytes: an error, and some lines before it.
 const maxSaid = 4 << 10
 
 // said prints what has been written to a log since it had some length. When nothing was, because nothing can be, it prints that.
-func said(l base.Layout, log *os.File, since int64, out io.Writer) error {
+func said(log *os.File, since int64, out io.Writer) error {
 	size, err := log.Seek(0, io.SeekEnd)
 	if err == nil && size == since {
 		if _, err = log.WriteString("\n"); err != nil {

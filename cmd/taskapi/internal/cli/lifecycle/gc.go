@@ -42,7 +42,7 @@ has left, once nothing runs in them.`,
 			found, err := removable(cmd.Context(), w, dataDir, args)
 			errs := []error{err}
 			for _, t := range found {
-				if err := remove(t.Layout, cmd.Context(), t.ID, w); err != nil {
+				if err := remove(cmd.Context(), t, w); err != nil {
 					errs = append(errs, err)
 					continue
 				}
@@ -91,63 +91,42 @@ func removable(ctx context.Context, w base.Environment, dataDir string, names []
 	return found, errors.Join(err, l.RemoveLeftovers())
 }
 
-// errMayRun adds to the error of a state that does not say whether the allocation has ended how to give the allocation up.
-func errMayRun(l base.Layout, id string, err error) error {
-	if !errors.Is(err, state.ErrDamaged) && !errors.Is(err, state.ErrNewer) && !errors.Is(err, state.ErrOlder) {
+// remove removes an allocation that has ended, with the hooks that it was run with, or one that has never begun.
+func remove(ctx context.Context, t base.Target, w base.Environment) (err error) {
+	dir, stop := t.Layout.Alloc(t.ID), t.Layout.Command("stop", t.ID)
+	running := fmt.Errorf("allocation %s is running: '%s' stops it", t.ID, stop)
+	c := t.Client()
+	defer c.Close()
+	logger := base.NewLogger(false, w)
+	lock, err := t.Layout.LockAlloc(t.ID, logger)
+	switch {
+	case errors.Is(err, state.ErrInUse): // one that has ended is still there while a client reads its end
+		if c.Collect(ctx) != nil {
+			return running
+		}
+		return nil
+	case errors.Is(err, state.ErrDamaged), errors.Is(err, state.ErrNewer), errors.Is(err, state.ErrOlder):
+		return fmt.Errorf("allocation %s may not have ended: %w\nto give it up, stop what still runs with '%s', then remove the directory %s",
+			t.ID, err, stop, dir)
+	case err != nil:
 		return err
 	}
-	return fmt.Errorf("allocation %s may not have ended: %w\nto give it up, stop what still runs with '%s', then remove the directory %s",
-		id, err, l.Command("stop", id), l.Alloc(id))
-}
-
-func errRunning(l base.Layout, id string) error {
-	return fmt.Errorf("allocation %s is running: '%s' stops it", id, l.Command("stop", id))
-}
-
-// answers reports whether a taskapi serves the allocation's API, such as that of a simulated one, which saves nothing.
-func answers(l base.Layout, ctx context.Context, id string) bool {
-	c := l.Client(id)
-	defer c.Close()
-	switch c.Locate(ctx, client.Timeouts{}).Holder {
-	case client.Serving, client.Refusing, client.Hanging:
-		return true
-	}
-	return false
-}
-
-// collect has the taskapi that holds an allocation remove it: one that has ended is still there while a client reads its end.
-func collect(l base.Layout, ctx context.Context, id string) error {
-	c := l.Client(id)
-	defer c.Close()
-	if c.Collect(ctx) != nil {
-		return errRunning(l, id)
-	}
-	return nil
-}
-
-// remove removes an allocation that has ended, with the hooks that it was run with, or one that has never begun.
-func remove(l base.Layout, ctx context.Context, id string, w base.Environment) (err error) {
-	logger := base.NewLogger(false, w)
-	lock, err := l.LockAlloc(id, logger)
-	if errors.Is(err, state.ErrInUse) {
-		return collect(l, ctx, id)
-	}
-	if err != nil {
-		return errMayRun(l, id, err)
-	}
 	defer func() { err = errors.Join(err, lock.Close()) }()
-	if lock.Saved() == nil && answers(l, ctx, id) {
-		return errRunning(l, id)
+	if lock.Saved() == nil { // a simulated one saves nothing
+		switch c.Locate(ctx, client.Timeouts{}).Holder {
+		case client.Serving, client.Refusing, client.Hanging:
+			return running
+		}
 	}
-	if lock.Saved() != nil && lock.Saved().Terminal && allocrunner.TasksRunning(l.Alloc(id)) {
-		return fmt.Errorf("allocation %s has ended, but tasks of it are still running: '%s' kills them", id, l.Command("stop", id))
+	if lock.Saved() != nil && lock.Saved().Terminal && allocrunner.TasksRunning(dir) {
+		return fmt.Errorf("allocation %s has ended, but tasks of it are still running: '%s' kills them", t.ID, stop)
 	}
-	settings, _ := l.Remembered(id) // the defaults with an error, which is no reason to keep the allocation
-	cfg := start.AgentConfig(l, id, lock, logger, settings, nil, nil, w)
+	settings, _ := t.Layout.Remembered(t.ID) // the defaults with an error, which is no reason to keep the allocation
+	cfg := start.AgentConfig(t.Layout, t.ID, lock, logger, settings, nil, nil, w)
 	defer cfg.Cluster.Close()
 	err = lock.Destroy(ctx, agent.Hooks(cfg)...)
 	if errors.Is(err, interfaces.ErrNotTerminal) {
-		return fmt.Errorf("allocation %s: %w: '%s' stops it", id, interfaces.ErrNotTerminal, l.Command("stop", id))
+		return fmt.Errorf("allocation %s: %w: '%s' stops it", t.ID, interfaces.ErrNotTerminal, stop)
 	}
 	return err
 }

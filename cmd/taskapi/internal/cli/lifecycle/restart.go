@@ -45,7 +45,7 @@ Exit code: 0 when the tasks run again, 1 when one of them does not.`,
 			if err != nil {
 				return err
 			}
-			return restart(found, cmd.Context(), w, api.AllocationRestartRequest{TaskName: found.Task, AllTasks: all}, detach)
+			return restart(cmd.Context(), found, w, api.AllocationRestartRequest{TaskName: found.Task, AllTasks: all}, detach)
 		},
 	}
 	base.AddDataDir(cmd, &dataDir)
@@ -55,7 +55,7 @@ Exit code: 0 when the tasks run again, 1 when one of them does not.`,
 }
 
 // restart restarts tasks and follows them until they run again.
-func restart(t base.Target, ctx context.Context, w base.Environment, want api.AllocationRestartRequest, detach bool) error {
+func restart(ctx context.Context, t base.Target, w base.Environment, want api.AllocationRestartRequest, detach bool) error {
 	ctx, release := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer release()
 	var before *api.Allocation

@@ -174,7 +174,7 @@ func (o runOptions) request(
 	}
 	alloc := agent.NewAllocation(id, loaded.Job, loaded.Group)
 	if o.AllocID == "" && o.Simulate == 0 {
-		switch left, err := leftRunning(l, ctx, alloc); {
+		switch left, err := leftRunning(ctx, l, alloc); {
 		case err != nil:
 			return nil, err
 		case left != "":
@@ -218,7 +218,7 @@ func (o *runOptions) readSettings(
 
 // leftRunning returns the allocation of the same job and group that a taskapi has left running, empty for none. It is
 // an error when a taskapi runs one.
-func leftRunning(l base.Layout, ctx context.Context, alloc *api.Allocation) (left string, err error) {
+func leftRunning(ctx context.Context, l base.Layout, alloc *api.Allocation) (left string, err error) {
 	ids, _ := l.IDs() // an error of the data directory is reported when that is made
 	for _, id := range ids {
 		k := l.Known(ctx, id)

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 
 	"github.com/hashicorp/nomad/api"
 	"github.com/spf13/cobra"
@@ -45,11 +43,7 @@ by its restart policy.
 		return w.Printf("sent %s to %s\n", name, found)
 	})
 	cmd.Flags().StringVarP(&name, "signal", "s", "", "`NAME` of the signal; it must be given")
-	_ = cmd.RegisterFlagCompletionFunc("signal", func(_ *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
-		return slices.DeleteFunc(slices.Clone(commonSignals), func(s string) bool {
-			return !strings.HasPrefix(s, strings.ToUpper(begun))
-		}), cobra.ShellCompDirectiveNoFileComp
-	}) // the flag has just been added
+	_ = cmd.RegisterFlagCompletionFunc("signal", cobra.FixedCompletions(commonSignals, cobra.ShellCompDirectiveNoFileComp)) // the flag has just been added
 	return cmd
 }
 

@@ -2,11 +2,8 @@ package lifecycle
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -15,6 +12,7 @@ import (
 	"taskapi/allocrunner/state"
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/cmd/taskapi/internal/linewriter"
+	"taskapi/cmd/taskapi/internal/output"
 )
 
 // State is the tree of taskapi state.
@@ -27,32 +25,24 @@ are for when something went wrong.`,
 		Example: `  taskapi state dump 115ef685
   taskapi state repair 115ef685`,
 	}
-	cmd.AddCommand(stateDump(w), stateRepair(w))
-	return cmd
-}
-
-func stateDump(w base.Environment) *cobra.Command {
-	return stateVerb(w, &cobra.Command{
+	cmd.AddCommand(onState(w, dumpState, &cobra.Command{
 		Use:   "dump [flags] ALLOC",
 		Short: "Print an allocation's state as JSON",
 		Long: `Prints an allocation's saved state, also while it runs. Of a damaged state it prints what can be read, says
 on standard error what can't, and exits with 1.`,
 		Example: `  taskapi state dump 115ef685`,
-	}, dumpState)
-}
-
-func stateRepair(w base.Environment) *cobra.Command {
-	return stateVerb(w, &cobra.Command{
+	}), onState(w, repairState, &cobra.Command{
 		Use:   "repair [flags] ALLOC",
 		Short: "Make a damaged state usable again",
 		Long: `Replaces a damaged state by a new one with everything that can be read of it, keeps the damaged one beside it, and says what is
 lost. A task whose record is lost or old may differ from what was saved: 'taskapi state dump' shows it.`,
 		Example: `  taskapi state repair 115ef685`,
-	}, repairState)
+	}))
+	return cmd
 }
 
-// stateVerb completes a command that does something with one allocation's state.
-func stateVerb(w base.Environment, cmd *cobra.Command, do func(w base.Environment, l base.Layout, id string) error) *cobra.Command {
+// onState completes a command that does something with an allocation's state.
+func onState(w base.Environment, do func(w base.Environment, l base.Layout, id string) error, cmd *cobra.Command) *cobra.Command {
 	return base.OnTarget(w, base.ToRemove, cmd, func(_ context.Context, found base.Target) error {
 		err := do(w, found.Layout, found.ID)
 		if errors.Is(err, state.ErrNotFound) {
@@ -83,10 +73,7 @@ func dumpState(w base.Environment, l base.Layout, id string) error {
 	if dump.Saved.Alloc == nil && len(dump.Saved.Tasks) == 0 {
 		return fmt.Errorf("allocation %s: nothing can be read", id)
 	}
-	enc := json.NewEncoder(w.Stdout)
-	enc.SetIndent("", "  ")
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(stateJSON{dump.Version, dump.Saved}); err != nil {
+	if err := output.JSON(w.Stdout, stateJSON{dump.Version, dump.Saved}); err != nil {
 		return err
 	}
 	if len(dump.Problems) > 0 {
@@ -107,23 +94,18 @@ func repairState(w base.Environment, l base.Layout, id string) error {
 	case err != nil:
 		return err
 	}
-	return printRepaired(w.Stdout, l, id, repaired)
-}
-
-func printRepaired(out io.Writer, l base.Layout, id string, r *state.Repaired) error {
-	table := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
-	row := func(key, value string) { fmt.Fprintf(table, "%s\t%s\n", key, linewriter.OneLine(value)) }
-	for _, p := range r.Problems {
-		row("Damage", p.Error())
+	var table output.Table
+	for _, p := range repaired.Problems {
+		table.Row("Damage", p.Error())
 	}
-	for _, name := range r.Stale {
-		row("May be outdated", name)
+	for _, name := range repaired.Stale {
+		table.Row("May be outdated", name)
 	}
-	for _, name := range r.Lost {
-		row("Lost", name)
+	for _, name := range repaired.Lost {
+		table.Row("Lost", name)
 	}
-	row("Damaged file", r.KeptAs)
-	row("Resume", l.Command("run", "--alloc-id", id)+" "+base.WithJobFile)
-	row("Stop", l.Command("stop", id))
-	return table.Flush()
+	table.Row("Damaged file", repaired.KeptAs)
+	table.Row("Resume", l.Command("run", "--alloc-id", id)+" "+base.WithJobFile)
+	table.Row("Stop", l.Command("stop", id))
+	return w.Printf("%s", &table)
 }

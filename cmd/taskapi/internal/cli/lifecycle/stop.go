@@ -306,7 +306,7 @@ func (s *stopping) takeOver(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() {
-		if sockErr := removeDeadSockets(s.Layout, s.ID); sockErr != nil {
+		if sockErr := removeDeadSockets(s.Target); sockErr != nil {
 			s.warn(sockErr)
 		}
 		err = errors.Join(err, lock.Close())
@@ -360,24 +360,23 @@ func (s *stopping) lock(logger *slog.Logger) (lock *datadir.Lock, lacks, err err
 func (s *stopping) inBackground(ctx context.Context) error {
 	args := []string{"stop", "--data-dir=" + string(s.Layout.Dir), fmt.Sprintf("--no-shutdown-delay=%t", s.how.NoShutdownDelay),
 		fmt.Sprintf("--now=%t", s.how.Now), s.ID}
-	if err := background(s.Layout, ctx, s.ID, s.environment, args, stopsOrIsOver); err != nil {
+	err := background(ctx, s.Target, s.environment, args, func(alloc *api.Allocation) (bool, error) {
+		return alloc.DesiredStatus == api.AllocDesiredStatusStop || alloc.ClientTerminalStatus(), nil
+	})
+	if err != nil {
 		return err
 	}
 	return s.say("allocation %s is being stopped in the background", s.ID)
 }
 
-func stopsOrIsOver(alloc *api.Allocation) (bool, error) {
-	return alloc.DesiredStatus == api.AllocDesiredStatusStop || alloc.ClientTerminalStatus(), nil
-}
-
 // removeDeadSockets removes the sockets that a killed taskapi has left of an allocation, the operator's and the tasks'. It finds tasks by
 // their directories, since the state may be lost; a socket with a listener stays.
-func removeDeadSockets(l base.Layout, id string) error {
-	entries, err := os.ReadDir(l.Alloc(id))
-	errs := []error{err, socket.RemoveStale(l.OperatorSocket(id))}
+func removeDeadSockets(t base.Target) error {
+	entries, err := os.ReadDir(t.Layout.Alloc(t.ID))
+	errs := []error{err, socket.RemoveStale(t.Layout.OperatorSocket(t.ID))}
 	for _, e := range entries {
 		if e.IsDir() {
-			errs = append(errs, socket.RemoveStale(l.TaskSocket(id, e.Name())))
+			errs = append(errs, socket.RemoveStale(t.Layout.TaskSocket(t.ID, e.Name())))
 		}
 	}
 	return errors.Join(errs...)
@@ -394,7 +393,7 @@ func (s *stopping) killOrphans(ctx context.Context, why error) error {
 	if err != nil {
 		return fmt.Errorf("allocation %s: its tasks could not be killed: %w", s.ID, err)
 	}
-	if err := removeDeadSockets(s.Layout, s.ID); err != nil {
+	if err := removeDeadSockets(s.Target); err != nil {
 		s.warn(err)
 	}
 	if killed == 0 {

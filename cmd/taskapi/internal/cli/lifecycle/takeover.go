@@ -54,7 +54,7 @@ resume the allocation, it says why, and the other one goes on. An allocation who
 			if err != nil {
 				return err
 			}
-			return takeOver(found, cmd, w)
+			return takeOver(cmd, found, w)
 		},
 	}
 	opts.Add(cmd)
@@ -76,7 +76,7 @@ func takeOverAll(f *base.Finder, cmd *cobra.Command, w base.Environment) error {
 			continue
 		}
 		some = true
-		if err := takeOver(k.Target(""), cmd, w); err != nil {
+		if err := takeOver(cmd, k.Target(""), w); err != nil {
 			failed = true
 			if !base.IsSilent(err) {
 				w.Warnf("%v", err)
@@ -93,11 +93,11 @@ func takeOverAll(f *base.Finder, cmd *cobra.Command, w base.Environment) error {
 }
 
 // takeOver takes the allocation over with a process in the background.
-func takeOver(t base.Target, cmd *cobra.Command, w base.Environment) error {
+func takeOver(cmd *cobra.Command, t base.Target, w base.Environment) error {
 	args := append([]string{"takeover"}, givenFlags(cmd, "all", "data-dir")...)
 	args = append(args, "--data-dir="+string(t.Layout.Dir), t.ID)
 	goesOn := func(alloc *api.Allocation) (bool, error) { return !interfaces.Ended(alloc), nil }
-	if err := background(t.Layout, cmd.Context(), t.ID, w, args, goesOn); err != nil {
+	if err := background(cmd.Context(), t, w, args, goesOn); err != nil {
 		return err
 	}
 	return w.Printf("%s is run by taskapi %s\n", t, w.Version)

@@ -4,12 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"os/signal"
 	"slices"
 	"syscall"
-	"text/tabwriter"
 
 	"github.com/hashicorp/nomad/api"
 	"github.com/spf13/cobra"
@@ -19,12 +17,13 @@ import (
 	"taskapi/cmd/taskapi/internal/cli/start"
 	"taskapi/cmd/taskapi/internal/client"
 	"taskapi/cmd/taskapi/internal/linewriter"
+	"taskapi/cmd/taskapi/internal/output"
 )
 
 func Update(w base.Environment) *cobra.Command {
 	var flags start.JobFlags
 	var dataDir string
-	u := updater{out: w.Stdout}
+	u := updater{environment: w}
 	cmd := &cobra.Command{
 		Use:   "update [flags] ALLOC JOBFILE",
 		Short: "Give a running allocation another version of its job",
@@ -40,7 +39,7 @@ allocation is stopped gracefully and run again, under the same ID and in the sam
 				return err
 			}
 			u.Target = found
-			return u.run(cmd.Context(), flags, args[1], w)
+			return u.run(cmd.Context(), flags, args[1])
 		},
 	}
 	flags.AddVars(cmd)
@@ -53,13 +52,13 @@ allocation is stopped gracefully and run again, under the same ID and in the sam
 // updater gives a running allocation another version of its job.
 type updater struct {
 	base.Target
-	force  bool // also a version that needs new processes
-	detach bool // don't wait for those
-	out    io.Writer
+	force       bool // also a version that needs new processes
+	detach      bool // don't wait for those
+	environment base.Environment
 }
 
 // run is taskapi update.
-func (u *updater) run(ctx context.Context, flags start.JobFlags, jobFile string, w base.Environment) error {
+func (u *updater) run(ctx context.Context, flags start.JobFlags, jobFile string) error {
 	c := u.Client()
 	defer c.Close()
 	found := c.Locate(ctx, client.Following)
@@ -78,7 +77,7 @@ func (u *updater) run(ctx context.Context, flags start.JobFlags, jobFile string,
 	if err != nil {
 		return err
 	}
-	loaded, err := flags.Load(jobFile, kept, w)
+	loaded, err := flags.Load(jobFile, kept, u.environment)
 	if err != nil {
 		return err
 	}
@@ -93,13 +92,23 @@ func (u *updater) update(ctx context.Context, c *client.Client, before *api.Allo
 		return u.asError(err)
 	}
 	if plan.Diff == nil || len(plan.Diff.Fields) == 0 {
-		_, err := fmt.Fprintf(u.out, "allocation %s runs this job: nothing to change\n", u.ID)
+		return u.environment.Printf("allocation %s runs this job: nothing to change\n", u.ID)
+	}
+	var table output.Table
+	for _, change := range plan.Diff.Fields {
+		what := "in place"
+		if slices.Contains(change.Annotations, annotationDestructive) {
+			what = "needs new processes"
+		}
+		table.Row(what, change.Name+": "+change.New)
+	}
+	if err := u.environment.Printf("%s", &table); err != nil {
 		return err
 	}
-	if err := printPlan(u.out, plan.Diff.Fields); err != nil {
-		return err
+	destructive := false
+	if plan.Annotations != nil && plan.Annotations.DesiredTGUpdates[before.TaskGroup] != nil {
+		destructive = plan.Annotations.DesiredTGUpdates[before.TaskGroup].DestructiveUpdate > 0
 	}
-	destructive := needsNewProcesses(plan, before.TaskGroup)
 	if destructive && !u.force {
 		return base.Usage(fmt.Errorf("allocation %s needs new processes for this job, and is unchanged; --force stops it gracefully and runs it again", u.ID))
 	}
@@ -109,21 +118,20 @@ func (u *updater) update(ctx context.Context, c *client.Client, before *api.Allo
 	if destructive {
 		return u.awaitReplaced(ctx, before)
 	}
-	_, err = fmt.Fprintf(u.out, "allocation %s runs the new version\n", u.ID)
-	return err
+	return u.environment.Printf("allocation %s runs the new version\n", u.ID)
 }
 
 // awaitReplaced prints what happens to an allocation that is being replaced, and returns when its successor runs. Ctrl-C ends the waiting
 // alone.
 func (u *updater) awaitReplaced(ctx context.Context, before *api.Allocation) error {
-	_, err := fmt.Fprintf(u.out, "allocation %s is stopped gracefully and run again; '%s' follows it\n", u.ID, u.Layout.Command("attach", u.ID))
+	err := u.environment.Printf("allocation %s is stopped gracefully and run again; '%s' follows it\n", u.ID, u.Layout.Command("attach", u.ID))
 	if u.detach || err != nil {
 		return err
 	}
 	ctx, release := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer release()
 	isNew := func(a *api.Allocation) bool { return a.CreateTime != before.CreateTime }
-	f := &follow.Follower{Target: u.Target, Quiet: true, Until: isNew, Make: func(a *api.Allocation) *follow.Printer { return follow.NewPrinter(u.out, a, false) }}
+	f := &follow.Follower{Target: u.Target, Quiet: true, Until: isNew, Make: follow.Printers(u.environment, false)}
 	f.Show(before)
 	alloc, err := f.Follow(ctx)
 	switch {
@@ -141,27 +149,6 @@ func (u *updater) awaitReplaced(ctx context.Context, before *api.Allocation) err
 
 // annotationDestructive is Nomad's word for a change that needs new processes.
 const annotationDestructive = "forces create/destroy update"
-
-// needsNewProcesses reports whether a plan replaces the allocation of a group.
-func needsNewProcesses(plan *api.JobPlanResponse, group string) bool {
-	if plan.Annotations == nil || plan.Annotations.DesiredTGUpdates[group] == nil {
-		return false
-	}
-	return plan.Annotations.DesiredTGUpdates[group].DestructiveUpdate > 0
-}
-
-// printPlan prints what differs, and which of it needs new processes.
-func printPlan(out io.Writer, changes []*api.FieldDiff) error {
-	table := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
-	for _, change := range changes {
-		what := "in place"
-		if slices.Contains(change.Annotations, annotationDestructive) {
-			what = "needs new processes"
-		}
-		fmt.Fprintf(table, "%s\t%s: %s\n", what, linewriter.OneLine(change.Name), linewriter.OneLine(change.New))
-	}
-	return table.Flush()
-}
 
 // asError says why a taskapi refuses a job. Its own words are about the job.
 func (u *updater) asError(err error) error {

@@ -71,9 +71,7 @@ tasks, in words, is what 'taskapi attach' prints.`,
 		}
 		return parse(cmd, args)
 	}
-	_ = cmd.RegisterFlagCompletionFunc("topic", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-		return eventTopics, cobra.ShellCompDirectiveNoFileComp
-	}) // the flag has just been added
+	_ = cmd.RegisterFlagCompletionFunc("topic", cobra.FixedCompletions(eventTopics, cobra.ShellCompDirectiveNoFileComp)) // the flag has just been added
 	return cmd
 }
 

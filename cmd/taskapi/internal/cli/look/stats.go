@@ -211,19 +211,15 @@ func statsTable(usage *api.AllocResourceUsage, colors output.Colors) string {
 	for _, name := range tasks {
 		task := usage.Tasks[name]
 		count += len(task.Pids)
-		row(name, countText(len(task.Pids)), task.ResourceUsage)
+		listed := strconv.Itoa(len(task.Pids))
+		if len(task.Pids) == allocrunner.MostPIDs {
+			listed += " or more"
+		}
+		row(name, listed, task.ResourceUsage)
 	}
 	if len(tasks) > 1 && usage.Timestamp != 0 {
 		row("total", strconv.Itoa(count), usage.ResourceUsage)
 		table.Paint(0, output.Dim)
 	}
 	return table.String()
-}
-
-// countText returns how many processes a task has, as far as they are listed.
-func countText(listed int) string {
-	if listed == allocrunner.MostPIDs {
-		return fmt.Sprintf("%d or more", listed)
-	}
-	return strconv.Itoa(listed)
 }

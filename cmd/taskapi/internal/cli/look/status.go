@@ -129,7 +129,7 @@ func (s *statusShow) printList(all []located, dirs bool) error {
 			continue
 		}
 		health, _ := base.HealthOf(a.Alloc)
-		row := []string{ids[i], a.Alloc.JobID, a.Alloc.TaskGroup, statusText(a.Location), cmp.Or(health, "-"), tasksText(a.Alloc),
+		row := []string{ids[i], a.Alloc.JobID, a.Alloc.TaskGroup, statusText(a.Location), cmp.Or(health, "-"), fmt.Sprintf("%d of %d run", len(base.RunningTasks(a.Alloc)), len(base.TaskNames(a.Alloc))),
 			output.Date(time.Unix(0, a.Alloc.CreateTime))}
 		if dirs {
 			row = append(row, string(a.layout.Dir))
@@ -161,11 +161,6 @@ func (s *statusShow) one(ctx context.Context, dataDir string, args []string) err
 		return err
 	}
 	return s.output.Print(s.environment, found.Alloc, found.Body, func() error { return s.printAllocation(ctx, t, found) })
-}
-
-// tasksText returns how many of an allocation's tasks run, and how many there are.
-func tasksText(alloc *api.Allocation) string {
-	return fmt.Sprintf("%d of %d run", len(base.RunningTasks(alloc)), len(base.TaskNames(alloc)))
 }
 
 // statusText returns the allocation's status, and that its taskapi has exited before it ended.

@@ -1,6 +1,7 @@
 package shared
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -154,21 +155,13 @@ func (l *putCommandLine) variable(args []string, w base.Environment) (*api.Varia
 	if path != "" && path != v.Path {
 		v.Path, v.ModifyIndex = path, 0 // the index is another variable's
 	}
-	if namespace := l.namespaceFor(w, spec.Namespace); namespace != v.Namespace {
+	if namespace := namespaceOr(cmp.Or(l.namespace, spec.Namespace), w); namespace != v.Namespace {
 		if v.Namespace != "" {
 			v.ModifyIndex = 0
 		}
 		v.Namespace = namespace
 	}
 	return v, l.setItems(v.Items, args, stdin, w)
-}
-
-// namespaceFor returns the namespace: the flag's, that of the specification, or the usual one.
-func (l *putCommandLine) namespaceFor(w base.Environment, specified string) string {
-	if l.namespace == "" && specified != "" {
-		return specified
-	}
-	return l.varFlags.in(w)
 }
 
 // setItems applies KEY=VALUE arguments to items, and warns of values that others can read.
