@@ -1,12 +1,16 @@
 package identity
 
-import "strings"
+import (
+	"reflect"
+	"strings"
+	"sync"
+)
 
-// Role says for whom a token speaks.
+// Role is whom a token identifies: a task, or the operator.
 type Role string
 
 const (
-	// RoleTask is a task's workload identity. It is the role of a token that names none, as Nomad's never do.
+	// RoleTask is a task's workload identity. A token that names no role has it, as all of Nomad's do.
 	RoleTask Role = ""
 	// RoleOperator is the person or program that runs the allocation.
 	RoleOperator Role = "operator"
@@ -18,32 +22,39 @@ const DefaultName = "default"
 // DefaultAudience is the audience of a default identity, Nomad's own.
 const DefaultAudience = "nomadproject.io"
 
-// Claims are the claims of one token. On the wire they carry the names of RFC 7519 section 4.1 and Nomad's own
-// (nomad_namespace, nomad_job_id, nomad_allocation_id, nomad_task); the role travels as taskapi_role and is absent for a task.
-// taskapi_allocation_life tells lives of one allocation ID apart.
+// Claims are the claims of one token. The tags are their names in a token: those of RFC 7519 section 4.1, Nomad's, and
+// ours. A claim without a value is left out of a token. readClaims reads them.
 //
 // Times are whole seconds since the Unix epoch. ExpiresAt is never zero in a token of ours.
 type Claims struct {
-	ID        string // jti: unique to the token
-	Issuer    string // iss: empty unless configured
-	Subject   string // sub: region:namespace:job:group:task:identity
-	Audience  []string
-	IssuedAt  int64
-	NotBefore int64
-	ExpiresAt int64
+	ID        string   `claim:"jti"` // unique to the token
+	Issuer    string   `claim:"iss"` // empty unless configured
+	Subject   string   `claim:"sub"` // region:namespace:job:group:task:identity
+	Audience  []string `claim:"aud"`
+	IssuedAt  int64    `claim:"iat"`
+	NotBefore int64    `claim:"nbf"`
+	ExpiresAt int64    `claim:"exp"`
 
-	Namespace    string
-	JobID        string
-	AllocationID string
-	Task         string // empty for the operator
-	Role         Role
+	Namespace    string `claim:"nomad_namespace"`
+	JobID        string `claim:"nomad_job_id"`
+	AllocationID string `claim:"nomad_allocation_id"`
+	Task         string `claim:"nomad_task"` // empty for the operator
+	Role         Role   `claim:"taskapi_role"`
 
-	// Life is the life of the allocation that the token was issued for, so that it is good in no later one under the same ID. Every token
-	// of ours has it (taskapi_allocation_life); other issuers' need not.
-	Life string
+	// Life is the life of the allocation that the token was issued for. The token is good in no other life of the same
+	// allocation ID. Every token of ours has it; other issuers' need not.
+	Life string `claim:"taskapi_allocation_life"`
 }
 
-// Subject joins the parts of a sub claim in Nomad's order.
+// claimNames returns the names of the claims, in the order of the fields.
+var claimNames = sync.OnceValue(func() (names []string) {
+	for field := range reflect.TypeFor[Claims]().Fields() {
+		names = append(names, field.Tag.Get("claim"))
+	}
+	return names
+})
+
+// Subject returns a sub claim, with its parts in Nomad's order.
 func Subject(region, namespace, job, group, task, name string) string {
 	return strings.Join([]string{region, namespace, job, group, task, name}, ":")
 }

@@ -49,8 +49,8 @@ func FuzzCheck(f *testing.F) {
 	})
 }
 
-// FuzzVerify feeds it headers and claims under a good signature, and times. What it accepts, golang-jwt accepts with every strict
-// option.
+// FuzzVerify feeds it headers and claims under a good signature, and times. What it accepts, golang-jwt accepts with
+// every strict option.
 func FuzzVerify(f *testing.F) {
 	forger := identitytest.NewIssuer("forger-1", 'f')
 	v, err := identity.NewVerifier(identity.VerifierConfig{Local: forger.KeySet(f)})

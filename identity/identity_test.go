@@ -96,8 +96,8 @@ func BenchmarkRawEd25519(b *testing.B) {
 	}
 }
 
-// BenchmarkVerifyOverRaw does the two above in turn, so that what else the machine does falls on both, and reports the ratio of their
-// medians. It is to be at most 1.25.
+// BenchmarkVerifyOverRaw does the two above in turn, so that what else the machine does falls on both, and reports the
+// ratio of their medians. It is to be at most 1.25.
 func BenchmarkVerifyOverRaw(b *testing.B) {
 	ring := identitytest.Keyring(b)
 	v := newVerifier(b, identity.VerifierConfig{Local: ring})

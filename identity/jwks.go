@@ -11,13 +11,13 @@ import (
 	"taskapi/identity/internal/strictjson"
 )
 
-// ErrKeySet is a JWK set that is refused, whole.
+// ErrKeySet means that a whole JWK set is refused.
 var ErrKeySet = errors.New("key set refused")
 
 // keySetLimit bounds a JWK set: thousands of keys. A Nomad cluster has a handful.
 const keySetLimit = 1 << 20
 
-// keySetLimits bound its JSON: a set holds keys, which hold lists.
+// keySetLimits bound the set's JSON: a set holds keys, which hold lists.
 var keySetLimits = strictjson.Limits{Depth: 4, Names: 1 << 15}
 
 // Names of RFC 7517 and RFC 8037 that are written as well as read.
@@ -27,14 +27,15 @@ const (
 	keyUse   = "sig"
 )
 
-// privateMembers are the members of a JWK that hold private or secret key material (RFC 7518 sections 6.2.2, 6.3.2 and 6.4,
-// RFC 8037 section 2).
+// privateMembers are the members of a JWK that hold private or secret key material (RFC 7518 sections 6.2.2, 6.3.2 and
+// 6.4, RFC 8037 section 2).
 var privateMembers = []string{"d", "p", "q", "dp", "dq", "qi", "oth", "k"}
 
-// ParseJWKS reads a JWK set (RFC 7517 section 5). Keys that are not Ed25519 are passed over; KeySet.Skipped names them. The whole
-// set is refused, with an error that wraps ErrKeySet and names the key, for one key that holds private material, has the kid of
-// another, or is for Ed25519 without a valid kid, with a use or an algorithm that is not for signatures by it, or with a public
-// key that is no point of the curve or one of small order: who wrote such a set has made a mistake that is not to be guessed at.
+// ParseJWKS reads a JWK set (RFC 7517 section 5). Keys that are not Ed25519 are skipped; KeySet.Skipped names them.
+// Some keys have the whole set refused, since their author made a mistake that must not be guessed at: a key that holds
+// private material, one with the kid of another, and an Ed25519 key without a valid kid, with a use or an algorithm
+// other than its own, or whose public key is no point of the curve or one of small order. The error wraps ErrKeySet and
+// names the key.
 func ParseJWKS(document []byte) (*KeySet, error) {
 	if len(document) > keySetLimit {
 		return nil, fmt.Errorf("%w: longer than %d bytes", ErrKeySet, keySetLimit)
@@ -60,7 +61,7 @@ func ParseJWKS(document []byte) (*KeySet, error) {
 	return set, nil
 }
 
-// jwk is a key of a set as read.
+// jwk is a key as it stands in a set.
 type jwk struct {
 	kind, curve, id, use, alg, x string
 	operations                   []string
@@ -121,7 +122,7 @@ func readJWK(r *strictjson.Reader) jwk {
 	return k
 }
 
-// add takes one key into the set, or passes it over.
+// add adds one key to the set, or skips it.
 func (s *KeySet) add(k *jwk) error {
 	ed25519Key := k.kind == keyType && k.curve == keyCurve
 	switch {
@@ -185,8 +186,9 @@ func (k *Keyring) JWKS() []byte {
 	return mustEncode(set)
 }
 
-// OpenIDConfiguration returns the document of /.well-known/openid-configuration, with what OpenID Connect Discovery 1.0 section 3
-// requires and Nomad answers. issuer is the iss of the tokens, jwksURI where the JWK set is found.
+// OpenIDConfiguration returns the document of /.well-known/openid-configuration, with the members that OpenID Connect
+// Discovery 1.0 section 3 requires and Nomad answers. issuer is the iss of the tokens, and jwksURI the URL of the JWK
+// set.
 func OpenIDConfiguration(issuer, jwksURI string) []byte {
 	return mustEncode(struct {
 		Issuer        string   `json:"issuer"`
@@ -197,7 +199,7 @@ func OpenIDConfiguration(issuer, jwksURI string) []byte {
 	}{issuer, jwksURI, []string{algorithm}, []string{"code"}, []string{"public"}})
 }
 
-// mustEncode encodes a structure of strings, which always can be.
+// mustEncode encodes a structure of strings, which can't fail.
 func mustEncode(v any) []byte {
 	document, err := json.Marshal(v)
 	if err != nil {

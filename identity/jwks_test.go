@@ -190,7 +190,8 @@ func TestOpenFileSourceErrors(t *testing.T) {
 	}
 }
 
-// FuzzParseJWKS checks that what is accepted is a set for encoding/json too, and that its keys are good for one thing or another.
+// FuzzParseJWKS checks that what is accepted is a set for encoding/json too, and that its keys are good for one thing
+// or another.
 func FuzzParseJWKS(f *testing.F) {
 	good := identitytest.NewIssuer("good", 'g')
 	f.Add([]byte(`{"keys":[` + good.JWK(`,"use":"sig","alg":"EdDSA","key_ops":["verify"]`) + `,` + rsaKey + `]}`))

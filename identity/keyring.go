@@ -22,7 +22,7 @@ import (
 	"taskapi/internal/privatefile"
 )
 
-// Errors of a key ring. Each comes wrapped in what to do about it.
+// Errors of a key ring. Each is wrapped in an error that says what to do.
 var (
 	ErrKeyNotFound    = errors.New("no such key in the ring")
 	ErrKeyActive      = errors.New("the key is active")
@@ -35,16 +35,16 @@ var (
 const (
 	ringFile = "keys.sealed"
 	sealFile = "seal.key"
-	// lockFile is locked by who writes; its content says that the ring was made once.
+	// lockFile is locked by writers; its content says that the ring was made once.
 	lockFile = "lock"
 )
 
-// KeyState says what a key of the ring is for.
+// KeyState is the use of a key of the ring.
 type KeyState string
 
 const (
 	KeyActive   KeyState = "active"   // signs and verifies
-	KeyInactive KeyState = "inactive" // verifies what it signed before it was rotated out
+	KeyInactive KeyState = "inactive" // verifies the tokens that it signed before it was rotated out
 )
 
 // KeyInfo describes a key of the ring.
@@ -56,25 +56,26 @@ type KeyInfo struct {
 
 // KeyringConfig says where a key ring is.
 type KeyringConfig struct {
-	// Dir is the ring's directory. Required. It is made, with mode 0700, where it is missing.
+	// Dir is the ring's directory. Required. It is made, with mode 0700, if it is missing.
 	Dir string
-	// SealKeyFile holds the 32 bytes that the ring is sealed with. Empty means seal.key in Dir. It is made, with mode 0600, together
-	// with a new ring, unless it is there already; its directory must exist.
+	// SealKeyFile holds the 32 bytes that the ring is sealed with. Empty means seal.key in Dir. It is made, with mode
+	// 0600, together with a new ring, unless it exists; its directory must exist.
 	SealKeyFile string
-	// CheckCreate is called before a first ring is made. Its error says why there must have been one. Nil allows it.
+	// CheckCreate is called before a first ring is made. An error says why a ring must have existed, and none is made. Nil
+	// allows it.
 	CheckCreate func() error
 }
 
-// Keyring is an Ed25519 key ring on disk: one active key, and older ones that still verify. Any number of processes of one user
-// may share it: writers exclude one another by a lock, and readers see a ring from before or after, never one between.
+// Keyring is an Ed25519 key ring on disk: one active key, and older ones that still verify. Any number of processes of
+// one user may share it. Writers exclude one another by a lock, and readers see the ring before or after a change.
 //
-// Keys, List, Active, Sign and JWKS use what was loaded last, without a lock or I/O.
+// Keys, List, Active, Sign and JWKS use the ring that was loaded last, without a lock or I/O.
 type Keyring struct {
 	dir, sealKeyFile string
 	checkCreate      func() error // nil allows it
 
 	current atomic.Pointer[ring]
-	// mu serialises what loads and writes, so it is held over I/O. Nothing on a request's path takes it.
+	// mu serialises loads and writes, so it is held during I/O. Nothing on a request's path takes it.
 	mu sync.Mutex
 }
 
@@ -86,7 +87,7 @@ type ring struct {
 	keys    *KeySet
 	signer  ed25519.PrivateKey
 
-	replaced chan struct{} // closed when another has taken its place
+	replaced chan struct{} // closed when another ring has replaced this one
 }
 
 func newRing(stored *storedRing, version privatefile.Version) *ring {
@@ -106,15 +107,16 @@ func newRing(stored *storedRing, version privatefile.Version) *ring {
 	return r
 }
 
-// OpenKeyring opens the key ring, and makes one with a first key where there has never been one. A ring that was there and is
-// missing, damaged or open to others is an error that wraps ErrKeyringMissing, ErrKeyringDamaged or ErrKeyringExposed: a new key
-// in its place would silently end every token that was issued.
+// OpenKeyring opens the key ring, and makes one with a first key if there has never been one. A ring that is missing,
+// damaged or open to others is an error that wraps ErrKeyringMissing, ErrKeyringDamaged or ErrKeyringExposed, since a
+// new key in its place would silently end every token that was issued.
 func OpenKeyring(c KeyringConfig) (*Keyring, error) {
 	if c.Dir == "" {
 		return nil, errors.New("open key ring: no directory given")
 	}
-	k := &Keyring{dir: c.Dir, sealKeyFile: cmp.Or(c.SealKeyFile, filepath.Join(c.Dir, sealFile)), checkCreate: c.CheckCreate}
-	if _, err := os.Lstat(k.dir); errors.Is(err, fs.ErrNotExist) { // where a backup is to be put, nothing is to lie
+	sealKeyFile := cmp.Or(c.SealKeyFile, filepath.Join(c.Dir, sealFile))
+	k := &Keyring{dir: c.Dir, sealKeyFile: sealKeyFile, checkCreate: c.CheckCreate}
+	if _, err := os.Lstat(k.dir); errors.Is(err, fs.ErrNotExist) { // don't make a directory where a backup has to be put
 		if err := k.checkFirst(); err != nil {
 			return nil, fmt.Errorf("open key ring %s: %w", k.dir, err)
 		}
@@ -144,11 +146,11 @@ func (k *Keyring) openLocked(lock *privatefile.Lock) error {
 	if err := k.load(); err != nil || made {
 		return err
 	}
-	// Not before the ring is there: a first start that was cut short is a first start again.
+	// The mark comes after the ring, so that a first start that was cut short is repeated.
 	return lock.Mark()
 }
 
-// checkFirst refuses to make a ring where there must have been one.
+// checkFirst refuses to make a ring where one must have existed.
 func (k *Keyring) checkFirst() error {
 	if k.checkCreate == nil {
 		return nil
@@ -159,8 +161,8 @@ func (k *Keyring) checkFirst() error {
 	return nil
 }
 
-// makeLocked makes a ring with one key. A seal key that is there, brought by the operator or left by a first start that was cut
-// short, is used.
+// makeLocked makes a ring with one key. It uses an existing seal key, which the operator has brought or a first start
+// that was cut short has left.
 func (k *Keyring) makeLocked() error {
 	sealKey := make([]byte, chacha20poly1305.KeySize)
 	rand.Read(sealKey) // never fails (crypto/rand)
@@ -191,7 +193,8 @@ func (s *storedRing) without(id string) (*storedRing, error) {
 	return &storedRing{Keys: slices.Delete(slices.Clone(s.Keys), i, i+1), Seed: s.Seed}, nil
 }
 
-// Rotate makes a new active key. Tokens of the older ones are still verified. The seed of the key that was active is forgotten.
+// Rotate makes a new active key. Tokens of the older ones are still verified. The seed of the key that was active is
+// forgotten.
 func (k *Keyring) Rotate() (KeyInfo, error) {
 	err := k.change(func(s *storedRing) (*storedRing, error) { return s.rotated(), nil })
 	if err != nil {
@@ -200,8 +203,8 @@ func (k *Keyring) Rotate() (KeyInfo, error) {
 	return k.Active(), nil
 }
 
-// Remove takes a key out of the ring: its tokens are refused from now on. The error wraps ErrKeyNotFound or, since a ring is never
-// without an active key, ErrKeyActive.
+// Remove removes a key from the ring: its tokens are refused from now on. The error wraps ErrKeyNotFound or, since a
+// ring always has an active key, ErrKeyActive.
 func (k *Keyring) Remove(id string) error {
 	err := k.change(func(s *storedRing) (*storedRing, error) { return s.without(id) })
 	if err != nil {
@@ -210,7 +213,7 @@ func (k *Keyring) Remove(id string) error {
 	return nil
 }
 
-// change replaces the ring on disk by what edit makes of it.
+// change replaces the ring on disk by the result of edit.
 func (k *Keyring) change(edit func(*storedRing) (*storedRing, error)) error {
 	return k.locked(func(*privatefile.Lock) error {
 		if err := k.load(); err != nil {
@@ -227,7 +230,7 @@ func (k *Keyring) change(edit func(*storedRing) (*storedRing, error)) error {
 	})
 }
 
-// List returns the ring's keys, newest, which is the active one, first.
+// List returns the ring's keys, the newest first, which is the active one.
 func (k *Keyring) List() []KeyInfo { return slices.Clone(k.current.Load().infos) }
 
 // Active returns the key that signs.
@@ -236,8 +239,8 @@ func (k *Keyring) Active() KeyInfo { return k.current.Load().infos[0] }
 // Keys makes the ring a KeySource.
 func (k *Keyring) Keys() *KeySet { return k.current.Load().keys }
 
-// Reload takes over what another process changed, and reports whether there was anything. Without a change it costs one lstat(2).
-// After an error the keys are as before.
+// Reload loads the changes of other processes, and reports whether there were any. Without a change it costs one
+// lstat(2). After an error the keys are as before.
 func (k *Keyring) Reload() (changed bool, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -251,15 +254,15 @@ func (k *Keyring) Reload() (changed bool, err error) {
 	return true, nil
 }
 
-// Watch reloads the ring whenever it changes, until ctx ends: at once where inotify(7) works, and within a second elsewhere. What
-// goes wrong is logged once, not again while it stays the same.
+// Watch reloads the ring whenever it changes, until ctx ends: at once where inotify(7) works, and within a second
+// elsewhere. A problem is logged once, not again while it stays the same.
 func (k *Keyring) Watch(ctx context.Context, logger *slog.Logger) {
-	watch(ctx, k.ringFile(), reporting(logger.With("keyring", k.dir), k.Keys, k.Reload))
+	WatchFile(ctx, k.ringFile(), reporting(logger.With("keyring", k.dir), k.Keys, k.Reload))
 }
 
 func (k *Keyring) ringFile() string { return filepath.Join(k.dir, ringFile) }
 
-// locked runs do alone: in this process and among others.
+// locked runs do alone among all goroutines and processes.
 func (k *Keyring) locked(do func(*privatefile.Lock) error) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -270,7 +273,7 @@ func (k *Keyring) locked(do func(*privatefile.Lock) error) error {
 	return errors.Join(do(lock), lock.Release())
 }
 
-// load reads the ring and publishes it. k.mu is held, the lock file need not be.
+// load reads the ring and publishes it. The caller holds k.mu; the lock file need not be locked.
 func (k *Keyring) load() error {
 	file, version, err := privatefile.Read(k.ringFile(), sealedLimit)
 	if err != nil {
@@ -293,7 +296,7 @@ func (k *Keyring) load() error {
 	return nil
 }
 
-// Replaced returns a channel that is closed when the keys are no longer those of now.
+// Replaced returns a channel that is closed when the current keys are replaced.
 func (k *Keyring) Replaced() <-chan struct{} { return k.current.Load().replaced }
 
 func (k *Keyring) readSealKey() ([]byte, error) {
@@ -319,7 +322,7 @@ func (k *Keyring) writeLocked(stored *storedRing) error {
 	return privatefile.Write(k.ringFile(), file)
 }
 
-// explain puts an error in reading one of the ring's files into its class and says what to do.
+// explain returns the error of a key ring for an error in reading one of its files, with what to do.
 func (k *Keyring) explain(path string, err error) error {
 	switch {
 	case errors.Is(err, privatefile.ErrExposed):
@@ -332,12 +335,12 @@ func (k *Keyring) explain(path string, err error) error {
 	return err
 }
 
-// damaged says that a file of the ring is not what was written.
+// damaged returns the error for a file of the ring whose content was changed.
 func (k *Keyring) damaged(path string, err error) error {
 	return fmt.Errorf("%w: %s %w: %s", ErrKeyringDamaged, path, err, k.remedy())
 }
 
-// remedy returns what an operator can do about a ring that does not open.
+// remedy returns what an operator can do when a ring does not open.
 func (k *Keyring) remedy() string {
 	return "restore it from a backup or, to start over and end every token issued so far, remove the directory " + k.dir
 }

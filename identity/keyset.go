@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// KeySource is where a verifier finds keys. Keys returns the set as it is now, at once and without a lock or any I/O: a source
-// that learns of changes does so elsewhere and swaps the set. A nil set is an empty one.
+// KeySource is where a verifier finds keys. Keys returns the current set at once, without a lock or any I/O; a source
+// learns of changes elsewhere and swaps the set. A nil set is an empty one.
 type KeySource interface {
 	Keys() *KeySet
 }
@@ -18,7 +18,7 @@ type KeySet struct {
 	skipped []SkippedKey
 }
 
-// SkippedKey is a key of a JWK set that can't verify tokens here, because of its kind.
+// SkippedKey is a key of a JWK set whose kind can't verify tokens here.
 type SkippedKey struct {
 	ID   string // kid, maybe empty
 	Type string // kty, with the curve where that decides: "RSA", "OKP X25519"
@@ -27,8 +27,8 @@ type SkippedKey struct {
 // publicKey is one Ed25519 key in the two forms that are compared and used.
 type publicKey struct {
 	bytes [ed25519.PublicKeySize]byte
-	// verifier holds an ed25519.PublicKey, and nothing else ever: the key's type, not a token's header, says which algorithm
-	// it is for. It is kept as an interface value so that a verification need not make one.
+	// verifier always holds an ed25519.PublicKey: the key's type, not a token's header, decides the algorithm. It is an
+	// interface value so that a verification need not allocate one.
 	verifier any
 }
 
@@ -63,7 +63,7 @@ func (s *KeySet) IDs() []string {
 	return slices.Sorted(maps.Keys(s.keys))
 }
 
-// Skipped returns the keys that were in the JWK set and can't be used here: worth a warning.
+// Skipped returns the keys of the JWK set that can't be used here.
 func (s *KeySet) Skipped() []SkippedKey {
 	if s == nil {
 		return nil

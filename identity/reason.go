@@ -5,7 +5,7 @@ import "errors"
 // Reason is why a token was refused: a closed set, fit for a metric's label.
 type Reason string
 
-// What is wrong with the token's form. Nothing was looked up or computed to find out.
+// Faults of the token's form. Finding one takes no look-up and no computation.
 const (
 	ReasonTooLong   Reason = "too_long"  // over MaxTokenLength
 	ReasonMalformed Reason = "malformed" // not three canonical base64url segments, the last of 64 bytes
@@ -15,13 +15,13 @@ const (
 	ReasonClaims    Reason = "claims"    // not strict JSON, or a claim that is missing, of a wrong type or out of range
 )
 
-// Who signed it is unknown. A limiter counts these: they cost a look-up or a verification, and only a stranger causes them.
+// The signer is unknown. A limiter counts these, because they cost a look-up or a verification.
 const (
 	ReasonUnknownKey Reason = "unknown_key"
 	ReasonSignature  Reason = "signature"
 )
 
-// The signature is good and the token is still not.
+// The signature is good, and something else is wrong.
 const (
 	ReasonExpired     Reason = "expired"
 	ReasonNotYetValid Reason = "not_yet_valid" // nbf or iat lies ahead
@@ -31,7 +31,7 @@ const (
 	ReasonRole        Reason = "role" // another issuer's key speaks for the operator
 )
 
-// Error is a token refused. Its text holds no byte of the token.
+// Error says why a token is refused. Its text holds no byte of the token.
 type Error struct {
 	Reason Reason
 	Detail string

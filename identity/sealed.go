@@ -13,8 +13,8 @@ import (
 )
 
 // The ring's file is one line that names the format, a nonce, and the ring as JSON, sealed with XChaCha20-Poly1305
-// (draft-irtf-cfrg-xchacha). The line is authenticated with it. Keys, their IDs and which of them is active are sealed as one:
-// none can be exchanged, brought back or taken away by itself.
+// (draft-irtf-cfrg-xchacha). The line is authenticated as well. Keys, their IDs and the choice of the active key are
+// sealed together, so no single one can be exchanged, brought back or removed.
 const (
 	sealedFormat = "taskapi keyring 1\n"
 	// sealedFamily begins the format line of every version.
@@ -29,7 +29,8 @@ var (
 	errNotOpened   = errors.New("does not open with the seal key: one of the two was changed, or is another ring's")
 )
 
-// storedRing is the ring as it is sealed. Only the active key's seed is kept: a key that was rotated out can verify and never sign.
+// storedRing is the ring as it is sealed. It holds the seed of the active key only, so a key that was rotated out can
+// verify and never sign.
 type storedRing struct {
 	Keys []storedKey `json:"keys"` // oldest first, the last one active
 	Seed []byte      `json:"seed"` // of the active key, 32 bytes (RFC 8032 section 5.1.5)
@@ -81,7 +82,8 @@ func unseal(file, sealKey []byte) (*storedRing, error) {
 	return s, s.check()
 }
 
-// check holds the ring to its shape. What is authentic was written by us; this keeps a mistake of ours from becoming a panic.
+// check checks the ring's shape. An authentic ring was written by taskapi, so this only keeps a mistake of ours from
+// becoming a panic.
 func (s *storedRing) check() error {
 	if len(s.Keys) == 0 || len(s.Seed) != ed25519.SeedSize {
 		return errors.New("holds no active key")

@@ -13,23 +13,24 @@ import (
 )
 
 var (
-	// ErrForeignSeal: a value was sealed with another key.
+	// ErrForeignSeal means that a value was sealed with another key.
 	ErrForeignSeal = errors.New("it was sealed with another key ring's seal key")
-	// ErrBadSeal: a value is not what was sealed, or was sealed for another place.
+	// ErrBadSeal means that a sealed value was changed, or was sealed for another place.
 	ErrBadSeal = errors.New("it is damaged, or was sealed for another place")
 )
 
-// Sealer seals values for their places with XChaCha20-Poly1305, by a key derived from the ring's seal key: a rotation or the removal of
-// signing keys changes nothing of what is sealed. Its methods may be called from several goroutines.
+// Sealer seals values for their places with XChaCha20-Poly1305, by a key that is derived from the ring's seal key. So a
+// rotation or the removal of signing keys affects no sealed value. Its methods may be called concurrently.
 type Sealer struct {
 	aead    cipher.AEAD
 	purpose string
-	id      []byte // tells keys apart
+	id      []byte // of the key
 }
 
 const sealerIDSize = 8
 
-// Sealer returns a sealer for one purpose, such as "variables". What is sealed for one does not open for another.
+// Sealer returns a sealer for one purpose, such as "variables". A value that was sealed for one purpose does not open
+// for another.
 func (k *Keyring) Sealer(purpose string) (*Sealer, error) {
 	sealKey, err := k.readSealKey()
 	if err != nil {
@@ -75,7 +76,7 @@ func (s *Sealer) Open(sealed []byte, place string) ([]byte, error) {
 	return value, nil
 }
 
-// bound returns what is authenticated with a value.
+// bound returns the text that is authenticated with a value.
 func (s *Sealer) bound(place string) []byte {
 	return []byte("taskapi sealed 1\n" + s.purpose + "\n" + place)
 }

@@ -27,7 +27,8 @@ func sealerOf(t *testing.T, ring *identity.Keyring, purpose string) *identity.Se
 	return s
 }
 
-// TestSealerBinds: a value opens with its ring's seal key, for its purpose and at its place alone, and not when a bit of it is changed.
+// TestSealerBinds: a value opens with its ring's seal key, for its purpose and at its place alone, and not when a bit
+// of it is changed.
 func TestSealerBinds(t *testing.T) {
 	ring := newRing(t)
 	s := sealerOf(t, ring, "variables")
@@ -63,7 +64,8 @@ func TestSealerBinds(t *testing.T) {
 	}
 }
 
-// TestSealerOutlivesKeys: neither a rotation nor the removal of signing keys loses what is sealed, also for a process that starts later.
+// TestSealerOutlivesKeys: neither a rotation nor the removal of signing keys loses what is sealed, also for a process
+// that starts later.
 func TestSealerOutlivesKeys(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "keyring")
 	ring, err := identity.OpenKeyring(identity.KeyringConfig{Dir: dir})

@@ -9,8 +9,9 @@ import (
 	"github.com/google/uuid"
 )
 
-// Sign issues a token with the active key. An ID is made where the claims have none; iss, iat, nbf and the like are left out where
-// they are zero. The error wraps an *Error for claims that Check would refuse, such as those without an ExpiresAt or an audience.
+// Sign issues a token with the active key, and gives it an ID if the claims have none. Claims without a value are left
+// out. The error wraps an
+// *Error for claims that Check would refuse, such as those without an ExpiresAt or an audience.
 func (k *Keyring) Sign(c Claims) (string, error) {
 	if c.ID == "" {
 		c.ID = uuid.NewString()
@@ -25,7 +26,7 @@ func (k *Keyring) Sign(c Claims) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("sign token: %w", err)
 	}
-	// What is issued must read back as what was meant: a name that is not UTF-8 would come back as another one.
+	// The token must read back as the same claims: a name that is not UTF-8 would come back as another one.
 	u, err := Check(signed)
 	if err != nil {
 		return "", fmt.Errorf("sign token: %w", err)
@@ -36,8 +37,8 @@ func (k *Keyring) Sign(c Claims) (string, error) {
 	return signed, nil
 }
 
-// Signer returns the active key's ID and the key itself, which signs anything: for the bad tokens that tests need, and that Sign refuses to
-// make.
+// Signer returns the active key's ID and the key itself, which signs anything. Tests need it for bad tokens, which Sign
+// refuses to make.
 func (k *Keyring) Signer() (keyID string, key crypto.Signer) {
 	ring := k.current.Load()
 	return ring.infos[0].ID, ring.signer
@@ -45,22 +46,14 @@ func (k *Keyring) Signer() (keyID string, key crypto.Signer) {
 
 // wire returns the claims under the names that they have in a token.
 func (c *Claims) wire() jwt.MapClaims {
-	m := jwt.MapClaims{claimExpiresAt: c.ExpiresAt, claimAudience: c.Audience}
+	m := jwt.MapClaims{}
+	for field, value := range reflect.ValueOf(*c).Fields() {
+		if !value.IsZero() {
+			m[field.Tag.Get("claim")] = value.Interface()
+		}
+	}
 	if len(c.Audience) == 1 {
-		m[claimAudience] = c.Audience[0] // as Nomad writes it, and RFC 7519 section 4.1.3 allows
-	}
-	for name, at := range map[string]int64{claimIssuedAt: c.IssuedAt, claimNotBefore: c.NotBefore} {
-		if at != 0 {
-			m[name] = at
-		}
-	}
-	for name, text := range map[string]string{
-		claimID: c.ID, claimIssuer: c.Issuer, claimSubject: c.Subject, claimNamespace: c.Namespace, claimJobID: c.JobID,
-		claimAllocationID: c.AllocationID, claimTask: c.Task, claimRole: string(c.Role), claimLife: c.Life,
-	} {
-		if text != "" {
-			m[name] = text
-		}
+		m["aud"] = c.Audience[0] // as Nomad writes it, and RFC 7519 section 4.1.3 allows
 	}
 	return m
 }

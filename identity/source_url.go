@@ -9,44 +9,46 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
-	"sync/atomic"
 	"time"
 )
 
 const (
-	// DefaultRefresh is how often a URL is fetched unless configured. An issuer publishes a key well before signing with it.
+	// DefaultRefresh is how often a URL is fetched unless configured. An issuer publishes a key well before signing with
+	// it.
 	DefaultRefresh = 5 * time.Minute
-	// MinRefresh is the least time between two fetches, also after a failure: ours is not to burden another's server.
+	// MinRefresh is the least time between two fetches, also after a failure, so that the other's server is not burdened.
 	MinRefresh = 30 * time.Second
-	// DefaultMaxStale is how long the last set fetched is trusted while fetching fails, unless configured: a night's outage.
+	// DefaultMaxStale is how long the latest set is trusted while fetching fails, unless configured. It is enough for a
+	// night's outage.
 	DefaultMaxStale = 24 * time.Hour
-	// fetchTimeout bounds one fetch, whole.
+	// fetchTimeout bounds a whole fetch.
 	fetchTimeout = 10 * time.Second
 )
 
 // URLSourceConfig says where a JWK set is fetched.
 type URLSourceConfig struct {
-	// URL is an http or https address. Required. What http brings is trusted like the network that it came over.
+	// URL is an http or https address. Required. Keys that come by http are as trustworthy as the network between.
 	URL string
-	// Name is what logs call the source. Empty means URL.
+	// Name is the source's name in logs. Empty means URL.
 	Name string
 	// Refresh is the time between fetches, at least MinRefresh. 0 means DefaultRefresh.
 	Refresh time.Duration
 	// MaxStale is how long keys outlive the last fetch that succeeded. 0 means DefaultMaxStale.
 	MaxStale time.Duration
-	// Transport is used for fetching. Nil means one of its own that keeps no connection.
+	// Transport is used for fetching. Nil means one that keeps no connections.
 	Transport http.RoundTripper
 }
 
-// URLSource is a JWK set at a URL. Run fetches it; a look-up never does, so nobody's token can cause a fetch or wait for one.
+// URLSource is a JWK set at a URL. Run fetches it. A look-up of a key never does, so no token can cause a fetch or wait
+// for one.
 type URLSource struct {
 	url, name         string
 	refresh, maxStale time.Duration
 	client            *http.Client
-	current           atomic.Pointer[KeySet]
+	following
 }
 
-// NewURLSource returns a source that is empty until Run has fetched it.
+// NewURLSource returns a source that is empty until Run has fetched the set.
 func NewURLSource(c URLSourceConfig) (*URLSource, error) {
 	u, err := url.Parse(c.URL)
 	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || u.User != nil {
@@ -63,7 +65,7 @@ func NewURLSource(c URLSourceConfig) (*URLSource, error) {
 	client := &http.Client{
 		Transport: c.Transport,
 		Timeout:   fetchTimeout,
-		// The keys come from the address that the operator wrote down, or not at all.
+		// The keys come only from the address that the operator wrote down.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	return &URLSource{
@@ -71,31 +73,15 @@ func NewURLSource(c URLSourceConfig) (*URLSource, error) {
 	}, nil
 }
 
-// Keys makes the URL a KeySource.
-func (s *URLSource) Keys() *KeySet { return s.current.Load() }
-
-// Run fetches the set at once and then on its schedule, after a failure sooner, until ctx ends. A set that is bad or can't be had leaves
-// the last good one in place, until that is older than MaxStale.
+// Run fetches the set at once and then on its schedule, after a failure sooner, until ctx ends. While the set can't be
+// fetched or is bad, the last good one stays in place, for MaxStale at most.
 func (s *URLSource) Run(ctx context.Context, logger *slog.Logger) {
-	fetched := time.Now()
-	var document string
 	report := reporting(logger.With("jwks", s.name), s.Keys, func() (bool, error) {
-		next, err := s.fetch(ctx)
+		document, err := s.fetch(ctx)
 		if ctx.Err() != nil {
 			return false, nil
 		}
-		if err != nil {
-			if time.Since(fetched) >= s.maxStale {
-				s.current.Store(nil)
-				document = ""
-				err = fmt.Errorf("no key of it is trusted any more after %v without a good answer: %w", s.maxStale, err)
-			}
-			return false, err
-		}
-		fetched = time.Now()
-		changed := next != document
-		document = next
-		return changed, nil
+		return s.take(document, err, "fetch key set", s.maxStale)
 	})
 	for {
 		wait := s.refresh
@@ -110,28 +96,19 @@ func (s *URLSource) Run(ctx context.Context, logger *slog.Logger) {
 	}
 }
 
-// fetch gets the set once, publishes it and returns its text.
-func (s *URLSource) fetch(ctx context.Context) (string, error) {
+// fetch gets the document once.
+func (s *URLSource) fetch(ctx context.Context) ([]byte, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url, nil)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	response, err := s.client.Do(request)
 	if err != nil {
-		return "", fmt.Errorf("fetch key set: %w", err)
+		return nil, err
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
-		return "", fmt.Errorf("fetch key set: answered with status %d, want 200", response.StatusCode)
+		return nil, fmt.Errorf("answered with status %d, want 200", response.StatusCode)
 	}
-	document, err := io.ReadAll(io.LimitReader(response.Body, keySetLimit+1))
-	if err != nil {
-		return "", fmt.Errorf("fetch key set: %w", err)
-	}
-	set, err := ParseJWKS(document)
-	if err != nil {
-		return "", err
-	}
-	s.current.Store(set)
-	return string(document), nil
+	return io.ReadAll(io.LimitReader(response.Body, keySetLimit+1))
 }

@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	// MaxTokenLength is the length in bytes over which a token is not looked at. A task's identity has about 560,
-	// one of Nomad's with RS256 about 800.
+	// MaxTokenLength is the length in bytes of the longest token that is read. A task's identity has about 560, one of
+	// Nomad's with RS256 about 800.
 	MaxTokenLength = 4096
 	// algorithm is the one value of alg: Ed25519 as RFC 8037 section 3.1 names it.
 	algorithm = "EdDSA"
@@ -22,10 +22,11 @@ const (
 	signatureSize = 64
 )
 
-// tokenLimits bound the JSON of a header and of claims. 128 names are ten times Nomad's, and compared in a few microseconds.
+// tokenLimits bound the JSON of a header and of claims. 128 names are ten times Nomad's, and compared in a few
+// microseconds.
 var tokenLimits = strictjson.Limits{Depth: 4, Names: 128}
 
-// Unverified is a token whose form is right. Nothing in it is true before its signature has been verified.
+// Unverified is a token whose form is right. Nothing in it can be believed before its signature has been verified.
 type Unverified struct {
 	Claims Claims
 	KeyID  string
@@ -34,12 +35,12 @@ type Unverified struct {
 	signature [signatureSize]byte
 }
 
-// Check reads a token in the compact form of RFC 7515 and holds its form, header and claims to rules that leave one way to
-// read it. It looks at nothing but the token. The error is an *Error with a structural reason.
+// Check reads a token in the compact form of RFC 7515. Its rules for form, header and claims leave only one way to read
+// the token. It needs no keys and no clock. The error is an *Error with a structural reason.
 //
-// The header has alg "EdDSA", a kid of 1 to 64 letters, digits, '.', '_' and '-', and perhaps typ "JWT": nothing else. Of the claims
-// exp and aud are required; aud is a string or an array of strings; times are whole seconds with 0 < exp and nbf <= exp; claims that
-// are not ours may be there, under any name that is not one of ours in another case.
+// The header has alg "EdDSA", a kid of 1 to 64 letters, digits, '.', '_' and '-', perhaps typ "JWT", and nothing else.
+// The claims exp and aud are required; aud is a string or an array of strings; times are whole seconds with 0 < exp and
+// nbf <= exp. Other claims than ours are allowed, unless their name is one of ours in another case.
 func Check(token string) (*Unverified, error) {
 	u := new(Unverified)
 	if err := u.read(token); err != nil {
@@ -82,8 +83,9 @@ func (u *Unverified) read(token string) *Error {
 
 var strictBase64 = base64.RawURLEncoding.Strict()
 
-// decodeSegment decodes unpadded base64url into dst, which is long enough, and reports whether it was the one canonical
-// encoding of what it holds. Strict refuses trailing bits; line breaks, which the decoder skips, are looked for.
+// decodeSegment decodes unpadded base64url into dst, which is long enough, and reports whether the segment was
+// canonical. The decoder refuses trailing bits, because it is strict, but skips line breaks, which are therefore looked
+// for.
 func decodeSegment(dst []byte, segment string) (int, bool) {
 	if strings.IndexByte(segment, '\n') >= 0 || strings.IndexByte(segment, '\r') >= 0 {
 		return 0, false
@@ -94,7 +96,8 @@ func decodeSegment(dst []byte, segment string) (int, bool) {
 	return n, err == nil
 }
 
-// readHeader holds the header to {alg, kid, typ}: what is not there can't embed a key, name an address, or ask to be understood.
+// readHeader accepts the members alg, kid and typ alone, so that no header can embed a key, name an address, or ask to
+// be understood.
 func (u *Unverified) readHeader(document string) *Error {
 	var r strictjson.Reader
 	r.Reset(document, tokenLimits)
@@ -138,28 +141,6 @@ func validKeyID(id string) bool {
 	return 1 <= len(id) && len(id) <= maxKeyID
 }
 
-// Names of claims: RFC 7519 section 4.1, Nomad's, ours.
-const (
-	claimID           = "jti"
-	claimIssuer       = "iss"
-	claimSubject      = "sub"
-	claimAudience     = "aud"
-	claimIssuedAt     = "iat"
-	claimNotBefore    = "nbf"
-	claimExpiresAt    = "exp"
-	claimNamespace    = "nomad_namespace"
-	claimJobID        = "nomad_job_id"
-	claimAllocationID = "nomad_allocation_id"
-	claimTask         = "nomad_task"
-	claimRole         = "taskapi_role"
-	claimLife         = "taskapi_allocation_life"
-)
-
-var claimNames = []string{
-	claimID, claimIssuer, claimSubject, claimAudience, claimIssuedAt, claimNotBefore, claimExpiresAt,
-	claimNamespace, claimJobID, claimAllocationID, claimTask, claimRole, claimLife,
-}
-
 func (u *Unverified) readClaims(document string) *Error {
 	var r strictjson.Reader
 	r.Reset(document, tokenLimits)
@@ -167,31 +148,31 @@ func (u *Unverified) readClaims(document string) *Error {
 	role := false
 	for r.Object(); r.Next(); {
 		switch r.Name() {
-		case claimID:
+		case "jti":
 			c.ID = r.Text()
-		case claimIssuer:
+		case "iss":
 			c.Issuer = r.Text()
-		case claimSubject:
+		case "sub":
 			c.Subject = r.Text()
-		case claimAudience:
+		case "aud":
 			c.Audience = readAudience(&r)
-		case claimIssuedAt:
+		case "iat":
 			c.IssuedAt = r.Int()
-		case claimNotBefore:
+		case "nbf":
 			c.NotBefore = r.Int()
-		case claimExpiresAt:
+		case "exp":
 			c.ExpiresAt = r.Int()
-		case claimNamespace:
+		case "nomad_namespace":
 			c.Namespace = r.Text()
-		case claimJobID:
+		case "nomad_job_id":
 			c.JobID = r.Text()
-		case claimAllocationID:
+		case "nomad_allocation_id":
 			c.AllocationID = r.Text()
-		case claimTask:
+		case "nomad_task":
 			c.Task = r.Text()
-		case claimRole:
+		case "taskapi_role":
 			c.Role, role = Role(r.Text()), true
-		case claimLife:
+		case "taskapi_allocation_life":
 			c.Life = r.Text()
 		default:
 			if ourName(r.Name()) {
@@ -221,12 +202,12 @@ func readAudience(r *strictjson.Reader) []string {
 	return audience
 }
 
-// ourName reports whether name is that of a claim of ours but for its case.
+// ourName reports whether name differs from that of a claim of ours at most by its case.
 func ourName(name string) bool {
-	return slices.ContainsFunc(claimNames, func(our string) bool { return strings.EqualFold(our, name) })
+	return slices.ContainsFunc(claimNames(), func(our string) bool { return strings.EqualFold(our, name) })
 }
 
-// check holds the claims to what can be said of them without a clock.
+// check checks the claims as far as that needs no clock.
 func (c *Claims) check() *Error {
 	switch {
 	case c.ExpiresAt <= 0 || c.ExpiresAt > maxTime:

@@ -11,21 +11,21 @@ import (
 )
 
 const (
-	// DefaultMaxTTL is how far ahead exp may lie unless configured: the year that an identity without a ttl lives, and a day for
-	// leap years.
+	// DefaultMaxTTL is how far ahead exp may lie unless configured: the year that an identity without a ttl lives, and a
+	// day for leap years.
 	DefaultMaxTTL = 366 * 24 * time.Hour
 	// DefaultLeeway is how much an issuer's clock may be ahead of ours unless configured.
 	DefaultLeeway = time.Second
-	// MaxLeeway bounds the leeway: clocks that differ by more are to be put right.
+	// MaxLeeway bounds the leeway. Clocks that differ by more have to be corrected.
 	MaxLeeway = 2 * time.Second
 )
 
-// VerifierConfig says whom a Verifier trusts and what it accepts.
+// VerifierConfig holds the issuers that a Verifier trusts and the tokens that it accepts.
 type VerifierConfig struct {
-	// Local is the source of our own keys, the key ring. Required. Its keys win over others with the same ID, and they alone
-	// can speak for the operator.
+	// Local is the source of our own keys, the key ring. Required. Its keys take precedence over others with the same ID,
+	// and they alone can sign for the operator.
 	Local KeySource
-	// Foreign are other issuers, whose keys are looked up in this order. They can speak for tasks.
+	// Foreign are other issuers, whose keys are looked up in this order. They can sign for tasks.
 	Foreign []Issuer
 	// Audiences are the audiences accepted: a token must name one of them. Empty means DefaultAudience alone.
 	Audiences []string
@@ -35,11 +35,11 @@ type VerifierConfig struct {
 	Leeway time.Duration
 }
 
-// Issuer is another issuer and what its keys can vouch for.
+// Issuer is another issuer, with the tokens that its keys can sign.
 type Issuer struct {
 	// Keys are its keys. Required.
 	Keys KeySource
-	// Name is the iss that its tokens carry. Empty means that they carry none: a key set may be that of several issuers.
+	// Name is the iss that its tokens must have. Empty means that they must have none.
 	Name string
 	// Audiences are accepted in its tokens instead of the verifier's. Empty means the verifier's.
 	Audiences []string
@@ -65,7 +65,8 @@ func NewVerifier(c VerifierConfig) (*Verifier, error) {
 	if c.MaxTTL < 0 {
 		return nil, fmt.Errorf("make a token verifier: longest lifetime %v is negative", c.MaxTTL)
 	}
-	if slices.Contains(c.Audiences, "") || slices.ContainsFunc(c.Foreign, func(i Issuer) bool { return slices.Contains(i.Audiences, "") }) {
+	unnamed := func(i Issuer) bool { return slices.Contains(i.Audiences, "") }
+	if slices.Contains(c.Audiences, "") || slices.ContainsFunc(c.Foreign, unnamed) {
 		return nil, errors.New("make a token verifier: an audience is empty")
 	}
 	if len(c.Audiences) == 0 {
@@ -86,8 +87,8 @@ func NewVerifier(c VerifierConfig) (*Verifier, error) {
 	}, nil
 }
 
-// Verified is a token that was good when it was verified. It may be kept: CheckTime and Trusts say whether it still is.
-// Nothing in it may be changed.
+// Verified is a token that was good when it was verified. It may be kept; CheckTime and Trusts report whether it still
+// is good. It must not be changed.
 type Verified struct {
 	Claims Claims
 	KeyID  string
@@ -99,13 +100,13 @@ type Verified struct {
 // Foreign reports whether another issuer's key verified the token.
 func (t *Verified) Foreign() bool { return t.key.issuer != nil }
 
-// trustedKey is a key and on whose side it was found.
+// trustedKey is a key and its issuer.
 type trustedKey struct {
 	*publicKey
 	issuer *Issuer // nil for our own
 }
 
-// Errors that a kept Verified can meet on every use are made once.
+// These errors are made once, since every use of a kept Verified may return one.
 var (
 	errUnknownKey  = refuse(ReasonUnknownKey, "no trusted key has its kid")
 	errSignature   = refuse(ReasonSignature, "the signature is not that of the key")
@@ -117,8 +118,8 @@ var (
 	errRole        = refuse(ReasonRole, "a key of another issuer speaks for the operator")
 )
 
-// Verify checks a token whole: form, key, signature, claims, in that order, so that a reason that takes a good signature is
-// never given for a bad one. The error is an *Error.
+// Verify checks form, key, signature and claims, in this order, so that a reason about claims is never given for a bad
+// signature. The error is an *Error.
 func (v *Verifier) Verify(token string, now time.Time) (*Verified, error) {
 	u, err := Check(token)
 	if err != nil {
@@ -131,8 +132,8 @@ func (v *Verifier) Verify(token string, now time.Time) (*Verified, error) {
 	return verified, nil
 }
 
-// VerifyChecked verifies as Verify does a token that Check has accepted. With an error whose reason takes a good signature it returns the token, too:
-// what a trusted key has signed may be believed of a token that is refused.
+// VerifyChecked verifies a token that Check has accepted, as Verify does. If a trusted key has signed a token that is
+// refused, the token is returned beside the error, and its claims can be believed.
 func (v *Verifier) VerifyChecked(u *Unverified, now time.Time) (*Verified, error) {
 	key := v.lookup(u.KeyID)
 	if key.publicKey == nil {
@@ -148,7 +149,7 @@ func (v *Verifier) VerifyChecked(u *Unverified, now time.Time) (*Verified, error
 	return verified, v.checkClaims(&u.Claims, now.Unix(), key.issuer)
 }
 
-// checkClaims checks what stays as it is for a token's whole life.
+// checkClaims checks the claims whose verdict does not change while the token lives.
 func (v *Verifier) checkClaims(c *Claims, now int64, issuer *Issuer) error {
 	audiences := v.audiences
 	if issuer != nil {
@@ -180,7 +181,7 @@ func (v *Verifier) lookup(id string) trustedKey {
 	return trustedKey{}
 }
 
-// CheckTime reports whether now lies in the token's lifetime. The error is an *Error with ReasonExpired, from the very second of
+// CheckTime checks that now lies in the token's lifetime. The error is an *Error with ReasonExpired, from the second of
 // exp on, or ReasonNotYetValid. It allocates nothing.
 func (t *Verified) CheckTime(now time.Time) error {
 	switch at := now.Unix(); {
@@ -192,8 +193,8 @@ func (t *Verified) CheckTime(now time.Time) error {
 	return nil
 }
 
-// Trusts reports whether the key that verified the token is still trusted: the same key, under the same ID, of the same issuer.
-// It allocates nothing.
+// Trusts reports whether the key that verified the token is still trusted: the same key, under the same ID, of the same
+// issuer. It allocates nothing.
 func (v *Verifier) Trusts(t *Verified) bool {
 	key := v.lookup(t.KeyID)
 	return key.publicKey != nil && key.issuer == t.key.issuer && key.bytes == t.key.bytes

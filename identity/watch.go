@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// recheck is how often a watched file is looked at though nothing was heard of it: changes on network file systems, behind
-// symbolic links, and after the directory was replaced cause no event. A look is one stat(2), or the reading of a key set.
+// recheck is how often a watched file is looked at without an event. Changes on network file systems, behind symbolic
+// links, and after the directory was replaced cause no event. A look is one stat(2), or the reading of a key set.
 const recheck = time.Second
 
-// watch calls look at once, whenever something happens in path's directory, and every second, until ctx ends.
-func watch(ctx context.Context, path string, look func() bool) {
+// WatchFile calls look at once, whenever something happens in path's directory, and every second, until ctx ends.
+func WatchFile(ctx context.Context, path string, look func() bool) {
 	events := inotify(filepath.Dir(path))
 	if events == nil {
 		poll(ctx, look)
@@ -28,7 +28,7 @@ func watch(ctx context.Context, path string, look func() bool) {
 		if ctx.Err() != nil { // the deadline of AfterFunc may just have been overwritten
 			return
 		}
-		// What is read does not matter: the file itself is looked at.
+		// The events themselves do not matter: the file is looked at.
 		if _, err := events.Read(buf); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 			poll(ctx, look)
 			return
@@ -36,7 +36,7 @@ func watch(ctx context.Context, path string, look func() bool) {
 	}
 }
 
-// poll is watch by the clock alone.
+// poll is WatchFile without events.
 func poll(ctx context.Context, look func() bool) {
 	ticker := time.NewTicker(recheck)
 	defer ticker.Stop()
@@ -49,8 +49,8 @@ func poll(ctx context.Context, look func() bool) {
 	}
 }
 
-// reporting makes a look of a reload, which reports whether all is well. It logs what changed, keys of the new set that are of no
-// use, and an error when it is another than the last time.
+// reporting returns a function that reloads keys and reports whether that succeeded. It logs changes, the keys of the
+// new set that can't be used, and an error if it differs from that of the last time.
 func reporting(logger *slog.Logger, keys func() *KeySet, reload func() (bool, error)) func() bool {
 	last := ""
 	return func() bool {
@@ -72,6 +72,3 @@ func reporting(logger *slog.Logger, keys func() *KeySet, reload func() (bool, er
 		return true
 	}
 }
-
-// WatchFile calls look at once, whenever something happens in path's directory, and every second, until ctx ends.
-func WatchFile(ctx context.Context, path string, look func() bool) { watch(ctx, path, look) }

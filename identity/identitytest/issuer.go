@@ -1,4 +1,4 @@
-// Package identitytest makes key rings and tokens for tests. Nothing but tests may import it; auth/badtokens has the bad tokens.
+// Package identitytest makes key rings and tokens for tests of this module. Package auth/badtokens makes bad tokens.
 package identitytest
 
 import (
@@ -13,7 +13,7 @@ import (
 	"taskapi/identity"
 )
 
-// Issuer is an issuer of tokens, or an attacker who got hold of its key: it signs whatever it is given.
+// Issuer is an issuer of tokens, or an attacker with its key, who signs anything.
 type Issuer struct {
 	ID  string
 	key ed25519.PrivateKey
@@ -53,7 +53,7 @@ func (f Issuer) Token(header, claims string) string {
 	return f.Sign(Base64(header) + "." + Base64(claims))
 }
 
-// Sign adds a good signature to what may not be base64url at all.
+// Sign adds a good signature to any text.
 func (f Issuer) Sign(signed string) string {
 	return signed + "." + Base64(string(ed25519.Sign(f.key, []byte(signed))))
 }

@@ -1,11 +1,11 @@
-// Package strictjson reads small JSON documents that a stranger wrote and that decide something: token headers, token claims,
-// key sets. It promises that there is one way to read what it accepts: RFC 8259 text in UTF-8, without a byte order mark, NUL,
-// unpaired surrogates or anything after the document; names in an object differ by more than their case (encoding/json takes
-// "EXP" for "exp", and the last of two); numbers are read as integers only where one is wanted, and never rounded.
-// Depth, names per object and names in all are bounded. Blanks between values are legal.
+// Package strictjson reads small JSON documents of strangers on which a decision depends: token headers, token claims,
+// key sets. There is only one way to read a document that it accepts. The document is RFC 8259 text in UTF-8, without a
+// byte order mark, NUL, unpaired surrogates or anything after it. Names in an object differ by more than their case,
+// whereas encoding/json takes "EXP" for "exp", and the last of two. Numbers are read as integers only where the caller
+// wants one, and never rounded. Depth, open names and names in all are bounded. Blanks between values are legal.
 //
-// It never builds a tree, never allocates for text without escapes (strings are parts of the input), and never quotes the input
-// in an error.
+// The reader builds no tree, allocates nothing for text without escapes, since strings are parts of the input, and
+// quotes no input in an error.
 package strictjson
 
 import (
@@ -15,28 +15,29 @@ import (
 	"unicode/utf8"
 )
 
-// maxDepth bounds Limits.Depth: the reader keeps its frames in place. Nothing that we read nests deeper than four.
+// maxDepth bounds Limits.Depth, since the reader holds its frames in an array. Nothing that taskapi reads nests deeper
+// than four.
 const maxDepth = 8
 
-// openNames bounds the names of the objects that are open at one time: they are kept in place, and each new one is compared with
-// those before it in its object. Nomad writes about twelve.
+// openNames bounds the names of the objects that are open at a time. They are held in an array, and each new one is
+// compared with those before it in its object. Nomad writes about twelve.
 const openNames = 64
 
 // Limits bound one document.
 type Limits struct {
-	Depth int // containers within one another, the outermost counted; at most 8
+	Depth int // nested containers, the outermost included; at most 8
 	Names int // names of all objects together
 }
 
-// Error says what is wrong with a document and where, without any byte of it.
+// Error says what is wrong with a document, and where. It holds no byte of the document.
 type Error struct {
-	Offset int // bytes before the place where reading stopped
+	Offset int // where reading stopped, in bytes
 	Msg    string
 }
 
 func (e *Error) Error() string { return fmt.Sprintf("%s (at byte %d)", e.Msg, e.Offset) }
 
-// Reader walks one document. After the first error every call does nothing and returns a zero value, so that a caller looks at
+// Reader walks one document. After the first error every call does nothing and returns a zero value, so a caller checks
 // the error once, at the end:
 //
 //	var r strictjson.Reader
@@ -73,7 +74,7 @@ type frame struct {
 	base   int  // where the object's names begin
 }
 
-// Reset makes r read a document from its beginning.
+// Reset starts reading a document.
 func (r *Reader) Reset(document string, limits Limits) {
 	*r = Reader{in: document, limits: limits}
 	r.limits.Depth = min(limits.Depth, maxDepth)
@@ -94,7 +95,7 @@ func (r *Reader) fail(msg string) {
 	}
 }
 
-// End returns the first error; anything but blanks after the document is one.
+// End returns the first error. Anything but blanks after the document is an error.
 func (r *Reader) End() *Error {
 	if r.peek(); !r.failed && (r.depth != 0 || r.pos != len(r.in)) {
 		r.fail("data after the document")
@@ -126,8 +127,8 @@ func (r *Reader) enter(opener, closer byte, want string) {
 	r.depth++
 }
 
-// Next steps to the next member or element of the innermost container, and reports whether there is one. At the end, or after
-// an error, the container is left.
+// Next steps to the next member or element of the innermost container, and reports whether there is one. At the end, or
+// after an error, the container is left.
 func (r *Reader) Next() bool {
 	if r.failed || r.depth == 0 {
 		return false
@@ -210,7 +211,7 @@ func (r *Reader) Int() int64 {
 	return n
 }
 
-// Skip reads any value and forgets it. It is held to the same rules as the others.
+// Skip reads any value and forgets it. The same rules hold for it as for others.
 func (r *Reader) Skip() {
 	switch c := r.peek(); {
 	case r.failed:

@@ -79,8 +79,8 @@ func TestAfterAnErrorNothingIsRead(t *testing.T) {
 	}
 }
 
-// FuzzReader skips through a document and, where it is an object of strings, reads it. What it accepts encoding/json accepts too
-// and reads alike.
+// FuzzReader skips through a document and, where it is an object of strings, reads it. What it accepts encoding/json
+// accepts too and reads alike.
 func FuzzReader(f *testing.F) {
 	for _, seed := range []string{
 		`{"a":1,"b":[true,false,null],"c":{"d":"e"}}`, `{"x":"\ud83d\ude00\u00e9\/"}`, `[1e5,-0,0.5,12]`, `"a"`, ` [ ] `, `{"a":"b","A":"c"}`, `{"a":"\u0000"}`, "{\"\xff\":1}",

@@ -55,7 +55,7 @@ func (r *Reader) escaped(start int) string {
 	return ""
 }
 
-// escapes are the characters that follow a backslash, and plain what they mean (RFC 8259 section 7).
+// escapes are the characters that may follow a backslash, and plain their meanings (RFC 8259 section 7).
 const (
 	escapes = `"\/bfnrt`
 	plain   = "\"\\/\b\f\n\r\t"

@@ -84,7 +84,7 @@ func decoder() *base64.Encoding {
 // folded returns the name of a member as a reader takes it that knows no case.
 func folded(name string) string {
 	if forgets("names differ by case") {
-		for _, ours := range append([]string{"alg", "kid", "typ"}, claimNames...) {
+		for _, ours := range append([]string{"alg", "kid", "typ"}, claimNames()...) {
 			if strings.EqualFold(ours, name) {
 				return ours
 			}
