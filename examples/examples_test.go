@@ -2,27 +2,52 @@
 package examples_test
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 )
 
-// programs builds taskapi and the demo's programs, as `make build` does, and returns the folder they are in.
+// programs returns the folder of taskapi and the demo's programs, which are built once, as `make build` does.
 func programs(t *testing.T) string {
 	t.Helper()
-	bin := t.TempDir()
+	if err := buildPrograms(); err != nil {
+		t.Fatal(err)
+	}
+	return bin
+}
+
+// bin is where the programs are. Another user may read it.
+var bin string
+
+var buildPrograms = sync.OnceValue(func() error {
 	for name, pkg := range map[string]string{
 		"taskapi": "taskapi/cmd/taskapi", "demo-server": "taskapi/examples/server", "demo-watcher": "taskapi/examples/watcher",
 	} {
-		build := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(bin, name), pkg)
+		build := exec.Command("go", "build", "-ldflags", "-s -w", "-o", filepath.Join(bin, name), pkg)
 		build.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := build.CombinedOutput(); err != nil {
-			t.Fatalf("go build %s: %v\n%s", pkg, err, out)
+			return fmt.Errorf("go build %s: %w\n%s", pkg, err, out)
 		}
 	}
-	return bin
+	return nil
+})
+
+func TestMain(m *testing.M) {
+	var err error
+	if bin, err = os.MkdirTemp("", "examples"); err == nil {
+		err = os.Chmod(bin, 0o755)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	code := m.Run()
+	_ = os.RemoveAll(bin)
+	os.Exit(code)
 }
 
 func TestExamples(t *testing.T) {

@@ -31,9 +31,6 @@ const checkSucceeds = `until taskapi api '/v1/client/allocation/{alloc}/checks' 
 // "A task uses its socket" do what they say, and none of them shows a token in the arguments of a process.
 func TestReadme(t *testing.T) {
 	bin := programs(t)
-	if err := os.Chmod(filepath.Dir(bin), 0o755); err != nil {
-		t.Fatal(err)
-	}
 	t.Run("this user", func(t *testing.T) { followReadme(t, bin, nil) })
 	t.Run("another user", func(t *testing.T) {
 		if os.Geteuid() != 0 {
