@@ -37,11 +37,11 @@ func startPrompt(t *testing.T) (*running, *api.Client) {
 	return r, r.client(r.layout.OperatorSocket(testAllocID), r.file("operator.token"))
 }
 
-// TestTheEndCanBeRead stops a task that ends at once, as nomad alloc stop does, and reads the evaluation and the allocation until it has
-// ended, and again: a hundred times of a hundred.
+// TestTheEndCanBeRead stops a task that ends at once, as nomad alloc stop does, and reads the evaluation and the allocation until the
+// allocation has ended, and once more. It never fails: use -count for more attempts.
 func TestTheEndCanBeRead(t *testing.T) {
 	t.Parallel()
-	const times = 100
+	const times = 24
 	done := make(chan struct{}, 8) // so many at once
 	for i := range times {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
