@@ -22,7 +22,7 @@ import (
 	"taskapi/allocrunner/datadir"
 )
 
-var chaosRounds = flag.Int("chaos", 10, "how often TestChaos kills each of the agent, the keeper, and both; an agent leaves a fifth as often (make soak)")
+var chaosRounds = flag.Int("chaos", 6, "how often TestChaos kills each of the agent, the keeper, and both; an agent leaves a fifth as often (make soak)")
 
 // chaosJob has a task that numbers its lines, from 1 with each process, and says the last number when it gets its kill signal, which its shell
 // hears of between two commands: to count is one with to say it. It is sent a signal that harms nobody who does not expect it yet. And
@@ -95,7 +95,7 @@ func TestChaos(t *testing.T) {
 			dir := shortDir(t)
 			c := &chaos{t: t, rounds: *chaosRounds, dataDir: dir, file: mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), chaosJob)}
 			if victim == "leaving" {
-				c.rounds /= 5 // a process that ends gracefully takes a second where the race detector is
+				c.rounds = max(c.rounds/5, 2) // a process that ends gracefully takes a second where the race detector is
 			}
 			c.run(kill)
 		})
