@@ -9,13 +9,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/charmbracelet/x/term"
-	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sys/unix"
 
@@ -111,8 +111,8 @@ func TestExecSDK(t *testing.T) {
 	want := []map[string]any{{
 		"Name": "greet", "Command": "/bin/sh", "Args": []any{"-c", "echo hello from $WHO; exit 3"}, "TaskName": "server", "TaskGroupName": "web",
 	}}
-	if diff := cmp.Diff(want, actions); err != nil || diff != "" {
-		t.Error(err, diff)
+	if err != nil || !reflect.DeepEqual(actions, want) {
+		t.Errorf("got %v, %v; want %v", actions, err, want)
 	}
 }
 
@@ -323,8 +323,8 @@ func TestExecOnATerminal(t *testing.T) {
 				t.Errorf("exit code %d, want %d", code, tc.code)
 			}
 			after, err := term.GetState(programs.Fd())
-			if diff := cmp.Diff(before, after, cmp.AllowUnexported(term.State{})); err != nil || diff != "" {
-				t.Errorf("the terminal: %v\n%s", err, diff)
+			if err != nil || !reflect.DeepEqual(after, before) {
+				t.Errorf("the terminal is %+v, %v; want %+v", after, err, before)
 			}
 			if _, err := programs.WriteString("the end of " + tc.name + "\n"); err != nil {
 				t.Fatal(err)

@@ -23,7 +23,7 @@ import (
 	bexpr "github.com/hashicorp/go-bexpr"
 )
 
-var metaKey = regexp.MustCompile(`^[a-zA-Z0-9_-]{1,128}$`)
+var metaKey = regexp.MustCompile(`^[a-zA-Z0-9_-]+$`)
 
 // maxBody is more than a service of tests has.
 const maxBody = 1 << 20
@@ -251,7 +251,7 @@ func (a *Agent) registerService(_ string, r *http.Request) (any, error) {
 		return nil, invalid("Invalid Service Meta: Node metadata cannot contain more than 64 key/value pairs")
 	}
 	for key, value := range reg.Meta {
-		if !metaKey.MatchString(key) || len(value) > 512 || strings.HasPrefix(key, "consul-") {
+		if !metaKey.MatchString(key) || len(key) > 128 || len(value) > 512 || strings.HasPrefix(key, "consul-") {
 			return nil, invalid("Invalid service metadata %q", key)
 		}
 	}
