@@ -27,9 +27,10 @@ examples:
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/demo-watcher ./examples/watcher
 
 # gotestsum runs go test and lists at the end which tests were skipped, and why. The race detector needs cgo, so gcc. It allocates, so
-# the tests of auth that count allocations run without it. go test gives a package ten minutes, which a busy machine takes.
+# the tests of auth that count allocations run without it. go test gives a package ten minutes, which a busy machine takes. Four
+# packages are tested at once, since many tests wait for processes most of the time.
 test:
-	CGO_ENABLED=1 $(GO) run $(GOTESTSUM) --format pkgname -- -race -timeout 25m ./...
+	CGO_ENABLED=1 $(GO) run $(GOTESTSUM) --format pkgname -- -race -timeout 25m -p 4 ./...
 	$(GO) run $(GOTESTSUM) --format pkgname -- -run 'Memory$$' ./auth
 
 check:
