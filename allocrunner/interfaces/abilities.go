@@ -2,7 +2,8 @@ package interfaces
 
 import "github.com/hashicorp/nomad/api"
 
-// What follows are abilities that an AllocRunner may have beside its methods. Whoever uses one asks for it by a type assertion.
+// What follows are abilities that an AllocRunner may have beside its methods. Whoever uses one asks for it by a type
+// assertion.
 
 // Deployer is a runner that has deployments.
 type Deployer interface {
@@ -18,14 +19,15 @@ type Deployer interface {
 
 // Toucher is a runner that can make a version of the allocation without a change.
 type Toucher interface {
-	// Touch makes another version of the allocation, whose event carries what has happened beside it. It reports whether it did: it does not
-	// when the allocation has ended.
+	// Touch makes another version of the allocation, whose event carries what has happened beside it. It reports
+	// whether it did: it does not when the allocation has ended.
 	Touch() bool
 }
 
 // Validator is a runner that can judge another version of the job without applying it.
 type Validator interface {
-	// Validate returns the error that Update would return for a version of the job that can be applied in place. Errors: ErrInvalidJob.
+	// Validate returns the error that Update would return for a version of the job that can be applied in place.
+	// Errors: ErrInvalidJob.
 	Validate(job *api.Job) error
 }
 

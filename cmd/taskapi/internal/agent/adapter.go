@@ -13,7 +13,7 @@ import (
 	"taskapi/handlers/files"
 )
 
-// allocAdapter is a runner as the API serves it: a stop, a kill and a removal are the agent's business.
+// allocAdapter is the allocation for the API: its runner, but the agent stops, kills and removes it.
 type allocAdapter struct {
 	interfaces.AllocRunner
 	agent    *Agent
@@ -66,7 +66,7 @@ func (s allocAdapter) Stop(ctx context.Context, noShutdownDelay bool) error {
 			s.events.AllocEvent("Stopping", "requested over the API: stopping gracefully")
 		}
 	})
-	if err != nil { // it stops all the same
+	if err != nil { // the stop has begun all the same
 		s.logger.Warn(warnStop, "error", err)
 	}
 	return nil
@@ -79,7 +79,7 @@ func (s allocAdapter) Kill() {
 	s.agent.kill()
 }
 
-// singleAlloc is the one allocation of this process.
+// singleAlloc finds the one allocation of this agent.
 type singleAlloc struct {
 	id    string
 	alloc handlers.Alloc

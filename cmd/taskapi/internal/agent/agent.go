@@ -1,5 +1,6 @@
-// Package agent runs one allocation and serves its API: it joins the runner to the authenticated sockets of the tasks and of the operator,
-// from the start of the process to its end. It reads no job file, finds no allocation and parses no flag; commands do.
+// Package agent runs one allocation and serves its API: it joins the runner to the authenticated sockets of the tasks
+// and of the operator, from the start of the process to its end. It reads no job file, finds no allocation and parses
+// no flag: the commands do that.
 package agent
 
 import (
@@ -24,7 +25,8 @@ import (
 	"taskapi/identity/revocation"
 )
 
-// InvalidError is a setting, a file that one names, or an allocation that no agent can run with. Nothing was started.
+// InvalidError says that no agent can run with a setting, with a file that a setting names, or with the allocation.
+// Nothing was started.
 type InvalidError struct{ Err error }
 
 func (e InvalidError) Error() string { return e.Err.Error() }
@@ -41,21 +43,21 @@ func invalid(err error) error {
 // ErrReported: the allocation failed, and an event has said why.
 var ErrReported = errors.New("the allocation failed")
 
-// Lock is an allocation's directory while no other process has it.
+// Lock is the lock of an allocation's directory, with the state that is saved there.
 type Lock interface {
-	// Saved returns what an earlier agent has left; nil when the allocation has not begun.
+	// Saved returns the state that an earlier agent has saved; nil for a new allocation.
 	Saved() *interfaces.Saved
-	// Previous returns what Recreate has replaced; nil for nothing.
+	// Previous returns the state that Recreate has replaced; nil for none.
 	Previous() *interfaces.Saved
 	// Life returns the ID of the allocation's present life.
 	Life() string
-	// State returns the state as a runner has it; nil when nothing can be written.
+	// State returns where a runner saves its state; nil when nothing can be written.
 	State() interfaces.State
 	// TryRecreate returns the error that Recreate would return now.
 	TryRecreate() error
-	// Recreate replaces the state of an allocation that has ended by that of one that is to begin, under the same ID.
+	// Recreate replaces the saved state of the ended allocation by that of the next one, which has the same ID.
 	Recreate(next *api.Allocation) error
-	// FinishReplacement saves that nothing follows an allocation that has ended.
+	// FinishReplacement saves that no other allocation follows the ended one.
 	FinishReplacement() error
 }
 
@@ -69,13 +71,13 @@ type Events interface {
 	Announce(kind string, alloc *api.Allocation)
 	// Ended prints the end of the allocation. why is empty when it ended well.
 	Ended(alloc *api.Allocation, why string)
-	// Fit makes room for the names of the allocation's tasks.
+	// Fit makes the column of names as wide as the names of the allocation's tasks.
 	Fit(alloc *api.Allocation)
 	// Flush waits a bounded time for a reader to take the last lines.
 	Flush()
 }
 
-// Config is what an agent is made of. What follows Resume may be left out.
+// Config holds the parts of an agent. The fields after Resume are optional.
 type Config struct {
 	Settings Settings
 	Factory  interfaces.Factory // makes the runner of the allocation
@@ -83,9 +85,9 @@ type Config struct {
 	ID       string // of the allocation
 	Lock     Lock
 	Keyring  func() (*identity.Keyring, error) // opens the ring that signs identities
-	// Revocations opens the list of what is refused before it expires; longest is how long the agent's tokens may live. Nil for none.
+	// Revocations opens the list of revoked tokens. No token of the agent lives longer than longest. Nil for no list.
 	Revocations   func(longest time.Duration) (*revocation.List, error)
-	Cluster       cluster.Store // what allocations have in common; opened by its first use; its maker closes it
+	Cluster       cluster.Store // what allocations share; its first use opens it, and the caller closes it
 	ConsulSecrets consul.Secrets
 	Events        Events
 	Logger        *slog.Logger
@@ -94,40 +96,40 @@ type Config struct {
 	Resume        string // the command that resumes the allocation, for people to read
 
 	TuneGC bool // set the garbage collector to what an agent needs
-	Shared bool // other agents run in this process: its memory, its key ring and its revocations are not this one's to look after
-	NoAPI  bool // the tasks have no API: all that is wanted of them is their end
+	Shared bool // other agents run in this process: this one does not look after its memory, its key ring and its revocations
+	NoAPI  bool // the tasks get no API, because they are only to end
 
-	Stop    *interfaces.StopRequest // the allocation is to end so, from the beginning
-	Kill    bool                    // and at once
-	Next    *api.Allocation         // what is to follow the allocation, which is to end for that
-	Changes []jobdiff.Change        // what has changed of the job since the allocation was last run
+	Stop    *interfaces.StopRequest // stop the allocation so, as soon as it runs
+	Kill    bool                    // kill it as soon as it runs
+	Next    *api.Allocation         // stop the allocation, and run this one in its place
+	Changes []jobdiff.Change        // of the job since the allocation last ran
 
 	Tied       bool                            // see interfaces.Config
-	Foreground *interfaces.Foreground          // a task that has this program's files; nil for none
+	Foreground *interfaces.Foreground          // a task with this program's standard files; nil for none
 	Lacking    func(capability, object string) // see handlers.Config; nil for nobody
 	Faults     string                          // file of requests that fail, for tests of clients; empty for none
 
-	Submission *api.JobSubmission // the text of the job: of Next's, if there is one
+	Submission *api.JobSubmission // the text of the job, or of Next's if there is one
 
-	Signals chan os.Signal // gets the process's signals, and has those that have come before; nil for an agent that heeds none
+	Signals chan os.Signal // gets the process's signals, and has the earlier ones; nil to leave signals alone
 }
 
-// Agent runs one allocation, from the start of its process to the end. When the job is replaced by force, the allocation is stopped
-// gracefully and run again, under the same ID, in the same directory and process.
+// Agent runs one allocation, from the start of its process to the end. When the job is replaced by force, the
+// allocation is stopped gracefully and run again, under the same ID, in the same directory and process.
 type Agent struct {
 	cfg Config
 
 	left  chan struct{} // closed by leave
-	leave func()        // has the process exit as soon as the allocation has ended, even while clients read that
+	leave func()        // lets the process exit as soon as the allocation has ended, even while clients read the end
 
-	saving sync.Mutex // held while a runner saves a stop, so that the latest stands; never within mu
+	saving sync.Mutex // held while a runner saves a stop, so that the latest stop is saved last; never taken under mu
 
 	mu   sync.Mutex // guards the fields below; never held while anything is waited for
 	life life
-	at   *wiring // what runs; nil while it waits
+	at   *wiring // of the allocation that runs; nil between two
 }
 
-// New makes an agent. It touches nothing of the machine.
+// New makes an agent. It does no I/O.
 func New(cfg Config) *Agent {
 	a := &Agent{cfg: cfg, life: life{next: cfg.Next, killed: cfg.Kill}, left: make(chan struct{})}
 	if cfg.Next != nil {
@@ -142,8 +144,8 @@ func New(cfg Config) *Agent {
 	return a
 }
 
-// Run runs the locked allocation to its end, and its replacements, and reports whether the last has ended. alloc is what begins when
-// nothing is saved. Errors: ErrReported when an event has said why.
+// Run runs the locked allocation to its end, and then its replacements. It reports whether the last one has ended.
+// alloc begins when nothing is saved. Errors: ErrReported when an event has said why.
 func (a *Agent) Run(ctx context.Context, alloc *api.Allocation) (bool, error) {
 	a.mu.Lock()
 	a.life.alloc = alloc
@@ -156,7 +158,7 @@ func (a *Agent) Run(ctx context.Context, alloc *api.Allocation) (bool, error) {
 		return false, err
 	}
 	defer scrapes.close()
-	defer a.cfg.Events.Flush() // while a reader that has gone away is no reason to die of SIGPIPE
+	defer a.cfg.Events.Flush() // while SIGPIPE is caught: the reader may have gone
 	sayUpdated(a.cfg.Events, a.cfg.Changes)
 	if next := a.cfg.Next; next != nil {
 		now := a.cfg.Lock.Saved().Alloc
@@ -178,7 +180,7 @@ func (a *Agent) Run(ctx context.Context, alloc *api.Allocation) (bool, error) {
 		a.begin(ctx, w)
 		err = w.run(ctx, func(err error) error { return a.concluded(err, w) })
 		now, actions := a.apply(nil, event{kind: ended, terminal: w.runner.Terminal(), cancelled: ctx.Err() != nil})
-		if slices.Contains(actions, recreate) { // how what is replaced has ended is not the outcome
+		if slices.Contains(actions, recreate) { // the outcome is that of the replacement
 			err = nil
 		}
 		for _, do := range actions {
@@ -218,8 +220,8 @@ func (a *Agent) conclude(do action, now life) error {
 	return nil
 }
 
-// apply advances the life by an event, with the runner of at from then on, and performs what takes no time. It returns the life as it is
-// then, and what is left to do.
+// apply advances the life by an event, and performs the actions that take no time. It returns the new life and the
+// other actions. After begun and ended, at is the wiring that runs; nil for none.
 func (a *Agent) apply(at *wiring, e event) (life, []action) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -251,7 +253,7 @@ func (a *Agent) present() life {
 	return a.life
 }
 
-// begin notes that a wiring runs, and passes on to its runner what was requested before.
+// begin notes that a wiring runs, and passes earlier requests on to its runner.
 func (a *Agent) begin(ctx context.Context, w *wiring) {
 	if _, actions := a.apply(w, event{kind: begun}); !slices.Contains(actions, stopRunner) {
 		return
@@ -261,10 +263,11 @@ func (a *Agent) begin(ctx context.Context, w *wiring) {
 	}
 }
 
-// warnStop is for a stop that is under way and not on the disk.
+// warnStop is logged when a stop has begun and could not be saved.
 const warnStop = "the stop is not saved: if taskapi is killed before the allocation has ended, stop it again"
 
-// stopRunner has the runner at work stop, if it is to, as was requested last. It returns once that is saved.
+// stopRunner passes the latest request to stop on to the runner, and returns once that is saved. Without a request or a
+// runner it does nothing.
 func (a *Agent) stopRunner(ctx context.Context) error {
 	a.saving.Lock()
 	defer a.saving.Unlock()
@@ -278,8 +281,8 @@ func (a *Agent) stopRunner(ctx context.Context) error {
 	return w.runner.Stop(ctx, how)
 }
 
-// stop stops the allocation gracefully, and has nothing follow it. It returns once that is saved. It calls first unless a stop was
-// requested before.
+// stop stops the allocation gracefully, and no replacement follows. It returns once that is saved. On the first request
+// to stop it calls first.
 func (a *Agent) stop(ctx context.Context, how interfaces.StopRequest, first func()) error {
 	if _, actions := a.apply(nil, event{kind: stop, how: how}); slices.Contains(actions, sayStopping) {
 		first()
@@ -290,7 +293,7 @@ func (a *Agent) stop(ctx context.Context, how interfaces.StopRequest, first func
 // kill ends the allocation immediately.
 func (a *Agent) kill() { a.apply(nil, event{kind: kill}) }
 
-// collect removes the allocation, which has ended, and has the process exit. Errors: interfaces.ErrNotTerminal.
+// collect removes the ended allocation and lets the process exit. Errors: interfaces.ErrNotTerminal.
 func (a *Agent) collect(ctx context.Context) error {
 	w := a.working()
 	if w == nil {
@@ -304,22 +307,23 @@ func (a *Agent) collect(ctx context.Context) error {
 	return nil
 }
 
-// working returns what runs; nil while the agent waits.
+// working returns the wiring that runs; nil between two allocations.
 func (a *Agent) working() *wiring {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.at
 }
 
-// detach ends this process's work and has the tasks run on. What is to follow the allocation, if it has ended, does so in another process.
+// detach ends this process's work while the tasks run on. A replacement that has not begun begins in another process.
 func (a *Agent) detach() {
 	if _, actions := a.apply(nil, event{kind: detach}); slices.Contains(actions, sayDetaching) {
 		a.cfg.Events.AllocEvent("Leaving", "the tasks run on, for another taskapi to resume")
 	}
 }
 
-// replace stops the allocation gracefully, and has another one follow it; text is that of its job, nil when it is not known. Errors: interfaces.ErrTerminal when it ends for another reason,
-// and those of a disk on which nothing could begin; nothing ends then.
+// replace stops the allocation gracefully, and next follows. text is the text of next's job; nil when it is not known.
+// Errors, after which the allocation runs on: interfaces.ErrTerminal when it already ends for another reason, and those
+// of a disk on which next could not begin.
 func (a *Agent) replace(ctx context.Context, next *api.Allocation, text *api.JobSubmission, changes []jobdiff.Change) error {
 	if err := a.cfg.Lock.TryRecreate(); err != nil {
 		return err
@@ -343,7 +347,7 @@ func (a *Agent) concluded(err error, w *wiring) error {
 		a.cfg.Events.AllocEvent("Left", fmt.Sprintf("the tasks run on; %s resumes them", a.cfg.Resume))
 		return nil
 	case !terminal && a.cfg.NoAPI:
-		return err // they are ended in another way
+		return err // the caller ends the tasks in another way
 	case !terminal:
 		a.cfg.Events.AllocEvent("Left", "it can't be resumed, and its tasks run on: "+linewriter.OneLine(err.Error()))
 	default:

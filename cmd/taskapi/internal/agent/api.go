@@ -21,7 +21,7 @@ import (
 	"taskapi/socket"
 )
 
-// newAuthenticator returns what authenticates the requests of all sockets. auditor is nil for none.
+// newAuthenticator returns the authenticator for the requests on all sockets. auditor may be nil.
 func (s *wiring) newAuthenticator(alloc *api.Allocation, auditor auth.Auditor) (*auth.Authenticator, error) {
 	verify := identity.VerifierConfig{
 		Local: s.keyring, Audiences: s.cfg.Settings.audience(), MaxTTL: s.cfg.Settings.longestTTL(),
@@ -126,7 +126,8 @@ func (s *wiring) openAPI(alloc *api.Allocation) (err error) {
 	return nil
 }
 
-// warnOfIdleRules names the rules of the policy that match no task of this allocation, because a misspelt name would go unnoticed.
+// warnOfIdleRules names the rules of the policy that match no task of this allocation, because a misspelt name would go
+// unnoticed.
 func (s *wiring) warnOfIdleRules(alloc *api.Allocation) {
 	var tasks []string
 	for _, task := range alloc.GetTaskGroup().Tasks {

@@ -10,9 +10,9 @@ import (
 )
 
 // AuditShared changes something that allocations share, such as their key ring, and writes a line about it into each
-// audit log that their settings name. change returns words to add to command, or none. When a required log can't be
-// written, the change is not made; warn gets a sentence about every other log without a line. Errors: those of a
-// required log, and change's.
+// audit log that their settings name. change returns words that are added to command in the line. If a required log
+// can't be written, the change is not made. For every other log that can't be written, warn gets a sentence. Errors:
+// those of a required log, and change's.
 func AuditShared(all []Settings, warn func(string), command string, change func() (made string, err error)) error {
 	record := auth.NewCommandRecord(command)
 	logs := map[string]*auth.AuditLog{}
@@ -53,7 +53,7 @@ func AuditShared(all []Settings, warn func(string), command string, change func(
 	return err
 }
 
-// openAudit opens an audit log, nil for none.
+// openAudit opens the audit log that the settings name; nil for none.
 func openAudit(o Settings, logger *slog.Logger) (*auth.AuditLog, error) {
 	if o.AuditLog == "" {
 		return nil, nil

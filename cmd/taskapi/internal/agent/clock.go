@@ -16,7 +16,7 @@ func watchClock(ctx context.Context, set func()) error {
 	}
 	timer := os.NewFile(uintptr(fd), "clock")
 	defer timer.Close()
-	never := unix.ItimerSpec{Value: unix.Timespec{Sec: 1 << 40}} // when the clock is set, it is cancelled: see timerfd_create(2)
+	never := unix.ItimerSpec{Value: unix.Timespec{Sec: 1 << 40}} // a set clock cancels the timer: see timerfd_create(2)
 	if err := unix.TimerfdSettime(fd, unix.TFD_TIMER_ABSTIME|unix.TFD_TIMER_CANCEL_ON_SET, &never, nil); err != nil {
 		return os.NewSyscallError("timerfd_settime", err)
 	}

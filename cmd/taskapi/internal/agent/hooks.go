@@ -17,8 +17,8 @@ import (
 	"taskapi/socket"
 )
 
-// Hooks returns the hooks that an agent gives its runner, for the removal of an allocation that has ended. They open no file before they are
-// called.
+// Hooks returns the hooks that an agent gives its runner, for the removal of an allocation that has ended. A hook opens
+// no file before it is called.
 func Hooks(cfg Config) []interfaces.RunnerHook {
 	return (&wiring{cfg: cfg, life: cfg.Lock.Life(), logger: cfg.Logger, kept: new(kept)}).runnerHooks()
 }
@@ -34,14 +34,14 @@ func (s *wiring) taskHooks(_ *api.Allocation, task *api.Task) []interfaces.TaskH
 	return []interfaces.TaskHook{&taskHook{wiring: s, task: task.Name, tokens: s.tokens.Task(task)}}
 }
 
-// operatorHook gives the operator a socket and a token, from before the allocation begins until the wiring closes them.
+// operatorHook gives the operator a socket and a token before the allocation begins. The wiring closes them.
 type operatorHook struct {
 	wiring *wiring
 
 	mu     sync.Mutex // guards the fields below
 	server *server
 	token  *workload.Tokens
-	socket *socket.Handover // between two versions of the job; nil for none
+	socket *socket.Handover // the open socket that an earlier version of the job has left; nil for none
 }
 
 var (
@@ -54,7 +54,7 @@ var (
 // Name returns the name of the hook.
 func (h *operatorHook) Name() string { return "operator_api" }
 
-// Ending opens the socket for an allocation that only ends: a client may follow that, or make it quicker.
+// Ending opens the socket for an allocation that is only to end: a client may follow the end, or speed it up.
 func (h *operatorHook) Ending(ctx context.Context, req *interfaces.RunnerPrerunRequest) error {
 	return h.Prerun(ctx, req)
 }
@@ -84,7 +84,7 @@ func (h *operatorHook) Prerun(_ context.Context, req *interfaces.RunnerPrerunReq
 	return err
 }
 
-// Postrun gives those who follow the allocation its end.
+// Postrun sends the end of the allocation to those who follow it.
 func (h *operatorHook) Postrun(context.Context) error {
 	h.wiring.flush()
 	return nil
@@ -96,7 +96,7 @@ func (h *operatorHook) Shutdown() {
 	h.close()
 }
 
-// connections returns how many are open.
+// connections returns the number of open connections.
 func (h *operatorHook) connections() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -106,8 +106,8 @@ func (h *operatorHook) connections() int {
 	return h.server.listener.Stats().Open
 }
 
-// handOver closes as close does, but keeps the socket for the next version of the job: clients that follow the
-// allocation can connect in between.
+// handOver closes as close does, but keeps the socket open for the next version of the job, so that clients can connect
+// in between.
 func (h *operatorHook) handOver() *socket.Handover {
 	h.mu.Lock()
 	if h.server != nil {
@@ -130,7 +130,7 @@ func (h *operatorHook) close() {
 	h.server, h.token, h.socket = nil, nil, nil
 	h.mu.Unlock()
 	if unused != nil {
-		_ = unused.Close() // the set-up has failed, and its error says why
+		_ = unused.Close() // Prerun has failed, and its error says why
 	}
 	if token != nil {
 		token.Stop()
@@ -143,15 +143,15 @@ func (h *operatorHook) close() {
 	}
 }
 
-// checkTaskSockets makes sure, before anything runs, that each task's socket will have an address that clients can dial. A
-// task's own directory does not exist yet: one with a name that is too long stands in for it.
+// checkTaskSockets returns an error, before anything runs, if a task's socket would have an address that no client can
+// dial. Since a task's directory does not exist yet, one with a name that is too long stands in for it.
 func (s *wiring) checkTaskSockets(alloc *api.Allocation) error {
 	dir := s.cfg.Dir.Alloc(s.cfg.ID)
 	for _, t := range alloc.GetTaskGroup().Tasks {
 		if socket.Dialable(s.cfg.Dir.TaskSocket(s.cfg.ID, t.Name)) {
 			continue
 		}
-		standIn := filepath.Join(dir, ".address-"+strings.Repeat("x", 110)) // 110 more than a socket address holds
+		standIn := filepath.Join(dir, ".address-"+strings.Repeat("x", 110)) // an address holds 107 bytes
 		if err := os.Mkdir(standIn, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 			return fmt.Errorf("allocation directory: %w", err)
 		}
@@ -183,10 +183,10 @@ var (
 // Name returns the name of the hook.
 func (h *taskHook) Name() string { return "task_api" }
 
-// Prestart issues the task's tokens and opens its socket. The socket stays through restarts; tokens are new with each start. A process that
-// is resumed has its environment already.
+// Prestart issues the task's tokens and opens its socket. The socket stays through restarts; each start gets new
+// tokens. A resumed process keeps the tokens in its environment.
 func (h *taskHook) Prestart(_ context.Context, req *interfaces.TaskPrestartRequest) (*interfaces.TaskPrestartResponse, error) {
-	// The rest of the request would keep a version of the allocation alive.
+	// The request itself would keep a version of the allocation alive.
 	write := req.WriteFile
 	host := workload.Host{Dir: req.Dir.Dir, Save: req.Keep, Process: req.Lifecycle, WriteFile: func(path string, data []byte) error {
 		return write(interfaces.File{Path: path, Data: data})
@@ -209,9 +209,9 @@ func (h *taskHook) Prestart(_ context.Context, req *interfaces.TaskPrestartReque
 	return &interfaces.TaskPrestartResponse{Env: env}, nil
 }
 
-// listen opens the task's socket unless it is open, and gives the path by which clients dial it.
+// listen opens the task's socket unless it is open, and returns the path by which clients dial it.
 func (h *taskHook) listen(req *interfaces.TaskPrestartRequest) (string, error) {
-	h.mu.Lock() // held over the making of the socket: starts of one task do not overlap, but Stop may come
+	h.mu.Lock() // held while the socket is made: starts of one task do not overlap, but Stop may be called
 	defer h.mu.Unlock()
 	if h.server != nil {
 		return h.server.addr, nil
@@ -236,7 +236,7 @@ func (h *taskHook) Stop(context.Context) error {
 	server := h.server
 	h.server = nil
 	h.mu.Unlock()
-	if server == nil { // it never started, or ended while no taskapi ran: one that was killed has left its socket
+	if server == nil { // the task never started, or it ended while no taskapi ran, and a killed taskapi has left the socket
 		return socket.RemoveStale(h.wiring.cfg.Dir.TaskSocket(h.wiring.cfg.ID, h.task))
 	}
 	return server.close()

@@ -23,7 +23,7 @@ import (
 	"taskapi/identity"
 )
 
-// registrar takes other versions of the job that an allocation runs, for the API.
+// registrar gives the allocation other versions of its job, for the API.
 type registrar struct {
 	runner   interfaces.AllocRunner
 	agent    *Agent
@@ -35,19 +35,21 @@ type registrar struct {
 
 var _ jobs.Registrar = registrar{}
 
-// jobUpdate is another version of the job, as a job file would have given it, and what becomes of the allocation with it.
+// jobUpdate is another version of the job, canonical as from a job file, and what it means for the allocation.
 type jobUpdate struct {
 	wanted   *api.Allocation
 	current  allocrunner.Current
-	decision allocrunner.Decision // when it is forced
+	decision allocrunner.Decision // if it is forced
 	changes  []jobdiff.Change
 	warnings string
 }
 
-// MessageLeaving is the error of an agent that is detaching, for a client that has another version of the job: the next agent takes it.
+// MessageLeaving is the error of an agent that is detaching, for a client with another version of the job. The client
+// sends it to the next agent.
 const MessageLeaving = "this taskapi is leaving the allocation to another: try again"
 
-// review makes a job that a client has sent canonical, reviews it as run does, and compares it with the one that runs, or that is to follow.
+// review makes a job that a client has sent canonical, reviews it as run does, and compares it with the present job, or
+// with that of an accepted replacement.
 func (j registrar) review(sent *api.Job) (jobUpdate, error) {
 	now := j.agent.present()
 	if now.detach {
@@ -77,7 +79,7 @@ func (j registrar) review(sent *api.Job) (jobUpdate, error) {
 	if u.decision, u.changes, err = allocrunner.Plan(u.current, u.wanted, true); err != nil {
 		return jobUpdate{}, err
 	}
-	if u.decision >= allocrunner.Replace && !review.AnyRefused(findings) { // better to know before the old processes are stopped
+	if u.decision >= allocrunner.Replace && !review.AnyRefused(findings) { // so that the client knows before the old processes are stopped
 		findings = append(findings, j.settings.CheckTasks(u.wanted, j.allocs)...)
 	}
 	u.warnings = findingLines(findings)
@@ -93,7 +95,7 @@ func (j registrar) review(sent *api.Job) (jobUpdate, error) {
 	return u, err
 }
 
-// findingLines returns what a review says, a line each.
+// findingLines returns findings, a line each.
 func findingLines(findings []review.Finding) string {
 	lines := make([]string, len(findings))
 	for i, f := range findings {
@@ -113,7 +115,7 @@ func (j registrar) Plan(_ context.Context, sent *api.Job) (jobs.Plan, error) {
 
 // Register gives the allocation another version of its job.
 func (j registrar) Register(ctx context.Context, sent *api.Job, submission *api.JobSubmission, force bool) (jobs.Registration, error) {
-	j.history.note(nil) // before it is the one before
+	j.history.note(nil) // before the present version becomes the earlier one
 	u, err := j.review(sent)
 	if err != nil {
 		return jobs.Registration{}, err
@@ -127,7 +129,7 @@ func (j registrar) Register(ctx context.Context, sent *api.Job, submission *api.
 	switch {
 	case decision >= allocrunner.Replace:
 		registration.EvalID, registration.DeploymentID = u.wanted.EvalID, u.wanted.DeploymentID
-	case decision == allocrunner.Unchanged && (now.DeploymentStatus != nil || u.current.Pending): // that deployment is over
+	case decision == allocrunner.Unchanged && (now.DeploymentStatus != nil || u.current.Pending): // the deployment is over
 		registration.DeploymentID = ""
 	}
 	if index := now.Job.JobModifyIndex; index != nil {
@@ -137,7 +139,7 @@ func (j registrar) Register(ctx context.Context, sent *api.Job, submission *api.
 }
 
 // update gives the runner the job, or replaces the allocation if the changes need that and force allows it. It returns
-// what it did.
+// which it did.
 func (j registrar) update(
 	ctx context.Context, u jobUpdate, text *api.JobSubmission, force bool,
 ) (allocrunner.Decision, error) {
@@ -161,8 +163,8 @@ func (j registrar) update(
 	return decision, err
 }
 
-// history keeps the latest versions of an allocation's job in memory: an agent that resumes the allocation knows the
-// present one alone.
+// history keeps the latest versions of an allocation's job in memory. An agent that resumes the allocation knows only
+// the present version.
 type history struct {
 	mu     sync.Mutex // guards the fields below
 	runner interfaces.AllocRunner
@@ -171,7 +173,7 @@ type history struct {
 
 var _ jobs.History = (*history)(nil)
 
-// follow makes this the history of another runner, and notes its present version with the text that it was made from.
+// follow makes this the history of another runner, and notes the present version with the text of its job.
 func (h *history) follow(runner interfaces.AllocRunner, submission *api.JobSubmission) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -179,8 +181,8 @@ func (h *history) follow(runner interfaces.AllocRunner, submission *api.JobSubmi
 	h.noteLocked(submission)
 }
 
-// note adds the present version, if it is new, with the text that it was made from. It was submitted now, or, if it is the first, with the
-// allocation.
+// note adds the present version, if it is new, with the text of its job. The first version was submitted with the
+// allocation, a later one now.
 func (h *history) note(submission *api.JobSubmission) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -193,7 +195,7 @@ func (h *history) noteLocked(submission *api.JobSubmission) {
 		if submission != nil {
 			h.kept[0].Submission = submission
 		}
-		if stable := alloc.Job.Stable; stable != nil && *stable { // what was returned before does not change
+		if stable := alloc.Job.Stable; stable != nil && *stable { // callers have the old value, so it must not change
 			job := *h.kept[0].Job
 			job.Stable, h.kept[0].Job = stable, &job
 		}
@@ -217,7 +219,7 @@ func versionNumber(job *api.Job) uint64 {
 	return *job.Version
 }
 
-// Versions returns those that are kept, the present one first.
+// Versions returns the versions that are kept, the present one first.
 func (h *history) Versions() []jobs.Version {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -225,7 +227,7 @@ func (h *history) Versions() []jobs.Version {
 	return slices.Clone(h.kept)
 }
 
-// Compare returns what a version changes of an earlier one.
+// Compare returns the changes from an earlier version to a later one.
 func (h *history) Compare(earlier, later *api.Job) []jobdiff.Change {
 	h.mu.Lock()
 	defer h.mu.Unlock()

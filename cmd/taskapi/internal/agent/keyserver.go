@@ -14,7 +14,7 @@ import (
 	"taskapi/identity"
 )
 
-// Bounds of the listener for public keys, which anybody on the machine can connect to.
+// Bounds of the listener for public keys, to which everybody on the machine can connect.
 const (
 	maxKeyReaders  = 64 // connections at a time
 	keyRequestTime = 5 * time.Second
@@ -26,26 +26,26 @@ const (
 	keySetPath    = "/.well-known/jwks.json"
 )
 
-// KeyServerConfig says how public keys are served. All but Issuer and Remote is required.
+// KeyServerConfig says how public keys are served. All fields but Issuer and Remote are required.
 type KeyServerConfig struct {
 	Keyring *identity.Keyring
-	Listen  string // what httpserve.ParseAddress reads
-	Issuer  string // empty for the URL that is served
-	Remote  bool   // others than this machine may be served
+	Listen  string // an address for httpserve.ParseAddress
+	Issuer  string // empty for the URL of the server
+	Remote  bool   // the address may be one that other machines reach
 	Logger  *slog.Logger
 }
 
-// KeyServer serves the public keys of a ring, and the OpenID configuration of their issuer, without a token, and
+// KeyServer serves the public keys of a ring and the OpenID configuration of their issuer, to everybody, and
 // nothing else.
 type KeyServer struct {
 	config   KeyServerConfig
 	listener *httpserve.Listener
 	issuer   string
 	base     string // the path of the issuer
-	private  bool   // no browser can reach it: it is a Unix socket
+	private  bool   // it is a Unix socket, which no browser can reach
 }
 
-// ListenKeys takes the address. Errors that the caller can do something about are InvalidError.
+// ListenKeys listens on the address. Errors that are the caller's fault are InvalidError.
 func ListenKeys(config KeyServerConfig) (*KeyServer, error) {
 	address, err := httpserve.ParseAddress(config.Listen)
 	switch {
@@ -74,14 +74,14 @@ func ListenKeys(config KeyServerConfig) (*KeyServer, error) {
 	return s, nil
 }
 
-// URL returns what is served.
+// URL returns the address of the server.
 func (s *KeyServer) URL() string { return s.listener.URL() }
 
-// Issuer returns the issuer that the OpenID configuration names, which tokens must name, too. On a Unix socket it may
-// be empty: then there is no such configuration.
+// Issuer returns the issuer that the OpenID configuration names. Tokens must name it, too. It is empty when a Unix
+// socket serves without an issuer, and so without that configuration.
 func (s *KeyServer) Issuer() string { return s.issuer }
 
-// Serve serves until ctx ends, and follows the ring.
+// Serve serves the keys as they are in the ring, until ctx ends.
 func (s *KeyServer) Serve(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var following sync.WaitGroup
@@ -92,11 +92,11 @@ func (s *KeyServer) Serve(ctx context.Context) error {
 	return s.listener.Serve(ctx, server, s.config.Logger)
 }
 
-// ServeHTTP answers the two documents, to GET and HEAD.
+// ServeHTTP answers GET and HEAD with one of the two documents.
 func (s *KeyServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("Cache-Control", "no-cache") // after a rotation the next question is to see it
+	h.Set("Cache-Control", "no-cache") // the first request after a rotation gets the new keys
 	var document []byte
 	switch {
 	case !s.private && !s.named(r.Host):
@@ -129,5 +129,5 @@ func (s *KeyServer) named(host string) bool {
 	return err == nil && host != "" && strings.EqualFold(u.Hostname(), asked.Hostname())
 }
 
-// Close gives back the address of a server that does not serve.
+// Close closes a server on which Serve is not called.
 func (s *KeyServer) Close() error { return s.listener.Close() }

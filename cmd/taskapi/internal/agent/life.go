@@ -16,7 +16,8 @@ const (
 	detached              // what is left, tasks or a replacement, is another agent's
 )
 
-// life is an agent's work on one allocation and its replacements. next is all that changes it; the agent performs the actions.
+// life is the state of an agent's work on one allocation and its replacements. Only after changes it; the agent
+// performs the actions.
 //
 //	          begun              ended, terminal, no replacement
 //	waiting ─────────► running ───────────────────────────────────────► over
@@ -25,26 +26,26 @@ const (
 //	 ended, terminal,       │    with a replacement and a detach requested
 //	 with a replacement     └─────────────────────────────────────────► detached
 //
-// Requests come in any order while it waits or runs. The runner that begins gets what was requested before:
+// Requests come in any order while the agent waits or runs. A runner that begins gets the requests that came before:
 //
-//	stop      the allocation ends; no replacement follows, not even one that was accepted before
-//	kill      every delay is skipped, also those of a replacement
-//	detach    the tasks run on; a replacement that was accepted is left to another agent
-//	replace   the allocation ends, and another one follows. It is refused when the allocation ends for another reason, or is being
-//	          detached; a later one takes the place of an earlier one
+//	stop      the allocation ends; no replacement follows, not even an accepted one
+//	kill      every delay is skipped, also the delays of a replacement
+//	detach    the tasks run on; an accepted replacement is left to another agent
+//	replace   the allocation ends, and another one follows. The request is refused when the allocation ends for another reason, or is being
+//	          detached. A later replacement takes the place of an earlier one
 //
-// A crash loses nothing that was accepted: the runner has saved it with the allocation, and the agent that resumes it begins with
-// Config.Next and Config.Stop.
+// A crash loses no accepted request: the runner has saved it with the allocation, and the agent that resumes the
+// allocation begins with Config.Next and Config.Stop.
 type life struct {
 	phase   phase
 	stopped bool
 	how     interfaces.StopRequest // of the latest stop
 	killed  bool
 	detach  bool
-	next    *api.Allocation // the replacement that was accepted; nil for none
-	alloc   *api.Allocation // what begins when nothing was left of it: the first, or the replacement whose turn it is
+	next    *api.Allocation // the accepted replacement; nil for none
+	alloc   *api.Allocation // the first allocation, or the replacement whose turn it is
 
-	text, nextText *api.JobSubmission // what the jobs of alloc and next were made from; nil when it is not known
+	text, nextText *api.JobSubmission // the texts of the jobs of alloc and next; nil when they are not known
 }
 
 // event is what happens to an agent.
@@ -53,10 +54,10 @@ type event struct {
 
 	how       interfaces.StopRequest // of stop
 	by        *api.Allocation        // of replace
-	text      *api.JobSubmission     // of replace: what the job was made from
-	ending    bool                   // of replace: the allocation ends already
+	text      *api.JobSubmission     // of replace: the text of the job
+	ending    bool                   // of replace: the allocation is ending already
 	terminal  bool                   // of ended: nothing of the allocation runs
-	cancelled bool                   // of ended: the context of the agent's work has ended, which is a stop
+	cancelled bool                   // of ended: the agent's context has ended, which counts as a stop
 }
 
 type eventKind int
@@ -70,19 +71,19 @@ const (
 	ended                    // the runner has returned
 )
 
-// action is what an agent has to do for a change of its life.
+// action is something that an agent does when its life changes.
 type action int
 
 const (
 	killNow      action = iota // the runner skips every delay
 	detachNow                  // the runner returns
 	stopRunner                 // the runner stops as wanted says, and saves that
-	sayStopping                // it is the first request of a stop
-	sayDetaching               // it is the first request of a detach
+	sayStopping                // it was the first request to stop
+	sayDetaching               // it was the first request to detach
 	refuse                     // the request changes nothing
 	finish                     // save that nothing follows
 	recreate                   // save that the replacement is to begin
-	sayLeftNext                // the replacement is another agent's
+	sayLeftNext                // the replacement is left to another agent
 )
 
 // wanted returns how the allocation is to stop; false for not at all.
@@ -93,8 +94,8 @@ func (l life) wanted() (interfaces.StopRequest, bool) {
 	return interfaces.StopRequest{ReplacedBy: l.next}, l.next != nil
 }
 
-// after returns the life after an event, and what is to be done for it, in that order. An event that the phase has no place for changes
-// nothing.
+// after returns the life after an event, and the actions that the agent performs, in their order. An event that does
+// not fit the phase changes nothing.
 func (l life) after(e event) (life, []action) {
 	switch {
 	case e.kind == replace:

@@ -157,7 +157,8 @@ func walk(t *testing.T, s story, events int) (stories int) {
 	return stories
 }
 
-// TestEveryLife holds the agent's life to its promises through every sequence of events, from every way in which it may begin.
+// TestEveryLife holds the agent's life to its promises through every sequence of events, from every way in which it may
+// begin.
 func TestEveryLife(t *testing.T) {
 	const events = 6
 	stories := walk(t, story{}, events)

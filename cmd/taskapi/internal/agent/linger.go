@@ -12,32 +12,34 @@ import (
 	"taskapi/auth"
 )
 
-// How long an allocation that has ended is read on the operator's socket, by clients that were there at the end. Nobody else delays the exit.
+// How long the operator's socket stays after the allocation has ended, for clients that were connected at the end.
+// Nobody else delays the exit.
 const (
-	// lingerFor is how long after its latest request a client is taken to be there: the stock command line asks once a second.
+	// lingerFor is how long after its latest request a client counts as connected: the stock command line sends one
+	// each second.
 	lingerFor = 3 * time.Second
-	// lingerAtMost bounds it, whatever the clients do.
+	// lingerAtMost bounds the time, whatever the clients do.
 	lingerAtMost = 10 * time.Second
-	// replacedAtMost bounds it where another version of the job waits to begin.
+	// replacedAtMost bounds the time when another version of the job waits to begin.
 	replacedAtMost = time.Second
-	// lingerPause is the pause between two looks at them.
+	// lingerPause is the pause between two looks at the clients.
 	lingerPause = 10 * time.Millisecond
 )
 
-// audience is what the operator's clients have read of the allocation.
+// audience knows which versions of the allocation the operator's clients have read.
 type audience struct {
-	interfaces.Updates // gets every version, too
+	interfaces.Updates // also gets every version
 
 	mu     sync.Mutex // guards the fields below
-	latest time.Time  // of the answers to them
-	seen   uint64     // the highest index of those
-	over   uint64     // the index from which on the allocation has ended; 0 for none
-	stops  bool       // the end was requested over the API: its evaluation is there to be read
+	latest time.Time  // of the latest answer to an operator's client
+	seen   uint64     // the highest index in those answers
+	over   uint64     // the index at which the allocation has ended; 0 while it runs
+	stops  bool       // a client has stopped the allocation, and wants to read the evaluation
 }
 
 var _ interfaces.Updates = (*audience)(nil)
 
-// AllocUpdated looks whether a version is one of an allocation that has ended.
+// AllocUpdated notes whether the allocation has ended with the version.
 func (a *audience) AllocUpdated(alloc *api.Allocation) {
 	a.Updates.AllocUpdated(alloc)
 	ended := interfaces.Ended(alloc)
@@ -51,7 +53,7 @@ func (a *audience) AllocUpdated(alloc *api.Allocation) {
 	}
 }
 
-// answered notes an answer on a socket, with the index of the allocation in it, 0 for none.
+// answered notes an answer on a socket, and the allocation's index in it; 0 for none.
 func (a *audience) answered(owner auth.Owner, index uint64) {
 	if owner.Task != "" {
 		return
@@ -61,15 +63,15 @@ func (a *audience) answered(owner auth.Owner, index uint64) {
 	a.latest, a.seen = time.Now(), max(a.seen, index)
 }
 
-// stopping notes that the end was requested over the API.
+// stopping notes that a client has stopped the allocation.
 func (a *audience) stopping() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.stops = true
 }
 
-// present reports whether a client may still want to read the end: one asked lately, and has its connection open, or has requested the end
-// and not read it.
+// present reports whether a client may still want to read the end: it has sent a request lately, and its connection is
+// open, or it has stopped the allocation and not read the end.
 func (a *audience) present(now time.Time, connections int) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -79,7 +81,7 @@ func (a *audience) present(now time.Time, connections int) bool {
 	return connections > 0 || a.stops && a.seen < a.over
 }
 
-// misses reports whether a client asked lately, has its connection open, and nobody has read the end.
+// misses reports whether a client is present, and nobody has read the end.
 func (a *audience) misses(now time.Time, connections int) bool {
 	a.mu.Lock()
 	unread := a.seen < a.over
@@ -87,8 +89,9 @@ func (a *audience) misses(now time.Time, connections int) bool {
 	return unread && a.present(now, connections)
 }
 
-// linger returns when nobody reads the end of the allocation any more, or when the process is to leave. connections returns how many the
-// operator's clients have open. An allocation that is replaced waits for its last events to be read alone.
+// linger returns when no client reads the end of the allocation any more, or when the process is to exit. connections
+// returns the number of open connections of the operator's clients. A replaced allocation only waits until somebody has
+// read its end.
 func (a *audience) linger(ctx context.Context, replaced bool, connections func() int, leaving <-chan struct{}) {
 	wanted, atMost := a.present, lingerAtMost
 	if replaced {
@@ -110,7 +113,7 @@ func (a *audience) linger(ctx context.Context, replaced bool, connections func()
 	}
 }
 
-// collect removes the allocation, once it has ended. Errors: interfaces.ErrNotTerminal.
+// collect removes the allocation if it has ended. Errors: interfaces.ErrNotTerminal.
 func (s *wiring) collect(ctx context.Context) error {
 	if !s.runner.Terminal() || s.agent.present().next != nil {
 		return fmt.Errorf("remove: %w", interfaces.ErrNotTerminal)

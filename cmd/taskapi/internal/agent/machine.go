@@ -19,14 +19,14 @@ import (
 	"taskapi/handlers/node"
 )
 
-// datacenter is where the one machine is: Nomad's default name.
+// datacenter is Nomad's default name of a datacenter.
 const datacenter = "dc1"
 
-// nodeID is this machine under the names that Nomad's API has for one.
+// nodeID is this machine's ID and name in Nomad's API.
 type nodeID struct{ id, name string }
 
-// thisNode identifies the machine. The ID is derived from its machine ID (machine-id(5)), which should not be shown as it is, so
-// every run on one machine shows the same; without one, from its name.
+// thisNode identifies the machine. The ID is the same in each run: it is derived from the machine ID, which must not be
+// shown as it is (machine-id(5)), or from the machine's name where there is none.
 func thisNode() nodeID {
 	name, err := os.Hostname()
 	if err != nil {
@@ -39,8 +39,8 @@ func thisNode() nodeID {
 	return nodeID{uuid.NewSHA1(uuid.NameSpaceOID, append([]byte("taskapi node "), seed...)).String(), name}
 }
 
-// NewAllocation returns an allocation as a scheduler would have placed it on this machine. The allocation counts the
-// versions of its job.
+// NewAllocation returns an allocation as a scheduler places it on this machine. The version of the job is removed,
+// because the allocation counts its job's versions.
 func NewAllocation(id string, job *api.Job, group *api.TaskGroup) *api.Allocation {
 	node := thisNode()
 	if job.Version != nil {
@@ -63,14 +63,15 @@ func NewAllocation(id string, job *api.Job, group *api.TaskGroup) *api.Allocatio
 
 // machine is this machine for the API.
 type machine struct {
-	dir      string // what an allocation's disk is measured by
+	dir      string // the allocation's; the disk is that of its file system
 	drivers  *drivers.Registry
 	metadata fingerprint.Metadata
 }
 
 var _ node.Machine = machine{}
 
-// newMachine returns the machine of an allocation's directory. All allocations of a data directory share its metadata.
+// newMachine returns the machine, as seen from an allocation's directory. All allocations of a data directory share the
+// machine's metadata.
 func newMachine(allocDir string, shared cluster.Store, known *drivers.Registry) machine {
 	return machine{dir: allocDir, drivers: known, metadata: fingerprint.Metadata{
 		Store: shared,
@@ -80,7 +81,7 @@ func newMachine(allocDir string, shared cluster.Store, known *drivers.Registry) 
 
 func (m machine) Node() *api.Node { return fingerprint.Node(m.dir, m.drivers) }
 
-// Metadata is bounded in time by the store.
+// Metadata returns the metadata. The store bounds the time that this takes.
 func (m machine) Metadata() (map[string]string, error) {
 	values, err := m.metadata.Read(context.Background())
 	return values, metadataError(err)
@@ -91,8 +92,8 @@ func (m machine) SetMetadata(changes map[string]*string) (map[string]string, err
 	return values, metadataError(err)
 }
 
-// nodeMeta returns a function that reads the metadata for ${meta.…}. When they can't be read, it returns those of the
-// last read. Nil without a store.
+// nodeMeta returns a function that returns the metadata for ${meta.…}: those of the last successful read if they can't
+// be read now. It is nil without a store.
 func (s *wiring) nodeMeta() func() map[string]string {
 	if s.cfg.Cluster == nil {
 		return nil
@@ -113,8 +114,8 @@ func (s *wiring) nodeMeta() func() map[string]string {
 	}
 }
 
-// metadataError returns an error about the metadata as the API has it. What is wrong with the store, such as a full
-// disk, is for the operator to mend.
+// metadataError returns the API's error for an error about the metadata. The client reads what is wrong with the store,
+// such as a full disk, since the operator can mend that.
 func metadataError(err error) error {
 	switch {
 	case err == nil:

@@ -9,10 +9,10 @@ import (
 	"taskapi/internal/memory"
 )
 
-// The heap may grow by this much before it is collected: by mostPercent of what lives, or by mostGarbage. An agent at
-// work has some 3 MB that live and makes 3 KB of garbage for each request: at Go's own 100 % the collector takes a
-// tenth of the throughput (make bench). With hundreds of tasks, each of which adds some 30 KB, the percentage alone
-// would keep many times what lives.
+// The heap grows by mostPercent of the live bytes, or by mostGarbage, whichever is less, before it is collected. A busy
+// agent has some 3 MB of live bytes and makes 3 KB of garbage for each request: with Go's default of 100 % the
+// collector takes a tenth of the throughput (make bench). Each task adds some 30 KB: with hundreds of tasks the
+// percentage alone would allow too much garbage.
 const (
 	mostPercent  = 300
 	mostGarbage  = 12 << 20
@@ -20,19 +20,19 @@ const (
 	aliveForTask = 30 << 10
 )
 
-// mostMemory, with mostForTask more for each task, is the size from which on the collector works harder. What lives
-// takes less, with any number of long answers and connections.
+// Above mostMemory, with mostForTask more for each task, the collector works harder. Live bytes stay below that,
+// whatever clients ask for.
 const (
 	mostMemory  = 104 << 20
 	mostForTask = 4 * aliveForTask
 )
 
-// gcPercent returns the collector's setting for a group of so many tasks.
+// gcPercent returns the collector's setting for a number of tasks.
 func gcPercent(tasks int) int {
 	return min(mostPercent, mostGarbage*100/(aliveAtLeast+tasks*aliveForTask))
 }
 
-// boundMemory sets the collector for the group. It keeps what the operator has set by GOGC or GOMEMLIMIT.
+// boundMemory sets the collector for the group. It keeps the operator's GOGC and GOMEMLIMIT.
 func (s *wiring) boundMemory() {
 	tasks := len(s.runner.Alloc().GetTaskGroup().Tasks)
 	if s.cfg.TuneGC {
@@ -44,16 +44,16 @@ func (s *wiring) boundMemory() {
 }
 
 const (
-	// quiet is how long nothing has to happen to an allocation for its start to be over.
+	// quiet is how long an allocation has to stay unchanged until its start counts as over.
 	quiet = time.Second
-	// memoryRest is the time from the end of a request until memory is given back.
+	// memoryRest is the time from the end of a large request until memory is given back.
 	memoryRest = 5 * time.Second
-	// memorySlack is how much memory stays for the next requests.
+	// memorySlack is how much memory is kept for the next requests.
 	memorySlack = 16 << 20
 )
 
-// giveBackMemory gives back the memory that reading the job file and starting the tasks took, once they have started,
-// and later the memory that many requests took.
+// giveBackMemory gives memory back to the system: once the tasks have started, what the job file and the start took,
+// and later what requests took.
 func (s *wiring) giveBackMemory(ctx context.Context) {
 	for index := uint64(0); ctx.Err() == nil; {
 		wait, cancel := context.WithTimeout(ctx, quiet)
@@ -86,7 +86,7 @@ func (s *wiring) giveBackMemory(ctx context.Context) {
 	}
 }
 
-// ease wakes giveBackMemory when something that took memory has ended.
+// ease wakes giveBackMemory after something that took memory.
 func (s *wiring) ease() {
 	select {
 	case s.eased <- struct{}{}:

@@ -16,10 +16,10 @@ import (
 	"taskapi/handlers/scrape"
 )
 
-// usageTimeout is how long the measurements wait for those of the tasks and of the machine. Without them the rest is answered.
+// usageTimeout is how long an answer waits for the figures of the tasks, and of the machine. Then it leaves them out.
 const usageTimeout = 2 * time.Second
 
-// measure returns everything that this process counts, and what the allocation and the machine use.
+// measure returns all metrics of the agent, the allocation and the machine.
 func (s *wiring) measure(ctx context.Context) []scrape.Metric {
 	sources := metrics.Sources{
 		Auth: s.authStats(), Sockets: s.sockets.stats(), Alloc: s.runner.Alloc(), Datacenter: datacenter,
@@ -48,20 +48,20 @@ func (s *wiring) measure(ctx context.Context) []scrape.Metric {
 // MetricsFlag is the flag of Settings.MetricsListen.
 const MetricsFlag = "metrics-listen"
 
-// Bounds of the listener for measurements, which anybody on the machine can connect to.
+// Bounds of the listener for metrics, to which everybody on the machine can connect.
 const (
 	maxScrapers = 16               // connections at a time
 	scrapeTime  = 10 * time.Second // of one request with its answer
 )
 
-// relistenPause is the time between two attempts to have an address that something else has.
+// relistenPause is the time between two attempts to listen on an address that another program has.
 const relistenPause = 5 * time.Second
 
-// scraper serves the measurements of the allocation at work over TCP, without a token, and nothing else.
+// scraper serves the metrics of the present allocation over TCP, to everybody, and nothing else.
 type scraper struct {
 	address httpserve.Address
 	logger  *slog.Logger
-	say     func(url string) // called when it serves
+	say     func(url string) // called when clients can connect
 	at      atomic.Pointer[wiring]
 	ready   chan struct{} // closed when there is something to measure
 	begin   func()        // closes ready, once
@@ -69,8 +69,8 @@ type scraper struct {
 	running sync.WaitGroup
 }
 
-// startScraper listens on the address of the settings; it returns nil when there is none. When the address can't be had, that is an error for a new
-// allocation, and nothing has been started. One that is resumed goes on, and the address is tried again: its tasks are not to be left alone.
+// startScraper listens on an address; it returns nil for an empty one. When it can't listen there, it returns an error
+// for a new allocation. For a resumed one it tries again, since the tasks run and need their agent.
 func startScraper(address string, resumed bool, logger *slog.Logger, say func(url string)) (*scraper, error) {
 	if address == "" {
 		return nil, nil
@@ -112,7 +112,7 @@ func invalidFlag(flag string, err error) error {
 	return invalid(fmt.Errorf("--%s %w", flag, err))
 }
 
-// warnOfTakers warns that another user of the machine can listen on a TCP port in place of taskapi.
+// warnOfTakers warns if another user of the machine can listen on the TCP port while taskapi does not.
 func warnOfTakers(a httpserve.Address, what string, logger *slog.Logger) {
 	if a.AnyUserCanTake() {
 		logger.Warn(fmt.Sprintf("any user of this machine can listen on this port while taskapi does not, and give readers "+
@@ -121,13 +121,13 @@ func warnOfTakers(a httpserve.Address, what string, logger *slog.Logger) {
 	}
 }
 
-// listen takes the address.
+// listen listens on the address.
 func (s *scraper) listen() (*httpserve.Listener, error) {
 	listener, err := httpserve.Listen(s.address, maxScrapers)
 	return listener, invalidFlag(MetricsFlag, err)
 }
 
-// run serves until the end, once it has the address.
+// run serves until ctx ends. Before, it waits for the address and for something to measure.
 func (s *scraper) run(ctx context.Context, listener *httpserve.Listener) {
 	for listener == nil {
 		select {
@@ -135,7 +135,7 @@ func (s *scraper) run(ctx context.Context, listener *httpserve.Listener) {
 		case <-ctx.Done():
 			return
 		}
-		listener, _ = s.listen() // why it fails has been said
+		listener, _ = s.listen() // the first error was logged
 	}
 	select {
 	case <-s.ready:
@@ -162,12 +162,12 @@ func (s *scraper) run(ctx context.Context, listener *httpserve.Listener) {
 	}
 }
 
-// measure returns what the allocation at work measures.
+// measure returns the metrics of the present wiring.
 func (s *scraper) measure(ctx context.Context) []scrape.Metric {
 	return s.at.Load().measure(ctx)
 }
 
-// serve has the measurements be those of a wiring from now on. A nil scraper serves nothing.
+// serve makes a wiring the present one. A nil scraper serves nothing.
 func (s *scraper) serve(w *wiring) {
 	if s != nil {
 		s.at.Store(w)
@@ -175,7 +175,7 @@ func (s *scraper) serve(w *wiring) {
 	}
 }
 
-// close ends the listener and waits for what is being answered.
+// close closes the listener and waits for the requests on it.
 func (s *scraper) close() {
 	if s == nil {
 		return

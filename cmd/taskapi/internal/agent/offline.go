@@ -14,17 +14,17 @@ import (
 	"taskapi/identity"
 )
 
-// OfflineAuthenticator decides on tokens as a running agent does, as far as that is known without it: what is missing is left out.
+// OfflineAuthenticator judges tokens as a running agent does. What can't be known without an agent is left out.
 type OfflineAuthenticator struct {
 	Settings     Settings
-	Keys         identity.KeySource // of the key ring; nil when it can't be read
-	Revocations  auth.Revocations   // nil when none are known
-	AllocationID string             // of the allocation below
-	Allocation   *auth.Allocation   // nil when nothing is known of it
-	Ended        bool               // the allocation has
+	Keys         identity.KeySource // of the key ring; nil when the ring can't be read
+	Revocations  auth.Revocations   // nil when the list can't be read
+	AllocationID string
+	Allocation   *auth.Allocation // nil when the allocation is not known
+	Ended        bool             // the allocation has ended
 }
 
-// Lookup returns the allocation.
+// Lookup returns the allocation, if the ID is its own.
 func (o OfflineAuthenticator) Lookup(id string) (*auth.Allocation, auth.Liveness) {
 	switch {
 	case o.Allocation == nil || id != o.AllocationID:
@@ -37,8 +37,9 @@ func (o OfflineAuthenticator) Lookup(id string) (*auth.Allocation, auth.Liveness
 
 var _ auth.Allocations = OfflineAuthenticator{}
 
-// Evaluate returns why the agent refuses a token on the socket of a task, empty for the operator's, with the words of package identity where it has some;
-// auth.NotRefused when it does not. It is the authenticator of a running agent that decides. Keys behind a URL are not fetched.
+// Evaluate returns why the agent refuses a token on the socket of a task, or on the operator's for an empty task. It
+// returns auth.NotRefused for a good token. words is the error of package identity, if there is one. The authenticator
+// is the one of a running agent, but keys behind a URL are not fetched.
 func (o OfflineAuthenticator) Evaluate(token, task string) (why auth.Reason, words error, err error) {
 	issuers, err := openIssuers(o.Settings.JWKS, slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -71,10 +72,10 @@ func (o OfflineAuthenticator) Evaluate(token, task string) (why auth.Reason, wor
 	return denial.Reason, words, nil
 }
 
-// EvaluateClaims returns why the claims of a token are refused whose signature can't be checked: for their times and audience, and for what is known of
-// the allocation.
+// EvaluateClaims returns why the agent would refuse claims, whatever their signature: for their times, their audience,
+// or the allocation.
 func (o OfflineAuthenticator) EvaluateClaims(c *identity.Claims) (why auth.Reason, words error, err error) {
-	_, private, err := ed25519.GenerateKey(nil) // which signs the claims, so that the same authenticator evaluates them
+	_, private, err := ed25519.GenerateKey(nil) // it signs the claims, so that Evaluate can judge them
 	if err != nil {
 		return 0, nil, err
 	}
@@ -85,7 +86,7 @@ func (o OfflineAuthenticator) EvaluateClaims(c *identity.Claims) (why auth.Reaso
 	}
 	token := badtokens.Good{Key: key, Now: time.Now(), Claims: *c}.Token()
 	o.Keys, o.Settings.JWKS = set, nil
-	if o.Allocation == nil { // what is not known can't be wrong
+	if o.Allocation == nil { // an unknown allocation is no reason to refuse
 		region, group := "", ""
 		if parts := strings.Split(c.Subject, ":"); len(parts) == 6 {
 			region, group = parts[0], parts[3]

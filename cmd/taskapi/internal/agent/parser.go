@@ -37,7 +37,7 @@ func (p parser) Parse(ctx context.Context, text api.JobsParseRequest) (*api.Job,
 	if err != nil {
 		return nil, err
 	}
-	if text.Canonicalize { // as the SDK does; a registration adds more
+	if text.Canonicalize { // as the SDK does; a registration adds more defaults
 		job.Canonicalize()
 	}
 	return job, nil
@@ -60,7 +60,7 @@ func (p parser) Validate(_ context.Context, sent *api.Job) (jobs.Validation, err
 	var found jobs.Validation
 	for _, g := range groups {
 		if review.AnyRefused(findings) {
-			break // the machine does not matter
+			break // whatever the machine has
 		}
 		findings = append(findings, p.settings.CheckTasks(NewAllocation("", job, g), p.allocs)...)
 		if err := p.settings.CheckUsers(g); err != nil {

@@ -13,21 +13,21 @@ import (
 	"taskapi/socket"
 )
 
-// server is one socket being served.
+// server is a socket on which the API answers.
 type server struct {
-	addr     string // the path by which clients dial it
+	addr     string // the path that clients dial
 	listener *socket.Listener
 	cancel   context.CancelFunc
 	done     chan error
 	unlink   func() error
 }
 
-// socketSpec says which socket, whose, and who may connect.
+// socketSpec says where a socket is, whose it is, and who may connect.
 type socketSpec struct {
 	path     string
 	owner    auth.Owner
 	uid, gid int
-	from     *socket.Handover // that of an earlier listener; nil for none
+	from     *socket.Handover // from an earlier listener; nil for none
 }
 
 // serve opens a socket and answers on it until close.
@@ -77,11 +77,11 @@ func (s *server) close() error {
 	return errors.Join(<-s.done, s.unlink())
 }
 
-// sockets counts the connections of all sockets, those that are closed by now included.
+// sockets counts the connections of all sockets, closed ones included.
 type sockets struct {
 	mu     sync.Mutex // guards the fields below
 	open   map[*socket.Listener]struct{}
-	closed socket.Stats // of sockets that are gone
+	closed socket.Stats // the sum over the closed sockets
 }
 
 func (s *sockets) add(l *socket.Listener) {
@@ -121,16 +121,19 @@ func sum(a, b socket.Stats) socket.Stats {
 }
 
 const (
-	// operatorConnections are the operator's, whatever the tasks have open.
+	// operatorConnections is how many connections the operator can open, whatever the tasks have open.
 	operatorConnections = 32
-	// taskConnections are each task's, or as many as half of all comes to for each.
+	// taskConnections is how many connections each task can open, whatever the others have open, or its part of one
+	// half of all.
 	taskConnections = 16
 )
 
-// shares are what each socket has of the connections. All are made before the first is opened: those of a task that has yet to start, too.
-type shares map[string]*socket.Share // by task; the operator's by the empty name
+// shares are the parts of the connections that the sockets have, by task; the operator's has the empty name. All are
+// made before the first socket is opened, also for tasks that start later.
+type shares map[string]*socket.Share
 
-// newShares shares so many connections among the sockets of a group. Each costs some 20 KiB; a task seldom has more than a handful.
+// newShares divides a number of connections among the sockets of a group. A connection costs some 20 KiB; a task seldom
+// has more than five.
 func newShares(group *api.TaskGroup, connections int) shares {
 	all, budget := shares{}, socket.NewBudget(connections)
 	all[""] = budget.Share(operatorConnections)
@@ -140,7 +143,7 @@ func newShares(group *api.TaskGroup, connections int) shares {
 	return all
 }
 
-// of returns the share of a task's socket, or the operator's. There is no socket without one: nothing would bound its connections.
+// of returns the share of a socket. A socket without one is an error, because nothing would bound its connections.
 func (s shares) of(owner auth.Owner) (*socket.Share, error) {
 	share := s[owner.Task]
 	if share == nil {
@@ -149,7 +152,7 @@ func (s shares) of(owner auth.Owner) (*socket.Share, error) {
 	return share, nil
 }
 
-// guarantee returns how many of the connections each of so many tasks has for itself.
+// guarantee returns how many of the connections each task can open, whatever the others have open.
 func guarantee(tasks, connections int) int {
 	return max(1, min(taskConnections, connections/2/tasks))
 }

@@ -16,7 +16,7 @@ import (
 	"taskapi/allocrunner/jobspec/review"
 )
 
-// checkServices refuses what says nothing about the services.
+// checkServices refuses settings of services that can't be meant.
 func (s Settings) checkServices() error {
 	if s.Services != "" && s.Services != ServicesHere {
 		return fmt.Errorf("--%s is %q: give %q, or leave it out", ServicesFlag, s.Services, ServicesHere)
@@ -27,8 +27,8 @@ func (s Settings) checkServices() error {
 	return s.ConsulAgent().Check()
 }
 
-// WithConsulEnv returns the settings with what the environment says of Consul's agent. What an earlier one said stays where this one says nothing,
-// unless it is about another agent.
+// WithConsulEnv returns the settings with the environment's variables for Consul's agent. An earlier environment's
+// variables stay where this one has none, unless this one names another agent.
 func (s Settings) WithConsulEnv(getenv func(string) string) (Settings, error) {
 	found, err := consul.FromEnv(getenv)
 	if err != nil {
@@ -42,13 +42,13 @@ func (s Settings) WithConsulEnv(getenv func(string) string) (Settings, error) {
 	return s, nil
 }
 
-// ConsulAgent returns how Consul's agent is reached: flags come before the environment.
+// ConsulAgent returns how to reach Consul's agent: by the flags, and where there are none, by the environment.
 func (s Settings) ConsulAgent() consul.Settings { return s.Consul.Over(s.ConsulEnv) }
 
 // TaskDrivers returns the drivers that tasks may have.
 func (s Settings) TaskDrivers() *drivers.Registry { return cmp.Or(s.Drivers, builtin.Drivers) }
 
-// host returns what there is here to run a job.
+// host returns what this machine offers to jobs.
 func (s Settings) host() review.Host {
 	host := review.Host{Drivers: s.TaskDrivers()}
 	switch {
@@ -60,20 +60,19 @@ func (s Settings) host() review.Host {
 	return host
 }
 
-// Review chooses the group of a job that is to run with the settings, and says what of it will not happen as written, as review.Group does.
-// It gives services the provider that the settings want.
+// Review gives services the provider that the settings want, and then does what review.Group does.
 func (s Settings) Review(job *api.Job, group string) (*api.TaskGroup, []review.Finding, error) {
 	s.choose(job)
 	return review.Group(job, group, s.host())
 }
 
-// ReviewAll is Review for every group, as review.Job is.
+// ReviewAll does so for every group, with review.Job.
 func (s Settings) ReviewAll(job *api.Job) ([]*api.TaskGroup, []review.Finding, error) {
 	s.choose(job)
 	return review.Job(job, s.host())
 }
 
-// CheckTasks finds what an allocation's tasks need and this machine does not have, as allocrunner.CheckTasks does.
+// CheckTasks returns what an allocation's tasks need and this machine does not have: see allocrunner.CheckTasks.
 func (s Settings) CheckTasks(alloc *api.Allocation, dir string) []review.Finding {
 	return allocrunner.CheckTasks(alloc, dir, s.TaskDrivers())
 }
@@ -84,7 +83,7 @@ func (s Settings) choose(job *api.Job) {
 	}
 }
 
-// newConsul returns the provider of services that are for Consul; nil without an agent.
+// newConsul returns the provider that registers services with Consul's agent; nil without an agent.
 func (s *wiring) newConsul(alloc *api.Allocation) (*consul.Provider, error) {
 	settings := s.cfg.Settings.ConsulAgent()
 	if !settings.Configured() {
@@ -98,7 +97,7 @@ func (s *wiring) newConsul(alloc *api.Allocation) (*consul.Provider, error) {
 	})
 }
 
-// servicesOwner returns what marks the services of one data directory of one machine.
+// servicesOwner returns the mark of the services of a machine's data directory.
 func servicesOwner(node, dataDir string) string {
 	sum := sha256.Sum256([]byte(node + "\x00" + dataDir))
 	return hex.EncodeToString(sum[:16])

@@ -29,11 +29,11 @@ const minIdentityTTL = time.Second
 // settingsName is the file in an allocation's directory that keeps its settings.
 const settingsName = "settings.json"
 
-// maxSettings is more than the flags of any command line.
+// maxSettings is more bytes than a command line can have.
 const maxSettings = 4 << 20
 
-// Settings say how an agent works, whatever the job. They are flags of run, and outlive it in a file: what resumes the
-// allocation must not allow what --policy had forbidden.
+// Settings say how an agent works, whatever the job. They are flags of run, and are saved in a file: an agent that
+// resumes the allocation must not allow what --policy has forbidden.
 type Settings struct {
 	JWKS            []string      `json:"jwks,omitempty"`
 	Audiences       []string      `json:"audience,omitempty"`
@@ -49,30 +49,30 @@ type Settings struct {
 	SealKey         string        `json:"seal_key,omitempty"`
 	MetricsListen   string        `json:"metrics_listen,omitempty"`
 
-	Drivers *drivers.Registry `json:"-"` // that tasks may have; nil for those that are built in
+	Drivers *drivers.Registry `json:"-"` // that tasks may use; nil for the built-in ones
 
-	Services  string          `json:"services,omitempty"` // ServicesHere or nothing
+	Services  string          `json:"services,omitempty"` // ServicesHere or empty
 	Consul    consul.Settings `json:"consul,omitzero"`    // the flags
 	ConsulEnv consul.Settings `json:"consul_env,omitzero"`
 }
 
-// ServicesHere has the services that are for Consul served as those of provider "nomad".
+// ServicesHere makes services with the provider "consul" services of the provider "nomad".
 const ServicesHere = "nomad"
 
 // ServicesFlag is the flag of Services.
 const ServicesFlag = "services"
 
-// longestTTL returns how far ahead the exp of a token may lie.
+// longestTTL returns how long a token may live.
 func (s Settings) longestTTL() time.Duration {
 	return max(identity.DefaultMaxTTL, s.IdentityTTL+time.Minute)
 }
 
-// DefaultSettings returns those of an allocation that is run without a flag.
+// DefaultSettings returns the settings of a run without flags.
 func DefaultSettings() Settings {
 	return Settings{HostIP: "127.0.0.1", IdentityTTL: defaultIdentityTTL}
 }
 
-// audience returns the audience of this API's tokens.
+// audience returns the audiences of which a token must have one.
 func (s Settings) audience() []string {
 	if len(s.Audiences) == 0 {
 		return []string{identity.DefaultAudience}
@@ -80,7 +80,7 @@ func (s Settings) audience() []string {
 	return s.Audiences
 }
 
-// Check refuses values that no file has to be read for.
+// Check returns an error for values that are wrong, whatever the files have that they name.
 func (s Settings) Check() error {
 	if _, err := netip.ParseAddr(s.HostIP); err != nil {
 		return invalid(fmt.Errorf("--host-ip %q is no IP address: give one of this machine, such as 127.0.0.1 or ::1", s.HostIP))
@@ -93,7 +93,7 @@ func (s Settings) Check() error {
 			return err
 		}
 	}
-	if _, err := limitset.Default().With(s.Limits); err != nil { // whether they go together is seen with the policy file
+	if _, err := limitset.Default().With(s.Limits); err != nil { // limitsOf checks them together with those of the policy file
 		return invalid(fmt.Errorf("--limits: %w", err))
 	}
 	if s.AuditRequired && s.AuditLog == "" {
@@ -108,10 +108,10 @@ func (s Settings) Check() error {
 	return CheckIssuer("--issuer", s.Issuer)
 }
 
-// Absolute returns the settings with paths that are good from anywhere.
+// Absolute returns the settings with absolute paths.
 func (s Settings) Absolute() Settings {
 	s.AuditLog, s.SealKey = absolute(s.AuditLog), absolute(s.SealKey)
-	if _, preset := auth.Preset(s.Policy); !preset { // which has no path; a file of that name is given as ./nomad
+	if _, preset := auth.Preset(s.Policy); !preset { // a preset is no path; a file of that name is given as ./nomad
 		s.Policy = absolute(s.Policy)
 	}
 	s.Consul, s.ConsulEnv = s.Consul.Absolute(), s.ConsulEnv.Absolute()
@@ -147,7 +147,7 @@ func (s Settings) Save(dir string) error {
 	return nil
 }
 
-// Remembered returns the settings with which an allocation was last run, or the defaults when there is no trace of it.
+// Remembered returns the settings with which the allocation of a directory last ran, or the defaults if it never did.
 func Remembered(dir string) (Settings, error) {
 	kept := DefaultSettings()
 	path := filepath.Join(dir, settingsName)
@@ -167,7 +167,7 @@ func Remembered(dir string) (Settings, error) {
 	return kept, nil
 }
 
-// TryFiles opens every file that the settings name, as an agent does at its start, and closes it again.
+// TryFiles returns the error that an agent would get at its start from a file that the settings name.
 func (s Settings) TryFiles() error {
 	discard := slog.New(slog.DiscardHandler)
 	if _, err := openIssuers(s.JWKS, discard); err != nil {
@@ -190,7 +190,7 @@ func (s Settings) TryFiles() error {
 	return f.Close()
 }
 
-// UnwrapPath returns an error without the path that a message already names.
+// UnwrapPath returns the cause of an error about a path, for a message that already names the path.
 func UnwrapPath(err error) error {
 	if pe, ok := errors.AsType[*fs.PathError](err); ok {
 		return pe.Err

@@ -15,8 +15,8 @@ import (
 // leaseTimeout bounds how long the start of an allocation waits for the shared store.
 const leaseTimeout = 2 * time.Second
 
-// share joins the allocation to the services that allocations share. An unavailable store does not delay the start: the provider begins the
-// lease when it first needs it.
+// share joins the allocation to the services that allocations share. If the store is unavailable, the allocation starts
+// all the same, and the provider takes the lease later.
 func (s *wiring) share(alloc *api.Allocation) {
 	s.registry = registry.New(s.cfg.Cluster)
 	s.provider = s.registry.Provider(alloc, s.logger)

@@ -12,23 +12,23 @@ import (
 	"taskapi/allocrunner/interfaces"
 )
 
-// SameStop is how soon after a signal to stop another one of its kind is the same: timeout(1), and a service manager with a group to tell, send it to
-// a process and then to its group.
+// SameStop is the time in which a second signal of the same kind counts as the first: timeout(1) and service managers
+// send a signal to a process and then to its group.
 const SameStop = 50 * time.Millisecond
 
-// onSignals has the first SIGINT or SIGTERM stop the allocation gracefully and the second kill it, and SIGUSR1 detach it for another
-// taskapi to resume. SIGHUP opens the audit log again and, like SIGPIPE and SIGXFSZ, stops nothing: a closed terminal, a reader of the
-// events that has gone away, or a limit on the size of files is no reason to. They are caught rather than ignored, as tasks would inherit
-// that.
+// onSignals handles signals: the first SIGINT or SIGTERM stops the allocation gracefully, and the second kills it.
+// SIGUSR1 detaches it for another taskapi to resume. SIGHUP reopens the audit log. SIGHUP, SIGPIPE and SIGXFSZ end
+// nothing: a terminal may close, a reader of the events may go away, a file may become too long. They are caught, not
+// ignored, because tasks inherit ignored signals.
 func (a *Agent) onSignals() (release func()) {
 	signals := a.cfg.Signals
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGHUP)
-	unheard := make(chan os.Signal, 1) // nobody receives: what does not fit is dropped
+	unheard := make(chan os.Signal, 1) // nobody receives from it
 	signal.Notify(unheard, syscall.SIGPIPE, syscall.SIGXFSZ)
 	done := make(chan struct{})
 	var background sync.WaitGroup
 	background.Go(func() {
-		var first time.Time // of a signal to stop
+		var first time.Time // when the first signal to stop came
 		var kind os.Signal
 		for {
 			select {
@@ -57,7 +57,7 @@ func (a *Agent) onSignals() (release func()) {
 				}
 				first, kind = time.Now(), sig
 				a.cfg.Events.AllocEvent("Stopping", fmt.Sprintf("%v: stopping gracefully; send again to kill immediately", sig), "signal", sig.String())
-				background.Go(func() { // it waits for the disk, and the next signal must be heard
+				background.Go(func() { // a stop waits for the disk, and the next signal must be handled meanwhile
 					if err := a.stop(context.Background(), interfaces.StopRequest{}, func() {}); err != nil {
 						a.cfg.Logger.Warn(warnStop, "error", err)
 					}

@@ -21,13 +21,14 @@ import (
 	"taskapi/socket"
 )
 
-// issuer is another issuer, whose key set is followed while the agent runs.
+// issuer is another issuer of tokens. follow keeps its keys up to date.
 type issuer struct {
 	identity.Issuer
 	follow func(context.Context, *slog.Logger)
 }
 
-// cutOptions splits the value of --jwks into the file or URL, which may have commas, and what follows it, with its comma.
+// cutOptions splits the value of --jwks into the file or URL, which may have commas, and the options with their first
+// comma.
 func cutOptions(value string) (source, options string) {
 	end := len(value)
 	for _, option := range []string{",iss=", ",aud="} {
@@ -38,7 +39,7 @@ func cutOptions(value string) (source, options string) {
 	return value[:end], value[end:]
 }
 
-// isURL reports whether a source of keys is no file.
+// isURL reports whether a source of keys is a URL, and not a file.
 func isURL(source string) bool { return strings.Contains(source, "://") }
 
 // issuerOf reads the value of --jwks: SOURCE[,iss=ISSUER][,aud=AUDIENCE]...
@@ -65,7 +66,7 @@ func issuerOf(value string) (source string, is identity.Issuer, err error) {
 	return source, is, nil
 }
 
-// openIssuers opens the key sets of --jwks: a file, which must be good now, or a URL, which is fetched in the background.
+// openIssuers opens the key sets of --jwks. A file is read now; a URL is fetched later, in the background.
 func openIssuers(places []string, logger *slog.Logger) ([]issuer, error) {
 	var issuers []issuer
 	for _, place := range places {
@@ -109,13 +110,13 @@ func openIssuer(value string, logger *slog.Logger) (issuer, error) {
 	return issuer{is, source.Watch}, nil
 }
 
-// checkTrusted refuses a file that says who may do what, and that others than root and this user could change.
+// checkTrusted refuses a file that other users than root and this one could change.
 func checkTrusted(path string) error {
 	return UnwrapPath(safedir.TrustFile(absolute(path)))
 }
 
-// fetched returns how to fetch a key set. It refuses http to another machine: anybody on the way could put in other
-// keys.
+// fetched returns how to fetch a key set. It refuses http to another machine, because anybody on the way could replace
+// the keys.
 func fetched(place string, logger *slog.Logger) (identity.URLSourceConfig, error) {
 	config := identity.URLSourceConfig{URL: place}
 	if path, ok := strings.CutPrefix(place, "unix://"); ok {
@@ -129,7 +130,7 @@ func fetched(place string, logger *slog.Logger) (identity.URLSourceConfig, error
 	}
 	u, err := url.Parse(place)
 	if err != nil || u.Scheme != "http" {
-		return config, nil //nolint:nilerr // the source says what is wrong with it
+		return config, nil //nolint:nilerr // NewURLSource returns a better error
 	}
 	if !isLoopback(u.Hostname()) {
 		return config, errors.New("http lets anybody on the way replace the keys: use https, or a file; " +
@@ -148,7 +149,7 @@ func isLoopback(host string) bool {
 	return err == nil && ip.IsLoopback() || strings.EqualFold(host, "localhost")
 }
 
-// dialTrusted connects to a socket if root or this user listens on it. It refuses every other listener.
+// dialTrusted connects to a socket on which root or this user listens. It refuses other listeners.
 func dialTrusted(ctx context.Context, path string) (net.Conn, error) {
 	conn, err := socket.Dial(ctx, path)
 	if err != nil {
@@ -165,7 +166,8 @@ func dialTrusted(ctx context.Context, path string) (net.Conn, error) {
 	return conn, nil
 }
 
-// CheckIssuer refuses what is no URL below which others could find the key set. Empty is none.
+// CheckIssuer returns an error for an issuer that is no URL below which others could find the key set. An empty issuer
+// is none.
 func CheckIssuer(flag, issuer string) error {
 	if issuer == "" {
 		return nil
@@ -180,7 +182,7 @@ func CheckIssuer(flag, issuer string) error {
 	return nil
 }
 
-// OpenIDConfiguration returns the discovery document of our tokens' issuer. The key set is found below the issuer's own URL.
+// OpenIDConfiguration returns the discovery document of an issuer, whose key set is found below its own URL.
 func OpenIDConfiguration(issuer string) []byte {
 	return identity.OpenIDConfiguration(issuer, strings.TrimSuffix(issuer, "/")+"/.well-known/jwks.json")
 }

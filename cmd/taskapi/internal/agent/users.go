@@ -18,10 +18,10 @@ import (
 // IsolateFlag names the flag of Settings.IsolateUsers.
 const IsolateFlag = "isolate-users"
 
-// FormatIDRange returns a range as Settings.IsolateUsers has it.
+// FormatIDRange returns a range in the form of Settings.IsolateUsers.
 func FormatIDRange(r interfaces.IDRange) string { return fmt.Sprintf("%d-%d", r.From, r.To) }
 
-// idRange returns what --isolate-users says; zero for nothing.
+// idRange returns the range of --isolate-users; zero for none.
 func (s Settings) idRange() (interfaces.IDRange, error) {
 	if s.IsolateUsers == "" {
 		return interfaces.IDRange{}, nil
@@ -36,7 +36,8 @@ func (s Settings) idRange() (interfaces.IDRange, error) {
 	return interfaces.IDRange{From: uint32(from), To: uint32(to)}, nil
 }
 
-// CheckOwnUser warns of tasks that run as this program's user, and says what they can do. With isolated, those without a user do not.
+// CheckOwnUser warns of tasks that run as this program's user. With isolated, tasks without a user have users of their
+// own.
 func CheckOwnUser(group *api.TaskGroup, isolated bool) []review.Finding {
 	var names []string
 	for _, name := range allocrunner.OwnUserTasks(group, isolated) {
@@ -56,14 +57,14 @@ func CheckOwnUser(group *api.TaskGroup, isolated bool) []review.Finding {
 	}}
 }
 
-// CheckUsers refuses settings that can't keep the group's tasks from each other in the way that they say.
+// CheckUsers returns an error for settings that can't protect the group's tasks from each other as the settings say.
 func (s Settings) CheckUsers(group *api.TaskGroup) error {
 	isolated := s.IsolateUsers != ""
 	if isolated && os.Geteuid() != 0 {
 		return fmt.Errorf("--%s is for root alone, and taskapi runs as uid %d: run it as root, or leave the flag out", IsolateFlag, os.Geteuid())
 	}
 	if _, preset := auth.Preset(s.Policy); preset || s.Policy == "" || s.AllowSharedUser {
-		return nil // a preset says what a program may rely on; that it keeps nothing from these tasks is a warning of CheckOwnUser
+		return nil // a preset protects nothing from these tasks, of which CheckOwnUser warns
 	}
 	for _, f := range CheckOwnUser(group, isolated) {
 		return fmt.Errorf("--policy keeps nothing from tasks that can take the operator's token: %s: %s. --allow-shared-user takes the policy all the same", f.Where, f.Message)

@@ -29,14 +29,14 @@ import (
 	"taskapi/socket"
 )
 
-// wiring is one allocation with everything around it: the place where the rooms meet.
+// wiring connects one allocation's runner to everything around it.
 type wiring struct {
 	cfg         Config
 	agent       *Agent        // takes requests for an end, and for another job
-	eased       chan struct{} // holds one when giveBackMemory is to look
+	eased       chan struct{} // wakes giveBackMemory
 	kept        *kept
 	life        string        // the ID of the allocation's present life
-	log         *agentlog.Log // what the logger logs, for readers
+	log         *agentlog.Log // lets clients follow what logger logs
 	logger      *slog.Logger
 	keyring     *identity.Keyring
 	revocations *revocation.List // nil for none
@@ -58,19 +58,19 @@ type wiring struct {
 	operator    *operatorHook // nil without an API
 	registry    *registry.Registry
 	provider    *registry.Provider
-	lease       cluster.Lease // nil where the store was away when the allocation was to begin
+	lease       cluster.Lease // nil if the store was unavailable at the start
 	host        *hoststats.Host
 	consul      *consul.Provider // nil without an agent
 
 	ended    chan struct{} // closed when the runner has returned
-	removing sync.Mutex    // guards the field below, and is held over a removal
-	removed  bool          // the allocation, with its directory
+	removing sync.Mutex    // guards the field below, and is held during a removal
+	removed  bool          // the allocation's directory is removed
 }
 
-// kept is what outlives a wiring when its allocation is replaced.
+// kept is what one wiring hands over to the next when the allocation is replaced.
 type kept struct {
 	versions history
-	socket   *socket.Handover // the operator's, between two wirings; nil for none
+	socket   *socket.Handover // the operator's; nil for none
 }
 
 // takeSocket returns the operator's socket for a wiring to serve.
@@ -80,15 +80,15 @@ func (k *kept) takeSocket() *socket.Handover {
 	return taken
 }
 
-// close gives up what no further wiring has taken.
+// close closes what no further wiring has taken.
 func (k *kept) close() {
 	if left := k.takeSocket(); left != nil {
 		_ = left.Close() // no wiring follows
 	}
 }
 
-// newWiring puts the rooms together for the locked allocation, as it was saved or as given, and opens the files that they need. Nothing
-// runs yet.
+// newWiring makes the runner and the API of the locked allocation, as it was saved or as alloc is, and opens the files
+// that they need. Nothing runs yet.
 func newWiring(cfg Config, a *Agent, alloc *api.Allocation, kept *kept) (_ *wiring, err error) {
 	saved := cfg.Lock.Saved()
 	s := &wiring{
@@ -141,7 +141,8 @@ func newWiring(cfg Config, a *Agent, alloc *api.Allocation, kept *kept) (_ *wiri
 	return s, nil
 }
 
-// runnerConfig returns what the runner of an allocation is made of, and makes the providers of its services. Errors: settings that can't be.
+// runnerConfig returns the configuration of the allocation's runner. It makes the providers of its services. Errors:
+// wrong settings.
 func (s *wiring) runnerConfig(alloc *api.Allocation) (interfaces.Config, error) {
 	isolate, err := s.cfg.Settings.idRange()
 	if err != nil {
@@ -182,7 +183,7 @@ func (s *wiring) runnerConfig(alloc *api.Allocation) (interfaces.Config, error) 
 	return config, nil
 }
 
-// openFiles reads what the API needs.
+// openFiles opens the files that the API needs.
 func (s *wiring) openFiles() (err error) {
 	if s.cfg.NoAPI {
 		return nil
@@ -231,12 +232,13 @@ func (s *wiring) newTokens(alloc *api.Allocation) *workload.Manager {
 	return workload.New(config)
 }
 
-// ending reports that the allocation ends, or has ended.
+// ending reports whether the allocation is ending or has ended.
 func (s *wiring) ending() bool {
 	return s.runner.Terminal() || s.runner.Alloc().DesiredStatus == api.AllocDesiredStatusStop
 }
 
-// run runs the allocation to its end, calls conclude with the runner's error, whose error it returns, and lets clients read the end.
+// run runs the allocation to its end and calls conclude with the runner's error. It returns conclude's error after
+// clients have read the end.
 func (s *wiring) run(ctx context.Context, conclude func(error) error) error {
 	defer func() {
 		if err := s.close(); err != nil {
@@ -292,10 +294,11 @@ func (s *wiring) run(ctx context.Context, conclude func(error) error) error {
 	return err
 }
 
-// flushTimeout bounds the delivery of the last updates: a disk or a reader that hangs must not keep taskapi from ending.
+// flushTimeout bounds the delivery of the last updates: a disk or a client that hangs must not keep taskapi from
+// exiting.
 const flushTimeout = 2 * time.Second
 
-// flush delivers what is known of the allocation by now.
+// flush delivers the latest version of the allocation to those who follow it.
 func (s *wiring) flush() {
 	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
 	defer cancel()
@@ -304,7 +307,7 @@ func (s *wiring) flush() {
 	}
 }
 
-// close gives back what newWiring opened. The lock is its owner's.
+// close closes what newWiring has opened. The lock stays its owner's.
 func (s *wiring) close() error {
 	var err error
 	if s.lease != nil {
@@ -322,7 +325,7 @@ func (s *wiring) close() error {
 	return err
 }
 
-// reopenAudit opens the audit log again, whose file has been renamed.
+// reopenAudit opens the audit log again after its file was renamed.
 func (s *wiring) reopenAudit() {
 	if s.audit == nil {
 		return

@@ -1,6 +1,6 @@
-// Package agentlog lets readers follow what an agent logs, in the lines that Nomad's agent has, beside the handler that prints it. It promises that
-// logging never waits for a reader, that a line is formatted only when somebody reads, and that a reader who is too slow learns how many
-// lines were lost.
+// Package agentlog lets readers follow what an agent logs, in the lines that Nomad's agent has, beside the handler that
+// prints it. It promises that logging never waits for a reader, that a line is formatted only when somebody reads, and
+// that a reader who is too slow learns how many lines were lost.
 package agentlog
 
 import (
@@ -67,8 +67,9 @@ func (l *Log) WithGroup(name string) slog.Handler {
 	return &Log{next: l.next.WithGroup(name), text: l.text.WithGroup(name), json: l.json.WithGroup(name), hub: l.hub}
 }
 
-// Follow returns the lines that are logged from now on, from the level up, as text or as JSON, until stop is called. Each line has its newline. The
-// channel is never closed. A reader who is too slow loses lines, and a line says how many.
+// Follow returns the lines that are logged from now on, from the level up, as text or as JSON, until stop is called.
+// Each line has its newline. The channel is never closed. A reader who is too slow loses lines, and a line says how
+// many.
 func (l *Log) Follow(level slog.Level, asJSON bool) (lines <-chan []byte, stop func()) {
 	r := &reader{level: level, json: asJSON, lines: make(chan []byte, maxUnread)}
 	l.hub.mu.Lock()

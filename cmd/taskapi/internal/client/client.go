@@ -1,5 +1,6 @@
-// Package client talks to the taskapi that runs an allocation, over the operator's socket, with Nomad's SDK and the operator's token. Its
-// Locate is the one place that says who has an allocation. The package is for the commands: it prints nothing, and its errors name none.
+// Package client talks to the taskapi that runs an allocation, over the operator's socket, with Nomad's SDK and the
+// operator's token. Its Locate is the one place that says who has an allocation. The package is for the commands: it
+// prints nothing, and its errors name none.
 package client
 
 import (
@@ -30,9 +31,11 @@ const (
 	answerTimeout = 10 * time.Second
 	// changeWait is how long a taskapi waits for a change before it answers. Nothing depends on it.
 	changeWait = time.Minute
-	// refusedTimeout is how long a request is repeated that is refused: a taskapi whose allocation has ended refuses every token and exits soon.
+	// refusedTimeout is how long a request is repeated that is refused: a taskapi whose allocation has ended refuses
+	// every token and exits soon.
 	refusedTimeout = 2 * time.Second
-	// closedTimeout is how long a taskapi whose allocation has ended may take to deliver the last updates and close its socket.
+	// closedTimeout is how long a taskapi whose allocation has ended may take to deliver the last updates and close its
+	// socket.
 	closedTimeout = 3 * time.Second
 	// BusyTimeout is how long a taskapi that has an allocation and does not answer may take to start or to exit.
 	BusyTimeout = 15 * time.Second
@@ -51,7 +54,8 @@ type StatusError struct {
 
 func (e *StatusError) Error() string { return e.Message }
 
-// Refused reports whether err is a refusal of the operator's token: the token is not valid, or the allocation has just ended.
+// Refused reports whether err is a refusal of the operator's token: the token is not valid, or the allocation has just
+// ended.
 func Refused(err error) bool {
 	s, ok := errors.AsType[*StatusError](err)
 	return ok && (s.Status == http.StatusUnauthorized || s.Status == http.StatusForbidden)
@@ -87,8 +91,8 @@ func (c *Client) token() (string, error) {
 	return strings.TrimSpace(token), nil
 }
 
-// SDK returns Nomad's SDK on the operator's socket, with the operator's token as it is now: a caller that uses it for longer than the token lasts
-// calls SDK again. Errors: ErrNoAnswer.
+// SDK returns Nomad's SDK on the operator's socket, with the operator's token as it is now: a caller that uses it for
+// longer than the token lasts calls SDK again. Errors: ErrNoAnswer.
 func (c *Client) SDK() (*api.Client, error) {
 	token, err := c.token()
 	if err != nil {
@@ -141,8 +145,8 @@ func AsError(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %w", ErrNoAnswer, err)
 }
 
-// Do sends a request and returns the answer as it comes, whatever its status. The caller closes its body. Errors: ErrNoAnswer, and that
-// of a method or a path that can't be sent.
+// Do sends a request and returns the answer as it comes, whatever its status. The caller closes its body. Errors:
+// ErrNoAnswer, and that of a method or a path that can't be sent.
 func (c *Client) Do(ctx context.Context, method, path string, body io.Reader) (*http.Response, error) {
 	token, err := c.token()
 	if err != nil {
@@ -170,7 +174,8 @@ func (c *Client) Allocation(ctx context.Context) (*api.Allocation, []byte, error
 	return &alloc, bytes.TrimSpace(body), nil
 }
 
-// Changed returns the allocation once its index is above the one given, or when that takes long. Errors: those of Allocation.
+// Changed returns the allocation once its index is above the one given, or when that takes long. Errors: those of
+// Allocation.
 func (c *Client) Changed(ctx context.Context, index uint64) (*api.Allocation, uint64, error) {
 	var alloc api.Allocation
 	next, err := c.get(ctx, changeWait+answerTimeout, c.path(fmt.Sprintf("?index=%d&wait=%v", index, changeWait)), &alloc)
@@ -190,8 +195,8 @@ func (c *Client) Stop(ctx context.Context, how StopOptions) error {
 	return c.put(ctx, c.path(fmt.Sprintf("/stop?no_shutdown_delay=%t&now=%t", how.NoShutdownDelay, how.Now)), nil, nil)
 }
 
-// Restart restarts a task, those that run, or all of them, and returns when the old processes are gone: no time-out bounds that, since
-// their job says how long they may take. Errors: those of Allocation.
+// Restart restarts a task, those that run, or all of them, and returns when the old processes are gone: no time-out
+// bounds that, since their job says how long they may take. Errors: those of Allocation.
 func (c *Client) Restart(ctx context.Context, want api.AllocationRestartRequest) error {
 	sdk, err := c.SDK()
 	if err != nil {
@@ -232,8 +237,8 @@ func (e *SignalError) Error() string {
 
 func (e *SignalError) Unwrap() error { return e.Err }
 
-// Signal sends signals to the taskapi that runs the allocation, and returns its process ID. It needs no token. Errors: ErrNoAnswer when
-// there is no such process, *SignalError.
+// Signal sends signals to the taskapi that runs the allocation, and returns its process ID. It needs no token. Errors:
+// ErrNoAnswer when there is no such process, *SignalError.
 func (c *Client) Signal(ctx context.Context, signals ...syscall.Signal) (pid int, err error) {
 	pid, err = c.listener(ctx)
 	if err == nil && pid <= 0 {

@@ -57,8 +57,8 @@ type observation struct {
 	state  error // why there is no saved; nil when it was not read
 }
 
-// Locate finds out who has the allocation. With timeouts for a taskapi that is starting or leaving, it is never Changing: one that takes
-// longer is Hanging.
+// Locate finds out who has the allocation. With timeouts for a taskapi that is starting or leaving, it is never
+// Changing: one that takes longer is Hanging.
 func (c *Client) Locate(ctx context.Context, p Timeouts) Location {
 	if err := c.frozen(ctx); err != nil { // no time-out has to pass first
 		return Location{Holder: Hanging, Err: err}
@@ -82,7 +82,8 @@ func (c *Client) observe(ctx context.Context) (o observation) {
 	return o
 }
 
-// classify says who has an allocation by one look at it, and whether another look could not tell better. waited is the time since the first.
+// classify says who has an allocation by one look at it, and whether another look could not tell better. waited is the
+// time since the first.
 func classify(o observation, waited time.Duration, p Timeouts) (found Location, settled bool) {
 	switch inUse := errors.Is(o.state, state.ErrInUse); {
 	case o.answer == nil:
@@ -109,8 +110,8 @@ func (c *Client) Listening() os.FileInfo {
 	return info
 }
 
-// AwaitClosed waits until the operator's socket is another one than it was, or none: a taskapi whose allocation has ended closes it, once no
-// client that has read that has a connection open.
+// AwaitClosed waits until the operator's socket is another one than it was, or none: a taskapi whose allocation has
+// ended closes it, once no client that has read that has a connection open.
 func (c *Client) AwaitClosed(ctx context.Context, was os.FileInfo) {
 	c.Close()
 	if was == nil {

@@ -13,7 +13,8 @@ import (
 	"taskapi/allocrunner/state"
 )
 
-// TestClassify says who has an allocation by each pair of an answer and a saved state, at once and when the timeouts have passed.
+// TestClassify says who has an allocation by each pair of an answer and a saved state, at once and when the timeouts
+// have passed.
 func TestClassify(t *testing.T) {
 	var (
 		alloc   = &api.Allocation{ID: "a"}

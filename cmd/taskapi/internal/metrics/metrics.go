@@ -1,5 +1,6 @@
-// Package metrics is the list of everything that an agent measures, for GET /v1/metrics and --metrics-listen. Each metric is one row of a table,
-// with its name, its sentence in docs/api.md and the function that reads its value. Names are Nomad's where Nomad has the metric.
+// Package metrics is the list of everything that an agent measures, for GET /v1/metrics and --metrics-listen. Each
+// metric is one row of a table, with its name, its sentence in docs/api.md and the function that reads its value. Names
+// are Nomad's where Nomad has the metric.
 package metrics
 
 import (
@@ -70,7 +71,8 @@ func counter[T any, N int | int64 | uint64 | float64](name, doc string, value fu
 	return row
 }
 
-// oneOf returns the row of a state: its value is 1 for the label with the present state, and 0 for the labels of the other states.
+// oneOf returns the row of a state: its value is 1 for the label with the present state, and 0 for the labels of the
+// other states.
 func oneOf[T any](name, label, doc string, present func(T) string, states ...string) metric[T] {
 	return metric[T]{name: name, doc: doc + ": 1 for the present one, 0 for the others", label: label, values: func(of T) (all []sample) {
 		for _, state := range states {

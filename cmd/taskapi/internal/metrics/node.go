@@ -9,7 +9,8 @@ import (
 	"taskapi/handlers/scrape"
 )
 
-// measureNode measures the machine. Of the machine's allocations this one alone is counted: the agents of the others count those.
+// measureNode measures the machine. Of the machine's allocations this one alone is counted: the agents of the others
+// count those.
 func measureNode(s Sources) []scrape.Metric {
 	labels := with(nil, "node_id", s.Alloc.NodeID, "datacenter", s.Datacenter, "node_class", "none", "node_pool", "default",
 		"node_status", s.Node.Status, "node_scheduling_eligibility", s.Node.SchedulingEligibility, "host", s.NodeName)
@@ -34,7 +35,8 @@ type (
 	cpu  = node.HostCPU
 )
 
-// share is the allocation's part of the machine, in MHz and MiB, and what is left. While the allocation has no resources, they are not a number.
+// share is the allocation's part of the machine, in MHz and MiB, and what is left. While the allocation has no
+// resources, they are not a number.
 type share struct {
 	status                        string
 	tasks                         map[string]int // by state
