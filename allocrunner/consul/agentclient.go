@@ -16,7 +16,7 @@ import (
 	capi "github.com/hashicorp/consul/api"
 )
 
-// The bounds of what is between this program and the agent.
+// The limits of requests to the agent, and of its answers.
 const (
 	requestTimeout = 5 * time.Second
 	maxAnswer      = 16 << 20 // bytes: the services and checks of thousands of tasks
@@ -26,7 +26,7 @@ const (
 
 var errTooLong = errors.New("the answer of Consul's agent is too long")
 
-// agentClient is the official client with a bound for everything. It keeps one connection at most.
+// agentClient is the official client with limits for everything. It keeps one connection at most.
 type agentClient struct {
 	settings             Settings
 	secrets              Secrets
@@ -37,7 +37,7 @@ type agentClient struct {
 	api  *capi.Client
 }
 
-// open makes the client, which reads the files that the settings name. It does nothing when it is made.
+// open makes the client, unless it is made already. It reads the files that the settings name.
 func (c *agentClient) open() error {
 	if c.api != nil {
 		return nil
@@ -88,7 +88,7 @@ func (s Settings) TryFiles() error {
 	return err
 }
 
-// token returns the token as it is now. Errors: those of its file.
+// token returns the present token. The errors are those of its file.
 func (c *agentClient) token() (string, error) {
 	if c.settings.TokenFile == "" {
 		return c.secrets.Token, nil
@@ -104,7 +104,7 @@ func (c *agentClient) token() (string, error) {
 	case err != nil:
 	case len(text) > maxToken:
 		err = fmt.Errorf("%s has more than %d bytes", c.settings.TokenFile, maxToken)
-	case token == "": // somebody is writing it, perhaps: without a token the agent would show less than there is
+	case token == "": // perhaps somebody is writing it; without a token the agent would show less than there is
 		err = fmt.Errorf("%s is empty", c.settings.TokenFile)
 	}
 	if err != nil {
@@ -134,8 +134,7 @@ func (b bounded) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// boundedBody counts what the decoder would make of the answer before the decoder has it: "{}," takes three bytes here
-// and hundreds there.
+// boundedBody counts the bytes and the elements of an answer before it is decoded: "{}," has three bytes, and takes hundreds when decoded.
 type boundedBody struct {
 	io.ReadCloser
 	left, elements int64
@@ -151,7 +150,7 @@ func (b *boundedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// refused reports whether the agent has answered with an error, as against none that could be had.
+// refused reports whether the error is the agent's answer.
 func refused(err error) bool {
 	_, ok := errors.AsType[capi.StatusError](err)
 	return ok
@@ -163,10 +162,9 @@ func unknown(err error) bool {
 	return ok && (answer.Code == http.StatusNotFound || strings.HasPrefix(answer.Body, "Unknown "))
 }
 
-// explained returns an error that says which rule of Consul's ACLs is missing when that is why the agent refuses a request about a service of
-// this name.
+// explained adds to an error which ACL rule is missing, if the agent has refused a request about a service of this name for that reason.
 func explained(err error, service string) error {
-	if request, ok := errors.AsType[*url.Error](err); ok { // its address is as long as the filter in it, and the log has the agent's
+	if request, ok := errors.AsType[*url.Error](err); ok { // its address contains the whole filter, and the log has the agent's address
 		return request.Err
 	}
 	answer, ok := errors.AsType[capi.StatusError](err)

@@ -1,6 +1,6 @@
-// Package consul makes the services of an allocation known to an agent of Consul, through its official client, and has the agent check them.
+// Package consul registers the services of an allocation with an agent of Consul, through its official client, and has the agent check them.
 //
-// It promises that a service is registered as Nomad registers it, with its IDs, that what somebody removes comes back, and that an agent which is
-// away is tried again, without an end and without a task that waits for it. It removes nothing but what this data directory has registered. It
-// runs no check: the results of scripts come to it.
+// A service is registered as Nomad registers it, with Nomad's IDs. A registration that somebody removes is made again. If the agent can't be
+// reached, it is tried again for ever, and no task waits for it. The package removes only what this data directory has registered. It runs no
+// check: the results of scripts are given to it.
 package consul

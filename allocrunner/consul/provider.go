@@ -1,6 +1,7 @@
 package consul
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,13 +17,13 @@ import (
 	"taskapi/allocrunner/interfaces"
 )
 
-// Name is what a job file's provider attribute says.
+// Name is the value of a job file's provider attribute.
 const Name = "consul"
 
 // maxOutput is how much of a script's output is sent, which is what an agent keeps of it.
 const maxOutput = 4 << 10
 
-// Config is what a Provider is made of. Settings with an address, AllocID, Owner, Lives and Logger are required.
+// Config configures a Provider. Settings with an address, AllocID, Owner, Lives and Logger are required.
 type Config struct {
 	Settings Settings
 	Secrets  Secrets
@@ -31,18 +32,18 @@ type Config struct {
 
 	AllocID string
 
-	// Owner marks what is registered, so that nothing is removed which another data directory or another program has registered. It consists of
-	// at most 64 hexadecimal digits.
+	// Owner marks the registrations, so that those of other data directories and programs are never removed. It has at most 64 hexadecimal
+	// digits.
 	Owner string
 
-	// Lives reports whether another allocation of the owner may have services: it is not over, or nobody can tell. Those of one that is over
-	// are what a crash has left behind.
+	// Lives reports whether another allocation of the owner may have services: it has not ended, or its state is unknown. Services of an ended
+	// allocation were left behind by a crash.
 	Lives func(allocID string) bool
 
 	Logger *slog.Logger
 }
 
-// Provider registers the services of one allocation with an agent of Consul. Make it with New; nothing happens before Run.
+// Provider registers the services of one allocation with an agent of Consul. New makes one, which does nothing before Run.
 type Provider struct {
 	cfg    Config
 	client agentClient // Run's
@@ -57,26 +58,26 @@ type Provider struct {
 
 	mu      sync.Mutex // guards the fields below; never held over a request
 	wanted  map[string]*service
-	gone    map[string]uint64                 // IDs to be deregistered, with the request that wants it
-	results map[string]interfaces.CheckResult // by check ID, as the agent last had them; nil while nobody knows
+	gone    map[string]uint64                 // IDs of services to be deregistered, with the number of the request
+	results map[string]interfaces.CheckResult // by check ID, as the agent last had them; nil when unknown
 	fed     map[string]interfaces.CheckResult // of scripts, by check ID
-	unsent  map[string]bool                   // IDs of those of fed that the agent does not have
-	latest  uint64                            // counts requests
-	round   chan struct{}                     // closed at the end of the present round, which then has another
+	unsent  map[string]bool                   // IDs of checks in fed that the agent does not have
+	latest  uint64                            // the number of the latest request
+	round   chan struct{}                     // closed at the end of the present round, and replaced then
 	settled uint64                            // the latest request that a round has dealt with
 	ended   bool                              // no round follows
-	adopt   time.Time                         // from when on services of the allocation that are not wanted go; zero while only those go that are deregistered
+	adopt   time.Time                         // from then on, services of the allocation that are not wanted are removed; zero for never
 
-	// The rest is Run's alone.
-	has      map[string]string // IDs of services that the agent has, with the token they are registered with, empty where that is not known
-	answers  bool              // the last round was made to its end, whichever services were refused
+	// Only Run uses the fields below.
+	has      map[string]string // IDs of services that the agent has, with the token of the registration, empty when unknown
+	answers  bool              // the last round reached its end, even if services were refused
 	failures int               // rounds in a row in which something failed
-	logged   string            // what was wrong in the round of which the log has last said something
+	logged   string            // the error that was logged last
 }
 
 var _ interfaces.CheckingProvider = (*Provider)(nil)
 
-// New returns a Provider. It does no I/O. Errors: settings that no agent can be reached with.
+// New returns a Provider. It does no I/O. The error is about settings that can't be right.
 func New(cfg Config) (*Provider, error) {
 	if !cfg.Settings.Configured() {
 		return nil, errors.New("there is no address of Consul's agent")
@@ -84,21 +85,15 @@ func New(cfg Config) (*Provider, error) {
 	if err := cfg.Settings.Check(); err != nil {
 		return nil, err
 	}
-	namespace, partition := cfg.Settings.Namespace, cfg.Settings.Partition
-	if cfg.Namespace != "" {
-		namespace = cfg.Namespace
+	cfg.Namespace, cfg.Partition = cmp.Or(cfg.Namespace, cfg.Settings.Namespace), cmp.Or(cfg.Partition, cfg.Settings.Partition)
+	if cfg.Namespace == "default" { // an agent without namespaces accepts no name
+		cfg.Namespace = ""
 	}
-	if cfg.Partition != "" {
-		partition = cfg.Partition
-	}
-	if namespace == "default" { // an agent without namespaces takes no name of one
-		namespace = ""
-	}
-	cfg.Namespace, cfg.Partition = namespace, partition
 	cfg.Logger = cfg.Logger.With("agent", cfg.Settings.Address)
-	client := agentClient{settings: cfg.Settings, secrets: cfg.Secrets, namespace: namespace, partition: partition, longest: maxAnswer}
+	client := agentClient{settings: cfg.Settings, secrets: cfg.Secrets, namespace: cfg.Namespace, partition: cfg.Partition, longest: maxAnswer}
 	return &Provider{
-		cfg: cfg, client: client, asker: client, period: syncPeriod, settle: settleTime, wake: make(chan struct{}, 1), feed: make(chan struct{}, 1), round: make(chan struct{}),
+		cfg: cfg, client: client, asker: client, period: syncPeriod, settle: settleTime,
+		wake: make(chan struct{}, 1), feed: make(chan struct{}, 1), round: make(chan struct{}),
 		wanted: map[string]*service{}, gone: map[string]uint64{}, fed: map[string]interfaces.CheckResult{}, unsent: map[string]bool{},
 		has: map[string]string{},
 	}, nil
@@ -106,7 +101,7 @@ func New(cfg Config) (*Provider, error) {
 
 func (p *Provider) Name() string { return Name }
 
-// Register returns at once: the services are registered as soon as the agent takes them. The error is about a service that none takes.
+// Register returns at once. The services are registered as soon as the agent accepts them. The error is about a service that no agent accepts.
 func (p *Provider) Register(_ context.Context, instances []*interfaces.ServiceInstance) error {
 	made := make([]*service, 0, len(instances))
 	var errs []error
@@ -134,7 +129,7 @@ func (p *Provider) Register(_ context.Context, instances []*interfaces.ServiceIn
 // settleTime bounds how long Deregister and Registered wait for an agent that does not answer.
 const settleTime = 2 * time.Second
 
-// Deregister waits a bounded time for the agent. When it does not answer, it is tried again until it does, or Run ends.
+// Deregister waits a bounded time for the agent. If the agent does not answer, the request is repeated until it does, or Run ends.
 func (p *Provider) Deregister(ctx context.Context, ids []string) error {
 	p.mu.Lock()
 	p.latest++
@@ -171,11 +166,12 @@ func (p *Provider) Deregister(ctx context.Context, ids []string) error {
 	}
 }
 
-// Registered asks the agent. While it is away, nothing is known; when it is back for a while, what has not been registered again goes.
+// Registered asks the agent. If the agent does not answer, the result is empty. A while later, services that have not been registered again are
+// removed.
 func (p *Provider) Registered(ctx context.Context, allocID string) ([]string, error) {
 	ids, err := p.registered(ctx, allocID)
 	if err != nil {
-		p.cfg.Logger.Warn("Consul's agent does not say what an earlier process has registered", "error", err)
+		p.cfg.Logger.Warn("can't read from Consul's agent what an earlier process has registered", "error", err)
 		p.mu.Lock()
 		p.adopt = time.Now().Add(adoptTime)
 		p.mu.Unlock()
@@ -183,7 +179,7 @@ func (p *Provider) Registered(ctx context.Context, allocID string) ([]string, er
 	return ids, nil
 }
 
-// adoptTime is what a resumed allocation has to register its services again, before those that it has not are taken for what it no longer has.
+// adoptTime is how long a resumed allocation has to register its services again, before the others are removed.
 const adoptTime = time.Minute
 
 func (p *Provider) registered(ctx context.Context, allocID string) ([]string, error) {
@@ -208,7 +204,8 @@ func (p *Provider) registered(ctx context.Context, allocID string) ([]string, er
 	return ids, nil
 }
 
-// Result returns what the agent last had of a check; what a script's last run has found is known without it. A check that has not run has none.
+// Result returns the latest result of a check that the agent has. A script's result is known without the agent. A check that has not run has
+// none.
 func (p *Provider) Result(id string, n int) (interfaces.CheckResult, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -232,8 +229,7 @@ func (p *Provider) checkLocked(id string, n int) (check, bool) {
 	return s.checks[n], true
 }
 
-// Feed has the result of a script sent. One that the agent does not take now, be it that it is away or that the service is not registered yet,
-// is sent as soon as it does.
+// Feed has the result of a script sent. If the agent is away, or the service is not registered yet, the result is sent later.
 func (p *Provider) Feed(id string, n int, result interfaces.CheckResult) {
 	result.Output = strings.ToValidUTF8(result.Output[:min(len(result.Output), maxOutput)], "")
 	p.mu.Lock()
@@ -259,7 +255,7 @@ func (p *Provider) send(ctx context.Context, service, checkID string) error {
 	defer cancel()
 	q, err := p.options(ctx, &p.client)
 	if err == nil {
-		err = p.client.api.Agent().UpdateTTLOpts(checkID, result.Output, statusOf(result.Status), q)
+		err = p.client.api.Agent().UpdateTTLOpts(checkID, result.Output, statuses[result.Status], q)
 	}
 	if err != nil {
 		return fmt.Errorf("result of a script of service %q: %w", service, explained(err, service))
@@ -279,7 +275,7 @@ func poke(c chan struct{}) {
 	}
 }
 
-// options returns those of a request, with the token as it is now.
+// options returns a request's options, with the present token.
 func (p *Provider) options(ctx context.Context, client *agentClient) (*capi.QueryOptions, error) {
 	if err := client.open(); err != nil {
 		return nil, err
@@ -291,23 +287,19 @@ func (p *Provider) options(ctx context.Context, client *agentClient) (*capi.Quer
 	return (&capi.QueryOptions{Namespace: p.cfg.Namespace, Partition: p.cfg.Partition, Token: token}).WithContext(ctx), nil
 }
 
-func statusOf(s interfaces.CheckStatus) string {
-	switch s {
-	case interfaces.CheckSuccess:
-		return capi.HealthPassing
-	case interfaces.CheckWarning:
-		return capi.HealthWarning
-	}
-	return capi.HealthCritical
+// statuses are Consul's words. An unknown one is critical.
+var statuses = map[interfaces.CheckStatus]string{
+	interfaces.CheckSuccess: capi.HealthPassing,
+	interfaces.CheckWarning: capi.HealthWarning,
+	interfaces.CheckFailure: capi.HealthCritical,
 }
 
 func resultOf(c *capi.AgentCheck) interfaces.CheckResult {
 	result := interfaces.CheckResult{Status: interfaces.CheckFailure, Output: c.Output}
-	switch c.Status {
-	case capi.HealthPassing:
-		result.Status = interfaces.CheckSuccess
-	case capi.HealthWarning:
-		result.Status = interfaces.CheckWarning
+	for status, word := range statuses {
+		if c.Status == word {
+			result.Status = status
+		}
 	}
 	return result
 }

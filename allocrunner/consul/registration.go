@@ -22,7 +22,7 @@ import (
 	"taskapi/allocrunner/internal/services"
 )
 
-// What a service's metadata have besides the job's: that Nomad's tools know it, whose it is, and of what definition it was made.
+// Metadata that every service has besides the job's: a mark for Nomad's tools, the owner, and a digest of the definition.
 const (
 	metaSource = "external-source"
 	metaOwner  = "taskapi_owner"
@@ -34,10 +34,10 @@ const (
 	checkIDPrefix = "_nomad-check-"
 )
 
-// ttlBuffer is how much longer than its interval the result of a script counts, Nomad's number.
+// ttlBuffer is how much longer than its interval the result of a script is valid: Nomad's number.
 const ttlBuffer = 31 * time.Second
 
-// service is a registration as it is to be.
+// service is a registration that the agent should have.
 type service struct {
 	capi.AgentServiceRegistration
 	checks []check // in the order of the job file
@@ -49,7 +49,7 @@ type check struct {
 	period time.Duration
 }
 
-// newService returns the registration of an instance. The error says what no agent could take.
+// newService returns the registration of an instance. The error is about an instance that no agent accepts.
 func newService(in *interfaces.ServiceInstance, owner, namespace, partition string) (*service, error) {
 	block := cmp.Or(in.Service, &api.Service{})
 	s := &service{AgentServiceRegistration: capi.AgentServiceRegistration{
@@ -94,7 +94,7 @@ func newService(in *interfaces.ServiceInstance, owner, namespace, partition stri
 	return s, nil
 }
 
-// digest tells one definition from another, across processes.
+// digest identifies a definition, across processes.
 func (s *service) digest() string {
 	encoded, err := json.Marshal(s.AgentServiceRegistration)
 	if err != nil {
@@ -119,7 +119,7 @@ func taggedAddress(text string, port int) (capi.ServiceAddress, error) {
 	return capi.ServiceAddress{Address: host, Port: port}, nil
 }
 
-// newCheck returns a check as the agent has it. A script's is one that expires unless its result comes.
+// newCheck returns a check in Consul's form. A script check is one that expires unless it is fed.
 func newCheck(serviceID string, c api.ServiceCheck, address string) (*capi.AgentServiceCheck, error) {
 	out := &capi.AgentServiceCheck{
 		CheckID: CheckID(serviceID, c), Name: c.Name, Notes: c.Notes, Status: c.InitialStatus,
@@ -151,8 +151,8 @@ func newCheck(serviceID string, c api.ServiceCheck, address string) (*capi.Agent
 	return out, nil
 }
 
-// CheckID returns Nomad's ID of a check of a service: the SHA-256 of the ID of the service and of what defines the check, texts one after the
-// other, of which some count only when they are set.
+// CheckID returns Nomad's ID of a check of a service: the SHA-256 of the service's ID and the attributes of the check, one after the other. Some
+// attributes are left out when they are not set.
 func CheckID(serviceID string, c api.ServiceCheck) string {
 	texts := []string{
 		serviceID, c.Name, c.Type, c.Command, strings.Join(c.Args, ""), c.Path, c.Protocol, c.PortLabel, c.Interval.String(), c.Timeout.String(),
@@ -186,8 +186,8 @@ func flagged(set bool) string {
 // injected are the tagged addresses that an agent adds by itself.
 var injected = []string{"lan_ipv4", "wan_ipv4", "lan_ipv6", "wan_ipv6"}
 
-// asRegistered reports whether an agent has the service as it is to be, and returns the tags with which it is to be registered when not. Tags
-// that others have changed stay where the job allows that, as long as the job's definition is the one that was registered.
+// asRegistered reports whether the agent's registration is right, and otherwise returns the tags to register. If the job allows it, tags that
+// others have changed stay as long as the job's definition is the one that was registered.
 func (s *service) asRegistered(is *capi.AgentService) (tags []string, same bool) {
 	tags = s.Tags
 	if s.EnableTagOverride && is.EnableTagOverride && is.Meta[metaDigest] == s.Meta[metaDigest] {
@@ -209,7 +209,7 @@ func equalSets(a, b []string) bool {
 	return slices.Equal(slices.Compact(slices.Sorted(slices.Values(a))), slices.Compact(slices.Sorted(slices.Values(b))))
 }
 
-// allocOf returns the allocation of a service's ID, empty for another kind of ID.
+// allocOf returns the allocation in a service's ID, empty for other kinds of IDs.
 func allocOf(serviceID string) string {
 	const length = 36 // of a UUID
 	rest, ok := strings.CutPrefix(serviceID, idPrefix)

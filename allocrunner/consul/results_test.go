@@ -147,13 +147,13 @@ func TestResultOfAFormerScript(t *testing.T) {
 	if err := p.Register(t.Context(), []*interfaces.ServiceInstance{other}); err != nil {
 		t.Fatal(err)
 	}
-	e.until("a round fails", func() bool { return strings.Contains(log.String(), "does not take the services") })
+	e.until("a round fails", func() bool { return strings.Contains(log.String(), "does not accept the services") })
 	e.proxy.Back()
 	id := consul.CheckID(other.ID, other.Checks[0])
 	e.until("the other check", func() bool { return e.check(id) != nil })
 	p.Feed(in.ID, 0, interfaces.CheckResult{Status: interfaces.CheckSuccess, Output: "present"})
 	e.until("its result", func() bool { c := e.check(id); return c != nil && c.Output == "present" })
-	e.until("no round fails for long", func() bool { return strings.Contains(log.String(), "takes the services again") })
+	e.until("no round fails for long", func() bool { return strings.Contains(log.String(), "accepts the services again") })
 }
 
 // TestResultsWhileScriptsRun: results of the agent's checks are taken also while scripts are fed more often than the agent is asked.

@@ -8,21 +8,21 @@ import (
 	"time"
 )
 
-// When requests are sent. Without a reason it is every syncPeriod, which brings back what somebody has removed.
+// When requests are sent. A round every syncPeriod, without any other reason, restores what somebody has removed.
 const (
 	syncPeriod  = 30 * time.Second // Nomad's
 	firstRetry  = time.Second
 	longestWait = 30 * time.Second // between two tries, without the jitter
-	leaveTime   = 5 * time.Second  // for what is still to be deregistered when Run ends
+	leaveTime   = 5 * time.Second  // to deregister the rest when Run ends
 	shortestAsk = 500 * time.Millisecond
-	longestAsk  = 5 * time.Second // between two looks at the results of checks
+	longestAsk  = 5 * time.Second // between two reads of the results of checks
 )
 
-// Run keeps the agent in step with what is registered until ctx ends, from the first that is registered on. It returns when what was to be
-// deregistered is, or after a bounded time, and nothing is sent afterwards. It is called once.
+// Run keeps the agent's registrations up to date until ctx ends. It starts with the first service that is registered. At the end it deregisters
+// what is still to be deregistered, for a bounded time; nothing is sent after it has returned. It is called once.
 func (p *Provider) Run(ctx context.Context) {
 	defer p.leave(ctx)
-	sync := time.NewTimer(time.Hour) // an allocation without services of Consul's never asks for its agent
+	sync := time.NewTimer(time.Hour) // an allocation without services for Consul never connects to the agent
 	sync.Stop()
 	defer sync.Stop()
 	ask := time.NewTimer(time.Hour)
@@ -31,12 +31,6 @@ func (p *Provider) Run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-p.wake:
-			p.sync(ctx)
-			sync.Reset(wait(p.failures, p.period))
-		case <-sync.C:
-			p.sync(ctx)
-			sync.Reset(wait(p.failures, p.period))
 		case <-p.feed:
 			if p.answers && p.news(p.sendScripts(ctx)) {
 				sync.Reset(0)
@@ -46,16 +40,22 @@ func (p *Provider) Run(ctx context.Context) {
 			if p.answers && p.news(p.ask(ctx)) {
 				sync.Reset(0)
 			}
+			ask.Reset(p.askPeriod())
+			continue
+		case <-p.wake:
+		case <-sync.C:
 		}
+		p.sync(ctx)
+		sync.Reset(wait(p.failures, p.period))
 		ask.Reset(p.askPeriod())
 	}
 }
 
-// news reports whether an error says what the last round did not: that the agent is away, or refuses something since.
+// news reports whether an error is new since the last round: the agent is away, or refuses something.
 func (p *Provider) news(err error) bool { return err != nil && (p.failures == 0 || !refused(err)) }
 
-// wait returns how long to wait after so many failures in a row, longer each time, or for the next round after none. What many clients wait
-// differs.
+// wait returns how long to wait for the next round: longer after each failure in a row, period after none. It is random, so that many clients
+// wait differently.
 func wait(failures int, period time.Duration) time.Duration {
 	d := period
 	if failures > 0 {
@@ -64,7 +64,8 @@ func wait(failures int, period time.Duration) time.Duration {
 	return d - time.Duration(rand.Int64N(int64(d)/4)) //nolint:gosec // no secret depends on it
 }
 
-// askPeriod returns how long the results of checks may be unknown: shorter than the shortest interval of one that the agent makes.
+// askPeriod returns the time between two reads of the results of checks. It is shorter than the shortest interval of a check that the agent
+// makes.
 func (p *Provider) askPeriod() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -86,7 +87,7 @@ func (p *Provider) sync(ctx context.Context) {
 	p.mu.Unlock()
 	refusals, err := p.once(ctx)
 	p.mu.Lock()
-	p.settled = upTo // whether or not it has been done: who waits for it has other things to do
+	p.settled = upTo // done or not: the callers have other things to do
 	if err != nil {
 		p.results = nil
 	}
@@ -100,40 +101,37 @@ func (p *Provider) sync(ctx context.Context) {
 	p.tell(refusals, err)
 }
 
-// quiet is how many rounds that fail alike are one line in the log: an hour's.
+// quiet is how many rounds with the same error are one line in the log: an hour's.
 const quiet = 120
 
-// tell counts rounds that fail, and logs what is wrong when that changes.
+// tell counts the rounds that fail, and logs an error when it changes.
 func (p *Provider) tell(refusals, err error) {
 	all := errors.Join(refusals, err)
 	if all == nil {
 		if p.failures > 0 {
-			p.cfg.Logger.Info("Consul's agent takes the services again", "failures", p.failures)
+			p.cfg.Logger.Info("Consul's agent accepts the services again", "failures", p.failures)
 		}
 		p.failures, p.logged = 0, ""
 		return
 	}
 	p.failures++
-	wrong := strings.Map(letters, all.Error())
+	wrong := strings.Map(func(r rune) rune { // without digits: two errors that differ by a port or by the time of day are one
+		if '0' <= r && r <= '9' {
+			return -1
+		}
+		return r
+	}, all.Error())
 	if wrong != p.logged || p.failures%quiet == 0 {
-		words := "Consul's agent does not take the services: it is tried again until it does"
+		words := "Consul's agent does not accept the services; taskapi tries again until it does"
 		if err == nil {
-			words = "Consul's agent refuses a part of the services: it is tried again until it takes them"
+			words = "Consul's agent refuses some of the services; taskapi tries again until it accepts them"
 		}
 		p.cfg.Logger.Warn(words, "failures", p.failures, "error", all)
 	}
 	p.logged = wrong
 }
 
-// letters drops digits: two errors that differ by a port or by the time of day are one.
-func letters(r rune) rune {
-	if '0' <= r && r <= '9' {
-		return -1
-	}
-	return r
-}
-
-// leave tries once more to deregister what is to be, and ends the connections.
+// leave tries once more to deregister what is still to be deregistered, and ends the connections.
 func (p *Provider) leave(ctx context.Context) {
 	p.mu.Lock()
 	owed := len(p.gone)

@@ -1,16 +1,16 @@
 package consul
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"net/url"
 	"path/filepath"
+	"reflect"
 	"strconv"
 	"strings"
 )
 
-// Settings say how the agent is reached, and hold no secret. The zero value is no agent. Paths may be relative.
+// Settings say how the agent is reached, and hold no secret. The zero value means that there is no agent. Paths may be relative.
 type Settings struct {
 	Address       string `json:"address,omitempty"` // HOST:PORT, a URL of http or https, or unix:///PATH
 	TokenFile     string `json:"token_file,omitempty"`
@@ -25,19 +25,19 @@ type Settings struct {
 	SkipVerify    bool   `json:"skip_verify,omitempty"` // take any certificate
 }
 
-// Secrets are what the agent knows this program by, besides a token in a file. They are kept nowhere.
+// Secrets are the credentials that are not in a file. They are never saved.
 type Secrets struct {
 	Token string
 	Auth  string // USER:PASSWORD of HTTP's basic authentication
 }
 
-// String keeps secrets from a log.
+// String keeps the secrets out of logs.
 func (Secrets) String() string { return "redacted" }
 
-// GoString keeps secrets from a log.
+// GoString keeps the secrets out of logs.
 func (Secrets) GoString() string { return "redacted" }
 
-// FromEnv returns what the variables of the official client say: CONSUL_HTTP_ADDR and its siblings.
+// FromEnv reads the environment variables of the official client: CONSUL_HTTP_ADDR and its siblings.
 func FromEnv(getenv func(string) string) (Settings, error) {
 	s := Settings{
 		Address:       getenv("CONSUL_HTTP_ADDR"),
@@ -69,32 +69,26 @@ func boolean(getenv func(string) string, name string, otherwise bool) (bool, err
 	return value, nil
 }
 
-// SecretsFromEnv returns what the variables of the official client say: CONSUL_HTTP_TOKEN and CONSUL_HTTP_AUTH.
+// SecretsFromEnv reads the environment variables of the official client: CONSUL_HTTP_TOKEN and CONSUL_HTTP_AUTH.
 func SecretsFromEnv(getenv func(string) string) Secrets {
 	return Secrets{Token: getenv("CONSUL_HTTP_TOKEN"), Auth: getenv("CONSUL_HTTP_AUTH")}
 }
 
-// Over returns base with what s says in its place.
+// Over returns s, with the values of base for fields that s leaves empty.
 func (s Settings) Over(base Settings) Settings {
-	return Settings{
-		Address:       cmp.Or(s.Address, base.Address),
-		TokenFile:     cmp.Or(s.TokenFile, base.TokenFile),
-		Namespace:     cmp.Or(s.Namespace, base.Namespace),
-		Partition:     cmp.Or(s.Partition, base.Partition),
-		CAFile:        cmp.Or(s.CAFile, base.CAFile),
-		CAPath:        cmp.Or(s.CAPath, base.CAPath),
-		CertFile:      cmp.Or(s.CertFile, base.CertFile),
-		KeyFile:       cmp.Or(s.KeyFile, base.KeyFile),
-		TLSServerName: cmp.Or(s.TLSServerName, base.TLSServerName),
-		SSL:           s.SSL || base.SSL,
-		SkipVerify:    s.SkipVerify || base.SkipVerify,
+	own, under := reflect.ValueOf(&s).Elem(), reflect.ValueOf(base)
+	for i := range own.NumField() {
+		if own.Field(i).IsZero() {
+			own.Field(i).Set(under.Field(i))
+		}
 	}
+	return s
 }
 
 // Configured reports whether there is an agent.
 func (s Settings) Configured() bool { return s.Address != "" }
 
-// Absolute returns the settings with paths that are good from anywhere.
+// Absolute returns the settings with absolute paths.
 func (s Settings) Absolute() Settings {
 	for _, path := range []*string{&s.TokenFile, &s.CAFile, &s.CAPath, &s.CertFile, &s.KeyFile} {
 		if whole, err := filepath.Abs(*path); err == nil && *path != "" {
@@ -104,7 +98,7 @@ func (s Settings) Absolute() Settings {
 	return s
 }
 
-// Check refuses values that no file has to be read for. Without an agent none matters.
+// Check refuses settings that are wrong whatever the files contain. Without an agent, all are accepted.
 func (s Settings) Check() error {
 	if !s.Configured() {
 		return nil

@@ -14,15 +14,10 @@ import (
 	"taskapi/allocrunner/interfaces"
 )
 
-// ofOwner is the filter of an owner's services.
+// ofOwner returns the filter for an owner's services.
 func ofOwner(owner string) string { return fmt.Sprintf("Meta.%s == %q", metaOwner, owner) }
 
-// ofAlloc is the filter of the checks of an allocation's services.
-func ofAlloc(allocID string) string {
-	return fmt.Sprintf("ServiceID matches %q", "^"+idPrefix+allocID+"-")
-}
-
-// round is what is to be, and what the agent has.
+// round compares what the agent has with what it should have, and has it changed.
 type round struct {
 	*Provider
 	ctx    context.Context
@@ -34,7 +29,7 @@ type round struct {
 	errs   []error         // of single services: the others go on
 }
 
-// newRound returns a round about what is to be as of now. There is one beside an error, too.
+// newRound returns a round for what is wanted now. It returns one beside an error, too.
 func (p *Provider) newRound(ctx context.Context) (*round, error) {
 	p.mu.Lock()
 	t := &round{Provider: p, ctx: ctx, wanted: maps.Clone(p.wanted), gone: maps.Clone(p.gone), fresh: map[string]bool{}}
@@ -46,7 +41,7 @@ func (p *Provider) newRound(ctx context.Context) (*round, error) {
 	return t, err
 }
 
-// once has the agent take what differs. The first request that nobody answers ends the round, which is err; one that is refused does not.
+// once makes one round. A request that is not answered ends the round, and is err. The round goes on after requests that are refused.
 func (p *Provider) once(ctx context.Context) (refusals, err error) {
 	t, err := p.newRound(ctx)
 	if err == nil {
@@ -60,7 +55,7 @@ func (p *Provider) once(ctx context.Context) (refusals, err error) {
 	return some(t.errs), err
 }
 
-// some joins errors, of many those that a log has room for.
+// some joins errors, of many only the first few.
 func some(errs []error) error {
 	const most = 3
 	if more := len(errs) - most; more > 0 {
@@ -69,8 +64,8 @@ func some(errs []error) error {
 	return errors.Join(errs...)
 }
 
-// do makes a request about a service of this name, with a bound and the token as it is now. An error that the agent has answered with is kept;
-// others are returned.
+// do makes a request about a service of this name, with a time limit and the present token. It keeps an error that is the agent's answer, and
+// returns any other error.
 func (t *round) do(what, service string, f func(q *capi.QueryOptions) error) error {
 	err := t.request(what, service, f)
 	if refused(err) {
@@ -80,7 +75,7 @@ func (t *round) do(what, service string, f func(q *capi.QueryOptions) error) err
 	return err
 }
 
-// request makes a request as do does, and returns every error.
+// request is like do, and returns every error.
 func (t *round) request(what, service string, f func(q *capi.QueryOptions) error) error {
 	ctx, cancel := context.WithTimeout(t.ctx, requestTimeout)
 	defer cancel()
@@ -94,7 +89,7 @@ func (t *round) request(what, service string, f func(q *capi.QueryOptions) error
 	return fmt.Errorf("%s: %w", what, explained(err, service))
 }
 
-// read finds out what the agent has of this owner's services, and of others that have the IDs of these.
+// read reads this owner's services from the agent, and services of others that have the same IDs.
 func (t *round) read() error {
 	filter := ofOwner(t.cfg.Owner) + fmt.Sprintf(" or ID matches %q", "^"+idPrefix+t.cfg.AllocID+"-")
 	err := t.request("list services", "", func(q *capi.QueryOptions) (err error) {
@@ -111,9 +106,9 @@ func (t *round) read() error {
 	return nil
 }
 
-// remove deregisters what has left, and what a crash of another allocation has left behind.
+// remove deregisters services that are no longer wanted, and services that a crash of another allocation has left behind.
 func (t *round) remove() error {
-	for _, id := range slices.Sorted(maps.Keys(t.gone)) { // also what the agent has not shown, which it does not to a token that may not read it
+	for _, id := range slices.Sorted(maps.Keys(t.gone)) { // also those that the agent has not shown: the token may lack the right to read them
 		if err := t.deregister(id); err != nil {
 			return err
 		}
@@ -126,13 +121,13 @@ func (t *round) remove() error {
 			return err
 		}
 		if t.is[id] == nil {
-			t.cfg.Logger.Info("removed from Consul the service of an allocation that is over", "service", id)
+			t.cfg.Logger.Info("removed from Consul the service of an allocation that has ended", "service", id)
 		}
 	}
 	return nil
 }
 
-// over reports whether nobody has a service of this owner any more.
+// over reports whether a service of this owner belongs to no allocation any more.
 func (t *round) over(id string) bool {
 	alloc := allocOf(id)
 	if alloc != t.cfg.AllocID {
@@ -144,7 +139,7 @@ func (t *round) over(id string) bool {
 }
 
 func (t *round) deregister(id string) error {
-	name := "" // that of a service that the agent does not show is not known here any more
+	name := "" // unknown if the agent does not show the service
 	if is := t.is[id]; is != nil {
 		name = is.Service
 	}
@@ -169,8 +164,8 @@ func (t *round) deregister(id string) error {
 	return nil
 }
 
-// register registers what is missing or differs, and what has another token than there is now: with a service's own token, the agent
-// writes into Consul's catalog what its checks find, and stops when that token is one no more.
+// register registers services that are missing, that differ, or that were registered with another token. With a service's own token, the agent
+// writes the results of its checks into Consul's catalog, and it stops when that token is revoked.
 func (t *round) register() error {
 	for _, id := range slices.Sorted(maps.Keys(t.wanted)) {
 		s, is := t.wanted[id], t.is[id]
@@ -197,8 +192,7 @@ func (t *round) register() error {
 	return nil
 }
 
-// checks registers checks that somebody has removed from a service that is there, removes those that the job no longer has, and takes the
-// results.
+// checks registers checks that somebody has removed from a registered service, removes those that the job no longer has, and reads the results.
 func (t *round) checks() error {
 	found, err := t.results()
 	if err != nil {
@@ -215,7 +209,7 @@ func (t *round) checks() error {
 				continue
 			}
 			definition := *c
-			definition.CheckID = "" // it has another name there, and an agent refuses what it does not know
+			definition.CheckID = "" // the field has another name in this request, and an agent refuses unknown ones
 			err := t.do(fmt.Sprintf("register check %q of service %q", c.Name, s.Name), s.Name, func(q *capi.QueryOptions) error {
 				return t.agent.CheckRegisterOpts(&capi.AgentCheckRegistration{
 					ID: c.CheckID, Name: c.Name, Notes: c.Notes, ServiceID: id, AgentServiceCheck: definition, Namespace: s.Namespace, Partition: s.Partition,
@@ -244,13 +238,13 @@ func (t *round) checks() error {
 	return nil
 }
 
-// results takes the results of the checks.
+// results reads the results of the checks.
 func (t *round) results() (found map[string]*capi.AgentCheck, err error) {
 	if len(t.wanted) == 0 {
 		return map[string]*capi.AgentCheck{}, nil
 	}
 	err = t.request("list checks", "", func(q *capi.QueryOptions) (err error) {
-		found, err = t.agent.ChecksWithFilterOpts(ofAlloc(t.cfg.AllocID), q)
+		found, err = t.agent.ChecksWithFilterOpts(fmt.Sprintf("ServiceID matches %q", "^"+idPrefix+t.cfg.AllocID+"-"), q)
 		return err
 	})
 	if err != nil {
@@ -260,7 +254,7 @@ func (t *round) results() (found map[string]*capi.AgentCheck, err error) {
 	defer t.mu.Unlock()
 	t.Provider.results = map[string]interfaces.CheckResult{}
 	for id, s := range t.Provider.wanted {
-		if t.wanted[id] != s || t.Provider.gone[id] != t.gone[id] { // registered again meanwhile: they are of the registration before
+		if t.wanted[id] != s || t.Provider.gone[id] != t.gone[id] { // registered again meanwhile: the results are the earlier registration's
 			continue
 		}
 		for _, c := range s.checks {
@@ -319,7 +313,7 @@ func (p *Provider) sendScripts(ctx context.Context) error {
 	return some(refusals)
 }
 
-// ask takes the results of the checks alone.
+// ask reads only the results of the checks.
 func (p *Provider) ask(ctx context.Context) error {
 	t, err := p.newRound(ctx)
 	if err == nil {

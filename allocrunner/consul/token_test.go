@@ -137,7 +137,7 @@ func TestLogOfAnAgentThatIsAway(t *testing.T) {
 	if err := p.Register(t.Context(), []*interfaces.ServiceInstance{instance(p, "s", nil)}); err != nil {
 		t.Fatal(err)
 	}
-	e.until("it fails", func() bool { return strings.Contains(log.String(), "does not take the services") })
+	e.until("it fails", func() bool { return strings.Contains(log.String(), "does not accept the services") })
 	if text := log.String(); !strings.Contains(text, "agent="+e.proxy.URL) || !strings.Contains(text, "EOF") || strings.Contains(text, "filter=") {
 		t.Error(text)
 	}

@@ -13,7 +13,7 @@ import (
 // Management is a token with every right.
 const Management = "management"
 
-// Token turns ACLs on, which then refuse what no rule allows, and returns a new token with the rule service "NAME" { policy = "write" } for each
+// Token turns ACLs on, which refuse whatever no rule allows. It returns a new token with the rule service "NAME" { policy = "write" } for each
 // name.
 func (a *Agent) Token(services ...string) string {
 	a.mu.Lock()
@@ -35,15 +35,7 @@ func (a *Agent) Revoke(token string) {
 
 func tokenOf(r *http.Request) string { return r.Header.Get("X-Consul-Token") }
 
-// knownLocked refuses a token that is none.
-func (a *Agent) knownLocked(token string) error {
-	if _, ok := a.acl[token]; ok || a.acl == nil || token == "" {
-		return nil
-	}
-	return failure{http.StatusForbidden, "ACL not found"}
-}
-
-// mayLocked refuses what a token has no rule for: anything about a service, or about something that is no service's, with an empty name.
+// mayLocked refuses a token that has no rule for a service. An empty name stands for something that belongs to no service.
 func (a *Agent) mayLocked(token, service string) error {
 	switch {
 	case a.acl == nil || token == Management || service != "" && slices.Contains(a.acl[token], service):
@@ -54,17 +46,15 @@ func (a *Agent) mayLocked(token, service string) error {
 	return failure{http.StatusForbidden, fmt.Sprintf("Permission denied: token with AccessorID '…' lacks permission 'service:write' on %q", service)}
 }
 
-// publishLocked puts what a check has found into the catalog, as far as the token of its registration allows that: it is the check's for good.
+// publishLocked copies a check's status into the catalog if the token with which the check was registered allows it.
 func (a *Agent) publishLocked(c *made) {
 	if a.mayLocked(c.token, c.ServiceName) == nil {
 		c.published = c.Status
 	}
 }
 
-// listCatalog returns the checks of services with a name as all others see them.
+// listCatalog returns the checks of the services with a name, as the catalog has them.
 func (a *Agent) listCatalog(name string, r *http.Request) (any, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	list := capi.HealthChecks{}
 	if a.mayLocked(tokenOf(r), name) != nil {
 		return list, nil

@@ -1,9 +1,10 @@
-// Package consultest stands in for an agent of Consul in tests: the part of its HTTP API that registers services and checks. It is stricter
-// than the agent: it refuses unknown fields, parameters, methods and types of checks, and whatever has no token where it wants one. It makes
-// HTTP, TCP and gRPC checks itself, and lets those that are fed expire. No program imports it.
+// Package consultest stands in for an agent of Consul in tests: it serves the part of its HTTP API that registers services and checks. It is
+// stricter than the agent: it refuses unknown fields, parameters, methods and types of checks, and requests that need a token and have none. It
+// makes HTTP, TCP and gRPC checks itself, and lets checks that are fed expire. No program imports it.
 package consultest
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -68,21 +69,19 @@ func New(tb testing.TB) *Agent {
 		a.running.Wait()
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		for _, c := range a.checks {
-			c.stop()
-		}
+		a.dropLocked(func(*made) bool { return true })
 	})
 	return a
 }
 
-// RequireNamespace makes it an agent of Consul Enterprise, and refuses every request that does not name this namespace and this partition.
+// RequireNamespace makes the agent one of Consul Enterprise, which refuses every request that does not name this namespace and this partition.
 func (a *Agent) RequireNamespace(namespace, partition string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.params = map[string]string{"ns": namespace, "partition": partition}
 }
 
-// Requests returns the method and the path of what has been asked for, and forgets it.
+// Requests returns the method and the path of each request since the last call.
 func (a *Agent) Requests() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -99,7 +98,9 @@ var routes = []struct {
 }{
 	{http.MethodGet, "/v1/agent/services", []string{"filter"}, (*Agent).listServices},
 	{http.MethodGet, "/v1/agent/checks", []string{"filter"}, (*Agent).listChecks},
-	{http.MethodGet, "/v1/agent/self", nil, (*Agent).self},
+	{http.MethodGet, "/v1/agent/self", nil, func(*Agent, string, *http.Request) (any, error) {
+		return map[string]map[string]any{"Config": {"NodeName": "node", "Datacenter": "dc1"}}, nil
+	}},
 	{http.MethodPut, "/v1/agent/service/register", []string{"replace-existing-checks"}, (*Agent).registerService},
 	{http.MethodPut, "/v1/agent/service/deregister/", nil, (*Agent).deregisterService},
 	{http.MethodPut, "/v1/agent/check/register", nil, (*Agent).registerCheck},
@@ -139,11 +140,11 @@ func (a *Agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func (a *Agent) answer(r *http.Request) (any, error) {
 	a.mu.Lock()
+	defer a.mu.Unlock()
 	a.requests = append(a.requests, r.Method+" "+r.URL.Path)
-	required, err := a.params, a.knownLocked(tokenOf(r))
-	a.mu.Unlock()
-	if err != nil {
-		return nil, err
+	token := tokenOf(r)
+	if _, known := a.acl[token]; !known && a.acl != nil && token != "" {
+		return nil, failure{http.StatusForbidden, "ACL not found"}
 	}
 	for _, route := range routes {
 		id, ok := strings.CutPrefix(r.URL.Path, route.path)
@@ -153,13 +154,13 @@ func (a *Agent) answer(r *http.Request) (any, error) {
 		if r.Method != route.method {
 			return nil, failure{http.StatusMethodNotAllowed, "method " + r.Method + " not allowed"}
 		}
-		for name, want := range required {
+		for name, want := range a.params {
 			if got := r.URL.Query().Get(name); got != want {
 				return nil, invalid("%s is %q", name, got)
 			}
 		}
 		for name := range r.URL.Query() {
-			if _, ok := required[name]; !ok && !slices.Contains(route.params, name) {
+			if _, ok := a.params[name]; !ok && !slices.Contains(route.params, name) {
 				return nil, invalid("Invalid query parameter: %q", name)
 			}
 		}
@@ -178,7 +179,7 @@ func decode(r *http.Request, into any) error {
 	return nil
 }
 
-// filtered returns the values of which an expression is true.
+// filtered returns the values for which the request's filter is true.
 func filtered[T any](r *http.Request, all map[string]T) (any, error) {
 	expression := r.URL.Query().Get("filter")
 	if expression == "" {
@@ -195,21 +196,13 @@ func filtered[T any](r *http.Request, all map[string]T) (any, error) {
 	return found, nil
 }
 
-func (a *Agent) self(string, *http.Request) (any, error) {
-	return map[string]map[string]any{"Config": {"NodeName": "node", "Datacenter": "dc1"}}, nil
-}
-
 func (a *Agent) listServices(_ string, r *http.Request) (any, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	list := maps.Clone(a.services) // less what the token may not read
 	maps.DeleteFunc(list, func(_ string, s *capi.AgentService) bool { return a.mayLocked(tokenOf(r), s.Service) != nil })
 	return filtered(r, list)
 }
 
 func (a *Agent) listChecks(_ string, r *http.Request) (any, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	list := make(map[string]*capi.AgentCheck, len(a.checks))
 	for id, c := range a.checks {
 		if a.mayLocked(tokenOf(r), c.ServiceName) == nil {
@@ -233,10 +226,7 @@ func (a *Agent) registerService(_ string, r *http.Request) (any, error) {
 	if w := reg.Weights; w != nil && (w.Passing < 1 || w.Passing > 65535 || w.Warning < 0 || w.Warning > 65535) {
 		return nil, invalid("Invalid Weights: %+v", *w)
 	}
-	a.mu.Lock()
-	required := a.params
-	a.mu.Unlock()
-	if reg.Namespace != required["ns"] || reg.Partition != required["partition"] {
+	if reg.Namespace != a.params["ns"] || reg.Partition != a.params["partition"] {
 		return nil, invalid("Namespaces and partitions are features of Consul Enterprise, where the body must agree with the query")
 	}
 	if reg.Check != nil || reg.Kind != "" || reg.Connect != nil || reg.Proxy != nil {
@@ -255,10 +245,6 @@ func (a *Agent) registerService(_ string, r *http.Request) (any, error) {
 			return nil, invalid("Invalid service metadata %q", key)
 		}
 	}
-	weights := capi.AgentWeights{Passing: 1, Warning: 1}
-	if reg.Weights != nil {
-		weights = *reg.Weights
-	}
 	addresses := maps.Clone(reg.TaggedAddresses)
 	if addresses == nil {
 		addresses = map[string]capi.ServiceAddress{}
@@ -268,19 +254,15 @@ func (a *Agent) registerService(_ string, r *http.Request) (any, error) {
 			addresses[name] = capi.ServiceAddress{Address: reg.Address, Port: reg.Port}
 		}
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	if err := a.mayLocked(tokenOf(r), reg.Name); err != nil {
 		return nil, err
 	}
-	if before := a.services[reg.ID]; before != nil {
-		if err := a.mayLocked(tokenOf(r), before.Service); err != nil {
-			return nil, err
-		}
+	if before := a.services[reg.ID]; before != nil && a.mayLocked(tokenOf(r), before.Service) != nil {
+		return nil, a.mayLocked(tokenOf(r), before.Service)
 	}
 	a.services[reg.ID] = &capi.AgentService{
 		ID: reg.ID, Service: reg.Name, Tags: reg.Tags, Meta: reg.Meta, Port: reg.Port, Address: reg.Address, TaggedAddresses: addresses,
-		Weights: weights, EnableTagOverride: reg.EnableTagOverride, Datacenter: "dc1",
+		Weights: *cmp.Or(reg.Weights, &capi.AgentWeights{Passing: 1, Warning: 1}), EnableTagOverride: reg.EnableTagOverride, Datacenter: "dc1",
 	}
 	kept := map[string]bool{}
 	for _, c := range reg.Checks {
@@ -288,20 +270,23 @@ func (a *Agent) registerService(_ string, r *http.Request) (any, error) {
 		a.addLocked(c.CheckID, a.services[reg.ID], tokenOf(r), *c)
 	}
 	if r.URL.Query().Has("replace-existing-checks") {
-		maps.DeleteFunc(a.checks, func(id string, c *made) bool {
-			drop := c.ServiceID == reg.ID && !kept[id]
-			if drop {
-				c.stop()
-			}
-			return drop
-		})
+		a.dropLocked(func(c *made) bool { return c.ServiceID == reg.ID && !kept[c.CheckID] })
 	}
 	return nil, nil
 }
 
+// dropLocked ends and removes the checks for which drop is true.
+func (a *Agent) dropLocked(drop func(*made) bool) {
+	maps.DeleteFunc(a.checks, func(_ string, c *made) bool {
+		if !drop(c) {
+			return false
+		}
+		c.stop()
+		return true
+	})
+}
+
 func (a *Agent) deregisterService(id string, r *http.Request) (any, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	s := a.services[id]
 	if s == nil {
 		return nil, failure{http.StatusNotFound, fmt.Sprintf("Unknown service ID %q. Ensure that the service ID is passed, not the service name.", id)}
@@ -310,12 +295,7 @@ func (a *Agent) deregisterService(id string, r *http.Request) (any, error) {
 		return nil, err
 	}
 	delete(a.services, id)
-	maps.DeleteFunc(a.checks, func(_ string, c *made) bool {
-		if c.ServiceID == id {
-			c.stop()
-		}
-		return c.ServiceID == id
-	})
+	a.dropLocked(func(c *made) bool { return c.ServiceID == id })
 	return nil, nil
 }
 
@@ -325,8 +305,6 @@ func (a *Agent) registerInCatalog(_ string, r *http.Request) (any, error) {
 	if err := decode(r, &reg); err != nil {
 		return nil, err
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	if err := a.mayLocked(tokenOf(r), ""); err != nil {
 		return nil, err
 	}

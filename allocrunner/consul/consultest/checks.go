@@ -10,21 +10,19 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
 	capi "github.com/hashicorp/consul/api"
 )
 
-// checkDefinition refuses what an agent does, and what it would guess about.
+var statuses = []string{capi.HealthPassing, capi.HealthWarning, capi.HealthCritical}
+
+// checkDefinition refuses what an agent refuses, and what an agent would have to guess.
 func checkDefinition(c *capi.AgentServiceCheck) error {
-	kinds := 0
-	for _, set := range []bool{c.HTTP != "", c.TCP != "", c.GRPC != "", c.TTL != ""} {
-		if set {
-			kinds++
-		}
-	}
-	if kinds != 1 || len(c.Args) > 0 || c.UDP != "" || c.H2PING != "" || c.AliasService != "" || c.DockerContainerID != "" {
+	kinds := slices.DeleteFunc([]string{c.HTTP, c.TCP, c.GRPC, c.TTL}, func(kind string) bool { return kind == "" })
+	if len(kinds) != 1 || len(c.Args) > 0 || c.UDP != "" || c.H2PING != "" || c.AliasService != "" || c.DockerContainerID != "" {
 		return invalid("Invalid check: it must be exactly one of HTTP, TCP, GRPC and TTL")
 	}
 	if c.FailuresBeforeWarning > c.FailuresBeforeCritical {
@@ -33,9 +31,7 @@ func checkDefinition(c *capi.AgentServiceCheck) error {
 	if c.CheckID == "" || c.Name == "" {
 		return invalid("Invalid check: it has no ID or no name")
 	}
-	switch c.Status {
-	case "", capi.HealthPassing, capi.HealthWarning, capi.HealthCritical:
-	default:
+	if c.Status != "" && !slices.Contains(statuses, c.Status) {
 		return invalid("Bad check status: %q", c.Status)
 	}
 	if c.TTL != "" {
@@ -64,8 +60,6 @@ func (a *Agent) registerCheck(_ string, r *http.Request) (any, error) {
 	if err := checkDefinition(&reg.AgentServiceCheck); err != nil {
 		return nil, err
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	s := a.services[reg.ServiceID]
 	if s == nil {
 		return nil, failure{http.StatusNotFound, fmt.Sprintf("ServiceID %q does not exist", reg.ServiceID)}
@@ -78,8 +72,6 @@ func (a *Agent) registerCheck(_ string, r *http.Request) (any, error) {
 }
 
 func (a *Agent) deregisterCheck(id string, r *http.Request) (any, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	c := a.checks[id]
 	if c == nil {
 		return nil, failure{http.StatusNotFound, fmt.Sprintf("Unknown check ID %q", id)}
@@ -98,13 +90,9 @@ func (a *Agent) updateCheck(id string, r *http.Request) (any, error) {
 	if err := decode(r, &update); err != nil {
 		return nil, err
 	}
-	switch update.Status {
-	case capi.HealthPassing, capi.HealthWarning, capi.HealthCritical:
-	default:
+	if !slices.Contains(statuses, update.Status) {
 		return nil, invalid("Invalid check status: %q", update.Status)
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	c := a.checks[id]
 	if c == nil || c.expiry == nil {
 		return nil, failure{http.StatusNotFound, fmt.Sprintf("CheckID %q does not have associated TTL: Unknown check", id)}
@@ -130,7 +118,12 @@ func (a *Agent) addLocked(id string, s *capi.AgentService, token string, d capi.
 	a.checks[id] = c
 	a.publishLocked(c)
 	if d.TTL != "" {
-		c.expiry = time.AfterFunc(duration(d.TTL), func() { a.expired(c) })
+		c.expiry = time.AfterFunc(duration(d.TTL), func() {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			c.Status, c.Output = capi.HealthCritical, "TTL expired (last output before timeout follows): "+c.Output
+			a.publishLocked(c)
+		})
 		return
 	}
 	var ctx context.Context
@@ -145,13 +138,6 @@ func (c *made) stop() {
 	if c.expiry != nil {
 		c.expiry.Stop()
 	}
-}
-
-func (a *Agent) expired(c *made) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	c.Status, c.Output = capi.HealthCritical, "TTL expired (last output before timeout follows): "+c.Output
-	a.publishLocked(c)
 }
 
 func duration(text string) time.Duration {

@@ -9,19 +9,17 @@ import (
 	"testing"
 )
 
-// Proxy stands between a client and an agent, this one or a real one, and can keep them apart. Its methods may be called from several
+// Proxy stands between a client and an agent, either a stand-in or a real one, and can keep them apart. Its methods may be called from several
 // goroutines.
 type Proxy struct {
 	URL string
 
 	pass http.Handler
 
-	mu     sync.Mutex // guards the fields below
-	status int        // of all answers; 0 passes requests on
-	away   bool
-	hang   chan struct{} // closed when requests need wait no longer; nil while none do
-	body   string
-	count  int
+	mu      sync.Mutex       // guards the fields below
+	instead http.HandlerFunc // answers all requests; nil passes them on
+	changed chan struct{}    // closed when instead changes
+	count   int
 }
 
 // NewProxy starts a proxy before the agent at an address, such as Agent.URL.
@@ -39,7 +37,7 @@ func NewProxy(tb testing.TB, address string) *Proxy {
 			http.Error(w, err.Error(), http.StatusBadGateway)
 		},
 	}
-	p := &Proxy{pass: pass}
+	p := &Proxy{pass: pass, changed: make(chan struct{})}
 	server := httptest.NewServer(p)
 	p.URL = server.URL
 	tb.Cleanup(func() {
@@ -51,25 +49,42 @@ func NewProxy(tb testing.TB, address string) *Proxy {
 }
 
 // Away closes each connection without an answer.
-func (p *Proxy) Away() { p.set(func() { p.away = true }) }
+func (p *Proxy) Away() {
+	p.set(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
+}
 
-// Answer gives all requests an answer of its own.
-func (p *Proxy) Answer(status int, body string) { p.set(func() { p.status, p.body = status, body }) }
+// Answer answers all requests itself.
+func (p *Proxy) Answer(status int, body string) {
+	p.set(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(status)
+		_, _ = w.Write([]byte(body)) // the client may not want all of it
+	})
+}
 
-// Hang answers nothing.
-func (p *Proxy) Hang() { p.set(func() { p.hang = make(chan struct{}) }) }
-
-// Back passes requests on again.
-func (p *Proxy) Back() { p.set(func() {}) }
-
-func (p *Proxy) set(f func()) {
+// Hang answers no request until Back.
+func (p *Proxy) Hang() {
+	hang := p.set(nil)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.hang != nil {
-		close(p.hang)
+	p.instead = func(_ http.ResponseWriter, r *http.Request) {
+		select {
+		case <-hang:
+		case <-r.Context().Done():
+		}
+		panic(http.ErrAbortHandler)
 	}
-	p.status, p.away, p.hang, p.body = 0, false, nil, ""
-	f()
+}
+
+// Back passes requests on again.
+func (p *Proxy) Back() { p.set(nil) }
+
+// set returns a channel that is closed by the next call.
+func (p *Proxy) set(instead http.HandlerFunc) (changed <-chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	close(p.changed)
+	p.instead, p.changed = instead, make(chan struct{})
+	return p.changed
 }
 
 // Count returns how many requests there have been.
@@ -82,21 +97,10 @@ func (p *Proxy) Count() int {
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.mu.Lock()
 	p.count++
-	status, away, hang, body := p.status, p.away, p.hang, p.body
+	serve := p.instead
 	p.mu.Unlock()
-	switch {
-	case away:
-		panic(http.ErrAbortHandler)
-	case hang != nil:
-		select {
-		case <-hang:
-		case <-r.Context().Done():
-		}
-		panic(http.ErrAbortHandler)
-	case status != 0:
-		w.WriteHeader(status)
-		_, _ = w.Write([]byte(body)) // the client may not want all of it
-	default:
-		p.pass.ServeHTTP(w, r)
+	if serve == nil {
+		serve = p.pass.ServeHTTP
 	}
+	serve(w, r)
 }

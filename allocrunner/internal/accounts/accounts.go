@@ -1,9 +1,9 @@
-// Package accounts gives an allocation numbers of users and groups that it alone has. It promises that no two allocations of this machine
-// have the same number at a time, whatever their data directories are, and that none of them is anybody else's: no entry of the user or group
-// database has it, and no process. Only root can use it.
+// Package accounts gives an allocation user and group IDs that it alone has. No two allocations of this machine have the same ID at a time,
+// whatever their data directories are. An ID that is given out is in no entry of the user or group database, and no process has it. Only root
+// can use the package.
 //
-// A number that is taken is a file in one directory of the machine, which names the allocation's directory. The allocation has a list of its
-// own, which outlives the machine's next start.
+// Each ID that is taken is a file in one directory of the machine, which names the allocation's directory. The allocation has a list of its own
+// IDs, which survives a reboot.
 package accounts
 
 import (
@@ -25,14 +25,14 @@ import (
 	"taskapi/internal/safedir"
 )
 
-// Default is where numbers are taken from unless the operator says otherwise: Nomad's range of dynamic users.
+// Default is the range of IDs unless the operator gives another: Nomad's range of dynamic users.
 var Default = interfaces.IDRange{From: 80000, To: 89999}
 
 // Errors of Take.
 var (
-	// ErrNone: every number of the range is somebody's.
+	// ErrNone: every ID of the range is in use.
 	ErrNone = errors.New("no number is free")
-	// ErrUnmapped: the user namespace that this program is in does not have the range.
+	// ErrUnmapped: the user namespace of this program does not have the range.
 	ErrUnmapped = errors.New("this user namespace does not have them")
 )
 
@@ -60,24 +60,24 @@ func Load(dir string) (List, error) {
 		err = json.Unmarshal(text, &l)
 	}
 	if err != nil {
-		return List{}, fmt.Errorf("read the allocation's users: %w; without %s its tasks get new ones, who don't own what the last ones have left", err, name)
+		return List{}, fmt.Errorf("read the allocation's users: %w; without %s its tasks get new users, who don't own the files of the old ones", err, name)
 	}
 	return l, nil
 }
 
-// Save writes the list of the allocation in dir down.
+// Save saves the list of the allocation in dir.
 func (l List) Save(dir string) error {
 	text, err := json.Marshal(l)
 	if err == nil {
 		err = privatefile.Write(filepath.Join(dir, listFile), text)
 	}
 	if err != nil {
-		return fmt.Errorf("write down the allocation's users: %w", err)
+		return fmt.Errorf("save the allocation's users: %w", err)
 	}
 	return nil
 }
 
-// Registry is the directory of numbers that are taken. The zero value is the machine's.
+// Registry is a directory of IDs that are taken. The zero value is the machine's.
 type Registry struct {
 	// Dir is where; empty: /run/taskapi/users. Its parent is made when it is missing.
 	Dir string
@@ -90,7 +90,7 @@ func (r Registry) dir() string {
 	return r.Dir
 }
 
-// open makes sure that the directory is there and nobody else's, and locks it.
+// open makes the directory if it is missing, makes sure that it is ours, and locks it.
 func (r Registry) open() (*privatefile.Lock, error) {
 	if err := os.MkdirAll(filepath.Dir(r.dir()), 0o711); err != nil {
 		return nil, err
@@ -104,16 +104,16 @@ func (r Registry) open() (*privatefile.Lock, error) {
 	return privatefile.Acquire(filepath.Join(r.dir(), "lock"))
 }
 
-// Take takes a group, and a user for each task, for the allocation in dir, and gives its list. The numbers that it has had, by has, stay,
-// unless another allocation got them after the machine was restarted or, when no task of it runs, anybody else. What it had taken before,
-// and does not have by has, is given back. Nothing is written of what is known, and nothing has been taken when it fails.
+// Take takes a group, and a user for each task, for the allocation in dir, and returns its list. The allocation keeps the IDs that it has had, by
+// has, unless another allocation got them after a reboot or, when none of its tasks runs, anybody else. IDs that it had taken before and that are
+// not in has are released. Files that are right are not written again. If Take fails, nothing has been taken.
 func (r Registry) Take(dir string, has List, runs bool, tasks []string, in interfaces.IDRange) (_ List, err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("take numbers of users from %d to %d: %w", in.From, in.To, err)
 		}
 	}()
-	if !mapped(in) {
+	if !mapped("/proc/self/uid_map", in) || !mapped("/proc/self/gid_map", in) {
 		return List{}, ErrUnmapped
 	}
 	lock, err := r.open()
@@ -147,7 +147,7 @@ func (r Registry) Take(dir string, has List, runs bool, tasks []string, in inter
 	return list, p.write(list)
 }
 
-// Release returns the users of the allocation in dir to the registry, except those that a process still has.
+// Release releases the IDs of the allocation in dir, except those that a process still has.
 func (r Registry) Release(dir string) (err error) {
 	lock, err := r.open()
 	if err != nil {
@@ -171,9 +171,9 @@ type pool struct {
 	dir   string // of the registry
 	owner string // the allocation's directory
 	in    interfaces.IDRange
-	taken map[uint32]string // by the directory of the allocation that has it
-	noted map[uint32]string // taken, as the registry has it
-	busy  map[uint32]bool   // a process has it
+	taken map[uint32]string // IDs, with the directory of the allocation that has each
+	saved map[uint32]string // taken, as the registry has it
+	busy  map[uint32]bool   // IDs that a process has
 }
 
 func (r Registry) read(owner string) (*pool, error) {
@@ -193,7 +193,7 @@ func (r Registry) read(owner string) (*pool, error) {
 		}
 		p.taken[uint32(number)] = string(by)
 	}
-	p.noted = maps.Clone(p.taken)
+	p.saved = maps.Clone(p.taken)
 	p.busy, err = inUse()
 	return p, err
 }
@@ -202,17 +202,17 @@ func (p *pool) file(number uint32) string {
 	return filepath.Join(p.dir, strconv.FormatUint(uint64(number), 10))
 }
 
-// mine takes a number that the allocation has had, unless another one has it now, or, when no task runs that could have it, anybody.
+// mine takes an ID that the allocation has had, unless another allocation has it now or, when none of its tasks runs, anybody.
 func (p *pool) mine(number uint32, runs bool) bool {
-	if number == 0 || p.others(number, runs) || p.noted[number] != p.owner && !runs && (p.busy[number] || known(number)) {
+	if number == 0 || p.others(number, runs) || p.saved[number] != p.owner && !runs && (p.busy[number] || known(number)) {
 		return false
 	}
 	p.taken[number] = p.owner
 	return true
 }
 
-// others reports whether another allocation has the number, or had it and left a process, or may go on with it. moved
-// says that the process can only be a task of ours, which has run since before our directory was moved here.
+// others reports whether the ID belongs to another allocation: one that has it, that has left a process with it, or that may resume. With moved,
+// a process can only be our own task, which has run since before our directory was moved here.
 func (p *pool) others(number uint32, moved bool) bool {
 	by, ok := p.taken[number]
 	if !ok || by == p.owner {
@@ -224,7 +224,7 @@ func (p *pool) others(number uint32, moved bool) bool {
 	return p.busy[number] && !moved || !gone
 }
 
-// next takes a number that nobody has. Where it begins to look differs from one allocation to the next, so that a number is not soon another's.
+// next takes an ID that nobody has. Different allocations begin their search at different IDs, so that an ID is not soon used again.
 func (p *pool) next() (uint32, error) {
 	count := uint64(p.in.To) - uint64(p.in.From) + 1
 	hash := fnv.New32a()
@@ -241,7 +241,7 @@ func (p *pool) next() (uint32, error) {
 	return 0, fmt.Errorf("%w: give a larger range, or end allocations that are of no use", ErrNone)
 }
 
-// write makes the registry say what the list says of the allocation.
+// write saves the allocation's list in the registry.
 func (p *pool) write(list List) error {
 	has := map[uint32]bool{}
 	for _, number := range list.Tasks {
@@ -251,7 +251,7 @@ func (p *pool) write(list List) error {
 		has[list.Group] = true
 	}
 	for number := range has {
-		if p.noted[number] == p.owner { // a full disk does not matter then
+		if p.saved[number] == p.owner { // a full disk does not matter then
 			continue
 		}
 		if err := privatefile.Write(p.file(number), []byte(p.owner)); err != nil {
@@ -259,7 +259,7 @@ func (p *pool) write(list List) error {
 		}
 	}
 	var errs []error
-	for number, by := range p.noted {
+	for number, by := range p.saved {
 		if by == p.owner && !has[number] && !p.busy[number] {
 			errs = append(errs, os.Remove(p.file(number)))
 		}
@@ -267,11 +267,11 @@ func (p *pool) write(list List) error {
 	return errors.Join(errs...)
 }
 
-// undo gives back what has been taken just now.
+// undo releases the IDs that have just been taken.
 func (p *pool) undo(has map[uint32]bool) error {
 	var errs []error
 	for number := range has {
-		if p.noted[number] == p.owner {
+		if p.saved[number] == p.owner {
 			continue
 		}
 		if err := os.Remove(p.file(number)); !errors.Is(err, fs.ErrNotExist) {
@@ -299,9 +299,7 @@ func inUse() (map[uint32]bool, error) {
 	}
 	used := map[uint32]bool{}
 	for _, pid := range pids {
-		status, _ := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "status")) // of one that has just ended: none
-		for line := range strings.Lines(string(status)) {
-			key, ids, _ := strings.Cut(line, ":")
+		for key, ids := range proc.Values(filepath.Join("/proc", strconv.Itoa(pid), "status")) {
 			if key != "Uid" && key != "Gid" && key != "Groups" {
 				continue
 			}
@@ -315,15 +313,11 @@ func inUse() (map[uint32]bool, error) {
 	return used, nil
 }
 
-// mapped reports whether all numbers of the range exist in this program's user namespace, as users and as groups.
-func mapped(in interfaces.IDRange) bool {
-	return has("/proc/self/uid_map", in) && has("/proc/self/gid_map", in)
-}
-
-func has(table string, in interfaces.IDRange) bool {
+// mapped reports whether a table of this program's user namespace, /proc/self/uid_map or gid_map, has all numbers of the range.
+func mapped(table string, in interfaces.IDRange) bool {
 	text, err := os.ReadFile(table)
 	if err != nil {
-		return true // it will be seen
+		return true // the first start will show it
 	}
 	for line := range strings.Lines(string(text)) {
 		var first, outside, count uint64

@@ -1,7 +1,6 @@
-// Package allocdir makes the directories of an allocation and of its tasks, and puts files into them, for the task's user and
-// against it: a task can write into its own directory and into alloc/, and may have put a symbolic link where taskapi, as root,
-// is about to create, chown or chmod something. No path below the allocation directory is ever followed through a link; what is
-// in the way is an error that names it.
+// Package allocdir makes the directories of an allocation and of its tasks, and puts files into them. A task can write into its own directory and
+// into alloc/, so it may have put a symbolic link where taskapi, as root, is about to create, chown or chmod something. Therefore no path below
+// the allocation directory is ever followed through a link; a link or a file in the way is an error that names it.
 //
 //	DIR/allocs/ALLOC_ID     0710 ours    for the group of its tasks; 0700 where they all are ours
 //	  alloc                01777 ours    shared by the tasks; sticky, so that none can replace logs
@@ -41,15 +40,15 @@ const (
 // parentPerm lets a task's user reach its directory and list none.
 const parentPerm = 0o711
 
-// Access says who may enter an allocation directory besides its owner, who is this program's user. What is below it is for all who may.
+// Access says who may enter an allocation directory besides its owner, this program's user. Whoever may enter it can use what is below.
 type Access struct {
 	group int
 	perm  uint32
 	keep  bool
 }
 
-// OnlyOwner is for tasks that are all our user's, or root's, or over; AnyUser is for any user who knows the directory's name; Unchanged leaves
-// a directory as it is, or makes it AnyUser's.
+// OnlyOwner is for allocations whose tasks all run as our user or as root, or have ended. AnyUser lets any user in who knows the directory's name.
+// Unchanged leaves a directory as it is, and makes a new one like AnyUser.
 var (
 	OnlyOwner = Access{group: -1, perm: 0o700}
 	AnyUser   = Access{group: -1, perm: 0o711}
@@ -71,7 +70,7 @@ func (a Access) spec(name string) spec {
 	return s
 }
 
-// Close lets nobody but its owner into an allocation directory any more, and gives its group up.
+// Close lets only the owner enter an allocation directory, and takes its group away.
 func Close(dir string) error {
 	h, err := openTop(dir)
 	if err != nil {
@@ -81,8 +80,7 @@ func Close(dir string) error {
 	return h.setOwner(OnlyOwner.spec(""), true)
 }
 
-// Paths says where a task of the allocation in dir lives. It makes nothing. An empty task gives the paths of the allocation
-// alone.
+// Paths returns the directories of a task of the allocation in dir, or, for an empty task, those of the allocation alone. It makes nothing.
 func Paths(dir, task string) interfaces.TaskDir {
 	shared := filepath.Join(dir, SharedName)
 	paths := interfaces.TaskDir{AllocDir: dir, SharedDir: shared, LogDir: filepath.Join(shared, logName)}
@@ -97,12 +95,12 @@ func Paths(dir, task string) interfaces.TaskDir {
 	return paths
 }
 
-// ErrPlanted: a task's directory is there before the allocation has begun. Nobody knows who put it there, and what is in it would be run.
+// ErrPlanted: a task's directory exists before the allocation has begun. It is unknown who made it, and its files would be executed.
 var ErrPlanted = errors.New("is there already, and the allocation has not begun")
 
-// BuildAlloc makes the allocation directory and what its tasks share. What is there already is kept; its modes are put right.
-// The parents of dir are trusted: they are the operator's. Where there is nothing that the tasks share, none of them has begun, and none has
-// a directory: ErrPlanted.
+// BuildAlloc makes the allocation directory and the directories that its tasks share. Existing directories are kept, and their modes are set. The
+// parents of dir are trusted: they are the operator's. If the tasks share nothing yet, none of them has begun, and a directory of a task is an
+// error: ErrPlanted.
 func BuildAlloc(dir string, access Access, tasks []string) error {
 	if !filepath.IsAbs(dir) {
 		return fmt.Errorf("make allocation directory: %q is not an absolute path", dir)
@@ -118,8 +116,10 @@ func BuildAlloc(dir string, access Access, tasks []string) error {
 	defer top.close()
 	ours := owner{os.Getuid(), os.Getgid()}
 	return top.within(access.spec(name), func(alloc *handle) error {
-		if err := alloc.unplanted(tasks); err != nil {
-			return err
+		for _, task := range tasks {
+			if !alloc.has(SharedName) && alloc.has(task) {
+				return fmt.Errorf("%s %w: remove it, or choose another allocation ID", filepath.Join(alloc.path, task), ErrPlanted)
+			}
 		}
 		return alloc.within(spec{SharedName, 0o777 | unix.S_ISVTX, ours, enforce}, func(shared *handle) error {
 			return shared.all(
@@ -131,26 +131,13 @@ func BuildAlloc(dir string, access Access, tasks []string) error {
 	})
 }
 
-// unplanted refuses directories of tasks in an allocation directory that no allocation has used.
-func (h *handle) unplanted(tasks []string) error {
-	if h.has(SharedName) {
-		return nil
-	}
-	for _, task := range tasks {
-		if h.has(task) {
-			return fmt.Errorf("%s %w: remove it, or choose another allocation ID", filepath.Join(h.path, task), ErrPlanted)
-		}
-	}
-	return nil
-}
-
-// has reports whether there is something of that name, or it can't be determined.
+// has reports whether something of that name exists, or may exist.
 func (h *handle) has(name string) bool {
 	var st unix.Stat_t
 	return !errors.Is(unix.Fstatat(h.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW), unix.ENOENT)
 }
 
-// makeParents makes the directories that are missing, passable for the tasks' users whatever the umask is.
+// makeParents makes missing directories that the tasks' users can pass through, whatever the umask is.
 func makeParents(path string) error {
 	if _, err := os.Stat(path); err == nil || !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -158,18 +145,16 @@ func makeParents(path string) error {
 	if err := makeParents(filepath.Dir(path)); err != nil {
 		return err
 	}
-	if err := os.Mkdir(path, parentPerm); err != nil {
-		if errors.Is(err, fs.ErrExist) { // another taskapi was faster
-			return nil
-		}
+	if err := os.Mkdir(path, parentPerm); errors.Is(err, fs.ErrExist) { // another taskapi was faster
+		return nil
+	} else if err != nil {
 		return err
 	}
 	return os.Chmod(path, parentPerm)
 }
 
-// BuildTask makes the directory of a task, owned by its user, in an allocation directory that BuildAlloc made. What is there
-// already is kept; secrets and private are closed again if the task opened them. It fails when the user can't reach the
-// directory.
+// BuildTask makes the directory of a task, owned by the task's user, in an allocation directory that BuildAlloc has made. Existing directories are
+// kept; secrets and private are closed again if the task opened them. It fails if the user can't reach the directory.
 func BuildTask(dir, task string, user interfaces.User) (interfaces.TaskDir, error) {
 	paths := Paths(dir, task)
 	if task == "" || task == SharedName || filepath.Base(task) != task || task == ".." || task == "." {
@@ -195,8 +180,8 @@ func BuildTask(dir, task string, user interfaces.User) (interfaces.TaskDir, erro
 	return paths, CheckReach(dir, user)
 }
 
-// CheckReach finds the first directory on the way to dir that user may not pass, before the start fails for a reason that nobody
-// understands. What is not there is left out: it will be made so that everybody may pass it.
+// CheckReach returns an error that names the first directory on the way to dir that the user may not pass through. Otherwise the start would fail
+// without a clear reason. Missing directories are left out: they will be made so that everybody may pass.
 func CheckReach(dir string, user interfaces.User) error {
 	if user.UID == 0 || int(user.UID) == os.Getuid() {
 		return nil

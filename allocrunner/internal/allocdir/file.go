@@ -18,9 +18,9 @@ import (
 // ErrOutside: a path leaves the task directory.
 var ErrOutside = errors.New("leads out of the task directory")
 
-// WriteFile puts a file at relPath, relative to the task directory, in one step: a reader sees the old content or the
-// new one, whole, with its owner and mode. Directories that are missing on the way are made for the same owner, mode 0755; no
-// link is followed, and one at the file's own place is replaced. Errors: ErrOutside, ErrLink, ErrNotDirectory, *fs.PathError.
+// WriteFile writes a file at relPath, relative to the task directory, atomically: a reader sees the whole old file or the whole new one, with its
+// owner and mode. Missing directories on the way are made for the same owner, with mode 0755. No link is followed, and a link at the file's own
+// place is replaced. Errors: ErrOutside, ErrLink, ErrNotDirectory, *fs.PathError.
 func WriteFile(dir interfaces.TaskDir, relPath string, data []byte, perm fs.FileMode, uid, gid int) error {
 	clean := filepath.Clean(relPath)
 	if !filepath.IsLocal(relPath) || clean == "." {
@@ -33,7 +33,10 @@ func WriteFile(dir interfaces.TaskDir, relPath string, data []byte, perm fs.File
 	names := strings.Split(filepath.Join(filepath.Base(dir.Dir), clean), string(filepath.Separator))
 	last := len(names) - 1
 	for i, name := range names[:last] {
-		next, err := at.enter(name, i > 0, owner{uid, gid})
+		next, err := at.open(name)
+		if i > 0 && errors.Is(err, fs.ErrNotExist) { // but the task directory itself is there
+			next, err = at.ensure(spec{name, 0o755, owner{uid, gid}, atCreation})
+		}
 		at.close()
 		if err != nil {
 			return fmt.Errorf("write %q: %w", relPath, err)
@@ -54,17 +57,8 @@ func WriteHookFile(dir interfaces.TaskDir, user interfaces.User, f interfaces.Fi
 	return WriteFile(dir, f.Path, f.Data, cmp.Or(f.Mode, 0o600), int(to.UID), int(to.GID))
 }
 
-// enter opens the directory name; a missing one is made only when make is set.
-func (h *handle) enter(name string, make bool, own owner) (*handle, error) {
-	next, err := h.open(name)
-	if make && errors.Is(err, fs.ErrNotExist) {
-		return h.ensure(spec{name, 0o755, own, atCreation})
-	}
-	return next, err
-}
-
-// RemoveUnfinished removes what a killed process was writing in an allocation directory, and in its tasks' secrets. No
-// other process may be writing there.
+// RemoveUnfinished removes files that a killed process was writing in an allocation directory and in its tasks' secrets directories. No other
+// process may be writing there.
 func RemoveUnfinished(allocDir string) {
 	root, err := os.OpenRoot(allocDir) // links of a task can't lead out of it
 	if err != nil {

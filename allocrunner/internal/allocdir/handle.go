@@ -22,11 +22,11 @@ type owner struct{ uid, gid int } // a gid of -1 stays as it is
 type policy bool
 
 const (
-	atCreation policy = false // it is the task's: a mode that the task chose stays
+	atCreation policy = false // the task may change it later
 	enforce    policy = true
 )
 
-// spec is a directory to have.
+// spec describes a directory.
 type spec struct {
 	name  string
 	perm  uint32
@@ -62,7 +62,7 @@ func (h *handle) open(name string) (*handle, error) {
 	return &handle{fd, path}, nil
 }
 
-// inTheWay says what stands where a directory belongs.
+// inTheWay returns the error for a file or a link in the place of a directory.
 func (h *handle) inTheWay(name string) error {
 	var st unix.Stat_t
 	if err := unix.Fstatat(h.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
@@ -74,13 +74,13 @@ func (h *handle) inTheWay(name string) error {
 	return ErrNotDirectory
 }
 
-// ErrLink: a symbolic link stands where taskapi's own directory belongs. A task may have put it there.
+// ErrLink: there is a symbolic link in the place of taskapi's own directory. A task may have put it there.
 var ErrLink = errors.New("is a symbolic link and is not followed; remove it")
 
-// ErrNotDirectory: something else stands where a directory belongs.
+// ErrNotDirectory: there is something else in the place of a directory.
 var ErrNotDirectory = errors.New("is in the way and is no directory; remove it")
 
-// within has the directory and calls f with it.
+// within makes sure that the directory exists, and calls f with it.
 func (h *handle) within(s spec, f func(*handle) error) error {
 	child, err := h.ensure(s)
 	if err != nil {
@@ -90,7 +90,7 @@ func (h *handle) within(s spec, f func(*handle) error) error {
 	return f(child)
 }
 
-// all has every directory.
+// all makes sure that every directory exists.
 func (h *handle) all(specs ...spec) error {
 	for _, s := range specs {
 		if err := h.within(s, func(*handle) error { return nil }); err != nil {
@@ -100,8 +100,8 @@ func (h *handle) all(specs ...spec) error {
 	return nil
 }
 
-// ensure makes the directory when it is missing, and sets owner and mode through its descriptor. A new one is closed to all
-// others until its owner is right.
+// ensure makes the directory if it is missing, and sets its owner and mode through its descriptor. A new directory is closed to others until its
+// owner is set.
 func (h *handle) ensure(s spec) (_ *handle, err error) {
 	path := filepath.Join(h.path, s.name)
 	err = unix.Mkdirat(h.fd, s.name, 0o700)
@@ -120,7 +120,7 @@ func (h *handle) ensure(s spec) (_ *handle, err error) {
 	return child, nil
 }
 
-// setOwner sets what differs. Not touching the rest lets a directory that is right pass where chown is not allowed.
+// setOwner changes only what differs, so that a directory that is right needs no right to chown.
 func (h *handle) setOwner(s spec, mode bool) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(h.fd, &st); err != nil {
@@ -137,7 +137,7 @@ func (h *handle) setOwner(s spec, mode bool) error {
 	return unix.Fchmod(h.fd, s.perm)
 }
 
-// explain adds what the operator can do to the errors that only the operator can do something about.
+// explain adds what the operator can do, to errors that only the operator can solve.
 func explain(what string, err error) error {
 	switch {
 	case errors.Is(err, fs.ErrPermission):

@@ -15,9 +15,8 @@ import (
 // ErrUser: a task's user can't be used. It wraps the reason.
 var ErrUser = errors.New("failed to identify user")
 
-// LookupUser resolves a task's user: a name, a number, or numbers "UID:GID"; empty is the user who runs taskapi. A number need not be
-// in the user database; without a GID its group is the database's, or the same number. Only root may run tasks as somebody else.
-// Errors: ErrUser.
+// LookupUser resolves a task's user: a name, a number, or numbers "UID:GID". Empty means the user who runs taskapi. A number need not be in the user
+// database; without a GID, the group is the database's, or has the same number. Only root may run tasks as another user. Errors: ErrUser.
 func LookupUser(name string) (interfaces.User, error) {
 	u, err := lookup(name)
 	if err != nil {
@@ -29,7 +28,7 @@ func LookupUser(name string) (interfaces.User, error) {
 	return u, nil
 }
 
-// becomeError: this process, which runs as uid, can't become another user.
+// becomeError means that this process, which runs as uid, can't become another user.
 type becomeError struct{ uid int }
 
 func (e becomeError) Error() string {
@@ -56,13 +55,16 @@ func lookup(name string) (interfaces.User, error) {
 		return byID(uid, gid, hasGID)
 	}
 	entry, err := user.Lookup(name)
+	if _, unknown := errors.AsType[user.UnknownUserError](err); unknown {
+		return interfaces.User{}, errors.New("unknown user " + name) // as Nomad says it
+	}
 	if err != nil {
-		return interfaces.User{}, tidy(err, name)
+		return interfaces.User{}, err
 	}
 	return fromEntry(entry)
 }
 
-// byID takes what the user database knows of a number; without an entry the number has to do.
+// byID returns the user with a number, from the user database if it has the number.
 func byID(uid, gid uint32, hasGID bool) (interfaces.User, error) {
 	number := strconv.FormatUint(uint64(uid), 10)
 	u := interfaces.User{Name: number, UID: uid, GID: uid, Home: "/", Shell: ""}
@@ -100,21 +102,13 @@ func fromEntry(entry *user.User) (interfaces.User, error) {
 	return u, nil
 }
 
-// tidy makes os/user's "user: unknown user x" the text that Nomad's users know.
-func tidy(err error, name string) error {
-	if _, unknown := errors.AsType[user.UnknownUserError](err); unknown {
-		return errors.New("unknown user " + name)
-	}
-	return err
-}
-
-// parseID reads a uid or gid. The highest number means "no change" to chown(2) and is none.
+// parseID reads a uid or gid. The highest number is not valid: to chown(2) it means "no change".
 func parseID(s string) (uint32, bool) {
 	n, err := strconv.ParseUint(s, 10, 32)
 	return uint32(n), err == nil && n != 1<<32-1
 }
 
-// shellOf returns the login shell of a local user, which os/user does not tell; empty when /etc/passwd does not have the user.
+// shellOf returns the login shell of a user in /etc/passwd, which os/user does not return. It is empty for other users.
 func shellOf(name string) string {
 	f, err := os.Open("/etc/passwd")
 	if err != nil {

@@ -17,18 +17,18 @@ const bufferSize = 64 << 10
 // retryInterval is how often a full disk is tried again while the task is silent.
 const retryInterval = time.Second
 
-// lastReads bounds what is still read after Cut: 1 MiB, the most that an unprivileged process can make a pipe hold. A writer
-// that never stops can't hold the reader longer.
+// lastReads limits what is read after Cut: 1 MiB, the most that an unprivileged process can make a pipe hold. A writer that never stops can't delay
+// the reader longer.
 const lastReads = (1 << 20) / bufferSize
 
-// buffers are borrowed only while there is something to read, so that idle streams cost none.
+// buffers are used only while there is something to read, so that idle streams need none.
 var buffers = sync.Pool{New: func() any { return new([bufferSize]byte) }}
 
-// Sink takes what a Drain reads. None of its methods waits for anything but the disk.
+// Sink receives what a Drain reads. Its methods wait for nothing but the disk.
 type Sink interface {
-	// Write takes p or drops it; p is the Drain's again afterwards.
+	// Write writes p or drops it. It does not keep p.
 	Write(p []byte)
-	// Behind reports whether the sink has dropped output that its file does not mention yet. Retry writes that, if there is room.
+	// Behind reports whether the sink has dropped output that its file does not mention yet. Retry mentions it, if there is room.
 	Behind() bool
 	Retry()
 	Close() error
@@ -52,8 +52,8 @@ func StartDrain(pipe *os.File, to Sink) *Drain {
 // Done returns a channel that is closed when everything has been written and both ends are closed.
 func (d *Drain) Done() <-chan struct{} { return d.done }
 
-// Cut ends the drain: what is in the pipe now is still written, what comes later is not. A process that still holds the pipe
-// then gets SIGPIPE when it writes.
+// Cut ends the drain: the present content of the pipe is still written, later output is not. A process that writes to the pipe afterwards gets
+// SIGPIPE.
 func (d *Drain) Cut() {
 	d.cut.Store(true)
 	// An error means that the pipe is closed already.
@@ -71,7 +71,13 @@ func (d *Drain) run() {
 	for armed := false; ; {
 		armed = d.arm(armed)
 		if d.cut.Load() {
-			d.empty(raw.Control)
+			_ = raw.Control(func(fd uintptr) { // copies what is in the pipe, without waiting
+				for range lastReads {
+					if n, err := d.take(int(fd)); n <= 0 || err != nil {
+						return
+					}
+				}
+			})
 			return
 		}
 		err := d.copyOnce(raw.Read)
@@ -84,8 +90,8 @@ func (d *Drain) run() {
 	}
 }
 
-// arm sets the deadline of the next wait: retryInterval while the sink is behind, else none. It comes before the look at cut, and Cut
-// sets its deadline after the flag, so a Cut is never overwritten unseen.
+// arm sets the deadline of the next wait: retryInterval while the sink is behind, else none. It is called before cut is read, and Cut sets its
+// deadline after the flag, so the deadline of a Cut is never overwritten unnoticed.
 func (d *Drain) arm(armed bool) bool {
 	switch {
 	case d.to.Behind():
@@ -114,17 +120,6 @@ func (d *Drain) copyOnce(read func(func(uintptr) bool) error) error {
 		return io.EOF
 	}
 	return nil
-}
-
-// empty copies what is in the pipe without waiting.
-func (d *Drain) empty(control func(func(uintptr)) error) {
-	_ = control(func(fd uintptr) {
-		for range lastReads {
-			if n, err := d.take(int(fd)); n <= 0 || err != nil {
-				return
-			}
-		}
-	})
 }
 
 // take moves one buffer from the pipe to the files.

@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// skips bounds how many numbers are passed over because a foreign file has them.
+// skips limits how many numbers are passed over because other files have them.
 const skips = 16
 
-// errForeign is a name in the log directory that is no plain file: a link, directory or pipe that a task has put there.
+// errForeign means that a name in the log directory is not a plain file, but a link, a directory or a pipe that a task has put there.
 var errForeign = errors.New("not a plain file")
 
 // openNewestLocked opens the file with the highest number, or the first of all.
@@ -39,8 +39,9 @@ func (r *Rotator) rotateLocked() error {
 		next = r.indexes[len(r.indexes)-1] + 1
 	}
 	err := r.openNextLocked(next)
-	if noSpace(err) && len(r.indexes) >= r.cfg.MaxFiles && len(r.indexes) > 1 {
-		// The oldest file goes in any case; removing it first may make the space.
+	noSpace := errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)
+	if noSpace && len(r.indexes) >= r.cfg.MaxFiles && len(r.indexes) > 1 {
+		// The oldest file is removed in any case; removing it first may free the space.
 		r.removeLocked(r.indexes[0])
 		r.indexes = r.indexes[1:]
 		err = r.openNextLocked(next)
@@ -102,8 +103,8 @@ func (r *Rotator) removeLocked(index int) {
 
 func (r *Rotator) fileName(index int) string { return fmt.Sprintf("%s.%d", r.cfg.Name, index) }
 
-// openFile opens a log file for appending and returns its size. The log directory may be writable by tasks, so links are not
-// followed, and a file with a second name elsewhere is not written to. Opening for reading, too, does not block on a pipe.
+// openFile opens a log file for appending and returns its size. Tasks may be able to write into the log directory, so openFile follows no link, and
+// refuses a file that has a second name elsewhere. It opens the file for reading, too, so that it does not block on a pipe.
 func (r *Rotator) openFile(index, flags int) (*os.File, int64, error) {
 	name := r.fileName(index)
 	flags |= unix.O_RDWR | unix.O_CREAT | unix.O_APPEND | unix.O_NOFOLLOW | unix.O_CLOEXEC
@@ -126,18 +127,4 @@ func (r *Rotator) openFile(index, flags int) (*os.File, int64, error) {
 		return nil, 0, fmt.Errorf("open log file %q: %w", name, err)
 	}
 	return os.NewFile(uintptr(fd), name), st.Size, nil
-}
-
-// noSpace reports that err may pass when something is deleted.
-func noSpace(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
-
-// cause returns the innermost error, which is enough in a log file.
-func cause(err error) error {
-	for {
-		inner := errors.Unwrap(err)
-		if inner == nil {
-			return err
-		}
-		err = inner
-	}
 }

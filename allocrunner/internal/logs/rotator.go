@@ -1,12 +1,12 @@
-// Package logs writes what tasks print to files by rotation: NAME.0, NAME.1, ... in the allocation's log directory, where only
-// the newest few remain and the numbers keep rising. It promises that a task is never hurt by what happens to its log files:
-// output is always read, and what can't be written (a full disk) is counted, and the file says so once there is space.
-// It never holds more than one small buffer for each stream, however long a line is, and never follows a link that a task has
-// put into the log directory. It does not read log files back: package allocfs does.
+// Package logs writes the output of tasks to rotated files: NAME.0, NAME.1, ... in the allocation's log directory. Only the newest files remain,
+// and the numbers keep rising. A task never suffers from what happens to its log files: its output is always read, and output that can't be
+// written, on a full disk, is counted and mentioned in the file once there is space. The package holds no more than one small buffer for each
+// stream, however long a line is, and never follows a link that a task has put into the log directory. Package allocfs reads the files.
 package logs
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -19,17 +19,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lineZone is how much of a file may stay empty at its end for the sake of not splitting a line: what Nomad allows, too.
+// lineZone is how much of a file may stay empty at its end so that a line is not split: Nomad's number.
 const lineZone = 32 << 10
 
-// maxIndex bounds the numbers that count as the stream's: a task may put any name into the directory, and a number near the end
-// of the range would leave no room for the next. A stream that fills a file each second reaches it after 30 years.
+// maxIndex is the highest number of a stream's file. A task may make a file with any name, and one with a number near the end of the range would
+// leave no next number. A stream that fills a file each second reaches maxIndex after 30 years.
 const maxIndex = 1 << 30
 
-// fileMode is for everyone to read: log shippers run as other users. (Nomad's mode.)
+// fileMode lets everyone read: log shippers run as other users. It is Nomad's mode.
 const fileMode = 0o644
 
-// Config is what a Rotator is made of. All fields are required.
+// Config configures a Rotator. All fields are required.
 type Config struct {
 	Dir      string // the allocation's log directory, which exists
 	Name     string // TASK.stdout or TASK.stderr
@@ -50,12 +50,12 @@ type Rotator struct {
 	indexes   []int      // of the files that exist, ascending; the last is the one being written
 	size      int64      // of file
 	lineStart bool       // file is empty or ends with a newline
-	lost      int64      // bytes dropped since the last note in the file
-	reason    error      // of the first loss since the last note
+	lost      int64      // bytes lost since the last note in the file
+	reason    error      // why the first of them were lost
 }
 
-// Open opens the newest file of the stream for appending, or makes NAME.0. An error means that the directory or the settings are
-// no good; a file that can't be opened (full disk) is no error: every write tries again, and the loss is counted.
+// Open opens the newest file of the stream for appending, or makes NAME.0. An error means that the directory or the settings are wrong. A file that
+// can't be opened, on a full disk, is no error: every write tries again, and the loss is counted.
 func Open(cfg Config) (*Rotator, error) {
 	if cfg.MaxFiles < 1 || cfg.MaxBytes < 1 {
 		return nil, fmt.Errorf("open log %q: max_files is %d and the size of a file is %d bytes: both must be at least 1", cfg.Name, cfg.MaxFiles, cfg.MaxBytes)
@@ -104,14 +104,13 @@ func Index(stream, file string) (n int, ok bool) {
 func (r *Rotator) Write(p []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.dir == nil {
-		return
-	}
-	if !r.noteLocked() {
+	switch {
+	case r.dir == nil:
+	case r.noteLocked():
+		r.appendLocked(p)
+	default:
 		r.loseLocked(len(p), r.reason)
-		return
 	}
-	r.appendLocked(p)
 }
 
 // Behind reports whether output was lost that the file does not mention yet.
@@ -174,9 +173,9 @@ func (r *Rotator) appendLocked(p []byte) {
 	}
 }
 
-// room returns how many bytes of p go into a file of the given size and limit before the next file begins; 0 is "none, rotate". It
-// is never 0 for an empty file. Lines stay whole when they end within lineZone of the limit: a piece that would cross the
-// limit, or leave an unfinished line inside the zone, is cut after its last newline that fits.
+// room returns how many bytes of p fit into a file of the given size and limit; with 0, the next file must begin. It is never 0 for an empty file.
+// Lines that end within lineZone of the limit stay whole: if p would cross the limit, or leave an unfinished line inside the zone, it is cut after
+// its last newline that fits.
 func room(p []byte, size, limit int64, lineStart bool) int {
 	left := limit - size
 	if left <= 0 {
@@ -197,22 +196,20 @@ func room(p []byte, size, limit int64, lineStart bool) int {
 	return len(fits)
 }
 
-// noteLocked writes a note of lost output into the file. It reports whether none is left to write.
+// noteLocked writes a note about lost output into the file, if any is lost. It reports whether nothing is left to be noted.
 func (r *Rotator) noteLocked() bool {
 	if r.lost == 0 {
 		return true
 	}
 	text := fmt.Sprintf("[taskapi: %d bytes of output are lost here: %v]\n", r.lost, r.reason)
-	if r.file == nil || r.size > 0 && r.size+int64(len(text)) >= r.cfg.MaxBytes {
-		if r.rotateLocked() != nil {
-			return false
-		}
+	full := r.size > 0 && r.size+int64(len(text)) >= r.cfg.MaxBytes
+	if (r.file == nil || full) && r.rotateLocked() != nil {
+		return false
 	}
 	if !r.lineStart {
 		text = "\n" + text
 	}
-	note := []byte(text)
-	n, err := r.file.Write(note)
+	n, err := r.file.WriteString(text)
 	r.size += int64(n)
 	if err != nil {
 		return false
@@ -226,7 +223,10 @@ func (r *Rotator) noteLocked() bool {
 // loseLocked counts n lost bytes.
 func (r *Rotator) loseLocked(n int, err error) {
 	if n > 0 && r.lost == 0 {
-		r.reason = cause(err)
+		r.reason = err
+		for inner := err; inner != nil; inner = errors.Unwrap(inner) {
+			r.reason = inner // the innermost error is enough in a log file
+		}
 		r.cfg.Logger.Warn("task output is being lost", "log", filepath.Join(r.cfg.Dir, r.cfg.Name), "error", r.reason)
 	}
 	r.lost += int64(n)

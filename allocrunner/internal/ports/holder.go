@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// holder names the process that has an address, as far as /proc tells: not for others' processes unless we are root.
+// holder names the process that has an address, as far as /proc shows it: other users' processes only to root.
 func holder(proto string, at netip.AddrPort) string {
 	sockets := map[string]bool{}
 	for _, table := range []string{proto, proto + "6"} {
@@ -29,16 +29,15 @@ func holder(proto string, at netip.AddrPort) string {
 		comm, _ := os.ReadFile(filepath.Join(proc, "comm")) // of a process that just ended: none
 		return fmt.Sprintf("; process %s (%s) has it", filepath.Base(proc), strings.TrimSpace(string(comm)))
 	}
-	return "; a process that we may not look into has it"
+	return "; a process of another user has it"
 }
 
-// addSockets adds the sockets that are in the way of an address, in the form that links in /proc/PID/fd have. The table's lines are,
-// per proc(5):
+// addSockets adds the sockets that overlap with an address, as links in /proc/PID/fd name them. The table's lines are, per proc(5):
 //
 //	sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
 //	 0: 0100007F:4E20 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 12345 ...
 //
-// A socket in TIME_WAIT has the inode 0: no process has it. Others keep the port from us whatever their state is.
+// A socket in TIME_WAIT has the inode 0: no process has it. All others hold the port, whatever their state is.
 func addSockets(sockets map[string]bool, table string, at netip.AddrPort) {
 	data, err := os.ReadFile(table)
 	if err != nil {
@@ -56,7 +55,7 @@ func addSockets(sockets map[string]bool, table string, at netip.AddrPort) {
 	}
 }
 
-// parseLocal reads an address of the table: words of 32 bits, each with its bytes in the machine's order, and the port.
+// parseLocal reads an address of the table: words of 32 bits in the machine's byte order, and the port.
 func parseLocal(field string) (netip.AddrPort, bool) {
 	words, portText, _ := strings.Cut(field, ":")
 	port, err := strconv.ParseUint(portText, 16, 16)

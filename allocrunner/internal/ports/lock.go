@@ -19,10 +19,10 @@ import (
 //	8080             locked by the owner of every address, and shared by all owners of one
 //	8080@127.0.0.1   locked by the owner of that address
 //
-// A file that is locked alone holds its owner's name. The lock goes with the open file, which another process may have as well.
+// A file with an exclusive lock contains its owner's name. The lock belongs to the open file, which another process may have, too.
 
-// lockRoot returns where the locks of our user's allocations are, for the network namespace that we are in, whose ports these are. Others can
-// neither make nor hold one: between users only a bound socket decides.
+// lockRoot returns the directory of the locks of our user's allocations in the present network namespace. Other users can neither make nor hold
+// a lock there: between users only a bound socket decides.
 func lockRoot() (string, error) {
 	uid := os.Geteuid()
 	dir := filepath.Join(os.TempDir(), fmt.Sprintf("taskapi-%d", uid))
@@ -31,7 +31,9 @@ func lockRoot() (string, error) {
 		candidates = []string{"/run"}
 	}
 	for _, runtime := range candidates {
-		if filepath.IsAbs(runtime) && private(runtime) {
+		var st unix.Stat_t
+		private := unix.Lstat(runtime, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR && st.Uid == uint32(uid) && st.Mode&0o022 == 0
+		if filepath.IsAbs(runtime) && private { // nobody but our user can put anything into it
 			dir = filepath.Join(runtime, "taskapi")
 			break
 		}
@@ -51,13 +53,7 @@ func lockRoot() (string, error) {
 	return dir, nil
 }
 
-// private reports whether a directory is one, and nobody but our user can put anything into it.
-func private(dir string) bool {
-	var st unix.Stat_t
-	return unix.Lstat(dir, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR && st.Uid == uint32(os.Geteuid()) && st.Mode&0o022 == 0
-}
-
-// lockPort keeps our user's other allocations from the address's port. A wildcard is every address, also of the other family: "::" takes
+// lockPort keeps our user's other allocations away from the port. A wildcard stands for every address, also of the other family: "::" accepts
 // connections to all of them. Errors: ErrTaken.
 func (h *reservedPort) lockPort(owner string) (err error) {
 	h.release()
@@ -88,7 +84,7 @@ func (h *reservedPort) release() {
 	h.locks, h.shared = nil, false
 }
 
-// lock takes one lock, unless another process has it for the owner.
+// lock takes one lock, unless another process has it for the same owner.
 func (h *reservedPort) lock(path, owner string, alone bool) error {
 	how, text := unix.LOCK_SH, ""
 	if alone {
@@ -100,12 +96,12 @@ func (h *reservedPort) lock(path, owner string, alone bool) error {
 			return fmt.Errorf("lock port: %w", err)
 		}
 		err = flock.Lock(int(f.Fd()), how, 0)
-		if err == nil && !stillAt(f, path) { // it was given up and removed just now
+		if err == nil && !stillAt(f, path) { // it was released and removed just now
 			f.Close()
 			continue
 		}
 		if err == nil {
-			_ = f.Truncate(0) // a name is for messages, and for the owner to know its own
+			_ = f.Truncate(0) // the name is for messages, and tells the owner that the lock is its own
 			_, _ = f.WriteAt([]byte(text), 0)
 			h.locks = append(h.locks, f)
 			return nil
@@ -131,7 +127,7 @@ func stillAt(f *os.File, path string) bool {
 // maxOwner bounds what is read of a lock's file.
 const maxOwner = 4096
 
-// reserved says that a lock is another's, and whose; nil when it is the owner's.
+// reserved returns an error that names the holder of a lock; nil if that is the owner.
 func reserved(f *os.File, owner string) error {
 	text := make([]byte, maxOwner)
 	n, _ := f.ReadAt(text, 0)
@@ -146,10 +142,10 @@ func reserved(f *os.File, owner string) error {
 	return fmt.Errorf("%w: %s is reserved for another allocation%s", ErrTaken, port, whose)
 }
 
-// release gives a lock up, and removes its file unless another process has the lock: one that was given the open file, or another allocation's.
+// release releases a lock. It removes the file unless another process has the lock: one that has the open file, or another allocation's.
 func release(lock *os.File) {
 	lock.Close()
-	f, err := os.OpenFile(lock.Name(), os.O_RDWR|unix.O_NOFOLLOW, 0) // the lock is asked for as a stranger: of the same open file it is had in any case
+	f, err := os.OpenFile(lock.Name(), os.O_RDWR|unix.O_NOFOLLOW, 0) // another open file: the same one has the lock in any case
 	if err != nil {
 		return
 	}

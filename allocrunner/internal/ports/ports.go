@@ -1,10 +1,9 @@
-// Package ports gives an allocation its ports: it finds free ones for dynamic labels, makes sure that static ones are free, and
-// keeps others away from them until the tasks take over.
+// Package ports gives an allocation its ports. It finds free ones for dynamic labels, makes sure that static ones are free, and keeps others
+// away from them until the tasks bind them.
 //
-// Two things hold a port. A bound TCP and a bound UDP socket keep every program on the machine from it, until ReleaseSockets;
-// from then on it is the tasks', who may bind it late or never. A port lock keeps the same user's other allocations from it until Close, and is kept
-// beyond that by any process that has been given Locks. What remains is the time between ReleaseSockets and the task's own bind, in which a
-// stranger may take the port.
+// Two things hold a port. A bound TCP socket and a bound UDP socket keep every program of the machine away until ReleaseSockets; then the tasks
+// may bind the port, late or never. A port lock keeps other allocations of the same user away until Close, and beyond that while another process
+// has the lock from Locks. Only between ReleaseSockets and the task's own bind can another user's program take the port.
 package ports
 
 import (
@@ -27,7 +26,7 @@ const (
 	DefaultLast  = 32000
 )
 
-// DefaultHostIP is where ports are opened: a workload that says nothing is not reachable from outside.
+// DefaultHostIP is the address of ports unless the operator gives another: a workload is not reachable from outside by default.
 const DefaultHostIP = "127.0.0.1"
 
 // The errors of Allocate, wrapped with label and port.
@@ -36,7 +35,7 @@ var (
 	ErrTaken = errors.New("port is already in use")
 	// ErrExhausted: no port of the range is free.
 	ErrExhausted = errors.New("no free port")
-	// ErrInvalid: the job has a port or an address that can't be.
+	// ErrInvalid: the job has an impossible port or address.
 	ErrInvalid = errors.New("invalid network")
 	// ErrHostIP: the address is not one of this machine's.
 	ErrHostIP = errors.New("host address can't be used")
@@ -52,17 +51,18 @@ type Config struct {
 	// TaskNetworks are the networks of tasks' resources blocks, an old form, by task.
 	TaskNetworks map[string][]*api.NetworkResource
 
-	// HostIP is the address of the ports; empty is DefaultHostIP. One port can be had on several addresses; a wildcard is all of them.
+	// HostIP is the address of the ports; empty is DefaultHostIP. Allocations may have the same port on different addresses. A wildcard means all
+	// addresses.
 	HostIP string
 
-	// Owner names the allocation that has the ports, as its directory does. What another process has locked for the same owner is its own.
+	// Owner is the directory of the allocation that has the ports. A lock that another process has for the same owner is the allocation's own.
 	Owner string
 
 	// First and Last are the range of dynamic ports; both zero is the default range.
 	First, Last int
 }
 
-// Reservation is a set of ports that are held. Its data never change and are the caller's to read.
+// Reservation is a set of ports that are held. Its data never change.
 type Reservation struct {
 	networks     []*api.NetworkResource
 	mappings     []api.PortMapping
@@ -74,16 +74,7 @@ type Reservation struct {
 }
 
 // Allocate reserves every port of the networks, or none. Errors: ErrTaken, ErrExhausted, ErrInvalid, ErrHostIP, ErrPermission.
-func Allocate(cfg Config) (*Reservation, error) {
-	return allocate(cfg, nil)
-}
-
-// Reacquire locks the ports of an earlier reservation again, for tasks that may be running and have them: held are the
-// allocation's resources as they were. Sockets are not bound, and a port lock that can't be had again is one of Warnings. A label that held does not
-// have gets a port as from Allocate, with its errors.
-func Reacquire(cfg Config, held *api.AllocatedResources) (*Reservation, error) {
-	return allocate(cfg, held)
-}
+func Allocate(cfg Config) (*Reservation, error) { return Reacquire(cfg, nil) }
 
 // Networks returns the group's networks with their address and every port's value: AllocatedResources.Shared.Networks.
 func (r *Reservation) Networks() []*api.NetworkResource { return r.networks }
@@ -99,23 +90,23 @@ func (r *Reservation) TaskMappings(task string) []api.PortMapping {
 	return slices.Concat(r.mappings, r.taskMappings[task])
 }
 
-// Warnings returns the port locks that could not be had: another allocation may take those ports.
+// Warnings returns the port locks that could not be taken: another allocation may take those ports.
 func (r *Reservation) Warnings() []error { return r.warnings }
 
-// Locks returns the port locks that this process has, for another one to keep as well. They are the Reservation's to close. Those that it did not get
-// before, since the process that had them for the same owner has them or another allocation does, it tries to get once more.
+// Locks returns the port locks that this process has, so that another process can keep them, too. The Reservation closes them. Locks that could
+// not be taken before are tried once more.
 func (r *Reservation) Locks() []*os.File {
 	var files []*os.File
 	for _, h := range r.ports {
 		if len(h.locks) == 0 || h.shared {
-			_ = h.lockPort(r.owner) // what is not to be had has been said
+			_ = h.lockPort(r.owner) // Warnings has said it
 		}
 		files = append(files, h.locks...)
 	}
 	return files
 }
 
-// ReleaseSockets lets the tasks bind the ports. It is called just before the first start, and harmless again.
+// ReleaseSockets lets the tasks bind the ports. It is called just before the first start, and may be called again.
 func (r *Reservation) ReleaseSockets() {
 	for _, h := range r.ports {
 		h.releaseSockets()
@@ -138,12 +129,15 @@ type allocator struct {
 	warnings []error
 	shared   map[string]bool // labels of the group
 
-	// Of the networks at hand:
-	held   map[string]int // values from before, by label
+	// Of the networks that are being filled:
+	held   map[string]int // earlier values, by label
 	labels map[string]bool
 }
 
-func allocate(cfg Config, held *api.AllocatedResources) (_ *Reservation, err error) {
+// Reacquire locks the ports of an earlier reservation again, for tasks that may be running and have them; held are the allocation's resources at
+// that time. It binds no sockets. A port lock that can't be taken again is one of Warnings. A label that held does not have gets a port as from
+// Allocate, with its errors.
+func Reacquire(cfg Config, held *api.AllocatedResources) (_ *Reservation, err error) {
 	a, err := newAllocator(cfg)
 	if err != nil {
 		return nil, err
@@ -204,7 +198,7 @@ func newAllocator(cfg Config) (*allocator, error) {
 
 const maxPort = 1<<16 - 1
 
-// reserve fills copies of the networks. Static ports of all of them come first, so that no dynamic one takes theirs.
+// reserve fills copies of the networks. All static ports are reserved first, so that no dynamic port takes theirs.
 func (a *allocator) reserve(networks, before []*api.NetworkResource) ([]*api.NetworkResource, []api.PortMapping, error) {
 	a.held, a.labels = portValues(before), maps.Clone(a.shared)
 	if a.labels == nil {
@@ -238,7 +232,7 @@ func (a *allocator) reserve(networks, before []*api.NetworkResource) ([]*api.Net
 	return filled, mappings, nil
 }
 
-// port checks what all ports have in common and fills p.
+// port checks the attributes that all ports have, and fills p.
 func (a *allocator) port(p *api.Port, one func(*api.Port) error) error {
 	if a.labels[p.Label] {
 		return fmt.Errorf("%w: port label %q is used twice", ErrInvalid, p.Label)

@@ -1,6 +1,7 @@
 package ports
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -24,8 +25,8 @@ type options struct {
 	owner    string
 }
 
-// reserve locks a port and binds it. A port lock that can't be had for another reason than that another allocation has it, or for a port that a task
-// may have already, is a warning. Errors: ErrTaken, ErrHostIP, ErrPermission.
+// reserve locks a port and binds it. A failed lock is an error if another allocation has it, and otherwise a warning; for a port that a task may
+// have already it is always a warning. Errors: ErrTaken, ErrHostIP, ErrPermission.
 func reserve(at netip.AddrPort, o options) (_ *reservedPort, warning, err error) {
 	h := &reservedPort{at: at}
 	defer func() {
@@ -62,9 +63,8 @@ func (h *reservedPort) close() {
 	h.release()
 }
 
-// bind binds a socket and does not listen: no other socket can have the address, and nobody can connect. Connections of an
-// earlier owner that linger in TIME_WAIT forbid that for a minute; for a static port, which has no substitute, they are
-// overlooked, as the task's own bind will overlook them.
+// bind binds a socket and does not listen: no other socket can have the address, and nobody can connect. Connections of an earlier owner that
+// linger in TIME_WAIT prevent this for a minute. For a static port, which has no substitute, bind ignores them, as the task's own bind will.
 func bind(at netip.AddrPort, kind int, static bool) (int, error) {
 	family := unix.AF_INET
 	if at.Addr().Is6() {
@@ -76,7 +76,9 @@ func bind(at netip.AddrPort, kind int, static bool) (int, error) {
 	}
 	err = unix.Bind(fd, sockaddr(at))
 	if errors.Is(err, unix.EADDRINUSE) && static && kind == unix.SOCK_STREAM {
-		err = bindOver(fd, at)
+		// The option is taken back afterwards: with it, others that have it could bind, too.
+		err = cmp.Or(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1), unix.Bind(fd, sockaddr(at)),
+			unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 0))
 	}
 	if err != nil {
 		unix.Close(fd)
@@ -85,18 +87,7 @@ func bind(at netip.AddrPort, kind int, static bool) (int, error) {
 	return fd, nil
 }
 
-// bindOver binds over connections in TIME_WAIT. The option is taken back afterwards: with it, others that have it could bind, too.
-func bindOver(fd int, at netip.AddrPort) error {
-	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
-		return err
-	}
-	if err := unix.Bind(fd, sockaddr(at)); err != nil {
-		return err
-	}
-	return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 0)
-}
-
-// explain says why an address can't be bound. Who has it is looked up for static ports alone: the others are just passed over.
+// explain says why an address can't be bound. It looks up the holder only for a static port: another port would do for a dynamic one.
 func explain(at netip.AddrPort, kind int, static bool, err error) error {
 	proto := "tcp"
 	if kind == unix.SOCK_DGRAM {
