@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"taskapi/identity"
+	"taskapi/internal/peercred"
 )
 
 // Principal is who a request comes from. It is shared between requests of the same token and never changed.
@@ -44,9 +45,6 @@ type Owner struct {
 	GID uint32
 }
 
-// Peer is the process at the other end of a connection, as the kernel saw it at connect time (SO_PEERCRED, unix(7)). PID is 0
-// across PID namespaces.
-type Peer struct {
-	UID, GID uint32
-	PID      int32
-}
+// Peer is the process at the other end of a connection, with the fields UID, GID and PID, as the kernel saw it at connect time (SO_PEERCRED,
+// unix(7)). PID is 0 across PID namespaces.
+type Peer = peercred.Cred

@@ -81,7 +81,7 @@ func TestWebsocket(t *testing.T) {
 	audited := new(server)
 	a := handlers.NewWithTestRoutes(handlers.Config{
 		Authenticator: authenticator, Allocs: allocs{alloc}, Logger: slog.New(slog.NewTextHandler(log, nil)), Auditor: audited,
-		PeerOf: func(c net.Conn) (auth.Peer, error) { return auth.Peer(c.(*socket.Conn).Peer()), nil },
+		PeerOf: func(c net.Conn) (auth.Peer, error) { return c.(*socket.Conn).Peer(), nil },
 	})
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
@@ -358,7 +358,7 @@ func TestWriteAfterAnUpgrade(t *testing.T) {
 	}
 	a := handlers.NewWithTestRoutes(handlers.Config{
 		Authenticator: authenticator, Allocs: allocs{alloc}, Logger: slog.New(slog.DiscardHandler),
-		PeerOf: func(c net.Conn) (auth.Peer, error) { return auth.Peer(c.(*socket.Conn).Peer()), nil },
+		PeerOf: func(c net.Conn) (auth.Peer, error) { return c.(*socket.Conn).Peer(), nil },
 	})
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()

@@ -2,20 +2,20 @@ package socket
 
 import "sync"
 
-// Budget bounds how many connections several sockets have open together. Each has a Share, with a number of connections that are guaranteed
-// to it; the rest is for all.
+// Budget bounds how many connections several sockets have open together. Each socket has a Share with a guaranteed
+// number of connections; all share the rest.
 type Budget struct {
 	mu         sync.Mutex // guards the fields below, and those of its shares
 	limit      int
 	guaranteed int // to all shares together
-	common     int // open connections beyond what is guaranteed to their shares
+	common     int // open connections beyond the guarantees of their shares
 }
 
-// NewBudget returns a Budget of limit connections, or of as many as are guaranteed, if that is more.
+// NewBudget returns a Budget of limit connections, or of as many as are guaranteed, if those are more.
 func NewBudget(limit int) *Budget { return &Budget{limit: limit} }
 
-// Share returns a new share, for one socket at a time. One that is made while connections are open may for a while have the Budget exceed
-// its limit by its guarantee.
+// Share returns a new share, for one socket at a time. If it is made while connections are open, the Budget may exceed
+// its limit by the share's guarantee for a while.
 func (b *Budget) Share(guaranteed int) *Share {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -48,7 +48,7 @@ func (s *Share) acquire() bool {
 	return true
 }
 
-// release gives one back.
+// release gives a place back.
 func (s *Share) release() {
 	if s == nil {
 		return

@@ -8,12 +8,9 @@ import (
 	"taskapi/internal/peercred"
 )
 
-// Peer is the process that connected, as the kernel recorded it at connect(2). A descriptor that was passed on keeps the credentials of its
-// first owner, and PID is 0 across PID namespaces.
-type Peer struct {
-	UID, GID uint32
-	PID      int32
-}
+// Peer is the process that connected, as the kernel recorded it at connect(2). A descriptor that was passed on keeps
+// the credentials of its first owner, and PID is 0 across PID namespaces.
+type Peer = peercred.Cred
 
 // Conn is an accepted connection. It adds nothing to reading and writing.
 type Conn struct {
@@ -42,16 +39,13 @@ func (c *Conn) Close() error {
 // errNoPeer means that the kernel knows no user for the other end.
 var errNoPeer = errors.New("no peer credentials")
 
-// noUID is the kernel's answer where it has recorded no user.
+// noUID is the kernel's answer when it has recorded no user.
 const noUID = ^uint32(0)
 
 func readPeer(c *net.UnixConn) (Peer, error) {
-	cred, err := peercred.Of(c)
-	if err != nil {
-		return Peer{}, err
-	}
-	if cred.UID == noUID {
+	peer, err := peercred.Of(c)
+	if err == nil && peer.UID == noUID {
 		return Peer{}, errNoPeer
 	}
-	return Peer{UID: cred.UID, GID: cred.GID, PID: cred.PID}, nil
+	return peer, err
 }

@@ -8,7 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ListenerOf returns the process that listens at the other end of a connection made by Dial, as the kernel recorded it at listen(2).
+// ListenerOf returns the process that listens at the other end of a connection made by Dial, as the kernel recorded it
+// at listen(2).
 func ListenerOf(c net.Conn) (Peer, error) {
 	conn, ok := c.(*net.UnixConn)
 	if !ok {
@@ -17,7 +18,8 @@ func ListenerOf(c net.Conn) (Peer, error) {
 	return readPeer(conn)
 }
 
-// Dial connects to the socket at an absolute path of any length up to PATH_MAX (4,095 bytes). It follows symbolic links.
+// Dial connects to the socket at an absolute path of any length up to PATH_MAX (4,095 bytes). It follows symbolic
+// links.
 func Dial(ctx context.Context, path string) (net.Conn, error) {
 	if err := checkPath(path); err != nil {
 		return nil, fmt.Errorf("dial %q: %w", path, err)

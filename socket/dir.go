@@ -14,7 +14,8 @@ import (
 // directory is an open directory, which stays the same one whatever happens to its path.
 type directory struct{ *safedir.Dir }
 
-// fileID tells files of one machine apart, also from one that is gone, whose number another may have by now.
+// fileID identifies a file of this machine. It differs from that of a file which is gone and whose inode number is in
+// use again.
 type fileID struct {
 	dev, ino uint64
 	made     unix.Timespec
@@ -22,8 +23,8 @@ type fileID struct {
 
 func idOf(st *unix.Stat_t) fileID { return fileID{st.Dev, st.Ino, st.Mtim} }
 
-// openDir opens a directory by its absolute path, one name at a time. A symbolic link on the way is followed only if root or this process's
-// user owns it, so that a user who may write to a directory on the way can't lead elsewhere.
+// openDir opens a directory by its absolute path, one name at a time. A symbolic link on the way is followed only if
+// root or this process's user owns it, so another user who may write to a directory on the way can't redirect it.
 func openDir(path string) (directory, error) {
 	d, err := safedir.Open(path)
 	return directory{d}, err
@@ -36,7 +37,7 @@ func (d directory) lookup(name string) (fileID, unix.Stat_t, error) {
 	return idOf(&st), st, err
 }
 
-// removeIf unlinks a name if it still is that file; a name that is gone, or another file by now, is left alone.
+// removeIf unlinks a name if it still is that file. A missing name is no error, and another file of that name stays.
 func (d directory) removeIf(name string, id fileID) error {
 	got, _, err := d.lookup(name)
 	switch {
@@ -51,7 +52,7 @@ func (d directory) removeIf(name string, id fileID) error {
 	return nil
 }
 
-// procPath returns a short path to a name in the directory, for the calls that take nothing but a path.
+// procPath returns a short path to a name in the directory, for calls that need a path.
 func (d directory) procPath(name string) string {
 	return d.Proc() + "/" + name
 }

@@ -96,7 +96,8 @@ func TestSymbolicLinksOnTheWay(t *testing.T) {
 }
 
 // TestTheOwnerOfTheDirectoryGainsNothing lets the owner of the directory exchange whatever is in it while sockets are
-// made there for it: no file outside is ever removed, given away or opened up, and none is made in a directory of its own.
+// made there for it: no file outside is ever removed, given away or opened up, and none is made in a directory of its
+// own.
 func TestTheOwnerOfTheDirectoryGainsNothing(t *testing.T) {
 	needRoot(t)
 	m := newMeddler(t)

@@ -5,8 +5,8 @@ import (
 	"net"
 )
 
-// Handover is a socket between two listeners of a process: connections wait until the next accepts them. Use it once:
-// Listen with it, or close it.
+// Handover is a socket between two listeners of a process: connections wait until the next listener accepts them. Use
+// it once, for Listen or for Close.
 type Handover struct {
 	path  string
 	inner *net.UnixListener
@@ -30,11 +30,11 @@ func (l *Listener) HandOver() (*Handover, error) {
 	return &Handover{l.path, inner.(*net.UnixListener), l.dir, l.id}, nil
 }
 
-// Listen accepts the connections that wait, and those to come, as a new Listener of the same path would. Mode and owner
-// of the file stay.
+// Listen accepts the waiting connections and later ones, as a new Listener of the same path would. Mode and owner of
+// the file stay.
 func (h *Handover) Listen(cfg Config) *Listener {
 	return newListener(cfg.withDefaults(), h.inner, h.dir, h.id)
 }
 
-// Close ends the socket and removes its file. Connections that wait are cut off.
+// Close ends the socket and removes its file. Waiting connections are cut off.
 func (h *Handover) Close() error { return h.Listen(Config{Path: h.path}).Close() }

@@ -19,26 +19,26 @@ import (
 
 // The errors of Listen, ShortLink and Dial; any other is the operating system's.
 var (
-	// ErrInvalid: an argument can never work.
+	// ErrInvalid means that an argument can never work.
 	ErrInvalid = errors.New("invalid argument")
-	// ErrInUse: another process listens on the socket, or is about to.
+	// ErrInUse means that another process listens on the socket, or is about to.
 	ErrInUse = errors.New("socket in use")
-	// ErrInTheWay: another file than a stale socket of this user is at the path.
+	// ErrInTheWay means that a file other than a stale socket of this user is at the path.
 	ErrInTheWay = errors.New("another file is in the way")
-	// ErrUnsafe: somebody else could tamper with the directory.
+	// ErrUnsafe means that another user could tamper with the directory.
 	ErrUnsafe = safedir.ErrUnsafe
-	// ErrUndialable: ordinary clients can dial no address of the socket.
+	// ErrUndialable means that ordinary clients can dial no address of the socket.
 	ErrUndialable = errors.New("no address that clients can dial")
 )
 
 const (
 	// defaultMode lets only the owner connect.
 	defaultMode os.FileMode = 0o600
-	// defaultMaxConns leaves room for a busy task with many streams; at some 15 kB for a connection that
-	// net/http serves, a full socket costs about 4 MB.
+	// defaultMaxConns leaves room for a busy task with many streams. A connection that net/http serves costs some 15 kB,
+	// so a full socket costs about 4 MB.
 	defaultMaxConns = 256
-	// maxRefusal fits many times into the empty send buffer of a new connection (212,992 bytes by default, socket(7)),
-	// so that writing a refusal does not block.
+	// maxRefusal fits many times into the empty send buffer of a new connection (212,992 bytes by default, socket(7)), so
+	// writing a refusal does not block.
 	maxRefusal = 4096
 	// maxSunPath is the size of sun_path in struct sockaddr_un, less the NUL at its end (unix(7)).
 	maxSunPath = 107
@@ -48,11 +48,10 @@ const (
 
 // Config says where and how to listen.
 type Config struct {
-	// Path of the socket file; required, absolute and clean (filepath.Clean changes nothing). The
-	// directory exists, belongs to root, to this process's user or to UID, and can be written by no one
-	// else, unless it is sticky.
+	// Path of the socket file; required, absolute and clean (filepath.Clean changes nothing). The directory must exist and
+	// belong to root, to this process's user or to UID. Nobody else may be able to write to it, unless it is sticky.
 	Path string
-	// Mode of the socket file: permission bits only; 0 means 0600. To connect takes permission to write.
+	// Mode of the socket file: permission bits only; 0 means 0600. Only users who may write to the file can connect.
 	Mode os.FileMode
 	// UID and GID own the socket file; -1 means those of this process. Only root can give a socket away.
 	UID, GID int
@@ -60,15 +59,15 @@ type Config struct {
 	MaxConns int
 	// Share is this socket's part of the connections that several sockets may have together; nil means no such limit.
 	Share *Share
-	// Refusal is written to a connection over a limit before it is closed, at most 4,096 bytes; as a rule once the client has begun to
-	// send.
+	// Refusal is written to a connection over a limit before it is closed, as a rule after the client has begun to send.
+	// It has at most 4,096 bytes.
 	Refusal []byte
 	// Logger may be nil.
 	Logger *slog.Logger
 }
 
-// Listen makes the socket and starts to listen. A stale socket at the path is replaced; a live one is ErrInUse; any other file is
-// ErrInTheWay and stays. ErrUnsafe and ErrInvalid name what to change.
+// Listen makes the socket and starts to listen. A stale socket at the path is replaced; a live one is ErrInUse; any
+// other file is ErrInTheWay and stays. ErrUnsafe and ErrInvalid name what to change.
 func Listen(cfg Config) (*Listener, error) {
 	l, err := listen(cfg.withDefaults())
 	if err != nil {
@@ -113,8 +112,7 @@ func listen(cfg Config) (_ *Listener, err error) {
 // bindIn listens on a socket in the staging directory, which nobody else can enter.
 func bindIn(n *stagingDir, cfg Config) (*net.UnixListener, error) {
 	lc := net.ListenConfig{
-		// The mode of the file is that of the socket's own inode, less the umask; so it is tight even
-		// before setOwner makes it exact.
+		// The file gets the mode of the socket's inode, less the umask, so it is tight even before setOwner makes it exact.
 		Control: func(_, _ string, c syscall.RawConn) error {
 			var err error
 			if cerr := c.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), uint32(cfg.Mode)) }); cerr != nil {
@@ -128,7 +126,7 @@ func bindIn(n *stagingDir, cfg Config) (*net.UnixListener, error) {
 		return nil, fmt.Errorf("bind (is /proc mounted?): %w", err)
 	}
 	inner := ln.(*net.UnixListener)
-	// The Listener removes the file itself: Go would unlink any file at the path.
+	// The Listener removes the file itself, since Go would unlink any file at the path.
 	inner.SetUnlinkOnClose(false)
 	return inner, nil
 }

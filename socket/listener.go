@@ -9,21 +9,23 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/time/rate"
 )
 
 const (
 	// minBackoff and maxBackoff bound the pause after a failed accept, as in net/http's Serve.
 	minBackoff = 5 * time.Millisecond
 	maxBackoff = time.Second
-	// requestTime is how long a refused client may take to begin its request. Clients of Go's net/http drop a connection on which
+	// requestTime is how long a refused client may take to begin its request. Go's net/http drops a connection on which
 	// the answer comes before the request, without showing the answer.
 	requestTime = 100 * time.Millisecond
-	// lingerTime is how long a refused client may take to read its answer. After an immediate close a client that is still sending its
-	// request gets a broken pipe instead of the answer.
+	// lingerTime is how long a refused client may take to read its answer. After an immediate close a client that still
+	// sends its request gets a broken pipe instead of the answer.
 	lingerTime = 250 * time.Millisecond
-	// maxLinger bounds the refused connections held at once, at some 10 kB each; more are answered and closed at once.
+	// maxLinger bounds the refused connections that are held, at some 10 kB each. Others are answered and closed at once.
 	maxLinger = 128
-	// maxDiscard is as much as is read from a refused client.
+	// maxDiscard bounds what is read from a refused client.
 	maxDiscard = 64 << 10
 	// warnEvery keeps a flood from filling the log.
 	warnEvery = time.Second
@@ -44,7 +46,7 @@ type Listener struct {
 	readPeer func(*net.UnixConn) (Peer, error) // a field so that a test can make it fail
 
 	accepted, refused, unidentified atomic.Uint64
-	nextWarning                     atomic.Int64 // Unix nanoseconds
+	warnings                        rate.Sometimes // samples the warnings
 
 	handedOver atomic.Bool // the socket is a Handover's
 
@@ -67,13 +69,14 @@ func newListener(cfg Config, inner *net.UnixListener, dir directory, id fileID) 
 		dir:       dir,
 		id:        id,
 		readPeer:  readPeer,
+		warnings:  rate.Sometimes{Interval: warnEvery},
 		done:      make(chan struct{}),
 		lingering: make(chan struct{}, maxLinger),
 	}
 }
 
-// Accept returns the next connection, a *Conn. It tries again after every failure, answers and closes connections over a limit, closes
-// those whose peer is not known, and returns net.ErrClosed once the listener is closed.
+// Accept returns the next connection, a *Conn. It retries after every failure, answers and closes connections over a
+// limit, closes those whose peer is unknown, and returns net.ErrClosed after the listener was closed.
 func (l *Listener) Accept() (net.Conn, error) {
 	for pause := minBackoff; ; {
 		raw, err := l.inner.AcceptUnix()
@@ -88,7 +91,10 @@ func (l *Listener) Accept() (net.Conn, error) {
 		default:
 			// Out of descriptors or memory, as a rule, which passes.
 			l.warn("accept failed", "error", err, "pause", pause)
-			l.sleep(pause)
+			select {
+			case <-time.After(pause):
+			case <-l.done:
+			}
 			pause = min(2*pause, maxBackoff)
 		}
 	}
@@ -112,7 +118,7 @@ func (l *Listener) admit(raw *net.UnixConn) *Conn {
 	return &Conn{UnixConn: raw, peer: peer, listener: l}
 }
 
-// acquire takes a place for a connection, of this socket and of its share.
+// acquire takes a place for a connection, from this socket and from its share.
 func (l *Listener) acquire() bool {
 	if l.places.Add(1) <= l.limit && l.share.acquire() {
 		return true
@@ -144,7 +150,7 @@ func (l *Listener) refuse(raw *net.UnixConn) {
 	}
 }
 
-// answer waits for a request to begin, and after the refusal for the client to go.
+// answer waits until the request begins, writes the refusal, and waits until the client has gone.
 func (l *Listener) answer(raw *net.UnixConn) {
 	if len(l.refusal) == 0 {
 		return
@@ -161,18 +167,7 @@ func (l *Listener) answer(raw *net.UnixConn) {
 
 // warn logs at most once in warnEvery.
 func (l *Listener) warn(msg string, args ...any) {
-	now := time.Now()
-	if next := l.nextWarning.Load(); now.UnixNano() >= next &&
-		l.nextWarning.CompareAndSwap(next, now.Add(warnEvery).UnixNano()) {
-		l.log.Warn(msg, args...)
-	}
-}
-
-func (l *Listener) sleep(d time.Duration) {
-	select {
-	case <-time.After(d):
-	case <-l.done:
-	}
+	l.warnings.Do(func() { l.log.Warn(msg, args...) })
 }
 
 func (l *Listener) isClosed() bool {
@@ -187,8 +182,8 @@ func (l *Listener) isClosed() bool {
 // Addr returns the path given to Listen.
 func (l *Listener) Addr() net.Addr { return &net.UnixAddr{Name: l.path, Net: "unix"} }
 
-// Close stops listening, removes the socket file if it still is this listener's, and waits for the answers to refused clients, half a second
-// at most. Accepted connections stay open. Further calls return what the first did.
+// Close stops listening, removes the socket file if it still belongs to this listener, and waits for the answers to
+// refused clients, half a second at most. Accepted connections stay open. Further calls return what the first did.
 func (l *Listener) Close() error {
 	l.closing.Do(func() { l.closeErr = l.close() })
 	return l.closeErr
@@ -199,8 +194,7 @@ func (l *Listener) close() (err error) {
 	if l.handedOver.Load() {
 		err = l.inner.Close()
 	} else {
-		// The file goes before the listener: as long as it is there it answers, so that no other process takes it for
-		// stale.
+		// The file goes before the listener, so that no other process finds a file without a listener and takes it for stale.
 		err = l.dir.removeIf(filepath.Base(l.path), l.id)
 		err = errors.Join(err, l.inner.Close(), l.dir.Close())
 	}

@@ -18,15 +18,17 @@ import (
 )
 
 const (
-	// linkHashBytes makes names of 24 characters, short in sun_path, and without collisions: 96 bits.
+	// linkHashBytes makes names of 24 characters, which are short in sun_path. Their 96 bits are enough to avoid
+	// collisions.
 	linkHashBytes = 12
-	// dialableBytes may be in a path beside letters and digits: no client escapes them when it takes the path from a URL (RFC 3986), and no
-	// shell expands them.
+	// dialableBytes may be in a path beside letters and digits. No client escapes them when it takes the path from a URL
+	// (RFC 3986), and no shell expands them.
 	dialableBytes = "/-._~+,:=@"
 )
 
-// Dialable reports whether ordinary clients reach an absolute path given as unix://PATH: it fits sun_path, 107 bytes, and holds
-// nothing that a URL escapes, as some clients dial the path escaped, Nomad's SDK among them.
+// Dialable reports whether ordinary clients reach an absolute path given as unix://PATH. The path must fit into
+// sun_path, 107 bytes, and hold nothing that a URL escapes, because some clients, such as Nomad's SDK, dial the escaped
+// path.
 func Dialable(path string) bool {
 	if !filepath.IsAbs(path) || len(path) > maxSunPath {
 		return false
@@ -41,8 +43,8 @@ func Dialable(path string) bool {
 	return true
 }
 
-// RuntimeDirs returns the directories for ShortLink, the best first: uid is this process's, and xdgRuntimeDir is the
-// value of $XDG_RUNTIME_DIR, which counts only if uid is not root's.
+// RuntimeDirs returns the directories for ShortLink, the best first. uid is this process's; xdgRuntimeDir is the value
+// of $XDG_RUNTIME_DIR, which counts only if uid is not root's.
 func RuntimeDirs(uid int, xdgRuntimeDir string) []string {
 	var dirs []string
 	switch {
@@ -54,12 +56,14 @@ func RuntimeDirs(uid int, xdgRuntimeDir string) []string {
 	return append(dirs, "/tmp/taskapi-"+strconv.Itoa(uid))
 }
 
-// ShortLink returns a path by which ordinary clients can dial a socket, whatever its real path: that path itself if it is
-// Dialable, else one through a symbolic link to the directory of the socket, in the first of dirs that will do. A missing
-// directory is made, with mode 0711; its parent must exist. The socket need not exist yet, its directory must.
+// ShortLink returns a path by which ordinary clients can dial a socket, whatever its real path. This is the real path
+// if it is Dialable, and else a path through a symbolic link to the directory of the socket, in the first of dirs that
+// works. A missing directory is made, with mode 0711; its parent must exist. The directory of the socket must exist,
+// the socket need not.
 //
-// The same socket always gets the same path. remove removes the link, unless it was replaced since; it may be called twice and is never
-// nil. Links to directories that are gone are removed, too. If none of dirs will do, the error is ErrUndialable and says why for each.
+// The same socket always gets the same path. remove removes the link, unless it was replaced since; it may be called
+// twice and is never nil. Links to directories that are gone are removed, too. If none of dirs works, the error is
+// ErrUndialable and says why for each.
 func ShortLink(dirs []string, path string) (addr string, remove func() error, err error) {
 	nothing := func() error { return nil }
 	if err := checkPath(path); err != nil {
@@ -79,7 +83,8 @@ func ShortLink(dirs []string, path string) (addr string, remove func() error, er
 		}
 		reasons = errors.Join(reasons, err)
 	}
-	return "", nothing, fmt.Errorf("%w for %q; choose a shorter data directory of plain letters: %w", ErrUndialable, path, reasons)
+	return "", nothing, fmt.Errorf("%w for %q; choose a shorter data directory of plain letters: %w",
+		ErrUndialable, path, reasons)
 }
 
 func linkIn(dir, path string) (addr string, remove func() error, err error) {
@@ -115,7 +120,7 @@ func linkAddr(dir, name, path string) (string, error) {
 	return addr, nil
 }
 
-// link makes a symbolic link, in place of an older one if there is one, and returns its identity.
+// link makes a symbolic link, which replaces an older one, and returns its identity.
 func (d directory) link(name, target string) (id fileID, err error) {
 	if _, st, err := d.lookup(name); err == nil && st.Mode&unix.S_IFMT != unix.S_IFLNK {
 		return id, fmt.Errorf("%w: %q is not a symbolic link; remove it", ErrInTheWay, name)
@@ -135,7 +140,7 @@ func (d directory) link(name, target string) (id fileID, err error) {
 	return id, unix.Renameat(d.FD, temporary, d.FD, name)
 }
 
-// sweep removes links whose target is gone, with the allocation. It is best effort, since it saves but a few bytes.
+// sweep removes links to directories that are gone. Errors don't matter, since a link takes only a few bytes.
 func (d directory) sweep() {
 	entries, err := os.ReadDir(d.Proc())
 	if err != nil {

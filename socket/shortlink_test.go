@@ -162,8 +162,8 @@ func TestShortLinkIsRenewed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Whatever a dead run left under the name. The number of the first link is kept: another link, made at this very moment, may get that of one that
-	// is gone.
+	// Whatever a dead run left under the name. The number of the first link is kept: another link, made at this very
+	// moment, may get that of one that is gone.
 	if err := os.Link(filepath.Dir(first), filepath.Join(filepath.Dir(dirs[0]), "kept")); err != nil {
 		t.Fatal(err)
 	}

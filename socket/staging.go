@@ -14,8 +14,9 @@ import (
 	"taskapi/internal/safedir"
 )
 
-// stagingDir is a directory beside the socket's place that only this process's user can enter. The socket is made in it, gets its mode and
-// owner there, and is then renamed to its place; this rename(2) neither follows nor replaces anything.
+// stagingDir is a directory beside the socket's place that only this process's user can enter. The socket is made in
+// it, gets its mode and owner there, and is then renamed to its place. This rename(2) neither follows nor replaces
+// anything.
 type stagingDir struct {
 	parent directory
 	name   string    // of the staging directory in parent
@@ -36,7 +37,8 @@ func newStagingDir(parent directory, final string) (_ *stagingDir, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("open a directory just made in %q: %w", parent.Path, err)
 	}
-	n := &stagingDir{parent: parent, name: name, final: final, child: final, dir: directory{&safedir.Dir{FD: fd, Path: name, Stat: st}}}
+	own := directory{&safedir.Dir{FD: fd, Path: name, Stat: st}}
+	n := &stagingDir{parent: parent, name: name, final: final, child: final, dir: own}
 	defer func() {
 		if err != nil {
 			n.close()
@@ -46,7 +48,7 @@ func newStagingDir(parent directory, final string) (_ *stagingDir, err error) {
 	if st.Mode&unix.S_IFMT != unix.S_IFDIR || int(st.Uid) != os.Geteuid() || st.Mode&0o077 != 0 {
 		return nil, fmt.Errorf("%w: a directory just made in %q was replaced by another user", ErrUnsafe, parent.Path)
 	}
-	// The name that bind is given shows in /proc/net/unix, so the real one is used where it fits.
+	// The name that bind is given shows in /proc/net/unix, so the real one is used if it fits.
 	if len(n.dir.procPath(final)) > maxSunPath || final == staleName {
 		n.child = "s"
 	}
@@ -85,8 +87,8 @@ func (d *stagingDir) publish(id fileID) error {
 	return nil
 }
 
-// replaceStale removes a stale socket and publishes the new one. The lock on the directory keeps two processes that found the
-// same stale socket from removing each other's new one; a rename that replaces nothing needs no lock.
+// replaceStale removes a stale socket and publishes the new one. The lock on the directory keeps two processes that
+// found the same stale socket from removing each other's new one. A rename that replaces nothing needs no lock.
 func (d *stagingDir) replaceStale() error {
 	unlock, err := d.parent.lock()
 	if err != nil {
@@ -131,15 +133,15 @@ func (d *stagingDir) checkStale(fd int, st unix.Stat_t) error {
 	if kind := st.Mode & unix.S_IFMT; kind != unix.S_IFSOCK {
 		return fmt.Errorf("%w: a %s is there; move it or choose another path", ErrInTheWay, kindName(kind))
 	}
-	// Where only trusted users write, any stale socket is a leftover of this user's.
+	// If only trusted users can write there, any stale socket was left by this user.
 	if owner := int(st.Uid); d.parent.OthersWrite() && owner != os.Geteuid() {
 		return fmt.Errorf("%w: a socket of uid %d is there; choose another path", ErrInTheWay, owner)
 	}
 	return probe(fd)
 }
 
-// RemoveStale removes the socket at path if nobody listens on it, as after its process was killed. Any other file stays; a missing one is no
-// error.
+// RemoveStale removes the socket at path if nobody listens on it, as after its process was killed. Any other file
+// stays, and a missing one is no error.
 func RemoveStale(path string) error {
 	d, err := openDir(filepath.Dir(path))
 	if errors.Is(err, unix.ENOENT) {
@@ -164,8 +166,8 @@ func RemoveStale(path string) error {
 	return d.removeIf(name, idOf(&st))
 }
 
-// probe connects to the socket file that fd refers to. A Listener listens before its socket is in its place, so that after a refused
-// connection nobody listens, and nobody will.
+// probe connects to the socket file that fd refers to. A refused connection means that nobody listens and nobody will,
+// because a Listener listens before its socket is in its place.
 func probe(fd int) error {
 	s, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -182,11 +184,11 @@ func probe(fd int) error {
 	return fmt.Errorf("%w: a socket is there, and whether a process listens is not known: %w", ErrInUse, err)
 }
 
-// lockWait is far longer than a few system calls, for which the lock is held.
+// lockWait is far longer than the few system calls for which the lock is held.
 const lockWait = time.Second
 
-// lock takes flock(2) on the directory itself, which leaves no file behind and ends with the process. An untrusted owner of the directory
-// can hold it, too, and so prevent only its own socket.
+// lock takes flock(2) on the directory itself, which leaves no file behind and ends with the process. An untrusted
+// owner of the directory can hold the lock, too, but that prevents only the owner's own socket.
 func (d directory) lock() (unlock func(), err error) {
 	fd, err := unix.Openat(d.FD, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -202,7 +204,8 @@ func (d directory) lock() (unlock func(), err error) {
 	return nil, fmt.Errorf("lock %q: %w", d.Path, err)
 }
 
-// close removes the staging directory with what is left in it. It is best effort: an untrusted owner of the parent may have moved it.
+// close removes the staging directory and its content. Errors don't matter: an untrusted owner of the parent may have
+// moved it.
 func (d *stagingDir) close() {
 	_ = unix.Unlinkat(d.dir.FD, d.child, 0)
 	_ = d.dir.Close()

@@ -176,8 +176,7 @@ func peerOf(c net.Conn) (auth.Peer, error) {
 	if !ok {
 		return auth.Peer{}, fmt.Errorf("a connection of type %T", c)
 	}
-	cred, err := peercred.Of(conn)
-	return auth.Peer{UID: cred.UID, GID: cred.GID, PID: cred.PID}, err
+	return peercred.Of(conn)
 }
 
 // serve answers on a new socket until the server is closed.

@@ -1,4 +1,4 @@
-// Package peercred says who is at the other end of a Unix socket.
+// Package peercred asks the kernel which process and user are at the other end of a Unix socket.
 package peercred
 
 import (
@@ -13,8 +13,8 @@ type Cred struct {
 	UID, GID uint32
 }
 
-// Of returns the process, user and group at the other end of a connection, as the kernel saw them at connect time (SO_PEERCRED, unix(7);
-// LOCAL_PEERCRED on macOS).
+// Of returns the process, user and group at the other end of a connection, as the kernel saw them at connect time
+// (SO_PEERCRED, unix(7); LOCAL_PEERCRED on macOS).
 func Of(conn syscall.Conn) (Cred, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {

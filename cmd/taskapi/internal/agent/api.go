@@ -203,5 +203,5 @@ func peerOf(c net.Conn) (auth.Peer, error) {
 	if !ok {
 		return auth.Peer{}, fmt.Errorf("connection of type %T has no peer credentials", c)
 	}
-	return auth.Peer(conn.Peer()), nil
+	return conn.Peer(), nil
 }
