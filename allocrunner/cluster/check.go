@@ -25,7 +25,8 @@ func (t Txn) Check() error {
 		size += len(op.Value)
 	}
 	if size > MaxTxnBytes {
-		return fmt.Errorf("%w: the values of a transaction have at most %d bytes together, and these %d", ErrInvalid, MaxTxnBytes, size)
+		return fmt.Errorf("%w: the values of a transaction have at most %d bytes together, and these %d", ErrInvalid,
+			MaxTxnBytes, size)
 	}
 	return nil
 }
@@ -38,7 +39,8 @@ func (o Operation) check() error {
 	case o.Delete && (o.Value != nil || o.Lease != ""):
 		return fmt.Errorf("%w: the deletion of %q has a value or a lease", ErrInvalid, o.Key)
 	case len(o.Value) > MaxValueBytes:
-		return fmt.Errorf("%w: the value of %q has %d bytes; at most %d are kept", ErrInvalid, o.Key, len(o.Value), MaxValueBytes)
+		return fmt.Errorf("%w: the value of %q has %d bytes; at most %d are kept", ErrInvalid, o.Key, len(o.Value),
+			MaxValueBytes)
 	case o.Lease != "":
 		return CheckName("lease's owner", o.Lease)
 	}
@@ -51,7 +53,8 @@ func CheckName(what, name string) error {
 	case name == "":
 		return fmt.Errorf("%w: the %s is empty", ErrInvalid, what)
 	case len(name) > MaxKeyBytes:
-		return fmt.Errorf("%w: the %s %.32q... has %d bytes; at most %d are kept", ErrInvalid, what, name, len(name), MaxKeyBytes)
+		return fmt.Errorf("%w: the %s %.32q... has %d bytes; at most %d are kept", ErrInvalid, what, name, len(name),
+			MaxKeyBytes)
 	case !utf8.ValidString(name) || strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f }):
 		return fmt.Errorf("%w: the %s %q is not UTF-8 text without control characters", ErrInvalid, what, name)
 	}

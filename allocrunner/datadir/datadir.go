@@ -1,6 +1,7 @@
-// Package datadir keeps allocations in a data directory. It promises that the directory can't be changed by other users, that an
-// allocation is run by one process at a time, and that an allocation that has begun never starts over unless that is forced. It knows
-// nothing of how an allocation runs or of who wants it to: its errors have types, and say what is wrong, not which command helps.
+// Package datadir keeps allocations in a data directory. It promises that other users can't change the directory, that
+// one process at a time runs an allocation, and that an allocation that has begun never starts over unless that is
+// forced. It does not know how an allocation runs, or which command asks for it: its errors have types, and say what is
+// wrong, not which command helps.
 package datadir
 
 import (
@@ -19,18 +20,21 @@ import (
 	"taskapi/internal/safedir"
 )
 
-// Dir is the path of a data directory. Others rely on the names of what lies in it.
+// Dir is the path of a data directory. The names of the files in it are a promise to users.
 type Dir string
 
-// Open returns the directory at path, which need not exist, absolute and without symbolic links: the processes of an allocation are found
-// by its directory, whatever else it is called. Errors: *UnusableError when others can change what is there.
+// Open returns the directory at path, which need not exist. The result is absolute and without symbolic links, since
+// the processes of an allocation are found by its directory. Errors: *UnusableError when others can change what is
+// there.
 func Open(path string) (Dir, error) {
 	dir, err := filepath.Abs(path)
 	if err != nil {
 		return "", fmt.Errorf("data directory %q: %w", path, err)
 	}
 	if !utf8.ValidString(dir) {
-		return "", &UnusableError{fmt.Errorf("data directory %q is not UTF-8, in which the state of allocations is written: rename it", dir)}
+		err := fmt.Errorf("data directory %q is not UTF-8, in which the state of allocations is written: rename it",
+			dir)
+		return "", &UnusableError{err}
 	}
 	if dir, err = trust(dir); err != nil {
 		return "", err
@@ -51,7 +55,7 @@ func trust(dir string) (string, error) {
 	switch {
 	case errors.Is(err, safedir.ErrUnsafe):
 		return "", &UnusableError{fmt.Errorf("data directory: %w", err)}
-	case err != nil: // it can't be reached, which those say who try to use it
+	case err != nil: // it can't be reached: its first use returns the error
 		return resolve(dir), nil //nolint:nilerr // as above
 	}
 	return whole, nil
@@ -87,22 +91,22 @@ func (d Dir) TaskSocket(id, task string) string {
 	return filepath.Join(d.Alloc(id), task, "secrets", SocketName)
 }
 
-// Store returns the store that keeps each allocation's state in a file of its directory. version is this taskapi's.
+// Store returns the store that keeps each allocation's state in its directory. version is that of this taskapi.
 func (d Dir) Store(version string) interfaces.Store {
 	return state.Store{Path: d.State, Version: version}
 }
 
-// Make makes the directory. Others may pass through it, to the directories of their tasks, and read none of it.
+// Make makes the directory. Other users may pass through it, to the directories of their tasks, but not read it.
 func (d Dir) Make() error {
 	for _, dir := range []string{string(d), d.Allocs()} {
 		if err := os.MkdirAll(dir, 0o711); err != nil {
 			return fmt.Errorf("data directory %s can't be made: %w", d, withoutPath(err))
 		}
-		if _, err := trust(dir); err != nil { // another user may have been faster to make it
+		if _, err := trust(dir); err != nil { // another user may have made it just before
 			return err
 		}
 	}
-	left, _ := filepath.Glob(filepath.Join(string(d), ".writable-*")) // a process was killed just here
+	left, _ := filepath.Glob(filepath.Join(string(d), ".writable-*")) // of a process that was killed just here
 	for _, probe := range left {
 		_ = os.Remove(probe)
 	}
@@ -117,7 +121,7 @@ func (d Dir) Make() error {
 	return errors.Join(probe.Close(), err)
 }
 
-// withoutPath leaves out the path that a message already names.
+// withoutPath removes the path from an error, for a message that names it already.
 func withoutPath(err error) error {
 	if pe, ok := errors.AsType[*fs.PathError](err); ok {
 		return pe.Err
@@ -125,7 +129,7 @@ func withoutPath(err error) error {
 	return err
 }
 
-// idForm is what Nomad takes for an allocation's ID.
+// idForm is the form of an allocation's ID in Nomad.
 var idForm = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`)
 
 // IsID reports whether a text has the form of an allocation's ID.
@@ -164,7 +168,8 @@ func (d Dir) Ended() ([]string, error) {
 	return ended, nil
 }
 
-// Lives reports whether an allocation may have tasks, or get some: a process runs it, a task of it runs, or nobody can tell.
+// Lives reports whether an allocation has tasks or may get some: a process runs it, one of its tasks runs, or neither
+// can be ruled out.
 func (d Dir) Lives(id string) bool {
 	saved, err := d.Saved(id)
 	switch {
@@ -200,7 +205,8 @@ func own(id string, saved *interfaces.Saved) error {
 	return nil
 }
 
-// Peek returns an allocation's saved state, also while another process writes it; nil when there is none. Errors: why it can't be read.
+// Peek returns an allocation's saved state, also while another process writes it; nil when there is none. Errors: why
+// it can't be read.
 func (d Dir) Peek(id string) (*interfaces.Saved, error) {
 	dump, err := state.Inspect(d.State(id))
 	switch {

@@ -19,7 +19,8 @@ import (
 	"taskapi/allocrunner/state"
 )
 
-// Lock is an allocation's directory, held by this process alone, with what an earlier process saved there.
+// Lock is an allocation's directory, which this process alone holds, with the state that an earlier process saved
+// there.
 type Lock struct {
 	ID  string
 	Dir string // the allocation directory
@@ -33,11 +34,13 @@ type Lock struct {
 	removed bool // the allocation has begun, and its state was removed
 }
 
-// acquireTries bounds how often a directory that is removed meanwhile is made again. A state that leads nowhere is missing each time.
+// acquireTries bounds how often a directory that another process removes is made again. A state that is a link to
+// nowhere is missing each time.
 const acquireTries = 10
 
-// Lock locks an allocation's directory, by owning its state in the store, and makes it when it is missing. Errors: state.ErrInUse when
-// another process has it; *StateMissingError; allocrunner.CheckCopy's; those of a state that can't be read.
+// Lock locks an allocation's directory, by owning its state in the store, and makes it when it is missing. Errors:
+// state.ErrInUse when another process has it; *StateMissingError; allocrunner.CheckCopy's; those of a state that can't
+// be read.
 func (d Dir) Lock(id string, store interfaces.Store, logger *slog.Logger) (*Lock, error) {
 	l := &Lock{ID: id, Dir: d.Alloc(id), logger: logger}
 	err := allocrunner.CheckCopy(l.Dir)
@@ -45,7 +48,8 @@ func (d Dir) Lock(id string, store interfaces.Store, logger *slog.Logger) (*Lock
 		return nil, err
 	}
 	err = l.acquire(d.State(id), store)
-	for tries := 1; tries < acquireTries && errors.Is(err, fs.ErrNotExist); tries++ { // its directory has just been removed
+	// When another process has just removed the directory, it is made again.
+	for tries := 1; tries < acquireTries && errors.Is(err, fs.ErrNotExist); tries++ {
 		err = l.acquire(d.State(id), store)
 	}
 	if err != nil {
@@ -89,7 +93,7 @@ func (l *Lock) acquire(path string, store interfaces.Store) error {
 	return err
 }
 
-// LockReadOnly locks an allocation as Lock does, for a state that can't be written: nothing of what follows is saved.
+// LockReadOnly locks an allocation as Lock does, when the state can't be written. Nothing that happens then is saved.
 func (d Dir) LockReadOnly(id string, logger *slog.Logger) (*Lock, error) {
 	l := &Lock{ID: id, Dir: d.Alloc(id), logger: logger}
 	err := allocrunner.CheckCopy(l.Dir)
@@ -149,13 +153,14 @@ func (l *Lock) Discard() error {
 	return allocdir.Remove(l.Dir)
 }
 
-// Destroy removes an allocation that has ended, after the destroy hooks, or one of which nothing is saved. Another one can begin in its
-// place at once. Errors: interfaces.ErrNotTerminal.
+// Destroy removes an allocation that has ended, after the destroy hooks, or one of which nothing is saved. Another one
+// can begin in its place at once. Errors: interfaces.ErrNotTerminal.
 func (l *Lock) Destroy(ctx context.Context, hooks ...interfaces.RunnerHook) error {
-	if l.saved == nil { // nothing has run, and nothing does
+	if l.saved == nil { // it has no tasks
 		return allocdir.Remove(l.Dir)
 	}
-	runner, err := allocrunner.New(interfaces.Config{Alloc: l.saved.Alloc, Dir: l.Dir, Logger: l.logger, State: l.State(), Saved: l.saved, Hooks: hooks})
+	runner, err := allocrunner.New(interfaces.Config{Alloc: l.saved.Alloc, Dir: l.Dir, Logger: l.logger,
+		State: l.State(), Saved: l.saved, Hooks: hooks})
 	if err != nil {
 		return fmt.Errorf("allocation %s: %w", l.ID, err)
 	}
@@ -164,18 +169,18 @@ func (l *Lock) Destroy(ctx context.Context, hooks ...interfaces.RunnerHook) erro
 
 // TryRecreate returns the error that Recreate would return now.
 func (l *Lock) TryRecreate() error {
-	if s, ok := l.state.(interface{ TryRecreate() error }); ok { // a store may not know before it does so
+	if s, ok := l.state.(interface{ TryRecreate() error }); ok { // a store need not know in advance
 		return s.TryRecreate()
 	}
 	return nil
 }
 
-// Recreate forgets the saved state, and has the allocation begin again as next, under the same ID. Its directories stay. This process
-// keeps the lock throughout; if it is killed, the next one resumes with next. Errors: *InvalidError.
+// Recreate forgets the saved state, and has the allocation begin again as next, under the same ID. Its directories
+// stay. This process keeps the lock throughout; if it is killed, the next one resumes with next. Errors: *InvalidError.
 func (l *Lock) Recreate(next *api.Allocation) error {
 	previous, err := l.state.Load()
 	if err != nil {
-		previous = nil // it is replaced whatever it holds
+		previous = nil // also a damaged state is replaced
 	}
 	first, err := allocrunner.New(interfaces.Config{Alloc: next, Previous: previous, Dir: l.Dir, Logger: l.logger})
 	if err != nil {
@@ -190,7 +195,8 @@ func (l *Lock) Recreate(next *api.Allocation) error {
 	return nil
 }
 
-// FinishReplacement saves that nothing follows an allocation that has ended, if another version of its job was to.
+// FinishReplacement saves that an allocation that has ended has no successor any more, if another version of its job
+// was to follow.
 func (l *Lock) FinishReplacement() error {
 	if l.state == nil {
 		return nil

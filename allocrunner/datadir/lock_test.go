@@ -44,7 +44,8 @@ func TestLock(t *testing.T) {
 	}
 }
 
-// TestLockOfALink: a state that leads to a directory that is not there, as one that is not mounted, is an error and no wait.
+// TestLockOfALink: a state that leads to a directory that is not there, as one that is not mounted, is an error and no
+// wait.
 func TestLockOfALink(t *testing.T) {
 	d := datadir.Dir(t.TempDir())
 	if err := os.MkdirAll(d.Alloc(testID), 0o700); err != nil {
@@ -60,11 +61,13 @@ func TestLockOfALink(t *testing.T) {
 
 func testLock(t *testing.T, d datadir.Dir, store interfaces.Store) {
 	l := lock(t, d, store)
-	if err := l.State().Put(interfaces.Change{ID: testID, Alloc: &api.Allocation{ID: testID}, Terminal: true}); err != nil {
+	if err := l.State().Put(interfaces.Change{ID: testID, Alloc: &api.Allocation{ID: testID},
+		Terminal: true}); err != nil {
 		t.Fatal(err)
 	}
 	group, job := "g", "next"
-	next := &api.Allocation{ID: testID, TaskGroup: group, Job: &api.Job{ID: &job, TaskGroups: []*api.TaskGroup{{Name: &group}}}}
+	next := &api.Allocation{ID: testID, TaskGroup: group, Job: &api.Job{ID: &job,
+		TaskGroups: []*api.TaskGroup{{Name: &group}}}}
 	if err := errors.Join(l.TryRecreate(), l.Recreate(next)); err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +78,8 @@ func testLock(t *testing.T, d datadir.Dir, store interfaces.Store) {
 		t.Fatal(err)
 	}
 	again := lock(t, d, store)
-	if s := again.Saved(); s.Terminal || *s.Alloc.Job.ID != job || s.Alloc.ClientStatus != api.AllocClientStatusPending {
+	if s := again.Saved(); s.Terminal || *s.Alloc.Job.ID != job ||
+		s.Alloc.ClientStatus != api.AllocClientStatusPending {
 		t.Fatalf("got %+v; want the next one, about to begin", s)
 	}
 	if err := again.Close(); err != nil {
@@ -87,7 +91,8 @@ func testLock(t *testing.T, d datadir.Dir, store interfaces.Store) {
 func TestStateOfAnotherAllocation(t *testing.T) {
 	d := datadir.Dir(t.TempDir())
 	l := lock(t, d, d.Store(""))
-	if err := errors.Join(l.State().Put(interfaces.Change{ID: "x", Alloc: &api.Allocation{ID: "x"}}), l.Close()); err != nil {
+	if err := errors.Join(l.State().Put(interfaces.Change{ID: "x", Alloc: &api.Allocation{ID: "x"}}),
+		l.Close()); err != nil {
 		t.Fatal(err)
 	}
 	_, lockErr := d.Lock(testID, d.Store(""), slog.New(slog.DiscardHandler))

@@ -12,17 +12,20 @@ import (
 	"taskapi/allocrunner/jobspec/jobdiff"
 )
 
-// Resume continues the saved allocation as allocrunner.Plan decides when wanted is to run: it returns the changes that were made in
-// place, or the allocation that has to follow it, nil for none. Errors: *InvalidError, those of Plan and, unless forced,
-// *StateRemovedError.
-func (l *Lock) Resume(ctx context.Context, wanted *api.Allocation, force bool) (changes []jobdiff.Change, next *api.Allocation, err error) {
+// Resume continues the saved allocation when wanted is to run, as allocrunner.Plan decides. It returns the changes that
+// were made in place, or the allocation that has to follow, nil for none. Errors: *InvalidError, those of Plan and,
+// unless forced, *StateRemovedError.
+func (l *Lock) Resume(
+	ctx context.Context, wanted *api.Allocation, force bool,
+) (changes []jobdiff.Change, next *api.Allocation, err error) {
 	switch {
 	case l.saved == nil && l.removed && !force:
 		return nil, nil, &StateRemovedError{l.ID}
 	case l.saved == nil:
 		return nil, nil, nil
 	}
-	decision, changes, err := allocrunner.Plan(allocrunner.Current{Alloc: l.saved.Alloc, Terminal: l.saved.Terminal}, wanted, force)
+	decision, changes, err := allocrunner.Plan(allocrunner.Current{Alloc: l.saved.Alloc, Terminal: l.saved.Terminal},
+		wanted, force)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -37,10 +40,11 @@ func (l *Lock) Resume(ctx context.Context, wanted *api.Allocation, force bool) (
 	return nil, nil, nil
 }
 
-// update gives the saved allocation another version of its job, in place. The runner that does so is never run: the one that continues
-// the allocation begins with the new version, and so do all of its hooks.
+// update gives the saved allocation another version of its job, in place. The runner that it makes for this is never
+// run. The runner that continues the allocation begins with the new version, and so do all of its hooks.
 func (l *Lock) update(ctx context.Context, job *api.Job) error {
-	runner, err := allocrunner.New(interfaces.Config{Alloc: l.saved.Alloc, Dir: l.Dir, Logger: l.logger, State: l.state, Saved: l.saved})
+	runner, err := allocrunner.New(interfaces.Config{Alloc: l.saved.Alloc, Dir: l.Dir, Logger: l.logger, State: l.state,
+		Saved: l.saved})
 	if err != nil {
 		return fmt.Errorf("allocation %s: %w", l.ID, err)
 	}

@@ -19,11 +19,13 @@ func BenchmarkPut(b *testing.B) {
 	storetest.Put(b, db, interfaces.Change{ID: "a", Alloc: a})
 	s := &api.TaskState{State: "running"}
 	for i := range 10 {
-		s.Events = append(s.Events, &api.TaskEvent{Type: "Restarting", Time: int64(i), DisplayMessage: strings.Repeat("m", 80),
-			Details: map[string]string{"restart_reason": "Restart within policy", "start_delay": "15000000000"}})
+		s.Events = append(s.Events, &api.TaskEvent{Type: "Restarting", Time: int64(i),
+			DisplayMessage: strings.Repeat("m", 80),
+			Details:        map[string]string{"restart_reason": "Restart within policy", "start_delay": "15000000000"}})
 	}
 	for b.Loop() {
 		s.Restarts++
-		storetest.Put(b, db, interfaces.Change{ID: "a", Tasks: map[string]interfaces.SavedTask{"t": {State: s, Phase: "backoff"}}})
+		storetest.Put(b, db, interfaces.Change{ID: "a",
+			Tasks: map[string]interfaces.SavedTask{"t": {State: s, Phase: "backoff"}}})
 	}
 }

@@ -144,7 +144,8 @@ func inClosedSet(err error) bool {
 	return slices.ContainsFunc(closedSet, func(e error) bool { return errors.Is(err, e) })
 }
 
-// TestDamageIsAnErrorAndNeverWrong damages a file in many ways. What is read is what was put last, or an error; and nothing dies of it.
+// TestDamageIsAnErrorAndNeverWrong damages a file in many ways. What is read is what was put last, or an error; and
+// nothing dies of it.
 func TestDamageIsAnErrorAndNeverWrong(t *testing.T) {
 	path, latest := lived(t)
 	whole := readFile(t, path)
@@ -172,7 +173,8 @@ func TestDamageIsAnErrorAndNeverWrong(t *testing.T) {
 func useDamaged(t *testing.T, seed uint64, path, latest string, readErr error) {
 	t.Helper()
 	dump, err := state.Inspect(path)
-	if err != nil && !inClosedSet(err) || err == nil && (len(dump.Problems) > 0) != errors.Is(readErr, state.ErrDamaged) {
+	if err != nil && !inClosedSet(err) || err == nil && (len(dump.Problems) > 0) != errors.Is(readErr,
+		state.ErrDamaged) {
 		t.Fatalf("seed %d: inspect: %+v, %v, after %v", seed, dump, err, readErr)
 	}
 	switch db, err := state.Open(path, ""); {
@@ -217,7 +219,8 @@ func TestEachBitCounts(t *testing.T) {
 	db := open(t, path)
 	a := alloc("a", 1)
 	a.Job = jobOf("j", 10)
-	storetest.Put(t, db, interfaces.Change{ID: "a", Alloc: a}, interfaces.Change{ID: "a", Tasks: map[string]interfaces.SavedTask{"t": {Phase: "x"}}})
+	storetest.Put(t, db, interfaces.Change{ID: "a", Alloc: a},
+		interfaces.Change{ID: "a", Tasks: map[string]interfaces.SavedTask{"t": {Phase: "x"}}})
 	latest := asJSON(t, storetest.Load(t, db))
 	db.Close()
 	whole := readFile(t, path)
@@ -255,14 +258,16 @@ func TestDamageThatDoesNoHarm(t *testing.T) {
 	storetest.Diff(t, "read", latest, asJSON(t, got))
 }
 
-// TestCutOffWrites has the machine fail in the middle of a write: what was acknowledged before is there, what was not is there as a whole or not
-// at all, and the next write follows. The log's own tests cut at each byte.
+// TestCutOffWrites has the machine fail in the middle of a write: what was acknowledged before is there, what was not
+// is there as a whole or not at all, and the next write follows. The log's own tests cut at each byte.
 func TestCutOffWrites(t *testing.T) {
 	path := statePath(t)
 	db := open(t, path)
-	storetest.Put(t, db, interfaces.Change{ID: "a", Alloc: alloc("a", 1), Tasks: map[string]interfaces.SavedTask{"t": {Attempts: 1}}})
+	storetest.Put(t, db, interfaces.Change{ID: "a", Alloc: alloc("a", 1),
+		Tasks: map[string]interfaces.SavedTask{"t": {Attempts: 1}}})
 	before := readFile(t, path)
-	storetest.Put(t, db, interfaces.Change{ID: "a", Alloc: alloc("a", 2), Tasks: map[string]interfaces.SavedTask{"t": {Attempts: 2}}})
+	storetest.Put(t, db, interfaces.Change{ID: "a", Alloc: alloc("a", 2),
+		Tasks: map[string]interfaces.SavedTask{"t": {Attempts: 2}}})
 	db.Close()
 	after := readFile(t, path)
 	for _, cut := range cuts(len(before), len(after)) {
@@ -299,13 +304,14 @@ func cuts(from, to int) []int {
 	return all
 }
 
-// TestCutOffWritesDontMix has the machine fail in the middle of two writes in the same place, the first of which is there but for its
-// beginning: what is read is of one write, and never some of each.
+// TestCutOffWritesDontMix has the machine fail in the middle of two writes in the same place, the first of which is
+// there but for its beginning: what is read is of one write, and never some of each.
 func TestCutOffWritesDontMix(t *testing.T) {
 	path := statePath(t)
 	db := open(t, path)
 	putAll := func(n int) file {
-		storetest.Put(t, db, interfaces.Change{ID: "a", Alloc: alloc("a", uint64(n)), Tasks: map[string]interfaces.SavedTask{"t": {Attempts: n}}})
+		storetest.Put(t, db, interfaces.Change{ID: "a", Alloc: alloc("a", uint64(n)),
+			Tasks: map[string]interfaces.SavedTask{"t": {Attempts: n}}})
 		return readFile(t, path)
 	}
 	before := putAll(1)
@@ -366,7 +372,8 @@ func damageOpenFile(t *testing.T, path string) {
 func FuzzFile(f *testing.F) {
 	path := statePath(f)
 	db := open(f, path)
-	storetest.Put(f, db, interfaces.Change{ID: "a", Alloc: alloc("a", 1), Tasks: map[string]interfaces.SavedTask{"t": storetest.Task("x")}})
+	storetest.Put(f, db, interfaces.Change{ID: "a", Alloc: alloc("a", 1),
+		Tasks: map[string]interfaces.SavedTask{"t": storetest.Task("x")}})
 	db.Close()
 	f.Add([]byte(readFile(f, path)))
 	f.Add([]byte{})

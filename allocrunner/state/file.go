@@ -13,14 +13,14 @@ import (
 	"taskapi/internal/logfile"
 )
 
-// lockTimeout bounds the wait for a file's lock, which a reader has for a moment.
+// lockTimeout bounds the wait for a file's lock. A reader has it for a moment.
 const lockTimeout = 500 * time.Millisecond
 
-// lock opens the file at path with a lock that others respect: of all processes one has it exclusively, or any number share it. It
-// returns the file that path names at last, also when another one has been put in its place meanwhile. Errors: ErrInUse, ErrNotFound, ErrFile.
+// lock opens the file at path and takes its lock, which one process has exclusively or any number share. If another
+// file has been put in its place meanwhile, lock returns that one. Errors: ErrInUse, ErrNotFound, ErrFile.
 func lock(path string, flag, how int) (*os.File, error) {
 	for {
-		file, err := os.OpenFile(path, flag|syscall.O_NONBLOCK, 0o600) // a FIFO, or what else it may be, is not waited for
+		file, err := os.OpenFile(path, flag|syscall.O_NONBLOCK, 0o600) // it may be a FIFO, which is not waited for
 		if errors.Is(err, fs.ErrNotExist) && flag&os.O_CREATE == 0 {
 			return nil, fmt.Errorf("%s: %w", path, ErrNotFound)
 		}
@@ -46,14 +46,15 @@ func lock(path string, flag, how int) (*os.File, error) {
 	}
 }
 
-// checkFile refuses what another user may have written.
+// checkFile refuses a file that another user may have written.
 func checkFile(is fs.FileInfo) error {
 	if !is.Mode().IsRegular() {
 		return errors.New("it is not a file")
 	}
 	owner, self := int(is.Sys().(*syscall.Stat_t).Uid), os.Geteuid()
 	if self == 0 && owner != 0 || is.Mode().Perm()&0o022 != 0 {
-		return fmt.Errorf("it has mode %04o and belongs to uid %d, so others can have written it: if you trust it, run 'chown %d' and 'chmod 0600' on it",
+		return fmt.Errorf("it has mode %04o and belongs to uid %d, so others can have written it: "+
+			"if you trust it, run 'chown %d' and 'chmod 0600' on it",
 			is.Mode().Perm(), owner, self)
 	}
 	return nil
@@ -85,7 +86,7 @@ func damagedError(path string, what any) error {
 	return fmt.Errorf("%s: %w: %v", path, ErrDamaged, what)
 }
 
-// fileError classes what the file system says.
+// fileError returns an ErrFile with the file's name, the cause and what helps.
 func fileError(path string, err error) error {
 	if pe, ok := errors.AsType[*fs.PathError](err); ok {
 		err = pe.Err

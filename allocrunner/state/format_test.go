@@ -9,8 +9,8 @@ import (
 	"taskapi/allocrunner/state"
 )
 
-// TestFileOfFormat3 reads a file that an earlier version has written. It was rewritten once, then got one change that its header acknowledges, a
-// whole one that the header does not, and two thirds of another one.
+// TestFileOfFormat3 reads a file that an earlier version has written. It was rewritten once, then got one change that
+// its header acknowledges, a whole one that the header does not, and two thirds of another one.
 func TestFileOfFormat3(t *testing.T) {
 	data, err := os.ReadFile("testdata/format3.db")
 	if err != nil {
@@ -20,7 +20,8 @@ func TestFileOfFormat3(t *testing.T) {
 	writeFile(t, path, data)
 	check := func(what string, saved *interfaces.Saved, err error) {
 		t.Helper()
-		if err != nil || saved.Alloc.ModifyIndex != 3 || saved.Alloc.ClientStatus != "running" || *saved.Alloc.Job.ID != "j" || saved.Life != "life" {
+		if err != nil || saved.Alloc.ModifyIndex != 3 || saved.Alloc.ClientStatus != "running" ||
+			*saved.Alloc.Job.ID != "j" || saved.Life != "life" {
 			t.Fatalf("%s: %+v, %v", what, saved, err)
 		}
 		storetest.Diff(t, what, map[string]interfaces.SavedTask{"t": {Attempts: 3, Phase: "run"}}, saved.Tasks)

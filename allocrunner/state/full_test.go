@@ -17,14 +17,15 @@ import (
 	"taskapi/internal/disktest"
 )
 
-// refusedThenWritten puts changes that the file system refuses, and requires that none of them is half there, that they can be put once it
-// does not, and that what was put before stays. refuse makes it refuse, and allow ends that.
+// refusedThenWritten puts changes that the file system refuses, and requires that none of them is half there, that they
+// can be put once it does not, and that what was put before stays. refuse makes it refuse, and allow ends that.
 func refusedThenWritten(t *testing.T, path string, cause error, remedy string, refuse, allow func()) {
 	t.Helper()
 	db := open(t, path)
 	a := alloc("a", 1)
 	a.Job = job("j")
-	storetest.Put(t, db, interfaces.Change{ID: "a", Alloc: a, Tasks: map[string]interfaces.SavedTask{"t": storetest.Task("before"), "u": storetest.Task("before")}})
+	storetest.Put(t, db, interfaces.Change{ID: "a", Alloc: a,
+		Tasks: map[string]interfaces.SavedTask{"t": storetest.Task("before"), "u": storetest.Task("before")}})
 	long := strings.Repeat("long ", 16000)
 	for round := range 2 {
 		refuse()
@@ -32,16 +33,19 @@ func refusedThenWritten(t *testing.T, path string, cause error, remedy string, r
 			"t": storetest.Task("then" + long), "u": storetest.Task("then" + long)}}
 		for range 3 {
 			err := db.Put(change)
-			if !errors.Is(err, state.ErrFile) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), remedy) || !errors.Is(err, cause) {
+			if !errors.Is(err, state.ErrFile) || !strings.Contains(err.Error(), path) ||
+				!strings.Contains(err.Error(), remedy) || !errors.Is(err, cause) {
 				t.Fatalf("round %d: got %v, want %v, the file's name and %q", round, err, cause, remedy)
 			}
 		}
-		if got := storetest.Load(t, db); round == 0 && (got.Tasks["t"].Phase != "before" || got.Tasks["u"].Phase != "before" || got.Alloc.ModifyIndex != 1) {
+		if got := storetest.Load(t, db); round == 0 && (got.Tasks["t"].Phase != "before" ||
+			got.Tasks["u"].Phase != "before" || got.Alloc.ModifyIndex != 1) {
 			t.Errorf("what was refused is half there: %.20s, %d", got.Tasks["t"].Phase, got.Alloc.ModifyIndex)
 		}
 		allow()
 		storetest.Put(t, db, change)
-		if got := storetest.Load(t, db); got.Tasks["t"].Phase != "then"+long || got.Alloc.ModifyIndex != uint64(round+2) || *got.Alloc.Job.ID != "j" {
+		if got := storetest.Load(t, db); got.Tasks["t"].Phase != "then"+long ||
+			got.Alloc.ModifyIndex != uint64(round+2) || *got.Alloc.Job.ID != "j" {
 			t.Errorf("round %d: something is lost: %.20q, %d", round, got.Tasks["t"].Phase, got.Alloc.ModifyIndex)
 		}
 		long = strings.Repeat(long, 3) // the next round needs more than the file has become
@@ -57,7 +61,8 @@ func refusedThenWritten(t *testing.T, path string, cause error, remedy string, r
 // TestFullDisk runs into the end of a file system.
 func TestFullDisk(t *testing.T) {
 	small := disktest.Mount(t, "size=64m", "TestSizeLimit")
-	refusedThenWritten(t, filepath.Join(small.Dir, state.FileName), syscall.ENOSPC, "make room", small.Fill, small.Empty)
+	refusedThenWritten(t, filepath.Join(small.Dir, state.FileName), syscall.ENOSPC, "make room", small.Fill,
+		small.Empty)
 
 	small.Fill()
 	path := filepath.Join(small.Dir, "another")
@@ -71,7 +76,8 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// TestSizeLimit refuses at each point of a write: that the file grows, that its pages are written, that a page is written half.
+// TestSizeLimit refuses at each point of a write: that the file grows, that its pages are written, that a page is
+// written half.
 func TestSizeLimit(t *testing.T) {
 	if !disktest.Limited(t) {
 		return
@@ -83,12 +89,14 @@ func TestSizeLimit(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := statePath(t)
-			refusedThenWritten(t, path, syscall.EFBIG, "ulimit -f", func() { disktest.LimitSize(t, limit(path)) }, func() { disktest.LimitSize(t, unix.RLIM_INFINITY) })
+			refusedThenWritten(t, path, syscall.EFBIG, "ulimit -f", func() { disktest.LimitSize(t, limit(path)) },
+				func() { disktest.LimitSize(t, unix.RLIM_INFINITY) })
 		})
 	}
 }
 
-// TestAfterAFailureTheFileIsAsItWas: what failed is not there, so that what is put next is compared with what the disk has.
+// TestAfterAFailureTheFileIsAsItWas: what failed is not there, so that what is put next is compared with what the disk
+// has.
 func TestAfterAFailureTheFileIsAsItWas(t *testing.T) {
 	if !disktest.Limited(t) {
 		return
@@ -105,7 +113,8 @@ func TestAfterAFailureTheFileIsAsItWas(t *testing.T) {
 		}
 		disktest.LimitSize(t, unix.RLIM_INFINITY)
 		if after := readFile(t, path); !bytes.Equal(before, after) {
-			t.Errorf("with room for %d bytes, the file has had %d bytes and has %d, or others", room, len(before), len(after))
+			t.Errorf("with room for %d bytes, the file has had %d bytes and has %d, or others", room, len(before),
+				len(after))
 		}
 	}
 	storetest.Put(t, db, first)

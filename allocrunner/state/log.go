@@ -13,12 +13,14 @@ import (
 	"taskapi/internal/logfile"
 )
 
-// A file is a log as logfile has it. Its records are values by their keys: of records with the same key the last counts. The body of the record that
-// ends a batch is the version of the taskapi that wrote it. The header's fields are
+// A file is a log of package logfile. Its records are values by their keys: of records with the same key the last one
+// counts. The record that ends a batch has as its body the version of the taskapi that wrote it. The header's fields
+// are
 //
 //	acknowledged 8: up to where the file was synced, version of taskapi
 //
-// All that is acknowledged is read whole or is damage. Behind that, batches count up to the first that is not whole.
+// A batch that is acknowledged and not whole is damage. Behind the acknowledged ones, batches count up to the first
+// that is not whole.
 var format = logfile.Format{Magic: "taskapi\x00", Number: 3}
 
 const maxFile = 256 << 20 // bytes: far more than twice what a job of 1 MiB and its tasks come to
@@ -39,7 +41,8 @@ func readHeader(b []byte) (acknowledged int64, version string, err error) {
 	version = string(bytes.TrimRight(fields[8:], "\x00"))
 	switch {
 	case number > format.Number:
-		return 0, "", fmt.Errorf("%w: taskapi %s wrote it in format %d, this one reads %d", ErrNewer, version, number, format.Number)
+		return 0, "", fmt.Errorf("%w: taskapi %s wrote it in format %d, this one reads %d", ErrNewer, version, number,
+			format.Number)
 	case number < format.Number:
 		return 0, "", fmt.Errorf("%w (taskapi %s wrote it in format %d)", ErrOlder, version, number)
 	}
@@ -53,7 +56,7 @@ type place struct {
 	txid uint64
 }
 
-// encode returns a batch that lies at an offset, and where its values are.
+// encode returns a batch for an offset of the file, and where its values will be.
 func (v values) encode(txid uint64, at int64, version string) (batch []byte, live map[string]place) {
 	live = map[string]place{}
 	for _, key := range slices.Sorted(maps.Keys(v)) {
@@ -73,18 +76,19 @@ type contents struct {
 	live         map[string]place
 	end          int64           // of the last whole batch
 	txid         uint64          // of that
-	taken        uint64          // the highest of what a crash has left behind it
+	taken        uint64          // the highest txid that a crash has left behind the end
 	problems     []error         // what is wrong with the file
 	damaged      map[string]bool // keys of which the last value is damaged
 	stale        map[string]bool // keys of which a later value may have been damaged
 }
 
-// load reads an open file, also while another process writes it. Damage is no error here: it is noted, and the rest is read. Errors: ErrNotFound
-// when the file is empty; ErrNewer, ErrOlder, ErrFile; ErrDamaged for a file that is too long.
+// load reads an open file, also while another process writes it. Damage is no error here: it is noted, and the rest is
+// read. Errors: ErrNotFound when the file is empty; ErrNewer, ErrOlder, ErrFile; ErrDamaged for a file that is too
+// long.
 func load(file *os.File, path string) (*contents, error) {
 	readable := &patient{file: file}
 	head := make([]byte, logfile.HeaderSize)
-	n, _ := readable.ReadAt(head, 0) // all that it acknowledges is in the file by now: so the size is looked up after it
+	n, _ := readable.ReadAt(head, 0) // before the size is looked up: the file then has all that the header acknowledges
 	info, err := file.Stat()
 	if err == nil && !info.Mode().IsRegular() {
 		err = errors.New("it is not a file")
@@ -105,7 +109,7 @@ func load(file *os.File, path string) (*contents, error) {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	case err != nil:
 		c.problems = append(c.problems, err)
-		c.acknowledged = c.size // all that is there may have been
+		c.acknowledged = c.size // all of the file may have been acknowledged
 	}
 	c.batches(readable)
 	if c.acknowledged > c.size || c.acknowledged < logfile.HeaderSize {
@@ -115,7 +119,7 @@ func load(file *os.File, path string) (*contents, error) {
 	return c, nil
 }
 
-// unreadable notes damage of which it is not known what it has taken.
+// unreadable notes damage that may have hit any value.
 func (c *contents) unreadable(format string, args ...any) {
 	c.problems = append(c.problems, fmt.Errorf(format, args...))
 	for key := range c.values {
@@ -123,17 +127,17 @@ func (c *contents) unreadable(format string, args ...any) {
 	}
 }
 
-// batches reads the batches. Of those that were not acknowledged, none counts from the first on that is not whole: they are what a crash has
-// left. A damaged value of which there is a later one does no harm.
+// batches reads the batches. Behind the acknowledged ones, it stops at the first batch that is not whole: a crash has
+// left it. A damaged value does no harm when there is a later one.
 func (c *contents) batches(file io.ReaderAt) {
 	type value struct {
 		place
 		body []byte
 	}
-	batch := map[string]value{} // the values of the one that has no end yet
+	batch := map[string]value{} // the values of a batch whose end has not been read yet
 	add := func() {
 		for key, v := range batch {
-			if v.txid < c.live[key].txid { // it belongs elsewhere, and the file is damaged
+			if v.txid < c.live[key].txid { // it belongs elsewhere in the file, which is damaged
 				continue
 			}
 			c.values[key], c.live[key] = v.body, v.place
@@ -148,7 +152,7 @@ scanning:
 		at := scan.At
 		r, span, err := scan.Record()
 		skip := errors.Is(err, logfile.ErrNoRecord)
-		first := len(batch) == 0 // of a batch: numbers that were given to what was never acknowledged are left out
+		first := len(batch) == 0 // of a batch; a number may be missing, of a batch that failed
 		if err == nil && next > 0 && r.TxID != next && (!first || r.TxID < next) && len(c.problems) == 0 {
 			err = logfile.ErrNoRecord
 		}
@@ -183,7 +187,7 @@ scanning:
 	if len(c.problems) == 0 && c.end < c.acknowledged {
 		c.unreadable("the last change has no end")
 	}
-	if len(c.problems) > 0 { // each value that is whole is better than none
+	if len(c.problems) > 0 { // a value of half a batch is better than none
 		add()
 	}
 	for _, key := range slices.Sorted(maps.Keys(c.damaged)) {
@@ -192,7 +196,7 @@ scanning:
 	}
 }
 
-// lastTxID returns the highest TxID of what a scanner finds.
+// lastTxID returns the highest TxID of the records that a scanner finds.
 func lastTxID(scan *logfile.Scanner) (last uint64) {
 	for {
 		r, _, err := scan.Record()
@@ -206,7 +210,7 @@ func lastTxID(scan *logfile.Scanner) (last uint64) {
 	}
 }
 
-// patient reads of a file what can be read, and has zeros for the rest.
+// patient reads a file whose disk may fail. It returns zeros for blocks that can't be read.
 type patient struct {
 	file     io.ReaderAt
 	problems []error

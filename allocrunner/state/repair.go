@@ -16,7 +16,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 )
 
-// What Repair may say besides the errors of opening.
+// The errors of Repair besides those of opening.
 var (
 	// ErrUndamaged: there is nothing to repair.
 	ErrUndamaged = errors.New("state is not damaged")
@@ -24,7 +24,7 @@ var (
 	ErrLost = errors.New("state can't be repaired")
 )
 
-// Dump is what a file has, as far as it can be read.
+// Dump is the content of a file, as far as it can be read.
 type Dump struct {
 	Version  string            // of the taskapi that wrote last; empty when that can't be read
 	Saved    *interfaces.Saved // without what can't be read: Alloc may be nil
@@ -32,8 +32,8 @@ type Dump struct {
 	Stale    []string          // values of which a later version may have been damaged
 }
 
-// Inspect reads a file, damaged or not, also while another process writes it, and changes nothing. Errors: ErrNotFound, ErrNewer,
-// ErrOlder, ErrFile.
+// Inspect reads a file, damaged or not, also while another process writes it, and changes nothing. Errors: ErrNotFound,
+// ErrNewer, ErrOlder, ErrFile.
 func Inspect(path string) (*Dump, error) {
 	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if errors.Is(err, os.ErrNotExist) {
@@ -51,7 +51,7 @@ func Inspect(path string) (*Dump, error) {
 	return &Dump{c.version, saved, append(c.problems, problems...), c.staleValues()}, nil
 }
 
-// staleValues names for people the values that are there and may not be the latest.
+// staleValues names, for people, the values that may not be the latest.
 func (c *contents) staleValues() []string {
 	var names []string
 	for _, key := range slices.Sorted(maps.Keys(c.stale)) {
@@ -70,7 +70,7 @@ func describe(key string) string {
 	return key
 }
 
-// Repaired is what a repair has done.
+// Repaired reports what a repair has done.
 type Repaired struct {
 	KeptAs   string   // where the damaged file is now
 	Problems []error  // what was wrong
@@ -78,9 +78,9 @@ type Repaired struct {
 	Lost     []string // what could not be read at all
 }
 
-// Repair puts a new file, of what can still be read, in the place of a damaged one, which it keeps beside it under a
-// name with the time. version is this taskapi's. Errors: ErrInUse, ErrNotFound, ErrNewer, ErrOlder, ErrFile,
-// ErrUndamaged, ErrLost. After an error the file is as it was.
+// Repair replaces a damaged file by a new one, with all that can still be read. It keeps the damaged file beside it,
+// under a name with the time. version is that of this taskapi. Errors: ErrInUse, ErrNotFound, ErrNewer, ErrOlder,
+// ErrFile, ErrUndamaged, ErrLost. After an error the file is as it was.
 func Repair(path, version string, now time.Time) (*Repaired, error) {
 	file, err := lock(path, os.O_RDWR, unix.LOCK_EX)
 	if err != nil {
@@ -95,7 +95,8 @@ func Repair(path, version string, now time.Time) (*Repaired, error) {
 	if len(c.problems) == 0 {
 		return nil, fmt.Errorf("%s: %w", path, ErrUndamaged)
 	}
-	r := &Repaired{Problems: c.problems, Stale: c.staleValues(), KeptAs: path + ".damaged-" + now.UTC().Format("20060102T150405Z")}
+	kept := path + ".damaged-" + now.UTC().Format("20060102T150405Z")
+	r := &Repaired{KeptAs: kept, Problems: c.problems, Stale: c.staleValues()}
 	if r.Lost, err = c.lost(); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
@@ -110,7 +111,7 @@ func Repair(path, version string, now time.Time) (*Repaired, error) {
 	return r, nil
 }
 
-// lost names what can't be read of the allocation. Errors: ErrLost when the rest is not enough to resume with.
+// lost names the values that can't be read. Errors: ErrLost when the allocation can't be resumed without them.
 func (c *contents) lost() (names []string, err error) {
 	saved, problems := compose(c.values)
 	switch {

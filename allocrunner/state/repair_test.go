@@ -33,7 +33,8 @@ func TestRepairOfOneValue(t *testing.T) {
 	data.spoil("task/u", true)
 	writeFile(t, path, data)
 
-	if _, err := state.Open(path, ""); !errors.Is(err, state.ErrDamaged) || !strings.Contains(err.Error(), `the checksum of "task/u" is wrong`) {
+	if _, err := state.Open(path, ""); !errors.Is(err, state.ErrDamaged) ||
+		!strings.Contains(err.Error(), `the checksum of "task/u" is wrong`) {
 		t.Errorf("open: %v", err)
 	}
 	dump, err := state.Inspect(path)
@@ -48,7 +49,8 @@ func TestRepairOfOneValue(t *testing.T) {
 		t.Errorf("problems: %v", r.Problems)
 	}
 	r.Problems = nil
-	storetest.Diff(t, "repaired", &state.Repaired{KeptAs: path + ".damaged-20260102T120000Z", Stale: []string{`task "u"`}}, r)
+	storetest.Diff(t, "repaired", &state.Repaired{KeptAs: path + ".damaged-20260102T120000Z",
+		Stale: []string{`task "u"`}}, r)
 	if kept := readFile(t, r.KeptAs); !bytes.Equal(kept, data) {
 		t.Error("the damaged file is not as it was")
 	}
@@ -84,14 +86,16 @@ func TestRepairWithoutHeader(t *testing.T) {
 	storetest.Diff(t, "what was put last", latest, asJSON(t, got))
 }
 
-// TestRepairOfAHole takes away so much of the file that what was there is not known: all that was saved before may be stale.
+// TestRepairOfAHole takes away so much of the file that what was there is not known: all that was saved before may be
+// stale.
 func TestRepairOfAHole(t *testing.T) {
 	path, _ := lived(t)
 	data := readFile(t, path)
 	last := data.records("task/u")[0]
 	clear(data[last.At-100 : last.At+100])
 	writeFile(t, path, data)
-	if r := repair(t, path); !slices.Contains(r.Stale, `task "u"`) || !slices.Contains(r.Stale, `task "t"`) || !slices.Contains(r.Stale, "job") {
+	if r := repair(t, path); !slices.Contains(r.Stale, `task "u"`) || !slices.Contains(r.Stale, `task "t"`) ||
+		!slices.Contains(r.Stale, "job") {
 		t.Errorf("%+v", r)
 	}
 }
@@ -104,7 +108,8 @@ func TestRepairNamesWhatIsLost(t *testing.T) {
 	r := repair(t, path)
 	storetest.Diff(t, "lost", []string{`task "u"`}, r.Lost)
 	db := open(t, path)
-	storetest.Put(t, db, interfaces.Change{ID: "a", Tasks: map[string]interfaces.SavedTask{"u": storetest.Task("again")}})
+	storetest.Put(t, db, interfaces.Change{ID: "a",
+		Tasks: map[string]interfaces.SavedTask{"u": storetest.Task("again")}})
 	if got := storetest.Load(t, db); len(got.Tasks) != 2 || got.Alloc.Job == nil {
 		t.Errorf("after the repair: %s", asJSON(t, got))
 	}
@@ -145,7 +150,8 @@ func TestInspectWhileItIsWritten(t *testing.T) {
 	path := statePath(t)
 	db := open(t, path)
 	both := func(i uint64) interfaces.Change {
-		return interfaces.Change{ID: "a", Alloc: alloc("a", i), Tasks: map[string]interfaces.SavedTask{"t": {Attempts: int(i)}}}
+		return interfaces.Change{ID: "a", Alloc: alloc("a", i),
+			Tasks: map[string]interfaces.SavedTask{"t": {Attempts: int(i)}}}
 	}
 	storetest.Put(t, db, both(0))
 	var writer sync.WaitGroup

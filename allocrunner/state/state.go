@@ -1,9 +1,11 @@
-// Package state keeps in one file what of an allocation must outlive the process: how it stands, with what another runner has to know to
-// resume it. It promises that what Put returned nil for is on the disk, that a reader never sees half of a change, that one process at a
-// time owns the file, and that a file that is damaged or of another format is an error and never a crash, whatever bytes it has.
+// Package state saves an allocation in one file, so that another runner can resume it after a crash. It promises that a
+// change is on the disk when Put returns nil, that a reader never sees half of a change, that one process at a time
+// owns the file, and that a file that is damaged or of another format is an error and never a crash, whatever bytes it
+// has.
 //
-// The file is a log (see log.go), since an allocation has some tens of values of a few KB each: all that a database would give beyond a
-// log is an index. A write is one append and one sync; a file that has grown is rewritten beside and put in place.
+// The file is a log (see log.go). An allocation has some tens of values of a few KB each, for which a database would
+// add no more than an index. A write is one append and one sync. A file that has grown is rewritten beside and put in
+// place.
 package state
 
 import (
@@ -30,7 +32,7 @@ var (
 	ErrInUse    = interfaces.ErrStateInUse
 	ErrNotFound = interfaces.ErrNoState
 	ErrFile     = interfaces.ErrStateFile
-	// ErrDamaged: the state has been changed by something else than a taskapi, or is none.
+	// ErrDamaged: the file was damaged, or is no state.
 	ErrDamaged = errors.New("state is damaged")
 	// ErrNewer: the state has a format that only a newer taskapi reads.
 	ErrNewer = errors.New("written by a newer taskapi")
@@ -68,14 +70,14 @@ type DB struct {
 	head     int64      // where the next batch goes: all before it is on the disk
 	txid     uint64     // of the last batch that was begun
 	live     map[string]place
-	job      *api.Job // the latest that was put, which is encoded when it is another one
+	job      *api.Job // the latest that was put: the same pointer is not encoded again
 	dirty    bool     // a write has failed: what the file shows may not be on the disk
 	unsynced bool     // the file's name may not be on the disk yet
 	rewrite  logfile.Rewriting
 }
 
-// Open takes ownership of the state at path, and makes it, with mode 0600, when there is none. version is this taskapi's, for those who
-// find the file. Errors: ErrInUse, ErrDamaged, ErrNewer, ErrOlder, ErrFile.
+// Open takes ownership of the state at path, and makes it, with mode 0600, when there is none. version is that of this
+// taskapi, and is noted in the file. Errors: ErrInUse, ErrDamaged, ErrNewer, ErrOlder, ErrFile.
 func Open(path, version string) (*DB, error) {
 	file, err := lock(path, os.O_RDWR|os.O_CREATE, unix.LOCK_EX)
 	if err != nil {
@@ -91,13 +93,13 @@ func Open(path, version string) (*DB, error) {
 func (db *DB) open() error {
 	c, err := loadWhole(db.file, db.path)
 	switch {
-	case errors.Is(err, ErrNotFound): // it is empty: a crash has left it, or it is new
+	case errors.Is(err, ErrNotFound): // it is empty: it is new, or a crash has left it so
 		return db.replace(nil)
 	case err != nil:
 		return err
 	}
 	db.head, db.txid, db.live = c.end, max(c.txid, c.taken), c.live
-	if c.acknowledged != c.end || c.size != c.end { // a crash has left what is not acknowledged
+	if c.acknowledged != c.end || c.size != c.end { // a crash has left something that is not acknowledged
 		db.dirty = logfile.Settle(db.file, db.head, header(db.head, db.version)) != nil
 	}
 	return nil
@@ -120,8 +122,8 @@ func (db *DB) Load() (*interfaces.Saved, error) {
 	return c.saved(db.path)
 }
 
-// Put saves a change. When it returns nil, that is on the disk. After an error it may be or not: put it again. Errors: ErrFile with its
-// cause, ErrDamaged; those of a change that can't be encoded.
+// Put saves a change. When it returns nil, the change is on the disk. After an error the change may be there or not:
+// put it again. Errors: ErrFile with its cause, ErrDamaged; those of a change that can't be encoded.
 func (db *DB) Put(c interfaces.Change) error {
 	set := values{}
 	if err := set.addChange(c); err != nil {
@@ -146,7 +148,7 @@ func (db *DB) Put(c interfaces.Change) error {
 	return nil
 }
 
-// append writes those of the values that differ from what the file has.
+// append writes the values that differ from those in the file.
 func (db *DB) append(set values) error {
 	if db.unsynced {
 		if err := logfile.SyncName(db.path); err != nil {
@@ -160,10 +162,11 @@ func (db *DB) append(set values) error {
 	if len(set) == 0 {
 		return nil
 	}
-	db.txid++ // also when the write fails: what that leaves belongs to no other batch
+	db.txid++ // also when the write fails: what it leaves then belongs to no other batch
 	batch, live := set.encode(db.txid, db.head, db.version)
 	end := db.head + int64(len(batch))
-	if err := logfile.Append(db.file, db.head, batch, header(end, db.version), header(db.head, db.version)); err != nil {
+	err := logfile.Append(db.file, db.head, batch, header(end, db.version), header(db.head, db.version))
+	if err != nil {
 		db.dirty = db.dirty || errors.Is(err, logfile.ErrUncertain)
 		if errors.Is(err, logfile.ErrShort) {
 			return damagedError(db.path, err)
@@ -180,7 +183,7 @@ func (db *DB) append(set values) error {
 	return nil
 }
 
-// leaveOut removes the values that the file has.
+// leaveOut removes the values that the file has already.
 func (db *DB) leaveOut(set values) {
 	var buffer []byte
 	for key, body := range set {
@@ -192,7 +195,7 @@ func (db *DB) leaveOut(set values) {
 	}
 }
 
-// compact rewrites the file without what is no longer valid.
+// compact rewrites the file with the latest values alone.
 func (db *DB) compact() error {
 	set := values{}
 	for key, p := range db.live {
@@ -205,8 +208,8 @@ func (db *DB) compact() error {
 	return db.replace(set)
 }
 
-// replace puts a new file with these values in the place of this one. This process owns the state throughout. After an error the file is as it
-// was.
+// replace puts a new file with these values in the place of this one. This process owns the state throughout. After an
+// error the file is as it was.
 func (db *DB) replace(set values) error {
 	batch, live := set.encode(db.txid+1, logfile.HeaderSize, db.version)
 	file, err := logfile.Replace(db.path, db.draft(batch))
@@ -215,7 +218,7 @@ func (db *DB) replace(set values) error {
 	}
 	old := db.file
 	db.file, db.head, db.live, db.txid, db.dirty = file, logfile.HeaderSize+int64(len(batch)), live, db.txid+1, false
-	db.unsynced = logfile.SyncName(db.path) != nil // the next Put returns when it is
+	db.unsynced = logfile.SyncName(db.path) != nil // the next Put does it first
 	return old.Close()
 }
 
@@ -244,7 +247,8 @@ func (db *DB) TryRecreate() error {
 	return errors.Join(file.Close(), os.Remove(file.Name()))
 }
 
-// Recreate forgets all that is saved and saves the change. This process owns the state throughout. When it fails, the state is as it was.
+// Recreate forgets all that is saved and saves the change. This process owns the state throughout. When it fails, the
+// state is as it was.
 func (db *DB) Recreate(c interfaces.Change) error {
 	set := values{}
 	err := set.addChange(c)
@@ -285,8 +289,8 @@ func Read(path string) (*interfaces.Saved, error) {
 	return saved, release()
 }
 
-// Hold returns what is saved in a file that can't be written, as on a disk that is mounted read-only, and owns it until release. Its errors
-// are those of Read.
+// Hold returns what is saved in a file that can't be written, as on a disk that is mounted read-only, and owns it until
+// release. Its errors are those of Read.
 func Hold(path string) (saved *interfaces.Saved, release func() error, err error) {
 	return hold(path, unix.LOCK_EX)
 }
@@ -307,7 +311,7 @@ func hold(path string, how int) (*interfaces.Saved, func() error, error) {
 	return saved, file.Close, nil
 }
 
-// saved puts the allocation together.
+// saved composes the allocation from its values.
 func (c *contents) saved(path string) (*interfaces.Saved, error) {
 	saved, problems := compose(c.values)
 	switch {

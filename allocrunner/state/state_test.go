@@ -92,7 +92,8 @@ func TestJobIsWrittenOnce(t *testing.T) {
 	before := len(readFile(t, path))
 	b := alloc("a", 2)
 	b.Job = job("j") // another pointer, the same job
-	storetest.Put(t, db, interfaces.Change{ID: "a", Alloc: b, Tasks: map[string]interfaces.SavedTask{"t": storetest.Task("x")}})
+	storetest.Put(t, db, interfaces.Change{ID: "a", Alloc: b,
+		Tasks: map[string]interfaces.SavedTask{"t": storetest.Task("x")}})
 	if grown := len(readFile(t, path)) - before; grown > 2000 {
 		t.Errorf("a change beside the job has written %d bytes", grown)
 	}
@@ -107,7 +108,8 @@ func TestJobIsWrittenOnce(t *testing.T) {
 // TestUnchangedIsNotWritten by the one who has put it, or by the next owner.
 func TestUnchangedIsNotWritten(t *testing.T) {
 	path := statePath(t)
-	c := interfaces.Change{ID: "a", Alloc: alloc("a", 1), Tasks: map[string]interfaces.SavedTask{"t": storetest.Task("x")}}
+	c := interfaces.Change{ID: "a", Alloc: alloc("a", 1),
+		Tasks: map[string]interfaces.SavedTask{"t": storetest.Task("x")}}
 	db := open(t, path)
 	storetest.Put(t, db, c)
 	once := len(readFile(t, path))
@@ -128,7 +130,8 @@ func TestFileStaysSmall(t *testing.T) {
 	storetest.Put(t, db, interfaces.Change{ID: "a", Alloc: a, Life: "life"})
 	var longest int64
 	for i := range 3000 {
-		storetest.Put(t, db, interfaces.Change{ID: "a", Tasks: map[string]interfaces.SavedTask{"t": storetest.Task(strings.Repeat("x", i%1000))}})
+		storetest.Put(t, db, interfaces.Change{ID: "a",
+			Tasks: map[string]interfaces.SavedTask{"t": storetest.Task(strings.Repeat("x", i%1000))}})
 		info, err := os.Stat(path)
 		if err != nil {
 			t.Fatal(err)
@@ -201,7 +204,8 @@ func keptOut(t *testing.T, path string) {
 	}
 }
 
-// TestReplacedFileIsNotTaken: who has waited for a file that is no longer the one of that name looks for the one that is.
+// TestReplacedFileIsNotTaken: who has waited for a file that is no longer the one of that name looks for the one that
+// is.
 func TestReplacedFileIsNotTaken(t *testing.T) {
 	path := statePath(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -240,7 +244,8 @@ func TestClosed(t *testing.T) {
 	db.Close()
 	change := interfaces.Change{ID: "a", Alloc: alloc("a", 1)}
 	_, loadErr := db.Load()
-	for name, err := range map[string]error{"put": db.Put(change), "load": loadErr, "recreate": db.Recreate(change), "try": db.TryRecreate()} {
+	for name, err := range map[string]error{"put": db.Put(change), "load": loadErr, "recreate": db.Recreate(change),
+		"try": db.TryRecreate()} {
 		if !errors.Is(err, fs.ErrClosed) || !errors.Is(err, state.ErrFile) {
 			t.Errorf("%s: %v, want fs.ErrClosed and ErrFile", name, err)
 		}
@@ -289,7 +294,8 @@ func TestFilesThatAreRefused(t *testing.T) {
 			_, openErr := state.Open(path, "")
 			_, readErr := state.Read(path)
 			for how, err := range map[string]error{"open": openErr, "read": readErr} {
-				if !errors.Is(err, tc.want) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), tc.says) {
+				if !errors.Is(err, tc.want) || !strings.Contains(err.Error(), path) ||
+					!strings.Contains(err.Error(), tc.says) {
 					t.Errorf("%s: got %v, want %v with the file's name and %q", how, err, tc.want, tc.says)
 				}
 			}
@@ -298,7 +304,8 @@ func TestFilesThatAreRefused(t *testing.T) {
 	if _, err := state.Read(statePath(t)); !errors.Is(err, state.ErrNotFound) {
 		t.Errorf("missing: got %v, want ErrNotFound", err)
 	}
-	if _, err := state.Open(filepath.Join(t.TempDir(), "none", "none"), ""); !errors.Is(err, state.ErrFile) || !errors.Is(err, fs.ErrNotExist) {
+	if _, err := state.Open(filepath.Join(t.TempDir(), "none", "none"), ""); !errors.Is(err, state.ErrFile) ||
+		!errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("no directory: got %v, want ErrFile", err)
 	}
 }

@@ -19,19 +19,23 @@ const (
 	taskKey  = "task/" // and the task's name: interfaces.SavedTask
 )
 
-// fields are the other values: what of a change is written, nil for what stays as it was, and where it is read into.
+// fields lists the other values. of returns a change's value, nil when it has none. into returns where the value is
+// read to.
 var fields = []struct {
 	key  string
 	of   func(interfaces.Change) any
 	into func(*interfaces.Saved) any
 }{
-	{"checks", func(c interfaces.Change) any { return given(c.Checks != nil, c.Checks) }, func(s *interfaces.Saved) any { return &s.Checks }},
-	{"over", func(c interfaces.Change) any { return given(c.Terminal, true) }, func(s *interfaces.Saved) any { return &s.Terminal }},
+	{"checks", func(c interfaces.Change) any { return given(c.Checks != nil, c.Checks) },
+		func(s *interfaces.Saved) any { return &s.Checks }},
+	{"over", func(c interfaces.Change) any { return given(c.Terminal, true) },
+		func(s *interfaces.Saved) any { return &s.Terminal }},
 	{"deployments", func(c interfaces.Change) any { return given(c.Deployments != nil, c.Deployments) },
 		func(s *interfaces.Saved) any { return &s.Deployments }},
 	{"kill", func(c interfaces.Change) any { return given(!c.KillAfter.IsZero(), c.KillAfter) },
 		func(s *interfaces.Saved) any { return &s.KillAfter }},
-	{"life", func(c interfaces.Change) any { return given(c.Life != "", c.Life) }, func(s *interfaces.Saved) any { return &s.Life }},
+	{"life", func(c interfaces.Change) any { return given(c.Life != "", c.Life) },
+		func(s *interfaces.Saved) any { return &s.Life }},
 }
 
 func given(is bool, value any) any {
@@ -41,13 +45,14 @@ func given(is bool, value any) any {
 	return nil
 }
 
-// values are as JSON, by their keys.
+// values are the values by their keys, as JSON.
 type values map[string][]byte
 
-// add encodes a value. Errors: those of JSON, and of a key that can't be kept.
+// add encodes a value. Errors: the key is too long; those of JSON.
 func (v values) add(key string, value any) error {
 	if len(key) > logfile.MaxKey {
-		return fmt.Errorf("put allocation: a task's name has %d bytes, the most is %d", len(key)-len(taskKey), logfile.MaxKey-len(taskKey))
+		return fmt.Errorf("put allocation: a task's name has %d bytes, the most is %d", len(key)-len(taskKey),
+			logfile.MaxKey-len(taskKey))
 	}
 	body, err := json.Marshal(value)
 	if err != nil {
@@ -57,7 +62,7 @@ func (v values) add(key string, value any) error {
 	return nil
 }
 
-// addChange encodes all of a change but the job.
+// addChange encodes a change without the job.
 func (v values) addChange(c interfaces.Change) error {
 	var errs []error
 	if c.ID == "" {
@@ -82,7 +87,7 @@ func (v values) addChange(c interfaces.Change) error {
 	return errors.Join(errs...)
 }
 
-// compose puts an allocation together. What can't be read is left out, and noted.
+// compose composes an allocation from its values. A value that can't be read is left out, and is one of the problems.
 func compose(set values) (*interfaces.Saved, []error) {
 	saved := &interfaces.Saved{}
 	var problems []error

@@ -12,8 +12,8 @@ import (
 // lazyTicks is how many ticks an update may wait that doesn't change ClientStatus: one second with the default tick.
 const lazyTicks = 5
 
-// maxDoublings bounds the wait after a failure, which is a tick and doubles with each further one: 6.4 s with the default tick, so
-// that a sink that works again soon has what it missed.
+// maxDoublings bounds the wait after a failure. The wait is a tick at first, and doubles with each further failure, up
+// to 6.4 s with the default tick: so a sink that works again soon gets what it missed.
 const maxDoublings = 5
 
 // acknowledged is the version that a sink has taken.
@@ -22,13 +22,13 @@ type acknowledged struct {
 	status  string // ClientStatus
 }
 
-// batch is what is pending for one sink, and when it is due. It does nothing by itself, and reads no clock.
+// batch holds what is pending for one sink, and when it is due. It does nothing by itself, and reads no clock.
 type batch struct {
 	tick     time.Duration
 	pending  map[string]*api.Allocation // the newest of each allocation, by ID
 	acked    map[string]acknowledged    // by ID; none for an allocation that was terminal
 	due      time.Time                  // of the next delivery; zero for none
-	retry    time.Time                  // none is due before, because of failures
+	retry    time.Time                  // after failures, nothing is due before this
 	failures int                        // in a row
 }
 
@@ -39,7 +39,7 @@ func (b *batch) add(alloc *api.Allocation, now time.Time) (sooner bool) {
 		return false
 	}
 	wait := lazyTicks * b.tick
-	if acked.status != alloc.ClientStatus { // as that of an unknown one does
+	if acked.status != alloc.ClientStatus { // the status of an unknown allocation is empty
 		wait = b.tick
 	}
 	at := b.allowed(now.Add(wait))
@@ -50,7 +50,7 @@ func (b *batch) add(alloc *api.Allocation, now time.Time) (sooner bool) {
 	return true
 }
 
-// keep makes a version pending, unless one as new is.
+// keep makes a version pending, unless one that is as new or newer is pending.
 func (b *batch) keep(alloc *api.Allocation) bool {
 	if other := b.pending[alloc.ID]; other != nil && other.ModifyIndex >= alloc.ModifyIndex {
 		return false
@@ -62,15 +62,17 @@ func (b *batch) keep(alloc *api.Allocation) bool {
 	return true
 }
 
-// take returns everything that is pending, by ID, which is not pending any more. Each is given to putBack, failed or delivered
-// before the next is taken.
+// take removes everything that is pending and returns it, ordered by ID. The caller passes it to putBack, failed or
+// delivered before it takes the next.
 func (b *batch) take() []*api.Allocation {
-	allocs := slices.SortedFunc(maps.Values(b.pending), func(x, y *api.Allocation) int { return strings.Compare(x.ID, y.ID) })
-	b.pending, b.due = nil, time.Time{} // a new map: one that was large once is given back
+	allocs := slices.SortedFunc(maps.Values(b.pending), func(x, y *api.Allocation) int {
+		return strings.Compare(x.ID, y.ID)
+	})
+	b.pending, b.due = nil, time.Time{} // a new map, since a map doesn't shrink
 	return allocs
 }
 
-// delivered notes that the sink has taken the allocations. It returns after how many failures.
+// delivered notes that the sink has taken the allocations. It returns the number of failures before.
 func (b *batch) delivered(allocs []*api.Allocation) (failures int) {
 	for _, alloc := range allocs {
 		if meanwhile := b.pending[alloc.ID]; meanwhile != nil && meanwhile.ModifyIndex <= alloc.ModifyIndex {
@@ -96,8 +98,8 @@ func (b *batch) acknowledge(alloc *api.Allocation) {
 	b.acked[alloc.ID] = acknowledged{version: alloc.ModifyIndex, status: alloc.ClientStatus}
 }
 
-// failed notes that the sink has not taken the allocations: what is still the newest of it is pending again, and due after a backoff
-// together with what came meanwhile. It returns how many failures in a row that makes.
+// failed notes that the sink has not taken the allocations. Those that are still the newest are pending again, and due
+// after a backoff, together with what came meanwhile. It returns the number of failures in a row.
 func (b *batch) failed(allocs []*api.Allocation, now time.Time) int {
 	b.retry = now.Add(b.tick << min(b.failures, maxDoublings))
 	b.failures++
@@ -105,7 +107,7 @@ func (b *batch) failed(allocs []*api.Allocation, now time.Time) int {
 	return b.failures
 }
 
-// putBack makes pending again what is still the newest of the allocations, due at once or when the backoff is over.
+// putBack makes the allocations that are still the newest pending again, due at once or after the backoff.
 func (b *batch) putBack(allocs []*api.Allocation, now time.Time) {
 	for _, alloc := range allocs {
 		b.keep(alloc)

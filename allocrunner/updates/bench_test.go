@@ -12,8 +12,8 @@ import (
 	"taskapi/allocrunner/updates"
 )
 
-// benchAllocs is how many simulated allocations a benchmark runs, and benchSpread the time over which they begin: when all
-// changed at the same instant, a batch would hold them all.
+// benchAllocs is how many simulated allocations a benchmark runs, and benchSpread the time over which they begin: when
+// all changed at the same instant, a batch would hold them all.
 const (
 	benchAllocs = 1000
 	benchSpread = time.Second
@@ -21,7 +21,8 @@ const (
 
 // BenchmarkAllocUpdated is what an update costs the runner that makes it, with two sinks.
 func BenchmarkAllocUpdated(b *testing.B) {
-	buffer := updates.New(updates.Config{Sinks: []interfaces.Sink{&counter{}, &counter{}}, Logger: slog.New(slog.DiscardHandler)})
+	buffer := updates.New(updates.Config{Sinks: []interfaces.Sink{&counter{}, &counter{}},
+		Logger: slog.New(slog.DiscardHandler)})
 	alloc := simulated(0)
 	b.ReportAllocs()
 	for b.Loop() {
@@ -32,8 +33,8 @@ func BenchmarkAllocUpdated(b *testing.B) {
 	}
 }
 
-// BenchmarkHeld is the heap that a Buffer keeps for each allocation and sink, apart from the allocation itself: while an update is
-// pending, and when all are delivered.
+// BenchmarkHeld is the heap that a Buffer keeps for each allocation and sink, apart from the allocation itself: while
+// an update is pending, and when all are delivered.
 func BenchmarkHeld(b *testing.B) {
 	allocs := make([]*api.Allocation, benchAllocs)
 	for i := range allocs {
@@ -43,7 +44,8 @@ func BenchmarkHeld(b *testing.B) {
 	var pending, delivered float64
 	for b.Loop() {
 		before := heap()
-		buffer := updates.New(updates.Config{Sinks: []interfaces.Sink{&counter{}}, Logger: slog.New(slog.DiscardHandler)})
+		buffer := updates.New(updates.Config{Sinks: []interfaces.Sink{&counter{}},
+			Logger: slog.New(slog.DiscardHandler)})
 		for _, alloc := range allocs {
 			buffer.AllocUpdated(alloc)
 		}

@@ -43,16 +43,19 @@ func TestFlushEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		good, stuck, failing := newRecorder("good"), newRecorder("stuck"), newRecorder("failing")
 		stuck.stuck, failing.fails = true, 1000
-		b := updates.New(updates.Config{Sinks: []interfaces.Sink{good, stuck, failing}, Logger: slog.New(slog.DiscardHandler)})
+		b := updates.New(updates.Config{Sinks: []interfaces.Sink{good, stuck, failing},
+			Logger: slog.New(slog.DiscardHandler)})
 		b.AllocUpdated(version("a", 1, "complete"))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		began := time.Now()
 		err := b.Flush(ctx)
-		if took := time.Since(began); took != time.Minute || !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, errDown) {
+		if took := time.Since(began); took != time.Minute || !errors.Is(err, context.DeadlineExceeded) ||
+			!errors.Is(err, errDown) {
 			t.Errorf("after %v: %v; want the end of the context and the sink's error after a minute", took, err)
 		}
-		if err == nil || strings.Contains(err.Error(), "good") || !strings.Contains(err.Error(), `"stuck"`) || !strings.Contains(err.Error(), `"failing"`) {
+		if err == nil || strings.Contains(err.Error(), "good") || !strings.Contains(err.Error(), `"stuck"`) ||
+			!strings.Contains(err.Error(), `"failing"`) {
 			t.Errorf("got %q, want the sinks named that lack something", err)
 		}
 		good.took(t, "0s a@1")

@@ -18,8 +18,8 @@ import (
 // idleChild tells the test binary to be the idle process below.
 const idleChild = "UPDATES_TEST_IDLE"
 
-// TestIdleSetsNoTimer starts a process that waits for an idle Buffer in a bubble. A bubble in which all wait and no timer is set
-// is a deadlock, which synctest ends the process for; with a timer it would go on for ever.
+// TestIdleSetsNoTimer starts a process that waits for an idle Buffer in a bubble. A bubble in which all wait and no
+// timer is set is a deadlock, which synctest ends the process for; with a timer it would go on for ever.
 func TestIdleSetsNoTimer(t *testing.T) {
 	if os.Getenv(idleChild) != "" {
 		idle(t)
@@ -30,7 +30,8 @@ func TestIdleSetsNoTimer(t *testing.T) {
 	cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestIdleSetsNoTimer$")
 	cmd.Env = append(os.Environ(), idleChild+"=1")
 	out, err := cmd.CombinedOutput()
-	if _, ended := errors.AsType[*exec.ExitError](err); !ended || !strings.Contains(string(out), "all goroutines in bubble are blocked") {
+	if _, ended := errors.AsType[*exec.ExitError](err); !ended ||
+		!strings.Contains(string(out), "all goroutines in bubble are blocked") {
 		t.Errorf("the idle process: %v; it printed:\n%s", err, out)
 	}
 }
@@ -40,7 +41,8 @@ func idle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sink := newRecorder("s")
 		sink.fails = 1
-		b := updates.New(updates.Config{Sinks: []interfaces.Sink{sink, newRecorder("other")}, Logger: slog.New(slog.DiscardHandler)})
+		b := updates.New(updates.Config{Sinks: []interfaces.Sink{sink, newRecorder("other")},
+			Logger: slog.New(slog.DiscardHandler)})
 		b.AllocUpdated(version("a", 1, "running"))
 		b.Run(context.Background())
 	})

@@ -72,7 +72,8 @@ func (m *moody) PutAllocs(_ context.Context, allocs []*api.Allocation) error {
 	return nil
 }
 
-// TestEverySinkEndsWithTheNewest holds the promises over all sequences of updates, in and out of order, with failures and slowness.
+// TestEverySinkEndsWithTheNewest holds the promises over all sequences of updates, in and out of order, with failures
+// and slowness.
 func TestEverySinkEndsWithTheNewest(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		steps, newest := drawSteps(rt)
@@ -85,7 +86,8 @@ func TestEverySinkEndsWithTheNewest(t *testing.T) {
 			broken = append(broken, sink.broken...)
 			for id, index := range newest {
 				if sink.took[id] != index {
-					broken = append(broken, fmt.Sprintf("sink %s ends with %s@%d, not @%d", sink.name, id, sink.took[id], index))
+					broken = append(broken, fmt.Sprintf("sink %s ends with %s@%d, not @%d", sink.name, id,
+						sink.took[id], index))
 				}
 			}
 		}
@@ -97,7 +99,8 @@ func TestEverySinkEndsWithTheNewest(t *testing.T) {
 
 // play makes the updates and waits until everything must have been delivered: in time, or by Flush after Run's end.
 func play(t *testing.T, steps []step, sinks []*moody, flushed bool) (broken []string) {
-	b := updates.New(updates.Config{Sinks: []interfaces.Sink{sinks[0], sinks[1]}, Logger: slog.New(slog.DiscardHandler)})
+	b := updates.New(updates.Config{Sinks: []interfaces.Sink{sinks[0], sinks[1]},
+		Logger: slog.New(slog.DiscardHandler)})
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); b.Run(ctx) }()
@@ -129,9 +132,10 @@ func drawSteps(t *rapid.T) (steps []step, newest map[string]uint64) {
 	pauses := rapid.SampledFrom([]time.Duration{0, tick / 3, tick, 2 * tick, 7 * tick})
 	for range rapid.IntRange(0, 40).Draw(t, "steps") {
 		s := step{
-			id:     rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "id"),
-			status: rapid.SampledFrom([]string{"pending", "running", "running", "running", "complete"}).Draw(t, "status"),
-			pause:  pauses.Draw(t, "pause"),
+			id: rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "id"),
+			status: rapid.SampledFrom([]string{"pending", "running", "running", "running", "complete"}).Draw(t,
+				"status"),
+			pause: pauses.Draw(t, "pause"),
 		}
 		if !over[s.id] && newest[s.id] > 0 && rapid.IntRange(0, 3).Draw(t, "late") == 0 {
 			s.index = rapid.Uint64Range(1, newest[s.id]).Draw(t, "old")

@@ -24,7 +24,8 @@ type sinkQueue struct {
 }
 
 func newSinkQueue(sink interfaces.Sink, tick time.Duration, logger *slog.Logger) *sinkQueue {
-	return &sinkQueue{sink: sink, logger: logger, sooner: make(chan struct{}, 1), busy: make(chan struct{}, 1), batch: batch{tick: tick}}
+	return &sinkQueue{sink: sink, logger: logger, sooner: make(chan struct{}, 1), busy: make(chan struct{}, 1),
+		batch: batch{tick: tick}}
 }
 
 func (q *sinkQueue) add(alloc *api.Allocation) {
@@ -75,7 +76,7 @@ func (q *sinkQueue) wait(ctx context.Context) bool {
 	return false
 }
 
-// deliver gives the sink what is pending, when it is not busy with an earlier batch any more.
+// deliver waits for the sink to finish an earlier batch, and gives it what is pending.
 func (q *sinkQueue) deliver(ctx context.Context) error {
 	select {
 	case q.busy <- struct{}{}:
@@ -94,7 +95,7 @@ func (q *sinkQueue) deliver(ctx context.Context) error {
 	return err
 }
 
-// finish notes how a delivery went. A call that failed because its time was over says nothing about the sink.
+// finish notes the result of a delivery. A call that failed because its ctx had ended says nothing about the sink.
 func (q *sinkQueue) finish(allocs []*api.Allocation, err error, ended bool) {
 	q.mu.Lock()
 	var failures int
@@ -108,7 +109,7 @@ func (q *sinkQueue) finish(allocs []*api.Allocation, err error, ended bool) {
 	}
 	q.mu.Unlock()
 	if err != nil {
-		q.wake() // the batch may have been taken by flush, while run saw nothing to wait for
+		q.wake() // flush may have taken the batch while run saw nothing pending
 	}
 	switch {
 	case err == nil && failures > 0:

@@ -46,12 +46,14 @@ func simulated(n int) *api.Allocation {
 }
 
 // runSimulated makes runners and runs each to its end. Their beginnings are spread over the time given.
-func runSimulated(ctx context.Context, tb testing.TB, factory interfaces.Factory, to interfaces.Updates, many int, over time.Duration) {
+func runSimulated(ctx context.Context, tb testing.TB, factory interfaces.Factory, to interfaces.Updates, many int,
+	over time.Duration) {
 	tb.Helper()
 	dir := tb.TempDir()
 	var group sync.WaitGroup
 	for i := range many {
-		runner, err := factory(interfaces.Config{Alloc: simulated(i), Dir: dir, Logger: slog.New(slog.DiscardHandler), Updates: to})
+		runner, err := factory(interfaces.Config{Alloc: simulated(i), Dir: dir, Logger: slog.New(slog.DiscardHandler),
+			Updates: to})
 		if err != nil {
 			tb.Fatal(err)
 		}
@@ -70,7 +72,8 @@ func TestASimulatedRunnerGoesThroughItsLife(t *testing.T) {
 		sink := newRecorder("s")
 		b := running(t, slog.New(slog.DiscardHandler), sink)
 		var factory interfaces.Factory = newSimulator
-		runner, err := factory(interfaces.Config{Alloc: simulated(7), Dir: t.TempDir(), Logger: slog.New(slog.DiscardHandler), Updates: b})
+		runner, err := factory(interfaces.Config{Alloc: simulated(7), Dir: t.TempDir(),
+			Logger: slog.New(slog.DiscardHandler), Updates: b})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -86,7 +89,8 @@ func TestASimulatedRunnerGoesThroughItsLife(t *testing.T) {
 			state := alloc.TaskStates["t"]
 			got = append(got, seen{alloc.ClientStatus, state.State, len(state.Events)})
 		}
-		want := []seen{{"pending", "pending", 1}, {"running", "running", 2}, {"running", "running", 3}, {"complete", "dead", 4}}
+		want := []seen{{"pending", "pending", 1}, {"running", "running", 2}, {"running", "running", 3},
+			{"complete", "dead", 4}}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("versions (-want +got):\n%s", diff)
 		}

@@ -32,7 +32,8 @@ func newSimulator(c interfaces.Config) (interfaces.AllocRunner, error) {
 }
 
 func (s *simulator) Run(ctx context.Context) error {
-	for _, now := range [][3]string{{"pending", "pending", "Received"}, {"running", "running", "Started"}, {"running", "running", "Signaling"}} {
+	for _, now := range [][3]string{{"pending", "pending", "Received"}, {"running", "running", "Started"},
+		{"running", "running", "Signaling"}} {
 		s.enter(now[0], now[1], now[2])
 		select {
 		case <-ctx.Done():

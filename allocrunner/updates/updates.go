@@ -1,8 +1,8 @@
-// Package updates hands new versions of allocations to sinks, in batches: what changes an
-// allocation's ClientStatus within a tick, anything else within five. It promises that a sink ends with the newest version of each
-// allocation, never sees an older one after a newer one, and is never called twice at a time; that a slow or failing sink delays
-// neither the runner nor another sink; and that only superseded versions are left out. It keeps nothing on the disk, and costs no
-// processor time while nothing changes.
+// Package updates hands new versions of allocations to sinks, in batches. A version that changes an allocation's
+// ClientStatus is handed over within a tick, any other within five. The package promises that a sink gets the newest
+// version of each allocation in the end, never sees an older one after a newer one, and is never called twice at a
+// time; that a slow or failing sink delays neither the runner nor another sink; and that only superseded versions are
+// left out. It keeps nothing on the disk, and costs no processor time while nothing changes.
 //
 //	AllocUpdated ──► pending, for each sink ── due ──► PutAllocs ──► acknowledged
 //	                    ▲                                  │
@@ -22,14 +22,15 @@ import (
 	"taskapi/allocrunner/interfaces"
 )
 
-// DefaultTick is how long a change of ClientStatus waits for others to go with it. It is what Nomad's clients wait: too short for a
-// person to notice, long enough for what happens to the tasks of a group at the same time.
+// DefaultTick is how long a change of ClientStatus waits for other changes, which then go with it. Nomad's clients wait
+// as long: too short for a person to notice, and long enough to gather what happens to the tasks of a group at the same
+// time.
 const DefaultTick = 200 * time.Millisecond
 
-// Config is what a Buffer is made of. Logger is required.
+// Config configures a Buffer. Logger is required.
 type Config struct {
 	Sinks  []interfaces.Sink
-	Logger *slog.Logger  // for when a sink begins to fail, and when it takes updates again
+	Logger *slog.Logger  // logs when a sink begins to fail, and when it takes updates again
 	Tick   time.Duration // 0 means DefaultTick
 }
 
@@ -47,16 +48,17 @@ func New(c Config) *Buffer {
 	return b
 }
 
-// AllocUpdated never waits for a sink. Of what comes for an allocation, the version with the
-// highest ModifyIndex is kept, in whatever order they come, but nothing older may come once a version with a terminal ClientStatus
-// has been delivered: what is known of the allocation is forgotten then.
+// AllocUpdated never waits for a sink. It keeps the version with the highest ModifyIndex, in whatever order an
+// allocation's versions come. Once a version with a terminal ClientStatus has been delivered, the allocation is
+// forgotten, and no older version of it may come.
 func (b *Buffer) AllocUpdated(alloc *api.Allocation) {
 	for _, q := range b.queues {
 		q.add(alloc)
 	}
 }
 
-// Run delivers until ctx ends, and returns when no call of a sink is left. What is pending then stays, for Flush.
+// Run delivers until ctx ends, and returns when the last call of a sink has returned. What is pending then waits for
+// Flush.
 func (b *Buffer) Run(ctx context.Context) {
 	var group sync.WaitGroup
 	for _, q := range b.queues {
@@ -65,9 +67,9 @@ func (b *Buffer) Run(ctx context.Context) {
 	group.Wait()
 }
 
-// Flush delivers at once what is pending, and again when that fails, until every sink has taken it or ctx ends: give it an end.
-// It may be called while Run runs, and after. Its error wraps that of ctx and names each sink that lacks something, with its last
-// error.
+// Flush delivers at once what is pending, and tries again until every sink has taken it or ctx ends. Give ctx a
+// deadline. Flush may be called while Run runs, and after. Its error wraps that of ctx, and names each sink that lacks
+// something, with its last error.
 func (b *Buffer) Flush(ctx context.Context) error {
 	errs := make([]error, len(b.queues))
 	var group sync.WaitGroup

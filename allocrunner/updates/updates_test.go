@@ -182,7 +182,8 @@ func TestAFailedBatchIsTriedAgainWithWhatCameMeanwhile(t *testing.T) {
 		time.Sleep(time.Minute)
 		other.took(t, "200ms a@1 b@2", "500ms b@3", "13.5s c@4")
 		sink.took(t, "25.6s a@1 b@3 c@4")
-		sink.refused(t, "200ms a@1 b@2", "400ms a@1 b@3", "800ms a@1 b@3", "1.6s a@1 b@3", "3.2s a@1 b@3", "6.4s a@1 b@3",
+		sink.refused(t, "200ms a@1 b@2", "400ms a@1 b@3", "800ms a@1 b@3", "1.6s a@1 b@3", "3.2s a@1 b@3",
+			"6.4s a@1 b@3",
 			"12.8s a@1 b@3", "19.2s a@1 b@3 c@4")
 	})
 }

@@ -1,5 +1,5 @@
-// Package disktest helps tests with disks that take no more: a small file system that is filled up, and a limit of the size of files. Nothing
-// but tests may import it.
+// Package disktest helps to test what happens on a full disk: with a small file system that a test fills up, or with a
+// limit on the size of files. Only tests may import it.
 package disktest
 
 import (
@@ -15,20 +15,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Small is a file system of its own, until the end of a test.
+// Small is a small file system, which is unmounted at the end of the test.
 type Small struct {
 	Dir string // its root
 
 	tb testing.TB
 }
 
-// Mount mounts a file system with tmpfs(5)'s options, such as "size=8m". Where that can't be done the test is skipped; instead says which test
-// covers what it can there.
+// Mount mounts a file system with options of tmpfs(5), such as "size=8m". Where it can't, it skips the test; instead
+// names the test that covers as much as possible there.
 func Mount(tb testing.TB, options, instead string) Small {
 	tb.Helper()
 	dir := tb.TempDir()
 	if err := unix.Mount("none", dir, "tmpfs", 0, options); err != nil {
-		tb.Skipf("a small file system can't be mounted here, which takes CAP_SYS_ADMIN: %v; %s covers what it can", err, instead)
+		tb.Skipf("a small file system can't be mounted here, which takes CAP_SYS_ADMIN: %v; %s covers what it can", err,
+			instead)
 	}
 	tb.Cleanup(func() {
 		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
@@ -66,7 +67,7 @@ func (s Small) Empty() {
 // limited is set in the environment of a process that Limited has started.
 const limited = "DISKTEST_LIMITED"
 
-// Limited runs a test in a process of its own, where the size of files may be limited: that goes for all that a process writes. It reports
+// Limited runs a test in a process of its own, since LimitSize limits all files that a process writes. It reports
 // whether this is that process.
 func Limited(t *testing.T) bool {
 	t.Helper()
@@ -82,7 +83,7 @@ func Limited(t *testing.T) bool {
 	return false
 }
 
-// LimitSize sets how large a file may become that this process writes, in bytes; unix.RLIM_INFINITY is no limit.
+// LimitSize limits the size of files that this process writes, in bytes; unix.RLIM_INFINITY is no limit.
 func LimitSize(tb testing.TB, size uint64) {
 	tb.Helper()
 	var limit unix.Rlimit

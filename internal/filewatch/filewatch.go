@@ -1,6 +1,7 @@
-// Package filewatch wakes those who wait for an open file or directory to change, through one inotify instance for all of them. It
-// watches descriptors, never names, which a task could exchange for others in the meantime. It promises no more than that nobody sleeps
-// through a change: who is woken looks for itself. Its goroutine lives while something is watched.
+// Package filewatch wakes those who wait for an open file or directory to change, with one inotify instance for all of
+// them. It watches descriptors and never names, since a task could put another file in the place of a name. It promises
+// only that nobody misses a change: a caller that is woken has to look what has changed. Its goroutine lives while
+// something is watched.
 package filewatch
 
 import (
@@ -13,10 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What wakes: of a file, its content, its number of links and its name; of a directory, the names in it and its own end.
+// The events that wake a caller: of a file, changes of its content, its links and its name; of a directory, changes of
+// the names in it, and its removal.
 const (
 	fileEvents = unix.IN_MODIFY | unix.IN_ATTRIB | unix.IN_MOVE_SELF | unix.IN_DELETE_SELF
-	dirEvents  = unix.IN_CREATE | unix.IN_MOVED_TO | unix.IN_DELETE | unix.IN_ATTRIB | unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_ONLYDIR
+	dirEvents  = unix.IN_CREATE | unix.IN_MOVED_TO | unix.IN_DELETE | unix.IN_ATTRIB |
+		unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_ONLYDIR
 )
 
 // Watcher watches any number of files. Its zero value watches none, and it must not be copied.
@@ -34,16 +37,16 @@ type watch struct {
 	waiting map[*Watch]struct{}
 }
 
-// Watch is one who waits.
+// Watch is one caller that waits.
 type Watch struct {
-	// Changed gets an element when there was a change since the last was taken.
+	// Changed gets an element when something has changed since the last element was taken.
 	Changed chan struct{}
 
 	watcher *Watcher
 	at      *watch
 }
 
-// File watches an open file, and Dir an open directory. Errors: those of inotify, of which a user may have a bounded number.
+// File watches an open file. Errors: those of inotify: a user may have a bounded number of instances.
 func (w *Watcher) File(f *os.File) (*Watch, error) { return w.add(f, fileEvents) }
 
 // Dir watches an open directory.
@@ -83,7 +86,8 @@ func (w *Watcher) openLocked() error {
 	return nil
 }
 
-// closeIfIdleLocked ends the goroutine when nothing is watched. It does not wait for it, which may want the lock.
+// closeIfIdleLocked ends the goroutine when nothing is watched. It does not wait, since the goroutine may wait for the
+// lock.
 func (w *Watcher) closeIfIdleLocked() (done <-chan struct{}) {
 	if len(w.watches) > 0 || w.inotify == nil {
 		return nil
@@ -120,7 +124,7 @@ func (w *Watcher) run(inotify *os.File, done chan<- struct{}) {
 	for {
 		n, err := inotify.Read(buf)
 		if err != nil {
-			if !errors.Is(err, os.ErrClosed) { // can't be: let them look for themselves
+			if !errors.Is(err, os.ErrClosed) { // this can't be; all callers look for themselves
 				w.wake(inotify, nil)
 			}
 			return
@@ -129,7 +133,7 @@ func (w *Watcher) run(inotify *os.File, done chan<- struct{}) {
 	}
 }
 
-// wake wakes those whom the events are about: all of them when events were lost.
+// wake wakes the callers that wait for the files of these events, or all callers when events were lost.
 func (w *Watcher) wake(inotify *os.File, events []byte) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -156,7 +160,7 @@ func (a *watch) wake() {
 	for one := range a.waiting {
 		select {
 		case one.Changed <- struct{}{}:
-		default: // it has not looked since the last
+		default: // it has not yet looked since the last wake
 		}
 	}
 }

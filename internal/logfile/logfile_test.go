@@ -87,22 +87,25 @@ func TestAppend(t *testing.T) {
 	}
 	data := content(t, f)
 	found, last, err := values(data)
-	if len(found) != 8 || !errors.Is(err, io.EOF) || last != int64(end) || found[0] != "a1=x" || len(found[7]) != len("b4=")+60_000 {
+	if len(found) != 8 || !errors.Is(err, io.EOF) || last != int64(end) || found[0] != "a1=x" ||
+		len(found[7]) != len("b4=")+60_000 {
 		t.Errorf("%d values up to byte %d of %d: %v", len(found), last, end, err)
 	}
 	fields, number, err := format.Parse(data)
-	if want := fmt.Sprintf("%08d", end); err != nil || number != 7 || string(fields[:8]) != want || len(bytes.Trim(fields[8:], "\x00")) > 0 {
+	if want := fmt.Sprintf("%08d", end); err != nil || number != 7 || string(fields[:8]) != want ||
+		len(bytes.Trim(fields[8:], "\x00")) > 0 {
 		t.Errorf("the header has %q, %d, %v; want %s", fields, number, err, want)
 	}
 }
 
-// TestCrashOfTheMachine cuts an append off at each byte, with whatever the disk has behind: what was there before is read, and the batch as a whole
-// or not at all. What Settle then leaves can be appended to.
+// TestCrashOfTheMachine cuts an append off at each byte, with whatever the disk has behind: what was there before is
+// read, and the batch as a whole or not at all. What Settle then leaves can be appended to.
 func TestCrashOfTheMachine(t *testing.T) {
 	f := create(t, batch(1, "x"))
 	before := content(t, f)
 	after := append(slices.Clone(before), batch(2, "y")...)
-	tails := [][]byte{nil, make([]byte, 100), bytes.Repeat([]byte(logfile.Magic), 25), before[logfile.HeaderSize:], batch(3, "z")[:60]}
+	tails := [][]byte{nil, make([]byte, 100), bytes.Repeat([]byte(logfile.Magic), 25), before[logfile.HeaderSize:],
+		batch(3, "z")[:60]}
 	for cut := len(before); cut <= len(after); cut++ {
 		for n, tail := range tails {
 			data := slices.Concat(after[:cut], tail)
@@ -145,7 +148,8 @@ func TestEachBitCounts(t *testing.T) {
 		data[bit/8] ^= 1 << (bit % 8)
 		_, _, headerErr := format.Parse(data)
 		_, _, err := values(data)
-		if bit < 8*logfile.HeaderSize && !errors.Is(headerErr, logfile.ErrHeader) || bit >= 8*logfile.HeaderSize && errors.Is(err, io.EOF) {
+		if bit < 8*logfile.HeaderSize && !errors.Is(headerErr, logfile.ErrHeader) || bit >= 8*logfile.HeaderSize &&
+			errors.Is(err, io.EOF) {
 			t.Errorf("bit %d of byte %d: %v, %v", bit%8, bit/8, headerErr, err)
 		}
 	}
@@ -164,7 +168,8 @@ func TestBatchesThatAreNone(t *testing.T) {
 	}
 }
 
-// TestSkip finds the records behind damage of any length, also where what is read ahead ends in the middle of a record's magic.
+// TestSkip finds the records behind damage of any length, also where what is read ahead ends in the middle of a
+// record's magic.
 func TestSkip(t *testing.T) {
 	record := logfile.Record{Key: "k", TxID: 3, Body: []byte("body")}.Append(nil)
 	for _, size := range []int{1, 3, 4, 100, 32<<10 - 5, 32<<10 - 3, 32<<10 - 1, 32 << 10, 32<<10 + 1, 100_000} {
@@ -184,7 +189,8 @@ func TestSkip(t *testing.T) {
 					scan.Skip()
 					continue
 				}
-				if found++; err != nil || r.Key != "k" || span != (logfile.Span{At: int64(size), Size: uint32(len(record))}) {
+				if found++; err != nil || r.Key != "k" || span != (logfile.Span{At: int64(size),
+					Size: uint32(len(record))}) {
 					t.Errorf("%s, %d: %+v at %+v, %v", name, size, r, span, err)
 				}
 			}
@@ -200,13 +206,15 @@ func TestCutOffBody(t *testing.T) {
 	record := logfile.Record{Key: "k", TxID: 3, Body: make([]byte, 50_000)}.Append(nil)
 	for _, size := range []int{logfile.RecordSize + 1, 40_000, len(record) - 1} {
 		scan := logfile.Scan(bytes.NewReader(record[:size]), 0, int64(size))
-		if r, span, err := scan.Record(); !errors.Is(err, logfile.ErrBody) || r.Key != "k" || r.TxID != 3 || int(span.Size) != size {
+		if r, span, err := scan.Record(); !errors.Is(err, logfile.ErrBody) || r.Key != "k" || r.TxID != 3 ||
+			int(span.Size) != size {
 			t.Errorf("%d bytes: %q of %d at %+v, %v", size, r.Key, r.TxID, span, err)
 		}
 	}
 }
 
-// TestRefusedAppend: a batch that the file system refuses, at its beginning, in its middle, or at the header, leaves the file as it was.
+// TestRefusedAppend: a batch that the file system refuses, at its beginning, in its middle, or at the header, leaves
+// the file as it was.
 func TestRefusedAppend(t *testing.T) {
 	if !disktest.Limited(t) {
 		return
@@ -218,20 +226,24 @@ func TestRefusedAppend(t *testing.T) {
 		disktest.LimitSize(t, uint64(room))
 		err := logfile.Append(f, int64(len(before)), b, header(1), header(2))
 		disktest.LimitSize(t, unix.RLIM_INFINITY)
-		if !errors.Is(err, syscall.EFBIG) || errors.Is(err, logfile.ErrUncertain) || !bytes.Equal(content(t, f), before) {
+		if !errors.Is(err, syscall.EFBIG) || errors.Is(err, logfile.ErrUncertain) ||
+			!bytes.Equal(content(t, f), before) {
 			t.Errorf("with room for %d bytes: %v", room, err)
 		}
 	}
 }
 
-// TestAppendToAnotherFile: a file that is shorter than it was is left alone, and where nothing can be removed, nobody knows.
+// TestAppendToAnotherFile: a file that is shorter than it was is left alone, and where nothing can be removed, nobody
+// knows.
 func TestAppendToAnotherFile(t *testing.T) {
 	f := create(t, batch(1, "x"))
 	before := content(t, f)
-	if err := logfile.Append(f, int64(len(before))+1, batch(2, "y"), header(1), header(1)); !errors.Is(err, logfile.ErrShort) || !bytes.Equal(content(t, f), before) {
+	if err := logfile.Append(f, int64(len(before))+1, batch(2, "y"), header(1), header(1)); !errors.Is(err,
+		logfile.ErrShort) || !bytes.Equal(content(t, f), before) {
 		t.Errorf("a short file: %v", err)
 	}
-	if err := logfile.Settle(f, int64(len(before))+1, header(1)); !errors.Is(err, logfile.ErrShort) || !bytes.Equal(content(t, f), before) {
+	if err := logfile.Settle(f, int64(len(before))+1, header(1)); !errors.Is(err, logfile.ErrShort) ||
+		!bytes.Equal(content(t, f), before) {
 		t.Errorf("a short file: %v", err)
 	}
 	reader, err := os.Open(filepath.Join(filepath.Dir(f.Name()), "log"))
@@ -239,12 +251,14 @@ func TestAppendToAnotherFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer reader.Close()
-	if err := logfile.Append(reader, int64(len(before)), batch(2, "y"), header(1), header(1)); !errors.Is(err, logfile.ErrUncertain) || !errors.Is(err, syscall.EBADF) {
+	if err := logfile.Append(reader, int64(len(before)), batch(2, "y"), header(1), header(1)); !errors.Is(err,
+		logfile.ErrUncertain) || !errors.Is(err, syscall.EBADF) {
 		t.Errorf("a file that can't be written: %v", err)
 	}
 }
 
-// TestReplace: at whatever step a replacement ends, by a crash or an error, the old file is there, or the new one, and the next replacement works.
+// TestReplace: at whatever step a replacement ends, by a crash or an error, the old file is there, or the new one, and
+// the next replacement works.
 func TestReplace(t *testing.T) {
 	precious := filepath.Join(t.TempDir(), "precious")
 	if err := os.WriteFile(precious, []byte("precious"), 0o600); err != nil {
@@ -257,18 +271,27 @@ func TestReplace(t *testing.T) {
 		write func(*os.File) error
 		want  error
 	}{
-		"nothing in the way":             {func(string) error { return nil }, fill, nil},
-		"half a draft":                   {func(path string) error { return os.WriteFile(path+".new", []byte("half a file"), 0o400) }, fill, nil},
-		"a link in its place":            {func(path string) error { return os.Symlink(precious, path+".new") }, fill, nil},
-		"a folder in its place":          {func(path string) error { return os.MkdirAll(path+".new/x", 0o700) }, fill, syscall.ENOTEMPTY},
-		"a write that fails":             {func(string) error { return nil }, func(f *os.File) error { return errors.Join(fill(f), fails) }, fails},
-		"a rename that fails":            {func(path string) error { return errors.Join(os.Remove(path), os.MkdirAll(path+"/x", 0o700)) }, fill, syscall.EEXIST},
-		"no directory for it":            {func(path string) error { return os.RemoveAll(filepath.Dir(path)) }, fill, os.ErrNotExist},
+		"nothing in the way": {func(string) error { return nil }, fill, nil},
+		"half a draft": {func(path string) error {
+			return os.WriteFile(path+".new", []byte("half a file"), 0o400)
+		}, fill, nil},
+		"a link in its place": {func(path string) error { return os.Symlink(precious, path+".new") }, fill,
+			nil},
+		"a folder in its place": {func(path string) error { return os.MkdirAll(path+".new/x", 0o700) }, fill,
+			syscall.ENOTEMPTY},
+		"a write that fails": {func(string) error { return nil },
+			func(f *os.File) error { return errors.Join(fill(f), fails) }, fails},
+		"a rename that fails": {func(path string) error {
+			return errors.Join(os.Remove(path), os.MkdirAll(path+"/x", 0o700))
+		}, fill, syscall.EEXIST},
+		"no directory for it": {func(path string) error { return os.RemoveAll(filepath.Dir(path)) }, fill,
+			os.ErrNotExist},
 		"a file that nobody may replace": {func(path string) error { return os.Chmod(path, 0) }, fill, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "dir", "log")
-			if err := errors.Join(os.Mkdir(filepath.Dir(path), 0o700), os.WriteFile(path, []byte("old"), 0o600), tc.plant(path)); err != nil {
+			if err := errors.Join(os.Mkdir(filepath.Dir(path), 0o700), os.WriteFile(path, []byte("old"), 0o600),
+				tc.plant(path)); err != nil {
 				t.Fatal(err)
 			}
 			f, err := logfile.Replace(path, tc.write)
@@ -330,7 +353,8 @@ func FuzzScan(f *testing.F) {
 			}
 			if errors.Is(err, logfile.ErrNoRecord) {
 				scan.Skip()
-			} else if span.At != at || span.At+int64(span.Size) != scan.At || len(r.Key)+len(r.Body)+logfile.RecordSize > int(span.Size) {
+			} else if span.At != at || span.At+int64(span.Size) != scan.At ||
+				len(r.Key)+len(r.Body)+logfile.RecordSize > int(span.Size) {
 				t.Fatalf("%+v at %+v, from %d to %d", r, span, at, scan.At)
 			}
 			if scan.At <= at || scan.At > int64(len(data)) {

@@ -1,12 +1,14 @@
-// Package logfile is the engine of append-only files: the state of an allocation, and the store that allocations share. It knows how batches of
-// records lie in a file, how one is appended so that a crash at any point leaves it there as a whole or not at all, how damage is found, and
-// how a file that has grown is rewritten beside and put in place. It promises that what Append returned nil for is on the disk.
+// Package logfile is the engine of append-only files. The state of an allocation is such a file, and so is the store
+// that allocations share. The package promises that a batch is on the disk when Append returns nil; that a crash at any
+// point leaves a batch in the file as a whole or not at all; that damage is found; and that a file which is rewritten
+// is there, old or new, at every moment.
 //
-// A file is a header of HeaderSize bytes and batches. A batch is one change: records, each with a key, and one without a key, which ends the batch. All
-// records of a batch have its TxID, which grows from one batch to the next. The header says at least how far the file was synced. A batch that is not
-// whole was cut off by a crash if it begins there, and is damaged if it begins before. Numbers are big-endian, checksums CRC-32C.
+// A file is a header and batches. A batch is one change: records with a key each, and a record without a key, which
+// ends the batch. All records of a batch have the same TxID, and TxIDs grow from batch to batch. The header notes how
+// far the file was synced. A batch that begins behind this place and is not whole was cut off by a crash. One that
+// begins before it and is not whole is damaged. Numbers are big-endian, checksums CRC-32C.
 //
-// Who may write, what a record's body means, and what is kept in memory is the caller's.
+// The caller decides who may write, what a record's body means, and what is kept in memory.
 package logfile
 
 import (
@@ -16,9 +18,9 @@ import (
 )
 
 const (
-	// Magic is what a record begins with. Its first byte is in no UTF-8 text, so records can be found behind damage.
+	// Magic begins a record. Its first byte is in no UTF-8 text, so that records can be found behind damage.
 	Magic = "\xf5TAS"
-	// RecordSize is that of a record without key and body.
+	// RecordSize is the size of a record without key and body.
 	RecordSize = 26
 	// MaxKey bounds a key.
 	MaxKey = 4096
@@ -50,7 +52,7 @@ func (r Record) Append(b []byte) []byte {
 
 // What is wrong with a record.
 var (
-	// ErrNoRecord: what is there is no record.
+	// ErrNoRecord: there is no record at this place.
 	ErrNoRecord = errors.New("there is no record")
 	// ErrBody: its key and its TxID can be trusted, and its body is cut short or differs from what was written.
 	ErrBody = errors.New("the checksum is wrong")
@@ -62,7 +64,8 @@ func parseHead(b []byte) (r Record, head int, body int64, err error) {
 		return Record{}, 0, 0, ErrNoRecord
 	}
 	head, body = RecordSize+int(binary.BigEndian.Uint16(b[12:])), int64(binary.BigEndian.Uint32(b[14:]))
-	if head > min(len(b), RecordSize+MaxKey) || binary.BigEndian.Uint32(b[4:]) != crc32.Checksum(b[8:head], castagnoli) {
+	if head > min(len(b), RecordSize+MaxKey) ||
+		binary.BigEndian.Uint32(b[4:]) != crc32.Checksum(b[8:head], castagnoli) {
 		return Record{}, 0, 0, ErrNoRecord
 	}
 	return Record{Key: string(b[RecordSize:head]), TxID: binary.BigEndian.Uint64(b[18:])}, head, body, nil

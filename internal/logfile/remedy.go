@@ -5,7 +5,7 @@ import (
 	"syscall"
 )
 
-// remedies are what an operator can do about a file that can't be used.
+// remedies say what an operator can do about an error of the file system.
 var remedies = []struct {
 	cause  error
 	remedy string
@@ -20,7 +20,8 @@ var remedies = []struct {
 	{syscall.EMFILE, "raise the limit on open files (ulimit -n)"},
 }
 
-// Remedy returns what an operator can do about an error of the file system, after a semicolon; empty when it is not known.
+// Remedy returns what an operator can do about an error of the file system, with a semicolon before it; empty when
+// nothing is known.
 func Remedy(err error) string {
 	for _, r := range remedies {
 		if errors.Is(err, r.cause) {

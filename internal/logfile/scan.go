@@ -14,8 +14,8 @@ type Span struct {
 	Size uint32
 }
 
-// Read reads the record of a span into a buffer, which grows as needed and of which the body is then a part. Errors: the file's; those of
-// Parse, with what is in the buffer.
+// Read reads the record of a span into a buffer, which it replaces by a larger one when needed. The record's body is a
+// part of the buffer. Errors: the file's, and those of Parse.
 func (s Span) Read(f io.ReaderAt, buffer *[]byte) (Record, error) {
 	*buffer = grown(*buffer, int(s.Size))
 	if _, err := f.ReadAt(*buffer, s.At); err != nil {
@@ -25,7 +25,7 @@ func (s Span) Read(f io.ReaderAt, buffer *[]byte) (Record, error) {
 	return r, err
 }
 
-// grown returns a buffer of a size, the given one if that is large enough.
+// grown returns a buffer of a size: the given one if it is large enough.
 func grown(buffer []byte, size int) []byte {
 	if size > cap(buffer) {
 		return make([]byte, size)
@@ -33,7 +33,7 @@ func grown(buffer []byte, size int) []byte {
 	return buffer[:size]
 }
 
-// Scanner reads records one after the other, with one in memory at a time.
+// Scanner reads records one after the other, and keeps one in memory at a time.
 type Scanner struct {
 	At     int64 // of the next record
 	end    int64
@@ -43,13 +43,13 @@ type Scanner struct {
 
 const readAhead = 32 << 10
 
-// Scan returns a scanner of what lies between two places of a file.
+// Scan returns a scanner for the part of a file between two places.
 func Scan(f io.ReaderAt, from, to int64) *Scanner {
 	return &Scanner{At: from, end: to, r: bufio.NewReaderSize(io.NewSectionReader(f, from, to-from), readAhead)}
 }
 
-// Record returns the next record, whose body is valid until the next call, and goes on behind it. Errors: io.EOF; ErrBody; ErrNoRecord, behind which
-// the scanner does not go on; the file's.
+// Record returns the next record. Its body is valid until the next call. Errors: io.EOF; ErrBody; ErrNoRecord, after
+// which only Skip moves the scanner on; the file's.
 func (s *Scanner) Record() (r Record, span Span, err error) {
 	head, err := s.r.Peek(RecordSize + MaxKey)
 	if len(head) == 0 || err != nil && !errors.Is(err, io.EOF) {
@@ -70,7 +70,7 @@ func (s *Scanner) Record() (r Record, span Span, err error) {
 	return r, span, err
 }
 
-// Skip goes on to the next place that looks like the beginning of a record, or to the end: it is for what is no record.
+// Skip moves on from a place without a record to the next one that looks like the beginning of a record, or to the end.
 func (s *Scanner) Skip() {
 	s.discard(1)
 	for {
@@ -79,7 +79,7 @@ func (s *Scanner) Skip() {
 		case at >= 0:
 			s.discard(at)
 			return
-		case err != nil: // the next Record returns it
+		case err != nil: // it comes back from the next Record
 			s.discard(len(ahead))
 			return
 		}
@@ -88,12 +88,12 @@ func (s *Scanner) Skip() {
 }
 
 func (s *Scanner) discard(n int) {
-	n, _ = s.r.Discard(n) // what is missing, the next Record finds out
+	n, _ = s.r.Discard(n) // an error comes back from the next Record
 	s.At += int64(n)
 }
 
-// Batch reads the next batch, and calls visit with each of its records and the whole batch's TxID. Errors: io.EOF behind the last batch; what is
-// wrong with the batch, and at which byte.
+// Batch reads the next batch, calls visit with each of its records, and returns its TxID. Errors: io.EOF behind the
+// last batch; what is wrong with the batch, and at which byte; those of visit.
 func (s *Scanner) Batch(visit func(Record, Span) error) (txid uint64, err error) {
 	for {
 		at := s.At

@@ -12,15 +12,16 @@ import (
 )
 
 var (
-	// ErrShort: a file has less than was written to it.
+	// ErrShort: a file is shorter than it was.
 	ErrShort = errors.New("it is cut short")
-	// ErrUncertain: a batch could not be written, and what is there of it could not be removed. It may count after a crash.
+	// ErrUncertain: writing a batch failed, and so did removing what was written of it. The batch may count after a
+	// crash.
 	ErrUncertain = errors.New("what was written can't be removed")
 )
 
-// Append writes a batch at the end of a file, syncs it, and then writes the header, which notes it. The header is not synced: after a crash of the
-// machine it may be older than the batches. When Append fails, the file is as it was before, with that header, unless the error is ErrUncertain.
-// Errors: ErrShort, ErrUncertain, the file's.
+// Append writes a batch at the end of a file, syncs it, and then writes the header, which notes the new end. The header
+// is not synced: after a crash of the machine it may be older than the batches. When Append fails, the file is as it
+// was, with the header before, unless the error is ErrUncertain. Errors: ErrShort, ErrUncertain, the file's.
 func Append(f *os.File, end int64, batch, header, before []byte) error {
 	if err := cutOff(f, end); err != nil {
 		return err
@@ -37,10 +38,10 @@ func Append(f *os.File, end int64, batch, header, before []byte) error {
 		return nil
 	}
 	left := f.Truncate(end)
-	if left == nil && noted { // what is there may be half of another header
+	if left == nil && noted { // there may be half of the new header
 		_, left = f.WriteAt(before, 0)
 	}
-	if left == nil { // else a whole batch would count after a crash of the machine
+	if left == nil { // or a whole batch would count after a crash of the machine
 		left = unix.Fdatasync(int(f.Fd()))
 	}
 	if left != nil {
@@ -49,7 +50,7 @@ func Append(f *os.File, end int64, batch, header, before []byte) error {
 	return err
 }
 
-// cutOff removes, for good, what a crash has left behind the end: what is written in its place next must not mix with it.
+// cutOff removes what a crash has left behind the end, and syncs that: it must not mix with what is written there next.
 func cutOff(f *os.File, end int64) error {
 	info, err := f.Stat()
 	switch {
@@ -64,7 +65,8 @@ func cutOff(f *os.File, end int64) error {
 	return unix.Fdatasync(int(f.Fd()))
 }
 
-// Settle has a file end where its last whole batch does, after a crash, with a header that says so: all of it is on the disk then.
+// Settle cuts a file off behind its last whole batch, after a crash, writes a header that notes this end, and syncs the
+// file.
 func Settle(f *os.File, end int64, header []byte) error {
 	err := cutOff(f, end)
 	if err == nil {
@@ -76,10 +78,11 @@ func Settle(f *os.File, end int64, header []byte) error {
 	return err
 }
 
-// draftSuffix is of the name that a file has until it is complete.
+// draftSuffix ends the name of a file that is not complete yet.
 const draftSuffix = ".new"
 
-// Draft makes a file beside the one at path, has it written and syncs it. What a crash has left of another draft is removed first.
+// Draft makes a file beside the one at path, calls write to fill it, and syncs it. It first removes a draft that a
+// crash has left.
 func Draft(path string, write func(*os.File) error) (_ *os.File, err error) {
 	draft := path + draftSuffix
 	if err := os.Remove(draft); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -98,8 +101,9 @@ func Draft(path string, write func(*os.File) error) (_ *os.File, err error) {
 	return f, nil
 }
 
-// Replace puts a file that write writes in the place of the one at path. After an error that one is there still. The new name is on the
-// disk once SyncName has returned: until then a crash of the machine may bring back the old file, and nothing must be appended to the new one.
+// Replace makes a draft with write, and puts it in the place of the file at path. After an error the old file is still
+// there. Call SyncName before anything is appended to the new file: until then a crash of the machine may bring back
+// the old one.
 func Replace(path string, write func(*os.File) error) (*os.File, error) {
 	f, err := Draft(path, write)
 	if err != nil {
@@ -111,7 +115,7 @@ func Replace(path string, write func(*os.File) error) (*os.File, error) {
 	return f, nil
 }
 
-// SyncName makes the name of a file outlive the machine.
+// SyncName syncs the directory of a file, so that the file's name survives a crash of the machine.
 func SyncName(path string) error {
 	dir, err := os.Open(filepath.Dir(path))
 	if err != nil {
@@ -120,10 +124,12 @@ func SyncName(path string) error {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
-// Rewriting says when a file is rewritten: when it is twice as long as what is valid in it, and has at least a number of bytes, the floor.
+// Rewriting decides when a file is rewritten: when it is twice as long as what is valid in it, and at least as long as
+// a floor.
 type Rewriting struct{ retry int64 }
 
-// If rewrites a file that has grown. When that fails, the file is as good as before: it is tried again when the file has grown by the floor.
+// If calls rewrite for a file that has grown. A file that could not be rewritten is as good as before: it is tried
+// again when it has grown by the floor.
 func (r *Rewriting) If(size, valid, floor int64, rewrite func() error) {
 	if size < max(floor, 2*valid, r.retry) {
 		return

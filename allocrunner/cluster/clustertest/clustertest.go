@@ -1,5 +1,6 @@
-// Package clustertest helps to test a cluster.Store, and what is kept in one: calls that have to succeed, and a check of what clients saw while
-// they used a store at the same time. What every store must keep is tested by allocrunner/cluster/stores.
+// Package clustertest helps to test a cluster.Store, and what is kept in one: calls that have to succeed, and a check
+// of what clients saw while they used a store at the same time. What every store must keep is tested by
+// allocrunner/cluster/stores.
 package clustertest
 
 import (
@@ -25,6 +26,9 @@ func Commit(t testing.TB, s cluster.Store, txn cluster.Txn) uint64 {
 	return index
 }
 
+// Txn is the transaction that makes some operations.
+func Txn(operations ...cluster.Operation) cluster.Txn { return cluster.Txn{Then: operations} }
+
 // Set is the operation that writes an entry.
 func Set(key, value string) cluster.Operation {
 	return cluster.Operation{Key: key, Value: []byte(value)}
@@ -45,7 +49,8 @@ func Get(t testing.TB, s cluster.Store, key string) cluster.Entry {
 	if err != nil {
 		t.Fatalf("get %q: %v", key, err)
 	}
-	if e.Key != key || e.ModifyIndex > index || e.CreateIndex > e.ModifyIndex || (e.CreateIndex == 0) != (e.ModifyIndex == 0) {
+	if e.Key != key || e.ModifyIndex > index || e.CreateIndex > e.ModifyIndex ||
+		(e.CreateIndex == 0) != (e.ModifyIndex == 0) {
 		t.Fatalf("get %q at index %d: %s", key, index, Describe(e))
 	}
 	return e

@@ -17,10 +17,10 @@ import (
 	"taskapi/allocrunner/cluster"
 )
 
-// Event is what a client of a store did, and what came of it.
+// Event is one call of a client of a store, with its result.
 type Event struct {
-	ID           int    // of the client, and
-	Call, Return int64  // nanoseconds of CLOCK_MONOTONIC, which all processes of a machine share; Return is 0 while nothing has come of it
+	ID           int    // of the client
+	Call, Return int64  // nanoseconds of CLOCK_MONOTONIC; Return is 0 before the end of the call
 	Kind         string // get, set, cas, delete
 	Key, Value   string
 	If           uint64 // the ModifyIndex that cas requires
@@ -39,12 +39,13 @@ func now() int64 {
 	return t.Nano()
 }
 
-// Work uses a store as one of several clients, until ctx ends or it has done so many steps. Each step is emitted before it is begun, and again when
-// it is over. Values are unlike all others.
+// Work uses a store as one of several clients, for a number of steps or until ctx ends. It emits each step before it
+// begins the step, and again after it. No two steps write the same value.
 func Work(ctx context.Context, s cluster.Store, id, steps int, emit func(Event)) {
 	seen := map[string]uint64{}
 	for n := 0; n < steps && ctx.Err() == nil; n++ {
-		e := Event{ID: id, Kind: []string{"get", "get", "set", "cas", "cas", "delete"}[rand.IntN(6)], Key: fmt.Sprintf("k/%d", rand.IntN(3))}
+		e := Event{ID: id, Kind: []string{"get", "get", "set", "cas", "cas", "delete"}[rand.IntN(6)],
+			Key: fmt.Sprintf("k/%d", rand.IntN(3))}
 		if e.Kind == "set" || e.Kind == "cas" {
 			e.Value, e.If = fmt.Sprintf("%d/%d", id, n), seen[e.Key]
 		}
@@ -90,13 +91,14 @@ func (e *Event) do(ctx context.Context, s cluster.Store) {
 	}
 }
 
-// register is the state of one key: a value, empty for none, and its ModifyIndex, 0 while that of a commit that nobody has heard of is unknown.
+// register is the state of one key: its value, empty for none, and its ModifyIndex. The index is 0 while it is unknown,
+// since the commit's caller was killed before it returned.
 type register struct {
 	value  string
 	modify uint64
 }
 
-// step is what an event makes of a register.
+// step returns the register after an event, and whether the event is possible.
 func (r register) step(e Event) (bool, register) {
 	unknown := r.value != "" && r.modify == 0
 	switch e.Kind {
@@ -132,8 +134,9 @@ var model = porcupine.Model{
 	},
 }
 
-// CheckLinearizable requires that the events can have happened one after the other, each between its call and its return: what clients saw of each
-// key, and that the store's index only grows. An event without a return may have happened at any time after its call, or never.
+// CheckLinearizable requires that the events can have happened one after the other, each between its call and its
+// return, and that the store's index only grows. An event without a return may have happened at any time after its
+// call, or never.
 func CheckLinearizable(t testing.TB, events []Event) {
 	t.Helper()
 	byKey := map[string][]porcupine.Operation{}
@@ -164,10 +167,13 @@ func CheckLinearizable(t testing.TB, events []Event) {
 	checkIndexes(t, done)
 }
 
-// checkIndexes requires that no commits share an index, and that one that begins after another has returned sees an index that is no lower.
+// checkIndexes requires that no two commits share an index, and that an event which begins after another one has
+// returned sees no lower index.
 func checkIndexes(t testing.TB, events []Event) {
 	t.Helper()
-	byReturn := slices.SortedFunc(slices.Values(events), func(a, b Event) int { return cmp.Compare(a.Return, b.Return) })
+	byReturn := slices.SortedFunc(slices.Values(events), func(a, b Event) int {
+		return cmp.Compare(a.Return, b.Return)
+	})
 	byCall := slices.SortedFunc(slices.Values(events), func(a, b Event) int { return cmp.Compare(a.Call, b.Call) })
 	committed := map[uint64]Event{}
 	var latest Event
@@ -184,7 +190,7 @@ func checkIndexes(t testing.TB, events []Event) {
 		if e.Index < latest.Index {
 			t.Errorf("%+v came after %+v", e, latest)
 		}
-		if e.Kind != "set" && e.Kind != "cas" { // a deletion of nothing has the index of what was before it
+		if e.Kind != "set" && e.Kind != "cas" { // a deletion of nothing returns the index of an earlier commit
 			continue
 		}
 		if other, twice := committed[e.Index]; twice || e.Index == latest.Index {

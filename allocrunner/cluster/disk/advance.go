@@ -15,7 +15,7 @@ import (
 	"taskapi/internal/privatefile"
 )
 
-// prepare makes the log, or has it end where it ended when the machine failed, under the lock.
+// prepare takes the lock and makes the log, or mends one that has a header of an earlier start of the machine.
 func (s *Store) prepare(ctx context.Context) error {
 	release, err := s.acquire(ctx, lockTimeout)
 	if err != nil {
@@ -57,13 +57,13 @@ func (s *Store) begin() (err error) {
 	if s.table, s.head, err = s.first(s.log, s.head); err != nil {
 		return err
 	}
-	if s.head.base > 1 { // nobody knows what has been deleted before
+	if s.head.base > 1 { // changes before the first batch are not known
 		s.table.Forget(s.head.base)
 	}
 	return s.advanceLocked()
 }
 
-// first returns the entries that a log began with, and the header as it was then.
+// first returns the entries of a log's first batch, and the header that the log began with.
 func (s *Store) first(f *os.File, h header) (*table.Table[logfile.Span], header, error) {
 	t, end := table.New[logfile.Span](), h
 	scan := logfile.Scan(f, logfile.HeaderSize, h.end)
@@ -79,7 +79,7 @@ func (s *Store) first(f *os.File, h header) (*table.Table[logfile.Span], header,
 	return t, end, nil
 }
 
-// applyLocked adds to the table what the log has up to the end that its header says.
+// applyLocked adds the log's batches to the table, up to the end that the header notes.
 func (s *Store) applyLocked(h header) error {
 	scan := logfile.Scan(s.log, s.head.end, h.end)
 	for {
@@ -96,13 +96,14 @@ func (s *Store) applyLocked(h header) error {
 		s.table.Apply(index, writes, func(i int) logfile.Span { return spans[i] })
 	}
 	if s.table.Index != h.index || scan.At != h.end {
-		return s.damaged(fmt.Errorf("its last change is %d and ends at byte %d, and should be %d and end at %d", s.table.Index, scan.At, h.index, h.end))
+		return s.damaged(fmt.Errorf("its last change is %d and ends at byte %d, and should be %d and end at %d",
+			s.table.Index, scan.At, h.index, h.end))
 	}
 	s.head = h
 	return nil
 }
 
-// current reports whether the table has all that the log has.
+// current reports whether the table is up to date with the log.
 func (s *Store) current() (bool, error) {
 	if ok, err := s.isNamed(); !ok {
 		return false, err
@@ -114,7 +115,7 @@ func (s *Store) current() (bool, error) {
 	return h == s.head, nil
 }
 
-// isNamed reports whether the open log is the one that has its name, and not one that was replaced.
+// isNamed reports whether the open log still has its name: it has not been replaced.
 func (s *Store) isNamed() (bool, error) {
 	var is, named unix.Stat_t
 	if err := unix.Fstat(int(s.log.Fd()), &is); err != nil {
@@ -127,19 +128,19 @@ func (s *Store) isNamed() (bool, error) {
 	return err == nil && is.Ino == named.Ino && is.Dev == named.Dev, nil
 }
 
-// advanceLocked brings the table to where the log is.
+// advanceLocked brings the table up to date with the log.
 func (s *Store) advanceLocked() error {
 	for {
 		named, err := s.isNamed()
 		if err != nil {
 			return err
 		}
-		// What was replaced is not written any more, and read to its end first: so nobody misses a change.
+		// A log that was replaced is not written any more. It is read to its end first, so that nobody misses a change.
 		h, err := readHeader(s.log)
 		if err != nil {
 			return s.damaged(err)
 		}
-		if h.boot != s.boot { // it was put there by something else than taskapi
+		if h.boot != s.boot { // somebody has put a backup there
 			return s.damaged(errors.New("it was replaced by an older one"))
 		}
 		if h != s.head {
@@ -156,7 +157,7 @@ func (s *Store) advanceLocked() error {
 	}
 }
 
-// replacedLocked goes on with the log that is in the place of the one before.
+// replacedLocked goes on with the log that has taken the place of the open one.
 func (s *Store) replacedLocked() error {
 	f, h, err := s.openLog()
 	if errors.Is(err, fs.ErrNotExist) {
@@ -167,7 +168,8 @@ func (s *Store) replacedLocked() error {
 	}
 	t, h, err := s.first(f, h)
 	if err == nil && h.base < s.table.Index {
-		err = s.damaged(fmt.Errorf("it was replaced by an older one: it began with change %d, and %d was seen before", h.base, s.table.Index))
+		err = s.damaged(fmt.Errorf("it was replaced by an older one: it began with change %d, and %d was seen before",
+			h.base, s.table.Index))
 	}
 	if err != nil {
 		f.Close()
@@ -179,5 +181,5 @@ func (s *Store) replacedLocked() error {
 	return nil
 }
 
-// errGone: there was a log.
+// errGone: the log was removed.
 var errGone = errors.New("it is gone")

@@ -31,7 +31,7 @@ func (s *Store) Commit(ctx context.Context, txn cluster.Txn) (uint64, error) {
 	})
 }
 
-// write makes the writes that plan returns under the lock, and returns the store's index.
+// write takes the lock, makes the writes that plan returns, and returns the store's index.
 func (s *Store) write(ctx context.Context, plan func() ([]table.Write, error)) (uint64, error) {
 	release, err := s.acquire(ctx, lockTimeout)
 	if err != nil {
@@ -42,7 +42,8 @@ func (s *Store) write(ctx context.Context, plan func() ([]table.Write, error)) (
 	return s.writeLocked(plan)
 }
 
-// writeLocked does so for who has the lock. It holds mu for what is in memory only: readers don't wait for the disk.
+// writeLocked does so for a caller that has the lock. It holds mu only while it uses the table, so that readers don't
+// wait for the disk.
 func (s *Store) writeLocked(plan func() ([]table.Write, error)) (uint64, error) {
 	s.mu.Lock()
 	err := s.advanceLocked()
@@ -75,8 +76,8 @@ func (s *Store) writeLocked(plan func() ([]table.Write, error)) (uint64, error) 
 	return index + 1, nil
 }
 
-// append adds a batch to the log. It counts from when the header notes it: until then nobody reads it. After an error it is not there, unless that
-// is ErrUncertain.
+// append adds a batch to the log. Nobody reads it before the header notes it. After an error it is not in the log,
+// unless the error is ErrUncertain.
 func (s *Store) append(batch []byte) error {
 	next := s.head
 	next.end += int64(len(batch))

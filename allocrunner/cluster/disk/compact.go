@@ -18,10 +18,11 @@ const (
 	recordCost   = bodySize + logfile.RecordSize
 )
 
-// maxLog is more than a log has that can be rewritten.
+// maxLog bounds a log that can't be rewritten. One that can be stays shorter.
 const maxLog = 4 * cluster.MaxBytes
 
-// makeRoom rewrites the log, under the lock, if so many bytes more would make it too long. A log comes there when it could not be rewritten for long.
+// makeRoom rewrites the log, under the lock, when a number of bytes more would make it too long. A log gets there when
+// every rewriting has failed for long.
 func (s *Store) makeRoom(more int) error {
 	s.mu.RLock()
 	end := s.head.end
@@ -34,12 +35,13 @@ func (s *Store) makeRoom(more int) error {
 		s.tooLong.at = time.Now()
 	}
 	if err := s.tooLong.err; err != nil {
-		return fmt.Errorf("%w: %s: it has grown too long, since it can't be rewritten: %w%s", cluster.ErrUnavailable, s.logPath(), err, logfile.Remedy(err))
+		return fmt.Errorf("%w: %s: it has grown too long, since it can't be rewritten: %w%s", cluster.ErrUnavailable,
+			s.logPath(), err, logfile.Remedy(err))
 	}
 	return nil
 }
 
-// tooLongPause keeps a log that can't be rewritten, and is as long as it may be, from being read for each Commit that is refused.
+// tooLongPause is the least time between two attempts to rewrite a log that is too long: each reads all of it.
 const tooLongPause = time.Second
 
 // compact rewrites the log under the lock.
@@ -69,7 +71,8 @@ func (s *Store) rewrite(entries []*entry, index uint64) error {
 	if err != nil {
 		return err
 	}
-	if logfile.SyncName(s.logPath()) == nil { // else the header does not say so, and the next Commit sees to it first
+	// When the sync fails, the header does not note the name, and the next Commit syncs it first.
+	if logfile.SyncName(s.logPath()) == nil {
 		head.named = true
 		_, _ = f.WriteAt(head.encode(), 0) // likewise
 	}
@@ -86,7 +89,7 @@ func (s *Store) fill(f *os.File, entries []*entry, head *header) error {
 		if errors.Is(err, errRecord) {
 			write, err = salvage(e, read), nil
 		}
-		if err != nil { // the disk may still give it another time
+		if err != nil { // the disk may return the record another time
 			return err
 		}
 		write.CreateIndex, write.ModifyIndex = e.CreateIndex, e.ModifyIndex
@@ -104,13 +107,15 @@ func (s *Store) fill(f *os.File, entries []*entry, head *header) error {
 	return err
 }
 
-// salvage returns a write of an entry whose record is damaged: with what is known in memory, and the bytes where the value was, marked.
+// salvage returns a write that carries along an entry whose record is damaged. It has what the table knows of the entry
+// and the bytes where its value was, and is marked as damaged.
 func salvage(e *entry, record []byte) table.Write {
-	return table.Write{Key: e.Key, Lease: e.Lease, LeaseIndex: e.LeaseIndex, Value: record[len(record)-e.Size:], Size: e.Size, Damaged: true}
+	return table.Write{Key: e.Key, Lease: e.Lease, LeaseIndex: e.LeaseIndex, Value: record[len(record)-e.Size:],
+		Size: e.Size, Damaged: true}
 }
 
-// recover has the log end with the last batch that is whole, under the lock. The header says where that is unless the machine has failed since:
-// the header is not synced, and the batches are.
+// recover cuts the log off behind its last whole batch, under the lock. The header notes where that is, unless the
+// machine has failed since: headers are not synced, and batches are.
 func (s *Store) recover() error {
 	if s.head.boot == s.boot && s.head.named {
 		return nil

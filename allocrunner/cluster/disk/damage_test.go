@@ -31,7 +31,7 @@ func filled(t testing.TB) (dir string, before, after []byte) {
 	clustertest.Put(t, s, "k", "old")
 	clustertest.Put(t, s, "k", "one")
 	before = readLog(t, dir)
-	clustertest.Commit(t, s, cluster.Txn{Then: []cluster.Operation{clustertest.Set("k", "two"), clustertest.Set("l", "two")}})
+	clustertest.Commit(t, s, clustertest.Txn(clustertest.Set("k", "two"), clustertest.Set("l", "two")))
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +57,8 @@ func writeLog(t testing.TB, dir string, data []byte) {
 // seal makes a header valid after a change.
 func seal(header []byte) {
 	table := crc32.MakeTable(crc32.Castagnoli)
-	binary.BigEndian.PutUint32(header[12:], crc32.Update(crc32.Checksum(header[:12], table), table, header[16:headerSize]))
+	binary.BigEndian.PutUint32(header[12:], crc32.Update(crc32.Checksum(header[:12], table), table,
+		header[16:headerSize]))
 }
 
 // fromEarlierStart makes a log one that the machine had when it failed: its header may be older than what follows.
@@ -68,8 +69,8 @@ func fromEarlierStart(log []byte) []byte {
 	return log
 }
 
-// TestPowerCut has the machine fail in the middle of a commit, with whatever the disk has behind: what was there before is there, and the commit as
-// a whole or not at all. Then the store goes on. The log's own tests cut at each byte.
+// TestPowerCut has the machine fail in the middle of a commit, with whatever the disk has behind: what was there before
+// is there, and the commit as a whole or not at all. Then the store goes on. The log's own tests cut at each byte.
 func TestPowerCut(t *testing.T) {
 	dir, before, after := filled(t)
 	header := fromEarlierStart(before)[:headerSize]
@@ -99,7 +100,8 @@ func TestPowerCut(t *testing.T) {
 	}
 }
 
-// TestEachByteCounts: no bit of a log can flip without that being an error, or without harm. The log's own tests flip each.
+// TestEachByteCounts: no bit of a log can flip without that being an error, or without harm. The log's own tests flip
+// each.
 func TestEachByteCounts(t *testing.T) {
 	dir, _, after := filled(t)
 	harmless := 0
@@ -130,7 +132,8 @@ func TestEachByteCounts(t *testing.T) {
 // wantDamaged requires an error that names the file and says what to do.
 func wantDamaged(t testing.TB, dir, what string, err error) {
 	t.Helper()
-	if !errors.Is(err, disk.ErrDamaged) || !errors.Is(err, cluster.ErrUnavailable) || !strings.Contains(err.Error(), filepath.Join(dir, "log")) ||
+	if !errors.Is(err, disk.ErrDamaged) || !errors.Is(err, cluster.ErrUnavailable) ||
+		!strings.Contains(err.Error(), filepath.Join(dir, "log")) ||
 		!strings.Contains(err.Error(), "put a backup") {
 		t.Errorf("%s: %v", what, err)
 	}
@@ -139,11 +142,23 @@ func wantDamaged(t testing.TB, dir, what string, err error) {
 // TestDamage is of files that something else has changed, while a store is closed or open.
 func TestDamage(t *testing.T) {
 	for name, damage := range map[string]func(t *testing.T, dir string, before, after []byte){
-		"cut short":          func(t *testing.T, dir string, _, after []byte) { writeLog(t, dir, after[:len(after)-1]) },
-		"emptied":            func(t *testing.T, dir string, _, _ []byte) { writeLog(t, dir, nil) },
-		"another format":     func(t *testing.T, dir string, _, after []byte) { after[11]++; seal(after); writeLog(t, dir, after) },
-		"not a log":          func(t *testing.T, dir string, _, _ []byte) { writeLog(t, dir, bytes.Repeat([]byte("text "), 100)) },
-		"a header that lies": func(t *testing.T, dir string, _, after []byte) { after[23]++; seal(after); writeLog(t, dir, after) },
+		"cut short": func(t *testing.T, dir string, _, after []byte) {
+			writeLog(t, dir, after[:len(after)-1])
+		},
+		"emptied": func(t *testing.T, dir string, _, _ []byte) { writeLog(t, dir, nil) },
+		"another format": func(t *testing.T, dir string, _, after []byte) {
+			after[11]++
+			seal(after)
+			writeLog(t, dir, after)
+		},
+		"not a log": func(t *testing.T, dir string, _, _ []byte) {
+			writeLog(t, dir, bytes.Repeat([]byte("text "), 100))
+		},
+		"a header that lies": func(t *testing.T, dir string, _, after []byte) {
+			after[23]++
+			seal(after)
+			writeLog(t, dir, after)
+		},
 		"gone": func(t *testing.T, dir string, _, _ []byte) {
 			if err := os.Remove(filepath.Join(dir, "log")); err != nil {
 				t.Fatal(err)
@@ -161,14 +176,15 @@ func TestDamage(t *testing.T) {
 			for which, s := range map[string]*disk.Store{"opened before": opened, "opened after": open(t, dir)} {
 				_, _, err := s.Get(t.Context(), "k")
 				wantDamaged(t, dir, which+": get", err)
-				_, err = s.Commit(t.Context(), cluster.Txn{Then: []cluster.Operation{clustertest.Set("k", "three")}})
+				_, err = s.Commit(t.Context(), clustertest.Txn(clustertest.Set("k", "three")))
 				wantDamaged(t, dir, which+": commit", err)
 			}
 		})
 	}
 }
 
-// TestOlderLogIsNotBelieved: a log that is put back under an open store is an error of that, and a backup for those who open it later.
+// TestOlderLogIsNotBelieved: a log that is put back under an open store is an error of that, and a backup for those who
+// open it later.
 func TestOlderLogIsNotBelieved(t *testing.T) {
 	dir, before, _ := filled(t)
 	opened := open(t, dir)
@@ -232,16 +248,21 @@ func TestUnsafePlaces(t *testing.T) {
 		want  error
 		root  bool
 	}{
-		"a directory that others may read":  {plant: func(dir string) error { return os.Mkdir(dir, 0o755) }, want: privatefile.ErrExposed},
-		"a parent that others may write to": {plant: func(dir string) error { return os.Chmod(filepath.Dir(dir), 0o777) }, want: safedir.ErrUnsafe},
-		"a link in its place":               {plant: func(dir string) error { return os.Symlink(t.TempDir(), dir) }, want: unix.ENOTDIR},
-		"a file in its place":               {plant: func(dir string) error { return os.WriteFile(dir, nil, 0o600) }, want: unix.ENOTDIR},
-		"a log that is a link":              {plant: link("log"), want: privatefile.ErrNotRegular},
-		"a lock that is a link":             {plant: link("lock"), want: privatefile.ErrNotRegular},
-		"leases that are a link":            {plant: link("leases"), want: privatefile.ErrNotRegular},
-		"a queue that is a link":            {plant: link("queue"), want: privatefile.ErrNotRegular},
-		"a log that is a FIFO":              {plant: fifo("log"), want: privatefile.ErrNotRegular},
-		"a lock that is a FIFO":             {plant: fifo("lock"), want: privatefile.ErrNotRegular},
+		"a directory that others may read": {plant: func(dir string) error { return os.Mkdir(dir, 0o755) },
+			want: privatefile.ErrExposed},
+		"a parent that others may write to": {plant: func(dir string) error {
+			return os.Chmod(filepath.Dir(dir), 0o777)
+		}, want: safedir.ErrUnsafe},
+		"a link in its place": {plant: func(dir string) error { return os.Symlink(t.TempDir(), dir) },
+			want: unix.ENOTDIR},
+		"a file in its place": {plant: func(dir string) error { return os.WriteFile(dir, nil, 0o600) },
+			want: unix.ENOTDIR},
+		"a log that is a link":   {plant: link("log"), want: privatefile.ErrNotRegular},
+		"a lock that is a link":  {plant: link("lock"), want: privatefile.ErrNotRegular},
+		"leases that are a link": {plant: link("leases"), want: privatefile.ErrNotRegular},
+		"a queue that is a link": {plant: link("queue"), want: privatefile.ErrNotRegular},
+		"a log that is a FIFO":   {plant: fifo("log"), want: privatefile.ErrNotRegular},
+		"a lock that is a FIFO":  {plant: fifo("lock"), want: privatefile.ErrNotRegular},
 		"a log that others may write to": {plant: func(dir string) error {
 			return errors.Join(os.Mkdir(dir, 0o700), os.WriteFile(dir+"/log", nil, 0o600), os.Chmod(dir+"/log", 0o666))
 		}, want: privatefile.ErrExposed},
@@ -249,9 +270,12 @@ func TestUnsafePlaces(t *testing.T) {
 			return errors.Join(os.Mkdir(dir, 0o700), os.Chown(dir, 1234, 1234))
 		}, want: privatefile.ErrExposed, root: true},
 		"a log of another user": {plant: func(dir string) error {
-			return errors.Join(os.Mkdir(dir, 0o700), os.WriteFile(dir+"/log", nil, 0o600), os.Chown(dir+"/log", 1234, 1234))
+			return errors.Join(os.Mkdir(dir, 0o700), os.WriteFile(dir+"/log", nil, 0o600),
+				os.Chown(dir+"/log", 1234, 1234))
 		}, want: privatefile.ErrExposed, root: true},
-		"a directory of which there is no parent": {plant: func(dir string) error { return os.Remove(filepath.Dir(dir)) }, want: os.ErrNotExist},
+		"a directory of which there is no parent": {plant: func(dir string) error {
+			return os.Remove(filepath.Dir(dir))
+		}, want: os.ErrNotExist},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if tc.root && os.Geteuid() != 0 {
@@ -264,8 +288,9 @@ func TestUnsafePlaces(t *testing.T) {
 			if err := tc.plant(dir); err != nil {
 				t.Fatal(err)
 			}
-			_, err := open(t, dir).Commit(t.Context(), cluster.Txn{Then: []cluster.Operation{clustertest.Set("k", "v")}})
-			if !errors.Is(err, tc.want) || !errors.Is(err, cluster.ErrUnavailable) || !strings.Contains(err.Error(), filepath.Dir(dir)) ||
+			_, err := open(t, dir).Commit(t.Context(), clustertest.Txn(clustertest.Set("k", "v")))
+			if !errors.Is(err, tc.want) || !errors.Is(err, cluster.ErrUnavailable) ||
+				!strings.Contains(err.Error(), filepath.Dir(dir)) ||
 				strings.Contains(err.Error(), dir+": "+dir) {
 				t.Errorf("got %v, want %v", err, tc.want)
 			}
@@ -287,7 +312,8 @@ func TestNothingBeforeItsUse(t *testing.T) {
 	}
 }
 
-// TestUnfinishedRewriting: what a crash has left of the rewriting of a log, before it got its name and after, does no harm and goes.
+// TestUnfinishedRewriting: what a crash has left of the rewriting of a log, before it got its name and after, does no
+// harm and goes.
 func TestUnfinishedRewriting(t *testing.T) {
 	dir, _, after := filled(t)
 	after[56] = 0 // its name may not be on the disk

@@ -1,22 +1,25 @@
-// Package disk is the cluster.Store of one machine: a directory that any number of processes have open at once. It promises what cluster.Store
-// does, and besides: that a crash at any point, of a process or of the machine, leaves the store as it was before a Commit or after it; that what
-// is damaged is an error and never something older; that a process which holds the lock and hangs makes the others' Commits fail in time, and no
-// read; that nothing is opened before the first use; and that the directory is private, and neither it nor a file in it a link.
+// Package disk is the cluster.Store of one machine: a directory that any number of processes have open at once. It
+// promises what cluster.Store does, and more. A crash at any point, of a process or of the machine, leaves the store as
+// it was before a Commit or after it. Damage is an error: an older value is never returned in its place. A process that
+// hangs while it has the lock makes the Commits of others fail in time, and disturbs no read. Nothing is opened before
+// the first use. The directory is private, and neither it nor a file in it is a link.
 //
 // # Files
 //
-// The log has the entries (see log.go). A Commit appends to it under a lock on the file named lock, syncs, and then notes in the log's
-// header up to where it is valid. Readers look at that header, and read on from where they were. A log that has grown to twice what is valid in it
-// is rewritten beside and put in its place, which readers see by its inode. The file named leases is empty: the holders of a lease share a lock on
-// one byte of it (see lease.go). A value that can't be read any more is carried along, marked as damaged, with the bytes that are there; while the
-// disk returns errors the log is not rewritten, and it grows to a bound.
+// The log has the entries (see log.go). A Commit takes a lock on the file named lock, appends to the log, syncs it, and
+// then notes in the log's header up to where it is valid. Readers look at that header, and read on from where they
+// were. A log that is twice as long as its entries is rewritten beside and put in its place, which readers notice by
+// its inode. The file named leases is empty: the holders of a lease share a lock on one byte of it (see lease.go). A
+// rewriting carries along a damaged value with its bytes, marked as damaged. While the disk returns errors the log is
+// not rewritten, and it grows to a bound.
 //
 // # Why a log
 //
-// Measured on two cores and a virtual disk, with values of 1 KB: a synced write takes 0.25 ms with a log, 0.40 ms with SQLite (modernc.org/sqlite
-// 1.61, WAL, synchronous=FULL) and 0.43 ms with bbolt 1.5, opened and closed for each write as several processes need; a read of another
-// process's write 3 µs, 13 µs, and as long as a writer has bbolt's lock. SQLite adds 4.9 MB to the binary and 10 MB to the memory of a process.
-// Neither wakes another process; inotify(7) on the log does.
+// Measured on two cores and a virtual disk, with values of 1 KB: a synced write takes 0.25 ms with a log, 0.40 ms with
+// SQLite (modernc.org/sqlite 1.61, WAL, synchronous=FULL) and 0.43 ms with bbolt 1.5, opened and closed for each write
+// as several processes need; a read of another process's write 3 µs, 13 µs, and as long as a writer has bbolt's lock.
+// SQLite adds 4.9 MB to the binary and 10 MB to the memory of a process. Neither wakes another process; inotify(7) on
+// the log does.
 package disk
 
 import (
@@ -38,7 +41,7 @@ import (
 	"taskapi/internal/safedir"
 )
 
-// ErrDamaged: a file of the store is not as taskapi has written it, or is older than it was. It comes with cluster.ErrUnavailable.
+// ErrDamaged: a file of the store was damaged, or replaced by an older one. It comes with cluster.ErrUnavailable.
 var ErrDamaged = errors.New("the store is damaged")
 
 // Store is the store of a directory. Its methods are those of cluster.Store; the first of them that is called opens it.
@@ -51,7 +54,7 @@ type Store struct {
 	boot   bootID
 	lock   *os.File      // see lock.go
 	queue  queue         // used under the writer lock
-	leases *os.File      // holds no lock itself
+	leases *os.File      // this descriptor holds no lease
 	writer chan struct{} // has an element while this process has the lock
 
 	watcher filewatch.Watcher
@@ -63,11 +66,11 @@ type Store struct {
 	head   header // up to which the table has the log
 	table  *table.Table[logfile.Span]
 	closed bool  // guarded by turn, too
-	failed error // why nobody hears of changes; nil when all is well
+	failed error // why changes can't be followed; nil when they can
 
-	watched   *os.File          // which follow watches; its own
-	rewriting logfile.Rewriting // used by who has the lock
-	tooLong   struct {          // when the log was as long as it may be, and was rewritten. Used by who has the lock
+	watched   *os.File          // the log that follow watches; used by follow alone
+	rewriting logfile.Rewriting // used under the writer lock
+	tooLong   struct {          // the last attempt to rewrite a log that is too long; used under the writer lock
 		at  time.Time
 		err error
 	}
@@ -75,9 +78,11 @@ type Store struct {
 
 var _ cluster.Store = (*Store)(nil)
 
-// New returns the store of a directory, which is made, with mode 0700, by the first use; its parent must exist. New touches nothing.
+// New returns the store of a directory, which is made, with mode 0700, by the first use; its parent must exist. New
+// touches nothing.
 func New(dir string) *Store {
-	return &Store{dir: dir, maxLog: maxLog, turn: make(chan struct{}, 1), writer: make(chan struct{}, 1), done: make(chan struct{})}
+	return &Store{dir: dir, maxLog: maxLog, turn: make(chan struct{}, 1), writer: make(chan struct{}, 1),
+		done: make(chan struct{})}
 }
 
 var errClosed = fmt.Errorf("%w: it is closed", cluster.ErrUnavailable)
@@ -150,7 +155,7 @@ func checkDir(dir string) error {
 func (s *Store) path(name string) string { return filepath.Join(s.dir, name) }
 func (s *Store) logPath() string         { return s.path("log") }
 
-// Close ends what this process has of the store, when a Commit under way has returned.
+// Close closes the store in this process. It waits for a Commit that is under way.
 func (s *Store) Close() error {
 	s.turn <- struct{}{}
 	defer func() { <-s.turn }()
@@ -159,7 +164,7 @@ func (s *Store) Close() error {
 	}
 	close(s.done)
 	s.ended.Wait()
-	s.writer <- struct{}{} // a Commit is under way no longer, and none begins
+	s.writer <- struct{}{} // from now on no Commit is under way, and none begins
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true
@@ -167,7 +172,7 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// closeFiles closes what was read, and what was synced before.
+// closeFiles closes the files that are open. All that was written to them has been synced.
 func (s *Store) closeFiles() {
 	for _, f := range []*os.File{s.lock, s.queue.file, s.leases, s.log} {
 		if f != nil {
@@ -178,8 +183,9 @@ func (s *Store) closeFiles() {
 
 // damaged is the error for a log that can't be used.
 func (s *Store) damaged(err error) error {
-	return fmt.Errorf("%w: %w: %s: %w; stop all taskapi processes of this data directory, and put a backup of %s in its place, or remove it to begin "+
-		"with an empty one", cluster.ErrUnavailable, ErrDamaged, s.logPath(), err, s.dir)
+	return fmt.Errorf("%w: %w: %s: %w; stop all taskapi processes of this data directory, and put a backup of %s in "+
+		"its place, or remove it to begin with an empty one",
+		cluster.ErrUnavailable, ErrDamaged, s.logPath(), err, s.dir)
 }
 
 // unavailable is the error for a file that can't be used, with the cause.

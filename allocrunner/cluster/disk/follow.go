@@ -11,16 +11,17 @@ import (
 )
 
 const (
-	// leaseInterval is how often leases are looked up: nothing announces that one has ended.
+	// leaseInterval is how often leases are looked up: the kernel does not announce the end of one.
 	leaseInterval = time.Second
-	// leaseTimeout bounds the wait for the lock to delete what an ended lease had: another process may do so as well.
+	// leaseTimeout bounds the wait for the lock that deletes the entries of an ended lease: another process can do it
+	// as well.
 	leaseTimeout = 500 * time.Millisecond
-	// pollInterval is how often the log is looked at where inotify can't be had, of which a user has a bounded number.
+	// pollInterval is how often the log is looked at without inotify: a user may have a bounded number of instances.
 	pollInterval = 20 * time.Millisecond
 )
 
-// follow keeps the table up to date for those who wait, and ends leases, until the store is closed. It sleeps while nothing changes and there are no
-// leases.
+// follow keeps the table up to date for those who wait, and deletes the entries of ended leases, until the store is
+// closed. It sleeps while nothing changes and there are no leases.
 func (s *Store) follow() {
 	var watch *filewatch.Watch
 	defer func() {
@@ -30,7 +31,7 @@ func (s *Store) follow() {
 	}()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	looked := time.Time{} // when it was last looked up whether leases have ended
+	looked := time.Time{} // when leases were looked up last
 	for {
 		next := s.catchUp(&watch)
 		if time.Since(looked) >= leaseInterval {
@@ -51,7 +52,7 @@ func (s *Store) follow() {
 	}
 }
 
-// catchUp brings the table to where the log is, watches that, and returns when to look again at the latest.
+// catchUp brings the table up to date with the log, watches the log, and returns how long follow may sleep at most.
 func (s *Store) catchUp(watch **filewatch.Watch) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -72,7 +73,7 @@ func (s *Store) catchUp(watch **filewatch.Watch) time.Duration {
 		if err != nil {
 			return pollInterval
 		}
-		*watch, s.watched = one, s.log // what came before is looked at once more
+		*watch, s.watched = one, s.log // changes before the watch began are looked for once more
 	}
 	if s.table.HasLeases() {
 		return leaseInterval
@@ -80,7 +81,7 @@ func (s *Store) catchUp(watch **filewatch.Watch) time.Duration {
 	return time.Hour
 }
 
-// endLeases deletes what has a lease that has ended.
+// endLeases deletes the entries of leases that have ended.
 func (s *Store) endLeases() {
 	s.mu.RLock()
 	ended := len(s.table.Ended(s.live())) > 0
@@ -90,7 +91,7 @@ func (s *Store) endLeases() {
 	}
 	release, err := s.acquire(context.Background(), leaseTimeout)
 	if err != nil {
-		return // reads leave it out, and it is tried again
+		return // reads leave the entries out meanwhile
 	}
 	defer release()
 	s.sign()
@@ -112,7 +113,7 @@ func (s *Store) Watch(ctx context.Context, prefix string, after uint64) (cluster
 		if err := ctx.Err(); err != nil || looked {
 			return cmp.Or(err, s.failed)
 		}
-		looked = true // from now on follow does so
+		looked = true // from now on follow keeps the table up to date
 		return s.advanceLocked()
 	})
 }

@@ -16,8 +16,8 @@ import (
 	"taskapi/internal/disktest"
 )
 
-// refusedThenWritten commits what the file system refuses, and requires that nothing of that is there, that reads go on, and that it can be committed
-// once the file system does not. refuse makes it refuse, and allow ends that.
+// refusedThenWritten commits what the file system refuses, and requires that nothing of that is there, that reads go
+// on, and that it can be committed once the file system does not. refuse makes it refuse, and allow ends that.
 func refusedThenWritten(t *testing.T, dir string, cause error, remedy string, refuse, allow func()) {
 	t.Helper()
 	s, other := open(t, dir), open(t, dir)
@@ -27,13 +27,15 @@ func refusedThenWritten(t *testing.T, dir string, cause error, remedy string, re
 	for round := range 3 {
 		refuse()
 		for range 3 {
-			_, err := s.Commit(t.Context(), cluster.Txn{Then: []cluster.Operation{clustertest.Set("k", large), clustertest.Set("l", large)}})
-			if !errors.Is(err, cluster.ErrUnavailable) || errors.Is(err, cluster.ErrUncertain) || !errors.Is(err, cause) ||
+			_, err := s.Commit(t.Context(), clustertest.Txn(clustertest.Set("k", large), clustertest.Set("l", large)))
+			if !errors.Is(err, cluster.ErrUnavailable) || errors.Is(err, cluster.ErrUncertain) ||
+				!errors.Is(err, cause) ||
 				!strings.Contains(err.Error(), remedy) || !strings.Contains(err.Error(), dir) {
 				t.Fatalf("round %d: got %v, want %v and %q", round, err, cause, remedy)
 			}
 			for _, s := range []*disk.Store{s, other} {
-				if e := clustertest.Get(t, s, "k"); string(e.Value) != "before" || e.ModifyIndex != index || clustertest.Get(t, s, "l").ModifyIndex != 0 {
+				if e := clustertest.Get(t, s, "k"); string(e.Value) != "before" || e.ModifyIndex != index ||
+					clustertest.Get(t, s, "l").ModifyIndex != 0 {
 					t.Fatalf("round %d: what was refused is there: %.20q at %d", round, e.Value, e.ModifyIndex)
 				}
 			}
@@ -56,11 +58,12 @@ func TestFullDisk(t *testing.T) {
 	dir := filepath.Join(small.Dir, "cluster")
 	refusedThenWritten(t, dir, syscall.ENOSPC, "make room", small.Fill, small.Empty)
 
-	t.Run("rewriting", func(t *testing.T) { // which has room for no second log: commits go on while there is room for them
+	// which has room for no second log: commits go on while there is room for them
+	t.Run("rewriting", func(t *testing.T) {
 		s := open(t, dir)
 		for n := 0; ; n++ {
 			next := clustertest.Set(fmt.Sprint(n), strings.Repeat("v", 400<<10))
-			if _, err := s.Commit(t.Context(), cluster.Txn{Then: []cluster.Operation{next}}); err != nil {
+			if _, err := s.Commit(t.Context(), clustertest.Txn(next)); err != nil {
 				if !errors.Is(err, syscall.ENOSPC) || n < 10 {
 					t.Fatalf("after %d: %v", n, err)
 				}
@@ -71,7 +74,7 @@ func TestFullDisk(t *testing.T) {
 		if names := files(t, dir); fmt.Sprint(names) != "[leases lock log queue]" {
 			t.Errorf("%q is left", names)
 		}
-		clustertest.Commit(t, s, cluster.Txn{Then: []cluster.Operation{clustertest.Delete("0"), clustertest.Delete("1")}})
+		clustertest.Commit(t, s, clustertest.Txn(clustertest.Delete("0"), clustertest.Delete("1")))
 	})
 	t.Run("a new store", func(t *testing.T) {
 		small.Fill()
@@ -95,7 +98,8 @@ func TestSizeLimit(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := scratch(t)
 			refuse := func() { disktest.LimitSize(t, uint64(size(t, dir)+room)) }
-			refusedThenWritten(t, dir, syscall.EFBIG, "ulimit -f", refuse, func() { disktest.LimitSize(t, unix.RLIM_INFINITY) })
+			refusedThenWritten(t, dir, syscall.EFBIG, "ulimit -f", refuse,
+				func() { disktest.LimitSize(t, unix.RLIM_INFINITY) })
 		})
 	}
 }

@@ -7,11 +7,12 @@ import (
 	"testing"
 
 	"taskapi/allocrunner/cluster"
+	"taskapi/allocrunner/cluster/clustertest"
 	"taskapi/allocrunner/cluster/disk"
 )
 
-// FuzzLog: whatever a log holds, behind a header that is valid or not, it is the entries that it says or an error that names it as damaged; and
-// what can be read can be written to, and read again.
+// FuzzLog: whatever a log holds, behind a header that is valid or not, it is the entries that it says or an error that
+// names it as damaged; and what can be read can be written to, and read again.
 func FuzzLog(f *testing.F) {
 	dir, before, after := filled(f)
 	for _, log := range [][]byte{before, after} {
@@ -40,7 +41,7 @@ func FuzzLog(f *testing.F) {
 				t.Fatalf("an entry without an index: %+v of index %d", e, page.Index)
 			}
 		}
-		index, err := s.Commit(t.Context(), cluster.Txn{Then: []cluster.Operation{{Key: "new", Value: []byte("value")}}})
+		index, err := s.Commit(t.Context(), clustertest.Txn(clustertest.Set("new", "value")))
 		if err != nil {
 			if !errors.Is(err, cluster.ErrUnavailable) && !errors.Is(err, cluster.ErrFull) {
 				t.Fatal(err)
@@ -49,7 +50,8 @@ func FuzzLog(f *testing.F) {
 		}
 		again := disk.New(dir)
 		defer again.Close()
-		if e, _, err := again.Get(t.Context(), "new"); err != nil || string(e.Value) != "value" || e.ModifyIndex != index {
+		if e, _, err := again.Get(t.Context(), "new"); err != nil || string(e.Value) != "value" ||
+			e.ModifyIndex != index {
 			t.Fatalf("%+v, %v after change %d", e, err, index)
 		}
 	})

@@ -19,13 +19,16 @@ import (
 //	end 8, index 8, base 8, boot 16, named 1
 var format = logfile.Format{Magic: "taskapi\x02", Number: 1}
 
-// header is what a log says of itself.
+// header is the log's header.
 type header struct {
-	end   int64  // of the last Commit that was synced: what follows is none
+	end   int64  // of the last Commit that was synced: what follows does not count
 	index uint64 // of that Commit
 	base  uint64 // the index of the entries that the log began with
-	boot  bootID // of the machine's start in which the header was written: one of an earlier start may be older than what follows
 	named bool   // the log's name is on the disk
+
+	// boot is the start of the machine in which the header was written. After another start there may be batches behind
+	// the end.
+	boot bootID
 }
 
 type bootID [16]byte
@@ -46,15 +49,20 @@ func decodeHeader(b []byte) (header, error) {
 		return header{}, err
 	}
 	if number != format.Number {
-		return header{}, fmt.Errorf("it has format %d, and this taskapi knows %d: run the taskapi that wrote it, or a newer one", number, format.Number)
+		return header{}, fmt.Errorf("it has format %d, and this taskapi knows %d: "+
+			"run the taskapi that wrote it, or a newer one", number, format.Number)
 	}
-	h := header{end: int64(binary.BigEndian.Uint64(fields)), index: binary.BigEndian.Uint64(fields[8:]), base: binary.BigEndian.Uint64(fields[16:]),
-		named: fields[40] == 1}
+	h := header{
+		end:   int64(binary.BigEndian.Uint64(fields)),
+		index: binary.BigEndian.Uint64(fields[8:]),
+		base:  binary.BigEndian.Uint64(fields[16:]),
+		named: fields[40] == 1,
+	}
 	copy(h.boot[:], fields[24:])
 	return h, nil
 }
 
-// headerTries is how often a header is read again that another process may be writing.
+// headerTries is how often a damaged header is read again: another process may be writing it.
 const headerTries = 100
 
 // readHeader reads the header of an open log.
@@ -72,7 +80,7 @@ func readHeader(f *os.File) (h header, err error) {
 	return h, err
 }
 
-// thisBoot identifies the machine's present start.
+// thisBoot identifies the present start of the machine.
 func thisBoot() (id bootID, err error) {
 	text, err := proc.BootID()
 	if err == nil {

@@ -11,11 +11,12 @@ import (
 	"taskapi/internal/privatefile"
 )
 
-// A lease has the index of the Commit that began it, and lives while anyone shares a lock on that byte of the file named leases. The locks are
-// those of open files (F_OFD_SETLK in fcntl(2)): they go with the last descriptor of one, in whichever process, and whether there is one can be
-// looked up without taking it. The file stays empty.
+// A lease has the index of the Commit that began it, and lives while anybody shares a lock on the byte with that number
+// in the file named leases. The locks are those of open files (F_OFD_SETLK in fcntl(2)). Such a lock ends with the last
+// descriptor of its open file, in whichever process that is. Whether there is one can be looked up without taking it.
+// The file stays empty.
 
-// lease is a hold of a lease.
+// lease is one holder's part in a lease.
 type lease struct {
 	owner string
 	file  *os.File
@@ -24,7 +25,7 @@ type lease struct {
 func (l *lease) Owner() string     { return l.owner }
 func (l *lease) Files() []*os.File { return []*os.File{l.file} }
 func (l *lease) Close() error {
-	_ = l.file.Close() // a second time it has nothing to close
+	_ = l.file.Close() // a second Close has nothing to close
 	return nil
 }
 
@@ -32,14 +33,14 @@ func lockOf(number uint64, how int16) *unix.Flock_t {
 	return &unix.Flock_t{Type: how, Start: int64(number), Len: 1}
 }
 
-// held reports whether another open file than this one holds a lease.
+// held reports whether an open file other than f holds a lease.
 func held(f *os.File, number uint64) bool {
 	lock := lockOf(number, unix.F_WRLCK)
 	err := unix.FcntlFlock(f.Fd(), unix.F_OFD_GETLK, lock)
-	return err != nil || lock.Type != unix.F_UNLCK // of an open file it can't fail: and to end a lease takes certainty
+	return err != nil || lock.Type != unix.F_UNLCK // it can't fail on an open file; if it did, the lease would live on
 }
 
-// live returns whether leases live, each of which it looks up once.
+// live returns a function that reports whether a lease lives. It looks up each lease once.
 func (s *Store) live() func(number uint64) bool {
 	known := map[uint64]bool{}
 	return func(number uint64) bool {
@@ -69,7 +70,7 @@ func (s *Store) Hold(ctx context.Context, owner string) (cluster.Lease, error) {
 			if err := s.share(f, number); err != nil || held(f, number) {
 				return nil, err
 			}
-			// The last holder has gone in between: that lease has ended.
+			// The last holder has gone in between: the lease has ended.
 			if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, lockOf(number, unix.F_UNLCK)); err != nil {
 				return nil, unavailable(f.Name(), err)
 			}

@@ -14,16 +14,18 @@ import (
 	"taskapi/allocrunner/cluster"
 )
 
-// The file named lock has the flock(2) of the process that writes, and the number of the process that had it last. It is empty until the log is there.
+// The process that writes has the flock(2) of the file named lock. The file holds the number of the process that had it
+// last, and is empty until there is a log.
 
-// lockTimeout is how long a Commit waits for others: each takes milliseconds, unless a disk hangs or a process is stopped.
+// lockTimeout is how long a Commit waits for others: each takes milliseconds, unless a disk hangs or a process is
+// stopped.
 const lockTimeout = 10 * time.Second
 
 // tryEvery is how often the process whose turn it is tries the lock: about the time that a Commit takes. The processes
 // behind it look less often, in proportion to their place.
 const tryEvery = 200 * time.Microsecond
 
-// acquire takes the lock, of this process and among processes.
+// acquire takes the writer lock: first among the goroutines of this process, then among processes.
 func (s *Store) acquire(ctx context.Context, most time.Duration) (release func(), err error) {
 	limit := time.NewTimer(most)
 	defer limit.Stop()
@@ -41,7 +43,7 @@ func (s *Store) acquire(ctx context.Context, most time.Duration) (release func()
 		return nil, err
 	}
 	return func() {
-		_ = unix.Flock(int(s.lock.Fd()), unix.LOCK_UN) // of an open file it can't fail
+		_ = unix.Flock(int(s.lock.Fd()), unix.LOCK_UN) // it can't fail on an open file
 		<-s.writer
 	}, nil
 }
@@ -90,16 +92,18 @@ func (s *Store) waited(ctx context.Context) error {
 		return ctx.Err()
 	}
 	b := make([]byte, 20)
-	n, _ := s.lock.ReadAt(b, 0) // without it, nobody is named
+	n, _ := s.lock.ReadAt(b, 0) // after an error no process is named
 	pid := string(bytes.TrimSpace(b[:n]))
-	err := fmt.Errorf("%w: process %s has had the lock of %s for too long; let it go on if it is stopped, or end it", cluster.ErrUnavailable, pid, s.dir)
+	err := fmt.Errorf("%w: process %s has had the lock of %s for too long; let it go on if it is stopped, or end it",
+		cluster.ErrUnavailable, pid, s.dir)
 	if ctx.Err() != nil {
 		err = fmt.Errorf("%w: %w", err, ctx.Err())
 	}
 	return err
 }
 
-// sign writes this process's number into the lock. Where it can't, others that wait for too long name another process.
+// sign writes this process's number into the lock. If that fails, the error of a process that has waited too long names
+// another process.
 func (s *Store) sign() {
 	_, _ = s.lock.WriteAt(fmt.Appendf(nil, "%-19s\n", strconv.Itoa(os.Getpid())), 0)
 }

@@ -10,8 +10,8 @@ import (
 	"taskapi/internal/logfile"
 )
 
-// Behind the header come batches, each of which is one Commit: a logfile.Record for each write, and one without a key, which ends the batch. Their
-// TxID is the Commit's index. The first batch has the entries that the log began with, and the index that the store had then. A body is
+// Each batch of the log is one Commit, with a record for each write. Its TxID is the Commit's index. The first batch
+// has the entries that the log began with, and the index that the store had then. A record's body is
 //
 //	kind 1, CreateIndex 8, ModifyIndex 8, the lease's index 8, size of its owner 2, owner, value
 //
@@ -19,12 +19,12 @@ import (
 const (
 	kindWritten = iota
 	kindDeleted
-	kindDamaged // the value is not as it was written: what there was of it is kept for who can repair it, and is no value
+	kindDamaged // the value was damaged: its bytes are kept, so that a person can repair it, and are never returned
 )
 
 const bodySize = 27
 
-// entry is an entry, whose value lies in the log.
+// entry is an entry whose value lies in the log.
 type entry = table.Entry[logfile.Span]
 
 // appendBatch appends a batch to b.
@@ -52,7 +52,7 @@ func body(w table.Write) []byte {
 
 var errBody = errors.New("what it says of an entry makes no sense")
 
-// parseBody reads a body. The value is part of it.
+// parseBody reads a body. The value that it returns is a part of b.
 func parseBody(key string, b []byte) (table.Write, error) {
 	if len(b) < bodySize || b[0] > kindDamaged {
 		return table.Write{}, errBody
@@ -62,9 +62,11 @@ func parseBody(key string, b []byte) (table.Write, error) {
 		return table.Write{}, errBody
 	}
 	value := b[bodySize+owner:]
-	return table.Write{Key: key, Lease: string(b[bodySize:][:owner]), Value: value[:len(value):len(value)], Size: len(value), Delete: b[0] == kindDeleted,
-		Damaged:     b[0] == kindDamaged,
-		CreateIndex: binary.BigEndian.Uint64(b[1:]), ModifyIndex: binary.BigEndian.Uint64(b[9:]), LeaseIndex: binary.BigEndian.Uint64(b[17:])}, nil
+	return table.Write{
+		Key: key, Lease: string(b[bodySize:][:owner]), Value: value[:len(value):len(value)], Size: len(value),
+		Delete: b[0] == kindDeleted, Damaged: b[0] == kindDamaged, CreateIndex: binary.BigEndian.Uint64(b[1:]),
+		ModifyIndex: binary.BigEndian.Uint64(b[9:]), LeaseIndex: binary.BigEndian.Uint64(b[17:]),
+	}, nil
 }
 
 // batch returns the next batch of a log, without the values. Errors: io.EOF at the end.
@@ -78,10 +80,11 @@ func batch(scan *logfile.Scanner) (index uint64, writes []table.Write, spans []l
 	return index, writes, spans, err
 }
 
-// errRecord is in the error of a record that could be read, and is not as it was written.
+// errRecord: a record could be read, and is damaged.
 var errRecord = errors.New("its record is damaged")
 
-// readEntry reads the record of an entry into a buffer, of which its value is then a part. Errors: errRecord.
+// readEntry reads the record of an entry into a buffer. The value that it returns is a part of the buffer. Errors:
+// errRecord.
 func readEntry(f io.ReaderAt, e *entry, buffer *[]byte) (w table.Write, err error) {
 	r, err := e.Value.Read(f, buffer)
 	if err != nil && !errors.Is(err, logfile.ErrNoRecord) && !errors.Is(err, logfile.ErrBody) {
@@ -90,7 +93,8 @@ func readEntry(f io.ReaderAt, e *entry, buffer *[]byte) (w table.Write, err erro
 	if err == nil {
 		w, err = parseBody(r.Key, r.Body)
 	}
-	if err == nil && (r.Key != e.Key || w.Delete || w.Size != e.Size || w.ModifyIndex != e.ModifyIndex && r.TxID != e.ModifyIndex) {
+	if err == nil && (r.Key != e.Key || w.Delete || w.Size != e.Size ||
+		w.ModifyIndex != e.ModifyIndex && r.TxID != e.ModifyIndex) {
 		err = errBody
 	}
 	if err != nil {

@@ -26,7 +26,8 @@ import (
 	"taskapi/allocrunner/internal/proctest"
 )
 
-// A test's other processes are this one again, in one of these roles. Each is given the directory of a store, and more in its arguments.
+// A test's other processes are this one again, in one of these roles. Each is given the directory of a store, and more
+// in its arguments.
 const roleVariable = "DISK_TEST_ROLE"
 
 var roles = map[string]func(){
@@ -88,13 +89,15 @@ func work() {
 	clustertest.Work(context.Background(), s, id, 1<<30, func(e clustertest.Event) {
 		must(file.Write(append(must(json.Marshal(e)), '\n')))
 		if e.Return != 0 && rand.IntN(4) == 0 { // so that the log is rewritten often
-			_, _ = s.Commit(context.Background(), cluster.Txn{Then: []cluster.Operation{clustertest.Set("large", strings.Repeat("v", 40<<10))}})
+			large := clustertest.Set("large", strings.Repeat("v", 40<<10))
+			_, _ = s.Commit(context.Background(), clustertest.Txn(large))
 		}
 	})
 }
 
-// TestLinearizableWhileProcessesAreKilled has processes work on a store, each of which is killed at any moment, and another takes its place. All
-// that they saw can have happened one after the other, and nothing that one of them was told is lost.
+// TestLinearizableWhileProcessesAreKilled has processes work on a store, each of which is killed at any moment, and
+// another takes its place. All that they saw can have happened one after the other, and nothing that one of them was
+// told is lost.
 func TestLinearizableWhileProcessesAreKilled(t *testing.T) {
 	dir, notes := scratch(t), t.TempDir()
 	const workers, lives = 4, 5
@@ -157,7 +160,8 @@ func readEvents(t testing.TB, path string) (events []clustertest.Event) {
 		if err := json.Unmarshal([]byte(line), &e); err != nil {
 			t.Fatalf("%q: %v", line, err)
 		}
-		if e.Err != "" && !strings.Contains(e.Err, cluster.ErrUnavailable.Error()) { // which a busy machine's disk may make of a write: it was not made
+		// which a busy machine's disk may make of a write: it was not made
+		if e.Err != "" && !strings.Contains(e.Err, cluster.ErrUnavailable.Error()) {
 			t.Errorf("%+v", e)
 		}
 		if e.Return != 0 {
@@ -221,7 +225,8 @@ func TestWatchWithoutInotify(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, fd := range fds {
-		if target, _ := os.Readlink(fmt.Sprintf("/proc/%d/fd/%s", p.Process.Pid, fd.Name())); strings.Contains(target, "inotify") {
+		if target, _ := os.Readlink(fmt.Sprintf("/proc/%d/fd/%s", p.Process.Pid, fd.Name())); strings.Contains(target,
+			"inotify") {
 			t.Fatal("the other process has inotify")
 		}
 	}
@@ -231,7 +236,8 @@ func TestWatchWithoutInotify(t *testing.T) {
 	}
 }
 
-// TestWatchInAnotherProcess, also over a rewriting of the log. Over two the other process may miss what has changed, if it is slow.
+// TestWatchInAnotherProcess, also over a rewriting of the log. Over two the other process may miss what has changed, if
+// it is slow.
 func TestWatchInAnotherProcess(t *testing.T) {
 	t.Parallel()
 	s, p, dir := watched(t, "watch")
@@ -248,12 +254,13 @@ func TestWatchInAnotherProcess(t *testing.T) {
 	}
 }
 
-// TestWatchMissesNothing: a process that was stopped, while the log was rewritten more than once, says that it does not know what has changed.
+// TestWatchMissesNothing: a process that was stopped, while the log was rewritten more than once, says that it does not
+// know what has changed.
 func TestWatchMissesNothing(t *testing.T) {
 	t.Parallel()
 	s, p, _ := watched(t, "watch")
 	p.stop(t)
-	clustertest.Commit(t, s, cluster.Txn{Then: []cluster.Operation{clustertest.Delete("k")}})
+	clustertest.Commit(t, s, clustertest.Txn(clustertest.Delete("k")))
 	for range 80 {
 		clustertest.Put(t, s, "other", strings.Repeat("v", 20<<10))
 	}
@@ -265,13 +272,13 @@ func TestWatchMissesNothing(t *testing.T) {
 	}
 }
 
-// holdLease holds a lease and writes an entry with it, until it is killed. With another argument, a child of it holds it too.
+// holdLease holds a lease and writes an entry with it, until it is killed. With another argument, a child of it holds
+// it too.
 func holdLease() {
 	s := disk.New(os.Args[1])
 	lease := must(s.Hold(context.Background(), "alloc"))
-	must(s.Commit(context.Background(), cluster.Txn{Then: []cluster.Operation{
-		clustertest.Leased("k/1", "v", "alloc"), clustertest.Leased("k/2", "v", "alloc"),
-	}}))
+	must(s.Commit(context.Background(), clustertest.Txn(
+		clustertest.Leased("k/1", "v", "alloc"), clustertest.Leased("k/2", "v", "alloc"))))
 	pid := 0
 	if len(os.Args) > 2 {
 		cmd := exec.Command(os.Args[0])
@@ -286,7 +293,8 @@ func holdLease() {
 	_ = unix.Pause()
 }
 
-// TestLeaseEndsWithItsHolders: not with the first of them, and with the last, be they killed, and while another store is open or later.
+// TestLeaseEndsWithItsHolders: not with the first of them, and with the last, be they killed, and while another store
+// is open or later.
 func TestLeaseEndsWithItsHolders(t *testing.T) {
 	for _, opened := range []string{"while it is open", "later"} {
 		t.Run(opened, func(t *testing.T) {
@@ -345,7 +353,7 @@ func TestLeaseEndsWhileOthersWrite(t *testing.T) {
 	var writing sync.WaitGroup
 	writing.Go(func() {
 		for ctx.Err() == nil {
-			if _, err := s.Commit(t.Context(), cluster.Txn{Then: []cluster.Operation{clustertest.Set("other", "v")}}); err != nil {
+			if _, err := s.Commit(t.Context(), clustertest.Txn(clustertest.Set("other", "v"))); err != nil {
 				t.Error(err)
 				return
 			}
@@ -402,7 +410,8 @@ func holdLock() {
 	_ = unix.Pause()
 }
 
-// TestHangingWriter: a process that has the lock and hangs keeps others from writing, which they say, and from nothing else.
+// TestHangingWriter: a process that has the lock and hangs keeps others from writing, which they say, and from nothing
+// else.
 func TestHangingWriter(t *testing.T) {
 	t.Parallel()
 	dir := scratch(t)
@@ -415,15 +424,17 @@ func TestHangingWriter(t *testing.T) {
 	}
 	for name, write := range map[string]func(context.Context) error{
 		"commit": func(ctx context.Context) error {
-			_, err := s.Commit(ctx, cluster.Txn{Then: []cluster.Operation{clustertest.Set("k", "w")}})
+			_, err := s.Commit(ctx, clustertest.Txn(clustertest.Set("k", "w")))
 			return err
 		},
 		"hold": func(ctx context.Context) error { _, err := s.Hold(ctx, "o"); return err },
 	} {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second) // which is over while it waits, on a busy machine, too
+		// which is over while it waits, on a busy machine, too
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		err := write(ctx)
 		cancel()
-		if want := fmt.Sprintf("process %d ", p.Process.Pid); !errors.Is(err, cluster.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) ||
+		if want := fmt.Sprintf("process %d ", p.Process.Pid); !errors.Is(err, cluster.ErrUnavailable) ||
+			!errors.Is(err, context.DeadlineExceeded) ||
 			errors.Is(err, cluster.ErrUncertain) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want one that says %q", name, err, want)
 		}
@@ -435,7 +446,7 @@ func TestHangingWriter(t *testing.T) {
 	}
 	waiting := make(chan error)
 	go func() {
-		_, err := s.Commit(t.Context(), cluster.Txn{Then: []cluster.Operation{clustertest.Set("k", "w")}})
+		_, err := s.Commit(t.Context(), clustertest.Txn(clustertest.Set("k", "w")))
 		waiting <- err
 	}()
 	p.Kill()
@@ -452,7 +463,7 @@ func takeTurns() {
 	for range 60 {
 		_, before, err := s.Get(ctx, "k")
 		must(0, err)
-		set := cluster.Txn{Then: []cluster.Operation{clustertest.Set(key, "v")}}
+		set := clustertest.Txn(clustertest.Set(key, "v"))
 		after, err := s.Commit(ctx, set)
 		for errors.Is(err, cluster.ErrUnavailable) && !errors.Is(err, cluster.ErrUncertain) { // a disk stood still
 			after, err = s.Commit(ctx, set)

@@ -15,19 +15,19 @@ import (
 // written, it seems that nobody waits.
 type queue struct {
 	file    *os.File
-	place   int    // of this process, from 1; 0 before it has one
+	place   int    // this process's place, from 1; 0 before it has one
 	since   uint64 // when its present wait began
-	ignored uint64 // when a process began to wait that does not take its turn; it may be stopped
+	ignored uint64 // when a process began to wait that has not taken its turn, perhaps since it is stopped
 }
 
 const (
 	places    = 64
 	placeSize = 8
-	// turnTimeout is how long the first process may let the others wait.
+	// turnTimeout is how long the others wait for the process whose turn it is.
 	turnTimeout = time.Second
 )
 
-// enter says that this process waits from now on.
+// enter notes that this process begins to wait.
 func (q *queue) enter() {
 	for i := 1; q.place == 0 && i <= places; i++ {
 		if unix.FcntlFlock(q.file.Fd(), unix.F_OFD_SETLK, lockOf(uint64(i), unix.F_WRLCK)) == nil {
@@ -40,7 +40,7 @@ func (q *queue) enter() {
 	q.write(q.since)
 }
 
-// leave says that this process waits no longer.
+// leave notes that this process has stopped waiting.
 func (q *queue) leave() { q.write(0) }
 
 func (q *queue) write(since uint64) {

@@ -7,7 +7,7 @@ import (
 	"taskapi/allocrunner/cluster"
 )
 
-// read runs do while the table has all that the log had at some moment since read was called.
+// read runs do while the table is as new as the log was when read was called, or newer.
 func (s *Store) read(ctx context.Context, do func() error) error {
 	if err := s.open(ctx); err != nil {
 		return err
@@ -54,13 +54,14 @@ func (s *Store) getLocked(key string) (cluster.Entry, error) {
 	return s.entry(e, new([]byte))
 }
 
-// entry reads the value of an entry into a buffer, of which it is then a part.
+// entry reads the value of an entry into a buffer. The value that it returns is a part of the buffer.
 func (s *Store) entry(e *entry, buffer *[]byte) (cluster.Entry, error) {
 	w, err := readEntry(s.log, e, buffer)
 	if err != nil {
 		return cluster.Entry{}, s.damaged(err)
 	}
-	found := cluster.Entry{Key: e.Key, Value: w.Value, CreateIndex: e.CreateIndex, ModifyIndex: e.ModifyIndex, Lease: e.Lease, Damaged: w.Damaged}
+	found := cluster.Entry{Key: e.Key, Value: w.Value, CreateIndex: e.CreateIndex, ModifyIndex: e.ModifyIndex,
+		Lease: e.Lease, Damaged: w.Damaged}
 	if w.Damaged {
 		found.Value = nil
 	}

@@ -15,7 +15,8 @@ import (
 	"taskapi/allocrunner/cluster/disk"
 )
 
-// overwrite changes what the log has in one place of it, as a failing disk does: the file stays, and so does its length.
+// overwrite changes what the log has in one place of it, as a failing disk does: the file stays, and so does its
+// length.
 func overwrite(t *testing.T, dir, what, by string) {
 	t.Helper()
 	log, at := filepath.Join(dir, "log"), bytes.Index(readLog(t, dir), []byte(what))
@@ -43,8 +44,8 @@ func rewritten(t *testing.T, dir string, s cluster.Store) {
 	t.Fatalf("the log has %d bytes", size(t, dir))
 }
 
-// TestDamagedValueIsCarried: the log is rewritten beside a value that is no longer as it was written. Its bytes, its indexes and its lease go
-// along, it is never taken for a value, and a store that is opened then has everything else.
+// TestDamagedValueIsCarried: the log is rewritten beside a value that is no longer as it was written. Its bytes, its
+// indexes and its lease go along, it is never taken for a value, and a store that is opened then has everything else.
 func TestDamagedValueIsCarried(t *testing.T) {
 	dir := scratch(t)
 	s := open(t, dir)
@@ -54,7 +55,7 @@ func TestDamagedValueIsCarried(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	leased := clustertest.Commit(t, s, cluster.Txn{Then: []cluster.Operation{{Key: "leased", Value: []byte("a leased value"), Lease: "owner"}}})
+	leased := clustertest.Commit(t, s, clustertest.Txn(clustertest.Leased("leased", "a leased value", "owner")))
 	clustertest.Put(t, s, "good", "value")
 	overwrite(t, dir, "precious value", "precious vXlue")
 	overwrite(t, dir, "a leased value", "a lXased value")
@@ -73,11 +74,13 @@ func TestDamagedValueIsCarried(t *testing.T) {
 				}
 			}
 			page, err := s.List(t.Context(), cluster.Span{Only: func(key string) bool { return key != "filler" }})
-			if err != nil || len(page.Entries) != 3 || !page.Entries[0].Damaged || len(page.Entries[0].Value) != 0 || string(page.Entries[1].Value) != "value" {
+			if err != nil || len(page.Entries) != 3 || !page.Entries[0].Damaged || len(page.Entries[0].Value) != 0 ||
+				string(page.Entries[1].Value) != "value" {
 				t.Errorf("%s: listed %v, %v", name, page.Entries, err)
 			}
 		}
-		if log := readLog(t, dir); bytes.Count(log, []byte("precious vXlue")) != 1 || bytes.Contains(log, []byte("older value")) {
+		if log := readLog(t, dir); bytes.Count(log, []byte("precious vXlue")) != 1 ||
+			bytes.Contains(log, []byte("older value")) {
 			t.Error("the log has not what was left of the value, and nothing else of it")
 		}
 	}
@@ -91,12 +94,14 @@ func TestDamagedValueIsCarried(t *testing.T) {
 	}
 	clustertest.Put(t, other, "bad", "new", cluster.Condition{Key: "bad", ModifyIndex: index})
 	rewritten(t, dir, s)
-	if e := clustertest.Get(t, s, "bad"); e.Damaged || string(e.Value) != "new" || bytes.Contains(readLog(t, dir), []byte("vXlue")) {
+	if e := clustertest.Get(t, s, "bad"); e.Damaged || string(e.Value) != "new" ||
+		bytes.Contains(readLog(t, dir), []byte("vXlue")) {
 		t.Errorf("written again: %v", e)
 	}
 }
 
-// TestLogThatCannotBeRewritten: a log is bounded also where it can't be rewritten. What is refused then says why, and is not refused once it can.
+// TestLogThatCannotBeRewritten: a log is bounded also where it can't be rewritten. What is refused then says why, and
+// is not refused once it can.
 func TestLogThatCannotBeRewritten(t *testing.T) {
 	dir := scratch(t)
 	s := open(t, dir)
@@ -112,7 +117,8 @@ func TestLogThatCannotBeRewritten(t *testing.T) {
 	for err == nil && size(t, dir) <= most {
 		_, err = s.Commit(t.Context(), cluster.Txn{Then: large})
 	}
-	if !errors.Is(err, cluster.ErrUnavailable) || !errors.Is(err, syscall.ENOTEMPTY) || !strings.Contains(err.Error(), "too long") ||
+	if !errors.Is(err, cluster.ErrUnavailable) || !errors.Is(err, syscall.ENOTEMPTY) ||
+		!strings.Contains(err.Error(), "too long") ||
 		!strings.Contains(err.Error(), draft) {
 		t.Fatalf("a log of %d bytes: %v", size(t, dir), err)
 	}

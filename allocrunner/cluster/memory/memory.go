@@ -1,5 +1,5 @@
-// Package memory is a cluster.Store that lives as long as its value: for tests, and for allocations that are simulated. Its leases live while a
-// Lease is open.
+// Package memory is a cluster.Store that keeps nothing beyond the process: for tests, and for allocations that are
+// simulated. A lease lives while one of its holders has not closed it.
 package memory
 
 import (
@@ -22,7 +22,7 @@ type Store struct {
 
 var _ cluster.Store = (*Store)(nil)
 
-// place is what all openings of a store share.
+// place is the part of a store that all of its openings share.
 type place struct {
 	mu      sync.Mutex // guards the fields below
 	table   *table.Table[[]byte]
@@ -32,7 +32,7 @@ type place struct {
 // New returns an empty store.
 func New() *Store { return (&place{table: table.New[[]byte](), holders: map[uint64]int{}}).Open() }
 
-// Open returns another opening of the same store, as another process has one.
+// Open returns another opening of the same store, such as another process would have.
 func (p *place) Open() *Store {
 	done := make(chan struct{})
 	return &Store{p, sync.OnceFunc(func() { close(done) }), done}
@@ -67,7 +67,8 @@ func (s *Store) getLocked(key string) cluster.Entry {
 }
 
 func entry(e *table.Entry[[]byte]) cluster.Entry {
-	return cluster.Entry{Key: e.Key, Value: e.Value, CreateIndex: e.CreateIndex, ModifyIndex: e.ModifyIndex, Lease: e.Lease}
+	return cluster.Entry{Key: e.Key, Value: e.Value, CreateIndex: e.CreateIndex, ModifyIndex: e.ModifyIndex,
+		Lease: e.Lease}
 }
 
 // List returns entries.
@@ -142,7 +143,7 @@ func (s *Store) Hold(ctx context.Context, owner string) (cluster.Lease, error) {
 	return &lease{owner: owner, release: sync.OnceFunc(func() { s.release(number) })}, nil
 }
 
-// release ends one hold of a lease, and with the last one what the lease has.
+// release ends one holder's part in a lease. With the last holder the lease's entries are deleted.
 func (s *Store) release(number uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

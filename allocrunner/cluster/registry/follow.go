@@ -9,7 +9,7 @@ import (
 	"taskapi/allocrunner/cluster"
 )
 
-// Change is a registration that has come or changed, or one that has gone, as it was.
+// Change is a registration that is new or changed. With Gone it was removed, and Service is its last version.
 type Change struct {
 	Service *api.ServiceRegistration
 	Gone    bool
@@ -19,11 +19,12 @@ type Change struct {
 type Follower struct {
 	store  cluster.Store
 	prefix string
-	index  uint64                   // up to which it knows them
+	index  uint64                   // up to which changes are known
 	known  map[string]cluster.Entry // by key: as they were last reported
 }
 
-// Follow returns a follower from now on. With a store that is away it begins with everything that is there once it is back.
+// Follow returns a follower that reports changes from now on. If the store can't be read now, the follower first
+// reports every registration once it can.
 func (r *Registry) Follow(ctx context.Context, namespace string) *Follower {
 	f := &Follower{store: r.store, prefix: prefixOf(namespace, ""), known: map[string]cluster.Entry{}}
 	if page, err := f.store.List(ctx, cluster.Span{Prefix: f.prefix}); err == nil {
@@ -64,7 +65,7 @@ func (f *Follower) next(ctx context.Context) ([]Change, error) {
 	var changes []Change
 	for _, key := range since.Keys {
 		entry, _, err := f.store.Get(ctx, key)
-		if err != nil { // those before it are reported, and the others once they can be read
+		if err != nil { // the changes before it are reported now, the others once they can be read
 			return changes, err
 		}
 		changes = append(changes, f.note(entry)...)
@@ -73,7 +74,7 @@ func (f *Follower) next(ctx context.Context) ([]Change, error) {
 	return changes, nil
 }
 
-// diff returns what differs from what is known.
+// diff returns the changes between what is known and a page.
 func (f *Follower) diff(page cluster.Page) (changes []Change) {
 	there := map[string]bool{}
 	for _, entry := range page.Entries {
@@ -89,7 +90,7 @@ func (f *Follower) diff(page cluster.Page) (changes []Change) {
 	return changes
 }
 
-// note returns the change that an entry is, if it is one, and knows it from now on.
+// note remembers an entry, and returns the change, if it differs from what was known.
 func (f *Follower) note(entry cluster.Entry) []Change {
 	before, known := f.known[entry.Key]
 	if entry.ModifyIndex == 0 {

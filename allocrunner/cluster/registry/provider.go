@@ -22,33 +22,38 @@ import (
 // providerName is what a job file's provider attribute says.
 const providerName = "nomad"
 
-// How a provider deals with a store that is away.
+// The times of a provider whose store can't be used.
 const (
 	// attemptTimeout bounds one attempt to write: a store that hangs must not hold up the start or the stop of a task.
 	attemptTimeout = 2 * time.Second
-	// The pauses between attempts: the first, which doubles up to the last.
+	// The pauses between attempts double from the first up to the last.
 	firstPause = 100 * time.Millisecond
 	lastPause  = 10 * time.Second
 )
 
-// Provider makes the services of one allocation known, by interfaces.ServiceProvider. Run writes what could not be written at once.
+// Provider is the interfaces.ServiceProvider of one allocation. What it can't write to the store at once, Run writes
+// later.
 type Provider struct {
 	registry *Registry
 	logger   *slog.Logger
-	alloc    *api.Allocation // of which the IDs are used
+	alloc    *api.Allocation // used for its IDs
 
 	work  chan struct{} // has an element when something is left for Run
-	write chan struct{} // holds an element during an attempt: attempts follow each other
+	write chan struct{} // has an element during an attempt, so that there is one at a time
 
 	mu     sync.Mutex                          // guards the fields below
-	wanted map[string]*api.ServiceRegistration // by key, what is to be written; nil for what is to be removed
-	mine   map[string]struct{}                 // the keys of the allocation's services that this process knows to be there, or on their way
-	lease  cluster.Lease                       // one that the provider has had to begin; nil for none
+	wanted map[string]*api.ServiceRegistration // by key: what is still to be written; nil for a registration to remove
+	lease  cluster.Lease                       // one that the provider had to begin itself; nil for none
+
+	// mine are the keys of the allocation's services that are in the store or still to be written, as far as this
+	// process knows.
+	mine map[string]struct{}
 }
 
 var _ interfaces.ServiceProvider = (*Provider)(nil)
 
-// Provider returns the provider of an allocation's services. The caller runs Run, and holds the lease with the allocation's ID.
+// Provider returns the provider of an allocation's services. The caller runs Run, and holds the lease with the
+// allocation's ID.
 func (r *Registry) Provider(alloc *api.Allocation, logger *slog.Logger) *Provider {
 	return &Provider{
 		registry: r, logger: logger, alloc: alloc,
@@ -60,7 +65,7 @@ func (r *Registry) Provider(alloc *api.Allocation, logger *slog.Logger) *Provide
 // Name is what a job file's provider attribute says.
 func (*Provider) Name() string { return providerName }
 
-// Register makes services known, or changes those whose IDs are known. All are refused when one can't ever be.
+// Register registers services, or changes those whose IDs are registered. All are refused when one of them is invalid.
 func (p *Provider) Register(ctx context.Context, services []*interfaces.ServiceInstance) error {
 	wanted := map[string]*api.ServiceRegistration{}
 	var errs []error
@@ -78,19 +83,22 @@ func (p *Provider) Register(ctx context.Context, services []*interfaces.ServiceI
 	return p.want(ctx, wanted)
 }
 
-// Deregister ends services by their IDs. Those that are not known, or not the allocation's, are no error.
+// Deregister removes services by their IDs. It is no error if one is not registered, or not the allocation's.
 func (p *Provider) Deregister(ctx context.Context, ids []string) error {
 	wanted := p.mineOf(ids)
-	if len(wanted) < len(ids) { // the rest may be an earlier process's: that takes as long as there are services, whosever they are
+	// An earlier process may have registered the rest. To look them up takes time in proportion to all services of the
+	// namespace.
+	if len(wanted) < len(ids) {
 		if _, err := p.keys(ctx); err != nil {
-			p.logger.Warn("services that an earlier process has registered may stay until the allocation ends", "error", err)
+			p.logger.Warn("services that an earlier process has registered may stay until the allocation ends", "error",
+				err)
 		}
 		wanted = p.mineOf(ids)
 	}
 	return p.want(ctx, wanted)
 }
 
-// mineOf returns the keys of those of the services that this process knows, to be removed.
+// mineOf returns the keys of services that this process knows, each with nil: to be removed.
 func (p *Provider) mineOf(ids []string) map[string]*api.ServiceRegistration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -103,7 +111,7 @@ func (p *Provider) mineOf(ids []string) map[string]*api.ServiceRegistration {
 	return wanted
 }
 
-// Registered returns the IDs of the allocation's services that are known, also those that an earlier process has registered.
+// Registered returns the IDs of the allocation's services, also of those that an earlier process has registered.
 func (p *Provider) Registered(ctx context.Context, allocID string) ([]string, error) {
 	if allocID != p.alloc.ID {
 		return nil, nil
@@ -117,8 +125,8 @@ func (p *Provider) Registered(ctx context.Context, allocID string) ([]string, er
 	return ids, err
 }
 
-// keys returns the keys of the allocation's services: those that this process knows, and those in the store, which it knows from then on. With
-// an error it is the first alone.
+// keys returns the keys of the allocation's services: those that this process knows, and those in the store, which it
+// remembers. With an error it returns only those that it knows.
 func (p *Provider) keys(ctx context.Context) (map[string]struct{}, error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
@@ -136,7 +144,7 @@ func (p *Provider) keys(ctx context.Context) (map[string]struct{}, error) {
 	return maps.Clone(p.mine), nil
 }
 
-// idPrefix is what the IDs of the allocation's services begin with, and those of no other.
+// idPrefix begins the IDs of the allocation's services, and of no others.
 func (p *Provider) idPrefix() string { return "_nomad-task-" + p.alloc.ID + "-" }
 
 // owns reports whether an entry is the allocation's.
@@ -144,11 +152,12 @@ func (p *Provider) owns(entry cluster.Entry) bool {
 	return entry.Lease == p.alloc.ID && strings.HasPrefix(idOf(entry.Key), p.idPrefix())
 }
 
-// registration returns an instance as the registry has it. Errors are for what can't ever be.
+// registration returns an instance as it is stored. An error means that the instance is invalid.
 func (p *Provider) registration(s *interfaces.ServiceInstance) (*api.ServiceRegistration, error) {
 	switch {
 	case s.AllocID != p.alloc.ID || s.Namespace != p.alloc.Namespace || !strings.HasPrefix(s.ID, p.idPrefix()):
-		return nil, fmt.Errorf("its ID %q, of allocation %q in namespace %q, is not one of allocation %s in namespace %q",
+		return nil, fmt.Errorf(
+			"its ID %q, of allocation %q in namespace %q, is not one of allocation %s in namespace %q",
 			s.ID, s.AllocID, s.Namespace, p.alloc.ID, p.alloc.Namespace)
 	case s.Name == "" || strings.Contains(s.Name, "/"):
 		return nil, fmt.Errorf("its name %q must have letters, and no slash", s.Name)
@@ -159,8 +168,8 @@ func (p *Provider) registration(s *interfaces.ServiceInstance) (*api.ServiceRegi
 		return nil, fmt.Errorf("its address %s is that of no machine: nobody could reach it", s.Address)
 	}
 	registration := &api.ServiceRegistration{
-		ID: s.ID, ServiceName: s.Name, Namespace: s.Namespace, NodeID: s.NodeID, Datacenter: s.Datacenter, JobID: s.JobID, AllocID: s.AllocID,
-		Tags: append([]string{}, s.Tags...), Address: s.Address, Port: s.Port,
+		ID: s.ID, ServiceName: s.Name, Namespace: s.Namespace, NodeID: s.NodeID, Datacenter: s.Datacenter,
+		JobID: s.JobID, AllocID: s.AllocID, Tags: append([]string{}, s.Tags...), Address: s.Address, Port: s.Port,
 	}
 	operation := p.operation(keyOf(s.Namespace, s.Name, s.ID), registration)
 	if err := (cluster.Txn{Then: []cluster.Operation{operation}}).Check(); err != nil {
@@ -176,8 +185,8 @@ func (p *Provider) operation(key string, registration *api.ServiceRegistration) 
 	return cluster.Operation{Key: key, Value: encode(registration), Lease: p.alloc.ID}
 }
 
-// want has registrations written, or removed where they are nil: now, or by Run as soon as the store takes them. Errors: those of keys that
-// are another's.
+// want writes registrations, and removes those that are nil. What the store does not take now, Run writes as soon as it
+// does. Errors: a key that belongs to another allocation.
 func (p *Provider) want(ctx context.Context, wanted map[string]*api.ServiceRegistration) error {
 	if len(wanted) == 0 {
 		return nil
@@ -202,7 +211,8 @@ func (p *Provider) want(ctx context.Context, wanted map[string]*api.ServiceRegis
 	return refused
 }
 
-// Run writes what the store did not take, until ctx ends. What is left then ends with the allocation's lease.
+// Run writes what the store did not take, until ctx ends. The registrations that are left then end with the
+// allocation's lease.
 func (p *Provider) Run(ctx context.Context) {
 	defer p.endLease()
 	for {
@@ -230,8 +240,8 @@ func (p *Provider) Run(ctx context.Context) {
 	}
 }
 
-// attempt writes what is wanted, all of it that differs from what is in the store. refused is what can't ever be written, and is not wanted any
-// more; err is why something is still to be written.
+// attempt writes what is wanted and differs from the store. refused tells of keys that belong to others: they are not
+// tried again. err says why something is still to be written.
 func (p *Provider) attempt(ctx context.Context) (refused, err error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
@@ -255,7 +265,7 @@ func (p *Provider) attempt(ctx context.Context) (refused, err error) {
 			refused = errors.Join(refused, err)
 			p.forget([]string{foreign.key}, wanted)
 			keys = slices.DeleteFunc(keys, func(key string) bool { return key == foreign.key })
-		case cluster.IsConflict(err): // what is in the store is read again
+		case cluster.IsConflict(err): // somebody has changed the store: it is read again
 		case errors.Is(err, cluster.ErrLeaseEnded):
 			if err := p.beginLease(ctx); err != nil {
 				return refused, err
@@ -267,7 +277,7 @@ func (p *Provider) attempt(ctx context.Context) (refused, err error) {
 	return refused, nil
 }
 
-// forget drops what has been written from what is wanted, unless something else is by now.
+// forget removes what has been written from what is wanted, unless another version is wanted by now.
 func (p *Provider) forget(keys []string, written map[string]*api.ServiceRegistration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -278,15 +288,17 @@ func (p *Provider) forget(keys []string, written map[string]*api.ServiceRegistra
 	}
 }
 
-// foreignError is a key of the allocation that is another's in the store.
+// foreignError: a key that the allocation wants belongs to another owner.
 type foreignError struct{ key, owner string }
 
 func (e *foreignError) Error() string {
 	return fmt.Sprintf("%s is registered for %q, not for this allocation", e.key, e.owner)
 }
 
-// commit writes as many of the keys, from the first, as one transaction takes, and returns the rest.
-func (p *Provider) commit(ctx context.Context, keys []string, wanted map[string]*api.ServiceRegistration) (rest []string, err error) {
+// commit writes the first keys, as many as one transaction takes, and returns the rest.
+func (p *Provider) commit(
+	ctx context.Context, keys []string, wanted map[string]*api.ServiceRegistration,
+) (rest []string, err error) {
 	var txn cluster.Txn
 	size := 0
 	for i, key := range keys {
@@ -301,7 +313,8 @@ func (p *Provider) commit(ctx context.Context, keys []string, wanted map[string]
 			return nil, err
 		case entry.ModifyIndex > 0 && !p.owns(entry):
 			return nil, &foreignError{key, entry.Lease}
-		case operation.Delete && entry.ModifyIndex == 0, !operation.Delete && entry.ModifyIndex > 0 && bytes.Equal(entry.Value, operation.Value):
+		case operation.Delete && entry.ModifyIndex == 0,
+			!operation.Delete && entry.ModifyIndex > 0 && bytes.Equal(entry.Value, operation.Value):
 			continue
 		}
 		txn.If = append(txn.If, cluster.Condition{Key: key, ModifyIndex: entry.ModifyIndex})
@@ -313,8 +326,8 @@ func (p *Provider) commit(ctx context.Context, keys []string, wanted map[string]
 	return rest, err
 }
 
-// beginLease holds the allocation's lease, which nobody does, such as when the store was away as the allocation began. The keeper does not
-// hold it: the services last as long as this process.
+// beginLease holds the allocation's lease when nobody does, such as when the store could not be used as the allocation
+// began. The keeper does not hold this lease, so the services last only as long as this process.
 func (p *Provider) beginLease(ctx context.Context) error {
 	lease, err := p.registry.store.Hold(ctx, p.alloc.ID)
 	if err != nil {
@@ -335,7 +348,7 @@ func (p *Provider) endLease() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.lease != nil {
-		_ = p.lease.Close() // the process's end ends it, too
+		_ = p.lease.Close() // it ends with the process at the latest
 		p.lease = nil
 	}
 }

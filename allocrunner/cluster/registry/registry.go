@@ -1,8 +1,9 @@
-// Package registry is Nomad's registry of services on the store that allocations share: the provider "nomad" of a job file.
+// Package registry keeps registrations of services, Nomad's provider "nomad", in the store that allocations share.
 //
-// It promises that a registration lasts as long as its allocation's lease, or until somebody removes it; that one which has not changed is not
-// written again; that no allocation changes or removes another's; and that a store which is away stops nobody: what an allocation wants is
-// written as soon as the store is back. It resolves no address and runs no check; the caller holds the lease.
+// It promises that a registration lasts as long as its allocation's lease, or until somebody removes it; that an
+// unchanged registration is not written again; that no allocation changes or removes the registrations of another; and
+// that a store which can't be used stops nobody: registrations are written as soon as it can. It resolves no address
+// and runs no check. The caller holds the lease.
 package registry
 
 import (
@@ -20,13 +21,13 @@ import (
 // ErrNotFound: there is no such registration.
 var ErrNotFound = errors.New("service registration not found")
 
-// root is of all keys of registrations, services/NAMESPACE/NAME/ID. Neither a namespace nor a name has a slash.
+// root begins the keys of registrations: services/NAMESPACE/NAME/ID. Neither a namespace nor a name has a slash.
 const root = "services/"
 
 func keyOf(namespace, name, id string) string { return prefixOf(namespace, name) + id }
 
-// prefixOf returns the prefix of the keys in a namespace, or in all for an empty one, with a name, or all for an empty one. A name in all
-// namespaces has none of its own.
+// prefixOf returns the prefix of the keys with a namespace and a name. An empty one stands for all; a name in all
+// namespaces has no prefix of its own.
 func prefixOf(namespace, name string) string {
 	switch {
 	case namespace == "":
@@ -43,7 +44,8 @@ func idOf(key string) string {
 	return parts[len(parts)-1]
 }
 
-// Registry is all registrations in a store. Its methods may be called from several goroutines. Errors besides those named: the store's.
+// Registry gives access to all registrations in a store. Its methods may be called from several goroutines. Errors
+// besides those named: the store's.
 type Registry struct {
 	store cluster.Store
 }
@@ -51,8 +53,8 @@ type Registry struct {
 // New returns the registry in a store.
 func New(store cluster.Store) *Registry { return &Registry{store} }
 
-// Services returns the registrations in a namespace, or in all for an empty one, with a name, or all for an empty one, ordered by namespace, name
-// and ID, and the store's index. They are nobody else's.
+// Services returns the registrations with a namespace and a name, ordered by namespace, name and ID, and the store's
+// index. An empty namespace or name stands for all. The caller may change what it gets.
 func (r *Registry) Services(ctx context.Context, namespace, name string) ([]*api.ServiceRegistration, uint64, error) {
 	page, err := r.store.List(ctx, cluster.Span{Prefix: prefixOf(namespace, name)})
 	if err != nil {
@@ -60,7 +62,7 @@ func (r *Registry) Services(ctx context.Context, namespace, name string) ([]*api
 	}
 	found := make([]*api.ServiceRegistration, 0, len(page.Entries))
 	for _, entry := range page.Entries {
-		// What can't be read is of a later version of this program: it must not hide the others.
+		// An entry that can't be read is from a later version of this program. It must not hide the others.
 		if s, err := decode(entry); err == nil && (name == "" || s.ServiceName == name) {
 			found = append(found, s)
 		}
@@ -68,12 +70,14 @@ func (r *Registry) Services(ctx context.Context, namespace, name string) ([]*api
 	return found, page.Index, nil
 }
 
-// Wait returns once one of the registrations that Services returns has changed, come or gone after an index, or ctx has ended.
+// Wait returns once one of the registrations that Services returns is made, changed or removed after an index, or when
+// ctx ends.
 func (r *Registry) Wait(ctx context.Context, namespace, name string, index uint64) error {
 	prefix := prefixOf(namespace, name)
 	now, err := r.store.List(ctx, cluster.Span{Prefix: prefix, Limit: 1})
 	if err == nil {
-		_, err = r.store.Watch(ctx, prefix, min(index, now.Index)) // an index above is that of a store that was removed
+		// A higher index is from a store that was removed since.
+		_, err = r.store.Watch(ctx, prefix, min(index, now.Index))
 	}
 	if err != nil && ctx.Err() == nil {
 		return fmt.Errorf("wait for services: %w", err)
@@ -81,8 +85,8 @@ func (r *Registry) Wait(ctx context.Context, namespace, name string, index uint6
 	return nil
 }
 
-// Deregister removes a registration, whosever it is, and returns the index of that. Its allocation writes it again when it registers its services
-// the next time, such as at a restart. Errors: ErrNotFound.
+// Deregister removes a registration of any allocation, and returns the store's index. The allocation writes it again
+// when it registers its services the next time, such as at a restart. Errors: ErrNotFound.
 func (r *Registry) Deregister(ctx context.Context, namespace, name, id string) (uint64, error) {
 	key := keyOf(namespace, name, id)
 	if cluster.CheckName("key", key) != nil {
@@ -101,7 +105,7 @@ func (r *Registry) Deregister(ctx context.Context, namespace, name, id string) (
 			Then: []cluster.Operation{{Key: key, Delete: true}},
 		})
 		if cluster.IsConflict(err) {
-			continue // somebody has changed it: it is still to go
+			continue // somebody has changed it meanwhile
 		}
 		if err != nil {
 			return 0, fmt.Errorf("remove a service: %w", err)
@@ -110,7 +114,7 @@ func (r *Registry) Deregister(ctx context.Context, namespace, name, id string) (
 	}
 }
 
-// encode returns the value of an entry, which has the indexes beside it.
+// encode returns the value of a registration's entry. The indexes are the entry's own.
 func encode(s *api.ServiceRegistration) []byte {
 	stored := *s
 	stored.CreateIndex, stored.ModifyIndex = 0, 0

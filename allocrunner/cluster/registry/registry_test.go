@@ -26,8 +26,9 @@ func TestRegister(t *testing.T) {
 		register(t, f.one, instance(one, "web", 80, "a", "b"), instance(one, "db", 5432))
 		all, index, err := f.registry.Services(t.Context(), "default", "web")
 		want := []*api.ServiceRegistration{{
-			ID: "_nomad-task-" + one + "-group-web-web-http", ServiceName: "web", Namespace: "default", NodeID: "node", Datacenter: "dc1", JobID: "demo",
-			AllocID: one, Tags: []string{"a", "b"}, Address: "127.0.0.1", Port: 80, CreateIndex: index, ModifyIndex: index,
+			ID: "_nomad-task-" + one + "-group-web-web-http", ServiceName: "web", Namespace: "default", NodeID: "node",
+			Datacenter: "dc1", JobID: "demo", AllocID: one, Tags: []string{"a", "b"}, Address: "127.0.0.1", Port: 80,
+			CreateIndex: index, ModifyIndex: index,
 		}}
 		if diff := cmp.Diff(want, all); diff != "" || err != nil {
 			t.Errorf("web: %v (-want +got)\n%s", err, diff)
@@ -40,13 +41,15 @@ func TestRegister(t *testing.T) {
 		if none, _, err := f.registry.Services(t.Context(), "prod", ""); err != nil || len(none) != 0 {
 			t.Errorf("in another namespace: %+v, %v", none, err)
 		}
-		if ids, err := f.one.Registered(t.Context(), one); err != nil || len(ids) != 2 || !strings.HasSuffix(ids[0], "-db-http") {
+		if ids, err := f.one.Registered(t.Context(), one); err != nil || len(ids) != 2 ||
+			!strings.HasSuffix(ids[0], "-db-http") {
 			t.Errorf("registered of one: %v, %v", ids, err)
 		}
 		if ids, err := f.one.Registered(t.Context(), two); err != nil || len(ids) != 0 {
 			t.Errorf("registered of two, by one's provider: %v, %v", ids, err)
 		}
-		if err := f.one.Deregister(t.Context(), []string{instance(one, "web", 0).ID, instance(two, "web", 0).ID, "nonsense"}); err != nil {
+		if err := f.one.Deregister(t.Context(), []string{instance(one, "web", 0).ID, instance(two, "web", 0).ID,
+			"nonsense"}); err != nil {
 			t.Error(err)
 		}
 		f.want(t, "db 5432", "web 81")
@@ -71,7 +74,8 @@ func TestUnchanged(t *testing.T) {
 		}
 		register(t, next, instance(one, "web", 81), instance(one, "db", 5432))
 		after, index, _ := f.registry.Services(t.Context(), "default", "")
-		if f.store.applied() != 2 || after[1].Port != 81 || after[1].CreateIndex != before[1].CreateIndex || after[1].ModifyIndex != index ||
+		if f.store.applied() != 2 || after[1].Port != 81 || after[1].CreateIndex != before[1].CreateIndex ||
+			after[1].ModifyIndex != index ||
 			!cmp.Equal(after[0], before[0]) {
 			t.Errorf("after a change of one: %+v, %+v", after[0], after[1])
 		}
@@ -87,7 +91,8 @@ func TestUnchanged(t *testing.T) {
 	})
 }
 
-// TestOthersCostNothing: who registers and removes its services reads none of others'. A process that has not registered them lists once.
+// TestOthersCostNothing: who registers and removes its services reads none of others'. A process that has not
+// registered them lists once.
 func TestOthersCostNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
@@ -137,14 +142,17 @@ func TestRefused(t *testing.T) {
 			"a slash in the name":     func(s *interfaces.ServiceInstance) { s.Name = "web/x" },
 			"a control character":     func(s *interfaces.ServiceInstance) { s.Name = "web\n" },
 			"a long name":             func(s *interfaces.ServiceInstance) { s.Name = strings.Repeat("x", 2000) },
-			"huge tags":               func(s *interfaces.ServiceInstance) { s.Tags = []string{strings.Repeat("x", 1<<20)} },
-			"a port above all":        func(s *interfaces.ServiceInstance) { s.Port = 65536 },
-			"every address":           func(s *interfaces.ServiceInstance) { s.Address = "0.0.0.0" },
-			"every IPv6 address":      func(s *interfaces.ServiceInstance) { s.Address = "::" },
+			"huge tags": func(s *interfaces.ServiceInstance) {
+				s.Tags = []string{strings.Repeat("x", 1<<20)}
+			},
+			"a port above all":   func(s *interfaces.ServiceInstance) { s.Port = 65536 },
+			"every address":      func(s *interfaces.ServiceInstance) { s.Address = "0.0.0.0" },
+			"every IPv6 address": func(s *interfaces.ServiceInstance) { s.Address = "::" },
 		} {
 			bad := instance(one, "web", 80)
 			spoil(bad)
-			if err := f.one.Register(t.Context(), []*interfaces.ServiceInstance{instance(one, "good", 1), bad}); err == nil {
+			if err := f.one.Register(t.Context(), []*interfaces.ServiceInstance{instance(one, "good", 1),
+				bad}); err == nil {
 				t.Errorf("%s: no error", name)
 			}
 			f.want(t)
@@ -152,21 +160,25 @@ func TestRefused(t *testing.T) {
 	})
 }
 
-// TestForeign: what is in the store under a key of the allocation and is another's stays as it is, and keeps nothing else from being written.
+// TestForeign: what is in the store under a key of the allocation and is another's stays as it is, and keeps nothing
+// else from being written.
 func TestForeign(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		key := "services/default/web/" + instance(one, "web", 0).ID
 		planted := []byte(`{"ServiceName":"web","Port":666}`)
-		if _, err := f.store.Commit(t.Context(), cluster.Txn{Then: []cluster.Operation{{Key: key, Value: planted, Lease: two}}}); err != nil {
+		txn := cluster.Txn{Then: []cluster.Operation{{Key: key, Value: planted, Lease: two}}}
+		if _, err := f.store.Commit(t.Context(), txn); err != nil {
 			t.Fatal(err)
 		}
-		err := f.one.Register(t.Context(), []*interfaces.ServiceInstance{instance(one, "web", 80), instance(one, "db", 1), instance(one, "zoo", 2)})
+		err := f.one.Register(t.Context(), []*interfaces.ServiceInstance{instance(one, "web", 80),
+			instance(one, "db", 1), instance(one, "zoo", 2)})
 		if err == nil || !strings.Contains(err.Error(), two) {
 			t.Errorf("error %v, want one that names the owner", err)
 		}
 		f.want(t, "db 1", "web 666", "zoo 2")
-		_ = f.one.Deregister(t.Context(), []string{instance(one, "web", 0).ID}) // it may refuse that, and must not do it
+		// it may refuse that, and must not do it
+		_ = f.one.Deregister(t.Context(), []string{instance(one, "web", 0).ID})
 		f.want(t, "db 1", "web 666", "zoo 2")
 	})
 }
@@ -188,7 +200,8 @@ func TestAway(t *testing.T) {
 				f.store.set(away)
 				start := time.Now()
 				register(t, f.one, instance(one, "web", 80), instance(one, "short", 3))
-				if err := f.one.Deregister(t.Context(), []string{instance(one, "old", 0).ID, instance(one, "short", 0).ID}); err != nil {
+				if err := f.one.Deregister(t.Context(), []string{instance(one, "old", 0).ID,
+					instance(one, "short", 0).ID}); err != nil {
 					t.Error(err)
 				}
 				register(t, f.one, instance(one, "web", 81))
@@ -261,7 +274,8 @@ func TestRemoval(t *testing.T) {
 		f := newFixture(t)
 		register(t, f.one, instance(one, "web", 80))
 		for _, c := range [][3]string{
-			{"prod", "web", instance(one, "web", 0).ID}, {"default", "db", instance(one, "web", 0).ID}, {"default", "web", "x"}, {"", "", ""},
+			{"prod", "web", instance(one, "web", 0).ID}, {"default", "db", instance(one, "web", 0).ID}, {"default",
+				"web", "x"}, {"", "", ""},
 			{"default", "web/x", "y"}, {"default", "\x00", "y"}, {"default", strings.Repeat("x", 2000), "y"},
 		} {
 			if _, err := f.registry.Deregister(t.Context(), c[0], c[1], c[2]); !errors.Is(err, registry.ErrNotFound) {
@@ -283,7 +297,8 @@ func TestUnreadable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		register(t, f.one, instance(one, "web", 80))
-		if _, err := f.store.Commit(t.Context(), cluster.Txn{Then: []cluster.Operation{{Key: "services/default/web/x", Value: []byte("{")}}}); err != nil {
+		txn := cluster.Txn{Then: []cluster.Operation{{Key: "services/default/web/x", Value: []byte("{")}}}
+		if _, err := f.store.Commit(t.Context(), txn); err != nil {
 			t.Fatal(err)
 		}
 		f.want(t, "web 80")
@@ -298,7 +313,8 @@ func TestAtOnce(t *testing.T) {
 		for id, p := range map[string]*registry.Provider{one: f.one, two: f.two} {
 			for n := range 20 {
 				writers.Go(func() {
-					if err := p.Register(t.Context(), []*interfaces.ServiceInstance{instance(id, fmt.Sprintf("s%02d", n), n)}); err != nil {
+					one := instance(id, fmt.Sprintf("s%02d", n), n)
+					if err := p.Register(t.Context(), []*interfaces.ServiceInstance{one}); err != nil {
 						t.Error(err)
 					}
 				})

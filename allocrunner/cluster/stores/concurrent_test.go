@@ -106,8 +106,10 @@ func testSnapshots(t *testing.T, open opener) {
 		}
 		page := clustertest.List(t, b, cluster.Span{Prefix: "s/"})
 		for _, e := range page.Entries {
-			if string(e.Value) != string(page.Entries[0].Value) || e.ModifyIndex != page.Entries[0].ModifyIndex || e.ModifyIndex > page.Index {
-				t.Fatalf("at %d: %s beside %s", page.Index, clustertest.Describe(page.Entries[0]), clustertest.Describe(e))
+			if string(e.Value) != string(page.Entries[0].Value) || e.ModifyIndex != page.Entries[0].ModifyIndex ||
+				e.ModifyIndex > page.Index {
+				t.Fatalf("at %d: %s beside %s", page.Index, clustertest.Describe(page.Entries[0]),
+					clustertest.Describe(e))
 			}
 		}
 	}
@@ -141,7 +143,9 @@ func testModel(t *testing.T, open opener) {
 				continue
 			}
 			next := modelApply(model, txn, before+1)
-			changed := !maps.EqualFunc(model, next, func(a, b cluster.Entry) bool { return clustertest.Describe(a) == clustertest.Describe(b) })
+			changed := !maps.EqualFunc(model, next, func(a, b cluster.Entry) bool {
+				return clustertest.Describe(a) == clustertest.Describe(b)
+			})
 			if got != before+1 && changed || got != before && !changed {
 				r.Fatalf("index %d after %d; changed: %v", got, before, changed)
 			}
@@ -190,7 +194,8 @@ func modelApply(model map[string]cluster.Entry, txn cluster.Txn, index uint64) m
 		case op.Delete:
 			delete(next, op.Key)
 		case was:
-			next[op.Key] = cluster.Entry{Key: op.Key, Value: op.Value, CreateIndex: before.CreateIndex, ModifyIndex: index}
+			next[op.Key] = cluster.Entry{Key: op.Key, Value: op.Value, CreateIndex: before.CreateIndex,
+				ModifyIndex: index}
 		default:
 			next[op.Key] = cluster.Entry{Key: op.Key, Value: op.Value, CreateIndex: index, ModifyIndex: index}
 		}

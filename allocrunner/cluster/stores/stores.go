@@ -1,5 +1,5 @@
-// Package stores lists the kinds of cluster.Store, and opens one. A new kind, such as one on a server, is a package of its own and a row here: the
-// tests of this package then hold that it keeps what cluster.Store promises.
+// Package stores lists the kinds of cluster.Store, and opens one. A new kind, such as one on a server, is a package of
+// its own and a row here: the tests of this package then hold that it keeps what cluster.Store promises.
 package stores
 
 import (
@@ -25,6 +25,6 @@ var kinds = [...]struct {
 	Memory: {"memory", func(string) cluster.Store { return memory.New() }},
 }
 
-// Open returns a store of a kind, which keeps its files, if it has any, in a directory. It touches nothing: the first use of the store does, and
-// returns what is wrong.
+// Open returns a store of a kind, which keeps its files, if it has any, in a directory. It touches nothing: the first
+// use of the store does, and returns what is wrong.
 func Open(kind Kind, dir string) cluster.Store { return kinds[kind].open(dir) }

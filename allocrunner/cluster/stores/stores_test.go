@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"taskapi/allocrunner/cluster"
+	"taskapi/allocrunner/cluster/clustertest"
 )
 
 // TestOpenTouchesNothing: every kind opens, makes no file before its first use, and keeps an entry.
@@ -18,11 +18,9 @@ func TestOpenTouchesNothing(t *testing.T) {
 		if _, err := os.Lstat(dir); err == nil {
 			t.Errorf("%s: Open has made %s", row.name, dir)
 		}
-		if _, err := store.Commit(t.Context(), cluster.Txn{Then: []cluster.Operation{{Key: "key", Value: []byte("value")}}}); err != nil {
-			t.Errorf("%s: %v", row.name, err)
-		}
-		if e, _, err := store.Get(t.Context(), "key"); string(e.Value) != "value" || err != nil {
-			t.Errorf("%s: %q, %v", row.name, e.Value, err)
+		clustertest.Put(t, store, "key", "value")
+		if e := clustertest.Get(t, store, "key"); string(e.Value) != "value" {
+			t.Errorf("%s: %q", row.name, e.Value)
 		}
 	}
 }

@@ -77,7 +77,8 @@ func testStore(t *testing.T, kind Kind) {
 
 // setIf is the transaction that writes an entry if it has an index.
 func setIf(key, value string, modified uint64) cluster.Txn {
-	return cluster.Txn{If: []cluster.Condition{{Key: key, ModifyIndex: modified}}, Then: []cluster.Operation{clustertest.Set(key, value)}}
+	return cluster.Txn{If: []cluster.Condition{{Key: key, ModifyIndex: modified}},
+		Then: []cluster.Operation{clustertest.Set(key, value)}}
 }
 
 // wantEntry requires an entry's value and indexes.
@@ -119,14 +120,16 @@ func testEntries(t *testing.T, open opener) {
 	wantEntry(t, b, "k", "one", first, first)
 	second := clustertest.Put(t, b, "k", "two")
 	wantEntry(t, a, "k", "two", first, second)
-	third := clustertest.Commit(t, a, cluster.Txn{Then: []cluster.Operation{clustertest.Delete("k")}})
+	third := clustertest.Commit(t, a, clustertest.Txn(clustertest.Delete("k")))
 	wantEntry(t, b, "k", "", 0, 0)
 	fourth := clustertest.Put(t, b, "k", "")
 	wantEntry(t, a, "k", "", fourth, fourth)
-	if indexes := []uint64{begin, first, second, third, fourth}; !slices.IsSorted(indexes) || len(slices.Compact(indexes)) != 5 {
+	if indexes := []uint64{begin, first, second, third, fourth}; !slices.IsSorted(indexes) ||
+		len(slices.Compact(indexes)) != 5 {
 		t.Errorf("the indexes %v don't grow", indexes)
 	}
-	if got := clustertest.Commit(t, a, cluster.Txn{Then: []cluster.Operation{clustertest.Delete("none")}}); got != fourth || index(t, b) != fourth {
+	if got := clustertest.Commit(t, a, clustertest.Txn(clustertest.Delete("none"))); got != fourth ||
+		index(t, b) != fourth {
 		t.Errorf("a deletion of nothing has index %d, then %d; want %d", got, index(t, b), fourth)
 	}
 }
@@ -135,12 +138,15 @@ func testTransactions(t *testing.T, open opener) {
 	a, b := open(), open()
 	clustertest.Put(t, a, "gone", "x")
 	before := clustertest.Put(t, a, "again", "x")
-	i := clustertest.Commit(t, a, cluster.Txn{Then: []cluster.Operation{clustertest.Set("one", "1"), clustertest.Set("two", "1"), clustertest.Set("two", "2"), clustertest.Delete("gone"),
-		clustertest.Set("made and deleted", "x"), clustertest.Delete("made and deleted"), clustertest.Delete("again"), clustertest.Set("again", "y")}})
+	i := clustertest.Commit(t, a, clustertest.Txn(clustertest.Set("one", "1"), clustertest.Set("two", "1"),
+		clustertest.Set("two", "2"), clustertest.Delete("gone"),
+		clustertest.Set("made and deleted", "x"), clustertest.Delete("made and deleted"), clustertest.Delete("again"),
+		clustertest.Set("again", "y")))
 	wantEntry(t, b, "one", "1", i, i)
 	wantEntry(t, b, "two", "2", i, i)
 	wantEntry(t, b, "again", "y", i, i)
-	if got, want := keys(clustertest.List(t, b, cluster.Span{}).Entries), []string{"again", "one", "two"}; !slices.Equal(got, want) || i != before+1 {
+	if got, want := keys(clustertest.List(t, b, cluster.Span{}).Entries), []string{"again", "one",
+		"two"}; !slices.Equal(got, want) || i != before+1 {
 		t.Errorf("at %d, after %d: %q, want %q", i, before, got, want)
 	}
 }
@@ -149,9 +155,10 @@ func testConditions(t *testing.T, open opener) {
 	a, b := open(), open()
 	i := clustertest.Put(t, a, "k", "one", cluster.Condition{Key: "k"})
 	for name, txn := range map[string]cluster.Txn{
-		"there is one":    {If: []cluster.Condition{{Key: "k"}}},
-		"another index":   {If: []cluster.Condition{{Key: "k", ModifyIndex: i - 1}}},
-		"the second":      {If: []cluster.Condition{{Key: "k", ModifyIndex: i}, {Key: "none"}, {Key: "k", ModifyIndex: i + 1}}},
+		"there is one":  {If: []cluster.Condition{{Key: "k"}}},
+		"another index": {If: []cluster.Condition{{Key: "k", ModifyIndex: i - 1}}},
+		"the second": {If: []cluster.Condition{{Key: "k", ModifyIndex: i}, {Key: "none"},
+			{Key: "k", ModifyIndex: i + 1}}},
 		"there is none":   {If: []cluster.Condition{{Key: "none", ModifyIndex: i}}},
 		"only conditions": {If: []cluster.Condition{{Key: "none", ModifyIndex: i}}, Then: []cluster.Operation{}},
 	} {
@@ -167,10 +174,12 @@ func testConditions(t *testing.T, open opener) {
 	}
 	wantEntry(t, a, "k", "one", i, i)
 	wantEntry(t, a, "other", "", 0, 0)
-	if got, err := b.Commit(t.Context(), cluster.Txn{If: []cluster.Condition{{Key: "k", ModifyIndex: i}}}); err != nil || got != i {
+	got, err := b.Commit(t.Context(), cluster.Txn{If: []cluster.Condition{{Key: "k", ModifyIndex: i}}})
+	if err != nil || got != i {
 		t.Errorf("a check of conditions: %d, %v, want %d", got, err, i)
 	}
-	second := clustertest.Put(t, b, "k", "two", cluster.Condition{Key: "k", ModifyIndex: i}, cluster.Condition{Key: "none"})
+	second := clustertest.Put(t, b, "k", "two", cluster.Condition{Key: "k", ModifyIndex: i},
+		cluster.Condition{Key: "none"})
 	wantEntry(t, a, "k", "two", i, second)
 }
 
@@ -235,19 +244,20 @@ func testBounds(t *testing.T, open opener) {
 		return ops
 	}
 	for name, txn := range map[string]cluster.Txn{
-		"no key":                     {Then: []cluster.Operation{clustertest.Set("", "v")}},
-		"a long key":                 {Then: []cluster.Operation{clustertest.Set(long+"k", "v")}},
-		"a key with NUL":             {Then: []cluster.Operation{clustertest.Set("a\x00b", "v")}},
-		"a key with a new line":      {Then: []cluster.Operation{clustertest.Set("a\n", "v")}},
-		"a key that is not UTF-8":    {Then: []cluster.Operation{clustertest.Delete("\xff")}},
-		"a large value":              {Then: []cluster.Operation{clustertest.Set("a", large+"v")}},
-		"a deletion with a value":    {Then: []cluster.Operation{{Key: "a", Delete: true, Value: []byte("v")}}},
-		"a deletion with a lease":    {Then: []cluster.Operation{{Key: "a", Delete: true, Lease: "o"}}},
-		"an owner with NUL":          {Then: []cluster.Operation{clustertest.Leased("a", "v", "\x00")}},
-		"many operations":            {Then: many(cluster.MaxOperations + 1)},
-		"many conditions":            {If: make([]cluster.Condition, cluster.MaxOperations+1), Then: many(1)},
-		"a condition without a key":  {If: make([]cluster.Condition, 1), Then: many(1)},
-		"large values":               {Then: slices.Repeat([]cluster.Operation{clustertest.Set("a", large)}, cluster.MaxTxnBytes/cluster.MaxValueBytes+1)},
+		"no key":                    {Then: []cluster.Operation{clustertest.Set("", "v")}},
+		"a long key":                {Then: []cluster.Operation{clustertest.Set(long+"k", "v")}},
+		"a key with NUL":            {Then: []cluster.Operation{clustertest.Set("a\x00b", "v")}},
+		"a key with a new line":     {Then: []cluster.Operation{clustertest.Set("a\n", "v")}},
+		"a key that is not UTF-8":   {Then: []cluster.Operation{clustertest.Delete("\xff")}},
+		"a large value":             {Then: []cluster.Operation{clustertest.Set("a", large+"v")}},
+		"a deletion with a value":   {Then: []cluster.Operation{{Key: "a", Delete: true, Value: []byte("v")}}},
+		"a deletion with a lease":   {Then: []cluster.Operation{{Key: "a", Delete: true, Lease: "o"}}},
+		"an owner with NUL":         {Then: []cluster.Operation{clustertest.Leased("a", "v", "\x00")}},
+		"many operations":           {Then: many(cluster.MaxOperations + 1)},
+		"many conditions":           {If: make([]cluster.Condition, cluster.MaxOperations+1), Then: many(1)},
+		"a condition without a key": {If: make([]cluster.Condition, 1), Then: many(1)},
+		"large values": {Then: slices.Repeat([]cluster.Operation{clustertest.Set("a", large)},
+			cluster.MaxTxnBytes/cluster.MaxValueBytes+1)},
 		"the last operation is none": {Then: append(many(3), clustertest.Set("", ""))},
 	} {
 		_, err := a.Commit(t.Context(), txn)
@@ -261,7 +271,8 @@ func testBounds(t *testing.T, open opener) {
 	clustertest.Commit(t, a, cluster.Txn{Then: many(cluster.MaxOperations)})
 }
 
-// testFull fills the store by its bytes: what is there can be replaced and deleted then, and what was deleted makes room.
+// testFull fills the store by its bytes: what is there can be replaced and deleted then, and what was deleted makes
+// room.
 func testFull(t *testing.T, open opener) {
 	a, b := open(), open()
 	large := strings.Repeat("v", cluster.MaxValueBytes)
@@ -285,7 +296,7 @@ func testFull(t *testing.T, open opener) {
 	}
 	wantErr(t, "one more", err, cluster.ErrFull)
 	clustertest.Put(t, b, "large/000", large)
-	clustertest.Commit(t, b, cluster.Txn{Then: []cluster.Operation{clustertest.Delete("large/000"), clustertest.Delete("large/001")}})
+	clustertest.Commit(t, b, clustertest.Txn(clustertest.Delete("large/000"), clustertest.Delete("large/001")))
 	if _, err := b.Commit(t.Context(), cluster.Txn{Then: ops[:1]}); err != nil {
 		t.Errorf("after two were deleted: %v", err)
 	}
@@ -294,7 +305,7 @@ func testFull(t *testing.T, open opener) {
 func testOwnValues(t *testing.T, open opener) {
 	a := open()
 	value := []byte("one")
-	clustertest.Commit(t, a, cluster.Txn{Then: []cluster.Operation{{Key: "k", Value: value}}})
+	clustertest.Commit(t, a, clustertest.Txn(cluster.Operation{Key: "k", Value: value}))
 	copy(value, "two")
 	if e := clustertest.Get(t, a, "k"); string(e.Value) != "one" {
 		t.Errorf("the value is %q", e.Value)
@@ -322,7 +333,7 @@ func calls(s cluster.Store) map[string]func(context.Context) error {
 		"get":  func(ctx context.Context) error { _, _, err := s.Get(ctx, "k"); return err },
 		"list": func(ctx context.Context) error { _, err := s.List(ctx, cluster.Span{}); return err },
 		"commit": func(ctx context.Context) error {
-			_, err := s.Commit(ctx, cluster.Txn{Then: []cluster.Operation{clustertest.Set("x", "x")}})
+			_, err := s.Commit(ctx, clustertest.Txn(clustertest.Set("x", "x")))
 			return err
 		},
 		"watch": func(ctx context.Context) error { _, err := s.Watch(ctx, "none", 1<<40); return err },

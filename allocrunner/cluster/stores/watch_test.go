@@ -45,8 +45,9 @@ func testWatch(t *testing.T, open opener) {
 	wantChanges(t, <-watch(t, b, "a", i), j, "a/1")
 
 	two := watch(t, b, "a/", j)
-	clustertest.Commit(t, a, cluster.Txn{Then: []cluster.Operation{clustertest.Delete("none"), clustertest.Delete("a/none")}}) // which wakes nobody
-	k := clustertest.Commit(t, a, cluster.Txn{Then: []cluster.Operation{clustertest.Delete("a/1"), clustertest.Set("b/1", "w")}})
+	// which wakes nobody
+	clustertest.Commit(t, a, clustertest.Txn(clustertest.Delete("none"), clustertest.Delete("a/none")))
+	k := clustertest.Commit(t, a, clustertest.Txn(clustertest.Delete("a/1"), clustertest.Set("b/1", "w")))
 	wantChanges(t, <-two, k, "a/1")
 
 	clustertest.Put(t, b, "a/2", "v")
@@ -57,7 +58,8 @@ func testWatch(t *testing.T, open opener) {
 	wantChanges(t, <-watch(t, open(), "", l-1), l, "a/2")
 }
 
-// testWatchMany has watches wait for changes that come at the same time, from several openings of the store: each sees every one of its own.
+// testWatchMany has watches wait for changes that come at the same time, from several openings of the store: each sees
+// every one of its own.
 func testWatchMany(t *testing.T, open opener) {
 	const watchers, changes = 20, 20
 	a, b := open(), open()
@@ -85,7 +87,8 @@ func testWatchMany(t *testing.T, open opener) {
 		all.Go(func() {
 			for w := range watchers {
 				key := fmt.Sprintf("w/%02d/%d", w, n)
-				if _, err := writers[n%len(writers)].Commit(t.Context(), cluster.Txn{Then: []cluster.Operation{clustertest.Set(key, "v")}}); err != nil {
+				if _, err := writers[n%len(writers)].Commit(t.Context(),
+					clustertest.Txn(clustertest.Set(key, "v"))); err != nil {
 					t.Error(err)
 				}
 			}
@@ -118,7 +121,8 @@ func testGap(t *testing.T, open opener) {
 
 func testLeases(t *testing.T, open opener) {
 	a, b := open(), open()
-	_, err := a.Commit(t.Context(), cluster.Txn{Then: []cluster.Operation{clustertest.Set("before", "v"), clustertest.Leased("k", "v", "nobody")}})
+	_, err := a.Commit(t.Context(), clustertest.Txn(clustertest.Set("before", "v"),
+		clustertest.Leased("k", "v", "nobody")))
 	wantErr(t, "a lease that nobody holds", err, cluster.ErrLeaseEnded)
 	wantEntry(t, b, "before", "", 0, 0)
 
@@ -126,15 +130,17 @@ func testLeases(t *testing.T, open opener) {
 	if lease.Owner() != "alloc" {
 		t.Errorf("the owner is %q", lease.Owner())
 	}
-	i := clustertest.Commit(t, a, cluster.Txn{Then: []cluster.Operation{clustertest.Leased("s/1", "v", "alloc"), clustertest.Leased("s/2", "v", "alloc"), clustertest.Set("s/3", "v"),
-		clustertest.Leased("s/4", "v", "alloc")}})
+	i := clustertest.Commit(t, a, clustertest.Txn(clustertest.Leased("s/1", "v", "alloc"),
+		clustertest.Leased("s/2", "v", "alloc"), clustertest.Set("s/3", "v"),
+		clustertest.Leased("s/4", "v", "alloc")))
 	if e := clustertest.Get(t, b, "s/1"); e.Lease != "alloc" {
 		t.Errorf("got %s", clustertest.Describe(e))
 	}
 	second := clustertest.Hold(t, b, "alloc") // by another process, which writes with it too
-	clustertest.Commit(t, b, cluster.Txn{Then: []cluster.Operation{clustertest.Set("s/4", "its own now")}})
-	clustertest.Commit(t, b, cluster.Txn{Then: []cluster.Operation{clustertest.Leased("s/5", "v", "alloc")}})
-	if got := keys(clustertest.List(t, a, cluster.Span{}).Entries); !slices.Equal(got, []string{"s/1", "s/2", "s/3", "s/4", "s/5"}) {
+	clustertest.Commit(t, b, clustertest.Txn(clustertest.Set("s/4", "its own now")))
+	clustertest.Commit(t, b, clustertest.Txn(clustertest.Leased("s/5", "v", "alloc")))
+	if got := keys(clustertest.List(t, a, cluster.Span{}).Entries); !slices.Equal(got,
+		[]string{"s/1", "s/2", "s/3", "s/4", "s/5"}) {
 		t.Errorf("got %q: a lease's own entries are nobody's", got)
 	}
 	i = max(i, index(t, a))
@@ -151,18 +157,20 @@ func testLeases(t *testing.T, open opener) {
 		for _, key := range []string{"s/1", "s/2", "s/5"} {
 			wantEntry(t, s, key, "", 0, 0)
 		}
-		if got := keys(clustertest.List(t, s, cluster.Span{Prefix: "s"}).Entries); !slices.Equal(got, []string{"s/3", "s/4"}) {
+		if got := keys(clustertest.List(t, s, cluster.Span{Prefix: "s"}).Entries); !slices.Equal(got,
+			[]string{"s/3", "s/4"}) {
 			t.Errorf("after the end of the lease: %q", got)
 		}
 	}
 	got := <-gone
 	slices.Sort(got.Keys)
 	wantChanges(t, got, i+1, "s/1", "s/2", "s/5")
-	_, err = a.Commit(t.Context(), cluster.Txn{Then: []cluster.Operation{clustertest.Leased("s/1", "v", "alloc")}})
+	_, err = a.Commit(t.Context(), clustertest.Txn(clustertest.Leased("s/1", "v", "alloc")))
 	wantErr(t, "a lease that has ended", err, cluster.ErrLeaseEnded)
 }
 
-// testLeaseAgain: what an owner's lease had, the next one of that owner does not bring back, and a condition sees none of it.
+// testLeaseAgain: what an owner's lease had, the next one of that owner does not bring back, and a condition sees none
+// of it.
 func testLeaseAgain(t *testing.T, open opener) {
 	a, b := open(), open()
 	for round := range 5 {
@@ -175,7 +183,7 @@ func testLeaseAgain(t *testing.T, open opener) {
 		if round%2 == 0 {
 			clustertest.Put(t, b, "k", "free", cluster.Condition{Key: "k"})
 			clustertest.Hold(t, b, "alloc").Close()
-			clustertest.Commit(t, b, cluster.Txn{Then: []cluster.Operation{clustertest.Delete("k")}})
+			clustertest.Commit(t, b, clustertest.Txn(clustertest.Delete("k")))
 		}
 	}
 	clustertest.Hold(t, b, "alloc")
@@ -188,7 +196,7 @@ func testLeaseAgain(t *testing.T, open opener) {
 func testLeaseOutlives(t *testing.T, open opener) {
 	a, b := open(), open()
 	lease := clustertest.Hold(t, a, "alloc")
-	i := clustertest.Commit(t, a, cluster.Txn{Then: []cluster.Operation{clustertest.Leased("k", "v", "alloc")}})
+	i := clustertest.Commit(t, a, clustertest.Txn(clustertest.Leased("k", "v", "alloc")))
 	if err := a.Close(); err != nil {
 		t.Fatal(err)
 	}

@@ -11,18 +11,19 @@ import (
 // Concerns reports whether a variable concerns the caller. It must not use the Service.
 type Concerns func(namespace, path string) bool
 
-// Everything is for a caller whom all variables concern.
+// Everything is the Concerns of a caller whom all variables concern.
 func Everything(string, string) bool { return true }
 
 const (
-	// endRetry is how long it takes until the end of a lock is written again that could not be, such as on a full disk.
+	// endRetry is the pause before the end of a lock is written again after a failure, such as on a full disk.
 	endRetry = 10 * time.Second
-	// endLook is how often at least it is looked when locks end: timers stand still while the machine is suspended, and locks go on.
+	// endLook is how often the ends of locks are looked up at least: timers stand still while the machine is suspended,
+	// and the time of locks does not.
 	endLook = time.Hour
 )
 
-// Await returns when a variable of those that List would return has been changed or deleted after the index, or may have been. The end of a
-// lock by its time is a change, too: a process that waits then writes it.
+// Await returns when one of the variables that List would return was changed or deleted after the index, or may have
+// been. The expiry of a lock is a change, too: a process that waits writes it.
 func (s *Service) Await(ctx context.Context, namespace, prefix string, after uint64, concerns Concerns) error {
 	for {
 		next, err := s.endLocks(ctx, namespace, prefix, concerns)
@@ -39,14 +40,17 @@ func (s *Service) Await(ctx context.Context, namespace, prefix string, after uin
 	}
 }
 
-// EndLocks ends the locks whose time is over, as who waits for one does when it is: for a clock that somebody has moved.
+// EndLocks ends the locks that have expired. Await does so by itself; this is for tests and for a clock that somebody
+// has moved.
 func (s *Service) EndLocks(ctx context.Context) error {
 	_, err := s.endLocks(ctx, AllNamespaces, "", Everything)
 	return err
 }
 
-// awaitChange does so without a look at the time. It returns the index to go on from after an error.
-func (s *Service) awaitChange(ctx context.Context, namespace, prefix string, after uint64, concerns Concerns) (uint64, error) {
+// awaitChange waits as Await does, but ends no locks. It returns the index to go on from after an error.
+func (s *Service) awaitChange(
+	ctx context.Context, namespace, prefix string, after uint64, concerns Concerns,
+) (uint64, error) {
 	for {
 		changes, err := s.store.Watch(ctx, prefixOf(namespace, prefix), after)
 		if err != nil || changes.Gap {
@@ -61,7 +65,7 @@ func (s *Service) awaitChange(ctx context.Context, namespace, prefix string, aft
 	}
 }
 
-// endLocks ends the locks whose time is over, of the variables that List would return, and returns after which time to look again.
+// endLocks ends the expired locks of the variables that List would return, and returns after which time to look again.
 func (s *Service) endLocks(ctx context.Context, namespace, prefix string, concerns Concerns) (time.Duration, error) {
 	page, err := s.store.List(ctx, cluster.Span{Prefix: leasePrefixOf(namespace, prefix), Only: func(key string) bool {
 		at, ok := leasePlaceOf(key)
@@ -82,10 +86,10 @@ func (s *Service) endLocks(ctx context.Context, namespace, prefix string, concer
 	return next, nil
 }
 
-// hasLock reports whether there is a lock to end. A record of a later version is not for this one to write.
+// hasLock reports whether there is a lock to end. A record of a later version of taskapi is left alone.
 func (s state) hasLock() bool { return s.Lock != nil && s.damage == nil }
 
-// endLock ends the lock of a variable if its time is over, and returns after which time to look again.
+// endLock ends the lock of a variable if it has expired, and returns after which time to look again.
 func (s *Service) endLock(ctx context.Context, at place) (time.Duration, error) {
 	found, err := s.look(ctx, at)
 	if err != nil {
@@ -114,7 +118,7 @@ func (s *Service) endLock(ctx context.Context, at place) (time.Duration, error) 
 		if !found.hasLock() {
 			return write{keep: true}, nil
 		}
-		if found.locked() { // by a renewal that was written late
+		if found.locked() { // its renewal was written late
 			left = found.Lock.left(decodeLease(found.leased.Value), now)
 			return write{keep: true}, nil
 		}
@@ -123,7 +127,7 @@ func (s *Service) endLock(ctx context.Context, at place) (time.Duration, error) 
 		return w, nil
 	})
 	if err != nil {
-		return endRetry, ctx.Err() // a store that can't be written can be waited for
+		return endRetry, ctx.Err() // the caller may go on waiting while the store can't be written
 	}
 	return left, nil
 }

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// lease says when a lock was acquired or renewed last.
+// lease notes when a lock was acquired or renewed last.
 type lease struct {
 	ID    string        `json:"id"` // of the lock
 	Boot  string        `json:"boot"`
@@ -20,7 +20,7 @@ func (l lease) encode() []byte {
 	return value
 }
 
-// decodeLease reads a stored lease; one that can't be read is that of no lock.
+// decodeLease reads a stored lease. One that can't be read fits no lock.
 func decodeLease(value []byte) lease {
 	var l lease
 	if json.Unmarshal(value, &l) != nil {
@@ -29,21 +29,21 @@ func decodeLease(value []byte) lease {
 	return l
 }
 
-// phase is how a lock stands at a moment:
+// phase is the phase of a lock at a moment:
 //
 //	held ──── TTL twice without a renewal ────▶ delayed ──── the lock's delay ────▶ free
 //	  ▲                                            │                                  ▲
 //	  └─ renewal   release ──────────────────────▶ └──────────── release ─────────────┘
 //
-// No process has to be there for it: the phase is computed from the lock and its lease when it is looked at. Who waits for a change writes that
-// it is free.
+// The phase changes without any process: it is computed from the lock and its lease when somebody looks at them. A
+// process that waits for a change writes that the lock is free.
 type phase int
 
 const (
-	free    phase = iota // there is no lock, or its time is over
-	held                 // by the one who has the ID
-	delayed              // it was not renewed in time; the ID is good for writing and releasing still, and nobody can acquire it
-	unknown              // its lease tells nothing of this start of this machine: it is held, and its time begins when somebody is refused for it
+	free    phase = iota // there is no lock, or it has expired
+	held                 // by the caller that has its ID
+	delayed              // it was not renewed in time: its holder can still write and release it
+	unknown              // its lease is from before the last start of the machine: it is held
 )
 
 // grace is how many TTLs a lock is held without a renewal, as in Nomad: holders need time to be late.

@@ -15,14 +15,15 @@ import (
 const (
 	minTTL       = 10 * time.Second
 	maxTTL       = 24 * time.Hour
-	maxDelay     = maxTTL // Nomad has no limit: there a lock can keep others out for centuries after its holder has gone
+	maxDelay     = maxTTL // Nomad has no limit: there a delay can keep others out for centuries
 	defaultTTL   = api.DefaultLockTTL
 	defaultDelay = api.DefaultLockDelay
 	maxLockID    = 128 // a UUID has 36
 )
 
-// Acquire locks a variable, which it makes if there is none, and returns it with its lock. Items replace those that are there; without any
-// these stay. Its holder may acquire the lock again. Errors: *ConflictError, ErrFull.
+// Acquire locks a variable, which it makes if there is none, and returns the variable with its lock. Items of v replace
+// those that are there; without any, these stay. The holder may acquire the lock again. Errors: *ConflictError,
+// ErrFull.
 func (s *Service) Acquire(ctx context.Context, v *api.Variable) (*api.Variable, uint64, error) {
 	at := place{v.Namespace, v.Path}
 	wanted, err := checkAcquire(v)
@@ -46,7 +47,8 @@ func (s *Service) Acquire(ctx context.Context, v *api.Variable) (*api.Variable, 
 	})
 }
 
-// Renew has a lock that is held begin its TTL again, and returns what is known of the variable. Errors: ErrNotFound, ErrNotLocked, ErrLocked.
+// Renew starts the TTL of a held lock again, and returns the variable's metadata. Errors: ErrNotFound, ErrNotLocked,
+// ErrLocked.
 func (s *Service) Renew(ctx context.Context, namespace, path, lockID string) (*api.VariableMetadata, uint64, error) {
 	if lockID == "" {
 		return nil, 0, invalid("missing lock ID")
@@ -123,7 +125,7 @@ func (s *Service) release(
 	})
 }
 
-// checkAcquire returns the lock that is wanted, with what is left out.
+// checkAcquire returns the lock that v asks for, with the defaults.
 func checkAcquire(v *api.Variable) (lock, error) {
 	if err := errors.Join(checkNamespace(v.Namespace), checkItems(v.Items), CheckPath(v.Path)); err != nil {
 		return lock{}, err
@@ -153,7 +155,7 @@ func checkAcquire(v *api.Variable) (lock, error) {
 	return wanted, nil
 }
 
-// setDuration sets a duration by its text, if that is none of zero or nothing.
+// setDuration sets a duration to what a text says. Zero and an empty text leave it as it is.
 func setDuration(to *time.Duration, text string) error {
 	if text == "" {
 		return nil

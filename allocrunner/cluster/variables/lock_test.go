@@ -25,7 +25,8 @@ func locked(t *testing.T, test func(t *testing.T, f *fixture, boot *string)) {
 	})
 }
 
-// acquire locks the variable "l" with a TTL of 10 seconds and a delay of 5, by an ID or, when that is empty, by a new one.
+// acquire locks the variable "l" with a TTL of 10 seconds and a delay of 5, by an ID or, when that is empty, by a new
+// one.
 func (f *fixture) acquire(id string, items ...string) (*api.Variable, error) {
 	v := variable("l", items...)
 	v.Lock = &api.VariableLock{ID: id, TTL: "10s", LockDelay: "5s"}
@@ -65,7 +66,8 @@ func (f *fixture) write(id, value string) error {
 func TestLock(t *testing.T) {
 	locked(t, func(t *testing.T, f *fixture, _ *string) {
 		id := f.mustAcquire("k", "v")
-		if v := f.read("l"); v.Lock == nil || *v.Lock != (api.VariableLock{ID: id, TTL: "10s", LockDelay: "5s"}) || v.Items["k"] != "v" {
+		if v := f.read("l"); v.Lock == nil || *v.Lock != (api.VariableLock{ID: id, TTL: "10s", LockDelay: "5s"}) ||
+			v.Items["k"] != "v" {
 			t.Errorf("locked: %+v", v)
 		}
 		_, err := f.acquire("")
@@ -145,9 +147,11 @@ func TestLockBounds(t *testing.T) {
 	f := newVariables(t)
 	for _, c := range []struct{ ttl, delay, want string }{ // want is TTL and delay, or an error
 		{"", "", "15s 15s"}, {"0s", "0", "15s 15s"}, {"10s", "1s", "10s 1s"}, {"24h", "24h", "24h0m0s 24h0m0s"},
-		{"", "24h0m1s", "LockDelay must be at most 24 hours, not 24h0m1s"}, {"", "2562047h", "LockDelay must be at most 24 hours, not 2562047h"},
+		{"", "24h0m1s", "LockDelay must be at most 24 hours, not 24h0m1s"}, {"", "2562047h",
+			"LockDelay must be at most 24 hours, not 2562047h"},
 		{"9.999s", "", "TTL must be between 10 seconds and 24 hours"}, {"24h0m1s", "", "TTL must be between"},
-		{"-1s", "", "must be positive"}, {"", "-1ns", "must be positive"}, {"soon", "", "invalid duration"}, {"", "1", "missing unit"},
+		{"-1s", "", "must be positive"}, {"", "-1ns", "must be positive"}, {"soon", "", "invalid duration"}, {"", "1",
+			"missing unit"},
 	} {
 		v := variable("p")
 		v.Lock = &api.VariableLock{TTL: c.ttl, LockDelay: c.delay}
@@ -169,8 +173,8 @@ func TestLockBounds(t *testing.T) {
 	}
 }
 
-// TestLockExpires: a lock that nobody renews is held for twice its TTL, can't be acquired during its delay, and then is gone; its holder, who
-// may have been suspended for all that time, changes nothing any more.
+// TestLockExpires: a lock that nobody renews is held for twice its TTL, can't be acquired during its delay, and then is
+// gone; its holder, who may have been suspended for all that time, changes nothing any more.
 func TestLockExpires(t *testing.T) {
 	locked(t, func(t *testing.T, f *fixture, _ *string) {
 		id := f.mustAcquire("k", "v")
@@ -258,8 +262,9 @@ func TestUnlock(t *testing.T) {
 	})
 }
 
-// TestLockAfterReboot: a lock of an earlier start of the machine is held for its whole time from when somebody is refused for it, or is renewed
-// by its holder; a clock that was set makes no difference, since none of them is looked at.
+// TestLockAfterReboot: a lock of an earlier start of the machine is held for its whole time from when somebody is
+// refused for it, or is renewed by its holder; a clock that was set makes no difference, since none of them is looked
+// at.
 func TestLockAfterReboot(t *testing.T) {
 	locked(t, func(t *testing.T, f *fixture, boot *string) {
 		id := f.mustAcquire("k", "v")
@@ -285,9 +290,11 @@ func TestLockAfterReboot(t *testing.T) {
 	})
 }
 
-// TestLeaseDamage: a lease that can't be read, or that has gone, is that of a lock whose time begins, and locks nobody out for good.
+// TestLeaseDamage: a lease that can't be read, or that has gone, is that of a lock whose time begins, and locks nobody
+// out for good.
 func TestLeaseDamage(t *testing.T) {
-	for name, value := range map[string]string{"no JSON": "x", "another's": `{"id":"x","boot":"boot 1"}`, "of later": `{"id":"ID","boot":"boot 1","since_ns":9000000000000}`} {
+	for name, value := range map[string]string{"no JSON": "x", "another's": `{"id":"x","boot":"boot 1"}`,
+		"of later": `{"id":"ID","boot":"boot 1","since_ns":9000000000000}`} {
 		t.Run(name, func(t *testing.T) {
 			locked(t, func(t *testing.T, f *fixture, _ *string) {
 				if _, err := f.acquire("ID"); err != nil {
@@ -329,12 +336,14 @@ func (h *hooked) Commit(ctx context.Context, txn cluster.Txn) (uint64, error) {
 	return h.Store.Commit(ctx, txn)
 }
 
-// TestLateRenewal: a renewal that was decided in time, and is written while another has found the lock free, keeps the lock from the other.
+// TestLateRenewal: a renewal that was decided in time, and is written while another has found the lock free, keeps the
+// lock from the other.
 func TestLateRenewal(t *testing.T) {
 	locked(t, func(t *testing.T, f *fixture, _ *string) {
 		id := f.mustAcquire("k", "v")
 		store := &hooked{Store: f.store}
-		other := &fixture{variables.New(variables.Config{Store: store, Sealer: noSealer{}, Now: f.now}), t, store, f.now}
+		other := &fixture{variables.New(variables.Config{Store: store, Sealer: noSealer{}, Now: f.now}), t, store,
+			f.now}
 		time.Sleep(time.Minute)
 		late, err := json.Marshal(map[string]any{"id": id, "boot": "boot 1", "since_ns": time.Minute})
 		if err != nil {
@@ -362,8 +371,8 @@ type noSealer struct{}
 func (noSealer) Seal(items []byte, _ string) ([]byte, error) { return items, nil }
 func (noSealer) Open(items []byte, _ string) ([]byte, error) { return items, nil }
 
-// TestAwaitLockEnd: those who wait learn that a lock has ended by its time, at that moment, as of a change that has an index, and nobody else
-// has to be there for it.
+// TestAwaitLockEnd: those who wait learn that a lock has ended by its time, at that moment, as of a change that has an
+// index, and nobody else has to be there for it.
 func TestAwaitLockEnd(t *testing.T) {
 	locked(t, func(t *testing.T, f *fixture, boot *string) {
 		begun, woken := time.Now(), make(chan string)
@@ -388,7 +397,8 @@ func TestAwaitLockEnd(t *testing.T) {
 			}
 		}
 		after := f.read("l")
-		if after.Lock != nil || after.Items["k"] != "v" || after.ModifyIndex != before.ModifyIndex+2 { // one of the renewal
+		// one of the renewal
+		if after.Lock != nil || after.Items["k"] != "v" || after.ModifyIndex != before.ModifyIndex+2 {
 			t.Errorf("after the end: %+v, of before %+v", after, before)
 		}
 		f.wantConflict(f.write(id, "late"), 0, true)
@@ -423,7 +433,8 @@ func (r *refusing) Commit(ctx context.Context, txn cluster.Txn) (uint64, error) 
 	return r.Store.Commit(ctx, txn)
 }
 
-// TestAwaitLockEndOnFullDisk: who waits for a lock waits on while its end can't be written, and does not try without a pause.
+// TestAwaitLockEndOnFullDisk: who waits for a lock waits on while its end can't be written, and does not try without a
+// pause.
 func TestAwaitLockEndOnFullDisk(t *testing.T) {
 	locked(t, func(t *testing.T, f *fixture, _ *string) {
 		f.mustAcquire("k", "v")
@@ -438,7 +449,8 @@ func TestAwaitLockEndOnFullDisk(t *testing.T) {
 	})
 }
 
-// TestAwaitLateRenewal: a renewal that is written when the lock has just been found free keeps it, and its end comes later.
+// TestAwaitLateRenewal: a renewal that is written when the lock has just been found free keeps it, and its end comes
+// later.
 func TestAwaitLateRenewal(t *testing.T) {
 	locked(t, func(t *testing.T, f *fixture, _ *string) {
 		id := f.mustAcquire("k", "v")

@@ -6,13 +6,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Moment is a time on a clock that all processes of a machine share, that nobody sets, and that goes on while the machine is suspended.
+// Moment is a time on a clock that all processes of a machine share, that nobody can set, and that goes on while the
+// machine is suspended.
 type Moment struct {
 	Boot  string        // which start of which machine
 	Since time.Duration // the time since then
 }
 
-// now returns the moment by the machine's clock.
+// now returns the present moment of the machine's clock.
 func now() (Moment, error) {
 	boot, err := bootID()
 	if err != nil {

@@ -17,9 +17,10 @@ func CheckPath(path string) error {
 		return invalid("variable requires path")
 	}
 	if len(path) > maxPath {
-		return invalid("invalid path %q: it has %d characters, and at most %d are allowed", path[:maxPath]+"...", len(path), maxPath)
+		return invalid("invalid path %q: it has %d characters, and at most %d are allowed", path[:maxPath]+"...",
+			len(path), maxPath)
 	}
-	if strings.IndexFunc(path, func(c rune) bool { return !inPath(c) }) >= 0 {
+	if strings.ContainsFunc(path, func(c rune) bool { return !inPath(c) }) {
 		return invalid("invalid path %q: letters, digits and the characters - _ ~ / are allowed", path)
 	}
 	return checkReserved(strings.Split(path, "/"))
@@ -31,30 +32,32 @@ func inName(c rune) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-'
 }
 
-// checkReserved refuses what Nomad keeps free below nomad/.
+// checkReserved refuses the paths that Nomad reserves below nomad/.
 func checkReserved(parts []string) error {
 	switch {
 	case parts[0] != "nomad":
 		return nil
 	case len(parts) == 1:
-		return invalid(`"nomad" is a reserved top-level directory path, but you may write variables to "nomad/jobs", "nomad/job-templates", ` +
-			`"nomad/sentinel", or below`)
+		return invalid(`"nomad" is a reserved top-level directory path, but you may write variables to ` +
+			`"nomad/jobs", "nomad/job-templates", "nomad/sentinel", or below`)
 	case parts[1] == "jobs", parts[1] == "sentinel", parts[1] == "job-templates" && len(parts) == 3:
 		return nil
 	case parts[1] == "job-templates":
-		return invalid(`"nomad/job-templates" is a reserved directory path, but you may write variables at the level below it, for example, ` +
-			`"nomad/job-templates/template-name"`)
+		return invalid(`"nomad/job-templates" is a reserved directory path, but you may write variables ` +
+			`at the level below it, for example, "nomad/job-templates/template-name"`)
 	}
-	return invalid(`only paths at "nomad/jobs" or "nomad/job-templates" and below are valid paths under the top-level "nomad" directory`)
+	return invalid(`only paths at "nomad/jobs" or "nomad/job-templates" and below are valid paths ` +
+		`under the top-level "nomad" directory`)
 }
 
-// checkNamespace refuses what is no namespace of Nomad's.
+// checkNamespace refuses a name that can't be one of a namespace in Nomad.
 func checkNamespace(name string) error {
 	switch {
 	case name == AllNamespaces:
 		return invalid(`can not target wildcard ("*")namespace`)
-	case name == "" || len(name) > maxNamespace || strings.IndexFunc(name, func(c rune) bool { return !inName(c) }) >= 0:
-		return invalid("invalid namespace %q: 1 to %d letters, digits and hyphens are allowed", name[:min(len(name), maxNamespace)], maxNamespace)
+	case name == "", len(name) > maxNamespace, strings.ContainsFunc(name, func(c rune) bool { return !inName(c) }):
+		return invalid("invalid namespace %q: 1 to %d letters, digits and hyphens are allowed",
+			name[:min(len(name), maxNamespace)], maxNamespace)
 	}
 	return nil
 }
@@ -62,7 +65,7 @@ func checkNamespace(name string) error {
 // place is where a variable is.
 type place struct{ namespace, path string }
 
-// The keys of the store. The leases of locks are apart, since a renewal changes no variable.
+// The keys of the store. The leases of locks have keys of their own, since a renewal does not change the variable.
 const (
 	variablePrefix = "vars/"
 	leasePrefix    = "locks/"
@@ -72,10 +75,10 @@ const (
 func (p place) key() string      { return variablePrefix + p.String() }
 func (p place) leaseKey() string { return leasePrefix + p.String() }
 
-// String returns the place as keys have it, and as items are sealed for it. No namespace has a slash in its name.
+// String returns the place as it stands in keys and in the seal of items. No namespace has a slash in its name.
 func (p place) String() string { return p.namespace + "/" + p.path }
 
-// prefixOf returns what the keys of a list begin with; with AllNamespaces it says nothing of the path.
+// prefixOf returns the prefix of the keys of a list. For AllNamespaces the path has no part in it.
 func prefixOf(namespace, prefix string) string {
 	if namespace == AllNamespaces {
 		return variablePrefix
@@ -83,15 +86,15 @@ func prefixOf(namespace, prefix string) string {
 	return place{namespace, prefix}.key()
 }
 
-// leasePrefixOf returns the same of the keys of leases.
+// leasePrefixOf returns the same for the keys of leases.
 func leasePrefixOf(namespace, prefix string) string {
 	return leasePrefix + strings.TrimPrefix(prefixOf(namespace, prefix), variablePrefix)
 }
 
-// placeOf returns the place that a variable's key is of.
+// placeOf returns the place of a variable's key.
 func placeOf(key string) (place, bool) { return placeIn(variablePrefix, key) }
 
-// leasePlaceOf returns the place that a lease's key is of.
+// leasePlaceOf returns the place of a lease's key.
 func leasePlaceOf(key string) (place, bool) { return placeIn(leasePrefix, key) }
 
 func placeIn(root, key string) (place, bool) {
@@ -100,5 +103,5 @@ func placeIn(root, key string) (place, bool) {
 	return place{namespace, path}, ok && found && namespace != "" && path != ""
 }
 
-// invalid returns the error for a request that is wrong in the way that the words say.
+// invalid returns an *InvalidError with these words.
 func invalid(format string, args ...any) error { return &InvalidError{fmt.Sprintf(format, args...)} }

@@ -12,7 +12,8 @@ import (
 
 // TestCheckPath has a row for every rule of Nomad's.
 func TestCheckPath(t *testing.T) {
-	const reserved, template, below = `"nomad" is a reserved`, `"nomad/job-templates" is a reserved`, `only paths at "nomad/jobs"`
+	const reserved, template, below = `"nomad" is a reserved`, `"nomad/job-templates" is a reserved`,
+		`only paths at "nomad/jobs"`
 	for path, want := range map[string]string{ // empty for a path that is good
 		"a":                       "",
 		"/":                       "",
@@ -76,15 +77,17 @@ func TestCheckPath(t *testing.T) {
 // nomadPath is the form that Nomad's documentation gives of a path.
 var nomadPath = regexp.MustCompile(`^[a-zA-Z0-9-_~/]{1,128}$`)
 
-// FuzzPath: no path is taken that Nomad's form does not have, none is refused outside nomad/ that it has, what is said of one stays short, and
-// what is taken can be a key of the store.
+// FuzzPath: no path is taken that Nomad's form does not have, none is refused outside nomad/ that it has, what is said
+// of one stays short, and what is taken can be a key of the store.
 func FuzzPath(f *testing.F) {
-	for _, seed := range []string{"", "a", "nomad/jobs/web", "nomad/job-templates/x", "nomad", "a/../b", "\xff", strings.Repeat("x/", 70)} {
+	for _, seed := range []string{"", "a", "nomad/jobs/web", "nomad/job-templates/x", "nomad", "a/../b", "\xff",
+		strings.Repeat("x/", 70)} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, path string) {
 		err := variables.CheckPath(path)
-		if matches := nomadPath.MatchString(path); err == nil && !matches || err != nil && matches && path != "nomad" && !strings.HasPrefix(path, "nomad/") {
+		if matches := nomadPath.MatchString(path); err == nil && !matches || err != nil && matches && path != "nomad" &&
+			!strings.HasPrefix(path, "nomad/") {
 			t.Errorf("%q: %v", path, err)
 		}
 		if err != nil && len(err.Error()) > 1000 {

@@ -165,7 +165,8 @@ func (e *event) do(ctx context.Context, kept *variables.Service) error {
 	switch {
 	case isConflict:
 		e.Conflict, e.Refused = !conflict.Locked, conflict.Locked
-	case errors.Is(err, variables.ErrLocked), errors.Is(err, variables.ErrNotLocked), errors.Is(err, variables.ErrNotFound):
+	case errors.Is(err, variables.ErrLocked), errors.Is(err, variables.ErrNotLocked),
+		errors.Is(err, variables.ErrNotFound):
 		e.Refused = true
 	default:
 		return err
@@ -262,8 +263,9 @@ func (c cell) step(e event) (bool, cell) {
 	return false, c
 }
 
-// TestLinearizable has processes write, lock and delete the same variables, and kills some of them: every answer is one that a single variable
-// would have given, in some order of the steps that fits when each was made, and a lock is nobody else's before its time is over.
+// TestLinearizable has processes write, lock and delete the same variables, and kills some of them: every answer is one
+// that a single variable would have given, in some order of the steps that fits when each was made, and a lock is
+// nobody else's before its time is over.
 func TestLinearizable(t *testing.T) {
 	dir := t.TempDir()
 	if _, closing, err := openWorker(dir); err != nil { // makes the key ring
@@ -293,7 +295,8 @@ func TestLinearizable(t *testing.T) {
 		if e.Return == 0 {
 			e.Return = math.MaxInt64
 		}
-		kinds[fmt.Sprintf("%s refused=%v conflict=%v pending=%v", e.Kind, e.Refused, e.Conflict, e.Return == math.MaxInt64)]++
+		kinds[fmt.Sprintf("%s refused=%v conflict=%v pending=%v", e.Kind, e.Refused, e.Conflict,
+			e.Return == math.MaxInt64)]++
 		byPath[e.Path] = append(byPath[e.Path], porcupine.Operation{Input: e, Call: e.Call, Return: e.Return})
 	}
 	t.Log(len(events), kinds)

@@ -12,25 +12,26 @@ import (
 	"taskapi/allocrunner/cluster"
 )
 
-// recordVersion is of what is written here: a line of JSON, the header, and then the sealed items.
+// recordVersion is the version of a record: a line of JSON, the header, and then the sealed items.
 const recordVersion = 1
 
-// maxHeader is more than a header has: the ID of a lock has maxLockID bytes, each of which JSON writes as six at most.
+// maxHeader is more than a header has: the ID of a lock has at most maxLockID bytes, and JSON writes a byte as six at
+// most.
 const maxHeader = 1 << 10
 
-// header is what is known of a variable beside its items, and its indexes, which are the entry's.
+// header is a variable's metadata. Its indexes are the entry's own.
 type header struct {
 	Version    int   `json:"version"`
 	CreateTime int64 `json:"create_time"` // nanoseconds since the Unix epoch
 	ModifyTime int64 `json:"modify_time"`
 	Lock       *lock `json:"lock,omitempty"`
 
-	// Writer is the job whose share the variable counts against, as writerOf names it: that of the task that wrote it.
+	// Writer names the job of the task that wrote the variable, by writerOf: the variable counts against its share.
 	// Empty for the operator.
 	Writer string `json:"writer,omitempty"`
 }
 
-// lock is a lock on a variable. Until when it is held says its lease.
+// lock is a lock on a variable. Its lease says how long it is held.
 type lock struct {
 	ID    string        `json:"id"`
 	TTL   time.Duration `json:"ttl_ns"`
@@ -57,7 +58,7 @@ func (r record) encode() []byte {
 
 var errNewer = errors.New("it was written by a newer taskapi")
 
-// decodeRecord reads a stored variable. Beside an error there is as much as could be read.
+// decodeRecord reads a stored variable. With an error it returns as much as could be read.
 func decodeRecord(value []byte) (record, error) {
 	line, sealed, found := bytes.Cut(value, []byte("\n"))
 	var r record
@@ -80,7 +81,7 @@ func decodeItems(plain []byte) (map[string]string, error) {
 	return items, nil
 }
 
-// state is what is at a place, as it was read. One without an entry is that of no variable.
+// state is what was read of a place. Without an entry there is no variable.
 type state struct {
 	record
 	at     place
@@ -103,7 +104,7 @@ func newState(at place, entry cluster.Entry) state {
 
 func (s state) exists() bool { return s.entry.ModifyIndex != 0 }
 
-// withLease returns the state with its lock as it stands at a moment.
+// withLease returns the state with the phase of its lock at a moment.
 func (s state) withLease(leased cluster.Entry, now Moment) state {
 	s.leased = leased
 	if s.Lock != nil {
@@ -112,17 +113,18 @@ func (s state) withLease(leased cluster.Entry, now Moment) state {
 	return s
 }
 
-// locked reports whether the variable's lock keeps others out than its holder.
+// locked reports whether the variable's lock keeps out all but its holder.
 func (s state) locked() bool { return s.phase != free }
 
-// heldBy reports whether the lock is that of the ID.
+// heldBy reports whether the lock is held and has this ID.
 func (s state) heldBy(id string) bool { return s.locked() && s.Lock.ID == id }
 
-// metadata returns what is known of the variable beside its items.
+// metadata returns the variable without its items.
 func (s state) metadata() *api.VariableMetadata {
 	m := &api.VariableMetadata{
 		Namespace: s.at.namespace, Path: s.at.path,
-		CreateIndex: s.entry.CreateIndex, ModifyIndex: s.entry.ModifyIndex, CreateTime: s.CreateTime, ModifyTime: s.ModifyTime,
+		CreateIndex: s.entry.CreateIndex, ModifyIndex: s.entry.ModifyIndex,
+		CreateTime: s.CreateTime, ModifyTime: s.ModifyTime,
 	}
 	if s.locked() {
 		m.Lock = s.Lock.api()
@@ -130,7 +132,7 @@ func (s state) metadata() *api.VariableMetadata {
 	return m
 }
 
-// variable returns the variable with the items; nil is none.
+// variable returns the variable with these items.
 func (s state) variable(items map[string]string) *api.Variable {
 	m := s.metadata()
 	return &api.Variable{

@@ -1,8 +1,8 @@
-// Package variables keeps Nomad's variables, and the locks on them, in a cluster.Store: their paths, sizes and check-and-set, items that are
-// sealed for their place, and leases of locks that outlive processes. It promises that one of two writers who expect the same index wins, that
-// nobody changes a variable whose lock another holds, that items can be read from the store with the sealer's key alone and at their own path
-// alone, and that one damaged variable is an error of that variable and of no list. It decides nothing about who may read what, and knows
-// neither HTTP nor tokens.
+// Package variables keeps Nomad's variables, and the locks on them, in a cluster.Store. It checks paths and sizes, does
+// check-and-set, seals the items of a variable for its path, and keeps locks that outlive processes. It promises that
+// one of two writers who expect the same index wins; that nobody changes a variable while another holds its lock; that
+// items can be read only with the sealer's key, and only at their own path; and that a damaged variable is an error of
+// that variable, and of no list. It does not decide who may read what, and knows neither HTTP nor tokens.
 package variables
 
 import (
@@ -20,10 +20,10 @@ import (
 // AllNamespaces stands for every namespace in a list.
 const AllNamespaces = api.AllNamespacesNamespace
 
-// Sealer keeps items from those who read the store. What is sealed for a place opens for that place alone.
+// Sealer hides items from those who read the store. What is sealed for a place opens for that place alone.
 type Sealer interface {
 	Seal(items []byte, place string) ([]byte, error)
-	// Open returns what was sealed. Its errors say whether the key is another one or the value is damaged.
+	// Open returns what was sealed. Its errors tell a wrong key from a damaged value.
 	Open(sealed []byte, place string) ([]byte, error)
 }
 
@@ -34,14 +34,15 @@ type Config struct {
 	Now    func() (Moment, error) // the clock of leases; nil for this machine's
 }
 
-// Service is the variables of a store. Any number of processes may have one. Its methods may be called from several goroutines; what they
-// return is the caller's. Errors besides those named: *InvalidError, *DamagedError, those of cluster.Store, ctx's.
+// Service gives access to the variables of a store. Any number of processes may have one. Its methods may be called
+// from several goroutines; what they return is the caller's. Errors besides those named: *InvalidError, *DamagedError,
+// those of cluster.Store, ctx's.
 type Service struct {
 	store  cluster.Store
 	sealer Sealer
 	now    func() (Moment, error)
 	ending chan struct{} // has an element while this process ends a lock whose time is over
-	bounds usage         // up to which it writes
+	bounds usage         // of all variables, above which it writes no more
 	writer string        // the job whose share its writes count against; empty for the operator, who has none
 }
 
@@ -53,8 +54,7 @@ func New(c Config) *Service {
 	return &Service{c.Store, c.Sealer, c.Now, make(chan struct{}, 1), usage{MaxVariables, MaxBytes}, ""}
 }
 
-// OfTask returns the same variables for the tasks of a job: their writes leave room for the operator and for other
-// jobs.
+// OfTask returns a Service for the tasks of a job: their writes leave room for the operator and for other jobs.
 func (s *Service) OfTask(namespace, job string) *Service {
 	bounds := usage{MaxVariables - reserve.Variables, MaxBytes - reserve.Bytes}
 	return &Service{s.store, s.sealer, s.now, s.ending, bounds, writerOf(namespace, job)}
@@ -71,7 +71,7 @@ func (s *Service) Read(ctx context.Context, namespace, path string) (*api.Variab
 	if err := checkNamespace(namespace); err != nil {
 		return nil, 0, err
 	}
-	if CheckPath(path) != nil { // as in Nomad, where what can't be there is not there
+	if CheckPath(path) != nil { // as in Nomad, an impossible path has no variable
 		_, index, err := s.store.Get(ctx, usageKey)
 		return nil, index, err
 	}
@@ -83,18 +83,21 @@ func (s *Service) Read(ctx context.Context, namespace, path string) (*api.Variab
 	return v, found.entry.ModifyIndex, err
 }
 
-// List returns what is known of variables beside their items, by namespace and path, and the store's index: of those of a namespace, or of
-// AllNamespaces, whose paths begin with the prefix and that concern the caller. Nothing is read of others.
-func (s *Service) List(ctx context.Context, namespace, prefix string, concerns Concerns) ([]*api.VariableMetadata, uint64, error) {
+// List returns the metadata of variables, by namespace and path, and the store's index. It lists those of a namespace,
+// or of AllNamespaces, whose paths begin with the prefix and that concern the caller. Nothing is read of others.
+func (s *Service) List(
+	ctx context.Context, namespace, prefix string, concerns Concerns,
+) ([]*api.VariableMetadata, uint64, error) {
 	if namespace != AllNamespaces {
 		if err := checkNamespace(namespace); err != nil {
 			return nil, 0, err
 		}
 	}
-	page, err := s.store.List(ctx, cluster.Span{Prefix: prefixOf(namespace, prefix), Head: maxHeader, Only: func(key string) bool {
-		at, ok := placeOf(key)
-		return ok && strings.HasPrefix(at.path, prefix) && concerns(at.namespace, at.path)
-	}})
+	page, err := s.store.List(ctx, cluster.Span{Prefix: prefixOf(namespace, prefix), Head: maxHeader,
+		Only: func(key string) bool {
+			at, ok := placeOf(key)
+			return ok && strings.HasPrefix(at.path, prefix) && concerns(at.namespace, at.path)
+		}})
 	if err != nil {
 		return nil, 0, err
 	}
@@ -110,7 +113,7 @@ func (s *Service) List(ctx context.Context, namespace, prefix string, concerns C
 	return list, page.Index, nil
 }
 
-// look returns what is at a place, with its lock as it stands now.
+// look returns the state of a place, with the phase of its lock.
 func (s *Service) look(ctx context.Context, at place) (state, error) {
 	for {
 		entry, index, err := s.store.Get(ctx, at.key())
@@ -126,14 +129,14 @@ func (s *Service) look(ctx context.Context, at place) (state, error) {
 		if err != nil || decodeLease(found.leased.Value).ID == found.Lock.ID {
 			return found, err
 		}
-		// The lock was released or has changed hands between the two reads; or its lease is damaged.
+		// Between the two reads the lock was released or got another holder; or its lease is damaged.
 		if same, _, err := s.store.Get(ctx, at.key()); err != nil || same.ModifyIndex == entry.ModifyIndex {
 			return found, err
 		}
 	}
 }
 
-// lockOf returns the state with its lock as it stands now.
+// lockOf returns the state with the phase of its lock.
 func (s *Service) lockOf(ctx context.Context, of state) (state, error) {
 	if of.Lock == nil {
 		return of, nil
@@ -170,7 +173,7 @@ func (s *Service) items(of state) (map[string]string, error) {
 	return decodeItems(plain)
 }
 
-// clock returns the moment that it is.
+// clock returns the present moment.
 func (s *Service) clock() (Moment, error) {
 	m, err := s.now()
 	if err != nil {

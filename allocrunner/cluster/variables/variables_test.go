@@ -93,15 +93,17 @@ func TestInvalid(t *testing.T) {
 	full := variable("p", "k", strings.Repeat("\x01", variables.MaxItems-1)) // which takes most room when it is stored
 	of := func(change func(*api.Variable)) *api.Variable { v := variable("p", "k", "v"); change(v); return v }
 	for words, v := range map[string]*api.Variable{
-		"empty variables are invalid":                        variable("p"),
-		"variables are limited to 64KiB":                     big,
-		"invalid path":                                       variable("a b", "k", "v"),
-		"is a reserved top-level":                            variable("nomad", "k", "v"),
-		"variable requires path":                             variable("", "k", "v"),
-		`wildcard ("*")namespace`:                            of(func(v *api.Variable) { v.Namespace = "*" }),
-		`invalid namespace ""`:                               of(func(v *api.Variable) { v.Namespace = "" }),
-		`invalid namespace "a/b"`:                            of(func(v *api.Variable) { v.Namespace = "a/b" }),
-		"should not contain lock definition":                 of(func(v *api.Variable) { v.Lock = &api.VariableLock{TTL: "15s"} }),
+		"empty variables are invalid":    variable("p"),
+		"variables are limited to 64KiB": big,
+		"invalid path":                   variable("a b", "k", "v"),
+		"is a reserved top-level":        variable("nomad", "k", "v"),
+		"variable requires path":         variable("", "k", "v"),
+		`wildcard ("*")namespace`:        of(func(v *api.Variable) { v.Namespace = "*" }),
+		`invalid namespace ""`:           of(func(v *api.Variable) { v.Namespace = "" }),
+		`invalid namespace "a/b"`:        of(func(v *api.Variable) { v.Namespace = "a/b" }),
+		"should not contain lock definition": of(func(v *api.Variable) {
+			v.Lock = &api.VariableLock{TTL: "15s"}
+		}),
 		`item "k" is no UTF-8 text: encode it, such as with`: variable("p", "k", "\xff"),
 	} {
 		_, _, err := f.Put(t.Context(), v, nil)
@@ -146,8 +148,8 @@ func TestList(t *testing.T) {
 	}
 }
 
-// TestAwait: one that waits from the index of an answer is woken by what the answer would have had, and by nothing else where only some paths
-// are meant.
+// TestAwait: one that waits from the index of an answer is woken by what the answer would have had, and by nothing else
+// where only some paths are meant.
 func TestAwait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newVariables(t)
@@ -204,7 +206,8 @@ func (r *reader) List(ctx context.Context, span cluster.Span) (cluster.Page, err
 	return page, err
 }
 
-// TestListsReadLittle: a task that lists what it may all the time must not have all that others have kept read, and no items are.
+// TestListsReadLittle: a task that lists what it may all the time must not have all that others have kept read, and no
+// items are.
 func TestListsReadLittle(t *testing.T) {
 	f := newVariables(t)
 	large := strings.Repeat("x", variables.MaxItems-1)
@@ -212,20 +215,23 @@ func TestListsReadLittle(t *testing.T) {
 		f.put(path, "k", large)
 	}
 	v := variable("mine", "k", large)
-	v.Lock = &api.VariableLock{ID: strings.Repeat("\x01", 128), TTL: "24h0m0s", LockDelay: "24h0m0s"} // no header is longer
+	// no header is longer
+	v.Lock = &api.VariableLock{ID: strings.Repeat("\x01", 128), TTL: "24h0m0s", LockDelay: "24h0m0s"}
 	if _, _, err := f.OfTask(ns, "job").Acquire(t.Context(), v); err != nil {
 		t.Fatal(err)
 	}
 	store := &reader{Store: f.store}
 	kept := variables.New(variables.Config{Store: store, Sealer: noSealer{}})
 	list, _, err := kept.List(t.Context(), ns, "", func(_, path string) bool { return path == "mine" })
-	if err != nil || len(list) != 1 || list[0].Path != "mine" || list[0].CreateTime == 0 || list[0].Lock == nil || *list[0].Lock != *v.Lock {
+	if err != nil || len(list) != 1 || list[0].Path != "mine" || list[0].CreateTime == 0 || list[0].Lock == nil ||
+		*list[0].Lock != *v.Lock {
 		t.Errorf("list: %+v, %v", list, err)
 	}
 	if store.read > 1024 {
 		t.Errorf("%d bytes were read for a variable of one's own", store.read)
 	}
-	if list, _, err := kept.List(t.Context(), ns, "", variables.Everything); err != nil || len(list) != 4 || store.read > 5*1024 {
+	if list, _, err := kept.List(t.Context(), ns, "", variables.Everything); err != nil || len(list) != 4 ||
+		store.read > 5*1024 {
 		t.Errorf("%d were listed, %d bytes read, %v", len(list), store.read, err)
 	}
 }
@@ -260,7 +266,8 @@ func TestSealed(t *testing.T) {
 	f.plant("vars/prod/a", kept)
 	for _, at := range [][2]string{{ns, "b"}, {"prod", "a"}} {
 		_, _, err := f.Read(t.Context(), at[0], at[1])
-		if damaged, ok := errors.AsType[*variables.DamagedError](err); !ok || damaged.Path != at[1] || !errors.Is(err, identity.ErrBadSeal) {
+		if damaged, ok := errors.AsType[*variables.DamagedError](err); !ok || damaged.Path != at[1] ||
+			!errors.Is(err, identity.ErrBadSeal) {
 			t.Errorf("moved to %v: %v", at, err)
 		}
 	}
@@ -270,14 +277,17 @@ func TestSealed(t *testing.T) {
 	}
 }
 
-// TestDamage: whatever of a variable is damaged, that is an error of reading it, no list fails for it, and it can be written and deleted.
+// TestDamage: whatever of a variable is damaged, that is an error of reading it, no list fails for it, and it can be
+// written and deleted.
 func TestDamage(t *testing.T) {
 	for name, damage := range map[string]func([]byte) []byte{
-		"nothing left":      func([]byte) []byte { return nil },
-		"no header":         func(v []byte) []byte { return v[1:] },
-		"no items":          func(v []byte) []byte { return v[:bytes.IndexByte(v, '\n')+1] },
-		"a bit of an item":  func(v []byte) []byte { v[len(v)-1] ^= 1; return v },
-		"a later version's": func(v []byte) []byte { return bytes.Replace(v, []byte(`"version":1`), []byte(`"version":2`), 1) },
+		"nothing left":     func([]byte) []byte { return nil },
+		"no header":        func(v []byte) []byte { return v[1:] },
+		"no items":         func(v []byte) []byte { return v[:bytes.IndexByte(v, '\n')+1] },
+		"a bit of an item": func(v []byte) []byte { v[len(v)-1] ^= 1; return v },
+		"a later version's": func(v []byte) []byte {
+			return bytes.Replace(v, []byte(`"version":1`), []byte(`"version":2`), 1)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newVariables(t)
@@ -285,7 +295,8 @@ func TestDamage(t *testing.T) {
 			f.put("good", "k", "v")
 			f.plant("vars/default/bad", damage(bytes.Clone(f.entry("vars/default/bad").Value)))
 			_, _, err := f.Read(t.Context(), ns, "bad")
-			if damaged, ok := errors.AsType[*variables.DamagedError](err); !ok || !strings.Contains(err.Error(), `variable "bad"`) {
+			if damaged, ok := errors.AsType[*variables.DamagedError](err); !ok ||
+				!strings.Contains(err.Error(), `variable "bad"`) {
 				t.Errorf("read: %v, %v", damaged, err)
 			}
 			if got := f.paths(ns, ""); got != "default:bad default:good" {
@@ -307,8 +318,8 @@ func TestDamage(t *testing.T) {
 	}
 }
 
-// TestFull: neither the number of variables nor their size grows beyond a bound, which deletions move away from, and which nobody reaches by
-// writing the same variable again and again.
+// TestFull: neither the number of variables nor their size grows beyond a bound, which deletions move away from, and
+// which nobody reaches by writing the same variable again and again.
 func TestFull(t *testing.T) {
 	f := newVariables(t)
 	big := strings.Repeat("v", variables.MaxItems-1)
@@ -340,7 +351,8 @@ func TestFull(t *testing.T) {
 		if _, _, err := f.Put(t.Context(), variable("more", "k", big), nil); err != nil {
 			t.Error(err)
 		}
-		if _, _, err := f.Put(t.Context(), variable("more2", "k", big), nil); err != nil && !errors.Is(err, variables.ErrFull) {
+		if _, _, err := f.Put(t.Context(), variable("more2", "k", big), nil); err != nil &&
+			!errors.Is(err, variables.ErrFull) {
 			t.Error(err)
 		}
 		if _, _, err := f.Put(t.Context(), variable("more3", "k", big), nil); !errors.Is(err, variables.ErrFull) {
@@ -349,8 +361,8 @@ func TestFull(t *testing.T) {
 	})
 }
 
-// TestTasksLeaveRoom: what tasks write ends before the variables are full, in number and size. The operator can write still, and so can a task what
-// needs no more room; and when the operator can't either, there is room for services.
+// TestTasksLeaveRoom: what tasks write ends before the variables are full, in number and size. The operator can write
+// still, and so can a task what needs no more room; and when the operator can't either, there is room for services.
 func TestTasksLeaveRoom(t *testing.T) {
 	f := newVariables(t)
 	big := strings.Repeat("v", variables.MaxItems-1)
@@ -385,14 +397,16 @@ func TestTasksLeaveRoom(t *testing.T) {
 	registrations := cluster.Txn{}
 	for n := range 8 { // as much as a transaction may have
 		registrations.Then = append(registrations.Then,
-			cluster.Operation{Key: fmt.Sprintf("services/default/web/%d", n), Value: bytes.Repeat([]byte("v"), cluster.MaxValueBytes)})
+			cluster.Operation{Key: fmt.Sprintf("services/default/web/%d", n),
+				Value: bytes.Repeat([]byte("v"), cluster.MaxValueBytes)})
 	}
 	for range 2 {
 		if _, err := f.store.Commit(t.Context(), registrations); err != nil {
 			t.Errorf("services: %v", err)
 		}
 	}
-	for count, want := range map[int][2]bool{7499: {true, true}, 7500: {false, true}, 9999: {false, true}, 10_000: {false, false}} {
+	for count, want := range map[int][2]bool{7499: {true, true}, 7500: {false, true}, 9999: {false, true},
+		10_000: {false, false}} {
 		for i, s := range []*variables.Service{tasks(-1), f.Service} {
 			f.plant("usage/vars", fmt.Appendf(nil, `{"variables":%d,"bytes":0}`, count))
 			_, _, err := s.Put(t.Context(), variable(fmt.Sprintf("number/%d/%d", count, i), "k", "v"), nil)
@@ -420,7 +434,8 @@ func TestShareOfAJob(t *testing.T) {
 		t.Errorf("a job has written %d variables of the largest size, want about %d", stored, most)
 	}
 	err := put(greedy, "nomad/jobs/other", big)
-	if !errors.Is(err, variables.ErrFull) || !strings.Contains(err.Error(), "1250 variables and 4 MiB, which is the share of a job") {
+	if !errors.Is(err, variables.ErrFull) || !strings.Contains(err.Error(),
+		"1250 variables and 4 MiB, which is the share of a job") {
 		t.Errorf("at another job's path: %v, want its own share full", err)
 	}
 	for _, s := range []*variables.Service{other, f.Service} {
@@ -433,11 +448,15 @@ func TestShareOfAJob(t *testing.T) {
 		do   func() error
 		full bool
 	}{
-		{"another locks it only", func() error { _, _, err := other.Acquire(t.Context(), variable("shared/5")); return err }, true},
+		{"another locks it only", func() error {
+			_, _, err := other.Acquire(t.Context(), variable("shared/5"))
+			return err
+		}, true},
 		{"its own is smaller", func() error { return put(greedy, "shared/0", "small") }, false},
 		{"another writes over", func() error { return put(other, "shared/1", big) }, false},
 		{"the operator does", func() error { return put(f.Service, "shared/2", big) }, false},
-		{"the operator deletes", func() error { _, err := f.Delete(t.Context(), ns, "shared/3", nil); return err }, false},
+		{"the operator deletes", func() error { _, err := f.Delete(t.Context(), ns, "shared/3", nil); return err },
+			false},
 		{"the count is damaged", func() error {
 			f.plant(variables.UsageKey(ns, "greedy"), []byte("?"))
 			return put(greedy, "shared/4", "small")
@@ -486,7 +505,8 @@ func (s *damagedStore) List(ctx context.Context, span cluster.Span) (cluster.Pag
 	return page, err
 }
 
-// TestDamagedSize: a variable that the disk has damaged does not count as what it was any more, once it is written again or deleted.
+// TestDamagedSize: a variable that the disk has damaged does not count as what it was any more, once it is written
+// again or deleted.
 func TestDamagedSize(t *testing.T) {
 	f := newVariables(t)
 	f.put("good", "k", "v")

@@ -16,8 +16,9 @@ import (
 // MaxItems is how many bytes the keys and values of a variable's items have together, as in Nomad.
 const MaxItems = 64 << 10
 
-// Put writes a variable, with check only if its ModifyIndex is that, 0 for none. While it has a lock, v's must have the ID. It returns the
-// variable as written, and the index. Errors: *ConflictError, ErrFull.
+// Put writes a variable. With check it does so only if the variable's ModifyIndex is that number, 0 for no variable.
+// While the variable is locked, v must have the lock's ID. Put returns the variable as written, and the index. Errors:
+// *ConflictError, ErrFull.
 func (s *Service) Put(ctx context.Context, v *api.Variable, check *uint64) (*api.Variable, uint64, error) {
 	at := place{v.Namespace, v.Path}
 	if err := checkPut(v); err != nil {
@@ -38,13 +39,13 @@ func (s *Service) Put(ctx context.Context, v *api.Variable, check *uint64) (*api
 	})
 }
 
-// Delete deletes a variable, with check only if its ModifyIndex is that, 0 for none, and returns the index. There need be none. While it has
-// a lock nobody can. Errors: *ConflictError.
+// Delete deletes a variable, if there is one, and returns the index. With check it does so only if the variable's
+// ModifyIndex is that number, 0 for no variable. A locked variable can't be deleted. Errors: *ConflictError.
 func (s *Service) Delete(ctx context.Context, namespace, path string, check *uint64) (uint64, error) {
 	if err := checkNamespace(namespace); err != nil {
 		return 0, err
 	}
-	if CheckPath(path) != nil { // as in Nomad, where what can't be there is not there
+	if CheckPath(path) != nil { // as in Nomad, an impossible path has no variable
 		_, index, err := s.store.Get(ctx, usageKey)
 		return index, err
 	}
@@ -108,12 +109,12 @@ func (s *Service) expects(found state, check *uint64) error {
 	if !found.exists() {
 		return &ConflictError{Variable: found.nothing()}
 	}
-	items, _ := s.items(found) // what can't be opened is a conflict all the same
+	items, _ := s.items(found) // a damaged variable is a conflict, too
 	return &ConflictError{Variable: found.variable(items)}
 }
 
-// lets returns a *ConflictError when the lock does not let the holder of a lock's ID, empty for none, change the variable. An ID of a lock
-// that has gone is refused, too: somebody else may have held it since.
+// lets returns a *ConflictError unless a caller with this lock ID, empty for none, may change the variable. The ID of a
+// lock that has ended is refused, too: somebody else may have held the lock since.
 func (s state) lets(lockID string) error {
 	if s.locked() == (lockID != "") && (!s.locked() || s.heldBy(lockID)) {
 		return nil
@@ -121,12 +122,12 @@ func (s state) lets(lockID string) error {
 	return &ConflictError{Variable: s.nothing(), Locked: true}
 }
 
-// nothing returns the variable of a conflict in which nothing of it is shown.
+// nothing returns the variable for a conflict that shows only namespace and path.
 func (s state) nothing() *api.Variable {
 	return &api.Variable{Namespace: s.at.namespace, Path: s.at.path}
 }
 
-// next returns the record after this one, with a lock that is still there.
+// next returns the record that follows this one. It keeps a lock that is held.
 func (s state) next(sealed []byte, writer string) record {
 	now := time.Now().UnixNano()
 	r := record{header{Version: recordVersion, CreateTime: s.CreateTime, ModifyTime: now, Writer: writer}, sealed}
@@ -139,18 +140,20 @@ func (s state) next(sealed []byte, writer string) record {
 	return r
 }
 
-// write is what a change makes of a state.
+// write is what a change does to a state.
 type write struct {
 	keep   bool // nothing is written
 	remove bool
 	record record
-	items  map[string]string // what the answer has
-	lease  *lease            // a new one; nil for that which is there
+	items  map[string]string // of the answer
+	lease  *lease            // a new lease of the lock; nil: it stays as it is
 }
 
-// change applies decide to what is at a place, again whenever somebody else was faster, and returns the variable as written, nil when there is
-// none. Errors: those of decide, ErrFull.
-func (s *Service) change(ctx context.Context, at place, decide func(found state, now Moment) (write, error)) (*api.Variable, uint64, error) {
+// change applies decide to the state of a place, and again whenever somebody else was faster. It returns the variable
+// as written, nil when there is none. Errors: those of decide, ErrFull.
+func (s *Service) change(
+	ctx context.Context, at place, decide func(found state, now Moment) (write, error),
+) (*api.Variable, uint64, error) {
 	for attempt := 0; ; attempt++ {
 		if err := pause(ctx, attempt); err != nil {
 			return nil, 0, err
@@ -184,7 +187,7 @@ func (s *Service) change(ctx context.Context, at place, decide func(found state,
 	}
 }
 
-// pause waits for a moment from the third attempt on, so that many writers don't keep one another from writing. Errors: ctx's.
+// pause waits for a moment from the third attempt on, so that many writers don't delay one another. Errors: ctx's.
 func pause(ctx context.Context, attempt int) error {
 	if attempt < 2 {
 		return ctx.Err()
@@ -199,7 +202,8 @@ func pause(ctx context.Context, attempt int) error {
 	}
 }
 
-// begin starts a lock's time again when its lease was written before the last start of the machine. When that fails, the next caller does it.
+// begin starts a lock's time again when its lease was written before the last start of the machine. When that fails,
+// the next caller does it.
 func (s *Service) begin(ctx context.Context, found state, now Moment) {
 	if found.phase == unknown {
 		_ = s.renew(ctx, found, now)
@@ -213,7 +217,7 @@ func (s *Service) renew(ctx context.Context, found state, now Moment) error {
 	return err
 }
 
-// conditions hold while the state is what is there.
+// conditions returns conditions that hold until somebody changes the state.
 func (s state) conditions() []cluster.Condition {
 	all := []cluster.Condition{{Key: s.at.key(), ModifyIndex: s.entry.ModifyIndex}}
 	if s.Lock != nil {
@@ -235,7 +239,7 @@ func (s state) written(w write, index uint64) *api.Variable {
 	return s.variable(w.items)
 }
 
-// commit writes a state's successor.
+// commit writes a change of a state.
 func (s *Service) commit(ctx context.Context, found state, w write) (uint64, error) {
 	variable := cluster.Operation{Key: found.at.key(), Delete: w.remove}
 	if !w.remove {
@@ -245,7 +249,7 @@ func (s *Service) commit(ctx context.Context, found state, w write) (uint64, err
 	switch {
 	case w.lease != nil:
 		txn.Then = append(txn.Then, cluster.Operation{Key: found.at.leaseKey(), Value: w.lease.encode()})
-	case w.remove || w.record.Lock == nil: // there may be one of a lock whose time is over
+	case w.remove || w.record.Lock == nil: // an expired lock may have left one
 		txn.Then = append(txn.Then, cluster.Operation{Key: found.at.leaseKey(), Delete: true})
 	}
 	if err := s.account(ctx, &txn, found, w.record.Writer, len(variable.Value), w.remove); err != nil {
@@ -258,18 +262,17 @@ func (s *Service) commit(ctx context.Context, found state, w write) (uint64, err
 const (
 	MaxVariables = 10_000
 	MaxBytes     = 32 << 20
-	// usageUnit is what sizes are rounded up to, so that a change of some bytes is no change of the usage.
+	// usageUnit: sizes are rounded up to a multiple of it, so that a change of some bytes does not change the usage.
 	usageUnit = 1 << 10
 )
 
-// usage is what the variables of a store take. It is written with what changes it.
+// usage is the room that variables take. It is written in the transaction that changes it.
 type usage struct {
 	Variables int `json:"variables"`
 	Bytes     int `json:"bytes"` // of the stored values, each rounded up to usageUnit
 }
 
-// reserve is the room that tasks leave to the operator. share is the part of the rest that the tasks of one job can
-// fill.
+// reserve is the room that tasks leave to the operator. share is how much of the rest the tasks of one job can fill.
 var (
 	reserve = usage{MaxVariables / 4, MaxBytes / 4}
 	share   = usage{MaxVariables / 8, MaxBytes / 8}
@@ -277,8 +280,8 @@ var (
 
 func units(bytes int) int { return (bytes + usageUnit - 1) / usageUnit * usageUnit }
 
-// account adds the change of the usage to a transaction: that of all variables, and those of the jobs whose shares
-// change. Errors: ErrFull, never for a change that makes something smaller.
+// account adds the change of the usage to a transaction: of all variables, and of the jobs whose shares change. Errors:
+// ErrFull, never for a change that makes a variable smaller.
 func (s *Service) account(
 	ctx context.Context, txn *cluster.Txn, found state, writer string, after int, removed bool,
 ) error {
@@ -324,7 +327,8 @@ func (s *Service) add(ctx context.Context, txn *cluster.Txn, found state, writer
 		return err
 	}
 	var total usage
-	if entry.ModifyIndex != 0 && json.Unmarshal(entry.Value, &total) != nil || found.entry.Damaged { // of which nobody knows the size
+	// The size of a damaged entry is not known.
+	if entry.ModifyIndex != 0 && json.Unmarshal(entry.Value, &total) != nil || found.entry.Damaged {
 		if total, err = s.count(ctx, writer); err != nil {
 			return err
 		}
@@ -353,12 +357,13 @@ func (s *Service) full(writer string, most usage) error {
 	case writer != "":
 		return fmt.Errorf("%w: the tasks of this job have written %s, which is the share of a job", ErrFull, bound)
 	case s.writer != "":
-		return fmt.Errorf("%w: tasks can write while there are less than %s, and the rest is the operator's", ErrFull, bound)
+		return fmt.Errorf("%w: tasks can write while there are less than %s, and the rest is the operator's", ErrFull,
+			bound)
 	}
 	return fmt.Errorf("%w: %s", ErrFull, bound)
 }
 
-// count counts what a writer's variables take, for a usage that is damaged; an empty writer stands for all.
+// count counts the variables of a writer, for a usage that is damaged. An empty writer stands for all.
 func (s *Service) count(ctx context.Context, writer string) (usage, error) {
 	page, err := s.store.List(ctx, cluster.Span{Prefix: variablePrefix})
 	var total usage

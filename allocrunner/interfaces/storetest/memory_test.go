@@ -17,7 +17,8 @@ func TestMemory(t *testing.T) {
 	Run(t, func(testing.TB) interfaces.Store { return &memory{} })
 }
 
-// memory is a store that lives as long as its value. What it holds has been through JSON, as in a file. Its zero value is empty.
+// memory is a store that lives as long as its value. What it holds has been through JSON, as in a file. Its zero value
+// is empty.
 type memory struct {
 	mu     sync.Mutex // guards the fields below, and those of each state
 	states map[string]*memoryState

@@ -1,4 +1,5 @@
-// Package storetest tests whether a store of allocations' states keeps what interfaces.Store promises, also one of another program.
+// Package storetest tests whether a store of allocations' states keeps what interfaces.Store promises. Another program
+// can test its own store with it.
 package storetest
 
 import (
@@ -16,7 +17,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 )
 
-// Run tests the store that open returns, empty at each call.
+// Run tests a store. Each call of open returns an empty one.
 func Run(t *testing.T, open func(testing.TB) interfaces.Store) {
 	t.Run("saved outlives its owner", func(t *testing.T) { testOutlives(t, open(t)) })
 	t.Run("what is not given stays", func(t *testing.T) { testNotGiven(t, open(t)) })
@@ -88,10 +89,12 @@ func testOutlives(t *testing.T, s interfaces.Store) {
 	given := alloc("a", 7, "j")
 	given.TaskStates = map[string]*api.TaskState{"gone": {}} // Tasks have them
 	checks := api.AllocCheckStatuses{"c": {Check: "up", Status: "success"}}
-	Put(t, owned, interfaces.Change{ID: "a", Alloc: given, Terminal: true, Checks: checks, Life: "life", KillAfter: time.Unix(5, 0).UTC(),
-		Tasks: map[string]interfaces.SavedTask{"t": Task("run"), "u": {Phase: "new"}}})
+	Put(t, owned, interfaces.Change{ID: "a", Alloc: given, Terminal: true, Checks: checks, Life: "life",
+		KillAfter: time.Unix(5, 0).UTC(),
+		Tasks:     map[string]interfaces.SavedTask{"t": Task("run"), "u": {Phase: "new"}}})
 	want := &interfaces.Saved{Alloc: alloc("a", 7, "j"), Terminal: true, Life: "life", KillAfter: time.Unix(5, 0).UTC(),
-		Checks: api.AllocCheckStatuses{"c": {Check: "up", Status: "success"}}, Tasks: map[string]interfaces.SavedTask{"t": Task("run"), "u": {Phase: "new"}}}
+		Checks: api.AllocCheckStatuses{"c": {Check: "up", Status: "success"}},
+		Tasks:  map[string]interfaces.SavedTask{"t": Task("run"), "u": {Phase: "new"}}}
 	want.Alloc.TaskStates = map[string]*api.TaskState{"t": TaskState("run")}
 	if given.Job == nil || given.TaskStates["gone"] == nil {
 		t.Error("the caller's allocation has been changed")
@@ -107,7 +110,8 @@ func testOutlives(t *testing.T, s interfaces.Store) {
 func testNotGiven(t *testing.T, s interfaces.Store) {
 	owned := acquire(t, s, "a")
 	Put(t, owned,
-		interfaces.Change{ID: "a", Alloc: alloc("a", 1, "j"), Terminal: true, Tasks: map[string]interfaces.SavedTask{"t": Task("one"), "u": Task("one")},
+		interfaces.Change{ID: "a", Alloc: alloc("a", 1, "j"), Terminal: true,
+			Tasks:  map[string]interfaces.SavedTask{"t": Task("one"), "u": Task("one")},
 			Checks: api.AllocCheckStatuses{"c": {}}},
 		interfaces.Change{ID: "a", Tasks: map[string]interfaces.SavedTask{"t": Task("two")}})
 	got := Load(t, owned)
@@ -139,7 +143,8 @@ func testOwner(t *testing.T, s interfaces.Store) {
 	}
 	change := interfaces.Change{ID: "a", Alloc: alloc("a", 2, "j")}
 	_, loadErr := owned.Load()
-	for what, err := range map[string]error{"put": owned.Put(change), "load": loadErr, "recreate": owned.Recreate(change)} {
+	for what, err := range map[string]error{"put": owned.Put(change), "load": loadErr,
+		"recreate": owned.Recreate(change)} {
 		if err == nil {
 			t.Errorf("%s after the close: no error", what)
 		}
@@ -151,7 +156,8 @@ func testOwner(t *testing.T, s interfaces.Store) {
 
 func testRecreate(t *testing.T, s interfaces.Store) {
 	owned := acquire(t, s, "a")
-	Put(t, owned, interfaces.Change{ID: "a", Alloc: alloc("a", 7, "j"), Terminal: true, Life: "one", Tasks: map[string]interfaces.SavedTask{"t": Task("x")}})
+	Put(t, owned, interfaces.Change{ID: "a", Alloc: alloc("a", 7, "j"), Terminal: true, Life: "one",
+		Tasks: map[string]interfaces.SavedTask{"t": Task("x")}})
 	if err := owned.Recreate(interfaces.Change{ID: "a", Alloc: alloc("b", 1, "k")}); err == nil {
 		t.Error("recreated as another allocation")
 	}
@@ -173,7 +179,8 @@ func testRecreate(t *testing.T, s interfaces.Store) {
 
 func testInvalid(t *testing.T, s interfaces.Store) {
 	owned := acquire(t, s, "a")
-	for _, c := range []interfaces.Change{{Alloc: alloc("", 1, "j")}, {Terminal: true}, {ID: "a", Alloc: alloc("b", 1, "j")}} {
+	for _, c := range []interfaces.Change{{Alloc: alloc("", 1, "j")}, {Terminal: true},
+		{ID: "a", Alloc: alloc("b", 1, "j")}} {
 		if err := owned.Put(c); err == nil {
 			t.Errorf("%q: no error", c.ID)
 		}
@@ -183,7 +190,7 @@ func testInvalid(t *testing.T, s interfaces.Store) {
 	}
 }
 
-// testConcurrent has a caller among many find what it has put last.
+// testConcurrent has many callers put changes at the same time: each finds what it has put last.
 func testConcurrent(t *testing.T, s interfaces.Store) {
 	owned := acquire(t, s, "a")
 	const callers, rounds = 20, 20
@@ -192,7 +199,8 @@ func testConcurrent(t *testing.T, s interfaces.Store) {
 		name := fmt.Sprint("t", i)
 		calls.Go(func() {
 			for n := 1; n <= rounds; n++ {
-				Put(t, owned, interfaces.Change{ID: "a", Alloc: alloc("a", 1, "j"), Tasks: map[string]interfaces.SavedTask{name: {Attempts: n}}})
+				Put(t, owned, interfaces.Change{ID: "a", Alloc: alloc("a", 1, "j"),
+					Tasks: map[string]interfaces.SavedTask{name: {Attempts: n}}})
 			}
 		})
 	}
@@ -204,7 +212,7 @@ func testConcurrent(t *testing.T, s interfaces.Store) {
 	}
 }
 
-// testModel makes changes at random and compares with what they come to.
+// testModel makes changes at random, and compares the store with a model.
 func testModel(t *testing.T, s interfaces.Store) {
 	n := 0
 	rapid.Check(t, func(rt *rapid.T) {
@@ -254,7 +262,7 @@ func compare(rt *rapid.T, s interfaces.OwnedState, want *interfaces.Saved) {
 	}
 }
 
-// drawChange draws one of values that are small, and some as large as several pages.
+// drawChange draws a change. Most of its values are small, and some as large as several pages.
 func drawChange(rt *rapid.T, id string) interfaces.Change {
 	c := interfaces.Change{ID: id, Terminal: rapid.IntRange(0, 9).Draw(rt, "over") == 0}
 	text := func(label string) string {
@@ -276,7 +284,7 @@ func drawChange(rt *rapid.T, id string) interfaces.Change {
 	return c
 }
 
-// apply does to the model what a change is to do.
+// apply makes a change to the model.
 func apply(m *interfaces.Saved, c interfaces.Change) {
 	if c.Alloc != nil {
 		a := *c.Alloc

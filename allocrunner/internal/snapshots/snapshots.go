@@ -14,20 +14,23 @@ import (
 	"taskapi/internal/ptr"
 )
 
-// Snapshots holds the latest version of one allocation. Each change makes a new value: readers share one and never lock.
+// Snapshots holds the latest version of one allocation. Each change makes a new value: readers share one and never
+// lock.
 type Snapshots struct {
-	current     atomic.Pointer[api.Allocation]
-	deployments atomic.Pointer[[]*api.Deployment] // stored before current: a version's changes of them are seen with it
+	current atomic.Pointer[api.Allocation]
+	// deployments is stored before current, so that whoever sees a version sees its deployments.
+	deployments atomic.Pointer[[]*api.Deployment]
 
 	mu      sync.Mutex    // guards changes and the field below
 	changed chan struct{} // closed by the next change
 }
 
-// firstIndex is the index of an allocation's creation. An index of 0 means "now" to a blocking query, so it is never one.
+// firstIndex is the index of an allocation's creation. An index of 0 means "now" to a blocking query, so it is never
+// one.
 const firstIndex = 1
 
-// Init begins with an allocation as it is before anything has run. An allocation that replaces previous under its ID
-// continues its indexes, its job's versions and its deployments.
+// Init begins with an allocation that has not run yet. An allocation that replaces previous under its ID continues the
+// indexes, the job's versions and the deployments of previous.
 func (s *Snapshots) Init(given *api.Allocation, previous *interfaces.Saved) {
 	alloc, index, job := *given, uint64(firstIndex), *given.Job
 	job.Version, job.CreateIndex = new(uint64), &index
@@ -49,7 +52,8 @@ func (s *Snapshots) Init(given *api.Allocation, previous *interfaces.Saved) {
 	s.begin(&alloc, deployment.Next(deployments, deployment.Changed{Alloc: &alloc}))
 }
 
-// statesOf returns the state of every task of the allocation's group: pending for a task that has none, or whose record was lost.
+// statesOf returns the state of every task of the allocation's group. A task that has none, or whose saved state was
+// lost, is pending.
 func statesOf(alloc *api.Allocation) map[string]*api.TaskState {
 	states := map[string]*api.TaskState{}
 	if group := alloc.GetTaskGroup(); group != nil {
@@ -62,7 +66,8 @@ func statesOf(alloc *api.Allocation) map[string]*api.TaskState {
 	return states
 }
 
-// unseenChanges is more changes than an earlier runner can have shown and not saved: those of a few seconds, during a write.
+// unseenChanges is more than the changes that an earlier runner can have shown and not saved: those of a few seconds,
+// during a write.
 const unseenChanges = 10_000
 
 // Restore begins with an allocation that was saved, with an index above all that a client can have seen.
@@ -79,13 +84,14 @@ func (s *Snapshots) begin(alloc *api.Allocation, deployments []*api.Deployment) 
 	s.current.Store(alloc)
 }
 
-// Latest returns the latest version, which nobody changes any more.
+// Latest returns the latest version. It must not be changed.
 func (s *Snapshots) Latest() *api.Allocation { return s.current.Load() }
 
 // Deployments returns the deployments of the job's latest versions, the latest first. They must not be changed.
 func (s *Snapshots) Deployments() []*api.Deployment { return *s.deployments.Load() }
 
-// Change makes a new snapshot from the latest: edit gets a copy whose maps are still shared, and replaces what it changes.
+// Change makes a new snapshot from the latest: edit gets a copy whose maps are still shared, and replaces what it
+// changes.
 func (s *Snapshots) Change(edit func(*api.Allocation)) {
 	s.change(func(a *api.Allocation) any {
 		edit(a)
@@ -93,7 +99,7 @@ func (s *Snapshots) Change(edit func(*api.Allocation)) {
 	})
 }
 
-// change is Change, with an event of the deployments that edit returns; nil for none.
+// change does what Change does. edit returns an event for the deployments, nil for none.
 func (s *Snapshots) change(edit func(*api.Allocation) any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -144,12 +150,12 @@ func (s *Snapshots) Stop(how interfaces.StopRequest) (changed bool) {
 	return changed || how.ReplacedBy != nil
 }
 
-// FailDeployment ends a deployment that runs: as an operator wants it, or because it is overdue.
+// FailDeployment ends a running deployment, because an operator asks for it or because it is overdue.
 func (s *Snapshots) FailDeployment(id string, overdue bool) {
 	s.change(func(a *api.Allocation) any { return deployment.Failed{ID: id, Overdue: overdue, At: after(a)} })
 }
 
-// AwaitOverdue returns the ID of a deployment that runs beyond its deadline, as soon as one does; empty when ctx ends.
+// AwaitOverdue waits until a running deployment has passed its deadline, and returns its ID; empty when ctx ends.
 func (s *Snapshots) AwaitOverdue(ctx context.Context) (id string) {
 	for ctx.Err() == nil {
 		index, until, end := s.Latest().ModifyIndex, ctx, context.CancelFunc(func() {})

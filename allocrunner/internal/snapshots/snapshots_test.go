@@ -14,7 +14,8 @@ import (
 
 func given() *api.Allocation {
 	group := "g"
-	return &api.Allocation{TaskGroup: group, Job: &api.Job{TaskGroups: []*api.TaskGroup{{Name: &group, Tasks: []*api.Task{{Name: "one"}, {Name: "two"}}}}}}
+	return &api.Allocation{TaskGroup: group, Job: &api.Job{TaskGroups: []*api.TaskGroup{{
+		Name: &group, Tasks: []*api.Task{{Name: "one"}, {Name: "two"}}}}}}
 }
 
 // TestChange: what was read before stays as it was, and the index grows.
@@ -23,11 +24,13 @@ func TestChange(t *testing.T) {
 	alloc := given()
 	s.Init(alloc, nil)
 	first := s.Latest()
-	if first == alloc || first.ModifyIndex == 0 || len(first.TaskStates) != 2 || first.TaskStates["one"].State != "pending" {
+	if first == alloc || first.ModifyIndex == 0 || len(first.TaskStates) != 2 ||
+		first.TaskStates["one"].State != "pending" {
 		t.Errorf("it begins as %+v", first)
 	}
 	s.Change(func(a *api.Allocation) { a.ClientStatus = api.AllocClientStatusRunning })
-	if now := s.Latest(); first.ClientStatus != api.AllocClientStatusPending || now.ClientStatus != api.AllocClientStatusRunning || now.ModifyIndex <= first.ModifyIndex {
+	if now := s.Latest(); first.ClientStatus != api.AllocClientStatusPending ||
+		now.ClientStatus != api.AllocClientStatusRunning || now.ModifyIndex <= first.ModifyIndex {
 		t.Errorf("%+v has become %+v", first, now)
 	}
 }
@@ -38,7 +41,8 @@ func TestRestore(t *testing.T) {
 	saved := given()
 	saved.ModifyIndex, saved.TaskStates = 7, map[string]*api.TaskState{"one": {State: "running"}}
 	s.Restore(&interfaces.Saved{Alloc: saved})
-	if got := s.Latest(); got.ModifyIndex <= 7 || got.TaskStates["one"].State != "running" || got.TaskStates["two"].State != "pending" || len(saved.TaskStates) != 1 {
+	if got := s.Latest(); got.ModifyIndex <= 7 || got.TaskStates["one"].State != "running" ||
+		got.TaskStates["two"].State != "pending" || len(saved.TaskStates) != 1 {
 		t.Errorf("%+v of %+v", got, saved)
 	}
 }
@@ -143,7 +147,8 @@ func TestAwaitOverdue(t *testing.T) {
 					t.Errorf("%q is overdue after %v, want %s after %v", id, after, s.Latest().DeploymentID, c.want)
 				}
 				s.FailDeployment(id, true)
-				if d := s.Deployments()[0]; d.Status != "failed" || d.StatusDescription != "Failed due to progress deadline" {
+				if d := s.Deployments()[0]; d.Status != "failed" ||
+					d.StatusDescription != "Failed due to progress deadline" {
 					t.Errorf("it is %s: %s", d.Status, d.StatusDescription)
 				}
 			})
@@ -172,7 +177,8 @@ func TestStop(t *testing.T) {
 	var s snapshots.Snapshots
 	s.Init(given(), nil)
 	for i, want := range []bool{true, false} {
-		if got := s.Stop(interfaces.StopRequest{}); got != want || s.Latest().DesiredStatus != api.AllocDesiredStatusStop {
+		if got := s.Stop(interfaces.StopRequest{}); got != want ||
+			s.Latest().DesiredStatus != api.AllocDesiredStatusStop {
 			t.Errorf("request %d: changed %v, want %v; %+v", i, got, want, s.Latest())
 		}
 	}

@@ -9,8 +9,8 @@ import (
 	"taskapi/allocrunner/cluster"
 )
 
-// Plan returns the writes that a transaction comes to, one for each key, or the key of the first condition that does not hold. Errors:
-// cluster.ErrLeaseEnded, cluster.ErrFull.
+// Plan returns the writes of a transaction, at most one for each key, or the key of the first condition that does not
+// hold. Errors: cluster.ErrLeaseEnded, cluster.ErrFull.
 func (t *Table[V]) Plan(txn cluster.Txn, live func(lease uint64) bool) (writes []Write, conflict string, err error) {
 	for _, c := range txn.If {
 		var index uint64
@@ -49,7 +49,7 @@ func (t *Table[V]) Plan(txn cluster.Txn, live func(lease uint64) bool) (writes [
 	return writes, "", t.fits(writes)
 }
 
-// fits returns cluster.ErrFull for writes that need more room than there was, and than there may be.
+// fits returns cluster.ErrFull for writes that need more room than before, and more than there may be.
 func (t *Table[V]) fits(writes []Write) error {
 	entries, bytes := 0, 0
 	for _, w := range writes {
@@ -62,14 +62,16 @@ func (t *Table[V]) fits(writes []Write) error {
 	}
 	switch {
 	case entries > 0 && len(t.entries)+entries > cluster.MaxEntries:
-		return fmt.Errorf("%w: it has %d entries of %d; delete some", cluster.ErrFull, len(t.entries), cluster.MaxEntries)
+		return fmt.Errorf("%w: it has %d entries of %d; delete some", cluster.ErrFull, len(t.entries),
+			cluster.MaxEntries)
 	case bytes > 0 && t.bytes+bytes > cluster.MaxBytes:
-		return fmt.Errorf("%w: it has %d bytes of %d, and this needs %d more; delete something", cluster.ErrFull, t.bytes, cluster.MaxBytes, bytes)
+		return fmt.Errorf("%w: it has %d bytes of %d, and this needs %d more; delete something", cluster.ErrFull,
+			t.bytes, cluster.MaxBytes, bytes)
 	}
 	return nil
 }
 
-// Lease returns which of an owner's leases is the latest; 0 for none.
+// Lease returns the index of an owner's latest lease; 0 for none.
 func (t *Table[V]) Lease(owner string) uint64 {
 	if e := t.Get(leasePrefix + owner); e != nil {
 		return e.ModifyIndex
@@ -77,7 +79,8 @@ func (t *Table[V]) Lease(owner string) uint64 {
 	return 0
 }
 
-// BeginLease returns the writes of a new lease, whose index is that of the commit. What the owner's lease before had goes with that.
+// BeginLease returns the writes of a new lease. Its index is that of the commit. The owner's entries with an earlier
+// lease are not part of it.
 func (t *Table[V]) BeginLease(owner string) ([]Write, error) {
 	writes := []Write{{Key: leasePrefix + owner}}
 	return writes, t.fits(writes)
@@ -92,7 +95,7 @@ func (t *Table[V]) Ended(live func(lease uint64) bool) (writes []Write) {
 	for lease := range t.leases {
 		ended = ended || !live(lease)
 	}
-	if !ended { // as mostly: there is no need to look at the entries
+	if !ended { // the common case: the entries need not be looked at
 		return nil
 	}
 	for _, e := range t.entries {

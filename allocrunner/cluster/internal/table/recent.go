@@ -10,7 +10,8 @@ import (
 	"taskapi/allocrunner/cluster"
 )
 
-// maxRecent is how many of the latest changes are known at least. Who has seen none of them reads everything again.
+// maxRecent is how many of the latest changes are known at least. A caller that is further behind reads everything
+// again.
 const maxRecent = 2048
 
 type change struct {
@@ -31,20 +32,20 @@ func (t *Table[V]) note(c change) {
 	}
 }
 
-// Forget says that changes up to an index are not known, and wakes all who wait.
+// Forget notes that changes up to an index are not known, and wakes all who wait.
 func (t *Table[V]) Forget(index uint64) {
 	t.recent, t.forgotten = nil, index
 	t.WakeAll()
 }
 
-// WakeAll has all who wait look for themselves.
+// WakeAll wakes all who wait: they look for changes themselves.
 func (t *Table[V]) WakeAll() {
 	for w := range t.waiters {
 		w.wake()
 	}
 }
 
-// since returns what has been changed after an index, and whether there was anything.
+// since returns the changes after an index, and whether there are any.
 func (t *Table[V]) since(prefix string, after uint64) (cluster.Changes, bool) {
 	changes := cluster.Changes{Index: t.Index, Gap: after < t.forgotten}
 	if changes.Gap {
@@ -62,7 +63,7 @@ func (t *Table[V]) since(prefix string, after uint64) (cluster.Changes, bool) {
 	return changes, len(changes.Keys) > 0
 }
 
-// waiter is one who waits for a change.
+// waiter is one call of Await.
 type waiter struct {
 	changed chan struct{} // gets an element when something with the prefix was changed
 	prefix  string
@@ -71,13 +72,16 @@ type waiter struct {
 func (w *waiter) wake() {
 	select {
 	case w.changed <- struct{}{}:
-	default: // it has not looked since the last
+	default: // it has not yet looked since the last wake
 	}
 }
 
-// Await waits until a key with the prefix has been changed after an index, and returns what has been by then. mu guards the table. check is called
-// under it whenever somebody has looked up what has changed, and ends the wait with its error; so does the end of ctx or of the store.
-func (t *Table[V]) Await(ctx context.Context, mu sync.Locker, ended <-chan struct{}, prefix string, after uint64, check func() error) (cluster.Changes, error) {
+// Await waits until a key with the prefix is changed after an index, and returns all such changes so far. mu guards the
+// table. Await calls check, with mu held, before each look at the table, also when ctx or the store ends; an error of
+// check ends the wait.
+func (t *Table[V]) Await(
+	ctx context.Context, mu sync.Locker, ended <-chan struct{}, prefix string, after uint64, check func() error,
+) (cluster.Changes, error) {
 	mu.Lock()
 	defer mu.Unlock()
 	w := &waiter{changed: make(chan struct{}, 1), prefix: prefix}

@@ -1,5 +1,6 @@
-// Package table is what the stores of cluster have in memory: the entries by key, which of them changed last, and who waits for a change. It
-// says what a transaction comes to, and keeps no value: V says where one is. The store locks it, and reads and writes files.
+// Package table keeps in memory what the stores of cluster have in common: the entries by key, the latest changes, the
+// leases, and those who wait for a change. It plans the writes of a transaction. It holds no values: V says where a
+// value is. The store locks the table.
 package table
 
 import (
@@ -10,7 +11,7 @@ import (
 	"taskapi/allocrunner/cluster"
 )
 
-// Entry is an entry but for its value.
+// Entry is an entry of the table. Value says where the entry's value is.
 type Entry[V any] struct {
 	Key, Lease               string
 	LeaseIndex               uint64 // which of the owner's leases; 0 for none
@@ -19,7 +20,7 @@ type Entry[V any] struct {
 	Value                    V
 }
 
-// bytes is what the entry counts as.
+// bytes returns how many bytes of the store's bound the entry takes.
 func (e *Entry[V]) bytes() int { return len(e.Key) + len(e.Lease) + e.Size }
 
 // Write is one entry that a commit writes or deletes.
@@ -28,22 +29,23 @@ type Write struct {
 	Value                    []byte // which Apply does not look at
 	Size                     int    // of the value
 	Delete                   bool
-	Damaged                  bool // Value is what there is of one that was damaged
+	Damaged                  bool // Value is the bytes of a damaged value
 	LeaseIndex               uint64
 	CreateIndex, ModifyIndex uint64 // 0 for the commit's own index
 }
 
-// leasePrefix is of the keys of leases, which no caller's key begins with. Such an entry's ModifyIndex tells the owner's lease from those before.
+// leasePrefix begins the keys of leases. No caller's key begins with it. The ModifyIndex of such an entry is the index
+// of the owner's latest lease.
 const leasePrefix = "\x00"
 
-// Table is the entries. New makes one.
+// Table holds the entries. New makes one.
 type Table[V any] struct {
 	Index     uint64
 	entries   []*Entry[V]    // by key
 	bytes     int            // of all entries
 	leases    map[uint64]int // how many entries a lease has, its own included
 	recent    []change       // the latest, oldest first
-	forgotten uint64         // up to here recent lacks changes
+	forgotten uint64         // changes up to this index may be missing in recent
 	waiters   map[*waiter]struct{}
 }
 
@@ -52,7 +54,8 @@ func New[V any]() *Table[V] {
 	return &Table[V]{Index: 1, leases: map[uint64]int{}, waiters: map[*waiter]struct{}{}}
 }
 
-// Adopt replaces the entries by those of another table. Those who wait stay. With gap, nobody knows what has changed in between.
+// Adopt replaces the entries by those of another table, and keeps those who wait. With gap, the changes in between are
+// not known.
 func (t *Table[V]) Adopt(other *Table[V], gap bool) {
 	t.Index, t.entries, t.bytes, t.leases = other.Index, other.entries, other.bytes, other.leases
 	if gap {
@@ -60,14 +63,16 @@ func (t *Table[V]) Adopt(other *Table[V], gap bool) {
 	}
 }
 
-// Bytes returns what keys, owners and values come to.
+// Bytes returns the size of all keys, owners and values.
 func (t *Table[V]) Bytes() int { return t.bytes }
 
 // Len returns the number of entries, leases included.
 func (t *Table[V]) Len() int { return len(t.entries) }
 
 func (t *Table[V]) find(key string) (int, bool) {
-	return slices.BinarySearchFunc(t.entries, key, func(e *Entry[V], key string) int { return strings.Compare(e.Key, key) })
+	return slices.BinarySearchFunc(t.entries, key, func(e *Entry[V], key string) int {
+		return strings.Compare(e.Key, key)
+	})
 }
 
 // Get returns the entry of a key; nil for none.
@@ -81,7 +86,7 @@ func (t *Table[V]) Get(key string) *Entry[V] {
 // Entries returns all entries by key, leases included. The slice is the table's own.
 func (t *Table[V]) Entries() []*Entry[V] { return t.entries }
 
-// List returns the entries of a span but for those whose lease has ended, and whether the limit left some out.
+// List returns the entries of a span, without those whose lease has ended, and whether the limit left some out.
 func (t *Table[V]) List(span cluster.Span, live func(lease uint64) bool) (found []*Entry[V], more bool) {
 	from := max(span.Prefix, span.After, leasePrefix+"\xff")
 	i, _ := t.find(from)
@@ -124,7 +129,8 @@ func (t *Table[V]) Apply(index uint64, writes []Write, value func(i int) V) {
 		case w.Delete && found:
 			t.entries = slices.Delete(t.entries, at, at+1)
 		case !w.Delete:
-			e := &Entry[V]{Key: w.Key, Lease: w.Lease, LeaseIndex: w.LeaseIndex, CreateIndex: cmp.Or(w.CreateIndex, index),
+			e := &Entry[V]{Key: w.Key, Lease: w.Lease, LeaseIndex: w.LeaseIndex,
+				CreateIndex: cmp.Or(w.CreateIndex, index),
 				ModifyIndex: cmp.Or(w.ModifyIndex, index), Size: w.Size, Value: value(i)}
 			if t.count(e, 1); found {
 				e.Key = t.entries[at].Key // which recent has, too
