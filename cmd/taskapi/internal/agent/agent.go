@@ -96,7 +96,7 @@ type Config struct {
 	Resume        string // the command that resumes the allocation, for people to read
 
 	TuneGC bool // set the garbage collector to what an agent needs
-	Shared bool // other agents run in this process: this one does not look after its memory, its key ring and its revocations
+	Shared bool // other agents run in this process: its memory, key ring and revocations are not this one's business
 	NoAPI  bool // the tasks get no API, because they are only to end
 
 	Stop    *interfaces.StopRequest // stop the allocation so, as soon as it runs
@@ -324,7 +324,9 @@ func (a *Agent) detach() {
 // replace stops the allocation gracefully, and next follows. text is the text of next's job; nil when it is not known.
 // Errors, after which the allocation runs on: interfaces.ErrTerminal when it already ends for another reason, and those
 // of a disk on which next could not begin.
-func (a *Agent) replace(ctx context.Context, next *api.Allocation, text *api.JobSubmission, changes []jobdiff.Change) error {
+func (a *Agent) replace(
+	ctx context.Context, next *api.Allocation, text *api.JobSubmission, changes []jobdiff.Change,
+) error {
 	if err := a.cfg.Lock.TryRecreate(); err != nil {
 		return err
 	}

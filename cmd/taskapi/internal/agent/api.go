@@ -134,7 +134,8 @@ func (s *wiring) warnOfIdleRules(alloc *api.Allocation) {
 		tasks = append(tasks, task.Name)
 	}
 	for _, rule := range s.policy.Idle(alloc.Namespace, tasks) {
-		s.logger.Warn("a rule of the policy decides nothing for this allocation: is its name misspelt?", "policy", s.cfg.Settings.Policy, "rule", rule)
+		s.logger.Warn("a rule of the policy decides nothing for this allocation: is its name misspelt?",
+			"policy", s.cfg.Settings.Policy, "rule", rule)
 	}
 }
 
@@ -152,7 +153,8 @@ func openPolicy(path string) (*auth.Policy, error) {
 		src, err = os.ReadFile(path)
 	}
 	if err != nil {
-		return nil, invalid(fmt.Errorf("--policy %s: %w; give a file, or one of the presets local and nomad", path, UnwrapPath(err)))
+		return nil, invalid(fmt.Errorf("--policy %s: %w; give a file, or one of the presets local and nomad",
+			path, UnwrapPath(err)))
 	}
 	policy, err := auth.ParsePolicy(path, src)
 	return policy, invalid(err)
@@ -168,8 +170,8 @@ func limitsOf(text string, policy *auth.Policy) (limitset.Set, error) {
 		err = set.Check()
 	}
 	var files unix.Rlimit // Go has raised the process's limit to the highest that it may have
-	if err == nil && set.AllConnections > limitset.Default().AllConnections && unix.Getrlimit(unix.RLIMIT_NOFILE, &files) == nil &&
-		uint64(set.AllConnections+otherFiles) > files.Max {
+	if err == nil && set.AllConnections > limitset.Default().AllConnections &&
+		unix.Getrlimit(unix.RLIMIT_NOFILE, &files) == nil && uint64(set.AllConnections+otherFiles) > files.Max {
 		err = fmt.Errorf("all-connections=%d, but this process may open %d files, and needs %d others: raise ulimit -n",
 			set.AllConnections, files.Max, otherFiles)
 	}

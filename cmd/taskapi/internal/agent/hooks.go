@@ -155,7 +155,8 @@ func (s *wiring) checkTaskSockets(alloc *api.Allocation) error {
 		if err := os.Mkdir(standIn, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 			return fmt.Errorf("allocation directory: %w", err)
 		}
-		_, remove, err := socket.ShortLink(s.runtimeDirs, filepath.Join(standIn, filepath.Base(s.cfg.Dir.TaskSocket(s.cfg.ID, t.Name))))
+		name := filepath.Base(s.cfg.Dir.TaskSocket(s.cfg.ID, t.Name))
+		_, remove, err := socket.ShortLink(s.runtimeDirs, filepath.Join(standIn, name))
 		if err != nil {
 			err = fmt.Errorf("task %q: %w", t.Name, err)
 		}
@@ -185,12 +186,15 @@ func (h *taskHook) Name() string { return "task_api" }
 
 // Prestart issues the task's tokens and opens its socket. The socket stays through restarts; each start gets new
 // tokens. A resumed process keeps the tokens in its environment.
-func (h *taskHook) Prestart(_ context.Context, req *interfaces.TaskPrestartRequest) (*interfaces.TaskPrestartResponse, error) {
+func (h *taskHook) Prestart(
+	_ context.Context, req *interfaces.TaskPrestartRequest,
+) (*interfaces.TaskPrestartResponse, error) {
 	// The request itself would keep a version of the allocation alive.
 	write := req.WriteFile
-	host := workload.Host{Dir: req.Dir.Dir, Save: req.Keep, Process: req.Lifecycle, WriteFile: func(path string, data []byte) error {
-		return write(interfaces.File{Path: path, Data: data})
-	}}
+	host := workload.Host{
+		Dir: req.Dir.Dir, Save: req.Keep, Process: req.Lifecycle,
+		WriteFile: func(path string, data []byte) error { return write(interfaces.File{Path: path, Data: data}) },
+	}
 	var env map[string]string
 	var err error
 	if req.Restored {
@@ -236,7 +240,7 @@ func (h *taskHook) Stop(context.Context) error {
 	server := h.server
 	h.server = nil
 	h.mu.Unlock()
-	if server == nil { // the task never started, or it ended while no taskapi ran, and a killed taskapi has left the socket
+	if server == nil { // the task never started, or ended without a taskapi: a killed one may have left the socket
 		return socket.RemoveStale(h.wiring.cfg.Dir.TaskSocket(h.wiring.cfg.ID, h.task))
 	}
 	return server.close()

@@ -52,9 +52,11 @@ func ListenKeys(config KeyServerConfig) (*KeyServer, error) {
 	case err != nil:
 		return nil, invalidFlag("listen", err)
 	case !address.Local() && !config.Remote:
-		return nil, invalid(fmt.Errorf("--listen %s: other machines may reach this address: give 127.0.0.1 or ::1, or --remote to serve the public keys to them, too", address))
+		return nil, invalid(fmt.Errorf("--listen %s: other machines may reach this address: give 127.0.0.1 or ::1, or "+
+			"--remote to serve the public keys to them, too", address))
 	case address.TCP.Addr().IsUnspecified() && config.Issuer == "":
-		return nil, invalid(fmt.Errorf("--listen %s is no address for clients: give --issuer with the URL that they use", address))
+		return nil, invalid(fmt.Errorf("--listen %s is no address for clients: give --issuer with the URL that they use",
+			address))
 	}
 	if err := CheckIssuer("--issuer", config.Issuer); err != nil {
 		return nil, err

@@ -31,8 +31,8 @@ const (
 //	stop      the allocation ends; no replacement follows, not even an accepted one
 //	kill      every delay is skipped, also the delays of a replacement
 //	detach    the tasks run on; an accepted replacement is left to another agent
-//	replace   the allocation ends, and another one follows. The request is refused when the allocation ends for another reason, or is being
-//	          detached. A later replacement takes the place of an earlier one
+//	replace   the allocation ends, and another one follows. The request is refused when the allocation ends for
+//	          another reason, or is being detached. A later replacement takes the place of an earlier one
 //
 // A crash loses no accepted request: the runner has saved it with the allocation, and the agent that resumes the
 // allocation begins with Config.Next and Config.Stop.
@@ -100,7 +100,8 @@ func (l life) after(e event) (life, []action) {
 	switch {
 	case e.kind == replace:
 		return l.replace(e)
-	case l.phase == over, l.phase == detached, e.kind == begun && l.phase != waiting, e.kind == ended && l.phase != running:
+	case l.phase == over, l.phase == detached,
+		e.kind == begun && l.phase != waiting, e.kind == ended && l.phase != running:
 		return l, nil
 	}
 	switch e.kind {

@@ -89,7 +89,8 @@ func startScraper(address string, resumed bool, logger *slog.Logger, say func(ur
 		logger.Warn("nobody can scrape the metrics until the address is free; it is tried again", "error", err)
 	}
 	if !parsed.Local() {
-		logger.Warn("everybody who reaches this address reads the metrics: the names of job, tasks and checks, and what they use", "address", parsed)
+		logger.Warn("everybody who reaches this address reads the metrics: the names of job, tasks and checks, and what "+
+			"they use", "address", parsed)
 	}
 	warnOfTakers(parsed, "metrics", logger)
 	ctx, end := context.WithCancel(context.Background())

@@ -58,7 +58,9 @@ func (o OfflineAuthenticator) Evaluate(token, task string) (why auth.Reason, wor
 	if err != nil {
 		return 0, nil, err
 	}
-	a, err := auth.NewAuthenticator(auth.Config{Verifier: verifier, Allocations: o, Revocations: o.Revocations, Logger: slog.New(slog.DiscardHandler)})
+	a, err := auth.NewAuthenticator(auth.Config{
+		Verifier: verifier, Allocations: o, Revocations: o.Revocations, Logger: slog.New(slog.DiscardHandler),
+	})
 	if err != nil {
 		return 0, nil, err
 	}
@@ -92,7 +94,9 @@ func (o OfflineAuthenticator) EvaluateClaims(c *identity.Claims) (why auth.Reaso
 			region, group = parts[0], parts[3]
 		}
 		o.AllocationID = c.AllocationID
-		o.Allocation = &auth.Allocation{Region: region, Namespace: c.Namespace, JobID: c.JobID, TaskGroup: group, Life: c.Life}
+		o.Allocation = &auth.Allocation{
+			Region: region, Namespace: c.Namespace, JobID: c.JobID, TaskGroup: group, Life: c.Life,
+		}
 	}
 	return o.Evaluate(token, c.Task)
 }

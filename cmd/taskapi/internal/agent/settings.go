@@ -83,7 +83,8 @@ func (s Settings) audience() []string {
 // Check returns an error for values that are wrong, whatever the files have that they name.
 func (s Settings) Check() error {
 	if _, err := netip.ParseAddr(s.HostIP); err != nil {
-		return invalid(fmt.Errorf("--host-ip %q is no IP address: give one of this machine, such as 127.0.0.1 or ::1", s.HostIP))
+		return invalid(fmt.Errorf("--host-ip %q is no IP address: give one of this machine, such as 127.0.0.1 or ::1",
+			s.HostIP))
 	}
 	if s.IdentityTTL < minIdentityTTL {
 		return invalid(fmt.Errorf("--identity-ttl is %v: give at least %v, such as 24h", s.IdentityTTL, minIdentityTTL))
@@ -93,7 +94,7 @@ func (s Settings) Check() error {
 			return err
 		}
 	}
-	if _, err := limitset.Default().With(s.Limits); err != nil { // limitsOf checks them together with those of the policy file
+	if _, err := limitset.Default().With(s.Limits); err != nil { // limitsOf checks the rest
 		return invalid(fmt.Errorf("--limits: %w", err))
 	}
 	if s.AuditRequired && s.AuditLog == "" {
@@ -162,7 +163,8 @@ func Remembered(dir string) (Settings, error) {
 		err = kept.Check()
 	}
 	if err != nil {
-		return DefaultSettings(), fmt.Errorf("%s, the flags of the last run, can't be read: %w; remove it, and give all flags again", path, UnwrapPath(err))
+		return DefaultSettings(), fmt.Errorf("%s, the flags of the last run, can't be read: %w; remove it, and give all "+
+			"flags again", path, UnwrapPath(err))
 	}
 	return kept, nil
 }

@@ -24,7 +24,8 @@ func (s *wiring) share(alloc *api.Allocation) {
 	defer cancel()
 	var err error
 	if s.lease, err = s.cfg.Cluster.Hold(ctx, alloc.ID); err != nil {
-		s.logger.Warn("what this machine's allocations have in common is away: services and variables follow later", "error", err)
+		s.logger.Warn("what this machine's allocations have in common is away: services and variables follow later",
+			"error", err)
 	}
 }
 

@@ -52,11 +52,13 @@ func (a *Agent) onSignals() (release func()) {
 				}
 				if kind != nil {
 					a.kill()
-					a.cfg.Events.AllocEvent("Killing", fmt.Sprintf("%v again: killing immediately", sig), "signal", sig.String())
+					said := fmt.Sprintf("%v again: killing immediately", sig)
+					a.cfg.Events.AllocEvent("Killing", said, "signal", sig.String())
 					continue
 				}
 				first, kind = time.Now(), sig
-				a.cfg.Events.AllocEvent("Stopping", fmt.Sprintf("%v: stopping gracefully; send again to kill immediately", sig), "signal", sig.String())
+				said := fmt.Sprintf("%v: stopping gracefully; send again to kill immediately", sig)
+				a.cfg.Events.AllocEvent("Stopping", said, "signal", sig.String())
 				background.Go(func() { // a stop waits for the disk, and the next signal must be handled meanwhile
 					if err := a.stop(context.Background(), interfaces.StopRequest{}, func() {}); err != nil {
 						a.cfg.Logger.Warn(warnStop, "error", err)

@@ -104,7 +104,8 @@ func openIssuer(value string, logger *slog.Logger) (issuer, error) {
 		return issuer{}, err
 	}
 	for _, key := range source.Keys().Skipped() {
-		logger.Warn("a key of another issuer is not used: only Ed25519 keys verify tokens here", "jwks", place, "key", key.ID, "type", key.Type)
+		logger.Warn("a key of another issuer is not used: only Ed25519 keys verify tokens here",
+			"jwks", place, "key", key.ID, "type", key.Type)
 	}
 	is.Keys = source
 	return issuer{is, source.Watch}, nil
@@ -139,7 +140,8 @@ func fetched(place string, logger *slog.Logger) (identity.URLSourceConfig, error
 	port, err := strconv.ParseUint(cmp.Or(u.Port(), "80"), 10, 16)
 	if err == nil && uint16(port) >= httpserve.FirstUnprivilegedPort() {
 		logger.Warn("the process that listens on this port can sign identities that are trusted here, and any user of this "+
-			"machine can listen there while the issuer does not; use https, a file, or a Unix socket (unix:///PATH of 'taskapi keyring serve')", "jwks", place)
+			"machine can listen there while the issuer does not; use https, a file, or a Unix socket (unix:///PATH of "+
+			"'taskapi keyring serve')", "jwks", place)
 	}
 	return config, nil
 }
@@ -177,7 +179,8 @@ func CheckIssuer(flag, issuer string) error {
 		return invalid(fmt.Errorf("%s %q is no URL: give one like https://taskapi.example.org", flag, issuer))
 	}
 	if strings.ContainsAny(issuer, "?#") || u.User != nil { // OpenID Connect Core 1.0, section 2
-		return invalid(fmt.Errorf("%s %q has a query, a fragment or a user, which no issuer may have: give one like https://taskapi.example.org", flag, issuer))
+		return invalid(fmt.Errorf("%s %q has a query, a fragment or a user, which no issuer may have: give one like "+
+			"https://taskapi.example.org", flag, issuer))
 	}
 	return nil
 }

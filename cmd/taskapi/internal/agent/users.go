@@ -52,8 +52,8 @@ func CheckOwnUser(group *api.TaskGroup, isolated bool) []review.Finding {
 	}
 	return []review.Finding{{
 		Severity: review.Warning, Where: fmt.Sprintf("group %q", *group.Name), Feature: "user",
-		Message: fmt.Sprintf("what runs as taskapi's own user (uid %d) can read the operator's token, the key ring and each other's tokens: %s; %s",
-			os.Geteuid(), strings.Join(names, ", "), remedy),
+		Message: fmt.Sprintf("what runs as taskapi's own user (uid %d) can read the operator's token, the key ring and "+
+			"each other's tokens: %s; %s", os.Geteuid(), strings.Join(names, ", "), remedy),
 	}}
 }
 
@@ -61,13 +61,15 @@ func CheckOwnUser(group *api.TaskGroup, isolated bool) []review.Finding {
 func (s Settings) CheckUsers(group *api.TaskGroup) error {
 	isolated := s.IsolateUsers != ""
 	if isolated && os.Geteuid() != 0 {
-		return fmt.Errorf("--%s is for root alone, and taskapi runs as uid %d: run it as root, or leave the flag out", IsolateFlag, os.Geteuid())
+		return fmt.Errorf("--%s is for root alone, and taskapi runs as uid %d: run it as root, or leave the flag out",
+			IsolateFlag, os.Geteuid())
 	}
 	if _, preset := auth.Preset(s.Policy); preset || s.Policy == "" || s.AllowSharedUser {
 		return nil // a preset protects nothing from these tasks, of which CheckOwnUser warns
 	}
 	for _, f := range CheckOwnUser(group, isolated) {
-		return fmt.Errorf("--policy keeps nothing from tasks that can take the operator's token: %s: %s. --allow-shared-user takes the policy all the same", f.Where, f.Message)
+		return fmt.Errorf("--policy keeps nothing from tasks that can take the operator's token: %s: %s. "+
+			"--allow-shared-user takes the policy all the same", f.Where, f.Message)
 	}
 	return nil
 }

@@ -331,6 +331,7 @@ func (s *wiring) reopenAudit() {
 		return
 	}
 	if err := s.audit.Reopen(); err != nil {
-		s.logger.Error("the audit log could not be opened again: lines are still written to the file that was open", "error", err)
+		s.logger.Error("the audit log could not be opened again: lines are still written to the file that was open",
+			"error", err)
 	}
 }

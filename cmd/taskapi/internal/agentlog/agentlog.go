@@ -167,7 +167,8 @@ func (r *reader) lostLine() []byte {
 	if !r.json {
 		return []byte(head(time.Now(), slog.LevelWarn, message) + "\n")
 	}
-	return fmt.Appendf(nil, `{"@level":"warn","@message":%q,"@module":"agent","@timestamp":%q}`+"\n", message, time.Now().Format(stamp))
+	return fmt.Appendf(nil, `{"@level":"warn","@message":%q,"@module":"agent","@timestamp":%q}`+"\n",
+		message, time.Now().Format(stamp))
 }
 
 // stamp is the time of Nomad's lines.

@@ -6,7 +6,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/interfaces"
+	"taskapi/auth"
 	"taskapi/examples/doctest"
+	"taskapi/handlers/node"
+	"taskapi/socket"
 )
 
 // description is a metric in the documents.
@@ -20,13 +26,19 @@ func TestMetricsAreDocumented(t *testing.T) {
 		of  string
 		all []description
 	}{
-		{"Metrics of the allocation have the labels alloc_id, job, namespace, task_group and host, and those of the table", slices.Concat(
-			describe(allocMetrics), describe(taskMetrics, "task"), describe(resourceMetrics, "task"), describe(usageMetrics, "task"),
-			describe(checkMetrics, "check", "check_id", "service", "task"))},
-		{"Metrics of the machine have Nomad's labels of a node, and those of the table", slices.Concat(
-			describe(shareMetrics), describe(hostMetrics), describe(diskMetrics, "disk"), describe(cpuMetrics, "cpu"))},
-		{"Metrics of taskapi have the labels of the table", slices.Concat(
-			describe(authMetrics), describe(auditMetrics), describe(socketMetrics), describe(hookMetrics, "hook", "step"))},
+		{"Metrics of the allocation have the labels alloc_id, job, namespace, task_group and host, and those of the table",
+			slices.Concat(describe(ofAlloc(&api.Allocation{})), describe(ofTask(&api.TaskState{}), "task"),
+				describe(ofResources(&api.AllocatedTaskResources{}), "task"),
+				describe(ofUsage(&api.ResourceUsage{CpuStats: &api.CpuStats{}, MemoryStats: &api.MemoryStats{}}, 0), "task"),
+				describe(ofCheck(api.AllocCheckStatus{}), "check", "check_id", "service", "task"))},
+		{"Metrics of the machine have Nomad's labels of a node, and those of the table",
+			slices.Concat(describe(ofShare(&api.Allocation{}, &api.NodeResources{})),
+				describe(ofHost(&api.HostStats{Memory: &api.HostMemoryStats{}})),
+				describe(ofDisk(&api.HostDiskStats{}), "disk"),
+				describe(ofCPU(node.HostCPU{HostCPUStats: &api.HostCPUStats{}}), "cpu"))},
+		{"Metrics of taskapi have the labels of the table",
+			slices.Concat(describe(ofAuth(auth.Stats{})), describe(ofAudit(auth.AuditStats{})),
+				describe(ofSockets(socket.Stats{})), describe(ofHook(interfaces.HookStat{}), "hook", "step"))},
 	} {
 		fmt.Fprintf(&want, "%s:\n\n| metric | kind | labels | |\n|---|---|---|---|\n", section.of)
 		for _, d := range section.all {
@@ -41,7 +53,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 	doctest.Table(t, "../../../../docs/api.md", "cmd/taskapi/internal/metrics", want.String())
 }
 
-func describe[T any](rows []metric[T], labels ...string) (all []description) {
+func describe(rows []metric, labels ...string) (all []description) {
 	for _, row := range rows {
 		d := description{name: row.exported(), kind: "gauge", doc: row.doc}
 		if row.counter {

@@ -1,6 +1,6 @@
 // Package metrics is the list of everything that an agent measures, for GET /v1/metrics and --metrics-listen. Each
-// metric is one row of a table, with its name, its sentence in docs/api.md and the function that reads its value. Names
-// are Nomad's where Nomad has the metric.
+// metric is one row, with its name, its sentence in docs/api.md and its value. Names are Nomad's where Nomad has the
+// metric.
 package metrics
 
 import (
@@ -34,52 +34,53 @@ type Sources struct {
 
 // Measure returns the values of all metrics.
 func Measure(s Sources) []scrape.Metric {
-	all := slices.Concat(measure(authMetrics, s.Auth), measure(socketMetrics, s.Sockets), measureAlloc(s), measureNode(s))
+	var m measurement
+	m.add(ofAuth(s.Auth), nil)
+	m.add(ofSockets(s.Sockets), nil)
+	m.alloc(s)
+	m.node(s)
 	if s.Audit != nil {
-		all = append(all, measure(auditMetrics, *s.Audit)...)
+		m.add(ofAudit(*s.Audit), nil)
 	}
 	for _, hook := range s.Hooks {
-		all = append(all, measure(hookMetrics, hook, with(nil, "hook", hook.Hook, "step", hook.Step)...)...)
+		m.add(ofHook(hook), with(nil, "hook", hook.Hook, "step", hook.Step))
 	}
-	return all
+	return m.all
 }
 
-// metric is a row: what is measured of a T.
-type metric[T any] struct {
+// metric is one row: a metric with its value, or with a value for each value of its label.
+type metric struct {
 	name    string // Nomad's names have dots, which are underscores for Prometheus
 	doc     string
 	counter bool   // it only grows; otherwise it is a gauge
 	label   string // empty for one value without a label
-	values  func(T) []sample
+	values  []value
 }
 
-// sample is the value of a metric for one value of its label. A value that is not a number was not measured.
-type sample struct {
-	label string
-	value float64
+// value is a metric's value for a label's value. One that is not a number was not measured.
+type value struct {
+	label  string
+	number float64
 }
 
 // gauge returns the row of a value that goes up and down.
-func gauge[T any, N int | int64 | uint64 | float64](name, doc string, value func(T) N) metric[T] {
-	return metric[T]{name: name, doc: doc, values: func(of T) []sample { return []sample{{value: float64(value(of))}} }}
+func gauge[N int | int64 | uint64 | float64](name, doc string, number N) metric {
+	return metric{name: name, doc: doc, values: []value{{number: float64(number)}}}
 }
 
 // counter returns the row of a value that only grows.
-func counter[T any, N int | int64 | uint64 | float64](name, doc string, value func(T) N) metric[T] {
-	row := gauge(name, doc, value)
-	row.counter = true
-	return row
+func counter[N int | int64 | uint64 | float64](name, doc string, number N) metric {
+	return metric{name: name, doc: doc, counter: true, values: []value{{number: float64(number)}}}
 }
 
 // oneOf returns the row of a state: its value is 1 for the label with the present state, and 0 for the labels of the
 // other states.
-func oneOf[T any](name, label, doc string, present func(T) string, states ...string) metric[T] {
-	return metric[T]{name: name, doc: doc + ": 1 for the present one, 0 for the others", label: label, values: func(of T) (all []sample) {
-		for _, state := range states {
-			all = append(all, sample{state, number(state == present(of))})
-		}
-		return all
-	}}
+func oneOf(name, label, doc, present string, states ...string) metric {
+	row := metric{name: name, doc: doc + ": 1 for the present one, 0 for the others", label: label}
+	for _, state := range states {
+		row.values = append(row.values, value{state, number(state == present)})
+	}
+	return row
 }
 
 func number(yes bool) float64 {
@@ -89,32 +90,36 @@ func number(yes bool) float64 {
 	return 0
 }
 
-// where returns a value that is measured where ok is true.
-func where[N int64 | uint64 | float64](ok bool, value N) float64 {
+// where returns a number, which was not measured if ok is false.
+func where[N int64 | uint64 | float64](ok bool, number N) float64 {
 	if !ok {
 		return math.NaN()
 	}
-	return float64(value)
+	return float64(number)
 }
 
-// measure returns the values that the rows have for a source.
-func measure[T any](rows []metric[T], of T, labels ...scrape.Label) (all []scrape.Metric) {
+// measurement collects values.
+type measurement struct{ all []scrape.Metric }
+
+// add adds the values of rows, with labels.
+func (m *measurement) add(rows []metric, labels []scrape.Label) {
 	for _, row := range rows {
-		for _, s := range row.values(of) {
-			m := scrape.Metric{Name: row.exported(), Dotted: row.name, Labels: labels, Value: s.value, Counter: row.counter}
-			if row.label != "" {
-				m.Labels = with(labels, row.label, s.label)
+		for _, v := range row.values {
+			one := scrape.Metric{
+				Name: row.exported(), Dotted: row.name, Labels: labels, Value: v.number, Counter: row.counter,
 			}
-			if !math.IsNaN(s.value) {
-				all = append(all, m)
+			if row.label != "" {
+				one.Labels = with(labels, row.label, v.label)
+			}
+			if !math.IsNaN(v.number) {
+				m.all = append(m.all, one)
 			}
 		}
 	}
-	return all
 }
 
 // exported returns the name as Prometheus spells it.
-func (m metric[T]) exported() string { return strings.ReplaceAll(m.name, ".", "_") }
+func (m metric) exported() string { return strings.ReplaceAll(m.name, ".", "_") }
 
 // with returns labels and more of them, by name and value.
 func with(labels []scrape.Label, pairs ...string) []scrape.Label {
