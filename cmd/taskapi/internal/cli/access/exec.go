@@ -42,8 +42,8 @@ func Exec(w base.Environment) *cobra.Command {
 Without "--", the first argument is ALLOC and the others are COMMAND, as with 'nomad alloc exec'.
 
 On a terminal the command gets one of its own, of the same size; Ctrl-C goes to the command, and the escape character followed by a dot, at
-the beginning of a line, ends the session. Otherwise input, output and errors are passed on as they are. The command ends with this one,
-with the task and with the task's taskapi: it does not survive a restart of that.
+the beginning of a line, ends the session. Otherwise input, output and errors are passed on as they are. The command
+ends when this one, the task or the task's taskapi ends: it does not survive a restart of taskapi.
 Exit code: the command's; 128 and the number of the signal when one has ended it; 1 when it could not be run to its end, 2 when a flag or an
 argument is wrong.`,
 		Example: `  taskapi exec -- ls -l

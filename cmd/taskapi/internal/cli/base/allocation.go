@@ -63,7 +63,7 @@ func TaskNames(alloc *api.Allocation) []string {
 	return names
 }
 
-// RunningTasks returns those of its tasks that ran when it was saved last.
+// RunningTasks returns the names of the tasks that ran when the allocation was last saved.
 func RunningTasks(alloc *api.Allocation) []string {
 	return slices.DeleteFunc(TaskNames(alloc), func(task string) bool {
 		state := alloc.TaskStates[task]
@@ -71,7 +71,7 @@ func RunningTasks(alloc *api.Allocation) []string {
 	})
 }
 
-// Locate returns the allocation as its taskapi answers it, or as one has left it. Errors: why there is neither.
+// Locate returns the allocation as its taskapi answers it, or else as it was last saved. Errors: why there is neither.
 func (t Target) Locate(ctx context.Context) (found client.Location, err error) {
 	c := t.Client()
 	defer c.Close()

@@ -121,8 +121,8 @@ func UnknownCommand(cmd *cobra.Command, name string) error {
 // maxSlips is how many letters a mistyped name may differ in: two slips of the finger.
 const maxSlips = 2
 
-// nearest returns the command that a mistyped name is most like, nil for none. Of several that are as near, it is one that ends and removes
-// nothing.
+// nearest returns the command that a mistyped name is most like, nil for none. Among equally near ones it prefers one
+// that ends and removes nothing.
 func nearest(commands []*cobra.Command, name string) (found *cobra.Command) {
 	least := min(maxSlips+1, utf8.RuneCountInString(name))
 	for _, cmd := range commands {

@@ -84,7 +84,7 @@ func QueuedLog(w Environment) *linewriter.Writer {
 	})
 }
 
-// How long the last lines are waited for: the reader has readPause for each, and readTimeout for all.
+// The reader of the last lines has ReadPause for each of them, and readTimeout for all.
 const (
 	ReadPause   = 2 * time.Second
 	readTimeout = 10 * time.Second

@@ -41,7 +41,8 @@ const (
 	OneTask                   // [ALLOC] [TASK]: a task, that may be left out where there is one
 )
 
-// Sought says what the arguments of a command may name. The zero value is for those that change an allocation that runs.
+// Sought says what the arguments of a command may name. The zero value is for commands that change a running
+// allocation.
 type Sought struct {
 	Tasks taskScope
 	Live  bool // without arguments, only what runs is meant
@@ -65,8 +66,9 @@ that runs.`
 // TaskArgs is the same for [ALLOC] [TASK].
 const TaskArgs = AllocArgs + ` A single name may be an allocation's or a task's; where it is both, give ALLOC and TASK.`
 
-// Find returns what args name: [ALLOC] [TASK], either of them, or neither. dataDir is the flag's value; without one, the data directories of
-// this user and of root are looked at. Errors: usage errors for names of several things, with what those are.
+// Find returns what args name: [ALLOC] [TASK], either of them, or neither. dataDir is the flag's value; without one,
+// the data directories of this user and of root are looked at. An ambiguous name is a usage error, which lists the
+// candidates.
 func Find(ctx context.Context, w Environment, dataDir string, args []string, s Sought) (Target, error) {
 	f, err := NewFinder(w, dataDir)
 	if err != nil {
@@ -219,7 +221,7 @@ func (l Layout) Known(ctx context.Context, id string) known {
 	return known{l, id, nil, true}
 }
 
-// only returns the only allocation that runs, or to read, where none does, the one that was made last.
+// only returns the only running allocation or, for commands that read, if none runs, the latest one.
 func (f *Finder) only(s Sought) (Target, error) {
 	running := slices.DeleteFunc(slices.Clone(f.Known), func(k known) bool { return !k.Running })
 	switch {
@@ -241,7 +243,8 @@ type match struct {
 	byID   bool // it is the beginning of its ID
 }
 
-// matching returns the allocations that a name may mean. By a name, those that have ended are meant only when no other is.
+// matching returns the allocations that a name may mean. A name means an ended allocation only if no running one has
+// it.
 func (f *Finder) matching(name string, s Sought) ([]match, error) {
 	var all []match
 	for _, k := range f.Known {

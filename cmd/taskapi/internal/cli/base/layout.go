@@ -17,7 +17,7 @@ import (
 	"taskapi/cmd/taskapi/internal/linewriter"
 )
 
-// Layout is a data directory, and how commands about it are written.
+// Layout is a data directory. It also writes the command lines about it that messages show.
 type Layout struct {
 	datadir.Dir
 	shown   string // as commands name it: empty where this user's commands look without a flag
@@ -156,8 +156,8 @@ func (l Layout) Audited(w Environment, command string, change func() (made strin
 	return agent.AuditShared(all, func(text string) { w.Warnf("warning: %s", text) }, command, change)
 }
 
-// Command returns a command line to copy. It names the data directory unless it is the default: without, it would be about another one,
-// where a run would start an allocation over.
+// Command returns a command line to copy. It names the data directory unless that is the default: without the flag, the
+// command would act on another directory.
 func (l Layout) Command(verb string, args ...string) string {
 	words := []string{"taskapi", verb}
 	if l.shown != "" {
@@ -166,7 +166,8 @@ func (l Layout) Command(verb string, args ...string) string {
 	return strings.Join(append(words, args...), " ")
 }
 
-// ShellWord returns a text as one word of a POSIX shell. In double quotes, since messages have commands in single ones.
+// ShellWord returns a text as one word of a POSIX shell. It uses double quotes, since messages put commands into single
+// ones.
 func ShellWord(s string) string {
 	if s != "" && !strings.ContainsAny(s, " \t\n\"'\\$`&|;<>()*?[]#~=%!{}") {
 		return s

@@ -25,7 +25,7 @@ type OutputFlags struct {
 func AddOutput(cmd *cobra.Command, o *OutputFlags) {
 	f := cmd.Flags()
 	f.BoolVar(&o.JSON, "json", false, "print JSON, as the API answers it; errors, too: an object with error and exit_code, on standard error")
-	f.StringVarP(&o.Template, "template", "t", "", "print what a Go `TEMPLATE` makes of what --json prints, with the names of Go's fields")
+	f.StringVarP(&o.Template, "template", "t", "", "print the value of --json by a Go `TEMPLATE`, with the SDK's field names")
 	cmd.PreRunE = func(*cobra.Command, []string) (err error) {
 		if o.JSON && o.Template != "" {
 			return Usage(errors.New("--json and --template exclude each other: give one"))
@@ -48,8 +48,8 @@ func AsTemplateError(err error) error {
 // ForPrograms reports whether the output is for programs: JSON, or a template's.
 func (o *OutputFlags) ForPrograms() bool { return o.JSON || o.Parsed != nil }
 
-// Print prints a value: as JSON, by the template, or else by people. value is one of Nomad's SDK, so that a template has its fields; whole
-// is its JSON when that is at hand, else nil.
+// Print prints a value as JSON, by the template, or else with the function people. value is of a type of Nomad's SDK,
+// so that a template has its fields; whole is the value's JSON if it is at hand, else nil.
 func (o *OutputFlags) Print(w Environment, value any, whole []byte, people func() error) error {
 	switch {
 	case o.JSON && whole != nil:
@@ -75,9 +75,9 @@ type PageFlags struct {
 }
 
 func (f *PageFlags) Add(cmd *cobra.Command, example string) {
-	cmd.Flags().StringVar(&f.filter, "filter", "", "print those alone that this `EXPRESSION` selects, e.g. '"+example+"'")
-	cmd.Flags().Int32Var(&f.PerPage, "per-page", 0, "print this `NUMBER` at most, 0 for all; what prints the next page is on standard error")
-	cmd.Flags().StringVar(&f.token, "page-token", "", "where the page begins: the `TOKEN` that the one before it has given")
+	cmd.Flags().StringVar(&f.filter, "filter", "", "print only what this `EXPRESSION` selects, such as '"+example+"'")
+	cmd.Flags().Int32Var(&f.PerPage, "per-page", 0, "print this `NUMBER` at most, 0 for all; the flag that prints the next page is on standard error")
+	cmd.Flags().StringVar(&f.token, "page-token", "", "where the page begins: the `TOKEN` that the page before it gave")
 }
 
 // Options returns a query of the API.

@@ -30,7 +30,8 @@ import (
 	"taskapi/cmd/taskapi/internal/output"
 )
 
-// own marks err as one of taskapi itself, of a program that passes on the exit code of another. What has a code keeps it; nil stays nil.
+// own gives an error of taskapi itself the exit code 125, since the others are the command's. An error that has such a
+// code keeps it; nil stays nil.
 func own(err error) error {
 	if err == nil || base.IsSilent(err) || base.ExitCode(err) > base.ExitUsage {
 		return err
@@ -46,17 +47,20 @@ func Dev(w base.Environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "dev [flags] -- COMMAND [ARG]...",
 		Short: "Run a command as a task, with its socket and its identity",
-		Long: `Runs a command as the task of a job that has nothing else, without a job file: with the task's socket, its token in NOMAD_TOKEN and
-in a file, and all NOMAD_ variables beside those of this environment. The socket answers before the command starts.
+		Long: `Runs a command as the only task of a job, without a job file. The command has the task's socket, its token in
+NOMAD_TOKEN and in a file, and all NOMAD_ variables beside this environment. The socket answers before the command
+starts.
 
-Its standard input, output and error are those of taskapi, which writes nothing itself while it runs, but with -v; on a terminal it has one of
-its own, so that Ctrl-C and Ctrl-Z reach it.
-Signals go to it, and a second SIGINT or SIGTERM kills it. When it ends, what it has left in the background is killed, and so it is when
-taskapi is killed. Without --data-dir everything is in a temporary directory that is removed at the end; one that a killed taskapi has left
-is removed by the next, or by 'taskapi gc --all'. What the command prints is not kept: 'taskapi logs' shows nothing of it.
+The command has taskapi's standard input, output and error; taskapi itself writes nothing while the command runs,
+except with -v. On a terminal, the command has a terminal of its own, so that Ctrl-C and Ctrl-Z reach it.
+Signals go to the command, and a second SIGINT or SIGTERM kills it. When it ends, or when taskapi is killed, its
+background processes are killed. Without --data-dir everything is in a temporary directory that is removed at the end.
+A directory that a killed taskapi has left is removed by the next 'taskapi dev' or 'taskapi test', or by 'taskapi gc
+--all'. The command's output is not kept: 'taskapi logs' does not show it.
 
-Each --aud gives the task another identity, of that name or of NAME=AUDIENCE: its token is in NOMAD_TOKEN_NAME and in secrets/nomad_NAME.jwt.
---ttl has tokens expire, and those in files renewed, that soon. As root, --user runs the command as another user.
+Each --aud gives the task another identity, NAME or NAME=AUDIENCE. Its token is in NOMAD_TOKEN_NAME and in
+secrets/nomad_NAME.jwt. With --ttl, tokens expire after that time, and those in files are renewed before. As root,
+--user runs the command as another user.
 
 Exit code: the command's, 128 and the signal's number when a signal ended it, 127 when there is no such command, 126 when it can't be
 executed, and 125 when taskapi itself failed: a flag is wrong, or the command could not be started.`,
@@ -205,7 +209,7 @@ func newForeground(task string, command []string, w base.Environment) (*foregrou
 	return &foreground{Foreground: interfaces.Foreground{Task: task, Path: path, Args: command[1:], Dir: dir, Env: w.Env}, command: command[0]}, nil
 }
 
-// open chooses the command's files: this program's own, and a terminal of its own in the place of one.
+// open chooses the command's files: this program's own, with a new terminal in place of a terminal.
 func (f *foreground) open(w base.Environment) error {
 	for _, stream := range []any{w.Stdin, w.Stdout, w.Stderr} {
 		file, ok := stream.(*os.File)

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// devTerminal is a terminal of the command's own, which behaves as the one that this program has. A terminal belongs to one session, and a
-// task has one of its own.
+// devTerminal is a terminal for the command that behaves like this program's. The command needs its own, since a
+// terminal belongs to one session, and a task has a session of its own.
 type devTerminal struct {
 	real   *os.File // this program's
 	master *os.File

@@ -38,9 +38,10 @@ func Test(w base.Environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "test [flags] JOBFILE -- COMMAND [ARG]...",
 		Short: "Run a group of tasks, a command that tests it, and stop the group",
-		Long: `Runs a group of the job file, waits until it is healthy (--until), runs the command, and stops the group gracefully, whatever the command
-says. A group is healthy when its tasks and checks have been well for as long as min_healthy_time in its update block says: 10 seconds unless
-it says less. The command has this environment, standard input, output and error, and beside that
+		Long: `Runs a group of the job file, waits until it is healthy (--until), runs the command, and stops the group
+gracefully, whatever the command's result. A group is healthy when its tasks have run and its checks have succeeded
+for min_healthy_time of its update block, by default 10 seconds. The command has this environment, standard input,
+output and error, and also
 
     NOMAD_ADDR, NOMAD_UNIX_ADDR   the address of the operator's socket, or with --as TASK of that task's
     NOMAD_TOKEN                   the token for it, as the SDK takes it; good for an hour, or as long as the task's identity is
@@ -48,9 +49,9 @@ it says less. The command has this environment, standard input, output and error
     NOMAD_ALLOC_ID, NOMAD_JOB_ID, NOMAD_NAMESPACE, NOMAD_REGION
     NOMAD_IP_LABEL, NOMAD_PORT_LABEL, NOMAD_ADDR_LABEL of each port
 
---as TASK gives that task's identity a file for it. What the tasks have written to standard error of late is shown when one has failed.
-Ctrl-C ends the command, and the group gracefully; a second one kills both. Nothing of the group outlives this command, also when it is
-killed. Without --data-dir everything is in a temporary directory that is removed at the end.
+--as TASK has that task's token written to a file for this. If a task has failed, the last lines of its standard error are shown.
+Ctrl-C ends the command, and the group gracefully; a second one kills both. Nothing of the group outlives this
+command, even if it is killed. Without --data-dir everything is in a temporary directory that is removed at the end.
 
 --json prints one JSON object about it all to standard output, and the command's own goes to standard error. --junit FILE writes a test case for the
 start, the command, the stop and each task.
@@ -135,7 +136,7 @@ func (o testOptions) run(cmd *cobra.Command, jobFile string, command []string, w
 	return cmp.Or(err, unwritten)
 }
 
-// giveFile has the token of the task whose identity the command has be in a file.
+// giveFile has the token of the task that --as names written to a file.
 func (o testOptions) giveFile(group *api.TaskGroup) error {
 	if o.As == start.AsOperator {
 		return nil

@@ -16,7 +16,7 @@ import (
 	"taskapi/cmd/taskapi/internal/client"
 )
 
-// Follower prints what happens to an allocation that another process runs, as that one would.
+// Follower prints what happens to an allocation that another process runs, in the format of that process.
 type Follower struct {
 	base.Target
 	Printer *Printer // nil before the allocation has been seen
@@ -183,8 +183,8 @@ type taskEvent struct {
 	event *api.TaskEvent
 }
 
-// news returns the events that have not been shown, in the order of their times. A task keeps its latest ones only: when the last that was
-// shown is not among them, some are lost.
+// news returns the events that have not been shown, in the order of their times. A task keeps only its latest events:
+// if the last one shown is not among them, some are lost.
 func (f *Follower) news(alloc *api.Allocation) []taskEvent {
 	var news []taskEvent
 	for task, s := range alloc.TaskStates {

@@ -35,7 +35,7 @@ func MarkOf(kind string, colors output.Colors) string {
 	return colors.Paint(output.Dim, "|")
 }
 
-// Printer says what happens to an allocation, a line for each thing: for people, or as JSON lines.
+// Printer prints what happens to an allocation, as lines for people or as JSON lines.
 type Printer struct {
 	alloc string
 	json  bool
@@ -68,8 +68,8 @@ func NewPrinter(out io.Writer, alloc *api.Allocation, asJSON bool) *Printer {
 	return p
 }
 
-// NewQueuedPrinter makes a printer that waits for no reader: a stopped terminal, or a full pipe, must not keep tasks from being restarted or
-// stopped. A line in the place of lost ones says how many they were.
+// NewQueuedPrinter makes a printer that waits for no reader: a stopped terminal or a full pipe must not delay the
+// restart or the stop of a task. Where lines are lost, a line says how many.
 func NewQueuedPrinter(out io.Writer, alloc *api.Allocation, asJSON bool) *Printer {
 	p := NewPrinter(nil, alloc, asJSON)
 	p.Queue = linewriter.New(out, func(lost int) []byte {
@@ -97,7 +97,7 @@ func (p *Printer) AllocEvent(kind, message string, pairs ...string) {
 	p.allocEventAt(time.Now(), kind, message, pairs...)
 }
 
-// allocEventAt is allocEvent for something that another process has done before.
+// allocEventAt is allocEvent for something that happened before.
 func (p *Printer) allocEventAt(at time.Time, kind, message string, pairs ...string) {
 	details := map[string]string{}
 	for i := 0; i+1 < len(pairs); i += 2 {

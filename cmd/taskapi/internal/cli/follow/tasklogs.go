@@ -165,7 +165,7 @@ func lastLines(ctx context.Context, files interfaces.Files, s TaskStream, lines 
 	return position{}, size < window || err != nil, err
 }
 
-// LastWords are the last lines of a task's standard error, of the process that has ended last.
+// LastWords reads the last lines of standard error of a task's latest process.
 type LastWords struct {
 	Files interfaces.Files
 	ends  map[string]position // of what the processes before it have printed, by task
@@ -176,7 +176,7 @@ const (
 	lastWordsSize = 8 << 10 // bytes of them that are looked at
 )
 
-// Of returns them. Those of a process that was never seen to begin may be of the one before it.
+// Of returns these lines. If the process was never seen to begin, they may belong to the process before it.
 func (l *LastWords) Of(task string) []string {
 	ctx := context.Background() // a few pages of a file
 	frames, err := l.Files.Logs(task, api.FSLogNameStderr, interfaces.Span{FromEnd: true, Offset: lastWordsSize})
@@ -216,8 +216,8 @@ func (l *LastWords) Of(task string) []string {
 	return lines[max(0, len(lines)-mostLastWords):]
 }
 
-// Since returns where the output begins that was written at a time or later, as far as the files tell: lines have no times, and a file has
-// that of its last. ok is false when there is none.
+// Since returns where the first log file begins that was written to at a time or later: lines have no times, and a file
+// has the time of its last write. ok is false when there is no such file.
 func Since(files interfaces.Files, s TaskStream, at time.Time) (begin position, ok bool, err error) {
 	list, err := files.List(path.Join("alloc", "logs"), math.MaxInt)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"taskapi/cmd/taskapi/internal/output"
 )
 
-// OutputFlag is whether the tasks' output is printed among the events: by default where a person reads them.
+// OutputFlag says whether the tasks' output is printed among the events: by default on a terminal.
 type OutputFlag struct{ logs, noLogs bool }
 
 func (o *OutputFlag) Add(f *pflag.FlagSet) {
@@ -36,8 +36,8 @@ func (o OutputFlag) Wanted(w base.Environment, asJSON bool) bool {
 	return o.logs || !o.noLogs && !asJSON && output.IsTerminal(w.Stdout)
 }
 
-// TaskOutput prints what tasks print, as it comes, among the events of their allocation. A reader who is slow has it wait, and no task: the
-// files are behind it.
+// TaskOutput prints the tasks' output among the events of their allocation. A slow reader delays the printing and never
+// a task, since it reads the output from files.
 type TaskOutput struct {
 	printer *Printer
 	files   interfaces.Files
@@ -52,7 +52,7 @@ type TaskOutput struct {
 	readers   sync.WaitGroup
 }
 
-// NewTaskOutput returns one that prints the output of the allocation's tasks from now on, when it is told to begin.
+// NewTaskOutput notes where the tasks' output ends now. What is written later is printed after BeginAll or Started.
 func NewTaskOutput(p *Printer, l base.Layout, alloc *api.Allocation) *TaskOutput {
 	o := &TaskOutput{
 		printer: p, files: l.Files(alloc), begins: map[TaskStream]position{},
@@ -168,7 +168,7 @@ func (p *Printer) output(ctx context.Context, s TaskStream, text []byte) {
 	fmt.Fprintf(p.out, "%s  %-*s  %s %s\n", l.Time.Local().Format("15:04:05.000"), int(p.width.Load()), s.Task, mark, linewriter.OneLine(l.Message))
 }
 
-// failures finds the last words of tasks that fail: what they have written to standard error before.
+// failures finds the last lines that failed tasks have written to standard error.
 type failures struct {
 	mu      sync.Mutex // guards the fields below
 	words   LastWords
@@ -179,7 +179,7 @@ func NewFailures(l base.Layout, alloc *api.Allocation) *failures {
 	return &failures{words: LastWords{Files: l.Files(alloc)}, killing: map[string]bool{}}
 }
 
-// begin makes the present end of the tasks' output the beginning of what is theirs.
+// begin leaves out what the tasks have written so far.
 func (f *failures) begin(tasks []string) {
 	for _, task := range tasks {
 		f.words.Of(task)

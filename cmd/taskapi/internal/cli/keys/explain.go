@@ -37,11 +37,11 @@ func tokenExplain(w base.Environment) *cobra.Command {
 		Use:   "explain [flags] [FILE|-]",
 		Short: "Say what is in a token, and why it would be refused",
 		Long: `Prints a token's header, its claims and its times in words, and whether its allocation's API would refuse it now, with the reason as in
-the audit log. The token, or the operator's secret that stands for one, is read from FILE, or from standard input. Nothing
-of its signature is printed.
+the audit log. The token, or the operator's secret that stands for one, is read from FILE, or from standard input. The signature is never printed.
 
-No keys are needed: without them the signature is not checked, and the rest is. Keys are those of --jwks, and of the key ring where this user
-can read it; there what the data directory knows of the allocation, its revoked tokens included, is looked at, too.`,
+Without keys, everything but the signature is checked. The keys are those of --jwks and, if this user can read it, of
+the key ring. With the key ring, the token is also held against the allocation and the revoked tokens of the data
+directory.`,
 		Example: `  taskapi token explain token.jwt
   taskapi token explain --jwks jwks.json < token.jwt`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -193,7 +193,7 @@ func (f *explainFlags) authenticator(w base.Environment, c *identity.Claims) (d 
 	return d, missing, done, nil
 }
 
-// unknownRevocations are those of a list that can't be read: the API refuses every task's token, too.
+// unknownRevocations stands for a list that can't be read: then the API refuses every task's token.
 type unknownRevocations struct{}
 
 var _ auth.Revocations = unknownRevocations{}
@@ -246,7 +246,7 @@ func reasonOf(err error) auth.Reason {
 // maxParts bounds the objects and arrays of what is shown: indented, 50 KB of brackets would be hundreds of MB.
 const maxParts = 64
 
-// readable64 returns the JSON of a segment, as far as it is some, of no more than maxParts.
+// readable64 returns a segment's JSON, nil if it is no JSON or has more than maxParts objects and arrays.
 func readable64(segments []string, i int) json.RawMessage {
 	if i >= len(segments) {
 		return nil

@@ -53,14 +53,15 @@ func tokenMint(w base.Environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "mint [flags]",
 		Short: "Make a token of a task, a good one or a bad one",
-		Long: `Makes a token as the task's own are, signed with the active key, and prints it. The running allocation accepts a good one as the task's. With --bad
-NAME, or a flag for the most usual kinds, nothing but the named fault is wrong with it; --list shows the names, what is wrong, and what the API answers;
---all makes one of each, and prints a line of JSON for each.
+		Long: `Makes a token like the task's own, signed with the active key, and prints it. The running allocation accepts
+a good one as the task's. With --bad NAME, or a flag of one of the most usual kinds, the token has that fault and no
+other. --list shows the kinds, what is wrong with each, and what the API answers. --all makes a token of each kind,
+and prints a line of JSON for each.
 
-It needs the key ring, so its owner. A token that is made here is a credential: it goes to standard output, or with --out into a file for
-this user alone, which holds it without a line feed, and nowhere else.
+Only the owner of the key ring can make tokens. A token is a credential: it is printed, or with --out written to a
+file that only this user can read, without a line feed, and goes nowhere else.
 
---operator makes a token of the operator, good on operator.sock alone. With --opaque, too, a secret in the form of a UUID
+--operator makes a token of the operator, good on operator.sock alone. With --opaque, a secret in the form of a UUID
 is printed, which stands for that token: clients such as 'nomad acl token self' take nothing else. 'taskapi token revoke'
 takes both.
 

@@ -29,12 +29,14 @@ func tokenRevoke(w base.Environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "revoke [flags] [FILE|-]",
 		Short: "Refuse tokens before they expire",
-		Long: `Revokes the token, or the operator's secret, in FILE or on standard input ("-"); or the token with a --jti; or all tokens
-that were issued before a time, of a --task, of an --alloc, of both, or of everybody. Without --before that time is now. Every running allocation of the data directory refuses them from its next
-request on, and ends what they have open; it is written down, and forgotten when what it refuses has expired.
+		Long: `Revokes the token or the operator's secret in FILE or on standard input ("-"), or the token with a --jti, or
+all tokens that were issued before a time: those of a --task, of an --alloc, of both, or all. Without --before that
+time is now. Every running allocation of the data directory refuses these tokens from its next request on, and ends
+their open streams. A revocation is saved, and forgotten when the tokens have expired.
 
-A task that runs gets a new token in its file, as when its key is removed, and its change_mode is honoured; a token in its environment is
-refused until the task is restarted. To keep a task itself out, stop it, or take its capabilities by a policy.`,
+A running task gets a new token in its file, and its change_mode is honoured, as after the removal of a key. A token
+in its environment stays refused until the task is restarted. To lock out a task itself, stop it, or take its
+capabilities away with a policy.`,
 		Example: `  taskapi token revoke stolen.jwt
   taskapi token revoke --task server
   taskapi token revoke --before 2026-11-22T12:00:00Z`,

@@ -90,8 +90,8 @@ func standsFor(l base.Layout, token string) (string, error) {
 	return "", base.Usage(fmt.Errorf("no allocation in %s knows this secret: is --data-dir right?", l.Dir))
 }
 
-// authenticatorOf returns what decides on tokens of an allocation of the data directory, as far as this user can read it. An ID that is none is
-// that of no allocation.
+// authenticatorOf returns what decides on tokens of an allocation of the data directory, as far as this user can read
+// it. An invalid ID is that of no allocation.
 func authenticatorOf(l base.Layout, id string) (agent.OfflineAuthenticator, error) {
 	d := agent.OfflineAuthenticator{Settings: agent.DefaultSettings(), AllocationID: id}
 	if !datadir.IsID(id) { // it becomes a part of a path

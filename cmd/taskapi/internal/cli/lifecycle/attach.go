@@ -17,8 +17,9 @@ func Attach(w base.Environment) *cobra.Command {
 	cmd := base.OnTarget(w, base.ToFollow, &cobra.Command{
 		Use:   "attach [flags] [ALLOC]",
 		Short: "Follow a running allocation",
-		Long: `Prints the events of an allocation so far, and then each as it happens, with what the tasks print from now on, in the format of run. Without ALLOC it follows the only one
-that runs. Ctrl-C ends the command, not the allocation. Of an allocation that has ended it prints the events.
+		Long: `Prints the past events of an allocation, then each new one and the tasks' new output, in the format of run.
+Without ALLOC it follows the only allocation that runs. Ctrl-C ends the command, not the allocation. If the allocation
+has ended, its events are printed.
 Exit code: that of run when the allocation ends (0 complete or stopped, 1 failed), 0 after Ctrl-C, 1 when its taskapi is killed or
 leaves it, with a message.`,
 		Example: `  taskapi attach

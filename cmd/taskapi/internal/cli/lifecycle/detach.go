@@ -257,7 +257,7 @@ func awaitStart(ctx context.Context, t base.Target, pid int, exited <-chan error
 // maxSaid is how much of a log is repeated when a start fails, in bytes: an error, and some lines before it.
 const maxSaid = 4 << 10
 
-// said prints what has been written to a log since it had some length. When nothing was, because nothing can be, it prints that.
+// said prints what was written to a log after a position. If nothing can be written there, it says that.
 func said(log *os.File, since int64, out io.Writer) error {
 	size, err := log.Seek(0, io.SeekEnd)
 	if err == nil && size == since {

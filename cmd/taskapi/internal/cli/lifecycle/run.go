@@ -46,11 +46,13 @@ func Run(w base.Environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run [flags] JOBFILE",
 		Short: "Run an allocation, in the foreground or with --detach",
-		Long: `Runs one allocation of the job file and prints its events, one a line; on a terminal, also what its tasks print: after | what goes to
-standard output, after ! what goes to standard error. Elsewhere the last lines of a task's standard error stand under the event of its failure.
+		Long: `Runs one allocation of the job file and prints its events, one a line. On a terminal it also prints the
+tasks' output, with | before standard output and ! before standard error. Elsewhere, the last lines of a task's
+standard error stand under the event of its failure.
 
-SIGINT and SIGTERM stop it gracefully (kill_signal, kill_timeout, shutdown_delay); a second one kills every task immediately. SIGUSR1 ends
-taskapi and leaves the tasks running: the next run of the job resumes the allocation, as it does after a kill of taskapi.
+SIGINT and SIGTERM stop it gracefully (kill_signal, kill_timeout, shutdown_delay); a second one kills every task
+immediately. SIGUSR1 ends taskapi and leaves the tasks running: the next run of the job resumes the allocation, as it
+does after taskapi was killed.
 As root, --isolate-users gives each task a user of its own.
 
 If a taskapi runs the job already, run is refused: 'taskapi update' gives the allocation another version of the job, and a
@@ -125,7 +127,7 @@ func (o *runOptions) checkWait(f *pflag.FlagSet) error {
 	return base.Usage(errors.New("--wait is for --detach: in the foreground, run returns when the allocation has ended"))
 }
 
-// request is a taskapi run with everything checked that can be before the machine is touched.
+// request is a call of taskapi run that has been checked, before anything is changed.
 type request struct {
 	options     runOptions
 	differ      []string // flags that are not as the allocation was run with last
@@ -248,12 +250,12 @@ func errRuns(l base.Layout, alloc *api.Allocation) error {
 		alloc.JobID, alloc.ID, l.Command("update", id), l.Command("takeover", id), uuid.NewString()))
 }
 
-// warnings returns the findings that keep no job from running. What the machine refuses, a start reports.
+// warnings returns the findings that keep no job from running. The start reports the others.
 func warnings(findings []review.Finding) []review.Finding {
 	return slices.DeleteFunc(findings, func(f review.Finding) bool { return f.Severity == review.Refused })
 }
 
-// run runs the allocation in this process. waiting ends when steps that change nothing here are to be given up.
+// run runs the allocation in this process. waiting ends when a signal says to give up steps that change nothing.
 func (r *request) run(ctx, waiting context.Context, log *linewriter.Writer, starting *start.Startup) error {
 	if err := r.layout.MakeDir(); err != nil {
 		return err

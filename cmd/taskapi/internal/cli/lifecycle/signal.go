@@ -22,8 +22,8 @@ func Signal(w base.Environment) *cobra.Command {
 	cmd := base.OnTarget(w, s, &cobra.Command{
 		Use:   "signal [flags] [ALLOC] [TASK]",
 		Short: "Send a signal to a task, or to all tasks of an allocation",
-		Long: `Sends a signal to the process of a task, or without TASK to those of every task that runs. A task that ends by it is restarted, or not,
-by its restart policy.
+		Long: `Sends a signal to a task's process, or without TASK to the process of every task that runs. If the signal
+ends a task, the restart policy decides whether it starts again.
 ` + base.TaskArgs,
 		Example: `  taskapi signal -s SIGHUP hello greeter
   taskapi signal -s SIGUSR1`,

@@ -20,22 +20,22 @@ func State(w base.Environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "state",
 		Short: "Print an allocation's saved state, or repair it",
-		Long: `An allocation's saved state, from which another taskapi can resume it: state.db in its directory. These commands
-are for when something went wrong.`,
+		Long: `Prints or repairs an allocation's saved state: the file state.db in its directory, from which another taskapi
+resumes the allocation. Use these commands when something went wrong.`,
 		Example: `  taskapi state dump 115ef685
   taskapi state repair 115ef685`,
 	}
 	cmd.AddCommand(onState(w, dumpState, &cobra.Command{
 		Use:   "dump [flags] ALLOC",
 		Short: "Print an allocation's state as JSON",
-		Long: `Prints an allocation's saved state, also while it runs. Of a damaged state it prints what can be read, says
-on standard error what can't, and exits with 1.`,
+		Long: `Prints an allocation's saved state, also while the allocation runs. If the state is damaged, the readable
+part is printed, the rest is named on standard error, and the exit code is 1.`,
 		Example: `  taskapi state dump 115ef685`,
 	}), onState(w, repairState, &cobra.Command{
 		Use:   "repair [flags] ALLOC",
 		Short: "Make a damaged state usable again",
-		Long: `Replaces a damaged state by a new one with everything that can be read of it, keeps the damaged one beside it, and says what is
-lost. A task whose record is lost or old may differ from what was saved: 'taskapi state dump' shows it.`,
+		Long: `Replaces a damaged state by a new one with every record that can be read, keeps the damaged file beside it,
+and names what is lost. Look at the new state with 'taskapi state dump': a record may be older than the task.`,
 		Example: `  taskapi state repair 115ef685`,
 	}))
 	return cmd

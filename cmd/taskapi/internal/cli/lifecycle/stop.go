@@ -117,8 +117,8 @@ func (s *stopping) run(ctx context.Context) error {
 	}
 }
 
-// keeps returns the error that keeps stop from killing the tasks of an allocation whose state can't be read: another user, another version
-// or a later try can still stop them gracefully. It is nil when nothing else would end them.
+// keeps returns the reason not to kill the tasks of an allocation whose state can't be read: another user, another
+// version or a later try can still stop them gracefully. It returns nil if nothing else would end the tasks.
 func (s *stopping) keeps(err error) error {
 	switch {
 	case errors.Is(err, state.ErrNewer), errors.Is(err, state.ErrOlder):
@@ -132,7 +132,8 @@ func (s *stopping) keeps(err error) error {
 	return nil
 }
 
-// concluded says that the allocation has ended, and makes sure that nothing follows it.
+// concluded says that the allocation has ended. It finishes a replacement that was under way, and kills tasks that are
+// left.
 func (s *stopping) concluded(ctx context.Context, saved *interfaces.Saved) error {
 	if interfaces.Replaced(saved.Alloc) {
 		lock, err := s.Layout.LockAlloc(s.ID, base.NewLogger(false, s.environment))

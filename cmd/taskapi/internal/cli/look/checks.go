@@ -17,8 +17,8 @@ func Checks(w base.Environment) *cobra.Command {
 	cmd := base.OnTarget(w, base.ToRead, &cobra.Command{
 		Use:   "checks [flags] [ALLOC]",
 		Short: "Show the latest result of each check of an allocation",
-		Long: `Shows the latest result of each check of an allocation's services; of one that has ended, or whose taskapi has exited, the last one that
-was saved.
+		Long: `Shows the latest result of each check of an allocation's services. If the allocation has ended, or its
+taskapi has exited, the last saved results are shown.
 ` + base.AllocArgs + `
 
 --json prints what GET /v1/client/allocation/:id/checks answers; --template is given the same, as the SDK's AllocCheckStatuses.`,

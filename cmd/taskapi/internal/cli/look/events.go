@@ -38,13 +38,13 @@ func Events(w base.Environment) *cobra.Command {
 	cmd := base.OnTarget(w, base.ToChange, &cobra.Command{
 		Use:   "events [flags] [ALLOC]",
 		Short: "Print Nomad's event stream of an allocation",
-		Long: `Prints the events that Nomad's API streams of an allocation: the latest some hundred, a line for each, and with --follow each as it
-happens until the allocation ends. When its taskapi is replaced, or the token has to be renewed, it goes on where it was.
-When its taskapi has exited, it waits for another one as long as tasks run.
+		Long: `Prints an allocation's events as Nomad's API streams them, a line for each: the latest few hundred, and with
+--follow each new one until the allocation ends. When the allocation's taskapi is replaced, or the token is renewed,
+the stream goes on where it was. If that taskapi has exited, --follow waits for another one as long as tasks run.
 ` + base.AllocArgs + `
 
---json prints the lines of GET /v1/event/stream as they are; --template is applied to each event, the SDK's Event. What happens to the
-tasks, in words, is what 'taskapi attach' prints.`,
+--json prints the lines of GET /v1/event/stream as they are; --template is applied to each event, the SDK's Event.
+'taskapi attach' prints in words what happens to the tasks.`,
 		Example: `  taskapi events
   taskapi events -f --topic Allocation --topic Service hello
   taskapi events -t '{{.Index}} {{.Topic}} {{.Type}}'`,
@@ -308,8 +308,8 @@ func (s *eventsStream) changed(alloc *api.Allocation) string {
 // maxHad is how many events are remembered at least: more than a stream begins with.
 const maxHad = 8192
 
-// eventsHad are the latest events of a stream that have come. Several have one index, and a stream that is opened again begins with those of
-// the last one, in another process without some, and with others: neither index nor count says which have not come yet.
+// eventsHad remembers the latest events of a stream. A stream that is opened again repeats the events of the last
+// index, and another process may leave some out and add others: neither index nor count tells which ones are new.
 type eventsHad struct{ latest, earlier map[eventID]struct{} }
 
 type eventID [sha256.Size]byte
@@ -329,7 +329,8 @@ func (h *eventsHad) before(e *api.Event) bool {
 	return false
 }
 
-// idOfEvent returns what no other event has. An allocation's version has one event, of which another process does not know the type.
+// idOfEvent returns an event's identity. Each version of an allocation has one event, whose type another process does
+// not know.
 func idOfEvent(e *api.Event) eventID {
 	id := *e
 	if id.Topic == api.TopicAllocation {

@@ -20,8 +20,8 @@ func FS(w base.Environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "fs",
 		Short: "Show the files of an allocation, that runs or has ended",
-		Long: `Shows the files that an allocation's tasks share (alloc/) and those of each task (TASK/), as the API does: nothing beside them, and nothing
-of a task's secrets and private directories. PATH is relative to the allocation directory.
+		Long: `Shows the files that the API shows: those that an allocation's tasks share (alloc/) and those of each task
+(TASK/), except a task's directories secrets and private. PATH is relative to the allocation directory.
 ` + base.AllocArgs + `
 
 The files are read from the data directory with the rights of the user who runs the command.`,

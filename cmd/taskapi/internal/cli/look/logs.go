@@ -39,13 +39,14 @@ func Logs(w base.Environment) *cobra.Command {
 	cmd := base.OnTarget(w, base.ToReadTasks, &cobra.Command{
 		Use:   "logs [flags] [ALLOC] [TASK]",
 		Short: "Print what tasks have printed, of an allocation that runs or has ended",
-		Long: `Prints the output of an allocation's tasks from the files in its directory, so that it needs no taskapi that runs.
+		Long: `Prints the output of an allocation's tasks from the log files in its directory: no taskapi has to run.
 ` + base.TaskArgs + `
 
-Of several tasks each line has its task in front, with | for standard output and ! for standard error, and what could steer a terminal is
-replaced. The output of one TASK is copied as it is, its standard error to standard error. Without -f, a task's standard output comes before
-its standard error, since their files do not say when a line was written; with -f, lines come as they are written, until the allocation
-ends. A task's latest output is kept, as its logs block says (10 files of 10 MB each).`,
+With several tasks, each line begins with its task's name and | for standard output or ! for standard error, and
+characters that could control a terminal are replaced. With one TASK, its output is copied unchanged, standard error
+to standard error. Without -f, a task's standard output comes before its standard error, since log files keep no
+times; with -f, lines come as they are written, until the allocation ends. A task's logs block says how much of its
+latest output is kept (by default 10 files of 10 MB).`,
 		Example: `  taskapi logs -f
   taskapi logs --tail 20 --stderr hello
   taskapi logs hello greeter > greeter.log`,

@@ -40,14 +40,15 @@ func Stats(w base.Environment) *cobra.Command {
 	flags := statsFlags{interval: defaultInterval}
 	cmd := base.OnTarget(w, base.ToReadTasks, &cobra.Command{
 		Use:   "stats [flags] [ALLOC] [TASK]",
-		Short: "Show what an allocation's tasks use of CPU and memory",
-		Long: `Shows what each task of an allocation uses of CPU and memory: CPU in percent of one core, since the last time that anybody asked within half a
-minute, or in a fifth of a second; memory in the words of Nomad's API, as far as this machine measures it. With --follow it is shown again
-each --interval until the allocation ends.
+		Short: "Show the CPU and memory that an allocation's tasks use",
+		Long: `Shows the CPU and the memory that each task of an allocation uses. CPU is in percent of one core, measured
+since the last request if that is less than half a minute ago, or else for a fifth of a second. Memory has the names
+of Nomad's API, as far as this machine measures it. With --follow, the figures are shown again each --interval until
+the allocation ends.
 ` + base.TaskArgs + `
 
 --json prints what GET /v1/client/allocation/:id/stats answers, with --follow a line each time; --template is given the same, as the SDK's
-AllocResourceUsage. Processes are shown by 'taskapi ps'.`,
+AllocResourceUsage. 'taskapi ps' shows the processes.`,
 		Example: `  taskapi stats
   taskapi stats -f --interval 5s hello
   taskapi stats -t '{{range $task, $u := .Tasks}}{{$task}} {{$u.ResourceUsage.MemoryStats.RSS}}{{"\n"}}{{end}}'`,

@@ -27,8 +27,8 @@ func Top(w base.Environment) *cobra.Command {
 of the chosen task, and keeps them up to date. Keys restart, signal and stop, after a question, and run a command in a task; ? lists them.
 ` + base.AllocArgs + `
 
-It ends with q or Ctrl-C, and the allocation goes on. When its taskapi is restarted it waits for it; of an allocation that has ended it
-shows what was seen last. Colours are left out when NO_COLOR is set.
+q or Ctrl-C ends it, and the allocation goes on. While the allocation's taskapi is restarted, top waits for it. When
+the allocation has ended, top shows what it saw last. There are no colours if NO_COLOR is set.
 Exit code: 0 when it was ended, also by a signal; 1 when the terminal can't be used.`,
 		Example: `  taskapi top
   taskapi top hello`,

@@ -27,9 +27,9 @@ func Var(w base.Environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "var",
 		Short: "Read and write Nomad's variables, and run a command under a lock",
-		Long: `Variables are items of text, sealed in the data directory, that the tasks of all its allocations read over their sockets: a task those of
-its own job, group and itself, at nomad/jobs, nomad/jobs/JOB, nomad/jobs/JOB/GROUP and nomad/jobs/JOB/GROUP/TASK. These commands work on
-the data directory itself: no allocation has to run, and one that does sees a change immediately.`,
+		Long: `Variables hold items of text, sealed in the data directory. The tasks of all its allocations read them over
+their sockets: a task those at nomad/jobs, nomad/jobs/JOB, nomad/jobs/JOB/GROUP and nomad/jobs/JOB/GROUP/TASK. These
+commands work on the data directory itself: no allocation has to run, and a running one sees a change immediately.`,
 		Example: `  taskapi var put nomad/jobs/web password=@password.txt
   taskapi var get -item password nomad/jobs/web`,
 	}
@@ -59,8 +59,8 @@ func namespaceOr(named string, w base.Environment) string {
 // errNoVariables is a data directory that has never had any.
 var errNoVariables = errors.New("no variables")
 
-// use opens the variables of the data directory for as long as do takes. Where there have never been any they are made, or with mustExist are
-// errNoVariables.
+// use opens the data directory's variables while do runs. If there have never been any, they are made, or with
+// mustExist the error is errNoVariables.
 func (f *varFlags) use(w base.Environment, mustExist bool, do func(kept *variables.Service) error) error {
 	l, err := base.NewLayout(f.DataDir, w)
 	if err != nil {
@@ -220,7 +220,7 @@ func varPurge(w base.Environment) *cobra.Command {
 	cmd := onVariable(w, &cobra.Command{
 		Use:     "purge [flags] PATH",
 		Short:   "Delete a variable",
-		Long:    `Deletes a variable, if there is one. While somebody holds its lock nobody can.`,
+		Long:    `Deletes a variable, if there is one. A locked variable can't be deleted.`,
 		Example: `  taskapi var purge nomad/jobs/web`,
 		PreRunE: check.parse,
 	}, func(ctx context.Context, flags *varFlags, path string) error {

@@ -36,13 +36,14 @@ func varLock(w base.Environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "lock [flags] PATH [@SPEC] COMMAND [ARG]...",
 		Short: "Run a command while holding the lock of a variable",
-		Long: `Acquires the lock of a variable, which is made if there is none, runs COMMAND, and releases the lock. It waits for a lock that another
-holds; with --early-return it fails then. The lock is renewed while COMMAND runs. If it is lost all the same, COMMAND is killed; if this
-command is killed, COMMAND is too, and another can have the lock after twice its TTL and its delay. SIGINT and SIGTERM go to COMMAND. All
-this is for one process: what a shell has started for COMMAND goes on, so let 'exec' begin its last command, or give --shell=false.
+		Long: `Acquires the lock of a variable, runs COMMAND, and releases the lock. A missing variable is made. If somebody
+else holds the lock, this command waits, or fails with --early-return. The lock is renewed while COMMAND runs. If it
+is lost all the same, COMMAND is killed. If this command is killed, COMMAND is killed, too, and others can have the
+lock after twice its TTL and its delay. SIGINT and SIGTERM go to COMMAND. Only one process is killed, not the children
+of a shell: let 'exec' begin the shell's last command, or give --shell=false.
 
 COMMAND is run by $SHELL, or /bin/sh, which joins the arguments by spaces; --shell=false runs it directly.
-Exit code: COMMAND's; 128 and the number of the signal when one has ended it; 1 when the lock was not had, or was lost, 2 when a flag or an
+Exit code: COMMAND's; 128 and the number of the signal when one has ended it; 1 when the lock was not acquired, or was lost, 2 when a flag or an
 argument is wrong.`,
 		Example: `  taskapi var lock nightly/backup ./backup.sh
   taskapi var lock -shell=false -early-return nightly/backup /usr/local/bin/backup -full`,

@@ -13,7 +13,7 @@ import (
 	"taskapi/cmd/taskapi/internal/output"
 )
 
-// Problems says of each task how it stands, the ones that don't run first.
+// Problems describes the state of each task, those that don't run first.
 func Problems(alloc *api.Allocation) []string {
 	var bad, good []string
 	for _, name := range base.TaskNames(alloc) {

@@ -62,7 +62,7 @@ func (o *Options) Add(cmd *cobra.Command) {
 	}
 	switch cmd.Name() {
 	case "run":
-		o.Until.add(cmd, "wait", "", "with --detach, return when the allocation is healthy, running or complete, or exit with 1 and the reason when it can't be any more",
+		o.Until.add(cmd, "wait", "", "with --detach, return when the allocation is healthy, running or complete; exit with 1 and the reason when it can't become so any more",
 			0, "how long --wait waits (default "+DefaultWait.String()+", without end for complete)")
 		f.Lookup("wait").NoOptDefVal = WaitHealthy
 		o.Output.Add(f)
@@ -83,7 +83,7 @@ func (o *Options) Add(cmd *cobra.Command) {
 		f.DurationVar(&o.TTL, "ttl", 0, "life of the task's tokens, at least 1s (default that of --identity-ttl)")
 		f.StringVar(&o.User, "user", "", "user as whom the command runs, for root")
 	case "test":
-		o.Until.add(cmd, "until", WaitHealthy, "what of the group is waited for before the command: healthy, running or complete",
+		o.Until.add(cmd, "until", WaitHealthy, "what the group must be before the command runs: healthy, running or complete",
 			defaultTestWait, "how long --until waits")
 		f.BoolVarP(&o.Verbose, "verbose", "v", false, "print to standard error what happens to the group, and log what taskapi does")
 		f.BoolVar(&o.JSON, "json", false, "print a JSON object about the test")
@@ -129,7 +129,7 @@ func bindSettings(s *agent.Settings, f *pflag.FlagSet) {
 	f.StringVar(&s.IsolateUsers, agent.IsolateFlag, s.IsolateUsers,
 		"as root, run each task that has no user as a user of its own, with a number from `FROM-TO` ("+agent.FormatIDRange(allocrunner.DefaultIDRange)+" when none are given)")
 	f.Lookup(agent.IsolateFlag).NoOptDefVal = agent.FormatIDRange(allocrunner.DefaultIDRange)
-	f.BoolVar(&s.AllowSharedUser, "allow-shared-user", s.AllowSharedUser, "accept a --policy even if tasks run as taskapi's own user and can bypass it")
+	f.BoolVar(&s.AllowSharedUser, "allow-shared-user", s.AllowSharedUser, "accept a --policy even if tasks run as taskapi's own user, and so can bypass it")
 	f.StringVar(&s.MetricsListen, agent.MetricsFlag, s.MetricsListen,
 		"serve the metrics alone, to everyone who connects and without a token, at http://`ADDRESS:PORT`/metrics for "+
 			"Prometheus, or at unix:///PATH")
@@ -149,7 +149,7 @@ func BindConsul(s *agent.Settings, f *pflag.FlagSet) {
 	f.StringVar(&s.Consul.KeyFile, "consul-key-file", s.Consul.KeyFile, "key of --consul-cert-file (default $CONSUL_CLIENT_KEY)")
 }
 
-// WithFlags returns the settings with the flags that were given in place of what they had, and the names of those flags that make a difference.
+// WithFlags returns the settings as the given flags change them, and the names of the flags that change something.
 func WithFlags(s agent.Settings, flags *pflag.FlagSet) (agent.Settings, []string) {
 	own := pflag.NewFlagSet("", pflag.ContinueOnError)
 	s.JWKS, s.Audiences = slices.Clone(s.JWKS), slices.Clone(s.Audiences)

@@ -12,14 +12,14 @@ import (
 	"taskapi/cmd/taskapi/internal/agent"
 )
 
-// CatchSignals returns a channel that has every signal from now on that an agent would act on.
+// CatchSignals returns a channel that gets, from now on, the signals that an agent acts on.
 func CatchSignals() chan os.Signal {
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGUSR1)
 	return signals
 }
 
-// InterruptedError ends what a signal to stop has interrupted before an allocation was started or changed.
+// InterruptedError says that a signal to stop came before an allocation was started or changed.
 type InterruptedError struct{ Signal os.Signal }
 
 func (e *InterruptedError) Error() string {
@@ -29,7 +29,7 @@ func (e *InterruptedError) Error() string {
 // Unwrap makes it the end of a wait, as that of a context.
 func (e *InterruptedError) Unwrap() error { return context.Canceled }
 
-// Startup keeps the signals that come before an agent acts on them: they are neither lost nor do they kill.
+// Startup keeps the signals that come before an agent can act on them.
 type Startup struct {
 	signals chan os.Signal
 	ended   chan struct{}
@@ -37,8 +37,8 @@ type Startup struct {
 	held    []os.Signal
 }
 
-// Watch starts to keep signals. The context ends with the first SIGINT or SIGTERM, for what may be interrupted; a second one kills this
-// process, as it would any other that has not started yet what it should stop.
+// Watch starts to keep signals. The first SIGINT or SIGTERM ends the context of the steps that may be interrupted. A
+// second one kills this process.
 func Watch(ctx context.Context, signals chan os.Signal) (*Startup, context.Context) {
 	s := &Startup{signals: signals, ended: make(chan struct{})}
 	waiting, cancel := context.WithCancelCause(ctx)
@@ -70,7 +70,7 @@ func Watch(ctx context.Context, signals chan os.Signal) (*Startup, context.Conte
 	return s, waiting
 }
 
-// HandOver returns the channel to the one that acts on signals from now on, with those that came before.
+// HandOver stops keeping signals, and returns their channel with the kept signals in it.
 func (s *Startup) HandOver() chan os.Signal {
 	s.End()
 	for _, sig := range s.held {
@@ -82,7 +82,7 @@ func (s *Startup) HandOver() chan os.Signal {
 	return s.signals
 }
 
-// End ends the keeping.
+// End stops keeping signals.
 func (s *Startup) End() {
 	select {
 	case <-s.ended:

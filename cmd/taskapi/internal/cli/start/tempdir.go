@@ -26,7 +26,8 @@ func tempBase(w base.Environment) string { return cmp.Or(w.Getenv("TMPDIR"), "/t
 // tempLock is the file in one that is locked as long as its taskapi lives.
 const tempLock = "lock"
 
-// TiedLayout returns the data directory, a temporary one if none is given, and what removes that. It removes those that killed ones have left.
+// TiedLayout returns the given data directory, or a new temporary one, and a function that removes the temporary one.
+// It also removes the directories that killed processes have left.
 func TiedLayout(ctx context.Context, given string, w base.Environment) (base.Layout, func(), error) {
 	if given != "" {
 		l, err := base.NewLayout(given, w)
@@ -40,20 +41,18 @@ func TiedLayout(ctx context.Context, given string, w base.Environment) (base.Lay
 	if err != nil {
 		return base.Layout{}, nil, fmt.Errorf("a temporary directory: %w", err)
 	}
-	remove := func() { _ = os.RemoveAll(dir) } // what is left of it the next one removes
 	lock, err := holdTemp(dir)
+	end := func() {
+		_ = os.RemoveAll(dir) // the next dev or test removes what is left
+		lock.Close()
+	}
 	if err == nil {
 		err = os.Chmod(dir, 0o711) // for tasks of other users
 	}
-	if err != nil {
-		remove()
-		return base.Layout{}, nil, err
+	var l base.Layout
+	if err == nil {
+		l, err = base.NewLayout(dir, w)
 	}
-	end := func() {
-		remove()
-		lock.Close()
-	}
-	l, err := base.NewLayout(dir, w)
 	if err == nil {
 		err = l.MakeDir()
 	}
@@ -64,7 +63,8 @@ func TiedLayout(ctx context.Context, given string, w base.Environment) (base.Lay
 	return l, end, nil
 }
 
-// holdTemp locks a new temporary directory. The lock's file has its name when it is locked, and not before: another one would take it for left.
+// holdTemp locks a new temporary directory. The lock file gets its name only when it is locked: otherwise another
+// process would take the directory for an abandoned one.
 func holdTemp(dir string) (*os.File, error) {
 	f, err := lockFile(dir, tempLock+".new")
 	if err != nil {
@@ -77,9 +77,7 @@ func holdTemp(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// lockTemp locks a temporary directory. Errors: unix.EWOULDBLOCK when somebody has it.
-func lockTemp(dir string) (*os.File, error) { return lockFile(dir, tempLock) }
-
+// lockFile locks a file of a directory, and makes it if there is none. Errors: unix.EWOULDBLOCK when another process has the lock.
 func lockFile(dir, name string) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(dir, name), os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
@@ -92,10 +90,10 @@ func lockFile(dir, name string) (*os.File, error) {
 	return f, nil
 }
 
-// errStillRuns leaves an allocation of a killed one to the next that may kill.
+// errStillRuns keeps a directory in which a task still runs.
 var errStillRuns = errors.New("it still runs")
 
-// IsOver returns errStillRuns for the directory of an allocation of which something runs.
+// IsOver returns an error if a process of the allocation in a directory still runs.
 func IsOver(allocDir string) error {
 	running, err := allocrunner.OrphansRun(allocDir)
 	if running {
@@ -104,8 +102,8 @@ func IsOver(allocDir string) error {
 	return err
 }
 
-// RemoveLeft removes what killed ones have left, and returns it: directories of this user, whose lock nobody has. end ends each of their
-// allocations; a directory for which it can't stays.
+// RemoveLeft removes and returns the temporary directories of this user that killed processes have left, which nobody
+// locks. It first calls end for each allocation in them; a directory stays if that fails.
 func RemoveLeft(w base.Environment, end func(allocDir string) error) (removed []string) {
 	left, _ := filepath.Glob(filepath.Join(tempBase(w), tempPrefix+"*")) // the pattern is good
 	for _, dir := range left {
@@ -116,7 +114,7 @@ func RemoveLeft(w base.Environment, end func(allocDir string) error) (removed []
 		if _, err := os.Lstat(filepath.Join(dir, tempLock)); errors.Is(err, fs.ErrNotExist) && time.Since(info.ModTime()) < time.Minute {
 			continue // its taskapi is about to lock it
 		}
-		lock, err := lockTemp(dir)
+		lock, err := lockFile(dir, tempLock)
 		if err != nil {
 			continue
 		}
