@@ -51,7 +51,7 @@ soak:
 
 bench: build
 	$(GO) run ./cmd/taskapi/bench $(BENCH)
-	$(GO) test -run '^$$' -bench . -benchmem ./identity ./auth ./ratelimit ./handlers ./allocrunner/updates ./allocrunner/state
+	$(GO) test -run '^$$' -bench . -benchmem ./identity ./auth ./ratelimit ./handlers ./allocrunner/updates ./allocrunner/state ./allocrunner/cluster/disk
 
 demo: build
 	examples/demo.sh bin

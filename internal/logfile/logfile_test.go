@@ -326,7 +326,7 @@ func TestRewriting(t *testing.T) {
 	var r logfile.Rewriting
 	var at []int64
 	result := errors.New("fails")
-	for size := int64(0); size < 102; size++ {
+	for size := range int64(102) {
 		r.If(size, 20, 30, func() error { at = append(at, size); return result })
 		if size == 75 {
 			result = nil

@@ -45,7 +45,8 @@ const readAhead = 32 << 10
 
 // Scan returns a scanner for the part of a file between two places.
 func Scan(f io.ReaderAt, from, to int64) *Scanner {
-	return &Scanner{At: from, end: to, r: bufio.NewReaderSize(io.NewSectionReader(f, from, to-from), readAhead)}
+	size := min(readAhead, max(to-from, RecordSize+MaxKey)) // mostly there is one small batch
+	return &Scanner{At: from, end: to, r: bufio.NewReaderSize(io.NewSectionReader(f, from, to-from), int(size))}
 }
 
 // Record returns the next record. Its body is valid until the next call. Errors: io.EOF; ErrBody; ErrNoRecord, after
@@ -74,7 +75,7 @@ func (s *Scanner) Record() (r Record, span Span, err error) {
 func (s *Scanner) Skip() {
 	s.discard(1)
 	for {
-		ahead, err := s.r.Peek(readAhead)
+		ahead, err := s.r.Peek(s.r.Size())
 		switch at := bytes.Index(ahead, []byte(Magic)); {
 		case at >= 0:
 			s.discard(at)
