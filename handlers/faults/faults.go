@@ -1,7 +1,7 @@
-// Package faults answers some requests as a server in trouble does, so that the clients of the API can be tested: with
-// an error of one's choice, late, never, or with a connection that breaks. It promises that each request gets the first
-// fault that is for it, or its own answer, and that nothing waits after Clear. It never lets anybody in, or learns of,
-// a request that the authenticator has refused. Only tests and `taskapi dev` have faults; see handlers.Config.
+// Package faults answers some requests as a server in trouble does, so that clients of the API can be tested: with an
+// error, late, never, or with a connection that breaks. Each request gets the first fault that matches it, or else its
+// own answer. Nothing waits after Clear. A request that the authenticator refuses meets no fault. Only tests and
+// `taskapi dev` have faults; see handlers.Config.
 package faults
 
 import (
@@ -18,30 +18,31 @@ import (
 	"taskapi/handlers/apierror"
 )
 
-// ErrFault is a Fault that says nothing, or two things that can't both be.
+// ErrFault means that a Fault has no effect, or two that exclude each other.
 var ErrFault = errors.New("invalid fault")
 
 // MaxFaults is how many faults a Set holds: enough for a test that scripts every request.
 const MaxFaults = 1000
 
-// Fault says what happens to which requests. The zero values of Task, Method and Path match all. One of Status, Hang,
-// Cut and Tear says what the client gets; with Delay alone it gets its answer, late.
+// Fault is an effect on some requests. Task, Method and Path select the requests; empty, they match all. The effect is
+// one of Status, Hang, Cut and Tear; with Delay alone the client gets its own answer, late. In a file the fields have
+// the names in their tags.
 type Fault struct {
-	Task   string // whose socket
-	Method string
-	Path   string // as in the request, without the query: a pattern of path.Match, or all below it if it ends in "/"
+	Task   string `json:"task"` // whose socket
+	Method string `json:"method"`
+	Path   string `json:"path"` // without the query: a pattern of path.Match, or all below it if it ends in "/"
 
-	Skip   int  // so many requests that match pass first
-	Times  int  // how many are hit then; 0 means 1
-	Always bool // all are, from then on
+	Skip   int  `json:"skip"`   // this many matching requests pass first
+	Times  int  `json:"times"`  // this many are then hit; 0 means 1
+	Always bool `json:"always"` // all later ones are hit
 
-	Delay      time.Duration // before what follows; bounded by the end of the request
-	Status     int           // 400 to 599
-	RetryAfter time.Duration // with Status: the header, in whole seconds; 0 for none
-	Body       string        // with Status; empty means the status in words
-	Hang       bool          // there is no answer, until the client gives up
-	Cut        bool          // the connection is closed instead of an answer
-	Tear       bool          // the connection is closed in the middle of an answer
+	Delay      time.Duration `json:"-"`      // before the effect; bounded by the end of the request
+	Status     int           `json:"status"` // 400 to 599
+	RetryAfter time.Duration `json:"-"`      // with Status: the header, in whole seconds; 0 for none
+	Body       string        `json:"body"`   // with Status; empty means the status in words
+	Hang       bool          `json:"hang"`   // there is no answer until the client gives up
+	Cut        bool          `json:"cut"`    // the connection is closed instead of an answer
+	Tear       bool          `json:"tear"`   // the connection is closed in the middle of an answer
 }
 
 // String returns what the client gets.
@@ -89,7 +90,7 @@ func (f Fault) check() error {
 	return nil
 }
 
-// matches reports whether a fault is for a request.
+// matches reports whether the fault is for the request.
 func (f *Fault) matches(r *http.Request, owner auth.Owner) bool {
 	if f.Task != "" && f.Task != owner.Task || f.Method != "" && !strings.EqualFold(f.Method, r.Method) {
 		return false
@@ -101,14 +102,14 @@ func (f *Fault) matches(r *http.Request, owner auth.Owner) bool {
 	return ok
 }
 
-// Set is the faults that are still to come. Its zero value is ready, and has none.
+// Set holds the faults that are still to come. Its zero value is ready, and has none.
 type Set struct {
 	mu     sync.Mutex // guards the fields below
 	faults []Fault
 	closed chan struct{} // nil until a request waits
 }
 
-// Add adds faults: earlier ones come first. Errors: ErrFault, and then none is added.
+// Add adds faults behind the others. Errors: ErrFault; then none is added.
 func (s *Set) Add(faults ...Fault) error {
 	checked := slices.Clone(faults)
 	for i := range checked {
@@ -128,7 +129,7 @@ func (s *Set) Add(faults ...Fault) error {
 	return nil
 }
 
-// Left returns the faults that no request has met, or not often enough.
+// Left returns the faults that are still to come.
 func (s *Set) Left() []Fault {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -175,7 +176,7 @@ func (s *Set) Next(r *http.Request, owner auth.Owner) (status int, answer http.H
 	return 0, nil
 }
 
-// take returns the first fault that is for a request, or nil, and counts it; cleared is closed by Clear.
+// take returns the first fault that matches the request, or nil, and counts the request. Clear closes cleared.
 func (s *Set) take(r *http.Request, owner auth.Owner) (f *Fault, cleared <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -202,7 +203,7 @@ func (s *Set) take(r *http.Request, owner auth.Owner) (f *Fault, cleared <-chan 
 	return nil, nil
 }
 
-// wait waits, and reports whether the client is still there.
+// wait waits, and reports whether the client is still connected.
 func wait(r *http.Request, delay time.Duration, cleared <-chan struct{}) bool {
 	timer := time.NewTimer(delay)
 	defer timer.Stop()

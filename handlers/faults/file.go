@@ -18,29 +18,14 @@ import (
 	"taskapi/auth"
 )
 
-// maxFileBytes bounds a file of faults: far more than MaxFaults need.
+// maxFileBytes bounds a file of faults. It is far more than MaxFaults need.
 const maxFileBytes = 1 << 20
-
-// document is a file of faults.
-type document struct {
-	Faults []json.RawMessage `json:"faults"`
-}
 
 // entry is a Fault as it is in a file.
 type entry struct {
-	Task       string   `json:"task"`
-	Method     string   `json:"method"`
-	Path       string   `json:"path"`
-	Skip       int      `json:"skip"`
-	Times      int      `json:"times"`
-	Always     bool     `json:"always"`
+	Fault
 	Delay      duration `json:"delay"`
-	Status     int      `json:"status"`
 	RetryAfter duration `json:"retry_after"`
-	Body       string   `json:"body"`
-	Hang       bool     `json:"hang"`
-	Cut        bool     `json:"cut"`
-	Tear       bool     `json:"tear"`
 }
 
 // duration is a time.Duration that is written as "1.5s".
@@ -60,44 +45,39 @@ func (d *duration) UnmarshalJSON(text []byte) error {
 }
 
 // Parse reads faults from JSON: {"faults": [{"path": "/v1/allocations", "times": 2, "status": 429, "retry_after":
-// "1s"}]}, with the names of Fault's fields in lower case. Errors: ErrFault, with what is wrong and in which fault.
+// "1s"}]}. The error is ErrFault, with what is wrong and in which fault.
 func Parse(src []byte) ([]Fault, error) {
 	if len(src) > maxFileBytes {
 		return nil, fmt.Errorf("%w: %d bytes; at most %d are read", ErrFault, len(src), maxFileBytes)
 	}
-	var doc document
-	if err := strictly(src, &doc); err != nil {
+	var document struct {
+		Faults []json.RawMessage `json:"faults"`
+	}
+	err := strictly(src, &document)
+	switch {
+	case err != nil:
 		return nil, fmt.Errorf("%w: %w", ErrFault, err)
-	}
-	if doc.Faults == nil {
+	case document.Faults == nil:
 		return nil, fmt.Errorf(`%w: no "faults"; {"faults": []} is a file without any`, ErrFault)
-	}
-	if len(doc.Faults) > MaxFaults {
-		return nil, fmt.Errorf("%w: %d faults; at most %d", ErrFault, len(doc.Faults), MaxFaults)
+	case len(document.Faults) > MaxFaults:
+		return nil, fmt.Errorf("%w: %d faults; at most %d", ErrFault, len(document.Faults), MaxFaults)
 	}
 	var faults []Fault
-	for i, raw := range doc.Faults {
+	for i, raw := range document.Faults {
 		var e entry
-		err := strictly(raw, &e)
-		f := Fault{
-			Task: e.Task, Method: e.Method, Path: e.Path, Skip: e.Skip, Times: e.Times, Always: e.Always, Delay: time.Duration(e.Delay),
-			Status: e.Status, RetryAfter: time.Duration(e.RetryAfter), Body: e.Body, Hang: e.Hang, Cut: e.Cut, Tear: e.Tear,
-		}
-		if err == nil {
-			err = f.check()
-		}
-		switch {
-		case errors.Is(err, ErrFault):
-			return nil, fmt.Errorf("fault %d: %w", i+1, err)
-		case err != nil:
+		if err := strictly(raw, &e); err != nil {
 			return nil, fmt.Errorf("fault %d: %w: %w", i+1, ErrFault, err)
 		}
-		faults = append(faults, f)
+		e.Fault.Delay, e.Fault.RetryAfter = time.Duration(e.Delay), time.Duration(e.RetryAfter)
+		if err := e.check(); err != nil {
+			return nil, fmt.Errorf("fault %d: %w", i+1, err)
+		}
+		faults = append(faults, e.Fault)
 	}
 	return faults, nil
 }
 
-// strictly decodes one JSON value, whose names are all known; a mistake is said with its line.
+// strictly decodes one JSON value without unknown names. The error of a syntax mistake has its line.
 func strictly(src []byte, v any) error {
 	d := json.NewDecoder(bytes.NewReader(src))
 	d.DisallowUnknownFields()
@@ -113,9 +93,11 @@ func strictly(src []byte, v any) error {
 	}
 	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		if wrong.Field == "" {
-			return fmt.Errorf("%s is no object: give {\"faults\": [{\"path\": \"/v1/allocations\", \"status\": 503}]}", article(wrong.Value))
+			return fmt.Errorf(`%s is no object: give {"faults": [{"path": "/v1/allocations", "status": 503}]}`,
+				article(wrong.Value))
 		}
-		return fmt.Errorf("%q is %s: give %s", wrong.Field, article(wrong.Value), article(kindOf(wrong.Type)))
+		field := strings.TrimPrefix(wrong.Field, "Fault.") // of entry
+		return fmt.Errorf("%q is %s: give %s", field, article(wrong.Value), article(kindOf(wrong.Type)))
 	}
 	if syntax, ok := errors.AsType[*json.SyntaxError](err); ok {
 		return fmt.Errorf("line %d: %w", 1+bytes.Count(src[:min(int(syntax.Offset), len(src))], []byte("\n")), err)
@@ -123,7 +105,7 @@ func strictly(src []byte, v any) error {
 	return errors.New(strings.TrimPrefix(err.Error(), "json: "))
 }
 
-// kindOf returns JSON's word for what a Go type is decoded from.
+// kindOf returns the JSON word for the value that a Go type is decoded from.
 func kindOf(t reflect.Type) string {
 	switch t.Kind() {
 	case reflect.Bool:
@@ -180,7 +162,7 @@ func (f *File) Next(r *http.Request, owner auth.Owner) (status int, answer http.
 	return set.Next(r, owner)
 }
 
-// Close ends the requests that hang. Nothing fails any more.
+// Close ends the requests that hang, and all faults.
 func (f *File) Close() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -193,7 +175,8 @@ func (f *File) refresh() (*Set, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	info, src, err := read(f.path)
-	if err == nil && f.seen != nil && os.SameFile(info, f.seen) && info.ModTime().Equal(f.seen.ModTime()) && bytes.Equal(src, f.src) {
+	if err == nil && f.seen != nil && os.SameFile(info, f.seen) && info.ModTime().Equal(f.seen.ModTime()) &&
+		bytes.Equal(src, f.src) {
 		return f.set, f.err
 	}
 	f.seen, f.src = info, src
@@ -218,7 +201,7 @@ func (f *File) refresh() (*Set, error) {
 }
 
 func read(path string) (os.FileInfo, []byte, error) {
-	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a fifo in its place must not hold every request
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a fifo must not block every request
 	if err != nil {
 		return nil, nil, err
 	}

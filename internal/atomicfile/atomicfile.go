@@ -1,6 +1,6 @@
-// Package atomicfile puts files in their place in one step: a reader sees the file that was there before, or the new one, whole. It works in
-// an open directory, so that nobody can put another one in its place meanwhile, and follows no link. It does not lock: of two who replace one
-// file at a time the last wins.
+// Package atomicfile replaces files in one step: a reader sees the old file or the new one, whole. It works in an open
+// directory, which nobody can exchange for another meanwhile, and follows no link. It does not lock: of two who replace
+// a file at the same time, the last wins.
 package atomicfile
 
 import (
@@ -17,28 +17,30 @@ import (
 // Owner is a user and a group. A group of -1 stays as it is.
 type Owner struct{ UID, GID int }
 
-// Options say what the file is to be like.
+// Options are properties of the file, and of how it is written.
 type Options struct {
 	Mode fs.FileMode
 
-	// Owner is whose the file is; nil: this process's user and group.
+	// Owner is the file's owner; nil: this process's user and group.
 	Owner *Owner
 
-	// Sync makes it last: after a crash of the machine the file is there whole.
+	// Sync makes the file outlast a crash of the machine.
 	Sync bool
 
-	// Temporary is the name beside it under which the file is written; empty: one that nobody can guess. With a name, what a crash left there goes
-	// with the next call, so it must be one that only this process's user can make.
+	// Temporary is the name in the same directory under which the file is written; empty: a name that nobody can guess. A
+	// file that a crash left under a given name is removed by the next call, so only this process's user may be able to
+	// make files in the directory.
 	Temporary string
 }
 
-// Replace writes the file at path, whose directory dir has open. What was in its place, be it a link, is gone. Errors: *fs.PathError; then what was
-// there is there still.
+// Replace writes the file at path; dir is its open directory. It replaces whatever was there, a link included. Errors:
+// *fs.PathError; then the old file stays.
 func Replace(dir int, path string, data []byte, o Options) error {
 	return place(dir, path, data, o, func(from, to string) error { return unix.Renameat(dir, from, dir, to) })
 }
 
-// Create writes as Replace does a file that must not be there yet: the error then wraps fs.ErrExist, also when two try at once.
+// Create writes a new file, as Replace does. If the file exists, or another process makes it at the same time, the
+// error wraps fs.ErrExist.
 func Create(dir int, path string, data []byte, o Options) error {
 	return place(dir, path, data, o, func(from, to string) error {
 		err := unix.Linkat(dir, from, dir, to, 0)
@@ -52,8 +54,8 @@ func Create(dir int, path string, data []byte, o Options) error {
 // leftover matches the names of files that are not yet in place.
 var leftover = regexp.MustCompile(`^\.(?:(.+)\.)?[A-Z2-7]{26}$`)
 
-// RemoveLeftovers removes from a directory what killed writers of the file with that name have left there; with an
-// empty name, what killed writers of any file have left. No such writer may be at work.
+// RemoveLeftovers removes from a directory what killed writers of the file with that name have left there, or, if the
+// name is empty, killed writers of any file. No such writer may be running.
 func RemoveLeftovers(dir *os.File, name string) {
 	for {
 		entries, err := dir.Readdirnames(1024) // a task may have put millions of files there
@@ -62,7 +64,7 @@ func RemoveLeftovers(dir *os.File, name string) {
 				_ = unix.Unlinkat(int(dir.Fd()), entry, 0)
 			}
 		}
-		if err != nil { // the end; what can't be read can't be tidied up
+		if err != nil { // the end, or a directory that can't be read
 			return
 		}
 	}
@@ -72,7 +74,7 @@ func place(dir int, path string, data []byte, o Options, move func(from, to stri
 	name, temporary, random := filepath.Base(path), o.Temporary, rand.Text()
 	switch {
 	case temporary != "":
-		_ = unix.Unlinkat(dir, temporary, 0) // what can't go shows next
+		_ = unix.Unlinkat(dir, temporary, 0) // if that fails, so does Openat
 	case len(name)+len(random)+2 > unix.NAME_MAX:
 		temporary = "." + random
 	default:
@@ -84,7 +86,7 @@ func place(dir int, path string, data []byte, o Options, move func(from, to stri
 	}
 	defer func() {
 		if err != nil {
-			_ = unix.Unlinkat(dir, temporary, 0) // it holds room, and is of no use
+			_ = unix.Unlinkat(dir, temporary, 0)
 		}
 	}()
 	if err := o.fill(os.NewFile(uintptr(fd), path), data); err != nil {
@@ -96,13 +98,13 @@ func place(dir int, path string, data []byte, o Options, move func(from, to stri
 	if !o.Sync {
 		return nil
 	}
-	if err := unix.Fsync(dir); err != nil { // it is there, and whether it survives a crash of the machine is unknown
+	if err := unix.Fsync(dir); err != nil { // the file is there, but may not survive a crash of the machine
 		return &fs.PathError{Op: "sync directory of", Path: path, Err: err}
 	}
 	return nil
 }
 
-// fill writes the file and closes it. The owner comes before the mode, of which a chown may clear bits.
+// fill writes the file and closes it. It sets the owner before the mode, because a chown may clear bits of the mode.
 func (o Options) fill(f *os.File, data []byte) error {
 	_, err := f.Write(data)
 	if own := o.Owner; err == nil && own != nil && (own.UID != os.Geteuid() || own.GID != os.Getegid()) {

@@ -1,4 +1,4 @@
-// Package flock takes the locks of flock(2), which can't be waited for with a time limit, with one.
+// Package flock takes locks of flock(2) with a time limit, which flock(2) itself does not have.
 package flock
 
 import (
@@ -8,14 +8,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrLocked: another open file has had the lock for longer than the caller waits.
+// ErrLocked means that another open file had the lock for longer than the caller waits.
 var ErrLocked = errors.New("locked by another process")
 
-// interval is how often a lock is tried: it is mostly held for a few file operations.
+// interval is the pause between two attempts. A lock is mostly held for a few file operations.
 const interval = 5 * time.Millisecond
 
-// Lock takes the lock of an open file, for it alone (unix.LOCK_EX) or shared with others (unix.LOCK_SH), and waits for it at most so long. The
-// lock ends with the last descriptor of that open file. Errors: ErrLocked, flock(2)'s.
+// Lock takes the lock of an open file, exclusive (unix.LOCK_EX) or shared (unix.LOCK_SH), and waits for it at most that
+// long. The lock ends when the last descriptor of the open file is closed. Errors: ErrLocked, those of flock(2).
 func Lock(fd, how int, most time.Duration) error {
 	for deadline := time.Now().Add(most); ; time.Sleep(interval) {
 		err := unix.Flock(fd, how|unix.LOCK_NB)

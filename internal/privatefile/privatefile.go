@@ -1,6 +1,7 @@
-// Package privatefile keeps small secrets, and whatever else is trusted, in files that belong to this user alone. It promises that what it reads is a regular
-// file, owned by the effective user, closed to everybody else, and not behind a symbolic link in the last place; that what it
-// writes is there whole after a crash or not at all; and that holders of one lock exclude one another, in one process or several.
+// Package privatefile keeps small secrets, and other data that is trusted, in files that belong to this user alone. It
+// reads only regular files that the effective user owns and nobody else can reach, and follows no symbolic link in the
+// last place of a path. After a crash, a file that it wrote is there whole or not at all. Holders of one lock exclude
+// one another, in one process or several.
 //
 // It does not protect from the superuser, nor from a process of the same user.
 package privatefile
@@ -22,15 +23,15 @@ import (
 )
 
 var (
-	// ErrExposed is a file or directory that others can reach or that another user owns.
+	// ErrExposed means that others can reach the file or directory, or that another user owns it.
 	ErrExposed = errors.New("not private")
-	// ErrNotRegular is something other than a regular file, or a regular file over the given size.
+	// ErrNotRegular means that the path has something other than a regular file, or a file over the given size.
 	ErrNotRegular = errors.New("not a regular file of the expected size")
-	// ErrBusy is a lock that another process held for too long.
+	// ErrBusy means that another process held the lock for too long.
 	ErrBusy = errors.New("locked by another process")
 )
 
-// EnsureDir makes the directory, with mode 0700, where it is missing, and checks that it is private.
+// EnsureDir makes the directory, with mode 0700, if it is missing, and checks that it is private.
 func EnsureDir(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -61,7 +62,7 @@ func checkOwner(path string, owner uint32, self int) error {
 	return nil
 }
 
-// Version tells one state of a file from another without reading it: every Write makes a new inode.
+// Version identifies one state of a file without reading it: every Write makes a new inode.
 type Version struct {
 	device, inode uint64
 	size          int64
@@ -77,9 +78,10 @@ func Stat(path string) (Version, error) {
 	return versionOf(info), nil
 }
 
-// Open opens a private file, and makes it when flag says so. Errors wrap ErrExposed, ErrNotRegular or fs.ErrNotExist.
+// Open opens a private file, and makes it if flag has os.O_CREATE. Errors wrap ErrExposed, ErrNotRegular or
+// fs.ErrNotExist.
 func Open(path string, flag int) (_ *os.File, err error) {
-	// O_NONBLOCK keeps a fifo in the file's place from holding us.
+	// O_NONBLOCK keeps a fifo in the file's place from blocking.
 	f, err := os.OpenFile(path, flag|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
 	switch {
 	case errors.Is(err, unix.ELOOP):
@@ -102,7 +104,8 @@ func Open(path string, flag int) (_ *os.File, err error) {
 	return f, nil
 }
 
-// Read returns the content of a private file of at most limit bytes. Errors wrap ErrExposed, ErrNotRegular or fs.ErrNotExist.
+// Read returns the content of a private file of at most limit bytes. Errors wrap ErrExposed, ErrNotRegular or
+// fs.ErrNotExist.
 func Read(path string, limit int64) ([]byte, Version, error) {
 	f, err := Open(path, os.O_RDONLY)
 	if err != nil {
@@ -120,8 +123,8 @@ func Read(path string, limit int64) ([]byte, Version, error) {
 	return data, versionOf(info), err
 }
 
-// Log is a file, opened for appending, that is emptied when it has grown past Max. Each Write is whole lines. What is no file is only
-// written to.
+// Log is a file, opened for appending, that is emptied when it has grown past Max. Each Write is whole lines. Another
+// writer than a file is only written to.
 type Log struct {
 	io.Writer
 	Max int64
@@ -137,7 +140,7 @@ func (l Log) Write(lines []byte) (int, error) {
 	return l.Writer.Write(lines)
 }
 
-// Write replaces the file at path, with mode 0600, and removes what a killed writer of it has left. The caller holds
+// Write replaces the file at path, with mode 0600, and removes what killed writers of it have left. The caller holds
 // the lock that guards path.
 func Write(path string, data []byte) error {
 	if dir, err := os.Open(filepath.Dir(path)); err == nil {
@@ -147,7 +150,8 @@ func Write(path string, data []byte) error {
 	return place(path, data, atomicfile.Replace)
 }
 
-// Create writes as Write does a file that must not be there yet: the error then wraps fs.ErrExist, also when two try at once.
+// Create writes a new file, as Write does. If the file exists, or another process makes it at the same time, the error
+// wraps fs.ErrExist.
 func Create(path string, data []byte) error { return place(path, data, atomicfile.Create) }
 
 func place(path string, data []byte, how func(dir int, path string, data []byte, o atomicfile.Options) error) error {
@@ -159,13 +163,14 @@ func place(path string, data []byte, how func(dir int, path string, data []byte,
 	return how(int(dir.Fd()), path, data, atomicfile.Options{Mode: 0o600, Sync: true})
 }
 
-// lockTimeout is how long a lock is waited for. It is held for a few file operations: milliseconds, unless a disk hangs.
+// lockTimeout is how long Acquire waits. A lock is held for a few file operations: milliseconds, unless a disk hangs.
 const lockTimeout = 5 * time.Second
 
 // Lock is an exclusive flock(2) on a file, which may also hold a mark that outlives it.
 type Lock struct{ f *os.File }
 
-// Acquire takes the lock, making the file where it is missing. The error wraps ErrBusy when it could not be had in 5 seconds.
+// Acquire takes the lock, and makes the file if it is missing. The error wraps ErrBusy if another process holds the
+// lock for 5 seconds.
 func Acquire(path string) (*Lock, error) { return acquire(path, lockTimeout) }
 
 func acquire(path string, timeout time.Duration) (*Lock, error) {

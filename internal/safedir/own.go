@@ -12,13 +12,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ownMode lets every user pass to what it may use, and list nothing.
+// ownMode lets every user pass through the directory, and list nothing.
 const ownMode = 0o711
 
-// Own opens the directory of this process's user at an absolute path, which nobody else may write to, and makes it, with mode 0711, where it is
-// missing; its parent must exist. Where another user has taken the name in a directory that everybody may write to, as /tmp is, it is one
-// beside: path, a hyphen, and random characters. What was found once is found again, since nobody else can make one of ours, or remove it.
-// Errors: ErrUnsafe, which says what to change.
+// Own opens the directory of this process's user at an absolute path, to which nobody else may write. If it is missing,
+// Own makes it with mode 0711; its parent must exist. If another user has taken the name in a directory that everybody
+// may write to, as /tmp is, Own uses another one beside it: path, a hyphen, and random characters. It finds that again
+// later, since nobody else can make or remove a directory of this user. Errors: ErrUnsafe, which says what to change.
 func Own(path string) (*Dir, error) {
 	parent, err := Open(filepath.Dir(path))
 	if err != nil {
@@ -48,13 +48,13 @@ func Own(path string) (*Dir, error) {
 		}
 	}
 	d, err := parent.own(name)
-	if err != nil && !parent.isOurs(name) { // else we can put it right
+	if err != nil && !parent.isOurs(name) { // the user can correct a directory of their own
 		d, err = parent.own(name + "-" + rand.Text()[:8])
 	}
 	return d, err
 }
 
-// own opens, or makes, the directory of that name.
+// own opens the directory of that name, or makes it.
 func (d *Dir) own(name string) (_ *Dir, err error) {
 	path := filepath.Join(d.Path, name)
 	if err := unix.Mkdirat(d.FD, name, 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
@@ -71,8 +71,8 @@ func (d *Dir) own(name string) (_ *Dir, err error) {
 		}
 	}()
 	if st.Mode&unix.S_IFMT != unix.S_IFDIR || int(st.Uid) != os.Geteuid() || own.OthersWrite() {
-		return nil, fmt.Errorf("%w: %q is not a directory that uid %d owns and alone may write to; remove it, or correct its owner and mode",
-			ErrUnsafe, path, os.Geteuid())
+		return nil, fmt.Errorf("%w: %q is not a directory that uid %d owns and alone may write to; "+
+			"remove it, or correct its owner and mode", ErrUnsafe, path, os.Geteuid())
 	}
 	if st.Mode&ownMode != ownMode {
 		if err := os.Chmod(own.Proc(), os.FileMode(st.Mode|ownMode)&os.ModePerm); err != nil {
@@ -82,13 +82,14 @@ func (d *Dir) own(name string) (_ *Dir, err error) {
 	return own, nil
 }
 
-// isOurs reports whether a name is of a file of this process's user.
+// isOurs reports whether a file of that name belongs to this process's user.
 func (d *Dir) isOurs(name string) bool {
 	var st unix.Stat_t
 	return unix.Fstatat(d.FD, name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil && int(st.Uid) == os.Geteuid()
 }
 
-// CheckSafe refuses a directory that anybody could tamper with but root, this process's user and uid. Errors: ErrUnsafe.
+// CheckSafe refuses a directory with which anybody but root, this process's user and uid could tamper. Errors:
+// ErrUnsafe.
 func (d *Dir) CheckSafe(uid int) error {
 	owner := int(d.Stat.Uid)
 	if owner != 0 && owner != os.Geteuid() && owner != uid {
@@ -104,5 +105,5 @@ func (d *Dir) CheckSafe(uid int) error {
 // OthersWrite reports whether others than the owner may write to the directory.
 func (d *Dir) OthersWrite() bool { return d.Stat.Mode&0o022 != 0 }
 
-// Proc returns a short path to the directory, for the calls that take nothing but a path.
+// Proc returns a short path to the directory, for calls that need a path.
 func (d *Dir) Proc() string { return "/proc/self/fd/" + strconv.Itoa(d.FD) }

@@ -13,10 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Trust makes sure that nobody but root and this process's user can put anything into the directory at an absolute path, or another
-// directory in its place, and returns its path without symbolic links: it and all above it belong to one of the two, and nobody else
-// may write to them. The directories above it may be sticky ones that everybody may write to, as /tmp is. What of the path does not exist
-// yet is taken as it is. Errors: ErrUnsafe, which says what to change; those of a directory that can't be reached.
+// Trust checks that nobody but root and this process's user can change the directory at an absolute path or replace it,
+// and returns its path without symbolic links. The directory and all above it must belong to one of the two, and nobody
+// else may be able to write to them. Those above may also be sticky directories that everybody may write to, as /tmp
+// is. Names at the end of the path that don't exist yet are not checked. Errors: ErrUnsafe, which says what to change;
+// those of a directory that can't be reached.
 func Trust(path string) (resolved string, err error) {
 	d, rest, err := walk(path, check)
 	if d == nil {
@@ -29,10 +30,10 @@ func Trust(path string) (resolved string, err error) {
 	return filepath.Join(append([]string{d.Path}, rest...)...), nil
 }
 
-// TrustFile makes sure that nobody but root and this process's user can change the file at an absolute path, or put another one in its
-// place. Errors: ErrUnsafe and ErrUnsafeFile, which say what to change; those of a file that can't be reached.
+// TrustFile checks that nobody but root and this process's user can change the file at an absolute path or replace it.
+// Errors: ErrUnsafe and ErrUnsafeFile, which say what to change; those of a file that can't be reached.
 func TrustFile(path string) error {
-	if _, err := Trust(path); err != nil && !errors.Is(err, unix.ENOTDIR) { // the way there is good, and no directory at its end
+	if _, err := Trust(path); err != nil && !errors.Is(err, unix.ENOTDIR) { // ENOTDIR: the way is safe and ends at a file
 		return err
 	}
 	var st unix.Stat_t
@@ -40,39 +41,48 @@ func TrustFile(path string) error {
 		return &os.PathError{Op: "stat", Path: path, Err: err}
 	}
 	mode := st.Mode & 0o7777
-	switch owner := int(st.Uid); {
+	owner, who := int(st.Uid), writers(&st)
+	switch {
 	case st.Mode&unix.S_IFMT == unix.S_IFDIR:
 		return &os.PathError{Op: "read", Path: path, Err: unix.EISDIR}
 	case owner != 0 && owner != os.Geteuid():
-		return fmt.Errorf("%w: %s belongs to %s, who can change it; if you trust what is in it, run 'chown %d %s'", ErrUnsafeFile, path, userName(owner),
-			os.Geteuid(), path)
-	case mode&0o002 != 0:
-		return fmt.Errorf("%w: every user can change %s (mode %04o); if you trust what is in it, run 'chmod go-w %s'", ErrUnsafeFile, path, mode, path)
-	case mode&0o020 != 0 && !private(st.Gid):
-		return fmt.Errorf("%w: its group can change %s (mode %04o); if you trust what is in it, run 'chmod go-w %s'", ErrUnsafeFile, path, mode, path)
+		return fmt.Errorf("%w: %s belongs to %s, who can change it; if you trust what is in it, run 'chown %d %[2]s'",
+			ErrUnsafeFile, path, userName(owner), os.Geteuid())
+	case who != "":
+		return fmt.Errorf("%w: %s can change %s (mode %04o); if you trust what is in it, run 'chmod go-w %[3]s'",
+			ErrUnsafeFile, who, path, mode)
 	}
 	return nil
+}
+
+// writers returns who can write to a file beside its owner and trusted groups, "" for nobody.
+func writers(st *unix.Stat_t) string {
+	switch {
+	case st.Mode&0o002 != 0:
+		return "every user"
+	case st.Mode&0o020 != 0 && !private(st.Gid):
+		return "its group"
+	}
+	return ""
 }
 
 func check(d *Dir, last bool) error {
 	mode := d.Stat.Mode & 0o7777
 	if owner := int(d.Stat.Uid); owner != 0 && owner != os.Geteuid() && (last || !outside(owner)) {
-		return fmt.Errorf("%w: %s belongs to %s (mode %04o), who can replace what is in it: run taskapi as that user, or, if you trust all that is there, run 'chown %d %s'",
-			ErrUnsafe, d.Path, userName(owner), mode, os.Geteuid(), d.Path)
+		return fmt.Errorf("%w: %s belongs to %s (mode %04o), who can replace what is in it: "+
+			"run taskapi as that user, or, if you trust all that is there, run 'chown %d %[2]s'",
+			ErrUnsafe, d.Path, userName(owner), mode, os.Geteuid())
 	}
-	switch {
-	case mode&0o022 == 0, !last && mode&unix.S_ISVTX != 0, mode&0o002 == 0 && private(d.Stat.Gid):
+	who := writers(&d.Stat)
+	if who == "" || !last && mode&unix.S_ISVTX != 0 {
 		return nil
 	}
-	who := "its group"
-	if mode&0o002 != 0 {
-		who = "every user"
-	}
-	return fmt.Errorf("%w: %s can write to %s (mode %04o); if you trust all that is there, run 'chmod go-w %s'", ErrUnsafe, who, d.Path, mode, d.Path)
+	return fmt.Errorf("%w: %s can write to %s (mode %04o); if you trust all that is there, run 'chmod go-w %[3]s'",
+		ErrUnsafe, who, d.Path, mode)
 }
 
-// outside reports whether an owner stands for all who are not in this process's user namespace, the machine's root among them. Above the
-// directory there is nothing that this process could do about them.
+// outside reports whether an owner stands for all users outside of this process's user namespace, such as the machine's
+// root. This process can't protect itself from these.
 func outside(owner int) bool {
 	overflow, err := os.ReadFile("/proc/sys/kernel/overflowuid")
 	if err != nil || strings.TrimSpace(string(overflow)) != strconv.Itoa(owner) {
@@ -99,8 +109,8 @@ func userName(uid int) string {
 	return "uid " + number
 }
 
-// private reports whether a group is this process's user alone, as many systems give to each user: of the same name, and with no further
-// member. With it goes a umask that lets the group write.
+// private reports whether a group has this process's user as its only member, and the user's name. Many systems give
+// each user such a group, with a umask that lets the group write.
 func private(gid uint32) bool {
 	uid := os.Geteuid()
 	if uid == 0 || int(gid) != os.Getegid() {

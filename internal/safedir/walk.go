@@ -1,6 +1,6 @@
-// Package safedir goes to directories by names that nobody else can lead astray, and says whether what lies in one can be trusted. It
-// promises that a symbolic link on the way is followed only if root or this process's user made it, and that what it has opened stays the
-// same directory, whatever happens to its path.
+// Package safedir opens directories by paths that other users can't redirect, and reports whether other users could
+// change what is in a directory. It follows a symbolic link on the way only if root or this process's user made it. An
+// opened directory stays the same one, whatever happens to its path.
 package safedir
 
 import (
@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What somebody else could tamper with.
+// Another user could tamper with the directory or the file.
 var (
 	ErrUnsafe     = errors.New("unsafe directory")
 	ErrUnsafeFile = errors.New("unsafe file")
@@ -24,12 +24,12 @@ const maxLinks = 40
 
 // Dir is an opened directory.
 type Dir struct {
-	FD   int    // O_PATH: to look things up in, not to read
+	FD   int    // O_PATH: for look-ups, not for reading
 	Path string // without symbolic links
 	Stat unix.Stat_t
 }
 
-// Close must be called once: the number of a closed descriptor may be another file's.
+// Close must be called only once, since the number of a closed descriptor may be another file's.
 func (d *Dir) Close() error { return unix.Close(d.FD) }
 
 // Open opens a directory by its absolute path, one name at a time.
@@ -38,8 +38,9 @@ func Open(path string) (*Dir, error) {
 	return d, err
 }
 
-// walk opens a directory as Open does, and calls visit for each directory on the way, with last set for the last one. When err says that a
-// name does not exist, rest holds it and those after it, and the directory is the last one that exists, open.
+// walk opens a directory as Open does, and calls visit for each directory on the way; last is set for the last one. If
+// err says that a name does not exist, rest holds this name and the following ones, and d is the last directory that
+// exists, open.
 func walk(path string, visit func(d *Dir, last bool) error) (d *Dir, rest []string, err error) {
 	w := walker{rest: strings.Split(path, "/")}
 	for err = w.toRoot(); err == nil; {
@@ -65,7 +66,7 @@ func walk(path string, visit func(d *Dir, last bool) error) (d *Dir, rest []stri
 	return nil, nil, err
 }
 
-// walker is on the way to a directory: the one that was reached, and the names to go.
+// walker is the state of a walk: the directory that was reached, and the names that follow.
 type walker struct {
 	at    Dir
 	rest  []string
@@ -73,7 +74,7 @@ type walker struct {
 	began bool // at is open
 }
 
-// skip leaves out names that mean the directory itself.
+// skip skips names that mean the directory itself.
 func (w *walker) skip() {
 	for len(w.rest) > 0 && (w.rest[0] == "" || w.rest[0] == ".") {
 		w.rest = w.rest[1:]
@@ -100,7 +101,7 @@ func (w *walker) leave() {
 	}
 }
 
-// step enters the directory of a name, or puts what a symbolic link says before the rest.
+// step enters the directory of a name, or puts the target of a symbolic link before the rest.
 func (w *walker) step(name string, rest []string) error {
 	fd, st, err := OpenAt(w.at.FD, name)
 	if err != nil {
@@ -138,7 +139,7 @@ func readTrustedLink(fd int, st unix.Stat_t) (string, error) {
 	return string(buf[:max(n, 0)]), err
 }
 
-// OpenAt opens a name in a directory, to look things up in, without following it if it is a symbolic link.
+// OpenAt opens a name in a directory for look-ups, without following a symbolic link.
 func OpenAt(dirfd int, name string) (fd int, st unix.Stat_t, err error) {
 	for {
 		fd, err = unix.Openat(dirfd, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
