@@ -1,7 +1,12 @@
-// Package allocfs reads the files of an allocation for others: directories, files and logs, also while they grow. It promises that nothing
-// outside of the tasks' directories is ever reached, whatever links a task makes, and however it exchanges directories for links meanwhile;
-// that nobody reads a task's secrets and private directories; that a reader gets no file that its user could not open; that only regular
-// files are opened; and that memory is bounded, however large a file is. It writes nothing.
+// Package allocfs reads the files of an allocation for API callers: directories, files and logs, also while they grow. It promises that
+//   - nothing outside of the tasks' directories is ever reached, whatever links a task makes, and even if it exchanges directories for links
+//     during a read;
+//   - nobody reads a task's secrets and private directories;
+//   - a reader gets no file that its user could not open;
+//   - only regular files are opened;
+//   - memory is bounded, however large a file is.
+//
+// It writes nothing.
 package allocfs
 
 import (
@@ -12,6 +17,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 	"unicode"
 
 	"github.com/hashicorp/nomad/api"
@@ -21,7 +27,7 @@ import (
 	"taskapi/internal/filewatch"
 )
 
-// entryBytes is what an entry of a list takes beside its name, in memory and as JSON.
+// entryBytes is the size of an entry of a list, without its name, in memory and as JSON.
 const entryBytes = 200
 
 // Tree is the files of one allocation, for any number of readers.
@@ -34,7 +40,7 @@ type Tree struct {
 // New returns the files below an allocation directory, absolute, of the tasks. It does no I/O.
 func New(dir string, tasks []string) *Tree { return &Tree{dir: dir, tasks: tasks} }
 
-// As returns the files as the reader may see them, or as this program's user may: nil.
+// As returns the files that a reader may see; nil stands for this program's user.
 func (t *Tree) As(reader *interfaces.Reader) interfaces.Files { return files{t, reader} }
 
 type files struct {
@@ -81,19 +87,20 @@ func entries(dir *os.File, most int, top bool, visible func(string) bool) ([]*ap
 		if top && !visible(name) {
 			continue
 		}
-		info, err := lstat(dir, name)
-		if errors.Is(err, unix.ENOENT) { // meanwhile
+		var st unix.Stat_t
+		err := unix.Fstatat(int(dir.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW)
+		if errors.Is(err, unix.ENOENT) { // removed meanwhile
 			continue
 		}
 		if err != nil {
 			return nil, err
 		}
-		list = append(list, info)
+		list = append(list, fileInfo(name, &st))
 	}
 	return list, nil
 }
 
-// jsonLength returns how long a text is in JSON at most: what is not plain may take six characters.
+// jsonLength returns the greatest length that a text can have in JSON, where some characters take six.
 func jsonLength(text string) int {
 	length := 0
 	for _, r := range text {
@@ -115,61 +122,51 @@ func (f files) Stat(path string) (info *api.AllocFileInfo, err error) {
 	})
 }
 
-// contentType guesses from the name and the beginning, as Nomad does. It is a hint: a directory, and a file that can't
-// be read, have the general one.
+// contentType guesses from the name and the first bytes, as Nomad does. It is a hint: for a directory, and for a file that can't be read, it is the
+// general type.
 func contentType(end *place, info *api.AllocFileInfo) string {
 	switch {
 	case info.IsDir:
-		return "application/octet-stream"
 	case strings.HasSuffix(info.Name, ".json"):
 		return "application/json"
+	default:
+		f, err := end.open()
+		if err != nil {
+			break
+		}
+		defer f.Close()
+		begin := make([]byte, 512) // as many as net/http reads
+		if n, err := f.ReadAt(begin, 0); n > 0 || err == nil {
+			return http.DetectContentType(begin[:n])
+		}
 	}
-	f, err := end.open()
-	if err != nil {
-		return "application/octet-stream"
-	}
-	defer f.Close()
-	begin := make([]byte, 512) // as many as net/http looks at
-	n, err := f.ReadAt(begin, 0)
-	if n == 0 && err != nil {
-		return "application/octet-stream"
-	}
-	return http.DetectContentType(begin[:n])
+	return "application/octet-stream"
 }
 
-// visible reports whether the entry of the allocation directory is of its tasks: what else is there is taskapi's own, the operator's token
-// among it.
+// visible reports whether an entry of the allocation directory belongs to the tasks. All others are taskapi's own, such as the operator's token.
 func (t *Tree) visible(name string) bool { return name == sharedName || slices.Contains(t.tasks, name) }
 
-// fileInfo returns what Nomad says of a file.
+// fileInfo returns a file's description in Nomad's form.
 func fileInfo(name string, st *unix.Stat_t) *api.AllocFileInfo {
 	mode := modeOf(st.Mode)
 	return &api.AllocFileInfo{
-		Name: name, IsDir: mode.IsDir(), Size: st.Size, FileMode: mode.String(), ModTime: timeOf(st.Mtim),
+		Name: name, IsDir: mode.IsDir(), Size: st.Size, FileMode: mode.String(), ModTime: time.Unix(st.Mtim.Unix()).UTC(),
 	}
 }
 
-// special are the flags of a mode beside its rights.
-var special = map[uint32]fs.FileMode{unix.S_ISUID: fs.ModeSetuid, unix.S_ISGID: fs.ModeSetgid, unix.S_ISVTX: fs.ModeSticky}
-
-// modeOf returns a mode of the system as Go has it.
-func modeOf(mode uint32) fs.FileMode {
-	m := fs.FileMode(mode & 0o777)
-	switch mode & unix.S_IFMT {
-	case unix.S_IFDIR:
-		m |= fs.ModeDir
-	case unix.S_IFLNK:
-		m |= fs.ModeSymlink
-	case unix.S_IFIFO:
-		m |= fs.ModeNamedPipe
-	case unix.S_IFSOCK:
-		m |= fs.ModeSocket
-	case unix.S_IFBLK:
-		m |= fs.ModeDevice
-	case unix.S_IFCHR:
-		m |= fs.ModeDevice | fs.ModeCharDevice
+// The types of files and the flags, in the kernel's bits and in Go's.
+var (
+	kinds = map[uint32]fs.FileMode{
+		unix.S_IFDIR: fs.ModeDir, unix.S_IFLNK: fs.ModeSymlink, unix.S_IFIFO: fs.ModeNamedPipe, unix.S_IFSOCK: fs.ModeSocket,
+		unix.S_IFBLK: fs.ModeDevice, unix.S_IFCHR: fs.ModeDevice | fs.ModeCharDevice,
 	}
-	for bit, flag := range special {
+	flags = map[uint32]fs.FileMode{unix.S_ISUID: fs.ModeSetuid, unix.S_ISGID: fs.ModeSetgid, unix.S_ISVTX: fs.ModeSticky}
+)
+
+// modeOf converts the kernel's mode of a file.
+func modeOf(mode uint32) fs.FileMode {
+	m := fs.FileMode(mode&0o777) | kinds[mode&unix.S_IFMT]
+	for bit, flag := range flags {
 		if mode&bit != 0 {
 			m |= flag
 		}

@@ -17,14 +17,14 @@ import (
 // frameSize is Nomad's.
 const frameSize = 64 << 10
 
-// How often a file that is followed is looked at. Its watch says when it has changed, but for what that can't see: a directory above it
-// that was moved away. Where the system has no more watches, it is looked at all the time.
+// How often a file that is followed is read. Its watch reports changes, but not that a directory above it was moved away. If the system has no more
+// watches, the file is read all the time.
 const (
 	lookEvery     = 10 * time.Second
 	lookUnwatched = 100 * time.Millisecond
 )
 
-// frame is what every reader of frames has: the open file, where it is in that, and its buffer.
+// frame is a part of every reader of frames: the open file, the offset in it, and the buffer.
 type frame struct {
 	api.StreamFrame
 	file   *os.File
@@ -37,7 +37,7 @@ func (f *frame) read(most int64) (*api.StreamFrame, error) {
 	if f.buf == nil {
 		f.buf = make([]byte, frameSize)
 	}
-	if f.offset > noLimit-frameSize { // the system calls it invalid; there is nothing
+	if f.offset > noLimit-frameSize { // the system calls such an offset invalid; no file is so long
 		return nil, io.EOF
 	}
 	n, err := f.file.ReadAt(f.buf[:min(most, frameSize)], f.offset)
@@ -54,29 +54,29 @@ func (f *frame) event(what string) *api.StreamFrame {
 	return &api.StreamFrame{File: f.File, FileEvent: what, Offset: f.offset}
 }
 
-// truncated reports whether the file is shorter than what has been read of it.
+// truncated reports whether the file is shorter than the offset.
 func (f *frame) truncated() bool {
 	st, err := f.file.Stat()
 	return err == nil && st.Size() < f.offset
 }
 
-// waiting is the watches of one reader. Its zero value waits for nothing.
+// waiting has the watches of one reader. The zero value has none.
 type waiting struct{ file, dir *filewatch.Watch }
 
-// watch begins to watch what is not yet, and reports whether it has: then the reader has to look once more before it waits.
+// watch begins a watch, unless there is one. If it reports true, the reader has to look once more before it waits.
 func (w *waiting) watch(at **filewatch.Watch, add func(*os.File) (*filewatch.Watch, error), f *os.File) bool {
 	if *at != nil || f == nil {
 		return false
 	}
 	one, err := add(f)
-	if err != nil { // looked at all the time
+	if err != nil { // the file is read all the time
 		return false
 	}
 	*at = one
 	return true
 }
 
-// wait returns when something may have changed, and whether that was the file alone. Errors: ctx's.
+// wait returns when something may have changed, and reports whether only the file has. Errors: ctx's.
 func (w *waiting) wait(ctx context.Context, watched bool) (onlyFile bool, err error) {
 	every := lookEvery
 	if !watched {
@@ -114,7 +114,7 @@ func (w *waiting) close() {
 	w.forget(&w.dir)
 }
 
-// fileFrames is one file, from an offset to its end or for ever.
+// fileFrames reads one file, from an offset to its end or for ever.
 type fileFrames struct {
 	frame
 	files   files
@@ -180,7 +180,7 @@ func (s *fileFrames) Next(ctx context.Context) (*api.StreamFrame, error) {
 			s.over = true
 			return s.event(interfaces.FileDeleted), nil
 		}
-		s.buf = nil // others may need the memory
+		s.buf = nil // free the memory during the wait
 		if _, err := s.waiting.wait(ctx, s.waiting.file != nil); err != nil {
 			return nil, err
 		}
@@ -188,7 +188,7 @@ func (s *fileFrames) Next(ctx context.Context) (*api.StreamFrame, error) {
 	return nil, io.EOF
 }
 
-// gone reports whether the path leads to another file by now, or to none.
+// gone reports whether the path now leads to another file, or to none.
 func (s *fileFrames) gone() bool {
 	var here unix.Stat_t
 	if unix.Fstat(int(s.file.Fd()), &here) != nil || here.Nlink == 0 {

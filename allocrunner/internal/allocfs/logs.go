@@ -16,32 +16,32 @@ import (
 	"taskapi/allocrunner/internal/logs"
 )
 
-// logPath is where logs are, as frames name their files.
+// logPath is the directory of the logs in the file names of frames.
 const logPath = sharedName + "/" + logName + "/"
 
-// maxAhead is how many files after the one that is being read are held open, in case that they are removed before they are read: as many as a
-// task keeps by default, so that a reader may be twice as far behind. Files that are removed and open still take space.
+// maxAhead is how many files after the present one are held open, so that they can be read after they are removed: as many as a task keeps by
+// default, so that a reader may be twice as far behind. Files that are removed and open still take space.
 const maxAhead = 10
 
-// logFrames is a task's output over its log files, from the oldest to the newest. The file that is being read, and the next that are followed,
-// stay open when they are removed, so that nothing of them is lost; those that were removed before they were seen are, and the frames say so.
+// logFrames reads a task's output over its log files, from the oldest to the newest. The present file and, when the output is followed, the next
+// files stay open, so that they can be read after they are removed. Files that were removed before they were seen are lost, and a frame says so.
 type logFrames struct {
 	frame
 	stream  string // TASK.stdout
 	dir     *os.File
 	follow  bool
-	last    int  // the file to end with, unless it is followed
+	last    int  // the last file, unless the output is followed
 	index   int  // of the file; -1 before the first
-	final   bool // a newer file is there, so nothing is written to this one any more
-	listed  bool // the directory has not changed since the last list without a newer file
+	final   bool // there is a newer file, so nothing is written to this one any more
+	listed  bool // the directory has not changed since the last list, which had no newer file
 	ahead   []openLog
-	newline bool // what has been read ends with a newline, or is nothing
+	newline bool // the output so far ends with a newline, or is empty
 	waiting waiting
 	tree    *Tree
 	over    bool
 }
 
-// Logs reads with this program's rights: a log file is for all who may read the task's logs.
+// Logs reads with this program's rights: everyone who may read the task's logs may read its log files.
 func (f files) Logs(task, kind string, span interfaces.Span) (interfaces.Frames, error) {
 	s := &logFrames{stream: task + "." + kind, follow: span.Follow, index: -1, newline: true, tree: f.Tree}
 	fail := func(err error) (interfaces.Frames, error) {
@@ -69,13 +69,13 @@ func (f files) Logs(task, kind string, span interfaces.Span) (interfaces.Frames,
 	if index, ok := logs.Index(s.stream, path.Base(span.File)); ok {
 		at, offset = beginIn(found, index, span.Offset)
 	}
-	for ; at < len(found); at, offset = at+1, 0 { // one that is gone by now is passed over
+	for ; at < len(found); at, offset = at+1, 0 { // skips files that have been removed meanwhile
 		if err = s.open(found[at].index, offset); !errors.Is(err, unix.ENOENT) {
 			break
 		}
 	}
-	if errors.Is(err, unix.ENOENT) { // the writer is faster: from what there is
-		_ = s.Close() // nothing but the directory is open
+	if errors.Is(err, unix.ENOENT) { // the writer is faster: begin with the oldest file that is left
+		_ = s.Close() // only the directory is open
 		return f.Logs(task, kind, interfaces.Span{Follow: span.Follow, Await: span.Await})
 	}
 	if err != nil {
@@ -93,7 +93,7 @@ type logFile struct {
 	size  int64
 }
 
-// begin returns the file and the offset in it at which a span begins. One that is more than there is begins at the end, or at the beginning.
+// begin returns the file and the offset in it at which a span begins. An offset beyond the output means its end or, from the end, its beginning.
 func begin(found []logFile, span interfaces.Span) (at int, offset int64) {
 	offset = span.Offset
 	if !span.FromEnd {
@@ -109,7 +109,7 @@ func begin(found []logFile, span interfaces.Span) (at int, offset int64) {
 	return at, max(found[at].size-offset, 0)
 }
 
-// beginIn returns where to begin in a file by its number, or in the next that is there.
+// beginIn returns where to begin in the file with a number, or in the next file that exists.
 func beginIn(found []logFile, index int, offset int64) (int, int64) {
 	at := slices.IndexFunc(found, func(f logFile) bool { return f.index >= index })
 	switch {
@@ -173,7 +173,7 @@ func (s *logFrames) lookAhead() {
 // openAhead opens the next files that are there.
 func (s *logFrames) openAhead() {
 	found, err := s.list()
-	if err != nil { // said by the one who needs it
+	if err != nil { // whoever needs the list reports it
 		return
 	}
 	last := s.index
@@ -190,7 +190,7 @@ func (s *logFrames) openAhead() {
 	}
 }
 
-// open makes a file the one being read.
+// open opens a file and makes it the present one.
 func (s *logFrames) open(index int, offset int64) error {
 	file, err := openRegular(int(s.dir.Fd()), s.name(index))
 	if err != nil {
@@ -233,7 +233,7 @@ func (s *logFrames) Next(ctx context.Context) (*api.StreamFrame, error) {
 			continue
 		}
 		if s.final = s.newer(); s.final {
-			continue // what was written before the newer file was made
+			continue // read what was written before the newer file was made
 		}
 		if s.file != nil && s.truncated() {
 			s.offset = 0
@@ -243,11 +243,12 @@ func (s *logFrames) Next(ctx context.Context) (*api.StreamFrame, error) {
 			s.listed = false
 			continue
 		}
-		if s.removed() {
+		var st unix.Stat_t
+		if unix.Fstat(int(s.dir.Fd()), &st) != nil || st.Nlink == 0 { // the log directory is gone, and with it the allocation
 			s.over = true
 			return s.event(interfaces.FileDeleted), nil
 		}
-		s.buf = nil // others may need the memory
+		s.buf = nil // free the memory during the wait
 		onlyFile, err := s.waiting.wait(ctx, s.waiting.dir != nil && (s.file == nil || s.waiting.file != nil))
 		if err != nil {
 			return nil, err
@@ -257,7 +258,7 @@ func (s *logFrames) Next(ctx context.Context) (*api.StreamFrame, error) {
 	return nil, io.EOF
 }
 
-// newer reports whether there is a newer file than the one being read. Most often it has the next number, which is found without a list.
+// newer reports whether there is a newer file than the present one. Mostly it has the next number, and is found without a list.
 func (s *logFrames) newer() bool {
 	var st unix.Stat_t
 	if len(s.ahead) > 0 {
@@ -276,7 +277,7 @@ func (s *logFrames) newer() bool {
 
 func (s *logFrames) name(index int) string { return fmt.Sprintf("%s.%d", s.stream, index) }
 
-// advance goes on to the next file. It returns a frame that says so when files between the two were removed unread.
+// advance goes on to the next file. If files between the two were removed unread, it returns a frame that says so.
 func (s *logFrames) advance() (gap *api.StreamFrame, err error) {
 	if len(s.ahead) > 0 {
 		was, next := s.index, s.ahead[0]
@@ -291,11 +292,8 @@ func (s *logFrames) advance() (gap *api.StreamFrame, err error) {
 			return nil, &interfaces.FileError{Path: logPath, Err: innermost(err)}
 		}
 		at := slices.IndexFunc(found, func(f logFile) bool { return f.index > s.index })
-		if at < 0 { // what was there is gone, or is no log file: wait for the next
-			s.final = false
-			if !s.follow {
-				s.over = true
-			}
+		if at < 0 { // the newer file is gone, or is no log file: wait for the next
+			s.final, s.over = false, !s.follow
 			return nil, nil
 		}
 		was := s.index
@@ -313,34 +311,19 @@ func (s *logFrames) advance() (gap *api.StreamFrame, err error) {
 	}
 }
 
-// gapSince returns a frame that says which files are missing between the one that was read and the present one, nil when none is.
+// gapSince returns a frame that says in the output itself which files between the last one and the present one are missing; nil when none is.
 func (s *logFrames) gapSince(was int) *api.StreamFrame {
-	if was >= 0 && s.index > was+1 && s.missing(was+1) {
-		return s.gap(was+1, s.index-1)
-	}
-	return nil
-}
-
-// missing reports whether there is nothing under the number: the writer passes over a name that something else has.
-func (s *logFrames) missing(index int) bool {
 	var st unix.Stat_t
-	return errors.Is(unix.Fstatat(int(s.dir.Fd()), s.name(index), &st, unix.AT_SYMLINK_NOFOLLOW), unix.ENOENT)
-}
-
-// gap says in the output itself what is not in it, as the writer does of what it could not write.
-func (s *logFrames) gap(first, last int) *api.StreamFrame {
-	text := fmt.Sprintf("[taskapi: output is missing here: %s.%d to .%d were removed before they were read]\n", s.stream, first, last)
+	if was < 0 || s.index <= was+1 ||
+		!errors.Is(unix.Fstatat(int(s.dir.Fd()), s.name(was+1), &st, unix.AT_SYMLINK_NOFOLLOW), unix.ENOENT) { // the writer skips names that are taken
+		return nil
+	}
+	text := fmt.Sprintf("[taskapi: output is missing here: %s.%d to .%d were removed before they were read]\n", s.stream, was+1, s.index-1)
 	if !s.newline {
 		text = "\n" + text
 	}
 	s.newline = true
 	return &api.StreamFrame{File: s.File, Offset: 0, Data: []byte(text), FileEvent: interfaces.FileDeleted}
-}
-
-// removed reports whether the log directory is gone, and with it the allocation.
-func (s *logFrames) removed() bool {
-	var st unix.Stat_t
-	return unix.Fstat(int(s.dir.Fd()), &st) != nil || st.Nlink == 0
 }
 
 func (s *logFrames) Close() error {

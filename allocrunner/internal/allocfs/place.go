@@ -5,7 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sys/unix"
@@ -21,15 +20,15 @@ const (
 	privateName = "private"
 )
 
-// The bounds of a walk. Each directory on the way is an open file for as long as it lasts.
+// The limits of a walk. Each directory on the way is an open file until the end.
 const (
 	maxDepth = 128
 	maxLinks = 40 // the kernel's
 	maxSteps = 1024
 )
 
-// place is an entry of a directory that has been reached name by name, each directory through the descriptor of the one before it and
-// without following links: what a task exchanges meanwhile changes nothing of what is open.
+// place is an entry of a directory that has been reached name by name. Each directory is opened through the descriptor of the one before it, and no
+// link is followed, so nothing that a task exchanges meanwhile changes what is open.
 type place struct {
 	tree  *Tree
 	own   func(func()) // does a step with this program's rights
@@ -37,7 +36,7 @@ type place struct {
 	dirs  []int        // their descriptors, without the entry's: dirs[0] is the top
 }
 
-// at calls do with the place that a path leads to, with the rights of the reader. Errors: *interfaces.FileError.
+// at calls do with the place that a path leads to, with the reader's rights. Errors: *interfaces.FileError.
 func (f files) at(path string, do func(end *place) error) error {
 	err := f.withRights(func(own func(func())) error {
 		p := &place{tree: f.Tree, own: own}
@@ -53,7 +52,7 @@ func (f files) at(path string, do func(end *place) error) error {
 	return nil
 }
 
-// innermost returns the cause, without paths of the host.
+// innermost returns the innermost error, which has no paths of the host.
 func innermost(err error) error {
 	for {
 		next := errors.Unwrap(err)
@@ -73,9 +72,16 @@ func (p *place) close() {
 // dirFlags open a directory and nothing else, and never through a link.
 const dirFlags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
 
-// walk goes to the end of a path and of the links that are in it.
-func (p *place) walk(path string) error {
-	if err := p.openTop(); err != nil {
+// walk goes to the end of a path, and follows the links in it.
+func (p *place) walk(path string) (err error) {
+	// The allocation directory is taskapi's own: no task can have replaced it or its entries, and a reader needs no rights on it.
+	p.own(func() {
+		var top int
+		if top, err = unix.Open(p.tree.dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err == nil {
+			p.dirs = append(p.dirs, top)
+		}
+	})
+	if err != nil {
 		return err
 	}
 	if strings.ContainsRune(path, 0) {
@@ -114,19 +120,7 @@ func (p *place) walk(path string) error {
 	return nil
 }
 
-// openTop opens the allocation directory, which is taskapi's own: no task can have replaced it or what is directly in it, and a reader need
-// not have rights on it.
-func (p *place) openTop() (err error) {
-	p.own(func() {
-		var top int
-		if top, err = unix.Open(p.tree.dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err == nil {
-			p.dirs = append(p.dirs, top)
-		}
-	})
-	return err
-}
-
-// inParent does a step in the directory of the entry, with the rights that it takes.
+// inParent does a step in the directory of the entry that has so many names: with this program's rights in the top, which is taskapi's own.
 func (p *place) inParent(names int, step func()) {
 	if names <= 1 {
 		p.own(step)
@@ -135,7 +129,7 @@ func (p *place) inParent(names int, step func()) {
 	step()
 }
 
-// up goes to the directory above: that by which the walk came, not what has become of it.
+// up goes to the directory above: the one by which the walk came, even if it has been moved since.
 func (p *place) up() error {
 	if len(p.names) == 0 {
 		return interfaces.ErrPathEscapes
@@ -148,7 +142,7 @@ func (p *place) up() error {
 	return nil
 }
 
-// enter makes name the entry, and opens the one before it. It returns the target of a link, which is not entered.
+// enter opens the present entry and makes name the entry. If name is a link, it returns the link's target instead.
 func (p *place) enter(name string) (target string, err error) {
 	if err := p.descend(); err != nil {
 		return "", err
@@ -185,7 +179,7 @@ func (p *place) name() string { return p.names[len(p.names)-1] }
 
 // descend opens the entry as a directory.
 func (p *place) descend() error {
-	if len(p.dirs) > len(p.names) { // it is the top
+	if len(p.dirs) > len(p.names) { // it is open already
 		return nil
 	}
 	if err := p.allowed(); err != nil {
@@ -204,7 +198,7 @@ func (p *place) descend() error {
 	return nil
 }
 
-// allowed refuses what is within a task's secrets or private directory. The names are those of directories, so no link leads around it.
+// allowed refuses entries in a task's secrets or private directory. All names are names of directories, so no link leads around it.
 func (p *place) allowed() error {
 	if len(p.names) < 2 || p.names[0] == sharedName {
 		return nil
@@ -218,8 +212,8 @@ func (p *place) allowed() error {
 	return nil
 }
 
-// follow returns the way on after a link. An absolute one is followed when it leads into the allocation directory, as a task that takes its
-// path from NOMAD_ALLOC_DIR makes it.
+// follow returns the rest of the path after a link. An absolute link is followed if it leads into the allocation directory: a task makes such links
+// with the path from NOMAD_ALLOC_DIR.
 func (p *place) follow(target string, rest []string) ([]string, error) {
 	if filepath.IsAbs(target) {
 		within, ok := strings.CutPrefix(filepath.Clean(target)+"/", p.tree.dir+"/")
@@ -253,8 +247,8 @@ func (p *place) openDir() (*os.File, error) {
 	return os.NewFile(uintptr(fd), "directory"), nil
 }
 
-// open opens the entry if it is a regular file. Anything else is not opened, but for a moment and without waiting when it has just been
-// exchanged.
+// open opens the entry if it is a regular file. Another file is opened only if it has just taken the place of a regular one, without waiting, and
+// closed at once.
 func (p *place) open() (*os.File, error) {
 	if len(p.names) == 0 || len(p.dirs) > len(p.names) {
 		return nil, interfaces.ErrIsDirectory
@@ -303,7 +297,7 @@ func regular(st *unix.Stat_t) error {
 	return interfaces.ErrNotRegular
 }
 
-// stat returns what the entry is. A task's secrets directory is seen, and nothing in it.
+// stat describes the entry. A task's secrets directory can be seen, but nothing in it.
 func (p *place) stat() (info *api.AllocFileInfo, err error) {
 	var st unix.Stat_t
 	if len(p.names) == 0 {
@@ -317,11 +311,3 @@ func (p *place) stat() (info *api.AllocFileInfo, err error) {
 	p.inParent(len(p.names), func() { err = unix.Fstatat(p.dir(), p.name(), &st, unix.AT_SYMLINK_NOFOLLOW) })
 	return fileInfo(p.name(), &st), err
 }
-
-func lstat(dir *os.File, name string) (*api.AllocFileInfo, error) {
-	var st unix.Stat_t
-	err := unix.Fstatat(int(dir.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW)
-	return fileInfo(name, &st), err
-}
-
-func timeOf(t unix.Timespec) time.Time { return time.Unix(t.Unix()).UTC() }

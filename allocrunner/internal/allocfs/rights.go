@@ -10,9 +10,9 @@ import (
 	"taskapi/allocrunner/interfaces"
 )
 
-// withRights calls do with the reader's rights on files, if these are not this process's. The kernel decides by the file system user and group
-// of the thread, and takes from it root's capabilities to pass over modes (setfsuid(2)). The thread ends with the call, so that nothing of
-// this process ever runs on it with too few or too many rights. What do gives to own is done with the rights of this process meanwhile.
+// withRights calls do with the reader's rights on files, if they differ from this process's. The kernel checks the file system user and group of the
+// thread, which loses root's capabilities to ignore modes (setfsuid(2)). The thread ends with the call, so that no other code of this process ever
+// runs on it with wrong rights. Steps that do passes to own run with this process's rights.
 func (f files) withRights(do func(own func(func())) error) error {
 	if f.reader == nil || os.Geteuid() != 0 || f.reader.UID == 0 {
 		return do(func(step func()) { step() })
@@ -37,7 +37,7 @@ func (f files) withRights(do func(own func(func())) error) error {
 	}
 }
 
-// becomeReader makes the thread the reader's for the file system. Other threads keep what they have.
+// becomeReader makes the reader the file system user of the thread. Other threads don't change.
 func becomeReader(r interfaces.Reader) error {
 	if _, _, errno := unix.RawSyscall(unix.SYS_SETGROUPS, 0, 0, 0); errno != 0 {
 		return fmt.Errorf("leave the groups of %d: %w", os.Geteuid(), errno)
@@ -46,7 +46,7 @@ func becomeReader(r interfaces.Reader) error {
 		id   int
 		call func(int) (int, error)
 	}{{int(r.GID), unix.SetfsgidRetGid}, {int(r.UID), unix.SetfsuidRetUid}} {
-		_, _ = set.call(set.id) // which fails without an error
+		_, _ = set.call(set.id) // it fails without an error
 		if now, err := set.call(-1); err != nil || now != set.id {
 			return fmt.Errorf("read files as user %d, group %d: the system does not allow it", r.UID, r.GID)
 		}

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"reflect"
 	"strconv"
 	"time"
 
@@ -26,14 +25,12 @@ type check struct {
 	probe      func(ctx context.Context) outcome
 }
 
-// definition is all that tells one check from another. Checks of equal definitions are the same check.
+// definition identifies a check. Checks with equal definitions are the same check.
 type definition struct {
-	about   api.AllocCheckStatus // what does not change from run to run; its Task is the check's, empty for the group's
+	about   api.AllocCheckStatus // the fields that no run changes; Task is empty for a check of the group
 	spec    api.ServiceCheck     // interpolated
-	address string               // where it connects to, or the ID of the service that another checks; empty for a script
+	address string               // where it connects to, or the ID of the service if its provider checks it; empty for a script
 }
-
-func (c *check) same(other *check) bool { return reflect.DeepEqual(c.definition, other.definition) }
 
 // outcome is what one run found.
 type outcome struct {
@@ -52,14 +49,14 @@ func (c *check) run(ctx context.Context) outcome {
 	return c.probe(ctx)
 }
 
-// maxSpread is the most that the first run of a check waits, and spreadPart the part of its interval that it waits at most.
-// Checks that begin together so run one after the other, and the first results still come soon.
+// The first run of a check waits at most maxSpread, and at most one spreadPart-th of its interval. So checks that begin together run one after the
+// other, and the first results still come soon.
 const (
 	maxSpread  = 200 * time.Millisecond
 	spreadPart = 10
 )
 
-// spread returns how long the first run waits: always the same for one check, and another time for another.
+// spread returns how long the first run waits. It is always the same for one check, and differs between checks.
 func (c *check) spread() time.Duration {
 	window := min(c.spec.Interval/spreadPart, maxSpread)
 	id, err := strconv.ParseUint(c.about.ID[:8], 16, 32)
@@ -114,7 +111,7 @@ func (r *resolver) add(task string, list []*api.Service) {
 	}
 }
 
-// provider returns who checks the services of a provider itself, nil for nobody, and whether there is such a provider.
+// provider returns a provider that checks its services itself, nil for another one, and whether the provider exists.
 func (r *resolver) provider(name string) (checking interfaces.CheckingProvider, ok bool) {
 	if r.cfg.Provider == nil {
 		return nil, name == services.ProviderNomad
@@ -162,8 +159,8 @@ func (r *resolver) resolve(service services.Service, c api.ServiceCheck, at remo
 	return out, err
 }
 
-// checkID returns Nomad's ID for the same check of the same allocation, so that it is stable across restarts: the SHA-256 of the fields
-// below one after the other, texts without a separator and durations as 64 bits of nanoseconds, least byte first.
+// checkID returns Nomad's ID for a check of an allocation, which restarts do not change. It is the SHA-256 of the fields below, one after the
+// other: texts without separators, durations as 64 bits of nanoseconds, little-endian.
 func checkID(alloc *api.Allocation, c api.ServiceCheck) string {
 	var b bytes.Buffer
 	for _, s := range []string{alloc.ID, alloc.TaskGroup, c.TaskName, c.Name, c.Type, c.PortLabel, c.OnUpdate, c.AddressMode} {
@@ -179,8 +176,7 @@ func checkID(alloc *api.Allocation, c api.ServiceCheck) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// distinguish gives checks whose IDs are equal, such as those of two services that differ in their port alone, IDs of their own:
-// the first keeps Nomad's.
+// distinguish changes equal IDs, such as those of two services that differ only in their port. The first check keeps Nomad's ID.
 func distinguish(list []*check) {
 	seen := map[string]bool{}
 	for _, c := range list {

@@ -1,7 +1,7 @@
-// Package checks runs the HTTP, TCP and script checks of an allocation's services, or reads what their provider has found, and holds the latest
-// result of each. Checks are registered when their task begins and deregistered when it ends. Each runs on its own schedule, soon and then each
-// interval, one run at a time; a run that outlasts its interval costs the runs that fall into it. Connections are closed after each run.
-// It reports when a check requires a restart, once for each start of what is to be restarted; it restarts nothing.
+// Package checks runs the HTTP, TCP and script checks of an allocation's services, or reads the results of their provider, and holds the latest
+// result of each check. A check is registered when its task begins, and deregistered when the task ends. Each check has its own schedule: it runs
+// soon, then each interval, one run at a time; intervals that pass during a long run are skipped. Connections are closed after each run. The
+// package reports when a check requires a restart, once for each start; it restarts nothing.
 package checks
 
 import (
@@ -18,50 +18,50 @@ import (
 	"taskapi/allocrunner/internal/services"
 )
 
-// ErrInvalid: a check can't be run as it is written. The error that wraps it says which and why.
+// ErrInvalid means that a check can't be run. The error that wraps it names the check and the reason.
 var ErrInvalid = errors.New("invalid check")
 
-// Config is what a Runner is made of. Alloc, with its job and group, and Logger are required.
+// Config configures a Runner. Alloc, with its job and group, and Logger are required.
 type Config struct {
 	Alloc *api.Allocation
 
 	services.Resolver
 
-	// Provider returns the provider of that name, if there is one; services of others have no checks. One that is an
-	// interfaces.CheckingProvider checks its services itself. nil knows Nomad's alone.
+	// Provider returns a provider by its name. Services of unknown providers have no checks. An interfaces.CheckingProvider checks its services
+	// itself. With nil, only Nomad's own provider is known.
 	Provider func(name string) (interfaces.ServiceProvider, bool)
 
 	// Version goes into the User-Agent, "taskapi/VERSION".
 	Version string
 
-	// Saved is the results of an earlier process. A check with the ID of one goes on from it: it is shown until the first run of
-	// the check's first registration, and is what thresholds then change. nil for none.
+	// Saved are the results of an earlier process. A check with the same ID continues from its result: it is shown until the first run of the
+	// check's first registration, and the thresholds begin there. May be nil.
 	Saved api.AllocCheckStatuses
 
 	Logger *slog.Logger
 
-	// OnChange is called when a check comes or goes, or its status changes, from the goroutine that caused it; a result of the same
-	// status is no change. It must not block; nil for none.
+	// OnChange is called when a check is added or removed, or its status changes, from the goroutine that caused it. It must not block. May be
+	// nil.
 	OnChange func()
 
-	// Exec runs the command of a script check; with nil there can be no script checks.
+	// Exec runs the command of a script check. With nil, script checks are errors.
 	Exec ExecFunc
 
-	// Restart is called when a check has been unhealthy for too long, from the check's goroutine, which waits for it, as Run does. It may
-	// call Begin and End. task is the check's, or empty for a check of the group's services that names none. It is called once for all
-	// checks of a task until the task's next start, as Up reports it, or the next Begin. nil restarts nothing.
+	// Restart is called when a check has been unhealthy for too long, from the check's goroutine, which waits for it, as Run does. It may call
+	// Begin and End. task is the check's task; it is empty for a check of the group's services that names none. Restart is called once for all
+	// checks of a task until the task's next start, as Up reports it, or the next Begin. With nil, nothing is restarted.
 	Restart func(task, reason string)
 
-	// Up returns the latest start of what Restart of the same task would restart, and the zero time while that is not up or is being
-	// stopped: failures don't count then. nil is never up, so nothing is restarted.
+	// Up returns the latest start of what Restart would restart for a task. It is zero while that does not run or is being stopped: failures
+	// don't count then. With nil, nothing is restarted.
 	Up func(task string) time.Time
 
 	// DialContext opens connections; nil is net.Dialer's.
 	DialContext func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// ExecFunc runs a command in the context of a task: its environment, directory and user. It kills the command when ctx ends, and
-// returns soon after that, with what the command has written. The error is about a command that could not be run, or was killed.
+// ExecFunc runs a command with a task's environment, directory and user. It kills the command when ctx ends, and returns soon after that with
+// the output of the command. The error is about a command that could not be run, or was killed.
 type ExecFunc func(ctx context.Context, task string, command []string) (ExecResult, error)
 
 // ExecResult is how a command ended.
@@ -85,7 +85,7 @@ type Runner struct {
 	statuses  api.AllocCheckStatuses // as last read; nil when the list has changed since
 }
 
-// New returns a Runner, which Run starts. It does no I/O. Errors: ErrInvalid, with every check that can't be run.
+// New returns a Runner, which Run starts. It does no I/O. Errors: ErrInvalid, which names every check that can't be run.
 func New(cfg Config) (*Runner, error) {
 	if cfg.DialContext == nil {
 		cfg.DialContext = new(net.Dialer).DialContext
@@ -105,15 +105,19 @@ func New(cfg Config) (*Runner, error) {
 	}
 	r := &Runner{cfg: cfg, wake: make(chan struct{}, 1), begun: map[string]bool{}}
 	for _, c := range list {
-		r.list = append(r.list, restored(c, cfg.Saved))
+		reg := register(c, pending, false) // its task has not begun
+		if s, ok := cfg.Saved[c.about.ID]; ok {
+			reg.show(s)
+		}
+		r.list = append(r.list, reg)
 	}
 	r.cfg.Alloc, r.cfg.Resolver, r.cfg.Saved = nil, services.Resolver{}, nil // they may be large, and are not needed again
 	return r, nil
 }
 
-// Results returns the latest result of every check by its ID, and a version that differs whenever the results do. The map is shared and
-// must not be changed; it is nil when there are no checks, before Run, from Suspend to the group's next Begin, and after Stop. Checks
-// whose task has not begun are pending.
+// Results returns the latest result of every check by its ID, and a version that changes with the results. The map is shared and must not be
+// changed. It is nil without checks, before Run, from Suspend to the group's next Begin, and after Stop. Checks whose task has not begun are
+// pending.
 func (r *Runner) Results() (api.AllocCheckStatuses, uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -128,7 +132,7 @@ func (r *Runner) Results() (api.AllocCheckStatuses, uint64) {
 
 func (r *Runner) visibleLocked() bool { return r.cancel != nil && !r.stopped && !r.suspended }
 
-// changedLocked records that the results differ from those last read. It reports whether they are visible.
+// changedLocked records that the results have changed. It reports whether they are visible.
 func (r *Runner) changedLocked() bool {
 	r.statuses = nil
 	if !r.visibleLocked() {
@@ -138,7 +142,7 @@ func (r *Runner) changedLocked() bool {
 	return true
 }
 
-// edit changes the Runner under its mutex, and calls OnChange when that reports that visible results have changed.
+// edit changes the Runner under its mutex. It calls OnChange if changesLocked reports that visible results have changed.
 func (r *Runner) edit(changesLocked func() bool) {
 	r.mu.Lock()
 	changed := changesLocked()
@@ -148,7 +152,7 @@ func (r *Runner) edit(changesLocked func() bool) {
 	}
 }
 
-// Stop clears the results for good and makes Run return, also one that has not begun. It does not wait, and may be called again.
+// Stop clears the results for good, and makes Run return, now or when it is called. It does not wait, and may be called again.
 func (r *Runner) Stop() {
 	r.edit(func() bool {
 		changed := len(r.list) > 0 && r.changedLocked()

@@ -16,22 +16,22 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// maxOutput is how much of an answer is kept, Nomad's number. No more of it is read.
+// maxOutput is how much of an answer is read and kept: Nomad's number.
 const maxOutput = 3 << 10
 
 // maxRedirects is net/http's own limit, and Nomad's.
 const maxRedirects = 10
 
-// maxHeader bounds the head of an answer: a check has no use for more than its status.
+// maxHeader limits the head of an answer. A check needs only the status.
 const maxHeader = 64 << 10
 
-// connBuffer is for each direction of a connection that carries one request and the head of its answer, and is closed then: the
-// 4 KiB that net/http takes would be most of what a run costs.
+// connBuffer is the size of the buffers of a connection, which carries one request and the head of its answer. The 4 KiB that net/http takes would be
+// most of the memory of a run.
 const connBuffer = 1 << 10
 
 type dialFunc func(ctx context.Context, network, address string) (net.Conn, error)
 
-// tcpProbe succeeds when somebody accepts.
+// tcpProbe succeeds if the connection is accepted.
 func tcpProbe(dial dialFunc, address string) func(context.Context) outcome {
 	return func(ctx context.Context) outcome {
 		conn, err := dial(ctx, "tcp", address)
@@ -43,8 +43,8 @@ func tcpProbe(dial dialFunc, address string) func(context.Context) outcome {
 	}
 }
 
-// clients are shared by the checks that treat TLS alike. They keep no connection, use no proxy of ours and no cookies, so the checks
-// that share one can't tell.
+// clients are shared by checks with the same TLS settings. They keep no connections and no cookies and use no proxy, so that sharing makes no
+// difference.
 type clients map[tlsOf]*http.Client
 
 type tlsOf struct {
@@ -54,14 +54,10 @@ type tlsOf struct {
 
 func (c clients) of(check api.ServiceCheck, dial dialFunc) *http.Client {
 	key := tlsOf{check.TLSSkipVerify, check.TLSServerName}
-	if c[key] == nil {
-		c[key] = newClient(dial, key)
+	if client := c[key]; client != nil {
+		return client
 	}
-	return c[key]
-}
-
-func newClient(dial dialFunc, t tlsOf) *http.Client {
-	return &http.Client{
+	c[key] = &http.Client{
 		Transport: &http.Transport{
 			DialContext:            dial,
 			DisableKeepAlives:      true,
@@ -69,16 +65,17 @@ func newClient(dial dialFunc, t tlsOf) *http.Client {
 			ReadBufferSize:         connBuffer,
 			WriteBufferSize:        connBuffer,
 			TLSClientConfig: &tls.Config{
-				InsecureSkipVerify: t.skipVerify, // the job asks for it: the check then only shows that something answers
-				ServerName:         t.serverName,
+				InsecureSkipVerify: key.skipVerify, // the job asks for it: the check then only shows that something answers
+				ServerName:         key.serverName,
 			},
 		},
 		CheckRedirect: checkRedirect,
 	}
+	return c[key]
 }
 
-// checkRedirect follows redirects within the service alone. A redirect to another host or port is the answer itself: a
-// service must not make this process send requests to other addresses of the machine.
+// checkRedirect follows redirects only within the service. A redirect to another host or port is itself the answer: a service must not make this
+// process send requests to other addresses of the machine.
 func checkRedirect(next *http.Request, via []*http.Request) error {
 	switch {
 	case next.URL.Host != via[0].URL.Host || next.URL.Scheme != via[0].URL.Scheme:
@@ -89,7 +86,7 @@ func checkRedirect(next *http.Request, via []*http.Request) error {
 	return nil
 }
 
-// newHTTPProbe sends the same request each time. The error is about a request that can't be made.
+// newHTTPProbe returns a probe that sends the same request each time. The error is about a request that can't be made.
 func newHTTPProbe(client *http.Client, c api.ServiceCheck, address, version string) (func(context.Context) outcome, error) {
 	target, err := (&url.URL{Scheme: cmp.Or(c.Protocol, "http"), Host: address}).Parse(c.Path)
 	if err != nil {
@@ -129,7 +126,7 @@ func header(own map[string][]string, version string) http.Header {
 func sendHTTP(client *http.Client, req *http.Request) outcome {
 	resp, err := client.Do(req)
 	if err != nil {
-		if e, ok := errors.AsType[*url.Error](err); ok { // tasks that are not shown the query of the check are shown this
+		if e, ok := errors.AsType[*url.Error](err); ok { // tasks that may not see the query of the check can see this error
 			e.URL, _, _ = strings.Cut(e.URL, "?")
 		}
 		return failed("nomad: " + err.Error())
@@ -138,24 +135,20 @@ func sendHTTP(client *http.Client, req *http.Request) outcome {
 	if resp.StatusCode == http.StatusOK {
 		return outcome{ok: true, code: resp.StatusCode, output: "nomad: http ok"}
 	}
-	return outcome{ok: resp.StatusCode < http.StatusBadRequest, code: resp.StatusCode, output: excerpt(resp.Body)}
-}
-
-// excerpt returns the beginning of an answer, also of one that breaks off.
-func excerpt(body io.Reader) string {
-	data, err := io.ReadAll(io.LimitReader(body, maxOutput))
-	if err != nil && len(data) == 0 {
-		return "nomad: " + err.Error()
+	o := outcome{ok: resp.StatusCode < http.StatusBadRequest, code: resp.StatusCode}
+	data, err := io.ReadAll(io.LimitReader(resp.Body, maxOutput))
+	if o.output = shown(data); err != nil && len(data) == 0 {
+		o.output = "nomad: " + err.Error()
 	}
-	return shown(data)
+	return o
 }
 
-// shown returns the beginning of data as UTF-8 text, without what is none, such as a character cut at the end.
+// shown returns the beginning of data as UTF-8 text. It drops what is not UTF-8, such as a character that is cut at the end.
 func shown(data []byte) string {
 	return strings.ToValidUTF8(string(data[:min(len(data), maxOutput)]), "")
 }
 
-// exitWarning is Consul's exit code for a warning. A check here has no such status: it is a failure.
+// exitWarning is Consul's exit code for a warning. Here it counts as a failure.
 const exitWarning = 1
 
 // scriptProbe runs the check's command in its task.

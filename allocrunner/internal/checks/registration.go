@@ -3,28 +3,28 @@ package checks
 import (
 	"cmp"
 	"context"
+	"reflect"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
 )
 
-// registration is a check from the beginning of its task, or from being known at all, to its task's end or a change of the check.
-// A later one is another registration, so the result of a run that is still under way is dropped. The Runner's mutex guards all
-// fields but check.
+// registration is a check from the beginning of its task, or from New, until the task's end or a change of the check. Then another registration
+// follows, and the result of a run that is still under way is dropped. The Runner's mutex guards all fields but check.
 type registration struct {
 	check    *check
 	status   api.AllocCheckStatus // as shown
 	standing standing
 	saved    bool      // status is an earlier process's
-	wanted   bool      // its task has begun: it is to run
-	updated  time.Time // when an update made it: its grace does not begin before that; zero when none did
+	wanted   bool      // its task has begun, so it must run
+	updated  time.Time // when an update made it; its grace does not begin before. Zero if no update did
 
 	cancel context.CancelFunc // ends its runs; nil until Run has started them
-	before <-chan struct{}    // closed when runs of the registration before have ended; nil when there were none
-	done   chan struct{}      // closed when its own have ended
+	before <-chan struct{}    // closed when the runs of the previous registration have ended; nil if there were none
+	done   chan struct{}      // closed when its own runs have ended
 }
 
-// waiting is what a check shows that has not run.
+// waiting is the output of a check that has not run.
 const waiting = "nomad: waiting to run"
 
 // register makes a registration that shows the check as status.
@@ -36,15 +36,6 @@ func register(c *check, status string, wanted bool) *registration {
 	return reg
 }
 
-// restored returns the first registration of a check, whose task has not begun.
-func restored(c *check, saved api.AllocCheckStatuses) *registration {
-	reg := register(c, pending, false)
-	if s, ok := saved[c.about.ID]; ok {
-		reg.show(s)
-	}
-	return reg
-}
-
 // show adopts an earlier process's result, under the check's own names.
 func (reg *registration) show(s api.AllocCheckStatus) {
 	reg.saved = true
@@ -52,7 +43,7 @@ func (reg *registration) show(s api.AllocCheckStatus) {
 	reg.standing.status = s.Status
 }
 
-// since returns when the check began to count failures of what has been up since up; zero when that isn't up.
+// since returns when the check began to count failures of something that has been up since up; zero if it is not up.
 func (reg *registration) since(up time.Time) time.Time {
 	if !up.IsZero() && up.Before(reg.updated) {
 		return reg.updated
@@ -60,38 +51,34 @@ func (reg *registration) since(up time.Time) time.Time {
 	return up
 }
 
-// Begin registers the checks of a task, or those of the group's services that name no task for the empty name: they are shown as
-// pending, or as their initial_status says, their counters start, and they run. Another call registers them again, as a restart of
-// the task requires. Checks of a group's service that name a task are that task's. A task without checks is fine. Begin and End may
-// come before Run.
+// Begin registers the checks of a task or, for the empty name, those of the group's services that name no task. They are shown as pending, or with
+// their initial_status, their counters begin, and they run. Another call registers them again, as a restart of the task requires. A check of a
+// group's service that names a task belongs to that task. A task may have no checks. Begin and End may be called before Run.
 func (r *Runner) Begin(task string) { r.renew(task, true) }
 
-// End ends the runs of a task's checks, without waiting for one that is under way, whose result is dropped. They are shown as
-// pending until the next Begin.
+// End ends the runs of a task's checks. It does not wait for a run that is under way, whose result is dropped. The checks are pending until the
+// next Begin.
 func (r *Runner) End(task string) { r.renew(task, false) }
 
 func (r *Runner) renew(task string, wanted bool) {
-	r.edit(func() bool { return r.renewLocked(task, wanted) })
-	r.poke()
-}
-
-// renewLocked reports whether a visible result has changed.
-func (r *Runner) renewLocked(task string, wanted bool) bool {
-	if r.stopped {
-		return false
-	}
-	r.begun[task] = wanted
-	if task == "" && wanted {
-		r.suspended = false
-	}
-	found := false
-	for i, old := range r.list {
-		if old.check.about.Task == task {
-			r.list[i] = old.renewed(old.check, wanted)
-			found = true
+	r.edit(func() bool {
+		if r.stopped {
+			return false
 		}
-	}
-	return found && r.changedLocked()
+		r.begun[task] = wanted
+		if task == "" && wanted {
+			r.suspended = false
+		}
+		found := false
+		for i, old := range r.list {
+			if old.check.about.Task == task {
+				r.list[i] = old.renewed(old.check, wanted)
+				found = true
+			}
+		}
+		return found && r.changedLocked()
+	})
+	r.poke()
 }
 
 // Suspend deregisters the group's checks and clears all results until the group's next Begin. No check runs meanwhile.
@@ -122,8 +109,8 @@ func (old *registration) renewed(c *check, wanted bool) *registration {
 	return reg
 }
 
-// end ends the runs; one that is under way finds its context over, and its result is dropped. What it returns is closed when they
-// have ended, and nil when there were none.
+// end ends the runs, and cancels the one that is under way, whose result is dropped. The channel is closed when all have ended; it is nil if there
+// were none.
 func (old *registration) end() <-chan struct{} {
 	if old.cancel == nil {
 		return old.before
@@ -140,9 +127,9 @@ func (r *Runner) poke() {
 	}
 }
 
-// Update goes on with another version of the job: Alloc and Resolver of cfg replace those of before, the rest stays. A
-// check with the same definition, interpolated, goes on untouched; one that differs is registered again, when its task has begun; one
-// that was removed disappears at once. After an error everything is as before. Errors: ErrInvalid.
+// Update replaces the job by another version: it uses Alloc and Resolver of cfg. A check with the same definition, interpolated, continues. A check
+// that differs is registered again, and runs if its task has begun. A removed check disappears at once. After an error nothing has changed.
+// Errors: ErrInvalid.
 func (r *Runner) Update(cfg Config) error {
 	merged := r.cfg // never changes after New
 	merged.Alloc, merged.Resolver = cfg.Alloc, cfg.Resolver
@@ -169,8 +156,9 @@ func (r *Runner) swapLocked(list []*check) bool {
 	for _, c := range list {
 		reg, known := old[c.about.ID]
 		delete(old, c.about.ID)
-		if !known || !reg.check.same(c) {
-			reg, changed = r.replacedLocked(reg, c), true
+		if !known || !reflect.DeepEqual(reg.check.definition, c.definition) {
+			reg, changed = cmp.Or(reg, new(registration)).renewed(c, r.begun[c.about.Task]), true
+			reg.updated = time.Now()
 		}
 		next = append(next, reg)
 	}
@@ -180,11 +168,4 @@ func (r *Runner) swapLocked(list []*check) bool {
 	changed = changed || len(old) > 0
 	r.list = next
 	return changed && r.changedLocked()
-}
-
-// replacedLocked returns the registration of a new or changed check; old is nil for a new one.
-func (r *Runner) replacedLocked(old *registration, c *check) *registration {
-	reg := cmp.Or(old, new(registration)).renewed(c, r.begun[c.about.Task])
-	reg.updated = time.Now()
-	return reg
 }

@@ -8,19 +8,19 @@ import (
 	"taskapi/allocrunner/interfaces"
 )
 
-// remote is a check as a provider knows that has it checked elsewhere.
+// remote is a check of a service whose provider may check it itself.
 type remote struct {
 	provider interfaces.CheckingProvider // nil: this package runs the check
 	id       string                      // of the service
 	n        int                         // of the check
 }
 
-// statuses are what the result of a run is elsewhere.
+// statuses translates a provider's results.
 var statuses = map[interfaces.CheckStatus]outcome{
 	interfaces.CheckFailure: {}, interfaces.CheckWarning: {warning: true}, interfaces.CheckSuccess: {ok: true},
 }
 
-// probe reads what the provider has found of a check. Where the job says so, a warning is as good as a success.
+// probe reads the provider's result of a check.
 func (r remote) probe(c api.ServiceCheck) func(context.Context) outcome {
 	return func(context.Context) outcome {
 		result, ok := r.provider.Result(r.id, r.n)
@@ -33,13 +33,13 @@ func (r remote) probe(c api.ServiceCheck) func(context.Context) outcome {
 	}
 }
 
-// settled returns what a warning is where providers have warnings.
+// settled makes a warning a success if the job ignores warnings.
 func (o outcome) settled(c api.ServiceCheck) outcome {
 	o.ok = o.ok || o.warning && c.OnUpdate == api.OnUpdateIgnoreWarn
 	return o
 }
 
-// fed returns the probe of a script, which gives the provider each result.
+// fed returns the probe of a script check, which gives each result to the provider.
 func (r remote) fed(c api.ServiceCheck, probe func(context.Context) outcome) func(context.Context) outcome {
 	if r.provider == nil {
 		return probe

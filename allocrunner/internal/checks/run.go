@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Run runs the checks that have begun until ctx ends or Stop is called. It returns when no check is under way, with the results
-// cleared. It is called once.
+// Run runs the checks that have begun until ctx ends or Stop is called. When it returns, no check runs and the results are cleared. It is called
+// once.
 func (r *Runner) Run(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -47,7 +47,7 @@ type start struct {
 	reg *registration
 }
 
-// startable takes the registrations that are to run and do not yet. Runs end with ctx, or with the registration.
+// startable returns the registrations that must be started. Their runs end with ctx, or with the registration.
 func (r *Runner) startable(ctx context.Context) []start {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -65,11 +65,11 @@ func (r *Runner) startable(ctx context.Context) []start {
 	return list
 }
 
-// noneInterval is how often a result is looked for that there is not yet.
+// noneInterval is the time between two reads of a result that does not exist yet.
 const noneInterval = time.Second
 
-// repeat runs one check: soon, then at whole intervals from the first run, without catching up on those it missed. It waits for
-// the runs of the previous registration, which are being ended, so that a check never runs twice at a time.
+// repeat runs one check: soon, then at whole intervals from the first run. Missed intervals are skipped. It first waits for the runs of the previous
+// registration, which are being ended, so that a check never runs twice at a time.
 func (r *Runner) repeat(ctx context.Context, reg *registration) {
 	defer close(reg.done)
 	if reg.before != nil {
@@ -89,7 +89,7 @@ func (r *Runner) repeat(ctx context.Context, reg *registration) {
 		o := c.run(ctx)
 		r.record(ctx, reg, began, o)
 		interval := c.spec.Interval
-		if o.none { // it is to be shown soon after it is known
+		if o.none { // show the result soon after it is known
 			interval = min(interval, noneInterval)
 		}
 		timer.Reset(interval - time.Since(first)%interval)
@@ -114,13 +114,13 @@ func (r *Runner) record(ctx context.Context, reg *registration, began time.Time,
 		r.cfg.Logger.Info("check changed", "service", about.Service, "check", about.Check, "from", n.was, "to", n.now)
 	}
 	if n.restart {
-		r.cfg.Logger.Info("check asks for a restart", "service", about.Service, "check", about.Check, "task", about.Task)
+		r.cfg.Logger.Info("check requests a restart", "service", about.Service, "check", about.Check, "task", about.Task)
 		r.cfg.Restart(about.Task, fmt.Sprintf("healthcheck: check %q unhealthy", about.Check))
 	}
 }
 
-// evaluate applies the thresholds to a result and publishes it. It does nothing once the registration or Run is to end, which ends ctx under the same
-// mutex: a run that was cut off, or found nothing, says nothing about the service.
+// evaluate applies the thresholds to a result and publishes it. It does nothing if ctx has ended, which happens under the same mutex when the
+// registration or Run ends: a run that was cut off says nothing about the service, and neither does one without a result.
 func (r *Runner) evaluate(ctx context.Context, reg *registration, began time.Time, o outcome) (n news, ok bool) {
 	var up time.Time
 	if reg.check.thresholds.limit > 0 {
@@ -136,18 +136,14 @@ func (r *Runner) evaluate(ctx context.Context, reg *registration, began time.Tim
 	n.now = reg.standing.status
 	s := &reg.status
 	s.Status, s.StatusCode, s.Output, s.Timestamp = n.now, o.code, o.output, time.Now().Unix()
-	if n.restart {
-		r.disarmLocked(reg.check.about.Task, up)
+	if !n.restart {
+		return n, r.changedLocked()
 	}
-	return n, r.changedLocked()
-}
-
-// disarmLocked keeps a task's other checks from requesting the restart that one of them has requested, of what has been up since up.
-func (r *Runner) disarmLocked(task string, up time.Time) {
-	for _, reg := range r.list {
-		if reg.check.about.Task == task {
-			reg.standing = reg.standing.seenUp(reg.since(up))
-			reg.standing.disarmed = true
+	for _, other := range r.list {
+		if other.check.about.Task == reg.check.about.Task { // one request is enough for all checks of the task
+			other.standing = other.standing.seenUp(other.since(up))
+			other.standing.disarmed = true
 		}
 	}
+	return n, r.changedLocked()
 }

@@ -40,16 +40,16 @@ func thresholdsOf(c *api.ServiceCheck) thresholds {
 	return t
 }
 
-// standing is where a check stands since its registration.
+// standing is the state of a check since its registration.
 type standing struct {
 	status    string    // as shown
 	row       int       // how many results in a row equal the latest: positive for successes, negative for failures
-	up        time.Time // since when what would be restarted was up, as last seen; the two below are about what began then
+	up        time.Time // the start of what would be restarted, as last seen; the next two fields count from then
 	unhealthy int       // how many runs in a row count towards a restart
-	disarmed  bool      // a restart has been requested, once for each start
+	disarmed  bool      // a restart has been requested; there is one for each start
 }
 
-// seenUp returns the standing for what is up since a time: after another start the counters begin again.
+// seenUp returns the standing for something that has been up since a time. After another start the counters begin again.
 func (s standing) seenUp(since time.Time) standing {
 	if !since.Equal(s.up) {
 		s.up, s.unhealthy, s.disarmed = since, 0, false

@@ -1,6 +1,6 @@
-// Package health decides, once, whether an allocation has become healthy: its tasks run and its checks succeed without a break for
-// min_healthy_time, before healthy_deadline is over. It is Nomad's allocation health, as a pure function with a Watcher around it
-// that owns the timer. It runs no check, looks at no process, and never reverses a decision.
+// Package health decides, once, whether an allocation has become healthy: whether its tasks run and its checks succeed without a break for
+// min_healthy_time, before healthy_deadline. It is Nomad's allocation health as a pure function, and a Watcher that has the timer. It runs no
+// check, looks at no process, and never reverses a decision.
 package health
 
 import (
@@ -14,24 +14,23 @@ import (
 	"taskapi/internal/ptr"
 )
 
-// Policy is what an allocation's health depends on. It never changes. The zero Policy decides nothing.
+// Policy says what an allocation's health depends on. It never changes. The zero Policy decides nothing.
 type Policy struct {
-	checks     bool // besides the tasks
-	wantChecks bool // the group has some that count
+	checks     bool // checks count besides the tasks
+	wantChecks bool // the group has checks that count
 	minHealthy time.Duration
 	deadline   time.Duration
-	tasks      []task // those that count, in the file's order
+	tasks      []task // the tasks that count, in the file's order
 }
 
-// task is one that counts, and the state that it must have.
+// task is a task that counts, and the state that it must have.
 type task struct {
 	name string
-	ends bool // it must be dead and not failed; others must run
+	ends bool // it must be dead and not failed; other tasks must run
 }
 
-// For returns the policy of a group of a job; false when the group's health is never decided: that of a batch job, without an update block,
-// with max_parallel 0, or with health_check "manual". The job is canonical, so that its groups have the update block that they take from
-// the job or from the defaults.
+// For returns the policy of a group of a job. It returns false if the group's health is never decided: in a batch job, without an update block, with
+// max_parallel 0, or with health_check "manual". The job must be canonical, so that its groups have update blocks.
 func For(job *api.Job, group *api.TaskGroup) (Policy, bool) {
 	u := group.Update
 	kind := ptr.Deref(job.Type)
@@ -66,7 +65,7 @@ func role(t *api.Task) (counted, ends bool) {
 	return true, !t.Lifecycle.Sidecar
 }
 
-// hasChecks reports whether there are checks that must succeed, so that results must come.
+// hasChecks reports whether the group has checks that must succeed.
 func hasChecks(group *api.TaskGroup) bool {
 	any := func(services []*api.Service) bool {
 		return slices.ContainsFunc(services, func(s *api.Service) bool {
@@ -87,7 +86,7 @@ type Input struct {
 	Checks api.AllocCheckStatuses
 }
 
-// Decision is what is known of an allocation's health.
+// Decision is an allocation's health.
 type Decision int
 
 const (
@@ -96,26 +95,26 @@ const (
 	Unhealthy
 )
 
-// State is what Next remembers. The zero State belongs to no allocation: New makes the first.
+// State is Next's memory. New makes the first one.
 type State struct {
 	Decision Decision
-	Reason   string // of a decision: a sentence
+	Reason   string // of the decision: a sentence
 	Late     bool   // it is Unhealthy because the deadline has passed
-	About    string // the task that was not healthy then; empty for all that serve
+	About    string // the task that was not healthy then; empty if the whole group was not
 
 	deadline time.Time
-	healthy  time.Time // since when all is well; zero when it is not
-	lives    lives     // of the tasks that were well then
-	problem  problem   // why it is not
+	healthy  time.Time // since when everything is healthy; zero if something is not
+	lives    lives     // the starts of the tasks that were healthy then
+	problem  problem   // why something is not healthy
 }
 
-// problem is what is not healthy; the zero problem is none.
+// problem says what is not healthy. The zero problem means that everything is.
 type problem struct {
 	task string // empty for the whole group
 	text string
 }
 
-// lives shows that some task was started again, even when it was never seen not to run.
+// lives changes when a task is started again, even if it was never seen not to run.
 type lives struct {
 	restarts uint64
 	started  int64 // the latest start, in Unix nanoseconds
@@ -126,14 +125,14 @@ func (p Policy) New(start time.Time) State {
 	return State{deadline: start.Add(p.deadline), problem: problem{text: "nothing is known of its tasks"}}
 }
 
-// Next returns the state with the allocation as it is at now. Until now it was as before. A decision stays.
+// Next returns the state after a change of the allocation at now. A decision stays.
 func (p Policy) Next(s State, in Input, now time.Time) State {
 	s = p.At(s, now)
 	if s.Decision != Undecided {
 		return s
 	}
 	if name := p.failed(in); name != "" {
-		return s.decide(Unhealthy, fmt.Sprintf("task %q has failed", name))
+		return State{Decision: Unhealthy, Reason: fmt.Sprintf("task %q has failed", name)}
 	}
 	s.problem = p.problem(in)
 	lives := p.lives(in)
@@ -147,8 +146,8 @@ func (p Policy) Next(s State, in Input, now time.Time) State {
 	return p.At(s, now)
 }
 
-// At returns the state at now when nothing has changed since the latest Next. An allocation that was healthy for long enough before the
-// deadline is healthy, also when At is called after it.
+// At returns the state at now if nothing has changed since the latest Next. An allocation that was healthy for long enough before the deadline is
+// healthy, even if At is called after the deadline.
 func (p Policy) At(s State, now time.Time) State {
 	if s.Decision != Undecided {
 		return s
@@ -156,24 +155,18 @@ func (p Policy) At(s State, now time.Time) State {
 	enough := s.healthy.Add(p.minHealthy)
 	switch {
 	case !s.healthy.IsZero() && !enough.After(now) && !enough.After(s.deadline):
-		return s.decide(Healthy, fmt.Sprintf("healthy for %v", p.minHealthy))
+		return State{Decision: Healthy, Reason: fmt.Sprintf("healthy for %v", p.minHealthy)}
 	case now.Before(s.deadline):
 		return s
-	case s.problem.text != "":
-		return s.late(fmt.Sprintf("not healthy within %v: %s", p.deadline, s.problem.text))
 	}
-	return s.late(fmt.Sprintf("not healthy for %v without a break within %v", p.minHealthy, p.deadline))
-}
-
-func (s State) late(reason string) State {
+	reason := fmt.Sprintf("not healthy for %v without a break within %v", p.minHealthy, p.deadline)
+	if s.problem.text != "" {
+		reason = fmt.Sprintf("not healthy within %v: %s", p.deadline, s.problem.text)
+	}
 	return State{Decision: Unhealthy, Reason: reason, Late: true, About: s.problem.task}
 }
 
-func (s State) decide(d Decision, reason string) State {
-	return State{Decision: d, Reason: reason}
-}
-
-// Again returns when At may return something else, and the zero time for never.
+// Again returns when At may next return another state; zero for never.
 func (p Policy) Again(s State) time.Time {
 	if s.Decision != Undecided {
 		return time.Time{}
@@ -184,7 +177,7 @@ func (p Policy) Again(s State) time.Time {
 	return s.deadline
 }
 
-// failed returns the name of a task that has failed for good, empty for none.
+// failed returns the name of a task that has failed for good; empty for none.
 func (p Policy) failed(in Input) string {
 	for _, t := range p.tasks {
 		if s := in.Tasks[t.name]; s != nil && s.State == "dead" && s.Failed {
@@ -218,7 +211,7 @@ func (p Policy) checkProblem(checks api.AllocCheckStatuses) problem {
 	if p.wantChecks && len(checks) == 0 {
 		return problem{text: "its checks have no results"}
 	}
-	first := "" // of the checks' IDs, so that the same results always say the same
+	first := "" // the lowest ID, so that the same results always have the same problem
 	for id, c := range checks {
 		if c.Mode != "readiness" && c.Status != "success" && p.mustRun(c.Task) && (first == "" || id < first) {
 			first = id
@@ -231,7 +224,7 @@ func (p Policy) checkProblem(checks api.AllocCheckStatuses) problem {
 	return problem{c.Task, fmt.Sprintf("check %q of service %q is %s", c.Check, c.Service, c.Status)}
 }
 
-// mustRun reports whether a task's checks can be expected to succeed; so can the group's, which have no task.
+// mustRun reports whether the checks of a task, or of the group for the empty name, must succeed.
 func (p Policy) mustRun(name string) bool {
 	return name == "" || slices.ContainsFunc(p.tasks, func(t task) bool { return t.name == name && !t.ends })
 }

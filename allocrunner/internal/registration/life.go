@@ -1,6 +1,6 @@
 package registration
 
-// Phase is how far the services of one owner, the group or a task, are in their life.
+// Phase is a phase in the life of one owner's services. The owner is the group or a task.
 //
 //	              Began*, Started*                 Ended
 //	waiting ──────────────────────> registered ─────────────> absent
@@ -14,37 +14,37 @@ package registration
 //
 //	* another registration begins
 //
-// A registration lasts until the services leave, or begin again with a restart: what was known of one, such as its checks' results, is not
-// the next one's.
+// A registration lasts until the services are deregistered, or begin again with a restart. The next registration has nothing of it, such as the
+// results of checks.
 type Phase int
 
 const (
 	Waiting    Phase = iota // nothing has begun
-	Held                    // an earlier runner has registered them, and what becomes of them is not known yet
+	Held                    // an earlier runner has registered them, and it is not known yet whether they stay
 	Registered              // others can find them
-	Absent                  // they have left, and may come back
-	Closed                  // they have left for good
+	Absent                  // they are deregistered, and may come back
+	Closed                  // they are deregistered for good
 )
 
-// Event is what happens to an owner's services.
+// Event is an event in the life of an owner's services.
 type Event int
 
 const (
-	Found   Event = iota // by a runner that resumes the allocation: their task is likely to run
-	Began                // what they lead to is to be found, as it was before if it was
+	Found   Event = iota // a runner that resumes the allocation has found them: their task is likely to run
+	Began                // their task can be reached; if it could before, their registration continues
 	Started              // a process of their task has started
 	Renewed              // tasks are restarted together
-	Ended                // what they lead to is being stopped, or has ended
+	Ended                // their task is being stopped, or has ended
 	Dropped              // nothing is registered any more
 )
 
-// Life is where the services of one owner are in their life. Registrations counts those that this runner has begun.
+// Life is the state of one owner's services. Registrations counts the registrations that this runner has begun.
 type Life struct {
 	Phase         Phase
 	Registrations int
 }
 
-// Next is the transition function. Events that mean nothing in a phase change nothing.
+// Next is the transition function. An event that has no meaning in a phase changes nothing.
 func (l Life) Next(e Event) Life {
 	switch {
 	case l.Phase == Closed:

@@ -7,32 +7,30 @@ import (
 	"taskapi/allocrunner/internal/services"
 )
 
-// known is what a provider has of a service.
+// known is a provider's registration of a service.
 type known struct {
 	provider     string
-	registration int                         // of its owner
-	instance     *interfaces.ServiceInstance // nil: an earlier process's, or it is not sure that the provider has it
+	registration int                         // the owner's Life.Registrations
+	instance     *interfaces.ServiceInstance // nil: an earlier process's, or the provider may not have it
 }
 
-// state is what is to be known: each owner's life, and its services in the present version of the job.
+// state is what providers should know: each owner's life, and its services in the present version of the job.
 type state struct {
 	lives    map[string]Life // by task; the group's has the empty name
 	services services.Owned
 	dropped  bool // all lives are closed
 }
 
-// steps are what to tell providers, in this order: services that begin another registration leave before; those that an update removes leave
-// after what takes their place has come.
+// steps are calls of providers, in this order. Services that begin another registration are deregistered before. Services that an update removes
+// are deregistered after their replacements have been registered.
 type steps struct {
 	before   map[string][]string // IDs by provider
 	register map[string][]known
 	after    map[string][]string
 }
 
-func (s steps) empty() bool { return len(s.before)+len(s.register)+len(s.after) == 0 }
-
-// plan returns what to tell providers. Services of a provider that there is not are nobody's.
-func plan(has func(provider string) bool, s state, present map[string]known) steps {
+// plan returns the calls of providers that are needed. It ignores services of unknown providers.
+func plan(providers map[string]interfaces.ServiceProvider, s state, present map[string]known) steps {
 	todo := steps{before: map[string][]string{}, register: map[string][]known{}, after: map[string][]string{}}
 	stays := map[string]bool{}
 	for task, list := range s.services {
@@ -43,7 +41,7 @@ func plan(has func(provider string) bool, s state, present map[string]known) ste
 			switch {
 			case life.Phase == Held, life.Phase == Registered && isKnown && was.same(wanted) && reflect.DeepEqual(was.instance, instance):
 				stays[instance.ID] = true
-			case life.Phase == Registered && has(wanted.provider):
+			case life.Phase == Registered && providers[wanted.provider] != nil:
 				stays[instance.ID] = true
 				todo.register[wanted.provider] = append(todo.register[wanted.provider], wanted)
 				if isKnown && !was.same(wanted) {
@@ -60,7 +58,7 @@ func plan(has func(provider string) bool, s state, present map[string]known) ste
 	return todo
 }
 
-// same reports whether two are of one registration.
+// same reports whether both belong to one registration.
 func (k known) same(other known) bool {
 	return k.provider == other.provider && k.registration == other.registration
 }

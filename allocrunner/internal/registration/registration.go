@@ -1,12 +1,12 @@
-// Package registration keeps what providers know of an allocation's services in step with the lives of its group and tasks. It promises that
-// what an event means is decided in one place, Life.Next; that providers are called for what has changed and nothing else; and that calls come
-// one at a time, however events do.
+// Package registration keeps the providers' registrations of an allocation's services in step with the lives of its group and tasks. Life.Next
+// alone decides what an event means. Providers are called only for changes, one call at a time.
 package registration
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 
@@ -21,13 +21,13 @@ type Registrar struct {
 
 	mu      sync.Mutex // guards the fields below; never held over a call
 	state   state
-	known   map[string]known // by ID; who has the turn changes it
+	known   map[string]known // by ID; changed only by the goroutine that has the turn
 	unread  []interfaces.ServiceProvider
 	allocID string
 	over    bool // no provider is called any more
 }
 
-// New returns a Registrar of an allocation, all of whose services wait.
+// New returns a Registrar for an allocation. All of its services wait.
 func New(allocID string, providers []interfaces.ServiceProvider) *Registrar {
 	r := &Registrar{
 		allocID: allocID, providers: map[string]interfaces.ServiceProvider{}, turn: make(chan struct{}, 1),
@@ -45,9 +45,7 @@ func (r *Registrar) Provider(name string) (p interfaces.ServiceProvider, ok bool
 	return p, ok
 }
 
-func (r *Registrar) has(provider string) bool { return r.providers[provider] != nil }
-
-// Update has the services of another version of the job replace those that there were. Providers learn of it with the next Sync.
+// Update replaces the services by those of another version of the job. The next Sync tells the providers.
 func (r *Registrar) Update(all services.Owned) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -56,7 +54,7 @@ func (r *Registrar) Update(all services.Owned) {
 	}
 }
 
-// Adopt has the next Sync find out what an earlier process has registered, so that what is no longer wanted goes.
+// Adopt has the next Sync ask the providers what an earlier process has registered, so that services that are no longer wanted are removed.
 func (r *Registrar) Adopt() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -65,7 +63,7 @@ func (r *Registrar) Adopt() {
 	}
 }
 
-// Apply advances the life of an owner's services, and returns it as it was and as it is. Providers learn of it with the next Sync.
+// Apply applies an event to the life of an owner's services, and returns the life before and after. The next Sync tells the providers.
 func (r *Registrar) Apply(task string, e Event) (was, is Life) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -91,18 +89,18 @@ func (r *Registrar) Drop() {
 	r.state.dropped, r.state.services = true, nil
 }
 
-// Leave has no provider learn of anything more: what is registered is another process's.
+// Leave ends all calls of providers: the registrations now belong to another process.
 func (r *Registrar) Leave() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.over = true
 }
 
-// Sync returns when providers know what is to be known, also by calls of Apply and Update that came meanwhile. What a provider refuses stays
-// to be done by the next Sync. Errors: providers', ctx's.
+// Sync returns when the providers have all changes, including those of Apply and Update during the call. The next Sync tries again what a provider
+// refuses. Errors: the providers', ctx's.
 func (r *Registrar) Sync(ctx context.Context) error {
 	select {
-	case r.turn <- struct{}{}: // also when ctx has ended: where nothing is to be done, that is no error
+	case r.turn <- struct{}{}: // also when ctx has ended, which is no error if nothing is to be done
 	default:
 		select {
 		case r.turn <- struct{}{}:
@@ -114,7 +112,12 @@ func (r *Registrar) Sync(ctx context.Context) error {
 	failed := r.read(ctx)
 	for {
 		todo := r.plan()
-		if failed = errors.Join(failed, r.perform(ctx, todo)); failed != nil || todo.empty() {
+		errs := []error{failed, r.deregister(ctx, todo.before)} // an error of one provider keeps none from the others
+		for name, list := range todo.register {
+			errs = append(errs, r.register(ctx, r.providers[name], list))
+		}
+		failed = errors.Join(append(errs, r.deregister(ctx, todo.after))...)
+		if failed != nil || len(todo.before)+len(todo.register)+len(todo.after) == 0 {
 			return failed
 		}
 	}
@@ -126,10 +129,10 @@ func (r *Registrar) plan() steps {
 	if r.over {
 		return steps{}
 	}
-	return plan(r.has, r.state, r.known)
+	return plan(r.providers, r.state, r.known)
 }
 
-// read finds out what an earlier process has registered.
+// read asks the providers what an earlier process has registered.
 func (r *Registrar) read(ctx context.Context) error {
 	r.mu.Lock()
 	unread := r.unread
@@ -153,18 +156,11 @@ func (r *Registrar) read(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// perform takes the steps, each with every provider whatever others answer. What one refuses it may know all the same.
-func (r *Registrar) perform(ctx context.Context, todo steps) error {
-	errs := []error{r.deregister(ctx, todo.before)}
-	for name, list := range todo.register {
-		errs = append(errs, r.register(ctx, r.providers[name], list))
-	}
-	return errors.Join(append(errs, r.deregister(ctx, todo.after))...)
-}
-
 func (r *Registrar) register(ctx context.Context, p interfaces.ServiceProvider, list []known) error {
-	list = slices.DeleteFunc(list, func(k known) bool { // one that could not leave can't begin again
-		was, isKnown := r.get(k.instance.ID)
+	list = slices.DeleteFunc(list, func(k known) bool { // a service that could not be deregistered can't begin another registration
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		was, isKnown := r.known[k.instance.ID]
 		return isKnown && !was.same(k)
 	})
 	if len(list) == 0 {
@@ -194,27 +190,15 @@ func (r *Registrar) deregister(ctx context.Context, by map[string][]string) erro
 		err := r.providers[name].Deregister(ctx, ids)
 		errs = append(errs, ofProvider(r.providers[name], err))
 		if err == nil {
-			r.forget(ids)
+			r.mu.Lock()
+			maps.DeleteFunc(r.known, func(id string, _ known) bool { return slices.Contains(ids, id) })
+			r.mu.Unlock()
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func (r *Registrar) get(id string) (k known, ok bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	k, ok = r.known[id]
-	return k, ok
-}
-
-func (r *Registrar) forget(ids []string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, id := range ids {
-		delete(r.known, id)
-	}
-}
-
+// ofProvider adds the provider's name to an error.
 func ofProvider(p interfaces.ServiceProvider, err error) error {
 	if err == nil {
 		return nil
