@@ -2,8 +2,6 @@ package agent
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -14,13 +12,11 @@ import (
 	"taskapi/allocrunner"
 	"taskapi/allocrunner/deployment"
 	"taskapi/allocrunner/interfaces"
-	"taskapi/allocrunner/jobspec"
 	"taskapi/allocrunner/jobspec/jobdiff"
 	"taskapi/allocrunner/jobspec/review"
 	"taskapi/cmd/taskapi/internal/linewriter"
 	"taskapi/handlers/apierror"
 	"taskapi/handlers/jobs"
-	"taskapi/identity"
 )
 
 // registrar gives the allocation other versions of its job, for the API.
@@ -63,11 +59,7 @@ func (j registrar) review(sent *api.Job) (jobUpdate, error) {
 	if sent.ID == nil || *sent.ID != alloc.JobID {
 		return jobUpdate{}, apierror.New(apierror.OtherJob, alloc.JobID)
 	}
-	body, err := json.Marshal(sent)
-	if err != nil {
-		return jobUpdate{}, fmt.Errorf("encode job: %w", err)
-	}
-	job, err := jobspec.Parse(jobspec.Config{Filename: "job.json", Body: body, Audience: identity.DefaultAudience})
+	job, err := canonical(sent)
 	if err != nil {
 		return jobUpdate{}, apierror.New(apierror.Invalid, err)
 	}
@@ -79,7 +71,7 @@ func (j registrar) review(sent *api.Job) (jobUpdate, error) {
 	if u.decision, u.changes, err = allocrunner.Plan(u.current, u.wanted, true); err != nil {
 		return jobUpdate{}, err
 	}
-	if u.decision >= allocrunner.Replace && !review.AnyRefused(findings) { // so that the client knows before the old processes are stopped
+	if u.decision >= allocrunner.Replace && !review.AnyRefused(findings) { // before the old processes are stopped
 		findings = append(findings, j.settings.CheckTasks(u.wanted, j.allocs)...)
 	}
 	u.warnings = findingLines(findings)
@@ -114,7 +106,9 @@ func (j registrar) Plan(_ context.Context, sent *api.Job) (jobs.Plan, error) {
 }
 
 // Register gives the allocation another version of its job.
-func (j registrar) Register(ctx context.Context, sent *api.Job, submission *api.JobSubmission, force bool) (jobs.Registration, error) {
+func (j registrar) Register(
+	ctx context.Context, sent *api.Job, submission *api.JobSubmission, force bool,
+) (jobs.Registration, error) {
 	j.history.note(nil) // before the present version becomes the earlier one
 	u, err := j.review(sent)
 	if err != nil {

@@ -43,21 +43,30 @@ func (p parser) Parse(ctx context.Context, text api.JobsParseRequest) (*api.Job,
 	return job, nil
 }
 
-// Validate judges every group of the job, as taskapi validate does.
-func (p parser) Validate(_ context.Context, sent *api.Job) (jobs.Validation, error) {
+// canonical returns a job that a client has sent as a job file would give it.
+func canonical(sent *api.Job) (*api.Job, error) {
 	body, err := json.Marshal(sent)
 	if err != nil {
-		return jobs.Validation{}, fmt.Errorf("encode job: %w", err)
+		return nil, fmt.Errorf("encode job: %w", err)
 	}
-	job, err := jobspec.Parse(jobspec.Config{Filename: "job.json", Body: body, NoFiles: true, Audience: identity.DefaultAudience})
-	if err != nil {
-		return jobs.Validation{Errors: []string{err.Error()}}, nil //nolint:nilerr // what is wrong with the job is the answer
-	}
-	groups, findings, err := p.settings.ReviewAll(job)
-	if err != nil {
-		return jobs.Validation{Errors: []string{err.Error()}}, nil //nolint:nilerr // what is wrong with the job is the answer
-	}
+	return jobspec.Parse(jobspec.Config{
+		Filename: "job.json", Body: body, NoFiles: true, Audience: identity.DefaultAudience,
+	})
+}
+
+// Validate judges every group of the job, as taskapi validate does.
+func (p parser) Validate(_ context.Context, sent *api.Job) (jobs.Validation, error) {
 	var found jobs.Validation
+	var groups []*api.TaskGroup
+	var findings []review.Finding
+	job, err := canonical(sent)
+	if err == nil {
+		groups, findings, err = p.settings.ReviewAll(job)
+	}
+	if err != nil {
+		found.Errors = []string{err.Error()}
+		return found, nil //nolint:nilerr // what is wrong with the job is the answer
+	}
 	for _, g := range groups {
 		if review.AnyRefused(findings) {
 			break // whatever the machine has

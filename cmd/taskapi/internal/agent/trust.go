@@ -133,7 +133,7 @@ func fetched(place string, logger *slog.Logger) (identity.URLSourceConfig, error
 	if err != nil || u.Scheme != "http" {
 		return config, nil //nolint:nilerr // NewURLSource returns a better error
 	}
-	if !isLoopback(u.Hostname()) {
+	if ip, err := netip.ParseAddr(u.Hostname()); (err != nil || !ip.IsLoopback()) && !strings.EqualFold(u.Hostname(), "localhost") {
 		return config, errors.New("http lets anybody on the way replace the keys: use https, or a file; " +
 			"http is for 127.0.0.1, ::1 and localhost alone")
 	}
@@ -144,11 +144,6 @@ func fetched(place string, logger *slog.Logger) (identity.URLSourceConfig, error
 			"'taskapi keyring serve')", "jwks", place)
 	}
 	return config, nil
-}
-
-func isLoopback(host string) bool {
-	ip, err := netip.ParseAddr(host)
-	return err == nil && ip.IsLoopback() || strings.EqualFold(host, "localhost")
 }
 
 // dialTrusted connects to a socket on which root or this user listens. It refuses other listeners.

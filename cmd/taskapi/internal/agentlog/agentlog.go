@@ -20,7 +20,7 @@ const maxUnread = 512
 // LevelTrace is Nomad's lowest level.
 const LevelTrace = slog.Level(-8)
 
-// Log is a slog.Handler that passes records on to another, and to its readers.
+// Log is a slog.Handler that passes records on to another handler and to its readers.
 type Log struct {
 	next       slog.Handler
 	text, json slog.Handler // they write into the hub's buffer
@@ -92,16 +92,16 @@ type reader struct {
 	lost  int // guarded by hub.mu
 }
 
-// hub is what all handlers of a log share.
+// hub is shared by all handlers of a log.
 type hub struct {
-	wanted atomic.Int64 // the lowest level that a reader wants; the highest number there is without readers
+	wanted atomic.Int64 // the lowest level that a reader wants; the highest number without readers
 
 	mu      sync.Mutex // guards the fields below
 	readers map[*reader]struct{}
-	buffer  bytes.Buffer // of the line that is being formatted
+	buffer  bytes.Buffer // for the line that is being formatted
 }
 
-// count works out the lowest level that is wanted.
+// count sets wanted.
 func (h *hub) count() {
 	wanted := int64(math.MaxInt64)
 	for r := range h.readers {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// withoutHead leaves out of a line of slog's what head has.
+// withoutHead leaves out the attributes that head has.
 func withoutHead(groups []string, a slog.Attr) slog.Attr {
 	if len(groups) == 0 && (a.Key == slog.TimeKey || a.Key == slog.LevelKey || a.Key == slog.MessageKey) {
 		return slog.Attr{}
@@ -15,7 +15,7 @@ func withoutHead(groups []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// nomadKeys gives a line of JSON the keys that Nomad's agent has.
+// nomadKeys gives a line of JSON the keys of Nomad's agent.
 func nomadKeys(groups []string, a slog.Attr) slog.Attr {
 	if len(groups) > 0 {
 		return a
@@ -36,7 +36,7 @@ func nomadKeys(groups []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// oneLine returns a message without control characters: an agent logs what clients send, and a reader has a terminal.
+// oneLine quotes a message with control characters: a client may have sent it, and it may be shown on a terminal.
 func oneLine(message string) string {
 	if strings.ContainsFunc(message, func(c rune) bool { return c < ' ' || c == 0x7f }) {
 		return strconv.Quote(message)

@@ -29,7 +29,7 @@ import (
 const (
 	// answerTimeout bounds a request to a taskapi, which answers from memory, or writes a few pages to the disk.
 	answerTimeout = 10 * time.Second
-	// changeWait is how long a taskapi waits for a change before it answers. Nothing depends on it.
+	// changeWait is how long a taskapi waits for a change before it answers. Any value would do.
 	changeWait = time.Minute
 	// refusedTimeout is how long a request is repeated that is refused: a taskapi whose allocation has ended refuses
 	// every token and exits soon.
@@ -43,7 +43,7 @@ const (
 	Pause = 5 * time.Millisecond
 )
 
-// ErrNoAnswer means that no taskapi answers on an allocation's operator socket. It wraps the cause.
+// ErrNoAnswer means that no taskapi answers on an allocation's operator socket. The cause is wrapped with it.
 var ErrNoAnswer = errors.New("no taskapi answers")
 
 // StatusError is an answer with a status other than 200.
@@ -69,13 +69,13 @@ type Client struct {
 	sdk  *api.Client
 }
 
-// New returns a client of the allocation with an ID. It does not connect yet.
+// New returns a client of an allocation. It does not connect yet.
 func New(dir datadir.Dir, id string) *Client {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return socket.Dial(ctx, dir.OperatorSocket(id))
 	}
 	c := &Client{dir: dir, id: id, http: &http.Client{Transport: &http.Transport{DialContext: dial}}}
-	c.sdk, _ = api.NewClient(&api.Config{Address: "http://taskapi", HttpClient: c.http}) // fails for an address that is no URL
+	c.sdk, _ = api.NewClient(&api.Config{Address: "http://taskapi", HttpClient: c.http}) // fails only for a bad URL
 	return c
 }
 
@@ -139,7 +139,7 @@ func AsError(ctx context.Context, err error) error {
 	case answered && status.HasStatusCode():
 		return &StatusError{status.StatusCode(), strings.TrimSpace(status.Body())}
 	}
-	if wrapped, ok := errors.AsType[*url.Error](err); ok { // its URL is of no use
+	if wrapped, ok := errors.AsType[*url.Error](err); ok { // the URL in it helps nobody
 		err = wrapped.Err
 	}
 	return fmt.Errorf("%w: %w", ErrNoAnswer, err)
@@ -206,7 +206,7 @@ func (c *Client) Restart(ctx context.Context, want api.AllocationRestartRequest)
 	return AsError(ctx, err)
 }
 
-// Collect removes the allocation, which has ended, by its taskapi. Errors: those of Allocation.
+// Collect lets the taskapi remove its ended allocation. Errors: those of Allocation.
 func (c *Client) Collect(ctx context.Context) error {
 	return c.put(ctx, "/v1/client/allocation/"+c.id+"/gc", nil, nil)
 }
@@ -218,14 +218,14 @@ func (c *Client) Plan(ctx context.Context, job *api.Job) (*api.JobPlanResponse, 
 	return &plan, err
 }
 
-// Register gives the allocation a job, if the one that it has is still that of index. Without force, changes that need
-// new processes are refused. Errors: those of Allocation.
+// Register gives the allocation a job, if its present job still has the JobModifyIndex. Without force, changes that
+// need new processes are refused. Errors: those of Allocation.
 func (c *Client) Register(ctx context.Context, job *api.Job, index uint64, force bool) error {
 	request := api.JobRegisterRequest{Job: job, EnforceIndex: true, JobModifyIndex: index}
 	return c.put(ctx, fmt.Sprintf("/v1/jobs?force=%t", force), request, nil)
 }
 
-// SignalError is a taskapi process that could not be sent a signal.
+// SignalError says that a taskapi process could not be sent a signal.
 type SignalError struct {
 	PID int
 	Err error
@@ -272,13 +272,13 @@ func (c *Client) listener(ctx context.Context) (pid int, err error) {
 	return int(peer.PID), err
 }
 
-// FrozenError is a taskapi process that a signal, such as SIGSTOP, or a debugger has stopped: it does nothing until it
-// is continued.
+// FrozenError says that a signal, such as SIGSTOP, or a debugger has stopped the taskapi process, which does nothing
+// until it is continued.
 type FrozenError struct{ PID int }
 
 func (e *FrozenError) Error() string { return fmt.Sprintf("process %d is stopped (SIGSTOP)", e.PID) }
 
-// frozen returns a *FrozenError when the process that listens on the operator's socket is stopped, and else nil.
+// frozen returns a *FrozenError if the process that listens on the operator's socket is stopped; else nil.
 func (c *Client) frozen(ctx context.Context) error {
 	pid, err := c.listener(ctx)
 	if err != nil || pid <= 0 {

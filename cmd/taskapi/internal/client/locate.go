@@ -17,13 +17,13 @@ type Holder int
 
 // Every holder.
 const (
-	Nobody     Holder = iota // no taskapi has it, and it has not ended: its tasks may run
+	Nobody     Holder = iota // no taskapi has it, and it has not ended; its tasks may be running
 	Serving                  // a taskapi runs it and answers
 	Refusing                 // a taskapi runs it and refuses the operator's token
 	Hanging                  // a taskapi has it and does not answer
 	Changing                 // a taskapi has it, and is starting or leaving
 	Ended                    // no taskapi has it, and it has ended
-	Unreadable               // no taskapi has it, and its state can't be read, or there is none
+	Unreadable               // no taskapi has it, and its state is missing or can't be read
 )
 
 // Location is the answer to who has an allocation.
@@ -35,10 +35,11 @@ type Location struct {
 	Err    error             // of Refusing, Hanging, Changing, Unreadable: what was answered, or why nothing was
 }
 
-// Timeouts are how long Locate looks again before it says who has an allocation. The zero value looks once.
+// Timeouts are how long Locate repeats its look before it says who has an allocation. With the zero value it looks
+// once.
 type Timeouts struct {
 	Busy   time.Duration // for a taskapi that is starting or leaving
-	Nobody time.Duration // for another taskapi to resume what one has left
+	Nobody time.Duration // for another taskapi to resume the allocation
 }
 
 // The timeouts of the commands.
@@ -57,14 +58,18 @@ type observation struct {
 	state  error // why there is no saved; nil when it was not read
 }
 
-// Locate finds out who has the allocation. With timeouts for a taskapi that is starting or leaving, it is never
-// Changing: one that takes longer is Hanging.
+// Locate finds out who has the allocation. With a timeout for a taskapi that is starting or leaving, the answer is never
+// Changing: a taskapi that takes longer is Hanging.
 func (c *Client) Locate(ctx context.Context, p Timeouts) Location {
-	if err := c.frozen(ctx); err != nil { // no time-out has to pass first
+	if err := c.frozen(ctx); err != nil { // before any time-out passes
 		return Location{Holder: Hanging, Err: err}
 	}
 	for since := time.Now(); ; {
-		found, settled := classify(c.observe(ctx), time.Since(since), p)
+		var o observation
+		if o.alloc, o.body, o.answer = c.Allocation(ctx); o.answer != nil {
+			o.saved, o.state = c.dir.Saved(c.id)
+		}
+		found, settled := classify(o, time.Since(since), p)
 		if settled || ctx.Err() != nil {
 			return found
 		}
@@ -75,15 +80,8 @@ func (c *Client) Locate(ctx context.Context, p Timeouts) Location {
 	}
 }
 
-func (c *Client) observe(ctx context.Context) (o observation) {
-	if o.alloc, o.body, o.answer = c.Allocation(ctx); o.answer != nil {
-		o.saved, o.state = c.dir.Saved(c.id)
-	}
-	return o
-}
-
-// classify says who has an allocation by one look at it, and whether another look could not tell better. waited is the
-// time since the first.
+// classify says who has an allocation by one look at it. settled is false if another look may show more. waited is the
+// time since the first look.
 func classify(o observation, waited time.Duration, p Timeouts) (found Location, settled bool) {
 	switch inUse := errors.Is(o.state, state.ErrInUse); {
 	case o.answer == nil:

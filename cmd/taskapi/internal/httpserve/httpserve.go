@@ -1,6 +1,6 @@
 // Package httpserve serves HTTP beside the sockets of allocations: metrics, public keys and the proxy. It listens on a
 // TCP address or a Unix socket, bounds the number of connections and the time of each, and ends with its context. It
-// authenticates nobody: everyone who can connect sees what the handler shows.
+// authenticates nobody: everybody who can connect sees what the handler shows.
 package httpserve
 
 import (
@@ -21,15 +21,15 @@ import (
 	"taskapi/socket"
 )
 
-// The bounds of every server; those of a request with its answer are the server's own.
+// The bounds of every server. Each server has its own time limit for a request with its answer.
 const (
 	maxHead  = 8 << 10
 	headTime = 5 * time.Second
 	idleTime = 90 * time.Second // more than the usual time between two scrapes
-	endTime  = 3 * time.Second  // for what is being answered at the end
+	endTime  = 3 * time.Second  // for the answers that are under way at the end
 )
 
-// socketMode lets everybody connect who can enter the socket's directory, as everybody can connect to a TCP address.
+// socketMode lets everybody connect who can enter the socket's directory, since everybody can connect to a TCP address.
 const socketMode = 0o666
 
 // Address is where to serve: a Unix socket's path, or else a TCP address.
@@ -99,7 +99,7 @@ type Listener struct {
 	last uint64
 }
 
-// conn is an open connection. It keeps its place until it is closed, also when a handler has taken it over.
+// conn is an open connection. It counts until it is closed, also when a handler has hijacked it.
 type conn struct {
 	net.Conn
 	listener *Listener
@@ -186,8 +186,8 @@ func (l *Listener) stalest() (stalest *conn) {
 // connKey is the key of a request's connection in its context.
 type connKey struct{}
 
-// tracked marks a connection as busy while the handler answers a request on it. A request that is still being sent does
-// not count: anybody can send half a head.
+// tracked marks a connection as busy while the handler answers a request on it. A connection on which only a part of a
+// head was sent is not busy, since anybody can send that.
 func (l *Listener) tracked(handler http.Handler) http.Handler {
 	set := func(c *conn, busy bool) {
 		l.mu.Lock()
@@ -208,7 +208,7 @@ func (l *Listener) tracked(handler http.Handler) http.Handler {
 // bounds for a request with its answer; Serve sets the others.
 func (l *Listener) Serve(ctx context.Context, server *http.Server, logger *slog.Logger) error {
 	server.MaxHeaderBytes, server.ReadHeaderTimeout, server.IdleTimeout = maxHead, headTime, idleTime
-	server.DisableGeneralOptionsHandler = true // every answer is the handler's
+	server.DisableGeneralOptionsHandler = true // the handler answers OPTIONS * too
 	server.ErrorLog = slog.NewLogLogger(logger.Handler(), slog.LevelDebug)
 	server.Handler = l.tracked(server.Handler)
 	server.ConnContext = func(ctx context.Context, c net.Conn) context.Context {

@@ -1,4 +1,4 @@
-// Package proxy passes HTTP requests on to the API socket of an allocation, for clients that can't speak unix://. It
+// Package proxy passes HTTP requests on to the API socket of an allocation, for clients that can't use Unix sockets. It
 // adds no credentials: every request needs a token, as on the socket itself.
 package proxy
 
@@ -18,21 +18,21 @@ import (
 	"taskapi/socket"
 )
 
-// MaxConns is how many clients may be connected, as many as to a socket.
+// MaxConns is how many clients may be connected, as many as to an API socket.
 const MaxConns = 256
 
-// The bounds of connections to the socket. Idle ones are kept for less time than the API keeps them: no request meets
-// the end of one.
+// The bounds of connections to the socket. The API keeps idle ones longer, so that no request is sent on one that it is
+// just closing.
 const (
 	dialTime    = 5 * time.Second
 	maxIdle     = 32
 	maxIdleTime = 30 * time.Second
 )
 
-// restTime is how long a client may take for the rest of a body of which the API wants no more: it has answered.
+// restTime is how long a client may take for the rest of a body after the API has answered.
 const restTime = time.Second
 
-// apiHost stands for the API in requests that were rewritten.
+// apiHost is the host of rewritten requests.
 const apiHost = "taskapi"
 
 // Config says what is served where.
@@ -68,7 +68,7 @@ func Serve(ctx context.Context, c Config) error {
 			return nil
 		},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
-			if r.URL.Host != apiHost || bodyOf(r).failed.Load() { // it is no fault of the API's
+			if r.URL.Host != apiHost || bodyOf(r).failed.Load() { // the client is at fault
 				http.Error(w, "the taskapi proxy can't read the request: "+err.Error(), http.StatusBadRequest)
 				return
 			}
@@ -88,7 +88,7 @@ func Serve(ctx context.Context, c Config) error {
 					http.StatusMisdirectedRequest)
 				return
 			}
-			if len(r.TransferEncoding) > 0 { // net/http hides a Content-Length beside it, by which others may divide what follows
+			if len(r.TransferEncoding) > 0 { // with a Content-Length, which net/http hides, others may read other requests
 				w.Header().Set("Connection", "close")
 			}
 			sent := &body{ReadCloser: r.Body, client: http.NewResponseController(w), whole: r.ContentLength == 0}
@@ -99,16 +99,16 @@ func Serve(ctx context.Context, c Config) error {
 	return c.Listener.Serve(ctx, server, c.Logger)
 }
 
-// body is what a client sends.
+// body is the body of a client's request.
 type body struct {
 	io.ReadCloser
 	client *http.ResponseController
-	failed atomic.Bool // it broke off, or is wrong
-	mu     sync.Mutex  // guards whole, held while the client's time is set
-	whole  bool
+	failed atomic.Bool // it broke off or can't be read
+	mu     sync.Mutex  // guards the field below, and is held while the client's deadline is set
+	whole  bool        // all of it was read
 }
 
-// bodyKey is the key of a request's body in its context: the request has another around it.
+// bodyKey is the key of a request's body in its context, because ReverseProxy wraps the body.
 type bodyKey struct{}
 
 func bodyOf(r *http.Request) *body { return r.Context().Value(bodyKey{}).(*body) }
@@ -128,7 +128,7 @@ func (b *body) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// answered waits no longer for the rest: net/http reads it before it sends the answer.
+// answered bounds the time for the rest of the body, which net/http reads before it sends the answer.
 func (b *body) answered() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
