@@ -36,7 +36,7 @@ func Routes(c Config) []route.Route {
 	h := &handlers{Config: c}
 	const client = "/v1/client/allocation/{alloc}"
 	return []route.Route{
-		route.Read("/v1/allocations", auth.ReadJob, h.list, "Lists the caller's allocation."),
+		route.Read("/v1/allocations", auth.ReadJob, h.list, "Lists the caller's allocation.").Flags(list.AllocationFlags...),
 		route.Read("/v1/allocation/{alloc}", auth.ReadJob, h.get, "Returns an allocation."),
 		route.Read("/v1/allocation/{alloc}/checks", auth.ReadJob, h.checksOf(apierror.NoAlloc),
 			"Returns the latest results of an allocation's checks."),
@@ -48,7 +48,8 @@ func Routes(c Config) []route.Route {
 		route.Write(client+"/signal", auth.AllocLifecycle, h.signal, "Sends a signal to one task or to all."),
 		route.Read(client+"/pause", auth.ReadJob, h.pauseGet, "Returns the state of a task's schedule: no task has one."),
 		route.Write(client+"/pause", auth.AllocLifecycle, h.pauseSet, "Refuses to pause a task, which takes a schedule."),
-		route.Write("/v1/allocation/{alloc}/stop", auth.AllocLifecycle, h.stop, "Begins to stop an allocation.").WithoutRecord(),
+		route.Write("/v1/allocation/{alloc}/stop", auth.AllocLifecycle, h.stop, "Begins to stop an allocation.").
+			Flags("no_shutdown_delay", "now").WithoutRecord(),
 		route.Write(client+"/gc", auth.AllocLifecycle, h.gc, "Removes an allocation that has ended, with its directory.").
 			AlsoBy(http.MethodGet),
 	}
@@ -79,7 +80,7 @@ func Encode(a *api.Allocation) ([]byte, error) {
 
 // list answers GET /v1/allocations: the caller's own.
 func (h *handlers) list(ctx context.Context, r *route.Request) (route.Answer, error) {
-	l, err := list.Allocations(r)
+	l, err := list.New(r, list.AllocationListing(r))
 	if err != nil {
 		return route.Answer{}, err
 	}

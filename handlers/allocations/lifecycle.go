@@ -94,18 +94,10 @@ func (h *handlers) stop(ctx context.Context, r *route.Request) (route.Answer, er
 	if err != nil {
 		return route.Answer{}, err
 	}
-	hurry, err := r.Flag("no_shutdown_delay", false)
-	if err != nil {
-		return route.Answer{}, err
-	}
-	now, err := r.Flag("now", false)
-	if err != nil {
-		return route.Answer{}, err
-	}
-	if now { // before a stop sends the kill_signal
+	if r.Flag("now", false) { // before a stop sends the kill_signal
 		alloc.Kill()
 	}
-	if err := alloc.Stop(ctx, hurry); err != nil {
+	if err := alloc.Stop(ctx, r.Flag("no_shutdown_delay", false)); err != nil {
 		return route.Answer{}, fmt.Errorf("stop: %w", err)
 	}
 	current := alloc.Snapshot()

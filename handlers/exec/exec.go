@@ -40,9 +40,11 @@ func Routes() []route.Route {
 	h := new(handlers)
 	return []route.Route{
 		route.Read("/v1/client/allocation/{alloc}/exec", auth.AllocExec, h.exec,
-			"Runs a command in a task; task=NAME, command=JSON, tty=BOOL.").Answering(route.Upgrade).Recording(execDetail),
+			"Runs a command in a task; task=NAME, command=JSON, tty=BOOL.").
+			Flags("tty", "ws_handshake").Answering(route.Upgrade).Recording(execDetail),
 		route.Read("/v1/job/{job}/action", auth.AllocExec, h.action,
-			"Runs an action of the job; action=NAME, task=NAME, tty=BOOL.").Answering(route.Upgrade).Recording(actionDetail),
+			"Runs an action of the job; action=NAME, task=NAME, tty=BOOL.").
+			Flags("tty", "ws_handshake").Answering(route.Upgrade).Recording(actionDetail),
 	}
 }
 
@@ -115,22 +117,15 @@ func (h *handlers) run(r *route.Request, alloc route.Alloc, req interfaces.ExecR
 	if !ok {
 		return route.Answer{}, apierror.New(apierror.NoRoute)
 	}
-	var err error
-	if req.TTY, err = r.Flag("tty", false); err != nil {
-		return route.Answer{}, err
-	}
+	req.TTY = r.Flag("tty", false)
 	if req.Term = r.Query().Get("term"); req.Term != "" && !terminalType.MatchString(req.Term) {
 		return route.Answer{}, route.Invalid("term %s is no type of a terminal, such as xterm-256color", route.Clip(req.Term))
-	}
-	greets, err := r.Flag("ws_handshake", false)
-	if err != nil {
-		return route.Answer{}, err
 	}
 	if err := checkHandshake(r.Request); err != nil {
 		return route.Answer{}, err
 	}
 	relay := &relay{raw: transport.ConnOf(r.Context()), writing: make(chan struct{}, 1)}
-	if greets {
+	if r.Flag("ws_handshake", false) {
 		relay.token = tokenOf(r.Header)
 	}
 	return route.Answer{Farewell: relay.farewell, Upgrade: func(ctx context.Context, w http.ResponseWriter) error {

@@ -37,9 +37,10 @@ func Routes(logger *slog.Logger) []route.Route {
 		route.Read(fs+"stat/{alloc}", auth.ReadFS, h.stat, "Describes a file of an allocation."),
 		route.Read(fs+"cat/{alloc}", auth.ReadFS, h.cat, "Returns a file of an allocation.").Answering(route.Raw),
 		route.Read(fs+"readat/{alloc}", auth.ReadFS, h.readAt, "Returns a part of a file of an allocation.").Answering(route.Raw),
-		route.Read(fs+"stream/{alloc}", auth.ReadFS, h.follow, "Follows a file of an allocation.").Answering(route.Stream),
+		route.Read(fs+"stream/{alloc}", auth.ReadFS, h.follow, "Follows a file of an allocation.").
+			Flags("follow").Answering(route.Stream),
 		route.Read(fs+"logs/{alloc}", auth.ReadLogs, h.logs, "Returns or follows what a task prints.").Or(auth.ReadFS).
-			Answering(route.Stream),
+			Flags("follow", "plain").Answering(route.Stream),
 	}
 }
 

@@ -52,9 +52,7 @@ func spanOf(r *route.Request, follow bool) (span interfaces.Span, err error) {
 		return span, err
 	}
 	if query.Get("follow") != "" {
-		if follow, err = r.Flag("follow", follow); err != nil {
-			return span, err
-		}
+		follow = r.Flag("follow", follow)
 	}
 	span.Follow = follow
 	switch origin := query.Get("origin"); origin {
@@ -86,12 +84,7 @@ func (h *handlers) logs(_ context.Context, r *route.Request) (route.Answer, erro
 	if kind != api.FSLogNameStdout && kind != api.FSLogNameStderr {
 		return route.Answer{}, route.Invalid("must provide log type (stdout/stderr)")
 	}
-	plain := false
-	if r.Query().Get("plain") != "" {
-		if plain, err = r.Flag("plain", false); err != nil {
-			return route.Answer{}, err
-		}
-	}
+	plain := r.Query().Get("plain") != "" && r.Flag("plain", false)
 	span, err := spanOf(r, false)
 	if err != nil {
 		return route.Answer{}, err

@@ -23,27 +23,23 @@ func Deployments(r *route.Request) []*api.Deployment {
 	return nil
 }
 
-// deploymentList answers GET /v1/deployments and GET /v1/job/:job/deployments, those of the latest versions of the
-// caller's job.
-func deploymentList(ctx context.Context, r *route.Request) (route.Answer, error) {
-	l, err := list.New(r, list.Listing[*api.Deployment]{
+// deploymentListing says how deployments are listed.
+func deploymentListing(*route.Request) list.Listing[*api.Deployment] {
+	return list.Listing[*api.Deployment]{
 		Order: list.ByCreateIndex, UUID: true,
 		ID:        func(d *api.Deployment) string { return d.ID },
 		Namespace: func(d *api.Deployment) string { return d.Namespace },
 		Created:   func(d *api.Deployment) uint64 { return d.CreateIndex },
 		Stub:      func(d *api.Deployment) any { return wire.DeploymentOf(d) },
-	})
-	if err != nil {
-		return route.Answer{}, err
 	}
-	current, err := r.WithJob(ctx)
-	if err != nil {
-		return route.Answer{}, err
-	}
+}
+
+// deploymentList is GET /v1/deployments and GET /v1/job/:job/deployments, those of the latest versions of the caller's job.
+func deploymentList(r *route.Request, current *api.Allocation) ([]*api.Deployment, error) {
 	if job := r.Param("job"); job != "" && job != current.JobID {
-		return l.Answer(nil, current.ModifyIndex)
+		return nil, nil
 	}
-	return l.Answer(Deployments(r), current.ModifyIndex)
+	return Deployments(r), nil
 }
 
 // deploymentOf returns the deployment that the path names, with the caller's allocation. Errors: NoDeployment.
@@ -77,10 +73,10 @@ func deploymentGet(ctx context.Context, r *route.Request) (route.Answer, error) 
 		}
 		return nil
 	})
-	if err == nil {
-		d, _, err = deploymentOf(r)
-	}
 	if err != nil {
+		return route.Answer{}, err
+	}
+	if d, _, err = deploymentOf(r); err != nil {
 		return route.Answer{}, err
 	}
 	return route.Shared(wire.DeploymentOf(d), d.ModifyIndex)
@@ -92,18 +88,13 @@ func ofDeployment(r *route.Request, current *api.Allocation) (bool, error) {
 	return err == nil && found.ID == current.DeploymentID, err
 }
 
-// latestDeployment answers GET /v1/job/:job/deployment: null, as in Nomad, for a job without one, and for another job.
-func latestDeployment(ctx context.Context, r *route.Request) (route.Answer, error) {
-	current, err := r.WithJob(ctx)
-	if err != nil {
-		return route.Answer{}, err
-	}
-	var latest *wire.Deployment
+// latestDeployment is GET /v1/job/:job/deployment: null, as in Nomad, for a job without one, and for another job.
+func latestDeployment(r *route.Request, current *api.Allocation) (any, error) {
 	own := r.Param("job") == current.JobID && route.InNamespace(r.Query().Get("namespace"), current.Namespace)
 	if all := Deployments(r); own && len(all) > 0 {
-		latest = wire.DeploymentOf(all[0])
+		return wire.DeploymentOf(all[0]), nil
 	}
-	return route.Indexed(latest, current.ModifyIndex)
+	return nil, nil
 }
 
 // changeDeployment changes the deployment that the path and the body name, and answers with an evaluation that has

@@ -27,14 +27,7 @@ type wireDeregistered struct {
 // does not wait. purge=true removes an allocation that has ended, as by /v1/client/allocation/:id/gc: a job is
 // forgotten with its allocation's directory.
 func (h *handlers) deregister(ctx context.Context, r *route.Request) (route.Answer, error) {
-	hurry, err := r.Flag("no_shutdown_delay", false)
-	if err != nil {
-		return route.Answer{}, err
-	}
-	purge, err := r.Flag("purge", false)
-	if err != nil {
-		return route.Answer{}, err
-	}
+	purge := r.Flag("purge", false)
 	if purge && r.Unrecorded != nil { // a stop may be without a record, a removal may not
 		return route.Answer{}, r.Unrecorded
 	}
@@ -48,7 +41,7 @@ func (h *handlers) deregister(ctx context.Context, r *route.Request) (route.Answ
 	if !ok {
 		return route.Answer{}, apierror.New(apierror.NoRoute)
 	}
-	if err := alloc.Stop(ctx, hurry); err != nil {
+	if err := alloc.Stop(ctx, r.Flag("no_shutdown_delay", false)); err != nil {
 		return route.Answer{}, fmt.Errorf("stop: %w", err)
 	}
 	if purge {

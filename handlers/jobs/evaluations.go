@@ -24,17 +24,13 @@ func (h *handlers) evaluationOf(r *route.Request, current *api.Allocation) (*api
 	return nil, cmp.Or(route.CheckUUID("evaluation ID", id), error(apierror.New(apierror.NoEval)))
 }
 
-// evaluationGet answers GET /v1/evaluation/:id.
-func (h *handlers) evaluationGet(ctx context.Context, r *route.Request) (route.Answer, error) {
-	current, err := r.WithJob(ctx)
-	if err != nil {
-		return route.Answer{}, err
-	}
+// evaluationGet is GET /v1/evaluation/:id.
+func (h *handlers) evaluationGet(r *route.Request, current *api.Allocation) (any, error) {
 	found, err := h.evaluationOf(r, current)
 	if err != nil {
-		return route.Answer{}, err
+		return nil, err
 	}
-	return route.Indexed(wire.Sparse(found), current.ModifyIndex)
+	return wire.Sparse(found), nil
 }
 
 // ofEvaluation reports whether there is an evaluation of the caller's job as the path names it.
@@ -43,45 +39,29 @@ func (h *handlers) ofEvaluation(r *route.Request, current *api.Allocation) (bool
 	return err == nil, err
 }
 
-// newEvaluationList reads what the request asks of a list of evaluations; job and status select among them, as in
-// Nomad.
-func newEvaluationList(r *route.Request) (
-	l *list.List[*api.Evaluation], selected func([]*api.Evaluation) []*api.Evaluation, err error,
-) {
-	l, err = list.New(r, list.Listing[*api.Evaluation]{
+// evaluationListing says how evaluations are listed.
+func evaluationListing(*route.Request) list.Listing[*api.Evaluation] {
+	return list.Listing[*api.Evaluation]{
 		Order: list.ByCreateIndex, UUID: true,
 		ID:        func(e *api.Evaluation) string { return e.ID },
 		Namespace: func(e *api.Evaluation) string { return e.Namespace },
 		Created:   func(e *api.Evaluation) uint64 { return e.CreateIndex },
 		Stub:      wire.Sparse[api.Evaluation],
-	})
-	job, status := r.Query().Get("job"), r.Query().Get("status")
-	return l, func(all []*api.Evaluation) []*api.Evaluation {
-		return slices.DeleteFunc(all, func(e *api.Evaluation) bool {
-			return job != "" && e.JobID != job || status != "" && e.Status != status
-		})
-	}, err
+	}
 }
 
-// evaluationList answers GET /v1/evaluations and GET /v1/job/:job/evaluations.
-func (h *handlers) evaluationList(ctx context.Context, r *route.Request) (route.Answer, error) {
-	l, selected, err := newEvaluationList(r)
-	if err != nil {
-		return route.Answer{}, err
-	}
-	current, err := r.WithJob(ctx)
-	if err != nil {
-		return route.Answer{}, err
-	}
-	if job := r.Param("job"); job != "" && job != current.JobID {
-		return l.Answer(nil, current.ModifyIndex) // as in Nomad, where a job that is gone has none
-	}
-	return l.Answer(selected(h.Evaluations.All(current)), current.ModifyIndex)
+// evaluationList is GET /v1/evaluations and GET /v1/job/:job/evaluations: those of the caller's job. job and status select
+// among them, as in Nomad, where a job that is gone has none.
+func (h *handlers) evaluationList(r *route.Request, current *api.Allocation) ([]*api.Evaluation, error) {
+	path, job, status := r.Param("job"), r.Query().Get("job"), r.Query().Get("status")
+	return slices.DeleteFunc(h.Evaluations.All(current), func(e *api.Evaluation) bool {
+		return path != "" && e.JobID != path || job != "" && e.JobID != job || status != "" && e.Status != status
+	}), nil
 }
 
 // evaluationCount answers GET /v1/evaluations/count.
 func (h *handlers) evaluationCount(ctx context.Context, r *route.Request) (route.Answer, error) {
-	l, selected, err := newEvaluationList(r)
+	l, err := list.New(r, evaluationListing(r))
 	if err != nil {
 		return route.Answer{}, err
 	}
@@ -89,7 +69,8 @@ func (h *handlers) evaluationCount(ctx context.Context, r *route.Request) (route
 	if err != nil {
 		return route.Answer{}, err
 	}
-	page, _, err := l.Page(selected(h.Evaluations.All(current)))
+	all, _ := h.evaluationList(r, current)
+	page, _, err := l.Page(all)
 	if err != nil {
 		return route.Answer{}, err
 	}

@@ -58,10 +58,6 @@ type wireRegistered struct {
 // register answers PUT /v1/jobs and PUT /v1/job/:job: the allocation gets another version of its job. force=false,
 // which Nomad does not have, refuses changes that need new processes.
 func (h *handlers) register(ctx context.Context, r *route.Request) (route.Answer, error) {
-	force, err := r.Flag("force", true)
-	if err != nil {
-		return route.Answer{}, err
-	}
 	var want api.JobRegisterRequest
 	if err := h.jobBody(r, &want, func() *api.Job { return want.Job }); err != nil {
 		return route.Answer{}, err
@@ -70,7 +66,7 @@ func (h *handlers) register(ctx context.Context, r *route.Request) (route.Answer
 		return route.Answer{}, apierror.New(apierror.JobMismatch)
 	}
 	return h.registerAs(ctx, r, registering{
-		job: want.Job, submission: want.Submission, force: force, first: func() error { return enforceIndex(r, &want) },
+		job: want.Job, submission: want.Submission, force: r.Flag("force", true), first: func() error { return enforceIndex(r, &want) },
 	})
 }
 

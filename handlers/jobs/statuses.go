@@ -24,7 +24,9 @@ func (h *handlers) statuses(ctx context.Context, r *route.Request) (route.Answer
 	if r.Method == http.MethodPost && len(want.Jobs) == 0 {
 		return route.Answer{}, route.Invalid("no jobs in request")
 	}
-	l, err := list.New(r, jobListing(func(alloc *api.Allocation) any { return wireStatusOf(alloc, Deployments(r)) }))
+	of := jobListing(r)
+	of.Stub = func(alloc *api.Allocation) any { return wireStatusOf(alloc, Deployments(r)) }
+	l, err := list.New(r, of)
 	if err != nil {
 		return route.Answer{}, err
 	}

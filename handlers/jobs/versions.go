@@ -55,10 +55,6 @@ func (h *handlers) kept(ctx context.Context, r *route.Request, missing apierror.
 // or, with diff_version=N, of that one.
 func (h *handlers) versions(ctx context.Context, r *route.Request) (route.Answer, error) {
 	query := r.Query()
-	diffs, err := r.Flag("diffs", false)
-	if err != nil {
-		return route.Answer{}, err
-	}
 	with, err := versionOf(query, "diff_version")
 	if err != nil {
 		return route.Answer{}, err
@@ -81,7 +77,7 @@ func (h *handlers) versions(ctx context.Context, r *route.Request) (route.Answer
 		job.SubmitTime, job.Stable, job.Version = cmp.Or(job.SubmitTime, new(int64)), cmp.Or(job.Stable, new(bool)), cmp.Or(job.Version, new(uint64))
 		response.Versions = append(response.Versions, wire.JobOf(&job))
 	}
-	if diffs {
+	if r.Flag("diffs", false) {
 		if response.Diffs, err = h.diffs(versions, current, with); err != nil {
 			return route.Answer{}, err
 		}
@@ -167,10 +163,6 @@ type wireSubmission struct {
 // revert answers PUT /v1/job/:job/revert: the allocation gets an earlier version of its job, as by a registration.
 // force=false, which Nomad does not have, refuses changes that need new processes.
 func (h *handlers) revert(ctx context.Context, r *route.Request) (route.Answer, error) {
-	force, err := r.Flag("force", true)
-	if err != nil {
-		return route.Answer{}, err
-	}
 	var want api.JobRevertRequest
 	switch err := r.Decode(&want, false); {
 	case err != nil:
@@ -194,7 +186,7 @@ func (h *handlers) revert(ctx context.Context, r *route.Request) (route.Answer, 
 	job := *versions[found].Job
 	job.SubmitTime = nil // it is submitted now
 	return h.registerAs(ctx, r, registering{
-		job: &job, submission: versions[found].Submission, force: force,
+		job: &job, submission: versions[found].Submission, force: r.Flag("force", true),
 		first: func() error {
 			now, prior := ptr.Deref(jobOf(r).Version), want.EnforcePriorVersion
 			if prior != nil && now != *prior {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"taskapi/auth"
+	"taskapi/handlers/internal/list"
 	"taskapi/handlers/internal/route"
 	"taskapi/handlers/internal/wire"
 	"taskapi/handlers/scrape"
@@ -55,7 +56,8 @@ func Routes(c Config) []route.Route {
 		route.Read("/v1/agent/health", auth.Authenticated, h.health,
 			"Reports that the agent is healthy; type=client or type=server for one part."),
 		route.Read("/v1/agent/self", auth.AgentRead, h.self, "Returns the agent's version, place and configuration."),
-		route.Read("/v1/agent/monitor", auth.AgentMonitor, h.monitor, "Streams what the agent logs.").Answering(route.Stream),
+		route.Read("/v1/agent/monitor", auth.AgentMonitor, h.monitor, "Streams what the agent logs.").
+			Flags("log_json", "plain").Answering(route.Stream),
 		route.Read("/v1/agent/members", auth.NodeRead, h.members, "Lists the members of the cluster: this agent."),
 		route.Read("/v1/agent/servers", auth.AgentRead, always([]string{leaderAddress}),
 			"Lists the servers: the address of this agent's leader."),
@@ -67,9 +69,9 @@ func Routes(c Config) []route.Route {
 		route.Write("/v1/system/reconcile/summaries", auth.OperatorOnly, always(nil),
 			"Does nothing: summaries are always up to date."),
 
-		route.Read("/v1/nodes", auth.NodeRead, h.list, "Lists this machine."),
-		route.Read("/v1/node/{node}", auth.NodeRead, h.get, "Returns this machine: attributes, drivers, resources."),
-		route.Read("/v1/node/{node}/allocations", auth.NodeRead, h.allocations, "Lists the caller's allocation."),
+		route.Read("/v1/nodes", auth.NodeRead, list.OfJob(listing, h.list), "Lists this machine.").Flags("resources", "os"),
+		route.Read("/v1/node/{node}", auth.NodeRead, h.own(h.get), "Returns this machine: attributes, drivers, resources."),
+		route.Read("/v1/node/{node}/allocations", auth.NodeRead, h.own(h.allocations), "Lists the caller's allocation."),
 		route.Read("/v1/node/pools", auth.ReadJob, route.Constant(pools), "Lists the pool of this machine, default."),
 		route.Read("/v1/client/metadata", auth.NodeRead, h.metadata, "Returns this machine's metadata."),
 		route.Write("/v1/client/metadata", auth.NodeWrite, h.setMetadata,
@@ -78,9 +80,9 @@ func Routes(c Config) []route.Route {
 			"Returns what the machine's memory, CPUs and disk are used for."),
 		route.Write("/v1/client/gc", auth.NodeWrite, h.clientGC, "Removes the allocation if it has ended.").AlsoBy(http.MethodGet),
 
-		route.Read("/v1/namespaces", auth.Authenticated, h.namespaces,
+		route.Read("/v1/namespaces", auth.Authenticated, list.OfJob(namespaceListing, namespaces),
 			"Lists the namespace of the caller's job, if the caller may do something in it."),
-		route.Read("/v1/namespace/{namespace}", auth.ReadJob, h.namespace, "Returns the namespace of the caller's job."),
+		route.Read("/v1/namespace/{namespace}", auth.ReadJob, route.Reading(namespace), "Returns the namespace of the caller's job."),
 		route.Read("/v1/acl/token/self", auth.OperatorOnly, tokenSelf, "Describes the operator's token."),
 		route.Read("/v1/acl/whoami", auth.Authenticated, whoami, "Returns the claims of the caller's token."),
 		route.Read("/.well-known/jwks.json", auth.Authenticated, h.jwks, "Returns the public keys that verify identities."),

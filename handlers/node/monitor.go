@@ -39,14 +39,7 @@ func (h *handlers) monitor(_ context.Context, r *route.Request) (route.Answer, e
 		return route.Answer{}, route.Invalid("Unknown log level: %s; there are trace, debug, info, warn and error",
 			route.Clip(query.Get("log_level")))
 	}
-	asJSON, err := r.Flag("log_json", false)
-	if err != nil {
-		return route.Answer{}, err
-	}
-	plain, err := r.Flag("plain", false)
-	if err != nil {
-		return route.Answer{}, err
-	}
+	asJSON, plain := r.Flag("log_json", false), r.Flag("plain", false)
 	if err := h.checkTarget(query); err != nil {
 		return route.Answer{}, err
 	}

@@ -1,8 +1,6 @@
 package node
 
 import (
-	"context"
-
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/auth"
@@ -22,30 +20,23 @@ func namespaceOf(current *api.Allocation) *api.Namespace {
 	}
 }
 
-// namespaces answers GET /v1/namespaces.
-func (h *handlers) namespaces(ctx context.Context, r *route.Request) (route.Answer, error) {
-	l, err := list.New(r, list.Listing[*api.Namespace]{Order: list.ByID, ID: func(n *api.Namespace) string { return n.Name }})
-	if err != nil {
-		return route.Answer{}, err
-	}
-	current, err := r.WithJob(ctx)
-	if err != nil {
-		return route.Answer{}, err
-	}
-	if r.Principal.Capabilities&seesNamespace == 0 {
-		return l.Answer(nil, current.ModifyIndex)
-	}
-	return l.Answer([]*api.Namespace{namespaceOf(current)}, current.ModifyIndex)
+// namespaceListing says how namespaces are listed.
+func namespaceListing(*route.Request) list.Listing[*api.Namespace] {
+	return list.Listing[*api.Namespace]{Order: list.ByID, ID: func(n *api.Namespace) string { return n.Name }}
 }
 
-// namespace answers GET /v1/namespace/:namespace.
-func (h *handlers) namespace(ctx context.Context, r *route.Request) (route.Answer, error) {
-	current, err := r.WithJob(ctx)
-	if err != nil {
-		return route.Answer{}, err
+// namespaces is GET /v1/namespaces.
+func namespaces(r *route.Request, current *api.Allocation) ([]*api.Namespace, error) {
+	if r.Principal.Capabilities&seesNamespace == 0 {
+		return nil, nil
 	}
+	return []*api.Namespace{namespaceOf(current)}, nil
+}
+
+// namespace is GET /v1/namespace/:namespace.
+func namespace(r *route.Request, current *api.Allocation) (any, error) {
 	if r.Param("namespace") != current.Namespace {
-		return route.Answer{}, apierror.New(apierror.NoNamespace)
+		return nil, apierror.New(apierror.NoNamespace)
 	}
-	return route.Indexed(namespaceOf(current), current.ModifyIndex)
+	return namespaceOf(current), nil
 }

@@ -49,40 +49,28 @@ func (c *Config) Describe(current *api.Allocation) (*wire.Node, error) {
 	return wire.NodeOf(n, current.ModifyIndex, c.KeyID()), nil
 }
 
-// list answers GET /v1/nodes: this machine. resources=true adds its resources, and os=true its operating system.
-func (h *handlers) list(ctx context.Context, r *route.Request) (route.Answer, error) {
-	resources, err := r.Flag("resources", false)
-	if err != nil {
-		return route.Answer{}, err
-	}
-	system, err := r.Flag("os", false)
-	if err != nil {
-		return route.Answer{}, err
-	}
-	l, err := list.New(r, list.Listing[*wire.Node]{
+// listing says how nodes are listed. resources=true adds the resources, and os=true the operating system.
+func listing(r *route.Request) list.Listing[*wire.Node] {
+	resources, system := r.Flag("resources", false), r.Flag("os", false)
+	return list.Listing[*wire.Node]{
 		Order: list.ByID, UUID: true,
 		ID:      func(n *wire.Node) string { return n.ID },
 		Stub:    func(n *wire.Node) any { return nodeStubOf(n, resources, system) },
 		Matched: func(n *wire.Node) any { return n.Node },
-	})
-	if err != nil {
-		return route.Answer{}, err
 	}
-	current, err := r.WithJob(ctx)
-	if err != nil {
-		return route.Answer{}, err
-	}
+}
+
+// list is GET /v1/nodes: this machine.
+func (h *handlers) list(_ *route.Request, current *api.Allocation) ([]*wire.Node, error) {
 	n, err := h.Describe(current)
-	if err != nil {
-		return route.Answer{}, err
-	}
-	return l.Answer([]*wire.Node{n}, current.ModifyIndex)
+	return []*wire.Node{n}, err
 }
 
 func nodeStubOf(n *wire.Node, resources, system bool) *wire.NodeStub {
 	stub := &wire.NodeStub{HostVolumes: n.HostVolumes, NodeListStub: &api.NodeListStub{
-		ID: n.ID, Name: n.Name, Datacenter: n.Datacenter, NodePool: n.NodePool, NodeClass: n.NodeClass, Version: n.Attributes["nomad.version"],
-		Address: n.Attributes["unique.network.ip-address"], Status: n.Status, SchedulingEligibility: n.SchedulingEligibility, Drivers: n.Drivers,
+		ID: n.ID, Name: n.Name, Datacenter: n.Datacenter, NodePool: n.NodePool, NodeClass: n.NodeClass,
+		Version: n.Attributes["nomad.version"], Address: n.Attributes["unique.network.ip-address"],
+		Status: n.Status, SchedulingEligibility: n.SchedulingEligibility, Drivers: n.Drivers,
 		CreateIndex: n.CreateIndex, ModifyIndex: n.ModifyIndex,
 	}}
 	if resources {
@@ -94,42 +82,33 @@ func nodeStubOf(n *wire.Node, resources, system bool) *wire.NodeStub {
 	return stub
 }
 
-// ownNode returns the caller's allocation when the path names this machine. Errors: NoNode.
-func (h *handlers) ownNode(ctx context.Context, r *route.Request) (*api.Allocation, error) {
-	if err := route.CheckUUID("node ID", r.Param("node")); err != nil {
-		return nil, err
+// own returns a handler that answers with what read returns, when the path names this machine. Errors: NoNode.
+func (h *handlers) own(read func(*route.Request, *api.Allocation) (any, error)) route.Handler {
+	handle := route.Reading(read)
+	return func(ctx context.Context, r *route.Request) (route.Answer, error) {
+		if err := route.CheckUUID("node ID", r.Param("node")); err != nil {
+			return route.Answer{}, err
+		}
+		if err := h.checkNodeID(r.Param("node")); err != nil {
+			return route.Answer{}, err
+		}
+		return handle(ctx, r)
 	}
-	if !strings.EqualFold(r.Param("node"), h.Agent.NodeID) {
-		return nil, apierror.New(apierror.NoNode)
-	}
-	return r.WithJob(ctx)
 }
 
-// get answers GET /v1/node/:node.
-func (h *handlers) get(ctx context.Context, r *route.Request) (route.Answer, error) {
-	current, err := h.ownNode(ctx, r)
-	if err != nil {
-		return route.Answer{}, err
-	}
-	n, err := h.Describe(current)
-	if err != nil {
-		return route.Answer{}, err
-	}
-	return route.Indexed(n, current.ModifyIndex)
+// get is GET /v1/node/:node.
+func (h *handlers) get(_ *route.Request, current *api.Allocation) (any, error) {
+	return h.Describe(current)
 }
 
-// allocations answers GET /v1/node/:node/allocations with the caller's own, if it may read it; others of this
-// machine are not its to see.
-func (h *handlers) allocations(ctx context.Context, r *route.Request) (route.Answer, error) {
-	current, err := h.ownNode(ctx, r)
-	if err != nil {
-		return route.Answer{}, err
-	}
+// allocations is GET /v1/node/:node/allocations: the caller's own, if it may read it; others of this machine are not its to
+// see.
+func (h *handlers) allocations(r *route.Request, current *api.Allocation) (any, error) {
 	list := []*wire.Allocation{}
 	if r.Principal.Capabilities.Has(auth.ReadJob) {
 		list = append(list, wire.AllocationOf(current, h.KeyID()))
 	}
-	return route.Indexed(list, current.ModifyIndex)
+	return list, nil
 }
 
 // metadata answers GET /v1/client/metadata. There is no static metadata here, as a Nomad agent's configuration has.

@@ -55,7 +55,7 @@ type List[T any] struct {
 // New reads what the request asks of a list. Index and wait are read by request.snapshot and request.awaitChange. Who
 // sends many costly filters on a socket waits for them alone.
 func New[T any](r *route.Request, of Listing[T]) (*List[T], error) {
-	return read(r.Context(), r.Query(), r.Socket.Filtering, of)
+	return read(r.Context(), r.Query(), r.Filters(), of)
 }
 
 func read[T any](ctx context.Context, query url.Values, filters route.Turn, of Listing[T]) (l *List[T], err error) {

@@ -34,7 +34,7 @@ type Alloc interface {
 func (r *Request) Alloc(unknown apierror.Kind) (Alloc, error) {
 	id := r.Param("alloc")
 	if r.Principal.MaySee(id) {
-		if alloc, ok := r.Socket.config.Allocs.Get(strings.ToLower(id)); ok {
+		if alloc, ok := r.socket.config.Allocs.Get(strings.ToLower(id)); ok {
 			return alloc, nil
 		}
 	}
@@ -60,7 +60,7 @@ func Resource[T any](r *Request, unknown apierror.Kind) (found T, err error) {
 
 // Visible returns the allocation that lists hold: a caller sees one at most, that of its token.
 func (r *Request) Visible() (Alloc, bool) {
-	return r.Socket.config.Allocs.Get(r.Principal.Claims.AllocationID)
+	return r.socket.config.Allocs.Get(r.Principal.Claims.AllocationID)
 }
 
 // Index returns the ModifyIndex of the allocation that is visible, 0 for none.
@@ -114,6 +114,33 @@ func (r *Request) OwnJob(ctx context.Context) (*api.Allocation, error) {
 	return current, nil
 }
 
+// Reading returns a handler that answers with what read returns of the caller's allocation, which has a job.
+func Reading(read func(r *Request, current *api.Allocation) (any, error)) Handler {
+	return reading((*Request).WithJob, read)
+}
+
+// ReadingJob is Reading for a path that must name the caller's job.
+func ReadingJob(read func(r *Request, current *api.Allocation) (any, error)) Handler {
+	return reading((*Request).OwnJob, read)
+}
+
+func reading(
+	find func(*Request, context.Context) (*api.Allocation, error),
+	read func(*Request, *api.Allocation) (any, error),
+) Handler {
+	return func(ctx context.Context, r *Request) (Answer, error) {
+		current, err := find(r, ctx)
+		if err != nil {
+			return Answer{}, err
+		}
+		value, err := read(r, current)
+		if err != nil {
+			return Answer{}, err
+		}
+		return Indexed(value, current.ModifyIndex)
+	}
+}
+
 // AllNamespaces stands for every namespace in a query.
 const AllNamespaces = "*"
 
@@ -143,7 +170,7 @@ func (r *Request) shown(whole *api.Allocation) *api.Allocation {
 	if r.Principal.SeesWholeJob() || whole.Job == nil {
 		return whole
 	}
-	kept, task := &r.Socket.views[r.ViewOf()], r.Principal.Claims.Task
+	kept, task := &r.socket.views[r.ViewOf()], r.Principal.Claims.Task
 	if v := kept.Load(); v != nil && v.whole == whole && v.task == task {
 		return v.shown
 	}

@@ -35,7 +35,7 @@ var ended = func() context.Context {
 // what it has reserved before: no request that waits holds memory.
 func (r *Request) reserveNow(bytes int) (ok bool) {
 	r.held.Keep(0)
-	held, err := r.Socket.share.Hold(ended, bytes)
+	held, err := r.socket.share.Hold(ended, bytes)
 	r.held = held
 	return err == nil
 }
@@ -46,7 +46,7 @@ func (r *Request) Reserve(ctx context.Context, bytes int) (waited bool, err erro
 	if r.reserveNow(bytes) {
 		return false, nil
 	}
-	s := r.Socket
+	s := r.socket
 	ctx, cancel := context.WithTimeoutCause(ctx, bulkyWait, errBulkyWait)
 	defer cancel()
 	defer context.AfterFunc(s.Draining, cancel)()
@@ -68,7 +68,7 @@ func (r *Request) Reserve(ctx context.Context, bytes int) (waited bool, err erro
 func (r *Request) giveBack() {
 	if r.held.Bytes() > 0 {
 		r.held.Keep(0)
-		r.Socket.config.Eased()
+		r.socket.config.Eased()
 	}
 }
 
@@ -94,7 +94,7 @@ func (r *Request) ReserveBody(answer int) error {
 // much memory, since an answer made in vain is costly. A handler that waits for something else calls it after that.
 // Errors: those of reserve.
 func (r *Request) EnterMaking(ctx context.Context) error {
-	s := r.Socket
+	s := r.socket
 	if bytes, ok := s.long.Load(r.matched); ok && r.held.Bytes() == 0 {
 		if _, err := r.Reserve(ctx, bytes.(int)); err != nil {
 			return err
@@ -114,7 +114,7 @@ func (r *Request) EnterMaking(ctx context.Context) error {
 func (r *Request) leaveMaking() {
 	if r.making {
 		r.making = false
-		<-r.Socket.making
+		<-r.socket.making
 	}
 }
 

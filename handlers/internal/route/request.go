@@ -28,7 +28,7 @@ type Request struct {
 	Principal *auth.Principal
 	Namespace string // of its variable, once that is known; for the record
 
-	Socket     *socket
+	socket     *socket
 	conn       *transport.Conn
 	w          http.ResponseWriter
 	route      chi.Context // the matcher's scratch; the parameters live here
@@ -58,7 +58,7 @@ func (r *Request) Param(name string) string {
 // recheck decides again on a request that has waited: its token may have expired or been revoked meanwhile. Errors:
 // *auth.Denial.
 func (r *Request) recheck() error {
-	s := r.Socket
+	s := r.socket
 	if denial := s.config.Authenticator.Recheck(r.Request, r.Principal, s.owner, r.conn.Peer); denial != nil {
 		return denial
 	}
@@ -68,7 +68,7 @@ func (r *Request) recheck() error {
 // Lacking records that the caller lacks the right to do this with this object, and returns the *auth.Denial.
 func (r *Request) Lacking() error {
 	denial := &auth.Denial{Reason: auth.MissingCapability}
-	r.Socket.recordLacking(r, denial)
+	r.socket.recordLacking(r, denial)
 	return denial
 }
 
@@ -76,21 +76,24 @@ func (r *Request) Lacking() error {
 func (r *Request) Peer() auth.Peer { return r.conn.Peer }
 
 // Owner returns whose socket the request has come on.
-func (r *Request) Owner() auth.Owner { return r.Socket.owner }
+func (r *Request) Owner() auth.Owner { return r.socket.owner }
+
+// Filters returns the turn in which a filter is read or applied on the socket.
+func (r *Request) Filters() Turn { return r.socket.filtering }
 
 // Sent counts an answer of so many bytes against the socket's pace.
-func (r *Request) Sent(bytes int) { r.Socket.Sent(bytes) }
+func (r *Request) Sent(bytes int) { r.socket.Sent(bytes) }
 
 // Answered says that the client knows the allocation up to an index, before it has the whole answer.
-func (r *Request) Answered(index uint64) { r.Socket.config.Answered(r.Socket.owner, index) }
+func (r *Request) Answered(index uint64) { r.socket.config.Answered(r.socket.owner, index) }
 
 // Need refuses a caller without the capability, where that depends on more than the route. Errors: *auth.Denial.
 func (r *Request) Need(c auth.Capability) error {
-	denial := r.Socket.config.Authenticator.Authorize(r.Principal, auth.CapabilitySet(c))
+	denial := r.socket.config.Authenticator.Authorize(r.Principal, auth.CapabilitySet(c))
 	if denial == nil {
 		return nil
 	}
-	r.Socket.record(r, denial.Reason.Status(), denial.Reason)
+	r.socket.record(r, denial.Reason.Status(), denial.Reason)
 	return denial
 }
 
@@ -118,11 +121,14 @@ func (r *Request) Query() url.Values {
 	return r.parsed
 }
 
-// Flag returns a true-or-false parameter of the query. Without it, it is absent; a bare name ("?resources") is true.
-func (r *Request) Flag(name string, absent bool) (bool, error) {
-	return FlagOf(r.Query(), name, absent)
+// Flag returns a true-or-false parameter of the query, which the route names; see Route.Flags. Without the parameter, it
+// returns absent.
+func (r *Request) Flag(name string, absent bool) bool {
+	value, _ := FlagOf(r.Query(), name, absent) // checkQuery has found it right
+	return value
 }
 
+// FlagOf reads a true-or-false parameter of a query. A bare name ("?resources") is true.
 func FlagOf(query url.Values, name string, absent bool) (bool, error) {
 	if !query.Has(name) {
 		return absent, nil
@@ -147,8 +153,8 @@ func (r *Request) pretty() bool {
 	return r.Query().Has("pretty") && value != "0" && value != "false"
 }
 
-// checkQuery refuses a query that can't be read, and a request for another region, whatever its route. A client may let
-// a request be answered by a server that is stale; this one never is.
+// checkQuery refuses a query that can't be read, flags that are neither true nor false, and a request for another region. A
+// client may let a request be answered by a server that is stale; this one never is.
 func (r *Request) checkQuery() error {
 	if r.URL.RawQuery == "" {
 		return nil
@@ -156,10 +162,15 @@ func (r *Request) checkQuery() error {
 	if err := r.parseQuery(); err != nil {
 		return err
 	}
-	if _, err := r.Flag("stale", false); err != nil {
+	for _, name := range r.matched.flags {
+		if _, err := FlagOf(r.parsed, name, false); err != nil {
+			return err
+		}
+	}
+	if _, err := FlagOf(r.parsed, "stale", false); err != nil {
 		return err
 	}
-	if region := r.Query().Get("region"); region != "" && region != r.Socket.config.Region {
+	if region := r.Query().Get("region"); region != "" && region != r.socket.config.Region {
 		return apierror.New(apierror.NoRegion)
 	}
 	return nil

@@ -43,6 +43,7 @@ type Route struct {
 	Doc     string // what it answers or does, in one line
 
 	handle         Handler
+	flags          []string
 	maxBody        int64 // of a request; 0 for the usual ceiling
 	detail         recordDetail
 	evenUnrecorded bool
@@ -106,6 +107,12 @@ func (r Route) Or(other auth.Capability) Route {
 // WithBody returns the route for requests with a larger body than usual.
 func (r Route) WithBody(most int64) Route {
 	r.maxBody = most
+	return r
+}
+
+// Flags returns the route for requests with these true-or-false parameters.
+func (r Route) Flags(names ...string) Route {
+	r.flags = names
 	return r
 }
 

@@ -30,7 +30,7 @@ type socket struct {
 	waits   waits
 	changes *rate.Limiter // nil for no limit
 
-	Filtering Turn          // to read or apply a filter
+	filtering Turn          // to read or apply a filter
 	long      sync.Map      // the length of the latest answer of a *Route, if it was long
 	making    Turn          // to make an answer of unknown length
 	share     *budget.Share // of the memory for long answers
@@ -43,7 +43,7 @@ func (s *Server) newSocket(on *transport.Socket, owner auth.Owner, share *budget
 	}
 	one := &socket{
 		Server: s, Socket: on, owner: owner, limits: set, waits: waits{most: set.Waits}, share: share,
-		Filtering: NewTurn(), making: NewTurn(),
+		filtering: NewTurn(), making: NewTurn(),
 	}
 	if s.config.Auditor != nil {
 		one.changes = rate.NewLimiter(rate.Limit(set.Changes.PerSecond), set.Changes.Burst)
@@ -212,7 +212,7 @@ func (s *socket) acquire(
 	w http.ResponseWriter, r *http.Request, principal *auth.Principal, conn *transport.Conn,
 ) *Request {
 	req := s.requests.Get().(*Request)
-	req.Request, req.Principal, req.conn, req.Socket, req.w = r, principal, conn, s, w
+	req.Request, req.Principal, req.conn, req.socket, req.w = r, principal, conn, s, w
 	return req
 }
 

@@ -39,7 +39,7 @@ func (r *Request) whileAuthorized(parent context.Context, run func(ctx context.C
 	defer watch.Wait()
 	ctx, cancel := context.WithCancelCause(parent)
 	defer cancel(nil)
-	defer context.AfterFunc(r.Socket.Draining, func() { cancel(ErrDraining) })()
+	defer context.AfterFunc(r.socket.Draining, func() { cancel(ErrDraining) })()
 	watch.Go(func() {
 		tick := time.NewTicker(recheckEvery)
 		defer tick.Stop()

@@ -16,7 +16,7 @@ func (s *socket) upgrade(ctx context.Context, r *Request, result Answer) int {
 	conn := r.conn
 	// The connection outlives r, which goes back into a pool when the handler returns. This copy decides on what the
 	// handler has left writing.
-	held := &Request{Request: r.Request, Principal: r.Principal, conn: conn, Socket: s}
+	held := &Request{Request: r.Request, Principal: r.Principal, conn: conn, socket: s}
 	conn.Upgrading(held.recheck)
 	r.whileAuthorized(ctx, func(ctx context.Context) {
 		closed := make(chan struct{})

@@ -28,12 +28,12 @@ func (r *Request) await(ctx context.Context, wait time.Duration, until func(cont
 	r.waited = true
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	leave, err := r.Socket.waits.enter(ctx)
+	leave, err := r.socket.waits.enter(ctx)
 	if err != nil {
 		return err
 	}
 	defer leave()
-	stop := context.AfterFunc(r.Socket.Draining, cancel)
+	stop := context.AfterFunc(r.socket.Draining, cancel)
 	defer stop()
 	until(ctx)
 	return r.recheck()
