@@ -5,8 +5,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"iter"
-	"maps"
 	"slices"
 	"strings"
 
@@ -114,9 +112,13 @@ type wireSearch[T any] struct {
 	wire.Meta
 }
 
-func newWireSearch[T any](index uint64) *wireSearch[T] {
+func newWireSearch[T any](in []contexts.Context, index uint64) *wireSearch[T] {
 	meta := wire.Meta{Index: index, KnownLeader: true}
-	return &wireSearch[T]{map[contexts.Context][]T{}, map[contexts.Context]bool{}, meta}
+	s := &wireSearch[T]{map[contexts.Context][]T{}, map[contexts.Context]bool{}, meta}
+	for _, c := range in {
+		s.Truncations[c] = false
+	}
+	return s
 }
 
 // put adds what was found in a context, null for nothing.
@@ -137,26 +139,17 @@ func (h *handlers) search(ctx context.Context, r *route.Request) (route.Answer, 
 	if err != nil {
 		return route.Answer{}, err
 	}
-	response := newWireSearch[string](current.ModifyIndex)
+	response := newWireSearch[string](in, current.ModifyIndex)
 	for _, c := range in {
-		response.Truncations[c] = false
-		if c == contexts.Variables {
-			kept, err := h.searchVariables(ctx, r, want.Namespace, want.Prefix, "")
-			if err != nil {
-				return route.Answer{}, err
-			}
-			var paths []string
-			for _, v := range kept {
-				paths = append(paths, v.ID)
-			}
-			slices.Sort(paths)
-			response.put(c, paths, maxPrefixMatches)
-			continue
+		all, err := h.objects(ctx, r, current, c, want.Namespace, want.Prefix)
+		if err != nil {
+			return route.Answer{}, err
 		}
 		var found []string
-		for _, id := range h.searchable(r, current, c) {
-			if strings.HasPrefix(id, want.Prefix) || c != contexts.Jobs && strings.HasPrefix(id, strings.ToLower(want.Prefix)) {
-				found = append(found, id)
+		for _, one := range all {
+			anyCase := c != contexts.Jobs && c != contexts.Variables
+			if strings.HasPrefix(one.ID, want.Prefix) || anyCase && strings.HasPrefix(one.ID, strings.ToLower(want.Prefix)) {
+				found = append(found, one.ID)
 			}
 		}
 		slices.Sort(found)
@@ -186,52 +179,43 @@ func (h *handlers) searchIn(
 // ofNamespace are the contexts in which there is something in the namespace of the caller's job alone.
 var ofNamespace = []contexts.Context{contexts.Allocs, contexts.Jobs, contexts.Evals, contexts.Deployments}
 
-// searchVariables returns those that the caller may list, whose paths begin with the prefix and hold the text, in lower
-// case.
-func (h *handlers) searchVariables(
-	ctx context.Context, r *route.Request, namespace, prefix, text string,
-) ([]api.FuzzyMatch, error) {
-	namespace = cmp.Or(r.Query().Get("namespace"), namespace, api.DefaultNamespace)
-	list, _, err := h.Variables.List(ctx, namespace, prefix, func(namespace, path string) bool {
-		return strings.Contains(strings.ToLower(path), text) && r.Principal.MayVariable(namespace, path, auth.VariableList)
-	})
-	if err != nil {
-		return nil, fmt.Errorf("search variables: %w", err)
-	}
-	var found []api.FuzzyMatch
-	for _, v := range list {
-		found = append(found, api.FuzzyMatch{ID: v.Path, Scope: []string{v.Namespace, v.Path}})
-	}
-	return found, nil
-}
-
-// searchable returns the IDs of a context.
-func (h *handlers) searchable(r *route.Request, current *api.Allocation, in contexts.Context) []string {
+// objects returns what the caller may see in a context, by IDs. Of variables, it returns those whose paths begin with the
+// prefix.
+func (h *handlers) objects(
+	ctx context.Context, r *route.Request, current *api.Allocation, in contexts.Context, namespace, prefix string,
+) (found []api.FuzzyMatch, err error) {
 	switch in {
 	case contexts.Allocs:
-		return []string{current.ID}
+		return []api.FuzzyMatch{{ID: current.ID}}, nil
 	case contexts.Jobs:
-		return []string{current.JobID}
+		return []api.FuzzyMatch{{ID: current.JobID}}, nil
 	case contexts.Namespaces:
-		return []string{current.Namespace}
+		return []api.FuzzyMatch{{ID: current.Namespace}}, nil
 	case contexts.Nodes:
-		return []string{h.NodeID}
-	case contexts.Deployments:
-		var ids []string
-		for _, d := range h.Deployments(r) {
-			ids = append(ids, d.ID)
-		}
-		return ids
+		return []api.FuzzyMatch{{ID: h.NodeID}}, nil
 	case contexts.NodePools:
-		return []string{wire.NodePool}
-	case contexts.Evals:
-		var ids []string
-		for _, e := range h.Evaluations.All(current) {
-			ids = append(ids, e.ID)
+		return []api.FuzzyMatch{{ID: wire.NodePool}}, nil
+	case contexts.Deployments:
+		for _, d := range h.Deployments(r) {
+			found = append(found, api.FuzzyMatch{ID: d.ID})
 		}
-		return ids
+	case contexts.Evals:
+		for _, e := range h.Evaluations.All(current) {
+			found = append(found, api.FuzzyMatch{ID: e.ID})
+		}
+	case contexts.Variables:
+		namespace = cmp.Or(r.Query().Get("namespace"), namespace, api.DefaultNamespace)
+		list, _, err := h.Variables.List(ctx, namespace, prefix, func(namespace, path string) bool {
+			return r.Principal.MayVariable(namespace, path, auth.VariableList)
+		})
+		if err != nil {
+			return nil, fmt.Errorf("search variables: %w", err)
+		}
+		for _, v := range list {
+			found = append(found, api.FuzzyMatch{ID: v.Path, Scope: []string{v.Namespace, v.Path}})
+		}
 	}
-	return nil
+	return found, nil
 }
 
 // fuzzySearch answers PUT /v1/search/fuzzy: the objects visible to the caller whose names contain the text, ignoring
@@ -248,72 +232,66 @@ func (h *handlers) fuzzySearch(ctx context.Context, r *route.Request) (route.Ans
 	if err != nil {
 		return route.Answer{}, err
 	}
-	text := strings.ToLower(want.Text)
-	response := newWireSearch[api.FuzzyMatch](current.ModifyIndex)
+	at := func(match api.FuzzyMatch) int {
+		return strings.Index(strings.ToLower(match.ID), strings.ToLower(want.Text))
+	}
+	response := newWireSearch[api.FuzzyMatch](in, current.ModifyIndex)
 	found := map[contexts.Context][]api.FuzzyMatch{}
 	for _, c := range in {
-		response.Truncations[c] = false
 		if slices.Contains(prefixed, c) {
 			response.Matches[c] = []api.FuzzyMatch{}
 		}
-		if c == contexts.Variables {
-			kept, err := h.searchVariables(ctx, r, want.Namespace, "", text)
-			if err != nil {
-				return route.Answer{}, err
-			}
-			if len(kept) > 0 {
-				found[c] = kept
-			}
-			continue
+		all, err := h.named(ctx, r, current, c, want.Namespace)
+		if err != nil {
+			return route.Answer{}, err
 		}
-		for name, match := range h.fuzzy(r, current, c) {
-			if at := strings.Index(strings.ToLower(match.ID), text); at >= 0 {
-				found[name] = append(found[name], match)
-			}
-		}
-	}
-	for _, c := range slices.Sorted(maps.Keys(found)) {
-		slices.SortFunc(found[c], func(x, y api.FuzzyMatch) int {
-			return cmp.Or(cmp.Compare(strings.Index(strings.ToLower(x.ID), text), strings.Index(strings.ToLower(y.ID), text)),
-				cmp.Compare(len(x.ID), len(y.ID)), cmp.Compare(x.ID, y.ID), slices.Compare(x.Scope, y.Scope))
-		})
-		response.put(c, found[c], maxFuzzyMatches)
-	}
-	return route.Indexed(response, current.ModifyIndex)
-}
-
-// fuzzy yields what may be found in a context, each with the context in which the answer has it: a job's parts have
-// their own.
-func (h *handlers) fuzzy(
-	r *route.Request, current *api.Allocation, in contexts.Context,
-) iter.Seq2[contexts.Context, api.FuzzyMatch] {
-	return func(yield func(contexts.Context, api.FuzzyMatch) bool) {
-		switch in {
-		case contexts.Allocs:
-			yield(in, api.FuzzyMatch{ID: current.Name, Scope: []string{current.Namespace, current.ID}})
-		case contexts.Nodes:
-			yield(in, api.FuzzyMatch{ID: h.NodeName, Scope: []string{h.NodeID}})
-		case contexts.Jobs:
-			fuzzyJob(current, yield)
-		default:
-			for _, id := range h.searchable(r, current, in) {
-				if !yield(in, api.FuzzyMatch{ID: id}) {
-					return
+		for name, matches := range all {
+			for _, match := range matches {
+				if at(match) >= 0 {
+					found[name] = append(found[name], match)
 				}
 			}
 		}
 	}
+	for c, matches := range found {
+		slices.SortFunc(matches, func(x, y api.FuzzyMatch) int {
+			return cmp.Or(cmp.Compare(at(x), at(y)), cmp.Compare(len(x.ID), len(y.ID)), cmp.Compare(x.ID, y.ID),
+				slices.Compare(x.Scope, y.Scope))
+		})
+		response.put(c, matches, maxFuzzyMatches)
+	}
+	return route.Indexed(response, current.ModifyIndex)
 }
 
-// fuzzyJob yields the caller's job, and its groups, tasks, services and commands.
-func fuzzyJob(current *api.Allocation, yield func(contexts.Context, api.FuzzyMatch) bool) {
-	job := []string{current.Namespace, current.JobID}
-	more := yield(contexts.Jobs, api.FuzzyMatch{ID: ptr.Deref(current.Job.Name), Scope: job})
+// named returns what the caller may see in a context, by names where there are any. Each is under the context in which the
+// answer has it: a job's parts have their own.
+func (h *handlers) named(
+	ctx context.Context, r *route.Request, current *api.Allocation, in contexts.Context, namespace string,
+) (map[contexts.Context][]api.FuzzyMatch, error) {
+	switch in {
+	case contexts.Allocs:
+		return map[contexts.Context][]api.FuzzyMatch{
+			in: {{ID: current.Name, Scope: []string{current.Namespace, current.ID}}},
+		}, nil
+	case contexts.Nodes:
+		return map[contexts.Context][]api.FuzzyMatch{in: {{ID: h.NodeName, Scope: []string{h.NodeID}}}}, nil
+	case contexts.Jobs:
+		return partsOf(current), nil
+	}
+	found, err := h.objects(ctx, r, current, in, namespace, "")
+	return map[contexts.Context][]api.FuzzyMatch{in: found}, err
+}
+
+// partsOf returns the caller's job, and its groups, tasks, services and commands.
+func partsOf(current *api.Allocation) map[contexts.Context][]api.FuzzyMatch {
+	found := map[contexts.Context][]api.FuzzyMatch{}
 	put := func(in contexts.Context, name string, scope ...string) {
-		if more && name != "" {
-			more = yield(in, api.FuzzyMatch{ID: name, Scope: scope})
+		if name != "" {
+			found[in] = append(found[in], api.FuzzyMatch{ID: name, Scope: scope})
 		}
 	}
+	job := []string{current.Namespace, current.JobID}
+	put(contexts.Jobs, ptr.Deref(current.Job.Name), job...)
 	for _, group := range current.Job.TaskGroups {
 		name := ptr.Deref(group.Name)
 		put(contexts.Groups, name, job...)
@@ -332,4 +310,5 @@ func fuzzyJob(current *api.Allocation, yield func(contexts.Context, api.FuzzyMat
 			}
 		}
 	}
+	return found
 }
