@@ -34,33 +34,33 @@ type handlers struct {
 // Routes returns the rows of allocations.
 func Routes(c Config) []route.Route {
 	h := &handlers{Config: c}
-	const client = "/v1/client/allocation/{alloc}"
+	const client, onClient = "/v1/client/allocation/{alloc}", apierror.NoAllocOnClient
 	return []route.Route{
 		route.Read("/v1/allocations", auth.ReadJob, h.list, "Lists the caller's allocation.").Flags(list.AllocationFlags...),
-		route.Read("/v1/allocation/{alloc}", auth.ReadJob, h.get, "Returns an allocation."),
-		route.Read("/v1/allocation/{alloc}/checks", auth.ReadJob, h.checksOf(apierror.NoAlloc),
+		route.Read("/v1/allocation/{alloc}", auth.ReadJob, route.OnAlloc(apierror.NoAlloc, h.get), "Returns an allocation."),
+		route.Read("/v1/allocation/{alloc}/checks", auth.ReadJob, route.OnAlloc(apierror.NoAlloc, h.results),
 			"Returns the latest results of an allocation's checks."),
-		route.Read(client+"/checks", auth.ReadJob, h.checksOf(apierror.NoAllocOnClient),
+		route.Read(client+"/checks", auth.ReadJob, route.OnAlloc(onClient, h.results),
 			"Returns the latest results of an allocation's checks."),
-		route.Read(client+"/stats", auth.ReadJob, h.stats,
+		route.Read(client+"/stats", auth.ReadJob, route.OnAlloc(onClient, h.stats),
 			"Returns what the tasks and their processes use of CPU and memory; task=NAME for one."),
-		route.Write(client+"/restart", auth.AllocLifecycle, h.restart, "Restarts one task, all tasks, or all that run."),
-		route.Write(client+"/signal", auth.AllocLifecycle, h.signal, "Sends a signal to one task or to all."),
-		route.Read(client+"/pause", auth.ReadJob, h.pauseGet, "Returns the state of a task's schedule: no task has one."),
-		route.Write(client+"/pause", auth.AllocLifecycle, h.pauseSet, "Refuses to pause a task, which takes a schedule."),
-		route.Write("/v1/allocation/{alloc}/stop", auth.AllocLifecycle, h.stop, "Begins to stop an allocation.").
-			Flags("no_shutdown_delay", "now").WithoutRecord(),
-		route.Write(client+"/gc", auth.AllocLifecycle, h.gc, "Removes an allocation that has ended, with its directory.").
-			AlsoBy(http.MethodGet),
+		route.Write(client+"/restart", auth.AllocLifecycle, route.OnAlloc(onClient, restart),
+			"Restarts one task, all tasks, or all that run."),
+		route.Write(client+"/signal", auth.AllocLifecycle, route.OnAlloc(onClient, signal),
+			"Sends a signal to one task or to all."),
+		route.Read(client+"/pause", auth.ReadJob, route.OnAlloc(onClient, pauseGet),
+			"Returns the state of a task's schedule: no task has one."),
+		route.Write(client+"/pause", auth.AllocLifecycle, route.OnAlloc(onClient, pauseSet),
+			"Refuses to pause a task, which takes a schedule."),
+		route.Write("/v1/allocation/{alloc}/stop", auth.AllocLifecycle, route.OnAlloc(apierror.NoAllocation, h.stop),
+			"Begins to stop an allocation.").Flags("no_shutdown_delay", "now").WithoutRecord(),
+		route.Write(client+"/gc", auth.AllocLifecycle, route.OnAlloc(onClient, gc),
+			"Removes an allocation that has ended, with its directory.").AlsoBy(http.MethodGet),
 	}
 }
 
 // get answers GET /v1/allocation/:id.
-func (h *handlers) get(ctx context.Context, r *route.Request) (route.Answer, error) {
-	alloc, err := r.Alloc(apierror.NoAlloc)
-	if err != nil {
-		return route.Answer{}, err
-	}
+func (h *handlers) get(ctx context.Context, r *route.Request, alloc route.Alloc) (route.Answer, error) {
 	current, err := r.Snapshot(ctx, alloc)
 	if err != nil {
 		return route.Answer{}, err
@@ -101,17 +101,11 @@ type Checker interface {
 	Checks() (results api.AllocCheckStatuses, version uint64)
 }
 
-// checksOf answers GET /v1/client/allocation/:id/checks and GET /v1/allocation/:id/checks. The first is the most
-// frequent request: its encoding is kept until a result changes. unknown is the error about another allocation.
-func (h *handlers) checksOf(unknown apierror.Kind) route.Handler {
-	return func(_ context.Context, r *route.Request) (route.Answer, error) {
-		alloc, err := route.Resource[Checker](r, unknown)
-		if err != nil {
-			return route.Answer{}, err
-		}
-		results, version := alloc.Checks()
-		key := route.CacheKey{Alloc: r.Param("alloc"), Version: version}
-		encoded, err := h.checks.Get(key, func() any { return wire.ChecksOf(results) })
-		return route.Answer{Body: encoded}, err
-	}
+// results answers GET /v1/client/allocation/:id/checks and GET /v1/allocation/:id/checks. The first is the most frequent
+// request: its encoding is kept until a result changes.
+func (h *handlers) results(_ context.Context, r *route.Request, alloc Checker) (route.Answer, error) {
+	results, version := alloc.Checks()
+	key := route.CacheKey{Alloc: r.Param("alloc"), Version: version}
+	encoded, err := h.checks.Get(key, func() any { return wire.ChecksOf(results) })
+	return route.Answer{Body: encoded}, err
 }

@@ -24,15 +24,12 @@ type done struct{ Index uint64 }
 
 // restart answers PUT /v1/client/allocation/:id/restart: one task by name, all tasks from the beginning of their life
 // cycle, or, with neither, those that run. The answer comes when the old processes are gone.
-func (h *handlers) restart(ctx context.Context, r *route.Request) (route.Answer, error) {
-	alloc, err := route.Resource[Restarter](r, apierror.NoAllocOnClient)
-	if err != nil {
-		return route.Answer{}, err
-	}
+func restart(ctx context.Context, r *route.Request, alloc Restarter) (route.Answer, error) {
 	var want api.AllocationRestartRequest
 	if err := r.Decode(&want, true); err != nil {
 		return route.Answer{}, err
 	}
+	var err error
 	switch {
 	case want.AllTasks && want.TaskName != "":
 		err = apierror.New(apierror.TaskAndAllTasks)
@@ -55,16 +52,12 @@ type Signaler interface {
 }
 
 // signal answers PUT /v1/client/allocation/:id/signal: a signal by name, to one task or, without a task, to all.
-func (h *handlers) signal(ctx context.Context, r *route.Request) (route.Answer, error) {
-	alloc, err := route.Resource[Signaler](r, apierror.NoAllocOnClient)
-	if err != nil {
-		return route.Answer{}, err
-	}
+func signal(ctx context.Context, r *route.Request, alloc Signaler) (route.Answer, error) {
 	var want api.AllocSignalRequest
 	if err := r.Decode(&want, false); err != nil {
 		return route.Answer{}, err
 	}
-	err = alloc.Signal(ctx, want.Task, want.Signal)
+	err := alloc.Signal(ctx, want.Task, want.Signal)
 	if err := apierror.Reword(err, apierror.UnknownSignal, apierror.UnknownSignal, route.Clip(want.Signal)); err != nil {
 		return route.Answer{}, fmt.Errorf("signal: %w", err)
 	}
@@ -90,11 +83,7 @@ type stopped struct {
 // stop answers PUT /v1/allocation/:id/stop: the allocation begins to stop, if it has not begun, and the answer does not
 // wait. no_shutdown_delay skips every shutdown_delay, also one under way. now, which Nomad does not have, skips every
 // delay and sends SIGKILL. Index is the allocation's ModifyIndex after the request.
-func (h *handlers) stop(ctx context.Context, r *route.Request) (route.Answer, error) {
-	alloc, err := route.Resource[Stopper](r, apierror.NoAllocation)
-	if err != nil {
-		return route.Answer{}, err
-	}
+func (h *handlers) stop(ctx context.Context, r *route.Request, alloc Stopper) (route.Answer, error) {
 	if r.Flag("now", false) { // before a stop sends the kill_signal
 		alloc.Kill()
 	}
@@ -114,11 +103,7 @@ type Collector interface {
 }
 
 // gc answers PUT and GET /v1/client/allocation/:id/gc: an allocation that has ended is removed.
-func (h *handlers) gc(ctx context.Context, r *route.Request) (route.Answer, error) {
-	alloc, err := route.Resource[Collector](r, apierror.NoAllocOnClient)
-	if err != nil {
-		return route.Answer{}, err
-	}
+func gc(ctx context.Context, r *route.Request, alloc Collector) (route.Answer, error) {
 	if err := alloc.Collect(ctx); err != nil {
 		return route.Answer{}, fmt.Errorf("collect: %w", err)
 	}
@@ -130,11 +115,7 @@ func (h *handlers) gc(ctx context.Context, r *route.Request) (route.Answer, erro
 
 // pauseGet answers GET /v1/client/allocation/:id/pause: the state of a task without a schedule is empty. Without the
 // name of a task it is the state of all.
-func (h *handlers) pauseGet(_ context.Context, r *route.Request) (route.Answer, error) {
-	alloc, err := r.Alloc(apierror.NoAllocOnClient)
-	if err != nil {
-		return route.Answer{}, err
-	}
+func pauseGet(_ context.Context, r *route.Request, alloc route.Alloc) (route.Answer, error) {
 	if task := r.Query().Get("task"); task != "" && wire.OwnTask(alloc.Snapshot(), task) == nil {
 		return route.Answer{}, apierror.New(apierror.NoTask)
 	}
@@ -143,11 +124,7 @@ func (h *handlers) pauseGet(_ context.Context, r *route.Request) (route.Answer, 
 
 // pauseSet answers PUT /v1/client/allocation/:id/pause: what is wrong with the request, or that the task has no
 // schedule.
-func (h *handlers) pauseSet(_ context.Context, r *route.Request) (route.Answer, error) {
-	alloc, err := r.Alloc(apierror.NoAllocOnClient)
-	if err != nil {
-		return route.Answer{}, err
-	}
+func pauseSet(_ context.Context, r *route.Request, alloc route.Alloc) (route.Answer, error) {
 	var want api.AllocPauseRequest
 	if err := r.Decode(&want, false); err != nil {
 		return route.Answer{}, err

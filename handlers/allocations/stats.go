@@ -13,6 +13,7 @@ import (
 
 // Measured is an allocation whose tasks' use of CPU and memory is measured.
 type Measured interface {
+	route.Alloc
 	// Stats sends what each task and each of its processes uses now, and once each interval from then on, until ctx
 	// ends, which closes the channel. It sends nothing while that can't be measured. What it sends is shared and not
 	// changed, with another Timestamp when anything has changed.
@@ -43,20 +44,12 @@ func latestUsage(ctx context.Context, alloc Measured) (*api.AllocResourceUsage, 
 
 // stats answers GET /v1/client/allocation/:id/stats?task=. A task that has never run is not in the answer, and one that
 // has ended uses nothing.
-func (h *handlers) stats(ctx context.Context, r *route.Request) (route.Answer, error) {
-	alloc, err := r.Alloc(apierror.NoAllocOnClient)
-	if err != nil {
-		return route.Answer{}, err
-	}
-	measured, ok := alloc.(Measured)
-	if !ok {
-		return route.Answer{}, apierror.New(apierror.NoRoute)
-	}
+func (h *handlers) stats(ctx context.Context, r *route.Request, alloc Measured) (route.Answer, error) {
 	task := r.Query().Get("task")
 	if task != "" && wire.OwnTask(alloc.Snapshot(), task) == nil {
 		return route.Answer{}, apierror.New(apierror.NoTask)
 	}
-	usage, err := latestUsage(ctx, measured)
+	usage, err := latestUsage(ctx, alloc)
 	if err != nil {
 		return route.Answer{}, err
 	}

@@ -30,8 +30,8 @@ type Config struct {
 // Routes returns the row of the event stream.
 func Routes(c Config) []route.Route {
 	return []route.Route{
-		route.Read("/v1/event/stream", auth.ReadJob, c.stream, "Streams the events of the caller's allocation.").Or(auth.NodeRead).
-			Answering(route.Stream),
+		route.Read("/v1/event/stream", auth.ReadJob, c.stream, "Streams the events of the caller's allocation.").
+			Or(auth.NodeRead).Answering(route.Stream).Given(c.Events != nil, apierror.NoRoute),
 	}
 }
 
@@ -40,9 +40,6 @@ func Routes(c Config) []route.Route {
 // from the index on are lost, a line says so before the others. The stream ends with its client and with the server. It
 // also ends, after a line that says so, with the token, and when the client reads so slowly that events are lost.
 func (c Config) stream(_ context.Context, r *route.Request) (route.Answer, error) {
-	if c.Events == nil {
-		return route.Answer{}, apierror.New(apierror.NoRoute)
-	}
 	want, err := subscriptionOf(r.Query())
 	if err != nil {
 		return route.Answer{}, err

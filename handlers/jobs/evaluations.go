@@ -82,11 +82,7 @@ func (h *handlers) evaluationCount(ctx context.Context, r *route.Request) (route
 
 // evaluate answers PUT /v1/job/:job/evaluate: the job's one allocation has its place, so the evaluation is complete at
 // once.
-func (h *handlers) evaluate(ctx context.Context, r *route.Request) (route.Answer, error) {
-	var want api.JobEvaluateRequest
-	if err := r.Decode(&want, true); err != nil {
-		return route.Answer{}, err
-	}
+func (h *handlers) evaluate(ctx context.Context, r *route.Request, want *api.JobEvaluateRequest) (route.Answer, error) {
 	current, err := r.OwnJob(ctx)
 	switch {
 	case err != nil:

@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/auth"
+	"taskapi/handlers/apierror"
 	"taskapi/handlers/internal/evaluations"
 	"taskapi/handlers/internal/list"
 	"taskapi/handlers/internal/route"
@@ -37,52 +38,70 @@ type handlers struct {
 func Routes(c Config) []route.Route {
 	h := &handlers{Config: c, registering: route.NewTurn(), parsing: route.NewTurn()}
 	const job, deployment, evaluation = "/v1/job/{job}", "/v1/deployment", "/v1/evaluation/{eval}"
-	return []route.Route{
+	rows := []route.Route{
 		route.Read("/v1/jobs", auth.ReadJob, list.OfJob(jobListing, theJob), "Lists the caller's job.").Flags("meta"),
-		route.Read("/v1/jobs/statuses", auth.ReadJob, h.statuses,
+		route.Read("/v1/jobs/statuses", auth.ReadJob, route.Decoded(true, statuses),
 			"Returns the caller's job with its allocation and its latest deployment.").AlsoBy(http.MethodPost),
-		route.Write("/v1/jobs", auth.OperatorOnly, h.register, "Gives the allocation another version of its job.").
-			Flags("force").WithBody(maxJob),
-		route.Ask("/v1/jobs/parse", auth.OperatorOnly, h.parse, "Returns the job that a text describes.").WithBody(maxParse),
-		route.Ask("/v1/validate/job", auth.OperatorOnly, h.validate, "Returns what keeps a job from running here.").WithBody(maxJob),
 		route.Read(job, auth.ReadJob, route.ReadingJob(readJob), "Returns a job."),
-		route.Write(job, auth.OperatorOnly, h.register, "Gives the allocation another version of its job.").
-			Flags("force").WithBody(maxJob),
 		route.Remove(job, auth.AllocLifecycle, h.deregister, "Begins to stop the job's allocation.").
 			Flags("no_shutdown_delay", "purge").WithoutRecord(),
 		route.Read(job+"/actions", auth.ReadJob, route.ReadingJob(readActions), "Lists the actions of the job's tasks."),
 		route.Read(job+"/allocations", auth.ReadJob, list.OwnAllocation(ofJob), "Lists the allocation of a job.").
 			Flags(list.AllocationFlags...),
-		route.Read(job+"/scale", auth.ReadJob, route.ReadingJob(readScale), "Returns how many allocations the job's groups have."),
+		route.Read(job+"/scale", auth.ReadJob, route.ReadingJob(readScale),
+			"Returns how many allocations the job's groups have."),
 		route.Read(job+"/summary", auth.ReadJob, route.ReadingJob(readSummary), "Counts the job's allocations by status."),
 		route.Read(job+"/submission", auth.OperatorOnly, h.submission,
 			"Returns the text that a version of the job was made from.").Or(auth.AllocExec),
 		route.Read(job+"/versions", auth.ReadJob, h.versions,
 			"Lists the versions of a job, with what each has changed.").Flags("diffs").WithBulk(),
-		route.Write(job+"/revert", auth.OperatorOnly, h.revert, "Gives the allocation an earlier version of its job.").
-			Flags("force"),
-		route.Write(job+"/plan", auth.OperatorOnly, h.plan, "Returns what another version of the job would change.").WithBody(maxJob),
 
-		route.Read(job+"/deployment", auth.ReadJob, route.Reading(latestDeployment), "Returns the deployment of the job's latest version."),
-		route.Read(job+"/deployments", auth.ReadJob, list.OfJob(deploymentListing, deploymentList), "Lists the deployments of a job's latest versions."),
-		route.Read("/v1/deployments", auth.ReadJob, list.OfJob(deploymentListing, deploymentList), "Lists the deployments of the caller's job."),
+		route.Read(job+"/deployment", auth.ReadJob, route.Reading(latestDeployment),
+			"Returns the deployment of the job's latest version."),
+		route.Read(job+"/deployments", auth.ReadJob, list.OfJob(deploymentListing, deploymentList),
+			"Lists the deployments of a job's latest versions."),
+		route.Read("/v1/deployments", auth.ReadJob, list.OfJob(deploymentListing, deploymentList),
+			"Lists the deployments of the caller's job."),
 		route.Read(deployment+"/{deployment}", auth.ReadJob, deploymentGet, "Returns a deployment."),
-		route.Read(deployment+"/allocations/{deployment}", auth.ReadJob, list.OwnAllocation(ofDeployment), "Lists the allocation of a deployment.").
-			Flags(list.AllocationFlags...),
+		route.Read(deployment+"/allocations/{deployment}", auth.ReadJob, list.OwnAllocation(ofDeployment),
+			"Lists the allocation of a deployment.").Flags(list.AllocationFlags...),
 		route.Write(deployment+"/fail/{deployment}", auth.OperatorOnly, h.deploymentFail,
 			"Ends a deployment as failed; the allocation runs on."),
-		route.Write(deployment+"/promote/{deployment}", auth.OperatorOnly, h.deploymentPromote, "Is 400: there are no canaries."),
+		route.Write(deployment+"/promote/{deployment}", auth.OperatorOnly, h.deploymentPromote,
+			"Is 400: there are no canaries."),
 		route.Write(deployment+"/allocation-health/{deployment}", auth.OperatorOnly, h.deploymentHealth,
 			"Says whether the allocation is healthy."),
 
-		route.Write(job+"/evaluate", auth.OperatorOnly, h.evaluate, "Makes an evaluation, which has nothing to do."),
-		route.Read(job+"/evaluations", auth.ReadJob, list.OfJob(evaluationListing, h.evaluationList), "Lists the evaluations of a job."),
-		route.Read("/v1/evaluations", auth.ReadJob, list.OfJob(evaluationListing, h.evaluationList), "Lists the evaluations of the caller's job."),
+		route.Write(job+"/evaluate", auth.OperatorOnly, route.Decoded(true, h.evaluate),
+			"Makes an evaluation, which has nothing to do."),
+		route.Read(job+"/evaluations", auth.ReadJob, list.OfJob(evaluationListing, h.evaluationList),
+			"Lists the evaluations of a job."),
+		route.Read("/v1/evaluations", auth.ReadJob, list.OfJob(evaluationListing, h.evaluationList),
+			"Lists the evaluations of the caller's job."),
 		route.Read("/v1/evaluations/count", auth.ReadJob, h.evaluationCount, "Counts them."),
-		route.Read(evaluation, auth.ReadJob, route.Reading(h.evaluationGet), "Returns the evaluation of a stop or a registration."),
-		route.Read(evaluation+"/allocations", auth.ReadJob, list.OwnAllocation(h.ofEvaluation), "Lists the allocation of an evaluation.").
-			Flags(list.AllocationFlags...),
+		route.Read(evaluation, auth.ReadJob, route.Reading(h.evaluationGet),
+			"Returns the evaluation of a stop or a registration."),
+		route.Read(evaluation+"/allocations", auth.ReadJob, list.OwnAllocation(h.ofEvaluation),
+			"Lists the allocation of an evaluation.").Flags(list.AllocationFlags...),
 	}
+	for _, changes := range []route.Route{
+		route.Write("/v1/jobs", auth.OperatorOnly, route.Decoded(false, h.register),
+			"Gives the allocation another version of its job.").Flags("force").WithBody(maxJob),
+		route.Write(job, auth.OperatorOnly, route.Decoded(false, h.register),
+			"Gives the allocation another version of its job.").Flags("force").WithBody(maxJob),
+		route.Write(job+"/revert", auth.OperatorOnly, route.Decoded(false, h.revert),
+			"Gives the allocation an earlier version of its job.").Flags("force"),
+		route.Write(job+"/plan", auth.OperatorOnly, route.Decoded(false, h.plan),
+			"Returns what another version of the job would change.").WithBody(maxJob),
+	} {
+		rows = append(rows, changes.Given(c.Registrar != nil, apierror.NoRoute))
+	}
+	return append(rows,
+		route.Ask("/v1/jobs/parse", auth.OperatorOnly, route.Decoded(false, h.parse),
+			"Returns the job that a text describes.").WithBody(maxParse).Given(c.Parser != nil, apierror.NoRoute),
+		route.Ask("/v1/validate/job", auth.OperatorOnly, route.Decoded(false, h.validate),
+			"Returns what keeps a job from running here.").WithBody(maxJob).Given(c.Parser != nil, apierror.NoRoute),
+	)
 }
 
 // jobListing says how jobs are listed, each by its allocation. meta=true adds its meta.
@@ -170,11 +189,7 @@ func readScale(_ *route.Request, current *api.Allocation) (any, error) {
 
 // statuses answers GET and POST /v1/jobs/statuses: the caller's job with its allocation and its latest deployment. A
 // body names the jobs that are wanted.
-func (h *handlers) statuses(ctx context.Context, r *route.Request) (route.Answer, error) {
-	var want api.JobStatusesRequest
-	if err := r.Decode(&want, true); err != nil {
-		return route.Answer{}, err
-	}
+func statuses(ctx context.Context, r *route.Request, want *api.JobStatusesRequest) (route.Answer, error) {
 	if r.Method == http.MethodPost && len(want.Jobs) == 0 {
 		return route.Answer{}, route.Invalid("no jobs in request")
 	}

@@ -6,9 +6,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"taskapi/handlers/apierror"
 	"taskapi/handlers/internal/route"
-	"taskapi/internal/ptr"
 )
 
 // Parser reads and judges jobs that are not registered.
@@ -30,14 +28,7 @@ type Validation struct {
 const maxParse = 2 * maxJob
 
 // parse answers PUT /v1/jobs/parse: the job that a text describes. canonicalize adds what it leaves to defaults.
-func (h *handlers) parse(ctx context.Context, r *route.Request) (route.Answer, error) {
-	if h.Parser == nil {
-		return route.Answer{}, apierror.New(apierror.NoRoute)
-	}
-	var text api.JobsParseRequest
-	if err := r.Decode(&text, false); err != nil {
-		return route.Answer{}, err
-	}
+func (h *handlers) parse(ctx context.Context, r *route.Request, text *api.JobsParseRequest) (route.Answer, error) {
 	if text.JobHCL == "" {
 		return route.Answer{}, route.Invalid("Job spec is empty")
 	}
@@ -46,7 +37,7 @@ func (h *handlers) parse(ctx context.Context, r *route.Request) (route.Answer, e
 		return route.Answer{}, err
 	}
 	defer leave()
-	job, err := h.Parser.Parse(ctx, text)
+	job, err := h.Parser.Parse(ctx, *text)
 	if err != nil {
 		return route.Answer{}, fmt.Errorf("parse: %w", err)
 	}
@@ -55,19 +46,9 @@ func (h *handlers) parse(ctx context.Context, r *route.Request) (route.Answer, e
 
 // validate answers PUT /v1/validate/job: what keeps a job, of any ID, from running here. A job that can't run is an
 // answer, no error.
-func (h *handlers) validate(ctx context.Context, r *route.Request) (route.Answer, error) {
-	if h.Parser == nil {
-		return route.Answer{}, apierror.New(apierror.NoRoute)
-	}
-	var want api.JobValidateRequest
-	if err := r.Decode(&want, false); err != nil {
+func (h *handlers) validate(ctx context.Context, r *route.Request, want *api.JobValidateRequest) (route.Answer, error) {
+	if err := checkJob(want.Job); err != nil {
 		return route.Answer{}, err
-	}
-	switch {
-	case want.Job == nil:
-		return route.Answer{}, apierror.New(apierror.JobMissing)
-	case ptr.Deref(want.Job.ID) == "":
-		return route.Answer{}, apierror.New(apierror.JobWithoutID)
 	}
 	leave, err := r.TakeTurn(ctx, h.parsing)
 	if err != nil {

@@ -15,9 +15,8 @@ import (
 )
 
 // plan answers PUT /v1/job/:job/plan: what a registration of the job would do.
-func (h *handlers) plan(ctx context.Context, r *route.Request) (route.Answer, error) {
-	var want api.JobPlanRequest
-	if err := h.jobBody(r, &want, func() *api.Job { return want.Job }); err != nil {
+func (h *handlers) plan(ctx context.Context, r *route.Request, want *api.JobPlanRequest) (route.Answer, error) {
+	if err := checkJob(want.Job); err != nil {
 		return route.Answer{}, err
 	}
 	if *want.Job.ID != r.Param("job") {
@@ -31,11 +30,12 @@ func (h *handlers) plan(ctx context.Context, r *route.Request) (route.Answer, er
 	if err != nil {
 		return route.Answer{}, fmt.Errorf("plan: %w", ofUpdate(err))
 	}
+	_, updates := outcome(planned.Changes)
 	response := wirePlan{
 		JobPlanResponse: &api.JobPlanResponse{
 			JobModifyIndex: ptr.Deref(current.Job.JobModifyIndex),
 			Annotations: &api.PlanAnnotations{
-				DesiredTGUpdates: map[string]*api.DesiredUpdates{current.TaskGroup: desiredUpdates(planned.Changes)},
+				DesiredTGUpdates: map[string]*api.DesiredUpdates{current.TaskGroup: &updates},
 			},
 			Warnings: planned.Warnings,
 		},
@@ -54,15 +54,15 @@ type wirePlan struct {
 	Index              uint64
 }
 
-// desiredUpdates returns the counts of a plan for the one allocation.
-func desiredUpdates(changes []jobdiff.Change) *api.DesiredUpdates {
+// outcome returns Nomad's word for what changes need, and the counts of a plan for the one allocation.
+func outcome(changes []jobdiff.Change) (word string, updates api.DesiredUpdates) {
 	switch {
 	case len(changes) == 0:
-		return &api.DesiredUpdates{Ignore: 1}
+		return "ignore", api.DesiredUpdates{Ignore: 1}
 	case slices.ContainsFunc(changes, func(c jobdiff.Change) bool { return !c.InPlace }):
-		return &api.DesiredUpdates{DestructiveUpdate: 1}
+		return "create/destroy update", api.DesiredUpdates{DestructiveUpdate: 1}
 	}
-	return &api.DesiredUpdates{InPlaceUpdate: 1}
+	return "in-place update", api.DesiredUpdates{InPlaceUpdate: 1}
 }
 
 // Nomad's words in a plan, which its command line colours.
@@ -77,7 +77,8 @@ const (
 // they may be shown.
 func jobDiffOf(current *api.Allocation, changes []jobdiff.Change) *api.JobDiff {
 	diff := &api.JobDiff{Type: diffNone, ID: current.JobID}
-	group := &api.TaskGroupDiff{Type: diffNone, Name: current.TaskGroup, Updates: map[string]uint64{updateWord(changes): 1}}
+	word, _ := outcome(changes)
+	group := &api.TaskGroupDiff{Type: diffNone, Name: current.TaskGroup, Updates: map[string]uint64{word: 1}}
 	if len(changes) > 0 {
 		diff.Type, group.Type = diffEdited, diffEdited
 	}
@@ -92,15 +93,4 @@ func jobDiffOf(current *api.Allocation, changes []jobdiff.Change) *api.JobDiff {
 	}
 	diff.TaskGroups = []*api.TaskGroupDiff{group}
 	return diff
-}
-
-// updateWord returns Nomad's word for a plan.
-func updateWord(changes []jobdiff.Change) string {
-	switch desired := desiredUpdates(changes); {
-	case desired.Ignore > 0:
-		return "ignore"
-	case desired.InPlaceUpdate > 0:
-		return "in-place update"
-	}
-	return "create/destroy update"
 }

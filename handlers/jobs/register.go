@@ -57,16 +57,15 @@ type wireRegistered struct {
 
 // register answers PUT /v1/jobs and PUT /v1/job/:job: the allocation gets another version of its job. force=false,
 // which Nomad does not have, refuses changes that need new processes.
-func (h *handlers) register(ctx context.Context, r *route.Request) (route.Answer, error) {
-	var want api.JobRegisterRequest
-	if err := h.jobBody(r, &want, func() *api.Job { return want.Job }); err != nil {
+func (h *handlers) register(ctx context.Context, r *route.Request, want *api.JobRegisterRequest) (route.Answer, error) {
+	if err := checkJob(want.Job); err != nil {
 		return route.Answer{}, err
 	}
 	if id := r.Param("job"); id != "" && id != *want.Job.ID {
 		return route.Answer{}, apierror.New(apierror.JobMismatch)
 	}
 	return h.registerAs(ctx, r, registering{
-		job: want.Job, submission: want.Submission, force: r.Flag("force", true), first: func() error { return enforceIndex(r, &want) },
+		job: want.Job, submission: want.Submission, force: r.Flag("force", true), first: func() error { return enforceIndex(r, want) },
 	})
 }
 
@@ -115,18 +114,12 @@ func ofUpdate(err error) error {
 	return apierror.Reword(err, apierror.AllocTerminal, apierror.AllocEnding)
 }
 
-// jobBody decodes a request with a job. Without Jobs there is no such route.
-func (h *handlers) jobBody(r *route.Request, into any, job func() *api.Job) error {
-	if h.Registrar == nil {
-		return apierror.New(apierror.NoRoute)
-	}
-	if err := r.Decode(into, false); err != nil {
-		return err
-	}
+// checkJob returns an error for a body without a job, and for a job without an ID.
+func checkJob(job *api.Job) error {
 	switch {
-	case job() == nil:
+	case job == nil:
 		return apierror.New(apierror.JobMissing)
-	case ptr.Deref(job().ID) == "":
+	case ptr.Deref(job.ID) == "":
 		return apierror.New(apierror.JobWithoutID)
 	}
 	return nil

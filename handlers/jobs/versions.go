@@ -162,14 +162,8 @@ type wireSubmission struct {
 
 // revert answers PUT /v1/job/:job/revert: the allocation gets an earlier version of its job, as by a registration.
 // force=false, which Nomad does not have, refuses changes that need new processes.
-func (h *handlers) revert(ctx context.Context, r *route.Request) (route.Answer, error) {
-	var want api.JobRevertRequest
-	switch err := r.Decode(&want, false); {
-	case err != nil:
-		return route.Answer{}, err
-	case h.Registrar == nil:
-		return route.Answer{}, apierror.New(apierror.NoRoute)
-	case want.JobID != "" && want.JobID != r.Param("job"):
+func (h *handlers) revert(ctx context.Context, r *route.Request, want *api.JobRevertRequest) (route.Answer, error) {
+	if want.JobID != "" && want.JobID != r.Param("job") {
 		return route.Answer{}, apierror.New(apierror.JobMismatch)
 	}
 	versions, _, err := h.kept(ctx, r, apierror.NoJob)

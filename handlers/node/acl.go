@@ -7,7 +7,6 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"taskapi/handlers/apierror"
 	"taskapi/handlers/internal/route"
 	"taskapi/identity"
 )
@@ -85,9 +84,6 @@ func (h *handlers) openIDConfiguration(context.Context, *route.Request) (route.A
 }
 
 func document(name string, source func() ([]byte, error)) (route.Answer, error) {
-	if source == nil {
-		return route.Answer{}, apierror.New(apierror.NoRoute)
-	}
 	content, err := source()
 	if err != nil {
 		return route.Answer{}, fmt.Errorf("make the %s: %w", name, err)

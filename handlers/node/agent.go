@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/auth"
+	"taskapi/handlers/apierror"
 	"taskapi/handlers/internal/list"
 	"taskapi/handlers/internal/route"
 	"taskapi/handlers/internal/wire"
@@ -57,7 +58,7 @@ func Routes(c Config) []route.Route {
 			"Reports that the agent is healthy; type=client or type=server for one part."),
 		route.Read("/v1/agent/self", auth.AgentRead, h.self, "Returns the agent's version, place and configuration."),
 		route.Read("/v1/agent/monitor", auth.AgentMonitor, h.monitor, "Streams what the agent logs.").
-			Flags("log_json", "plain").Answering(route.Stream),
+			Flags("log_json", "plain").Answering(route.Stream).Given(c.Log != nil, apierror.NoRoute),
 		route.Read("/v1/agent/members", auth.NodeRead, h.members, "Lists the members of the cluster: this agent."),
 		route.Read("/v1/agent/servers", auth.AgentRead, always([]string{leaderAddress}),
 			"Lists the servers: the address of this agent's leader."),
@@ -73,11 +74,13 @@ func Routes(c Config) []route.Route {
 		route.Read("/v1/node/{node}", auth.NodeRead, h.own(h.get), "Returns this machine: attributes, drivers, resources."),
 		route.Read("/v1/node/{node}/allocations", auth.NodeRead, h.own(h.allocations), "Lists the caller's allocation."),
 		route.Read("/v1/node/pools", auth.ReadJob, route.Constant(pools), "Lists the pool of this machine, default."),
-		route.Read("/v1/client/metadata", auth.NodeRead, h.metadata, "Returns this machine's metadata."),
-		route.Write("/v1/client/metadata", auth.NodeWrite, h.setMetadata,
-			"Sets values of this machine's metadata, or removes them.").WithBody(maxMetadata),
+		route.Read("/v1/client/metadata", auth.NodeRead, h.metadata, "Returns this machine's metadata.").
+			Given(c.Machine != nil, apierror.NoRoute),
+		route.Write("/v1/client/metadata", auth.NodeWrite, route.Decoded(false, h.setMetadata),
+			"Sets values of this machine's metadata, or removes them.").WithBody(maxMetadata).
+			Given(c.Machine != nil, apierror.NoRoute),
 		route.Read("/v1/client/stats", auth.NodeRead, h.hostStats,
-			"Returns what the machine's memory, CPUs and disk are used for."),
+			"Returns what the machine's memory, CPUs and disk are used for.").Given(c.Host != nil, apierror.NoRoute),
 		route.Write("/v1/client/gc", auth.NodeWrite, h.clientGC, "Removes the allocation if it has ended.").AlsoBy(http.MethodGet),
 
 		route.Read("/v1/namespaces", auth.Authenticated, list.OfJob(namespaceListing, namespaces),
@@ -85,9 +88,10 @@ func Routes(c Config) []route.Route {
 		route.Read("/v1/namespace/{namespace}", auth.ReadJob, route.Reading(namespace), "Returns the namespace of the caller's job."),
 		route.Read("/v1/acl/token/self", auth.OperatorOnly, tokenSelf, "Describes the operator's token."),
 		route.Read("/v1/acl/whoami", auth.Authenticated, whoami, "Returns the claims of the caller's token."),
-		route.Read("/.well-known/jwks.json", auth.Authenticated, h.jwks, "Returns the public keys that verify identities."),
+		route.Read("/.well-known/jwks.json", auth.Authenticated, h.jwks, "Returns the public keys that verify identities.").
+			Given(c.JWKS != nil, apierror.NoRoute),
 		route.Read("/.well-known/openid-configuration", auth.Authenticated, h.openIDConfiguration,
-			"Returns where to find those keys."),
+			"Returns where to find those keys.").Given(c.OpenIDConfiguration != nil, apierror.NoRoute),
 	}
 }
 

@@ -30,9 +30,6 @@ var monitorLevels = map[string]slog.Level{
 // monitor answers GET /v1/agent/monitor: what the agent logs from now on, as text with plain=true, else in frames.
 // log_level chooses how much, and log_json=true has each line as JSON.
 func (h *handlers) monitor(_ context.Context, r *route.Request) (route.Answer, error) {
-	if h.Log == nil {
-		return route.Answer{}, apierror.New(apierror.NoRoute)
-	}
 	query := r.Query()
 	level, known := monitorLevels[strings.ToLower(query.Get("log_level"))]
 	if !known {

@@ -113,7 +113,7 @@ func (h *handlers) allocations(r *route.Request, current *api.Allocation) (any, 
 
 // metadata answers GET /v1/client/metadata. There is no static metadata here, as a Nomad agent's configuration has.
 func (h *handlers) metadata(_ context.Context, r *route.Request) (route.Answer, error) {
-	if err := h.checkNode(r.Query().Get("node_id")); err != nil {
+	if err := h.checkNodeID(r.Query().Get("node_id")); err != nil {
 		return route.Answer{}, err
 	}
 	values, err := h.Machine.Metadata()
@@ -127,12 +127,10 @@ func (h *handlers) metadata(_ context.Context, r *route.Request) (route.Answer, 
 const maxMetadata = 512 << 10
 
 // setMetadata answers PUT /v1/client/metadata: a value of null removes a key.
-func (h *handlers) setMetadata(_ context.Context, r *route.Request) (route.Answer, error) {
-	var want api.NodeMetaApplyRequest
-	if err := r.Decode(&want, false); err != nil {
-		return route.Answer{}, err
-	}
-	if err := h.checkNode(want.NodeID); err != nil {
+func (h *handlers) setMetadata(
+	_ context.Context, r *route.Request, want *api.NodeMetaApplyRequest,
+) (route.Answer, error) {
+	if err := h.checkNodeID(want.NodeID); err != nil {
 		return route.Answer{}, err
 	}
 	values, err := h.Machine.SetMetadata(want.Meta)
@@ -146,15 +144,6 @@ func (h *handlers) setMetadata(_ context.Context, r *route.Request) (route.Answe
 		}
 	}
 	return route.Respond(metadataOf(values))
-}
-
-// checkNode returns an error for another node than this machine, which may be left out, or when there is nothing to
-// know of it.
-func (h *handlers) checkNode(id string) error {
-	if h.Machine == nil {
-		return apierror.New(apierror.NoRoute)
-	}
-	return h.checkNodeID(id)
 }
 
 // checkNodeID returns an error for the ID of another node than this machine; an empty one stands for it.
@@ -189,9 +178,6 @@ type wirePoolFields api.NodePool
 // hostStats answers GET /v1/client/stats?node_id=, of this machine alone. As Nomad's, which wants node:read, it is no
 // task's to ask.
 func (h *handlers) hostStats(ctx context.Context, r *route.Request) (route.Answer, error) {
-	if h.Host == nil {
-		return route.Answer{}, apierror.New(apierror.NoRoute)
-	}
 	if err := h.checkNodeID(r.Query().Get("node_id")); err != nil {
 		return route.Answer{}, err
 	}

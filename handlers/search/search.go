@@ -43,8 +43,8 @@ type handlers struct{ Config }
 func Routes(c Config) []route.Route {
 	h := &handlers{c}
 	return []route.Route{
-		route.Ask("/v1/search", auth.Authenticated, h.search, "Finds IDs by their beginning, of what the caller may see."),
-		route.Ask("/v1/search/fuzzy", auth.Authenticated, h.fuzzySearch,
+		route.Ask("/v1/search", auth.Authenticated, route.Decoded(false, h.search), "Finds IDs by their beginning, of what the caller may see."),
+		route.Ask("/v1/search/fuzzy", auth.Authenticated, route.Decoded(false, h.fuzzySearch),
 			"Finds names by a part of them, of what the caller may see."),
 	}
 }
@@ -130,11 +130,7 @@ func (s *wireSearch[T]) put(in contexts.Context, found []T, most int) {
 }
 
 // search answers PUT /v1/search: the IDs that begin with a prefix, of what the caller may see.
-func (h *handlers) search(ctx context.Context, r *route.Request) (route.Answer, error) {
-	var want api.SearchRequest
-	if err := r.Decode(&want, false); err != nil {
-		return route.Answer{}, err
-	}
+func (h *handlers) search(ctx context.Context, r *route.Request, want *api.SearchRequest) (route.Answer, error) {
 	in, current, err := h.searchIn(ctx, r, want.Context, want.Namespace)
 	if err != nil {
 		return route.Answer{}, err
@@ -220,11 +216,7 @@ func (h *handlers) objects(
 
 // fuzzySearch answers PUT /v1/search/fuzzy: the objects visible to the caller whose names contain the text, ignoring
 // case. Of the caller's job, these are also groups, tasks, services and commands.
-func (h *handlers) fuzzySearch(ctx context.Context, r *route.Request) (route.Answer, error) {
-	var want api.FuzzySearchRequest
-	if err := r.Decode(&want, false); err != nil {
-		return route.Answer{}, err
-	}
+func (h *handlers) fuzzySearch(ctx context.Context, r *route.Request, want *api.FuzzySearchRequest) (route.Answer, error) {
 	if n := len(want.Text); n < minFuzzyText {
 		return route.Answer{}, apierror.New(apierror.FuzzyTooShort, minFuzzyText, n)
 	}

@@ -30,7 +30,7 @@ type handlers struct{ registered Registry }
 // Routes returns the rows of services. Without any, they are NoRoute.
 func Routes(registered Registry) []route.Route {
 	h := &handlers{registered}
-	return []route.Route{
+	rows := []route.Route{
 		route.Read("/v1/services", auth.Authenticated, h.list, "Lists the services of the caller's namespace, with their tags."),
 		route.Read("/v1/service/{name}", auth.Authenticated, h.get,
 			"Lists who has registered a service; choose=N|KEY for N of them."),
@@ -40,6 +40,10 @@ func Routes(registered Registry) []route.Route {
 		route.Read("/v1/job/{job}/services", auth.ReadJob, h.ofJob,
 			"Lists the services that the job's allocations have registered."),
 	}
+	for i := range rows {
+		rows[i] = rows[i].Given(registered != nil, apierror.NoRoute)
+	}
+	return rows
 }
 
 // serviceNamespace returns the namespace whose services a request is about, empty for all. A task gets its own,
@@ -60,9 +64,6 @@ func serviceNamespace(r *route.Request) string {
 // registrations returns those of a namespace with a name, or all for an empty one, as they are, or once they have
 // changed when the query has an index.
 func (h *handlers) registrations(ctx context.Context, r *route.Request, name string) ([]*api.ServiceRegistration, uint64, error) {
-	if h.registered == nil {
-		return nil, 0, apierror.New(apierror.NoRoute)
-	}
 	namespace := serviceNamespace(r)
 	err := r.AwaitChange(ctx, 0, func(ctx context.Context, index uint64) error {
 		return h.registered.Wait(ctx, namespace, name, index)
@@ -196,9 +197,6 @@ func (h *handlers) get(ctx context.Context, r *route.Request) (route.Answer, err
 
 // remove answers DELETE /v1/service/:name/:id.
 func (h *handlers) remove(ctx context.Context, r *route.Request) (route.Answer, error) {
-	if h.registered == nil {
-		return route.Answer{}, apierror.New(apierror.NoRoute)
-	}
 	namespace := serviceNamespace(r)
 	if namespace == "" {
 		return route.Answer{}, route.Invalid("namespace must name one: a registration is removed from one namespace at a time")

@@ -77,15 +77,9 @@ func Routes(kept Store, ofTask func(namespace, job string) Store) []route.Route 
 		if i > 0 {
 			rows[i] = rows[i].Recording(variableDetail)
 		}
-		if kept == nil {
-			rows[i] = rows[i].WithHandler(notKept)
-		}
+		rows[i] = rows[i].Given(kept != nil, apierror.NotImplemented, "this program keeps no variables")
 	}
 	return rows
-}
-
-func notKept(context.Context, *route.Request) (route.Answer, error) {
-	return route.Answer{}, apierror.New(apierror.NotImplemented, "this program keeps no variables")
 }
 
 // variableAt is a variable that a request is about.

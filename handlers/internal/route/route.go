@@ -14,6 +14,7 @@ import (
 	"slices"
 
 	"taskapi/auth"
+	"taskapi/handlers/apierror"
 	"taskapi/handlers/internal/transport"
 )
 
@@ -116,10 +117,39 @@ func (r Route) Flags(names ...string) Route {
 	return r
 }
 
-// WithHandler returns the route with another handler.
-func (r Route) WithHandler(handle Handler) Route {
-	r.handle = handle
+// Given returns the route, which is the error unless there is what its handler needs.
+func (r Route) Given(there bool, otherwise apierror.Kind, args ...any) Route {
+	if !there {
+		r.handle = func(context.Context, *Request) (Answer, error) { return Answer{}, apierror.New(otherwise, args...) }
+	}
 	return r
+}
+
+// OnAlloc returns a handler for a path that names an allocation, as the interface of a resource. Errors: those of
+// Request.Alloc, NoRoute for an allocation without it.
+func OnAlloc[T any](
+	unknown apierror.Kind, handle func(ctx context.Context, r *Request, alloc T) (Answer, error),
+) Handler {
+	return func(ctx context.Context, r *Request) (Answer, error) {
+		alloc, err := Resource[T](r, unknown)
+		if err != nil {
+			return Answer{}, err
+		}
+		return handle(ctx, r, alloc)
+	}
+}
+
+// Decoded returns a handler that gets the body, read as Request.Decode does.
+func Decoded[T any](
+	optional bool, handle func(ctx context.Context, r *Request, want *T) (Answer, error),
+) Handler {
+	return func(ctx context.Context, r *Request) (Answer, error) {
+		want := new(T)
+		if err := r.Decode(want, optional); err != nil {
+			return Answer{}, err
+		}
+		return handle(ctx, r, want)
+	}
 }
 
 // WithBulk returns the route for answers of megabytes that are made for each request.

@@ -235,6 +235,3 @@ func JobSummaryOf(alloc *api.Allocation) *api.JobSummary {
 		CreateIndex: alloc.CreateIndex, ModifyIndex: alloc.ModifyIndex,
 	}
 }
-
-// valueOf returns what p points to, or the zero value.
-func valueOf[T any](p *T) T { return *cmp.Or(p, new(T)) }
