@@ -304,34 +304,22 @@ func cuts(from, to int) []int {
 	return all
 }
 
-// TestCutOffWritesDontMix has the machine fail in the middle of two writes in the same place, the first of which is
-// there but for its beginning: what is read is of one write, and never some of each.
+// TestCutOffWritesDontMix has the machine fail in the middle of a write, all of which is there but for its beginning. It is
+// removed before anything is written in its place: so the two never mix, whenever the machine fails again.
 func TestCutOffWritesDontMix(t *testing.T) {
 	path := statePath(t)
 	db := open(t, path)
-	putAll := func(n int) file {
-		storetest.Put(t, db, interfaces.Change{ID: "a", Alloc: alloc("a", uint64(n)),
-			Tasks: map[string]interfaces.SavedTask{"t": {Attempts: n}}})
-		return readFile(t, path)
-	}
-	before := putAll(1)
-	first := putAll(2)
+	storetest.Put(t, db, interfaces.Change{ID: "a", Alloc: alloc("a", 1)})
+	before := readFile(t, path)
+	storetest.Put(t, db, interfaces.Change{ID: "a", Alloc: alloc("a", 2)})
 	db.Close()
-	left := append(slices.Clone(before), first[len(before):]...)
+	left := readFile(t, path)
 	left[len(before)] ^= 1
+	copy(left, before[:state.HeaderSize])
 	writeFile(t, path, left)
-	db = open(t, path)
-	second := putAll(3)
-	db.Close()
-	if len(first) != len(second) {
-		t.Fatalf("%d bytes, then %d: the second takes the first's place only with as many", len(first), len(second))
-	}
-	for _, cut := range cuts(len(before), len(second)) {
-		writeFile(t, path, slices.Concat(before, second[len(before):cut], first[cut:]))
-		got, err := state.Read(path)
-		if err != nil || int(got.Alloc.ModifyIndex) != got.Tasks["t"].Attempts {
-			t.Fatalf("cut at %d of %d: %v, %s", cut, len(second), err, asJSON(t, got))
-		}
+	open(t, path)
+	if after := readFile(t, path); !slices.Equal(after, before) {
+		t.Errorf("the file has %d bytes, or others than the %d before the write", len(after), len(before))
 	}
 }
 

@@ -76,7 +76,6 @@ type contents struct {
 	live         map[string]place
 	end          int64           // of the last whole batch
 	txid         uint64          // of that
-	taken        uint64          // the highest txid that a crash has left behind the end
 	problems     []error         // what is wrong with the file
 	damaged      map[string]bool // keys of which the last value is damaged
 	stale        map[string]bool // keys of which a later value may have been damaged
@@ -164,7 +163,6 @@ scanning:
 			batch[r.Key] = value{place{span, len(r.Body), r.TxID}, bytes.Clone(r.Body)}
 			continue
 		case err != nil && c.end >= c.acknowledged && len(c.problems) == 0:
-			c.taken = lastTxID(logfile.Scan(file, c.end, c.size))
 			break scanning
 		case r.Key == "" && !errors.Is(err, logfile.ErrNoRecord):
 			add()
@@ -193,20 +191,6 @@ scanning:
 	for _, key := range slices.Sorted(maps.Keys(c.damaged)) {
 		c.problems = append(c.problems, fmt.Errorf("the checksum of %q is wrong", key))
 		c.stale[key] = true
-	}
-}
-
-// lastTxID returns the highest TxID of the records that a scanner finds.
-func lastTxID(scan *logfile.Scanner) (last uint64) {
-	for {
-		r, _, err := scan.Record()
-		switch {
-		case errors.Is(err, io.EOF):
-			return last
-		case errors.Is(err, logfile.ErrNoRecord):
-			scan.Skip()
-		}
-		last = max(last, r.TxID)
 	}
 }
 

@@ -98,7 +98,7 @@ func (db *DB) open() error {
 	case err != nil:
 		return err
 	}
-	db.head, db.txid, db.live = c.end, max(c.txid, c.taken), c.live
+	db.head, db.txid, db.live = c.end, c.txid, c.live
 	if c.acknowledged != c.end || c.size != c.end { // a crash has left something that is not acknowledged
 		db.dirty = logfile.Settle(db.file, db.head, header(db.head, db.version)) != nil
 	}

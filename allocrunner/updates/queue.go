@@ -23,11 +23,6 @@ type sinkQueue struct {
 	batch batch
 }
 
-func newSinkQueue(sink interfaces.Sink, tick time.Duration, logger *slog.Logger) *sinkQueue {
-	return &sinkQueue{sink: sink, logger: logger, sooner: make(chan struct{}, 1), busy: make(chan struct{}, 1),
-		batch: batch{tick: tick}}
-}
-
 func (q *sinkQueue) add(alloc *api.Allocation) {
 	q.mu.Lock()
 	sooner := q.batch.add(alloc, time.Now())

@@ -43,7 +43,8 @@ var _ interfaces.Updates = (*Buffer)(nil)
 func New(c Config) *Buffer {
 	b, tick := &Buffer{}, cmp.Or(c.Tick, DefaultTick)
 	for _, sink := range c.Sinks {
-		b.queues = append(b.queues, newSinkQueue(sink, tick, c.Logger.With("sink", sink.Name())))
+		b.queues = append(b.queues, &sinkQueue{sink: sink, logger: c.Logger.With("sink", sink.Name()),
+			sooner: make(chan struct{}, 1), busy: make(chan struct{}, 1), batch: batch{tick: tick}})
 	}
 	return b
 }

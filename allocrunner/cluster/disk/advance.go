@@ -30,7 +30,10 @@ func (s *Store) prepare(ctx context.Context) error {
 		if info, err := s.lock.Stat(); err != nil || info.Size() > 0 {
 			return s.damaged(errGone)
 		}
-		err = s.create()
+		if err := s.rewrite(nil, 1); err != nil {
+			return unavailable(s.logPath(), err)
+		}
+		s.log, s.head, err = s.openLog()
 	}
 	if err == nil {
 		err = s.recover()
@@ -117,6 +120,9 @@ func (s *Store) current() (bool, error) {
 
 // isNamed reports whether the open log still has its name: it has not been replaced.
 func (s *Store) isNamed() (bool, error) {
+	if s.closed {
+		return false, errClosed
+	}
 	var is, named unix.Stat_t
 	if err := unix.Fstat(int(s.log.Fd()), &is); err != nil {
 		return false, unavailable(s.logPath(), err)

@@ -55,15 +55,6 @@ func (s *Store) compact() error {
 	return errors.Join(err, s.advanceLocked())
 }
 
-// create makes the log of a new store.
-func (s *Store) create() (err error) {
-	if err := s.rewrite(nil, 1); err != nil {
-		return unavailable(s.logPath(), err)
-	}
-	s.log, s.head, err = s.openLog()
-	return err
-}
-
 // rewrite puts a log with these entries in the place of the log.
 func (s *Store) rewrite(entries []*entry, index uint64) error {
 	head := header{end: logfile.HeaderSize, index: index, base: index, boot: s.boot}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"strconv"
 	"time"
@@ -49,15 +50,15 @@ func (s *Store) acquire(ctx context.Context, most time.Duration) (release func()
 }
 
 func (s *Store) flock(ctx context.Context, limit <-chan time.Time) error {
-	if !s.queue.anybody() {
+	if waiting, _ := s.queue.ahead(math.MaxUint64); waiting == 0 {
 		if locked, err := s.tryFlock(); locked || err != nil {
 			return err
 		}
 	}
 	s.queue.enter()
 	defer s.queue.leave()
-	for next := (turn{queue: &s.queue}); ; {
-		ahead := next.look()
+	for {
+		ahead := s.queue.look()
 		if ahead == 0 {
 			if locked, err := s.tryFlock(); locked || err != nil {
 				return err

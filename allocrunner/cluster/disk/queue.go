@@ -2,7 +2,6 @@ package disk
 
 import (
 	"encoding/binary"
-	"math"
 	"os"
 	"time"
 
@@ -18,6 +17,9 @@ type queue struct {
 	place   int    // this process's place, from 1; 0 before it has one
 	since   uint64 // when its present wait began
 	ignored uint64 // when a process began to wait that has not taken its turn, perhaps since it is stopped
+
+	first uint64 // when the first process in the queue began to wait, at the last look
+	seen  time.Time
 }
 
 const (
@@ -36,7 +38,7 @@ func (q *queue) enter() {
 	}
 	var now unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) // this clock always exists
-	q.since = uint64(now.Nano())
+	q.since, q.first = uint64(now.Nano()), 0
 	q.write(q.since)
 }
 
@@ -65,27 +67,14 @@ func (q *queue) ahead(since uint64) (count int, first uint64) {
 	return count, first
 }
 
-// turn follows whose turn it is during one wait.
-type turn struct {
-	*queue
-	first uint64 // the earliest start of a wait, at the last look
-	seen  time.Time
-}
-
-// look reports whether it is this process's turn, and otherwise how many come before it.
-func (t *turn) look() (ahead int) {
-	ahead, first := t.ahead(t.since)
-	if first != t.first {
-		t.first, t.seen = first, time.Now()
+// look returns how many processes come before this one. It leaves out one that does not take its turn in time.
+func (q *queue) look() (ahead int) {
+	ahead, first := q.ahead(q.since)
+	if first != q.first {
+		q.first, q.seen = first, time.Now()
 	}
-	if ahead > 0 && time.Since(t.seen) > turnTimeout {
-		t.ignored = first
+	if ahead > 0 && time.Since(q.seen) > turnTimeout {
+		q.ignored = first
 	}
 	return ahead
-}
-
-// anybody reports whether a process waits.
-func (q *queue) anybody() bool {
-	count, _ := q.ahead(math.MaxUint64)
-	return count > 0
 }

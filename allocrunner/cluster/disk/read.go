@@ -13,23 +13,17 @@ func (s *Store) read(ctx context.Context, do func() error) error {
 		return err
 	}
 	s.mu.RLock()
-	if s.closed {
-		s.mu.RUnlock()
-		return errClosed
-	}
-	if ok, err := s.current(); ok || err != nil {
+	ok, err := s.current()
+	if ok {
 		defer s.mu.RUnlock()
-		if err != nil {
-			return err
-		}
 		return do()
 	}
 	s.mu.RUnlock()
+	if err != nil {
+		return err
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
-		return errClosed
-	}
 	if err := s.advanceLocked(); err != nil {
 		return err
 	}

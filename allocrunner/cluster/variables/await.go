@@ -57,7 +57,7 @@ func (s *Service) awaitChange(
 			return after, err
 		}
 		for _, key := range changes.Keys {
-			if at, ok := placeOf(key); ok && strings.HasPrefix(at.path, prefix) && concerns(at.namespace, at.path) {
+			if at, ok := placeIn(variablePrefix, key); ok && strings.HasPrefix(at.path, prefix) && concerns(at.namespace, at.path) {
 				return after, nil
 			}
 		}
@@ -67,8 +67,8 @@ func (s *Service) awaitChange(
 
 // endLocks ends the expired locks of the variables that List would return, and returns after which time to look again.
 func (s *Service) endLocks(ctx context.Context, namespace, prefix string, concerns Concerns) (time.Duration, error) {
-	page, err := s.store.List(ctx, cluster.Span{Prefix: leasePrefixOf(namespace, prefix), Only: func(key string) bool {
-		at, ok := leasePlaceOf(key)
+	page, err := s.store.List(ctx, cluster.Span{Prefix: leasePrefix + strings.TrimPrefix(prefixOf(namespace, prefix), variablePrefix), Only: func(key string) bool {
+		at, ok := placeIn(leasePrefix, key)
 		return ok && strings.HasPrefix(at.path, prefix) && concerns(at.namespace, at.path)
 	}})
 	if err != nil {
@@ -76,7 +76,7 @@ func (s *Service) endLocks(ctx context.Context, namespace, prefix string, concer
 	}
 	next := endLook
 	for _, leased := range page.Entries {
-		at, _ := leasePlaceOf(leased.Key)
+		at, _ := placeIn(leasePrefix, leased.Key)
 		left, err := s.endLock(ctx, at)
 		if err != nil {
 			return 0, err

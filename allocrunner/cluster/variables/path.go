@@ -86,17 +86,7 @@ func prefixOf(namespace, prefix string) string {
 	return place{namespace, prefix}.key()
 }
 
-// leasePrefixOf returns the same for the keys of leases.
-func leasePrefixOf(namespace, prefix string) string {
-	return leasePrefix + strings.TrimPrefix(prefixOf(namespace, prefix), variablePrefix)
-}
-
-// placeOf returns the place of a variable's key.
-func placeOf(key string) (place, bool) { return placeIn(variablePrefix, key) }
-
-// leasePlaceOf returns the place of a lease's key.
-func leasePlaceOf(key string) (place, bool) { return placeIn(leasePrefix, key) }
-
+// placeIn returns the place of a key of the store below a root.
 func placeIn(root, key string) (place, bool) {
 	rest, ok := strings.CutPrefix(key, root)
 	namespace, path, found := strings.Cut(rest, "/")

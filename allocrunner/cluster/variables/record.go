@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -70,15 +69,6 @@ func decodeRecord(value []byte) (record, error) {
 		return r, errNewer
 	}
 	return r, nil
-}
-
-// decodeItems reads opened items.
-func decodeItems(plain []byte) (map[string]string, error) {
-	items := map[string]string{}
-	if err := json.Unmarshal(plain, &items); err != nil {
-		return nil, fmt.Errorf("its items are damaged: %w", err)
-	}
-	return items, nil
 }
 
 // state is what was read of a place. Without an entry there is no variable.

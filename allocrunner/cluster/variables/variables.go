@@ -9,6 +9,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"strings"
 
@@ -95,7 +96,7 @@ func (s *Service) List(
 	}
 	page, err := s.store.List(ctx, cluster.Span{Prefix: prefixOf(namespace, prefix), Head: maxHeader,
 		Only: func(key string) bool {
-			at, ok := placeOf(key)
+			at, ok := placeIn(variablePrefix, key)
 			return ok && strings.HasPrefix(at.path, prefix) && concerns(at.namespace, at.path)
 		}})
 	if err != nil {
@@ -103,7 +104,7 @@ func (s *Service) List(
 	}
 	list := make([]*api.VariableMetadata, 0, len(page.Entries))
 	for _, entry := range page.Entries {
-		at, _ := placeOf(entry.Key)
+		at, _ := placeIn(variablePrefix, entry.Key)
 		found, err := s.lockOf(ctx, newState(at, entry))
 		if err != nil {
 			return nil, 0, err
@@ -170,7 +171,11 @@ func (s *Service) items(of state) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	return decodeItems(plain)
+	items := map[string]string{}
+	if err := json.Unmarshal(plain, &items); err != nil {
+		return nil, fmt.Errorf("its items are damaged: %w", err)
+	}
+	return items, nil
 }
 
 // clock returns the present moment.

@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"time"
 	"unicode/utf8"
 
@@ -285,28 +287,26 @@ func units(bytes int) int { return (bytes + usageUnit - 1) / usageUnit * usageUn
 func (s *Service) account(
 	ctx context.Context, txn *cluster.Txn, found state, writer string, after int, removed bool,
 ) error {
-	was, is := usage{}, usage{1, units(after)}
+	was, is := usage{}, usage{}
 	if found.exists() {
 		was = usage{1, units(len(found.entry.Value))}
 	}
-	if removed {
-		is = usage{}
+	if !removed {
+		is = usage{1, units(after)}
 	}
-	if err := s.add(ctx, txn, found, "", is.less(was), s.bounds); err != nil {
-		return err
-	}
-	if found.Writer == writer {
-		was, is = usage{}, is.less(was)
-	}
-	if found.Writer != "" && was != (usage{}) {
-		if err := s.add(ctx, txn, found, found.Writer, usage{}.less(was), share); err != nil {
+	changes := map[string]usage{found.Writer: usage{}.less(was)}
+	changes[writer] = usage{changes[writer].Variables + is.Variables, changes[writer].Bytes + is.Bytes}
+	changes[""] = is.less(was) // of all variables
+	for _, writer := range slices.Sorted(maps.Keys(changes)) {
+		most := share
+		if writer == "" {
+			most = s.bounds
+		}
+		if err := s.add(ctx, txn, found, writer, changes[writer], most); err != nil {
 			return err
 		}
 	}
-	if writer == "" {
-		return nil
-	}
-	return s.add(ctx, txn, found, writer, is, share)
+	return nil
 }
 
 func (u usage) less(other usage) usage {

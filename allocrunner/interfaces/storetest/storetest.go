@@ -306,10 +306,5 @@ func apply(m *interfaces.Saved, c interfaces.Change) {
 	if !c.KillAfter.IsZero() {
 		m.KillAfter = c.KillAfter
 	}
-	if m.Alloc != nil && m.Tasks != nil {
-		m.Alloc.TaskStates = map[string]*api.TaskState{}
-		for name, task := range m.Tasks {
-			m.Alloc.TaskStates[name] = task.State
-		}
-	}
+	m.ShowTasks()
 }
