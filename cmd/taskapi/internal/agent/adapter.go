@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"log/slog"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -16,14 +15,11 @@ import (
 // allocAdapter is the allocation for the API: its runner, but the agent stops, kills and removes it.
 type allocAdapter struct {
 	interfaces.AllocRunner
-	agent    *Agent
-	audience *audience
-	events   Events
-	logger   *slog.Logger
+	wiring *wiring
 }
 
 var (
-	_ handlers.Allocs = singleAlloc{}
+	_ handlers.Allocs = (*allocAdapter)(nil)
 	_ interface {
 		allocations.Checker
 		allocations.Collector
@@ -34,55 +30,52 @@ var (
 		allocations.Signaler
 		allocations.Stopper
 		interfaces.Toucher
-	} = allocAdapter{}
+	} = (*allocAdapter)(nil)
 )
 
-func (s allocAdapter) Snapshot() *api.Allocation { return s.Alloc() }
+// Get finds the one allocation of this agent.
+func (s *allocAdapter) Get(id string) (handlers.Alloc, bool) { return s, id == s.wiring.cfg.ID }
 
-func (s allocAdapter) Collect(ctx context.Context) error { return s.agent.collect(ctx) }
+func (s *allocAdapter) Snapshot() *api.Allocation { return s.Alloc() }
 
-func (s allocAdapter) Touch() bool {
+func (s *allocAdapter) Collect(ctx context.Context) error { return s.wiring.agent.collect(ctx) }
+
+func (s *allocAdapter) Touch() bool {
 	v, ok := s.AllocRunner.(interfaces.Toucher)
 	return ok && v.Touch()
 }
 
 // Deployments returns none for a runner that has none.
-func (s allocAdapter) Deployments() []*api.Deployment {
+func (s *allocAdapter) Deployments() []*api.Deployment {
 	if v, ok := s.AllocRunner.(interfaces.Deployer); ok {
 		return v.Deployments()
 	}
 	return nil
 }
 
-func (s allocAdapter) FailDeployment(id string) {
+func (s *allocAdapter) FailDeployment(id string) {
 	s.AllocRunner.(interfaces.Deployer).FailDeployment(id)
 }
-func (s allocAdapter) SetHealth(healthy bool) { s.AllocRunner.(interfaces.Deployer).SetHealth(healthy) }
+func (s *allocAdapter) SetHealth(healthy bool) {
+	s.AllocRunner.(interfaces.Deployer).SetHealth(healthy)
+}
 
-func (s allocAdapter) Stop(ctx context.Context, noShutdownDelay bool) error {
-	s.audience.stopping()
-	err := s.agent.stop(ctx, interfaces.StopRequest{NoShutdownDelay: noShutdownDelay}, func() {
-		if !s.Terminal() && !s.agent.present().killed {
-			s.events.AllocEvent("Stopping", "requested over the API: stopping gracefully")
+func (s *allocAdapter) Stop(ctx context.Context, noShutdownDelay bool) error {
+	s.wiring.audience.stopping()
+	err := s.wiring.agent.stop(ctx, interfaces.StopRequest{NoShutdownDelay: noShutdownDelay}, func() {
+		if !s.Terminal() && !s.wiring.agent.present().killed {
+			s.wiring.cfg.Events.AllocEvent("Stopping", "requested over the API: stopping gracefully")
 		}
 	})
 	if err != nil { // the stop has begun all the same
-		s.logger.Warn(warnStop, "error", err)
+		s.wiring.logger.Warn(warnStop, "error", err)
 	}
 	return nil
 }
 
-func (s allocAdapter) Kill() {
+func (s *allocAdapter) Kill() {
 	if !s.Terminal() {
-		s.events.AllocEvent("Killing", "requested over the API: killing immediately")
+		s.wiring.cfg.Events.AllocEvent("Killing", "requested over the API: killing immediately")
 	}
-	s.agent.kill()
+	s.wiring.agent.kill()
 }
-
-// singleAlloc finds the one allocation of this agent.
-type singleAlloc struct {
-	id    string
-	alloc handlers.Alloc
-}
-
-func (o singleAlloc) Get(id string) (handlers.Alloc, bool) { return o.alloc, id == o.id }

@@ -23,6 +23,7 @@ import (
 	"taskapi/cmd/taskapi/internal/linewriter"
 	"taskapi/identity"
 	"taskapi/identity/revocation"
+	"taskapi/socket"
 )
 
 // InvalidError says that no agent can run with a setting, with a file that a setting names, or with the allocation.
@@ -122,6 +123,9 @@ type Agent struct {
 	left  chan struct{} // closed by leave
 	leave func()        // lets the process exit as soon as the allocation has ended, even while clients read the end
 
+	versions history          // of the job, over all wirings
+	socket   *socket.Handover // the operator's, which one wiring leaves to the next; nil for none
+
 	saving sync.Mutex // held while a runner saves a stop, so that the latest stop is saved last; never taken under mu
 
 	mu   sync.Mutex // guards the fields below; never held while anything is waited for
@@ -164,10 +168,13 @@ func (a *Agent) Run(ctx context.Context, alloc *api.Allocation) (bool, error) {
 		now := a.cfg.Lock.Saved().Alloc
 		a.sayReplacing(jobdiff.Changes(now.Job, next.Job, now.TaskGroup))
 	}
-	var kept kept
-	defer kept.close()
+	defer func() {
+		if a.socket != nil {
+			_ = a.socket.Close() // no wiring follows
+		}
+	}()
 	for {
-		w, err := newWiring(a.cfg, a, a.present().alloc, &kept)
+		w, err := newWiring(a, a.present().alloc)
 		if err != nil {
 			return false, err
 		}

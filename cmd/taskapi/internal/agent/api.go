@@ -72,12 +72,12 @@ func (s *wiring) openAPI(alloc *api.Allocation) (err error) {
 	if err != nil {
 		return err
 	}
-	versions := &s.kept.versions
+	versions := &s.agent.versions
 	versions.follow(s.runner, s.agent.present().text)
 	s.authStats = authenticator.Stats
 	config := handlers.Config{
 		Authenticator: authenticator,
-		Allocs:        singleAlloc{alloc.ID, allocAdapter{s.runner, s.agent, s.audience, s.cfg.Events, s.logger}},
+		Allocs:        &allocAdapter{s.runner, s},
 		Agent: node.Agent{
 			Version:      s.cfg.Version,
 			NomadVersion: taskenv.NomadVersion,

@@ -20,12 +20,13 @@ import (
 // Hooks returns the hooks that an agent gives its runner, for the removal of an allocation that has ended. A hook opens
 // no file before it is called.
 func Hooks(cfg Config) []interfaces.RunnerHook {
-	return (&wiring{cfg: cfg, life: cfg.Lock.Life(), logger: cfg.Logger, kept: new(kept)}).runnerHooks()
+	return (&wiring{cfg: cfg, life: cfg.Lock.Life(), logger: cfg.Logger, agent: new(Agent)}).runnerHooks()
 }
 
 // runnerHooks returns the agent's hooks of the allocation.
 func (s *wiring) runnerHooks() []interfaces.RunnerHook {
-	s.operator = &operatorHook{wiring: s, socket: s.kept.takeSocket()}
+	s.operator = &operatorHook{wiring: s, socket: s.agent.socket}
+	s.agent.socket = nil
 	return []interfaces.RunnerHook{s.operator}
 }
 

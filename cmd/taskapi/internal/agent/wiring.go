@@ -34,7 +34,6 @@ type wiring struct {
 	cfg         Config
 	agent       *Agent        // takes requests for an end, and for another job
 	eased       chan struct{} // wakes giveBackMemory
-	kept        *kept
 	life        string        // the ID of the allocation's present life
 	log         *agentlog.Log // lets clients follow what logger logs
 	logger      *slog.Logger
@@ -67,35 +66,15 @@ type wiring struct {
 	removed  bool          // the allocation's directory is removed
 }
 
-// kept is what one wiring hands over to the next when the allocation is replaced.
-type kept struct {
-	versions history
-	socket   *socket.Handover // the operator's; nil for none
-}
-
-// takeSocket returns the operator's socket for a wiring to serve.
-func (k *kept) takeSocket() *socket.Handover {
-	taken := k.socket
-	k.socket = nil
-	return taken
-}
-
-// close closes what no further wiring has taken.
-func (k *kept) close() {
-	if left := k.takeSocket(); left != nil {
-		_ = left.Close() // no wiring follows
-	}
-}
-
 // newWiring makes the runner and the API of the locked allocation, as it was saved or as alloc is, and opens the files
 // that they need. Nothing runs yet.
-func newWiring(cfg Config, a *Agent, alloc *api.Allocation, kept *kept) (_ *wiring, err error) {
+func newWiring(a *Agent, alloc *api.Allocation) (_ *wiring, err error) {
+	cfg := a.cfg
 	saved := cfg.Lock.Saved()
 	s := &wiring{
 		cfg:         cfg,
 		agent:       a,
 		eased:       make(chan struct{}, 1),
-		kept:        kept,
 		life:        cfg.Lock.Life(),
 		log:         agentlog.New(cfg.Logger.Handler()),
 		runtimeDirs: socket.RuntimeDirs(os.Geteuid(), cfg.RuntimeDir),
@@ -287,7 +266,7 @@ func (s *wiring) run(ctx context.Context, conclude func(error) error) error {
 			s.audience.linger(ctx, replaced, s.operator.connections, s.agent.left)
 		}
 		if replaced {
-			s.kept.socket = s.operator.handOver()
+			s.agent.socket = s.operator.handOver()
 		}
 		s.operator.close()
 	}
