@@ -15,18 +15,18 @@ import (
 	"taskapi/internal/proc"
 )
 
-// cgroups makes a cgroup v2 for each task where that is possible: it is the one fence that no process of the task leaves by
-// forking, and the kernel kills all inside at once. No controller is needed, so none is enabled.
+// cgroups makes a cgroup v2 for each task if that is possible. No process of the task can leave it by forking, and the kernel kills all processes in
+// it at once. That needs no controller, so none is enabled.
 type cgroups struct {
 	name string
 	off  bool // not to be used
 
 	mu     sync.Mutex // guards all below; held during file I/O on a kernel file system, which does not block
-	parent string     // the directory to work in, empty: not found yet
-	dir    string     // ours inside parent, empty: not made yet
+	parent string     // the directory of our cgroup; empty: not found yet
+	dir    string     // our own cgroup in parent; empty: not made yet
 }
 
-// prefix begins the names of all cgroups that are made under a name.
+// prefix returns the beginning of the names of all cgroups that are made under a name.
 func prefix(name string) string {
 	if name == "" {
 		return "taskapi-"
@@ -37,10 +37,10 @@ func prefix(name string) string {
 // taskPrefix begins the name of a task's cgroup.
 const taskPrefix = "task."
 
-// errOff is why there is none where none is to be used.
+// errOff is the reason for having no cgroup if none is to be used.
 var errOff = errors.New("cgroups are not to be used")
 
-// add makes the task's cgroup. One that can't be made is nil, which all methods of *cgroup take for an empty one; the next may fare better.
+// add makes a task's cgroup. If that fails, it returns nil, which all methods of *cgroup treat as an empty cgroup.
 func (c *cgroups) add(task string) (*cgroup, error) {
 	if c.off {
 		return nil, errOff
@@ -107,7 +107,7 @@ func (c *cgroups) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.dir != "" {
-		_ = removeCgroup(c.dir) // an empty directory of the kernel's, no harm if it stays
+		_ = removeCgroup(c.dir) // an empty directory of the kernel's; it does no harm if it stays
 		c.dir = ""
 	}
 }
@@ -156,12 +156,10 @@ func ownCgroup() (string, error) {
 	return filepath.Join(mounted, below), nil
 }
 
-// has reports whether a process is in one of the set's cgroups.
-func (c *cgroups) has(pid int) bool {
-	return slices.ContainsFunc(cgroupsBelow(c.dirName()), func(dir string) bool { return slices.Contains((&cgroup{dir: dir}).pids(), pid) })
-}
+// has reports whether a process is in one of the tasks' cgroups.
+func (c *cgroups) has(pid int) bool { return slices.Contains(PIDsBelow(c.dirName()), pid) }
 
-// cgroup is that of one run of one task. A nil *cgroup is an empty one.
+// cgroup is the cgroup of one run of a task. A nil *cgroup is an empty one.
 type cgroup struct{ dir string }
 
 // below makes a cgroup inside.
@@ -173,12 +171,7 @@ func (g *cgroup) below(name string) (*cgroup, error) {
 	return b, nil
 }
 
-// open opens the directory for clone3.
-func (g *cgroup) open() (*os.File, error) {
-	return os.OpenFile(g.dir, os.O_RDONLY|unix.O_DIRECTORY, 0)
-}
-
-// kill sends SIGKILL to all inside, descending cgroups included.
+// kill sends SIGKILL to all processes in it and in the cgroups below.
 func (g *cgroup) kill() error {
 	if g == nil {
 		return nil
@@ -186,7 +179,7 @@ func (g *cgroup) kill() error {
 	return os.WriteFile(filepath.Join(g.dir, "cgroup.kill"), []byte("1"), 0)
 }
 
-// pids returns the processes directly inside.
+// pids returns the processes directly in it.
 func (g *cgroup) pids() []int {
 	if g == nil {
 		return nil
@@ -201,7 +194,7 @@ func (g *cgroup) pids() []int {
 	return pids
 }
 
-// populated reports whether anything lives inside, descending cgroups included.
+// populated reports whether a process lives in it or in the cgroups below.
 func (g *cgroup) populated() bool {
 	if g == nil {
 		return false
@@ -210,8 +203,7 @@ func (g *cgroup) populated() bool {
 	return events["populated"] == 1
 }
 
-// oomKilled reports whether the kernel has killed something inside for want of memory. Without the memory controller nothing is known,
-// and nothing could have been the cgroup's fault.
+// oomKilled reports whether the kernel has killed a process in it because memory ran out. Without the memory controller that is unknown.
 func (g *cgroup) oomKilled() bool {
 	if g == nil {
 		return false
@@ -227,7 +219,7 @@ func (g *cgroup) remove() {
 	}
 }
 
-// removeCgroup removes a cgroup and what a task may have made below it. Files in it are the kernel's and go with it.
+// removeCgroup removes a cgroup and the cgroups that a task may have made below it. The files in them are the kernel's.
 func removeCgroup(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -235,7 +227,7 @@ func removeCgroup(dir string) error {
 	}
 	for _, entry := range entries {
 		if entry.IsDir() {
-			_ = removeCgroup(filepath.Join(dir, entry.Name())) // shown by the parent's failure
+			_ = removeCgroup(filepath.Join(dir, entry.Name())) // removing the parent fails then, too
 		}
 	}
 	return unix.Rmdir(dir)

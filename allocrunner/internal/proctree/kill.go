@@ -12,33 +12,33 @@ import (
 	"taskapi/internal/proc"
 )
 
-// A killed process is mostly gone within a millisecond; the pauses between looks double up to the longest.
+// A killed process is mostly gone within a millisecond. The pauses between looks double up to the longest.
 const (
 	firstPause   = 500 * time.Microsecond
 	longestPause = 20 * time.Millisecond
 )
 
-// Found holds the processes that a Kill has found alive besides the root process: when each was started, by number. Such a process counts as
-// one of the tree until it is dead, though the ancestor by which it was known may be gone.
+// Found holds the processes that a Kill has found alive besides the root process: the start of each, by number. They belong to the tree until they
+// are dead, even if the ancestor by which they were known is gone.
 type Found map[int]uint64
 
-// ExecTrees returns what a look for a task's tree must know of the other trees: those of ExecChild, which are spared, and whether the root
-// process of another task runs, or is being started. It is called at each look, for they come and go.
+// ExecTrees returns the trees of a task's exec children, which Kill spares, and whether the root process of another task runs or is being started. It
+// is called at each look.
 type ExecTrees func() (trees []*Tree, othersRun bool)
 
-// Kill kills what is left of the tree, waits until it is empty, and adds the processes that it found alive to found. The tree is the union of
-//   - its cgroup, where there is one;
+// Kill kills the processes of the tree, waits until it is empty, and adds the processes that it found alive to found. The tree is the union of
+//   - its cgroup, if it has one;
 //   - the descendants of its root process;
-//   - processes that this program has inherited as a subreaper and that are known by their session or, where this program has no other
-//     children, by the tree's marker; with the last task all inherited processes go;
+//   - processes that this program has inherited as a subreaper and that are known by their session or, with OwnsAllChildren, by the tree's marker.
+//     With the last task, all inherited processes are killed;
 //   - the descendants of these.
 //
-// execTrees is nil for an exec child, which takes no inherited process but its session's and may leave others to its task's own Kill. The error
-// is ctx's when some do not end.
+// execTrees is nil for an exec child. Of the inherited processes, only those of its session belong to it; others are left to its task's own Kill. If
+// some do not end, the error is ctx's.
 func (t *Tree) Kill(ctx context.Context, found Found, execTrees ExecTrees) error {
 	empty := 0
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
-		running := t.Running() // before the look: a parent that ends during it hides its children
+		running := t.Running() // before the look: a parent that ends during the look hides its children
 		members, err := t.members(running, found, execTrees)
 		if err != nil {
 			return fmt.Errorf("read /proc: %w", err)
@@ -49,7 +49,8 @@ func (t *Tree) Kill(ctx context.Context, found Found, execTrees ExecTrees) error
 		}
 		if len(members) > 0 || running || t.group.populated() {
 			empty = 0
-		} else if empty++; empty == t.looks() {
+		} else if empty++; empty == 2 || t.group != nil {
+			// /proc is no snapshot: a process whose parent ends between two reads has no parent in one look. A cgroup can't be wrong.
 			return nil
 		}
 		if err := t.killMembers(members); err != nil {
@@ -57,24 +58,19 @@ func (t *Tree) Kill(ctx context.Context, found Found, execTrees ExecTrees) error
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%d processes do not end (the first is %v): %w", len(members), t.oneOf(members), ctx.Err())
+			first := t.root.Pid
+			if len(members) > 0 {
+				first = members[0].PID
+			}
+			return fmt.Errorf("%d processes do not end (the first is %v): %w", len(members), first, ctx.Err())
 		case <-time.After(pause):
 		}
 	}
 }
 
-// looks returns how often in a row a tree must be found empty. /proc is no snapshot: a process whose parent ends between two reads has
-// none for one look. A cgroup can't be wrong.
-func (t *Tree) looks() int {
-	if t.group != nil {
-		return 1
-	}
-	return 2
-}
-
-// killMembers kills the cgroup first, which is atomic, then by number those that it did not reach.
+// killMembers kills the cgroup first, which is atomic, and then the processes that are not in it.
 func (t *Tree) killMembers(members []proc.Stat) error {
-	_ = t.group.kill() // what it would have reached is among the members
+	_ = t.group.kill() // the members include all processes in it
 	if t.Running() {
 		err := t.root.Signal(unix.SIGKILL)
 		if err != nil && t.Running() && !errors.Is(err, os.ErrProcessDone) && !errors.Is(err, unix.ESRCH) {
@@ -89,16 +85,9 @@ func (t *Tree) killMembers(members []proc.Stat) error {
 	return nil
 }
 
-func (t *Tree) oneOf(members []proc.Stat) int {
-	if len(members) > 0 {
-		return members[0].PID
-	}
-	return t.root.Pid
-}
-
-// members finds the living processes of the tree, but for the root.
+// members finds the living processes of the tree, without the root process.
 func (t *Tree) members(running bool, found Found, execTrees ExecTrees) ([]proc.Stat, error) {
-	own := t.set.own.now() // before the look, too: one of them that ends during it is no orphan
+	own := t.set.own.now() // before the look, too: a root process that ends during the look is no orphan
 	all, err := t.set.processes()
 	if err != nil {
 		return nil, err
@@ -137,8 +126,8 @@ func (t *Tree) addInside(to map[int]bool) {
 	}
 }
 
-// execProcesses returns the processes by which exec children are known: their root processes, and those in their cgroups. last says that all
-// inherited processes are this tree's.
+// execProcesses returns the root processes of exec children and the processes in their cgroups. last reports whether all inherited processes belong
+// to this tree.
 func (t *Tree) execProcesses(execTrees ExecTrees) (spared map[int]bool, last bool) {
 	spared = map[int]bool{}
 	if execTrees == nil {
@@ -152,8 +141,8 @@ func (t *Tree) execProcesses(execTrees ExecTrees) (spared map[int]bool, last boo
 	return spared, t.set.ownsAllChildren && !othersRun
 }
 
-// claims reports whether an inherited process is of the tree. Where there is a cgroup, it alone decides: what a process says of itself counts for
-// nothing in a tree that has one, nor when it is in another's.
+// claims reports whether an inherited process belongs to the tree. A cgroup alone decides: the marker counts neither for a tree that has a cgroup, nor
+// for a process in another tree's cgroup.
 func (t *Tree) claims(s proc.Stat, last bool) bool {
 	switch {
 	case s.Session == t.root.Pid || last:

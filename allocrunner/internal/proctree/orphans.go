@@ -17,20 +17,19 @@ import (
 // Orphan is a process that outlived its supervisor.
 type Orphan struct {
 	PID  int
-	Task string // by its cgroup, its NOMAD_TASK_NAME or its session; empty when none tells
+	Task string // by its cgroup, its NOMAD_TASK_NAME or its session; empty when unknown
 }
 
-// Hints are what is known of the trees of a supervisor that was itself killed.
+// Hints say what is known about the trees of a supervisor that was killed.
 type Hints struct {
 	Cgroup   string        // the directory of the tasks' cgroups (CgroupDir), or empty
 	Name     string        // Config's, by which the cgroup is found as well
 	NoCgroup bool          // Config's
 	Roots    []RootProcess // the root processes that had not ended
 
-	// Marker is an environment entry that all its processes were started with, such as "NOMAD_ALLOC_DIR=" and the
-	// allocation's directory, or empty. It counts for Unfenced tasks, which had no cgroup. Where there is no cgroup and
-	// none can be made, it counts for all tasks. In both cases it counts only for processes of this program's user and
-	// of Users.
+	// Marker is an environment entry that all processes were started with, such as "NOMAD_ALLOC_DIR=" and the allocation's directory, or empty.
+	// It counts for Unfenced tasks, which had no cgroup. If there is no cgroup and none can be made, it counts for all tasks. It counts only for
+	// processes of this program's user and of Users.
 	Marker   string
 	Unfenced []string
 	Users    []uint32
@@ -43,22 +42,21 @@ type RootProcess struct {
 	Alive proc.Moment // when it was last known to be alive; zero when nothing is known but that it once started
 }
 
-// KillOrphans kills what a supervisor that was itself killed has left running: everything in its cgroup, the root
-// processes and all of their sessions; and every process with the marker where that counts. This program and its
-// ancestors are spared, and so is what has the marker in a user's terminal. It returns the killed processes when they
-// are gone. Without a cgroup, it does not find what has left its session and was started without the marker. Errors:
-// ctx's when some do not end.
+// KillOrphans kills the processes that a killed supervisor has left: all in its cgroup, the root processes with all of their sessions, and every
+// process with the marker if the marker counts. It spares this program and its ancestors, and processes with the marker in a user's terminal. When
+// they are gone, it returns the killed processes. Without a cgroup, it does not find a process that has left its session and was started without
+// the marker. If some do not end, the error is ctx's.
 func KillOrphans(ctx context.Context, hints Hints) ([]Orphan, error) {
 	s := newSearch(hints)
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
-		alive, err := s.look() // finds their tasks before any is killed: the dying have no environment
+		alive, err := s.look() // finds their tasks before any is killed: a dying process has no environment
 		if err != nil {
 			return s.found, fmt.Errorf("read /proc: %w", err)
 		}
 		populated := false
 		for _, group := range s.groups {
 			populated = populated || group.populated()
-			_ = group.kill() // what it would have reached is among the orphans
+			_ = group.kill() // the orphans include all processes in it
 		}
 		if len(alive) == 0 && !populated {
 			for _, group := range s.groups {
@@ -88,13 +86,13 @@ func FindOrphans(hints Hints) ([]Orphan, error) {
 	return s.found, nil
 }
 
-// search looks for orphans again and again; what it sees helps its next look.
+// search looks for orphans repeatedly, and remembers what it has seen.
 type search struct {
-	hints  Hints // its own: the roots' Alive is brought up to date
+	hints  Hints // a copy, in which each look updates the roots' Alive
 	groups []*cgroup
 	fences func() bool    // reports whether the tasks had cgroups, or could have had them
 	found  []Orphan       // all, once each
-	seen   map[int]uint64 // when each of those found was started, by number
+	seen   map[int]uint64 // the start of each of them, by number
 
 	// As of the latest look, by number:
 	families map[int]relative
@@ -122,7 +120,7 @@ func newSearch(hints Hints) *search {
 	return s
 }
 
-// look finds the orphans that live.
+// look finds the living orphans.
 func (s *search) look() (alive []proc.Stat, err error) {
 	if s.families, err = s.findFamilies(); err != nil {
 		return nil, err
@@ -139,7 +137,12 @@ func (s *search) look() (alive []proc.Stat, err error) {
 			}
 		}
 	}
-	spared := ancestors()
+	spared := map[int]bool{} // this process and those above it
+	for pid := os.Getpid(); pid > 0 && !spared[pid]; {
+		spared[pid] = true
+		p, _ := proc.Read(pid) // zero when there is no parent
+		pid = p.Parent
+	}
 	for _, pid := range pids {
 		if spared[pid] {
 			continue
@@ -152,14 +155,14 @@ func (s *search) look() (alive []proc.Stat, err error) {
 	return alive, nil
 }
 
-// belongs reports whether a process is an orphan that lives. One that was found is one until it is dead: a process that is dying has no
+// belongs reports whether a process is a living orphan. A process that was found before is one until it is dead: while it is dying, it has no
 // environment any more.
 func (s *search) belongs(pid int) (proc.Stat, bool) {
 	start, seen := s.seen[pid]
 	of, family := s.families[pid]
 	_, in := s.inside[pid]
 	marked := proc.HasEnv(pid, s.hints.Marker)
-	if !seen && !family && !in && !marked { // as most processes of a machine, which need not be read
+	if !seen && !family && !in && !marked { // like most processes of a machine, which need not be read
 		return proc.Stat{}, false
 	}
 	now, err := proc.Read(pid)
@@ -170,9 +173,8 @@ func (s *search) belongs(pid int) (proc.Stat, bool) {
 	return now, in || marked || family && now.Start == of.start || seen && now.Start == start
 }
 
-// anothers reports whether a process that has the marker is no task's nevertheless: where the marker does not count, or
-// in a terminal that a process without the marker has opened. An operator who looks at what a task sees has such a
-// terminal; no task is started with one.
+// anothers reports whether a process with the marker belongs to no task: the marker does not count, or the process is in a terminal that a process
+// without the marker has opened. An operator who enters a task's environment has such a terminal; no task is started with one.
 func (s *search) anothers(p proc.Stat) bool {
 	if s.fences() && !slices.Contains(s.hints.Unfenced, proc.Env(p.PID, "NOMAD_TASK_NAME")) {
 		return true
@@ -205,15 +207,14 @@ type relative struct {
 	start uint64
 }
 
-// findFamilies finds the root processes that are still there, and all processes in the session of one, by number. A process can enter a
-// session only by its birth, or as its leader, so a process in the session with a root process's number is a descendant of that, unless the
-// number has been another's since, and the session is that one's. The session is surely the root process's
-//   - while that is there, dead or alive, or
-//   - when nobody has the number, and too few processes have been started since the first was last seen alive for it to have been given away.
+// findFamilies finds the root processes that still exist, and all processes in their sessions, by number. It updates Alive of those root processes.
+// A process enters a session only by its birth, or as its leader. So a process whose session has a root process's number descends from that process,
+// unless another process has had the number since. The session is surely the root process's
+//   - while the root process exists, dead or alive, or
+//   - if no process has the number, and too few processes were started since the root process was last seen alive for the number to be used again.
 //
-// All that is doubtful is left alone: it may be a stranger's. The case that a user meets: nginx of a user who can't make cgroups. It overwrites
-// its environment, its main process dies with the keeper, and its workers would hold the port that the next run of the task needs. It notes that
-// the root processes that are still there have been alive until now.
+// Doubtful processes are left alone: they may be others'. A real case: nginx of a user who can't make cgroups. It overwrites its environment, its main
+// process dies with the keeper, and its workers would hold the port that the next run of the task needs.
 func (s *search) findFamilies() (map[int]relative, error) {
 	boot := ""
 	if self, err := proc.Identify(os.Getpid()); err == nil {
@@ -247,18 +248,7 @@ func (s *search) findFamilies() (map[int]relative, error) {
 	return families, nil
 }
 
-// ancestors returns this process and those above it.
-func ancestors() map[int]bool {
-	above := map[int]bool{}
-	for pid := os.Getpid(); pid > 0 && !above[pid]; {
-		above[pid] = true
-		s, _ := proc.Read(pid) // the last is nobody's child, which is zero
-		pid = s.Parent
-	}
-	return above
-}
-
-// orphanTask returns the task that a process's cgroup is named after, whose path below the supervisor's is given, or that its environment names.
+// orphanTask returns the task in the path of a process's cgroup, below the supervisor's, or in its environment.
 func orphanTask(pid int, path string) string {
 	for part := range strings.SplitSeq(path, "/") {
 		if task, ok := strings.CutPrefix(part, taskPrefix); ok {
@@ -268,7 +258,7 @@ func orphanTask(pid int, path string) string {
 	return proc.Env(pid, "NOMAD_TASK_NAME")
 }
 
-// cgroupsBelow returns dir and all directories below it; none when dir is empty.
+// cgroupsBelow returns dir and all directories below it; none if dir is empty.
 func cgroupsBelow(dir string) []string {
 	if dir == "" {
 		return nil

@@ -1,12 +1,12 @@
-// Package proctree fences, finds, kills and reaps trees of processes. A tree is a process that this program starts, its root, and all
-// descendants of it, whatever they do to their parents, sessions and process groups. It promises that
-//   - a Kill without an error has left nothing of the tree. With cgroups nothing gets out of one. Without them, what has left its session
-//     and lost its parent is found only where this program is the parent of tasks alone;
-//   - no other process is killed: neither another program's, nor one that has got the number of a dead one since;
-//   - dead processes are reaped, and no other program's child is: an exit code goes to the one that waits for it;
-//   - what a killed supervisor has left of its trees is found by the next.
+// Package proctree confines, finds, kills and reaps trees of processes. A tree is a process that this program starts, its root process, and all of
+// its descendants, whatever they do to their parents, sessions and process groups. It promises that
+//   - a Kill without an error has left no process of the tree. With cgroups, no process escapes. Without them, a process that has left its session
+//     and lost its parent is found only if this program is the parent of tasks alone;
+//   - no other process is killed: neither another program's, nor one that has got the number of a dead one;
+//   - dead processes are reaped, but no child of another part of this program, whose exit code it must get;
+//   - processes that a killed supervisor has left behind are found by the next one.
 //
-// It does not say when to start or kill anything, and has no part in what processes read and write.
+// It does not decide when to start or kill anything, and has no part in what processes read and write.
 package proctree
 
 import (
@@ -79,8 +79,8 @@ type Tree struct {
 	ended      chan struct{}
 }
 
-// ExecChild makes the fence for a program that runs beside the root process: inside the task's where there are cgroups, so that it can be killed alone and goes
-// with the task.
+// ExecChild makes the tree of a program that runs beside the root process. With cgroups, its cgroup is inside the task's, so that it can be killed
+// alone and ends with the task.
 func (t *Tree) ExecChild(name string) *Tree {
 	b := &Tree{set: t.set, noCgroup: t.noCgroup, ended: make(chan struct{})}
 	if t.group != nil {
@@ -89,11 +89,11 @@ func (t *Tree) ExecChild(name string) *Tree {
 	return b
 }
 
-// Start starts the root process, in its cgroup or, where the kernel does not allow that, outside, and in a session of its own. attr.Sys
-// must be set and is changed. When it fails, there is only Remove to be called. Others can't start or be reaped until the program is executed:
-// it must not be one whose file system may hang.
+// Start starts the root process in a session of its own, and in its cgroup if the kernel allows that. attr.Sys must be set and is changed. If it
+// fails, only Remove may be called. No other process can be started or reaped until the program is executed, so its file system must not be one
+// that may hang.
 func (t *Tree) Start(path string, argv []string, attr *os.ProcAttr) (*os.Process, error) {
-	// Orphans come to this program then. Linux before 5.4 lacks it, and they go to PID 1.
+	// This program inherits orphans then. Before Linux 5.4, PID 1 does.
 	_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 	attr.Sys.Setsid = true
 	start := func() (*os.Process, error) { return os.StartProcess(path, argv, attr) }
@@ -101,7 +101,7 @@ func (t *Tree) Start(path string, argv []string, attr *os.ProcAttr) (*os.Process
 	if t.root, err = t.fenced(attr, func() (*os.Process, error) { return t.set.own.start(start) }); err != nil {
 		return nil, err
 	}
-	s, _ := proc.Read(t.root.Pid) // there, if only as a zombie: nobody has waited for it
+	s, _ := proc.Read(t.root.Pid) // it exists, if only as a zombie: nobody has waited for it
 	t.startTicks = s.Start
 	return t.root, nil
 }
@@ -109,40 +109,37 @@ func (t *Tree) Start(path string, argv []string, attr *os.ProcAttr) (*os.Process
 // StartTicks returns when the root process was started, in clock ticks after boot, as a proc.Identity has it; 0 when unknown.
 func (t *Tree) StartTicks() uint64 { return t.startTicks }
 
-// NoCgroup returns why the root process runs in no cgroup of its own, nil when it does.
+// NoCgroup returns why the root process has no cgroup of its own; nil if it has one.
 func (t *Tree) NoCgroup() error { return t.noCgroup }
 
-// fenced starts the process in the tree's cgroup if that can be.
+// fenced starts the process, in the tree's cgroup if that is possible.
 func (t *Tree) fenced(attr *os.ProcAttr, start func() (*os.Process, error)) (*os.Process, error) {
-	if t.group != nil {
-		first, err := t.startInside(attr, start)
-		for _, full := range []error{unix.EAGAIN, unix.ENOMEM, unix.EMFILE, unix.ENFILE} { // no fault of the cgroup's
-			if errors.Is(err, full) {
-				return nil, err
-			}
-		}
+	if t.group == nil {
+		return start()
+	}
+	dir, err := os.OpenFile(t.group.dir, os.O_RDONLY|unix.O_DIRECTORY, 0) // for clone3
+	if err == nil {
+		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, int(dir.Fd())
+		var root *os.Process
+		root, err = start()
+		dir.Close()
+		attr.Sys.UseCgroupFD = false
 		if err == nil {
-			return first, nil
+			return root, nil
 		}
-		t.group.remove()
-		t.group, t.noCgroup = nil, err
 	}
+	for _, full := range []error{unix.EAGAIN, unix.ENOMEM, unix.EMFILE, unix.ENFILE} { // not the cgroup's fault
+		if errors.Is(err, full) {
+			return nil, err
+		}
+	}
+	t.group.remove()
+	t.group, t.noCgroup = nil, err
 	return start()
 }
 
-func (t *Tree) startInside(attr *os.ProcAttr, start func() (*os.Process, error)) (*os.Process, error) {
-	dir, err := t.group.open()
-	if err != nil {
-		return nil, err
-	}
-	defer dir.Close()
-	attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, int(dir.Fd())
-	defer func() { attr.Sys.UseCgroupFD = false }()
-	return start()
-}
-
-// Wait waits for the end of the root process, which nothing else may wait for, and calls record with it. When that has returned, the process
-// counts as ended.
+// Wait waits for the end of the root process and calls record with it. Nothing else may wait for it. When record has returned, the process counts as
+// ended.
 func (t *Tree) Wait(record func(*os.ProcessState, error)) {
 	awaitEnd(t.root.Pid)
 	record(t.root.Wait())
@@ -164,19 +161,19 @@ func (t *Tree) Running() bool {
 	}
 }
 
-// OOMKilled reports whether the kernel has killed something of the tree for want of memory, as far as the tree's cgroup tells.
+// OOMKilled reports whether the kernel has killed a process of the tree because memory ran out. Only a tree's cgroup knows that.
 func (t *Tree) OOMKilled() bool { return t.group.oomKilled() }
 
-// Remove removes the fence of a tree that has nothing left, or was never started.
+// Remove removes the cgroup of a tree that is empty, or was never started.
 func (t *Tree) Remove() {
 	t.group.remove()
 	t.set.reaper.kick()
 }
 
-// awaitEnd waits until the process can be waited for. It does so in the runtime's poller, because a thread that blocks in waitid
-// costs some 40 KB for each task, its kernel stack included. Where the kernel can't (before 5.10) it returns at once.
+// awaitEnd waits until the process can be waited for. It uses the runtime's poller: a thread that blocks in waitid costs some 40 KB for each task,
+// with its kernel stack. Before Linux 5.10 it returns at once.
 func awaitEnd(pid int) {
-	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK) // our child, not reaped yet: the number is still its own
+	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK) // our child is not reaped yet, so it has its number
 	if err != nil {
 		return
 	}

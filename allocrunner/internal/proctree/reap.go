@@ -12,11 +12,11 @@ import (
 	"taskapi/internal/proc"
 )
 
-// reapPause is the least time between two looks for dead orphans: a task that leaves thousands behind costs no more than one
-// look each. Until then they are zombies, which hold a process number and nothing else.
+// reapPause is the shortest time between two looks for dead orphans, so that a task that leaves thousands of them costs little. Until they are reaped
+// they are zombies, which have a process number and nothing else.
 const reapPause = 50 * time.Millisecond
 
-// ownSet holds the root processes: who waits for them is os.Process, and no one else may.
+// ownSet holds the root processes. Only their os.Process may wait for them.
 type ownSet struct {
 	mu   sync.Mutex // held while a process starts, so that none is reaped before it is known
 	pids map[int]*os.Process
@@ -32,14 +32,14 @@ func (o *ownSet) start(start func() (*os.Process, error)) (*os.Process, error) {
 	return proc, err
 }
 
-// has reports whether the process was started here, and is no orphan.
+// has reports whether the process is a root process.
 func (o *ownSet) has(pid int) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.pids[pid] != nil
 }
 
-// now returns the numbers of those that run.
+// now returns the numbers of the root processes.
 func (o *ownSet) now() map[int]bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -50,7 +50,7 @@ func (o *ownSet) now() map[int]bool {
 	return pids
 }
 
-// remove forgets a process that has been waited for, unless its number is another's by now.
+// remove forgets a process that has been waited for, unless another one has its number by now.
 func (o *ownSet) remove(proc *os.Process) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -59,8 +59,8 @@ func (o *ownSet) remove(proc *os.Process) {
 	}
 }
 
-// reaper collects the orphans that this program inherits from its tasks when they die. Where others start processes, too
-// (not all), it takes only those that a tree was found to hold: to reap another's child would steal its exit code.
+// reaper reaps the orphans that this program inherits from its tasks. Without all, other parts of the program start processes, too; then it reaps only
+// processes that were found in a tree, so that it takes nobody's exit code.
 type reaper struct {
 	own  *ownSet
 	all  bool
@@ -98,7 +98,7 @@ func (r *reaper) kick() {
 	}
 }
 
-// know makes a process one to be reaped should it be inherited.
+// know has a process reaped if it is inherited.
 func (r *reaper) know(s proc.Stat) {
 	if r.all {
 		return
@@ -109,7 +109,13 @@ func (r *reaper) know(s proc.Stat) {
 }
 
 func (r *reaper) reap() {
-	if !anyDead() && !r.knowsAny() {
+	var info unix.Siginfo
+	err := unix.Waitid(unix.P_ALL, 0, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
+	anyDead := err == nil && info.Signo != 0
+	r.mu.Lock()
+	knowsAny := len(r.known) > 0
+	r.mu.Unlock()
+	if !anyDead && !knowsAny {
 		return
 	}
 	all, err := proc.All()
@@ -123,33 +129,15 @@ func (r *reaper) reap() {
 			_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil) // gone already, then
 		}
 	}
-	r.forgetAllBut(all)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	maps.DeleteFunc(r.known, func(pid int, start uint64) bool { return all[pid].Start != start }) // they have been reaped
 }
 
-// mayReap reports whether a dead child is a task's orphan.
+// mayReap reports whether a dead child is an orphan of a task.
 func (r *reaper) mayReap(s proc.Stat) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	start, ok := r.known[s.PID]
 	return r.all || ok && start == s.Start
-}
-
-func (r *reaper) knowsAny() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return len(r.known) > 0
-}
-
-// forgetAllBut forgets the processes that have been reaped.
-func (r *reaper) forgetAllBut(all map[int]proc.Stat) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	maps.DeleteFunc(r.known, func(pid int, start uint64) bool { return all[pid].Start != start })
-}
-
-// anyDead reports whether some child waits to be reaped.
-func anyDead() bool {
-	var info unix.Siginfo
-	err := unix.Waitid(unix.P_ALL, 0, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
-	return err == nil && info.Signo != 0
 }

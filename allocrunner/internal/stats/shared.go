@@ -7,38 +7,37 @@ import (
 )
 
 const (
-	// fresh is how long a sample serves everybody who asks. Those who ask each second never get the same one twice.
+	// fresh is how long a sample is shared. A reader that asks each second never gets the same sample twice.
 	fresh = 500 * time.Millisecond
 
-	// costShare bounds what samples may cost: one that took a twentieth of a second serves for a second.
+	// costShare limits the cost of samples: a sample that took a twentieth of a second is shared for a second.
 	costShare = 20
 
-	// LongestWindow is how old the sample may be since which CPU time is counted: more than the usual 15 s between two scrapes, and still
-	// the present to a reader. A process that is younger is counted since its start.
+	// LongestWindow is the longest time over which CPU use is measured: more than the usual 15 s between two scrapes, and still the present to a
+	// reader. The use of a younger process is measured since its start.
 	LongestWindow = 30 * time.Second
 
-	// FirstWindow is the time between the two samples that are taken when there is none to count from. CPU time of cgroups is in microseconds, that of
+	// FirstWindow is the time between the two samples that are taken if there is no earlier one. The CPU time of cgroups is in microseconds, that of
 	// processes in hundredths of a second.
 	FirstWindow = 200 * time.Millisecond
 )
 
-// Shared is the latest sample of something, which is taken when somebody asks and serves all who ask within a moment.
+// Shared holds the latest sample of something. A sample is taken when somebody asks, and is shared by all who ask within a moment.
 type Shared[T any] struct {
 	take func(context.Context) (sample *T, cost time.Duration, err error)
-	turn chan struct{} // held by the one who samples
+	turn chan struct{} // holds a value while a sample is taken
 
 	mu     sync.Mutex // guards the fields below
 	latest *T
-	good   time.Time // how long latest serves
+	good   time.Time // until when latest is shared
 }
 
-// NewShared returns a Shared. take is never called twice at a time; cost is how long the machine was looked at.
+// NewShared returns a Shared. take is never called twice at a time; cost is how long it took to sample the machine.
 func NewShared[T any](take func(context.Context) (sample *T, cost time.Duration, err error)) *Shared[T] {
 	return &Shared[T]{take: take, turn: make(chan struct{}, 1)}
 }
 
-// Get returns a sample that is hardly older than half a second, or than twenty times what it cost. It is not to be changed. Errors: take's,
-// ctx's.
+// Get returns a sample that is hardly older than half a second, or than twenty times its cost. It must not be changed. Errors: take's, ctx's.
 func (s *Shared[T]) Get(ctx context.Context) (*T, error) {
 	if kept := s.kept(); kept != nil {
 		return kept, nil
@@ -62,7 +61,7 @@ func (s *Shared[T]) Get(ctx context.Context) (*T, error) {
 	return sample, nil
 }
 
-// kept returns the latest sample, nil when it is too old.
+// kept returns the latest sample; nil if it is too old.
 func (s *Shared[T]) kept() *T {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -99,7 +99,10 @@ func (s *Sampler) measure(ctx context.Context) (usage *api.AllocResourceUsage, s
 		s.mhz = proc.Megahertz()
 	}
 	look := look{tasks.View, proc.UptimeTicks(), ownGroups{proc.Cgroups(tasks.View.Supervisor)}, usesSwap()}
-	usage, sure = newAllocUsage(), true
+	usage, sure = &api.AllocResourceUsage{
+		ResourceUsage: &api.ResourceUsage{MemoryStats: &api.MemoryStats{}, CpuStats: &api.CpuStats{}, DeviceStats: []*api.DeviceGroupStats{}},
+		Tasks:         map[string]*api.TaskResourceUsage{},
+	}, true
 	running := map[string]*tracker{}
 	for _, root := range tasks.View.Roots {
 		members := trees[root.Task]

@@ -9,26 +9,17 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// MostPIDs is how many processes of a task an answer lists, those that use most. All of them are in the sums.
+// MostPIDs is how many processes of a task an answer lists: those that use most. The sums include all processes.
 const MostPIDs = 512
 
-// What is measured of a process, in Nomad's words. They are shared and not changed.
+// The figures that are measured, in Nomad's words. The lists are shared and must not be changed.
 var (
 	processCPU    = []string{"System Mode", "User Mode", "Percent"}
 	throttledCPU  = []string{"System Mode", "User Mode", "Throttled Periods", "Throttled Time", "Percent"}
 	processMemory = []string{"RSS", "Swap"}
 )
 
-func newAllocUsage() *api.AllocResourceUsage {
-	return &api.AllocResourceUsage{
-		ResourceUsage: &api.ResourceUsage{
-			MemoryStats: &api.MemoryStats{}, CpuStats: &api.CpuStats{}, DeviceStats: []*api.DeviceGroupStats{},
-		},
-		Tasks: map[string]*api.TaskResourceUsage{},
-	}
-}
-
-// noUsage is that of a task that had no process at a time.
+// noUsage returns the usage of a task that had no process at a time.
 func noUsage(at time.Time) *api.TaskResourceUsage {
 	return &api.TaskResourceUsage{
 		ResourceUsage: &api.ResourceUsage{
@@ -62,17 +53,12 @@ func add(sum *api.AllocResourceUsage, task string, u *api.TaskResourceUsage) {
 	whole.KernelMaxUsage += memory.KernelMaxUsage
 }
 
+// union returns the words of both lists, in the order of a.
 func union(a, b []string) []string {
-	a = slices.Clip(a)
-	for _, s := range b {
-		if !slices.Contains(a, s) {
-			a = append(a, s)
-		}
-	}
-	return a
+	return slices.Concat(a, slices.DeleteFunc(slices.Clone(b), func(s string) bool { return slices.Contains(a, s) }))
 }
 
-// taskUsage returns a task's measurement as the API has it.
+// taskUsage converts a task's measurement for the API.
 func taskUsage(m measurement, at time.Time, mhz float64) *api.TaskResourceUsage {
 	cpu := cpuStats(m.cpu, mhz)
 	if t := m.throttled; t != nil {
@@ -104,7 +90,7 @@ func cpuStats(use cpuUse, mhz float64) *api.CpuStats {
 	}
 }
 
-// memoryStats returns what was measured and its names, in Nomad's order.
+// memoryStats returns the figures that were measured, and their names in Nomad's order.
 func memoryStats(m memoryReading) *api.MemoryStats {
 	stats := &api.MemoryStats{}
 	put := func(to *uint64, name string, value *uint64) {
