@@ -1,13 +1,14 @@
-// Package ratelimit promises bounded, keyed token buckets and a true Retry-After.
+// Package ratelimit has token buckets for keys, bounded in number, with an exact Retry-After.
 //
-// A Limiter has a bucket for each key and one for all keys together. An allowed call takes a token from both, a refused one from neither.
-// The table of keys is bounded: a key that replaces the least recently used one takes over its bucket, too, with the tokens in it. So
-// however many keys a caller makes up, they spend MaxKeys bursts together, and then what those buckets refill; and never more than the
-// bucket for all keys gives. The price is that a new key may find an empty bucket during such a flood.
+// A Limiter has a bucket for each key and one for all keys together. An allowed call takes a token from both, a refused
+// one from neither. The table of keys is bounded: a key that replaces the least recently used one takes over its bucket
+// with the tokens in it. So however many keys a caller makes up, together they spend at most MaxKeys bursts, then what
+// those buckets refill, and never more than the bucket for all keys gives. The price is that a new key may find an
+// empty bucket during such a flood.
 //
-// A Tarpit delays refused callers, a bounded number at once.
+// A Tarpit delays refused callers, a bounded number at a time.
 //
-// It knows nothing of what is limited, starts no goroutine, and has no clock: the time is a parameter. Names and signatures here stay as they are
+// The package starts no goroutine and has no clock: the time is a parameter. Names and signatures stay as they are
 // within a major version.
 package ratelimit
 
@@ -22,26 +23,27 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// ErrConfig: the parameters of a Limiter or a Tarpit can't work.
+// ErrConfig means that the parameters of a Limiter or a Tarpit can't work.
 var ErrConfig = errors.New("invalid limit")
 
-// minPerSecond is about one token a day: slower than that is a ban, not a rate.
+// minPerSecond is about one token a day; less than that is a ban, not a rate.
 const minPerSecond = 1e-5
 
-// Rate is how fast a bucket fills and how much it holds. A bucket starts full.
+// Rate is how fast a bucket fills, and its size. A bucket starts full.
 type Rate struct {
 	PerSecond float64 // tokens a second, at least 0.00001
 	Burst     int     // tokens it holds, at least 1
 }
 
-// Config is what a Limiter allows; all but RetryAfterUnit is required.
+// Config configures a Limiter. All fields but RetryAfterUnit are required.
 type Config struct {
 	Key     Rate // of each key
 	Global  Rate // of all keys together
 	MaxKeys int  // keys remembered, at least 1
-	// RetryAfterUnit lengthens the refusal of a key to a whole number of units; 0 lengthens none. HTTP's Retry-After counts in seconds: with
-	// a unit of a second it is exact, rather than rounded up from what may be a tenth. A key keeps its average rate if its Burst is at
-	// least what it gets in a unit. Refusals by the global bucket are never lengthened: one caller could shut out all others for a unit.
+	// RetryAfterUnit lengthens the refusal of a key to a whole number of units; 0 lengthens none. HTTP's Retry-After
+	// counts in seconds, so a unit of a second makes it exact. A key keeps its average rate if its Burst is at least its
+	// rate per unit. Refusals by the global bucket are never lengthened, since one caller could shut out all others for a
+	// unit.
 	RetryAfterUnit time.Duration
 }
 
@@ -54,15 +56,16 @@ const (
 	ScopeGlobal Scope = "global"
 )
 
-// Decision is the result of one call. After a refusal, the same call succeeds after RetryAfter unless another caller was quicker, and does
-// not succeed after half of it unless a reservation was cancelled. Scope is the bucket that takes longer.
+// Decision is the result of one call. After a refusal, the same call succeeds after RetryAfter unless another caller
+// was quicker. It does not succeed after half of RetryAfter unless a reservation was cancelled. Scope is the bucket
+// that takes longer.
 type Decision struct {
 	OK         bool
 	RetryAfter time.Duration // 0 if OK
 	Scope      Scope         // "" if OK
 }
 
-// Limiter is safe for use by many goroutines. Their times may be in any order: it never goes back.
+// Limiter is safe for use by many goroutines. Their times may be in any order: the Limiter's time never goes back.
 type Limiter[K comparable] struct {
 	cfg Config
 
@@ -74,7 +77,7 @@ type Limiter[K comparable] struct {
 
 type bucket struct {
 	tokens *rate.Limiter
-	closed time.Time // gives no token before
+	closed time.Time // no token is given before
 }
 
 // New returns a Limiter whose buckets are full, or ErrConfig.
@@ -94,7 +97,8 @@ func New[K comparable](cfg Config) (*Limiter[K], error) {
 
 func (r Rate) check(name string) error {
 	if !(r.PerSecond >= minPerSecond) || math.IsInf(r.PerSecond, 0) || r.Burst < 1 {
-		return fmt.Errorf("%w: the %s rate is %v a second, burst %d; at least %v and 1", ErrConfig, name, r.PerSecond, r.Burst, minPerSecond)
+		return fmt.Errorf("%w: the %s rate is %v a second, burst %d; at least %v and 1",
+			ErrConfig, name, r.PerSecond, r.Burst, minPerSecond)
 	}
 	return nil
 }
@@ -107,8 +111,8 @@ func (l *Limiter[K]) Allow(now time.Time, key K) Decision {
 	return d
 }
 
-// Peek returns what Allow would return, and changes nothing: a refusal that RetryAfterUnit lengthens begins with Allow or Reserve. Other
-// callers may spend the tokens before Allow is called; use Reserve where that matters.
+// Peek returns what Allow would return, and changes nothing. Other callers may spend the tokens before Allow is called;
+// use Reserve where that matters.
 func (l *Limiter[K]) Peek(now time.Time, key K) Decision {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -120,8 +124,8 @@ func (l *Limiter[K]) Peek(now time.Time, key K) Decision {
 	return l.decideLocked(b, at).later(at.Sub(now))
 }
 
-// Reserve decides as Allow does on work that costs a token only if it fails: reserve, work, Cancel on success. No more than a burst of callers is at
-// work at once. The Reservation of a refusal is nil.
+// Reserve decides as Allow does, for work that costs a token only if it fails: call Reserve, work, and call Cancel on
+// success. At most a burst of callers works at a time. The Reservation of a refusal is nil.
 func (l *Limiter[K]) Reserve(now time.Time, key K) (*Reservation, Decision) {
 	b, d := l.spend(now, key)
 	if !d.OK {
@@ -136,7 +140,7 @@ type Reservation struct {
 	giveBack func()
 }
 
-// Cancel returns the tokens, and ends a refusal of the key. It may be called more than once, and on nil.
+// Cancel gives the tokens back, and ends a refusal of the key. It may be called more than once, and on nil.
 func (r *Reservation) Cancel() {
 	if r != nil {
 		r.once.Do(r.giveBack)
@@ -146,12 +150,12 @@ func (r *Reservation) Cancel() {
 func (l *Limiter[K]) spend(now time.Time, key K) (*bucket, Decision) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	// Callers look at the clock before they get the lock; a rate.Limiter that goes back in time counts that time twice.
+	// Callers read the clock before they get the lock. A rate.Limiter that goes back in time would count that time twice.
 	l.latest = l.notBefore(now)
 	b := l.bucketLocked(key)
 	d := l.decideLocked(b, l.latest)
 	if d.OK {
-		// Tokens are spent here alone, so that both succeed.
+		// Tokens are spent only here, so both calls succeed.
 		b.tokens.AllowN(l.latest, 1)
 		l.global.AllowN(l.latest, 1)
 	} else if d.Scope == ScopeKey {
@@ -160,8 +164,8 @@ func (l *Limiter[K]) spend(now time.Time, key K) (*bucket, Decision) {
 	return b, d.later(l.latest.Sub(now))
 }
 
-// giveBack returns a token to both buckets. For x/time/rate that is to spend -1: its own Cancel gives
-// nothing back once the moment of the reservation has passed.
+// giveBack returns a token to both buckets, by spending -1. The Cancel of x/time/rate gives nothing back after the time
+// of the reservation.
 func (l *Limiter[K]) giveBack(b *bucket) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -170,7 +174,8 @@ func (l *Limiter[K]) giveBack(b *bucket) {
 	b.closed = time.Time{}
 }
 
-// bucketLocked returns the bucket of a key. A new key gets a full one, or that of the least recently used key if the table is full.
+// bucketLocked returns the bucket of a key. A new key gets a full one, or that of the least recently used key if the
+// table is full.
 func (l *Limiter[K]) bucketLocked(key K) *bucket {
 	if b, ok := l.keys.Get(key); ok {
 		return b
@@ -212,8 +217,8 @@ func (l *Limiter[K]) keyWaitLocked(b *bucket, now time.Time) time.Duration {
 	return need
 }
 
-// wait returns how long a bucket takes to hold a token, to the nearest nanosecond: after it half of one is missing at the most,
-// and rate.Limiter gives a token if less than a whole one is. Truncated, it would at times be a nanosecond too short.
+// wait returns how long a bucket takes to hold a token, rounded to a nanosecond. rate.Limiter gives a token when less
+// than a nanosecond's worth is missing; a truncated wait would sometimes be a nanosecond too short.
 func wait(lim *rate.Limiter, now time.Time) time.Duration {
 	missing := 1 - lim.TokensAt(now)
 	return max(0, time.Duration(math.Round(missing/float64(lim.Limit())*float64(time.Second))))
@@ -226,7 +231,7 @@ func (l *Limiter[K]) notBefore(now time.Time) time.Time {
 	return now
 }
 
-// later returns a refusal that holds for a caller whose clock is behind by d.
+// later returns the decision for a caller whose clock is behind.
 func (d Decision) later(behind time.Duration) Decision {
 	if !d.OK {
 		d.RetryAfter += behind

@@ -1,6 +1,6 @@
-// Package opaque keeps tokens behind secrets in the form of a UUID, for clients that take nothing else. A secret is 128
-// random bits, and is written down nowhere. The file of its token is named by a hash of the secret, and sealed with a
-// key that is derived from it. This package does not verify the tokens.
+// Package opaque makes secrets in the form of a UUID that stand for tokens, for clients that accept nothing else. A
+// secret is 128 random bits and is not stored. The file of its token is named by a hash of the secret, and sealed with
+// a key that is derived from the secret. The package does not verify the tokens.
 package opaque
 
 import (
@@ -24,13 +24,13 @@ import (
 	"taskapi/internal/privatefile"
 )
 
-// ErrFull is a directory with Max tokens that have not expired.
+// ErrFull means that the directory has Max tokens that have not expired.
 var ErrFull = errors.New("too many secrets that have not expired")
 
 // Max bounds the tokens of a directory.
 const Max = 64
 
-// lockTime is how long Mint waits for others that mint.
+// lockTime is how long Mint waits for other calls of Mint.
 const lockTime = 5 * time.Second
 
 const (
@@ -40,14 +40,14 @@ const (
 	sealed  = "taskapi opaque key 1"
 )
 
-// Is reports whether a text has the one form of a secret: a UUID's, in lower case.
+// Is reports whether a text has the form of a secret: a UUID in lower case.
 func Is(text string) bool {
 	id, err := uuid.Parse(text)
 	return err == nil && id.String() == text
 }
 
-// Mint keeps a token in the directory, which is made where it is missing, and returns the secret that stands for
-// it. Files of tokens that have expired are removed. Errors: ErrFull, privatefile.ErrExposed, wrapped.
+// Mint stores a token in the directory, which is made if it is missing, and returns the secret that stands for the
+// token. It removes files of expired tokens. Errors: ErrFull, privatefile.ErrExposed, wrapped.
 func Mint(dir, token string, expires, now time.Time) (secret string, err error) {
 	if err := privatefile.EnsureDir(dir); err != nil {
 		return "", err
@@ -57,7 +57,7 @@ func Mint(dir, token string, expires, now time.Time) (secret string, err error) 
 		return "", err
 	}
 	defer lock.Close()
-	if err := flock.Lock(int(lock.Fd()), unix.LOCK_EX, lockTime); err != nil { // two could both be the last one
+	if err := flock.Lock(int(lock.Fd()), unix.LOCK_EX, lockTime); err != nil { // so that two don't exceed Max
 		return "", fmt.Errorf("%s: %w", dir, err)
 	}
 	switch n, err := prune(dir, now); {
@@ -78,17 +78,16 @@ func Mint(dir, token string, expires, now time.Time) (secret string, err error) 
 	if err != nil {
 		return "", err
 	}
-	nonce := make([]byte, aead.NonceSize()) // the key seals nothing else
+	nonce := make([]byte, aead.NonceSize()) // zeros: the key seals nothing else
 	return id.String(), privatefile.Create(filepath.Join(dir, name), aead.Seal(head, nonce, []byte(token), head))
 }
 
-// Token returns the token that a secret stands for. Errors: fs.ErrNotExist, wrapped, when it stands for none.
+// Token returns the token that a secret stands for. The error wraps fs.ErrNotExist if it stands for none.
 func Token(dir, secret string) (string, error) {
-	id, err := uuid.Parse(secret)
-	if err != nil || id.String() != secret {
+	if !Is(secret) {
 		return "", os.ErrNotExist
 	}
-	name, key, err := derive(id)
+	name, key, err := derive(uuid.MustParse(secret))
 	if err != nil {
 		return "", err
 	}
@@ -119,7 +118,7 @@ func derive(id uuid.UUID) (name string, key []byte, err error) {
 	return hex.EncodeToString(hash), key, err
 }
 
-// prune removes what has expired, and returns how many files are left.
+// prune removes the files of expired tokens, and returns how many files are left.
 func prune(dir string, now time.Time) (left int, err error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

@@ -11,7 +11,8 @@ import (
 	"taskapi/identity/revocation"
 )
 
-// FuzzList: whatever the file of a list holds, it is damaged or can be asked and added to; and what was added is refused by who opens it next.
+// FuzzList: whatever the file of a list holds, it is damaged or can be asked and added to; and what was added is
+// refused by who opens it next.
 func FuzzList(f *testing.F) {
 	for _, seed := range []string{
 		`{"format":1,"max_ttl":0,"rules":[{"jti":"a","created_at":1,"until":2000000000}]}`,

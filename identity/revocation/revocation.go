@@ -1,9 +1,11 @@
-// Package revocation keeps which tokens are refused before they expire: single ones by their ID, and those that were issued before a time, of
-// everybody, an allocation or a task. The list is a file that its user's processes share. A revocation is seen by every question that begins after
-// Add has returned, in every process that has the list open; it survives restarts, and is forgotten when what it refuses has expired.
+// Package revocation keeps a list of tokens that are refused before they expire: single tokens by their ID, and all
+// tokens of an allocation, of a task, or of everybody that were issued before a time. The list is a file that the
+// processes of its user share. Every call of Revoked that begins after Add has returned sees the revocation, in every
+// process that has the list open. A revocation survives restarts, and is forgotten when the tokens that it refuses have
+// expired.
 //
-// A question costs one fstat(2) and a few map look-ups, and no memory. It never knows keys or requests. Names and signatures here, and what a
-// file of this version says, stay as they are within a major version.
+// Revoked costs one fstat(2) and a few map look-ups, and no memory. Names and signatures here, and the meaning of a
+// file of this version, stay as they are within a major version.
 package revocation
 
 import (
@@ -29,38 +31,41 @@ import (
 )
 
 var (
-	// ErrInvalid is a rule that says nothing, or too much.
+	// ErrInvalid means that a rule refuses nothing, or too much.
 	ErrInvalid = errors.New("not a revocation")
-	// ErrFull is a list with MaxRules rules.
+	// ErrFull means that the list has MaxRules rules.
 	ErrFull = errors.New("the list of revocations is full")
-	// ErrDamaged is a list that can't be read.
+	// ErrDamaged means that the list can't be read.
 	ErrDamaged = errors.New("the list of revocations is damaged")
 )
 
 const (
-	// MaxRules bounds the list. One by ID is needed for each token; one by time is enough for all of a task.
+	// MaxRules bounds the list. Revoking by ID takes a rule for each token; revoking by time takes one for all tokens of a
+	// task.
 	MaxRules = 4096
 	// MaxTokenID is the length in bytes of the longest ID of a token.
 	MaxTokenID = 256
 
 	listFile = "revocations.json"
 	lockFile = "lock"
-	// generationFile grows by a byte with each change, so that one fstat(2) of the open file tells whether there was one.
+	// generationFile grows by a byte with each change, so that one fstat(2) of the open file shows whether there was a
+	// change.
 	generationFile = "generation"
-	listLimit      = 4 << 20 // more than MaxRules rules need
+	listLimit      = 4 << 20 // bytes, more than MaxRules rules need
 	format         = 1
-	// maxMaxTTL is the longest time.Duration in seconds: a sum of that and a time is one, too.
+	// maxMaxTTL is the longest time.Duration in seconds. Its sum with a time does not overflow.
 	maxMaxTTL = int64(math.MaxInt64 / time.Second)
 )
 
-// Rule refuses tokens: the one with an ID, or those that were issued before a time. Times are whole seconds since the Unix epoch.
+// Rule refuses the token with an ID, or the tokens that were issued before a time. Times are whole seconds since the
+// Unix epoch.
 type Rule struct {
-	TokenID      string `json:"jti,omitempty"`    // exclusive with the others
+	TokenID      string `json:"jti,omitempty"`    // excludes the next three fields
 	AllocationID string `json:"alloc,omitempty"`  // of the tokens; empty for every allocation's
 	Task         string `json:"task,omitempty"`   // of the tokens; empty for every task's, and the operator's
-	Before       int64  `json:"before,omitempty"` // tokens whose iat is less, or that have none
+	Before       int64  `json:"before,omitempty"` // tokens whose iat is less, or that have no iat
 	CreatedAt    int64  `json:"created_at"`
-	Until        int64  `json:"until"` // when everything that it refuses has expired
+	Until        int64  `json:"until"` // when all tokens that the rule refuses have expired
 }
 
 // check returns what is wrong with a rule.
@@ -78,7 +83,7 @@ func (r *Rule) check(now int64) error {
 	return nil
 }
 
-// sameTokens reports whether two rules are about the same tokens but for the time.
+// sameTokens reports whether two rules differ at most in the time.
 func (r *Rule) sameTokens(o Rule) bool {
 	return r.TokenID == o.TokenID && r.AllocationID == o.AllocationID && r.Task == o.Task
 }
@@ -86,11 +91,11 @@ func (r *Rule) sameTokens(o Rule) bool {
 // file is the list as it is stored.
 type file struct {
 	Format int    `json:"format"`
-	MaxTTL int64  `json:"max_ttl"` // seconds: no process that uses the list accepts a token that is good for longer
+	MaxTTL int64  `json:"max_ttl"` // seconds: no process that uses the list accepts a token with a longer life
 	Rules  []Rule `json:"rules"`
 }
 
-// scope is whose tokens a rule by time refuses.
+// scope is the owner of the tokens that a rule by time refuses.
 type scope struct{ allocation, task string }
 
 // snapshot is a list as loaded. It never changes.
@@ -100,11 +105,11 @@ type snapshot struct {
 	rules      []Rule
 	tokens     map[string]bool
 	before     map[scope]int64
-	err        error // the list could not be read: what it says is not known
+	err        error // why the list could not be read
 	replaced   chan struct{}
 }
 
-// latest returns the rule that was added last, the zero Rule for none.
+// latest returns the rule that was added last, or the zero Rule.
 func (s *snapshot) latest() Rule {
 	if len(s.rules) == 0 {
 		return Rule{}
@@ -116,19 +121,19 @@ func (s *snapshot) latest() Rule {
 type List struct {
 	dir    string
 	clock  func() time.Time
-	opened Rule // the latest when the list was opened
+	opened Rule // the latest rule when the list was opened
 
 	current    atomic.Pointer[snapshot]
 	generation atomic.Pointer[os.File]
-	mu         sync.Mutex // serialises what loads and writes, and guards the field below
-	left       []*os.File // of directories that were removed: another goroutine may be asking for its size
+	mu         sync.Mutex // serialises loads and writes, and guards the field below
+	left       []*os.File // generations of removed directories, which other goroutines may still use
 }
 
 // Config says where a list is.
 type Config struct {
-	// Dir is its directory, which is made with mode 0700 where it is missing. Required.
+	// Dir is the list's directory, which is made with mode 0700 if it is missing. Required.
 	Dir string
-	// MaxTTL is how far ahead the exp of a token may lie that the process accepts. 0 means identity.DefaultMaxTTL.
+	// MaxTTL is how far ahead the exp of an accepted token may lie. 0 means identity.DefaultMaxTTL.
 	MaxTTL time.Duration
 	// Now returns the time; nil: time.Now. Tests move it.
 	Now func() time.Time
@@ -192,8 +197,8 @@ func (l *List) Close() error {
 	return err
 }
 
-// Revoked reports whether a token with the claims is refused. When the list has changed and can't be read, every token but the operator's is: one of
-// them was revoked.
+// Revoked reports whether a token with the claims is refused. When the list has changed and can't be read, every token
+// but the operator's is refused, since any of them may have been revoked.
 func (l *List) Revoked(c *identity.Claims) bool {
 	s := l.now()
 	if s.err != nil {
@@ -202,11 +207,11 @@ func (l *List) Revoked(c *identity.Claims) bool {
 	if c.ID != "" && s.tokens[c.ID] {
 		return true
 	}
-	return len(s.before) > 0 && c.IssuedAt < max(
-		s.before[scope{}], s.before[scope{allocation: c.AllocationID}], s.before[scope{task: c.Task}], s.before[scope{c.AllocationID, c.Task}])
+	return len(s.before) > 0 && c.IssuedAt < max(s.before[scope{}], s.before[scope{allocation: c.AllocationID}],
+		s.before[scope{task: c.Task}], s.before[scope{c.AllocationID, c.Task}])
 }
 
-// now returns the list as it is now.
+// now returns the current list.
 func (l *List) now() *snapshot {
 	s := l.current.Load()
 	if size, ok := l.size(); ok && size == s.generation && s.err == nil {
@@ -215,18 +220,18 @@ func (l *List) now() *snapshot {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	size, ok := l.size()
-	if s := l.current.Load(); ok && size == s.generation && s.err == nil { // another one has loaded it
+	if s := l.current.Load(); ok && size == s.generation && s.err == nil { // another goroutine has loaded it
 		return s
 	}
 	if !ok { // somebody removed the directory; perhaps it is there again
 		if err := l.openGeneration(); err != nil {
-			return l.current.Load() // what was revoked stays refused
+			return l.current.Load() // revoked tokens stay refused
 		}
 	}
 	return l.loadLocked()
 }
 
-// size returns the size of the generation's file, and whether that is still there.
+// size returns the size of the generation's file, and whether the file still exists.
 func (l *List) size() (int64, bool) {
 	var st unix.Stat_t
 	if unix.Fstat(int(l.generation.Load().Fd()), &st) != nil {
@@ -235,12 +240,14 @@ func (l *List) size() (int64, bool) {
 	return st.Size, st.Nlink > 0
 }
 
-// loadLocked reads the list and publishes it. The generation is read first: a change in between is loaded again.
+// loadLocked reads the list and publishes it. The generation is read first, so that a change in between is loaded
+// again.
 func (l *List) loadLocked() *snapshot {
 	generation, _ := l.size()
 	f, version, err := l.read(generation)
 	s := &snapshot{
-		generation: generation, version: version, err: err, replaced: make(chan struct{}), tokens: map[string]bool{}, before: map[scope]int64{},
+		generation: generation, version: version, err: err, replaced: make(chan struct{}),
+		tokens: map[string]bool{}, before: map[scope]int64{},
 	}
 	now := l.clock().Unix()
 	for _, r := range f.Rules {
@@ -257,7 +264,7 @@ func (l *List) loadLocked() *snapshot {
 	}
 	old := l.current.Load()
 	still := old != nil && old.err != nil && s.err != nil
-	if still { // each look reads a damaged list again, and finds nothing new
+	if still { // a damaged list is read again each time, which is no change
 		s.replaced = old.replaced
 	}
 	l.current.Store(s)
@@ -267,7 +274,8 @@ func (l *List) loadLocked() *snapshot {
 	return s
 }
 
-// read reads the list, which is empty before the first change. One that is missing after a change has been lost, and what it refused is not known.
+// read reads the list, which is empty before the first change. A list that is missing after a change was lost, which is
+// an error.
 func (l *List) read(generation int64) (f file, version privatefile.Version, err error) {
 	path := filepath.Join(l.dir, listFile)
 	data, version, err := privatefile.Read(path, listLimit)
@@ -279,21 +287,24 @@ func (l *List) read(generation int64) (f file, version privatefile.Version, err 
 	}
 	switch {
 	case err != nil:
-		return file{}, version, fmt.Errorf("%w: %s: %w: restore it from a backup, or remove it and %s, after which nothing is revoked any more",
-			ErrDamaged, path, err, filepath.Join(l.dir, generationFile))
+		return file{}, version, fmt.Errorf("%w: %s: %w: restore it from a backup, or remove it and %s, "+
+			"after which nothing is revoked any more", ErrDamaged, path, err, filepath.Join(l.dir, generationFile))
 	case f.Format != format:
-		return file{}, version, fmt.Errorf("%w: %s has format %d, of another version of taskapi: use that one", ErrDamaged, path, f.Format)
+		return file{}, version, fmt.Errorf("%w: %s has format %d, of another version of taskapi: use that one",
+			ErrDamaged, path, f.Format)
 	case f.MaxTTL < 0 || f.MaxTTL > maxMaxTTL:
-		return file{}, version, fmt.Errorf("%w: %s: max_ttl is %d, and no time: restore it from a backup", ErrDamaged, path, f.MaxTTL)
+		return file{}, version, fmt.Errorf("%w: %s: max_ttl is %d, and no time: restore it from a backup",
+			ErrDamaged, path, f.MaxTTL)
 	}
 	return f, version, nil
 }
 
-// Add adds a rule, whose CreatedAt it sets, and Until where that is 0: to when the last token that could be issued now expires. One that is about
-// the same tokens as another takes its place. What has expired is forgotten.
+// Add adds a rule. It sets CreatedAt, and an Until of 0 to the time when the last token that could be issued now
+// expires. A rule about the same tokens as an earlier one replaces it. Expired rules are removed.
 //
-// A Before of the next second refuses what has been issued until now. Issuers then date tokens to that second, so Add waits for its end, at most,
-// when another rule has the same. Errors: ErrInvalid, ErrFull, ErrDamaged, wrapped.
+// A Before of the next second refuses all tokens that were issued until now. Issuers then date new tokens to that
+// second, so if another rule has the same Before, Add waits until that second has begun. Errors: ErrInvalid, ErrFull,
+// ErrDamaged, wrapped.
 func (l *List) Add(r Rule) (Rule, error) {
 	now := l.clock().Unix()
 	if err := r.check(now); err != nil {
@@ -310,7 +321,7 @@ func (l *List) Add(r Rule) (Rule, error) {
 			r.Until = now + max(f.MaxTTL, int64(identity.DefaultMaxTTL/time.Second)) + int64(identity.MaxLeeway/time.Second)
 		}
 		f.Rules = slices.DeleteFunc(f.Rules, func(old Rule) bool {
-			if r.sameTokens(old) { // never less than before
+			if r.sameTokens(old) { // the new rule refuses no less
 				r.Before, r.Until = max(r.Before, old.Before), max(r.Until, old.Until)
 				return true
 			}
@@ -331,7 +342,7 @@ func (l *List) change(edit func(*file) error) error {
 	return l.changeLocked(edit)
 }
 
-// changeLocked replaces the list on disk by what edit makes of it, and has every process notice.
+// changeLocked replaces the list on disk by the result of edit, and makes every process notice.
 func (l *List) changeLocked(edit func(*file) error) (err error) {
 	lock, err := privatefile.Acquire(filepath.Join(l.dir, lockFile))
 	if err != nil {
@@ -360,13 +371,15 @@ func (l *List) changeLocked(edit func(*file) error) (err error) {
 	return l.loadLocked().err
 }
 
-// Rules returns what is revoked, the oldest first.
+// Rules returns the rules, the oldest first.
 func (l *List) Rules() []Rule { return slices.Clone(l.now().rules) }
 
-// Changed returns a channel that is closed when the list is no longer that of now. Only a process that asks, or that runs Watch, learns of it.
+// Changed returns a channel that is closed when the list has changed. Only a process that calls Revoked, or runs Watch,
+// notices changes.
 func (l *List) Changed() <-chan struct{} { return l.current.Load().replaced }
 
-// Watch follows the list until ctx ends, so that Changed is heard of without a question, and logs what is new and what is wrong, once.
+// Watch follows the list until ctx ends, so that Changed works without calls of Revoked. It logs each new rule and each
+// problem once.
 func (l *List) Watch(ctx context.Context, logger *slog.Logger) {
 	logger = logger.With("revocations", l.dir)
 	problem, latest := "", l.opened
@@ -387,7 +400,8 @@ func (l *List) Watch(ctx context.Context, logger *slog.Logger) {
 	})
 }
 
-// look returns the list as it is now, also when its generation was not counted: a disk was full, or a rule has expired.
+// look returns the current list, even after a change that the generation does not show: the disk was full, or a rule
+// has expired.
 func (l *List) look() *snapshot {
 	s := l.now()
 	version, err := privatefile.Stat(filepath.Join(l.dir, listFile))

@@ -40,7 +40,8 @@ func add(t *testing.T, l *revocation.List, r revocation.Rule) revocation.Rule {
 	return r
 }
 
-// TestRevoked: each rule refuses what it names, in every list of the directory from the moment that Add returns, and nothing else.
+// TestRevoked: each rule refuses what it names, in every list of the directory from the moment that Add returns, and
+// nothing else.
 func TestRevoked(t *testing.T) {
 	now := time.Now().Unix()
 	token := func(id, alloc, task string, issued int64) *identity.Claims {
@@ -178,8 +179,8 @@ func TestFull(t *testing.T) {
 	}
 }
 
-// TestUnreadable: when something was revoked and nobody can tell what, every task is refused and the operator is not; a list that was bad before the
-// start is an error.
+// TestUnreadable: when something was revoked and nobody can tell what, every task is refused and the operator is not; a
+// list that was bad before the start is an error.
 func TestUnreadable(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "r")
 	l, other := open(t, dir), open(t, dir)
@@ -224,7 +225,8 @@ func TestUnreadable(t *testing.T) {
 	}
 }
 
-// TestLost: a list that was written and is gone revokes nothing in silence: to open it, or to add to it, is an error until another list is begun.
+// TestLost: a list that was written and is gone revokes nothing in silence: to open it, or to add to it, is an error
+// until another list is begun.
 func TestLost(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "r")
 	l := open(t, dir)
@@ -249,7 +251,8 @@ func TestLost(t *testing.T) {
 	}
 }
 
-// TestRemovedDirectory: what was revoked stays so for those who have the list open, and a directory that is made again is seen.
+// TestRemovedDirectory: what was revoked stays so for those who have the list open, and a directory that is made again
+// is seen.
 func TestRemovedDirectory(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "r")
 	l := open(t, dir)
