@@ -10,7 +10,8 @@ import (
 	"taskapi/identity/identitytest"
 )
 
-// A token says what its allocation is, no matter which key signed it: another job, namespace, group, task or life is another allocation's.
+// A token says what its allocation is, no matter which key signed it: another job, namespace, group, task or life is
+// another allocation's.
 func TestClaimsAreTheAllocations(t *testing.T) {
 	w := newFixture(t)
 	other := identitytest.Keyring(t)
@@ -120,7 +121,8 @@ func TestPeers(t *testing.T) {
 	}
 }
 
-// TestRecheck: a request under way is refused for what has changed since it was let in, but not because its allocation has ended.
+// TestRecheck: a request under way is refused for what has changed since it was let in, but not because its allocation
+// has ended.
 func TestRecheck(t *testing.T) { synctest.Test(t, testRecheck) }
 
 func testRecheck(t *testing.T) {

@@ -21,15 +21,17 @@ var ErrAudit = errors.New("the audit log can't be written, and without it no cha
 type AuditConfig struct {
 	// Open opens the file that the lines are written to: see OpenAuditFile. Each line is one call of Write.
 	Open func() (io.WriteCloser, error)
-	// Required refuses changes whose record can't be written. Begin writes a record with the outcome Begun before each change.
+	// Required refuses changes whose record can't be written. Begin writes a record with the outcome Begun before each
+	// change.
 	Required bool
 	// Logger gets a line when records can't be written, at most one a second; nil for none.
 	Logger *slog.Logger
 }
 
-// AuditLog is an Auditor that writes JSON lines, one for each request that was let in. Refusals are sampled separately for each caller, token
-// and reason: the first of a burst are written, and the others are counted. The last of a burst is written with the count when the burst ends,
-// and every ten seconds while it lasts. So no refused caller can fill the log, or hide among the records of another.
+// AuditLog is an Auditor that writes JSON lines, one for each request that was let in. Refusals are sampled separately
+// for each caller, token and reason: the first of a burst are written, and the others are counted. The last of a burst
+// is written with the count when the burst ends, and every ten seconds while it lasts. So no refused caller can fill
+// the log, or hide among the records of another.
 type AuditLog struct {
 	config  AuditConfig
 	sampler *auditSampler
@@ -56,7 +58,8 @@ func NewAuditLog(config AuditConfig) (*AuditLog, error) {
 
 var _ Auditor = (*AuditLog)(nil)
 
-// Audit writes the record, unless it is one of too many refusals of its kind. A record that can't be written is logged and counted.
+// Audit writes the record, unless it is one of too many refusals of its kind. A record that can't be written is logged
+// and counted.
 func (l *AuditLog) Audit(record Record) {
 	if record.Outcome != Denied || l.sampler.pass(record) {
 		_ = l.write(record)
@@ -119,7 +122,8 @@ func (l *AuditLog) writeBytes(line []byte) error {
 	return err
 }
 
-// A line may take writeTime to go into a pipe whose reader is slow. When that was not enough for the line before, it may take retryTime.
+// A line may take writeTime to go into a pipe whose reader is slow. When that was not enough for the line before, it
+// may take retryTime.
 const (
 	writeTime = 100 * time.Millisecond
 	retryTime = time.Millisecond
@@ -168,7 +172,8 @@ func (l *AuditLog) Stats() AuditStats {
 	return AuditStats{Suppressed: l.sampler.total.Load(), Lost: l.lost, Last: l.err}
 }
 
-// OpenAuditFile opens a file to which an AuditLog appends. A new file is readable by this user alone. A pipe without a reader is an error.
+// OpenAuditFile opens a file to which an AuditLog appends. A new file is readable by this user alone. A pipe without a
+// reader is an error.
 func OpenAuditFile(path string) (*os.File, error) {
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE|syscall.O_NONBLOCK, 0o600)
 	if errors.Is(err, syscall.ENXIO) { // open(2)
@@ -177,7 +182,8 @@ func OpenAuditFile(path string) (*os.File, error) {
 	return file, err
 }
 
-// due reports whether an event is among those that are logged. The line is then written outside of s, which would make others wait for it.
+// due reports whether an event is among those that are logged. The line is then written outside of s, which would make
+// others wait for it.
 func due(s *rate.Sometimes) (ok bool) {
 	s.Do(func() { ok = true })
 	return ok

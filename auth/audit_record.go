@@ -28,19 +28,20 @@ const (
 	Failed Outcome = "failed"
 )
 
-// These bound what somebody can write into a line of the audit log: a caller by a path and a method, and another issuer or a job file by
-// other texts. The longest path of the API is a variable's, of 128 bytes, each of which may be escaped as %61. The longest method has 7.
+// These bound what somebody can write into a line of the audit log: a caller by a path and a method, and another issuer
+// or a job file by other texts. The longest path of the API is a variable's, of 128 bytes, each of which may be escaped
+// as %61. The longest method has 7.
 const (
 	maxPathBytes   = 512
 	maxMethodBytes = 16
 	maxTextBytes   = 256
 )
 
-// Record is one line of the audit log: who sent which request, and its result. The comments of its fields are the table of fields in
-// docs/security.md.
+// Record is one line of the audit log: who sent which request, and its result. The comments of its fields are the table
+// of fields in docs/security.md.
 //
-// Texts from a caller, another issuer or a job file are cut to size. Characters in them that are not printable, such as those that
-// control a terminal or the direction of text, are written as in a Go string: \u202e.
+// Texts from a caller, another issuer or a job file are cut to size. Characters in them that are not printable, such as
+// those that control a terminal or the direction of text, are written as in a Go string: \u202e.
 type Record struct {
 	// When the request was answered; of a stream or a change that is about to be made, when it began.
 	Time time.Time `json:"time"`
@@ -72,13 +73,15 @@ type Record struct {
 	Namespace string `json:"namespace,omitempty"`
 	// What the request does to the variable's lock: `acquire`, `renew` or `release`.
 	Lock string `json:"lock,omitempty"`
-	// `denied`, `done`, or `failed`, when it was let in and not carried out; `begun` with `--audit-required`, before a change is made.
+	// `denied`, `done`, or `failed`, when it was let in and not carried out; `begun` with `--audit-required`, before a
+	// change is made.
 	Outcome Outcome `json:"outcome"`
 	// The HTTP status of the answer; absent for `begun`.
 	Status int `json:"status,omitempty"`
 	// Why the request was denied, such as `expired`; `fault` when a test had it fail.
 	Reason string `json:"reason,omitempty"`
-	// How many earlier refusals of the same caller and token for the same reason have no line, because there were too many.
+	// How many earlier refusals of the same caller and token for the same reason have no line, because there were too
+	// many.
 	Suppressed uint64 `json:"suppressed,omitempty"`
 }
 
@@ -90,8 +93,8 @@ type Auditor interface {
 	Begin(Record) error
 }
 
-// NewRecord returns the record of a request that was answered with the status. A status of 0 means that it is about to be carried out. path
-// is escaped (URL.EscapedPath). p is nil when the caller is not known.
+// NewRecord returns the record of a request that was answered with the status. A status of 0 means that it is about to
+// be carried out. path is escaped (URL.EscapedPath). p is nil when the caller is not known.
 func NewRecord(method, path string, owner Owner, peer Peer, p *Principal, status int) Record {
 	record := Record{
 		Time: time.Now(), Alloc: clean(owner.AllocationID, maxTextBytes), Task: clean(owner.Task, maxTextBytes),
@@ -125,7 +128,8 @@ func (r Record) Runs(task, program string) Record {
 	return r
 }
 
-// About returns the record with the namespace of the request's variable, and with the operation on its lock, "" for none.
+// About returns the record with the namespace of the request's variable, and with the operation on its lock, "" for
+// none.
 func (r Record) About(namespace, lock string) Record {
 	r.Namespace, r.Lock = clean(hideTokens(namespace), maxTextBytes), lock
 	return r
@@ -137,8 +141,8 @@ const hidden = "[token]"
 // tokenText matches a text that may hold a token: letters of base64, with dots.
 var tokenText = regexp.MustCompile(`[\w.-]*eyJ[\w.-]*`)
 
-// hideTokens replaces each token in a text. A token is a header and claims, each a JSON object in base64, and what follows. A name that only
-// begins like a token stays readable.
+// hideTokens replaces each token in a text. A token is a header and claims, each a JSON object in base64, and what
+// follows. A name that only begins like a token stays readable.
 func hideTokens(text string) string {
 	return tokenText.ReplaceAllStringFunc(text, func(found string) string {
 		parts := strings.Split(found, ".")

@@ -10,16 +10,16 @@ import (
 )
 
 const (
-	// burstTime is how long a kind of refusal must be within its allowance for its burst to be over.
+	// A burst of a kind of refusal is over after burstTime within the allowance.
 	burstTime = 10 * time.Second
-	// burstAllowance is how many of a kind are written in that time.
+	// burstAllowance is how many refusals of a kind are written in burstTime.
 	burstAllowance = 20
-	// kindsKept is how many kinds of callers with a verified token are counted apart, and how many of callers without: made-up callers can't
-	// make the others be forgotten.
+	// kindsKept is how many kinds are counted separately: so many of callers with a verified token, and so many of others,
+	// so that made-up callers can't displace real ones.
 	kindsKept = 1024
 )
 
-// recordKind identifies refusals that are sampled together: those of one caller with one token, for one reason.
+// recordKind identifies refusals that are sampled together: of one caller with one token, for one reason.
 type recordKind struct {
 	alloc, task string
 	uid         uint32
@@ -31,15 +31,15 @@ func kindOf(r Record) recordKind {
 	return recordKind{alloc: r.Alloc, task: r.Task, uid: r.UID, token: r.TokenID, reason: r.Reason}
 }
 
-// ofOthers returns the kind of all callers that are too many to be counted apart. There are few such kinds.
+// ofOthers returns the kind for all callers that are not counted separately. There are few such kinds.
 func (k recordKind) ofOthers() recordKind { return recordKind{reason: k.reason} }
 
 // burst counts the records of a kind.
 type burst struct {
-	since      time.Time // its beginning, or when its count was written
+	since      time.Time // its beginning, or when its count was last written
 	passed     int       // since then
 	suppressed uint64    // since then
-	latest     Record    // of those
+	latest     Record    // of the suppressed ones
 }
 
 // over reports whether the kind has been quiet for long enough.
@@ -48,20 +48,20 @@ func (b *burst) over(now time.Time) bool {
 	return b.suppressed == 0 && (age >= burstTime || age < 0)
 }
 
-// auditSampler lets the first refusals of each kind pass and counts the others. The latest of those is written with the
-// number of the rest: when a burst ends, and every burstTime while it lasts.
+// auditSampler lets the first refusals of each kind pass and counts the others. The latest of the others is written
+// with their number when a burst ends, and every burstTime while it lasts.
 type auditSampler struct {
 	write func(Record)
-	total atomic.Uint64 // left out for good
+	total atomic.Uint64 // of refusals that are never written
 
 	flushing sync.Mutex // held while counts are written; never within mu
 
 	mu      sync.Mutex                         // guards the fields below
 	known   *simplelru.LRU[recordKind, *burst] // of callers whose token was verified
 	unknown *simplelru.LRU[recordKind, *burst]
-	rest    map[recordKind]*burst // of others
-	pending map[*burst]bool       // with a count that is to be written
-	timer   *time.Timer           // runs while there are any
+	rest    map[recordKind]*burst // of callers that are not counted separately
+	pending map[*burst]bool       // bursts whose count must be written
+	timer   *time.Timer           // runs while there are pending ones
 	closed  bool
 }
 
@@ -72,7 +72,7 @@ func newAuditSampler(write func(Record)) *auditSampler {
 	return s
 }
 
-// pass reports whether a record is to be written at once.
+// pass reports whether the record must be written at once.
 func (s *auditSampler) pass(r Record) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -97,8 +97,8 @@ func (s *auditSampler) pass(r Record) bool {
 	return false
 }
 
-// burstOf returns the burst of a kind. A new one replaces the least recently seen one, if that is over; if not, it is counted among those of
-// all other callers.
+// burstOf returns the burst of a kind. A new burst replaces the least recently seen one if that is over; if not, the
+// kind is counted with all other callers.
 func (s *auditSampler) burstOf(k recordKind, r Record) *burst {
 	table := s.known
 	if r.KeyID == "" {
@@ -132,7 +132,8 @@ func (s *auditSampler) flush() {
 	}
 }
 
-// drain returns the latest record of each kind with a count, and begins to count again. What comes next within burstTime has no allowance.
+// drain returns the latest record of each kind with a count, and starts counting again. In the next burstTime the kind
+// has no allowance.
 func (s *auditSampler) drain(now time.Time) []Record {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -148,7 +149,7 @@ func (s *auditSampler) drain(now time.Time) []Record {
 	return due
 }
 
-// close writes all counts. What comes after it is not sampled.
+// close writes all counts. Later records are not sampled.
 func (s *auditSampler) close() {
 	s.mu.Lock()
 	s.closed = true

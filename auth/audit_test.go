@@ -68,7 +68,8 @@ func TestDenialsAreAudited(t *testing.T) {
 	})
 }
 
-// Whose a refused token is stands in the record of its very first use, if a trusted key has signed it, and of none else.
+// Whose a refused token is stands in the record of its very first use, if a trusted key has signed it, and of none
+// else.
 func TestFirstRefusalNamesTheToken(t *testing.T) {
 	w := newFixture(t)
 	w.allocs.set(otherID, auth.Terminal)
@@ -115,7 +116,8 @@ func TestFirstRefusalNamesTheToken(t *testing.T) {
 	expect("malformed", good+".", web, auth.Malformed, false)
 }
 
-// A record says which token a request came with, when that was verified, and holds nothing that could fool who reads it.
+// A record says which token a request came with, when that was verified, and holds nothing that could fool who reads
+// it.
 func TestRecordOfARequest(t *testing.T) {
 	w := newFixture(t)
 	claims := claimsOf(web)
@@ -272,7 +274,8 @@ func denied(path string, peer auth.Peer, p *auth.Principal) auth.Record {
 	return record
 }
 
-// However many callers there are, the log is bounded, and those whose token was verified are counted apart all the same.
+// However many callers there are, the log is bounded, and those whose token was verified are counted apart all the
+// same.
 func TestManyCallersAreSampledToo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := new(lockedBuffer)

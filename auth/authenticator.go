@@ -17,17 +17,18 @@ import (
 
 // Verifier checks tokens against the keys. Its methods are safe for any number of goroutines.
 type Verifier interface {
-	// VerifyChecked checks the signature and the claims of a token whose form is right. Errors: *identity.Error, wrapped; a token whose
-	// signature is good is returned beside it.
+	// VerifyChecked checks the signature and the claims of a token whose form is right. Errors: *identity.Error, wrapped.
+	// If the signature is good, the token is returned beside the error.
 	VerifyChecked(token *identity.Unverified, now time.Time) (*identity.Verified, error)
-	// Trusts reports whether the key that verified the token is still trusted. It is called for every request, and answers from memory.
+	// Trusts reports whether the key that verified the token is still trusted. It is called for every request, and answers
+	// from memory.
 	Trusts(token *identity.Verified) bool
 }
 
 var _ Verifier = (*identity.Verifier)(nil)
 
-// Revocations says which tokens are refused before they expire. It is called for every request, by any number of goroutines, and does not wait; a
-// change is seen by every request that starts after it.
+// Revocations says which tokens are refused before they expire. It is called for every request, by any number of
+// goroutines, and does not wait. Every request that starts after a change must see the change.
 type Revocations interface {
 	Revoked(*identity.Claims) bool
 }
@@ -39,24 +40,25 @@ type Config struct {
 	Logger      *slog.Logger // gets a line on refusals, at most one a second
 	Policy      *Policy      // what tasks may do; nil: DefaultTask
 
-	// Keys are the Verifier's sources of keys. When one of them swaps its set, verdicts on bad tokens are forgotten; without
-	// them, a token that a changed key makes good may be refused for another 5 s.
+	// Keys are the Verifier's sources of keys. When one of them swaps its set, cached verdicts on bad tokens are dropped.
+	// Without Keys, a token that a new key makes good may be refused for another 5 s.
 	Keys []identity.KeySource
 
 	Revocations Revocations // nil: no token is revoked
 
-	// OperatorSecret returns the token for which a secret in the form of a UUID stands, on the operator's socket alone.
-	// The token is then checked as if the client had sent it. Nil for none.
+	// OperatorSecret returns the token for which a secret in the form of a UUID stands, on the operator's socket only. The
+	// token is then checked as if the client had sent it. Nil for no secrets.
 	OperatorSecret func(secret string) (token string, known bool)
 
-	Auditor Auditor // gets what Authenticate refuses; nil for none
+	Auditor Auditor // gets the refusals of Authenticate; nil for none
 	Limits  Limits  // of failed look-ups; zero fields have the defaults
 
-	// Now returns the time that tokens and limits are held against; nil: time.Now. Tests move it.
+	// Now returns the time for tokens and limits; nil: time.Now. Tests move it.
 	Now func() time.Time
 }
 
-// Authenticator decides on requests. It is safe for any number of goroutines, starts none, and needs no closing.
+// Authenticator authenticates and authorizes requests. It is safe for any number of goroutines, starts none, and needs
+// no closing.
 type Authenticator struct {
 	verifier    Verifier
 	keys        *keyWatch
@@ -99,18 +101,18 @@ func NewAuthenticator(config Config) (*Authenticator, error) {
 		secrets: config.OperatorSecret, auditor: config.Auditor,
 		self:    uint32(os.Geteuid()),
 		digests: newTokenDigests(), cache: newCache(), limits: limits,
-		// First uses get half of the processors at most: the others are for callers whose token is cached.
+		// First uses get at most half of the processors. The others are for callers whose token is cached.
 		verifying: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)),
 		logs:      rate.Sometimes{Interval: time.Second},
 	}, nil
 }
 
-// secretLength is that of a UUID. No token is as short.
+// secretLength is the length of a UUID. No token is as short.
 const secretLength = 36
 
-// Authenticate returns who sends a request through the owner's socket from the peer, or why nobody may. It must be called for every
-// request, before its path or method is looked at. A good token that is in the cache takes no lock and no memory; a refusal may be
-// delayed for a moment, until the request's context ends at the latest.
+// Authenticate returns the principal who sends a request from the peer through the owner's socket, or why the request
+// is refused. It must be called for every request, before its path or method is looked at. A good token in the cache
+// takes no lock and no memory. A refusal may be delayed for a moment, at most until the request's context ends.
 func (a *Authenticator) Authenticate(r *http.Request, owner Owner, peer Peer) (*Principal, *Denial) {
 	if !a.mayConnect(peer, owner) {
 		return nil, a.refuse(r, owner, peer, verdict{why: WrongPeer})
@@ -130,7 +132,7 @@ func (a *Authenticator) Authenticate(r *http.Request, owner Owner, peer Peer) (*
 	if e == nil {
 		v := a.lookUp(token, owner)
 		if v.why == GlobalLimited && a.delay(r) {
-			v = a.lookUp(token, owner) // others filled the limit: their flood must not shut this caller out
+			v = a.lookUp(token, owner) // the flood of others must not shut this caller out
 		}
 		if v.why != NotRefused {
 			return nil, a.refuse(r, owner, peer, v)
@@ -148,7 +150,7 @@ func (a *Authenticator) Authenticate(r *http.Request, owner Owner, peer Peer) (*
 	return &e.principal, nil
 }
 
-// Authorize decides whether the principal may do what needs one of the capabilities; nil is yes. Nobody may do what names none.
+// Authorize checks that the principal has one of the capabilities; nil means yes. If there are none, it is refused.
 func (a *Authenticator) Authorize(p *Principal, anyOf CapabilitySet) *Denial {
 	if p != nil && p.Capabilities&anyOf != 0 {
 		return nil
@@ -157,15 +159,16 @@ func (a *Authenticator) Authorize(p *Principal, anyOf CapabilitySet) *Denial {
 	return &denials[MissingCapability]
 }
 
-// mayConnect reports whether processes of the peer's user may use the owner's socket. The socket's mode keeps others out, too, but a
-// task owns its socket and can change the mode.
+// mayConnect reports whether processes of the peer's user may use the owner's socket. The socket's mode keeps others
+// out, too, but a task owns its socket and can change the mode.
 func (a *Authenticator) mayConnect(peer Peer, owner Owner) bool {
 	return peer.UID == 0 || peer.UID == owner.UID || peer.UID == a.self
 }
 
-// Recheck decides once more on a request that Authenticate has let in and that has waited since, or goes on: nil is yes. It looks at
-// the clock, the trust in the key, revocations and the allocation's life. It does not refuse because the allocation has ended meanwhile: the caller
-// may be waiting for that, and its next request is refused. It costs as little as Authenticate with a cached token, and no limit applies.
+// Recheck decides again on a request that Authenticate has let in and that has waited since, or goes on; nil means yes.
+// It checks the clock, the trust in the key, revocations and the allocation's life. If the allocation has ended
+// meanwhile, that is no reason for a refusal: the caller may be waiting for the end, and its next request is refused.
+// It costs as little as Authenticate with a cached token, and no limit applies.
 func (a *Authenticator) Recheck(r *http.Request, p *Principal, owner Owner, peer Peer) *Denial {
 	if p == nil || p.entry == nil { // no Authenticator has let it in
 		return a.refuse(r, owner, peer, verdict{why: NoToken})
@@ -177,8 +180,8 @@ func (a *Authenticator) Recheck(r *http.Request, p *Principal, owner Owner, peer
 	return a.refuse(r, owner, peer, verdict{why: why, from: p})
 }
 
-// recheck looks at everything that may have changed since the token was verified, and at what depends on the socket. It returns
-// TerminalAllocation only when there is no other reason.
+// recheck checks everything that may have changed since the token was verified, and what depends on the socket. It
+// returns TerminalAllocation only if there is no other reason.
 func (a *Authenticator) recheck(e *entry, now time.Time, owner Owner) Reason {
 	c := &e.principal.Claims
 	if err := e.token.CheckTime(now); err != nil {
@@ -199,11 +202,11 @@ func (a *Authenticator) recheck(e *entry, now time.Time, owner Owner) Reason {
 			return why
 		}
 	}
-	// The operator's socket is the one without a task, and only the operator's token may go without one.
+	// The operator's socket is the one without a task, and only the operator's token may lack a task.
 	if c.AllocationID != owner.AllocationID || c.Task != owner.Task || (c.Role == identity.RoleOperator) != (owner.Task == "") {
 		return WrongSocket
 	}
-	if liveness != Live && c.Role != identity.RoleOperator { // the operator may see the end, until that socket closes
+	if liveness != Live && c.Role != identity.RoleOperator { // the operator may see the end, until the socket closes
 		return TerminalAllocation
 	}
 	return NotRefused

@@ -185,7 +185,8 @@ func TestPrincipal(t *testing.T) {
 	}
 }
 
-// Every reason has a name of its own and a status that blames the caller; every reason of package identity has its own here.
+// Every reason has a name of its own and a status that blames the caller; every reason of package identity has its own
+// here.
 func TestReasons(t *testing.T) {
 	w := newFixture(t)
 	names := map[string]bool{auth.NotRefused.String(): true}

@@ -10,18 +10,19 @@ import (
 )
 
 const (
-	// goodTokens is how many good tokens are cached. A group of 100 tasks with four identities each, old and renewed, has 800.
+	// goodTokens is how many good tokens are cached. A group of 100 tasks with four identities each has 800, renewed ones
+	// included.
 	goodTokens = 1024
-	// quickSlots is the size of the table in front, a power of two: 8 KiB of pointers.
+	// quickSlots is the size of the quick table, a power of two: 8 KiB of pointers.
 	quickSlots = 1024
 	// badTokens is how many bad ones are cached, about 1 MiB.
 	badTokens = 4096
-	// badFor is how long a verdict on a bad token is cached. A change of a key set ends it at once.
+	// badFor is how long a verdict on a bad token is cached. A change of a key set drops it at once.
 	badFor = 5 * time.Second
 )
 
-// entry is the verdict on a good token: a trusted key signed it, and its claims are those of its allocation. It holds nothing that may
-// change with time, and is never changed.
+// entry is the verdict on a good token: a trusted key signed it, and its claims are those of its allocation. It holds
+// only what does not change with time, and is never changed.
 type entry struct {
 	tag       tag
 	token     *identity.Verified
@@ -37,11 +38,12 @@ type refusal struct {
 	token      *identity.Verified // nil unless a trusted key signed it
 }
 
-// cache holds verdicts on good and on bad tokens, bounded and apart from each other.
+// cache holds verdicts on good and on bad tokens, bounded and separate from each other.
 //
-// Good ones have two ways in. The quick table is mapped directly by the tag and read without a lock; it holds nothing that was not
-// found good first, so junk can't displace anything in it, and two good tokens that share a slot only make each other slower.
-// Behind it is the LRU by digest. What the LRU drops may stay in the table: the verdict still holds.
+// Verdicts on good tokens are in two tables. The quick table is indexed by the tag and read without a lock. Only good
+// tokens enter it, so bad ones can't displace anything, and two good tokens that share a slot only make each other
+// slower. Behind it is an LRU table by digest. An entry that the LRU drops may stay in the quick table, since the
+// verdict still holds.
 type cache struct {
 	quick [quickSlots]atomic.Pointer[entry]
 	good  *lru.Cache[digest, *entry]
@@ -84,16 +86,17 @@ func (c *cache) keep(d digest, e *entry) {
 	c.slot(e.tag).Store(e)
 }
 
-// refuse caches a bad one.
+// refuse caches a bad token.
 func (c *cache) refuse(d digest, r refusal) { c.bad.Add(d, r) }
 
-// refused returns the cached verdict on a bad token, if it still holds at the time and with the key set of that generation.
+// refused returns the cached verdict on a bad token, if it still holds at the time and with the key set of that
+// generation.
 func (c *cache) refused(d digest, now time.Time, generation uint64) (refusal, bool) {
 	r, ok := c.bad.Get(d)
 	if !ok {
 		return refusal{}, false
 	}
-	// A clock that was set back must not make a refusal last: one from the future is none.
+	// A refusal from the future is dropped, so that it does not last when the clock was set back.
 	if left := r.until.Sub(now); left <= 0 || left > badFor || r.generation != generation {
 		c.bad.Remove(d)
 		return refusal{}, false

@@ -199,8 +199,8 @@ func (v *instant) VerifyChecked(u *identity.Unverified, now time.Time) (*identit
 // TestJunk: bad tokens of every sort push no good token out.
 func TestJunk(t *testing.T) { sendJunk(t, 10_000) }
 
-// sendJunk sends n bad tokens, some of each sort, to an authenticator whose cache of good tokens is full. It returns by how much
-// the process has grown.
+// sendJunk sends n bad tokens, some of each sort, to an authenticator whose cache of good tokens is full. It returns by
+// how much the process has grown.
 func sendJunk(t *testing.T, n int) (grown int) {
 	t.Helper()
 	w := newFixture(t, func(c *auth.Config) {

@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// Capability is a right on an allocation, under the name that Nomad's ACL policies give it. The zero value is no right, and nobody has it.
+// Capability is a right on an allocation, under the name that Nomad's ACL policies give it. The zero value is no right,
+// and nobody has it.
 type Capability uint16
 
 // The capabilities. Each has its name in the same place of capabilityNames.
@@ -25,8 +26,8 @@ const (
 	NodeWrite                             // to change its metadata
 	OperatorOnly                          // what belongs to the operator alone, such as metrics; always the last
 
-	// grantable are the capabilities that a policy gives and takes. A policy can't take Authenticated from a valid token, and can't give
-	// OperatorOnly to anybody.
+	// grantable are the capabilities that a policy gives and takes. A policy can't take Authenticated from a valid token,
+	// and can't give OperatorOnly to anybody.
 	grantable = CapabilitySet(OperatorOnly-1) &^ CapabilitySet(Authenticated)
 
 	// ImplicitTask is what Nomad's implicit policy gives a workload identity: the preset "nomad".

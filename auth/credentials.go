@@ -11,13 +11,14 @@ const bearer = "bearer"
 
 // credentials returns the one token of a request, or the reason why there is none.
 //
-// It comes in X-Nomad-Token or in Authorization with the scheme Bearer in any case, one line of each at most; when both hold
-// something they must be equal byte for byte. An empty header holds nothing, and so does an Authorization with another scheme,
-// unless it stands beside an X-Nomad-Token: of two credentials none may be ignored. A token in the query
-// string is no token: it would end up in logs. Origin and Referer are sent by browsers, no browser has business here, and a
-// page that found a way to the socket must not have its user's rights; so they are refused whatever the token.
+// The token comes in X-Nomad-Token, or in Authorization with the scheme Bearer in any case. At most one line of each is
+// allowed, and if both hold a token, the two must be equal byte for byte. An empty header holds nothing. An
+// Authorization with another scheme holds nothing either, unless it stands beside an X-Nomad-Token: of two credentials
+// none may be ignored. A token in the query string is ignored, since it would end up in logs. Browsers send Origin and
+// Referer. A page that found a way to the socket must not have its user's rights, so these are refused whatever the
+// token.
 //
-// The maps are read directly, under the canonical keys that net/http parses into: r.Header.Get would cost four canonicalisations.
+// The map is read directly, under the canonical keys of net/http, since r.Header.Get would cost four canonicalisations.
 func credentials(h http.Header) (token string, why Reason) {
 	if len(h["Origin"]) != 0 || len(h["Referer"]) != 0 {
 		return "", FromBrowser
@@ -48,8 +49,8 @@ func credentials(h http.Header) (token string, why Reason) {
 	return token, NotRefused
 }
 
-// bearerToken returns what follows the scheme Bearer; ok is false for another scheme. The scheme ends at a space (RFC 9110 section 11.4
-// allows several); anything odd after it stays in the token, which is then malformed.
+// bearerToken returns the text after the scheme Bearer; ok is false for another scheme. One or several spaces end the
+// scheme (RFC 9110 section 11.4). Anything odd after them stays in the token, which is then malformed.
 func bearerToken(value string) (token string, ok bool) {
 	if len(value) < len(bearer) {
 		return "", false

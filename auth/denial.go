@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// Denial is an error: a request was refused, and why. It is shared and never changed. The caller answers with the status of the Reason, 400,
-// 401, 403 or 429, and with words that don't tell the reason: see apierror.OfDenial in handlers.
+// Denial is the error of a request that was refused. It is shared and never changed. The caller answers with the status
+// of the Reason, 400, 401, 403 or 429, and with words that don't tell the reason: see handlers/apierror.
 type Denial struct {
 	Reason     Reason
 	RetryAfter time.Duration // with 429: how long to wait, from the moment the Denial was returned; otherwise zero
 }
 
-// denials holds one Denial for every reason, so that refusing costs no memory.
+// denials holds a Denial for every reason, so that a refusal allocates none.
 var denials = func() (all [reasons]Denial) {
 	for r := range all {
 		all[r].Reason = Reason(r)

@@ -10,27 +10,27 @@ import (
 	"golang.org/x/crypto/blake2b"
 )
 
-// digest is the key of a token in the caches: keyed BLAKE2b-256 (RFC 7693), with a key of this process alone. A reader of this
-// process's memory learns nothing of the token from it.
+// digest is the key of a token in the caches: keyed BLAKE2b-256 (RFC 7693), with a key of this process only. A reader
+// of this process's memory can't compute the token from it.
 type digest [blake2b.Size256]byte
 
 // tag is the quick key, 128 bits: maphash under two seeds of this process.
 //
-// A digest takes 0.8 µs for a token of 560 bytes, more than a cached request may cost in all; a tag takes 0.08 µs. It is no
-// cryptographic hash, and need not be one: to be taken for a good token, a text must agree with it in 128 bits that depend on every
-// bit of the token's 512-bit signature and on seeds that nobody sees. A caller who does not know the signature can only guess; one who
-// knows it has the token, and gains nothing by a text that is taken for it.
+// A digest takes 0.8 µs for a token of 560 bytes, more than a whole cached request may cost; a tag takes 0.08 µs. A tag
+// need not be a cryptographic hash. To pass for a good token, a text must agree with it in 128 bits that depend on
+// every bit of the token's 512-bit signature and on secret seeds. A caller who does not know the signature can only
+// guess, and one who knows it has the token anyway.
 type tag [2]uint64
 
-// tokenDigests computes both.
+// tokenDigests computes digests and tags.
 type tokenDigests struct {
 	seeds   [2]maphash.Seed
 	digests sync.Pool // of *digester
 }
 
-// digester is what a computation writes to; on the stack it would escape through hash.Hash.
+// digester is the state of one computation. It is pooled because it would escape through hash.Hash.
 type digester struct {
-	mac hash.Hash // keyed, and reset after each use: it holds the end of its input until then
+	mac hash.Hash // keyed; reset after each use, because it holds the end of its input until then
 	sum digest
 }
 
@@ -47,15 +47,15 @@ func newTokenDigests() *tokenDigests {
 	}
 }
 
-// tag returns the quick key.
+// tag returns the tag.
 func (t *tokenDigests) tag(token string) tag {
 	return tag{maphash.String(t.seeds[0], token), maphash.String(t.seeds[1], token)}
 }
 
-// digest returns the cryptographic one.
+// digest returns the digest.
 func (t *tokenDigests) digest(token string) digest {
 	d := t.digests.Get().(*digester)
-	// The bytes are read only, and not copied: a copy would leave the token lying in memory. Write never fails: see hash.Hash.
+	// The bytes are only read. A copy would leave the token in memory. Write never fails: see hash.Hash.
 	_, _ = d.mac.Write(unsafe.Slice(unsafe.StringData(token), len(token)))
 	d.mac.Sum(d.sum[:0])
 	d.mac.Reset()

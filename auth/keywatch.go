@@ -16,7 +16,8 @@ type keyWatch struct {
 	count uint64             // guarded by mu
 }
 
-// generation returns a number that grows when a set is swapped. It is called for first uses and bad tokens, never for a cached good token.
+// generation returns a number that grows when a set is swapped. It is called for first uses and bad tokens, never for a
+// good token in the cache.
 func (k *keyWatch) generation() uint64 {
 	now := make([]*identity.KeySet, len(k.sources))
 	for i, source := range k.sources {

@@ -10,29 +10,29 @@ import (
 
 // Limits bound what bad tokens may cost. A zero field takes its default.
 type Limits struct {
-	// Set has the rates: FailedLookups, AllFailedLookups, Refusals and Requests. Those of one socket are for all of its users together,
-	// since a task may run as several users. A FailedLookups with a burst of less than a second's worth makes the average rate lower,
-	// because refusals last whole seconds.
+	// Set has the rates: FailedLookups, AllFailedLookups, Refusals and Requests. Those of one socket are for all of its
+	// users together, since a task may run as several users. A FailedLookups with a burst of less than a second's worth
+	// makes the average rate lower, because refusals last whole seconds.
 	limitset.Set
-	// RefusalDelay is how long a refusal beyond the rate Refusals is delayed. Default: 250 ms. That is less than half of the shortest
-	// Retry-After, and long enough that a flood over ten connections costs less than one good caller.
+	// RefusalDelay is how long a refusal beyond the rate Refusals is delayed. Default: 250 ms. That is less than half of
+	// the shortest Retry-After, and long enough that a flood over ten connections costs less than one good caller.
 	RefusalDelay time.Duration
 	// MaxDelayed is how many refusals are delayed at a time; the others go out at once. Default: 512.
 	MaxDelayed int
 }
 
 const (
-	// maxCallers is how many sockets are counted apart, more than an allocation has tasks.
+	// maxCallers is how many sockets have a limit of their own, more than an allocation has tasks.
 	maxCallers = 1024
-	// retryAfterUnit is that of HTTP's header.
+	// retryAfterUnit is the unit of HTTP's header.
 	retryAfterUnit = time.Second
 )
 
 // limits enforces Limits.
 type limits struct {
 	lookups  *ratelimit.Limiter[Owner]
-	refusals *ratelimit.Limiter[Owner] // of each caller, not of all together
-	requests *ratelimit.Limiter[Owner] // the same; nil for no limit
+	refusals *ratelimit.Limiter[Owner] // per socket only
+	requests *ratelimit.Limiter[Owner] // per socket only; nil for no limit
 	tarpit   *ratelimit.Tarpit
 }
 
@@ -79,12 +79,12 @@ func limitReason(d ratelimit.Decision) Reason {
 	return CallerLimited
 }
 
-// allowRequest counts a request of a known caller, and reports whether it is not one too many. The operator's never are.
+// allowRequest counts a request with a good token, and reports whether the limit allows it. The operator has no limit.
 func (l *limits) allowRequest(who Owner, now time.Time) bool {
 	return l.requests == nil || who.Task == "" || l.requests.Allow(now, who).OK
 }
 
-// countFailure counts a failed look-up, and returns its verdict, or that of the limit.
+// countFailure counts a failed look-up, and returns its verdict, or the limit's if that is exceeded.
 func (l *limits) countFailure(who Owner, now time.Time, v verdict) verdict {
 	if d := l.lookups.Allow(now, who); !d.OK {
 		v.why = limitReason(d)

@@ -187,7 +187,8 @@ func TestGlobalLimitShutsNobodyOut(t *testing.T) {
 	})
 }
 
-// A flood is slowed, whatever is wrong with its requests, over however many connections it comes; and nobody else waits.
+// A flood is slowed, whatever is wrong with its requests, over however many connections it comes; and nobody else
+// waits.
 func TestFloodIsSlowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for name, token := range map[string]func(w *fixture, good string, n int) string{
@@ -283,7 +284,8 @@ func TestConfigErrors(t *testing.T) {
 	}
 }
 
-// TestRequestsAreLimited: a task that asks too often is refused until its Retry-After is over, others and the operator are not.
+// TestRequestsAreLimited: a task that asks too often is refused until its Retry-After is over, others and the operator
+// are not.
 func TestRequestsAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t, func(c *auth.Config) {

@@ -6,8 +6,8 @@ import (
 	"taskapi/identity"
 )
 
-// verdict is the result of a look-up: a good token's entry, or why there is none. An entry says that the token is good, but not that
-// nothing has changed since: see recheck.
+// verdict is the result of a look-up: a good token's entry, or why there is none. An entry does not say whether
+// anything has changed since the token was verified: see recheck.
 type verdict struct {
 	entry *entry
 	why   Reason
@@ -25,21 +25,22 @@ func refused(why Reason, token *identity.Verified) verdict {
 // limited reports whether a limit refused.
 func (v verdict) limited() bool { return v.why == CallerLimited || v.why == GlobalLimited }
 
-// countsAsFailure reports whether a verdict counts as a failed look-up: those that needed a key or an allocation. To refuse a token by
-// its form alone costs less than counting it, and a good token in the wrong place is in the cache.
+// countsAsFailure reports whether a verdict counts as a failed look-up: verdicts that needed a key or an allocation do.
+// Refusing a token by its form alone costs less than counting it, and a good token on the wrong socket is in the cache.
 func countsAsFailure(why Reason) bool {
 	return why >= UnknownKey && why <= WrongRole || why >= UnknownAllocation && why <= WrongClaims
 }
 
-// cacheable reports whether a verdict on a bad token is kept. Two change with time alone; an unknown key is found as quickly as a cached
-// verdict, and a key that was just added must work at once.
+// cacheable reports whether a verdict on a bad token is cached. NotYetValid and BadLifetime change with time alone. An
+// unknown key is found as quickly as a cached verdict, and a key that was just added must work at once.
 func cacheable(why Reason) bool {
 	return countsAsFailure(why) && why != UnknownKey && why != NotYetValid && why != BadLifetime
 }
 
 // lookUp returns the verdict on a token that is not in the quick table: from the caches, or by verifying it.
 //
-// A limited caller gets no verification, even for a valid token. The limit is per socket, so nobody else is shut out with it.
+// A limited caller gets no verification, even for a valid token. The limit is per socket, so nobody else is shut out
+// with it.
 func (a *Authenticator) lookUp(token string, who Owner) verdict {
 	key := a.digests.digest(token)
 	if e := a.cache.slowHit(key); e != nil {
@@ -59,8 +60,8 @@ func (a *Authenticator) lookUp(token string, who Owner) verdict {
 	return a.verifyShared(firstUse{token, unverified, key, who})
 }
 
-// repeatedBadToken returns the verdict on a bad token that is in the cache. It counts as one more failed look-up, so that a flood of the
-// same token is slowed like any other. A token that was refused for its allocation alone is decided again.
+// repeatedBadToken returns the verdict on a bad token that is in the cache. It counts as another failed look-up, so a
+// flood of one token is slowed like any other. A token that was refused only for its allocation is checked again.
 func (a *Authenticator) repeatedBadToken(t tag, key digest, r refusal, who Owner, now time.Time) verdict {
 	if r.why >= UnknownAllocation { // which may have changed
 		e, why := a.entry(t, r.token)
@@ -81,8 +82,9 @@ type firstUse struct {
 	who        Owner
 }
 
-// verifyShared verifies the token once for all requests on a socket that bring it at the same time. Requests on other sockets don't wait
-// for it, since its caller's limit must not decide over them; verify shares its result with them all the same.
+// verifyShared verifies the token once for all requests on a socket that bring it at the same time. Requests on other
+// sockets don't wait for it, since the limit of one socket must not decide about another. They still share the result:
+// see verify.
 func (a *Authenticator) verifyShared(f firstUse) verdict {
 	key := string(f.key[:]) + f.who.AllocationID + "/" + f.who.Task
 	leads := false
@@ -101,13 +103,14 @@ func (a *Authenticator) verifyShared(f firstUse) verdict {
 	return v
 }
 
-// verify checks the signature, beside a bounded number of others. The wait is bounded by the number of connections, each of which waits
-// for one verification at most. A failure is reserved from the limit before, and given back for a good token, so that a flood can't
-// begin more than it may fail; it is reserved after the wait, so that many good tokens at once don't reach the limit.
+// verify checks the signature, with a bounded number of verifications at a time. The wait is bounded by the number of
+// connections, each of which waits for at most one verification. A failure is reserved from the limit first, and given
+// back for a good token, so that a flood can't begin more verifications than may fail. It is reserved after the wait,
+// so that many good tokens at once don't reach the limit.
 func (a *Authenticator) verify(f firstUse) verdict {
 	a.verifying <- struct{}{}
 	defer func() { <-a.verifying }()
-	if e := a.cache.slowHit(f.key); e != nil { // found good while this one waited
+	if e := a.cache.slowHit(f.key); e != nil { // another request has verified it meanwhile
 		a.counters.shared.Add(1)
 		return verdict{entry: e}
 	}
@@ -116,7 +119,8 @@ func (a *Authenticator) verify(f firstUse) verdict {
 	if !decision.OK {
 		return verdict{why: limitReason(decision)}
 	}
-	r := refusal{until: now.Add(badFor), generation: a.keys.generation()} // before the look-up: a change between voids the verdict
+	// The generation is read before the look-up, so that a change in between voids the verdict.
+	r := refusal{until: now.Add(badFor), generation: a.keys.generation()}
 	began := time.Now()
 	var err error
 	r.token, err = a.verifier.VerifyChecked(f.unverified, now)
@@ -125,7 +129,7 @@ func (a *Authenticator) verify(f firstUse) verdict {
 	var e *entry
 	if err != nil {
 		r.why = tokenReason(err)
-	} else { // a foreign issuer must not fill the cache of good tokens with those of other allocations
+	} else { // a foreign issuer must not fill the cache with tokens of other allocations
 		e, r.why = a.entry(a.digests.tag(f.token), r.token)
 	}
 	if !countsAsFailure(r.why) {
@@ -141,8 +145,8 @@ func (a *Authenticator) verify(f firstUse) verdict {
 	return refused(r.why, r.token)
 }
 
-// entry returns what is cached of a good token, or why it is not one of an allocation that is here, live or ended. The policy is that of
-// the allocation's namespace, whatever namespace the token claims.
+// entry returns the cache's entry of a good token, or why the token does not belong to an allocation that is here, live
+// or ended. The policy is that of the allocation's namespace, not of one that the token claims.
 func (a *Authenticator) entry(t tag, v *identity.Verified) (*entry, Reason) {
 	alloc, liveness := a.allocations.Lookup(v.Claims.AllocationID)
 	if alloc == nil || liveness == Unknown {

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// TestMakefileRunsNoRaceTests: the tests that are not built with the race detector are those that the Makefile runs without it.
+// TestMakefileRunsNoRaceTests: the tests that are not built with the race detector are those that the Makefile runs
+// without it.
 func TestMakefileRunsNoRaceTests(t *testing.T) {
 	makefile, err := os.ReadFile("../Makefile")
 	if err != nil {

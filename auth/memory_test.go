@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// The caches hold no byte of a token's signature: not as text, not decoded. A reader of the process's memory finds the claims, which are no
-// secret, and useless without the signature.
+// The caches hold no byte of a token's signature: not as text, not decoded. A reader of the process's memory finds the
+// claims, which are no secret, and useless without the signature.
 func TestSignaturesAreNotKept(t *testing.T) {
 	w := newFixture(t)
 	var tokens []string

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// The race detector allocates, so what costs no memory is tested without it: `make test` runs these tests by their names, which end in Memory.
+// The race detector allocates, so what costs no memory is tested without it: `make test` runs these tests by their
+// names, which end in Memory.
 
 // junk is 25 times what the cache of bad tokens holds; the promise is made for 1,000,000, which take some 10 s.
 var junk = flag.Int("junk", 100_000, "bad tokens in TestJunkTakesLittleMemory")

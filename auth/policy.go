@@ -8,7 +8,8 @@ import (
 	"taskapi/auth/limitset"
 )
 
-// Policy says which capabilities tasks have, where that differs from DefaultTask. It is immutable. A nil Policy is the preset "local".
+// Policy says which capabilities tasks have, where that differs from DefaultTask. It is immutable. A nil Policy is the
+// preset "local".
 //
 // A policy file is HCL, in the manner of Nomad's ACL policies:
 //
@@ -32,15 +33,17 @@ import (
 //	  deny         = ["alloc-lifecycle"]       # narrows, and wins; policy = "deny" leaves nothing
 //	}
 //
-// The presets are ImplicitTask ("nomad") and DefaultTask ("local"). "read" is read-job. "write" is read-job, read-logs, read-fs, alloc-lifecycle
-// and alloc-exec, as in Nomad. "deny" leaves only what every valid token has. A namespace block keeps ImplicitTask, as every policy does in
-// Nomad, unless it is "deny". Node and agent blocks are for all tasks. They override the preset and the namespace's block, and a task's block
-// overrides them. The capabilities are those of grantable; "deny" among them is the policy "deny".
+// The presets are ImplicitTask ("nomad") and DefaultTask ("local"). "read" is read-job. "write" is read-job, read-logs,
+// read-fs, alloc-lifecycle and alloc-exec, as in Nomad. "deny" leaves only what every valid token has. A namespace
+// block keeps ImplicitTask, as every policy does in Nomad, unless it is "deny". Node and agent blocks are for all
+// tasks. They override the preset and the namespace's block, and a task's block overrides them. The capabilities are
+// those of grantable; "deny" among them is the policy "deny".
 //
-// A limits block sets limits of package limitset, such as connections = 64. MayVariable says how rules about variables are read; a task's rule
-// replaces its namespace's for the same path. Namespace and task blocks may come any number of times. Their labels may hold the wildcards of
-// path.Match. Of several labels that match, the exact one counts, else the one with the most characters that are no wildcard, else the first by
-// the alphabet. The operator always has every capability.
+// A limits block sets limits of package limitset, such as connections = 64. MayVariable says how rules about variables
+// are read; a task's rule replaces its namespace's for the same path. Namespace and task blocks may come any number of
+// times. Their labels may hold the wildcards of path.Match. Of several labels that match, the exact one counts, else
+// the one with the most characters that are no wildcard, else the first by the alphabet. The operator always has every
+// capability.
 type Policy struct {
 	base              CapabilitySet
 	decided, machine  CapabilitySet // the capabilities that node and agent blocks decide, and those of them that they give
@@ -110,8 +113,8 @@ func (p *Policy) grant(namespace, task string) (CapabilitySet, *pathRules) {
 	return set, rules
 }
 
-// Idle returns the blocks that have no effect on the tasks of a namespace, such as one with a misspelt name. In a file for several allocations
-// they may be meant for the tasks of others.
+// Idle returns the blocks that have no effect on the tasks of a namespace, such as one with a misspelt name. In a file
+// for several allocations they may be meant for the tasks of others.
 func (p *Policy) Idle(namespace string, tasks []string) []string {
 	if p == nil {
 		return nil

@@ -33,8 +33,8 @@ var coarse = map[string]CapabilitySet{
 	"deny":  0,
 }
 
-// machineBlocks are the blocks about the machine and its agent, with the capabilities that each value of policy gives. Nomad's agent:write has
-// no meaning here: there is no cluster to join, and no servers to choose.
+// machineBlocks are the blocks about the machine and its agent, with the capabilities that each value of policy gives.
+// Nomad's agent:write has no meaning here: there is no cluster to join, and no servers to choose.
 var machineBlocks = map[string]map[string]CapabilitySet{
 	"node":  {"read": CapabilitySet(NodeRead), "write": CapabilitySet(NodeRead | NodeWrite), "deny": 0},
 	"agent": {"read": agentPolicy, "write": agentPolicy, "deny": 0},
@@ -68,7 +68,8 @@ var (
 	pathSchema    = &hcl.BodySchema{Attributes: []hcl.AttributeSchema{{Name: "capabilities", Required: true}}}
 )
 
-// ParsePolicy parses a policy file. The error holds ErrPolicy and one line for each mistake, with file, line and column.
+// ParsePolicy parses a policy file. The error holds ErrPolicy and one line for each mistake, with file, line and
+// column.
 func ParsePolicy(filename string, src []byte) (*Policy, error) {
 	if len(src) > maxPolicyBytes {
 		return nil, fmt.Errorf("%w: %s has %d bytes; at most %d are read", ErrPolicy, filename, len(src), maxPolicyBytes)
@@ -241,7 +242,8 @@ func (p *policyParser) rights(expr hcl.Expression) (rights VariableRight) {
 	return rights
 }
 
-// capabilities parses a list of capabilities. deny reports whether "deny" is among them, and ok whether there was no mistake.
+// capabilities parses a list of capabilities. deny reports whether "deny" is among them, and ok whether there was no
+// mistake.
 func (p *policyParser) capabilities(expr hcl.Expression) (set CapabilitySet, deny, ok bool) {
 	names, ok := p.list(expr, `["read-job", "read-logs"]`)
 	for _, name := range names {
@@ -282,7 +284,8 @@ type placed struct {
 	at   hcl.Range
 }
 
-// list returns the strings of a list, and whether all of its elements are strings. The mistake of another expression shows the example.
+// list returns the strings of a list, and whether all of its elements are strings. The mistake of another expression
+// shows the example.
 func (p *policyParser) list(expr hcl.Expression, example string) (list []placed, ok bool) {
 	items, diags := hcl.ExprList(expr)
 	if diags.HasErrors() {

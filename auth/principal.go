@@ -7,7 +7,8 @@ import (
 	"taskapi/internal/peercred"
 )
 
-// Principal is who a request comes from. It is shared between requests of the same token and never changed.
+// Principal is the authenticated sender of a request. It is shared between requests with the same token and never
+// changed.
 type Principal struct {
 	Claims       identity.Claims
 	TaskGroup    string // of the allocation
@@ -18,7 +19,7 @@ type Principal struct {
 	entry *entry     // of the token in the cache; nil in a Principal that no Authenticator has made
 }
 
-// MaySee reports whether the principal may know of an allocation, by an ID in any case: of its own and of no other.
+// MaySee reports whether the principal may see the allocation with the ID, in any case: only its own.
 func (p *Principal) MaySee(allocationID string) bool {
 	return p != nil && strings.EqualFold(allocationID, p.Claims.AllocationID)
 }
@@ -27,24 +28,24 @@ func (p *Principal) MaySee(allocationID string) bool {
 func (p *Principal) Operator() bool { return p != nil && p.Claims.Role == identity.RoleOperator }
 
 // SeesWholeJob reports whether the principal sees all of its job. The operator does, and so does a task that may run
-// commands in all tasks: it can read the same there. Other tasks don't see the private parts of each other.
+// commands in all tasks, since it can read the same there. Other tasks don't see each other's private parts.
 func (p *Principal) SeesWholeJob() bool {
 	return p.Operator() || p != nil && p.Capabilities.Has(AllocExec)
 }
 
-// Owner is whom a socket belongs to: one task of one allocation, or its operator. A token is good on the socket of its owner alone; so the
-// operator's is never sent to a socket on which a task might listen instead.
+// Owner is the owner of a socket: one task of one allocation, or the allocation's operator. A token is good only on the
+// socket of its owner, so the operator's token is never sent to a socket on which a task might listen.
 type Owner struct {
 	AllocationID string
 	Task         string // empty on the operator's socket
 
-	// UID is the user whose processes may use the socket: the task's, or the allocation's owner. Root's and those of the user that this
-	// process runs as may, too.
+	// UID is the user whose processes may use the socket: the task's user, or the allocation's owner. Processes of root
+	// and of this process's user may, too.
 	UID uint32
-	// GID is the task's group: who is not the task's user reads files as the task does.
+	// GID is the task's group. A caller who is not the task's user reads files with the task's user and group.
 	GID uint32
 }
 
-// Peer is the process at the other end of a connection, with the fields UID, GID and PID, as the kernel saw it at connect time (SO_PEERCRED,
-// unix(7)). PID is 0 across PID namespaces.
+// Peer is the process at the other end of a connection, with the fields UID, GID and PID, as the kernel saw it at
+// connect time (SO_PEERCRED, unix(7)). PID is 0 across PID namespaces.
 type Peer = peercred.Cred

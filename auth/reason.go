@@ -11,16 +11,16 @@ import (
 type Reason uint8
 
 const (
-	// NotRefused is that of a request that was let in.
+	// NotRefused means that the request was let in.
 	NotRefused Reason = iota
 
-	// Of the credentials in the headers.
+	// Faults of the credentials in the headers.
 
 	NoToken        // neither header holds a token
 	AmbiguousToken // a header came twice, or the two differ
 	FromBrowser    // the request carries Origin or Referer
 
-	// Of the token: those of package identity, under the same names.
+	// Faults of the token: the reasons of package identity, under the same names.
 
 	TooLong
 	Malformed
@@ -37,24 +37,24 @@ const (
 	WrongIssuer
 	WrongRole
 
-	// Of a token with a good signature and good static claims.
+	// Faults of a token with a good signature and good static claims.
 
 	KeyRemoved         // its key is not trusted any more
 	Revoked            // it was revoked
 	UnknownAllocation  // its allocation is not here
-	EarlierLife        // it was issued for another life of its allocation, or for none
+	EarlierLife        // it was issued for another life of its allocation, or for no life
 	WrongClaims        // its namespace, job, group or task is not that of its allocation
 	TerminalAllocation // its allocation has ended
 	WrongSocket        // it is not for the owner of this socket
 
-	// Of the caller.
+	// Faults of the caller.
 
 	WrongPeer         // a process of a user that this socket is not for
-	UnknownSecret     // a secret on the operator's socket, which stands for no token
+	UnknownSecret     // a secret on the operator's socket that stands for no token
 	CallerLimited     // too many failed look-ups on this socket
 	GlobalLimited     // too many of all peers together
 	RequestLimited    // too many good requests on this socket
-	MissingCapability // known, and not allowed to do that
+	MissingCapability // the token is good, and lacks the capability
 
 	reasons // how many there are
 )
@@ -99,7 +99,8 @@ var meanings = [reasons]meaning{
 	MissingCapability:  {"missing_capability", http.StatusForbidden},
 }
 
-// tokenReason returns the reason of an error of package identity, Malformed for one that is not in the table.
+// tokenReason returns the reason for an error of package identity. It is Malformed for an error that is not in the
+// table.
 func tokenReason(err error) Reason {
 	why, _ := identity.ReasonOf(err)
 	for r, v := range meanings {

@@ -10,8 +10,8 @@ import (
 	"taskapi/identity/revocation"
 )
 
-// TestRevokedTokens: a token is refused on the very next request once it is revoked, by a list that another has open, however warm the cache is; so is a
-// request that waits. Others go on, and a token that is issued afterwards is good.
+// TestRevokedTokens: a token is refused on the very next request once it is revoked, by a list that another has open,
+// however warm the cache is; so is a request that waits. Others go on, and a token that is issued afterwards is good.
 func TestRevokedTokens(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "revocations")
 	mine, err := revocation.Open(revocation.Config{Dir: dir})

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Stats is what an Authenticator has counted since it was made.
+// Stats holds the counters of an Authenticator since it was made.
 type Stats struct {
 	Hits         uint64                  // good tokens found in the cache, whatever was decided then
 	Misses       uint64                  // tokens found in neither cache
@@ -27,7 +27,7 @@ func Reasons() []Reason {
 	return all
 }
 
-// counters are the live form of Stats. The first is written by every request, so it has a cache line for itself.
+// counters are the live form of Stats. Every request writes the first, so it has a cache line of its own.
 type counters struct {
 	hits         atomic.Uint64
 	_            [56]byte
@@ -40,7 +40,7 @@ type counters struct {
 	refused      [reasons]atomic.Uint64
 }
 
-// Stats returns the counters as they are now. They are read one after the other, so they may be some requests apart.
+// Stats returns the current counters. They are read one after the other, so they may differ by some requests.
 func (a *Authenticator) Stats() Stats {
 	c := &a.counters
 	s := Stats{

@@ -5,10 +5,10 @@ import (
 	"strings"
 )
 
-// VariableRight is what a caller may do with a variable; several are or-ed together. Nomad's policies have the same names.
+// VariableRight is a set of rights on a variable, one bit each. Nomad's policies have the same names.
 type VariableRight uint8
 
-// The rights on one variable. To acquire, renew or release its lock is to write it.
+// The rights on one variable. VariableWrite includes its lock.
 const (
 	VariableRead VariableRight = 1 << iota
 	VariableList
@@ -20,7 +20,7 @@ const (
 	implicitVariable               = VariableRead | VariableList
 )
 
-// variableRights are the names of the rights in a policy. Who may read may list, as in Nomad; "deny" leaves nothing.
+// variableRights are the names of the rights in a policy. "read" includes list, as in Nomad, and "deny" leaves nothing.
 var variableRights = map[string]VariableRight{
 	"read": VariableRead | VariableList, "list": VariableList, "write": VariableWrite, "destroy": VariableDestroy, "deny": noVariableRight,
 }
@@ -33,12 +33,14 @@ func (r VariableRight) capability() Capability {
 	return VariablesRead
 }
 
-// MayVariable reports whether the principal has a right on the variable of that namespace and path. It is the one place that decides it.
+// MayVariable reports whether the principal has a right on the variable of that namespace and path. No other function
+// decides that.
 //
-// The operator has every right in every namespace. A task has rights in the namespace of its job alone. With variables-read it reads and
-// lists what Nomad's implicit policy gives a workload: nomad/jobs, nomad/jobs/JOB, nomad/jobs/JOB/GROUP and nomad/jobs/JOB/GROUP/TASK, for
-// its own job, group and task. With variables-write it has every right on nomad/jobs/JOB and what is below. A policy's rules about paths
-// come in Nomad's order: the one with exactly this path, then the implicit policy, then the closest pattern.
+// The operator has every right in every namespace. A task has rights only in the namespace of its job. With
+// variables-read it reads and lists the variables that Nomad's implicit policy gives a workload: nomad/jobs,
+// nomad/jobs/JOB, nomad/jobs/JOB/GROUP and nomad/jobs/JOB/GROUP/TASK, for its own job, group and task. With
+// variables-write it has every right on nomad/jobs/JOB and all paths below. A policy's rules about paths come in
+// Nomad's order: the rule with exactly this path, then the implicit policy, then the closest pattern.
 func (p *Principal) MayVariable(namespace, path string, right VariableRight) bool {
 	switch {
 	case p == nil || right == noVariableRight || right&(right-1) != 0:
@@ -51,8 +53,9 @@ func (p *Principal) MayVariable(namespace, path string, right VariableRight) boo
 	return p.variableRights(path)&right != 0
 }
 
-// SearchesVariables reports whether the principal may search variables, of which it then finds those that it may list. As in Nomad, the implicit
-// policy alone does not do: it takes a policy's rules about paths or, here, read-job as for all else that is searched.
+// SearchesVariables reports whether the principal may search variables; it then finds those that it may list. As in
+// Nomad, the implicit policy does not suffice: a search needs a policy's rules about paths or, here, read-job, as every
+// other search does.
 func (p *Principal) SearchesVariables() bool {
 	return p.Operator() || p != nil && p.Capabilities.Has(VariablesRead) && (p.paths != nil || p.Capabilities.Has(ReadJob))
 }
@@ -75,10 +78,10 @@ func (p *Principal) variableRights(path string) VariableRight {
 	return own
 }
 
-// jobVariables is the path that the variables of all jobs are below.
+// jobVariables is the path above the variables of all jobs.
 const jobVariables = "nomad/jobs"
 
-// implicit reports whether Nomad's implicit policy is about the path.
+// implicit reports whether Nomad's implicit policy gives the path.
 func (p *Principal) implicit(path string) bool {
 	rest, ok := strings.CutPrefix(path, jobVariables)
 	if !ok || rest == "" {
@@ -86,7 +89,8 @@ func (p *Principal) implicit(path string) bool {
 	}
 	// As in Nomad, a job whose ID is another's with a slash and a group's name shares a path with that group.
 	rest, ok = strings.CutPrefix(rest, "/"+p.Claims.JobID)
-	return ok && (rest == "" || p.TaskGroup != "" && (rest == "/"+p.TaskGroup || p.Claims.Task != "" && rest == "/"+p.TaskGroup+"/"+p.Claims.Task))
+	group := "/" + p.TaskGroup
+	return ok && (rest == "" || p.TaskGroup != "" && (rest == group || p.Claims.Task != "" && rest == group+"/"+p.Claims.Task))
 }
 
 // belowJob reports whether the path is the job's own, or below it.
@@ -95,19 +99,19 @@ func (p *Principal) belowJob(path string) bool {
 	return ok && p.Claims.JobID != "" && (rest == "" || rest[0] == '/')
 }
 
-// pathRule is what a policy says of the variables at a path, or at all that a pattern matches.
+// pathRule is a policy's rule about the variables at a path, or at all paths that a pattern matches.
 type pathRule struct {
 	path   string // with * for any characters, slashes too
 	rights VariableRight
 }
 
-// pathRules are a task's. A nil *pathRules has none.
+// pathRules are the rules for a task. A nil *pathRules has none.
 type pathRules struct {
 	rules []pathRule
-	job   CapabilitySet // which of variables-read and variables-write the task has for its job's own paths, beside the rules
+	job   CapabilitySet // those of variables-read and variables-write that hold for the job's own paths, beside the rules
 }
 
-// withoutJob reports whether the task has the capability for the sake of its rules alone.
+// withoutJob reports whether the capability holds only for the paths of the rules.
 func (r *pathRules) withoutJob(c Capability) bool { return r != nil && !r.job.Has(c) }
 
 // exact returns the rule about that path and no other, or nil.
@@ -115,13 +119,15 @@ func (r *pathRules) exact(path string) *pathRule {
 	if r == nil {
 		return nil
 	}
-	if i := slices.IndexFunc(r.rules, func(rule pathRule) bool { return rule.path == path }); i >= 0 && !strings.Contains(path, "*") {
+	i := slices.IndexFunc(r.rules, func(rule pathRule) bool { return rule.path == path })
+	if i >= 0 && !strings.Contains(path, "*") {
 		return &r.rules[i]
 	}
 	return nil
 }
 
-// closest returns the rule whose pattern matches with the fewest characters under its wildcards, or nil; of two such, the earlier.
+// closest returns the rule whose pattern matches with the fewest characters under its wildcards, or nil. Of two such,
+// it returns the earlier.
 func (r *pathRules) closest(path string) (found *pathRule) {
 	if r == nil {
 		return nil
@@ -155,7 +161,7 @@ func matchPath(pattern, path string) bool {
 	return ok && strings.HasSuffix(path, parts[len(parts)-1])
 }
 
-// gates returns the capabilities that the rules need to be of any use.
+// gates returns the capabilities without which the rules have no effect.
 func gates(rules []pathRule) (set CapabilitySet) {
 	for _, rule := range rules {
 		for right := VariableRead; right <= VariableDestroy; right <<= 1 {
@@ -167,7 +173,7 @@ func gates(rules []pathRule) (set CapabilitySet) {
 	return set
 }
 
-// mergePaths returns the rules, with the later ones in place of earlier ones for the same path.
+// mergePaths returns the rules of both lists. A later rule replaces an earlier one for the same path.
 func mergePaths(earlier, later []pathRule) []pathRule {
 	merged := slices.Clone(later)
 	for _, rule := range earlier {

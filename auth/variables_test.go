@@ -49,8 +49,8 @@ func rightsOf(p *auth.Principal, namespace, path string) string {
 	return strings.Join(names, " ")
 }
 
-// TestVariables: what a task may do with variables, by the policy and the path, through the whole of authentication. Nomad's implicit
-// policy is read and list of four paths.
+// TestVariables: what a task may do with variables, by the policy and the path, through the whole of authentication.
+// Nomad's implicit policy is read and list of four paths.
 func TestVariables(t *testing.T) {
 	const (
 		everything = "destroy list read write"

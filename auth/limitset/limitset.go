@@ -1,6 +1,6 @@
-// Package limitset holds the limits of a server that an operator can set: their names, defaults and ranges, and how they are written in a
-// flag or a file. Whatever is set, everything stays bounded. A rate can be off, since the number of connections still bounds the callers;
-// a number can't be off.
+// Package limitset holds the limits of a server that an operator can set: their names, defaults and ranges, and how
+// they are written in a flag or a file. Whatever is set, everything stays bounded. A rate can be off, since the number
+// of connections still bounds the callers; a number can't be off.
 package limitset
 
 import (
@@ -31,7 +31,8 @@ const (
 	minAll         = 64     // of all sockets: twice what is set aside for the operator
 )
 
-// Set is a value for each limit. All but AllFailedLookups and AllConnections are per socket, and each task has one socket.
+// Set is a value for each limit. All but AllFailedLookups and AllConnections are per socket, and each task has one
+// socket.
 type Set struct {
 	FailedLookups    ratelimit.Rate
 	AllFailedLookups ratelimit.Rate
@@ -84,7 +85,8 @@ var standard = sync.OnceValue(func() (s Set) {
 // Default returns the limits that hold unless something else is set.
 func Default() Set { return standard() }
 
-// With returns the set changed by a text: NAME=VALUE, several joined by commas, or "off" for all rates. Errors: ErrInvalid, wrapped.
+// With returns the set changed by a text: NAME=VALUE, several joined by commas, or "off" for all rates. Errors:
+// ErrInvalid, wrapped.
 func (s Set) With(text string) (Set, error) {
 	if text == "" {
 		return s, nil
@@ -113,8 +115,8 @@ func (s Set) With(text string) (Set, error) {
 	return s, errors.Join(errs...)
 }
 
-// Put sets one limit. A rate is N/s, N/m or N/h, or "off"; :BURST after it is how many may come at once, without it as many as a second
-// gives. The other limits are numbers. Errors: ErrInvalid, wrapped.
+// Put sets one limit. A rate is N/s, N/m or N/h, or "off"; :BURST after it is how many may come at once, without it as
+// many as a second gives. The other limits are numbers. Errors: ErrInvalid, wrapped.
 func (s *Set) Put(name, value string) error {
 	names := make([]string, len(table))
 	for i, l := range table {
@@ -179,8 +181,8 @@ func (s Set) Check() error {
 	return nil
 }
 
-// Operator returns the set for the operator's socket: requests and changes are not limited, and the numbers are no lower than by default,
-// so that the operator can always look and stop.
+// Operator returns the set for the operator's socket: requests and changes are not limited, and the numbers are no
+// lower than by default, so that the operator can always look and stop.
 func (s Set) Operator() Set {
 	s.Requests, s.Changes = Off, Off
 	s.Connections = max(s.Connections, Default().Connections)
