@@ -12,6 +12,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"taskapi/internal/tty"
 )
 
 // Files are this program's ends. Make them with Open, and Close them. The methods may be called from several goroutines.
@@ -145,7 +147,7 @@ func (o *Output) wake() {
 
 // rest reads what is there, and waits for nothing.
 func (o *Output) rest(p []byte) (n int, err error) {
-	err = control(o.file, func(fd int) (err error) {
+	err = tty.Control(o.file, func(fd int) (err error) {
 		poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}} // a terminal's driver delivers first what is on its way
 		if _, err := unix.Poll(poll, 0); err != nil && err != unix.EINTR {
 			return err

@@ -12,6 +12,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/logs"
 	"taskapi/allocrunner/internal/proctree"
+	"taskapi/internal/tty"
 )
 
 // maxExecs is how many programs run beside tasks at a time: script checks take milliseconds and come every few seconds, so a hundred
@@ -100,7 +101,7 @@ func CheckExec(spec drivers.ExecSpec) error {
 	if len(spec.Files) != 0 && len(spec.Files) != 3 {
 		return &drivers.StartError{Reason: fmt.Sprintf("%d files were given for the program's three standard ones", len(spec.Files)), Err: unix.EINVAL}
 	}
-	if spec.TTY && (len(spec.Files) == 0 || !isTerminal(spec.Files[0])) {
+	if spec.TTY && (len(spec.Files) == 0 || !tty.IsTerminal(spec.Files[0])) {
 		return &drivers.StartError{Reason: "the program's standard input is no terminal", Err: unix.ENOTTY}
 	}
 	return checkSpec(spec.Spec)
@@ -188,20 +189,6 @@ func giveAll(files []*os.File, user interfaces.User) error {
 		}
 	}
 	return nil
-}
-
-// isTerminal reports whether a file is a terminal.
-func isTerminal(f *os.File) bool {
-	raw, err := f.SyscallConn()
-	if err != nil {
-		return false
-	}
-	terminal := false
-	_ = raw.Control(func(fd uintptr) { // a closed file is none
-		_, err := unix.IoctlGetTermios(int(fd), unix.TCGETS)
-		terminal = err == nil
-	})
-	return terminal
 }
 
 // finish waits for the program's end or ctx's, kills what is left of its tree and takes the last of its output.

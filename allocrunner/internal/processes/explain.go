@@ -12,6 +12,7 @@ import (
 
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/internal/launch"
+	"taskapi/internal/tty"
 )
 
 // checkSpec finds what the kernel would refuse without saying why.
@@ -31,7 +32,7 @@ func checkSpec(spec drivers.Spec) error {
 			spec.User.Name, spec.User.UID, os.Geteuid())
 	case len(spec.Files) != 0 && len(spec.Files) != 3:
 		reason = fmt.Sprintf("%d files were given for the task's three standard ones", len(spec.Files))
-	case spec.TTY && (len(spec.Files) == 0 || !isTerminal(spec.Files[0])):
+	case spec.TTY && (len(spec.Files) == 0 || !tty.IsTerminal(spec.Files[0])):
 		reason = "the task's standard input is no terminal"
 	case strings.Contains(spec.Path+spec.Dir+strings.Join(spec.Args, ""), "\x00"):
 		reason = "command, arguments or working directory hold a NUL byte: remove it"

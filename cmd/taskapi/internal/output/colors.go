@@ -1,12 +1,11 @@
 package output
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"os"
 
-	"golang.org/x/sys/unix"
+	"taskapi/internal/tty"
 )
 
 // Color is how a text looks on a terminal. The zero value is plain.
@@ -50,37 +49,17 @@ func (on Colors) Paint(c Color, text string) string {
 
 // IsTerminal reports whether a reader or a writer is a terminal.
 func IsTerminal(stream any) bool {
-	return onFile(stream, func(fd int) error {
-		_, err := unix.IoctlGetTermios(fd, unix.TCGETS)
-		return err
-	}) == nil
-}
-
-// onFile calls an ioctl on what is a file. It does not change how that blocks.
-func onFile(stream any, call func(fd int) error) error {
 	f, ok := stream.(*os.File)
-	if !ok {
-		return os.ErrInvalid
-	}
-	raw, err := f.SyscallConn()
-	if err != nil {
-		return err
-	}
-	callErr := error(nil)
-	err = raw.Control(func(fd uintptr) { callErr = call(int(fd)) })
-	return errors.Join(err, callErr)
+	return ok && tty.IsTerminal(f)
 }
 
 // Width returns how many columns a terminal has, 0 when out is none.
-func Width(out any) (columns int) {
-	_ = onFile(out, func(fd int) error { // a terminal that does not know, either
-		size, err := unix.IoctlGetWinsize(fd, unix.TIOCGWINSZ)
-		if err == nil {
-			columns = int(size.Col)
-		}
-		return err
-	})
-	return columns
+func Width(out any) int {
+	if f, ok := out.(*os.File); ok {
+		_, columns := tty.Size(f)
+		return int(columns)
+	}
+	return 0
 }
 
 // StatusColor returns the colour of the status of an allocation, a task or a check.

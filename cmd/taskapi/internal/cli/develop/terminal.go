@@ -1,16 +1,16 @@
 package develop
 
 import (
-	"cmp"
 	"io"
 	"os"
 	"os/signal"
-	"strconv"
 	"sync"
 	"syscall"
 
 	"github.com/charmbracelet/x/term"
 	"golang.org/x/sys/unix"
+
+	"taskapi/internal/tty"
 )
 
 // devTerminal is a terminal for the command that behaves like this program's. The command needs its own, since a
@@ -28,33 +28,12 @@ type devTerminal struct {
 }
 
 // newDevTerminal makes one with the settings and the size of real.
-func newDevTerminal(real *os.File) (_ *devTerminal, err error) {
-	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+func newDevTerminal(real *os.File) (*devTerminal, error) {
+	master, slave, err := tty.Open()
 	if err != nil {
 		return nil, err
 	}
-	t := &devTerminal{real: real, master: master}
-	defer func() {
-		if err != nil {
-			master.Close()
-		}
-	}()
-	raw, err := master.SyscallConn()
-	if err != nil {
-		return nil, err
-	}
-	var number int
-	failed := raw.Control(func(fd uintptr) {
-		if err = unix.IoctlSetPointerInt(int(fd), unix.TIOCSPTLCK, 0); err == nil {
-			number, err = unix.IoctlGetInt(int(fd), unix.TIOCGPTN)
-		}
-	})
-	if err = cmp.Or(err, failed); err != nil {
-		return nil, os.NewSyscallError("ioctl", err)
-	}
-	if t.slave, err = os.OpenFile("/dev/pts/"+strconv.Itoa(number), os.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0); err != nil {
-		return nil, err
-	}
+	t := &devTerminal{real: real, master: master, slave: slave}
 	if settings, err := unix.IoctlGetTermios(int(real.Fd()), unix.TCGETS); err == nil {
 		_ = unix.IoctlSetTermios(int(t.slave.Fd()), unix.TCSETS, settings) // it has defaults otherwise
 	}
@@ -64,11 +43,8 @@ func newDevTerminal(real *os.File) (_ *devTerminal, err error) {
 
 // resize gives it the size of this program's.
 func (t *devTerminal) resize() {
-	if size, err := unix.IoctlGetWinsize(int(t.real.Fd()), unix.TIOCGWINSZ); err == nil {
-		if raw, err := t.master.SyscallConn(); err == nil {
-			_ = raw.Control(func(fd uintptr) { _ = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, size) })
-		}
-	}
+	rows, columns := tty.Size(t.real)
+	_ = tty.Resize(t.master, rows, columns) // it keeps the size that it has
 }
 
 // begin passes everything on in both directions, key by key.

@@ -44,7 +44,7 @@ type varFlags struct {
 }
 
 func (f *varFlags) add(cmd *cobra.Command) {
-	f.KeyFlags.Add(cmd)
+	f.Add(cmd)
 	cmd.Flags().StringVar(&f.namespace, "namespace", "", "`NAMESPACE` of the variable (default $NOMAD_NAMESPACE, else "+api.DefaultNamespace+")")
 }
 
@@ -167,7 +167,7 @@ func variableTable(w base.Environment, v *api.Variable) string {
 }
 
 // onVariable completes a command that does something with the variable at PATH.
-func onVariable(w base.Environment, cmd *cobra.Command, do func(ctx context.Context, flags *varFlags, path string) error) *cobra.Command {
+func onVariable(cmd *cobra.Command, do func(ctx context.Context, flags *varFlags, path string) error) *cobra.Command {
 	var flags varFlags
 	flags.add(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -183,7 +183,7 @@ func onVariable(w base.Environment, cmd *cobra.Command, do func(ctx context.Cont
 func varGet(w base.Environment) *cobra.Command {
 	var out varOutput
 	var item string
-	cmd := onVariable(w, &cobra.Command{
+	cmd := onVariable(&cobra.Command{
 		Use:   "get [flags] PATH",
 		Short: "Print a variable",
 		Long:  `Prints a variable; with --item the value of one item, as it is, without a line break.`,
@@ -217,7 +217,7 @@ func varGet(w base.Environment) *cobra.Command {
 
 func varPurge(w base.Environment) *cobra.Command {
 	var check checkIndex
-	cmd := onVariable(w, &cobra.Command{
+	cmd := onVariable(&cobra.Command{
 		Use:     "purge [flags] PATH",
 		Short:   "Delete a variable",
 		Long:    `Deletes a variable, if there is one. A locked variable can't be deleted.`,
@@ -245,7 +245,7 @@ func varPurge(w base.Environment) *cobra.Command {
 
 func varUnlock(w base.Environment) *cobra.Command {
 	var force bool
-	cmd := onVariable(w, &cobra.Command{
+	cmd := onVariable(&cobra.Command{
 		Use:   "unlock [flags] PATH",
 		Short: "Break the lock of a variable",
 		Long: `Ends the lock of a variable and its delay: others can acquire it at once. The items stay. The holder gets no warning; it
