@@ -9,7 +9,7 @@ import (
 	"taskapi/allocrunner/datadir"
 )
 
-// TestLeftovers of a taskapi that was killed while it wrote are removed by the next, and nothing else is.
+// TestLeftovers: the next taskapi removes the unfinished files of one that was killed, and nothing else.
 func TestLeftovers(t *testing.T) {
 	d := datadir.Dir(t.TempDir())
 	alloc, secrets := d.Alloc(testID), filepath.Join(d.Alloc(testID), "t", "secrets")

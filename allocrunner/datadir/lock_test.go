@@ -18,7 +18,7 @@ import (
 
 const testID = "115ef685-6b9e-3eaf-e74b-6b04f094ebca"
 
-// stores returns those that an allocation's lock works with.
+// stores returns stores that an allocation's lock works with.
 func stores(t *testing.T, d datadir.Dir) map[string]interfaces.Store {
 	elsewhere := t.TempDir()
 	return map[string]interfaces.Store{
@@ -36,7 +36,7 @@ func lock(t *testing.T, d datadir.Dir, s interfaces.Store) *datadir.Lock {
 	return l
 }
 
-// TestLock is one process's, and recreates an allocation without letting go.
+// TestLock: one process has the lock, and keeps it while it recreates an allocation.
 func TestLock(t *testing.T) {
 	d := datadir.Dir(t.TempDir())
 	for name, store := range stores(t, d) {
@@ -44,7 +44,7 @@ func TestLock(t *testing.T) {
 	}
 }
 
-// TestLockOfALink: a state that leads to a directory that is not there, as one that is not mounted, is an error and no
+// TestLockOfALink: a state that is a link into a missing directory, such as one that is not mounted, is an error and no
 // wait.
 func TestLockOfALink(t *testing.T) {
 	d := datadir.Dir(t.TempDir())
@@ -87,7 +87,7 @@ func testLock(t *testing.T, d datadir.Dir, store interfaces.Store) {
 	}
 }
 
-// TestStateOfAnotherAllocation is refused: somebody has copied a directory.
+// TestStateOfAnotherAllocation: the state of another allocation is refused, since somebody has copied a directory.
 func TestStateOfAnotherAllocation(t *testing.T) {
 	d := datadir.Dir(t.TempDir())
 	l := lock(t, d, d.Store(""))
@@ -104,7 +104,7 @@ func TestStateOfAnotherAllocation(t *testing.T) {
 	}
 }
 
-// TestPeek finds nothing of an allocation of which nothing has been put yet.
+// TestPeek: an allocation whose state is still empty has none.
 func TestPeek(t *testing.T) {
 	d := datadir.Dir(t.TempDir())
 	l := lock(t, d, d.Store(""))

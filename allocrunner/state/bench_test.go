@@ -11,7 +11,7 @@ import (
 	"taskapi/allocrunner/state"
 )
 
-// BenchmarkPut is a task's change, with as many events as are kept, beside a job of 30 KB.
+// BenchmarkPut puts a task's change, with as many events as are kept, into a state with a job of 30 KB.
 func BenchmarkPut(b *testing.B) {
 	db := open(b, b.TempDir()+"/"+state.FileName)
 	a := alloc("a", 0)

@@ -65,7 +65,7 @@ func (f file) spoil(key string, newestOnly bool) {
 	}
 }
 
-// lived returns a closed file that a runner has written for a while, and what it had at its end.
+// lived returns a closed file with many changes, and what was saved last.
 func lived(t testing.TB) (path, latest string) {
 	path = statePath(t)
 	db := open(t, path)
@@ -96,7 +96,7 @@ func asJSON(t testing.TB, value any) string {
 	return string(data)
 }
 
-// damages are the ways in which files come to harm.
+// damages are ways to damage a file.
 var damages = map[string]func(*rand.Rand, file) file{
 	"bit": func(r *rand.Rand, f file) file {
 		f[r.IntN(len(f))] ^= 1 << r.IntN(8)
@@ -144,8 +144,8 @@ func inClosedSet(err error) bool {
 	return slices.ContainsFunc(closedSet, func(e error) bool { return errors.Is(err, e) })
 }
 
-// TestDamageIsAnErrorAndNeverWrong damages a file in many ways. What is read is what was put last, or an error; and
-// nothing dies of it.
+// TestDamageIsAnErrorAndNeverWrong: however a file is damaged, reading it returns what was put last or an error, and
+// nothing panics.
 func TestDamageIsAnErrorAndNeverWrong(t *testing.T) {
 	path, latest := lived(t)
 	whole := readFile(t, path)
@@ -169,7 +169,7 @@ func TestDamageIsAnErrorAndNeverWrong(t *testing.T) {
 	}
 }
 
-// useDamaged opens, inspects and repairs a file of which reading has said readErr.
+// useDamaged opens, inspects and repairs a file. readErr is the error of reading it.
 func useDamaged(t *testing.T, seed uint64, path, latest string, readErr error) {
 	t.Helper()
 	dump, err := state.Inspect(path)
@@ -213,7 +213,7 @@ func useDamaged(t *testing.T, seed uint64, path, latest string, readErr error) {
 	}
 }
 
-// TestEachBitCounts: no bit of what is valid in a file can flip without that being an error.
+// TestEachBitCounts: a bit that flips in the valid part of a file is an error.
 func TestEachBitCounts(t *testing.T) {
 	path := statePath(t)
 	db := open(t, path)
@@ -242,7 +242,7 @@ func TestEachBitCounts(t *testing.T) {
 	}
 }
 
-// TestDamageThatDoesNoHarm: a value of which there is a later one is not needed.
+// TestDamageThatDoesNoHarm: a damaged value is no error when there is a later one.
 func TestDamageThatDoesNoHarm(t *testing.T) {
 	path, latest := lived(t)
 	data := readFile(t, path)
@@ -258,8 +258,8 @@ func TestDamageThatDoesNoHarm(t *testing.T) {
 	storetest.Diff(t, "read", latest, asJSON(t, got))
 }
 
-// TestCutOffWrites has the machine fail in the middle of a write: what was acknowledged before is there, what was not
-// is there as a whole or not at all, and the next write follows. The log's own tests cut at each byte.
+// TestCutOffWrites: the machine fails in the middle of a write. Acknowledged changes are kept, the last one is there as
+// a whole or not at all, and the next write succeeds. The tests of package logfile cut at each byte.
 func TestCutOffWrites(t *testing.T) {
 	path := statePath(t)
 	db := open(t, path)
@@ -295,7 +295,7 @@ func TestCutOffWrites(t *testing.T) {
 	}
 }
 
-// cuts returns places from one to another, both and those beside them included.
+// cuts returns places between two others, with both ends and the places beside them.
 func cuts(from, to int) []int {
 	all := []int{from, from + 1, to - 1, to}
 	for at := from + 2; at < to-1; at += 11 {
@@ -304,8 +304,9 @@ func cuts(from, to int) []int {
 	return all
 }
 
-// TestCutOffWritesDontMix has the machine fail in the middle of a write, all of which is there but for its beginning. It is
-// removed before anything is written in its place: so the two never mix, whenever the machine fails again.
+// TestCutOffWritesDontMix: the machine fails in the middle of a write, and all of it is there but its beginning. Open
+// removes this rest before anything is written in its place. So the two writes never mix, even when the machine fails
+// again.
 func TestCutOffWritesDontMix(t *testing.T) {
 	path := statePath(t)
 	db := open(t, path)
@@ -323,7 +324,7 @@ func TestCutOffWritesDontMix(t *testing.T) {
 	}
 }
 
-// TestDamageUnderAnOpenFile has somebody cut short a file that is owned.
+// TestDamageUnderAnOpenFile: another program cuts short a file that is owned.
 func TestDamageUnderAnOpenFile(t *testing.T) {
 	path, _ := lived(t)
 	synctest.Test(t, func(t *testing.T) { damageOpenFile(t, path) }) // who is not let in waits a moment

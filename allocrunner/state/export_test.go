@@ -5,7 +5,7 @@ import "taskapi/internal/logfile"
 // HeaderSize is where the first batch begins.
 const HeaderSize = logfile.HeaderSize
 
-// Header returns what a file begins with that is synced so far.
+// Header returns the header of a file that is acknowledged up to a place.
 func Header(acknowledged int64) []byte { return header(acknowledged, "1.2.3") }
 
 // Found is a record in a file.

@@ -9,8 +9,9 @@ import (
 	"taskapi/allocrunner/state"
 )
 
-// TestFileOfFormat3 reads a file that an earlier version has written. It was rewritten once, then got one change that
-// its header acknowledges, a whole one that the header does not, and two thirds of another one.
+// TestFileOfFormat3 reads a file that an earlier version of taskapi has written. The file was rewritten once. Then it
+// got a change that its header acknowledges, a whole one that the header does not acknowledge, and two thirds of
+// another one.
 func TestFileOfFormat3(t *testing.T) {
 	data, err := os.ReadFile("testdata/format3.db")
 	if err != nil {

@@ -17,8 +17,9 @@ import (
 	"taskapi/internal/disktest"
 )
 
-// refusedThenWritten puts changes that the file system refuses, and requires that none of them is half there, that they
-// can be put once it does not, and that what was put before stays. refuse makes it refuse, and allow ends that.
+// refusedThenWritten puts changes that the file system refuses. It requires that none of them is half there, that
+// earlier changes stay, and that the same changes can be put once the file system allows them. refuse and allow change
+// that.
 func refusedThenWritten(t *testing.T, path string, cause error, remedy string, refuse, allow func()) {
 	t.Helper()
 	db := open(t, path)
@@ -58,7 +59,7 @@ func refusedThenWritten(t *testing.T, path string, cause error, remedy string, r
 	}
 }
 
-// TestFullDisk runs into the end of a file system.
+// TestFullDisk fills a file system.
 func TestFullDisk(t *testing.T) {
 	small := disktest.Mount(t, "size=64m", "TestSizeLimit")
 	refusedThenWritten(t, filepath.Join(small.Dir, state.FileName), syscall.ENOSPC, "make room", small.Fill,
@@ -76,8 +77,8 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// TestSizeLimit refuses at each point of a write: that the file grows, that its pages are written, that a page is
-// written half.
+// TestSizeLimit: a write is refused when the file would grow, before its pages are written, and in the middle of a
+// page.
 func TestSizeLimit(t *testing.T) {
 	if !disktest.Limited(t) {
 		return
@@ -95,8 +96,8 @@ func TestSizeLimit(t *testing.T) {
 	}
 }
 
-// TestAfterAFailureTheFileIsAsItWas: what failed is not there, so that what is put next is compared with what the disk
-// has.
+// TestAfterAFailureTheFileIsAsItWas: nothing of a failed change is in the file, so that the next one is compared with
+// what is on the disk.
 func TestAfterAFailureTheFileIsAsItWas(t *testing.T) {
 	if !disktest.Limited(t) {
 		return

@@ -70,7 +70,7 @@ func TestRepairOfOneValue(t *testing.T) {
 	}
 }
 
-// TestRepairWithoutHeader: nothing but the records says what is in the file.
+// TestRepairWithoutHeader: the records alone are enough.
 func TestRepairWithoutHeader(t *testing.T) {
 	path, latest := lived(t)
 	data := readFile(t, path)
@@ -86,8 +86,7 @@ func TestRepairWithoutHeader(t *testing.T) {
 	storetest.Diff(t, "what was put last", latest, asJSON(t, got))
 }
 
-// TestRepairOfAHole takes away so much of the file that what was there is not known: all that was saved before may be
-// stale.
+// TestRepairOfAHole: where part of the file is gone, any value that was saved before may be stale.
 func TestRepairOfAHole(t *testing.T) {
 	path, _ := lived(t)
 	data := readFile(t, path)
@@ -145,7 +144,7 @@ func TestRepairFailsOnWhatIsNotThere(t *testing.T) {
 	}
 }
 
-// TestInspectWhileItIsWritten: every copy is of one moment.
+// TestInspectWhileItIsWritten: every look sees the state of one moment.
 func TestInspectWhileItIsWritten(t *testing.T) {
 	path := statePath(t)
 	db := open(t, path)

@@ -18,7 +18,7 @@ import (
 	"taskapi/allocrunner/state"
 )
 
-// scratch returns a directory, in memory where there is such a place: what is tested here is not how long a disk takes.
+// scratch returns a directory, in memory if possible: these tests are not about the speed of a disk.
 func scratch(t testing.TB) string {
 	dir, err := os.MkdirTemp("/dev/shm", "state-test-")
 	if err != nil {
@@ -32,7 +32,7 @@ func scratch(t testing.TB) string {
 	return dir
 }
 
-// statePath returns a file that is yet to be, where one lies in a data directory.
+// statePath returns the path of a file that is not there yet, in a directory as in a data directory.
 func statePath(t testing.TB) string {
 	dir := filepath.Join(scratch(t), "115ef685")
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -41,7 +41,7 @@ func statePath(t testing.TB) string {
 	return filepath.Join(dir, state.FileName)
 }
 
-// open opens a state that is closed at the end.
+// open opens a state, which the end of the test closes.
 func open(t testing.TB, path string) *state.DB {
 	t.Helper()
 	db, err := state.Open(path, "1.2.3")
@@ -52,10 +52,10 @@ func open(t testing.TB, path string) *state.DB {
 	return db
 }
 
-// job has the size of one in earnest: some 30 KB.
+// job returns a job of a realistic size, some 30 KB.
 func job(name string) *api.Job { return jobOf(name, 30<<10) }
 
-// jobOf returns a job of so many bytes and some.
+// jobOf returns a job of a little more than size bytes.
 func jobOf(name string, size int) *api.Job {
 	group, text := "g", strings.Repeat("x", size)
 	return &api.Job{ID: &name, TaskGroups: []*api.TaskGroup{{Name: &group, Tasks: []*api.Task{
@@ -66,7 +66,7 @@ func alloc(id string, index uint64) *api.Allocation {
 	return &api.Allocation{ID: id, ClientStatus: "running", TaskGroup: "g", ModifyIndex: index}
 }
 
-// TestStore has files keep what every store promises.
+// TestStore: files keep what every store promises.
 func TestStore(t *testing.T) {
 	storetest.Run(t, func(t testing.TB) interfaces.Store {
 		dir := scratch(t)
@@ -82,7 +82,7 @@ func TestFileIsPrivate(t *testing.T) {
 	}
 }
 
-// TestJobIsWrittenOnce looks at how much a change writes.
+// TestJobIsWrittenOnce: a change writes the job only if it is another one.
 func TestJobIsWrittenOnce(t *testing.T) {
 	path := statePath(t)
 	db := open(t, path)
@@ -105,7 +105,7 @@ func TestJobIsWrittenOnce(t *testing.T) {
 	}
 }
 
-// TestUnchangedIsNotWritten by the one who has put it, or by the next owner.
+// TestUnchangedIsNotWritten: neither the owner nor the next one writes an unchanged value again.
 func TestUnchangedIsNotWritten(t *testing.T) {
 	path := statePath(t)
 	c := interfaces.Change{ID: "a", Alloc: alloc("a", 1),
@@ -121,7 +121,7 @@ func TestUnchangedIsNotWritten(t *testing.T) {
 	}
 }
 
-// TestFileStaysSmall however often a task changes.
+// TestFileStaysSmall: the file stays small, however often a task changes.
 func TestFileStaysSmall(t *testing.T) {
 	path := statePath(t)
 	db := open(t, path)
@@ -153,7 +153,7 @@ func TestFileStaysSmall(t *testing.T) {
 	}
 }
 
-// TestRecreateThatFails leaves what was saved.
+// TestRecreateThatFails: a Recreate that fails leaves what was saved.
 func TestRecreateThatFails(t *testing.T) {
 	path := statePath(t)
 	db := open(t, path)
@@ -204,8 +204,8 @@ func keptOut(t *testing.T, path string) {
 	}
 }
 
-// TestReplacedFileIsNotTaken: who has waited for a file that is no longer the one of that name looks for the one that
-// is.
+// TestReplacedFileIsNotTaken: a process that has waited for a file which was replaced meanwhile goes on with the new
+// one.
 func TestReplacedFileIsNotTaken(t *testing.T) {
 	path := statePath(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -252,7 +252,7 @@ func TestClosed(t *testing.T) {
 	}
 }
 
-// newer returns a file of the next format, of which nothing is known but the header.
+// newer returns a file of the next format. Only its header is known.
 func newer() []byte {
 	b := state.Header(state.HeaderSize)
 	b[11], b[24], b[25], b[26], b[27], b[28] = 4, '9', '.', '1', 0, 0
@@ -310,7 +310,7 @@ func TestFilesThatAreRefused(t *testing.T) {
 	}
 }
 
-// TestEmptyFileIsNone: a crash before the first file was complete leaves one.
+// TestEmptyFileIsNone: an empty file is no state. A crash before the first file was complete leaves one.
 func TestEmptyFileIsNone(t *testing.T) {
 	path := statePath(t)
 	for _, name := range []string{path, path + ".new"} {

@@ -12,8 +12,8 @@ import (
 	"taskapi/allocrunner/updates"
 )
 
-// benchAllocs is how many simulated allocations a benchmark runs, and benchSpread the time over which they begin: when
-// all changed at the same instant, a batch would hold them all.
+// benchAllocs is how many simulated allocations a benchmark runs. They begin over benchSpread, since a batch would hold
+// them all if they changed at the same instant.
 const (
 	benchAllocs = 1000
 	benchSpread = time.Second

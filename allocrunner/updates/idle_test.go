@@ -18,8 +18,8 @@ import (
 // idleChild tells the test binary to be the idle process below.
 const idleChild = "UPDATES_TEST_IDLE"
 
-// TestIdleSetsNoTimer starts a process that waits for an idle Buffer in a bubble. A bubble in which all wait and no
-// timer is set is a deadlock, which synctest ends the process for; with a timer it would go on for ever.
+// TestIdleSetsNoTimer starts a process that waits for an idle Buffer in a bubble of synctest. When all goroutines wait
+// and no timer is set, synctest reports a deadlock and ends the process. With a timer the bubble would go on for ever.
 func TestIdleSetsNoTimer(t *testing.T) {
 	if os.Getenv(idleChild) != "" {
 		idle(t)
@@ -36,7 +36,7 @@ func TestIdleSetsNoTimer(t *testing.T) {
 	}
 }
 
-// idle never returns: the Buffer has delivered everything, after a failure, too, and its Run is waited for.
+// idle never returns. It waits for Run when the Buffer has delivered everything, after a failure, too.
 func idle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sink := newRecorder("s")

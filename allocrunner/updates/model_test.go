@@ -24,13 +24,13 @@ type step struct {
 	pause  time.Duration
 }
 
-// A mood is how a sink takes one call.
+// A mood is how a sink reacts to one call.
 type mood struct {
 	takes time.Duration
 	fails bool
 }
 
-// A moody sink goes through its moods, one a call, and is good-tempered afterwards. It checks what it is promised.
+// A moody sink has a mood for each call, and takes every call after the last mood. It checks the promises to a sink.
 type moody struct {
 	name   string
 	moods  []mood
@@ -72,8 +72,8 @@ func (m *moody) PutAllocs(_ context.Context, allocs []*api.Allocation) error {
 	return nil
 }
 
-// TestEverySinkEndsWithTheNewest holds the promises over all sequences of updates, in and out of order, with failures
-// and slowness.
+// TestEverySinkEndsWithTheNewest: the promises hold for all sequences of updates, in and out of order, with failures
+// and slow sinks.
 func TestEverySinkEndsWithTheNewest(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		steps, newest := drawSteps(rt)

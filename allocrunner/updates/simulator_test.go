@@ -11,7 +11,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 )
 
-// simulatedStep is how long a simulated allocation stays as it is.
+// simulatedStep is the time between two changes of a simulated allocation.
 const simulatedStep = 300 * time.Millisecond
 
 // A simulator is a runner without processes: its tasks run for two steps, with an event in between, and end.
@@ -86,7 +86,7 @@ func (s *simulator) Wait(ctx context.Context, index uint64) *api.Allocation {
 	}
 }
 
-// Stats sends nothing: nobody asks.
+// Stats sends nothing.
 func (s *simulator) Stats(ctx context.Context, _ time.Duration) (<-chan *api.AllocResourceUsage, error) {
 	none := make(chan *api.AllocResourceUsage)
 	context.AfterFunc(ctx, func() { close(none) })

@@ -24,7 +24,7 @@ func create(t *testing.T, path string) *os.File {
 	return f
 }
 
-// wakes reports whether the watch is woken. It waits long only when it is not, which fails the test.
+// wakes reports whether the watch is woken. It waits long only if it is not, and the test then fails.
 func wakes(t *testing.T, w *filewatch.Watch, why string) {
 	t.Helper()
 	select {
@@ -34,7 +34,7 @@ func wakes(t *testing.T, w *filewatch.Watch, why string) {
 	}
 }
 
-// TestFile: what happens to an open file wakes all that watch it, also after it has another name or none.
+// TestFile: a change of an open file wakes all that watch it, also when the file has been renamed or removed.
 func TestFile(t *testing.T) {
 	var w filewatch.Watcher
 	path := filepath.Join(t.TempDir(), "file")
@@ -94,7 +94,7 @@ func TestDir(t *testing.T) {
 	}
 }
 
-// TestCloseAndWatchAgain: watches come and go at once, and who remains is woken.
+// TestCloseAndWatchAgain: while watches are opened and closed at the same time, those that remain are woken.
 func TestCloseAndWatchAgain(t *testing.T) {
 	var w filewatch.Watcher
 	f := create(t, filepath.Join(t.TempDir(), "file"))

@@ -20,17 +20,17 @@ import (
 
 var format = logfile.Format{Magic: "testing\x01", Number: 7}
 
-// header returns one that notes an end.
+// header returns a header that notes an end.
 func header(end int) []byte { return format.Header(fmt.Appendf(nil, "%08d", end)) }
 
-// batch returns one with two values.
+// batch returns a batch with two values.
 func batch(txid uint64, text string) []byte {
 	b := logfile.Record{Key: "a", TxID: txid, Body: []byte(text)}.Append(nil)
 	b = logfile.Record{Key: "b", TxID: txid, Body: []byte(strings.Repeat(text, 3))}.Append(b)
 	return logfile.Record{TxID: txid}.Append(b)
 }
 
-// create makes a file of some batches.
+// create makes a file with some batches.
 func create(t testing.TB, batches ...[]byte) *os.File {
 	t.Helper()
 	f, err := logfile.Replace(filepath.Join(t.TempDir(), "log"), func(f *os.File) error {
@@ -54,7 +54,7 @@ func content(t testing.TB, f *os.File) []byte {
 	return data
 }
 
-// values reads the values of all whole batches, and where those end. The error is what ends them.
+// values returns the values of all whole batches, where the last of these ends, and the error of the batch after it.
 func values(data []byte) (values []string, end int64, err error) {
 	scan := logfile.Scan(bytes.NewReader(data), logfile.HeaderSize, int64(len(data)))
 	for {
@@ -98,8 +98,8 @@ func TestAppend(t *testing.T) {
 	}
 }
 
-// TestCrashOfTheMachine cuts an append off at each byte, with whatever the disk has behind: what was there before is
-// read, and the batch as a whole or not at all. What Settle then leaves can be appended to.
+// TestCrashOfTheMachine cuts an append off at each byte, with anything behind it. Earlier batches are read, and the cut
+// one as a whole or not at all. After Settle the file can be appended to.
 func TestCrashOfTheMachine(t *testing.T) {
 	f := create(t, batch(1, "x"))
 	before := content(t, f)
@@ -140,7 +140,7 @@ func write(f *os.File, data []byte) error {
 	return err
 }
 
-// TestEachBitCounts: no bit of a file can flip without that being an error.
+// TestEachBitCounts: every bit that flips is an error.
 func TestEachBitCounts(t *testing.T) {
 	whole := content(t, create(t, batch(1, "x"), batch(2, "y")))
 	for bit := range 8 * len(whole) {
@@ -155,7 +155,7 @@ func TestEachBitCounts(t *testing.T) {
 	}
 }
 
-// TestBatchesThatAreNone: what has whole records, and no sense.
+// TestBatchesThatAreNone: whole records that make no batch are an error.
 func TestBatchesThatAreNone(t *testing.T) {
 	for name, data := range map[string][]byte{
 		"two changes in one": append(logfile.Record{Key: "a", TxID: 1}.Append(nil), batch(2, "x")...),
@@ -168,8 +168,8 @@ func TestBatchesThatAreNone(t *testing.T) {
 	}
 }
 
-// TestSkip finds the records behind damage of any length, also where what is read ahead ends in the middle of a
-// record's magic.
+// TestSkip: records are found behind damage of any length, also when a record's magic lies across the end of the
+// buffer.
 func TestSkip(t *testing.T) {
 	record := logfile.Record{Key: "k", TxID: 3, Body: []byte("body")}.Append(nil)
 	for _, size := range []int{1, 3, 4, 100, 32<<10 - 5, 32<<10 - 3, 32<<10 - 1, 32 << 10, 32<<10 + 1, 100_000} {
@@ -233,8 +233,8 @@ func TestRefusedAppend(t *testing.T) {
 	}
 }
 
-// TestAppendToAnotherFile: a file that is shorter than it was is left alone, and where nothing can be removed, nobody
-// knows.
+// TestAppendToAnotherFile: a file that is shorter than it was is not changed. When what was written can't be removed,
+// the error says that the result is uncertain.
 func TestAppendToAnotherFile(t *testing.T) {
 	f := create(t, batch(1, "x"))
 	before := content(t, f)
@@ -321,7 +321,8 @@ func TestReplace(t *testing.T) {
 	}
 }
 
-// TestRewriting: a file is rewritten at twice of what is valid, and after a failure when it has grown by the floor.
+// TestRewriting: a file is rewritten when it is twice as long as what is valid, and after a failure when it has grown
+// by the floor.
 func TestRewriting(t *testing.T) {
 	var r logfile.Rewriting
 	var at []int64
@@ -337,7 +338,7 @@ func TestRewriting(t *testing.T) {
 	}
 }
 
-// FuzzScan: whatever bytes a file has, the scanner gets to its end, and nothing that it returns lies outside.
+// FuzzScan: whatever bytes a file has, the scanner gets to its end, and each record that it returns lies in the file.
 func FuzzScan(f *testing.F) {
 	whole := append(batch(1, "x"), batch(2, "y")...)
 	f.Add(whole)

@@ -38,7 +38,7 @@ func BenchmarkPut(b *testing.B) {
 	}
 }
 
-// BenchmarkGet reads what another opening of the store has just written: it has to find out.
+// BenchmarkGet reads what another opening of the store has just written, which the reader does not know yet.
 func BenchmarkGet(b *testing.B) {
 	dir := scratch(b)
 	s, other := open(b, dir), open(b, dir)

@@ -23,7 +23,7 @@ import (
 
 const headerSize = 128
 
-// filled returns the directory of a closed store, and its log before the last of its commits and after.
+// filled returns the directory of a closed store, its log before the last commit, and its log after it.
 func filled(t testing.TB) (dir string, before, after []byte) {
 	t.Helper()
 	dir = scratch(t)
@@ -61,7 +61,7 @@ func seal(header []byte) {
 		header[16:headerSize]))
 }
 
-// fromEarlierStart makes a log one that the machine had when it failed: its header may be older than what follows.
+// fromEarlierStart returns a log as an earlier start of the machine left it. Its header may be older than its batches.
 func fromEarlierStart(log []byte) []byte {
 	log = bytes.Clone(log)
 	log[40] ^= 1
@@ -69,8 +69,9 @@ func fromEarlierStart(log []byte) []byte {
 	return log
 }
 
-// TestPowerCut has the machine fail in the middle of a commit, with whatever the disk has behind: what was there before
-// is there, and the commit as a whole or not at all. Then the store goes on. The log's own tests cut at each byte.
+// TestPowerCut: the machine fails in the middle of a commit, and the disk may have anything behind it. Earlier commits
+// are kept, the last one is there as a whole or not at all, and the store goes on. The tests of package logfile cut at
+// each byte.
 func TestPowerCut(t *testing.T) {
 	dir, before, after := filled(t)
 	header := fromEarlierStart(before)[:headerSize]
@@ -100,8 +101,8 @@ func TestPowerCut(t *testing.T) {
 	}
 }
 
-// TestEachByteCounts: no bit of a log can flip without that being an error, or without harm. The log's own tests flip
-// each.
+// TestEachByteCounts: a bit of a log that flips is an error, or does no harm. The tests of package logfile flip each
+// bit.
 func TestEachByteCounts(t *testing.T) {
 	dir, _, after := filled(t)
 	harmless := 0
@@ -139,7 +140,7 @@ func wantDamaged(t testing.TB, dir, what string, err error) {
 	}
 }
 
-// TestDamage is of files that something else has changed, while a store is closed or open.
+// TestDamage: a log that another program has changed is an error, whether the store was open or closed meanwhile.
 func TestDamage(t *testing.T) {
 	for name, damage := range map[string]func(t *testing.T, dir string, before, after []byte){
 		"cut short": func(t *testing.T, dir string, _, after []byte) {
@@ -183,8 +184,8 @@ func TestDamage(t *testing.T) {
 	}
 }
 
-// TestOlderLogIsNotBelieved: a log that is put back under an open store is an error of that, and a backup for those who
-// open it later.
+// TestOlderLogIsNotBelieved: an older log in the place of the log is an error of a store that is open, and a backup for
+// a store that is opened later.
 func TestOlderLogIsNotBelieved(t *testing.T) {
 	dir, before, _ := filled(t)
 	opened := open(t, dir)
@@ -205,7 +206,7 @@ func TestOlderLogIsNotBelieved(t *testing.T) {
 	clustertest.Put(t, restored, "k", "three")
 }
 
-// TestBackup: a copy that is made while others write is the store of a moment.
+// TestBackup: a copy of the log that is made while others write is the store of one moment.
 func TestBackup(t *testing.T) {
 	dir := scratch(t)
 	p := start(t, "work", dir, "1", filepath.Join(t.TempDir(), "notes"))
@@ -227,7 +228,8 @@ func TestBackup(t *testing.T) {
 	}
 }
 
-// TestUnsafePlaces: what others could have put there, or could change, is refused with what to do, and not touched.
+// TestUnsafePlaces: files and directories that other users can have made, or can change, are refused and not touched.
+// The error says what to do.
 func TestUnsafePlaces(t *testing.T) {
 	target := filepath.Join(t.TempDir(), "target")
 	if err := os.WriteFile(target, []byte("precious"), 0o600); err != nil {
@@ -301,7 +303,7 @@ func TestUnsafePlaces(t *testing.T) {
 	}
 }
 
-// TestNothingBeforeItsUse: a store that nobody uses leaves nothing.
+// TestNothingBeforeItsUse: a store that is never used makes no files.
 func TestNothingBeforeItsUse(t *testing.T) {
 	dir := scratch(t)
 	if err := disk.New(dir).Close(); err != nil {
@@ -312,8 +314,8 @@ func TestNothingBeforeItsUse(t *testing.T) {
 	}
 }
 
-// TestUnfinishedRewriting: what a crash has left of the rewriting of a log, before it got its name and after, does no
-// harm and goes.
+// TestUnfinishedRewriting: a crash while the log is rewritten, before or after the new log gets its name, does no harm.
+// What it leaves is removed.
 func TestUnfinishedRewriting(t *testing.T) {
 	dir, _, after := filled(t)
 	after[56] = 0 // its name may not be on the disk

@@ -9,9 +9,9 @@ import (
 	"taskapi/allocrunner/cluster/clustertest"
 )
 
-// TestLogOfFormat1 reads a log that an earlier version has written before its machine failed. It was rewritten beside a
-// damaged value and a lease, then got one change that its header notes, a whole one that the header does not, and two
-// thirds of another one.
+// TestLogOfFormat1 reads a log that an earlier version of taskapi has written before its machine failed. The log was
+// rewritten with a damaged value and a lease in it. Then it got a change that its header notes, a whole one that the
+// header does not note, and two thirds of another one.
 func TestLogOfFormat1(t *testing.T) {
 	data, err := os.ReadFile("testdata/format1.log")
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 	"taskapi/internal/disktest"
 )
 
-// refusedThenWritten commits what the file system refuses, and requires that nothing of that is there, that reads go
-// on, and that it can be committed once the file system does not. refuse makes it refuse, and allow ends that.
+// refusedThenWritten makes commits that the file system refuses. It requires that nothing of them is there, that reads
+// go on, and that the same commits succeed once the file system allows them. refuse and allow change that.
 func refusedThenWritten(t *testing.T, dir string, cause error, remedy string, refuse, allow func()) {
 	t.Helper()
 	s, other := open(t, dir), open(t, dir)
@@ -52,13 +52,13 @@ func refusedThenWritten(t *testing.T, dir string, cause error, remedy string, re
 	}
 }
 
-// TestFullDisk runs into the end of a file system, with commits and with the rewriting of the log.
+// TestFullDisk fills a file system, with commits and with the rewriting of the log.
 func TestFullDisk(t *testing.T) {
 	small := disktest.Mount(t, "size=8m,mode=0700", "TestSizeLimit")
 	dir := filepath.Join(small.Dir, "cluster")
 	refusedThenWritten(t, dir, syscall.ENOSPC, "make room", small.Fill, small.Empty)
 
-	// which has room for no second log: commits go on while there is room for them
+	// There is no room for a second log. Commits go on while there is room for them.
 	t.Run("rewriting", func(t *testing.T) {
 		s := open(t, dir)
 		for n := 0; ; n++ {
@@ -89,7 +89,7 @@ func TestFullDisk(t *testing.T) {
 	})
 }
 
-// TestSizeLimit refuses in the middle of a write, at its beginning, and that of the header, too.
+// TestSizeLimit: a write is refused at its beginning or in its middle.
 func TestSizeLimit(t *testing.T) {
 	if !disktest.Limited(t) {
 		return

@@ -11,8 +11,8 @@ import (
 	"taskapi/allocrunner/cluster/disk"
 )
 
-// FuzzLog: whatever a log holds, behind a header that is valid or not, it is the entries that it says or an error that
-// names it as damaged; and what can be read can be written to, and read again.
+// FuzzLog: whatever bytes a log holds, with a valid header or not, a store returns its entries or an error. A log that
+// can be read can be written to, and read again.
 func FuzzLog(f *testing.F) {
 	dir, before, after := filled(f)
 	for _, log := range [][]byte{before, after} {

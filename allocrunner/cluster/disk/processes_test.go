@@ -26,8 +26,8 @@ import (
 	"taskapi/allocrunner/internal/proctest"
 )
 
-// A test's other processes are this one again, in one of these roles. Each is given the directory of a store, and more
-// in its arguments.
+// The other processes of a test are this test binary in one of these roles. Their arguments are the directory of a
+// store, and more.
 const roleVariable = "DISK_TEST_ROLE"
 
 var roles = map[string]func(){
@@ -81,7 +81,7 @@ func (p process) line(t testing.TB) string {
 	return strings.TrimSpace(line)
 }
 
-// work uses the store as a client, and writes down what it does.
+// work uses the store as a client, and notes in a file what it does.
 func work() {
 	id := must(strconv.Atoi(os.Args[2]))
 	file := must(os.OpenFile(os.Args[3], os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600))
@@ -95,9 +95,8 @@ func work() {
 	})
 }
 
-// TestLinearizableWhileProcessesAreKilled has processes work on a store, each of which is killed at any moment, and
-// another takes its place. All that they saw can have happened one after the other, and nothing that one of them was
-// told is lost.
+// TestLinearizableWhileProcessesAreKilled: several processes use a store. Each is killed at any moment, and another
+// takes its place. Their calls can have happened one after the other, and no commit that returned is lost.
 func TestLinearizableWhileProcessesAreKilled(t *testing.T) {
 	dir, notes := scratch(t), t.TempDir()
 	const workers, lives = 4, 5
@@ -149,7 +148,7 @@ func size(t testing.TB, dir string) int64 {
 	return info.Size()
 }
 
-// readEvents reads what a worker has written down: the last may have no return.
+// readEvents reads the notes of a worker. The last event may have no return.
 func readEvents(t testing.TB, path string) (events []clustertest.Event) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -160,7 +159,7 @@ func readEvents(t testing.TB, path string) (events []clustertest.Event) {
 		if err := json.Unmarshal([]byte(line), &e); err != nil {
 			t.Fatalf("%q: %v", line, err)
 		}
-		// which a busy machine's disk may make of a write: it was not made
+		// A write may fail on a busy machine's disk: nothing has changed then.
 		if e.Err != "" && !strings.Contains(e.Err, cluster.ErrUnavailable.Error()) {
 			t.Errorf("%+v", e)
 		}
@@ -173,7 +172,7 @@ func readEvents(t testing.TB, path string) (events []clustertest.Event) {
 	return events
 }
 
-// watched returns a store that has an entry k, and a process that waits for a change of it, in its role.
+// watched returns a store with an entry k, its directory, and a process in a role that waits for a change of k.
 func watched(t *testing.T, role string) (s *disk.Store, p process, dir string) {
 	t.Helper()
 	dir = scratch(t)
@@ -193,7 +192,7 @@ func watchOne() {
 	fmt.Println(changes.Keys, changes.Gap)
 }
 
-// pollOne waits as watchOne does, with as many descriptors as the store has files: there is none left for inotify.
+// pollOne waits as watchOne does, but with only as many descriptors as the store has files: none is left for inotify.
 func pollOne() {
 	r, w, err := os.Pipe() // which has the runtime open its own
 	must(0, err)
@@ -216,7 +215,7 @@ func pollOne() {
 	_ = unix.Pause()
 }
 
-// TestWatchWithoutInotify, of which a user has a bounded number.
+// TestWatchWithoutInotify: a watch works without inotify, of which a user has a bounded number of instances.
 func TestWatchWithoutInotify(t *testing.T) {
 	t.Parallel()
 	s, p, _ := watched(t, "poll")
@@ -236,8 +235,8 @@ func TestWatchWithoutInotify(t *testing.T) {
 	}
 }
 
-// TestWatchInAnotherProcess, also over a rewriting of the log. Over two the other process may miss what has changed, if
-// it is slow.
+// TestWatchInAnotherProcess: a watch in another process returns a change, also when the log is rewritten meanwhile.
+// When it is rewritten twice, a slow process may get a gap instead.
 func TestWatchInAnotherProcess(t *testing.T) {
 	t.Parallel()
 	s, p, dir := watched(t, "watch")
@@ -254,8 +253,7 @@ func TestWatchInAnotherProcess(t *testing.T) {
 	}
 }
 
-// TestWatchMissesNothing: a process that was stopped, while the log was rewritten more than once, says that it does not
-// know what has changed.
+// TestWatchMissesNothing: a process that was stopped while the log was rewritten more than once reports a gap.
 func TestWatchMissesNothing(t *testing.T) {
 	t.Parallel()
 	s, p, _ := watched(t, "watch")
@@ -272,8 +270,8 @@ func TestWatchMissesNothing(t *testing.T) {
 	}
 }
 
-// holdLease holds a lease and writes an entry with it, until it is killed. With another argument, a child of it holds
-// it too.
+// holdLease holds a lease, with entries, until it is killed. With one more argument, a child process holds the lease,
+// too.
 func holdLease() {
 	s := disk.New(os.Args[1])
 	lease := must(s.Hold(context.Background(), "alloc"))
@@ -293,8 +291,8 @@ func holdLease() {
 	_ = unix.Pause()
 }
 
-// TestLeaseEndsWithItsHolders: not with the first of them, and with the last, be they killed, and while another store
-// is open or later.
+// TestLeaseEndsWithItsHolders: a lease ends with its last holder and no earlier, also when the holders are killed, and
+// whether another store is open then or only later.
 func TestLeaseEndsWithItsHolders(t *testing.T) {
 	for _, opened := range []string{"while it is open", "later"} {
 		t.Run(opened, func(t *testing.T) {
@@ -341,7 +339,7 @@ func TestLeaseEndsWithItsHolders(t *testing.T) {
 	}
 }
 
-// TestLeaseEndsWhileOthersWrite: changes without a pause don't keep a lease that has ended.
+// TestLeaseEndsWhileOthersWrite: the entries of an ended lease are deleted also while others write without a pause.
 func TestLeaseEndsWhileOthersWrite(t *testing.T) {
 	t.Parallel()
 	dir := scratch(t)
@@ -369,7 +367,7 @@ func TestLeaseEndsWhileOthersWrite(t *testing.T) {
 	writing.Wait()
 }
 
-// gone waits until a process that is nobody's child here has ended.
+// gone waits for the end of a process that is not a child of this one.
 func gone(t testing.TB, pid int) {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if errors.Is(err, syscall.ESRCH) {
@@ -410,8 +408,8 @@ func holdLock() {
 	_ = unix.Pause()
 }
 
-// TestHangingWriter: a process that has the lock and hangs keeps others from writing, which they say, and from nothing
-// else.
+// TestHangingWriter: while a process hangs with the lock, the writes of others fail with an error that names it, and
+// their reads go on.
 func TestHangingWriter(t *testing.T) {
 	t.Parallel()
 	dir := scratch(t)
@@ -429,7 +427,7 @@ func TestHangingWriter(t *testing.T) {
 		},
 		"hold": func(ctx context.Context) error { _, err := s.Hold(ctx, "o"); return err },
 	} {
-		// which is over while it waits, on a busy machine, too
+		// The write waits for the lock until then, also on a busy machine.
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		err := write(ctx)
 		cancel()
@@ -455,7 +453,7 @@ func TestHangingWriter(t *testing.T) {
 	}
 }
 
-// takeTurns commits again and again, and says how many commits of others there were while it waited.
+// takeTurns commits again and again, and prints how many commits of others there were while it waited.
 func takeTurns() {
 	s := disk.New(os.Args[1])
 	ctx := context.Background()
@@ -473,8 +471,8 @@ func takeTurns() {
 	fmt.Println("done")
 }
 
-// TestWritersTakeTurns: of eight processes that write without a pause, none lets a commit wait for more than twenty
-// times as many of the others as the median.
+// TestWritersTakeTurns: eight processes write without a pause. No commit waits for more than twenty times as many other
+// commits as the median does.
 func TestWritersTakeTurns(t *testing.T) {
 	dir := scratch(t)
 	clustertest.Put(t, open(t, dir), "k", "v")
@@ -494,7 +492,7 @@ func TestWritersTakeTurns(t *testing.T) {
 	}
 }
 
-// TestAStoppedWriterWaits: one that waits for the lock and is stopped holds up the others for a moment alone.
+// TestAStoppedWriterWaits: a process that is stopped while it waits for the lock delays the others only for a moment.
 func TestAStoppedWriterWaits(t *testing.T) {
 	t.Parallel()
 	dir := scratch(t)

@@ -15,8 +15,7 @@ import (
 	"taskapi/allocrunner/cluster/disk"
 )
 
-// overwrite changes what the log has in one place of it, as a failing disk does: the file stays, and so does its
-// length.
+// overwrite changes some bytes of the log in place, as a failing disk does.
 func overwrite(t *testing.T, dir, what, by string) {
 	t.Helper()
 	log, at := filepath.Join(dir, "log"), bytes.Index(readLog(t, dir), []byte(what))
@@ -44,8 +43,8 @@ func rewritten(t *testing.T, dir string, s cluster.Store) {
 	t.Fatalf("the log has %d bytes", size(t, dir))
 }
 
-// TestDamagedValueIsCarried: the log is rewritten beside a value that is no longer as it was written. Its bytes, its
-// indexes and its lease go along, it is never taken for a value, and a store that is opened then has everything else.
+// TestDamagedValueIsCarried: rewriting the log carries along a damaged value, with its bytes, its indexes and its
+// lease. It is never returned as a value. A store that is opened later has everything else.
 func TestDamagedValueIsCarried(t *testing.T) {
 	dir := scratch(t)
 	s := open(t, dir)
@@ -100,8 +99,8 @@ func TestDamagedValueIsCarried(t *testing.T) {
 	}
 }
 
-// TestLogThatCannotBeRewritten: a log is bounded also where it can't be rewritten. What is refused then says why, and
-// is not refused once it can.
+// TestLogThatCannotBeRewritten: a log that can't be rewritten is bounded, too. A commit is refused then, with the
+// reason, and succeeds once the log can be rewritten.
 func TestLogThatCannotBeRewritten(t *testing.T) {
 	dir := scratch(t)
 	s := open(t, dir)

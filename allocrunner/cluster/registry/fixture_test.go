@@ -38,7 +38,7 @@ func instance(alloc, name string, port int, tags ...string) *interfaces.ServiceI
 	}
 }
 
-// flakyStore is a store that can be away. Its zero errors let everything through.
+// flakyStore is a store that can fail. Without errors it passes everything on.
 type flakyStore struct {
 	cluster.Store
 

@@ -15,7 +15,7 @@ import (
 	"taskapi/allocrunner/cluster/registry"
 )
 
-// TestWait: a wait ends with a change of what it is about, at once with one that has been, and with its context.
+// TestWait: a wait ends with a change of its services, at once with an earlier change, and with its context.
 func TestWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
@@ -57,8 +57,8 @@ func TestWait(t *testing.T) {
 	})
 }
 
-// TestFollow: every change in the namespace is reported once, those at the end of a lease and those that a store
-// no longer knows of, too.
+// TestFollow: every change in the namespace is reported once, also at the end of a lease, and also one that the store
+// has forgotten.
 func TestFollow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)

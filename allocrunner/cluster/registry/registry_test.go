@@ -18,7 +18,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 )
 
-// Tests run by a clock that stands: a busy machine takes longer for a large registration than an attempt may.
+// The tests run in bubbles of synctest: on a busy machine a large registration takes longer than an attempt may.
 
 func TestRegister(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -58,7 +58,8 @@ func TestRegister(t *testing.T) {
 	})
 }
 
-// TestUnchanged: what has not changed is not written, also by the process that follows; what has keeps its CreateIndex.
+// TestUnchanged: an unchanged registration is not written again, not even by the next process. A changed one keeps its
+// CreateIndex.
 func TestUnchanged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
@@ -91,8 +92,8 @@ func TestUnchanged(t *testing.T) {
 	})
 }
 
-// TestOthersCostNothing: who registers and removes its services reads none of others'. A process that has not
-// registered them lists once.
+// TestOthersCostNothing: a provider that registers and removes its services does not read those of others. A process
+// that has not registered them lists them once.
 func TestOthersCostNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
@@ -129,7 +130,7 @@ func TestOthersCostNothing(t *testing.T) {
 	})
 }
 
-// TestRefused: what can't ever be registered is refused, and the services beside it with it.
+// TestRefused: an invalid service is refused, together with the valid ones beside it.
 func TestRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
@@ -160,8 +161,8 @@ func TestRefused(t *testing.T) {
 	})
 }
 
-// TestForeign: what is in the store under a key of the allocation and is another's stays as it is, and keeps nothing
-// else from being written.
+// TestForeign: an entry that belongs to another owner, under a key of the allocation, stays as it is. All else is
+// written.
 func TestForeign(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
@@ -177,13 +178,13 @@ func TestForeign(t *testing.T) {
 			t.Errorf("error %v, want one that names the owner", err)
 		}
 		f.want(t, "db 1", "web 666", "zoo 2")
-		// it may refuse that, and must not do it
+		// It may return an error or not, but must not remove the entry.
 		_ = f.one.Deregister(t.Context(), []string{instance(one, "web", 0).ID})
 		f.want(t, "db 1", "web 666", "zoo 2")
 	})
 }
 
-// TestAway: a store that takes nothing, or hangs, stops nobody; what is wanted in the end is written once it is back.
+// TestAway: a store that fails or hangs stops nobody. The latest registrations are written once it works again.
 func TestAway(t *testing.T) {
 	for name, away := range map[string]func(*flakyStore){
 		"full":          func(s *flakyStore) { s.failed = cluster.ErrFull },
@@ -222,7 +223,8 @@ func TestAway(t *testing.T) {
 	}
 }
 
-// TestNoLease: without a lease, as where the store was away at the start, the provider holds one, and gives it back.
+// TestNoLease: when nobody holds the lease, such as when the store failed at the start, the provider holds one, and
+// closes it at its end.
 func TestNoLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
@@ -238,7 +240,7 @@ func TestNoLease(t *testing.T) {
 	})
 }
 
-// TestMany: more services than a transaction takes, by number or by bytes, are all written, and removed.
+// TestMany: more services than fit in a transaction, by number or by bytes, are all written, and all removed.
 func TestMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
@@ -268,7 +270,8 @@ func TestMany(t *testing.T) {
 	})
 }
 
-// TestRemoval: an operator removes one registration, and no other; its allocation's next one writes it again.
+// TestRemoval: an operator removes one registration and no other. The allocation writes it again when it registers
+// next.
 func TestRemoval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)

@@ -16,7 +16,7 @@ import (
 	"taskapi/allocrunner/cluster/clustertest"
 )
 
-// testOneWinner has several make the same change of the same version: one of them does.
+// testOneWinner: of several writers that change the same version, one succeeds.
 func testOneWinner(t *testing.T, open opener) {
 	stores := []cluster.Store{open(), open(), open(), open()}
 	var modified uint64
@@ -48,7 +48,7 @@ func testOneWinner(t *testing.T, open opener) {
 	}
 }
 
-// testCounter has several count, each with its own opening: no step is lost.
+// testCounter: several writers count, each with its own opening. No step is lost.
 func testCounter(t *testing.T, open opener) {
 	const writers, steps = 4, 25
 	var all sync.WaitGroup
@@ -80,7 +80,7 @@ func testCounter(t *testing.T, open opener) {
 	}
 }
 
-// testSnapshots has one write the same value into several entries at once: no list has two values.
+// testSnapshots: a writer puts the same value into several entries at once. No list has two values.
 func testSnapshots(t *testing.T, open opener) {
 	a, b := open(), open()
 	names := []string{"s/1", "s/2", "s/3", "s/4"}
@@ -219,7 +219,7 @@ func compare(r *rapid.T, t *testing.T, s cluster.Store, root string, model map[s
 	}
 }
 
-// testLinearizable has clients with openings of their own work at the same time.
+// testLinearizable: several clients work at the same time, each with its own opening.
 func testLinearizable(t *testing.T, open opener) {
 	var mu sync.Mutex
 	var events []clustertest.Event

@@ -18,10 +18,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// opener opens the same store once more, as another process does. What it returns is closed by the end of the test.
+// opener opens the same store once more, as another process does. The end of the test closes what it returns.
 type opener func() cluster.Store
 
-// place returns what opens an empty store of a kind.
+// place returns the opener of an empty store of a kind.
 func place(t testing.TB, kind Kind) opener {
 	dir := filepath.Join(t.TempDir(), "cluster")
 	first := Open(kind, dir)
@@ -35,7 +35,7 @@ func place(t testing.TB, kind Kind) opener {
 	}
 }
 
-// TestStores has each kind of store keep what cluster.Store promises.
+// TestStores: each kind of store keeps what cluster.Store promises.
 func TestStores(t *testing.T) {
 	for kind := range kinds {
 		t.Run(kinds[kind].name, func(t *testing.T) { testStore(t, Kind(kind)) })
@@ -96,7 +96,7 @@ func wantErr(t testing.TB, what string, got, want error) {
 	}
 }
 
-// index returns the store's.
+// index returns the index of a store.
 func index(t testing.TB, s cluster.Store) uint64 {
 	t.Helper()
 	return clustertest.List(t, s, cluster.Span{Limit: 1}).Index
@@ -271,8 +271,7 @@ func testBounds(t *testing.T, open opener) {
 	clustertest.Commit(t, a, cluster.Txn{Then: many(cluster.MaxOperations)})
 }
 
-// testFull fills the store by its bytes: what is there can be replaced and deleted then, and what was deleted makes
-// room.
+// testFull fills a store with bytes. Its entries can still be replaced and deleted, and deletions make room.
 func testFull(t *testing.T, open opener) {
 	a, b := open(), open()
 	large := strings.Repeat("v", cluster.MaxValueBytes)

@@ -58,8 +58,8 @@ func testWatch(t *testing.T, open opener) {
 	wantChanges(t, <-watch(t, open(), "", l-1), l, "a/2")
 }
 
-// testWatchMany has watches wait for changes that come at the same time, from several openings of the store: each sees
-// every one of its own.
+// testWatchMany: many watches wait for changes that come at the same time, from several openings of the store. Each
+// sees every change of its prefix.
 func testWatchMany(t *testing.T, open opener) {
 	const watchers, changes = 20, 20
 	a, b := open(), open()
@@ -97,7 +97,7 @@ func testWatchMany(t *testing.T, open opener) {
 	all.Wait()
 }
 
-// testGap: one that comes back after many changes hears of all of them, or that some are not known any more.
+// testGap: a caller that comes back after many changes gets all of them, or a gap.
 func testGap(t *testing.T, open opener) {
 	a := open()
 	begin := index(t, a)
@@ -169,8 +169,8 @@ func testLeases(t *testing.T, open opener) {
 	wantErr(t, "a lease that has ended", err, cluster.ErrLeaseEnded)
 }
 
-// testLeaseAgain: what an owner's lease had, the next one of that owner does not bring back, and a condition sees none
-// of it.
+// testLeaseAgain: the next lease of an owner does not bring back the entries of the one before, and no condition sees
+// them.
 func testLeaseAgain(t *testing.T, open opener) {
 	a, b := open(), open()
 	for round := range 5 {
@@ -192,7 +192,7 @@ func testLeaseAgain(t *testing.T, open opener) {
 	}
 }
 
-// testLeaseOutlives: a holder holds on when its store is closed.
+// testLeaseOutlives: a lease lives on when its holder's store is closed.
 func testLeaseOutlives(t *testing.T, open opener) {
 	a, b := open(), open()
 	lease := clustertest.Hold(t, a, "alloc")

@@ -52,7 +52,7 @@ func newVariables(tb testing.TB) *fixture {
 	return &fixture{variables.New(variables.Config{Store: store, Sealer: newSealer(tb)}), tb, store, nil}
 }
 
-// at returns the fixture with the clock of a test, under which leases are of the time of its bubble.
+// at returns the fixture with the clock of a synctest bubble.
 func (f *fixture) at(sealer variables.Sealer, boot *string) *fixture {
 	begun := time.Now()
 	now := func() (variables.Moment, error) { return variables.Moment{Boot: *boot, Since: time.Since(begun)}, nil }
@@ -104,7 +104,7 @@ func (f *fixture) paths(namespace, prefix string) string {
 	return strings.Join(paths, " ")
 }
 
-// wantConflict checks for a conflict with a variable of that index, 0 for one of which nothing is shown.
+// wantConflict checks for a conflict with a variable of this index; 0: the conflict shows nothing of it.
 func (f *fixture) wantConflict(err error, index uint64, locked bool) *api.Variable {
 	f.tb.Helper()
 	conflict, ok := errors.AsType[*variables.ConflictError](err)

@@ -16,7 +16,7 @@ import (
 	"taskapi/allocrunner/cluster/variables"
 )
 
-// locked runs a test under a clock of its own, which boot makes another one's.
+// locked runs a test with a clock of its own. boot makes the clock that of another start of the machine.
 func locked(t *testing.T, test func(t *testing.T, f *fixture, boot *string)) {
 	sealer := newSealer(t) // a key ring waits for the disk
 	synctest.Test(t, func(t *testing.T) {
@@ -173,8 +173,8 @@ func TestLockBounds(t *testing.T) {
 	}
 }
 
-// TestLockExpires: a lock that nobody renews is held for twice its TTL, can't be acquired during its delay, and then is
-// gone; its holder, who may have been suspended for all that time, changes nothing any more.
+// TestLockExpires: a lock that nobody renews is held for twice its TTL, can't be acquired during its delay, and is then
+// free. Its holder, perhaps suspended for all that time, can change nothing any more.
 func TestLockExpires(t *testing.T) {
 	locked(t, func(t *testing.T, f *fixture, _ *string) {
 		id := f.mustAcquire("k", "v")
@@ -222,7 +222,7 @@ func TestLockExpires(t *testing.T) {
 	})
 }
 
-// TestReleaseHasNoDelay: a holder that releases has stopped.
+// TestReleaseHasNoDelay: a released lock can be acquired at once, since its holder has stopped.
 func TestReleaseHasNoDelay(t *testing.T) {
 	locked(t, func(t *testing.T, f *fixture, _ *string) {
 		if err := f.release(f.mustAcquire()); err != nil {
@@ -237,7 +237,7 @@ func TestReleaseHasNoDelay(t *testing.T) {
 	})
 }
 
-// TestUnlock: a lock can be broken while it is held and while its delay goes on, and its holder has it no more.
+// TestUnlock: a lock can be broken while it is held and during its delay. Its holder then has lost it.
 func TestUnlock(t *testing.T) {
 	locked(t, func(t *testing.T, f *fixture, _ *string) {
 		for _, wait := range []time.Duration{0, 21 * time.Second} {
@@ -262,9 +262,9 @@ func TestUnlock(t *testing.T) {
 	})
 }
 
-// TestLockAfterReboot: a lock of an earlier start of the machine is held for its whole time from when somebody is
-// refused for it, or is renewed by its holder; a clock that was set makes no difference, since none of them is looked
-// at.
+// TestLockAfterReboot: the whole time of a lock from an earlier start of the machine begins when a write is first
+// refused for it, or when its holder renews it. Setting a clock makes no difference, since none is read that can be
+// set.
 func TestLockAfterReboot(t *testing.T) {
 	locked(t, func(t *testing.T, f *fixture, boot *string) {
 		id := f.mustAcquire("k", "v")
@@ -290,8 +290,8 @@ func TestLockAfterReboot(t *testing.T) {
 	})
 }
 
-// TestLeaseDamage: a lease that can't be read, or that has gone, is that of a lock whose time begins, and locks nobody
-// out for good.
+// TestLeaseDamage: when a lock's lease can't be read or is gone, the lock's time starts again. Nobody is locked out for
+// good.
 func TestLeaseDamage(t *testing.T) {
 	for name, value := range map[string]string{"no JSON": "x", "another's": `{"id":"x","boot":"boot 1"}`,
 		"of later": `{"id":"ID","boot":"boot 1","since_ns":9000000000000}`} {
@@ -311,7 +311,7 @@ func TestLeaseDamage(t *testing.T) {
 	}
 }
 
-// TestMachineClock: the machine's own clock goes on, for all who look at it from the same start of the machine.
+// TestMachineClock: the machine's clock goes on, and is the same one for everybody since the start of the machine.
 func TestMachineClock(t *testing.T) {
 	first, err := variables.Now()
 	if err != nil || first.Boot == "" || first.Since <= 0 {
@@ -322,7 +322,7 @@ func TestMachineClock(t *testing.T) {
 	}
 }
 
-// hooked is a store that calls before before the next Commit.
+// hooked is a store that calls a function, before, ahead of the next Commit.
 type hooked struct {
 	cluster.Store
 	before func()
@@ -336,8 +336,8 @@ func (h *hooked) Commit(ctx context.Context, txn cluster.Txn) (uint64, error) {
 	return h.Store.Commit(ctx, txn)
 }
 
-// TestLateRenewal: a renewal that was decided in time, and is written while another has found the lock free, keeps the
-// lock from the other.
+// TestLateRenewal: a renewal that was decided in time keeps the lock, though it is written after another caller has
+// found the lock free.
 func TestLateRenewal(t *testing.T) {
 	locked(t, func(t *testing.T, f *fixture, _ *string) {
 		id := f.mustAcquire("k", "v")
@@ -365,14 +365,14 @@ func TestLateRenewal(t *testing.T) {
 	})
 }
 
-// noSealer seals nothing, without a key that has to be made.
+// noSealer does not seal, and needs no key.
 type noSealer struct{}
 
 func (noSealer) Seal(items []byte, _ string) ([]byte, error) { return items, nil }
 func (noSealer) Open(items []byte, _ string) ([]byte, error) { return items, nil }
 
-// TestAwaitLockEnd: those who wait learn that a lock has ended by its time, at that moment, as of a change that has an
-// index, and nobody else has to be there for it.
+// TestAwaitLockEnd: callers that wait are woken when a lock expires, at that moment, by a change with an index. No
+// other process is needed.
 func TestAwaitLockEnd(t *testing.T) {
 	locked(t, func(t *testing.T, f *fixture, boot *string) {
 		begun, woken := time.Now(), make(chan string)
@@ -420,7 +420,7 @@ func TestAwaitLockEnd(t *testing.T) {
 	})
 }
 
-// refusing is a store that can't be written, until it has been tried so often.
+// refusing is a store that refuses a number of writes.
 type refusing struct {
 	cluster.Store
 	tries int
@@ -433,8 +433,7 @@ func (r *refusing) Commit(ctx context.Context, txn cluster.Txn) (uint64, error) 
 	return r.Store.Commit(ctx, txn)
 }
 
-// TestAwaitLockEndOnFullDisk: who waits for a lock waits on while its end can't be written, and does not try without a
-// pause.
+// TestAwaitLockEndOnFullDisk: a caller waits on while the end of a lock can't be written, and pauses between attempts.
 func TestAwaitLockEndOnFullDisk(t *testing.T) {
 	locked(t, func(t *testing.T, f *fixture, _ *string) {
 		f.mustAcquire("k", "v")
@@ -449,7 +448,7 @@ func TestAwaitLockEndOnFullDisk(t *testing.T) {
 	})
 }
 
-// TestAwaitLateRenewal: a renewal that is written when the lock has just been found free keeps it, and its end comes
+// TestAwaitLateRenewal: a renewal that is written just after the lock was found free keeps the lock, which then ends
 // later.
 func TestAwaitLateRenewal(t *testing.T) {
 	locked(t, func(t *testing.T, f *fixture, _ *string) {

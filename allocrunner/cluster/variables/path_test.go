@@ -10,7 +10,7 @@ import (
 	"taskapi/allocrunner/cluster/variables"
 )
 
-// TestCheckPath has a row for every rule of Nomad's.
+// TestCheckPath has a row for every rule of Nomad.
 func TestCheckPath(t *testing.T) {
 	const reserved, template, below = `"nomad" is a reserved`, `"nomad/job-templates" is a reserved`,
 		`only paths at "nomad/jobs"`
@@ -77,8 +77,8 @@ func TestCheckPath(t *testing.T) {
 // nomadPath is the form that Nomad's documentation gives of a path.
 var nomadPath = regexp.MustCompile(`^[a-zA-Z0-9-_~/]{1,128}$`)
 
-// FuzzPath: no path is taken that Nomad's form does not have, none is refused outside nomad/ that it has, what is said
-// of one stays short, and what is taken can be a key of the store.
+// FuzzPath: a path is accepted only if it has Nomad's form, and always if it has that form outside nomad/. Errors stay
+// short, and an accepted path fits in a key of the store.
 func FuzzPath(f *testing.F) {
 	for _, seed := range []string{"", "a", "nomad/jobs/web", "nomad/job-templates/x", "nomad", "a/../b", "\xff",
 		strings.Repeat("x/", 70)} {

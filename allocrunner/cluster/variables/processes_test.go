@@ -39,14 +39,15 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// The clock of leases runs that much faster in workers, so that locks of killed ones expire while the others work.
+// The clock of leases runs so many times faster in workers, so that the locks of killed workers expire while others
+// work.
 const (
 	faster = 2000
 	ttl    = int64(10*time.Second) / faster // in nanoseconds as the events have them
 	delay  = int64(time.Second) / faster
 )
 
-// event is what a worker did, and what came of it.
+// event is a step of a worker, with its result.
 type event struct {
 	ID           string // of the worker and the step
 	Call, Return int64  // nanoseconds since the machine's start; Return is 0 while nothing has come of it
@@ -132,7 +133,7 @@ func work(dir string) error {
 	return closing()
 }
 
-// do makes the step. Its error is one that no step may have.
+// do makes the step. It returns an error that no step may have.
 func (e *event) do(ctx context.Context, kept *variables.Service) error {
 	v := variable(e.Path, "k", e.Value)
 	if e.Lock != "" {
@@ -183,7 +184,7 @@ type cell struct {
 	from, to int64
 }
 
-// free and locked report whether the lock may have been free, or held, during an event: near its end both.
+// free and locked report whether the lock may have been free, or held, during an event. Near its end both are possible.
 func (c cell) free(e event) bool   { return c.holder == "" || e.Return-c.from >= 2*ttl+delay }
 func (c cell) locked(e event) bool { return c.holder != "" && e.Call-c.to < 2*ttl+delay }
 
@@ -195,7 +196,7 @@ func (c cell) lets(e event) (yes, no bool) {
 	return c.holder == e.Lock && c.locked(e), c.holder != e.Lock || c.free(e)
 }
 
-// step is what an event makes of a variable. One that has no outcome may have been applied if that was possible.
+// step returns the variable after an event. An event without an outcome may have been applied or not.
 func (c cell) step(e event) (bool, cell) {
 	pending := e.Return == math.MaxInt64
 	written := cell{exists: true, value: e.Value, modify: e.Modify}
@@ -263,9 +264,9 @@ func (c cell) step(e event) (bool, cell) {
 	return false, c
 }
 
-// TestLinearizable has processes write, lock and delete the same variables, and kills some of them: every answer is one
-// that a single variable would have given, in some order of the steps that fits when each was made, and a lock is
-// nobody else's before its time is over.
+// TestLinearizable: processes write, lock and delete the same variables, and some are killed. Every answer is one that
+// a single variable would have given, in an order of the steps that fits their times, and nobody gets a lock before it
+// has expired.
 func TestLinearizable(t *testing.T) {
 	dir := t.TempDir()
 	if _, closing, err := openWorker(dir); err != nil { // makes the key ring

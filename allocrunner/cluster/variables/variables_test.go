@@ -148,8 +148,8 @@ func TestList(t *testing.T) {
 	}
 }
 
-// TestAwait: one that waits from the index of an answer is woken by what the answer would have had, and by nothing else
-// where only some paths are meant.
+// TestAwait: a caller that waits from the index of an answer is woken by changes of the variables that concern it, and
+// by no others.
 func TestAwait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newVariables(t)
@@ -206,8 +206,8 @@ func (r *reader) List(ctx context.Context, span cluster.Span) (cluster.Page, err
 	return page, err
 }
 
-// TestListsReadLittle: a task that lists what it may all the time must not have all that others have kept read, and no
-// items are.
+// TestListsReadLittle: a list reads neither items nor the variables that don't concern the caller, since a task may
+// list all the time.
 func TestListsReadLittle(t *testing.T) {
 	f := newVariables(t)
 	large := strings.Repeat("x", variables.MaxItems-1)
@@ -254,7 +254,8 @@ func (f *fixture) plant(key string, value []byte) {
 	}
 }
 
-// TestSealed: what is stored has neither keys nor values of items, and opens at its own place with its own key alone.
+// TestSealed: a stored variable shows neither keys nor values of its items, and opens only at its own path and with its
+// own key.
 func TestSealed(t *testing.T) {
 	f := newVariables(t)
 	f.put("a", "password", "hunter2hunter2")
@@ -277,8 +278,7 @@ func TestSealed(t *testing.T) {
 	}
 }
 
-// TestDamage: whatever of a variable is damaged, that is an error of reading it, no list fails for it, and it can be
-// written and deleted.
+// TestDamage: a damaged variable can't be read, but can be written and deleted, and no list fails for it.
 func TestDamage(t *testing.T) {
 	for name, damage := range map[string]func([]byte) []byte{
 		"nothing left":     func([]byte) []byte { return nil },
@@ -318,8 +318,8 @@ func TestDamage(t *testing.T) {
 	}
 }
 
-// TestFull: neither the number of variables nor their size grows beyond a bound, which deletions move away from, and
-// which nobody reaches by writing the same variable again and again.
+// TestFull: the number and the size of variables are bounded. Deletions make room, and writing the same variable again
+// and again takes no more.
 func TestFull(t *testing.T) {
 	f := newVariables(t)
 	big := strings.Repeat("v", variables.MaxItems-1)
@@ -361,8 +361,8 @@ func TestFull(t *testing.T) {
 	})
 }
 
-// TestTasksLeaveRoom: what tasks write ends before the variables are full, in number and size. The operator can write
-// still, and so can a task what needs no more room; and when the operator can't either, there is room for services.
+// TestTasksLeaveRoom: tasks can't fill the variables, neither by number nor by size. The operator can still write, and
+// so can a task that needs no more room. When the operator has filled the rest, services still have room.
 func TestTasksLeaveRoom(t *testing.T) {
 	f := newVariables(t)
 	big := strings.Repeat("v", variables.MaxItems-1)
@@ -417,8 +417,8 @@ func TestTasksLeaveRoom(t *testing.T) {
 	}
 }
 
-// TestShareOfAJob: what the tasks of a job write ends before the room of all tasks does, wherever they write it, and
-// what others delete or write over is theirs again. A damaged count is made again.
+// TestShareOfAJob: the tasks of one job can't take the room of all tasks, wherever they write. A variable that others
+// delete or write over no longer counts against their share. A damaged count is counted again.
 func TestShareOfAJob(t *testing.T) {
 	f := newVariables(t)
 	greedy, other := f.OfTask(ns, "greedy"), f.OfTask(ns, "other")
@@ -505,8 +505,7 @@ func (s *damagedStore) List(ctx context.Context, span cluster.Span) (cluster.Pag
 	return page, err
 }
 
-// TestDamagedSize: a variable that the disk has damaged does not count as what it was any more, once it is written
-// again or deleted.
+// TestDamagedSize: the size of a damaged variable no longer counts once it is written again or deleted.
 func TestDamagedSize(t *testing.T) {
 	f := newVariables(t)
 	f.put("good", "k", "v")

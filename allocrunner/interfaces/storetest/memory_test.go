@@ -12,13 +12,12 @@ import (
 	"taskapi/allocrunner/interfaces"
 )
 
-// TestMemory: the tests of this package are not about files alone.
+// TestMemory: the tests of this package fit a store without files, too.
 func TestMemory(t *testing.T) {
 	Run(t, func(testing.TB) interfaces.Store { return &memory{} })
 }
 
-// memory is a store that lives as long as its value. What it holds has been through JSON, as in a file. Its zero value
-// is empty.
+// memory is a store in memory. It encodes what it holds as JSON, as a file does. Its zero value is empty.
 type memory struct {
 	mu     sync.Mutex // guards the fields below, and those of each state
 	states map[string]*memoryState

@@ -18,7 +18,7 @@ func given() *api.Allocation {
 		Name: &group, Tasks: []*api.Task{{Name: "one"}, {Name: "two"}}}}}}
 }
 
-// TestChange: what was read before stays as it was, and the index grows.
+// TestChange: a version that was read stays as it was, and the index grows.
 func TestChange(t *testing.T) {
 	var s snapshots.Snapshots
 	alloc := given()
@@ -35,7 +35,7 @@ func TestChange(t *testing.T) {
 	}
 }
 
-// TestRestore: an index that a client has seen never comes again, and a task whose record was lost is pending.
+// TestRestore: the index is above all that a client can have seen, and a task whose saved state was lost is pending.
 func TestRestore(t *testing.T) {
 	var s snapshots.Snapshots
 	saved := given()
@@ -47,7 +47,7 @@ func TestRestore(t *testing.T) {
 	}
 }
 
-// TestWait returns with the next change, or with the end of its context.
+// TestWait: a wait ends with the next change, or with its context.
 func TestWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s snapshots.Snapshots
@@ -87,7 +87,7 @@ func deployed(deadline time.Duration) *api.Allocation {
 	return alloc
 }
 
-// TestAwaitOverdue returns when the progress_deadline passes, which a restart does not prolong, and not before.
+// TestAwaitOverdue: a wait ends when the progress_deadline passes, and not before. A restart does not prolong it.
 func TestAwaitOverdue(t *testing.T) {
 	for name, c := range map[string]struct {
 		deadline time.Duration
@@ -156,7 +156,7 @@ func TestAwaitOverdue(t *testing.T) {
 	}
 }
 
-// TestAVersionIsStable once its deployment was successful, and the next one is not yet.
+// TestAVersionIsStable: a version is stable once its deployment was successful. The next version is not stable yet.
 func TestAVersionIsStable(t *testing.T) {
 	var s snapshots.Snapshots
 	s.Init(deployed(time.Hour), nil)
@@ -172,7 +172,7 @@ func TestAVersionIsStable(t *testing.T) {
 	}
 }
 
-// TestStop: a second request that says the same is no change.
+// TestStop: the same request for the second time changes nothing.
 func TestStop(t *testing.T) {
 	var s snapshots.Snapshots
 	s.Init(given(), nil)
