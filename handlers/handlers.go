@@ -140,7 +140,7 @@ type Config struct {
 }
 
 // API answers requests for the allocations of one process, on any number of sockets.
-type API struct{ server *route.Server }
+type API = route.Server
 
 // New returns an API. It panics when a required field is missing.
 func New(config Config) *API {
@@ -160,19 +160,12 @@ func newAPI(config Config, rows []route.Route) *API {
 	if config.Answered == nil {
 		config.Answered = func(auth.Owner, uint64) {}
 	}
-	return &API{route.NewServer(route.Config{
+	return route.NewServer(route.Config{
 		Authenticator: config.Authenticator, Allocs: config.Allocs, Region: config.Agent.Region, PeerOf: config.PeerOf,
 		Logger: config.Logger, Auditor: config.Auditor, AuditReads: config.AuditReads, Fault: config.Fault,
 		Limits: cmp.Or(config.Limits, limitset.Default()), Lacking: config.Lacking, Answered: config.Answered,
 		Eased: config.Eased,
-	}, rows)}
-}
-
-// Serve answers requests on the owner's socket until ctx ends or the listener fails. When ctx ends, requests under way
-// have three seconds to finish, blocking queries and streams end at once, and Serve returns nil. The listener is closed
-// and every goroutine and connection is gone by then. Errors: the listener's, with its address.
-func (a *API) Serve(ctx context.Context, listener net.Listener, owner auth.Owner) error {
-	return a.server.Serve(ctx, listener, owner)
+	}, rows)
 }
 
 // table returns all routes, family by family, and then those that are absent.

@@ -47,8 +47,12 @@ type wireClaims struct {
 // whoami answers GET /v1/acl/whoami: the claims of the caller's own token.
 func whoami(_ context.Context, r *route.Request) (route.Answer, error) {
 	claims := &r.Principal.Claims
+	var audience any = claims.Audience
+	if len(claims.Audience) == 1 {
+		audience = claims.Audience[0]
+	}
 	return route.Respond(wireClaims{
-		Audience:     audience(claims.Audience),
+		Audience:     audience,
 		ExpiresAt:    claims.ExpiresAt,
 		IssuedAt:     claims.IssuedAt,
 		Issuer:       claims.Issuer,
@@ -62,13 +66,6 @@ func whoami(_ context.Context, r *route.Request) (route.Answer, error) {
 		Role:         claims.Role,
 		Life:         claims.Life,
 	})
-}
-
-func audience(names []string) any {
-	if len(names) == 1 {
-		return names[0]
-	}
-	return names
 }
 
 // jwks answers GET /.well-known/jwks.json: the public keys that verify identities.

@@ -123,13 +123,6 @@ const (
 	leaderAddress = "127.0.0.1:4647"
 	agentAddress  = "127.0.0.1"
 	serfPort      = 4648 // Nomad's default
-	// protocolVersion and the following are those of Nomad's members.
-	protocolVersion = 2
-	protocolMin     = 1
-	protocolMax     = 5
-	delegateMin     = 2
-	delegateMax     = 5
-	delegateVersion = 4
 )
 
 // self answers GET /v1/agent/self.
@@ -148,8 +141,8 @@ func (a *Agent) member() api.AgentMember {
 			"build": a.NomadVersion, "taskapi": a.Version, "revision": "", "vsn": "1", "raft_vsn": "3",
 			"port": "4647", "rpc_addr": agentAddress, "expect": "1", "bootstrap": "1",
 		},
-		ProtocolMin: protocolMin, ProtocolMax: protocolMax, ProtocolCur: protocolVersion,
-		DelegateMin: delegateMin, DelegateMax: delegateMax, DelegateCur: delegateVersion,
+		// These are of Nomad's members.
+		ProtocolMin: 1, ProtocolMax: 5, ProtocolCur: 2, DelegateMin: 2, DelegateMax: 5, DelegateCur: 4,
 	}
 }
 

@@ -24,8 +24,8 @@ const (
 	TriggerStop       = "alloc-stop"
 )
 
-// Store are those of stops and registrations. A cluster's scheduler would work on them; here everything is done when
-// the answer goes out, so each is complete from the start. Clients such as nomad alloc stop wait for that.
+// Store keeps the evaluations of stops, registrations and changes of deployments. Clients such as nomad alloc stop wait until
+// an evaluation is complete.
 type Store struct {
 	made func(e *api.Evaluation, of *api.Allocation) // is called for each
 
@@ -59,7 +59,9 @@ func (e *Store) AddFor(
 		made.Type, made.Priority = ptr.Deref(alloc.Job.Type), ptr.Deref(alloc.Job.Priority)
 		made.JobModifyIndex = JobIndexOf(alloc)
 	}
-	e.keep(made)
+	e.mu.Lock()
+	e.latest = append(e.latest[max(0, len(e.latest)-maxEvaluations+1):], made)
+	e.mu.Unlock()
 	e.made(made, alloc)
 	return id
 }
@@ -71,15 +73,6 @@ func completed(alloc *api.Allocation, done api.DesiredUpdates) *api.Evaluation {
 		QueuedAllocations: map[string]int{alloc.TaskGroup: 0},
 		PlanAnnotations:   &api.PlanAnnotations{DesiredTGUpdates: map[string]*api.DesiredUpdates{alloc.TaskGroup: &done}},
 	}
-}
-
-func (e *Store) keep(made *api.Evaluation) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if len(e.latest) == maxEvaluations {
-		e.latest = e.latest[1:]
-	}
-	e.latest = append(e.latest, made)
 }
 
 // Find returns the evaluation with the ID that is of the allocation's job: one of add, or the one that placed the

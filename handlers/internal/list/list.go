@@ -75,8 +75,9 @@ func read[T any](ctx context.Context, query url.Values, filters route.Turn, of L
 	}
 	if of.UUID {
 		l.Prefix = strings.ToLower(l.Prefix)
-		if err := checkPrefix(l.Prefix); err != nil {
-			return nil, err
+		if len(l.Prefix) > route.UUIDLength || strings.Trim(l.Prefix, "0123456789abcdef-") != "" {
+			return nil, route.Invalid("prefix must be the beginning of a UUID, at most %d hexadecimal digits and hyphens, "+
+				"not %s", route.UUIDLength, route.Clip(l.Prefix))
 		}
 	}
 	if l.Prefix != "" && of.Order == ByCreateIndex {
@@ -266,12 +267,4 @@ func (o Order) parse(token string) (p place, err error) {
 		return p, route.Invalid("next_token must be as X-Nomad-NextToken gave it, not %s", route.Clip(token))
 	}
 	return p, nil
-}
-
-func checkPrefix(prefix string) error {
-	if len(prefix) > route.UUIDLength || strings.Trim(prefix, "0123456789abcdef-") != "" {
-		return route.Invalid("prefix must be the beginning of a UUID, at most %d hexadecimal digits and hyphens, not %s",
-			route.UUIDLength, route.Clip(prefix))
-	}
-	return nil
 }

@@ -73,18 +73,13 @@ func (r *Request) Index() uint64 {
 }
 
 // Snapshot returns the allocation as the caller is shown it. When the query has an index, it first waits until the
-// ModifyIndex has passed that index, the wait is over, the client has gone or the server drains. Errors: those of the
-// query and of await.
+// ModifyIndex has passed that index; see AwaitChange, with its errors.
 func (r *Request) Snapshot(ctx context.Context, alloc Alloc) (*api.Allocation, error) {
-	index, wait, err := blocking(r.Query())
-	if err != nil {
-		return nil, err
-	}
 	now := alloc.Snapshot()
-	if index == 0 || now.ModifyIndex > index {
-		return r.shown(now), nil
-	}
-	err = r.await(ctx, wait, func(ctx context.Context) { now = alloc.Wait(ctx, index) })
+	err := r.AwaitChange(ctx, now.ModifyIndex, func(ctx context.Context, after uint64) error {
+		now = alloc.Wait(ctx, after)
+		return nil
+	})
 	return r.shown(now), err
 }
 

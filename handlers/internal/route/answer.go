@@ -15,7 +15,7 @@ import (
 // Answer is what a handler returns. It is of its route's kind: a body for JSON, and one of the functions for the
 // others.
 type Answer struct {
-	Body   *body
+	Body   *Body
 	Index  uint64 // of a read that a client can block on, or of a write; 0: no index headers
 	read   bool   // nothing was changed; the server sets it
 	Shared bool   // the index is not the allocation's, but for example that of what allocations share
@@ -23,21 +23,21 @@ type Answer struct {
 
 	NextToken string // of a list that goes on; empty for none
 
-	// stream writes frames until ctx ends: when the client has gone, or as in whileAuthorized.
+	// Stream writes frames until ctx ends: when the client has gone, or as in whileAuthorized.
 	Stream      func(ctx context.Context, out *StreamWriter)
 	ContentType []string // of a stream
 	NoSniff     bool     // of a stream: a browser must not take what a task has written for anything else
 	Release     func()   // gives back what a stream reads from, whether it has run or not; nil for nothing
 
-	// upgrade takes the connection by http.Hijacker and serves it until ctx ends. If it has not taken it, its error is
+	// Upgrade takes the connection by http.Hijacker and serves it until ctx ends. If it has not taken it, its error is
 	// the answer.
 	Upgrade func(ctx context.Context, w http.ResponseWriter) error
-	// farewell is called before the connection is closed because ctx has ended, with its cause; nil for nothing.
+	// Farewell is called before the connection is closed because ctx has ended, with its cause; nil for nothing.
 	Farewell func(cause error)
 }
 
-// body is an encoded body that can be written any number of times. It is never changed once made.
-type body struct {
+// Body is an encoded body that can be written any number of times. It is never changed once made.
+type Body struct {
 	bytes       []byte
 	contentType []string // header values, made once: a write allocates none
 	length      []string
@@ -59,12 +59,13 @@ var (
 	lastContact = []string{"0"}
 )
 
-func NewBody(content []byte, contentType []string) *body {
-	return &body{bytes: content, contentType: contentType, length: []string{strconv.Itoa(len(content))}}
+// NewBody returns a body of a content type, as header values.
+func NewBody(content []byte, contentType []string) *Body {
+	return &Body{bytes: content, contentType: contentType, length: []string{strconv.Itoa(len(content))}}
 }
 
 // size returns the body's length in bytes; nil is none.
-func (b *body) size() int {
+func (b *Body) size() int {
 	if b == nil {
 		return 0
 	}
@@ -72,7 +73,7 @@ func (b *body) size() int {
 }
 
 // Encode returns v as a JSON body.
-func Encode(v any) (*body, error) {
+func Encode(v any) (*Body, error) {
 	content, err := json.Marshal(v)
 	if err != nil {
 		return nil, fmt.Errorf("encode %T: %w", v, err)
@@ -83,13 +84,13 @@ func Encode(v any) (*body, error) {
 // Respond returns v as the answer of a handler.
 func Respond(v any) (Answer, error) { return Indexed(v, 0) }
 
-// Indexed is respond for a value that has changed last with that index of the allocation.
+// Indexed is Respond for a value that has changed last with that index of the allocation.
 func Indexed(v any, index uint64) (Answer, error) {
 	b, err := Encode(v)
 	return Answer{Body: b, Index: index}, err
 }
 
-// Shared is respond for a value with an index that is not the allocation's.
+// Shared is Respond for a value with an index that is not the allocation's.
 func Shared(v any, index uint64) (Answer, error) {
 	result, err := Indexed(v, index)
 	result.Shared = true
@@ -100,7 +101,7 @@ func Shared(v any, index uint64) (Answer, error) {
 const PrettyIndent = "    "
 
 // pretty returns the body indented; one that is not JSON stays as it is.
-func (b *body) pretty() *body {
+func (b *Body) pretty() *Body {
 	var indented bytes.Buffer
 	if json.Indent(&indented, b.bytes, "", PrettyIndent) != nil {
 		return b
@@ -149,11 +150,11 @@ type CacheKey struct {
 
 type cached struct {
 	key  CacheKey
-	body *body
+	body *Body
 }
 
 // Get returns the encoding for key, or else that of the value that fresh returns, and keeps it. Failures aren't kept.
-func (c *Cache) Get(key CacheKey, fresh func() any) (*body, error) {
+func (c *Cache) Get(key CacheKey, fresh func() any) (*Body, error) {
 	if kept := c.latest.Load(); kept != nil && kept.key == key {
 		return kept.body, nil
 	}

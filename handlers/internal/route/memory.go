@@ -14,7 +14,7 @@ const (
 	// bulkyBytes is how much memory the long answers and bodies of all sockets may take together. What else the
 	// connections take is bounded by their number.
 	bulkyBytes = 32 << 20
-	// shortBytes is the length up to which an answer, a frame or a body does not count.
+	// ShortBytes is the length up to which an answer, a frame or a body does not count.
 	ShortBytes = 16 << 10
 )
 
@@ -73,7 +73,7 @@ func (r *Request) giveBack() {
 }
 
 // ReserveBody reserves memory for a body before it is read, and so many bytes for an answer that shows what there is.
-// If the client goes during the wait, nothing is done. Errors: those of reserve.
+// If the client goes during the wait, nothing is done. Errors: those of Reserve.
 func (r *Request) ReserveBody(answer int) error {
 	length := int(r.matched.bodyLimit())
 	if r.ContentLength >= 0 {
@@ -90,9 +90,9 @@ func (r *Request) ReserveBody(answer int) error {
 }
 
 // EnterMaking waits for the turn of a request whose answer has an unknown length: a socket makes one such answer at a
-// time, until its handler returns. If the route's latest answer on the socket was long, enterMaking first waits for as
+// time, until its handler returns. If the route's latest answer on the socket was long, EnterMaking first waits for as
 // much memory, since an answer made in vain is costly. A handler that waits for something else calls it after that.
-// Errors: those of reserve.
+// Errors: those of Reserve.
 func (r *Request) EnterMaking(ctx context.Context) error {
 	s := r.socket
 	if bytes, ok := s.long.Load(r.matched); ok && r.held.Bytes() == 0 {

@@ -37,7 +37,7 @@ type Request struct {
 	Unrecorded error        // why a change goes on without a record; nil for one that has it, or needs none
 	recorded   bool         // its result is
 	held       *budget.Hold // memory for the answer, until it is sent; nil for none
-	making     bool         // it has the socket's turn to make an answer; see enterMaking
+	making     bool         // it has the socket's turn to make an answer; see EnterMaking
 	waited     bool         // a blocking query has waited: an answer that is made again does not wait
 }
 

@@ -49,7 +49,7 @@ type Route struct {
 	detail         recordDetail
 	evenUnrecorded bool
 	asks           bool // changes nothing, whatever its method
-	bulky          bool // an answer may take megabytes, so that a socket makes one at a time; see enterMaking
+	bulky          bool // an answer may take megabytes, so that a socket makes one at a time; see EnterMaking
 }
 
 // recordDetail returns the record of a request with more details, from the query or the handler; nil adds none.
@@ -82,6 +82,7 @@ func Remove(pattern string, needs auth.Capability, handle Handler, doc string) R
 	return New([]string{http.MethodDelete}, pattern, needs, handle, doc)
 }
 
+// New returns a route of any methods.
 func New(methods []string, pattern string, needs auth.Capability, handle Handler, doc string) Route {
 	if needs == 0 || handle == nil || doc == "" {
 		panic("handlers: the route " + pattern + " lacks a capability, a handler or a description")

@@ -32,7 +32,7 @@ func (s *socket) enterStream() (leave func(), err error) {
 }
 
 // whileAuthorized calls run with a context that ends when the request's token is not valid any more, with a
-// *auth.Denial as its cause, and when the server stops, with errDraining. The token is looked at every ten seconds and
+// *auth.Denial as its cause, and when the server stops, with ErrDraining. The token is looked at every ten seconds and
 // when it expires.
 func (r *Request) whileAuthorized(parent context.Context, run func(ctx context.Context)) {
 	var watch sync.WaitGroup
@@ -105,7 +105,7 @@ const (
 	EndUnauthorized = "the token is not valid any more: connect again with a new one"
 )
 
-// Reserve is request.reserve for a long frame, until giveBack is called.
+// Reserve is Request.Reserve for a long frame, until giveBack is called.
 func (o *StreamWriter) Reserve(bytes int) (giveBack func(), err error) {
 	_, err = o.request.Reserve(o.request.Context(), bytes)
 	return o.request.giveBack, err
@@ -122,6 +122,7 @@ func errorLine(what string) []byte {
 	return line
 }
 
+// Flush sends the parts, and the head if it has not left, without a turn and without looking at the token.
 func (o *StreamWriter) Flush(parts ...[]byte) error {
 	o.request.conn.Writing()
 	defer o.request.conn.Serving()

@@ -19,11 +19,16 @@ const (
 	maxWait     = 10 * time.Minute
 )
 
-// await calls until, whose context ends when the wait is over, the client has gone or the server drains. Errors:
-// TooManyWaits, and *auth.Denial when the token is not valid any more after the wait.
-func (r *Request) await(ctx context.Context, wait time.Duration, until func(context.Context)) error {
-	if r.waited {
-		return nil
+// AwaitChange waits, when the query has an index, from that index on until something has changed, as until does. The context
+// of until ends when the wait is over, the client has gone or the server drains. It does not wait when now is a later index.
+// Errors: those of the query and of until, but not the end of the wait; TooManyWaits; *auth.Denial when the token is not valid
+// any more after the wait.
+func (r *Request) AwaitChange(
+	ctx context.Context, now uint64, until func(ctx context.Context, after uint64) error,
+) error {
+	after, wait, err := blocking(r.Query())
+	if err != nil || after == 0 || now > after || r.waited {
+		return err
 	}
 	r.waited = true
 	ctx, cancel := context.WithTimeout(ctx, wait)
@@ -33,27 +38,12 @@ func (r *Request) await(ctx context.Context, wait time.Duration, until func(cont
 		return err
 	}
 	defer leave()
-	stop := context.AfterFunc(r.socket.Draining, cancel)
-	defer stop()
-	until(ctx)
-	return r.recheck()
-}
-
-// AwaitChange waits, when the query has an index, from that index on until something has changed, as until does. It
-// does not wait when now is a later index. Errors: those of the query, of await and of until, but not the end of the
-// wait.
-func (r *Request) AwaitChange(ctx context.Context, now uint64, until func(ctx context.Context, after uint64) error) error {
-	after, wait, err := blocking(r.Query())
-	if err != nil || after == 0 || now > after {
-		return err
+	defer context.AfterFunc(r.socket.Draining, cancel)()
+	failed := until(ctx, after)
+	if ctx.Err() != nil {
+		failed = nil
 	}
-	var failed error
-	err = r.await(ctx, wait, func(ctx context.Context) {
-		if failed = until(ctx, after); ctx.Err() != nil {
-			failed = nil
-		}
-	})
-	return errors.Join(err, failed)
+	return errors.Join(r.recheck(), failed)
 }
 
 // Constant returns a handler that answers with a value that never changes: a query with an index waits in vain.
@@ -134,6 +124,7 @@ func IndexOf(query url.Values) (uint64, error) {
 // Turn lets one at a time do something that takes much memory or time.
 type Turn chan struct{}
 
+// NewTurn returns a turn that nobody has.
 func NewTurn() Turn { return make(Turn, 1) }
 
 // Take waits for the turn, which leave ends. Errors: ctx's.
@@ -146,7 +137,7 @@ func (t Turn) Take(ctx context.Context) (leave func(), err error) {
 	}
 }
 
-// TakeTurn is take for a request. Errors: *auth.Denial when the token is not valid any more after the wait, ctx's.
+// TakeTurn is Take for a request. Errors: *auth.Denial when the token is not valid any more after the wait, ctx's.
 func (r *Request) TakeTurn(ctx context.Context, t Turn) (leave func(), err error) {
 	if leave, err = t.Take(ctx); err != nil {
 		return nil, err

@@ -98,15 +98,18 @@ func (d *watchdog) run(ctx context.Context) {
 func (d *watchdog) sweep(ctx context.Context) {
 	ticker := time.NewTicker(sweepEvery)
 	defer ticker.Stop()
-	for d.any() {
+	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
 		}
-		now := d.tick.Add(1)
-		for _, c := range d.late(now) {
+		late, open := d.late(d.tick.Add(1))
+		for _, c := range late {
 			_ = c.Close() // a read or a write that is under way fails
+		}
+		if !open {
+			return
 		}
 	}
 }
@@ -123,17 +126,11 @@ func (d *watchdog) closeSilent() {
 	}
 }
 
-func (d *watchdog) any() bool {
+// late returns the connections whose phase has lasted longer than it may at the tick, and reports whether there are any
+// connections.
+func (d *watchdog) late(now int64) (late []*Conn, open bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return len(d.open) > 0
-}
-
-// late returns the connections whose phase has lasted longer than it may at the tick.
-func (d *watchdog) late(now int64) []*Conn {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	var late []*Conn
 	for c := range d.open {
 		state := c.state.Load()
 		since := state & (1<<tickBits - 1)
@@ -142,5 +139,5 @@ func (d *watchdog) late(now int64) []*Conn {
 			late = append(late, c)
 		}
 	}
-	return late
+	return late, len(d.open) > 0
 }

@@ -85,8 +85,11 @@ func AllocatedOf(a *api.Allocation) *Allocated {
 	}
 	w := &Allocated{
 		Shared:         Shared{DiskMB: allocated.Shared.DiskMB, Networks: NetworksOf(allocated.Shared.Networks)},
-		TaskLifecycles: lifecyclesOf(a),
+		TaskLifecycles: map[string]*api.TaskLifecycle{}, // null for a main task
 		Tasks:          make(map[string]*AllocatedTask, len(allocated.Tasks)),
+	}
+	for _, task := range OwnGroup(a).Tasks {
+		w.TaskLifecycles[task.Name] = task.Lifecycle
 	}
 	for _, port := range allocated.Shared.Ports {
 		w.Shared.Ports = append(w.Shared.Ports, Mapping(port))
@@ -98,15 +101,6 @@ func AllocatedOf(a *api.Allocation) *Allocated {
 		}
 	}
 	return w
-}
-
-// lifecyclesOf returns each task's life cycle, null for a main task.
-func lifecyclesOf(a *api.Allocation) map[string]*api.TaskLifecycle {
-	lifecycles := map[string]*api.TaskLifecycle{}
-	for _, task := range OwnGroup(a).Tasks {
-		lifecycles[task.Name] = task.Lifecycle
-	}
-	return lifecycles
 }
 
 // OwnGroup returns the task group that the allocation runs, an empty one when the job lacks it.
