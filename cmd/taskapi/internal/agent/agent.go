@@ -128,22 +128,22 @@ type Agent struct {
 
 	saving sync.Mutex // held while a runner saves a stop, so that the latest stop is saved last; never taken under mu
 
-	mu   sync.Mutex // guards the fields below; never held while anything is waited for
-	life life
-	at   *wiring // of the allocation that runs; nil between two
+	mu    sync.Mutex // guards the fields below; never held while anything is waited for
+	state state
+	at    *wiring // of the allocation that runs; nil between two
 }
 
 // New makes an agent. It does no I/O.
 func New(cfg Config) *Agent {
-	a := &Agent{cfg: cfg, life: life{next: cfg.Next, killed: cfg.Kill}, left: make(chan struct{})}
+	a := &Agent{cfg: cfg, state: state{replacement: cfg.Next, killed: cfg.Kill}, left: make(chan struct{})}
 	if cfg.Next != nil {
-		a.life.nextText = cfg.Submission
+		a.state.nextText = cfg.Submission
 	} else {
-		a.life.text = cfg.Submission
+		a.state.text = cfg.Submission
 	}
 	a.leave = sync.OnceFunc(func() { close(a.left) })
 	if cfg.Stop != nil {
-		a.life.stopped, a.life.how = true, *cfg.Stop
+		a.state.stopped, a.state.how = true, *cfg.Stop
 	}
 	return a
 }
@@ -152,7 +152,7 @@ func New(cfg Config) *Agent {
 // alloc begins when nothing is saved. Errors: ErrReported when an event has said why.
 func (a *Agent) Run(ctx context.Context, alloc *api.Allocation) (bool, error) {
 	a.mu.Lock()
-	a.life.alloc = alloc
+	a.state.alloc = alloc
 	a.mu.Unlock()
 	if a.cfg.Signals != nil {
 		defer a.onSignals()()
@@ -186,11 +186,11 @@ func (a *Agent) Run(ctx context.Context, alloc *api.Allocation) (bool, error) {
 		scrapes.serve(w)
 		a.begin(ctx, w)
 		err = w.run(ctx, func(err error) error { return a.concluded(err, w) })
-		now, actions := a.apply(nil, event{kind: ended, terminal: w.runner.Terminal(), cancelled: ctx.Err() != nil})
-		if slices.Contains(actions, recreate) { // the outcome is that of the replacement
+		now, effects := a.apply(nil, event{kind: ended, terminal: w.runner.Terminal(), cancelled: ctx.Err() != nil})
+		if slices.Contains(effects, recreate) { // the outcome is that of the replacement
 			err = nil
 		}
-		for _, do := range actions {
+		for _, do := range effects {
 			if failed := a.conclude(do, now); failed != nil {
 				return true, errors.Join(err, failed)
 			}
@@ -211,8 +211,8 @@ func (a *Agent) startScraper() (*scraper, error) {
 	})
 }
 
-// conclude performs an action of an allocation's end.
-func (a *Agent) conclude(do action, now life) error {
+// conclude performs an effect of the end of an allocation.
+func (a *Agent) conclude(do effect, now state) error {
 	switch do {
 	case finish:
 		return a.cfg.Lock.FinishReplacement()
@@ -227,20 +227,20 @@ func (a *Agent) conclude(do action, now life) error {
 	return nil
 }
 
-// apply advances the life by an event, and performs the actions that take no time. It returns the new life and the
-// other actions. After begun and ended, at is the wiring that runs; nil for none.
-func (a *Agent) apply(at *wiring, e event) (life, []action) {
+// apply advances the state by an event, and performs the effects that take no time. It returns the new state and the
+// other effects. After begun and ended, at is the wiring that runs; nil for none.
+func (a *Agent) apply(at *wiring, e event) (state, []effect) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if e.kind == replace {
 		e.ending = a.at != nil && a.at.ending()
 	}
-	var actions, rest []action
-	a.life, actions = a.life.after(e)
+	var effects, rest []effect
+	a.state, effects = a.state.next(e)
 	if e.kind == begun || e.kind == ended {
 		a.at = at
 	}
-	for _, do := range actions {
+	for _, do := range effects {
 		switch do {
 		case killNow:
 			a.at.runner.Kill()
@@ -250,19 +250,19 @@ func (a *Agent) apply(at *wiring, e event) (life, []action) {
 			rest = append(rest, do)
 		}
 	}
-	return a.life, rest
+	return a.state, rest
 }
 
-// present returns the life as it is now.
-func (a *Agent) present() life {
+// present returns the present state.
+func (a *Agent) present() state {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.life
+	return a.state
 }
 
 // begin notes that a wiring runs, and passes earlier requests on to its runner.
 func (a *Agent) begin(ctx context.Context, w *wiring) {
-	if _, actions := a.apply(w, event{kind: begun}); !slices.Contains(actions, stopRunner) {
+	if _, effects := a.apply(w, event{kind: begun}); !slices.Contains(effects, stopRunner) {
 		return
 	}
 	if err := a.stopRunner(ctx); err != nil {
@@ -280,7 +280,7 @@ func (a *Agent) stopRunner(ctx context.Context) error {
 	defer a.saving.Unlock()
 	a.mu.Lock()
 	w := a.at
-	how, stops := a.life.wanted()
+	how, stops := a.state.wanted()
 	a.mu.Unlock()
 	if w == nil || !stops {
 		return nil
@@ -291,7 +291,7 @@ func (a *Agent) stopRunner(ctx context.Context) error {
 // stop stops the allocation gracefully, and no replacement follows. It returns once that is saved. On the first request
 // to stop it calls first.
 func (a *Agent) stop(ctx context.Context, how interfaces.StopRequest, first func()) error {
-	if _, actions := a.apply(nil, event{kind: stop, how: how}); slices.Contains(actions, sayStopping) {
+	if _, effects := a.apply(nil, event{kind: stop, how: how}); slices.Contains(effects, sayStopping) {
 		first()
 	}
 	return a.stopRunner(ctx)
@@ -323,7 +323,7 @@ func (a *Agent) working() *wiring {
 
 // detach ends this process's work while the tasks run on. A replacement that has not begun begins in another process.
 func (a *Agent) detach() {
-	if _, actions := a.apply(nil, event{kind: detach}); slices.Contains(actions, sayDetaching) {
+	if _, effects := a.apply(nil, event{kind: detach}); slices.Contains(effects, sayDetaching) {
 		a.cfg.Events.AllocEvent("Leaving", "the tasks run on, for another taskapi to resume")
 	}
 }
@@ -337,7 +337,7 @@ func (a *Agent) replace(
 	if err := a.cfg.Lock.TryRecreate(); err != nil {
 		return err
 	}
-	if _, actions := a.apply(nil, event{kind: replace, by: next, text: text}); slices.Contains(actions, refuse) {
+	if _, effects := a.apply(nil, event{kind: replace, by: next, text: text}); slices.Contains(effects, refuse) {
 		return fmt.Errorf("replace the job: %w", interfaces.ErrTerminal)
 	}
 	err := a.stopRunner(ctx)

@@ -52,8 +52,8 @@ func (j registrar) review(sent *api.Job) (jobUpdate, error) {
 		return jobUpdate{}, apierror.New(apierror.Conflict, MessageLeaving)
 	}
 	u := jobUpdate{current: allocrunner.Current{Alloc: j.runner.Alloc(), Terminal: j.runner.Terminal()}}
-	if now.next != nil {
-		u.current = allocrunner.Current{Alloc: now.next, Pending: true}
+	if now.replacement != nil {
+		u.current = allocrunner.Current{Alloc: now.replacement, Pending: true}
 	}
 	alloc := u.current.Alloc
 	if sent.ID == nil || *sent.ID != alloc.JobID {

@@ -70,9 +70,9 @@ func (a *audience) stopping() {
 	a.stops = true
 }
 
-// present reports whether a client may still want to read the end: it has sent a request lately, and its connection is
+// reads reports whether a client may still want to read the end: it has sent a request lately, and its connection is
 // open, or it has stopped the allocation and not read the end.
-func (a *audience) present(now time.Time, connections int) bool {
+func (a *audience) reads(now time.Time, connections int) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.latest.IsZero() || now.Sub(a.latest) >= lingerFor {
@@ -81,19 +81,19 @@ func (a *audience) present(now time.Time, connections int) bool {
 	return connections > 0 || a.stops && a.seen < a.over
 }
 
-// misses reports whether a client is present, and nobody has read the end.
+// misses reports whether reads says so, and no client has read the end yet.
 func (a *audience) misses(now time.Time, connections int) bool {
 	a.mu.Lock()
 	unread := a.seen < a.over
 	a.mu.Unlock()
-	return unread && a.present(now, connections)
+	return unread && a.reads(now, connections)
 }
 
 // linger returns when no client reads the end of the allocation any more, or when the process is to exit. connections
 // returns the number of open connections of the operator's clients. A replaced allocation only waits until somebody has
 // read its end.
 func (a *audience) linger(ctx context.Context, replaced bool, connections func() int, leaving <-chan struct{}) {
-	wanted, atMost := a.present, lingerAtMost
+	wanted, atMost := a.reads, lingerAtMost
 	if replaced {
 		wanted, atMost = a.misses, replacedAtMost
 	}
@@ -115,7 +115,7 @@ func (a *audience) linger(ctx context.Context, replaced bool, connections func()
 
 // collect removes the allocation if it has ended. Errors: interfaces.ErrNotTerminal.
 func (s *wiring) collect(ctx context.Context) error {
-	if !s.runner.Terminal() || s.agent.present().next != nil {
+	if !s.runner.Terminal() || s.agent.present().replacement != nil {
 		return fmt.Errorf("remove: %w", interfaces.ErrNotTerminal)
 	}
 	select {

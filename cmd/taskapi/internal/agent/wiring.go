@@ -261,7 +261,7 @@ func (s *wiring) run(ctx context.Context, conclude func(error) error) error {
 	err := conclude(s.runner.Run(ctx))
 	close(s.ended)
 	if s.operator != nil {
-		replaced := s.runner.Terminal() && s.agent.present().next != nil
+		replaced := s.runner.Terminal() && s.agent.present().replacement != nil
 		if s.runner.Terminal() {
 			s.audience.linger(ctx, replaced, s.operator.connections, s.agent.left)
 		}

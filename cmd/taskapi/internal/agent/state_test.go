@@ -32,9 +32,9 @@ var everyEvent = []event{
 	{kind: ended},
 }
 
-// story is what a sequence of events comes to, as somebody sees it who keeps the requests and performs the actions.
+// story is what a sequence of events comes to, as somebody sees it who keeps the requests and performs the effects.
 type story struct {
-	life   life
+	state  state
 	events []event
 
 	// What was requested.
@@ -51,13 +51,13 @@ type story struct {
 	finished bool            // saved that nothing follows
 }
 
-func (s story) after(e event) (story, []action) {
+func (s story) next(e event) (story, []effect) {
 	s.events = append(slices.Clone(s.events), e)
-	was := s.life
-	var actions []action
-	s.life, actions = was.after(e)
+	was := s.state
+	var effects []effect
+	s.state, effects = was.next(e)
 	if e.kind != replace && (was.phase == over || was.phase == detached) {
-		return s, actions
+		return s, effects
 	}
 	switch e.kind {
 	case begun:
@@ -71,35 +71,35 @@ func (s story) after(e event) (story, []action) {
 	case detach:
 		s.detached = true
 	case replace:
-		if !slices.Contains(actions, refuse) {
+		if !slices.Contains(effects, refuse) {
 			s.accepted = e.by
 		}
 	}
-	for _, do := range actions {
+	for _, do := range effects {
 		switch do {
 		case stopRunner:
-			how, _ := s.life.wanted()
+			how, _ := s.state.wanted()
 			s.toStop = &how
 		case killNow:
 			s.toKill = true
 		case detachNow:
 			s.toDetach = true
 		case recreate:
-			s.begins, s.accepted = s.life.alloc, nil
+			s.begins, s.accepted = s.state.alloc, nil
 		case finish:
 			s.finished, s.accepted = true, nil
 		}
 	}
-	return s, actions
+	return s, effects
 }
 
-// wrong returns what an event and its actions break of what is promised, empty for nothing.
-func (s story) wrong(was story, actions []action) string {
-	e, l := s.events[len(s.events)-1], s.life
-	ends := e.kind == ended && was.life.phase == running
-	needsRunner := slices.ContainsFunc(actions, func(a action) bool { return a == killNow || a == detachNow || a == stopRunner })
+// wrong returns what an event and its effects break of what is promised, empty for nothing.
+func (s story) wrong(was story, effects []effect) string {
+	e, l := s.events[len(s.events)-1], s.state
+	ends := e.kind == ended && was.state.phase == running
+	needsRunner := slices.ContainsFunc(effects, func(a effect) bool { return a == killNow || a == detachNow || a == stopRunner })
 	switch {
-	case was.life.phase >= over && (len(actions) > 0 && e.kind != replace || l != was.life):
+	case was.state.phase >= over && (len(effects) > 0 && e.kind != replace || l != was.state):
 		return "something happens after the end"
 	case needsRunner && l.phase != running:
 		return "no runner could answer"
@@ -123,7 +123,7 @@ func (s story) wrong(was story, actions []action) string {
 		return "a stop leaves what an earlier request has saved to follow"
 	case was.accepted != nil && e.kind == replace && s.accepted == nil:
 		return "a replacement that is refused undoes another"
-	case e.kind == replace && !slices.Contains(actions, refuse) && (s.stopped != nil || s.detached || was.life.phase != running):
+	case e.kind == replace && !slices.Contains(effects, refuse) && (s.stopped != nil || s.detached || was.state.phase != running):
 		return "a replacement is accepted that can't be had"
 	case s.begins != nil && s.begins != was.begins && s.detached != (l.phase == detached):
 		return "a replacement begins here exactly when nobody has requested a detach"
@@ -144,11 +144,11 @@ func walk(t *testing.T, s story, events int) (stories int) {
 	}
 	stories = 1
 	for _, e := range everyEvent {
-		next, actions := s.after(e)
-		if wrong := next.wrong(s, actions); wrong != "" {
-			t.Fatalf("%s\nevents %+v\nlife %+v\nactions %v", wrong, next.events, next.life, actions)
+		next, effects := s.next(e)
+		if wrong := next.wrong(s, effects); wrong != "" {
+			t.Fatalf("%s\nevents %+v\nstate %+v\nactions %v", wrong, next.events, next.state, effects)
 		}
-		if next.life == s.life && len(actions) == 0 { // what follows follows without it, too
+		if next.state == s.state && len(effects) == 0 { // what follows follows without it, too
 			stories++
 			continue
 		}
@@ -157,15 +157,15 @@ func walk(t *testing.T, s story, events int) (stories int) {
 	return stories
 }
 
-// TestEveryLife holds the agent's life to its promises through every sequence of events, from every way in which it may
-// begin.
-func TestEveryLife(t *testing.T) {
+// TestEverySequence holds the agent's state to its promises through every sequence of events, from every way in which it
+// may begin.
+func TestEverySequence(t *testing.T) {
 	const events = 6
 	stories := walk(t, story{}, events)
 	for _, first := range []story{
-		{stopped: &gracefully, life: life{stopped: true}},
-		{stopped: &sooner, killed: true, life: life{stopped: true, how: sooner, killed: true}},
-		{accepted: second, life: life{next: second}},
+		{stopped: &gracefully, state: state{stopped: true}},
+		{stopped: &sooner, killed: true, state: state{stopped: true, how: sooner, killed: true}},
+		{accepted: second, state: state{replacement: second}},
 	} {
 		stories += walk(t, first, events-1)
 	}
@@ -181,25 +181,25 @@ func TestAnEndWithARequest(t *testing.T) {
 		before []event
 		end    event
 		phase  phase
-		want   []action
+		want   []effect
 	}{
 		{"by itself", nil, event{kind: ended, terminal: true}, over, nil},
-		{"for a replacement", []event{{kind: replace, by: second}}, event{kind: ended, terminal: true}, waiting, []action{recreate}},
+		{"for a replacement", []event{{kind: replace, by: second}}, event{kind: ended, terminal: true}, waiting, []effect{recreate}},
 		{"for a replacement, and a detach", []event{{kind: replace, by: second}, {kind: detach}}, event{kind: ended, terminal: true},
-			detached, []action{recreate, sayLeftNext}},
-		{"for a replacement, and a stop", []event{{kind: replace, by: second}, {kind: stop}}, event{kind: ended, terminal: true}, over, []action{finish}},
-		{"for a replacement, cancelled", []event{{kind: replace, by: second}}, event{kind: ended, terminal: true, cancelled: true}, over, []action{finish}},
+			detached, []effect{recreate, sayLeftNext}},
+		{"for a replacement, and a stop", []event{{kind: replace, by: second}, {kind: stop}}, event{kind: ended, terminal: true}, over, []effect{finish}},
+		{"for a replacement, cancelled", []event{{kind: replace, by: second}}, event{kind: ended, terminal: true, cancelled: true}, over, []effect{finish}},
 		{"detached", []event{{kind: detach}}, event{kind: ended}, detached, nil},
 		{"detached too late", []event{{kind: detach}}, event{kind: ended, terminal: true}, over, nil},
 		{"not taken over", nil, event{kind: ended}, detached, nil},
 	} {
-		l, _ := life{}.after(event{kind: begun})
+		l, _ := state{}.next(event{kind: begun})
 		for _, e := range tc.before {
-			l, _ = l.after(e)
+			l, _ = l.next(e)
 		}
-		l, actions := l.after(tc.end)
-		if l.phase != tc.phase || !slices.Equal(actions, tc.want) {
-			t.Errorf("%s: phase %v, actions %v; want %v, %v", tc.name, l.phase, actions, tc.phase, tc.want)
+		l, effects := l.next(tc.end)
+		if l.phase != tc.phase || !slices.Equal(effects, tc.want) {
+			t.Errorf("%s: phase %v, effects %v; want %v, %v", tc.name, l.phase, effects, tc.phase, tc.want)
 		}
 	}
 }

@@ -16,8 +16,8 @@ const (
 	detached              // what is left, tasks or a replacement, is another agent's
 )
 
-// life is the state of an agent's work on one allocation and its replacements. Only after changes it; the agent
-// performs the actions.
+// state is how far an agent's work on one allocation and its replacements is. Only next changes it; the agent performs
+// the effects.
 //
 //	          begun              ended, terminal, no replacement
 //	waiting ─────────► running ───────────────────────────────────────► over
@@ -36,14 +36,14 @@ const (
 //
 // A crash loses no accepted request: the runner has saved it with the allocation, and the agent that resumes the
 // allocation begins with Config.Next and Config.Stop.
-type life struct {
-	phase   phase
-	stopped bool
-	how     interfaces.StopRequest // of the latest stop
-	killed  bool
-	detach  bool
-	next    *api.Allocation // the accepted replacement; nil for none
-	alloc   *api.Allocation // the first allocation, or the replacement whose turn it is
+type state struct {
+	phase       phase
+	stopped     bool
+	how         interfaces.StopRequest // of the latest stop
+	killed      bool
+	detach      bool
+	replacement *api.Allocation // the accepted one; nil for none
+	alloc       *api.Allocation // the first allocation, or the replacement whose turn it is
 
 	text, nextText *api.JobSubmission // the texts of the jobs of alloc and next; nil when they are not known
 }
@@ -71,11 +71,11 @@ const (
 	ended                    // the runner has returned
 )
 
-// action is something that an agent does when its life changes.
-type action int
+// effect is something that an agent does when its state changes.
+type effect int
 
 const (
-	killNow      action = iota // the runner skips every delay
+	killNow      effect = iota // the runner skips every delay
 	detachNow                  // the runner returns
 	stopRunner                 // the runner stops as wanted says, and saves that
 	sayStopping                // it was the first request to stop
@@ -87,102 +87,67 @@ const (
 )
 
 // wanted returns how the allocation is to stop; false for not at all.
-func (l life) wanted() (interfaces.StopRequest, bool) {
-	if l.stopped {
-		return l.how, true
+func (s state) wanted() (interfaces.StopRequest, bool) {
+	if s.stopped {
+		return s.how, true
 	}
-	return interfaces.StopRequest{ReplacedBy: l.next}, l.next != nil
+	return interfaces.StopRequest{ReplacedBy: s.replacement}, s.replacement != nil
 }
 
-// after returns the life after an event, and the actions that the agent performs, in their order. An event that does
+// next returns the state after an event, and the effects that the agent performs, in their order. An event that does
 // not fit the phase changes nothing.
-func (l life) after(e event) (life, []action) {
+func (s state) next(e event) (state, []effect) {
+	runs, replacement := s.phase == running, s.replacement
 	switch {
-	case e.kind == replace:
-		return l.replace(e)
-	case l.phase == over, l.phase == detached,
-		e.kind == begun && l.phase != waiting, e.kind == ended && l.phase != running:
-		return l, nil
+	case e.kind == replace && (!runs || s.stopped || s.detach || e.ending && replacement == nil):
+		return s, []effect{refuse}
+	case s.phase == over, s.phase == detached, e.kind == begun && s.phase != waiting, e.kind == ended && !runs:
+		return s, nil
+	}
+	var effects []effect
+	doIf := func(condition bool, f effect) {
+		if condition {
+			effects = append(effects, f)
+		}
 	}
 	switch e.kind {
 	case begun:
-		return l.begin()
+		s.phase = running
+		_, stops := s.wanted()
+		doIf(s.detach, detachNow)
+		doIf(s.killed, killNow)
+		doIf(stops, stopRunner)
 	case stop:
-		return l.stop(e.how)
+		doIf(!s.stopped, sayStopping)
+		doIf(runs, stopRunner)
+		s.stopped, s.how, s.replacement = true, e.how, nil
 	case kill:
-		l.killed = true
-		return l, l.ifRunning(killNow)
+		doIf(runs, killNow)
+		s.killed = true
 	case detach:
-		return l.leave()
+		doIf(!s.detach, sayDetaching)
+		doIf(runs, detachNow)
+		s.detach = true
+	case replace:
+		s.replacement, s.nextText = e.by, e.text
+		return s, []effect{stopRunner}
+	case ended:
+		switch {
+		case !e.terminal:
+			s.phase = detached
+		case s.stopped || e.cancelled:
+			s.phase, s.replacement = over, nil
+			return s, []effect{finish}
+		case replacement == nil:
+			s.phase = over
+		case s.detach:
+			s.phase, s.alloc, s.replacement = detached, replacement, nil
+			return s, []effect{recreate, sayLeftNext}
+		default:
+			s.phase, s.alloc, s.replacement = waiting, replacement, nil
+			s.text, s.nextText = s.nextText, nil
+			return s, []effect{recreate}
+		}
 	}
-	return l.end(e)
-}
-
-func (l life) ifRunning(a ...action) []action {
-	if l.phase != running {
-		return nil
-	}
-	return a
-}
-
-func (l life) begin() (life, []action) {
-	l.phase = running
-	var actions []action
-	if l.detach {
-		actions = append(actions, detachNow)
-	}
-	if l.killed {
-		actions = append(actions, killNow)
-	}
-	if _, stops := l.wanted(); stops {
-		actions = append(actions, stopRunner)
-	}
-	return l, actions
-}
-
-func (l life) stop(how interfaces.StopRequest) (life, []action) {
-	var actions []action
-	if !l.stopped {
-		actions = append(actions, sayStopping)
-	}
-	l.stopped, l.how, l.next = true, how, nil
-	return l, append(actions, l.ifRunning(stopRunner)...)
-}
-
-func (l life) leave() (life, []action) {
-	var actions []action
-	if !l.detach {
-		actions = append(actions, sayDetaching)
-	}
-	l.detach = true
-	return l, append(actions, l.ifRunning(detachNow)...)
-}
-
-func (l life) replace(e event) (life, []action) {
-	if l.phase != running || l.stopped || l.detach || e.ending && l.next == nil {
-		return l, []action{refuse}
-	}
-	l.next, l.nextText = e.by, e.text
-	return l, []action{stopRunner}
-}
-
-func (l life) end(e event) (life, []action) {
-	next := l.next
-	switch {
-	case !e.terminal:
-		l.phase = detached
-		return l, nil
-	case l.stopped || e.cancelled:
-		l.phase, l.next = over, nil
-		return l, []action{finish}
-	case next == nil:
-		l.phase = over
-		return l, nil
-	case l.detach:
-		l.phase, l.alloc, l.next = detached, next, nil
-		return l, []action{recreate, sayLeftNext}
-	}
-	l.phase, l.alloc, l.next = waiting, next, nil
-	l.text, l.nextText = l.nextText, nil
-	return l, []action{recreate}
+	return s, effects
 }
