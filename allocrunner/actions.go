@@ -18,60 +18,54 @@ const (
 	reasonRestartAll     = "User requested all tasks to restart"
 )
 
-func (r *Runner) RestartTask(ctx context.Context, task string) error {
-	t := r.task(task)
-	if t == nil {
-		return fmt.Errorf("restart task %q: %w", task, interfaces.ErrTaskNotFound)
+// wrap says what failed with an error, if there is one.
+func wrap(err *error, what string, args ...any) {
+	if *err != nil {
+		*err = fmt.Errorf("%s: %w", fmt.Sprintf(what, args...), *err)
 	}
-	if err := r.life.awaitSetUp(ctx); err != nil {
-		return fmt.Errorf("restart task %q: %w", task, err)
-	}
-	if !r.life.state().live() {
-		return fmt.Errorf("restart task %q: %w", task, interfaces.ErrTerminal)
-	}
-	if err := t.Restart(ctx, reasonRestartTask); err != nil {
-		return fmt.Errorf("restart task %q: %w", task, err)
-	}
-	return nil
 }
 
-func (r *Runner) RestartRunning(ctx context.Context) error {
-	if err := r.life.awaitSetUp(ctx); err != nil {
-		return fmt.Errorf("restart running tasks: %w", err)
+func (r *Runner) RestartTask(ctx context.Context, task string) (err error) {
+	defer wrap(&err, "restart task %q", task)
+	t := r.task(task)
+	if t == nil {
+		return interfaces.ErrTaskNotFound
 	}
-	if !r.life.state().live() {
-		return fmt.Errorf("restart running tasks: %w", interfaces.ErrTerminal)
+	if err := r.life.awaitLive(ctx); err != nil {
+		return err
+	}
+	return t.Restart(ctx, reasonRestartTask)
+}
+
+func (r *Runner) RestartRunning(ctx context.Context) (err error) {
+	defer wrap(&err, "restart running tasks")
+	if err := r.life.awaitLive(ctx); err != nil {
+		return err
 	}
 	if len(r.runningTasks()) > 0 {
 		r.preTaskRestart(ctx)
 	}
 	if !r.life.state().live() { // a stop came in between, and may leave the tasks a delay
-		return fmt.Errorf("restart running tasks: %w", interfaces.ErrTerminal)
+		return interfaces.ErrTerminal
 	}
-	_, err := joined(each(r.runningTasks(), func(t *taskrunner.Runner) error { return t.Restart(ctx, reasonRestartRunning) }))
+	_, err = joined(each(r.runningTasks(), func(t *taskrunner.Runner) error { return t.Restart(ctx, reasonRestartRunning) }))
 	if errors.Is(err, interfaces.ErrTerminal) {
 		err = interfaces.ErrTerminal // once, however many tasks say so
 	}
-	if err != nil {
-		return fmt.Errorf("restart running tasks: %w", err)
-	}
-	return nil
+	return err
 }
 
 // RestartAll starts no task before the last one has been stopped, also when the caller does not wait for that.
-func (r *Runner) RestartAll(ctx context.Context) error {
+func (r *Runner) RestartAll(ctx context.Context) (err error) {
+	defer wrap(&err, "restart all tasks")
 	if err := r.life.awaitSetUp(ctx); err != nil {
-		return fmt.Errorf("restart all tasks: %w", err)
+		return err
 	}
 	reply := make(chan error, 1)
-	err := interfaces.ErrTerminal
-	if r.life.handle(restartRequested{reply}).live() {
-		err = await(ctx, reply)
+	if !r.life.handle(restartRequested{reply}).live() {
+		return interfaces.ErrTerminal
 	}
-	if err != nil {
-		return fmt.Errorf("restart all tasks: %w", err)
-	}
-	return nil
+	return await(ctx, reply)
 }
 
 // restartTasks restarts all tasks while no gate opens.
@@ -92,27 +86,29 @@ func (r *Runner) restartTasks(ctx context.Context) error {
 }
 
 // Signal to every task reaches those that have a process, and fails when none has.
-func (r *Runner) Signal(ctx context.Context, task, signal string) error {
+func (r *Runner) Signal(ctx context.Context, task, signal string) (err error) {
 	if _, err := signals.Parse(signal); err != nil {
 		return err
 	}
-	if err := r.life.awaitSetUp(ctx); err != nil {
-		return fmt.Errorf("signal: %w", err)
-	}
 	if task == "" {
-		if err := atLeastOne(r.tasks, func(t *taskrunner.Runner) error { return t.Signal(ctx, signal) }); err != nil {
-			return fmt.Errorf("signal all tasks: %w", err)
-		}
-		return nil
+		defer wrap(&err, "signal all tasks")
+	} else {
+		defer wrap(&err, "signal task %q", task)
 	}
-	t := r.task(task)
-	if t == nil {
-		return fmt.Errorf("signal task %q: %w", task, interfaces.ErrTaskNotFound)
+	if err := r.life.awaitSetUp(ctx); err != nil {
+		return err
 	}
-	if err := t.Signal(ctx, signal); err != nil {
-		return fmt.Errorf("signal task %q: %w", task, err)
+	if t := r.task(task); t != nil {
+		return t.Signal(ctx, signal)
 	}
-	return nil
+	if task != "" {
+		return interfaces.ErrTaskNotFound
+	}
+	done, err := joined(each(r.tasks, func(t *taskrunner.Runner) error { return t.Signal(ctx, signal) }))
+	if done == 0 && err == nil {
+		return interfaces.ErrTaskNotRunning
+	}
+	return err
 }
 
 func (r *Runner) runningTasks() []*taskrunner.Runner {
@@ -134,15 +130,6 @@ func each(tasks []*taskrunner.Runner, f func(*taskrunner.Runner) error) []error 
 	}
 	wg.Wait()
 	return errs
-}
-
-// atLeastOne is each for what needs a process: tasks without one are an error only when all are.
-func atLeastOne(tasks []*taskrunner.Runner, f func(*taskrunner.Runner) error) error {
-	done, err := joined(each(tasks, f))
-	if done == 0 && err == nil {
-		return interfaces.ErrTaskNotRunning
-	}
-	return err
 }
 
 // joined returns how many tasks were reached, and the errors of others but for those that have no process.

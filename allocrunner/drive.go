@@ -89,6 +89,17 @@ func (l *life) awaitSetUp(ctx context.Context) error {
 	}
 }
 
+// awaitLive is awaitSetUp for what only an allocation that is to go on can do. Errors: also interfaces.ErrTerminal.
+func (l *life) awaitLive(ctx context.Context) error {
+	if err := l.awaitSetUp(ctx); err != nil {
+		return err
+	}
+	if !l.state().live() {
+		return interfaces.ErrTerminal
+	}
+	return nil
+}
+
 // runDetached does what must not stop half way when its caller goes away. The caller waits for as long as ctx lasts, and Run for as
 // long as it takes. Errors: interfaces.ErrTerminal when the allocation does not live, ctx's, or what do returns.
 func (l *life) runDetached(ctx context.Context, do func(context.Context) error) error {

@@ -23,15 +23,8 @@ const hangUpTime = time.Second
 // defaultTerm is the type of a terminal of which nothing is known, as docker has it.
 const defaultTerm = "xterm"
 
-func (r *Runner) Exec(ctx context.Context, req interfaces.ExecRequest) (interfaces.ExecSession, error) {
-	session, err := r.exec(ctx, req)
-	if err != nil {
-		return nil, fmt.Errorf("run a command in task %q: %w", req.Task, err)
-	}
-	return session, nil
-}
-
-func (r *Runner) exec(ctx context.Context, req interfaces.ExecRequest) (*execSession, error) {
+func (r *Runner) Exec(ctx context.Context, req interfaces.ExecRequest) (_ interfaces.ExecSession, err error) {
+	defer wrap(&err, "run a command in task %q", req.Task)
 	task, err := r.execTask(ctx, req)
 	if err != nil {
 		return nil, err

@@ -12,12 +12,14 @@ func (r *Runner) Files(reader *interfaces.Reader) interfaces.Files { return r.fi
 
 // Files returns the files of an allocation, whether it runs or has ended, as this program's user may read them: from its directory, without
 // its taskapi.
-func Files(dir string, group *api.TaskGroup) interfaces.Files { return newTree(dir, group).As(nil) }
+func Files(dir string, group *api.TaskGroup) interfaces.Files {
+	return allocfs.New(dir, taskNames(group)).As(nil)
+}
 
-func newTree(dir string, group *api.TaskGroup) *allocfs.Tree {
+func taskNames(group *api.TaskGroup) []string {
 	names := make([]string, len(group.Tasks))
 	for i, t := range group.Tasks {
 		names[i] = t.Name
 	}
-	return allocfs.New(dir, names)
+	return names
 }

@@ -47,23 +47,6 @@ func (r *Runner) publish(tasks ...string) {
 	r.updated()
 }
 
-func (r *Runner) publishAll() {
-	names := make([]string, len(r.tasks))
-	for i, t := range r.tasks {
-		names[i] = t.Name()
-	}
-	r.publish(names...)
-}
-
-// wireStates returns the state of each task as the API shows it.
-func (r *Runner) wireStates() map[string]*api.TaskState {
-	states := make(map[string]*api.TaskState, len(r.tasks))
-	for _, t := range r.tasks {
-		states[t.Name()] = t.Wire()
-	}
-	return states
-}
-
 // updated has a new version of the allocation saved, and hands it to subscribers.
 func (r *Runner) updated() {
 	r.journal.allocChanged()

@@ -43,7 +43,7 @@ func (r *Runner) acquire(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := allocdir.BuildAlloc(r.cfg.Dir, access, r.taskNames()); err != nil {
+	if err := allocdir.BuildAlloc(r.cfg.Dir, access, taskNames(r.group())); err != nil {
 		return fmt.Errorf("allocation directory: %w", err)
 	}
 	if err := r.saveUsers(); err != nil {
@@ -221,15 +221,6 @@ func (r *Runner) replaceEnv(alloc *api.Allocation, task, s string) string {
 		return r.taskEnv(alloc, t).ReplaceEnv(s)
 	}
 	return r.env(alloc).ReplaceEnv(s)
-}
-
-// taskNames returns the names of the group's tasks.
-func (r *Runner) taskNames() []string {
-	var names []string
-	for _, t := range r.group().Tasks {
-		names = append(names, t.Name)
-	}
-	return names
 }
 
 // taskOf returns the task of that name in the allocation's group, nil for none.

@@ -111,7 +111,7 @@ func newRunner(cfg interfaces.Config, known *drivers.Registry) (*Runner, error) 
 		r.tasks = append(r.tasks, tr)
 		r.byName[t.Name] = tr
 	}
-	r.files = newTree(cfg.Dir, group)
+	r.files = allocfs.New(cfg.Dir, taskNames(group))
 	return r, nil
 }
 
@@ -244,7 +244,7 @@ func (r *Runner) setUp(ctx, life context.Context) error {
 		task := drivers.Task{
 			AllocID: r.cfg.Alloc.ID, Task: taskOf(r.Alloc(), t.Name()), Dir: allocdir.Paths(r.cfg.Dir, t.Name()), Processes: r.resources.processes,
 		}
-		if err := t.Restore(ctx, r.cfg.Saved.Tasks[t.Name()], task); err != nil {
+		if err := t.Restore(life, r.cfg.Saved.Tasks[t.Name()], task); err != nil {
 			return err
 		}
 	}
@@ -280,11 +280,12 @@ func (r *Runner) failSetUp(err error) error {
 
 // failBefore ends an allocation whose set-up failed: every task is dead and failed, with the reason.
 func (r *Runner) failBefore(reason error) {
+	states := make(map[string]*api.TaskState, len(r.tasks))
 	for _, t := range r.tasks {
 		t.FailBefore(reason)
+		states[t.Name()] = t.Wire()
 		r.journal.taskChanged(t.Name())
 	}
-	states := r.wireStates()
 	r.snapshots.Change(func(a *api.Allocation) {
 		a.ClientStatus, a.ClientDescription, a.TaskStates = api.AllocClientStatusFailed, reason.Error(), states
 	})
@@ -299,7 +300,7 @@ func (r *Runner) runTasks(ctx, life context.Context) error {
 			t.Receive()
 		}
 	}
-	r.publishAll()
+	r.publish(taskNames(r.group())...)
 	if err := r.save(); err != nil { // after a crash the allocation must be known
 		r.logger.Warn("the state could not be saved before the tasks start: if taskapi is killed before it is, it does not know of their allocation")
 	}

@@ -51,6 +51,13 @@ type RunnerPrerunRequest struct {
 	Restored bool
 }
 
+// HookResources is what an allocation's hooks give to all of its tasks. Nothing starts when a task's driver can't give it to the task.
+type HookResources struct {
+	Mounts           []Mount
+	Devices          []Device
+	NetworkNamespace string // the path of the one that the tasks join, as in /run/netns; empty for the machine's own
+}
+
 // RunnerEndingHook runs in place of Prerun for an allocation that is to stop before its tasks have been received: most often one that is
 // resumed to be stopped. Nothing starts then but poststop tasks. Its error is logged.
 type RunnerEndingHook interface {
