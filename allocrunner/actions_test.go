@@ -318,8 +318,8 @@ func slowToStop(name string, edits ...func(*api.Task)) *api.Task {
 		append(edits, func(t *api.Task) { t.KillTimeout = new(deadline) })...)
 }
 
-// TestAStopDuringARestart gives the task its kill_signal once more and the kill_timeout of now, and the caller who restarts it learns that nothing
-// follows.
+// TestAStopDuringARestart gives the task its kill_signal once more and the kill_timeout of now, and the caller who
+// restarts it learns that nothing follows.
 func TestAStopDuringARestart(t *testing.T) {
 	t.Parallel()
 	for name, restart := range map[string]func(*running) error{
@@ -467,8 +467,8 @@ func TestKillSendsNoSignal(t *testing.T) {
 	}
 }
 
-// TestNoShutdownDelay of the group or of its task is waited for when the stop says so, nor any longer when it says so later, also to
-// another runner.
+// TestNoShutdownDelay of the group or of its task is waited for when the stop says so, nor any longer when it says so
+// later, also to another runner.
 func TestNoShutdownDelay(t *testing.T) {
 	t.Parallel()
 	begun := func(group, task time.Duration) (*running, *diary, *memory) {
@@ -555,8 +555,8 @@ func (h *heldStart) Prestart(ctx context.Context, _ *interfaces.TaskPrestartRequ
 	return nil, nil
 }
 
-// TestARestartDuringARestart is done already when the old process is gone and the next one is on its way; a task that starts for another
-// reason has none to restart by its name, and is left to start with the others.
+// TestARestartDuringARestart is done already when the old process is gone and the next one is on its way; a task that
+// starts for another reason has none to restart by its name, and is left to start with the others.
 func TestARestartDuringARestart(t *testing.T) {
 	t.Parallel()
 	hook := &heldStart{entered: make(chan struct{}), goOn: make(chan struct{})}

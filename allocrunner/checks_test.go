@@ -54,7 +54,8 @@ func (r *running) untilCheck(what string, ok func(api.AllocCheckStatus) bool) {
 	r.t.Fatalf("no check is %s: %s", what, results)
 }
 
-// TestScriptChecksRunInTheirTask: with its environment, what hooks added included, its directory and its process beside them.
+// TestScriptChecksRunInTheirTask: with its environment, what hooks added included, its directory and its process beside
+// them.
 func TestScriptChecksRunInTheirTask(t *testing.T) {
 	t.Parallel()
 	main := shell("main", "touch here; exec sleep 1000", func(t *api.Task) { t.Env = map[string]string{"COLOUR": "blue"} })
@@ -176,7 +177,8 @@ func TestADeadlineOfHealthIsAnEvent(t *testing.T) {
 	}
 }
 
-// TestHealthIsJudgedByTheNextRunner with a deadline of its own: what the allocation was doing meanwhile nobody has seen.
+// TestHealthIsJudgedByTheNextRunner with a deadline of its own: what the allocation was doing meanwhile nobody has
+// seen.
 func TestHealthIsJudgedByTheNextRunner(t *testing.T) {
 	t.Parallel()
 	state := &memory{}

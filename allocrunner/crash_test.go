@@ -29,9 +29,9 @@ func (m *moments) Put(c interfaces.Change) error {
 	return nil
 }
 
-// TestThePowerIsCut after each write of an allocation's life. What goes on from there comes to an end by itself: the dead are not run again,
-// nor what was running when it is not to be restarted, what follows the main tasks follows them, a stop is not forgotten, and the index
-// goes on above all that was seen.
+// TestThePowerIsCut after each write of an allocation's life. What goes on from there comes to an end by itself: the
+// dead are not run again, nor what was running when it is not to be restarted, what follows the main tasks follows
+// them, a stop is not forgotten, and the index goes on above all that was seen.
 func TestThePowerIsCut(t *testing.T) {
 	t.Parallel()
 	says := `echo >> $NOMAD_TASK_DIR/runs; `

@@ -51,7 +51,8 @@ func (l *life) nextLocked(ev any) state {
 	return s
 }
 
-// look handles the present state of the group, which is read in between other events, and takes the actions that are due.
+// look handles the present state of the group, which is read in between other events, and takes the actions that are
+// due.
 func (l *life) look(group func() groupChanged) (state, []any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -100,8 +101,9 @@ func (l *life) awaitLive(ctx context.Context) error {
 	return nil
 }
 
-// runDetached does what must not stop half way when its caller goes away. The caller waits for as long as ctx lasts, and Run for as
-// long as it takes. Errors: interfaces.ErrTerminal when the allocation does not live, ctx's, or what do returns.
+// runDetached does what must not stop half way when its caller goes away. The caller waits for as long as ctx lasts,
+// and Run for as long as it takes. Errors: interfaces.ErrTerminal when the allocation does not live, ctx's, or what do
+// returns.
 func (l *life) runDetached(ctx context.Context, do func(context.Context) error) error {
 	result := make(chan error, 1)
 	l.mu.Lock()
@@ -193,8 +195,8 @@ func (r *Runner) do(ctx context.Context, act any) {
 	}
 }
 
-// shutdownDelay starts the group's shutdown_delay: between its leaving the registry and the first kill. One that an earlier runner has
-// begun goes on: the wall clock, which is all that two processes share, can't lengthen it.
+// shutdownDelay starts the group's shutdown_delay: between its leaving the registry and the first kill. One that an
+// earlier runner has begun goes on: the wall clock, which is all that two processes share, can't lengthen it.
 func (r *Runner) shutdownDelay() <-chan time.Time {
 	d := ptr.Deref(r.group().ShutdownDelay)
 	if saved := r.cfg.Saved; saved != nil && !saved.KillAfter.IsZero() {

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestTheEndIsAVersion: a client that waits for the next version is woken when the allocation has ended, not only when its
-// last task has: its tokens are refused from then on. Which of the two a client meets is chance, so several try.
+// TestTheEndIsAVersion: a client that waits for the next version is woken when the allocation has ended, not only when
+// its last task has: its tokens are refused from then on. Which of the two a client meets is chance, so several try.
 func TestTheEndIsAVersion(t *testing.T) {
 	t.Parallel()
 	for range 15 {

@@ -17,7 +17,8 @@ import (
 	"taskapi/allocrunner/internal/lifecycle"
 )
 
-// hangUpTime is what a program has between the closing of its files, which on a terminal is a SIGHUP, and SIGKILL: a shell saves its history.
+// hangUpTime is what a program has between the closing of its files, which on a terminal is a SIGHUP, and SIGKILL: a
+// shell saves its history.
 const hangUpTime = time.Second
 
 // defaultTerm is the type of a terminal of which nothing is known, as docker has it.

@@ -14,7 +14,8 @@ import (
 	"taskapi/allocrunner"
 )
 
-// TestFailuresAreReportedWithTheirCause: not with what was cleared away afterwards, nor with how a process ended that was found unhealthy.
+// TestFailuresAreReportedWithTheirCause: not with what was cleared away afterwards, nor with how a process ended that
+// was found unhealthy.
 func TestFailuresAreReportedWithTheirCause(t *testing.T) {
 	t.Parallel()
 	check := script("", `exit 2`)

@@ -17,7 +17,8 @@ type heavy struct {
 	_ [64]byte // so that it shares its block of memory with nothing else
 }
 
-// TestHooksKeepNoRequest: the environment, and the version of the allocation, that a hook is given are garbage when it has returned.
+// TestHooksKeepNoRequest: the environment, and the version of the allocation, that a hook is given are garbage when it
+// has returned.
 func TestHooksKeepNoRequest(t *testing.T) {
 	group := api.NewTaskGroup("g", 1)
 	group.Update = &api.UpdateStrategy{MinHealthyTime: new(time.Hour), HealthyDeadline: new(2 * time.Hour)}

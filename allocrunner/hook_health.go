@@ -20,8 +20,8 @@ type evaluatedAlloc interface {
 	unhealthy(ctx context.Context, task, reason string)
 }
 
-// healthHook evaluates the allocation's health by its job's update block, and shows the decision in the DeploymentStatus. Each version of
-// the job is evaluated once, as a deployment would be.
+// healthHook evaluates the allocation's health by its job's update block, and shows the decision in the
+// DeploymentStatus. Each version of the job is evaluated once, as a deployment would be.
 type healthHook struct {
 	alloc  evaluatedAlloc
 	logger *slog.Logger
@@ -43,8 +43,8 @@ var (
 
 func (h *healthHook) Name() string { return "health" }
 
-// Prerun keeps what an earlier runner has decided. What it has not decided has a whole healthy_deadline again, since nobody has looked
-// meanwhile.
+// Prerun keeps what an earlier runner has decided. What it has not decided has a whole healthy_deadline again, since
+// nobody has looked meanwhile.
 func (h *healthHook) Prerun(_ context.Context, req *interfaces.RunnerPrerunRequest) error {
 	if status := req.Alloc.DeploymentStatus; status == nil || status.Healthy == nil {
 		h.watch(req.Alloc)
@@ -126,7 +126,8 @@ func (h *healthHook) Update(_ context.Context, req *interfaces.RunnerUpdateReque
 	return nil
 }
 
-// DecidesHealth reports whether an allocation's health is ever decided: a batch job's is not, nor one whose update block does not want it.
+// DecidesHealth reports whether an allocation's health is ever decided: a batch job's is not, nor one whose update
+// block does not want it.
 func DecidesHealth(alloc *api.Allocation) bool {
 	_, ok := health.For(alloc.Job, alloc.GetTaskGroup())
 	return ok

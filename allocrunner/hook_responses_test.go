@@ -169,7 +169,8 @@ func TestAllocationHooksThatTheDriverCanNotHonour(t *testing.T) {
 	}
 }
 
-// templating is a hook as one of templates would be: it writes a file for its task, and acts on the task when the file changes.
+// templating is a hook as one of templates would be: it writes a file for its task, and acts on the task when the file
+// changes.
 type templating struct {
 	file   interfaces.File
 	change chan interfaces.TaskLifecycle // gets one when the task has been prepared

@@ -23,8 +23,9 @@ type servedAlloc interface {
 	services(alloc *api.Allocation) (services.Owned, error)
 	// checkConfig returns what the checks of a version of the allocation are made of.
 	checkConfig(alloc *api.Allocation) checks.Config
-	// checkedTasks returns the tasks that a check of this task is about: the one, or, for the group's checks, all that serve. Neither what
-	// prepares the others, nor what follows them, nor what clears up after them is to blame for what the group's services do.
+	// checkedTasks returns the tasks that a check of this task is about: the one, or, for the group's checks, all that
+	// serve. Neither what prepares the others, nor what follows them, nor what clears up after them is to blame for
+	// what the group's services do.
 	checkedTasks(task string) []checkedTask
 	// preTaskRestart calls the hooks that come before tasks are restarted together.
 	preTaskRestart(ctx context.Context)
@@ -39,11 +40,12 @@ type checkedTask interface {
 	Unhealthy(reason string)
 }
 
-// leaveTimeout bounds how long what ends, or this process, waits for services to leave: they do so sooner or later without it.
+// leaveTimeout bounds how long what ends, or this process, waits for services to leave: they do so sooner or later
+// without it.
 const leaveTimeout = 5 * time.Second
 
-// servicesHook has the services of the allocation registered and checked while what they lead to can be reached. One life decides both, that
-// of registration.Life: the results of checks are those of the present registration.
+// servicesHook has the services of the allocation registered and checked while what they lead to can be reached. One
+// life decides both, that of registration.Life: the results of checks are those of the present registration.
 type servicesHook struct {
 	alloc     servedAlloc
 	logger    *slog.Logger
@@ -76,8 +78,8 @@ var (
 
 func (h *servicesHook) Name() string { return "services" }
 
-// Prerun begins the group's services. A resumed allocation whose services can't be set up goes on without checks, and with what is
-// registered until an update that can be set up, or its end: it has to be stoppable.
+// Prerun begins the group's services. A resumed allocation whose services can't be set up goes on without checks, and
+// with what is registered until an update that can be set up, or its end: it has to be stoppable.
 func (h *servicesHook) Prerun(ctx context.Context, req *interfaces.RunnerPrerunRequest) error {
 	ctx, end := context.WithTimeout(ctx, hookTimeout)
 	defer end()
@@ -97,8 +99,8 @@ func (h *servicesHook) Prerun(ctx context.Context, req *interfaces.RunnerPrerunR
 	return err
 }
 
-// setUp makes the checks, and has found what an earlier runner has registered: of a task that is likely to run it stays until it is known what
-// became of that task.
+// setUp makes the checks, and has found what an earlier runner has registered: of a task that is likely to run it stays
+// until it is known what became of that task.
 func (h *servicesHook) setUp(req *interfaces.RunnerPrerunRequest) error {
 	owned, err := h.alloc.services(req.Alloc)
 	if err != nil {
@@ -143,7 +145,8 @@ func (h *servicesHook) hold(alloc *api.Allocation) {
 	}
 }
 
-// Ending ends what an earlier runner has registered of the group's services. Those of tasks that run leave before these are killed.
+// Ending ends what an earlier runner has registered of the group's services. Those of tasks that run leave before these
+// are killed.
 func (h *servicesHook) Ending(ctx context.Context, req *interfaces.RunnerPrerunRequest) error {
 	if !req.Restored {
 		return nil
@@ -212,8 +215,9 @@ func (h *servicesHook) onChange() {
 	h.alloc.checksChanged(results)
 }
 
-// up returns the latest start among the tasks that a check of this task is about. It is the zero time while one of them is neither up nor
-// dead, be it that it has not started yet, is being stopped, or waits for its next start; and when none lives.
+// up returns the latest start among the tasks that a check of this task is about. It is the zero time while one of them
+// is neither up nor dead, be it that it has not started yet, is being stopped, or waits for its next start; and when
+// none lives.
 func (h *servicesHook) up(task string) time.Time {
 	var latest time.Time
 	for _, t := range h.alloc.checkedTasks(task) {
@@ -242,7 +246,8 @@ func (h *servicesHook) restart(task, reason string) {
 	}
 }
 
-// groupEnded removes the group's services when only its poststop tasks are left, and adds them again when all tasks were restarted then.
+// groupEnded removes the group's services when only its poststop tasks are left, and adds them again when all tasks
+// were restarted then.
 func (h *servicesHook) groupEnded(ended bool) {
 	if ended {
 		h.settle(registration.Ended)
@@ -289,8 +294,8 @@ func (h *servicesHook) setUpLate(ctx context.Context, alloc *api.Allocation) err
 	return h.registrar.Sync(ctx)
 }
 
-// Update applies what has changed. Before Prerun it has nothing to apply it to: that begins with the version that it is given. What an earlier
-// version could not have set up begins.
+// Update applies what has changed. Before Prerun it has nothing to apply it to: that begins with the version that it is
+// given. What an earlier version could not have set up begins.
 func (h *servicesHook) Update(ctx context.Context, req *interfaces.RunnerUpdateRequest) error {
 	owned, err := h.alloc.services(req.Alloc)
 	if err != nil {
@@ -331,7 +336,8 @@ var (
 
 func (h *taskServices) Name() string { return "services" }
 
-// Prestart begins the services of a task that runs already. What can't be registered is no reason not to call the task's other hooks.
+// Prestart begins the services of a task that runs already. What can't be registered is no reason not to call the
+// task's other hooks.
 func (h *taskServices) Prestart(ctx context.Context, req *interfaces.TaskPrestartRequest) (*interfaces.TaskPrestartResponse, error) {
 	if !req.Restored {
 		return nil, nil

@@ -44,7 +44,8 @@ func checked(name string, s *api.Service) *api.Service {
 	return s
 }
 
-// servedVersion returns a version of an allocation: the services that stay have a tag that differs, and one has another name.
+// servedVersion returns a version of an allocation: the services that stay have a tag that differs, and one has another
+// name.
 func servedVersion(version int) *api.Allocation {
 	group := api.NewTaskGroup("g", 1)
 	tags := []string{versioned("v", version)}
@@ -214,8 +215,8 @@ func TestEveryOrderOfHooks(t *testing.T) {
 	}
 }
 
-// TestHooksAtOnce, in any order, by any number of goroutines, leave known what is to be known, and no provider hears of one service twice at
-// once.
+// TestHooksAtOnce, in any order, by any number of goroutines, leave known what is to be known, and no provider hears of
+// one service twice at once.
 func TestHooksAtOnce(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -270,8 +271,8 @@ func TestHooksAtOnce(t *testing.T) {
 
 func isGroups(name string) bool { return strings.HasPrefix(name, "group") }
 
-// TestTheNextRunner finds what the one before has registered: it stays known throughout, what the job has no more goes, and what became of the
-// task decides about the task's.
+// TestTheNextRunner finds what the one before has registered: it stays known throughout, what the job has no more goes,
+// and what became of the task decides about the task's.
 func TestTheNextRunner(t *testing.T) {
 	t.Parallel()
 	for _, end := range []string{"exit", "start"} {
@@ -326,8 +327,8 @@ func (r refusing) services(alloc *api.Allocation) (services.Owned, error) {
 	return r.served.services(alloc)
 }
 
-// TestServicesThatAreSetUpLate by an update of an allocation that was resumed without them: what is registered stays until then, and what
-// the update has is registered and checked, also for the task that runs.
+// TestServicesThatAreSetUpLate by an update of an allocation that was resumed without them: what is registered stays
+// until then, and what the update has is registered and checked, also for the task that runs.
 func TestServicesThatAreSetUpLate(t *testing.T) {
 	t.Parallel()
 	for _, started := range []bool{true, false} {

@@ -98,7 +98,8 @@ type upTask struct {
 func (u upTask) Up() time.Time          { return u.up }
 func (u upTask) State() lifecycle.State { return lifecycle.State{Phase: u.phase} }
 
-// TestUp: the grace of a group's check counts from the latest start, whichever task that is of; dead tasks don't matter, and one that is not up does.
+// TestUp: the grace of a group's check counts from the latest start, whichever task that is of; dead tasks don't
+// matter, and one that is not up does.
 func TestUp(t *testing.T) {
 	early, late := time.Unix(1, 0), time.Unix(2, 0)
 	is := func(up time.Time) checkedTask { return upTask{up: up, phase: lifecycle.Running} }
@@ -120,7 +121,8 @@ func TestUp(t *testing.T) {
 	}
 }
 
-// TestAPoststopTaskBeginsNoChecks of the group, whose services have left, also when these have requested a restart just before.
+// TestAPoststopTaskBeginsNoChecks of the group, whose services have left, also when these have requested a restart just
+// before.
 func TestAPoststopTaskBeginsNoChecks(t *testing.T) {
 	t.Parallel()
 	fake := newServed()

@@ -9,7 +9,8 @@ import (
 	"taskapi/allocrunner/interfaces"
 )
 
-// hookTimeout bounds the hooks that the allocation waits for. They write small files, close listeners and call a registry.
+// hookTimeout bounds the hooks that the allocation waits for. They write small files, close listeners and call a
+// registry.
 const hookTimeout = 30 * time.Second
 
 // HookStats returns the statistics of the calls of the allocation's and the tasks' hooks.

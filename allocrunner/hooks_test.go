@@ -230,7 +230,8 @@ func TestHookCallsAreCounted(t *testing.T) {
 	}
 }
 
-// leftRunning returns a runner that has left its allocation, with its task main running, and what another one needs to go on with it.
+// leftRunning returns a runner that has left its allocation, with its task main running, and what another one needs to
+// go on with it.
 func leftRunning(t *testing.T) (*running, interfaces.Config, *diary, *memory) {
 	t.Helper()
 	d, state := &diary{}, &memory{}
@@ -282,7 +283,8 @@ func TestLeaveKeepsTasksRunning(t *testing.T) {
 	}
 }
 
-// TestWhatCanNotBeTakenOverRunsOn: its hooks learn that this process ends, not that the tasks have, and another try finds them.
+// TestWhatCanNotBeTakenOverRunsOn: its hooks learn that this process ends, not that the tasks have, and another try
+// finds them.
 func TestWhatCanNotBeTakenOverRunsOn(t *testing.T) {
 	t.Parallel()
 	_, cfg, d, state := leftRunning(t)

@@ -11,16 +11,17 @@ import (
 	"taskapi/allocrunner/interfaces"
 )
 
-// journalRetry is the pause after a failed write of the state, which is most often a full disk: long enough to cost nothing, short
-// enough that little is lost once there is room again.
+// journalRetry is the pause after a failed write of the state, which is most often a full disk: long enough to cost
+// nothing, short enough that little is lost once there is room again.
 const journalRetry = 2 * time.Second
 
-// journalWait bounds how long a task waits for its record to be written: a disk that hangs must not keep it from being killed.
+// journalWait bounds how long a task waits for its record to be written: a disk that hangs must not keep it from being
+// killed.
 const journalWait = 3 * time.Second
 
-// journal is the one writer of the allocation's state. What changes is written soon, by a goroutine of its own and as much at a time
-// as has gathered; what must be safe before it is acted on is waited for. A failed write is logged once and retried for as long as
-// the allocation runs: what is to be written stays in memory, and the tasks run on.
+// journal is the one writer of the allocation's state. What changes is written soon, by a goroutine of its own and as
+// much at a time as has gathered; what must be safe before it is acted on is waited for. A failed write is logged once
+// and retried for as long as the allocation runs: what is to be written stays in memory, and the tasks run on.
 type journal struct {
 	id      string
 	life    string

@@ -12,8 +12,8 @@ import (
 	"taskapi/allocrunner/internal/keeper"
 )
 
-// KeeperMain runs the program when it has been re-executed as the parent of an allocation's tasks: the program's main calls
-// it before anything else, with its arguments, and exits with the code when kept is true.
+// KeeperMain runs the program when it has been re-executed as the parent of an allocation's tasks: the program's main
+// calls it before anything else, with its arguments, and exits with the code when kept is true.
 func KeeperMain(args []string) (code int, kept bool) {
 	if len(args) != 3 || args[1] != keeper.Command { // the third is to be found by
 		return 0, false
@@ -31,8 +31,8 @@ func (r *Runner) supervise(ctx context.Context) (*keeper.Supervisor, error) {
 	return keeper.Supervise(ctx, cfg, r.cfg.Saved == nil)
 }
 
-// keeperConfig returns the configuration of the keeper of the allocation in dir. The directory tells its processes from those of an allocation with the
-// same ID in another data directory.
+// keeperConfig returns the configuration of the keeper of the allocation in dir. The directory tells its processes from
+// those of an allocation with the same ID in another data directory.
 func keeperConfig(dir string) keeper.Config {
 	isolated, _ := accounts.Load(dir) // the keeper's record names users, too
 	return keeper.Config{
@@ -41,8 +41,8 @@ func keeperConfig(dir string) keeper.Config {
 	}
 }
 
-// TasksRunning reports whether tasks of the allocation whose directory dir is run still, with or without somebody who controls their keeper. One
-// that has none, since its taskapi was killed before the first task started, or after the last one ended, is nothing to care about.
+// TasksRunning reports whether any process of a task in the allocation directory dir is alive, with or without a
+// taskapi that controls the keeper. An idle keeper does not count.
 func TasksRunning(dir string) bool { return keeper.Busy(dir) }
 
 // CheckCopy returns an error when dir is a copy of an allocation directory whose keeper runs. The files in dir are
@@ -58,14 +58,16 @@ func CheckCopy(dir string) error {
 // OrphansRun reports whether anything runs that KillOrphans would kill.
 func OrphansRun(dir string) (bool, error) { return keeper.Left(keeperConfig(dir)) }
 
-// KillOrphans ends the keeper of the allocation whose directory dir is, with all its tasks, and whatever an earlier keeper has left of them,
-// when nobody controls it: for an allocation whose state can't be read. The tasks get SIGKILL. It returns how many processes they
-// were. It is no error when there is nothing to end. Errors: one that says so when a taskapi controls the keeper, ctx's.
+// KillOrphans ends the keeper of the allocation whose directory dir is, with all its tasks, and whatever an earlier
+// keeper has left of them, when nobody controls it: for an allocation whose state can't be read. The tasks get SIGKILL.
+// It returns how many processes they were. It is no error when there is nothing to end. Errors: one that says so when a
+// taskapi controls the keeper, ctx's.
 func KillOrphans(ctx context.Context, dir string) (killed int, err error) {
 	return keeper.End(ctx, keeperConfig(dir))
 }
 
-// pendingSupervisor is the supervisor while it is being made beside the rest of the set-up: a new process takes its time.
+// pendingSupervisor is the supervisor while it is being made beside the rest of the set-up: a new process takes its
+// time.
 type pendingSupervisor struct {
 	ready     chan struct{} // nil before begin; closed when the rest is set
 	processes *keeper.Supervisor

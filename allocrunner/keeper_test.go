@@ -52,7 +52,8 @@ func (r *running) untilRestarted() {
 	})
 }
 
-// TestExecThroughAKilledKeeper: the sessions end with it, say why, and leave no process; the task's next process has others.
+// TestExecThroughAKilledKeeper: the sessions end with it, say why, and leave no process; the task's next process has
+// others.
 func TestExecThroughAKilledKeeper(t *testing.T) {
 	r := restarted(t)
 	sessions := map[interfaces.ExecSession][]int{}

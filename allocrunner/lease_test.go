@@ -55,7 +55,8 @@ func untilFree(t *testing.T, path string) {
 	}
 }
 
-// TestALeaseLivesWhileTasksRun, be it taskapi or the keeper that is killed, and ends when both are, and with the allocation.
+// TestALeaseLivesWhileTasksRun, be it taskapi or the keeper that is killed, and ends when both are, and with the
+// allocation.
 func TestALeaseLivesWhileTasksRun(t *testing.T) {
 	t.Parallel()
 	for name, keeperDies := range map[string]bool{"by its keeper": false, "by the keeper after it": true} {

@@ -21,8 +21,8 @@ import (
 //	                      └────────────────> detached <────────────────────┘
 //	                        detach, or the set-up of a resumed allocation failed
 //
-// A runner of an allocation that was saved begins with received as well, or with terminal. What is requested before the tasks have been
-// received takes effect then.
+// A runner of an allocation that was saved begins with received as well, or with terminal. What is requested before the
+// tasks have been received takes effect then.
 type phase int
 
 const (
@@ -145,7 +145,8 @@ func next(s state, ev any) (state, []any) {
 	return s, nil
 }
 
-// receive begins to follow the group's order. An allocation that an earlier runner was ending ends from here on: it is never live.
+// receive begins to follow the group's order. An allocation that an earlier runner was ending ends from here on: it is
+// never live.
 func (s state) receive(g groupChanged) (state, []any) {
 	switch {
 	case s.begun():

@@ -241,8 +241,8 @@ func TestLifeOfATaskWithHooks(t *testing.T) {
 	})
 }
 
-// TestLifeGoesOnFromAnyMoment: whenever the runner is killed, what it has saved by then is enough for the next, which finds the task that was
-// started, and starts no other.
+// TestLifeGoesOnFromAnyMoment: whenever the runner is killed, what it has saved by then is enough for the next, which
+// finds the task that was started, and starts no other.
 func TestLifeGoesOnFromAnyMoment(t *testing.T) {
 	eachDriver(t, func(t *testing.T, f flavour) {
 		state := &moments{}
@@ -277,7 +277,8 @@ func TestLifeGoesOnFromAnyMoment(t *testing.T) {
 	})
 }
 
-// TestLifeAfterTheDriverHasForgotten the task, as with the power of the machine: its end is reported, and the restart policy decides.
+// TestLifeAfterTheDriverHasForgotten the task, as with the power of the machine: its end is reported, and the restart
+// policy decides.
 func TestLifeAfterTheDriverHasForgotten(t *testing.T) {
 	t.Parallel()
 	state := &memory{}

@@ -11,8 +11,8 @@ import (
 	"taskapi/allocrunner/internal/taskrunner"
 )
 
-// groupModel is an allocation's state with what its actions have done to a group of tasks, and whether the machine it runs on still has an
-// earlier runner's restart of all tasks to complete.
+// groupModel is an allocation's state with what its actions have done to a group of tasks, and whether the machine it
+// runs on still has an earlier runner's restart of all tasks to complete.
 type groupModel struct {
 	state     state
 	tasks     [2]lifecycle.State
@@ -33,8 +33,9 @@ var sequenceGroups = map[string][2]lifecycle.Task{
 	"main and poststart": {{Name: "a"}, {Name: "b", Hook: lifecycle.Poststart, Sidecar: true}},
 }
 
-// TestEverySequenceOfALife goes through every state that any sequence of events can lead to, crashes included, and looks at each
-// transition. Starting from what has been seen already leads nowhere new, so the sequences have any length.
+// TestEverySequenceOfALife goes through every state that any sequence of events can lead to, crashes included, and
+// looks at each transition. Starting from what has been seen already leads nowhere new, so the sequences have any
+// length.
 func TestEverySequenceOfALife(t *testing.T) {
 	t.Parallel()
 	for name, group := range sequenceGroups {

@@ -60,7 +60,8 @@ func TestStopIsSafeBeforeItIsAnswered(t *testing.T) {
 	}
 }
 
-// TestTheNextRunnerCompletesAStop that was under way: one Killing, the same process, and what the kill timeout has left.
+// TestTheNextRunnerCompletesAStop that was under way: one Killing, the same process, and what the kill timeout has
+// left.
 func TestTheNextRunnerCompletesAStop(t *testing.T) {
 	t.Parallel()
 	state := &memory{}
@@ -253,7 +254,8 @@ func (r *records) read() string {
 	return r.text.String()
 }
 
-// TestAFullDiskHurtsNobody: the tasks go on, the operator is warned once, and what could not be written is written when there is room.
+// TestAFullDiskHurtsNobody: the tasks go on, the operator is warned once, and what could not be written is written when
+// there is room.
 func TestAFullDiskHurtsNobody(t *testing.T) {
 	t.Parallel()
 	state, log := &memory{}, &records{}

@@ -14,10 +14,11 @@ import (
 	"taskapi/internal/ptr"
 )
 
-// CheckTasks finds what the tasks of an allocation's group need and this machine does not have. A user that this process can't become is
-// refused, and so is one that can't reach dir, in which the allocation's directory would be; Run refuses them, too, before anything starts.
-// Users and programs that do not exist may be created before their task starts, so there are only warnings, as there are for references
-// that can't be resolved at a task's start. Nothing is started or changed.
+// CheckTasks finds what the tasks of an allocation's group need and this machine does not have. A user that this
+// process can't become is refused, and so is one that can't reach dir, in which the allocation's directory would be;
+// Run refuses them, too, before anything starts. Users and programs that do not exist may be created before their task
+// starts, so there are only warnings, as there are for references that can't be resolved at a task's start. Nothing is
+// started or changed.
 func CheckTasks(alloc *api.Allocation, dir string, known *drivers.Registry) []review.Finding {
 	node := taskenv.DetectNode(known.Attributes())
 	var findings []review.Finding

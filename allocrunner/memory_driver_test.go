@@ -220,8 +220,8 @@ func (r *memoryRun) Destroy(context.Context) (int, error) {
 	return 0, nil
 }
 
-// Exec does what each shell script of the tests of life cycles does: it copies its input, says the task's COLOUR, and exits with the code
-// at the script's end.
+// Exec does what each shell script of the tests of life cycles does: it copies its input, says the task's COLOUR, and
+// exits with the code at the script's end.
 func (r *memoryRun) Exec(ctx context.Context, task drivers.Task, program drivers.Program) (drivers.ExecResult, error) {
 	if !r.running() {
 		return drivers.ExecResult{}, interfaces.ErrTaskNotRunning

@@ -15,8 +15,8 @@ import (
 	"taskapi/allocrunner/interfaces"
 )
 
-// memory is a State that forgets nothing while the test runs, and fails on request. What it holds has been through JSON, as
-// in a file.
+// memory is a State that forgets nothing while the test runs, and fails on request. What it holds has been through
+// JSON, as in a file.
 type memory struct {
 	mu       sync.Mutex // guards the fields below
 	alloc    []byte

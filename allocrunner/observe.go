@@ -24,7 +24,8 @@ func (r *Runner) TaskEvent(task string, e *api.TaskEvent) {
 	r.cfg.OnEvent(task, e)
 }
 
-// TaskChanged publishes the task's new state at once, so that the caller of a request reads it, and leaves what follows to drive.
+// TaskChanged publishes the task's new state at once, so that the caller of a request reads it, and leaves what follows
+// to drive.
 func (r *Runner) TaskChanged(task string) {
 	r.publish(task)
 	r.journal.taskChanged(task)

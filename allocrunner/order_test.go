@@ -202,7 +202,8 @@ func TestPoststopRunsWhenNothingElseHas(t *testing.T) {
 	r.wantEvents("main", "Received", "Killing")
 }
 
-// TestAStopWaitsForNoOtherInterval of a poststop task's restart policy, whether the wait began before it, after it, or under another runner.
+// TestAStopWaitsForNoOtherInterval of a poststop task's restart policy, whether the wait began before it, after it, or
+// under another runner.
 func TestAStopWaitsForNoOtherInterval(t *testing.T) {
 	t.Parallel()
 	bye := func() *api.Task {

@@ -46,7 +46,8 @@ func (e *EndedError) Error() string {
 
 func (e *EndedError) Unwrap() error { return interfaces.ErrTerminal }
 
-// StoppingError says that an allocation is stopping and takes no other version of its job. It is an interfaces.ErrTerminal.
+// StoppingError says that an allocation is stopping and takes no other version of its job. It is an
+// interfaces.ErrTerminal.
 type StoppingError struct{ ID string }
 
 func (e *StoppingError) Error() string {
@@ -55,8 +56,8 @@ func (e *StoppingError) Error() string {
 
 func (e *StoppingError) Unwrap() error { return interfaces.ErrTerminal }
 
-// Plan decides what becomes of an allocation when wanted is to run under its ID, and returns what differs between the two. It is the one
-// place that decides this:
+// Plan decides what becomes of an allocation when wanted is to run under its ID, and returns what differs between the
+// two. It is the one place that decides this:
 //
 //	the allocation is        and the job          without force              with force
 //	terminal                 any                  *EndedError                Recreate

@@ -11,7 +11,8 @@ import (
 	"taskapi/allocrunner/interfaces"
 )
 
-// versionOf returns an allocation of a job of one task, in a version that differs in place and by what needs new processes.
+// versionOf returns an allocation of a job of one task, in a version that differs in place and by what needs new
+// processes.
 func versionOf(name, meta, env string) *api.Allocation {
 	group := "g"
 	return &api.Allocation{ID: "id", JobID: name, TaskGroup: group, Job: &api.Job{

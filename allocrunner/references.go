@@ -20,7 +20,8 @@ var runtimeReference = regexp.MustCompile(`\$\{(NOMAD_|attr\.|meta\.|node\.)[A-Z
 // unresolvable is how a problem of a config begins that is about a name, whatever its value.
 var unresolvable = []string{"Unknown variable:", "Unsupported attribute:"}
 
-// unresolved returns what of a task's config and env block refers to something that it will not have at its start, a sentence each.
+// unresolved returns what of a task's config and env block refers to something that it will not have at its start, a
+// sentence each.
 func unresolved(alloc *api.Allocation, t *api.Task, user interfaces.User, node taskenv.Node) (config, env []string) {
 	e := referable(alloc, t, user, node)
 	_, err := e.EvalConfig(t.Config)
@@ -50,7 +51,8 @@ func unlessMeta(text string) string {
 	return ", unless the machine's metadata has its ${meta.…} by then (nomad node meta apply)"
 }
 
-// referable returns an environment with the names that the task's has at its start, and made-up values where those are known only then.
+// referable returns an environment with the names that the task's has at its start, and made-up values where those are
+// known only then.
 func referable(alloc *api.Allocation, t *api.Task, user interfaces.User, node taskenv.Node) *taskenv.Env {
 	const later = "1"
 	node.Cgroup = later

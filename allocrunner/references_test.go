@@ -11,7 +11,8 @@ import (
 	"taskapi/allocrunner/jobspec/review"
 )
 
-// TestReferencesThatNothingResolves are warnings; those that only the start of the task resolves, and a shell's own, are none.
+// TestReferencesThatNothingResolves are warnings; those that only the start of the task resolves, and a shell's own,
+// are none.
 func TestReferencesThatNothingResolves(t *testing.T) {
 	t.Parallel()
 	task := shell("main", "")

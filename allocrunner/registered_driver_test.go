@@ -27,8 +27,9 @@ job "j" {
   }
 }`
 
-// TestARegisteredDriver needs no more than its registry: a job file that names it is reviewed by it, runs with it, may refer to what it finds on the
-// machine, and is refused where it is not registered, or when the driver refuses the config.
+// TestARegisteredDriver needs no more than its registry: a job file that names it is reviewed by it, runs with it, may
+// refer to what it finds on the machine, and is refused where it is not registered, or when the driver refuses the
+// config.
 func TestARegisteredDriver(t *testing.T) {
 	t.Parallel()
 	driver := newMemoryDriver()

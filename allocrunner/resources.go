@@ -211,8 +211,8 @@ func grantedPorts(granted *api.AllocatedResources, task string) []api.PortMappin
 	return list
 }
 
-// replaceEnv interpolates what a service or a check of the allocation says with the environment of its task, or of the allocation for
-// the empty name.
+// replaceEnv interpolates what a service or a check of the allocation says with the environment of its task, or of the
+// allocation for the empty name.
 func (r *Runner) replaceEnv(alloc *api.Allocation, task, s string) string {
 	if !strings.Contains(s, "${") {
 		return s

@@ -48,8 +48,8 @@ func untilVisits(t *testing.T, visits *atomic.Int64, want int64) {
 	}
 }
 
-// TestChecksBeginAgain with a restart: those of the group's services with each of tasks together, those of a task's with each of its own. In an
-// hour they would not run a second time by themselves.
+// TestChecksBeginAgain with a restart: those of the group's services with each of tasks together, those of a task's
+// with each of its own. In an hour they would not run a second time by themselves.
 func TestChecksBeginAgain(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -109,7 +109,8 @@ func TestNoCheckRunsDuringTheShutdownDelay(t *testing.T) {
 	}
 }
 
-// TestPreTaskRestart is called before tasks are restarted together, for whatever reason, and not for one that is restarted alone.
+// TestPreTaskRestart is called before tasks are restarted together, for whatever reason, and not for one that is
+// restarted alone.
 func TestPreTaskRestart(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -158,7 +159,8 @@ func (e ending) Ending(_ context.Context, req *interfaces.RunnerPrerunRequest) e
 	return errors.New("it fails")
 }
 
-// TestNoPrerunForAStop of an allocation that was taken over for it; what a hook does instead keeps no task from being ended.
+// TestNoPrerunForAStop of an allocation that was taken over for it; what a hook does instead keeps no task from being
+// ended.
 func TestNoPrerunForAStop(t *testing.T) {
 	t.Parallel()
 	r, cfg, d, state := leftRunning(t)

@@ -1,6 +1,6 @@
-// Package allocrunner runs one allocation: its directories and ports, its tasks in their order, its checks, and what the API shows
-// of all that. It promises that Run leaves nothing behind unless it is detached, and that readers see a consistent state. It knows nothing
-// of HTTP, tokens or sockets: those come to it as hooks.
+// Package allocrunner runs one allocation: its directories and ports, its tasks in their order, its checks, and what
+// the API shows of all that. It promises that Run leaves nothing behind unless it is detached, and that readers see a
+// consistent state. It knows nothing of HTTP, tokens or sockets: those come to it as hooks.
 package allocrunner
 
 import (
@@ -64,8 +64,8 @@ var (
 	_ evaluatedAlloc         = (*Runner)(nil)
 )
 
-// Undumpable keeps what is in this program's memory, keys and tokens among it, from core dumps and from other processes of its user. A
-// kernel that can't do that is no reason not to run.
+// Undumpable keeps what is in this program's memory, keys and tokens among it, from core dumps and from other processes
+// of its user. A kernel that can't do that is no reason not to run.
 func Undumpable() { _ = proc.Undumpable() }
 
 // WithDrivers returns a factory of runners whose tasks may have these drivers.
@@ -73,8 +73,8 @@ func WithDrivers(known *drivers.Registry) interfaces.Factory {
 	return func(cfg interfaces.Config) (interfaces.AllocRunner, error) { return newRunner(cfg, known) }
 }
 
-// New returns a runner of an allocation whose job has the group that it names. Its tasks may have the drivers that are built in. It does no
-// I/O. Errors: what no machine could run, such as an unknown kill_signal.
+// New returns a runner of an allocation whose job has the group that it names. Its tasks may have the drivers that are
+// built in. It does no I/O. Errors: what no machine could run, such as an unknown kill_signal.
 func New(cfg interfaces.Config) (*Runner, error) { return newRunner(cfg, builtin.Drivers) }
 
 func newRunner(cfg interfaces.Config, known *drivers.Registry) (*Runner, error) {
@@ -165,7 +165,8 @@ func (r *Runner) Stop(_ context.Context, how interfaces.StopRequest) error {
 	return nil
 }
 
-// Touch makes another version of the allocation, without a change, and reports whether one follows: none does when it has ended.
+// Touch makes another version of the allocation, without a change, and reports whether one follows: none does when it
+// has ended.
 func (r *Runner) Touch() bool {
 	if r.Terminal() {
 		return false
@@ -202,11 +203,13 @@ func (r *Runner) allocation() (alloc *api.Allocation, ended bool) {
 
 func (r *Runner) savedTask(name string) interfaces.SavedTask { return r.byName[name].Saved() }
 
-// Run returns ErrFailed, wrapped, for an allocation that ended with a failed task, and the first error of the set-up for one that never
-// began. When an allocation can't be resumed, its tasks run on, and the error is not ErrDetached: no Detach was called.
+// Run returns ErrFailed, wrapped, for an allocation that ended with a failed task, and the first error of the set-up
+// for one that never began. When an allocation can't be resumed, its tasks run on, and the error is not ErrDetached: no
+// Detach was called.
 func (r *Runner) Run(ctx context.Context) (err error) {
 	r.life.handle(setUpBegun{})
-	// A stop is an event of the allocation's life and does not cancel its goroutines: they end when the tasks have ended.
+	// A stop is an event of the allocation's life and does not cancel its goroutines: they end when the tasks have
+	// ended.
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	defer func() {
@@ -383,8 +386,8 @@ func (r *Runner) failures() error {
 	return errors.Join(errs...)
 }
 
-// whatFailed returns the message of the newest event about the failure itself: not what was to follow, what was killed after it, or how a
-// process ended that a check found unhealthy.
+// whatFailed returns the message of the newest event about the failure itself: not what was to follow, what was killed
+// after it, or how a process ended that a check found unhealthy.
 func whatFailed(events []*api.TaskEvent) string {
 	word := ""
 	for i, e := range slices.Backward(events) {

@@ -181,7 +181,8 @@ func (r *running) of(task string) []string {
 	return types
 }
 
-// wantEvents waits for as many events of a task, which are reported a moment after its state shows them, and compares them.
+// wantEvents waits for as many events of a task, which are reported a moment after its state shows them, and compares
+// them.
 func (r *running) wantEvents(task string, want ...string) {
 	r.t.Helper()
 	for give := time.Now().Add(deadline); len(r.of(task)) < len(want) && time.Now().Before(give); {

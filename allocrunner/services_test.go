@@ -50,8 +50,9 @@ func (r *running) untilInOrder(d *diary, want ...string) {
 	}
 }
 
-// TestServicesComeAndGo with what they lead to: the group's before the first task starts and after it is known that the allocation ends, a task's
-// between the start and the end of its process. A shutdown delay comes after the group's have left, and a forced stop cuts it.
+// TestServicesComeAndGo with what they lead to: the group's before the first task starts and after it is known that the
+// allocation ends, a task's between the start and the end of its process. A shutdown delay comes after the group's have
+// left, and a forced stop cuts it.
 func TestServicesComeAndGo(t *testing.T) {
 	t.Parallel()
 	d := &diary{}
@@ -147,7 +148,8 @@ func TestEveryRestartRegistersAgain(t *testing.T) {
 	}
 }
 
-// TestResultsEndWithTheRegistration: what was found before a restart is not shown after it, while nothing has been found since.
+// TestResultsEndWithTheRegistration: what was found before a restart is not shown after it, while nothing has been
+// found since.
 func TestResultsEndWithTheRegistration(t *testing.T) {
 	t.Parallel()
 	for name, restart := range map[string]func(*running) error{
@@ -242,7 +244,8 @@ func TestNoServiceIsLost(t *testing.T) {
 	}
 }
 
-// TestServicesOfATaskThatEndsAtOnce, and of one that runs last, come and go with them, and the group's go before the last one starts.
+// TestServicesOfATaskThatEndsAtOnce, and of one that runs last, come and go with them, and the group's go before the
+// last one starts.
 func TestServicesOfATaskThatEndsAtOnce(t *testing.T) {
 	t.Parallel()
 	d := &diary{}

@@ -50,7 +50,8 @@ func rss(u *api.AllocResourceUsage, task string) uint64 {
 	return 0
 }
 
-// TestStats measures a busy process, one that takes memory in a child, a daemon that has left its parents, one that idles, and one that has ended.
+// TestStats measures a busy process, one that takes memory in a child, a daemon that has left its parents, one that
+// idles, and one that has ended.
 func TestStats(t *testing.T) {
 	dir := t.TempDir()
 	daemon := filepath.Join(dir, "daemon")

@@ -144,7 +144,8 @@ func TestUnhealthyServicesLeavePoststopAlone(t *testing.T) {
 	again.untilCheck("a failure", func(c api.AllocCheckStatus) bool { return c.Status == "failure" })
 }
 
-// TestUnhealthyServicesWaitForTheirTasks: nothing is restarted before the main tasks run, and what prepares them never is.
+// TestUnhealthyServicesWaitForTheirTasks: nothing is restarted before the main tasks run, and what prepares them never
+// is.
 func TestUnhealthyServicesWaitForTheirTasks(t *testing.T) {
 	t.Parallel()
 	r := runWith(t, "service", func(g *api.TaskGroup, _ *config) { watched(g, restartingCheck("1", time.Millisecond)) },

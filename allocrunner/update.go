@@ -30,7 +30,8 @@ func (r *Runner) Update(ctx context.Context, job *api.Job) error {
 	return nil
 }
 
-// update changes the job and, once the tasks have been received, updates hooks and tasks. Before that they are made of the new job.
+// update changes the job and, once the tasks have been received, updates hooks and tasks. Before that they are made of
+// the new job.
 func (r *Runner) update(ctx context.Context, job *api.Job) error {
 	r.updating.Lock()
 	defer r.updating.Unlock()
@@ -67,8 +68,8 @@ func (r *Runner) Validate(job *api.Job) error {
 	return r.validate(withJob(r.Alloc(), job), r.life.state().begun())
 }
 
-// validate leaves out the checks during the set-up, when the resources that they need are being acquired. A runner that has not been run
-// knows those of the runner before it.
+// validate leaves out the checks during the set-up, when the resources that they need are being acquired. A runner that
+// has not been run knows those of the runner before it.
 func (r *Runner) validate(alloc *api.Allocation, begun bool) error {
 	if r.cfg.Saved != nil && r.life.state().phase == received {
 		r.resources.node = r.detectNode()
@@ -140,7 +141,8 @@ func withJob(alloc *api.Allocation, job *api.Job) *api.Allocation {
 	return &next
 }
 
-// updatable reports whether the allocation's tasks have been received. Errors: interfaces.ErrTerminal when it is to end, or has ended.
+// updatable reports whether the allocation's tasks have been received. Errors: interfaces.ErrTerminal when it is to
+// end, or has ended.
 func (r *Runner) updatable() (begun bool, err error) {
 	s := r.life.state()
 	if s.begun() && !s.live() {

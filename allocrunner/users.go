@@ -20,8 +20,8 @@ import (
 // DefaultIDRange is where users for tasks without one are taken from unless the operator says otherwise.
 var DefaultIDRange = accounts.Default
 
-// OwnUserTasks returns the names of the group's tasks that run as this program's user. With isolated, those for which the job names no user
-// run as users of their own.
+// OwnUserTasks returns the names of the group's tasks that run as this program's user. With isolated, those for which
+// the job names no user run as users of their own.
 func OwnUserTasks(group *api.TaskGroup, isolated bool) []string {
 	var names []string
 	for _, t := range group.Tasks {
@@ -39,7 +39,8 @@ type users struct {
 	written bool // in the directory
 }
 
-// acquireUsers takes what users and groups the tasks need besides their own, and says who may enter the allocation's directory.
+// acquireUsers takes what users and groups the tasks need besides their own, and says who may enter the allocation's
+// directory.
 func (r *Runner) acquireUsers() (allocdir.Access, error) {
 	isolate := r.cfg.IsolateUsers != interfaces.IDRange{}
 	switch {

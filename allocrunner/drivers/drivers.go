@@ -1,5 +1,6 @@
-// Package drivers holds what a task driver is: it starts the tasks that name it, finds them again after a restart of this program, and ends
-// them. A driver decides nothing about a task's life: no restarts, no order, no hooks. The environment of a task comes from package taskenv.
+// Package drivers holds what a task driver is: it starts the tasks that name it, finds them again after a restart of
+// this program, and ends them. A driver decides nothing about a task's life: no restarts, no order, no hooks. The
+// environment of a task comes from package taskenv.
 //
 // A new driver is a package beside rawexec and a row in package builtin.
 package drivers
@@ -21,7 +22,8 @@ import (
 	"taskapi/allocrunner/taskenv"
 )
 
-// Driver runs the tasks that name it. Its methods are safe for concurrent use. One driver serves all allocations of this program.
+// Driver runs the tasks that name it. Its methods are safe for concurrent use. One driver serves all allocations of
+// this program.
 type Driver interface {
 	// Name is what a task's driver attribute says.
 	Name() string
@@ -29,25 +31,29 @@ type Driver interface {
 	// Capabilities says what tasks of this driver may have.
 	Capabilities() Capabilities
 
-	// Fingerprint says what the driver finds on this machine. It is called often and must not wait: what takes time is remembered.
+	// Fingerprint says what the driver finds on this machine. It is called often and must not wait: what takes time is
+	// remembered.
 	Fingerprint() Fingerprint
 
-	// Validate finds what is wrong with a config block as the job file has it. Text with a ${reference} has its value only when the task
-	// starts, so any value that it may get is right. The error names the key and what would be right.
+	// Validate finds what is wrong with a config block as the job file has it. Text with a ${reference} has its value
+	// only when the task starts, so any value that it may get is right. The error names the key and what would be
+	// right.
 	Validate(config map[string]any) error
 
-	// Start starts a task and returns when it runs. It is called for each start; what an earlier run of the task has left is cleared first.
-	// Errors: *ConfigError for a config that no further attempt will make right, *StartError for what another may find otherwise.
+	// Start starts a task and returns when it runs. It is called for each start; what an earlier run of the task has
+	// left is cleared first. Errors: *ConfigError for a config that no further attempt will make right, *StartError for
+	// what another may find otherwise.
 	Start(ctx context.Context, task Task) (Run, error)
 
-	// Recover returns the latest run of a task that an earlier process of this program has started, whether it has ended since or not.
-	// handle is what was saved of a run: empty when nothing was. The run that is found may be a later one, of which nothing was saved. Of
-	// the task only AllocID, Task, Dir and Processes are set. Errors: ErrNoRun; others mean that it isn't known, and that the allocation can't be resumed now.
+	// Recover returns the latest run of a task that an earlier process of this program has started, whether it has
+	// ended since or not. handle is what was saved of a run: empty when nothing was. The run that is found may be a
+	// later one, of which nothing was saved. Of the task only AllocID, Task, Dir and Processes are set. Errors:
+	// ErrNoRun; others mean that it isn't known, and that the allocation can't be resumed now.
 	Recover(ctx context.Context, task Task, handle interfaces.Handle) (Run, error)
 }
 
-// Run is one run of a task, from its start until it has ended and nothing of it is left. Its methods are safe for concurrent use. A run may
-// also have the abilities Signaler, Executor and Measurer.
+// Run is one run of a task, from its start until it has ended and nothing of it is left. Its methods are safe for
+// concurrent use. A run may also have the abilities Signaler, Executor and Measurer.
 type Run interface {
 	// Handle is what Recover needs to find the run. It never changes, and holds no secrets.
 	Handle() interfaces.Handle
@@ -55,17 +61,19 @@ type Run interface {
 	// Inspect returns how the run stands.
 	Inspect(ctx context.Context) (Status, error)
 
-	// Wait returns how the run ended, at once when it has. What it left behind may still be there, and its output on its way into the log
-	// files: Destroy waits for that. A run whose end nobody knows ends with an ExitResult that says so. Errors: ctx's; any other means that
-	// the driver can't tell now, and is asked again.
+	// Wait returns how the run ended, at once when it has. What it left behind may still be there, and its output on
+	// its way into the log files: Destroy waits for that. A run whose end nobody knows ends with an ExitResult that
+	// says so. Errors: ctx's; any other means that the driver can't tell now, and is asked again.
 	Wait(ctx context.Context) (interfaces.ExitResult, error)
 
-	// Stop sends the run a signal and, if the run has not ended in time, kills it with everything that belongs to it. It returns when the run
-	// has ended. A timeout that is not positive kills at once. Errors: ctx's; any other means that the run may not have ended.
+	// Stop sends the run a signal and, if the run has not ended in time, kills it with everything that belongs to it.
+	// It returns when the run has ended. A timeout that is not positive kills at once. Errors: ctx's; any other means
+	// that the run may not have ended.
 	Stop(ctx context.Context, signal syscall.Signal, timeout time.Duration) error
 
-	// Destroy kills what is left of the run, ended or not, and returns when nothing is and all of its output is in the log files, with the
-	// number of processes besides the first that it had to kill. It does no harm to a later run of the task. Errors: Stop's.
+	// Destroy kills what is left of the run, ended or not, and returns when nothing is and all of its output is in the
+	// log files, with the number of processes besides the first that it had to kill. It does no harm to a later run of
+	// the task. Errors: Stop's.
 	Destroy(ctx context.Context) (leftover int, err error)
 }
 
@@ -77,13 +85,15 @@ type Signaler interface {
 
 // Executor is implemented by a run beside which programs can run.
 type Executor interface {
-	// Exec runs a program with the run's environment, directory, user and bounds, and returns when the program and all that it has left behind are
-	// gone: they are killed when ctx ends, and with the run. task is what the run's Start would be given now. Errors: interfaces.ErrTaskNotRunning,
-	// interfaces.ErrTooManyExecs, interfaces.ErrDetached when this program gives up the run, *interfaces.ExecError, ctx's.
+	// Exec runs a program with the run's environment, directory, user and bounds, and returns when the program and all
+	// that it has left behind are gone: they are killed when ctx ends, and with the run. task is what the run's Start
+	// would be given now. Errors: interfaces.ErrTaskNotRunning, interfaces.ErrTooManyExecs, interfaces.ErrDetached when
+	// this program gives up the run, *interfaces.ExecError, ctx's.
 	Exec(ctx context.Context, task Task, program Program) (ExecResult, error)
 }
 
-// Measurer is implemented by a run whose CPU time and memory its driver measures. Processes of a Supervisor are measured without it.
+// Measurer is implemented by a run whose CPU time and memory its driver measures. Processes of a Supervisor are
+// measured without it.
 type Measurer interface {
 	// Stats returns what the run uses now.
 	Stats(ctx context.Context) (*api.TaskResourceUsage, error)
@@ -121,11 +131,12 @@ type Task struct {
 	User    interfaces.User
 	Logs    LogSpec
 
-	// Env is the task's environment with what the hooks added. A driver whose tasks see other paths makes another of it with WithTask.
+	// Env is the task's environment with what the hooks added. A driver whose tasks see other paths makes another of it
+	// with WithTask.
 	Env *taskenv.Env
 
-	// Mounts, Devices and NetworkNamespace, the path of one to join, are what the hooks want the task to have. They are empty unless the
-	// driver is capable of them.
+	// Mounts, Devices and NetworkNamespace, the path of one to join, are what the hooks want the task to have. They are
+	// empty unless the driver is capable of them.
 	Mounts           []interfaces.Mount
 	Devices          []interfaces.Device
 	NetworkNamespace string
@@ -150,8 +161,9 @@ type Program struct {
 	// MaxOutput is how many bytes of its output are kept, at most MaxExecOutput; the rest is read and thrown away.
 	MaxOutput int
 
-	// Files are its standard input, output and error, for an interactive program; empty for one whose output is collected. Exec closes
-	// them in any case. With TTY the first is a terminal, which becomes the program's controlling one.
+	// Files are its standard input, output and error, for an interactive program; empty for one whose output is
+	// collected. Exec closes them in any case. With TTY the first is a terminal, which becomes the program's
+	// controlling one.
 	Files []*os.File
 	TTY   bool
 
@@ -167,8 +179,8 @@ type LogSpec struct {
 	MaxFileBytes int64
 }
 
-// StartError is a task that could not be started: Reason is for people, and says what to do. It wraps errors.ErrUnsupported for what
-// this machine, or the driver, can never do.
+// StartError is a task that could not be started: Reason is for people, and says what to do. It wraps
+// errors.ErrUnsupported for what this machine, or the driver, can never do.
 type StartError struct {
 	Reason string
 	Err    error
@@ -237,8 +249,8 @@ func (r *Registry) Get(name string) (Driver, error) {
 	return nil, &UnknownError{Name: name, Known: slices.Sorted(maps.Keys(r.byName))}
 }
 
-// Check reports whether a task's driver can start it here, with what it is to have. Errors: Get's; a *StartError, which wraps
-// errors.ErrUnsupported for what the driver can't give to any task.
+// Check reports whether a task's driver can start it here, with what it is to have. Errors: Get's; a *StartError, which
+// wraps errors.ErrUnsupported for what the driver can't give to any task.
 func (r *Registry) Check(task Task) error {
 	d, err := r.Get(task.Task.Driver)
 	if err != nil {

@@ -26,7 +26,8 @@ func (eager) Recover(context.Context, drivers.Task, interfaces.Handle) (drivers.
 	return nil, drivers.ErrNoRun
 }
 
-// TestStartWantsCapabilities: what a task's driver can't give to it keeps it from starting, and what the driver can give does not.
+// TestStartWantsCapabilities: what a task's driver can't give to it keeps it from starting, and what the driver can
+// give does not.
 func TestStartWantsCapabilities(t *testing.T) {
 	cases := map[string]struct {
 		task drivers.Task

@@ -14,10 +14,11 @@ import (
 	"taskapi/allocrunner/taskenv"
 )
 
-// LookUp finds the program that command names: an absolute path means that file and no other; anything else is looked for in the task
-// directory's local/, in the task directory, and then, without a slash, in the PATH of env, the task's own environment (KEY=value). A plain
-// file found in the task directory is made executable; links that lead out of it are followed only to what is executable already. whose
-// says what names the command: "task's " or, for what runs beside a task, nothing. The error is a *StartError.
+// LookUp finds the program that command names: an absolute path means that file and no other; anything else is looked
+// for in the task directory's local/, in the task directory, and then, without a slash, in the PATH of env, the task's
+// own environment (KEY=value). A plain file found in the task directory is made executable; links that lead out of it
+// are followed only to what is executable already. whose says what names the command: "task's " or, for what runs
+// beside a task, nothing. The error is a *StartError.
 func LookUp(taskDir, whose, command string, env []string) (string, error) {
 	if command == "" || strings.Contains(command, "\x00") {
 		return "", &StartError{Reason: fmt.Sprintf("command %q can't name a program", command), Err: fs.ErrInvalid}
@@ -91,8 +92,8 @@ func inTaskDir(taskDir, dir, command string) (string, error) {
 	return full, nil
 }
 
-// makeExecutable opens a file, which is never outside the root, and changes what it has opened: whatever the task puts in its place
-// meanwhile stays as it is.
+// makeExecutable opens a file, which is never outside the root, and changes what it has opened: whatever the task puts
+// in its place meanwhile stays as it is.
 func makeExecutable(root *os.Root, name string) (err error) {
 	f, err := root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO is not waited for
 	if err != nil {
@@ -115,7 +116,8 @@ func executable(path string) bool {
 	return err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0
 }
 
-// inPath returns the program of that name in the last PATH of the environment, empty when it is in none of the directories, and that PATH.
+// inPath returns the program of that name in the last PATH of the environment, empty when it is in none of the
+// directories, and that PATH.
 func inPath(name string, env []string) (found, path string) {
 	path = taskenv.DefaultPath
 	for _, entry := range env {
@@ -131,8 +133,8 @@ func inPath(name string, env []string) (found, path string) {
 	return "", path
 }
 
-// Missing returns why a command can't be found on this machine, empty when it can be, or when it may lie in the task's directory. env is as
-// LookUp has it.
+// Missing returns why a command can't be found on this machine, empty when it can be, or when it may lie in the task's
+// directory. env is as LookUp has it.
 func Missing(command string, env []string) string {
 	if filepath.IsAbs(command) {
 		switch info, err := os.Stat(command); {

@@ -10,8 +10,8 @@ import (
 	"taskapi/allocrunner/interfaces"
 )
 
-// This file is for drivers whose tasks are processes of this machine. What crosses a Supervisor is plain data, so that the processes' parent
-// can be this program or one beside it.
+// This file is for drivers whose tasks are processes of this machine. What crosses a Supervisor is plain data, so that
+// the processes' parent can be this program or one beside it.
 
 // The closed set of errors that a Supervisor returns besides *StartError, wrapped with the operation and the task.
 var (
@@ -39,11 +39,12 @@ type Spec struct {
 	User interfaces.User
 	Logs LogSpec
 
-	// OOMScoreAdj is added to the process's badness when the kernel looks for a victim, 0 to 1000; 0 leaves it as it is.
+	// OOMScoreAdj is added to the process's badness when the kernel looks for a victim, 0 to 1000; 0 leaves it as it
+	// is.
 	OOMScoreAdj int
 
-	// Files are the process's standard input, output and error in the place of /dev/null and its logs; empty for those. They stay the
-	// caller's to close. With TTY the first is a terminal, which becomes the process's controlling one.
+	// Files are the process's standard input, output and error in the place of /dev/null and its logs; empty for those.
+	// They stay the caller's to close. With TTY the first is a terminal, which becomes the process's controlling one.
 	Files []*os.File `json:"-"`
 	TTY   bool       `json:",omitempty"`
 }
@@ -62,7 +63,8 @@ type ProcessStatus struct {
 // ID returns the process's ID.
 func (s ProcessStatus) ID() ProcessID { return ProcessID{s.Task, ProcessRun{s.PID, s.StartedAt}} }
 
-// ProcessID names one process of a task, and no later one of the same task: a request that is late never reaches a process that was not meant.
+// ProcessID names one process of a task, and no later one of the same task: a request that is late never reaches a
+// process that was not meant.
 type ProcessID struct {
 	Task string
 	ProcessRun
@@ -74,29 +76,25 @@ type ProcessRun struct {
 	StartedAt time.Time
 }
 
-// ExecSpec is a program to run beside a task's process, such as a script check.
+// ExecSpec is a program to run beside a task's process, such as a script check. Its Logs mean nothing. Its Files, of an
+// interactive program, are closed by Exec in any case.
 type ExecSpec struct {
-	Spec // Logs mean nothing
+	Spec
 
-	// MaxOutput is how many bytes of its output are kept, at most MaxExecOutput; the rest is read and thrown away.
+	// MaxOutput is how many bytes of the output of a program without Files are kept, at most MaxExecOutput; the rest is
+	// read and thrown away.
 	MaxOutput int
-
-	// Files are the program's standard input, output and error, for an interactive program; empty for one whose output is collected. Exec closes
-	// them in any case.
-	Files []*os.File
-
-	// TTY makes Files[0], a terminal, the program's controlling one, and gives it to the user.
-	TTY bool
 
 	// Started is called once, when a program with Files runs, before Exec returns; nil for none. It must not block.
 	Started func()
 }
 
-// MaxInteractive is how many programs with files of the caller's run at a time. They last as long as a user likes, so they never wait for
-// each other, nor script checks for them.
+// MaxInteractive is how many programs with files of the caller's run at a time. They last as long as a user likes, so
+// they never wait for each other, nor script checks for them.
 const MaxInteractive = 32
 
-// MaxExecOutput bounds ExecSpec.MaxOutput: some hundred times what a check shows, and not enough to fill a keeper's memory.
+// MaxExecOutput bounds ExecSpec.MaxOutput: some hundred times what a check shows, and not enough to fill a keeper's
+// memory.
 const MaxExecOutput = 256 << 10
 
 // ExecResult is how such a program ended and what it said.
@@ -109,36 +107,39 @@ type ExecResult struct {
 // Supervisor is the parent of the allocation's processes. It has at most one process for each task at a time.
 // All methods are safe for concurrent use.
 type Supervisor interface {
-	// Start starts the process in a session of its own. What an earlier process of the task has left behind is killed first.
-	// Errors: *StartError when the process can't be started, ErrRunning, ErrClosed, ErrLost.
+	// Start starts the process in a session of its own. What an earlier process of the task has left behind is killed
+	// first. Errors: *StartError when the process can't be started, ErrRunning, ErrClosed, ErrLost.
 	Start(ctx context.Context, spec Spec) (ProcessStatus, error)
 
-	// Wait returns how the task's latest process ended, at once when it has. Output may still be on its way into the log files:
-	// KillTree waits for that. Errors: ErrNotRunning when the task never had a process, ErrLost, or ctx's error.
+	// Wait returns how the task's latest process ended, at once when it has. Output may still be on its way into the
+	// log files: KillTree waits for that. Errors: ErrNotRunning when the task never had a process, ErrLost, or ctx's
+	// error.
 	Wait(ctx context.Context, task string) (interfaces.ExitResult, error)
 
-	// Exec runs a program beside the task's process, in a session of its own, with the same descriptors (but for its output,
-	// which is collected) and in the task's cgroup where there is one. It returns when the program and everything that it left
-	// behind are gone: they are killed when ctx ends, and with the task. What escapes its session, where there
-	// are no cgroups, is gone with the task at the latest. Only so many run at a time: others wait, those with Files are refused. Errors:
-	// ErrNotRunning when the task has no process or its tree is killed meanwhile, ErrTooManyExecs, *StartError, ErrClosed, ErrLost, ctx's
-	// (with the output so far).
+	// Exec runs a program beside the task's process, in a session of its own, with the same descriptors (but for its
+	// output, which is collected) and in the task's cgroup where there is one. It returns when the program and
+	// everything that it left behind are gone: they are killed when ctx ends, and with the task. What escapes its
+	// session, where there are no cgroups, is gone with the task at the latest. Only so many run at a time: others
+	// wait, those with Files are refused. Errors: ErrNotRunning when the task has no process or its tree is killed
+	// meanwhile, ErrTooManyExecs, *StartError, ErrClosed, ErrLost, ctx's (with the output so far).
 	Exec(ctx context.Context, spec ExecSpec) (ExecResult, error)
 
-	// Signal sends sig to that process of a task alone. Errors: ErrNotRunning when it has ended, also when the task runs another by now; ErrLost.
+	// Signal sends sig to that process of a task alone. Errors: ErrNotRunning when it has ended, also when the task
+	// runs another by now; ErrLost.
 	Signal(ctx context.Context, process ProcessID, sig syscall.Signal) error
 
 	// KillTree sends SIGKILL to everything that the process left behind or still is: its session, process group and
-	// descendants. It returns when the tree is empty and its output is in the log files, with the number of processes besides
-	// the root process that had to be killed. It is no error when there is nothing to kill. Errors: ErrNotRunning when the task has had
-	// another process since, before whose start all of this one's tree was killed; ErrLost; ctx's error when processes are still there
-	// (stuck in the kernel, for instance).
+	// descendants. It returns when the tree is empty and its output is in the log files, with the number of processes
+	// besides the root process that had to be killed. It is no error when there is nothing to kill. Errors:
+	// ErrNotRunning when the task has had another process since, before whose start all of this one's tree was killed;
+	// ErrLost; ctx's error when processes are still there (stuck in the kernel, for instance).
 	KillTree(ctx context.Context, process ProcessID) (leftover int, err error)
 
 	// List returns the latest process of every task that had one, ordered by task.
 	List(ctx context.Context) ([]ProcessStatus, error)
 
-	// Found returns a task's latest process of before this Supervisor was made, without a wait. It may have ended since.
+	// Found returns a task's latest process of before this Supervisor was made, without a wait. It may have ended
+	// since.
 	Found(task string) (ProcessStatus, bool)
 
 	// Close ends the supervisor; processes that still run are killed with their trees. It waits for its goroutines.

@@ -9,7 +9,8 @@ import (
 	"taskapi/allocrunner/interfaces"
 )
 
-// counter is a hook that gives each process of its task a number, which goes on when another process takes the task over.
+// counter is a hook that gives each process of its task a number, which goes on when another process takes the task
+// over.
 type counter struct{}
 
 var _ interfaces.TaskPrestartHook = counter{}

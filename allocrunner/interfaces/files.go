@@ -12,10 +12,12 @@ import (
 var (
 	// ErrPathEscapes: the path, or a link on its way, leads out of the allocation directory.
 	ErrPathEscapes = errors.New("path escapes the allocation directory")
-	// ErrSecretFile and ErrPrivateFile: it is in a task's secrets or private directory, which nobody reads through the API.
+	// ErrSecretFile and ErrPrivateFile: it is in a task's secrets or private directory, which nobody reads through the
+	// API.
 	ErrSecretFile  = errors.New("reading secret file prohibited")
 	ErrPrivateFile = errors.New("reading private file prohibited")
-	// ErrNotDirectory, ErrIsDirectory and ErrNotRegular: it is of another kind than what was asked for. Pipes, sockets and devices are not opened.
+	// ErrNotDirectory, ErrIsDirectory and ErrNotRegular: it is of another kind than what was asked for. Pipes, sockets
+	// and devices are not opened.
 	ErrNotDirectory = errors.New("not a directory")
 	ErrIsDirectory  = errors.New("is a directory")
 	ErrNotRegular   = errors.New("not a regular file")
@@ -38,8 +40,9 @@ func (e *FileError) Unwrap() error { return e.Err }
 // Reader is the user in whose name files are read.
 type Reader struct{ UID, GID uint32 }
 
-// Files are the files that the tasks of an allocation share, and those of each task but for its secrets and private directories. Paths are
-// relative to the allocation directory, with or without a slash in front. Links are followed as long as they stay within. Errors: *FileError.
+// Files are the files that the tasks of an allocation share, and those of each task but for its secrets and private
+// directories. Paths are relative to the allocation directory, with or without a slash in front. Links are followed as
+// long as they stay within. Errors: *FileError.
 type Files interface {
 	// List returns the entries of a directory, by name, without following links among them. It returns
 	// ErrTooManyEntries when they take more than most bytes, in memory or as JSON, where some characters take six.
@@ -58,8 +61,8 @@ type Span struct {
 	FromEnd bool
 	Limit   int64 // bytes; 0 for no limit. Not of logs
 
-	// File is the log file to begin in, as frames name it: Offset is in that, and with both a reader goes on where another has ended. One
-	// that is gone begins with the next that is there. Only of logs.
+	// File is the log file to begin in, as frames name it: Offset is in that, and with both a reader goes on where
+	// another has ended. One that is gone begins with the next that is there. Only of logs.
 	File string
 
 	// Follow waits for more at the end, until the file is deleted or the reader has enough.
@@ -68,12 +71,13 @@ type Span struct {
 	Await bool
 }
 
-// Frames are a file's content piece by piece. Each has its File, Data, and the Offset in File after it; FileEvent says that the file was
-// truncated, and is read again from its beginning, or deleted, which is the last of a file that is followed.
+// Frames are a file's content piece by piece. Each has its File, Data, and the Offset in File after it; FileEvent says
+// that the file was truncated, and is read again from its beginning, or deleted, which is the last of a file that is
+// followed.
 type Frames interface {
-	// Next returns the next frame, which is good until the next call. It waits only where there is nothing to return: an ended ctx does
-	// not keep it from returning what is there. Errors: io.EOF at the end, ctx's error, after which Next may be called again, or that of
-	// the file system.
+	// Next returns the next frame, which is good until the next call. It waits only where there is nothing to return:
+	// an ended ctx does not keep it from returning what is there. Errors: io.EOF at the end, ctx's error, after which
+	// Next may be called again, or that of the file system.
 	Next(ctx context.Context) (*api.StreamFrame, error)
 	Close() error
 }

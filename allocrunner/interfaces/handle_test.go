@@ -7,7 +7,8 @@ import (
 	"taskapi/allocrunner/interfaces"
 )
 
-// TestHandlesKeepTheirBytes in the saved state, whatever they are. A process of an earlier version of taskapi is an object there.
+// TestHandlesKeepTheirBytes in the saved state, whatever they are. A process of an earlier version of taskapi is an
+// object there.
 func TestHandlesKeepTheirBytes(t *testing.T) {
 	for handle, want := range map[string]string{
 		"": `null`, `{"PID":7,"StartedAt":"2026-01-02T03:04:05.000000006Z"}`: `{"PID":7,"StartedAt":"2026-01-02T03:04:05.000000006Z"}`,

@@ -1,5 +1,5 @@
-// Package interfaces holds what an extension or a simulator of the allocation runner implements: the runner itself with its
-// factory, and the hooks of an allocation's and a task's life. It promises shapes and order, and runs nothing.
+// Package interfaces holds what an extension or a simulator of the allocation runner implements: the runner itself with
+// its factory, and the hooks of an allocation's and a task's life. It promises shapes and order, and runs nothing.
 package interfaces
 
 import (
@@ -61,7 +61,8 @@ type StopRequest struct {
 // descriptionReplaced is Nomad's DesiredDescription of an allocation that ends for a destructive update.
 const descriptionReplaced = "alloc is being updated due to job update"
 
-// Apply writes the request into an allocation, and reports whether that has changed it. A NoShutdownDelay of an earlier request stays.
+// Apply writes the request into an allocation, and reports whether that has changed it. A NoShutdownDelay of an earlier
+// request stays.
 func (s StopRequest) Apply(a *api.Allocation) (changed bool) {
 	was := *a
 	a.DesiredStatus, a.DesiredDescription = api.AllocDesiredStatusStop, ""
@@ -78,7 +79,8 @@ func (s StopRequest) Apply(a *api.Allocation) (changed bool) {
 // Replaced reports whether an allocation ends, or has ended, for another version of it to follow.
 func Replaced(a *api.Allocation) bool { return a.DesiredDescription == descriptionReplaced }
 
-// Ended reports whether no task of an allocation runs or ever will, as its version has it: that may have to be saved yet.
+// Ended reports whether no task of an allocation runs or ever will, as its version has it: that may have to be saved
+// yet.
 func Ended(a *api.Allocation) bool {
 	for _, s := range a.TaskStates {
 		if s.State != "dead" {
@@ -91,35 +93,39 @@ func Ended(a *api.Allocation) bool {
 // AllocRunner runs one allocation: one task group of one job, on this machine.
 type AllocRunner interface {
 	// Run runs the allocation to its end and returns nil when it completed or was stopped, or an error when it failed.
-	// Cancelling ctx stops the allocation as Stop does. Run is called once; when it returns no goroutine and no listener of the
-	// runner is left, and no process either, unless it returns ErrDetached, or could not resume Config.Saved.
+	// Cancelling ctx stops the allocation as Stop does. Run is called once; when it returns no goroutine and no
+	// listener of the runner is left, and no process either, unless it returns ErrDetached, or could not resume
+	// Config.Saved.
 	Run(ctx context.Context) error
 
-	// Stop begins a graceful stop: pre-kill hooks, shutdown delays, kill signals, kill timeouts, poststop tasks. It returns once the
-	// request is saved, so that a runner that resumes the allocation after a crash completes it, and does not wait for the end. It is no
-	// error when the allocation is ending or has ended: the latest request holds then.
+	// Stop begins a graceful stop: pre-kill hooks, shutdown delays, kill signals, kill timeouts, poststop tasks. It
+	// returns once the request is saved, so that a runner that resumes the allocation after a crash completes it, and
+	// does not wait for the end. It is no error when the allocation is ending or has ended: the latest request holds
+	// then.
 	Stop(ctx context.Context, how StopRequest) error
 
-	// Kill stops the allocation without any delay, or makes a stop that is under way skip the rest: tasks get SIGKILL at once.
+	// Kill stops the allocation without any delay, or makes a stop that is under way skip the rest: tasks get SIGKILL
+	// at once.
 	Kill()
 
 	// Detach makes Run return ErrDetached. The tasks run on, and another runner can resume the allocation.
 	Detach()
 
-	// Alloc returns the latest version of the allocation, never nil. The value is shared and must not be changed; ModifyIndex grows by at
-	// least one with every change.
+	// Alloc returns the latest version of the allocation, never nil. The value is shared and must not be changed;
+	// ModifyIndex grows by at least one with every change.
 	Alloc() *api.Allocation
 
 	// Wait returns the allocation once its ModifyIndex is above index, or the latest version when ctx ends.
 	Wait(ctx context.Context, index uint64) *api.Allocation
 
-	// Checks returns the latest result of every check, by check ID, and a version that differs whenever the results do. The map
-	// is shared and must not be changed; it is nil when the allocation has no checks or is being killed.
+	// Checks returns the latest result of every check, by check ID, and a version that differs whenever the results do.
+	// The map is shared and must not be changed; it is nil when the allocation has no checks or is being killed.
 	Checks() (results api.AllocCheckStatuses, version uint64)
 
-	// Stats sends what the tasks and their processes use of CPU and memory now, and once each interval from then on, until ctx ends, which closes
-	// the channel. An error, such as a keeper that does not answer, is logged and tried again, at growing intervals. What is sent is shared and must
-	// not be changed; its Timestamp differs whenever the rest does. Any number of readers share the samples. Errors: an interval that is not positive.
+	// Stats sends what the tasks and their processes use of CPU and memory now, and once each interval from then on,
+	// until ctx ends, which closes the channel. An error, such as a keeper that does not answer, is logged and tried
+	// again, at growing intervals. What is sent is shared and must not be changed; its Timestamp differs whenever the
+	// rest does. Any number of readers share the samples. Errors: an interval that is not positive.
 	Stats(ctx context.Context, interval time.Duration) (<-chan *api.AllocResourceUsage, error)
 
 	// Terminal reports whether the allocation has ended: no task of it runs or ever will.
@@ -129,40 +135,43 @@ type AllocRunner interface {
 	// Errors: ErrTaskNotFound, ErrTaskNotRunning, ErrTerminal, also when the allocation began to end meanwhile.
 	RestartTask(ctx context.Context, task string) error
 
-	// RestartRunning restarts every task that runs; that none does is no error, as in Nomad: what is to run starts by itself. Errors:
-	// ErrTerminal as above.
+	// RestartRunning restarts every task that runs; that none does is no error, as in Nomad: what is to run starts by
+	// itself. Errors: ErrTerminal as above.
 	RestartRunning(ctx context.Context) error
 
-	// RestartAll takes every task, dead ones included, through the life cycle again, and returns when the old processes are gone. When ctx
-	// ends before, the restart goes on without the caller. Errors: ErrTerminal, also when the allocation began to end meanwhile, or ctx's.
+	// RestartAll takes every task, dead ones included, through the life cycle again, and returns when the old processes
+	// are gone. When ctx ends before, the restart goes on without the caller. Errors: ErrTerminal, also when the
+	// allocation began to end meanwhile, or ctx's.
 	RestartAll(ctx context.Context) error
 
 	// Signal sends a signal, by name, to the first process of a task, or of every task when task is empty.
 	// Errors: ErrTaskNotFound, ErrTaskNotRunning, ErrUnknownSignal, ErrNotSupported.
 	Signal(ctx context.Context, task, signal string) error
 
-	// Exec starts a program beside a running task's process: in its directory, with its environment, as its user, in its cgroup. It returns
-	// when the program runs, which is killed with everything that it has started when ctx ends, with the task, and with this runner.
-	// Errors: ErrTaskNotFound, ErrTaskNotRunning, ErrTooManyExecs, ErrNotSupported, *ExecError.
+	// Exec starts a program beside a running task's process: in its directory, with its environment, as its user, in
+	// its cgroup. It returns when the program runs, which is killed with everything that it has started when ctx ends,
+	// with the task, and with this runner. Errors: ErrTaskNotFound, ErrTaskNotRunning, ErrTooManyExecs,
+	// ErrNotSupported, *ExecError.
 	Exec(ctx context.Context, req ExecRequest) (ExecSession, error)
 
-	// Files returns the allocation's files as the reader may see them, or as this program's user may: nil. Logs are for everybody.
+	// Files returns the allocation's files as the reader may see them, or as this program's user may: nil. Logs are for
+	// everybody.
 	Files(reader *Reader) Files
 
-	// Update applies another version of the allocation's job, without a restart. Errors: *DestructiveError when it needs new processes,
-	// ErrTerminal, or ErrInvalidJob, and nothing has changed then. When ctx ends before hooks and tasks have been updated, the update goes
-	// on without the caller.
+	// Update applies another version of the allocation's job, without a restart. Errors: *DestructiveError when it
+	// needs new processes, ErrTerminal, or ErrInvalidJob, and nothing has changed then. When ctx ends before hooks and
+	// tasks have been updated, the update goes on without the caller.
 	Update(ctx context.Context, job *api.Job) error
 
-	// Destroy removes an allocation that has ended: it calls the destroy hooks and removes the allocation directory. Errors:
-	// ErrNotTerminal.
+	// Destroy removes an allocation that has ended: it calls the destroy hooks and removes the allocation directory.
+	// Errors: ErrNotTerminal.
 	Destroy(ctx context.Context) error
 }
 
 // Config is what a runner is made of. Alloc, Dir and Logger are required.
 type Config struct {
-	// Alloc is the allocation to run: ID, Name, Job (canonicalized, with the group), TaskGroup, NodeID and NodeName set.
-	// The runner adds resources, ports, states and indexes.
+	// Alloc is the allocation to run: ID, Name, Job (canonicalized, with the group), TaskGroup, NodeID and NodeName
+	// set. The runner adds resources, ports, states and indexes.
 	Alloc *api.Allocation
 
 	// Dir is the allocation directory, absolute. It is made when it is missing.
@@ -171,8 +180,8 @@ type Config struct {
 	// Logger is for the operator of the runner. Task output never goes there.
 	Logger *slog.Logger
 
-	// State outlives the process; nil saves nothing. Saved is what an earlier runner of the same allocation has saved; nil for a new
-	// allocation. The runner resumes it, with the tasks that still run.
+	// State outlives the process; nil saves nothing. Saved is what an earlier runner of the same allocation has saved;
+	// nil for a new allocation. The runner resumes it, with the tasks that still run.
 	State State
 	Saved *Saved
 
@@ -180,8 +189,8 @@ type Config struct {
 	// indexes, its job's versions and its deployments.
 	Previous *Saved
 
-	// Life distinguishes this life of the allocation from others under the same ID. It is saved with the allocation; empty for none. The
-	// runner makes no use of it.
+	// Life distinguishes this life of the allocation from others under the same ID. It is saved with the allocation;
+	// empty for none. The runner makes no use of it.
 	Life string
 
 	// Updates gets every new version of the allocation; nil for none.
@@ -195,8 +204,9 @@ type Config struct {
 	// that may refer to them, and must not wait for long. The map is not changed. Nil for none.
 	NodeMeta func() map[string]string
 
-	// IsolateUsers makes each task without a user run as a user of its own, with a number of this range, where this program is root's. A
-	// runner that resumes an allocation has the same as the one before it. With the zero value they run as this program's user.
+	// IsolateUsers makes each task without a user run as a user of its own, with a number of this range, where this
+	// program is root's. A runner that resumes an allocation has the same as the one before it. With the zero value
+	// they run as this program's user.
 	IsolateUsers IDRange
 
 	// Hooks are called besides the runner's own, in the order given.
@@ -205,8 +215,9 @@ type Config struct {
 	// TaskHooks makes the hooks of one task; nil for none. It is called once for each task.
 	TaskHooks func(alloc *api.Allocation, task *api.Task) []TaskHook
 
-	// ServiceProviders make the allocation's services known, each those whose provider attribute is its name. A job with another provider is
-	// refused, but for "nomad": without that provider nobody learns of its services, and their checks run.
+	// ServiceProviders make the allocation's services known, each those whose provider attribute is its name. A job
+	// with another provider is refused, but for "nomad": without that provider nobody learns of its services, and their
+	// checks run.
 	ServiceProviders []ServiceProvider
 
 	// Leases end with the allocation, whatever happens to this process: its keeper holds them, too.
@@ -222,18 +233,20 @@ type Config struct {
 	OnEvent func(task string, event *api.TaskEvent)
 }
 
-// Foreground is a task as somebody would start it in a terminal: its command is what is said here, in the place of the job's, word for word.
+// Foreground is a task as somebody would start it in a terminal: its command is what is said here, in the place of the
+// job's, word for word.
 type Foreground struct {
 	Task string
 	Path string   // absolute path of the program
 	Args []string // without the program's own name
 	Dir  string   // its working directory, absolute
 
-	// Env is its environment, KEY=value each. A variable of the task's own counts before one of these, but for what a login sets: PATH, and, unless the
-	// task runs as another user, HOME, SHELL, USER and LOGNAME.
+	// Env is its environment, KEY=value each. A variable of the task's own counts before one of these, but for what a
+	// login sets: PATH, and, unless the task runs as another user, HOME, SHELL, USER and LOGNAME.
 	Env []string
 
-	// Files are its standard input, output and error. With TTY the first is a terminal that becomes its controlling one.
+	// Files are its standard input, output and error. With TTY the first is a terminal that becomes its controlling
+	// one.
 	Files []*os.File
 	TTY   bool
 }

@@ -16,14 +16,15 @@ var (
 	ErrStateInUse = errors.New("state is in use by another process")
 	// ErrNoState: nothing is saved.
 	ErrNoState = errors.New("no state")
-	// ErrStateFile: the file system refuses to read or write the state. The cause is wrapped, such as fs.ErrPermission or syscall.ENOSPC.
+	// ErrStateFile: the file system refuses to read or write the state. The cause is wrapped, such as fs.ErrPermission
+	// or syscall.ENOSPC.
 	ErrStateFile = errors.New("state can't be read or written")
 )
 
 // Store keeps the saved states of allocations.
 type Store interface {
-	// Acquire takes ownership of an allocation's state: no other process gets it before Close. Errors: ErrStateInUse; why a saved state can't
-	// be read.
+	// Acquire takes ownership of an allocation's state: no other process gets it before Close. Errors: ErrStateInUse;
+	// why a saved state can't be read.
 	Acquire(id string) (OwnedState, error)
 }
 
@@ -32,8 +33,8 @@ type OwnedState interface {
 	State
 	// Load returns what is saved. Errors: ErrNoState.
 	Load() (*Saved, error)
-	// Recreate forgets all that is saved and saves the change, in one step. This process owns the state throughout. When it fails, the state
-	// is as it was.
+	// Recreate forgets all that is saved and saves the change, in one step. This process owns the state throughout.
+	// When it fails, the state is as it was.
 	Recreate(Change) error
 	// Close lets others own the state. It is safe to call twice.
 	Close() error
@@ -41,8 +42,8 @@ type OwnedState interface {
 
 // State is where a runner saves how far it is, before it acts on it where that matters.
 type State interface {
-	// Put saves what the change holds and leaves the rest as it was. When it returns nil, that outlives this process and the machine. After
-	// an error nothing is known of the change: the caller puts it again.
+	// Put saves what the change holds and leaves the rest as it was. When it returns nil, that outlives this process
+	// and the machine. After an error nothing is known of the change: the caller puts it again.
 	Put(Change) error
 }
 
@@ -110,7 +111,8 @@ type SavedTask struct {
 	Hooks map[string]map[string]string
 }
 
-// Handle is what a task's driver needs to find a run of the task again: the driver's own bytes, which nobody else reads.
+// Handle is what a task's driver needs to find a run of the task again: the driver's own bytes, which nobody else
+// reads.
 type Handle []byte
 
 // MarshalJSON writes a handle that is a JSON object as that, and any other in base64.
@@ -134,8 +136,8 @@ func (h *Handle) UnmarshalJSON(data []byte) error {
 type Sink interface {
 	// Name identifies the sink in logs.
 	Name() string
-	// PutAllocs takes the latest version of each allocation that has changed, each once. When it fails, it is called again with
-	// what is the latest by then. It may take as long as it likes: only its own next call waits for it.
+	// PutAllocs takes the latest version of each allocation that has changed, each once. When it fails, it is called
+	// again with what is the latest by then. It may take as long as it likes: only its own next call waits for it.
 	PutAllocs(ctx context.Context, allocs []*api.Allocation) error
 }
 

@@ -13,18 +13,19 @@ import (
 //
 //	Prestart ── process starts ── Poststart ── PreKilling ── process ends ── Exited ── (again, or) Stop
 //
-// Update may come at any time in between, Shutdown (see ShutdownHook) at the end of this process. Hooks of one task are called in
-// the order in which they were given. A task waits for its hooks, also when it is to be killed, so each returns soon after its context
-// has ended: that is at a kill for Prestart, and after seconds for the others. Prestart, Exited and Update may be called while another of the
-// same hook has not returned. Each may be called on a hook whose Prestart failed, or was never called.
+// Update may come at any time in between, Shutdown (see ShutdownHook) at the end of this process. Hooks of one task are
+// called in the order in which they were given. A task waits for its hooks, also when it is to be killed, so each
+// returns soon after its context has ended: that is at a kill for Prestart, and after seconds for the others. Prestart,
+// Exited and Update may be called while another of the same hook has not returned. Each may be called on a hook whose
+// Prestart failed, or was never called.
 type TaskHook interface {
 	// Name identifies the hook in logs, in metrics and in the event of its failure.
 	Name() string
 }
 
-// TaskPrestartHook runs before each start of the task's process, restarts included, and again when a runner resumes a task that runs,
-// until its response says Done. An error is a failed start, under the restart policy. ctx ends when the call returns, so nothing that is begun with it
-// outlives it.
+// TaskPrestartHook runs before each start of the task's process, restarts included, and again when a runner resumes a
+// task that runs, until its response says Done. An error is a failed start, under the restart policy. ctx ends when the
+// call returns, so nothing that is begun with it outlives it.
 type TaskPrestartHook interface {
 	TaskHook
 	Prestart(ctx context.Context, req *TaskPrestartRequest) (*TaskPrestartResponse, error)
@@ -38,17 +39,18 @@ type TaskPrestartRequest struct {
 	User  User
 	Env   Env // of the task, without what later hooks add
 
-	// Restored says that the task's process runs already, and a runner resumes it. What the hook adds to the environment has no effect
-	// then.
+	// Restored says that the task's process runs already, and a runner resumes it. What the hook adds to the
+	// environment has no effect then.
 	Restored bool
 
-	// Kept is what the hook has last given to Keep, for this task, also in an earlier process; nil for nothing. Keep replaces it, and
-	// outlives this process. It may also be called later, until the task is dead. It is no place for secrets.
+	// Kept is what the hook has last given to Keep, for this task, also in an earlier process; nil for nothing. Keep
+	// replaces it, and outlives this process. It may also be called later, until the task is dead. It is no place for
+	// secrets.
 	Kept map[string]string
 	Keep func(map[string]string)
 
-	// WriteFile puts a file below the task's directory: whole or not at all, in place of an older one, and never outside, whatever the task
-	// has made of its directory. It may also be called later, until the task is dead.
+	// WriteFile puts a file below the task's directory: whole or not at all, in place of an older one, and never
+	// outside, whatever the task has made of its directory. It may also be called later, until the task is dead.
 	WriteFile func(File) error
 
 	// Lifecycle acts on the task's process, now or later.
@@ -68,8 +70,8 @@ type Owner struct{ UID, GID uint32 }
 
 // TaskLifecycle is what a hook may do to its own task.
 type TaskLifecycle interface {
-	// Restart ends the process for a new one, not counted by the restart policy, and returns when the old one is gone. reason
-	// is for the event. Errors: ErrTaskNotRunning, ErrTerminal when the task is to end instead.
+	// Restart ends the process for a new one, not counted by the restart policy, and returns when the old one is gone.
+	// reason is for the event. Errors: ErrTaskNotRunning, ErrTerminal when the task is to end instead.
 	Restart(ctx context.Context, reason string) error
 	// Signal sends a signal, by name, to the task's first process. Errors: ErrUnknownSignal, ErrTaskNotRunning.
 	Signal(ctx context.Context, name string) error
@@ -80,13 +82,14 @@ type TaskPrestartResponse struct {
 	// Env is added to the task's environment, over the task's own env block.
 	Env map[string]string `json:",omitempty"`
 
-	// Mounts and Devices are what the task is to find besides what it has. The start fails when the task's driver can't give them.
+	// Mounts and Devices are what the task is to find besides what it has. The start fails when the task's driver can't
+	// give them.
 	Mounts  []Mount  `json:",omitempty"`
 	Devices []Device `json:",omitempty"`
 
-	// Done says that the hook has done its work for as long as the task lives: it is not called for this task again, neither at a restart
-	// nor by another runner, and the rest of the response holds for each start. The response is kept in the allocation's state, so it is no
-	// place for secrets.
+	// Done says that the hook has done its work for as long as the task lives: it is not called for this task again,
+	// neither at a restart nor by another runner, and the rest of the response holds for each start. The response is
+	// kept in the allocation's state, so it is no place for secrets.
 	Done bool `json:",omitempty"`
 }
 
@@ -166,8 +169,8 @@ type TaskExitedHook interface {
 	Exited(ctx context.Context, result ExitResult) error
 }
 
-// TaskUpdateHook runs when the allocation gets another version of its job, after the allocation's own update hooks. Its error is logged:
-// the update stands.
+// TaskUpdateHook runs when the allocation gets another version of its job, after the allocation's own update hooks. Its
+// error is logged: the update stands.
 type TaskUpdateHook interface {
 	TaskHook
 	Update(ctx context.Context, req *TaskUpdateRequest) error
@@ -180,8 +183,8 @@ type TaskUpdateRequest struct {
 	Env   Env             // of the task, as the next process would get it
 }
 
-// TaskStopHook runs when the task is dead, also when it never started. A restart of all tasks may follow, with a Prestart and another
-// Stop.
+// TaskStopHook runs when the task is dead, also when it never started. A restart of all tasks may follow, with a
+// Prestart and another Stop.
 type TaskStopHook interface {
 	TaskHook
 	Stop(ctx context.Context) error

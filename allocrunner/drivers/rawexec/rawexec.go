@@ -1,4 +1,5 @@
-// Package rawexec is the driver raw_exec: a program of the machine, run as the task's user, with nothing between it and the machine.
+// Package rawexec is the driver raw_exec: a program of the machine, run as the task's user, with nothing between it and
+// the machine.
 package rawexec
 
 import (
@@ -29,7 +30,8 @@ func (Driver) Capabilities() drivers.Capabilities {
 // Fingerprint finds nothing missing: every machine has processes.
 func (Driver) Fingerprint() drivers.Fingerprint { return drivers.Fingerprint{} }
 
-// Validate presumes that a reference in text becomes a path, which is right for every text. A number that is one is left out.
+// Validate presumes that a reference in text becomes a path, which is right for every text. A number that is one is
+// left out.
 func (Driver) Validate(config map[string]any) error {
 	known := maps.Clone(config)
 	for key, value := range known {
@@ -94,8 +96,8 @@ func refuseCgroup(*config, any) error {
 	return fmt.Errorf("is not supported, because each task is kept in a cgroup of its own to be stopped whole: remove it")
 }
 
-// parse reads the config block, evaluated: values are strings, booleans, numbers, lists and maps. The error names the key and
-// what would be right.
+// parse reads the config block, evaluated: values are strings, booleans, numbers, lists and maps. The error names the
+// key and what would be right.
 func parse(block map[string]any) (config, error) {
 	var c config
 	for _, key := range slices.Sorted(maps.Keys(block)) {

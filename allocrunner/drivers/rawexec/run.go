@@ -96,8 +96,8 @@ func (r *run) Signal(ctx context.Context, signal syscall.Signal) error {
 	return r.processes.Signal(ctx, r.status.ID(), signal)
 }
 
-// Stop sends the signal to the first process alone. One that could not be sent is not sent again: it may arrive late, and a second one means
-// something else to many programs.
+// Stop sends the signal to the first process alone. One that could not be sent is not sent again: it may arrive late,
+// and a second one means something else to many programs.
 func (r *run) Stop(ctx context.Context, signal syscall.Signal, timeout time.Duration) error {
 	if timeout > 0 {
 		waiting, cancel := context.WithTimeout(ctx, timeout)
@@ -131,9 +131,8 @@ func (r *run) Exec(ctx context.Context, task drivers.Task, program drivers.Progr
 		}
 		return drivers.ExecResult{}, execError(err)
 	}
-	result, err := r.processes.Exec(ctx, drivers.ExecSpec{
-		Spec: spec, MaxOutput: program.MaxOutput, Files: program.Files, TTY: program.TTY, Started: program.Started,
-	})
+	spec.Files, spec.TTY = program.Files, program.TTY
+	result, err := r.processes.Exec(ctx, drivers.ExecSpec{Spec: spec, MaxOutput: program.MaxOutput, Started: program.Started})
 	return result, execError(err)
 }
 

@@ -24,7 +24,8 @@ func (k kept) Found(string) (drivers.ProcessStatus, bool) {
 	return *k.process, true
 }
 
-// TestRecover finds the process of the handle, a later one that was never saved, and one of which the supervisor knows nothing any more.
+// TestRecover finds the process of the handle, a later one that was never saved, and one of which the supervisor knows
+// nothing any more.
 func TestRecover(t *testing.T) {
 	const handle = `{"PID":7,"StartedAt":"2026-01-02T03:04:05.000000006+01:00"}`
 	at := time.Date(2026, 1, 2, 2, 4, 5, 6, time.UTC)

@@ -1,7 +1,7 @@
-// Package execio makes the standard files of a program that runs beside a task: three pipes, or a terminal. One end is the program's, the
-// other this program's. It promises that a read ends when nothing more can come, though something that has escaped still holds the
-// program's end; that what the program has written before its end is read whole; and that no descriptor is left after Close. It starts
-// nothing.
+// Package execio makes the standard files of a program that runs beside a task: three pipes, or a terminal. One end is
+// the program's, the other this program's. It promises that a read ends when nothing more can come, though something
+// that has escaped still holds the program's end; that what the program has written before its end is read whole; and
+// that no descriptor is left after Close. It starts nothing.
 package execio
 
 import (
@@ -16,7 +16,8 @@ import (
 	"taskapi/internal/tty"
 )
 
-// Files are this program's ends. Make them with Open, and Close them. The methods may be called from several goroutines.
+// Files are this program's ends. Make them with Open, and Close them. The methods may be called from several
+// goroutines.
 type Files struct {
 	Stdin  *Input
 	Stdout *Output
@@ -27,8 +28,8 @@ type Files struct {
 	end      sync.Once
 }
 
-// Open returns the files of a program, and the three that are to become its own standard input, output and error, which the caller closes.
-// With tty they are a terminal of 24 lines and 80 columns.
+// Open returns the files of a program, and the three that are to become its own standard input, output and error, which
+// the caller closes. With tty they are a terminal of 24 lines and 80 columns.
 func Open(tty bool) (*Files, []*os.File, error) {
 	f := &Files{ended: make(chan struct{})}
 	open := f.openPipes
@@ -58,7 +59,8 @@ func (f *Files) openPipes() (child []*os.File, err error) {
 	return child, nil
 }
 
-// pipe returns a pipe. Our end alone is non-blocking: the flag would be the program's own, too, and most can't deal with it.
+// pipe returns a pipe. Our end alone is non-blocking: the flag would be the program's own, too, and most can't deal
+// with it.
 func pipe(name string) (mine, its *os.File, err error) {
 	var fds [2]int
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
@@ -119,7 +121,8 @@ type Output struct {
 
 var _ io.Reader = (*Output)(nil)
 
-// Read waits for output. io.EOF comes when nobody has the other end any more, or when the program has ended and there is nothing left.
+// Read waits for output. io.EOF comes when nobody has the other end any more, or when the program has ended and there
+// is nothing left.
 func (o *Output) Read(p []byte) (int, error) {
 	if o.file == nil {
 		return 0, io.EOF
@@ -197,7 +200,8 @@ func (i *Input) Write(p []byte) (int, error) {
 	return i.file.Write(p)
 }
 
-// Close is the end of the input. It waits for a write that is under way. A terminal stays open, and the program reads the end of a file.
+// Close is the end of the input. It waits for a write that is under way. A terminal stays open, and the program reads
+// the end of a file.
 func (i *Input) Close() error {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -28,7 +28,8 @@ func open(t *testing.T, tty bool) (*execio.Files, []*os.File) {
 	return files, child
 }
 
-// TestEndThatSomebodyHolds: what was written before the end is read, and then there is nothing more, though the program's end is still open.
+// TestEndThatSomebodyHolds: what was written before the end is read, and then there is nothing more, though the
+// program's end is still open.
 func TestEndThatSomebodyHolds(t *testing.T) {
 	for name, tty := range map[string]bool{"pipes": false, "terminal": true} {
 		t.Run(name, func(t *testing.T) {

@@ -12,7 +12,8 @@ import (
 // aMomentAgo is a deadline that has passed.
 var aMomentAgo = time.Unix(1, 0)
 
-// firstSize is a terminal's until it gets another: programs that start with one of 0 by 0 lay out nothing, or divide by it.
+// firstSize is a terminal's until it gets another: programs that start with one of 0 by 0 lay out nothing, or divide by
+// it.
 var firstSize = unix.Winsize{Row: 24, Col: 80}
 
 // openTerminal makes a pseudo-terminal, pty(7). Its master is all of our ends.

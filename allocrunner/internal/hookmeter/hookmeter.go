@@ -1,5 +1,5 @@
-// Package hookmeter calls hooks and counts how their calls went: how many, how many failed, how long they took. It decides
-// nothing: an error goes back to the caller.
+// Package hookmeter calls hooks and counts how their calls went: how many, how many failed, how long they took. It
+// decides nothing: an error goes back to the caller.
 package hookmeter
 
 import (
@@ -12,8 +12,8 @@ import (
 	"taskapi/allocrunner/interfaces"
 )
 
-// Meter counts the calls of one allocation's hooks. Its zero value has counted nothing. It is safe for concurrent use, and holds one
-// entry for each hook and step, however many tasks there are.
+// Meter counts the calls of one allocation's hooks. Its zero value has counted nothing. It is safe for concurrent use,
+// and holds one entry for each hook and step, however many tasks there are.
 type Meter struct {
 	mu    sync.Mutex // guards stats
 	stats map[key]*interfaces.HookStat

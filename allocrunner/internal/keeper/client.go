@@ -20,18 +20,20 @@ import (
 	"taskapi/internal/proc"
 )
 
-// cancelTime is how long a cancelled call still waits for the keeper's answer. One that starts a process waits for as long as it
-// takes: a process that nobody knows of would be left running.
+// cancelTime is how long a cancelled call still waits for the keeper's answer. One that starts a process waits for as
+// long as it takes: a process that nobody knows of would be left running.
 const cancelTime = 5 * time.Second
 
-// maxExecs bounds the requests for programs beside tasks that the keeper has at once; it runs fewer at a time. Others wait here.
+// maxExecs bounds the requests for programs beside tasks that the keeper has at once; it runs fewer at a time. Others
+// wait here.
 const maxExecs = 256
 
 // exitTime is how long a keeper may take to end when it has said its last word.
 const exitTime = 5 * time.Second
 
-// Client has the methods of a drivers.Supervisor, for processes that a keeper has. When the connection breaks every method returns an error that is
-// drivers.ErrLost, or ErrReplaced; it is not restored: Open does that. A Client must be closed or detached in any case.
+// Client has the methods of a drivers.Supervisor, for processes that a keeper has. When the connection breaks every
+// method returns an error that is drivers.ErrLost, or ErrReplaced; it is not restored: Open does that. A Client must be
+// closed or detached in any case.
 type Client struct {
 	id    proc.Identity
 	conn  *net.UnixConn
@@ -82,11 +84,12 @@ func (c *Client) adopt(child *os.Process) {
 // Keeper returns the identity of the keeper's process.
 func (c *Client) Keeper() proc.Identity { return c.id }
 
-// Done returns a channel that is closed when the connection has ended: the keeper was lost, or another client controls it, or this one was
-// closed or detached.
+// Done returns a channel that is closed when the connection has ended: the keeper was lost, or another client controls
+// it, or this one was closed or detached.
 func (c *Client) Done() <-chan struct{} { return c.done }
 
-// Err returns why the connection to the keeper has ended, nil while it has not: drivers.ErrLost, ErrReplaced or drivers.ErrClosed.
+// Err returns why the connection to the keeper has ended, nil while it has not: drivers.ErrLost, ErrReplaced or
+// drivers.ErrClosed.
 func (c *Client) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -144,7 +147,8 @@ func (c *Client) deliver(a answer) pendingCall {
 	return call
 }
 
-// close makes the end of the connection, should it not have come yet, one that this program wants. It reports whether it was so before.
+// close makes the end of the connection, should it not have come yet, one that this program wants. It reports whether
+// it was so before.
 func (c *Client) close() (before bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -205,8 +209,8 @@ func (c *Client) callStarting(ctx context.Context, req request, started func(), 
 	}
 }
 
-// accept returns an answer to a call that was not cancelled. A keeper that says that it was has given up all requests of this client, since it
-// takes the connection for broken, or another client controls it.
+// accept returns an answer to a call that was not cancelled. A keeper that says that it was has given up all requests
+// of this client, since it takes the connection for broken, or another client controls it.
 func (c *Client) accept(ctx context.Context, a answer) (answer, error) {
 	err := a.Err.unpack()
 	if !errors.Is(err, context.Canceled) {
@@ -342,8 +346,8 @@ func (c *Client) KeepOpen(ctx context.Context, files []*os.File) error {
 	return nil
 }
 
-// Close ends the keeper with all its tasks, and returns when it is gone. It is no error when it was gone before; one that
-// another client controls is left alone. It is safe to call twice.
+// Close ends the keeper with all its tasks, and returns when it is gone. It is no error when it was gone before; one
+// that another client controls is left alone. It is safe to call twice.
 func (c *Client) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*leaveTime) // the keeper bounds itself to less
 	defer cancel()

@@ -40,8 +40,8 @@ const (
 	closing                        // Close or Detach was called
 )
 
-// next returns the state after an event. An event that means nothing in a state changes nothing: the end of what was under way when the use
-// of the keeper ended is of no consequence.
+// next returns the state after an event. An event that means nothing in a state changes nothing: the end of what was
+// under way when the use of the keeper ended is of no consequence.
 func (s connState) next(e connEvent) connState {
 	switch {
 	case e == closing:

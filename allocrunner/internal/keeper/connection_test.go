@@ -25,8 +25,8 @@ func TestConnState(t *testing.T) {
 	}
 }
 
-// TestConnStateSequences goes through every sequence of six events: a keeper is taken for lost only after its connection broke, another is
-// used only after that, and who was replaced or has closed never has a keeper again.
+// TestConnStateSequences goes through every sequence of six events: a keeper is taken for lost only after its
+// connection broke, another is used only after that, and who was replaced or has closed never has a keeper again.
 func TestConnStateSequences(t *testing.T) {
 	var walk func(s connState, depth int)
 	walk = func(s connState, depth int) {

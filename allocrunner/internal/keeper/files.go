@@ -17,8 +17,8 @@ const maxFiles = 200
 // errFileLimit: the files that came with a request could not be taken.
 var errFileLimit = errors.New("the keeper has as many files open as it may: raise the limit of open files")
 
-// A requestReader reads requests with the files that come with them (SCM_RIGHTS, unix(7)): the kernel hands those over with the first byte
-// of the message, and never those of two messages at once.
+// A requestReader reads requests with the files that come with them (SCM_RIGHTS, unix(7)): the kernel hands those over
+// with the first byte of the message, and never those of two messages at once.
 type requestReader struct {
 	conn      *net.UnixConn
 	in        *bufio.Reader
@@ -32,8 +32,8 @@ func newRequestReader(conn *net.UnixConn) *requestReader {
 	return r
 }
 
-// next reads a request and its files, which are the caller's to close. refused is errFileLimit when they could not be taken: then that request
-// alone has failed. After an error nothing more can be read.
+// next reads a request and its files, which are the caller's to close. refused is errFileLimit when they could not be
+// taken: then that request alone has failed. After an error nothing more can be read.
 func (r *requestReader) next() (req request, files []*os.File, refused, err error) {
 	if err := readFrame(r.in, &req); err != nil {
 		return req, nil, nil, err

@@ -29,8 +29,9 @@ const leaveGrace = 500 * time.Millisecond
 // endPoll is how often it is looked whether the caller still waits.
 const endPoll = 200 * time.Millisecond
 
-// arguments returns what a directory's keeper is executed with, as proc.Args has them. Everybody on the machine can read them, so they name the
-// directory by a digest alone, together with the mount namespace in which its path means that directory.
+// arguments returns what a directory's keeper is executed with, as proc.Args has them. Everybody on the machine can
+// read them, so they name the directory by a digest alone, together with the mount namespace in which its path means
+// that directory.
 func arguments(dir string) string { return "taskapi\x00" + Command + "\x00" + digest(dir) + "\x00" }
 
 // digest names a directory for others, who can't tell it by that.
@@ -43,8 +44,9 @@ func digest(dir string) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// find finds the keepers that run for a directory by their arguments: what is left of them when the directory has been removed, or the
-// record damaged. Others' are left out, and so are those in another mount namespace, where the path means another directory.
+// find finds the keepers that run for a directory by their arguments: what is left of them when the directory has been
+// removed, or the record damaged. Others' are left out, and so are those in another mount namespace, where the path
+// means another directory.
 func find(dir string) ([]proc.Identity, error) {
 	pids, err := proc.PIDs()
 	if err != nil {
@@ -91,8 +93,8 @@ func keepers(dir string) ([]proc.Identity, Record, error) {
 	return ids, last, err
 }
 
-// Busy reports whether a keeper runs for the allocation directory, whatever is left of that, and has processes: all that its tasks leave
-// behind are its children, too.
+// Busy reports whether a keeper runs for the allocation directory, whatever is left of that, and has processes: all
+// that its tasks leave behind are its children, too.
 func Busy(dir string) bool {
 	ids, _, _ := keepers(dir) // what can't be looked for is not there
 	return haveChildren(ids)
@@ -112,7 +114,8 @@ func haveChildren(ids []proc.Identity) bool {
 	return false
 }
 
-// Left reports whether anything of the allocation runs: processes of a keeper, or what a killed keeper has left of its tasks.
+// Left reports whether anything of the allocation runs: processes of a keeper, or what a killed keeper has left of its
+// tasks.
 func Left(cfg Config) (bool, error) {
 	ids, last, err := keepers(cfg.Dir)
 	if err != nil || haveChildren(ids) {
@@ -122,8 +125,9 @@ func Left(cfg Config) (bool, error) {
 	return len(orphans) > 0, err
 }
 
-// End ends the allocation's keeper with all its tasks, and what an earlier one has left of them, without a Client: for a keeper that
-// nobody can control any more. It returns how many processes of tasks there were. Errors: ErrKeeperRuns when a client controls it,
+// End ends the allocation's keeper with all its tasks, and what an earlier one has left of them, without a Client: for
+// a keeper that nobody can control any more. It returns how many processes of tasks there were. Errors: ErrKeeperRuns
+// when a client controls it,
 // *CopyError, ctx's.
 func End(ctx context.Context, cfg Config) (int, error) {
 	_, last, err := keepers(cfg.Dir)
@@ -182,11 +186,12 @@ func endFound(ctx context.Context, cfg Config) error {
 	return nil
 }
 
-// lockTime is how long the lock is waited for: another process may just look whether it is free, or a killed keeper's child be about to
-// execute its program.
+// lockTime is how long the lock is waited for: another process may just look whether it is free, or a killed keeper's
+// child be about to execute its program.
 const lockTime = time.Second
 
-// lock takes the lock that a keeper has as long as it lives. Where none was found, the process that has it can't be seen.
+// lock takes the lock that a keeper has as long as it lives. Where none was found, the process that has it can't be
+// seen.
 func lock(fd int, name string, most time.Duration) error {
 	err := flock.Lock(fd, unix.LOCK_EX, most)
 	if errors.Is(err, flock.ErrLocked) {

@@ -16,8 +16,8 @@ import (
 	"taskapi/internal/proc"
 )
 
-// TestMain runs the tests, or is a keeper, an agent that is to be killed ("agent DIR SCRIPT"), or a program whose environment can't be
-// seen ("hide").
+// TestMain runs the tests, or is a keeper, an agent that is to be killed ("agent DIR SCRIPT"), or a program whose
+// environment can't be seen ("hide").
 func TestMain(m *testing.M) {
 	switch {
 	case len(os.Args) > 1 && os.Args[1] == keeper.Command:

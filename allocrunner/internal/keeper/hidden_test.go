@@ -33,8 +33,8 @@ func TestArgumentsHideTheDirectory(t *testing.T) {
 // nobody is an unprivileged user.
 const nobody = 65534
 
-// TestKeeperIsNotDumpable: what the memory of a keeper holds is in no core dump, and no other process of its user reads it, also when it
-// has started the process of another user. The kernel shows that by giving /proc/PID/environ to root.
+// TestKeeperIsNotDumpable: what the memory of a keeper holds is in no core dump, and no other process of its user reads
+// it, also when it has started the process of another user. The kernel shows that by giving /proc/PID/environ to root.
 func TestKeeperIsNotDumpable(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to start a keeper as another user")

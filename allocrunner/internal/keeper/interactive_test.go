@@ -23,7 +23,9 @@ import (
 
 // interactive returns a script that runs beside a task with files of the caller's.
 func interactive(dir, text string, tty bool, files ...*os.File) drivers.ExecSpec {
-	return drivers.ExecSpec{Spec: shell(dir, "t", text), TTY: tty, Files: files}
+	spec := drivers.ExecSpec{Spec: shell(dir, "t", text)}
+	spec.Files, spec.TTY = files, tty
+	return spec
 }
 
 // pty returns a new pseudo-terminal.
@@ -94,7 +96,8 @@ func inBackground(c interface {
 	return done
 }
 
-// TestATerminal is the program's controlling one, also as another user: it has its size, its line editing and its signals.
+// TestATerminal is the program's controlling one, also as another user: it has its size, its line editing and its
+// signals.
 func TestATerminal(t *testing.T) {
 	for name, user := range map[string]interfaces.User{"same user": {}, "another user": {Name: "nobody", UID: nobody, GID: nobody}} {
 		t.Run(name, func(t *testing.T) {

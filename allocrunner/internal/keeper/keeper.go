@@ -1,17 +1,18 @@
-// Package keeper keeps an allocation's tasks running while the agent that controls them dies, is upgraded, and comes back. The
-// keeper is what containerd calls a shim and Nomad an executor: a small process of its own, the same program re-executed, which runs a
-// processes.Local. It is the parent of the tasks and the writer of their logs. The agent has a Supervisor, which holds a Client, which speaks to
-// the keeper over a Unix socket in the allocation directory.
+// Package keeper keeps an allocation's tasks running while the agent that controls them dies, is upgraded, and comes
+// back. The keeper is what containerd calls a shim and Nomad an executor: a small process of its own, the same program
+// re-executed, which runs a processes.Local. It is the parent of the tasks and the writer of their logs. The agent has
+// a Supervisor, which holds a Client, which speaks to the keeper over a Unix socket in the allocation directory.
 //
 //	agent: Supervisor ── Client ── keeper.sock ── keeper ── tasks
 //
-// The keeper promises: one for each allocation; no task notices the end of a client; the exits of tasks are kept until a client
-// reads them, if need be in a file after its own end; only its own user's processes may control it, and of those the latest. It
-// ends at Close, or when no task has run and no client has been there for a while. When the keeper itself is killed,
-// the root processes of its tasks get SIGKILL from the kernel (unless they have changed their user), clients get drivers.ErrLost,
-// and Sweep, or the next Start, kills what else is left: there is never a second copy of a task, but for what proctree.KillOrphans
-// can't find. A keeper whose directory has been removed goes on; it can't be found by its record any more, but is by its
-// arguments, and is ended before another one starts. It decides nothing about tasks: no restarts, no timeouts.
+// The keeper promises: one for each allocation; no task notices the end of a client; the exits of tasks are kept until
+// a client reads them, if need be in a file after its own end; only its own user's processes may control it, and of
+// those the latest. It ends at Close, or when no task has run and no client has been there for a while. When the keeper
+// itself is killed, the root processes of its tasks get SIGKILL from the kernel (unless they have changed their user),
+// clients get drivers.ErrLost, and Sweep, or the next Start, kills what else is left: there is never a second copy of a
+// task, but for what proctree.KillOrphans can't find. A keeper whose directory has been removed goes on; it can't be
+// found by its record any more, but is by its arguments, and is ended before another one starts. It decides nothing
+// about tasks: no restarts, no timeouts.
 package keeper
 
 import (
@@ -132,8 +133,9 @@ func (r Record) runs(dir string) bool {
 	return r.Keeper.Runs() && (!proc.Hidden(r.Keeper.PID) || errors.Is(unlocked(dir, 0), flock.ErrLocked))
 }
 
-// write replaces the record in an open directory. It is not synced: after a crash of the machine no process of it runs in any case. When it
-// can't be written, the one before goes all the same, for it would be taken for the truth; the room that it had may be just what was missing.
+// write replaces the record in an open directory. It is not synced: after a crash of the machine no process of it runs
+// in any case. When it can't be written, the one before goes all the same, for it would be taken for the truth; the
+// room that it had may be just what was missing.
 func (r Record) write(dir *os.File) error {
 	text, err := json.Marshal(r)
 	if err != nil {

@@ -444,7 +444,8 @@ func TestAProgramThatIsNoKeeper(t *testing.T) {
 	}
 }
 
-// TestAStartOutlivesItsClient: a process that is about to become its program when the client goes becomes it, and the next client learns of it.
+// TestAStartOutlivesItsClient: a process that is about to become its program when the client goes becomes it, and the
+// next client learns of it.
 func TestAStartOutlivesItsClient(t *testing.T) {
 	dir := t.TempDir()
 	c := start(t, keeper.Config{Dir: dir})

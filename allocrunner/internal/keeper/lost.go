@@ -16,8 +16,8 @@ import (
 	"taskapi/internal/proc"
 )
 
-// OrphanCounts counts the processes that a lost keeper left running, by task, besides the tasks' root processes. Those of no known task are under
-// the empty name.
+// OrphanCounts counts the processes that a lost keeper left running, by task, besides the tasks' root processes. Those
+// of no known task are under the empty name.
 type OrphanCounts map[string]int
 
 // Sweep kills what a keeper that was itself killed has left running, for a caller that does not want to start the next,
@@ -31,7 +31,8 @@ func Sweep(ctx context.Context, cfg Config) (OrphanCounts, error) {
 	return last.hints().kill(ctx, cfg)
 }
 
-// Forget removes what a killed keeper has left in the directory of an allocation that has ended, when Sweep has ended all the rest. Its log stays.
+// Forget removes what a killed keeper has left in the directory of an allocation that has ended, when Sweep has ended
+// all the rest. Its log stays.
 func Forget(dir string) error {
 	_ = os.Remove(filepath.Join(dir, draftFile)) // left by a keeper that was killed while it wrote; it means nothing to the next
 	for _, name := range []string{recordFile, socketFile} {
@@ -42,8 +43,9 @@ func Forget(dir string) error {
 	return nil
 }
 
-// Sweep sweeps as the package's Sweep does, for a client whose keeper has just been killed: what the keeper has reported to it counts, too, for the record
-// may be missing, or an earlier keeper's. It also returns the latest process of each task, with the exit where that was recorded.
+// Sweep sweeps as the package's Sweep does, for a client whose keeper has just been killed: what the keeper has
+// reported to it counts, too, for the record may be missing, or an earlier keeper's. It also returns the latest process
+// of each task, with the exit where that was recorded.
 func (c *Client) Sweep(ctx context.Context, cfg Config) (OrphanCounts, map[string]LastStatus, error) {
 	last, err := lastEnded(ctx, cfg)
 	if err != nil {
@@ -58,9 +60,9 @@ func (c *Client) Sweep(ctx context.Context, cfg Config) (OrphanCounts, map[strin
 	return left, latest, err
 }
 
-// lastEnded returns the directory's last record, once it is sure that no keeper runs: one that can't be reached is ended. The record may be of
-// a keeper that ended gracefully, before the one that was lost. Without a record, or with one that is damaged, it is zero. Errors:
-// ErrKeeperRuns, *CopyError.
+// lastEnded returns the directory's last record, once it is sure that no keeper runs: one that can't be reached is
+// ended. The record may be of a keeper that ended gracefully, before the one that was lost. Without a record, or with
+// one that is damaged, it is zero. Errors: ErrKeeperRuns, *CopyError.
 func lastEnded(ctx context.Context, cfg Config) (Record, error) {
 	last, err := lastUnlessRuns(cfg)
 	if err != nil {
@@ -97,8 +99,8 @@ type LastStatus struct {
 	sure  bool        // it is sure that nothing of its session runs once the orphans are killed
 }
 
-// LostError returns a drivers.ErrLost that says what became of the process when its keeper was killed, and all that could be found was ended. It
-// claims no more than was looked for. The zero LastStatus's is that of a task of which nothing is known.
+// LostError returns a drivers.ErrLost that says what became of the process when its keeper was killed and all that
+// could be found of the task was ended. The zero LastStatus means that nothing is known of the task.
 func (l LastStatus) LostError() error {
 	if l.sure {
 		return fmt.Errorf("%w, and the task with it", drivers.ErrLost)
@@ -115,8 +117,8 @@ func (r Record) hints() recoveryHints {
 	return all
 }
 
-// hints returns what is known of the client's keeper. A record is the keeper's last one only when it has the very processes that the client
-// knows of; then what ran by it did so until the connection broke.
+// hints returns what is known of the client's keeper. A record is the keeper's last one only when it has the very
+// processes that the client knows of; then what ran by it did so until the connection broke.
 func (c *Client) hints(last Record) recoveryHints {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -174,8 +176,8 @@ func (r recoveryHints) kill(ctx context.Context, cfg Config) (OrphanCounts, erro
 	return left, nil
 }
 
-// reap reaps a lost keeper's processes where they are this program's children: when it is PID 1 in a container, it inherited them at their
-// keeper's end.
+// reap reaps a lost keeper's processes where they are this program's children: when it is PID 1 in a container, it
+// inherited them at their keeper's end.
 func (r recoveryHints) reap(orphans []proctree.Orphan) {
 	pids := []int{}
 	for _, l := range r.latest {

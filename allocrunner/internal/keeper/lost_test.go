@@ -43,8 +43,8 @@ func overwriteEnv() error {
 	return err
 }
 
-// unmarked are tasks that outlive their keeper where there is no cgroup, in whole or in part, and don't show whose they are. Each says the
-// number of such a process.
+// unmarked are tasks that outlive their keeper where there is no cgroup, in whole or in part, and don't show whose they
+// are. Each says the number of such a process.
 var unmarked = map[string]struct {
 	script string
 	first  bool // it is the root process
@@ -55,7 +55,8 @@ var unmarked = map[string]struct {
 	"an environment overwritten": {`$SELF hide & wait`, false},
 }
 
-// TestUnmarkedProcessesOfALostKeeper are found by what is known of its tasks' root processes, by the next keeper and by the client.
+// TestUnmarkedProcessesOfALostKeeper are found by what is known of its tasks' root processes, by the next keeper and by
+// the client.
 func TestUnmarkedProcessesOfALostKeeper(t *testing.T) {
 	for name, tc := range unmarked {
 		for _, by := range []string{"the next", "its client", "its client without a record"} {
@@ -252,7 +253,8 @@ func TestIdle(t *testing.T) {
 	}
 }
 
-// TestAKeeperInAnotherPIDNamespace can't be seen. It is said what is to be done, and its tasks, which may be seen, are left alone.
+// TestAKeeperInAnotherPIDNamespace can't be seen. It is said what is to be done, and its tasks, which may be seen, are
+// left alone.
 func TestAKeeperInAnotherPIDNamespace(t *testing.T) {
 	dir := t.TempDir()
 	fifo := proctest.Fifo(t, dir)

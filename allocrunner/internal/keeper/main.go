@@ -46,8 +46,9 @@ const (
 // ready is the line that says so.
 const ready = "ready"
 
-// Main runs a keeper until it ends. The program's main calls it before anything else when os.Args[1] is Command, and exits with what
-// it returns: 0 after an orderly end, 1 when it could not begin. It takes what it needs from its descriptors, and no flags.
+// Main runs a keeper until it ends. The program's main calls it before anything else when os.Args[1] is Command, and
+// exits with what it returns: 0 after an orderly end, 1 when it could not begin. It takes what it needs from its
+// descriptors, and no flags.
 func Main() int {
 	logger := slog.New(slog.NewTextHandler(privatefile.Log{Writer: os.Stderr, Max: maxLog}, nil))
 	s, listener, err := begin(logger)

@@ -14,7 +14,8 @@ import (
 	"taskapi/allocrunner/internal/proctest"
 )
 
-// TestARequestTooMany is refused by itself: those under way go on, the connection stays, and there is room again when they have ended.
+// TestARequestTooMany is refused by itself: those under way go on, the connection stays, and there is room again when
+// they have ended.
 func TestARequestTooMany(t *testing.T) {
 	const tooMany = 7
 	dir := t.TempDir()
@@ -50,7 +51,8 @@ func TestARequestTooMany(t *testing.T) {
 	}
 }
 
-// TestManyRequests at once, be they questions for the end of a task or programs beside it that hang, are no end of it, nor of anything else.
+// TestManyRequests at once, be they questions for the end of a task or programs beside it that hang, are no end of it,
+// nor of anything else.
 func TestManyRequests(t *testing.T) {
 	dir := t.TempDir()
 	c := start(t, keeper.Config{Dir: dir})

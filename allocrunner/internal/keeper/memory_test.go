@@ -33,8 +33,8 @@ func resident(t *testing.T, pid int, key string) int {
 	return 0
 }
 
-// TestMemoryIsGivenBack when nothing happens any more: most of what the program's initialization has touched of its file. And the
-// keeper works as before.
+// TestMemoryIsGivenBack when nothing happens any more: most of what the program's initialization has touched of its
+// file. And the keeper works as before.
 func TestMemoryIsGivenBack(t *testing.T) {
 	dir := t.TempDir()
 	c := start(t, keeper.Config{Dir: dir})

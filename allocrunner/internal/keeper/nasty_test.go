@@ -15,7 +15,8 @@ import (
 	"taskapi/internal/proc"
 )
 
-// TestWhatATaskInherits of its keeper, and that of the process that started it: descriptors 0, 1 and 2, and no signal blocked or ignored.
+// TestWhatATaskInherits of its keeper, and that of the process that started it: descriptors 0, 1 and 2, and no signal
+// blocked or ignored.
 func TestWhatATaskInherits(t *testing.T) {
 	leak, err := unix.Open("/etc/passwd", unix.O_RDONLY, 0) // without close-on-exec
 	if err != nil {

@@ -8,8 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ReapOrphans collects what has ended and was handed to this program, until ctx ends, when it is PID 1, as in a container: a killed keeper, say,
-// or what somebody has left who looked around in there. It may collect a keeper that this program has started: nobody needs a keeper's exit code.
+// ReapOrphans collects what has ended and was handed to this program, until ctx ends, when it is PID 1, as in a
+// container: a killed keeper, say, or what somebody has left who looked around in there. It may collect a keeper that
+// this program has started: nobody needs a keeper's exit code.
 func ReapOrphans(ctx context.Context) {
 	if os.Getpid() != 1 {
 		return

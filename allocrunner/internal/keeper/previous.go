@@ -11,11 +11,13 @@ import (
 	"taskapi/allocrunner/interfaces"
 )
 
-// previousExits holds the latest process of each task that the keepers before this one had, as the last of them recorded it. None of them
-// runs: a late client still learns how they ended. It never changes. A task that has had a process of this keeper is not looked for here.
+// previousExits holds the latest process of each task that the keepers before this one had, as the last of them
+// recorded it. None of them runs: a late client still learns how they ended. It never changes. A task that has had a
+// process of this keeper is not looked for here.
 type previousExits map[string]drivers.ProcessStatus
 
-// readPreviousExits reads the record of the keeper before. A record that can't be read says nothing, as one that is not there.
+// readPreviousExits reads the record of the keeper before. A record that can't be read says nothing, as one that is not
+// there.
 func readPreviousExits(dir string, now time.Time) previousExits {
 	last, _ := Last(dir)
 	p := previousExits{}

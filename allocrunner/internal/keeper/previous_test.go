@@ -14,7 +14,8 @@ import (
 	"taskapi/allocrunner/internal/proctest"
 )
 
-// TestTheNextKeeperKnowsHowTasksEnded that an earlier one had: one that ended by itself, and one that was killed, with a task that ran.
+// TestTheNextKeeperKnowsHowTasksEnded that an earlier one had: one that ended by itself, and one that was killed, with
+// a task that ran.
 func TestTheNextKeeperKnowsHowTasksEnded(t *testing.T) {
 	dir := t.TempDir()
 	first := start(t, keeper.Config{Dir: dir, Idle: time.Millisecond})
@@ -100,7 +101,8 @@ func TestBusy(t *testing.T) {
 	}
 }
 
-// TestAStartOfTheClientBefore is done, or given up, before the next one asks: what runs then is in the list, and nothing else does.
+// TestAStartOfTheClientBefore is done, or given up, before the next one asks: what runs then is in the list, and
+// nothing else does.
 func TestAStartOfTheClientBefore(t *testing.T) {
 	dir := t.TempDir()
 	c := start(t, keeper.Config{Dir: dir})

@@ -21,17 +21,19 @@ import (
 // helloTime bounds how long a new connection may take to say what it is, and an answer to be taken.
 const helloTime = 5 * time.Second
 
-// maxRequests bounds what one client may have under way: a wait, a kill and a signal for each of some thousand tasks fit.
+// maxRequests bounds what one client may have under way: a wait, a kill and a signal for each of some thousand tasks
+// fit.
 const maxRequests = 16 << 10
 
-// replaceTime bounds how long a new client waits for what the one before has begun: less than the client's own helloTime.
+// replaceTime bounds how long a new client waits for what the one before has begun: less than the client's own
+// helloTime.
 const replaceTime = 3 * time.Second
 
 // acceptPause keeps a lack of descriptors, which is what Accept fails of, from becoming a tight loop.
 const acceptPause = 100 * time.Millisecond
 
-// unwrittenIdle is how long a keeper with neither task nor client stays when it alone knows how its tasks ended, since the record can't be
-// written: an operator has that time to make room, or to bring the agent back.
+// unwrittenIdle is how long a keeper with neither task nor client stays when it alone knows how its tasks ended, since
+// the record can't be written: an operator has that time to make room, or to bring the agent back.
 const unwrittenIdle = 10 * time.Minute
 
 // leaveTime bounds the killing of what a task left behind while nobody is there to ask for it.
@@ -68,8 +70,8 @@ type server struct {
 	ended  bool       // no client is taken any more
 }
 
-// serve runs until the keeper is closed, or is idle for long enough, or gets a signal to end while it has no client. It reports
-// whether the record shall stay.
+// serve runs until the keeper is closed, or is idle for long enough, or gets a signal to end while it has no client. It
+// reports whether the record shall stay.
 func (s *server) serve(listener net.Listener, ends <-chan os.Signal) (keep bool) {
 	s.wg.Go(func() { s.accept(listener) })
 	s.trimSoon()
@@ -157,8 +159,8 @@ func (s *server) tasksRun() bool {
 	return slices.ContainsFunc(list, func(t drivers.ProcessStatus) bool { return t.Exit == nil })
 }
 
-// record writes down what is, and reports whether nothing would be lost with this process. A full disk costs the next agent knowledge,
-// nothing else.
+// record writes down what is, and reports whether nothing would be lost with this process. A full disk costs the next
+// agent knowledge, nothing else.
 func (s *server) record() bool {
 	s.writing.Lock()
 	defer s.writing.Unlock()
@@ -240,9 +242,9 @@ func (s *server) attend(conn *net.UnixConn, number uint64) error {
 	return c.serve()
 }
 
-// admit makes c the client, and ends the one before: what that has begun, such as a start, is done or given up when the new one sends its
-// first request, or it takes very long. It reports false when the keeper is about to end, or when a client that came later is there: of those
-// that have waited for a frozen keeper all but the latest have given up.
+// admit makes c the client, and ends the one before: what that has begun, such as a start, is done or given up when the
+// new one sends its first request, or it takes very long. It reports false when the keeper is about to end, or when a
+// client that came later is there: of those that have waited for a frozen keeper all but the latest have given up.
 func (s *server) admit(c *session) bool {
 	s.mu.Lock()
 	if s.ended || s.client != nil && s.client.number > c.number {
@@ -315,7 +317,8 @@ func (s *server) sweep() {
 	}
 }
 
-// keepOpen keeps files open for as long as the keeper lives. One that it has already is closed: each agent gives it those of the same locks.
+// keepOpen keeps files open for as long as the keeper lives. One that it has already is closed: each agent gives it
+// those of the same locks.
 func (s *server) keepOpen(files []*os.File) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

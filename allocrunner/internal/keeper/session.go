@@ -40,8 +40,8 @@ func (c *session) awaitDone(most time.Duration) {
 	}
 }
 
-// startGrace is how long a start goes on whose client is gone. It takes milliseconds, unless a file system hangs; a process that was killed
-// just as it became the program would be a run of the task that nobody knows of.
+// startGrace is how long a start goes on whose client is gone. It takes milliseconds, unless a file system hangs; a
+// process that was killed just as it became the program would be a run of the task that nobody knows of.
 const startGrace = replaceTime - 500*time.Millisecond
 
 // serve handles requests until the client is gone, and then cancels those under way, a start after startGrace.

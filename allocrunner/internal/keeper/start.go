@@ -34,12 +34,12 @@ const (
 	defaultIdle = 30 * time.Second
 )
 
-// startTime bounds how long a new keeper may take to be ready, where tens of milliseconds are usual: on a busy machine whose disk was busy, too, ten
-// seconds went by.
+// startTime bounds how long a new keeper may take to be ready, where tens of milliseconds are usual: on a busy machine
+// whose disk was busy, too, ten seconds went by.
 const startTime = 30 * time.Second
 
-// keeperEnv is a keeper's whole environment: small heap, few threads. It has a dozen live objects to look after, and moves
-// output with system calls.
+// keeperEnv is a keeper's whole environment: small heap, few threads. It has a dozen live objects to look after, and
+// moves output with system calls.
 var keeperEnv = []string{"GOGC=20", "GOMAXPROCS=2"}
 
 // Config says how to start a keeper. Dir is required.
@@ -47,8 +47,9 @@ type Config struct {
 	// Dir is the allocation directory, absolute. It exists and only our user may write to it.
 	Dir string
 
-	// Marker is the environment entry by which every process of the allocation is known, "NOMAD_ALLOC_DIR=" and its directory. By it, too,
-	// Open finds what a killed keeper has left running. Empty: only by cgroup, record and session.
+	// Marker is the environment entry by which every process of the allocation is known, "NOMAD_ALLOC_DIR=" and its
+	// directory. By it, too, Open finds what a killed keeper has left running. Empty: only by cgroup, record and
+	// session.
 	Marker string
 
 	// Users are the users that tasks may run as, besides this program's own and those in the record.
@@ -57,7 +58,8 @@ type Config struct {
 	// Exe is the program whose main calls Main; empty: this program.
 	Exe string
 
-	// Idle is how long the keeper stays with neither task nor client, unless its record can't be written; 0: half a minute.
+	// Idle is how long the keeper stays with neither task nor client, unless its record can't be written; 0: half a
+	// minute.
 	Idle time.Duration
 
 	// Tied has the keeper end, with all tasks, as soon as its client is gone.
@@ -72,9 +74,9 @@ type Config struct {
 
 func (cfg Config) log() *slog.Logger { return cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)) }
 
-// Open attaches to the allocation's keeper, or starts one when there is none. attached says which. Before it starts one, it kills what an
-// earlier keeper has left running that was killed or can't be found any more. The keeper is in a session of its own and outlives this
-// program. Errors: those of Attach but ErrNoKeeper; ErrKeeperRuns.
+// Open attaches to the allocation's keeper, or starts one when there is none. attached says which. Before it starts
+// one, it kills what an earlier keeper has left running that was killed or can't be found any more. The keeper is in a
+// session of its own and outlives this program. Errors: those of Attach but ErrNoKeeper; ErrKeeperRuns.
 func Open(ctx context.Context, cfg Config) (c *Client, attached bool, err error) {
 	c, err = Attach(ctx, cfg.Dir)
 	if !errors.Is(err, ErrNoKeeper) {

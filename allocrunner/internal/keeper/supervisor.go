@@ -16,15 +16,16 @@ import (
 // restorePause is the time between two attempts to find out what became of a keeper.
 const restorePause = 500 * time.Millisecond
 
-// sweepTimeout bounds the killing of what a keeper has left: SIGKILL takes milliseconds, unless a process is stuck in the kernel.
+// sweepTimeout bounds the killing of what a keeper has left: SIGKILL takes milliseconds, unless a process is stuck in
+// the kernel.
 const sweepTimeout = 10 * time.Second
 
 // maxKeepers is how many keepers may be lost during one start of a task, before that counts as failed.
 const maxKeepers = 2
 
-// Supervisor is a drivers.Supervisor whose processes a keeper has, one after the other if need be. When a keeper is killed, its processes are
-// gone with it: what it left running is killed at once, and the next start makes another keeper. When the connection breaks while the
-// keeper lives, it is restored, and no caller notices.
+// Supervisor is a drivers.Supervisor whose processes a keeper has, one after the other if need be. When a keeper is
+// killed, its processes are gone with it: what it left running is killed at once, and the next start makes another
+// keeper. When the connection breaks while the keeper lives, it is restored, and no caller notices.
 type Supervisor struct {
 	cfg    Config
 	attach func(ctx context.Context, dir string) (*Client, error) // Attach, but for tests
@@ -42,8 +43,9 @@ type Supervisor struct {
 	uncovered bool              // the latest process that was started is in no cgroup of its own
 }
 
-// Supervise attaches to the allocation's keeper, or starts one when there is none. fresh is for an allocation that has no processes: leftovers of an earlier one in the
-// directory are ended first. When no keeper can be started just now, each start of a task tries again. Errors: Open's.
+// Supervise attaches to the allocation's keeper, or starts one when there is none. fresh is for an allocation that has
+// no processes: leftovers of an earlier one in the directory are ended first. When no keeper can be started just now,
+// each start of a task tries again. Errors: Open's.
 func Supervise(ctx context.Context, cfg Config, fresh bool) (*Supervisor, error) {
 	for {
 		client, attached, err := Open(ctx, cfg)
@@ -137,8 +139,8 @@ func (s *Supervisor) current() (*connection, connState) {
 	return s.conn, s.state
 }
 
-// restore deals with the end of a connection. It tries for as long as it takes to know that the keeper is back, or that it and its
-// processes are gone: no caller may act on less.
+// restore deals with the end of a connection. It tries for as long as it takes to know that the keeper is back, or that
+// it and its processes are gone: no caller may act on less.
 func (s *Supervisor) restore(conn *connection) {
 	e := broke
 	if errors.Is(conn.client.Err(), ErrReplaced) {
@@ -163,7 +165,8 @@ func (s *Supervisor) restore(conn *connection) {
 	}
 }
 
-// tryRestore attaches to the keeper or, if that is gone, kills what it has left running. It adds to orphans how many processes it had to kill.
+// tryRestore attaches to the keeper or, if that is gone, kills what it has left running. It adds to orphans how many
+// processes it had to kill.
 func (s *Supervisor) tryRestore(conn *connection, orphans OrphanCounts) error {
 	ctx, cancel := context.WithTimeout(s.ctx, sweepTimeout)
 	defer cancel()
@@ -198,7 +201,8 @@ func (s *Supervisor) tryRestore(conn *connection, orphans OrphanCounts) error {
 	return nil
 }
 
-// call calls a method of the keeper's client, again when the connection broke and was restored. lost is set when the keeper was lost.
+// call calls a method of the keeper's client, again when the connection broke and was restored. lost is set when the
+// keeper was lost.
 func call[T any](ctx context.Context, s *Supervisor, method func(*Client) (T, error)) (result T, lost *lostKeeper, err error) {
 	for {
 		conn, _ := s.current()
@@ -220,9 +224,9 @@ func call[T any](ctx context.Context, s *Supervisor, method func(*Client) (T, er
 	}
 }
 
-// Start starts a process. When the answer is lost, with the connection or with the keeper, the process may have been started, and may have
-// ended since: then it is not started again, and Wait says what became of it. That is found out also when ctx has ended: a process that
-// nobody knows of would be left running.
+// Start starts a process. When the answer is lost, with the connection or with the keeper, the process may have been
+// started, and may have ended since: then it is not started again, and Wait says what became of it. That is found out
+// also when ctx has ended: a process that nobody knows of would be left running.
 func (s *Supervisor) Start(ctx context.Context, spec drivers.Spec) (drivers.ProcessStatus, error) {
 	began, sent := time.Now(), false
 	for keepers := 0; ; keepers++ {
@@ -247,8 +251,8 @@ func (s *Supervisor) Start(ctx context.Context, spec drivers.Spec) (drivers.Proc
 	}
 }
 
-// checkCgroup logs when a process has started in no cgroup of its own, the first time and the first after one that has. It warns only root:
-// other users mostly can't make cgroups, and can do nothing about a warning at each run.
+// checkCgroup logs when a process has started in no cgroup of its own, the first time and the first after one that has.
+// It warns only root: other users mostly can't make cgroups, and can do nothing about a warning at each run.
 func (s *Supervisor) checkCgroup(status drivers.ProcessStatus) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -263,7 +267,8 @@ func (s *Supervisor) checkCgroup(status drivers.ProcessStatus) {
 	}
 }
 
-// startedSince returns the task's process when it was started at that time or later, by this keeper or by one that was killed.
+// startedSince returns the task's process when it was started at that time or later, by this keeper or by one that was
+// killed.
 func startedSince(ctx context.Context, c *Client, task string, when time.Time) (status drivers.ProcessStatus, known bool, err error) {
 	list, err := c.List(ctx)
 	for _, status := range list {
@@ -317,8 +322,8 @@ func (s *Supervisor) sendFilesLocked(ctx context.Context, client *Client) {
 	}
 }
 
-// Wait waits for the end of a task's process. When the keeper was killed before it could record how that ended, the error says so, and what
-// had to be killed.
+// Wait waits for the end of a task's process. When the keeper was killed before it could record how that ended, the
+// error says so, and what had to be killed.
 func (s *Supervisor) Wait(ctx context.Context, task string) (interfaces.ExitResult, error) {
 	exit, lost, err := call(ctx, s, func(c *Client) (interfaces.ExitResult, error) { return c.Wait(ctx, task) })
 	if errors.Is(err, drivers.ErrNotRunning) { // it was a lost keeper's, in whose place there is another by now
@@ -335,7 +340,8 @@ func (s *Supervisor) Wait(ctx context.Context, task string) (interfaces.ExitResu
 	return exit, lost.errorFor(task)
 }
 
-// Exec runs a program beside a task's process. One with files ends with the connection to the keeper, with an error that is drivers.ErrLost.
+// Exec runs a program beside a task's process. One with files ends with the connection to the keeper, with an error
+// that is drivers.ErrLost.
 func (s *Supervisor) Exec(ctx context.Context, spec drivers.ExecSpec) (drivers.ExecResult, error) {
 	if len(spec.Files) > 0 {
 		conn, _ := s.current()
@@ -351,7 +357,8 @@ func (s *Supervisor) Signal(ctx context.Context, process drivers.ProcessID, sig 
 	return err
 }
 
-// KillTree kills what is left of a task's process. What a lost keeper has left of the task is dead by now, and counted once.
+// KillTree kills what is left of a task's process. What a lost keeper has left of the task is dead by now, and counted
+// once.
 func (s *Supervisor) KillTree(ctx context.Context, process drivers.ProcessID) (int, error) {
 	leftover, lost, err := call(ctx, s, func(c *Client) (int, error) { return c.KillTree(ctx, process) })
 	if lost != nil {
@@ -395,8 +402,8 @@ func (s *Supervisor) Close() error {
 	return Forget(s.cfg.Dir)
 }
 
-// closeKeeper ends the keeper with its tasks, also one to which the connection has broken and that nobody has connected to since. One that
-// does not answer is killed.
+// closeKeeper ends the keeper with its tasks, also one to which the connection has broken and that nobody has connected
+// to since. One that does not answer is killed.
 func (s *Supervisor) closeKeeper(c *Client) error {
 	ctx, cancel := context.WithTimeout(context.Background(), sweepTimeout)
 	defer cancel()

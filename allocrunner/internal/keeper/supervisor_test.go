@@ -19,7 +19,8 @@ import (
 	"taskapi/allocrunner/internal/proctest"
 )
 
-// TestALostKeeper is noticed at once: what it left running is killed before anybody hears of the end of the task, which says so.
+// TestALostKeeper is noticed at once: what it left running is killed before anybody hears of the end of the task, which
+// says so.
 func TestALostKeeper(t *testing.T) {
 	dir := t.TempDir()
 	s := supervise(t, dir)
@@ -93,8 +94,8 @@ func TestALostKeeperHadWrittenDown(t *testing.T) {
 	}
 }
 
-// TestAnEarlierKeepersRecord says nothing of a later one that was lost and could not write its own: neither that a task has ended well, nor
-// that nothing is left running.
+// TestAnEarlierKeepersRecord says nothing of a later one that was lost and could not write its own: neither that a task
+// has ended well, nor that nothing is left running.
 func TestAnEarlierKeepersRecord(t *testing.T) {
 	for _, stays := range []bool{false, true} { // when it can't be removed
 		dir := t.TempDir()
@@ -139,8 +140,8 @@ func TestAnEarlierKeepersRecord(t *testing.T) {
 	}
 }
 
-// TestALostAnswer to a start does not have the task run twice, be it that the process has ended since, or that it went with its keeper. When
-// the answer is lost is left to chance.
+// TestALostAnswer to a start does not have the task run twice, be it that the process has ended since, or that it went
+// with its keeper. When the answer is lost is left to chance.
 func TestALostAnswer(t *testing.T) {
 	for name, tc := range map[string]struct {
 		script string
@@ -193,7 +194,8 @@ func TestCloseAfterABreak(t *testing.T) {
 	}
 }
 
-// TestAFreshAllocation in a directory of another one has nothing of that one's processes; one that goes on has all of them.
+// TestAFreshAllocation in a directory of another one has nothing of that one's processes; one that goes on has all of
+// them.
 func TestAFreshAllocation(t *testing.T) {
 	dir := t.TempDir()
 	s := supervise(t, dir)
@@ -272,8 +274,9 @@ func (s said) Handle(_ context.Context, r slog.Record) error {
 
 func (s said) Enabled(context.Context, slog.Level) bool { return true }
 
-// TestAFrozenKeeper to which the connection breaks is neither taken for lost, nor is anything forgotten that was requested of it: its tasks run on,
-// their ends are reported, and a start that was given up meanwhile leaves nothing behind.
+// TestAFrozenKeeper to which the connection breaks is neither taken for lost, nor is anything forgotten that was
+// requested of it: its tasks run on, their ends are reported, and a start that was given up meanwhile leaves nothing
+// behind.
 func TestAFrozenKeeper(t *testing.T) {
 	dir := t.TempDir()
 	log := said{slog.DiscardHandler, "neither does it answer", make(chan string, 1)}
@@ -321,8 +324,8 @@ func TestAFrozenKeeper(t *testing.T) {
 	}
 }
 
-// TestALateRequest, which was sent to a frozen keeper and is sent again after its connection broke, does not reach the process that the task
-// has got meanwhile.
+// TestALateRequest, which was sent to a frozen keeper and is sent again after its connection broke, does not reach the
+// process that the task has got meanwhile.
 func TestALateRequest(t *testing.T) {
 	for name, request := range map[string]func(*keeper.Supervisor, drivers.ProcessID) error{
 		"signal": func(s *keeper.Supervisor, id drivers.ProcessID) error {
@@ -412,7 +415,8 @@ func TestTasksWithoutACgroup(t *testing.T) {
 	}
 }
 
-// TestCloseAfterTheKeeperWasLost leaves nothing of the killed keeper in the directory but its log: the allocation has ended.
+// TestCloseAfterTheKeeperWasLost leaves nothing of the killed keeper in the directory but its log: the allocation has
+// ended.
 func TestCloseAfterTheKeeperWasLost(t *testing.T) {
 	dir := t.TempDir()
 	s := supervise(t, dir)
@@ -456,7 +460,8 @@ func TestCloseForcesAKeeper(t *testing.T) {
 	}
 }
 
-// TestReplacedByAnother: the latest to take the keeper over has it, and the one before neither makes another nor ends it.
+// TestReplacedByAnother: the latest to take the keeper over has it, and the one before neither makes another nor ends
+// it.
 func TestReplacedByAnother(t *testing.T) {
 	dir := t.TempDir()
 	first := supervise(t, dir)

@@ -116,8 +116,8 @@ func TestAnUnknownRequest(t *testing.T) {
 	}
 }
 
-// TestAnEarlierConnection does not take the keeper from a client that came later: while the keeper was frozen its client has given up one
-// attempt after the other, and all of them are found at once.
+// TestAnEarlierConnection does not take the keeper from a client that came later: while the keeper was frozen its
+// client has given up one attempt after the other, and all of them are found at once.
 func TestAnEarlierConnection(t *testing.T) {
 	dir := t.TempDir()
 	first := start(t, keeper.Config{Dir: dir})

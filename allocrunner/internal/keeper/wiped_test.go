@@ -75,7 +75,8 @@ func wipe(t *testing.T, dir string, names ...string) {
 	}
 }
 
-// TestAWipedDirectory has no second copy of a task: the keeper that nobody can reach any more is ended first, and it is said.
+// TestAWipedDirectory has no second copy of a task: the keeper that nobody can reach any more is ended first, and it is
+// said.
 func TestAWipedDirectory(t *testing.T) {
 	for name, files := range map[string][]string{
 		"all":               nil,

@@ -18,18 +18,18 @@ import (
 	"taskapi/internal/proc"
 )
 
-// version is the protocol's. A keeper lives through upgrades of the program, so a change after the first release must let a newer client
-// speak the versions before.
+// version is the protocol's. A keeper lives through upgrades of the program, so a change after the first release must
+// let a newer client speak the versions before.
 const version = 3
 
-// maxFrame bounds a message. The longest is a Start with the arguments and environment that the kernel takes at most (2 MiB with
-// the usual stack limit, a third more in base64), with room.
+// maxFrame bounds a message. The longest is a Start with the arguments and environment that the kernel takes at most (2
+// MiB with the usual stack limit, a third more in base64), with room.
 const maxFrame = 8 << 20
 
-// A connection carries frames: four bytes of length, big endian, then a JSON object. It begins with one hello from each side.
-// Then the client sends requests and the keeper answers each, in any order. A request with op "cancel" cancels the one of
-// the same ID and is not answered itself. An exec with files has two answers: the first says that the program runs. An answer with ID 0 is
-// the keeper's last word on the connection.
+// A connection carries frames: four bytes of length, big endian, then a JSON object. It begins with one hello from each
+// side. Then the client sends requests and the keeper answers each, in any order. A request with op "cancel" cancels
+// the one of the same ID and is not answered itself. An exec with files has two answers: the first says that the
+// program runs. An answer with ID 0 is the keeper's last word on the connection.
 type hello struct {
 	Version int
 	Keeper  proc.Identity `json:",omitzero"` // from the keeper, zero from an older one
@@ -100,7 +100,9 @@ func packExec(s drivers.ExecSpec) request {
 }
 
 func (r request) unpackExec(files []*os.File) drivers.ExecSpec {
-	return drivers.ExecSpec{Spec: r.Spec.unpack(), MaxOutput: r.MaxOutput, TTY: r.TTY, Files: files}
+	spec := drivers.ExecSpec{Spec: r.Spec.unpack(), MaxOutput: r.MaxOutput}
+	spec.Files, spec.TTY = files, r.TTY
+	return spec
 }
 
 // recode converts the elements of a list.

@@ -53,7 +53,8 @@ func (c *timedConn) SetWriteDeadline(time.Time) error { c.note("deadline"); retu
 
 func (c *timedConn) Write(p []byte) (int, error) { c.note("write"); return len(p), nil }
 
-// TestEachMessageHasItsTime: it begins when the ones before are written. One who takes thousands that wait needs longer than for one.
+// TestEachMessageHasItsTime: it begins when the ones before are written. One who takes thousands that wait needs longer
+// than for one.
 func TestEachMessageHasItsTime(t *testing.T) {
 	conn := new(timedConn)
 	out := &frameWriter{w: conn, most: helloTime}

@@ -11,7 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// init is the process's whole life in this program. It comes before the initialization of most other packages, which would take as long again.
+// init is the process's whole life in this program. It comes before the initialization of most other packages, which
+// would take as long again.
 func init() {
 	if len(os.Args) > 0 && os.Args[0] == Name {
 		become()

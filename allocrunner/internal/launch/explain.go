@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What follows runs in the process that could not become the program, as the task's user: it opens nothing that the user may not, and what it
-// reads of a file, which may be made to do harm, is bounded.
+// What follows runs in the process that could not become the program, as the task's user: it opens nothing that the
+// user may not, and what it reads of a file, which may be made to do harm, is bounded.
 
 // explain says in words why the kernel did not execute the program. Nothing of the environment goes into the text.
 func explain(p Program, err error) *Error {
@@ -102,14 +102,15 @@ func Kind(mode os.FileMode) string {
 	return "no plain file"
 }
 
-// The kernel reads as much of a program's first line, and takes no more program headers: see BINPRM_BUF_SIZE and load_elf_phdrs.
+// The kernel reads as much of a program's first line, and takes no more program headers: see BINPRM_BUF_SIZE and
+// load_elf_phdrs.
 const (
 	maxLine    = 256
 	maxHeaders = 64 << 10
 )
 
-// interpreterOf returns what a script's first line, or a program's headers, name; empty when they name nothing. Of a program it reads the header and
-// the program headers alone: whatever else it says of itself may be of any size.
+// interpreterOf returns what a script's first line, or a program's headers, name; empty when they name nothing. Of a
+// program it reads the header and the program headers alone: whatever else it says of itself may be of any size.
 func interpreterOf(path string) string {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {

@@ -1,9 +1,10 @@
-// Package launch is the first program of every process that a driver starts: this same binary, which becomes the task's user, enters the
-// working directory and only then executes the task's program. Both can hang for as long as a file system likes, or the holder of a lease on
-// the program. Then that process alone hangs, and can be killed; the program that started it goes on.
+// Package launch is the first program of every process that a driver starts: this same binary, which becomes the task's
+// user, enters the working directory and only then executes the task's program. Both can hang for as long as a file
+// system likes, or the holder of a lease on the program. Then that process alone hangs, and can be killed; the program
+// that started it goes on.
 //
-// A program that imports this package needs to do nothing for that: when it is executed under the name Name, the package's initialization does
-// all there is to do, and never returns.
+// A program that imports this package needs to do nothing for that: when it is executed under the name Name, the
+// package's initialization does all there is to do, and never returns.
 package launch
 
 import (
@@ -28,7 +29,8 @@ const (
 	FD   = 3
 )
 
-// Env returns the environment until the program has its own: one thread at work, and no collection for a few milliseconds.
+// Env returns the environment until the program has its own: one thread at work, and no collection for a few
+// milliseconds.
 func Env() []string { return []string{"GOMAXPROCS=1", "GOGC=off"} }
 
 // Program is what the process becomes. No string of it has a NUL byte.
@@ -85,8 +87,8 @@ func (l *Launch) Close() {
 // maxReason bounds what is read of a process that may have become somebody else's.
 const maxReason = 16 << 10
 
-// Become tells the process, which has been started, what to become, and returns when it is that. Errors: *Error, ctx's, or that the process
-// has ended before.
+// Become tells the process, which has been started, what to become, and returns when it is that. Errors: *Error, ctx's,
+// or that the process has ended before.
 func (l *Launch) Become(ctx context.Context, p Program) error {
 	l.Child.Close()
 	raw, err := l.conn.SyscallConn()
@@ -128,7 +130,8 @@ func readPending(fd int, text []byte) ([]byte, error) {
 	return text, nil
 }
 
-// about is what the process says when it is about to execute the program. The connection's end is all that follows, or what went wrong.
+// about is what the process says when it is about to execute the program. The connection's end is all that follows, or
+// what went wrong.
 const about = "+"
 
 // pack makes one message of it: strings that end with a NUL.

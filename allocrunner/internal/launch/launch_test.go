@@ -26,7 +26,8 @@ import (
 	"taskapi/allocrunner/internal/proctest"
 )
 
-// The signal at the parent's death is the thread's that has executed the program, which is where a program's functions init run.
+// The signal at the parent's death is the thread's that has executed the program, which is where a program's functions
+// init run.
 func init() { runtime.LockOSThread() }
 
 // TestMain runs the tests, or is a program that they start.
@@ -64,7 +65,8 @@ func newReport() report {
 	return r
 }
 
-// inherited returns the open files that programs get which are executed from here. What Go's runtime opens is not among them.
+// inherited returns the open files that programs get which are executed from here. What Go's runtime opens is not among
+// them.
 func inherited() (fds []int) {
 	for fd := range 256 {
 		if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil && flags&unix.FD_CLOEXEC == 0 {
@@ -258,8 +260,8 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// TestAHang is one of the process alone. Meanwhile the task's user can't get at it, though it is that user's already: what it was given, as
-// tokens in the environment, is its own. It can be given up, and killed.
+// TestAHang is one of the process alone. Meanwhile the task's user can't get at it, though it is that user's already:
+// what it was given, as tokens in the environment, is its own. It can be given up, and killed.
 func TestAHang(t *testing.T) {
 	program := filepath.Join(openDir(t), "program")
 	if err := os.WriteFile(program, []byte("#!/bin/sh\n"), 0o755); err != nil {

@@ -58,7 +58,8 @@ func (s situation) states(group []lifecycle.Task) map[string]lifecycle.State {
 	return states
 }
 
-// TestEverySequence goes through every sequence of events of every group of up to three tasks, and looks at each decision.
+// TestEverySequence goes through every sequence of events of every group of up to three tasks, and looks at each
+// decision.
 func TestEverySequence(t *testing.T) {
 	t.Parallel()
 	for _, group := range shapes() {
@@ -77,8 +78,8 @@ func TestEverySequence(t *testing.T) {
 	}
 }
 
-// decide checks the decision on a situation and gives all situations that can follow: each thing that a task, the operator or a timer can
-// do next.
+// decide checks the decision on a situation and gives all situations that can follow: each thing that a task, the
+// operator or a timer can do next.
 func decide(t *testing.T, group []lifecycle.Task, s situation) []situation {
 	states := s.states(group)
 	d := lifecycle.Next(group, states, s.ending)
@@ -110,7 +111,8 @@ func decide(t *testing.T, group []lifecycle.Task, s situation) []situation {
 	return append(next, aborted, awake)
 }
 
-// moves returns what a task can become by itself, or by being killed. A sidecar that ends by itself is restarted, or has failed.
+// moves returns what a task can become by itself, or by being killed. A sidecar that ends by itself is restarted, or
+// has failed.
 func moves(task lifecycle.Task, phase lifecycle.Phase, killed bool) []lifecycle.State {
 	var next []lifecycle.State
 	switch phase {

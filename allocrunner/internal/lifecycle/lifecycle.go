@@ -1,5 +1,5 @@
-// Package lifecycle decides which tasks of a group start, which are killed, and when the group has ended. It is a pure function of
-// what the tasks are and of their states; it starts nothing and remembers nothing.
+// Package lifecycle decides which tasks of a group start, which are killed, and when the group has ended. It is a pure
+// function of what the tasks are and of their states; it starts nothing and remembers nothing.
 //
 // The order is Nomad's:
 //
@@ -83,8 +83,8 @@ const (
 	Aborted             // all tasks are killed at once, in no order, and poststop tasks do not run
 )
 
-// Ending is a cause and, for SiblingFailed, the task that failed. While it is Delayed, for the group's shutdown_delay, nothing is killed
-// and nothing starts but what follows when all tasks have ended by themselves.
+// Ending is a cause and, for SiblingFailed, the task that failed. While it is Delayed, for the group's shutdown_delay,
+// nothing is killed and nothing starts but what follows when all tasks have ended by themselves.
 type Ending struct {
 	Cause   Cause
 	Task    string
@@ -229,8 +229,8 @@ func Ended(tasks []Task, states map[string]State) bool {
 	return g.all(notPoststop, isDead)
 }
 
-// ClientStatus returns the allocation's status and description by Nomad's rules: a failed task outweighs a running one, that a pending
-// one, and that completion.
+// ClientStatus returns the allocation's status and description by Nomad's rules: a failed task outweighs a running one,
+// that a pending one, and that completion.
 func ClientStatus(states map[string]State) (status, description string) {
 	var running, pending bool
 	for _, s := range states {

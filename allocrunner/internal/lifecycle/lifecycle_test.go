@@ -107,8 +107,8 @@ func TestAFailedPoststopTaskIsNoReason(t *testing.T) {
 	}
 }
 
-// TestEveryGroupEnds plays groups whose tasks do as they please: no decision starts what has started or kills what is dead, and
-// a stopped group has ended once its tasks obey.
+// TestEveryGroupEnds plays groups whose tasks do as they please: no decision starts what has started or kills what is
+// dead, and a stopped group has ended once its tasks obey.
 func TestEveryGroupEnds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		tasks, states := drawGroup(t)

@@ -12,11 +12,10 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/logs"
 	"taskapi/allocrunner/internal/proctree"
-	"taskapi/internal/tty"
 )
 
-// maxExecs is how many programs run beside tasks at a time: script checks take milliseconds and come every few seconds, so a hundred
-// of them seldom wait, and their output can't take more than maxExecs times drivers.MaxExecOutput.
+// maxExecs is how many programs run beside tasks at a time: script checks take milliseconds and come every few seconds,
+// so a hundred of them seldom wait, and their output can't take more than maxExecs times drivers.MaxExecOutput.
 const maxExecs = 16
 
 // execution is a program that runs, or is about to run, beside a task's process.
@@ -98,12 +97,6 @@ func CheckExec(spec drivers.ExecSpec) error {
 		reason := fmt.Sprintf("%d bytes of output are to be kept: it must be from 0 to %d", spec.MaxOutput, drivers.MaxExecOutput)
 		return &drivers.StartError{Reason: reason, Err: unix.EINVAL}
 	}
-	if len(spec.Files) != 0 && len(spec.Files) != 3 {
-		return &drivers.StartError{Reason: fmt.Sprintf("%d files were given for the program's three standard ones", len(spec.Files)), Err: unix.EINVAL}
-	}
-	if spec.TTY && (len(spec.Files) == 0 || !tty.IsTerminal(spec.Files[0])) {
-		return &drivers.StartError{Reason: "the program's standard input is no terminal", Err: unix.ENOTTY}
-	}
 	return checkSpec(spec.Spec)
 }
 
@@ -153,8 +146,8 @@ func (l *Local) launchExec(ctx context.Context, e *execution, spec drivers.ExecS
 	return p, nil
 }
 
-// execFiles returns the program's standard files, which are to be closed once it has them, also after an error: the caller's, or such as
-// have its output go to out.
+// execFiles returns the program's standard files, which are to be closed once it has them, also after an error: the
+// caller's, or such as have its output go to out.
 func (p *process) execFiles(spec drivers.ExecSpec, out logs.Sink) ([]*os.File, error) {
 	if spec.TTY {
 		return spec.Files, giveTo(spec.Files[0], spec.User)

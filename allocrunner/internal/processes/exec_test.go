@@ -137,7 +137,8 @@ func TestExecLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestExecDiesWithItsTask and is not counted among what the task left behind, whether the task is killed or ends by itself.
+// TestExecDiesWithItsTask and is not counted among what the task left behind, whether the task is killed or ends by
+// itself.
 func TestExecDiesWithItsTask(t *testing.T) {
 	for way, cfg := range ways {
 		for _, end := range []unix.Signal{0, unix.SIGTERM} {

@@ -19,8 +19,8 @@ import (
 	"taskapi/allocrunner/internal/proctest"
 )
 
-// hanging makes a program whose execution hangs for as long as the kernel lets the holder of a lease (45 seconds, mostly), which is this
-// program. hangs is called when it does.
+// hanging makes a program whose execution hangs for as long as the kernel lets the holder of a lease (45 seconds,
+// mostly), which is this program. hangs is called when it does.
 func (e *env) hanging() (path string, hangs func()) {
 	e.t.Helper()
 	path = filepath.Join(e.dir, "hanging")

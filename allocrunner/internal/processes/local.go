@@ -1,4 +1,5 @@
-// Package processes starts, signals and waits for the processes of tasks, as children of this program. The keeper is that program.
+// Package processes starts, signals and waits for the processes of tasks, as children of this program. The keeper is
+// that program.
 package processes
 
 import (
@@ -19,11 +20,12 @@ import (
 	"taskapi/allocrunner/internal/proctree"
 )
 
-// defaultDrainTime is how long output is still read when a task's process has ended but something keeps its pipe open. The
-// runner kills the tree right after the exit, which closes the pipe, so only what escaped the tree is ever cut off.
+// defaultDrainTime is how long output is still read when a task's process has ended but something keeps its pipe open.
+// The runner kills the tree right after the exit, which closes the pipe, so only what escaped the tree is ever cut off.
 const defaultDrainTime = 5 * time.Second
 
-// closeTime bounds how long Close waits for killed processes: only one that is stuck in the kernel takes longer than milliseconds.
+// closeTime bounds how long Close waits for killed processes: only one that is stuck in the kernel takes longer than
+// milliseconds.
 const closeTime = 10 * time.Second
 
 // Config is what a Local is made of.
@@ -31,15 +33,16 @@ type Config struct {
 	// Logger is required.
 	Logger *slog.Logger
 
-	// Config is that of the processes' trees. OwnsAllChildren is for a program that starts no children but through this Local.
+	// Config is that of the processes' trees. OwnsAllChildren is for a program that starts no children but through this
+	// Local.
 	proctree.Config
 
 	// DrainTime is how long output is read after a process's end while something else holds its pipe; 0: five seconds.
 	DrainTime time.Duration
 }
 
-// Local is the Supervisor whose processes are children of this program. They die with it: each root process has SIGKILL as
-// its parent-death signal.
+// Local is the Supervisor whose processes are children of this program. They die with it: each root process has SIGKILL
+// as its parent-death signal.
 type Local struct {
 	cfg       Config
 	quit      chan struct{} // closed to end the goroutines of starter and trees
@@ -126,7 +129,8 @@ func (l *Local) reserve(task string) (*process, error) {
 	return old, nil
 }
 
-// start clears what is left of the old process and starts the new one, which is returned with an error when it can't be got rid of.
+// start clears what is left of the old process and starts the new one, which is returned with an error when it can't be
+// got rid of.
 func (l *Local) start(ctx context.Context, old *process, spec drivers.Spec) (*process, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -224,8 +228,8 @@ func (l *Local) List(context.Context) ([]drivers.ProcessStatus, error) {
 // Found returns nothing: this program's children are not older than it.
 func (l *Local) Found(string) (drivers.ProcessStatus, bool) { return drivers.ProcessStatus{}, false }
 
-// CgroupDir returns the cgroup above those of all tasks, empty while there is none. What cleans up after this program when it
-// was killed finds its processes there.
+// CgroupDir returns the cgroup above those of all tasks, empty while there is none. What cleans up after this program
+// when it was killed finds its processes there.
 func (l *Local) CgroupDir() string { return l.trees.CgroupDir() }
 
 // Close may be called twice.
@@ -269,8 +273,8 @@ func waited(ctx context.Context, group *sync.WaitGroup) bool {
 	}
 }
 
-// clear kills what is left of p's tree, with the programs beside it, waits until it is empty and its output written, and counts the
-// processes besides p's first, and besides those programs, that were found alive.
+// clear kills what is left of p's tree, with the programs beside it, waits until it is empty and its output written,
+// and counts the processes besides p's first, and besides those programs, that were found alive.
 func (l *Local) clear(ctx context.Context, p *process) (int, error) {
 	select {
 	case p.turn <- struct{}{}:

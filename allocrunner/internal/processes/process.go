@@ -20,8 +20,9 @@ import (
 	"taskapi/allocrunner/internal/proctree"
 )
 
-// process is one run of one task, or of a program beside it. Its fields are set before it is shared, but for exit, which is set
-// before the tree says that it has ended, emptied, which the holder of turn owns, and ending, which Local.mu guards.
+// process is one run of one task, or of a program beside it. Its fields are set before it is shared, but for exit,
+// which is set before the tree says that it has ended, emptied, which the holder of turn owns, and ending, which
+// Local.mu guards.
 type process struct {
 	task    string
 	uid     uint32
@@ -58,8 +59,8 @@ func (p *process) status() drivers.ProcessStatus {
 	return s
 }
 
-// files opens /dev/null and what the output goes into, or copies what the caller gives instead. It returns the descriptors for the task, which
-// are to be closed once it has them.
+// files opens /dev/null and what the output goes into, or copies what the caller gives instead. It returns the
+// descriptors for the task, which are to be closed once it has them.
 func (p *process) files(spec drivers.Spec, logger *slog.Logger) (files []*os.File, err error) {
 	if len(spec.Files) > 0 {
 		p.tty = spec.TTY
@@ -108,9 +109,10 @@ func givenFiles(spec drivers.Spec) (files []*os.File, err error) {
 	return files, err
 }
 
-// launch starts the process in its tree, and returns when it has become the program. What the program's files make it wait for nobody else
-// waits for: no lock is held, and when ctx ends the process is killed. began is called when there is a process, for whose end it sees to it that
-// somebody waits. There is one after an error, too, when it does not die.
+// launch starts the process in its tree, and returns when it has become the program. What the program's files make it
+// wait for nobody else waits for: no lock is held, and when ctx ends the process is killed. began is called when there
+// is a process, for whose end it sees to it that somebody waits. There is one after an error, too, when it does not
+// die.
 func (l *Local) launch(ctx context.Context, p *process, spec drivers.Spec, files []*os.File, began func()) error {
 	defer closeAll(files)
 	conn, err := launch.New()

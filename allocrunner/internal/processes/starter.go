@@ -20,14 +20,14 @@ import (
 // taskUmask is what every task begins with, whatever this program was started with.
 const taskUmask = 0o022
 
-// starter starts all processes from one thread, kept for that alone, because what a child inherits or is bound to belongs to the
-// thread: the umask (unshared from the rest of the program), the signal mask, and the parent-death signal, which fires when
-// the thread that forked ends.
+// starter starts all processes from one thread, kept for that alone, because what a child inherits or is bound to
+// belongs to the thread: the umask (unshared from the rest of the program), the signal mask, and the parent-death
+// signal, which fires when the thread that forked ends.
 type starter struct {
 	calls chan func()
 	quit  <-chan struct{} // its closing ends the thread: whatever was started and still runs gets SIGKILL
-	// swallow keeps signals that were ignored when this program began from being ignored in tasks: a caught signal is set
-	// back to its default by exec, an ignored one is not.
+	// swallow keeps signals that were ignored when this program began from being ignored in tasks: a caught signal is
+	// set back to its default by exec, an ignored one is not.
 	swallow chan os.Signal
 }
 
@@ -46,8 +46,8 @@ func (s *starter) run() {
 	}
 }
 
-// prepare sets what children inherit. Without CLONE_FS unshared, the umask would be changed under the whole program: then it is
-// left alone.
+// prepare sets what children inherit. Without CLONE_FS unshared, the umask would be changed under the whole program:
+// then it is left alone.
 func (s *starter) prepare() {
 	if unix.Unshare(unix.CLONE_FS) == nil {
 		unix.Umask(taskUmask)
@@ -56,8 +56,8 @@ func (s *starter) prepare() {
 	_ = unix.PthreadSigmask(unix.SIG_SETMASK, &none, nil) // can't fail with these arguments
 }
 
-// start starts a process that is this very program, in package launch, which hears from child what to become. That takes no file of the
-// task's, so it can't hang. With tty, files[0] becomes its controlling terminal.
+// start starts a process that is this very program, in package launch, which hears from child what to become. That
+// takes no file of the task's, so it can't hang. With tty, files[0] becomes its controlling terminal.
 func (s *starter) start(task string, tree *proctree.Tree, files []*os.File, child *os.File, tty bool) (proc *os.Process, err error) {
 	files = append(slices.Clip(files), child)
 	attr := &os.ProcAttr{Dir: "/", Env: launch.Env(), Files: files, Sys: &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setctty: tty}}
@@ -94,8 +94,8 @@ func needsUser(u interfaces.User) bool {
 	return int(u.UID) != os.Geteuid() || int(u.GID) != os.Getegid()
 }
 
-// CloseOnExec keeps descriptors that were handed to this program, without the flag, from reaching a program that it starts. Its own
-// have the flag already.
+// CloseOnExec keeps descriptors that were handed to this program, without the flag, from reaching a program that it
+// starts. Its own have the flag already.
 func CloseOnExec() {
 	if unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC) == nil {
 		return

@@ -72,8 +72,8 @@ func (f *frozen) answer(ctx context.Context) error {
 	}
 }
 
-// TestAFrozenSupervisor does not get a task out of its end: however long it answers nothing, the task is killed when it answers again. Nor is
-// it an end that it refuses a question.
+// TestAFrozenSupervisor does not get a task out of its end: however long it answers nothing, the task is killed when it
+// answers again. Nor is it an end that it refuses a question.
 func TestAFrozenSupervisor(t *testing.T) {
 	for _, how := range []KillMode{Graceful, AtOnce} {
 		synctest.Test(t, func(t *testing.T) {

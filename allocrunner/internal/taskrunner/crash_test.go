@@ -12,8 +12,9 @@ import (
 	"taskapi/allocrunner/internal/restarts"
 )
 
-// The model of a task whose runner may be killed at any moment: the machine and what goes on around it, what is written down, the
-// supervisor's process, and what has to hold of all that. It is plain data, so that every state that can be reached is looked at once.
+// The model of a task whose runner may be killed at any moment: the machine and what goes on around it, what is written
+// down, the supervisor's process, and what has to hold of all that. It is plain data, so that every state that can be
+// reached is looked at once.
 type model struct {
 	runner  runnerModel // lost with the runner
 	disk    recordModel
@@ -122,7 +123,8 @@ func (s model) possible(rs rules) []any {
 	return events
 }
 
-// waitsForInterval reports whether the task waits for the next interval of its restart policy, which never comes here: time stands still.
+// waitsForInterval reports whether the task waits for the next interval of its restart policy, which never comes here:
+// time stands still.
 func (s model) waitsForInterval(r rules) bool {
 	m := s.runner.machine
 	return m.phase == backoff && m.tracker.Count > r.policy.Attempts
@@ -350,7 +352,8 @@ func (s model) ends(r rules) error {
 	return fmt.Errorf("a killed task does not come to an end")
 }
 
-// settles lets a task that has no other interval fail until it is dead, without a kill and without a wait for the next interval.
+// settles lets a task that has no other interval fail until it is dead, without a kill and without a wait for the next
+// interval.
 func (s model) settles(r rules) error {
 	s, err := s.handle(r, lastInterval{})
 	for range 30 {
@@ -422,9 +425,9 @@ func explore(r rules, budget budgetModel) (states int, wrong map[string]string) 
 	return len(came), wrong
 }
 
-// TestAnyMoment looks at every state that a task can be in, with its runner killed at any moment, alone or with the keeper or the whole
-// machine: no second copy, no dead task started, no process that nobody knows of, no end unreported or reported twice, nothing forgotten that was
-// requested, and no wait for another interval when there is none.
+// TestAnyMoment looks at every state that a task can be in, with its runner killed at any moment, alone or with the
+// keeper or the whole machine: no second copy, no dead task started, no process that nobody knows of, no end unreported
+// or reported twice, nothing forgotten that was requested, and no wait for another interval when there is none.
 func TestAnyMoment(t *testing.T) {
 	for budget, wait := range map[budgetModel]bool{
 		{requests: 2, crashes: 1, processes: 3}: false, {requests: 1, crashes: 2, processes: 3}: false, {requests: 1, crashes: 1, processes: 4}: true,

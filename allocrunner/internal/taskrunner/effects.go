@@ -9,8 +9,8 @@ import (
 	"taskapi/allocrunner/interfaces"
 )
 
-// killTimeout is how long killed processes may take to be gone before they are killed again. SIGKILL can't be refused, but a process in
-// uninterruptible sleep may take long to die, and the keeper may be stopped itself for a while.
+// killTimeout is how long killed processes may take to be gone before they are killed again. SIGKILL can't be refused,
+// but a process in uninterruptible sleep may take long to die, and the keeper may be stopped itself for a while.
 const killTimeout = 10 * time.Second
 
 // retryPause is the time between two attempts at what must not be given up.
@@ -106,7 +106,8 @@ func (r *Runner) stop(ctx context.Context, run drivers.Run, how stop) {
 	})
 }
 
-// destroy kills what is left of the run again and again, until nothing is, or ctx ends. It returns how many there were besides the first.
+// destroy kills what is left of the run again and again, until nothing is, or ctx ends. It returns how many there were
+// besides the first.
 func (r *Runner) destroy(ctx context.Context, run drivers.Run) (most int) {
 	if run == nil {
 		return 0
@@ -146,8 +147,8 @@ func (r *Runner) postFromEffect(ev any) {
 	}
 }
 
-// runHooks calls the task's hooks of one kind one after another. Their failures are logged and do not end the task. They are bounded in
-// time, since one that hangs must not keep the task from being killed.
+// runHooks calls the task's hooks of one kind one after another. Their failures are logged and do not end the task.
+// They are bounded in time, since one that hangs must not keep the task from being killed.
 func runHooks[H interfaces.TaskHook](ctx context.Context, r *Runner, step string, call func(H, context.Context) error) {
 	ctx, cancel := context.WithTimeout(ctx, hookTimeout)
 	defer cancel()

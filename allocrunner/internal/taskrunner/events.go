@@ -13,8 +13,8 @@ import (
 // maxEvents is how many events a task keeps: Nomad's number. The oldest go first.
 const maxEvents = 10
 
-// Every event has a Type, a DisplayMessage and Details; its Time is set when it is emitted. Details are never nil: on the wire an
-// event without any has {}.
+// Every event has a Type, a DisplayMessage and Details; its Time is set when it is emitted. Details are never nil: on
+// the wire an event without any has {}.
 
 func event(kind, message string, details map[string]string) *api.TaskEvent {
 	if details == nil {

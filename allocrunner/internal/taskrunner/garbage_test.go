@@ -67,8 +67,9 @@ func (h *keeping) Poststart(context.Context, *interfaces.TaskPoststartRequest) e
 	return nil
 }
 
-// TestRequestsOfHooksAreGarbage when the hooks have returned, though the task runs and they have kept the functions that came with them: an
-// environment is some hundred kilobytes for a large group, and each start has a version of the allocation.
+// TestRequestsOfHooksAreGarbage when the hooks have returned, though the task runs and they have kept the functions
+// that came with them: an environment is some hundred kilobytes for a large group, and each start has a version of the
+// allocation.
 func TestRequestsOfHooksAreGarbage(t *testing.T) {
 	hook := &keeping{called: make(chan struct{})}
 	f := &frozen{thawed: make(chan struct{}), exited: make(chan struct{})}

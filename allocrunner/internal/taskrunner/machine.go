@@ -196,8 +196,8 @@ func (m machine) beingStopped() bool {
 	return m.intent != none && (m.phase == starting || m.hasProcess())
 }
 
-// next is the transition function. Events that mean nothing in a phase change nothing. random in [0, 1) is the jitter of a
-// restart delay.
+// next is the transition function. Events that mean nothing in a phase change nothing. random in [0, 1) is the jitter
+// of a restart delay.
 func (r rules) next(m machine, ev any, now time.Time, random float64) (machine, []any) {
 	switch ev := ev.(type) {
 	case opened:
@@ -395,8 +395,8 @@ func (r rules) end(m machine) (machine, []any) {
 	return m, []any{disarm{}, stop{r.killSignal, r.killTimeout}}
 }
 
-// onRestarted stops the process for a new one, without the shutdown delay, as in Nomad. A requested restart takes precedence over one that
-// the restart policy would count.
+// onRestarted stops the process for a new one, without the shutdown delay, as in Nomad. A requested restart takes
+// precedence over one that the restart policy would count.
 func (r rules) onRestarted(m machine, ev restartRequested) (machine, []any) {
 	if m.phase == stopping && m.intent == evaluate && !ev.counted {
 		m.intent = restart

@@ -128,7 +128,8 @@ func TestSequencesOfEvents(t *testing.T) {
 	}
 }
 
-// simulation is what the machine acts on: it answers as processes and timers do, and fails the test on what must never happen.
+// simulation is what the machine acts on: it answers as processes and timers do, and fails the test on what must never
+// happen.
 type simulation struct {
 	t       *rapid.T
 	start   bool // a start is under way
@@ -194,8 +195,8 @@ func (w *simulation) happens(ev any) {
 	}
 }
 
-// TestEveryLifeIsSound plays arbitrary lives: never a second copy, never a signal to nobody, always a way on, and a killed task
-// ends and stays ended.
+// TestEveryLifeIsSound plays arbitrary lives: never a second copy, never a signal to nobody, always a way on, and a
+// killed task ends and stays ended.
 func TestEveryLifeIsSound(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := testRules

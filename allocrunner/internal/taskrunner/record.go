@@ -13,8 +13,8 @@ import (
 	"taskapi/allocrunner/internal/lifecycle"
 )
 
-// record is what others see of a task: its state on the wire and its phase in the group. The task's goroutine writes it, anybody reads
-// it.
+// record is what others see of a task: its state on the wire and its phase in the group. The task's goroutine writes
+// it, anybody reads it.
 type record struct {
 	mu        sync.Mutex // guards the fields below
 	state     api.TaskState
@@ -45,7 +45,8 @@ func (r *record) stands() standing {
 	return r.standing
 }
 
-// add stamps an event and appends it, dropping the oldest beyond maxEvents, and updates the fields that the event is about.
+// add stamps an event and appends it, dropping the oldest beyond maxEvents, and updates the fields that the event is
+// about.
 func (r *record) add(e *api.TaskEvent, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -63,8 +64,8 @@ func (r *record) add(e *api.TaskEvent, now time.Time) {
 	}
 }
 
-// set records the task's state. A task's FinishedAt is that of its first death, as in Nomad. timer is the transition's arm, disarm or stop, nil
-// when the timer stays as it is.
+// set records the task's state. A task's FinishedAt is that of its first death, as in Nomad. timer is the transition's
+// arm, disarm or stop, nil when the timer stays as it is.
 func (r *record) set(m machine, now time.Time, timer any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -25,8 +25,8 @@ type resumption struct {
 	wait    time.Duration // what remains of the timer that was armed; 0 for none
 }
 
-// resume decides how a task is resumed. run is its latest run, nil for none, and status how that stands. What the driver knows is newer than
-// what was saved.
+// resume decides how a task is resumed. run is its latest run, nil for none, and status how that stands. What the
+// driver knows is newer than what was saved.
 func (r rules) resume(saved interfaces.SavedTask, run drivers.Run, status drivers.Status, now time.Time) resumption {
 	res := resumption{machine: machine{
 		phase:   phaseNamed(saved.Phase),
@@ -67,8 +67,8 @@ func (r rules) resumeStop(res *resumption, due time.Time, now time.Time) {
 	}
 }
 
-// remaining returns what remains of a timer. Two processes share only the wall clock, which may have been set meanwhile: the longest that
-// the timer can have been armed for is the bound.
+// remaining returns what remains of a timer. Two processes share only the wall clock, which may have been set
+// meanwhile: the longest that the timer can have been armed for is the bound.
 func remaining(due, now time.Time, longest time.Duration) time.Duration {
 	return max(min(due.Sub(now), longest), time.Nanosecond)
 }
@@ -84,8 +84,9 @@ func earlier(a, b time.Time) time.Time {
 // longestBackoff returns how long a restart can be delayed at most.
 func (r rules) longestBackoff() time.Duration { return max(r.policy.Interval, 2*r.policy.Delay) }
 
-// Restore begins with what an earlier runner has saved and with the run that the driver has, if any; it is called instead of Receive. Of
-// task only what drivers.Driver's Recover needs is set. Errors: Recover's, for which the task is left as it is.
+// Restore begins with what an earlier runner has saved and with the run that the driver has, if any; it is called
+// instead of Receive. Of task only what drivers.Driver's Recover needs is set. Errors: Recover's, for which the task is
+// left as it is.
 func (r *Runner) Restore(ctx context.Context, saved interfaces.SavedTask, task drivers.Task) error {
 	run, err := r.cfg.Drivers.Recover(ctx, task, saved.Handle)
 	if err != nil && !errors.Is(err, drivers.ErrNoRun) {

@@ -193,7 +193,8 @@ func TestARestartUnderWayIsCarriedOut(t *testing.T) {
 	})
 }
 
-// TestWhoIsResetting: something of the task is there that will be gone. A task that nothing would ever take from there is not.
+// TestWhoIsResetting: something of the task is there that will be gone. A task that nothing would ever take from there
+// is not.
 func TestWhoIsResetting(t *testing.T) {
 	for saved, want := range map[[2]string]bool{
 		{"stopping", "reset"}: true, {"starting", "reset"}: true, {"stopping", "restart"}: false, {"running", ""}: false,

@@ -1,5 +1,6 @@
-// Package taskrunner runs one task: machine.go decides the transitions of its life, and Runner performs their effects, with the task's driver.
-// It knows nothing of processes, nor of the group's order, which reaches it as Open, Kill and Reset.
+// Package taskrunner runs one task: machine.go decides the transitions of its life, and Runner performs their effects,
+// with the task's driver. It knows nothing of processes, nor of the group's order, which reaches it as Open, Kill and
+// Reset.
 package taskrunner
 
 import (
@@ -153,10 +154,12 @@ func (r *Runner) Wire() *api.TaskState { return r.record.wire() }
 // Running reports whether the task has a process that may be restarted.
 func (r *Runner) Running() bool { return r.record.stands().Phase == lifecycle.Running }
 
-// Restarting reports whether the task has no process because a restart was requested, whose new process does not run yet.
+// Restarting reports whether the task has no process because a restart was requested, whose new process does not run
+// yet.
 func (r *Runner) Restarting() bool { return r.record.stands().restarting }
 
-// Up returns when the task's process started, also under an earlier runner, and the zero time when there is none or it is being stopped.
+// Up returns when the task's process started, also under an earlier runner, and the zero time when there is none or it
+// is being stopped.
 func (r *Runner) Up() time.Time { return r.record.stands().up() }
 
 // Resetting reports whether the task's process, or its start, is being stopped for a reset.
@@ -170,29 +173,30 @@ func (r *Runner) Kill(reason *api.TaskEvent, mode KillMode) {
 	r.post(context.Background(), killRequested{reason, mode}, nil)
 }
 
-// LastInterval makes a task that exceeds the attempts of its restart policy fail, instead of waiting for the policy's next interval.
+// LastInterval makes a task that exceeds the attempts of its restart policy fail, instead of waiting for the policy's
+// next interval.
 func (r *Runner) LastInterval() { r.post(context.Background(), lastInterval{}, nil) }
 
-// Reset takes the task back to before its start and returns when its process is gone. Errors: interfaces.ErrTerminal for a task that was
-// killed, before or meanwhile: it stays dead.
+// Reset takes the task back to before its start and returns when its process is gone. Errors: interfaces.ErrTerminal
+// for a task that was killed, before or meanwhile: it stays dead.
 func (r *Runner) Reset(ctx context.Context, reason string) error {
 	return r.request(ctx, resetRequested{reason})
 }
 
-// Restart ends the process for a new one and returns when the old one is gone. Errors: interfaces.ErrTaskNotRunning, and
-// interfaces.ErrTerminal when the task was killed meanwhile.
+// Restart ends the process for a new one and returns when the old one is gone. Errors: interfaces.ErrTaskNotRunning,
+// and interfaces.ErrTerminal when the task was killed meanwhile.
 func (r *Runner) Restart(ctx context.Context, reason string) error {
 	return r.request(ctx, restartRequested{reason: reason})
 }
 
-// Unhealthy ends the process as a failed one: the restart policy counts it, and decides whether and when a new one follows. It does not
-// wait, and does nothing to a task that does not run.
+// Unhealthy ends the process as a failed one: the restart policy counts it, and decides whether and when a new one
+// follows. It does not wait, and does nothing to a task that does not run.
 func (r *Runner) Unhealthy(reason string) {
 	r.post(context.Background(), restartRequested{reason: reason, counted: true}, nil)
 }
 
-// AllocUnhealthy adds an event that says why the allocation was not healthy in time, and changes nothing else. It does not wait for the
-// event, which is lost if ctx or Run ends first.
+// AllocUnhealthy adds an event that says why the allocation was not healthy in time, and changes nothing else. It does
+// not wait for the event, which is lost if ctx or Run ends first.
 func (r *Runner) AllocUnhealthy(ctx context.Context, reason string) {
 	r.post(ctx, allocUnhealthy{reason}, nil)
 }
@@ -206,8 +210,8 @@ func (r *Runner) Signal(ctx context.Context, name string) error {
 	return r.request(ctx, signalRequest{name, sig})
 }
 
-// Beside calls a function with the task's run, and does not wait for it: Run does. The function's context ends with ctx, and with Run.
-// Errors: interfaces.ErrTaskNotRunning, or ctx's.
+// Beside calls a function with the task's run, and does not wait for it: Run does. The function's context ends with
+// ctx, and with Run. Errors: interfaces.ErrTaskNotRunning, or ctx's.
 func (r *Runner) Beside(ctx context.Context, use func(context.Context, drivers.Run)) error {
 	return r.request(ctx, besideRequest{func(life context.Context, run drivers.Run) {
 		ctx, cancel := context.WithCancel(ctx)
@@ -230,8 +234,8 @@ func (r *Runner) setRun(run drivers.Run) {
 	r.run = run
 }
 
-// Update gives the task another version of its job and calls the update hooks. What a process is started with takes effect with the next
-// one. Errors: an unknown kill_signal, and then nothing has changed.
+// Update gives the task another version of its job and calls the update hooks. What a process is started with takes
+// effect with the next one. Errors: an unknown kill_signal, and then nothing has changed.
 func (r *Runner) Update(ctx context.Context, req *interfaces.TaskUpdateRequest) error {
 	return r.request(ctx, updateRequest{req})
 }
@@ -257,8 +261,8 @@ func (r *Runner) AwaitRejoined(ctx context.Context) error {
 	}
 }
 
-// Launched returns what the task's latest start was made of, but for the allocation, for a program that is to run beside the process. ok is
-// false before the first.
+// Launched returns what the task's latest start was made of, but for the allocation, for a program that is to run
+// beside the process. ok is false before the first.
 func (r *Runner) Launched() (req *interfaces.TaskPrestartRequest, given *interfaces.TaskPrestartResponse, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -298,8 +302,8 @@ func (r *Runner) Receive() {
 	r.show([]any{emit{receivedEvent()}})
 }
 
-// FailBefore makes the task dead and failed because its allocation's set-up failed. It is called instead of Receive and Run, and the
-// Observer is not called.
+// FailBefore makes the task dead and failed because its allocation's set-up failed. It is called instead of Receive and
+// Run, and the Observer is not called.
 func (r *Runner) FailBefore(reason error) {
 	now := time.Now()
 	e := setupFailureEvent(reason.Error())
@@ -461,15 +465,17 @@ func (r *Runner) answerWaiters() {
 	r.waiters = nil
 }
 
-// mustBeSafe reports whether a transition has to be saved before its effects: a runner that resumes the task without knowing of it would
-// count an attempt twice, forget what a process is stopped for or how it ended, or run a dead task again. The rest can be lost, since the
-// supervisor knows it: whether there is a process, which one, and how it ended, until there is the next one.
+// mustBeSafe reports whether a transition has to be saved before its effects: a runner that resumes the task without
+// knowing of it would count an attempt twice, forget what a process is stopped for or how it ended, or run a dead task
+// again. The rest can be lost, since the supervisor knows it: whether there is a process, which one, and how it ended,
+// until there is the next one.
 func mustBeSafe(was, is machine) bool {
 	return was.tracker != is.tracker || was.failed != is.failed || (was.phase == dead) != (is.phase == dead) ||
 		was.intent != is.intent || was.phase == backoff && is.phase == waiting
 }
 
-// show makes the events and the task's state visible together, and then calls the Observer: who sees an event finds the task as it says.
+// show makes the events and the task's state visible together, and then calls the Observer: who sees an event finds the
+// task as it says.
 func (r *Runner) show(acts []any) {
 	now := time.Now()
 	for _, a := range acts {

@@ -28,12 +28,13 @@ func (r *Runner) start(ctx context.Context) {
 	})
 }
 
-// startGrace is how long the start of a process goes on when this runner ends. It takes milliseconds, unless a file system hangs; a process
-// that was killed just as it became the program would be a run of the task that was never saved.
+// startGrace is how long the start of a process goes on when this runner ends. It takes milliseconds, unless a file
+// system hangs; a process that was killed just as it became the program would be a run of the task that was never
+// saved.
 const startGrace = time.Second
 
-// launch takes the steps of a start and returns the failure of the first that fails. The last of them, starting the process, ends with
-// processCtx.
+// launch takes the steps of a start and returns the failure of the first that fails. The last of them, starting the
+// process, ends with processCtx.
 func (r *Runner) launch(ctx, processCtx context.Context) (started, *startFailed) {
 	var none started
 	req, err := r.cfg.Starter.Prepare(ctx)
@@ -70,8 +71,8 @@ func driverFailure(err error) *startFailed {
 	return &startFailed{event: driverFailureEvent(reason), unrecoverable: errors.Is(err, errors.ErrUnsupported)}
 }
 
-// runPrestart runs the prestart hooks one after another, but for those that are done, and merges their responses. What a hook begins with
-// its context ends with its call.
+// runPrestart runs the prestart hooks one after another, but for those that are done, and merges their responses. What
+// a hook begins with its context ends with its call.
 func (r *Runner) runPrestart(ctx context.Context, req *interfaces.TaskPrestartRequest) (*interfaces.TaskPrestartResponse, *startFailed) {
 	req.Lifecycle = r
 	given := &interfaces.TaskPrestartResponse{}

@@ -10,8 +10,8 @@ import (
 	"taskapi/allocrunner/interfaces"
 )
 
-// TestSinceWhenATaskIsUp: from its latest start until somebody stops it, also for the runner that takes it over, whose clock may have been
-// set back.
+// TestSinceWhenATaskIsUp: from its latest start until somebody stops it, also for the runner that takes it over, whose
+// clock may have been set back.
 func TestSinceWhenATaskIsUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r record
