@@ -48,7 +48,9 @@ func (r *Runner) RestartRunning(ctx context.Context) (err error) {
 	if !r.life.state().live() { // a stop came in between, and may leave the tasks a delay
 		return interfaces.ErrTerminal
 	}
-	_, err = joined(each(r.runningTasks(), func(t *taskrunner.Runner) error { return t.Restart(ctx, reasonRestartRunning) }))
+	_, err = joined(each(r.runningTasks(), func(t *taskrunner.Runner) error {
+		return t.Restart(ctx, reasonRestartRunning)
+	}))
 	if errors.Is(err, interfaces.ErrTerminal) {
 		err = interfaces.ErrTerminal // once, however many tasks say so
 	}

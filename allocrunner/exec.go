@@ -94,7 +94,9 @@ func (r *Runner) execTask(ctx context.Context, req interfaces.ExecRequest) (none
 		return none, interfaces.ErrTaskNotRunning
 	}
 	task := (&starter{r, req.Task}).DriverTask(start, given)
-	if req.TTY && !slices.ContainsFunc(task.Env.List(), func(entry string) bool { return strings.HasPrefix(entry, "TERM=") }) {
+	if req.TTY && !slices.ContainsFunc(task.Env.List(), func(entry string) bool {
+		return strings.HasPrefix(entry, "TERM=")
+	}) {
 		task.Env = task.Env.With(map[string]string{"TERM": cmp.Or(req.Term, defaultTerm)})
 	}
 	return task, nil

@@ -26,7 +26,8 @@ type healthHook struct {
 	alloc  evaluatedAlloc
 	logger *slog.Logger
 
-	mu      sync.Mutex // guards the fields below; held over the watcher's Observe, so that the last thing it sees is the latest
+	// guards the fields below; held over the watcher's Observe, so that the last thing it sees is the latest
+	mu      sync.Mutex
 	watcher *health.Watcher
 	end     context.CancelFunc
 	ended   bool // nothing is evaluated any more

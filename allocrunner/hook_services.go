@@ -57,8 +57,10 @@ type servicesHook struct {
 	current atomic.Pointer[runningChecks]
 	running sync.WaitGroup
 	unknown atomic.Bool // an earlier runner may have registered services, and this one could not set up its own
-	owed    atomic.Bool // the group's checks have requested a restart, and begin again with the next start of a task that serves
-	saving  sync.Mutex  // held from the reading of results until they are to be saved, so that older ones never follow newer ones
+	// the group's checks have requested a restart, and begin again with the next start of a task that serves
+	owed atomic.Bool
+	// held from the reading of results until they are to be saved, so that older ones never follow newer ones
+	saving sync.Mutex
 }
 
 type runningChecks struct {
@@ -338,7 +340,9 @@ func (h *taskServices) Name() string { return "services" }
 
 // Prestart begins the services of a task that runs already. What can't be registered is no reason not to call the
 // task's other hooks.
-func (h *taskServices) Prestart(ctx context.Context, req *interfaces.TaskPrestartRequest) (*interfaces.TaskPrestartResponse, error) {
+func (h *taskServices) Prestart(
+	ctx context.Context, req *interfaces.TaskPrestartRequest,
+) (*interfaces.TaskPrestartResponse, error) {
 	if !req.Restored {
 		return nil, nil
 	}

@@ -43,7 +43,8 @@ func (r *Runner) prerun(ctx context.Context) error {
 }
 
 func (r *Runner) prerunRequest() *interfaces.RunnerPrerunRequest {
-	return &interfaces.RunnerPrerunRequest{Alloc: r.Alloc(), Env: r.env(r.Alloc()), Resources: &r.given, Restored: r.cfg.Saved != nil}
+	return &interfaces.RunnerPrerunRequest{Alloc: r.Alloc(), Env: r.env(r.Alloc()), Resources: &r.given,
+		Restored: r.cfg.Saved != nil}
 }
 
 // ending is called in place of prerun for an allocation that is to stop.
@@ -67,7 +68,9 @@ func (r *Runner) postrun(ctx context.Context) error {
 func (r *Runner) preTaskRestart(ctx context.Context) {
 	ctx, end := context.WithTimeout(ctx, hookTimeout)
 	defer end()
-	err := eachHook(r, "pre_task_restart", func(h interfaces.RunnerTaskRestartHook) error { return h.PreTaskRestart(ctx) })
+	err := eachHook(r, "pre_task_restart", func(h interfaces.RunnerTaskRestartHook) error {
+		return h.PreTaskRestart(ctx)
+	})
 	if err != nil {
 		r.logger.Warn("a hook failed before the restart of tasks, which goes on", "error", err)
 	}

@@ -58,7 +58,8 @@ type pending struct {
 }
 
 func newJournal(cfg interfaces.Config, current journaled) *journal {
-	return &journal{id: cfg.Alloc.ID, life: cfg.Life, state: cfg.State, logger: cfg.Logger, current: current, wake: make(chan struct{}, 1)}
+	return &journal{id: cfg.Alloc.ID, life: cfg.Life, state: cfg.State, logger: cfg.Logger, current: current,
+		wake: make(chan struct{}, 1)}
 }
 
 // allocChanged has the allocation written soon.
@@ -173,7 +174,8 @@ func (j *journal) flush(ticket uint64) error {
 	switch {
 	case err != nil:
 		if j.err == nil {
-			j.logger.Warn("state could not be written; it is kept in memory and tried again: make room on the disk", "error", err)
+			j.logger.Warn("state could not be written; it is kept in memory and tried again: make room on the disk",
+				"error", err)
 		}
 		j.pending = p.under(j.pending)
 	case j.err != nil:

@@ -37,13 +37,14 @@ const (
 // state is an allocation's life as plain data. Only next changes it.
 type state struct {
 	phase     phase
-	ending    lifecycle.Ending               // why it ends; known before the phase is ending, when it was requested
-	mode      taskrunner.KillMode            // how tasks are killed
-	requested bool                           // the end was requested, and did not come by itself
-	detach    bool                           // requested during the set-up
-	restarts  int                            // restarts of all tasks under way: no gate opens, and dead tasks are no cause to end
-	ended     bool                           // only poststop tasks are left
-	sent      map[string]taskrunner.KillMode // the latest kill of each task; replaced, not changed
+	ending    lifecycle.Ending    // why it ends; known before the phase is ending, when it was requested
+	mode      taskrunner.KillMode // how tasks are killed
+	requested bool                // the end was requested, and did not come by itself
+	detach    bool                // requested during the set-up
+	// restarts of all tasks under way: no gate opens, and dead tasks are no cause to end
+	restarts int
+	ended    bool                           // only poststop tasks are left
+	sent     map[string]taskrunner.KillMode // the latest kill of each task; replaced, not changed
 }
 
 // newState returns the state of an allocation as it is created, or as it was saved.

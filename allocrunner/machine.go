@@ -25,7 +25,8 @@ func CheckTasks(alloc *api.Allocation, dir string, known *drivers.Registry) []re
 	for _, t := range alloc.GetTaskGroup().Tasks {
 		add := func(severity review.Severity, feature, message string) {
 			findings = append(findings, review.Finding{
-				Severity: severity, Where: fmt.Sprintf("group %q > task %q", alloc.TaskGroup, t.Name), Feature: feature, Message: message,
+				Severity: severity, Where: fmt.Sprintf("group %q > task %q", alloc.TaskGroup, t.Name), Feature: feature,
+				Message: message,
 			})
 		}
 		user, err := allocdir.LookupUser(t.User)
@@ -91,13 +92,15 @@ func missingProgram(alloc *api.Allocation, t *api.Task, known *drivers.Registry,
 
 // CheckPorts finds the ports of a group that are not available now. It reserves none.
 func CheckPorts(group *api.TaskGroup, hostIP string) []review.Finding {
-	reservation, err := ports.Allocate(ports.Config{Networks: group.Networks, TaskNetworks: taskNetworks(group), HostIP: hostIP})
+	reservation, err := ports.Allocate(ports.Config{Networks: group.Networks, TaskNetworks: taskNetworks(group),
+		HostIP: hostIP})
 	if err != nil {
 		severity := review.Refused
 		if errors.Is(err, ports.ErrTaken) { // perhaps by this very job
 			severity = review.Warning
 		}
-		return []review.Finding{{Severity: severity, Where: fmt.Sprintf("group %q", ptr.Deref(group.Name)), Feature: "network", Message: err.Error()}}
+		return []review.Finding{{Severity: severity, Where: fmt.Sprintf("group %q", ptr.Deref(group.Name)),
+			Feature: "network", Message: err.Error()}}
 	}
 	_ = reservation.Close() // it never fails
 	return nil

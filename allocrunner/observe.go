@@ -94,7 +94,8 @@ func (r *Runner) enforceDeadlines(ctx context.Context) {
 		if id == "" {
 			return
 		}
-		r.logger.Warn("the deployment failed: its progress_deadline has passed, and the allocation's health is not known", "deployment", id)
+		r.logger.Warn("the deployment failed: its progress_deadline has passed, and the allocation's health is not "+
+			"known", "deployment", id)
 		r.failDeployment(id, true)
 	}
 }
@@ -133,7 +134,8 @@ func (r *Runner) services(alloc *api.Allocation) (services.Owned, error) {
 		for _, s := range list {
 			provider := s.Service.Provider
 			if _, ok := r.serving.registrar.Provider(provider); !ok && provider != services.ProviderNomad {
-				return nil, fmt.Errorf("%w: service %q: there is no provider %q here", interfaces.ErrInvalidJob, s.Name, provider)
+				return nil, fmt.Errorf("%w: service %q: there is no provider %q here", interfaces.ErrInvalidJob, s.Name,
+					provider)
 			}
 		}
 	}

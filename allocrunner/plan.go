@@ -34,7 +34,8 @@ type Current struct {
 type OtherJobError struct{ ID, Job, Group, OtherJob, OtherGroup string }
 
 func (e *OtherJobError) Error() string {
-	return fmt.Sprintf("allocation %s is of job %q, group %q, not of job %q, group %q", e.ID, e.Job, e.Group, e.OtherJob, e.OtherGroup)
+	return fmt.Sprintf("allocation %s is of job %q, group %q, not of job %q, group %q", e.ID, e.Job, e.Group,
+		e.OtherJob, e.OtherGroup)
 }
 
 // EndedError says that an allocation has ended. It is an interfaces.ErrTerminal.

@@ -74,6 +74,7 @@ func referable(alloc *api.Allocation, t *api.Task, user interfaces.User, node ta
 		}
 	}
 	return taskenv.New(taskenv.Config{Alloc: alloc, Node: node}).With(hooks).WithTask(taskenv.Task{
-		Task: t, User: user, Dir: interfaces.TaskDir{SharedDir: later, LocalDir: later, SecretsDir: later}, Ports: mappings,
+		Task: t, User: user, Dir: interfaces.TaskDir{SharedDir: later, LocalDir: later, SecretsDir: later},
+		Ports: mappings,
 	})
 }

@@ -155,7 +155,8 @@ func (r *Runner) env(alloc *api.Allocation) *taskenv.Env {
 	if r.cfg.NodeMeta != nil && r.resources.meta.in(alloc.Job) {
 		node.Meta = r.cfg.NodeMeta()
 	}
-	return taskenv.New(taskenv.Config{Alloc: alloc, Dir: allocdir.Paths(r.cfg.Dir, ""), Ports: r.portsOf(""), Node: node})
+	return taskenv.New(taskenv.Config{Alloc: alloc, Dir: allocdir.Paths(r.cfg.Dir, ""), Ports: r.portsOf(""),
+		Node: node})
 }
 
 // metaUse remembers whether the latest job may refer to ${meta.…}. Few jobs do, and the metadata has to be read from
@@ -180,7 +181,8 @@ func (u *metaUse) in(job *api.Job) bool {
 // taskEnv returns the environment that the next process of a task would get, without what hooks add.
 func (r *Runner) taskEnv(alloc *api.Allocation, task *api.Task) *taskenv.Env {
 	return r.env(alloc).WithTask(taskenv.Task{
-		Task: task, User: interfaces.User{Name: r.userName(task)}, Dir: allocdir.Paths(r.cfg.Dir, task.Name), Ports: r.portsOf(task.Name),
+		Task: task, User: interfaces.User{Name: r.userName(task)}, Dir: allocdir.Paths(r.cfg.Dir, task.Name),
+		Ports: r.portsOf(task.Name),
 	})
 }
 
@@ -250,7 +252,8 @@ func setResources(a *api.Allocation, g *api.TaskGroup, p *ports.Reservation) {
 		disk = ptr.Deref(g.EphemeralDisk.SizeMB)
 	}
 	a.TaskResources = map[string]*api.Resources{}
-	a.Resources = &api.Resources{CPU: new(int), MemoryMB: new(int), MemoryMaxMB: new(int), Cores: new(int), DiskMB: &disk, Networks: p.Networks()}
+	a.Resources = &api.Resources{CPU: new(int), MemoryMB: new(int), MemoryMaxMB: new(int), Cores: new(int),
+		DiskMB: &disk, Networks: p.Networks()}
 	a.AllocatedResources = &api.AllocatedResources{
 		Tasks: map[string]*api.AllocatedTaskResources{},
 		Shared: api.AllocatedSharedResources{

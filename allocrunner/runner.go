@@ -91,13 +91,15 @@ func newRunner(cfg interfaces.Config, known *drivers.Registry) (*Runner, error) 
 	}
 	group := r.group()
 	if group == nil {
-		return nil, fmt.Errorf("allocation %s: job %q has no group %q", cfg.Alloc.ID, cfg.Alloc.JobID, cfg.Alloc.TaskGroup)
+		return nil, fmt.Errorf("allocation %s: job %q has no group %q", cfg.Alloc.ID, cfg.Alloc.JobID,
+			cfg.Alloc.TaskGroup)
 	}
 	r.life.init(newState(r.Alloc(), cfg.Saved != nil && cfg.Saved.Terminal))
 	r.madeOf = r.Alloc().Job
 	r.journal = newJournal(cfg, r)
 	r.stats = stats.New(stats.Config{Tasks: r.measuredTasks, Logger: r.logger})
-	r.serving.alloc, r.serving.logger, r.serving.registrar = r, r.logger, registration.New(cfg.Alloc.ID, cfg.ServiceProviders)
+	r.serving.alloc, r.serving.logger, r.serving.registrar = r, r.logger, registration.New(cfg.Alloc.ID,
+		cfg.ServiceProviders)
 	r.health.alloc, r.health.logger = r, r.logger
 	if cfg.Saved != nil {
 		r.serving.saved = cfg.Saved.Checks
@@ -149,7 +151,8 @@ func (r *Runner) Detach() { r.life.handle(detachRequested{}) }
 
 func (r *Runner) Kill() {
 	was := r.life.state()
-	if s := r.life.handle(killRequested{}); s.requested && !was.requested && r.snapshots.Stop(interfaces.StopRequest{}) {
+	if s := r.life.handle(killRequested{}); s.requested && !was.requested &&
+		r.snapshots.Stop(interfaces.StopRequest{}) {
 		r.updated()
 	}
 }
@@ -230,7 +233,9 @@ func (r *Runner) setUp(ctx, life context.Context) error {
 		return err
 	}
 	if r.cfg.Saved != nil {
-		_ = r.save() // the raised index, before a client sees it: it must not fall back after another crash. The journal logs what goes wrong
+		// the raised index, before a client sees it: it must not fall back after another crash. The journal logs what
+		// goes wrong
+		_ = r.save()
 	}
 	if r.life.state().requested { // no task is to start but poststop tasks
 		r.ending(ctx)
@@ -245,7 +250,8 @@ func (r *Runner) setUp(ctx, life context.Context) error {
 	}
 	for _, t := range r.tasks {
 		task := drivers.Task{
-			AllocID: r.cfg.Alloc.ID, Task: taskOf(r.Alloc(), t.Name()), Dir: allocdir.Paths(r.cfg.Dir, t.Name()), Processes: r.resources.processes,
+			AllocID: r.cfg.Alloc.ID, Task: taskOf(r.Alloc(), t.Name()), Dir: allocdir.Paths(r.cfg.Dir, t.Name()),
+			Processes: r.resources.processes,
 		}
 		if err := t.Restore(life, r.cfg.Saved.Tasks[t.Name()], task); err != nil {
 			return err
@@ -305,7 +311,8 @@ func (r *Runner) runTasks(ctx, life context.Context) error {
 	}
 	r.publish(taskNames(r.group())...)
 	if err := r.save(); err != nil { // after a crash the allocation must be known
-		r.logger.Warn("the state could not be saved before the tasks start: if taskapi is killed before it is, it does not know of their allocation")
+		r.logger.Warn("the state could not be saved before the tasks start: if taskapi is killed before it is, it " +
+			"does not know of their allocation")
 	}
 	r.driveTasks(ctx, life)
 	if r.life.state().phase == detached {

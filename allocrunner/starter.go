@@ -61,8 +61,9 @@ func (s *starter) DriverTask(req *interfaces.TaskPrestartRequest, given *interfa
 	r := s.runner
 	logs := cmp.Or(req.Task.LogConfig, api.DefaultLogConfig())
 	task := drivers.Task{
-		AllocID: r.cfg.Alloc.ID, Task: req.Task, Dir: req.Dir, User: req.User, Env: s.env(req, given.Env), Processes: r.resources.processes,
-		Mounts: slices.Concat(r.given.Mounts, given.Mounts), Devices: slices.Concat(r.given.Devices, given.Devices),
+		AllocID: r.cfg.Alloc.ID, Task: req.Task, Dir: req.Dir, User: req.User, Env: s.env(req, given.Env),
+		Processes: r.resources.processes,
+		Mounts:    slices.Concat(r.given.Mounts, given.Mounts), Devices: slices.Concat(r.given.Devices, given.Devices),
 		NetworkNamespace: r.given.NetworkNamespace,
 		Logs: drivers.LogSpec{
 			Dir: req.Dir.LogDir, Disabled: ptr.Deref(logs.Disabled),
@@ -93,6 +94,7 @@ func (r *Runner) execCheck(ctx context.Context, task string, command []string) (
 	if !ok {
 		return checks.ExecResult{}, fmt.Errorf("script check of task %q: %w", task, interfaces.ErrNotSupported)
 	}
-	result, err := beside.Exec(ctx, (&starter{r, task}).DriverTask(req, given), drivers.Program{Command: command, MaxOutput: checkOutput})
+	result, err := beside.Exec(ctx, (&starter{r, task}).DriverTask(req, given),
+		drivers.Program{Command: command, MaxOutput: checkOutput})
 	return checks.ExecResult{Output: result.Output, Code: result.Exit.ExitCode}, err
 }

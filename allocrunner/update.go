@@ -54,7 +54,8 @@ func (r *Runner) update(ctx context.Context, job *api.Job) error {
 	r.snapshots.Change(func(a *api.Allocation) { *a = *withJob(a, job) })
 	r.updated()
 	if err := r.save(); err != nil {
-		r.logger.Warn("the update could not be saved yet: if taskapi is killed before it is, the job has to be given again")
+		r.logger.Warn("the update could not be saved yet: if taskapi is killed before it is, the job has to be given " +
+			"again")
 	}
 	if !begun {
 		return nil
@@ -116,7 +117,8 @@ func (r *Runner) updateTasks(ctx context.Context) error {
 	for _, task := range alloc.GetTaskGroup().Tasks {
 		t := r.task(task.Name)
 		req := &interfaces.TaskUpdateRequest{Alloc: alloc, Task: task, Env: r.taskEnv(alloc, task)}
-		if err := t.Update(ctx, req); err != nil && !errors.Is(err, interfaces.ErrTaskNotRunning) { // the allocation has ended meanwhile
+		// the allocation has ended meanwhile
+		if err := t.Update(ctx, req); err != nil && !errors.Is(err, interfaces.ErrTaskNotRunning) {
 			errs = append(errs, fmt.Errorf("update task %q: %w", task.Name, err))
 		}
 	}

@@ -25,7 +25,8 @@ var DefaultIDRange = accounts.Default
 func OwnUserTasks(group *api.TaskGroup, isolated bool) []string {
 	var names []string
 	for _, t := range group.Tasks {
-		if user, err := allocdir.LookupUser(t.User); err == nil && int(user.UID) == os.Geteuid() && (t.User != "" || !isolated) {
+		if user, err := allocdir.LookupUser(t.User); err == nil && int(user.UID) == os.Geteuid() &&
+			(t.User != "" || !isolated) {
 			names = append(names, t.Name)
 		}
 	}
@@ -56,15 +57,18 @@ func (r *Runner) acquireUsers() (allocdir.Access, error) {
 		case r.cfg.Saved == nil:
 			return allocdir.OnlyOwner, err
 		case !isolate && !r.life.state().requested: // those that had users of their own would begin again as ours
-			return allocdir.OnlyOwner, fmt.Errorf("%w: stop the allocation or, if its tasks had no users of their own, remove that file", err)
+			return allocdir.OnlyOwner, fmt.Errorf("%w: stop the allocation or, if its tasks had no users of their "+
+				"own, remove that file", err)
 		}
-		r.logger.Warn("the users of the tasks are not known: from their next start on they may run as others", "error", err)
+		r.logger.Warn("the users of the tasks are not known: from their next start on they may run as others", "error",
+			err)
 	}
 	if r.cfg.Saved == nil && !isolate {
 		had.Tasks = nil
 	}
-	isolate = isolate || len(had.Tasks) > 0        // what runs has its users, whatever is said now
-	if unknown && r.cfg.Saved != nil && !isolate { // all of its tasks are ours, or an older program began it: they have no group
+	isolate = isolate || len(had.Tasks) > 0 // what runs has its users, whatever is said now
+	// all of its tasks are ours, or an older program began it: they have no group
+	if unknown && r.cfg.Saved != nil && !isolate {
 		return allocdir.Unchanged, nil
 	}
 	isolated, others := r.needUsers(isolate)
@@ -77,16 +81,19 @@ func (r *Runner) acquireUsers() (allocdir.Access, error) {
 		return allocdir.OnlyOwner, fmt.Errorf("isolate users: %w", err)
 	}
 	if err != nil {
-		r.logger.Warn("every user of this machine who learns the allocation's directory can enter it: there is no group for its tasks alone", "error", err)
+		r.logger.Warn("every user of this machine who learns the allocation's directory can enter it: there is no "+
+			"group for its tasks alone", "error", err)
 		return allocdir.AnyUser, nil
 	}
 	for task, uid := range had.Tasks {
 		if list.Tasks[task] != uid && list.Tasks[task] != 0 {
-			r.logger.Warn("the task's files belong to a user that is somebody else's by now: it may not be able to read them",
+			r.logger.Warn("the task's files belong to a user that is somebody else's by now: it may not be able to "+
+				"read them",
 				"task", task, "was", uid, "is", list.Tasks[task])
 		}
 	}
-	r.resources.users = users{List: list, taken: true, written: list.Group == had.Group && maps.Equal(list.Tasks, had.Tasks)}
+	r.resources.users = users{List: list, taken: true, written: list.Group == had.Group &&
+		maps.Equal(list.Tasks, had.Tasks)}
 	return allocdir.ForGroup(list.Group), nil
 }
 
@@ -128,7 +135,8 @@ func (r *Runner) releaseUsers() error {
 func (r *Runner) lookupUser(t *api.Task) (interfaces.User, error) {
 	own := r.resources.users
 	if uid := own.Tasks[t.Name]; uid != 0 && t.User == "" {
-		return interfaces.User{Name: strconv.FormatUint(uint64(uid), 10), UID: uid, GID: uid, Groups: []uint32{own.Group}, Home: "/"}, nil
+		return interfaces.User{Name: strconv.FormatUint(uint64(uid), 10), UID: uid, GID: uid,
+			Groups: []uint32{own.Group}, Home: "/"}, nil
 	}
 	user, err := allocdir.LookupUser(t.User)
 	if err == nil && own.Group != 0 && int(user.UID) != os.Geteuid() {

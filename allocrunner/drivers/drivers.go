@@ -271,7 +271,8 @@ func (r *Registry) Check(task Task) error {
 		{"this terminal", task.Foreground != nil && !can.Foreground},
 	} {
 		if lack.is {
-			return &StartError{Reason: fmt.Sprintf("the driver %q can't give a task %s", d.Name(), lack.what), Err: errors.ErrUnsupported}
+			return &StartError{Reason: fmt.Sprintf("the driver %q can't give a task %s", d.Name(), lack.what),
+				Err: errors.ErrUnsupported}
 		}
 	}
 	return nil

@@ -37,13 +37,15 @@ func LookUp(taskDir, whose, command string, env []string) (string, error) {
 		}
 	}
 	if strings.Contains(command, "/") {
-		return "", notFound("command %q was not found in the task directory %s%s: put it there, or give an absolute path", command, taskDir, problem)
+		return "", notFound("command %q was not found in the task directory %s%s: put it there, or give an absolute "+
+			"path", command, taskDir, problem)
 	}
 	found, path := inPath(command, env)
 	if found != "" {
 		return found, nil
 	}
-	return "", notFound("command %q was not found in %s/local, in %s or in the task's PATH %q%s: install it, set PATH in the task's env block, or give an absolute path",
+	return "", notFound("command %q was not found in %s/local, in %s or in the task's PATH %q%s: install it, set "+
+		"PATH in the task's env block, or give an absolute path",
 		command, taskDir, taskDir, path, problem)
 }
 

@@ -10,7 +10,8 @@ import (
 // ServiceInstance is a service of an allocation with its text and address resolved, as a provider makes it known. It is
 // shared and never changed.
 type ServiceInstance struct {
-	ID   string // Nomad's: "_nomad-task-ALLOC-TASK-SERVICE-PORT", for a group's "_nomad-task-ALLOC-group-GROUP-SERVICE-PORT"
+	// Nomad's: "_nomad-task-ALLOC-TASK-SERVICE-PORT", for a group's "_nomad-task-ALLOC-group-GROUP-SERVICE-PORT"
+	ID   string
 	Task string // whose service it is; empty for the group's
 
 	Name    string

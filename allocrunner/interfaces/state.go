@@ -97,9 +97,10 @@ func (s *Saved) ShowTasks() {
 
 // SavedTask is what another runner has to know of a task to resume it.
 type SavedTask struct {
-	State         *api.TaskState // as the API shows it, with its events
-	Phase         string         // where the task is in its life, in the words of the runner that wrote it
-	Intent        string         // what is to follow when its process has been stopped, in the same words; empty for nothing
+	State *api.TaskState // as the API shows it, with its events
+	Phase string         // where the task is in its life, in the words of the runner that wrote it
+	// what is to follow when its process has been stopped, in the same words; empty for nothing
+	Intent        string
 	Failed        bool
 	SetUp         bool      // its directory has been announced
 	IntervalStart time.Time // of the restart policy
@@ -117,7 +118,8 @@ type Handle []byte
 
 // MarshalJSON writes a handle that is a JSON object as that, and any other in base64.
 func (h Handle) MarshalJSON() ([]byte, error) {
-	if compact, err := json.Marshal(json.RawMessage(h)); err == nil && bytes.HasPrefix(h, []byte("{")) && bytes.Equal(compact, h) {
+	if compact, err := json.Marshal(json.RawMessage(h)); err == nil && bytes.HasPrefix(h, []byte("{")) &&
+		bytes.Equal(compact, h) {
 		return h, nil
 	}
 	return json.Marshal([]byte(h))

@@ -93,7 +93,8 @@ var keys = map[string]func(*config, any) error{
 }
 
 func refuseCgroup(*config, any) error {
-	return fmt.Errorf("is not supported, because each task is kept in a cgroup of its own to be stopped whole: remove it")
+	return fmt.Errorf("is not supported, because each task is kept in a cgroup of its own to be stopped whole: " +
+		"remove it")
 }
 
 // parse reads the config block, evaluated: values are strings, booleans, numbers, lists and maps. The error names the

@@ -132,7 +132,8 @@ func (r *run) Exec(ctx context.Context, task drivers.Task, program drivers.Progr
 		return drivers.ExecResult{}, execError(err)
 	}
 	spec.Files, spec.TTY = program.Files, program.TTY
-	result, err := r.processes.Exec(ctx, drivers.ExecSpec{Spec: spec, MaxOutput: program.MaxOutput, Started: program.Started})
+	result, err := r.processes.Exec(ctx, drivers.ExecSpec{Spec: spec, MaxOutput: program.MaxOutput,
+		Started: program.Started})
 	return result, execError(err)
 }
 
@@ -165,7 +166,8 @@ func specOf(task drivers.Task, command []string) (drivers.Spec, error) {
 		return drivers.Spec{}, &drivers.ConfigError{Err: err}
 	}
 	spec := drivers.Spec{
-		Task: task.Task.Name, Args: c.Args, Env: c.scrub(task.Env.List()), Dir: cmp.Or(c.WorkDir, task.Dir.Dir), User: task.User, Logs: task.Logs,
+		Task: task.Task.Name, Args: c.Args, Env: c.scrub(task.Env.List()), Dir: cmp.Or(c.WorkDir, task.Dir.Dir),
+		User: task.User, Logs: task.Logs,
 		OOMScoreAdj: c.OOMScoreAdj,
 	}
 	whose, path := "task's ", c.Command
@@ -185,7 +187,9 @@ func foreground(spec *drivers.Spec, f *interfaces.Foreground) {
 	}
 	spec.Env = slices.DeleteFunc(slices.Clone(spec.Env), func(entry string) bool {
 		name, _, _ := strings.Cut(entry, "=")
-		return slices.Contains(login, name) && slices.ContainsFunc(f.Env, func(given string) bool { return strings.HasPrefix(given, name+"=") })
+		return slices.Contains(login, name) && slices.ContainsFunc(f.Env, func(given string) bool {
+			return strings.HasPrefix(given, name+"=")
+		})
 	})
 	own := map[string]bool{}
 	for _, entry := range spec.Env {

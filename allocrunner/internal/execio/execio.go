@@ -151,7 +151,8 @@ func (o *Output) wake() {
 // rest reads what is there, and waits for nothing.
 func (o *Output) rest(p []byte) (n int, err error) {
 	err = tty.Control(o.file, func(fd int) (err error) {
-		poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}} // a terminal's driver delivers first what is on its way
+		// a terminal's driver delivers first what is on its way
+		poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 		if _, err := unix.Poll(poll, 0); err != nil && err != unix.EINTR {
 			return err
 		}

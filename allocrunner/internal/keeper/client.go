@@ -360,7 +360,8 @@ func (c *Client) Close() error {
 	case before, errors.Is(err, ErrReplaced), errors.Is(c.Err(), ErrReplaced): // nothing is ours to end
 		c.hangUp(ctx, false)
 		return nil
-	case err == nil, errors.Is(err, drivers.ErrLost), errors.Is(err, drivers.ErrClosed): // the latter when it was killed just now
+	// the latter when it was killed just now
+	case err == nil, errors.Is(err, drivers.ErrLost), errors.Is(err, drivers.ErrClosed):
 		c.hangUp(ctx, true)
 		return nil
 	}

@@ -23,9 +23,10 @@ type connState int
 const (
 	connConnected connState = iota // calls go to the keeper
 	connBroken                     // calls wait until it is known whether the keeper lives
-	connLost                       // the keeper was killed, and all that was found of its processes; the next start makes another keeper
-	connReplaced                   // another client controls the keeper
-	connClosed                     // by Close or Detach
+	// the keeper was killed, and all that was found of its processes; the next start makes another keeper
+	connLost
+	connReplaced // another client controls the keeper
+	connClosed   // by Close or Detach
 )
 
 // connEvent is what happens to the connection.

@@ -46,7 +46,8 @@ func (r *requestReader) next() (req request, files []*os.File, refused, err erro
 		return req, nil, errFileLimit, nil
 	}
 	if len(r.files) < req.Files {
-		return req, nil, nil, fmt.Errorf("%d files came with request %d, which says %d", len(r.files), req.ID, req.Files)
+		return req, nil, nil, fmt.Errorf("%d files came with request %d, which says %d", len(r.files), req.ID,
+			req.Files)
 	}
 	if extra := len(r.files) - req.Files; extra > 0 && r.in.Buffered() == 0 { // else they may be the next request's
 		return req, nil, nil, fmt.Errorf("%d files more came with request %d than it says", extra, req.ID)

@@ -180,7 +180,8 @@ func endFound(ctx context.Context, cfg Config) error {
 		if err := end(ctx, id); err != nil {
 			return err
 		}
-		cfg.log().Warn("a keeper that can't be reached has been ended, and its tasks with it: its directory or its socket was removed",
+		cfg.log().Warn("a keeper that can't be reached has been ended, and its tasks with it: its directory or its "+
+			"socket was removed",
 			"dir", cfg.Dir, "pid", id.PID)
 	}
 	return nil
@@ -195,7 +196,8 @@ const lockTime = time.Second
 func lock(fd int, name string, most time.Duration) error {
 	err := flock.Lock(fd, unix.LOCK_EX, most)
 	if errors.Is(err, flock.ErrLocked) {
-		return fmt.Errorf("a keeper that can't be seen from here: most likely the allocation runs in another container or "+
+		return fmt.Errorf("a keeper that can't be seen from here: most likely the allocation runs in another "+
+			"container or "+
 			"PID namespace; stop it there, or end the process that has %s open, and try again: %w", name, err)
 	}
 	if err != nil {
@@ -228,7 +230,8 @@ func end(ctx context.Context, id proc.Identity) error {
 		id.Await(leaveGrace / 10) // its client has just left, perhaps
 	}
 	if controlled(id.PID) {
-		return fmt.Errorf("process %d, controlled by another taskapi, which is to be stopped first: %w", id.PID, ErrKeeperRuns)
+		return fmt.Errorf("process %d, controlled by another taskapi, which is to be stopped first: %w", id.PID,
+			ErrKeeperRuns)
 	}
 	if err := id.Signal(unix.SIGTERM); err != nil {
 		return fmt.Errorf("end process %d: %w", id.PID, err)

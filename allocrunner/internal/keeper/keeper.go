@@ -142,7 +142,8 @@ func (r Record) write(dir *os.File) error {
 		return err
 	}
 	replace := func() error {
-		return atomicfile.Replace(int(dir.Fd()), recordFile, text, atomicfile.Options{Mode: 0o600, Temporary: draftFile})
+		return atomicfile.Replace(int(dir.Fd()), recordFile, text,
+			atomicfile.Options{Mode: 0o600, Temporary: draftFile})
 	}
 	if err = replace(); err == nil {
 		return nil

@@ -34,7 +34,8 @@ func Sweep(ctx context.Context, cfg Config) (OrphanCounts, error) {
 // Forget removes what a killed keeper has left in the directory of an allocation that has ended, when Sweep has ended
 // all the rest. Its log stays.
 func Forget(dir string) error {
-	_ = os.Remove(filepath.Join(dir, draftFile)) // left by a keeper that was killed while it wrote; it means nothing to the next
+	// left by a keeper that was killed while it wrote; it means nothing to the next
+	_ = os.Remove(filepath.Join(dir, draftFile))
 	for _, name := range []string{recordFile, socketFile} {
 		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return fmt.Errorf("forget the keeper: %w", err)
@@ -142,7 +143,8 @@ func (c *Client) hints(last Record) recoveryHints {
 // forTree leaves out the processes that have ended: what one left behind was killed at its end.
 func (r recoveryHints) forTree(cfg Config) proctree.Hints {
 	hints := proctree.Hints{
-		Cgroup: r.cgroup, Name: digest(cfg.Dir), Marker: cfg.Marker, NoCgroup: cfg.NoCgroup, Users: slices.Clone(cfg.Users),
+		Cgroup: r.cgroup, Name: digest(cfg.Dir), Marker: cfg.Marker, NoCgroup: cfg.NoCgroup,
+		Users: slices.Clone(cfg.Users),
 	}
 	for _, l := range r.latest {
 		hints.Users = append(hints.Users, l.UID)

@@ -28,7 +28,8 @@ type session struct {
 
 func newSession(s *server, conn *net.UnixConn) *session {
 	return &session{
-		server: s, conn: conn, out: frameWriter{w: conn, most: helloTime}, done: make(chan struct{}), cancels: map[uint64]context.CancelFunc{},
+		server: s, conn: conn, out: frameWriter{w: conn, most: helloTime}, done: make(chan struct{}),
+		cancels: map[uint64]context.CancelFunc{},
 	}
 }
 

@@ -192,8 +192,10 @@ func whyEnded(said string) string {
 	has := func(word string) bool { return strings.Contains(said, word) }
 	switch {
 	case slices.ContainsFunc([]string{"pthread_create failed", "failed to create new OS thread"}, has):
-		return "no room for another thread: raise the limit of processes (RLIMIT_NPROC, or pids.max of the cgroup): " + line
-	case slices.ContainsFunc([]string{"out of memory", "cannot allocate memory", "failed to reserve", "failed to allocate"}, has):
+		return "no room for another thread: raise the limit of processes (RLIMIT_NPROC, or pids.max of the cgroup): " +
+			line
+	case slices.ContainsFunc([]string{"out of memory", "cannot allocate memory", "failed to reserve",
+		"failed to allocate"}, has):
 		return "no memory: raise the limit of memory (RLIMIT_AS, or memory.max of the cgroup): " + line
 	}
 	return cmp.Or(line, logFile+" says nothing; the kernel's log names what it has killed for want of memory")

@@ -34,13 +34,14 @@ type Supervisor struct {
 	cancel context.CancelFunc
 	found  map[string]drivers.ProcessStatus // the processes of before this Supervisor, by task
 
-	mu        sync.Mutex // guards the fields below; held while another keeper is made
-	state     connState
-	conn      *connection       // the latest
-	lost      *lostKeeper       // the latest; nil when no keeper was lost
-	keepOpen  func() []*os.File // what each keeper keeps open, nil for nothing
-	orphans   map[string]int    // that lost keepers left running, by task, until a KillTree of the task returns their number
-	uncovered bool              // the latest process that was started is in no cgroup of its own
+	mu       sync.Mutex // guards the fields below; held while another keeper is made
+	state    connState
+	conn     *connection       // the latest
+	lost     *lostKeeper       // the latest; nil when no keeper was lost
+	keepOpen func() []*os.File // what each keeper keeps open, nil for nothing
+	// that lost keepers left running, by task, until a KillTree of the task returns their number
+	orphans   map[string]int
+	uncovered bool // the latest process that was started is in no cgroup of its own
 }
 
 // Supervise attaches to the allocation's keeper, or starts one when there is none. fresh is for an allocation that has
@@ -154,7 +155,8 @@ func (s *Supervisor) restore(conn *connection) {
 			return
 		}
 		if first {
-			s.cfg.Logger.Warn("the connection to the keeper broke, and neither does it answer nor is it gone; it is tried again",
+			s.cfg.Logger.Warn("the connection to the keeper broke, and neither does it answer nor is it gone; it is "+
+				"tried again",
 				"pid", conn.client.Keeper().PID, "error", err)
 		}
 		select {
@@ -203,7 +205,9 @@ func (s *Supervisor) tryRestore(conn *connection, orphans OrphanCounts) error {
 
 // call calls a method of the keeper's client, again when the connection broke and was restored. lost is set when the
 // keeper was lost.
-func call[T any](ctx context.Context, s *Supervisor, method func(*Client) (T, error)) (result T, lost *lostKeeper, err error) {
+func call[T any](
+	ctx context.Context, s *Supervisor, method func(*Client) (T, error),
+) (result T, lost *lostKeeper, err error) {
 	for {
 		conn, _ := s.current()
 		result, err = method(conn.client)
@@ -232,7 +236,8 @@ func (s *Supervisor) Start(ctx context.Context, spec drivers.Spec) (drivers.Proc
 	for keepers := 0; ; keepers++ {
 		status, lost, err := call(context.WithoutCancel(ctx), s, func(c *Client) (drivers.ProcessStatus, error) {
 			if sent {
-				if status, known, err := startedSince(context.WithoutCancel(ctx), c, spec.Task, began); known || err != nil {
+				if status, known, err := startedSince(context.WithoutCancel(ctx), c, spec.Task, began); known ||
+					err != nil {
 					return status, err
 				}
 			}
@@ -262,14 +267,17 @@ func (s *Supervisor) checkCgroup(status drivers.ProcessStatus) {
 		if os.Geteuid() == 0 {
 			level = slog.LevelWarn
 		}
-		s.cfg.Logger.Log(context.Background(), level, "a task runs in no cgroup of its own: those of its processes that leave its session with another environment may outlive it",
+		s.cfg.Logger.Log(context.Background(), level, "a task runs in no cgroup of its own: those of its processes "+
+			"that leave its session with another environment may outlive it",
 			"task", status.Task, "reason", status.NoCgroup)
 	}
 }
 
 // startedSince returns the task's process when it was started at that time or later, by this keeper or by one that was
 // killed.
-func startedSince(ctx context.Context, c *Client, task string, when time.Time) (status drivers.ProcessStatus, known bool, err error) {
+func startedSince(
+	ctx context.Context, c *Client, task string, when time.Time,
+) (status drivers.ProcessStatus, known bool, err error) {
 	list, err := c.List(ctx)
 	for _, status := range list {
 		if status.Task == task && !status.StartedAt.Before(when) {
@@ -318,7 +326,8 @@ func (s *Supervisor) sendFilesLocked(ctx context.Context, client *Client) {
 		return
 	}
 	if err := client.KeepOpen(ctx, s.keepOpen()); err != nil {
-		s.cfg.Logger.Warn("the locks of the allocation's ports, and what others know of it, would not outlive this process", "error", err)
+		s.cfg.Logger.Warn("the locks of the allocation's ports, and what others know of it, would not outlive this "+
+			"process", "error", err)
 	}
 }
 

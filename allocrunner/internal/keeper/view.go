@@ -19,7 +19,8 @@ func (s *Supervisor) View(ctx context.Context) (proctree.View, []drivers.Process
 	for _, status := range list {
 		if status.Exit == nil {
 			view.Roots = append(view.Roots, proctree.ViewRoot{
-				Task: status.Task, PID: status.PID, Start: status.Start, Fenced: status.NoCgroup == "", Marker: "NOMAD_TASK_NAME=" + status.Task,
+				Task: status.Task, PID: status.PID, Start: status.Start, Fenced: status.NoCgroup == "",
+				Marker: "NOMAD_TASK_NAME=" + status.Task,
 			})
 		}
 	}

@@ -61,7 +61,8 @@ type request struct {
 	MaxOutput int  `json:",omitempty"` // exec
 	TTY       bool `json:",omitempty"` // exec
 
-	Files int `json:",omitempty"` // how many files come with it: three or none with start and exec, any number up to maxFiles with keepopen
+	// how many files come with it: three or none with start and exec, any number up to maxFiles with keepopen
+	Files int `json:",omitempty"`
 }
 
 type answer struct {
@@ -72,8 +73,9 @@ type answer struct {
 	Leftover int                     `json:",omitempty"` // killtree
 	List     []drivers.ProcessStatus `json:",omitempty"` // list
 	Exec     *drivers.ExecResult     `json:",omitempty"` // exec, with an error, too
-	Started  bool                    `json:",omitempty"` // exec with files: the program runs, and another answer follows
-	Cgroup   string                  `json:",omitempty"` // start, list: Record's
+	// exec with files: the program runs, and another answer follows
+	Started bool   `json:",omitempty"`
+	Cgroup  string `json:",omitempty"` // start, list: Record's
 }
 
 // wireSpec is a drivers.Spec whose strings survive JSON also when they are no UTF-8.
@@ -84,7 +86,8 @@ type wireSpec struct {
 }
 
 func packSpec(s drivers.Spec) *wireSpec {
-	w := &wireSpec{Spec: s, Path: []byte(s.Path), Dir: []byte(s.Dir), Args: recode[[]byte](s.Args), Env: recode[[]byte](s.Env)}
+	w := &wireSpec{Spec: s, Path: []byte(s.Path), Dir: []byte(s.Dir), Args: recode[[]byte](s.Args),
+		Env: recode[[]byte](s.Env)}
 	w.Spec.Args, w.Spec.Env = nil, nil
 	return w
 }
@@ -96,7 +99,8 @@ func (w *wireSpec) unpack() drivers.Spec {
 }
 
 func packExec(s drivers.ExecSpec) request {
-	return request{Op: opExec, Task: s.Task, Spec: packSpec(s.Spec), MaxOutput: s.MaxOutput, TTY: s.TTY, Files: len(s.Files)}
+	return request{Op: opExec, Task: s.Task, Spec: packSpec(s.Spec), MaxOutput: s.MaxOutput, TTY: s.TTY,
+		Files: len(s.Files)}
 }
 
 func (r request) unpackExec(files []*os.File) drivers.ExecSpec {
@@ -197,9 +201,10 @@ func readFrame(r io.Reader, v any) error {
 
 // frameWriter writes whole messages from many goroutines.
 type frameWriter struct {
-	mu   sync.Mutex // held while writing, which keeps frames whole
-	w    io.Writer
-	most time.Duration // that the other side may take for one message, not for all that wait; 0 for any time, else w is a net.Conn
+	mu sync.Mutex // held while writing, which keeps frames whole
+	w  io.Writer
+	// that the other side may take for one message, not for all that wait; 0 for any time, else w is a net.Conn
+	most time.Duration
 }
 
 func (f *frameWriter) write(v any) error { return f.writeWith(v, nil) }
@@ -217,7 +222,8 @@ func (f *frameWriter) writeWith(v any, files []*os.File) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.most > 0 {
-		_ = f.w.(net.Conn).SetWriteDeadline(time.Now().Add(f.most)) // fails on a closed connection only, which writing shows
+		// fails on a closed connection only, which writing shows
+		_ = f.w.(net.Conn).SetWriteDeadline(time.Now().Add(f.most))
 	}
 	if len(files) > 0 {
 		n, err := sendFiles(f.w.(*net.UnixConn), body, files)

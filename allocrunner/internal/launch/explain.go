@@ -36,7 +36,8 @@ func explainDir(p Program, err error) *Error {
 }
 
 func notPermitted(p Program) string {
-	return fmt.Sprintf("starting %q as user %q is not permitted: this program lacks the capability, or a security module forbids it", p.Path, p.Name)
+	return fmt.Sprintf("starting %q as user %q is not permitted: this program lacks the capability, or a security "+
+		"module forbids it", p.Path, p.Name)
 }
 
 func reason(p Program, errno unix.Errno) string {
@@ -46,7 +47,8 @@ func reason(p Program, errno unix.Errno) string {
 	case unix.EACCES:
 		return denied(p)
 	case unix.ENOEXEC:
-		return fmt.Sprintf("%q is neither a program for this machine (%s/%s) nor a script with a #! line: build it for this machine, or add the line",
+		return fmt.Sprintf("%q is neither a program for this machine (%s/%s) nor a script with a #! line: build it "+
+			"for this machine, or add the line",
 			p.Path, runtime.GOOS, runtime.GOARCH)
 	case unix.ETXTBSY:
 		return fmt.Sprintf("%q is open for writing: whatever writes it must close it first", p.Path)
@@ -67,7 +69,8 @@ func missing(path string) string {
 	case err != nil:
 		return fmt.Sprintf("program %q does not exist: install it, or correct the command", path)
 	case interpreter != "":
-		return fmt.Sprintf("program %q needs %q, which does not exist: install that, or correct the program's first line", path, interpreter)
+		return fmt.Sprintf("program %q needs %q, which does not exist: install that, or correct the program's first "+
+			"line", path, interpreter)
 	}
 	return fmt.Sprintf("program %q needs an interpreter that does not exist", path)
 }
@@ -81,9 +84,11 @@ func denied(p Program) string {
 	case err == nil && info.Mode()&0o111 == 0:
 		return fmt.Sprintf("%q is not executable: chmod +x it", p.Path)
 	case unix.Statfs(p.Path, &fs) == nil && fs.Flags&unix.ST_NOEXEC != 0:
-		return fmt.Sprintf("%q lies on a file system mounted noexec: put it elsewhere, for instance into the task's local directory", p.Path)
+		return fmt.Sprintf("%q lies on a file system mounted noexec: put it elsewhere, for instance into the task's "+
+			"local directory", p.Path)
 	}
-	return fmt.Sprintf("user %q (uid %d) may not run %q or enter %q: check the permissions of both and of the directories above",
+	return fmt.Sprintf("user %q (uid %d) may not run %q or enter %q: check the permissions of both and of the "+
+		"directories above",
 		p.Name, os.Geteuid(), p.Path, p.Dir)
 }
 
@@ -136,7 +141,8 @@ func interpreterOf(path string) string {
 // elfInterpreter returns what the program headers of a 64-bit program of this machine's byte order name.
 func elfInterpreter(f io.ReaderAt, head []byte) string {
 	var h elf.Header64
-	if _, err := binary.Decode(head, binary.NativeEndian, &h); err != nil || string(h.Ident[:4]) != elf.ELFMAG || h.Ident[elf.EI_CLASS] != byte(elf.ELFCLASS64) {
+	if _, err := binary.Decode(head, binary.NativeEndian, &h); err != nil || string(h.Ident[:4]) != elf.ELFMAG ||
+		h.Ident[elf.EI_CLASS] != byte(elf.ELFCLASS64) {
 		return ""
 	}
 	var prog elf.Prog64
@@ -149,7 +155,8 @@ func elfInterpreter(f io.ReaderAt, head []byte) string {
 		return ""
 	}
 	for ; len(headers) > 0; headers = headers[size:] {
-		if _, err := binary.Decode(headers, binary.NativeEndian, &prog); err != nil || elf.ProgType(prog.Type) != elf.PT_INTERP {
+		if _, err := binary.Decode(headers, binary.NativeEndian, &prog); err != nil ||
+			elf.ProgType(prog.Type) != elf.PT_INTERP {
 			continue
 		}
 		name := make([]byte, min(prog.Filesz, unix.PathMax))

@@ -193,7 +193,8 @@ func StopCause(tasks []Task, states map[string]State) Cause {
 	switch {
 	case len(g.names(isLeader, isDead)) > 0 && len(g.names(isLeader, hasFailed)) == 0:
 		return LeaderDead
-	case len(g.names(isSidecar, isAlive)) > 0 && g.all(isEphemeral, isDead) && len(g.names(notPoststop, hasFailed)) == 0:
+	case len(g.names(isSidecar, isAlive)) > 0 && g.all(isEphemeral, isDead) &&
+		len(g.names(notPoststop, hasFailed)) == 0:
 		return MainTasksDead
 	}
 	return Stopped

@@ -94,7 +94,8 @@ func (l *Local) acquireExec(ctx context.Context, interactive bool) (free func(),
 // CheckExec reports what of the spec no supervisor would run. Errors: *drivers.StartError.
 func CheckExec(spec drivers.ExecSpec) error {
 	if spec.MaxOutput < 0 || spec.MaxOutput > drivers.MaxExecOutput {
-		reason := fmt.Sprintf("%d bytes of output are to be kept: it must be from 0 to %d", spec.MaxOutput, drivers.MaxExecOutput)
+		reason := fmt.Sprintf("%d bytes of output are to be kept: it must be from 0 to %d", spec.MaxOutput,
+			drivers.MaxExecOutput)
 		return &drivers.StartError{Reason: reason, Err: unix.EINVAL}
 	}
 	return checkSpec(spec.Spec)
@@ -112,7 +113,8 @@ func (l *Local) admit(task string, end context.CancelCauseFunc) (*execution, err
 		return nil, drivers.ErrNotRunning
 	}
 	l.execCount++
-	e := &execution{number: l.execCount, owner: owner, end: end, started: make(chan struct{}), done: make(chan struct{})}
+	e := &execution{number: l.execCount, owner: owner, end: end, started: make(chan struct{}),
+		done: make(chan struct{})}
 	l.execs[e] = true
 	return e, nil
 }
@@ -161,7 +163,8 @@ func (p *process) execFiles(spec drivers.ExecSpec, out logs.Sink) ([]*os.File, e
 	}
 	read, write, err := pipe()
 	if err != nil {
-		return []*os.File{null}, &drivers.StartError{Reason: fmt.Sprintf("no pipe for the program's output: raise the limit of open files: %v", err), Err: err}
+		return []*os.File{null}, &drivers.StartError{Reason: fmt.Sprintf("no pipe for the program's output: raise "+
+			"the limit of open files: %v", err), Err: err}
 	}
 	p.drains = []*logs.Drain{logs.StartDrain(read, out)}
 	return []*os.File{null, write, write}, giveTo(write, spec.User)
@@ -191,7 +194,8 @@ func (l *Local) finish(ctx context.Context, p *process) error {
 	case <-ctx.Done():
 	}
 	var cut error
-	if p.running() || ctx.Err() != nil && p.exit.Signal == int(unix.SIGKILL) { // or the program was killed together with ctx
+	// or the program was killed together with ctx
+	if p.running() || ctx.Err() != nil && p.exit.Signal == int(unix.SIGKILL) {
 		cut = context.Cause(ctx)
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)

@@ -28,7 +28,8 @@ func checkSpec(spec drivers.Spec) error {
 	case spec.OOMScoreAdj < 0 || spec.OOMScoreAdj > 1000:
 		reason = fmt.Sprintf("oom_score_adj is %d: it must be from 0 to 1000", spec.OOMScoreAdj)
 	case needsUser(spec.User) && os.Geteuid() != 0:
-		reason = fmt.Sprintf("the task is to run as user %q (uid %d), but this program runs as uid %d and can't become another user: run it as root, or remove the task's user",
+		reason = fmt.Sprintf("the task is to run as user %q (uid %d), but this program runs as uid %d and can't "+
+			"become another user: run it as root, or remove the task's user",
 			spec.User.Name, spec.User.UID, os.Geteuid())
 	case len(spec.Files) != 0 && len(spec.Files) != 3:
 		reason = fmt.Sprintf("%d files were given for the task's three standard ones", len(spec.Files))
@@ -69,7 +70,8 @@ func explain(spec drivers.Spec, err error) error {
 		return room
 	}
 	switch {
-	case errors.Is(err, drivers.ErrClosed), errors.Is(err, drivers.ErrNotRunning), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, drivers.ErrClosed), errors.Is(err, drivers.ErrNotRunning), errors.Is(err, context.Canceled),
+		errors.Is(err, context.DeadlineExceeded):
 		return err
 	}
 	return &drivers.StartError{Reason: fmt.Sprintf("%q can't be started: %v", spec.Path, err), Err: err}

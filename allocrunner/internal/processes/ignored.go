@@ -34,7 +34,8 @@ const (
 // is one, has its own handler in place of what is ignored.
 func setDefault(sig syscall.Signal) {
 	var action [4]uint64 // struct sigaction of the kernel on 64-bit machines: SIG_DFL is 0, as are its flags and mask
-	_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(&action)), 0, unsafe.Sizeof(action[3]), 0, 0)
+	_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(&action)), 0,
+		unsafe.Sizeof(action[3]), 0, 0)
 }
 
 // ignoredSignals returns those that this program ignores, mostly because its parent did (nohup, a shell's background

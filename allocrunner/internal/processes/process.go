@@ -142,7 +142,8 @@ func (l *Local) launch(ctx context.Context, p *process, spec drivers.Spec, files
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
 	defer cancel()
 	if p.tree.Kill(ctx, proctree.Found{}, nil) != nil { // ended already, mostly
-		return fmt.Errorf("process %d, which was to become %q, does not die (%w): the file system that has it does not answer", p.pid, spec.Path, err)
+		return fmt.Errorf("process %d, which was to become %q, does not die (%w): the file system that has it does "+
+			"not answer", p.pid, spec.Path, err)
 	}
 	p.tree.Remove()
 	p.abandon()
@@ -191,7 +192,8 @@ func giveTo(write *os.File, user interfaces.User) error {
 		return nil
 	}
 	if err := write.Chown(int(user.UID), int(user.GID)); err != nil {
-		return &drivers.StartError{Reason: fmt.Sprintf("the output can't be given to user %q: %v", user.Name, err), Err: err}
+		return &drivers.StartError{Reason: fmt.Sprintf("the output can't be given to user %q: %v", user.Name, err),
+			Err: err}
 	}
 	return nil
 }

@@ -58,9 +58,12 @@ func (s *starter) prepare() {
 
 // start starts a process that is this very program, in package launch, which hears from child what to become. That
 // takes no file of the task's, so it can't hang. With tty, files[0] becomes its controlling terminal.
-func (s *starter) start(task string, tree *proctree.Tree, files []*os.File, child *os.File, tty bool) (proc *os.Process, err error) {
+func (s *starter) start(
+	task string, tree *proctree.Tree, files []*os.File, child *os.File, tty bool,
+) (proc *os.Process, err error) {
 	files = append(slices.Clip(files), child)
-	attr := &os.ProcAttr{Dir: "/", Env: launch.Env(), Files: files, Sys: &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setctty: tty}}
+	attr := &os.ProcAttr{Dir: "/", Env: launch.Env(), Files: files,
+		Sys: &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setctty: tty}}
 	done := make(chan struct{})
 	call := func() {
 		defer close(done)
@@ -79,7 +82,8 @@ func (s *starter) start(task string, tree *proctree.Tree, files []*os.File, chil
 
 // program returns what the process is to become.
 func program(s drivers.Spec) launch.Program {
-	p := launch.Program{Path: s.Path, Args: append([]string{s.Path}, s.Args...), Env: s.Env, Dir: s.Dir, Name: s.User.Name}
+	p := launch.Program{Path: s.Path, Args: append([]string{s.Path}, s.Args...), Env: s.Env, Dir: s.Dir,
+		Name: s.User.Name}
 	if needsUser(s.User) {
 		p.User = &launch.User{UID: s.User.UID, GID: s.User.GID, Groups: s.User.Groups}
 	}

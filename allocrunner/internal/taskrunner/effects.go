@@ -76,7 +76,9 @@ func (r *Runner) watch(ctx context.Context, run drivers.Run) {
 	if ctx.Err() != nil {
 		return // as above
 	}
-	runHooks(ctx, r, "task_exited", func(h interfaces.TaskExitedHook, ctx context.Context) error { return h.Exited(ctx, result) })
+	runHooks(ctx, r, "task_exited", func(h interfaces.TaskExitedHook, ctx context.Context) error {
+		return h.Exited(ctx, result)
+	})
 	r.postFromEffect(exited{result, leftover})
 }
 

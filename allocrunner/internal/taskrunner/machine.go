@@ -139,7 +139,8 @@ type (
 		counted bool // by the restart policy, as a failure
 	}
 	resetRequested struct{ reason string } // all tasks of the group start again
-	lastInterval   struct{}                // the group is to end, and the task not to be killed: its restart policy begins no other interval
+	// the group is to end, and the task not to be killed: its restart policy begins no other interval
+	lastInterval struct{}
 )
 
 // KillMode is how a task is killed: each value skips more than the one before.
@@ -243,7 +244,8 @@ func (r rules) onStarted(m machine, ev started) (machine, []any) {
 		m.phase = running
 		return m, []any{emit{startedEvent(ev.details)}, poststart{}, watch{}}
 	}
-	m, acts := r.end(m) // requested during the start: nobody reaches the process yet, so that no shutdown delay is needed
+	// requested during the start: nobody reaches the process yet, so that no shutdown delay is needed
+	m, acts := r.end(m)
 	return m, append([]any{emit{startedEvent(ev.details)}, watch{}}, acts...)
 }
 

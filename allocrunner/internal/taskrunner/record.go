@@ -72,7 +72,8 @@ func (r *record) set(m machine, now time.Time, timer any) {
 	r.standing.State = lifecycle.State{Phase: m.lifecyclePhase(), Failed: m.failed}
 	r.standing.resetting, r.standing.restarting = m.beingStopped() && m.intent == reset, m.restarting()
 	r.standing.running = m.phase == running
-	r.savedTask.Phase, r.savedTask.Intent, r.savedTask.Failed, r.savedTask.SetUp = m.phase.String(), m.intent.String(), m.failed, m.setUp
+	r.savedTask.Phase, r.savedTask.Intent = m.phase.String(), m.intent.String()
+	r.savedTask.Failed, r.savedTask.SetUp = m.failed, m.setUp
 	r.savedTask.IntervalStart, r.savedTask.Attempts = m.tracker.Start, m.tracker.Count
 	switch timer := timer.(type) {
 	case arm:
@@ -111,7 +112,8 @@ func (r *record) restore(saved interfaces.SavedTask, now time.Time) {
 	r.savedTask = saved
 	if saved.State != nil {
 		r.state = *saved.State
-		r.standing.start = now.Add(-max(0, now.Sub(r.state.StartedAt))) // never in the future, should the clock have been set back meanwhile
+		// never in the future, should the clock have been set back meanwhile
+		r.standing.start = now.Add(-max(0, now.Sub(r.state.StartedAt)))
 	}
 }
 

@@ -158,6 +158,7 @@ func (r *Runner) prepareRunning(ctx context.Context) {
 	}
 	req.Restored = true
 	if _, failed := r.runPrestart(ctx, req); failed != nil {
-		r.logger.Warn("a hook failed for a running task, which goes on without it", "error", failed.event.DisplayMessage)
+		r.logger.Warn("a hook failed for a running task, which goes on without it", "error",
+			failed.event.DisplayMessage)
 	}
 }

@@ -77,10 +77,11 @@ type Runner struct {
 	timer       *time.Timer
 	cancelStart context.CancelFunc
 	endStop     context.CancelFunc // ends the driver's Stop that is under way; nil while none is
-	rejoined    chan struct{}      // closed when the hooks have run for a process that outlived its runner; nil without one
-	resumption  *resumption        // of a task that an earlier runner had; nil for a new one
-	waiters     []chan<- error     // callers of Restart and Reset, answered when the old process is gone
-	effects     sync.WaitGroup
+	// closed when the hooks have run for a process that outlived its runner; nil without one
+	rejoined   chan struct{}
+	resumption *resumption    // of a task that an earlier runner had; nil for a new one
+	waiters    []chan<- error // callers of Restart and Reset, answered when the old process is gone
+	effects    sync.WaitGroup
 
 	mu   sync.Mutex // guards the fields below
 	last launched
@@ -418,7 +419,9 @@ func (r *Runner) update(ctx context.Context, ev updateRequest) error {
 		return err
 	}
 	r.rules = rules
-	runHooks(ctx, r, "task_update", func(h interfaces.TaskUpdateHook, ctx context.Context) error { return h.Update(ctx, ev.req) })
+	runHooks(ctx, r, "task_update", func(h interfaces.TaskUpdateHook, ctx context.Context) error {
+		return h.Update(ctx, ev.req)
+	})
 	return nil
 }
 

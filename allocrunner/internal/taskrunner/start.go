@@ -73,7 +73,9 @@ func driverFailure(err error) *startFailed {
 
 // runPrestart runs the prestart hooks one after another, but for those that are done, and merges their responses. What
 // a hook begins with its context ends with its call.
-func (r *Runner) runPrestart(ctx context.Context, req *interfaces.TaskPrestartRequest) (*interfaces.TaskPrestartResponse, *startFailed) {
+func (r *Runner) runPrestart(
+	ctx context.Context, req *interfaces.TaskPrestartRequest,
+) (*interfaces.TaskPrestartResponse, *startFailed) {
 	req.Lifecycle = r
 	given := &interfaces.TaskPrestartResponse{}
 	for h := range interfaces.Having[interfaces.TaskPrestartHook](r.cfg.Hooks) {
@@ -95,9 +97,9 @@ func (r *Runner) runPrestart(ctx context.Context, req *interfaces.TaskPrestartRe
 }
 
 // prestart calls one hook with its own request.
-func (r *Runner) prestart(ctx context.Context, h interfaces.TaskPrestartHook, shared *interfaces.TaskPrestartRequest, env map[string]string) (
-	resp *interfaces.TaskPrestartResponse, err error,
-) {
+func (r *Runner) prestart(
+	ctx context.Context, h interfaces.TaskPrestartHook, shared *interfaces.TaskPrestartRequest, env map[string]string,
+) (resp *interfaces.TaskPrestartResponse, err error) {
 	ctx, end := context.WithCancel(ctx)
 	defer end()
 	req := *shared
