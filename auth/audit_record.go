@@ -98,7 +98,8 @@ type Auditor interface {
 func NewRecord(method, path string, owner Owner, peer Peer, p *Principal, status int) Record {
 	record := Record{
 		Time: time.Now(), Alloc: clean(owner.AllocationID, maxTextBytes), Task: clean(owner.Task, maxTextBytes),
-		UID: peer.UID, PID: peer.PID, Method: clean(method, maxMethodBytes), Path: clean(hideTokensInPath(path), maxPathBytes),
+		UID: peer.UID, PID: peer.PID,
+		Method: clean(method, maxMethodBytes), Path: clean(hideTokensInPath(path), maxPathBytes),
 		Outcome: Done, Status: status,
 	}
 	if p != nil {

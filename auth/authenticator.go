@@ -203,7 +203,8 @@ func (a *Authenticator) recheck(e *entry, now time.Time, owner Owner) Reason {
 		}
 	}
 	// The operator's socket is the one without a task, and only the operator's token may lack a task.
-	if c.AllocationID != owner.AllocationID || c.Task != owner.Task || (c.Role == identity.RoleOperator) != (owner.Task == "") {
+	if c.AllocationID != owner.AllocationID || c.Task != owner.Task ||
+		(c.Role == identity.RoleOperator) != (owner.Task == "") {
 		return WrongSocket
 	}
 	if liveness != Live && c.Role != identity.RoleOperator { // the operator may see the end, until the socket closes

@@ -12,7 +12,7 @@ type Capability uint16
 
 // The capabilities. Each has its name in the same place of capabilityNames.
 const (
-	Authenticated  Capability = 1 << iota // every caller with a valid token: health, leader, public keys, services of its namespace
+	Authenticated  Capability = 1 << iota // every caller with a valid token: health, leader, public keys, services
 	ReadJob                               // status, checks, stats, events
 	ReadLogs                              // a task's output
 	ReadFS                                // files of the allocation
@@ -41,8 +41,8 @@ const (
 )
 
 var capabilityNames = [...]string{
-	"authenticated", "read-job", "read-logs", "read-fs", "alloc-lifecycle", "alloc-exec", "variables-read", "variables-write",
-	"agent:read", "agent:monitor", "node:read", "node:write", "operator-only",
+	"authenticated", "read-job", "read-logs", "read-fs", "alloc-lifecycle", "alloc-exec",
+	"variables-read", "variables-write", "agent:read", "agent:monitor", "node:read", "node:write", "operator-only",
 }
 
 // String returns the capability's name in a policy.

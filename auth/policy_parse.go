@@ -208,8 +208,8 @@ func (p *policyParser) paths(block *hcl.Block) (paths []pathRule) {
 		rule := pathRule{path: b.Labels[0]}
 		switch {
 		case rule.path == "" || len(rule.path) > maxPathLength || strings.Trim(rule.path, pathLetters) != "":
-			p.mistake(b.LabelRanges[0], "no variable has a path like %q: it is made of at most %d of a-z, A-Z, 0-9, -, _, ~ and /, "+
-				"and * stands for any of them", rule.path, maxPathLength)
+			p.mistake(b.LabelRanges[0], "no variable has a path like %q: it is made of at most %d of a-z, A-Z, 0-9, "+
+				"-, _, ~ and /, and * stands for any of them", rule.path, maxPathLength)
 		case slices.ContainsFunc(paths, func(other pathRule) bool { return other.path == rule.path }):
 			p.mistake(b.LabelRanges[0], "path %q has a block already; write one for both", rule.path)
 		}
@@ -269,7 +269,9 @@ func (p *policyParser) content(body hcl.Body, schema *hcl.BodySchema) (*hcl.Body
 }
 
 // choice returns the name that an attribute has as its value, and what that stands for.
-func (p *policyParser) choice(attr *hcl.Attribute, values map[string]CapabilitySet, unknown string) (string, CapabilitySet) {
+func (p *policyParser) choice(
+	attr *hcl.Attribute, values map[string]CapabilitySet, unknown string,
+) (name string, set CapabilitySet) {
 	name, ok := p.text(attr.Expr)
 	set, known := values[name]
 	if ok && !known {
@@ -319,7 +321,8 @@ func (p *policyParser) text(expr hcl.Expression) (text string, ok bool) {
 
 // mistake adds an error at a place in the file.
 func (p *policyParser) mistake(at hcl.Range, format string, args ...any) {
-	p.diags = append(p.diags, &hcl.Diagnostic{Severity: hcl.DiagError, Summary: fmt.Sprintf(format, args...), Subject: &at})
+	words := fmt.Sprintf(format, args...)
+	p.diags = append(p.diags, &hcl.Diagnostic{Severity: hcl.DiagError, Summary: words, Subject: &at})
 }
 
 // err returns the mistakes as lines that begin with file:line:column.

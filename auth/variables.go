@@ -22,7 +22,8 @@ const (
 
 // variableRights are the names of the rights in a policy. "read" includes list, as in Nomad, and "deny" leaves nothing.
 var variableRights = map[string]VariableRight{
-	"read": VariableRead | VariableList, "list": VariableList, "write": VariableWrite, "destroy": VariableDestroy, "deny": noVariableRight,
+	"read": VariableRead | VariableList, "list": VariableList, "write": VariableWrite, "destroy": VariableDestroy,
+	"deny": noVariableRight,
 }
 
 // capability returns the capability without which nobody has the right.
@@ -90,7 +91,10 @@ func (p *Principal) implicit(path string) bool {
 	// As in Nomad, a job whose ID is another's with a slash and a group's name shares a path with that group.
 	rest, ok = strings.CutPrefix(rest, "/"+p.Claims.JobID)
 	group := "/" + p.TaskGroup
-	return ok && (rest == "" || p.TaskGroup != "" && (rest == group || p.Claims.Task != "" && rest == group+"/"+p.Claims.Task))
+	if !ok || rest == "" || p.TaskGroup == "" {
+		return ok && rest == ""
+	}
+	return rest == group || p.Claims.Task != "" && rest == group+"/"+p.Claims.Task
 }
 
 // belowJob reports whether the path is the job's own, or below it.

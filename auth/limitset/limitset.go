@@ -146,7 +146,8 @@ func (l limit) put(s *Set, value string) (err error) {
 }
 
 // errRate says what a rate looks like.
-var errRate = fmt.Errorf("give a rate from %g to %g a second, such as 10/s, 100/m or 10/s:20 (20 at once), or %s", minRate, maxRate, off)
+var errRate = fmt.Errorf("give a rate from %g to %g a second, such as 10/s, 100/m or 10/s:20 (20 at once), or %s",
+	minRate, maxRate, off)
 
 func parseRate(text string) (ratelimit.Rate, error) {
 	if text == off {
@@ -175,8 +176,8 @@ func parseRate(text string) (ratelimit.Rate, error) {
 // Check refuses numbers that leave no connection for short requests. Errors: ErrInvalid, wrapped.
 func (s Set) Check() error {
 	if s.Streams+s.Waits >= s.Connections {
-		return fmt.Errorf("%w: streams=%d and waits=%d leave none of connections=%d for other requests; set less of these, or more connections",
-			ErrInvalid, s.Streams, s.Waits, s.Connections)
+		return fmt.Errorf("%w: streams=%d and waits=%d leave none of connections=%d for other requests; "+
+			"set less of these, or more connections", ErrInvalid, s.Streams, s.Waits, s.Connections)
 	}
 	return nil
 }
