@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/template"
 	"time"
@@ -24,23 +25,12 @@ func ShortIDs(ids []string) []string {
 	short := make([]string, len(ids))
 	for i, id := range ids {
 		n := min(shortLen, len(id))
-		for j, other := range ids {
-			if j != i && other != id {
-				n = max(n, min(common(id, other)+1, len(id)))
-			}
+		for n < len(id) && slices.ContainsFunc(ids, func(other string) bool { return other != id && strings.HasPrefix(other, id[:n]) }) {
+			n++
 		}
 		short[i] = id[:n]
 	}
 	return short
-}
-
-// common returns how many bytes two texts have in common at their beginnings.
-func common(a, b string) int {
-	n := 0
-	for n < min(len(a), len(b)) && a[n] == b[n] {
-		n++
-	}
-	return n
 }
 
 // Date returns a time with its date, in the local zone, to the second.

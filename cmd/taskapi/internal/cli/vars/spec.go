@@ -156,12 +156,7 @@ func parseHCLSpec(name string, text []byte) (VariableSpec, error) {
 		return s, placeOf(diags)
 	}
 	body := file.Body.(*hclsyntax.Body) // hclsyntax's own
-	for key, attribute := range body.Attributes {
-		value, diags := attribute.Expr.Value(nil)
-		if diags.HasErrors() {
-			return s, placeOf(diags)
-		}
-		var err error
+	err := eachValue(body.Attributes, func(key string, value cty.Value) (err error) {
 		switch key {
 		case "namespace":
 			s.Namespace, err = textOf(value)
@@ -175,27 +170,36 @@ func parseHCLSpec(name string, text []byte) (VariableSpec, error) {
 		default:
 			err = fmt.Errorf("there is no such attribute; there are %s", strings.Join(specAttributes, ", "))
 		}
-		if err != nil {
-			return s, fmt.Errorf("line %d: %s: %w", attribute.SrcRange.Start.Line, key, err)
-		}
-	}
+		return err
+	})
 	for _, block := range body.Blocks {
+		if err != nil {
+			break
+		}
 		if block.Type != "items" || len(block.Labels) > 0 || s.Items != nil {
 			return s, fmt.Errorf("line %d: unexpected block %q; there is one, items", block.TypeRange.Start.Line, block.Type)
 		}
 		s.Items = map[string]string{}
-		for key, attribute := range block.Body.Attributes {
-			value, diags := attribute.Expr.Value(nil)
-			if diags.HasErrors() {
-				return s, placeOf(diags)
-			}
-			var err error
-			if s.Items[key], err = textOf(value); err != nil {
-				return s, fmt.Errorf("line %d: %s: %w", attribute.SrcRange.Start.Line, key, err)
-			}
+		err = eachValue(block.Body.Attributes, func(key string, value cty.Value) (err error) {
+			s.Items[key], err = textOf(value)
+			return err
+		})
+	}
+	return s, err
+}
+
+// eachValue calls do with the value of each attribute. Errors name the attribute's line.
+func eachValue(attributes hclsyntax.Attributes, do func(key string, value cty.Value) error) error {
+	for key, attribute := range attributes {
+		value, diags := attribute.Expr.Value(nil)
+		if diags.HasErrors() {
+			return placeOf(diags)
+		}
+		if err := do(key, value); err != nil {
+			return fmt.Errorf("line %d: %s: %w", attribute.SrcRange.Start.Line, key, err)
 		}
 	}
-	return s, nil
+	return nil
 }
 
 // placeOf returns the first mistake with its line, and without the text around it.
