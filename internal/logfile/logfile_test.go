@@ -172,7 +172,7 @@ func TestBatchesThatAreNone(t *testing.T) {
 // buffer.
 func TestSkip(t *testing.T) {
 	record := logfile.Record{Key: "k", TxID: 3, Body: []byte("body")}.Append(nil)
-	for _, size := range []int{1, 3, 4, 100, 32<<10 - 5, 32<<10 - 3, 32<<10 - 1, 32 << 10, 32<<10 + 1, 100_000} {
+	for _, size := range []int{1, 3, 4, 100, 32<<10 - 5, 32<<10 - 3, 32<<10 - 1, 32 << 10, 32<<10 + 1, 40_000} {
 		for name, noise := range map[string][]byte{
 			"zeros":  make([]byte, size),
 			"magics": bytes.Repeat([]byte(logfile.Magic), size)[:size],

@@ -246,13 +246,13 @@ func TestMany(t *testing.T) {
 		f := newFixture(t)
 		var services []*interfaces.ServiceInstance
 		var ids []string
-		for i := range 1000 {
+		for i := range 300 {
 			s := instance(one, fmt.Sprintf("s%d", i), i)
 			services, ids = append(services, s), append(ids, s.ID)
 		}
 		register(t, f.one, services...)
-		if n := len(f.registered(t)); n != 1000 || f.store.applied() != 8 {
-			t.Errorf("%d services by %d commits, want 1000 by 8", n, f.store.applied())
+		if n := len(f.registered(t)); n != 300 || f.store.applied() != 3 {
+			t.Errorf("%d services by %d commits, want 300 by 3", n, f.store.applied())
 		}
 		if err := f.one.Deregister(t.Context(), ids); err != nil {
 			t.Fatal(err)
@@ -260,12 +260,12 @@ func TestMany(t *testing.T) {
 		f.want(t)
 		large := strings.Repeat("x", 500<<10)
 		services = nil
-		for i := range 20 {
+		for i := range 10 {
 			services = append(services, instance(one, fmt.Sprintf("s%d", i), i, large))
 		}
 		register(t, f.one, services...)
-		if n := len(f.registered(t)); n != 20 {
-			t.Errorf("%d large services, want 20", n)
+		if n := len(f.registered(t)); n != 10 {
+			t.Errorf("%d large services, want 10", n)
 		}
 	})
 }

@@ -336,7 +336,7 @@ func TestFull(t *testing.T) {
 	if want := variables.MaxBytes / variables.MaxItems; stored > want || stored < want*9/10 {
 		t.Errorf("%d variables of the largest size, want about %d", stored, want)
 	}
-	for range 100 {
+	for range 20 {
 		f.put("big/0", "k", big)
 	}
 	f.put("big/0", "k", "small")
