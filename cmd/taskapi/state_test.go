@@ -93,26 +93,30 @@ func TestStateOfWhichATaskIsLost(t *testing.T) {
 
 // TestStateOfAnotherTaskapi is left to that one, and never taken for damaged.
 func TestStateOfAnotherTaskapi(t *testing.T) {
-	bolt := make([]byte, 32<<10) // as the first versions kept it
-	binary.NativeEndian.PutUint32(bolt[16:], 0xED0CDAED)
-	t.Run("older", func(t *testing.T) {
-		dataDir, path := leftState(t)
-		testOther(t, dataDir, path, bolt, "written by an older taskapi: stop the allocation with that binary first", state.ErrOlder)
-	})
-	t.Run("newer", func(t *testing.T) {
-		dataDir, path := leftState(t)
-		data, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		testOther(t, dataDir, path, newer(data), "written by a newer taskapi: taskapi 3.1.4 wrote it in format 7", state.ErrNewer)
-	})
+	for _, c := range []struct {
+		name   string
+		format uint32
+		says   string
+		is     error
+	}{
+		{"older", 2, "written by an older taskapi: stop the allocation with that binary first", state.ErrOlder},
+		{"newer", 7, "written by a newer taskapi: taskapi 3.1.4 wrote it in format 7", state.ErrNewer},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dataDir, path := leftState(t)
+			data, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			testOther(t, dataDir, path, inFormat(data, c.format), c.says, c.is)
+		})
+	}
 }
 
-// newer returns a state as a newer taskapi would have written it.
-func newer(data []byte) []byte {
-	const header = 128 // the checksum in it is of the rest of it
-	binary.BigEndian.PutUint32(data[8:], 7)
+// inFormat returns a state as taskapi 3.1.4 would have written it, in another format.
+func inFormat(data []byte, format uint32) []byte {
+	const header = 128 // its checksum covers the rest of it
+	binary.BigEndian.PutUint32(data[8:], format)
 	copy(data[24:header], "3.1.4\x00\x00\x00\x00")
 	castagnoli := crc32.MakeTable(crc32.Castagnoli)
 	binary.BigEndian.PutUint32(data[12:], crc32.Update(crc32.Checksum(data[:12], castagnoli), castagnoli, data[16:header]))
