@@ -69,10 +69,7 @@ func (r *Runner) checksChanged(results api.AllocCheckStatuses) {
 
 func (r *Runner) setHealth(healthy bool) {
 	r.snapshots.Change(func(a *api.Allocation) {
-		canary := a.DeploymentStatus != nil && a.DeploymentStatus.Canary
-		a.DeploymentStatus = &api.AllocDeploymentStatus{
-			Healthy: &healthy, Timestamp: time.Now().UTC(), Canary: canary, ModifyIndex: a.ModifyIndex + 1,
-		}
+		a.DeploymentStatus = &api.AllocDeploymentStatus{Healthy: &healthy, Timestamp: time.Now().UTC(), ModifyIndex: a.ModifyIndex + 1}
 	})
 	r.updated()
 }
@@ -117,7 +114,7 @@ func (r *Runner) unhealthy(ctx context.Context, task, reason string) {
 func (r *Runner) resolver(alloc *api.Allocation) services.Resolver {
 	return services.Resolver{
 		Replace: func(task, s string) string { return r.replaceEnv(alloc, task, s) },
-		Ports:   r.portsOf,
+		Ports:   r.ports(),
 		Job:     ptr.Deref(alloc.Job.Name),
 		Group:   alloc.TaskGroup,
 		HostIP:  r.cfg.HostIP,

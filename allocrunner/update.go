@@ -135,9 +135,6 @@ func withJob(alloc *api.Allocation, job *api.Job) *api.Allocation {
 	version.Version, version.JobModifyIndex, version.ModifyIndex = &number, &index, &index
 	version.CreateIndex, version.Stable = alloc.Job.CreateIndex, new(bool)
 	next.Job, next.DeploymentStatus = &version, nil
-	if was := alloc.DeploymentStatus; was != nil && was.Canary {
-		next.DeploymentStatus = &api.AllocDeploymentStatus{Canary: true, ModifyIndex: index}
-	}
 	next.DeploymentID = deployment.NewID(&version, next.GetTaskGroup())
 	next.AllocModifyIndex = index
 	return &next
