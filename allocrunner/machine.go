@@ -92,8 +92,7 @@ func missingProgram(alloc *api.Allocation, t *api.Task, known *drivers.Registry,
 
 // CheckPorts finds the ports of a group that are not available now. It reserves none.
 func CheckPorts(group *api.TaskGroup, hostIP string) []review.Finding {
-	reservation, err := ports.Allocate(ports.Config{Networks: group.Networks, TaskNetworks: taskNetworks(group),
-		HostIP: hostIP})
+	reservation, err := ports.Allocate(ports.Config{Networks: group.Networks, HostIP: hostIP})
 	if err != nil {
 		severity := review.Refused
 		if errors.Is(err, ports.ErrTaken) { // perhaps by this very job

@@ -68,13 +68,12 @@ func referable(alloc *api.Allocation, t *api.Task, user interfaces.User, node ta
 	}
 	group := alloc.GetTaskGroup()
 	var mappings []api.PortMapping
-	for _, n := range slices.Concat(group.Networks, taskNetworks(group)[t.Name]) {
+	for _, n := range group.Networks {
 		for _, p := range slices.Concat(n.ReservedPorts, n.DynamicPorts) {
 			mappings = append(mappings, api.PortMapping{Label: p.Label, Value: 1, HostIP: later})
 		}
 	}
-	return taskenv.New(taskenv.Config{Alloc: alloc, Node: node}).With(hooks).WithTask(taskenv.Task{
+	return taskenv.New(taskenv.Config{Alloc: alloc, Ports: mappings, Node: node}).With(hooks).WithTask(taskenv.Task{
 		Task: t, User: user, Dir: interfaces.TaskDir{SharedDir: later, LocalDir: later, SecretsDir: later},
-		Ports: mappings,
 	})
 }

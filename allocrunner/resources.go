@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -69,10 +68,9 @@ func (r *Runner) acquire(ctx context.Context) error {
 func (r *Runner) reservePorts() (*ports.Reservation, error) {
 	group := r.group()
 	cfg := ports.Config{
-		Networks:     group.Networks,
-		TaskNetworks: taskNetworks(group),
-		HostIP:       r.cfg.HostIP,
-		Owner:        r.cfg.Dir,
+		Networks: group.Networks,
+		HostIP:   r.cfg.HostIP,
+		Owner:    r.cfg.Dir,
 	}
 	var reservation *ports.Reservation
 	var err error
@@ -155,8 +153,7 @@ func (r *Runner) env(alloc *api.Allocation) *taskenv.Env {
 	if r.cfg.NodeMeta != nil && r.resources.meta.in(alloc.Job) {
 		node.Meta = r.cfg.NodeMeta()
 	}
-	return taskenv.New(taskenv.Config{Alloc: alloc, Dir: allocdir.Paths(r.cfg.Dir, ""), Ports: r.portsOf(""),
-		Node: node})
+	return taskenv.New(taskenv.Config{Alloc: alloc, Dir: allocdir.Paths(r.cfg.Dir, ""), Ports: r.ports(), Node: node})
 }
 
 // metaUse remembers whether the latest job may refer to ${meta.…}. Few jobs do, and the metadata has to be read from
@@ -182,35 +179,18 @@ func (u *metaUse) in(job *api.Job) bool {
 func (r *Runner) taskEnv(alloc *api.Allocation, task *api.Task) *taskenv.Env {
 	return r.env(alloc).WithTask(taskenv.Task{
 		Task: task, User: interfaces.User{Name: r.userName(task)}, Dir: allocdir.Paths(r.cfg.Dir, task.Name),
-		Ports: r.portsOf(task.Name),
 	})
 }
 
-// portsOf returns the ports that a task sees, or those of the group for the empty name.
-func (r *Runner) portsOf(task string) []api.PortMapping {
-	if r.resources.ports == nil { // this runner is never run
-		return grantedPorts(r.Alloc().AllocatedResources, task)
-	}
-	if task == "" {
+// ports returns the group's ports: those that were granted, if this runner is never run.
+func (r *Runner) ports() []api.PortMapping {
+	if r.resources.ports != nil {
 		return r.resources.ports.Mappings()
 	}
-	return r.resources.ports.TaskMappings(task)
-}
-
-// grantedPorts returns the ports that a task saw, or those of the group for the empty name, when they were granted.
-func grantedPorts(granted *api.AllocatedResources, task string) []api.PortMapping {
-	if granted == nil {
-		return nil
+	if granted := r.Alloc().AllocatedResources; granted != nil {
+		return granted.Shared.Ports
 	}
-	list := slices.Clone(granted.Shared.Ports)
-	if own := granted.Tasks[task]; own != nil {
-		for _, n := range own.Networks {
-			for _, p := range slices.Concat(n.ReservedPorts, n.DynamicPorts) {
-				list = append(list, api.PortMapping{Label: p.Label, Value: p.Value, To: p.To, HostIP: n.IP})
-			}
-		}
-	}
-	return list
+	return nil
 }
 
 // replaceEnv interpolates what a service or a check of the allocation says with the environment of its task, or of the
@@ -235,16 +215,6 @@ func taskOf(alloc *api.Allocation, name string) *api.Task {
 	return nil
 }
 
-func taskNetworks(g *api.TaskGroup) map[string][]*api.NetworkResource {
-	networks := map[string][]*api.NetworkResource{}
-	for _, t := range g.Tasks {
-		if t.Resources != nil && len(t.Resources.Networks) > 0 {
-			networks[t.Name] = t.Resources.Networks
-		}
-	}
-	return networks
-}
-
 // setResources fills in what a scheduler would have granted: all that the job file wants, with the ports' numbers.
 func setResources(a *api.Allocation, g *api.TaskGroup, p *ports.Reservation) {
 	disk := 0
@@ -263,14 +233,13 @@ func setResources(a *api.Allocation, g *api.TaskGroup, p *ports.Reservation) {
 		},
 	}
 	for _, t := range g.Tasks {
-		grant(a, t, p)
+		grant(a, t)
 	}
 }
 
-func grant(a *api.Allocation, t *api.Task, p *ports.Reservation) {
+func grant(a *api.Allocation, t *api.Task) {
 	wanted := cmp.Or(t.Resources, api.DefaultResources())
 	copied := *wanted
-	copied.Networks = p.TaskNetworks(t.Name)
 	a.TaskResources[t.Name] = &copied
 	cpu, memory, memoryMax := ptr.Deref(wanted.CPU), ptr.Deref(wanted.MemoryMB), ptr.Deref(wanted.MemoryMaxMB)
 	*a.Resources.CPU += cpu
@@ -278,8 +247,7 @@ func grant(a *api.Allocation, t *api.Task, p *ports.Reservation) {
 	*a.Resources.MemoryMaxMB += max(memory, memoryMax)
 	*a.Resources.Cores += ptr.Deref(wanted.Cores)
 	a.AllocatedResources.Tasks[t.Name] = &api.AllocatedTaskResources{
-		Cpu:      api.AllocatedCpuResources{CpuShares: int64(cpu)},
-		Memory:   api.AllocatedMemoryResources{MemoryMB: int64(memory), MemoryMaxMB: int64(memoryMax)},
-		Networks: p.TaskNetworks(t.Name),
+		Cpu:    api.AllocatedCpuResources{CpuShares: int64(cpu)},
+		Memory: api.AllocatedMemoryResources{MemoryMB: int64(memory), MemoryMaxMB: int64(memoryMax)},
 	}
 }

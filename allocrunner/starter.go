@@ -53,7 +53,7 @@ func (s *starter) Env(req *interfaces.TaskPrestartRequest, hookEnv map[string]st
 
 func (s *starter) env(req *interfaces.TaskPrestartRequest, hookEnv map[string]string) *taskenv.Env {
 	return s.runner.env(s.runner.Alloc()).WithTask(taskenv.Task{
-		Task: req.Task, User: req.User, Dir: req.Dir, Ports: s.runner.portsOf(req.Task.Name),
+		Task: req.Task, User: req.User, Dir: req.Dir,
 	}).With(hookEnv)
 }
 

@@ -179,7 +179,7 @@ func (r *runner) resolveServices() error {
 			}
 			return env.ReplaceEnv(s)
 		},
-		Ports: func(string) []api.PortMapping { return ports },
+		Ports: ports,
 		Job:   ptr.Deref(r.cfg.Alloc.Job.Name), Group: r.cfg.Alloc.TaskGroup, HostIP: r.cfg.HostIP,
 	}
 	all, err := resolver.ResolveAll(r.cfg.Alloc, r.cfg.Datacenter)

@@ -14,8 +14,8 @@ import (
 	"github.com/zclconf/go-cty/cty/function/stdlib"
 )
 
-// ConfigError is a driver configuration that names something that does not exist, or is no valid HCL template. Its text is that
-// of Nomad's Failed Validation event, with the place of each problem.
+// ConfigError is an error about a driver configuration that refers to unknown names, or is no valid HCL template. Its text is that of Nomad's Failed
+// Validation event, with the place of each problem.
 type ConfigError struct {
 	Problems []string // one sentence each, never empty
 }
@@ -29,10 +29,9 @@ func (e *ConfigError) Error() string {
 	return b.String()
 }
 
-// EvalConfig evaluates every string of a driver's configuration as an HCL template. Variables are the environment's (${NAME},
-// ${env["NAME"]}) and the node facts (${attr.kernel.name}, ${node.datacenter}, ${meta.x}). A template that is nothing but one
-// ${...} keeps its type: string, bool, int64, float64, []any or map[string]any. The configuration itself is left as it is.
-// Errors: *ConfigError, with every problem found.
+// EvalConfig evaluates every string of a driver's configuration as an HCL template. The templates can use the environment (${NAME}, ${env["NAME"]})
+// and the node facts (${attr.kernel.name}, ${node.datacenter}, ${meta.x}). The value of a template that consists of one ${...} keeps its type:
+// string, bool, int64, float64, []any or map[string]any. The configuration itself does not change. Errors: *ConfigError, with all problems.
 func (e *Env) EvalConfig(config map[string]any) (map[string]any, error) {
 	ev := evaluator{ctx: &hcl.EvalContext{Variables: e.variables(), Functions: functions}}
 	out, _ := ev.value("", config).(map[string]any)
@@ -42,7 +41,7 @@ func (e *Env) EvalConfig(config map[string]any) (map[string]any, error) {
 	return out, nil
 }
 
-// functions are those that Nomad's client has in a driver's configuration; all others were evaluated with the job file.
+// functions are the functions that Nomad's client evaluates in a driver's configuration. All others are evaluated with the job file.
 var functions = map[string]function.Function{
 	"abs": stdlib.AbsoluteFunc, "coalesce": stdlib.CoalesceFunc, "concat": stdlib.ConcatFunc, "hasindex": stdlib.HasIndexFunc,
 	"int": stdlib.IntFunc, "jsondecode": stdlib.JSONDecodeFunc, "jsonencode": stdlib.JSONEncodeFunc, "length": stdlib.LengthFunc,
@@ -55,7 +54,7 @@ type evaluator struct {
 	problems []string
 }
 
-// value evaluates the strings in v; at is its place, for errors.
+// value evaluates the strings in v. at is its place, for errors.
 func (ev *evaluator) value(at string, v any) any {
 	switch v := v.(type) {
 	case string:
@@ -152,7 +151,7 @@ func goValue(v cty.Value) (any, error) {
 	}
 }
 
-// variables returns the environment and the node facts as HCL sees them: names with dots are nested objects.
+// variables returns the environment and the node facts for HCL: names with dots are nested objects.
 func (e *Env) variables() map[string]cty.Value {
 	tree := map[string]any{}
 	for _, layer := range []map[string]string{e.node, e.vars} {
@@ -175,8 +174,8 @@ func (e *Env) variables() map[string]cty.Value {
 	return out
 }
 
-// nest puts value at the dotted path. What can't be nested (a..b, or a.b where a has a value already) is left out: an environment
-// variable of such a name is still in env["..."].
+// nest puts value at the dotted path. A path that can't be nested (a..b, or a.b if a has a value) is left out: env["..."] still has a variable of
+// such a name.
 func nest(tree map[string]any, path, value string) {
 	parts := strings.Split(path, ".")
 	for _, p := range parts[:len(parts)-1] {

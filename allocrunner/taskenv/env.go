@@ -1,17 +1,15 @@
-// Package taskenv builds the environment of a task, or of the allocation as a whole, and interpolates text with it. An Env is
-// immutable: With and WithTask give copies, so two tasks of a group can't see each other's variables. It takes nothing from this
-// program's own environment.
+// Package taskenv builds the environment of a task, or of the allocation as a whole, and interpolates text with it. An Env is immutable: With and
+// WithTask return copies, so that no task of a group can see another's variables. It uses nothing of this program's own environment.
 //
-// From low to high, what gives a variable its value:
+// The sources of variables, each above those before it:
 //
 //	base        PATH, HOME, USER, LOGNAME, SHELL of the task's user (tasks only)
 //	NOMAD_*     facts of the allocation, and NOMAD_META_* (job < group < task meta)
 //	task env    the task's env block
 //	hooks       what With adds
 //
-// Values of meta and of the env block are interpolated: ${name} stands for a node fact (attr.*, node.*, meta.*) or for a variable
-// of a lower layer or of a hook. It never stands for another variable of the same env block, which has no order; unknown
-// references stay as they are written.
+// Values of meta and of the env block are interpolated: ${name} stands for a node fact (attr.*, node.*, meta.*) or for a variable of an earlier
+// source or of a hook. It never stands for another variable of the same env block, which has no order. Unknown references stay as they are.
 package taskenv
 
 import (
@@ -25,26 +23,26 @@ import (
 	"taskapi/allocrunner/interfaces"
 )
 
-// DefaultPath is the PATH of a task that sets none: what login and systemd give a system's service on Debian and Fedora alike.
+// DefaultPath is the PATH of a task that sets none. It is the one that login and systemd set on Debian and Fedora.
 const DefaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// defaultShell is the SHELL of a user without one, as passwd(5) says.
+// defaultShell is the SHELL of a user without one (passwd(5)).
 const defaultShell = "/bin/sh"
 
-// Config is what an environment is made of. Alloc, with its Job and group, is required.
+// Config configures an environment. Alloc, with its Job and group, is required.
 type Config struct {
 	Alloc *api.Allocation
 
-	// Task is the task, nil for the environment of the allocation, with which group services are interpolated.
+	// Task is the task. It is nil for the environment of the allocation, with which services of the group are interpolated.
 	Task *api.Task
 
 	// User is the task's user.
 	User interfaces.User
 
-	// Dir gives NOMAD_ALLOC_DIR, NOMAD_TASK_DIR and NOMAD_SECRETS_DIR; empty paths give none.
+	// Dir sets NOMAD_ALLOC_DIR, NOMAD_TASK_DIR and NOMAD_SECRETS_DIR, unless a path is empty.
 	Dir interfaces.TaskDir
 
-	// Ports are the group's and, for a task, its own.
+	// Ports are the group's.
 	Ports []api.PortMapping
 
 	// Node is the machine.
@@ -60,7 +58,7 @@ type Env struct {
 	task  map[string]string // the env block, as written
 	hooks map[string]string
 	node  map[string]string // attr.*, node.*, meta.*: for references only
-	vars  map[string]string // what the process gets
+	vars  map[string]string // the process's environment
 }
 
 // New builds an environment. It does no I/O.
@@ -77,7 +75,7 @@ func New(cfg Config) *Env {
 	return e
 }
 
-// With returns a copy with more variables, over all others. Their values are not interpolated.
+// With returns a copy with more variables, which replace others of the same name. Their values are not interpolated.
 func (e *Env) With(more map[string]string) *Env {
 	c := *e
 	c.hooks = make(map[string]string, len(e.hooks)+len(more))
@@ -87,18 +85,17 @@ func (e *Env) With(more map[string]string) *Env {
 	return &c
 }
 
-// Task is what WithTask adds to the environment of the allocation.
+// Task is the part of an environment that WithTask adds.
 type Task struct {
-	Task  *api.Task
-	User  interfaces.User
-	Dir   interfaces.TaskDir
-	Ports []api.PortMapping // the group's and the task's own
+	Task *api.Task
+	User interfaces.User
+	Dir  interfaces.TaskDir
 }
 
-// WithTask returns the environment of a task of the same allocation, with what With has added.
+// WithTask returns the environment of a task of the same allocation, with the variables of With.
 func (e *Env) WithTask(t Task) *Env {
 	cfg := e.cfg
-	cfg.Task, cfg.User, cfg.Dir, cfg.Ports = t.Task, t.User, t.Dir, t.Ports
+	cfg.Task, cfg.User, cfg.Dir = t.Task, t.User, t.Dir
 	c := New(cfg)
 	if len(e.hooks) == 0 {
 		return c
@@ -122,7 +119,7 @@ func (e *Env) Get(name string) string { return e.vars[name] }
 // ReplaceEnv replaces each ${name} in s by the variable or node fact of that name; unknown ones stay as written.
 func (e *Env) ReplaceEnv(s string) string { return replace(s, e.vars, e.node) }
 
-// build makes the variables of the layers.
+// build makes vars from the other maps.
 func (e *Env) build() {
 	e.vars = maps.Clone(e.facts)
 	for _, k := range slices.Sorted(maps.Keys(e.task)) {
@@ -131,9 +128,8 @@ func (e *Env) build() {
 	maps.Copy(e.vars, e.hooks)
 }
 
-// addMeta adds NOMAD_META_k and, in upper case, NOMAD_META_K for each key, and the reference ${meta.k} unless the node has meta of
-// that name, which is what Nomad means by it. Where the upper-case form of one key is the very name of another, the name as
-// written wins.
+// addMeta adds NOMAD_META_k and, in upper case, NOMAD_META_K for each key, and the reference ${meta.k} unless the node has meta of that name, which
+// Nomad means by it. If the upper-case form of one key equals another key, the other key wins.
 func (e *Env) addMeta(meta map[string]string) {
 	values := make(map[string]string, len(meta))
 	for k, v := range meta {
@@ -152,7 +148,7 @@ func (e *Env) addMeta(meta map[string]string) {
 
 var reference = regexp.MustCompile(`\$\{[A-Za-z0-9_.-]+\}`)
 
-// replace interpolates s with the first map that has the name.
+// replace interpolates s. Each name has its value from the first map that has it.
 func replace(s string, layers ...map[string]string) string {
 	if !strings.Contains(s, "${") {
 		return s
@@ -168,8 +164,7 @@ func replace(s string, layers ...map[string]string) string {
 	})
 }
 
-// cleanName makes a name that every shell can read: letters, digits, underscores, and the dots that Nomad leaves. Others become
-// underscores.
+// cleanName makes a name that every shell can use: letters, digits, underscores, and dots, which Nomad keeps. Other characters become underscores.
 func cleanName(name string) string {
 	b := []byte(name)
 	for i, c := range b {

@@ -221,7 +221,6 @@ func TestTasksOfAGroupDoNotSeeEachOther(t *testing.T) {
 		return taskenv.Task{
 			Task: &api.Task{Name: name, Env: map[string]string{"SECRET_" + name: "of ${NOMAD_TASK_NAME}"}, Meta: map[string]string{"owner": name}},
 			User: interfaces.User{Name: name}, Dir: interfaces.TaskDir{LocalDir: "/a/" + name + "/local"},
-			Ports: []api.PortMapping{{Label: name, Value: 1}},
 		}
 	}
 	one := alloc.WithTask(task("one")).With(map[string]string{"TOKEN": "1"})
@@ -229,7 +228,7 @@ func TestTasksOfAGroupDoNotSeeEachOther(t *testing.T) {
 	if got := one.Get("SECRET_one") + ", " + one.Get("NOMAD_META_OWNER") + ", " + one.Get("TOKEN") + ", " + one.Get("NOMAD_TASK_DIR"); got != "of one, one, 1, /a/one/local" {
 		t.Errorf("the first has %s", got)
 	}
-	for _, name := range []string{"SECRET_one", "TOKEN", "NOMAD_PORT_one"} {
+	for _, name := range []string{"SECRET_one", "TOKEN"} {
 		if two.Get(name) != "" {
 			t.Errorf("the second sees %s=%s", name, two.Get(name))
 		}

@@ -13,20 +13,21 @@ import (
 	"taskapi/internal/ptr"
 )
 
-// addBase adds what a login gives every process.
+// addBase adds the variables that a login sets.
 func addBase(vars map[string]string, u interfaces.User) {
 	vars["PATH"] = DefaultPath
 	vars["HOME"] = cmp.Or(u.Home, "/")
 	vars["SHELL"] = cmp.Or(u.Shell, defaultShell)
-	if u.Name != "" {
-		vars["USER"], vars["LOGNAME"] = u.Name, u.Name
-	}
+	set(vars, "USER", u.Name)
+	set(vars, "LOGNAME", u.Name)
 }
 
 // addFacts adds the NOMAD_* variables but meta.
 func addFacts(vars map[string]string, cfg Config) {
 	addAllocation(vars, cfg.Alloc, cfg.Node)
-	addDirs(vars, cfg.Dir)
+	set(vars, "NOMAD_ALLOC_DIR", cfg.Dir.SharedDir)
+	set(vars, "NOMAD_TASK_DIR", cfg.Dir.LocalDir)
+	set(vars, "NOMAD_SECRETS_DIR", cfg.Dir.SecretsDir)
 	if cfg.Task != nil {
 		vars["NOMAD_TASK_NAME"] = cfg.Task.Name
 		addLimits(vars, cfg.Task.Resources)
@@ -52,7 +53,7 @@ func addAllocation(vars map[string]string, alloc *api.Allocation, node Node) {
 	set(vars, "NOMAD_JOB_PARENT_ID", ptr.Deref(job.ParentID))
 }
 
-// allocIndex returns the number in the brackets at the end of an allocation's name, 0 without one.
+// allocIndex returns the number in brackets at the end of an allocation's name; 0 without one.
 func allocIndex(name string) string {
 	if i := strings.LastIndexByte(name, '['); i >= 0 && strings.HasSuffix(name, "]") {
 		return name[i+1 : len(name)-1]
@@ -60,14 +61,8 @@ func allocIndex(name string) string {
 	return "0"
 }
 
-func addDirs(vars map[string]string, dir interfaces.TaskDir) {
-	set(vars, "NOMAD_ALLOC_DIR", dir.SharedDir)
-	set(vars, "NOMAD_TASK_DIR", dir.LocalDir)
-	set(vars, "NOMAD_SECRETS_DIR", dir.SecretsDir)
-}
-
-// addLimits adds the task's resources: CPU in MHz, memory in MiB. No cores are set aside for a task here, so NOMAD_CPU_CORES is
-// always the single blank that Nomad gives a task without any.
+// addLimits adds the task's resources: CPU in MHz, memory in MiB. No cores are reserved for a task here, so NOMAD_CPU_CORES is always a blank, as
+// Nomad sets it for a task without cores.
 func addLimits(vars map[string]string, r *api.Resources) {
 	vars["NOMAD_CPU_CORES"] = " "
 	if r == nil {
@@ -80,8 +75,8 @@ func addLimits(vars map[string]string, r *api.Resources) {
 	}
 }
 
-// addPort adds a port's variables. A hyphen in a label becomes an underscore; three of the variables are there with the hyphen,
-// too, because Nomad leaves it in them.
+// addPort adds a port's variables. A hyphen in a label becomes an underscore. Three of the variables also exist with the hyphen, because Nomad keeps
+// it in them.
 func addPort(vars map[string]string, p api.PortMapping) {
 	inner, host := strconv.Itoa(p.Value), strconv.Itoa(p.Value)
 	if p.To > 0 {
@@ -102,7 +97,7 @@ func addPort(vars map[string]string, p api.PortMapping) {
 	}
 }
 
-// mergedMeta returns the meta of the job, overlaid with the group's and the task's.
+// mergedMeta returns the meta of the job, with the group's and the task's on top.
 func mergedMeta(alloc *api.Allocation, task *api.Task) map[string]string {
 	meta := map[string]string{}
 	if alloc.Job != nil {

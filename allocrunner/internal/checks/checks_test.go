@@ -48,10 +48,8 @@ func httpCheck(name, path string) api.ServiceCheck {
 	return c
 }
 
-func onPort(port int) func(string) []api.PortMapping {
-	return func(string) []api.PortMapping {
-		return []api.PortMapping{{Label: "http", Value: port, HostIP: "127.0.0.1"}}
-	}
+func onPort(port int) []api.PortMapping {
+	return []api.PortMapping{{Label: "http", Value: port, HostIP: "127.0.0.1"}}
 }
 
 func newConfig(alloc *api.Allocation) checks.Config {
@@ -383,11 +381,9 @@ func TestAddress(t *testing.T) {
 				alloc.GetTaskGroup().Services = []*api.Service{&c.service}
 				cfg := newConfig(alloc)
 				cfg.HostIP = "127.0.0.9"
-				cfg.Ports = func(string) []api.PortMapping {
-					return []api.PortMapping{
-						{Label: "http", Value: 20530, To: 80, HostIP: "127.0.0.1"}, {Label: "admin", Value: 20531, HostIP: "127.0.0.2"},
-						{Label: "7", Value: 20532, HostIP: "127.0.0.7"},
-					}
+				cfg.Ports = []api.PortMapping{
+					{Label: "http", Value: 20530, To: 80, HostIP: "127.0.0.1"}, {Label: "admin", Value: 20531, HostIP: "127.0.0.2"},
+					{Label: "7", Value: 20532, HostIP: "127.0.0.7"},
 				}
 				var got string
 				cfg.DialContext = func(_ context.Context, _, address string) (net.Conn, error) {

@@ -10,7 +10,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"os"
@@ -48,9 +47,6 @@ type Config struct {
 	// Networks are the group's. They are not changed.
 	Networks []*api.NetworkResource
 
-	// TaskNetworks are the networks of tasks' resources blocks, an old form, by task.
-	TaskNetworks map[string][]*api.NetworkResource
-
 	// HostIP is the address of the ports; empty is DefaultHostIP. Allocations may have the same port on different addresses. A wildcard means all
 	// addresses.
 	HostIP string
@@ -64,31 +60,21 @@ type Config struct {
 
 // Reservation is a set of ports that are held. Its data never change.
 type Reservation struct {
-	networks     []*api.NetworkResource
-	mappings     []api.PortMapping
-	taskNetworks map[string][]*api.NetworkResource
-	taskMappings map[string][]api.PortMapping
-	ports        []*reservedPort
-	owner        string
-	warnings     []error
+	networks []*api.NetworkResource
+	mappings []api.PortMapping
+	ports    []*reservedPort
+	owner    string
+	warnings []error
 }
 
 // Allocate reserves every port of the networks, or none. Errors: ErrTaken, ErrExhausted, ErrInvalid, ErrHostIP, ErrPermission.
 func Allocate(cfg Config) (*Reservation, error) { return Reacquire(cfg, nil) }
 
-// Networks returns the group's networks with their address and every port's value: AllocatedResources.Shared.Networks.
+// Networks returns the group's networks with their address and the value of every port: AllocatedResources.Shared.Networks.
 func (r *Reservation) Networks() []*api.NetworkResource { return r.networks }
 
 // Mappings returns the group's ports: AllocatedResources.Shared.Ports. Static ports come first, as in Nomad.
 func (r *Reservation) Mappings() []api.PortMapping { return r.mappings }
-
-// TaskNetworks returns the networks of a task's resources block: AllocatedResources.Tasks[task].Networks.
-func (r *Reservation) TaskNetworks(task string) []*api.NetworkResource { return r.taskNetworks[task] }
-
-// TaskMappings returns the ports that a task sees: the group's, and those of its own resources block.
-func (r *Reservation) TaskMappings(task string) []api.PortMapping {
-	return slices.Concat(r.mappings, r.taskMappings[task])
-}
 
 // Warnings returns the port locks that could not be taken: another allocation may take those ports.
 func (r *Reservation) Warnings() []error { return r.warnings }
@@ -121,15 +107,11 @@ func (r *Reservation) Close() error {
 	return nil
 }
 
-// allocator is the state of one allocation.
+// allocator makes one Reservation.
 type allocator struct {
-	cfg      Config
-	ip       netip.Addr
-	ports    []*reservedPort
-	warnings []error
-	shared   map[string]bool // labels of the group
-
-	// Of the networks that are being filled:
+	*Reservation
+	cfg    Config
+	ip     netip.Addr
 	held   map[string]int // earlier values, by label
 	labels map[string]bool
 }
@@ -138,50 +120,6 @@ type allocator struct {
 // that time. It binds no sockets. A port lock that can't be taken again is one of Warnings. A label that held does not have gets a port as from
 // Allocate, with its errors.
 func Reacquire(cfg Config, held *api.AllocatedResources) (_ *Reservation, err error) {
-	a, err := newAllocator(cfg)
-	if err != nil {
-		return nil, err
-	}
-	r := &Reservation{
-		taskNetworks: map[string][]*api.NetworkResource{},
-		taskMappings: map[string][]api.PortMapping{},
-	}
-	defer func() {
-		r.ports, r.owner, r.warnings = a.ports, cfg.Owner, a.warnings
-		if err != nil {
-			r.Close()
-		}
-	}()
-	held = cmp.Or(held, &api.AllocatedResources{})
-	if r.networks, r.mappings, err = a.reserve(cfg.Networks, held.Shared.Networks); err != nil {
-		return nil, err
-	}
-	a.shared = a.labels
-	for _, task := range slices.Sorted(maps.Keys(cfg.TaskNetworks)) {
-		var before []*api.NetworkResource
-		if t := held.Tasks[task]; t != nil {
-			before = t.Networks
-		}
-		r.taskNetworks[task], r.taskMappings[task], err = a.reserve(cfg.TaskNetworks[task], before)
-		if err != nil {
-			return nil, fmt.Errorf("task %q: %w", task, err)
-		}
-	}
-	return r, nil
-}
-
-// portValues returns the values of ports by label.
-func portValues(networks []*api.NetworkResource) map[string]int {
-	values := map[string]int{}
-	for _, n := range networks {
-		for _, p := range slices.Concat(n.ReservedPorts, n.DynamicPorts) {
-			values[p.Label] = p.Value
-		}
-	}
-	return values
-}
-
-func newAllocator(cfg Config) (*allocator, error) {
 	cfg.HostIP = cmp.Or(cfg.HostIP, DefaultHostIP)
 	if cfg.First == 0 && cfg.Last == 0 {
 		cfg.First, cfg.Last = DefaultFirst, DefaultLast
@@ -193,24 +131,28 @@ func newAllocator(cfg Config) (*allocator, error) {
 	if cfg.First < 1 || cfg.Last > maxPort || cfg.First > cfg.Last {
 		return nil, fmt.Errorf("%w: dynamic ports from %d to %d; want a range within 1 to %d", ErrInvalid, cfg.First, cfg.Last, maxPort)
 	}
-	return &allocator{cfg: cfg, ip: ip}, nil
+	a := &allocator{Reservation: &Reservation{owner: cfg.Owner}, cfg: cfg, ip: ip, held: map[string]int{}, labels: map[string]bool{}}
+	for _, n := range cmp.Or(held, &api.AllocatedResources{}).Shared.Networks {
+		for _, p := range slices.Concat(n.ReservedPorts, n.DynamicPorts) {
+			a.held[p.Label] = p.Value
+		}
+	}
+	if err := a.reserve(); err != nil {
+		a.Close()
+		return nil, err
+	}
+	return a.Reservation, nil
 }
 
 const maxPort = 1<<16 - 1
 
 // reserve fills copies of the networks. All static ports are reserved first, so that no dynamic port takes theirs.
-func (a *allocator) reserve(networks, before []*api.NetworkResource) ([]*api.NetworkResource, []api.PortMapping, error) {
-	a.held, a.labels = portValues(before), maps.Clone(a.shared)
-	if a.labels == nil {
-		a.labels = map[string]bool{}
-	}
-	var filled []*api.NetworkResource
-	var mappings []api.PortMapping
-	for _, n := range networks {
+func (a *allocator) reserve() error {
+	for _, n := range a.cfg.Networks {
 		c := *n
 		c.IP = a.cfg.HostIP
 		c.ReservedPorts, c.DynamicPorts = slices.Clone(n.ReservedPorts), slices.Clone(n.DynamicPorts)
-		filled = append(filled, &c)
+		a.networks = append(a.networks, &c)
 	}
 	for _, take := range []struct {
 		ports func(*api.NetworkResource) []api.Port
@@ -219,17 +161,17 @@ func (a *allocator) reserve(networks, before []*api.NetworkResource) ([]*api.Net
 		{func(n *api.NetworkResource) []api.Port { return n.ReservedPorts }, a.static},
 		{func(n *api.NetworkResource) []api.Port { return n.DynamicPorts }, a.dynamic},
 	} {
-		for _, n := range filled {
+		for _, n := range a.networks {
 			for i := range take.ports(n) {
 				p := &take.ports(n)[i]
 				if err := a.port(p, take.one); err != nil {
-					return nil, nil, err
+					return err
 				}
-				mappings = append(mappings, api.PortMapping{Label: p.Label, Value: p.Value, To: p.To, HostIP: a.cfg.HostIP})
+				a.mappings = append(a.mappings, api.PortMapping{Label: p.Label, Value: p.Value, To: p.To, HostIP: a.cfg.HostIP})
 			}
 		}
 	}
-	return filled, mappings, nil
+	return nil
 }
 
 // port checks the attributes that all ports have, and fills p.

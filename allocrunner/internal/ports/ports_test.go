@@ -245,7 +245,6 @@ func TestInvalid(t *testing.T) {
 		text string
 	}{
 		"label twice":     {ports.Config{Networks: dynamic("x", "x")}, ports.ErrInvalid, `"x" is used twice`},
-		"label of group":  {ports.Config{Networks: dynamic("x"), TaskNetworks: map[string][]*api.NetworkResource{"t": dynamic("x")}}, ports.ErrInvalid, `task "t"`},
 		"host network":    {ports.Config{Networks: other}, ports.ErrInvalid, `"public"`},
 		"to":              {ports.Config{Networks: to}, ports.ErrInvalid, "70000"},
 		"static 0":        {ports.Config{Networks: static("x", 0)}, ports.ErrInvalid, "want 1 to 65535"},
@@ -298,34 +297,11 @@ func asStranger(t *testing.T, args ...string) *exec.Cmd {
 	return cmd
 }
 
-func TestTaskNetworks(t *testing.T) {
-	r := newReservation(t, ports.Config{
-		Networks:     dynamic("shared"),
-		TaskNetworks: map[string][]*api.NetworkResource{"a": dynamic("own"), "b": dynamic("own")},
-	})
-	a, b := r.TaskMappings("a"), r.TaskMappings("b")
-	if len(a) != 2 || a[0].Label != "shared" || a[1].Label != "own" || len(b) != 2 || a[1].Value == b[1].Value {
-		t.Errorf("a has %v, b has %v", a, b)
-	}
-	if got := r.TaskNetworks("a")[0].DynamicPorts[0].Value; got != a[1].Value {
-		t.Errorf("the task's network has port %d, its mapping %d", got, a[1].Value)
-	}
-	if len(r.Mappings()) != 1 || len(r.TaskMappings("none")) != 1 {
-		t.Error("a task's own ports went to others")
-	}
-}
-
 func TestReacquire(t *testing.T) {
-	cfg := ports.Config{
-		Networks:     dynamic("x"),
-		TaskNetworks: map[string][]*api.NetworkResource{"a": dynamic("own")},
-	}
+	cfg := ports.Config{Networks: dynamic("x", "y")}
 	first := newReservation(t, cfg)
-	held := &api.AllocatedResources{
-		Shared: api.AllocatedSharedResources{Networks: first.Networks(), Ports: first.Mappings()},
-		Tasks:  map[string]*api.AllocatedTaskResources{"a": {Networks: first.TaskNetworks("a")}},
-	}
-	want := first.TaskMappings("a")
+	held := &api.AllocatedResources{Shared: api.AllocatedSharedResources{Networks: first.Networks(), Ports: first.Mappings()}}
+	want := first.Mappings()
 	first.Close()
 	l, err := listen(want[0].Value) // the task, which lived on
 	if err != nil {
@@ -337,7 +313,7 @@ func TestReacquire(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer again.Close()
-	if diff := cmp.Diff(want, again.TaskMappings("a")); diff != "" {
+	if diff := cmp.Diff(want, again.Mappings()); diff != "" {
 		t.Errorf("other ports than before (-want +got):\n%s", diff)
 	}
 	second, err := ports.Reacquire(cfg, held) // what cannot be locked again keeps nobody from going on with what runs

@@ -10,23 +10,23 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// What the port and the address_mode of a service, or of a check, must be.
+// The rules for the port and the address_mode of a service or a check.
 const (
 	PortWords        = "it must be the label of a port of the group, or a number from 1 to 65535"
 	AddressModeWords = `it must be "auto" or "host", or left out: tasks have the machine's network, and none of the allocation's ("alloc") or of a driver's ("driver")`
 
-	// AddressWords is about a service with an address of its own.
+	// AddressWords is the rule for a service with an address of its own.
 	AddressWords = `with an address its address_mode must be "auto", or left out`
 )
 
-// ValidAddressMode reports whether an address_mode is one that there is without network namespaces and drivers' networks. Nomad refuses the
-// others there, too, but at the start of the task.
+// ValidAddressMode reports whether an address_mode is possible without network namespaces and drivers' networks. Nomad refuses the others, too, but
+// at the start of the task.
 func ValidAddressMode(mode string) bool { return slices.Contains([]string{"", "auto", "host"}, mode) }
 
-// ValidAddress reports whether a service's address_mode goes with its address.
+// ValidAddress reports whether a service's address_mode is possible with its address.
 func ValidAddress(s *api.Service) bool { return s.Address == "" || s.AddressMode != "host" }
 
-// Address returns where the service is to be reached: at its own address, or at that of its port. Without a port it is 0.
+// Address returns the service's address: its own, or that of its port. Without a port, port is 0.
 func (s Service) Address() (host string, port int, err error) {
 	if !ValidAddress(s.written) {
 		return "", 0, errors.New(AddressWords)
@@ -34,28 +34,24 @@ func (s Service) Address() (host string, port int, err error) {
 	return s.address(s.text(s.written.PortLabel), s.written.AddressMode, true)
 }
 
-// CheckAddress returns where a check, as Check returns it, connects to: its port and address_mode come before the service's.
+// CheckAddress returns the address to which a check, as Check returns it, connects. The check's port and address_mode replace the service's.
 func (s Service) CheckAddress(c api.ServiceCheck) (host string, port int, err error) {
 	return s.address(cmp.Or(c.PortLabel, s.text(s.written.PortLabel)), cmp.Or(c.AddressMode, s.written.AddressMode), false)
 }
 
-// address returns the address of a port. An address that the service gives replaces the port's.
+// address returns the address of a port. The service's own address replaces the port's.
 func (s Service) address(label, mode string, portless bool) (host string, port int, err error) {
 	if !ValidAddressMode(mode) {
 		return "", 0, fmt.Errorf("address_mode is %q: %s", mode, AddressModeWords)
 	}
-	var ports []api.PortMapping
-	if s.resolver.Ports != nil {
-		ports = s.resolver.Ports(s.Task)
-	}
-	found, ok := FindPort(label, ports)
+	found, ok := FindPort(label, s.resolver.Ports)
 	if !ok && (label != "" || !portless) {
 		return "", 0, fmt.Errorf("port is %q: %s", label, PortWords)
 	}
 	return cmp.Or(s.text(s.written.Address), found.HostIP, s.resolver.HostIP, "127.0.0.1"), found.Value, nil
 }
 
-// FindPort returns the port of a label. A number is a port by itself, with no address, unless it is a label.
+// FindPort returns the port with a label. A number that is no label is a port without an address.
 func FindPort(label string, ports []api.PortMapping) (found api.PortMapping, ok bool) {
 	for _, p := range ports {
 		if p.Label == label {

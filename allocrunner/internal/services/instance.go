@@ -27,11 +27,11 @@ func (s Service) ID(alloc *api.Allocation) string {
 	return ID(alloc.ID, alloc.TaskGroup, s.Task, s.Name, s.text(s.written.PortLabel))
 }
 
-// Owned is the services of an allocation by whose they are: a task's, or the group's for the empty name.
+// Owned holds the services of an allocation by their owner: a task, or the group for the empty name.
 type Owned map[string][]*interfaces.ServiceInstance
 
-// ResolveAll returns the services of the allocation's group and tasks as providers make them known. Each has the text of its own task's
-// environment, and a group's that of the allocation alone. Errors: those of every service without an address, or with the ID of another.
+// ResolveAll returns the services of the allocation's group and tasks, for providers. The text of a task's service is interpolated with the task's
+// environment, that of a group's service with the allocation's. The error names every service that has no address, or the ID of another.
 func (r Resolver) ResolveAll(alloc *api.Allocation, datacenter string) (Owned, error) {
 	group := alloc.GetTaskGroup()
 	if group == nil {
@@ -84,8 +84,8 @@ func (b *builder) make(s Service) (*interfaces.ServiceInstance, error) {
 	}, err
 }
 
-// checkAddresses returns where checks, as Check returns them, connect to; empty for those without an address, which the one that makes the check
-// refuses.
+// checkAddresses returns the addresses to which checks, as Check returns them, connect. A check without an address has an empty one, and is refused
+// later.
 func (s Service) checkAddresses(list []api.ServiceCheck) []string {
 	addresses := make([]string, len(list))
 	for i, c := range list {
@@ -99,7 +99,7 @@ func (s Service) checkAddresses(list []api.ServiceCheck) []string {
 	return addresses
 }
 
-// whole returns the block of the job file with its text resolved.
+// whole returns the service's block with its text resolved.
 func (s Service) whole() *api.Service {
 	whole := *s.written
 	whole.Name, whole.PortLabel, whole.Address = s.Name, s.text(whole.PortLabel), s.text(whole.Address)
@@ -126,7 +126,7 @@ func (s Service) textMap(m map[string]string) map[string]string {
 		return nil
 	}
 	resolved := make(map[string]string, len(m))
-	for _, key := range slices.Sorted(maps.Keys(m)) { // of two keys that become the same, always the same one stays
+	for _, key := range slices.Sorted(maps.Keys(m)) { // if two keys become equal, the result is always the same
 		resolved[s.text(key)] = s.text(m[key])
 	}
 	return resolved

@@ -32,10 +32,8 @@ var ofTask = services.Resolver{
 		}
 		return strings.NewReplacer(known...).Replace(s)
 	},
-	Ports: func(task string) []api.PortMapping {
-		return []api.PortMapping{{Label: "http", Value: 20530, To: 80, HostIP: "127.0.0.2"}}
-	},
-	Job: "job", Group: "g",
+	Ports: []api.PortMapping{{Label: "http", Value: 20530, To: 80, HostIP: "127.0.0.2"}},
+	Job:   "job", Group: "g",
 }
 
 // TestInstances: IDs, addresses and texts of a group's service and of tasks' own, each with its own task's environment.

@@ -1,5 +1,5 @@
-// Package services resolves the services of an allocation: their names, their addresses and their checks, with the values that references
-// in their text have. It says what a check must be to be run, and runs none.
+// Package services resolves the services of an allocation: their names, addresses and checks, with the values of the references in their text. It
+// says which checks can be run, and runs none.
 package services
 
 import (
@@ -13,15 +13,15 @@ import (
 // ProviderNomad is Nomad's own registry.
 const ProviderNomad = "nomad"
 
-// Resolver knows what text and ports of services stand for.
+// Resolver resolves references and port labels.
 type Resolver struct {
-	// Replace interpolates text with the environment of a task, or of the allocation for the empty name; nil leaves text as it is.
+	// Replace interpolates text with the environment of a task, or of the allocation for the empty name. With nil, text does not change.
 	Replace func(task, s string) string
 
-	// Ports returns what port labels stand for: the group's, and a task's own when the task is not empty. nil has none.
-	Ports func(task string) []api.PortMapping
+	// Ports are the group's.
+	Ports []api.PortMapping
 
-	// Job and Group are the names that ${JOB}, ${TASKGROUP} and ${BASE} stand for in the name of a service. Without them such a name stays.
+	// Job and Group are the values of ${JOB}, ${TASKGROUP} and ${BASE} in the name of a service. Without Job, such references stay.
 	Job, Group string
 
 	// HostIP is the address of a port that is given as a number; empty is 127.0.0.1.
@@ -30,7 +30,7 @@ type Resolver struct {
 
 // Service is a service with its text resolved.
 type Service struct {
-	Task string // whose service it is, empty for the group's
+	Task string // the owner; empty for the group
 	Name string
 
 	written  *api.Service
@@ -42,7 +42,7 @@ func (r Resolver) Resolve(task string, s *api.Service) Service {
 	return Service{Task: task, Name: r.text(task, r.name(task, s.Name)), written: s, resolver: r}
 }
 
-// name replaces what Nomad's servers replace in the name of a service, before its client knows any environment.
+// name replaces the references that Nomad's servers replace in the name of a service, before a client interpolates it.
 func (r Resolver) name(task, name string) string {
 	if r.Job == "" || !strings.Contains(name, "${") {
 		return name
@@ -60,7 +60,7 @@ func (r Resolver) text(task, s string) string {
 
 func (s Service) text(v string) string { return s.resolver.text(s.Task, v) }
 
-// Check returns a check of the service with its text resolved, and with what it has from its service.
+// Check returns a check of the service with its text resolved, and with the attributes that it takes from its service.
 func (s Service) Check(c api.ServiceCheck) api.ServiceCheck {
 	for _, field := range []*string{
 		&c.Name, &c.Type, &c.Command, &c.Path, &c.Protocol, &c.PortLabel, &c.Method, &c.Body, &c.TLSServerName,

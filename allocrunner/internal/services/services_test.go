@@ -13,13 +13,8 @@ import (
 
 var resolver = services.Resolver{
 	Replace: func(task, s string) string { return strings.NewReplacer("${TASK}", task, "${PORT}", "http").Replace(s) },
-	Ports: func(task string) []api.PortMapping {
-		if task == "" {
-			return nil
-		}
-		return []api.PortMapping{{Label: "http", Value: 20530, To: 80, HostIP: "127.0.0.1"}, {Label: "7", Value: 20532}}
-	},
-	HostIP: "127.0.0.9",
+	Ports:   []api.PortMapping{{Label: "http", Value: 20530, To: 80, HostIP: "127.0.0.1"}, {Label: "7", Value: 20532}},
+	HostIP:  "127.0.0.9",
 }
 
 func TestAddress(t *testing.T) {
@@ -31,11 +26,11 @@ func TestAddress(t *testing.T) {
 	}{
 		"label":               {"web", api.Service{PortLabel: "${PORT}"}, "127.0.0.1", 20530},
 		"label like a number": {"web", api.Service{PortLabel: "7"}, "127.0.0.9", 20532},
-		"number":              {"", api.Service{PortLabel: "7"}, "127.0.0.9", 7},
+		"number":              {"", api.Service{PortLabel: "8"}, "127.0.0.9", 8},
 		"address given":       {"web", api.Service{PortLabel: "http", Address: "${TASK}.example", AddressMode: "auto"}, "web.example", 20530},
 		"address and host":    {"web", api.Service{PortLabel: "http", Address: "${TASK}.example", AddressMode: "host"}, "", 0},
-		"address and number":  {"", api.Service{PortLabel: "7", Address: "example"}, "example", 7},
-		"no such label":       {"", api.Service{PortLabel: "http"}, "", 0},
+		"address and number":  {"", api.Service{PortLabel: "8", Address: "example"}, "example", 8},
+		"no such label":       {"", api.Service{PortLabel: "nope"}, "", 0},
 		"no number":           {"", api.Service{PortLabel: "65536"}, "", 0},
 		"another mode":        {"web", api.Service{PortLabel: "http", AddressMode: "driver"}, "", 0},
 		"alloc":               {"web", api.Service{PortLabel: "http", AddressMode: "alloc"}, "", 0},
