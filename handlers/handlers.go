@@ -131,7 +131,7 @@ type Config struct {
 	// Log is what GET /v1/agent/monitor shows; nil for none: it is then 404.
 	Log node.AgentLog
 
-	// Metrics returns measurements; nil for none. Those of the Go runtime and of the process are added.
+	// Metrics returns measurements; nil for none.
 	Metrics func(context.Context) []scrape.Metric
 
 	// Host returns the use of this machine's memory, CPUs and disk, and when it was measured; nil for none: GET

@@ -53,7 +53,7 @@ func TestMetricsArePrometheus(t *testing.T) {
 	if rss.GetType() != dto.MetricType_GAUGE || rss.Metric[0].Label[0].GetValue() != "new\nline } 1" || rss.Metric[0].Gauge.GetValue() != 1<<40 {
 		t.Errorf("nomad_client_allocs_memory_rss = %v", rss)
 	}
-	for _, name := range []string{"taskapi_y", "taskapi_runtime_goroutines", "go_goroutines", "process_resident_memory_bytes"} {
+	for _, name := range []string{"taskapi_y", "go_goroutines", "process_resident_memory_bytes"} {
 		if families[name] == nil {
 			t.Errorf("there is no %s", name)
 		}

@@ -1,5 +1,5 @@
-// Package scrape writes measurements as JSON in Nomad's shape, and as the text that Prometheus reads. It measures nothing but
-// the Go runtime and the process: whoever serves the measurements gives them to it.
+// Package scrape writes measurements as JSON in Nomad's shape, and as the text that Prometheus reads. It measures
+// nothing: whoever serves the measurements gives them to it.
 package scrape
 
 import (
@@ -8,7 +8,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -48,9 +47,9 @@ func Encode(
 	if format != "" && format != prometheus {
 		return nil, "", apierror.New(apierror.Invalid, fmt.Sprintf("format must be prometheus, or absent for JSON, not %.64q", format))
 	}
-	measured := runtimeMetrics()
+	var measured []Metric
 	if measure != nil {
-		measured = append(measured, measure(ctx)...)
+		measured = measure(ctx)
 	}
 	slices.SortStableFunc(measured, func(x, y Metric) int { return strings.Compare(x.Name, y.Name) })
 	if format == prometheus {
@@ -61,18 +60,6 @@ func Encode(
 		PrecisionGauges []api.GaugeValue // gauges that need more than 32 bits: none
 	}{summary(measured, time.Now()), []api.GaugeValue{}})
 	return content, jsonContent, err
-}
-
-// runtimeMetrics returns those of the Go runtime that both formats have. Prometheus gets its usual set as well.
-func runtimeMetrics() []Metric {
-	var memory runtime.MemStats
-	runtime.ReadMemStats(&memory)
-	return []Metric{
-		{Name: "taskapi_runtime_goroutines", Value: float64(runtime.NumGoroutine())},
-		{Name: "taskapi_runtime_heap_bytes", Value: float64(memory.HeapAlloc)},
-		{Name: "taskapi_runtime_sys_bytes", Value: float64(memory.Sys)},
-		{Name: "taskapi_runtime_gc_total", Value: float64(memory.NumGC), Counter: true},
-	}
 }
 
 // summary returns the measurements as Nomad's JSON has them. Nomad's are of an interval; these are since the start.

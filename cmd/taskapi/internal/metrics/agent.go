@@ -1,6 +1,8 @@
 package metrics
 
 import (
+	"runtime"
+
 	"taskapi/allocrunner/interfaces"
 	"taskapi/auth"
 	"taskapi/socket"
@@ -50,5 +52,17 @@ func ofHook(s interfaces.HookStat) []metric {
 		counter("taskapi_hook_calls_total", "calls of the hook", s.Calls),
 		counter("taskapi_hook_errors_total", "calls that failed", s.Errors),
 		counter("taskapi_hook_seconds_total", "time that the calls took", s.Took.Seconds()),
+	}
+}
+
+// ofRuntime returns the metrics of the Go runtime.
+func ofRuntime() []metric {
+	var memory runtime.MemStats
+	runtime.ReadMemStats(&memory)
+	return []metric{
+		gauge("taskapi_runtime_goroutines", "goroutines", runtime.NumGoroutine()),
+		gauge("taskapi_runtime_heap_bytes", "bytes on the heap", memory.HeapAlloc),
+		gauge("taskapi_runtime_sys_bytes", "bytes that the runtime has from the system", memory.Sys),
+		counter("taskapi_runtime_gc_total", "runs of the garbage collector", uint64(memory.NumGC)),
 	}
 }

@@ -38,7 +38,8 @@ func TestMetricsAreDocumented(t *testing.T) {
 				describe(ofCPU(node.HostCPU{HostCPUStats: &api.HostCPUStats{}}), "cpu"))},
 		{"Metrics of taskapi have the labels of the table",
 			slices.Concat(describe(ofAuth(auth.Stats{})), describe(ofAudit(auth.AuditStats{})),
-				describe(ofSockets(socket.Stats{})), describe(ofHook(interfaces.HookStat{}), "hook", "step"))},
+				describe(ofSockets(socket.Stats{})), describe(ofHook(interfaces.HookStat{}), "hook", "step"),
+				describe(ofRuntime()))},
 	} {
 		fmt.Fprintf(&want, "%s:\n\n| metric | kind | labels | |\n|---|---|---|---|\n", section.of)
 		for _, d := range section.all {

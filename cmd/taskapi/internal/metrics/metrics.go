@@ -37,6 +37,7 @@ func Measure(s Sources) []scrape.Metric {
 	var m measurement
 	m.add(ofAuth(s.Auth), nil)
 	m.add(ofSockets(s.Sockets), nil)
+	m.add(ofRuntime(), nil)
 	m.alloc(s)
 	m.node(s)
 	if s.Audit != nil {
