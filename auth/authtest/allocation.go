@@ -23,7 +23,7 @@ import (
 	"taskapi/identity/workload"
 )
 
-// allocation is one allocation, whose tasks run without a process.
+// allocation is one allocation, whose tasks have no processes.
 type allocation struct {
 	id       string
 	claims   *auth.Allocation
@@ -70,12 +70,15 @@ var _ interface {
 // run makes the allocation of a job, its directories, tokens and sockets.
 func (s *Server) run(index int, job Job) (err error) {
 	a := &allocation{id: uuid.NewString(), events: s.events, changed: make(chan struct{})}
-	a.claims = &auth.Allocation{Region: region, Namespace: job.Namespace, JobID: job.ID, TaskGroup: job.Group, Life: uuid.NewString()}
+	a.claims = &auth.Allocation{
+		Region: region, Namespace: job.Namespace, JobID: job.ID, TaskGroup: job.Group, Life: uuid.NewString(),
+	}
 	a.alloc = newAllocation(a.id, job)
 	a.events.Begin()
-	_ = a.events.PutAllocs(s.running, []*api.Allocation{a.alloc}) // it never fails
+	_ = a.events.PutAllocs(s.running, []*api.Allocation{a.alloc}) // never fails
 	a.manager = workload.New(workload.Config{
-		Keyring: s.ring, Logger: s.config.logger, Region: region, Namespace: job.Namespace, JobID: job.ID, TaskGroup: job.Group,
+		Keyring: s.ring, Logger: s.config.logger,
+		Region: region, Namespace: job.Namespace, JobID: job.ID, TaskGroup: job.Group,
 		AllocationID: a.id, Life: a.claims.Life, Issuer: s.config.issuer, Audiences: s.config.audience, TTL: time.Hour,
 		Revocations: s.revoked, Now: s.Now,
 	})
@@ -85,9 +88,12 @@ func (s *Server) run(index int, job Job) (err error) {
 	s.allocs[a.id] = a
 	dir := filepath.Join(s.dir, fmt.Sprint(index))
 	for i, name := range append(slices.Clone(job.Tasks), "") {
-		t := &Task{server: s, alloc: a, name: name, dir: filepath.Join(dir, name), socket: filepath.Join(s.dir, fmt.Sprintf("%d-%d.sock", index, i))}
+		t := &Task{
+			server: s, alloc: a, name: name, dir: filepath.Join(dir, name),
+			socket: filepath.Join(s.dir, fmt.Sprintf("%d-%d.sock", index, i)),
+		}
 		if name == "" {
-			t.dir = filepath.Join(dir, "operator") // a task of that name would only share the directory
+			t.dir = filepath.Join(dir, "operator") // a task of that name would share it, which does no harm
 			a.operator = t
 		}
 		if err := t.start(job.Identities); err != nil {
@@ -107,7 +113,8 @@ func newAllocation(id string, job Job) *api.Allocation {
 	group, states := api.NewTaskGroup(job.Group, 1), map[string]*api.TaskState{}
 	for _, name := range job.Tasks {
 		group.AddTask(api.NewTask(name, "authtest"))
-		states[name] = &api.TaskState{State: "running", StartedAt: time.Now(), Events: []*api.TaskEvent{event(api.TaskStarted, "Task started by client")}}
+		started := []*api.TaskEvent{event(api.TaskStarted, "Task started by client")}
+		states[name] = &api.TaskState{State: "running", StartedAt: time.Now(), Events: started}
 	}
 	spec.AddTaskGroup(group)
 	spec.Canonicalize()
@@ -117,7 +124,8 @@ func newAllocation(id string, job Job) *api.Allocation {
 	return &api.Allocation{
 		ID: id, EvalID: uuid.NewString(), Name: job.ID + "." + job.Group + "[0]", Namespace: job.Namespace,
 		NodeID: agent.NodeID, NodeName: agent.NodeName, JobID: job.ID, Job: spec, TaskGroup: job.Group,
-		DesiredStatus: api.AllocDesiredStatusRun, ClientStatus: api.AllocClientStatusRunning, ClientDescription: "Tasks are running",
+		DesiredStatus: api.AllocDesiredStatusRun,
+		ClientStatus:  api.AllocClientStatusRunning, ClientDescription: "Tasks are running",
 		TaskStates: states, CreateIndex: 1, ModifyIndex: 1, AllocModifyIndex: 1, CreateTime: now, ModifyTime: now,
 	}
 }
@@ -175,7 +183,8 @@ func (a *allocation) happened(task, kind, message string) error {
 	}
 	a.change(func(next *api.Allocation) {
 		state := *next.TaskStates[task]
-		state.Events = append(slices.Clip(state.Events[max(0, len(state.Events)-9):]), event(kind, message)) // as many as Nomad keeps
+		latest := state.Events[max(0, len(state.Events)-9):] // Nomad keeps ten
+		state.Events = append(slices.Clip(latest), event(kind, message))
 		if kind == api.TaskRestarting {
 			state.Restarts++
 			state.LastRestart = time.Now()
@@ -188,12 +197,12 @@ func (a *allocation) happened(task, kind, message string) error {
 // Checks returns none: there is nothing to check.
 func (a *allocation) Checks() (api.AllocCheckStatuses, uint64) { return api.AllocCheckStatuses{}, 1 }
 
-// RestartTask notes a restart.
+// RestartTask records a restart.
 func (a *allocation) RestartTask(_ context.Context, task string) error {
 	return a.happened(task, api.TaskRestarting, "User requested task to restart")
 }
 
-// RestartRunning notes a restart of every task.
+// RestartRunning records a restart of every task.
 func (a *allocation) RestartRunning(ctx context.Context) error {
 	for task := range a.Snapshot().TaskStates {
 		if err := a.RestartTask(ctx, task); err != nil {
@@ -206,7 +215,7 @@ func (a *allocation) RestartRunning(ctx context.Context) error {
 // RestartAll does what RestartRunning does: all tasks run.
 func (a *allocation) RestartAll(ctx context.Context) error { return a.RestartRunning(ctx) }
 
-// Signal notes a signal.
+// Signal records a signal.
 func (a *allocation) Signal(_ context.Context, task, signal string) error {
 	if unix.SignalNum(signal) == 0 {
 		return interfaces.ErrUnknownSignal

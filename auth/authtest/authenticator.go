@@ -12,14 +12,16 @@ import (
 	"taskapi/identity"
 )
 
-// authenticator is the real one as it is now: another policy and other limits take another one.
+// authenticator holds the current auth.Authenticator, which is replaced when policy or limits change.
 type authenticator struct {
 	now atomic.Pointer[auth.Authenticator]
 }
 
 var _ handlers.Authenticator = (*authenticator)(nil)
 
-func (a *authenticator) Authenticate(r *http.Request, owner auth.Owner, peer auth.Peer) (*auth.Principal, *auth.Denial) {
+func (a *authenticator) Authenticate(
+	r *http.Request, owner auth.Owner, peer auth.Peer,
+) (*auth.Principal, *auth.Denial) {
 	return a.now.Load().Authenticate(r, owner, peer)
 }
 
@@ -59,7 +61,8 @@ func (s *Server) openAuthenticator() (limitset.Set, error) {
 		return limitset.Set{}, err
 	}
 	next, err := auth.NewAuthenticator(auth.Config{
-		Verifier: verifier, Allocations: s.allocs, Logger: s.config.logger, Policy: policy, Keys: []identity.KeySource{s.ring},
+		Verifier: verifier, Keys: []identity.KeySource{s.ring},
+		Allocations: s.allocs, Logger: s.config.logger, Policy: policy,
 		Revocations: s.revoked, Auditor: &s.record, Now: s.Now, Limits: auth.Limits{Set: limits},
 	})
 	if err != nil {
@@ -69,7 +72,7 @@ func (s *Server) openAuthenticator() (limitset.Set, error) {
 	return limits, nil
 }
 
-// parsePolicyLocked returns the policy with what Deny has denied, nil for none.
+// parsePolicyLocked returns the policy without the capabilities that Deny has taken, nil for none.
 func (s *Server) parsePolicyLocked() (*auth.Policy, error) {
 	source := s.policy
 	if _, ok := auth.Preset(source); ok {
@@ -88,7 +91,7 @@ func (s *Server) parsePolicyLocked() (*auth.Policy, error) {
 	return auth.ParsePolicy("policy", []byte(source))
 }
 
-// SetPolicy replaces the policy, and what Deny has denied, from the next request on: see Policy.
+// SetPolicy replaces the policy, from the next request on, and drops the effect of Deny. See Policy.
 func (s *Server) SetPolicy(text string) {
 	s.tb.Helper()
 	s.mu.Lock()
@@ -98,8 +101,8 @@ func (s *Server) SetPolicy(text string) {
 	s.reopen()
 }
 
-// SetLimits replaces the limits of look-ups, refusals and requests, from the next request on: see Limits. Nobody has used any of the new ones. The
-// numbers of streams and waiting queries stay those of the start.
+// SetLimits replaces the limits of look-ups, refusals and requests, from the next request on: see Limits. Nothing is
+// counted against the new limits yet. The numbers of streams and waiting queries stay.
 func (s *Server) SetLimits(text string) {
 	s.tb.Helper()
 	s.mu.Lock()
@@ -115,8 +118,8 @@ func (s *Server) reopen() {
 	}
 }
 
-// Deny takes capabilities from tasks of the task's name, from the next request on. A policy that has a block for the task has to say so
-// itself: SetPolicy.
+// Deny takes capabilities from all tasks of the task's name, from the next request on. If the policy has a block for
+// the task, use SetPolicy instead.
 func (t *Task) Deny(capabilities ...auth.Capability) {
 	t.server.tb.Helper()
 	s := t.server

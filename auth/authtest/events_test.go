@@ -11,7 +11,8 @@ import (
 	"taskapi/auth/authtest"
 )
 
-// follow reads a task's event stream from an index on, and returns its lines. They end with the token that has opened it.
+// follow reads a task's event stream from an index on, and returns its lines. They end with the token that has opened
+// it.
 func follow(t *testing.T, client *api.Client, index uint64) <-chan *api.Events {
 	t.Helper()
 	topics := map[api.Topic][]string{api.TopicAllocation: {"*"}, api.TopicService: {"*"}}

@@ -114,7 +114,8 @@ func TestPolicy(t *testing.T) {
 		"GET /v1/allocations 403 missing_capability", "GET /v1/allocations 403 missing_capability", "GET /v1/allocations 200", "GET /v1/allocations 200")
 }
 
-// TestLimits: bad tokens run into the limits, those of production unless a test says otherwise, and an advanced clock fills them up.
+// TestLimits: bad tokens run into the limits, those of production unless a test says otherwise, and an advanced clock
+// fills them up.
 func TestLimits(t *testing.T) {
 	t.Parallel()
 	srv := authtest.NewServer(t, authtest.FrozenClock())

@@ -13,18 +13,19 @@ import (
 	"taskapi/identity"
 )
 
-// Option is something that a Server has from its start.
+// Option configures a Server.
 type Option interface{ apply(c *config) }
 
-// Job is an Option: an allocation of one group of a job, with these tasks. Without any there is a job "test" with the task "web".
+// Job is an Option: an allocation of one group of a job, with these tasks. Without a Job there is a job "test" with the
+// task "web".
 type Job struct {
 	ID        string // default: "test"
 	Namespace string // default: "default"
 	Group     string // default: "group"
 	Tasks     []string
 
-	// Identities are what every task has beside its default identity, as in a job file's identity blocks: tokens for other audiences, in files or
-	// variables.
+	// Identities are the identities of every task beside its default identity, as in a job file's identity blocks: tokens
+	// for other audiences, in files or variables.
 	Identities []*api.WorkloadIdentity
 }
 
@@ -34,27 +35,29 @@ type option func(c *config)
 
 func (o option) apply(c *config) { o(c) }
 
-// Policy says what tasks may do: the text of a policy file, or the name of a preset, "local" or "nomad", as `taskapi run --policy` takes them. See
-// also Server.Deny.
+// Policy says what tasks may do. It is the text of a policy file, or the name of a preset, "local" or "nomad", as for
+// `taskapi run --policy`. See also Server.Deny.
 func Policy(text string) Option { return option(func(c *config) { c.policy = text }) }
 
-// Limits changes the limits, as `taskapi run --limits` does: "failed-lookups=1/s:5,streams=2". "off" is for tests that send many bad tokens on
-// purpose.
+// Limits changes the limits, as `taskapi run --limits` does: "failed-lookups=1/s:5,streams=2". "off" is for tests that
+// send many bad tokens on purpose.
 func Limits(text string) Option { return option(func(c *config) { c.limits = text }) }
 
-// Audience is whom default identities are for, and whom the server takes tokens for, in place of Nomad's "nomadproject.io".
+// Audience is the audience of default identities and of the tokens that the server accepts, in place of Nomad's
+// "nomadproject.io".
 func Audience(names ...string) Option { return option(func(c *config) { c.audience = names }) }
 
-// OIDC has every token name the JWKSServer as its issuer, as verifiers by OpenID Connect require.
+// OIDC makes the JWKSServer the issuer in every token, as verifiers by OpenID Connect require.
 func OIDC() Option { return option(func(c *config) { c.oidc = true }) }
 
-// FrozenClock has the server's clock stand still, but for Advance: a limit then never fills up by itself, however slow the machine.
+// FrozenClock stops the server's clock: only Advance moves it. So a limit never fills up by itself, however slow the
+// machine is.
 func FrozenClock() Option { return option(func(c *config) { c.frozen = time.Now() }) }
 
-// Logger gets the server's log, in place of nobody.
+// Logger gets the server's log, which is otherwise discarded.
 func Logger(l *slog.Logger) Option { return option(func(c *config) { c.logger = l }) }
 
-// config is what the options say.
+// config holds the values of the options.
 type config struct {
 	jobs     []Job
 	policy   string

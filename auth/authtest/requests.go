@@ -12,11 +12,11 @@ import (
 // maxRecords bounds what a Server remembers of requests.
 const maxRecords = 100_000
 
-// requests are the audit records of what a server was asked for.
+// requests are the audit records of a server's requests.
 type requests struct {
 	mu       sync.Mutex // guards the fields below
 	records  []auth.Record
-	expected int // how many of them an Expect has seen
+	expected int // how many of them Expect has compared
 }
 
 var _ auth.Auditor = (*requests)(nil)
@@ -46,13 +46,14 @@ func (r *requests) all(want func(auth.Record) bool) []auth.Record {
 	return found
 }
 
-// Requests returns what the server was asked for so far, in order: who, what, with which status, and why it was refused. The record of a request
-// is there when the client has its answer; that of a stream is from its begin. At most 100,000 are kept.
+// Requests returns the records of the requests so far, in order: who sent what, with which status, and why it was
+// refused. The record of a request is there when the client has its answer, that of a stream when it begins. At most
+// 100,000 are kept.
 func (s *Server) Requests() []auth.Record {
 	return s.record.all(func(auth.Record) bool { return true })
 }
 
-// Requests returns what came over the task's socket.
+// Requests returns the records of the requests over the task's socket.
 func (t *Task) Requests() []auth.Record {
 	return t.server.record.all(func(r auth.Record) bool { return r.Alloc == t.alloc.id && r.Task == t.name })
 }
@@ -68,8 +69,8 @@ func (s *Server) Refusals() []string {
 	return reasons
 }
 
-// Expect fails the test unless the requests since the last Expect were these, each as "METHOD PATH STATUS", followed by the reason of a
-// refusal, or "fault": "GET /v1/allocations 403 expired". An allocation's ID in a path is {alloc}.
+// Expect fails the test unless the requests since the last Expect were these. Each is "METHOD PATH STATUS", followed by
+// the reason of a refusal, or by "fault": "GET /v1/allocations 403 expired". An allocation's ID in a path is {alloc}.
 func (s *Server) Expect(want ...string) {
 	s.tb.Helper()
 	s.record.mu.Lock()
@@ -80,11 +81,13 @@ func (s *Server) Expect(want ...string) {
 	s.record.expected = len(s.record.records)
 	s.record.mu.Unlock()
 	if !slices.Equal(got, want) {
-		s.tb.Errorf("authtest: the server was asked for\n\t%s\nwant\n\t%s", strings.Join(got, "\n\t"), strings.Join(want, "\n\t"))
+		const next = "\n\t"
+		s.tb.Errorf("authtest: the server was asked for\n\t%s\nwant\n\t%s", strings.Join(got, next), strings.Join(want, next))
 	}
 }
 
-// line returns a record as Expect has it.
+// line returns a record in the form of Expect.
 func line(r auth.Record) string {
-	return strings.TrimSpace(fmt.Sprintf("%s %s %d %s", r.Method, strings.ReplaceAll(r.Path, r.Alloc, "{alloc}"), r.Status, r.Reason))
+	path := strings.ReplaceAll(r.Path, r.Alloc, "{alloc}")
+	return strings.TrimSpace(fmt.Sprintf("%s %s %d %s", r.Method, path, r.Status, r.Reason))
 }

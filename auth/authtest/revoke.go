@@ -5,7 +5,8 @@ import (
 	"taskapi/identity/revocation"
 )
 
-// Revoke has one token, by its jti, refused from the next request on, as revoked. A token file that holds it has another one when it returns.
+// Revoke revokes one token, by its jti, from the next request on. When it returns, a token file that had the token has
+// another one.
 func (s *Server) Revoke(token string) {
 	s.tb.Helper()
 	read, err := identity.Check(token)
@@ -16,8 +17,8 @@ func (s *Server) Revoke(token string) {
 	s.revoke(revocation.Rule{TokenID: read.Claims.ID})
 }
 
-// RevokeAll has every token of the task that was issued until now refused from the next request on, as revoked. The task's token files have new
-// ones when it returns.
+// RevokeAll revokes every token of the task that was issued until now, from the next request on. When it returns, the
+// task's token files have new tokens.
 func (t *Task) RevokeAll() {
 	t.server.tb.Helper()
 	t.server.revoke(revocation.Rule{AllocationID: t.alloc.id, Task: t.name, Before: t.server.Now().Unix() + 1})

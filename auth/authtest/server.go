@@ -28,7 +28,7 @@ import (
 	"taskapi/internal/peercred"
 )
 
-// TB is what a Server needs of a test. *testing.T, B and F are one, and so are those of other frameworks.
+// TB is the part of *testing.T, B and F that a Server needs. Other test frameworks can implement it.
 type TB interface {
 	Helper()
 	Cleanup(func())
@@ -37,9 +37,9 @@ type TB interface {
 	Fatalf(format string, args ...any)
 }
 
-// Server is taskapi's API for the allocations of some jobs: each job has one allocation, and each task of it a socket. A Server has all
-// methods of a Task, for the first task of the first job. All methods may be called at any time, also concurrently. What fails, fails the
-// test.
+// Server is taskapi's API for the allocations of some jobs: each job has one allocation, and each task of it a socket.
+// A Server has all methods of a Task, for the first task of the first job. All methods may be called at any time, also
+// concurrently. What fails, fails the test.
 type Server struct {
 	*firstTask
 	tb            TB
@@ -93,10 +93,10 @@ func (s *Server) start() (err error) {
 	if err := s.config.check(); err != nil {
 		return err
 	}
-	if s.dir, err = os.MkdirTemp("", "authtest"); err != nil { // the path of a test's own directory can be too long for a socket
+	if s.dir, err = os.MkdirTemp("", "authtest"); err != nil { // a test's own directory can be too long for a socket
 		return err
 	}
-	s.tb.Cleanup(func() { _ = os.RemoveAll(s.dir) }) // a file that stays does no harm
+	s.tb.Cleanup(func() { _ = os.RemoveAll(s.dir) })
 	s.running, s.stop = context.WithCancel(context.Background())
 	s.tb.Cleanup(s.close)
 	if s.ring, err = identity.OpenKeyring(identity.KeyringConfig{Dir: filepath.Join(s.dir, "keyring")}); err != nil {
@@ -110,7 +110,8 @@ func (s *Server) start() (err error) {
 	if s.config.oidc {
 		s.config.issuer = s.JWKSServer()
 	}
-	if s.revoked, err = revocation.Open(revocation.Config{Dir: filepath.Join(s.dir, "revocations"), Now: s.Now}); err != nil {
+	s.revoked, err = revocation.Open(revocation.Config{Dir: filepath.Join(s.dir, "revocations"), Now: s.Now})
+	if err != nil {
 		return err
 	}
 	limits, err := s.openAuthenticator()
@@ -139,7 +140,7 @@ func (s *Server) start() (err error) {
 	return nil
 }
 
-// close ends what NewServer has started, and returns when it is gone.
+// close stops everything that NewServer has started, and waits for it.
 func (s *Server) close() {
 	s.faults.Clear()
 	for _, t := range s.tasks {
@@ -159,7 +160,7 @@ func (s *Server) close() {
 	}
 }
 
-// agent is what the API says of the process.
+// agent describes the process in the API.
 var agent = node.Agent{
 	NomadVersion: "2.0.6", Region: region, Datacenter: datacenter,
 	NodeID: "a7e57a7e-57a7-457a-a7e5-7a7e57a7e57a", NodeName: "authtest",
@@ -193,7 +194,7 @@ func (s *Server) serve(path string, owner auth.Owner) error {
 	return nil
 }
 
-// Task returns a task by its name, or, where several jobs have one of that name, as "job/task" or "namespace/job/task".
+// Task returns a task by its name, or, if several jobs have a task of that name, by "job/task" or "namespace/job/task".
 func (s *Server) Task(name string) *Task {
 	s.tb.Helper()
 	var known []string
@@ -211,7 +212,7 @@ func (s *Server) Task(name string) *Task {
 	return nil
 }
 
-// Operator returns the operator of the first job's allocation, who has a socket and tokens like a task.
+// Operator returns the operator of the first job's allocation, which has a socket and tokens like a task.
 func (s *Server) Operator() *Task { return s.alloc.operator }
 
 // Now returns the server's time.
@@ -223,10 +224,10 @@ func (s *Server) Now() time.Time {
 	return now.Add(time.Duration(s.ahead.Load()))
 }
 
-// Advance moves the server's clock: tokens expire, limits fill up again, and the tasks' token files are renewed when half of a token's life
-// is over, before it returns; locks on variables that nobody has renewed end, and who waits for that learns of it. A negative duration moves it
-// back. A stream whose token has expired ends with its next frame or, without one, within ten seconds. The times in answers and records stay
-// those of the machine.
+// Advance moves the server's clock; a negative duration moves it back. Tokens expire, and limits fill up again. Token
+// files are renewed when half of a token's life is over, and locks on variables that nobody has renewed end, both
+// before Advance returns. A stream whose token has expired ends with its next frame or, without one, within ten
+// seconds. The times in answers and records stay those of the machine.
 func (s *Server) Advance(d time.Duration) {
 	s.tb.Helper()
 	s.ahead.Add(int64(d))
@@ -241,7 +242,8 @@ func (s *Server) renew() {
 	}
 }
 
-// RotateKey makes a new key that signs from now on, and returns the ID of the one before, which still verifies: tokens stay good.
+// RotateKey makes a new key that signs from now on, and returns the ID of the key before. That key still verifies, so
+// its tokens stay good.
 func (s *Server) RotateKey() (before string) {
 	s.tb.Helper()
 	before = s.ring.Active().ID
@@ -251,8 +253,8 @@ func (s *Server) RotateKey() (before string) {
 	return before
 }
 
-// RemoveKey removes a key that does not sign: the tokens that it has signed are refused from now on, as key_removed. The tasks' token files
-// have new tokens when it returns.
+// RemoveKey removes a key that does not sign. The tokens that it has signed are refused from now on, as key_removed.
+// When it returns, the tasks' token files have new tokens.
 func (s *Server) RemoveKey(id string) {
 	s.tb.Helper()
 	if err := s.ring.Remove(id); err != nil {
@@ -261,14 +263,14 @@ func (s *Server) RemoveKey(id string) {
 	s.renew()
 }
 
-// ReplaceKey rotates the key and removes the one before, as after a leak: every token so far is refused, and the tasks' token files have new
-// ones.
+// ReplaceKey rotates the key and removes the one before, as after a leak: every earlier token is refused, and the
+// tasks' token files have new tokens.
 func (s *Server) ReplaceKey() {
 	s.tb.Helper()
 	s.RemoveKey(s.RotateKey())
 }
 
-// JWKS returns the JWK set of the present keys, the one that signs first.
+// JWKS returns the JWK set of the current keys; the key that signs is the first.
 func (s *Server) JWKS() []byte { return s.ring.JWKS() }
 
 // PublicKey returns the key that signs now, and its ID.
@@ -277,8 +279,8 @@ func (s *Server) PublicKey() (id string, key ed25519.PublicKey) {
 	return id, signer.Public().(ed25519.PublicKey)
 }
 
-// JWKSServer returns the URL of a server on the loopback interface that has the key set under /.well-known/jwks.json, and the document of OpenID
-// discovery under /.well-known/openid-configuration.
+// JWKSServer returns the URL of a server on the loopback interface. It has the key set under /.well-known/jwks.json,
+// and the document of OpenID discovery under /.well-known/openid-configuration.
 func (s *Server) JWKSServer() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -294,7 +296,7 @@ const (
 	discoveryPath = "/.well-known/openid-configuration"
 )
 
-// JWKSURL returns the URL of the key set, as it is at each request.
+// JWKSURL returns the URL of the current key set.
 func (s *Server) JWKSURL() string { return s.JWKSServer() + jwksPath }
 
 func (s *Server) wellKnown(w http.ResponseWriter, r *http.Request) {

@@ -16,11 +16,11 @@ import (
 	"taskapi/allocrunner/interfaces"
 )
 
-// services are those of an allocation in the registry. They last until its end, as its lease does.
+// services are an allocation's services in the registry. They last until the end of the allocation, and of its lease.
 type services struct {
 	provider *registry.Provider
 
-	mu    sync.Mutex    // held while one is registered, so that none outlasts the lease; guards the field below
+	mu    sync.Mutex    // held during a registration, so that no service outlasts the lease; guards the field below
 	lease cluster.Lease // nil after the end
 }
 
@@ -61,7 +61,7 @@ func (s *services) deregister(ctx context.Context, id string) error {
 	return err
 }
 
-// end ends the lease, and with it the services.
+// end ends the lease, and the services with it.
 func (s *services) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -71,8 +71,9 @@ func (s *services) end() {
 	}
 }
 
-// RegisterService registers a service of the task, as of a service block in its job that uses provider = "nomad", and returns the registration's
-// ID. It lasts until DeregisterService or the end of the allocation. One with the same name, address and port takes its place.
+// RegisterService registers a service of the task, like a service block in its job with provider = "nomad", and returns
+// the registration's ID. The service lasts until DeregisterService or the end of the allocation. A service with the
+// same name, address and port replaces it.
 func (t *Task) RegisterService(name, address string, port int, tags ...string) (id string) {
 	t.server.tb.Helper()
 	owner := t.name
@@ -82,7 +83,8 @@ func (t *Task) RegisterService(name, address string, port int, tags ...string) (
 	id = fmt.Sprintf("_nomad-task-%s-%s-%s-%s", t.alloc.id, owner, name, net.JoinHostPort(address, strconv.Itoa(port)))
 	err := t.alloc.services.register(t.server.running, &interfaces.ServiceInstance{
 		ID: id, Task: t.name, Name: name, Tags: tags, Address: address, Port: port,
-		Namespace: t.alloc.claims.Namespace, JobID: t.alloc.claims.JobID, AllocID: t.alloc.id, NodeID: agent.NodeID, Datacenter: datacenter,
+		Namespace: t.alloc.claims.Namespace, JobID: t.alloc.claims.JobID, AllocID: t.alloc.id,
+		NodeID: agent.NodeID, Datacenter: datacenter,
 	})
 	if err != nil {
 		t.server.tb.Fatalf("authtest: register service %q: %v", name, err)

@@ -136,7 +136,8 @@ func TestLocks(t *testing.T) {
 	srv.PutVariable(path, map[string]string{"leader": "none"})
 }
 
-// TestServices: what is registered is found with the rights of a task, by waiting queries too, and goes with its allocation.
+// TestServices: what is registered is found with the rights of a task, by waiting queries too, and goes with its
+// allocation.
 func TestServices(t *testing.T) {
 	t.Parallel()
 	srv := authtest.NewServer(t, authtest.Job{ID: "shop", Tasks: []string{"web"}}, authtest.Job{ID: "db", Tasks: []string{"db"}},
@@ -189,7 +190,8 @@ func TestServices(t *testing.T) {
 	}
 }
 
-// TestTasksLeaveRoom: a task that writes as much as it may keeps neither the operator from writing nor a service from being registered.
+// TestTasksLeaveRoom: a task that writes as much as it may keeps neither the operator from writing nor a service from
+// being registered.
 func TestTasksLeaveRoom(t *testing.T) {
 	t.Parallel()
 	srv := authtest.NewServer(t, authtest.Policy(lockPolicy))
@@ -211,7 +213,8 @@ func TestTasksLeaveRoom(t *testing.T) {
 	srv.RegisterService("db", "10.0.0.1", 5432)
 }
 
-// TestSearchVariables: a task finds the variables that it may list, and the implicit policy alone lets it search for none.
+// TestSearchVariables: a task finds the variables that it may list, and the implicit policy alone lets it search for
+// none.
 func TestSearchVariables(t *testing.T) {
 	t.Parallel()
 	for policy, want := range map[string]struct {

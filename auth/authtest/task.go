@@ -44,7 +44,7 @@ func (t *Task) start(identities []*api.WorkloadIdentity) error {
 	}
 	spec := &api.Task{Name: t.name, Identity: &api.WorkloadIdentity{Env: true, File: true}, Identities: identities}
 	if t.name == "" {
-		t.tokens = t.alloc.manager.Task(&api.Task{}) // the operator's are made by Token alone
+		t.tokens = t.alloc.manager.Task(&api.Task{}) // only Token makes the operator's tokens
 	} else {
 		t.tokens = t.alloc.manager.Task(spec)
 		env, err := t.tokens.Start(workload.Host{Dir: t.dir, WriteFile: t.writeFile, Process: process{t}})
@@ -53,7 +53,8 @@ func (t *Task) start(identities []*api.WorkloadIdentity) error {
 		}
 		t.env = env
 	}
-	if err := os.Symlink(t.socket, filepath.Join(t.dir, "secrets", "api.sock")); err != nil { // the path itself may be too long to dial
+	link := filepath.Join(t.dir, "secrets", "api.sock") // which may be too long for a socket of its own
+	if err := os.Symlink(t.socket, link); err != nil {
 		return err
 	}
 	return t.server.serve(t.socket, auth.Owner{AllocationID: t.alloc.id, Task: t.name, UID: uint32(os.Getuid())})
@@ -73,7 +74,7 @@ func (t *Task) writeFile(path string, data []byte) error {
 	return errors.Join(err, dir.Close())
 }
 
-// process is what a change_mode acts on: there is no process, so it is only noted.
+// process records what a change_mode does, since there is no process.
 type process struct{ task *Task }
 
 func (p process) Restart(ctx context.Context, _ string) error {
@@ -96,18 +97,21 @@ func (t *Task) Socket() string { return t.socket }
 // Address returns the address of the task's socket, as it is in NOMAD_UNIX_ADDR.
 func (t *Task) Address() string { return "unix://" + t.socket }
 
-// TokenFile returns the path of the file with the token of the task's default identity, which is replaced as in production: see
-// Server.Advance and Server.RemoveKey.
+// TokenFile returns the path of the file with the token of the task's default identity. The token is replaced as in
+// production: see Server.Advance and Server.RemoveKey.
 func (t *Task) TokenFile() string { return filepath.Join(t.dir, "secrets", "nomad_token") }
 
-// Env returns what the task has in its environment, for exec.Cmd, sorted: NOMAD_TOKEN, NOMAD_UNIX_ADDR, NOMAD_SECRETS_DIR with nomad_token and
-// api.sock in it, and what names the task. Like a process's environment, its tokens are those of the start.
+// Env returns the task's environment for exec.Cmd, sorted: NOMAD_TOKEN, NOMAD_UNIX_ADDR, NOMAD_SECRETS_DIR with
+// nomad_token and api.sock in it, and the names of task and job. Like a process's environment, its tokens are those of
+// the start.
 func (t *Task) Env() []string {
 	dir := filepath.Dir(t.dir)
 	env := []string{
-		"NOMAD_UNIX_ADDR=" + t.Address(), "NOMAD_SECRETS_DIR=" + filepath.Join(t.dir, "secrets"), "NOMAD_TASK_DIR=" + filepath.Join(t.dir, "local"),
+		"NOMAD_UNIX_ADDR=" + t.Address(),
+		"NOMAD_SECRETS_DIR=" + filepath.Join(t.dir, "secrets"), "NOMAD_TASK_DIR=" + filepath.Join(t.dir, "local"),
 		"NOMAD_ALLOC_DIR=" + filepath.Join(dir, "alloc"), "NOMAD_ALLOC_ID=" + t.alloc.id, "NOMAD_TASK_NAME=" + t.name,
-		"NOMAD_GROUP_NAME=" + t.alloc.claims.TaskGroup, "NOMAD_JOB_ID=" + t.alloc.claims.JobID, "NOMAD_JOB_NAME=" + t.alloc.claims.JobID,
+		"NOMAD_GROUP_NAME=" + t.alloc.claims.TaskGroup,
+		"NOMAD_JOB_ID=" + t.alloc.claims.JobID, "NOMAD_JOB_NAME=" + t.alloc.claims.JobID,
 		"NOMAD_NAMESPACE=" + t.alloc.claims.Namespace, "NOMAD_REGION=" + region, "NOMAD_DC=" + datacenter,
 	}
 	t.mu.Lock()
@@ -119,7 +123,8 @@ func (t *Task) Env() []string {
 	return env
 }
 
-// Client returns Nomad's SDK on the task's socket with a token, good or bad, or none for "". It is closed with the test.
+// Client returns a client of Nomad's SDK on the task's socket with a token, good or bad, or without one for "". It is
+// closed with the test.
 func (t *Task) Client(token string) *api.Client {
 	t.server.tb.Helper()
 	client, err := api.NewClient(&api.Config{Address: t.Address(), SecretID: token})
@@ -131,7 +136,7 @@ func (t *Task) Client(token string) *api.Client {
 	return client
 }
 
-// HTTP returns an HTTP client whose every request goes to the task's socket, whatever host its URL names. It has no token.
+// HTTP returns an HTTP client without a token. All of its requests go to the task's socket, whatever host a URL names.
 func (t *Task) HTTP() *http.Client {
 	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", t.socket)
@@ -146,7 +151,7 @@ func (t *Task) End() { t.alloc.end() }
 // TokenOption changes what a token claims.
 type TokenOption func(g *badtokens.Good)
 
-// WithTTL has a token live for so long, in whole seconds; the default is an hour. A negative one has expired.
+// WithTTL sets a token's life in whole seconds; the default is an hour. With a negative life it has expired.
 func WithTTL(ttl time.Duration) TokenOption {
 	return func(g *badtokens.Good) {
 		g.Claims.ExpiresAt = g.Now.Add(ttl).Unix()
@@ -156,7 +161,7 @@ func WithTTL(ttl time.Duration) TokenOption {
 	}
 }
 
-// WithAudience says whom a token is for.
+// WithAudience sets a token's audience.
 func WithAudience(names ...string) TokenOption {
 	return func(g *badtokens.Good) { g.Claims.Audience = names }
 }
@@ -168,7 +173,7 @@ func WithIdentity(name string) TokenOption {
 	}
 }
 
-// WithClaim sets a claim of any name to a value of JSON. It takes the place of one that a token has anyway.
+// WithClaim sets a claim of any name to a value that JSON can express. It replaces a claim of the same name.
 func WithClaim(name string, value any) TokenOption {
 	return func(g *badtokens.Good) {
 		if g.Extra == nil {
@@ -191,11 +196,14 @@ func (t *Task) good(options []TokenOption) badtokens.Good {
 		claims.Role = identity.RoleOperator
 		claims.Subject = identity.Subject(c.Region, c.Namespace, c.JobID, c.TaskGroup, "", string(identity.RoleOperator))
 	}
-	if t.server.revoked.Revoked(&identity.Claims{AllocationID: t.alloc.id, Task: t.name, Role: claims.Role, IssuedAt: claims.IssuedAt}) {
-		claims.IssuedAt++ // what was issued until this second is revoked: as the manager dates tokens then
+	unnamed := claims
+	unnamed.ID = ""
+	if t.server.revoked.Revoked(&unnamed) { // tokens of this second are revoked, so date this one as the manager does
+		claims.IssuedAt++
 		claims.NotBefore++
 	}
-	g := badtokens.Good{Key: badtokens.NewKey(t.server.ring.Signer()), Now: now, Claims: claims, OtherKeyID: t.server.foreign.ID}
+	key := badtokens.NewKey(t.server.ring.Signer())
+	g := badtokens.Good{Key: key, Now: now, Claims: claims, OtherKeyID: t.server.foreign.ID}
 	for _, o := range options {
 		o(&g)
 	}
@@ -205,8 +213,8 @@ func (t *Task) good(options []TokenOption) badtokens.Good {
 // Token returns a new token of the task, good unless an option makes it bad.
 func (t *Task) Token(options ...TokenOption) string { return t.good(options).Token() }
 
-// Bad returns a token of the task that is bad in one way: a name of the catalogue, which badtokens.All lists. The server refuses it for the
-// reason that the catalogue names.
+// Bad returns a token of the task that is bad in one way, by the name of the kind; badtokens.All lists the kinds. The
+// server refuses it for the kind's reason.
 func (t *Task) Bad(kind string, options ...TokenOption) string {
 	t.server.tb.Helper()
 	found, ok := badtokens.Find(kind)
@@ -225,7 +233,7 @@ func (t *Task) Bad(kind string, options ...TokenOption) string {
 	return token
 }
 
-// similar returns names that hold a part of another one.
+// similar returns the names of kinds that have a part in common with another name.
 func similar(kind string) string {
 	var names []string
 	for _, k := range badtokens.All() {

@@ -15,7 +15,8 @@ import (
 	"taskapi/identity"
 )
 
-// TestBad: over a socket every kind of the catalogue gets the answer that the catalogue names, for the reason that it names.
+// TestBad: over a socket every kind of the catalogue gets the answer that the catalogue names, for the reason that it
+// names.
 func TestBad(t *testing.T) {
 	t.Parallel()
 	srv := authtest.NewServer(t, authtest.Limits("off"))

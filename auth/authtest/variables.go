@@ -8,7 +8,7 @@ import (
 	"taskapi/allocrunner/cluster/variables"
 )
 
-// shared is what a server's allocations have in common.
+// shared holds what a server's allocations share.
 type shared struct {
 	cluster   *memory.Store
 	variables *variables.Service
@@ -29,7 +29,7 @@ func (s *Server) openShared() error {
 	return nil
 }
 
-// endLocks ends the locks whose time is over.
+// endLocks ends the locks that have expired.
 func (s *Server) endLocks() {
 	s.tb.Helper()
 	if err := s.variables.EndLocks(s.running); err != nil && s.running.Err() == nil {
@@ -37,8 +37,8 @@ func (s *Server) endLocks() {
 	}
 }
 
-// PutVariable writes a variable in the namespace of the task's job, as an operator does: over whatever is there, but not while somebody holds its
-// lock.
+// PutVariable writes a variable in the namespace of the task's job, as an operator does. It fails while somebody holds
+// the variable's lock.
 func (t *Task) PutVariable(path string, items map[string]string) {
 	t.server.tb.Helper()
 	v := &api.Variable{Namespace: t.alloc.claims.Namespace, Path: path, Items: items}
@@ -47,7 +47,8 @@ func (t *Task) PutVariable(path string, items map[string]string) {
 	}
 }
 
-// Variable returns the items of a variable in the namespace of the task's job, nil for none, whether the task may read it or not.
+// Variable returns the items of a variable in the namespace of the task's job, nil for none, even if the task may not
+// read it.
 func (t *Task) Variable(path string) map[string]string {
 	t.server.tb.Helper()
 	v, _, err := t.server.variables.Read(t.server.running, t.alloc.claims.Namespace, path)
@@ -60,7 +61,8 @@ func (t *Task) Variable(path string) map[string]string {
 	return v.Items
 }
 
-// DeleteVariable deletes a variable in the namespace of the task's job, if it is there, but not while somebody holds its lock.
+// DeleteVariable deletes a variable in the namespace of the task's job, if it exists. It fails while somebody holds the
+// variable's lock.
 func (t *Task) DeleteVariable(path string) {
 	t.server.tb.Helper()
 	if _, err := t.server.variables.Delete(t.server.running, t.alloc.claims.Namespace, path, nil); err != nil {

@@ -11,10 +11,10 @@ import (
 	"taskapi/auth/badtokens"
 )
 
-// VerifierOption changes what RunVerifier demands.
+// VerifierOption changes the demands of RunVerifier.
 type VerifierOption func(d *demands)
 
-// demands is what a verifier has to do.
+// demands are the demands on a verifier.
 type demands struct {
 	strict, rotation bool
 	skips            []skip
@@ -22,14 +22,14 @@ type demands struct {
 
 type skip struct{ why, pattern string }
 
-// Strict demands that the kinds of bad tokens are refused, too, which the standards let a verifier accept, or which only somebody can tell who
-// knows the allocations: badtokens.Kind.Strict.
+// Strict demands that the verifier also refuses the Strict kinds of bad tokens: those that the standards let a verifier
+// accept, and those that take knowledge of the allocations to refuse. See badtokens.Kind.
 func Strict() VerifierOption { return func(d *demands) { d.strict = true } }
 
-// Rotation demands that tokens of a new key are accepted: for verifiers that read Server.JWKSURL.
+// Rotation demands that the verifier accepts tokens of a new key. It is for verifiers that read Server.JWKSURL.
 func Rotation() VerifierOption { return func(d *demands) { d.rotation = true } }
 
-// Skip leaves kinds out, by name or by a pattern of path.Match, such as "kid-*". The reason is shown.
+// Skip skips kinds, by name or by a pattern of path.Match, such as "kid-*". The reason is shown.
 func Skip(reason string, kinds ...string) VerifierOption {
 	return func(d *demands) {
 		for _, k := range kinds {
@@ -38,9 +38,10 @@ func Skip(reason string, kinds ...string) VerifierOption {
 	}
 }
 
-// RunVerifier tests a program's own verifier of identities, one that trusts the server's keys (JWKSURL, JWKS or PublicKey) and has its audience. It
-// must accept good tokens, and return an error for each kind of bad one, in a subtest of its own: "bad/expired". With the Option OIDC the
-// verifier has to check the issuer, too. It is called from one goroutine; a panic is a failure.
+// RunVerifier tests a program's own verifier of identities. The verifier must trust the server's keys (JWKSURL, JWKS or
+// PublicKey) and have its audience. It must accept good tokens, and return an error for each kind of bad one, in a
+// subtest such as "bad/expired". With the Option OIDC it must also check the issuer. It is called from one goroutine,
+// and a panic is a failure.
 func RunVerifier(t *testing.T, srv *Server, verify func(token string) error, options ...VerifierOption) {
 	t.Helper()
 	var d demands
@@ -95,7 +96,7 @@ func RunVerifier(t *testing.T, srv *Server, verify func(token string) error, opt
 	})
 }
 
-// check returns a skip that is for nothing.
+// check returns an error for a skip without effect or reason.
 func (d *demands) check() error {
 	for _, s := range d.skips {
 		found := false
@@ -116,7 +117,7 @@ func (d *demands) check() error {
 	return nil
 }
 
-// skipped returns why a kind is left out.
+// skipped returns why a kind is skipped.
 func (d *demands) skipped(kind string) (why string, ok bool) {
 	for _, s := range d.skips {
 		if ok, err := path.Match(s.pattern, kind); ok && err == nil {
