@@ -219,6 +219,33 @@ func TestLongAnswers(t *testing.T) {
 	}
 }
 
+// TestWhoWaitsIsInNobodysWay: a query that waits for a change has no turn to make a long answer, so others on its socket are answered.
+func TestWhoWaitsIsInNobodysWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		variables := newFakeVariables("nomad/jobs/demo")
+		alloc := quietAlloc(t)
+		alloc.wait = func(ctx context.Context, _ uint64) *api.Allocation {
+			<-ctx.Done()
+			return alloc.snapshot()
+		}
+		dial, stop := bubbled(t, alloc, withVariables(variables), func(c *handlers.Config) {
+			c.Services = newFakeServices(instance("default", "web", allocID, 8080))
+		})
+		defer stop()
+		a := asker{t, dial}
+		paths := []string{"/v1/vars", "/v1/var/nomad/jobs/demo", "/v1/services", "/v1/job/demo/versions"}
+		for _, path := range paths {
+			a.get(path + "?index=1000&wait=1m")
+		}
+		start := time.Now()
+		for _, path := range paths {
+			if got := answer(t, a.get(path)); got != http.StatusOK || time.Since(start) != 0 {
+				t.Errorf("%s: %d after %v, want 200 at once", path, got, time.Since(start))
+			}
+		}
+	})
+}
+
 // TestLongBodies: so are long bodies, and those answers that show what there is; what is done with a lock does not wait
 // for them. A client has as long as ever for its body when its turn has come.
 func TestLongBodies(t *testing.T) {

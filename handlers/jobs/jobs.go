@@ -54,7 +54,7 @@ func Routes(c Config) []route.Route {
 		route.Read(job+"/submission", auth.OperatorOnly, h.submission,
 			"Returns the text that a version of the job was made from.").Or(auth.AllocExec),
 		route.Read(job+"/versions", auth.ReadJob, h.versions,
-			"Lists the versions of a job, with what each has changed.").Flags("diffs").WithBulk(),
+			"Lists the versions of a job, with what each has changed.").Flags("diffs"),
 
 		route.Read(job+"/deployment", auth.ReadJob, route.Reading(latestDeployment),
 			"Returns the deployment of the job's latest version."),

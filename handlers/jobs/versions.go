@@ -41,6 +41,9 @@ func (h *handlers) kept(ctx context.Context, r *route.Request, missing apierror.
 	if err != nil {
 		return nil, nil, apierror.Reword(err, apierror.NoJob, missing)
 	}
+	if err := r.EnterMaking(ctx); err != nil { // several versions may be megabytes
+		return nil, nil, err
+	}
 	if h.History == nil {
 		return []Version{{Job: current.Job}}, current, nil
 	}

@@ -67,7 +67,7 @@ func Routes(kept Store, ofTask func(namespace, job string) Store) []route.Route 
 	h := &handlers{kept, ofTask}
 	rows := []route.Route{
 		route.Read("/v1/vars", auth.VariablesRead, h.list,
-			"Lists the variables that the caller may list, without their items.").WithBulk(),
+			"Lists the variables that the caller may list, without their items."),
 		route.Read("/v1/var/*", auth.VariablesRead, h.get, "Returns a variable."),
 		route.Write("/v1/var/*", auth.VariablesWrite, h.put,
 			"Writes a variable; cas=INDEX. lock-acquire, lock-renew, lock-release: its lock.").WithBody(maxVariable),
@@ -142,6 +142,9 @@ func (h *handlers) list(ctx context.Context, r *route.Request) (route.Answer, er
 		return h.kept.Await(ctx, namespace, l.Prefix, after, may)
 	})
 	if err != nil {
+		return route.Answer{}, err
+	}
+	if err := r.EnterMaking(ctx); err != nil { // there may be thousands
 		return route.Answer{}, err
 	}
 	all, index, err := h.kept.List(ctx, namespace, l.Prefix, may)

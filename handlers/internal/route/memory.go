@@ -149,10 +149,5 @@ func (s *socket) handle(ctx context.Context, r *Request) (Answer, error) {
 
 func (s *socket) handleOnce(ctx context.Context, r *Request) (Answer, error) {
 	defer r.leaveMaking()
-	if r.matched.bulky {
-		if err := r.EnterMaking(ctx); err != nil {
-			return Answer{}, err
-		}
-	}
 	return r.matched.handle(ctx, r)
 }

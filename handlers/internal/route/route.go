@@ -49,7 +49,6 @@ type Route struct {
 	detail         recordDetail
 	evenUnrecorded bool
 	asks           bool // changes nothing, whatever its method
-	bulky          bool // an answer may take megabytes, so that a socket makes one at a time; see EnterMaking
 }
 
 // recordDetail returns the record of a request with more details, from the query or the handler; nil adds none.
@@ -151,12 +150,6 @@ func Decoded[T any](
 		}
 		return handle(ctx, r, want)
 	}
-}
-
-// WithBulk returns the route for answers of megabytes that are made for each request.
-func (r Route) WithBulk() Route {
-	r.bulky = true
-	return r
 }
 
 // AlsoBy returns the route for another method, too: the SDK sends GET for some actions. HEAD is refused for those.
