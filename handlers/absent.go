@@ -24,21 +24,25 @@ var (
 	deletes   = []string{http.MethodDelete}
 )
 
-const noVolumes = "there are no volumes and no plugins: a task has the allocation's directory and the machine's file system"
+const noVolumes = "there are no volumes and no plugins: " +
+	"a task has the allocation's directory and the machine's file system"
 
 // absences are all of them. A route of Nomad's that is neither here nor in the table of routes does not exist there
 // either.
 var absences = []absence{
-	{"there are no ACL policies, roles or stored tokens: a workload identity or the operator's token says who calls, and a policy file " +
+	{"there are no ACL policies, roles or stored tokens: " +
+		"a workload identity or the operator's token says who calls, and a policy file " +
 		"(taskapi run --policy) what it may do", nil, []string{
 		"/v1/acl/policy/{name}", "/v1/acl/bootstrap", "/v1/acl/tokens", "/v1/acl/token", "/v1/acl/token/{name}",
 		"/v1/acl/token/onetime", "/v1/acl/token/onetime/exchange", "/v1/acl/roles", "/v1/acl/role", "/v1/acl/role/{name}",
 		"/v1/acl/role/name/{name}", "/v1/acl/auth-method", "/v1/acl/auth-method/{name}", "/v1/acl/binding-rules",
-		"/v1/acl/binding-rule", "/v1/acl/binding-rule/{name}", "/v1/acl/oidc/auth-url", "/v1/acl/oidc/complete-auth", "/v1/acl/login",
+		"/v1/acl/binding-rule", "/v1/acl/binding-rule/{name}", "/v1/acl/oidc/auth-url", "/v1/acl/oidc/complete-auth",
+		"/v1/acl/login",
 		"/v1/acl/identity/client-introduction-token",
 	}},
 	{"this machine is no member of a cluster: no server to join or leave, no scheduler, no Raft", nil, []string{
-		"/v1/agent/join", "/v1/agent/force-leave", "/v1/agent/schedulers", "/v1/agent/schedulers/config", "/v1/operator/raft/*",
+		"/v1/agent/join", "/v1/agent/force-leave", "/v1/agent/schedulers", "/v1/agent/schedulers/config",
+		"/v1/operator/raft/*",
 		"/v1/operator/autopilot/configuration", "/v1/operator/autopilot/health", "/v1/operator/snapshot",
 		"/v1/operator/scheduler/configuration", "/v1/operator/utilization", "/v1/operator/upgrade-check/{name}",
 	}},
@@ -53,9 +57,12 @@ var absences = []absence{
 	{"there are no node identities: who may use a socket is decided by the machine's users", nil, []string{
 		"/v1/client/identity", "/v1/client/identity/renew",
 	}},
-	{"this machine runs what it is given: it can't be drained, excluded or purged; stop the allocation instead", nil, []string{
-		"/v1/node/{node}/drain", "/v1/node/{node}/eligibility", "/v1/node/{node}/purge", "/v1/node/{node}/evaluate",
-	}},
+	{
+		"this machine runs what it is given: it can't be drained, excluded or purged; stop the allocation instead", nil,
+		[]string{
+			"/v1/node/{node}/drain", "/v1/node/{node}/eligibility", "/v1/node/{node}/purge", "/v1/node/{node}/evaluate",
+		},
+	},
 	{"there is one node pool, default, with the one machine", puts, []string{"/v1/node/pools"}},
 	{"there is one node pool, default, with the one machine", nil, []string{
 		"/v1/node/pool/{name}", "/v1/node/pool/{name}/nodes", "/v1/node/pool/{name}/jobs",
@@ -64,9 +71,10 @@ var absences = []absence{
 		"/v1/job/{job}/dispatch", "/v1/job/{job}/dispatch/payload", "/v1/job/{job}/periodic/force",
 		"/v1/scaling/policy/{name}",
 	}},
-	{"a job runs one allocation of one group here: its count is always 1; PUT /v1/allocation/{alloc}/stop ends it", puts, []string{
-		"/v1/job/{job}/scale",
-	}},
+	{
+		"a job runs one allocation of one group here: its count is always 1; PUT /v1/allocation/{alloc}/stop ends it", puts,
+		[]string{"/v1/job/{job}/scale"},
+	},
 	{"versions of a job are neither marked stable nor tagged here; register the version that is to run", nil, []string{
 		"/v1/job/{job}/stable", "/v1/job/{job}/versions/{name}/tag",
 	}},

@@ -101,8 +101,8 @@ type Checker interface {
 	Checks() (results api.AllocCheckStatuses, version uint64)
 }
 
-// results answers GET /v1/client/allocation/:id/checks and GET /v1/allocation/:id/checks. The first is the most frequent
-// request: its encoding is kept until a result changes.
+// results answers GET /v1/client/allocation/:id/checks and GET /v1/allocation/:id/checks. The first is the most
+// frequent request: its encoding is kept until a result changes.
 func (h *handlers) results(_ context.Context, r *route.Request, alloc Checker) (route.Answer, error) {
 	results, version := alloc.Checks()
 	key := route.CacheKey{Alloc: r.Param("alloc"), Version: version}

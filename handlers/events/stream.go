@@ -79,7 +79,8 @@ func subscriptionOf(query url.Values) (want subscription, err error) {
 	for _, topic := range query["topic"] {
 		name, key, _ := strings.Cut(topic, ":")
 		if name == "" || strings.Contains(key, ":") {
-			return want, route.Invalid("topic must be *, a topic such as Allocation, or with a key Allocation:key, not %s", route.Clip(topic))
+			return want, route.Invalid("topic must be *, a topic such as Allocation, or with a key Allocation:key, not %s",
+				route.Clip(topic))
 		}
 		want.topics[api.Topic(name)] = append(want.topics[api.Topic(name)], cmp.Or(key, allKeys))
 	}

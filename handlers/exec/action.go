@@ -75,7 +75,8 @@ func findAction(alloc *api.Allocation, task, name string) (string, *api.Action, 
 	case len(owners) == 1:
 		return owners[0], found, nil
 	case len(owners) > 1:
-		return "", nil, route.Invalid("must provide task name: the tasks %s have an action %s", strings.Join(owners, ", "), route.Clip(name))
+		return "", nil, route.Invalid("must provide task name: the tasks %s have an action %s",
+			strings.Join(owners, ", "), route.Clip(name))
 	case len(others) == 0:
 		return "", nil, apierror.New(apierror.NoAction, route.Clip(name), where, "it has none")
 	}

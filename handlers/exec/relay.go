@@ -174,7 +174,8 @@ func (x *relay) beat(over <-chan struct{}) {
 func (x *relay) close(err error) {
 	status, reason := closing(err)
 	deadline := time.Now().Add(farewellTimeout)
-	_ = x.conn.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(status, reason), deadline) // the client may have gone
+	message := websocket.FormatCloseMessage(status, reason)
+	_ = x.conn.WriteControl(websocket.CloseMessage, message, deadline) // the client may have gone
 }
 
 // closing returns an error as a close frame has it: 1008 for what the client did, 1011 for the rest, as in Nomad.
@@ -234,7 +235,8 @@ func (x *relay) handle(in api.ExecStreamingInput) error {
 	}
 	if size := in.TTYSize; size != nil {
 		if size.Height < 0 || size.Width < 0 || size.Height > math.MaxUint16 || size.Width > math.MaxUint16 {
-			return route.Invalid("a terminal of %d lines and %d columns can't be: each must be from 1 to %d", size.Height, size.Width, math.MaxUint16)
+			return route.Invalid("a terminal of %d lines and %d columns can't be: each must be from 1 to %d",
+				size.Height, size.Width, math.MaxUint16)
 		}
 		if size.Height > 0 && size.Width > 0 { // else the client does not know its size
 			_ = x.session.Resize(uint16(size.Height), uint16(size.Width)) // the terminal may be gone

@@ -36,7 +36,8 @@ func Routes(logger *slog.Logger) []route.Route {
 		route.Read(fs+"ls/{alloc}", auth.ReadFS, h.list, "Lists a directory of an allocation."),
 		route.Read(fs+"stat/{alloc}", auth.ReadFS, h.stat, "Describes a file of an allocation."),
 		route.Read(fs+"cat/{alloc}", auth.ReadFS, h.cat, "Returns a file of an allocation.").Answering(route.Raw),
-		route.Read(fs+"readat/{alloc}", auth.ReadFS, h.readAt, "Returns a part of a file of an allocation.").Answering(route.Raw),
+		route.Read(fs+"readat/{alloc}", auth.ReadFS, h.readAt, "Returns a part of a file of an allocation.").
+			Answering(route.Raw),
 		route.Read(fs+"stream/{alloc}", auth.ReadFS, h.follow, "Follows a file of an allocation.").
 			Flags("follow").Answering(route.Stream),
 		route.Read(fs+"logs/{alloc}", auth.ReadLogs, h.logs, "Returns or follows what a task prints.").Or(auth.ReadFS).

@@ -34,7 +34,8 @@ func deploymentListing(*route.Request) list.Listing[*api.Deployment] {
 	}
 }
 
-// deploymentList is GET /v1/deployments and GET /v1/job/:job/deployments, those of the latest versions of the caller's job.
+// deploymentList is GET /v1/deployments and GET /v1/job/:job/deployments, those of the latest versions of the caller's
+// job.
 func deploymentList(r *route.Request, current *api.Allocation) ([]*api.Deployment, error) {
 	if job := r.Param("job"); job != "" && job != current.JobID {
 		return nil, nil

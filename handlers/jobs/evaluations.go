@@ -50,8 +50,8 @@ func evaluationListing(*route.Request) list.Listing[*api.Evaluation] {
 	}
 }
 
-// evaluationList is GET /v1/evaluations and GET /v1/job/:job/evaluations: those of the caller's job. job and status select
-// among them, as in Nomad, where a job that is gone has none.
+// evaluationList is GET /v1/evaluations and GET /v1/job/:job/evaluations: those of the caller's job. job and status
+// select among them, as in Nomad, where a job that is gone has none.
 func (h *handlers) evaluationList(r *route.Request, current *api.Allocation) ([]*api.Evaluation, error) {
 	path, job, status := r.Param("job"), r.Query().Get("job"), r.Query().Get("status")
 	return slices.DeleteFunc(h.Evaluations.All(current), func(e *api.Evaluation) bool {

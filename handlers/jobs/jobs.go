@@ -30,7 +30,7 @@ type Config struct {
 // handlers answers the routes of jobs.
 type handlers struct {
 	Config
-	registering route.Turn // to register a job: the index that a client enforces does not change before its job is registered
+	registering route.Turn // to register a job: until then the index that a client enforces does not change
 	parsing     route.Turn // to parse or validate a job, which may take many times its size in memory
 }
 
@@ -261,7 +261,8 @@ func wireStatusOf(alloc *api.Allocation, deployments []*api.Deployment) *wireSta
 	}
 	w := &wireStatus{
 		ID: alloc.JobID, Namespace: alloc.Namespace, Name: ptr.Deref(job.Name), Type: ptr.Deref(job.Type),
-		NodePool: wire.NodePool, Datacenters: job.Datacenters, Priority: ptr.Deref(job.Priority), Version: ptr.Deref(job.Version),
+		NodePool: wire.NodePool, Datacenters: job.Datacenters,
+		Priority: ptr.Deref(job.Priority), Version: ptr.Deref(job.Version),
 		SubmitTime: ptr.Deref(job.SubmitTime), ModifyIndex: ptr.Deref(job.ModifyIndex),
 		Allocs: []wireAllocStatus{shown}, GroupCountSum: 1,
 		ParentID: ptr.Deref(job.ParentID), Stop: ptr.Deref(job.Stop), Status: ptr.Deref(job.Status),

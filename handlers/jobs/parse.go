@@ -59,7 +59,9 @@ func (h *handlers) validate(ctx context.Context, r *route.Request, want *api.Job
 	if err != nil {
 		return route.Answer{}, fmt.Errorf("validate: %w", err)
 	}
-	response := api.JobValidateResponse{DriverConfigValidated: true, ValidationErrors: found.Errors, Warnings: found.Warnings}
+	response := api.JobValidateResponse{
+		DriverConfigValidated: true, ValidationErrors: found.Errors, Warnings: found.Warnings,
+	}
 	if n := len(found.Errors); n > 0 {
 		response.Error = fmt.Sprintf("%d things of the job can't run here", n)
 		if n == 1 {

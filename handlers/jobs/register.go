@@ -65,7 +65,8 @@ func (h *handlers) register(ctx context.Context, r *route.Request, want *api.Job
 		return route.Answer{}, apierror.New(apierror.JobMismatch)
 	}
 	return h.registerAs(ctx, r, registering{
-		job: want.Job, submission: want.Submission, force: r.Flag("force", true), first: func() error { return enforceIndex(r, want) },
+		job: want.Job, submission: want.Submission, force: r.Flag("force", true),
+		first: func() error { return enforceIndex(r, want) },
 	})
 }
 
@@ -101,7 +102,8 @@ func (h *handlers) registerAs(ctx context.Context, r *route.Request, want regist
 	}
 	made := uuid.NewString() // with its allocation gone, nobody could read it
 	if alloc, ok := r.Visible(); ok {
-		made = h.Evaluations.AddFor(evaluations.TriggerRegister, alloc.Snapshot(), done, registered.EvalID, registered.DeploymentID)
+		made = h.Evaluations.AddFor(evaluations.TriggerRegister, alloc.Snapshot(), done,
+			registered.EvalID, registered.DeploymentID)
 	}
 	return route.Indexed(wireRegistered{
 		EvalID: made, EvalCreateIndex: registered.Index, JobModifyIndex: registered.Index,

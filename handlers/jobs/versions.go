@@ -36,7 +36,9 @@ func (v Version) number() uint64 { return ptr.Deref(v.Job.Version) }
 
 // kept returns the versions of the caller's job as it is shown them, the present one first. missing is the error about
 // another job.
-func (h *handlers) kept(ctx context.Context, r *route.Request, missing apierror.Kind) ([]Version, *api.Allocation, error) {
+func (h *handlers) kept(
+	ctx context.Context, r *route.Request, missing apierror.Kind,
+) ([]Version, *api.Allocation, error) {
 	current, err := r.OwnJob(ctx)
 	if err != nil {
 		return nil, nil, apierror.Reword(err, apierror.NoJob, missing)
@@ -77,7 +79,8 @@ func (h *handlers) versions(ctx context.Context, r *route.Request) (route.Answer
 			job.SubmitTime = cmp.Or(v.Job.SubmitTime, job.SubmitTime)
 		}
 		// nomad job history needs these.
-		job.SubmitTime, job.Stable, job.Version = cmp.Or(job.SubmitTime, new(int64)), cmp.Or(job.Stable, new(bool)), cmp.Or(job.Version, new(uint64))
+		job.SubmitTime, job.Stable = cmp.Or(job.SubmitTime, new(int64)), cmp.Or(job.Stable, new(bool))
+		job.Version = cmp.Or(job.Version, new(uint64))
 		response.Versions = append(response.Versions, wire.JobOf(&job))
 	}
 	if r.Flag("diffs", false) {
@@ -147,8 +150,9 @@ func (h *handlers) submission(ctx context.Context, r *route.Request) (route.Answ
 	}
 	for i, v := range versions {
 		if (want == nil && i == 0 || want != nil && v.number() == *want) && v.Submission != nil {
-			encoded, err := route.Encode(wireSubmission{v.Submission, current.Namespace, current.JobID, v.number(), ptr.Deref(v.Job.JobModifyIndex)})
-			return route.Answer{Body: encoded, Index: current.ModifyIndex}, err
+			return route.Indexed(wireSubmission{
+				v.Submission, current.Namespace, current.JobID, v.number(), ptr.Deref(v.Job.JobModifyIndex),
+			}, current.ModifyIndex)
 		}
 	}
 	return route.Answer{}, apierror.New(apierror.NoSubmission)

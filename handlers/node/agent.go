@@ -62,10 +62,13 @@ func Routes(c Config) []route.Route {
 		route.Read("/v1/agent/members", auth.NodeRead, h.members, "Lists the members of the cluster: this agent."),
 		route.Read("/v1/agent/servers", auth.AgentRead, always([]string{leaderAddress}),
 			"Lists the servers: the address of this agent's leader."),
-		route.Read("/v1/regions", auth.Authenticated, always([]string{c.Agent.Region}), "Lists the regions: that of the agent."),
+		route.Read("/v1/regions", auth.Authenticated, always([]string{c.Agent.Region}),
+			"Lists the regions: that of the agent."),
 		route.Read("/v1/status/leader", auth.Authenticated, always(leaderAddress), "Returns the address of the leader."),
-		route.Read("/v1/status/peers", auth.Authenticated, always([]string{leaderAddress}), "Lists the addresses of the servers."),
-		route.Read("/v1/metrics", auth.OperatorOnly, h.metrics, "Returns measurements, as JSON or with format=prometheus as text."),
+		route.Read("/v1/status/peers", auth.Authenticated, always([]string{leaderAddress}),
+			"Lists the addresses of the servers."),
+		route.Read("/v1/metrics", auth.OperatorOnly, h.metrics,
+			"Returns measurements, as JSON or with format=prometheus as text."),
 		route.Write("/v1/system/gc", auth.OperatorOnly, h.systemGC, "Forgets the evaluations that are kept."),
 		route.Write("/v1/system/reconcile/summaries", auth.OperatorOnly, always(nil),
 			"Does nothing: summaries are always up to date."),
@@ -81,11 +84,13 @@ func Routes(c Config) []route.Route {
 			Given(c.Machine != nil, apierror.NoRoute),
 		route.Read("/v1/client/stats", auth.NodeRead, h.hostStats,
 			"Returns what the machine's memory, CPUs and disk are used for.").Given(c.Host != nil, apierror.NoRoute),
-		route.Write("/v1/client/gc", auth.NodeWrite, h.clientGC, "Removes the allocation if it has ended.").AlsoBy(http.MethodGet),
+		route.Write("/v1/client/gc", auth.NodeWrite, h.clientGC, "Removes the allocation if it has ended.").
+			AlsoBy(http.MethodGet),
 
 		route.Read("/v1/namespaces", auth.Authenticated, list.OfJob(namespaceListing, namespaces),
 			"Lists the namespace of the caller's job, if the caller may do something in it."),
-		route.Read("/v1/namespace/{namespace}", auth.ReadJob, route.Reading(namespace), "Returns the namespace of the caller's job."),
+		route.Read("/v1/namespace/{namespace}", auth.ReadJob, route.Reading(namespace),
+			"Returns the namespace of the caller's job."),
 		route.Read("/v1/acl/token/self", auth.OperatorOnly, tokenSelf, "Describes the operator's token."),
 		route.Read("/v1/acl/whoami", auth.Authenticated, whoami, "Returns the claims of the caller's token."),
 		route.Read("/.well-known/jwks.json", auth.Authenticated, h.jwks, "Returns the public keys that verify identities.").
@@ -193,7 +198,8 @@ func (h *handlers) members(context.Context, *route.Request) (route.Answer, error
 	agent := &h.Agent
 	member := agent.member()
 	return route.Respond(api.ServerMembers{
-		ServerName: agent.NodeName, ServerRegion: agent.Region, ServerDC: agent.Datacenter, Members: []*api.AgentMember{&member},
+		ServerName: agent.NodeName, ServerRegion: agent.Region, ServerDC: agent.Datacenter,
+		Members: []*api.AgentMember{&member},
 	})
 }
 

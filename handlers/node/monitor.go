@@ -23,8 +23,8 @@ type AgentLog interface {
 
 // monitorLevels are the levels by the names that Nomad has for them.
 var monitorLevels = map[string]slog.Level{
-	"": slog.LevelInfo, "trace": slog.LevelDebug - 4, "debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn,
-	"error": slog.LevelError,
+	"": slog.LevelInfo, "trace": slog.LevelDebug - 4, "debug": slog.LevelDebug,
+	"info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError,
 }
 
 // monitor answers GET /v1/agent/monitor: what the agent logs from now on, as text with plain=true, else in frames.

@@ -10,7 +10,8 @@ import (
 )
 
 // seesNamespace are the capabilities of which a caller needs one to see the namespace in the list of them, as in Nomad.
-const seesNamespace = auth.CapabilitySet(auth.ReadJob | auth.ReadLogs | auth.ReadFS | auth.AllocLifecycle | auth.AllocExec)
+const seesNamespace = auth.CapabilitySet(
+	auth.ReadJob | auth.ReadLogs | auth.ReadFS | auth.AllocLifecycle | auth.AllocExec)
 
 // namespaceOf returns the namespace of the caller's job, the only one that it sees.
 func namespaceOf(current *api.Allocation) *api.Namespace {

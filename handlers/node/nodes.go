@@ -37,7 +37,8 @@ func (c *Config) Describe(current *api.Allocation) (*wire.Node, error) {
 		return nil, fmt.Errorf("node: %w", err)
 	}
 	agent, n := &c.Agent, c.Machine.Node()
-	n.ID, n.Name, n.Datacenter, n.NodePool, n.Meta = agent.NodeID, agent.NodeName, agent.Datacenter, wire.NodePool, metadata
+	n.ID, n.Name, n.Datacenter = agent.NodeID, agent.NodeName, agent.Datacenter
+	n.NodePool, n.Meta = wire.NodePool, metadata
 	n.Attributes["nomad.version"], n.Attributes["taskapi.version"] = agent.NomadVersion, agent.Version
 	n.StatusUpdatedAt = current.CreateTime / 1e9
 	n.CreateIndex, n.ModifyIndex = current.CreateIndex, current.CreateIndex
@@ -101,8 +102,8 @@ func (h *handlers) get(_ *route.Request, current *api.Allocation) (any, error) {
 	return h.Describe(current)
 }
 
-// allocations is GET /v1/node/:node/allocations: the caller's own, if it may read it; others of this machine are not its to
-// see.
+// allocations is GET /v1/node/:node/allocations: the caller's own, if it may read it; others of this machine are not
+// its to see.
 func (h *handlers) allocations(r *route.Request, current *api.Allocation) (any, error) {
 	list := []*wire.Allocation{}
 	if r.Principal.Capabilities.Has(auth.ReadJob) {

@@ -45,7 +45,8 @@ func Encode(
 	ctx context.Context, measure func(context.Context) []Metric, format string,
 ) (content []byte, contentType string, err error) {
 	if format != "" && format != prometheus {
-		return nil, "", apierror.New(apierror.Invalid, fmt.Sprintf("format must be prometheus, or absent for JSON, not %.64q", format))
+		why := fmt.Sprintf("format must be prometheus, or absent for JSON, not %.64q", format)
+		return nil, "", apierror.New(apierror.Invalid, why)
 	}
 	var measured []Metric
 	if measure != nil {

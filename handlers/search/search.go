@@ -43,7 +43,8 @@ type handlers struct{ Config }
 func Routes(c Config) []route.Route {
 	h := &handlers{c}
 	return []route.Route{
-		route.Ask("/v1/search", auth.Authenticated, route.Decoded(false, h.search), "Finds IDs by their beginning, of what the caller may see."),
+		route.Ask("/v1/search", auth.Authenticated, route.Decoded(false, h.search),
+			"Finds IDs by their beginning, of what the caller may see."),
 		route.Ask("/v1/search/fuzzy", auth.Authenticated, route.Decoded(false, h.fuzzySearch),
 			"Finds names by a part of them, of what the caller may see."),
 	}
@@ -175,8 +176,8 @@ func (h *handlers) searchIn(
 // ofNamespace are the contexts in which there is something in the namespace of the caller's job alone.
 var ofNamespace = []contexts.Context{contexts.Allocs, contexts.Jobs, contexts.Evals, contexts.Deployments}
 
-// objects returns what the caller may see in a context, by IDs. Of variables, it returns those whose paths begin with the
-// prefix.
+// objects returns what the caller may see in a context, by IDs. Of variables, it returns those whose paths begin with
+// the prefix.
 func (h *handlers) objects(
 	ctx context.Context, r *route.Request, current *api.Allocation, in contexts.Context, namespace, prefix string,
 ) (found []api.FuzzyMatch, err error) {
@@ -216,7 +217,9 @@ func (h *handlers) objects(
 
 // fuzzySearch answers PUT /v1/search/fuzzy: the objects visible to the caller whose names contain the text, ignoring
 // case. Of the caller's job, these are also groups, tasks, services and commands.
-func (h *handlers) fuzzySearch(ctx context.Context, r *route.Request, want *api.FuzzySearchRequest) (route.Answer, error) {
+func (h *handlers) fuzzySearch(
+	ctx context.Context, r *route.Request, want *api.FuzzySearchRequest,
+) (route.Answer, error) {
 	if n := len(want.Text); n < minFuzzyText {
 		return route.Answer{}, apierror.New(apierror.FuzzyTooShort, minFuzzyText, n)
 	}
@@ -255,8 +258,8 @@ func (h *handlers) fuzzySearch(ctx context.Context, r *route.Request, want *api.
 	return route.Indexed(response, current.ModifyIndex)
 }
 
-// named returns what the caller may see in a context, by names where there are any. Each is under the context in which the
-// answer has it: a job's parts have their own.
+// named returns what the caller may see in a context, by names where there are any. Each is under the context in which
+// the answer has it: a job's parts have their own.
 func (h *handlers) named(
 	ctx context.Context, r *route.Request, current *api.Allocation, in contexts.Context, namespace string,
 ) (map[contexts.Context][]api.FuzzyMatch, error) {

@@ -29,7 +29,8 @@ func choiceOf(text string) (*choice, error) {
 	number, key, _ := strings.Cut(text, "|")
 	most, err := strconv.ParseUint(number, 10, 31)
 	if err != nil || key == "" {
-		return nil, route.Invalid("failed to choose services: Parameter for choose must be in form '<number>|<key>', not %s", route.Clip(text))
+		const right = "failed to choose services: Parameter for choose must be in form '<number>|<key>', not %s"
+		return nil, route.Invalid(right, route.Clip(text))
 	}
 	return &choice{int(most), key}, nil
 }
@@ -58,7 +59,8 @@ func (c *choice) from(all []*api.ServiceRegistration) []*api.ServiceRegistration
 // registration, and the key.
 func (c *choice) weight(s *api.ServiceRegistration) []byte {
 	text := binary.BigEndian.AppendUint64(nil, uint64(s.Port)) //nolint:gosec // a port, of 16 bits
-	for _, part := range slices.Concat([]string{s.AllocID, s.ID, s.Namespace, s.Address, s.ServiceName}, s.Tags, []string{c.key}) {
+	names := []string{s.AllocID, s.ID, s.Namespace, s.Address, s.ServiceName}
+	for _, part := range slices.Concat(names, s.Tags, []string{c.key}) {
 		text = append(text, part...)
 	}
 	sum := sha256.Sum256(text)

@@ -31,11 +31,12 @@ type handlers struct{ registered Registry }
 func Routes(registered Registry) []route.Route {
 	h := &handlers{registered}
 	rows := []route.Route{
-		route.Read("/v1/services", auth.Authenticated, h.list, "Lists the services of the caller's namespace, with their tags."),
+		route.Read("/v1/services", auth.Authenticated, h.list,
+			"Lists the services of the caller's namespace, with their tags."),
 		route.Read("/v1/service/{name}", auth.Authenticated, h.get,
 			"Lists who has registered a service; choose=N|KEY for N of them."),
 		route.Remove("/v1/service/{name}/{id}", auth.OperatorOnly, h.remove, "Removes a registration, whosever it is."),
-		route.Read("/v1/allocation/{alloc}/services", auth.ReadJob, h.ofAllocation,
+		route.Read("/v1/allocation/{alloc}/services", auth.ReadJob, route.OnAlloc(apierror.NoAllocation, h.ofAllocation),
 			"Lists the services that an allocation has registered."),
 		route.Read("/v1/job/{job}/services", auth.ReadJob, h.ofJob,
 			"Lists the services that the job's allocations have registered."),
@@ -63,7 +64,9 @@ func serviceNamespace(r *route.Request) string {
 
 // registrations returns those of a namespace with a name, or all for an empty one, as they are, or once they have
 // changed when the query has an index.
-func (h *handlers) registrations(ctx context.Context, r *route.Request, name string) ([]*api.ServiceRegistration, uint64, error) {
+func (h *handlers) registrations(
+	ctx context.Context, r *route.Request, name string,
+) ([]*api.ServiceRegistration, uint64, error) {
 	namespace := serviceNamespace(r)
 	err := r.AwaitChange(ctx, 0, func(ctx context.Context, index uint64) error {
 		return h.registered.Wait(ctx, namespace, name, index)
@@ -85,7 +88,9 @@ var listing = list.Listing[*api.ServiceRegistration]{
 
 // Page returns the page of registrations that filter, per_page and next_token ask for, and the token of what follows
 // it, as GET /v1/service/:name answers them: for where no agent is asked. Errors: *apierror.Error, those of ctx.
-func Page(ctx context.Context, all []*api.ServiceRegistration, query url.Values) (page []*api.ServiceRegistration, next string, err error) {
+func Page(
+	ctx context.Context, all []*api.ServiceRegistration, query url.Values,
+) (page []*api.ServiceRegistration, next string, err error) {
 	return list.Page(ctx, query, listing, all)
 }
 
@@ -199,7 +204,8 @@ func (h *handlers) get(ctx context.Context, r *route.Request) (route.Answer, err
 func (h *handlers) remove(ctx context.Context, r *route.Request) (route.Answer, error) {
 	namespace := serviceNamespace(r)
 	if namespace == "" {
-		return route.Answer{}, route.Invalid("namespace must name one: a registration is removed from one namespace at a time")
+		return route.Answer{}, route.Invalid("namespace must name one: " +
+			"a registration is removed from one namespace at a time")
 	}
 	index, err := h.registered.Deregister(ctx, namespace, r.Param("name"), r.Param("id"))
 	if err != nil {
@@ -209,11 +215,10 @@ func (h *handlers) remove(ctx context.Context, r *route.Request) (route.Answer, 
 }
 
 // ofAllocation answers GET /v1/allocation/:id/services.
-func (h *handlers) ofAllocation(ctx context.Context, r *route.Request) (route.Answer, error) {
-	if _, err := r.Alloc(apierror.NoAllocation); err != nil {
-		return route.Answer{}, err
-	}
-	return h.servicesOf(ctx, r, func(s *api.ServiceRegistration) bool { return s.AllocID == r.Principal.Claims.AllocationID })
+func (h *handlers) ofAllocation(ctx context.Context, r *route.Request, _ route.Alloc) (route.Answer, error) {
+	return h.except(ctx, r, func(s *api.ServiceRegistration) bool {
+		return s.AllocID != r.Principal.Claims.AllocationID
+	})
 }
 
 // ofJob answers GET /v1/job/:job/services: those of all allocations of the job, in the caller's namespace.
@@ -221,11 +226,13 @@ func (h *handlers) ofJob(ctx context.Context, r *route.Request) (route.Answer, e
 	if r.Param("job") != r.Principal.Claims.JobID {
 		return route.Answer{}, apierror.New(apierror.NoJob)
 	}
-	return h.servicesOf(ctx, r, func(s *api.ServiceRegistration) bool { return s.JobID == r.Principal.Claims.JobID })
+	return h.except(ctx, r, func(s *api.ServiceRegistration) bool { return s.JobID != r.Principal.Claims.JobID })
 }
 
-// servicesOf answers with the registrations for which wanted returns true.
-func (h *handlers) servicesOf(ctx context.Context, r *route.Request, wanted func(*api.ServiceRegistration) bool) (route.Answer, error) {
+// except answers with the registrations for which other returns false.
+func (h *handlers) except(
+	ctx context.Context, r *route.Request, other func(*api.ServiceRegistration) bool,
+) (route.Answer, error) {
 	l, err := list.New(r, listing)
 	if err != nil {
 		return route.Answer{}, err
@@ -234,7 +241,7 @@ func (h *handlers) servicesOf(ctx context.Context, r *route.Request, wanted func
 	if err != nil {
 		return route.Answer{}, err
 	}
-	found, err := l.Answer(slices.DeleteFunc(slices.Clone(all), func(s *api.ServiceRegistration) bool { return !wanted(s) }), index)
+	found, err := l.Answer(slices.DeleteFunc(slices.Clone(all), other), index)
 	found.Shared = true
 	return found, err
 }

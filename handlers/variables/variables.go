@@ -26,7 +26,8 @@ import (
 // Store are those of all namespaces, and the locks on them: a *variables.Service.
 type Store interface {
 	Read(ctx context.Context, namespace, path string) (*api.Variable, uint64, error)
-	List(ctx context.Context, namespace, prefix string, concerns variables.Concerns) ([]*api.VariableMetadata, uint64, error)
+	List(ctx context.Context, namespace, prefix string, concerns variables.Concerns) (
+		[]*api.VariableMetadata, uint64, error)
 	Await(ctx context.Context, namespace, prefix string, after uint64, concerns variables.Concerns) error
 	Put(ctx context.Context, v *api.Variable, check *uint64) (*api.Variable, uint64, error)
 	Delete(ctx context.Context, namespace, path string, check *uint64) (uint64, error)
@@ -125,7 +126,9 @@ var listing = list.Listing[*api.VariableMetadata]{
 
 // Page returns the page of variables that filter, per_page and next_token ask for, and the token of what follows it, as
 // GET /v1/vars answers them: for where no agent is asked. Errors: *apierror.Error, those of ctx.
-func Page(ctx context.Context, all []*api.VariableMetadata, query url.Values) (page []*api.VariableMetadata, next string, err error) {
+func Page(
+	ctx context.Context, all []*api.VariableMetadata, query url.Values,
+) (page []*api.VariableMetadata, next string, err error) {
 	return list.Page(ctx, query, listing, all)
 }
 
@@ -260,7 +263,8 @@ func (h *handlers) write(r *route.Request) (variableWrite, error) {
 	}
 	check, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {
-		return variableWrite{}, route.Invalid("can not parse cas: %s is no whole number, as a variable's ModifyIndex is", route.Clip(text))
+		return variableWrite{}, route.Invalid("can not parse cas: %s is no whole number, as a variable's ModifyIndex is",
+			route.Clip(text))
 	}
 	w.check = &check
 	return w, nil

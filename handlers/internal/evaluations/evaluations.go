@@ -1,5 +1,6 @@
-// Package evaluations keeps the latest evaluations: what Nomad's scheduler would have worked on after a registration, a stop
-// or a change of a deployment. Here everything is done when the answer goes out, so each is complete from the start.
+// Package evaluations keeps the latest evaluations: what Nomad's scheduler would have worked on after a registration, a
+// stop or a change of a deployment. Here everything is done when the answer goes out, so each is complete from the
+// start.
 package evaluations
 
 import (
@@ -24,8 +25,8 @@ const (
 	TriggerStop       = "alloc-stop"
 )
 
-// Store keeps the evaluations of stops, registrations and changes of deployments. Clients such as nomad alloc stop wait until
-// an evaluation is complete.
+// Store keeps the evaluations of stops, registrations and changes of deployments. Clients such as nomad alloc stop wait
+// until an evaluation is complete.
 type Store struct {
 	made func(e *api.Evaluation, of *api.Allocation) // is called for each
 

@@ -33,9 +33,11 @@ const (
 )
 
 var (
-	errTooManySteps = errors.New("it takes too many steps: any and all within one another multiply, and so do a regular expression and a long text")
-	errTooManyInAll = errors.New("it takes too many steps for so many values: a prefix, or a page of fewer that match, has it read fewer")
-	errNotApplied   = errors.New("a selector leads to what has no value, or an operator can't be used on it")
+	errTooManySteps = errors.New("it takes too many steps: " +
+		"any and all within one another multiply, and so do a regular expression and a long text")
+	errTooManyInAll = errors.New("it takes too many steps for so many values: " +
+		"a prefix, or a page of fewer that match, has it read fewer")
+	errNotApplied = errors.New("a selector leads to what has no value, or an operator can't be used on it")
 )
 
 // Filter is an expression, for the values of one list. Its methods are for one goroutine at a time.

@@ -12,8 +12,8 @@ import (
 // AllocationFlags are those of the routes that list allocations.
 var AllocationFlags = []string{"resources", "task_states"}
 
-// AllocationListing says how allocations are listed: resources=true adds the resources, and task_states=false leaves the task
-// states out.
+// AllocationListing says how allocations are listed: resources=true adds the resources, and task_states=false leaves
+// the task states out.
 func AllocationListing(r *route.Request) Listing[*api.Allocation] {
 	resources, taskStates := r.Flag("resources", false), r.Flag("task_states", true)
 	return Listing[*api.Allocation]{

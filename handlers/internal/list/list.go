@@ -66,7 +66,8 @@ func read[T any](ctx context.Context, query url.Values, filters route.Turn, of L
 	if text := query.Get("per_page"); text != "" {
 		n, err := strconv.ParseUint(text, 10, 31)
 		if err != nil {
-			return nil, route.Invalid("per_page must be a whole number from 0, for all, to %d, not %s", math.MaxInt32, route.Clip(text))
+			return nil, route.Invalid("per_page must be a whole number from 0, for all, to %d, not %s",
+				math.MaxInt32, route.Clip(text))
 		}
 		l.perPage = int(n)
 	}

@@ -121,8 +121,8 @@ func (r *Request) Query() url.Values {
 	return r.parsed
 }
 
-// Flag returns a true-or-false parameter of the query, which the route names; see Route.Flags. Without the parameter, it
-// returns absent.
+// Flag returns a true-or-false parameter of the query, which the route names; see Route.Flags. Without the parameter,
+// it returns absent.
 func (r *Request) Flag(name string, absent bool) bool {
 	value, _ := FlagOf(r.Query(), name, absent) // checkQuery has found it right
 	return value
@@ -153,8 +153,8 @@ func (r *Request) pretty() bool {
 	return r.Query().Has("pretty") && value != "0" && value != "false"
 }
 
-// checkQuery refuses a query that can't be read, flags that are neither true nor false, and a request for another region. A
-// client may let a request be answered by a server that is stale; this one never is.
+// checkQuery refuses a query that can't be read, flags that are neither true nor false, and a request for another
+// region. A client may let a request be answered by a server that is stale; this one never is.
 func (r *Request) checkQuery() error {
 	if r.URL.RawQuery == "" {
 		return nil

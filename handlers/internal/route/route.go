@@ -1,10 +1,11 @@
-// Package route leads a request from its head to its answer by a table of routes. Server answers the requests on a socket:
-// it authenticates the caller, finds the route, checks that the caller has the capability which the route names, records
-// what may change something, calls the route's handler, and sends what that returns. Socket.serve is that way, step by step.
+// Package route leads a request from its head to its answer by a table of routes. Server answers the requests on a
+// socket: it authenticates the caller, finds the route, checks that the caller has the capability which the route
+// names, records what may change something, calls the route's handler, and sends what that returns. Socket.serve is
+// that way, step by step.
 //
-// The rest is the vocabulary of those who write handlers: a Route is made by Read, Write, Ask or Remove; a Request has the
-// parameters, the allocation as the caller may see it, and the ways to wait and to take turns; an Answer is a JSON value, a
-// stream or an upgraded connection. Whatever waits or lasts is authorized again before it goes on.
+// The rest is the vocabulary of those who write handlers: a Route is made by Read, Write, Ask or Remove; a Request has
+// the parameters, the allocation as the caller may see it, and the ways to wait and to take turns; an Answer is a JSON
+// value, a stream or an upgraded connection. Whatever waits or lasts is authorized again before it goes on.
 package route
 
 import (

@@ -19,10 +19,10 @@ const (
 	maxWait     = 10 * time.Minute
 )
 
-// AwaitChange waits, when the query has an index, from that index on until something has changed, as until does. The context
-// of until ends when the wait is over, the client has gone or the server drains. It does not wait when now is a later index.
-// Errors: those of the query and of until, but not the end of the wait; TooManyWaits; *auth.Denial when the token is not valid
-// any more after the wait.
+// AwaitChange waits, when the query has an index, from that index on until something has changed, as until does. The
+// context of until ends when the wait is over, the client has gone or the server drains. It does not wait when now is a
+// later index. Errors: those of the query and of until, but not the end of the wait; TooManyWaits; *auth.Denial when
+// the token is not valid any more after the wait.
 func (r *Request) AwaitChange(
 	ctx context.Context, now uint64, until func(ctx context.Context, after uint64) error,
 ) error {

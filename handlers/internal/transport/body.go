@@ -20,7 +20,8 @@ func (c *Conn) boundBody(w http.ResponseWriter, r *http.Request) {
 	}
 	c.body = &requestBody{ReadCloser: r.Body}
 	r.Body = http.MaxBytesReader(w, c.body, MaxBody)
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(RequestTimeout)) // net/http lifts it once the body is read
+	// net/http lifts it once the body is read.
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(RequestTimeout))
 }
 
 // LimitBody gives the body of the present request another ceiling than MaxBody.

@@ -1,6 +1,7 @@
-// Package wire has the types whose JSON is Nomad's, where the SDK's types encode differently. Most embed the SDK's type and
-// shadow what differs: a field that the SDK lacks is added, one that Nomad leaves out when it is empty gets omitempty, and
-// one that Nomad doesn't have becomes an absent field. What clients decode into is the SDK's type either way.
+// Package wire has the types whose JSON is Nomad's, where the SDK's types encode differently. Most embed the SDK's type
+// and shadow what differs: a field that the SDK lacks is added, one that Nomad leaves out when it is empty gets
+// omitempty, and one that Nomad doesn't have becomes an absent field. What clients decode into is the SDK's type either
+// way.
 package wire
 
 import (

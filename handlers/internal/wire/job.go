@@ -199,8 +199,9 @@ func JobStubOf(alloc *api.Allocation, meta bool) JobStub {
 		ID: alloc.JobID, ParentID: ptr.Deref(job.ParentID), Name: ptr.Deref(job.Name), Namespace: alloc.Namespace,
 		Datacenters: job.Datacenters, Type: ptr.Deref(job.Type), Priority: ptr.Deref(job.Priority), Stop: ptr.Deref(job.Stop),
 		Status: ptr.Deref(job.Status), StatusDescription: ptr.Deref(job.StatusDescription), JobSummary: JobSummaryOf(alloc),
-		CreateIndex: ptr.Deref(job.CreateIndex), ModifyIndex: ptr.Deref(job.ModifyIndex), JobModifyIndex: ptr.Deref(job.JobModifyIndex),
-		SubmitTime: ptr.Deref(job.SubmitTime),
+		CreateIndex: ptr.Deref(job.CreateIndex), ModifyIndex: ptr.Deref(job.ModifyIndex),
+		JobModifyIndex: ptr.Deref(job.JobModifyIndex),
+		SubmitTime:     ptr.Deref(job.SubmitTime),
 	}
 	if meta {
 		stub.Meta = job.Meta

@@ -144,7 +144,8 @@ func ResourcesOf(r *api.Resources) *Resources {
 		return nil
 	}
 	return &Resources{
-		CPU: ptr.Deref(r.CPU), Cores: ptr.Deref(r.Cores), MemoryMB: ptr.Deref(r.MemoryMB), MemoryMaxMB: ptr.Deref(r.MemoryMaxMB),
+		CPU: ptr.Deref(r.CPU), Cores: ptr.Deref(r.Cores),
+		MemoryMB: ptr.Deref(r.MemoryMB), MemoryMaxMB: ptr.Deref(r.MemoryMaxMB),
 		DiskMB: ptr.Deref(r.DiskMB), IOPS: ptr.Deref(r.IOPS), SecretsMB: ptr.Deref(r.SecretsMB),
 		Networks: NetworksOf(r.Networks), Devices: r.Devices, NUMA: r.NUMA,
 	}
