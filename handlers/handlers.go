@@ -48,7 +48,7 @@ const Refusal = "HTTP/1.1 503 Service Unavailable\r\n" +
 	"\r\n" +
 	"too many connections"
 
-// What an API is made of. The routes' packages speak of them by their own names.
+// The parts of an API that its users name.
 type (
 	Authenticator = route.Authenticator // decides who a request comes from and what that caller may do
 	Alloc         = route.Alloc         // is one allocation as it stands

@@ -1,5 +1,5 @@
-// Package allocations has the routes of allocations: what one is, how its checks and its use of CPU and memory stand,
-// and what its tasks can be made to do (restart, signal, stop, removal).
+// Package allocations has the routes of allocations: their state, the results of their checks, their use of CPU and
+// memory, and the actions on them (restart, signal, stop, removal).
 package allocations
 
 import (

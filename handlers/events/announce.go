@@ -9,7 +9,7 @@ import (
 	"taskapi/handlers/internal/wire"
 )
 
-// announce makes events of what has happened beside the allocation, with its next version, which it has made.
+// announce adds notes to the events, and has the allocation make the version that carries them.
 func (e *Log) announce(allocs route.Allocs, allocID string, notes ...note) {
 	if e == nil {
 		return
@@ -21,7 +21,7 @@ func (e *Log) announce(allocs route.Allocs, allocID string, notes ...note) {
 	}
 }
 
-// AnnounceNode makes an event of the node, which has changed.
+// AnnounceNode makes an event of the node after a change of it.
 func (e *Log) AnnounceNode(allocs route.Allocs, current *api.Allocation, n *wire.Node) {
 	e.announce(allocs, current.ID, nodeNote(n))
 }

@@ -25,7 +25,7 @@ type wireEvent struct {
 	Payload    wirePayload
 }
 
-// wirePayload has one object.
+// wirePayload has one field set, the object of the event.
 type wirePayload struct {
 	Allocation *wire.Allocation `json:",omitempty"`
 	Evaluation any              `json:",omitempty"`
@@ -36,7 +36,7 @@ type wirePayload struct {
 	Service *api.ServiceRegistration `json:",omitempty"`
 }
 
-// encodedEvent is the line of an event, and its parts for those who don't get all of it.
+// encodedEvent is the line of an event, and its parts for subscribers who get only some of them.
 type encodedEvent struct {
 	keyID string // the signing key that is shown in it
 	index uint64
@@ -122,7 +122,7 @@ func (l *encodedEvent) lineFor(want *subscription) ([]byte, error) {
 	return l.join(wanted), nil
 }
 
-// notesOf returns all that an event is about, in the order in which it has happened in Nomad.
+// notesOf returns all notes of an event, in the order in which Nomad has them happen.
 func notesOf(e *event, keyID string) []note {
 	var all []note
 	if job := e.alloc.Job; e.job && job != nil {

@@ -1,5 +1,5 @@
-// Package events has the route of the event stream, and the events of the allocation that it streams: versions of the
-// allocation, and what happens beside them to its job, evaluations, deployments, node and services.
+// Package events has the route of the event stream, and keeps the events that it streams: versions of the allocation,
+// and what happens to its job, evaluations, deployments, node and services.
 package events
 
 import (
@@ -31,7 +31,7 @@ const (
 // Nomad's types of events.
 const (
 	eventPlanned      = "PlanResult"                    // a placement, or another version of the job
-	eventDesired      = "AllocationUpdateDesiredStatus" // it shall stop
+	eventDesired      = "AllocationUpdateDesiredStatus" // it is to stop
 	eventUpdated      = "AllocationUpdated"             // the state of its tasks has changed
 	eventRegistered   = "JobRegistered"
 	eventDeregistered = "JobDeregistered"
@@ -45,7 +45,7 @@ const (
 // Log keeps the latest events of allocations for GET /v1/event/stream. Each version of an allocation has an index of
 // its own, which grows: a client that resumes after the last index that it has seen neither misses nor repeats a
 // version. What happens beside a version has that version's index, too. A client that was away may miss it, unless the
-// client resumes at the last index and knows what it has seen. Events never waits for a reader, starts no goroutine,
+// client resumes at the last index and knows what it has seen. Log never waits for a reader, starts no goroutine,
 // and needs no closing.
 type Log struct {
 	mu      sync.Mutex // guards the fields below
@@ -59,10 +59,10 @@ type Log struct {
 	deployments func() []*api.Deployment // of the allocation; nil for none
 	deployed    uint64                   // the highest ModifyIndex of a deployment that an event has
 
-	changed chan struct{} // closed, and replaced, with every new event
+	changed chan struct{} // closed and replaced with every new event
 }
 
-// event is one version of an allocation, why there is one, and what else has happened.
+// event is one version of an allocation, with its cause and with what else has happened.
 type event struct {
 	alloc   *api.Allocation
 	kind    string // of the allocation's event; empty for none
@@ -74,7 +74,7 @@ type event struct {
 	encoded atomic.Pointer[encodedEvent] // nil for one that is not among the latest
 }
 
-// note is what has happened beside a change of an allocation.
+// note is something that has happened beside a change of the allocation, such as an evaluation.
 type note struct {
 	topic      api.Topic
 	kind       string
@@ -85,7 +85,7 @@ type note struct {
 	payload    wirePayload
 }
 
-// New returns an empty Events.
+// New returns an empty Log.
 func New() *Log { return &Log{changed: make(chan struct{})} }
 
 // Name identifies the sink in logs.
@@ -162,7 +162,8 @@ func (e *Log) PutServices(changes []registry.Change) {
 	}
 }
 
-// flush makes an event, with the index of the last, of the notes for a version that does not come.
+// flush makes an event of the notes that wait for a version which will not come. The event has the index of the last
+// one.
 func (e *Log) flush() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -235,7 +236,7 @@ func (e *Log) appendLocked(next *event) {
 
 func (e *event) states() int { return len(e.alloc.TaskStates) + len(e.notes) }
 
-// kindOf returns why there is another version of an allocation; previous is nil when none is known.
+// kindOf returns Nomad's type of event for a version of an allocation; previous is nil when none is known.
 func kindOf(previous, now *api.Allocation) string {
 	switch {
 	case previous == nil && now.ModifyIndex == now.CreateIndex:
@@ -250,8 +251,7 @@ func kindOf(previous, now *api.Allocation) string {
 	return eventUpdated
 }
 
-// reader is one reader's place among the events: the number of the next one, and of the first that came after the
-// reader.
+// reader is a reader's place among the events: the number of its next event, and of the first that came after it began.
 type reader struct {
 	events     *Log
 	next, live uint64

@@ -36,9 +36,10 @@ func Routes(c Config) []route.Route {
 }
 
 // stream answers GET /v1/event/stream: a line for each event of the caller's allocation, from the index on, the oldest
-// first. An empty object is sent at the start, after the events that there were, and every ten seconds. When events
+// first. It sends an empty object at the start, after the events that there were, and every ten seconds. When events
 // from the index on are lost, a line says so before the others. The stream ends with its client and with the server. It
-// also ends, after a line that says so, with the token, and when the client reads so slowly that events are lost.
+// also ends, after a line that says so, when the token is no longer valid, and when the client reads so slowly that
+// events are lost.
 func (c Config) stream(_ context.Context, r *route.Request) (route.Answer, error) {
 	want, err := subscriptionOf(r.Query())
 	if err != nil {
@@ -66,7 +67,7 @@ const allKeys = "*"
 // maxTopics bounds the topics of a subscription: Nomad has some twenty.
 const maxTopics = 64
 
-// subscriptionOf reads topic, index and namespace. Without a topic it selects all. One that has no events here is
+// subscriptionOf reads topic, index and namespace. Without a topic it selects all. A topic without events here is
 // silent, as in Nomad.
 func subscriptionOf(query url.Values) (want subscription, err error) {
 	if want.index, err = route.IndexOf(query); err != nil {
@@ -114,7 +115,7 @@ type eventWriter struct {
 	reader  *reader
 }
 
-// begin takes the stream's place among the events, and says what is lost of those from the index on.
+// begin takes the stream's place among the events, and tells the client which events from the index on are lost.
 func (s *eventWriter) begin(out *route.StreamWriter) error {
 	index := s.want.index
 	var lost uint64
@@ -122,7 +123,7 @@ func (s *eventWriter) begin(out *route.StreamWriter) error {
 	switch {
 	case lost > 0:
 		return out.Say(fmt.Sprintf("events from index %d to %d may be lost: they are not kept any more", index, lost))
-	case index > s.current+1: // which this allocation has not had: it was another life's
+	case index > s.current+1: // of another life: this allocation has not had it
 		s.want.index = 0
 		return out.Say(fmt.Sprintf("index %d has not come: the allocation has %d; events of an earlier life may be lost",
 			index, s.current))

@@ -48,7 +48,7 @@ func actionDetail(record auth.Record, r *route.Request) auth.Record {
 	return record
 }
 
-// findAction returns the action of that name, and the task that has it. An empty task is the one that does.
+// findAction returns the action of that name, and the task that has it. Without a task, it looks in all.
 func findAction(alloc *api.Allocation, task, name string) (string, *api.Action, error) {
 	if task != "" && wire.OwnTask(alloc, task) == nil {
 		return "", nil, apierror.New(apierror.NoTask)

@@ -108,10 +108,10 @@ func chooseTask(alloc *api.Allocation, name string) (string, error) {
 	return "", route.Invalid("must provide task name: the allocation has the tasks %s", strings.Join(names, ", "))
 }
 
-// terminalType is what the names of terminals in terminfo consist of.
+// terminalType matches the names of terminals in terminfo.
 var terminalType = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9.+_-]{0,63}$`)
 
-// run returns the answer that runs a command, with what else the query says: tty, term, ws_handshake.
+// run returns the answer that runs a command, with the query's tty, term and ws_handshake.
 func (h *handlers) run(r *route.Request, alloc route.Alloc, req interfaces.ExecRequest) (route.Answer, error) {
 	execer, ok := alloc.(Execer)
 	if !ok {

@@ -22,18 +22,18 @@ import (
 )
 
 const (
-	// maxExecFrame bounds a message from the client. The SDK sends 2 KiB of input in one, a page that pastes a text all
-	// of it.
+	// maxExecFrame bounds a message from the client. The SDK sends 2 KiB of input in one; a web page sends a pasted
+	// text in one.
 	maxExecFrame = 256 << 10
 	// execOutput is how much output one message carries at most: half of what a pipe holds.
 	execOutput = 32 << 10
-	// execHeartbeat is how often an empty message is sent, as the SDK does: that a client has gone shows with a write.
+	// execHeartbeat is how often an empty message is sent, as the SDK does. Its write fails when the client has gone.
 	execHeartbeat = 10 * time.Second
 	// greetingTimeout is for the first message of a client that has announced one.
 	greetingTimeout = 10 * time.Second
 	// farewellTimeout is for the last words to a client whose session is cut.
 	farewellTimeout = time.Second
-	// maxReason is how long the reason of a close frame is at most, RFC 6455 section 5.5.
+	// maxReason is the longest reason that a close frame can have, RFC 6455 section 5.5.
 	maxReason = 123
 )
 
@@ -46,7 +46,7 @@ type relay struct {
 	conn    *websocket.Conn
 	over    func() // ends the session: the command has ended, or the client has gone
 
-	writing chan struct{} // of one place, taken over the upgrade and over each message
+	writing chan struct{} // holds one element during the upgrade and during each message
 }
 
 // checkHandshake refuses what the upgrade would refuse, before anything is started. RFC 6455, section 4.2.1.
@@ -170,7 +170,8 @@ func (x *relay) beat(over <-chan struct{}) {
 	}
 }
 
-// close says why the session ends: nil is that the command has. It is the last message; after another it does nothing.
+// close sends a close frame with the reason for which the session ends; nil when the command has ended. After another
+// close frame it does nothing.
 func (x *relay) close(err error) {
 	status, reason := closing(err)
 	deadline := time.Now().Add(farewellTimeout)
@@ -199,7 +200,8 @@ func cut(text string, most int) string {
 	return strings.ToValidUTF8(text[:most], "")
 }
 
-// receive hands the client's messages to the command until it has gone, or has sent what is none.
+// receive hands the client's messages to the command until the client has gone, or has sent something that is no
+// message.
 func (x *relay) receive() error {
 	if x.token != "" {
 		if err := x.greeting(); err != nil {
@@ -265,8 +267,8 @@ func (x *relay) greeting() error {
 	return x.conn.SetReadDeadline(time.Time{})
 }
 
-// farewell sends a close frame with the reason for which a session is cut, past the check of the token. A client that
-// does not take the message before it within farewellTimeout gets none.
+// farewell sends a close frame with the reason for which a session is cut, also when the token is no longer valid. It
+// gives up after farewellTimeout, when the client does not take the message before.
 func (x *relay) farewell(cause error) {
 	select {
 	case x.writing <- struct{}{}:

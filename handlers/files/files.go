@@ -169,8 +169,8 @@ func offsetOf(query url.Values) (int64, error) {
 	return offset, nil
 }
 
-// raw answers with the bytes of a file. The first frame says what they are to a browser: text, or nothing that it could
-// show or run.
+// raw answers with the bytes of a file. The content type follows from the first frame: text, or bytes that a browser
+// neither shows nor runs.
 func (h *handlers) raw(
 	ctx context.Context, r *route.Request, spanOf func(url.Values) (interfaces.Span, error),
 ) (route.Answer, error) {
@@ -188,7 +188,7 @@ func (h *handlers) raw(
 	}
 	first, err := frames.Next(ctx)
 	if err != nil && !errors.Is(err, io.EOF) {
-		_ = frames.Close() // what it says is nothing beside err
+		_ = frames.Close() // err says more
 		return route.Answer{}, err
 	}
 	contentType := route.PlainType

@@ -20,11 +20,11 @@ import (
 	"taskapi/handlers/internal/transport"
 )
 
-// frameHeartbeat is Nomad's: a client that has had enough notices at the next frame.
+// frameHeartbeat is Nomad's. A client that wants to end the stream does so when the next frame comes.
 const frameHeartbeat = time.Second
 
-// drainFrames is how long a stream still sends what is there when the server stops: a task that goes on printing has no
-// last line.
+// drainFrames is how long a stream goes on sending when the server stops: a task that goes on printing has no last
+// line.
 const drainFrames = transport.DrainTimeout - time.Second/2
 
 // follow answers GET /v1/client/fs/stream/:id: frames of the file, which is followed unless follow is false.

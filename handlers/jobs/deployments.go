@@ -13,8 +13,8 @@ import (
 	"taskapi/handlers/internal/wire"
 )
 
-// Deployments returns the deployments of the caller's allocation; none without a Deployer. Call it after the allocation
-// was read.
+// Deployments returns the deployments of the caller's allocation; none for one without deployments. Call it after the
+// allocation was read.
 func Deployments(r *route.Request) []*api.Deployment {
 	found, _ := r.Visible()
 	if alloc, ok := found.(interfaces.Deployer); ok {

@@ -19,7 +19,7 @@ import (
 	"taskapi/internal/ptr"
 )
 
-// Config has what the routes of jobs need. Jobs, History and Parser may be nil; see the routes that use them.
+// Config has what the routes of jobs need. Registrar, History and Parser may be nil; see Routes.
 type Config struct {
 	Registrar   Registrar
 	History     History

@@ -9,25 +9,25 @@ import (
 	"taskapi/handlers/internal/route"
 )
 
-// Parser reads and judges jobs that are not registered.
+// Parser parses and validates jobs that are not registered.
 type Parser interface {
-	// Parse returns the job of a text, HCL or JSON, which can name no file of this machine. Errors: apierror.Invalid
-	// with the places.
+	// Parse returns the job that a text describes, HCL or JSON. The text can name no file of this machine. Errors:
+	// apierror.Invalid with the places.
 	Parse(ctx context.Context, text api.JobsParseRequest) (*api.Job, error)
-	// Validate returns what keeps the job from running here, and what of it would be done differently.
+	// Validate returns why the job can't run here, and what would be done differently.
 	Validate(ctx context.Context, job *api.Job) (Validation, error)
 }
 
-// Validation is what is to be said of a job.
+// Validation is the result of Validate.
 type Validation struct {
 	Errors   []string // none when it would run
 	Warnings string   // for people; empty for none
 }
 
-// maxParse is the ceiling of the body of a text that is to be parsed: a job, in JSON's quotes.
+// maxParse is the ceiling of the body of a text to parse: a job, in JSON's quotes.
 const maxParse = 2 * maxJob
 
-// parse answers PUT /v1/jobs/parse: the job that a text describes. canonicalize adds what it leaves to defaults.
+// parse answers PUT /v1/jobs/parse: the job that a text describes. canonicalize fills in the defaults.
 func (h *handlers) parse(ctx context.Context, r *route.Request, text *api.JobsParseRequest) (route.Answer, error) {
 	if text.JobHCL == "" {
 		return route.Answer{}, route.Invalid("Job spec is empty")
@@ -44,8 +44,8 @@ func (h *handlers) parse(ctx context.Context, r *route.Request, text *api.JobsPa
 	return route.Respond(job)
 }
 
-// validate answers PUT /v1/validate/job: what keeps a job, of any ID, from running here. A job that can't run is an
-// answer, no error.
+// validate answers PUT /v1/validate/job: why a job, of any ID, can't run here. A job that can't run is an answer, not
+// an error.
 func (h *handlers) validate(ctx context.Context, r *route.Request, want *api.JobValidateRequest) (route.Answer, error) {
 	if err := checkJob(want.Job); err != nil {
 		return route.Answer{}, err

@@ -14,7 +14,7 @@ import (
 	"taskapi/internal/ptr"
 )
 
-// plan answers PUT /v1/job/:job/plan: what a registration of the job would do.
+// plan answers PUT /v1/job/:job/plan: the changes that a registration of the job would make.
 func (h *handlers) plan(ctx context.Context, r *route.Request, want *api.JobPlanRequest) (route.Answer, error) {
 	if err := checkJob(want.Job); err != nil {
 		return route.Answer{}, err
@@ -47,14 +47,14 @@ func (h *handlers) plan(ctx context.Context, r *route.Request, want *api.JobPlan
 	return route.Indexed(response, current.ModifyIndex)
 }
 
-// wirePlan says of a job that is not periodic that it is never launched.
+// wirePlan has null for the next launch: the job is not periodic.
 type wirePlan struct {
 	*api.JobPlanResponse
 	NextPeriodicLaunch *time.Time
 	Index              uint64
 }
 
-// outcome returns Nomad's word for what changes need, and the counts of a plan for the one allocation.
+// outcome returns Nomad's word for what the changes lead to, and the counts of a plan for the one allocation.
 func outcome(changes []jobdiff.Change) (word string, updates api.DesiredUpdates) {
 	switch {
 	case len(changes) == 0:
@@ -73,7 +73,7 @@ const (
 	forcesDestructive = "forces create/destroy update"
 )
 
-// jobDiffOf returns the changes as fields of the job, under their whole paths. Values are in the text of a change, if
+// jobDiffOf returns the changes as fields of the job, under their whole paths. The text of a change has the values, if
 // they may be shown.
 func jobDiffOf(current *api.Allocation, changes []jobdiff.Change) *api.JobDiff {
 	diff := &api.JobDiff{Type: diffNone, ID: current.JobID}

@@ -18,10 +18,9 @@ import (
 // Registrar takes other versions of the allocation's job. Its methods return errors of a runner, or of the API: Invalid
 // for a job that can't run here, OtherJob for one of another ID.
 type Registrar interface {
-	// Register gives the allocation the job, which is as the client sent it, canonical or not. For changes that need
-	// new processes the allocation is replaced; without force they are an *interfaces.DestructiveError, and
-	// nothing changes. It is not called twice at once. submission is the text that the job was made from; nil when the
-	// client sent none.
+	// Register gives the allocation the job, which is as the client sent it, canonical or not. Changes that need new
+	// processes replace the allocation; without force they are an *interfaces.DestructiveError, and nothing changes. It
+	// is not called twice at once. submission is the text that the job was made from; nil when the client sent none.
 	Register(ctx context.Context, job *api.Job, submission *api.JobSubmission, force bool) (Registration, error)
 	// Plan returns what Register would do, and does nothing.
 	Plan(ctx context.Context, job *api.Job) (Plan, error)
@@ -75,7 +74,7 @@ type registering struct {
 	job        *api.Job
 	submission *api.JobSubmission
 	force      bool
-	first      func() error // returns why not, once no other registration can change that
+	first      func() error // returns an error for a job that must not be registered now
 }
 
 // registerAs gives the allocation another version of its job.
@@ -111,7 +110,7 @@ func (h *handlers) registerAs(ctx context.Context, r *route.Request, want regist
 	}, registered.Index)
 }
 
-// ofUpdate returns an error of a registration or a plan: AllocTerminal has words of its own there.
+// ofUpdate returns an error of a registration or a plan, in whose answers AllocTerminal has other words.
 func ofUpdate(err error) error {
 	return apierror.Reword(err, apierror.AllocTerminal, apierror.AllocEnding)
 }

@@ -21,7 +21,7 @@ import (
 type History interface {
 	// Versions returns the versions that are kept, the present one first.
 	Versions() []Version
-	// Compare returns what a version changes of an earlier one.
+	// Compare returns the changes from an earlier version to a later one.
 	Compare(earlier, later *api.Job) []jobdiff.Change
 }
 
@@ -56,8 +56,8 @@ func (h *handlers) kept(
 	return versions, current, nil
 }
 
-// versions answers GET /v1/job/:job/versions, the latest first. diffs=true adds what each changes of the one before it,
-// or, with diff_version=N, of that one.
+// versions answers GET /v1/job/:job/versions, the latest first. diffs=true adds the changes of each from the version
+// before it, or, with diff_version=N, from that one.
 func (h *handlers) versions(ctx context.Context, r *route.Request) (route.Answer, error) {
 	query := r.Query()
 	with, err := versionOf(query, "diff_version")
@@ -98,8 +98,8 @@ type wireVersions struct {
 	wire.Meta
 }
 
-// diffs returns what each version changes of the one before it, or of the one with the number with; the oldest has none
-// before it.
+// diffs returns the changes of each version from the one before it, or from the one with the number with. The oldest
+// version has none before it.
 func (h *handlers) diffs(versions []Version, current *api.Allocation, with *uint64) ([]*api.JobDiff, error) {
 	var diffs []*api.JobDiff
 	if h.History == nil {

@@ -1,6 +1,6 @@
-// Package node has the routes of this machine and of the agent that serves it: what they are, how they fare, and what
-// the agent logs. It also has what Nomad's API says of a caller's token, of the namespace and of the cluster's members,
-// which is this agent alone.
+// Package node has the routes of this machine and of the agent that serves it: their state and configuration, the
+// machine's metadata, and what the agent logs. It also has what Nomad's API tells a caller of its token, of its
+// namespace and of the cluster, whose only member is this agent.
 package node
 
 import (
@@ -173,7 +173,7 @@ func (a *Agent) stats() map[string]map[string]string {
 	}
 }
 
-// settings returns what clients look at: the place, Nomad's version, and that tokens are needed.
+// settings returns what clients look at: the place, Nomad's version, and that requests need tokens.
 func (a *Agent) settings() map[string]any {
 	core, metadata, _ := strings.Cut(a.NomadVersion, "+")
 	version, prerelease, _ := strings.Cut(core, "-")

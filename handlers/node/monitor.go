@@ -14,10 +14,10 @@ import (
 	"taskapi/handlers/internal/route"
 )
 
-// AgentLog is what the agent logs.
+// AgentLog is the agent's log.
 type AgentLog interface {
 	// Follow returns the lines that are logged from now on, from the level up, as text or as JSON, until stop is
-	// called. A reader who is too slow loses lines, never holds up the agent, and is told so in the lines.
+	// called. A slow reader loses lines, and one of the lines says so; the agent never waits for it.
 	Follow(level slog.Level, asJSON bool) (lines <-chan []byte, stop func())
 }
 
@@ -27,8 +27,8 @@ var monitorLevels = map[string]slog.Level{
 	"info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError,
 }
 
-// monitor answers GET /v1/agent/monitor: what the agent logs from now on, as text with plain=true, else in frames.
-// log_level chooses how much, and log_json=true has each line as JSON.
+// monitor answers GET /v1/agent/monitor: the lines that the agent logs from now on, as text with plain=true, else in
+// frames. log_level chooses the least level, and log_json=true asks for JSON lines.
 func (h *handlers) monitor(_ context.Context, r *route.Request) (route.Answer, error) {
 	query := r.Query()
 	level, known := monitorLevels[strings.ToLower(query.Get("log_level"))]
@@ -52,7 +52,7 @@ func (h *handlers) monitor(_ context.Context, r *route.Request) (route.Answer, e
 	return result, nil
 }
 
-// checkTarget returns an error for a request that is for another node or server than this agent, which is both.
+// checkTarget returns an error for a request to another node or server than this agent, which is both.
 func (h *handlers) checkTarget(query url.Values) error {
 	node, server := query.Get("node_id"), query.Get("server_id")
 	agent := &h.Agent
@@ -65,7 +65,7 @@ func (h *handlers) checkTarget(query url.Values) error {
 	return h.checkNodeID(node)
 }
 
-// monitorTo writes the lines until ctx ends, with a heartbeat while there are none: as text that is nothing.
+// monitorTo writes the lines until ctx ends. While there are none it sends heartbeats, unless the stream is plain text.
 func monitorTo(ctx context.Context, out *route.StreamWriter, lines <-chan []byte, plain bool) {
 	beat := time.NewTicker(route.HeartbeatEvery)
 	defer beat.Stop()

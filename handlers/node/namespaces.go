@@ -9,7 +9,7 @@ import (
 	"taskapi/handlers/internal/route"
 )
 
-// seesNamespace are the capabilities of which a caller needs one to see the namespace in the list of them, as in Nomad.
+// seesNamespace are the capabilities that let a caller see the namespace in the list; as in Nomad, one is enough.
 const seesNamespace = auth.CapabilitySet(
 	auth.ReadJob | auth.ReadLogs | auth.ReadFS | auth.AllocLifecycle | auth.AllocExec)
 

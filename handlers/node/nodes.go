@@ -15,19 +15,19 @@ import (
 	"taskapi/handlers/internal/wire"
 )
 
-// Machine is what there is to know of the machine that runs the allocation.
+// Machine is the machine that runs the allocation.
 type Machine interface {
-	// Node returns the machine as it is measured now. The API fills in who it is.
+	// Node returns the machine as it is measured now. The API adds its identity.
 	Node() *api.Node
 	// Metadata returns the metadata that was set, never nil.
 	Metadata() (map[string]string, error)
-	// SetMetadata sets values, or removes them where nil is given, and returns all that there are then. Errors:
-	// apierror.Invalid, and nothing has changed.
+	// SetMetadata sets values, removes those that are nil, and returns all values. Errors: apierror.Invalid, and
+	// nothing has changed.
 	SetMetadata(changes map[string]*string) (map[string]string, error)
 }
 
-// Describe returns this machine as Nomad's API has it. It has no HTTP address: clients that would go there directly go
-// on with this socket.
+// Describe returns this machine as Nomad's API has it. It has no HTTP address, so that clients which would connect to
+// it stay on this socket.
 func (c *Config) Describe(current *api.Allocation) (*wire.Node, error) {
 	if c.Machine == nil {
 		return nil, apierror.New(apierror.NoRoute)
@@ -124,7 +124,7 @@ func (h *handlers) metadata(_ context.Context, r *route.Request) (route.Answer, 
 	return route.Respond(metadataOf(values))
 }
 
-// maxMetadata is the ceiling of the body of a change of metadata: all that is kept, in JSON's quotes.
+// maxMetadata is the ceiling of the body of a change of metadata: everything that is kept, in JSON's quotes.
 const maxMetadata = 512 << 10
 
 // setMetadata answers PUT /v1/client/metadata: a value of null removes a key.
@@ -176,8 +176,8 @@ type wirePool struct {
 
 type wirePoolFields api.NodePool
 
-// hostStats answers GET /v1/client/stats?node_id=, of this machine alone. As Nomad's, which wants node:read, it is no
-// task's to ask.
+// hostStats answers GET /v1/client/stats?node_id=, for this machine alone. As in Nomad, it needs node:read, which tasks
+// don't have.
 func (h *handlers) hostStats(ctx context.Context, r *route.Request) (route.Answer, error) {
 	if err := h.checkNodeID(r.Query().Get("node_id")); err != nil {
 		return route.Answer{}, err

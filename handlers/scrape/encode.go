@@ -1,5 +1,5 @@
-// Package scrape writes measurements as JSON in Nomad's shape, and as the text that Prometheus reads. It measures
-// nothing: whoever serves the measurements gives them to it.
+// Package scrape writes measurements as JSON in Nomad's shape, and as the text that Prometheus reads. Its callers
+// measure; it adds only the library's usual figures of the process.
 package scrape
 
 import (
@@ -30,7 +30,7 @@ type Metric struct {
 // Label tells measurements of one name apart.
 type Label struct{ Name, Value string }
 
-// prometheus is the format of Prometheus' text; the other is JSON, which has no name.
+// prometheus is the format of Prometheus' text. The other format, JSON, has no name.
 const prometheus = "prometheus"
 
 // The content types of the formats.
@@ -63,7 +63,7 @@ func Encode(
 	return content, jsonContent, err
 }
 
-// summary returns the measurements as Nomad's JSON has them. Nomad's are of an interval; these are since the start.
+// summary returns the measurements as Nomad's JSON has them. Nomad's cover an interval; these count since the start.
 func summary(measured []Metric, now time.Time) api.MetricsSummary {
 	all := api.MetricsSummary{
 		Timestamp: now.UTC().Format("2006-01-02 15:04:05 +0000 UTC"), // Nomad's

@@ -7,8 +7,8 @@ import (
 )
 
 // Handler returns a handler of the measurements and of nothing else, for callers without a token: GET /metrics is
-// Prometheus' text, and /v1/metrics is answered as on a socket. It has none of the other routes. It refuses the hosts
-// for which isLocal returns false; nil for none.
+// Prometheus' text, and GET /v1/metrics is answered as on a socket. It refuses requests to hosts for which isLocal
+// returns false; a nil isLocal refuses none.
 func Handler(measure func(context.Context) []Metric, isLocal func(host string) bool) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Content-Type-Options", "nosniff")

@@ -20,7 +20,7 @@ import (
 	"taskapi/internal/ptr"
 )
 
-// Variables are those of all namespaces, without their items.
+// Variables lists the variables of all namespaces, without their items.
 type Variables interface {
 	List(ctx context.Context, namespace, prefix string, concerns variables.Concerns) (
 		[]*api.VariableMetadata, uint64, error,
@@ -57,7 +57,7 @@ const (
 	minFuzzyText     = 2 // bytes
 )
 
-// The contexts of a search. A search finds nothing in those that are empty here.
+// The contexts of a search. Those that this package has no objects of are always empty.
 var (
 	// searched are those of a caller who may read the job.
 	searched = []contexts.Context{
@@ -76,7 +76,7 @@ var (
 	}
 )
 
-// contextsOf returns the contexts in which the caller's search looks. An empty one is all of them. As in Nomad, a
+// contextsOf returns the contexts in which the caller's search looks. An empty context stands for all. As in Nomad, a
 // search of all leaves out those that the caller must not search, and a search of one of them is refused.
 func (h *handlers) contextsOf(r *route.Request, wanted contexts.Context) ([]contexts.Context, error) {
 	var all []contexts.Context
@@ -176,8 +176,8 @@ func (h *handlers) searchIn(
 // ofNamespace are the contexts in which there is something in the namespace of the caller's job alone.
 var ofNamespace = []contexts.Context{contexts.Allocs, contexts.Jobs, contexts.Evals, contexts.Deployments}
 
-// objects returns what the caller may see in a context, by IDs. Of variables, it returns those whose paths begin with
-// the prefix.
+// objects returns the objects of a context that the caller may see, by their IDs; of variables only those whose paths
+// begin with the prefix.
 func (h *handlers) objects(
 	ctx context.Context, r *route.Request, current *api.Allocation, in contexts.Context, namespace, prefix string,
 ) (found []api.FuzzyMatch, err error) {
@@ -258,8 +258,8 @@ func (h *handlers) fuzzySearch(
 	return route.Indexed(response, current.ModifyIndex)
 }
 
-// named returns what the caller may see in a context, by names where there are any. Each is under the context in which
-// the answer has it: a job's parts have their own.
+// named returns the objects of a context that the caller may see, by their names if they have any. Each is under the
+// context that the answer shows it in: a job's parts have contexts of their own.
 func (h *handlers) named(
 	ctx context.Context, r *route.Request, current *api.Allocation, in contexts.Context, namespace string,
 ) (map[contexts.Context][]api.FuzzyMatch, error) {

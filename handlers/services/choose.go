@@ -14,14 +14,14 @@ import (
 	"taskapi/handlers/internal/route"
 )
 
-// choice asks for some of a service's registrations. A client that sends the same key gets the same ones, in the same
-// order, while they are there, and those who ask with different keys are spread over all.
+// choice asks for some of a service's registrations. A client that always sends the same key gets the same ones, in the
+// same order, while they exist. Clients with different keys are spread over all.
 type choice struct {
 	most int
 	key  string
 }
 
-// choiceOf reads ?choose=, of which nil is none.
+// choiceOf reads ?choose=; nil without it.
 func choiceOf(text string) (*choice, error) {
 	if text == "" {
 		return nil, nil
@@ -35,7 +35,7 @@ func choiceOf(text string) (*choice, error) {
 	return &choice{int(most), key}, nil
 }
 
-// from returns those that are chosen: the ones with the least weights, as rendezvous hashing has it.
+// from returns the chosen registrations: those with the least weights (rendezvous hashing).
 func (c *choice) from(all []*api.ServiceRegistration) []*api.ServiceRegistration {
 	type weighed struct {
 		weight       []byte

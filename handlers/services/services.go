@@ -1,5 +1,5 @@
-// Package services has the routes of service registrations: those of the whole namespace, of a name, of an allocation
-// and of a job.
+// Package services has the routes of service registrations: of a namespace, of one service, of an allocation and of a
+// job.
 package services
 
 import (
@@ -16,8 +16,7 @@ import (
 	"taskapi/handlers/internal/route"
 )
 
-// Registry are the registrations of services of all allocations, those of other processes included: a
-// *registry.Registry.
+// Registry is the registrations of services of all allocations, also of other processes: a *registry.Registry.
 type Registry interface {
 	Services(ctx context.Context, namespace, name string) ([]*api.ServiceRegistration, uint64, error)
 	Wait(ctx context.Context, namespace, name string, index uint64) error
@@ -27,7 +26,7 @@ type Registry interface {
 // handlers answers the routes of services.
 type handlers struct{ registered Registry }
 
-// Routes returns the rows of services. Without any, they are NoRoute.
+// Routes returns the rows of services. Without a registry, they are NoRoute.
 func Routes(registered Registry) []route.Route {
 	h := &handlers{registered}
 	rows := []route.Route{
@@ -62,8 +61,8 @@ func serviceNamespace(r *route.Request) string {
 	return cmp.Or(queried, own)
 }
 
-// registrations returns those of a namespace with a name, or all for an empty one, as they are, or once they have
-// changed when the query has an index.
+// registrations returns the registrations in the request's namespace with a name, or all for an empty name. When the
+// query has an index, it first waits for a change.
 func (h *handlers) registrations(
 	ctx context.Context, r *route.Request, name string,
 ) ([]*api.ServiceRegistration, uint64, error) {
@@ -86,15 +85,16 @@ var listing = list.Listing[*api.ServiceRegistration]{
 	Namespace: func(s *api.ServiceRegistration) string { return s.Namespace },
 }
 
-// Page returns the page of registrations that filter, per_page and next_token ask for, and the token of what follows
-// it, as GET /v1/service/:name answers them: for where no agent is asked. Errors: *apierror.Error, those of ctx.
+// Page returns the page of registrations that filter, per_page and next_token ask for, and the token of the next page,
+// as GET /v1/service/:name answers. It is for commands that run without an agent. Errors: *apierror.Error, those of
+// ctx.
 func Page(
 	ctx context.Context, all []*api.ServiceRegistration, query url.Values,
 ) (page []*api.ServiceRegistration, next string, err error) {
 	return list.Page(ctx, query, listing, all)
 }
 
-// namedService are the registrations in a namespace with one name.
+// namedService is the registrations in a namespace with one name.
 type namedService struct {
 	namespace, name string
 	instances       []*api.ServiceRegistration
@@ -110,7 +110,7 @@ func (s *namedService) stub() *api.ServiceRegistrationStub {
 	return &api.ServiceRegistrationStub{ServiceName: s.name, Tags: slices.Compact(tags)}
 }
 
-// groupByName returns the services that registrations are of.
+// groupByName returns the services of registrations.
 func groupByName(all []*api.ServiceRegistration) []*namedService {
 	type place struct{ namespace, name string }
 	found := map[place]*namedService{}
@@ -127,8 +127,8 @@ func groupByName(all []*api.ServiceRegistration) []*namedService {
 }
 
 // list answers GET /v1/services: the names of services, with the tags of their registrations, by namespace. A prefix is
-// one of the name, and a filter, as for GET /v1/service/:name, selects registrations: a service is listed with those
-// that it selects.
+// one of the name. A filter selects registrations, as for GET /v1/service/:name, and a service is listed with the
+// registrations that it selects.
 func (h *handlers) list(ctx context.Context, r *route.Request) (route.Answer, error) {
 	l, err := list.New(r, list.Listing[*namedService]{
 		Order:     list.ByNamespaceID,
@@ -154,13 +154,13 @@ func (h *handlers) list(ctx context.Context, r *route.Request) (route.Answer, er
 	return result, err
 }
 
-// ByName returns the services that registrations, ordered by namespace and name, are of, as GET /v1/services answers
-// them: for where no agent is asked.
+// ByName returns the services of registrations, which are ordered by namespace and name, as GET /v1/services answers.
+// It is for commands that run without an agent.
 func ByName(all []*api.ServiceRegistration) []*api.ServiceRegistrationListStub {
 	return grouped(groupByName(all))
 }
 
-// grouped returns services, ordered by namespace, as a list has them.
+// grouped returns services, which are ordered by namespace, as an answer lists them.
 func grouped(services []*namedService) []*api.ServiceRegistrationListStub {
 	groups := []*api.ServiceRegistrationListStub{} // never null
 	for _, service := range services {
@@ -173,7 +173,7 @@ func grouped(services []*namedService) []*api.ServiceRegistrationListStub {
 	return groups
 }
 
-// get answers GET /v1/service/:name: the registrations of a service, none for one that nobody has registered.
+// get answers GET /v1/service/:name: the registrations of a service, an empty list when nobody has registered it.
 // choose=N|KEY selects N of a page.
 func (h *handlers) get(ctx context.Context, r *route.Request) (route.Answer, error) {
 	l, err := list.New(r, listing)

@@ -1,5 +1,5 @@
-// Package variables has the routes of variables and their locks. A caller learns of no variable that it may not list or
-// read, nor when such a variable changes.
+// Package variables has the routes of variables and their locks. A caller learns nothing of a variable that it may
+// neither list nor read, not even when such a variable changes.
 package variables
 
 import (
@@ -23,7 +23,7 @@ import (
 	"taskapi/handlers/internal/route"
 )
 
-// Store are those of all namespaces, and the locks on them: a *variables.Service.
+// Store is the variables of all namespaces, and the locks on them: a *variables.Service.
 type Store interface {
 	Read(ctx context.Context, namespace, path string) (*api.Variable, uint64, error)
 	List(ctx context.Context, namespace, prefix string, concerns variables.Concerns) (
@@ -59,8 +59,8 @@ type handlers struct {
 // conflict, which shows what is there, is as long at most.
 const maxVariable = 512 << 10
 
-// Routes returns the rows of variables. ofTask returns the variables for the writes of a task of a job; nil for the
-// same ones. Without any variables, every request is NotImplemented: a client would take NoRoute for "there is none".
+// Routes returns the rows of variables. ofTask returns the store for the writes of a task of a job; nil for the same
+// one. Without a store, every request is NotImplemented: a client would take NoRoute for "there is none".
 func Routes(kept Store, ofTask func(namespace, job string) Store) []route.Route {
 	if ofTask == nil {
 		ofTask = func(string, string) Store { return kept }
@@ -108,8 +108,8 @@ func namespaceOfQuery(r *route.Request) string {
 	return cmp.Or(r.Query().Get("namespace"), api.DefaultNamespace)
 }
 
-// may returns a *auth.Denial, which it records, when the caller has no such right on a variable, whether there is one
-// or not.
+// may returns nil when the caller has the right on the variable, whether there is one or not. Otherwise it returns a
+// *auth.Denial, which it records.
 func (v variableAt) may(r *route.Request, right auth.VariableRight) error {
 	r.Namespace = v.namespace
 	if r.Principal.MayVariable(v.namespace, v.path, right) {
@@ -124,16 +124,16 @@ var listing = list.Listing[*api.VariableMetadata]{
 	Namespace: func(v *api.VariableMetadata) string { return v.Namespace },
 }
 
-// Page returns the page of variables that filter, per_page and next_token ask for, and the token of what follows it, as
-// GET /v1/vars answers them: for where no agent is asked. Errors: *apierror.Error, those of ctx.
+// Page returns the page of variables that filter, per_page and next_token ask for, and the token of the next page, as
+// GET /v1/vars answers. It is for commands that run without an agent. Errors: *apierror.Error, those of ctx.
 func Page(
 	ctx context.Context, all []*api.VariableMetadata, query url.Values,
 ) (page []*api.VariableMetadata, next string, err error) {
 	return list.Page(ctx, query, listing, all)
 }
 
-// list answers GET /v1/vars with the variables that the caller may list; it does not learn of others, nor when they
-// change.
+// list answers GET /v1/vars with the variables that the caller may list. The caller does not learn of others, nor when
+// they change.
 func (h *handlers) list(ctx context.Context, r *route.Request) (route.Answer, error) {
 	namespace := namespaceOfQuery(r)
 	l, err := list.New(r, listing)
@@ -164,7 +164,7 @@ func (h *handlers) list(ctx context.Context, r *route.Request) (route.Answer, er
 	return result, err
 }
 
-// get answers GET /v1/var/:path. One that is not there is 404 with an index, so that a client can wait until it is.
+// get answers GET /v1/var/:path. A missing variable is 404 with an index, so that a client can wait until it exists.
 func (h *handlers) get(ctx context.Context, r *route.Request) (route.Answer, error) {
 	at, err := h.variableAt(r)
 	if err != nil {
@@ -205,8 +205,8 @@ func (h *handlers) get(ctx context.Context, r *route.Request) (route.Answer, err
 	return route.Shared(wireVariableOf(v), index)
 }
 
-// variableDetail adds the variable's namespace, and what is done with its lock. A body can name the namespace, too:
-// until it is read, the record has the query's.
+// variableDetail adds the variable's namespace and the operation on its lock. A body can name the namespace, too: until
+// the body is read, the record has the query's.
 func variableDetail(record auth.Record, r *route.Request) auth.Record {
 	query := r.Query()
 	for _, operation := range lockOperations {
@@ -270,7 +270,7 @@ func (h *handlers) write(r *route.Request) (variableWrite, error) {
 	return w, nil
 }
 
-// put answers PUT /v1/var/:path: writes a variable, or does what the query says with its lock.
+// put answers PUT /v1/var/:path: writes a variable, or does the lock operation that the query names.
 func (h *handlers) put(ctx context.Context, r *route.Request) (route.Answer, error) {
 	w, err := h.write(r)
 	if err != nil {
@@ -302,7 +302,7 @@ func (h *handlers) put(ctx context.Context, r *route.Request) (route.Answer, err
 	return route.Shared(wireVariableOf(written), index)
 }
 
-// apply writes the variable, or does with its lock what was requested.
+// apply writes the variable, or does the requested operation on its lock.
 func (w variableWrite) apply(ctx context.Context) (*api.Variable, uint64, error) {
 	switch w.operation {
 	case lockAcquire:
@@ -331,7 +331,8 @@ func (w variableWrite) apply(ctx context.Context) (*api.Variable, uint64, error)
 	return w.kept.Put(ctx, w.body, w.check)
 }
 
-// failed returns the answer to a write that was refused. A conflict shows the caller what it may read of what is there.
+// failed returns the answer to a refused write. A conflict shows the existing variable, as far as the caller may read
+// it.
 func (w variableWrite) failed(r *route.Request, err error) (route.Answer, error) {
 	conflict, ok := errors.AsType[*variables.ConflictError](err)
 	if !ok {
@@ -348,7 +349,7 @@ func (w variableWrite) failed(r *route.Request, err error) (route.Answer, error)
 	return route.Answer{Body: encoded, Index: shown.ModifyIndex, Shared: true, Status: http.StatusConflict}, err
 }
 
-// remove answers DELETE /v1/var/:path. A variable that is not there is deleted already.
+// remove answers DELETE /v1/var/:path. Deleting a missing variable succeeds.
 func (h *handlers) remove(ctx context.Context, r *route.Request) (route.Answer, error) {
 	w, err := h.write(r)
 	if err != nil {
@@ -369,8 +370,7 @@ func (h *handlers) remove(ctx context.Context, r *route.Request) (route.Answer, 
 	return route.Answer{Index: index, Shared: true, Status: http.StatusNoContent}, nil
 }
 
-// wireVariableBody is what a client sends of a variable. Its path is the URL's, and its indexes and times are the
-// store's.
+// wireVariableBody is a variable as a client sends it. The URL has its path, and the store its indexes and times.
 type wireVariableBody struct {
 	Namespace string
 	Items     map[string]string

@@ -26,8 +26,8 @@ func AllocationListing(r *route.Request) Listing[*api.Allocation] {
 	}
 }
 
-// OwnAllocation returns a handler that lists the caller's allocation where belongs reports that it belongs to what the
-// path names.
+// OwnAllocation returns a handler that lists the caller's allocation if belongs returns true: the allocation belongs to
+// the object that the path names.
 func OwnAllocation(belongs func(r *route.Request, current *api.Allocation) (bool, error)) route.Handler {
 	return OfJob(AllocationListing, func(r *route.Request, current *api.Allocation) ([]*api.Allocation, error) {
 		if ok, err := belongs(r, current); !ok {

@@ -15,7 +15,7 @@ import (
 	"taskapi/handlers/internal/route"
 )
 
-// Order is how a list is sorted, and so what its tokens are made of: those of Nomad.
+// Order is how a list is sorted. The token of a page has the values that the list is sorted by, as in Nomad.
 type Order int
 
 const (
@@ -28,10 +28,10 @@ const (
 type Listing[T any] struct {
 	Order     Order
 	UUID      bool           // IDs are UUIDs, and prefixes their beginnings
-	ID        func(T) string // what a prefix is of
-	Namespace func(T) string // nil for what is in none
-	Created   func(T) uint64 // the CreateIndex; for byCreateIndex
-	Stub      func(T) any    // what the answer has of it; nil for the value itself
+	ID        func(T) string // begins with a prefix that is asked for
+	Namespace func(T) string // nil for values without one
+	Created   func(T) uint64 // the CreateIndex; for ByCreateIndex
+	Stub      func(T) any    // what the answer shows; nil for the value itself
 	Matched   func(T) any    // what a filter is applied to; nil for the value itself
 }
 
@@ -43,7 +43,7 @@ type List[T any] struct {
 
 	// What every list takes, as Nomad's do, beside a filter.
 	Prefix    string
-	queried   string // the namespace; empty, or allNamespaces, for every one
+	queried   string // the namespace; empty, or route.AllNamespaces, for every one
 	perPage   int    // 0 for no bound
 	nextToken string
 	reverse   bool
@@ -52,8 +52,8 @@ type List[T any] struct {
 	chosen *filter.Filter // nil for none
 }
 
-// New reads what the request asks of a list. Index and wait are read by request.snapshot and request.awaitChange. Who
-// sends many costly filters on a socket waits for them alone.
+// New reads what the request asks of a list. Request.Snapshot and Request.AwaitChange read index and wait. A caller
+// that sends many costly filters on a socket delays nobody on other sockets.
 func New[T any](r *route.Request, of Listing[T]) (*List[T], error) {
 	return read(r.Context(), r.Query(), r.Filters(), of)
 }
@@ -191,8 +191,8 @@ func (l *List[T]) matches(subject any) (bool, error) {
 	return matches, nil
 }
 
-// SelectFrom returns those of all that the list's filter selects, and takes the filter off the list: it is about the
-// values that the list's are made of.
+// SelectFrom returns the values that the list's filter selects, and takes the filter off the list, which is one of
+// groups of such values.
 func SelectFrom[T, V any](l *List[T], all []V) (found []V, err error) {
 	if l.chosen == nil {
 		return all, nil
@@ -215,7 +215,7 @@ func SelectFrom[T, V any](l *List[T], all []V) (found []V, err error) {
 	return found, nil
 }
 
-// place is where a value is in a list. What the list is not sorted by is empty.
+// place is a value's place in a list. Fields that the list is not sorted by are empty.
 type place struct {
 	namespace string
 	index     uint64

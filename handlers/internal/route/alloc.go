@@ -109,7 +109,7 @@ func (r *Request) OwnJob(ctx context.Context) (*api.Allocation, error) {
 	return current, nil
 }
 
-// Reading returns a handler that answers with what read returns of the caller's allocation, which has a job.
+// Reading returns a handler that answers with the value that read returns for the caller's allocation, which has a job.
 func Reading(read func(r *Request, current *api.Allocation) (any, error)) Handler {
 	return reading((*Request).WithJob, read)
 }

@@ -18,7 +18,7 @@ type Answer struct {
 	Body   *Body
 	Index  uint64 // of a read that a client can block on, or of a write; 0: no index headers
 	read   bool   // nothing was changed; the server sets it
-	Shared bool   // the index is not the allocation's, but for example that of what allocations share
+	Shared bool   // the index is not the allocation's, but for example the index of shared variables
 	Status int    // of an answer that is not 200; 204 has no body
 
 	NextToken string // of a list that goes on; empty for none

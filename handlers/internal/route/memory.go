@@ -127,7 +127,7 @@ func (s *socket) handle(ctx context.Context, r *Request) (Answer, error) {
 			result.Body = result.Body.pretty()
 		}
 		bytes := result.Body.size()
-		again := r.Method == http.MethodGet || r.Method == http.MethodHead // what may have changed something is sent as it is
+		again := r.Method == http.MethodGet || r.Method == http.MethodHead // the answer to a change is sent as it is
 		if bytes > ShortBytes {
 			s.long.Store(r.matched, bytes)
 		} else if r.held.Bytes() > 0 {

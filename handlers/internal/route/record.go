@@ -9,9 +9,9 @@ import (
 	"taskapi/handlers/internal/transport"
 )
 
-// slow makes a task wait when it changes more than its limit allows. Each change has a line in the audit log, and no
-// task may fill that log. Errors: CutOff when the client has gone or the server stops; *auth.Denial when the token is
-// not valid any more.
+// slow delays a task's change when the task changes more than its limit allows. Each change has a line in the audit
+// log, which no task may fill. Errors: CutOff when the client has gone or the server stops; *auth.Denial when the token
+// is no longer valid.
 func (s *socket) slow(r *Request) error {
 	if s.changes == nil || s.changes.Allow() {
 		return nil

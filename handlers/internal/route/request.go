@@ -65,7 +65,7 @@ func (r *Request) recheck() error {
 	return nil
 }
 
-// Lacking records that the caller lacks the right to do this with this object, and returns the *auth.Denial.
+// Lacking records that the caller lacks the right to its request, and returns the *auth.Denial.
 func (r *Request) Lacking() error {
 	denial := &auth.Denial{Reason: auth.MissingCapability}
 	r.socket.recordLacking(r, denial)
@@ -84,10 +84,11 @@ func (r *Request) Filters() Turn { return r.socket.filtering }
 // Sent counts an answer of so many bytes against the socket's pace.
 func (r *Request) Sent(bytes int) { r.socket.Sent(bytes) }
 
-// Answered says that the client knows the allocation up to an index, before it has the whole answer.
+// Answered tells the agent that the client has seen the allocation up to an index, before the answer is complete.
 func (r *Request) Answered(index uint64) { r.socket.config.Answered(r.socket.owner, index) }
 
-// Need refuses a caller without the capability, where that depends on more than the route. Errors: *auth.Denial.
+// Need returns a *auth.Denial, which it records, for a caller without the capability. It is for what the route alone
+// does not decide.
 func (r *Request) Need(c auth.Capability) error {
 	denial := r.socket.config.Authenticator.Authorize(r.Principal, auth.CapabilitySet(c))
 	if denial == nil {
@@ -154,7 +155,7 @@ func (r *Request) pretty() bool {
 }
 
 // checkQuery refuses a query that can't be read, flags that are neither true nor false, and a request for another
-// region. A client may let a request be answered by a server that is stale; this one never is.
+// region. A client may accept a stale server (stale=true); this one never is.
 func (r *Request) checkQuery() error {
 	if r.URL.RawQuery == "" {
 		return nil
@@ -180,7 +181,7 @@ func (r *Request) checkQuery() error {
 // forms.
 const UUIDLength = 36
 
-// CheckUUID returns an error for what is no UUID. what is what it should be, for the client.
+// CheckUUID returns an error for a text that is no UUID; what names it for the client.
 func CheckUUID(what, id string) error {
 	if len(id) != UUIDLength {
 		return Invalid("%s %s must be a UUID of %d characters, not %d", what, Clip(id), UUIDLength, len(id))
@@ -202,8 +203,8 @@ func Clip(text string) string {
 	return strconv.Quote(text[:clipLength]) + "..."
 }
 
-// Decode reads the body as one JSON value into v, as Nomad does: any content type, unknown fields passed over. An empty
-// body is an error unless optional, and leaves v alone then. Anything after the value is an error.
+// Decode reads the body as one JSON value into v, as Nomad does: it takes any content type and ignores unknown fields.
+// An empty body is an error unless optional; it leaves v alone. Anything after the value is an error.
 func (r *Request) Decode(v any, optional bool) error {
 	if r.held == nil {
 		if err := r.ReserveBody(0); err != nil {
@@ -248,8 +249,8 @@ func bodyError(err error) error {
 	return apierror.New(apierror.UndecodableBody, err)
 }
 
-// abandoned reports whether err says no more than that the client has gone away, or that the server's end cut the
-// request off. Nothing went wrong then, but nothing was done either, which a client that still reads has to learn.
+// abandoned reports whether err only says that the client has gone away or that the server's end cut the request off.
+// Nothing went wrong then, but nothing was done either, which a client that still reads has to learn.
 func abandoned(ctx context.Context, err error) bool {
 	return ctx.Err() != nil && errors.Is(err, context.Canceled)
 }

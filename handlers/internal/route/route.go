@@ -1,6 +1,6 @@
 // Package route leads a request from its head to its answer by a table of routes. Server answers the requests on a
 // socket: it authenticates the caller, finds the route, checks that the caller has the capability which the route
-// names, records what may change something, calls the route's handler, and sends what that returns. Socket.serve is
+// names, records what may change something, calls the route's handler, and sends the result. socket.serve is
 // that way, step by step.
 //
 // The rest is the vocabulary of those who write handlers: a Route is made by Read, Write, Ask or Remove; a Request has
@@ -118,7 +118,7 @@ func (r Route) Flags(names ...string) Route {
 	return r
 }
 
-// Given returns the route, which is the error unless there is what its handler needs.
+// Given returns the route, whose answers are the error when what its handler needs is not there.
 func (r Route) Given(there bool, otherwise apierror.Kind, args ...any) Route {
 	if !there {
 		r.handle = func(context.Context, *Request) (Answer, error) { return Answer{}, apierror.New(otherwise, args...) }

@@ -9,7 +9,7 @@ import (
 	"taskapi/auth"
 )
 
-// phase is what a connection waits for, and so how long it may.
+// phase is what a connection waits for. Each phase has a time limit.
 type phase int64
 
 const (
@@ -31,7 +31,7 @@ var limits = [...]time.Duration{
 	paging:   pagingTimeout,
 }
 
-// sweepEvery is how often the watchdog looks at connections, and so the most by which one is cut off late.
+// sweepEvery is how often the watchdog looks at connections. A connection is cut off so late at most.
 const sweepEvery = time.Second
 
 // Conn is a client's connection. It knows how long it has been in its phase.

@@ -9,14 +9,15 @@ import (
 	"time"
 )
 
-// While several sockets are in use, the kernel's scheduler makes clients and a server that use all of the processors
-// wait, for tens of milliseconds on a busy machine, and a neighbour's request waits with them, much longer than in this
-// process. A server that leaves the processors some idle time runs as soon as it wants to. How much that takes depends
+// While several sockets are in use, clients and a server that use all processors wait for the kernel's scheduler, for
+// tens of milliseconds on a busy machine. A neighbour's request waits with them, much longer than in this process. A
+// server that leaves the processors some idle time runs as soon as it wants to. How much idle time that takes depends
 // on the machine and on what else runs there, so the pacer measures how late its own timer comes. See make bench,
 // neighbours.
 const (
-	// leastPace is how many requests a second, for each processor, the sockets together begin in any case: about a
-	// fifteenth of what a processor can do. On two busy ones it keeps a neighbour's p99 below twice what it is alone.
+	// leastPace is how many requests a second, for each processor, the sockets together may always begin: about a
+	// fifteenth of what a processor can do. On two busy processors it keeps a neighbour's p99 below twice its p99 when
+	// it is alone.
 	leastPace = 1000
 	// paceBurst is how many a socket that has been quiet begins at once.
 	paceBurst = 64
@@ -164,7 +165,7 @@ func (p *pacer) tick() {
 	p.ticks.Reset(paceTick)
 }
 
-// refill shares the requests that may begin: each socket gets as many, and those that one has no use for go to the
+// refill shares the requests that may begin. Each socket gets as many, and those that a socket has no use for go to the
 // others.
 func (p *pacer) refill(now time.Time) {
 	since := now.Sub(p.refilled)
@@ -211,7 +212,7 @@ func (p *pacer) answered(b *bucket, bytes int) {
 	b.tokens -= float64(bytes / paceBytes)
 }
 
-// forget ends a bucket, of which no request waits any more.
+// forget removes a bucket. No request of it waits any more.
 func (p *pacer) forget(b *bucket) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

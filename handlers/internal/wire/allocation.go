@@ -90,8 +90,7 @@ func AllocationOf(a *api.Allocation, keyID string) *Allocation {
 	return w
 }
 
-// placementOf returns how the allocation was placed: on this machine, the one that there is. nomad alloc status
-// -verbose needs it.
+// placementOf returns how the allocation was placed: on the only machine. nomad alloc status -verbose needs it.
 func placementOf(a *api.Allocation) *api.AllocationMetric {
 	if a.Metrics != nil {
 		return a.Metrics
@@ -102,8 +101,8 @@ func placementOf(a *api.Allocation) *api.AllocationMetric {
 	}
 }
 
-// networkStatusOf returns the network of an allocation. Once it has begun that is an empty one, since tasks use the
-// machine's.
+// networkStatusOf returns the network of an allocation. Once the allocation has begun, that is an empty one: tasks use
+// the machine's.
 func networkStatusOf(a *api.Allocation) *api.AllocNetworkStatus {
 	if a.NetworkStatus != nil || a.ClientStatus == "" || a.ClientStatus == api.AllocClientStatusPending {
 		return a.NetworkStatus
@@ -130,7 +129,8 @@ func StubOf(a *api.Allocation, resources, taskStates bool) *Stub {
 	return stub
 }
 
-// stubOf returns the SDK's Stub for a job that need not be canonical: that one dereferences its type and version.
+// stubOf returns the SDK's Stub, also for a job that is not canonical: the SDK's method dereferences the job's type and
+// version.
 func stubOf(a *api.Allocation) *api.AllocationListStub {
 	var job api.Job
 	if a.Job != nil {

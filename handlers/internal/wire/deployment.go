@@ -2,7 +2,7 @@ package wire
 
 import "github.com/hashicorp/nomad/api"
 
-// Deployment has what the SDK lacks.
+// Deployment adds what the SDK lacks.
 type Deployment struct {
 	*api.Deployment
 	TaskGroups   map[string]*DeploymentState

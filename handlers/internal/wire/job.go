@@ -9,8 +9,8 @@ import (
 	"taskapi/internal/ptr"
 )
 
-// Job is a job as Nomad encodes it. Reschedule, Migrate and Update of a job are moved into its groups when it is
-// submitted; of the three Nomad keeps only Update.
+// Job is a job as Nomad encodes it. When a job is submitted, its Reschedule, Migrate and Update are moved into its
+// groups; of the three Nomad keeps only Update.
 type Job struct {
 	*api.Job
 	Migrate    absent `json:",omitempty"`

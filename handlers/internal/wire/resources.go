@@ -6,7 +6,7 @@ import (
 	"taskapi/internal/ptr"
 )
 
-// Network and wirePort leave out whatever is empty, and what Nomad doesn't know: MBits.
+// Network and Port leave out what is empty, and MBits, which Nomad doesn't have.
 type Network struct {
 	Mode          string         `json:",omitempty"`
 	Device        string         `json:",omitempty"`
@@ -125,7 +125,7 @@ func OwnTask(alloc *api.Allocation, name string) *api.Task {
 	return nil
 }
 
-// Resources is the older form of resources, with wire networks and every number present.
+// Resources is the older form of resources, with every number present.
 type Resources struct {
 	CPU         int
 	Cores       int
