@@ -101,8 +101,7 @@ func (s *Store) fill(f *os.File, entries []*entry, head *header) error {
 // salvage returns a write that carries along an entry whose record is damaged. It has what the table knows of the entry
 // and the bytes where its value was, and is marked as damaged.
 func salvage(e *entry, record []byte) table.Write {
-	return table.Write{Key: e.Key, Lease: e.Lease, LeaseIndex: e.LeaseIndex, Value: record[len(record)-e.Size:],
-		Size: e.Size, Damaged: true}
+	return table.Write{Meta: e.Meta, Value: record[len(record)-e.Size:], Damaged: true}
 }
 
 // recover cuts the log off behind its last whole batch, under the lock. The header notes where that is, unless the

@@ -28,18 +28,16 @@ const tryEvery = 200 * time.Microsecond
 
 // acquire takes the writer lock: first among the goroutines of this process, then among processes.
 func (s *Store) acquire(ctx context.Context, most time.Duration) (release func(), err error) {
-	limit := time.NewTimer(most)
-	defer limit.Stop()
+	limited, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
 	select {
 	case s.writer <- struct{}{}:
 	case <-s.done:
 		return nil, errClosed
-	case <-ctx.Done():
-		return nil, s.waited(ctx)
-	case <-limit.C:
+	case <-limited.Done():
 		return nil, s.waited(ctx)
 	}
-	if err := s.flock(ctx, limit.C); err != nil {
+	if err := s.flock(ctx, limited.Done()); err != nil {
 		<-s.writer
 		return nil, err
 	}
@@ -49,7 +47,7 @@ func (s *Store) acquire(ctx context.Context, most time.Duration) (release func()
 	}, nil
 }
 
-func (s *Store) flock(ctx context.Context, limit <-chan time.Time) error {
+func (s *Store) flock(ctx context.Context, limit <-chan struct{}) error {
 	if waiting, _ := s.queue.ahead(math.MaxUint64); waiting == 0 {
 		if locked, err := s.tryFlock(); locked || err != nil {
 			return err
@@ -68,8 +66,6 @@ func (s *Store) flock(ctx context.Context, limit <-chan time.Time) error {
 		case <-time.After(time.Duration(1+ahead) * tryEvery):
 		case <-s.done:
 			return errClosed
-		case <-ctx.Done():
-			return s.waited(ctx)
 		case <-limit:
 			return s.waited(ctx)
 		}

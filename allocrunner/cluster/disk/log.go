@@ -63,9 +63,9 @@ func parseBody(key string, b []byte) (table.Write, error) {
 	}
 	value := b[bodySize+owner:]
 	return table.Write{
-		Key: key, Lease: string(b[bodySize:][:owner]), Value: value[:len(value):len(value)], Size: len(value),
-		Delete: b[0] == kindDeleted, Damaged: b[0] == kindDamaged, CreateIndex: binary.BigEndian.Uint64(b[1:]),
-		ModifyIndex: binary.BigEndian.Uint64(b[9:]), LeaseIndex: binary.BigEndian.Uint64(b[17:]),
+		Meta: table.Meta{Key: key, Lease: string(b[bodySize:][:owner]), LeaseIndex: binary.BigEndian.Uint64(b[17:]),
+			CreateIndex: binary.BigEndian.Uint64(b[1:]), ModifyIndex: binary.BigEndian.Uint64(b[9:]), Size: len(value)},
+		Value: value[:len(value):len(value)], Delete: b[0] == kindDeleted, Damaged: b[0] == kindDamaged,
 	}, nil
 }
 

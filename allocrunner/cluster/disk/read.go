@@ -54,9 +54,8 @@ func (s *Store) entry(e *entry, buffer *[]byte) (cluster.Entry, error) {
 	if err != nil {
 		return cluster.Entry{}, s.damaged(err)
 	}
-	found := cluster.Entry{Key: e.Key, Value: w.Value, CreateIndex: e.CreateIndex, ModifyIndex: e.ModifyIndex,
-		Lease: e.Lease, Damaged: w.Damaged}
-	if w.Damaged {
+	found := e.Found(w.Value)
+	if found.Damaged = w.Damaged; w.Damaged {
 		found.Value = nil
 	}
 	return found, nil

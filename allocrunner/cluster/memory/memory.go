@@ -61,14 +61,9 @@ func (s *Store) Get(ctx context.Context, key string) (cluster.Entry, uint64, err
 
 func (s *Store) getLocked(key string) cluster.Entry {
 	if e := s.table.Live(key, s.live); e != nil {
-		return entry(e)
+		return e.Found(e.Value)
 	}
 	return cluster.Entry{Key: key}
-}
-
-func entry(e *table.Entry[[]byte]) cluster.Entry {
-	return cluster.Entry{Key: e.Key, Value: e.Value, CreateIndex: e.CreateIndex, ModifyIndex: e.ModifyIndex,
-		Lease: e.Lease}
 }
 
 // List returns entries.
@@ -81,9 +76,7 @@ func (s *Store) List(ctx context.Context, span cluster.Span) (cluster.Page, erro
 	found, more := s.table.List(span, s.live)
 	page := cluster.Page{More: more, Index: s.table.Index}
 	for _, e := range found {
-		entry := entry(e)
-		entry.Value = span.Cut(entry.Value)
-		page.Entries = append(page.Entries, entry)
+		page.Entries = append(page.Entries, e.Found(span.Cut(e.Value)))
 	}
 	return page, nil
 }

@@ -23,7 +23,7 @@ func (t *Table[V]) Plan(txn cluster.Txn, live func(lease uint64) bool) (writes [
 	}
 	last := map[string]Write{}
 	for _, op := range txn.Then {
-		w := Write{Key: op.Key, Value: op.Value, Size: len(op.Value), Delete: op.Delete, Lease: op.Lease}
+		w := Write{Meta: Meta{Key: op.Key, Lease: op.Lease, Size: len(op.Value)}, Value: op.Value, Delete: op.Delete}
 		if w.Lease != "" {
 			lease := t.Lease(w.Lease)
 			if lease == 0 || !live(lease) {
@@ -57,7 +57,7 @@ func (t *Table[V]) fits(writes []Write) error {
 			entries, bytes = entries-1, bytes-e.bytes()
 		}
 		if !w.Delete {
-			entries, bytes = entries+1, bytes+len(w.Key)+len(w.Lease)+w.Size
+			entries, bytes = entries+1, bytes+w.bytes()
 		}
 	}
 	switch {
@@ -82,7 +82,7 @@ func (t *Table[V]) Lease(owner string) uint64 {
 // BeginLease returns the writes of a new lease. Its index is that of the commit. The owner's entries with an earlier
 // lease are not part of it.
 func (t *Table[V]) BeginLease(owner string) ([]Write, error) {
-	writes := []Write{{Key: leasePrefix + owner}}
+	writes := []Write{{Meta: Meta{Key: leasePrefix + owner}}}
 	return writes, t.fits(writes)
 }
 
@@ -100,7 +100,7 @@ func (t *Table[V]) Ended(live func(lease uint64) bool) (writes []Write) {
 	}
 	for _, e := range t.entries {
 		if !e.alive(live) || strings.HasPrefix(e.Key, leasePrefix) && !live(e.ModifyIndex) {
-			writes = append(writes, Write{Key: e.Key, Delete: true})
+			writes = append(writes, Write{Meta: Meta{Key: e.Key}, Delete: true})
 		}
 	}
 	return writes

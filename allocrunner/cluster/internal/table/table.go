@@ -11,27 +11,34 @@ import (
 	"taskapi/allocrunner/cluster"
 )
 
-// Entry is an entry of the table. Value says where the entry's value is.
-type Entry[V any] struct {
+// Meta is what is known of an entry beside its value.
+type Meta struct {
 	Key, Lease               string
 	LeaseIndex               uint64 // which of the owner's leases; 0 for none
 	CreateIndex, ModifyIndex uint64
 	Size                     int // of the value, in bytes
-	Value                    V
 }
 
 // bytes returns how many bytes of the store's bound the entry takes.
-func (e *Entry[V]) bytes() int { return len(e.Key) + len(e.Lease) + e.Size }
+func (m *Meta) bytes() int { return len(m.Key) + len(m.Lease) + m.Size }
 
-// Write is one entry that a commit writes or deletes.
+// Found returns the entry with its value.
+func (m *Meta) Found(value []byte) cluster.Entry {
+	return cluster.Entry{Key: m.Key, Value: value, Lease: m.Lease,
+		CreateIndex: m.CreateIndex, ModifyIndex: m.ModifyIndex}
+}
+
+// Entry is an entry of the table. Value says where the entry's value is.
+type Entry[V any] struct {
+	Meta
+	Value V
+}
+
+// Write is one entry that a commit writes or deletes. Indexes of 0 stand for the commit's own index.
 type Write struct {
-	Key, Lease               string
-	Value                    []byte // which Apply does not look at
-	Size                     int    // of the value
-	Delete                   bool
-	Damaged                  bool // Value is the bytes of a damaged value
-	LeaseIndex               uint64
-	CreateIndex, ModifyIndex uint64 // 0 for the commit's own index
+	Meta
+	Value           []byte // which Apply does not look at
+	Delete, Damaged bool   // Damaged: Value is the bytes of a damaged value
 }
 
 // leasePrefix begins the keys of leases. No caller's key begins with it. The ModifyIndex of such an entry is the index
@@ -129,9 +136,8 @@ func (t *Table[V]) Apply(index uint64, writes []Write, value func(i int) V) {
 		case w.Delete && found:
 			t.entries = slices.Delete(t.entries, at, at+1)
 		case !w.Delete:
-			e := &Entry[V]{Key: w.Key, Lease: w.Lease, LeaseIndex: w.LeaseIndex,
-				CreateIndex: cmp.Or(w.CreateIndex, index),
-				ModifyIndex: cmp.Or(w.ModifyIndex, index), Size: w.Size, Value: value(i)}
+			e := &Entry[V]{w.Meta, value(i)}
+			e.CreateIndex, e.ModifyIndex = cmp.Or(w.CreateIndex, index), cmp.Or(w.ModifyIndex, index)
 			if t.count(e, 1); found {
 				e.Key = t.entries[at].Key // which recent has, too
 				t.entries[at] = e
