@@ -1,5 +1,6 @@
-// Package cli is the command line of taskapi: the list of its commands, parsing, help and exit codes. The commands themselves stand in a
-// package for each family (lifecycle, look, access, keys, shared, develop); what the families share stands in base, follow, start and vars.
+// Package cli is the command line of taskapi: the list of its commands, parsing, help and exit codes. The commands
+// themselves stand in a package for each family (lifecycle, look, access, keys, shared, develop); what the families
+// share stands in base, follow, start and vars.
 package cli
 
 import (
@@ -24,7 +25,8 @@ import (
 	"taskapi/cmd/taskapi/internal/linewriter"
 )
 
-// Main runs the command that this process's arguments name, as a process of its own, and returns the exit code. version is the program's.
+// Main runs the command that this process's arguments name, as a process of its own, and returns the exit code. version
+// is the program's.
 func Main(version string) int {
 	w := base.Environment{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Env: os.Environ(), Version: version}
 	if len(os.Args) > 1 && os.Args[1] == "run" {
@@ -158,8 +160,8 @@ func strictCompletion(root *cobra.Command) {
 	}
 }
 
-// doubleDashes turns Nomad's -flag into GNU's --flag. It leaves alone what follows "--", negative numbers, flags of one letter and, of a
-// command that runs another one, what follows its flags.
+// doubleDashes turns Nomad's -flag into GNU's --flag. It leaves alone what follows "--", negative numbers, flags of one
+// letter and, of a command that runs another one, what follows its flags.
 func doubleDashes(root *cobra.Command, args []string) []string {
 	out := slices.Clone(args)
 	cmd, words := root, 0

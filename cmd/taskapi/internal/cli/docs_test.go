@@ -62,7 +62,8 @@ func TestFlagsHaveNamesForTheirValues(t *testing.T) {
 		cmd.Flags().VisitAll(func(f *pflag.Flag) {
 			name, usage := pflag.UnquoteUsage(f)
 			if name == "stringArray" || strings.Contains(f.Usage, "`") && name[:1] != strings.ToUpper(name[:1]) {
-				t.Errorf("'%s --help': --%s %s: give the value a name in capital letters: %s", cmd.CommandPath(), f.Name, name, usage)
+				t.Errorf("'%s --help': --%s %s: give the value a name in capital letters: %s", cmd.CommandPath(), f.Name, name,
+					usage)
 			}
 		})
 	}
@@ -85,7 +86,8 @@ func TestCommandsAreDocumented(t *testing.T) {
 	var index, want strings.Builder
 	index.WriteString("| command | does |\n|---|---|\n")
 	for _, cmd := range everyCommand() {
-		if !cmd.HasParent() || slices.Contains([]string{"help", "completion"}, cmd.Name()) || cmd.Parent().Name() == "completion" {
+		if !cmd.HasParent() || slices.Contains([]string{"help", "completion"}, cmd.Name()) ||
+			cmd.Parent().Name() == "completion" {
 			continue
 		}
 		name := strings.TrimPrefix(cmd.CommandPath(), "taskapi ")

@@ -11,8 +11,8 @@ import (
 	"taskapi/cmd/taskapi/internal/cli/base"
 )
 
-// versionInfo is what version prints: Version of the program, and the Commit that it was built from with its Date (RFC 3339), empty when
-// that is not known. The commit of a changed work tree ends with -dirty.
+// versionInfo is what version prints: Version of the program, and the Commit that it was built from with its Date (RFC
+// 3339), empty when that is not known. The commit of a changed work tree ends with -dirty.
 type versionInfo struct {
 	Version string `json:"version"`
 	Commit  string `json:"commit,omitempty"`

@@ -17,14 +17,18 @@ func TestVersionNamesTheCommit(t *testing.T) {
 	} {
 		build := &debug.BuildInfo{}
 		if modified != "" {
-			build.Settings = []debug.BuildSetting{{Key: "vcs.modified", Value: modified}, {Key: "vcs.revision", Value: "0123456789abcdef"}}
+			build.Settings = []debug.BuildSetting{{Key: "vcs.modified", Value: modified},
+				{Key: "vcs.revision", Value: "0123456789abcdef"}}
 		}
 		info := versionOf(base.Environment{Version: "1.2.3"}, func() (*debug.BuildInfo, bool) { return build, true })
 		if got := info.line(); !strings.HasPrefix(got, want) {
 			t.Errorf("modified %q: %q, want %q", modified, got, want)
 		}
 	}
-	if got := versionOf(base.Environment{Version: "1"}, func() (*debug.BuildInfo, bool) { return nil, false }).line(); !strings.HasPrefix(got, "taskapi 1 (go") {
+	if got := versionOf(base.Environment{Version: "1"}, func() (*debug.BuildInfo, bool) {
+		return nil,
+			false
+	}).line(); !strings.HasPrefix(got, "taskapi 1 (go") {
 		t.Errorf("without a note: %q", got)
 	}
 }

@@ -1,5 +1,6 @@
-// Package linewriter writes lines to a reader that may be slow, or may never read. It promises that Write never waits for the reader,
-// that what is queued is bounded, and that lines that did not fit are counted, with a line in their place that says how many.
+// Package linewriter writes lines to a reader that may be slow, or may never read. It promises that Write never waits
+// for the reader, that what is queued is bounded, and that lines that did not fit are counted, with a line in their
+// place that says how many.
 package linewriter
 
 import (
@@ -98,7 +99,8 @@ func (w *Writer) next() []byte {
 	return p
 }
 
-// Room returns when the queue is at most half full, or when ctx ends. It is for a writer that can wait for the reader: one at a time.
+// Room returns when the queue is at most half full, or when ctx ends. It is for a writer that can wait for the reader:
+// one at a time.
 func (w *Writer) Room(ctx context.Context) {
 	w.mu.Lock()
 	for w.queued > maxQueued/2 {
@@ -117,7 +119,8 @@ func (w *Writer) Room(ctx context.Context) {
 	w.mu.Unlock()
 }
 
-// Flush waits until all lines have been written. It gives up when ctx ends, or when none has got through within timeout.
+// Flush waits until all lines have been written. It gives up when ctx ends, or when none has got through within
+// timeout.
 func (w *Writer) Flush(ctx context.Context, timeout time.Duration) {
 	for idle, passed := w.state(); idle != nil; {
 		select {

@@ -36,7 +36,8 @@ func (r *reader) String() string {
 	return r.buf.String()
 }
 
-// TestAReaderThatDoesNotRead holds nobody up, and learns later how many lines it has lost, at the place where they were.
+// TestAReaderThatDoesNotRead holds nobody up, and learns later how many lines it has lost, at the place where they
+// were.
 func TestAReaderThatDoesNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &reader{turn: make(chan struct{})}

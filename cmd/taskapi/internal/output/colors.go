@@ -27,8 +27,9 @@ const (
 // Colors says whether texts are painted.
 type Colors bool
 
-// ColorsFor reports whether what is written to out is painted: it is a terminal, TERM is not dumb, and NO_COLOR is not set, nor CLICOLOR
-// to 0. CLICOLOR_FORCE paints also where there is no terminal; NO_COLOR wins. getenv is os.Getenv or alike.
+// ColorsFor reports whether what is written to out is painted: it is a terminal, TERM is not dumb, and NO_COLOR is not
+// set, nor CLICOLOR to 0. CLICOLOR_FORCE paints also where there is no terminal; NO_COLOR wins. getenv is os.Getenv or
+// alike.
 func ColorsFor(out io.Writer, getenv func(string) string) Colors {
 	switch force := getenv("CLICOLOR_FORCE"); {
 	case getenv("NO_COLOR") != "":

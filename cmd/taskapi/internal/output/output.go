@@ -1,5 +1,6 @@
-// Package output is how commands write what they have read: as tables and in colours for people, as JSON or by a template for programs. It
-// promises that nothing a task or a job file has put into a text steers the terminal, and that a template that fails has written nothing.
+// Package output is how commands write what they have read: as tables and in colours for people, as JSON or by a
+// template for programs. It promises that nothing a task or a job file has put into a text steers the terminal, and
+// that a template that fails has written nothing.
 package output
 
 import (
@@ -25,7 +26,10 @@ func ShortIDs(ids []string) []string {
 	short := make([]string, len(ids))
 	for i, id := range ids {
 		n := min(shortLen, len(id))
-		for n < len(id) && slices.ContainsFunc(ids, func(other string) bool { return other != id && strings.HasPrefix(other, id[:n]) }) {
+		for n < len(id) && slices.ContainsFunc(ids, func(other string) bool {
+			return other != id && strings.HasPrefix(other,
+				id[:n])
+		}) {
 			n++
 		}
 		short[i] = id[:n]
@@ -105,8 +109,8 @@ func (e *TemplateError) Unwrap() error { return e.Err }
 // Template is a Go text/template for one value.
 type Template struct{ parsed *template.Template }
 
-// ParseTemplate reads a template. Beside what Go has, json writes a value as JSON on one line, and join the strings of a list. Errors:
-// *TemplateError.
+// ParseTemplate reads a template. Beside what Go has, json writes a value as JSON on one line, and join the strings of
+// a list. Errors: *TemplateError.
 func ParseTemplate(text string) (*Template, error) {
 	t, err := template.New("template").Option("missingkey=error").Funcs(functions).Parse(text)
 	if err != nil {
@@ -138,7 +142,8 @@ func (b *bounded) Write(p []byte) (int, error) {
 	return b.Buffer.Write(p)
 }
 
-// Write writes what the template makes of a value, and a line break. Errors: *TemplateError, before anything is written; the writer's.
+// Write writes what the template makes of a value, and a line break. Errors: *TemplateError, before anything is
+// written; the writer's.
 func (t *Template) Write(out io.Writer, value any) error {
 	var b bounded
 	if err := t.parsed.Execute(&b, value); err != nil {

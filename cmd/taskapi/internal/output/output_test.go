@@ -18,12 +18,14 @@ func TestShortIDs(t *testing.T) {
 }
 
 func TestFigures(t *testing.T) {
-	for d, want := range map[time.Duration]string{0: "0s", -time.Hour: "0s", 59600 * time.Millisecond: "1m0s", 61 * time.Minute: "1h1m", 100 * time.Hour: "4d4h"} {
+	for d, want := range map[time.Duration]string{0: "0s", -time.Hour: "0s", 59600 * time.Millisecond: "1m0s",
+		61 * time.Minute: "1h1m", 100 * time.Hour: "4d4h"} {
 		if got := output.Duration(d); got != want {
 			t.Errorf("%v is %s, want %s", d, got, want)
 		}
 	}
-	for n, want := range map[uint64]string{0: "0 B", 1023: "1023 B", 1024: "1.00 KiB", 1 << 20: "1.00 MiB", 1023 << 10: "1.00 MiB", 24 << 20: "24.0 MiB",
+	for n, want := range map[uint64]string{0: "0 B", 1023: "1023 B", 1024: "1.00 KiB", 1 << 20: "1.00 MiB",
+		1023 << 10: "1.00 MiB", 24 << 20: "24.0 MiB",
 		700 << 20: "700 MiB", 1<<64 - 1: "16.0 EiB"} {
 		if got := output.Bytes(n); got != want {
 			t.Errorf("%d bytes are %s, want %s", n, got, want)
@@ -31,7 +33,8 @@ func TestFigures(t *testing.T) {
 	}
 }
 
-// TestTable aligns columns also of other letters and colours, ends rows without spaces, and lets no text steer the terminal.
+// TestTable aligns columns also of other letters and colours, ends rows without spaces, and lets no text steer the
+// terminal.
 func TestTable(t *testing.T) {
 	table := output.Table{Indent: 1}
 	table.Row("größer", "b\x1b[31m\nc", "")
@@ -113,7 +116,8 @@ func TestTemplate(t *testing.T) {
 			err = parsed.Write(&out, map[string]string{"Long": strings.Repeat("x", 1<<20)})
 		}
 		if message, fails := strings.CutPrefix(want, "error: "); fails {
-			if _, ok := errors.AsType[*output.TemplateError](err); !ok || !strings.Contains(err.Error(), message) || out.Len() > 0 {
+			if _, ok := errors.AsType[*output.TemplateError](err); !ok || !strings.Contains(err.Error(), message) ||
+				out.Len() > 0 {
 				t.Errorf("%s: wrote %.40q, %v; want the error %s", text, out.String(), err, message)
 			}
 		} else if err != nil || out.String() != want {

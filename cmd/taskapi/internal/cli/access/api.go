@@ -33,8 +33,9 @@ func API(w base.Environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "api [flags] PATH",
 		Short: "Send a request to an allocation's API, as its operator",
-		Long: `Sends a request to the API of a running allocation, on its operator's socket and with the operator's token, and prints the
-body of the answer. {alloc} in PATH stands for the allocation's ID. The token is read from its file and shown nowhere.
+		Long: `Sends a request to the API of a running allocation, on its operator's socket and with the operator's
+token, and prints the body of the answer. {alloc} in PATH stands for the allocation's ID. The token is read from its
+file and shown nowhere.
 
 Exit code: 0 for an answer with a status below 400, else 1, with the status and the reason on standard error.`,
 		Example: `  taskapi api '/v1/allocation/{alloc}/checks?pretty'
@@ -60,10 +61,12 @@ Exit code: 0 for an answer with a status below 400, else 1, with the status and 
 	}
 	base.AddDataDir(cmd, &dataDir)
 	f := cmd.Flags()
-	f.StringVar(&alloc, "alloc", "", "the allocation to ask, as `ALLOC` of other commands (default the only one that runs)")
+	f.StringVar(&alloc, "alloc", "",
+		"the allocation to ask, as `ALLOC` of other commands (default the only one that runs)")
 	f.StringVarP(&req.method, "request", "X", "", "method (default GET, or PUT with --data)")
 	f.StringVarP(&req.data, "data", "d", "", "body of the request; @FILE reads it from a file, - from standard input")
-	_ = cmd.RegisterFlagCompletionFunc("alloc", base.CompleteTarget(&dataDir, w, base.ToChange)) // the flag has just been added
+	// the flag has just been added
+	_ = cmd.RegisterFlagCompletionFunc("alloc", base.CompleteTarget(&dataDir, w, base.ToChange))
 	return cmd
 }
 

@@ -1,5 +1,5 @@
-// Package access has the commands that give a caller a way into a running allocation: exec runs a command in a task, api sends a request, proxy
-// passes the requests of TCP clients on.
+// Package access has the commands that give a caller a way into a running allocation: exec runs a command in a task,
+// api sends a request, proxy passes the requests of TCP clients on.
 package access
 
 import (
@@ -41,11 +41,11 @@ func Exec(w base.Environment) *cobra.Command {
 ` + base.TaskArgs + `
 Without "--", the first argument is ALLOC and the others are COMMAND, as with 'nomad alloc exec'.
 
-On a terminal the command gets one of its own, of the same size; Ctrl-C goes to the command, and the escape character followed by a dot, at
-the beginning of a line, ends the session. Otherwise input, output and errors are passed on as they are. The command
-ends when this one, the task or the task's taskapi ends: it does not survive a restart of taskapi.
-Exit code: the command's; 128 and the number of the signal when one has ended it; 1 when it could not be run to its end, 2 when a flag or an
-argument is wrong.`,
+On a terminal the command gets one of its own, of the same size; Ctrl-C goes to the command, and the escape character
+followed by a dot, at the beginning of a line, ends the session. Otherwise input, output and errors are passed on as
+they are. The command ends when this one, the task or the task's taskapi ends: it does not survive a restart of
+taskapi. Exit code: the command's; 128 and the number of the signal when one has ended it; 1 when it could not be run
+to its end, 2 when a flag or an argument is wrong.`,
 		Example: `  taskapi exec -- ls -l
   taskapi exec hello greeter -- /bin/sh
   echo 'select 1' | taskapi exec db -- psql
@@ -71,7 +71,8 @@ argument is wrong.`,
 			case given && base.IsUsage(err):
 				err = fmt.Errorf("%w\nTASK stands before --, as in '%s %s TASK -- COMMAND'", err, cmd.CommandPath(), args[0])
 			case given && err != nil:
-				err = fmt.Errorf("%w; to run %q in the only task, write '%s -- %s'", err, args[0], cmd.CommandPath(), strings.Join(args, " "))
+				err = fmt.Errorf("%w; to run %q in the only task, write '%s -- %s'", err, args[0], cmd.CommandPath(),
+					strings.Join(args, " "))
 			}
 			if err != nil {
 				return err
@@ -97,8 +98,8 @@ argument is wrong.`,
 	return cmd
 }
 
-// dashAmong returns the arguments without the "--" that ends the names, and how many are before it, below 0 when there is none. The library
-// finds one that nothing is before.
+// dashAmong returns the arguments without the "--" that ends the names, and how many are before it, below 0 when there
+// is none. The library finds one that nothing is before.
 func dashAmong(args []string, dash int) ([]string, int) {
 	if dash >= 0 {
 		return args, dash
@@ -118,7 +119,8 @@ func withDashes(err error, path string, args, tasks []string) error {
 	if len(args) > 2 {
 		command = strings.Join(args[2:], " ")
 	}
-	return fmt.Errorf("%w; %q is a task: to run a command in it, write '%s %s %s -- %s'", err, args[1], path, args[0], args[1], command)
+	return fmt.Errorf("%w; %q is a task: to run a command in it, write '%s %s %s -- %s'", err, args[1], path, args[0],
+		args[1], command)
 }
 
 // read divides the arguments into names and the command. dash is where "--" stood, below 0 for nowhere.
@@ -127,7 +129,8 @@ func (l *execCommandLine) read(args []string, dash int) error {
 	case dash < 0 && l.action != "":
 		l.names = args
 	case dash < 0 && len(args) == 1:
-		return base.Usage(fmt.Errorf("COMMAND is missing after %q: to run that in the only task, write 'taskapi exec -- %s'", args[0], args[0]))
+		return base.Usage(fmt.Errorf("COMMAND is missing after %q: to run that in the only task, write 'taskapi exec -- %s'",
+			args[0], args[0]))
 	case dash < 0 && len(args) > 0:
 		l.names, l.command = args[:1], args[1:]
 	case dash >= 0:
@@ -141,7 +144,8 @@ func (l *execCommandLine) read(args []string, dash int) error {
 	case len(l.names) > 1 && l.task != "":
 		return base.Usage(fmt.Errorf("the task is given twice: %q, and --task %q", l.names[1], l.task))
 	case len(l.names) > 2:
-		return base.Usage(fmt.Errorf("want ALLOC and TASK before --, not %d arguments: unexpected %q", len(l.names), l.names[2]))
+		return base.Usage(fmt.Errorf("want ALLOC and TASK before --, not %d arguments: unexpected %q", len(l.names),
+			l.names[2]))
 	case l.escape != "none" && len(l.escape) != 1:
 		return base.Usage(fmt.Errorf("--escape %q must be one character, or none", l.escape))
 	}
@@ -160,7 +164,8 @@ func (l *execCommandLine) checkTerminal(w base.Environment) error {
 	case l.tty && !l.stdin:
 		return base.Usage(errors.New("-t takes the input of a terminal: leave out -i=false"))
 	case l.tty && !output.IsTerminal(w.Stdin):
-		return base.Usage(errors.New("-t needs a terminal as standard input: leave it out to pass input and output on as they are"))
+		return base.Usage(errors.New("-t needs a terminal as standard input: leave it out to pass input and output on as " +
+			"they are"))
 	}
 	return nil
 }
@@ -224,7 +229,8 @@ var errEscaped = errors.New("the session was ended, and the command with it")
 
 // call runs the command, or the action.
 func (l *execCommandLine) call(
-	ctx context.Context, sdk *api.Client, t base.Target, stdin io.Reader, stdout, stderr io.Writer, sizes <-chan api.TerminalSize, options *api.QueryOptions,
+	ctx context.Context, sdk *api.Client, t base.Target, stdin io.Reader, stdout, stderr io.Writer,
+	sizes <-chan api.TerminalSize, options *api.QueryOptions,
 ) (code int, err error) {
 	alloc := &api.Allocation{ID: t.ID, NodeID: "-"} // the SDK tries the node first; there is none of that name
 	if l.action == "" {
@@ -234,5 +240,6 @@ func (l *execCommandLine) call(
 		return 0, fmt.Errorf("allocation %s: its saved state, which names its job, can't be read", output.ShortID(t.ID))
 	}
 	alloc.TaskGroup = t.Alloc.TaskGroup
-	return sdk.Jobs().ActionExec(ctx, alloc, t.Alloc.JobID, t.Task, l.tty, nil, l.action, stdin, stdout, stderr, sizes, options)
+	return sdk.Jobs().ActionExec(ctx, alloc, t.Alloc.JobID, t.Task, l.tty, nil, l.action, stdin, stdout, stderr, sizes,
+		options)
 }

@@ -63,8 +63,8 @@ func borrowTerminal(stdin, stdout any) (*lentTerminal, error) {
 	})}, nil
 }
 
-// escaped is the input of a session on a terminal, in which the escape character and a dot at the beginning of a line end the session. Twice
-// the character is the character.
+// escaped is the input of a session on a terminal, in which the escape character and a dot at the beginning of a line
+// end the session. Twice the character is the character.
 type escaped struct {
 	from    io.Reader
 	char    byte

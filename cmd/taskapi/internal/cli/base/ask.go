@@ -13,8 +13,8 @@ import (
 	"taskapi/cmd/taskapi/internal/output"
 )
 
-// Ask calls the API of the taskapi that runs the allocation, with a token as it is now. Errors say what the caller can do: usage errors for
-// what the API refuses as wrong, and who has the allocation when no taskapi answers.
+// Ask calls the API of the taskapi that runs the allocation, with a token as it is now. Errors say what the caller can
+// do: usage errors for what the API refuses as wrong, and who has the allocation when no taskapi answers.
 func (t Target) Ask(ctx context.Context, call func(*client.Client, *api.Client) error) error {
 	c := t.Client()
 	defer c.Close()
@@ -86,7 +86,8 @@ func (e *AbandonedError) Error() string {
 // Client returns a client of the taskapi that runs an allocation.
 func (l Layout) Client(id string) *client.Client { return client.New(l.Dir, id) }
 
-// ErrHeld says why the taskapi that has an allocation can't be used, and what helps. err is what it answered, or why it did not.
+// ErrHeld says why the taskapi that has an allocation can't be used, and what helps. err is what it answered, or why it
+// did not.
 func (l Layout) ErrHeld(id string, err error) error {
 	if client.Refused(err) {
 		return fmt.Errorf("allocation %s is run by a taskapi that refuses the token in %s: %w; "+
@@ -104,7 +105,8 @@ const WithJobFile = "with the job file and its variables"
 
 // ErrNoState is for an allocation without a saved state.
 func (l Layout) ErrNoState(id string) error {
-	return fmt.Errorf("allocation %s has no saved state: its taskapi ended before a task ran, or was killed early; '%s' removes it", id, l.Command("gc", id))
+	return fmt.Errorf("allocation %s has no saved state: its taskapi ended before a task ran, or was killed early; "+
+		"'%s' removes it", id, l.Command("gc", id))
 }
 
 // ErrUnreadable is for an allocation that no taskapi runs, and whose state can't be read.

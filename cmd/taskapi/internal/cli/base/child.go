@@ -23,8 +23,8 @@ func StartChild(cmd *exec.Cmd) (ended <-chan error, err error) {
 	return waited, <-started
 }
 
-// ChildExit returns what Wait has returned of a command as this program's error: an ExitError with its exit code, or 128 and the number of the
-// signal that ended it.
+// ChildExit returns what Wait has returned of a command as this program's error: an ExitError with its exit code, or
+// 128 and the number of the signal that ended it.
 func ChildExit(err error) error {
 	exit, ok := errors.AsType[*exec.ExitError](err)
 	if !ok {

@@ -41,7 +41,8 @@ func CheckArgs(cmd *cobra.Command, args []string) error {
 	case len(args) < len(required):
 		return Usage(fmt.Errorf("%s is missing: %s", required[len(args)], cmd.UseLine()))
 	case len(args) > len(all):
-		return Usage(fmt.Errorf("want one %s, not %d: unexpected %q", strings.Join(all, " and one "), len(args), args[len(all)]))
+		return Usage(fmt.Errorf("want one %s, not %d: unexpected %q", strings.Join(all, " and one "), len(args),
+			args[len(all)]))
 	case i >= 0 && slices.Contains(required, given[i]):
 		return Usage(fmt.Errorf("%s is empty", given[i]))
 	case i >= 0:
@@ -50,8 +51,8 @@ func CheckArgs(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// Complete gives every command below cmd that checks no arguments CheckArgs. A command without a function of its own prints its help, and
-// refuses what is none of its subcommands.
+// Complete gives every command below cmd that checks no arguments CheckArgs. A command without a function of its own
+// prints its help, and refuses what is none of its subcommands.
 func Complete(cmd *cobra.Command) {
 	for _, sub := range cmd.Commands() {
 		switch {

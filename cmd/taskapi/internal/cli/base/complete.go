@@ -21,7 +21,8 @@ func CompleteTarget(dataDir *string, w Environment, s Sought) cobra.CompletionFu
 		case len(args) == 1 && s.Tasks != NoTask:
 			found, _ := Find(cmd.Context(), w, *dataDir, args, ToRead) // none, then
 			tasks := TaskNames(found.Alloc)
-			return slices.DeleteFunc(tasks, func(task string) bool { return !strings.HasPrefix(task, begun) }), cobra.ShellCompDirectiveNoFileComp
+			return slices.DeleteFunc(tasks, func(task string) bool { return !strings.HasPrefix(task, begun) }),
+				cobra.ShellCompDirectiveNoFileComp
 		}
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
@@ -50,7 +51,8 @@ func CompleteEnded(dataDir *string, w Environment) cobra.CompletionFunc {
 }
 
 // complete returns the choices that begin with a text, each name once, of all allocations, the newest first.
-func complete(cmd *cobra.Command, dataDir string, w Environment, begun string, choices func(known) []string) (all []string) {
+func complete(cmd *cobra.Command, dataDir string, w Environment, begun string,
+	choices func(known) []string) (all []string) {
 	ctx, cancel := context.WithTimeout(cmd.Context(), completeTimeout)
 	defer cancel()
 	f, err := NewFinder(w, dataDir)
@@ -61,7 +63,8 @@ func complete(cmd *cobra.Command, dataDir string, w Environment, begun string, c
 	for _, k := range slices.Backward(f.Known) {
 		for _, choice := range choices(k) {
 			name, _, _ := strings.Cut(choice, "\t")
-			if !seen[name] && (strings.HasPrefix(name, begun) || name == k.ID && strings.HasPrefix(name, strings.ToLower(begun))) {
+			if !seen[name] && (strings.HasPrefix(name, begun) || name == k.ID && strings.HasPrefix(name,
+				strings.ToLower(begun))) {
 				all = append(all, choice)
 			}
 			seen[name] = true

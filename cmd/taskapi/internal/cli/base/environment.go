@@ -1,5 +1,5 @@
-// Package base has what every command needs: the process around it, errors and exit codes, arguments, the data directory, the allocation that
-// the arguments name and its API, and JSON, templates and pages of what is printed.
+// Package base has what every command needs: the process around it, errors and exit codes, arguments, the data
+// directory, the allocation that the arguments name and its API, and JSON, templates and pages of what is printed.
 package base
 
 import (

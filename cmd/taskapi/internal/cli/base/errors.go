@@ -7,7 +7,8 @@ import (
 	"taskapi/cmd/taskapi/internal/agent"
 )
 
-// The exit codes. From ExitOwn on they are those of dev and test that are not their command's, as of env(1) and the shells.
+// The exit codes. From ExitOwn on they are those of dev and test that are not their command's, as of env(1) and the
+// shells.
 const (
 	ExitOK        = 0
 	ExitFailed    = 1   // the allocation failed, or the command could not do its work

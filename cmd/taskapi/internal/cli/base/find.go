@@ -60,8 +60,8 @@ var (
 )
 
 // AllocArgs is what a command's help says of its arguments.
-const AllocArgs = `ALLOC is an allocation's ID or the beginning of one, its name, or the name of its job or of a task. Without it, the only one
-that runs.`
+const AllocArgs = `ALLOC is an allocation's ID or the beginning of one, its name, or the name of its job or of a task.
+Without it, the only one that runs.`
 
 // TaskArgs is the same for [ALLOC] [TASK].
 const TaskArgs = AllocArgs + ` A single name may be an allocation's or a task's; where it is both, give ALLOC and TASK.`
@@ -117,7 +117,8 @@ type known struct {
 
 func (k known) Target(task string) Target { return Target{k.Layout, k.ID, task, k.Alloc} }
 
-// NewFinder finds the data directories: the one that is given, by the flag or the environment, or this user's own and root's.
+// NewFinder finds the data directories: the one that is given, by the flag or the environment, or this user's own and
+// root's.
 func NewFinder(w Environment, dataDir string) (*Finder, error) {
 	l, err := NewLayout(dataDir, w)
 	if dataDir != "" || w.Getenv(DataDirEnv) != "" {
@@ -168,7 +169,8 @@ func elsewhere(w Environment) string {
 		return ""
 	}
 	name := w.Getenv("SUDO_USER")
-	if u, err := user.Lookup(name); name != "" && name != "root" && err == nil && readable(filepath.Join(u.HomeDir, homeDataDir)) {
+	if u, err := user.Lookup(name); name != "" && name != "root" && err == nil &&
+		readable(filepath.Join(u.HomeDir, homeDataDir)) {
 		return fmt.Sprintf("those of user %s are for that user: try without sudo", name)
 	}
 	return ""
@@ -202,7 +204,8 @@ func created(k known) int64 {
 	return k.Alloc.CreateTime
 }
 
-// Known returns an allocation as it was saved last or, when that can't be read or nothing is saved of it, as its taskapi answers it.
+// Known returns an allocation as it was saved last or, when that can't be read or nothing is saved of it, as its
+// taskapi answers it.
 func (l Layout) Known(ctx context.Context, id string) known {
 	if saved, err := l.Peek(id); err == nil && saved != nil && saved.Alloc.ID == id {
 		return known{l, id, saved.Alloc, !saved.Terminal}
@@ -256,7 +259,8 @@ func (f *Finder) matching(name string, s Sought) ([]match, error) {
 		}
 	}
 	if len(all) == 0 {
-		return nil, fmt.Errorf("no allocation, job or task %q in %s; '%s' lists them; %s", name, f.Dirs(), f.Places[0].Command("status"), f.hint())
+		return nil, fmt.Errorf("no allocation, job or task %q in %s; '%s' lists them; %s", name, f.Dirs(),
+			f.Places[0].Command("status"), f.hint())
 	}
 	if s.exact {
 		return all, nil
@@ -267,7 +271,8 @@ func (f *Finder) matching(name string, s Sought) ([]match, error) {
 	latest := all[len(all)-1]
 	if !s.Reads {
 		short := output.ShortID(latest.ID)
-		return nil, fmt.Errorf("%q does not run: the latest allocation of job %q, %s, has ended (%s); '%s' shows it", name, latest.Alloc.JobID,
+		return nil, fmt.Errorf("%q does not run: the latest allocation of job %q, %s, has ended (%s); '%s' shows it", name,
+			latest.Alloc.JobID,
 			short, latest.Alloc.ClientStatus, latest.Layout.Command("status", short))
 	}
 	if slices.ContainsFunc(all, func(m match) bool { return m.Alloc.JobID != latest.Alloc.JobID }) {
@@ -290,10 +295,12 @@ func (f *Finder) one(matches []match, name string, s Sought) (Target, error) {
 	case m.itself && (s.Tasks == NoTask || s.Reads), s.Reads:
 		return m.Target(""), nil
 	case s.Tasks == NoTask:
-		return Target{}, Usage(fmt.Errorf("%q is a task of allocation %s (job %q), and this is for a whole allocation: give %s for that", name,
+		return Target{}, Usage(fmt.Errorf("%q is a task of allocation %s (job %q), and this is for a whole allocation: "+
+			"give %s for that", name,
 			output.ShortID(m.ID), m.Alloc.JobID, output.ShortID(m.ID)))
 	}
-	return Target{}, Usage(fmt.Errorf("%q is a job and one of its tasks: give %s for all tasks of the allocation, or %s %s for the task", name,
+	return Target{}, Usage(fmt.Errorf("%q is a job and one of its tasks: give %s for all tasks of the allocation, or "+
+		"%s %s for the task", name,
 		output.ShortID(m.ID), output.ShortID(m.ID), name))
 }
 
@@ -384,7 +391,8 @@ func candidates(all []known) string {
 	return text
 }
 
-// OnTarget completes a command that does something with what its arguments name: they are completed and found, and --data-dir is added.
+// OnTarget completes a command that does something with what its arguments name: they are completed and found, and
+// --data-dir is added.
 func OnTarget(w Environment, s Sought, cmd *cobra.Command, do func(context.Context, Target) error) *cobra.Command {
 	var dataDir string
 	AddDataDir(cmd, &dataDir)
@@ -415,7 +423,8 @@ func (t Target) String() string {
 // Files returns the allocation's files, also when it has ended.
 func (t Target) Files() (interfaces.Files, error) {
 	if t.Alloc == nil || t.Alloc.Job == nil {
-		return nil, fmt.Errorf("allocation %s: its state can't be read, so its tasks are not known; its files are in %s", output.ShortID(t.ID),
+		return nil, fmt.Errorf("allocation %s: its state can't be read, so its tasks are not known; its files are in %s",
+			output.ShortID(t.ID),
 			t.Layout.Alloc(t.ID))
 	}
 	return t.Layout.Files(t.Alloc), nil

@@ -45,14 +45,16 @@ func newPlace(t *testing.T, all []saved) Layout {
 		states := map[string]interfaces.SavedTask{}
 		for j, task := range s.tasks {
 			group.Tasks = append(group.Tasks, &api.Task{Name: task})
-			states[task] = interfaces.SavedTask{State: &api.TaskState{State: map[bool]string{true: "running", false: "dead"}[j == 0]}}
+			states[task] = interfaces.SavedTask{State: &api.TaskState{State: map[bool]string{true: "running",
+				false: "dead"}[j == 0]}}
 		}
 		lock, err := l.Lock(s.id, l.Store("1"), slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}
-		alloc := &api.Allocation{ID: s.id, Name: s.job + ".g[0]", JobID: s.job, TaskGroup: "g", ClientStatus: "running", CreateTime: int64(i + 1),
-			Job: &api.Job{ID: &s.job, TaskGroups: []*api.TaskGroup{group}}}
+		alloc := &api.Allocation{ID: s.id, Name: s.job + ".g[0]", JobID: s.job, TaskGroup: "g", ClientStatus: "running",
+			CreateTime: int64(i + 1),
+			Job:        &api.Job{ID: &s.job, TaskGroups: []*api.TaskGroup{group}}}
 		if s.ended {
 			alloc.ClientStatus = "complete"
 		}
@@ -84,7 +86,9 @@ func TestFind(t *testing.T) {
 	}{
 		{"the only one that runs", alone, ToChange, "", "11111111", "", false},
 		{"none runs", []Layout{empty}, ToRead, "", "", "no allocation runs in ", false},
-		{"several run", both, ToRead, "", "", "5 allocations run: give one of\n  77777777  job beef   tasks x              running\n  66666666  job proxy  tasks p ", true},
+		{"several run", both, ToRead, "", "",
+			"5 allocations run: give one of\n  77777777  job beef   tasks x              running\n  66666666  job proxy  " +
+				"tasks p ", true},
 		{"an ID in capitals", both, ToChange, "BEEF0000", "beef0000", "", false},
 		{"a whole ID", both, ToRemove, "beef0000-0000-0000-0000-000000000000", "beef0000", "", false},
 		{"the beginning of two", alone, ToRead, "1111", "", `"1111" may be any of 2 allocations: give the ID of one`, true},
@@ -93,22 +97,28 @@ func TestFind(t *testing.T) {
 		{"which no name continues", both, ToRemove, "shop", "", `"shop" may be any of 2 allocations`, true},
 		{"the name of an allocation", both, ToChange, "web.g[0]", "44444444", "", false},
 		{"a job that has ended, to read", both, ToRead, "batch", "33333333", "", false},
-		{"to change", both, ToChange, "batch", "", `"batch" does not run: the latest allocation of job "batch", 33333333, has ended (complete); 'taskapi status 33333333' shows it`,
+		{"to change", both, ToChange, "batch", "",
+			`"batch" does not run: the latest allocation of job "batch", 33333333, has ended (complete); 'taskapi status 33333333' shows it`,
 			false},
-		{"what is not there", both, ToRead, "shopp", "", `no allocation, job or task "shopp" in ` + string(user.Dir) + " or " + string(root.Dir), false},
+		{"what is not there", both, ToRead, "shopp", "", `no allocation, job or task "shopp" in ` + string(user.Dir) +
+			" or " + string(root.Dir), false},
 		{"a job that is a task elsewhere", both, restart, "proxy", "", `"proxy" may be any of 2 allocations`, true},
 		{"to read, too", both, logs, "proxy", "", `"proxy" may be any of 2 allocations`, true},
 		{"a task", both, restart, "server", "11111111 server", "", false},
 		{"a task, for its allocation", both, ToRead, "server", "11111111", "", false},
-		{"a task, to stop its allocation", both, ToChange, "server", "", `"server" is a task of allocation 11111111 (job "shop")`, true},
+		{"a task, to stop its allocation", both, ToChange, "server", "",
+			`"server" is a task of allocation 11111111 (job "shop")`, true},
 		{"a job and its own task, to read", both, logs, "web", "44444444", "", false},
-		{"to change", both, restart, "web", "", `"web" is a job and one of its tasks: give 44444444 for all tasks of the allocation, or 44444444 web for the task`, true},
+		{"to change", both, restart, "web", "",
+			`"web" is a job and one of its tasks: give 44444444 for all tasks of the allocation, or 44444444 web for the task`,
+			true},
 		{"to enter", both, exec, "web", "44444444 web", "", false},
 		{"to stop", both, ToChange, "web", "44444444", "", false},
 		{"a job and its only task", both, restart, "one", "55555555 one", "", false},
 		{"a job and a task", both, restart, "proxy p", "66666666 p", "", true},
 		{"a task of two that runs, to enter", both, exec, "shop", "11111111 server", "", false},
-		{"a task that it has not", both, restart, "shop x", "", `allocation 11111111 (job "shop") has no task "x": give one of server, proxy`, true},
+		{"a task that it has not", both, restart, "shop x", "",
+			`allocation 11111111 (job "shop") has no task "x": give one of server, proxy`, true},
 		{"a task twice", both, restart, "web web", "44444444 web", "", false},
 		{"too much", both, ToChange, "web web", "", `unexpected argument "web"`, true},
 	} {

@@ -27,12 +27,14 @@ func (f *KeyFlags) Add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.SealKey, "seal-key", "", SealKeyUsage)
 }
 
-// OpenKeyring opens the data directory's key ring, and makes one when there is none and no allocation has tokens signed with an earlier one.
+// OpenKeyring opens the data directory's key ring, and makes one when there is none and no allocation has tokens signed
+// with an earlier one.
 func (l Layout) OpenKeyring(sealKey string) (*identity.Keyring, error) {
 	return identity.OpenKeyring(identity.KeyringConfig{Dir: l.Keyring(), SealKeyFile: sealKey, CheckCreate: l.noTokens})
 }
 
-// noTokens returns an error when an allocation of the data directory has tokens: with another key ring they would be refused silently.
+// noTokens returns an error when an allocation of the data directory has tokens: with another key ring they would be
+// refused silently.
 func (l Layout) noTokens() error {
 	entries, err := os.ReadDir(l.Allocs())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -48,10 +50,12 @@ func (l Layout) noTokens() error {
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("allocation %s may have tokens signed with its keys: %w: restore the key ring from a backup", id, err)
+			return fmt.Errorf("allocation %s may have tokens signed with its keys: %w: restore the key ring from a backup", id,
+				err)
 		}
 		if saved := dump.Saved; saved.Alloc != nil && !saved.Terminal {
-			return fmt.Errorf("allocation %s has not ended, and its tokens are signed with its keys: restore the key ring from a backup, or run '%s'",
+			return fmt.Errorf("allocation %s has not ended, and its tokens are signed with its keys: restore the key ring "+
+				"from a backup, or run '%s'",
 				id, l.Command("stop", id))
 		}
 	}

@@ -27,7 +27,8 @@ type Layout struct {
 const (
 	systemDataDir = "/var/lib/taskapi" // root's default
 	DataDirEnv    = "TASKAPI_DATA_DIR" // stands for --data-dir
-	dataDirUsage  = "where keys, state and allocations live (default $" + DataDirEnv + ", else " + systemDataDir + " as root, else $XDG_STATE_HOME/taskapi or ~/.local/state/taskapi)"
+	dataDirUsage  = "where keys, state and allocations live (default $" + DataDirEnv + ", else " + systemDataDir +
+		" as root, else $XDG_STATE_HOME/taskapi or ~/.local/state/taskapi)"
 )
 
 // NewLayout finds the data directory: the one given, that of the environment, or the default of this user.
@@ -38,7 +39,8 @@ func NewLayout(given string, w Environment) (Layout, error) {
 	}
 	given = cmp.Or(given, w.Getenv(DataDirEnv), usual)
 	if given == "" {
-		return Layout{}, Usage(errors.New("no data directory: give --data-dir, or set " + DataDirEnv + ", XDG_STATE_HOME or HOME"))
+		return Layout{}, Usage(errors.New("no data directory: give --data-dir, or set " + DataDirEnv +
+			", XDG_STATE_HOME or HOME"))
 	}
 	dir, err := datadir.Open(given)
 	if err != nil {

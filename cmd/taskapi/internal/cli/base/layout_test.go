@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// TestCommandOfADataDirectory copies what messages tell people to type: it must be about the same data directory, whatever its name.
+// TestCommandOfADataDirectory copies what messages tell people to type: it must be about the same data directory,
+// whatever its name.
 func TestCommandOfADataDirectory(t *testing.T) {
 	home := t.TempDir()
 	usual := systemDataDir

@@ -24,8 +24,10 @@ type OutputFlags struct {
 // AddOutput adds the flags, and makes the command check them before it does anything.
 func AddOutput(cmd *cobra.Command, o *OutputFlags) {
 	f := cmd.Flags()
-	f.BoolVar(&o.JSON, "json", false, "print JSON, as the API answers it; errors, too: an object with error and exit_code, on standard error")
-	f.StringVarP(&o.Template, "template", "t", "", "print the value of --json by a Go `TEMPLATE`, with the SDK's field names")
+	f.BoolVar(&o.JSON, "json", false,
+		"print JSON, as the API answers it; errors, too: an object with error and exit_code, on standard error")
+	f.StringVarP(&o.Template, "template", "t", "",
+		"print the value of --json by a Go `TEMPLATE`, with the SDK's field names")
 	cmd.PreRunE = func(*cobra.Command, []string) (err error) {
 		if o.JSON && o.Template != "" {
 			return Usage(errors.New("--json and --template exclude each other: give one"))
@@ -76,7 +78,8 @@ type PageFlags struct {
 
 func (f *PageFlags) Add(cmd *cobra.Command, example string) {
 	cmd.Flags().StringVar(&f.filter, "filter", "", "print only what this `EXPRESSION` selects, such as '"+example+"'")
-	cmd.Flags().Int32Var(&f.PerPage, "per-page", 0, "print this `NUMBER` at most, 0 for all; the flag that prints the next page is on standard error")
+	cmd.Flags().Int32Var(&f.PerPage, "per-page", 0,
+		"print this `NUMBER` at most, 0 for all; the flag that prints the next page is on standard error")
 	cmd.Flags().StringVar(&f.token, "page-token", "", "where the page begins: the `TOKEN` that the page before it gave")
 }
 

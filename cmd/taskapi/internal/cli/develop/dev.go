@@ -62,8 +62,8 @@ Each --aud gives the task another identity, NAME or NAME=AUDIENCE. Its token is 
 secrets/nomad_NAME.jwt. With --ttl, tokens expire after that time, and those in files are renewed before. As root,
 --user runs the command as another user.
 
-Exit code: the command's, 128 and the signal's number when a signal ended it, 127 when there is no such command, 126 when it can't be
-executed, and 125 when taskapi itself failed: a flag is wrong, or the command could not be started.`,
+Exit code: the command's, 128 and the signal's number when a signal ended it, 127 when there is no such command, 126
+when it can't be executed, and 125 when taskapi itself failed: a flag is wrong, or the command could not be started.`,
 		Example: `  taskapi dev -- go test ./...
   taskapi dev --policy nomad -- ./client
   taskapi dev --task web --aud bank=https://bank.example --ttl 10s -- sh -c 'cat $NOMAD_SECRETS_DIR/nomad_bank.jwt'`,
@@ -81,7 +81,8 @@ executed, and 125 when taskapi itself failed: a flag is wrong, or the command co
 	return cmd
 }
 
-// afterDashes accepts a command after "--", and nothing before: what is the command's own can't be taken for a flag then.
+// afterDashes accepts a command after "--", and nothing before: what is the command's own can't be taken for a flag
+// then.
 func afterDashes(cmd *cobra.Command, args []string) error {
 	switch dash := cmd.ArgsLenAtDash(); {
 	case len(args) == 0:
@@ -160,14 +161,17 @@ func (o devOptions) build() (*api.Job, *api.TaskGroup, error) {
 			audience = name
 		}
 		if name == "" || strings.Trim(name, identityLetters) != "" || audience == "" {
-			return nil, nil, base.Usage(fmt.Errorf("--aud %q: an identity's name is made of letters, digits and hyphens: write NAME=AUDIENCE for an audience "+
+			return nil, nil, base.Usage(fmt.Errorf("--aud %q: an identity's name is made of letters, digits and hyphens: "+
+				"write NAME=AUDIENCE for an audience "+
 				"that is not, such as bank=https://bank.example", text))
 		}
-		task.Identities = append(task.Identities, &api.WorkloadIdentity{Name: name, Audience: []string{audience}, Env: true, File: true, TTL: o.TTL})
+		task.Identities = append(task.Identities, &api.WorkloadIdentity{Name: name, Audience: []string{audience}, Env: true,
+			File: true, TTL: o.TTL})
 	}
 	group := api.NewTaskGroup(o.Job, 1).AddTask(task)
 	group.RestartPolicy = task.RestartPolicy
-	job := &api.Job{ID: &o.Job, Name: &o.Job, Namespace: &o.Namespace, Type: &batch, Datacenters: []string{"*"}, TaskGroups: []*api.TaskGroup{group}}
+	job := &api.Job{ID: &o.Job, Name: &o.Job, Namespace: &o.Namespace, Type: &batch, Datacenters: []string{"*"},
+		TaskGroups: []*api.TaskGroup{group}}
 	job.Canonicalize()
 	found, findings, err := o.Review(job, "")
 	if err == nil {
@@ -197,7 +201,8 @@ func newForeground(task string, command []string, w base.Environment) (*foregrou
 	case errors.Is(err, exec.ErrNotFound), errors.Is(err, fs.ErrNotExist):
 		return nil, base.ExitError{Err: fmt.Errorf("%s: there is no such command", command[0]), Code: base.ExitNotFound}
 	case err != nil:
-		return nil, base.ExitError{Err: fmt.Errorf("%s can't be executed: %w", command[0], cmp.Or(errors.Unwrap(err), err)), Code: base.ExitNotRun}
+		return nil, base.ExitError{Err: fmt.Errorf("%s can't be executed: %w", command[0], cmp.Or(errors.Unwrap(err), err)),
+			Code: base.ExitNotRun}
 	}
 	if path, err = filepath.Abs(path); err != nil {
 		return nil, err
@@ -206,7 +211,8 @@ func newForeground(task string, command []string, w base.Environment) (*foregrou
 	if err != nil {
 		return nil, fmt.Errorf("the working directory: %w", err)
 	}
-	return &foreground{Foreground: interfaces.Foreground{Task: task, Path: path, Args: command[1:], Dir: dir, Env: w.Env}, command: command[0]}, nil
+	return &foreground{Foreground: interfaces.Foreground{Task: task, Path: path, Args: command[1:], Dir: dir, Env: w.Env},
+		command: command[0]}, nil
 }
 
 // open chooses the command's files: this program's own, with a new terminal in place of a terminal.
@@ -239,7 +245,8 @@ func (f *foreground) open(w base.Environment) error {
 
 // forwarded are the signals that go to the command.
 var forwarded = []os.Signal{
-	syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGALRM, syscall.SIGCONT, syscall.SIGWINCH,
+	syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGALRM,
+	syscall.SIGCONT, syscall.SIGWINCH,
 }
 
 // forward passes signals on to the command. A second one to stop it kills it.
@@ -276,7 +283,8 @@ func (f *foreground) forward(signals <-chan os.Signal, done <-chan struct{}, t *
 func (f *foreground) result(t *tied, err error) error {
 	var e *api.TaskEvent
 	if runner := t.current(); runner != nil {
-		e = base.LastEvent(runner.Alloc().TaskStates[f.Task], api.TaskTerminated, api.TaskDriverFailure, api.TaskSetupFailure, api.TaskFailedValidation)
+		e = base.LastEvent(runner.Alloc().TaskStates[f.Task], api.TaskTerminated, api.TaskDriverFailure,
+			api.TaskSetupFailure, api.TaskFailedValidation)
 	}
 	switch {
 	case e == nil && t.stopping != 0:
@@ -292,7 +300,8 @@ func (f *foreground) result(t *tied, err error) error {
 	if e.Type == api.TaskDriverFailure {
 		code = base.ExitNotRun
 	}
-	return base.ExitError{Err: fmt.Errorf("%s: %s", f.command, linewriter.OneLine(cmp.Or(e.DisplayMessage, e.DriverError, e.Message))), Code: code}
+	return base.ExitError{Err: fmt.Errorf("%s: %s", f.command,
+		linewriter.OneLine(cmp.Or(e.DisplayMessage, e.DriverError, e.Message))), Code: code}
 }
 
 // exitCode returns what a shell says of the end of a process.

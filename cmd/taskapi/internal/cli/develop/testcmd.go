@@ -44,20 +44,22 @@ for min_healthy_time of its update block, by default 10 seconds. The command has
 output and error, and also
 
     NOMAD_ADDR, NOMAD_UNIX_ADDR   the address of the operator's socket, or with --as TASK of that task's
-    NOMAD_TOKEN                   the token for it, as the SDK takes it; good for an hour, or as long as the task's identity is
+    NOMAD_TOKEN                   its token, as the SDK takes it; good for an hour, or for the ttl of the identity
     NOMAD_TOKEN_FILE              where the token is renewed: read it before each use in a test that takes longer
     NOMAD_ALLOC_ID, NOMAD_JOB_ID, NOMAD_NAMESPACE, NOMAD_REGION
     NOMAD_IP_LABEL, NOMAD_PORT_LABEL, NOMAD_ADDR_LABEL of each port
 
---as TASK has that task's token written to a file for this. If a task has failed, the last lines of its standard error are shown.
-Ctrl-C ends the command, and the group gracefully; a second one kills both. Nothing of the group outlives this
-command, even if it is killed. Without --data-dir everything is in a temporary directory that is removed at the end.
+--as TASK has that task's token written to a file for this. If a task has failed, the last lines of its standard error
+are shown. Ctrl-C ends the command, and the group gracefully; a second one kills both. Nothing of the group outlives
+this command, even if it is killed. Without --data-dir everything is in a temporary directory that is removed at the
+end.
 
---json prints one JSON object about it all to standard output, and the command's own goes to standard error. --junit FILE writes a test case for the
-start, the command, the stop and each task.
+--json prints one JSON object about it all to standard output, and the command's own goes to standard error. --junit
+FILE writes a test case for the start, the command, the stop and each task.
 
-Exit code: the command's, 128 and the number of the signal that ended it, 127 and 126 as dev has them; 125 when taskapi itself failed: a flag or
-the job file is wrong, the group did not become healthy, or it failed while a command ran that found nothing wrong.`,
+Exit code: the command's, 128 and the number of the signal that ended it, 127 and 126 as dev has them; 125 when
+taskapi itself failed: a flag or the job file is wrong, the group did not become healthy, or it failed while a command
+ran that found nothing wrong.`,
 		Example: `  taskapi test job.nomad.hcl -- go test ./...
   taskapi test --until running --as web --junit report.xml job.nomad.hcl -- ./check.sh`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -153,7 +155,8 @@ func (o testOptions) giveFile(group *api.TaskGroup) error {
 		task.Identity.File = true
 		return nil
 	}
-	return base.Usage(fmt.Errorf("--as %q is neither operator nor a task of group %q, which are %s", o.As, *group.Name, strings.Join(names, ", ")))
+	return base.Usage(fmt.Errorf("--as %q is neither operator nor a task of group %q, which are %s", o.As, *group.Name,
+		strings.Join(names, ", ")))
 }
 
 // testRun is one test.
@@ -175,7 +178,8 @@ type testRun struct {
 // errGroupOver ends the waiting for a group that has ended.
 var errGroupOver = errors.New("the group has ended")
 
-// run runs the group, the command when the group is what is waited for, and stops the group. Errors: base.ExitError with the command's exit code.
+// run runs the group, the command when the group is what is waited for, and stops the group. Errors: base.ExitError
+// with the command's exit code.
 func (t *testRun) run(ctx context.Context, signals <-chan os.Signal) error {
 	life, end := context.WithCancel(ctx)
 	defer end()
@@ -290,7 +294,8 @@ func (t *testRun) command() error {
 	t.process = cmd.Process
 	t.mu.Unlock()
 	if err != nil {
-		return base.ExitError{Err: fmt.Errorf("%s can't be executed: %w", t.front.command, cmp.Or(errors.Unwrap(err), err)), Code: base.ExitNotRun}
+		return base.ExitError{Err: fmt.Errorf("%s can't be executed: %w", t.front.command, cmp.Or(errors.Unwrap(err), err)),
+			Code: base.ExitNotRun}
 	}
 	err = <-ended
 	t.mu.Lock()
@@ -304,8 +309,9 @@ func (t *testRun) variables() ([]string, error) {
 	l, alloc := t.tied.layout, t.tied.current().Alloc()
 	path, file := l.OperatorSocket(alloc.ID), l.OperatorToken(alloc.ID)
 	own := map[string]string{
-		"NOMAD_ALLOC_ID": alloc.ID, "NOMAD_JOB_ID": alloc.JobID, "NOMAD_GROUP_NAME": alloc.TaskGroup, "NOMAD_NAMESPACE": alloc.Namespace,
-		"NOMAD_REGION": *alloc.Job.Region, base.DataDirEnv: string(l.Dir),
+		"NOMAD_ALLOC_ID": alloc.ID, "NOMAD_JOB_ID": alloc.JobID, "NOMAD_GROUP_NAME": alloc.TaskGroup,
+		"NOMAD_NAMESPACE": alloc.Namespace,
+		"NOMAD_REGION":    *alloc.Job.Region, base.DataDirEnv: string(l.Dir),
 	}
 	if t.options.As != start.AsOperator {
 		own["NOMAD_TASK_NAME"] = t.options.As
@@ -322,7 +328,8 @@ func (t *testRun) variables() ([]string, error) {
 		return nil, fmt.Errorf("the token of %s: %w", t.options.As, err)
 	}
 	own["NOMAD_TOKEN"], own["NOMAD_TOKEN_FILE"] = strings.TrimSpace(string(token)), file
-	address, _, err := socket.ShortLink(socket.RuntimeDirs(os.Geteuid(), t.environment.Getenv("XDG_RUNTIME_DIR")), path) // the agent removes it
+	// the agent removes it
+	address, _, err := socket.ShortLink(socket.RuntimeDirs(os.Geteuid(), t.environment.Getenv("XDG_RUNTIME_DIR")), path)
 	if err != nil {
 		return nil, err
 	}

@@ -55,7 +55,8 @@ type taskEnd struct {
 
 func newReport(alloc *api.Allocation, o testOptions, command []string) *report {
 	return &report{
-		AllocID: alloc.ID, JobID: alloc.JobID, Group: alloc.TaskGroup, Command: command, As: o.As, Phases: []phase{}, Tasks: []taskEnd{}, begun: time.Now(),
+		AllocID: alloc.ID, JobID: alloc.JobID, Group: alloc.TaskGroup, Command: command, As: o.As, Phases: []phase{},
+		Tasks: []taskEnd{}, begun: time.Now(),
 	}
 }
 

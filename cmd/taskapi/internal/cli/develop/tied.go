@@ -116,7 +116,8 @@ func (e tiedEvents) TaskEvent(task string, event *api.TaskEvent) {
 	}
 }
 
-// startWait is how long a signal waits for a process that is just being started, and signalPause how often it looks for one.
+// startWait is how long a signal waits for a process that is just being started, and signalPause how often it looks for
+// one.
 const (
 	startWait   = time.Second
 	signalPause = 5 * time.Millisecond
@@ -151,7 +152,8 @@ func (t *tied) signal(sig syscall.Signal) {
 	}
 }
 
-// until returns the allocation as soon as it is settled, and as it is when ctx ends, with the cause; nil before it has begun.
+// until returns the allocation as soon as it is settled, and as it is when ctx ends, with the cause; nil before it has
+// begun.
 func (t *tied) until(ctx context.Context, settled func(*api.Allocation) bool) (*api.Allocation, error) {
 	for {
 		if runner := t.current(); runner != nil {

@@ -23,9 +23,9 @@ func Validate(w base.Environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "validate [flags] JOBFILE",
 		Short: "Check which parts of a job file would run on this machine",
-		Long: `Reads the job file as run does and says which parts would run on this machine, which are ignored or done differently, and which
-are refused. Without --group it checks every group of the job. Check a job file from somebody you don't trust with
---no-files: its functions then can't read files of this machine.
+		Long: `Reads the job file as run does and says which parts would run on this machine, which are ignored or
+done differently, and which are refused. Without --group it checks every group of the job. Check a job file from
+somebody you don't trust with --no-files: its functions then can't read files of this machine.
 --json prints the job, canonicalized, as Nomad's API has it; findings go to standard error.
 Exit code: 0 when the job would run, 2 when it would not.`,
 		Example: `  taskapi validate examples/hello.nomad.hcl
@@ -48,7 +48,8 @@ Exit code: 0 when the job would run, 2 when it would not.`,
 	return cmd
 }
 
-func validate(flags start.JobFlags, settings agent.Settings, dataDir, path string, out base.OutputFlags, w base.Environment) error {
+func validate(flags start.JobFlags, settings agent.Settings, dataDir, path string, out base.OutputFlags,
+	w base.Environment) error {
 	l, err := base.NewLayout(dataDir, w)
 	if err == nil {
 		err = settings.Check()
@@ -87,7 +88,8 @@ func validate(flags start.JobFlags, settings agent.Settings, dataDir, path strin
 	}
 	refused := start.PrintFindings(say, findings, loaded.FromFiles)
 	if refused > 0 {
-		return base.Usage(fmt.Errorf("%s would not run: this machine does not have %d %s", path, refused, base.Plural(refused, "thing", "things")))
+		return base.Usage(fmt.Errorf("%s would not run: this machine does not have %d %s", path, refused,
+			base.Plural(refused, "thing", "things")))
 	}
 	if out.ForPrograms() {
 		return nil
@@ -101,7 +103,8 @@ func validate(flags start.JobFlags, settings agent.Settings, dataDir, path strin
 		for _, t := range g.Tasks {
 			tasks = append(tasks, strconv.Quote(t.Name))
 		}
-		if _, err := fmt.Fprintf(say, "%s would run: job %q, group %q%s, tasks %s\n", path, *job.ID, *g.Name, choice, strings.Join(tasks, ", ")); err != nil {
+		if _, err := fmt.Fprintf(say, "%s would run: job %q, group %q%s, tasks %s\n", path, *job.ID, *g.Name, choice,
+			strings.Join(tasks, ", ")); err != nil {
 			return err
 		}
 	}

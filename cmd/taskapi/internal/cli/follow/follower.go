@@ -1,5 +1,5 @@
-// Package follow prints what happens to an allocation and what its tasks write, while it happens: events as lines or as JSON, and the tasks'
-// output from their log files.
+// Package follow prints what happens to an allocation and what its tasks write, while it happens: events as lines or as
+// JSON, and the tasks' output from their log files.
 package follow
 
 import (
@@ -33,8 +33,9 @@ type Follower struct {
 	shown map[string]*api.TaskEvent // the last event of each task
 }
 
-// Follow prints events until the allocation has ended, or until is satisfied, and returns it as it is then. Errors: *abandonedError when its
-// taskapi has exited before it ended; *unsavedError when it has ended and its state does not say so; ctx's.
+// Follow prints events until the allocation has ended, or until is satisfied, and returns it as it is then. Errors:
+// *abandonedError when its taskapi has exited before it ended; *unsavedError when it has ended and its state does not
+// say so; ctx's.
 func (f *Follower) Follow(ctx context.Context) (*api.Allocation, error) {
 	c := f.Client()
 	defer c.Close()
@@ -62,7 +63,8 @@ func (f *Follower) Follow(ctx context.Context) (*api.Allocation, error) {
 	}
 }
 
-// unanswered finds out why there is no answer. It returns the allocation when that has ended, and nil when a taskapi answers again.
+// unanswered finds out why there is no answer. It returns the allocation when that has ended, and nil when a taskapi
+// answers again.
 func (f *Follower) unanswered(ctx context.Context, c *client.Client) (*api.Allocation, error) {
 	found := c.Locate(ctx, client.Following)
 	switch {
@@ -90,7 +92,8 @@ type UnsavedError struct {
 }
 
 func (e *UnsavedError) Error() string {
-	text := fmt.Sprintf("the tasks of allocation %s have ended, and that could not be written to %s", e.ID, e.Layout.State(e.ID))
+	text := fmt.Sprintf("the tasks of allocation %s have ended, and that could not be written to %s", e.ID,
+		e.Layout.State(e.ID))
 	if e.Saved {
 		return text + fmt.Sprintf("; run '%s' when it can", e.Layout.Command("stop", e.ID))
 	}
@@ -204,7 +207,8 @@ func (f *Follower) news(alloc *api.Allocation) []taskEvent {
 	return news
 }
 
-// EventsAfter returns the events that follow the last one shown, all when that is not there. Clocks may be set back, so times can't decide.
+// EventsAfter returns the events that follow the last one shown, all when that is not there. Clocks may be set back, so
+// times can't decide.
 func EventsAfter(last *api.TaskEvent, events []*api.TaskEvent) []*api.TaskEvent {
 	if last == nil {
 		return events

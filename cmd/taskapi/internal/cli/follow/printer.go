@@ -73,7 +73,8 @@ func NewPrinter(out io.Writer, alloc *api.Allocation, asJSON bool) *Printer {
 func NewQueuedPrinter(out io.Writer, alloc *api.Allocation, asJSON bool) *Printer {
 	p := NewPrinter(nil, alloc, asJSON)
 	p.Queue = linewriter.New(out, func(lost int) []byte {
-		return p.format(line{time.Now(), p.alloc, "", "Lines Lost", base.LinesLost(lost), map[string]string{"lines": strconv.Itoa(lost)}})
+		return p.format(line{time.Now(), p.alloc, "", "Lines Lost", base.LinesLost(lost),
+			map[string]string{"lines": strconv.Itoa(lost)}})
 	})
 	p.out = p.Queue
 	return p
@@ -106,15 +107,18 @@ func (p *Printer) allocEventAt(at time.Time, kind, message string, pairs ...stri
 	p.print(line{at, p.alloc, "", kind, message, details})
 }
 
-// Ended prints the end of the allocation, which is the last thing that has happened to it. why is empty when it ended well.
+// Ended prints the end of the allocation, which is the last thing that has happened to it. why is empty when it ended
+// well.
 func (p *Printer) Ended(alloc *api.Allocation, why string) {
-	p.allocEventAt(time.Unix(0, alloc.ModifyTime), "Ended", cmp.Or(why, "allocation is "+alloc.ClientStatus), "status", alloc.ClientStatus)
+	p.allocEventAt(time.Unix(0, alloc.ModifyTime), "Ended", cmp.Or(why, "allocation is "+alloc.ClientStatus), "status",
+		alloc.ClientStatus)
 }
 
 // Announce prints which allocation the next lines are about, and where its files are.
 func (p *Printer) Announce(at time.Time, kind string, alloc *api.Allocation, l base.Layout) {
 	dir := l.Alloc(alloc.ID)
-	p.allocEventAt(at, kind, fmt.Sprintf("allocation %s of job %q, group %q, in %s", alloc.ID, alloc.JobID, alloc.TaskGroup, dir),
+	p.allocEventAt(at, kind, fmt.Sprintf("allocation %s of job %q, group %q, in %s", alloc.ID, alloc.JobID,
+		alloc.TaskGroup, dir),
 		"dir", dir, "operator_socket", l.OperatorSocket(alloc.ID), "operator_token", l.OperatorToken(alloc.ID))
 }
 
@@ -141,6 +145,7 @@ func (p *Printer) format(l line) []byte {
 	if who == "" {
 		who = "allocation"
 	}
-	fmt.Fprintf(&b, "%s  %-*s  %-16s  %s\n", l.Time.Local().Format("15:04:05.000"), int(p.width.Load()), who, l.Type, linewriter.OneLine(l.Message))
+	fmt.Fprintf(&b, "%s  %-*s  %-16s  %s\n", l.Time.Local().Format("15:04:05.000"), int(p.width.Load()), who, l.Type,
+		linewriter.OneLine(l.Message))
 	return b.Bytes()
 }

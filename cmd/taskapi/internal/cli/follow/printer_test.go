@@ -18,7 +18,8 @@ func TestLostLinesAreCounted(t *testing.T) {
 	const events = 2000
 	held, group := make(chan struct{}), "g"
 	var out, errs bytes.Buffer
-	p := NewQueuedPrinter(heldWriter{held, &out}, &api.Allocation{TaskGroup: group, Job: &api.Job{TaskGroups: []*api.TaskGroup{{Name: &group}}}}, true)
+	p := NewQueuedPrinter(heldWriter{held, &out}, &api.Allocation{TaskGroup: group,
+		Job: &api.Job{TaskGroups: []*api.TaskGroup{{Name: &group}}}}, true)
 	log := base.QueuedLog(base.Environment{Stderr: heldWriter{held, &errs}})
 	logger := base.NewLogger(false, base.Environment{Stderr: log})
 	for range events {

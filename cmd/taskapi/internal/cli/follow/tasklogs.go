@@ -76,8 +76,8 @@ func (s *LineSplitter) End() error {
 	return s.flush()
 }
 
-// CopyFrames gives frames to a function until their end or, when they are followed, until following ends and everything is given that was
-// there then. It stops at once when ctx ends.
+// CopyFrames gives frames to a function until their end or, when they are followed, until following ends and everything
+// is given that was there then. It stops at once when ctx ends.
 func CopyFrames(ctx, following context.Context, frames interfaces.Frames, to func(*api.StreamFrame) error) error {
 	for ctx.Err() == nil {
 		frame, err := frames.Next(following)
@@ -125,7 +125,8 @@ func Tail(ctx context.Context, files interfaces.Files, s TaskStream, lines int) 
 }
 
 // lastLines looks for the last lines in a window from the end. whole is false when they may begin before it.
-func lastLines(ctx context.Context, files interfaces.Files, s TaskStream, lines int, window int64) (begin position, whole bool, err error) {
+func lastLines(ctx context.Context, files interfaces.Files, s TaskStream, lines int, window int64) (begin position,
+	whole bool, err error) {
 	frames, err := files.Logs(s.Task, s.Kind, interfaces.Span{FromEnd: true, Offset: window})
 	if err != nil {
 		return position{}, false, err
@@ -248,5 +249,6 @@ func ParseSince(text string, now time.Time) (time.Time, error) {
 			return t, nil
 		}
 	}
-	return time.Time{}, base.Usage(fmt.Errorf("--since %q is neither a duration, such as 10m, nor a time, such as 2026-01-31 15:04:05", text))
+	return time.Time{}, base.Usage(fmt.Errorf("--since %q is neither a duration, such as 10m, nor a time, such as "+
+		"2026-01-31 15:04:05", text))
 }

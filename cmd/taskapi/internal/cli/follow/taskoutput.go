@@ -165,7 +165,8 @@ func (p *Printer) output(ctx context.Context, s TaskStream, text []byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	mark := MarkOf(s.Kind, p.Colors)
-	fmt.Fprintf(p.out, "%s  %-*s  %s %s\n", l.Time.Local().Format("15:04:05.000"), int(p.width.Load()), s.Task, mark, linewriter.OneLine(l.Message))
+	fmt.Fprintf(p.out, "%s  %-*s  %s %s\n", l.Time.Local().Format("15:04:05.000"), int(p.width.Load()), s.Task, mark,
+		linewriter.OneLine(l.Message))
 }
 
 // failures finds the last lines that failed tasks have written to standard error.

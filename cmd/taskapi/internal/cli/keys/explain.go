@@ -36,8 +36,9 @@ func tokenExplain(w base.Environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explain [flags] [FILE|-]",
 		Short: "Say what is in a token, and why it would be refused",
-		Long: `Prints a token's header, its claims and its times in words, and whether its allocation's API would refuse it now, with the reason as in
-the audit log. The token, or the operator's secret that stands for one, is read from FILE, or from standard input. The signature is never printed.
+		Long: `Prints a token's header, its claims and its times in words, and whether its allocation's API would
+refuse it now, with the reason as in the audit log. The token, or the operator's secret that stands for one, is read
+from FILE, or from standard input. The signature is never printed.
 
 Without keys, everything but the signature is checked. The keys are those of --jwks and, if this user can read it, of
 the key ring. With the key ring, the token is also held against the allocation and the revoked tokens of the data
@@ -57,8 +58,10 @@ directory.`,
 		},
 	}
 	f.Add(cmd)
-	cmd.Flags().StringArrayVar(&f.jwks, "jwks", nil, "JWK set, `SOURCE[,iss=ISSUER][,aud=AUDIENCE]`, a file, whose keys are trusted, too; may be repeated")
-	cmd.Flags().StringArrayVar(&f.audience, "audience", nil, "`AUDIENCE` that the token must name (default the allocation's, or "+identity.DefaultAudience+"); may be repeated")
+	cmd.Flags().StringArrayVar(&f.jwks, "jwks", nil,
+		"JWK set, `SOURCE[,iss=ISSUER][,aud=AUDIENCE]`, a file, whose keys are trusted, too; may be repeated")
+	cmd.Flags().StringArrayVar(&f.audience, "audience", nil,
+		"`AUDIENCE` that the token must name (default the allocation's, or "+identity.DefaultAudience+"); may be repeated")
 	cmd.Flags().StringVar(&f.task, "task", "", "`TASK` on whose socket the token is used (default its own)")
 	base.AddOutput(cmd, &f.output)
 	return cmd
@@ -137,7 +140,8 @@ func (f *explainFlags) explain(w base.Environment, token string) (*explained, er
 		e.Signature = "good"
 	}
 	if why == auth.WrongSocket && words == nil {
-		words = fmt.Errorf("it is the token of %s, and this is the socket of %s", socketOf(unverified.Claims.Task), socketOf(task))
+		words = fmt.Errorf("it is the token of %s, and this is the socket of %s", socketOf(unverified.Claims.Task),
+			socketOf(task))
 	}
 	if authenticator.Allocation == nil && why == auth.UnknownAllocation {
 		words = errors.New("its allocation is not in this data directory")
@@ -154,8 +158,10 @@ func socketOf(task string) string {
 	return fmt.Sprintf("task %q", task)
 }
 
-// authenticator returns what the token is held against, and why keys are missing. done is to be called when it has been used.
-func (f *explainFlags) authenticator(w base.Environment, c *identity.Claims) (d agent.OfflineAuthenticator, missing string, done func(), err error) {
+// authenticator returns what the token is held against, and why keys are missing. done is to be called when it has been
+// used.
+func (f *explainFlags) authenticator(w base.Environment, c *identity.Claims) (d agent.OfflineAuthenticator,
+	missing string, done func(), err error) {
 	d, done = agent.OfflineAuthenticator{Settings: agent.DefaultSettings(), AllocationID: c.AllocationID}, func() {}
 	l, err := base.NewLayout(f.DataDir, w)
 	if err == nil {
@@ -209,7 +215,8 @@ func openRevocations(l base.Layout) (*revocation.List, error) {
 	return revocation.Open(revocation.Config{Dir: l.Revocations()})
 }
 
-// evaluateUnsigned looks at the claims of a token whose signature can't be checked: a fault in them refuses it, and without one nothing is known.
+// evaluateUnsigned looks at the claims of a token whose signature can't be checked: a fault in them refuses it, and
+// without one nothing is known.
 func (e *explained) evaluateUnsigned(c *identity.Claims, d agent.OfflineAuthenticator) {
 	why, words, err := d.EvaluateClaims(c)
 	if err == nil && why != auth.NotRefused {

@@ -19,17 +19,20 @@ func Keyring(w base.Environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "keyring",
 		Short: "List, rotate, remove, export and serve the keys that sign identities",
-		Long: `The keys that sign identities. A running allocation follows a change immediately: after a rotation new tokens are
-signed with the new key, and old ones are good until they expire; tokens of a removed key are refused from then on.`,
+		Long: `The keys that sign identities. A running allocation follows a change immediately: after a rotation new
+tokens are signed with the new key, and old ones are good until they expire; tokens of a removed key are refused from
+then on.`,
 		Example: `  taskapi keyring list
   taskapi keyring rotate`,
 	}
-	cmd.AddCommand(keyringList(w), keyringRotate(w), base.IsDestructive(keyringRemove(w)), keyringExport(w), keyringServe(w))
+	cmd.AddCommand(keyringList(w), keyringRotate(w), base.IsDestructive(keyringRemove(w)), keyringExport(w),
+		keyringServe(w))
 	return cmd
 }
 
 // onRing completes a command that does something with the key ring.
-func onRing(w base.Environment, cmd *cobra.Command, do func(l base.Layout, ring *identity.Keyring, args []string) error) *cobra.Command {
+func onRing(w base.Environment, cmd *cobra.Command, do func(l base.Layout, ring *identity.Keyring,
+	args []string) error) *cobra.Command {
 	var flags base.KeyFlags
 	flags.Add(cmd)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
@@ -120,8 +123,9 @@ func keyringExport(w base.Environment) *cobra.Command {
 	cmd := onRing(w, &cobra.Command{
 		Use:   "export",
 		Short: "Print the public keys as a JWK set, for others to trust",
-		Long: `Prints the public keys as a JWK set (RFC 7517): the document that /.well-known/jwks.json answers. With --openid it prints
-the OpenID configuration of the issuer instead. Redirect it to a file that others read, or that a web server serves.`,
+		Long: `Prints the public keys as a JWK set (RFC 7517): the document that /.well-known/jwks.json answers. With
+--openid it prints the OpenID configuration of the issuer instead. Redirect it to a file that others read, or that a
+web server serves.`,
 		Example: `  taskapi keyring export`,
 		PreRunE: func(*cobra.Command, []string) error { return agent.CheckIssuer("--openid", openID) },
 	}, func(_ base.Layout, ring *identity.Keyring, _ []string) error {
@@ -143,10 +147,12 @@ func keyringServe(w base.Environment) *cobra.Command {
 		Use:   "serve [flags]",
 		Short: "Serve the public keys over HTTP, for verifiers that take an OIDC issuer's URL",
 		Long: `Serves the public keys as a JWK set at /.well-known/jwks.json, and the OpenID configuration of their issuer at
-/.well-known/openid-configuration, without a token, until it is interrupted. Nothing else answers there. It follows rotations and removals of keys.
+/.well-known/openid-configuration, without a token, until it is interrupted. Nothing else answers there. It follows
+rotations and removals of keys.
 
-A verifier expects tokens whose iss is the issuer's URL: run the allocation with --issuer and that URL, so give --listen a port. Only this
-machine can connect to a loopback address; --remote allows others. A request must name an address, localhost or the issuer's host.`,
+A verifier expects tokens whose iss is the issuer's URL: run the allocation with --issuer and that URL, so give
+--listen a port. Only this machine can connect to a loopback address; --remote allows others. A request must name an
+address, localhost or the issuer's host.`,
 		Example: `  taskapi keyring serve --listen 127.0.0.1:9180`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			l, err := base.NewLayout(flags.DataDir, w)
@@ -159,11 +165,13 @@ machine can connect to a loopback address; --remote allows others. A request mus
 			}
 			ctx, release := base.UntilSignal(cmd.Context())
 			defer release()
-			server, err := agent.ListenKeys(agent.KeyServerConfig{Keyring: ring, Listen: listen, Issuer: issuer, Remote: remote, Logger: base.NewLogger(false, w)})
+			server, err := agent.ListenKeys(agent.KeyServerConfig{Keyring: ring, Listen: listen, Issuer: issuer, Remote: remote,
+				Logger: base.NewLogger(false, w)})
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(w.Stdout, "serving the public keys at %s; issuer %s\n", server.URL(), cmp.Or(server.Issuer(), "none"))
+			_, err = fmt.Fprintf(w.Stdout, "serving the public keys at %s; issuer %s\n", server.URL(),
+				cmp.Or(server.Issuer(), "none"))
 			if err != nil {
 				return errors.Join(err, server.Close())
 			}
@@ -173,7 +181,8 @@ machine can connect to a loopback address; --remote allows others. A request mus
 	flags.Add(cmd)
 	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:9180",
 		"`ADDRESS:PORT` to listen on, or unix:///PATH; port 0 takes any")
-	cmd.Flags().StringVar(&issuer, "issuer", "", "issuer that the OpenID configuration names, a URL below which others find it (default what is served)")
+	cmd.Flags().StringVar(&issuer, "issuer", "",
+		"issuer that the OpenID configuration names, a URL below which others find it (default what is served)")
 	cmd.Flags().BoolVar(&remote, "remote", false, "allow an address that other machines can reach")
 	return cmd
 }

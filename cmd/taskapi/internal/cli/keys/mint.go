@@ -45,7 +45,8 @@ var badShorthands = [...]string{"expired", "not-yet", "wrong-key", "tampered", "
 
 // algorithmKinds are the kinds that the values of --alg stand for.
 var algorithmKinds = map[string]string{
-	"none": "alg-none", "HS256": "alg-hs256", "HS384": "alg-hs384", "HS512": "alg-hs512", "RS256": "alg-rs256", "RS512": "alg-rs512", "PS256": "alg-ps256", "ES256": "alg-es256",
+	"none": "alg-none", "HS256": "alg-hs256", "HS384": "alg-hs384", "HS512": "alg-hs512", "RS256": "alg-rs256",
+	"RS512": "alg-rs512", "PS256": "alg-ps256", "ES256": "alg-es256",
 }
 
 func tokenMint(w base.Environment) *cobra.Command {
@@ -62,11 +63,11 @@ Only the owner of the key ring can make tokens. A token is a credential: it is p
 file that only this user can read, without a line feed, and goes nowhere else.
 
 --operator makes a token of the operator, good on operator.sock alone. With --opaque, a secret in the form of a UUID
-is printed, which stands for that token: clients such as 'nomad acl token self' take nothing else. 'taskapi token revoke'
-takes both.
+is printed, which stands for that token: clients such as 'nomad acl token self' take nothing else. 'taskapi token
+revoke' takes both.
 
-Kinds marked "foreign" are refused when the key of another issuer (--jwks) has signed them. Here the ring's key signs them,
-which may vouch for any issuer.`,
+Kinds marked "foreign" are refused when the key of another issuer (--jwks) has signed them. Here the ring's key signs
+them, which may vouch for any issuer.`,
 		Example: `  taskapi token mint --task server --out token.jwt
   taskapi token mint --task server --bad alg-hs256
   taskapi token mint --operator --opaque --ttl 8h
@@ -98,13 +99,16 @@ which may vouch for any issuer.`,
 	}
 	f.Add(cmd)
 	flags := cmd.Flags()
-	flags.StringVar(&f.alloc, "alloc", "", "allocation whose token it is, as `ALLOC` of other commands (default the only one that runs)")
+	flags.StringVar(&f.alloc, "alloc", "",
+		"allocation whose token it is, as `ALLOC` of other commands (default the only one that runs)")
 	flags.StringVar(&f.task, "task", "", "`TASK` whose token it is (default the only one)")
 	flags.StringArrayVar(&f.audience, "aud", nil, "`AUDIENCE` that it names (default the allocation's); may be repeated")
 	flags.DurationVar(&f.ttl, "ttl", time.Hour, "how long it is good")
-	flags.StringArrayVar(&f.claims, "claim", nil, "another claim, `NAME=VALUE`, JSON or else a text, instead of one of the same name; may be repeated")
+	flags.StringArrayVar(&f.claims, "claim", nil,
+		"another claim, `NAME=VALUE`, JSON or else a text, instead of one of the same name; may be repeated")
 	flags.StringVar(&f.bad, "bad", "", "`NAME` of what is to be wrong with it: see --list")
-	flags.StringVar(&f.alg, "alg", "", "a bad one with this algorithm: none, HS256 (with the public key as its secret), RS256 and others")
+	flags.StringVar(&f.alg, "alg", "",
+		"a bad one with this algorithm: none, HS256 (with the public key as its secret), RS256 and others")
 	for i, name := range badShorthands {
 		kind, _ := badtokens.Find(name)
 		flags.BoolVar(&f.shorthands[i], name, false, "the same as --bad "+name+": "+kind.Wrong)
@@ -112,7 +116,8 @@ which may vouch for any issuer.`,
 	flags.BoolVar(&f.list, "list", false, "list the kinds of bad tokens, with what the API answers")
 	flags.BoolVar(&f.all, "all", false, "make one of each kind, and print a line of JSON for each")
 	flags.BoolVar(&f.operator, "operator", false, "make a token of the operator, for operator.sock")
-	flags.BoolVar(&f.opaque, "opaque", false, "with --operator: print a secret in the form of a UUID, which stands for the token")
+	flags.BoolVar(&f.opaque, "opaque", false,
+		"with --operator: print a secret in the form of a UUID, which stands for the token")
 	flags.StringVar(&f.out, "out", "", "`FILE` for the token, with mode 0600, instead of standard output")
 	base.AddOutput(cmd, &f.output)
 	_ = cmd.RegisterFlagCompletionFunc("bad", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
@@ -139,7 +144,8 @@ func (f *mintFlags) kind() (*badtokens.Kind, error) {
 	if f.alg != "" {
 		name, ok := algorithmKinds[f.alg]
 		if !ok {
-			return nil, base.Usage(fmt.Errorf("--alg %q: give one of HS256, HS384, HS512, RS256, RS512, PS256, ES256, none; a good token has EdDSA", f.alg))
+			return nil, base.Usage(fmt.Errorf("--alg %q: give one of HS256, HS384, HS512, RS256, RS512, PS256, ES256, none; "+
+				"a good token has EdDSA", f.alg))
 		}
 		names = append(names, name)
 	}
@@ -153,8 +159,8 @@ func (f *mintFlags) kind() (*badtokens.Kind, error) {
 	case f.opaque && !f.operator:
 		return nil, base.Usage(errors.New("--opaque is for a token of the operator's: add --operator"))
 	case f.operator && (len(names) > 0 || f.all || f.list || f.task != ""):
-		return nil, base.Usage(errors.New("--operator makes a good token of no task: leave out --task, --bad, its short forms, " +
-			"--all and --list"))
+		return nil, base.Usage(errors.New("--operator makes a good token of no task: leave out --task, --bad, " +
+			"its short forms, --all and --list"))
 	case f.opaque && len(f.claims) > 0:
 		return nil, base.Usage(errors.New("--opaque stands for a token without claims of yours: leave out --claim"))
 	case len(names) == 0:
@@ -162,7 +168,8 @@ func (f *mintFlags) kind() (*badtokens.Kind, error) {
 	}
 	kind, ok := badtokens.Find(names[0])
 	if !ok {
-		return nil, base.Usage(fmt.Errorf("--bad %q: there is no such kind; 'taskapi token mint --list' shows them", names[0]))
+		return nil, base.Usage(fmt.Errorf("--bad %q: there is no such kind; 'taskapi token mint --list' shows them",
+			names[0]))
 	}
 	return &kind, nil
 }
@@ -185,7 +192,8 @@ type kindLine struct {
 
 func lineOf(k badtokens.Kind) kindLine {
 	return kindLine{
-		Name: k.Name, Class: string(k.Class), Wrong: k.Wrong, Status: k.Status(), Reason: k.Reason.String(), Strict: k.Strict, Foreign: k.Foreign,
+		Name: k.Name, Class: string(k.Class), Wrong: k.Wrong, Status: k.Status(), Reason: k.Reason.String(),
+		Strict: k.Strict, Foreign: k.Foreign,
 	}
 }
 
@@ -225,7 +233,8 @@ func (f *mintFlags) minter(cmd *cobra.Command, w base.Environment) (*minter, err
 		return nil, err
 	}
 	if f.ttl < time.Second {
-		return nil, base.Usage(fmt.Errorf("--ttl is %v: give at least 1s; --expired makes a token that is not good any more", f.ttl))
+		return nil, base.Usage(fmt.Errorf("--ttl is %v: give at least 1s; --expired makes a token that is not good any more",
+			f.ttl))
 	}
 	if slices.Contains(f.audience, "") {
 		return nil, base.Usage(errors.New("--aud is empty: give the name of whom the token is for"))
@@ -314,7 +323,8 @@ func (m *minter) mintGood(w base.Environment) error {
 		return err
 	}
 	if why != auth.NotRefused && m.flags.opaque {
-		return base.Usage(fmt.Errorf("the allocation's API would refuse the token behind the secret: %s%s", why, detail(words)))
+		return base.Usage(fmt.Errorf("the allocation's API would refuse the token behind the secret: %s%s", why,
+			detail(words)))
 	}
 	if why != auth.NotRefused {
 		w.Warnf("warning: the allocation's API refuses this token: %s%s", why, detail(words))

@@ -69,15 +69,19 @@ capabilities away with a policy.`,
 	base.AddDataDir(cmd, &f.dataDir)
 	cmd.Flags().StringVar(&f.jti, "jti", "", "`ID` of the token, as the audit log has it")
 	cmd.Flags().StringVar(&f.task, "task", "", "tokens of this `TASK`")
-	cmd.Flags().StringVar(&f.alloc, "alloc", "", "tokens of this allocation, as `ALLOC` of other commands, or the ID of one that is gone")
-	cmd.Flags().StringVar(&f.instant, "before", "", "tokens issued before this `TIME`, such as 2026-11-22T12:00:00Z, or now")
+	cmd.Flags().StringVar(&f.alloc, "alloc", "",
+		"tokens of this allocation, as `ALLOC` of other commands, or the ID of one that is gone")
+	cmd.Flags().StringVar(&f.instant, "before", "",
+		"tokens issued before this `TIME`, such as 2026-11-22T12:00:00Z, or now")
 	return cmd
 }
 
 // rule returns what is to be revoked, and where.
-func (f *revokeFlags) rule(cmd *cobra.Command, w base.Environment, args []string) (r revocation.Rule, l base.Layout, err error) {
+func (f *revokeFlags) rule(cmd *cobra.Command, w base.Environment, args []string) (r revocation.Rule, l base.Layout,
+	err error) {
 	for _, name := range []string{"jti", "task", "alloc", "before"} {
-		if flag := cmd.Flags().Lookup(name); flag.Changed && flag.Value.String() == "" { // without it, more would be revoked than was meant
+		// without it, more would be revoked than was meant
+		if flag := cmd.Flags().Lookup(name); flag.Changed && flag.Value.String() == "" {
 			return r, l, base.Usage(fmt.Errorf("--%s is empty: give it a value, or leave it out", name))
 		}
 	}
@@ -135,7 +139,8 @@ func instant(text string, now time.Time) (int64, error) {
 		return 0, base.Usage(fmt.Errorf("--before %q: give a time such as %s, or now", text, now.UTC().Format(time.RFC3339)))
 	}
 	if at.After(now) {
-		return 0, base.Usage(fmt.Errorf("--before %s lies ahead, and tokens that are issued until then would be refused, too: give now, or an earlier time", text))
+		return 0, base.Usage(fmt.Errorf("--before %s lies ahead, and tokens that are issued until then would be refused, "+
+			"too: give now, or an earlier time", text))
 	}
 	return at.Unix(), nil
 }
@@ -152,8 +157,8 @@ func (f *revokeFlags) allocation(cmd *cobra.Command, w base.Environment, l base.
 	return "", l, err
 }
 
-// unknownTo says which allocation or task of a rule its data directory does not have, as with a typing error; empty when it has them, or when that
-// can't be known.
+// unknownTo says which allocation or task of a rule its data directory does not have, as with a typing error; empty
+// when it has them, or when that can't be known.
 func unknownTo(ctx context.Context, l base.Layout, rule revocation.Rule) string {
 	f := &base.Finder{Places: []base.Layout{l}}
 	var args []string
@@ -179,7 +184,8 @@ func unknownTo(ctx context.Context, l base.Layout, rule revocation.Rule) string 
 	case len(names) == 0:
 		return fmt.Sprintf("there is no task %q, and no allocation, in %s", rule.Task, l.Dir)
 	case rule.AllocationID != "":
-		return fmt.Sprintf("allocation %s has no task %q: it has %s", output.ShortID(rule.AllocationID), rule.Task, someOf(names))
+		return fmt.Sprintf("allocation %s has no task %q: it has %s", output.ShortID(rule.AllocationID), rule.Task,
+			someOf(names))
 	}
 	return fmt.Sprintf("no allocation in %s has a task %q: there are %s", l.Dir, rule.Task, someOf(names))
 }

@@ -1,4 +1,5 @@
-// Package keys has the commands about identities: token makes, explains and revokes tokens, keyring manages the keys that sign them.
+// Package keys has the commands about identities: token makes, explains and revokes tokens, keyring manages the keys
+// that sign them.
 package keys
 
 import (
@@ -25,8 +26,9 @@ func Token(w base.Environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "token",
 		Short: "Make, explain and revoke tokens, good ones and bad ones",
-		Long: `Makes tokens of tasks for tests, good ones and bad ones of every kind, says what is in a token and why it would be refused, and
-revokes tokens before they expire. It takes a user who can read the key ring and write to the data directory; nobody can do it over the API.`,
+		Long: `Makes tokens of tasks for tests, good ones and bad ones of every kind, says what is in a token and why
+it would be refused, and revokes tokens before they expire. It takes a user who can read the key ring and write to the
+data directory; nobody can do it over the API.`,
 		Example: `  taskapi token mint --task server
   taskapi token explain token.jwt`,
 	}
@@ -37,8 +39,8 @@ revokes tokens before they expire. It takes a user who can read the key ring and
 // maxTokenInput is more than any token that is worth reading.
 const maxTokenInput = 64 << 10
 
-// readToken reads the token that an argument names: a file, or "-" or nothing for standard input. A token that is the argument itself is taken,
-// with a warning.
+// readToken reads the token that an argument names: a file, or "-" or nothing for standard input. A token that is the
+// argument itself is taken, with a warning.
 func readToken(w base.Environment, args []string) (string, error) {
 	name := "-"
 	if len(args) > 0 {
@@ -46,7 +48,8 @@ func readToken(w base.Environment, args []string) (string, error) {
 	}
 	if strings.Count(name, ".") == 2 && strings.HasPrefix(name, "ey") {
 		if _, err := os.Lstat(name); err != nil {
-			fmt.Fprintln(w.Stderr, "taskapi: warning: every user of this machine can read a token on a command line: give a file, or standard input")
+			fmt.Fprintln(w.Stderr, "taskapi: warning: every user of this machine can read a token on a command line: give a "+
+				"file, or standard input")
 			return name, nil
 		}
 	}
@@ -109,7 +112,8 @@ func authenticatorOf(l base.Layout, id string) (agent.OfflineAuthenticator, erro
 	}
 	saved := dump.Saved
 	if alloc := saved.Alloc; alloc != nil && alloc.Job != nil && alloc.Job.Region != nil {
-		d.Allocation = &auth.Allocation{Region: *alloc.Job.Region, Namespace: alloc.Namespace, JobID: alloc.JobID, TaskGroup: alloc.TaskGroup, Life: saved.Life}
+		d.Allocation = &auth.Allocation{Region: *alloc.Job.Region, Namespace: alloc.Namespace, JobID: alloc.JobID,
+			TaskGroup: alloc.TaskGroup, Life: saved.Life}
 		d.Ended = saved.Terminal
 	}
 	return d, nil

@@ -20,8 +20,8 @@ func Attach(w base.Environment) *cobra.Command {
 		Long: `Prints the past events of an allocation, then each new one and the tasks' new output, in the format of run.
 Without ALLOC it follows the only allocation that runs. Ctrl-C ends the command, not the allocation. If the allocation
 has ended, its events are printed.
-Exit code: that of run when the allocation ends (0 complete or stopped, 1 failed), 0 after Ctrl-C, 1 when its taskapi is killed or
-leaves it, with a message.`,
+Exit code: that of run when the allocation ends (0 complete or stopped, 1 failed), 0 after Ctrl-C, 1 when its taskapi
+is killed or leaves it, with a message.`,
 		Example: `  taskapi attach
   taskapi attach hello`,
 		PreRunE: func(*cobra.Command, []string) error { return out.Check() },

@@ -16,8 +16,8 @@ import (
 	"taskapi/cmd/taskapi/internal/client"
 )
 
-// await returns when the allocation is as --wait says. Errors: why it is not and can't be any more, with the latest output of the task that
-// is to blame, or that the time is over.
+// await returns when the allocation is as --wait says. Errors: why it is not and can't be any more, with the latest
+// output of the task that is to blame, or that the time is over.
 func (r *request) await(ctx context.Context) error {
 	timeout := r.options.Until.Timeout
 	if timeout == 0 && r.options.Until.What != start.WaitComplete {

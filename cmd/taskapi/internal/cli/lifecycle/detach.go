@@ -35,8 +35,8 @@ func boundedLogs(w base.Environment) (stdout, stderr io.Writer) {
 	return privatefile.Log{Writer: w.Stdout, Max: maxLog}, privatefile.Log{Writer: w.Stderr, Max: maxLog}
 }
 
-// detach runs the allocation in a process of its own, in the background, and prints its ID when its tasks have started, or when one of them
-// has failed to, which is an error. The allocation continues under its restart policy all the same.
+// detach runs the allocation in a process of its own, in the background, and prints its ID when its tasks have started,
+// or when one of them has failed to, which is an error. The allocation continues under its restart policy all the same.
 func (r *request) detach(ctx context.Context, cmd *cobra.Command) error {
 	if err := r.layout.MakeDir(); err != nil {
 		return err
@@ -92,11 +92,12 @@ func (e *startError) Error() string {
 	if interfaces.Ended(e.alloc) {
 		goesOn = "has ended: it is " + e.alloc.ClientStatus
 	}
-	return fmt.Sprintf("task %q failed to start: %s\nallocation %s %s", e.task, linewriter.OneLine(e.reason), e.alloc.ID, goesOn)
+	return fmt.Sprintf("task %q failed to start: %s\nallocation %s %s", e.task, linewriter.OneLine(e.reason), e.alloc.ID,
+		goesOn)
 }
 
-// tasksStarted reports whether every main task of an allocation has started. Errors: *startError for the first task that has failed to, main
-// or not.
+// tasksStarted reports whether every main task of an allocation has started. Errors: *startError for the first task
+// that has failed to, main or not.
 func tasksStarted(alloc *api.Allocation) (bool, error) {
 	all := true
 	for _, task := range alloc.GetTaskGroup().Tasks {
@@ -128,12 +129,12 @@ func startOf(state *api.TaskState) (started bool, failure *api.TaskEvent) {
 	return state.State == "running", failure
 }
 
-// argsFD is the descriptor by which a process in the background gets its arguments. Those of a command line are for everybody on the
-// machine to read, and there may be secrets among them: values of variables.
+// argsFD is the descriptor by which a process in the background gets its arguments. Those of a command line are for
+// everybody on the machine to read, and there may be secrets among them: values of variables.
 const argsFD = 3
 
-// handArgs writes a command's arguments to a file for a process in the background. It returns the file and the arguments that the process
-// shows.
+// handArgs writes a command's arguments to a file for a process in the background. It returns the file and the
+// arguments that the process shows.
 func handArgs(args []string) (file *os.File, visible []string, err error) {
 	encoded, err := json.Marshal(args)
 	if err != nil {
@@ -150,7 +151,8 @@ func handArgs(args []string) (file *os.File, visible []string, err error) {
 	return file, []string{args[0], detachedFlag}, nil
 }
 
-// HandedArgs returns the arguments of this process: those on its command line, or those that handArgs has written for it.
+// HandedArgs returns the arguments of this process: those on its command line, or those that handArgs has written for
+// it.
 func HandedArgs(args []string) ([]string, error) {
 	if len(args) != 2 || args[1] != detachedFlag {
 		return args, nil
@@ -168,9 +170,11 @@ func HandedArgs(args []string) ([]string, error) {
 // detachedFlag marks a process that --detach has started.
 const detachedFlag = "--detached"
 
-// background executes this program again, in a session of its own, without a terminal and with an allocation's log as its output, and
-// returns when done is satisfied. When the process exits before that, what it has written is printed, and its exit code is the command's.
-func background(ctx context.Context, t base.Target, w base.Environment, args []string, done func(*api.Allocation) (bool, error)) error {
+// background executes this program again, in a session of its own, without a terminal and with an allocation's log as
+// its output, and returns when done is satisfied. When the process exits before that, what it has written is printed,
+// and its exit code is the command's.
+func background(ctx context.Context, t base.Target, w base.Environment, args []string,
+	done func(*api.Allocation) (bool, error)) error {
 	dir := t.Layout.Alloc(t.ID)
 	if err := os.MkdirAll(dir, 0o711); err != nil {
 		return fmt.Errorf("allocation directory %s can't be made: %w", dir, agent.UnwrapPath(err))
@@ -209,9 +213,10 @@ func background(ctx context.Context, t base.Target, w base.Environment, args []s
 	return nil
 }
 
-// awaitStart waits until a process runs the allocation and done is satisfied, or fails. A process that exits before that is an error with its
-// exit code, unless its allocation has started and ended in the meantime.
-func awaitStart(ctx context.Context, t base.Target, pid int, exited <-chan error, done func(*api.Allocation) (bool, error)) error {
+// awaitStart waits until a process runs the allocation and done is satisfied, or fails. A process that exits before
+// that is an error with its exit code, unless its allocation has started and ended in the meantime.
+func awaitStart(ctx context.Context, t base.Target, pid int, exited <-chan error,
+	done func(*api.Allocation) (bool, error)) error {
 	c := t.Client()
 	defer c.Close()
 	var index uint64
@@ -262,7 +267,9 @@ func said(log *os.File, since int64, out io.Writer) error {
 	size, err := log.Seek(0, io.SeekEnd)
 	if err == nil && size == since {
 		if _, err = log.WriteString("\n"); err != nil {
-			_, err = fmt.Fprintf(out, "taskapi: the process in the background has exited and could not say why: %v; make room on that file system, or choose another --data-dir\n", err)
+			_, err = fmt.Fprintf(out,
+				"taskapi: the process in the background has exited and could not say why: %v; make room on that file system, or "+
+					"choose another --data-dir\n", err)
 			return err
 		}
 	}

@@ -23,15 +23,16 @@ func GC(w base.Environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "gc [flags] [ALLOC...]",
 		Short: "Remove ended allocations with their directories",
-		Long: `Removes the named allocations, or with --all every one that has ended: their directories with logs and state. An allocation that has not
-ended is refused and stays as it is. --all also removes the temporary directories that a killed 'taskapi dev' or 'taskapi test' of this user
-has left, once nothing runs in them.`,
+		Long: `Removes the named allocations, or with --all every one that has ended: their directories with logs and
+state. An allocation that has not ended is refused and stays as it is. --all also removes the temporary directories
+that a killed 'taskapi dev' or 'taskapi test' of this user has left, once nothing runs in them.`,
 		Example: `  taskapi gc 115ef685
   taskapi gc --all`,
 		Args: func(_ *cobra.Command, args []string) error {
 			switch {
 			case len(args) == 0 && !all:
-				return base.Usage(errors.New("ALLOC is missing: taskapi gc [flags] ALLOC..., or --all for every allocation that has ended"))
+				return base.Usage(errors.New("ALLOC is missing: taskapi gc [flags] ALLOC..., or --all for every allocation that " +
+					"has ended"))
 			case len(args) > 0 && all:
 				return base.Usage(fmt.Errorf("--all removes every allocation that has ended: leave out %q, or --all", args[0]))
 			}
@@ -61,8 +62,8 @@ has left, once nothing runs in them.`,
 	return cmd
 }
 
-// removable returns the allocations that are named or, without names, all of this user's data directory whose saved state says that they
-// have ended; there it removes what is left of earlier removals, too.
+// removable returns the allocations that are named or, without names, all of this user's data directory whose saved
+// state says that they have ended; there it removes what is left of earlier removals, too.
 func removable(ctx context.Context, w base.Environment, dataDir string, names []string) ([]base.Target, error) {
 	var found []base.Target
 	for _, name := range names {
@@ -70,7 +71,10 @@ func removable(ctx context.Context, w base.Environment, dataDir string, names []
 		if err != nil {
 			return nil, err // nothing is removed
 		}
-		if !slices.ContainsFunc(found, func(other base.Target) bool { return other.ID == t.ID && other.Layout.Dir == t.Layout.Dir }) {
+		if !slices.ContainsFunc(found, func(other base.Target) bool {
+			return other.ID == t.ID &&
+				other.Layout.Dir == t.Layout.Dir
+		}) {
 			found = append(found, t)
 		}
 	}
@@ -106,7 +110,8 @@ func remove(ctx context.Context, t base.Target, w base.Environment) (err error) 
 		}
 		return nil
 	case errors.Is(err, state.ErrDamaged), errors.Is(err, state.ErrNewer), errors.Is(err, state.ErrOlder):
-		return fmt.Errorf("allocation %s may not have ended: %w\nto give it up, stop what still runs with '%s', then remove the directory %s",
+		return fmt.Errorf("allocation %s may not have ended: %w\nto give it up, stop what still runs with '%s', then "+
+			"remove the directory %s",
 			t.ID, err, stop, dir)
 	case err != nil:
 		return err

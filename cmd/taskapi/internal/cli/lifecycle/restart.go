@@ -24,9 +24,9 @@ func Restart(w base.Environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "restart [flags] [ALLOC] [TASK]",
 		Short: "Restart a task, or all tasks of an allocation that run",
-		Long: `Restarts a task, or without TASK every task that runs, prints the events, and returns when the new processes have started. The restart
-is graceful (kill_signal, kill_timeout; as in Nomad, no shutdown_delay) and does not count against the restart policy.
-Ctrl-C ends the command, not the restart.
+		Long: `Restarts a task, or without TASK every task that runs, prints the events, and returns when the new
+processes have started. The restart is graceful (kill_signal, kill_timeout; as in Nomad, no shutdown_delay) and does
+not count against the restart policy. Ctrl-C ends the command, not the restart.
 ` + base.TaskArgs + `
 Exit code: 0 when the tasks run again, 1 when one of them does not.`,
 		Example: `  taskapi restart
@@ -49,13 +49,15 @@ Exit code: 0 when the tasks run again, 1 when one of them does not.`,
 		},
 	}
 	base.AddDataDir(cmd, &dataDir)
-	cmd.Flags().BoolVar(&all, "all-tasks", false, "restart all tasks from the beginning of their life cycle, also those that have ended: prestart tasks run again")
+	cmd.Flags().BoolVar(&all, "all-tasks", false,
+		"restart all tasks from the beginning of their life cycle, also those that have ended: prestart tasks run again")
 	cmd.Flags().BoolVar(&detach, "detach", false, "return when the old processes have ended")
 	return cmd
 }
 
 // restart restarts tasks and follows them until they run again.
-func restart(ctx context.Context, t base.Target, w base.Environment, want api.AllocationRestartRequest, detach bool) error {
+func restart(ctx context.Context, t base.Target, w base.Environment, want api.AllocationRestartRequest,
+	detach bool) error {
 	ctx, release := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer release()
 	var before *api.Allocation
@@ -79,7 +81,10 @@ func restart(ctx context.Context, t base.Target, w base.Environment, want api.Al
 		tasks = base.RunningTasks(before)
 	}
 	f.Until = func(now *api.Allocation) bool {
-		return !slices.ContainsFunc(tasks, func(task string) bool { return !again(before.TaskStates[task], now.TaskStates[task]) })
+		return !slices.ContainsFunc(tasks, func(task string) bool {
+			return !again(before.TaskStates[task],
+				now.TaskStates[task])
+		})
 	}
 	alloc, err := f.Follow(ctx)
 	switch {

@@ -1,4 +1,5 @@
-// Package lifecycle has the commands that begin, change and end allocations: run, attach, update, takeover, restart, signal, stop, gc and state.
+// Package lifecycle has the commands that begin, change and end allocations: run, attach, update, takeover, restart,
+// signal, stop, gc and state.
 package lifecycle
 
 import (
@@ -55,18 +56,20 @@ immediately. SIGUSR1 ends taskapi and leaves the tasks running: the next run of 
 does after taskapi was killed.
 As root, --isolate-users gives each task a user of its own.
 
-If a taskapi runs the job already, run is refused: 'taskapi update' gives the allocation another version of the job, and a
-new --alloc-id runs a second copy. If the allocation of --alloc-id exists, run resumes it. The flags of its last run hold
-unless others are given; give the job file's variables again. If the job file has another version of the job, changes that
-need no new process are applied. Other changes are refused without --force, which stops the allocation gracefully and runs
-it again.
-Exit code: 0 when the allocation completes, is stopped or left running, 1 when it fails, 2 when the job file or a flag is wrong.`,
+If a taskapi runs the job already, run is refused: 'taskapi update' gives the allocation another version of the job,
+and a new --alloc-id runs a second copy. If the allocation of --alloc-id exists, run resumes it. The flags of its last
+run hold unless others are given; give the job file's variables again. If the job file has another version of the job,
+changes that need no new process are applied. Other changes are refused without --force, which stops the allocation
+gracefully and runs it again.
+Exit code: 0 when the allocation completes, is stopped or left running, 1 when it fails, 2 when the job file or a flag
+is wrong.`,
 		Example: `  taskapi run examples/hello.nomad.hcl
   taskapi run --detach --wait --isolate-users examples/hello.nomad.hcl
   taskapi run --var version=2 --alloc-id 6d0c4a3e-51c4-4c1f-9c60-6a2a4e4bd3ab job.nomad.hcl`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 2 && cmd.Flags().Changed(agent.IsolateFlag) && idRangeForm.MatchString(args[0]) {
-				return base.Usage(fmt.Errorf("--%s takes its range after an equals sign: --%s=%s", agent.IsolateFlag, agent.IsolateFlag, args[0]))
+				return base.Usage(fmt.Errorf("--%s takes its range after an equals sign: --%s=%s", agent.IsolateFlag,
+					agent.IsolateFlag, args[0]))
 			}
 			return base.CheckArgs(cmd, args)
 		},
@@ -74,7 +77,8 @@ Exit code: 0 when the allocation completes, is stopped or left running, 1 when i
 			if err := errors.Join(opts.Output.Check(), opts.checkSimulate(), opts.checkWait(cmd.Flags())); err != nil {
 				return err
 			}
-			return opts.inProcess(cmd, w, func(waiting context.Context, w base.Environment, log *linewriter.Writer, starting *start.Startup) error {
+			return opts.inProcess(cmd, w, func(waiting context.Context, w base.Environment, log *linewriter.Writer,
+				starting *start.Startup) error {
 				if args[0] == "-" {
 					w.Stdin = start.Interruptible{Ctx: waiting, From: w.Stdin}
 				}
@@ -99,8 +103,8 @@ Exit code: 0 when the allocation completes, is stopped or left running, 1 when i
 	return cmd
 }
 
-// inProcess calls do with standard error as a log whose reader is not waited for, and with the signals that come before an agent acts on them:
-// the first one ends the context.
+// inProcess calls do with standard error as a log whose reader is not waited for, and with the signals that come before
+// an agent acts on them: the first one ends the context.
 func (o *runOptions) inProcess(cmd *cobra.Command, w base.Environment,
 	do func(waiting context.Context, w base.Environment, log *linewriter.Writer, starting *start.Startup) error,
 ) error {
@@ -245,7 +249,8 @@ func leftRunning(ctx context.Context, l base.Layout, alloc *api.Allocation) (lef
 // errRuns refuses to run an allocation that a taskapi runs.
 func errRuns(l base.Layout, alloc *api.Allocation) error {
 	id := output.ShortID(alloc.ID)
-	return base.Usage(fmt.Errorf("a taskapi runs job %q already, in allocation %s: '%s JOBFILE' gives it another version, "+
+	return base.Usage(fmt.Errorf("a taskapi runs job %q already, in allocation %s: '%s JOBFILE' gives it another "+
+		"version, "+
 		"'%s' other flags; --alloc-id %s runs a second copy",
 		alloc.JobID, alloc.ID, l.Command("update", id), l.Command("takeover", id), uuid.NewString()))
 }
@@ -282,7 +287,8 @@ func (r *request) run(ctx, waiting context.Context, log *linewriter.Writer, star
 }
 
 // begin runs the allocation that is locked.
-func (r *request) begin(ctx context.Context, lock *datadir.Lock, logger *slog.Logger, log *linewriter.Writer, starting *start.Startup) error {
+func (r *request) begin(ctx context.Context, lock *datadir.Lock, logger *slog.Logger, log *linewriter.Writer,
+	starting *start.Startup) error {
 	if err := r.options.tryFiles(r.layout); err != nil { // before anything is changed
 		return err
 	}
@@ -308,7 +314,8 @@ func (r *request) begin(ctx context.Context, lock *datadir.Lock, logger *slog.Lo
 		if lock.Saved() == nil {
 			return err
 		}
-		logger.Warn("the flags are not saved: the next run has those of the run before, unless they are given again", "error", err)
+		logger.Warn("the flags are not saved: the next run has those of the run before, unless they are given again",
+			"error", err)
 	}
 	now := r.alloc
 	if lock.Saved() != nil {
@@ -340,13 +347,15 @@ func (r *request) errOtherUsers() error {
 	if !slices.Contains(r.differ, agent.IsolateFlag) {
 		return nil
 	}
-	return base.Usage(fmt.Errorf("the tasks of allocation %s run as other users than --%s says: stop it with '%s', then run it again with --force",
+	return base.Usage(fmt.Errorf("the tasks of allocation %s run as other users than --%s says: stop it with '%s', "+
+		"then run it again with --force",
 		r.alloc.ID, agent.IsolateFlag, r.layout.Command("stop", r.alloc.ID)))
 }
 
 // sayOwnUser warns of tasks that run as this program's user.
 func (r *request) sayOwnUser() {
-	start.PrintFindings(r.environment.Stderr, agent.CheckOwnUser(r.alloc.GetTaskGroup(), r.options.IsolateUsers != ""), nil)
+	start.PrintFindings(r.environment.Stderr, agent.CheckOwnUser(r.alloc.GetTaskGroup(), r.options.IsolateUsers != ""),
+		nil)
 }
 
 // groupOf returns the group of an allocation that exists already, empty when there is none.
@@ -389,7 +398,8 @@ func (r *request) makeFree(ctx, waiting context.Context) error {
 	return errRuns(r.layout, found.Alloc)
 }
 
-// isLeaving reports whether err says that a taskapi has exited or is about to: another one can have the allocation in a moment.
+// isLeaving reports whether err says that a taskapi has exited or is about to: another one can have the allocation in a
+// moment.
 func isLeaving(err error) bool {
 	answer, ok := errors.AsType[*client.StatusError](err)
 	return errors.Is(err, client.ErrNoAnswer) || ok && answer.Message == agent.MessageLeaving

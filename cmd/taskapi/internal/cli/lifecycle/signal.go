@@ -13,7 +13,8 @@ import (
 )
 
 // commonSignals are offered for completion.
-var commonSignals = []string{"SIGABRT", "SIGALRM", "SIGCONT", "SIGHUP", "SIGINT", "SIGKILL", "SIGQUIT", "SIGSTOP", "SIGTERM", "SIGUSR1", "SIGUSR2", "SIGWINCH"}
+var commonSignals = []string{"SIGABRT", "SIGALRM", "SIGCONT", "SIGHUP", "SIGINT", "SIGKILL", "SIGQUIT", "SIGSTOP",
+	"SIGTERM", "SIGUSR1", "SIGUSR2", "SIGWINCH"}
 
 func Signal(w base.Environment) *cobra.Command {
 	var name string
@@ -35,7 +36,8 @@ ends a task, the restart policy decides whether it starts again.
 		},
 	}, func(ctx context.Context, found base.Target) error {
 		err := found.Ask(ctx, func(_ *client.Client, sdk *api.Client) error {
-			return sdk.Allocations().Signal(&api.Allocation{ID: found.ID}, (&api.QueryOptions{}).WithContext(ctx), found.Task, name)
+			return sdk.Allocations().Signal(&api.Allocation{ID: found.ID}, (&api.QueryOptions{}).WithContext(ctx), found.Task,
+				name)
 		})
 		if err != nil {
 			return err
@@ -43,7 +45,8 @@ ends a task, the restart policy decides whether it starts again.
 		return w.Printf("sent %s to %s\n", name, found)
 	})
 	cmd.Flags().StringVarP(&name, "signal", "s", "", "`NAME` of the signal; it must be given")
-	_ = cmd.RegisterFlagCompletionFunc("signal", cobra.FixedCompletions(commonSignals, cobra.ShellCompDirectiveNoFileComp)) // the flag has just been added
+	// the flag has just been added
+	_ = cmd.RegisterFlagCompletionFunc("signal", cobra.FixedCompletions(commonSignals, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 

@@ -42,7 +42,8 @@ and names what is lost. Look at the new state with 'taskapi state dump': a recor
 }
 
 // onState completes a command that does something with an allocation's state.
-func onState(w base.Environment, do func(w base.Environment, l base.Layout, id string) error, cmd *cobra.Command) *cobra.Command {
+func onState(w base.Environment, do func(w base.Environment, l base.Layout, id string) error,
+	cmd *cobra.Command) *cobra.Command {
 	return base.OnTarget(w, base.ToRemove, cmd, func(_ context.Context, found base.Target) error {
 		err := do(w, found.Layout, found.ID)
 		if errors.Is(err, state.ErrNotFound) {

@@ -34,11 +34,11 @@ func Stop(w base.Environment) *cobra.Command {
 	cmd := base.OnTarget(w, base.ToChange, &cobra.Command{
 		Use:   "stop [flags] [ALLOC]",
 		Short: "Stop an allocation gracefully, or kill it with --now",
-		Long: `Stops an allocation gracefully (shutdown_delay, kill_signal, kill_timeout, poststop tasks), prints its events and returns when it has
-ended. Without ALLOC it stops the only one that runs. --now, or a second Ctrl-C, kills every task immediately. If the allocation's taskapi
-process has exited, this command resumes the allocation and stops it. If that process is frozen (SIGSTOP) or hangs, the
-error names it; --now kills it after five seconds, and then the tasks. If the allocation's state is missing or damaged, its
-tasks are killed.
+		Long: `Stops an allocation gracefully (shutdown_delay, kill_signal, kill_timeout, poststop tasks), prints its
+events and returns when it has ended. Without ALLOC it stops the only one that runs. --now, or a second Ctrl-C, kills
+every task immediately. If the allocation's taskapi process has exited, this command resumes the allocation and stops
+it. If that process is frozen (SIGSTOP) or hangs, the error names it; --now kills it after five seconds, and then the
+tasks. If the allocation's state is missing or damaged, its tasks are killed.
 Exit code: 0 when the allocation has ended, 1 when it could not be stopped.`,
 		Example: `  taskapi stop
   taskapi stop --now hello`,
@@ -47,8 +47,10 @@ Exit code: 0 when the allocation has ended, 1 when it could not be stopped.`,
 		return s.run(ctx)
 	})
 	cmd.Flags().BoolVar(&s.detach, "detach", false, "return when the stop has begun")
-	cmd.Flags().BoolVar(&s.how.NoShutdownDelay, "no-shutdown-delay", false, "skip the shutdown_delay of the group and of the tasks, also one that is under way")
-	cmd.Flags().BoolVar(&s.how.Now, "now", false, "kill every task immediately (SIGKILL), also when a stop is under way; poststop tasks don't run")
+	cmd.Flags().BoolVar(&s.how.NoShutdownDelay, "no-shutdown-delay", false,
+		"skip the shutdown_delay of the group and of the tasks, also one that is under way")
+	cmd.Flags().BoolVar(&s.how.Now, "now", false,
+		"kill every task immediately (SIGKILL), also when a stop is under way; poststop tasks don't run")
 	cmd.Flags().BoolVar(&s.detached, "detached", false, "")
 	_ = cmd.Flags().MarkHidden("detached") // it has just been added
 	return cmd
@@ -64,7 +66,8 @@ type stopping struct {
 	out, log    *linewriter.Writer // the environment's stdout and stderr
 }
 
-// run stops the allocation: its taskapi does, or this process when there is none. No reader of what it prints delays it.
+// run stops the allocation: its taskapi does, or this process when there is none. No reader of what it prints delays
+// it.
 func (s *stopping) run(ctx context.Context) error {
 	if s.detached {
 		s.environment.Stdout, s.environment.Stderr = boundedLogs(s.environment)
@@ -126,7 +129,8 @@ func (s *stopping) keeps(err error) error {
 			return fmt.Errorf("%w; '%s' kills its tasks", err, s.Layout.Command("stop", "--now", s.ID))
 		}
 		return nil
-	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE), errors.Is(err, syscall.ENOMEM):
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE),
+		errors.Is(err, syscall.ENOMEM):
 		return err
 	}
 	return nil
@@ -145,7 +149,8 @@ func (s *stopping) concluded(ctx context.Context, saved *interfaces.Saved) error
 		}
 	}
 	if allocrunner.TasksRunning(s.Layout.Alloc(s.ID)) {
-		return s.killOrphans(ctx, fmt.Errorf("allocation %s has ended (%s), but tasks of it are still running", s.ID, saved.Alloc.ClientStatus))
+		return s.killOrphans(ctx, fmt.Errorf("allocation %s has ended (%s), but tasks of it are still running", s.ID,
+			saved.Alloc.ClientStatus))
 	}
 	return s.say("allocation %s has already ended (%s)", s.ID, saved.Alloc.ClientStatus)
 }
@@ -160,7 +165,8 @@ func (s *stopping) warn(err error) { s.environment.Warnf("%v", err) }
 func (s *stopping) request(ctx context.Context, c *client.Client) error {
 	err := c.Stop(ctx, s.how)
 	if failed, ok := errors.AsType[*client.StatusError](err); ok && failed.Status >= http.StatusInternalServerError {
-		if now, _, getErr := c.Allocation(ctx); getErr == nil && now.DesiredStatus == api.AllocDesiredStatusStop { // it stops all the same
+		// it stops all the same
+		if now, _, getErr := c.Allocation(ctx); getErr == nil && now.DesiredStatus == api.AllocDesiredStatusStop {
 			s.warn(fmt.Errorf("allocation %s: %w", s.ID, failed))
 			return nil
 		}
@@ -259,7 +265,8 @@ func (s *stopping) await(ctx context.Context, c *client.Client, f *follow.Follow
 }
 
 // onSignals makes the second SIGINT kill the allocation, and SIGTERM end the waiting by cancelling the context.
-func (s *stopping) onSignals(ctx context.Context, c *client.Client, p *follow.Printer) (_ context.Context, release func()) {
+func (s *stopping) onSignals(ctx context.Context, c *client.Client, p *follow.Printer) (_ context.Context,
+	release func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
@@ -293,13 +300,14 @@ func (s *stopping) onSignals(ctx context.Context, c *client.Client, p *follow.Pr
 
 // kill makes the allocation's taskapi kill every task.
 func (s *stopping) kill(ctx context.Context, c *client.Client) {
-	if err := c.Stop(ctx, client.StopOptions{NoShutdownDelay: s.how.NoShutdownDelay, Now: true}); err != nil && ctx.Err() == nil {
+	if err := c.Stop(ctx, client.StopOptions{NoShutdownDelay: s.how.NoShutdownDelay, Now: true}); err != nil &&
+		ctx.Err() == nil {
 		s.warn(fmt.Errorf("allocation %s could not be killed: %w", s.ID, err))
 	}
 }
 
-// takeOver resumes the allocation in this process and stops it. It ends the tasks in any case: without their API when that is unavailable,
-// and with SIGKILL when it must. Errors: state.ErrInUse when another taskapi was faster.
+// takeOver resumes the allocation in this process and stops it. It ends the tasks in any case: without their API when
+// that is unavailable, and with SIGKILL when it must. Errors: state.ErrInUse when another taskapi was faster.
 func (s *stopping) takeOver(ctx context.Context) (err error) {
 	logger := base.NewLogger(false, s.environment)
 	lock, lacks, err := s.lock(logger)
@@ -332,7 +340,8 @@ func (s *stopping) takeOver(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	p.AllocEvent("Stopping", "stopping its tasks without their API, which is unavailable: "+linewriter.OneLine(lacks.Error()))
+	p.AllocEvent("Stopping", "stopping its tasks without their API, which is unavailable: "+
+		linewriter.OneLine(lacks.Error()))
 	cfg.NoAPI = true
 	if over, err = agent.New(cfg).Run(ctx, nil); !over && err != nil {
 		return s.killOrphans(ctx, fmt.Errorf("allocation %s can't be stopped gracefully: %w", s.ID, err))
@@ -347,7 +356,8 @@ func (s *stopping) takeOver(ctx context.Context) (err error) {
 func (s *stopping) lock(logger *slog.Logger) (lock *datadir.Lock, lacks, err error) {
 	lock, err = s.Layout.LockAlloc(s.ID, logger)
 	switch {
-	case !errors.Is(err, state.ErrFile) && !errors.Is(err, syscall.EROFS), errors.Is(err, fs.ErrPermission) && os.Geteuid() != 0:
+	case !errors.Is(err, state.ErrFile) && !errors.Is(err, syscall.EROFS), errors.Is(err, fs.ErrPermission) &&
+		os.Geteuid() != 0:
 		return lock, nil, err
 	}
 	held, holdErr := s.Layout.LockReadOnly(s.ID, logger)
@@ -359,7 +369,8 @@ func (s *stopping) lock(logger *slog.Logger) (lock *datadir.Lock, lacks, err err
 
 // inBackground is takeOver in a process of its own.
 func (s *stopping) inBackground(ctx context.Context) error {
-	args := []string{"stop", "--data-dir=" + string(s.Layout.Dir), fmt.Sprintf("--no-shutdown-delay=%t", s.how.NoShutdownDelay),
+	args := []string{"stop", "--data-dir=" + string(s.Layout.Dir),
+		fmt.Sprintf("--no-shutdown-delay=%t", s.how.NoShutdownDelay),
 		fmt.Sprintf("--now=%t", s.how.Now), s.ID}
 	err := background(ctx, s.Target, s.environment, args, func(alloc *api.Allocation) (bool, error) {
 		return alloc.DesiredStatus == api.AllocDesiredStatusStop || alloc.ClientTerminalStatus(), nil
@@ -370,8 +381,8 @@ func (s *stopping) inBackground(ctx context.Context) error {
 	return s.say("allocation %s is being stopped in the background", s.ID)
 }
 
-// removeDeadSockets removes the sockets that a killed taskapi has left of an allocation, the operator's and the tasks'. It finds tasks by
-// their directories, since the state may be lost; a socket with a listener stays.
+// removeDeadSockets removes the sockets that a killed taskapi has left of an allocation, the operator's and the tasks'.
+// It finds tasks by their directories, since the state may be lost; a socket with a listener stays.
 func removeDeadSockets(t base.Target) error {
 	entries, err := os.ReadDir(t.Layout.Alloc(t.ID))
 	errs := []error{err, socket.RemoveStale(t.Layout.OperatorSocket(t.ID))}

@@ -25,10 +25,10 @@ func Takeover(w base.Environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "takeover [flags] [ALLOC]",
 		Short: "Replace the taskapi that runs an allocation by this one, as for an upgrade",
-		Long: `Replaces the taskapi that runs an allocation by this one, in the background; no task notices. No job file is needed: the
-job stays as it is, with its variables. The flags of the last run hold unless others are given. If this taskapi can't
-resume the allocation, it says why, and the other taskapi goes on. If the allocation's taskapi has exited, the
-allocation is resumed.
+		Long: `Replaces the taskapi that runs an allocation by this one, in the background; no task notices. No job
+file is needed: the job stays as it is, with its variables. The flags of the last run hold unless others are given. If
+this taskapi can't resume the allocation, it says why, and the other taskapi goes on. If the allocation's taskapi has
+exited, the allocation is resumed.
 ` + base.AllocArgs,
 		Example: `  taskapi takeover
   taskapi takeover --all
@@ -106,7 +106,8 @@ func takeOver(cmd *cobra.Command, t base.Target, w base.Environment) error {
 
 // takeOverHere takes the allocation over with this process, and runs it to its end.
 func (o *runOptions) takeOverHere(cmd *cobra.Command, args []string, w base.Environment) error {
-	return o.inProcess(cmd, w, func(waiting context.Context, w base.Environment, log *linewriter.Writer, starting *start.Startup) error {
+	return o.inProcess(cmd, w, func(waiting context.Context, w base.Environment, log *linewriter.Writer,
+		starting *start.Startup) error {
 		found, err := base.Find(waiting, w, o.DataDir, args, base.ToChange)
 		if err != nil {
 			return err
@@ -151,7 +152,8 @@ func (r *request) takeOver(ctx context.Context) error {
 	defer c.Close()
 	found := c.Locate(ctx, client.Timeouts{})
 	switch found.Holder {
-	case client.Hanging, client.Ended, client.Unreadable: // a taskapi that hangs would act on the signal when this process has given up
+	// a taskapi that hangs would act on the signal when this process has given up
+	case client.Hanging, client.Ended, client.Unreadable:
 		return r.target().ErrUnserved(found)
 	case client.Nobody, client.Changing: // the next look decides
 		return nil
@@ -163,7 +165,8 @@ func (r *request) takeOver(ctx context.Context) error {
 	case saved == nil:
 		return errNothingSaved(r.alloc.ID)
 	}
-	runner, err := allocrunner.New(interfaces.Config{Alloc: saved.Alloc, Dir: r.layout.Alloc(saved.Alloc.ID), Logger: slog.New(slog.DiscardHandler), Saved: saved})
+	runner, err := allocrunner.New(interfaces.Config{Alloc: saved.Alloc, Dir: r.layout.Alloc(saved.Alloc.ID),
+		Logger: slog.New(slog.DiscardHandler), Saved: saved})
 	if err != nil {
 		return fmt.Errorf("allocation %s: %w", saved.Alloc.ID, err)
 	}

@@ -27,9 +27,10 @@ func Update(w base.Environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "update [flags] ALLOC JOBFILE",
 		Short: "Give a running allocation another version of its job",
-		Long: `Compares the job file with the job that the allocation runs, prints each difference and whether it needs new processes, and gives the
-allocation the new version. Changes that need new processes are refused, with exit code 2, and nothing changes; with --force the
-allocation is stopped gracefully and run again, under the same ID and in the same directory.`,
+		Long: `Compares the job file with the job that the allocation runs, prints each difference and whether it
+needs new processes, and gives the allocation the new version. Changes that need new processes are refused, with exit
+code 2, and nothing changes; with --force the allocation is stopped gracefully and run again, under the same ID and in
+the same directory.`,
 		Example: `  taskapi update hello examples/hello.nomad.hcl
   taskapi update --force hello examples/hello.nomad.hcl`,
 		ValidArgsFunction: base.CompleteUpdate(&dataDir, w),
@@ -44,7 +45,8 @@ allocation is stopped gracefully and run again, under the same ID and in the sam
 	}
 	flags.AddVars(cmd)
 	base.AddDataDir(cmd, &dataDir)
-	cmd.Flags().BoolVar(&u.force, "force", false, "if the changes need new processes, stop the allocation gracefully and run it again")
+	cmd.Flags().BoolVar(&u.force, "force", false,
+		"if the changes need new processes, stop the allocation gracefully and run it again")
 	cmd.Flags().BoolVar(&u.detach, "detach", false, "with --force, return when the stop has begun")
 	return cmd
 }
@@ -84,8 +86,8 @@ func (u *updater) run(ctx context.Context, flags start.JobFlags, jobFile string)
 	return u.update(ctx, c, found.Alloc, loaded.Job)
 }
 
-// update gives the allocation, which was as before, a job, prints what that changes, and returns when the allocation runs it. Errors:
-// client.ErrNoAnswer, and usage errors for a job that it can't have.
+// update gives the allocation, which was as before, a job, prints what that changes, and returns when the allocation
+// runs it. Errors: client.ErrNoAnswer, and usage errors for a job that it can't have.
 func (u *updater) update(ctx context.Context, c *client.Client, before *api.Allocation, job *api.Job) error {
 	plan, err := c.Plan(ctx, job)
 	if err != nil {
@@ -110,7 +112,8 @@ func (u *updater) update(ctx context.Context, c *client.Client, before *api.Allo
 		destructive = plan.Annotations.DesiredTGUpdates[before.TaskGroup].DestructiveUpdate > 0
 	}
 	if destructive && !u.force {
-		return base.Usage(fmt.Errorf("allocation %s needs new processes for this job, and is unchanged; --force stops it gracefully and runs it again", u.ID))
+		return base.Usage(fmt.Errorf("allocation %s needs new processes for this job, and is unchanged; --force stops it "+
+			"gracefully and runs it again", u.ID))
 	}
 	if err := c.Register(context.WithoutCancel(ctx), job, plan.JobModifyIndex, u.force); err != nil {
 		return u.asError(err)
@@ -121,10 +124,11 @@ func (u *updater) update(ctx context.Context, c *client.Client, before *api.Allo
 	return u.environment.Printf("allocation %s runs the new version\n", u.ID)
 }
 
-// awaitReplaced prints what happens to an allocation that is being replaced, and returns when its successor runs. Ctrl-C ends the waiting
-// alone.
+// awaitReplaced prints what happens to an allocation that is being replaced, and returns when its successor runs.
+// Ctrl-C ends the waiting alone.
 func (u *updater) awaitReplaced(ctx context.Context, before *api.Allocation) error {
-	err := u.environment.Printf("allocation %s is stopped gracefully and run again; '%s' follows it\n", u.ID, u.Layout.Command("attach", u.ID))
+	err := u.environment.Printf("allocation %s is stopped gracefully and run again; '%s' follows it\n", u.ID,
+		u.Layout.Command("attach", u.ID))
 	if u.detach || err != nil {
 		return err
 	}
@@ -142,7 +146,8 @@ func (u *updater) awaitReplaced(ctx context.Context, before *api.Allocation) err
 	case !isNew(alloc):
 		return fmt.Errorf("allocation %s was stopped before the new version began (%s)", u.ID, alloc.ClientStatus)
 	case alloc.ClientStatus == api.AllocClientStatusFailed:
-		return fmt.Errorf("the new version of allocation %s has failed: %s", u.ID, linewriter.OneLine(alloc.ClientDescription))
+		return fmt.Errorf("the new version of allocation %s has failed: %s", u.ID,
+			linewriter.OneLine(alloc.ClientDescription))
 	}
 	return nil
 }
@@ -153,7 +158,8 @@ const annotationDestructive = "forces create/destroy update"
 // asError says why a taskapi refuses a job. Its own words are about the job.
 func (u *updater) asError(err error) error {
 	wrapped := fmt.Errorf("allocation %s: %w", u.ID, err)
-	if s, ok := errors.AsType[*client.StatusError](err); ok && (s.Status == http.StatusBadRequest || s.Status == http.StatusNotFound) {
+	if s, ok := errors.AsType[*client.StatusError](err); ok &&
+		(s.Status == http.StatusBadRequest || s.Status == http.StatusNotFound) {
 		return base.Usage(wrapped)
 	}
 	return wrapped

@@ -18,7 +18,8 @@ import (
 // credentialPrefix begins the name of one of the credentials that systemd gives a service, systemd.exec(5).
 const credentialPrefix = "credential:"
 
-// readVarItems returns the variables of --var-items, in the order of their first flags. Errors name places, and no values.
+// readVarItems returns the variables of --var-items, in the order of their first flags. Errors name places, and no
+// values.
 func readVarItems(given []string, namespace string, w base.Environment) ([]*api.Variable, error) {
 	var all []*api.Variable
 	byPath := map[string]*api.Variable{}
@@ -74,7 +75,8 @@ func itemsFile(source string, w base.Environment) (string, error) {
 	case !isCredential:
 		return source, nil
 	case dir == "":
-		return "", errors.New("CREDENTIALS_DIRECTORY is not set: systemd sets it for a service with LoadCredential= or SetCredentialEncrypted=")
+		return "", errors.New("CREDENTIALS_DIRECTORY is not set: systemd sets it for a service with LoadCredential= or " +
+			"SetCredentialEncrypted=")
 	case name == "" || name == "." || name == ".." || strings.Contains(name, "/"):
 		return "", fmt.Errorf("%q is no name of a credential", name)
 	default:
@@ -96,10 +98,11 @@ func (r *request) putVarItems(ctx context.Context, w base.Environment) error {
 			if now != nil && maps.Equal(now.Items, v.Items) {
 				continue
 			}
-			err = r.layout.Audited(w, fmt.Sprintf("run --var-items: %s in namespace %s", v.Path, v.Namespace), func() (string, error) {
-				_, _, err := kept.Put(ctx, v, nil)
-				return "", err
-			})
+			err = r.layout.Audited(w, fmt.Sprintf("run --var-items: %s in namespace %s", v.Path, v.Namespace),
+				func() (string, error) {
+					_, _, err := kept.Put(ctx, v, nil)
+					return "", err
+				})
 			if err != nil {
 				return fmt.Errorf("--var-items: %w", err)
 			}

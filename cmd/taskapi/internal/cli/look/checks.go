@@ -21,7 +21,8 @@ func Checks(w base.Environment) *cobra.Command {
 taskapi has exited, the last saved results are shown.
 ` + base.AllocArgs + `
 
---json prints what GET /v1/client/allocation/:id/checks answers; --template is given the same, as the SDK's AllocCheckStatuses.`,
+--json prints what GET /v1/client/allocation/:id/checks answers; --template is given the same, as the SDK's
+AllocCheckStatuses.`,
 		Example: `  taskapi checks
   taskapi checks -t '{{range .}}{{.Check}} {{.Status}}{{"\n"}}{{end}}' hello`,
 	}, func(ctx context.Context, found base.Target) error {

@@ -71,12 +71,14 @@ the stream goes on where it was. If that taskapi has exited, --follow waits for 
 		}
 		return parse(cmd, args)
 	}
-	_ = cmd.RegisterFlagCompletionFunc("topic", cobra.FixedCompletions(eventTopics, cobra.ShellCompDirectiveNoFileComp)) // the flag has just been added
+	// the flag has just been added
+	_ = cmd.RegisterFlagCompletionFunc("topic", cobra.FixedCompletions(eventTopics, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
 // eventTopics are those that an allocation's stream may have.
-var eventTopics = []string{string(api.TopicAllocation), string(api.TopicJob), string(api.TopicEvaluation), string(api.TopicDeployment), string(api.TopicNode),
+var eventTopics = []string{string(api.TopicAllocation), string(api.TopicJob), string(api.TopicEvaluation),
+	string(api.TopicDeployment), string(api.TopicNode),
 	string(api.TopicService)}
 
 // eventsStream is taskapi events.
@@ -102,7 +104,8 @@ type eventLine struct {
 // reconnectPause is the pause before a stream that has ended is opened again: there may be no event for long.
 const reconnectPause = 100 * time.Millisecond
 
-// run prints events until those that there are have been printed or, when they are followed, until the allocation has ended.
+// run prints events until those that there are have been printed or, when they are followed, until the allocation has
+// ended.
 func (s *eventsStream) run(ctx context.Context) error {
 	c := s.target.Client()
 	defer c.Close()
@@ -159,12 +162,14 @@ func (s *eventsStream) ended(ctx context.Context, c *client.Client) (bool, error
 	}
 }
 
-// printEnd prints the last event of an allocation that ended before the stream could be opened again, unless it has come.
+// printEnd prints the last event of an allocation that ended before the stream could be opened again, unless it has
+// come.
 func (s *eventsStream) printEnd(alloc *api.Allocation) error {
 	if alloc.ModifyIndex <= s.next {
 		return nil
 	}
-	s.environment.Warnf("events from index %d to %d may be lost: the allocation ended before they were read", s.next, alloc.ModifyIndex)
+	s.environment.Warnf("events from index %d to %d may be lost: the allocation ended before they were read", s.next,
+		alloc.ModifyIndex)
 	last := *alloc
 	last.Job = nil // as the stream has it
 	raw, err := json.Marshal(eventLine{Index: last.ModifyIndex, Events: []*api.Event{{
@@ -178,7 +183,8 @@ func (s *eventsStream) printEnd(alloc *api.Allocation) error {
 	return err
 }
 
-// read opens the stream and prints its events until it ends, which is no error, or until it has had those that there are.
+// read opens the stream and prints its events until it ends, which is no error, or until it has had those that there
+// are.
 func (s *eventsStream) read(ctx context.Context, c *client.Client, latest uint64) (done bool, err error) {
 	if !s.flags.follow && s.next > latest {
 		return true, nil

@@ -11,7 +11,8 @@ import (
 	"taskapi/cmd/taskapi/internal/output"
 )
 
-// allocLine and serviceLine are lines of a stream, with the index of an allocation's version; the service's own is another.
+// allocLine and serviceLine are lines of a stream, with the index of an allocation's version; the service's own is
+// another.
 func allocLine(index int, kind string) string {
 	return fmt.Sprintf(`{"Index":%d,"Events":[{"Topic":"Allocation","Type":%q,"Key":"a","Index":%[1]d,"Payload":{"Allocation":{"ID":"a"}}}]}`, index, kind)
 }
@@ -34,7 +35,8 @@ func TestEventsComeOnce(t *testing.T) {
 	}{
 		"a stream that goes on": {0, [][]string{
 			{beat, allocLine(1, "PlanResult"), serviceLine(1, "s1"), beat, serviceLine(1, "s2")},
-			{beat, allocLine(1, "PlanResult"), serviceLine(1, "s1"), serviceLine(1, "s2"), serviceLine(1, "s3"), beat, allocLine(2, "AllocationUpdated")},
+			{beat, allocLine(1, "PlanResult"), serviceLine(1, "s1"), serviceLine(1, "s2"), serviceLine(1, "s3"), beat,
+				allocLine(2, "AllocationUpdated")},
 		}, "a s1 s2 s3 a "},
 		"the first lines are not kept any more": {0, [][]string{
 			{beat, allocLine(1, "PlanResult"), beat, serviceLine(1, "s1"), serviceLine(1, "s2")},
@@ -55,7 +57,8 @@ func TestEventsComeOnce(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			s := &eventsStream{environment: base.Environment{Stdout: &out}, flags: eventsFlags{follow: true, out: base.OutputFlags{Parsed: keys}}, next: c.from}
+			s := &eventsStream{environment: base.Environment{Stdout: &out},
+				flags: eventsFlags{follow: true, out: base.OutputFlags{Parsed: keys}}, next: c.from}
 			for _, lines := range c.streams {
 				if done, err := s.printLines(strings.NewReader(strings.Join(lines, "\n"))); done || err != nil {
 					t.Errorf("done %t, %v, want a stream that is opened again", done, err)
@@ -75,7 +78,8 @@ func TestEventsOfAnEndThatWasNotRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &eventsStream{environment: base.Environment{Stdout: &out, Stderr: &stderr}, flags: eventsFlags{follow: true, out: base.OutputFlags{Parsed: status}}}
+	s := &eventsStream{environment: base.Environment{Stdout: &out, Stderr: &stderr},
+		flags: eventsFlags{follow: true, out: base.OutputFlags{Parsed: status}}}
 	if _, err := s.printLines(strings.NewReader("{}" + allocLine(3, "AllocationUpdated"))); err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +93,8 @@ func TestEventsOfAnEndThatWasNotRead(t *testing.T) {
 	if got, want := out.String(), "3 Allocation \n7 Allocation complete\n"; got != want {
 		t.Errorf("printed %q, want %q", got, want)
 	}
-	if got, want := stderr.String(), "taskapi: events from index 3 to 7 may be lost: the allocation ended before they were read\n"; got != want {
+	if got, want := stderr.String(),
+		"taskapi: events from index 3 to 7 may be lost: the allocation ended before they were read\n"; got != want {
 		t.Errorf("said %q, want %q", got, want)
 	}
 }

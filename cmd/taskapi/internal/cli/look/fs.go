@@ -33,7 +33,8 @@ The files are read from the data directory with the rights of the user who runs 
 }
 
 // onFile completes a command about a file of an allocation, and gives do the files and PATH.
-func onFile(w base.Environment, cmd *cobra.Command, do func(context.Context, interfaces.Files, string) error) *cobra.Command {
+func onFile(w base.Environment, cmd *cobra.Command, do func(context.Context, interfaces.Files,
+	string) error) *cobra.Command {
 	var dataDir string
 	base.AddDataDir(cmd, &dataDir)
 	cmd.ValidArgsFunction = base.CompleteTarget(&dataDir, w, base.ToRead)
@@ -66,9 +67,10 @@ func onFile(w base.Environment, cmd *cobra.Command, do func(context.Context, int
 func fsList(w base.Environment) *cobra.Command {
 	var out base.OutputFlags
 	cmd := onFile(w, &cobra.Command{
-		Use:     "ls [flags] [ALLOC] [PATH]",
-		Short:   "List a directory of an allocation",
-		Long:    "Lists a directory of an allocation. A single argument is PATH when it is alloc, a task's name or has a slash in it, else ALLOC.",
+		Use:   "ls [flags] [ALLOC] [PATH]",
+		Short: "List a directory of an allocation",
+		Long: "Lists a directory of an allocation. A single argument is PATH when it is alloc, a task's name or has a " +
+			"slash in it, else ALLOC.",
 		Example: "  taskapi fs ls alloc/logs\n  taskapi fs ls hello greeter/local",
 	}, func(_ context.Context, files interfaces.Files, path string) error {
 		list, err := files.List(path, math.MaxInt)

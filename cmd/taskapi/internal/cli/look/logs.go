@@ -54,7 +54,8 @@ latest output is kept (by default 10 files of 10 MB).`,
 	f := cmd.Flags()
 	f.BoolVarP(&o.follow, "follow", "f", false, "print more as it is written, until the allocation ends")
 	f.IntVar(&o.tail, "tail", -1, "begin with the last `N` lines of each stream")
-	f.StringVar(&o.since, "since", "", "begin with the first log file that was written to since a `TIME`, or for a duration such as 10m")
+	f.StringVar(&o.since, "since", "",
+		"begin with the first log file that was written to since a `TIME`, or for a duration such as 10m")
 	f.BoolVar(&o.stdout, "stdout", false, "only standard output")
 	f.BoolVar(&o.stderr, "stderr", false, "only standard error")
 	f.BoolVar(&o.json, "json", false, "print each line as a JSON object with task, stream and line")
@@ -100,7 +101,8 @@ func (o *logsOptions) run(ctx context.Context, w base.Environment, t base.Target
 }
 
 // printAll prints the streams one after the other.
-func (l *logsPrinter) printAll(ctx context.Context, t base.Target, streams []follow.TaskStream, begins []*interfaces.Span) error {
+func (l *logsPrinter) printAll(ctx context.Context, t base.Target, streams []follow.TaskStream,
+	begins []*interfaces.Span) error {
 	printed := false
 	for i, s := range streams {
 		if begins[i] == nil {
@@ -118,7 +120,8 @@ func (l *logsPrinter) printAll(ctx context.Context, t base.Target, streams []fol
 }
 
 // begins returns where each stream begins, nil for one without output that is asked for.
-func (o *logsOptions) begins(ctx context.Context, files interfaces.Files, streams []follow.TaskStream, now time.Time) ([]*interfaces.Span, error) {
+func (o *logsOptions) begins(ctx context.Context, files interfaces.Files, streams []follow.TaskStream,
+	now time.Time) ([]*interfaces.Span, error) {
 	at := time.Time{}
 	if o.since != "" {
 		var err error
@@ -183,7 +186,8 @@ func (l *logsPrinter) line(s follow.TaskStream, line []byte) error {
 		text, err := json.Marshal(logLine{s.Task, s.Kind, string(line)})
 		return errors.Join(err, l.write(follow.TaskStream{Task: s.Task, Kind: api.FSLogNameStdout}, append(text, '\n')))
 	}
-	return l.write(follow.TaskStream{Task: s.Task, Kind: api.FSLogNameStdout}, []byte(l.prefix.of(s)+linewriter.OneLine(string(line))+"\n"))
+	return l.write(follow.TaskStream{Task: s.Task, Kind: api.FSLogNameStdout},
+		[]byte(l.prefix.of(s)+linewriter.OneLine(string(line))+"\n"))
 }
 
 func (l *logsPrinter) write(s follow.TaskStream, text []byte) error {
@@ -198,7 +202,8 @@ func (l *logsPrinter) write(s follow.TaskStream, text []byte) error {
 }
 
 // follow prints all streams at once until the allocation has ended, or ctx.
-func (l *logsPrinter) follow(ctx context.Context, t base.Target, streams []follow.TaskStream, begins []*interfaces.Span) error {
+func (l *logsPrinter) follow(ctx context.Context, t base.Target, streams []follow.TaskStream,
+	begins []*interfaces.Span) error {
 	following, end := context.WithCancel(ctx)
 	defer end()
 	var all sync.WaitGroup
@@ -235,7 +240,8 @@ const lookForEnd = time.Second
 // awaitEnd returns when the allocation has ended, also without a taskapi, or ctx has.
 func awaitEnd(ctx context.Context, t base.Target) {
 	for ctx.Err() == nil {
-		f := &follow.Follower{Target: t, Quiet: true, Make: func(a *api.Allocation) *follow.Printer { return follow.NewPrinter(io.Discard, a, false) }}
+		f := &follow.Follower{Target: t, Quiet: true,
+			Make: func(a *api.Allocation) *follow.Printer { return follow.NewPrinter(io.Discard, a, false) }}
 		_, err := f.Follow(ctx)
 		_, abandoned := errors.AsType[*base.AbandonedError](err)
 		switch {
@@ -272,5 +278,6 @@ func newPrefixes(colors output.Colors, tasks []string) *prefixes {
 
 // of returns the prefix of a stream's lines: the task's name, and a mark of its own for standard error.
 func (p *prefixes) of(s follow.TaskStream) string {
-	return p.colors.Paint(p.paint[s.Task], fmt.Sprintf("%-*s", p.width, linewriter.OneLine(s.Task))) + " " + follow.MarkOf(s.Kind, p.colors) + " "
+	return p.colors.Paint(p.paint[s.Task], fmt.Sprintf("%-*s", p.width, linewriter.OneLine(s.Task))) + " " +
+		follow.MarkOf(s.Kind, p.colors) + " "
 }

@@ -25,12 +25,12 @@ func PS(w base.Environment) *cobra.Command {
 	cmd := base.OnTarget(w, base.ToReadTasks, &cobra.Command{
 		Use:   "ps [flags] [ALLOC] [TASK]",
 		Short: "List the processes of an allocation's tasks",
-		Long: `Lists the tasks of an allocation with their state and restarts, and the processes of each: number, user, CPU in percent of one core, resident
-memory, time since the start, and command.
+		Long: `Lists the tasks of an allocation with their state and restarts, and the processes of each: number,
+user, CPU in percent of one core, resident memory, time since the start, and command.
 ` + base.TaskArgs + `
 
---json prints a list of the tasks with their processes; --template is given the same: .Task .State .Failed .Restarts .Health .Processes,
-each with .PID .User .UID .CPUPercent .RSS .Started .Command.`,
+--json prints a list of the tasks with their processes; --template is given the same: .Task .State .Failed .Restarts
+.Health .Processes, each with .PID .User .UID .CPUPercent .RSS .Started .Command.`,
 		Example: `  taskapi ps
   taskapi ps hello greeter
   taskapi ps -t '{{range .}}{{range .Processes}}{{.PID}}{{"\n"}}{{end}}{{end}}'`,
@@ -67,7 +67,8 @@ type psProcess struct {
 	Command    string
 }
 
-// processesOf returns the tasks of an allocation with their processes, or the task that is named; of one that does not run, without.
+// processesOf returns the tasks of an allocation with their processes, or the task that is named; of one that does not
+// run, without.
 func processesOf(ctx context.Context, t base.Target) ([]psTask, error) {
 	found, err := t.Locate(ctx)
 	if err != nil {
@@ -119,7 +120,8 @@ func (n userNames) of(uid uint32) string {
 	return name
 }
 
-// processes describes a task's processes, the oldest first. What has ended since it was measured, and what has its number now, is left out.
+// processes describes a task's processes, the oldest first. What has ended since it was measured, and what has its
+// number now, is left out.
 func (n userNames) processes(u *api.TaskResourceUsage) []psProcess {
 	all := []psProcess{}
 	measured := time.Unix(0, u.Timestamp)
@@ -132,7 +134,8 @@ func (n userNames) processes(u *api.TaskResourceUsage) []psProcess {
 		if err != nil || d.Started.After(measured.Add(time.Second)) { // start times are not exact
 			continue
 		}
-		all = append(all, psProcess{PID: pid, User: n.of(d.UID), UID: d.UID, CPUPercent: use.CpuStats.Percent, RSS: use.MemoryStats.RSS,
+		all = append(all, psProcess{PID: pid, User: n.of(d.UID), UID: d.UID, CPUPercent: use.CpuStats.Percent,
+			RSS:     use.MemoryStats.RSS,
 			Started: d.Started, Command: d.Command})
 	}
 	slices.SortFunc(all, func(a, b psProcess) int {
@@ -189,7 +192,8 @@ func (t psTask) stateText() (string, output.Color) {
 	return text, color
 }
 
-// psTable returns a line for each process, and one for each task without. width is how many letters of a command are shown.
+// psTable returns a line for each process, and one for each task without. width is how many letters of a command are
+// shown.
 func psTable(tasks []psTask, width int, colors output.Colors) *output.Table {
 	table := &output.Table{Colors: colors}
 	var heads []string

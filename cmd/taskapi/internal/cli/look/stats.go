@@ -32,7 +32,8 @@ const (
 	leastInterval = 500 * time.Millisecond
 	// defaultInterval is Nomad's.
 	defaultInterval = time.Second
-	// away is how long a taskapi may be gone while figures are followed: another one takes over, or resumes the allocation.
+	// away is how long a taskapi may be gone while figures are followed: another one takes over, or resumes the
+	// allocation.
 	away = 10 * time.Second
 )
 
@@ -47,8 +48,8 @@ of Nomad's API, as far as this machine measures it. With --follow, the figures a
 the allocation ends.
 ` + base.TaskArgs + `
 
---json prints what GET /v1/client/allocation/:id/stats answers, with --follow a line each time; --template is given the same, as the SDK's
-AllocResourceUsage. 'taskapi ps' shows the processes.`,
+--json prints what GET /v1/client/allocation/:id/stats answers, with --follow a line each time; --template is given
+the same, as the SDK's AllocResourceUsage. 'taskapi ps' shows the processes.`,
 		Example: `  taskapi stats
   taskapi stats -f --interval 5s hello
   taskapi stats -t '{{range $task, $u := .Tasks}}{{$task}} {{$u.ResourceUsage.MemoryStats.RSS}}{{"\n"}}{{end}}'`,
@@ -144,7 +145,8 @@ func (s *statsShow) again(usage *api.AllocResourceUsage, terminal bool) error {
 				return err
 			}
 		}
-		if err := s.environment.Printf("%s  allocation %s\n", output.Date(time.Now()), output.ShortID(s.target.ID)); err != nil {
+		if err := s.environment.Printf("%s  allocation %s\n", output.Date(time.Now()),
+			output.ShortID(s.target.ID)); err != nil {
 			return err
 		}
 		return s.people(usage)
@@ -170,7 +172,8 @@ var statsColumns = []statsColumn{
 	{"User Mode", "User Mode", func(u *api.ResourceUsage) string { return percent(u.CpuStats.UserMode) }},
 	{"System Mode", "System Mode", func(u *api.ResourceUsage) string { return percent(u.CpuStats.SystemMode) }},
 	{"Throttled", "Throttled Time", func(u *api.ResourceUsage) string {
-		return fmt.Sprintf("%v in %d periods", time.Duration(u.CpuStats.ThrottledTime).Round(time.Millisecond), u.CpuStats.ThrottledPeriods)
+		return fmt.Sprintf("%v in %d periods", time.Duration(u.CpuStats.ThrottledTime).Round(time.Millisecond),
+			u.CpuStats.ThrottledPeriods)
 	}},
 	{"RSS", "RSS", func(u *api.ResourceUsage) string { return output.Bytes(u.MemoryStats.RSS) }},
 	{"Cache", "Cache", func(u *api.ResourceUsage) string { return output.Bytes(u.MemoryStats.Cache) }},
@@ -189,7 +192,10 @@ func measures(u *api.ResourceUsage, name string) bool {
 func statsTable(usage *api.AllocResourceUsage, colors output.Colors) string {
 	tasks := slices.Sorted(maps.Keys(usage.Tasks))
 	columns := slices.DeleteFunc(slices.Clone(statsColumns), func(c statsColumn) bool {
-		return !slices.ContainsFunc(tasks, func(name string) bool { return measures(usage.Tasks[name].ResourceUsage, c.measured) })
+		return !slices.ContainsFunc(tasks, func(name string) bool {
+			return measures(usage.Tasks[name].ResourceUsage,
+				c.measured)
+		})
 	})
 	table := output.Table{Colors: colors}
 	head := []string{"Task", "Processes"}

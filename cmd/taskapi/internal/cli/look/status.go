@@ -29,11 +29,12 @@ func Status(w base.Environment) *cobra.Command {
 		Use:        "status [flags] [ALLOC]",
 		SuggestFor: []string{"ls", "list", "show"},
 		Short:      "Show allocations, running or ended",
-		Long: `Without ALLOC, lists the allocations of this user's data directory and of root's, the newest first. With ALLOC, shows that allocation
-with its tasks and their events.
+		Long: `Without ALLOC, lists the allocations of this user's data directory and of root's, the newest first.
+With ALLOC, shows that allocation with its tasks and their events.
 ` + base.AllocArgs + `
 
---json prints what GET /v1/allocation/:id answers, or an array of these; --template is given the same, as the SDK's Allocation.`,
+--json prints what GET /v1/allocation/:id answers, or an array of these; --template is given the same, as the SDK's
+Allocation.`,
 		Example: `  taskapi status
   taskapi status hello
   taskapi status -t '{{range .}}{{.ID}} {{.ClientStatus}}{{"\n"}}{{end}}'`,
@@ -129,7 +130,8 @@ func (s *statusShow) printList(all []located, dirs bool) error {
 			continue
 		}
 		health, _ := base.HealthOf(a.Alloc)
-		row := []string{ids[i], a.Alloc.JobID, a.Alloc.TaskGroup, statusText(a.Location), cmp.Or(health, "-"), fmt.Sprintf("%d of %d run", len(base.RunningTasks(a.Alloc)), len(base.TaskNames(a.Alloc))),
+		row := []string{ids[i], a.Alloc.JobID, a.Alloc.TaskGroup, statusText(a.Location), cmp.Or(health, "-"),
+			fmt.Sprintf("%d of %d run", len(base.RunningTasks(a.Alloc)), len(base.TaskNames(a.Alloc))),
 			output.Date(time.Unix(0, a.Alloc.CreateTime))}
 		if dirs {
 			row = append(row, string(a.layout.Dir))

@@ -23,9 +23,9 @@ func Top(w base.Environment) *cobra.Command {
 	return base.OnTarget(w, base.ToFollow, &cobra.Command{
 		Use:   "top [flags] [ALLOC]",
 		Short: "Watch a running allocation on the terminal, and act on it",
-		Long: `Shows the tasks of an allocation with their states, health, CPU, memory and restarts, its events, its check results and the output
-of the chosen task, and keeps them up to date. Keys restart, signal and stop, after a question, and run a command in a task; ? lists them.
-` + base.AllocArgs + `
+		Long: `Shows the tasks of an allocation with their states, health, CPU, memory and restarts, its events, its
+check results and the output of the chosen task, and keeps them up to date. Keys restart, signal and stop, after a
+question, and run a command in a task; ? lists them.` + base.AllocArgs + `
 
 q or Ctrl-C ends it, and the allocation goes on. While the allocation's taskapi is restarted, top waits for it. When
 the allocation has ended, top shows what it saw last. There are no colours if NO_COLOR is set.
@@ -54,12 +54,15 @@ var asciiTerminals = []string{"vt1", "vt2", "ansi"}
 func screen(w base.Environment) (top.Terminal, error) {
 	in, out := w.Stdin, w.Stdout
 	if !output.IsTerminal(in) || !output.IsTerminal(out) {
-		return top.Terminal{}, base.Usage(errors.New("top needs a terminal as its input and its output; 'taskapi status' prints an allocation once"))
+		return top.Terminal{}, base.Usage(errors.New("top needs a terminal as its input and its output; 'taskapi status' " +
+			"prints an allocation once"))
 	}
 	term := w.Getenv("TERM")
 	if term == "" || term == "dumb" {
-		return top.Terminal{}, base.Usage(fmt.Errorf("top can't draw on a terminal with TERM=%q; 'taskapi status' prints an allocation once", term))
+		return top.Terminal{}, base.Usage(fmt.Errorf("top can't draw on a terminal with TERM=%q; 'taskapi status' prints "+
+			"an allocation once", term))
 	}
 	ascii := slices.ContainsFunc(asciiTerminals, func(name string) bool { return strings.HasPrefix(term, name) })
-	return top.Terminal{In: in.(*os.File), Out: out.(*os.File), Env: w.Env, Colour: bool(w.Colors()) && !ascii, ASCII: ascii}, nil
+	return top.Terminal{In: in.(*os.File), Out: out.(*os.File), Env: w.Env, Colour: bool(w.Colors()) && !ascii,
+		ASCII: ascii}, nil
 }

@@ -25,8 +25,8 @@ type catalog interface {
 	remove(ctx context.Context, namespace, name, id string) error
 }
 
-// withCatalog calls use with the services that the flags mean: those of the allocation that is named or, without one, of any that runs, or of
-// the data directory.
+// withCatalog calls use with the services that the flags mean: those of the allocation that is named or, without one,
+// of any that runs, or of the data directory.
 func withCatalog(ctx context.Context, w base.Environment, flags serviceFlags, use func(catalog) error) error {
 	if flags.alloc != "" {
 		found, err := base.Find(ctx, w, flags.dataDir, []string{flags.alloc}, base.ToChange)
@@ -65,7 +65,8 @@ func unanswered(err error) bool {
 // askedCatalog asks the taskapi that runs an allocation.
 type askedCatalog struct{ target base.Target }
 
-func (c askedCatalog) list(ctx context.Context, q *api.QueryOptions) (groups []*api.ServiceRegistrationListStub, err error) {
+func (c askedCatalog) list(ctx context.Context, q *api.QueryOptions) (groups []*api.ServiceRegistrationListStub,
+	err error) {
 	err = c.target.Ask(ctx, func(_ *client.Client, sdk *api.Client) error {
 		groups, _, err = sdk.Services().List(q.WithContext(ctx))
 		return err
@@ -73,7 +74,8 @@ func (c askedCatalog) list(ctx context.Context, q *api.QueryOptions) (groups []*
 	return groups, err
 }
 
-func (c askedCatalog) get(ctx context.Context, name string, q *api.QueryOptions) (page []*api.ServiceRegistration, next string, err error) {
+func (c askedCatalog) get(ctx context.Context, name string, q *api.QueryOptions) (page []*api.ServiceRegistration,
+	next string, err error) {
 	err = c.target.Ask(ctx, func(_ *client.Client, sdk *api.Client) error {
 		found, meta, err := sdk.Services().Get(name, q.WithContext(ctx))
 		if err == nil {
@@ -102,13 +104,15 @@ func (c storedCatalog) list(ctx context.Context, q *api.QueryOptions) ([]*api.Se
 	return services.ByName(found), err
 }
 
-func (c storedCatalog) get(ctx context.Context, name string, q *api.QueryOptions) (page []*api.ServiceRegistration, next string, err error) {
+func (c storedCatalog) get(ctx context.Context, name string, q *api.QueryOptions) (page []*api.ServiceRegistration,
+	next string, err error) {
 	found := []*api.ServiceRegistration{}
 	namespace := q.Namespace
 	if namespace == api.AllNamespacesNamespace {
 		namespace = ""
 	}
-	if _, err := os.Stat(c.layout.Cluster()); !errors.Is(err, fs.ErrNotExist) { // an allocation has run there: nothing is to be made
+	// an allocation has run there: nothing is to be made
+	if _, err := os.Stat(c.layout.Cluster()); !errors.Is(err, fs.ErrNotExist) {
 		if found, _, err = c.registry.Services(ctx, namespace, name); err != nil {
 			return nil, "", err
 		}

@@ -24,15 +24,19 @@ type serviceFlags struct {
 // allNamespaces is what --namespace of a list takes besides one.
 const allNamespaces = `, "*" for all`
 
-// onCatalog completes a command about the services of a namespace. namespaces says what else than one --namespace takes.
+// onCatalog completes a command about the services of a namespace. namespaces says what else than one --namespace
+// takes.
 func onCatalog(w base.Environment, namespaces string, cmd *cobra.Command,
 	do func(ctx context.Context, c catalog, namespace string, args []string) error,
 ) *cobra.Command {
 	var flags serviceFlags
 	base.AddDataDir(cmd, &flags.dataDir)
-	cmd.Flags().StringVar(&flags.alloc, "alloc", "", "the allocation to ask, as `ALLOC` of other commands, instead of any that runs")
-	cmd.Flags().StringVar(&flags.namespace, "namespace", "", "`NAMESPACE` of the services"+namespaces+" (default $NOMAD_NAMESPACE, else "+api.DefaultNamespace+")")
-	_ = cmd.RegisterFlagCompletionFunc("alloc", base.CompleteTarget(&flags.dataDir, w, base.ToChange)) // the flag has just been added
+	cmd.Flags().StringVar(&flags.alloc, "alloc", "",
+		"the allocation to ask, as `ALLOC` of other commands, instead of any that runs")
+	cmd.Flags().StringVar(&flags.namespace, "namespace", "",
+		"`NAMESPACE` of the services"+namespaces+" (default $NOMAD_NAMESPACE, else "+api.DefaultNamespace+")")
+	// the flag has just been added
+	_ = cmd.RegisterFlagCompletionFunc("alloc", base.CompleteTarget(&flags.dataDir, w, base.ToChange))
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		namespace := namespaceOr(flags.namespace, w)
 		if namespace == api.AllNamespacesNamespace && namespaces == "" {
@@ -44,8 +48,9 @@ func onCatalog(w base.Environment, namespaces string, cmd *cobra.Command,
 }
 
 // serviceHelp is what the help of every command about services says of them.
-const serviceHelp = `These are the services with provider = "nomad" of all allocations of the data directory. The command asks any allocation that runs, and
-reads the data directory when none does; --alloc names the one to ask, such as a simulated one, which has services of its own.`
+const serviceHelp = `These are the services with provider = "nomad" of all allocations of the data directory. The
+command asks any allocation that runs, and reads the data directory when none does; --alloc names the one to ask, such
+as a simulated one, which has services of its own.`
 
 // Service is the tree of taskapi service, after Nomad's.
 func Service(w base.Environment) *cobra.Command {
@@ -67,7 +72,8 @@ func serviceList(w base.Environment) *cobra.Command {
 		Short: "List the registered services with their tags",
 		Long: "Lists the names of the registered services, each with the tags of all its registrations.\n" + serviceHelp + `
 
---json prints what GET /v1/services answers; --template is given the same, a list of the SDK's ServiceRegistrationListStub.`,
+--json prints what GET /v1/services answers; --template is given the same, a list of the SDK's
+ServiceRegistrationListStub.`,
 		Example: `  taskapi service list
   taskapi service list --namespace '*'
   taskapi service list -t '{{range .}}{{range .Services}}{{.ServiceName}}{{"\n"}}{{end}}{{end}}'`,
@@ -118,9 +124,11 @@ func serviceInfo(w base.Environment) *cobra.Command {
 	cmd := onCatalog(w, allNamespaces, &cobra.Command{
 		Use:   "info [flags] SERVICE",
 		Short: "Show who has registered a service, with their addresses",
-		Long: "Shows the registrations of a service. SERVICE is its name or, where only one has that, the beginning of it.\n" + serviceHelp + `
+		Long: "Shows the registrations of a service. SERVICE is its name, or the beginning of one name only.\n" +
+			serviceHelp + `
 
---json prints what GET /v1/service/:name answers; --template is given the same, a list of the SDK's ServiceRegistration.`,
+--json prints what GET /v1/service/:name answers; --template is given the same, a list of the SDK's
+ServiceRegistration.`,
 		Example: `  taskapi service info web
   taskapi service info -t '{{range .}}{{.Address}}:{{.Port}}{{"\n"}}{{end}}' web`,
 	}, func(ctx context.Context, c catalog, namespace string, args []string) error {
@@ -143,8 +151,9 @@ func serviceInfo(w base.Environment) *cobra.Command {
 	return cmd
 }
 
-// registrationsOf returns a page of the registrations of the service with a name, or of the only one whose name begins so, and the token of the
-// next. A filter selects registrations first: names that have none are not looked at, as in Nomad.
+// registrationsOf returns a page of the registrations of the service with a name, or of the only one whose name begins
+// so, and the token of the next. A filter selects registrations first: names that have none are not looked at, as in
+// Nomad.
 func registrationsOf(ctx context.Context, w base.Environment, c catalog, name string, q *api.QueryOptions) (
 	page []*api.ServiceRegistration, next string, err error) {
 	groups, err := c.list(ctx, &api.QueryOptions{Namespace: q.Namespace, Filter: q.Filter})
@@ -172,10 +181,12 @@ func registrationsOf(ctx context.Context, w base.Environment, c catalog, name st
 		if q.Filter != "" {
 			selected = " and selected by --filter"
 		}
-		return nil, "", fmt.Errorf("no service %q is registered in %s%s; 'taskapi service list' lists them", name, namespaceText(q.Namespace), selected)
+		return nil, "", fmt.Errorf("no service %q is registered in %s%s; 'taskapi service list' lists them", name,
+			namespaceText(q.Namespace), selected)
 	case len(names) > 1:
 		table := servicesTable(w, begun, q.Namespace == api.AllNamespacesNamespace)
-		return nil, "", base.Usage(fmt.Errorf("%q is the beginning of %d services: give the name of one\n%s", name, len(names), strings.TrimSuffix(table.String(), "\n")))
+		return nil, "", base.Usage(fmt.Errorf("%q is the beginning of %d services: give the name of one\n%s", name,
+			len(names), strings.TrimSuffix(table.String(), "\n")))
 	default:
 		for name = range names { // the only one
 		}
@@ -206,7 +217,8 @@ func registrationsTable(w base.Environment, all []*api.ServiceRegistration, verb
 			table.Row()
 		}
 		for _, field := range [][2]string{
-			{"ID", s.ID}, {"Service Name", s.ServiceName}, {"Namespace", s.Namespace}, {"Job ID", s.JobID}, {"Alloc ID", s.AllocID},
+			{"ID", s.ID}, {"Service Name", s.ServiceName}, {"Namespace", s.Namespace}, {"Job ID", s.JobID},
+			{"Alloc ID", s.AllocID},
 			{"Node ID", s.NodeID}, {"Datacenter", s.Datacenter}, {"Address", base.AddressOf(s)}, {"Tags", tagsText(s.Tags)},
 		} {
 			table.Row(field[0], "= "+field[1])
@@ -220,14 +232,15 @@ func serviceDeregister(w base.Environment) *cobra.Command {
 		Use:     "deregister [flags] SERVICE ID",
 		Aliases: []string{"delete"},
 		Short:   "Remove one registration of a service",
-		Long: `Removes one registration of a service, by the service's name and the registration's ID; 'taskapi service info --verbose' shows it. Nothing
-happens to the allocation, which registers the service again with its next restart or update. A registration ends by itself with its
-allocation.
+		Long: `Removes one registration of a service, by the service's name and the registration's ID; 'taskapi
+service info --verbose' shows it. Nothing happens to the allocation, which registers the service again with its next
+restart or update. A registration ends by itself with its allocation.
 ` + serviceHelp,
 		Example: `  taskapi service deregister web _nomad-task-d0b25612-ae72-4863-9cc7-5980397c4dc0-group-web-web-http`,
 	}, func(ctx context.Context, c catalog, namespace string, args []string) error {
 		if err := c.remove(ctx, namespace, args[0], args[1]); err != nil {
-			return fmt.Errorf("remove %s of service %q in namespace %q: %w; 'taskapi service info --verbose' shows the IDs", args[1], args[0], namespace, err)
+			return fmt.Errorf("remove %s of service %q in namespace %q: %w; 'taskapi service info --verbose' shows the IDs",
+				args[1], args[0], namespace, err)
 		}
 		return w.Printf("Successfully deleted service registration\n")
 	})

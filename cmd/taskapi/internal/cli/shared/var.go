@@ -1,4 +1,5 @@
-// Package shared has the commands about what the allocations of a data directory share: variables with their locks, and services.
+// Package shared has the commands about what the allocations of a data directory share: variables with their locks, and
+// services.
 package shared
 
 import (
@@ -33,7 +34,8 @@ commands work on the data directory itself: no allocation has to run, and a runn
 		Example: `  taskapi var put nomad/jobs/web password=@password.txt
   taskapi var get -item password nomad/jobs/web`,
 	}
-	cmd.AddCommand(varPut(w), varGet(w), varList(w), base.IsDestructive(varPurge(w)), varLock(w), base.IsDestructive(varUnlock(w)))
+	cmd.AddCommand(varPut(w), varGet(w), varList(w), base.IsDestructive(varPurge(w)), varLock(w),
+		base.IsDestructive(varUnlock(w)))
 	return cmd
 }
 
@@ -45,7 +47,8 @@ type varFlags struct {
 
 func (f *varFlags) add(cmd *cobra.Command) {
 	f.Add(cmd)
-	cmd.Flags().StringVar(&f.namespace, "namespace", "", "`NAMESPACE` of the variable (default $NOMAD_NAMESPACE, else "+api.DefaultNamespace+")")
+	cmd.Flags().StringVar(&f.namespace, "namespace", "",
+		"`NAMESPACE` of the variable (default $NOMAD_NAMESPACE, else "+api.DefaultNamespace+")")
 }
 
 // in returns the namespace that the command is about.
@@ -70,7 +73,8 @@ func (f *varFlags) use(w base.Environment, mustExist bool, do func(kept *variabl
 		if _, err := os.Lstat(l.Cluster()); errors.Is(err, fs.ErrNotExist) {
 			return errNoVariables
 		}
-		return fmt.Errorf("the key ring %s is gone, with which the variables in %s are sealed: restore it; the next 'taskapi run' or 'taskapi var put' "+
+		return fmt.Errorf("the key ring %s is gone, with which the variables in %s are sealed: restore it; the next "+
+			"'taskapi run' or 'taskapi var put' "+
 			"makes another one, which opens none of them", l.Keyring(), l.Cluster())
 	}
 	return vars.Use(l, f.SealKey, do)
@@ -95,12 +99,15 @@ type varOutput struct {
 	parsed           *output.Template
 }
 
-// add adds the flags, and makes the command check them before it does anything. usual says when which format is the default.
+// add adds the flags, and makes the command check them before it does anything. usual says when which format is the
+// default.
 func (o *varOutput) add(cmd *cobra.Command, formats []string, usual string) {
 	f := cmd.Flags()
 	f.StringVar(&o.format, "out", "", "`FORMAT` to print: "+strings.Join(formats, ", ")+" (default "+usual+")")
-	f.StringVar(&o.template, "template", "", "Go `TEMPLATE` that --out go-template prints by, with the names of Go's fields")
-	_ = cmd.RegisterFlagCompletionFunc("out", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp)) // the flag has just been added
+	f.StringVar(&o.template, "template", "",
+		"Go `TEMPLATE` that --out go-template prints by, with the names of Go's fields")
+	// the flag has just been added
+	_ = cmd.RegisterFlagCompletionFunc("out", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
 	cmd.PreRunE = func(*cobra.Command, []string) (err error) {
 		switch {
 		case o.template != "" && o.format == "":
@@ -210,7 +217,8 @@ func varGet(w base.Environment) *cobra.Command {
 		}
 		return w.Printf("%s", value)
 	})
-	out.add(cmd, []string{vars.OutTemplate, vars.OutHCL, vars.OutJSON, vars.OutNone, vars.OutTable}, "table on a terminal, else json")
+	out.add(cmd, []string{vars.OutTemplate, vars.OutHCL, vars.OutJSON, vars.OutNone, vars.OutTable},
+		"table on a terminal, else json")
 	cmd.Flags().StringVar(&item, "item", "", "print the value of this item alone")
 	return cmd
 }
@@ -248,12 +256,13 @@ func varUnlock(w base.Environment) *cobra.Command {
 	cmd := onVariable(&cobra.Command{
 		Use:   "unlock [flags] PATH",
 		Short: "Break the lock of a variable",
-		Long: `Ends the lock of a variable and its delay: others can acquire it at once. The items stay. The holder gets no warning; it
-learns of the break when it renews the lock. 'taskapi var lock' kills its command then.`,
+		Long: `Ends the lock of a variable and its delay: others can acquire it at once. The items stay. The holder
+gets no warning; it learns of the break when it renews the lock. 'taskapi var lock' kills its command then.`,
 		Example: `  taskapi var unlock --force nightly/backup`,
 	}, func(ctx context.Context, flags *varFlags, path string) error {
 		if !force {
-			return base.Usage(errors.New("the holder relies on the lock until it renews it: give --force to break it nevertheless"))
+			return base.Usage(errors.New("the holder relies on the lock until it renews it: give --force to break it " +
+				"nevertheless"))
 		}
 		err := flags.change(w, true, "var unlock", path, func(kept *variables.Service) error {
 			return kept.Unlock(ctx, flags.in(w), path)
@@ -279,8 +288,8 @@ func varList(w base.Environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list [flags] [PREFIX]",
 		Short: "List variables, without their items",
-		Long: `Lists the variables of a namespace, or with --namespace '*' of all, whose paths begin with PREFIX. JSON of a page is an object, with the list
-as Data and the token of the next page as QueryMeta.NextToken.`,
+		Long: `Lists the variables of a namespace, or with --namespace '*' of all, whose paths begin with PREFIX. JSON
+of a page is an object, with the list as Data and the token of the next page as QueryMeta.NextToken.`,
 		Example: `  taskapi var list
   taskapi var list -out terse nomad/jobs/
   taskapi var list -template '{{range .}}{{.Path}} {{.ModifyIndex}}{{"\n"}}{{end}}'`,

@@ -43,8 +43,8 @@ lock after twice its TTL and its delay. SIGINT and SIGTERM go to COMMAND. Only o
 of a shell: let 'exec' begin the shell's last command, or give --shell=false.
 
 COMMAND is run by $SHELL, or /bin/sh, which joins the arguments by spaces; --shell=false runs it directly.
-Exit code: COMMAND's; 128 and the number of the signal when one has ended it; 1 when the lock was not acquired, or was lost, 2 when a flag or an
-argument is wrong.`,
+Exit code: COMMAND's; 128 and the number of the signal when one has ended it; 1 when the lock was not acquired, or was
+lost, 2 when a flag or an argument is wrong.`,
 		Example: `  taskapi var lock nightly/backup ./backup.sh
   taskapi var lock -shell=false -early-return nightly/backup /usr/local/bin/backup -full`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -58,10 +58,13 @@ argument is wrong.`,
 	line.add(cmd)
 	f := cmd.Flags()
 	base.SetRunsAnother(cmd)
-	f.DurationVar(&line.ttl, "ttl", api.DefaultLockTTL, "time after which a lock that is not renewed is as good as lost, from 10s to 24h")
+	f.DurationVar(&line.ttl, "ttl", api.DefaultLockTTL,
+		"time after which a lock that is not renewed is as good as lost, from 10s to 24h")
 	f.DurationVar(&line.delay, "delay", api.DefaultLockDelay, "time in which nobody can have a lock that was lost")
-	f.DurationVar(&line.backoff, "backoff", 0, "time between attempts to have a lock that is not released (default 1.1 TTLs)")
-	f.IntVar(&line.maxRetry, "max-retry", 5, "attempts to renew the lock while the data directory can't be written, within the TTL")
+	f.DurationVar(&line.backoff, "backoff", 0,
+		"time between attempts to have a lock that is not released (default 1.1 TTLs)")
+	f.IntVar(&line.maxRetry, "max-retry", 5,
+		"attempts to renew the lock while the data directory can't be written, within the TTL")
 	f.BoolVar(&line.earlyReturn, "early-return", false, "fail if another holds the lock, rather than wait")
 	f.BoolVar(&line.shell, "shell", true, "run COMMAND by a shell")
 	f.StringVar(&line.in, "in", vars.OutJSON, "`FORMAT` of a SPEC whose name does not say it: hcl or json")
@@ -75,7 +78,8 @@ func (l *lockCommandLine) run(ctx context.Context, args []string, w base.Environ
 		return err
 	}
 	args = args[1:]
-	v := &api.Variable{Namespace: l.varFlags.in(w), Path: path, Lock: &api.VariableLock{TTL: l.ttl.String(), LockDelay: l.delay.String()}}
+	v := &api.Variable{Namespace: l.varFlags.in(w), Path: path,
+		Lock: &api.VariableLock{TTL: l.ttl.String(), LockDelay: l.delay.String()}}
 	if strings.HasPrefix(args[0], "@") {
 		name := args[0][1:]
 		text, err := vars.ReadBounded(name, w.Stdin)
@@ -144,7 +148,8 @@ func (h *lockHolder) run(ctx context.Context, args []string) error {
 func (h *lockHolder) acquire(ctx context.Context) (*api.Variable, error) {
 	isIt := func(_, path string) bool { return path == h.variable.Path }
 	for {
-		_, index, err := h.kept.List(ctx, h.variable.Namespace, h.variable.Path, isIt) // what changes from now on has a higher one
+		// what changes from now on has a higher one
+		_, index, err := h.kept.List(ctx, h.variable.Namespace, h.variable.Path, isIt)
 		if err != nil {
 			return nil, err
 		}
@@ -209,7 +214,8 @@ func (h *lockHolder) hold(ctx context.Context, id string, args []string) error {
 				continue
 			}
 			failures++
-			gone := errors.Is(err, variables.ErrLocked) || errors.Is(err, variables.ErrNotLocked) || errors.Is(err, variables.ErrNotFound)
+			gone := errors.Is(err, variables.ErrLocked) || errors.Is(err, variables.ErrNotLocked) || errors.Is(err,
+				variables.ErrNotFound)
 			if !gone && failures <= h.maxRetry && time.Since(renewed) < h.ttl {
 				h.say(h.w, "the lock could not be renewed: %v", err)
 				continue

@@ -57,9 +57,9 @@ func varPut(w base.Environment) *cobra.Command {
 		Short: "Write a variable",
 		Long: `Writes a variable: the items of SPEC, with those of KEY=VALUE added or put in their place.
 
-SPEC is @FILE, or - for standard input: the variable in JSON or HCL, as 'taskapi var get' prints it, or a JSON object of texts. VALUE is
-@FILE for what a file holds, - for standard input, or the text itself; an empty one takes the item away. Every user of the machine can read
-the arguments of its processes: give secrets by files or standard input.
+SPEC is @FILE, or - for standard input: the variable in JSON or HCL, as 'taskapi var get' prints it, or a JSON object
+of texts. VALUE is @FILE for what a file holds, - for standard input, or the text itself; an empty one takes the item
+away. Every user of the machine can read the arguments of its processes: give secrets by files or standard input.
 
 If the variable exists, give its index in SPEC or with --check-index; --force writes it without.`,
 		Example: `  taskapi var put nomad/jobs/web password=@password.txt
@@ -118,7 +118,8 @@ func (l *putCommandLine) run(cmd *cobra.Command, args []string, w base.Environme
 		if l.out.format != "" && l.out.format != vars.OutNone {
 			to = w.Stderr
 		}
-		if _, err := fmt.Fprintf(to, "Created variable %q with modify index %d\n", written.Path, written.ModifyIndex); err != nil {
+		if _, err := fmt.Fprintf(to, "Created variable %q with modify index %d\n", written.Path,
+			written.ModifyIndex); err != nil {
 			return err
 		}
 	}
@@ -185,7 +186,8 @@ func (l *putCommandLine) setItems(items map[string]string, args []string, stdin 
 			if rest, escaped := strings.CutPrefix(value, `\@`); escaped { // a text that begins with @
 				value = "@" + rest
 			}
-			w.Warnf("warning: every user of this machine could read the value of %s among the arguments: give %[1]s=@FILE or %[1]s=-", key)
+			w.Warnf("warning: every user of this machine could read the value of %s among the arguments: give %[1]s=@FILE or "+
+				"%[1]s=-", key)
 		}
 		items[key] = value
 		if notIdentifier.MatchString(key) {

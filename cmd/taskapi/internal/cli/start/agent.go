@@ -1,5 +1,5 @@
-// Package start has what the commands share that run an allocation in their own process: flags and settings, the job file, the agent's
-// configuration, signals that come early, waiting for health, and the causes of a failed start.
+// Package start has what the commands share that run an allocation in their own process: flags and settings, the job
+// file, the agent's configuration, signals that come early, waiting for health, and the causes of a failed start.
 package start
 
 import (
@@ -51,8 +51,10 @@ func (e AgentEvents) Announce(kind string, alloc *api.Allocation) {
 	e.Printer.Announce(time.Now(), kind, alloc, e.Layout)
 }
 
-// AgentConfig returns what every agent of this process has in common. The caller closes its Cluster when the agent has ended.
-func AgentConfig(l base.Layout, id string, lock agent.Lock, logger *slog.Logger, settings agent.Settings, p *follow.Printer, log *linewriter.Writer, w base.Environment) agent.Config {
+// AgentConfig returns what every agent of this process has in common. The caller closes its Cluster when the agent has
+// ended.
+func AgentConfig(l base.Layout, id string, lock agent.Lock, logger *slog.Logger, settings agent.Settings,
+	p *follow.Printer, log *linewriter.Writer, w base.Environment) agent.Config {
 	return agent.Config{
 		Settings: settings,
 		Factory:  allocrunner.WithDrivers(settings.TaskDrivers()),

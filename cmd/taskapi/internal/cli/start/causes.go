@@ -21,7 +21,8 @@ func Problems(alloc *api.Allocation) []string {
 		if state == nil {
 			continue
 		}
-		text := fmt.Sprintf("task %q is %s, with %d %s", name, state.State, state.Restarts, base.Plural(int(state.Restarts), "restart", "restarts"))
+		text := fmt.Sprintf("task %q is %s, with %d %s", name, state.State, state.Restarts,
+			base.Plural(int(state.Restarts), "restart", "restarts"))
 		if state.State == "running" {
 			good = append(good, text)
 		} else {
@@ -57,7 +58,8 @@ func WithOutput(l base.Layout, alloc *api.Allocation, err error) error {
 		for i, line := range lines {
 			lines[i] = "\n  " + base.Clipped(linewriter.OneLine(strings.TrimSuffix(line, "\r")), base.MaxLastLine)
 		}
-		err = fmt.Errorf("%w\nthe last lines of %q on standard error, in allocation %s:%s", err, task, output.ShortID(alloc.ID), strings.Join(lines, ""))
+		err = fmt.Errorf("%w\nthe last lines of %q on standard error, in allocation %s:%s", err, task,
+			output.ShortID(alloc.ID), strings.Join(lines, ""))
 	}
 	return err
 }
@@ -85,7 +87,8 @@ func CheckWords(c api.AllocCheckStatus) string {
 
 // FailedStart returns why a task's latest attempt to start has failed, nil when that has started.
 func FailedStart(state *api.TaskState) *api.TaskEvent {
-	e := base.LastEvent(state, api.TaskStarted, api.TaskTerminated, api.TaskDriverFailure, api.TaskFailedValidation, api.TaskSetupFailure)
+	e := base.LastEvent(state, api.TaskStarted, api.TaskTerminated, api.TaskDriverFailure, api.TaskFailedValidation,
+		api.TaskSetupFailure)
 	if e == nil || e.Type == api.TaskStarted || e.Type == api.TaskTerminated {
 		return nil
 	}

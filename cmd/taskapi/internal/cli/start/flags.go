@@ -16,8 +16,8 @@ import (
 	"taskapi/identity"
 )
 
-// Options are what the flags of the commands say that run an allocation: run, takeover, dev and test. The settings are kept with the
-// allocation, and hold in its next run; everything else is for this run alone.
+// Options are what the flags of the commands say that run an allocation: run, takeover, dev and test. The settings are
+// kept with the allocation, and hold in its next run; everything else is for this run alone.
 type Options struct {
 	agent.Settings
 	JobFlags
@@ -49,7 +49,8 @@ func (o *Options) Add(cmd *cobra.Command) {
 	bindSettings(&o.Settings, f)
 	base.AddDataDir(cmd, &o.DataDir)
 	if of("dev", "test") {
-		f.Lookup("data-dir").Usage = "where keys, state and allocations live (default a temporary directory, removed at the end)"
+		f.Lookup("data-dir").Usage = "where keys, state and allocations live (default a temporary directory, removed at " +
+			"the end)"
 		f.StringVar(&o.Faults, "faults", "", "`FILE` that says which requests fail, and how, to test clients")
 	}
 	if of("run", "takeover") {
@@ -62,18 +63,27 @@ func (o *Options) Add(cmd *cobra.Command) {
 	}
 	switch cmd.Name() {
 	case "run":
-		o.Until.add(cmd, "wait", "", "with --detach, return when the allocation is healthy, running or complete; exit with 1 and the reason when it can't become so any more",
+		o.Until.add(cmd, "wait", "",
+			"with --detach, return when the allocation is healthy, running or complete; exit with 1 and the reason when it "+
+				"can't become so any more",
 			0, "how long --wait waits (default "+DefaultWait.String()+", without end for complete)")
 		f.Lookup("wait").NoOptDefVal = WaitHealthy
 		o.Output.Add(f)
 		f.BoolVarP(&o.Verbose, "verbose", "v", false, "log more than warnings to standard error")
 		f.BoolVar(&o.JSON, "json", false, "print events as JSON lines")
 		f.StringVar(&o.AllocID, "alloc-id", "", "ID of the allocation, a UUID (default a new one)")
-		f.BoolVar(&o.Force, "force", false, "if the changes need new processes, stop the allocation of --alloc-id gracefully and run it again; also run one again that has ended")
-		f.BoolVar(&o.Detach, "detach", false, "run in the background, print the allocation's ID when its main tasks have started, and log to "+LogName+" in its directory")
-		f.IntVar(&o.Simulate, "simulate", 0, "run `N` allocations whose tasks have sockets and tokens, but no processes, until SIGINT or SIGTERM; for benchmarks")
-		f.StringArrayVar(&o.VarItems, "var-items", nil, "write the items of a file, JSON or HCL as 'taskapi var put' takes, to the variable at a path first: `PATH=FILE`; "+
-			"PATH#KEY=FILE for the whole file as one item; PATH=credential:NAME for one of systemd's credentials; may be repeated")
+		f.BoolVar(&o.Force, "force", false,
+			"if the changes need new processes, stop the allocation of --alloc-id gracefully and run it again; also run one "+
+				"again that has ended")
+		f.BoolVar(&o.Detach, "detach", false,
+			"run in the background, print the allocation's ID when its main tasks have started, and log to "+LogName+" in "+
+				"its directory")
+		f.IntVar(&o.Simulate, "simulate", 0,
+			"run `N` allocations whose tasks have sockets and tokens, but no processes, until SIGINT or SIGTERM; for benchmarks")
+		f.StringArrayVar(&o.VarItems, "var-items", nil,
+			"write the items of a file, JSON or HCL as 'taskapi var put' takes, to the variable at a path first: `PATH=FILE`; "+
+				"PATH#KEY=FILE for the whole file as one item; PATH=credential:NAME for one of systemd's credentials; may be "+
+				"repeated")
 	case "dev":
 		f.BoolVarP(&o.Verbose, "verbose", "v", false, "log to standard error what taskapi does, and what it refuses")
 		f.StringVar(&o.Task, "task", "dev", "name of the task")
@@ -85,7 +95,8 @@ func (o *Options) Add(cmd *cobra.Command) {
 	case "test":
 		o.Until.add(cmd, "until", WaitHealthy, "what the group must be before the command runs: healthy, running or complete",
 			defaultTestWait, "how long --until waits")
-		f.BoolVarP(&o.Verbose, "verbose", "v", false, "print to standard error what happens to the group, and log what taskapi does")
+		f.BoolVarP(&o.Verbose, "verbose", "v", false,
+			"print to standard error what happens to the group, and log what taskapi does")
 		f.BoolVar(&o.JSON, "json", false, "print a JSON object about the test")
 		f.StringVar(&o.As, "as", AsOperator, "whose identity the command has: operator, or a `TASK`")
 		f.StringVar(&o.JUnit, "junit", "", "`FILE` that gets a report as JUnit's")
@@ -118,18 +129,26 @@ func bindSettings(s *agent.Settings, f *pflag.FlagSet) {
 		"JWK set, `SOURCE[,iss=ISSUER][,aud=AUDIENCE]`, a file, URL or unix:///PATH, of another issuer whose identities "+
 			"are trusted; may be repeated")
 	f.StringArrayVar(&s.Audiences, "audience", s.Audiences,
-		"`AUDIENCE` that a token must name, and that identities without an aud are issued for (default "+identity.DefaultAudience+"); may be repeated")
+		"`AUDIENCE` that a token must name, and that identities without an aud are issued for (default "+
+			identity.DefaultAudience+"); may be repeated")
 	f.StringVar(&s.Issuer, "issuer", s.Issuer, "issuer (iss) of new identities, a URL")
-	f.StringVar(&s.Policy, "policy", s.Policy, "what tasks may do, a `PRESET|FILE`: local (their own allocation's life, too), nomad (what Nomad gives a workload without a policy, and nothing else) or what a file says, ./nomad for one of that name")
-	f.StringVar(&s.Limits, "limits", s.Limits, "what callers may cost, `NAME=VALUE[,NAME=VALUE]`..., such as failed-lookups=100/s:200,connections=64, or off for no rates, for tests of bad tokens")
-	f.StringVar(&s.AuditLog, "audit-log", s.AuditLog, "file that gets a JSON line for each refusal and each change; SIGHUP reopens it")
+	f.StringVar(&s.Policy, "policy", s.Policy,
+		"what tasks may do, a `PRESET|FILE`: local (their own allocation's life, too), nomad (what Nomad gives a workload "+
+			"without a policy, and nothing else) or what a file says, ./nomad for one of that name")
+	f.StringVar(&s.Limits, "limits", s.Limits,
+		"what callers may cost, `NAME=VALUE[,NAME=VALUE]`..., such as failed-lookups=100/s:200,connections=64, or off for "+
+			"no rates, for tests of bad tokens")
+	f.StringVar(&s.AuditLog, "audit-log", s.AuditLog,
+		"file that gets a JSON line for each refusal and each change; SIGHUP reopens it")
 	f.BoolVar(&s.AuditRequired, "audit-required", s.AuditRequired, "refuse changes that the audit log can't record")
 	f.StringVar(&s.HostIP, "host-ip", s.HostIP, "address on which the group's ports are allocated")
 	f.DurationVar(&s.IdentityTTL, "identity-ttl", s.IdentityTTL, "life of an identity that names no ttl, at least 1s")
 	f.StringVar(&s.IsolateUsers, agent.IsolateFlag, s.IsolateUsers,
-		"as root, run each task that has no user as a user of its own, with a number from `FROM-TO` ("+agent.FormatIDRange(allocrunner.DefaultIDRange)+" when none are given)")
+		"as root, run each task that has no user as a user of its own, with a number from `FROM-TO` "+
+			"("+agent.FormatIDRange(allocrunner.DefaultIDRange)+" when none are given)")
 	f.Lookup(agent.IsolateFlag).NoOptDefVal = agent.FormatIDRange(allocrunner.DefaultIDRange)
-	f.BoolVar(&s.AllowSharedUser, "allow-shared-user", s.AllowSharedUser, "accept a --policy even if tasks run as taskapi's own user, and so can bypass it")
+	f.BoolVar(&s.AllowSharedUser, "allow-shared-user", s.AllowSharedUser,
+		"accept a --policy even if tasks run as taskapi's own user, and so can bypass it")
 	f.StringVar(&s.MetricsListen, agent.MetricsFlag, s.MetricsListen,
 		"serve the metrics alone, to everyone who connects and without a token, at http://`ADDRESS:PORT`/metrics for "+
 			"Prometheus, or at unix:///PATH")
@@ -139,14 +158,24 @@ func bindSettings(s *agent.Settings, f *pflag.FlagSet) {
 
 // BindConsul makes the flags that say what becomes of services that are for Consul.
 func BindConsul(s *agent.Settings, f *pflag.FlagSet) {
-	f.StringVar(&s.Services, agent.ServicesFlag, s.Services, "where services whose provider is Consul, Nomad's default, are served: \"nomad\" is here, as with that provider (default Consul's agent)")
-	f.StringVar(&s.Consul.Address, "consul-address", s.Consul.Address, "`ADDRESS` of Consul's agent: HOST:PORT, a URL, or unix:///PATH (default $CONSUL_HTTP_ADDR)")
-	f.StringVar(&s.Consul.TokenFile, "consul-token-file", s.Consul.TokenFile, "file with the token for Consul, read again as it changes (default $CONSUL_HTTP_TOKEN_FILE, or the token in $CONSUL_HTTP_TOKEN, which is not kept)")
-	f.StringVar(&s.Consul.Namespace, "consul-namespace", s.Consul.Namespace, "namespace of Consul for services of a group that names none (default $CONSUL_NAMESPACE)")
-	f.StringVar(&s.Consul.Partition, "consul-partition", s.Consul.Partition, "admin partition of Consul's agent (default $CONSUL_PARTITION)")
-	f.StringVar(&s.Consul.CAFile, "consul-ca-file", s.Consul.CAFile, "certificates of the authorities that Consul's agent is trusted by (default $CONSUL_CACERT)")
-	f.StringVar(&s.Consul.CertFile, "consul-cert-file", s.Consul.CertFile, "certificate to show to Consul's agent (default $CONSUL_CLIENT_CERT)")
-	f.StringVar(&s.Consul.KeyFile, "consul-key-file", s.Consul.KeyFile, "key of --consul-cert-file (default $CONSUL_CLIENT_KEY)")
+	f.StringVar(&s.Services, agent.ServicesFlag, s.Services,
+		"where services whose provider is Consul, Nomad's default, are served: \"nomad\" is here, as with that provider "+
+			"(default Consul's agent)")
+	f.StringVar(&s.Consul.Address, "consul-address", s.Consul.Address,
+		"`ADDRESS` of Consul's agent: HOST:PORT, a URL, or unix:///PATH (default $CONSUL_HTTP_ADDR)")
+	f.StringVar(&s.Consul.TokenFile, "consul-token-file", s.Consul.TokenFile,
+		"file with the token for Consul, read again as it changes (default $CONSUL_HTTP_TOKEN_FILE, or the token in "+
+			"$CONSUL_HTTP_TOKEN, which is not kept)")
+	f.StringVar(&s.Consul.Namespace, "consul-namespace", s.Consul.Namespace,
+		"namespace of Consul for services of a group that names none (default $CONSUL_NAMESPACE)")
+	f.StringVar(&s.Consul.Partition, "consul-partition", s.Consul.Partition,
+		"admin partition of Consul's agent (default $CONSUL_PARTITION)")
+	f.StringVar(&s.Consul.CAFile, "consul-ca-file", s.Consul.CAFile,
+		"certificates of the authorities that Consul's agent is trusted by (default $CONSUL_CACERT)")
+	f.StringVar(&s.Consul.CertFile, "consul-cert-file", s.Consul.CertFile,
+		"certificate to show to Consul's agent (default $CONSUL_CLIENT_CERT)")
+	f.StringVar(&s.Consul.KeyFile, "consul-key-file", s.Consul.KeyFile,
+		"key of --consul-cert-file (default $CONSUL_CLIENT_KEY)")
 }
 
 // WithFlags returns the settings as the given flags change them, and the names of the flags that change something.

@@ -19,18 +19,24 @@ func TestGivenFlags(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	kept := agent.Settings{JWKS: []string{"https://a", "https://b"}, Policy: filepath.Join(here, "policy"), HostIP: "::1", IdentityTTL: 2 * time.Hour}
+	kept := agent.Settings{JWKS: []string{"https://a", "https://b"}, Policy: filepath.Join(here, "policy"), HostIP: "::1",
+		IdentityTTL: 2 * time.Hour}
 	for _, tc := range []struct {
 		args   []string
 		change func(*agent.Settings)
 		differ []string
 	}{
 		{nil, func(*agent.Settings) {}, nil},
-		{[]string{"--host-ip=::1", "--policy=policy", "--jwks=https://a", "--jwks=https://b"}, func(s *agent.Settings) { s.Policy = "policy" }, nil},
+		{[]string{"--host-ip=::1", "--policy=policy", "--jwks=https://a", "--jwks=https://b"},
+			func(s *agent.Settings) { s.Policy = "policy" }, nil},
 		{[]string{"--policy="}, func(s *agent.Settings) { s.Policy = "" }, []string{"policy"}},
-		{[]string{"--jwks=https://b", "--identity-ttl=1h"}, func(s *agent.Settings) { s.JWKS, s.IdentityTTL = []string{"https://b"}, 3600e9 },
+		{[]string{"--jwks=https://b", "--identity-ttl=1h"}, func(s *agent.Settings) {
+			s.JWKS,
+				s.IdentityTTL = []string{"https://b"}, 3600e9
+		},
 			[]string{"identity-ttl", "jwks"}},
-		{[]string{"--host-ip=127.0.0.1"}, func(s *agent.Settings) { s.HostIP = "127.0.0.1" }, []string{"host-ip"}}, // the default, and yet another
+		// the default, and yet another
+		{[]string{"--host-ip=127.0.0.1"}, func(s *agent.Settings) { s.HostIP = "127.0.0.1" }, []string{"host-ip"}},
 	} {
 		var given agent.Settings
 		flags := pflag.NewFlagSet("", pflag.ContinueOnError)

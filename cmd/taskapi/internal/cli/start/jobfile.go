@@ -59,7 +59,8 @@ func (f *JobFlags) Read(path string, w base.Environment) (*loadedJob, error) {
 	return l, err
 }
 
-// Load reads a job that is to run, and reviews it for an agent with the settings. What is refused is an error; warnings go to standard error.
+// Load reads a job that is to run, and reviews it for an agent with the settings. What is refused is an error; warnings
+// go to standard error.
 func (f *JobFlags) Load(path string, settings agent.Settings, w base.Environment) (*loadedJob, error) {
 	loaded, err := f.Read(path, w)
 	if err != nil {
@@ -73,7 +74,8 @@ func (f *JobFlags) Load(path string, settings agent.Settings, w base.Environment
 		return nil, base.Usage(fmt.Errorf("%s: %w", path, loaded.Hide(err)))
 	}
 	if refused := PrintFindings(w.Stderr, findings, loaded.FromFiles); refused > 0 {
-		return nil, base.Usage(fmt.Errorf("%s needs %d %s that this machine does not have (see above); nothing was started or changed",
+		return nil, base.Usage(fmt.Errorf("%s needs %d %s that this machine does not have (see above); nothing was "+
+			"started or changed",
 			path, refused, base.Plural(refused, "thing", "things")))
 	}
 	loaded.Group = group

@@ -24,7 +24,8 @@ func TestLackingIsNamed(t *testing.T) {
 	for i := range 20 {
 		l.Add("read-job", "/v1/job/"+strconv.Itoa(i))
 	}
-	if got := line(); !strings.HasPrefix(got, "taskapi: 22 refused: 2 variables-write on nomad/jobs/dev, 1 read-job on /v1/job/0, ") ||
+	if got := line(); !strings.HasPrefix(got,
+		"taskapi: 22 refused: 2 variables-write on nomad/jobs/dev, 1 read-job on /v1/job/0, ") ||
 		!strings.HasSuffix(got, "/v1/job/8, 11 others; see --policy\n") {
 		t.Errorf("many: %q", got)
 	}

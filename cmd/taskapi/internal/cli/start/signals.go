@@ -92,7 +92,8 @@ func (s *Startup) End() {
 	s.watcher.Wait()
 }
 
-// Interruptible is a reader whose Read returns when a context ends. What it reads then is lost; a Read that hangs ends with the process.
+// Interruptible is a reader whose Read returns when a context ends. What it reads then is lost; a Read that hangs ends
+// with the process.
 type Interruptible struct {
 	Ctx  context.Context
 	From io.Reader

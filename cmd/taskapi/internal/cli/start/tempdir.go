@@ -77,7 +77,8 @@ func holdTemp(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// lockFile locks a file of a directory, and makes it if there is none. Errors: unix.EWOULDBLOCK when another process has the lock.
+// lockFile locks a file of a directory, and makes it if there is none. Errors: unix.EWOULDBLOCK when another process
+// has the lock.
 func lockFile(dir, name string) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(dir, name), os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
@@ -111,7 +112,8 @@ func RemoveLeft(w base.Environment, end func(allocDir string) error) (removed []
 		if err != nil || !info.IsDir() || info.Sys().(*syscall.Stat_t).Uid != uint32(os.Geteuid()) {
 			continue
 		}
-		if _, err := os.Lstat(filepath.Join(dir, tempLock)); errors.Is(err, fs.ErrNotExist) && time.Since(info.ModTime()) < time.Minute {
+		if _, err := os.Lstat(filepath.Join(dir, tempLock)); errors.Is(err, fs.ErrNotExist) &&
+			time.Since(info.ModTime()) < time.Minute {
 			continue // its taskapi is about to lock it
 		}
 		lock, err := lockFile(dir, tempLock)

@@ -45,7 +45,8 @@ func (o *WaitOptions) add(cmd *cobra.Command, name, what, usage string, timeout 
 	o.name = name
 	cmd.Flags().StringVar(&o.What, name, what, usage)
 	cmd.Flags().DurationVar(&o.Timeout, name+"-timeout", timeout, timeoutUsage)
-	_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(waits, cobra.ShellCompDirectiveNoFileComp)) // the flag has just been added
+	// the flag has just been added
+	_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(waits, cobra.ShellCompDirectiveNoFileComp))
 }
 
 // CheckFlags checks the flags alone.
@@ -65,7 +66,8 @@ func (o *WaitOptions) CheckFlags(f *pflag.FlagSet) error {
 // Check refuses to wait for what never comes.
 func (o *WaitOptions) Check(alloc *api.Allocation) error {
 	if o.What == WaitHealthy && !allocrunner.DecidesHealth(alloc) {
-		return fmt.Errorf("--wait=healthy: nothing decides whether group %q is healthy, since its job is of type batch, or its update block says so: "+
+		return fmt.Errorf("--wait=healthy: nothing decides whether group %q is healthy, since its job is of type batch, "+
+			"or its update block says so: "+
 			"give --wait=running or --wait=complete", alloc.TaskGroup)
 	}
 	return nil
@@ -74,7 +76,8 @@ func (o *WaitOptions) Check(alloc *api.Allocation) error {
 // Settled reports whether the allocation is what is waited for, or can't be any more.
 func (o *WaitOptions) Settled(alloc *api.Allocation) bool {
 	_, decided := base.HealthOf(alloc)
-	return o.What == WaitHealthy && decided || o.What == WaitRunning && alloc.ClientStatus == api.AllocClientStatusRunning ||
+	return o.What == WaitHealthy && decided || o.What == WaitRunning &&
+		alloc.ClientStatus == api.AllocClientStatusRunning ||
 		o.What != WaitComplete && interfaces.Ended(alloc)
 }
 
@@ -83,7 +86,8 @@ func (o *WaitOptions) Result(alloc *api.Allocation) error {
 	health, _ := base.HealthOf(alloc)
 	switch {
 	case alloc.ClientStatus == api.AllocClientStatusFailed:
-		return fmt.Errorf("allocation %s has failed: %s", alloc.ID, linewriter.OneLine(cmp.Or(alloc.ClientDescription, "one of its tasks did")))
+		return fmt.Errorf("allocation %s has failed: %s", alloc.ID,
+			linewriter.OneLine(cmp.Or(alloc.ClientDescription, "one of its tasks did")))
 	case o.What == WaitHealthy && health == "unhealthy":
 		return fmt.Errorf("allocation %s is unhealthy: %s", alloc.ID, strings.Join(Problems(alloc), ", "))
 	case o.What == WaitHealthy && health == "":

@@ -140,13 +140,16 @@ func notJSON(text []byte, err error) error {
 	}
 	before := text[:min(int(wrong.Offset), len(text))]
 	if int(wrong.Offset) >= len(text) {
-		return fmt.Errorf("line %d: the JSON object does not end: %s", 1+bytes.Count(bytes.TrimRight(before, "\n"), []byte("\n")), want)
+		return fmt.Errorf("line %d: the JSON object does not end: %s",
+			1+bytes.Count(bytes.TrimRight(before, "\n"), []byte("\n")), want)
 	}
-	return fmt.Errorf("line %d: no JSON from here on: %s", 1+bytes.Count(before[:max(0, len(before)-1)], []byte("\n")), want)
+	return fmt.Errorf("line %d: no JSON from here on: %s", 1+bytes.Count(before[:max(0, len(before)-1)], []byte("\n")),
+		want)
 }
 
 // specAttributes are what a specification in HCL may have.
-var specAttributes = []string{"namespace", "path", "create_index", "modify_index", "create_time", "modify_time", "items"}
+var specAttributes = []string{"namespace", "path", "create_index", "modify_index", "create_time", "modify_time",
+	"items"}
 
 // parseHCLSpec reads attributes, of which items may be a block, too.
 func parseHCLSpec(name string, text []byte) (VariableSpec, error) {
@@ -232,7 +235,8 @@ func indexOf(value cty.Value) (uint64, error) {
 }
 
 func itemsOf(value cty.Value) (map[string]string, error) {
-	if value.IsNull() || !value.IsKnown() || !value.CanIterateElements() || !value.Type().IsObjectType() && !value.Type().IsMapType() {
+	if value.IsNull() || !value.IsKnown() || !value.CanIterateElements() || !value.Type().IsObjectType() &&
+		!value.Type().IsMapType() {
 		return nil, errors.New("must be a map of texts")
 	}
 	items := map[string]string{}
@@ -252,7 +256,8 @@ func VariableHCL(v *api.Variable) string {
 	fmt.Fprintf(&b, "namespace    = %s\npath         = %s\n", hclQuote(v.Namespace), hclQuote(v.Path))
 	fmt.Fprintf(&b, "create_index = %d  # Set by server\n", v.CreateIndex)
 	fmt.Fprintf(&b, "modify_index = %d  # Set by server; consulted for check-and-set\n", v.ModifyIndex)
-	fmt.Fprintf(&b, "create_time  = %d  # Set by server\nmodify_time  = %d  # Set by server\n\nitems = {\n", v.CreateTime, v.ModifyTime)
+	fmt.Fprintf(&b, "create_time  = %d  # Set by server\nmodify_time  = %d  # Set by server\n\nitems = {\n", v.CreateTime,
+		v.ModifyTime)
 	for _, key := range SortedKeys(v.Items) {
 		fmt.Fprintf(&b, "  %s = %s\n", hclQuote(key), hclQuote(v.Items[key]))
 	}

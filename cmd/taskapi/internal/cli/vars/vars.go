@@ -1,5 +1,5 @@
-// Package vars opens the variables of a data directory, and reads and writes variables as HCL and JSON, for 'taskapi var' and
-// 'taskapi run --var-items'.
+// Package vars opens the variables of a data directory, and reads and writes variables as HCL and JSON, for 'taskapi
+// var' and 'taskapi run --var-items'.
 package vars
 
 import (
@@ -46,11 +46,14 @@ func variableError(err error) error {
 	case conflict.Locked:
 		return fmt.Errorf("variable %q is locked: only the holder of its lock can change it", v.Path)
 	case v.ModifyIndex == 0:
-		return fmt.Errorf("Check-and-Set conflict: there is no variable %q; give --check-index 0 to make it, or --force to write it whatever there is", v.Path)
+		return fmt.Errorf("Check-and-Set conflict: there is no variable %q; give --check-index 0 to make it, or --force "+
+			"to write it whatever there is", v.Path)
 	case v.Lock != nil && v.Lock.ID != "":
-		return fmt.Errorf("Check-and-Set conflict: variable %q has the index %d, and is locked: only the holder of its lock can change it", v.Path, v.ModifyIndex)
+		return fmt.Errorf("Check-and-Set conflict: variable %q has the index %d, and is locked: only the holder of its "+
+			"lock can change it", v.Path, v.ModifyIndex)
 	}
-	return fmt.Errorf("Check-and-Set conflict: variable %q has the index %d, of %s; give --check-index %[2]d to replace that, or --force to write it whatever there is",
+	return fmt.Errorf("Check-and-Set conflict: variable %q has the index %d, of %s; give --check-index %[2]d to "+
+		"replace that, or --force to write it whatever there is",
 		v.Path, v.ModifyIndex, output.Date(time.Unix(0, v.ModifyTime)))
 }
 
