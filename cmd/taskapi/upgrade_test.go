@@ -16,6 +16,7 @@ import (
 	"taskapi/cmd/taskapi/internal/cli"
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/cmd/taskapi/internal/client"
+	"taskapi/internal/proc"
 )
 
 // nextVersion is that of a taskapi which is built for a test.
@@ -144,6 +145,7 @@ func TestStopOfOneThatIsFrozen(t *testing.T) {
 	if err := p.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
+	until(t, p, "the process is stopped", func() bool { stat, err := proc.Read(p.Process.Pid); return err == nil && stat.Stopped })
 	said := fmt.Sprintf("process %d is stopped (SIGSTOP); 'kill -CONT %d' lets it go on, 'taskapi stop --now ", p.Process.Pid, p.Process.Pid)
 	for _, command := range []string{"stop", "stop --detach", "status", "restart", "takeover", "exec --task server"} {
 		var out, errs bytes.Buffer

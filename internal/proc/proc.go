@@ -20,6 +20,7 @@ type Stat struct {
 	PID, Parent, Session int
 	Start                uint64 // clock ticks after boot
 	Dead                 bool   // a zombie, or gone
+	Stopped              bool   // by a signal, such as SIGSTOP, or by a debugger
 	Terminal             bool   // its session has a controlling terminal
 
 	CPU      CPUTime // of its threads, the dead ones included
@@ -68,6 +69,7 @@ func parseStat(pid int, text string) (Stat, error) {
 	}
 	// If the first thread has ended and others run, the process is shown as a zombie, too, and is none.
 	s.Dead = fields[0] == "X" || fields[0] == "Z" && s.Threads <= 1
+	s.Stopped = fields[0] == "T" || fields[0] == "t"
 	return s, err
 }
 

@@ -13,7 +13,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"os"
 	"strings"
 	"syscall"
 	"time"
@@ -22,6 +21,7 @@ import (
 
 	"taskapi/allocrunner/datadir"
 	"taskapi/identity/workload"
+	"taskapi/internal/proc"
 	"taskapi/socket"
 )
 
@@ -284,9 +284,7 @@ func (c *Client) frozen(ctx context.Context) error {
 	if err != nil || pid <= 0 {
 		return nil //nolint:nilerr // there is no process to look at
 	}
-	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)) // empty when it is hidden
-	_, state, _ := strings.Cut(string(stat[bytes.LastIndexByte(stat, ')')+1:]), " ")
-	if strings.HasPrefix(state, "T") || strings.HasPrefix(state, "t") {
+	if stat, err := proc.Read(pid); err == nil && stat.Stopped { // an error when the process is hidden
 		return &FrozenError{pid}
 	}
 	return nil
