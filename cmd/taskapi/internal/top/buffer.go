@@ -121,8 +121,9 @@ func (b *buffer) pop() {
 
 // trim drops the oldest lines.
 func (b *buffer) trim() {
+	const keptLines, keptBytes = maxLines - maxLines/trimmedChunks, maxBytes - maxBytes/trimmedChunks
 	drop := 0
-	for drop < len(b.lines)-1 && (len(b.lines)-drop > maxLines-maxLines/trimmedChunks || b.bytes > maxBytes-maxBytes/trimmedChunks) {
+	for drop < len(b.lines)-1 && (len(b.lines)-drop > keptLines || b.bytes > keptBytes) {
 		b.bytes -= len(b.lines[drop]) + lineOverhead
 		drop++
 	}

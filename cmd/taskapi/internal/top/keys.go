@@ -19,22 +19,25 @@ type binding struct {
 	do   func(*Model) tea.Cmd
 }
 
-// moves returns a binding's function that moves in the part of the screen that has the focus.
-func moves(lines func(m *Model, page int) int) func(*Model) tea.Cmd {
-	return func(m *Model) tea.Cmd { return m.move(lines) }
+// moves returns a binding's function that moves in the part of the screen that has the focus, by rows or pages.
+func moves(by func(page int) int) func(*Model) tea.Cmd {
+	return func(m *Model) tea.Cmd { return m.move(by) }
 }
+
+func rows(n int) func(int) int  { return func(int) int { return n } }
+func pages(n int) func(int) int { return func(page int) int { return n * page } }
 
 // far is more lines than there are.
 const far = 1 << 30
 
 // bindings are all keys, in the order of the help.
 var bindings = []binding{
-	{[]string{"up", "k"}, "up k", "up", moves(func(*Model, int) int { return -1 })},
-	{[]string{"down", "j"}, "down j", "down", moves(func(*Model, int) int { return 1 })},
-	{[]string{"pgup", "ctrl+b", "ctrl+u"}, "PgUp ^B ^U", "a page up", moves(func(_ *Model, page int) int { return -page })},
-	{[]string{"pgdown", "ctrl+f", "ctrl+d", "space"}, "PgDn ^F ^D", "a page down", moves(func(_ *Model, page int) int { return page })},
-	{[]string{"home", "g"}, "Home g", "to the beginning", moves(func(*Model, int) int { return -far })},
-	{[]string{"end", "G"}, "End G", "to the end, and follow", moves(func(*Model, int) int { return far })},
+	{[]string{"up", "k"}, "up k", "up", moves(rows(-1))},
+	{[]string{"down", "j"}, "down j", "down", moves(rows(1))},
+	{[]string{"pgup", "ctrl+b", "ctrl+u"}, "PgUp ^B ^U", "a page up", moves(pages(-1))},
+	{[]string{"pgdown", "ctrl+f", "ctrl+d", "space"}, "PgDn ^F ^D", "a page down", moves(pages(1))},
+	{[]string{"home", "g"}, "Home g", "to the beginning", moves(rows(-far))},
+	{[]string{"end", "G"}, "End G", "to the end, and follow", moves(rows(far))},
 	{[]string{"left"}, "left", "what is left of long lines", sideways(-sideStep)},
 	{[]string{"right"}, "right", "what is right of them", sideways(sideStep)},
 	{[]string{"tab", "shift+tab"}, "Tab", "arrows in tasks, or panel", (*Model).switchFocus},
@@ -86,15 +89,13 @@ func (m *Model) key(msg tea.KeyPressMsg) tea.Cmd {
 }
 
 // move moves in the part of the screen that has the focus.
-func (m *Model) move(lines func(m *Model, page int) int) tea.Cmd {
+func (m *Model) move(by func(page int) int) tea.Cmd {
 	if m.focus == onPanel {
 		p := m.shown()
-		by := lines(m, max(p.rows-1, 1))
-		p.scroll(by)
+		p.scroll(by(max(p.rows-1, 1)))
 		return nil
 	}
-	by := lines(m, max(m.layout().tasks-1, 1))
-	return m.choose(min(max(m.cursor+by, 0), len(m.tasks)-1))
+	return m.choose(min(max(m.cursor+by(max(m.layout().tasks-1, 1)), 0), len(m.tasks)-1))
 }
 
 // choose chooses a task.
@@ -277,9 +278,8 @@ func (m *Model) askSignal() tea.Cmd {
 				return nil
 			}
 			signal = strings.ToUpper(signal)
-			return m.begin(fmt.Sprintf("send %s to task %s", signal, task), func(ctx context.Context, task string) error {
-				return m.Controller.Signal(ctx, task, signal)
-			}, task)
+			send := func(ctx context.Context, task string) error { return m.Controller.Signal(ctx, task, signal) }
+			return m.begin(fmt.Sprintf("send %s to task %s", signal, task), send, task)
 		}}
 	})
 }

@@ -153,8 +153,8 @@ func (m *Model) tellEvents() {
 	clean := m.clean()
 	lines := make([]string, 0, len(events))
 	for _, e := range events {
-		at := m.clock24(time.Unix(0, e.Time))
-		lines = append(lines, fmt.Sprintf("%s  %s  %-15s %s", at, pad(clean.text(e.task), width), clean.text(e.Type), clean.text(e.DisplayMessage)))
+		at, task := m.clock24(time.Unix(0, e.Time)), pad(clean.text(e.task), width)
+		lines = append(lines, fmt.Sprintf("%s  %s  %-15s %s", at, task, clean.text(e.Type), clean.text(e.DisplayMessage)))
 	}
 	m.panels[eventsPanel].text.replace(lines)
 }
@@ -181,12 +181,14 @@ func (m *Model) tellChecks() {
 	}
 	rank := func(c api.AllocCheckStatus) int { return strings.Index("failure pending success", c.Status) }
 	slices.SortFunc(results, func(a, b api.AllocCheckStatus) int {
-		return cmp.Or(rank(a)-rank(b), cmp.Compare(a.Service, b.Service), cmp.Compare(a.Check, b.Check), cmp.Compare(a.ID, b.ID))
+		names := cmp.Or(cmp.Compare(a.Service, b.Service), cmp.Compare(a.Check, b.Check))
+		return cmp.Or(rank(a)-rank(b), names, cmp.Compare(a.ID, b.ID))
 	})
 	clean := m.clean()
 	lines := make([]string, 0, len(results))
 	for _, c := range results {
-		line := fmt.Sprintf("%-8s %s  %s/%s", clean.text(c.Status), m.clock24(time.Unix(c.Timestamp, 0)), clean.text(c.Service), clean.text(c.Check))
+		at := m.clock24(time.Unix(c.Timestamp, 0))
+		line := fmt.Sprintf("%-8s %s  %s/%s", clean.text(c.Status), at, clean.text(c.Service), clean.text(c.Check))
 		if c.Task != "" {
 			line += "  task " + clean.text(c.Task)
 		}

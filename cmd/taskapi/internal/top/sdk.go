@@ -78,7 +78,9 @@ func (s *SDK) Stats(ctx context.Context) (usage *api.AllocResourceUsage, err err
 
 // Restart is Controller's.
 func (s *SDK) Restart(ctx context.Context, task string) error {
-	return s.ask(ctx, func(sdk *api.Client, q *api.QueryOptions) error { return sdk.Allocations().Restart(s.alloc, task, q) })
+	return s.ask(ctx, func(sdk *api.Client, q *api.QueryOptions) error {
+		return sdk.Allocations().Restart(s.alloc, task, q)
+	})
 }
 
 // Signal is Controller's.

@@ -48,7 +48,8 @@ func (l *lentTerminal) Run() error {
 		how = err.Error()
 	}
 	fmt.Fprintf(l.stdout, "\n[%s: Enter returns to taskapi top] ", how)
-	_, _ = bufio.NewReaderSize(l.stdin, 16).ReadString('\n') // a terminal that has gone away is noticed by its next reader
+	// A terminal that has gone away is noticed by its next reader.
+	_, _ = bufio.NewReaderSize(l.stdin, 16).ReadString('\n')
 	return err
 }
 

@@ -22,17 +22,19 @@ const (
 
 // styles are those with colours, by the 16 of the terminal, and those without.
 var styles = map[style]struct{ colour, plain ansi.Style }{
-	barStyle:     {ansi.NewStyle().Reverse(true), ansi.NewStyle().Reverse(true)},
-	focusStyle:   {ansi.NewStyle().ForegroundColor(ansi.Black).BackgroundColor(ansi.Cyan), ansi.NewStyle().Reverse(true).Bold()},
-	alarmStyle:   {ansi.NewStyle().ForegroundColor(ansi.BrightWhite).BackgroundColor(ansi.Red).Bold(), ansi.NewStyle().Reverse(true).Bold()},
-	headStyle:    {ansi.NewStyle().Bold(), ansi.NewStyle().Bold()},
-	chosenStyle:  {ansi.NewStyle().ForegroundColor(ansi.Black).BackgroundColor(ansi.Green), ansi.NewStyle().Bold()},
-	badStyle:     {ansi.NewStyle().ForegroundColor(ansi.Red), ansi.NewStyle().Bold()},
-	faintStyle:   {ansi.NewStyle().ForegroundColor(ansi.Cyan), ansi.NewStyle()},
-	matchStyle:   {ansi.NewStyle().ForegroundColor(ansi.Black).BackgroundColor(ansi.Yellow), ansi.NewStyle().Underline(true)},
-	currentStyle: {ansi.NewStyle().ForegroundColor(ansi.Black).BackgroundColor(ansi.Yellow).Bold(), ansi.NewStyle().Reverse(true)},
-	askStyle:     {ansi.NewStyle().Bold(), ansi.NewStyle().Bold()},
+	barStyle:     {none.Reverse(true), none.Reverse(true)},
+	focusStyle:   {none.ForegroundColor(ansi.Black).BackgroundColor(ansi.Cyan), none.Reverse(true).Bold()},
+	alarmStyle:   {none.ForegroundColor(ansi.BrightWhite).BackgroundColor(ansi.Red).Bold(), none.Reverse(true).Bold()},
+	headStyle:    {none.Bold(), none.Bold()},
+	chosenStyle:  {none.ForegroundColor(ansi.Black).BackgroundColor(ansi.Green), none.Bold()},
+	badStyle:     {none.ForegroundColor(ansi.Red), none.Bold()},
+	faintStyle:   {none.ForegroundColor(ansi.Cyan), none},
+	matchStyle:   {none.ForegroundColor(ansi.Black).BackgroundColor(ansi.Yellow), none.Underline(true)},
+	currentStyle: {none.ForegroundColor(ansi.Black).BackgroundColor(ansi.Yellow).Bold(), none.Reverse(true)},
+	askStyle:     {none.Bold(), none.Bold()},
 }
+
+var none = ansi.NewStyle()
 
 // paint shows a text in a style.
 func (m *Model) paint(s style, text string) string {

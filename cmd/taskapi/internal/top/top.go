@@ -40,8 +40,8 @@ func Run(ctx context.Context, c Config) error {
 	if m.failed != nil {
 		return m.failed
 	}
-	if ended.Err() != nil && !errors.Is(err, tea.ErrProgramPanic) { // as it was asked to; a hung-up terminal can't be restored, either
-		return nil
+	if ended.Err() != nil && !errors.Is(err, tea.ErrProgramPanic) {
+		return nil // a signal ended it; a terminal that hung up can't be restored, either
 	}
 	if err != nil {
 		return fmt.Errorf("the screen: %w", err)

@@ -333,7 +333,9 @@ func (m *Model) footerRow() string {
 
 // hints names keys, as many as fit.
 func (m *Model) hints() string {
-	all := []string{"? help", "q quit", "/ search", "Enter zoom", "Tab focus", "e stderr", "r restart", "s signal", "x run", "S stop"}
+	all := []string{
+		"? help", "q quit", "/ search", "Enter zoom", "Tab focus", "e stderr", "r restart", "s signal", "x run", "S stop",
+	}
 	if m.stream == stderr {
 		all[5] = "e stdout"
 	}
