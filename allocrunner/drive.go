@@ -171,14 +171,14 @@ func (r *Runner) groupNow() groupChanged {
 func (r *Runner) do(ctx context.Context, act any) {
 	switch act := act.(type) {
 	case openGates:
-		r.resources.beforeStart()
+		r.resources.freePorts.Do(r.resources.ports.ReleaseSockets) // they are the tasks' from here on
 		for _, name := range act.tasks {
 			r.task(name).Open()
 		}
 	case endServices:
 		r.serving.groupEnded(act.ended)
 	case callPreKill:
-		r.preKill()
+		_ = eachHook(r, "prekill", func(h interfaces.RunnerPreKillHook) error { h.PreKill(); return nil })
 	case lastIntervals:
 		for _, t := range r.order() {
 			if t.Hook == lifecycle.Poststop {
@@ -202,7 +202,7 @@ func (r *Runner) shutdownDelay() <-chan time.Time {
 	if saved := r.cfg.Saved; saved != nil && !saved.KillAfter.IsZero() {
 		return time.After(min(time.Until(saved.KillAfter), d))
 	}
-	r.journal.killsAfter(time.Now().Add(d))
+	r.journal.add(func(p *pending) { p.killAfter = time.Now().Add(d) })
 	return time.After(d)
 }
 

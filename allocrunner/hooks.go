@@ -57,10 +57,6 @@ func (r *Runner) ending(ctx context.Context) {
 	}
 }
 
-func (r *Runner) preKill() {
-	_ = eachHook(r, "prekill", func(h interfaces.RunnerPreKillHook) error { h.PreKill(); return nil })
-}
-
 func (r *Runner) postrun(ctx context.Context) error {
 	return eachHook(r, "postrun", func(h interfaces.RunnerPostrunHook) error { return h.Postrun(ctx) })
 }

@@ -76,9 +76,6 @@ func (j *journal) checksChanged(results api.AllocCheckStatuses) {
 	j.add(func(p *pending) { p.checks = results })
 }
 
-// killsAfter has the end of the group's shutdown_delay written soon.
-func (j *journal) killsAfter(when time.Time) { j.add(func(p *pending) { p.killAfter = when }) }
-
 // taskSafe returns when the task's record is written, or can't be for now.
 func (j *journal) taskSafe(task string) {
 	if j.state == nil {
@@ -95,11 +92,6 @@ func (j *journal) taskSafe(task string) {
 	case <-time.After(journalWait):
 		j.logger.Warn("the state's disk does not answer; the task continues without it", "task", task)
 	}
-}
-
-// allocSafe returns when the allocation is written with everything that is pending, or says why it can't be for now.
-func (j *journal) allocSafe() error {
-	return j.flush(j.add(func(p *pending) { p.alloc = true }))
 }
 
 // add makes something pending. Its ticket is for flush.
@@ -139,18 +131,10 @@ func (j *journal) run(ctx context.Context) {
 		}
 		select {
 		case <-time.After(journalRetry):
-			j.retry()
+			j.add(func(*pending) {}) // which the next flush takes for something to write
 		case <-ctx.Done():
 		}
 	}
-}
-
-// retry makes the next flush write again.
-func (j *journal) retry() {
-	j.mu.Lock()
-	j.added++
-	j.mu.Unlock()
-	j.poke()
 }
 
 // flush returns when a write that began after the ticket was given has ended, with its error.

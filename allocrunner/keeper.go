@@ -65,27 +65,3 @@ func OrphansRun(dir string) (bool, error) { return keeper.Left(keeperConfig(dir)
 func KillOrphans(ctx context.Context, dir string) (killed int, err error) {
 	return keeper.End(ctx, keeperConfig(dir))
 }
-
-// pendingSupervisor is the supervisor while it is being made beside the rest of the set-up: a new process takes its
-// time.
-type pendingSupervisor struct {
-	ready     chan struct{} // nil before begin; closed when the rest is set
-	processes *keeper.Supervisor
-	err       error
-}
-
-func (p *pendingSupervisor) begin(supervise func() (*keeper.Supervisor, error)) {
-	p.ready = make(chan struct{})
-	go func() {
-		p.processes, p.err = supervise()
-		close(p.ready)
-	}()
-}
-
-func (p *pendingSupervisor) await() (*keeper.Supervisor, error) {
-	if p.ready == nil {
-		return nil, nil
-	}
-	<-p.ready
-	return p.processes, p.err
-}

@@ -27,7 +27,7 @@ type resources struct {
 	node      taskenv.Node
 	meta      metaUse
 	ports     *ports.Reservation
-	pending   pendingSupervisor
+	pending   func() (*keeper.Supervisor, error) // waits for the supervisor, which takes a new process; nil for none
 	users     users
 	processes *keeper.Supervisor                // once it has been awaited
 	measured  atomic.Pointer[keeper.Supervisor] // the same, for readers of statistics
@@ -45,15 +45,18 @@ func (r *Runner) acquire(ctx context.Context) error {
 	if err := allocdir.BuildAlloc(r.cfg.Dir, access, taskNames(r.group())); err != nil {
 		return fmt.Errorf("allocation directory: %w", err)
 	}
-	if err := r.saveUsers(); err != nil {
-		return err
+	if r.resources.users.taken && !r.resources.users.written { // a full disk would refuse what is there
+		if err := r.resources.users.Save(r.cfg.Dir); err != nil {
+			return err
+		}
 	}
 	if r.cfg.Saved == nil { // what runs already has its user
 		if err := r.checkUsers(); err != nil {
 			return err
 		}
 	}
-	r.resources.pending.begin(func() (*keeper.Supervisor, error) { return r.supervise(ctx) })
+	r.resources.pending = sync.OnceValues(func() (*keeper.Supervisor, error) { return r.supervise(ctx) })
+	go r.resources.pending()
 	reservation, err := r.reservePorts()
 	if err != nil {
 		return fmt.Errorf("ports: %w", err)
@@ -109,13 +112,16 @@ func (res *resources) leave() error {
 		return nil
 	}
 	processes := res.processes
-	res.processes, res.pending = nil, pendingSupervisor{}
+	res.processes, res.pending = nil, nil
 	return processes.Detach()
 }
 
 // await waits for the supervisor of the processes to be there.
 func (res *resources) await() (err error) {
-	res.processes, err = res.pending.await()
+	if res.pending == nil {
+		return nil
+	}
+	res.processes, err = res.pending()
 	if res.processes != nil {
 		res.measured.Store(res.processes)
 	}
@@ -133,9 +139,6 @@ func (res *resources) holds() []*os.File {
 	}
 	return files
 }
-
-// beforeStart is called before a task starts: its ports are its own from here on.
-func (res *resources) beforeStart() { res.freePorts.Do(res.ports.ReleaseSockets) }
 
 func (r *Runner) detectNode() taskenv.Node {
 	node := taskenv.DetectNode(r.drivers.Attributes())

@@ -195,7 +195,7 @@ func (r *Runner) Checks() (api.AllocCheckStatuses, uint64) {
 
 // save returns when the allocation's latest version is saved, or with the reason why it can't be for now.
 func (r *Runner) save() error {
-	return r.journal.allocSafe()
+	return r.journal.flush(r.journal.add(func(p *pending) { p.alloc = true }))
 }
 
 // allocation reads Terminal first: a terminal allocation is never saved with a version from before its end.

@@ -110,14 +110,6 @@ func (r *Runner) needUsers(isolate bool) (isolated []string, others bool) {
 	return isolated, others
 }
 
-// saveUsers writes down what acquireUsers took, in the directory that is there by now.
-func (r *Runner) saveUsers() error {
-	if !r.resources.users.taken || r.resources.users.written { // which a full disk would refuse
-		return nil
-	}
-	return r.resources.users.Save(r.cfg.Dir)
-}
-
 // releaseUsers gives back what acquireUsers took. Files keep their owners, so nobody gets at them any more.
 func (r *Runner) releaseUsers() error {
 	if !r.resources.users.taken {

@@ -74,13 +74,6 @@ func noClient() *Client {
 	return c
 }
 
-// adopt gives the client the keeper's process to wait for.
-func (c *Client) adopt(child *os.Process) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.child = child
-}
-
 // Keeper returns the identity of the keeper's process.
 func (c *Client) Keeper() proc.Identity { return c.id }
 
@@ -303,7 +296,9 @@ func (c *Client) Exec(ctx context.Context, spec drivers.ExecSpec) (drivers.ExecR
 	case <-ctx.Done():
 		return drivers.ExecResult{}, fmt.Errorf("run %q beside task %q: %w", spec.Path, spec.Task, ctx.Err())
 	}
-	req := packExec(spec)
+	req := request{
+		Op: opExec, Task: spec.Task, Spec: packSpec(spec.Spec), MaxOutput: spec.MaxOutput, TTY: spec.TTY, Files: len(spec.Files),
+	}
 	a, err := c.callStarting(ctx, req, spec.Started, spec.Files)
 	err = ofTask(req, a, err)
 	if a.Exec == nil {

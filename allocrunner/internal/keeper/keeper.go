@@ -60,7 +60,7 @@ const maxRecord = 16 << 20
 // Record is what the keeper writes about itself after every change.
 type Record struct {
 	Keeper proc.Identity
-	Dir    directory               // zero in those of older keepers
+	Dir    directory
 	Cgroup string                  // that holds its tasks, empty for none
 	Tasks  []drivers.ProcessStatus // the latest process of each task
 	At     proc.Moment             // when it was written
@@ -108,9 +108,6 @@ func Last(dir string) (Record, error) {
 	}
 	if err := json.Unmarshal(text, &r); err != nil {
 		return Record{}, fmt.Errorf("read the keeper's record %s: %w", filepath.Join(dir, recordFile), err)
-	}
-	if r.Dir == (directory{}) {
-		return r, nil
 	}
 	d, err := openDir(dir)
 	if err != nil {

@@ -100,7 +100,7 @@ func (s *server) run(ends <-chan os.Signal) bool {
 			s.sweep()
 		}
 		written := s.record()
-		idle := s.idles()
+		idle := !s.controlled() && !s.tasksRun()
 		if !idle {
 			since = time.Now()
 		}
@@ -130,8 +130,6 @@ func (s *server) run(ends <-chan os.Signal) bool {
 		}
 	}
 }
-
-func (s *server) idles() bool { return !s.controlled() && !s.tasksRun() }
 
 // endIdle ends the taking of clients if there is no reason to stay.
 func (s *server) endIdle() bool {
@@ -256,7 +254,10 @@ func (s *server) admit(c *session) bool {
 	s.mu.Unlock()
 	if last != nil {
 		last.end(ErrReplaced)
-		last.awaitDone(replaceTime)
+		select {
+		case <-last.done:
+		case <-time.After(replaceTime):
+		}
 	}
 	return true
 }
@@ -291,13 +292,6 @@ func (s *server) showControlled() {
 		s.controlSign.Clear()
 	} else if err := s.controlSign.Set(); err != nil {
 		s.logger.Warn("other processes can't see that this keeper has a client", "error", err)
-	}
-}
-
-// follow waits for the end of a task that has just started.
-func (s *server) follow(task string) {
-	if _, err := s.local.Wait(context.Background(), task); err == nil {
-		s.change()
 	}
 }
 

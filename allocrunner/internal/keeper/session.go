@@ -33,14 +33,6 @@ func newSession(s *server, conn *net.UnixConn) *session {
 	}
 }
 
-// awaitDone waits until nothing of the session is under way any more, or the time is over.
-func (c *session) awaitDone(most time.Duration) {
-	select {
-	case <-c.done:
-	case <-time.After(most):
-	}
-}
-
 // startGrace is how long a start goes on whose client is gone. It takes milliseconds, unless a file system hangs; a
 // process that was killed just as it became the program would be a run of the task that nobody knows of.
 const startGrace = replaceTime - 500*time.Millisecond
@@ -148,18 +140,24 @@ func (c *session) end(reason error) {
 func (c *session) handle(ctx context.Context, req request, files []*os.File) (a answer) {
 	local := c.server.local
 	var err error
+	var spec drivers.Spec
+	if req.Op == opStart || req.Op == opExec {
+		if req.Spec == nil {
+			return answer{Err: packError(fmt.Errorf("%s without a spec", req.Op))}
+		}
+		spec = req.Spec.unpack()
+		spec.Files, spec.TTY = files, spec.TTY || req.TTY
+	}
 	switch req.Op {
 	case opStart:
-		if req.Spec == nil {
-			err = errors.New("start without a spec")
-			break
-		}
 		var status drivers.ProcessStatus
-		spec := req.Spec.unpack()
-		spec.Files = files
 		if status, err = local.Start(ctx, spec); err == nil {
 			a.Status, a.Cgroup = &status, local.CgroupDir()
-			c.server.wg.Go(func() { c.server.follow(status.Task) })
+			c.server.wg.Go(func() {
+				if _, err := local.Wait(context.Background(), status.Task); err == nil {
+					c.server.change()
+				}
+			})
 			c.server.record() // before the answer: should we be killed then, the next keeper knows what to clear
 			c.server.change()
 		}
@@ -167,14 +165,10 @@ func (c *session) handle(ctx context.Context, req request, files []*os.File) (a 
 		exit, e := c.server.wait(ctx, req.Task)
 		a.Exit, err = &exit, e
 	case opExec:
-		if req.Spec == nil {
-			err = errors.New("exec without a spec")
-			break
-		}
 		var result drivers.ExecResult
-		spec := req.unpackExec(files)
-		spec.Started = func() { c.send(answer{ID: req.ID, Started: true}) }
-		result, err = local.Exec(ctx, spec)
+		result, err = local.Exec(ctx, drivers.ExecSpec{
+			Spec: spec, MaxOutput: req.MaxOutput, Started: func() { c.send(answer{ID: req.ID, Started: true}) },
+		})
 		a.Exec = &result
 	case opKeepOpen: // done, in the order in which the files came
 	case opSignal:

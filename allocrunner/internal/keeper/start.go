@@ -23,7 +23,6 @@ import (
 	"taskapi/internal/flock"
 	"taskapi/internal/peercred"
 	"taskapi/internal/privatefile"
-	"taskapi/internal/proc"
 )
 
 // The defaults of a Config.
@@ -113,7 +112,9 @@ func start(ctx context.Context, cfg Config, nobody bool) (*Client, error) {
 		_, _ = child.Wait()
 		return nil, fmt.Errorf("%w: %w", errNotStarted, err)
 	}
-	c.adopt(child)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.child = child
 	return c, nil
 }
 
@@ -295,16 +296,9 @@ func greet(ctx context.Context, conn *net.UnixConn) (*Client, error) {
 		return nil, fmt.Errorf("process %d speaks version %d, this program %d: %w",
 			peer.PID, theirs.Version, version, ErrVersion)
 	}
-	id := theirs.Keeper
-	if id == (proc.Identity{}) {
-		id, err = proc.Identify(int(peer.PID))
-	}
-	if err == nil && id.PID != int(peer.PID) {
-		err = fmt.Errorf("process %d says that it is process %d: another container or PID namespace has the allocation",
+	if id := theirs.Keeper; id.PID != int(peer.PID) {
+		return nil, fmt.Errorf("process %d says that it is process %d: another container or PID namespace has the allocation",
 			peer.PID, id.PID)
 	}
-	if err != nil {
-		return nil, err
-	}
-	return newClient(conn, in, id), nil
+	return newClient(conn, in, theirs.Keeper), nil
 }

@@ -64,7 +64,10 @@ func Supervise(ctx context.Context, cfg Config, fresh bool) (*Supervisor, error)
 				return nil, err
 			}
 		case err == nil:
-			s := newSupervisor(cfg, client)
+			s := makeSupervisor(cfg)
+			s.mu.Lock()
+			s.useLocked(client)
+			s.mu.Unlock()
 			for _, status := range known {
 				s.found[status.Task] = status
 			}
@@ -98,14 +101,6 @@ func makeSupervisor(cfg Config) *Supervisor {
 	s := &Supervisor{cfg: cfg, attach: Attach, found: map[string]drivers.ProcessStatus{}, orphans: map[string]int{}}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.wg.Go(func() { ReapOrphans(s.ctx) })
-	return s
-}
-
-func newSupervisor(cfg Config, client *Client) *Supervisor {
-	s := makeSupervisor(cfg)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.useLocked(client)
 	return s
 }
 

@@ -39,7 +39,12 @@ func readFrame(r io.Reader) (got map[string]any, err error) {
 func TestAnotherKeepersVersion(t *testing.T) {
 	dir := t.TempDir()
 	self := identify(t, os.Getpid())
-	record := fmt.Sprintf(`{"Keeper":{"PID":%d,"Start":%d,"Boot":%q}}`, self.PID, self.Start, self.Boot)
+	var here unix.Stat_t
+	if err := unix.Stat(dir, &here); err != nil {
+		t.Fatal(err)
+	}
+	record := fmt.Sprintf(`{"Keeper":{"PID":%d,"Start":%d,"Boot":%q},"Dir":{"Device":%d,"Inode":%d}}`,
+		self.PID, self.Start, self.Boot, here.Dev, here.Ino)
 	if err := os.WriteFile(filepath.Join(dir, "keeper.json"), []byte(record), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -32,7 +32,7 @@ const maxFrame = 8 << 20
 // program runs. An answer with ID 0 is the keeper's last word on the connection.
 type hello struct {
 	Version int
-	Keeper  proc.Identity `json:",omitzero"` // from the keeper, zero from an older one
+	Keeper  proc.Identity `json:",omitzero"` // from the keeper
 }
 
 // The operations: those of drivers.Supervisor, and cancel.
@@ -96,17 +96,6 @@ func (w *wireSpec) unpack() drivers.Spec {
 	s := w.Spec
 	s.Path, s.Dir, s.Args, s.Env = string(w.Path), string(w.Dir), recode[string](w.Args), recode[string](w.Env)
 	return s
-}
-
-func packExec(s drivers.ExecSpec) request {
-	return request{Op: opExec, Task: s.Task, Spec: packSpec(s.Spec), MaxOutput: s.MaxOutput, TTY: s.TTY,
-		Files: len(s.Files)}
-}
-
-func (r request) unpackExec(files []*os.File) drivers.ExecSpec {
-	spec := drivers.ExecSpec{Spec: r.Spec.unpack(), MaxOutput: r.MaxOutput}
-	spec.Files, spec.TTY = files, r.TTY
-	return spec
 }
 
 // recode converts the elements of a list.

@@ -52,7 +52,12 @@ func (l *Local) exec(ctx context.Context, spec drivers.ExecSpec) (drivers.ExecRe
 	if err != nil {
 		return drivers.ExecResult{}, err
 	}
-	defer l.dismiss(e)
+	defer func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		delete(l.execs, e)
+		close(e.done)
+	}()
 	if ctx.Err() != nil {
 		return drivers.ExecResult{}, context.Cause(ctx)
 	}
@@ -117,13 +122,6 @@ func (l *Local) admit(task string, end context.CancelCauseFunc) (*execution, err
 		done: make(chan struct{})}
 	l.execs[e] = true
 	return e, nil
-}
-
-func (l *Local) dismiss(e *execution) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.execs, e)
-	close(e.done)
 }
 
 // launchExec starts the program. Its cgroup lies in the task's, so that it can be killed alone and goes with the task.

@@ -132,7 +132,8 @@ func (l *Local) launch(ctx context.Context, p *process, spec drivers.Spec, files
 	p.pid, p.started = p.proc.Pid, time.Now()
 	began()
 	if spec.OOMScoreAdj != 0 {
-		if err := setOOMScore(p.pid, spec.OOMScoreAdj); err != nil {
+		name := "/proc/" + strconv.Itoa(p.pid) + "/oom_score_adj"
+		if err := os.WriteFile(name, []byte(strconv.Itoa(spec.OOMScoreAdj)), 0); err != nil {
 			l.cfg.Logger.Warn("oom_score_adj can't be set", "task", spec.Task, "error", err)
 		}
 	}
@@ -280,8 +281,4 @@ func taskMark(spec drivers.Spec) string {
 		}
 	}
 	return ""
-}
-
-func setOOMScore(pid, score int) error {
-	return os.WriteFile("/proc/"+strconv.Itoa(pid)+"/oom_score_adj", []byte(strconv.Itoa(score)), 0)
 }

@@ -356,7 +356,13 @@ func (r *Runner) receive(ctx context.Context, m message) {
 		m.reply <- r.signal(ctx, ev)
 		return
 	case besideRequest:
-		m.reply <- r.beside(ctx, ev)
+		if !r.machine.hasProcess() {
+			m.reply <- interfaces.ErrTaskNotRunning
+			return
+		}
+		run := r.Latest()
+		r.effects.Go(func() { ev.use(ctx, run) })
+		m.reply <- nil
 		return
 	case updateRequest:
 		m.reply <- r.update(ctx, ev)
@@ -401,15 +407,6 @@ func (r *Runner) signal(ctx context.Context, req signalRequest) error {
 	if err := run.Signal(ctx, req.sig); err != nil {
 		return fmt.Errorf("%w: %w", interfaces.ErrTaskNotRunning, err)
 	}
-	return nil
-}
-
-func (r *Runner) beside(ctx context.Context, req besideRequest) error {
-	if !r.machine.hasProcess() {
-		return interfaces.ErrTaskNotRunning
-	}
-	run := r.Latest()
-	r.effects.Go(func() { req.use(ctx, run) })
 	return nil
 }
 
