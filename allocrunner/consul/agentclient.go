@@ -134,7 +134,8 @@ func (b bounded) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// boundedBody counts the bytes and the elements of an answer before it is decoded: "{}," has three bytes, and takes hundreds when decoded.
+// boundedBody counts the bytes and the elements of an answer before it is decoded: "{}," has three bytes, and takes
+// hundreds when decoded.
 type boundedBody struct {
 	io.ReadCloser
 	left, elements int64
@@ -162,7 +163,8 @@ func unknown(err error) bool {
 	return ok && (answer.Code == http.StatusNotFound || strings.HasPrefix(answer.Body, "Unknown "))
 }
 
-// explained adds to an error which ACL rule is missing, if the agent has refused a request about a service of this name for that reason.
+// explained adds to an error which ACL rule is missing, if the agent has refused a request about a service of this name
+// for that reason.
 func explained(err error, service string) error {
 	if request, ok := errors.AsType[*url.Error](err); ok { // its address contains the whole filter, and the log has the agent's address
 		return request.Err

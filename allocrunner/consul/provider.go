@@ -32,18 +32,19 @@ type Config struct {
 
 	AllocID string
 
-	// Owner marks the registrations, so that those of other data directories and programs are never removed. It has at most 64 hexadecimal
-	// digits.
+	// Owner marks the registrations, so that those of other data directories and programs are never removed. It has at
+	// most 64 hexadecimal digits.
 	Owner string
 
-	// Lives reports whether another allocation of the owner may have services: it has not ended, or its state is unknown. Services of an ended
-	// allocation were left behind by a crash.
+	// Lives reports whether another allocation of the owner may have services: it has not ended, or its state is
+	// unknown. Services of an ended allocation were left behind by a crash.
 	Lives func(allocID string) bool
 
 	Logger *slog.Logger
 }
 
-// Provider registers the services of one allocation with an agent of Consul. New makes one, which does nothing before Run.
+// Provider registers the services of one allocation with an agent of Consul. New makes one, which does nothing before
+// Run.
 type Provider struct {
 	cfg    Config
 	client agentClient // Run's
@@ -101,7 +102,8 @@ func New(cfg Config) (*Provider, error) {
 
 func (p *Provider) Name() string { return Name }
 
-// Register returns at once. The services are registered as soon as the agent accepts them. The error is about a service that no agent accepts.
+// Register returns at once. The services are registered as soon as the agent accepts them. The error is about a service
+// that no agent accepts.
 func (p *Provider) Register(_ context.Context, instances []*interfaces.ServiceInstance) error {
 	made := make([]*service, 0, len(instances))
 	var errs []error
@@ -129,7 +131,8 @@ func (p *Provider) Register(_ context.Context, instances []*interfaces.ServiceIn
 // settleTime bounds how long Deregister and Registered wait for an agent that does not answer.
 const settleTime = 2 * time.Second
 
-// Deregister waits a bounded time for the agent. If the agent does not answer, the request is repeated until it does, or Run ends.
+// Deregister waits a bounded time for the agent. If the agent does not answer, the request is repeated until it does,
+// or Run ends.
 func (p *Provider) Deregister(ctx context.Context, ids []string) error {
 	p.mu.Lock()
 	p.latest++
@@ -166,8 +169,8 @@ func (p *Provider) Deregister(ctx context.Context, ids []string) error {
 	}
 }
 
-// Registered asks the agent. If the agent does not answer, the result is empty. A while later, services that have not been registered again are
-// removed.
+// Registered asks the agent. If the agent does not answer, the result is empty. A while later, services that have not
+// been registered again are removed.
 func (p *Provider) Registered(ctx context.Context, allocID string) ([]string, error) {
 	ids, err := p.registered(ctx, allocID)
 	if err != nil {
@@ -204,8 +207,8 @@ func (p *Provider) registered(ctx context.Context, allocID string) ([]string, er
 	return ids, nil
 }
 
-// Result returns the latest result of a check that the agent has. A script's result is known without the agent. A check that has not run has
-// none.
+// Result returns the latest result of a check that the agent has. A script's result is known without the agent. A check
+// that has not run has none.
 func (p *Provider) Result(id string, n int) (interfaces.CheckResult, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -229,7 +232,8 @@ func (p *Provider) checkLocked(id string, n int) (check, bool) {
 	return s.checks[n], true
 }
 
-// Feed has the result of a script sent. If the agent is away, or the service is not registered yet, the result is sent later.
+// Feed has the result of a script sent. If the agent is away, or the service is not registered yet, the result is sent
+// later.
 func (p *Provider) Feed(id string, n int, result interfaces.CheckResult) {
 	result.Output = strings.ToValidUTF8(result.Output[:min(len(result.Output), maxOutput)], "")
 	p.mu.Lock()

@@ -145,8 +145,8 @@ func TestAntiEntropy(t *testing.T) {
 	e.until("the check that is nobody's goes", func() bool { return e.check("_nomad-check-old") == nil })
 }
 
-// TestTagsOfOthers: where the job allows it, tags that somebody has changed stay, also when another process goes on with the service, until the
-// job is another.
+// TestTagsOfOthers: where the job allows it, tags that somebody has changed stay, also when another process goes on
+// with the service, until the job is another.
 func TestTagsOfOthers(t *testing.T) {
 	t.Parallel()
 	e := newEnvironment(t)
@@ -230,8 +230,8 @@ func TestLeftovers(t *testing.T) {
 	}
 }
 
-// longest is more than an answer of these tests has, in bytes: one of the length that is refused outside tests would take a busy machine longer to
-// send than a request may take.
+// longest is more than an answer of these tests has, in bytes: one of the length that is refused outside tests would
+// take a busy machine longer to send than a request may take.
 const longest = 64 << 10
 
 // TestAgentIsAway: nothing waits for it, and everything catches up.

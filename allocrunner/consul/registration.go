@@ -22,7 +22,8 @@ import (
 	"taskapi/allocrunner/internal/services"
 )
 
-// Metadata that every service has besides the job's: a mark for Nomad's tools, the owner, and a digest of the definition.
+// Metadata that every service has besides the job's: a mark for Nomad's tools, the owner, and a digest of the
+// definition.
 const (
 	metaSource = "external-source"
 	metaOwner  = "taskapi_owner"
@@ -151,8 +152,8 @@ func newCheck(serviceID string, c api.ServiceCheck, address string) (*capi.Agent
 	return out, nil
 }
 
-// CheckID returns Nomad's ID of a check of a service: the SHA-256 of the service's ID and the attributes of the check, one after the other. Some
-// attributes are left out when they are not set.
+// CheckID returns Nomad's ID of a check of a service: the SHA-256 of the service's ID and the attributes of the check,
+// one after the other. Some attributes are left out when they are not set.
 func CheckID(serviceID string, c api.ServiceCheck) string {
 	texts := []string{
 		serviceID, c.Name, c.Type, c.Command, strings.Join(c.Args, ""), c.Path, c.Protocol, c.PortLabel, c.Interval.String(), c.Timeout.String(),
@@ -186,8 +187,8 @@ func flagged(set bool) string {
 // injected are the tagged addresses that an agent adds by itself.
 var injected = []string{"lan_ipv4", "wan_ipv4", "lan_ipv6", "wan_ipv6"}
 
-// asRegistered reports whether the agent's registration is right, and otherwise returns the tags to register. If the job allows it, tags that
-// others have changed stay as long as the job's definition is the one that was registered.
+// asRegistered reports whether the agent's registration is right, and otherwise returns the tags to register. If the
+// job allows it, tags that others have changed stay as long as the job's definition is the one that was registered.
 func (s *service) asRegistered(is *capi.AgentService) (tags []string, same bool) {
 	tags = s.Tags
 	if s.EnableTagOverride && is.EnableTagOverride && is.Meta[metaDigest] == s.Meta[metaDigest] {

@@ -156,7 +156,8 @@ func TestResultOfAFormerScript(t *testing.T) {
 	e.until("no round fails for long", func() bool { return strings.Contains(log.String(), "accepts the services again") })
 }
 
-// TestResultsWhileScriptsRun: results of the agent's checks are taken also while scripts are fed more often than the agent is asked.
+// TestResultsWhileScriptsRun: results of the agent's checks are taken also while scripts are fed more often than the
+// agent is asked.
 func TestResultsWhileScriptsRun(t *testing.T) {
 	t.Parallel()
 	e := newEnvironment(t)

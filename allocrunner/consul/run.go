@@ -18,8 +18,9 @@ const (
 	longestAsk  = 5 * time.Second // between two reads of the results of checks
 )
 
-// Run keeps the agent's registrations up to date until ctx ends. It starts with the first service that is registered. At the end it deregisters
-// what is still to be deregistered, for a bounded time; nothing is sent after it has returned. It is called once.
+// Run keeps the agent's registrations up to date until ctx ends. It starts with the first service that is registered.
+// At the end it deregisters what is still to be deregistered, for a bounded time; nothing is sent after it has
+// returned. It is called once.
 func (p *Provider) Run(ctx context.Context) {
 	defer p.leave(ctx)
 	sync := time.NewTimer(time.Hour) // an allocation without services for Consul never connects to the agent
@@ -54,8 +55,8 @@ func (p *Provider) Run(ctx context.Context) {
 // news reports whether an error is new since the last round: the agent is away, or refuses something.
 func (p *Provider) news(err error) bool { return err != nil && (p.failures == 0 || !refused(err)) }
 
-// wait returns how long to wait for the next round: longer after each failure in a row, period after none. It is random, so that many clients
-// wait differently.
+// wait returns how long to wait for the next round: longer after each failure in a row, period after none. It is
+// random, so that many clients wait differently.
 func wait(failures int, period time.Duration) time.Duration {
 	d := period
 	if failures > 0 {
@@ -64,8 +65,8 @@ func wait(failures int, period time.Duration) time.Duration {
 	return d - time.Duration(rand.Int64N(int64(d)/4)) //nolint:gosec // no secret depends on it
 }
 
-// askPeriod returns the time between two reads of the results of checks. It is shorter than the shortest interval of a check that the agent
-// makes.
+// askPeriod returns the time between two reads of the results of checks. It is shorter than the shortest interval of a
+// check that the agent makes.
 func (p *Provider) askPeriod() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()

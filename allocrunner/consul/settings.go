@@ -10,7 +10,8 @@ import (
 	"strings"
 )
 
-// Settings say how the agent is reached, and hold no secret. The zero value means that there is no agent. Paths may be relative.
+// Settings say how the agent is reached, and hold no secret. The zero value means that there is no agent. Paths may be
+// relative.
 type Settings struct {
 	Address       string `json:"address,omitempty"` // HOST:PORT, a URL of http or https, or unix:///PATH
 	TokenFile     string `json:"token_file,omitempty"`

@@ -41,7 +41,8 @@ func (p *Provider) newRound(ctx context.Context) (*round, error) {
 	return t, err
 }
 
-// once makes one round. A request that is not answered ends the round, and is err. The round goes on after requests that are refused.
+// once makes one round. A request that is not answered ends the round, and is err. The round goes on after requests
+// that are refused.
 func (p *Provider) once(ctx context.Context) (refusals, err error) {
 	t, err := p.newRound(ctx)
 	if err == nil {
@@ -64,8 +65,8 @@ func some(errs []error) error {
 	return errors.Join(errs...)
 }
 
-// do makes a request about a service of this name, with a time limit and the present token. It keeps an error that is the agent's answer, and
-// returns any other error.
+// do makes a request about a service of this name, with a time limit and the present token. It keeps an error that is
+// the agent's answer, and returns any other error.
 func (t *round) do(what, service string, f func(q *capi.QueryOptions) error) error {
 	err := t.request(what, service, f)
 	if refused(err) {
@@ -106,7 +107,8 @@ func (t *round) read() error {
 	return nil
 }
 
-// remove deregisters services that are no longer wanted, and services that a crash of another allocation has left behind.
+// remove deregisters services that are no longer wanted, and services that a crash of another allocation has left
+// behind.
 func (t *round) remove() error {
 	for _, id := range slices.Sorted(maps.Keys(t.gone)) { // also those that the agent has not shown: the token may lack the right to read them
 		if err := t.deregister(id); err != nil {
@@ -164,8 +166,9 @@ func (t *round) deregister(id string) error {
 	return nil
 }
 
-// register registers services that are missing, that differ, or that were registered with another token. With a service's own token, the agent
-// writes the results of its checks into Consul's catalog, and it stops when that token is revoked.
+// register registers services that are missing, that differ, or that were registered with another token. With a
+// service's own token, the agent writes the results of its checks into Consul's catalog, and it stops when that token
+// is revoked.
 func (t *round) register() error {
 	for _, id := range slices.Sorted(maps.Keys(t.wanted)) {
 		s, is := t.wanted[id], t.is[id]
@@ -192,7 +195,8 @@ func (t *round) register() error {
 	return nil
 }
 
-// checks registers checks that somebody has removed from a registered service, removes those that the job no longer has, and reads the results.
+// checks registers checks that somebody has removed from a registered service, removes those that the job no longer
+// has, and reads the results.
 func (t *round) checks() error {
 	found, err := t.results()
 	if err != nil {
@@ -285,7 +289,8 @@ func (t *round) scripts() error {
 	return err
 }
 
-// sendScripts sends the results of scripts that the agent does not have, of services that it has. It goes on after one that is refused.
+// sendScripts sends the results of scripts that the agent does not have, of services that it has. It goes on after one
+// that is refused.
 func (p *Provider) sendScripts(ctx context.Context) error {
 	type result struct{ service, check string }
 	var list []result

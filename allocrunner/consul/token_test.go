@@ -143,8 +143,8 @@ func TestLogOfAnAgentThatIsAway(t *testing.T) {
 	}
 }
 
-// TestTokenIsReplaced: what the agent does for a service it does with the service's own token, so all get the one that there is now, and what
-// is found of them goes on to be seen.
+// TestTokenIsReplaced: what the agent does for a service it does with the service's own token, so all get the one that
+// there is now, and what is found of them goes on to be seen.
 func TestTokenIsReplaced(t *testing.T) {
 	t.Parallel()
 	e := newACLs(t)
@@ -180,8 +180,8 @@ func TestTokenIsReplaced(t *testing.T) {
 	e.until("critical again", seen("critical"))
 }
 
-// TestRefusedService: the log says once which rule is missing, and the other services lose nothing by it: their checks, their scripts, and
-// that what somebody removes comes back.
+// TestRefusedService: the log says once which rule is missing, and the other services lose nothing by it: their checks,
+// their scripts, and that what somebody removes comes back.
 func TestRefusedService(t *testing.T) {
 	t.Parallel()
 	e := newACLs(t)
@@ -224,7 +224,8 @@ func TestRefusedService(t *testing.T) {
 	})
 }
 
-// TestRefusedDeregistration: a service that the agent no longer shows, as the token has lost its rule, is not taken for one that has gone.
+// TestRefusedDeregistration: a service that the agent no longer shows, as the token has lost its rule, is not taken for
+// one that has gone.
 func TestRefusedDeregistration(t *testing.T) {
 	t.Parallel()
 	e := newACLs(t)

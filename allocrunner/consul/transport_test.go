@@ -27,8 +27,8 @@ func mustPEM(t *testing.T, kind string, der []byte) string {
 	return file
 }
 
-// TestTransports: an agent is reached by HTTPS with an authority and a certificate of one's own, and through a Unix socket; the log says why
-// another is not.
+// TestTransports: an agent is reached by HTTPS with an authority and a certificate of one's own, and through a Unix
+// socket; the log says why another is not.
 func TestTransports(t *testing.T) {
 	t.Parallel()
 	e := newEnvironment(t)

@@ -112,7 +112,8 @@ func Deadline(all []*api.Deployment) (id string, by time.Time) {
 	return "", time.Time{}
 }
 
-// Succeeded reports whether a deployment has been successful. The version of the job that it has brought out is stable, then.
+// Succeeded reports whether a deployment has been successful. The version of the job that it has brought out is stable,
+// then.
 func Succeeded(all []*api.Deployment, id string) bool {
 	return slices.ContainsFunc(all, func(d *api.Deployment) bool { return d.ID == id && d.Status == api.DeploymentStatusSuccessful })
 }

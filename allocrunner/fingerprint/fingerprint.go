@@ -1,6 +1,6 @@
-// Package fingerprint describes this machine as Nomad's API describes a node: what is measured of it, and the metadata that operators
-// give it. Every figure is read from the kernel when it is needed, and a figure that can't be read is left out. Metadata is bounded, and
-// is written whole or not at all. The package starts no process.
+// Package fingerprint describes this machine as Nomad's API describes a node: what is measured of it, and the metadata
+// that operators give it. Every figure is read from the kernel when it is needed, and a figure that can't be read is
+// left out. Metadata is bounded, and is written whole or not at all. The package starts no process.
 package fingerprint
 
 import (
@@ -22,8 +22,8 @@ import (
 	"taskapi/internal/proc"
 )
 
-// Node returns this machine, with its task drivers, as a node that is ready. The node's disk is the file system of dir; like Nomad, it counts
-// what is free there. The caller adds the ID, the datacenter, the pool and the metadata.
+// Node returns this machine, with its task drivers, as a node that is ready. The node's disk is the file system of dir;
+// like Nomad, it counts what is free there. The caller adds the ID, the datacenter, the pool and the metadata.
 func Node(dir string, known *drivers.Registry) *api.Node {
 	facts := taskenv.DetectNode(known.Attributes())
 	n := &api.Node{
@@ -94,7 +94,8 @@ func networks(ip string) (found []*api.NetworkResource) {
 	return found
 }
 
-// linkSpeed returns an interface's speed in megabits a second. Like Nomad, it assumes 1000 when the system does not say.
+// linkSpeed returns an interface's speed in megabits a second. Like Nomad, it assumes 1000 when the system does not
+// say.
 func linkSpeed(name string) *int {
 	speed := 1000
 	if n, err := proc.Number(filepath.Join("/sys/class/net", name, "speed")); err == nil && n > 0 {

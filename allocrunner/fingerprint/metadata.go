@@ -22,11 +22,12 @@ const (
 	MaxBytes      = 64 << 10 // of all keys and values together
 )
 
-// ErrMetadata marks the errors about metadata that can't be kept: a key or a value is wrong, or there would be too many.
+// ErrMetadata marks the errors about metadata that can't be kept: a key or a value is wrong, or there would be too
+// many.
 var ErrMetadata = errors.New("metadata can't be kept")
 
-// Metadata is the machine's metadata that operators set over the API. It is one entry of the store, which all agents of a data directory
-// share. It is read at each use, and outlives the agents.
+// Metadata is the machine's metadata that operators set over the API. It is one entry of the store, which all agents of
+// a data directory share. It is read at each use, and outlives the agents.
 type Metadata struct {
 	Store cluster.Store
 	Key   string // of the entry
@@ -53,7 +54,8 @@ func (m Metadata) read(ctx context.Context) (values map[string]string, index uin
 	return values, entry.ModifyIndex, nil
 }
 
-// Apply sets values, or removes those that are nil, and returns all metadata. Errors: ErrMetadata, after which nothing has changed.
+// Apply sets values, or removes those that are nil, and returns all metadata. Errors: ErrMetadata, after which nothing
+// has changed.
 func (m Metadata) Apply(ctx context.Context, changes map[string]*string) (map[string]string, error) {
 	if err := checkChanges(changes); err != nil {
 		return nil, err

@@ -10,7 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Disk returns the use of the file system that a directory is on. Space that only root may use counts as used, as in df.
+// Disk returns the use of the file system that a directory is on. Space that only root may use counts as used, as in
+// df.
 func Disk(dir string) (*api.HostDiskStats, error) {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(dir, &fs); err != nil {

@@ -1,5 +1,5 @@
-// Package hoststats measures the machine: its memory, each of its CPUs, the file system of a directory, and its uptime. Nothing is measured
-// while nobody asks, and any number of readers cost no more than two samples a second.
+// Package hoststats measures the machine: its memory, each of its CPUs, the file system of a directory, and its uptime.
+// Nothing is measured while nobody asks, and any number of readers cost no more than two samples a second.
 package hoststats
 
 import (
@@ -42,9 +42,9 @@ func New(dir string) *Host {
 	return h
 }
 
-// Stats returns the machine's use and when it was measured: memory in bytes, the use of each CPU in percent since the latest sample or in a
-// fifth of a second, and the uptime in seconds. The result is shared and must not be changed. Errors: those of /proc and of the directory,
-// ctx's.
+// Stats returns the machine's use and when it was measured: memory in bytes, the use of each CPU in percent since the
+// latest sample or in a fifth of a second, and the uptime in seconds. The result is shared and must not be changed.
+// Errors: those of /proc and of the directory, ctx's.
 func (h *Host) Stats(ctx context.Context) (*api.HostStats, time.Time, error) {
 	s, err := h.shared.Get(ctx)
 	if err != nil {
@@ -110,8 +110,9 @@ func (c cpuTicks) since(before cpuTicks) api.HostCPUStats {
 	return api.HostCPUStats{User: 100 * user / total, System: 100 * system / total, Idle: 100 * idle / total}
 }
 
-// readCPUs reads the lines of /proc/stat with a CPU's times, "cpu0 user nice system idle iowait irq softirq steal ...". It also returns the
-// CPUs' names in their order. Time spent waiting for a disk counts as idle. Time that another virtual machine has had is left out.
+// readCPUs reads the lines of /proc/stat with a CPU's times, "cpu0 user nice system idle iowait irq softirq steal ...".
+// It also returns the CPUs' names in their order. Time spent waiting for a disk counts as idle. Time that another
+// virtual machine has had is left out.
 func readCPUs() (map[string]cpuTicks, []string, error) {
 	text, err := os.ReadFile("/proc/stat")
 	if err != nil {

@@ -10,7 +10,8 @@ import (
 	"taskapi/allocrunner/jobspec/review"
 )
 
-// A job file is parsed, its group chosen, and what would not happen as written is found. Then two versions of it are compared.
+// A job file is parsed, its group chosen, and what would not happen as written is found. Then two versions of it are
+// compared.
 func Example() {
 	parse := func(seconds string) jobspec.Config {
 		return jobspec.Config{Filename: "web.nomad.hcl", Vars: []string{"seconds=" + seconds}, Body: []byte(`

@@ -10,8 +10,8 @@ import (
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 )
 
-// freeBody decodes a block whose arguments are not known here, such as a driver's config. It returns arguments by name, and nested blocks as
-// lists of maps; each label adds a map around the block.
+// freeBody decodes a block whose arguments are not known here, such as a driver's config. It returns arguments by name,
+// and nested blocks as lists of maps; each label adds a map around the block.
 func (d *decoder) freeBody(body hcl.Body, ctx *hcl.EvalContext) map[string]any {
 	raw := d.bodies[body.MissingItemRange().Start.Byte]
 	schema := freeSchema(raw)
@@ -59,8 +59,8 @@ func (d *decoder) freeBlock(result map[string]any, block *hcl.Block, ctx *hcl.Ev
 	result[block.Type] = append(list, value)
 }
 
-// freeSchema returns a schema of what a body has: every argument, and every type of block with as many labels as its first block. Dynamic blocks
-// count under the type that they make.
+// freeSchema returns a schema of what a body has: every argument, and every type of block with as many labels as its
+// first block. Dynamic blocks count under the type that they make.
 func freeSchema(raw *hclsyntax.Body) *hcl.BodySchema {
 	schema := &hcl.BodySchema{}
 	if raw == nil {

@@ -143,8 +143,8 @@ func markSet(v reflect.Value, set map[string]bool) {
 	}
 }
 
-// TestSameAsServer holds the result against the job of a recorded allocation. The exceptions are what a server counts and
-// adds for its scheduler, and empty fields that the SDK writes and a server leaves out.
+// TestSameAsServer holds the result against the job of a recorded allocation. The exceptions are what a server counts
+// and adds for its scheduler, and empty fields that the SDK writes and a server leaves out.
 func TestSameAsServer(t *testing.T) {
 	job, err := parseFile("testdata/wire.nomad.hcl", nil, jobspec.Config{Audience: "nomadproject.io"})
 	if err != nil {

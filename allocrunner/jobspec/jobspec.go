@@ -1,9 +1,9 @@
 // Package jobspec reads Nomad job files, HCL2 or JSON.
 //
-// Parse promises that every block and argument of the job specification ends in the api.Job, that what is unknown is an error
-// with its place, and that no input makes it panic or use unbounded memory. The package starts nothing, and reads no files but the
-// job file, the variable files and those that the job file's functions name. Package review says what of a job one machine can't
-// honour.
+// Parse promises that every block and argument of the job specification ends in the api.Job, that what is unknown is an
+// error with its place, and that no input makes it panic or use unbounded memory. The package starts nothing, and reads
+// no files but the job file, the variable files and those that the job file's functions name. Package review says what
+// of a job one machine can't honour.
 package jobspec
 
 import (
@@ -23,13 +23,14 @@ import (
 	"taskapi/allocrunner/jobspec/internal/hcleval"
 )
 
-// ErrInvalid marks every error about the content of a job file, a variable file or a variable. A file that can't be read has another error.
+// ErrInvalid marks every error about the content of a job file, a variable file or a variable. A file that can't be
+// read has another error.
 var ErrInvalid = errors.New("invalid job file")
 
 // Config is what Parse reads. Body is required.
 type Config struct {
-	// Filename names the job file in errors. Its extension ".json" makes it JSON, as does a Body that begins with "{". Its
-	// folder is what file functions are relative to, unless Dir is set.
+	// Filename names the job file in errors. Its extension ".json" makes it JSON, as does a Body that begins with "{".
+	// Its folder is what file functions are relative to, unless Dir is set.
 	Filename string
 
 	// Body is the whole text of the job file, at most 4 MiB.
@@ -41,8 +42,8 @@ type Config struct {
 	// Vars are values of input variables, "name=value", as from -var. They win over VarFiles; the last of a name wins.
 	Vars []string
 
-	// VarFiles are paths of variable files, HCL or (named *.json) JSON, as from -var-file. They win over Environ; later files
-	// win over earlier ones.
+	// VarFiles are paths of variable files, HCL or (named *.json) JSON, as from -var-file. They win over Environ; later
+	// files win over earlier ones.
 	VarFiles []string
 
 	// VarText is the text of a variable file, HCL. It wins over VarFiles.
@@ -51,21 +52,24 @@ type Config struct {
 	// NoFiles makes functions that read files errors, for a text from somebody who may not read this machine's files.
 	NoFiles bool
 
-	// FromFiles receives the texts of the job that functions read from files, so that messages can mask them. It may be nil.
+	// FromFiles receives the texts of the job that functions read from files, so that messages can mask them. It may be
+	// nil.
 	FromFiles *FromFiles `json:"-"`
 
 	// AsWritten returns the job as the text has it: not canonical, and without defaults.
 	AsWritten bool
 
-	// Environ is an environment, "KEY=value". Only NOMAD_VAR_name is read, and only for variables that the job file declares.
+	// Environ is an environment, "KEY=value". Only NOMAD_VAR_name is read, and only for variables that the job file
+	// declares.
 	Environ []string
 
 	// Audience is the audience of a task's default identity if the job file names none. It may be empty.
 	Audience string
 }
 
-// Parse reads a job file. Unless cfg.AsWritten is set, the job is canonical and has the defaults that a Nomad server adds. Errors about places in
-// the text are of type *Error; all errors about content satisfy errors.Is(err, ErrInvalid).
+// Parse reads a job file. Unless cfg.AsWritten is set, the job is canonical and has the defaults that a Nomad server
+// adds. Errors about places in the text are of type *Error; all errors about content satisfy errors.Is(err,
+// ErrInvalid).
 func Parse(cfg Config) (*api.Job, error) {
 	cfg.Dir = cmp.Or(cfg.Dir, filepath.Dir(cfg.Filename))
 	if err := checkText(cfg.Filename, cfg.Body); err != nil {
@@ -116,8 +120,8 @@ func isJSON(cfg Config) bool {
 // MaxSubmission is the length of the longest job file whose text is kept, in bytes: Nomad's job_max_source_size.
 const MaxSubmission = 1 << 20
 
-// Submission returns the text of a job file as clients submit it with its job. It has no values of variables, which may be secret. It is nil for
-// a text that is longer than MaxSubmission.
+// Submission returns the text of a job file as clients submit it with its job. It has no values of variables, which may
+// be secret. It is nil for a text that is longer than MaxSubmission.
 func Submission(cfg Config) *api.JobSubmission {
 	if len(cfg.Body) > MaxSubmission {
 		return nil
@@ -129,8 +133,8 @@ func Submission(cfg Config) *api.JobSubmission {
 	return &api.JobSubmission{Source: string(cfg.Body), Format: format}
 }
 
-// ReadFile returns cfg with the Body and the Filename of the job file at path; "-" is stdin. Errors: fs.ErrNotExist, fs.ErrPermission, and
-// ErrInvalid when path is not a regular file.
+// ReadFile returns cfg with the Body and the Filename of the job file at path; "-" is stdin. Errors: fs.ErrNotExist,
+// fs.ErrPermission, and ErrInvalid when path is not a regular file.
 func ReadFile(path string, stdin io.Reader, cfg Config) (Config, error) {
 	var err error
 	cfg.Filename = path

@@ -74,8 +74,8 @@ func mismatchText(e *json.UnmarshalTypeError) string {
 	return fmt.Sprintf("%s: %s can't be of type %s.", e.Field, e.Type, e.Value)
 }
 
-// jsonChecker walks JSON and Go types side by side to find what encoding/json drops or accepts silently: unknown fields, null elements, numbers
-// that no type can hold, and text after the end.
+// jsonChecker walks JSON and Go types side by side to find what encoding/json drops or accepts silently: unknown
+// fields, null elements, numbers that no type can hold, and text after the end.
 type jsonChecker struct {
 	dec     *json.Decoder
 	src     []byte
@@ -172,7 +172,8 @@ func (c *jsonChecker) nextIsNull() bool {
 	return bytes.HasPrefix(rest, []byte("null"))
 }
 
-// memberType returns the type of an object's member, or nil when it may have any type. It returns false when a struct has no such field.
+// memberType returns the type of an object's member, or nil when it may have any type. It returns false when a struct
+// has no such field.
 func memberType(t reflect.Type, key string) (reflect.Type, bool) {
 	switch {
 	case t == nil:
@@ -213,7 +214,8 @@ func DecodeJob(data []byte) (*api.Job, error) {
 	return job, nil
 }
 
-// plainNumbers turns the json.Numbers inside map[string]any into int, or float64 when they are not whole, as HCL gives them.
+// plainNumbers turns the json.Numbers inside map[string]any into int, or float64 when they are not whole, as HCL gives
+// them.
 func plainNumbers(job *api.Job) {
 	eachMap(reflect.ValueOf(job), func(m reflect.Value) {
 		if values, ok := m.Interface().(map[string]any); ok {

@@ -7,8 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// notUTF8 returns the place of the first text in v that is not UTF-8; empty for none. A job is saved as JSON, which can't hold such a text, so
-// its allocation could not be resumed.
+// notUTF8 returns the place of the first text in v that is not UTF-8; empty for none. A job is saved as JSON, which
+// can't hold such a text, so its allocation could not be resumed.
 func notUTF8(v reflect.Value) string {
 	switch v.Kind() {
 	case reflect.String:

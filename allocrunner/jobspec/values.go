@@ -15,7 +15,8 @@ import (
 	"github.com/zclconf/go-cty/cty/gocty"
 )
 
-// attribute evaluates an argument into a field, and reports whether there was a value. An argument that is null counts as left out.
+// attribute evaluates an argument into a field, and reports whether there was a value. An argument that is null counts
+// as left out.
 func (d *decoder) attribute(attr *hcl.Attribute, ctx *hcl.EvalContext, target reflect.Value) bool {
 	v, fromFile, diags := d.eval.Plain(attr.Expr, ctx)
 	d.add(diags...)
@@ -96,8 +97,8 @@ func setFreeMap(v cty.Value, target reflect.Value) error {
 	return nil
 }
 
-// freeValue returns a value for a map[string]any, in the types that a JSON job has after decoding: nil, bool, string, int (a
-// float64 when it is not whole or too large), []any, map[string]any.
+// freeValue returns a value for a map[string]any, in the types that a JSON job has after decoding: nil, bool, string,
+// int (a float64 when it is not whole or too large), []any, map[string]any.
 func freeValue(v cty.Value) (any, error) {
 	switch ty := v.Type(); {
 	case v.IsNull():

@@ -22,7 +22,8 @@ import (
 // envPrefix precedes a variable's name in the environment.
 const envPrefix = "NOMAD_VAR_"
 
-// assign sets variables from the environment, then from variable files, then from the text of a variable file, then from -var. Later values win.
+// assign sets variables from the environment, then from variable files, then from the text of a variable file, then
+// from -var. Later values win.
 func (f *hclFile) assign(declared map[string]*variable) hcl.Diagnostics {
 	var diags hcl.Diagnostics
 	for _, entry := range f.cfg.Environ {
@@ -77,8 +78,8 @@ func didYouMean(name string, candidates []string) string {
 	return ""
 }
 
-// setText sets a variable from text. For a string, number or bool the text is the value; for other types it is an HCL expression. Errors never
-// quote the text: it may be a secret.
+// setText sets a variable from text. For a string, number or bool the text is the value; for other types it is an HCL
+// expression. Errors never quote the text: it may be a secret.
 func (f *hclFile) setText(v *variable, source, text string) hcl.Diagnostics {
 	plainDefault := v.value == cty.NilVal || v.value.Type().IsPrimitiveType()
 	if v.typ.IsPrimitiveType() || v.typ == cty.DynamicPseudoType && plainDefault {
@@ -151,8 +152,8 @@ func (f *hclFile) fileAttributes(path string, src []byte) (hcl.Attributes, hcl.D
 	return body.JustAttributes()
 }
 
-// shallowJSON refuses broken JSON, and JSON that is nested so deep that a recursive parser would need much stack: encoding/json stops with an
-// error at a depth of 10,000.
+// shallowJSON refuses broken JSON, and JSON that is nested so deep that a recursive parser would need much stack:
+// encoding/json stops with an error at a depth of 10,000.
 func shallowJSON(src []byte) error {
 	var raw json.RawMessage
 	return json.Unmarshal(src, &raw)

@@ -19,7 +19,8 @@ const oneTask = `
   }
 }`
 
-// TestNoFiles: a text from somebody else reads no file of this machine, whatever function names it, and learns of no path.
+// TestNoFiles: a text from somebody else reads no file of this machine, whatever function names it, and learns of no
+// path.
 func TestNoFiles(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "secret")
 	if err := os.WriteFile(path, []byte("hunter2"), 0o600); err != nil {

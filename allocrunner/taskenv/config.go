@@ -14,8 +14,8 @@ import (
 	"github.com/zclconf/go-cty/cty/function/stdlib"
 )
 
-// ConfigError is an error about a driver configuration that refers to unknown names, or is no valid HCL template. Its text is that of Nomad's Failed
-// Validation event, with the place of each problem.
+// ConfigError is an error about a driver configuration that refers to unknown names, or is no valid HCL template. Its
+// text is that of Nomad's Failed Validation event, with the place of each problem.
 type ConfigError struct {
 	Problems []string // one sentence each, never empty
 }
@@ -29,9 +29,10 @@ func (e *ConfigError) Error() string {
 	return b.String()
 }
 
-// EvalConfig evaluates every string of a driver's configuration as an HCL template. The templates can use the environment (${NAME}, ${env["NAME"]})
-// and the node facts (${attr.kernel.name}, ${node.datacenter}, ${meta.x}). The value of a template that consists of one ${...} keeps its type:
-// string, bool, int64, float64, []any or map[string]any. The configuration itself does not change. Errors: *ConfigError, with all problems.
+// EvalConfig evaluates every string of a driver's configuration as an HCL template. The templates can use the
+// environment (${NAME}, ${env["NAME"]}) and the node facts (${attr.kernel.name}, ${node.datacenter}, ${meta.x}). The
+// value of a template that consists of one ${...} keeps its type: string, bool, int64, float64, []any or
+// map[string]any. The configuration itself does not change. Errors: *ConfigError, with all problems.
 func (e *Env) EvalConfig(config map[string]any) (map[string]any, error) {
 	ev := evaluator{ctx: &hcl.EvalContext{Variables: e.variables(), Functions: functions}}
 	out, _ := ev.value("", config).(map[string]any)
@@ -41,7 +42,8 @@ func (e *Env) EvalConfig(config map[string]any) (map[string]any, error) {
 	return out, nil
 }
 
-// functions are the functions that Nomad's client evaluates in a driver's configuration. All others are evaluated with the job file.
+// functions are the functions that Nomad's client evaluates in a driver's configuration. All others are evaluated with
+// the job file.
 var functions = map[string]function.Function{
 	"abs": stdlib.AbsoluteFunc, "coalesce": stdlib.CoalesceFunc, "concat": stdlib.ConcatFunc, "hasindex": stdlib.HasIndexFunc,
 	"int": stdlib.IntFunc, "jsondecode": stdlib.JSONDecodeFunc, "jsonencode": stdlib.JSONEncodeFunc, "length": stdlib.LengthFunc,
@@ -174,8 +176,8 @@ func (e *Env) variables() map[string]cty.Value {
 	return out
 }
 
-// nest puts value at the dotted path. A path that can't be nested (a..b, or a.b if a has a value) is left out: env["..."] still has a variable of
-// such a name.
+// nest puts value at the dotted path. A path that can't be nested (a..b, or a.b if a has a value) is left out:
+// env["..."] still has a variable of such a name.
 func nest(tree map[string]any, path, value string) {
 	parts := strings.Split(path, ".")
 	for _, p := range parts[:len(parts)-1] {

@@ -1,5 +1,6 @@
-// Package taskenv builds the environment of a task, or of the allocation as a whole, and interpolates text with it. An Env is immutable: With and
-// WithTask return copies, so that no task of a group can see another's variables. It uses nothing of this program's own environment.
+// Package taskenv builds the environment of a task, or of the allocation as a whole, and interpolates text with it. An
+// Env is immutable: With and WithTask return copies, so that no task of a group can see another's variables. It uses
+// nothing of this program's own environment.
 //
 // The sources of variables, each above those before it:
 //
@@ -8,8 +9,9 @@
 //	task env    the task's env block
 //	hooks       what With adds
 //
-// Values of meta and of the env block are interpolated: ${name} stands for a node fact (attr.*, node.*, meta.*) or for a variable of an earlier
-// source or of a hook. It never stands for another variable of the same env block, which has no order. Unknown references stay as they are.
+// Values of meta and of the env block are interpolated: ${name} stands for a node fact (attr.*, node.*, meta.*) or for
+// a variable of an earlier source or of a hook. It never stands for another variable of the same env block, which has
+// no order. Unknown references stay as they are.
 package taskenv
 
 import (
@@ -33,7 +35,8 @@ const defaultShell = "/bin/sh"
 type Config struct {
 	Alloc *api.Allocation
 
-	// Task is the task. It is nil for the environment of the allocation, with which services of the group are interpolated.
+	// Task is the task. It is nil for the environment of the allocation, with which services of the group are
+	// interpolated.
 	Task *api.Task
 
 	// User is the task's user.
@@ -128,8 +131,9 @@ func (e *Env) build() {
 	maps.Copy(e.vars, e.hooks)
 }
 
-// addMeta adds NOMAD_META_k and, in upper case, NOMAD_META_K for each key, and the reference ${meta.k} unless the node has meta of that name, which
-// Nomad means by it. If the upper-case form of one key equals another key, the other key wins.
+// addMeta adds NOMAD_META_k and, in upper case, NOMAD_META_K for each key, and the reference ${meta.k} unless the node
+// has meta of that name, which Nomad means by it. If the upper-case form of one key equals another key, the other key
+// wins.
 func (e *Env) addMeta(meta map[string]string) {
 	values := make(map[string]string, len(meta))
 	for k, v := range meta {
@@ -164,7 +168,8 @@ func replace(s string, layers ...map[string]string) string {
 	})
 }
 
-// cleanName makes a name that every shell can use: letters, digits, underscores, and dots, which Nomad keeps. Other characters become underscores.
+// cleanName makes a name that every shell can use: letters, digits, underscores, and dots, which Nomad keeps. Other
+// characters become underscores.
 func cleanName(name string) string {
 	b := []byte(name)
 	for i, c := range b {

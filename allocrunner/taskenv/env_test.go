@@ -12,7 +12,8 @@ import (
 	"taskapi/allocrunner/taskenv"
 )
 
-// newConfig returns the task main of group g of job bh, with the ports http and admin-api { to = 8080 }, as recorded from Nomad.
+// newConfig returns the task main of group g of job bh, with the ports http and admin-api { to = 8080 }, as recorded
+// from Nomad.
 func newConfig() taskenv.Config {
 	task := &api.Task{
 		Name:      "main",
@@ -211,7 +212,8 @@ func TestListIsSorted(t *testing.T) {
 	}
 }
 
-// TestTasksOfAGroupDoNotSeeEachOther: an environment made for one task changes neither the allocation's nor another task's.
+// TestTasksOfAGroupDoNotSeeEachOther: an environment made for one task changes neither the allocation's nor another
+// task's.
 func TestTasksOfAGroupDoNotSeeEachOther(t *testing.T) {
 	cfg := newConfig()
 	cfg.Task = nil

@@ -61,8 +61,8 @@ func allocIndex(name string) string {
 	return "0"
 }
 
-// addLimits adds the task's resources: CPU in MHz, memory in MiB. No cores are reserved for a task here, so NOMAD_CPU_CORES is always a blank, as
-// Nomad sets it for a task without cores.
+// addLimits adds the task's resources: CPU in MHz, memory in MiB. No cores are reserved for a task here, so
+// NOMAD_CPU_CORES is always a blank, as Nomad sets it for a task without cores.
 func addLimits(vars map[string]string, r *api.Resources) {
 	vars["NOMAD_CPU_CORES"] = " "
 	if r == nil {
@@ -75,8 +75,8 @@ func addLimits(vars map[string]string, r *api.Resources) {
 	}
 }
 
-// addPort adds a port's variables. A hyphen in a label becomes an underscore. Three of the variables also exist with the hyphen, because Nomad keeps
-// it in them.
+// addPort adds a port's variables. A hyphen in a label becomes an underscore. Three of the variables also exist with
+// the hyphen, because Nomad keeps it in them.
 func addPort(vars map[string]string, p api.PortMapping) {
 	inner, host := strconv.Itoa(p.Value), strconv.Itoa(p.Value)
 	if p.To > 0 {

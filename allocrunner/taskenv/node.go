@@ -48,9 +48,9 @@ func (n Node) references() map[string]string {
 // NomadVersion is the version of Nomad whose API and job files taskapi speaks.
 const NomadVersion = "2.0.6"
 
-// DetectNode reads the facts about this machine: its name, its cgroup and the attributes that a Nomad client would have, without those of clouds,
-// plugins and other tools. drivers are the attributes that the task drivers add. A fact that can't be read is left out. The caller adds ID,
-// datacenter, region, class, pool and meta.
+// DetectNode reads the facts about this machine: its name, its cgroup and the attributes that a Nomad client would
+// have, without those of clouds, plugins and other tools. drivers are the attributes that the task drivers add. A fact
+// that can't be read is left out. The caller adds ID, datacenter, region, class, pool and meta.
 func DetectNode(drivers map[string]string) Node {
 	hostname, _ := os.Hostname() // an unnamed machine has an empty name
 	release, _ := os.ReadFile("/etc/os-release")
@@ -79,8 +79,8 @@ func DetectNode(drivers map[string]string) Node {
 	return n
 }
 
-// outwardIP returns the address from which the machine reaches others, or the loopback address. Connecting a datagram socket looks up the route and
-// sends nothing. The peer is in TEST-NET-1 (RFC 5737), which has no owner.
+// outwardIP returns the address from which the machine reaches others, or the loopback address. Connecting a datagram
+// socket looks up the route and sends nothing. The peer is in TEST-NET-1 (RFC 5737), which has no owner.
 func outwardIP() string {
 	conn, err := net.Dial("udp", "192.0.2.1:9")
 	if err != nil {

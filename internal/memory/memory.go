@@ -1,4 +1,5 @@
-// Package memory says how much memory this process has, and gives back to the system what it does not need while nothing happens.
+// Package memory says how much memory this process has, and gives back to the system what it does not need while
+// nothing happens.
 package memory
 
 import (
@@ -19,8 +20,9 @@ func InUse() uint64 {
 	return samples[0].Value.Uint64() - samples[1].Value.Uint64()
 }
 
-// GiveBack returns the heap's free pages to the kernel and, which is most, the pages of the program's own file. The program's start has
-// touched those pages, and few are used again. The kernel brings a page back from its page cache in some hundred nanoseconds.
+// GiveBack returns the heap's free pages to the kernel and, which is most, the pages of the program's own file. The
+// program's start has touched those pages, and few are used again. The kernel brings a page back from its page cache in
+// some hundred nanoseconds.
 func GiveBack() {
 	debug.FreeOSMemory()
 	for _, m := range programMappings() {
@@ -31,8 +33,9 @@ func GiveBack() {
 
 type mapping struct{ start, length uintptr }
 
-// programMappings returns the mappings of this program's file that are the same in memory as in the file. A mapping to which something was
-// ever written is not among them: what was written would be lost. proc_pid_smaps(5) describes the file that is read.
+// programMappings returns the mappings of this program's file that are the same in memory as in the file. A mapping to
+// which something was ever written is not among them: what was written would be lost. proc_pid_smaps(5) describes the
+// file that is read.
 func programMappings() []mapping {
 	program, err := os.Readlink("/proc/self/exe")
 	if err != nil {
@@ -57,8 +60,8 @@ func programMappings() []mapping {
 	return found
 }
 
-// parseHead reads the first line of a mapping, such as "00400000-00aef000 r-xp 00000000 fe:00 1234    /usr/bin/taskapi". It returns an empty
-// mapping unless the mapping is a read-only one of the program's file.
+// parseHead reads the first line of a mapping, such as "00400000-00aef000 r-xp 00000000 fe:00 1234
+// /usr/bin/taskapi". It returns an empty mapping unless the mapping is a read-only one of the program's file.
 func parseHead(line, program string) (m mapping, isHead bool) {
 	addresses, rest, _ := strings.Cut(line, " ")
 	from, to, isHead := strings.Cut(addresses, "-")

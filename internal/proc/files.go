@@ -9,7 +9,8 @@ import (
 	"strings"
 )
 
-// Value returns the value of the first line "KEY: VALUE" with that key in a file such as /proc/cpuinfo; empty when there is none.
+// Value returns the value of the first line "KEY: VALUE" with that key in a file such as /proc/cpuinfo; empty when
+// there is none.
 func Value(path, key string) string {
 	for k, value := range Values(path) {
 		if k == key {
@@ -60,8 +61,8 @@ func Number(path string) (uint64, error) {
 	return strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64)
 }
 
-// Megahertz returns the speed of a CPU of this machine: its base frequency, else its highest, else what the kernel measures now. It is 0 when
-// the machine does not say.
+// Megahertz returns the speed of a CPU of this machine: its base frequency, else its highest, else what the kernel
+// measures now. It is 0 when the machine does not say.
 func Megahertz() float64 {
 	for _, name := range []string{"base_frequency", "cpuinfo_max_freq"} {
 		if kilohertz, err := Number(filepath.Join("/sys/devices/system/cpu/cpu0/cpufreq", name)); err == nil {
@@ -105,7 +106,8 @@ func parseMounts(text string) []Mount {
 // unescape undoes mountinfo's escapes.
 var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
 
-// HasCgroups reports whether the mount is the hierarchy of a controller of cgroups v1, or, for an empty name, that of cgroups v2.
+// HasCgroups reports whether the mount is the hierarchy of a controller of cgroups v1, or, for an empty name, that of
+// cgroups v2.
 func (m Mount) HasCgroups(controller string) bool {
 	if controller == "" {
 		return m.Type == "cgroup2"
@@ -113,8 +115,8 @@ func (m Mount) HasCgroups(controller string) bool {
 	return m.Type == "cgroup" && slices.Contains(strings.Split(m.Options, ","), controller)
 }
 
-// FindCgroup returns where the hierarchy is mounted that HasCgroups of a controller, and the path below it of the cgroup that Cgroups names so.
-// Both are empty when no such mount holds the cgroup.
+// FindCgroup returns where the hierarchy is mounted that HasCgroups of a controller, and the path below it of the
+// cgroup that Cgroups names so. Both are empty when no such mount holds the cgroup.
 func FindCgroup(mounts []Mount, controller, cgroup string) (mounted, below string) {
 	for _, m := range mounts {
 		below, ok := strings.CutPrefix(cgroup, strings.TrimSuffix(m.Root, "/"))
@@ -125,8 +127,8 @@ func FindCgroup(mounts []Mount, controller, cgroup string) (mounted, below strin
 	return "", ""
 }
 
-// Cgroups returns the paths of the cgroups that a process is in, by controller for version 1, and under the empty name for version 2. Lines of
-// /proc/PID/cgroup are "4:cpu,cpuacct:/path", and "0::/path" for version 2.
+// Cgroups returns the paths of the cgroups that a process is in, by controller for version 1, and under the empty name
+// for version 2. Lines of /proc/PID/cgroup are "4:cpu,cpuacct:/path", and "0::/path" for version 2.
 func Cgroups(pid int) map[string]string {
 	text, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cgroup") // a process that has ended is in none
 	paths := map[string]string{}

@@ -11,7 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Identity identifies a process for all time. Its number alone may be used again, and its start time says nothing after a reboot.
+// Identity identifies a process for all time. Its number alone may be used again, and its start time says nothing after
+// a reboot.
 type Identity struct {
 	PID   int
 	Start uint64 // clock ticks after boot
@@ -50,8 +51,8 @@ func (id Identity) Runs() bool {
 	return err == nil && boot == id.Boot && Hidden(id.PID)
 }
 
-// Hidden reports whether a process of this user runs but /proc does not show it. A process that is not dumpable is hidden from programs that
-// are not root if /proc is mounted with hidepid.
+// Hidden reports whether a process of this user runs but /proc does not show it. A process that is not dumpable is
+// hidden from programs that are not root if /proc is mounted with hidepid.
 func Hidden(pid int) bool {
 	if _, err := Read(pid); err == nil || errors.Is(err, unix.ESRCH) {
 		return false

@@ -24,9 +24,9 @@ func Now() Moment {
 	return m
 }
 
-// Reused reports whether a process number that was in use at the moment m may belong to another process now. The kernel hands out the numbers
-// in turn, so that takes as many starts as there are numbers. Half as many is the limit here: it leaves a margin for the numbers in use, which
-// the kernel skips, and for starts that failed, which it does not count.
+// Reused reports whether a process number that was in use at the moment m may belong to another process now. The kernel
+// hands out the numbers in turn, so that takes as many starts as there are numbers. Half as many is the limit here: it
+// leaves a margin for the numbers in use, which the kernel skips, and for starts that failed, which it does not count.
 func (m Moment) Reused(now Moment) bool {
 	most, _ := Number("/proc/sys/kernel/pid_max")
 	return m.Space == "" || m.Space != now.Space || m.Forks == 0 || now.Forks < m.Forks || now.Forks-m.Forks >= most/2

@@ -1,5 +1,6 @@
-// Package proc reads what /proc says of processes and of the machine, and gives processes identities that are never used again. It signals
-// exactly the process that is meant, never another one that has got its number since. It starts nothing.
+// Package proc reads what /proc says of processes and of the machine, and gives processes identities that are never
+// used again. It signals exactly the process that is meant, never another one that has got its number since. It starts
+// nothing.
 package proc
 
 import (
@@ -15,7 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Stat is what /proc/PID/stat says of a process. PID and Start together name it until the machine boots; PID alone may be used again.
+// Stat is what /proc/PID/stat says of a process. PID and Start together name it until the machine boots; PID alone may
+// be used again.
 type Stat struct {
 	PID, Parent, Session int
 	Start                uint64 // clock ticks after boot
@@ -34,7 +36,8 @@ const statSize = 2048
 
 // Read reads one process. The error is ENOENT or ESRCH when there is none.
 func Read(pid int) (Stat, error) {
-	// By plain system calls: a tree is looked for among all processes of the machine, and package os takes twice as long.
+	// By plain system calls: a tree is looked for among all processes of the machine, and package os takes twice as
+	// long.
 	fd, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/stat", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return Stat{}, err
@@ -108,7 +111,8 @@ func All() (map[int]Stat, error) {
 	return all, nil
 }
 
-// Args returns a process's arguments, its own name first, each followed by a NUL byte. They are empty for a zombie, or when there is no process.
+// Args returns a process's arguments, its own name first, each followed by a NUL byte. They are empty for a zombie, or
+// when there is no process.
 func Args(pid int) string {
 	text, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
 	return string(text)
@@ -151,7 +155,8 @@ func HasEnv(pid int, entry string) bool {
 	return err == nil && entry != "" && bytes.Contains(append([]byte{0}, env...), []byte("\x00"+entry+"\x00"))
 }
 
-// Env returns the value of a variable that the process was started with. It is empty when the process has none, or can't be read.
+// Env returns the value of a variable that the process was started with. It is empty when the process has none, or
+// can't be read.
 func Env(pid int, name string) string {
 	env, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
 	for entry := range bytes.SplitSeq(env, []byte{0}) {

@@ -34,8 +34,8 @@ func identify(t *testing.T, pid int) proc.Identity {
 	return id
 }
 
-// TestIdentity is lost by the end of the process, and not had by another with its number: one that was started at another time, or in
-// another life of the machine.
+// TestIdentity is lost by the end of the process, and not had by another with its number: one that was started at
+// another time, or in another life of the machine.
 func TestIdentity(t *testing.T) {
 	cmd := sleeper(t)
 	id := identify(t, cmd.Process.Pid)

@@ -9,12 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Undumpable keeps the memory of this process, which may hold keys and tokens, out of core dumps and from other processes of its user. A
-// program that the process executes is dumpable again.
+// Undumpable keeps the memory of this process, which may hold keys and tokens, out of core dumps and from other
+// processes of its user. A program that the process executes is dumpable again.
 func Undumpable() error { return unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) }
 
-// Sign is a bit that every process of the machine can read: whether this process holds a lock, which /proc/locks shows. The zero value is ready
-// to use, and not set.
+// Sign is a bit that every process of the machine can read: whether this process holds a lock, which /proc/locks shows.
+// The zero value is ready to use, and not set.
 type Sign struct {
 	mu   sync.Mutex // guards file
 	file *os.File

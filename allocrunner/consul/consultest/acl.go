@@ -13,8 +13,8 @@ import (
 // Management is a token with every right.
 const Management = "management"
 
-// Token turns ACLs on, which refuse whatever no rule allows. It returns a new token with the rule service "NAME" { policy = "write" } for each
-// name.
+// Token turns ACLs on, which refuse whatever no rule allows. It returns a new token with the rule service "NAME" {
+// policy = "write" } for each name.
 func (a *Agent) Token(services ...string) string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -35,7 +35,8 @@ func (a *Agent) Revoke(token string) {
 
 func tokenOf(r *http.Request) string { return r.Header.Get("X-Consul-Token") }
 
-// mayLocked refuses a token that has no rule for a service. An empty name stands for something that belongs to no service.
+// mayLocked refuses a token that has no rule for a service. An empty name stands for something that belongs to no
+// service.
 func (a *Agent) mayLocked(token, service string) error {
 	switch {
 	case a.acl == nil || token == Management || service != "" && slices.Contains(a.acl[token], service):

@@ -1,6 +1,7 @@
-// Package consultest stands in for an agent of Consul in tests: it serves the part of its HTTP API that registers services and checks. It is
-// stricter than the agent: it refuses unknown fields, parameters, methods and types of checks, and requests that need a token and have none. It
-// makes HTTP, TCP and gRPC checks itself, and lets checks that are fed expire. No program imports it.
+// Package consultest stands in for an agent of Consul in tests: it serves the part of its HTTP API that registers
+// services and checks. It is stricter than the agent: it refuses unknown fields, parameters, methods and types of
+// checks, and requests that need a token and have none. It makes HTTP, TCP and gRPC checks itself, and lets checks that
+// are fed expire. No program imports it.
 package consultest
 
 import (
@@ -74,7 +75,8 @@ func New(tb testing.TB) *Agent {
 	return a
 }
 
-// RequireNamespace makes the agent one of Consul Enterprise, which refuses every request that does not name this namespace and this partition.
+// RequireNamespace makes the agent one of Consul Enterprise, which refuses every request that does not name this
+// namespace and this partition.
 func (a *Agent) RequireNamespace(namespace, partition string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -299,7 +301,8 @@ func (a *Agent) deregisterService(id string, r *http.Request) (any, error) {
 	return nil, nil
 }
 
-// registerInCatalog takes other tags for a service whose registration allows that. Those of others the agent would put back.
+// registerInCatalog takes other tags for a service whose registration allows that. Those of others the agent would put
+// back.
 func (a *Agent) registerInCatalog(_ string, r *http.Request) (any, error) {
 	var reg capi.CatalogRegistration
 	if err := decode(r, &reg); err != nil {

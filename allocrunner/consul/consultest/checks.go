@@ -222,7 +222,8 @@ func runHTTP(ctx context.Context, d capi.AgentServiceCheck) (status, output stri
 	return capi.HealthCritical, output
 }
 
-// runGRPC calls grpc.health.v1.Health/Check without a library: its request is the name of a service, its answer one number.
+// runGRPC calls grpc.health.v1.Health/Check without a library: its request is the name of a service, its answer one
+// number.
 func runGRPC(ctx context.Context, d capi.AgentServiceCheck) (status, output string) {
 	address, service, _ := strings.Cut(d.GRPC, "/")
 	transport := &http.Transport{Protocols: new(http.Protocols), DisableKeepAlives: true}

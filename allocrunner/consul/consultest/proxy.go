@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// Proxy stands between a client and an agent, either a stand-in or a real one, and can keep them apart. Its methods may be called from several
-// goroutines.
+// Proxy stands between a client and an agent, either a stand-in or a real one, and can keep them apart. Its methods may
+// be called from several goroutines.
 type Proxy struct {
 	URL string
 

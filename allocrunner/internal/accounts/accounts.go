@@ -1,9 +1,9 @@
-// Package accounts gives an allocation user and group IDs that it alone has. No two allocations of this machine have the same ID at a time,
-// whatever their data directories are. An ID that is given out is in no entry of the user or group database, and no process has it. Only root
-// can use the package.
+// Package accounts gives an allocation user and group IDs that it alone has. No two allocations of this machine have
+// the same ID at a time, whatever their data directories are. An ID that is given out is in no entry of the user or
+// group database, and no process has it. Only root can use the package.
 //
-// Each ID that is taken is a file in one directory of the machine, which names the allocation's directory. The allocation has a list of its own
-// IDs, which survives a reboot.
+// Each ID that is taken is a file in one directory of the machine, which names the allocation's directory. The
+// allocation has a list of its own IDs, which survives a reboot.
 package accounts
 
 import (
@@ -104,9 +104,10 @@ func (r Registry) open() (*privatefile.Lock, error) {
 	return privatefile.Acquire(filepath.Join(r.dir(), "lock"))
 }
 
-// Take takes a group, and a user for each task, for the allocation in dir, and returns its list. The allocation keeps the IDs that it has had, by
-// has, unless another allocation got them after a reboot or, when none of its tasks runs, anybody else. IDs that it had taken before and that are
-// not in has are released. Files that are right are not written again. If Take fails, nothing has been taken.
+// Take takes a group, and a user for each task, for the allocation in dir, and returns its list. The allocation keeps
+// the IDs that it has had, by has, unless another allocation got them after a reboot or, when none of its tasks runs,
+// anybody else. IDs that it had taken before and that are not in has are released. Files that are right are not written
+// again. If Take fails, nothing has been taken.
 func (r Registry) Take(dir string, has List, runs bool, tasks []string, in interfaces.IDRange) (_ List, err error) {
 	defer func() {
 		if err != nil {
@@ -202,7 +203,8 @@ func (p *pool) file(number uint32) string {
 	return filepath.Join(p.dir, strconv.FormatUint(uint64(number), 10))
 }
 
-// mine takes an ID that the allocation has had, unless another allocation has it now or, when none of its tasks runs, anybody.
+// mine takes an ID that the allocation has had, unless another allocation has it now or, when none of its tasks runs,
+// anybody.
 func (p *pool) mine(number uint32, runs bool) bool {
 	if number == 0 || p.others(number, runs) || p.saved[number] != p.owner && !runs && (p.busy[number] || known(number)) {
 		return false
@@ -211,8 +213,9 @@ func (p *pool) mine(number uint32, runs bool) bool {
 	return true
 }
 
-// others reports whether the ID belongs to another allocation: one that has it, that has left a process with it, or that may resume. With moved,
-// a process can only be our own task, which has run since before our directory was moved here.
+// others reports whether the ID belongs to another allocation: one that has it, that has left a process with it, or
+// that may resume. With moved, a process can only be our own task, which has run since before our directory was moved
+// here.
 func (p *pool) others(number uint32, moved bool) bool {
 	by, ok := p.taken[number]
 	if !ok || by == p.owner {
@@ -224,7 +227,8 @@ func (p *pool) others(number uint32, moved bool) bool {
 	return p.busy[number] && !moved || !gone
 }
 
-// next takes an ID that nobody has. Different allocations begin their search at different IDs, so that an ID is not soon used again.
+// next takes an ID that nobody has. Different allocations begin their search at different IDs, so that an ID is not
+// soon used again.
 func (p *pool) next() (uint32, error) {
 	count := uint64(p.in.To) - uint64(p.in.From) + 1
 	hash := fnv.New32a()
@@ -313,7 +317,8 @@ func inUse() (map[uint32]bool, error) {
 	return used, nil
 }
 
-// mapped reports whether a table of this program's user namespace, /proc/self/uid_map or gid_map, has all numbers of the range.
+// mapped reports whether a table of this program's user namespace, /proc/self/uid_map or gid_map, has all numbers of
+// the range.
 func mapped(table string, in interfaces.IDRange) bool {
 	text, err := os.ReadFile(table)
 	if err != nil {

@@ -185,8 +185,8 @@ func TestManyAtOnce(t *testing.T) {
 	}
 }
 
-// TestFreedNumberOfOthers: what somebody else uses by now is not taken again for an allocation of which no task runs, and is for one that may
-// have left the process itself.
+// TestFreedNumberOfOthers: what somebody else uses by now is not taken again for an allocation of which no task runs,
+// and is for one that may have left the process itself.
 func TestFreedNumberOfOthers(t *testing.T) {
 	proctest.NeedRoot(t)
 	r, dir := registry(t), t.TempDir()

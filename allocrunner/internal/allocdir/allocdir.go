@@ -1,6 +1,7 @@
-// Package allocdir makes the directories of an allocation and of its tasks, and puts files into them. A task can write into its own directory and
-// into alloc/, so it may have put a symbolic link where taskapi, as root, is about to create, chown or chmod something. Therefore no path below
-// the allocation directory is ever followed through a link; a link or a file in the way is an error that names it.
+// Package allocdir makes the directories of an allocation and of its tasks, and puts files into them. A task can write
+// into its own directory and into alloc/, so it may have put a symbolic link where taskapi, as root, is about to
+// create, chown or chmod something. Therefore no path below the allocation directory is ever followed through a link; a
+// link or a file in the way is an error that names it.
 //
 //	DIR/allocs/ALLOC_ID     0710 ours    for the group of its tasks; 0700 where they all are ours
 //	  alloc                01777 ours    shared by the tasks; sticky, so that none can replace logs
@@ -40,15 +41,16 @@ const (
 // parentPerm lets a task's user reach its directory and list none.
 const parentPerm = 0o711
 
-// Access says who may enter an allocation directory besides its owner, this program's user. Whoever may enter it can use what is below.
+// Access says who may enter an allocation directory besides its owner, this program's user. Whoever may enter it can
+// use what is below.
 type Access struct {
 	group int
 	perm  uint32
 	keep  bool
 }
 
-// OnlyOwner is for allocations whose tasks all run as our user or as root, or have ended. AnyUser lets any user in who knows the directory's name.
-// Unchanged leaves a directory as it is, and makes a new one like AnyUser.
+// OnlyOwner is for allocations whose tasks all run as our user or as root, or have ended. AnyUser lets any user in who
+// knows the directory's name. Unchanged leaves a directory as it is, and makes a new one like AnyUser.
 var (
 	OnlyOwner = Access{group: -1, perm: 0o700}
 	AnyUser   = Access{group: -1, perm: 0o711}
@@ -80,7 +82,8 @@ func Close(dir string) error {
 	return h.setOwner(OnlyOwner.spec(""), true)
 }
 
-// Paths returns the directories of a task of the allocation in dir, or, for an empty task, those of the allocation alone. It makes nothing.
+// Paths returns the directories of a task of the allocation in dir, or, for an empty task, those of the allocation
+// alone. It makes nothing.
 func Paths(dir, task string) interfaces.TaskDir {
 	shared := filepath.Join(dir, SharedName)
 	paths := interfaces.TaskDir{AllocDir: dir, SharedDir: shared, LogDir: filepath.Join(shared, logName)}
@@ -95,12 +98,13 @@ func Paths(dir, task string) interfaces.TaskDir {
 	return paths
 }
 
-// ErrPlanted: a task's directory exists before the allocation has begun. It is unknown who made it, and its files would be executed.
+// ErrPlanted: a task's directory exists before the allocation has begun. It is unknown who made it, and its files would
+// be executed.
 var ErrPlanted = errors.New("is there already, and the allocation has not begun")
 
-// BuildAlloc makes the allocation directory and the directories that its tasks share. Existing directories are kept, and their modes are set. The
-// parents of dir are trusted: they are the operator's. If the tasks share nothing yet, none of them has begun, and a directory of a task is an
-// error: ErrPlanted.
+// BuildAlloc makes the allocation directory and the directories that its tasks share. Existing directories are kept,
+// and their modes are set. The parents of dir are trusted: they are the operator's. If the tasks share nothing yet,
+// none of them has begun, and a directory of a task is an error: ErrPlanted.
 func BuildAlloc(dir string, access Access, tasks []string) error {
 	if !filepath.IsAbs(dir) {
 		return fmt.Errorf("make allocation directory: %q is not an absolute path", dir)
@@ -153,8 +157,9 @@ func makeParents(path string) error {
 	return os.Chmod(path, parentPerm)
 }
 
-// BuildTask makes the directory of a task, owned by the task's user, in an allocation directory that BuildAlloc has made. Existing directories are
-// kept; secrets and private are closed again if the task opened them. It fails if the user can't reach the directory.
+// BuildTask makes the directory of a task, owned by the task's user, in an allocation directory that BuildAlloc has
+// made. Existing directories are kept; secrets and private are closed again if the task opened them. It fails if the
+// user can't reach the directory.
 func BuildTask(dir, task string, user interfaces.User) (interfaces.TaskDir, error) {
 	paths := Paths(dir, task)
 	if task == "" || task == SharedName || filepath.Base(task) != task || task == ".." || task == "." {
@@ -180,8 +185,9 @@ func BuildTask(dir, task string, user interfaces.User) (interfaces.TaskDir, erro
 	return paths, CheckReach(dir, user)
 }
 
-// CheckReach returns an error that names the first directory on the way to dir that the user may not pass through. Otherwise the start would fail
-// without a clear reason. Missing directories are left out: they will be made so that everybody may pass.
+// CheckReach returns an error that names the first directory on the way to dir that the user may not pass through.
+// Otherwise the start would fail without a clear reason. Missing directories are left out: they will be made so that
+// everybody may pass.
 func CheckReach(dir string, user interfaces.User) error {
 	if user.UID == 0 || int(user.UID) == os.Getuid() {
 		return nil

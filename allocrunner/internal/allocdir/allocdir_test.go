@@ -187,7 +187,8 @@ func TestLinksInTheSharedDirectoryAreNotFollowed(t *testing.T) {
 	}
 }
 
-// In alloc/, which is everybody's, a task must not be able to put something else in the place of logs, which taskapi writes to.
+// In alloc/, which is everybody's, a task must not be able to put something else in the place of logs, which taskapi
+// writes to.
 func TestATaskCanNotReplaceLogs(t *testing.T) {
 	proctest.NeedRoot(t)
 	dir := newAlloc(t)

@@ -18,9 +18,10 @@ import (
 // ErrOutside: a path leaves the task directory.
 var ErrOutside = errors.New("leads out of the task directory")
 
-// WriteFile writes a file at relPath, relative to the task directory, atomically: a reader sees the whole old file or the whole new one, with its
-// owner and mode. Missing directories on the way are made for the same owner, with mode 0755. No link is followed, and a link at the file's own
-// place is replaced. Errors: ErrOutside, ErrLink, ErrNotDirectory, *fs.PathError.
+// WriteFile writes a file at relPath, relative to the task directory, atomically: a reader sees the whole old file or
+// the whole new one, with its owner and mode. Missing directories on the way are made for the same owner, with mode
+// 0755. No link is followed, and a link at the file's own place is replaced. Errors: ErrOutside, ErrLink,
+// ErrNotDirectory, *fs.PathError.
 func WriteFile(dir interfaces.TaskDir, relPath string, data []byte, perm fs.FileMode, uid, gid int) error {
 	clean := filepath.Clean(relPath)
 	if !filepath.IsLocal(relPath) || clean == "." {
@@ -57,8 +58,8 @@ func WriteHookFile(dir interfaces.TaskDir, user interfaces.User, f interfaces.Fi
 	return WriteFile(dir, f.Path, f.Data, cmp.Or(f.Mode, 0o600), int(to.UID), int(to.GID))
 }
 
-// RemoveUnfinished removes files that a killed process was writing in an allocation directory and in its tasks' secrets directories. No other
-// process may be writing there.
+// RemoveUnfinished removes files that a killed process was writing in an allocation directory and in its tasks' secrets
+// directories. No other process may be writing there.
 func RemoveUnfinished(allocDir string) {
 	root, err := os.OpenRoot(allocDir) // links of a task can't lead out of it
 	if err != nil {

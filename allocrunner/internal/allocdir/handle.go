@@ -100,8 +100,8 @@ func (h *handle) all(specs ...spec) error {
 	return nil
 }
 
-// ensure makes the directory if it is missing, and sets its owner and mode through its descriptor. A new directory is closed to others until its
-// owner is set.
+// ensure makes the directory if it is missing, and sets its owner and mode through its descriptor. A new directory is
+// closed to others until its owner is set.
 func (h *handle) ensure(s spec) (_ *handle, err error) {
 	path := filepath.Join(h.path, s.name)
 	err = unix.Mkdirat(h.fd, s.name, 0o700)

@@ -13,9 +13,9 @@ import (
 // removedPrefix begins the name that an allocation directory has while it is being removed.
 const removedPrefix = ".removed-"
 
-// Remove removes an allocation directory. A missing one is no error. The directory is renamed first: the state in it is the allocation's lock, and
-// a process that finds no state may begin the allocation again while the rest is still being removed. Remove creates nothing, so it works on a full
-// disk.
+// Remove removes an allocation directory. A missing one is no error. The directory is renamed first: the state in it is
+// the allocation's lock, and a process that finds no state may begin the allocation again while the rest is still being
+// removed. Remove creates nothing, so it works on a full disk.
 func Remove(dir string) error {
 	parent, name := filepath.Split(filepath.Clean(dir))
 	aside := filepath.Join(parent, removedPrefix+name+"-"+rand.Text())
@@ -27,7 +27,8 @@ func Remove(dir string) error {
 	return os.RemoveAll(aside)
 }
 
-// RemoveLeftovers removes directories that interrupted calls of Remove have left in the parent of the allocation directories.
+// RemoveLeftovers removes directories that interrupted calls of Remove have left in the parent of the allocation
+// directories.
 func RemoveLeftovers(parent string) error {
 	entries, err := os.ReadDir(parent)
 	if errors.Is(err, fs.ErrNotExist) {

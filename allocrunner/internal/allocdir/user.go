@@ -15,8 +15,9 @@ import (
 // ErrUser: a task's user can't be used. It wraps the reason.
 var ErrUser = errors.New("failed to identify user")
 
-// LookupUser resolves a task's user: a name, a number, or numbers "UID:GID". Empty means the user who runs taskapi. A number need not be in the user
-// database; without a GID, the group is the database's, or has the same number. Only root may run tasks as another user. Errors: ErrUser.
+// LookupUser resolves a task's user: a name, a number, or numbers "UID:GID". Empty means the user who runs taskapi. A
+// number need not be in the user database; without a GID, the group is the database's, or has the same number. Only
+// root may run tasks as another user. Errors: ErrUser.
 func LookupUser(name string) (interfaces.User, error) {
 	u, err := lookup(name)
 	if err != nil {

@@ -1,6 +1,7 @@
-// Package allocfs reads the files of an allocation for API callers: directories, files and logs, also while they grow. It promises that
-//   - nothing outside of the tasks' directories is ever reached, whatever links a task makes, and even if it exchanges directories for links
-//     during a read;
+// Package allocfs reads the files of an allocation for API callers: directories, files and logs, also while they grow.
+// It promises that
+//   - nothing outside of the tasks' directories is ever reached, whatever links a task makes, and even if it exchanges
+//     directories for links during a read;
 //   - nobody reads a task's secrets and private directories;
 //   - a reader gets no file that its user could not open;
 //   - only regular files are opened;
@@ -122,8 +123,8 @@ func (f files) Stat(path string) (info *api.AllocFileInfo, err error) {
 	})
 }
 
-// contentType guesses from the name and the first bytes, as Nomad does. It is a hint: for a directory, and for a file that can't be read, it is the
-// general type.
+// contentType guesses from the name and the first bytes, as Nomad does. It is a hint: for a directory, and for a file
+// that can't be read, it is the general type.
 func contentType(end *place, info *api.AllocFileInfo) string {
 	switch {
 	case info.IsDir:
@@ -143,7 +144,8 @@ func contentType(end *place, info *api.AllocFileInfo) string {
 	return "application/octet-stream"
 }
 
-// visible reports whether an entry of the allocation directory belongs to the tasks. All others are taskapi's own, such as the operator's token.
+// visible reports whether an entry of the allocation directory belongs to the tasks. All others are taskapi's own, such
+// as the operator's token.
 func (t *Tree) visible(name string) bool { return name == sharedName || slices.Contains(t.tasks, name) }
 
 // fileInfo returns a file's description in Nomad's form.

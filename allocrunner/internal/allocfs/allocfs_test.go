@@ -35,7 +35,8 @@ var (
 // secret is what nobody must read.
 const secret = "the secret"
 
-// newDir returns an allocation directory with the tasks web and db, of their users where we are root, and what taskapi keeps beside them.
+// newDir returns an allocation directory with the tasks web and db, of their users where we are root, and what taskapi
+// keeps beside them.
 func newDir(t *testing.T) string {
 	t.Helper()
 	top, err := os.MkdirTemp("", "allocfs") // the path of a TempDir can be too long for a socket
@@ -260,7 +261,8 @@ func TestOnlyRegularFilesAreOpened(t *testing.T) {
 	}
 }
 
-// TestExchangedDirectory: a task that exchanges a directory for a link all the time gets nobody to read behind the link.
+// TestExchangedDirectory: a task that exchanges a directory for a link all the time gets nobody to read behind the
+// link.
 func TestExchangedDirectory(t *testing.T) {
 	dir := newDir(t)
 	outside := filepath.Dir(dir)

@@ -17,8 +17,8 @@ import (
 // frameSize is Nomad's.
 const frameSize = 64 << 10
 
-// How often a file that is followed is read. Its watch reports changes, but not that a directory above it was moved away. If the system has no more
-// watches, the file is read all the time.
+// How often a file that is followed is read. Its watch reports changes, but not that a directory above it was moved
+// away. If the system has no more watches, the file is read all the time.
 const (
 	lookEvery     = 10 * time.Second
 	lookUnwatched = 100 * time.Millisecond

@@ -19,12 +19,14 @@ import (
 // logPath is the directory of the logs in the file names of frames.
 const logPath = sharedName + "/" + logName + "/"
 
-// maxAhead is how many files after the present one are held open, so that they can be read after they are removed: as many as a task keeps by
-// default, so that a reader may be twice as far behind. Files that are removed and open still take space.
+// maxAhead is how many files after the present one are held open, so that they can be read after they are removed: as
+// many as a task keeps by default, so that a reader may be twice as far behind. Files that are removed and open still
+// take space.
 const maxAhead = 10
 
-// logFrames reads a task's output over its log files, from the oldest to the newest. The present file and, when the output is followed, the next
-// files stay open, so that they can be read after they are removed. Files that were removed before they were seen are lost, and a frame says so.
+// logFrames reads a task's output over its log files, from the oldest to the newest. The present file and, when the
+// output is followed, the next files stay open, so that they can be read after they are removed. Files that were
+// removed before they were seen are lost, and a frame says so.
 type logFrames struct {
 	frame
 	stream  string // TASK.stdout
@@ -93,7 +95,8 @@ type logFile struct {
 	size  int64
 }
 
-// begin returns the file and the offset in it at which a span begins. An offset beyond the output means its end or, from the end, its beginning.
+// begin returns the file and the offset in it at which a span begins. An offset beyond the output means its end or,
+// from the end, its beginning.
 func begin(found []logFile, span interfaces.Span) (at int, offset int64) {
 	offset = span.Offset
 	if !span.FromEnd {
@@ -258,7 +261,8 @@ func (s *logFrames) Next(ctx context.Context) (*api.StreamFrame, error) {
 	return nil, io.EOF
 }
 
-// newer reports whether there is a newer file than the present one. Mostly it has the next number, and is found without a list.
+// newer reports whether there is a newer file than the present one. Mostly it has the next number, and is found without
+// a list.
 func (s *logFrames) newer() bool {
 	var st unix.Stat_t
 	if len(s.ahead) > 0 {
@@ -311,7 +315,8 @@ func (s *logFrames) advance() (gap *api.StreamFrame, err error) {
 	}
 }
 
-// gapSince returns a frame that says in the output itself which files between the last one and the present one are missing; nil when none is.
+// gapSince returns a frame that says in the output itself which files between the last one and the present one are
+// missing; nil when none is.
 func (s *logFrames) gapSince(was int) *api.StreamFrame {
 	var st unix.Stat_t
 	if was < 0 || s.index <= was+1 ||

@@ -27,8 +27,8 @@ const (
 	maxSteps = 1024
 )
 
-// place is an entry of a directory that has been reached name by name. Each directory is opened through the descriptor of the one before it, and no
-// link is followed, so nothing that a task exchanges meanwhile changes what is open.
+// place is an entry of a directory that has been reached name by name. Each directory is opened through the descriptor
+// of the one before it, and no link is followed, so nothing that a task exchanges meanwhile changes what is open.
 type place struct {
 	tree  *Tree
 	own   func(func()) // does a step with this program's rights
@@ -74,7 +74,8 @@ const dirFlags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLO
 
 // walk goes to the end of a path, and follows the links in it.
 func (p *place) walk(path string) (err error) {
-	// The allocation directory is taskapi's own: no task can have replaced it or its entries, and a reader needs no rights on it.
+	// The allocation directory is taskapi's own: no task can have replaced it or its entries, and a reader needs no
+	// rights on it.
 	p.own(func() {
 		var top int
 		if top, err = unix.Open(p.tree.dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err == nil {
@@ -120,7 +121,8 @@ func (p *place) walk(path string) (err error) {
 	return nil
 }
 
-// inParent does a step in the directory of the entry that has so many names: with this program's rights in the top, which is taskapi's own.
+// inParent does a step in the directory of the entry that has so many names: with this program's rights in the top,
+// which is taskapi's own.
 func (p *place) inParent(names int, step func()) {
 	if names <= 1 {
 		p.own(step)
@@ -198,7 +200,8 @@ func (p *place) descend() error {
 	return nil
 }
 
-// allowed refuses entries in a task's secrets or private directory. All names are names of directories, so no link leads around it.
+// allowed refuses entries in a task's secrets or private directory. All names are names of directories, so no link
+// leads around it.
 func (p *place) allowed() error {
 	if len(p.names) < 2 || p.names[0] == sharedName {
 		return nil
@@ -212,8 +215,8 @@ func (p *place) allowed() error {
 	return nil
 }
 
-// follow returns the rest of the path after a link. An absolute link is followed if it leads into the allocation directory: a task makes such links
-// with the path from NOMAD_ALLOC_DIR.
+// follow returns the rest of the path after a link. An absolute link is followed if it leads into the allocation
+// directory: a task makes such links with the path from NOMAD_ALLOC_DIR.
 func (p *place) follow(target string, rest []string) ([]string, error) {
 	if filepath.IsAbs(target) {
 		within, ok := strings.CutPrefix(filepath.Clean(target)+"/", p.tree.dir+"/")
@@ -247,8 +250,8 @@ func (p *place) openDir() (*os.File, error) {
 	return os.NewFile(uintptr(fd), "directory"), nil
 }
 
-// open opens the entry if it is a regular file. Another file is opened only if it has just taken the place of a regular one, without waiting, and
-// closed at once.
+// open opens the entry if it is a regular file. Another file is opened only if it has just taken the place of a regular
+// one, without waiting, and closed at once.
 func (p *place) open() (*os.File, error) {
 	if len(p.names) == 0 || len(p.dirs) > len(p.names) {
 		return nil, interfaces.ErrIsDirectory

@@ -10,9 +10,10 @@ import (
 	"taskapi/allocrunner/interfaces"
 )
 
-// withRights calls do with the reader's rights on files, if they differ from this process's. The kernel checks the file system user and group of the
-// thread, which loses root's capabilities to ignore modes (setfsuid(2)). The thread ends with the call, so that no other code of this process ever
-// runs on it with wrong rights. Steps that do passes to own run with this process's rights.
+// withRights calls do with the reader's rights on files, if they differ from this process's. The kernel checks the file
+// system user and group of the thread, which loses root's capabilities to ignore modes (setfsuid(2)). The thread ends
+// with the call, so that no other code of this process ever runs on it with wrong rights. Steps that do passes to own
+// run with this process's rights.
 func (f files) withRights(do func(own func(func())) error) error {
 	if f.reader == nil || os.Geteuid() != 0 || f.reader.UID == 0 {
 		return do(func(step func()) { step() })

@@ -49,8 +49,8 @@ func (c *check) run(ctx context.Context) outcome {
 	return c.probe(ctx)
 }
 
-// The first run of a check waits at most maxSpread, and at most one spreadPart-th of its interval. So checks that begin together run one after the
-// other, and the first results still come soon.
+// The first run of a check waits at most maxSpread, and at most one spreadPart-th of its interval. So checks that begin
+// together run one after the other, and the first results still come soon.
 const (
 	maxSpread  = 200 * time.Millisecond
 	spreadPart = 10
@@ -159,8 +159,8 @@ func (r *resolver) resolve(service services.Service, c api.ServiceCheck, at remo
 	return out, err
 }
 
-// checkID returns Nomad's ID for a check of an allocation, which restarts do not change. It is the SHA-256 of the fields below, one after the
-// other: texts without separators, durations as 64 bits of nanoseconds, little-endian.
+// checkID returns Nomad's ID for a check of an allocation, which restarts do not change. It is the SHA-256 of the
+// fields below, one after the other: texts without separators, durations as 64 bits of nanoseconds, little-endian.
 func checkID(alloc *api.Allocation, c api.ServiceCheck) string {
 	var b bytes.Buffer
 	for _, s := range []string{alloc.ID, alloc.TaskGroup, c.TaskName, c.Name, c.Type, c.PortLabel, c.OnUpdate, c.AddressMode} {
@@ -176,7 +176,8 @@ func checkID(alloc *api.Allocation, c api.ServiceCheck) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// distinguish changes equal IDs, such as those of two services that differ only in their port. The first check keeps Nomad's ID.
+// distinguish changes equal IDs, such as those of two services that differ only in their port. The first check keeps
+// Nomad's ID.
 func distinguish(list []*check) {
 	seen := map[string]bool{}
 	for _, c := range list {

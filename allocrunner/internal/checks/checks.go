@@ -1,7 +1,8 @@
-// Package checks runs the HTTP, TCP and script checks of an allocation's services, or reads the results of their provider, and holds the latest
-// result of each check. A check is registered when its task begins, and deregistered when the task ends. Each check has its own schedule: it runs
-// soon, then each interval, one run at a time; intervals that pass during a long run are skipped. Connections are closed after each run. The
-// package reports when a check requires a restart, once for each start; it restarts nothing.
+// Package checks runs the HTTP, TCP and script checks of an allocation's services, or reads the results of their
+// provider, and holds the latest result of each check. A check is registered when its task begins, and deregistered
+// when the task ends. Each check has its own schedule: it runs soon, then each interval, one run at a time; intervals
+// that pass during a long run are skipped. Connections are closed after each run. The package reports when a check
+// requires a restart, once for each start; it restarts nothing.
 package checks
 
 import (
@@ -27,41 +28,43 @@ type Config struct {
 
 	services.Resolver
 
-	// Provider returns a provider by its name. Services of unknown providers have no checks. An interfaces.CheckingProvider checks its services
-	// itself. With nil, only Nomad's own provider is known.
+	// Provider returns a provider by its name. Services of unknown providers have no checks. An
+	// interfaces.CheckingProvider checks its services itself. With nil, only Nomad's own provider is known.
 	Provider func(name string) (interfaces.ServiceProvider, bool)
 
 	// Version goes into the User-Agent, "taskapi/VERSION".
 	Version string
 
-	// Saved are the results of an earlier process. A check with the same ID continues from its result: it is shown until the first run of the
-	// check's first registration, and the thresholds begin there. May be nil.
+	// Saved are the results of an earlier process. A check with the same ID continues from its result: it is shown
+	// until the first run of the check's first registration, and the thresholds begin there. May be nil.
 	Saved api.AllocCheckStatuses
 
 	Logger *slog.Logger
 
-	// OnChange is called when a check is added or removed, or its status changes, from the goroutine that caused it. It must not block. May be
-	// nil.
+	// OnChange is called when a check is added or removed, or its status changes, from the goroutine that caused it. It
+	// must not block. May be nil.
 	OnChange func()
 
 	// Exec runs the command of a script check. With nil, script checks are errors.
 	Exec ExecFunc
 
-	// Restart is called when a check has been unhealthy for too long, from the check's goroutine, which waits for it, as Run does. It may call
-	// Begin and End. task is the check's task; it is empty for a check of the group's services that names none. Restart is called once for all
-	// checks of a task until the task's next start, as Up reports it, or the next Begin. With nil, nothing is restarted.
+	// Restart is called when a check has been unhealthy for too long, from the check's goroutine, which waits for it,
+	// as Run does. It may call Begin and End. task is the check's task; it is empty for a check of the group's services
+	// that names none. Restart is called once for all checks of a task until the task's next start, as Up reports it,
+	// or the next Begin. With nil, nothing is restarted.
 	Restart func(task, reason string)
 
-	// Up returns the latest start of what Restart would restart for a task. It is zero while that does not run or is being stopped: failures
-	// don't count then. With nil, nothing is restarted.
+	// Up returns the latest start of what Restart would restart for a task. It is zero while that does not run or is
+	// being stopped: failures don't count then. With nil, nothing is restarted.
 	Up func(task string) time.Time
 
 	// DialContext opens connections; nil is net.Dialer's.
 	DialContext func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// ExecFunc runs a command with a task's environment, directory and user. It kills the command when ctx ends, and returns soon after that with
-// the output of the command. The error is about a command that could not be run, or was killed.
+// ExecFunc runs a command with a task's environment, directory and user. It kills the command when ctx ends, and
+// returns soon after that with the output of the command. The error is about a command that could not be run, or was
+// killed.
 type ExecFunc func(ctx context.Context, task string, command []string) (ExecResult, error)
 
 // ExecResult is how a command ended.
@@ -85,7 +88,8 @@ type Runner struct {
 	statuses  api.AllocCheckStatuses // as last read; nil when the list has changed since
 }
 
-// New returns a Runner, which Run starts. It does no I/O. Errors: ErrInvalid, which names every check that can't be run.
+// New returns a Runner, which Run starts. It does no I/O. Errors: ErrInvalid, which names every check that can't be
+// run.
 func New(cfg Config) (*Runner, error) {
 	if cfg.DialContext == nil {
 		cfg.DialContext = new(net.Dialer).DialContext
@@ -115,9 +119,9 @@ func New(cfg Config) (*Runner, error) {
 	return r, nil
 }
 
-// Results returns the latest result of every check by its ID, and a version that changes with the results. The map is shared and must not be
-// changed. It is nil without checks, before Run, from Suspend to the group's next Begin, and after Stop. Checks whose task has not begun are
-// pending.
+// Results returns the latest result of every check by its ID, and a version that changes with the results. The map is
+// shared and must not be changed. It is nil without checks, before Run, from Suspend to the group's next Begin, and
+// after Stop. Checks whose task has not begun are pending.
 func (r *Runner) Results() (api.AllocCheckStatuses, uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -142,7 +146,8 @@ func (r *Runner) changedLocked() bool {
 	return true
 }
 
-// edit changes the Runner under its mutex. It calls OnChange if changesLocked reports that visible results have changed.
+// edit changes the Runner under its mutex. It calls OnChange if changesLocked reports that visible results have
+// changed.
 func (r *Runner) edit(changesLocked func() bool) {
 	r.mu.Lock()
 	changed := changesLocked()
@@ -152,7 +157,8 @@ func (r *Runner) edit(changesLocked func() bool) {
 	}
 }
 
-// Stop clears the results for good, and makes Run return, now or when it is called. It does not wait, and may be called again.
+// Stop clears the results for good, and makes Run return, now or when it is called. It does not wait, and may be called
+// again.
 func (r *Runner) Stop() {
 	r.edit(func() bool {
 		changed := len(r.list) > 0 && r.changedLocked()

@@ -60,7 +60,8 @@ func newConfig(alloc *api.Allocation) checks.Config {
 	}
 }
 
-// started is when each task was last started, and the group's under the empty name; those that are not in it are not up.
+// started is when each task was last started, and the group's under the empty name; those that are not in it are not
+// up.
 type started struct {
 	mu sync.Mutex // guards at
 	at map[string]time.Time

@@ -25,8 +25,8 @@ const maxRedirects = 10
 // maxHeader limits the head of an answer. A check needs only the status.
 const maxHeader = 64 << 10
 
-// connBuffer is the size of the buffers of a connection, which carries one request and the head of its answer. The 4 KiB that net/http takes would be
-// most of the memory of a run.
+// connBuffer is the size of the buffers of a connection, which carries one request and the head of its answer. The 4
+// KiB that net/http takes would be most of the memory of a run.
 const connBuffer = 1 << 10
 
 type dialFunc func(ctx context.Context, network, address string) (net.Conn, error)
@@ -43,8 +43,8 @@ func tcpProbe(dial dialFunc, address string) func(context.Context) outcome {
 	}
 }
 
-// clients are shared by checks with the same TLS settings. They keep no connections and no cookies and use no proxy, so that sharing makes no
-// difference.
+// clients are shared by checks with the same TLS settings. They keep no connections and no cookies and use no proxy, so
+// that sharing makes no difference.
 type clients map[tlsOf]*http.Client
 
 type tlsOf struct {
@@ -74,8 +74,8 @@ func (c clients) of(check api.ServiceCheck, dial dialFunc) *http.Client {
 	return c[key]
 }
 
-// checkRedirect follows redirects only within the service. A redirect to another host or port is itself the answer: a service must not make this
-// process send requests to other addresses of the machine.
+// checkRedirect follows redirects only within the service. A redirect to another host or port is itself the answer: a
+// service must not make this process send requests to other addresses of the machine.
 func checkRedirect(next *http.Request, via []*http.Request) error {
 	switch {
 	case next.URL.Host != via[0].URL.Host || next.URL.Scheme != via[0].URL.Scheme:
@@ -143,7 +143,8 @@ func sendHTTP(client *http.Client, req *http.Request) outcome {
 	return o
 }
 
-// shown returns the beginning of data as UTF-8 text. It drops what is not UTF-8, such as a character that is cut at the end.
+// shown returns the beginning of data as UTF-8 text. It drops what is not UTF-8, such as a character that is cut at the
+// end.
 func shown(data []byte) string {
 	return strings.ToValidUTF8(string(data[:min(len(data), maxOutput)]), "")
 }

@@ -27,7 +27,8 @@ type watched struct {
 	changed chan struct{}
 }
 
-// startWatched starts a runner whose checks are real: a busy machine may take longer for one than any timeout that checks have.
+// startWatched starts a runner whose checks are real: a busy machine may take longer for one than any timeout that
+// checks have.
 func startWatched(t *testing.T, cfg checks.Config) watched {
 	t.Helper()
 	group := cfg.Alloc.GetTaskGroup()

@@ -9,8 +9,9 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// registration is a check from the beginning of its task, or from New, until the task's end or a change of the check. Then another registration
-// follows, and the result of a run that is still under way is dropped. The Runner's mutex guards all fields but check.
+// registration is a check from the beginning of its task, or from New, until the task's end or a change of the check.
+// Then another registration follows, and the result of a run that is still under way is dropped. The Runner's mutex
+// guards all fields but check.
 type registration struct {
 	check    *check
 	status   api.AllocCheckStatus // as shown
@@ -51,13 +52,14 @@ func (reg *registration) since(up time.Time) time.Time {
 	return up
 }
 
-// Begin registers the checks of a task or, for the empty name, those of the group's services that name no task. They are shown as pending, or with
-// their initial_status, their counters begin, and they run. Another call registers them again, as a restart of the task requires. A check of a
-// group's service that names a task belongs to that task. A task may have no checks. Begin and End may be called before Run.
+// Begin registers the checks of a task or, for the empty name, those of the group's services that name no task. They
+// are shown as pending, or with their initial_status, their counters begin, and they run. Another call registers them
+// again, as a restart of the task requires. A check of a group's service that names a task belongs to that task. A task
+// may have no checks. Begin and End may be called before Run.
 func (r *Runner) Begin(task string) { r.renew(task, true) }
 
-// End ends the runs of a task's checks. It does not wait for a run that is under way, whose result is dropped. The checks are pending until the
-// next Begin.
+// End ends the runs of a task's checks. It does not wait for a run that is under way, whose result is dropped. The
+// checks are pending until the next Begin.
 func (r *Runner) End(task string) { r.renew(task, false) }
 
 func (r *Runner) renew(task string, wanted bool) {
@@ -109,8 +111,8 @@ func (old *registration) renewed(c *check, wanted bool) *registration {
 	return reg
 }
 
-// end ends the runs, and cancels the one that is under way, whose result is dropped. The channel is closed when all have ended; it is nil if there
-// were none.
+// end ends the runs, and cancels the one that is under way, whose result is dropped. The channel is closed when all
+// have ended; it is nil if there were none.
 func (old *registration) end() <-chan struct{} {
 	if old.cancel == nil {
 		return old.before
@@ -127,9 +129,9 @@ func (r *Runner) poke() {
 	}
 }
 
-// Update replaces the job by another version: it uses Alloc and Resolver of cfg. A check with the same definition, interpolated, continues. A check
-// that differs is registered again, and runs if its task has begun. A removed check disappears at once. After an error nothing has changed.
-// Errors: ErrInvalid.
+// Update replaces the job by another version: it uses Alloc and Resolver of cfg. A check with the same definition,
+// interpolated, continues. A check that differs is registered again, and runs if its task has begun. A removed check
+// disappears at once. After an error nothing has changed. Errors: ErrInvalid.
 func (r *Runner) Update(cfg Config) error {
 	merged := r.cfg // never changes after New
 	merged.Alloc, merged.Resolver = cfg.Alloc, cfg.Resolver

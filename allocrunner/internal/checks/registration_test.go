@@ -137,7 +137,8 @@ func TestRestartDuringARun(t *testing.T) {
 	})
 }
 
-// TestARunThatIsCutShortRestartsNothing: neither the end of its task nor that of all checks is a failure of the service.
+// TestARunThatIsCutShortRestartsNothing: neither the end of its task nor that of all checks is a failure of the
+// service.
 func TestARunThatIsCutShortRestartsNothing(t *testing.T) {
 	for name, end := range map[string]func(*checks.Runner){
 		"its task's end":  func(r *checks.Runner) { r.End("") },
@@ -338,7 +339,8 @@ func TestRestartsAgainAndAgain(t *testing.T) {
 	})
 }
 
-// Each task is requested once until it begins again, by whichever of its checks comes first; a check without a limit never requests one.
+// Each task is requested once until it begins again, by whichever of its checks comes first; a check without a limit
+// never requests one.
 func TestRestartIsRequestedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		named := failingCheck("named", 3, 0)
@@ -391,8 +393,8 @@ func TestRestartOfTheService(t *testing.T) {
 	})
 }
 
-// TestGraceCountsFromTheStart of what would be restarted, at the first one and at each later one, also when the check has failed for long and
-// nobody has begun it again. What isn't up is not restarted.
+// TestGraceCountsFromTheStart of what would be restarted, at the first one and at each later one, also when the check
+// has failed for long and nobody has begun it again. What isn't up is not restarted.
 func TestGraceCountsFromTheStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := newConfig(newAlloc(failingCheck("group", 2, 5*time.Second), failingCheck("other", 2, 5*time.Second)))

@@ -46,8 +46,9 @@ func (p *checking) set(r *interfaces.CheckResult) {
 	p.result = r
 }
 
-// TestChecksMadeElsewhere: their results are shown soon after they are known, thresholds are not applied twice, a warning is as good as a success
-// where the job says so, what nobody knows changes nothing, and check_restart goes by them.
+// TestChecksMadeElsewhere: their results are shown soon after they are known, thresholds are not applied twice, a
+// warning is as good as a success where the job says so, what nobody knows changes nothing, and check_restart goes by
+// them.
 func TestChecksMadeElsewhere(t *testing.T) {
 	t.Parallel()
 	warning := interfaces.CheckResult{Status: interfaces.CheckWarning, Output: "w"}

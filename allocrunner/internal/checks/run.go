@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Run runs the checks that have begun until ctx ends or Stop is called. When it returns, no check runs and the results are cleared. It is called
-// once.
+// Run runs the checks that have begun until ctx ends or Stop is called. When it returns, no check runs and the results
+// are cleared. It is called once.
 func (r *Runner) Run(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -68,8 +68,8 @@ func (r *Runner) startable(ctx context.Context) []start {
 // noneInterval is the time between two reads of a result that does not exist yet.
 const noneInterval = time.Second
 
-// repeat runs one check: soon, then at whole intervals from the first run. Missed intervals are skipped. It first waits for the runs of the previous
-// registration, which are being ended, so that a check never runs twice at a time.
+// repeat runs one check: soon, then at whole intervals from the first run. Missed intervals are skipped. It first waits
+// for the runs of the previous registration, which are being ended, so that a check never runs twice at a time.
 func (r *Runner) repeat(ctx context.Context, reg *registration) {
 	defer close(reg.done)
 	if reg.before != nil {
@@ -119,8 +119,9 @@ func (r *Runner) record(ctx context.Context, reg *registration, began time.Time,
 	}
 }
 
-// evaluate applies the thresholds to a result and publishes it. It does nothing if ctx has ended, which happens under the same mutex when the
-// registration or Run ends: a run that was cut off says nothing about the service, and neither does one without a result.
+// evaluate applies the thresholds to a result and publishes it. It does nothing if ctx has ended, which happens under
+// the same mutex when the registration or Run ends: a run that was cut off says nothing about the service, and neither
+// does one without a result.
 func (r *Runner) evaluate(ctx context.Context, reg *registration, began time.Time, o outcome) (n news, ok bool) {
 	var up time.Time
 	if reg.check.thresholds.limit > 0 {

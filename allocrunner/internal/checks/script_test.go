@@ -62,7 +62,8 @@ func TestScript(t *testing.T) {
 	}
 }
 
-// The command is interpolated, needs no port, and runs in the task of the service, the check, or the service's task argument.
+// The command is interpolated, needs no port, and runs in the task of the service, the check, or the service's task
+// argument.
 func TestScriptsTask(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inCheck, inService := scriptCheck("check's", "cmd-${v}", "${v}", "b"), scriptCheck("service's", "x")

@@ -15,12 +15,12 @@ const (
 
 // thresholds decide which status a check shows after a run, and whether a restart is due.
 type thresholds struct {
-	// successes and failures are how many results in a row it takes to show success or failure; below 2 each result counts at
-	// once. They are Consul's success_before_passing and failures_before_critical.
+	// successes and failures are how many results in a row it takes to show success or failure; below 2 each result
+	// counts at once. They are Consul's success_before_passing and failures_before_critical.
 	successes, failures int
 
-	// limit is how many runs in a row must find the check unhealthy for a restart; 0 for never. Only runs count that began when what
-	// would be restarted had been up for grace. With ignoreWarnings a script's warning does not count.
+	// limit is how many runs in a row must find the check unhealthy for a restart; 0 for never. Only runs count that
+	// began when what would be restarted had been up for grace. With ignoreWarnings a script's warning does not count.
 	limit          int
 	grace          time.Duration
 	ignoreWarnings bool
@@ -49,7 +49,8 @@ type standing struct {
 	disarmed  bool      // a restart has been requested; there is one for each start
 }
 
-// seenUp returns the standing for something that has been up since a time. After another start the counters begin again.
+// seenUp returns the standing for something that has been up since a time. After another start the counters begin
+// again.
 func (s standing) seenUp(since time.Time) standing {
 	if !since.Equal(s.up) {
 		s.up, s.unhealthy, s.disarmed = since, 0, false
@@ -57,12 +58,13 @@ func (s standing) seenUp(since time.Time) standing {
 	return s
 }
 
-// next returns the check's standing after a run that began at began, and whether what has been up since up (zero when it is not up) must be
-// restarted now.
+// next returns the check's standing after a run that began at began, and whether what has been up since up (zero when
+// it is not up) must be restarted now.
 //
-// A run counts towards the restart if it failed, the check is shown as failing, and the run began after the grace that follows each start. So
-// a threshold of failures comes first. A run that succeeded ends the row, even if a threshold of successes still shows the failure. A pending
-// check counts for nothing: its run ends at its timeout at the latest, and says what it is.
+// A run counts towards the restart if it failed, the check is shown as failing, and the run began after the grace that
+// follows each start. So a threshold of failures comes first. A run that succeeded ends the row, even if a threshold of
+// successes still shows the failure. A pending check counts for nothing: its run ends at its timeout at the latest, and
+// says what it is.
 func (t thresholds) next(s standing, up, began time.Time, o outcome) (_ standing, restart bool) {
 	s = s.seenUp(up)
 	if o.ok {

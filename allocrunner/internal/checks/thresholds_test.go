@@ -8,7 +8,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// These tests are inside the package: the thresholds are a pure function, and are tested apart from schedules and connections here.
+// These tests are inside the package: the thresholds are a pure function, and are tested apart from schedules and
+// connections here.
 
 // seen is one run as the thresholds get it, since the start of what would be restarted.
 type seen struct {
@@ -106,8 +107,8 @@ func (h *history) add(run seen) {
 	h.statuses = append(h.statuses, status)
 }
 
-// unhealthy is whether the latest runs are enough for a restart. A run in the grace or before the failure is shown neither counts
-// nor breaks the row.
+// unhealthy is whether the latest runs are enough for a restart. A run in the grace or before the failure is shown
+// neither counts nor breaks the row.
 func (h *history) unhealthy() bool {
 	row := h.last(func(i int) bool {
 		o := h.runs[i].o

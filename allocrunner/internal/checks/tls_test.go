@@ -19,8 +19,8 @@ import (
 	"time"
 )
 
-// trustTestServers makes the certificate of httptest's servers, which is for 127.0.0.1 and example.com, the only one that this
-// process trusts. The system's certificates are read once, so it comes before every test.
+// trustTestServers makes the certificate of httptest's servers, which is for 127.0.0.1 and example.com, the only one
+// that this process trusts. The system's certificates are read once, so it comes before every test.
 func trustTestServers() {
 	server := httptest.NewUnstartedServer(nil)
 	server.StartTLS()

@@ -1,6 +1,6 @@
-// Package health decides, once, whether an allocation has become healthy: whether its tasks run and its checks succeed without a break for
-// min_healthy_time, before healthy_deadline. It is Nomad's allocation health as a pure function, and a Watcher that has the timer. It runs no
-// check, looks at no process, and never reverses a decision.
+// Package health decides, once, whether an allocation has become healthy: whether its tasks run and its checks succeed
+// without a break for min_healthy_time, before healthy_deadline. It is Nomad's allocation health as a pure function,
+// and a Watcher that has the timer. It runs no check, looks at no process, and never reverses a decision.
 package health
 
 import (
@@ -29,8 +29,9 @@ type task struct {
 	ends bool // it must be dead and not failed; other tasks must run
 }
 
-// For returns the policy of a group of a job. It returns false if the group's health is never decided: in a batch job, without an update block, with
-// max_parallel 0, or with health_check "manual". The job must be canonical, so that its groups have update blocks.
+// For returns the policy of a group of a job. It returns false if the group's health is never decided: in a batch job,
+// without an update block, with max_parallel 0, or with health_check "manual". The job must be canonical, so that its
+// groups have update blocks.
 func For(job *api.Job, group *api.TaskGroup) (Policy, bool) {
 	u := group.Update
 	kind := ptr.Deref(job.Type)
@@ -146,8 +147,8 @@ func (p Policy) Next(s State, in Input, now time.Time) State {
 	return p.At(s, now)
 }
 
-// At returns the state at now if nothing has changed since the latest Next. An allocation that was healthy for long enough before the deadline is
-// healthy, even if At is called after the deadline.
+// At returns the state at now if nothing has changed since the latest Next. An allocation that was healthy for long
+// enough before the deadline is healthy, even if At is called after the deadline.
 func (p Policy) At(s State, now time.Time) State {
 	if s.Decision != Undecided {
 		return s

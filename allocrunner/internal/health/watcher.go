@@ -18,13 +18,14 @@ type Watcher struct {
 	state State
 }
 
-// NewWatcher returns a watcher whose deadline counts from now. It starts nothing. Run calls onDecision once, with the state that has the decision.
+// NewWatcher returns a watcher whose deadline counts from now. It starts nothing. Run calls onDecision once, with the
+// state that has the decision.
 func NewWatcher(policy Policy, onDecision func(State)) *Watcher {
 	return &Watcher{policy: policy, onDecision: onDecision, wake: make(chan struct{}, 1), state: policy.New(time.Now())}
 }
 
-// Observe must be called with every change of the tasks or the checks. It keeps neither map. It does not block, and may be called before Run and
-// after the decision.
+// Observe must be called with every change of the tasks or the checks. It keeps neither map. It does not block, and may
+// be called before Run and after the decision.
 func (w *Watcher) Observe(tasks map[string]*api.TaskState, checks api.AllocCheckStatuses) {
 	w.step(func(p Policy, s State) State { return p.Next(s, Input{tasks, checks}, time.Now()) })
 	select {
@@ -33,7 +34,8 @@ func (w *Watcher) Observe(tasks map[string]*api.TaskState, checks api.AllocCheck
 	}
 }
 
-// Run waits for the decision, calls onDecision, and returns. If ctx ends before the decision, onDecision is not called. Run is called once.
+// Run waits for the decision, calls onDecision, and returns. If ctx ends before the decision, onDecision is not called.
+// Run is called once.
 func (w *Watcher) Run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()

@@ -17,8 +17,8 @@ const bufferSize = 64 << 10
 // retryInterval is how often a full disk is tried again while the task is silent.
 const retryInterval = time.Second
 
-// lastReads limits what is read after Cut: 1 MiB, the most that an unprivileged process can make a pipe hold. A writer that never stops can't delay
-// the reader longer.
+// lastReads limits what is read after Cut: 1 MiB, the most that an unprivileged process can make a pipe hold. A writer
+// that never stops can't delay the reader longer.
 const lastReads = (1 << 20) / bufferSize
 
 // buffers are used only while there is something to read, so that idle streams need none.
@@ -28,7 +28,8 @@ var buffers = sync.Pool{New: func() any { return new([bufferSize]byte) }}
 type Sink interface {
 	// Write writes p or drops it. It does not keep p.
 	Write(p []byte)
-	// Behind reports whether the sink has dropped output that its file does not mention yet. Retry mentions it, if there is room.
+	// Behind reports whether the sink has dropped output that its file does not mention yet. Retry mentions it, if
+	// there is room.
 	Behind() bool
 	Retry()
 	Close() error
@@ -52,8 +53,8 @@ func StartDrain(pipe *os.File, to Sink) *Drain {
 // Done returns a channel that is closed when everything has been written and both ends are closed.
 func (d *Drain) Done() <-chan struct{} { return d.done }
 
-// Cut ends the drain: the present content of the pipe is still written, later output is not. A process that writes to the pipe afterwards gets
-// SIGPIPE.
+// Cut ends the drain: the present content of the pipe is still written, later output is not. A process that writes to
+// the pipe afterwards gets SIGPIPE.
 func (d *Drain) Cut() {
 	d.cut.Store(true)
 	// An error means that the pipe is closed already.
@@ -90,8 +91,8 @@ func (d *Drain) run() {
 	}
 }
 
-// arm sets the deadline of the next wait: retryInterval while the sink is behind, else none. It is called before cut is read, and Cut sets its
-// deadline after the flag, so the deadline of a Cut is never overwritten unnoticed.
+// arm sets the deadline of the next wait: retryInterval while the sink is behind, else none. It is called before cut is
+// read, and Cut sets its deadline after the flag, so the deadline of a Cut is never overwritten unnoticed.
 func (d *Drain) arm(armed bool) bool {
 	switch {
 	case d.to.Behind():

@@ -12,7 +12,8 @@ import (
 // skips limits how many numbers are passed over because other files have them.
 const skips = 16
 
-// errForeign means that a name in the log directory is not a plain file, but a link, a directory or a pipe that a task has put there.
+// errForeign means that a name in the log directory is not a plain file, but a link, a directory or a pipe that a task
+// has put there.
 var errForeign = errors.New("not a plain file")
 
 // openNewestLocked opens the file with the highest number, or the first of all.
@@ -103,8 +104,9 @@ func (r *Rotator) removeLocked(index int) {
 
 func (r *Rotator) fileName(index int) string { return fmt.Sprintf("%s.%d", r.cfg.Name, index) }
 
-// openFile opens a log file for appending and returns its size. Tasks may be able to write into the log directory, so openFile follows no link, and
-// refuses a file that has a second name elsewhere. It opens the file for reading, too, so that it does not block on a pipe.
+// openFile opens a log file for appending and returns its size. Tasks may be able to write into the log directory, so
+// openFile follows no link, and refuses a file that has a second name elsewhere. It opens the file for reading, too, so
+// that it does not block on a pipe.
 func (r *Rotator) openFile(index, flags int) (*os.File, int64, error) {
 	name := r.fileName(index)
 	flags |= unix.O_RDWR | unix.O_CREAT | unix.O_APPEND | unix.O_NOFOLLOW | unix.O_CLOEXEC

@@ -1,7 +1,8 @@
-// Package logs writes the output of tasks to rotated files: NAME.0, NAME.1, ... in the allocation's log directory. Only the newest files remain,
-// and the numbers keep rising. A task never suffers from what happens to its log files: its output is always read, and output that can't be
-// written, on a full disk, is counted and mentioned in the file once there is space. The package holds no more than one small buffer for each
-// stream, however long a line is, and never follows a link that a task has put into the log directory. Package allocfs reads the files.
+// Package logs writes the output of tasks to rotated files: NAME.0, NAME.1, ... in the allocation's log directory. Only
+// the newest files remain, and the numbers keep rising. A task never suffers from what happens to its log files: its
+// output is always read, and output that can't be written, on a full disk, is counted and mentioned in the file once
+// there is space. The package holds no more than one small buffer for each stream, however long a line is, and never
+// follows a link that a task has put into the log directory. Package allocfs reads the files.
 package logs
 
 import (
@@ -22,8 +23,9 @@ import (
 // lineZone is how much of a file may stay empty at its end so that a line is not split: Nomad's number.
 const lineZone = 32 << 10
 
-// maxIndex is the highest number of a stream's file. A task may make a file with any name, and one with a number near the end of the range would
-// leave no next number. A stream that fills a file each second reaches maxIndex after 30 years.
+// maxIndex is the highest number of a stream's file. A task may make a file with any name, and one with a number near
+// the end of the range would leave no next number. A stream that fills a file each second reaches maxIndex after 30
+// years.
 const maxIndex = 1 << 30
 
 // fileMode lets everyone read: log shippers run as other users. It is Nomad's mode.
@@ -54,8 +56,9 @@ type Rotator struct {
 	reason    error      // why the first of them were lost
 }
 
-// Open opens the newest file of the stream for appending, or makes NAME.0. An error means that the directory or the settings are wrong. A file that
-// can't be opened, on a full disk, is no error: every write tries again, and the loss is counted.
+// Open opens the newest file of the stream for appending, or makes NAME.0. An error means that the directory or the
+// settings are wrong. A file that can't be opened, on a full disk, is no error: every write tries again, and the loss
+// is counted.
 func Open(cfg Config) (*Rotator, error) {
 	if cfg.MaxFiles < 1 || cfg.MaxBytes < 1 {
 		return nil, fmt.Errorf("open log %q: max_files is %d and the size of a file is %d bytes: both must be at least 1", cfg.Name, cfg.MaxFiles, cfg.MaxBytes)
@@ -100,7 +103,8 @@ func Index(stream, file string) (n int, ok bool) {
 	return n, ok && err == nil && n >= 0 && n <= maxIndex && digits == strconv.Itoa(n)
 }
 
-// Write writes p, or as much of it as the disk takes; the rest is counted as lost. It never fails and never waits for space.
+// Write writes p, or as much of it as the disk takes; the rest is counted as lost. It never fails and never waits for
+// space.
 func (r *Rotator) Write(p []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -173,9 +177,9 @@ func (r *Rotator) appendLocked(p []byte) {
 	}
 }
 
-// room returns how many bytes of p fit into a file of the given size and limit; with 0, the next file must begin. It is never 0 for an empty file.
-// Lines that end within lineZone of the limit stay whole: if p would cross the limit, or leave an unfinished line inside the zone, it is cut after
-// its last newline that fits.
+// room returns how many bytes of p fit into a file of the given size and limit; with 0, the next file must begin. It is
+// never 0 for an empty file. Lines that end within lineZone of the limit stay whole: if p would cross the limit, or
+// leave an unfinished line inside the zone, it is cut after its last newline that fits.
 func room(p []byte, size, limit int64, lineStart bool) int {
 	left := limit - size
 	if left <= 0 {
@@ -196,7 +200,8 @@ func room(p []byte, size, limit int64, lineStart bool) int {
 	return len(fits)
 }
 
-// noteLocked writes a note about lost output into the file, if any is lost. It reports whether nothing is left to be noted.
+// noteLocked writes a note about lost output into the file, if any is lost. It reports whether nothing is left to be
+// noted.
 func (r *Rotator) noteLocked() bool {
 	if r.lost == 0 {
 		return true

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// parseHostIP reads an address into the form in which addresses are compared: an IPv4-mapped IPv6 address becomes an IPv4 address, and the zone of
-// a link-local address, which the kernel needs, becomes the number of the interface.
+// parseHostIP reads an address into the form in which addresses are compared: an IPv4-mapped IPv6 address becomes an
+// IPv4 address, and the zone of a link-local address, which the kernel needs, becomes the number of the interface.
 func parseHostIP(text string) (netip.Addr, error) {
 	ip, err := netip.ParseAddr(text)
 	if err != nil {
@@ -45,7 +45,8 @@ func sockaddr(at netip.AddrPort) unix.Sockaddr {
 	return &unix.SockaddrInet6{Port: int(at.Port()), ZoneId: uint32(zone), Addr: at.Addr().As16()}
 }
 
-// overlap reports whether a socket on one address keeps another from the other address. A wildcard overlaps with every address.
+// overlap reports whether a socket on one address keeps another from the other address. A wildcard overlaps with every
+// address.
 func overlap(a, b netip.Addr) bool {
 	return a.IsUnspecified() || b.IsUnspecified() || a.Unmap().WithZone("") == b.Unmap().WithZone("")
 }

@@ -32,7 +32,8 @@ func holder(proto string, at netip.AddrPort) string {
 	return "; a process of another user has it"
 }
 
-// addSockets adds the sockets that overlap with an address, as links in /proc/PID/fd name them. The table's lines are, per proc(5):
+// addSockets adds the sockets that overlap with an address, as links in /proc/PID/fd name them. The table's lines are,
+// per proc(5):
 //
 //	sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
 //	 0: 0100007F:4E20 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 12345 ...

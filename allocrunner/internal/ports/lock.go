@@ -19,10 +19,11 @@ import (
 //	8080             locked by the owner of every address, and shared by all owners of one
 //	8080@127.0.0.1   locked by the owner of that address
 //
-// A file with an exclusive lock contains its owner's name. The lock belongs to the open file, which another process may have, too.
+// A file with an exclusive lock contains its owner's name. The lock belongs to the open file, which another process may
+// have, too.
 
-// lockRoot returns the directory of the locks of our user's allocations in the present network namespace. Other users can neither make nor hold
-// a lock there: between users only a bound socket decides.
+// lockRoot returns the directory of the locks of our user's allocations in the present network namespace. Other users
+// can neither make nor hold a lock there: between users only a bound socket decides.
 func lockRoot() (string, error) {
 	uid := os.Geteuid()
 	dir := filepath.Join(os.TempDir(), fmt.Sprintf("taskapi-%d", uid))
@@ -53,8 +54,8 @@ func lockRoot() (string, error) {
 	return dir, nil
 }
 
-// lockPort keeps our user's other allocations away from the port. A wildcard stands for every address, also of the other family: "::" accepts
-// connections to all of them. Errors: ErrTaken.
+// lockPort keeps our user's other allocations away from the port. A wildcard stands for every address, also of the
+// other family: "::" accepts connections to all of them. Errors: ErrTaken.
 func (h *reservedPort) lockPort(owner string) (err error) {
 	h.release()
 	defer func() {
@@ -142,7 +143,8 @@ func reserved(f *os.File, owner string) error {
 	return fmt.Errorf("%w: %s is reserved for another allocation%s", ErrTaken, port, whose)
 }
 
-// release releases a lock. It removes the file unless another process has the lock: one that has the open file, or another allocation's.
+// release releases a lock. It removes the file unless another process has the lock: one that has the open file, or
+// another allocation's.
 func release(lock *os.File) {
 	lock.Close()
 	f, err := os.OpenFile(lock.Name(), os.O_RDWR|unix.O_NOFOLLOW, 0) // another open file: the same one has the lock in any case

@@ -156,7 +156,8 @@ const (
 	listenEnv = "PORTS_TEST_LISTEN" // or where it listens
 )
 
-// TestOtherProcess is what the other process of a test does. It prints a line when it is ready and lives until it is killed.
+// TestOtherProcess is what the other process of a test does. It prints a line when it is ready and lives until it is
+// killed.
 func TestOtherProcess(t *testing.T) {
 	if at := os.Getenv(listenEnv); at != "" {
 		l, err := net.Listen("tcp", at)
@@ -225,8 +226,8 @@ func TestLockOfAnotherUser(t *testing.T) {
 	r.Close()
 }
 
-// TestLocksWhereAnotherUserWasFirst: somebody who has made the directory of a user's port locks in /tmp does not let that user's allocations have
-// one port together.
+// TestLocksWhereAnotherUserWasFirst: somebody who has made the directory of a user's port locks in /tmp does not let
+// that user's allocations have one port together.
 func TestLocksWhereAnotherUserWasFirst(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root, to become another user")
@@ -293,7 +294,8 @@ func TestLocksInAnothersHands(t *testing.T) {
 	}
 }
 
-// TestClosedBesideAnother: a process that was given the locks has them when their owner closes its own, and its end frees the port.
+// TestClosedBesideAnother: a process that was given the locks has them when their owner closes its own, and its end
+// frees the port.
 func TestClosedBesideAnother(t *testing.T) {
 	port := freePort(t)
 	first, err := lockedFor("/ours", "127.0.0.1", port)

@@ -1,9 +1,10 @@
-// Package ports gives an allocation its ports. It finds free ones for dynamic labels, makes sure that static ones are free, and keeps others
-// away from them until the tasks bind them.
+// Package ports gives an allocation its ports. It finds free ones for dynamic labels, makes sure that static ones are
+// free, and keeps others away from them until the tasks bind them.
 //
-// Two things hold a port. A bound TCP socket and a bound UDP socket keep every program of the machine away until ReleaseSockets; then the tasks
-// may bind the port, late or never. A port lock keeps other allocations of the same user away until Close, and beyond that while another process
-// has the lock from Locks. Only between ReleaseSockets and the task's own bind can another user's program take the port.
+// Two things hold a port. A bound TCP socket and a bound UDP socket keep every program of the machine away until
+// ReleaseSockets; then the tasks may bind the port, late or never. A port lock keeps other allocations of the same user
+// away until Close, and beyond that while another process has the lock from Locks. Only between ReleaseSockets and the
+// task's own bind can another user's program take the port.
 package ports
 
 import (
@@ -18,14 +19,15 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// The range of dynamic ports is Nomad's (min_dynamic_port, max_dynamic_port). It is below the kernel's own range for outgoing
-// connections, which starts at 32768.
+// The range of dynamic ports is Nomad's (min_dynamic_port, max_dynamic_port). It is below the kernel's own range for
+// outgoing connections, which starts at 32768.
 const (
 	DefaultFirst = 20000
 	DefaultLast  = 32000
 )
 
-// DefaultHostIP is the address of ports unless the operator gives another: a workload is not reachable from outside by default.
+// DefaultHostIP is the address of ports unless the operator gives another: a workload is not reachable from outside by
+// default.
 const DefaultHostIP = "127.0.0.1"
 
 // The errors of Allocate, wrapped with label and port.
@@ -47,11 +49,12 @@ type Config struct {
 	// Networks are the group's. They are not changed.
 	Networks []*api.NetworkResource
 
-	// HostIP is the address of the ports; empty is DefaultHostIP. Allocations may have the same port on different addresses. A wildcard means all
-	// addresses.
+	// HostIP is the address of the ports; empty is DefaultHostIP. Allocations may have the same port on different
+	// addresses. A wildcard means all addresses.
 	HostIP string
 
-	// Owner is the directory of the allocation that has the ports. A lock that another process has for the same owner is the allocation's own.
+	// Owner is the directory of the allocation that has the ports. A lock that another process has for the same owner
+	// is the allocation's own.
 	Owner string
 
 	// First and Last are the range of dynamic ports; both zero is the default range.
@@ -67,10 +70,12 @@ type Reservation struct {
 	warnings []error
 }
 
-// Allocate reserves every port of the networks, or none. Errors: ErrTaken, ErrExhausted, ErrInvalid, ErrHostIP, ErrPermission.
+// Allocate reserves every port of the networks, or none. Errors: ErrTaken, ErrExhausted, ErrInvalid, ErrHostIP,
+// ErrPermission.
 func Allocate(cfg Config) (*Reservation, error) { return Reacquire(cfg, nil) }
 
-// Networks returns the group's networks with their address and the value of every port: AllocatedResources.Shared.Networks.
+// Networks returns the group's networks with their address and the value of every port:
+// AllocatedResources.Shared.Networks.
 func (r *Reservation) Networks() []*api.NetworkResource { return r.networks }
 
 // Mappings returns the group's ports: AllocatedResources.Shared.Ports. Static ports come first, as in Nomad.
@@ -79,8 +84,8 @@ func (r *Reservation) Mappings() []api.PortMapping { return r.mappings }
 // Warnings returns the port locks that could not be taken: another allocation may take those ports.
 func (r *Reservation) Warnings() []error { return r.warnings }
 
-// Locks returns the port locks that this process has, so that another process can keep them, too. The Reservation closes them. Locks that could
-// not be taken before are tried once more.
+// Locks returns the port locks that this process has, so that another process can keep them, too. The Reservation
+// closes them. Locks that could not be taken before are tried once more.
 func (r *Reservation) Locks() []*os.File {
 	var files []*os.File
 	for _, h := range r.ports {
@@ -116,9 +121,9 @@ type allocator struct {
 	labels map[string]bool
 }
 
-// Reacquire locks the ports of an earlier reservation again, for tasks that may be running and have them; held are the allocation's resources at
-// that time. It binds no sockets. A port lock that can't be taken again is one of Warnings. A label that held does not have gets a port as from
-// Allocate, with its errors.
+// Reacquire locks the ports of an earlier reservation again, for tasks that may be running and have them; held are the
+// allocation's resources at that time. It binds no sockets. A port lock that can't be taken again is one of Warnings. A
+// label that held does not have gets a port as from Allocate, with its errors.
 func Reacquire(cfg Config, held *api.AllocatedResources) (_ *Reservation, err error) {
 	cfg.HostIP = cmp.Or(cfg.HostIP, DefaultHostIP)
 	if cfg.First == 0 && cfg.Last == 0 {

@@ -25,8 +25,8 @@ type options struct {
 	owner    string
 }
 
-// reserve locks a port and binds it. A failed lock is an error if another allocation has it, and otherwise a warning; for a port that a task may
-// have already it is always a warning. Errors: ErrTaken, ErrHostIP, ErrPermission.
+// reserve locks a port and binds it. A failed lock is an error if another allocation has it, and otherwise a warning;
+// for a port that a task may have already it is always a warning. Errors: ErrTaken, ErrHostIP, ErrPermission.
 func reserve(at netip.AddrPort, o options) (_ *reservedPort, warning, err error) {
 	h := &reservedPort{at: at}
 	defer func() {
@@ -63,8 +63,9 @@ func (h *reservedPort) close() {
 	h.release()
 }
 
-// bind binds a socket and does not listen: no other socket can have the address, and nobody can connect. Connections of an earlier owner that
-// linger in TIME_WAIT prevent this for a minute. For a static port, which has no substitute, bind ignores them, as the task's own bind will.
+// bind binds a socket and does not listen: no other socket can have the address, and nobody can connect. Connections of
+// an earlier owner that linger in TIME_WAIT prevent this for a minute. For a static port, which has no substitute, bind
+// ignores them, as the task's own bind will.
 func bind(at netip.AddrPort, kind int, static bool) (int, error) {
 	family := unix.AF_INET
 	if at.Addr().Is6() {
@@ -87,7 +88,8 @@ func bind(at netip.AddrPort, kind int, static bool) (int, error) {
 	return fd, nil
 }
 
-// explain says why an address can't be bound. It looks up the holder only for a static port: another port would do for a dynamic one.
+// explain says why an address can't be bound. It looks up the holder only for a static port: another port would do for
+// a dynamic one.
 func explain(at netip.AddrPort, kind int, static bool, err error) error {
 	proto := "tcp"
 	if kind == unix.SOCK_DGRAM {

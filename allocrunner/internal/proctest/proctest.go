@@ -1,5 +1,5 @@
-// Package proctest helps tests with processes: what they say through a pipe, and whether they are still there. Nothing but tests may
-// import it.
+// Package proctest helps tests with processes: what they say through a pipe, and whether they are still there. Nothing
+// but tests may import it.
 package proctest
 
 import (

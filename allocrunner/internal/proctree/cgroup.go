@@ -15,8 +15,8 @@ import (
 	"taskapi/internal/proc"
 )
 
-// cgroups makes a cgroup v2 for each task if that is possible. No process of the task can leave it by forking, and the kernel kills all processes in
-// it at once. That needs no controller, so none is enabled.
+// cgroups makes a cgroup v2 for each task if that is possible. No process of the task can leave it by forking, and the
+// kernel kills all processes in it at once. That needs no controller, so none is enabled.
 type cgroups struct {
 	name string
 	off  bool // not to be used
@@ -112,7 +112,8 @@ func (c *cgroups) close() {
 	}
 }
 
-// named returns the cgroups of this machine that are our user's and were made under a name, as far as this process sees them.
+// named returns the cgroups of this machine that are our user's and were made under a name, as far as this process sees
+// them.
 func named(name string) []string {
 	mounts := proc.Mounts()
 	i := slices.IndexFunc(mounts, func(m proc.Mount) bool { return m.HasCgroups("") })
@@ -203,7 +204,8 @@ func (g *cgroup) populated() bool {
 	return events["populated"] == 1
 }
 
-// oomKilled reports whether the kernel has killed a process in it because memory ran out. Without the memory controller that is unknown.
+// oomKilled reports whether the kernel has killed a process in it because memory ran out. Without the memory controller
+// that is unknown.
 func (g *cgroup) oomKilled() bool {
 	if g == nil {
 		return false

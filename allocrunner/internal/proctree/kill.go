@@ -18,23 +18,24 @@ const (
 	longestPause = 20 * time.Millisecond
 )
 
-// Found holds the processes that a Kill has found alive besides the root process: the start of each, by number. They belong to the tree until they
-// are dead, even if the ancestor by which they were known is gone.
+// Found holds the processes that a Kill has found alive besides the root process: the start of each, by number. They
+// belong to the tree until they are dead, even if the ancestor by which they were known is gone.
 type Found map[int]uint64
 
-// ExecTrees returns the trees of a task's exec children, which Kill spares, and whether the root process of another task runs or is being started. It
-// is called at each look.
+// ExecTrees returns the trees of a task's exec children, which Kill spares, and whether the root process of another
+// task runs or is being started. It is called at each look.
 type ExecTrees func() (trees []*Tree, othersRun bool)
 
-// Kill kills the processes of the tree, waits until it is empty, and adds the processes that it found alive to found. The tree is the union of
+// Kill kills the processes of the tree, waits until it is empty, and adds the processes that it found alive to found.
+// The tree is the union of
 //   - its cgroup, if it has one;
 //   - the descendants of its root process;
-//   - processes that this program has inherited as a subreaper and that are known by their session or, with OwnsAllChildren, by the tree's marker.
-//     With the last task, all inherited processes are killed;
+//   - processes that this program has inherited as a subreaper and that are known by their session or, with
+//     OwnsAllChildren, by the tree's marker. With the last task, all inherited processes are killed;
 //   - the descendants of these.
 //
-// execTrees is nil for an exec child. Of the inherited processes, only those of its session belong to it; others are left to its task's own Kill. If
-// some do not end, the error is ctx's.
+// execTrees is nil for an exec child. Of the inherited processes, only those of its session belong to it; others are
+// left to its task's own Kill. If some do not end, the error is ctx's.
 func (t *Tree) Kill(ctx context.Context, found Found, execTrees ExecTrees) error {
 	empty := 0
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
@@ -50,7 +51,8 @@ func (t *Tree) Kill(ctx context.Context, found Found, execTrees ExecTrees) error
 		if len(members) > 0 || running || t.group.populated() {
 			empty = 0
 		} else if empty++; empty == 2 || t.group != nil {
-			// /proc is no snapshot: a process whose parent ends between two reads has no parent in one look. A cgroup can't be wrong.
+			// /proc is no snapshot: a process whose parent ends between two reads has no parent in one look. A cgroup
+			// can't be wrong.
 			return nil
 		}
 		if err := t.killMembers(members); err != nil {
@@ -126,8 +128,8 @@ func (t *Tree) addInside(to map[int]bool) {
 	}
 }
 
-// execProcesses returns the root processes of exec children and the processes in their cgroups. last reports whether all inherited processes belong
-// to this tree.
+// execProcesses returns the root processes of exec children and the processes in their cgroups. last reports whether
+// all inherited processes belong to this tree.
 func (t *Tree) execProcesses(execTrees ExecTrees) (spared map[int]bool, last bool) {
 	spared = map[int]bool{}
 	if execTrees == nil {
@@ -141,8 +143,8 @@ func (t *Tree) execProcesses(execTrees ExecTrees) (spared map[int]bool, last boo
 	return spared, t.set.ownsAllChildren && !othersRun
 }
 
-// claims reports whether an inherited process belongs to the tree. A cgroup alone decides: the marker counts neither for a tree that has a cgroup, nor
-// for a process in another tree's cgroup.
+// claims reports whether an inherited process belongs to the tree. A cgroup alone decides: the marker counts neither
+// for a tree that has a cgroup, nor for a process in another tree's cgroup.
 func (t *Tree) claims(s proc.Stat, last bool) bool {
 	switch {
 	case s.Session == t.root.Pid || last:

@@ -44,8 +44,8 @@ func TestOrphansOfAName(t *testing.T) {
 	}
 }
 
-// TestACgroupAloneDecides whose a process is, whatever that says of itself: one with the mark and the name of a task that is not in the task's
-// cgroup is left alone, be it another task's or an operator's.
+// TestACgroupAloneDecides whose a process is, whatever that says of itself: one with the mark and the name of a task
+// that is not in the task's cgroup is left alone, be it another task's or an operator's.
 func TestACgroupAloneDecides(t *testing.T) {
 	e, name := newNamed(t)
 	r := e.fifo()
@@ -75,7 +75,8 @@ func TestACgroupAloneDecides(t *testing.T) {
 	}
 }
 
-// TestACgroupOfAnother decides, too: what is in another task's cgroup is that one's, whatever it says of itself, also for a task that has none.
+// TestACgroupOfAnother decides, too: what is in another task's cgroup is that one's, whatever it says of itself, also
+// for a task that has none.
 func TestACgroupOfAnother(t *testing.T) {
 	parent, allow := ownCgroup(t)
 	e := runTrees(t, proctree.NewIn(parent, proctree.Config{OwnsAllChildren: true}))
@@ -148,8 +149,8 @@ func TestTheMarkerCounts(t *testing.T) {
 	}
 }
 
-// TestATerminalIsAnOperators: what has the mark in a terminal that somebody without it has opened is no orphan. In any other session it is, also
-// in a terminal that a task has opened.
+// TestATerminalIsAnOperators: what has the mark in a terminal that somebody without it has opened is no orphan. In any
+// other session it is, also in a terminal that a task has opened.
 func TestATerminalIsAnOperators(t *testing.T) {
 	dir := t.TempDir()
 	e := &env{t: t, dir: dir}

@@ -27,9 +27,9 @@ type Hints struct {
 	NoCgroup bool          // Config's
 	Roots    []RootProcess // the root processes that had not ended
 
-	// Marker is an environment entry that all processes were started with, such as "NOMAD_ALLOC_DIR=" and the allocation's directory, or empty.
-	// It counts for Unfenced tasks, which had no cgroup. If there is no cgroup and none can be made, it counts for all tasks. It counts only for
-	// processes of this program's user and of Users.
+	// Marker is an environment entry that all processes were started with, such as "NOMAD_ALLOC_DIR=" and the
+	// allocation's directory, or empty. It counts for Unfenced tasks, which had no cgroup. If there is no cgroup and
+	// none can be made, it counts for all tasks. It counts only for processes of this program's user and of Users.
 	Marker   string
 	Unfenced []string
 	Users    []uint32
@@ -42,10 +42,11 @@ type RootProcess struct {
 	Alive proc.Moment // when it was last known to be alive; zero when nothing is known but that it once started
 }
 
-// KillOrphans kills the processes that a killed supervisor has left: all in its cgroup, the root processes with all of their sessions, and every
-// process with the marker if the marker counts. It spares this program and its ancestors, and processes with the marker in a user's terminal. When
-// they are gone, it returns the killed processes. Without a cgroup, it does not find a process that has left its session and was started without
-// the marker. If some do not end, the error is ctx's.
+// KillOrphans kills the processes that a killed supervisor has left: all in its cgroup, the root processes with all of
+// their sessions, and every process with the marker if the marker counts. It spares this program and its ancestors, and
+// processes with the marker in a user's terminal. When they are gone, it returns the killed processes. Without a
+// cgroup, it does not find a process that has left its session and was started without the marker. If some do not end,
+// the error is ctx's.
 func KillOrphans(ctx context.Context, hints Hints) ([]Orphan, error) {
 	s := newSearch(hints)
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
@@ -155,8 +156,8 @@ func (s *search) look() (alive []proc.Stat, err error) {
 	return alive, nil
 }
 
-// belongs reports whether a process is a living orphan. A process that was found before is one until it is dead: while it is dying, it has no
-// environment any more.
+// belongs reports whether a process is a living orphan. A process that was found before is one until it is dead: while
+// it is dying, it has no environment any more.
 func (s *search) belongs(pid int) (proc.Stat, bool) {
 	start, seen := s.seen[pid]
 	of, family := s.families[pid]
@@ -173,8 +174,9 @@ func (s *search) belongs(pid int) (proc.Stat, bool) {
 	return now, in || marked || family && now.Start == of.start || seen && now.Start == start
 }
 
-// anothers reports whether a process with the marker belongs to no task: the marker does not count, or the process is in a terminal that a process
-// without the marker has opened. An operator who enters a task's environment has such a terminal; no task is started with one.
+// anothers reports whether a process with the marker belongs to no task: the marker does not count, or the process is
+// in a terminal that a process without the marker has opened. An operator who enters a task's environment has such a
+// terminal; no task is started with one.
 func (s *search) anothers(p proc.Stat) bool {
 	if s.fences() && !slices.Contains(s.hints.Unfenced, proc.Env(p.PID, "NOMAD_TASK_NAME")) {
 		return true
@@ -207,14 +209,17 @@ type relative struct {
 	start uint64
 }
 
-// findFamilies finds the root processes that still exist, and all processes in their sessions, by number. It updates Alive of those root processes.
-// A process enters a session only by its birth, or as its leader. So a process whose session has a root process's number descends from that process,
-// unless another process has had the number since. The session is surely the root process's
+// findFamilies finds the root processes that still exist, and all processes in their sessions, by number. It updates
+// Alive of those root processes. A process enters a session only by its birth, or as its leader. So a process whose
+// session has a root process's number descends from that process, unless another process has had the number since. The
+// session is surely the root process's
 //   - while the root process exists, dead or alive, or
-//   - if no process has the number, and too few processes were started since the root process was last seen alive for the number to be used again.
+//   - if no process has the number, and too few processes were started since the root process was last seen alive for
+//     the number to be used again.
 //
-// Doubtful processes are left alone: they may be others'. A real case: nginx of a user who can't make cgroups. It overwrites its environment, its main
-// process dies with the keeper, and its workers would hold the port that the next run of the task needs.
+// Doubtful processes are left alone: they may be others'. A real case: nginx of a user who can't make cgroups. It
+// overwrites its environment, its main process dies with the keeper, and its workers would hold the port that the next
+// run of the task needs.
 func (s *search) findFamilies() (map[int]relative, error) {
 	boot := ""
 	if self, err := proc.Identify(os.Getpid()); err == nil {

@@ -37,7 +37,8 @@ func TestOrphansOfASession(t *testing.T) {
 	}
 }
 
-// TestOrphansOfASessionWithoutItsLeader are those of the task only when the leader's number can't have been another's since.
+// TestOrphansOfASessionWithoutItsLeader are those of the task only when the leader's number can't have been another's
+// since.
 func TestOrphansOfASessionWithoutItsLeader(t *testing.T) {
 	for name, tc := range map[string]struct {
 		know   func(*proctree.RootProcess)

@@ -1,7 +1,8 @@
-// Package proctree confines, finds, kills and reaps trees of processes. A tree is a process that this program starts, its root process, and all of
-// its descendants, whatever they do to their parents, sessions and process groups. It promises that
-//   - a Kill without an error has left no process of the tree. With cgroups, no process escapes. Without them, a process that has left its session
-//     and lost its parent is found only if this program is the parent of tasks alone;
+// Package proctree confines, finds, kills and reaps trees of processes. A tree is a process that this program starts,
+// its root process, and all of its descendants, whatever they do to their parents, sessions and process groups. It
+// promises that
+//   - a Kill without an error has left no process of the tree. With cgroups, no process escapes. Without them, a
+//     process that has left its session and lost its parent is found only if this program is the parent of tasks alone;
 //   - no other process is killed: neither another program's, nor one that has got the number of a dead one;
 //   - dead processes are reaped, but no child of another part of this program, whose exit code it must get;
 //   - processes that a killed supervisor has left behind are found by the next one.
@@ -20,8 +21,9 @@ import (
 
 // Config is what a Trees is made of.
 type Config struct {
-	// OwnsAllChildren says that this program starts no children but those of trees. Then every process that it inherits is of one of them: all
-	// are reaped, and all are killed with the last task. Otherwise only those are that a Kill has found, for the rest may be another's.
+	// OwnsAllChildren says that this program starts no children but those of trees. Then every process that it inherits
+	// is of one of them: all are reaped, and all are killed with the last task. Otherwise only those are that a Kill
+	// has found, for the rest may be another's.
 	OwnsAllChildren bool
 
 	// NoCgroup leaves cgroups alone: trees are found by descent and session only.
@@ -61,8 +63,9 @@ func (s *Trees) CgroupDir() string { return s.cgroups.dirName() }
 // Close removes the cgroups. No tree has anything left by then.
 func (s *Trees) Close() { s.cgroups.close() }
 
-// Task makes the fence for a run of the task. Its name must be fit for a file. marker is an entry of the root process's environment that only
-// the task's processes have, by which a parent that owns all children finds what has left everything else behind; it may be empty.
+// Task makes the fence for a run of the task. Its name must be fit for a file. marker is an entry of the root process's
+// environment that only the task's processes have, by which a parent that owns all children finds what has left
+// everything else behind; it may be empty.
 func (s *Trees) Task(task, marker string) *Tree {
 	group, noCgroup := s.cgroups.add(task)
 	return &Tree{set: s, group: group, noCgroup: noCgroup, marker: marker, ended: make(chan struct{})}
@@ -79,8 +82,8 @@ type Tree struct {
 	ended      chan struct{}
 }
 
-// ExecChild makes the tree of a program that runs beside the root process. With cgroups, its cgroup is inside the task's, so that it can be killed
-// alone and ends with the task.
+// ExecChild makes the tree of a program that runs beside the root process. With cgroups, its cgroup is inside the
+// task's, so that it can be killed alone and ends with the task.
 func (t *Tree) ExecChild(name string) *Tree {
 	b := &Tree{set: t.set, noCgroup: t.noCgroup, ended: make(chan struct{})}
 	if t.group != nil {
@@ -89,9 +92,9 @@ func (t *Tree) ExecChild(name string) *Tree {
 	return b
 }
 
-// Start starts the root process in a session of its own, and in its cgroup if the kernel allows that. attr.Sys must be set and is changed. If it
-// fails, only Remove may be called. No other process can be started or reaped until the program is executed, so its file system must not be one
-// that may hang.
+// Start starts the root process in a session of its own, and in its cgroup if the kernel allows that. attr.Sys must be
+// set and is changed. If it fails, only Remove may be called. No other process can be started or reaped until the
+// program is executed, so its file system must not be one that may hang.
 func (t *Tree) Start(path string, argv []string, attr *os.ProcAttr) (*os.Process, error) {
 	// This program inherits orphans then. Before Linux 5.4, PID 1 does.
 	_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -106,7 +109,8 @@ func (t *Tree) Start(path string, argv []string, attr *os.ProcAttr) (*os.Process
 	return t.root, nil
 }
 
-// StartTicks returns when the root process was started, in clock ticks after boot, as a proc.Identity has it; 0 when unknown.
+// StartTicks returns when the root process was started, in clock ticks after boot, as a proc.Identity has it; 0 when
+// unknown.
 func (t *Tree) StartTicks() uint64 { return t.startTicks }
 
 // NoCgroup returns why the root process has no cgroup of its own; nil if it has one.
@@ -138,8 +142,8 @@ func (t *Tree) fenced(attr *os.ProcAttr, start func() (*os.Process, error)) (*os
 	return start()
 }
 
-// Wait waits for the end of the root process and calls record with it. Nothing else may wait for it. When record has returned, the process counts as
-// ended.
+// Wait waits for the end of the root process and calls record with it. Nothing else may wait for it. When record has
+// returned, the process counts as ended.
 func (t *Tree) Wait(record func(*os.ProcessState, error)) {
 	awaitEnd(t.root.Pid)
 	record(t.root.Wait())
@@ -161,7 +165,8 @@ func (t *Tree) Running() bool {
 	}
 }
 
-// OOMKilled reports whether the kernel has killed a process of the tree because memory ran out. Only a tree's cgroup knows that.
+// OOMKilled reports whether the kernel has killed a process of the tree because memory ran out. Only a tree's cgroup
+// knows that.
 func (t *Tree) OOMKilled() bool { return t.group.oomKilled() }
 
 // Remove removes the cgroup of a tree that is empty, or was never started.
@@ -170,8 +175,8 @@ func (t *Tree) Remove() {
 	t.set.reaper.kick()
 }
 
-// awaitEnd waits until the process can be waited for. It uses the runtime's poller: a thread that blocks in waitid costs some 40 KB for each task,
-// with its kernel stack. Before Linux 5.10 it returns at once.
+// awaitEnd waits until the process can be waited for. It uses the runtime's poller: a thread that blocks in waitid
+// costs some 40 KB for each task, with its kernel stack. Before Linux 5.10 it returns at once.
 func awaitEnd(pid int) {
 	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK) // our child is not reaped yet, so it has its number
 	if err != nil {

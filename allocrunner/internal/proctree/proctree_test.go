@@ -17,7 +17,8 @@ import (
 	"taskapi/allocrunner/internal/proctree"
 )
 
-// ways are the ways of finding a tree. Without cgroups a process that left its session is known only to a parent that owns all children.
+// ways are the ways of finding a tree. Without cgroups a process that left its session is known only to a parent that
+// owns all children.
 var ways = map[string]proctree.Config{
 	"cgroup": {},
 	"sole":   {NoCgroup: true, OwnsAllChildren: true},
@@ -133,8 +134,8 @@ func TestAnUnusableCgroupIsDoneWithout(t *testing.T) {
 	}
 }
 
-// ownCgroup returns a cgroup for Trees to work in, and what sets how many there may be below it, which is a number or "max". The test is skipped where
-// there can be none.
+// ownCgroup returns a cgroup for Trees to work in, and what sets how many there may be below it, which is a number or
+// "max". The test is skipped where there can be none.
 func ownCgroup(t *testing.T) (dir string, allow func(cgroups string)) {
 	t.Helper()
 	probe := newTrees(t, proctree.Config{})
@@ -159,7 +160,8 @@ func ownCgroup(t *testing.T) (dir string, allow func(cgroups string)) {
 	}
 }
 
-// TestACgroupThatCantBeMade is done without, and said; the next process gets one again, be it that none was ever made before, or many.
+// TestACgroupThatCantBeMade is done without, and said; the next process gets one again, be it that none was ever made
+// before, or many.
 func TestACgroupThatCantBeMade(t *testing.T) {
 	parent, allow := ownCgroup(t)
 	e := runTrees(t, proctree.NewIn(parent, proctree.Config{}))
@@ -242,7 +244,8 @@ func TestOOMKilled(t *testing.T) {
 	}
 }
 
-// TestANeighbourThatEndsDuringALook is nobody's orphan: its root process is in the list of the machine's, and runs no more when that has been read.
+// TestANeighbourThatEndsDuringALook is nobody's orphan: its root process is in the list of the machine's, and runs no
+// more when that has been read.
 func TestANeighbourThatEndsDuringALook(t *testing.T) {
 	e := newTrees(t, proctree.Config{OwnsAllChildren: true})
 	task, neighbour := e.start("task", "exit 0"), e.start("neighbour", "exec sleep 1000")

@@ -12,8 +12,8 @@ import (
 	"taskapi/internal/proc"
 )
 
-// reapPause is the shortest time between two looks for dead orphans, so that a task that leaves thousands of them costs little. Until they are reaped
-// they are zombies, which have a process number and nothing else.
+// reapPause is the shortest time between two looks for dead orphans, so that a task that leaves thousands of them costs
+// little. Until they are reaped they are zombies, which have a process number and nothing else.
 const reapPause = 50 * time.Millisecond
 
 // ownSet holds the root processes. Only their os.Process may wait for them.
@@ -59,8 +59,8 @@ func (o *ownSet) remove(proc *os.Process) {
 	}
 }
 
-// reaper reaps the orphans that this program inherits from its tasks. Without all, other parts of the program start processes, too; then it reaps only
-// processes that were found in a tree, so that it takes nobody's exit code.
+// reaper reaps the orphans that this program inherits from its tasks. Without all, other parts of the program start
+// processes, too; then it reaps only processes that were found in a tree, so that it takes nobody's exit code.
 type reaper struct {
 	own  *ownSet
 	all  bool

@@ -31,11 +31,12 @@ func (v View) CgroupOf(root ViewRoot) string {
 	return filepath.Join(v.Cgroup, taskPrefix+root.Task)
 }
 
-// Survey returns the living processes of each tree by its task, exec children included. A tree whose root process has ended by now is left
-// out, and so is a process that has got the number of another one during the look.
+// Survey returns the living processes of each tree by its task, exec children included. A tree whose root process has
+// ended by now is left out, and so is a process that has got the number of another one during the look.
 //
-// If a tree has a cgroup, it is what is in the cgroup. Otherwise it is the descendants of its root process, and those of processes that the
-// supervisor has inherited and that are known by their session, by the marker, or because no other tree is there.
+// If a tree has a cgroup, it is what is in the cgroup. Otherwise it is the descendants of its root process, and those
+// of processes that the supervisor has inherited and that are known by their session, by the marker, or because no
+// other tree is there.
 func Survey(v View) (map[string][]proc.Stat, error) {
 	trees := make(map[string][]proc.Stat, len(v.Roots))
 	elsewhere := map[int]bool{} // in trees with a cgroup
@@ -111,7 +112,8 @@ func nearest[T any](pid int, in map[int]T, all map[int]proc.Stat) (value T, ok b
 	return value, false
 }
 
-// PIDsBelow returns the numbers of the processes in a cgroup and in the cgroups below it. A cgroup that is gone has none.
+// PIDsBelow returns the numbers of the processes in a cgroup and in the cgroups below it. A cgroup that is gone has
+// none.
 func PIDsBelow(dir string) []int {
 	var pids []int
 	for _, below := range cgroupsBelow(dir) {

@@ -38,7 +38,8 @@ func survey(t *testing.T, v proctree.View) map[string][]int {
 	return pids
 }
 
-// TestSurvey: each tree has its root process, the children, and a daemon that has left its parent and its session, and nobody of another's.
+// TestSurvey: each tree has its root process, the children, and a daemon that has left its parent and its session, and
+// nobody of another's.
 func TestSurvey(t *testing.T) {
 	for name, cfg := range map[string]proctree.Config{
 		"with cgroups": {}, "without": {NoCgroup: true},
@@ -71,8 +72,8 @@ func TestSurvey(t *testing.T) {
 	}
 }
 
-// stillHasParent reports whether one of the processes still has a parent that is not this process or a task.
-// isSleep reports whether a process has become its sleep: one that is becoming it has no environment to be recognised by.
+// stillHasParent reports whether one of the processes still has a parent that is not this process or a task. isSleep
+// reports whether a process has become its sleep: one that is becoming it has no environment to be recognised by.
 func isSleep(t *testing.T, pid int) bool {
 	t.Helper()
 	name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))

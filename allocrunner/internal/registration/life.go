@@ -14,8 +14,8 @@ package registration
 //
 //	* another registration begins
 //
-// A registration lasts until the services are deregistered, or begin again with a restart. The next registration has nothing of it, such as the
-// results of checks.
+// A registration lasts until the services are deregistered, or begin again with a restart. The next registration has
+// nothing of it, such as the results of checks.
 type Phase int
 
 const (

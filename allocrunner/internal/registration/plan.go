@@ -21,8 +21,8 @@ type state struct {
 	dropped  bool // all lives are closed
 }
 
-// steps are calls of providers, in this order. Services that begin another registration are deregistered before. Services that an update removes
-// are deregistered after their replacements have been registered.
+// steps are calls of providers, in this order. Services that begin another registration are deregistered before.
+// Services that an update removes are deregistered after their replacements have been registered.
 type steps struct {
 	before   map[string][]string // IDs by provider
 	register map[string][]known

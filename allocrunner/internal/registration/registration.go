@@ -1,5 +1,6 @@
-// Package registration keeps the providers' registrations of an allocation's services in step with the lives of its group and tasks. Life.Next
-// alone decides what an event means. Providers are called only for changes, one call at a time.
+// Package registration keeps the providers' registrations of an allocation's services in step with the lives of its
+// group and tasks. Life.Next alone decides what an event means. Providers are called only for changes, one call at a
+// time.
 package registration
 
 import (
@@ -54,7 +55,8 @@ func (r *Registrar) Update(all services.Owned) {
 	}
 }
 
-// Adopt has the next Sync ask the providers what an earlier process has registered, so that services that are no longer wanted are removed.
+// Adopt has the next Sync ask the providers what an earlier process has registered, so that services that are no longer
+// wanted are removed.
 func (r *Registrar) Adopt() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -63,7 +65,8 @@ func (r *Registrar) Adopt() {
 	}
 }
 
-// Apply applies an event to the life of an owner's services, and returns the life before and after. The next Sync tells the providers.
+// Apply applies an event to the life of an owner's services, and returns the life before and after. The next Sync tells
+// the providers.
 func (r *Registrar) Apply(task string, e Event) (was, is Life) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -96,8 +99,8 @@ func (r *Registrar) Leave() {
 	r.over = true
 }
 
-// Sync returns when the providers have all changes, including those of Apply and Update during the call. The next Sync tries again what a provider
-// refuses. Errors: the providers', ctx's.
+// Sync returns when the providers have all changes, including those of Apply and Update during the call. The next Sync
+// tries again what a provider refuses. Errors: the providers', ctx's.
 func (r *Registrar) Sync(ctx context.Context) error {
 	select {
 	case r.turn <- struct{}{}: // also when ctx has ended, which is no error if nothing is to be done

@@ -88,7 +88,8 @@ func TestALife(t *testing.T) {
 	called(t, r, nomad)
 }
 
-// TestResumed: what an earlier process has registered stays without an interruption where it is wanted still, and goes where it is not.
+// TestResumed: what an earlier process has registered stays without an interruption where it is wanted still, and goes
+// where it is not.
 func TestResumed(t *testing.T) {
 	t.Parallel()
 	p := registrationtest.New("nomad", nil)
@@ -184,8 +185,8 @@ func TestAWaitForAProviderEnds(t *testing.T) {
 	})
 }
 
-// TestAnyOrderOfEvents, several at once, with a provider that is away at times: what is known in the end is what is to be known, and a provider
-// never has two calls at once for one ID.
+// TestAnyOrderOfEvents, several at once, with a provider that is away at times: what is known in the end is what is to
+// be known, and a provider never has two calls at once for one ID.
 func TestAnyOrderOfEvents(t *testing.T) {
 	t.Parallel()
 	owners := []string{"", "a", "b"}

@@ -1,5 +1,5 @@
-// Package restarts decides whether a task whose process ended, or could not be started, is started again, and after how long.
-// It is Nomad's restart policy as a pure function; waiting is the caller's.
+// Package restarts decides whether a task whose process ended, or could not be started, is started again, and after how
+// long. It is Nomad's restart policy as a pure function; waiting is the caller's.
 package restarts
 
 import (
@@ -23,7 +23,8 @@ type Policy struct {
 	OnSuccess bool
 }
 
-// For returns the policy of a task in a job of that type: the task's own restart block, which Canonicalize has merged with its group's.
+// For returns the policy of a task in a job of that type: the task's own restart block, which Canonicalize has merged
+// with its group's.
 func For(task *api.Task, jobType string) Policy {
 	p := Policy{OnSuccess: restartsOnSuccess(task, jobType)}
 	if r := task.RestartPolicy; r != nil {
@@ -70,7 +71,8 @@ const (
 	ReasonDelay         = "Exceeded allowed attempts, applying a delay"
 )
 
-// jitter is the largest part of the delay that is added to it, so that tasks which failed together do not start together.
+// jitter is the largest part of the delay that is added to it, so that tasks which failed together do not start
+// together.
 const jitter = 0.25
 
 // Next evaluates an outcome at now; random in [0, 1) chooses the jitter.
@@ -98,8 +100,8 @@ func (p Policy) Next(t Tracker, o Outcome, now time.Time, random float64) (Track
 	return t, p.exceeded()
 }
 
-// Waiting evaluates a task in a restart delay whose policy has changed since: it waits on, unless it waits for a next interval that does
-// not come.
+// Waiting evaluates a task in a restart delay whose policy has changed since: it waits on, unless it waits for a next
+// interval that does not come.
 func (p Policy) Waiting(t Tracker) Verdict {
 	if p.Last && t.Count > p.Attempts {
 		return p.exceeded()

@@ -19,8 +19,8 @@ const (
 	AddressWords = `with an address its address_mode must be "auto", or left out`
 )
 
-// ValidAddressMode reports whether an address_mode is possible without network namespaces and drivers' networks. Nomad refuses the others, too, but
-// at the start of the task.
+// ValidAddressMode reports whether an address_mode is possible without network namespaces and drivers' networks. Nomad
+// refuses the others, too, but at the start of the task.
 func ValidAddressMode(mode string) bool { return slices.Contains([]string{"", "auto", "host"}, mode) }
 
 // ValidAddress reports whether a service's address_mode is possible with its address.
@@ -34,7 +34,8 @@ func (s Service) Address() (host string, port int, err error) {
 	return s.address(s.text(s.written.PortLabel), s.written.AddressMode, true)
 }
 
-// CheckAddress returns the address to which a check, as Check returns it, connects. The check's port and address_mode replace the service's.
+// CheckAddress returns the address to which a check, as Check returns it, connects. The check's port and address_mode
+// replace the service's.
 func (s Service) CheckAddress(c api.ServiceCheck) (host string, port int, err error) {
 	return s.address(cmp.Or(c.PortLabel, s.text(s.written.PortLabel)), cmp.Or(c.AddressMode, s.written.AddressMode), false)
 }

@@ -116,8 +116,8 @@ var ConsulCheckRules = append([]Rule{
 		func(c *api.ServiceCheck) bool { return c.Type == TypeGRPC || c.GRPCService == "" }},
 }, CheckRules[1:]...)
 
-// Validate returns the rules that a check, as Service.Check returns it, breaks. If its provider makes the check (elsewhere), that provider
-// judges everything but the times.
+// Validate returns the rules that a check, as Service.Check returns it, breaks. If its provider makes the check
+// (elsewhere), that provider judges everything but the times.
 func Validate(c *api.ServiceCheck, elsewhere bool) error {
 	var errs []error
 	for _, rule := range CheckRules {

@@ -30,8 +30,9 @@ func (s Service) ID(alloc *api.Allocation) string {
 // Owned holds the services of an allocation by their owner: a task, or the group for the empty name.
 type Owned map[string][]*interfaces.ServiceInstance
 
-// ResolveAll returns the services of the allocation's group and tasks, for providers. The text of a task's service is interpolated with the task's
-// environment, that of a group's service with the allocation's. The error names every service that has no address, or the ID of another.
+// ResolveAll returns the services of the allocation's group and tasks, for providers. The text of a task's service is
+// interpolated with the task's environment, that of a group's service with the allocation's. The error names every
+// service that has no address, or the ID of another.
 func (r Resolver) ResolveAll(alloc *api.Allocation, datacenter string) (Owned, error) {
 	group := alloc.GetTaskGroup()
 	if group == nil {
@@ -84,8 +85,8 @@ func (b *builder) make(s Service) (*interfaces.ServiceInstance, error) {
 	}, err
 }
 
-// checkAddresses returns the addresses to which checks, as Check returns them, connect. A check without an address has an empty one, and is refused
-// later.
+// checkAddresses returns the addresses to which checks, as Check returns them, connect. A check without an address has
+// an empty one, and is refused later.
 func (s Service) checkAddresses(list []api.ServiceCheck) []string {
 	addresses := make([]string, len(list))
 	for i, c := range list {

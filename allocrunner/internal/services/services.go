@@ -1,5 +1,5 @@
-// Package services resolves the services of an allocation: their names, addresses and checks, with the values of the references in their text. It
-// says which checks can be run, and runs none.
+// Package services resolves the services of an allocation: their names, addresses and checks, with the values of the
+// references in their text. It says which checks can be run, and runs none.
 package services
 
 import (
@@ -15,13 +15,15 @@ const ProviderNomad = "nomad"
 
 // Resolver resolves references and port labels.
 type Resolver struct {
-	// Replace interpolates text with the environment of a task, or of the allocation for the empty name. With nil, text does not change.
+	// Replace interpolates text with the environment of a task, or of the allocation for the empty name. With nil, text
+	// does not change.
 	Replace func(task, s string) string
 
 	// Ports are the group's.
 	Ports []api.PortMapping
 
-	// Job and Group are the values of ${JOB}, ${TASKGROUP} and ${BASE} in the name of a service. Without Job, such references stay.
+	// Job and Group are the values of ${JOB}, ${TASKGROUP} and ${BASE} in the name of a service. Without Job, such
+	// references stay.
 	Job, Group string
 
 	// HostIP is the address of a port that is given as a number; empty is 127.0.0.1.

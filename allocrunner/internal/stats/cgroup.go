@@ -9,7 +9,8 @@ import (
 	"taskapi/internal/proc"
 )
 
-// cpu2 reads cpu.stat of a cgroup of version 2: user_usec, system_usec and, with the controller of CPUs, nr_throttled and throttled_usec.
+// cpu2 reads cpu.stat of a cgroup of version 2: user_usec, system_usec and, with the controller of CPUs, nr_throttled
+// and throttled_usec.
 func cpu2(dir string) (cpuReading, error) {
 	stat, err := proc.Numbers(filepath.Join(dir, "cpu.stat"))
 	if err != nil {
@@ -26,7 +27,8 @@ func cpu2(dir string) (cpuReading, error) {
 	return r, nil
 }
 
-// memory2 reads memory.current, memory.stat and, where they exist, memory.swap.current and memory.peak (Linux 5.19) of a cgroup of version 2.
+// memory2 reads memory.current, memory.stat and, where they exist, memory.swap.current and memory.peak (Linux 5.19) of
+// a cgroup of version 2.
 func memory2(dir string) (memoryReading, error) {
 	usage, stat, err := usageAndStat(dir, "memory.current")
 	return memoryReading{
@@ -35,8 +37,8 @@ func memory2(dir string) (memoryReading, error) {
 	}, err
 }
 
-// cpu1 reads the times of a cgroup of version 1 from its directory of the controller cpuacct, and how it was throttled from that of the
-// controller cpu. The latter may be empty. All times are in nanoseconds.
+// cpu1 reads the times of a cgroup of version 1 from its directory of the controller cpuacct, and how it was throttled
+// from that of the controller cpu. The latter may be empty. All times are in nanoseconds.
 func cpu1(cpuacct, cpu string) (cpuReading, error) {
 	user, err := proc.Number(filepath.Join(cpuacct, "cpuacct.usage_user"))
 	if err != nil {
@@ -92,11 +94,12 @@ func of(numbers map[string]uint64, name string) *uint64 {
 // mounts are read once: a machine has those of cgroups from its start.
 var mounts = sync.OnceValue(proc.Mounts)
 
-// ownGroups finds the cgroups of tasks that are not the supervisor's, which starts the tasks: somebody has put the task there.
+// ownGroups finds the cgroups of tasks that are not the supervisor's, which starts the tasks: somebody has put the task
+// there.
 type ownGroups struct{ supervisor map[string]string }
 
-// dir returns the directory of the task's cgroup for a controller of version 1, or for version 2 with an empty name. It is empty when the
-// cgroup is the supervisor's, or the root.
+// dir returns the directory of the task's cgroup for a controller of version 1, or for version 2 with an empty name. It
+// is empty when the cgroup is the supervisor's, or the root.
 func (g ownGroups) dir(controller string, paths map[string]string) string {
 	path, ok := paths[controller]
 	if !ok || path == g.supervisor[controller] {

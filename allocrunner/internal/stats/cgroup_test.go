@@ -50,7 +50,8 @@ func cgroupDir(t *testing.T, controller string) string {
 
 const burn = `while :; do :; done`
 
-// TestVersion1Memory: a task that has a cgroup of version 1 to itself is measured by it. One that shares it is not, nor one that is only partly in it.
+// TestVersion1Memory: a task that has a cgroup of version 1 to itself is measured by it. One that shares it is not, nor
+// one that is only partly in it.
 func TestVersion1Memory(t *testing.T) {
 	proctest.NeedRoot(t)
 	dir := cgroupDir(t, "memory")
@@ -127,7 +128,8 @@ func TestVersion2(t *testing.T) {
 	}
 }
 
-// TestVersion2Files reads files as a kernel with all controllers has them: this machine's memory controller may be of version 1.
+// TestVersion2Files reads files as a kernel with all controllers has them: this machine's memory controller may be of
+// version 1.
 func TestVersion2Files(t *testing.T) {
 	c := start(t, "a", `exec sleep 1000`)
 	dir := t.TempDir()

@@ -13,16 +13,17 @@ const (
 	// costShare limits the cost of samples: a sample that took a twentieth of a second is shared for a second.
 	costShare = 20
 
-	// LongestWindow is the longest time over which CPU use is measured: more than the usual 15 s between two scrapes, and still the present to a
-	// reader. The use of a younger process is measured since its start.
+	// LongestWindow is the longest time over which CPU use is measured: more than the usual 15 s between two scrapes,
+	// and still the present to a reader. The use of a younger process is measured since its start.
 	LongestWindow = 30 * time.Second
 
-	// FirstWindow is the time between the two samples that are taken if there is no earlier one. The CPU time of cgroups is in microseconds, that of
-	// processes in hundredths of a second.
+	// FirstWindow is the time between the two samples that are taken if there is no earlier one. The CPU time of
+	// cgroups is in microseconds, that of processes in hundredths of a second.
 	FirstWindow = 200 * time.Millisecond
 )
 
-// Shared holds the latest sample of something. A sample is taken when somebody asks, and is shared by all who ask within a moment.
+// Shared holds the latest sample of something. A sample is taken when somebody asks, and is shared by all who ask
+// within a moment.
 type Shared[T any] struct {
 	take func(context.Context) (sample *T, cost time.Duration, err error)
 	turn chan struct{} // holds a value while a sample is taken
@@ -37,7 +38,8 @@ func NewShared[T any](take func(context.Context) (sample *T, cost time.Duration,
 	return &Shared[T]{take: take, turn: make(chan struct{}, 1)}
 }
 
-// Get returns a sample that is hardly older than half a second, or than twenty times its cost. It must not be changed. Errors: take's, ctx's.
+// Get returns a sample that is hardly older than half a second, or than twenty times its cost. It must not be changed.
+// Errors: take's, ctx's.
 func (s *Shared[T]) Get(ctx context.Context) (*T, error) {
 	if kept := s.kept(); kept != nil {
 		return kept, nil

@@ -41,7 +41,8 @@ type sources struct {
 	swap   map[int]uint64 // bytes of each process that are swapped out
 }
 
-// readCPU reads the best source that works. If none does, it returns the source without a name, which stands for the processes.
+// readCPU reads the best source that works. If none does, it returns the source without a name, which stands for the
+// processes.
 func (s sources) readCPU() (cpuSource, cpuReading) {
 	for _, source := range s.cpu {
 		if r, err := source.read(); err == nil {
@@ -103,7 +104,8 @@ func usesSwap() bool {
 	return unix.Sysinfo(&info) != nil || info.Totalswap > info.Freeswap
 }
 
-// owns reports whether a cgroup holds all processes of a tree and no others. Processes that were not there when the tree was read don't count.
+// owns reports whether a cgroup holds all processes of a tree and no others. Processes that were not there when the
+// tree was read don't count.
 func (l look) owns(dir string, members []proc.Stat) bool {
 	if dir == "" {
 		return false

@@ -1,8 +1,10 @@
-// Package stats measures the CPU time and the memory of tasks, and of each of their processes. If a task has a cgroup to itself, of version 2
-// or 1, its figures are read there; otherwise they are summed over its processes in /proc. It promises that
+// Package stats measures the CPU time and the memory of tasks, and of each of their processes. If a task has a cgroup
+// to itself, of version 2 or 1, its figures are read there; otherwise they are summed over its processes in /proc. It
+// promises that
 //   - no figure is made up: the lists of what was measured name exactly the figures that the source has;
 //   - any number of readers cost no more than one sample each half second, and no reader costs nothing;
-//   - neither a task with thousands of processes nor one whose processes end while they are read makes a sample fail, or an answer large;
+//   - neither a task with thousands of processes nor one whose processes end while they are read makes a sample fail,
+//     or an answer large;
 //   - a process is identified by its number and its start, so that a number that is used again is another process.
 //
 // It does not follow the tasks' lives: the caller says with each sample which tasks run.
@@ -59,8 +61,9 @@ func New(cfg Config) *Sampler {
 	return s
 }
 
-// Usage returns a sample that is hardly older than half a second. The sample is shared and must not be changed. The first one in a while takes a
-// moment, because CPU use is measured between two samples. Errors: those of Config.Tasks and of /proc, ctx's.
+// Usage returns a sample that is hardly older than half a second. The sample is shared and must not be changed. The
+// first one in a while takes a moment, because CPU use is measured between two samples. Errors: those of Config.Tasks
+// and of /proc, ctx's.
 func (s *Sampler) Usage(ctx context.Context) (*api.AllocResourceUsage, error) {
 	return s.shared.Get(ctx)
 }
@@ -133,8 +136,9 @@ func (s *Sampler) measure(ctx context.Context) (usage *api.AllocResourceUsage, s
 // ErrInterval is Stream's error for an interval that is not positive.
 var ErrInterval = errors.New("the interval between two samples must be longer than 0")
 
-// Stream sends a sample now, and then one each interval. It closes the channel when ctx ends. A reader that is late gets the next sample later.
-// An error is logged once, and the sample is tried again at growing intervals. Errors: ErrInterval.
+// Stream sends a sample now, and then one each interval. It closes the channel when ctx ends. A reader that is late
+// gets the next sample later. An error is logged once, and the sample is tried again at growing intervals. Errors:
+// ErrInterval.
 func (s *Sampler) Stream(ctx context.Context, interval time.Duration) (<-chan *api.AllocResourceUsage, error) {
 	if interval <= 0 {
 		return nil, fmt.Errorf("%w, not %v", ErrInterval, interval)

@@ -101,7 +101,8 @@ func until(t *testing.T, s *stats.Sampler, task string, ok func(*api.TaskResourc
 	return nil
 }
 
-// TestFirstAnswer: what has no earlier sample is measured since its start when that is known, and else by two samples, not as idle.
+// TestFirstAnswer: what has no earlier sample is measured since its start when that is known, and else by two samples,
+// not as idle.
 func TestFirstAnswer(t *testing.T) {
 	busy := start(t, "busy", `while :; do :; done`)
 	unknown := busy.root
@@ -234,7 +235,8 @@ func TestErrorsAreTriedAgain(t *testing.T) {
 	})
 }
 
-// TestStreamEnds with its context, whether or not somebody reads, and leaves no goroutine: else the bubble would not end.
+// TestStreamEnds with its context, whether or not somebody reads, and leaves no goroutine: else the bubble would not
+// end.
 func TestStreamEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := sampler()

@@ -38,7 +38,8 @@ type cpuUse struct{ user, system float64 }
 
 func (c cpuUse) percent() float64 { return 100 * (c.user + c.system) }
 
-// sinceStart returns the use of a process or a tree since its start. Its age is known to a hundredth of a second, and may be more by that much.
+// sinceStart returns the use of a process or a tree since its start. Its age is known to a hundredth of a second, and
+// may be more by that much.
 func sinceStart(t proc.CPUTime, age time.Duration) cpuUse { return useOf(t, age+10*time.Millisecond) }
 
 func useOf(t proc.CPUTime, window time.Duration) cpuUse {
@@ -80,7 +81,8 @@ func (t *tracker) eachUse(members []proc.Stat, swapped map[int]uint64, ticks uin
 	return uses
 }
 
-// use returns what the task has used since the latest sample, or else since its start. It is unknown when both were too long ago.
+// use returns what the task has used since the latest sample, or else since its start. It is unknown when both were too
+// long ago.
 func (t *tracker) use(source cpuSource, reading cpuReading, procs map[int]proc.Stat, ticks uint64, window time.Duration) (use cpuUse, known bool) {
 	if window > 0 && source.name == t.source {
 		if source.name == "" {
@@ -98,9 +100,10 @@ func (t *tracker) use(source cpuSource, reading cpuReading, procs map[int]proc.S
 	return sinceStart(reading.CPUTime, age), true
 }
 
-// used returns the CPU time that the processes have used since the latest sample. It is the larger of two amounts, neither of which is too
-// large. The first is the time of the processes that are there now. The second includes the dead processes, whose parents have their times
-// once they were waited for. From it, the times of known processes that have died are taken off: a parent that did not wait has none of them.
+// used returns the CPU time that the processes have used since the latest sample. It is the larger of two amounts,
+// neither of which is too large. The first is the time of the processes that are there now. The second includes the
+// dead processes, whose parents have their times once they were waited for. From it, the times of known processes that
+// have died are taken off: a parent that did not wait has none of them.
 func (t *tracker) used(procs map[int]proc.Stat, ticks uint64, window time.Duration) proc.CPUTime {
 	var living proc.CPUTime
 	for pid, p := range procs {

@@ -96,7 +96,8 @@ type leaf struct {
 	value reflect.Value
 }
 
-// leaves returns all values of a job, in an order that depends on nothing but the job. Lists and maps are leaves besides their elements.
+// leaves returns all values of a job, in an order that depends on nothing but the job. Lists and maps are leaves
+// besides their elements.
 func leaves(v reflect.Value, path, field string) []leaf {
 	var all []leaf
 	switch v.Kind() {
@@ -194,8 +195,8 @@ var mayTell = []string{
 	"Template.Name", "Secret.Name", "Action.Name", "SidecarTask.Name", "ConsulGatewayBindAddress.Name", "JobUILink.Label", "MultiregionRegion.Name",
 }
 
-// TestEveryMutationIsAChange: whatever single value of a job is made another one, that is seen, and its text is not shown unless it
-// is of a kind that may be.
+// TestEveryMutationIsAChange: whatever single value of a job is made another one, that is seen, and its text is not
+// shown unless it is of a kind that may be.
 func TestEveryMutationIsAChange(t *testing.T) {
 	tables := jobdiff.FieldTables()
 	tried := 0
@@ -235,8 +236,8 @@ func TestEveryMutationIsAChange(t *testing.T) {
 	}
 }
 
-// TestChangesAreSymmetric: the way back of a change in place is in place, and that of a destructive one is destructive; a job that
-// went through JSON is the same.
+// TestChangesAreSymmetric: the way back of a change in place is in place, and that of a destructive one is destructive;
+// a job that went through JSON is the same.
 func TestChangesAreSymmetric(t *testing.T) {
 	bodies := goldenJobs(t)
 	var files []string

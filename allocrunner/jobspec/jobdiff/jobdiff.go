@@ -1,5 +1,5 @@
-// Package jobdiff compares two versions of a job, for an allocation that runs the older one. It says in words what differs, and
-// whether the running allocation can apply each difference or needs new processes for it.
+// Package jobdiff compares two versions of a job, for an allocation that runs the older one. It says in words what
+// differs, and whether the running allocation can apply each difference or needs new processes for it.
 package jobdiff
 
 import (
@@ -28,10 +28,11 @@ func Destructive(changes []Change) []Change {
 	return slices.DeleteFunc(slices.Clone(changes), func(c Change) bool { return c.InPlace })
 }
 
-// Changes returns what differs between two canonical jobs, as jobspec.Parse makes them, for the allocation of a group. The changes are in the
-// order of the SDK's fields; without any, the result is empty. What a server counts or notes about a job (indexes, status, submission time) is
-// not compared, and neither is the order of tasks, services and other named blocks. Other groups of the job differ in place, since they don't
-// run here. An empty group is the old job's only one. A field that the tables don't have counts as destructive.
+// Changes returns what differs between two canonical jobs, as jobspec.Parse makes them, for the allocation of a group.
+// The changes are in the order of the SDK's fields; without any, the result is empty. What a server counts or notes
+// about a job (indexes, status, submission time) is not compared, and neither is the order of tasks, services and other
+// named blocks. Other groups of the job differ in place, since they don't run here. An empty group is the old job's
+// only one. A field that the tables don't have counts as destructive.
 //
 // Neither job is changed. They may be any values, canonical or not.
 func Changes(old, new *api.Job, group string) []Change {
@@ -155,7 +156,8 @@ func (c *comparer) block(row rule, a, b reflect.Value) {
 	}
 }
 
-// blockOf returns the struct that a field's value is made of, directly, in a list or by name; nil when it is made of something else.
+// blockOf returns the struct that a field's value is made of, directly, in a list or by name; nil when it is made of
+// something else.
 func blockOf(t reflect.Type) reflect.Type {
 	if t.Kind() == reflect.Slice || t.Kind() == reflect.Map {
 		t = t.Elem()

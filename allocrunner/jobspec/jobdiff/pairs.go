@@ -14,8 +14,8 @@ type elementKey struct {
 	number int
 }
 
-// pairs matches the elements of two lists or two maps: by name, and by position where there are several of a name, or no names.
-// The old version's come first, in its order. Nil elements are none.
+// pairs matches the elements of two lists or two maps: by name, and by position where there are several of a name, or
+// no names. The old version's come first, in its order. Nil elements are none.
 func pairs(old, new reflect.Value) iter.Seq[pair] {
 	before, order, counts := elements(old)
 	after, added, newCounts := elements(new)
@@ -82,8 +82,8 @@ func sortedKeys(m reflect.Value) []string {
 	return keys
 }
 
-// same reports that two values of one type say the same. An empty list or map is the same as none; named blocks may be in any
-// order; and what has no type (a driver's config) is compared as the JSON that it may have been read from.
+// same reports that two values of one type say the same. An empty list or map is the same as none; named blocks may be
+// in any order; and what has no type (a driver's config) is compared as the JSON that it may have been read from.
 func same(a, b reflect.Value) bool {
 	switch a.Kind() {
 	case reflect.Interface:

@@ -8,9 +8,9 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// This file says which changes a running allocation applies in place, and which are destructive. It follows what Nomad updates in place, but
-// for meta, which Nomad gives to new processes alone. A test compares it with the SDK: a field that is missing here fails the test, and counts
-// as destructive.
+// This file says which changes a running allocation applies in place, and which are destructive. It follows what Nomad
+// updates in place, but for meta, which Nomad gives to new processes alone. A test compares it with the SDK: a field
+// that is missing here fails the test, and counts as destructive.
 
 // verdict says what the running allocation needs when a field differs.
 type verdict uint8
@@ -156,8 +156,8 @@ var taskRows = []row{
 	{inPlace(noMeaning), "ScalingPolicies"},
 }
 
-// logRows: a rotator is made for each process, and where the output goes is settled with it. A task that somebody follows can't start or stop
-// writing logs.
+// logRows: a rotator is made for each process, and where the output goes is settled with it. A task that somebody
+// follows can't start or stop writing logs.
 var logRows = []row{
 	{inPlace(atNextStart), "MaxFiles MaxFileSizeMB"},
 	{destructive(newProcess), "Disabled Enabled"},

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// difference describes in words how two values differ. Numbers, times and switches are always shown, texts only if the rule says that they are
-// no secrets, and of maps the keys alone.
+// difference describes in words how two values differ. Numbers, times and switches are always shown, texts only if the
+// rule says that they are no secrets, and of maps the keys alone.
 func difference(row rule, a, b reflect.Value) string {
 	if a.Kind() == reflect.Map {
 		return keyDifference(a, b)

@@ -13,7 +13,8 @@ import (
 	"taskapi/internal/ptr"
 )
 
-// This file is the part of the table that is about Consul: what a job may ask of it depends on whether an agent is configured.
+// This file is the part of the table that is about Consul: what a job may ask of it depends on whether an agent is
+// configured.
 
 // noConsulWords name both remedies.
 const noConsulWords = "no agent of Consul is configured: give its address with --consul-address or CONSUL_HTTP_ADDR, " +

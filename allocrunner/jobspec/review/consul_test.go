@@ -14,7 +14,8 @@ func ofConsul(lines string) string {
 	return strings.Replace(service(lines), "provider = \"nomad\"\n", "", 1)
 }
 
-// TestReviewOfConsul: what a job may ask of Consul depends on whether there is an agent, and nothing that it asks for is lost in silence.
+// TestReviewOfConsul: what a job may ask of Consul depends on whether there is an agent, and nothing that it asks for
+// is lost in silence.
 func TestReviewOfConsul(t *testing.T) {
 	grpc := "check {\nname = \"c\"\ntype = \"grpc\"\ngrpc_service = \"s\"\ninterval = \"2s\"\ntimeout = \"1s\"\n}"
 	const inG, inT, inTS = `group "g": `, `group "g" > task "t": `, `group "g" > task "t" > service "s": `

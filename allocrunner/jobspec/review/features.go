@@ -16,8 +16,8 @@ import (
 	"taskapi/internal/signals"
 )
 
-// This file lists what a job may ask for and does not get here, and what the values of its attributes must be. A feature that is implemented
-// removes its row. docs/jobfiles.md is made from these rows.
+// This file lists what a job may ask for and does not get here, and what the values of its attributes must be. A
+// feature that is implemented removes its row. docs/jobfiles.md is made from these rows.
 
 var jobRows = []row[api.Job]{
 	{"periodic", Refused, "nothing here starts a job at set times; leave the block out, and use cron or a systemd timer",
@@ -210,8 +210,8 @@ var logsLimits = []limit[api.LogConfig]{
 		func(l *api.LogConfig) bool { return l.Enabled == nil || *l.Enabled != ptr.Deref(l.Disabled) }},
 }
 
-// What Nomad takes for the names of identities and actions. They are compiled when a job has one: every program that is run in a task first
-// executes this one, and waits for its packages.
+// What Nomad takes for the names of identities and actions. They are compiled when a job has one: every program that is
+// run in a task first executes this one, and waits for its packages.
 var (
 	identityName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-zA-Z0-9-]{1,128}$`) })
 	actionName   = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[^\x00\s]{1,128}$`) })

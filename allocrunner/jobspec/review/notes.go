@@ -22,8 +22,8 @@ func (r *reviewer) schedulerNote() {
 	}
 }
 
-// schedulerParts are what a scheduler would act on. Those that a canonical job always has count when they are not as the
-// defaults have them.
+// schedulerParts are what a scheduler would act on. Those that a canonical job always has count when they are not as
+// the defaults have them.
 var schedulerParts = []struct {
 	name   string
 	blocks []string // that may have it
@@ -65,8 +65,8 @@ func anyTask(g *api.TaskGroup, used func(*api.Task) bool) bool {
 	return slices.ContainsFunc(g.Tasks, func(t *api.Task) bool { return t != nil && used(t) })
 }
 
-// rollsOut reports that the update block says more than how health is judged. A max_parallel of 0 is for that, too: it leaves the
-// judgement out.
+// rollsOut reports that the update block says more than how health is judged. A max_parallel of 0 is for that, too: it
+// leaves the judgement out.
 func rollsOut(_ *api.Job, g *api.TaskGroup) bool {
 	u, d := g.Update, api.DefaultUpdateStrategy()
 	if u == nil {

@@ -1,5 +1,5 @@
-// Package review says what one machine without a cluster can't honour of a job: what it refuses, what it ignores, and what has no
-// meaning here. It promises that nothing which a job asks for and which will not happen goes unmentioned.
+// Package review says what one machine without a cluster can't honour of a job: what it refuses, what it ignores, and
+// what has no meaning here. It promises that nothing which a job asks for and which will not happen goes unmentioned.
 package review
 
 import (
@@ -63,9 +63,9 @@ const (
 	ConsulHere               // they have been given the provider "nomad", by ServeHere
 )
 
-// Group chooses the group to run, by its name or, when group is empty, the only one, and says everything about the job and
-// that group that will not happen as written. The errors are ErrNoGroup, ErrGroupNotNamed, ErrUnknownGroup and jobspec.ErrInvalid,
-// wrapped with the names that there are. job may be any value, canonical or not.
+// Group chooses the group to run, by its name or, when group is empty, the only one, and says everything about the job
+// and that group that will not happen as written. The errors are ErrNoGroup, ErrGroupNotNamed, ErrUnknownGroup and
+// jobspec.ErrInvalid, wrapped with the names that there are. job may be any value, canonical or not.
 func Group(job *api.Job, group string, host Host) (*api.TaskGroup, []Finding, error) {
 	chosen, err := chooseGroup(job, group)
 	if err != nil {
@@ -82,7 +82,8 @@ func newReviewer(job *api.Job, group *api.TaskGroup, host Host) *reviewer {
 	return &reviewer{job: job, group: group, host: host, services: map[string]bool{}}
 }
 
-// Job reviews every group of the job that can be chosen, and returns each finding once, and the groups. Errors: those of Group.
+// Job reviews every group of the job that can be chosen, and returns each finding once, and the groups. Errors: those
+// of Group.
 func Job(job *api.Job, host Host) ([]*api.TaskGroup, []Finding, error) {
 	if _, err := chooseGroup(job, ""); err != nil && !errors.Is(err, ErrGroupNotNamed) {
 		return nil, nil, err

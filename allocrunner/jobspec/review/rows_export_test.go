@@ -27,7 +27,8 @@ type Row struct {
 	Words     string // what happens instead, or what its value must be; empty for an attribute that is honoured as it is
 }
 
-// Rows returns every attribute and block that a job file may have, each with at least one row, in the order of the file's blocks.
+// Rows returns every attribute and block that a job file may have, each with at least one row, in the order of the
+// file's blocks.
 func Rows() []Row {
 	t := &table{known: map[[2]string][]Row{}, seen: map[[2]string]bool{}}
 	tabulate(t, "job", jobRows, jobLimits)
@@ -127,8 +128,8 @@ func tabulate[T any](t *table, block string, rows []row[T], limits []limit[T]) {
 	}
 }
 
-// walk adds the rows of a block, and those of the blocks in it that are not wholly without effect. What the specification has beyond the
-// SDK's struct comes last.
+// walk adds the rows of a block, and those of the blocks in it that are not wholly without effect. What the
+// specification has beyond the SDK's struct comes last.
 func (t *table) walk(block string, typ reflect.Type) {
 	fields := schema.Fields(typ)
 	slices.SortStableFunc(fields, func(a, b schema.Field) int {

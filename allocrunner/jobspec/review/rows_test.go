@@ -8,7 +8,8 @@ import (
 	"taskapi/allocrunner/jobspec/review"
 )
 
-// TestRowsAreAboutTheSpecification: no row is about a block or an attribute that job files don't have, and each of those has a row.
+// TestRowsAreAboutTheSpecification: no row is about a block or an attribute that job files don't have, and each of
+// those has a row.
 func TestRowsAreAboutTheSpecification(t *testing.T) {
 	rows := review.Rows()
 	last := slices.IndexFunc(rows, func(r review.Row) bool { return r.Block == "job" && r.Attribute == "consul_namespace" })

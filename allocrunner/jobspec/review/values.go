@@ -32,8 +32,8 @@ func differs[T any](got, want *T) bool {
 // maxName is the longest name of a job, group or task: all three are in paths, and a file name has at most 255 bytes.
 const maxName = 128
 
-// checkPart refuses what must not be a part of an identity's sub claim: a colon, which separates those, would make it that of another task
-// as well, and what can't be seen would let it, and lines of logs, look like another's.
+// checkPart refuses what must not be a part of an identity's sub claim: a colon, which separates those, would make it
+// that of another task as well, and what can't be seen would let it, and lines of logs, look like another's.
 func (r *reviewer) checkPart(feature, name string) {
 	if strings.Contains(name, ":") {
 		r.refuse(feature, "%q has a colon in it, which separates the parts of an identity's sub claim; use another character", name)
@@ -60,8 +60,8 @@ func (r *reviewer) checkName(kind, name string) {
 	}
 }
 
-// ownNames are what the allocation directory has beside the tasks' directories. What begins with one of them and a dot is a draft of that
-// file, or an older version; other drafts begin with a dot.
+// ownNames are what the allocation directory has beside the tasks' directories. What begins with one of them and a dot
+// is a draft of that file, or an older version; other drafts begin with a dot.
 var ownNames = []string{
 	"alloc", "operator.sock", "operator.token", "operator.secrets", "settings.json", "state.db",
 	"keeper.sock", "keeper.json", "keeper.log", "taskapi.log",

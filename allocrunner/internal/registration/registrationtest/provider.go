@@ -33,8 +33,8 @@ type Provider struct {
 
 var _ interfaces.ServiceProvider = (*Provider)(nil)
 
-// New returns a provider of that name, which knows no service. note is called with "+NAME" and "-NAME" for each service that comes, changes or
-// goes; nil for nobody.
+// New returns a provider of that name, which knows no service. note is called with "+NAME" and "-NAME" for each service
+// that comes, changes or goes; nil for nobody.
 func New(name string, note func(string)) *Provider {
 	return &Provider{name: name, note: note, has: map[string]*interfaces.ServiceInstance{}, busy: map[string]bool{}}
 }

@@ -10,11 +10,12 @@ import (
 )
 
 const (
-	// allowance limits the values computed for one job file, in bytes: 8 times the largest job file. Without it, nested "for"s and locals that
-	// double one another could fill the memory from a few lines.
+	// allowance limits the values computed for one job file, in bytes: 8 times the largest job file. Without it, nested
+	// "for"s and locals that double one another could fill the memory from a few lines.
 	allowance = 32 << 20
 
-	// valueCost is charged for each element besides its text. It is about the size of a cty.Value and its place in a list.
+	// valueCost is charged for each element besides its text. It is about the size of a cty.Value and its place in a
+	// list.
 	valueCost = 64
 
 	// maxExponent bounds numbers, in bits: text of 1e999999999 would have a billion digits.
@@ -80,8 +81,8 @@ func checkNumber(f *big.Float) error {
 	return nil
 }
 
-// charged is an expression whose values are all charged. The parts of templates, the arguments of functions and the results of "for" are: there
-// small text becomes a large value.
+// charged is an expression whose values are all charged. The parts of templates, the arguments of functions and the
+// results of "for" are: there small text becomes a large value.
 type charged struct {
 	hclsyntax.Expression
 	budget *budget

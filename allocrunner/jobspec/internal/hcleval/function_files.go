@@ -21,16 +21,16 @@ import (
 )
 
 const (
-	// MaxFileBytes bounds each file that is read: job file, variable file, and those that functions name. Nomad keeps sources
-	// of up to 1 MB; JSON jobs with templates inside are larger.
+	// MaxFileBytes bounds each file that is read: job file, variable file, and those that functions name. Nomad keeps
+	// sources of up to 1 MB; JSON jobs with templates inside are larger.
 	MaxFileBytes = 4 << 20
 
 	// maxVisited bounds the files that one fileset looks at.
 	maxVisited = 100_000
 )
 
-// ReadRegular reads a whole regular file of at most MaxFileBytes. Any other file is an error that says what it is; ReadRegular never blocks on a
-// pipe or a device.
+// ReadRegular reads a whole regular file of at most MaxFileBytes. Any other file is an error that says what it is;
+// ReadRegular never blocks on a pipe or a device.
 func ReadRegular(path string) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -182,8 +182,8 @@ func matching(root, pattern string) ([]cty.Value, error) {
 	return found, err
 }
 
-// templateFileFunc renders a file as an HCL template. The template can use the given values and every function but templatefile, so that it
-// can't call itself. Other references stay text, as in the job file.
+// templateFileFunc renders a file as an HCL template. The template can use the given values and every function but
+// templatefile, so that it can't call itself. Other references stay text, as in the job file.
 func (e *Evaluator) templateFileFunc(dir string) function.Function {
 	return function.New(&function.Spec{
 		Params: []function.Parameter{{Name: "path", Type: cty.String}, {Name: "vars", Type: cty.DynamicPseudoType}},

@@ -26,7 +26,8 @@ const (
 // errHidden replaces the error of a call whose arguments come from a file: many errors quote their arguments.
 var errHidden = errors.New("it fails with what was read from a file, which this error does not show")
 
-// guarded calls f only if check, which may be nil, allows its arguments. Its errors never quote text that was read from a file.
+// guarded calls f only if check, which may be nil, allows its arguments. Its errors never quote text that was read from
+// a file.
 func guarded(f function.Function, check func(args []cty.Value) error) function.Function {
 	params, rest := f.Params(), f.VarParam()
 	for i := range params {
@@ -116,7 +117,8 @@ func joinGuard(args []cty.Value) error {
 	return within(n * len(text(args, 0)))
 }
 
-// replaceGuard counts a replacement before each character and after the last; each "$" may repeat all of the string once.
+// replaceGuard counts a replacement before each character and after the last; each "$" may repeat all of the string
+// once.
 func replaceGuard(args []cty.Value) error {
 	str, repl := text(args, 0), text(args, 2)
 	return within((len(str)+1)*len(repl) + len(str)*strings.Count(repl, "$"))

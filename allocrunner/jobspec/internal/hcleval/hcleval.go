@@ -1,6 +1,7 @@
-// Package hcleval evaluates the expressions of a job file. References that have a value only at run time (NOMAD_*, attr, node, meta, env, ...)
-// are left as their own text, "${like.this}". All functions of Nomad's HCL2 are there. No source text makes the package use unbounded stack,
-// memory or time. It never reads the environment, and reads only regular files of bounded size.
+// Package hcleval evaluates the expressions of a job file. References that have a value only at run time (NOMAD_*,
+// attr, node, meta, env, ...) are left as their own text, "${like.this}". All functions of Nomad's HCL2 are there. No
+// source text makes the package use unbounded stack, memory or time. It never reads the environment, and reads only
+// regular files of bounded size.
 package hcleval
 
 import (
@@ -15,8 +16,8 @@ import (
 // knownRoots are the references that are resolved while a job file is read; every other root name is left for run time.
 var knownRoots = []string{"var", "local"}
 
-// Evaluator is shared by the expressions of one job file. It has the functions, the budget, and the texts of the runtime references that were
-// found. It is for one goroutine.
+// Evaluator is shared by the expressions of one job file. It has the functions, the budget, and the texts of the
+// runtime references that were found. It is for one goroutine.
 type Evaluator struct {
 	budget    *budget
 	functions map[string]function.Function
@@ -31,8 +32,8 @@ func New(dir string) *Evaluator {
 	return e
 }
 
-// NewWithoutFiles returns an Evaluator for a text from somebody who may not read this machine's files. Functions that read files, or return their
-// paths, are errors.
+// NewWithoutFiles returns an Evaluator for a text from somebody who may not read this machine's files. Functions that
+// read files, or return their paths, are errors.
 func NewWithoutFiles() *Evaluator {
 	e := New("")
 	for _, name := range []string{"abspath", "file", "filebase64", "fileexists", "fileset", "pathexpand", "templatefile"} {
@@ -41,7 +42,8 @@ func NewWithoutFiles() *Evaluator {
 	return e
 }
 
-// Context returns a context for prepared expressions. known holds the values of the knownRoots. Functions may be called if functions is set.
+// Context returns a context for prepared expressions. known holds the values of the knownRoots. Functions may be called
+// if functions is set.
 func (e *Evaluator) Context(known map[string]cty.Value, functions bool) *hcl.EvalContext {
 	ctx := &hcl.EvalContext{Variables: e.runtime}
 	if functions {
@@ -92,8 +94,8 @@ func (e *Evaluator) addTexts(v cty.Value) {
 	}
 }
 
-// Value evaluates a prepared expression, and charges the value to the file's allowance. Without diagnostics, no part of the value is unknown.
-// Texts that functions read from files are marked.
+// Value evaluates a prepared expression, and charges the value to the file's allowance. Without diagnostics, no part of
+// the value is unknown. Texts that functions read from files are marked.
 func (e *Evaluator) Value(expr hcl.Expression, ctx *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
 	v, diags := expr.Value(ctx)
 	if diags.HasErrors() {
@@ -149,8 +151,9 @@ func (e *Evaluator) expression(src []byte, filename string, lex lexer, read pars
 	return expr, p.diags
 }
 
-// PrepareBody rewrites the expressions of a parsed body in place: runtime references become text, and expressions whose values may grow are
-// charged. It is called once for a body, before any of it is evaluated. src is the text of the body.
+// PrepareBody rewrites the expressions of a parsed body in place: runtime references become text, and expressions whose
+// values may grow are charged. It is called once for a body, before any of it is evaluated. src is the text of the
+// body.
 func (e *Evaluator) PrepareBody(body *hclsyntax.Body, src []byte) hcl.Diagnostics {
 	p := preparer{Evaluator: e, src: src}
 	for _, attr := range body.Attributes {

@@ -6,12 +6,12 @@ import (
 )
 
 const (
-	// maxDepth bounds brackets, blocks, quotes and template sequences inside one another. HCL's parser and evaluator recurse
-	// for each; the deepest real job file has about 20.
+	// maxDepth bounds brackets, blocks, quotes and template sequences inside one another. HCL's parser and evaluator
+	// recurse for each; the deepest real job file has about 20.
 	maxDepth = 100
 
-	// maxOperators bounds the operators and indexes of a file: a chain of them is a tree as deep as the chain is long. At
-	// about 1 kB of stack for each this stays far below Go's limit of 1 GB.
+	// maxOperators bounds the operators and indexes of a file: a chain of them is a tree as deep as the chain is long.
+	// At about 1 kB of stack for each this stays far below Go's limit of 1 GB.
 	maxOperators = 20_000
 )
 

@@ -61,8 +61,8 @@ func (p *preparer) body(body *hclsyntax.Body, s scope) {
 	}
 }
 
-// dynamic prepares a dynamic block. Its iterator has a value in the labels and in the content, but not in for_each. The argument "iterator"
-// itself is a keyword, not a reference.
+// dynamic prepares a dynamic block. Its iterator has a value in the labels and in the content, but not in for_each. The
+// argument "iterator" itself is a keyword, not a reference.
 func (p *preparer) dynamic(block *hclsyntax.Block, s scope) {
 	iterator := block.Labels[0]
 	if attr := block.Body.Attributes["iterator"]; attr != nil {
@@ -108,7 +108,8 @@ func (p *preparer) expression(expr hclsyntax.Expression, s scope) hclsyntax.Expr
 	return expr
 }
 
-// refWalker turns runtime references into text on the way down, and on the way up charges expressions whose values may grow.
+// refWalker turns runtime references into text on the way down, and on the way up charges expressions whose values may
+// grow.
 type refWalker struct {
 	*preparer
 	scopes []scope

@@ -1,5 +1,5 @@
-// Package schema says which arguments and blocks the job specification has: those of the SDK's structs, by their hcl tags, and those
-// that the SDK's structs have no tags for.
+// Package schema says which arguments and blocks the job specification has: those of the SDK's structs, by their hcl
+// tags, and those that the SDK's structs have no tags for.
 package schema
 
 import (
