@@ -85,7 +85,7 @@ func hasTaskConsul(t *api.Task) bool { return t.Consul != nil }
 const clusterWords = `it must be "default", or left out: there is one agent`
 
 var consulLimits = []limit[api.Consul]{
-	{"cluster", clusterWords, func(c *api.Consul) any { return c.Cluster }, func(c *api.Consul) bool { return isDefault(c.Cluster) }},
+	{"cluster", clusterWords, nil, func(c *api.Consul) bool { return isDefault(c.Cluster) }},
 }
 
 func isDefault(cluster string) bool { return cluster == "" || cluster == "default" }
@@ -97,11 +97,10 @@ var noConsulServiceRows = []row[api.Service]{
 
 // consulServiceLimits are about services that an agent of Consul registers.
 var consulServiceLimits = []limit[api.Service]{
-	{"service kind", "it must be left out: there is no service mesh", func(s *api.Service) any { return s.Kind },
+	{"service kind", "it must be left out: there is no service mesh", nil,
 		func(s *api.Service) bool { return s.Kind == "" }},
-	{"service cluster", clusterWords, func(s *api.Service) any { return s.Cluster }, func(s *api.Service) bool { return isDefault(s.Cluster) }},
-	{"tagged_addresses", "each must be an IP address, or a host and a port such as 192.0.2.1:80",
-		func(s *api.Service) any { return s.TaggedAddresses },
+	{"service cluster", clusterWords, nil, func(s *api.Service) bool { return isDefault(s.Cluster) }},
+	{"tagged_addresses", "each must be an IP address, or a host and a port such as 192.0.2.1:80", nil,
 		func(s *api.Service) bool {
 			for _, address := range s.TaggedAddresses {
 				if !isTaggedAddress(address) {
@@ -110,11 +109,11 @@ var consulServiceLimits = []limit[api.Service]{
 			}
 			return true
 		}},
-	{"service address", "it must be one that others can connect to", func(s *api.Service) any { return s.Address },
+	{"service address", "it must be one that others can connect to", nil,
 		func(s *api.Service) bool { ip := net.ParseIP(s.Address); return ip == nil || !ip.IsUnspecified() }},
-	{"service meta", metaWords, func(s *api.Service) any { return s.Meta }, func(s *api.Service) bool { return validMeta(s.Meta) }},
-	{"service canary_meta", metaWords, func(s *api.Service) any { return s.CanaryMeta }, func(s *api.Service) bool { return validMeta(s.CanaryMeta) }},
-	{"service weights", "they must be from 0 to 65535, and passing at least 1", func(s *api.Service) any { return *s.Weights },
+	{"service meta", metaWords, nil, func(s *api.Service) bool { return validMeta(s.Meta) }},
+	{"service canary_meta", metaWords, nil, func(s *api.Service) bool { return validMeta(s.CanaryMeta) }},
+	{"service weights", "they must be from 0 to 65535, and passing at least 1", nil,
 		func(s *api.Service) bool {
 			w := s.Weights
 			return w == nil || w.Passing >= 1 && w.Passing <= 65535 && w.Warning >= 0 && w.Warning <= 65535
@@ -156,31 +155,32 @@ func isTaggedAddress(address string) bool {
 
 // consulCheckLimits are about checks of services that an agent of Consul registers.
 var consulCheckLimits = slices.Concat(ruleLimits(services.ConsulCheckRules), timeLimits(), []limit[api.ServiceCheck]{
-	atLeast("failures_before_warning", 0, func(c *api.ServiceCheck) int { return c.FailuresBeforeWarning }),
-	{"failures_before_warning", "it must be at most failures_before_critical", func(c *api.ServiceCheck) any { return c.FailuresBeforeWarning },
+	atLeast[api.ServiceCheck]("failures_before_warning", 0),
+	{"failures_before_warning", "it must be at most failures_before_critical", nil,
 		func(c *api.ServiceCheck) bool { return c.FailuresBeforeWarning <= c.FailuresBeforeCritical }},
-	{"check notes", "they must have at most 255 bytes", func(c *api.ServiceCheck) any { return c.Notes },
+	{"check notes", "they must have at most 255 bytes", nil,
 		func(c *api.ServiceCheck) bool { return len(c.Notes) <= 255 }},
-	noThreshold("success_before_passing", func(c *api.ServiceCheck) int { return c.SuccessBeforePassing }),
-	noThreshold("failures_before_critical", func(c *api.ServiceCheck) int { return c.FailuresBeforeCritical }),
-	noThreshold("failures_before_warning", func(c *api.ServiceCheck) int { return c.FailuresBeforeWarning }),
+	noThreshold("success_before_passing"),
+	noThreshold("failures_before_critical"),
+	noThreshold("failures_before_warning"),
 })
 
-// noThreshold returns the limit of a number that Consul has for none of its script checks.
-func noThreshold(feature string, get func(*api.ServiceCheck) int) limit[api.ServiceCheck] {
-	return limit[api.ServiceCheck]{feature, "it must be left out of a script check of Consul's", func(c *api.ServiceCheck) any { return get(c) },
-		func(c *api.ServiceCheck) bool { return c.Type != services.TypeScript || get(c) == 0 }}
+// noThreshold returns the limit for a threshold, which Consul's script checks don't have.
+func noThreshold(feature string) limit[api.ServiceCheck] {
+	return limit[api.ServiceCheck]{feature, "it must be left out of a script check of Consul's", nil, func(c *api.ServiceCheck) bool {
+		number, _ := valueOf(c, feature)
+		return c.Type != services.TypeScript || number.Int() == 0
+	}}
 }
 
 // timeLimits returns what Nomad takes for times and numbers of any check.
 func timeLimits() []limit[api.ServiceCheck] {
 	return []limit[api.ServiceCheck]{
-		atLeast("check interval", time.Second, func(c *api.ServiceCheck) time.Duration { return c.Interval }),
-		atLeast("check timeout", time.Second, func(c *api.ServiceCheck) time.Duration { return c.Timeout }),
-		among("initial_status", func(c *api.ServiceCheck) string { return c.InitialStatus }, "", "passing", "warning", "critical"),
-		among("on_update", func(c *api.ServiceCheck) string { return c.OnUpdate },
-			"", api.OnUpdateRequireHealthy, api.OnUpdateIgnoreWarn, api.OnUpdateIgnore),
-		atLeast("success_before_passing", 0, func(c *api.ServiceCheck) int { return c.SuccessBeforePassing }),
-		atLeast("failures_before_critical", 0, func(c *api.ServiceCheck) int { return c.FailuresBeforeCritical }),
+		atLeast[api.ServiceCheck]("check interval", time.Second),
+		atLeast[api.ServiceCheck]("check timeout", time.Second),
+		among[api.ServiceCheck]("initial_status", "", "passing", "warning", "critical"),
+		among[api.ServiceCheck]("on_update", "", api.OnUpdateRequireHealthy, api.OnUpdateIgnoreWarn, api.OnUpdateIgnore),
+		atLeast[api.ServiceCheck]("success_before_passing", 0),
+		atLeast[api.ServiceCheck]("failures_before_critical", 0),
 	}
 }

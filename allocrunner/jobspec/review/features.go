@@ -1,7 +1,6 @@
 package review
 
 import (
-	"cmp"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -20,12 +19,9 @@ import (
 // feature that is implemented removes its row. docs/jobfiles.md is made from these rows.
 
 var jobRows = []row[api.Job]{
-	{"periodic", Refused, "nothing here starts a job at set times; leave the block out, and use cron or a systemd timer",
-		func(j *api.Job) bool { return j.Periodic != nil }},
-	{"parameterized", Refused, "nothing here dispatches jobs; leave the block out, and use variables",
-		func(j *api.Job) bool { return j.ParameterizedJob != nil }},
-	{"multiregion", Refused, "there is one machine and no region; leave the block out",
-		func(j *api.Job) bool { return j.Multiregion != nil }},
+	{"periodic", Refused, "nothing here starts a job at set times; leave the block out, and use cron or a systemd timer", nil},
+	{"parameterized", Refused, "nothing here dispatches jobs; leave the block out, and use variables", nil},
+	{"multiregion", Refused, "there is one machine and no region; leave the block out", nil},
 	{"type", Note, "one machine runs one allocation: system is run as service is, sysbatch as batch is",
 		func(j *api.Job) bool {
 			return ptr.Deref(j.Type) == api.JobTypeSystem || ptr.Deref(j.Type) == api.JobTypeSysbatch
@@ -33,22 +29,16 @@ var jobRows = []row[api.Job]{
 	{"stop", Refused, "the job says that it is stopped", func(j *api.Job) bool { return ptr.Deref(j.Stop) }},
 	{"payload", Refused, "nothing here hands a dispatch payload to a task", func(j *api.Job) bool { return len(j.Payload) > 0 }},
 	{"vault_namespace", Refused, "there is no Vault here", func(j *api.Job) bool { return ptr.Deref(j.VaultNamespace) != "" }},
-	{"ui", Note, "there is no web UI to show the description and the links", func(j *api.Job) bool { return j.UI != nil }},
+	{"ui", Note, "there is no web UI to show the description and the links", nil},
 }
 
 var groupRows = []row[api.TaskGroup]{
-	{"volume", Refused, "volumes are not supported; use a path of the machine in the task's config or env",
-		func(g *api.TaskGroup) bool { return len(g.Volumes) > 0 }},
-	{"scaling", Note, "there is no autoscaler; one allocation runs", func(g *api.TaskGroup) bool { return g.Scaling != nil }},
-	{"disconnect", Warning, "there is no server to be disconnected from; nothing acts on the block",
-		func(g *api.TaskGroup) bool { return g.Disconnect != nil }},
-	{"stop_after_client_disconnect", Warning, "there is no server to be disconnected from; nothing acts on it",
-		//lint:ignore SA1019 job files may still say it
-		func(g *api.TaskGroup) bool { return g.StopAfterClientDisconnect != nil }},
-	{"max_client_disconnect", Warning, "there is no server to be disconnected from; nothing acts on it",
-		//lint:ignore SA1019 job files may still say it
-		func(g *api.TaskGroup) bool { return g.MaxClientDisconnect != nil }},
-	{"max_run_duration", Warning, "nothing ends the allocation after that time yet", func(g *api.TaskGroup) bool { return g.MaxRunDuration != nil }},
+	{"volume", Refused, "volumes are not supported; use a path of the machine in the task's config or env", nil},
+	{"scaling", Note, "there is no autoscaler; one allocation runs", nil},
+	{"disconnect", Warning, "there is no server to be disconnected from; nothing acts on the block", nil},
+	{"stop_after_client_disconnect", Warning, "there is no server to be disconnected from; nothing acts on it", nil},
+	{"max_client_disconnect", Warning, "there is no server to be disconnected from; nothing acts on it", nil},
+	{"max_run_duration", Warning, "nothing ends the allocation after that time yet", nil},
 	{"ephemeral_disk sticky", Warning, "each allocation begins with an empty directory; nothing is taken over from an earlier one",
 		func(g *api.TaskGroup) bool { return g.EphemeralDisk != nil && ptr.Deref(g.EphemeralDisk.Sticky) }},
 	{"ephemeral_disk migrate", Warning, "there is no other machine to take data from",
@@ -56,99 +46,97 @@ var groupRows = []row[api.TaskGroup]{
 }
 
 var networkRows = []row[api.NetworkResource]{
-	{"network dns", Refused, "tasks use the machine's name resolution", func(n *api.NetworkResource) bool { return n.DNS != nil }},
-	{"network cni", Refused, "there are no CNI networks here", func(n *api.NetworkResource) bool { return n.CNI != nil }},
-	{"network hostname", Refused, "tasks have the machine's host name", func(n *api.NetworkResource) bool { return n.Hostname != "" }},
-	{"network device", Refused, "ports are not tied to a network device", func(n *api.NetworkResource) bool { return n.Device != "" }},
-	{"network cidr", Refused, "ports are not tied to a network", func(n *api.NetworkResource) bool { return n.CIDR != "" }},
-	{"network ip", Refused, "ports are not tied to an address of the job's", func(n *api.NetworkResource) bool { return n.IP != "" }},
-	{"network mbits", Warning, "bandwidth is not limited", func(n *api.NetworkResource) bool { return n.MBits != nil }},
+	{"network dns", Refused, "tasks use the machine's name resolution", nil},
+	{"network cni", Refused, "there are no CNI networks here", nil},
+	{"network hostname", Refused, "tasks have the machine's host name", nil},
+	{"network device", Refused, "ports are not tied to a network device", nil},
+	{"network cidr", Refused, "ports are not tied to a network", nil},
+	{"network ip", Refused, "ports are not tied to an address of the job's", nil},
+	{"network mbits", Warning, "bandwidth is not limited", nil},
 }
 
 var taskRows = []row[api.Task]{
-	{"artifact", Refused, "artifacts are not fetched; put the files on the machine beforehand", func(t *api.Task) bool { return len(t.Artifacts) > 0 }},
-	{"template", Refused, "templates are not rendered; use env, files on the machine, or consul-template in the task", func(t *api.Task) bool { return len(t.Templates) > 0 }},
-	{"volume_mount", Refused, "volumes are not supported; use a path of the machine", func(t *api.Task) bool { return len(t.VolumeMounts) > 0 }},
-	{"vault", Refused, "there is no Vault here; leave the block out", func(t *api.Task) bool { return t.Vault != nil }},
-	{"secret", Refused, "secrets are not fetched from a provider", func(t *api.Task) bool { return len(t.Secrets) > 0 }},
-	{"csi_plugin", Refused, "there is no storage to be a plugin of", func(t *api.Task) bool { return t.CSIPluginConfig != nil }},
-	{"dispatch_payload", Refused, "nothing here dispatches jobs", func(t *api.Task) bool { return t.DispatchPayload != nil }},
-	{"schedule", Refused, "tasks are not started and stopped by the clock", func(t *api.Task) bool { return t.Schedule != nil }},
-	{"kind", Refused, "there is no Consul service mesh to give a task's kind a meaning", func(t *api.Task) bool { return t.Kind != "" }},
+	{"artifact", Refused, "artifacts are not fetched; put the files on the machine beforehand", nil},
+	{"template", Refused, "templates are not rendered; use env, files on the machine, or consul-template in the task", nil},
+	{"volume_mount", Refused, "volumes are not supported; use a path of the machine", nil},
+	{"vault", Refused, "there is no Vault here; leave the block out", nil},
+	{"secret", Refused, "secrets are not fetched from a provider", nil},
+	{"csi_plugin", Refused, "there is no storage to be a plugin of", nil},
+	{"dispatch_payload", Refused, "nothing here dispatches jobs", nil},
+	{"schedule", Refused, "tasks are not started and stopped by the clock", nil},
+	{"kind", Refused, "there is no Consul service mesh to give a task's kind a meaning", nil},
 	{"restart render_templates", Warning, "nothing renders templates again at a restart",
 		func(t *api.Task) bool { return t.RestartPolicy != nil && ptr.Deref(t.RestartPolicy.RenderTemplates) }},
-	{"scaling", Note, "there is no autoscaler", func(t *api.Task) bool { return len(t.ScalingPolicies) > 0 }},
+	{"scaling", Note, "there is no autoscaler", nil},
 }
 
 var resourceRows = []row[api.Resources]{
 	{"resources cores", Refused, "no cores are set aside for a task; use cpu", func(r *api.Resources) bool { return ptr.Deref(r.Cores) > 0 }},
-	{"resources device", Refused, "no devices are given to a task", func(r *api.Resources) bool { return len(r.Devices) > 0 }},
+	{"resources device", Refused, "no devices are given to a task", nil},
 	{"resources iops", Warning, "operations on disks are not limited", func(r *api.Resources) bool { return ptr.Deref(r.IOPS) > 0 }},
-	{"resources numa", Refused, "NUMA nodes are not chosen", func(r *api.Resources) bool { return r.NUMA != nil }},
-	{"resources network", Refused, "a task has no network of its own; put the block into the group", func(r *api.Resources) bool { return len(r.Networks) > 0 }},
+	{"resources numa", Refused, "NUMA nodes are not chosen", nil},
+	{"resources network", Refused, "a task has no network of its own; put the block into the group", nil},
 }
 
 var serviceRows = []row[api.Service]{
-	{"connect", Refused, "there is no Consul service mesh; leave the block out", func(s *api.Service) bool { return s.Connect != nil }},
-	{"service identity", Warning, "a service gets no identity of its own: its token of Consul is the agent's", func(s *api.Service) bool { return s.Identity != nil }},
+	{"connect", Refused, "there is no Consul service mesh; leave the block out", nil},
+	{"service identity", Warning, "a service gets no identity of its own: its token of Consul is the agent's", nil},
 }
 
 // nomadServiceRows are about services of provider "nomad", which can do less than Consul's.
 var nomadServiceRows = []row[api.Service]{
-	{"service kind", Refused, "kind is for Consul", func(s *api.Service) bool { return s.Kind != "" }},
-	{"enable_tag_override", Refused, "it is for Consul", func(s *api.Service) bool { return s.EnableTagOverride }},
-	{"tagged_addresses", Refused, "they are for Consul", func(s *api.Service) bool { return len(s.TaggedAddresses) > 0 }},
-	{"service weights", Refused, "weights are for Consul", func(s *api.Service) bool { return s.Weights != nil }},
+	{"service kind", Refused, "kind is for Consul", nil},
+	{"enable_tag_override", Refused, "it is for Consul", nil},
+	{"tagged_addresses", Refused, "they are for Consul", nil},
+	{"service weights", Refused, "weights are for Consul", nil},
 	{"service cluster", Refused, "clusters are for Consul", func(s *api.Service) bool { return s.Cluster != "" && s.Cluster != "default" }},
-	{"service meta", Warning, "the registration has no place for it", func(s *api.Service) bool { return len(s.Meta) > 0 }},
-	{"service canary_meta", Warning, "the registration has no place for it", func(s *api.Service) bool { return len(s.CanaryMeta) > 0 }},
-	{"canary_tags", Note, "there are no canaries; tags are used", func(s *api.Service) bool { return len(s.CanaryTags) > 0 }},
+	{"service meta", Warning, "the registration has no place for it", nil},
+	{"service canary_meta", Warning, "the registration has no place for it", nil},
+	{"canary_tags", Note, "there are no canaries; tags are used", nil},
 }
 
 // nomadCheckRows are about checks of services of provider "nomad".
 var nomadCheckRows = []row[api.ServiceCheck]{
-	{"failures_before_warning", Refused, "a check here is a success or a failure, and never a warning; use failures_before_critical",
-		func(c *api.ServiceCheck) bool { return c.FailuresBeforeWarning != 0 }},
-	{"grpc_service", Refused, "grpc checks are made by an agent of Consul alone", func(c *api.ServiceCheck) bool { return c.GRPCService != "" }},
-	{"grpc_use_tls", Refused, "grpc checks are made by an agent of Consul alone", func(c *api.ServiceCheck) bool { return c.GRPCUseTLS }},
-	{"check notes", Note, "they are for Consul", func(c *api.ServiceCheck) bool { return c.Notes != "" }},
+	{"failures_before_warning", Refused, "a check here is a success or a failure, and never a warning; use failures_before_critical", nil},
+	{"grpc_service", Refused, "grpc checks are made by an agent of Consul alone", nil},
+	{"grpc_use_tls", Refused, "grpc checks are made by an agent of Consul alone", nil},
+	{"check notes", Note, "they are for Consul", nil},
 	{"on_update", Note, `a check here is never a warning, so "ignore_warnings" is the same as "require_healthy"`,
 		func(c *api.ServiceCheck) bool { return c.OnUpdate == api.OnUpdateIgnoreWarn }},
 }
 
 // checkRows are about all checks.
 var checkRows = []row[api.ServiceCheck]{
-	{"expose", Refused, "it is for Consul's service mesh", func(c *api.ServiceCheck) bool { return c.Expose }},
-	{"check advertise", Refused, "it is for Consul's service mesh", func(c *api.ServiceCheck) bool { return c.Advertise != "" }},
+	{"expose", Refused, "it is for Consul's service mesh", nil},
+	{"check advertise", Refused, "it is for Consul's service mesh", nil},
 }
 
 var identityRows = []row[api.WorkloadIdentity]{
-	{"identity service_name", Refused, "it is for Consul", func(w *api.WorkloadIdentity) bool { return w.ServiceName != "" }},
-	{"identity extra_claims", Refused, "they are not put into tokens", func(w *api.WorkloadIdentity) bool { return len(w.ExtraClaims) > 0 }},
+	{"identity service_name", Refused, "it is for Consul", nil},
+	{"identity extra_claims", Refused, "they are not put into tokens", nil},
 }
 
 var jobLimits = []limit[api.Job]{
-	among("type", func(j *api.Job) string { return ptr.Deref(j.Type) },
-		"", api.JobTypeService, api.JobTypeBatch, api.JobTypeSystem, api.JobTypeSysbatch),
+	among[api.Job]("type", "", api.JobTypeService, api.JobTypeBatch, api.JobTypeSystem, api.JobTypeSysbatch),
 }
 
 var groupLimits = []limit[api.TaskGroup]{
-	atLeast("count", 0, func(g *api.TaskGroup) int { return ptr.Deref(g.Count) }),
-	atLeast("shutdown_delay", 0, func(g *api.TaskGroup) time.Duration { return ptr.Deref(g.ShutdownDelay) }),
+	atLeast[api.TaskGroup]("count", 0),
+	atLeast[api.TaskGroup]("shutdown_delay", time.Duration(0)),
 }
 
 var networkLimits = []limit[api.NetworkResource]{
-	among("network mode", func(n *api.NetworkResource) string { return n.Mode }, "", "host"),
+	among[api.NetworkResource]("network mode", "", "host"),
 }
 
 var portLimits = []limit[api.Port]{
-	among("port host_network", func(p *api.Port) string { return p.HostNetwork }, "", "default"),
-	{"port to", "it must be from 1 to 65535, or -1", func(p *api.Port) any { return p.To },
+	among[api.Port]("port host_network", "", "default"),
+	{"port to", "it must be from 1 to 65535, or -1", nil,
 		func(p *api.Port) bool { return p.To >= -1 && p.To <= 65535 }},
 }
 
 var staticPortLimits = []limit[api.Port]{
-	{"port static", "it must be from 1 to 65535", func(p *api.Port) any { return p.Value },
+	{"port static", "it must be from 1 to 65535", nil,
 		func(p *api.Port) bool { return p.Value >= 1 && p.Value <= 65535 }},
 }
 
@@ -156,19 +144,16 @@ var staticPortLimits = []limit[api.Port]{
 const minInterval = 5 * time.Second
 
 var restartLimits = []limit[api.RestartPolicy]{
-	among("restart mode", func(p *api.RestartPolicy) string { return ptr.Deref(cmp.Or(p.Mode, new(api.RestartPolicyModeFail))) },
-		api.RestartPolicyModeFail, api.RestartPolicyModeDelay),
-	atLeast("restart attempts", 0, func(p *api.RestartPolicy) int { return ptr.Deref(p.Attempts) }),
-	atLeast("restart delay", 0, func(p *api.RestartPolicy) time.Duration { return ptr.Deref(p.Delay) }),
-	{"restart interval", "it must be at least 5s", func(p *api.RestartPolicy) any { return ptr.Deref(p.Interval) },
+	among[api.RestartPolicy]("restart mode", api.RestartPolicyModeFail, api.RestartPolicyModeDelay),
+	atLeast[api.RestartPolicy]("restart attempts", 0),
+	atLeast[api.RestartPolicy]("restart delay", time.Duration(0)),
+	{"restart interval", "it must be at least 5s", nil,
 		func(p *api.RestartPolicy) bool { return p.Interval == nil || *p.Interval >= minInterval }},
-	{"restart attempts", `it must be above 0 with mode "delay", which would wait for ever; or the mode "fail"`,
-		func(p *api.RestartPolicy) any { return ptr.Deref(p.Attempts) },
+	{"restart attempts", `it must be above 0 with mode "delay", which would wait for ever; or the mode "fail"`, nil,
 		func(p *api.RestartPolicy) bool {
 			return p.Attempts == nil || *p.Attempts != 0 || ptr.Deref(p.Mode) != api.RestartPolicyModeDelay
 		}},
-	{"restart attempts", "it must be so few that they, each with its delay, fit into the interval",
-		func(p *api.RestartPolicy) any { return ptr.Deref(p.Attempts) },
+	{"restart attempts", "it must be so few that they, each with its delay, fit into the interval", nil,
 		func(p *api.RestartPolicy) bool {
 			interval, delay := ptr.Deref(p.Interval), ptr.Deref(p.Delay)
 			return interval < minInterval || delay <= 0 || time.Duration(ptr.Deref(p.Attempts)) <= interval/delay
@@ -176,16 +161,14 @@ var restartLimits = []limit[api.RestartPolicy]{
 }
 
 var updateLimits = []limit[api.UpdateStrategy]{
-	atLeast("update max_parallel", 0, func(u *api.UpdateStrategy) int { return ptr.Deref(u.MaxParallel) }),
-	atLeast("update min_healthy_time", 0, func(u *api.UpdateStrategy) time.Duration { return ptr.Deref(u.MinHealthyTime) }),
-	among("update health_check", func(u *api.UpdateStrategy) string { return ptr.Deref(u.HealthCheck) }, "", "checks", "task_states", "manual"),
-	{"update healthy_deadline", "it must be longer than min_healthy_time, or the allocation could never become healthy in time",
-		func(u *api.UpdateStrategy) any { return ptr.Deref(u.HealthyDeadline) },
+	atLeast[api.UpdateStrategy]("update max_parallel", 0),
+	atLeast[api.UpdateStrategy]("update min_healthy_time", time.Duration(0)),
+	among[api.UpdateStrategy]("update health_check", "", "checks", "task_states", "manual"),
+	{"update healthy_deadline", "it must be longer than min_healthy_time, or the allocation could never become healthy in time", nil,
 		func(u *api.UpdateStrategy) bool {
 			return u.HealthyDeadline == nil || ptr.Deref(u.MinHealthyTime) < *u.HealthyDeadline
 		}},
-	{"update progress_deadline", "it must be longer than healthy_deadline, or 0s for none; it is 10m unless it is given",
-		func(u *api.UpdateStrategy) any { return ptr.Deref(u.ProgressDeadline) },
+	{"update progress_deadline", "it must be longer than healthy_deadline, or 0s for none; it is 10m unless it is given", nil,
 		func(u *api.UpdateStrategy) bool {
 			by := ptr.Deref(u.ProgressDeadline)
 			return by == 0 || by > ptr.Deref(u.HealthyDeadline)
@@ -193,20 +176,19 @@ var updateLimits = []limit[api.UpdateStrategy]{
 }
 
 var taskLimits = []limit[api.Task]{
-	signalName("kill_signal", func(t *api.Task) string { return t.KillSignal }),
-	atLeast("kill_timeout", 0, func(t *api.Task) time.Duration { return ptr.Deref(t.KillTimeout) }),
-	atLeast("shutdown_delay", 0, func(t *api.Task) time.Duration { return t.ShutdownDelay }),
+	signalName[api.Task]("kill_signal"),
+	atLeast[api.Task]("kill_timeout", time.Duration(0)),
+	atLeast[api.Task]("shutdown_delay", time.Duration(0)),
 }
 
 var lifecycleLimits = []limit[api.TaskLifecycle]{
-	among("lifecycle hook", func(l *api.TaskLifecycle) string { return l.Hook },
-		api.TaskLifecycleHookPrestart, api.TaskLifecycleHookPoststart, api.TaskLifecycleHookPoststop),
+	among[api.TaskLifecycle]("lifecycle hook", api.TaskLifecycleHookPrestart, api.TaskLifecycleHookPoststart, api.TaskLifecycleHookPoststop),
 }
 
 var logsLimits = []limit[api.LogConfig]{
-	atLeast("logs max_files", 1, func(l *api.LogConfig) int { return ptr.Deref(cmp.Or(l.MaxFiles, new(1))) }),
-	atLeast("logs max_file_size", 1, func(l *api.LogConfig) int { return ptr.Deref(cmp.Or(l.MaxFileSizeMB, new(1))) }),
-	{"logs enabled", "it must be the opposite of disabled, which is enough alone", func(l *api.LogConfig) any { return ptr.Deref(l.Enabled) },
+	atLeast[api.LogConfig]("logs max_files", 1),
+	atLeast[api.LogConfig]("logs max_file_size", 1),
+	{"logs enabled", "it must be the opposite of disabled, which is enough alone", nil,
 		func(l *api.LogConfig) bool { return l.Enabled == nil || *l.Enabled != ptr.Deref(l.Disabled) }},
 }
 
@@ -218,30 +200,30 @@ var (
 )
 
 var actionLimits = []limit[api.Action]{
-	{"action name", "it must be 1 to 128 characters without white space", func(a *api.Action) any { return a.Name },
+	{"action name", "it must be 1 to 128 characters without white space", nil,
 		func(a *api.Action) bool { return actionName().MatchString(a.Name) }},
-	{"action command", "it must name a program", func(a *api.Action) any { return a.Command }, func(a *api.Action) bool { return a.Command != "" }},
+	{"action command", "it must name a program", nil, func(a *api.Action) bool { return a.Command != "" }},
 }
 
 var identityLimits = []limit[api.WorkloadIdentity]{
-	{"identity name", "it must be 1 to 128 letters, digits and hyphens", func(w *api.WorkloadIdentity) any { return w.Name },
+	{"identity name", "it must be 1 to 128 letters, digits and hyphens", nil,
 		func(w *api.WorkloadIdentity) bool { return w.Name == "" || identityName().MatchString(w.Name) }},
-	{"identity aud", "it must hold no empty audience", func(w *api.WorkloadIdentity) any { return w.Audience },
+	{"identity aud", "it must hold no empty audience", nil,
 		func(w *api.WorkloadIdentity) bool { return !slices.Contains(w.Audience, "") }},
-	atLeast("identity ttl", 0, func(w *api.WorkloadIdentity) time.Duration { return w.TTL }),
-	{"identity filepath", "it must be in the task's directory, to which it is relative, and none of taskapi's own names there, such as secrets/api.sock", func(w *api.WorkloadIdentity) any { return w.Filepath },
+	atLeast[api.WorkloadIdentity]("identity ttl", time.Duration(0)),
+	{"identity filepath", "it must be in the task's directory, to which it is relative, and none of taskapi's own names there, such as secrets/api.sock", nil,
 		func(w *api.WorkloadIdentity) bool {
 			path := filepath.Clean(w.Filepath)
 			return w.Filepath == "" || filepath.IsLocal(path) && !slices.Contains(taskPaths, path)
 		}},
-	among("identity change_mode", func(w *api.WorkloadIdentity) string { return w.ChangeMode }, "", "noop", "signal", "restart"),
-	{"identity change_signal", `it must be there with change_mode "signal", and with no other`, func(w *api.WorkloadIdentity) any { return w.ChangeSignal },
+	among[api.WorkloadIdentity]("identity change_mode", "", "noop", "signal", "restart"),
+	{"identity change_signal", `it must be there with change_mode "signal", and with no other`, nil,
 		func(w *api.WorkloadIdentity) bool { return (w.ChangeSignal != "") == (w.ChangeMode == "signal") }},
-	signalName("identity change_signal", func(w *api.WorkloadIdentity) string { return w.ChangeSignal }),
+	signalName[api.WorkloadIdentity]("identity change_signal"),
 }
 
 var serviceLimits = []limit[api.Service]{
-	among("service provider", func(s *api.Service) string { return s.Provider }, "", api.ServiceProviderConsul, services.ProviderNomad),
+	among[api.Service]("service provider", "", api.ServiceProviderConsul, services.ProviderNomad),
 }
 
 // registeredServiceLimits are about services that are registered, as are those below.
@@ -272,14 +254,15 @@ func ruleLimits(rules []services.Rule) []limit[api.ServiceCheck] {
 func hasReference(text string) bool { return strings.Contains(text, "${") }
 
 var checkRestartLimits = []limit[api.CheckRestart]{
-	atLeast("check_restart limit", 0, func(c *api.CheckRestart) int { return c.Limit }),
-	atLeast("check_restart grace", 0, func(c *api.CheckRestart) time.Duration { return ptr.Deref(c.Grace) }),
+	atLeast[api.CheckRestart]("check_restart limit", 0),
+	atLeast[api.CheckRestart]("check_restart grace", time.Duration(0)),
 }
 
-// signalName returns the limit of the name of a signal, with SIG or without.
-func signalName[T any](feature string, get func(*T) string) limit[T] {
-	return limit[T]{feature, "it must be a signal such as SIGTERM, or left out", func(t *T) any { return get(t) }, func(t *T) bool {
-		return get(t) == "" || signals.InJobFile(get(t))
+// signalName returns the limit for the name of a signal, with SIG or without.
+func signalName[T any](feature string) limit[T] {
+	return limit[T]{feature, "it must be a signal such as SIGTERM, or left out", nil, func(t *T) bool {
+		name, ok := valueOf(t, feature)
+		return !ok || name.String() == "" || signals.InJobFile(name.String())
 	}}
 }
 

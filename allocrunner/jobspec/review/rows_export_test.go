@@ -121,9 +121,15 @@ func (t *table) add(block, feature string, severity Severity, words string) {
 
 func tabulate[T any](t *table, block string, rows []row[T], limits []limit[T]) {
 	for _, r := range rows {
+		if r.used == nil && !fieldOf(new(T), r.feature).IsValid() {
+			panic(r.feature + " is no argument or block of the SDK's struct")
+		}
 		t.add(block, r.feature, r.severity, r.message)
 	}
 	for _, l := range limits {
+		if l.value == nil && !fieldOf(new(T), l.feature).IsValid() {
+			panic(l.feature + " is no argument of the SDK's struct")
+		}
 		t.add(block, l.feature, Honoured, l.message)
 	}
 }

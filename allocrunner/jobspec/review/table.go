@@ -1,46 +1,81 @@
 package review
 
 import (
-	"cmp"
 	"fmt"
+	"reflect"
 	"slices"
+	"strings"
+	"time"
 
 	"taskapi/allocrunner/internal/services"
 )
 
-// row is one use of a part of the job: what it is called, what it means here, and how to tell that it is made.
+// row is a feature of a part of the job that is not honoured as it is written.
 type row[T any] struct {
-	feature  string
+	feature  string // its last word is the name of an argument or a block in the job specification
 	severity Severity
 	message  string
-	used     func(*T) bool
+	used     func(*T) bool // reports whether the part uses the feature; nil: the argument or block is set
 }
 
-// limit is what the value of an attribute must be. A job with another one is refused.
+// limit is a rule for the value of an argument. A job that breaks it is refused.
 type limit[T any] struct {
-	feature string
-	message string // what it must be
-	value   func(*T) any
+	feature string       // as a row's
+	message string       // what the value must be
+	value   func(*T) any // for messages; nil: the argument's value
 	holds   func(*T) bool
 }
 
-// among returns the limit of text that is one of several. An empty one stands for text that is left out.
-func among[T any](feature string, get func(*T) string, values ...string) limit[T] {
-	return limit[T]{
-		feature, services.OneOf(values...), func(t *T) any { return get(t) }, func(t *T) bool { return slices.Contains(values, get(t)) },
+// fieldOf returns the field for the argument or block that a feature names; invalid if the SDK has none.
+func fieldOf[T any](part *T, feature string) reflect.Value {
+	name := feature[strings.LastIndexByte(feature, ' ')+1:]
+	for field, value := range reflect.ValueOf(part).Elem().Fields() {
+		if tag, _, _ := strings.Cut(field.Tag.Get("hcl"), ","); tag == name {
+			return value
+		}
+	}
+	return reflect.Value{}
+}
+
+// valueOf returns the value of the argument that a feature names. It returns false when the argument is left out.
+func valueOf[T any](part *T, feature string) (reflect.Value, bool) {
+	v := reflect.Indirect(fieldOf(part, feature))
+	return v, v.IsValid()
+}
+
+// uses reports whether a part of the job uses the feature.
+func (r row[T]) uses(part *T) bool {
+	if r.used != nil {
+		return r.used(part)
+	}
+	switch v := fieldOf(part, r.feature); v.Kind() {
+	case reflect.Slice, reflect.Map:
+		return v.Len() > 0
+	default:
+		return v.IsValid() && !v.IsZero()
 	}
 }
 
-// atLeast returns the limit of a number that must not be smaller.
-func atLeast[T any, N cmp.Ordered](feature string, least N, get func(*T) N) limit[T] {
-	words := fmt.Sprintf("it must be at least %v", least)
-	return limit[T]{feature, words, func(t *T) any { return get(t) }, func(t *T) bool { return get(t) >= least }}
+// among returns the limit for a text that is one of several. An empty one stands for a text that is left out.
+func among[T any](feature string, values ...string) limit[T] {
+	return limit[T]{feature, services.OneOf(values...), nil, func(part *T) bool {
+		text, ok := valueOf(part, feature)
+		return !ok || slices.Contains(values, text.String())
+	}}
+}
+
+// atLeast returns the limit for a number that must not be smaller.
+func atLeast[T any, N int | time.Duration](feature string, least N) limit[T] {
+	return limit[T]{feature, fmt.Sprintf("it must be at least %v", least), nil, func(part *T) bool {
+		number, ok := valueOf(part, feature)
+		return !ok || number.Int() >= int64(least)
+	}}
 }
 
 // apply adds a finding for each row of a table that the job part uses.
 func apply[T any](r *reviewer, rows []row[T], part *T) {
 	for _, row := range rows {
-		if row.used(part) {
+		if row.uses(part) {
 			r.add(row.severity, row.feature, "%s", row.message)
 		}
 	}
@@ -55,15 +90,19 @@ func restrict[T any](r *reviewer, limits []limit[T], part *T) {
 		if l.holds(part) {
 			continue
 		}
-		switch v := l.value(part).(type) {
-		case string:
-			if v == "" {
-				r.refuse(l.feature, "it is left out; %s", l.message)
-			} else {
-				r.refuse(l.feature, "it is %q; %s", v, l.message)
-			}
+		var is any
+		if l.value != nil {
+			is = l.value(part)
+		} else if v, ok := valueOf(part, l.feature); ok {
+			is = v.Interface()
+		}
+		switch text, isText := is.(string); {
+		case is == nil, isText && text == "":
+			r.refuse(l.feature, "it is left out; %s", l.message)
+		case isText:
+			r.refuse(l.feature, "it is %q; %s", text, l.message)
 		default:
-			r.refuse(l.feature, "it is %v; %s", v, l.message)
+			r.refuse(l.feature, "it is %v; %s", is, l.message)
 		}
 	}
 }
