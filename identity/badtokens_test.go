@@ -11,7 +11,6 @@ import (
 	"taskapi/auth"
 	"taskapi/auth/badtokens"
 	"taskapi/identity"
-	"taskapi/identity/identitytest"
 )
 
 // badToken is a token of the catalogue, and why this package refuses it.
@@ -21,7 +20,7 @@ type badToken struct {
 }
 
 // badTokens returns those of the catalogue whose fault this package can see: it knows no allocation.
-func badTokens(tb testing.TB, f identitytest.Issuer) []badToken {
+func badTokens(tb testing.TB, f tokenIssuer) []badToken {
 	tb.Helper()
 	good := badtokens.Good{Key: badtokens.NewKey(f.ID, f.Key()), Now: epoch, Claims: identity.Claims{
 		ID: "j", Subject: identity.Subject("global", "default", "shop", "group", "web", identity.DefaultName), Issuer: "https://nomad.example",
@@ -51,7 +50,7 @@ func badTokens(tb testing.TB, f identitytest.Issuer) []badToken {
 
 // TestBadTokens: the reason of each is its own, and says nothing of the token; a structural one takes the token alone.
 func TestBadTokens(t *testing.T) {
-	f := identitytest.NewIssuer("forger-1", 'f')
+	f := newIssuer("forger-1", 'f')
 	v := newVerifier(t, identity.VerifierConfig{Local: f.KeySet(t)})
 	tokens := badTokens(t, f)
 	if len(tokens) < 73 {

@@ -11,12 +11,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"taskapi/identity"
-	"taskapi/identity/identitytest"
 )
 
 // FuzzCheck feeds it whole tokens. What it accepts has one encoding, and golang-jwt reads the same out of it.
 func FuzzCheck(f *testing.F) {
-	forger := identitytest.NewIssuer("forger-1", 'f')
+	forger := newIssuer("forger-1", 'f')
 	f.Add(forger.Token(forger.Header(""), asNomad))
 	for _, bad := range badTokens(f, forger) {
 		if len(bad.token) <= identity.MaxTokenLength {
@@ -52,14 +51,14 @@ func FuzzCheck(f *testing.F) {
 // FuzzVerify feeds it headers and claims under a good signature, and times. What it accepts, golang-jwt accepts with
 // every strict option.
 func FuzzVerify(f *testing.F) {
-	forger := identitytest.NewIssuer("forger-1", 'f')
+	forger := newIssuer("forger-1", 'f')
 	v, err := identity.NewVerifier(identity.VerifierConfig{Local: forger.KeySet(f)})
 	if err != nil {
 		f.Fatal(err)
 	}
 	f.Add(forger.Header(""), asNomad, int64(0), false)
-	f.Add(forger.Header(""), identitytest.GoodClaims(epoch, ""), int64(3599), false)
-	f.Add(forger.Header(""), identitytest.GoodClaims(epoch, ""), int64(3600), true)
+	f.Add(forger.Header(""), goodClaims(epoch, ""), int64(3599), false)
+	f.Add(forger.Header(""), goodClaims(epoch, ""), int64(3600), true)
 	for _, bad := range badTokens(f, forger) {
 		header, rest, _ := strings.Cut(bad.token, ".")
 		claims, _, _ := strings.Cut(rest, ".")

@@ -20,7 +20,7 @@ import (
 const rsaKey = `{"kty":"RSA","kid":"rsa-1","use":"sig","alg":"RS256","n":"AQAB","e":"AQAB","x5c":["AAAA"]}`
 
 func TestParseJWKS(t *testing.T) {
-	a, b := identitytest.NewIssuer("a", 'a'), identitytest.NewIssuer("b", 'b')
+	a, b := newIssuer("a", 'a'), newIssuer("b", 'b')
 	document := ` {"keys": [` + a.JWK(`,"use":"sig","alg":"EdDSA","key_ops":["verify"],"x5t":"?"`) + "," + rsaKey +
 		`,{"kty":"OKP","crv":"X25519","x":"AAAA"},{"kty":"EC","crv":"P-256","kid":"ec","use":"enc"},` + b.JWK("") + `], "more": {"a": [1]}}` + "\n"
 	set, err := identity.ParseJWKS([]byte(document))
@@ -35,8 +35,8 @@ func TestParseJWKS(t *testing.T) {
 		t.Errorf("passed over (-want +got):\n%s", diff)
 	}
 	v := newVerifier(t, identity.VerifierConfig{Local: set})
-	for _, f := range []identitytest.Issuer{a, b} {
-		if _, err := v.Verify(f.Token(f.Header(""), identitytest.GoodClaims(epoch, "")), epoch); err != nil {
+	for _, f := range []tokenIssuer{a, b} {
+		if _, err := v.Verify(f.Token(f.Header(""), goodClaims(epoch, "")), epoch); err != nil {
 			t.Errorf("token of key %s: %v", f.ID, err)
 		}
 	}
@@ -51,18 +51,18 @@ func withX(x string) string {
 	if err != nil {
 		panic(err)
 	}
-	return `{"kty":"OKP","crv":"Ed25519","kid":"bad","x":"` + identitytest.Base64(string(raw)) + `"}`
+	return `{"kty":"OKP","crv":"Ed25519","kid":"bad","x":"` + base64URL(string(raw)) + `"}`
 }
 
 func TestBadKeySets(t *testing.T) {
-	good := identitytest.NewIssuer("good", 'g')
-	bad := identitytest.NewIssuer("bad", 'b')
-	x := identitytest.Base64(string(bad.Public()))
+	good := newIssuer("good", 'g')
+	bad := newIssuer("bad", 'b')
+	x := base64URL(string(bad.Public()))
 	for _, c := range []struct{ name, keys, text string }{
 		{"private key", bad.JWK(`,"d":"AAAA"`), "private"},
 		{"RSA private key", `{"kty":"RSA","kid":"bad","n":"AQAB","e":"AQAB","p":"AQ"}`, "private"},
 		{"symmetric key", `{"kty":"oct","kid":"bad","k":"AQ"}`, "private"},
-		{"same kid twice", bad.JWK("") + "," + identitytest.NewIssuer("bad", 'c').JWK(""), "same kid"},
+		{"same kid twice", bad.JWK("") + "," + newIssuer("bad", 'c').JWK(""), "same kid"},
 		{"same key twice", bad.JWK("") + "," + bad.JWK(""), "same kid"},
 		{"kid of a key of another kind", `{"kty":"RSA","kid":"bad"},` + bad.JWK(""), "same kid"},
 		{"use for encryption", bad.JWK(`,"use":"enc"`), "use"},
@@ -132,7 +132,7 @@ func TestWhySmallOrderKeysAreRefused(t *testing.T) {
 
 func TestRealKeysAreAccepted(t *testing.T) {
 	for i := range 64 {
-		f := identitytest.NewIssuer(fmt.Sprintf("k%d", i), byte(i))
+		f := newIssuer(fmt.Sprintf("k%d", i), byte(i))
 		if set := f.KeySet(t); set.Len() != 1 {
 			t.Fatalf("key %x is not in its set", f.Public())
 		}
@@ -193,7 +193,7 @@ func TestOpenFileSourceErrors(t *testing.T) {
 // FuzzParseJWKS checks that what is accepted is a set for encoding/json too, and that its keys are good for one thing
 // or another.
 func FuzzParseJWKS(f *testing.F) {
-	good := identitytest.NewIssuer("good", 'g')
+	good := newIssuer("good", 'g')
 	f.Add([]byte(`{"keys":[` + good.JWK(`,"use":"sig","alg":"EdDSA","key_ops":["verify"]`) + `,` + rsaKey + `]}`))
 	f.Add([]byte(`{"keys":[` + withX("c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a") + `]}`))
 	f.Fuzz(func(t *testing.T, document []byte) {

@@ -15,10 +15,9 @@ import (
 	"time"
 
 	"taskapi/identity"
-	"taskapi/identity/identitytest"
 )
 
-func setOf(forgers ...identitytest.Issuer) []byte {
+func setOf(forgers ...tokenIssuer) []byte {
 	var keys []string
 	for _, f := range forgers {
 		keys = append(keys, f.JWK(""))
@@ -27,7 +26,7 @@ func setOf(forgers ...identitytest.Issuer) []byte {
 }
 
 func TestFileSourceFollowsItsFile(t *testing.T) {
-	a, b := identitytest.NewIssuer("a", 'a'), identitytest.NewIssuer("b", 'b')
+	a, b := newIssuer("a", 'a'), newIssuer("b", 'b')
 	path := t.TempDir() + "/jwks.json"
 	if _, err := identity.OpenFileSource(path); !errors.Is(err, os.ErrNotExist) {
 		t.Fatalf("no file: %v", err)
@@ -69,7 +68,7 @@ func TestFileSourceFollowsItsFile(t *testing.T) {
 // A file that is removed, or can't be used, is not trusted for ever: soon not any more in the first case.
 func TestFileSourceExpires(t *testing.T) {
 	path := t.TempDir() + "/jwks.json"
-	set := setOf(identitytest.NewIssuer("a", 'a'))
+	set := setOf(newIssuer("a", 'a'))
 	for _, test := range []struct {
 		name  string
 		spoil func() error
@@ -108,7 +107,7 @@ func TestFileSourceExpires(t *testing.T) {
 }
 
 func TestFileSourceWatch(t *testing.T) {
-	a, b := identitytest.NewIssuer("a", 'a'), identitytest.NewIssuer("b", 'b')
+	a, b := newIssuer("a", 'a'), newIssuer("b", 'b')
 	path := t.TempDir() + "/jwks.json"
 	write(t, path, setOf(a), 0o644)
 	source, err := identity.OpenFileSource(path)
@@ -130,18 +129,18 @@ func TestFileSourceWatch(t *testing.T) {
 func TestFileSourceSeesChangesWithinOneTick(t *testing.T) {
 	path := t.TempDir() + "/jwks.json"
 	tick := time.Now().Add(time.Hour) // ahead, so that it is never long past
-	put := func(f identitytest.Issuer) {
+	put := func(f tokenIssuer) {
 		write(t, path, setOf(f), 0o644)
 		if err := os.Chtimes(path, tick, tick); err != nil {
 			t.Fatal(err)
 		}
 	}
-	put(identitytest.NewIssuer("a", 'a'))
+	put(newIssuer("a", 'a'))
 	source, err := identity.OpenFileSource(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	put(identitytest.NewIssuer("b", 'b'))
+	put(newIssuer("b", 'b'))
 	if changed, err := source.Reload(); !changed || err != nil || !slices.Equal(source.Keys().IDs(), []string{"b"}) {
 		t.Errorf("changed %v, error %v, keys %v; want the new key", changed, err, source.Keys().IDs())
 	}
@@ -167,7 +166,7 @@ func (a *answers) RoundTrip(*http.Request) (*http.Response, error) {
 }
 
 func TestURLSourceKeepsToItsSchedule(t *testing.T) {
-	a, b := identitytest.NewIssuer("a", 'a'), identitytest.NewIssuer("b", 'b')
+	a, b := newIssuer("a", 'a'), newIssuer("b", 'b')
 	synctest.Test(t, func(t *testing.T) {
 		issuer := &answers{start: time.Now(), list: []string{string(setOf(a)), "down", "503", "{", string(setOf(b)), "down"}}
 		source, err := identity.NewURLSource(identity.URLSourceConfig{
@@ -217,7 +216,7 @@ func TestURLSourceKeepsToItsSchedule(t *testing.T) {
 }
 
 func TestURLSourceFetches(t *testing.T) {
-	a := identitytest.NewIssuer("a", 'a')
+	a := newIssuer("a", 'a')
 	for name, c := range map[string]struct {
 		answer http.HandlerFunc
 		text   string // in the log

@@ -22,23 +22,23 @@ var asNomad = fmt.Sprintf(`{"aud":"nomadproject.io","exp":%d,"extra_claims":{"no
 	epoch.Unix()+3600, epoch.Unix())
 
 func TestGoodTokens(t *testing.T) {
-	f := identitytest.NewIssuer("6e1f.A_b-9", 'f')
+	f := newIssuer("6e1f.A_b-9", 'f')
 	v := newVerifier(t, identity.VerifierConfig{Local: identitytest.Keyring(t), Foreign: []identity.Issuer{{Keys: f.KeySet(t)}}, Audiences: []string{"vault.io", "nomadproject.io"}})
 	longest := epoch.Unix() + int64(identity.DefaultMaxTTL/time.Second)
 	for name, token := range map[string]string{
 		"as Nomad's":             f.Token(f.Header(""), strings.Replace(asNomad, `"iss":"https://nomad.example",`, "", 1)),
-		"no typ":                 f.Token(`{"alg":"EdDSA","kid":"6e1f.A_b-9"}`, identitytest.GoodClaims(epoch, "")),
-		"members in any order":   f.Token(`{"typ":"JWT","kid":"6e1f.A_b-9","alg":"EdDSA"}`, identitytest.GoodClaims(epoch, "")),
-		"blanks":                 f.Token(" {\t\"alg\" :\n\"EdDSA\" , \"kid\":\"6e1f.A_b-9\" }\r\n", strings.ReplaceAll(identitytest.GoodClaims(epoch, ""), ",", " ,\n\t ")),
-		"escapes":                f.Token(`{"\u0061lg":"\u0045dDSA","kid":"6e1f.A_b-9"}`, identitytest.GoodClaims(epoch, `,"nomad_job_id":"\u00e9\ud83d\ude00\"\\\/\b\f\n\r\t"`)),
-		"two audiences":          f.Token(f.Header(""), identitytest.WithAud(epoch, `["other","vault.io"]`)),
-		"claims of all kinds":    f.Token(f.Header(""), identitytest.GoodClaims(epoch, `,"a":null,"b":true,"c":false,"d":-0.5e-3,"e":0,"f":[1,"x",{}],"g":{"h":{}}`)),
-		"names alike elsewhere":  f.Token(f.Header(""), identitytest.GoodClaims(epoch, `,"a":{"a":{"a":1},"b":1},"b":{"a":1}`)),
-		"63 names":               f.Token(f.Header(""), identitytest.GoodClaims(epoch, identitytest.ManyNames(58))),
-		"a lifetime of a second": f.Token(f.Header(""), identitytest.WithExp(fmt.Sprint(epoch.Unix()+1))),
-		"the longest lifetime":   f.Token(f.Header(""), identitytest.WithExp(fmt.Sprint(longest))),
-		"iat within the leeway":  f.Token(f.Header(""), identitytest.WithExp(fmt.Sprintf(`%d,"iat":%d`, epoch.Unix()+60, epoch.Unix()+1))),
-		"of 4 KiB":               f.Token(f.Header(""), identitytest.GoodClaims(epoch, `,"x":"`+strings.Repeat("a", 2790)+`"`)),
+		"no typ":                 f.Token(`{"alg":"EdDSA","kid":"6e1f.A_b-9"}`, goodClaims(epoch, "")),
+		"members in any order":   f.Token(`{"typ":"JWT","kid":"6e1f.A_b-9","alg":"EdDSA"}`, goodClaims(epoch, "")),
+		"blanks":                 f.Token(" {\t\"alg\" :\n\"EdDSA\" , \"kid\":\"6e1f.A_b-9\" }\r\n", strings.ReplaceAll(goodClaims(epoch, ""), ",", " ,\n\t ")),
+		"escapes":                f.Token(`{"\u0061lg":"\u0045dDSA","kid":"6e1f.A_b-9"}`, goodClaims(epoch, `,"nomad_job_id":"\u00e9\ud83d\ude00\"\\\/\b\f\n\r\t"`)),
+		"two audiences":          f.Token(f.Header(""), withAud(epoch, `["other","vault.io"]`)),
+		"claims of all kinds":    f.Token(f.Header(""), goodClaims(epoch, `,"a":null,"b":true,"c":false,"d":-0.5e-3,"e":0,"f":[1,"x",{}],"g":{"h":{}}`)),
+		"names alike elsewhere":  f.Token(f.Header(""), goodClaims(epoch, `,"a":{"a":{"a":1},"b":1},"b":{"a":1}`)),
+		"63 names":               f.Token(f.Header(""), goodClaims(epoch, manyNames(58))),
+		"a lifetime of a second": f.Token(f.Header(""), withExp(fmt.Sprint(epoch.Unix()+1))),
+		"the longest lifetime":   f.Token(f.Header(""), withExp(fmt.Sprint(longest))),
+		"iat within the leeway":  f.Token(f.Header(""), withExp(fmt.Sprintf(`%d,"iat":%d`, epoch.Unix()+60, epoch.Unix()+1))),
+		"of 4 KiB":               f.Token(f.Header(""), goodClaims(epoch, `,"x":"`+strings.Repeat("a", 2790)+`"`)),
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := v.Verify(token, epoch); err != nil {
@@ -49,7 +49,7 @@ func TestGoodTokens(t *testing.T) {
 }
 
 func TestNomadsClaimsAreRead(t *testing.T) {
-	f := identitytest.NewIssuer("nomad", 'n')
+	f := newIssuer("nomad", 'n')
 	v := newVerifier(t, identity.VerifierConfig{Local: identitytest.Keyring(t), Foreign: []identity.Issuer{{Keys: f.KeySet(t), Name: "https://nomad.example"}}})
 	verified, err := v.Verify(f.Token(f.Header(""), asNomad), epoch)
 	if err != nil {
@@ -64,7 +64,7 @@ func TestNomadsClaimsAreRead(t *testing.T) {
 
 // Another issuer's key vouches for tokens of that issuer alone, and for whom it may.
 func TestIssuers(t *testing.T) {
-	named, plain, own := identitytest.NewIssuer("named", 'n'), identitytest.NewIssuer("plain", 'p'), identitytest.NewIssuer("own", 'o')
+	named, plain, own := newIssuer("named", 'n'), newIssuer("plain", 'p'), newIssuer("own", 'o')
 	v := newVerifier(t, identity.VerifierConfig{
 		Local: own.KeySet(t), Audiences: []string{"nomadproject.io"}, Foreign: []identity.Issuer{
 			{Keys: named.KeySet(t), Name: "https://nomad.example", Audiences: []string{"taskapi", "other"}},
@@ -72,11 +72,11 @@ func TestIssuers(t *testing.T) {
 		},
 	})
 	claims := func(aud, more string) string {
-		return strings.TrimSuffix(identitytest.WithAud(epoch, aud), "}") + more + "}"
+		return strings.TrimSuffix(withAud(epoch, aud), "}") + more + "}"
 	}
 	const iss = `,"iss":"https://nomad.example"`
 	for _, test := range []struct {
-		f         identitytest.Issuer
+		f         tokenIssuer
 		aud, more string
 		want      identity.Reason
 	}{
@@ -105,9 +105,9 @@ func TestIssuers(t *testing.T) {
 }
 
 func TestTimeOfAKeptToken(t *testing.T) {
-	f := identitytest.NewIssuer("f", 'f')
+	f := newIssuer("f", 'f')
 	v := newVerifier(t, identity.VerifierConfig{Local: f.KeySet(t), Leeway: 2 * time.Second})
-	verified, err := v.Verify(f.Token(f.Header(""), identitytest.GoodClaims(epoch, "")), epoch)
+	verified, err := v.Verify(f.Token(f.Header(""), goodClaims(epoch, "")), epoch)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,11 +125,11 @@ func TestTimeOfAKeptToken(t *testing.T) {
 }
 
 func TestTrusts(t *testing.T) {
-	f, other := identitytest.NewIssuer("f", 'f'), identitytest.NewIssuer("f", 'o')
+	f, other := newIssuer("f", 'f'), newIssuer("f", 'o')
 	local, foreign := &swap{}, &swap{}
 	v := newVerifier(t, identity.VerifierConfig{Local: local, Foreign: []identity.Issuer{{Keys: foreign}}})
 	local.set = f.KeySet(t)
-	verified, err := v.Verify(f.Token(f.Header(""), identitytest.GoodClaims(epoch, "")), epoch)
+	verified, err := v.Verify(f.Token(f.Header(""), goodClaims(epoch, "")), epoch)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -158,21 +158,21 @@ type swap struct{ set *identity.KeySet }
 func (s *swap) Keys() *identity.KeySet { return s.set }
 
 func TestLocalKeysWin(t *testing.T) {
-	mine, theirs := identitytest.NewIssuer("same", 'm'), identitytest.NewIssuer("same", 't')
+	mine, theirs := newIssuer("same", 'm'), newIssuer("same", 't')
 	v := newVerifier(t, identity.VerifierConfig{Local: mine.KeySet(t), Foreign: []identity.Issuer{{Keys: theirs.KeySet(t)}}})
-	if _, err := v.Verify(mine.Token(mine.Header(""), identitytest.GoodClaims(epoch, `,"taskapi_role":"operator"`)), epoch); err != nil {
+	if _, err := v.Verify(mine.Token(mine.Header(""), goodClaims(epoch, `,"taskapi_role":"operator"`)), epoch); err != nil {
 		t.Error("token of the local key:", err)
 	}
-	_, err := v.Verify(theirs.Token(theirs.Header(""), identitytest.GoodClaims(epoch, "")), epoch)
+	_, err := v.Verify(theirs.Token(theirs.Header(""), goodClaims(epoch, "")), epoch)
 	if reason, _ := identity.ReasonOf(err); reason != identity.ReasonSignature {
 		t.Errorf("token of another's key with the same ID: %v, want reason signature", err)
 	}
 }
 
 func TestKeptTokenCostsNothing(t *testing.T) {
-	f := identitytest.NewIssuer("f", 'f')
+	f := newIssuer("f", 'f')
 	v := newVerifier(t, identity.VerifierConfig{Local: f.KeySet(t)})
-	verified, err := v.Verify(f.Token(f.Header(""), identitytest.GoodClaims(epoch, "")), epoch)
+	verified, err := v.Verify(f.Token(f.Header(""), goodClaims(epoch, "")), epoch)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -189,7 +189,7 @@ func TestKeptTokenCostsNothing(t *testing.T) {
 }
 
 func TestVerifierConfigIsChecked(t *testing.T) {
-	keys := identitytest.NewIssuer("f", 'f').KeySet(t)
+	keys := newIssuer("f", 'f').KeySet(t)
 	for name, c := range map[string]identity.VerifierConfig{
 		"no local keys":     {},
 		"a nil source":      {Local: keys, Foreign: []identity.Issuer{{Keys: nil}}},

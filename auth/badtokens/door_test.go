@@ -1,6 +1,7 @@
 package badtokens_test
 
 import (
+	"crypto/ed25519"
 	"log/slog"
 	"net/http"
 	"regexp"
@@ -78,9 +79,14 @@ func newAuthenticator(t *testing.T, verifier *identity.Verifier) *auth.Authentic
 
 func newDoor(t *testing.T) door {
 	t.Helper()
-	ring, another := identitytest.Keyring(t), identitytest.NewIssuer("another", 'a')
+	ring := identitytest.Keyring(t)
+	own, another := badtokens.NewKey(ring.Signer()), badtokens.NewKey("another", ed25519.NewKeyFromSeed(make([]byte, 32)))
+	set, err := another.KeySet()
+	if err != nil {
+		t.Fatal(err)
+	}
 	verifier, err := identity.NewVerifier(identity.VerifierConfig{
-		Local: ring, Foreign: []identity.Issuer{{Keys: another.KeySet(t), Name: issuer}},
+		Local: ring, Foreign: []identity.Issuer{{Keys: set, Name: issuer}},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -89,8 +95,8 @@ func newDoor(t *testing.T) door {
 	return door{
 		Authenticator: newAuthenticator(t, verifier),
 		verifier:      verifier,
-		own:           badtokens.Good{Key: badtokens.NewKey(ring.Signer()), Now: now, Claims: claims(now), OtherKeyID: another.ID},
-		foreign:       badtokens.Good{Key: badtokens.NewKey(another.ID, another.Key()), Now: now, Claims: claims(now), OtherKeyID: ring.Active().ID},
+		own:           badtokens.Good{Key: own, Now: now, Claims: claims(now), OtherKeyID: another.ID},
+		foreign:       badtokens.Good{Key: another, Now: now, Claims: claims(now), OtherKeyID: own.ID},
 	}
 }
 
