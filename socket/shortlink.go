@@ -21,26 +21,16 @@ const (
 	// linkHashBytes makes names of 24 characters, which are short in sun_path. Their 96 bits are enough to avoid
 	// collisions.
 	linkHashBytes = 12
-	// dialableBytes may be in a path beside letters and digits. No client escapes them when it takes the path from a URL
-	// (RFC 3986), and no shell expands them.
-	dialableBytes = "/-._~+,:=@"
+	// dialable are the bytes of a path that no client escapes when it takes the path from a URL (RFC 3986), and that no
+	// shell expands.
+	dialable = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/-._~+,:=@"
 )
 
 // Dialable reports whether ordinary clients reach an absolute path given as unix://PATH. The path must fit into
 // sun_path, 107 bytes, and hold nothing that a URL escapes, because some clients, such as Nomad's SDK, dial the escaped
 // path.
 func Dialable(path string) bool {
-	if !filepath.IsAbs(path) || len(path) > maxSunPath {
-		return false
-	}
-	for i := range len(path) {
-		b := path[i]
-		alnum := 'a' <= b && b <= 'z' || 'A' <= b && b <= 'Z' || '0' <= b && b <= '9'
-		if !alnum && strings.IndexByte(dialableBytes, b) < 0 {
-			return false
-		}
-	}
-	return true
+	return filepath.IsAbs(path) && len(path) <= maxSunPath && strings.Trim(path, dialable) == ""
 }
 
 // RuntimeDirs returns the directories for ShortLink, the best first. uid is this process's; xdgRuntimeDir is the value

@@ -7,25 +7,27 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"reflect"
+	"slices"
 	"strings"
 	"time"
 
 	"taskapi/identity"
 )
 
-// Key signs whatever it is given, as somebody could who got hold of it.
+// Key signs anything, as somebody with the key can.
 type Key struct {
 	ID     string
 	signer crypto.Signer
 }
 
-// NewKey returns a Key. The signer is one of Ed25519: an ed25519.PrivateKey, or that of a key ring.
+// NewKey returns a Key. The signer is for Ed25519: an ed25519.PrivateKey, or that of a key ring.
 func NewKey(id string, signer crypto.Signer) Key { return Key{id, signer} }
 
 // Public returns the public key.
 func (k Key) Public() ed25519.PublicKey { return k.signer.Public().(ed25519.PublicKey) }
 
-// KeySet returns a set with the public key alone, for a verifier that is to trust it.
+// KeySet returns a set with only the public key, for a verifier that trusts it.
 func (k Key) KeySet() (*identity.KeySet, error) {
 	const set = `{"keys":[{"kty":"OKP","crv":"Ed25519","kid":%s,"x":%s}]}`
 	return identity.ParseJWKS(fmt.Appendf(nil, set, quote(k.ID), quote(encode(string(k.Public())))))
@@ -46,12 +48,12 @@ func stranger(id string) Key {
 	return NewKey(id, ed25519.NewKeyFromSeed(seed[:]))
 }
 
-// Good says what a good token is, at a time. All fields but OtherKeyID and Extra are required.
+// Good describes a good token. All fields but OtherKeyID and Extra are required.
 type Good struct {
 	Key    Key
 	Now    time.Time       // the verifier's
 	Claims identity.Claims // good at Now
-	Extra  map[string]any  // more claims, which take the place of those of the same name
+	Extra  map[string]any  // more claims, which replace those of the same name
 
 	OtherKeyID string // of another key that the verifier trusts
 }
@@ -62,7 +64,7 @@ func (g Good) Token() string {
 	return b.token(b.header(""), b.claims().String())
 }
 
-// base makes tokens that are nearly good.
+// base makes tokens from a good one.
 type base struct{ Good }
 
 // header returns the good header, with more members if wanted.
@@ -77,7 +79,7 @@ func (b base) token(header, claims string) string {
 	return b.sign(encode(header) + "." + encode(claims))
 }
 
-// sign adds a good signature to what may not be base64url at all.
+// sign adds a good signature to any text.
 func (b base) sign(signed string) string { return signed + "." + encode(string(b.Key.Sign(signed))) }
 
 // withHeader returns the good token under another header.
@@ -95,44 +97,34 @@ func (b base) unsigned(header string) string {
 func encode(s string) string { return base64.RawURLEncoding.EncodeToString([]byte(s)) }
 
 // quote returns s as a JSON string.
-func quote(s string) string {
+func quote(s string) string { return encodeJSON(s) }
+
+// encodeJSON returns a value as JSON. A value that JSON can't express becomes its text.
+func encodeJSON(value any) string {
 	var text strings.Builder
 	e := json.NewEncoder(&text)
 	e.SetEscapeHTML(false)
-	_ = e.Encode(s) // a string always can be
+	if e.Encode(value) != nil {
+		return quote(fmt.Sprint(value))
+	}
 	return strings.TrimSuffix(text.String(), "\n")
 }
 
-// document is an object of JSON, whose values are texts of JSON and whose names may be there twice.
+// document is a JSON object. Its values are texts of JSON, and a name may occur twice.
 type document []pair
 
 type pair struct{ name, value string }
 
-// claims returns the good claims, under the names of RFC 7519, Nomad's, and ours.
+// claims returns the good claims.
 func (b base) claims() document {
-	c := &b.Claims
-	audience := quoteAll(c.Audience)
-	if len(c.Audience) == 1 {
-		audience = quote(c.Audience[0])
-	}
-	d := document{{"aud", audience}}
-	for _, t := range []struct {
-		name string
-		at   int64
-	}{{"exp", c.ExpiresAt}, {"iat", c.IssuedAt}, {"nbf", c.NotBefore}} {
-		if t.at != 0 {
-			d = append(d, pair{t.name, fmt.Sprint(t.at)})
+	var d document
+	for field, value := range reflect.ValueOf(b.Claims).Fields() {
+		if !value.IsZero() {
+			d = append(d, pair{field.Tag.Get("claim"), encodeJSON(value.Interface())})
 		}
 	}
-	for _, t := range []pair{
-		{"iss", c.Issuer}, {"jti", c.ID}, {"sub", c.Subject},
-		{"nomad_namespace", c.Namespace}, {"nomad_job_id", c.JobID},
-		{"nomad_allocation_id", c.AllocationID}, {"nomad_task", c.Task},
-		{"taskapi_role", string(c.Role)}, {"taskapi_allocation_life", c.Life},
-	} {
-		if t.value != "" {
-			d = append(d, pair{t.name, quote(t.value)})
-		}
+	if len(b.Claims.Audience) == 1 {
+		d = d.with("aud", quote(b.Claims.Audience[0]))
 	}
 	for name, value := range b.Extra {
 		d = d.with(name, encodeJSON(value))
@@ -150,62 +142,38 @@ func (b base) operators() document {
 	return b.claims().without("nomad_task").with("sub", quote(subject)).with("taskapi_role", role)
 }
 
-func quoteAll(texts []string) string {
-	quoted := make([]string, len(texts))
-	for i, t := range texts {
-		quoted[i] = quote(t)
-	}
-	return "[" + strings.Join(quoted, ",") + "]"
-}
-
-// encodeJSON returns a claim's value. One that JSON can't express is its text.
-func encodeJSON(value any) string {
-	text, err := json.Marshal(value)
-	if err != nil {
-		return quote(fmt.Sprint(value))
-	}
-	return string(text)
-}
-
-// with returns the document with a member in the place of that of the same name, or at its end.
+// with returns the document with a member in place of that of the same name, or at its end.
 func (d document) with(name, value string) document {
-	d = append(document(nil), d...)
-	for i := range d {
-		if d[i].name == name {
-			d[i].value = value
-			return d
-		}
+	d = slices.Clone(d)
+	if i := d.index(name); i >= 0 {
+		d[i].value = value
+		return d
 	}
 	return append(d, pair{name, value})
 }
 
 // without returns the document without a member.
 func (d document) without(name string) document {
-	var rest document
-	for _, m := range d {
-		if m.name != name {
-			rest = append(rest, m)
-		}
-	}
-	return rest
+	return slices.DeleteFunc(slices.Clone(d), func(p pair) bool { return p.name == name })
 }
 
-// value returns a member's value.
+// value returns a member's value, null if there is none.
 func (d document) value(name string) string {
-	for _, m := range d {
-		if m.name == name {
-			return m.value
-		}
+	if i := d.index(name); i >= 0 {
+		return d[i].value
 	}
 	return "null"
 }
 
+func (d document) index(name string) int {
+	return slices.IndexFunc(d, func(p pair) bool { return p.name == name })
+}
+
 // String returns the document's text.
 func (d document) String() string {
-	var b strings.Builder
-	for i, m := range d {
-		b.WriteString(map[bool]string{true: "{", false: ","}[i == 0])
-		b.WriteString(quote(m.name) + ":" + m.value)
+	members := make([]string, len(d))
+	for i, p := range d {
+		members[i] = quote(p.name) + ":" + p.value
 	}
-	return b.String() + "}"
+	return "{" + strings.Join(members, ",") + "}"
 }

@@ -315,7 +315,9 @@ func (l *List) Add(r Rule) (Rule, error) {
 		now = l.clock().Unix()
 		r.Before = now + 1
 	}
-	err := l.change(func(f *file) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	err := l.changeLocked(func(f *file) error {
 		r.CreatedAt = now
 		if r.Until == 0 {
 			r.Until = now + max(f.MaxTTL, int64(identity.DefaultMaxTTL/time.Second)) + int64(identity.MaxLeeway/time.Second)
@@ -334,12 +336,6 @@ func (l *List) Add(r Rule) (Rule, error) {
 		return nil
 	})
 	return r, err
-}
-
-func (l *List) change(edit func(*file) error) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.changeLocked(edit)
 }
 
 // changeLocked replaces the list on disk by the result of edit, and makes every process notice.
