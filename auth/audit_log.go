@@ -76,31 +76,23 @@ func (l *AuditLog) Begin(record Record) error {
 
 // write writes a record's line, and logs, counts and returns a failure.
 func (l *AuditLog) write(record Record) error {
-	lost, err := l.writeLine(record)
-	if err == nil {
-		return nil
-	}
-	if due(&l.failed) {
-		l.config.Logger.Error("records are missing in the audit log: it can't be written", "error", err, "lost", lost)
-	}
-	return err
-}
-
-func (l *AuditLog) writeLine(record Record) (lost uint64, err error) {
 	line, err := json.Marshal(record)
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	if err == nil && l.w == nil {
 		err = os.ErrClosed
 	}
 	if err == nil {
 		err = l.writeBytes(append(line, '\n'))
 	}
-	l.err = err
-	if err != nil {
+	if l.err = err; err != nil {
 		l.lost++
 	}
-	return l.lost, err
+	lost := l.lost
+	l.mu.Unlock()
+	if err != nil && due(&l.failed) {
+		l.config.Logger.Error("records are missing in the audit log: it can't be written", "error", err, "lost", lost)
+	}
+	return err
 }
 
 // writeBytes writes a line. If the line before was written in part, that is ended first.

@@ -27,13 +27,6 @@ type recordKind struct {
 	reason      string
 }
 
-func kindOf(r Record) recordKind {
-	return recordKind{alloc: r.Alloc, task: r.Task, uid: r.UID, token: r.TokenID, reason: r.Reason}
-}
-
-// ofOthers returns the kind for all callers that are not counted separately. There are few such kinds.
-func (k recordKind) ofOthers() recordKind { return recordKind{reason: k.reason} }
-
 // burst counts the records of a kind.
 type burst struct {
 	since      time.Time // its beginning, or when its count was last written
@@ -76,7 +69,7 @@ func newAuditSampler(write func(Record)) *auditSampler {
 func (s *auditSampler) pass(r Record) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	k := kindOf(r)
+	k := recordKind{alloc: r.Alloc, task: r.Task, uid: r.UID, token: r.TokenID, reason: r.Reason}
 	b := s.burstOf(k, r)
 	if b.over(r.Time) {
 		b.since, b.passed = r.Time, 0
@@ -116,7 +109,7 @@ func (s *auditSampler) burstOf(k recordKind, r Record) *burst {
 		table.Add(k, b)
 		return b
 	}
-	k = k.ofOthers()
+	k = recordKind{reason: k.reason} // there are few such kinds
 	if s.rest[k] == nil {
 		s.rest[k] = b
 	}

@@ -56,7 +56,7 @@ func newCache() *cache {
 	return &cache{good: good, bad: bad}
 }
 
-// slot returns the place of a tag in the table.
+// slot returns a tag's place in the quick table.
 func (c *cache) slot(t tag) *atomic.Pointer[entry] {
 	return &c.quick[t[0]%quickSlots]
 }

@@ -37,7 +37,11 @@ type limits struct {
 }
 
 func newLimits(c Limits) (*limits, error) {
-	c.setDefaults()
+	standard := limitset.Default()
+	c.FailedLookups = cmp.Or(c.FailedLookups, standard.FailedLookups)
+	c.AllFailedLookups = cmp.Or(c.AllFailedLookups, standard.AllFailedLookups)
+	c.Refusals = cmp.Or(c.Refusals, standard.Refusals)
+	c.Requests = cmp.Or(c.Requests, standard.Requests)
 	lookups, err := ratelimit.New[Owner](ratelimit.Config{
 		Key: c.FailedLookups, Global: c.AllFailedLookups, MaxKeys: maxCallers, RetryAfterUnit: retryAfterUnit,
 	})
@@ -48,7 +52,7 @@ func newLimits(c Limits) (*limits, error) {
 	if err != nil {
 		return nil, err
 	}
-	tarpit, err := ratelimit.NewTarpit(c.MaxDelayed, c.RefusalDelay)
+	tarpit, err := ratelimit.NewTarpit(cmp.Or(c.MaxDelayed, 512), cmp.Or(c.RefusalDelay, 250*time.Millisecond))
 	if err != nil {
 		return nil, err
 	}
@@ -59,16 +63,6 @@ func newLimits(c Limits) (*limits, error) {
 		})
 	}
 	return l, err
-}
-
-func (c *Limits) setDefaults() {
-	standard := limitset.Default()
-	c.FailedLookups = cmp.Or(c.FailedLookups, standard.FailedLookups)
-	c.AllFailedLookups = cmp.Or(c.AllFailedLookups, standard.AllFailedLookups)
-	c.Refusals = cmp.Or(c.Refusals, standard.Refusals)
-	c.Requests = cmp.Or(c.Requests, standard.Requests)
-	c.RefusalDelay = cmp.Or(c.RefusalDelay, 250*time.Millisecond)
-	c.MaxDelayed = cmp.Or(c.MaxDelayed, 512)
 }
 
 // limitReason returns which limit refused.

@@ -193,8 +193,15 @@ func (l *Limiter[K]) bucketLocked(key K) *bucket {
 // decideLocked returns the decision and changes nothing; a nil bucket is a full one.
 func (l *Limiter[K]) decideLocked(b *bucket, now time.Time) Decision {
 	var key time.Duration
-	if b != nil {
-		key = l.keyWaitLocked(b, now)
+	switch {
+	case b == nil:
+	case now.Before(b.closed):
+		key = b.closed.Sub(now)
+	default:
+		key = wait(b.tokens, now)
+		if unit := l.cfg.RetryAfterUnit; unit > 0 && key > 0 {
+			key = (key + unit - 1).Truncate(unit)
+		}
 	}
 	global := wait(l.global, now)
 	switch {
@@ -204,17 +211,6 @@ func (l *Limiter[K]) decideLocked(b *bucket, now time.Time) Decision {
 		return Decision{RetryAfter: key, Scope: ScopeKey}
 	}
 	return Decision{RetryAfter: global, Scope: ScopeGlobal}
-}
-
-func (l *Limiter[K]) keyWaitLocked(b *bucket, now time.Time) time.Duration {
-	if now.Before(b.closed) {
-		return b.closed.Sub(now)
-	}
-	need := wait(b.tokens, now)
-	if g := l.cfg.RetryAfterUnit; g > 0 && need > 0 {
-		need = (need + g - 1).Truncate(g)
-	}
-	return need
 }
 
 // wait returns how long a bucket takes to hold a token, rounded to a nanosecond. rate.Limiter gives a token when less

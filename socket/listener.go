@@ -86,7 +86,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 			if c := l.admit(raw); c != nil {
 				return c, nil
 			}
-		case l.isClosed():
+		case errors.Is(err, net.ErrClosed):
 			return nil, &net.OpError{Op: "accept", Net: "unix", Addr: l.Addr(), Err: net.ErrClosed}
 		default:
 			// Out of descriptors or memory, as a rule, which passes.
@@ -168,15 +168,6 @@ func (l *Listener) answer(raw *net.UnixConn) {
 // warn logs at most once in warnEvery.
 func (l *Listener) warn(msg string, args ...any) {
 	l.warnings.Do(func() { l.log.Warn(msg, args...) })
-}
-
-func (l *Listener) isClosed() bool {
-	select {
-	case <-l.done:
-		return true
-	default:
-		return false
-	}
 }
 
 // Addr returns the path given to Listen.
