@@ -34,14 +34,18 @@ var boundless = ratelimit.Rate{PerSecond: 1e6, Burst: 1e6}
 
 // realAuthenticator returns an authenticator with a key ring, on which tasks have what the policy gives, and a signer
 // of tokens for it.
-func realAuthenticator(t *testing.T) (authenticator *auth.Authenticator, sign func(change func(*identity.Claims)) string) {
+func realAuthenticator(
+	t *testing.T,
+) (authenticator *auth.Authenticator, sign func(change func(*identity.Claims)) string) {
 	t.Helper()
 	authenticator, _, sign = realAuthenticatorWith(t, live{})
 	return authenticator, sign
 }
 
 // realAuthenticatorWith is realAuthenticator for an allocation that changes, with its key ring.
-func realAuthenticatorWith(t *testing.T, allocations auth.Allocations) (authenticator *auth.Authenticator, ring *identity.Keyring, sign func(change func(*identity.Claims)) string) {
+func realAuthenticatorWith(
+	t *testing.T, allocations auth.Allocations,
+) (authenticator *auth.Authenticator, ring *identity.Keyring, sign func(change func(*identity.Claims)) string) {
 	t.Helper()
 	ring = identitytest.Keyring(t)
 	verifier, err := identity.NewVerifier(identity.VerifierConfig{Local: ring})
@@ -55,7 +59,8 @@ func realAuthenticatorWith(t *testing.T, allocations auth.Allocations) (authenti
 	authenticator, err = auth.NewAuthenticator(auth.Config{
 		Verifier: verifier, Allocations: allocations, Policy: policy, Keys: []identity.KeySource{ring},
 		Logger: slog.New(slog.DiscardHandler),
-		Limits: auth.Limits{Set: limitset.Set{FailedLookups: boundless, AllFailedLookups: boundless, Refusals: boundless}}, // this is about the verdicts, not their number
+		// this is about the verdicts, not their number
+		Limits: auth.Limits{Set: limitset.Set{FailedLookups: boundless, AllFailedLookups: boundless, Refusals: boundless}},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -64,7 +69,8 @@ func realAuthenticatorWith(t *testing.T, allocations auth.Allocations) (authenti
 		t.Helper()
 		now := time.Now().Unix()
 		claims := identity.Claims{
-			Subject: identity.Subject("global", "default", "demo", "web", "server", "default"), Audience: []string{identity.DefaultAudience},
+			Subject:  identity.Subject("global", "default", "demo", "web", "server", "default"),
+			Audience: []string{identity.DefaultAudience},
 			IssuedAt: now, NotBefore: now, ExpiresAt: now + 3600,
 			Namespace: "default", JobID: "demo", AllocationID: allocID, Task: "server", Life: demo.Life,
 		}
@@ -81,10 +87,12 @@ func TestEveryRouteIsAuthenticated(t *testing.T) {
 	behind := func(c *handlers.Config) { c.Authenticator = authenticator }
 	s := newServer(t, quietAlloc(t), everyRoute, behind)
 	ofOperator := newServerOf(t, auth.Owner{AllocationID: allocID, UID: peer.UID}, quietAlloc(t), everyRoute, behind)
-	ofPoor := newServerOf(t, auth.Owner{AllocationID: allocID, Task: "poor", UID: peer.UID}, quietAlloc(t), everyRoute, behind)
+	ofPoor := newServerOf(t, auth.Owner{AllocationID: allocID, Task: "poor", UID: peer.UID}, quietAlloc(t),
+		everyRoute, behind)
 	task := sign(func(*identity.Claims) {})
 	asOperator := sign(func(c *identity.Claims) {
-		c.Task, c.Role, c.Subject = "", identity.RoleOperator, identity.Subject("global", "default", "demo", "web", "", "operator")
+		c.Task, c.Role, c.Subject = "", identity.RoleOperator, identity.Subject("global", "default", "demo", "web",
+			"", "operator")
 	})
 	poor := sign(func(c *identity.Claims) {
 		c.Task, c.Subject = "poor", identity.Subject("global", "default", "demo", "web", "poor", "default")
@@ -153,7 +161,8 @@ func TestEveryRouteIsAuthenticated(t *testing.T) {
 				}
 				got := c.s.once(t, method, head(method, target(entry, allocID), c.token, anyBody))
 				if got.Status != want.Status || (want.Body != "" && got.Body != want.Body) {
-					t.Errorf("%s: %s %s = %d %q, want %d %q", name, method, entry.Pattern, got.Status, got.Body, want.Status, want.Body)
+					t.Errorf("%s: %s %s = %d %q, want %d %q", name, method, entry.Pattern, got.Status, got.Body,
+						want.Status, want.Body)
 				}
 				if !strings.Contains(entry.Pattern, "{alloc}") || want.Status == 403 || entry.Answer == route.Absent {
 					continue

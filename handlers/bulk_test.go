@@ -47,7 +47,8 @@ func (a asker) ask(method, path, head, body string) net.Conn {
 	c := a.dial()
 	a.Cleanup(func() { c.Close() })
 	go func() { // what nobody reads can't be written
-		_, _ = fmt.Fprintf(c, "%s %s HTTP/1.1\r\nHost: x\r\nX-Nomad-Token: %s\r\nConnection: close\r\n%s\r\n%s", method, path, token, head, body)
+		_, _ = fmt.Fprintf(c, "%s %s HTTP/1.1\r\nHost: x\r\nX-Nomad-Token: %s\r\nConnection: close\r\n%s\r\n%s", method, path,
+			token, head, body)
 	}()
 	synctest.Wait()
 	return c
@@ -140,7 +141,9 @@ type countedServices struct {
 	lists *atomic.Int64
 }
 
-func (c countedServices) Services(ctx context.Context, namespace, name string) ([]*api.ServiceRegistration, uint64, error) {
+func (c countedServices) Services(
+	ctx context.Context, namespace, name string,
+) ([]*api.ServiceRegistration, uint64, error) {
 	c.lists.Add(1)
 	return c.fakeServices.Services(ctx, namespace, name)
 }
@@ -274,7 +277,8 @@ func TestLongBodies(t *testing.T) {
 				t.Errorf("%s %s: %d of %d were done for clients who read nothing", c.method, c.query, n, most)
 			}
 			start := time.Now()
-			if got := answer(t, a.ask("PUT", path+"?lock-renew", length(`{"Lock":{"ID":"x"}}`), `{"Lock":{"ID":"x"}}`)); got != http.StatusConflict || time.Since(start) != 0 {
+			if got := answer(t, a.ask("PUT", path+"?lock-renew", length(`{"Lock":{"ID":"x"}}`),
+				`{"Lock":{"ID":"x"}}`)); got != http.StatusConflict || time.Since(start) != 0 {
 				t.Errorf("a renewal got %d after %v, want 409 at once", got, time.Since(start))
 			}
 		})

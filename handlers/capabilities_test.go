@@ -114,7 +114,8 @@ func TestEachCapabilityAlone(t *testing.T) {
 			for _, method := range entry.Methods {
 				got := s.once(t, method, head(method, target(entry, allocID), capability.String(), anyBody))
 				if may := got.Status != http.StatusForbidden || got.Body != apierror.PermissionDenied.Words(); may != want {
-					t.Errorf("%s %s with %s alone = %d %.40q; want it let in: %v", method, entry.Pattern, capability, got.Status, got.Body, want)
+					t.Errorf("%s %s with %s alone = %d %.40q; want it let in: %v", method, entry.Pattern, capability, got.Status,
+						got.Body, want)
 				}
 			}
 		}

@@ -50,8 +50,10 @@ func newDeployed(t *testing.T) *deployed {
 		return map[string]*api.DeploymentState{"web": {DesiredTotal: 1, PlacedAllocs: 1, HealthyAllocs: healthy}}
 	}
 	return &deployed{fakeAlloc: alloc, list: []*api.Deployment{
-		{ID: runningID, Namespace: "default", JobID: "demo", JobVersion: 1, Status: "running", TaskGroups: state(0), CreateIndex: 30, ModifyIndex: 31},
-		{ID: overID, Namespace: "default", JobID: "demo", Status: "successful", TaskGroups: state(1), CreateIndex: 10, ModifyIndex: 20},
+		{ID: runningID, Namespace: "default", JobID: "demo", JobVersion: 1, Status: "running", TaskGroups: state(0),
+			CreateIndex: 30, ModifyIndex: 31},
+		{ID: overID, Namespace: "default", JobID: "demo", Status: "successful", TaskGroups: state(1), CreateIndex: 10,
+			ModifyIndex: 20},
 	}}
 }
 
@@ -107,7 +109,8 @@ func TestChangeDeployment(t *testing.T) {
 	if err != nil || alloc.failed != runningID || update.EvalID == "" {
 		t.Errorf("fail: %+v, %v; failed %q", update, err, alloc.failed)
 	}
-	if _, _, err := client.SetAllocHealth(runningID, []string{allocID}, nil, nil); err != nil || alloc.healthy == nil || !*alloc.healthy {
+	if _, _, err := client.SetAllocHealth(runningID, []string{allocID}, nil, nil); err != nil || alloc.healthy == nil ||
+		!*alloc.healthy {
 		t.Errorf("healthy: %v, %v", alloc.healthy, err)
 	}
 	if _, _, err := client.SetAllocHealth(runningID, nil, []string{allocID}, nil); err != nil || *alloc.healthy {
@@ -125,7 +128,8 @@ func TestChangeDeployment(t *testing.T) {
 	wantSDKError(t, err, 501, "a deployment is of one allocation in one region: it has no steps to pause between, and waits for no other region")
 	_, _, err = s.sdk(t, goodToken).Deployments().Fail(runningID, nil)
 	wantSDKError(t, err, 403, "Permission denied")
-	for body, want := range map[string]string{"{}": "DeploymentID must be specified", `{"DeploymentID":"` + overID + `"}`: "Deployment ID does not match"} {
+	for body, want := range map[string]string{"{}": "DeploymentID must be specified",
+		`{"DeploymentID":"` + overID + `"}`: "Deployment ID does not match"} {
 		if got := s.do(t, "PUT", "/v1/deployment/fail/"+runningID, operator, body); got.Status != 400 || got.Body != want {
 			t.Errorf("%s = %d %q, want %q", body, got.Status, got.Body, want)
 		}
@@ -136,22 +140,27 @@ func TestChangeDeployment(t *testing.T) {
 // and none of what was before this process.
 func TestDeploymentEvents(t *testing.T) {
 	log := events.New()
-	list := []*api.Deployment{{ID: overID, JobID: "demo", Namespace: "default", Status: "successful", CreateIndex: 10, ModifyIndex: 20}}
+	list := []*api.Deployment{{ID: overID, JobID: "demo", Namespace: "default", Status: "successful", CreateIndex: 10,
+		ModifyIndex: 20}}
 	log.FollowDeployments(func() []*api.Deployment { return list })
 	saved := *recordedAlloc()
 	saved.ModifyIndex = 30
 	log.Resume(&saved, false)
 	alloc := touched(t, log, 30)
-	client := newServerOf(t, auth.Owner{AllocationID: allocID, UID: peer.UID}, alloc, everyRoute, streaming(log)).sdk(t, operator)
+	client := newServerOf(t, auth.Owner{AllocationID: allocID, UID: peer.UID}, alloc, everyRoute,
+		streaming(log)).sdk(t, operator)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	stream, err := client.EventStream().Stream(ctx, map[api.Topic][]string{api.TopicDeployment: {"demo"}}, 0, &api.QueryOptions{})
+	stream, err := client.EventStream().Stream(ctx, map[api.Topic][]string{api.TopicDeployment: {"demo"}}, 0,
+		&api.QueryOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	list = []*api.Deployment{{ID: runningID, JobID: "demo", Namespace: "default", Status: "running", CreateIndex: 31, ModifyIndex: 31}, list[0]}
+	list = []*api.Deployment{{ID: runningID, JobID: "demo", Namespace: "default", Status: "running", CreateIndex: 31,
+		ModifyIndex: 31}, list[0]}
 	put(t, log, 31, nil)
-	list = []*api.Deployment{{ID: runningID, JobID: "demo", Namespace: "default", Status: "successful", CreateIndex: 31, ModifyIndex: 33}, list[1]}
+	list = []*api.Deployment{{ID: runningID, JobID: "demo", Namespace: "default", Status: "successful", CreateIndex: 31,
+		ModifyIndex: 33}, list[1]}
 	put(t, log, 32, nil) // which is not the one that changes it
 	put(t, log, 33, nil)
 	var got []string
@@ -165,7 +174,8 @@ func TestDeploymentEvents(t *testing.T) {
 			got = append(got, string(e.Topic)+" "+e.Type+" "+d.Status)
 		}
 	}
-	if want := "Deployment PlanResult running, Deployment DeploymentStatusUpdate successful"; strings.Join(got, ", ") != want {
+	if want := "Deployment PlanResult running, Deployment DeploymentStatusUpdate successful"; strings.Join(got,
+		", ") != want {
 		t.Errorf("events %q, want %s", got, want)
 	}
 }
@@ -175,7 +185,8 @@ func TestDeploymentEvents(t *testing.T) {
 func TestListsOfNothing(t *testing.T) {
 	s := newServer(t, newAlloc(t), everyRoute)
 	client := s.sdk(t, goodToken)
-	for _, path := range []string{"/v1/volumes?type=csi", "/v1/volumes?type=host", "/v1/plugins", "/v1/scaling/policies", "/v1/acl/policies", "/v1/acl/auth-methods"} {
+	for _, path := range []string{"/v1/volumes?type=csi", "/v1/volumes?type=host", "/v1/plugins", "/v1/scaling/policies",
+		"/v1/acl/policies", "/v1/acl/auth-methods"} {
 		if got := s.do(t, "GET", path, goodToken, ""); got.Status != 200 || got.Body != "[]" {
 			t.Errorf("%s = %d %q, want []", path, got.Status, got.Body)
 		}
@@ -196,7 +207,8 @@ func TestJobStatuses(t *testing.T) {
 			IsActive bool
 		}
 	}
-	for body, want := range map[string]int{"": 1, `{"Jobs":[{"ID":"demo","Namespace":"default"}]}`: 1, `{"Jobs":[{"ID":"other"}]}`: 0} {
+	for body, want := range map[string]int{"": 1, `{"Jobs":[{"ID":"demo","Namespace":"default"}]}`: 1,
+		`{"Jobs":[{"ID":"other"}]}`: 0} {
 		var got []status
 		query := func() error {
 			if body == "" {
@@ -212,7 +224,8 @@ func TestJobStatuses(t *testing.T) {
 			t.Errorf("%s: %+v", body, got)
 		}
 	}
-	if got := s.do(t, "POST", "/v1/jobs/statuses", goodToken, "{}"); got.Status != 400 || got.Body != "no jobs in request" {
+	if got := s.do(t, "POST", "/v1/jobs/statuses", goodToken, "{}"); got.Status != 400 ||
+		got.Body != "no jobs in request" {
 		t.Errorf("no jobs = %d %q", got.Status, got.Body)
 	}
 }

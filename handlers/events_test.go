@@ -36,7 +36,9 @@ type streamAuthenticator struct {
 // lasting is an expiry that no test sees.
 const lasting = 1 << 40
 
-func (d *streamAuthenticator) Authenticate(r *http.Request, owner auth.Owner, peer auth.Peer) (*auth.Principal, *auth.Denial) {
+func (d *streamAuthenticator) Authenticate(
+	r *http.Request, owner auth.Owner, peer auth.Peer,
+) (*auth.Principal, *auth.Denial) {
 	principal, denial := d.fakeAuthenticator.Authenticate(r, owner, peer)
 	if denial == nil && d.refuse != nil {
 		denial = d.refuse()
@@ -157,7 +159,8 @@ func TestSDKEvents(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	put(t, log, 40, nil)
-	stream, err := client.EventStream().Stream(ctx, map[api.Topic][]string{api.TopicAllocation: {"*"}}, 0, &api.QueryOptions{})
+	stream, err := client.EventStream().Stream(ctx, map[api.Topic][]string{api.TopicAllocation: {"*"}}, 0,
+		&api.QueryOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -166,11 +169,13 @@ func TestSDKEvents(t *testing.T) {
 	}
 	put(t, log, 41, func(a *api.Allocation) { a.DesiredStatus = "stop" })
 	got := next(t, stream).Events[0]
-	if got.Type != "AllocationUpdateDesiredStatus" || got.Key != allocID || got.Topic != api.TopicAllocation || got.Index != 41 {
+	if got.Type != "AllocationUpdateDesiredStatus" || got.Key != allocID || got.Topic != api.TopicAllocation ||
+		got.Index != 41 {
 		t.Errorf("event = %+v", got)
 	}
 	alloc, err := got.Allocation()
-	if err != nil || alloc.ID != allocID || alloc.DesiredStatus != "stop" || alloc.Job != nil || len(alloc.TaskStates) != 2 {
+	if err != nil || alloc.ID != allocID || alloc.DesiredStatus != "stop" || alloc.Job != nil ||
+		len(alloc.TaskStates) != 2 {
 		t.Errorf("allocation = %+v, %v", alloc, err)
 	}
 	put(t, log, 42, func(a *api.Allocation) {

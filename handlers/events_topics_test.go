@@ -52,21 +52,24 @@ func TestSDKTopics(t *testing.T) {
 	log := events.New()
 	log.Begin()
 	alloc := touched(t, log, 40)
-	client := newServerOf(t, auth.Owner{AllocationID: allocID, UID: peer.UID}, alloc, everyRoute, streaming(log)).sdk(t, operator)
+	client := newServerOf(t, auth.Owner{AllocationID: allocID, UID: peer.UID}, alloc, everyRoute,
+		streaming(log)).sdk(t, operator)
 	stream, err := client.EventStream().Stream(t.Context(), nil, 0, &api.QueryOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	put(t, log, 40, nil)
 	first := next(t, stream)
-	want := []string{"Node NodeRegistration", "Job JobRegistered", "Evaluation JobRegistered", "Evaluation EvaluationUpdated", "Allocation PlanResult"}
+	want := []string{"Node NodeRegistration", "Job JobRegistered", "Evaluation JobRegistered",
+		"Evaluation EvaluationUpdated", "Allocation PlanResult"}
 	if diff := cmp.Diff(want, topicsOf(first)); diff != "" {
 		t.Fatalf("the beginning: -want +got\n%s", diff)
 	}
 	if node, err := first.Events[0].Node(); err != nil || node.ID != anyNode {
 		t.Errorf("node = %+v, %v", node, err)
 	}
-	if begun, err := first.Events[2].Evaluation(); err != nil || begun.Status != api.EvalStatusPending || begun.ID != recordedAlloc().EvalID {
+	if begun, err := first.Events[2].Evaluation(); err != nil || begun.Status != api.EvalStatusPending ||
+		begun.ID != recordedAlloc().EvalID {
 		t.Errorf("evaluation = %+v, %v, want the pending one", begun, err)
 	}
 	first.Events = slices.Concat(first.Events[1:2], first.Events[3:])
@@ -75,7 +78,8 @@ func TestSDKTopics(t *testing.T) {
 		t.Errorf("job = %+v, %v", job, err)
 	}
 	placed, err := first.Events[1].Evaluation()
-	if err != nil || placed.ID != recordedAlloc().EvalID || placed.Status != api.EvalStatusComplete || first.Events[1].Key != placed.ID {
+	if err != nil || placed.ID != recordedAlloc().EvalID || placed.Status != api.EvalStatusComplete ||
+		first.Events[1].Key != placed.ID {
 		t.Errorf("evaluation = %+v, %v", placed, err)
 	}
 
@@ -84,7 +88,8 @@ func TestSDKTopics(t *testing.T) {
 		t.Fatal(err)
 	}
 	line := next(t, stream)
-	if diff := cmp.Diff([]string{"Evaluation AllocationUpdateDesiredStatus", "Evaluation EvaluationUpdated", "Allocation AllocationUpdated"}, topicsOf(line)); diff != "" || line.Index != 41 {
+	if diff := cmp.Diff([]string{"Evaluation AllocationUpdateDesiredStatus", "Evaluation EvaluationUpdated",
+		"Allocation AllocationUpdated"}, topicsOf(line)); diff != "" || line.Index != 41 {
 		t.Errorf("a stop: index %d -want +got\n%s", line.Index, diff)
 	}
 	if e, err := line.Events[0].Evaluation(); err != nil || e.ID != stopped.EvalID || e.TriggeredBy != "alloc-stop" {
@@ -95,11 +100,13 @@ func TestSDKTopics(t *testing.T) {
 		t.Fatal(err)
 	}
 	line = next(t, stream)
-	want = []string{"Job JobDeregistered", "Evaluation JobDeregistered", "Evaluation EvaluationUpdated", "Allocation AllocationUpdated"}
+	want = []string{"Job JobDeregistered", "Evaluation JobDeregistered", "Evaluation EvaluationUpdated",
+		"Allocation AllocationUpdated"}
 	if diff := cmp.Diff(want, topicsOf(line)); diff != "" {
 		t.Errorf("the job's end: -want +got\n%s", diff)
 	}
-	if ended, deleted, err := line.Events[0].DeregisteredJob(); err != nil || deleted || ended.Stop == nil || !*ended.Stop {
+	if ended, deleted, err := line.Events[0].DeregisteredJob(); err != nil || deleted || ended.Stop == nil ||
+		!*ended.Stop {
 		t.Errorf("job = %+v, %v, %v, want one that stops", ended, deleted, err)
 	}
 
@@ -112,7 +119,8 @@ func TestSDKTopics(t *testing.T) {
 	}
 
 	alloc.touch = func() bool { return false } // it has ended
-	if _, err := client.Nodes().Meta().Apply(&api.NodeMetaApplyRequest{Meta: map[string]*string{"a": new("b")}}, nil); err != nil {
+	if _, err := client.Nodes().Meta().Apply(&api.NodeMetaApplyRequest{Meta: map[string]*string{"a": new("b")}},
+		nil); err != nil {
 		t.Fatal(err)
 	}
 	line = next(t, stream)
@@ -134,7 +142,8 @@ func TestServiceEvents(t *testing.T) {
 	put(t, log, 40, nil)
 	log.PutServices([]registry.Change{{Service: cache}, {Service: web, Gone: true}})
 	for query, want := range map[string][]string{
-		"Service":             {"ServiceRegistration " + web.ID, "ServiceRegistration " + cache.ID, "ServiceDeregistration " + web.ID},
+		"Service": {"ServiceRegistration " + web.ID, "ServiceRegistration " + cache.ID,
+			"ServiceDeregistration " + web.ID},
 		"Service:redis":       {"ServiceRegistration " + cache.ID},
 		"Service:web":         {"ServiceRegistration " + web.ID, "ServiceDeregistration " + web.ID},
 		"Service:" + cache.ID: {"ServiceRegistration " + cache.ID},
@@ -153,7 +162,8 @@ func TestServiceEvents(t *testing.T) {
 			for _, e := range line.Events {
 				got = append(got, e.Type+" "+e.Key)
 				s, err := e.Service()
-				if err != nil || s.ID != e.Key || s.Namespace != "default" || e.Index != 40 || !slices.Equal(e.FilterKeys, []string{s.JobID, s.ServiceName}) {
+				if err != nil || s.ID != e.Key || s.Namespace != "default" || e.Index != 40 ||
+					!slices.Equal(e.FilterKeys, []string{s.JobID, s.ServiceName}) {
 					t.Errorf("event %+v of %+v, %v", e, s, err)
 				}
 				if s.ID == web.ID && !cmp.Equal(s, web) {
@@ -313,7 +323,8 @@ func TestResume(t *testing.T) {
 		"from the beginning":      {index: 1, want: updated(40, 41, 42)},
 		"what comes next":         {index: 51, want: nil},
 		"what was another life's": {index: 52, want: append([]string{fmt.Sprintf(ahead, 52, 50)}, updated(40, 41, 42)...)},
-		"the highest":             {index: 1<<64 - 1, want: append([]string{fmt.Sprintf(ahead, uint64(1<<64-1), 50)}, updated(40, 41, 42)...)},
+		"the highest": {index: 1<<64 - 1, want: append([]string{fmt.Sprintf(ahead, uint64(1<<64-1), 50)},
+			updated(40, 41, 42)...)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			log := events.New()
@@ -331,11 +342,12 @@ func TestResume(t *testing.T) {
 		index      uint64
 		want       []string
 	}{
-		"with nothing missed":   {false, 41, updated(10041)},
-		"with the last missed":  {false, 40, updated(40, 10041)},
-		"with more missed":      {false, 39, append([]string{fmt.Sprintf(lost, 39, 39)}, updated(40, 10041)...)},
-		"for the first time":    {false, 0, updated(40, 10041)},
-		"with another job":      {true, 40, append([]string{"40 Job JobRegistered, Allocation PlanResult"}, updated(10041)...)},
+		"with nothing missed":  {false, 41, updated(10041)},
+		"with the last missed": {false, 40, updated(40, 10041)},
+		"with more missed":     {false, 39, append([]string{fmt.Sprintf(lost, 39, 39)}, updated(40, 10041)...)},
+		"for the first time":   {false, 0, updated(40, 10041)},
+		"with another job": {true, 40, append([]string{"40 Job JobRegistered, Allocation PlanResult"},
+			updated(10041)...)},
 		"after what is unsaved": {false, 57, updated(10041)},
 	} {
 		t.Run("in another process, "+name, func(t *testing.T) {
@@ -358,7 +370,8 @@ func TestResume(t *testing.T) {
 		s := newServer(t, touched(t, log, 339), streaming(log))
 		got := streamedUntil(t, s, goodToken, "?index=50", "339 ")
 		if len(got) != 257 || got[0] != fmt.Sprintf(lost, 50, 83) || got[1] != "84 Allocation AllocationUpdated" {
-			t.Errorf("streamed %d lines, the first %q, want what is lost and 256 from index 84 on", len(got), got[:min(2, len(got))])
+			t.Errorf("streamed %d lines, the first %q, want what is lost and 256 from index 84 on", len(got),
+				got[:min(2, len(got))])
 		}
 	})
 }

@@ -85,7 +85,8 @@ func (c *fakeCommand) end(code int, err error) {
 func commands(alloc *fakeAlloc) <-chan *fakeCommand {
 	started := make(chan *fakeCommand, 100)
 	alloc.exec = func(ctx context.Context, req interfaces.ExecRequest) (interfaces.ExecSession, error) {
-		c := &fakeCommand{result: make(chan commandEnd, 1), sizes: make(chan [2]uint16, 10), ctx: ctx, request: req, closed: make(chan struct{})}
+		c := &fakeCommand{result: make(chan commandEnd, 1), sizes: make(chan [2]uint16, 10), ctx: ctx, request: req,
+			closed: make(chan struct{})}
 		c.stdin, c.in = io.Pipe()
 		c.out, c.stdout = io.Pipe()
 		c.errs, c.stderr = io.Pipe()
@@ -199,20 +200,23 @@ func TestExecRefusals(t *testing.T) {
 		status        int
 		body          string
 	}{
-		"not running":     {execPath + execQuery(), operator, 409, "Task not running"},
-		"no capability":   {execPath + execQuery(), goodToken, 403, "Permission denied"},
-		"no token":        {execPath + execQuery(), "", 401, "Unauthorized"},
-		"another's":       {strings.Replace(execPath, allocID, otherID, 1) + execQuery(), operator, 404, `Unknown allocation "` + otherID + `"`},
-		"no UUID":         {"/v1/client/allocation/x/exec" + execQuery(), operator, 400, "must be a UUID"},
-		"unknown task":    {execPath + execQuery("task", "x"), operator, 404, "Task not found"},
-		"no task of two":  {execPath + execQuery("task", ""), operator, 400, "must provide task name: the allocation has the tasks server, init"},
-		"empty command":   {execPath + execQuery("command", "[]"), operator, 400, "command is not present"},
-		"no JSON":         {execPath + execQuery("command", "ls"), operator, 400, `command "ls" can't be read`},
-		"no strings":      {execPath + execQuery("command", `["ls",1]`), operator, 400, "must be a JSON array of strings"},
-		"tty":             {execPath + execQuery("tty", "maybe"), operator, 400, `tty must be true or false, not "maybe"`},
-		"term":            {execPath + execQuery("term", long), operator, 400, "is no type of a terminal"},
-		"handshake":       {execPath + execQuery("ws_handshake", "2"), operator, 400, "ws_handshake must be true or false"},
-		"unknown action":  {"/v1/job/demo/action?action=x", operator, 404, `action "x" not found in the allocation: it has none`},
+		"not running":   {execPath + execQuery(), operator, 409, "Task not running"},
+		"no capability": {execPath + execQuery(), goodToken, 403, "Permission denied"},
+		"no token":      {execPath + execQuery(), "", 401, "Unauthorized"},
+		"another's": {strings.Replace(execPath, allocID, otherID, 1) + execQuery(), operator, 404,
+			`Unknown allocation "` + otherID + `"`},
+		"no UUID":      {"/v1/client/allocation/x/exec" + execQuery(), operator, 400, "must be a UUID"},
+		"unknown task": {execPath + execQuery("task", "x"), operator, 404, "Task not found"},
+		"no task of two": {execPath + execQuery("task", ""), operator, 400,
+			"must provide task name: the allocation has the tasks server, init"},
+		"empty command": {execPath + execQuery("command", "[]"), operator, 400, "command is not present"},
+		"no JSON":       {execPath + execQuery("command", "ls"), operator, 400, `command "ls" can't be read`},
+		"no strings":    {execPath + execQuery("command", `["ls",1]`), operator, 400, "must be a JSON array of strings"},
+		"tty":           {execPath + execQuery("tty", "maybe"), operator, 400, `tty must be true or false, not "maybe"`},
+		"term":          {execPath + execQuery("term", long), operator, 400, "is no type of a terminal"},
+		"handshake":     {execPath + execQuery("ws_handshake", "2"), operator, 400, "ws_handshake must be true or false"},
+		"unknown action": {"/v1/job/demo/action?action=x", operator, 404,
+			`action "x" not found in the allocation: it has none`},
 		"another job":     {"/v1/job/x/action?action=x", operator, 404, "job not found"},
 		"another's alloc": {"/v1/job/demo/action?action=x&allocID=" + otherID, operator, 404, "Unknown allocation"},
 	} {
@@ -246,13 +250,15 @@ func TestExecBadMessages(t *testing.T) {
 		code    int
 		text    string
 	}{
-		"not JSON":       {"ls", websocket.ClosePolicyViolation, "Failed to decode frame"},
-		"not an object":  {"[]", websocket.ClosePolicyViolation, "Failed to decode frame"},
-		"no base64":      {`{"stdin":{"data":"~"}}`, websocket.ClosePolicyViolation, "Failed to decode frame"},
-		"too wide":       {`{"tty_size":{"height":24,"width":1000000000}}`, websocket.ClosePolicyViolation, "each must be from 1 to 65535"},
+		"not JSON":      {"ls", websocket.ClosePolicyViolation, "Failed to decode frame"},
+		"not an object": {"[]", websocket.ClosePolicyViolation, "Failed to decode frame"},
+		"no base64":     {`{"stdin":{"data":"~"}}`, websocket.ClosePolicyViolation, "Failed to decode frame"},
+		"too wide": {`{"tty_size":{"height":24,"width":1000000000}}`, websocket.ClosePolicyViolation,
+			"each must be from 1 to 65535"},
 		"less than none": {`{"tty_size":{"height":-1,"width":80}}`, websocket.ClosePolicyViolation, "-1 lines"},
-		"beyond integer": {`{"tty_size":{"height":1e300,"width":80}}`, websocket.ClosePolicyViolation, "Failed to decode frame"},
-		"too long":       {`{"stdin":{"data":"` + strings.Repeat("A", 256<<10) + `"}}`, websocket.CloseMessageTooBig, ""},
+		"beyond integer": {`{"tty_size":{"height":1e300,"width":80}}`, websocket.ClosePolicyViolation,
+			"Failed to decode frame"},
+		"too long": {`{"stdin":{"data":"` + strings.Repeat("A", 256<<10) + `"}}`, websocket.CloseMessageTooBig, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, status, body := websocketTo(t, s, execPath+execQuery(), operator)
@@ -309,7 +315,8 @@ func TestExecEnds(t *testing.T) {
 	c, _, _ := websocketTo(t, s, execPath+execQuery(), operator)
 	command := <-started
 	command.end(0, interfaces.ErrTaskNotRunning)
-	if code, text := closeOf(t, c); code != websocket.ClosePolicyViolation || text != "the task has ended, and with it the command" {
+	if code, text := closeOf(t, c); code != websocket.ClosePolicyViolation ||
+		text != "the task has ended, and with it the command" {
 		t.Errorf("closed with %d %q", code, text)
 	}
 	c, _, _ = websocketTo(t, s, execPath+execQuery(), operator)
@@ -331,7 +338,8 @@ func TestExecIsCut(t *testing.T) {
 	if err := first.WriteMessage(websocket.TextMessage, []byte("{}")); err != nil {
 		t.Fatal(err)
 	}
-	if code, text := closeOf(t, first); code != websocket.ClosePolicyViolation || text != "the token is not valid any more" {
+	if code, text := closeOf(t, first); code != websocket.ClosePolicyViolation ||
+		text != "the token is not valid any more" {
 		t.Errorf("revoked: closed with %d %q", code, text)
 	}
 	<-one.closed
@@ -482,7 +490,8 @@ func TestExecHeartbeats(t *testing.T) {
 				t.Fatalf("after %v: %q, %v", took, message, err)
 			}
 		}
-		if err := c.WriteMessage(websocket.TextMessage, []byte(`{"stdin":{"data":"eA=="}}`)); err != nil { // which nobody reads
+		// which nobody reads
+		if err := c.WriteMessage(websocket.TextMessage, []byte(`{"stdin":{"data":"eA=="}}`)); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
@@ -547,7 +556,8 @@ func TestExecIsRecorded(t *testing.T) {
 	alloc.signal = func(context.Context, string, string) error { return nil }
 	started := commands(alloc)
 	s := newServer(t, alloc)
-	c, _, _ := websocketTo(t, s, execPath+execQuery("command", `["mysql","--password=secret"]`, "action", "harmless"), operator)
+	c, _, _ := websocketTo(t, s, execPath+execQuery("command", `["mysql","--password=secret"]`, "action",
+		"harmless"), operator)
 	command := <-started
 	command.end(0, nil)
 	closeOf(t, c)

@@ -36,14 +36,17 @@ func Routes() []route.Route { return table(Config{}) }
 // capabilities.
 func AllRoutes() []route.Route {
 	return append(Routes(),
-		route.Read("/v1/test/allocation/{alloc}/raw", auth.ReadLogs, func(_ context.Context, r *route.Request) (route.Answer, error) {
-			alloc, err := route.Resource[Rawer](r, apierror.NoAllocOnClient)
-			return route.Answer{ContentType: route.PlainType, Stream: func(ctx context.Context, out *route.StreamWriter) { alloc.Raw(ctx, out) }}, err
-		}, "Tests.").Or(auth.VariablesWrite).Answering(route.Raw),
-		route.Read("/v1/test/allocation/{alloc}/upgrade", auth.AllocExec, func(_ context.Context, r *route.Request) (route.Answer, error) {
-			alloc, err := route.Resource[Upgrader](r, apierror.NoAllocOnClient)
-			return route.Answer{Upgrade: func(ctx context.Context, w http.ResponseWriter) error { return alloc.Upgrade(ctx, w, r.Request) }}, err
-		}, "Tests.").Or(auth.AllocLifecycle).Answering(route.Upgrade),
+		route.Read("/v1/test/allocation/{alloc}/raw", auth.ReadLogs,
+			func(_ context.Context, r *route.Request) (route.Answer, error) {
+				alloc, err := route.Resource[Rawer](r, apierror.NoAllocOnClient)
+				return route.Answer{ContentType: route.PlainType,
+					Stream: func(ctx context.Context, out *route.StreamWriter) { alloc.Raw(ctx, out) }}, err
+			}, "Tests.").Or(auth.VariablesWrite).Answering(route.Raw),
+		route.Read("/v1/test/allocation/{alloc}/upgrade", auth.AllocExec,
+			func(_ context.Context, r *route.Request) (route.Answer, error) {
+				alloc, err := route.Resource[Upgrader](r, apierror.NoAllocOnClient)
+				return route.Answer{Upgrade: func(ctx context.Context, w http.ResponseWriter) error { return alloc.Upgrade(ctx, w, r.Request) }}, err
+			}, "Tests.").Or(auth.AllocLifecycle).Answering(route.Upgrade),
 	)
 }
 

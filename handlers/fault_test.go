@@ -105,7 +105,8 @@ func TestRecordBeforeTheAnswer(t *testing.T) {
 		c := dial()
 		defer c.Close()
 		body := `{"Items":{"k":"` + strings.Repeat("v", 60<<10) + `"}}`
-		fmt.Fprintf(c, "PUT /v1/var/a HTTP/1.1\r\nHost: x\r\nX-Nomad-Token: %s\r\nContent-Length: %d\r\n\r\n%s", operator, len(body), body)
+		fmt.Fprintf(c, "PUT /v1/var/a HTTP/1.1\r\nHost: x\r\nX-Nomad-Token: %s\r\nContent-Length: %d\r\n\r\n%s", operator,
+			len(body), body)
 		_ = c.SetReadDeadline(time.Now().Add(time.Second))
 		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("answered before the record is made: %v", err)

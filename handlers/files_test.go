@@ -30,7 +30,8 @@ type fakeFiles struct {
 }
 
 func (f *fakeFiles) List(path string, _ int) ([]*api.AllocFileInfo, error) {
-	return []*api.AllocFileInfo{{Name: "file", Size: 5, FileMode: "-rw-r--r--", ModTime: time.Unix(1795253490, 0).UTC()}}, f.err
+	return []*api.AllocFileInfo{{Name: "file", Size: 5, FileMode: "-rw-r--r--",
+		ModTime: time.Unix(1795253490, 0).UTC()}}, f.err
 }
 
 func (f *fakeFiles) Stat(path string) (*api.AllocFileInfo, error) {
@@ -142,7 +143,8 @@ func TestFileErrors(t *testing.T) {
 	}
 	files.err = &interfaces.FileError{Path: "x", Err: interfaces.ErrNoLogs}
 	got := s.do(t, http.MethodGet, fsPath+"logs"+query, goodToken, "")
-	if want := `log entry for task "server" and log type "stdout" not found`; got.Status != http.StatusNotFound || got.Body != want {
+	if want := `log entry for task "server" and log type "stdout" not found`; got.Status != http.StatusNotFound ||
+		got.Body != want {
 		t.Errorf("without log files: %d %q, want 404 %q", got.Status, got.Body, want)
 	}
 }
@@ -192,12 +194,14 @@ func TestContentTypes(t *testing.T) {
 			return &fakeFiles{frames: func() interfaces.Frames { return newFakeFrames(&api.StreamFrame{Data: []byte(content)}) }}
 		}
 		for _, kind := range []string{"cat", "readat", "logs"} {
-			got := s.do(t, http.MethodGet, fsPath+kind+"/"+allocID+"?path=x&offset=0&task=server&type=stdout&plain=true", goodToken, "")
+			got := s.do(t, http.MethodGet, fsPath+kind+"/"+allocID+"?path=x&offset=0&task=server&type=stdout&plain=true",
+				goodToken, "")
 			wantType := want
 			if kind == "logs" {
 				wantType = text
 			}
-			if got.Body != content || got.Header.Get("Content-Type") != wantType || got.Header.Get("X-Content-Type-Options") != "nosniff" {
+			if got.Body != content || got.Header.Get("Content-Type") != wantType ||
+				got.Header.Get("X-Content-Type-Options") != "nosniff" {
 				t.Errorf("%s of %q: %q, %v", kind, content, got.Body, got.Header)
 			}
 		}
@@ -215,7 +219,8 @@ func TestFramesAsJSON(t *testing.T) {
 	alloc := quietAlloc(t)
 	files := &fakeFiles{frames: func() interfaces.Frames { return newFakeFrames(frames...) }}
 	alloc.files = func(*interfaces.Reader) interfaces.Files { return files }
-	got := newServer(t, alloc).do(t, http.MethodGet, fsPath+"stream/"+allocID+"?path=x&follow=false&origin=end&offset=7", goodToken, "")
+	got := newServer(t, alloc).do(t, http.MethodGet, fsPath+"stream/"+allocID+"?path=x&follow=false&origin=end&offset=7",
+		goodToken, "")
 	var want strings.Builder
 	for _, f := range frames {
 		line := map[string]any{"File": f.File}

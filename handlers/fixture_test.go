@@ -151,7 +151,8 @@ type fakeJobs struct {
 	plan     func(ctx context.Context, job *api.Job) (jobs.Plan, error)
 }
 
-func (f *fakeJobs) Register(ctx context.Context, job *api.Job, submission *api.JobSubmission, force bool) (jobs.Registration, error) {
+func (f *fakeJobs) Register(ctx context.Context, job *api.Job, submission *api.JobSubmission,
+	force bool) (jobs.Registration, error) {
 	return f.register(ctx, job, submission, force)
 }
 func (f *fakeJobs) Plan(ctx context.Context, job *api.Job) (jobs.Plan, error) {
@@ -311,10 +312,11 @@ func newServerOf(tb testing.TB, owner auth.Owner, alloc *fakeAlloc, change ...fu
 	config := handlers.Config{
 		Authenticator: fakeAuthenticator{},
 		Allocs:        allocs{alloc},
-		Agent:         node.Agent{Version: "1.2.3", NomadVersion: "2.0.6-dev", Region: "global", Datacenter: "dc1", NodeID: otherID, NodeName: "vm"},
-		PeerOf:        func(net.Conn) (auth.Peer, error) { return peer, nil },
-		Logger:        slog.New(slog.NewTextHandler(s.log, nil)),
-		Auditor:       s,
+		Agent: node.Agent{Version: "1.2.3", NomadVersion: "2.0.6-dev", Region: "global", Datacenter: "dc1",
+			NodeID: otherID, NodeName: "vm"},
+		PeerOf:  func(net.Conn) (auth.Peer, error) { return peer, nil },
+		Logger:  slog.New(slog.NewTextHandler(s.log, nil)),
+		Auditor: s,
 	}
 	for _, f := range change {
 		f(&config)
@@ -434,7 +436,8 @@ func (c conn) send(tb testing.TB, method, text string) reply {
 	if err != nil {
 		tb.Fatalf("%q: %v", text[:min(len(text), 80)], err)
 	}
-	if (strings.Contains(text, streamPath) || strings.Contains(text, monitorPath+" ")) && response.StatusCode == http.StatusOK { // it never ends
+	if (strings.Contains(text, streamPath) || strings.Contains(text, monitorPath+" ")) &&
+		response.StatusCode == http.StatusOK { // it never ends
 		return reply{Status: response.StatusCode, Header: response.Header}
 	}
 	return readReply(tb, response)

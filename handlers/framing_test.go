@@ -43,7 +43,8 @@ func answers(t *testing.T, c net.Conn, text string, piece int) []int {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if text := string(content); response.StatusCode == 400 && text != ambiguousLength && text != "400 Bad Request" { // that is net/http's
+		// that is net/http's
+		if text := string(content); response.StatusCode == 400 && text != ambiguousLength && text != "400 Bad Request" {
 			t.Errorf("400 %q, want %q", content, ambiguousLength)
 		}
 		statuses = append(statuses, response.StatusCode)
@@ -57,28 +58,35 @@ func TestAmbiguousLength(t *testing.T) {
 	get := head("GET", "/v1/agent/health", goodToken, "")
 	sized := framed(one, "Content-Length: 2\r\n", "{}")
 	chunked := framed(one, "Transfer-Encoding: chunked\r\n", "2;x=Content-Length: 3\r\n{}\r\n0\r\n\r\n")
-	trailer := framed(one, "transfer-encoding:chunked\r\nTrailer: X\r\n", "1\r\n{\r\n1\r\n}\r\n0\r\nX: 1\r\nContent-Length: 7\r\n\r\n")
+	trailer := framed(one, "transfer-encoding:chunked\r\nTrailer: X\r\n",
+		"1\r\n{\r\n1\r\n}\r\n0\r\nX: 1\r\nContent-Length: 7\r\n\r\n")
 	inside := "\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n"
 	decoy := framed(one, fmt.Sprintf("Content-Length: %d\r\n", 2+len(inside)), "{}"+inside)
-	decoyChunk := framed(one, "Transfer-Encoding: chunked\r\n", fmt.Sprintf("2\r\n{}\r\n%x\r\n%s\r\n0\r\n\r\n", len(inside), inside))
+	decoyChunk := framed(one, "Transfer-Encoding: chunked\r\n",
+		fmt.Sprintf("2\r\n{}\r\n%x\r\n%s\r\n0\r\n\r\n", len(inside), inside))
 	both := framed(one, "Content-Length: 2\r\nTransfer-Encoding: chunked\r\n", "2\r\n{}\r\n0\r\n\r\n")
 	for name, test := range map[string]struct {
 		text string
 		want []int
 	}{
-		"neither":                     {get + get, []int{200, 200}},
-		"each alone":                  {sized + chunked + get + trailer + sized, []int{200, 200, 200, 200, 200}},
-		"both":                        {both + get, []int{400}},
-		"the other order":             {framed(one, "Transfer-Encoding: chunked\r\nContent-Length: 0\r\n", "2\r\n{}\r\n0\r\n\r\n") + get, []int{400}},
-		"in another case":             {framed(one, "tRANSFER-eNCODING: CHUNKED\r\ncONTENT-lENGTH:2\r\n", "2\r\n{}\r\n0\r\n\r\n") + get, []int{400}},
-		"bare line feeds":             {strings.ReplaceAll(framed(one, "Content-Length: 2\r\nTransfer-Encoding: chunked\r\n", ""), "\r\n", "\n") + "2\r\n{}\r\n0\r\n\r\n" + get, []int{400}},
-		"a length that is no number":  {framed(one, "Content-Length: x\r\nTransfer-Encoding: chunked\r\n", "2\r\n{}\r\n0\r\n\r\n") + get, []int{400}},
+		"neither":    {get + get, []int{200, 200}},
+		"each alone": {sized + chunked + get + trailer + sized, []int{200, 200, 200, 200, 200}},
+		"both":       {both + get, []int{400}},
+		"the other order": {framed(one, "Transfer-Encoding: chunked\r\nContent-Length: 0\r\n",
+			"2\r\n{}\r\n0\r\n\r\n") + get, []int{400}},
+		"in another case": {framed(one, "tRANSFER-eNCODING: CHUNKED\r\ncONTENT-lENGTH:2\r\n",
+			"2\r\n{}\r\n0\r\n\r\n") + get, []int{400}},
+		"bare line feeds": {strings.ReplaceAll(framed(one, "Content-Length: 2\r\nTransfer-Encoding: chunked\r\n",
+			""), "\r\n", "\n") + "2\r\n{}\r\n0\r\n\r\n" + get, []int{400}},
+		"a length that is no number": {framed(one, "Content-Length: x\r\nTransfer-Encoding: chunked\r\n",
+			"2\r\n{}\r\n0\r\n\r\n") + get, []int{400}},
 		"after a body":                {sized + both + get, []int{200, 400}},
 		"after chunks":                {chunked + both + get, []int{200, 400}},
 		"after a trailer":             {trailer + both + get, []int{200, 400}},
 		"after a request without one": {get + get + both + get, []int{200, 200, 400}},
-		"in HTTP/1.0":                 {framed("HTTP/1.0", "Connection: keep-alive\r\nTransfer-Encoding: chunked\r\n", "2\r\n{}\r\n0\r\n\r\n"), []int{400}},
-		"an empty line after a body":  {sized + "\r\n" + both + get, []int{200, 400}},
+		"in HTTP/1.0": {framed("HTTP/1.0", "Connection: keep-alive\r\nTransfer-Encoding: chunked\r\n",
+			"2\r\n{}\r\n0\r\n\r\n"), []int{400}},
+		"an empty line after a body": {sized + "\r\n" + both + get, []int{200, 400}},
 	} {
 		for _, piece := range []int{1, 2, 7, 100, 4096} {
 			synctest.Test(t, func(t *testing.T) {

@@ -33,7 +33,8 @@ func TestSDKGC(t *testing.T) {
 		t.Errorf("gc of the node = %v after %d calls", err, calls)
 	}
 	running = true
-	wantSDKError(t, client.Allocations().GC(of, nil), 409, "No such allocation on client, or allocation not eligible for GC")
+	wantSDKError(t, client.Allocations().GC(of, nil), 409,
+		"No such allocation on client, or allocation not eligible for GC")
 	if err := client.Nodes().GC(otherID, nil); err != nil || calls != 4 {
 		t.Errorf("gc of a node where all runs = %v after %d calls", err, calls)
 	}

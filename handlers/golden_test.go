@@ -89,7 +89,8 @@ func TestResourcesDerived(t *testing.T) {
 	bare := *alloc.snapshot()
 	bare.Resources, bare.TaskResources = nil, nil
 	alloc.snapshot = func() *api.Allocation { return &bare }
-	got := tree(t, newServer(t, alloc).do(t, http.MethodGet, "/v1/allocation/"+allocID, goodToken, "").Body).(map[string]any)
+	got := tree(t, newServer(t, alloc).do(t, http.MethodGet, "/v1/allocation/"+allocID, goodToken,
+		"").Body).(map[string]any)
 	want := recorded[json.RawMessage](t, "allocation.json")
 	whole := tree(t, string(want)).(map[string]any)
 	for _, field := range []string{"Resources", "SharedResources", "TaskResources"} {
@@ -103,7 +104,8 @@ func TestResourcesDerived(t *testing.T) {
 func TestBareAllocation(t *testing.T) {
 	alloc := newAlloc(t)
 	bare := &api.Allocation{ID: allocID, ModifyIndex: 1, Job: &api.Job{TaskGroups: []*api.TaskGroup{{}}},
-		TaskStates: map[string]*api.TaskState{"a": {State: "pending", Events: []*api.TaskEvent{{Type: "Received"}}}, "b": nil}}
+		TaskStates: map[string]*api.TaskState{"a": {State: "pending",
+			Events: []*api.TaskEvent{{Type: "Received"}}}, "b": nil}}
 	alloc.snapshot = func() *api.Allocation { return bare }
 	alloc.checks = func() (api.AllocCheckStatuses, uint64) { return nil, 2 }
 	s := newServer(t, alloc)

@@ -15,7 +15,8 @@ import (
 
 func TestSDKHostStats(t *testing.T) {
 	want := &api.HostStats{
-		Memory: &api.HostMemoryStats{Total: 1 << 34}, CPU: []*api.HostCPUStats{{CPU: "cpu0", Idle: 100}, {CPU: "cpu1", Idle: 25}, {CPU: "cpu2", Idle: 75}},
+		Memory: &api.HostMemoryStats{Total: 1 << 34}, CPU: []*api.HostCPUStats{{CPU: "cpu0", Idle: 100},
+			{CPU: "cpu1", Idle: 25}, {CPU: "cpu2", Idle: 75}},
 		DiskStats: []*api.HostDiskStats{}, AllocDirStats: &api.HostDiskStats{Device: "/dev/x"}, Uptime: 7, CPUTicksConsumed: 2000,
 	}
 	s := newServer(t, newAlloc(t), func(c *handlers.Config) {
@@ -25,7 +26,8 @@ func TestSDKHostStats(t *testing.T) {
 		Timestamp int64
 		CPU       []struct{ TotalPercent, TotalTicks float64 }
 	}
-	if err := json.Unmarshal([]byte(s.do(t, "GET", "/v1/client/stats", operator, "").Body), &more); err != nil || more.Timestamp != 8e9+9 {
+	if err := json.Unmarshal([]byte(s.do(t, "GET", "/v1/client/stats", operator, "").Body), &more); err != nil ||
+		more.Timestamp != 8e9+9 {
 		t.Errorf("%+v, %v, want the time of the sample", more, err)
 	}
 	for i, want := range []struct{ TotalPercent, TotalTicks float64 }{{0, 0}, {75, 1500}, {25, 500}} {

@@ -45,7 +45,8 @@ func TestSDKJobReads(t *testing.T) {
 		t.Errorf("summary = %+v, %v", summary, err)
 	}
 	scale, _, err := client.ScaleStatus("demo", nil)
-	if got := scale.TaskGroups["web"]; err != nil || got.Desired != 1 || got.Placed != 1 || got.Running != 1 || scale.JobStopped {
+	if got := scale.TaskGroups["web"]; err != nil || got.Desired != 1 || got.Placed != 1 || got.Running != 1 ||
+		scale.JobStopped {
 		t.Errorf("scale = %+v, %v", scale, err)
 	}
 	if list, _, err := client.Deployments("demo", true, nil); err != nil || len(list) != 0 {
@@ -68,7 +69,8 @@ func TestSDKJobReads(t *testing.T) {
 		"of a prefix": func() error { _, _, err := client.Summary("dem", nil); return err },
 	} {
 		err := call()
-		if unexpected, ok := errors.AsType[api.UnexpectedResponseError](err); !ok || unexpected.StatusCode() != 404 || unexpected.Body() != "job not found" {
+		if unexpected, ok := errors.AsType[api.UnexpectedResponseError](err); !ok || unexpected.StatusCode() != 404 ||
+			unexpected.Body() != "job not found" {
 			t.Errorf("%s of another job = %v, want 404", name, err)
 		}
 	}
@@ -115,7 +117,8 @@ func TestSDKVersions(t *testing.T) {
 	}), everyRoute)
 	client := s.sdk(t, goodToken).Jobs()
 	versions, diffs, _, err := client.Versions("demo", true, nil)
-	if err != nil || len(versions) != 2 || *versions[0].Version != 2 || *versions[0].Status != "running" || *versions[1].Version != 1 {
+	if err != nil || len(versions) != 2 || *versions[0].Version != 2 || *versions[0].Status != "running" ||
+		*versions[1].Version != 1 {
 		t.Fatalf("versions = %+v, %v", versions, err)
 	}
 	for _, v := range versions { // which nomad job history does without asking
@@ -173,7 +176,8 @@ func TestRevert(t *testing.T) {
 	wantSDKError(t, err, 404, `job "demo" at version 9 not found`)
 	_, _, err = client.Revert("demo", 2, nil, nil, "", "")
 	wantSDKError(t, err, 400, "can't revert to version 2: it is the present one")
-	if gentle := s.do(t, "PUT", "/v1/job/demo/revert?force=false", operator, `{"JobVersion":1}`); gentle.Body != "not forced" {
+	if gentle := s.do(t, "PUT", "/v1/job/demo/revert?force=false", operator,
+		`{"JobVersion":1}`); gentle.Body != "not forced" {
 		t.Errorf("without force = %+v", gentle)
 	}
 	if want := []string{"earlier earlier", "earlier earlier", "earlier earlier"}; !slices.Equal(got, want) {
@@ -214,7 +218,8 @@ func TestSDKDeregister(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if eval, _, err := client.Evaluations().Info(id, nil); err != nil || eval.TriggeredBy != "job-deregister" || eval.Status != "complete" {
+	if eval, _, err := client.Evaluations().Info(id, nil); err != nil || eval.TriggeredBy != "job-deregister" ||
+		eval.Status != "complete" {
 		t.Errorf("evaluation = %+v, %v", eval, err)
 	}
 	if _, _, err := client.Jobs().DeregisterOpts("demo", &api.DeregisterOptions{NoShutdownDelay: true}, nil); err != nil {
@@ -265,13 +270,15 @@ func TestSDKEvaluations(t *testing.T) {
 	if err != nil || len(list) != 2 || !slices.ContainsFunc(list, func(e *api.Evaluation) bool { return e.ID == id }) {
 		t.Errorf("list = %+v, %v; want it beside the first", list, err)
 	}
-	for params, want := range map[[2]string]int{{"job", "demo"}: 2, {"job", "other"}: 0, {"status", "complete"}: 2, {"status", "blocked"}: 0} {
+	for params, want := range map[[2]string]int{{"job", "demo"}: 2, {"job", "other"}: 0, {"status", "complete"}: 2,
+		{"status", "blocked"}: 0} {
 		options := &api.QueryOptions{Params: map[string]string{params[0]: params[1]}}
 		if count, _, err := client.Evaluations().Count(options); err != nil || count.Count != want {
 			t.Errorf("count of %v = %+v, %v; want %d", params, count, err, want)
 		}
 	}
-	if count, _, err := client.Evaluations().Count(&api.QueryOptions{Filter: `ID == "` + id + `"`}); err != nil || count.Count != 1 {
+	if count, _, err := client.Evaluations().Count(&api.QueryOptions{Filter: `ID == "` + id + `"`}); err != nil ||
+		count.Count != 1 {
 		t.Errorf("count with a filter = %+v, %v", count, err)
 	}
 	_, _, err = client.Jobs().EvaluateWithOpts("demo", api.EvalOptions{ForceReschedule: true}, nil)
@@ -299,10 +306,12 @@ func TestParse(t *testing.T) {
 	wantSDKError(t, err, 400, "Job spec is empty")
 
 	verdict, _, err := client.Validate(&api.Job{ID: new("bad")}, nil)
-	if err != nil || !slices.Equal(verdict.ValidationErrors, []string{"one"}) || verdict.Error != "one" || verdict.Warnings != "two" {
+	if err != nil || !slices.Equal(verdict.ValidationErrors, []string{"one"}) || verdict.Error != "one" ||
+		verdict.Warnings != "two" {
 		t.Errorf("validate = %+v, %v", verdict, err)
 	}
-	if verdict, _, err = client.Validate(&api.Job{ID: new("good")}, nil); err != nil || verdict.Error != "" || !verdict.DriverConfigValidated {
+	if verdict, _, err = client.Validate(&api.Job{ID: new("good")}, nil); err != nil || verdict.Error != "" ||
+		!verdict.DriverConfigValidated {
 		t.Errorf("validate = %+v, %v", verdict, err)
 	}
 	for body, want := range map[string]string{`{}`: "Job must be specified", `{"Job":{}}`: "Job must have an ID"} {
@@ -336,7 +345,8 @@ func (p slowParser) Validate(ctx context.Context, job *api.Job) (jobs.Validation
 // TestParsingIsDecidedAgain: who has waited for another job to be judged, and is not authorized any more, gets no
 // answer.
 func TestParsingIsDecidedAgain(t *testing.T) {
-	for path, body := range map[string]string{"/v1/jobs/parse": `{"JobHCL":"x"}`, "/v1/validate/job": `{"Job":{"ID":"good"}}`} {
+	for path, body := range map[string]string{"/v1/jobs/parse": `{"JobHCL":"x"}`,
+		"/v1/validate/job": `{"Job":{"ID":"good"}}`} {
 		synctest.Test(t, func(t *testing.T) {
 			parser := slowParser{begun: make(chan struct{}), may: make(chan struct{})}
 			var revoked atomic.Bool

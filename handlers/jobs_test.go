@@ -41,7 +41,8 @@ func TestSDKJobs(t *testing.T) {
 		t.Fatalf("list = %v, %v", list, err)
 	}
 	stub := list[0]
-	if stub.ID != "demo" || stub.Type != "service" || stub.Status != "running" || stub.JobModifyIndex != 13 || stub.Priority != 50 ||
+	if stub.ID != "demo" || stub.Type != "service" || stub.Status != "running" || stub.JobModifyIndex != 13 ||
+		stub.Priority != 50 ||
 		stub.JobSummary.Summary["web"].Running != 1 {
 		t.Errorf("list = %+v", stub)
 	}
@@ -79,7 +80,8 @@ func TestJobStatus(t *testing.T) {
 	current := *alloc.snapshot()
 	alloc.snapshot = func() *api.Allocation { snapshot := current; return &snapshot }
 	client := newServer(t, alloc).sdk(t, goodToken).Jobs()
-	for status, want := range map[string]string{"pending": "pending", "running": "running", "complete": "dead", "failed": "dead", "lost": "dead"} {
+	for status, want := range map[string]string{"pending": "pending", "running": "running", "complete": "dead",
+		"failed": "dead", "lost": "dead"} {
 		current.ClientStatus = status
 		job, _, err := client.Info("demo", nil)
 		if err != nil || *job.Status != want {
@@ -134,7 +136,8 @@ func TestSDKRegister(t *testing.T) {
 	wantSDKError(t, err, 409, "Enforcing job modify index 0: job already exists")
 	_, _, err = s.sdk(t, goodToken).Jobs().Register(job, nil)
 	wantSDKError(t, err, 403, "Permission denied")
-	for kind, status := range map[apierror.Kind]int{apierror.Conflict: 409, apierror.Invalid: 400, apierror.Unavailable: 503} {
+	for kind, status := range map[apierror.Kind]int{apierror.Conflict: 409, apierror.Invalid: 400,
+		apierror.Unavailable: 503} {
 		fake.register = func(context.Context, *api.Job, *api.JobSubmission, bool) (jobs.Registration, error) {
 			return jobs.Registration{}, runnerError(kind, "for a reason")
 		}
@@ -224,7 +227,8 @@ func TestRegisterOneAtATime(t *testing.T) {
 		}
 		const words = "Enforcing job modify index 13: job exists with conflicting job modify index: 14"
 		if first.Status != 200 || second.Status != 409 || second.Body != words {
-			t.Errorf("%d %q and %d %q; want one done, and of the other %q", first.Status, first.Body, second.Status, second.Body, words)
+			t.Errorf("%d %q and %d %q; want one done, and of the other %q", first.Status, first.Body, second.Status,
+				second.Body, words)
 		}
 	})
 }
@@ -255,12 +259,14 @@ func TestSDKPlan(t *testing.T) {
 		if diff := cmp.Diff(map[string]*api.DesiredUpdates{"web": &c.updates}, got.Annotations.DesiredTGUpdates); diff != "" {
 			t.Errorf("%s: -want +got\n%s", word, diff)
 		}
-		if got.JobModifyIndex != 13 || got.Warnings != "mind the gap" || got.Diff.Type != c.kind || len(got.Diff.Fields) != len(c.changes) ||
+		if got.JobModifyIndex != 13 || got.Warnings != "mind the gap" || got.Diff.Type != c.kind ||
+			len(got.Diff.Fields) != len(c.changes) ||
 			got.Diff.TaskGroups[0].Updates[word] != 1 {
 			t.Errorf("%s: plan = %+v, diff %+v", word, got, got.Diff)
 		}
 	}
-	field := api.FieldDiff{Type: "Edited", Name: stays.Path, New: stays.Text, Annotations: []string{"forces in-place update"}}
+	field := api.FieldDiff{Type: "Edited", Name: stays.Path, New: stays.Text,
+		Annotations: []string{"forces in-place update"}}
 	got, _, err := client.Plan(&api.Job{ID: new("demo")}, true, nil)
 	if err == nil && len(got.Diff.Fields) > 0 {
 		if diff := cmp.Diff(&field, got.Diff.Fields[0]); diff != "" {
@@ -293,7 +299,8 @@ func TestUpdatedAllocation(t *testing.T) {
 	if err != nil || meta.LastIndex != 41 || *got.Job.Version != 1 || *got.Job.JobModifyIndex != 40 {
 		t.Errorf("info = %+v, %v; want version 1 of the job at index 41", meta, err)
 	}
-	want := map[string]any{"Canary": false, "Healthy": false, "ModifyIndex": 41.0, "Timestamp": "2026-11-21T10:00:00.000000005Z"}
+	want := map[string]any{"Canary": false, "Healthy": false, "ModifyIndex": 41.0,
+		"Timestamp": "2026-11-21T10:00:00.000000005Z"}
 	encoded, err := allocations.Encode(current)
 	if err != nil {
 		t.Fatal(err)

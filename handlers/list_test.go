@@ -63,7 +63,8 @@ func TestSDKQueryOptions(t *testing.T) {
 	}
 	for _, token := range []string{"x", "x.y", "-1.x", "99999999999999999999.x", strings.Repeat("9", 3000)} {
 		got := s.do(t, "GET", "/v1/allocations?next_token="+token, goodToken, "")
-		if want := "next_token must be as X-Nomad-NextToken gave it, not "; got.Status != 400 || !strings.HasPrefix(got.Body, want) {
+		if want := "next_token must be as X-Nomad-NextToken gave it, not "; got.Status != 400 ||
+			!strings.HasPrefix(got.Body, want) {
 			t.Errorf("next_token=%.40s = %d %q, want 400 %q", token, got.Status, got.Body, want)
 		}
 	}
@@ -94,7 +95,8 @@ func TestBadQueriesDoNotWait(t *testing.T) {
 func TestRegionOfWrites(t *testing.T) {
 	s := newServer(t, newAlloc(t)) // whose actions are nil
 	for _, target := range []string{restartPath, signalPath, stopPath} {
-		if got := s.do(t, "PUT", target+"?region=mars", operator, `{}`); got.Status != 400 || got.Body != "No path to region" {
+		if got := s.do(t, "PUT", target+"?region=mars", operator, `{}`); got.Status != 400 ||
+			got.Body != "No path to region" {
 			t.Errorf("%s in another region = %d %q, want 400", target, got.Status, got.Body)
 		}
 	}

@@ -21,7 +21,8 @@ import (
 func measured(context.Context) []scrape.Metric {
 	return []scrape.Metric{
 		{Name: "taskapi_x_total", Labels: []scrape.Label{{Name: "task", Value: `a"b\`}}, Value: 3, Counter: true},
-		{Name: "nomad_client_allocs_memory_rss", Dotted: "nomad.client.allocs.memory.rss", Labels: []scrape.Label{{Name: "task", Value: "new\nline } 1"}}, Value: 1 << 40},
+		{Name: "nomad_client_allocs_memory_rss", Dotted: "nomad.client.allocs.memory.rss",
+			Labels: []scrape.Label{{Name: "task", Value: "new\nline } 1"}}, Value: 1 << 40},
 		{Name: "taskapi_x_total", Labels: []scrape.Label{{Name: "task", Value: "\xff"}}, Value: 4, Counter: true},
 		{Name: "taskapi_y", Value: 0.5},
 	}
@@ -50,7 +51,8 @@ func TestMetricsArePrometheus(t *testing.T) {
 		t.Errorf("taskapi_x_total = %v", x.Metric[0])
 	}
 	rss := families["nomad_client_allocs_memory_rss"]
-	if rss.GetType() != dto.MetricType_GAUGE || rss.Metric[0].Label[0].GetValue() != "new\nline } 1" || rss.Metric[0].Gauge.GetValue() != 1<<40 {
+	if rss.GetType() != dto.MetricType_GAUGE || rss.Metric[0].Label[0].GetValue() != "new\nline } 1" ||
+		rss.Metric[0].Gauge.GetValue() != 1<<40 {
 		t.Errorf("nomad_client_allocs_memory_rss = %v", rss)
 	}
 	for _, name := range []string{"taskapi_y", "go_goroutines", "process_resident_memory_bytes"} {
@@ -103,7 +105,8 @@ func TestScrape(t *testing.T) {
 		r.Host = test.host
 		handler.ServeHTTP(w, r)
 		if w.Code != test.status || !strings.Contains(w.Body.String(), test.contains) {
-			t.Errorf("%s %s of %q: %d %.200q, want %d with %q", test.method, test.target, test.host, w.Code, w.Body, test.status, test.contains)
+			t.Errorf("%s %s of %q: %d %.200q, want %d with %q", test.method, test.target, test.host, w.Code, w.Body, test.status,
+				test.contains)
 		}
 		if test.status == 405 && w.Header().Get("Allow") != "GET, HEAD" {
 			t.Errorf("%s %s: Allow = %q", test.method, test.target, w.Header().Get("Allow"))

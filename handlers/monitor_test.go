@@ -36,7 +36,8 @@ func TestSDKMonitor(t *testing.T) {
 		log := &fakeLog{lines: make(chan []byte)}
 		s := newServer(t, newAlloc(t), func(c *handlers.Config) { c.Log = log })
 		stop := make(chan struct{})
-		frames, errs := s.sdk(t, operator).Agent().Monitor(stop, &api.QueryOptions{Params: map[string]string{"log_level": level, "node_id": anyNode}})
+		frames, errs := s.sdk(t, operator).Agent().Monitor(stop,
+			&api.QueryOptions{Params: map[string]string{"log_level": level, "node_id": anyNode}})
 		for _, line := range []string{"one\n", "two\xff\n"} {
 			select {
 			case log.lines <- []byte(line):
@@ -72,7 +73,8 @@ func TestMonitorPlain(t *testing.T) {
 		t.Fatalf("answer = %+v, %v", response, err)
 	}
 	log.lines <- []byte("a line\n")
-	if line, err := bufio.NewReader(response.Body).ReadString('\n'); err != nil || line != "a line\n" || log.how.Load() != "INFO true" {
+	if line, err := bufio.NewReader(response.Body).ReadString('\n'); err != nil || line != "a line\n" ||
+		log.how.Load() != "INFO true" {
 		t.Errorf("line = %q, %v, followed as %v", line, err, log.how.Load())
 	}
 }
@@ -81,21 +83,24 @@ func TestMonitorPlain(t *testing.T) {
 func TestMonitorRefuses(t *testing.T) {
 	s := newServer(t, newAlloc(t), everyRoute)
 	for query, want := range map[string]reply{
-		"log_level=loud":                      {Status: 400, Body: `Unknown log level: "loud"; there are trace, debug, info, warn and error`},
+		"log_level=loud": {Status: 400,
+			Body: `Unknown log level: "loud"; there are trace, debug, info, warn and error`},
 		"log_json=maybe":                      {Status: 400, Body: `log_json must be true or false, not "maybe"`},
 		"plain=maybe":                         {Status: 400, Body: `plain must be true or false, not "maybe"`},
 		"node_id=" + allocID:                  {Status: 404, Body: "node not found"},
 		"server_id=other":                     {Status: 404, Body: `unknown Nomad server "other"`},
 		"server_id=leader&node_id=" + anyNode: {Status: 400, Body: "Cannot target node and server simultaneously"},
 	} {
-		if got := s.do(t, http.MethodGet, monitorPath+"?"+query, operator, ""); got.Status != want.Status || got.Body != want.Body {
+		if got := s.do(t, http.MethodGet, monitorPath+"?"+query, operator, ""); got.Status != want.Status ||
+			got.Body != want.Body {
 			t.Errorf("%s = %d %q, want %d %q", query, got.Status, got.Body, want.Status, want.Body)
 		}
 	}
 	if got := s.do(t, http.MethodGet, monitorPath, goodToken, ""); got.Status != 403 {
 		t.Errorf("monitor by a task = %d, want 403", got.Status)
 	}
-	if got := newServer(t, newAlloc(t)).do(t, http.MethodGet, monitorPath, operator, ""); got.Status != 404 || !strings.Contains(got.Body, "not found") {
+	if got := newServer(t, newAlloc(t)).do(t, http.MethodGet, monitorPath, operator, ""); got.Status != 404 ||
+		!strings.Contains(got.Body, "not found") {
 		t.Errorf("monitor without a log = %+v, want 404", got)
 	}
 }

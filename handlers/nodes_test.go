@@ -16,16 +16,19 @@ func TestSDKNodes(t *testing.T) {
 	nodes := s.sdk(t, operator).Nodes()
 	list, _, err := nodes.List(&api.QueryOptions{Params: map[string]string{"resources": "true", "os": "true"}})
 	if err != nil || len(list) != 1 || list[0].ID != anyNode || list[0].Name != "vm" || list[0].Version != "2.0.6-dev" ||
-		list[0].NodeResources.Memory.MemoryMB != 64 || list[0].Attributes["os.name"] != "debian" || list[0].Address != "192.0.2.7" {
+		list[0].NodeResources.Memory.MemoryMB != 64 || list[0].Attributes["os.name"] != "debian" ||
+		list[0].Address != "192.0.2.7" {
 		t.Fatalf("list = %+v, %v", list[0], err)
 	}
 	for prefix, want := range map[string]int{"1111": 1, "2": 0} {
-		if list, _, err := nodes.PrefixList(prefix); err != nil || len(list) != want || want == 1 && list[0].NodeResources != nil {
+		if list, _, err := nodes.PrefixList(prefix); err != nil || len(list) != want || want == 1 &&
+			list[0].NodeResources != nil {
 			t.Errorf("list with prefix %q = %v, %v; want %d without resources", prefix, list, err, want)
 		}
 	}
 	node, _, err := nodes.Info(anyNode, nil)
-	if err != nil || node.ID != anyNode || node.Status != "ready" || node.NodePool != "default" || node.Datacenter != "dc1" {
+	if err != nil || node.ID != anyNode || node.Status != "ready" || node.NodePool != "default" ||
+		node.Datacenter != "dc1" {
 		t.Errorf("node = %+v, %v", node, err)
 	}
 	if node.HTTPAddr != "" {
@@ -57,7 +60,8 @@ func TestNodePolicy(t *testing.T) {
 	if allocs, _, err := client.Nodes().Allocations(anyNode, nil); err != nil || len(allocs) != 0 {
 		t.Errorf("allocations = %v, %v; want none", allocs, err)
 	}
-	if _, err := client.Nodes().Meta().Apply(&api.NodeMetaApplyRequest{Meta: map[string]*string{"rack": new("r1")}}, nil); err != nil {
+	if _, err := client.Nodes().Meta().Apply(&api.NodeMetaApplyRequest{Meta: map[string]*string{"rack": new("r1")}},
+		nil); err != nil {
 		t.Errorf("apply: %v", err)
 	}
 	found, _, err := client.Search().PrefixSearch("", contexts.All, nil)
@@ -76,7 +80,8 @@ func TestNodePolicy(t *testing.T) {
 func TestSDKMetadata(t *testing.T) {
 	s := newServer(t, newAlloc(t), everyRoute)
 	meta := s.sdk(t, operator).Nodes().Meta()
-	set, err := meta.Apply(&api.NodeMetaApplyRequest{NodeID: anyNode, Meta: map[string]*string{"rack": new("r1"), "zone": new("z")}}, nil)
+	set, err := meta.Apply(&api.NodeMetaApplyRequest{NodeID: anyNode,
+		Meta: map[string]*string{"rack": new("r1"), "zone": new("z")}}, nil)
 	if err != nil || set.Meta["rack"] != "r1" || *set.Dynamic["zone"] != "z" || set.Static == nil {
 		t.Fatalf("apply = %+v, %v", set, err)
 	}
@@ -129,7 +134,8 @@ func nothingBut(found map[contexts.Context][]string) map[contexts.Context][]stri
 
 // TestSearch finds what the caller may see, by the beginning of IDs, and nothing else.
 func TestSearch(t *testing.T) {
-	s := newServer(t, newAlloc(t), everyRoute, withVariables(newFakeVariables("nomad/jobs/other", "nomad/jobs/demo", "secret")))
+	s := newServer(t, newAlloc(t), everyRoute, withVariables(newFakeVariables("nomad/jobs/other",
+		"nomad/jobs/demo", "secret")))
 	task, own := s.sdk(t, goodToken).Search(), s.sdk(t, operator).Search()
 	for _, c := range []struct {
 		search *api.Search
@@ -165,7 +171,8 @@ func TestSearch(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), `not \"moons\"`) && !strings.Contains(err.Error(), `not "moons"`) {
 		t.Errorf("search in an unknown context = %v, want what there is", err)
 	}
-	if got, _, err := own.PrefixSearch("", contexts.Allocs, &api.QueryOptions{Namespace: "prod"}); err != nil || len(got.Matches["allocs"]) != 0 {
+	if got, _, err := own.PrefixSearch("", contexts.Allocs, &api.QueryOptions{Namespace: "prod"}); err != nil ||
+		len(got.Matches["allocs"]) != 0 {
 		t.Errorf("search in another namespace = %+v, %v", got, err)
 	}
 }
@@ -199,7 +206,8 @@ func TestFuzzySearch(t *testing.T) {
 	}
 	_, _, err := search.FuzzySearch("x", contexts.All, nil)
 	wantSDKError(t, err, 400, "fuzzy search query must be at least 2 characters, got 1")
-	if got := s.do(t, "POST", "/v1/search/fuzzy", goodToken, `{"Text":"`+strings.Repeat("a", 1<<20)+`"}`); got.Status != 413 {
+	if got := s.do(t, "POST", "/v1/search/fuzzy", goodToken, `{"Text":"`+strings.Repeat("a",
+		1<<20)+`"}`); got.Status != 413 {
 		t.Errorf("a text of 1 MB = %d, want 413", got.Status)
 	}
 }

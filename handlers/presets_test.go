@@ -59,7 +59,8 @@ func TestPresetNomad(t *testing.T) {
 		row := rowOf(entry)
 		_, want := nomadOpens[row]
 		if got := auth.ImplicitTask&entry.AnyOf != 0; got != want {
-			t.Errorf("%s: the preset lets it through: %v; Nomad does: %v. Is the row in nomadOpens, with a fact of Nomad's?", row, got, want)
+			t.Errorf("%s: the preset lets it through: %v; Nomad does: %v. Is the row in nomadOpens, with a fact of Nomad's?",
+				row, got, want)
 		}
 		if slices.Contains(nomadAnyone, row) && entry.AnyOf != auth.CapabilitySet(auth.OperatorOnly) {
 			t.Errorf("%s is not the operator's alone", row)
@@ -109,7 +110,8 @@ func TestPresetLocal(t *testing.T) {
 	if auth.DefaultTask&auth.ImplicitTask != auth.ImplicitTask {
 		t.Errorf("local lacks something of nomad: %s and %s", auth.DefaultTask, auth.ImplicitTask)
 	}
-	if auth.DefaultTask.Has(auth.OperatorOnly) || auth.DefaultTask.Has(auth.AllocExec) || auth.DefaultTask.Has(auth.VariablesWrite) ||
+	if auth.DefaultTask.Has(auth.OperatorOnly) || auth.DefaultTask.Has(auth.AllocExec) ||
+		auth.DefaultTask.Has(auth.VariablesWrite) ||
 		auth.DefaultTask.Has(auth.NodeRead) || auth.DefaultTask.Has(auth.AgentMonitor) {
 		t.Errorf("local gives %s", auth.DefaultTask)
 	}
@@ -126,7 +128,8 @@ func TestNomadOnTheWire(t *testing.T) {
 		{"GET", "/v1/namespaces", "", reply{Status: 200, Body: "[]"}},
 		{"GET", "/v1/namespace/default", "", reply{Status: 403, Body: "Permission denied"}},
 		{"PUT", "/v1/search", `{"Prefix":""}`, reply{Status: 200, Body: `{"Matches":{},"Truncations":{},"Index":`}},
-		{"PUT", "/v1/search", `{"Prefix":"","Context":"all"}`, reply{Status: 200, Body: `{"Matches":{},"Truncations":{},"Index":`}},
+		{"PUT", "/v1/search", `{"Prefix":"","Context":"all"}`, reply{Status: 200,
+			Body: `{"Matches":{},"Truncations":{},"Index":`}},
 		{"PUT", "/v1/search", `{"Prefix":"","Context":"jobs"}`, reply{Status: 403, Body: "Permission denied"}},
 		{"PUT", "/v1/search", `{"Prefix":"","Context":"variables"}`, reply{Status: 403, Body: "Permission denied"}},
 		{"PUT", "/v1/search", `{"Prefix":"","Context":"vars"}`, reply{Status: 403, Body: "Permission denied"}},
@@ -142,7 +145,8 @@ func TestNomadOnTheWire(t *testing.T) {
 	} {
 		got := s.do(t, test.method, test.path, nomadToken, test.body)
 		if got.Status != test.want.Status || !strings.HasPrefix(got.Body, test.want.Body) {
-			t.Errorf("%s %s %s = %d %q, want %d %q", test.method, test.path, test.body, got.Status, got.Body, test.want.Status, test.want.Body)
+			t.Errorf("%s %s %s = %d %q, want %d %q", test.method, test.path, test.body, got.Status, got.Body, test.want.Status,
+				test.want.Body)
 		}
 	}
 }

@@ -119,8 +119,10 @@ func TestEventIsDecidedAgain(t *testing.T) {
 		synctest.Wait()
 		stop()
 		got := <-text
-		if !strings.Contains(got, `"Index":40`) || strings.Contains(got, `"Index":41`) != allowed || strings.Contains(got, unauthorizedEnd) == allowed {
-			t.Errorf("the stream has the later event %v, and the word on its end %v; want %v and %v", strings.Contains(got, `"Index":41`),
+		if !strings.Contains(got, `"Index":40`) || strings.Contains(got, `"Index":41`) != allowed ||
+			strings.Contains(got, unauthorizedEnd) == allowed {
+			t.Errorf("the stream has the later event %v, and the word on its end %v; want %v and %v",
+				strings.Contains(got, `"Index":41`),
 				strings.Contains(got, unauthorizedEnd), allowed, !allowed)
 		}
 	})

@@ -233,7 +233,8 @@ func TestKeepAlive(t *testing.T) {
 	} {
 		got := c.send(t, step.method, head(step.method, step.target, step.token, step.body))
 		if got.Status != step.status || got.Header.Get("Connection") != "" {
-			t.Errorf("%s %s = %d, Connection %q; want %d", step.method, step.target, got.Status, got.Header.Get("Connection"), step.status)
+			t.Errorf("%s %s = %d, Connection %q; want %d", step.method, step.target, got.Status, got.Header.Get("Connection"),
+				step.status)
 		}
 	}
 }

@@ -28,7 +28,8 @@ var methods = []string{
 
 // target returns a path of the route for the allocation.
 func target(entry route.Route, alloc string) string {
-	path := strings.NewReplacer("{alloc}", alloc, "{job}", "demo", "{eval}", anyEval, "{node}", anyNode, "{namespace}", "default", "{deployment}", otherID, "{name}", "x", "{id}", "x", "*", "x/y").
+	path := strings.NewReplacer("{alloc}", alloc, "{job}", "demo", "{eval}", anyEval, "{node}", anyNode, "{namespace}",
+		"default", "{deployment}", otherID, "{name}", "x", "{id}", "x", "*", "x/y").
 		Replace(entry.Pattern)
 	if entry.Pattern == "/v1/var/*" { // one that a task may read
 		return "/v1/var/nomad/jobs/demo"
@@ -238,7 +239,8 @@ func TestEveryRouteRefuses(t *testing.T) {
 				}
 				got := s.do(t, method, target(entry, allocID), token, anyBody)
 				if got.Status != want.Status || got.Body != want.Body {
-					t.Errorf("%s %s with %q = %d %q, want %d %q", method, entry.Pattern, token, got.Status, got.Body, want.Status, want.Body)
+					t.Errorf("%s %s with %q = %d %q, want %d %q", method, entry.Pattern, token, got.Status, got.Body,
+						want.Status, want.Body)
 				}
 			}
 			if !strings.Contains(entry.Pattern, "{alloc}") || entry.Answer == route.Absent {

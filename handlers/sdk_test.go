@@ -57,7 +57,8 @@ func TestSDKReads(t *testing.T) {
 	client := newServer(t, alloc).sdk(t, operator)
 
 	list, meta, err := client.Allocations().List(nil)
-	if err != nil || len(list) != 1 || list[0].ID != allocID || list[0].AllocatedResources != nil || len(list[0].TaskStates) != 2 {
+	if err != nil || len(list) != 1 || list[0].ID != allocID || list[0].AllocatedResources != nil ||
+		len(list[0].TaskStates) != 2 {
 		t.Fatalf("list = %+v, %v", list, err)
 	}
 	if meta.LastIndex != 34 || !meta.KnownLeader || meta.LastContact != 0 {
@@ -269,7 +270,8 @@ func TestWhoami(t *testing.T) {
 func TestPrometheus(t *testing.T) {
 	s := newServer(t, newAlloc(t), func(c *handlers.Config) {
 		c.Metrics = func(context.Context) []scrape.Metric {
-			return []scrape.Metric{{Name: "taskapi_x_total", Labels: []scrape.Label{{Name: "reason", Value: `a"b\`}}, Value: 3, Counter: true}}
+			return []scrape.Metric{{Name: "taskapi_x_total", Labels: []scrape.Label{{Name: "reason", Value: `a"b\`}}, Value: 3,
+				Counter: true}}
 		}
 	})
 	got := s.do(t, http.MethodGet, "/v1/metrics?format=prometheus", operator, "")

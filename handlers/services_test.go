@@ -32,7 +32,8 @@ type fakeServices struct {
 }
 
 func newFakeServices(all ...*api.ServiceRegistration) *fakeServices {
-	return &fakeServices{all: all, index: 40, indexes: map[string]uint64{}, changed: make(chan struct{}), waits: make(chan struct{}, 100)}
+	return &fakeServices{all: all, index: 40, indexes: map[string]uint64{}, changed: make(chan struct{}),
+		waits: make(chan struct{}, 100)}
 }
 
 func (f *fakeServices) Services(_ context.Context, namespace, name string) ([]*api.ServiceRegistration, uint64, error) {
@@ -110,7 +111,8 @@ func serving(f *fakeServices) func(*handlers.Config) {
 func instance(namespace, name, alloc string, port int, tags ...string) *api.ServiceRegistration {
 	return &api.ServiceRegistration{
 		ID: "_nomad-task-" + alloc + "-group-web-" + name + "-http", ServiceName: name, Namespace: namespace, NodeID: otherID, Datacenter: "dc1",
-		JobID: "demo", AllocID: alloc, Tags: append([]string{}, tags...), Address: "127.0.0.1", Port: port, CreateIndex: 7, ModifyIndex: 9,
+		JobID: "demo", AllocID: alloc, Tags: append([]string{},
+			tags...), Address: "127.0.0.1", Port: port, CreateIndex: 7, ModifyIndex: 9,
 	}
 }
 
@@ -138,7 +140,8 @@ func TestSDKServices(t *testing.T) {
 		t.Errorf("list (-want +got):\n%s", diff)
 	}
 	web, _, err := client.Services().Get("web", nil)
-	if err != nil || len(web) != 2 || web[0].AllocID != otherID || !cmp.Equal(web[1], instance("default", "web", allocID, 8080, "http", "green")) {
+	if err != nil || len(web) != 2 || web[0].AllocID != otherID ||
+		!cmp.Equal(web[1], instance("default", "web", allocID, 8080, "http", "green")) {
 		t.Errorf("web: %+v, %v", web, err)
 	}
 	none, meta, err := client.Services().Get("nobody", nil)
@@ -308,7 +311,8 @@ func TestChoose(t *testing.T) {
 			}
 		}
 	}
-	if _, err := services.Deregister(t.Context(), "default", "db", "_nomad-task-00000003-aaaa-bbbb-cccc-000000000000-group-web-db-p"); err != nil {
+	if _, err := services.Deregister(t.Context(), "default", "db",
+		"_nomad-task-00000003-aaaa-bbbb-cccc-000000000000-group-web-db-p"); err != nil {
 		t.Fatal(err)
 	}
 	if got := chosen("3|one"); !slices.Equal(got, []int{8000, 8001, 8002}) {
@@ -355,7 +359,8 @@ func TestServiceWait(t *testing.T) {
 		t.Errorf("a list from an earlier index: %+v, %+v, %v, want one at once", list, meta, err)
 	}
 	start := time.Now()
-	if _, meta, err := client.Services().Get("new", &api.QueryOptions{WaitIndex: 42, WaitTime: 50 * time.Millisecond}); err != nil || meta.LastIndex != 42 {
+	if _, meta, err := client.Services().Get("new", &api.QueryOptions{WaitIndex: 42,
+		WaitTime: 50 * time.Millisecond}); err != nil || meta.LastIndex != 42 {
 		t.Errorf("after a wait in vain: %+v, %v", meta, err)
 	}
 	if took := time.Since(start); took < 50*time.Millisecond {

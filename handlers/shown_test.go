@@ -21,12 +21,15 @@ import (
 func secretJob(base *api.Job) *api.Job {
 	job := *base
 	job.Meta = map[string]string{"public": "of the job"}
-	group, other := *base.TaskGroups[0], api.TaskGroup{Name: new("elsewhere"), Meta: map[string]string{"m": "hunter2-elsewhere"}}
+	group, other := *base.TaskGroups[0], api.TaskGroup{Name: new("elsewhere"),
+		Meta: map[string]string{"m": "hunter2-elsewhere"}}
 	group.Meta = map[string]string{"public": "of the group"}
 	group.Tasks, group.Services = nil, []*api.Service{
 		{Name: "of-the-group", Checks: []api.ServiceCheck{{Name: "c", Type: "http", Path: "/ok?key=hunter2-group"}}},
-		{Name: "of-db", TaskName: "db", Checks: []api.ServiceCheck{{Name: "c", Type: "http", Path: "/ok", Body: "hunter2-db"}}},
-		{Name: "of-server", TaskName: "server", Checks: []api.ServiceCheck{{Name: "c", Type: "http", Path: "/ok", Body: "hunter2-server"}}},
+		{Name: "of-db", TaskName: "db", Checks: []api.ServiceCheck{{Name: "c", Type: "http", Path: "/ok",
+			Body: "hunter2-db"}}},
+		{Name: "of-server", TaskName: "server", Checks: []api.ServiceCheck{{Name: "c", Type: "http", Path: "/ok",
+			Body: "hunter2-server"}}},
 	}
 	for _, name := range []string{"server", "db"} {
 		secret := "hunter2-" + name
@@ -45,7 +48,8 @@ func secretJob(base *api.Job) *api.Job {
 			}}}},
 		})
 	}
-	other.Tasks = []*api.Task{{Name: "server", Env: map[string]string{"PASSWORD": "hunter2-elsewhere"}}} // which only has the caller's name
+	// which only has the caller's name
+	other.Tasks = []*api.Task{{Name: "server", Env: map[string]string{"PASSWORD": "hunter2-elsewhere"}}}
 	job.TaskGroups = []*api.TaskGroup{&group, &other}
 	return &job
 }
@@ -155,7 +159,8 @@ func TestNoSecretOfAnotherTask(t *testing.T) {
 		}
 	}
 	reads := secretServer(t, func(c *handlers.Config) { c.Authenticator = readingExec{} })
-	if got := reads.do(t, http.MethodGet, "/v1/allocation/"+allocID, execToken, "").Body; !strings.Contains(got, "hunter2-db") {
+	if got := reads.do(t, http.MethodGet, "/v1/allocation/"+allocID, execToken, "").Body; !strings.Contains(got,
+		"hunter2-db") {
 		t.Error("who may run commands in every task is not shown all of the job")
 	}
 }

@@ -70,7 +70,8 @@ func TestChangesAreSlowed(t *testing.T) {
 			ask("PUT", signalPath, `{"Signal":"SIGHUP","Task":"server"}`)
 			ask("GET", checksPath, "")
 		}
-		if took := time.Since(start).Round(time.Second); took != time.Hour || stops.Load() != 5 || len(audited.audited()) != 5 {
+		if took := time.Since(start).Round(time.Second); took != time.Hour || stops.Load() != 5 ||
+			len(audited.audited()) != 5 {
 			t.Errorf("%d changes of 5 and %d records after %v, want an hour", stops.Load(), len(audited.audited()), took)
 		}
 	})
@@ -108,7 +109,8 @@ func TestSlowedIsDecidedAgain(t *testing.T) {
 		defer second.Close()
 		synctest.Wait() // it waits
 		happens()
-		if got := answer(t, second); (got == http.StatusOK) != allowed || stops.Load() != map[bool]int64{true: 2, false: 1}[allowed] {
+		if got := answer(t, second); (got == http.StatusOK) != allowed ||
+			stops.Load() != map[bool]int64{true: 2, false: 1}[allowed] {
 			t.Errorf("the second stop = %d, and %d were made; want it made: %v", got, stops.Load(), allowed)
 		}
 	})
@@ -141,7 +143,8 @@ func TestSlowedAndGone(t *testing.T) {
 		began := time.Now()
 		stop()
 		if got := <-status; got != http.StatusServiceUnavailable || stops.Load() != 2 || time.Since(began) > time.Second {
-			t.Errorf("at the server's end = %d after %v, and %d were made; want 503 at once, and two", got, time.Since(began), stops.Load())
+			t.Errorf("at the server's end = %d after %v, and %d were made; want 503 at once, and two", got, time.Since(began),
+				stops.Load())
 		}
 	})
 }

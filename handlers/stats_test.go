@@ -19,11 +19,14 @@ func TestSDKStats(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Errorf("stats: %v\n%s", err, diff)
 	}
-	one, err := client.Allocations().Stats(alloc.snapshot(), &api.QueryOptions{Params: map[string]string{"task": "server"}})
-	if err != nil || len(one.Tasks) != 1 || one.Timestamp != want.Timestamp || one.ResourceUsage.MemoryStats.RSS != 22859776 {
+	one, err := client.Allocations().Stats(alloc.snapshot(),
+		&api.QueryOptions{Params: map[string]string{"task": "server"}})
+	if err != nil || len(one.Tasks) != 1 || one.Timestamp != want.Timestamp ||
+		one.ResourceUsage.MemoryStats.RSS != 22859776 {
 		t.Errorf("stats of server = %+v, %v", one, err)
 	}
-	ended, err := client.Allocations().Stats(alloc.snapshot(), &api.QueryOptions{Params: map[string]string{"task": "init"}})
+	ended, err := client.Allocations().Stats(alloc.snapshot(),
+		&api.QueryOptions{Params: map[string]string{"task": "init"}})
 	if err != nil || len(ended.Tasks) != 1 || ended.Timestamp != 0 || ended.ResourceUsage.DeviceStats == nil {
 		t.Errorf("stats of init = %+v, %v; want no sum of what does not run", ended, err)
 	}
@@ -45,8 +48,9 @@ func TestStatsAsRecorded(t *testing.T) {
 func TestStatsOfNothing(t *testing.T) {
 	alloc := newAlloc(t)
 	nothing := &api.AllocResourceUsage{
-		ResourceUsage: &api.ResourceUsage{MemoryStats: &api.MemoryStats{}, CpuStats: &api.CpuStats{}, DeviceStats: []*api.DeviceGroupStats{}},
-		Tasks:         map[string]*api.TaskResourceUsage{},
+		ResourceUsage: &api.ResourceUsage{MemoryStats: &api.MemoryStats{}, CpuStats: &api.CpuStats{},
+			DeviceStats: []*api.DeviceGroupStats{}},
+		Tasks: map[string]*api.TaskResourceUsage{},
 	}
 	alloc.stats = sending(nothing)
 	s := newServer(t, alloc)
@@ -55,7 +59,8 @@ func TestStatsOfNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, query := range []string{"", "?task=server"} {
-		if got := s.do(t, http.MethodGet, "/v1/client/allocation/"+allocID+"/stats"+query, goodToken, ""); got.Status != 200 || got.Body != string(want) {
+		if got := s.do(t, http.MethodGet, "/v1/client/allocation/"+allocID+"/stats"+query, goodToken,
+			""); got.Status != 200 || got.Body != string(want) {
 			t.Errorf("%s: %d %s, want %s", query, got.Status, got.Body, want)
 		}
 	}

@@ -38,7 +38,8 @@ func TestSDKStop(t *testing.T) {
 		}
 		<-stops
 		evaluation, _, err := client.Evaluations().Info(got.EvalID, nil)
-		if err != nil || evaluation.Status != "complete" || evaluation.JobID != "demo" || evaluation.TriggeredBy != "alloc-stop" {
+		if err != nil || evaluation.Status != "complete" || evaluation.JobID != "demo" ||
+			evaluation.TriggeredBy != "alloc-stop" {
 			t.Errorf("its evaluation = %+v, %v; want one that is complete", evaluation, err)
 		}
 		allocs, _, err := client.Evaluations().Allocations(got.EvalID, nil)
@@ -67,7 +68,8 @@ func TestEvaluations(t *testing.T) {
 		}
 	}
 	for _, id := range []string{first, otherID} {
-		if got := s.do(t, http.MethodGet, "/v1/evaluation/"+id, goodToken, ""); got.Status != 404 || got.Body != "eval not found" {
+		if got := s.do(t, http.MethodGet, "/v1/evaluation/"+id, goodToken, ""); got.Status != 404 ||
+			got.Body != "eval not found" {
 			t.Errorf("evaluation %q = %d %q, want 404 eval not found", id, got.Status, got.Body)
 		}
 	}
@@ -76,10 +78,12 @@ func TestEvaluations(t *testing.T) {
 func TestStop(t *testing.T) {
 	alloc, stops := stoppable(t)
 	s := newServer(t, alloc)
-	for query, hurries := range map[string]bool{"": false, "?no_shutdown_delay=false": false, "?pretty": false, "?no_shutdown_delay=true": true} {
+	for query, hurries := range map[string]bool{"": false, "?no_shutdown_delay=false": false, "?pretty": false,
+		"?no_shutdown_delay=true": true} {
 		got := s.do(t, http.MethodPost, stopPath+query, goodToken, "")
 		var body map[string]any
-		if err := json.Unmarshal([]byte(got.Body), &body); err != nil || got.Status != 200 || len(body) != 2 || body["Index"] != 35.0 {
+		if err := json.Unmarshal([]byte(got.Body), &body); err != nil || got.Status != 200 || len(body) != 2 ||
+			body["Index"] != 35.0 {
 			t.Errorf("stop%s = %d %q, want EvalID and Index 35", query, got.Status, got.Body)
 		}
 		if got := got.Header.Get("X-Nomad-Index"); got != "35" {

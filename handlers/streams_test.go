@@ -97,7 +97,8 @@ func TestSlowConsumer(t *testing.T) {
 		text, err := io.ReadAll(response.Body)
 		lines := strings.Split(strings.TrimSpace(string(text)), "\n")
 		if err != nil || len(lines) < 2 || lines[0] != "{}" || lines[len(lines)-1] != slowConsumerEnd {
-			t.Errorf("%d lines, %v; want {} first and a word on what was lost last, not %.200q", len(lines), err, lines[len(lines)-1])
+			t.Errorf("%d lines, %v; want {} first and a word on what was lost last, not %.200q", len(lines), err,
+				lines[len(lines)-1])
 		}
 	})
 }
@@ -134,7 +135,8 @@ func TestStreamsAreCounted(t *testing.T) {
 		c := dial()
 		defer c.Close()
 		response := openStream(t, c)
-		if got := readReply(t, response); got.Status != 429 || got.Body != "64 streams are open on this socket, and no more are possible" {
+		if got := readReply(t, response); got.Status != 429 ||
+			got.Body != "64 streams are open on this socket, and no more are possible" {
 			t.Errorf("one more = %d %q, want 429", got.Status, got.Body)
 		}
 		_ = open[0].Close()
@@ -187,7 +189,8 @@ func TestStreamsAndWaitsAreSettings(t *testing.T) {
 			t.Fatal(err)
 		}
 		<-waiting
-		if got := test.s.do(t, "GET", "/v1/allocation/"+allocID+"?index=34&wait=1ms", test.token, ""); got.Status != test.want {
+		if got := test.s.do(t, "GET", "/v1/allocation/"+allocID+"?index=34&wait=1ms", test.token,
+			""); got.Status != test.want {
 			t.Errorf("a second query of %s = %d, want %d", test.token, got.Status, test.want)
 		}
 		for _, c := range open {

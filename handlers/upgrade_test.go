@@ -80,7 +80,8 @@ func TestWebsocket(t *testing.T) {
 	}
 	audited := new(server)
 	a := handlers.NewWithTestRoutes(handlers.Config{
-		Authenticator: authenticator, Allocs: allocs{alloc}, Logger: slog.New(slog.NewTextHandler(log, nil)), Auditor: audited,
+		Authenticator: authenticator, Allocs: allocs{alloc}, Logger: slog.New(slog.NewTextHandler(log,
+			nil)), Auditor: audited,
 		PeerOf: func(c net.Conn) (auth.Peer, error) { return c.(*socket.Conn).Peer(), nil },
 	})
 	ctx, stop := context.WithCancel(t.Context())
@@ -148,7 +149,8 @@ func TestWebsocket(t *testing.T) {
 	}
 	var done int
 	for _, record := range audited.audited() {
-		if record.Method == http.MethodGet && record.Path == upgradePath && record.Status == http.StatusSwitchingProtocols && record.Outcome == auth.Done {
+		if record.Method == http.MethodGet && record.Path == upgradePath && record.Status == http.StatusSwitchingProtocols &&
+			record.Outcome == auth.Done {
 			done++
 		}
 	}
@@ -163,7 +165,8 @@ func TestUpgradeThatFails(t *testing.T) {
 	alloc.upgrade = func(context.Context, http.ResponseWriter, *http.Request) error { return errors.New("no handshake") }
 	s := newServer(t, alloc)
 	c := s.dial(t)
-	if got := c.send(t, "GET", head("GET", upgradePath, goodToken, "")); got.Status != 500 || got.Body != "internal error" {
+	if got := c.send(t, "GET", head("GET", upgradePath, goodToken, "")); got.Status != 500 ||
+		got.Body != "internal error" {
 		t.Errorf("got %d %q, want a bare 500", got.Status, got.Body)
 	}
 	if got := c.send(t, "GET", head("GET", checksPath, goodToken, "")); got.Status != 200 {
@@ -185,7 +188,8 @@ func TestUpgradeIsDecidedAgain(t *testing.T) {
 				defer c.Close()
 				reader := bufio.NewReader(c)
 				go func() { _, _ = io.WriteString(c, head("GET", upgradePath, token, "")+"one\n") }()
-				if response, err := http.ReadResponse(reader, nil); err != nil || response.StatusCode != http.StatusSwitchingProtocols {
+				if response, err := http.ReadResponse(reader, nil); err != nil ||
+					response.StatusCode != http.StatusSwitchingProtocols {
 					t.Fatalf("%v, %v", response, err)
 				}
 				if line, err := reader.ReadString('\n'); line != "one\n" {
@@ -225,7 +229,8 @@ func TestRawIsDecidedAgain(t *testing.T) {
 		defer c.Close()
 		go func() { _, _ = io.WriteString(c, head("GET", rawPath, token, "")) }()
 		response, err := http.ReadResponse(bufio.NewReader(c), nil)
-		if err != nil || response.StatusCode != http.StatusOK || response.Header.Get("Content-Type") != "text/plain; charset=utf-8" {
+		if err != nil || response.StatusCode != http.StatusOK ||
+			response.Header.Get("Content-Type") != "text/plain; charset=utf-8" {
 			t.Fatalf("%v, %v", response, err)
 		}
 		text := make(chan string)

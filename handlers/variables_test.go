@@ -32,9 +32,11 @@ type fakeVariables struct {
 }
 
 func newFakeVariables(paths ...string) *fakeVariables {
-	f := &fakeVariables{index: 40, kept: map[string]*api.Variable{}, changed: make(chan struct{}), awaited: make(chan struct{}, 100)}
+	f := &fakeVariables{index: 40, kept: map[string]*api.Variable{}, changed: make(chan struct{}),
+		awaited: make(chan struct{}, 100)}
 	for _, path := range paths {
-		_, _, _ = f.Put(context.Background(), &api.Variable{Namespace: "default", Path: path, Items: api.VariableItems{"k": "v"}}, nil)
+		_, _, _ = f.Put(context.Background(), &api.Variable{Namespace: "default", Path: path,
+			Items: api.VariableItems{"k": "v"}}, nil)
 	}
 	return f
 }
@@ -49,12 +51,14 @@ func (f *fakeVariables) Read(_ context.Context, namespace, path string) (*api.Va
 	return nil, f.index, nil
 }
 
-func (f *fakeVariables) List(_ context.Context, namespace, prefix string, concerns variables.Concerns) ([]*api.VariableMetadata, uint64, error) {
+func (f *fakeVariables) List(_ context.Context, namespace, prefix string,
+	concerns variables.Concerns) ([]*api.VariableMetadata, uint64, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var list []*api.VariableMetadata
 	for _, v := range f.kept {
-		if (namespace == "*" || v.Namespace == namespace) && strings.HasPrefix(v.Path, prefix) && concerns(v.Namespace, v.Path) {
+		if (namespace == "*" || v.Namespace == namespace) && strings.HasPrefix(v.Path, prefix) &&
+			concerns(v.Namespace, v.Path) {
 			m := v.Metadata()
 			m.Lock = v.Lock
 			list = append(list, m)
@@ -131,7 +135,9 @@ func (f *fakeVariables) Acquire(_ context.Context, v *api.Variable) (*api.Variab
 	return f.set(v), f.index, nil
 }
 
-func (f *fakeVariables) Renew(_ context.Context, namespace, path, lockID string) (*api.VariableMetadata, uint64, error) {
+func (f *fakeVariables) Renew(
+	_ context.Context, namespace, path, lockID string,
+) (*api.VariableMetadata, uint64, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	v := f.kept[namespace+"/"+path]
@@ -176,14 +182,16 @@ func TestVariableRights(t *testing.T) {
 	s := newServer(t, newAlloc(t), withVariables(kept))
 	for _, token := range []string{goodToken, nomadToken} {
 		for path := range strings.FieldsSeq(ownVariables) {
-			if got := s.do(t, "GET", "/v1/var/"+path, token, ""); got.Status != 200 || !strings.Contains(got.Body, `"Items":{"k":"v"}`) {
+			if got := s.do(t, "GET", "/v1/var/"+path, token, ""); got.Status != 200 ||
+				!strings.Contains(got.Body, `"Items":{"k":"v"}`) {
 				t.Errorf("own %s = %d %q", path, got.Status, got.Body)
 			}
 			if got := s.do(t, "GET", "/v1/var/"+path+"?namespace=prod", token, ""); got.Status != 403 {
 				t.Errorf("%s of another namespace = %d %q", path, got.Status, got.Body)
 			}
 		}
-		for _, path := range append(others, "none", "nomad/jobs/demo/", "nomad/jobs//demo", "nomad%2Fjobs%2Fother", "%6eomad/jobs/other", "nomad/jobs/demo/../other") {
+		for _, path := range append(others, "none", "nomad/jobs/demo/", "nomad/jobs//demo", "nomad%2Fjobs%2Fother",
+			"%6eomad/jobs/other", "nomad/jobs/demo/../other") {
 			for _, method := range []string{"GET", "PUT", "DELETE"} {
 				if got := s.do(t, method, "/v1/var/"+path, token, anyBody); got.Status != 403 || got.Body != "Permission denied" {
 					t.Errorf("%s %s = %d %q, want a refusal", method, path, got.Status, got.Body)
@@ -203,7 +211,8 @@ func TestVariableRights(t *testing.T) {
 	}
 	s.stop()
 	refused := slices.IndexFunc(s.audited(), func(r auth.Record) bool {
-		return r.Path == "/v1/var/secret" && r.Method == "GET" && r.Outcome == auth.Denied && r.Reason == auth.MissingCapability.String()
+		return r.Path == "/v1/var/secret" && r.Method == "GET" && r.Outcome == auth.Denied &&
+			r.Reason == auth.MissingCapability.String()
 	})
 	if refused < 0 {
 		t.Errorf("the refusal of a path is not in the audit log: %+v", s.audited())
@@ -232,7 +241,8 @@ func TestLocksAreTheOperatorsToSee(t *testing.T) {
 	if v, _, err := operator.AcquireLock(v, nil); err != nil || v.LockID() != "lock" {
 		t.Fatalf("acquire: %+v, %v", v, err)
 	}
-	for path, want := range map[string]string{"/v1/var/nomad/jobs/demo": "a task", "/v1/vars": "a task's list", "/v1/vars?filter=Lock.ID==%22lock%22": "a filter"} {
+	for path, want := range map[string]string{"/v1/var/nomad/jobs/demo": "a task", "/v1/vars": "a task's list",
+		"/v1/vars?filter=Lock.ID==%22lock%22": "a filter"} {
 		if got := s.do(t, "GET", path, goodToken, ""); strings.Contains(got.Body, "lock") {
 			t.Errorf("%s shows the lock: %s", want, got.Body)
 		}
@@ -283,7 +293,8 @@ func TestVariableWaits(t *testing.T) {
 		listed <- len(list)
 	}()
 	put := func(path string) {
-		if _, _, err := kept.Put(t.Context(), &api.Variable{Namespace: "default", Path: path, Items: api.VariableItems{"k": "w"}}, nil); err != nil {
+		if _, _, err := kept.Put(t.Context(), &api.Variable{Namespace: "default", Path: path,
+			Items: api.VariableItems{"k": "w"}}, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -335,7 +346,8 @@ func TestVariableWritesAreAudited(t *testing.T) {
 	s.stop()
 	var got []string
 	for _, r := range s.audited() {
-		got = append(got, strings.Join([]string{r.Method, r.Path, string(r.Outcome), http.StatusText(r.Status), r.Namespace, r.Lock}, " "))
+		got = append(got, strings.Join([]string{r.Method, r.Path, string(r.Outcome), http.StatusText(r.Status), r.Namespace,
+			r.Lock}, " "))
 		if r.TokenID = ""; strings.Contains(fmt.Sprint(r), "hunter2") {
 			t.Errorf("recorded %+v", r)
 		}

@@ -18,7 +18,8 @@ func alloc(tasks int) *api.Allocation {
 		TaskStates: map[string]*api.TaskState{},
 	}
 	for i := range tasks {
-		a.TaskStates[fmt.Sprintf("task-%d", i)] = &api.TaskState{State: "running", Restarts: uint64(i), Events: make([]*api.TaskEvent, 10)}
+		a.TaskStates[fmt.Sprintf("task-%d", i)] = &api.TaskState{State: "running", Restarts: uint64(i),
+			Events: make([]*api.TaskEvent, 10)}
 	}
 	return a
 }
@@ -70,8 +71,9 @@ func TestEvil(t *testing.T) {
 	many.Job.Payload = []byte(strings.Repeat("a", 1<<20))
 	many.ClientDescription = strings.Repeat("a", 1<<20)
 	for name, c := range map[string]struct{ text, want string }{
-		"long":                  {strings.Repeat("x", 1<<20), "it is longer than 2048 bytes"},
-		"parentheses":           {strings.Repeat("(", 900) + `a == 1` + strings.Repeat(")", 900), "max number of expressions parsed"},
+		"long": {strings.Repeat("x", 1<<20), "it is longer than 2048 bytes"},
+		"parentheses": {strings.Repeat("(", 900) + `a == 1` + strings.Repeat(")", 900),
+			"max number of expressions parsed"},
 		"nots":                  {strings.Repeat("not ", 400) + "ClientStatus == running", ""},
 		"ands":                  {strings.Repeat("a == 1 and ", 180) + "a == 1", `struct field with name "a"`},
 		"an unknown field":      {`Nope == 1`, `couldn't find key: struct field with name "Nope"`},
@@ -142,7 +144,8 @@ func nested(depth int, over, inner string) string {
 }
 
 func FuzzFilter(f *testing.F) {
-	for _, text := range []string{`ID == "x"`, `any TaskStates as k, v { v.Failed == true }`, `not ("a" in Job.Datacenters)`, `ID matches "^a{3}"`, "(("} {
+	for _, text := range []string{`ID == "x"`, `any TaskStates as k, v { v.Failed == true }`,
+		`not ("a" in Job.Datacenters)`, `ID matches "^a{3}"`, "(("} {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

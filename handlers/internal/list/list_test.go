@@ -47,7 +47,8 @@ func manyEvals() []*api.Evaluation {
 	var evals []*api.Evaluation
 	for i := range 30 {
 		evals = append(evals, &api.Evaluation{
-			ID: fmt.Sprintf("%02x.e", i*7%30), Namespace: []string{"prod", "default"}[i%2], CreateIndex: uint64(5 + i/3*10), Priority: i,
+			ID: fmt.Sprintf("%02x.e", i*7%30), Namespace: []string{"prod",
+				"default"}[i%2], CreateIndex: uint64(5 + i/3*10), Priority: i,
 		})
 	}
 	rand.Shuffle(len(evals), func(i, j int) { evals[i], evals[j] = evals[j], evals[i] })
@@ -116,7 +117,8 @@ func TestPages(t *testing.T) {
 // TestOrders: lists are sorted as Nomad's, and so are their tokens.
 func TestOrders(t *testing.T) {
 	evals := []*api.Evaluation{
-		{ID: "b", Namespace: "x", CreateIndex: 12}, {ID: "a", Namespace: "y", CreateIndex: 102}, {ID: "c", Namespace: "x", CreateIndex: 12},
+		{ID: "b", Namespace: "x", CreateIndex: 12}, {ID: "a", Namespace: "y", CreateIndex: 102}, {ID: "c", Namespace: "x",
+			CreateIndex: 12},
 	}
 	for _, c := range []struct {
 		order Order
@@ -144,10 +146,12 @@ func TestFiltersEndWithTheirClients(t *testing.T) {
 	evals := []*api.Evaluation{{ID: "a", Priority: 1}}
 	gone, leave := context.WithCancel(t.Context())
 	leave()
-	if _, _, err := pageOfEvals(t.Context(), route.NewTurn(), "filter=Nope+%3D%3D+1", ByID, evals); err == nil || errors.Is(err, context.Canceled) {
+	if _, _, err := pageOfEvals(t.Context(), route.NewTurn(), "filter=Nope+%3D%3D+1", ByID, evals); err == nil ||
+		errors.Is(err, context.Canceled) {
 		t.Errorf("the filter is not applied to begin with: %v", err)
 	}
-	if _, _, err := pageOfEvals(gone, route.NewTurn(), "filter=Nope+%3D%3D+1", ByID, evals); !errors.Is(err, context.Canceled) {
+	if _, _, err := pageOfEvals(gone, route.NewTurn(), "filter=Nope+%3D%3D+1", ByID, evals); !errors.Is(err,
+		context.Canceled) {
 		t.Errorf("applied for a client that has gone: %v", err)
 	}
 	synctest.Test(t, func(t *testing.T) {
