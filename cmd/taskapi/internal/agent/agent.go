@@ -222,7 +222,8 @@ func (a *Agent) conclude(do effect, now state) error {
 		}
 		a.cfg.Events.Fit(now.alloc)
 	case sayLeftNext:
-		a.cfg.Events.AllocEvent("Left", fmt.Sprintf("the next version of the job has not begun; %s begins it", a.cfg.Resume))
+		said := fmt.Sprintf("the next version of the job has not begun; %s begins it", a.cfg.Resume)
+		a.cfg.Events.AllocEvent("Left", said)
 	}
 	return nil
 }

@@ -37,7 +37,8 @@ func (s *wiring) newAuthenticator(alloc *api.Allocation, auditor auth.Auditor) (
 	config := auth.Config{
 		Verifier: verifier,
 		Allocations: liveness{alloc.ID, &auth.Allocation{
-			Region: *alloc.Job.Region, Namespace: alloc.Namespace, JobID: alloc.JobID, TaskGroup: alloc.TaskGroup, Life: s.life,
+			Region: *alloc.Job.Region, Namespace: alloc.Namespace, JobID: alloc.JobID, TaskGroup: alloc.TaskGroup,
+			Life: s.life,
 		}, s.runner},
 		Logger:  s.logger,
 		Policy:  s.policy,
@@ -98,8 +99,8 @@ func (s *wiring) openAPI(alloc *api.Allocation) (err error) {
 		Lacking:      s.cfg.Lacking,
 		Eased:        s.ease,
 		Jobs: registrar{
-			runner: s.runner, agent: s.agent, settings: s.cfg.Settings, allocs: s.cfg.Dir.Allocs(), events: s.cfg.Events,
-			history: versions,
+			runner: s.runner, agent: s.agent, settings: s.cfg.Settings, allocs: s.cfg.Dir.Allocs(),
+			events: s.cfg.Events, history: versions,
 		},
 		History: versions,
 		Machine: newMachine(s.cfg.Dir.Alloc(s.cfg.ID), s.cfg.Cluster, s.cfg.Settings.TaskDrivers()),

@@ -123,7 +123,7 @@ func (j registrar) Register(
 	switch {
 	case decision >= allocrunner.Replace:
 		registration.EvalID, registration.DeploymentID = u.wanted.EvalID, u.wanted.DeploymentID
-	case decision == allocrunner.Unchanged && (now.DeploymentStatus != nil || u.current.Pending): // the deployment is over
+	case decision == allocrunner.Unchanged && (now.DeploymentStatus != nil || u.current.Pending): // it is over
 		registration.DeploymentID = ""
 	}
 	if index := now.Job.JobModifyIndex; index != nil {

@@ -21,7 +21,7 @@ func (s Settings) checkServices() error {
 	if s.Services != "" && s.Services != ServicesHere {
 		return fmt.Errorf("--%s is %q: give %q, or leave it out", ServicesFlag, s.Services, ServicesHere)
 	}
-	if s.Consul != (consul.Settings{}) && !s.ConsulAgent().Configured() { // not of ConsulEnv, which may be for other programs
+	if s.Consul != (consul.Settings{}) && !s.ConsulAgent().Configured() { // ConsulEnv may be for other programs
 		return errors.New("there is no address of Consul's agent: give --consul-address HOST:PORT, or CONSUL_HTTP_ADDR")
 	}
 	return s.ConsulAgent().Check()

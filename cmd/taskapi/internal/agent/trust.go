@@ -133,7 +133,8 @@ func fetched(place string, logger *slog.Logger) (identity.URLSourceConfig, error
 	if err != nil || u.Scheme != "http" {
 		return config, nil //nolint:nilerr // NewURLSource returns a better error
 	}
-	if ip, err := netip.ParseAddr(u.Hostname()); (err != nil || !ip.IsLoopback()) && !strings.EqualFold(u.Hostname(), "localhost") {
+	ip, err := netip.ParseAddr(u.Hostname())
+	if (err != nil || !ip.IsLoopback()) && !strings.EqualFold(u.Hostname(), "localhost") {
 		return config, errors.New("http lets anybody on the way replace the keys: use https, or a file; " +
 			"http is for 127.0.0.1, ::1 and localhost alone")
 	}

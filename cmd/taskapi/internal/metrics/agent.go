@@ -21,7 +21,7 @@ func ofAuth(s auth.Stats) []metric {
 		{name: "taskapi_door_cached_verdicts", doc: "tokens in the caches", label: "verdict",
 			values: []value{{"good", float64(s.Cached.Good)}, {"bad", float64(s.Cached.Bad)}}},
 		counter("taskapi_door_verifications_total", "verifications of tokens, good and bad", s.Verified),
-		counter("taskapi_door_verifications_shared_total", "requests that waited for the verification of another", s.Shared),
+		counter("taskapi_door_verifications_shared_total", "requests that shared the verification of another", s.Shared),
 		counter("taskapi_door_verify_seconds_total", "time that verifications took", s.VerifyTime.Seconds()),
 		refused,
 		counter("taskapi_door_held_back_total", "delayed refusals", s.Delayed),
@@ -31,7 +31,7 @@ func ofAuth(s auth.Stats) []metric {
 // ofAudit returns the metrics of the audit log.
 func ofAudit(s auth.AuditStats) []metric {
 	return []metric{
-		counter("taskapi_audit_suppressed_total", "refusals without a line, since there were many of their kind", s.Suppressed),
+		counter("taskapi_audit_suppressed_total", "refusals without a line, of a kind with many", s.Suppressed),
 		counter("taskapi_audit_lost_total", "lines that could not be written", s.Lost),
 	}
 }

@@ -40,7 +40,7 @@ func ofAlloc(a *api.Allocation) []metric {
 	return []metric{
 		oneOf("taskapi_allocation_status", "status", "status of the allocation", a.ClientStatus,
 			"pending", "running", "complete", "failed"),
-		gauge("taskapi_allocation_healthy", "1 when the deployment has found the allocation healthy, 0 when unhealthy", health),
+		gauge("taskapi_allocation_healthy", "1 when the deployment has decided on healthy, 0 on unhealthy", health),
 	}
 }
 
@@ -79,8 +79,8 @@ func ofUsage(u *api.ResourceUsage, processes int) []metric {
 		gauge("nomad.client.allocs.cpu.user", "the processes' part of that", c.UserMode),
 		gauge("nomad.client.allocs.cpu.system", "the kernel's part of that", c.SystemMode),
 		gauge("nomad.client.allocs.cpu.total_ticks", "use of CPU, in MHz", c.TotalTicks),
-		gauge("nomad.client.allocs.cpu.throttled_periods", "periods in which the cgroup was throttled", cpu(c.ThrottledPeriods)),
-		gauge("nomad.client.allocs.cpu.throttled_time", "nanoseconds for which the cgroup was throttled", cpu(c.ThrottledTime)),
+		gauge("nomad.client.allocs.cpu.throttled_periods", "periods with throttling of the cgroup", cpu(c.ThrottledPeriods)),
+		gauge("nomad.client.allocs.cpu.throttled_time", "nanoseconds of throttling of the cgroup", cpu(c.ThrottledTime)),
 		gauge("nomad.client.allocs.memory.rss", "resident memory, in bytes", memory("RSS", m.RSS)),
 		gauge("nomad.client.allocs.memory.cache", "page cache, in bytes", memory("Cache", m.Cache)),
 		gauge("nomad.client.allocs.memory.swap", "swapped memory, in bytes", memory("Swap", m.Swap)),

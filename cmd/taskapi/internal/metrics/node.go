@@ -70,7 +70,7 @@ func ofShare(a *api.Allocation, node *api.NodeResources) (all []metric) {
 func ofHost(h *api.HostStats) []metric {
 	return []metric{
 		gauge("nomad.client.host.memory.total", "the machine's memory, in bytes", h.Memory.Total),
-		gauge("nomad.client.host.memory.available", "memory that programs can still have, in bytes", h.Memory.Available),
+		gauge("nomad.client.host.memory.available", "memory that programs can have, in bytes", h.Memory.Available),
 		gauge("nomad.client.host.memory.used", "used memory, in bytes", h.Memory.Used),
 		gauge("nomad.client.host.memory.free", "memory that not even the page cache uses, in bytes", h.Memory.Free),
 		gauge("nomad.client.uptime", "seconds since the machine's start", h.Uptime),
