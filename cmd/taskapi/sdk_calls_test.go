@@ -254,7 +254,12 @@ func sdkWorld(t *testing.T, operator *api.Client) sdkArguments {
 // sdkJob is a job with everything that calls are about.
 var sdkJob = strings.Replace(testJob, `    task "other" {
       driver = "raw_exec"
-`, `    task "other" {
+`, `    update { # the deployment runs until it is made to fail, however long that takes
+      min_healthy_time  = "1h"
+      healthy_deadline  = "2h"
+      progress_deadline = "3h"
+    }
+    task "other" {
       driver = "raw_exec"
       action "greet" {
         command = "/bin/true"
