@@ -384,6 +384,7 @@ func repeat(ts *testscript.TestScript, neg bool, args []string) {
 
 func nothingLeft(ts *testscript.TestScript, neg bool, args []string) {
 	want(ts, neg, args, 1, "nothing-left DIR")
+	nothingRuns(ts, neg, args) // a taskapi in the background removes its socket after it has said that it ended
 	dir := ts.MkAbs(args[0])
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err == nil && d.Type() == fs.ModeSocket {
@@ -394,7 +395,6 @@ func nothingLeft(ts *testscript.TestScript, neg bool, args []string) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		ts.Fatalf("%v", err)
 	}
-	nothingRuns(ts, neg, args)
 }
 
 func saidByProcesses(ts *testscript.TestScript, neg bool, args []string) {
