@@ -73,7 +73,7 @@ Exit code: 0 for an answer with a status below 400, else 1, with the status and 
 // check refuses what is not a request.
 func (r *apiRequest) check() error {
 	if strings.Contains(r.path, "://") && !strings.HasPrefix(r.path, "/") {
-		return base.Usage(fmt.Errorf("PATH %q is a URL: give only its path, such as /v1/allocations", r.path))
+		return base.Usagef("PATH %q is a URL: give only its path, such as /v1/allocations", r.path)
 	}
 	r.path = "/" + strings.TrimPrefix(r.path, "/")
 	if r.method == "" {
@@ -84,7 +84,7 @@ func (r *apiRequest) check() error {
 	}
 	r.method = strings.ToUpper(r.method)
 	if _, err := http.NewRequest(r.method, "http://taskapi"+r.path, nil); err != nil {
-		return base.Usage(fmt.Errorf("%s %q is not a request: %w", r.method, r.path, err))
+		return base.Usagef("%s %q is not a request: %w", r.method, r.path, err)
 	}
 	return nil
 }
@@ -101,7 +101,7 @@ func (r *apiRequest) body(w base.Environment) (io.Reader, error) {
 	if file, ok := strings.CutPrefix(r.data, "@"); ok {
 		text, err := os.ReadFile(file)
 		if err != nil {
-			return nil, base.Usage(fmt.Errorf("--data %s: %w", r.data, agent.UnwrapPath(err)))
+			return nil, base.Usagef("--data %s: %w", r.data, agent.UnwrapPath(err))
 		}
 		return bytes.NewReader(text), nil
 	}

@@ -129,8 +129,8 @@ func (l *execCommandLine) read(args []string, dash int) error {
 	case dash < 0 && l.action != "":
 		l.names = args
 	case dash < 0 && len(args) == 1:
-		return base.Usage(fmt.Errorf("COMMAND is missing after %q: to run that in the only task, write 'taskapi exec -- %s'",
-			args[0], args[0]))
+		return base.Usagef("COMMAND is missing after %q: to run that in the only task, write 'taskapi exec -- %s'",
+			args[0], args[0])
 	case dash < 0 && len(args) > 0:
 		l.names, l.command = args[:1], args[1:]
 	case dash >= 0:
@@ -138,16 +138,15 @@ func (l *execCommandLine) read(args []string, dash int) error {
 	}
 	switch {
 	case l.action != "" && len(l.command) > 0:
-		return base.Usage(fmt.Errorf("--action runs a command of the job: leave out %q", l.command[0]))
+		return base.Usagef("--action runs a command of the job: leave out %q", l.command[0])
 	case l.action == "" && len(l.command) == 0:
-		return base.Usage(errors.New("COMMAND is missing: taskapi exec [flags] [ALLOC] [TASK] -- COMMAND [ARG]"))
+		return base.Usagef("COMMAND is missing: taskapi exec [flags] [ALLOC] [TASK] -- COMMAND [ARG]")
 	case len(l.names) > 1 && l.task != "":
-		return base.Usage(fmt.Errorf("the task is given twice: %q, and --task %q", l.names[1], l.task))
+		return base.Usagef("the task is given twice: %q, and --task %q", l.names[1], l.task)
 	case len(l.names) > 2:
-		return base.Usage(fmt.Errorf("want ALLOC and TASK before --, not %d arguments: unexpected %q", len(l.names),
-			l.names[2]))
+		return base.Usagef("want ALLOC and TASK before --, not %d arguments: unexpected %q", len(l.names), l.names[2])
 	case l.escape != "none" && len(l.escape) != 1:
-		return base.Usage(fmt.Errorf("--escape %q must be one character, or none", l.escape))
+		return base.Usagef("--escape %q must be one character, or none", l.escape)
 	}
 	if l.task != "" && len(l.names) == 1 {
 		l.names = append(slices.Clip(l.names), l.task)
@@ -162,10 +161,9 @@ func (l *execCommandLine) checkTerminal(w base.Environment) error {
 	case !l.ttyGiven:
 		l.tty = there && l.stdin
 	case l.tty && !l.stdin:
-		return base.Usage(errors.New("-t takes the input of a terminal: leave out -i=false"))
+		return base.Usagef("-t takes the input of a terminal: leave out -i=false")
 	case l.tty && !output.IsTerminal(w.Stdin):
-		return base.Usage(errors.New("-t needs a terminal as standard input: leave it out to pass input and output on as " +
-			"they are"))
+		return base.Usagef("-t needs a terminal as standard input: leave it out to pass input and output on as they are")
 	}
 	return nil
 }

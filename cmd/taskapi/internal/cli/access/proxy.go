@@ -47,17 +47,17 @@ allows other machines; they send their tokens in the clear.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			address, err := httpserve.ParseAddress(listen)
 			if err != nil {
-				return base.Usage(fmt.Errorf("--listen %w", err))
+				return base.Usagef("--listen %w", err)
 			}
 			if !address.Local() && !remote {
-				return base.Usage(fmt.Errorf("--listen %s: other machines may reach this address: give 127.0.0.1 or ::1, "+
-					"or --remote to let them send tokens in the clear", address))
+				return base.Usagef("--listen %s: other machines may reach this address: give 127.0.0.1 or ::1, "+
+					"or --remote to let them send tokens in the clear", address)
 			}
 			if path == "" && len(args) == 0 && dataDir == "" {
 				path = ownSocket(w)
 			}
 			if path != "" && (len(args) > 0 || !filepath.IsAbs(path)) {
-				return base.Usage(errors.New("--socket takes an absolute path, in place of ALLOC and TASK"))
+				return base.Usagef("--socket takes an absolute path, in place of ALLOC and TASK")
 			}
 			if path == "" {
 				found, err := base.Find(cmd.Context(), w, dataDir, args, s)
@@ -71,7 +71,7 @@ allows other machines; they send their tokens in the clear.`,
 			}
 			listener, err := httpserve.Listen(address, proxy.MaxConns)
 			if err != nil {
-				return base.Usage(fmt.Errorf("--listen %w", err))
+				return base.Usagef("--listen %w", err)
 			}
 			ctx, release := base.UntilSignal(cmd.Context())
 			defer release()

@@ -37,16 +37,15 @@ func CheckArgs(cmd *cobra.Command, args []string) error {
 	}
 	switch i := slices.Index(args, ""); {
 	case len(args) > 0 && len(all) == 0:
-		return Usage(fmt.Errorf("unexpected argument %q: '%s' takes none", args[0], cmd.CommandPath()))
+		return Usagef("unexpected argument %q: '%s' takes none", args[0], cmd.CommandPath())
 	case len(args) < len(required):
-		return Usage(fmt.Errorf("%s is missing: %s", required[len(args)], cmd.UseLine()))
+		return Usagef("%s is missing: %s", required[len(args)], cmd.UseLine())
 	case len(args) > len(all):
-		return Usage(fmt.Errorf("want one %s, not %d: unexpected %q", strings.Join(all, " and one "), len(args),
-			args[len(all)]))
+		return Usagef("want one %s, not %d: unexpected %q", strings.Join(all, " and one "), len(args), args[len(all)])
 	case i >= 0 && slices.Contains(required, given[i]):
-		return Usage(fmt.Errorf("%s is empty", given[i]))
+		return Usagef("%s is empty", given[i])
 	case i >= 0:
-		return Usage(fmt.Errorf("%s is empty: give a name, or leave it out", given[i]))
+		return Usagef("%s is empty: give a name, or leave it out", given[i])
 	}
 	return nil
 }
@@ -87,7 +86,7 @@ func FlagError(cmd *cobra.Command, err error) error {
 			err = fmt.Errorf("--%s %q must be %s", bad.GetFlag().Name, bad.GetValue(), what)
 		}
 	}
-	return Usage(fmt.Errorf("%w; see '%s --help'", err, cmd.CommandPath()))
+	return Usagef("%w; see '%s --help'", err, cmd.CommandPath())
 }
 
 // destructive annotates a command that ends or removes something: it is never suggested for a mistyped one.

@@ -45,6 +45,11 @@ func Usage(err error) error {
 	return ExitError{err, ExitUsage}
 }
 
+// Usagef returns a mistake in what the caller gave, as fmt.Errorf makes errors.
+func Usagef(format string, args ...any) error {
+	return ExitError{fmt.Errorf(format, args...), ExitUsage}
+}
+
 // IsUsage reports whether the caller must give something else.
 func IsUsage(err error) bool { return !IsSilent(err) && ExitCode(err) == ExitUsage }
 

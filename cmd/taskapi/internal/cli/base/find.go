@@ -79,10 +79,10 @@ func Find(ctx context.Context, w Environment, dataDir string, args []string, s S
 
 func (f *Finder) Find(ctx context.Context, args []string, s Sought) (Target, error) {
 	if s.Tasks == NoTask && len(args) > 1 || len(args) > 2 {
-		return Target{}, Usage(fmt.Errorf("unexpected argument %q", args[len(args)-1]))
+		return Target{}, Usagef("unexpected argument %q", args[len(args)-1])
 	}
 	if i := slices.Index(args, ""); i >= 0 {
-		return Target{}, Usage(fmt.Errorf("%s is empty: give a name, or leave it out", []string{"ALLOC", "TASK"}[i]))
+		return Target{}, Usagef("%s is empty: give a name, or leave it out", []string{"ALLOC", "TASK"}[i])
 	}
 	if err := f.Look(ctx, args); err != nil {
 		return Target{}, err
@@ -231,7 +231,7 @@ func (f *Finder) only(s Sought) (Target, error) {
 	case len(running) == 1:
 		return f.withTask(running[0], "", s)
 	case len(running) > 1:
-		return Target{}, Usage(fmt.Errorf("%d allocations run: give one of\n%s", len(running), candidates(running)))
+		return Target{}, Usagef("%d allocations run: give one of\n%s", len(running), candidates(running))
 	case s.Reads && !s.Live && len(f.Known) > 0:
 		return f.withTask(f.Known[len(f.Known)-1], "", s)
 	}
@@ -295,13 +295,13 @@ func (f *Finder) one(matches []match, name string, s Sought) (Target, error) {
 	case m.itself && (s.Tasks == NoTask || s.Reads), s.Reads:
 		return m.Target(""), nil
 	case s.Tasks == NoTask:
-		return Target{}, Usage(fmt.Errorf("%q is a task of allocation %s (job %q), and this is for a whole allocation: "+
+		return Target{}, Usagef("%q is a task of allocation %s (job %q), and this is for a whole allocation: "+
 			"give %s for that", name,
-			output.ShortID(m.ID), m.Alloc.JobID, output.ShortID(m.ID)))
+			output.ShortID(m.ID), m.Alloc.JobID, output.ShortID(m.ID))
 	}
-	return Target{}, Usage(fmt.Errorf("%q is a job and one of its tasks: give %s for all tasks of the allocation, or "+
+	return Target{}, Usagef("%q is a job and one of its tasks: give %s for all tasks of the allocation, or "+
 		"%s %s for the task", name,
-		output.ShortID(m.ID), output.ShortID(m.ID), name))
+		output.ShortID(m.ID), output.ShortID(m.ID), name)
 }
 
 // taskOf returns a task of the allocation that a name means.
@@ -321,8 +321,8 @@ func (f *Finder) withTask(k known, task string, s Sought) (Target, error) {
 	tasks := TaskNames(k.Alloc)
 	switch {
 	case task != "" && k.Alloc != nil && !slices.Contains(tasks, task):
-		return k.Target(""), Usage(fmt.Errorf("allocation %s (job %q) has no task %q: give one of %s",
-			output.ShortID(k.ID), k.Alloc.JobID, task, strings.Join(tasks, ", ")))
+		return k.Target(""), Usagef("allocation %s (job %q) has no task %q: give one of %s",
+			output.ShortID(k.ID), k.Alloc.JobID, task, strings.Join(tasks, ", "))
 	case task != "" || s.Tasks != OneTask:
 		return k.Target(task), nil
 	}
@@ -330,8 +330,8 @@ func (f *Finder) withTask(k known, task string, s Sought) (Target, error) {
 		tasks = running
 	}
 	if len(tasks) != 1 {
-		return k.Target(""), Usage(fmt.Errorf("allocation %s has %d tasks: give one of %s",
-			output.ShortID(k.ID), len(tasks), strings.Join(tasks, ", ")))
+		return k.Target(""), Usagef("allocation %s has %d tasks: give one of %s",
+			output.ShortID(k.ID), len(tasks), strings.Join(tasks, ", "))
 	}
 	return k.Target(tasks[0]), nil
 }
@@ -361,7 +361,7 @@ func errAmbiguous(name string, matches []match) error {
 	for _, m := range matches {
 		all = append(all, m.known)
 	}
-	return Usage(fmt.Errorf("%q may be any of %d allocations: give the ID of one\n%s", name, len(all), candidates(all)))
+	return Usagef("%q may be any of %d allocations: give the ID of one\n%s", name, len(all), candidates(all))
 }
 
 // MaxCandidates is how many allocations an error lists.

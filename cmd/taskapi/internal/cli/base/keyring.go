@@ -79,7 +79,7 @@ func WithKeyring(dataDir string, w Environment) (Layout, error) {
 		return l, err
 	}
 	if _, err := os.Stat(l.Keyring()); errors.Is(err, fs.ErrNotExist) {
-		return l, Usage(fmt.Errorf("no key ring in %s: 'taskapi run' makes one; is --data-dir right?", string(l.Dir)))
+		return l, Usagef("no key ring in %s: 'taskapi run' makes one; is --data-dir right?", string(l.Dir))
 	}
 	return l, nil
 }

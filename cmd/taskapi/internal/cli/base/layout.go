@@ -39,8 +39,8 @@ func NewLayout(given string, w Environment) (Layout, error) {
 	}
 	given = cmp.Or(given, w.Getenv(DataDirEnv), usual)
 	if given == "" {
-		return Layout{}, Usage(errors.New("no data directory: give --data-dir, or set " + DataDirEnv +
-			", XDG_STATE_HOME or HOME"))
+		return Layout{}, Usagef("no data directory: give --data-dir, or set " + DataDirEnv +
+			", XDG_STATE_HOME or HOME")
 	}
 	dir, err := datadir.Open(given)
 	if err != nil {
@@ -70,7 +70,7 @@ func ownDataDir(w Environment) string {
 // Explain adds to an error what its reader can do about it, and marks the caller's mistakes.
 func (l Layout) Explain(err error) error {
 	if _, ok := errors.AsType[*datadir.UnusableError](err); ok {
-		return Usage(fmt.Errorf("%w; or choose another --data-dir", err))
+		return Usagef("%w; or choose another --data-dir", err)
 	}
 	if e, ok := errors.AsType[*datadir.DamagedError](err); ok {
 		return fmt.Errorf("%w; '%s' keeps what can be read of it", err, l.Command("state repair", e.ID))
@@ -83,13 +83,13 @@ func (l Layout) Explain(err error) error {
 	}
 	_, removed := errors.AsType[*datadir.StateRemovedError](err)
 	if _, ended := errors.AsType[*allocrunner.EndedError](err); removed || ended {
-		return Usage(fmt.Errorf("%w: give another --alloc-id, or none; --force runs it again", err))
+		return Usagef("%w: give another --alloc-id, or none; --force runs it again", err)
 	}
 	if _, ok := errors.AsType[*allocrunner.OtherJobError](err); ok {
-		return Usage(fmt.Errorf("%w: give another --alloc-id, or none", err))
+		return Usagef("%w: give another --alloc-id, or none", err)
 	}
 	if e, ok := errors.AsType[*allocrunner.StoppingError](err); ok {
-		return Usage(fmt.Errorf("%w; run '%s' to finish the stop", err, l.Command("stop", e.ID)))
+		return Usagef("%w; run '%s' to finish the stop", err, l.Command("stop", e.ID))
 	}
 	if e, ok := errors.AsType[*interfaces.DestructiveError](err); ok {
 		return Usage(errDestructive(e.ID, e.Changes))

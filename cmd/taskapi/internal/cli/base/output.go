@@ -3,7 +3,6 @@ package base
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net"
 	"net/url"
 	"strconv"
@@ -30,7 +29,7 @@ func AddOutput(cmd *cobra.Command, o *OutputFlags) {
 		"print the value of --json by a Go `TEMPLATE`, with the SDK's field names")
 	cmd.PreRunE = func(*cobra.Command, []string) (err error) {
 		if o.JSON && o.Template != "" {
-			return Usage(errors.New("--json and --template exclude each other: give one"))
+			return Usagef("--json and --template exclude each other: give one")
 		}
 		if o.Template != "" {
 			o.Parsed, err = output.ParseTemplate(o.Template)
@@ -42,7 +41,7 @@ func AddOutput(cmd *cobra.Command, o *OutputFlags) {
 // AsTemplateError marks a wrong template as the caller's mistake.
 func AsTemplateError(err error) error {
 	if _, ok := errors.AsType[*output.TemplateError](err); ok {
-		return Usage(fmt.Errorf("--template: %w", err))
+		return Usagef("--template: %w", err)
 	}
 	return err
 }

@@ -70,7 +70,7 @@ when it can't be executed, and 125 when taskapi itself failed: a flag is wrong, 
 		Args: afterDashes,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if cmd.Flags().Changed("ttl") && opts.TTL < time.Second {
-				return own(base.Usage(fmt.Errorf("--ttl is %v: give at least 1s, such as 10s", opts.TTL)))
+				return own(base.Usagef("--ttl is %v: give at least 1s, such as 10s", opts.TTL))
 			}
 			return own(opts.run(cmd.Context(), args, w))
 		},
@@ -86,9 +86,9 @@ when it can't be executed, and 125 when taskapi itself failed: a flag is wrong, 
 func afterDashes(cmd *cobra.Command, args []string) error {
 	switch dash := cmd.ArgsLenAtDash(); {
 	case len(args) == 0:
-		return own(base.Usage(fmt.Errorf("COMMAND is missing: %s", cmd.UseLine())))
+		return own(base.Usagef("COMMAND is missing: %s", cmd.UseLine()))
 	case dash != 0:
-		return own(base.Usage(fmt.Errorf("unexpected %q before --: %s", args[0], cmd.UseLine())))
+		return own(base.Usagef("unexpected %q before --: %s", args[0], cmd.UseLine()))
 	}
 	return nil
 }
@@ -144,7 +144,7 @@ const identityLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ012
 func (o devOptions) build() (*api.Job, *api.TaskGroup, error) {
 	for _, flag := range [][2]string{{"task", o.Task}, {"job", o.Job}, {"namespace", o.Namespace}} {
 		if flag[1] == "" {
-			return nil, nil, base.Usage(fmt.Errorf("--%s is empty: give it a value, or leave it out", flag[0]))
+			return nil, nil, base.Usagef("--%s is empty: give it a value, or leave it out", flag[0])
 		}
 	}
 	none, fail := 0, api.RestartPolicyModeFail
@@ -161,9 +161,9 @@ func (o devOptions) build() (*api.Job, *api.TaskGroup, error) {
 			audience = name
 		}
 		if name == "" || strings.Trim(name, identityLetters) != "" || audience == "" {
-			return nil, nil, base.Usage(fmt.Errorf("--aud %q: an identity's name is made of letters, digits and hyphens: "+
+			return nil, nil, base.Usagef("--aud %q: an identity's name is made of letters, digits and hyphens: "+
 				"write NAME=AUDIENCE for an audience "+
-				"that is not, such as bank=https://bank.example", text))
+				"that is not, such as bank=https://bank.example", text)
 		}
 		task.Identities = append(task.Identities, &api.WorkloadIdentity{Name: name, Audience: []string{audience}, Env: true,
 			File: true, TTL: o.TTL})

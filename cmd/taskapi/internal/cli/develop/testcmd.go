@@ -65,11 +65,11 @@ ran that found nothing wrong.`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			switch dash := cmd.ArgsLenAtDash(); {
 			case len(args) == 0 || dash == 0:
-				return own(base.Usage(fmt.Errorf("JOBFILE is missing: %s", cmd.UseLine())))
+				return own(base.Usagef("JOBFILE is missing: %s", cmd.UseLine()))
 			case dash != 1:
-				return own(base.Usage(fmt.Errorf("want one JOBFILE, then -- and the command: %s", cmd.UseLine())))
+				return own(base.Usagef("want one JOBFILE, then -- and the command: %s", cmd.UseLine()))
 			case len(args) == 1:
-				return own(base.Usage(fmt.Errorf("COMMAND is missing after --: %s", cmd.UseLine())))
+				return own(base.Usagef("COMMAND is missing after --: %s", cmd.UseLine()))
 			}
 			return nil
 		},
@@ -91,7 +91,7 @@ func (o testOptions) run(cmd *cobra.Command, jobFile string, command []string, w
 		return err
 	}
 	if o.As == "" {
-		return base.Usage(errors.New("--as is empty: give operator, or the name of a task"))
+		return base.Usagef("--as is empty: give operator, or the name of a task")
 	}
 	front, err := newForeground("", command, w) // before a group is started in vain
 	if err != nil {
@@ -155,8 +155,8 @@ func (o testOptions) giveFile(group *api.TaskGroup) error {
 		task.Identity.File = true
 		return nil
 	}
-	return base.Usage(fmt.Errorf("--as %q is neither operator nor a task of group %q, which are %s", o.As, *group.Name,
-		strings.Join(names, ", ")))
+	return base.Usagef("--as %q is neither operator nor a task of group %q, which are %s", o.As, *group.Name,
+		strings.Join(names, ", "))
 }
 
 // testRun is one test.

@@ -69,7 +69,7 @@ func validate(flags start.JobFlags, settings agent.Settings, dataDir, path strin
 		groups = []*api.TaskGroup{chosen}
 	}
 	if err != nil {
-		return base.Usage(fmt.Errorf("%s: %w", path, loaded.Hide(err)))
+		return base.Usagef("%s: %w", path, loaded.Hide(err))
 	}
 	if review.AnyRefused(findings) {
 		groups = nil // the machine does not matter
@@ -88,8 +88,8 @@ func validate(flags start.JobFlags, settings agent.Settings, dataDir, path strin
 	}
 	refused := start.PrintFindings(say, findings, loaded.FromFiles)
 	if refused > 0 {
-		return base.Usage(fmt.Errorf("%s would not run: this machine does not have %d %s", path, refused,
-			base.Plural(refused, "thing", "things")))
+		return base.Usagef("%s would not run: this machine does not have %d %s", path, refused,
+			base.Plural(refused, "thing", "things"))
 	}
 	if out.ForPrograms() {
 		return nil

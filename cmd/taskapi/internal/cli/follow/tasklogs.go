@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"math"
 	"path"
@@ -240,7 +239,7 @@ func Since(files interfaces.Files, s TaskStream, at time.Time) (begin position, 
 func ParseSince(text string, now time.Time) (time.Time, error) {
 	if d, err := time.ParseDuration(text); err == nil {
 		if d < 0 {
-			return time.Time{}, base.Usage(fmt.Errorf("--since %s is in the future: give a duration without a sign", text))
+			return time.Time{}, base.Usagef("--since %s is in the future: give a duration without a sign", text)
 		}
 		return now.Add(-d), nil
 	}
@@ -249,6 +248,6 @@ func ParseSince(text string, now time.Time) (time.Time, error) {
 			return t, nil
 		}
 	}
-	return time.Time{}, base.Usage(fmt.Errorf("--since %q is neither a duration, such as 10m, nor a time, such as "+
-		"2026-01-31 15:04:05", text))
+	return time.Time{}, base.Usagef("--since %q is neither a duration, such as 10m, nor a time, such as "+
+		"2026-01-31 15:04:05", text)
 }

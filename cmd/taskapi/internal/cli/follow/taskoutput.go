@@ -27,7 +27,7 @@ func (o *OutputFlag) Add(f *pflag.FlagSet) {
 
 func (o OutputFlag) Check() error {
 	if o.logs && o.noLogs {
-		return base.Usage(fmt.Errorf("--logs and --no-logs exclude each other: give one"))
+		return base.Usagef("--logs and --no-logs exclude each other: give one")
 	}
 	return nil
 }

@@ -109,7 +109,7 @@ func keyringRemove(w base.Environment) *cobra.Command {
 		id := strings.ToLower(args[0])
 		err := l.Audited(w, "keyring remove: "+id, func() (string, error) { return "", ring.Remove(id) })
 		if errors.Is(err, identity.ErrKeyNotFound) || errors.Is(err, identity.ErrKeyActive) {
-			return base.Usage(fmt.Errorf("%w; 'taskapi keyring list' shows the keys", err))
+			return base.Usagef("%w; 'taskapi keyring list' shows the keys", err)
 		}
 		if err != nil {
 			return err

@@ -90,7 +90,7 @@ them, which may vouch for any issuer.`,
 			case kind != nil:
 				token, err := kind.Token(m.good)
 				if err != nil {
-					return base.Usage(fmt.Errorf("--bad %s: %w", kind.Name, err))
+					return base.Usagef("--bad %s: %w", kind.Name, err)
 				}
 				return f.write(w, token)
 			}
@@ -144,32 +144,31 @@ func (f *mintFlags) kind() (*badtokens.Kind, error) {
 	if f.alg != "" {
 		name, ok := algorithmKinds[f.alg]
 		if !ok {
-			return nil, base.Usage(fmt.Errorf("--alg %q: give one of HS256, HS384, HS512, RS256, RS512, PS256, ES256, none; "+
-				"a good token has EdDSA", f.alg))
+			return nil, base.Usagef("--alg %q: give one of HS256, HS384, HS512, RS256, RS512, PS256, ES256, none; "+
+				"a good token has EdDSA", f.alg)
 		}
 		names = append(names, name)
 	}
 	if len(names) > 1 || len(names) == 1 && (f.all || f.list) || f.all && f.list {
-		return nil, base.Usage(errors.New("give one of --bad, its short forms, --all and --list: a bad token has one fault"))
+		return nil, base.Usagef("give one of --bad, its short forms, --all and --list: a bad token has one fault")
 	}
 	if f.all && (f.out != "" || f.output.Template != "") {
-		return nil, base.Usage(errors.New("--all prints lines of JSON to standard output: leave --out and --template out"))
+		return nil, base.Usagef("--all prints lines of JSON to standard output: leave --out and --template out")
 	}
 	switch {
 	case f.opaque && !f.operator:
-		return nil, base.Usage(errors.New("--opaque is for a token of the operator's: add --operator"))
+		return nil, base.Usagef("--opaque is for a token of the operator's: add --operator")
 	case f.operator && (len(names) > 0 || f.all || f.list || f.task != ""):
-		return nil, base.Usage(errors.New("--operator makes a good token of no task: leave out --task, --bad, " +
-			"its short forms, --all and --list"))
+		return nil, base.Usagef("--operator makes a good token of no task: leave out --task, --bad, " +
+			"its short forms, --all and --list")
 	case f.opaque && len(f.claims) > 0:
-		return nil, base.Usage(errors.New("--opaque stands for a token without claims of yours: leave out --claim"))
+		return nil, base.Usagef("--opaque stands for a token without claims of yours: leave out --claim")
 	case len(names) == 0:
 		return nil, nil
 	}
 	kind, ok := badtokens.Find(names[0])
 	if !ok {
-		return nil, base.Usage(fmt.Errorf("--bad %q: there is no such kind; 'taskapi token mint --list' shows them",
-			names[0]))
+		return nil, base.Usagef("--bad %q: there is no such kind; 'taskapi token mint --list' shows them", names[0])
 	}
 	return &kind, nil
 }
@@ -233,11 +232,10 @@ func (f *mintFlags) minter(cmd *cobra.Command, w base.Environment) (*minter, err
 		return nil, err
 	}
 	if f.ttl < time.Second {
-		return nil, base.Usage(fmt.Errorf("--ttl is %v: give at least 1s; --expired makes a token that is not good any more",
-			f.ttl))
+		return nil, base.Usagef("--ttl is %v: give at least 1s; --expired makes a token that is not good any more", f.ttl)
 	}
 	if slices.Contains(f.audience, "") {
-		return nil, base.Usage(errors.New("--aud is empty: give the name of whom the token is for"))
+		return nil, base.Usagef("--aud is empty: give the name of whom the token is for")
 	}
 	var args []string
 	for _, given := range []string{f.alloc, f.task} {
@@ -303,7 +301,7 @@ func extraClaims(given []string) (map[string]any, error) {
 	for _, claim := range given {
 		name, text, ok := strings.Cut(claim, "=")
 		if !ok || name == "" {
-			return nil, base.Usage(fmt.Errorf("--claim %q: want NAME=VALUE", claim))
+			return nil, base.Usagef("--claim %q: want NAME=VALUE", claim)
 		}
 		if json.Valid([]byte(text)) {
 			extra[name] = json.RawMessage(text)
@@ -323,8 +321,7 @@ func (m *minter) mintGood(w base.Environment) error {
 		return err
 	}
 	if why != auth.NotRefused && m.flags.opaque {
-		return base.Usage(fmt.Errorf("the allocation's API would refuse the token behind the secret: %s%s", why,
-			detail(words)))
+		return base.Usagef("the allocation's API would refuse the token behind the secret: %s%s", why, detail(words))
 	}
 	if why != auth.NotRefused {
 		w.Warnf("warning: the allocation's API refuses this token: %s%s", why, detail(words))
@@ -362,10 +359,10 @@ func (f *mintFlags) write(w base.Environment, token string) error {
 		return w.Printf("%s\n", token)
 	}
 	if info, err := os.Lstat(f.out); err == nil && !info.Mode().IsRegular() {
-		return base.Usage(fmt.Errorf("--out %s is no regular file: give another name", f.out))
+		return base.Usagef("--out %s is no regular file: give another name", f.out)
 	}
 	if err := privatefile.Write(f.out, []byte(token)); err != nil {
-		return base.Usage(fmt.Errorf("--out %s: %w", f.out, agent.UnwrapPath(err)))
+		return base.Usagef("--out %s: %w", f.out, agent.UnwrapPath(err))
 	}
 	return nil
 }

@@ -82,15 +82,15 @@ func (f *revokeFlags) rule(cmd *cobra.Command, w base.Environment, args []string
 	for _, name := range []string{"jti", "task", "alloc", "before"} {
 		// without it, more would be revoked than was meant
 		if flag := cmd.Flags().Lookup(name); flag.Changed && flag.Value.String() == "" {
-			return r, l, base.Usage(fmt.Errorf("--%s is empty: give it a value, or leave it out", name))
+			return r, l, base.Usagef("--%s is empty: give it a value, or leave it out", name)
 		}
 	}
 	byTime := f.task != "" || f.alloc != "" || f.instant != ""
 	switch {
 	case len(args) == 0 && f.jti == "" && !byTime:
-		return r, l, base.Usage(errors.New("which tokens? Give a file with one, '-', --jti, --task, --alloc or --before"))
+		return r, l, base.Usagef("which tokens? Give a file with one, '-', --jti, --task, --alloc or --before")
 	case len(args) > 0 && (f.jti != "" || byTime), f.jti != "" && byTime:
-		return r, l, base.Usage(errors.New("a token, or a --jti, is revoked alone: leave out the other flags"))
+		return r, l, base.Usagef("a token, or a --jti, is revoked alone: leave out the other flags")
 	}
 	if l, err = base.WithKeyring(f.dataDir, w); err != nil {
 		return r, l, err
@@ -121,10 +121,10 @@ func revocationOf(l base.Layout, w base.Environment, args []string) (revocation.
 	}
 	read, err := identity.Check(token)
 	if err != nil {
-		return revocation.Rule{}, base.Usage(fmt.Errorf("%w: it is accepted nowhere, and needs no revocation", err))
+		return revocation.Rule{}, base.Usagef("%w: it is accepted nowhere, and needs no revocation", err)
 	}
 	if read.Claims.ID == "" {
-		return revocation.Rule{}, base.Usage(errors.New("the token has no jti: revoke by --task and --before"))
+		return revocation.Rule{}, base.Usagef("the token has no jti: revoke by --task and --before")
 	}
 	return revocation.Rule{TokenID: read.Claims.ID, Until: read.Claims.ExpiresAt}, nil
 }
@@ -136,11 +136,11 @@ func instant(text string, now time.Time) (int64, error) {
 	}
 	at, err := time.Parse(time.RFC3339, text)
 	if err != nil || at.Unix() <= 0 {
-		return 0, base.Usage(fmt.Errorf("--before %q: give a time such as %s, or now", text, now.UTC().Format(time.RFC3339)))
+		return 0, base.Usagef("--before %q: give a time such as %s, or now", text, now.UTC().Format(time.RFC3339))
 	}
 	if at.After(now) {
-		return 0, base.Usage(fmt.Errorf("--before %s lies ahead, and tokens that are issued until then would be refused, "+
-			"too: give now, or an earlier time", text))
+		return 0, base.Usagef("--before %s lies ahead, and tokens that are issued until then would be refused, "+
+			"too: give now, or an earlier time", text)
 	}
 	return at.Unix(), nil
 }

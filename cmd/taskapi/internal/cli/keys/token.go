@@ -57,7 +57,7 @@ func readToken(w base.Environment, args []string) (string, error) {
 	if name != "-" {
 		f, err := os.Open(name)
 		if err != nil {
-			return "", base.Usage(fmt.Errorf("token: %w: give a file with a token, or '-' for standard input", err))
+			return "", base.Usagef("token: %w: give a file with a token, or '-' for standard input", err)
 		}
 		defer f.Close()
 		in = f
@@ -65,13 +65,13 @@ func readToken(w base.Environment, args []string) (string, error) {
 	token, err := io.ReadAll(io.LimitReader(in, maxTokenInput+1))
 	switch {
 	case err != nil:
-		return "", base.Usage(fmt.Errorf("token: %w", err))
+		return "", base.Usagef("token: %w", err)
 	case len(token) > maxTokenInput:
-		return "", base.Usage(fmt.Errorf("token: longer than %d bytes: give a file that holds one token", maxTokenInput))
+		return "", base.Usagef("token: longer than %d bytes: give a file that holds one token", maxTokenInput)
 	}
 	token = bytes.TrimSuffix(bytes.TrimSuffix(token, []byte("\n")), []byte("\r")) // as an editor or echo leave it
 	if len(token) == 0 {
-		return "", base.Usage(errors.New("there is no token: give a file that holds one, or pipe it to standard input"))
+		return "", base.Usagef("there is no token: give a file that holds one, or pipe it to standard input")
 	}
 	return string(token), nil
 }
@@ -90,7 +90,7 @@ func standsFor(l base.Layout, token string) (string, error) {
 			return found, err
 		}
 	}
-	return "", base.Usage(fmt.Errorf("no allocation in %s knows this secret: is --data-dir right?", l.Dir))
+	return "", base.Usagef("no allocation in %s knows this secret: is --data-dir right?", l.Dir)
 }
 
 // authenticatorOf returns what decides on tokens of an allocation of the data directory, as far as this user can read

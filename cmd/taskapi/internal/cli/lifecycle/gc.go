@@ -31,10 +31,9 @@ that a killed 'taskapi dev' or 'taskapi test' of this user has left, once nothin
 		Args: func(_ *cobra.Command, args []string) error {
 			switch {
 			case len(args) == 0 && !all:
-				return base.Usage(errors.New("ALLOC is missing: taskapi gc [flags] ALLOC..., or --all for every allocation that " +
-					"has ended"))
+				return base.Usagef("ALLOC is missing: taskapi gc [flags] ALLOC..., or --all for every allocation that has ended")
 			case len(args) > 0 && all:
-				return base.Usage(fmt.Errorf("--all removes every allocation that has ended: leave out %q, or --all", args[0]))
+				return base.Usagef("--all removes every allocation that has ended: leave out %q, or --all", args[0])
 			}
 			return nil
 		},

@@ -35,7 +35,7 @@ Exit code: 0 when the tasks run again, 1 when one of them does not.`,
 		ValidArgsFunction: base.CompleteTarget(&dataDir, w, s),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if all && len(args) > 1 {
-				return base.Usage(fmt.Errorf("--all-tasks restarts all of them: leave out %q, or --all-tasks", args[1]))
+				return base.Usagef("--all-tasks restarts all of them: leave out %q, or --all-tasks", args[1])
 			}
 			s := s
 			if all {

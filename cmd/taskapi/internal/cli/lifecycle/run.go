@@ -68,8 +68,8 @@ is wrong.`,
   taskapi run --var version=2 --alloc-id 6d0c4a3e-51c4-4c1f-9c60-6a2a4e4bd3ab job.nomad.hcl`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 2 && cmd.Flags().Changed(agent.IsolateFlag) && idRangeForm.MatchString(args[0]) {
-				return base.Usage(fmt.Errorf("--%s takes its range after an equals sign: --%s=%s", agent.IsolateFlag,
-					agent.IsolateFlag, args[0]))
+				return base.Usagef("--%s takes its range after an equals sign: --%s=%s", agent.IsolateFlag,
+					agent.IsolateFlag, args[0])
 			}
 			return base.CheckArgs(cmd, args)
 		},
@@ -128,7 +128,7 @@ func (o *runOptions) checkWait(f *pflag.FlagSet) error {
 	if err := o.Until.CheckFlags(f); err != nil || !f.Changed("wait") || o.Detach {
 		return err
 	}
-	return base.Usage(errors.New("--wait is for --detach: in the foreground, run returns when the allocation has ended"))
+	return base.Usagef("--wait is for --detach: in the foreground, run returns when the allocation has ended")
 }
 
 // request is a call of taskapi run that has been checked, before anything is changed.
@@ -249,10 +249,10 @@ func leftRunning(ctx context.Context, l base.Layout, alloc *api.Allocation) (lef
 // errRuns refuses to run an allocation that a taskapi runs.
 func errRuns(l base.Layout, alloc *api.Allocation) error {
 	id := output.ShortID(alloc.ID)
-	return base.Usage(fmt.Errorf("a taskapi runs job %q already, in allocation %s: '%s JOBFILE' gives it another "+
+	return base.Usagef("a taskapi runs job %q already, in allocation %s: '%s JOBFILE' gives it another "+
 		"version, "+
 		"'%s' other flags; --alloc-id %s runs a second copy",
-		alloc.JobID, alloc.ID, l.Command("update", id), l.Command("takeover", id), uuid.NewString()))
+		alloc.JobID, alloc.ID, l.Command("update", id), l.Command("takeover", id), uuid.NewString())
 }
 
 // warnings returns the findings that keep no job from running. The start reports the others.
@@ -347,9 +347,9 @@ func (r *request) errOtherUsers() error {
 	if !slices.Contains(r.differ, agent.IsolateFlag) {
 		return nil
 	}
-	return base.Usage(fmt.Errorf("the tasks of allocation %s run as other users than --%s says: stop it with '%s', "+
+	return base.Usagef("the tasks of allocation %s run as other users than --%s says: stop it with '%s', "+
 		"then run it again with --force",
-		r.alloc.ID, agent.IsolateFlag, r.layout.Command("stop", r.alloc.ID)))
+		r.alloc.ID, agent.IsolateFlag, r.layout.Command("stop", r.alloc.ID))
 }
 
 // sayOwnUser warns of tasks that run as this program's user.
@@ -414,7 +414,7 @@ func allocationID(given string) (string, error) {
 	}
 	id := strings.ToLower(given)
 	if !datadir.IsID(id) {
-		return "", base.Usage(fmt.Errorf("--alloc-id %q is not a UUID: give one like %s, or none", given, uuid.NewString()))
+		return "", base.Usagef("--alloc-id %q is not a UUID: give one like %s, or none", given, uuid.NewString())
 	}
 	return id, nil
 }

@@ -2,7 +2,6 @@ package lifecycle
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/hashicorp/nomad/api"
@@ -30,7 +29,7 @@ ends a task, the restart policy decides whether it starts again.
   taskapi signal -s SIGUSR1`,
 		PreRunE: func(*cobra.Command, []string) error {
 			if name == "" {
-				return base.Usage(errors.New("-s is missing: give the NAME of the signal, as in 'taskapi signal -s SIGHUP'"))
+				return base.Usagef("-s is missing: give the NAME of the signal, as in 'taskapi signal -s SIGHUP'")
 			}
 			return nil
 		},

@@ -35,7 +35,7 @@ exited, the allocation is resumed.
   taskapi takeover --policy nomad hello`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if all && len(args) > 0 {
-				return base.Usage(fmt.Errorf("--all takes over every allocation: leave out %q, or --all", args[0]))
+				return base.Usagef("--all takes over every allocation: leave out %q, or --all", args[0])
 			}
 			return base.CheckArgs(cmd, args)
 		},

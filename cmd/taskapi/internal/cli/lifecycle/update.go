@@ -112,8 +112,8 @@ func (u *updater) update(ctx context.Context, c *client.Client, before *api.Allo
 		destructive = plan.Annotations.DesiredTGUpdates[before.TaskGroup].DestructiveUpdate > 0
 	}
 	if destructive && !u.force {
-		return base.Usage(fmt.Errorf("allocation %s needs new processes for this job, and is unchanged; --force stops it "+
-			"gracefully and runs it again", u.ID))
+		return base.Usagef("allocation %s needs new processes for this job, and is unchanged; --force stops it "+
+			"gracefully and runs it again", u.ID)
 	}
 	if err := c.Register(context.WithoutCancel(ctx), job, plan.JobModifyIndex, u.force); err != nil {
 		return u.asError(err)

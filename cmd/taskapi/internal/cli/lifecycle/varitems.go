@@ -27,15 +27,15 @@ func readVarItems(given []string, namespace string, w base.Environment) ([]*api.
 		target, source, found := strings.Cut(text, "=")
 		target, key, one := strings.Cut(target, "#")
 		if !found || source == "" || one && key == "" {
-			return nil, base.Usage(fmt.Errorf("--var-items %q must be PATH=FILE, PATH#KEY=FILE or PATH=credential:NAME", text))
+			return nil, base.Usagef("--var-items %q must be PATH=FILE, PATH#KEY=FILE or PATH=credential:NAME", text)
 		}
 		path, err := vars.CheckedPath(target)
 		if err != nil {
-			return nil, base.Usage(fmt.Errorf("--var-items %q: %w", text, err))
+			return nil, base.Usagef("--var-items %q: %w", text, err)
 		}
 		items, err := readItems(source, key, w)
 		if err != nil {
-			return nil, base.Usage(fmt.Errorf("--var-items %q: %w", text, err))
+			return nil, base.Usagef("--var-items %q: %w", text, err)
 		}
 		if byPath[path] == nil {
 			byPath[path] = &api.Variable{Namespace: namespace, Path: path, Items: api.VariableItems{}}

@@ -66,7 +66,7 @@ the stream goes on where it was. If that taskapi has exited, --follow waits for 
 	cmd.PreRunE = func(cmd *cobra.Command, args []string) error {
 		for _, topic := range flags.topics {
 			if !slices.Contains(eventTopics, topic) {
-				return base.Usage(fmt.Errorf("--topic %q is none of %s", topic, strings.Join(eventTopics, ", ")))
+				return base.Usagef("--topic %q is none of %s", topic, strings.Join(eventTopics, ", "))
 			}
 		}
 		return parse(cmd, args)

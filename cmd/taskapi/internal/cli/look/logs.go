@@ -64,10 +64,10 @@ latest output is kept (by default 10 files of 10 MB).`,
 
 func (o *logsOptions) run(ctx context.Context, w base.Environment, t base.Target) error {
 	if o.tail >= 0 && o.since != "" {
-		return base.Usage(errors.New("--tail and --since exclude each other: give one"))
+		return base.Usagef("--tail and --since exclude each other: give one")
 	}
 	if o.tail > maxTail {
-		return base.Usage(fmt.Errorf("--tail %d is more than %d lines: leave it out for all", o.tail, maxTail))
+		return base.Usagef("--tail %d is more than %d lines: leave it out for all", o.tail, maxTail)
 	}
 	files, err := t.Files()
 	if err != nil {

@@ -71,10 +71,10 @@ the same, as the SDK's AllocResourceUsage. 'taskapi ps' shows the processes.`,
 	parse := cmd.PreRunE
 	cmd.PreRunE = func(cmd *cobra.Command, args []string) error {
 		if flags.interval < leastInterval {
-			return base.Usage(fmt.Errorf("--interval is %v: give at least %v", flags.interval, leastInterval))
+			return base.Usagef("--interval is %v: give at least %v", flags.interval, leastInterval)
 		}
 		if cmd.Flags().Changed("interval") && !flags.follow {
-			return base.Usage(errors.New("--interval goes with --follow"))
+			return base.Usagef("--interval goes with --follow")
 		}
 		return parse(cmd, args)
 	}

@@ -2,8 +2,6 @@ package look
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -54,13 +52,13 @@ var asciiTerminals = []string{"vt1", "vt2", "ansi"}
 func screen(w base.Environment) (top.Terminal, error) {
 	in, out := w.Stdin, w.Stdout
 	if !output.IsTerminal(in) || !output.IsTerminal(out) {
-		return top.Terminal{}, base.Usage(errors.New("top needs a terminal as its input and its output; 'taskapi status' " +
-			"prints an allocation once"))
+		return top.Terminal{}, base.Usagef("top needs a terminal as its input and its output; 'taskapi status' " +
+			"prints an allocation once")
 	}
 	term := w.Getenv("TERM")
 	if term == "" || term == "dumb" {
-		return top.Terminal{}, base.Usage(fmt.Errorf("top can't draw on a terminal with TERM=%q; 'taskapi status' prints "+
-			"an allocation once", term))
+		return top.Terminal{}, base.Usagef("top can't draw on a terminal with TERM=%q; 'taskapi status' prints "+
+			"an allocation once", term)
 	}
 	ascii := slices.ContainsFunc(asciiTerminals, func(name string) bool { return strings.HasPrefix(term, name) })
 	return top.Terminal{In: in.(*os.File), Out: out.(*os.File), Env: w.Env, Colour: bool(w.Colors()) && !ascii,

@@ -2,7 +2,6 @@ package shared
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -40,7 +39,7 @@ func onCatalog(w base.Environment, namespaces string, cmd *cobra.Command,
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		namespace := namespaceOr(flags.namespace, w)
 		if namespace == api.AllNamespacesNamespace && namespaces == "" {
-			return base.Usage(errors.New("--namespace must name one: a registration is removed from one namespace at a time"))
+			return base.Usagef("--namespace must name one: a registration is removed from one namespace at a time")
 		}
 		return withCatalog(cmd.Context(), w, flags, func(c catalog) error { return do(cmd.Context(), c, namespace, args) })
 	}
@@ -185,8 +184,8 @@ func registrationsOf(ctx context.Context, w base.Environment, c catalog, name st
 			namespaceText(q.Namespace), selected)
 	case len(names) > 1:
 		table := servicesTable(w, begun, q.Namespace == api.AllNamespacesNamespace)
-		return nil, "", base.Usage(fmt.Errorf("%q is the beginning of %d services: give the name of one\n%s", name,
-			len(names), strings.TrimSuffix(table.String(), "\n")))
+		return nil, "", base.Usagef("%q is the beginning of %d services: give the name of one\n%s", name,
+			len(names), strings.TrimSuffix(table.String(), "\n"))
 	default:
 		for name = range names { // the only one
 		}

@@ -113,12 +113,12 @@ func (o *varOutput) add(cmd *cobra.Command, formats []string, usual string) {
 		case o.template != "" && o.format == "":
 			o.format = vars.OutTemplate
 		case o.template != "" && o.format != vars.OutTemplate:
-			return base.Usage(errors.New("--template goes with --out go-template alone"))
+			return base.Usagef("--template goes with --out go-template alone")
 		case o.format == vars.OutTemplate && o.template == "":
-			return base.Usage(errors.New("--out go-template needs --template"))
+			return base.Usagef("--out go-template needs --template")
 		}
 		if o.format != "" && !slices.Contains(formats, o.format) {
-			return base.Usage(fmt.Errorf("--out %q must be one of %s", o.format, strings.Join(formats, ", ")))
+			return base.Usagef("--out %q must be one of %s", o.format, strings.Join(formats, ", "))
 		}
 		if o.template != "" {
 			o.parsed, err = output.ParseTemplate(o.template)
@@ -261,8 +261,7 @@ gets no warning; it learns of the break when it renews the lock. 'taskapi var lo
 		Example: `  taskapi var unlock --force nightly/backup`,
 	}, func(ctx context.Context, flags *varFlags, path string) error {
 		if !force {
-			return base.Usage(errors.New("the holder relies on the lock until it renews it: give --force to break it " +
-				"nevertheless"))
+			return base.Usagef("the holder relies on the lock until it renews it: give --force to break it nevertheless")
 		}
 		err := flags.change(w, true, "var unlock", path, func(kept *variables.Service) error {
 			return kept.Unlock(ctx, flags.in(w), path)
@@ -295,7 +294,7 @@ of a page is an object, with the list as Data and the token of the next page as 
   taskapi var list -template '{{range .}}{{.Path}} {{.ModifyIndex}}{{"\n"}}{{end}}'`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 1 {
-				return base.Usage(fmt.Errorf("want one PREFIX at most: unexpected %q", args[1]))
+				return base.Usagef("want one PREFIX at most: unexpected %q", args[1])
 			}
 			return nil
 		},

@@ -49,7 +49,7 @@ lost, 2 when a flag or an argument is wrong.`,
   taskapi var lock -shell=false -early-return nightly/backup /usr/local/bin/backup -full`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) < 2 {
-				return base.Usage(fmt.Errorf("PATH or COMMAND is missing: %s", cmd.UseLine()))
+				return base.Usagef("PATH or COMMAND is missing: %s", cmd.UseLine())
 			}
 			return nil
 		},
@@ -91,11 +91,11 @@ func (l *lockCommandLine) run(ctx context.Context, args []string, w base.Environ
 			return base.Usage(err)
 		}
 		if v.Items, args = spec.Items, args[1:]; len(args) == 0 {
-			return base.Usage(errors.New("COMMAND is missing after SPEC"))
+			return base.Usagef("COMMAND is missing after SPEC")
 		}
 	}
 	if l.maxRetry < 0 || l.backoff < 0 {
-		return base.Usage(errors.New("--max-retry and --backoff must not be negative"))
+		return base.Usagef("--max-retry and --backoff must not be negative")
 	}
 	if l.backoff == 0 {
 		l.backoff = l.ttl + l.ttl/10

@@ -34,7 +34,7 @@ func (c *checkIndex) parse(cmd *cobra.Command, _ []string) error {
 	}
 	index, err := strconv.ParseUint(c.text, 10, 64)
 	if err != nil {
-		return base.Usage(fmt.Errorf("--check-index %q must be a whole number, as 'taskapi var get' shows it", c.text))
+		return base.Usagef("--check-index %q must be a whole number, as 'taskapi var get' shows it", c.text)
 	}
 	c.index = &index
 	return nil
@@ -68,7 +68,7 @@ If the variable exists, give its index in SPEC or with --check-index; --force wr
   taskapi var put -in hcl -`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 || args[0] == "" {
-				return base.Usage(fmt.Errorf("PATH or SPEC is missing: %s", cmd.UseLine()))
+				return base.Usagef("PATH or SPEC is missing: %s", cmd.UseLine())
 			}
 			return nil
 		},
@@ -86,14 +86,14 @@ If the variable exists, give its index in SPEC or with --check-index; --force wr
 
 func (l *putCommandLine) run(cmd *cobra.Command, args []string, w base.Environment) error {
 	if l.in != vars.OutJSON && l.in != vars.OutHCL {
-		return base.Usage(fmt.Errorf("--in %q must be hcl or json", l.in))
+		return base.Usagef("--in %q must be hcl or json", l.in)
 	}
 	if err := l.check.parse(cmd, nil); err != nil {
 		return err
 	}
 	expected := l.check.index
 	if expected != nil && l.force {
-		return base.Usage(errors.New("--force and --check-index exclude each other: give one"))
+		return base.Usagef("--force and --check-index exclude each other: give one")
 	}
 	v, err := l.variable(args, w)
 	if err != nil {

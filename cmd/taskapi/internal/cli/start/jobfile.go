@@ -71,12 +71,12 @@ func (f *JobFlags) Load(path string, settings agent.Settings, w base.Environment
 		err = fmt.Errorf("%w; choose it with --group", err)
 	}
 	if err != nil {
-		return nil, base.Usage(fmt.Errorf("%s: %w", path, loaded.Hide(err)))
+		return nil, base.Usagef("%s: %w", path, loaded.Hide(err))
 	}
 	if refused := PrintFindings(w.Stderr, findings, loaded.FromFiles); refused > 0 {
-		return nil, base.Usage(fmt.Errorf("%s needs %d %s that this machine does not have (see above); nothing was "+
+		return nil, base.Usagef("%s needs %d %s that this machine does not have (see above); nothing was "+
 			"started or changed",
-			path, refused, base.Plural(refused, "thing", "things")))
+			path, refused, base.Plural(refused, "thing", "things"))
 	}
 	loaded.Group = group
 	return loaded, nil

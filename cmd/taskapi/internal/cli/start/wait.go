@@ -54,11 +54,11 @@ func (o *WaitOptions) CheckFlags(f *pflag.FlagSet) error {
 	timeout := f.Lookup(o.name + "-timeout")
 	switch {
 	case timeout.Changed && o.Timeout <= 0:
-		return base.Usage(fmt.Errorf("--%s %v is not more than 0", timeout.Name, o.Timeout))
+		return base.Usagef("--%s %v is not more than 0", timeout.Name, o.Timeout)
 	case timeout.Changed && o.What == "":
-		return base.Usage(fmt.Errorf("--%s is for --%s", timeout.Name, o.name))
+		return base.Usagef("--%s is for --%s", timeout.Name, o.name)
 	case (f.Changed(o.name) || o.What != "") && !slices.Contains(waits, o.What):
-		return base.Usage(fmt.Errorf("--%s %q is none of %s", o.name, o.What, strings.Join(waits, ", ")))
+		return base.Usagef("--%s %q is none of %s", o.name, o.What, strings.Join(waits, ", "))
 	}
 	return nil
 }
