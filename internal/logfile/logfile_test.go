@@ -213,6 +213,27 @@ func TestCutOffBody(t *testing.T) {
 	}
 }
 
+// TestPlacesThatLie: a header may name an end that the file does not have. The scanner ends with the file.
+func TestPlacesThatLie(t *testing.T) {
+	record := logfile.Record{Key: "k", TxID: 3, Body: make([]byte, 50_000)}.Append(nil)
+	for _, tc := range []struct {
+		size     int
+		from, to int64
+		want     error
+	}{
+		{len(record), 0, 1 << 40, nil},
+		{40_000, 0, 1 << 40, io.ErrUnexpectedEOF},
+		{len(record), 10, 5, io.EOF},
+		{len(record), 1 << 40, 5, io.EOF},
+		{len(record), 0, -1 << 62, io.EOF},
+	} {
+		scan := logfile.Scan(bytes.NewReader(record[:tc.size]), tc.from, tc.to)
+		if _, _, err := scan.Record(); !errors.Is(err, tc.want) {
+			t.Errorf("%d bytes, from %d to %d: %v, want %v", tc.size, tc.from, tc.to, err, tc.want)
+		}
+	}
+}
+
 // TestRefusedAppend: a batch that the file system refuses, at its beginning, in its middle, or at the header, leaves
 // the file as it was.
 func TestRefusedAppend(t *testing.T) {

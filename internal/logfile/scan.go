@@ -45,6 +45,7 @@ const readAhead = 32 << 10
 
 // Scan returns a scanner for the part of a file between two places.
 func Scan(f io.ReaderAt, from, to int64) *Scanner {
+	to = max(from, to)
 	size := min(readAhead, max(to-from, RecordSize+MaxKey)) // mostly there is one small batch
 	return &Scanner{At: from, end: to, r: bufio.NewReaderSize(io.NewSectionReader(f, from, to-from), int(size))}
 }
@@ -61,9 +62,13 @@ func (s *Scanner) Record() (r Record, span Span, err error) {
 		return r, span, err
 	}
 	size := min(int64(n)+body, s.end-s.At) // a cut off record ends with the file
-	s.buffer = grown(s.buffer, int(size))
-	if _, err := io.ReadFull(s.r, s.buffer); err != nil {
-		return r, span, err
+	for n := int64(0); n < size; {         // the sizes may be lies: there is only as much memory as there is file
+		next := min(size, max(2*n, readAhead))
+		s.buffer = append(s.buffer[:n], make([]byte, next-n)...)
+		if _, err := io.ReadFull(s.r, s.buffer[n:]); err != nil {
+			return r, span, err
+		}
+		n = next
 	}
 	span = Span{s.At, uint32(size)}
 	s.At += size

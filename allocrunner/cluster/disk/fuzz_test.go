@@ -20,6 +20,11 @@ func FuzzLog(f *testing.F) {
 		f.Add(log, true)
 		f.Add(append(bytes.Clone(log), log[headerSize:]...), true)
 		f.Add(log[:len(log)-3], true)
+		for _, at := range []int{16, 18} { // the end that the header notes
+			lies := bytes.Clone(log)
+			lies[at] ^= 0x80
+			f.Add(lies, true)
+		}
 	}
 	f.Fuzz(func(t *testing.T, log []byte, sealed bool) {
 		if sealed && len(log) >= headerSize {

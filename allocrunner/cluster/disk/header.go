@@ -59,6 +59,9 @@ func decodeHeader(b []byte) (header, error) {
 		named: fields[40] == 1,
 	}
 	copy(h.boot[:], fields[24:])
+	if h.end < logfile.HeaderSize {
+		return header{}, fmt.Errorf("its header says that it ends at byte %d", h.end)
+	}
 	return h, nil
 }
 
