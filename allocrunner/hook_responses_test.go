@@ -54,7 +54,8 @@ func TestADoneHookIsNotCalledAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			hook, state := &giving{response: interfaces.TaskPrestartResponse{Done: c.done}}, &memory{}
-			cfg := configure(t, "service", given(hook), shell("main", `echo $GIVEN >> $NOMAD_TASK_DIR/given; exec sleep 1000`))
+			cfg := configure(t, "service", given(hook), shell("main",
+				`echo $GIVEN >> $NOMAD_TASK_DIR/given; exec sleep 1000`))
 			cfg.State = state
 			r := begin(t, cfg)
 			r.untilLines("main/local/given", 1)
@@ -89,7 +90,8 @@ func (r *running) restartTask(task string) {
 // TestMountsThatTheDriverCanNotGive fail the task, once and for all.
 func TestMountsThatTheDriverCanNotGive(t *testing.T) {
 	t.Parallel()
-	hook := &giving{response: interfaces.TaskPrestartResponse{Mounts: []interfaces.Mount{{HostPath: "/srv", TaskPath: "/data"}}}}
+	hook := &giving{response: interfaces.TaskPrestartResponse{Mounts: []interfaces.Mount{{HostPath: "/srv",
+		TaskPath: "/data"}}}}
 	r := runWith(t, "service", func(group *api.TaskGroup, c *interfaces.Config) {
 		given(hook)(group, c)
 		group.RestartPolicy.Attempts = new(5)
@@ -97,7 +99,8 @@ func TestMountsThatTheDriverCanNotGive(t *testing.T) {
 	_ = r.end()
 	state := r.runner.Alloc().TaskStates["main"]
 	why := slices.IndexFunc(state.Events, func(e *api.TaskEvent) bool {
-		return e.Type == api.TaskDriverFailure && strings.Contains(e.DisplayMessage, `"raw_exec" can't give a task a mount`)
+		return e.Type == api.TaskDriverFailure && strings.Contains(e.DisplayMessage,
+			`"raw_exec" can't give a task a mount`)
 	})
 	if !state.Failed || state.Restarts != 0 || why < 0 {
 		t.Errorf("failed %v, %d restarts, events %v", state.Failed, state.Restarts, r.seen())
@@ -124,11 +127,13 @@ func TestWhatHooksGive(t *testing.T) {
 	device := func(path string) interfaces.Device {
 		return interfaces.Device{HostPath: "/dev/null", TaskPath: path, Permissions: "rw"}
 	}
-	hook := &giving{response: interfaces.TaskPrestartResponse{Mounts: []interfaces.Mount{mount("/own")}, Devices: []interfaces.Device{device("/dev/own")}}}
+	hook := &giving{response: interfaces.TaskPrestartResponse{Mounts: []interfaces.Mount{mount("/own")},
+		Devices: []interfaces.Device{device("/dev/own")}}}
 	cfg := configure(t, "batch", func(group *api.TaskGroup, c *interfaces.Config) {
 		given(hook)(group, c)
 		c.Hooks = []interfaces.RunnerHook{generous{interfaces.HookResources{
-			Mounts: []interfaces.Mount{mount("/shared")}, Devices: []interfaces.Device{device("/dev/shared")}, NetworkNamespace: "/run/netns/a",
+			Mounts: []interfaces.Mount{mount("/shared")}, Devices: []interfaces.Device{device("/dev/shared")},
+			NetworkNamespace: "/run/netns/a",
 		}}}
 	}, inMemory("main", "ends well"))
 	r := beginWith(t, allocrunner.WithDrivers(drivers.NewRegistry(driver)), cfg)
@@ -143,7 +148,8 @@ func TestWhatHooksGive(t *testing.T) {
 		t.Error(diff)
 	}
 	if got.NetworkNamespace != "/run/netns/a" || got.Env.Get("GIVEN") != "1" || got.AllocID != cfg.Alloc.ID {
-		t.Errorf("network namespace %q, GIVEN=%s, allocation %s", got.NetworkNamespace, got.Env.Get("GIVEN"), got.AllocID)
+		t.Errorf("network namespace %q, GIVEN=%s, allocation %s", got.NetworkNamespace, got.Env.Get("GIVEN"),
+			got.AllocID)
 	}
 }
 
@@ -160,11 +166,13 @@ func TestAllocationHooksThatTheDriverCanNotHonour(t *testing.T) {
 			c.Hooks = []interfaces.RunnerHook{generous{gives}}
 		}, inMemory("init", "ends well", lifecycle("prestart", false)), shell("main", "exit 0"))
 		r := beginWith(t, allocrunner.WithDrivers(drivers.NewRegistry(driver, rawexec.Driver{})), cfg)
-		if err := r.end(); err == nil || !strings.Contains(err.Error(), `task "main": the driver "raw_exec" can't give a task `+want) {
+		if err := r.end(); err == nil || !strings.Contains(err.Error(),
+			`task "main": the driver "raw_exec" can't give a task `+want) {
 			t.Errorf("%s: %v", want, err)
 		}
 		if driver.started() > 0 || r.seen() != nil || r.runner.Alloc().ClientStatus != "failed" {
-			t.Errorf("%s: %d starts, events %v, status %s", want, driver.started(), r.seen(), r.runner.Alloc().ClientStatus)
+			t.Errorf("%s: %d starts, events %v, status %s", want, driver.started(), r.seen(),
+				r.runner.Alloc().ClientStatus)
 		}
 	}
 }
@@ -178,7 +186,9 @@ type templating struct {
 
 func (*templating) Name() string { return "templating" }
 
-func (h *templating) Prestart(_ context.Context, req *interfaces.TaskPrestartRequest) (*interfaces.TaskPrestartResponse, error) {
+func (h *templating) Prestart(
+	_ context.Context, req *interfaces.TaskPrestartRequest,
+) (*interfaces.TaskPrestartResponse, error) {
 	select {
 	case h.change <- req.Lifecycle:
 	default:
@@ -190,7 +200,8 @@ func (h *templating) Prestart(_ context.Context, req *interfaces.TaskPrestartReq
 func TestAHookThatWritesFiles(t *testing.T) {
 	eachDriver(t, func(t *testing.T, f flavour) {
 		hook := &templating{
-			file: interfaces.File{Path: "local/etc/app.conf", Data: []byte("a=b"), Mode: 0o640}, change: make(chan interfaces.TaskLifecycle, 1),
+			file:   interfaces.File{Path: "local/etc/app.conf", Data: []byte("a=b"), Mode: 0o640},
+			change: make(chan interfaces.TaskLifecycle, 1),
 		}
 		owner := os.Getuid()
 		if owner == 0 {

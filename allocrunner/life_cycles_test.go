@@ -34,7 +34,8 @@ var scripts = map[string]string{
 	"is orderly":           `trap 'echo got INT; exit 7' INT; echo up; while :; do sleep 0.01; done`,
 	"is deaf":              `trap '' INT; echo up; while :; do sleep 0.01; done`,
 	"says what hooks give": `echo $GIVEN $NOMAD_TASK_NAME; exec sleep 1000`,
-	"says its signals":     `trap 'exit 0' INT; trap 'echo got user defined signal 1' USR1; echo up; while :; do sleep 0.01; done`,
+	"says its signals": `trap 'exit 0' INT; trap 'echo got user defined signal 1' USR1; echo up; ` +
+		`while :; do sleep 0.01; done`,
 }
 
 // eachDriver runs a test with raw_exec and with the memory driver.
@@ -42,12 +43,14 @@ func eachDriver(t *testing.T, test func(t *testing.T, f flavour)) {
 	t.Parallel()
 	known := drivers.NewRegistry(newMemoryDriver())
 	for _, f := range []flavour{
-		{"raw_exec", func() interfaces.Factory { return allocrunner.WithDrivers(builtin.Drivers) }, func(name, program string) *api.Task {
-			return shell(name, scripts[program])
-		}},
-		{"memory", func() interfaces.Factory { return allocrunner.WithDrivers(known) }, func(name, program string) *api.Task {
-			return inMemory(name, program)
-		}},
+		{"raw_exec", func() interfaces.Factory { return allocrunner.WithDrivers(builtin.Drivers) },
+			func(name, program string) *api.Task {
+				return shell(name, scripts[program])
+			}},
+		{"memory", func() interfaces.Factory { return allocrunner.WithDrivers(known) },
+			func(name, program string) *api.Task {
+				return inMemory(name, program)
+			}},
 	} {
 		t.Run(f.name, func(t *testing.T) {
 			t.Parallel()
@@ -63,7 +66,9 @@ func (f flavour) run(t *testing.T, jobType, program string, edit func(*api.Task,
 	return r
 }
 
-func (f flavour) begin(t *testing.T, jobType, program string, edit func(*api.Task, *interfaces.Config)) (*running, interfaces.Config) {
+func (f flavour) begin(
+	t *testing.T, jobType, program string, edit func(*api.Task, *interfaces.Config),
+) (*running, interfaces.Config) {
 	t.Helper()
 	task := f.task("main", program)
 	cfg := configure(t, jobType, func(_ *api.TaskGroup, c *interfaces.Config) {
@@ -93,7 +98,8 @@ func (r *running) said() string {
 
 func (r *running) untilSaid(want string) {
 	r.t.Helper()
-	for give := time.Now().Add(deadline); r.said() != want; time.Sleep(2 * time.Millisecond) { // a log file of another process can only be polled for
+	// a log file of another process can only be polled for
+	for give := time.Now().Add(deadline); r.said() != want; time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(give) {
 			r.t.Fatalf("it says %q, want %q; events %v", r.said(), want, r.seen())
 		}
@@ -114,7 +120,8 @@ func TestLifeOfATaskThatEnds(t *testing.T) {
 		if err := r.end(); !errors.Is(err, allocrunner.ErrFailed) || !strings.Contains(err.Error(), "Exit Code: 3") {
 			t.Error(err)
 		}
-		r.wantEvents("main", "Received", "Task Setup", "Started", "Terminated", "Restarting", "Started", "Terminated", "Not Restarting")
+		r.wantEvents("main", "Received", "Task Setup", "Started", "Terminated", "Restarting", "Started", "Terminated",
+			"Not Restarting")
 	})
 }
 
@@ -135,7 +142,8 @@ func TestLifeOfATaskThatIsStopped(t *testing.T) {
 				t.Error(program, err)
 			}
 			r.wantEvents("main", "Received", "Task Setup", "Started", "Killing", "Terminated", "Killed")
-			if got := event(r.runner.Alloc(), "main", "Terminated").Details["exit_code"]; got != want.code || r.said() != want.said {
+			if got := event(r.runner.Alloc(), "main", "Terminated").Details["exit_code"]; got != want.code ||
+				r.said() != want.said {
 				t.Errorf("one that %s: exit code %s, output %q", program, got, r.said())
 			}
 		}
@@ -171,7 +179,8 @@ func TestLifeOfATaskThatIsActedOn(t *testing.T) {
 			t.Errorf("version %d after %d restarts", *got.Job.Version, got.TaskStates["main"].Restarts)
 		}
 
-		s, err := r.runner.Exec(t.Context(), interfaces.ExecRequest{Task: "main", Command: []string{"sh", "-c", "cat; echo $COLOUR; exit 4"}})
+		s, err := r.runner.Exec(t.Context(), interfaces.ExecRequest{Task: "main",
+			Command: []string{"sh", "-c", "cat; echo $COLOUR; exit 4"}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -200,11 +209,14 @@ func TestLifeOfATaskWithChecks(t *testing.T) {
 			return func(task *api.Task, _ *interfaces.Config) {
 				task.Env = map[string]string{"COLOUR": "blue"}
 				task.Services = []*api.Service{service("", check)}
-				task.RestartPolicy = &api.RestartPolicy{Attempts: new(1), Interval: new(time.Hour), Delay: new(time.Millisecond), Mode: new("fail")}
+				task.RestartPolicy = &api.RestartPolicy{Attempts: new(1), Interval: new(time.Hour),
+					Delay: new(time.Millisecond), Mode: new("fail")}
 			}
 		}
 		r := f.run(t, "service", "sleeps", with(script("", "echo $COLOUR; exit 0")))
-		r.untilCheck("a success", func(c api.AllocCheckStatus) bool { return c.Status == "success" && c.Output == "blue\n" })
+		r.untilCheck("a success", func(c api.AllocCheckStatus) bool {
+			return c.Status == "success" && c.Output == "blue\n"
+		})
 
 		failing := script("", "exit 1")
 		failing.CheckRestart = &api.CheckRestart{Limit: 2, Grace: new(time.Millisecond)}
@@ -233,7 +245,8 @@ func TestLifeOfATaskWithHooks(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := []string{
-			"prerun g", "main prestart, restored no, kept ", "main poststart, HOOK=main", "prekill", "main prekill", "main exited", "main stop", "postrun",
+			"prerun g", "main prestart, restored no, kept ", "main poststart, HOOK=main", "prekill", "main prekill",
+			"main exited", "main stop", "postrun",
 		}
 		if got := d.read(); !slices.Equal(got, want) {
 			t.Errorf("%q", got)
@@ -296,7 +309,8 @@ func TestLifeAfterTheDriverHasForgotten(t *testing.T) {
 	r.until("running again", func(a *api.Allocation) bool {
 		return a.TaskStates["main"].Restarts == 1 && a.TaskStates["main"].State == "running"
 	})
-	if e := event(r.runner.Alloc(), "main", "Terminated"); !strings.Contains(e.DisplayMessage, drivers.ErrNoRun.Error()) {
+	if e := event(r.runner.Alloc(), "main", "Terminated"); !strings.Contains(e.DisplayMessage,
+		drivers.ErrNoRun.Error()) {
 		t.Errorf("%+v", e)
 	}
 	for _, run := range first.latest {
@@ -308,14 +322,16 @@ func TestLifeAfterTheDriverHasForgotten(t *testing.T) {
 func TestADriverThatCanNotTell(t *testing.T) {
 	t.Parallel()
 	state, driver := &memory{}, newMemoryDriver()
-	cfg := configure(t, "service", func(_ *api.TaskGroup, c *interfaces.Config) { c.State = state }, inMemory("main", "sleeps"))
+	cfg := configure(t, "service", func(_ *api.TaskGroup, c *interfaces.Config) { c.State = state },
+		inMemory("main", "sleeps"))
 	r := beginWith(t, allocrunner.WithDrivers(drivers.NewRegistry(driver)), cfg)
 	r.untilState("main", "running")
 	r.runner.Detach()
 	_ = r.end()
 	cfg.Saved = state.saved()
 	r = beginWith(t, allocrunner.WithDrivers(drivers.NewRegistry(silent{driver})), cfg)
-	if err := r.end(); err == nil || errors.Is(err, interfaces.ErrDetached) || !strings.Contains(err.Error(), `task "main": no answer`) || r.runner.Terminal() {
+	if err := r.end(); err == nil || errors.Is(err, interfaces.ErrDetached) ||
+		!strings.Contains(err.Error(), `task "main": no answer`) || r.runner.Terminal() {
 		t.Errorf("%v, over %v", err, r.runner.Terminal())
 	}
 	r = beginWith(t, allocrunner.WithDrivers(drivers.NewRegistry(driver)), cfg)
@@ -341,7 +357,8 @@ func TestARunWithoutAbilities(t *testing.T) {
 	if err := r.runner.Signal(t.Context(), "main", "SIGHUP"); !errors.Is(err, interfaces.ErrNotSupported) {
 		t.Error(err)
 	}
-	if _, err := r.runner.Exec(t.Context(), interfaces.ExecRequest{Task: "main", Command: []string{"true"}}); !errors.Is(err, interfaces.ErrNotSupported) {
+	if _, err := r.runner.Exec(t.Context(), interfaces.ExecRequest{Task: "main",
+		Command: []string{"true"}}); !errors.Is(err, interfaces.ErrNotSupported) {
 		t.Error(err)
 	}
 	r.stop()

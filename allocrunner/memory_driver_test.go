@@ -87,14 +87,16 @@ func (d *memoryDriver) Start(_ context.Context, task drivers.Task) (drivers.Run,
 	if old := d.latest[key]; old != nil && old.running() {
 		return nil, fmt.Errorf("a second copy of task %q is started", task.Task.Name)
 	}
-	out, err := os.OpenFile(filepath.Join(task.Logs.Dir, task.Task.Name+".stdout.0"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	out, err := os.OpenFile(filepath.Join(task.Logs.Dir, task.Task.Name+".stdout.0"),
+		os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return nil, &drivers.StartError{Reason: err.Error(), Err: err}
 	}
 	d.starts++
 	d.given = append(d.given, task)
 	r := &memoryRun{
-		number: d.starts, task: task, out: out, signals: make(chan syscall.Signal, 1), killed: make(chan struct{}), done: make(chan struct{}),
+		number: d.starts, task: task, out: out, signals: make(chan syscall.Signal, 1), killed: make(chan struct{}),
+		done: make(chan struct{}),
 	}
 	d.latest[key] = r
 	go r.run(memoryPrograms[config["program"].(string)])
@@ -203,7 +205,11 @@ func (r *memoryRun) Signal(_ context.Context, signal syscall.Signal) error {
 }
 
 func (r *memoryRun) Stop(ctx context.Context, signal syscall.Signal, timeout time.Duration) error {
-	_ = r.Signal(ctx, signal)
+	if signal == syscall.SIGKILL {
+		timeout = 0
+	} else if err := r.Signal(ctx, signal); err != nil {
+		return nil // it has ended
+	}
 	select {
 	case <-r.done:
 	case <-time.After(timeout):
@@ -228,7 +234,8 @@ func (r *memoryRun) Exec(ctx context.Context, task drivers.Task, program drivers
 	}
 	script := program.Command[len(program.Command)-1]
 	code, _ := strconv.Atoi(script[strings.LastIndex(script, " ")+1:])
-	result := drivers.ExecResult{Exit: interfaces.ExitResult{ExitCode: code, At: time.Now()}, Output: []byte(task.Env.Get("COLOUR") + "\n")}
+	result := drivers.ExecResult{Exit: interfaces.ExitResult{ExitCode: code, At: time.Now()},
+		Output: []byte(task.Env.Get("COLOUR") + "\n")}
 	if len(program.Files) == 0 {
 		return result, ctx.Err()
 	}
@@ -244,7 +251,8 @@ func (r *memoryRun) Exec(ctx context.Context, task drivers.Task, program drivers
 func (r *memoryRun) Stats(context.Context) (*api.TaskResourceUsage, error) {
 	return &api.TaskResourceUsage{
 		ResourceUsage: &api.ResourceUsage{
-			MemoryStats: &api.MemoryStats{RSS: 42 << 20, Measured: []string{"RSS"}}, CpuStats: &api.CpuStats{Percent: 1, Measured: []string{"Percent"}},
+			MemoryStats: &api.MemoryStats{RSS: 42 << 20, Measured: []string{"RSS"}},
+			CpuStats:    &api.CpuStats{Percent: 1, Measured: []string{"Percent"}},
 		},
 		Timestamp: time.Now().UnixNano(),
 	}, nil

@@ -68,10 +68,14 @@ func TestARegisteredDriver(t *testing.T) {
 		text  string
 		known *drivers.Registry
 	}{
-		`the driver "memory" is not here; there is: plain`:           {registeredJob, drivers.NewRegistry(renamed{driver, "plain"})},
-		`program is "flies": it must be one of those`:                {strings.Replace(registeredJob, "says what hooks give", "flies", 1), known},
-		`the driver "memory" can't start tasks here: no memory left`: {registeredJob, drivers.NewRegistry(unhealthy{driver})},
-		`the driver "memory" can't give a task a user`:               {strings.Replace(registeredJob, "kill_timeout", "user = \"nobody\"\nkill_timeout", 1), known},
+		`the driver "memory" is not here; there is: plain`: {registeredJob,
+			drivers.NewRegistry(renamed{driver, "plain"})},
+		`program is "flies": it must be one of those`: {strings.Replace(registeredJob,
+			"says what hooks give", "flies", 1), known},
+		`the driver "memory" can't start tasks here: no memory left`: {registeredJob,
+			drivers.NewRegistry(unhealthy{driver})},
+		`the driver "memory" can't give a task a user`: {strings.Replace(registeredJob, "kill_timeout",
+			"user = \"nobody\"\nkill_timeout", 1), known},
 	} {
 		if _, findings := reviewed(tc.text, tc.known); !strings.Contains(findings, want) {
 			t.Errorf("%q, want %q", findings, want)
@@ -79,11 +83,13 @@ func TestARegisteredDriver(t *testing.T) {
 	}
 
 	node := fingerprint.Node(t.TempDir(), known)
-	if info := node.Drivers["memory"]; !info.Healthy || node.Attributes["driver.memory"] != "1" || node.Attributes["driver.memory.version"] != "1" {
+	if info := node.Drivers["memory"]; !info.Healthy || node.Attributes["driver.memory"] != "1" ||
+		node.Attributes["driver.memory.version"] != "1" {
 		t.Errorf("%+v, %v", info, node.Attributes)
 	}
 	node = fingerprint.Node(t.TempDir(), drivers.NewRegistry(unhealthy{driver}))
-	if info := node.Drivers["memory"]; info.Healthy || info.HealthDescription != "no memory left" || node.Attributes["driver.memory"] != "" {
+	if info := node.Drivers["memory"]; info.Healthy || info.HealthDescription != "no memory left" ||
+		node.Attributes["driver.memory"] != "" {
 		t.Errorf("%+v, %v", info, node.Attributes)
 	}
 }

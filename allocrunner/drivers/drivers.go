@@ -66,9 +66,9 @@ type Run interface {
 	// says so. Errors: ctx's; any other means that the driver can't tell now, and is asked again.
 	Wait(ctx context.Context) (interfaces.ExitResult, error)
 
-	// Stop sends the run a signal and, if the run has not ended in time, kills it with everything that belongs to it.
-	// It returns when the run has ended. A timeout that is not positive kills at once. Errors: ctx's; any other means
-	// that the run may not have ended.
+	// Stop sends the run a signal and, if the run has not ended in time, kills it with everything that belongs to it. It
+	// returns when the run has ended. SIGKILL kills everything at once. Errors: ctx's; any other means that the run may
+	// not have ended.
 	Stop(ctx context.Context, signal syscall.Signal, timeout time.Duration) error
 
 	// Destroy kills what is left of the run, ended or not, and returns when nothing is and all of its output is in the

@@ -33,10 +33,12 @@ func TestStartWantsCapabilities(t *testing.T) {
 		task drivers.Task
 		want string
 	}{
-		"Mounts":     {drivers.Task{Mounts: make([]interfaces.Mount, 1)}, "a mount: give the task the machine's own path"},
-		"Devices":    {drivers.Task{Devices: make([]interfaces.Device, 1)}, "a device"},
-		"Network":    {drivers.Task{NetworkNamespace: "/run/netns/x"}, "a network namespace"},
-		"Users":      {drivers.Task{User: interfaces.User{Name: "somebody", UID: 4242}}, "a user other than this program's"},
+		"Mounts": {drivers.Task{Mounts: make([]interfaces.Mount, 1)},
+			"a mount: give the task the machine's own path"},
+		"Devices": {drivers.Task{Devices: make([]interfaces.Device, 1)}, "a device"},
+		"Network": {drivers.Task{NetworkNamespace: "/run/netns/x"}, "a network namespace"},
+		"Users": {drivers.Task{User: interfaces.User{Name: "somebody", UID: 4242}},
+			"a user other than this program's"},
 		"Foreground": {drivers.Task{Foreground: &interfaces.Foreground{}}, "this terminal"},
 	}
 	for field := range reflect.TypeFor[drivers.Capabilities]().Fields() {
@@ -47,7 +49,8 @@ func TestStartWantsCapabilities(t *testing.T) {
 		c.task.Task = &api.Task{Driver: "eager"}
 		_, err := drivers.NewRegistry(eager{}).Start(t.Context(), c.task)
 		want := `the driver "eager" can't give a task ` + c.want
-		if start, ok := errors.AsType[*drivers.StartError](err); !ok || start.Reason != want || !errors.Is(err, errors.ErrUnsupported) {
+		if start, ok := errors.AsType[*drivers.StartError](err); !ok || start.Reason != want ||
+			!errors.Is(err, errors.ErrUnsupported) {
 			t.Errorf("got %v, want %s", err, want)
 		}
 		var can drivers.Capabilities
@@ -60,7 +63,8 @@ func TestStartWantsCapabilities(t *testing.T) {
 
 func TestUnknownDriver(t *testing.T) {
 	_, err := drivers.NewRegistry(eager{}).Get("docker")
-	if unknown, ok := errors.AsType[*drivers.UnknownError](err); !ok || unknown.Error() != `the driver "docker" is not here; there is: eager` {
+	if unknown, ok := errors.AsType[*drivers.UnknownError](err); !ok ||
+		unknown.Error() != `the driver "docker" is not here; there is: eager` {
 		t.Error(err)
 	}
 	if _, err := new(drivers.Registry).Start(t.Context(), drivers.Task{Task: &api.Task{Driver: "eager"}}); err == nil {

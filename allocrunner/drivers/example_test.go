@@ -58,7 +58,7 @@ func (greeting) Destroy(context.Context) (leftover int, err error)         { ret
 
 // A driver of one's own, in a registry.
 func ExampleDriver() {
-	task := &api.Task{Name: "web", Driver: "greeter", Config: map[string]any{"words": "${NOMAD_TASK_NAME} of ${node.datacenter}"}}
+	task := api.NewTask("web", "greeter").SetConfig("words", "${NOMAD_TASK_NAME} of ${node.datacenter}")
 	alloc := &api.Allocation{ID: "0ddba11", Job: &api.Job{}}
 	env := taskenv.New(taskenv.Config{Alloc: alloc, Task: task, Node: taskenv.Node{Datacenter: "dc1"}})
 

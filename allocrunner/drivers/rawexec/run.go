@@ -96,13 +96,19 @@ func (r *run) Signal(ctx context.Context, signal syscall.Signal) error {
 	return r.processes.Signal(ctx, r.status.ID(), signal)
 }
 
+// signalTime is how long the sending of a signal may take, which takes a fraction of a millisecond unless the supervisor
+// is stopped itself.
+const signalTime = 2 * time.Second
+
 // Stop sends the signal to the first process alone. One that could not be sent is not sent again: it may arrive late,
 // and a second one means something else to many programs.
 func (r *run) Stop(ctx context.Context, signal syscall.Signal, timeout time.Duration) error {
-	if timeout > 0 {
+	if signal != syscall.SIGKILL {
 		waiting, cancel := context.WithTimeout(ctx, timeout)
 		defer cancel()
-		_ = r.Signal(waiting, signal)
+		sending, sent := context.WithTimeout(ctx, signalTime)
+		_ = r.Signal(sending, signal)
+		sent()
 		if _, err := r.Wait(waiting); err == nil {
 			return nil
 		}

@@ -36,14 +36,18 @@ func TestRecover(t *testing.T) {
 		want    string // the handle of the run; empty for none
 		pid     int
 	}{
-		"nothing":                     {"", nil, "", 0},
-		"what was saved":              {handle, &drivers.ProcessStatus{PID: 7, StartedAt: at, Exit: exit, NoCgroup: "why"}, handle, 7},
-		"one that was never saved":    {"", &drivers.ProcessStatus{PID: 8, StartedAt: at}, `{"PID":8,"StartedAt":"2026-01-02T02:04:05.000000006Z"}`, 8},
-		"the next one":                {handle, &drivers.ProcessStatus{PID: 7, StartedAt: at.Add(1)}, `{"PID":7,"StartedAt":"2026-01-02T02:04:05.000000007Z"}`, 7},
+		"nothing": {"", nil, "", 0},
+		"what was saved": {handle, &drivers.ProcessStatus{PID: 7, StartedAt: at, Exit: exit,
+			NoCgroup: "why"}, handle, 7},
+		"one that was never saved": {"", &drivers.ProcessStatus{PID: 8, StartedAt: at},
+			`{"PID":8,"StartedAt":"2026-01-02T02:04:05.000000006Z"}`, 8},
+		"the next one": {handle, &drivers.ProcessStatus{PID: 7, StartedAt: at.Add(1)},
+			`{"PID":7,"StartedAt":"2026-01-02T02:04:05.000000007Z"}`, 7},
 		"one that nobody knows":       {handle, nil, handle, 7},
 		"a handle that can't be read": {"?", nil, "?", 0},
 	} {
-		got, err := Driver{}.Recover(t.Context(), drivers.Task{Task: &api.Task{Name: "t"}, Processes: kept{process: tc.process}}, interfaces.Handle(tc.handle))
+		got, err := Driver{}.Recover(t.Context(), drivers.Task{Task: &api.Task{Name: "t"},
+			Processes: kept{process: tc.process}}, interfaces.Handle(tc.handle))
 		if tc.want == "" {
 			if !errors.Is(err, drivers.ErrNoRun) {
 				t.Errorf("%s: %v, %v", name, got, err)
@@ -55,7 +59,9 @@ func TestRecover(t *testing.T) {
 			continue
 		}
 		status, err := got.Inspect(t.Context())
-		if tc.process != nil && (status.Exit != tc.process.Exit || status.Details["no_cgroup"] != tc.process.NoCgroup) || err != nil {
+		if tc.process != nil && (status.Exit != tc.process.Exit ||
+			status.Details["no_cgroup"] != tc.process.NoCgroup) ||
+			err != nil {
 			t.Errorf("%s: %+v, %v", name, status, err)
 		}
 	}

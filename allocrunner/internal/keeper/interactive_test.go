@@ -99,7 +99,8 @@ func inBackground(c interface {
 // TestATerminal is the program's controlling one, also as another user: it has its size, its line editing and its
 // signals.
 func TestATerminal(t *testing.T) {
-	for name, user := range map[string]interfaces.User{"same user": {}, "another user": {Name: "nobody", UID: nobody, GID: nobody}} {
+	for name, user := range map[string]interfaces.User{"same user": {},
+		"another user": {Name: "nobody", UID: nobody, GID: nobody}} {
 		t.Run(name, func(t *testing.T) {
 			if user.UID != 0 && os.Geteuid() != 0 {
 				t.Skip("takes root to be somebody else")
@@ -140,7 +141,8 @@ func TestATerminal(t *testing.T) {
 			if got := <-done; got.err != nil || got.Exit.ExitCode != 7 || len(got.Output) > 0 {
 				t.Errorf("%+v", got)
 			}
-			if rest, err := io.ReadAll(lines); len(rest) > 0 || !errors.Is(err, unix.EIO) { // nobody has the slave any more
+			// nobody has the slave any more
+			if rest, err := io.ReadAll(lines); len(rest) > 0 || !errors.Is(err, unix.EIO) {
 				t.Errorf("%q, %v", rest, err)
 			}
 		})
@@ -153,7 +155,8 @@ func TestPipes(t *testing.T) {
 	s := supervise(t, dir)
 	mustStart(t, s, script(dir, "t", "exec sleep 1000"))
 	files, in, out, errs := pipes(t)
-	done := inBackground(s, interactive(dir, `cat; exec >&-; cat /proc/self/cgroup >&2; read x <$FIFO; exit 3`, false, files...))
+	done := inBackground(s, interactive(dir, `cat; exec >&-; cat /proc/self/cgroup >&2; read x <$FIFO; exit 3`, false,
+		files...))
 	fifo, err := os.OpenFile(dir, os.O_RDONLY, 0)
 	if err == nil {
 		fifo.Close()
@@ -209,11 +212,13 @@ func TestInteractiveProgramsAreBounded(t *testing.T) {
 	var ins []*os.File
 	for range drivers.MaxInteractive {
 		files, in, out, _ := pipes(t)
-		running, ins = append(running, inBackground(c, interactive(dir, "echo $$; read x; exit 5", false, files...))), append(ins, in)
+		running, ins = append(running, inBackground(c, interactive(dir, "echo $$; read x; exit 5", false,
+			files...))), append(ins, in)
 		proctest.ReadPID(t, bufio.NewReader(out))
 	}
 	files, _, _, _ := pipes(t)
-	if got := <-inBackground(c, interactive(dir, "exit 0", false, files...)); !errors.Is(got.err, drivers.ErrTooManyExecs) {
+	if got := <-inBackground(c, interactive(dir, "exit 0", false, files...)); !errors.Is(got.err,
+		drivers.ErrTooManyExecs) {
 		t.Errorf("one more: %+v", got)
 	}
 	if got := <-inBackground(c, interactive(dir, "exit 4", false)); got.err != nil || got.Exit.ExitCode != 4 {
@@ -292,7 +297,8 @@ func TestFilesAreClosed(t *testing.T) {
 				t.Fatal(err)
 			}
 			if !tc.ends && !strings.Contains(tc.text, "cancel") {
-				if got, err := readFrame(ends[0]); err != nil || (got["Err"] == nil) != strings.Contains(tc.text, "list") && !strings.Contains(tc.text, "keepopen") {
+				if got, err := readFrame(ends[0]); err != nil ||
+					(got["Err"] == nil) != strings.Contains(tc.text, "list") && !strings.Contains(tc.text, "keepopen") {
 					t.Errorf("%v, %v", got, err)
 				}
 			}

@@ -78,7 +78,8 @@ func TestAFrozenSupervisor(t *testing.T) {
 	for _, how := range []KillMode{Graceful, AtOnce} {
 		synctest.Test(t, func(t *testing.T) {
 			f := &frozen{thawed: make(chan struct{}), exited: make(chan struct{}), refusals: []error{
-				fmt.Errorf("wait: %w", context.Canceled), fmt.Errorf("wait: %w", context.DeadlineExceeded), fmt.Errorf("too many requests"),
+				fmt.Errorf("wait: %w", context.Canceled), fmt.Errorf("wait: %w",
+					context.DeadlineExceeded), fmt.Errorf("too many requests"),
 			}}
 			r := newRunner(t, ready{f}, Config{})
 			done := make(chan struct{})

@@ -117,7 +117,8 @@ func (s model) possible(rs rules) []any {
 	add(!s.process.runs && r.watch, reported{})
 	add(r.timer && !s.waitsForInterval(rs), elapsed{})
 	add(r.machine.phase == waiting, opened{})
-	add(s.budget.requests > 0, killRequested{}, killRequested{mode: NoShutdownDelay}, restartRequested{}, restartRequested{counted: true}, resetRequested{})
+	add(s.budget.requests > 0, killRequested{}, killRequested{mode: NoShutdownDelay}, restartRequested{},
+		restartRequested{counted: true}, resetRequested{})
 	add(rs.policy.Wait && !r.machine.last, lastInterval{})
 	add(s.budget.crashes > 0, agentKilled, bothKilled, powerCut)
 	return events
@@ -220,7 +221,8 @@ func (s *model) show(acts []any) {
 	}
 	kept.set(s.runner.machine, modelNow, armed(acts))
 	k := kept.saved()
-	rec.phase, rec.intent, rec.failed, rec.setUp, rec.attempts, rec.due = k.Phase, k.Intent, k.Failed, k.SetUp, k.Attempts, !k.Due.IsZero()
+	rec.phase, rec.intent, rec.failed, rec.setUp = k.Phase, k.Intent, k.Failed, k.SetUp
+	rec.attempts, rec.due = k.Attempts, !k.Due.IsZero()
 }
 
 // promise notes what has been requested and is answered from here on.
@@ -267,7 +269,8 @@ func (s model) crash(r rules, how crash) (model, error) {
 	if s.process.number == 0 || s.process.gone {
 		known = found{}
 	}
-	s.truth.forgot = s.truth.forgot || how == powerCut && s.disk.ends != s.process.number && s.disk.handle != s.process.number
+	s.truth.forgot = s.truth.forgot || how == powerCut && s.disk.ends != s.process.number &&
+		s.disk.handle != s.process.number
 	res := known.resume(r, s.disk.saved(), modelNow)
 	s.runner = runnerModel{machine: res.machine, record: s.disk, timer: res.wait > 0, tree: len(res.acts) > 0}
 	s.show(nil)
@@ -285,7 +288,8 @@ func (s model) crash(r rules, how crash) (model, error) {
 
 func (rec recordModel) saved() interfaces.SavedTask {
 	saved := interfaces.SavedTask{
-		Phase: rec.phase, Intent: rec.intent, Failed: rec.failed, SetUp: rec.setUp, Attempts: rec.attempts, IntervalStart: modelNow,
+		Phase: rec.phase, Intent: rec.intent, Failed: rec.failed, SetUp: rec.setUp, Attempts: rec.attempts,
+		IntervalStart: modelNow,
 	}
 	if rec.due {
 		saved.Due = modelNow
@@ -321,7 +325,8 @@ func (s model) holds() error {
 		return nil
 	case m.phase == running && (rec.starts != p.number || rec.ends != p.number-1):
 		return fmt.Errorf("a start, or an end before it, is untold of a task that runs")
-	case m.phase == dead && (rec.ends != p.number || rec.starts != p.number || rec.lastRun == p.number && rec.lastCode != p.code):
+	case m.phase == dead && (rec.ends != p.number || rec.starts != p.number || rec.lastRun == p.number &&
+		rec.lastCode != p.code):
 		return fmt.Errorf("a start, or an end, of a dead task is not reported, or with another code")
 	}
 	return nil
@@ -399,7 +404,8 @@ func explore(r rules, budget budgetModel) (states int, wrong map[string]string) 
 		}
 		way := ""
 		for at := s; at != first; at = came[at].from {
-			way = fmt.Sprintf("\n  %-50s -> %v, process %+v", fmt.Sprintf("%T %+[1]v", came[at].ev), at.runner.machine.phase, at.process) + way
+			way = fmt.Sprintf("\n  %-50s -> %v, process %+v", fmt.Sprintf("%T %+[1]v", came[at].ev),
+				at.runner.machine.phase, at.process) + way
 		}
 		wrong[err.Error()] = way
 	}
@@ -430,7 +436,8 @@ func explore(r rules, budget budgetModel) (states int, wrong map[string]string) 
 // or reported twice, nothing forgotten that was requested, and no wait for another interval when there is none.
 func TestAnyMoment(t *testing.T) {
 	for budget, wait := range map[budgetModel]bool{
-		{requests: 2, crashes: 1, processes: 3}: false, {requests: 1, crashes: 2, processes: 3}: false, {requests: 1, crashes: 1, processes: 4}: true,
+		{requests: 2, crashes: 1, processes: 3}: false, {requests: 1, crashes: 2, processes: 3}: false, {requests: 1,
+			crashes: 1, processes: 4}: true,
 	} {
 		t.Run(fmt.Sprintf("%+v, mode delay %v", budget, wait), func(t *testing.T) {
 			t.Parallel()

@@ -21,7 +21,8 @@ func testTask() *api.Task {
 // newRunner returns a runner of a task of a service with the hooks and the observer of cfg, if it has any.
 func newRunner(t *testing.T, starter Starter, cfg Config) *Runner {
 	t.Helper()
-	cfg.Task, cfg.JobType, cfg.Starter, cfg.Drivers, cfg.Logger = testTask(), "service", starter, builtin.Drivers, slog.New(slog.DiscardHandler)
+	cfg.Task, cfg.JobType, cfg.Starter, cfg.Drivers = testTask(), "service", starter, builtin.Drivers
+	cfg.Logger = slog.New(slog.DiscardHandler)
 	cfg.Task.RestartPolicy = &api.RestartPolicy{}
 	if cfg.Observer == nil {
 		cfg.Observer = nobody{}

@@ -57,7 +57,9 @@ type keeping struct {
 
 func (*keeping) Name() string { return "keeping" }
 
-func (h *keeping) Prestart(_ context.Context, req *interfaces.TaskPrestartRequest) (*interfaces.TaskPrestartResponse, error) {
+func (h *keeping) Prestart(
+	_ context.Context, req *interfaces.TaskPrestartRequest,
+) (*interfaces.TaskPrestartResponse, error) {
 	h.write, h.keep, h.lifecycle = req.WriteFile, req.Keep, req.Lifecycle
 	return &interfaces.TaskPrestartResponse{Env: map[string]string{"A": "b"}}, nil
 }

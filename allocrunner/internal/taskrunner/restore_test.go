@@ -30,40 +30,52 @@ func TestResume(t *testing.T) {
 		known found
 		want  resumption
 	}{
-		{"it ran, and runs", interfaces.SavedTask{Phase: "running"}, runs, resumption{machine: machine{phase: running}, process: true}},
-		{"it ran, and has ended since", interfaces.SavedTask{Phase: "running"}, old, resumption{machine: machine{phase: running}, process: true, ended: true}},
-		{"it ran, and its keeper is gone", interfaces.SavedTask{Phase: "running"}, none, resumption{machine: machine{phase: running}, process: true}},
-		{"it was being killed", interfaces.SavedTask{Phase: "stopping", Intent: "kill", Due: now.Add(time.Second)}, runs,
+		{"it ran, and runs", interfaces.SavedTask{Phase: "running"}, runs,
+			resumption{machine: machine{phase: running}, process: true}},
+		{"it ran, and has ended since", interfaces.SavedTask{Phase: "running"}, old,
+			resumption{machine: machine{phase: running}, process: true, ended: true}},
+		{"it ran, and its keeper is gone", interfaces.SavedTask{Phase: "running"}, none,
+			resumption{machine: machine{phase: running}, process: true}},
+		{"it was being killed", interfaces.SavedTask{Phase: "stopping", Intent: "kill", Due: now.Add(time.Second)},
+			runs,
 			resumption{machine: machine{phase: stopping, intent: kill}, process: true, acts: tells(time.Second)}},
-		{"it was being killed, and has ended", interfaces.SavedTask{Phase: "stopping", Intent: "kill", Due: now.Add(time.Second)}, old,
+		{"it was being killed, and has ended", interfaces.SavedTask{Phase: "stopping", Intent: "kill",
+			Due: now.Add(time.Second)}, old,
 			resumption{machine: machine{phase: stopping, intent: kill}, process: true, ended: true}},
 		{"it was being restarted", interfaces.SavedTask{Phase: "stopping", Intent: "restart"}, runs,
 			resumption{machine: machine{phase: stopping, intent: restart}, process: true, acts: tells(1)}},
-		{"it waited for its shutdown delay", interfaces.SavedTask{Phase: "shutdown_delay", Intent: "kill", Due: now.Add(time.Hour)}, runs,
+		{"it waited for its shutdown delay", interfaces.SavedTask{Phase: "shutdown_delay", Intent: "kill",
+			Due: now.Add(time.Hour)}, runs,
 			resumption{machine: machine{phase: shutdownDelay, intent: kill}, process: true, wait: r.shutdownDelay}},
 		{"it was started unnoticed", interfaces.SavedTask{Phase: "starting"}, newerRuns,
 			resumption{machine: machine{phase: starting, setUp: true}, process: true, first: began}},
 		{"it was started and ended unnoticed", interfaces.SavedTask{Phase: "backoff"}, newer,
 			resumption{machine: machine{phase: starting, setUp: true}, process: true, ended: true, first: beganAgain}},
-		{"it was restarted, and the new process is not known of", interfaces.SavedTask{Phase: "stopping", Intent: "restart"}, newerRuns,
+		{"it was restarted, and the new process is not known of",
+			interfaces.SavedTask{Phase: "stopping", Intent: "restart"}, newerRuns,
 			resumption{machine: machine{phase: starting, setUp: true}, process: true, first: began}},
 		{"it was to be killed while it was started", interfaces.SavedTask{Phase: "starting", Intent: "kill"}, newerRuns,
 			resumption{machine: machine{phase: starting, setUp: true, intent: kill}, process: true, first: began}},
-		{"all tasks were to be restarted while it was started", interfaces.SavedTask{Phase: "starting", Intent: "reset"}, newerRuns,
+		{"all tasks were to be restarted while it was started",
+			interfaces.SavedTask{Phase: "starting", Intent: "reset"}, newerRuns,
 			resumption{machine: machine{phase: starting, setUp: true, intent: reset}, process: true, first: began}},
-		{"it never came to a process", interfaces.SavedTask{Phase: "starting"}, old, resumption{machine: machine{phase: backoff}, ended: true, first: elapsed{}}},
+		{"it never came to a process", interfaces.SavedTask{Phase: "starting"}, old,
+			resumption{machine: machine{phase: backoff}, ended: true, first: elapsed{}}},
 		{"it was to be given up", interfaces.SavedTask{Phase: "starting", Intent: "kill"}, old,
 			resumption{machine: machine{phase: starting, intent: kill}, ended: true, first: startFailed{}}},
 		{"it waits", interfaces.SavedTask{Phase: "backoff", Due: now.Add(time.Second)}, old,
 			resumption{machine: machine{phase: backoff}, ended: true, wait: time.Second}},
 		{"its wait is over", interfaces.SavedTask{Phase: "backoff", Due: now.Add(-time.Second)}, old,
 			resumption{machine: machine{phase: backoff}, ended: true, wait: 1}},
-		{"it waits, and the clock was set back by a day", interfaces.SavedTask{Phase: "backoff", Due: now.Add(24 * time.Hour)}, old,
+		{"it waits, and the clock was set back by a day", interfaces.SavedTask{Phase: "backoff",
+			Due: now.Add(24 * time.Hour)}, old,
 			resumption{machine: machine{phase: backoff}, ended: true, wait: r.longestBackoff()}},
-		{"it was dead", interfaces.SavedTask{Phase: "dead", Failed: true}, old, resumption{machine: machine{phase: dead, failed: true}, ended: true}},
+		{"it was dead", interfaces.SavedTask{Phase: "dead", Failed: true}, old,
+			resumption{machine: machine{phase: dead, failed: true}, ended: true}},
 		{"its turn had not come", interfaces.SavedTask{Phase: "waiting"}, none, resumption{}},
 		{"nothing that can be read", interfaces.SavedTask{Phase: "?", Intent: "?"}, none, resumption{}},
-		{"its interval began in what is the future now", interfaces.SavedTask{Phase: "waiting", IntervalStart: now.Add(time.Hour), Attempts: 1}, none,
+		{"its interval began in what is the future now", interfaces.SavedTask{Phase: "waiting",
+			IntervalStart: now.Add(time.Hour), Attempts: 1}, none,
 			resumption{machine: machine{tracker: restarts.Tracker{Start: now, Count: 1}}}},
 	} {
 		tc.saved.Handle = interfaces.Handle("7")
@@ -197,11 +209,13 @@ func TestARestartUnderWayIsCarriedOut(t *testing.T) {
 // is not.
 func TestWhoIsResetting(t *testing.T) {
 	for saved, want := range map[[2]string]bool{
-		{"stopping", "reset"}: true, {"starting", "reset"}: true, {"stopping", "restart"}: false, {"running", ""}: false,
+		{"stopping", "reset"}: true, {"starting", "reset"}: true, {"stopping", "restart"}: false, {"running",
+			""}: false,
 		{"waiting", ""}: false, {"of a later version", "reset"}: false,
 	} {
 		var r record
-		r.set(found{}.resume(testRules, interfaces.SavedTask{Phase: saved[0], Intent: saved[1]}, time.Unix(0, 0)).machine, time.Unix(0, 0), nil)
+		r.set(found{}.resume(testRules, interfaces.SavedTask{Phase: saved[0], Intent: saved[1]},
+			time.Unix(0, 0)).machine, time.Unix(0, 0), nil)
 		if got := r.stands().resetting; got != want {
 			t.Errorf("phase %q, intent %q: %v", saved[0], saved[1], got)
 		}

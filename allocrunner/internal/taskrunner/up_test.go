@@ -35,7 +35,8 @@ func TestSinceWhenATaskIsUp(t *testing.T) {
 		}
 		for _, since := range []time.Duration{-time.Hour, 0, time.Hour} {
 			now := time.Now()
-			r.restore(interfaces.SavedTask{Phase: "running", State: &api.TaskState{StartedAt: now.Add(since).UTC()}}, now)
+			r.restore(interfaces.SavedTask{Phase: "running", State: &api.TaskState{StartedAt: now.Add(since).UTC()}},
+				now)
 			at(running, now.Add(min(since, 0)))
 		}
 	})
