@@ -126,7 +126,10 @@ type atWork struct {
 // newAllocationOf returns an allocation by its name.
 func newAllocationOf(name string) *api.Allocation {
 	group, job := "g", "job"
-	return &api.Allocation{ID: "id", Name: name, JobID: job, TaskGroup: group, Job: &api.Job{ID: &job, TaskGroups: []*api.TaskGroup{{Name: &group}}}}
+	return &api.Allocation{
+		ID: "id", Name: name, JobID: job, TaskGroup: group,
+		Job: &api.Job{ID: &job, TaskGroups: []*api.TaskGroup{{Name: &group}}},
+	}
 }
 
 // agentAtWork runs an agent, with requests from before its start.
@@ -134,7 +137,8 @@ func agentAtWork(t *testing.T, before func(*Config)) *atWork {
 	t.Helper()
 	w := &atWork{lock: &fakeLock{}, runners: make(chan *fakeRunner, 4), over: make(chan bool, 1)}
 	cfg := Config{
-		Settings: DefaultSettings(), Lock: w.lock, Events: noEvents{}, Logger: slog.New(slog.DiscardHandler), NoAPI: true, Shared: true,
+		Settings: DefaultSettings(), Lock: w.lock, Events: noEvents{}, Logger: slog.New(slog.DiscardHandler),
+		NoAPI: true, Shared: true,
 		Cluster: memory.New(),
 		Factory: func(c interfaces.Config) (interfaces.AllocRunner, error) {
 			r := &fakeRunner{alloc: c.Alloc, save: make(chan struct{}), requested: make(chan interfaces.StopRequest, 8),

@@ -32,11 +32,14 @@ func TestDestroyRunsTheHooks(t *testing.T) {
 	group, job := "g", "ended"
 	alloc := &api.Allocation{ID: id, TaskGroup: group, ClientStatus: api.AllocClientStatusComplete,
 		Job: &api.Job{ID: &job, TaskGroups: []*api.TaskGroup{{Name: &group}}}}
-	if err := errors.Join(lock.State().Put(interfaces.Change{ID: id, Alloc: alloc, Terminal: true}), lock.Reload()); err != nil {
+	err = errors.Join(lock.State().Put(interfaces.Change{ID: id, Alloc: alloc, Terminal: true}), lock.Reload())
+	if err != nil {
 		t.Fatal(err)
 	}
 	var hook destroyHook
-	hooks := Hooks(Config{Settings: DefaultSettings(), Lock: lock, Dir: dir, ID: id, Logger: slog.New(slog.DiscardHandler)})
+	hooks := Hooks(Config{
+		Settings: DefaultSettings(), Lock: lock, Dir: dir, ID: id, Logger: slog.New(slog.DiscardHandler),
+	})
 	if len(hooks) == 0 {
 		t.Fatal("an agent gives its runner no hooks")
 	}

@@ -41,15 +41,18 @@ func TestHistory(t *testing.T) {
 	for i, v := range got {
 		want := uint64(2*deployment.Kept - 1 - i)
 		if *v.Job.Version != want || v.Submission.Source != string(rune('a'+want)) || *v.Job.SubmitTime <= 42 {
-			t.Errorf("version %d = %d, %+v, submitted %d; want %d with its text", i, *v.Job.Version, v.Submission, *v.Job.SubmitTime, want)
+			t.Errorf("version %d = %d, %+v, submitted %d; want %d with its text",
+				i, *v.Job.Version, v.Submission, *v.Job.SubmitTime, want)
 		}
 	}
 	if runner.alloc.Job.SubmitTime != nil {
 		t.Error("the allocation's own job was changed")
 	}
 	runner.alloc.Job.Stable = new(true)
-	if now := h.Versions(); !*now[0].Job.Stable || *now[1].Job.Stable || *got[0].Job.Stable || *now[0].Job.SubmitTime != *got[0].Job.SubmitTime {
-		t.Errorf("stable: %v, %v, and as it was before: %v; want the present one alone", *now[0].Job.Stable, *now[1].Job.Stable, *got[0].Job.Stable)
+	if now := h.Versions(); !*now[0].Job.Stable || *now[1].Job.Stable || *got[0].Job.Stable ||
+		*now[0].Job.SubmitTime != *got[0].Job.SubmitTime {
+		t.Errorf("stable: %v, %v, and as it was before: %v; want the present one alone",
+			*now[0].Job.Stable, *now[1].Job.Stable, *got[0].Job.Stable)
 	}
 	changes := h.Compare(got[1].Job, got[0].Job)
 	if len(changes) != 1 || changes[0].Path != "job > priority" {

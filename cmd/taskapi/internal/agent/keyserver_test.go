@@ -79,7 +79,8 @@ func TestKeyServer(t *testing.T) {
 		t.Helper()
 		got := askKeys(t, "GET", base+"/.well-known/jwks.json", "")
 		set, err := identity.ParseJWKS([]byte(got.body)) // which refuses one that holds private material
-		if err != nil || got.status != 200 || got.header.Get("Content-Type") != "application/json" || got.header.Get("Cache-Control") != "no-cache" {
+		if err != nil || got.status != 200 || got.header.Get("Content-Type") != "application/json" ||
+			got.header.Get("Cache-Control") != "no-cache" {
 			t.Fatalf("%+v: %v", got, err)
 		}
 		return set.IDs()
@@ -104,7 +105,8 @@ func TestKeyServer(t *testing.T) {
 		Algs   []string `json:"id_token_signing_alg_values_supported"`
 	}
 	discovery := askKeys(t, "GET", base+"/.well-known/openid-configuration", "")
-	if err := json.Unmarshal([]byte(discovery.body), &openID); err != nil || openID.Issuer != base || openID.JWKS != base+"/.well-known/jwks.json" || fmt.Sprint(openID.Algs) != "[EdDSA]" {
+	if err := json.Unmarshal([]byte(discovery.body), &openID); err != nil || openID.Issuer != base ||
+		openID.JWKS != base+"/.well-known/jwks.json" || fmt.Sprint(openID.Algs) != "[EdDSA]" {
 		t.Errorf("%+v: %v", discovery, err)
 	}
 	for _, test := range []struct {
@@ -115,8 +117,10 @@ func TestKeyServer(t *testing.T) {
 		{"POST", "/.well-known/jwks.json", "", 405},
 		{"DELETE", "/.well-known/openid-configuration", "", 405},
 		{"OPTIONS", "/.well-known/jwks.json", "", 405},
-		{"GET", "/", "", 404}, {"GET", "/v1/allocations", "", 404}, {"GET", "/.well-known/", "", 404}, {"GET", "/.well-known/jwks.json/", "", 404},
-		{"GET", "/.well-known/../.well-known/jwks.json", "", 404}, {"GET", "/.well-known%2fjwks.json", "", 404}, {"GET", "/keyring/keys.sealed", "", 404},
+		{"GET", "/", "", 404}, {"GET", "/v1/allocations", "", 404}, {"GET", "/.well-known/", "", 404},
+		{"GET", "/.well-known/jwks.json/", "", 404},
+		{"GET", "/.well-known/../.well-known/jwks.json", "", 404}, {"GET", "/.well-known%2fjwks.json", "", 404},
+		{"GET", "/keyring/keys.sealed", "", 404},
 		{"GET", "/.well-known/jwks.json", "localhost:1", 200},
 		{"GET", "/.well-known/jwks.json", "LocalHost", 200},
 		{"GET", "/.well-known/jwks.json", "[::1]:80", 200},
@@ -235,7 +239,9 @@ func TestKeyServerAddresses(t *testing.T) {
 			t.Errorf("%+v: %v, %v", test.config, server, err)
 		}
 	}
-	server, err := ListenKeys(KeyServerConfig{Listen: "0.0.0.0:0", Remote: true, Issuer: "http://keys.example", Logger: slog.New(slog.DiscardHandler)})
+	server, err := ListenKeys(KeyServerConfig{
+		Listen: "0.0.0.0:0", Remote: true, Issuer: "http://keys.example", Logger: slog.New(slog.DiscardHandler),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -70,7 +70,9 @@ func TestScraperHasNoOtherRoute(t *testing.T) {
 	defer s.close()
 	s.begin()
 	address := strings.TrimSuffix(strings.TrimPrefix(<-at, "http://"), "/metrics")
-	for _, head := range []string{"OPTIONS * HTTP/1.1", "OPTIONS /v1/allocations HTTP/1.1", "GET /v1/allocations HTTP/1.1", "GET * HTTP/1.1"} {
+	for _, head := range []string{
+		"OPTIONS * HTTP/1.1", "OPTIONS /v1/allocations HTTP/1.1", "GET /v1/allocations HTTP/1.1", "GET * HTTP/1.1",
+	} {
 		conn, err := net.Dial("tcp", address)
 		if err != nil {
 			t.Fatal(err)

@@ -29,7 +29,8 @@ func TestParse(t *testing.T) {
 	if err != nil || *job.Priority != 70 || job.Region != nil {
 		t.Fatalf("job = %+v, %v; want it as written", job, err)
 	}
-	if job, err = p.Parse(t.Context(), api.JobsParseRequest{JobHCL: text, Variables: "n = 70\n", Canonicalize: true}); err != nil || *job.Region != "global" {
+	job, err = p.Parse(t.Context(), api.JobsParseRequest{JobHCL: text, Variables: "n = 70\n", Canonicalize: true})
+	if err != nil || *job.Region != "global" {
 		t.Errorf("job = %+v, %v; want it canonical", job, err)
 	}
 	for name, c := range map[string]struct{ text, want string }{
@@ -65,7 +66,8 @@ func TestValidate(t *testing.T) {
 	p := parser{settings: DefaultSettings(), allocs: t.TempDir()}
 	job := func(change string) *api.Job {
 		var job api.Job
-		text := `{"ID":"other","Name":"other","Type":"service","TaskGroups":[{"Name":"g","Tasks":[{"Name":"t","Driver":"raw_exec","Config":{"command":"/bin/true"}}]}]}`
+		text := `{"ID":"other","Name":"other","Type":"service","TaskGroups":[{"Name":"g",` +
+			`"Tasks":[{"Name":"t","Driver":"raw_exec","Config":{"command":"/bin/true"}}]}]}`
 		if err := json.Unmarshal([]byte(strings.Replace(text, `"raw_exec"`, change, 1)), &job); err != nil {
 			t.Fatal(err)
 		}
@@ -92,7 +94,8 @@ func (other) Validate(map[string]any) error { return nil }
 func TestValidateWithOtherDrivers(t *testing.T) {
 	settings := DefaultSettings()
 	settings.Drivers = drivers.NewRegistry(other{})
-	job := api.NewServiceJob("x", "x", "global", 50).AddTaskGroup(api.NewTaskGroup("g", 1).AddTask(api.NewTask("t", "other").SetConfig("image", "y")))
+	task := api.NewTask("t", "other").SetConfig("image", "y")
+	job := api.NewServiceJob("x", "x", "global", 50).AddTaskGroup(api.NewTaskGroup("g", 1).AddTask(task))
 	for _, tc := range []struct {
 		settings Settings
 		want     int

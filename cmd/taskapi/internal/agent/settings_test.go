@@ -18,9 +18,12 @@ func TestSettingsAreRemembered(t *testing.T) {
 		t.Errorf("without a file: %+v, %v; want the defaults", got, err)
 	}
 	want := Settings{
-		JWKS: []string{"/a/keys.json", "https://example.com/keys"}, Audiences: []string{"x"}, Issuer: "https://i", Policy: "/a/policy",
-		AuditLog: "/a/audit", AuditRequired: true, HostIP: "::1", IdentityTTL: time.Hour, SealKey: "/a/seal", IsolateUsers: "5-9", AllowSharedUser: true,
-		Limits: "streams=2,waits=3", MetricsListen: "127.0.0.1:9100", Services: ServicesHere, Consul: consul.Settings{Address: "h:1", TokenFile: "/a/token"},
+		JWKS: []string{"/a/keys.json", "https://example.com/keys"}, Audiences: []string{"x"},
+		Issuer: "https://i", Policy: "/a/policy",
+		AuditLog: "/a/audit", AuditRequired: true, HostIP: "::1", IdentityTTL: time.Hour, SealKey: "/a/seal",
+		IsolateUsers: "5-9", AllowSharedUser: true,
+		Limits: "streams=2,waits=3", MetricsListen: "127.0.0.1:9100", Services: ServicesHere,
+		Consul:    consul.Settings{Address: "h:1", TokenFile: "/a/token"},
 		ConsulEnv: consul.Settings{Address: "unix:///a", CAFile: "/a/ca", SkipVerify: true},
 	}
 	if err := want.Save(dir); err != nil {

@@ -97,7 +97,9 @@ func (s story) next(e event) (story, []effect) {
 func (s story) wrong(was story, effects []effect) string {
 	e, l := s.events[len(s.events)-1], s.state
 	ends := e.kind == ended && was.state.phase == running
-	needsRunner := slices.ContainsFunc(effects, func(a effect) bool { return a == killNow || a == detachNow || a == stopRunner })
+	needsRunner := slices.ContainsFunc(effects, func(a effect) bool {
+		return a == killNow || a == detachNow || a == stopRunner
+	})
 	switch {
 	case was.state.phase >= over && (len(effects) > 0 && e.kind != replace || l != was.state):
 		return "something happens after the end"
@@ -123,7 +125,8 @@ func (s story) wrong(was story, effects []effect) string {
 		return "a stop leaves what an earlier request has saved to follow"
 	case was.accepted != nil && e.kind == replace && s.accepted == nil:
 		return "a replacement that is refused undoes another"
-	case e.kind == replace && !slices.Contains(effects, refuse) && (s.stopped != nil || s.detached || was.state.phase != running):
+	case e.kind == replace && !slices.Contains(effects, refuse) &&
+		(s.stopped != nil || s.detached || was.state.phase != running):
 		return "a replacement is accepted that can't be had"
 	case s.begins != nil && s.begins != was.begins && s.detached != (l.phase == detached):
 		return "a replacement begins here exactly when nobody has requested a detach"
@@ -184,11 +187,14 @@ func TestAnEndWithARequest(t *testing.T) {
 		want   []effect
 	}{
 		{"by itself", nil, event{kind: ended, terminal: true}, over, nil},
-		{"for a replacement", []event{{kind: replace, by: second}}, event{kind: ended, terminal: true}, waiting, []effect{recreate}},
-		{"for a replacement, and a detach", []event{{kind: replace, by: second}, {kind: detach}}, event{kind: ended, terminal: true},
-			detached, []effect{recreate, sayLeftNext}},
-		{"for a replacement, and a stop", []event{{kind: replace, by: second}, {kind: stop}}, event{kind: ended, terminal: true}, over, []effect{finish}},
-		{"for a replacement, cancelled", []event{{kind: replace, by: second}}, event{kind: ended, terminal: true, cancelled: true}, over, []effect{finish}},
+		{"for a replacement", []event{{kind: replace, by: second}}, event{kind: ended, terminal: true},
+			waiting, []effect{recreate}},
+		{"for a replacement, and a detach", []event{{kind: replace, by: second}, {kind: detach}},
+			event{kind: ended, terminal: true}, detached, []effect{recreate, sayLeftNext}},
+		{"for a replacement, and a stop", []event{{kind: replace, by: second}, {kind: stop}},
+			event{kind: ended, terminal: true}, over, []effect{finish}},
+		{"for a replacement, cancelled", []event{{kind: replace, by: second}},
+			event{kind: ended, terminal: true, cancelled: true}, over, []effect{finish}},
 		{"detached", []event{{kind: detach}}, event{kind: ended}, detached, nil},
 		{"detached too late", []event{{kind: detach}}, event{kind: ended, terminal: true}, over, nil},
 		{"not taken over", nil, event{kind: ended}, detached, nil},

@@ -47,8 +47,10 @@ func TestIssuerFlag(t *testing.T) {
 		t.Errorf("kept as %q, want %q", kept, want)
 	}
 	for place, good := range map[string]bool{
-		"http://example.org/jwks": false, "http://10.0.0.1/jwks": false, "http://localhost.example.org/": false, "HTTP://example.org/": false,
-		"http://127.0.0.1:4646/.well-known/jwks.json": true, "http://[::1]/": true, "http://localhost/": true, "http://LOCALHOST/": true, "https://example.org/jwks": true,
+		"http://example.org/jwks": false, "http://10.0.0.1/jwks": false, "http://localhost.example.org/": false,
+		"HTTP://example.org/":                         false,
+		"http://127.0.0.1:4646/.well-known/jwks.json": true, "http://[::1]/": true, "http://localhost/": true,
+		"http://LOCALHOST/": true, "https://example.org/jwks": true,
 	} {
 		var log strings.Builder
 		if _, err := openIssuer(place, slog.New(slog.NewTextHandler(&log, nil))); (err == nil) != good {

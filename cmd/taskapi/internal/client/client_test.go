@@ -156,7 +156,10 @@ func TestRequests(t *testing.T) {
 	if err := c.Stop(t.Context(), client.StopOptions{Now: true}); err != nil {
 		t.Error(err)
 	}
-	want := []string{"GET /v1/allocation/" + id + " false", "PUT /v1/job/a job/plan false", "PUT /v1/jobs true", "PUT /v1/allocation/" + id + "/stop false"}
+	want := []string{
+		"GET /v1/allocation/" + id + " false", "PUT /v1/job/a job/plan false", "PUT /v1/jobs true",
+		"PUT /v1/allocation/" + id + "/stop false",
+	}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("sent %q, want %q", got, want)
 	}
