@@ -109,13 +109,15 @@ type Finder struct {
 
 // known is an allocation in one of the directories.
 type known struct {
-	Layout  Layout
-	ID      string
-	Alloc   *api.Allocation // nil when nothing of it can be read
-	Running bool            // it has not ended: a taskapi has it, or its tasks may run
+	Target       // without a task
+	Running bool // it has not ended: a taskapi has it, or its tasks may run
 }
 
-func (k known) Target(task string) Target { return Target{k.Layout, k.ID, task, k.Alloc} }
+// with returns the allocation with one of its tasks.
+func (k known) with(task string) Target {
+	k.Task = task
+	return k.Target
+}
 
 // NewFinder finds the data directories: the one that is given, by the flag or the environment, or this user's own and
 // root's.
@@ -208,20 +210,20 @@ func created(k known) int64 {
 // taskapi answers it.
 func (l Layout) Known(ctx context.Context, id string) known {
 	if saved, err := l.Peek(id); err == nil && saved != nil && saved.Alloc.ID == id {
-		return known{l, id, saved.Alloc, !saved.Terminal}
+		return known{Target{l, id, "", saved.Alloc}, !saved.Terminal}
 	}
 	c := l.Client(id)
 	defer c.Close()
 	found := c.Locate(ctx, client.Timeouts{})
 	switch found.Holder {
 	case client.Serving, client.Nobody:
-		return known{l, id, found.Alloc, true}
+		return known{Target{l, id, "", found.Alloc}, true}
 	case client.Ended:
-		return known{l, id, found.Alloc, false}
+		return known{Target{l, id, "", found.Alloc}, false}
 	case client.Unreadable:
-		return known{l, id, nil, allocrunner.TasksRunning(l.Alloc(id))}
+		return known{Target{l, id, "", nil}, allocrunner.TasksRunning(l.Alloc(id))}
 	}
-	return known{l, id, nil, true}
+	return known{Target{l, id, "", nil}, true}
 }
 
 // only returns the only running allocation or, for commands that read, if none runs, the latest one.
@@ -291,9 +293,9 @@ func (f *Finder) one(matches []match, name string, s Sought) (Target, error) {
 	case !m.task:
 		return f.withTask(m.known, "", s)
 	case s.Tasks == OneTask, !m.itself && s.Tasks == AnyTasks, s.Tasks == AnyTasks && len(TaskNames(m.Alloc)) == 1:
-		return m.Target(name), nil
+		return m.with(name), nil
 	case m.itself && (s.Tasks == NoTask || s.Reads), s.Reads:
-		return m.Target(""), nil
+		return m.Target, nil
 	case s.Tasks == NoTask:
 		return Target{}, Usagef("%q is a task of allocation %s (job %q), and this is for a whole allocation: "+
 			"give %s for that", name,
@@ -321,19 +323,19 @@ func (f *Finder) withTask(k known, task string, s Sought) (Target, error) {
 	tasks := TaskNames(k.Alloc)
 	switch {
 	case task != "" && k.Alloc != nil && !slices.Contains(tasks, task):
-		return k.Target(""), Usagef("allocation %s (job %q) has no task %q: give one of %s",
+		return k.Target, Usagef("allocation %s (job %q) has no task %q: give one of %s",
 			output.ShortID(k.ID), k.Alloc.JobID, task, strings.Join(tasks, ", "))
 	case task != "" || s.Tasks != OneTask:
-		return k.Target(task), nil
+		return k.with(task), nil
 	}
 	if running := RunningTasks(k.Alloc); len(tasks) > 1 && len(running) == 1 {
 		tasks = running
 	}
 	if len(tasks) != 1 {
-		return k.Target(""), Usagef("allocation %s has %d tasks: give one of %s",
+		return k.Target, Usagef("allocation %s has %d tasks: give one of %s",
 			output.ShortID(k.ID), len(tasks), strings.Join(tasks, ", "))
 	}
-	return k.Target(tasks[0]), nil
+	return k.with(tasks[0]), nil
 }
 
 // Dirs names the directories that were looked at.

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"io"
 	"slices"
 	"time"
 
@@ -19,8 +20,9 @@ import (
 // Follower prints what happens to an allocation that another process runs, in the format of that process.
 type Follower struct {
 	base.Target
-	Printer *Printer // nil before the allocation has been seen
-	Make    func(*api.Allocation) *Printer
+	Printer *Printer         // nil before the allocation has been seen
+	W       base.Environment // nothing is printed without standard output
+	JSON    bool
 	Quiet   bool                       // what has happened before is not printed
 	Kills   bool                       // the stop that is followed kills every task immediately
 	Until   func(*api.Allocation) bool // what is waited for besides the end; nil for nothing
@@ -114,7 +116,8 @@ func allDead(alloc *api.Allocation) bool {
 func (f *Follower) Show(alloc *api.Allocation) {
 	switch {
 	case f.Printer == nil:
-		f.Printer = f.Make(alloc)
+		f.Printer = NewPrinter(cmp.Or(f.W.Stdout, io.Discard), alloc, f.JSON)
+		f.Printer.Colors = f.W.Colors()
 		if !f.Quiet {
 			f.Printer.Announce(time.Now(), "Attached", alloc, f.Layout)
 		}

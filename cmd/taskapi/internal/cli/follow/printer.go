@@ -18,15 +18,6 @@ import (
 	"taskapi/cmd/taskapi/internal/output"
 )
 
-// Printers makes printers to standard output.
-func Printers(w base.Environment, asJSON bool) func(*api.Allocation) *Printer {
-	return func(alloc *api.Allocation) *Printer {
-		p := NewPrinter(w.Stdout, alloc, asJSON)
-		p.Colors = w.Colors()
-		return p
-	}
-}
-
 // MarkOf returns what stands between a task and its line: ! for standard error, | for standard output.
 func MarkOf(kind string, colors output.Colors) string {
 	if kind == api.FSLogNameStderr {

@@ -26,7 +26,7 @@ is killed or leaves it, with a message.`,
   taskapi attach hello`,
 		PreRunE: func(*cobra.Command, []string) error { return out.Check() },
 	}, func(ctx context.Context, found base.Target) error {
-		f := &follow.Follower{Target: found, Make: follow.Printers(w, asJSON)}
+		f := &follow.Follower{Target: found, W: w, JSON: asJSON}
 		f.Output = out.Wanted(w, asJSON)
 		f.Words = !f.Output
 		return attach(ctx, f)

@@ -38,8 +38,7 @@ func (r *request) await(ctx context.Context) error {
 		defer said.Wait()
 		defer end()
 	}
-	f := &follow.Follower{Target: r.target(), Quiet: true, Until: r.options.Until.Settled,
-		Make: func(a *api.Allocation) *follow.Printer { return follow.NewPrinter(io.Discard, a, false) }}
+	f := &follow.Follower{Target: r.target(), Quiet: true, Until: r.options.Until.Settled}
 	alloc, err := f.Follow(ctx)
 	if err != nil {
 		if interrupted, ok := errors.AsType[*start.InterruptedError](err); ok {

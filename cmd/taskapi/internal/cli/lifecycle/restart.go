@@ -61,7 +61,7 @@ func restart(ctx context.Context, t base.Target, w base.Environment, want api.Al
 	ctx, release := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer release()
 	var before *api.Allocation
-	f := &follow.Follower{Target: t, Make: follow.Printers(w, false), Quiet: true}
+	f := &follow.Follower{Target: t, W: w, Quiet: true}
 	err := t.Ask(ctx, func(c *client.Client, _ *api.Client) (err error) {
 		if before, _, err = c.Allocation(ctx); err != nil {
 			return err

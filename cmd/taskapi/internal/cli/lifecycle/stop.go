@@ -81,7 +81,7 @@ func (s *stopping) run(ctx context.Context) error {
 		found := c.Locate(ctx, client.Patient)
 		switch found.Holder {
 		case client.Serving:
-			f := &follow.Follower{Target: s.Target, Make: follow.Printers(s.environment, false), Quiet: true, Kills: s.how.Now}
+			f := &follow.Follower{Target: s.Target, W: s.environment, Quiet: true, Kills: s.how.Now}
 			f.Show(found.Alloc)
 			err := s.request(ctx, c)
 			answer, answered := errors.AsType[*client.StatusError](err)

@@ -77,7 +77,7 @@ func takeOverAll(f *base.Finder, cmd *cobra.Command, w base.Environment) error {
 			continue
 		}
 		some = true
-		if err := takeOver(cmd, k.Target(""), w); err != nil {
+		if err := takeOver(cmd, k.Target, w); err != nil {
 			failed = true
 			if !base.IsSilent(err) {
 				w.Warnf("%v", err)

@@ -135,7 +135,7 @@ func (u *updater) awaitReplaced(ctx context.Context, before *api.Allocation) err
 	ctx, release := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer release()
 	isNew := func(a *api.Allocation) bool { return a.CreateTime != before.CreateTime }
-	f := &follow.Follower{Target: u.Target, Quiet: true, Until: isNew, Make: follow.Printers(u.environment, false)}
+	f := &follow.Follower{Target: u.Target, Quiet: true, Until: isNew, W: u.environment}
 	f.Show(before)
 	alloc, err := f.Follow(ctx)
 	switch {

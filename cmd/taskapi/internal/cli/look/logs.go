@@ -240,8 +240,7 @@ const lookForEnd = time.Second
 // awaitEnd returns when the allocation has ended, also without a taskapi, or ctx has.
 func awaitEnd(ctx context.Context, t base.Target) {
 	for ctx.Err() == nil {
-		f := &follow.Follower{Target: t, Quiet: true,
-			Make: func(a *api.Allocation) *follow.Printer { return follow.NewPrinter(io.Discard, a, false) }}
+		f := &follow.Follower{Target: t, Quiet: true}
 		_, err := f.Follow(ctx)
 		_, abandoned := errors.AsType[*base.AbandonedError](err)
 		switch {

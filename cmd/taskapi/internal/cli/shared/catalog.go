@@ -46,7 +46,7 @@ func withCatalog(ctx context.Context, w base.Environment, flags serviceFlags, us
 		if !k.Running {
 			continue
 		}
-		if err := use(askedCatalog{k.Target("")}); !unanswered(err) {
+		if err := use(askedCatalog{k.Target}); !unanswered(err) {
 			return err
 		}
 	}
