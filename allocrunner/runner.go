@@ -24,7 +24,6 @@ import (
 	"taskapi/allocrunner/internal/snapshots"
 	"taskapi/allocrunner/internal/stats"
 	"taskapi/allocrunner/internal/taskrunner"
-	"taskapi/internal/proc"
 	"taskapi/internal/ptr"
 )
 
@@ -63,10 +62,6 @@ var (
 	_ servedAlloc            = (*Runner)(nil)
 	_ evaluatedAlloc         = (*Runner)(nil)
 )
-
-// Undumpable keeps what is in this program's memory, keys and tokens among it, from core dumps and from other processes
-// of its user. A kernel that can't do that is no reason not to run.
-func Undumpable() { _ = proc.Undumpable() }
 
 // WithDrivers returns a factory of runners whose tasks may have these drivers.
 func WithDrivers(known *drivers.Registry) interfaces.Factory {

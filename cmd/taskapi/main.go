@@ -7,6 +7,7 @@ import (
 
 	"taskapi/allocrunner"
 	"taskapi/cmd/taskapi/internal/cli"
+	"taskapi/internal/proc"
 )
 
 // version is the program's, set by the linker (-X main.version=...).
@@ -16,6 +17,6 @@ func main() {
 	if code, isKeeper := allocrunner.KeeperMain(os.Args); isKeeper {
 		os.Exit(code)
 	}
-	allocrunner.Undumpable()
+	_ = proc.Undumpable() // keys and tokens stay out of core dumps; a kernel that can't do that is no reason not to run
 	os.Exit(cli.Main(version))
 }

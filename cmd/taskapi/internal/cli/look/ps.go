@@ -13,10 +13,10 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"github.com/spf13/cobra"
 
-	"taskapi/allocrunner"
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/cmd/taskapi/internal/client"
 	"taskapi/cmd/taskapi/internal/output"
+	"taskapi/internal/proc"
 )
 
 func PS(w base.Environment) *cobra.Command {
@@ -130,7 +130,7 @@ func (n userNames) processes(u *api.TaskResourceUsage) []psProcess {
 		if err != nil {
 			continue
 		}
-		d, err := allocrunner.DescribeProcess(pid)
+		d, err := proc.Describe(pid)
 		if err != nil || d.Started.After(measured.Add(time.Second)) { // start times are not exact
 			continue
 		}
