@@ -15,7 +15,9 @@ import (
 func TestClaimsAreTheAllocations(t *testing.T) {
 	w := newFixture(t)
 	other := identitytest.Keyring(t)
-	verifier, err := identity.NewVerifier(identity.VerifierConfig{Local: w.ring, Foreign: []identity.Issuer{{Keys: other}}})
+	verifier, err := identity.NewVerifier(
+		identity.VerifierConfig{Local: w.ring, Foreign: []identity.Issuer{{Keys: other}}},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,7 +31,9 @@ func TestClaimsAreTheAllocations(t *testing.T) {
 		local, foreign auth.Reason
 	}{
 		{"none", func(*identity.Claims) {}, auth.NotRefused, auth.NotRefused},
-		{"another identity of the task", func(c *identity.Claims) { c.Subject = sub("default", "demo", "web", "web", "vault") }, auth.NotRefused, auth.NotRefused},
+		{"another identity of the task",
+			func(c *identity.Claims) { c.Subject = sub("default", "demo", "web", "web", "vault") }, auth.NotRefused,
+			auth.NotRefused},
 		{"namespace", func(c *identity.Claims) { c.Namespace = "rich" }, auth.WrongClaims, auth.WrongClaims},
 		{"namespace, also in sub", func(c *identity.Claims) {
 			c.Namespace, c.Subject = "rich", sub("rich", "demo", "web", "web", "default")
@@ -37,13 +41,19 @@ func TestClaimsAreTheAllocations(t *testing.T) {
 		{"no namespace", func(c *identity.Claims) { c.Namespace = "" }, auth.WrongClaims, auth.WrongClaims},
 		{"job", func(c *identity.Claims) { c.JobID = "other" }, auth.WrongClaims, auth.WrongClaims},
 		{"no job", func(c *identity.Claims) { c.JobID = "" }, auth.WrongClaims, auth.WrongClaims},
-		{"job in sub", func(c *identity.Claims) { c.Subject = sub("default", "other", "web", "web", "default") }, auth.WrongClaims, auth.WrongClaims},
-		{"group", func(c *identity.Claims) { c.Subject = sub("default", "demo", "db", "web", "default") }, auth.WrongClaims, auth.WrongClaims},
-		{"task in sub", func(c *identity.Claims) { c.Subject = sub("default", "demo", "web", "db", "default") }, auth.WrongClaims, auth.WrongClaims},
-		{"region", func(c *identity.Claims) { c.Subject = "mars" + c.Subject[len("global"):] }, auth.WrongClaims, auth.WrongClaims},
+		{"job in sub", func(c *identity.Claims) { c.Subject = sub("default", "other", "web", "web", "default") },
+			auth.WrongClaims, auth.WrongClaims},
+		{"group", func(c *identity.Claims) { c.Subject = sub("default", "demo", "db", "web", "default") }, auth.WrongClaims,
+			auth.WrongClaims},
+		{"task in sub", func(c *identity.Claims) { c.Subject = sub("default", "demo", "web", "db", "default") },
+			auth.WrongClaims, auth.WrongClaims},
+		{"region", func(c *identity.Claims) { c.Subject = "mars" + c.Subject[len("global"):] }, auth.WrongClaims,
+			auth.WrongClaims},
 		{"one part too many", func(c *identity.Claims) { c.Subject += ":x" }, auth.WrongClaims, auth.WrongClaims},
-		{"one part too few", func(c *identity.Claims) { c.Subject = "global:default:demo:web:web" }, auth.WrongClaims, auth.WrongClaims},
-		{"an identity without a name", func(c *identity.Claims) { c.Subject = sub("default", "demo", "web", "web", "") }, auth.WrongClaims, auth.WrongClaims},
+		{"one part too few", func(c *identity.Claims) { c.Subject = "global:default:demo:web:web" }, auth.WrongClaims,
+			auth.WrongClaims},
+		{"an identity without a name", func(c *identity.Claims) { c.Subject = sub("default", "demo", "web", "web", "") },
+			auth.WrongClaims, auth.WrongClaims},
 		{"no sub", func(c *identity.Claims) { c.Subject = "" }, auth.WrongClaims, auth.NotRefused},
 		{"another life", func(c *identity.Claims) { c.Life = "that life" }, auth.EarlierLife, auth.EarlierLife},
 		{"no life", func(c *identity.Claims) { c.Life = "" }, auth.EarlierLife, auth.NotRefused},
@@ -113,7 +123,8 @@ func TestPeers(t *testing.T) {
 		}
 	}
 	before := w.verifier.checks.Load()
-	if got := w.askAs(forge(w.token(web), 1), web, auth.Peer{UID: 7}); got != auth.WrongPeer || w.verifier.checks.Load() != before {
+	if got := w.askAs(forge(w.token(web), 1), web, auth.Peer{UID: 7}); got != auth.WrongPeer ||
+		w.verifier.checks.Load() != before {
 		t.Errorf("a stranger's token was looked at (%s)", got)
 	}
 	if log := w.audit.lines(); len(log) != 5 {

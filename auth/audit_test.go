@@ -100,11 +100,13 @@ func TestFirstRefusalNamesTheToken(t *testing.T) {
 	}{
 		{"another job", func(c *identity.Claims) { c.JobID = "other" }, web, auth.WrongClaims},
 		{"an earlier life", func(c *identity.Claims) { c.Life = "that life" }, web, auth.EarlierLife},
-		{"an unknown allocation", func(c *identity.Claims) { c.AllocationID = "99999999-2222-3333-4444-555555555555" }, web, auth.UnknownAllocation},
+		{"an unknown allocation", func(c *identity.Claims) { c.AllocationID = "99999999-2222-3333-4444-555555555555" }, web,
+			auth.UnknownAllocation},
 		{"an ended allocation", func(c *identity.Claims) { c.AllocationID = otherID },
 			auth.Owner{AllocationID: otherID, Task: "web", UID: 1000}, auth.TerminalAllocation},
 		{"another socket", func(*identity.Claims) {}, db, auth.WrongSocket},
-		{"expired", func(c *identity.Claims) { c.IssuedAt -= 7200; c.NotBefore, c.ExpiresAt = c.IssuedAt, c.ExpiresAt-7200 }, web, auth.Expired},
+		{"expired", func(c *identity.Claims) { c.IssuedAt -= 7200; c.NotBefore, c.ExpiresAt = c.IssuedAt, c.ExpiresAt-7200 },
+			web, auth.Expired},
 		{"too early", func(c *identity.Claims) { c.NotBefore += 1800 }, web, auth.NotYetValid},
 		{"another audience", func(c *identity.Claims) { c.Audience = []string{"vault"} }, web, auth.WrongAudience},
 	} {
@@ -135,9 +137,12 @@ func TestRecordOfARequest(t *testing.T) {
 		{"PUT", "/v1/client/allocation/x/restart", "PUT", "/v1/client/allocation/x/restart", 200, auth.Done},
 		{"PUT", "/x", "PUT", "/x", 0, auth.Begun},
 		{"PUT", "/x", "PUT", "/x", 409, auth.Failed},
-		{"A\nB", "/a\r\n{\"fake\":1}\x00\x7f\u0085\u2028", `A\u000aB`, `/a\u000d\u000a{"fake":1}\u0000\u007f\u0085\u2028`, 200, auth.Done},
-		{"GET", "/a\u202egpj.exe\u200b\U000e0041\ufeff\u00ad", "GET", `/a\u202egpj.exe\u200b\U000e0041\ufeff\u00ad`, 200, auth.Done},
-		{strings.Repeat("M", 100), "/" + strings.Repeat("p", 1000), strings.Repeat("M", 16), "/" + strings.Repeat("p", 511), 200, auth.Done},
+		{"A\nB", "/a\r\n{\"fake\":1}\x00\x7f\u0085\u2028", `A\u000aB`, `/a\u000d\u000a{"fake":1}\u0000\u007f\u0085\u2028`,
+			200, auth.Done},
+		{"GET", "/a\u202egpj.exe\u200b\U000e0041\ufeff\u00ad", "GET", `/a\u202egpj.exe\u200b\U000e0041\ufeff\u00ad`, 200,
+			auth.Done},
+		{strings.Repeat("M", 100), "/" + strings.Repeat("p", 1000), strings.Repeat("M", 16), "/" + strings.Repeat("p", 511),
+			200, auth.Done},
 		{"GET", "/" + strings.Repeat("ä", 300), "GET", "/" + strings.Repeat("ä", 255), 200, auth.Done},
 		{"PUT", "/v1/var/" + strings.Repeat("%61", 128), "PUT", "/v1/var/" + strings.Repeat("%61", 128), 200, auth.Done},
 		{"GET", "/\xff\xfe", "GET", `/\xff\xfe`, 200, auth.Done},
@@ -145,15 +150,26 @@ func TestRecordOfARequest(t *testing.T) {
 		{"GET", "/v1/" + strings.ReplaceAll(jwt, ".", "%2E"), "GET", "/v1/[token]", 200, auth.Done},
 		{"GET", "/v1/" + strings.ReplaceAll(jwt, "eyJ", "%65yJ") + "/x", "GET", "/v1/[token]/x", 200, auth.Done},
 		{"GET", "/a-b.c_" + jwt + "." + jwt + "/eyJ.x", "GET", "/a-b.c_[token]/eyJ.x", 200, auth.Done},
-		{"GET", "/v1/var/eyJust-a-name-that-is-long-enough", "GET", "/v1/var/eyJust-a-name-that-is-long-enough", 200, auth.Done},
-		{"GET", "/v1/var/eyJhbGciOiJub25lIn0/eyJhbGciOiJub25lIn0.db.password%2E", "GET", "/v1/var/eyJhbGciOiJub25lIn0/eyJhbGciOiJub25lIn0.db.password%2E", 200, auth.Done},
+		{"GET", "/v1/var/eyJust-a-name-that-is-long-enough", "GET", "/v1/var/eyJust-a-name-that-is-long-enough", 200,
+			auth.Done},
+		{"GET", "/v1/var/eyJhbGciOiJub25lIn0/eyJhbGciOiJub25lIn0.db.password%2E", "GET",
+			"/v1/var/eyJhbGciOiJub25lIn0/eyJhbGciOiJub25lIn0.db.password%2E", 200, auth.Done},
 	} {
 		got := auth.NewRecord(test.method, test.path, auth.Owner{AllocationID: allocID + "\x1b", Task: "web\u202e"}, peer, p, test.status)
 		got.Time = time.Time{}
 		want := auth.Record{
-			Alloc: allocID + `\u001b`, Task: `web\u202e`, Subject: claims.Subject, TokenID: `id-\u202e1`, KeyID: w.ring.Active().ID,
-			Issuer: claims.Issuer[:256], UID: 1000, PID: 4242,
-			Method: test.wantMethod, Path: test.wantPath, Outcome: test.want, Status: test.status,
+			Alloc:   allocID + `\u001b`,
+			Task:    `web\u202e`,
+			Subject: claims.Subject,
+			TokenID: `id-\u202e1`,
+			KeyID:   w.ring.Active().ID,
+			Issuer:  claims.Issuer[:256],
+			UID:     1000,
+			PID:     4242,
+			Method:  test.wantMethod,
+			Path:    test.wantPath,
+			Outcome: test.want,
+			Status:  test.status,
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%s %s: %s", test.method, test.path, diff)
@@ -221,7 +237,8 @@ func TestFloodsAreSampled(t *testing.T) {
 			t.Errorf("stats say %d were left out", got)
 		}
 		lines := w.log.lines()
-		if len(lines) != 4 || !strings.Contains(lines[0], "suppressed=0") || !strings.Contains(lines[1], "suppressed=1103") || !strings.Contains(lines[2], "suppressed=0") ||
+		if len(lines) != 4 || !strings.Contains(lines[0], "suppressed=0") ||
+			!strings.Contains(lines[1], "suppressed=1103") || !strings.Contains(lines[2], "suppressed=0") ||
 			!strings.Contains(lines[1], `msg="request refused" alloc=`+allocID+` task=web uid=1000 pid=4242 reason=no_token`) {
 			t.Errorf("the log has\n%s", strings.Join(lines, "\n"))
 		}
@@ -286,7 +303,10 @@ func TestManyCallersAreSampledToo(t *testing.T) {
 		if n := len(log.lines()); n > 1100 {
 			t.Errorf("%d records of 10,000 callers", n)
 		}
-		known := &auth.Principal{KeyID: "one of ours", Claims: identity.Claims{AllocationID: allocID, Task: "web"}} // another issuer's may have no sub
+		known := &auth.Principal{
+			KeyID:  "one of ours",
+			Claims: identity.Claims{AllocationID: allocID, Task: "web"},
+		} // another issuer's may have no sub
 		audit.Audit(denied("/known", auth.Peer{UID: 20_000}, known))
 		if lines := log.lines(); !strings.Contains(lines[len(lines)-1], `"/known"`) {
 			t.Errorf("what a known caller did is left out; the last line is %s", lines[len(lines)-1])
@@ -327,7 +347,8 @@ func TestChangesInALoop(t *testing.T) {
 		}
 		wrote(status, "/bin/cat")
 	}
-	if lines := log.lines(); len(lines) != 3*1001 || strings.Count(log.String(), `"db: /bin/cat"`) != 3 || audit.Stats().Suppressed != 0 {
+	if lines := log.lines(); len(lines) != 3*1001 || strings.Count(log.String(), `"db: /bin/cat"`) != 3 ||
+		audit.Stats().Suppressed != 0 {
 		t.Errorf("%d lines, %d of them of the other command, want each", len(lines), strings.Count(log.String(), `"db: /bin/cat"`))
 	}
 }
@@ -353,7 +374,8 @@ func TestAuditLogThatFails(t *testing.T) {
 	if s := audit.Stats(); s.Lost != 2 || !errors.Is(s.Last, full) {
 		t.Errorf("%+v, want two lost", s)
 	}
-	if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "level=ERROR") || !strings.Contains(text, "disk full") {
+	if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "level=ERROR") ||
+		!strings.Contains(text, "disk full") {
 		t.Errorf("the log has\n%s", text)
 	}
 	for range 500 { // beyond every allowance
@@ -430,7 +452,9 @@ func TestPipeWithoutReader(t *testing.T) {
 // A log whose file was renamed goes on in a new one, and counts go with it.
 func TestReopen(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "audit.log")
-	audit, err := auth.NewAuditLog(auth.AuditConfig{Open: func() (io.WriteCloser, error) { return auth.OpenAuditFile(path) }})
+	audit, err := auth.NewAuditLog(
+		auth.AuditConfig{Open: func() (io.WriteCloser, error) { return auth.OpenAuditFile(path) }},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -493,7 +517,8 @@ func TestNoTokenIsWrittenAnywhere(t *testing.T) {
 					t.Fatalf("a part of a token was written or said:\n%s", everything)
 				}
 			}
-			if raw, err := base64.RawURLEncoding.DecodeString(part); err == nil && len(raw) == 64 && strings.Contains(everything, string(raw)) {
+			if raw, err := base64.RawURLEncoding.DecodeString(part); err == nil && len(raw) == 64 &&
+				strings.Contains(everything, string(raw)) {
 				t.Fatal("a signature was written")
 			}
 		}

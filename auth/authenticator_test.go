@@ -92,7 +92,8 @@ func TestEveryMethodAndPath(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if p, denial := w.authenticator.Authenticate(r, web, peer); p != nil || denial == nil || denial.Reason.Status() != http.StatusUnauthorized {
+		if p, denial := w.authenticator.Authenticate(r, web, peer); p != nil || denial == nil ||
+			denial.Reason.Status() != http.StatusUnauthorized {
 			t.Errorf("%s without a token: %v, %v", line, p, denial)
 		}
 		r.Header.Set("X-Nomad-Token", w.token(web))
@@ -119,17 +120,25 @@ func TestTokens(t *testing.T) {
 		{"a task on another's socket", good, db, auth.WrongSocket},
 		{"a task on the operator's socket", good, operator, auth.WrongSocket},
 		{"a task's token without a task", w.with(operator, func(c *identity.Claims) { c.Role = "" }), web, auth.WrongSocket},
-		{"the same on the operator's socket", w.with(operator, func(c *identity.Claims) { c.Role = "" }), operator, auth.WrongSocket},
+		{"the same on the operator's socket", w.with(operator, func(c *identity.Claims) { c.Role = "" }), operator,
+			auth.WrongSocket},
 		{"of another allocation here", w.token(auth.Owner{AllocationID: "neighbour", Task: "web"}), web, auth.WrongSocket},
 		{"the operator of another allocation", w.token(auth.Owner{AllocationID: "neighbour"}), web, auth.WrongSocket},
-		{"of an allocation that is not here", w.token(auth.Owner{AllocationID: otherID, Task: "web"}), web, auth.UnknownAllocation},
+		{"of an allocation that is not here", w.token(auth.Owner{AllocationID: otherID, Task: "web"}), web,
+			auth.UnknownAllocation},
 		{"of no allocation", w.with(web, func(c *identity.Claims) { c.AllocationID = "" }), web, auth.UnknownAllocation},
-		{"of an allocation that has ended", w.token(auth.Owner{AllocationID: "ended", Task: "web"}), auth.Owner{AllocationID: "ended", Task: "web", UID: 1000}, auth.TerminalAllocation},
-		{"the operator of an allocation that has ended", w.token(auth.Owner{AllocationID: "ended"}), auth.Owner{AllocationID: "ended", UID: 1000}, auth.NotRefused},
-		{"for another audience", w.with(web, func(c *identity.Claims) { c.Audience = []string{"vault.io"} }), web, auth.WrongAudience},
-		{"expired", w.with(web, func(c *identity.Claims) { c.IssuedAt, c.NotBefore, c.ExpiresAt = 0, 0, time.Now().Unix() }), web, auth.Expired},
+		{"of an allocation that has ended", w.token(auth.Owner{AllocationID: "ended", Task: "web"}),
+			auth.Owner{AllocationID: "ended", Task: "web", UID: 1000}, auth.TerminalAllocation},
+		{"the operator of an allocation that has ended", w.token(auth.Owner{AllocationID: "ended"}),
+			auth.Owner{AllocationID: "ended", UID: 1000}, auth.NotRefused},
+		{"for another audience", w.with(web, func(c *identity.Claims) { c.Audience = []string{"vault.io"} }), web,
+			auth.WrongAudience},
+		{"expired", w.with(web, func(c *identity.Claims) { c.IssuedAt, c.NotBefore, c.ExpiresAt = 0, 0, time.Now().Unix() }),
+			web, auth.Expired},
 		{"not yet valid", w.with(web, func(c *identity.Claims) { c.NotBefore += 60 }), web, auth.NotYetValid},
-		{"for too long", w.with(web, func(c *identity.Claims) { c.ExpiresAt += int64(2 * identity.DefaultMaxTTL / time.Second) }), web, auth.BadLifetime},
+		{"for too long",
+			w.with(web, func(c *identity.Claims) { c.ExpiresAt += int64(2 * identity.DefaultMaxTTL / time.Second) }), web,
+			auth.BadLifetime},
 		{"forged", forge(good, 1), web, auth.BadSignature},
 		{"of a stranger's ring", identitytest.Sign(t, stranger, claimsOf(web)), web, auth.UnknownKey},
 		{"under an unknown key ID", unknownKey(good, 1), web, auth.UnknownKey},

@@ -141,7 +141,9 @@ func TestRefusalsEndWithTheirCause(t *testing.T) {
 
 		// The key of another ring, added to what the verifier trusts.
 		other, sources := identitytest.Keyring(t), &swappable{set: new(identity.KeySet)}
-		verifier, err := identity.NewVerifier(identity.VerifierConfig{Local: w.ring, Foreign: []identity.Issuer{{Keys: sources}}})
+		verifier, err := identity.NewVerifier(
+			identity.VerifierConfig{Local: w.ring, Foreign: []identity.Issuer{{Keys: sources}}},
+		)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -39,15 +39,22 @@ func Example() {
 		log.Fatal(err)
 	}
 	authenticator, err := auth.NewAuthenticator(auth.Config{
-		Verifier: verifier, Allocations: running{"5fc98185-17ff-26bc-a802-0c74fa471c99"}, Logger: slog.New(slog.DiscardHandler),
+		Verifier:    verifier,
+		Allocations: running{"5fc98185-17ff-26bc-a802-0c74fa471c99"},
+		Logger:      slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		log.Fatal(err)
 	}
 	token, err := ring.Sign(identity.Claims{
-		Subject:  identity.Subject("global", "default", "shop", "web", "server", identity.DefaultName),
-		Audience: []string{identity.DefaultAudience}, ExpiresAt: time.Now().Add(time.Hour).Unix(),
-		Namespace: "default", JobID: "shop", AllocationID: "5fc98185-17ff-26bc-a802-0c74fa471c99", Task: "server", Life: "first",
+		Subject:      identity.Subject("global", "default", "shop", "web", "server", identity.DefaultName),
+		Audience:     []string{identity.DefaultAudience},
+		ExpiresAt:    time.Now().Add(time.Hour).Unix(),
+		Namespace:    "default",
+		JobID:        "shop",
+		AllocationID: "5fc98185-17ff-26bc-a802-0c74fa471c99",
+		Task:         "server",
+		Life:         "first",
 	})
 	if err != nil {
 		log.Fatal(err)

@@ -80,7 +80,8 @@ func TestWhatCounts(t *testing.T) {
 				return forge(w.with(web, func(c *identity.Claims) { c.ID = "same" }), 0)
 			}, true},
 			{"unknown key", func(w *fixture, n int) string { return unknownKey(w.token(web), n) }, true},
-			{"unknown allocation", func(w *fixture, _ int) string { return w.token(auth.Owner{AllocationID: otherID, Task: "web"}) }, true},
+			{"unknown allocation",
+				func(w *fixture, _ int) string { return w.token(auth.Owner{AllocationID: otherID, Task: "web"}) }, true},
 			{"wrong audience", func(w *fixture, _ int) string {
 				return w.with(web, func(c *identity.Claims) { c.Audience = []string{"x"} })
 			}, true},
@@ -267,9 +268,11 @@ func TestHoldingBackIsBounded(t *testing.T) {
 func TestConfigErrors(t *testing.T) {
 	w := newFixture(t)
 	for _, config := range []auth.Config{
-		{Allocations: w.allocs, Logger: discardLogger}, {Verifier: w.verifier, Logger: discardLogger}, {Verifier: w.verifier, Allocations: w.allocs},
+		{Allocations: w.allocs, Logger: discardLogger}, {Verifier: w.verifier, Logger: discardLogger},
+		{Verifier: w.verifier, Allocations: w.allocs},
 	} {
-		if _, err := auth.NewAuthenticator(config); err == nil || !strings.Contains(err.Error(), "Verifier, Allocations and Logger") {
+		if _, err := auth.NewAuthenticator(config); err == nil ||
+			!strings.Contains(err.Error(), "Verifier, Allocations and Logger") {
 			t.Errorf("got %v", err)
 		}
 	}

@@ -19,7 +19,8 @@ func TestPolicy(t *testing.T) {
 	)
 	for _, test := range []struct{ name, policy, namespace, task, want string }{
 		{"empty", ``, "default", "web", defaults},
-		{"namespace replaces", `namespace "default" { policy = "read" }`, "default", "web", "authenticated, read-job, variables-read"},
+		{"namespace replaces", `namespace "default" { policy = "read" }`, "default", "web",
+			"authenticated, read-job, variables-read"},
 		{"another namespace", `namespace "prod" { policy = "read" }`, "default", "web", defaults},
 		{"write", `namespace "default" { policy = "write" }`, "default", "web",
 			some + ", alloc-exec, variables-read"},
@@ -28,8 +29,10 @@ func TestPolicy(t *testing.T) {
 			capabilities = ["variables-read", "read-logs"]
 		}`, "default", "web", "authenticated, read-job, read-logs, variables-read"},
 		{"deny", `namespace "default" { policy = "deny" }`, "default", "web", "authenticated"},
-		{"deny among capabilities", `namespace "default" { capabilities = ["read-job", "deny"] }`, "default", "web", "authenticated"},
-		{"task widens", `task "web" { capabilities = ["alloc-exec"] }`, "default", "web", some + ", alloc-exec, variables-read, agent:read"},
+		{"deny among capabilities", `namespace "default" { capabilities = ["read-job", "deny"] }`, "default", "web",
+			"authenticated"},
+		{"task widens", `task "web" { capabilities = ["alloc-exec"] }`, "default", "web",
+			some + ", alloc-exec, variables-read, agent:read"},
 		{"task narrows", `task "web" { deny = ["alloc-lifecycle", "read-fs", "agent:read"] }`, "default", "web",
 			"authenticated, read-job, read-logs, variables-read"},
 		{"task loses what Nomad gives", `task "web" { deny = ["variables-read"] }`, "default", "web", some + ", agent:read"},
@@ -52,7 +55,8 @@ func TestPolicy(t *testing.T) {
 			task "*"   { policy = "deny" }
 			task "we*" { deny = ["read-job"] }
 			task "w*"  { deny = ["read-fs"] }`, "default", "web", "authenticated, read-logs, read-fs, alloc-lifecycle, variables-read, agent:read"},
-		{"nothing can be given beyond the list", `task "web" { policy = "write" }`, "default", "web", some + ", alloc-exec, variables-read, agent:read"},
+		{"nothing can be given beyond the list", `task "web" { policy = "write" }`, "default", "web",
+			some + ", alloc-exec, variables-read, agent:read"},
 		{"node beside a preset", `node { policy = "read" }`, "default", "web", defaults + ", node:read"},
 		{"node write", `
 			preset = "nomad"
@@ -78,7 +82,8 @@ func TestPolicy(t *testing.T) {
 			namespace "default" { capabilities = [] }`, "default", "web", implicit},
 		{"rules about variables", `task "web" { variables { path "a" { capabilities = ["write"] } } }`, "default", "web",
 			some + ", variables-read, variables-write, agent:read"},
-		{"rules that give nothing", `namespace "default" { variables { path "a" { capabilities = ["deny"] } } }`, "default", "web", implicit},
+		{"rules that give nothing", `namespace "default" { variables { path "a" { capabilities = ["deny"] } } }`, "default",
+			"web", implicit},
 		{"deny wins over rules", `task "web" {
 			deny = ["variables-write"]
 			variables { path "a" { capabilities = ["write"] } }
@@ -131,40 +136,53 @@ func TestPolicyErrors(t *testing.T) {
 	}{
 		{"unknown capability", "task \"web\" {\n  capabilities = [\"read-job\", \"read-jobs\"]\n}",
 			[]string{`p.hcl:2:31: unknown capability "read-jobs"; there are read-job, read-logs`, "variables-write"}},
-		{"one of ours that can't be given", `task "web" { capabilities = ["operator-only"] }`, []string{`p.hcl:1:30: unknown capability "operator-only"`}},
+		{"one of ours that can't be given", `task "web" { capabilities = ["operator-only"] }`,
+			[]string{`p.hcl:1:30: unknown capability "operator-only"`}},
 		{"unknown block", "\nquota {\n  policy = \"read\"\n}", []string{`p.hcl:2:1: Unsupported block type`, `"quota"`}},
 		{"node without a policy", `node {}`, []string{`p.hcl:1:6: Missing required argument`}},
-		{"node with another", `agent { policy = "list" }`, []string{`p.hcl:1:18: unknown policy "list"; there are "read", "write" and "deny"`}},
+		{"node with another", `agent { policy = "list" }`,
+			[]string{`p.hcl:1:18: unknown policy "list"; there are "read", "write" and "deny"`}},
 		{"node with a name", `node "a" { policy = "read" }`, []string{`p.hcl:1:6: Extraneous label for node`}},
 		{"node twice", "node { policy = \"deny\" }\nnode { policy = \"read\" }", []string{`p.hcl:2:1: a second node block`}},
 		{"unknown argument", `task "web" { capability = [] }`, []string{`p.hcl:1:14: Unsupported argument`}},
 		{"deny in a namespace", `namespace "default" { deny = ["read-job"] }`, []string{`p.hcl:1:23: Unsupported argument`}},
-		{"unknown policy", `namespace "default" { policy = "scale" }`, []string{`p.hcl:1:32: unknown policy "scale"; there are "read", "write" and "deny"`}},
+		{"unknown policy", `namespace "default" { policy = "scale" }`,
+			[]string{`p.hcl:1:32: unknown policy "scale"; there are "read", "write" and "deny"`}},
 		{"no label", `task { policy = "read" }`, []string{`p.hcl:1:6: Missing name for task`}},
 		{"empty label", `task "" { policy = "read" }`, []string{`p.hcl:1:6: "" is no name`}},
 		{"bad pattern", `task "[" { policy = "read" }`, []string{`p.hcl:1:6: "[" is no name and no pattern`}},
-		{"twice", "task \"web\" { policy = \"read\" }\ntask \"web\" { policy = \"deny\" }", []string{`p.hcl:2:6: task "web" has a block already`}},
+		{"twice", "task \"web\" { policy = \"read\" }\ntask \"web\" { policy = \"deny\" }",
+			[]string{`p.hcl:2:6: task "web" has a block already`}},
 		{"says nothing", `task "web" {}`, []string{`p.hcl:1:1: the block says nothing`}},
-		{"empty list", `task "web" { capabilities = [] }`, []string{`p.hcl:1:29: an empty list gives a task nothing more, and takes nothing away; to take, write deny = `}},
+		{"empty list", `task "web" { capabilities = [] }`,
+			[]string{`p.hcl:1:29: an empty list gives a task nothing more, and takes nothing away; to take, write deny = `}},
 		{"not a list", `task "web" { capabilities = "read-job" }`, []string{`p.hcl:1:29: not a list`}},
 		{"not a string", `task "web" { capabilities = [1] }`, []string{`p.hcl:1:30: not a string`}},
 		{"null", `task "web" { policy = null }`, []string{`p.hcl:1:23: not a string`}},
 		{"a variable", `task "web" { policy = var.x }`, []string{`p.hcl:1:23: Variables not allowed`}},
 		{"syntax", "task \"web\" {\n", []string{`p.hcl:1:12: Unclosed configuration block`}},
-		{"two mistakes", `task "a" { policy = "x" }` + "\n" + `task "b" { policy = "y" }`, []string{"p.hcl:1:21", "p.hcl:2:21"}},
-		{"unknown preset", `preset = "consul"`, []string{`p.hcl:1:10: unknown preset "consul"; there are "local" and "nomad"`}},
+		{"two mistakes", `task "a" { policy = "x" }` + "\n" + `task "b" { policy = "y" }`,
+			[]string{"p.hcl:1:21", "p.hcl:2:21"}},
+		{"unknown preset", `preset = "consul"`,
+			[]string{`p.hcl:1:10: unknown preset "consul"; there are "local" and "nomad"`}},
 		{"preset that is no string", `preset = 1`, []string{`p.hcl:1:10: not a string`}},
-		{"variables without a path", "namespace \"a\" {\n variables {}\n}", []string{`p.hcl:2:2: the block says nothing; write path`}},
+		{"variables without a path", "namespace \"a\" {\n variables {}\n}",
+			[]string{`p.hcl:2:2: the block says nothing; write path`}},
 		{"variables twice", "namespace \"a\" {\n variables {\n path \"a\" { capabilities = [\"read\"] }\n}\n variables {\n path \"b\" { capabilities = [\"read\"] }\n}\n}",
 			[]string{`p.hcl:5:2: a second variables block`}},
-		{"path twice", paths("path \"a\" { capabilities = [\"read\"] }\npath \"a\" { capabilities = [\"read\"] }"), []string{`p.hcl:4:6: path "a" has a block already`}},
-		{"path of no variable", paths(`path "a b" { capabilities = ["read"] }`), []string{`p.hcl:3:6: no variable has a path like "a b"`}},
+		{"path twice", paths("path \"a\" { capabilities = [\"read\"] }\npath \"a\" { capabilities = [\"read\"] }"),
+			[]string{`p.hcl:4:6: path "a" has a block already`}},
+		{"path of no variable", paths(`path "a b" { capabilities = ["read"] }`),
+			[]string{`p.hcl:3:6: no variable has a path like "a b"`}},
 		{"path without capabilities", paths(`path "a" {}`), []string{`p.hcl:3:10: Missing required argument`}},
-		{"path with an empty list", paths(`path "a" { capabilities = [] }`), []string{`p.hcl:3:27: an empty list; to refuse the path, write ["deny"]`}},
+		{"path with an empty list", paths(`path "a" { capabilities = [] }`),
+			[]string{`p.hcl:3:27: an empty list; to refuse the path, write ["deny"]`}},
 		{"unknown right", paths(`path "a" { capabilities = ["submit"] }`),
 			[]string{`p.hcl:3:28: unknown capability "submit" of variables; there are read, list, write, destroy and deny`}},
-		{"limit that does not exist", "limits {\n lookups = 1\n}", []string{`p.hcl:2:2: invalid limit: there is none called "lookups"; there are failed-lookups`}},
-		{"limit out of range", "limits {\n connections = 1\n}", []string{`p.hcl:2:2: invalid limit: connections=1: give a number from 8 to 10000`}},
+		{"limit that does not exist", "limits {\n lookups = 1\n}",
+			[]string{`p.hcl:2:2: invalid limit: there is none called "lookups"; there are failed-lookups`}},
+		{"limit out of range", "limits {\n connections = 1\n}",
+			[]string{`p.hcl:2:2: invalid limit: connections=1: give a number from 8 to 10000`}},
 		{"limit that is a list", "limits {\n connections = []\n}", []string{`p.hcl:2:16: neither a number nor a string`}},
 		{"no limits", "limits {}", []string{`p.hcl:1:1: the block says nothing; write connections = 64`}},
 		{"limits twice", "limits {\n streams = 1\n}\nlimits {\n waits = 1\n}", []string{`p.hcl:4:1: a second limits block`}},
@@ -188,7 +206,10 @@ func TestPolicyErrors(t *testing.T) {
 
 // TestPolicyLimits: the policy changes what it names, and leaves the rest.
 func TestPolicyLimits(t *testing.T) {
-	policy, err := auth.ParsePolicy("p", []byte("limits {\n failed-lookups = \"1/s:2\"\n connections = 300\n streams = \"3\"\n}"))
+	policy, err := auth.ParsePolicy(
+		"p",
+		[]byte("limits {\n failed-lookups = \"1/s:2\"\n connections = 300\n streams = \"3\"\n}"),
+	)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -43,7 +43,8 @@ func TestRevokedTokens(t *testing.T) {
 
 	revoke(revocation.Rule{TokenID: "stolen"})
 	w.expect("revoked", stolen, web, auth.Revoked)
-	if denial := w.authenticator.Recheck(request(stolen), waiting, web, peer); denial == nil || denial.Reason != auth.Revoked {
+	if denial := w.authenticator.Recheck(request(stolen), waiting, web, peer); denial == nil ||
+		denial.Reason != auth.Revoked {
 		t.Errorf("a request that waits with a revoked token: %v", denial)
 	}
 	w.expect("another one", old, web, auth.NotRefused)

@@ -59,10 +59,24 @@ func TestVariables(t *testing.T) {
 		job        = "nomad/jobs/" + jobID
 	)
 	implicitPaths := map[string]string{
-		"nomad/jobs": implicit, job: implicit, job + "/" + group: implicit, job + "/" + group + "/web": implicit,
-		"": none, "nomad": none, "nomad/jobs/": none, "nomad/jobs/other": none, job + "2": none, job + "/": none, job + "/other": none,
-		job + "/" + group + "/db": none, job + "/" + group + "/web/x": none, job + "/" + group + "2": none, job + "/" + group + "/": none,
-		"nomad/job-templates/x": none, "app": none, "NOMAD/JOBS": none,
+		"nomad/jobs":                 implicit,
+		job:                          implicit,
+		job + "/" + group:            implicit,
+		job + "/" + group + "/web":   implicit,
+		"":                           none,
+		"nomad":                      none,
+		"nomad/jobs/":                none,
+		"nomad/jobs/other":           none,
+		job + "2":                    none,
+		job + "/":                    none,
+		job + "/other":               none,
+		job + "/" + group + "/db":    none,
+		job + "/" + group + "/web/x": none,
+		job + "/" + group + "2":      none,
+		job + "/" + group + "/":      none,
+		"nomad/job-templates/x":      none,
+		"app":                        none,
+		"NOMAD/JOBS":                 none,
 	}
 	with := func(base map[string]string, more map[string]string) map[string]string {
 		merged := maps.Clone(base)
@@ -144,13 +158,17 @@ func TestVariables(t *testing.T) {
 
 // TestVariablesOfOperator: the operator has every right everywhere, nobody none.
 func TestVariablesOfOperator(t *testing.T) {
-	operator := &auth.Principal{Claims: identity.Claims{Namespace: namespace, JobID: jobID, Role: identity.RoleOperator}, Capabilities: auth.All}
+	operator := &auth.Principal{
+		Claims:       identity.Claims{Namespace: namespace, JobID: jobID, Role: identity.RoleOperator},
+		Capabilities: auth.All,
+	}
 	for _, in := range []string{namespace, "other"} {
 		if got := rightsOf(operator, in, "a"); got != "destroy list read write" {
 			t.Errorf("the operator has %q in %s", got, in)
 		}
 	}
-	if operator.MayVariable(namespace, "a", 0) || operator.MayVariable(namespace, "a", auth.VariableRead|auth.VariableWrite) {
+	if operator.MayVariable(namespace, "a", 0) ||
+		operator.MayVariable(namespace, "a", auth.VariableRead|auth.VariableWrite) {
 		t.Error("no right, or two at once, is granted")
 	}
 	if got := rightsOf(nil, namespace, "nomad/jobs"); got != "" {

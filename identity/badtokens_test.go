@@ -23,9 +23,20 @@ type badToken struct {
 func badTokens(tb testing.TB, f tokenIssuer) []badToken {
 	tb.Helper()
 	good := badtokens.Good{Key: badtokens.NewKey(f.ID, f.Key()), Now: epoch, Claims: identity.Claims{
-		ID: "j", Subject: identity.Subject("global", "default", "shop", "group", "web", identity.DefaultName), Issuer: "https://nomad.example",
-		Audience: []string{identity.DefaultAudience}, IssuedAt: epoch.Unix(), NotBefore: epoch.Unix(), ExpiresAt: epoch.Unix() + 3600,
-		Namespace: "default", JobID: "shop", AllocationID: "5fc98185-17ff-26bc-a802-0c74fa471c99", Task: "web", Life: "this life",
+		ID:      "j",
+		Subject: identity.Subject("global", "default", "shop", "group", "web", identity.DefaultName),
+		Issuer:  "https://nomad.example",
+		Audience: []string{
+			identity.DefaultAudience,
+		},
+		IssuedAt:     epoch.Unix(),
+		NotBefore:    epoch.Unix(),
+		ExpiresAt:    epoch.Unix() + 3600,
+		Namespace:    "default",
+		JobID:        "shop",
+		AllocationID: "5fc98185-17ff-26bc-a802-0c74fa471c99",
+		Task:         "web",
+		Life:         "this life",
 	}}
 	var all []badToken
 	for _, k := range badtokens.All() {

@@ -185,7 +185,8 @@ func TestOpenFileSourceErrors(t *testing.T) {
 		t.Error("a directory: no error")
 	}
 	write(t, dir+"/bad", []byte("{"), 0o644)
-	if _, err := identity.OpenFileSource(dir + "/bad"); !errors.Is(err, identity.ErrKeySet) || !strings.Contains(err.Error(), dir+"/bad") {
+	if _, err := identity.OpenFileSource(dir + "/bad"); !errors.Is(err, identity.ErrKeySet) ||
+		!strings.Contains(err.Error(), dir+"/bad") {
 		t.Errorf("a bad file: %v, want ErrKeySet and its name", err)
 	}
 }

@@ -39,7 +39,8 @@ func TestKeyringIsMadeOnceAndPrivate(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "a", "keyring with blanks")
 	first := mustOpen(t, dir)
 	keys := first.List()
-	if len(keys) != 1 || keys[0].State != identity.KeyActive || uuid.Validate(keys[0].ID) != nil || keys[0].CreatedAt.IsZero() {
+	if len(keys) != 1 || keys[0].State != identity.KeyActive || uuid.Validate(keys[0].ID) != nil ||
+		keys[0].CreatedAt.IsZero() {
 		t.Fatalf("a new ring has %+v, want one active key with a UUID and a time", keys)
 	}
 	if diff := cmp.Diff(keys, mustOpen(t, dir).List()); diff != "" {
@@ -75,7 +76,8 @@ func TestRotateAndRemove(t *testing.T) {
 		t.Fatal(err)
 	}
 	oldKey.State = identity.KeyInactive
-	if diff := cmp.Diff([]identity.KeyInfo{newKey, oldKey}, ring.List()); diff != "" || newKey.State != identity.KeyActive {
+	if diff := cmp.Diff([]identity.KeyInfo{newKey, oldKey}, ring.List()); diff != "" ||
+		newKey.State != identity.KeyActive {
 		t.Errorf("after a rotation (-want +got):\n%s", diff)
 	}
 	if got := ring.Active(); got != newKey {
@@ -92,7 +94,8 @@ func TestRotateAndRemove(t *testing.T) {
 		t.Errorf("new token: %+v, %v, want key %s", got, err, newKey.ID)
 	}
 
-	if err := ring.Remove(newKey.ID); !errors.Is(err, identity.ErrKeyActive) || !strings.Contains(err.Error(), "rotate first") {
+	if err := ring.Remove(newKey.ID); !errors.Is(err, identity.ErrKeyActive) ||
+		!strings.Contains(err.Error(), "rotate first") {
 		t.Errorf("remove the active key: %v, want ErrKeyActive and what to do", err)
 	}
 	if err := ring.Remove(uuid.NewString()); !errors.Is(err, identity.ErrKeyNotFound) {
@@ -408,9 +411,12 @@ func TestBadRings(t *testing.T) {
 	}{
 		{"keys gone", func(d string) error { return os.Remove(d + "/keys.sealed") }, identity.ErrKeyringMissing, "restore"},
 		{"seal key gone", func(d string) error { return os.Remove(d + "/seal.key") }, identity.ErrKeyringMissing, "restore"},
-		{"keys readable by the group", func(d string) error { return os.Chmod(d+"/keys.sealed", 0o640) }, identity.ErrKeyringExposed, "chmod 0600"},
-		{"keys readable by others", func(d string) error { return os.Chmod(d+"/keys.sealed", 0o604) }, identity.ErrKeyringExposed, "chmod 0600"},
-		{"seal key writable by the group", func(d string) error { return os.Chmod(d+"/seal.key", 0o620) }, identity.ErrKeyringExposed, "chmod 0600"},
+		{"keys readable by the group", func(d string) error { return os.Chmod(d+"/keys.sealed", 0o640) },
+			identity.ErrKeyringExposed, "chmod 0600"},
+		{"keys readable by others", func(d string) error { return os.Chmod(d+"/keys.sealed", 0o604) },
+			identity.ErrKeyringExposed, "chmod 0600"},
+		{"seal key writable by the group", func(d string) error { return os.Chmod(d+"/seal.key", 0o620) },
+			identity.ErrKeyringExposed, "chmod 0600"},
 		{"directory open", func(d string) error { return os.Chmod(d, 0o755) }, identity.ErrKeyringExposed, "chmod 0700"},
 		{"keys a directory", func(d string) error {
 			return errors.Join(os.Remove(d+"/keys.sealed"), os.Mkdir(d+"/keys.sealed", 0o700))
@@ -418,8 +424,11 @@ func TestBadRings(t *testing.T) {
 		{"keys a symbolic link", func(d string) error {
 			return errors.Join(os.Rename(d+"/keys.sealed", d+"/x"), os.Symlink("x", d+"/keys.sealed"))
 		}, identity.ErrKeyringDamaged, "symbolic link"},
-		{"a newer format", func(d string) error { return os.WriteFile(d+"/keys.sealed", []byte("taskapi keyring 2\nabc"), 0o600) }, nil, "newer taskapi"},
-		{"directory a file", func(d string) error { return errors.Join(os.RemoveAll(d), os.WriteFile(d, nil, 0o600)) }, nil, "not a directory"},
+		{"a newer format",
+			func(d string) error { return os.WriteFile(d+"/keys.sealed", []byte("taskapi keyring 2\nabc"), 0o600) }, nil,
+			"newer taskapi"},
+		{"directory a file", func(d string) error { return errors.Join(os.RemoveAll(d), os.WriteFile(d, nil, 0o600)) }, nil,
+			"not a directory"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := t.TempDir() + "/keyring"

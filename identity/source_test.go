@@ -45,9 +45,11 @@ func TestFileSourceFollowsItsFile(t *testing.T) {
 	}{
 		{"nothing", func() error { return nil }, false, nil, []string{"a"}},
 		{"rewritten alike", func() error { return os.WriteFile(path, setOf(a), 0o644) }, false, nil, []string{"a"}},
-		{"another key of the same length", func() error { return os.WriteFile(path, setOf(b), 0o644) }, true, nil, []string{"b"}},
+		{"another key of the same length", func() error { return os.WriteFile(path, setOf(b), 0o644) }, true, nil,
+			[]string{"b"}},
 		{"two keys", func() error { return os.WriteFile(path, setOf(a, b), 0o644) }, true, nil, []string{"a", "b"}},
-		{"bad", func() error { return os.WriteFile(path, []byte("{"), 0o644) }, false, identity.ErrKeySet, []string{"a", "b"}},
+		{"bad", func() error { return os.WriteFile(path, []byte("{"), 0o644) }, false, identity.ErrKeySet,
+			[]string{"a", "b"}},
 		{"still bad", func() error { return nil }, false, identity.ErrKeySet, []string{"a", "b"}},
 		{"gone", func() error { return os.Remove(path) }, false, os.ErrNotExist, []string{"a", "b"}},
 		{"there again", func() error { return os.WriteFile(path, setOf(a), 0o644) }, true, nil, []string{"a"}},
@@ -92,7 +94,8 @@ func TestFileSourceExpires(t *testing.T) {
 				t.Errorf("%s: %v and %d keys at the end of its time, want an error and the key", test.name, err, source.Keys().Len())
 			}
 			time.Sleep(time.Nanosecond)
-			if _, err := source.Reload(); err == nil || source.Keys().Len() != 0 || !strings.Contains(err.Error(), "no key of it is trusted any more") {
+			if _, err := source.Reload(); err == nil || source.Keys().Len() != 0 ||
+				!strings.Contains(err.Error(), "no key of it is trusted any more") {
 				t.Errorf("%s: %v and %d keys after it, want an error that says so, and none", test.name, err, source.Keys().Len())
 			}
 			if err := os.RemoveAll(path); err != nil {

@@ -115,7 +115,8 @@ func TestTimeOfAKeptToken(t *testing.T) {
 		after time.Duration
 		want  identity.Reason
 	}{
-		{0, ""}, {-2 * time.Second, ""}, {-2*time.Second - 1, identity.ReasonNotYetValid}, {time.Hour - 1, ""}, {time.Hour, identity.ReasonExpired},
+		{0, ""}, {-2 * time.Second, ""}, {-2*time.Second - 1, identity.ReasonNotYetValid}, {time.Hour - 1, ""},
+		{time.Hour, identity.ReasonExpired},
 	} {
 		got, _ := identity.ReasonOf(verified.CheckTime(epoch.Add(c.after)))
 		if got != c.want {

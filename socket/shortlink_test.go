@@ -279,7 +279,8 @@ func TestLinkDirectoryTakenByAnother(t *testing.T) {
 		t.Errorf("then %q, %v; before %q", again, err, addr)
 	}
 	var st unix.Stat_t
-	if err := unix.Stat(filepath.Dir(filepath.Dir(addr)), &st); err != nil || int(st.Uid) != os.Geteuid() || st.Mode&0o7777 != 0o711 {
+	if err := unix.Stat(filepath.Dir(filepath.Dir(addr)), &st); err != nil || int(st.Uid) != os.Geteuid() ||
+		st.Mode&0o7777 != 0o711 {
 		t.Errorf("%s: uid %d, mode %o, %v", addr, st.Uid, st.Mode, err)
 	}
 	l := newListener(t, socket.Config{Path: path})

@@ -44,7 +44,8 @@ func TestServer(t *testing.T) {
 	srv := authtest.NewServer(t)
 	client := srv.Client(srv.Token())
 	found, _, err := client.Allocations().List(nil)
-	if err != nil || len(found) != 1 || found[0].ClientStatus != "running" || found[0].JobID != "test" || found[0].TaskStates["web"].State != "running" {
+	if err != nil || len(found) != 1 || found[0].ClientStatus != "running" || found[0].JobID != "test" ||
+		found[0].TaskStates["web"].State != "running" {
 		t.Fatalf("got %+v, %v", found, err)
 	}
 	alloc, _, err := client.Allocations().Info(found[0].ID, nil)
@@ -80,7 +81,8 @@ func TestServer(t *testing.T) {
 		t.Errorf("refusals %q", got)
 	}
 	for _, r := range srv.Requests() {
-		if r.Outcome != auth.Denied && (r.Subject != "global:default:test:group:web:default" || r.UID != uint32(os.Getuid()) || r.Task != "web") {
+		if r.Outcome != auth.Denied &&
+			(r.Subject != "global:default:test:group:web:default" || r.UID != uint32(os.Getuid()) || r.Task != "web") {
 			t.Errorf("record %+v", r)
 		}
 	}

@@ -49,7 +49,8 @@ func TestEvents(t *testing.T) {
 	srv := authtest.NewServer(t)
 	lines := follow(t, srv.Client(srv.Token(authtest.WithTTL(time.Minute))), 0)
 	first, ok := next(t, lines)
-	if alloc, err := first.Allocation(); !ok || first.Topic != api.TopicAllocation || err != nil || alloc.ID != srv.Operator().AllocationID() {
+	if alloc, err := first.Allocation(); !ok || first.Topic != api.TopicAllocation || err != nil ||
+		alloc.ID != srv.Operator().AllocationID() {
 		t.Fatalf("the first event is %+v, %t, %v; want the task's allocation", first, ok, err)
 	}
 	id := srv.RegisterService("db", "127.0.0.1", 5432)
@@ -82,7 +83,8 @@ func TestEvents(t *testing.T) {
 		t.Fatal(err)
 	}
 	for e, ok := next(t, lines); ; e, ok = next(t, lines) {
-		if alloc, err := e.Allocation(); !ok || err == nil && alloc != nil && alloc.DesiredStatus == api.AllocDesiredStatusStop {
+		if alloc, err := e.Allocation(); !ok || err == nil && alloc != nil &&
+			alloc.DesiredStatus == api.AllocDesiredStatusStop {
 			break
 		}
 	}

@@ -58,7 +58,8 @@ func TestEnd(t *testing.T) {
 	srv.Expect("PUT /v1/allocation/{alloc}/stop 200", "GET /v1/allocations 403 terminal_allocation", "GET /v1/allocations 200",
 		"GET /v1/allocations 403 terminal_allocation")
 	operator := srv.Operator()
-	if found, _, err := operator.Client(operator.Token()).Allocations().List(nil); err != nil || found[0].ClientStatus != "complete" {
+	if found, _, err := operator.Client(operator.Token()).Allocations().List(nil); err != nil ||
+		found[0].ClientStatus != "complete" {
 		t.Errorf("the operator sees %+v, %v", found, err)
 	}
 }
@@ -71,7 +72,8 @@ func TestJobs(t *testing.T) {
 		authtest.Job{ID: "bank", Tasks: []string{"web"}},
 	)
 	web, db, bank := srv.Task("shop/web"), srv.Task("db"), srv.Task("default/bank/web")
-	if srv.Socket() != web.Socket() || web.AllocationID() != db.AllocationID() || web.AllocationID() == bank.AllocationID() {
+	if srv.Socket() != web.Socket() || web.AllocationID() != db.AllocationID() ||
+		web.AllocationID() == bank.AllocationID() {
 		t.Error("one allocation for each job, and a socket for each task")
 	}
 	for i, owner := range []*authtest.Task{web, db, bank} {
@@ -88,7 +90,8 @@ func TestJobs(t *testing.T) {
 	if got := len(web.Requests()); got != 3 {
 		t.Errorf("%d requests on the socket of web, want 3", got)
 	}
-	if found, _, err := web.Client(web.Token()).Allocations().List(nil); err != nil || found[0].Namespace != "prod" || found[0].TaskGroup != "front" {
+	if found, _, err := web.Client(web.Token()).Allocations().List(nil); err != nil || found[0].Namespace != "prod" ||
+		found[0].TaskGroup != "front" {
 		t.Errorf("got %+v, %v", found, err)
 	}
 }

@@ -134,7 +134,8 @@ func (s *Server) start() (err error) {
 			return fmt.Errorf("job %s: %w", job.ID, err)
 		}
 		if i == slices.IndexFunc(s.config.jobs, func(other Job) bool { return other.Namespace == job.Namespace }) {
-			s.announceServices(job.Namespace)
+			changes := s.registry.Follow(s.running, job.Namespace)
+			s.background.Go(func() { changes.Run(s.running, s.events.PutServices) })
 		}
 	}
 	return nil

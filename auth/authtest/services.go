@@ -36,31 +36,6 @@ func (s *Server) newServices(ctx context.Context, alloc *api.Allocation) (*servi
 
 var errEnded = errors.New("the allocation has ended")
 
-func (s *services) register(ctx context.Context, service *interfaces.ServiceInstance) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.lease == nil {
-		return errEnded
-	}
-	return s.provider.Register(ctx, []*interfaces.ServiceInstance{service})
-}
-
-func (s *services) deregister(ctx context.Context, id string) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.lease == nil {
-		return errEnded
-	}
-	known, err := s.provider.Registered(ctx, s.lease.Owner())
-	if err == nil && !slices.Contains(known, id) {
-		err = registry.ErrNotFound
-	}
-	if err == nil {
-		err = s.provider.Deregister(ctx, []string{id})
-	}
-	return err
-}
-
 // end ends the lease, and the services with it.
 func (s *services) end() {
 	s.mu.Lock()
@@ -81,11 +56,17 @@ func (t *Task) RegisterService(name, address string, port int, tags ...string) (
 		owner = "group-" + t.alloc.claims.TaskGroup
 	}
 	id = fmt.Sprintf("_nomad-task-%s-%s-%s-%s", t.alloc.id, owner, name, net.JoinHostPort(address, strconv.Itoa(port)))
-	err := t.alloc.services.register(t.server.running, &interfaces.ServiceInstance{
-		ID: id, Task: t.name, Name: name, Tags: tags, Address: address, Port: port,
-		Namespace: t.alloc.claims.Namespace, JobID: t.alloc.claims.JobID, AllocID: t.alloc.id,
-		NodeID: agent.NodeID, Datacenter: datacenter,
-	})
+	s := t.alloc.services
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	err := errEnded
+	if s.lease != nil {
+		err = s.provider.Register(t.server.running, []*interfaces.ServiceInstance{{
+			ID: id, Task: t.name, Name: name, Tags: tags, Address: address, Port: port,
+			Namespace: t.alloc.claims.Namespace, JobID: t.alloc.claims.JobID, AllocID: t.alloc.id,
+			NodeID: agent.NodeID, Datacenter: datacenter,
+		}})
+	}
 	if err != nil {
 		t.server.tb.Fatalf("authtest: register service %q: %v", name, err)
 	}
@@ -95,7 +76,21 @@ func (t *Task) RegisterService(name, address string, port int, tags ...string) (
 // DeregisterService ends a registration of the task's allocation, by its ID.
 func (t *Task) DeregisterService(id string) {
 	t.server.tb.Helper()
-	if err := t.alloc.services.deregister(t.server.running, id); err != nil {
+	s := t.alloc.services
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	err := errEnded
+	if s.lease != nil {
+		var known []string
+		known, err = s.provider.Registered(t.server.running, s.lease.Owner())
+		if err == nil && !slices.Contains(known, id) {
+			err = registry.ErrNotFound
+		}
+	}
+	if err == nil {
+		err = s.provider.Deregister(t.server.running, []string{id})
+	}
+	if err != nil {
 		t.server.tb.Fatalf("authtest: deregister service %q: %v", id, err)
 	}
 }

@@ -247,7 +247,8 @@ func TestSearchVariables(t *testing.T) {
 		if _, searched := all.Truncations[contexts.Variables]; searched != (want.status == 200) {
 			t.Errorf("%s: searched variables is %v", policy, searched)
 		}
-		if other, _, err := search.PrefixSearch("", contexts.All, &api.QueryOptions{Namespace: "prod"}); err != nil || len(other.Matches[contexts.Variables]) != 0 {
+		if other, _, err := search.PrefixSearch("", contexts.All, &api.QueryOptions{Namespace: "prod"}); err != nil ||
+			len(other.Matches[contexts.Variables]) != 0 {
 			t.Errorf("%s: found %+v in another namespace, %v", policy, other, err)
 		}
 	}

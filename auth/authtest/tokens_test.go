@@ -61,7 +61,8 @@ func TestTokens(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := read.Claims
-	if !slices.Equal(c.Audience, []string{"shop"}) || c.ExpiresAt-c.IssuedAt != 60 || c.Subject != "global:default:test:group:web:db" {
+	if !slices.Equal(c.Audience, []string{"shop"}) || c.ExpiresAt-c.IssuedAt != 60 ||
+		c.Subject != "global:default:test:group:web:db" {
 		t.Errorf("claims %+v", c)
 	}
 	if !strings.Contains(payload(t, token), `"team":[1]`) {
@@ -155,8 +156,13 @@ func TestRevoke(t *testing.T) {
 		list(srv.Client(read(t, srv.TokenFile())))
 		list(srv.Client(srv.Token()))
 		list(db.Client(dbToken))
-		srv.Expect("GET /v1/allocations 403 revoked", "GET /v1/allocations 403 revoked", "GET /v1/allocations 200", "GET /v1/allocations 200",
-			"GET /v1/allocations 200")
+		srv.Expect(
+			"GET /v1/allocations 403 revoked",
+			"GET /v1/allocations 403 revoked",
+			"GET /v1/allocations 200",
+			"GET /v1/allocations 200",
+			"GET /v1/allocations 200",
+		)
 	}
 }
 

@@ -174,7 +174,11 @@ func TestRunVerifierFails(t *testing.T) {
 	for forgets, want := range broken {
 		t.Run(forgets, func(t *testing.T) {
 			t.Parallel()
-			command := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestABrokenVerifier$") //nolint:gosec // this test itself
+			command := exec.CommandContext(
+				t.Context(),
+				os.Args[0],
+				"-test.run=^TestABrokenVerifier$",
+			) //nolint:gosec // this test itself
 			command.Env = append(os.Environ(), "AUTHTEST_FORGETS="+forgets)
 			out, err := command.CombinedOutput()
 			if err == nil {

@@ -41,10 +41,20 @@ func (running) Lookup(id string) (*auth.Allocation, auth.Liveness) {
 // claims are good at now.
 func claims(now time.Time) identity.Claims {
 	return identity.Claims{
-		ID: "11111111-2222-4333-8444-555555555555", Issuer: issuer,
-		Subject:  identity.Subject("global", "default", "shop", "group", "web", identity.DefaultName),
-		Audience: []string{identity.DefaultAudience}, IssuedAt: now.Unix() - 5, NotBefore: now.Unix() - 5, ExpiresAt: now.Unix() + 3600,
-		Namespace: "default", JobID: "shop", AllocationID: allocID, Task: "web", Life: "this life",
+		ID:      "11111111-2222-4333-8444-555555555555",
+		Issuer:  issuer,
+		Subject: identity.Subject("global", "default", "shop", "group", "web", identity.DefaultName),
+		Audience: []string{
+			identity.DefaultAudience,
+		},
+		IssuedAt:     now.Unix() - 5,
+		NotBefore:    now.Unix() - 5,
+		ExpiresAt:    now.Unix() + 3600,
+		Namespace:    "default",
+		JobID:        "shop",
+		AllocationID: allocID,
+		Task:         "web",
+		Life:         "this life",
 	}
 }
 

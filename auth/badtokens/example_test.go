@@ -18,7 +18,9 @@ func Example() {
 	}
 	now := time.Now()
 	good := badtokens.Good{Key: badtokens.NewKey("key-1", key), Now: now, Claims: identity.Claims{
-		Subject: "global:default:shop:group:web:default", Audience: []string{"my-service"}, ExpiresAt: now.Add(time.Hour).Unix(),
+		Subject:   "global:default:shop:group:web:default",
+		Audience:  []string{"my-service"},
+		ExpiresAt: now.Add(time.Hour).Unix(),
 	}}
 	for _, name := range []string{"alg-none", "expired", "aud-prefix"} {
 		kind, _ := badtokens.Find(name)

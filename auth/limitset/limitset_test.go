@@ -65,7 +65,8 @@ func TestWithErrors(t *testing.T) {
 		" off":                        `" off" is no NAME=VALUE`,
 		"failed-lookups=1/s, waits=1": `there is none called " waits"`,
 	} {
-		if _, err := limitset.Default().With(text); !errors.Is(err, limitset.ErrInvalid) || !strings.Contains(err.Error(), want) {
+		if _, err := limitset.Default().With(text); !errors.Is(err, limitset.ErrInvalid) ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %s", text, err, want)
 		}
 	}
@@ -80,7 +81,8 @@ func TestCheck(t *testing.T) {
 		t.Error(err)
 	}
 	tight, _ := limitset.Default().With("connections=20,streams=10,waits=10")
-	if err := tight.Check(); !errors.Is(err, limitset.ErrInvalid) || !strings.Contains(err.Error(), "streams=10 and waits=10 leave none of connections=20") {
+	if err := tight.Check(); !errors.Is(err, limitset.ErrInvalid) ||
+		!strings.Contains(err.Error(), "streams=10 and waits=10 leave none of connections=20") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -113,7 +115,8 @@ func FuzzWith(f *testing.F) {
 			}
 			return
 		}
-		if set.AllConnections > 10000 || set.Connections > 10000 || set.Streams > 10000 || set.Waits > 10000 || set.FailedLookups.Burst < 1 {
+		if set.AllConnections > 10000 || set.Connections > 10000 || set.Streams > 10000 || set.Waits > 10000 ||
+			set.FailedLookups.Burst < 1 {
 			t.Fatalf("%q: %+v", text, set)
 		}
 	})

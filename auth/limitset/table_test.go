@@ -27,7 +27,8 @@ func TestDefault(t *testing.T) {
 	if want := reflect.TypeFor[Set]().NumField(); len(fields) != want || len(table) != want {
 		t.Errorf("%d limits set %d fields of %d", len(table), len(fields), want)
 	}
-	if got := Default(); got.FailedLookups != (ratelimit.Rate{PerSecond: 10, Burst: 20}) || got.Requests != Off || got.Connections != 256 {
+	if got := Default(); got.FailedLookups != (ratelimit.Rate{PerSecond: 10, Burst: 20}) || got.Requests != Off ||
+		got.Connections != 256 {
 		t.Errorf("the defaults are %+v", got)
 	}
 }

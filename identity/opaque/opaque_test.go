@@ -32,7 +32,8 @@ func mint(t *testing.T, dir string) string {
 func TestSecret(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "secrets")
 	secret, another := mint(t, dir), mint(t, dir)
-	if token, err := opaque.Token(dir, secret); token != "the token" || err != nil || !opaque.Is(secret) || secret == another {
+	if token, err := opaque.Token(dir, secret); token != "the token" || err != nil || !opaque.Is(secret) ||
+		secret == another {
 		t.Errorf("%s gives %q, %v", secret, token, err)
 	}
 	for _, wrong := range []string{

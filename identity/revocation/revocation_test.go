@@ -148,7 +148,8 @@ func TestSameTokens(t *testing.T) {
 func TestInvalid(t *testing.T) {
 	l := open(t, filepath.Join(t.TempDir(), "r"))
 	for _, r := range []revocation.Rule{
-		{}, {Task: "t"}, {TokenID: "j", Task: "t"}, {TokenID: "j", Before: 1}, {Before: time.Now().Unix() + 60}, {Before: -1}, {TokenID: strings.Repeat("j", 257)},
+		{}, {Task: "t"}, {TokenID: "j", Task: "t"}, {TokenID: "j",
+			Before: 1}, {Before: time.Now().Unix() + 60}, {Before: -1}, {TokenID: strings.Repeat("j", 257)},
 	} {
 		if _, err := l.Add(r); !errors.Is(err, revocation.ErrInvalid) {
 			t.Errorf("%+v: %v", r, err)
@@ -246,7 +247,8 @@ func TestLost(t *testing.T) {
 	if err := os.Remove(filepath.Join(dir, "generation")); err != nil {
 		t.Fatal(err)
 	}
-	if add(t, open(t, dir), revocation.Rule{TokenID: "i"}); !l.Revoked(&identity.Claims{ID: "i"}) || l.Revoked(&identity.Claims{ID: "j"}) {
+	if add(t, open(t, dir), revocation.Rule{TokenID: "i"}); !l.Revoked(&identity.Claims{ID: "i"}) ||
+		l.Revoked(&identity.Claims{ID: "j"}) {
 		t.Error("a list that is begun again is not read")
 	}
 }

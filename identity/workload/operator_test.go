@@ -115,8 +115,10 @@ func TestOperatorTokenStays(t *testing.T) {
 		{"nothing has changed", "a", time.Hour, "aud", func(*testing.T, *operators) {}, true},
 		{"a longer life is wanted", "a", 2 * time.Hour, "aud", func(*testing.T, *operators) {}, true},
 		{"a shorter life is wanted", "a", time.Minute, "aud", func(*testing.T, *operators) {}, false},
-		{"just before its half", "a", time.Hour, "aud", func(*testing.T, *operators) { time.Sleep(30*time.Minute - time.Second) }, true},
-		{"half of its life is over", "a", time.Hour, "aud", func(*testing.T, *operators) { time.Sleep(30 * time.Minute) }, false},
+		{"just before its half", "a", time.Hour, "aud",
+			func(*testing.T, *operators) { time.Sleep(30*time.Minute - time.Second) }, true},
+		{"half of its life is over", "a", time.Hour, "aud", func(*testing.T, *operators) { time.Sleep(30 * time.Minute) },
+			false},
 		{"it has expired", "a", time.Hour, "aud", func(*testing.T, *operators) { time.Sleep(time.Hour) }, false},
 		{"another job", "b", time.Hour, "aud", func(*testing.T, *operators) {}, false},
 		{"another audience", "a", time.Hour, "b", func(*testing.T, *operators) {}, false},
@@ -125,8 +127,10 @@ func TestOperatorTokenStays(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, false},
-		{"its key is active no longer", "a", time.Hour, "aud", func(t *testing.T, o *operators) { identitytest.Rotate(t, o.ring.Keyring) }, true},
-		{"its key is removed", "a", time.Hour, "aud", func(t *testing.T, o *operators) { o.ring.remove(t, identitytest.Rotate(t, o.ring.Keyring)) }, false},
+		{"its key is active no longer", "a", time.Hour, "aud",
+			func(t *testing.T, o *operators) { identitytest.Rotate(t, o.ring.Keyring) }, true},
+		{"its key is removed", "a", time.Hour, "aud",
+			func(t *testing.T, o *operators) { o.ring.remove(t, identitytest.Rotate(t, o.ring.Keyring)) }, false},
 		{"garbage", "a", time.Hour, "aud", func(t *testing.T, o *operators) {
 			if err := os.WriteFile(o.path, []byte("garbage"), 0o600); err != nil {
 				t.Fatal(err)

@@ -69,7 +69,8 @@ func TestPlace(t *testing.T) {
 			}
 			tc.o.Mode = 0o640
 			err = place(int(d.Fd()), path, []byte("new"), tc.o)
-			if path, ok := errors.AsType[*fs.PathError](err); !errors.Is(err, tc.want) || tc.want == nil && err != nil || err != nil && !ok {
+			if path, ok := errors.AsType[*fs.PathError](err); !errors.Is(err, tc.want) || tc.want == nil && err != nil ||
+				err != nil && !ok {
 				t.Errorf("%v (%v), want %v", err, path, tc.want)
 			}
 			if err != nil {
