@@ -5,7 +5,7 @@
 // refused on the very next request.
 //
 // It also promises:
-//   - A bad credential is answered with 400, 401, 403 or 429, never with a 5xx, and no answer says why a token is not valid.
+//   - A bad credential is answered with 400, 401, 403 or 429, never with a 5xx, and no answer says why a token is bad.
 //   - All memory that callers can fill is bounded, and bad tokens never push good ones out of a cache.
 //   - A good token that is cached is never limited and costs no allocation.
 //   - No byte of a token is kept, logged, audited or put into an error: the caches are keyed by keyed hashes.

@@ -50,8 +50,8 @@ func TestLimitIsNotSharedWithTheVerification(t *testing.T) {
 	})
 }
 
-// Who is over a limit of failed look-ups waits for each refusal, also while its refusals are few, and is told how much
-// of the time is left then; so is who is over both other limits.
+// TestRetryAfterCountsFromTheAnswer: each refusal by a limit is delayed, even while refusals are few, and Retry-After
+// counts from the answer.
 func TestRetryAfterCountsFromTheAnswer(t *testing.T) {
 	const delay = 250 * time.Millisecond
 	few := ratelimit.Rate{PerSecond: 1, Burst: 1}

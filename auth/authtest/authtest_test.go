@@ -38,7 +38,7 @@ func status(err error) int {
 	return code
 }
 
-// TestServer: the SDK sees a running allocation, and what it asked for is recorded.
+// TestServer: the SDK sees a running allocation, and its requests are recorded.
 func TestServer(t *testing.T) {
 	t.Parallel()
 	srv := authtest.NewServer(t)
@@ -165,7 +165,7 @@ func BenchmarkNewServer(b *testing.B) {
 	}
 }
 
-// fakeTest is a test that notes what it is told.
+// fakeTest is a test that records its failures.
 type fakeTest struct {
 	mu       sync.Mutex
 	cleanups []func()

@@ -141,7 +141,7 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestFaults: requests fail as asked for, are recorded as faults, and then all is well.
+// TestFaults: requests fail as the faults say, are recorded as faults, and later ones succeed.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	srv := authtest.NewServer(t)

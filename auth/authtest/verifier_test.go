@@ -37,7 +37,7 @@ func TestRunVerifier(t *testing.T) {
 	authtest.RunVerifier(t, srv, verifierOf(t, srv), authtest.Rotation())
 }
 
-// TestRunVerifierStrictly: so does one that is as strict as this door, with what it can't know left out.
+// TestRunVerifierStrictly: a verifier as strict as package auth passes, but for the kinds that it can't know.
 func TestRunVerifierStrictly(t *testing.T) {
 	t.Parallel()
 	srv := authtest.NewServer(t)

@@ -10,9 +10,9 @@ const (
 	allocation    = "auth/allocation.go"
 )
 
-// edits make the door's sources such that the environment variable FORGET can leave each check out, by name: those of
-// the JSON reader by the words of its errors. What they call is in testdata/forgetful: what somebody who forgets the
-// check takes such a token for.
+// edits make the authenticator's sources such that the environment variable FORGET can leave each check out, by name:
+// those of the JSON reader by the words of its errors. What they call is in testdata/forgetful: what somebody who
+// forgets the check takes such a token for.
 var edits = []struct{ file, now, forgetful string }{
 	{reader, "if !r.failed {\n\t\tr.failed, r.err", "if !r.failed && !forgets(msg) {\n\t\tr.failed, r.err"},
 	{reader, "Reader{in: document,", "Reader{in: lenient(document),"},

@@ -6,8 +6,9 @@ const noClaims = "no exp; no aud; an unknown allocation; the socket's allocation
 // noHeader are those that a header without anything in it fails.
 const noHeader = "alg; the form of kid; an unknown kid"
 
-// forgotten says which checks the door has to forget to let in a token of each kind. Several are needed where the fault
-// has others by its nature: a kid with a slash is also that of no key, and claims that are null also have no exp.
+// forgotten says which checks the authenticator has to forget to let in a token of each kind. Several are needed where
+// the fault has others by its nature: a kid with a slash is also that of no key, and claims that are null also have no
+// exp.
 var forgotten = []struct{ checks, kinds string }{
 	{"no token", "empty"},
 	{"three segments; an empty segment; want an object; no signature; " + noClaims, "one-segment"},

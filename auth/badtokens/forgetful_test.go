@@ -30,12 +30,12 @@ func forgets(check string) bool {
 	return slices.Contains(strings.Split(os.Getenv("FORGET"), "; "), check)
 }
 
-// TestForgetfulDoor proves that nothing but the named fault is wrong with the tokens of the catalogue. It builds the
-// door from edited sources, in which each check can be left out: every kind is let in when the checks of its row are,
-// and refused when one of them is not.
-func TestForgetfulDoor(t *testing.T) {
-	if os.Getenv("FORGETFUL_DOOR") != "" {
-		testForgetfulDoor(t)
+// TestForgetfulAuthenticator proves that nothing but the named fault is wrong with the tokens of the catalogue. It
+// builds the authenticator from edited sources, in which each check can be left out: every kind is let in when the
+// checks of its row are, and refused when one of them is not.
+func TestForgetfulAuthenticator(t *testing.T) {
+	if os.Getenv("FORGETFUL") != "" {
+		testForgetfulAuthenticator(t)
 		return
 	}
 	overlay, checks := overlay(t)
@@ -47,20 +47,20 @@ func TestForgetfulDoor(t *testing.T) {
 	for check, used := range checks {
 		if !used {
 			t.Errorf(
-				"the door's check %q can be left out, and no kind is let in then: a kind is missing, or its row in forgotten",
+				"the authenticator's check %q can be left out, and no kind is let in then: a kind is missing, or its row in forgotten",
 				check,
 			)
 		}
 	}
-	cmd := exec.CommandContext(t.Context(), "go", "test", "-count=1", "-overlay="+overlay, "-run=^TestForgetfulDoor$", ".")
-	cmd.Env = append(os.Environ(), "FORGETFUL_DOOR=yes")
+	cmd := exec.CommandContext(t.Context(), "go", "test", "-count=1", "-overlay="+overlay, "-run=^TestForgetfulAuthenticator$", ".")
+	cmd.Env = append(os.Environ(), "FORGETFUL=yes")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
 }
 
-// testForgetfulDoor runs where the door is the forgetful one.
-func testForgetfulDoor(t *testing.T) {
+// testForgetfulAuthenticator runs where the authenticator is the forgetful one.
+func testForgetfulAuthenticator(t *testing.T) {
 	rows := map[string][]string{}
 	for _, row := range forgotten {
 		for kind := range strings.FieldsSeq(row.kinds) {
@@ -70,7 +70,7 @@ func testForgetfulDoor(t *testing.T) {
 			rows[kind] = strings.Split(row.checks, "; ")
 		}
 	}
-	d := newDoor(t)
+	d := newFixture(t)
 	for _, k := range badtokens.All() {
 		t.Run(k.Name, func(t *testing.T) {
 			if rows[k.Name] == nil {
@@ -87,14 +87,14 @@ func testForgetfulDoor(t *testing.T) {
 				return why
 			}
 			if why := ask(); why != k.Reason {
-				t.Errorf("a door that forgets nothing: %s, want %s", why, k.Reason)
+				t.Errorf("an authenticator that forgets nothing: %s, want %s", why, k.Reason)
 			}
 			if why := ask(rows[k.Name]...); why != auth.NotRefused {
-				t.Errorf("a door that forgets %q still refuses it: %s", rows[k.Name], why)
+				t.Errorf("an authenticator that forgets %q still refuses it: %s", rows[k.Name], why)
 			}
 			for i, check := range rows[k.Name] {
 				if fewer := slices.Delete(slices.Clone(rows[k.Name]), i, i+1); ask(fewer...) == auth.NotRefused {
-					t.Errorf("a door that makes the check %q lets it in", check)
+					t.Errorf("an authenticator that makes the check %q lets it in", check)
 				}
 			}
 		})

@@ -1,4 +1,4 @@
-// Package identitytest makes key rings and good tokens for tests of this module. Package auth/badtokens makes bad tokens.
+// Package identitytest makes key rings and good tokens for tests of this module. Package badtokens makes bad tokens.
 package identitytest
 
 import (

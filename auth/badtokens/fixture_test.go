@@ -58,15 +58,15 @@ func claims(now time.Time) identity.Claims {
 	}
 }
 
-// door is an authenticator with a ring of its own and another issuer.
-type door struct {
+// fixture is an authenticator with a ring of its own and another issuer.
+type fixture struct {
 	*auth.Authenticator
 	verifier     *identity.Verifier
 	own, foreign badtokens.Good
 }
 
 // good returns the good token that a kind is made of.
-func (d door) good(k badtokens.Kind) badtokens.Good {
+func (d fixture) good(k badtokens.Kind) badtokens.Good {
 	if k.Foreign {
 		return d.foreign
 	}
@@ -87,7 +87,7 @@ func newAuthenticator(t *testing.T, verifier *identity.Verifier) *auth.Authentic
 	return a
 }
 
-func newDoor(t *testing.T) door {
+func newFixture(t *testing.T) fixture {
 	t.Helper()
 	ring := identitytest.Keyring(t)
 	own, another := badtokens.NewKey(ring.Signer()), badtokens.NewKey("another", ed25519.NewKeyFromSeed(make([]byte, 32)))
@@ -102,7 +102,7 @@ func newDoor(t *testing.T) door {
 		t.Fatal(err)
 	}
 	now := time.Now()
-	return door{
+	return fixture{
 		Authenticator: newAuthenticator(t, verifier),
 		verifier:      verifier,
 		own:           badtokens.Good{Key: own, Now: now, Claims: claims(now), OtherKeyID: another.ID},
@@ -110,8 +110,8 @@ func newDoor(t *testing.T) door {
 	}
 }
 
-// refusal returns why the door refuses a token.
-func (d door) refusal(t *testing.T, token string) (auth.Reason, int) {
+// refusal returns why the authenticator refuses a token.
+func (d fixture) refusal(t *testing.T, token string) (auth.Reason, int) {
 	t.Helper()
 	r, err := http.NewRequest(http.MethodGet, "http://socket/v1/agent/health", nil)
 	if err != nil {
@@ -128,10 +128,10 @@ func (d door) refusal(t *testing.T, token string) (auth.Reason, int) {
 	return denial.Reason, denial.Reason.Status()
 }
 
-// TestDoor has every kind refused by the real authenticator for its own reason, the second time as well as the first,
-// and lets in the good tokens that the bad ones are made of.
-func TestDoor(t *testing.T) {
-	d := newDoor(t)
+// TestAuthenticatorRefuses has every kind refused by the real authenticator for its own reason, the second time as well
+// as the first, and lets in the good tokens that the bad ones are made of.
+func TestAuthenticatorRefuses(t *testing.T) {
+	d := newFixture(t)
 	for _, good := range []badtokens.Good{d.own, d.foreign} {
 		if why, _ := d.refusal(t, good.Token()); why != auth.NotRefused {
 			t.Fatalf("the good token of key %s: %s", good.Key.ID, why)
@@ -151,7 +151,7 @@ func TestDoor(t *testing.T) {
 			if k.Foreign {
 				token, err := k.Token(d.own)
 				if why, _ := d.refusal(t, token); err != nil || why == k.Reason {
-					t.Errorf("with a key of the door's own: %s, %v; then it is not Foreign", why, err)
+					t.Errorf("with a key of the authenticator's own: %s, %v; then it is not Foreign", why, err)
 				}
 			}
 		})
@@ -196,7 +196,7 @@ func TestCatalogue(t *testing.T) {
 
 // TestInHeader: what a header carries is what arrives.
 func TestInHeader(t *testing.T) {
-	d := newDoor(t)
+	d := newFixture(t)
 	for token, want := range map[string]bool{
 		d.own.Token(): true, "": false, " a": false, "a ": false, "a\n": false, "a\x00b": false, "a b": true, "Bearer a": true,
 	} {
