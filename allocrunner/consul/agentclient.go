@@ -63,11 +63,13 @@ func (c *agentClient) open() error {
 		}
 	}
 	c.http = &http.Client{
-		Transport:     bounded{transport, c.longest},
-		Timeout:       requestTimeout,
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // the token is for this agent alone
+		Transport: bounded{transport, c.longest},
+		Timeout:   requestTimeout,
+		// The token is for this agent alone.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
-	cfg := &capi.Config{Address: at.base, HttpClient: c.http, Namespace: c.namespace, Partition: c.partition, Token: c.secrets.Token}
+	cfg := &capi.Config{Address: at.base, HttpClient: c.http, Namespace: c.namespace, Partition: c.partition,
+		Token: c.secrets.Token}
 	if user, password, ok := strings.Cut(c.secrets.Auth, ":"); ok || user != "" {
 		cfg.HttpAuth = &capi.HttpBasicAuth{Username: user, Password: password}
 	}
@@ -166,7 +168,8 @@ func unknown(err error) bool {
 // explained adds to an error which ACL rule is missing, if the agent has refused a request about a service of this name
 // for that reason.
 func explained(err error, service string) error {
-	if request, ok := errors.AsType[*url.Error](err); ok { // its address contains the whole filter, and the log has the agent's address
+	// Its address contains the whole filter, and the log has the agent's address.
+	if request, ok := errors.AsType[*url.Error](err); ok {
 		return request.Err
 	}
 	answer, ok := errors.AsType[capi.StatusError](err)

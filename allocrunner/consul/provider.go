@@ -67,13 +67,15 @@ type Provider struct {
 	round   chan struct{}                     // closed at the end of the present round, and replaced then
 	settled uint64                            // the latest request that a round has dealt with
 	ended   bool                              // no round follows
-	adopt   time.Time                         // from then on, services of the allocation that are not wanted are removed; zero for never
+	// From then on, services of the allocation that are not wanted are removed; zero for never.
+	adopt time.Time
 
 	// Only Run uses the fields below.
-	has      map[string]string // IDs of services that the agent has, with the token of the registration, empty when unknown
-	answers  bool              // the last round reached its end, even if services were refused
-	failures int               // rounds in a row in which something failed
-	logged   string            // the error that was logged last
+	// IDs of services that the agent has, with the token of the registration, empty when unknown.
+	has      map[string]string
+	answers  bool   // the last round reached its end, even if services were refused
+	failures int    // rounds in a row in which something failed
+	logged   string // the error that was logged last
 }
 
 var _ interfaces.CheckingProvider = (*Provider)(nil)
@@ -86,12 +88,14 @@ func New(cfg Config) (*Provider, error) {
 	if err := cfg.Settings.Check(); err != nil {
 		return nil, err
 	}
-	cfg.Namespace, cfg.Partition = cmp.Or(cfg.Namespace, cfg.Settings.Namespace), cmp.Or(cfg.Partition, cfg.Settings.Partition)
+	cfg.Namespace = cmp.Or(cfg.Namespace, cfg.Settings.Namespace)
+	cfg.Partition = cmp.Or(cfg.Partition, cfg.Settings.Partition)
 	if cfg.Namespace == "default" { // an agent without namespaces accepts no name
 		cfg.Namespace = ""
 	}
 	cfg.Logger = cfg.Logger.With("agent", cfg.Settings.Address)
-	client := agentClient{settings: cfg.Settings, secrets: cfg.Secrets, namespace: cfg.Namespace, partition: cfg.Partition, longest: maxAnswer}
+	client := agentClient{settings: cfg.Settings, secrets: cfg.Secrets, namespace: cfg.Namespace,
+		partition: cfg.Partition, longest: maxAnswer}
 	return &Provider{
 		cfg: cfg, client: client, asker: client, period: syncPeriod, settle: settleTime,
 		wake: make(chan struct{}, 1), feed: make(chan struct{}, 1), round: make(chan struct{}),
@@ -288,7 +292,8 @@ func (p *Provider) options(ctx context.Context, client *agentClient) (*capi.Quer
 	if err != nil {
 		return nil, err
 	}
-	return (&capi.QueryOptions{Namespace: p.cfg.Namespace, Partition: p.cfg.Partition, Token: token}).WithContext(ctx), nil
+	q := capi.QueryOptions{Namespace: p.cfg.Namespace, Partition: p.cfg.Partition, Token: token}
+	return q.WithContext(ctx), nil
 }
 
 // statuses are Consul's words. An unknown one is critical.

@@ -156,7 +156,8 @@ func newCheck(serviceID string, c api.ServiceCheck, address string) (*capi.Agent
 // one after the other. Some attributes are left out when they are not set.
 func CheckID(serviceID string, c api.ServiceCheck) string {
 	texts := []string{
-		serviceID, c.Name, c.Type, c.Command, strings.Join(c.Args, ""), c.Path, c.Protocol, c.PortLabel, c.Interval.String(), c.Timeout.String(),
+		serviceID, c.Name, c.Type, c.Command, strings.Join(c.Args, ""), c.Path, c.Protocol, c.PortLabel,
+		c.Interval.String(), c.Timeout.String(),
 		c.Method, c.Body, c.OnUpdate, c.Notes, flagged(c.TLSSkipVerify), c.TLSServerName,
 	}
 	var headers []string
@@ -168,7 +169,10 @@ func CheckID(serviceID string, c api.ServiceCheck) string {
 	for _, n := range []struct {
 		name  string
 		value int
-	}{{"success", c.SuccessBeforePassing}, {"failures", c.FailuresBeforeCritical}, {"failures-before-warning", c.FailuresBeforeWarning}} {
+	}{
+		{"success", c.SuccessBeforePassing}, {"failures", c.FailuresBeforeCritical},
+		{"failures-before-warning", c.FailuresBeforeWarning},
+	} {
 		if n.value != 0 {
 			texts = append(texts, n.name+":"+strconv.Itoa(n.value))
 		}
@@ -201,13 +205,15 @@ func (s *service) asRegistered(is *capi.AgentService) (tags []string, same bool)
 		}
 	}
 	weights := cmp.Or(s.Weights, &capi.AgentWeights{Passing: 1, Warning: 1})
-	same = s.Name == is.Service && s.Address == is.Address && s.Port == is.Port && s.EnableTagOverride == is.EnableTagOverride &&
-		maps.Equal(s.Meta, is.Meta) && maps.Equal(s.TaggedAddresses, addresses) && *weights == is.Weights && equalSets(tags, is.Tags)
+	same = s.Name == is.Service && s.Address == is.Address && s.Port == is.Port && *weights == is.Weights &&
+		s.EnableTagOverride == is.EnableTagOverride && maps.Equal(s.Meta, is.Meta) &&
+		maps.Equal(s.TaggedAddresses, addresses) && equalSets(tags, is.Tags)
 	return tags, same
 }
 
 func equalSets(a, b []string) bool {
-	return slices.Equal(slices.Compact(slices.Sorted(slices.Values(a))), slices.Compact(slices.Sorted(slices.Values(b))))
+	return slices.Equal(slices.Compact(slices.Sorted(slices.Values(a))),
+		slices.Compact(slices.Sorted(slices.Values(b))))
 }
 
 // allocOf returns the allocation in a service's ID, empty for other kinds of IDs.

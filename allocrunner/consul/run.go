@@ -116,7 +116,8 @@ func (p *Provider) tell(refusals, err error) {
 		return
 	}
 	p.failures++
-	wrong := strings.Map(func(r rune) rune { // without digits: two errors that differ by a port or by the time of day are one
+	// Without digits: two errors that differ by a port or by the time of day are one.
+	wrong := strings.Map(func(r rune) rune {
 		if '0' <= r && r <= '9' {
 			return -1
 		}

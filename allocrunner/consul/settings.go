@@ -120,7 +120,8 @@ type endpoint struct {
 func (s Settings) endpoint() (endpoint, error) {
 	if path, ok := strings.CutPrefix(s.Address, "unix://"); ok {
 		if !filepath.IsAbs(path) {
-			return endpoint{}, fmt.Errorf("address of Consul %q: a Unix socket has an absolute path: unix:///PATH", s.Address)
+			return endpoint{}, fmt.Errorf("address of Consul %q: a Unix socket has an absolute path: unix:///PATH",
+				s.Address)
 		}
 		return endpoint{base: "http://localhost", socket: path}, nil
 	}

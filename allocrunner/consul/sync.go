@@ -110,7 +110,8 @@ func (t *round) read() error {
 // remove deregisters services that are no longer wanted, and services that a crash of another allocation has left
 // behind.
 func (t *round) remove() error {
-	for _, id := range slices.Sorted(maps.Keys(t.gone)) { // also those that the agent has not shown: the token may lack the right to read them
+	// Also those that the agent has not shown: the token may lack the right to read them.
+	for _, id := range slices.Sorted(maps.Keys(t.gone)) {
 		if err := t.deregister(id); err != nil {
 			return err
 		}
@@ -214,11 +215,13 @@ func (t *round) checks() error {
 			}
 			definition := *c
 			definition.CheckID = "" // the field has another name in this request, and an agent refuses unknown ones
-			err := t.do(fmt.Sprintf("register check %q of service %q", c.Name, s.Name), s.Name, func(q *capi.QueryOptions) error {
-				return t.agent.CheckRegisterOpts(&capi.AgentCheckRegistration{
-					ID: c.CheckID, Name: c.Name, Notes: c.Notes, ServiceID: id, AgentServiceCheck: definition, Namespace: s.Namespace, Partition: s.Partition,
-				}, q)
-			})
+			err := t.do(fmt.Sprintf("register check %q of service %q", c.Name, s.Name), s.Name,
+				func(q *capi.QueryOptions) error {
+					return t.agent.CheckRegisterOpts(&capi.AgentCheckRegistration{
+						ID: c.CheckID, Name: c.Name, Notes: c.Notes, ServiceID: id, AgentServiceCheck: definition,
+						Namespace: s.Namespace, Partition: s.Partition,
+					}, q)
+				})
 			if err != nil {
 				return err
 			}
@@ -248,7 +251,8 @@ func (t *round) results() (found map[string]*capi.AgentCheck, err error) {
 		return map[string]*capi.AgentCheck{}, nil
 	}
 	err = t.request("list checks", "", func(q *capi.QueryOptions) (err error) {
-		found, err = t.agent.ChecksWithFilterOpts(fmt.Sprintf("ServiceID matches %q", "^"+idPrefix+t.cfg.AllocID+"-"), q)
+		found, err = t.agent.ChecksWithFilterOpts(fmt.Sprintf("ServiceID matches %q", "^"+idPrefix+t.cfg.AllocID+"-"),
+			q)
 		return err
 	})
 	if err != nil {
@@ -258,7 +262,8 @@ func (t *round) results() (found map[string]*capi.AgentCheck, err error) {
 	defer t.mu.Unlock()
 	t.Provider.results = map[string]interfaces.CheckResult{}
 	for id, s := range t.Provider.wanted {
-		if t.wanted[id] != s || t.Provider.gone[id] != t.gone[id] { // registered again meanwhile: the results are the earlier registration's
+		// Registered again meanwhile: the results are the earlier registration's.
+		if t.wanted[id] != s || t.Provider.gone[id] != t.gone[id] {
 			continue
 		}
 		for _, c := range s.checks {

@@ -115,7 +115,9 @@ func Deadline(all []*api.Deployment) (id string, by time.Time) {
 // Succeeded reports whether a deployment has been successful. The version of the job that it has brought out is stable,
 // then.
 func Succeeded(all []*api.Deployment, id string) bool {
-	return slices.ContainsFunc(all, func(d *api.Deployment) bool { return d.ID == id && d.Status == api.DeploymentStatusSuccessful })
+	return slices.ContainsFunc(all, func(d *api.Deployment) bool {
+		return d.ID == id && d.Status == api.DeploymentStatusSuccessful
+	})
 }
 
 // with adds the allocation's deployment, if it is new, and edits a copy of each. An older one that is no longer kept is
@@ -150,7 +152,8 @@ func with(all []*api.Deployment, alloc *api.Allocation, at Moment, edit func(*ap
 func begin(alloc *api.Allocation, at Moment) *api.Deployment {
 	state := &api.DeploymentState{DesiredTotal: 1}
 	for _, group := range alloc.Job.TaskGroups {
-		if ptr.Deref(group.Name) == alloc.TaskGroup && group.Update != nil && ptr.Deref(group.Update.ProgressDeadline) > 0 {
+		if ptr.Deref(group.Name) == alloc.TaskGroup && group.Update != nil &&
+			ptr.Deref(group.Update.ProgressDeadline) > 0 {
 			state.ProgressDeadline = *group.Update.ProgressDeadline
 		}
 	}

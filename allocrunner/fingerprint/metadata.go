@@ -106,11 +106,13 @@ func checkChanges(changes map[string]*string) error {
 		case key == "":
 			return fmt.Errorf("%w: metadata keys must not be empty", ErrMetadata)
 		case len(key) > MaxKeyLength:
-			return fmt.Errorf("%w: the key %.32q... has %d bytes; at most %d are kept", ErrMetadata, key, len(key), MaxKeyLength)
+			return fmt.Errorf("%w: the key %.32q... has %d bytes; at most %d are kept", ErrMetadata, key, len(key),
+				MaxKeyLength)
 		case !dotted(key):
 			return fmt.Errorf("%w: %q is invalid; metadata keys must be valid dotted hcl identifiers", ErrMetadata, key)
 		case value != nil && len(*value) > MaxValueBytes:
-			return fmt.Errorf("%w: the value of %q has %d bytes; at most %d are kept", ErrMetadata, key, len(*value), MaxValueBytes)
+			return fmt.Errorf("%w: the value of %q has %d bytes; at most %d are kept", ErrMetadata, key, len(*value),
+				MaxValueBytes)
 		}
 	}
 	return nil

@@ -4,10 +4,10 @@ import (
 	"fmt"
 	"strings"
 
-	"taskapi/internal/proc"
-
 	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sys/unix"
+
+	"taskapi/internal/proc"
 )
 
 // Disk returns the use of the file system that a directory is on. Space that only root may use counts as used, as in

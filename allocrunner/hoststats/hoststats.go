@@ -128,7 +128,7 @@ func readCPUs() (map[string]cpuTicks, []string, error) {
 			n, _ := strconv.ParseUint(fields[field], 10, 64) // the kernel writes numbers
 			return n
 		}
-		cpus[fields[0]] = cpuTicks{user: ticks(1) + ticks(2), system: ticks(3) + ticks(6) + ticks(7), idle: ticks(4) + ticks(5)}
+		cpus[fields[0]] = cpuTicks{ticks(1) + ticks(2), ticks(3) + ticks(6) + ticks(7), ticks(4) + ticks(5)}
 		names = append(names, fields[0])
 	}
 	if len(names) == 0 {
@@ -144,5 +144,6 @@ func Memory() (*api.HostMemoryStats, error) {
 	if total == 0 {
 		return nil, errors.New("/proc/meminfo has no MemTotal")
 	}
-	return &api.HostMemoryStats{Total: total, Available: available, Free: proc.Bytes(values["MemFree"]), Used: total - min(total, available)}, nil
+	return &api.HostMemoryStats{Total: total, Available: available, Free: proc.Bytes(values["MemFree"]),
+		Used: total - min(total, available)}, nil
 }

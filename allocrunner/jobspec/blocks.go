@@ -110,7 +110,8 @@ func (d *decoder) labelledEntry(block *hcl.Block, target, value reflect.Value) {
 		target.Set(reflect.MakeMap(target.Type()))
 	}
 	if target.MapIndex(key).IsValid() {
-		d.add(hcleval.ErrorAt(block.DefRange, "Duplicate "+block.Type+" block", "There is already a %s %q.", block.Type, block.Labels[0]))
+		d.add(hcleval.ErrorAt(block.DefRange, "Duplicate "+block.Type+" block", "There is already a %s %q.", block.Type,
+			block.Labels[0]))
 		return
 	}
 	target.SetMapIndex(key, value)

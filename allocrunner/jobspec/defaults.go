@@ -4,9 +4,9 @@ import (
 	"cmp"
 	"reflect"
 
-	"taskapi/allocrunner/jobspec/internal/schema"
-
 	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/jobspec/internal/schema"
 )
 
 // addServerDefaults adds the defaults that a Nomad server adds to a job besides those of Job.Canonicalize.

@@ -4,10 +4,10 @@ import (
 	"maps"
 	"slices"
 
-	"taskapi/allocrunner/jobspec/internal/hcleval"
-
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/hclsyntax"
+
+	"taskapi/allocrunner/jobspec/internal/hcleval"
 )
 
 // freeBody decodes a block whose arguments are not known here, such as a driver's config. It returns arguments by name,
@@ -53,7 +53,8 @@ func (d *decoder) freeBlock(result map[string]any, block *hcl.Block, ctx *hcl.Ev
 	}
 	list, isList := result[block.Type].([]any)
 	if _, taken := result[block.Type]; taken && !isList {
-		d.add(hcleval.ErrorAt(block.DefRange, "Duplicate argument", "%q is already set as an argument in this block.", block.Type))
+		d.add(hcleval.ErrorAt(block.DefRange, "Duplicate argument", "%q is already set as an argument in this block.",
+			block.Type))
 		return
 	}
 	result[block.Type] = append(list, value)
@@ -83,7 +84,8 @@ func freeSchema(raw *hclsyntax.Body) *hcl.BodySchema {
 			continue
 		}
 		seen[kind] = true
-		schema.Blocks = append(schema.Blocks, hcl.BlockHeaderSchema{Type: kind, LabelNames: slices.Repeat([]string{"name"}, labels)})
+		schema.Blocks = append(schema.Blocks, hcl.BlockHeaderSchema{Type: kind,
+			LabelNames: slices.Repeat([]string{"name"}, labels)})
 	}
 	return schema
 }

@@ -19,7 +19,8 @@ func (f *FromFiles) Mask(message string) string {
 	if f == nil {
 		return message
 	}
-	longestFirst := slices.SortedFunc(slices.Values(f.Texts), func(a, b string) int { return cmp.Compare(len(b), len(a)) })
+	longestFirst := slices.SortedFunc(slices.Values(f.Texts),
+		func(a, b string) int { return cmp.Compare(len(b), len(a)) })
 	for _, text := range longestFirst {
 		if text == "" {
 			continue

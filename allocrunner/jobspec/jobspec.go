@@ -105,7 +105,8 @@ func Parse(cfg Config) (*api.Job, error) {
 func decode(cfg Config) (*api.Job, error) {
 	if isJSON(cfg) {
 		if len(cfg.Vars) > 0 || len(cfg.VarFiles) > 0 || strings.TrimSpace(cfg.VarText) != "" {
-			return nil, fmt.Errorf("%w: %s is JSON, which has no variables; leave out -var and -var-file", ErrInvalid, cfg.Filename)
+			return nil, fmt.Errorf("%w: %s is JSON, which has no variables; leave out -var and -var-file", ErrInvalid,
+				cfg.Filename)
 		}
 		return parseJSON(cfg.Filename, cfg.Body)
 	}

@@ -8,19 +8,21 @@ import (
 	"reflect"
 	"strings"
 
-	"taskapi/allocrunner/jobspec/internal/hcleval"
-
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/jobspec/internal/hcleval"
 )
 
 // parseJSON reads a job as the API has it, bare or as {"Job": ...}. Unknown fields are errors with their place.
 func parseJSON(filename string, src []byte) (*api.Job, error) {
 	fail := func(offset int64, summary, format string, args ...any) error {
 		before := src[:min(max(offset, 0), int64(len(src)))]
-		pos := hcl.Pos{Line: 1 + bytes.Count(before, []byte("\n")), Column: len(before) - bytes.LastIndexByte(before, '\n'), Byte: len(before)}
+		pos := hcl.Pos{Line: 1 + bytes.Count(before, []byte("\n")),
+			Column: len(before) - bytes.LastIndexByte(before, '\n'), Byte: len(before)}
 		at := hcl.Range{Filename: filename, Start: pos, End: pos}
-		return &Error{Diags: hcl.Diagnostics{hcleval.ErrorAt(at, summary, format, args...)}, sources: map[string][]byte{filename: src}}
+		return &Error{Diags: hcl.Diagnostics{hcleval.ErrorAt(at, summary, format, args...)},
+			sources: map[string][]byte{filename: src}}
 	}
 	if err := shallowJSON(src); err != nil {
 		if syntax, ok := errors.AsType[*json.SyntaxError](err); ok {
@@ -66,7 +68,8 @@ type jobDocument struct {
 
 func mismatchText(e *json.UnmarshalTypeError) string {
 	if e.Type == durationType {
-		return fmt.Sprintf("%s: durations in JSON are whole nanoseconds (30s is 30000000000), not a %s.", e.Field, e.Value)
+		return fmt.Sprintf("%s: durations in JSON are whole nanoseconds (30s is 30000000000), not a %s.", e.Field,
+			e.Value)
 	}
 	if e.Field == "" {
 		return fmt.Sprintf("A job is an object, and this is of type %s.", e.Value)
@@ -103,7 +106,8 @@ func (c *jsonChecker) value(t reflect.Type, path string) *jsonProblem {
 	}
 	if n, ok := token.(json.Number); ok {
 		if _, err := n.Float64(); err != nil { // the job could not be saved with it
-			return &jsonProblem{c.dec.InputOffset() - int64(len(n)), "Number out of range", path + " is larger than any number of 64 bits."}
+			return &jsonProblem{c.dec.InputOffset() - int64(len(n)), "Number out of range", path +
+				" is larger than any number of 64 bits."}
 		}
 	}
 	var problem *jsonProblem
@@ -123,7 +127,8 @@ func (c *jsonChecker) value(t reflect.Type, path string) *jsonProblem {
 
 func (c *jsonChecker) object(t reflect.Type, path string) *jsonProblem {
 	if c.objects++; c.objects > maxObjects {
-		return &jsonProblem{c.dec.InputOffset(), "Too large", fmt.Sprintf("The job has more than %d objects.", maxObjects)}
+		return &jsonProblem{c.dec.InputOffset(), "Too large",
+			fmt.Sprintf("The job has more than %d objects.", maxObjects)}
 	}
 	for c.dec.More() {
 		token, err := c.dec.Token()
@@ -135,7 +140,8 @@ func (c *jsonChecker) object(t reflect.Type, path string) *jsonProblem {
 		inner := strings.TrimPrefix(path+"."+key, ".")
 		next, known := memberType(t, key)
 		if !known {
-			return &jsonProblem{offset, "Unknown field", fmt.Sprintf("A job has no field %s.%s", inner, didYouMean(key, fieldNames(t)))}
+			return &jsonProblem{offset, "Unknown field",
+				fmt.Sprintf("A job has no field %s.%s", inner, didYouMean(key, fieldNames(t)))}
 		}
 		if next != nil && t.Kind() == reflect.Map && c.nextIsNull() {
 			return &jsonProblem{c.dec.InputOffset(), "Null value", inner + " is null; leave it out."}

@@ -4,11 +4,11 @@ import (
 	"maps"
 	"slices"
 
-	"taskapi/allocrunner/jobspec/internal/hcleval"
-
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 	"github.com/zclconf/go-cty/cty"
+
+	"taskapi/allocrunner/jobspec/internal/hcleval"
 )
 
 // local is one entry of a locals block and the names of the locals that it refers to.
@@ -62,7 +62,8 @@ type localResolver struct {
 
 // locals evaluates every local and returns them as one object.
 func (f *hclFile) locals(locals map[string][]*local, vars cty.Value) (cty.Value, hcl.Diagnostics) {
-	r := &localResolver{file: f, vars: vars, locals: locals, values: map[string]cty.Value{}, open: map[string]bool{}, failed: map[string]bool{}}
+	r := &localResolver{file: f, vars: vars, locals: locals, values: map[string]cty.Value{}, open: map[string]bool{},
+		failed: map[string]bool{}}
 	for _, name := range slices.Sorted(maps.Keys(locals)) {
 		r.resolve(name)
 	}
@@ -80,9 +81,11 @@ func (r *localResolver) resolve(name string) {
 	l := entries[0]
 	switch at := l.attr.NameRange; {
 	case len(entries) > 1:
-		r.fail(name, hcleval.ErrorAt(entries[1].attr.NameRange, "Duplicate local", "Local %q is defined at line %d already.", name, at.Start.Line))
+		r.fail(name, hcleval.ErrorAt(entries[1].attr.NameRange, "Duplicate local",
+			"Local %q is defined at line %d already.", name, at.Start.Line))
 	case l.whole:
-		r.fail(name, hcleval.ErrorAt(at, "Invalid local", `Local %q refers to all of "local", and so to itself; name the ones that it needs.`, name))
+		r.fail(name, hcleval.ErrorAt(at, "Invalid local",
+			`Local %q refers to all of "local", and so to itself; name the ones that it needs.`, name))
 	case r.open[name]:
 		r.fail(name, hcleval.ErrorAt(at, "Cycle of locals", "Local %q needs its own value.", name))
 	default:

@@ -7,12 +7,12 @@ import (
 	"strings"
 	"time"
 
-	"taskapi/allocrunner/jobspec/internal/hcleval"
-
 	"github.com/hashicorp/hcl/v2"
 	"github.com/zclconf/go-cty/cty"
 	"github.com/zclconf/go-cty/cty/convert"
 	"github.com/zclconf/go-cty/cty/gocty"
+
+	"taskapi/allocrunner/jobspec/internal/hcleval"
 )
 
 // attribute evaluates an argument into a field, and reports whether there was a value. An argument that is null counts
@@ -26,7 +26,8 @@ func (d *decoder) attribute(attr *hcl.Attribute, ctx *hcl.EvalContext, target re
 	if err := setValue(v, target); err != nil {
 		hint := ""
 		if !fromFile && v.Type() == cty.String && strings.Contains(v.AsString(), "${") { // the most common cause
-			hint = " The reference " + v.AsString() + " gets its value only when the task runs, and this is needed before."
+			hint = " The reference " + v.AsString() +
+				" gets its value only when the task runs, and this is needed before."
 		}
 		d.add(hcleval.ErrorAt(attr.Expr.Range(), "Unsuitable value", "Argument %q: %s.%s", attr.Name, err, hint))
 		return false

@@ -38,7 +38,8 @@ func (f *hclFile) assign(declared map[string]*variable) hcl.Diagnostics {
 	}
 	if text := []byte(f.cfg.VarText); len(text) > 0 {
 		if err := checkVarText(varTextName, text); err != nil {
-			diags = append(diags, &hcl.Diagnostic{Severity: hcl.DiagError, Summary: "Variables", Detail: err.Error() + "."})
+			diags = append(diags, &hcl.Diagnostic{Severity: hcl.DiagError, Summary: "Variables", Detail: err.Error() +
+				"."})
 		} else {
 			diags = append(diags, f.setFrom(declared, varTextName, text)...)
 		}
@@ -52,11 +53,13 @@ func (f *hclFile) assign(declared map[string]*variable) hcl.Diagnostics {
 func (f *hclFile) setFlag(declared map[string]*variable, flag string) hcl.Diagnostics {
 	name, text, ok := strings.Cut(flag, "=")
 	if name = strings.TrimSpace(name); !ok || name == "" {
-		return hcl.Diagnostics{{Severity: hcl.DiagError, Summary: "Invalid -var", Detail: fmt.Sprintf("-var %q must be name=value.", flag)}}
+		return hcl.Diagnostics{{Severity: hcl.DiagError, Summary: "Invalid -var",
+			Detail: fmt.Sprintf("-var %q must be name=value.", flag)}}
 	}
 	v := declared[name]
 	if v == nil {
-		return hcl.Diagnostics{{Severity: hcl.DiagError, Summary: "Undeclared variable", Detail: "-var " + name + ": " + undeclared(declared, name)}}
+		return hcl.Diagnostics{{Severity: hcl.DiagError, Summary: "Undeclared variable", Detail: "-var " + name + ": " +
+			undeclared(declared, name)}}
 	}
 	return f.setText(v, "-var "+name, text)
 }
@@ -65,7 +68,8 @@ func undeclared(declared map[string]*variable, name string) string {
 	if len(declared) == 0 {
 		return fmt.Sprintf("the job file declares no variables, so %q can't be set.", name)
 	}
-	return fmt.Sprintf("the job file declares no variable %q.%s", name, didYouMean(name, slices.Sorted(maps.Keys(declared))))
+	return fmt.Sprintf("the job file declares no variable %q.%s", name,
+		didYouMean(name, slices.Sorted(maps.Keys(declared))))
 }
 
 // didYouMean suggests the first candidate that is at most two letters off; it is empty without one.
@@ -84,7 +88,8 @@ func (f *hclFile) setText(v *variable, source, text string) hcl.Diagnostics {
 	plainDefault := v.value == cty.NilVal || v.value.Type().IsPrimitiveType()
 	if v.typ.IsPrimitiveType() || v.typ == cty.DynamicPseudoType && plainDefault {
 		end := hcl.Pos{Line: 1, Column: 1 + len(text), Byte: len(text)}
-		return f.set(v, hcl.StaticExpr(cty.StringVal(text), hcl.Range{Filename: source, Start: hcl.InitialPos, End: end}))
+		return f.set(v, hcl.StaticExpr(cty.StringVal(text),
+			hcl.Range{Filename: source, Start: hcl.InitialPos, End: end}))
 	}
 	expr, diags := f.eval.ParseExpression([]byte(text), source)
 	if diags.HasErrors() {
@@ -116,7 +121,8 @@ func (f *hclFile) setFrom(declared map[string]*variable, path string, src []byte
 	for _, name := range slices.Sorted(maps.Keys(attrs)) {
 		v := declared[name]
 		if v == nil {
-			diags = append(diags, hcleval.ErrorAt(attrs[name].NameRange, "Undeclared variable", "%s", undeclared(declared, name)))
+			diags = append(diags, hcleval.ErrorAt(attrs[name].NameRange, "Undeclared variable", "%s",
+				undeclared(declared, name)))
 			continue
 		}
 		diags = append(diags, f.set(v, attrs[name].Expr)...)
@@ -134,7 +140,8 @@ func checkVarText(path string, src []byte) error {
 func (f *hclFile) fileAttributes(path string, src []byte) (hcl.Attributes, hcl.Diagnostics) {
 	if strings.EqualFold(filepath.Ext(path), ".json") {
 		if err := shallowJSON(src); err != nil {
-			return nil, hcl.Diagnostics{{Severity: hcl.DiagError, Summary: "Variable file", Detail: fmt.Sprintf("%s: %s.", path, err)}}
+			return nil, hcl.Diagnostics{{Severity: hcl.DiagError, Summary: "Variable file",
+				Detail: fmt.Sprintf("%s: %s.", path, err)}}
 		}
 		file, diags := hcljson.Parse(src, path)
 		if diags.HasErrors() {

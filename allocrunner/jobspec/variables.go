@@ -4,13 +4,13 @@ import (
 	"maps"
 	"slices"
 
-	"taskapi/allocrunner/jobspec/internal/hcleval"
-
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/ext/typeexpr"
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 	"github.com/zclconf/go-cty/cty"
 	"github.com/zclconf/go-cty/cty/convert"
+
+	"taskapi/allocrunner/jobspec/internal/hcleval"
 )
 
 var variableSchema = &hcl.BodySchema{
@@ -62,11 +62,13 @@ func (f *hclFile) declarations(root *hcl.BodyContent) (map[string]*variable, hcl
 	declared := map[string]*variable{}
 	declare := func(v *variable) {
 		if other := declared[v.name]; other != nil {
-			diags = append(diags, hcleval.ErrorAt(v.declared, "Duplicate variable", "Variable %q is declared at line %d already.", v.name, other.declared.Start.Line))
+			diags = append(diags, hcleval.ErrorAt(v.declared, "Duplicate variable",
+				"Variable %q is declared at line %d already.", v.name, other.declared.Start.Line))
 			return
 		}
 		if !hclsyntax.ValidIdentifier(v.name) {
-			diags = append(diags, hcleval.ErrorAt(v.declared, "Invalid variable name", "%q is no name: it needs letters, digits, _ and -, and no digit in front.", v.name))
+			diags = append(diags, hcleval.ErrorAt(v.declared, "Invalid variable name",
+				"%q is no name: it needs letters, digits, _ and -, and no digit in front.", v.name))
 		}
 		declared[v.name] = v
 	}
@@ -106,7 +108,8 @@ func (f *hclFile) declaration(block *hcl.Block) (*variable, hcl.Diagnostics) {
 		if text, more := f.eval.Value(attr.Expr, f.eval.Context(nil, false)); more.HasErrors() {
 			diags = append(diags, more...)
 		} else if text.Type() != cty.String {
-			diags = append(diags, hcleval.ErrorAt(attr.Expr.Range(), "Invalid description", "A description is text in quotes."))
+			diags = append(diags, hcleval.ErrorAt(attr.Expr.Range(), "Invalid description",
+				"A description is text in quotes."))
 		}
 	}
 	for _, validation := range content.Blocks {
@@ -128,7 +131,8 @@ func (f *hclFile) set(v *variable, expr hcl.Expression) hcl.Diagnostics {
 	}
 	value, err := convert.Convert(value, v.typ)
 	if err != nil {
-		return hcl.Diagnostics{hcleval.ErrorAt(expr.Range(), "Unsuitable value for a variable", "Variable %q: %s.", v.name, err)}
+		return hcl.Diagnostics{hcleval.ErrorAt(expr.Range(), "Unsuitable value for a variable", "Variable %q: %s.",
+			v.name, err)}
 	}
 	v.value = value
 	return nil
@@ -153,7 +157,8 @@ func (f *hclFile) checkValidation(name string, validation *hcl.BodyContent, ctx 
 		return diags
 	}
 	if ok.IsNull() || ok.Type() != cty.Bool {
-		return hcl.Diagnostics{hcleval.ErrorAt(condition.Expr.Range(), "Invalid condition", "A validation's condition must be true or false.")}
+		return hcl.Diagnostics{hcleval.ErrorAt(condition.Expr.Range(), "Invalid condition",
+			"A validation's condition must be true or false.")}
 	}
 	if ok.True() {
 		return nil
@@ -167,7 +172,9 @@ func (f *hclFile) checkValidation(name string, validation *hcl.BodyContent, ctx 
 		text = cty.StringVal("its error_message comes from a file, which this error does not show")
 	}
 	if text.IsNull() || text.Type() != cty.String {
-		return hcl.Diagnostics{hcleval.ErrorAt(message.Expr.Range(), "Invalid error message", "A validation's error_message must be text.")}
+		return hcl.Diagnostics{hcleval.ErrorAt(message.Expr.Range(), "Invalid error message",
+			"A validation's error_message must be text.")}
 	}
-	return hcl.Diagnostics{hcleval.ErrorAt(condition.Expr.Range(), "Invalid value for variable "+name, "%s", text.AsString())}
+	return hcl.Diagnostics{hcleval.ErrorAt(condition.Expr.Range(), "Invalid value for variable "+name, "%s",
+		text.AsString())}
 }

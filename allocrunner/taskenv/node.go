@@ -8,9 +8,9 @@ import (
 	"strconv"
 	"strings"
 
-	"taskapi/internal/proc"
-
 	"golang.org/x/sys/unix"
+
+	"taskapi/internal/proc"
 )
 
 // Node holds the facts about the machine that a job file can refer to.

@@ -53,7 +53,8 @@ func programMappings() []mapping {
 			here = m
 			continue
 		}
-		if rest, ok := strings.CutPrefix(lines.Text(), "Anonymous:"); ok && here.length > 0 && strings.TrimSpace(rest) == "0 kB" {
+		if rest, ok := strings.CutPrefix(lines.Text(), "Anonymous:"); ok && here.length > 0 &&
+			strings.TrimSpace(rest) == "0 kB" {
 			found = append(found, here)
 		}
 	}
@@ -71,7 +72,8 @@ func parseHead(line, program string) (m mapping, isHead bool) {
 	start, err1 := strconv.ParseUint(from, 16, 64)
 	end, err2 := strconv.ParseUint(to, 16, 64)
 	mode, _, _ := strings.Cut(rest, " ")
-	if err1 != nil || err2 != nil || end <= start || mode != "r-xp" && mode != "r--p" || !strings.HasSuffix(line, " "+program) {
+	if err1 != nil || err2 != nil || end <= start || mode != "r-xp" && mode != "r--p" ||
+		!strings.HasSuffix(line, " "+program) {
 		return m, true
 	}
 	return mapping{uintptr(start), uintptr(end - start)}, true

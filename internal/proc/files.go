@@ -98,7 +98,8 @@ func parseMounts(text string) []Mount {
 		if len(fields) < 5 || len(kind) < 3 {
 			continue
 		}
-		all = append(all, Mount{fields[2], unescape.Replace(fields[3]), unescape.Replace(fields[4]), kind[0], unescape.Replace(kind[1]), kind[2]})
+		all = append(all, Mount{fields[2], unescape.Replace(fields[3]), unescape.Replace(fields[4]), kind[0],
+			unescape.Replace(kind[1]), kind[2]})
 	}
 	return all
 }

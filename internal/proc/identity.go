@@ -78,7 +78,8 @@ func (id Identity) Await(most time.Duration) bool {
 		if left <= 0 {
 			return false
 		}
-		_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(left.Milliseconds())+1) // a signal only brings another look
+		// A signal only brings another look.
+		_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(left.Milliseconds())+1)
 	}
 	return true
 }

@@ -42,7 +42,8 @@ func (a *Agent) mayLocked(token, service string) error {
 	case a.acl == nil || token == Management || service != "" && slices.Contains(a.acl[token], service):
 		return nil
 	case token == "":
-		return failure{http.StatusForbidden, fmt.Sprintf("Permission denied: anonymous token lacks permission 'service:write' on %q", service)}
+		return failure{http.StatusForbidden,
+			fmt.Sprintf("Permission denied: anonymous token lacks permission 'service:write' on %q", service)}
 	}
 	return failure{http.StatusForbidden, fmt.Sprintf("Permission denied: token with AccessorID '…' lacks permission 'service:write' on %q", service)}
 }
@@ -62,7 +63,8 @@ func (a *Agent) listCatalog(name string, r *http.Request) (any, error) {
 	}
 	for _, id := range slices.Sorted(maps.Keys(a.checks)) {
 		if c := a.checks[id]; c.ServiceName == name && c.published != "" {
-			list = append(list, &capi.HealthCheck{Node: c.Node, CheckID: id, Name: c.Name, ServiceID: c.ServiceID, ServiceName: name, Status: c.published})
+			list = append(list, &capi.HealthCheck{Node: c.Node, CheckID: id, Name: c.Name, ServiceID: c.ServiceID,
+				ServiceName: name, Status: c.published})
 		}
 	}
 	return list, nil

@@ -200,7 +200,10 @@ func filtered[T any](r *http.Request, all map[string]T) (any, error) {
 
 func (a *Agent) listServices(_ string, r *http.Request) (any, error) {
 	list := maps.Clone(a.services) // less what the token may not read
-	maps.DeleteFunc(list, func(_ string, s *capi.AgentService) bool { return a.mayLocked(tokenOf(r), s.Service) != nil })
+	maps.DeleteFunc(list, func(_ string, s *capi.AgentService) bool {
+		return a.mayLocked(tokenOf(r),
+			s.Service) != nil
+	})
 	return filtered(r, list)
 }
 
@@ -264,7 +267,8 @@ func (a *Agent) registerService(_ string, r *http.Request) (any, error) {
 	}
 	a.services[reg.ID] = &capi.AgentService{
 		ID: reg.ID, Service: reg.Name, Tags: reg.Tags, Meta: reg.Meta, Port: reg.Port, Address: reg.Address, TaggedAddresses: addresses,
-		Weights: *cmp.Or(reg.Weights, &capi.AgentWeights{Passing: 1, Warning: 1}), EnableTagOverride: reg.EnableTagOverride, Datacenter: "dc1",
+		Weights: *cmp.Or(reg.Weights, &capi.AgentWeights{Passing: 1,
+			Warning: 1}), EnableTagOverride: reg.EnableTagOverride, Datacenter: "dc1",
 	}
 	kept := map[string]bool{}
 	for _, c := range reg.Checks {
@@ -291,7 +295,8 @@ func (a *Agent) dropLocked(drop func(*made) bool) {
 func (a *Agent) deregisterService(id string, r *http.Request) (any, error) {
 	s := a.services[id]
 	if s == nil {
-		return nil, failure{http.StatusNotFound, fmt.Sprintf("Unknown service ID %q. Ensure that the service ID is passed, not the service name.", id)}
+		return nil, failure{http.StatusNotFound,
+			fmt.Sprintf("Unknown service ID %q. Ensure that the service ID is passed, not the service name.", id)}
 	}
 	if err := a.mayLocked(tokenOf(r), s.Service); err != nil {
 		return nil, err

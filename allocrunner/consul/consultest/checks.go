@@ -22,7 +22,8 @@ var statuses = []string{capi.HealthPassing, capi.HealthWarning, capi.HealthCriti
 // checkDefinition refuses what an agent refuses, and what an agent would have to guess.
 func checkDefinition(c *capi.AgentServiceCheck) error {
 	kinds := slices.DeleteFunc([]string{c.HTTP, c.TCP, c.GRPC, c.TTL}, func(kind string) bool { return kind == "" })
-	if len(kinds) != 1 || len(c.Args) > 0 || c.UDP != "" || c.H2PING != "" || c.AliasService != "" || c.DockerContainerID != "" {
+	if len(kinds) != 1 || len(c.Args) > 0 || c.UDP != "" || c.H2PING != "" || c.AliasService != "" ||
+		c.DockerContainerID != "" {
 		return invalid("Invalid check: it must be exactly one of HTTP, TCP, GRPC and TTL")
 	}
 	if c.FailuresBeforeWarning > c.FailuresBeforeCritical {
@@ -95,7 +96,8 @@ func (a *Agent) updateCheck(id string, r *http.Request) (any, error) {
 	}
 	c := a.checks[id]
 	if c == nil || c.expiry == nil {
-		return nil, failure{http.StatusNotFound, fmt.Sprintf("CheckID %q does not have associated TTL: Unknown check", id)}
+		return nil, failure{http.StatusNotFound,
+			fmt.Sprintf("CheckID %q does not have associated TTL: Unknown check", id)}
 	}
 	if err := a.mayLocked(tokenOf(r), c.ServiceName); err != nil {
 		return nil, err
@@ -174,7 +176,8 @@ func (c *made) result(status, output string) {
 	} else {
 		c.row = max(c.row, 0) + 1
 	}
-	if c.row > 0 && c.row >= c.definition.SuccessBeforePassing || c.row < 0 && -c.row >= c.definition.FailuresBeforeCritical {
+	if c.row > 0 && c.row >= c.definition.SuccessBeforePassing ||
+		c.row < 0 && -c.row >= c.definition.FailuresBeforeCritical {
 		c.Status = status
 	}
 	c.Output = output
@@ -199,7 +202,8 @@ func run(ctx context.Context, d capi.AgentServiceCheck) (status, output string) 
 
 func runHTTP(ctx context.Context, d capi.AgentServiceCheck) (status, output string) {
 	client := &http.Client{Transport: &http.Transport{
-		DisableKeepAlives: true, TLSClientConfig: &tls.Config{ServerName: d.TLSServerName, InsecureSkipVerify: d.TLSSkipVerify},
+		DisableKeepAlives: true, TLSClientConfig: &tls.Config{ServerName: d.TLSServerName,
+			InsecureSkipVerify: d.TLSSkipVerify},
 	}}
 	req, err := http.NewRequestWithContext(ctx, cmp.Or(d.Method, http.MethodGet), d.HTTP, strings.NewReader(d.Body))
 	if err != nil {
@@ -234,7 +238,8 @@ func runGRPC(ctx context.Context, d capi.AgentServiceCheck) (status, output stri
 		message = nil
 	}
 	frame := append([]byte{0, 0, 0, 0, byte(len(message))}, message...)
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+address+"/grpc.health.v1.Health/Check", bytes.NewReader(frame))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+address+"/grpc.health.v1.Health/Check",
+		bytes.NewReader(frame))
 	if err != nil {
 		return capi.HealthCritical, err.Error()
 	}

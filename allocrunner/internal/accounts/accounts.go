@@ -206,7 +206,8 @@ func (p *pool) file(number uint32) string {
 // mine takes an ID that the allocation has had, unless another allocation has it now or, when none of its tasks runs,
 // anybody.
 func (p *pool) mine(number uint32, runs bool) bool {
-	if number == 0 || p.others(number, runs) || p.saved[number] != p.owner && !runs && (p.busy[number] || known(number)) {
+	if number == 0 || p.others(number, runs) || p.saved[number] != p.owner && !runs &&
+		(p.busy[number] || known(number)) {
 		return false
 	}
 	p.taken[number] = p.owner
@@ -236,7 +237,8 @@ func (p *pool) next() (uint32, error) {
 	first := uint64(hash.Sum32()) % count
 	for i := range count {
 		number := p.in.From + uint32((first+i)%count)
-		if by, ok := p.taken[number]; ok && by == p.owner || p.busy[number] || p.others(number, false) || known(number) {
+		if by, ok := p.taken[number]; ok && by == p.owner || p.busy[number] || p.others(number, false) ||
+			known(number) {
 			continue
 		}
 		p.taken[number] = p.owner
@@ -326,7 +328,8 @@ func mapped(table string, in interfaces.IDRange) bool {
 	}
 	for line := range strings.Lines(string(text)) {
 		var first, outside, count uint64
-		if _, err := fmt.Sscan(line, &first, &outside, &count); err == nil && first <= uint64(in.From) && uint64(in.To) < first+count {
+		if _, err := fmt.Sscan(line, &first, &outside, &count); err == nil && first <= uint64(in.From) &&
+			uint64(in.To) < first+count {
 			return true
 		}
 	}

@@ -122,7 +122,8 @@ func BuildAlloc(dir string, access Access, tasks []string) error {
 	return top.within(access.spec(name), func(alloc *handle) error {
 		for _, task := range tasks {
 			if !alloc.has(SharedName) && alloc.has(task) {
-				return fmt.Errorf("%s %w: remove it, or choose another allocation ID", filepath.Join(alloc.path, task), ErrPlanted)
+				return fmt.Errorf("%s %w: remove it, or choose another allocation ID", filepath.Join(alloc.path, task),
+					ErrPlanted)
 			}
 		}
 		return alloc.within(spec{SharedName, 0o777 | unix.S_ISVTX, ours, enforce}, func(shared *handle) error {

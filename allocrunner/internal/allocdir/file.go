@@ -46,7 +46,8 @@ func WriteFile(dir interfaces.TaskDir, relPath string, data []byte, perm fs.File
 	}
 	defer at.close()
 	path := filepath.Join(at.path, names[last])
-	if err := atomicfile.Replace(at.fd, path, data, atomicfile.Options{Mode: perm.Perm(), Owner: &atomicfile.Owner{UID: uid, GID: gid}}); err != nil {
+	if err := atomicfile.Replace(at.fd, path, data,
+		atomicfile.Options{Mode: perm.Perm(), Owner: &atomicfile.Owner{UID: uid, GID: gid}}); err != nil {
 		return explain(fmt.Sprintf("write %q", relPath), err)
 	}
 	return nil

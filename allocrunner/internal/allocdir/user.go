@@ -88,7 +88,8 @@ func fromEntry(entry *user.User) (interfaces.User, error) {
 	uid, okUID := parseID(entry.Uid)
 	gid, okGID := parseID(entry.Gid)
 	if !okUID || !okGID {
-		return interfaces.User{}, fmt.Errorf("the user database has uid %q and gid %q, which are no numbers", entry.Uid, entry.Gid)
+		return interfaces.User{}, fmt.Errorf("the user database has uid %q and gid %q, which are no numbers", entry.Uid,
+			entry.Gid)
 	}
 	u := interfaces.User{Name: entry.Username, UID: uid, GID: gid, Home: entry.HomeDir, Shell: shellOf(entry.Username)}
 	ids, err := entry.GroupIds()

@@ -242,12 +242,14 @@ func (s *logFrames) Next(ctx context.Context) (*api.StreamFrame, error) {
 			s.offset = 0
 			return s.event(interfaces.FileTruncated), nil
 		}
-		if s.waiting.watch(&s.waiting.dir, s.tree.watch.Dir, s.dir) || s.waiting.watch(&s.waiting.file, s.tree.watch.File, s.file) {
+		if s.waiting.watch(&s.waiting.dir, s.tree.watch.Dir, s.dir) ||
+			s.waiting.watch(&s.waiting.file, s.tree.watch.File, s.file) {
 			s.listed = false
 			continue
 		}
 		var st unix.Stat_t
-		if unix.Fstat(int(s.dir.Fd()), &st) != nil || st.Nlink == 0 { // the log directory is gone, and with it the allocation
+		// The log directory is gone, and with it the allocation.
+		if unix.Fstat(int(s.dir.Fd()), &st) != nil || st.Nlink == 0 {
 			s.over = true
 			return s.event(interfaces.FileDeleted), nil
 		}
@@ -268,7 +270,8 @@ func (s *logFrames) newer() bool {
 	if len(s.ahead) > 0 {
 		return true
 	}
-	if s.file != nil && unix.Fstatat(int(s.dir.Fd()), s.name(s.index+1), &st, unix.AT_SYMLINK_NOFOLLOW) == nil && regular(&st) == nil {
+	if s.file != nil && unix.Fstatat(int(s.dir.Fd()), s.name(s.index+1), &st, unix.AT_SYMLINK_NOFOLLOW) == nil &&
+		regular(&st) == nil {
 		return true
 	}
 	if s.listed {
@@ -320,10 +323,12 @@ func (s *logFrames) advance() (gap *api.StreamFrame, err error) {
 func (s *logFrames) gapSince(was int) *api.StreamFrame {
 	var st unix.Stat_t
 	if was < 0 || s.index <= was+1 ||
-		!errors.Is(unix.Fstatat(int(s.dir.Fd()), s.name(was+1), &st, unix.AT_SYMLINK_NOFOLLOW), unix.ENOENT) { // the writer skips names that are taken
+		// The writer skips names that are taken.
+		!errors.Is(unix.Fstatat(int(s.dir.Fd()), s.name(was+1), &st, unix.AT_SYMLINK_NOFOLLOW), unix.ENOENT) {
 		return nil
 	}
-	text := fmt.Sprintf("[taskapi: output is missing here: %s.%d to .%d were removed before they were read]\n", s.stream, was+1, s.index-1)
+	text := fmt.Sprintf("[taskapi: output is missing here: %s.%d to .%d were removed before they were read]\n",
+		s.stream, was+1, s.index-1)
 	if !s.newline {
 		text = "\n" + text
 	}

@@ -27,9 +27,10 @@ type check struct {
 
 // definition identifies a check. Checks with equal definitions are the same check.
 type definition struct {
-	about   api.AllocCheckStatus // the fields that no run changes; Task is empty for a check of the group
-	spec    api.ServiceCheck     // interpolated
-	address string               // where it connects to, or the ID of the service if its provider checks it; empty for a script
+	about api.AllocCheckStatus // the fields that no run changes; Task is empty for a check of the group
+	spec  api.ServiceCheck     // interpolated
+	// Where it connects to, or the ID of the service if its provider checks it; empty for a script.
+	address string
 }
 
 // outcome is what one run found.
@@ -104,7 +105,8 @@ func (r *resolver) add(task string, list []*api.Service) {
 			resolved := service.Check(c)
 			made, err := r.resolve(service, resolved, remote{provider, service.ID(r.cfg.Alloc), n})
 			if err != nil {
-				r.errs = append(r.errs, fmt.Errorf("%w: service %q, check %q: %w", ErrInvalid, service.Name, resolved.Name, err))
+				r.errs = append(r.errs, fmt.Errorf("%w: service %q, check %q: %w", ErrInvalid, service.Name,
+					resolved.Name, err))
 			}
 			r.list = append(r.list, made)
 		}
@@ -163,7 +165,8 @@ func (r *resolver) resolve(service services.Service, c api.ServiceCheck, at remo
 // fields below, one after the other: texts without separators, durations as 64 bits of nanoseconds, little-endian.
 func checkID(alloc *api.Allocation, c api.ServiceCheck) string {
 	var b bytes.Buffer
-	for _, s := range []string{alloc.ID, alloc.TaskGroup, c.TaskName, c.Name, c.Type, c.PortLabel, c.OnUpdate, c.AddressMode} {
+	for _, s := range []string{alloc.ID, alloc.TaskGroup, c.TaskName, c.Name, c.Type, c.PortLabel, c.OnUpdate,
+		c.AddressMode} {
 		b.WriteString(s)
 	}
 	for _, d := range []time.Duration{c.Interval, c.Timeout} {

@@ -115,7 +115,8 @@ func New(cfg Config) (*Runner, error) {
 		}
 		r.list = append(r.list, reg)
 	}
-	r.cfg.Alloc, r.cfg.Resolver, r.cfg.Saved = nil, services.Resolver{}, nil // they may be large, and are not needed again
+	// They may be large, and are not needed again.
+	r.cfg.Alloc, r.cfg.Resolver, r.cfg.Saved = nil, services.Resolver{}, nil
 	return r, nil
 }
 

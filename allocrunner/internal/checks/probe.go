@@ -65,7 +65,8 @@ func (c clients) of(check api.ServiceCheck, dial dialFunc) *http.Client {
 			ReadBufferSize:         connBuffer,
 			WriteBufferSize:        connBuffer,
 			TLSClientConfig: &tls.Config{
-				InsecureSkipVerify: key.skipVerify, // the job asks for it: the check then only shows that something answers
+				// The job asks for it: the check then only shows that something answers.
+				InsecureSkipVerify: key.skipVerify,
 				ServerName:         key.serverName,
 			},
 		},
@@ -126,7 +127,8 @@ func header(own map[string][]string, version string) http.Header {
 func sendHTTP(client *http.Client, req *http.Request) outcome {
 	resp, err := client.Do(req)
 	if err != nil {
-		if e, ok := errors.AsType[*url.Error](err); ok { // tasks that may not see the query of the check can see this error
+		// Tasks that may not see the query of the check can see this error.
+		if e, ok := errors.AsType[*url.Error](err); ok {
 			e.URL, _, _ = strings.Cut(e.URL, "?")
 		}
 		return failed("nomad: " + err.Error())
@@ -166,6 +168,7 @@ func scriptProbe(exec ExecFunc, c api.ServiceCheck) func(context.Context) outcom
 		case err != nil:
 			return failed("nomad: " + err.Error())
 		}
-		return outcome{warning: result.Code == exitWarning, output: cmp.Or(text, fmt.Sprintf("nomad: exit code %d", result.Code))}
+		return outcome{warning: result.Code == exitWarning,
+			output: cmp.Or(text, fmt.Sprintf("nomad: exit code %d", result.Code))}
 	}
 }

@@ -114,7 +114,8 @@ func (r *Runner) record(ctx context.Context, reg *registration, began time.Time,
 		r.cfg.Logger.Info("check changed", "service", about.Service, "check", about.Check, "from", n.was, "to", n.now)
 	}
 	if n.restart {
-		r.cfg.Logger.Info("check requests a restart", "service", about.Service, "check", about.Check, "task", about.Task)
+		r.cfg.Logger.Info("check requests a restart", "service", about.Service, "check", about.Check, "task",
+			about.Task)
 		r.cfg.Restart(about.Task, fmt.Sprintf("healthcheck: check %q unhealthy", about.Check))
 	}
 }

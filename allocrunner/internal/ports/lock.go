@@ -33,7 +33,8 @@ func lockRoot() (string, error) {
 	}
 	for _, runtime := range candidates {
 		var st unix.Stat_t
-		private := unix.Lstat(runtime, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR && st.Uid == uint32(uid) && st.Mode&0o022 == 0
+		private := unix.Lstat(runtime, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR && st.Uid == uint32(uid) &&
+			st.Mode&0o022 == 0
 		if filepath.IsAbs(runtime) && private { // nobody but our user can put anything into it
 			dir = filepath.Join(runtime, "taskapi")
 			break
@@ -147,7 +148,8 @@ func reserved(f *os.File, owner string) error {
 // another allocation's.
 func release(lock *os.File) {
 	lock.Close()
-	f, err := os.OpenFile(lock.Name(), os.O_RDWR|unix.O_NOFOLLOW, 0) // another open file: the same one has the lock in any case
+	// Another open file: the same one has the lock in any case.
+	f, err := os.OpenFile(lock.Name(), os.O_RDWR|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return
 	}

@@ -134,9 +134,11 @@ func Reacquire(cfg Config, held *api.AllocatedResources) (_ *Reservation, err er
 		return nil, err
 	}
 	if cfg.First < 1 || cfg.Last > maxPort || cfg.First > cfg.Last {
-		return nil, fmt.Errorf("%w: dynamic ports from %d to %d; want a range within 1 to %d", ErrInvalid, cfg.First, cfg.Last, maxPort)
+		return nil, fmt.Errorf("%w: dynamic ports from %d to %d; want a range within 1 to %d", ErrInvalid, cfg.First,
+			cfg.Last, maxPort)
 	}
-	a := &allocator{Reservation: &Reservation{owner: cfg.Owner}, cfg: cfg, ip: ip, held: map[string]int{}, labels: map[string]bool{}}
+	a := &allocator{Reservation: &Reservation{owner: cfg.Owner}, cfg: cfg, ip: ip, held: map[string]int{},
+		labels: map[string]bool{}}
 	for _, n := range cmp.Or(held, &api.AllocatedResources{}).Shared.Networks {
 		for _, p := range slices.Concat(n.ReservedPorts, n.DynamicPorts) {
 			a.held[p.Label] = p.Value
@@ -172,7 +174,8 @@ func (a *allocator) reserve() error {
 				if err := a.port(p, take.one); err != nil {
 					return err
 				}
-				a.mappings = append(a.mappings, api.PortMapping{Label: p.Label, Value: p.Value, To: p.To, HostIP: a.cfg.HostIP})
+				a.mappings = append(a.mappings, api.PortMapping{Label: p.Label, Value: p.Value, To: p.To,
+					HostIP: a.cfg.HostIP})
 			}
 		}
 	}
@@ -186,10 +189,12 @@ func (a *allocator) port(p *api.Port, one func(*api.Port) error) error {
 	}
 	a.labels[p.Label] = true
 	if p.HostNetwork = cmp.Or(p.HostNetwork, "default"); p.HostNetwork != "default" {
-		return fmt.Errorf("%w: port %q wants host_network %q; there is only \"default\" here", ErrInvalid, p.Label, p.HostNetwork)
+		return fmt.Errorf("%w: port %q wants host_network %q; there is only \"default\" here", ErrInvalid, p.Label,
+			p.HostNetwork)
 	}
 	if p.To < -1 || p.To > maxPort {
-		return fmt.Errorf("%w: port %q maps to %d; want 0 to %d, or -1 for the host's port", ErrInvalid, p.Label, p.To, maxPort)
+		return fmt.Errorf("%w: port %q maps to %d; want 0 to %d, or -1 for the host's port", ErrInvalid, p.Label, p.To,
+			maxPort)
 	}
 	if err := one(p); err != nil {
 		return fmt.Errorf("port %q: %w", p.Label, err)

@@ -103,7 +103,8 @@ func explain(at netip.AddrPort, kind int, static bool, err error) error {
 	case errors.Is(err, unix.EADDRNOTAVAIL):
 		return fmt.Errorf("%w: %s is no address of this machine", ErrHostIP, at.Addr())
 	case errors.Is(err, unix.EACCES):
-		return fmt.Errorf("%w: %d needs root or CAP_NET_BIND_SERVICE; take one from %d up", ErrPermission, at.Port(), firstUnprivileged)
+		return fmt.Errorf("%w: %d needs root or CAP_NET_BIND_SERVICE; take one from %d up", ErrPermission, at.Port(),
+			firstUnprivileged)
 	}
 	return fmt.Errorf("bind %s (%s): %w", at, proto, err)
 }

@@ -15,9 +15,9 @@ import (
 	"sync"
 	"testing"
 
-	"taskapi/allocrunner/drivers"
-
 	"golang.org/x/sys/unix"
+
+	"taskapi/allocrunner/drivers"
 )
 
 // NeedRoot skips a test that becomes, or gives files to, another user.

@@ -131,7 +131,8 @@ func (r *reaper) reap() {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	maps.DeleteFunc(r.known, func(pid int, start uint64) bool { return all[pid].Start != start }) // they have been reaped
+	// They have been reaped.
+	maps.DeleteFunc(r.known, func(pid int, start uint64) bool { return all[pid].Start != start })
 }
 
 // mayReap reports whether a dead child is an orphan of a task.

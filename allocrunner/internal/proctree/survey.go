@@ -88,7 +88,8 @@ func (v View) owners(open []ViewRoot, elsewhere map[int]bool, all map[int]proc.S
 			continue
 		}
 		for _, root := range open {
-			if _, runs := owner[root.PID]; runs && (u.Session == root.PID || len(v.Roots) == 1 || proc.HasEnv(pid, root.Marker)) {
+			if _, runs := owner[root.PID]; runs &&
+				(u.Session == root.PID || len(v.Roots) == 1 || proc.HasEnv(pid, root.Marker)) {
 				owner[pid] = root.Task
 				break
 			}

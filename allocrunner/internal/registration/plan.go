@@ -39,7 +39,8 @@ func plan(providers map[string]interfaces.ServiceProvider, s state, present map[
 			wanted := known{instance.Service.Provider, life.Registrations, instance}
 			was, isKnown := present[instance.ID]
 			switch {
-			case life.Phase == Held, life.Phase == Registered && isKnown && was.same(wanted) && reflect.DeepEqual(was.instance, instance):
+			case life.Phase == Held, life.Phase == Registered && isKnown && was.same(wanted) &&
+				reflect.DeepEqual(was.instance, instance):
 				stays[instance.ID] = true
 			case life.Phase == Registered && providers[wanted.provider] != nil:
 				stays[instance.ID] = true

@@ -160,7 +160,8 @@ func (r *Registrar) read(ctx context.Context) error {
 }
 
 func (r *Registrar) register(ctx context.Context, p interfaces.ServiceProvider, list []known) error {
-	list = slices.DeleteFunc(list, func(k known) bool { // a service that could not be deregistered can't begin another registration
+	// A service that could not be deregistered can't begin another registration.
+	list = slices.DeleteFunc(list, func(k known) bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		was, isKnown := r.known[k.instance.ID]

@@ -114,5 +114,6 @@ func (p Policy) exceeded() Verdict {
 	if p.Wait {
 		why = "and a stop does not wait for the next"
 	}
-	return Verdict{Failed: true, Reason: fmt.Sprintf("Exceeded allowed attempts %d in interval %v %s", p.Attempts, p.Interval, why)}
+	return Verdict{Failed: true, Reason: fmt.Sprintf("Exceeded allowed attempts %d in interval %v %s", p.Attempts,
+		p.Interval, why)}
 }

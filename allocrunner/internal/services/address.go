@@ -37,7 +37,8 @@ func (s Service) Address() (host string, port int, err error) {
 // CheckAddress returns the address to which a check, as Check returns it, connects. The check's port and address_mode
 // replace the service's.
 func (s Service) CheckAddress(c api.ServiceCheck) (host string, port int, err error) {
-	return s.address(cmp.Or(c.PortLabel, s.text(s.written.PortLabel)), cmp.Or(c.AddressMode, s.written.AddressMode), false)
+	return s.address(cmp.Or(c.PortLabel, s.text(s.written.PortLabel)), cmp.Or(c.AddressMode, s.written.AddressMode),
+		false)
 }
 
 // address returns the address of a port. The service's own address replaces the port's.

@@ -50,7 +50,8 @@ func (r Resolver) name(task, name string) string {
 		return name
 	}
 	task = cmp.Or(task, "group")
-	return strings.NewReplacer("${JOB}", r.Job, "${TASKGROUP}", r.Group, "${TASK}", task, "${BASE}", r.Job+"-"+r.Group+"-"+task).Replace(name)
+	return strings.NewReplacer("${JOB}", r.Job, "${TASKGROUP}", r.Group, "${TASK}", task, "${BASE}",
+		r.Job+"-"+r.Group+"-"+task).Replace(name)
 }
 
 func (r Resolver) text(task, s string) string {

@@ -103,8 +103,9 @@ func (s *Sampler) measure(ctx context.Context) (usage *api.AllocResourceUsage, s
 	}
 	look := look{tasks.View, proc.UptimeTicks(), ownGroups{proc.Cgroups(tasks.View.Supervisor)}, usesSwap()}
 	usage, sure = &api.AllocResourceUsage{
-		ResourceUsage: &api.ResourceUsage{MemoryStats: &api.MemoryStats{}, CpuStats: &api.CpuStats{}, DeviceStats: []*api.DeviceGroupStats{}},
-		Tasks:         map[string]*api.TaskResourceUsage{},
+		ResourceUsage: &api.ResourceUsage{MemoryStats: &api.MemoryStats{}, CpuStats: &api.CpuStats{},
+			DeviceStats: []*api.DeviceGroupStats{}},
+		Tasks: map[string]*api.TaskResourceUsage{},
 	}, true
 	running := map[string]*tracker{}
 	for _, root := range tasks.View.Roots {

@@ -61,7 +61,8 @@ func (t *tracker) measure(now time.Time, members []proc.Stat, from sources) meas
 		procs[p.PID] = p
 	}
 	source, reading := from.readCPU()
-	m := measurement{memory: from.readMemory(), throttled: reading.throttled, procs: t.eachUse(members, from.swap, ticks, window)}
+	m := measurement{memory: from.readMemory(), throttled: reading.throttled,
+		procs: t.eachUse(members, from.swap, ticks, window)}
 	m.cpu, m.sure = t.use(source, reading, procs, ticks, window)
 	t.at, t.source, t.cpu, t.procs = now, source.name, reading, procs
 	return m

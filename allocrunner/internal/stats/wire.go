@@ -71,7 +71,8 @@ func taskUsage(m measurement, at time.Time, mhz float64) *api.TaskResourceUsage 
 	}
 	if len(m.procs) > MostPIDs {
 		slices.SortFunc(m.procs, func(a, b procUse) int {
-			return cmp.Or(-cmp.Compare(a.use.percent(), b.use.percent()), -cmp.Compare(a.RSS, b.RSS), cmp.Compare(a.PID, b.PID))
+			return cmp.Or(-cmp.Compare(a.use.percent(), b.use.percent()), -cmp.Compare(a.RSS, b.RSS),
+				cmp.Compare(a.PID, b.PID))
 		})
 		m.procs = m.procs[:MostPIDs]
 	}

@@ -103,7 +103,8 @@ func parse(ctx context.Context, cfg jobspec.Config, l limits) (*api.Job, error) 
 		return nil, fmt.Errorf("parse %s: %w", cfg.Filename, err)
 	}
 	var stdout, stderr bytes.Buffer
-	cmd := exec.CommandContext(ctx, "/proc/self/exe", command) // this very program, also when its file has been replaced
+	// This very program, also when its file has been replaced.
+	cmd := exec.CommandContext(ctx, "/proc/self/exe", command)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(input), &stdout, &stderr
 	if err := cmd.Run(); ctx.Err() != nil {
 		return nil, ctx.Err()

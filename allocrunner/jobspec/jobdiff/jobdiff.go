@@ -15,8 +15,9 @@ import (
 
 // Change is one difference between two versions of a job, as the running allocation of one of its groups sees it.
 type Change struct {
-	Path    string // `group "web" > task "server" > kill_timeout`, or `job > priority`
-	InPlace bool   // the running allocation can apply it; otherwise it is destructive and needs a new allocation or new processes
+	Path string // `group "web" > task "server" > kill_timeout`, or `job > priority`
+	// The running allocation can apply it; otherwise it is destructive and needs a new allocation or new processes.
+	InPlace bool
 	Text    string // what changes from what to what, and what that means; never a value that may be secret
 }
 
@@ -73,7 +74,8 @@ func (c *comparer) add(r rule, text string) {
 	if r.means != "" {
 		text += "; " + r.means
 	}
-	c.changes = append(c.changes, Change{Path: strings.Join(c.path, " > "), InPlace: r.verdict == isInPlace, Text: text})
+	c.changes = append(c.changes, Change{Path: strings.Join(c.path, " > "), InPlace: r.verdict == isInPlace,
+		Text: text})
 }
 
 // groups compares the group that runs field by field, and the others as wholes.

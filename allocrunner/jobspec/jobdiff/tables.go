@@ -26,7 +26,8 @@ type rule struct {
 	verdict verdict
 	means   string // the second half of the text; for an ignored field, the reason
 	secret  bool   // texts in it may be secrets, and are never shown
-	table   bool   // the block's fields have a table of their own; verdict and means apply to the whole block, added or removed
+	// The block's fields have a table of their own; verdict and means apply to the whole block, added or removed.
+	table bool
 }
 
 // open returns the rule for a field whose texts are no secrets.

@@ -92,7 +92,8 @@ func isDefault(cluster string) bool { return cluster == "" || cluster == "defaul
 
 // noConsulServiceRows are about services that ask for Consul where no agent is configured.
 var noConsulServiceRows = []row[api.Service]{
-	{"service provider", Refused, `it is "consul", also when it is left out, and ` + noConsulWords + `; or say provider = "nomad"`, asksForConsul},
+	{"service provider", Refused, `it is "consul", also when it is left out, and ` + noConsulWords +
+		`; or say provider = "nomad"`, asksForConsul},
 }
 
 // consulServiceLimits are about services that an agent of Consul registers.
@@ -132,7 +133,8 @@ const (
 // validMeta reports whether an agent takes metadata. A reference is known only at run time.
 func validMeta(meta map[string]string) bool {
 	for key, value := range meta {
-		isKey := key != "" && len(key) <= maxMetaKey && strings.Trim(key, metaKeyLetter) == "" && !strings.HasPrefix(key, "consul-")
+		isKey := key != "" && len(key) <= maxMetaKey && strings.Trim(key, metaKeyLetter) == "" &&
+			!strings.HasPrefix(key, "consul-")
 		if !isKey && !hasReference(key) || len(value) > maxMetaValue && !hasReference(value) {
 			return false
 		}
@@ -167,10 +169,11 @@ var consulCheckLimits = slices.Concat(ruleLimits(services.ConsulCheckRules), tim
 
 // noThreshold returns the limit for a threshold, which Consul's script checks don't have.
 func noThreshold(feature string) limit[api.ServiceCheck] {
-	return limit[api.ServiceCheck]{feature, "it must be left out of a script check of Consul's", nil, func(c *api.ServiceCheck) bool {
-		number, _ := valueOf(c, feature)
-		return c.Type != services.TypeScript || number.Int() == 0
-	}}
+	return limit[api.ServiceCheck]{feature, "it must be left out of a script check of Consul's", nil,
+		func(c *api.ServiceCheck) bool {
+			number, _ := valueOf(c, feature)
+			return c.Type != services.TypeScript || number.Int() == 0
+		}}
 }
 
 // timeLimits returns what Nomad takes for times and numbers of any check.
@@ -179,7 +182,8 @@ func timeLimits() []limit[api.ServiceCheck] {
 		atLeast[api.ServiceCheck]("check interval", time.Second),
 		atLeast[api.ServiceCheck]("check timeout", time.Second),
 		among[api.ServiceCheck]("initial_status", "", "passing", "warning", "critical"),
-		among[api.ServiceCheck]("on_update", "", api.OnUpdateRequireHealthy, api.OnUpdateIgnoreWarn, api.OnUpdateIgnore),
+		among[api.ServiceCheck]("on_update", "", api.OnUpdateRequireHealthy, api.OnUpdateIgnoreWarn,
+			api.OnUpdateIgnore),
 		atLeast[api.ServiceCheck]("success_before_passing", 0),
 		atLeast[api.ServiceCheck]("failures_before_critical", 0),
 	}

@@ -4,9 +4,9 @@ import (
 	"strings"
 	"testing"
 
-	"taskapi/allocrunner/jobspec/review"
-
 	"github.com/google/go-cmp/cmp"
+
+	"taskapi/allocrunner/jobspec/review"
 )
 
 // ofConsul is a job whose service names no provider.

@@ -27,8 +27,10 @@ var jobRows = []row[api.Job]{
 			return ptr.Deref(j.Type) == api.JobTypeSystem || ptr.Deref(j.Type) == api.JobTypeSysbatch
 		}},
 	{"stop", Refused, "the job says that it is stopped", func(j *api.Job) bool { return ptr.Deref(j.Stop) }},
-	{"payload", Refused, "nothing here hands a dispatch payload to a task", func(j *api.Job) bool { return len(j.Payload) > 0 }},
-	{"vault_namespace", Refused, "there is no Vault here", func(j *api.Job) bool { return ptr.Deref(j.VaultNamespace) != "" }},
+	{"payload", Refused, "nothing here hands a dispatch payload to a task",
+		func(j *api.Job) bool { return len(j.Payload) > 0 }},
+	{"vault_namespace", Refused, "there is no Vault here",
+		func(j *api.Job) bool { return ptr.Deref(j.VaultNamespace) != "" }},
 	{"ui", Note, "there is no web UI to show the description and the links", nil},
 }
 
@@ -57,7 +59,8 @@ var networkRows = []row[api.NetworkResource]{
 
 var taskRows = []row[api.Task]{
 	{"artifact", Refused, "artifacts are not fetched; put the files on the machine beforehand", nil},
-	{"template", Refused, "templates are not rendered; use env, files on the machine, or consul-template in the task", nil},
+	{"template", Refused, "templates are not rendered; use env, files on the machine, or consul-template in the task",
+		nil},
 	{"volume_mount", Refused, "volumes are not supported; use a path of the machine", nil},
 	{"vault", Refused, "there is no Vault here; leave the block out", nil},
 	{"secret", Refused, "secrets are not fetched from a provider", nil},
@@ -71,9 +74,11 @@ var taskRows = []row[api.Task]{
 }
 
 var resourceRows = []row[api.Resources]{
-	{"resources cores", Refused, "no cores are set aside for a task; use cpu", func(r *api.Resources) bool { return ptr.Deref(r.Cores) > 0 }},
+	{"resources cores", Refused, "no cores are set aside for a task; use cpu",
+		func(r *api.Resources) bool { return ptr.Deref(r.Cores) > 0 }},
 	{"resources device", Refused, "no devices are given to a task", nil},
-	{"resources iops", Warning, "operations on disks are not limited", func(r *api.Resources) bool { return ptr.Deref(r.IOPS) > 0 }},
+	{"resources iops", Warning, "operations on disks are not limited",
+		func(r *api.Resources) bool { return ptr.Deref(r.IOPS) > 0 }},
 	{"resources numa", Refused, "NUMA nodes are not chosen", nil},
 	{"resources network", Refused, "a task has no network of its own; put the block into the group", nil},
 }
@@ -89,7 +94,8 @@ var nomadServiceRows = []row[api.Service]{
 	{"enable_tag_override", Refused, "it is for Consul", nil},
 	{"tagged_addresses", Refused, "they are for Consul", nil},
 	{"service weights", Refused, "weights are for Consul", nil},
-	{"service cluster", Refused, "clusters are for Consul", func(s *api.Service) bool { return s.Cluster != "" && s.Cluster != "default" }},
+	{"service cluster", Refused, "clusters are for Consul",
+		func(s *api.Service) bool { return s.Cluster != "" && s.Cluster != "default" }},
 	{"service meta", Warning, "the registration has no place for it", nil},
 	{"service canary_meta", Warning, "the registration has no place for it", nil},
 	{"canary_tags", Note, "there are no canaries; tags are used", nil},
@@ -182,7 +188,8 @@ var taskLimits = []limit[api.Task]{
 }
 
 var lifecycleLimits = []limit[api.TaskLifecycle]{
-	among[api.TaskLifecycle]("lifecycle hook", api.TaskLifecycleHookPrestart, api.TaskLifecycleHookPoststart, api.TaskLifecycleHookPoststop),
+	among[api.TaskLifecycle]("lifecycle hook", api.TaskLifecycleHookPrestart, api.TaskLifecycleHookPoststart,
+		api.TaskLifecycleHookPoststop),
 }
 
 var logsLimits = []limit[api.LogConfig]{

@@ -18,7 +18,8 @@ func (r *reviewer) schedulerNote() {
 		}
 	}
 	if len(used) > 0 {
-		r.add(Note, "scheduling", "one allocation runs on this machine, so these have no meaning: %s", strings.Join(used, ", "))
+		r.add(Note, "scheduling", "one allocation runs on this machine, so these have no meaning: %s",
+			strings.Join(used, ", "))
 	}
 }
 
@@ -30,12 +31,17 @@ var schedulerParts = []struct {
 	used   func(*api.Job, *api.TaskGroup) bool
 }{
 	{"constraint", []string{"job", "group", "task"}, func(j *api.Job, g *api.TaskGroup) bool {
-		return len(j.Constraints)+len(g.Constraints) > 0 || anyTask(g, func(t *api.Task) bool { return len(t.Constraints) > 0 })
+		return len(j.Constraints)+len(g.Constraints) > 0 ||
+			anyTask(g, func(t *api.Task) bool { return len(t.Constraints) > 0 })
 	}},
 	{"affinity", []string{"job", "group", "task"}, func(j *api.Job, g *api.TaskGroup) bool {
-		return len(j.Affinities)+len(g.Affinities) > 0 || anyTask(g, func(t *api.Task) bool { return len(t.Affinities) > 0 })
+		return len(j.Affinities)+len(g.Affinities) > 0 ||
+			anyTask(g, func(t *api.Task) bool { return len(t.Affinities) > 0 })
 	}},
-	{"spread", []string{"job", "group"}, func(j *api.Job, g *api.TaskGroup) bool { return len(j.Spreads)+len(g.Spreads) > 0 }},
+	{"spread", []string{"job", "group"}, func(j *api.Job,
+		g *api.TaskGroup) bool {
+		return len(j.Spreads)+len(g.Spreads) > 0
+	}},
 	{"update (but for its health)", nil, rollsOut},
 	{"reschedule", []string{"job", "group"}, func(j *api.Job, g *api.TaskGroup) bool {
 		return j.Reschedule != nil || differs(g.ReschedulePolicy, api.NewDefaultReschedulePolicy(ptr.Deref(j.Type)))
@@ -55,9 +61,11 @@ var schedulerParts = []struct {
 	}},
 	{"all_at_once", []string{"job"}, func(j *api.Job, _ *api.TaskGroup) bool { return ptr.Deref(j.AllAtOnce) }},
 	//lint:ignore SA1019 job files may still say it
-	{"prevent_reschedule_on_lost", []string{"group"}, func(_ *api.Job, g *api.TaskGroup) bool { return ptr.Deref(g.PreventRescheduleOnLost) }},
+	{"prevent_reschedule_on_lost", []string{"group"},
+		func(_ *api.Job, g *api.TaskGroup) bool { return ptr.Deref(g.PreventRescheduleOnLost) }},
 	{"ephemeral_disk size", []string{"group"}, func(_ *api.Job, g *api.TaskGroup) bool {
-		return g.EphemeralDisk != nil && g.EphemeralDisk.SizeMB != nil && *g.EphemeralDisk.SizeMB != *api.DefaultEphemeralDisk().SizeMB
+		return g.EphemeralDisk != nil && g.EphemeralDisk.SizeMB != nil &&
+			*g.EphemeralDisk.SizeMB != *api.DefaultEphemeralDisk().SizeMB
 	}},
 }
 
@@ -72,7 +80,8 @@ func rollsOut(_ *api.Job, g *api.TaskGroup) bool {
 	if u == nil {
 		return false
 	}
-	return ptr.Deref(u.MaxParallel) > *d.MaxParallel || ptr.Deref(u.Canary) > 0 || ptr.Deref(u.AutoRevert) || ptr.Deref(u.AutoPromote) ||
+	return ptr.Deref(u.MaxParallel) > *d.MaxParallel || ptr.Deref(u.Canary) > 0 || ptr.Deref(u.AutoRevert) ||
+		ptr.Deref(u.AutoPromote) ||
 		u.Stagger != nil && *u.Stagger != *d.Stagger
 }
 
@@ -82,7 +91,8 @@ const resourcesMeaning = "tasks find their cpu and memory in the environment; no
 func (r *reviewer) resourcesNote() {
 	used := anyTask(r.group, func(t *api.Task) bool {
 		d, s := api.DefaultResources(), t.Resources
-		return s != nil && (s.CPU != nil && *s.CPU != *d.CPU && *s.CPU != 0 || s.MemoryMB != nil && *s.MemoryMB != *d.MemoryMB ||
+		return s != nil && (s.CPU != nil && *s.CPU != *d.CPU && *s.CPU != 0 ||
+			s.MemoryMB != nil && *s.MemoryMB != *d.MemoryMB ||
 			ptr.Deref(s.MemoryMaxMB) > 0 || ptr.Deref(s.DiskMB) > 0 || ptr.Deref(s.SecretsMB) > 0)
 	})
 	if used {

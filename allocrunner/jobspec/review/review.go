@@ -127,9 +127,11 @@ func chooseGroup(job *api.Job, name string) (*api.TaskGroup, error) {
 	case len(groups) == 0:
 		return nil, fmt.Errorf("%w: a job needs group %q { task ... }", ErrNoGroup, "name")
 	case len(slices.Compact(slices.Sorted(slices.Values(names)))) < len(names):
-		return nil, fmt.Errorf("%w: two groups of a job have one name: %s; give each its own", jobspec.ErrInvalid, strings.Join(names, ", "))
+		return nil, fmt.Errorf("%w: two groups of a job have one name: %s; give each its own", jobspec.ErrInvalid,
+			strings.Join(names, ", "))
 	case name == "" && len(groups) > 1:
-		return nil, fmt.Errorf("%w, and one allocation runs one of them: %s", ErrGroupNotNamed, strings.Join(names, ", "))
+		return nil, fmt.Errorf("%w, and one allocation runs one of them: %s", ErrGroupNotNamed,
+			strings.Join(names, ", "))
 	case name == "":
 		return groups[0], nil
 	}

@@ -78,7 +78,8 @@ func (r *reviewer) check(c *api.ServiceCheck, s *api.Service, task *api.Task) {
 func (r *reviewer) checkTask(c *api.ServiceCheck, task *api.Task) {
 	switch {
 	case task != nil && c.TaskName != "" && c.TaskName != task.Name:
-		r.refuse("check task", "the check says task %q, and its service is task %q's; leave the check's out", c.TaskName, task.Name)
+		r.refuse("check task", "the check says task %q, and its service is task %q's; leave the check's out",
+			c.TaskName, task.Name)
 	case c.TaskName != "" && !r.hasTask(c.TaskName):
 		r.refuse("check task", "the group has no task %q", c.TaskName)
 	}

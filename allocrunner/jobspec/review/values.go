@@ -9,9 +9,9 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"taskapi/allocrunner/jobspec/internal/schema"
-
 	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/jobspec/internal/schema"
 )
 
 // differs reports that some field that is set in both is not the same.
@@ -41,7 +41,8 @@ func (r *reviewer) checkPart(feature, name string) {
 	hidden := func(c rune) bool { return c == utf8.RuneError || !unicode.IsPrint(c) }
 	if i := strings.IndexFunc(name, hidden); i >= 0 {
 		c, _ := utf8.DecodeRuneInString(name[i:])
-		r.refuse(feature, "%q has %U in it, which can't be seen; use letters, digits, punctuation and plain spaces", name, c)
+		r.refuse(feature, "%q has %U in it, which can't be seen; use letters, digits, punctuation and plain spaces",
+			name, c)
 	}
 }
 

@@ -207,7 +207,8 @@ func (e *Evaluator) renderTemplate(dir, path string, vars cty.Value) (cty.Value,
 		return cty.DynamicVal, err
 	}
 	known := vars.AsValueMap()
-	expr, diags := e.expression([]byte(src), path, hclsyntax.LexTemplate, hclsyntax.ParseTemplate, newScope(slices.Collect(maps.Keys(known))...))
+	expr, diags := e.expression([]byte(src), path, hclsyntax.LexTemplate, hclsyntax.ParseTemplate,
+		newScope(slices.Collect(maps.Keys(known))...))
 	if diags.HasErrors() {
 		return cty.DynamicVal, withoutDetails(diags)
 	}
@@ -228,7 +229,8 @@ func withoutDetails(diags hcl.Diagnostics) error {
 			continue
 		}
 		what := diag.Summary
-		if call, ok := hcl.DiagnosticExtra[hclsyntax.FunctionCallDiagExtra](diag); ok && call.FunctionCallError() != nil {
+		if call, ok := hcl.DiagnosticExtra[hclsyntax.FunctionCallDiagExtra](diag); ok &&
+			call.FunctionCallError() != nil {
 			what = fmt.Sprintf("%s can't be called so", call.CalledFunctionName())
 		}
 		return fmt.Errorf("%s:%d: %s", diag.Subject.Filename, diag.Subject.Start.Line, what)

@@ -36,7 +36,8 @@ func New(dir string) *Evaluator {
 // read files, or return their paths, are errors.
 func NewWithoutFiles() *Evaluator {
 	e := New("")
-	for _, name := range []string{"abspath", "file", "filebase64", "fileexists", "fileset", "pathexpand", "templatefile"} {
+	for _, name := range []string{"abspath", "file", "filebase64", "fileexists", "fileset", "pathexpand",
+		"templatefile"} {
 		e.functions[name] = refusing("files of this machine can't be used here")
 	}
 	return e
@@ -167,5 +168,6 @@ func (e *Evaluator) PrepareBody(body *hclsyntax.Body, src []byte) hcl.Diagnostic
 
 // ErrorAt returns an error about a place in a text.
 func ErrorAt(at hcl.Range, summary, format string, args ...any) *hcl.Diagnostic {
-	return &hcl.Diagnostic{Severity: hcl.DiagError, Summary: summary, Detail: fmt.Sprintf(format, args...), Subject: &at}
+	return &hcl.Diagnostic{Severity: hcl.DiagError, Summary: summary, Detail: fmt.Sprintf(format, args...),
+		Subject: &at}
 }

@@ -24,10 +24,12 @@ func checkNesting(tokens hclsyntax.Tokens) *hcl.Diagnostic {
 			operators++
 		}
 		if depth > maxDepth {
-			return ErrorAt(token.Range, "Too complex", "Blocks, brackets and templates are nested more than %d deep here.", maxDepth)
+			return ErrorAt(token.Range, "Too complex",
+				"Blocks, brackets and templates are nested more than %d deep here.", maxDepth)
 		}
 		if operators > maxOperators {
-			return ErrorAt(token.Range, "Too complex", "There are more than %d operators and indexes in this text.", maxOperators)
+			return ErrorAt(token.Range, "Too complex", "There are more than %d operators and indexes in this text.",
+				maxOperators)
 		}
 	}
 	return nil

@@ -134,7 +134,8 @@ func (w *refWalker) Enter(node hclsyntax.Node) hcl.Diagnostics {
 			w.types = append(w.types, n.Args[1])
 		}
 	case *hclsyntax.ScopeTraversalExpr:
-		if !w.scopes[len(w.scopes)-1][n.Traversal.RootName()] { // let it refer to a variable that is named like its text, and holds it
+		// Let it refer to a variable that is named like its text, and holds it.
+		if !w.scopes[len(w.scopes)-1][n.Traversal.RootName()] {
 			text := "${" + string(n.SrcRange.SliceBytes(w.src)) + "}"
 			w.runtime[text] = cty.StringVal(text)
 			n.Traversal = hcl.Traversal{hcl.TraverseRoot{Name: text, SrcRange: n.SrcRange}}

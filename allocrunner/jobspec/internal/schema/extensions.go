@@ -4,20 +4,22 @@ import (
 	"cmp"
 	"reflect"
 	"strconv"
-
-	"taskapi/allocrunner/jobspec/internal/hcleval"
+	"strings"
 
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/jobspec/internal/hcleval"
 )
 
-// Extension is what the job specification accepts in a block beyond what the SDK's struct has tags for.
+// Extension describes what the job specification accepts in a block beyond the tags of the SDK's struct.
 type Extension struct {
-	New    func() any                                                          // a pointer to a new struct with hcl tags
-	Finish func(target, extra any, content *hcl.BodyContent) []*hcl.Diagnostic // moves the fields into the SDK's struct
+	New func() any // returns a pointer to a new struct with hcl tags
+	// Finish moves the fields of that struct into the SDK's.
+	Finish func(target, extra any, content *hcl.BodyContent) []*hcl.Diagnostic
 }
 
-// Extensions are by the SDK's type.
+// Extensions has the extensions by the SDK's type.
 var Extensions = map[reflect.Type]Extension{
 	reflect.TypeFor[api.Job]():        {func() any { return &jobExtra{} }, finishJob},
 	reflect.TypeFor[api.TaskGroup]():  {func() any { return &groupExtra{} }, finishGroup},
@@ -84,11 +86,13 @@ func finishTask(target, extra any, content *hcl.BodyContent) []*hcl.Diagnostic {
 	for i, s := range more.Scaling {
 		kind, ok := scalingTypes[s.Resource]
 		if !ok {
-			diags = append(diags, hcleval.ErrorAt(blocks[i].DefRange, "Unknown scaling label", `A task's scaling block is labelled "cpu" or "mem".`))
+			diags = append(diags, hcleval.ErrorAt(blocks[i].DefRange, "Unknown scaling label",
+				`A task's scaling block is labelled "cpu" or "mem".`))
 			continue
 		}
 		enabled := cmp.Or(s.Enabled, new(true))
-		task.ScalingPolicies = append(task.ScalingPolicies, &api.ScalingPolicy{Type: kind, Min: s.Min, Max: s.Max, Policy: s.Policy, Enabled: enabled})
+		task.ScalingPolicies = append(task.ScalingPolicies,
+			&api.ScalingPolicy{Type: kind, Min: s.Min, Max: s.Max, Policy: s.Policy, Enabled: enabled})
 	}
 	if i := normalizeIdentities(task); i >= 0 {
 		diags = append(diags, hcleval.ErrorAt(content.Blocks.OfType("identity")[i].DefRange, "Duplicate identity block",
@@ -114,15 +118,20 @@ type shorthand struct {
 	DistinctProperty *string `hcl:"distinct_property,optional"`
 }
 
-// set sets operand and value to those of the key that was written, and an operand that is left out to its default.
+// set sets operand and value to those of the key that is written, and a missing operand to its default.
 func (o operators) set(operand, value *string) {
-	for name, v := range map[string]*string{"version": o.Version, "semver": o.Semver, "regexp": o.Regexp, "set_contains": o.SetContains,
-		"set_contains_all": o.SetContainsAll, "set_contains_any": o.SetContainsAny} {
-		if v != nil {
-			*operand, *value = name, *v
+	for field, v := range reflect.ValueOf(o).Fields() {
+		if text := v.Interface().(*string); text != nil {
+			*operand, *value = nameOf(field), *text
 		}
 	}
 	*operand = cmp.Or(*operand, "=")
+}
+
+// nameOf returns the name of an argument by its hcl tag.
+func nameOf(field reflect.StructField) string {
+	name, _, _ := strings.Cut(field.Tag.Get("hcl"), ",")
+	return name
 }
 
 func finishConstraint(target, extra any, content *hcl.BodyContent) []*hcl.Diagnostic {
@@ -143,19 +152,16 @@ func finishAffinity(target, extra any, content *hcl.BodyContent) []*hcl.Diagnost
 	return tooManyOperators(content)
 }
 
-// tooManyOperators refuses two ways of saying the operator in one block, of which one would be lost.
+// tooManyOperators refuses a block that says the operator in two ways: one of them would be lost.
 func tooManyOperators(content *hcl.BodyContent) []*hcl.Diagnostic {
-	var first *hcl.Attribute
-	for _, name := range []string{"operator", "version", "semver", "regexp", "set_contains", "set_contains_all", "set_contains_any",
-		"distinct_hosts", "distinct_property"} {
-		attr := content.Attributes[name]
-		switch {
-		case attr == nil:
-		case first == nil:
-			first = attr
-		default:
-			return []*hcl.Diagnostic{hcleval.ErrorAt(attr.NameRange, "Conflicting operators", "%q and %q both say the operator; keep one.", first.Name, name)}
+	first := content.Attributes["operator"]
+	for _, field := range reflect.VisibleFields(reflect.TypeFor[shorthand]()) {
+		attr := content.Attributes[nameOf(field)]
+		if attr != nil && first != nil {
+			return []*hcl.Diagnostic{hcleval.ErrorAt(attr.NameRange, "Conflicting operators",
+				"%q and %q both say the operator; keep one.", first.Name, attr.Name)}
 		}
+		first = cmp.Or(first, attr)
 	}
 	return nil
 }
