@@ -72,7 +72,7 @@ const (
 	NoLockVariable
 	WrongMethod // the path exists and does not take this method
 
-	// Right requests for what is not in the state for them.
+	// Good requests that the present state does not allow.
 
 	Conflict // for the reason that is given
 	TaskNotRunning
@@ -88,7 +88,7 @@ const (
 	// Too much.
 
 	BodyTooLarge
-	StoreFull // what all allocations have in common takes as much as it may
+	StoreFull // the store that allocations share is full
 	TooManyStreams
 	TooManyWaits
 	TooManyBulky
@@ -195,7 +195,7 @@ func (k Kind) Status() int {
 	return table[k].status
 }
 
-// Words returns what the client reads, with verbs for what differs from error to error.
+// Words returns the text for the client, with verbs for the parts that differ from error to error.
 func (k Kind) Words() string {
 	if k >= kinds {
 		return table[Internal].words
@@ -218,7 +218,7 @@ func RetryAfter(wait time.Duration) string {
 	return strconv.Itoa(max(1, int((wait+time.Second-1)/time.Second)))
 }
 
-// Error is an error with what the client reads and what the log keeps, apart from each other.
+// Error is an error with a text for the client, and a cause for the log alone.
 type Error struct {
 	Kind    Kind
 	Message string // the answer's body; never a secret, never a path of the host

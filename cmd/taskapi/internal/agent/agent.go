@@ -157,11 +157,16 @@ func (a *Agent) Run(ctx context.Context, alloc *api.Allocation) (bool, error) {
 	if a.cfg.Signals != nil {
 		defer a.onSignals()()
 	}
-	scrapes, err := a.startScraper()
-	if err != nil {
-		return false, err
+	var scrapes *scraper
+	if !a.cfg.NoAPI {
+		var err error
+		say := func(url string) { a.cfg.Events.AllocEvent("Metrics", "served at "+url, "url", url) }
+		resumed := a.cfg.Lock.Saved() != nil
+		if scrapes, err = startScraper(a.cfg.Settings.MetricsListen, resumed, a.cfg.Logger, say); err != nil {
+			return false, err
+		}
+		defer scrapes.close()
 	}
-	defer scrapes.close()
 	defer a.cfg.Events.Flush() // while SIGPIPE is caught: the reader may have gone
 	sayUpdated(a.cfg.Events, a.cfg.Changes)
 	if next := a.cfg.Next; next != nil {
@@ -199,16 +204,6 @@ func (a *Agent) Run(ctx context.Context, alloc *api.Allocation) (bool, error) {
 			return now.phase == over, err
 		}
 	}
-}
-
-// startScraper serves the measurements over TCP, where that is wanted.
-func (a *Agent) startScraper() (*scraper, error) {
-	if a.cfg.NoAPI {
-		return nil, nil
-	}
-	return startScraper(a.cfg.Settings.MetricsListen, a.cfg.Lock.Saved() != nil, a.cfg.Logger, func(url string) {
-		a.cfg.Events.AllocEvent("Metrics", "served at "+url, "url", url)
-	})
 }
 
 // conclude performs an effect of the end of an allocation.

@@ -185,7 +185,7 @@ func limitsOf(text string, policy *auth.Policy) (limitset.Set, error) {
 // liveness tells the authenticator whether an allocation lives: this process has one.
 type liveness struct {
 	id     string
-	alloc  *auth.Allocation // what its tokens say; an update in place does not change that
+	alloc  *auth.Allocation // as its tokens describe it; an update in place does not change that
 	runner interfaces.AllocRunner
 }
 

@@ -13,7 +13,7 @@ const (
 	waiting  phase = iota // for a runner: before the first, and between an allocation and its replacement
 	running               // a runner is at work
 	over                  // the allocation has ended, and nothing follows it
-	detached              // what is left, tasks or a replacement, is another agent's
+	detached              // another agent continues with the tasks or the replacement
 )
 
 // state is how far an agent's work on one allocation and its replacements is. Only next changes it; the agent performs

@@ -32,7 +32,7 @@ type Location struct {
 	Alloc  *api.Allocation   // of Nobody, Serving, Ended
 	Body   []byte            // Alloc as the API answers it; of Serving
 	Saved  *interfaces.Saved // of Nobody, Ended
-	Err    error             // of Refusing, Hanging, Changing, Unreadable: what was answered, or why nothing was
+	Err    error             // of Refusing, Hanging, Changing, Unreadable: the answer, or why there is none
 }
 
 // Timeouts are how long Locate repeats its look before it says who has an allocation. With the zero value it looks

@@ -16,7 +16,7 @@ import (
 	"taskapi/socket"
 )
 
-// Sources is what is measured from.
+// Sources are the figures from which the metrics are made.
 type Sources struct {
 	Auth     auth.Stats
 	Audit    *auth.AuditStats // nil without an audit log
