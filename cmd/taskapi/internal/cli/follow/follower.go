@@ -35,9 +35,9 @@ type Follower struct {
 	shown map[string]*api.TaskEvent // the last event of each task
 }
 
-// Follow prints events until the allocation has ended, or until is satisfied, and returns it as it is then. Errors:
-// *abandonedError when its taskapi has exited before it ended; *unsavedError when it has ended and its state does not
-// say so; ctx's.
+// Follow prints events until the allocation has ended, or Until is satisfied, and returns the allocation as it is then.
+// Errors: *base.AbandonedError when its taskapi has exited before the allocation ended; *UnsavedError when it has ended
+// and its state does not say so; ctx's.
 func (f *Follower) Follow(ctx context.Context) (*api.Allocation, error) {
 	c := f.Client()
 	defer c.Close()

@@ -89,7 +89,7 @@ func (p *Printer) AllocEvent(kind, message string, pairs ...string) {
 	p.allocEventAt(time.Now(), kind, message, pairs...)
 }
 
-// allocEventAt is allocEvent for something that happened before.
+// allocEventAt is AllocEvent for something that happened before.
 func (p *Printer) allocEventAt(at time.Time, kind, message string, pairs ...string) {
 	details := map[string]string{}
 	for i := 0; i+1 < len(pairs); i += 2 {

@@ -128,7 +128,7 @@ func (o *TaskOutput) follow(ctx, ended context.Context, s TaskStream, frames int
 	_ = lines.End() // print has no errors
 }
 
-// Finish prints what is there, as far as it is read in readPause, and ends.
+// Finish prints what is there, as far as it is read in ReadPause, and ends.
 func (o *TaskOutput) Finish() {
 	if o == nil {
 		return

@@ -64,7 +64,7 @@ func WithOutput(l base.Layout, alloc *api.Allocation, err error) error {
 	return err
 }
 
-// WithCauses adds to an error why tasks can't be started and which checks do not succeed, and what withOutput adds.
+// WithCauses adds to an error why tasks can't be started and which checks do not succeed, and what WithOutput adds.
 func WithCauses(l base.Layout, alloc *api.Allocation, checks api.AllocCheckStatuses, err error) error {
 	for _, name := range base.TaskNames(alloc) {
 		if failure := FailedStart(alloc.TaskStates[name]); failure != nil {
