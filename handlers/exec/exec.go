@@ -39,7 +39,7 @@ type handlers struct {
 func Routes() []route.Route {
 	h := new(handlers)
 	return []route.Route{
-		route.Read("/v1/client/allocation/{alloc}/exec", auth.AllocExec, h.exec,
+		route.Read("/v1/client/allocation/{alloc}/exec", auth.AllocExec, route.OnAlloc(apierror.NoAllocOnClient, h.exec),
 			"Runs a command in a task; task=NAME, command=JSON, tty=BOOL.").
 			Flags("tty", "ws_handshake").Answering(route.Upgrade).Recording(execDetail),
 		route.Read("/v1/job/{job}/action", auth.AllocExec, h.action,
@@ -50,11 +50,7 @@ func Routes() []route.Route {
 
 // exec answers GET /v1/client/allocation/:id/exec: a WebSocket to a command in a task. task may be left out when there
 // is one.
-func (h *handlers) exec(_ context.Context, r *route.Request) (route.Answer, error) {
-	alloc, err := r.Alloc(apierror.NoAllocOnClient)
-	if err != nil {
-		return route.Answer{}, err
-	}
+func (h *handlers) exec(_ context.Context, r *route.Request, alloc route.Alloc) (route.Answer, error) {
 	task, err := chooseTask(alloc.Snapshot(), r.Query().Get("task"))
 	if err != nil {
 		return route.Answer{}, err
@@ -69,14 +65,12 @@ func (h *handlers) exec(_ context.Context, r *route.Request) (route.Answer, erro
 // commandOf returns the command of a query, a JSON array.
 func commandOf(query url.Values) (command []string, err error) {
 	const right = `: it must be a JSON array of strings, the program first, such as ["ls","-l"]`
-	if !query.Has("command") {
+	err = json.Unmarshal([]byte(query.Get("command")), &command)
+	switch {
+	case !query.Has("command"), err == nil && len(command) == 0:
 		return nil, route.Invalid("command is not present" + right)
-	}
-	if err := json.Unmarshal([]byte(query.Get("command")), &command); err != nil {
+	case err != nil:
 		return nil, route.Invalid("command %s can't be read"+right, route.Clip(query.Get("command")))
-	}
-	if len(command) == 0 {
-		return nil, route.Invalid("command is not present" + right)
 	}
 	return command, nil
 }

@@ -28,11 +28,9 @@ const frameHeartbeat = time.Second
 const drainFrames = transport.DrainTimeout - time.Second/2
 
 // follow answers GET /v1/client/fs/stream/:id: frames of the file, which is followed unless follow is false.
-func (h *handlers) follow(_ context.Context, r *route.Request) (route.Answer, error) {
-	found, path, err := fileOf(r)
-	if err != nil {
-		return route.Answer{}, err
-	}
+func (h *handlers) follow(
+	_ context.Context, r *route.Request, found interfaces.Files, path string,
+) (route.Answer, error) {
 	span, err := spanOf(r, true)
 	if err != nil {
 		return route.Answer{}, err
@@ -41,8 +39,17 @@ func (h *handlers) follow(_ context.Context, r *route.Request) (route.Answer, er
 	if err != nil {
 		return route.Answer{}, err
 	}
-	s := &frameWriter{frames: frames, logger: h.logger}
-	return route.Answer{ContentType: route.JSONType, NoSniff: true, Stream: s.run, Release: s.close}, nil
+	return h.stream(&frameWriter{frames: frames}), nil
+}
+
+// stream returns the answer of a stream of a file: text when it is plain, else JSON.
+func (h *handlers) stream(s *frameWriter) route.Answer {
+	s.logger = h.logger
+	contentType := route.JSONType
+	if s.plain {
+		contentType = route.PlainType
+	}
+	return route.Answer{ContentType: contentType, NoSniff: true, Stream: s.run, Release: s.close}
 }
 
 // spanOf reads follow, origin and offset.
@@ -68,15 +75,9 @@ func spanOf(r *route.Request, follow bool) (span interfaces.Span, err error) {
 // logs answers GET /v1/client/fs/logs/:id: the output of a task over all of its log files, as frames or, with plain, as
 // it is. When the task ends, a follow goes on, since the task may start again. It ends with the server, which ends with
 // the allocation.
-func (h *handlers) logs(_ context.Context, r *route.Request) (route.Answer, error) {
-	alloc, err := r.Alloc(apierror.NoAllocOnClient)
-	if err != nil {
-		return route.Answer{}, err
-	}
-	found, err := files(r)
-	if err != nil {
-		return route.Answer{}, err
-	}
+func (h *handlers) logs(
+	_ context.Context, r *route.Request, alloc Filer, found interfaces.Files,
+) (route.Answer, error) {
 	task, kind := r.Query().Get("task"), r.Query().Get("type")
 	if task == "" {
 		return route.Answer{}, route.Invalid("must provide task name")
@@ -99,11 +100,7 @@ func (h *handlers) logs(_ context.Context, r *route.Request) (route.Answer, erro
 	if err != nil {
 		return route.Answer{}, apierror.Reword(err, apierror.NoFile, apierror.NoLogs, task, kind)
 	}
-	s, contentType := &frameWriter{frames: frames, plain: plain, logger: h.logger}, route.JSONType
-	if plain {
-		contentType = route.PlainType
-	}
-	return route.Answer{ContentType: contentType, NoSniff: true, Stream: s.run, Release: s.close}, nil
+	return h.stream(&frameWriter{frames: frames, plain: plain}), nil
 }
 
 // frameWriter is one stream of a file.
