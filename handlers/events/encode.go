@@ -14,17 +14,6 @@ import (
 	"taskapi/handlers/internal/wire"
 )
 
-// wireEvent is one event as the SDK's Event decodes it.
-type wireEvent struct {
-	Topic      api.Topic
-	Type       string
-	Key        string
-	Namespace  string
-	FilterKeys []string
-	Index      uint64
-	Payload    wirePayload
-}
-
 // wirePayload has one field set, the object of the event.
 type wirePayload struct {
 	Allocation *wire.Allocation `json:",omitempty"`
@@ -44,9 +33,9 @@ type encodedEvent struct {
 	line  []byte
 }
 
+// encodedPart is a note and its JSON. It has the payload only of a job, of which each caller is shown its own.
 type encodedPart struct {
 	note
-	wire  wireEvent // of a job: each caller is shown its own
 	bytes []byte
 }
 
@@ -64,19 +53,13 @@ func (c Config) encode(e *event) (*encodedEvent, error) {
 		}
 	}
 	for _, n := range notes {
-		wire := wireEvent{
-			Topic: n.topic, Type: n.kind, Key: n.key, Namespace: n.namespace, FilterKeys: n.filterKeys,
-			Index: line.index, Payload: n.payload,
-		}
-		encoded, err := json.Marshal(wire)
+		n.Index = line.index
+		encoded, err := json.Marshal(n)
 		if err != nil {
-			return nil, fmt.Errorf("encode event of %s: %w", n.topic, err)
+			return nil, fmt.Errorf("encode event of %s: %w", n.Topic, err)
 		}
-		if n.payload.Job == nil {
-			wire = wireEvent{}
-		}
-		n.payload = wirePayload{}
-		line.parts = append(line.parts, encodedPart{n, wire, encoded})
+		n.Payload = wirePayload{Job: n.Payload.Job}
+		line.parts = append(line.parts, encodedPart{n, encoded})
 	}
 	line.line = line.join(line.parts)
 	e.encoded.Store(line)
@@ -104,15 +87,15 @@ func (l *encodedEvent) lineFor(want *subscription) ([]byte, error) {
 	}
 	whole := len(wanted) == len(l.parts)
 	for i, part := range wanted {
-		job := part.wire.Payload.Job
+		job := part.Payload.Job
 		if job == nil || want.caller.SeesWholeJob() {
 			continue
 		}
 		whole = false
-		part.wire.Payload.Job = wire.JobOf(route.ShownJob(want.caller, job.Job))
-		encoded, err := json.Marshal(part.wire)
+		part.Payload.Job = wire.JobOf(route.ShownJob(want.caller, job.Job))
+		encoded, err := json.Marshal(part.note)
 		if err != nil {
-			return nil, fmt.Errorf("encode event of %s: %w", part.topic, err)
+			return nil, fmt.Errorf("encode event of %s: %w", part.Topic, err)
 		}
 		wanted[i].bytes = encoded
 	}
@@ -142,15 +125,15 @@ func notesOf(e *event, keyID string) []note {
 		filterKeys = append(filterKeys, alloc.DeploymentID)
 	}
 	return append(all, note{
-		topic: api.TopicAllocation, kind: e.kind, key: alloc.ID, filterKeys: filterKeys, namespace: alloc.Namespace,
-		payload: wirePayload{Allocation: alloc},
+		Topic: api.TopicAllocation, Type: e.kind, Key: alloc.ID, FilterKeys: filterKeys, Namespace: alloc.Namespace,
+		Payload: wirePayload{Allocation: alloc},
 	})
 }
 
 func jobNote(kind string, job *api.Job, alloc *api.Allocation) note {
 	return note{
-		topic: api.TopicJob, kind: kind, key: alloc.JobID, namespace: alloc.Namespace,
-		payload: wirePayload{Job: wire.JobOf(job)},
+		Topic: api.TopicJob, Type: kind, Key: alloc.JobID, Namespace: alloc.Namespace,
+		Payload: wirePayload{Job: wire.JobOf(job)},
 	}
 }
 
@@ -169,9 +152,9 @@ func evaluationNotes(e *api.Evaluation) []note {
 	}
 	of := func(kind string, e *api.Evaluation) note {
 		return note{
-			topic: api.TopicEvaluation, kind: kind, key: e.ID, namespace: e.Namespace,
-			filterKeys: []string{e.JobID, e.DeploymentID},
-			payload:    wirePayload{Evaluation: wire.Sparse(e)},
+			Topic: api.TopicEvaluation, Type: kind, Key: e.ID, Namespace: e.Namespace,
+			FilterKeys: []string{e.JobID, e.DeploymentID},
+			Payload:    wirePayload{Evaluation: wire.Sparse(e)},
 		}
 	}
 	return []note{of(cause, &pending), of(eventEvaluated, e)}
@@ -179,7 +162,7 @@ func evaluationNotes(e *api.Evaluation) []note {
 
 func nodeNote(n *wire.Node) note {
 	payload := wirePayload{Node: n}
-	return note{topic: api.TopicNode, kind: eventNode, key: n.ID, needs: auth.NodeRead, payload: payload}
+	return note{Topic: api.TopicNode, Type: eventNode, Key: n.ID, needs: auth.NodeRead, Payload: payload}
 }
 
 func serviceNote(e registry.Change) note {
@@ -189,8 +172,8 @@ func serviceNote(e registry.Change) note {
 	}
 	s := e.Service
 	return note{
-		topic: api.TopicService, kind: kind, key: s.ID, namespace: s.Namespace,
-		filterKeys: []string{s.JobID, s.ServiceName}, payload: wirePayload{Service: s},
+		Topic: api.TopicService, Type: kind, Key: s.ID, Namespace: s.Namespace,
+		FilterKeys: []string{s.JobID, s.ServiceName}, Payload: wirePayload{Service: s},
 	}
 }
 
@@ -200,7 +183,7 @@ func deploymentNote(d *api.Deployment) note {
 		kind = eventPlanned
 	}
 	return note{
-		topic: api.TopicDeployment, kind: kind, key: d.ID, filterKeys: []string{d.JobID}, namespace: d.Namespace,
-		payload: wirePayload{Deployment: wire.DeploymentOf(d)},
+		Topic: api.TopicDeployment, Type: kind, Key: d.ID, FilterKeys: []string{d.JobID}, Namespace: d.Namespace,
+		Payload: wirePayload{Deployment: wire.DeploymentOf(d)},
 	}
 }

@@ -74,15 +74,18 @@ type event struct {
 	encoded atomic.Pointer[encodedEvent] // nil for one that is not among the latest
 }
 
-// note is something that has happened beside a change of the allocation, such as an evaluation.
+// note is something that has happened beside a change of the allocation, such as an evaluation. The SDK's Event decodes
+// it.
 type note struct {
-	topic      api.Topic
-	kind       string
-	key        string
-	filterKeys []string
-	namespace  string          // empty for none
-	needs      auth.Capability // to see it; 0 for auth.ReadJob
-	payload    wirePayload
+	Topic      api.Topic
+	Type       string
+	Key        string
+	Namespace  string // empty for none
+	FilterKeys []string
+	Index      uint64 // the event's
+	Payload    wirePayload
+
+	needs auth.Capability // to see it; 0 for auth.ReadJob
 }
 
 // New returns an empty Log.

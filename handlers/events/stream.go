@@ -92,14 +92,14 @@ func subscriptionOf(query url.Values) (want subscription, err error) {
 func (s *subscription) matches(n note) bool {
 	switch {
 	case !s.caller.Capabilities.Has(cmp.Or(n.needs, auth.ReadJob)),
-		n.namespace != "" && !route.InNamespace(s.namespace, n.namespace):
+		n.Namespace != "" && !route.InNamespace(s.namespace, n.Namespace):
 		return false
 	case len(s.topics) == 0:
 		return true
 	}
-	for _, keys := range [][]string{s.topics[allKeys], s.topics[n.topic]} {
+	for _, keys := range [][]string{s.topics[allKeys], s.topics[n.Topic]} {
 		for _, key := range keys {
-			if key == allKeys || key == n.key || slices.Contains(n.filterKeys, key) {
+			if key == allKeys || key == n.Key || slices.Contains(n.FilterKeys, key) {
 				return true
 			}
 		}
