@@ -60,8 +60,8 @@ var schedulerParts = []struct {
 		return j.Priority != nil && *j.Priority != api.JobDefaultPriority
 	}},
 	{"all_at_once", []string{"job"}, func(j *api.Job, _ *api.TaskGroup) bool { return ptr.Deref(j.AllAtOnce) }},
-	//lint:ignore SA1019 job files may still say it
 	{"prevent_reschedule_on_lost", []string{"group"},
+		//lint:ignore SA1019 job files may still say it
 		func(_ *api.Job, g *api.TaskGroup) bool { return ptr.Deref(g.PreventRescheduleOnLost) }},
 	{"ephemeral_disk size", []string{"group"}, func(_ *api.Job, g *api.TaskGroup) bool {
 		return g.EphemeralDisk != nil && g.EphemeralDisk.SizeMB != nil &&
