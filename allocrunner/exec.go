@@ -63,7 +63,7 @@ func (r *Runner) Exec(ctx context.Context, req interfaces.ExecRequest) (_ interf
 	default:
 	}
 	if errors.Is(s.err, interfaces.ErrDetached) {
-		s.err = fmt.Errorf("%w: %v", interfaces.ErrTaskNotRunning, s.err)
+		s.err = interfaces.ErrTaskNotRunning // the caller has no session that could be detached
 	}
 	return nil, errors.Join(s.err, files.Close())
 }

@@ -207,8 +207,8 @@ func (r *memoryRun) Signal(_ context.Context, signal syscall.Signal) error {
 func (r *memoryRun) Stop(ctx context.Context, signal syscall.Signal, timeout time.Duration) error {
 	if signal == syscall.SIGKILL {
 		timeout = 0
-	} else if err := r.Signal(ctx, signal); err != nil {
-		return nil // it has ended
+	} else {
+		_ = r.Signal(ctx, signal) // it may have ended
 	}
 	select {
 	case <-r.done:

@@ -55,8 +55,9 @@ func (r *Runner) acquire(ctx context.Context) error {
 			return err
 		}
 	}
-	r.resources.pending = sync.OnceValues(func() (*keeper.Supervisor, error) { return r.supervise(ctx) })
-	go r.resources.pending()
+	supervisor := sync.OnceValues(func() (*keeper.Supervisor, error) { return r.supervise(ctx) })
+	go func() { _, _ = supervisor() }() // await has its error
+	r.resources.pending = supervisor
 	reservation, err := r.reservePorts()
 	if err != nil {
 		return fmt.Errorf("ports: %w", err)

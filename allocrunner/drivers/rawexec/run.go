@@ -55,7 +55,7 @@ func (Driver) Recover(_ context.Context, task drivers.Task, handle interfaces.Ha
 	var saved drivers.ProcessRun
 	_ = json.Unmarshal(handle, &saved) // one that can't be read is that of no process
 	status, found := task.Processes.Found(task.Task.Name)
-	if found && !(status.PID == saved.PID && status.StartedAt.Equal(saved.StartedAt)) {
+	if found && (status.PID != saved.PID || !status.StartedAt.Equal(saved.StartedAt)) {
 		return newRun(task.Processes, status)
 	}
 	if !found && len(handle) == 0 {
