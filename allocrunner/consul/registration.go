@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"net/url"
 	"slices"
 	"strconv"
@@ -66,14 +65,14 @@ func newService(in *interfaces.ServiceInstance, owner, namespace, partition stri
 	}
 	var errs []error
 	for name, text := range block.TaggedAddresses {
-		address, err := taggedAddress(text, in.Port)
+		host, port, err := services.TaggedAddress(text, in.Port)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("tagged address %q: %w", name, err))
 		}
 		if s.TaggedAddresses == nil {
 			s.TaggedAddresses = map[string]capi.ServiceAddress{}
 		}
-		s.TaggedAddresses[name] = address
+		s.TaggedAddresses[name] = capi.ServiceAddress{Address: host, Port: port}
 	}
 	for n, c := range in.Checks {
 		address := ""
@@ -103,21 +102,6 @@ func (s *service) digest() string {
 	}
 	sum := sha256.Sum256(encoded)
 	return hex.EncodeToString(sum[:8])
-}
-
-func taggedAddress(text string, port int) (capi.ServiceAddress, error) {
-	if net.ParseIP(text) != nil {
-		return capi.ServiceAddress{Address: text, Port: port}, nil
-	}
-	host, digits, err := net.SplitHostPort(text)
-	if err != nil {
-		return capi.ServiceAddress{}, fmt.Errorf("%q is neither an IP address nor a host with a port", text)
-	}
-	port, err = strconv.Atoi(digits)
-	if err != nil {
-		return capi.ServiceAddress{}, fmt.Errorf("%q has no number of a port", text)
-	}
-	return capi.ServiceAddress{Address: host, Port: port}, nil
 }
 
 // newCheck returns a check in Consul's form. A script check is one that expires unless it is fed.

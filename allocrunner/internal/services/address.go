@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strconv"
 
@@ -62,4 +63,19 @@ func FindPort(label string, ports []api.PortMapping) (found api.PortMapping, ok 
 	}
 	n, err := strconv.Atoi(label)
 	return api.PortMapping{Label: label, Value: n}, err == nil && n > 0 && n < 1<<16
+}
+
+// TaggedAddress reads a tagged address: an IP address, which has the service's port, or a host and a port.
+func TaggedAddress(text string, servicePort int) (host string, port int, err error) {
+	if net.ParseIP(text) != nil {
+		return text, servicePort, nil
+	}
+	host, digits, err := net.SplitHostPort(text)
+	if err == nil && host != "" {
+		port, err = strconv.Atoi(digits)
+	}
+	if err != nil || port < 1 || port >= 1<<16 {
+		return "", 0, fmt.Errorf("%q is neither an IP address nor a host with a port", text)
+	}
+	return host, port, nil
 }

@@ -3,7 +3,6 @@ package review
 import (
 	"net"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -104,7 +103,7 @@ var consulServiceLimits = []limit[api.Service]{
 	{"tagged_addresses", "each must be an IP address, or a host and a port such as 192.0.2.1:80", nil,
 		func(s *api.Service) bool {
 			for _, address := range s.TaggedAddresses {
-				if !isTaggedAddress(address) {
+				if _, _, err := services.TaggedAddress(address, 0); err != nil && !hasReference(address) {
 					return false
 				}
 			}
@@ -140,19 +139,6 @@ func validMeta(meta map[string]string) bool {
 		}
 	}
 	return len(meta) <= maxMeta
-}
-
-// isTaggedAddress reports whether an agent takes an address. A reference is known only at run time.
-func isTaggedAddress(address string) bool {
-	if hasReference(address) || net.ParseIP(address) != nil {
-		return true
-	}
-	host, port, err := net.SplitHostPort(address)
-	if err != nil || host == "" {
-		return false
-	}
-	n, err := strconv.Atoi(port)
-	return err == nil && n > 0 && n < 1<<16
 }
 
 // consulCheckLimits are about checks of services that an agent of Consul registers.
