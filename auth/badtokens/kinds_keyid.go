@@ -46,7 +46,7 @@ func keyIDKinds() []Kind {
 		{"kid-prefix", "the kid without its last character",
 			func(b base) string { return kid(b.Key.ID[:len(b.Key.ID)-1] + "_")(b) }},
 		{"kid-of-a-stranger", "kid and signature of a key that nobody trusts", func(b base) string {
-			return forged(b, "a-stranger", b.claims())
+			return forged("a-stranger", b.claims())
 		}},
 		{"kid-in-another-case", "the kid in capital letters", func(b base) string {
 			upper := strings.ToUpper(b.Key.ID)

@@ -41,19 +41,19 @@ func signatureKinds() []Kind {
 		// Signed by a stranger under the right kid: a bad signature must not hide behind another fault
 		// (CVE-2024-51744).
 		{"wrong-key", "signed by a key that nobody trusts, under the kid of a trusted one", func(b base) string {
-			return forged(b, b.Key.ID, b.claims())
+			return forged(b.Key.ID, b.claims())
 		}},
 		{"wrong-key-expired", "signed by a key that nobody trusts, and expired", func(b base) string {
-			return forged(b, b.Key.ID, b.claims().with("iat", "1").with("nbf", "1").with("exp", "1"))
+			return forged(b.Key.ID, b.claims().with("iat", "1").with("nbf", "1").with("exp", "1"))
 		}},
 		{"wrong-key-audience", "signed by a key that nobody trusts, for another audience", func(b base) string {
-			return forged(b, b.Key.ID, b.claims().with("aud", `"another"`))
+			return forged(b.Key.ID, b.claims().with("aud", `"another"`))
 		}},
 		{"wrong-key-operator", "signed by a key that nobody trusts, for the operator", func(b base) string {
-			return forged(b, b.Key.ID, b.operators())
+			return forged(b.Key.ID, b.operators())
 		}},
 		{"wrong-key-lifetime", "signed by a key that nobody trusts, for a thousand years", func(b base) string {
-			return forged(b, b.Key.ID, b.claims().with("exp", big.NewInt(b.Now.Unix()+1000*365*86400).String()))
+			return forged(b.Key.ID, b.claims().with("exp", big.NewInt(b.Now.Unix()+1000*365*86400).String()))
 		}},
 	}))
 }
@@ -72,7 +72,7 @@ func signatureOf(part string) maker {
 }
 
 // forged returns a token that a key which nobody trusts has signed, under a kid.
-func forged(b base, kid string, claims document) string {
+func forged(kid string, claims document) string {
 	other := base{Good{Key: stranger(kid)}}
 	return other.token(other.header(""), claims.String())
 }

@@ -248,10 +248,9 @@ func (s *logFrames) Next(ctx context.Context) (*api.StreamFrame, error) {
 			continue
 		}
 		var st unix.Stat_t
-		// The log directory is gone, and with it the allocation.
 		if unix.Fstat(int(s.dir.Fd()), &st) != nil || st.Nlink == 0 {
 			s.over = true
-			return s.event(interfaces.FileDeleted), nil
+			return s.event(interfaces.FileDeleted), nil //nolint:nilerr // the log directory is gone, and with it the allocation
 		}
 		s.buf = nil // free the memory during the wait
 		onlyFile, err := s.waiting.wait(ctx, s.waiting.dir != nil && (s.file == nil || s.waiting.file != nil))
