@@ -296,8 +296,12 @@ func (c *Client) Exec(ctx context.Context, spec drivers.ExecSpec) (drivers.ExecR
 	case <-ctx.Done():
 		return drivers.ExecResult{}, fmt.Errorf("run %q beside task %q: %w", spec.Path, spec.Task, ctx.Err())
 	}
+	// A keeper of an earlier taskapi refuses a terminal in the spec of an exec, which it gets without the files.
+	plain := spec.Spec
+	plain.TTY = false
 	req := request{
-		Op: opExec, Task: spec.Task, Spec: packSpec(spec.Spec), MaxOutput: spec.MaxOutput, TTY: spec.TTY, Files: len(spec.Files),
+		Op: opExec, Task: spec.Task, Spec: packSpec(plain), MaxOutput: spec.MaxOutput, TTY: spec.TTY,
+		Files: len(spec.Files),
 	}
 	a, err := c.callStarting(ctx, req, spec.Started, spec.Files)
 	err = ofTask(req, a, err)

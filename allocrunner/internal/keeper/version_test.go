@@ -35,9 +35,9 @@ func readFrame(r io.Reader) (got map[string]any, err error) {
 	return got, json.Unmarshal(text, &got)
 }
 
-// TestAnotherKeepersVersion is refused, and says what to do.
-func TestAnotherKeepersVersion(t *testing.T) {
-	dir := t.TempDir()
+// actAsKeeper has this process act as the keeper of a directory, for one connection.
+func actAsKeeper(t *testing.T, dir string, act func(net.Conn) error) (acted <-chan error) {
+	t.Helper()
 	self := identify(t, os.Getpid())
 	var here unix.Stat_t
 	if err := unix.Stat(dir, &here); err != nil {
@@ -52,8 +52,8 @@ func TestAnotherKeepersVersion(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	served := make(chan error, 1)
+	t.Cleanup(func() { l.Close() })
+	result := make(chan error, 1)
 	go func() {
 		conn, err := l.Accept()
 		if err == nil {
@@ -61,16 +61,53 @@ func TestAnotherKeepersVersion(t *testing.T) {
 			_, err = readFrame(conn)
 		}
 		if err == nil {
-			err = writeFrame(conn, `{"Version":99,"Mood":"sunny"}`)
+			err = act(conn)
 		}
-		served <- err
+		result <- err
 	}()
-	_, err = keeper.Attach(t.Context(), dir)
+	return result
+}
+
+// TestAnotherKeepersVersion is refused, and says what to do.
+func TestAnotherKeepersVersion(t *testing.T) {
+	dir := t.TempDir()
+	served := actAsKeeper(t, dir, func(conn net.Conn) error { return writeFrame(conn, `{"Version":99,"Mood":"sunny"}`) })
+	_, err := keeper.Attach(t.Context(), dir)
 	if !errors.Is(err, keeper.ErrVersion) || !strings.Contains(err.Error(), "speaks version 99") {
 		t.Errorf("version 99: %v", err)
 	}
 	if err := <-served; err != nil {
 		t.Error(err)
+	}
+}
+
+// TestATerminalForAnEarlierKeeper is in the request and not in its spec, which such a keeper would refuse.
+func TestATerminalForAnEarlierKeeper(t *testing.T) {
+	dir := t.TempDir()
+	self := identify(t, os.Getpid())
+	asked := make(chan map[string]any, 1)
+	served := actAsKeeper(t, dir, func(conn net.Conn) error {
+		err := writeFrame(conn, fmt.Sprintf(`{"Version":3,"Keeper":{"PID":%d,"Start":%d,"Boot":%q}}`,
+			self.PID, self.Start, self.Boot))
+		if err != nil {
+			return err
+		}
+		got, err := readFrame(conn)
+		asked <- got
+		return errors.Join(err, writeFrame(conn, `{"ID":1,"Exec":{}}`))
+	})
+	c, err := keeper.Attach(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, slave := pty(t)
+	_, err = c.Exec(t.Context(), interactive(dir, "tty", true, slave, dup(t, slave), dup(t, slave)))
+	if err := errors.Join(err, c.Detach(), <-served); err != nil {
+		t.Error(err)
+	}
+	got := <-asked
+	if spec, _ := got["Spec"].(map[string]any); got["TTY"] != true || spec["TTY"] != nil {
+		t.Errorf("%v", got)
 	}
 }
 
