@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"syscall"
 	"time"
 
 	"taskapi/allocrunner/drivers"
@@ -68,7 +69,10 @@ func driverFailure(err error) *startFailed {
 	if start, ok := errors.AsType[*drivers.StartError](err); ok {
 		reason = start.Reason
 	}
-	return &startFailed{event: driverFailureEvent(reason), unrecoverable: errors.Is(err, errors.ErrUnsupported)}
+	// A system call that a file system refuses, such as with ENOTSUP, is an errors.ErrUnsupported, too.
+	_, isErrno := errors.AsType[syscall.Errno](err)
+	return &startFailed{event: driverFailureEvent(reason),
+		unrecoverable: errors.Is(err, errors.ErrUnsupported) && !isErrno}
 }
 
 // runPrestart runs the prestart hooks one after another, but for those that are done, and merges their responses. What
