@@ -127,6 +127,7 @@ func (s *Store) openFiles(ctx context.Context) (err error) {
 	if err := checkDir(s.dir); err != nil {
 		return unavailable(s.dir, err)
 	}
+	s.queue = queue{} // a place from an earlier attempt to open the store ended with its file
 	for name, file := range map[string]**os.File{"lock": &s.lock, "queue": &s.queue.file, "leases": &s.leases} {
 		if *file, err = privatefile.Open(s.path(name), os.O_RDWR|os.O_CREATE); err != nil {
 			return unavailable(s.path(name), err)

@@ -519,3 +519,33 @@ func TestAStoppedWriterWaits(t *testing.T) {
 		clustertest.Put(t, s, "k", "w")
 	}
 }
+
+// TestAPlaceInTheQueueEndsWithItsFile: a store that could not be opened in time begins without a place when it is
+// opened again, since the lock that made the place its own is gone.
+func TestAPlaceInTheQueueEndsWithItsFile(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "store")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	s := disk.New(dir)
+	defer s.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, _, err := s.Get(ctx, "k"); !errors.Is(err, cluster.ErrUnavailable) || s.Place() == 0 {
+		t.Fatalf("while another has the lock: %v, place %d", err, s.Place())
+	}
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_UN); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := s.Get(t.Context(), "k"); err != nil || s.Place() != 0 {
+		t.Errorf("afterwards: %v, place %d; want none", err, s.Place())
+	}
+}
