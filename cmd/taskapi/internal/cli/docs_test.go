@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -52,6 +53,16 @@ func TestEveryCommandHasAnExample(t *testing.T) {
 			if err := named.ParseFlags(rest); err != nil {
 				t.Errorf("%s: the example %q: %v", cmd.CommandPath(), line, err)
 			}
+		}
+	}
+}
+
+// TestSentencesAreApart: no sentence of a help text begins right behind the one before.
+func TestSentencesAreApart(t *testing.T) {
+	joined := regexp.MustCompile(`\b[a-z]+[.:;][A-Z]\w*`)
+	for _, cmd := range everyCommand() {
+		if found := joined.FindString(cmd.Long); found != "" {
+			t.Errorf("'%s --help' has no blank in %q", cmd.CommandPath(), found)
 		}
 	}
 }

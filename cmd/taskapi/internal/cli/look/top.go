@@ -23,7 +23,8 @@ func Top(w base.Environment) *cobra.Command {
 		Short: "Watch a running allocation on the terminal, and act on it",
 		Long: `Shows the tasks of an allocation with their states, health, CPU, memory and restarts, its events, its
 check results and the output of the chosen task, and keeps them up to date. Keys restart, signal and stop, after a
-question, and run a command in a task; ? lists them.` + base.AllocArgs + `
+question, and run a command in a task; ? lists them.
+` + base.AllocArgs + `
 
 q or Ctrl-C ends it, and the allocation goes on. While the allocation's taskapi is restarted, top waits for it. When
 the allocation has ended, top shows what it saw last. There are no colours if NO_COLOR is set.
