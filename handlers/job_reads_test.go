@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/nomad/api"
@@ -373,4 +374,35 @@ func TestParsingIsDecidedAgain(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestLastingRevert: while an earlier version is being registered, the socket goes on making long answers.
+func TestLastingRevert(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		end := make(chan struct{})
+		register := &fakeJobs{register: func(
+			ctx context.Context, _ *api.Job, _ *api.JobSubmission, _ bool,
+		) (jobs.Registration, error) {
+			select {
+			case <-end:
+			case <-ctx.Done():
+			}
+			return jobs.Registration{Index: 40}, nil
+		}}
+		dial, stop := bubbled(t, newAlloc(t), everyRoute, func(c *handlers.Config) { c.Jobs = register })
+		defer stop()
+		a := asker{t, dial}
+		revert := a.ask("PUT", "/v1/job/demo/revert", "Content-Length: 16\r\n", `{"JobVersion":1}`)
+		for _, path := range []string{"/v1/job/demo/versions", "/v1/vars", "/v1/services"} {
+			c := a.get(path)
+			_ = c.SetReadDeadline(time.Now().Add(time.Minute)) // a pipe takes it
+			if got := answer(t, c); got != http.StatusOK {
+				t.Errorf("GET %s meanwhile = %d", path, got)
+			}
+		}
+		close(end)
+		if got := answer(t, revert); got != http.StatusOK {
+			t.Errorf("revert = %d", got)
+		}
+	})
 }

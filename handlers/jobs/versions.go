@@ -34,26 +34,16 @@ type Version struct {
 // number returns the version's number.
 func (v Version) number() uint64 { return ptr.Deref(v.Job.Version) }
 
-// kept returns the versions of the caller's job as it is shown them, the present one first. missing is the error about
-// another job.
-func (h *handlers) kept(
-	ctx context.Context, r *route.Request, missing apierror.Kind,
-) ([]Version, *api.Allocation, error) {
-	current, err := r.OwnJob(ctx)
-	if err != nil {
-		return nil, nil, apierror.Reword(err, apierror.NoJob, missing)
-	}
-	if err := r.EnterMaking(ctx); err != nil { // several versions may be megabytes
-		return nil, nil, err
-	}
+// kept returns the versions of the job of the caller's allocation as the caller is shown them, the present one first.
+func (h *handlers) kept(r *route.Request, current *api.Allocation) []Version {
 	if h.History == nil {
-		return []Version{{Job: current.Job}}, current, nil
+		return []Version{{Job: current.Job}}
 	}
 	versions := slices.Clone(h.History.Versions())
 	for i := range versions {
 		versions[i].Job = route.ShownJob(r.Principal, versions[i].Job)
 	}
-	return versions, current, nil
+	return versions
 }
 
 // versions answers GET /v1/job/:job/versions, the latest first. diffs=true adds the changes of each from the version
@@ -67,10 +57,14 @@ func (h *handlers) versions(ctx context.Context, r *route.Request) (route.Answer
 	if query.Get("diff_tag") != "" {
 		return route.Answer{}, route.Invalid("diff_tag names no version: versions have no tags here; use diff_version")
 	}
-	versions, current, err := h.kept(ctx, r, apierror.NoVersions)
+	current, err := r.OwnJob(ctx)
 	if err != nil {
+		return route.Answer{}, apierror.Reword(err, apierror.NoJob, apierror.NoVersions)
+	}
+	if err := r.EnterMaking(ctx); err != nil { // several versions may be megabytes
 		return route.Answer{}, err
 	}
+	versions := h.kept(r, current)
 	response := wireVersions{Versions: []*wire.Job{}, Meta: wire.Meta{Index: current.ModifyIndex, KnownLeader: true}}
 	for i, v := range versions {
 		job := *v.Job
@@ -144,11 +138,11 @@ func (h *handlers) submission(ctx context.Context, r *route.Request) (route.Answ
 	if err != nil {
 		return route.Answer{}, err
 	}
-	versions, current, err := h.kept(ctx, r, apierror.NoSubmission)
+	current, err := r.OwnJob(ctx)
 	if err != nil {
-		return route.Answer{}, err
+		return route.Answer{}, apierror.Reword(err, apierror.NoJob, apierror.NoSubmission)
 	}
-	for i, v := range versions {
+	for i, v := range h.kept(r, current) {
 		if (want == nil && i == 0 || want != nil && v.number() == *want) && v.Submission != nil {
 			return route.Indexed(wireSubmission{
 				v.Submission, current.Namespace, current.JobID, v.number(), ptr.Deref(v.Job.JobModifyIndex),
@@ -173,10 +167,11 @@ func (h *handlers) revert(ctx context.Context, r *route.Request, want *api.JobRe
 	if want.JobID != "" && want.JobID != r.Param("job") {
 		return route.Answer{}, apierror.New(apierror.JobMismatch)
 	}
-	versions, _, err := h.kept(ctx, r, apierror.NoJob)
+	current, err := r.OwnJob(ctx)
 	if err != nil {
 		return route.Answer{}, err
 	}
+	versions := h.kept(r, current)
 	found := slices.IndexFunc(versions, func(v Version) bool { return v.number() == want.JobVersion })
 	switch {
 	case found == 0:
