@@ -2,6 +2,7 @@ package handlers_test
 
 import (
 	"context"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -119,5 +120,15 @@ func TestScrape(t *testing.T) {
 	}
 	if families := parse(t, w.Body.String()); len(families) == 0 {
 		t.Error("nothing is measured")
+	}
+}
+
+// TestScrapeFails: a measurement that JSON can't have is a fault of ours, of which a client reads no details.
+func TestScrapeFails(t *testing.T) {
+	broken := func(context.Context) []scrape.Metric { return []scrape.Metric{{Name: "taskapi_x", Value: math.NaN()}} }
+	w := httptest.NewRecorder()
+	scrape.Handler(broken, nil).ServeHTTP(w, httptest.NewRequest("GET", "/v1/metrics", nil))
+	if w.Code != 500 || w.Body.String() != "internal error\n" {
+		t.Errorf("%d %q, want a bare 500", w.Code, w.Body)
 	}
 }

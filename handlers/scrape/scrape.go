@@ -4,6 +4,8 @@ import (
 	"context"
 	"net/http"
 	"strconv"
+
+	"taskapi/handlers/apierror"
 )
 
 // Handler returns a handler of the measurements and of nothing else, for callers without a token: GET /metrics is
@@ -33,7 +35,8 @@ func Handler(measure func(context.Context) []Metric, isLocal func(host string) b
 		}
 		content, contentType, err := Encode(r.Context(), measure, format)
 		if err != nil {
-			http.Error(w, err.Error(), http.StatusBadRequest)
+			known := apierror.Of(err)
+			http.Error(w, known.Message, known.Kind.Status())
 			return
 		}
 		w.Header().Set("Content-Type", contentType)
