@@ -1,6 +1,8 @@
 package handlers_test
 
 import (
+	"context"
+	"slices"
 	"strings"
 	"testing"
 
@@ -8,6 +10,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"github.com/hashicorp/nomad/api/contexts"
 
+	"taskapi/allocrunner/cluster/variables"
+	"taskapi/handlers"
 	"taskapi/handlers/events"
 )
 
@@ -174,6 +178,36 @@ func TestSearch(t *testing.T) {
 	if got, _, err := own.PrefixSearch("", contexts.Allocs, &api.QueryOptions{Namespace: "prod"}); err != nil ||
 		len(got.Matches["allocs"]) != 0 {
 		t.Errorf("search in another namespace = %+v, %v", got, err)
+	}
+}
+
+// onlyVariables is variables, and notes the paths that a list has of them.
+type onlyVariables struct {
+	*fakeVariables
+	listed *[]string
+}
+
+func (v onlyVariables) List(
+	ctx context.Context, namespace, prefix string, concerns variables.Concerns,
+) ([]*api.VariableMetadata, uint64, error) {
+	list, index, err := v.fakeVariables.List(ctx, namespace, prefix, concerns)
+	for _, one := range list {
+		*v.listed = append(*v.listed, one.Path)
+	}
+	return list, index, err
+}
+
+// TestSearchReadsNoOthers: the store reads no variables but those that a search finds.
+func TestSearchReadsNoOthers(t *testing.T) {
+	var listed []string
+	s := newServer(t, newAlloc(t), func(c *handlers.Config) {
+		c.Variables = onlyVariables{newFakeVariables("nomad/jobs/demo", "a/Lamp", "b/lamps", "c"), &listed}
+	})
+	if _, _, err := s.sdk(t, operator).Search().FuzzySearch("LAMP", contexts.Variables, nil); err != nil {
+		t.Error(err)
+	}
+	if slices.Sort(listed); !slices.Equal(listed, []string{"a/Lamp", "b/lamps"}) {
+		t.Errorf("read %q", listed)
 	}
 }
 

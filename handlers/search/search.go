@@ -138,7 +138,7 @@ func (h *handlers) search(ctx context.Context, r *route.Request, want *api.Searc
 	}
 	response := newWireSearch[string](in, current.ModifyIndex)
 	for _, c := range in {
-		all, err := h.objects(ctx, r, current, c, want.Namespace, want.Prefix)
+		all, err := h.objects(ctx, r, current, c, paths{want.Namespace, want.Prefix, ""})
 		if err != nil {
 			return route.Answer{}, err
 		}
@@ -176,10 +176,13 @@ func (h *handlers) searchIn(
 // ofNamespace are the contexts in which there is something in the namespace of the caller's job alone.
 var ofNamespace = []contexts.Context{contexts.Allocs, contexts.Jobs, contexts.Evals, contexts.Deployments}
 
-// objects returns the objects of a context that the caller may see, by their IDs; of variables only those whose paths
-// begin with the prefix.
+// paths selects variables. Their paths begin with the prefix and contain the text, ignoring case; the text is in lower
+// case. The store reads no other variables.
+type paths struct{ namespace, prefix, text string }
+
+// objects returns the objects of a context that the caller may see, by their IDs; of variables only those at the paths.
 func (h *handlers) objects(
-	ctx context.Context, r *route.Request, current *api.Allocation, in contexts.Context, namespace, prefix string,
+	ctx context.Context, r *route.Request, current *api.Allocation, in contexts.Context, at paths,
 ) (found []api.FuzzyMatch, err error) {
 	switch in {
 	case contexts.Allocs:
@@ -201,9 +204,10 @@ func (h *handlers) objects(
 			found = append(found, api.FuzzyMatch{ID: e.ID})
 		}
 	case contexts.Variables:
-		namespace = cmp.Or(r.Query().Get("namespace"), namespace, api.DefaultNamespace)
-		list, _, err := h.Variables.List(ctx, namespace, prefix, func(namespace, path string) bool {
-			return r.Principal.MayVariable(namespace, path, auth.VariableList)
+		namespace := cmp.Or(r.Query().Get("namespace"), at.namespace, api.DefaultNamespace)
+		list, _, err := h.Variables.List(ctx, namespace, at.prefix, func(namespace, path string) bool {
+			return strings.Contains(strings.ToLower(path), at.text) &&
+				r.Principal.MayVariable(namespace, path, auth.VariableList)
 		})
 		if err != nil {
 			return nil, fmt.Errorf("search variables: %w", err)
@@ -227,16 +231,15 @@ func (h *handlers) fuzzySearch(
 	if err != nil {
 		return route.Answer{}, err
 	}
-	at := func(match api.FuzzyMatch) int {
-		return strings.Index(strings.ToLower(match.ID), strings.ToLower(want.Text))
-	}
+	text := strings.ToLower(want.Text)
+	at := func(match api.FuzzyMatch) int { return strings.Index(strings.ToLower(match.ID), text) }
 	response := newWireSearch[api.FuzzyMatch](in, current.ModifyIndex)
 	found := map[contexts.Context][]api.FuzzyMatch{}
 	for _, c := range in {
 		if slices.Contains(prefixed, c) {
 			response.Matches[c] = []api.FuzzyMatch{}
 		}
-		all, err := h.named(ctx, r, current, c, want.Namespace)
+		all, err := h.named(ctx, r, current, c, paths{want.Namespace, "", text})
 		if err != nil {
 			return route.Answer{}, err
 		}
@@ -261,7 +264,7 @@ func (h *handlers) fuzzySearch(
 // named returns the objects of a context that the caller may see, by their names if they have any. Each is under the
 // context that the answer shows it in: a job's parts have contexts of their own.
 func (h *handlers) named(
-	ctx context.Context, r *route.Request, current *api.Allocation, in contexts.Context, namespace string,
+	ctx context.Context, r *route.Request, current *api.Allocation, in contexts.Context, at paths,
 ) (map[contexts.Context][]api.FuzzyMatch, error) {
 	switch in {
 	case contexts.Allocs:
@@ -273,7 +276,7 @@ func (h *handlers) named(
 	case contexts.Jobs:
 		return partsOf(current), nil
 	}
-	found, err := h.objects(ctx, r, current, in, namespace, "")
+	found, err := h.objects(ctx, r, current, in, at)
 	return map[contexts.Context][]api.FuzzyMatch{in: found}, err
 }
 
