@@ -14,7 +14,6 @@ type requestBody struct {
 
 // boundBody bounds a request's body in size and time.
 func (c *Conn) boundBody(w http.ResponseWriter, r *http.Request) {
-	c.body = nil
 	if r.Body == http.NoBody {
 		return
 	}

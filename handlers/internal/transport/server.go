@@ -157,7 +157,10 @@ func (s *Socket) serveHTTP(w http.ResponseWriter, r *http.Request) {
 	c.enter(serving)
 	defer c.enter(writing) // net/http writes the rest of the answer when this returns
 	c.boundBody(w, r)
-	defer c.LeaveBody(w, r)
+	defer func() {
+		c.LeaveBody(w, r)
+		c.body = nil // an idle connection holds nothing of a request
+	}()
 	s.handle(w, r, c)
 }
 

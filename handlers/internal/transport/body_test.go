@@ -1,0 +1,34 @@
+package transport
+
+import (
+	"bufio"
+	"io"
+	"net/http"
+	"testing"
+	"testing/synctest"
+)
+
+// TestBodyIsForgotten: a connection without a request holds nothing of the request before.
+func TestBodyIsForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var conn *Conn
+		s := newSocketsWith(t, 1, func(w http.ResponseWriter, r *http.Request, c *Conn) {
+			conn = c
+			if body, err := io.ReadAll(r.Body); string(body) != "ok" || err != nil {
+				t.Errorf("body = %q, %v", body, err)
+			}
+		})
+		c := s.dials[0]()
+		defer c.Close()
+		if _, err := io.WriteString(c, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nok"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil {
+			t.Fatal(err)
+		}
+		s.stop()
+		if conn.body != nil {
+			t.Error("the connection holds the body of a request that was answered")
+		}
+	})
+}
