@@ -28,3 +28,7 @@ var kinds = [...]struct {
 // Open returns a store of a kind, which keeps its files, if it has any, in a directory. It touches nothing: the first
 // use of the store does, and returns what is wrong.
 func Open(kind Kind, dir string) cluster.Store { return kinds[kind].open(dir) }
+
+// Shared returns the store that the allocations of a data directory share, by the directory of its files. It is the one
+// place that decides of which kind this store is.
+func Shared(dir string) cluster.Store { return Open(Disk, dir) }

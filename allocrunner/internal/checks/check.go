@@ -153,6 +153,8 @@ func (r *resolver) resolve(service services.Service, c api.ServiceCheck, at remo
 		out.probe = tcpProbe(r.cfg.DialContext, out.address)
 	case c.Type == services.TypeHTTP:
 		out.probe, err = newHTTPProbe(r.clients.of(c, r.cfg.DialContext), c, out.address, r.cfg.Version)
+	case c.Type != services.TypeScript:
+		err = fmt.Errorf("checks of type %q can't be run here", c.Type)
 	case r.cfg.Exec == nil:
 		err = errors.New("script checks can't be run here")
 	default:

@@ -50,7 +50,7 @@ func withCatalog(ctx context.Context, w base.Environment, flags serviceFlags, us
 			return err
 		}
 	}
-	store := stores.Open(stores.Disk, f.Places[0].Cluster())
+	store := stores.Shared(f.Places[0].Cluster())
 	defer store.Close()
 	return use(storedCatalog{f.Places[0], registry.New(store)})
 }

@@ -62,7 +62,7 @@ func AgentConfig(l base.Layout, id string, lock agent.Lock, logger *slog.Logger,
 		ID:       id,
 		Lock:     lock,
 		Keyring:  func() (*identity.Keyring, error) { return l.OpenKeyring(settings.SealKey) },
-		Cluster:  stores.Open(stores.Disk, l.Cluster()),
+		Cluster:  stores.Shared(l.Cluster()),
 		Revocations: func(longest time.Duration) (*revocation.List, error) {
 			return revocation.Open(revocation.Config{Dir: l.Revocations(), MaxTTL: longest})
 		},

@@ -24,7 +24,7 @@ func Use(l base.Layout, sealKey string, do func(kept *variables.Service) error) 
 	if err != nil {
 		return err
 	}
-	store := stores.Open(stores.Disk, l.Cluster())
+	store := stores.Shared(l.Cluster())
 	kept, err := agent.OpenVariables(store, ring)
 	if err != nil {
 		return errors.Join(err, store.Close())
