@@ -138,10 +138,11 @@ func (h *servicesHook) setUp(req *interfaces.RunnerPrerunRequest) error {
 	return nil
 }
 
-// hold keeps what is registered of tasks that are likely to run.
+// hold keeps what is registered of tasks that may run. The state of a task that has just started may say "pending": its
+// services are registered before the state that says "running" is saved.
 func (h *servicesHook) hold(alloc *api.Allocation) {
 	for task, s := range alloc.TaskStates {
-		if s.State == "running" {
+		if s.State != "dead" {
 			h.step(task, registration.Found)
 		}
 	}

@@ -291,6 +291,7 @@ func TestServicesOutliveTheirRunner(t *testing.T) {
 	r.write("alloc/end", "")
 	p.Took()
 	cfg.Saved = state.saved()
+	cfg.Saved.Alloc.TaskStates["stays"].State = "pending" // as saved right after the task's start
 	next := begin(t, cfg)
 	next.untilState("ends", "dead")
 	next.untilState("stays", "running")
