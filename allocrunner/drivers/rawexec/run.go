@@ -38,6 +38,9 @@ func (Driver) Start(ctx context.Context, task drivers.Task) (drivers.Run, error)
 	if f := task.Foreground; f != nil {
 		foreground(&spec, f)
 	}
+	if err := ctx.Err(); err != nil { // a supervisor may start the process before it hears of that
+		return nil, err
+	}
 	status, err := task.Processes.Start(ctx, spec)
 	if err != nil {
 		return nil, err

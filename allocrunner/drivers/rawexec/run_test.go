@@ -1,6 +1,7 @@
 package rawexec
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
@@ -9,6 +10,7 @@ import (
 
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/taskenv"
 )
 
 // kept is a supervisor that has one process of before.
@@ -64,5 +66,32 @@ func TestRecover(t *testing.T) {
 			err != nil {
 			t.Errorf("%s: %+v, %v", name, status, err)
 		}
+	}
+}
+
+// unstarted is a supervisor that must start nothing.
+type unstarted struct {
+	drivers.Supervisor
+	t *testing.T
+}
+
+func (u unstarted) Start(context.Context, drivers.Spec) (drivers.ProcessStatus, error) {
+	u.t.Error("a process was started")
+	return drivers.ProcessStatus{}, nil
+}
+
+// TestAStartThatWasGivenUp starts no process.
+func TestAStartThatWasGivenUp(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	job := api.NewBatchJob("j", "j", "global", 50)
+	task := api.NewTask("a", "raw_exec").SetConfig("command", "/bin/true")
+	job.AddTaskGroup(api.NewTaskGroup("g", 1).AddTask(task))
+	job.Canonicalize()
+	alloc := &api.Allocation{ID: "1", Job: job, JobID: "j", TaskGroup: "g", Name: "j.g[0]"}
+	env := taskenv.New(taskenv.Config{Alloc: alloc}).WithTask(taskenv.Task{Task: task})
+	_, err := Driver{}.Start(ctx, drivers.Task{Task: task, Env: env, Processes: unstarted{t: t}})
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("%v; want that the start was given up", err)
 	}
 }
