@@ -3,6 +3,7 @@ package handlers_test
 import (
 	"context"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/cluster/variables"
 	"taskapi/auth"
 	"taskapi/handlers"
 	"taskapi/handlers/events"
@@ -149,6 +151,48 @@ func TestBodyIsDecidedAgain(t *testing.T) {
 		go func() { _, _ = io.WriteString(c, body[10:]) }()
 		if got := answer(t, c); (got == http.StatusOK) != allowed || done != allowed {
 			t.Errorf("the signal = %d, and sent %v; want it sent: %v", got, done, allowed)
+		}
+	})
+}
+
+// heldVariables is variables whose lists wait until a test lets them go on.
+type heldVariables struct {
+	*fakeVariables
+	goOn <-chan struct{}
+}
+
+func (v heldVariables) List(
+	ctx context.Context, namespace, prefix string, concerns variables.Concerns,
+) ([]*api.VariableMetadata, uint64, error) {
+	<-v.goOn
+	return v.fakeVariables.List(ctx, namespace, prefix, concerns)
+}
+
+// TestTurnIsDecidedAgain: a request that has waited for its turn to make a long answer needs a token that is still good.
+func TestTurnIsDecidedAgain(t *testing.T) {
+	eachMeanwhile(t, func(t *testing.T, authenticator *auth.Authenticator, token string, happens func(), allowed bool) {
+		goOn := make(chan struct{})
+		dial, stop := bubbled(t, newAlloc(t), func(c *handlers.Config) {
+			c.Authenticator, c.Variables = authenticator, heldVariables{newFakeVariables("nomad/jobs/demo"), goOn}
+		})
+		defer stop()
+		var clients [2]net.Conn
+		for i := range clients {
+			clients[i] = dial()
+			defer clients[i].Close()
+			go func() { _, _ = io.WriteString(clients[i], head("GET", "/v1/vars", token, "")) }()
+			synctest.Wait() // the first has the turn, and the second waits for it
+		}
+		happens()
+		close(goOn)
+		want := [...]int{http.StatusOK, http.StatusForbidden}
+		if allowed {
+			want[1] = http.StatusOK
+		}
+		for i, c := range clients {
+			if got := answer(t, c); got != want[i] {
+				t.Errorf("answer %d = %d, want %d", i, got, want[i])
+			}
 		}
 	})
 }

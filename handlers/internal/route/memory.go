@@ -104,6 +104,12 @@ func (r *Request) EnterMaking(ctx context.Context) error {
 	case s.making <- struct{}{}:
 		r.making = true
 		return nil
+	default:
+	}
+	select {
+	case s.making <- struct{}{}:
+		r.making = true
+		return r.recheck()
 	case <-s.Draining.Done():
 		return apierror.New(apierror.CutOff)
 	case <-ctx.Done():
