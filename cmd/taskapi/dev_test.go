@@ -34,6 +34,10 @@ func TestDevOnATerminal(t *testing.T) {
 	term.runs("exec sh -c 'exit 42'")
 	term.awaits("code=42")
 	term.tmux("resize-window", "-x", "91", "-y", "23")
+	term.until("the size of before", func(string) bool { // tmux resizes its terminal a moment after the window
+		term.runs(`echo "size:$(stty size)"`)
+		return strings.Contains(term.screen(), "size:23 91")
+	})
 	if after := term.settings(); after != before {
 		t.Errorf("the terminal is left with other settings:\n%s\nand was\n%s", after, before)
 	}
