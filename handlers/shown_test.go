@@ -165,8 +165,8 @@ func TestNoSecretOfAnotherTask(t *testing.T) {
 	}
 }
 
-// TestViewsAreApart: what one task is shown is not what the next one is, whoever asks first, also of more tasks than
-// are kept.
+// TestViewsAreApart: each task gets its own view, in whatever order tasks ask, also if there are more tasks than kept
+// views.
 func TestViewsAreApart(t *testing.T) {
 	var names []string
 	for i := range 20 {

@@ -1,6 +1,6 @@
-// Package cluster declares the store of what allocations share, and Nomad keeps on its servers: variables and their
-// locks, service registrations and the metadata of nodes. Packages below this one implement the store, and keep these
-// things in it. None of them knows HTTP or tokens.
+// Package cluster declares the store that allocations share. It holds the data that Nomad keeps on its servers:
+// variables and their locks, service registrations and the metadata of nodes. Packages below this one implement the
+// store, or keep one kind of data in it. None of them knows HTTP or tokens.
 package cluster
 
 import (

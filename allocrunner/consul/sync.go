@@ -17,7 +17,7 @@ import (
 // ofOwner returns the filter for an owner's services.
 func ofOwner(owner string) string { return fmt.Sprintf("Meta.%s == %q", metaOwner, owner) }
 
-// round compares what the agent has with what it should have, and has it changed.
+// round compares the agent's registrations with the wanted ones, and changes those that differ.
 type round struct {
 	*Provider
 	ctx    context.Context

@@ -131,8 +131,8 @@ type Task struct {
 	User    interfaces.User
 	Logs    LogSpec
 
-	// Env is the task's environment with what the hooks added. A driver whose tasks see other paths makes another of it
-	// with WithTask.
+	// Env is the task's environment with the variables that hooks added. A driver whose tasks see other paths makes its
+	// own environment from Env, with WithTask.
 	Env *taskenv.Env
 
 	// Mounts, Devices and NetworkNamespace, the path of one to join, are what the hooks want the task to have. They are
@@ -249,8 +249,8 @@ func (r *Registry) Get(name string) (Driver, error) {
 	return nil, &UnknownError{Name: name, Known: slices.Sorted(maps.Keys(r.byName))}
 }
 
-// Check reports whether a task's driver can start it here, with what it is to have. Errors: Get's; a *StartError, which
-// wraps errors.ErrUnsupported for what the driver can't give to any task.
+// Check reports whether a task's driver can start it on this machine, with its user, mounts, devices and network.
+// Errors: Get's; a *StartError, which wraps errors.ErrUnsupported if the driver lacks the ability for any task.
 func (r *Registry) Check(task Task) error {
 	d, err := r.Get(task.Task.Driver)
 	if err != nil {

@@ -116,11 +116,11 @@ type Supervisor interface {
 	// error.
 	Wait(ctx context.Context, task string) (interfaces.ExitResult, error)
 
-	// Exec runs a program beside the task's process, in a session of its own, with the same descriptors (but for its
-	// output, which is collected) and in the task's cgroup where there is one. It returns when the program and
-	// everything that it left behind are gone: they are killed when ctx ends, and with the task. What escapes its
-	// session, where there are no cgroups, is gone with the task at the latest. Only so many run at a time: others
-	// wait, those with Files are refused. Errors: ErrNotRunning when the task has no process or its tree is killed
+	// Exec runs a program beside the task's process, in a session of its own and in the task's cgroup if it has one. The
+	// program has the task's descriptors, but for its output, which is collected. Exec returns when the program and all
+	// processes that it left behind are gone: they are killed when ctx ends, and with the task. Without cgroups, a
+	// process that leaves the session ends with the task at the latest. A bounded number of programs run at a time:
+	// others wait, and those with Files are refused. Errors: ErrNotRunning when the task has no process or its tree is killed
 	// meanwhile, ErrTooManyExecs, *StartError, ErrClosed, ErrLost, ctx's (with the output so far).
 	Exec(ctx context.Context, spec ExecSpec) (ExecResult, error)
 

@@ -2,7 +2,7 @@ package interfaces
 
 import "github.com/hashicorp/nomad/api"
 
-// What follows are abilities that an AllocRunner may have beside its methods. Whoever uses one asks for it by a type
+// These interfaces are abilities that an AllocRunner may have beside its methods. A caller asks for one by a type
 // assertion.
 
 // Deployer is a runner that has deployments.

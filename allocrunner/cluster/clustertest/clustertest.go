@@ -1,6 +1,6 @@
-// Package clustertest helps to test a cluster.Store, and what is kept in one: calls that have to succeed, and a check
-// of what clients saw while they used a store at the same time. What every store must keep is tested by
-// allocrunner/cluster/stores.
+// Package clustertest helps to test a cluster.Store and the packages that keep data in one. It has calls that must
+// succeed, and it checks whether the answers that concurrent clients got fit one order of writes. The tests that every
+// store must pass are those of allocrunner/cluster/stores.
 package clustertest
 
 import (

@@ -39,8 +39,8 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// The clock of leases runs so many times faster in workers, so that the locks of killed workers expire while others
-// work.
+// The clock of leases runs faster in workers, by the factor faster, so that the locks of killed workers expire while
+// other workers go on.
 const (
 	faster = 2000
 	ttl    = int64(10*time.Second) / faster // in nanoseconds as the events have them

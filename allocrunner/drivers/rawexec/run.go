@@ -146,7 +146,7 @@ func (r *run) Exec(ctx context.Context, task drivers.Task, program drivers.Progr
 	return result, execError(err)
 }
 
-// shortages are the errors that have nothing to do with what was to be run.
+// shortages are the errors of a machine that lacks something. The program is not their cause.
 var shortages = []error{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.EAGAIN, unix.ENOSPC}
 
 // execError returns an error of a program beside a task as a run's Exec has it.

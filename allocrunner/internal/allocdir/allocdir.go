@@ -41,8 +41,8 @@ const (
 // parentPerm lets a task's user reach its directory and list none.
 const parentPerm = 0o711
 
-// Access says who may enter an allocation directory besides its owner, this program's user. Whoever may enter it can
-// use what is below.
+// Access says who may enter an allocation directory besides its owner, this program's user. A user
+// who may enter it can use everything below it.
 type Access struct {
 	group int
 	perm  uint32

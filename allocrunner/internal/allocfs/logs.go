@@ -176,7 +176,7 @@ func (s *logFrames) lookAhead() {
 // openAhead opens the next files that are there.
 func (s *logFrames) openAhead() {
 	found, err := s.list()
-	if err != nil { // whoever needs the list reports it
+	if err != nil { // the caller that needs the list reports it
 		return
 	}
 	last := s.index

@@ -18,7 +18,7 @@ import (
 // lock.
 type Snapshots struct {
 	current atomic.Pointer[api.Allocation]
-	// deployments is stored before current, so that whoever sees a version sees its deployments.
+	// deployments is stored before current, so that a reader of a version sees its deployments.
 	deployments atomic.Pointer[[]*api.Deployment]
 
 	mu      sync.Mutex    // guards changes and the field below

@@ -127,7 +127,7 @@ func TestLimitsHere(t *testing.T) {
 	}
 }
 
-// TestParseEndsWithItsContext: whoever waits no longer leaves no process.
+// TestParseEndsWithItsContext: a caller that stops waiting leaves no process behind.
 func TestParseEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)

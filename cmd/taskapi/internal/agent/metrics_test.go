@@ -33,7 +33,7 @@ func TestScraperWarns(t *testing.T) {
 	}
 }
 
-// TestScraperOnASocket answers whoever can connect, by whatever name.
+// TestScraperOnASocket: every process that can connect gets an answer, under any Host.
 func TestScraperOnASocket(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "metrics.sock")
 	at := make(chan string, 1)

@@ -39,8 +39,8 @@ func (g *guarded) set(id, status string) {
 	g.results[id] = api.AllocCheckStatus{ID: id, Check: id, Service: "s", Status: status, Output: "why\u202e\n"}
 }
 
-// TestSayChecks: whoever waits long for an allocation to be healthy sees which checks keep it from that, once for each
-// change.
+// TestSayChecks: a command that waits long for an allocation to be healthy names the checks that keep it from that,
+// once for each change.
 func TestSayChecks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, end := context.WithCancel(t.Context())
