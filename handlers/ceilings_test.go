@@ -16,29 +16,10 @@ import (
 
 	"taskapi/auth"
 	"taskapi/handlers"
+	"taskapi/handlers/internal/transport/transporttest"
 )
 
 func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
-
-// pipes is a listener whose connections are in memory, so that a bubble of testing/synctest holds all of them and their
-// deadlines pass in its time.
-type pipes struct {
-	accept chan net.Conn
-	closed context.Context
-	close  context.CancelFunc
-}
-
-func (p *pipes) Accept() (net.Conn, error) {
-	select {
-	case c := <-p.accept:
-		return c, nil
-	case <-p.closed.Done():
-		return nil, net.ErrClosed
-	}
-}
-
-func (p *pipes) Close() error   { p.close(); return nil }
-func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "memory", Net: "unix"} }
 
 // bubbled serves the allocation in memory and returns what dials it and what stops it.
 func bubbled(t *testing.T, alloc *fakeAlloc, change ...func(*handlers.Config)) (dial func() net.Conn, stop func()) {
@@ -51,26 +32,16 @@ func bubbled(t *testing.T, alloc *fakeAlloc, change ...func(*handlers.Config)) (
 		f(&config)
 	}
 	a := handlers.NewWithTestRoutes(config)
-	closed, shut := context.WithCancel(t.Context())
-	listener := &pipes{make(chan net.Conn), closed, shut}
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- a.Serve(ctx, listener, taskSocket) }()
-	dial = func() net.Conn {
-		ours, theirs := net.Pipe()
-		listener.accept <- theirs
-		return ours
-	}
+	s := transporttest.Serve(t, 1, "", func(ctx context.Context, l net.Listener) error {
+		return a.Serve(ctx, l, taskSocket)
+	})
 	stop = func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Errorf("Serve = %v", err)
-		}
+		s.Stop()
 		if text := log.String(); text != "" { // a bad client and a late one are no faults of the server
 			t.Errorf("the log holds\n%s", text)
 		}
 	}
-	return dial, stop
+	return s.Dials[0], stop
 }
 
 // cutAfter returns how long the server keeps a connection on which no answer comes.

@@ -3,7 +3,6 @@ package handlers_test
 import (
 	"bufio"
 	"context"
-	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -16,16 +15,11 @@ import (
 	"taskapi/auth"
 	"taskapi/handlers"
 	"taskapi/handlers/events"
+	"taskapi/handlers/internal/transport/transporttest"
 )
 
-// sockets are several sockets of one API, in memory.
-type sockets struct {
-	tb    testing.TB
-	dials []func() net.Conn
-	stop  func()
-}
-
-func newSockets(t *testing.T, n int, change ...func(*handlers.Config)) *sockets {
+// newSockets serves several sockets of one API.
+func newSockets(t *testing.T, n int, change ...func(*handlers.Config)) *transporttest.Sockets {
 	t.Helper()
 	config := handlers.Config{
 		Authenticator: fakeAuthenticator{}, Allocs: allocs{newAlloc(t)}, Logger: slog.New(slog.DiscardHandler),
@@ -35,58 +29,10 @@ func newSockets(t *testing.T, n int, change ...func(*handlers.Config)) *sockets 
 		f(&config)
 	}
 	a := handlers.NewWithTestRoutes(config)
-	ctx, cancel := context.WithCancel(t.Context())
-	s, ended := &sockets{tb: t}, make(chan error, n)
-	for range n {
-		closed, shut := context.WithCancel(t.Context())
-		listener := &pipes{make(chan net.Conn), closed, shut}
-		go func() { ended <- a.Serve(ctx, listener, auth.Owner{AllocationID: allocID, Task: "server"}) }()
-		s.dials = append(s.dials, func() net.Conn {
-			ours, theirs := net.Pipe()
-			listener.accept <- theirs
-			return ours
+	return transporttest.Serve(t, n, head("GET", "/v1/agent/health", goodToken, ""),
+		func(ctx context.Context, l net.Listener) error {
+			return a.Serve(ctx, l, auth.Owner{AllocationID: allocID, Task: "server"})
 		})
-	}
-	s.stop = func() {
-		cancel()
-		for range n {
-			if err := <-ended; err != nil {
-				t.Errorf("Serve = %v", err)
-			}
-		}
-	}
-	return s
-}
-
-// ask sends so many requests to a socket on one connection, and returns how many were answered when it was closed or
-// all were, and how long that took.
-func (s *sockets) ask(socket, requests int) (answered int, took time.Duration) {
-	c := s.dials[socket]()
-	defer c.Close()
-	return s.askOn(c, requests)
-}
-
-func (s *sockets) askOn(c net.Conn, requests int) (answered int, took time.Duration) {
-	start, reader := time.Now(), bufio.NewReader(c)
-	text := head("GET", "/v1/agent/health", goodToken, "")
-	for ; answered < requests; answered++ {
-		if _, err := io.WriteString(c, text); err != nil {
-			break
-		}
-		response, err := http.ReadResponse(reader, nil)
-		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.ErrClosedPipe) {
-			break
-		}
-		if err != nil {
-			s.tb.Error(err)
-			break
-		}
-		_, _ = io.Copy(io.Discard, response.Body)
-		if response.StatusCode != http.StatusOK {
-			s.tb.Errorf("status %d", response.StatusCode)
-		}
-	}
-	return answered, time.Since(start)
 }
 
 // TestStreamsArePaced: the lines of streams wait for their turn as requests do.
@@ -95,12 +41,12 @@ func TestStreamsArePaced(t *testing.T) {
 		const streams, changes = 32, 250
 		log := events.New()
 		s := newSockets(t, 2, streaming(log))
-		defer s.stop()
-		s.ask(0, 1)
-		s.ask(1, 1)
+		defer s.Stop()
+		s.Ask(0, 1)
+		s.Ask(1, 1)
 		var open []*bufio.Reader
 		for range streams {
-			c := s.dials[0]()
+			c := s.Dials[0]()
 			defer c.Close()
 			go func() { _, _ = io.WriteString(c, head("GET", streamPath, goodToken, "")) }()
 			response, err := http.ReadResponse(bufio.NewReader(c), nil)
@@ -140,17 +86,17 @@ func TestStreamsArePaced(t *testing.T) {
 func TestIdleStreamsPaceNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSockets(t, 2, streaming(events.New()))
-		defer s.stop()
-		c := s.dials[1]()
+		defer s.Stop()
+		c := s.Dials[1]()
 		defer c.Close()
 		go func() { _, _ = io.Copy(io.Discard, c) }()
 		if _, err := io.WriteString(c, head("GET", streamPath, goodToken, "")); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait() // the stream is open
-		s.ask(0, 1)
+		s.Ask(0, 1)
 		time.Sleep(35 * time.Second) // three heartbeats
-		if _, took := s.ask(0, 2000); took != 0 {
+		if _, took := s.Ask(0, 2000); took != 0 {
 			t.Errorf("beside an idle stream 2,000 requests took %v", took)
 		}
 	})

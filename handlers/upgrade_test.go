@@ -321,8 +321,8 @@ func TestUpgradedClientThatDoesNotRead(t *testing.T) {
 			return nil
 		}
 		s := newSockets(t, 2, func(c *handlers.Config) { c.Allocs = allocs{alloc} })
-		defer s.stop()
-		c, start := s.dials[0](), time.Now()
+		defer s.Stop()
+		c, start := s.Dials[0](), time.Now()
 		defer c.Close()
 		var sending sync.WaitGroup
 		defer sending.Wait()
@@ -330,7 +330,7 @@ func TestUpgradedClientThatDoesNotRead(t *testing.T) {
 			_, err := io.WriteString(c, head("GET", upgradePath, goodToken, ""))
 			time.Sleep(28 * time.Second) // of synctest's clock: thirty busy seconds take a minute
 			for err == nil {
-				s.ask(1, 1)
+				s.Ask(1, 1)
 				for i := 0; i < 10 && err == nil; i++ { // more than the neighbour, so that these wait for their turn
 					_, err = c.Write(make([]byte, 1<<10))
 				}

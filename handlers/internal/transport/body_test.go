@@ -18,7 +18,7 @@ func TestBodyIsForgotten(t *testing.T) {
 				t.Errorf("body = %q, %v", body, err)
 			}
 		})
-		c := s.dials[0]()
+		c := s.Dials[0]()
 		defer c.Close()
 		if _, err := io.WriteString(c, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nok"); err != nil {
 			t.Fatal(err)
@@ -26,7 +26,7 @@ func TestBodyIsForgotten(t *testing.T) {
 		if _, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil {
 			t.Fatal(err)
 		}
-		s.stop()
+		s.Stop()
 		if conn.body != nil {
 			t.Error("the connection holds the body of a request that was answered")
 		}

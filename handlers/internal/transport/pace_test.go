@@ -3,7 +3,6 @@ package transport
 import (
 	"bufio"
 	"context"
-	"errors"
 	"io"
 	"log/slog"
 	"math"
@@ -18,17 +17,16 @@ import (
 	"time"
 
 	"taskapi/auth"
+	"taskapi/handlers/internal/transport/transporttest"
 )
 
 // request is one of these tests'.
 const request = "GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 
-// sockets are several sockets of one server, in memory. The answer to each request is short.
+// sockets are several sockets of one server. The answer to each request is short.
 type sockets struct {
-	tb     testing.TB
+	*transporttest.Sockets
 	server *Server
-	dials  []func() net.Conn
-	stop   func()
 }
 
 // newSockets returns so many, whose pace does not rise.
@@ -44,57 +42,10 @@ func newSocketsWith(t *testing.T, n int, handle Handler) *sockets {
 		Logger: slog.New(slog.DiscardHandler),
 	})
 	server.pacer.pace.hold = time.Now().Add(time.Hour)
-	ctx, cancel := context.WithCancel(t.Context())
-	s, ended := &sockets{tb: t, server: server}, make(chan error, n)
-	for range n {
-		closed, shut := context.WithCancel(t.Context())
-		listener := &pipes{make(chan net.Conn), closed, shut}
-		go func() { ended <- server.Serve(ctx, listener, func(*Socket) Handler { return handle }) }()
-		s.dials = append(s.dials, func() net.Conn {
-			ours, theirs := net.Pipe()
-			listener.accept <- theirs
-			return ours
-		})
-	}
-	s.stop = func() {
-		cancel()
-		for range n {
-			if err := <-ended; err != nil {
-				t.Errorf("Serve = %v", err)
-			}
-		}
-	}
-	return s
-}
-
-// ask sends so many requests to a socket on one connection, and returns how many were answered when it was closed or
-// all were, and how long that took.
-func (s *sockets) ask(socket, requests int) (answered int, took time.Duration) {
-	c := s.dials[socket]()
-	defer c.Close()
-	return s.askOn(c, requests)
-}
-
-func (s *sockets) askOn(c net.Conn, requests int) (answered int, took time.Duration) {
-	start, reader := time.Now(), bufio.NewReader(c)
-	for ; answered < requests; answered++ {
-		if _, err := io.WriteString(c, request); err != nil {
-			break
-		}
-		response, err := http.ReadResponse(reader, nil)
-		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.ErrClosedPipe) {
-			break
-		}
-		if err != nil {
-			s.tb.Error(err)
-			break
-		}
-		_, _ = io.Copy(io.Discard, response.Body)
-		if response.StatusCode != http.StatusOK {
-			s.tb.Errorf("status %d", response.StatusCode)
-		}
-	}
-	return answered, time.Since(start)
+	return &sockets{server: server, Sockets: transporttest.Serve(t, n, request,
+		func(ctx context.Context, l net.Listener) error {
+			return server.Serve(ctx, l, func(*Socket) Handler { return handle })
+		})}
 }
 
 // leastOfAll returns how many requests a second several sockets begin together at the least.
@@ -131,11 +82,11 @@ func TestThePaceRisesWhileNobodyWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSockets(t, 2)
 		s.server.pacer.pace.hold = time.Time{}
-		defer s.stop()
-		s.ask(0, 1)
-		s.ask(1, 1)
+		defer s.Stop()
+		s.Ask(0, 1)
+		s.Ask(1, 1)
 		requests := int(10 * leastOfAll())
-		if _, took := s.ask(0, requests); took > 5*time.Second {
+		if _, took := s.Ask(0, requests); took > 5*time.Second {
 			t.Errorf("%d requests took %v, want less than half of the time at the least pace", requests, took)
 		}
 	})
@@ -146,19 +97,19 @@ func TestThePaceRisesWhileNobodyWaits(t *testing.T) {
 func TestNeighboursArePaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSockets(t, 2)
-		defer s.stop()
-		if _, took := s.ask(0, 2000); took != 0 {
+		defer s.Stop()
+		if _, took := s.Ask(0, 2000); took != 0 {
 			t.Errorf("2,000 requests on a socket that is alone took %v", took)
 		}
-		if _, took := s.ask(1, 1); took != 0 {
+		if _, took := s.Ask(1, 1); took != 0 {
 			t.Errorf("the first request of a neighbour took %v", took)
 		}
 		requests := int(leastOfAll()) + 64
-		if _, took := s.ask(0, requests); took < 990*time.Millisecond || took > 1100*time.Millisecond {
+		if _, took := s.Ask(0, requests); took < 990*time.Millisecond || took > 1100*time.Millisecond {
 			t.Errorf("beside a neighbour %d requests took %v, want a second", requests, took)
 		}
 		time.Sleep(10 * time.Second)
-		if _, took := s.ask(0, 2000); took != 0 {
+		if _, took := s.Ask(0, 2000); took != 0 {
 			t.Errorf("when the neighbour has been quiet for ten seconds 2,000 requests took %v", took)
 		}
 	})
@@ -169,18 +120,18 @@ func TestNeighboursArePaced(t *testing.T) {
 func TestBusySocketsShareTheProcessor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSockets(t, 3)
-		defer s.stop()
-		s.ask(1, 1)
-		s.ask(2, 1)
+		defer s.Stop()
+		s.Ask(1, 1)
+		s.Ask(2, 1)
 		var busy sync.WaitGroup
 		var mu sync.Mutex
 		var answered [2]int
 		for socket, connections := range [2]int{50, 5} {
 			for range connections {
-				c := s.dials[socket]()
+				c := s.Dials[socket]()
 				time.AfterFunc(5*time.Second, func() { _ = c.Close() })
 				busy.Go(func() {
-					n, _ := s.askOn(c, 1<<30)
+					n, _ := s.AskOn(c, 1<<30)
 					mu.Lock()
 					answered[socket] += n
 					mu.Unlock()
@@ -189,7 +140,7 @@ func TestBusySocketsShareTheProcessor(t *testing.T) {
 		}
 		for range 50 {
 			time.Sleep(90 * time.Millisecond)
-			if _, took := s.ask(2, 5); took != 0 {
+			if _, took := s.Ask(2, 5); took != 0 {
 				t.Errorf("5 requests of a quiet socket took %v", took)
 			}
 		}
@@ -207,15 +158,15 @@ func TestBusySocketsShareTheProcessor(t *testing.T) {
 func TestPacedRequestsEndWithTheServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSockets(t, 2)
-		s.ask(0, 1)
-		s.ask(1, 1)
+		s.Ask(0, 1)
+		s.Ask(1, 1)
 		var all sync.WaitGroup
 		for range 200 {
-			all.Go(func() { s.ask(0, 1<<30) })
+			all.Go(func() { s.Ask(0, 1<<30) })
 		}
 		time.Sleep(time.Second)
 		start := time.Now()
-		s.stop()
+		s.Stop()
 		if took := time.Since(start); took > 100*time.Millisecond {
 			t.Errorf("the end took %v", took)
 		}
@@ -227,10 +178,10 @@ func TestPacedRequestsEndWithTheServer(t *testing.T) {
 func TestPipelinedRequestsArePaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSockets(t, 2)
-		defer s.stop()
-		s.ask(0, 1)
-		s.ask(1, 1)
-		c, start := s.dials[0](), time.Now()
+		defer s.Stop()
+		s.Ask(0, 1)
+		s.Ask(1, 1)
+		c, start := s.Dials[0](), time.Now()
 		defer c.Close()
 		const pieces, each = 200, 10
 		go func() {
@@ -268,10 +219,10 @@ func TestFramesArePaced(t *testing.T) {
 				c.AwaitTurn(3)
 			}
 		})
-		defer s.stop()
+		defer s.Stop()
 		var open sync.WaitGroup
 		for range streams {
-			c := s.dials[0]()
+			c := s.Dials[0]()
 			defer c.Close()
 			open.Go(func() {
 				_, _ = io.WriteString(c, strings.Replace(request, "Host", "Stream: yes\r\nHost", 1))
@@ -281,7 +232,7 @@ func TestFramesArePaced(t *testing.T) {
 			})
 		}
 		synctest.Wait()
-		s.ask(1, 1)
+		s.Ask(1, 1)
 		start := time.Now()
 		close(begin)
 		open.Wait()
@@ -312,23 +263,3 @@ func paceAfter(least float64, demand, late []int) []float64 {
 	}
 	return rates
 }
-
-// pipes is a listener whose connections are in memory, so that a bubble of testing/synctest holds all of them and their
-// deadlines pass in its time.
-type pipes struct {
-	accept chan net.Conn
-	closed context.Context
-	close  context.CancelFunc
-}
-
-func (p *pipes) Accept() (net.Conn, error) {
-	select {
-	case c := <-p.accept:
-		return c, nil
-	case <-p.closed.Done():
-		return nil, net.ErrClosed
-	}
-}
-
-func (p *pipes) Close() error   { p.close(); return nil }
-func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "memory", Net: "unix"} }
