@@ -15,16 +15,9 @@ import (
 	"taskapi/internal/privatefile"
 )
 
-// TestRevokedTokensAreReplaced: a task whose token is revoked, by its ID or with all that was issued until now, finds a
-// good one in its file, in the same second, and one that is revoked for another task stays.
-func TestRevokedTokensAreReplaced(t *testing.T) {
-	list, err := revocation.Open(revocation.Config{Dir: filepath.Join(t.TempDir(), "revocations")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer list.Close()
-	ring, file := identitytest.Keyring(t), ""
-	manager := workload.New(workload.Config{
+// newManager returns a manager of one allocation's tokens, which heeds a list of revocations.
+func newManager(ring *identity.Keyring, list *revocation.List) *workload.Manager {
+	return workload.New(workload.Config{
 		Keyring:      ring,
 		Revocations:  list,
 		Logger:       slog.New(slog.DiscardHandler),
@@ -37,6 +30,18 @@ func TestRevokedTokensAreReplaced(t *testing.T) {
 		AllocationID: "alloc",
 		Life:         "life",
 	})
+}
+
+// TestRevokedTokensAreReplaced: a task whose token is revoked, by its ID or with all that was issued until now, finds a
+// good one in its file, in the same second, and one that is revoked for another task stays.
+func TestRevokedTokensAreReplaced(t *testing.T) {
+	list, err := revocation.Open(revocation.Config{Dir: filepath.Join(t.TempDir(), "revocations")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer list.Close()
+	ring, file := identitytest.Keyring(t), ""
+	manager := newManager(ring, list)
 	tokens := manager.Task(&api.Task{Name: "t", Identity: &api.WorkloadIdentity{File: true}})
 	_, err = tokens.Start(workload.Host{Dir: t.TempDir(), WriteFile: func(_ string, data []byte) error {
 		file = string(data)
@@ -89,21 +94,7 @@ func TestUnreadableRevocationsReplaceNothing(t *testing.T) {
 	}
 	defer list.Close()
 	written := 0
-	manager := workload.New(workload.Config{
-		Keyring: identitytest.Keyring(
-			t,
-		),
-		Revocations:  list,
-		Logger:       slog.New(slog.DiscardHandler),
-		Audiences:    []string{"nomadproject.io"},
-		TTL:          time.Hour,
-		Region:       "global",
-		Namespace:    "default",
-		JobID:        "job",
-		TaskGroup:    "group",
-		AllocationID: "alloc",
-		Life:         "life",
-	})
+	manager := newManager(identitytest.Keyring(t), list)
 	tokens := manager.Task(&api.Task{Name: "t", Identity: &api.WorkloadIdentity{File: true}})
 	if _, err := tokens.Start(workload.Host{Dir: t.TempDir(), WriteFile: func(string, []byte) error {
 		written++
