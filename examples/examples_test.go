@@ -1,4 +1,5 @@
-// Package examples_test holds the examples to what they promise: each is valid, and the demo works from its first line to its last.
+// Package examples_test holds the examples to what they promise: each is valid, and the demo works from its first line
+// to its last.
 package examples_test
 
 import (

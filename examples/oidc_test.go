@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestOIDCVerifier runs the tests of the service that knows its callers by their identities, in the module that it has for its library. They
-// pass, and fail for a service that forgets a check.
+// TestOIDCVerifier runs the tests of the service that knows its callers by their identities, in the module that it has
+// for its library. They pass, and fail for a service that forgets a check.
 func TestOIDCVerifier(t *testing.T) {
 	bin := programs(t)
 	program := filepath.Join(bin, "oidc-verifier.test")

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// TestPythonClient runs the tests of the Python client in a task, as its own text says; among them are those of clients that are wrong.
+// TestPythonClient runs the tests of the Python client in a task, as its own text says; among them are those of clients
+// that are wrong.
 func TestPythonClient(t *testing.T) {
 	if _, err := exec.LookPath("python3"); err != nil {
 		t.Skip("python3 is not installed")

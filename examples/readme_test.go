@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// recorder is a curl that notes what it was given before it does its work. Process arguments are for everybody on the machine to read.
+// recorder is a curl that notes what it was given before it does its work. Process arguments are for everybody on the
+// machine to read.
 const recorder = `#!/bin/sh
 printf '%s\n' "$@" >> "$ARGUMENTS"
 PATH=${PATH#*:}
@@ -27,8 +28,9 @@ done`
 // checkSucceeds waits for the first success of the check, as a person who reads on does.
 const checkSucceeds = `until taskapi api '/v1/client/allocation/{alloc}/checks' | grep -q '"Status":"success"'; do sleep 0.05; done`
 
-// TestReadme follows the README word by word, with sh, as this user and as one who is not root: every command of "Quick start" and the curl of
-// "A task uses its socket" do what they say, and none of them shows a token in the arguments of a process.
+// TestReadme follows the README word by word, with sh, as this user and as one who is not root: every command of "Quick
+// start" and the curl of "A task uses its socket" do what they say, and none of them shows a token in the arguments of
+// a process.
 func TestReadme(t *testing.T) {
 	bin := programs(t)
 	t.Run("this user", func(t *testing.T) { followReadme(t, bin, nil) })
@@ -98,8 +100,9 @@ func followReadme(t *testing.T, bin string, as *syscall.SysProcAttr) {
 	}
 }
 
-// readmeScript returns what the README has this user type. The allocation's ID is caught when it is printed, what a task has in its environment is set
-// before the examples that need it, and the allocation is stopped at the end, whatever came of the rest.
+// readmeScript returns what the README has this user type. The allocation's ID is caught when it is printed, what a
+// task has in its environment is set before the examples that need it, and the allocation is stopped at the end,
+// whatever came of the rest.
 func readmeScript(t *testing.T, here string, isRoot bool) string {
 	text, err := os.ReadFile(filepath.Join(here, "..", "README.md"))
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 
 const unitFile = "taskapi-hello.service"
 
-// TestUnit does with the unit's command what systemd does: a crash is resumed with the task's process as it was, SIGTERM stops the allocation, and the next
-// start runs it again.
+// TestUnit does with the unit's command what systemd does: a crash is resumed with the task's process as it was,
+// SIGTERM stops the allocation, and the next start runs it again.
 func TestUnit(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, for --isolate-users")

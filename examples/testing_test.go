@@ -15,7 +15,8 @@ import (
 // block matches a block of code with its language.
 var block = regexp.MustCompile("(?ms)^```(sh|go)\n(.*?)^```$")
 
-// TestReadmeOfTests: the README imports the packages for tests by the command that TestTestingDoc runs, and claims no more kinds of bad tokens than there are.
+// TestReadmeOfTests: the README imports the packages for tests by the command that TestTestingDoc runs, and claims no
+// more kinds of bad tokens than there are.
 func TestReadmeOfTests(t *testing.T) {
 	texts := documents(t)
 	readme, testing := texts[filepath.Join(root, "README.md")], texts[filepath.Join(root, "docs", "testing.md")]
@@ -33,8 +34,9 @@ func TestReadmeOfTests(t *testing.T) {
 	}
 }
 
-// TestTestingDoc follows docs/testing.md word by word, in another module beside this one: its commands are run, its files are written, and the
-// rotation test fails with what the text says, and then passes. So the packages for other people's tests can be had from a clone.
+// TestTestingDoc follows docs/testing.md word by word, in another module beside this one: its commands are run, its
+// files are written, and the rotation test fails with what the text says, and then passes. So the packages for other
+// people's tests can be had from a clone.
 func TestTestingDoc(t *testing.T) {
 	section, rest, found := strings.Cut(documents(t)[filepath.Join(root, "docs", "testing.md")], "\n## What a server does")
 	if !found {

@@ -222,7 +222,8 @@ func TestLongAnswers(t *testing.T) {
 	}
 }
 
-// TestWhoWaitsIsInNobodysWay: a query that waits for a change has no turn to make a long answer, so others on its socket are answered.
+// TestWhoWaitsIsInNobodysWay: a query that waits for a change has no turn to make a long answer, so others on its
+// socket are answered.
 func TestWhoWaitsIsInNobodysWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		variables := newFakeVariables("nomad/jobs/demo")

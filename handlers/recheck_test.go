@@ -168,7 +168,8 @@ func (v heldVariables) List(
 	return v.fakeVariables.List(ctx, namespace, prefix, concerns)
 }
 
-// TestTurnIsDecidedAgain: a request that has waited for its turn to make a long answer needs a token that is still good.
+// TestTurnIsDecidedAgain: a request that has waited for its turn to make a long answer needs a token that is still
+// good.
 func TestTurnIsDecidedAgain(t *testing.T) {
 	eachMeanwhile(t, func(t *testing.T, authenticator *auth.Authenticator, token string, happens func(), allowed bool) {
 		goOn := make(chan struct{})

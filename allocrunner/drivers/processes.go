@@ -118,9 +118,9 @@ type Supervisor interface {
 
 	// Exec runs a program beside the task's process, in a session of its own and in the task's cgroup if it has one. The
 	// program has the task's descriptors, but for its output, which is collected. Exec returns when the program and all
-	// processes that it left behind are gone: they are killed when ctx ends, and with the task. Without cgroups, a
-	// process that leaves the session ends with the task at the latest. A bounded number of programs run at a time:
-	// others wait, and those with Files are refused. Errors: ErrNotRunning when the task has no process or its tree is killed
+	// processes that it left behind are gone: they are killed when ctx ends, and with the task. Without cgroups, a process
+	// that leaves the session ends with the task at the latest. A bounded number of programs run at a time: others wait,
+	// and those with Files are refused. Errors: ErrNotRunning when the task has no process or its tree is killed
 	// meanwhile, ErrTooManyExecs, *StartError, ErrClosed, ErrLost, ctx's (with the output so far).
 	Exec(ctx context.Context, spec ExecSpec) (ExecResult, error)
 

@@ -9,8 +9,8 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// TestBadTokensOverHTTP sends a token of every kind that a header can carry to the socket of a task that runs. Each is answered with the status that the
-// catalogue names, and counted under its reason alone.
+// TestBadTokensOverHTTP sends a token of every kind that a header can carry to the socket of a task that runs. Each is
+// answered with the status that the catalogue names, and counted under its reason alone.
 func TestBadTokensOverHTTP(t *testing.T) {
 	t.Parallel()
 	r := startRun(t, shortDir(t), testJob, "--metrics-listen", "127.0.0.1:0", "--limits", "off")

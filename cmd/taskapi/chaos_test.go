@@ -24,9 +24,9 @@ import (
 
 var chaosRounds = flag.Int("chaos", 6, "how often TestChaos kills each of the agent, the keeper, and both; an agent leaves a fifth as often (make soak)")
 
-// chaosJob has a task that numbers its lines, from 1 with each process, and says the last number when it gets its kill signal, which its shell
-// hears of between two commands: to count is one with to say it. It is sent a signal that harms nobody who does not expect it yet. And
-// the job has a task whose nth process ends with the code n % 7 + 1.
+// chaosJob has a task that numbers its lines, from 1 with each process, and says the last number when it gets its kill
+// signal, which its shell hears of between two commands: to count is one with to say it. It is sent a signal that harms
+// nobody who does not expect it yet. And the job has a task whose nth process ends with the code n % 7 + 1.
 const chaosJob = `
 job "chaos" {
   group "g" {
@@ -71,8 +71,9 @@ type chaos struct {
 	keepersKilled           int
 }
 
-// TestChaos kills the agent, the keeper, or both, or has one agent leave to the next, at random moments, while tasks write, end, and are restarted and signalled. No line
-// is lost or doubled, no exit code is wrong, no attempt is forgotten, there is never a second copy, and tokens and sockets are good again.
+// TestChaos kills the agent, the keeper, or both, or has one agent leave to the next, at random moments, while tasks
+// write, end, and are restarted and signalled. No line is lost or doubled, no exit code is wrong, no attempt is
+// forgotten, there is never a second copy, and tokens and sockets are good again.
 func TestChaos(t *testing.T) {
 	t.Parallel()
 	for victim, kill := range map[string]func(*chaos){
@@ -154,7 +155,8 @@ func (c *chaos) path(parts ...string) string {
 	return filepath.Join(append([]string{datadir.Dir(c.dataDir).Alloc(testAllocID)}, parts...)...)
 }
 
-// ask asks the operator's socket for something. It makes a connection for each request: the one before went with its agent.
+// ask asks the operator's socket for something. It makes a connection for each request: the one before went with its
+// agent.
 func (c *chaos) ask(request func(*api.Allocations) error) error {
 	token, err := os.ReadFile(datadir.Dir(c.dataDir).OperatorToken(testAllocID))
 	if err != nil {
@@ -241,7 +243,8 @@ func (c *chaos) untilAtWork() {
 	})
 }
 
-// linesRuns counts the processes of lines that have come so far as to say so: one that gets its kill signal before that says nothing.
+// linesRuns counts the processes of lines that have come so far as to say so: one that gets its kill signal before that
+// says nothing.
 func (c *chaos) linesRuns() int { return countLines(c.path("lines", "local", "runs")) }
 
 // leave makes the agent leave, as for an upgrade, while the next one is waiting already.
@@ -295,7 +298,8 @@ func (c *chaos) firstProcesses() map[string][]string {
 	return found
 }
 
-// watchForCopies looks again and again for a second process of a task. One that was seen while it was about to end is given time for it.
+// watchForCopies looks again and again for a second process of a task. One that was seen while it was about to end is
+// given time for it.
 func (c *chaos) watchForCopies(ctx context.Context) {
 	suspects := map[string]int{}
 	for ctx.Err() == nil {
@@ -315,8 +319,8 @@ func (c *chaos) watchForCopies(ctx context.Context) {
 	}
 }
 
-// checkCodes holds the exit codes that the allocation shows against those that the runs had. A process that was killed with its keeper
-// has none, and a start that was lost with it is no run.
+// checkCodes holds the exit codes that the allocation shows against those that the runs had. A process that was killed
+// with its keeper has none, and a start that was lost with it is no run.
 func (c *chaos) checkCodes() {
 	c.t.Helper()
 	before := countLines(c.path("codes", "local", "runs"))
@@ -371,8 +375,8 @@ func (c *chaos) end() {
 
 var numbered = regexp.MustCompile(`^(\d+) (end )?(\d+)$`)
 
-// checkLines holds that every process's lines are there, each once and in order, to the one that it says was its last. A process that was
-// killed with its keeper says nothing, and may be cut off in a line.
+// checkLines holds that every process's lines are there, each once and in order, to the one that it says was its last.
+// A process that was killed with its keeper says nothing, and may be cut off in a line.
 func (c *chaos) checkLines() {
 	c.t.Helper()
 	files, err := filepath.Glob(c.path("alloc", "logs", "lines.stdout.*"))

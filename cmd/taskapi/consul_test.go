@@ -20,8 +20,8 @@ import (
 	"taskapi/allocrunner/datadir"
 )
 
-// consulJob has a service of the group, which the agent checks and whose check restarts the task, and one of the task, which a script checks.
-// Neither names a provider.
+// consulJob has a service of the group, which the agent checks and whose check restarts the task, and one of the task,
+// which a script checks. Neither names a provider.
 const consulJob = `
 variable "web" {}
 job "shop" {
@@ -74,7 +74,8 @@ job "shop" {
 }
 `
 
-// consulRun is what a test of services in Consul has: an agent, the one of CONSUL_HTTP_ADDR or its stand-in, and a server that it checks.
+// consulRun is what a test of services in Consul has: an agent, the one of CONSUL_HTTP_ADDR or its stand-in, and a
+// server that it checks.
 type consulRun struct {
 	*testing.T
 	dir, file, web string
@@ -175,8 +176,9 @@ func (c *consulRun) end(p taskapiProcess) {
 	}
 }
 
-// TestConsul runs a job with services of the group and of a task, which name no provider: an agent registers and checks them, what it finds
-// restarts the task, an agent that is away stops nothing, another taskapi goes on with what is registered, and a stop deregisters first.
+// TestConsul runs a job with services of the group and of a task, which name no provider: an agent registers and checks
+// them, what it finds restarts the task, an agent that is away stops nothing, another taskapi goes on with what is
+// registered, and a stop deregisters first.
 func TestConsul(t *testing.T) {
 	t.Parallel()
 	c := newConsulRun(t)
@@ -236,7 +238,8 @@ func TestConsul(t *testing.T) {
 		t.Errorf("the process is %q, was %q (%v)", after, before, err)
 	}
 
-	// A stop deregisters the group's service before it waits for the group's shutdown_delay, here of an hour, and the task's as it ends the task.
+	// A stop deregisters the group's service before it waits for the group's shutdown_delay, here of an hour, and the
+	// task's as it ends the task.
 	_ = second.Process.Signal(syscall.SIGTERM)
 	until(t, second, "deregistered", func() bool { return slices.Equal(c.services(testAllocID), []string{"worker"}) })
 	if !alive(before) {
@@ -248,8 +251,8 @@ func TestConsul(t *testing.T) {
 	}
 }
 
-// TestConsulAfterACrash: what is left of an allocation that was killed whole goes with the next one of its data directory; what runs without a
-// taskapi stays.
+// TestConsulAfterACrash: what is left of an allocation that was killed whole goes with the next one of its data
+// directory; what runs without a taskapi stays.
 func TestConsulAfterACrash(t *testing.T) {
 	t.Parallel()
 	const other, third = "215ef685-6b9e-3eaf-e74b-6b04f094ebca", "315ef685-6b9e-3eaf-e74b-6b04f094ebca"

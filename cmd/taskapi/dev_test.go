@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// TestDevOnATerminal: the command has a terminal of the same size, with job control and its own Ctrl-C, and the shell gets it back as it was.
+// TestDevOnATerminal: the command has a terminal of the same size, with job control and its own Ctrl-C, and the shell
+// gets it back as it was.
 func TestDevOnATerminal(t *testing.T) {
 	t.Parallel()
 	term := newTerminal(t, 91, 23)

@@ -37,8 +37,8 @@ func startPrompt(t *testing.T) (*running, *api.Client) {
 	return r, r.client(r.layout.OperatorSocket(testAllocID), r.file("operator.token"))
 }
 
-// TestTheEndCanBeRead stops a task that ends at once, as nomad alloc stop does, and reads the evaluation and the allocation until the
-// allocation has ended, and once more. It never fails: use -count for more attempts.
+// TestTheEndCanBeRead stops a task that ends at once, as nomad alloc stop does, and reads the evaluation and the
+// allocation until the allocation has ended, and once more. It never fails: use -count for more attempts.
 func TestTheEndCanBeRead(t *testing.T) {
 	t.Parallel()
 	const times = 24
@@ -81,7 +81,8 @@ func TestTheEndCanBeRead(t *testing.T) {
 	}
 }
 
-// TestTheEndWithoutAConnection is read by a client that has a new connection for each request, as curl has, if it requested the end.
+// TestTheEndWithoutAConnection is read by a client that has a new connection for each request, as curl has, if it
+// requested the end.
 func TestTheEndWithoutAConnection(t *testing.T) {
 	t.Parallel()
 	r, _ := startPrompt(t)
@@ -131,7 +132,8 @@ func TestATaskReadsNoEnd(t *testing.T) {
 	}
 }
 
-// TestSDKGCOfARealAllocation: what runs is refused and stays; what has ended goes with its directory, and its taskapi exits.
+// TestSDKGCOfARealAllocation: what runs is refused and stays; what has ended goes with its directory, and its taskapi
+// exits.
 func TestSDKGCOfARealAllocation(t *testing.T) {
 	t.Parallel()
 	for name, collect := range map[string]func(r *running, client *api.Client) error{

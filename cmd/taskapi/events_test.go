@@ -73,7 +73,8 @@ func allocIn(line streamLine) *api.Allocation {
 	return nil
 }
 
-// TestEventsAreResumed reads the stream as one client that stays and as one that connects again after each line: both get the same.
+// TestEventsAreResumed reads the stream as one client that stays and as one that connects again after each line: both
+// get the same.
 func TestEventsAreResumed(t *testing.T) {
 	t.Parallel()
 	_, client := startPrompt(t)
@@ -149,7 +150,8 @@ func TestEventsAreResumed(t *testing.T) {
 	}
 }
 
-// TestEventsAcrossProcesses resumes the stream in the next taskapi: nothing is repeated, and the allocation's state is there.
+// TestEventsAcrossProcesses resumes the stream in the next taskapi: nothing is repeated, and the allocation's state is
+// there.
 func TestEventsAcrossProcesses(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(t *testing.T, p taskapiProcess){

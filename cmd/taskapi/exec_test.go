@@ -177,7 +177,8 @@ func TestExecSaysHowATaskIsNamed(t *testing.T) {
 	}
 }
 
-// TestExecEndsWithItsClient, and with taskapi when that is killed; the task goes on, and another taskapi runs commands in it again.
+// TestExecEndsWithItsClient, and with taskapi when that is killed; the task goes on, and another taskapi runs commands
+// in it again.
 func TestExecEndsWithItsClient(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
@@ -250,8 +251,8 @@ func command(t *testing.T, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// TestExecOnATerminal: the command has one of the same size, keys go to it, its exit code is this program's, and the terminal is as it was at
-// the end, whatever that is.
+// TestExecOnATerminal: the command has one of the same size, keys go to it, its exit code is this program's, and the
+// terminal is as it was at the end, whatever that is.
 func TestExecOnATerminal(t *testing.T) {
 	t.Parallel()
 	r := startRun(t, shortDir(t), execJob, "--allow-shared-user")

@@ -56,7 +56,8 @@ EOT
 }
 `
 
-// as returns the SDK on a socket for a process of another user: the kernel takes the user of a connection from the thread that makes it.
+// as returns the SDK on a socket for a process of another user: the kernel takes the user of a connection from the
+// thread that makes it.
 func (r *running) as(uid int, addr, token string) *api.Client {
 	r.t.Helper()
 	dir, err := os.Open(filepath.Dir(addr)) // which only the task's group reaches by its path
@@ -271,7 +272,8 @@ func (c counter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// followLogs has both callers, and one without frames, read what the task prints over rotations, to the end of the allocation.
+// followLogs has both callers, and one without frames, read what the task prints over rotations, to the end of the
+// allocation.
 func followLogs(t *testing.T, r *running, clients ...*api.Client) {
 	t.Helper()
 	alloc := &api.Allocation{ID: testAllocID}

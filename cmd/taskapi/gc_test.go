@@ -18,7 +18,8 @@ import (
 	"taskapi/cmd/taskapi/internal/cli/base"
 )
 
-// TestGCLeavesANewRunAlone has another allocation of the same ID begin as soon as that is possible while gc removes many files.
+// TestGCLeavesANewRunAlone has another allocation of the same ID begin as soon as that is possible while gc removes
+// many files.
 func TestGCLeavesANewRunAlone(t *testing.T) {
 	t.Parallel()
 	l := datadir.Dir(shortDir(t))

@@ -13,13 +13,15 @@ import (
 	"testing"
 )
 
-// allowedImports is who may import whom within the module. A package that is not here imports none of the module's packages.
-// The packages of internal/ are helpers: every package may import them, and they import nothing but each other.
+// allowedImports is who may import whom within the module. A package that is not here imports none of the module's
+// packages. The packages of internal/ are helpers: every package may import them, and they import nothing but each
+// other.
 //
-// Two walls stand. allocrunner imports nothing of auth, identity, handlers or socket: what runs tasks can be used without the API, by another
-// program too. handlers imports no runner, no driver and no store, but only what they have in common, allocrunner/interfaces and leaves of
-// allocrunner: it answers for any runner and any store, and its tests need neither. auth and identity import nothing of allocrunner:
-// other people's tests build them where no runner does. cmd/taskapi joins the two sides, and so does auth/authtest, without a runner.
+// Two walls stand. allocrunner imports nothing of auth, identity, handlers or socket: what runs tasks can be used
+// without the API, by another program too. handlers imports no runner, no driver and no store, but only what they have
+// in common, allocrunner/interfaces and leaves of allocrunner: it answers for any runner and any store, and its tests
+// need neither. auth and identity import nothing of allocrunner: other people's tests build them where no runner does.
+// cmd/taskapi joins the two sides, and so does auth/authtest, without a runner.
 var allowedImports = map[string][]string{
 	"allocrunner": {
 		"allocrunner/deployment",
@@ -241,7 +243,8 @@ var allowedImports = map[string][]string{
 		"handlers/services",
 		"handlers/variables",
 	},
-	// For other people's tests: the real door, without the runner, which needs Linux. It is for tests, and joins the two sides as the agent does.
+	// For other people's tests: the real door, without the runner, which needs Linux. It is for tests, and joins the two
+	// sides as the agent does.
 	"auth/authtest": {
 		"allocrunner/cluster",
 		"allocrunner/cluster/memory",

@@ -97,8 +97,8 @@ func TestDetachOnAFullDisk(t *testing.T) {
 	}
 }
 
-// TestAUserThatIsAnothersByNow: after a restart of the machine, when no task runs and nothing is known of who has which number, a task does not get
-// its number back while somebody else's process has it.
+// TestAUserThatIsAnothersByNow: after a restart of the machine, when no task runs and nothing is known of who has which
+// number, a task does not get its number back while somebody else's process has it.
 func TestAUserThatIsAnothersByNow(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root gives users to tasks")
@@ -144,8 +144,8 @@ func TestAUserThatIsAnothersByNow(t *testing.T) {
 	_ = second.Wait() // the task could not start in a directory that is another's
 }
 
-// TestTasksThatWereIsolated, of which both what says so and their users can't be read any more, do not go on as root's: they are left as they
-// are until somebody says what is to be.
+// TestTasksThatWereIsolated, of which both what says so and their users can't be read any more, do not go on as root's:
+// they are left as they are until somebody says what is to be.
 func TestTasksThatWereIsolated(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root gives users to tasks")

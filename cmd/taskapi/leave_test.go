@@ -28,7 +28,8 @@ func opens(pid int, path string) bool {
 	return false
 }
 
-// TestSignalsBeforeItHasBegun reach a taskapi that still waits for the one before it to exit: it does what they say when it has the allocation.
+// TestSignalsBeforeItHasBegun reach a taskapi that still waits for the one before it to exit: it does what they say
+// when it has the allocation.
 func TestSignalsBeforeItHasBegun(t *testing.T) {
 	for name, sig := range map[string]syscall.Signal{"detach": syscall.SIGUSR1, "stop": syscall.SIGTERM, "interrupt": syscall.SIGINT} {
 		t.Run(name, func(t *testing.T) { testSignalBeforeItHasBegun(t, sig) })

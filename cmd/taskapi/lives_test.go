@@ -20,7 +20,8 @@ import (
 	"taskapi/identity"
 )
 
-// askForTest is the test binary as a caller: it sends the token of its standard input to a socket, and prints the status.
+// askForTest is the test binary as a caller: it sends the token of its standard input to a socket, and prints the
+// status.
 func askForTest(addr string) {
 	token, err := io.ReadAll(os.Stdin)
 	if err != nil {
@@ -123,7 +124,8 @@ job "demo" {
 }
 `
 
-// TestSocketsAreForTheirUsers: a good token is of no use to a third user, also where the owner of a socket has opened it to everybody.
+// TestSocketsAreForTheirUsers: a good token is of no use to a third user, also where the owner of a socket has opened
+// it to everybody.
 func TestSocketsAreForTheirUsers(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
@@ -272,7 +274,8 @@ func (r *running) signingKey(token string) string {
 	return alloc.SigningKeyID
 }
 
-// TestKeyBetweenTwoRotations: a token is replaced when its own key is removed, though that was no longer the active one.
+// TestKeyBetweenTwoRotations: a token is replaced when its own key is removed, though that was no longer the active
+// one.
 func TestKeyBetweenTwoRotations(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)

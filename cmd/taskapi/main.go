@@ -1,5 +1,5 @@
-// Command taskapi runs one allocation of a Nomad job file on this machine and gives each of its tasks a socket where Nomad's HTTP
-// API answers.
+// Command taskapi runs one allocation of a Nomad job file on this machine and gives each of its tasks a socket where
+// Nomad's HTTP API answers.
 package main
 
 import (

@@ -17,8 +17,8 @@ import (
 	"taskapi/cmd/taskapi/internal/cli/base"
 )
 
-// TestMain also runs the processes of the tests, hundreds of them. So what this binary imports has to initialize fast: go-cmp and
-// large regular expressions would take a sixth of each start.
+// TestMain also runs the processes of the tests, hundreds of them. So what this binary imports has to initialize fast:
+// go-cmp and large regular expressions would take a sixth of each start.
 func TestMain(m *testing.M) {
 	if code, kept := allocrunner.KeeperMain(os.Args); kept {
 		unix.Exit(code) // os.Exit would let the race detector sleep for a second

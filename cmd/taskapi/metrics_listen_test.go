@@ -37,7 +37,8 @@ func scrape(t *testing.T, base string) map[string]*dto.MetricFamily {
 	return families
 }
 
-// valueOf returns the value of the series of that name that has all the labels, given as name=value, and whether there is one.
+// valueOf returns the value of the series of that name that has all the labels, given as name=value, and whether there
+// is one.
 func valueOf(family *dto.MetricFamily, labels ...string) (float64, bool) {
 	for _, m := range family.GetMetric() {
 		has := map[string]bool{}
@@ -55,7 +56,8 @@ func valueOf(family *dto.MetricFamily, labels ...string) (float64, bool) {
 	return 0, false
 }
 
-// TestMetricsListen: Prometheus reads without a token what the operator reads with one, by Nomad's names, and nothing else is there.
+// TestMetricsListen: Prometheus reads without a token what the operator reads with one, by Nomad's names, and nothing
+// else is there.
 func TestMetricsListen(t *testing.T) {
 	t.Parallel()
 	r := startRun(t, shortDir(t), testJob, "--metrics-listen", "127.0.0.1:0")
@@ -174,7 +176,8 @@ func TestMetricsListenRefused(t *testing.T) {
 	}
 }
 
-// TestMetricsListenIsRemembered by what resumes the allocation, also in the background, and while something else has the address.
+// TestMetricsListenIsRemembered by what resumes the allocation, also in the background, and while something else has
+// the address.
 func TestMetricsListenIsRemembered(t *testing.T) {
 	t.Parallel()
 	free, err := net.Listen("tcp", "127.0.0.1:0")

@@ -33,8 +33,8 @@ job "port" {
 }
 `
 
-// TestAPortOutlivesItsTaskapi: while the tasks run, no other allocation gets their port, also when taskapi was killed; and one that gets it when
-// the keeper was killed, too, keeps nobody from stopping what had it before.
+// TestAPortOutlivesItsTaskapi: while the tasks run, no other allocation gets their port, also when taskapi was killed;
+// and one that gets it when the keeper was killed, too, keeps nobody from stopping what had it before.
 func TestAPortOutlivesItsTaskapi(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

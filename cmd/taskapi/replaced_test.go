@@ -32,8 +32,8 @@ job "versioned" {
 }
 `
 
-// TestAForcedUpdateOutlivesItsTaskapi makes taskapi leave just when the old version has ended and the new one is to begin: that was
-// accepted, so the next taskapi begins it.
+// TestAForcedUpdateOutlivesItsTaskapi makes taskapi leave just when the old version has ended and the new one is to
+// begin: that was accepted, so the next taskapi begins it.
 func TestAForcedUpdateOutlivesItsTaskapi(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)

@@ -40,8 +40,8 @@ func submitted(t *testing.T, operator *client.Client) (text string, version uint
 	return found.Source, *job.Version
 }
 
-// TestWhatAResumedAgentKnows: the machine's metadata, which operators have set, and the text of the job that run was given, and of those
-// that are registered each with its own version.
+// TestWhatAResumedAgentKnows: the machine's metadata, which operators have set, and the text of the job that run was
+// given, and of those that are registered each with its own version.
 func TestWhatAResumedAgentKnows(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)

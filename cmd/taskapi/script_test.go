@@ -99,8 +99,8 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// openToAll makes the directory of the scripts, which another user may pass through, and opens the program to others, too: a
-// script may run it as somebody else. The names are short, since sockets lie in it.
+// openToAll makes the directory of the scripts, which another user may pass through, and opens the program to others,
+// too: a script may run it as somebody else. The names are short, since sockets lie in it.
 func openToAll(t *testing.T) string {
 	program, err := exec.LookPath("taskapi")
 	if err != nil {
@@ -130,7 +130,8 @@ func number(ts *testscript.TestScript, s string) int {
 
 func exits(ts *testscript.TestScript, neg bool, args []string) {
 	want(ts, neg, args, -2, "exits CODE PROGRAM ARG...")
-	// One that does not end by itself is ended, and fails the script with the code 124: it would run until all tests are given up.
+	// One that does not end by itself is ended, and fails the script with the code 124: it would run until all tests are
+	// given up.
 	err := ts.Exec("timeout", append([]string{"--foreground", "-k", "5", "240"}, args[1:]...)...)
 	exit, ok := errors.AsType[*exec.ExitError](err)
 	if err != nil && !ok {
@@ -425,8 +426,8 @@ func nothingRuns(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Fatalf("processes are left: %v", left)
 }
 
-// belongingTo returns the processes whose working directory is below dir, who name something in it, or who write to it, as those in the
-// background do, with their commands.
+// belongingTo returns the processes whose working directory is below dir, who name something in it, or who write to it,
+// as those in the background do, with their commands.
 func belongingTo(dir string) map[int]string {
 	links, _ := filepath.Glob("/proc/[0-9]*/cwd")
 	found := map[int]string{}

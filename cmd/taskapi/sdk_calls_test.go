@@ -92,7 +92,8 @@ func TestSDKCallsAreDocumented(t *testing.T) {
 	doctest.Table(t, "../../docs/api.md", "cmd/taskapi", want.String())
 }
 
-// TestSDKCalls makes every call, with arguments that make sense, as the operator and as a task on its own socket, of a real allocation.
+// TestSDKCalls makes every call, with arguments that make sense, as the operator and as a task on its own socket, of a
+// real allocation.
 func TestSDKCalls(t *testing.T) {
 	t.Parallel()
 	r := startRun(t, shortDir(t), sdkJob)
@@ -165,7 +166,8 @@ func (w sdkArguments) call(t *testing.T, client *api.Client, name string) (strin
 	return verdict(method.Call(arguments))
 }
 
-// argument returns what a call gets for its i-th parameter: what is said for it, or for its type, or something that is not empty.
+// argument returns what a call gets for its i-th parameter: what is said for it, or for its type, or something that is
+// not empty.
 func (w sdkArguments) argument(ctx context.Context, name string, i int, of reflect.Type) reflect.Value {
 	if own := w.byName[name]; i < len(own) && own[i] != nil {
 		return reflect.ValueOf(own[i])

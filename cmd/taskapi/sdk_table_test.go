@@ -27,7 +27,8 @@ const (
 	byPolicy     = "a policy may give a task the machine and the agent: `node` and `agent`"
 )
 
-// sdkTable is every call of the SDK and what it gets: works, a status, an error of the SDK's own, or local for what makes no request.
+// sdkTable is every call of the SDK and what it gets: works, a status, an error of the SDK's own, or local for what
+// makes no request.
 var sdkTable = []sdkCalls{
 	{"Allocations", "Checks Info List PrefixList Restart RestartAllTasks Services Signal Stats Stop GetPauseState", works, works, ""},
 	{"Allocations", "Exec", works, "403", "a policy may give a task alloc-exec"},

@@ -202,7 +202,8 @@ func sdkOn(socket, tokenFile string) (*api.Client, error) {
 	return api.NewClient(config)
 }
 
-// found waits, by blocking queries of the finder, until so many allocations have registered a service, and returns them.
+// found waits, by blocking queries of the finder, until so many allocations have registered a service, and returns
+// them.
 func (n *neighbours) found(name string, count int) []*api.ServiceRegistration {
 	n.t.Helper()
 	client := n.finder()
@@ -222,8 +223,8 @@ func (n *neighbours) found(name string, count int) []*api.ServiceRegistration {
 	}
 }
 
-// TestServices: a task finds the services of another allocation of the machine over its own socket, until that stops; the event stream, the
-// command line and the allocation itself say the same.
+// TestServices: a task finds the services of another allocation of the machine over its own socket, until that stops;
+// the event stream, the command line and the allocation itself say the same.
 func TestServices(t *testing.T) {
 	t.Parallel()
 	n := newNeighbours(t)
@@ -342,8 +343,8 @@ func (w *witness) all() []string {
 	return slices.Clone(w.seen)
 }
 
-// TestServicesOutliveTheirAgent: while tasks run nobody misses their services, whatever happens to the taskapi: it is killed, resumed, and
-// taken over by another version. When its keeper is killed with it, they are gone.
+// TestServicesOutliveTheirAgent: while tasks run nobody misses their services, whatever happens to the taskapi: it is
+// killed, resumed, and taken over by another version. When its keeper is killed with it, they are gone.
 func TestServicesOutliveTheirAgent(t *testing.T) {
 	t.Parallel()
 	next := buildNext(t)
@@ -434,8 +435,8 @@ func relay(t *testing.T, path string) (address string) {
 	return listener.Addr().String()
 }
 
-// TestConsulTemplate: the released consul-template renders services with a task's identity, waits for one that is not there, and renders
-// again when another allocation starts and stops.
+// TestConsulTemplate: the released consul-template renders services with a task's identity, waits for one that is not
+// there, and renders again when another allocation starts and stops.
 func TestConsulTemplate(t *testing.T) {
 	t.Parallel()
 	program := consulTemplate(t)

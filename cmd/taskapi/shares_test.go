@@ -17,7 +17,8 @@ const (
 	taskConnections = 16   // what each task is sure of
 )
 
-// TestNoTaskTakesAllConnections: four tasks that open all the connections they get shut out neither the operator nor another task.
+// TestNoTaskTakesAllConnections: four tasks that open all the connections they get shut out neither the operator nor
+// another task.
 func TestNoTaskTakesAllConnections(t *testing.T) {
 	t.Parallel()
 	names := []string{"server", "other", "t2", "t3", "t4"}

@@ -40,8 +40,8 @@ job "crowd" {
 }
 `
 
-// TestSimulate runs twenty allocations in one process. Each socket answers its own token and refuses those of its neighbours, a restart
-// and a stop over the API are done, and nothing is left at the end.
+// TestSimulate runs twenty allocations in one process. Each socket answers its own token and refuses those of its
+// neighbours, a restart and a stop over the API are done, and nothing is left at the end.
 func TestSimulate(t *testing.T) {
 	t.Parallel()
 	const allocs = 20

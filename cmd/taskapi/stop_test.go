@@ -56,7 +56,8 @@ job "orderly" {
 }
 `
 
-// abandoned returns an allocation of orderlyJob that a killed taskapi has left running, with files of every kind that a flag may name.
+// abandoned returns an allocation of orderlyJob that a killed taskapi has left running, with files of every kind that a
+// flag may name.
 func abandoned(t *testing.T, dir string) (files map[string]string) {
 	t.Helper()
 	side := t.TempDir()
@@ -87,7 +88,8 @@ func newKeyring(t *testing.T, dir string) string {
 	return dir
 }
 
-// wantStopped runs taskapi stop, which has to stop an abandoned allocation gracefully, whatever it can't do, and to say what that is.
+// wantStopped runs taskapi stop, which has to stop an abandoned allocation gracefully, whatever it can't do, and to say
+// what that is.
 func wantStopped(t *testing.T, dir string, wantCode int, wantSaid string) {
 	t.Helper()
 	var said syncBuffer
@@ -109,8 +111,8 @@ func wantStopped(t *testing.T, dir string, wantCode int, wantSaid string) {
 	}
 }
 
-// TestStopNeedsNoFileOfTheAPI stops an allocation whose taskapi was killed, gracefully and with its poststop task, also when files are
-// damaged or missing that only the API needs.
+// TestStopNeedsNoFileOfTheAPI stops an allocation whose taskapi was killed, gracefully and with its poststop task, also
+// when files are damaged or missing that only the API needs.
 func TestStopNeedsNoFileOfTheAPI(t *testing.T) {
 	for name, damage := range map[string]func(dir string, files map[string]string) error{
 		"nothing": func(string, map[string]string) error { return nil },
@@ -193,7 +195,8 @@ func TestStopNeedsNoState(t *testing.T) {
 	}
 }
 
-// TestStopOnAReadOnlyDisk ends the tasks all the same, and says that nothing could be written down; when it can, another stop does.
+// TestStopOnAReadOnlyDisk ends the tasks all the same, and says that nothing could be written down; when it can,
+// another stop does.
 func TestStopOnAReadOnlyDisk(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can mount")
@@ -205,7 +208,8 @@ func TestStopOnAReadOnlyDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = abandoned(t, dir)
-	// Those who write there keep a disk from being mounted for reading alone. A view of its own is as good: the keeper is another process.
+	// Those who write there keep a disk from being mounted for reading alone. A view of its own is as good: the keeper is
+	// another process.
 	cmd := exec.Command("/bin/sh", "-c", `mount --bind "$1" "$1" && mount -o remount,bind,ro "$1" || exit 77; exec "$0" stop --data-dir "$@"`, self, dir, testAllocID)
 	cmd.Env = append(os.Environ(), "TASKAPI_TEST_MAIN=1")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
@@ -228,7 +232,8 @@ func TestStopOnAReadOnlyDisk(t *testing.T) {
 	}
 }
 
-// TestStopOnADiskThatNeverHadTheState says that the tasks have ended, at once and as a success: no later command finds them running.
+// TestStopOnADiskThatNeverHadTheState says that the tasks have ended, at once and as a success: no later command finds
+// them running.
 func TestStopOnADiskThatNeverHadTheState(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can mount a file system")
@@ -289,8 +294,8 @@ func TestStopWithoutAGoodToken(t *testing.T) {
 	}
 }
 
-// TestStopKillsWhatAnEndedAllocationHasLeft has a state say that the allocation has ended while its task runs: gc leaves it alone, and stop
-// kills the task.
+// TestStopKillsWhatAnEndedAllocationHasLeft has a state say that the allocation has ended while its task runs: gc
+// leaves it alone, and stop kills the task.
 func TestStopKillsWhatAnEndedAllocationHasLeft(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)

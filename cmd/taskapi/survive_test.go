@@ -95,7 +95,8 @@ func startCommand(t *testing.T, program string, args ...string) taskapiProcess {
 	return p
 }
 
-// Wait returns how the process has ended. One that does not end by itself is killed: that is the error then, and not a test that hangs.
+// Wait returns how the process has ended. One that does not end by itself is killed: that is the error then, and not a
+// test that hangs.
 func (p taskapiProcess) Wait() error {
 	overdue := time.AfterFunc(2*deadline, func() { _ = p.Process.Kill() }) // it may have ended
 	err := p.Cmd.Wait()
@@ -116,8 +117,8 @@ func until(t *testing.T, p taskapiProcess, what string, ok func() bool) {
 	}
 }
 
-// alive reports that the process, its number read from a file, runs. One that has ended may wait for long to be reaped where PID 1
-// does not do it.
+// alive reports that the process, its number read from a file, runs. One that has ended may wait for long to be reaped
+// where PID 1 does not do it.
 func alive(pid []byte) bool {
 	stat, err := os.ReadFile("/proc/" + strings.TrimSpace(string(pid)) + "/stat")
 	_, rest, _ := strings.Cut(string(stat), ") ")
@@ -135,8 +136,8 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// TestTasksSurviveAKill kills taskapi twice: the same processes go on, no line of output is lost, what ended meanwhile is known with
-// its exit code, and what failed meanwhile is restarted by its policy.
+// TestTasksSurviveAKill kills taskapi twice: the same processes go on, no line of output is lost, what ended meanwhile
+// is known with its exit code, and what failed meanwhile is restarted by its policy.
 func TestTasksSurviveAKill(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
@@ -331,8 +332,8 @@ func TestKilledKeeper(t *testing.T) {
 	}
 }
 
-// TestSameIDElsewhere holds that an allocation with the same ID in another data directory is none of a keeper's business: what a killed
-// keeper has left is cleared away there alone.
+// TestSameIDElsewhere holds that an allocation with the same ID in another data directory is none of a keeper's
+// business: what a killed keeper has left is cleared away there alone.
 func TestSameIDElsewhere(t *testing.T) {
 	t.Parallel()
 	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), survivorJob)

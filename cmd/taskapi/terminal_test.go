@@ -16,7 +16,8 @@ type terminal struct {
 	dir string // home of its shell
 }
 
-// newTerminal opens a terminal of a size, whose shell has taskapi as a command, and more of the environment as KEY=value.
+// newTerminal opens a terminal of a size, whose shell has taskapi as a command, and more of the environment as
+// KEY=value.
 func newTerminal(t *testing.T, width, height int, env ...string) *terminal {
 	t.Helper()
 	if _, err := exec.LookPath("tmux"); err != nil {
@@ -46,8 +47,9 @@ func newTerminal(t *testing.T, width, height int, env ...string) *terminal {
 	return term
 }
 
-// races fails the test for the data races that a program on the terminal has had. One is left out, of a library and at the end of its process:
-// bubbletea gives its reader half a second to notice the end and then closes the file under it, which a busy machine lets one see.
+// races fails the test for the data races that a program on the terminal has had. One is left out, of a library and at
+// the end of its process: bubbletea gives its reader half a second to notice the end and then closes the file under it,
+// which a busy machine lets one see.
 func (term *terminal) races() {
 	logs, err := filepath.Glob(filepath.Join(term.dir, "race.*"))
 	if err != nil {

@@ -50,7 +50,8 @@ job "shop" {
 }
 `
 
-// TestTop watches a running allocation on a real terminal and acts on it, while its taskapi is killed and comes back, until it is stopped.
+// TestTop watches a running allocation on a real terminal and acts on it, while its taskapi is killed and comes back,
+// until it is stopped.
 func TestTop(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)

@@ -69,8 +69,8 @@ func TestKeysChangeUnderARunningAgent(t *testing.T) {
 	}
 }
 
-// TestAnotherIssuer trusts key sets for tasks, never for the operator, each for what it may vouch for: this allocation's job and task,
-// under the issuer's name and for the audience that the flag says.
+// TestAnotherIssuer trusts key sets for tasks, never for the operator, each for what it may vouch for: this
+// allocation's job and task, under the issuer's name and for the audience that the flag says.
 func TestAnotherIssuer(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -188,7 +188,8 @@ func TestPolicyAndAudit(t *testing.T) {
 	}
 }
 
-// TestAuditLogThatIsRenamed: SIGHUP has it go on in a new file, and stops nothing. It is sent to this process, so to all that run in it.
+// TestAuditLogThatIsRenamed: SIGHUP has it go on in a new file, and stops nothing. It is sent to this process, so to
+// all that run in it.
 func TestAuditLogThatIsRenamed(t *testing.T) {
 	t.Parallel()
 	log := filepath.Join(t.TempDir(), "audit.log")
@@ -236,8 +237,8 @@ func TestAuditLogThatIsRenamed(t *testing.T) {
 	}
 }
 
-// TestNoChangeWithoutAudit: with --audit-required a log on a full disk keeps changes from being made, and says so where an operator
-// looks; the operator's stop is made.
+// TestNoChangeWithoutAudit: with --audit-required a log on a full disk keeps changes from being made, and says so where
+// an operator looks; the operator's stop is made.
 func TestNoChangeWithoutAudit(t *testing.T) {
 	t.Parallel()
 	r := startRun(t, shortDir(t), testJob, "--audit-log", "/dev/full", "--audit-required")
@@ -272,7 +273,8 @@ func TestNoChangeWithoutAudit(t *testing.T) {
 	}
 }
 
-// TestRenewedTokenIsNeverRefused reads the token's file before each request, over several lives of the token. A request has half a life's time.
+// TestRenewedTokenIsNeverRefused reads the token's file before each request, over several lives of the token. A request
+// has half a life's time.
 func TestRenewedTokenIsNeverRefused(t *testing.T) {
 	t.Parallel()
 	job := strings.Replace(testJob, "        env  = true\n        file = true\n", "        file = true\n        ttl  = \"16s\"\n", 1)

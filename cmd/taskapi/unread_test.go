@@ -52,7 +52,8 @@ func unread(t *testing.T, kind string) *os.File {
 	return writer
 }
 
-// TestNobodyReadsTheOutput of taskapi run: tasks start, a restart over the API is done, and one SIGTERM stops it gracefully, with its exit code.
+// TestNobodyReadsTheOutput of taskapi run: tasks start, a restart over the API is done, and one SIGTERM stops it
+// gracefully, with its exit code.
 func TestNobodyReadsTheOutput(t *testing.T) {
 	for _, kind := range []string{"pipe", "terminal"} {
 		t.Run(kind, func(t *testing.T) {
@@ -91,7 +92,8 @@ func TestNobodyReadsWhatASecondSignalSays(t *testing.T) {
 	endsOf(t, p, syscall.SIGTERM)
 }
 
-// TestNobodyReadsWhatAStopSays does not keep the command from ending, whether another taskapi runs the allocation or has been killed.
+// TestNobodyReadsWhatAStopSays does not keep the command from ending, whether another taskapi runs the allocation or
+// has been killed.
 func TestNobodyReadsWhatAStopSays(t *testing.T) {
 	for _, killed := range []bool{false, true} {
 		t.Run(fmt.Sprintf("killed=%t", killed), func(t *testing.T) {

@@ -52,7 +52,8 @@ func answeringVersion(t *testing.T, dataDir string) string {
 	return self.Stats.Taskapi.Version
 }
 
-// TestTakeOverOfOneThatHangs is given up before that hears of it: it would leave when it goes on, with nobody there to take over.
+// TestTakeOverOfOneThatHangs is given up before that hears of it: it would leave when it goes on, with nobody there to
+// take over.
 func TestTakeOverOfOneThatHangs(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
@@ -79,8 +80,8 @@ func TestTakeOverOfOneThatHangs(t *testing.T) {
 	c.end()
 }
 
-// TestUpgrade takes over from one version of taskapi with another, and back: after SIGUSR1, which leaves the tasks, and after a kill. A
-// task that numbers its lines and the holder of its token notice nothing.
+// TestUpgrade takes over from one version of taskapi with another, and back: after SIGUSR1, which leaves the tasks, and
+// after a kill. A task that numbers its lines and the holder of its token notice nothing.
 func TestUpgrade(t *testing.T) {
 	t.Parallel()
 	next := buildNext(t)

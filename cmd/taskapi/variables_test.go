@@ -149,7 +149,8 @@ task "server" {
 }
 `
 
-// TestLocks drives locks as the SDK does, over a task's socket, against another process that wants the same lock from the command line.
+// TestLocks drives locks as the SDK does, over a task's socket, against another process that wants the same lock from
+// the command line.
 func TestLocks(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
@@ -213,8 +214,8 @@ func TestLocks(t *testing.T) {
 	}
 }
 
-// TestNomadVar: the released consul-template renders variables with a task's identity, waits for one that is not there, and renders again when
-// another process writes it.
+// TestNomadVar: the released consul-template renders variables with a task's identity, waits for one that is not there,
+// and renders again when another process writes it.
 func TestNomadVar(t *testing.T) {
 	t.Parallel()
 	program := consulTemplate(t)

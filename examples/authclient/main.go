@@ -1,6 +1,6 @@
-// Command authclient runs in a task and prints the allocations that the task sees. It is an example of a client that survives what happens to
-// identities and to servers, by its transport, and of tests that show it, with taskapi/auth/authtest. It knows nothing of taskapi: it would run
-// unchanged as a task of a Nomad client.
+// Command authclient runs in a task and prints the allocations that the task sees. It is an example of a client that
+// survives what happens to identities and to servers, by its transport, and of tests that show it, with
+// taskapi/auth/authtest. It knows nothing of taskapi: it would run unchanged as a task of a Nomad client.
 package main
 
 import (

@@ -22,9 +22,9 @@ const (
 	answerTimeout = 10 * time.Second
 )
 
-// transport sends requests to a task's socket with the task's token. The token is read for each attempt, since its file is replaced when half of
-// its life is over, and at once when its key is removed. A request that only reads is sent again when the server is busy, after the time that it
-// asks for.
+// transport sends requests to a task's socket with the task's token. The token is read for each attempt, since its file
+// is replaced when half of its life is over, and at once when its key is removed. A request that only reads is sent
+// again when the server is busy, after the time that it asks for.
 type transport struct {
 	tokenFile string
 	socket    *http.Transport
@@ -87,7 +87,8 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 }
 
-// retry reports whether to try again after an answer, and when. A refusal is final, unless the token was replaced meanwhile.
+// retry reports whether to try again after an answer, and when. A refusal is final, unless the token was replaced
+// meanwhile.
 func (t *transport) retry(response *http.Response, err error, token string) (delay time.Duration, again bool) {
 	if err != nil {
 		return pause, true

@@ -1,5 +1,6 @@
-// Command oidc-verifier is a service that knows its callers by their workload identities: it verifies tokens with an OIDC library that is
-// pointed at the issuer's URL, and knows nothing of taskapi. It greets a caller with the sub of its token.
+// Command oidc-verifier is a service that knows its callers by their workload identities: it verifies tokens with an
+// OIDC library that is pointed at the issuer's URL, and knows nothing of taskapi. It greets a caller with the sub of
+// its token.
 //
 //	oidc-verifier -issuer http://127.0.0.1:9180 -audience greeter
 package main
@@ -29,7 +30,8 @@ func main() {
 	log.Fatal(server.ListenAndServe())
 }
 
-// config says what a token must be: for us, signed with the one algorithm that the issuer has. The library's default is RS256.
+// config says what a token must be: for us, signed with the one algorithm that the issuer has. The library's default is
+// RS256.
 func config(audience string) *oidc.Config {
 	return &oidc.Config{ClientID: audience, SupportedSigningAlgs: []string{oidc.EdDSA}}
 }

@@ -82,11 +82,12 @@ type kind struct {
 	TokenBytes      []byte
 }
 
-// TestService: the service accepts the tokens of a task that is to call it, refuses every kind of bad ones, and follows a rotation
-// and a removal of keys.
+// TestService: the service accepts the tokens of a task that is to call it, refuses every kind of bad ones, and follows
+// a rotation and a removal of keys.
 func TestService(t *testing.T) {
 	taskapi := taskapi(t)
-	// A first allocation makes the key ring. The second one's tokens name where the keys are served: on a fixed port there would be no first.
+	// A first allocation makes the key ring. The second one's tokens name where the keys are served: on a fixed port there
+	// would be no first.
 	output(t, taskapi("run", "ring.nomad.hcl"))
 	issuer := serveKeys(t, taskapi("keyring", "serve", "--listen", "127.0.0.1:0"))
 	output(t, taskapi("run", "--detach", "--issuer", issuer, "caller.nomad.hcl"))
@@ -151,7 +152,8 @@ func TestService(t *testing.T) {
 		t.Errorf("%d kinds of bad tokens were tried", refused)
 	}
 
-	// A rotation: tokens of the new key are good at once, those of the old one until it is removed and the verifier asks again.
+	// A rotation: tokens of the new key are good at once, those of the old one until it is removed and the verifier asks
+	// again.
 	key := strings.Fields(strings.Split(output(t, taskapi("keyring", "list")), "\n")[1])[0]
 	output(t, taskapi("keyring", "rotate"))
 	if got := call(output(t, mint())); got != http.StatusOK {

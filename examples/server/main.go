@@ -1,6 +1,6 @@
-// Command server is the demo's web server. It answers / with a greeting that another task wrote and /healthz with "ok", reads
-// the greeting again on SIGHUP, and ends gracefully on SIGINT and SIGTERM. It knows nothing of taskapi: the port and the folder
-// come from the variables that every Nomad task has.
+// Command server is the demo's web server. It answers / with a greeting that another task wrote and /healthz with "ok",
+// reads the greeting again on SIGHUP, and ends gracefully on SIGINT and SIGTERM. It knows nothing of taskapi: the port
+// and the folder come from the variables that every Nomad task has.
 package main
 
 import (

@@ -1,6 +1,6 @@
-// Command watcher looks after the demo's server from inside the allocation, with Nomad's own Go SDK and nothing else: it reads
-// its allocation, waits for the checks, sends the server a signal and restarts it, and prints what it saw. The same program
-// runs unchanged as a task on a Nomad client.
+// Command watcher looks after the demo's server from inside the allocation, with Nomad's own Go SDK and nothing else:
+// it reads its allocation, waits for the checks, sends the server a signal and restarts it, and prints what it saw. The
+// same program runs unchanged as a task on a Nomad client.
 package main
 
 import (

@@ -143,8 +143,8 @@ func (w *watcher) restart(ctx context.Context, alloc *api.Allocation, before pag
 	return nil
 }
 
-// renewal goes on asking until the token in the file is another one than at first. No request is ever refused: both tokens are
-// good while they overlap.
+// renewal goes on asking until the token in the file is another one than at first. No request is ever refused: both
+// tokens are good while they overlap.
 func (w *watcher) renewal(ctx context.Context) error {
 	_, err := w.allocation(ctx, "the token is renewed", func(*api.Allocation) bool { return len(w.tokens) > 1 })
 	if err == nil {

@@ -17,8 +17,8 @@ import (
 
 const allocID = "5e0b1c1a-0000-4000-8000-000000000001"
 
-// A fakeServer is an allocation and its server, as far as the watcher can see them. Every request must carry the token that is in
-// the file at that time, and each answer renews it.
+// A fakeServer is an allocation and its server, as far as the watcher can see them. Every request must carry the token
+// that is in the file at that time, and each answer renews it.
 type fakeServer struct {
 	mu        sync.Mutex
 	tokenFile string

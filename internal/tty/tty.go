@@ -21,8 +21,8 @@ func Open() (master, slave *os.File, err error) {
 	return master, slave, nil
 }
 
-// openSlave opens a terminal's other side, not by its name where the kernel can: the name may be another's in this mount namespace. Linux
-// before 4.13 can't.
+// openSlave opens a terminal's other side, not by its name where the kernel can: the name may be another's in this
+// mount namespace. Linux before 4.13 can't.
 func openSlave(master *os.File) (slave *os.File, err error) {
 	failed := Control(master, func(fd int) error {
 		if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {

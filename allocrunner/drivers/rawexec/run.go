@@ -99,8 +99,8 @@ func (r *run) Signal(ctx context.Context, signal syscall.Signal) error {
 	return r.processes.Signal(ctx, r.status.ID(), signal)
 }
 
-// signalTime is how long the sending of a signal may take, which takes a fraction of a millisecond unless the supervisor
-// is stopped itself.
+// signalTime is how long the sending of a signal may take, which takes a fraction of a millisecond unless the
+// supervisor is stopped itself.
 const signalTime = 2 * time.Second
 
 // Stop sends the signal to the first process alone. One that could not be sent is not sent again: it may arrive late,

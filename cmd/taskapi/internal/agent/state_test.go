@@ -160,8 +160,8 @@ func walk(t *testing.T, s story, events int) (stories int) {
 	return stories
 }
 
-// TestEverySequence holds the agent's state to its promises through every sequence of events, from every way in which it
-// may begin.
+// TestEverySequence holds the agent's state to its promises through every sequence of events, from every way in which
+// it may begin.
 func TestEverySequence(t *testing.T) {
 	const events = 6
 	stories := walk(t, story{}, events)

@@ -58,8 +58,8 @@ type observation struct {
 	state  error // why there is no saved; nil when it was not read
 }
 
-// Locate finds out who has the allocation. With a timeout for a taskapi that is starting or leaving, the answer is never
-// Changing: a taskapi that takes longer is Hanging.
+// Locate finds out who has the allocation. With a timeout for a taskapi that is starting or leaving, the answer is
+// never Changing: a taskapi that takes longer is Hanging.
 func (c *Client) Locate(ctx context.Context, p Timeouts) Location {
 	if err := c.frozen(ctx); err != nil { // before any time-out passes
 		return Location{Holder: Hanging, Err: err}

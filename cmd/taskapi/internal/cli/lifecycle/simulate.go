@@ -42,8 +42,8 @@ func (o *runOptions) checkSimulate() error {
 	return nil
 }
 
-// simulated runs allocations of the job whose tasks have sockets and tokens, and no processes, until ctx ends. It leaves nothing of them: a
-// closed terminal, or a reader of the events that has gone away, does not end it.
+// simulated runs allocations of the job whose tasks have sockets and tokens, and no processes, until ctx ends. It
+// leaves nothing of them: a closed terminal, or a reader of the events that has gone away, does not end it.
 func (r *request) simulated(ctx context.Context, log *linewriter.Writer) error {
 	unheard := make(chan os.Signal, 1) // nobody receives: what does not fit is dropped
 	signal.Notify(unheard, syscall.SIGHUP, syscall.SIGPIPE, syscall.SIGXFSZ)
