@@ -73,6 +73,7 @@ func ExampleParseJWKS() {
 		),
 	)
 	fmt.Println(err)
-	// Output: [2026-01] [{old RSA}] key set refused: key 1, kid "x": holds private key material: publish public keys
-	// alone, and replace this key, which is now known
+	// Output:
+	// [2026-01] [{old RSA}]
+	// key set refused: key 1, kid "x": holds private key material: publish public keys alone, and replace this key, which is now known
 }
