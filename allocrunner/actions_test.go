@@ -39,7 +39,8 @@ type gated struct {
 
 func (g *gated) Name() string { return "gated" }
 
-func (g *gated) Prestart(ctx context.Context, _ *interfaces.TaskPrestartRequest) (*interfaces.TaskPrestartResponse, error) {
+func (g *gated) Prestart(ctx context.Context,
+	_ *interfaces.TaskPrestartRequest) (*interfaces.TaskPrestartResponse, error) {
 	select {
 	case g.entered <- struct{}{}:
 	default: // a later start
@@ -81,7 +82,8 @@ func until(t *testing.T, c <-chan struct{}) {
 func TestAStopDuringARestartOfAll(t *testing.T) {
 	t.Parallel()
 	hook := newPausing()
-	r := runWith(t, "service", func(_ *api.TaskGroup, c *config) { c.Hooks = []interfaces.RunnerHook{hook} }, shell("main", "exec sleep 1000"))
+	r := runWith(t, "service", func(_ *api.TaskGroup, c *config) { c.Hooks = []interfaces.RunnerHook{hook} },
+		shell("main", "exec sleep 1000"))
 	r.untilState("main", "running")
 	restarted := later(func() error { return r.runner.RestartAll(t.Context()) })
 	until(t, hook.entered)
@@ -152,7 +154,8 @@ func TestWhatEndsDuringARestartOfAll(t *testing.T) {
 	}
 	r.until("both run again", func(a *api.Allocation) bool {
 		main, other := a.TaskStates["main"], a.TaskStates["other"]
-		return main.State == "running" && main.Restarts == 1 && !main.Failed && other.State == "running" && other.Restarts == 1
+		return main.State == "running" && main.Restarts == 1 && !main.Failed && other.State == "running" &&
+			other.Restarts == 1
 	})
 }
 
@@ -161,7 +164,8 @@ func TestARestartOfAllIsCompleted(t *testing.T) {
 	t.Parallel()
 	r := run(t, "service",
 		shell("init", `echo init >> $NOMAD_ALLOC_DIR/order`, lifecycle("prestart", false)),
-		shell("main", `trap 'until [ -e $NOMAD_ALLOC_DIR/go ]; do sleep 0.01; done; echo end >> $NOMAD_ALLOC_DIR/order; exit' INT
+		shell("main",
+			`trap 'until [ -e $NOMAD_ALLOC_DIR/go ]; do sleep 0.01; done; echo end >> $NOMAD_ALLOC_DIR/order; exit' INT
 			echo main >> $NOMAD_ALLOC_DIR/order; while :; do sleep 0.01; done`, func(t *api.Task) { t.KillTimeout = new(deadline) }))
 	r.untilLines("alloc/order", 2)
 	r.untilState("main", "running")
@@ -232,7 +236,8 @@ func TestKilledWhileAHookPrepares(t *testing.T) {
 func TestRestartOfRunningTasks(t *testing.T) {
 	t.Parallel()
 	waits := func(t *api.Task) {
-		t.RestartPolicy = &api.RestartPolicy{Attempts: new(1), Interval: new(2 * time.Hour), Delay: new(time.Hour), Mode: new("fail")}
+		t.RestartPolicy = &api.RestartPolicy{Attempts: new(1), Interval: new(2 * time.Hour), Delay: new(time.Hour),
+			Mode: new("fail")}
 	}
 	r := run(t, "batch", shell("main", `exec sleep 1000`), shell("done", "exit 0"), shell("waits", "exit 1", waits))
 	r.untilState("main", "running")
@@ -264,9 +269,11 @@ func TestRestartOfRunningTasks(t *testing.T) {
 // TestRestartOfAllInEveryState: dead, in a restart delay, and running, once and twice at the same time.
 func TestRestartOfAllInEveryState(t *testing.T) {
 	t.Parallel()
-	r := run(t, "batch", shell("main", "exec sleep 1000"), shell("done", "exit 0"), shell("waits", "exit 1", func(t *api.Task) {
-		t.RestartPolicy = &api.RestartPolicy{Attempts: new(1000), Interval: new(2000 * time.Hour), Delay: new(time.Hour), Mode: new("fail")}
-	}))
+	r := run(t, "batch", shell("main", "exec sleep 1000"), shell("done", "exit 0"),
+		shell("waits", "exit 1", func(t *api.Task) {
+			t.RestartPolicy = &api.RestartPolicy{Attempts: new(1000), Interval: new(2000 * time.Hour), Delay: new(time.Hour),
+				Mode: new("fail")}
+		}))
 	r.untilState("main", "running")
 	r.untilState("done", "dead")
 	r.untilEvents("waits", "Restarting", 1)
@@ -303,7 +310,8 @@ func TestOneRestartTwiceAtOnce(t *testing.T) {
 	r.untilEvents("main", "Restart Signaled", 1)
 	second := later(func() error { return r.runner.RestartTask(t.Context(), "main") })
 	r.write("alloc/go", "")
-	if err := errors.Join(result(t, first), result(t, second)); err != nil && !errors.Is(err, interfaces.ErrTaskNotRunning) {
+	if err := errors.Join(result(t, first), result(t, second)); err != nil &&
+		!errors.Is(err, interfaces.ErrTaskNotRunning) {
 		t.Error(err) // the second may come too late, when the next process is being started
 	}
 	r.untilEvents("main", "Started", 2)
@@ -314,7 +322,8 @@ func TestOneRestartTwiceAtOnce(t *testing.T) {
 
 // slowToStop returns a task that ends on its kill signal only when there is a file go.
 func slowToStop(name string, edits ...func(*api.Task)) *api.Task {
-	return shell(name, `trap 'until [ -e $NOMAD_ALLOC_DIR/go ]; do sleep 0.01; done; exit 7' INT; echo up >> local/up; while :; do sleep 0.01; done`,
+	return shell(name, `trap 'until [ -e $NOMAD_ALLOC_DIR/go ]; do sleep 0.01; done; exit 7' INT; echo up >> local/up; `+
+		`while :; do sleep 0.01; done`,
 		append(edits, func(t *api.Task) { t.KillTimeout = new(deadline) })...)
 }
 
@@ -352,7 +361,8 @@ func TestAStopDuringARestart(t *testing.T) {
 			if err := r.end(); err != nil {
 				t.Fatal(err)
 			}
-			if got := event(r.runner.Alloc(), "main", "Killing").DisplayMessage; got != "Sent interrupt. Waiting 2s before force killing" {
+			if got := event(r.runner.Alloc(), "main", "Killing").DisplayMessage; got != "Sent interrupt. Waiting 2s before "+
+				"force killing" {
 				t.Errorf("the event says %q", got)
 			}
 			r.wantEvents("main", "Received", "Task Setup", "Started", "Restart Signaled", "Killing", "Terminated", "Killed")
@@ -383,8 +393,9 @@ func TestARestartOnRequestOvertakesThatOfACheck(t *testing.T) {
 // TestInItsShutdownDelay a task can be signalled, and is not restarted.
 func TestInItsShutdownDelay(t *testing.T) {
 	t.Parallel()
-	r := run(t, "service", shell("main", `trap 'echo HUP > local/got' HUP; echo up > local/up; while :; do sleep 0.01; done`,
-		func(t *api.Task) { t.ShutdownDelay = time.Hour }))
+	r := run(t, "service",
+		shell("main", `trap 'echo HUP > local/got' HUP; echo up > local/up; while :; do sleep 0.01; done`,
+			func(t *api.Task) { t.ShutdownDelay = time.Hour }))
 	r.untilFile("main/local/up")
 	r.untilState("main", "running")
 	if err := r.runner.Stop(t.Context(), interfaces.StopRequest{}); err != nil {
@@ -395,13 +406,15 @@ func TestInItsShutdownDelay(t *testing.T) {
 		t.Errorf("it shows as %s, want pending", got)
 	}
 	for _, task := range []string{"main", ""} {
-		if err := errors.Join(os.RemoveAll(r.dir+"/main/local/got"), r.runner.Signal(t.Context(), task, "SIGHUP")); err != nil {
+		if err := errors.Join(os.RemoveAll(r.dir+"/main/local/got"),
+			r.runner.Signal(t.Context(), task, "SIGHUP")); err != nil {
 			t.Errorf("a signal to %q: %v", task, err)
 		}
 		r.untilFile("main/local/got")
 	}
 	for name, err := range map[string]error{
-		"one": r.runner.RestartTask(t.Context(), "main"), "running ones": r.runner.RestartRunning(t.Context()), "all": r.runner.RestartAll(t.Context()),
+		"one": r.runner.RestartTask(t.Context(),
+			"main"), "running ones": r.runner.RestartRunning(t.Context()), "all": r.runner.RestartAll(t.Context()),
 	} {
 		if !errors.Is(err, interfaces.ErrTerminal) {
 			t.Errorf("restart of %s: %v, want ErrTerminal", name, err)
@@ -417,7 +430,8 @@ func TestInItsShutdownDelay(t *testing.T) {
 func TestKillSkipsTheGroupsDelay(t *testing.T) {
 	t.Parallel()
 	d := &diary{}
-	r := runWith(t, "service", func(g *api.TaskGroup, c *config) { noted(d, c); g.ShutdownDelay = new(time.Hour) }, shell("main", "exec sleep 1000"))
+	r := runWith(t, "service", func(g *api.TaskGroup, c *config) { noted(d, c); g.ShutdownDelay = new(time.Hour) },
+		shell("main", "exec sleep 1000"))
 	r.untilCalls(d, "main poststart", 1)
 	if err := r.runner.Stop(t.Context(), interfaces.StopRequest{}); err != nil {
 		t.Fatal(err)
@@ -431,7 +445,8 @@ func TestKillSkipsTheGroupsDelay(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	atOnce := runWith(t, "service", func(g *api.TaskGroup, _ *config) { g.ShutdownDelay = new(time.Hour) }, shell("main", "exec sleep 1000"))
+	atOnce := runWith(t, "service", func(g *api.TaskGroup, _ *config) { g.ShutdownDelay = new(time.Hour) },
+		shell("main", "exec sleep 1000"))
 	atOnce.untilState("main", "running")
 	atOnce.runner.Kill()
 	if err := atOnce.end(); err != nil {
@@ -442,8 +457,9 @@ func TestKillSkipsTheGroupsDelay(t *testing.T) {
 // TestKillSendsNoSignal but SIGKILL, also when a stop follows it.
 func TestKillSendsNoSignal(t *testing.T) {
 	t.Parallel()
-	r := run(t, "service", shell("main", `trap 'echo signalled > local/signalled' INT; echo up > local/up; while :; do :; done`,
-		func(t *api.Task) { t.KillTimeout = new(time.Hour) }))
+	r := run(t, "service",
+		shell("main", `trap 'echo signalled > local/signalled' INT; echo up > local/up; while :; do :; done`,
+			func(t *api.Task) { t.KillTimeout = new(time.Hour) }))
 	r.untilFile("main/local/up")
 	r.untilState("main", "running")
 	r.runner.Kill()
@@ -473,7 +489,10 @@ func TestNoShutdownDelay(t *testing.T) {
 	t.Parallel()
 	begun := func(group, task time.Duration) (*running, *diary, *memory) {
 		d, state := &diary{}, &memory{}
-		r := runWith(t, "service", func(g *api.TaskGroup, c *config) { noted(d, c); g.ShutdownDelay, c.State = new(group), state },
+		r := runWith(t, "service", func(g *api.TaskGroup, c *config) {
+			noted(d, c)
+			g.ShutdownDelay, c.State = new(group), state
+		},
 			shell("main", "exec sleep 1000", func(t *api.Task) { t.ShutdownDelay = task }))
 		r.untilCalls(d, "main poststart", 1)
 		return r, d, state
@@ -519,7 +538,8 @@ func TestNoShutdownDelay(t *testing.T) {
 // wantReason compares why a task was last restarted.
 func (r *running) wantReason(task, want string) {
 	r.t.Helper()
-	if e := event(r.runner.Alloc(), task, "Restart Signaled"); e == nil || e.DisplayMessage != want || e.Details["restart_reason"] != want {
+	if e := event(r.runner.Alloc(), task, "Restart Signaled"); e == nil || e.DisplayMessage != want ||
+		e.Details["restart_reason"] != want {
 		r.t.Errorf("%s: restarted because of %+v, want %q", task, e, want)
 	}
 }
@@ -527,7 +547,8 @@ func (r *running) wantReason(task, want string) {
 // untilEvents waits for as many events of one type.
 func (r *running) untilEvents(task, kind string, n int) {
 	r.t.Helper()
-	for give := time.Now().Add(deadline); count(r.of(task), kind) < n; time.Sleep(2 * time.Millisecond) { // events tell nobody but the test's own list
+	// events tell nobody but the test's own list
+	for give := time.Now().Add(deadline); count(r.of(task), kind) < n; time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(give) {
 			r.t.Fatalf("not %d events %q of %s: %v", n, kind, task, r.of(task))
 		}
@@ -543,7 +564,8 @@ type heldStart struct {
 
 func (h *heldStart) Name() string { return "held" }
 
-func (h *heldStart) Prestart(ctx context.Context, _ *interfaces.TaskPrestartRequest) (*interfaces.TaskPrestartResponse, error) {
+func (h *heldStart) Prestart(ctx context.Context,
+	_ *interfaces.TaskPrestartRequest) (*interfaces.TaskPrestartResponse, error) {
 	if h.calls.Add(1) == 1 {
 		return nil, nil
 	}
@@ -562,9 +584,11 @@ func TestARestartDuringARestart(t *testing.T) {
 	hook := &heldStart{entered: make(chan struct{}), goOn: make(chan struct{})}
 	r := runWith(t, "service", func(_ *api.TaskGroup, c *config) {
 		c.TaskHooks = func(*api.Allocation, *api.Task) []interfaces.TaskHook { return []interfaces.TaskHook{hook} }
-	}, shell("main", "until [ -e $NOMAD_ALLOC_DIR/fail ]; do sleep 0.01; done; rm $NOMAD_ALLOC_DIR/fail; exit 1", func(t *api.Task) {
-		t.RestartPolicy = &api.RestartPolicy{Attempts: new(1), Interval: new(time.Hour), Delay: new(time.Duration), Mode: new("fail")}
-	}))
+	}, shell("main", "until [ -e $NOMAD_ALLOC_DIR/fail ]; do sleep 0.01; done; rm $NOMAD_ALLOC_DIR/fail; exit 1",
+		func(t *api.Task) {
+			t.RestartPolicy = &api.RestartPolicy{Attempts: new(1), Interval: new(time.Hour), Delay: new(time.Duration),
+				Mode: new("fail")}
+		}))
 	r.untilState("main", "running")
 	wantBoth := func(what string, want error) {
 		t.Helper()

@@ -45,7 +45,8 @@ func (r *running) onlyCheck() api.AllocCheckStatus {
 // untilCheck waits for the only check to be as ok says.
 func (r *running) untilCheck(what string, ok func(api.AllocCheckStatus) bool) {
 	r.t.Helper()
-	for give := time.Now().Add(deadline); time.Now().Before(give); time.Sleep(2 * time.Millisecond) { // results come without a change of the allocation
+	// results come without a change of the allocation
+	for give := time.Now().Add(deadline); time.Now().Before(give); time.Sleep(2 * time.Millisecond) {
 		if ok(r.onlyCheck()) {
 			return
 		}
@@ -59,9 +60,12 @@ func (r *running) untilCheck(what string, ok func(api.AllocCheckStatus) bool) {
 func TestScriptChecksRunInTheirTask(t *testing.T) {
 	t.Parallel()
 	main := shell("main", "touch here; exec sleep 1000", func(t *api.Task) { t.Env = map[string]string{"COLOUR": "blue"} })
-	main.Services = []*api.Service{service("", script("", `test -e here && echo $NOMAD_TASK_NAME $COLOUR; exit $(cat code 2>/dev/null || echo 0)`))}
+	main.Services = []*api.Service{service("",
+		script("", `test -e here && echo $NOMAD_TASK_NAME $COLOUR; exit $(cat code 2>/dev/null || echo 0)`))}
 	r := run(t, "service", main)
-	r.untilCheck("a success", func(c api.AllocCheckStatus) bool { return c.Status == "success" && c.Output == "main blue\n" })
+	r.untilCheck("a success", func(c api.AllocCheckStatus) bool {
+		return c.Status == "success" && c.Output == "main blue\n"
+	})
 	r.write("main/code", "3")
 	r.untilCheck("a failure", func(c api.AllocCheckStatus) bool { return c.Status == "failure" })
 }
@@ -73,7 +77,8 @@ func TestUnhealthyTasksAreRestartedAgainAndAgain(t *testing.T) {
 	check := script("", "exit 1")
 	check.CheckRestart = &api.CheckRestart{Limit: 2, Grace: new(time.Millisecond)}
 	main.Services = []*api.Service{service("", check)}
-	main.RestartPolicy = &api.RestartPolicy{Attempts: new(3), Interval: new(time.Hour), Delay: new(time.Millisecond), Mode: new("fail")}
+	main.RestartPolicy = &api.RestartPolicy{Attempts: new(3), Interval: new(time.Hour), Delay: new(time.Millisecond),
+		Mode: new("fail")}
 	r := run(t, "service", main)
 	if err := r.end(); err == nil {
 		t.Error("the restarts of a check are not counted by the policy")
@@ -82,7 +87,8 @@ func TestUnhealthyTasksAreRestartedAgainAndAgain(t *testing.T) {
 	if got := count(r.of("main"), "Restart Signaled"); got != 4 {
 		t.Errorf("%d restarts were requested, want 4: three attempts, and the one that fails it", got)
 	}
-	if e := event(r.runner.Alloc(), "main", "Restart Signaled"); e.DisplayMessage != `healthcheck: check "script" unhealthy` {
+	if e := event(r.runner.Alloc(), "main", "Restart Signaled"); e.DisplayMessage != `healthcheck: check "script" `+
+		`unhealthy` {
 		t.Errorf("the event says %q", e.DisplayMessage)
 	}
 }
@@ -90,12 +96,14 @@ func TestUnhealthyTasksAreRestartedAgainAndAgain(t *testing.T) {
 // TestAGroupsUnhealthyCheckRestartsAllRunningTasks, again and again.
 func TestAGroupsUnhealthyCheckRestartsAllRunningTasks(t *testing.T) {
 	t.Parallel()
-	check := api.ServiceCheck{Name: "port", Type: "tcp", PortLabel: "1", Interval: 50 * time.Millisecond, Timeout: time.Second,
+	check := api.ServiceCheck{Name: "port", Type: "tcp", PortLabel: "1", Interval: 50 * time.Millisecond,
+		Timeout:      time.Second,
 		CheckRestart: &api.CheckRestart{Limit: 2, Grace: new(time.Millisecond)}}
 	r := runWith(t, "service", func(g *api.TaskGroup, _ *config) {
 		g.Services = []*api.Service{service("", check)}
 		g.RestartPolicy.Attempts, g.RestartPolicy.Interval = new(1000), new(time.Hour)
-	}, shell("a", "echo $$ >> $NOMAD_TASK_DIR/pids; exec sleep 1000"), shell("b", "echo $$ >> $NOMAD_TASK_DIR/pids; exec sleep 1000"))
+	}, shell("a", "echo $$ >> $NOMAD_TASK_DIR/pids; exec sleep 1000"),
+		shell("b", "echo $$ >> $NOMAD_TASK_DIR/pids; exec sleep 1000"))
 	r.untilLines("a/local/pids", 3)
 	r.untilLines("b/local/pids", 3)
 }
@@ -130,7 +138,8 @@ func TestHealthIsShown(t *testing.T) {
 func TestAProgressDeadline(t *testing.T) {
 	t.Parallel()
 	r := runWith(t, "service", func(g *api.TaskGroup, c *config) {
-		g.Update = &api.UpdateStrategy{MaxParallel: new(1), HealthCheck: new("manual"), ProgressDeadline: new(100 * time.Millisecond)}
+		g.Update = &api.UpdateStrategy{MaxParallel: new(1), HealthCheck: new("manual"),
+			ProgressDeadline: new(100 * time.Millisecond)}
 		c.Alloc.DeploymentID = "11111111-2222-3333-4444-555555555555"
 	}, shell("main", "exec sleep 1000"))
 	r.until("its deployment is over", func(*api.Allocation) bool { return r.runner.Deployments()[0].Status != "running" })
@@ -143,7 +152,8 @@ func TestAProgressDeadline(t *testing.T) {
 // TestADeadlineOfHealthIsAnEvent of the tasks that were not healthy then, and of no others.
 func TestADeadlineOfHealthIsAnEvent(t *testing.T) {
 	t.Parallel()
-	check := api.ServiceCheck{Name: "port", Type: "tcp", PortLabel: "1", Interval: 10 * time.Millisecond, Timeout: time.Second}
+	check := api.ServiceCheck{Name: "port", Type: "tcp", PortLabel: "1", Interval: 10 * time.Millisecond,
+		Timeout: time.Second}
 	for name, tc := range map[string]struct {
 		change func(*api.TaskGroup)
 		tasks  []*api.Task
@@ -160,7 +170,8 @@ func TestADeadlineOfHealthIsAnEvent(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := runWith(t, "service", func(g *api.TaskGroup, _ *config) {
-				g.Update = &api.UpdateStrategy{MaxParallel: new(1), HealthCheck: new("checks"), MinHealthyTime: new(time.Millisecond),
+				g.Update = &api.UpdateStrategy{MaxParallel: new(1), HealthCheck: new("checks"),
+					MinHealthyTime:  new(time.Millisecond),
 					HealthyDeadline: new(100 * time.Millisecond)}
 				tc.change(g)
 			}, tc.tasks...)
@@ -185,7 +196,8 @@ func TestHealthIsJudgedByTheNextRunner(t *testing.T) {
 	var cfg config
 	r := runWith(t, "service", func(g *api.TaskGroup, c *config) {
 		g.Update = &api.UpdateStrategy{
-			MaxParallel: new(1), HealthCheck: new("task_states"), MinHealthyTime: new(30 * time.Minute), HealthyDeadline: new(time.Hour),
+			MaxParallel: new(1), HealthCheck: new("task_states"), MinHealthyTime: new(30 * time.Minute), HealthyDeadline: new(
+				time.Hour),
 		}
 		c.State = state
 		cfg = *c

@@ -24,7 +24,8 @@ import (
 // exec starts a script in the task t, with more before it.
 func (r *running) exec(tty bool, script string) interfaces.ExecSession {
 	r.t.Helper()
-	s, err := r.runner.Exec(r.t.Context(), interfaces.ExecRequest{Task: "t", Command: []string{"/bin/sh", "-c", script}, TTY: tty})
+	s, err := r.runner.Exec(r.t.Context(), interfaces.ExecRequest{Task: "t", Command: []string{"/bin/sh", "-c", script},
+		TTY: tty})
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -61,7 +62,8 @@ func sleeping(edits ...func(*api.Task)) *api.Task { return shell("t", "exec slee
 func TestExec(t *testing.T) {
 	r := run(t, "service", sleeping(func(task *api.Task) { task.Env = map[string]string{"MINE": "${NOMAD_TASK_NAME}!"} }))
 	r.untilState("t", "running")
-	s := r.exec(false, `pwd; echo "$MINE"; cat /proc/self/cgroup; echo no >&2; read -r line; echo "got $line"; cat >/dev/null; exit 7`)
+	s := r.exec(false,
+		`pwd; echo "$MINE"; cat /proc/self/cgroup; echo no >&2; read -r line; echo "got $line"; cat >/dev/null; exit 7`)
 	if _, err := io.WriteString(s.Stdin(), "hello\n"); err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +72,8 @@ func TestExec(t *testing.T) {
 	}
 	out, errs, code := whole(t, s)
 	lines := strings.Split(strings.TrimSpace(out), "\n")
-	if code != 7 || errs != "no\n" || lines[0] != filepath.Join(r.dir, "t") || lines[1] != "t!" || lines[len(lines)-1] != "got hello" {
+	if code != 7 || errs != "no\n" || lines[0] != filepath.Join(r.dir, "t") || lines[1] != "t!" ||
+		lines[len(lines)-1] != "got hello" {
 		t.Errorf("code %d, %q, %q", code, out, errs)
 	}
 	if strings.Contains(out, "taskapi") && !strings.Contains(out, "/task.t/exec.") {
@@ -141,7 +144,8 @@ func TestExecOutputAfterTheEnd(t *testing.T) {
 func TestExecWithATerminal(t *testing.T) {
 	r := run(t, "service", sleeping())
 	r.untilState("t", "running")
-	s := r.exec(true, `stty -echo; trap 'stty size' WINCH; trap 'echo interrupted; over=1' INT; echo "$TERM"; stty size; cat; `+
+	s := r.exec(true, `stty -echo; trap 'stty size' WINCH; trap 'echo interrupted; over=1' INT; echo "$TERM"; stty `+
+		`size; cat; `+
 		`while [ -z "$over" ]; do sleep 0.01; done; while read -r x; do :; done; echo "left $x"; exit 5`)
 	lines := bufio.NewReader(s.Stdout())
 	expect := func(want ...string) {
@@ -206,7 +210,8 @@ func TestExecErrors(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := r.runner.Exec(t.Context(), interfaces.ExecRequest{Task: tc.task, Command: tc.command})
-			if tc.want != nil && !errors.Is(err, tc.want) || tc.want == nil && !errors.As(err, &command) || !strings.Contains(err.Error(), tc.words) {
+			if tc.want != nil && !errors.Is(err, tc.want) || tc.want == nil && !errors.As(err, &command) ||
+				!strings.Contains(err.Error(), tc.words) {
 				t.Errorf("%v, want %q", err, tc.words)
 			}
 		})
@@ -256,7 +261,8 @@ func TestExecClose(t *testing.T) {
 	r.untilState("t", "running")
 	fifo := proctest.Fifo(t, r.dir)
 	for _, tty := range []bool{false, true} {
-		s := r.exec(tty, `trap 'echo hung up >'`+r.dir+`/fifo HUP; sleep 1000 & echo $!; echo $$; while :; do sleep 0.01; done`)
+		s := r.exec(tty, `trap 'echo hung up >'`+r.dir+
+			`/fifo HUP; sleep 1000 & echo $!; echo $$; while :; do sleep 0.01; done`)
 		lines := bufio.NewReader(s.Stdout())
 		child, program := proctest.ReadPID(t, lines), proctest.ReadPID(t, lines)
 		if err := s.Close(); err != nil {
@@ -274,7 +280,8 @@ func TestExecClose(t *testing.T) {
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	s, err := r.runner.Exec(ctx, interfaces.ExecRequest{Task: "t", Command: []string{"sh", "-c", "echo $$; exec sleep 1000"}})
+	s, err := r.runner.Exec(ctx,
+		interfaces.ExecRequest{Task: "t", Command: []string{"sh", "-c", "echo $$; exec sleep 1000"}})
 	if err != nil {
 		t.Fatal(err)
 	}

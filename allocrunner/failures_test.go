@@ -21,9 +21,12 @@ func TestFailuresAreReportedWithTheirCause(t *testing.T) {
 	check := script("", `exit 2`)
 	check.Name, check.CheckRestart = "never", &api.CheckRestart{Limit: 1, Grace: new(time.Millisecond)}
 	for want, main := range map[string]*api.Task{
-		`task "main": Exit Code: 3`:                         shell("main", `(trap "" INT TERM HUP; exec sleep 1000) & exit 3`),
-		`task "main": healthcheck: check "never" unhealthy`: shell("main", "exec sleep 1000", func(t *api.Task) { t.Services = []*api.Service{service("", check)} }),
-		`task "main": failed to parse config: `:             shell("main", "${NOMAD_NOPE}"),
+		`task "main": Exit Code: 3`: shell("main",
+			`(trap "" INT TERM HUP; exec sleep 1000) & exit 3`),
+		`task "main": healthcheck: check "never" unhealthy`: shell("main", "exec sleep 1000", func(t *api.Task) {
+			t.Services = []*api.Service{service("", check)}
+		}),
+		`task "main": failed to parse config: `: shell("main", "${NOMAD_NOPE}"),
 	} {
 		t.Run(want, func(t *testing.T) {
 			t.Parallel()
@@ -64,9 +67,13 @@ func TestAMissingCommandIsSaidToBeTheChecks(t *testing.T) {
 	t.Parallel()
 	check := script("", "")
 	check.Command = "/no/such/check"
-	r := run(t, "service", shell("main", "exec sleep 1000", func(t *api.Task) { t.Services = []*api.Service{service("", check)} }))
+	r := run(t, "service", shell("main", "exec sleep 1000", func(t *api.Task) {
+		t.Services = []*api.Service{service("", check)}
+	}))
 	const want = `nomad: program "/no/such/check" does not exist: install it, or correct the command`
-	r.untilCheck("a failure that says whose command it is", func(c api.AllocCheckStatus) bool { return c.Status == "failure" && c.Output == want })
+	r.untilCheck("a failure that says whose command it is", func(c api.AllocCheckStatus) bool {
+		return c.Status == "failure" && c.Output == want
+	})
 }
 
 // TestABusyProgramIsAFailedAttempt that the next one makes good: somebody writes the file that is to be run.
@@ -94,13 +101,15 @@ func TestABusyProgramIsAFailedAttempt(t *testing.T) {
 		}
 	}, shell("main", "", func(t *api.Task) {
 		t.Config = map[string]any{"command": file.Name()}
-		t.RestartPolicy = &api.RestartPolicy{Attempts: new(1000), Interval: new(time.Hour)} // another test's fork may have the file for a moment
+		// another test's fork may have the file for a moment
+		t.RestartPolicy = &api.RestartPolicy{Attempts: new(1000), Interval: new(time.Hour)}
 	}))
 	if err := r.end(); err != nil {
 		t.Fatal(err)
 	}
 	got := r.of("main")
-	if len(got) < 6 || !slices.Equal(got[:4], []string{"Received", "Task Setup", "Driver Failure", "Restarting"}) || got[len(got)-1] != "Terminated" {
+	if len(got) < 6 || !slices.Equal(got[:4], []string{"Received", "Task Setup", "Driver Failure", "Restarting"}) ||
+		got[len(got)-1] != "Terminated" {
 		t.Errorf("events %v", got)
 	}
 	if !strings.Contains(reason, "busy") {
@@ -112,11 +121,13 @@ func TestABusyProgramIsAFailedAttempt(t *testing.T) {
 func TestModeDelay(t *testing.T) {
 	t.Parallel()
 	r := run(t, "batch", shell("main", "exit 1", func(t *api.Task) {
-		t.RestartPolicy = &api.RestartPolicy{Attempts: new(1), Interval: new(200 * time.Millisecond), Delay: new(time.Millisecond), Mode: new("delay")}
+		t.RestartPolicy = &api.RestartPolicy{Attempts: new(1), Interval: new(200 * time.Millisecond),
+			Delay: new(time.Millisecond), Mode: new("delay")}
 	}))
 	r.until("it has waited for another interval", func(a *api.Allocation) bool {
 		waited := event(a, "main", "Restarting")
-		return waited != nil && strings.HasPrefix(waited.DisplayMessage, "Exceeded allowed attempts, applying a delay - Task restarting in ") &&
+		return waited != nil &&
+			strings.HasPrefix(waited.DisplayMessage, "Exceeded allowed attempts, applying a delay - Task restarting in ") &&
 			a.TaskStates["main"].Restarts >= 4
 	})
 	r.stop()

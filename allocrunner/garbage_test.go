@@ -29,7 +29,8 @@ func TestHooksKeepNoRequest(t *testing.T) {
 	job := &api.Job{ID: new("job"), Name: new("job"), Type: new("service"), TaskGroups: []*api.TaskGroup{group}}
 	job.Canonicalize()
 	version := func() *api.Allocation {
-		return &api.Allocation{ID: "115ef685-6b9e-3eaf-e74b-6b04f094ebca", Namespace: "default", JobID: "job", Job: job, TaskGroup: "g"}
+		return &api.Allocation{ID: "115ef685-6b9e-3eaf-e74b-6b04f094ebca", Namespace: "default", JobID: "job", Job: job,
+			TaskGroup: "g"}
 	}
 	r, err := New(interfaces.Config{Alloc: version(), Dir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -68,9 +69,11 @@ func TestHooksKeepNoRequest(t *testing.T) {
 		}
 	}
 	task := &taskServices{services: &r.serving, task: "t"}
-	_, err = task.Prestart(t.Context(), &interfaces.TaskPrestartRequest{Alloc: alloc("prestart"), Env: env("prestart"), Restored: true})
+	_, err = task.Prestart(t.Context(), &interfaces.TaskPrestartRequest{Alloc: alloc("prestart"), Env: env("prestart"),
+		Restored: true})
 	must("prestart", err)
-	must("poststart", task.Poststart(t.Context(), &interfaces.TaskPoststartRequest{Alloc: alloc("poststart"), Env: env("poststart")}))
+	must("poststart",
+		task.Poststart(t.Context(), &interfaces.TaskPoststartRequest{Alloc: alloc("poststart"), Env: env("poststart")}))
 	if called["prerun"] != 2 || called["update"] != 2 {
 		t.Errorf("called: %v", called)
 	}

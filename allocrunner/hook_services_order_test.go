@@ -49,13 +49,16 @@ func checked(name string, s *api.Service) *api.Service {
 func servedVersion(version int) *api.Allocation {
 	group := api.NewTaskGroup("g", 1)
 	tags := []string{versioned("v", version)}
-	group.Services = []*api.Service{checked("group", &api.Service{Tags: tags}), checked(versioned("group", version), &api.Service{})}
+	group.Services = []*api.Service{checked("group", &api.Service{Tags: tags}),
+		checked(versioned("group", version), &api.Service{})}
 	task := api.NewTask("t", "raw_exec")
-	task.Services = []*api.Service{checked("task", &api.Service{Tags: tags}), checked(versioned("task", version), &api.Service{})}
+	task.Services = []*api.Service{checked("task", &api.Service{Tags: tags}),
+		checked(versioned("task", version), &api.Service{})}
 	group.Tasks = []*api.Task{task}
 	job := &api.Job{ID: new("job"), Name: new("job"), TaskGroups: []*api.TaskGroup{group}}
 	job.Canonicalize()
-	return &api.Allocation{ID: "115ef685-6b9e-3eaf-e74b-6b04f094ebca", Name: "job.g[0]", Job: job, JobID: "job", TaskGroup: "g",
+	return &api.Allocation{ID: "115ef685-6b9e-3eaf-e74b-6b04f094ebca", Name: "job.g[0]", Job: job, JobID: "job",
+		TaskGroup:  "g",
 		TaskStates: map[string]*api.TaskState{"t": {State: "running"}}}
 }
 
@@ -72,7 +75,8 @@ type hooked struct {
 func newHooked(provider *registrationtest.Provider) *hooked {
 	logger := slog.New(slog.DiscardHandler)
 	alloc := servedVersion(1)
-	h := &servicesHook{alloc: served{logger}, logger: logger, registrar: registration.New(alloc.ID, []interfaces.ServiceProvider{provider})}
+	h := &servicesHook{alloc: served{logger}, logger: logger,
+		registrar: registration.New(alloc.ID, []interfaces.ServiceProvider{provider})}
 	return &hooked{hook: h, task: &taskServices{services: h, task: "t", serves: true}, provider: provider, version: 1}
 }
 
@@ -234,7 +238,8 @@ func TestHooksAtOnce(t *testing.T) {
 			defer h.hook.Shutdown()
 		}
 		var all sync.WaitGroup
-		names := rapid.SliceOfN(rapid.SampledFrom([]string{"Update", "restart", "start", "kill", "exit", "PreKill"}), 1, 12).Draw(t, "steps")
+		names := rapid.SliceOfN(rapid.SampledFrom([]string{"Update", "restart", "start", "kill", "exit", "PreKill"}), 1,
+			12).Draw(t, "steps")
 		for _, name := range names {
 			all.Go(func() { must(name) })
 		}
@@ -407,7 +412,8 @@ func TestAResumedAllocationThatIsToStop(t *testing.T) {
 	}
 	provider.Took()
 	next := newHooked(provider)
-	if err := next.hook.Ending(t.Context(), &interfaces.RunnerPrerunRequest{Alloc: servedVersion(1), Restored: true}); err != nil {
+	if err := next.hook.Ending(t.Context(), &interfaces.RunnerPrerunRequest{Alloc: servedVersion(1),
+		Restored: true}); err != nil {
 		t.Fatal(err)
 	}
 	next.hook.groupEnded(false)

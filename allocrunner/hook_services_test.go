@@ -71,10 +71,14 @@ func TestARestartOwesTheGroupACheck(t *testing.T) {
 		}{
 			{"the first start", func() error { return main.Poststart(t.Context(), nil) }, 1},
 			{"another start", func() error { return main.Poststart(t.Context(), nil) }, 1},
-			{"a task that serves nothing", func() error { h.restart("", "unhealthy"); return init.Poststart(t.Context(), nil) }, 1},
+			{"a task that serves nothing", func() error { h.restart("", "unhealthy"); return init.Poststart(t.Context(), nil) },
+				1},
 			{"the start after a restart", func() error { return main.Poststart(t.Context(), nil) }, 2},
 			{"the start after that", func() error { return main.Poststart(t.Context(), nil) }, 2},
-			{"after a restart by a check of the task", func() error { h.restart("main", "unhealthy"); return main.Poststart(t.Context(), nil) }, 2},
+			{"after a restart by a check of the task", func() error {
+				h.restart("main", "unhealthy")
+				return main.Poststart(t.Context(), nil)
+			}, 2},
 		} {
 			if err := step.do(); err != nil {
 				t.Error(err)

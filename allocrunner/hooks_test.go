@@ -73,9 +73,11 @@ type notingTask struct {
 
 func (n *notingTask) Name() string { return "noting" }
 
-func (n *notingTask) Prestart(ctx context.Context, req *interfaces.TaskPrestartRequest) (*interfaces.TaskPrestartResponse, error) {
+func (n *notingTask) Prestart(ctx context.Context,
+	req *interfaces.TaskPrestartRequest) (*interfaces.TaskPrestartResponse, error) {
 	n.ctxs = append(n.ctxs, ctx)
-	n.note(n.task + " prestart, restored " + map[bool]string{true: "yes", false: "no"}[req.Restored] + ", kept " + req.Kept["n"])
+	n.note(n.task + " prestart, restored " + map[bool]string{true: "yes", false: "no"}[req.Restored] + ", kept " +
+		req.Kept["n"])
 	req.Keep(map[string]string{"n": req.Kept["n"] + "I"})
 	return &interfaces.TaskPrestartResponse{Env: map[string]string{"HOOK": n.task}}, nil
 }
@@ -294,7 +296,8 @@ func TestWhatCanNotBeTakenOverRunsOn(t *testing.T) {
 	refused := cfg
 	refused.Hooks = append(slices.Clone(cfg.Hooks), refusing{})
 	second := begin(t, refused)
-	if err := second.end(); err == nil || errors.Is(err, interfaces.ErrDetached) || errors.Is(err, allocrunner.ErrFailed) || !strings.Contains(err.Error(), "refusing") {
+	if err := second.end(); err == nil || errors.Is(err, interfaces.ErrDetached) ||
+		errors.Is(err, allocrunner.ErrFailed) || !strings.Contains(err.Error(), "refusing") {
 		t.Errorf("got %v, want the hook that refused alone", err)
 	}
 	if diff := cmp.Diff([]string{"prerun g", "shutdown", "main shutdown"}, d.read()[before:]); diff != "" {

@@ -21,15 +21,19 @@ func TestASetUpThatFailsIsWritten(t *testing.T) {
 		t.Fatal("the set-up did not fail")
 	}
 	saved, shown := state.saved(), r.runner.Alloc()
-	if !saved.Terminal || saved.Alloc.ClientStatus != "failed" || saved.Alloc.ClientDescription != shown.ClientDescription {
-		t.Errorf("written: terminal %v, %s (%s); want it terminal, and failed with %q", saved.Terminal, saved.Alloc.ClientStatus, saved.Alloc.ClientDescription, shown.ClientDescription)
+	if !saved.Terminal || saved.Alloc.ClientStatus != "failed" ||
+		saved.Alloc.ClientDescription != shown.ClientDescription {
+		t.Errorf("written: terminal %v, %s (%s); want it terminal, and failed with %q", saved.Terminal,
+			saved.Alloc.ClientStatus, saved.Alloc.ClientDescription, shown.ClientDescription)
 	}
 	if diff := cmp.Diff(shown.TaskStates, saved.Alloc.TaskStates); diff != "" {
 		t.Errorf("task states (-shown +written):\n%s", diff)
 	}
 	for name, task := range saved.Tasks {
-		if got := types(task.State); task.Phase != "dead" || !task.State.Failed || len(got) != 1 || got[0] != "Setup Failure" {
-			t.Errorf("%s is %s with events %q, failed %v; want a dead one with Setup Failure", name, task.Phase, got, task.State.Failed)
+		if got := types(task.State); task.Phase != "dead" || !task.State.Failed || len(got) != 1 ||
+			got[0] != "Setup Failure" {
+			t.Errorf("%s is %s with events %q, failed %v; want a dead one with Setup Failure", name, task.Phase, got,
+				task.State.Failed)
 		}
 	}
 }
@@ -40,12 +44,14 @@ func TestWhatReadersSeeIsWritten(t *testing.T) {
 	state := &memory{}
 	r := runWith(t, "service", func(g *api.TaskGroup, c *interfaces.Config) {
 		g.Update = &api.UpdateStrategy{
-			MaxParallel: new(1), HealthCheck: new("task_states"), MinHealthyTime: new(time.Millisecond), HealthyDeadline: new(time.Hour),
+			MaxParallel: new(1), HealthCheck: new("task_states"), MinHealthyTime: new(time.Millisecond), HealthyDeadline: new(
+				time.Hour),
 		}
 		c.State = state
 	}, shell("main", "exec sleep 1000"))
 	r.until("its health is known", healthKnown)
-	for give := time.Now().Add(deadline); !healthKnown(state.saved().Alloc); time.Sleep(time.Millisecond) { // the state tells nobody of a write
+	// the state tells nobody of a write
+	for give := time.Now().Add(deadline); !healthKnown(state.saved().Alloc); time.Sleep(time.Millisecond) {
 		if time.Now().After(give) {
 			t.Fatal("the health of the allocation is not written")
 		}

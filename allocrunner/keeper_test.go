@@ -64,7 +64,8 @@ func TestExecThroughAKilledKeeper(t *testing.T) {
 	}
 	r.killKeeper()
 	for s, pids := range sessions {
-		if exit, err := s.Wait(); !errors.Is(err, interfaces.ErrTaskNotRunning) || !strings.Contains(err.Error(), "the keeper was killed") {
+		if exit, err := s.Wait(); !errors.Is(err, interfaces.ErrTaskNotRunning) ||
+			!strings.Contains(err.Error(), "the keeper was killed") {
 			t.Errorf("%+v, %v; want that the task does not run any more, and why", exit, err)
 		}
 		for _, pid := range pids {

@@ -102,7 +102,8 @@ func (w *walk) visit(to groupModel) {
 // leave visits all that can follow: each event, each thing that a task can do, and a crash.
 func (w *walk) leave(from groupModel) {
 	events := []any{
-		setUpBegun{}, setUpFailed{resumed: from.resumed}, tasksReceived(w.look(from)), stopRequested{}, stopRequested{noShutdownDelay: true}, killRequested{},
+		setUpBegun{}, setUpFailed{resumed: from.resumed}, tasksReceived(
+			w.look(from)), stopRequested{}, stopRequested{noShutdownDelay: true}, killRequested{},
 		detachRequested{}, w.look(from),
 	}
 	if from.delayed {
@@ -184,7 +185,8 @@ func (w *walk) crash(from groupModel) groupModel {
 		alloc.DesiredStatus = api.AllocDesiredStatusStop
 		alloc.DesiredTransition.NoShutdownDelay = new(from.state.mode == taskrunner.NoShutdownDelay)
 	}
-	return groupModel{state: newState(alloc, false), tasks: from.tasks, doomed: from.doomed, resetting: from.resetting || from.state.restarts > 0, resumed: true}
+	return groupModel{state: newState(alloc, false), tasks: from.tasks, doomed: from.doomed, resetting: from.resetting ||
+		from.state.restarts > 0, resumed: true}
 }
 
 // step makes a transition, and does what its actions do. It holds each against the rules.
@@ -206,7 +208,8 @@ func (w *walk) step(from groupModel, ev any) groupModel {
 		fail("a kill became weaker")
 	case was.requested && !is.requested:
 		fail("a request was forgotten")
-	case was.ending.Cause != lifecycle.NotEnding && is.ending.Cause != was.ending.Cause && is.ending.Cause != lifecycle.Aborted:
+	case was.ending.Cause != lifecycle.NotEnding && is.ending.Cause != was.ending.Cause &&
+		is.ending.Cause != lifecycle.Aborted:
 		fail("the cause of the end has changed")
 	case is.detach && (is.phase == running || is.phase == ending):
 		fail("a detachment was forgotten")
@@ -215,7 +218,8 @@ func (w *walk) step(from groupModel, ev any) groupModel {
 	case (is.requested || is.phase != running) && is.live():
 		fail("an allocation that is to end, or does not run, is live")
 	}
-	if is.phase == terminal && was.begun() && !gone != slices.ContainsFunc(acts, func(a any) bool { return a == finish{} }) {
+	if is.phase == terminal && was.begun() &&
+		!gone != slices.ContainsFunc(acts, func(a any) bool { return a == finish{} }) {
 		fail("the end is shown once")
 	}
 	for _, act := range acts {
@@ -274,7 +278,8 @@ func (w *walk) perform(to *groupModel, act any, fail func(string)) {
 			fail("nobody has requested the end")
 		}
 	case finish:
-		if s.restarts > 0 || slices.ContainsFunc(to.tasks[:], func(t lifecycle.State) bool { return t.Phase != lifecycle.Dead }) {
+		if s.restarts > 0 ||
+			slices.ContainsFunc(to.tasks[:], func(t lifecycle.State) bool { return t.Phase != lifecycle.Dead }) {
 			fail("an end with a task that lives, or begins again")
 		}
 	}

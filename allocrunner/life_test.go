@@ -38,7 +38,9 @@ func count(list []string, want string) int {
 func TestStopIsSafeBeforeItIsAnswered(t *testing.T) {
 	t.Parallel()
 	state := &memory{}
-	r := runWith(t, "service", func(_ *api.TaskGroup, c *interfaces.Config) { c.State = state }, shell("main", "exec sleep 1000"))
+	r := runWith(t, "service", func(_ *api.TaskGroup, c *interfaces.Config) {
+		c.State = state
+	}, shell("main", "exec sleep 1000"))
 	r.untilState("main", "running")
 	for range 2 { // the second is as good as the first
 		if err := r.runner.Stop(t.Context(), interfaces.StopRequest{}); err != nil {
@@ -55,7 +57,8 @@ func TestStopIsSafeBeforeItIsAnswered(t *testing.T) {
 		t.Errorf("of one that has ended: %v", err)
 	}
 	alloc := r.runner.Alloc()
-	if saved := state.saved(); alloc.ClientStatus != "complete" || !saved.Terminal || saved.Alloc.ClientStatus != "complete" {
+	if saved := state.saved(); alloc.ClientStatus != "complete" || !saved.Terminal ||
+		saved.Alloc.ClientStatus != "complete" {
 		t.Errorf("status %s, saved: %s, terminal %v", alloc.ClientStatus, saved.Alloc.ClientStatus, saved.Terminal)
 	}
 }
@@ -67,7 +70,8 @@ func TestTheNextRunnerCompletesAStop(t *testing.T) {
 	state := &memory{}
 	var cfg interfaces.Config
 	r := runWith(t, "service", func(_ *api.TaskGroup, c *interfaces.Config) { c.State = state; cfg = *c },
-		shell("main", `trap 'echo signalled >> $NOMAD_TASK_DIR/signalled' INT; echo $$ > $NOMAD_TASK_DIR/pid; while :; do sleep 0.01; done`,
+		shell("main", `trap 'echo signalled >> $NOMAD_TASK_DIR/signalled' INT; echo $$ > $NOMAD_TASK_DIR/pid; while :; do `+
+			`sleep 0.01; done`,
 			func(t *api.Task) { t.KillTimeout = new(time.Hour) }),
 		shell("bye", `echo bye > $NOMAD_ALLOC_DIR/bye`, lifecycle("poststop", false)))
 	r.untilFile("main/local/pid")
@@ -147,7 +151,8 @@ func TestRestartCountersSurvive(t *testing.T) {
 		g.RestartPolicy.Attempts = new(2)
 		c.State = state
 		cfg = *c
-	}, shell("main", `echo $$ >> $NOMAD_TASK_DIR/pids; until [ -e $NOMAD_TASK_DIR/go ]; do sleep 0.01; done; rm $NOMAD_TASK_DIR/go; exit 1`))
+	}, shell("main", `echo $$ >> $NOMAD_TASK_DIR/pids; until [ -e $NOMAD_TASK_DIR/go ]; do sleep 0.01; done; rm `+
+		`$NOMAD_TASK_DIR/go; exit 1`))
 	for i := range 2 {
 		r.untilLines("main/local/pids", i+1)
 		r.untilState("main", "running")
@@ -165,7 +170,8 @@ func TestRestartCountersSurvive(t *testing.T) {
 	cfg.Saved = state.saved()
 	next := begin(t, cfg)
 	err := next.end()
-	if why := event(next.runner.Alloc(), "main", "Not Restarting"); err == nil || why == nil || !strings.Contains(why.DisplayMessage, "Exceeded allowed attempts 2") {
+	if why := event(next.runner.Alloc(), "main", "Not Restarting"); err == nil || why == nil ||
+		!strings.Contains(why.DisplayMessage, "Exceeded allowed attempts 2") {
 		t.Errorf("got %v, %+v, want that the attempts are used up", err, why)
 	}
 }
@@ -274,7 +280,8 @@ func TestAFullDiskHurtsNobody(t *testing.T) {
 	r.until("restarted", func(a *api.Allocation) bool {
 		return a.TaskStates["main"].Restarts == 1 && a.TaskStates["main"].State == "running"
 	})
-	if err := r.runner.Stop(t.Context(), interfaces.StopRequest{}); err == nil || !strings.Contains(err.Error(), "could not be saved") {
+	if err := r.runner.Stop(t.Context(), interfaces.StopRequest{}); err == nil ||
+		!strings.Contains(err.Error(), "could not be saved") {
 		t.Errorf("a stop that can't be made safe says %v", err)
 	}
 	state.setFull(false)
@@ -313,7 +320,8 @@ func TestUpdateInPlace(t *testing.T) {
 	}
 	alloc := r.runner.Alloc()
 	if *alloc.Job.Version != 1 || alloc.Job.Meta["colour"] != "blue" || *state.saved().Alloc.Job.Version != 1 {
-		t.Errorf("job version %d with meta %v; written down: version %d; want version 1, blue", *alloc.Job.Version, alloc.Job.Meta, *state.saved().Alloc.Job.Version)
+		t.Errorf("job version %d with meta %v; written down: version %d; want version 1, blue", *alloc.Job.Version,
+			alloc.Job.Meta, *state.saved().Alloc.Job.Version)
 	}
 	results, _ := r.runner.Checks()
 	for _, c := range results {
@@ -325,7 +333,8 @@ func TestUpdateInPlace(t *testing.T) {
 	other := copyJob(next)
 	other.TaskGroups[0].Tasks[0].Env = map[string]string{"A": "1"}
 	err := r.runner.Update(t.Context(), other)
-	if refused, ok := errors.AsType[*interfaces.DestructiveError](err); !ok || len(refused.Changes) != 1 || !strings.Contains(refused.Changes[0], "env") {
+	if refused, ok := errors.AsType[*interfaces.DestructiveError](err); !ok || len(refused.Changes) != 1 ||
+		!strings.Contains(refused.Changes[0], "env") {
 		t.Errorf("got %v, want a *DestructiveError that names env", err)
 	}
 	if r.runner.Alloc().Job.TaskGroups[0].Tasks[0].Env != nil {
@@ -384,7 +393,8 @@ func TestARestartOfAllIsCompletedByTheNextRunner(t *testing.T) {
 	var cfg interfaces.Config
 	r := runWith(t, "service", func(_ *api.TaskGroup, c *interfaces.Config) { c.State = state; cfg = *c },
 		shell("init", says, lifecycle("prestart", false)),
-		shell("main", `trap 'until [ -e $NOMAD_ALLOC_DIR/go ]; do sleep 0.01; done; sleep 0.2; echo end >> $NOMAD_ALLOC_DIR/order; exit' INT
+		shell("main",
+			`trap 'until [ -e $NOMAD_ALLOC_DIR/go ]; do sleep 0.01; done; sleep 0.2; echo end >> $NOMAD_ALLOC_DIR/order; exit' INT
 			echo up > local/up; while :; do sleep 0.01; done`, func(t *api.Task) { t.KillTimeout = new(deadline) }),
 		shell("other", `exec sleep 1000`))
 	r.untilFile("main/local/up")
@@ -402,7 +412,9 @@ func TestARestartOfAllIsCompletedByTheNextRunner(t *testing.T) {
 
 	cfg.Saved = state.saved()
 	next := begin(t, cfg)
-	next.until("it goes on", func(*api.Allocation) bool { return next.runner.Signal(t.Context(), "main", "SIGNULL") == nil })
+	next.until("it goes on", func(*api.Allocation) bool {
+		return next.runner.Signal(t.Context(), "main", "SIGNULL") == nil
+	})
 	next.write("alloc/go", "")
 	for _, task := range []string{"init", "main", "other"} {
 		next.untilEvents(task, "Started", 1)

@@ -107,7 +107,8 @@ func (r *running) write(path, text string) {
 // untilGone waits for a process to have ended.
 func (r *running) untilGone(pid string) {
 	r.t.Helper()
-	for give := time.Now().Add(deadline); time.Now().Before(give); time.Sleep(2 * time.Millisecond) { // another's child can only be polled for
+	// another's child can only be polled for
+	for give := time.Now().Add(deadline); time.Now().Before(give); time.Sleep(2 * time.Millisecond) {
 		stat, err := os.ReadFile("/proc/" + pid + "/stat")
 		if err != nil || strings.Contains(string(stat), ") Z ") {
 			return

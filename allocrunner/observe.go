@@ -69,7 +69,8 @@ func (r *Runner) checksChanged(results api.AllocCheckStatuses) {
 
 func (r *Runner) setHealth(healthy bool) {
 	r.snapshots.Change(func(a *api.Allocation) {
-		a.DeploymentStatus = &api.AllocDeploymentStatus{Healthy: &healthy, Timestamp: time.Now().UTC(), ModifyIndex: a.ModifyIndex + 1}
+		a.DeploymentStatus = &api.AllocDeploymentStatus{Healthy: &healthy, Timestamp: time.Now().UTC(),
+			ModifyIndex: a.ModifyIndex + 1}
 	})
 	r.updated()
 }

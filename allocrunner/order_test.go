@@ -19,7 +19,8 @@ import (
 
 // ends returns a task that writes its name to the order when it is signalled.
 func ends(name string, edits ...func(*api.Task)) *api.Task {
-	return shell(name, `trap 'echo $NOMAD_TASK_NAME >> $NOMAD_ALLOC_DIR/order; exit 0' INT; echo up > local/up; while :; do sleep 0.01; done`, edits...)
+	return shell(name, `trap 'echo $NOMAD_TASK_NAME >> $NOMAD_ALLOC_DIR/order; exit 0' INT; echo up > local/up; while `+
+		`:; do sleep 0.01; done`, edits...)
 }
 
 func leads(t *api.Task) { t.Leader = true }
@@ -62,7 +63,8 @@ func TestOrderOfAStop(t *testing.T) {
 // TestSidecarsOutliveTheMainTasksOfAStop: as in Nomad, they are killed for that.
 func TestSidecarsOutliveTheMainTasksOfAStop(t *testing.T) {
 	t.Parallel()
-	r := run(t, "service", ends("early", lifecycle("prestart", true)), ends("main"), ends("late", lifecycle("poststart", true)))
+	r := run(t, "service", ends("early", lifecycle("prestart", true)), ends("main"),
+		ends("late", lifecycle("poststart", true)))
 	for _, task := range []string{"early", "main", "late"} {
 		r.untilFile(task + "/local/up")
 		r.untilState(task, "running")
@@ -83,7 +85,8 @@ func TestManyAreStoppedTogether(t *testing.T) {
 	const many = 100
 	var tasks []*api.Task
 	for i := range many {
-		tasks = append(tasks, shell(fmt.Sprintf("t%d", i), fmt.Sprintf(`trap 'exit %d' INT; echo up > local/up; sleep 1000 & wait`, 1+i)))
+		tasks = append(tasks,
+			shell(fmt.Sprintf("t%d", i), fmt.Sprintf(`trap 'exit %d' INT; echo up > local/up; sleep 1000 & wait`, 1+i)))
 	}
 	r := run(t, "service", tasks...)
 	for i := range many {
@@ -111,9 +114,11 @@ func TestManyAreStoppedTogether(t *testing.T) {
 // TestADeadLeaderEndsThoseInARestartDelay, too.
 func TestADeadLeaderEndsThoseInARestartDelay(t *testing.T) {
 	t.Parallel()
-	r := run(t, "batch", shell("boss", "until [ -e $NOMAD_ALLOC_DIR/go ]; do sleep 0.01; done", leads), shell("waits", "exit 1", func(t *api.Task) {
-		t.RestartPolicy = &api.RestartPolicy{Attempts: new(1), Interval: new(2 * time.Hour), Delay: new(time.Hour), Mode: new("fail")}
-	}))
+	r := run(t, "batch", shell("boss", "until [ -e $NOMAD_ALLOC_DIR/go ]; do sleep 0.01; done", leads),
+		shell("waits", "exit 1", func(t *api.Task) {
+			t.RestartPolicy = &api.RestartPolicy{Attempts: new(1), Interval: new(2 * time.Hour), Delay: new(time.Hour),
+				Mode: new("fail")}
+		}))
 	r.untilEvents("waits", "Restarting", 1)
 	r.write("alloc/go", "")
 	if err := r.end(); err != nil {
@@ -136,7 +141,8 @@ func TestATaskThatFailsForGoodEndsAll(t *testing.T) {
 		"main":             {fails("x"), false, killed},
 		"leader":           {fails("x", leads), false, killed},
 		"poststart":        {fails("x", lifecycle("poststart", false)), false, killed},
-		"poststop":         {fails("x", lifecycle("poststop", false)), true, []string{"Received", "Task Setup", "Started", "Killing", "Terminated", "Killed"}},
+		"poststop": {fails("x", lifecycle("poststop", false)), true, []string{"Received", "Task Setup", "Started",
+			"Killing", "Terminated", "Killed"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -164,7 +170,8 @@ func TestATaskThatFailsForGoodEndsAll(t *testing.T) {
 func TestASidecarThatRestartsKeepsMainBack(t *testing.T) {
 	t.Parallel()
 	r := run(t, "batch",
-		shell("side", `echo up >> local/up; until [ -e $NOMAD_ALLOC_DIR/side ]; do sleep 0.01; done; rm $NOMAD_ALLOC_DIR/side; exit 1`,
+		shell("side",
+			`echo up >> local/up; until [ -e $NOMAD_ALLOC_DIR/side ]; do sleep 0.01; done; rm $NOMAD_ALLOC_DIR/side; exit 1`,
 			lifecycle("prestart", true), func(t *api.Task) { t.RestartPolicy = &api.RestartPolicy{Attempts: new(5)} }),
 		shell("init", `until [ -e $NOMAD_ALLOC_DIR/init ]; do sleep 0.01; done`, lifecycle("prestart", false)),
 		shell("main", `until [ -e $NOMAD_ALLOC_DIR/main ]; do sleep 0.01; done`))
@@ -208,7 +215,8 @@ func TestAStopWaitsForNoOtherInterval(t *testing.T) {
 	t.Parallel()
 	bye := func() *api.Task {
 		return shell("bye", "exit 4", lifecycle("poststop", false), func(t *api.Task) {
-			t.RestartPolicy = &api.RestartPolicy{Attempts: new(1), Interval: new(time.Hour), Delay: new(time.Millisecond), Mode: new("delay")}
+			t.RestartPolicy = &api.RestartPolicy{Attempts: new(1), Interval: new(time.Hour), Delay: new(time.Millisecond),
+				Mode: new("delay")}
 		})
 	}
 	waits := func(a *api.Allocation) bool {
@@ -217,11 +225,13 @@ func TestAStopWaitsForNoOtherInterval(t *testing.T) {
 	}
 	fails := func(t *testing.T, r *running) {
 		t.Helper()
-		if err := r.end(); !errors.Is(err, allocrunner.ErrFailed) || !strings.Contains(err.Error(), `task "bye": Exit Code: 4`) {
+		if err := r.end(); !errors.Is(err, allocrunner.ErrFailed) ||
+			!strings.Contains(err.Error(), `task "bye": Exit Code: 4`) {
 			t.Errorf("got %v, want the failure of bye", err)
 		}
 		got := event(r.runner.Alloc(), "bye", "Not Restarting")
-		if got == nil || got.DisplayMessage != "Exceeded allowed attempts 1 in interval 1h0m0s and a stop does not wait for the next" {
+		if got == nil ||
+			got.DisplayMessage != "Exceeded allowed attempts 1 in interval 1h0m0s and a stop does not wait for the next" {
 			t.Errorf("events of bye: %v, the last is %+v", r.of("bye"), got)
 		}
 	}
@@ -231,7 +241,8 @@ func TestAStopWaitsForNoOtherInterval(t *testing.T) {
 		r.untilState("main", "running")
 		r.stop()
 		fails(t, r)
-		r.wantEvents("bye", "Received", "Task Setup", "Started", "Terminated", "Restarting", "Started", "Terminated", "Not Restarting")
+		r.wantEvents("bye", "Received", "Task Setup", "Started", "Terminated", "Restarting", "Started", "Terminated",
+			"Not Restarting")
 	})
 	t.Run("before the stop", func(t *testing.T) {
 		t.Parallel()
@@ -244,7 +255,8 @@ func TestAStopWaitsForNoOtherInterval(t *testing.T) {
 		t.Parallel()
 		state := &memory{}
 		var cfg config
-		r := runWith(t, "batch", func(_ *api.TaskGroup, c *config) { c.State = state; cfg = *c }, shell("main", "exit 0"), bye())
+		r := runWith(t, "batch", func(_ *api.TaskGroup, c *config) { c.State = state; cfg = *c }, shell("main", "exit 0"),
+			bye())
 		r.until("bye waits", waits)
 		r.runner.Detach()
 		if err := r.end(); !errors.Is(err, interfaces.ErrDetached) {
@@ -259,7 +271,8 @@ func TestAStopWaitsForNoOtherInterval(t *testing.T) {
 // TestNothingOfATaskIsLeft when it ends by itself, or is stopped, whatever its processes did to hide.
 func TestNothingOfATaskIsLeft(t *testing.T) {
 	t.Parallel()
-	const hides = `setsid sh -c 'trap "" INT TERM HUP; echo $$ > local/child; while :; do sleep 0.1; done' & until [ -s local/child ]; do sleep 0.01; done; echo up > local/up; `
+	const hides = `setsid sh -c 'trap "" INT TERM HUP; echo $$ > local/child; while :; do sleep 0.1; done' & until [ -s ` +
+		`local/child ]; do sleep 0.01; done; echo up > local/up; `
 	for name, tc := range map[string]struct {
 		script string
 		stop   bool
@@ -270,7 +283,8 @@ func TestNothingOfATaskIsLeft(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := run(t, "batch", shell("main", tc.script),
-				shell("bye", `stat=$(cat /proc/$(cat $NOMAD_ALLOC_DIR/../main/local/child)/stat); case "$stat" in ""|*") Z "*) echo gone ;; *) echo "$stat" ;; esac > local/found`, lifecycle("poststop", false)))
+				shell("bye", `stat=$(cat /proc/$(cat $NOMAD_ALLOC_DIR/../main/local/child)/stat); case "$stat" in ""|*") Z "*) `+
+					`echo gone ;; *) echo "$stat" ;; esac > local/found`, lifecycle("poststop", false)))
 			r.untilFile("main/local/up")
 			if tc.stop {
 				r.untilState("main", "running")
@@ -318,7 +332,8 @@ func TestEndsDuringTheSetUp(t *testing.T) {
 			if got := r.runner.Terminal(); got != (c.want == nil) {
 				t.Errorf("terminal: %v", got)
 			}
-			if _, err := allocrunner.KillOrphans(context.Background(), r.dir); err != nil { // the keeper of the detached one, which works in the directory
+			// the keeper of the detached one, which works in the directory
+			if _, err := allocrunner.KillOrphans(context.Background(), r.dir); err != nil {
 				t.Error(err)
 			}
 		})

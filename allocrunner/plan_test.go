@@ -38,12 +38,14 @@ func TestPlan(t *testing.T) {
 		plain, forced     wants
 	}{
 		{"running", false, false, nil, wants{unchanged, other, in, needs}, wants{unchanged, other, in, replace}},
-		{"stopping", false, false, &interfaces.StopRequest{}, wants{unchanged, other, stopping, stopping}, wants{unchanged, other, replace, replace}},
+		{"stopping", false, false, &interfaces.StopRequest{}, wants{unchanged, other, stopping, stopping},
+			wants{unchanged, other, replace, replace}},
 		{"stopping for another version", false, false, &interfaces.StopRequest{ReplacedBy: new(api.Allocation)},
 			wants{replace, other, replace, replace}, wants{replace, other, replace, replace}},
 		{"terminal", true, false, nil, both(ended), both(recreate)},
 		{"stopped", true, false, &interfaces.StopRequest{}, both(ended), both(recreate)},
-		{"ended for another version", true, false, &interfaces.StopRequest{ReplacedBy: new(api.Allocation)}, both(recreate), both(recreate)},
+		{"ended for another version", true, false, &interfaces.StopRequest{ReplacedBy: new(api.Allocation)}, both(recreate),
+			both(recreate)},
 		{"pending", false, true, nil, wants{unchanged, other, recreate, needs}, wants{unchanged, other, recreate, recreate}},
 	}
 	for _, s := range states {
@@ -66,12 +68,14 @@ func TestPlan(t *testing.T) {
 				if s.stop != nil {
 					s.stop.Apply(is)
 				}
-				decision, changes, err := allocrunner.Plan(allocrunner.Current{Alloc: is, Terminal: s.terminal, Pending: s.pending}, job.wanted, force)
+				decision, changes, err := allocrunner.Plan(allocrunner.Current{Alloc: is, Terminal: s.terminal, Pending: s.pending},
+					job.wanted, force)
 				what := fmt.Sprintf("%s, %s, force %v", s.name, job.name, force)
 				if got := planned(decision, err); got != job.want {
 					t.Errorf("%s: %s, want %s (%v)", what, got, job.want, err)
 				}
-				if len(changes) == 0 && (decision == allocrunner.InPlace || decision == allocrunner.Replace && job.name != "the same job") {
+				if len(changes) == 0 && (decision == allocrunner.InPlace || decision == allocrunner.Replace &&
+					job.name != "the same job") {
 					t.Errorf("%s: says nothing of what changes", what)
 				}
 				if err != nil && errors.Is(err, interfaces.ErrTerminal) != (job.want == ended || job.want == stopping) {

@@ -20,27 +20,34 @@ func TestReferencesThatNothingResolves(t *testing.T) {
 	task.Identities = []*api.WorkloadIdentity{{Name: "shop", Env: true}, {Name: "bank"}}
 	task.Meta = map[string]string{"mine": "x"}
 	task.Env = map[string]string{
-		"GOOD":  "${NOMAD_PORT_http} ${NOMAD_ADDR_http} ${NOMAD_META_mine} ${meta.mine} ${attr.kernel.name} ${node.unique.id} ${NOMAD_TASK_DIR} ${mine}",
+		"GOOD": "${NOMAD_PORT_http} ${NOMAD_ADDR_http} ${NOMAD_META_mine} ${meta.mine} ${attr.kernel.name} " +
+			"${node.unique.id} ${NOMAD_TASK_DIR} ${mine}",
 		"PORT":  "${NOMAD_PORT_https} ${NOMAD_PORT_http}",
 		"ATTR":  "${attr.kernel.nam}",
 		"TOKEN": "${NOMAD_TOKEN} ${NOMAD_TOKEN_shop} ${NOMAD_UNIX_ADDR} ${NOMAD_TOKEN_bank}",
 	}
 	task.Config["args"] = []any{
-		"${NOMAD_PORT_http} ${NOMAD_ALLOC_DIR} ${attr.cpu.arch} ${meta.mine} ${GOOD} ${NOMAD_TOKEN} ${HOME} ${upper(NOMAD_ALLOC_ID)}", "${NOMAD_PORT_https}", "${meta.none}",
+		"${NOMAD_PORT_http} ${NOMAD_ALLOC_DIR} ${attr.cpu.arch} ${meta.mine} ${GOOD} ${NOMAD_TOKEN} ${HOME} " +
+			"${upper(NOMAD_ALLOC_ID)}", "${NOMAD_PORT_https}", "${meta.none}",
 	}
 	job := &api.Job{ID: new("j"), TaskGroups: []*api.TaskGroup{{
-		Name: new("g"), Tasks: []*api.Task{task}, Networks: []*api.NetworkResource{{DynamicPorts: []api.Port{{Label: "http"}}}},
+		Name: new("g"), Tasks: []*api.Task{task},
+		Networks: []*api.NetworkResource{{DynamicPorts: []api.Port{{Label: "http"}}}},
 	}}}
 	var got []string
-	for _, f := range allocrunner.CheckTasks(&api.Allocation{ID: "a", Job: job, TaskGroup: "g"}, t.TempDir(), builtin.Drivers) {
+	for _, f := range allocrunner.CheckTasks(&api.Allocation{ID: "a", Job: job, TaskGroup: "g"}, t.TempDir(),
+		builtin.Drivers) {
 		if f.Severity != review.Warning {
 			t.Errorf("not a warning: %+v", f)
 		}
 		got = append(got, f.Feature+": "+f.Message)
 	}
 	want := []string{
-		`config: Unknown variable: There is no variable named "NOMAD_PORT_https". Did you mean "NOMAD_PORT_http"? In config args[1]. The task fails to start, unless the machine's metadata has its ${meta.…} by then (nomad node meta apply).`,
-		`config: Unsupported attribute: This object does not have an attribute named "none". In config args[2]. The task fails to start, unless the machine's metadata has its ${meta.…} by then (nomad node meta apply).`,
+		`config: Unknown variable: There is no variable named "NOMAD_PORT_https". Did you mean "NOMAD_PORT_http"? In ` +
+			`config args[1]. The task fails to start, unless the machine's metadata has its ${meta.…} by then (nomad node ` +
+			`meta apply).`,
+		`config: Unsupported attribute: This object does not have an attribute named "none". In config args[2]. The task ` +
+			`fails to start, unless the machine's metadata has its ${meta.…} by then (nomad node meta apply).`,
 		`env: ATTR refers to ${attr.kernel.nam}, which does not exist: it stays as it is written`,
 		`env: PORT refers to ${NOMAD_PORT_https}, which does not exist: it stays as it is written`,
 		`env: TOKEN refers to ${NOMAD_TOKEN_bank}, which does not exist: it stays as it is written`,

@@ -41,7 +41,8 @@ func visited(t *testing.T) (port string, visits *atomic.Int64) {
 // untilVisits waits for as many.
 func untilVisits(t *testing.T, visits *atomic.Int64, want int64) {
 	t.Helper()
-	for give := time.Now().Add(deadline); visits.Load() < want; time.Sleep(2 * time.Millisecond) { // a visit is no change of the allocation
+	// a visit is no change of the allocation
+	for give := time.Now().Add(deadline); visits.Load() < want; time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(give) {
 			t.Fatalf("%d visits, want %d", visits.Load(), want)
 		}
@@ -97,7 +98,8 @@ func TestNoCheckRunsDuringTheShutdownDelay(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.untilEvents("main", "Waiting for shutdown delay", 1)
-	for give, was := time.Now().Add(deadline), int64(-1); was != visits.Load(); time.Sleep(25 * interval) { // nobody says that nothing happens
+	// nobody says that nothing happens
+	for give, was := time.Now().Add(deadline), int64(-1); was != visits.Load(); time.Sleep(25 * interval) {
 		if time.Now().After(give) {
 			t.Fatal("the checks go on")
 		}
@@ -174,7 +176,8 @@ func TestNoPrerunForAStop(t *testing.T) {
 		t.Fatal(err)
 	}
 	calls := d.read()[before:]
-	if slices.ContainsFunc(calls, func(s string) bool { return strings.HasPrefix(s, "prerun") }) || !slices.Contains(calls, "ending, restored yes") ||
+	if slices.ContainsFunc(calls, func(s string) bool { return strings.HasPrefix(s, "prerun") }) ||
+		!slices.Contains(calls, "ending, restored yes") ||
 		!slices.Contains(calls, "main exited") || !slices.Contains(calls, "postrun") {
 		t.Errorf("calls: %q", calls)
 	}

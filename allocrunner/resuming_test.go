@@ -53,10 +53,16 @@ func TestRequestsWaitForAResumption(t *testing.T) {
 		"restart":           func(ctx context.Context, r interfaces.AllocRunner) error { return r.RestartTask(ctx, "main") },
 		"restart what runs": func(ctx context.Context, r interfaces.AllocRunner) error { return r.RestartRunning(ctx) },
 		"restart all":       func(ctx context.Context, r interfaces.AllocRunner) error { return r.RestartAll(ctx) },
-		"signal":            func(ctx context.Context, r interfaces.AllocRunner) error { return r.Signal(ctx, "main", "SIGCONT") },
-		"signal to all":     func(ctx context.Context, r interfaces.AllocRunner) error { return r.Signal(ctx, "", "SIGCONT") },
-		"exec":              execTrue,
-		"update":            func(ctx context.Context, r interfaces.AllocRunner) error { return r.Update(ctx, r.Alloc().Job) },
+		"signal": func(ctx context.Context, r interfaces.AllocRunner) error {
+			return r.Signal(ctx, "main", "SIGCONT")
+		},
+		"signal to all": func(ctx context.Context, r interfaces.AllocRunner) error {
+			return r.Signal(ctx, "", "SIGCONT")
+		},
+		"exec": execTrue,
+		"update": func(ctx context.Context, r interfaces.AllocRunner) error {
+			return r.Update(ctx, r.Alloc().Job)
+		},
 	}
 	for name, request := range requests {
 		t.Run(name, func(t *testing.T) {
@@ -65,7 +71,9 @@ func TestRequestsWaitForAResumption(t *testing.T) {
 			alloc, task := newSlow(), newSlow()
 			cfg.Saved = state.saved()
 			cfg.Hooks = []interfaces.RunnerHook{alloc}
-			cfg.TaskHooks = func(*api.Allocation, *api.Task) []interfaces.TaskHook { return []interfaces.TaskHook{slowTask{task}} }
+			cfg.TaskHooks = func(*api.Allocation, *api.Task) []interfaces.TaskHook {
+				return []interfaces.TaskHook{slowTask{task}}
+			}
 			r := begin(t, cfg)
 			ask := func() <-chan error { // returns when the request waits, or has been answered
 				waits := make(chan struct{})

@@ -67,11 +67,14 @@ func runWith(t *testing.T, jobType string, edit func(*api.TaskGroup, *interfaces
 	return begin(t, configure(t, jobType, edit, tasks...))
 }
 
-func configure(t *testing.T, jobType string, edit func(*api.TaskGroup, *interfaces.Config), tasks ...*api.Task) interfaces.Config {
+func configure(t *testing.T, jobType string, edit func(*api.TaskGroup, *interfaces.Config),
+	tasks ...*api.Task) interfaces.Config {
 	group := api.NewTaskGroup("g", 1)
-	group.RestartPolicy = &api.RestartPolicy{Attempts: new(0), Interval: new(time.Minute), Delay: new(10 * time.Millisecond), Mode: new("fail")}
+	group.RestartPolicy = &api.RestartPolicy{Attempts: new(0), Interval: new(time.Minute),
+		Delay: new(10 * time.Millisecond), Mode: new("fail")}
 	group.Tasks = tasks
-	job := &api.Job{ID: new("job"), Name: new("job"), Type: &jobType, TaskGroups: []*api.TaskGroup{group}, Datacenters: []string{"dc1"}}
+	job := &api.Job{ID: new("job"), Name: new("job"), Type: &jobType, TaskGroups: []*api.TaskGroup{group},
+		Datacenters: []string{"dc1"}}
 	cfg := interfaces.Config{
 		Alloc: &api.Allocation{ID: "115ef685-6b9e-3eaf-e74b-6b04f094ebca", Name: "job.g[0]", Namespace: "default",
 			JobID: "job", Job: job, TaskGroup: "g", NodeID: "n", NodeName: "n"},
@@ -201,7 +204,8 @@ func TestBatchCompletes(t *testing.T) {
 	}
 	r.wantEvents("main", "Received", "Task Setup", "Started", "Terminated")
 	alloc := r.runner.Alloc()
-	if alloc.ClientStatus != "complete" || alloc.DesiredStatus != "run" || alloc.TaskStates["main"].FinishedAt.IsZero() || !r.runner.Terminal() {
+	if alloc.ClientStatus != "complete" || alloc.DesiredStatus != "run" || alloc.TaskStates["main"].FinishedAt.IsZero() ||
+		!r.runner.Terminal() {
 		t.Errorf("status %s, desired %s, state %+v", alloc.ClientStatus, alloc.DesiredStatus, alloc.TaskStates["main"])
 	}
 }
@@ -267,7 +271,9 @@ func TestFailedPrestartEndsAll(t *testing.T) {
 
 func TestStopIsOrderly(t *testing.T) {
 	t.Parallel()
-	r := run(t, "service", shell("main", `trap 'echo got INT > $NOMAD_TASK_DIR/end; exit 7' INT; echo up > $NOMAD_TASK_DIR/up; while :; do sleep 0.01; done`))
+	r := run(t, "service",
+		shell("main", `trap 'echo got INT > $NOMAD_TASK_DIR/end; exit 7' INT; echo up > $NOMAD_TASK_DIR/up; while :; do `+
+			`sleep 0.01; done`))
 	r.untilFile("main/local/up")
 	r.untilState("main", "running")
 	r.stop()
@@ -285,9 +291,10 @@ func TestStopIsOrderly(t *testing.T) {
 
 func TestDeafTaskIsKilled(t *testing.T) {
 	t.Parallel()
-	r := run(t, "service", shell("main", `trap '' INT; echo up > $NOMAD_TASK_DIR/up; while :; do sleep 0.01; done`, func(t *api.Task) {
-		t.KillTimeout = new(50 * time.Millisecond)
-	}))
+	r := run(t, "service", shell("main", `trap '' INT; echo up > $NOMAD_TASK_DIR/up; while :; do sleep 0.01; done`,
+		func(t *api.Task) {
+			t.KillTimeout = new(50 * time.Millisecond)
+		}))
 	r.untilFile("main/local/up")
 	r.untilState("main", "running")
 	r.stop()
@@ -309,7 +316,9 @@ func TestKillSkipsDelaysAndPoststop(t *testing.T) {
 	r.untilFile("main/local/up")
 	r.untilState("main", "running")
 	r.stop()
-	r.until("in its shutdown delay", func(*api.Allocation) bool { return slices.Contains(r.of("main"), "Waiting for shutdown delay") })
+	r.until("in its shutdown delay", func(*api.Allocation) bool {
+		return slices.Contains(r.of("main"), "Waiting for shutdown delay")
+	})
 	r.runner.Kill()
 	if err := r.end(); err != nil {
 		t.Fatal(err)
@@ -319,7 +328,8 @@ func TestKillSkipsDelaysAndPoststop(t *testing.T) {
 
 func TestRestartOnRequest(t *testing.T) {
 	t.Parallel()
-	r := run(t, "service", shell("main", `echo $$ >> $NOMAD_TASK_DIR/pids; exec sleep 1000`), shell("other", "exec sleep 1000"))
+	r := run(t, "service", shell("main", `echo $$ >> $NOMAD_TASK_DIR/pids; exec sleep 1000`),
+		shell("other", "exec sleep 1000"))
 	r.untilState("main", "running")
 	r.untilState("other", "running")
 	old := r.untilFile("main/local/pids")
@@ -366,19 +376,22 @@ func TestRestartOfAllRepeatsTheOrder(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.until("all started again", func(a *api.Allocation) bool {
-		return a.TaskStates["init"].Restarts == 1 && a.TaskStates["main"].Restarts == 1 && a.TaskStates["main"].State == "running"
+		return a.TaskStates["init"].Restarts == 1 && a.TaskStates["main"].Restarts == 1 &&
+			a.TaskStates["main"].State == "running"
 	})
 	if got := r.untilLines("alloc/order", 4); got != "init\nmain\ninit\nmain" {
 		t.Errorf("order %q", got)
 	}
 	r.until("init has ended again", func(*api.Allocation) bool { return len(r.of("init")) == 8 })
-	r.wantEvents("init", "Received", "Task Setup", "Started", "Terminated", "Restart Signaled", "Restarting", "Started", "Terminated")
+	r.wantEvents("init", "Received", "Task Setup", "Started", "Terminated", "Restart Signaled", "Restarting", "Started",
+		"Terminated")
 }
 
 func TestSignalsByName(t *testing.T) {
 	t.Parallel()
 	r := run(t, "service",
-		shell("main", `trap 'echo HUP > $NOMAD_TASK_DIR/got' HUP; trap 'echo USR1 > $NOMAD_TASK_DIR/got' USR1; echo up > $NOMAD_TASK_DIR/up; while :; do sleep 0.01; done`))
+		shell("main", `trap 'echo HUP > $NOMAD_TASK_DIR/got' HUP; trap 'echo USR1 > $NOMAD_TASK_DIR/got' USR1; echo up > `+
+			`$NOMAD_TASK_DIR/up; while :; do sleep 0.01; done`))
 	r.untilFile("main/local/up")
 	r.untilState("main", "running")
 	for _, tc := range []struct{ task, name, want string }{
@@ -411,7 +424,9 @@ func TestMissingBinaryIsAFailedAttempt(t *testing.T) {
 
 func TestUnknownReferenceFailsForGood(t *testing.T) {
 	t.Parallel()
-	r := run(t, "batch", shell("main", "${NOMAD_NOPE}", func(t *api.Task) { t.RestartPolicy = &api.RestartPolicy{Attempts: new(5)} }))
+	r := run(t, "batch", shell("main", "${NOMAD_NOPE}", func(t *api.Task) {
+		t.RestartPolicy = &api.RestartPolicy{Attempts: new(5)}
+	}))
 	if err := r.end(); !errors.Is(err, allocrunner.ErrFailed) {
 		t.Fatalf("got %v, want ErrFailed", err)
 	}

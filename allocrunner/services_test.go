@@ -19,7 +19,8 @@ import (
 
 // named returns a service of a name, with provider nomad.
 func named(name string, checks ...api.ServiceCheck) *api.Service {
-	return &api.Service{Name: name, Provider: "nomad", Tags: []string{"${NOMAD_TASK_NAME}", "${NOMAD_GROUP_NAME}"}, Checks: checks}
+	return &api.Service{Name: name, Provider: "nomad", Tags: []string{"${NOMAD_TASK_NAME}", "${NOMAD_GROUP_NAME}"},
+		Checks: checks}
 }
 
 // registers has an allocation's services, and the events of its tasks, noted in a diary.
@@ -43,7 +44,8 @@ func inOrder(list []string, want ...string) bool {
 // untilInOrder waits for a diary to have these in this order.
 func (r *running) untilInOrder(d *diary, want ...string) {
 	r.t.Helper()
-	for give := time.Now().Add(deadline); !inOrder(d.read(), want...); time.Sleep(2 * time.Millisecond) { // nobody tells of what is noted
+	// nobody tells of what is noted
+	for give := time.Now().Add(deadline); !inOrder(d.read(), want...); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(give) {
 			r.t.Fatalf("not in this order: %q; noted: %q", want, d.read())
 		}
@@ -166,7 +168,8 @@ func TestResultsEndWithTheRegistration(t *testing.T) {
 			}))
 			t.Cleanup(server.Close)
 			_, port, _ := net.SplitHostPort(server.Listener.Addr().String())
-			check := api.ServiceCheck{Name: "c", Type: "http", PortLabel: port, Path: "/", Interval: time.Hour, Timeout: time.Hour}
+			check := api.ServiceCheck{Name: "c", Type: "http", PortLabel: port, Path: "/", Interval: time.Hour,
+				Timeout: time.Hour}
 			main := shell("main", "exec sleep 1000")
 			d := &diary{}
 			r := runWith(t, "service", func(g *api.TaskGroup, c *config) {
@@ -237,9 +240,11 @@ func TestNoServiceIsLost(t *testing.T) {
 	t.Parallel()
 	s := named("web")
 	s.Provider = "consul"
-	r := runWith(t, "service", func(g *api.TaskGroup, _ *config) { g.Services = []*api.Service{s} }, shell("main", "exec sleep 1000"))
+	r := runWith(t, "service", func(g *api.TaskGroup, _ *config) { g.Services = []*api.Service{s} },
+		shell("main", "exec sleep 1000"))
 	err := r.end()
-	if err == nil || !strings.Contains(err.Error(), `service "web": there is no provider "consul" here`) || slices.Contains(r.seen(), "main: Started") {
+	if err == nil || !strings.Contains(err.Error(), `service "web": there is no provider "consul" here`) ||
+		slices.Contains(r.seen(), "main: Started") {
 		t.Errorf("got %v, events %q", err, r.seen())
 	}
 }
@@ -259,7 +264,8 @@ func TestServicesOfATaskThatEndsAtOnce(t *testing.T) {
 	if err := r.end(); err != nil {
 		t.Fatal(err)
 	}
-	if !inOrder(d.read(), "+web", "+db", "-db", "-web", "last: Started", "-end") || !inOrder(d.read(), "+end", "-end") || len(p.Names()) > 0 {
+	if !inOrder(d.read(), "+web", "+db", "-db", "-web", "last: Started", "-end") || !inOrder(d.read(), "+end", "-end") ||
+		len(p.Names()) > 0 {
 		t.Errorf("noted %q, left %q", d.read(), p.Names())
 	}
 }
@@ -270,7 +276,8 @@ func TestServicesOutliveTheirRunner(t *testing.T) {
 	state, d := &memory{}, &diary{}
 	var p *registrationtest.Provider
 	var cfg config
-	stays, ends := shell("stays", "exec sleep 1000"), shell("ends", "until [ -e $NOMAD_ALLOC_DIR/end ]; do sleep 0.01; done")
+	stays, ends := shell("stays", "exec sleep 1000"), shell("ends",
+		"until [ -e $NOMAD_ALLOC_DIR/end ]; do sleep 0.01; done")
 	stays.Services, ends.Services = []*api.Service{named("db")}, []*api.Service{named("short")}
 	r := runWith(t, "batch", func(g *api.TaskGroup, c *config) {
 		p = registers(d, c)
@@ -299,7 +306,8 @@ func TestServicesOutliveTheirRunner(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := p.Took()
-	if !slices.Contains(got, "-short") || slices.Contains(got, "-web") || slices.Index(got, "-db") < slices.Index(got, "+db") {
+	if !slices.Contains(got, "-short") || slices.Contains(got, "-web") ||
+		slices.Index(got, "-db") < slices.Index(got, "+db") {
 		t.Errorf("told %q, want all but short known throughout", got)
 	}
 	if err := next.runner.Stop(t.Context(), interfaces.StopRequest{}); err != nil {

@@ -72,8 +72,10 @@ func TestStats(t *testing.T) {
 			return fmt.Errorf("the daemon %s is not among %v", pid, u.Tasks["daemon"].Pids)
 		}
 		busy, large, idle := cpu(u, "busy"), cpu(u, "large"), cpu(u, "idle") // whose start was work, too
-		if least := min(busy, large, cpu(u, "daemon"), child.CpuStats.Percent); least == 0 || idle > least/10 || busy > 150 || rss(u, "large") < 64<<20 {
-			return fmt.Errorf("busy %v %%, daemon %v %% (%v %% in the process), large %v %% and %d bytes, idle %v %%", busy, cpu(u, "daemon"),
+		if least := min(busy, large, cpu(u, "daemon"), child.CpuStats.Percent); least == 0 || idle > least/10 || busy > 150 ||
+			rss(u, "large") < 64<<20 {
+			return fmt.Errorf("busy %v %%, daemon %v %% (%v %% in the process), large %v %% and %d bytes, idle %v %%", busy,
+				cpu(u, "daemon"),
 				child.CpuStats.Percent, large, rss(u, "large"), idle)
 		}
 		return nil
@@ -82,7 +84,8 @@ func TestStats(t *testing.T) {
 		t.Errorf("%d processes of large, want a shell and its child", n)
 	}
 	gone := u.Tasks["gone"]
-	if gone == nil || gone.Pids == nil || len(gone.Pids) > 0 || gone.ResourceUsage.MemoryStats.RSS != 0 || gone.Timestamp >= u.Timestamp {
+	if gone == nil || gone.Pids == nil || len(gone.Pids) > 0 || gone.ResourceUsage.MemoryStats.RSS != 0 ||
+		gone.Timestamp >= u.Timestamp {
 		t.Errorf("gone = %+v", gone)
 	}
 	var sum uint64
@@ -91,7 +94,8 @@ func TestStats(t *testing.T) {
 		sum += task.ResourceUsage.MemoryStats.RSS
 		percent += task.ResourceUsage.CpuStats.Percent
 	}
-	if all := u.ResourceUsage; all.MemoryStats.RSS != sum || all.CpuStats.Percent-percent > 0.001 || percent-all.CpuStats.Percent > 0.001 {
+	if all := u.ResourceUsage; all.MemoryStats.RSS != sum || all.CpuStats.Percent-percent > 0.001 ||
+		percent-all.CpuStats.Percent > 0.001 {
 		t.Errorf("sum = %+v %+v, want %d and %v", all.MemoryStats, all.CpuStats, sum, percent)
 	}
 	for _, name := range []string{"Throttled Periods", "Throttled Time"} { // nothing here is limited

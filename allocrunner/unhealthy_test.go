@@ -19,7 +19,8 @@ import (
 
 // restartingCheck is of a port, often, and asks for a restart after two failures.
 func restartingCheck(port string, grace time.Duration) api.ServiceCheck {
-	return api.ServiceCheck{Name: "port", Type: "tcp", PortLabel: port, Interval: 20 * time.Millisecond, Timeout: time.Second,
+	return api.ServiceCheck{Name: "port", Type: "tcp", PortLabel: port, Interval: 20 * time.Millisecond,
+		Timeout:      time.Second,
 		CheckRestart: &api.CheckRestart{Limit: 2, Grace: &grace}}
 }
 
@@ -83,7 +84,8 @@ func TestEachStartHasItsGrace(t *testing.T) {
 			}
 			r.untilEvents("main", "Restarting", 1)
 			listener.Close()
-			for give := time.Now().Add(deadline); len(seen.of("main")) == 0; time.Sleep(2 * time.Millisecond) { // nobody tells of events but the list
+			// nobody tells of events but the list
+			for give := time.Now().Add(deadline); len(seen.of("main")) == 0; time.Sleep(2 * time.Millisecond) {
 				if time.Now().After(give) {
 					t.Fatalf("it is never restarted: %v", r.of("main"))
 				}
@@ -135,7 +137,8 @@ func TestUnhealthyServicesLeavePoststopAlone(t *testing.T) {
 	r.wantEvents("last", "Received", "Task Setup", "Started", "Terminated")
 
 	again := runWith(t, "batch", func(g *api.TaskGroup, _ *config) { watched(g, restartingCheck("1", time.Hour)) },
-		shell("main", "test -e again && exec sleep 1000; exit 0"), shell("last", "exec sleep 1000", lifecycle("poststop", false)))
+		shell("main", "test -e again && exec sleep 1000; exit 0"), shell("last", "exec sleep 1000",
+			lifecycle("poststop", false)))
 	again.untilState("last", "running")
 	again.write("main/again", "")
 	if err := again.runner.RestartAll(t.Context()); err != nil {
@@ -150,7 +153,8 @@ func TestUnhealthyServicesWaitForTheirTasks(t *testing.T) {
 	t.Parallel()
 	r := runWith(t, "service", func(g *api.TaskGroup, _ *config) { watched(g, restartingCheck("1", time.Millisecond)) },
 		shell("init", "sleep 0.5", lifecycle("prestart", false)), shell("main", "exec sleep 1000"),
-		shell("side", "exec sleep 1000", lifecycle("prestart", true)), shell("hello", "exec sleep 1000", lifecycle("poststart", false)))
+		shell("side", "exec sleep 1000", lifecycle("prestart", true)), shell("hello", "exec sleep 1000",
+			lifecycle("poststart", false)))
 	r.untilEvents("side", "Restart Signaled", 2)
 	r.untilEvents("main", "Restart Signaled", 2)
 	seen := r.seen()

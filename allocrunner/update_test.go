@@ -55,7 +55,8 @@ func TestAnUpdateDuringTheSetUp(t *testing.T) {
 	if e := event(r.runner.Alloc(), "main", "Terminated"); e.Details["exit_code"] != "0" {
 		t.Errorf("the new kill_signal was not sent: %+v", e)
 	}
-	if calls := strings.Join(d.read(), "; "); !strings.HasPrefix(calls, "prerun g; update blue; main update blue; main prestart") {
+	if calls := strings.Join(d.read(), "; "); !strings.HasPrefix(calls, "prerun g; update blue; main update blue; main "+
+		"prestart") {
 		t.Errorf("calls: %s", calls)
 	}
 }
@@ -93,7 +94,8 @@ func TestARefusedUpdateChangesNothing(t *testing.T) {
 		}
 	}
 	if after := r.runner.Alloc(); *after.Job.Version != *before.Job.Version || after.ModifyIndex != before.ModifyIndex {
-		t.Errorf("version %d, index %d; before: %d, %d", *after.Job.Version, after.ModifyIndex, *before.Job.Version, before.ModifyIndex)
+		t.Errorf("version %d, index %d; before: %d, %d", *after.Job.Version, after.ModifyIndex, *before.Job.Version,
+			before.ModifyIndex)
 	}
 	if calls := strings.Join(d.read(), "; "); strings.Contains(calls, "update") {
 		t.Errorf("hooks were called: %s", calls)
@@ -143,7 +145,8 @@ func TestAnUpdatedRestartPolicy(t *testing.T) {
 	r := runWith(t, "batch", func(g *api.TaskGroup, c *config) {
 		g.RestartPolicy.Attempts = new(1)
 		job = c.Alloc.Job
-	}, shell("main", `echo x >> local/runs; until [ -e $NOMAD_ALLOC_DIR/go ]; do sleep 0.01; done; rm $NOMAD_ALLOC_DIR/go; exit 1`))
+	}, shell("main", `echo x >> local/runs; until [ -e $NOMAD_ALLOC_DIR/go ]; do sleep 0.01; done; rm `+
+		`$NOMAD_ALLOC_DIR/go; exit 1`))
 	r.untilFile("main/local/runs")
 	r.write("alloc/go", "")
 	r.untilLines("main/local/runs", 2)
@@ -156,7 +159,8 @@ func TestAnUpdatedRestartPolicy(t *testing.T) {
 	r.untilLines("main/local/runs", 3)
 	r.write("alloc/go", "")
 	err := r.end()
-	if why := event(r.runner.Alloc(), "main", "Not Restarting"); err == nil || why == nil || !strings.Contains(why.DisplayMessage, "Exceeded allowed attempts 2") {
+	if why := event(r.runner.Alloc(), "main", "Not Restarting"); err == nil || why == nil ||
+		!strings.Contains(why.DisplayMessage, "Exceeded allowed attempts 2") {
 		t.Errorf("got %v, %+v, want that two attempts are used up", err, why)
 	}
 }

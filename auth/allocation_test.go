@@ -66,7 +66,8 @@ func TestClaimsAreTheAllocations(t *testing.T) {
 			w.expect("foreign, "+test.name, foreign, web, test.foreign)
 		}
 	}
-	w.expect("of another issuer, for the operator", identitytest.Sign(t, other, claimsOf(operator)), operator, auth.WrongRole)
+	w.expect("of another issuer, for the operator", identitytest.Sign(t, other, claimsOf(operator)), operator,
+		auth.WrongRole)
 	if stats := w.authenticator.Stats(); stats.Cached.Good != 2+2+1+1 {
 		t.Errorf("%d tokens are remembered as good, want those that were let in alone", stats.Cached.Good)
 	}
@@ -105,7 +106,8 @@ func TestEarlierLife(t *testing.T) {
 	ancient := demo
 	ancient.Life = ""
 	w.allocs.become(ancient)
-	w.expect("an allocation from before there were lives", w.with(web, func(c *identity.Claims) { c.Life = "" }), web, auth.NotRefused)
+	w.expect("an allocation from before there were lives", w.with(web, func(c *identity.Claims) { c.Life = "" }), web,
+		auth.NotRefused)
 	w.expect("the same with another's token", old, web, auth.EarlierLife)
 }
 

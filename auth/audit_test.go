@@ -155,7 +155,8 @@ func TestRecordOfARequest(t *testing.T) {
 		{"GET", "/v1/var/eyJhbGciOiJub25lIn0/eyJhbGciOiJub25lIn0.db.password%2E", "GET",
 			"/v1/var/eyJhbGciOiJub25lIn0/eyJhbGciOiJub25lIn0.db.password%2E", 200, auth.Done},
 	} {
-		got := auth.NewRecord(test.method, test.path, auth.Owner{AllocationID: allocID + "\x1b", Task: "web\u202e"}, peer, p, test.status)
+		got := auth.NewRecord(test.method, test.path, auth.Owner{AllocationID: allocID + "\x1b", Task: "web\u202e"}, peer, p,
+			test.status)
 		got.Time = time.Time{}
 		want := auth.Record{
 			Alloc:   allocID + `\u001b`,
@@ -349,7 +350,8 @@ func TestChangesInALoop(t *testing.T) {
 	}
 	if lines := log.lines(); len(lines) != 3*1001 || strings.Count(log.String(), `"db: /bin/cat"`) != 3 ||
 		audit.Stats().Suppressed != 0 {
-		t.Errorf("%d lines, %d of them of the other command, want each", len(lines), strings.Count(log.String(), `"db: /bin/cat"`))
+		t.Errorf("%d lines, %d of them of the other command, want each", len(lines),
+			strings.Count(log.String(), `"db: /bin/cat"`))
 	}
 }
 

@@ -87,7 +87,8 @@ func TestCredentials(t *testing.T) {
 
 func TestEveryMethodAndPath(t *testing.T) {
 	w := newFixture(t)
-	for _, line := range []string{"OPTIONS *", "CONNECT host:1", "PRI *", "TRACE /", "GET //v1//x", "GET /v1/../etc", "GET /%00", "get /", "GET http://h/x"} {
+	for _, line := range []string{"OPTIONS *", "CONNECT host:1", "PRI *", "TRACE /", "GET //v1//x", "GET /v1/../etc",
+		"GET /%00", "get /", "GET http://h/x"} {
 		r, err := http.ReadRequest(bufio.NewReader(strings.NewReader(line + " HTTP/1.1\nHost: x\n\n")))
 		if err != nil {
 			t.Fatal(err)
@@ -171,7 +172,8 @@ func TestPrincipal(t *testing.T) {
 	} {
 		claims := claimsOf(test.owner)
 		claims.ID = "jti"
-		want := &auth.Principal{Claims: claims, TaskGroup: demo.TaskGroup, KeyID: w.ring.List()[0].ID, Capabilities: test.want}
+		want := &auth.Principal{Claims: claims, TaskGroup: demo.TaskGroup, KeyID: w.ring.List()[0].ID,
+			Capabilities: test.want}
 		got, denial := w.authenticator.Authenticate(request(identitytest.Sign(t, w.ring, claims)), test.owner, peer)
 		if denial != nil {
 			t.Fatal(denial)

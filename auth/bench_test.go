@@ -86,7 +86,8 @@ func BenchmarkRefuse(b *testing.B) {
 	w := newFixture(b, quiet)
 	expired := w.with(web, func(c *identity.Claims) { c.NotBefore, c.IssuedAt, c.ExpiresAt = 0, 0, time.Now().Unix()-1 })
 	for name, token := range map[string]string{
-		"none": "", "garbage": "garbage", "remembered": forge(w.token(web), 1), "unknown key": unknownKey(w.token(web), 1), "expired": expired,
+		"none": "", "garbage": "garbage", "remembered": forge(w.token(web), 1), "unknown key": unknownKey(w.token(web),
+			1), "expired": expired,
 	} {
 		b.Run(name, func(b *testing.B) {
 			r := request(token)

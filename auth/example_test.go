@@ -20,7 +20,8 @@ func (r running) Lookup(id string) (*auth.Allocation, auth.Liveness) {
 	if id != r.id {
 		return nil, 0
 	}
-	return &auth.Allocation{Region: "global", Namespace: "default", JobID: "shop", TaskGroup: "web", Life: "first"}, auth.Live
+	return &auth.Allocation{Region: "global", Namespace: "default", JobID: "shop", TaskGroup: "web",
+		Life: "first"}, auth.Live
 }
 
 // A request on a task's socket is let in with the task's own token, for what the task may do.

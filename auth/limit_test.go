@@ -159,7 +159,8 @@ func TestGlobalLimit(t *testing.T) {
 		counts := map[auth.Reason]int{}
 		for socket := range 15 {
 			for n := range 15 {
-				counts[w.ask(forge(cached, socket*100+n), auth.Owner{AllocationID: allocID, Task: strconv.Itoa(socket), UID: peer.UID})]++
+				counts[w.ask(forge(cached, socket*100+n), auth.Owner{AllocationID: allocID, Task: strconv.Itoa(socket),
+					UID: peer.UID})]++
 			}
 		}
 		if counts[auth.BadSignature] < 200 || counts[auth.GlobalLimited] == 0 || counts[auth.CallerLimited] != 0 {
@@ -174,7 +175,9 @@ func TestGlobalLimit(t *testing.T) {
 // Who comes new while others fill the limit for all is not shut out, but waits a moment.
 func TestGlobalLimitShutsNobodyOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newFixture(t, standard, func(c *auth.Config) { c.Limits.AllFailedLookups = ratelimit.Rate{PerSecond: 10, Burst: 5} })
+		w := newFixture(t, standard, func(c *auth.Config) {
+			c.Limits.AllFailedLookups = ratelimit.Rate{PerSecond: 10, Burst: 5}
+		})
 		for n := range 5 {
 			w.ask(forge(w.token(web), n), web)
 		}
@@ -236,7 +239,8 @@ func TestFloodIsSlowed(t *testing.T) {
 func TestHoldingBackIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t, func(c *auth.Config) {
-			c.Limits = auth.Limits{Set: limitset.Set{Refusals: ratelimit.Rate{PerSecond: 1e-5, Burst: 1}}, RefusalDelay: hour, MaxDelayed: 2}
+			c.Limits = auth.Limits{Set: limitset.Set{Refusals: ratelimit.Rate{PerSecond: 1e-5, Burst: 1}}, RefusalDelay: hour,
+				MaxDelayed: 2}
 		})
 		w.ask("", web)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -280,7 +284,8 @@ func TestConfigErrors(t *testing.T) {
 		{Set: limitset.Set{FailedLookups: ratelimit.Rate{PerSecond: -1, Burst: 1}}},
 		{Set: limitset.Set{AllFailedLookups: ratelimit.Rate{PerSecond: 1}}}, {MaxDelayed: -1},
 	} {
-		_, err := auth.NewAuthenticator(auth.Config{Verifier: w.verifier, Allocations: w.allocs, Logger: discardLogger, Limits: limits})
+		_, err := auth.NewAuthenticator(auth.Config{Verifier: w.verifier, Allocations: w.allocs, Logger: discardLogger,
+			Limits: limits})
 		if err == nil {
 			t.Errorf("%+v is taken", limits)
 		}

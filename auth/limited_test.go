@@ -41,7 +41,8 @@ func TestLimitIsNotSharedWithTheVerification(t *testing.T) {
 				t.Errorf("a good token: %s", got)
 			}
 		}
-		for owner, want := range map[auth.Owner]auth.Reason{web: auth.CallerLimited, other: auth.CallerLimited, db: auth.NotRefused} {
+		for owner, want := range map[auth.Owner]auth.Reason{web: auth.CallerLimited, other: auth.CallerLimited,
+			db: auth.NotRefused} {
 			got := <-results[owner]
 			if got != want && (owner == db || got != auth.WrongSocket) { // when it was found good meanwhile
 				t.Errorf("on the socket of %s: %s, want %s", owner.Task, got, want)

@@ -118,7 +118,8 @@ func TestIdleBlocks(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []string{`namespace "elsewhere"`, `namespace "*"`, `task "sever"`, `task "w*"`}
-	if got := policy.Idle("default", []string{"web", "db"}); !slices.Equal(slices.Sorted(slices.Values(got)), slices.Sorted(slices.Values(want))) {
+	if got := policy.Idle("default", []string{"web", "db"}); !slices.Equal(slices.Sorted(slices.Values(got)),
+		slices.Sorted(slices.Values(want))) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	if got := policy.Task("default", "other"); got != auth.ImplicitTask {
@@ -168,7 +169,8 @@ func TestPolicyErrors(t *testing.T) {
 		{"preset that is no string", `preset = 1`, []string{`p.hcl:1:10: not a string`}},
 		{"variables without a path", "namespace \"a\" {\n variables {}\n}",
 			[]string{`p.hcl:2:2: the block says nothing; write path`}},
-		{"variables twice", "namespace \"a\" {\n variables {\n path \"a\" { capabilities = [\"read\"] }\n}\n variables {\n path \"b\" { capabilities = [\"read\"] }\n}\n}",
+		{"variables twice", "namespace \"a\" {\n variables {\n path \"a\" { capabilities = [\"read\"] }\n}\n variables {\n " +
+			"path \"b\" { capabilities = [\"read\"] }\n}\n}",
 			[]string{`p.hcl:5:2: a second variables block`}},
 		{"path twice", paths("path \"a\" { capabilities = [\"read\"] }\npath \"a\" { capabilities = [\"read\"] }"),
 			[]string{`p.hcl:4:6: path "a" has a block already`}},

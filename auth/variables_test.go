@@ -87,26 +87,34 @@ func TestVariables(t *testing.T) {
 		policy string
 		want   map[string]string
 	}{
-		"local":                                 {``, implicitPaths},
-		"nomad":                                 {`preset = "nomad"`, implicitPaths},
-		"denied":                                {`task "web" { policy = "deny" }`, map[string]string{"nomad/jobs": none, job: none, "app": none}},
-		"no read":                               {`task "web" { deny = ["variables-read"] }`, map[string]string{"nomad/jobs": none, job: none, "app": none}},
+		"local": {``, implicitPaths},
+		"nomad": {`preset = "nomad"`, implicitPaths},
+		"denied": {`task "web" { policy = "deny" }`,
+			map[string]string{"nomad/jobs": none, job: none, "app": none}},
+		"no read": {`task "web" { deny = ["variables-read"] }`,
+			map[string]string{"nomad/jobs": none, job: none, "app": none}},
 		"read-job alone keeps what Nomad gives": {`namespace "*" { policy = "read" }`, implicitPaths},
 		"write": {`task "web" { capabilities = ["variables-write"] }`, with(implicitPaths, map[string]string{
 			job: everything, job + "/" + group: everything, job + "/" + group + "/web": everything, job + "/other": everything,
 			job + "/" + group + "/db": everything, job + "/" + group + "/web/x": everything, job + "/" + group + "2": everything,
 			job + "/": everything, job + "/" + group + "/": everything,
 		})},
-		"a path": {`namespace "*" { variables { path "app/*" { capabilities = ["write", "read"] } } }`, with(implicitPaths, map[string]string{
-			"app": none, "app/": "list read write", "app/a": "list read write", "app/a/b": "list read write", "App/a": none,
-		})},
-		"a path of another task": {`task "db" { variables { path "app/*" { capabilities = ["write"] } } }`, with(implicitPaths, map[string]string{"app/a": none})},
-		"list alone":             {`task "web" { variables { path "app" { capabilities = ["list"] } } }`, with(implicitPaths, map[string]string{"app": "list"})},
-		"destroy alone":          {`task "web" { variables { path "app" { capabilities = ["destroy"] } } }`, with(implicitPaths, map[string]string{"app": "destroy"})},
-		"write alone":            {`task "web" { variables { path "app" { capabilities = ["write"] } } }`, with(implicitPaths, map[string]string{"app": "write"})},
+		"a path": {`namespace "*" { variables { path "app/*" { capabilities = ["write", "read"] } } }`,
+			with(implicitPaths, map[string]string{
+				"app": none, "app/": "list read write", "app/a": "list read write", "app/a/b": "list read write", "App/a": none,
+			})},
+		"a path of another task": {`task "db" { variables { path "app/*" { capabilities = ["write"] } } }`,
+			with(implicitPaths, map[string]string{"app/a": none})},
+		"list alone": {`task "web" { variables { path "app" { capabilities = ["list"] } } }`,
+			with(implicitPaths, map[string]string{"app": "list"})},
+		"destroy alone": {`task "web" { variables { path "app" { capabilities = ["destroy"] } } }`,
+			with(implicitPaths, map[string]string{"app": "destroy"})},
+		"write alone": {`task "web" { variables { path "app" { capabilities = ["write"] } } }`,
+			with(implicitPaths, map[string]string{"app": "write"})},
 		"an exact path before Nomad's policy": {`task "web" { variables { path "` + job + `" { capabilities = ["deny"] } } }`,
 			with(implicitPaths, map[string]string{job: none})},
-		"Nomad's policy before a pattern": {`task "web" { variables { path "nomad/*" { capabilities = ["deny"] } } }`, implicitPaths},
+		"Nomad's policy before a pattern": {`task "web" { variables { path "nomad/*" { capabilities = ["deny"] } } }`,
+			implicitPaths},
 		"a pattern before variables-write": {`task "web" {
 			capabilities = ["variables-write"]
 			variables { path "` + job + `/secret/*" { capabilities = ["deny"] } }
@@ -118,7 +126,8 @@ func TestVariables(t *testing.T) {
 			path "app/a/*" { capabilities = ["deny"] }
 			path "a*/c/*d" { capabilities = ["read"] }
 		} }`, map[string]string{
-			"x": "list", "app/x": "write", "x/b": "destroy", "app/a/b": none, "app/b": "write", "ab/c/d": "list read", "ab/c/xd": "list read", "ab/c/dx": "list",
+			"x": "list", "app/x": "write", "x/b": "destroy", "app/a/b": none, "app/b": "write", "ab/c/d": "list read",
+			"ab/c/xd": "list read", "ab/c/dx": "list",
 			"nomad/jobs": implicit,
 		}},
 		"a task's rule instead of its namespace's": {`
@@ -127,7 +136,8 @@ func TestVariables(t *testing.T) {
 				path "b" { capabilities = ["write"] }
 			} }
 			task "web" { variables { path "a" { capabilities = ["read"] } } }`, map[string]string{"a": implicit, "b": "write"}},
-		"deny with others": {`task "web" { variables { path "a" { capabilities = ["write", "deny"] } } }`, map[string]string{"a": none}},
+		"deny with others": {`task "web" { variables { path "a" { capabilities = ["write", "deny"] } } }`,
+			map[string]string{"a": none}},
 		"deny wins over rules": {`task "web" {
 			deny = ["variables-write"]
 			variables { path "a" { capabilities = ["write", "read"] } }

@@ -77,7 +77,8 @@ func hasHeading(text, anchor string) bool {
 }
 
 // aPath is a path within the repository, as CONTRIBUTING.md writes it.
-var aPath = regexp.MustCompile("(?:allocrunner|auth|cmd|examples|handlers|identity|internal|ratelimit|socket)(?:/[a-z0-9_.]+)+/?|[a-z]+/(?:[ \n`]|$)")
+var aPath = regexp.MustCompile(
+	"(?:allocrunner|auth|cmd|examples|handlers|identity|internal|ratelimit|socket)(?:/[a-z0-9_.]+)+/?|[a-z]+/(?:[ \n`]|$)")
 
 // TestContributing: the paths in CONTRIBUTING.md exist, and every package is in a folder that it names.
 func TestContributing(t *testing.T) {

@@ -26,7 +26,8 @@ var bin string
 
 var buildPrograms = sync.OnceValue(func() error {
 	for name, pkg := range map[string]string{
-		"taskapi": "taskapi/cmd/taskapi", "demo-server": "taskapi/examples/server", "demo-watcher": "taskapi/examples/watcher",
+		"taskapi": "taskapi/cmd/taskapi", "demo-server": "taskapi/examples/server",
+		"demo-watcher": "taskapi/examples/watcher",
 	} {
 		build := exec.Command("go", "build", "-ldflags", "-s -w", "-o", filepath.Join(bin, name), pkg)
 		build.Env = append(os.Environ(), "CGO_ENABLED=0")
@@ -67,7 +68,8 @@ func TestExamples(t *testing.T) {
 	}
 	for _, file := range []string{"batch.nomad.hcl", "identities.nomad.hcl", "ports.nomad.hcl"} {
 		t.Run("run "+file, func(t *testing.T) {
-			out, err := exec.CommandContext(t.Context(), filepath.Join(bin, "taskapi"), "run", "-data-dir", t.TempDir(), file).CombinedOutput()
+			out, err := exec.CommandContext(t.Context(), filepath.Join(bin, "taskapi"), "run", "-data-dir", t.TempDir(),
+				file).CombinedOutput()
 			if err != nil {
 				t.Errorf("%v:\n%s", err, out)
 			}

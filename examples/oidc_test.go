@@ -20,7 +20,8 @@ func TestOIDCVerifier(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	for wrong, says := range map[string]string{
-		"": "PASS", "expiry": "expired is accepted", "audience": "wrong-audience is accepted", "issuer": "wrong-issuer is accepted",
+		"": "PASS", "expiry": "expired is accepted", "audience": "wrong-audience is accepted",
+		"issuer": "wrong-issuer is accepted",
 	} {
 		test := exec.CommandContext(t.Context(), program, "-wrong="+wrong)
 		test.Dir = "oidc-verifier"

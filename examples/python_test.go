@@ -23,7 +23,8 @@ func TestPythonClient(t *testing.T) {
 	if err := os.WriteFile(faults, []byte(`{"faults": []}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	command := exec.CommandContext(t.Context(), filepath.Join(bin, "taskapi"), "dev", "--data-dir", data, "--faults", faults, "--limits", "off", "--",
+	command := exec.CommandContext(t.Context(), filepath.Join(bin, "taskapi"), "dev", "--data-dir", data, "--faults",
+		faults, "--limits", "off", "--",
 		"python3", "-m", "unittest", "-v", "test_client")
 	command.Dir = "pythonclient"
 	command.Env = append(os.Environ(), "DATA="+data, "PATH="+bin+":"+os.Getenv("PATH"), "PYTHONDONTWRITEBYTECODE=1")

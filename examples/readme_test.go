@@ -26,7 +26,8 @@ for process in /proc/[0-9]*; do
 done`
 
 // checkSucceeds waits for the first success of the check, as a person who reads on does.
-const checkSucceeds = `until taskapi api '/v1/client/allocation/{alloc}/checks' | grep -q '"Status":"success"'; do sleep 0.05; done`
+const checkSucceeds = `until taskapi api '/v1/client/allocation/{alloc}/checks' | grep -q '"Status":"success"'; do ` +
+	`sleep 0.05; done`
 
 // TestReadme follows the README word by word, with sh, as this user and as one who is not root: every command of "Quick
 // start" and the curl of "A task uses its socket" do what they say, and none of them shows a token in the arguments of
@@ -72,7 +73,8 @@ func followReadme(t *testing.T, bin string, as *syscall.SysProcAttr) {
 	isRoot := as == nil && os.Geteuid() == 0
 	cmd := exec.CommandContext(t.Context(), "sh", "-c", readmeScript(t, here, isRoot))
 	cmd.Dir = place
-	cmd.Env = []string{"HOME=" + filepath.Join(place, "home"), "PATH=" + filepath.Join(place, "recorder") + ":" + bin + ":" + os.Getenv("PATH"), "ARGUMENTS=" + arguments}
+	cmd.Env = []string{"HOME=" + filepath.Join(place, "home"), "PATH=" + filepath.Join(place, "recorder") + ":" + bin +
+		":" + os.Getenv("PATH"), "ARGUMENTS=" + arguments}
 	if as == nil { // root's own data directory is the machine's
 		cmd.Env = append(cmd.Env, "TASKAPI_DATA_DIR="+filepath.Join(place, "home", "data"))
 	} else if err := os.Chown(filepath.Join(place, "home"), int(as.Credential.Uid), int(as.Credential.Gid)); err != nil {
@@ -83,7 +85,8 @@ func followReadme(t *testing.T, bin string, as *syscall.SysProcAttr) {
 	if err != nil {
 		t.Fatalf("%v:\n%s", err, out)
 	}
-	for _, want := range []string{" would run: ", "running", "greeter | hello from greeter", "success  greets", "uid=", "Restart Signaled", "allocation is complete"} {
+	for _, want := range []string{" would run: ", "running", "greeter | hello from greeter", "success  greets", "uid=",
+		"Restart Signaled", "allocation is complete"} {
 		if !strings.Contains(string(out), want) {
 			t.Errorf("nothing says %q:\n%s", want, out)
 		}
@@ -92,7 +95,8 @@ func followReadme(t *testing.T, bin string, as *syscall.SysProcAttr) {
 		t.Errorf("the task's curl got %d answers, not one:\n%s", n, out)
 	}
 	given, err := os.ReadFile(arguments)
-	if err != nil || !strings.Contains(string(given), "/api.sock") && !strings.Contains(string(given), "/run/") && !strings.Contains(string(given), "/tmp/") {
+	if err != nil || !strings.Contains(string(given), "/api.sock") && !strings.Contains(string(given), "/run/") &&
+		!strings.Contains(string(given), "/tmp/") {
 		t.Errorf("curl was not called for the task's socket: %v\n%s", err, given)
 	}
 	if strings.Contains(string(given), "eyJ") { // how every JWT begins

@@ -29,7 +29,8 @@ func TestUnit(t *testing.T) {
 		t.Errorf("docs/operations.md does not show %s as it is", unitFile)
 	}
 	bin := programs(t)
-	match := regexp.MustCompile(`(?m)^ExecStart=/usr/local/bin/taskapi (.*) /etc/taskapi/hello\.nomad\.hcl$`).FindSubmatch(unit)
+	match := regexp.MustCompile(`(?m)^ExecStart=/usr/local/bin/taskapi (.*) /etc/taskapi/hello\.nomad\.hcl$`).FindSubmatch(
+		unit)
 	if match == nil {
 		t.Fatal("the unit has no ExecStart for hello.nomad.hcl")
 	}

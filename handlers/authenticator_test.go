@@ -104,10 +104,12 @@ func TestEveryRouteIsAuthenticated(t *testing.T) {
 		status int
 		body   string
 	}{
-		"no token":           {"", 401, "Unauthorized"},
-		"garbage":            {"garbage", 403, "Forbidden"},
-		"tampered":           {tampered(task), 403, "Forbidden"},
-		"expired":            {sign(func(c *identity.Claims) { c.IssuedAt, c.NotBefore, c.ExpiresAt = past-60, past-60, past }), 403, "Forbidden"},
+		"no token": {"", 401, "Unauthorized"},
+		"garbage":  {"garbage", 403, "Forbidden"},
+		"tampered": {tampered(task), 403, "Forbidden"},
+		"expired": {sign(func(c *identity.Claims) {
+			c.IssuedAt, c.NotBefore, c.ExpiresAt = past-60, past-60, past
+		}), 403, "Forbidden"},
 		"another task":       {sign(func(c *identity.Claims) { c.Task = "init" }), 403, "Forbidden"},
 		"another allocation": {sign(func(c *identity.Claims) { c.AllocationID = otherID }), 403, "Forbidden"},
 		"the operator":       {asOperator, 403, "Forbidden"},

@@ -181,7 +181,8 @@ func heapBytes() int {
 // is their turn, and those that have waited for a change don't wait for another one then.
 func TestLongAnswers(t *testing.T) {
 	for _, path := range []string{
-		"/v1/services", "/v1/service/web", "/v1/allocation/" + allocID + "/services", "/v1/job/demo/services", "/v1/var/nomad/jobs/demo",
+		"/v1/services", "/v1/service/web", "/v1/allocation/" + allocID +
+			"/services", "/v1/job/demo/services", "/v1/var/nomad/jobs/demo",
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			var uses atomic.Int64
@@ -266,7 +267,9 @@ func TestLongBodies(t *testing.T) {
 			kept := newFakeVariables("nomad/jobs/demo")
 			kept.kept["default/nomad/jobs/demo"].Items["k"] = strings.Repeat("x", 512<<10)
 			var uses atomic.Int64
-			dial, stop := bubbled(t, quietAlloc(t), func(config *handlers.Config) { config.Variables = countedVariables{kept, &uses} })
+			dial, stop := bubbled(t, quietAlloc(t), func(config *handlers.Config) {
+				config.Variables = countedVariables{kept, &uses}
+			})
 			defer stop()
 			a := asker{t, dial}
 			send := func() net.Conn { return a.ask(c.method, path+c.query, c.head, c.body) }

@@ -23,7 +23,8 @@ var opens = map[string][]string{
 	"read-job": {
 		"GET /v1/allocations", "GET /v1/allocation/{alloc}", "GET /v1/allocation/{alloc}/checks",
 		"GET /v1/allocation/{alloc}/services", "GET /v1/client/allocation/{alloc}/checks",
-		"GET /v1/client/allocation/{alloc}/stats", "GET /v1/client/allocation/{alloc}/pause", "GET /v1/jobs", "GET /v1/jobs/statuses",
+		"GET /v1/client/allocation/{alloc}/stats", "GET /v1/client/allocation/{alloc}/pause", "GET /v1/jobs",
+		"GET /v1/jobs/statuses",
 		"GET /v1/job/{job}", "GET /v1/job/{job}/actions", "GET /v1/job/{job}/deployment", "GET /v1/job/{job}/scale",
 		"GET /v1/job/{job}/services", "GET /v1/job/{job}/summary", "GET /v1/job/{job}/versions",
 		"GET /v1/job/{job}/allocations", "GET /v1/job/{job}/deployments", "GET /v1/job/{job}/evaluations",

@@ -125,7 +125,8 @@ func TestChangeDeployment(t *testing.T) {
 	_, _, err = client.Fail(overID, nil)
 	wantSDKError(t, err, 400, "deployment "+overID+" is successful: only one that runs can be changed")
 	_, _, err = client.Pause(runningID, true, nil)
-	wantSDKError(t, err, 501, "a deployment is of one allocation in one region: it has no steps to pause between, and waits for no other region")
+	wantSDKError(t, err, 501,
+		"a deployment is of one allocation in one region: it has no steps to pause between, and waits for no other region")
 	_, _, err = s.sdk(t, goodToken).Deployments().Fail(runningID, nil)
 	wantSDKError(t, err, 403, "Permission denied")
 	for body, want := range map[string]string{"{}": "DeploymentID must be specified",
@@ -220,7 +221,8 @@ func TestJobStatuses(t *testing.T) {
 		if err := query(); err != nil || len(got) != want {
 			t.Errorf("%s: %+v, %v; want %d", body, got, err, want)
 		}
-		if want == 1 && (got[0].ID != "demo" || got[0].Allocs[0].ID != allocID || got[0].LatestDeployment.ID != runningID || !got[0].LatestDeployment.IsActive) {
+		if want == 1 && (got[0].ID != "demo" || got[0].Allocs[0].ID != allocID || got[0].LatestDeployment.ID != runningID ||
+			!got[0].LatestDeployment.IsActive) {
 			t.Errorf("%s: %+v", body, got)
 		}
 	}

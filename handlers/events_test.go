@@ -264,9 +264,11 @@ func TestEventStreamBadInput(t *testing.T) {
 	}{
 		{s, "GET", "?topic=", 400, `topic must be *, a topic such as Allocation, or with a key Allocation:key, not ""`},
 		{s, "GET", "?topic=:x", 400, `topic must be *, a topic such as Allocation, or with a key Allocation:key, not ":x"`},
-		{s, "GET", "?topic=Job:a:b", 400, `topic must be *, a topic such as Allocation, or with a key Allocation:key, not "Job:a:b"`},
+		{s, "GET", "?topic=Job:a:b", 400,
+			`topic must be *, a topic such as Allocation, or with a key Allocation:key, not "Job:a:b"`},
 		{s, "GET", "?topic=x" + strings.Repeat("&topic=x", 64), 400, "topic may be given 64 times, not 65"},
-		{s, "GET", "?index=18446744073709551616", 400, `index must be a whole number, as X-Nomad-Index gave it, not "18446744073709551616"`},
+		{s, "GET", "?index=18446744073709551616", 400,
+			`index must be a whole number, as X-Nomad-Index gave it, not "18446744073709551616"`},
 		{s, "GET", "?index=x", 400, `index must be a whole number, as X-Nomad-Index gave it, not "x"`},
 		{s, "PUT", "", 405, "Invalid method"},
 		{s, "HEAD", "", 200, ""},

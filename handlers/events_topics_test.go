@@ -257,9 +257,10 @@ func streamedUntil(t *testing.T, s *server, token, query, last string) (all []st
 // TestTopicsAreSelected: a line has the events that were asked for, by topic, by key and by what the caller may see.
 func TestTopicsAreSelected(t *testing.T) {
 	const (
-		job, eval, alloc, node = "Job JobRegistered", "Evaluation EvaluationUpdated", "Allocation PlanResult", "Node NodeRegistration"
-		pending                = "Evaluation JobRegistered"
-		all                    = job + ", " + pending + ", " + eval + ", " + alloc
+		job, eval, alloc, node = "Job JobRegistered", "Evaluation EvaluationUpdated", "Allocation PlanResult",
+			"Node NodeRegistration"
+		pending = "Evaluation JobRegistered"
+		all     = job + ", " + pending + ", " + eval + ", " + alloc
 	)
 	for query, want := range map[string][]string{
 		"":                              {"40 " + node + ", " + all, "40 " + node},

@@ -108,7 +108,10 @@ func execQuery(more ...string) string {
 // websocketTo opens a WebSocket; with a status other than 101 there is none.
 func websocketTo(t *testing.T, s *server, target, token string) (*websocket.Conn, int, string) {
 	t.Helper()
-	dialer := websocket.Dialer{NetDialContext: func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", s.path) }}
+	dialer := websocket.Dialer{NetDialContext: func(context.Context, string, string) (net.Conn,
+		error) {
+		return net.Dial("unix", s.path)
+	}}
 	c, response, err := dialer.Dial("ws://local"+target, http.Header{"X-Nomad-Token": {token}})
 	if response == nil {
 		t.Fatal(err)
@@ -163,8 +166,10 @@ func TestExec(t *testing.T) {
 	}()
 	expect(api.ExecStreamingOutput{Stdout: &api.ExecStreamingIOOperation{Data: []byte{0, 255, 'x'}}})
 	for _, message := range []string{
-		`{}`, `{"mood":"sunny"}`, `{"tty_size":{}}`, `{"tty_size":{"height":0,"width":7}}`, `{"stdin":{}}`, `{"stdin":{"data":""}}`,
-		`{"tty_size":{"height":33,"width":65535}}`, `{"stdin":{"data":"AP94","close":true}}`, `{"stdin":{"close":true}}`, `{"stdin":{"data":"eA=="}}`,
+		`{}`, `{"mood":"sunny"}`, `{"tty_size":{}}`, `{"tty_size":{"height":0,"width":7}}`, `{"stdin":{}}`,
+		`{"stdin":{"data":""}}`,
+		`{"tty_size":{"height":33,"width":65535}}`, `{"stdin":{"data":"AP94","close":true}}`, `{"stdin":{"close":true}}`,
+		`{"stdin":{"data":"eA=="}}`,
 	} {
 		if err := c.WriteMessage(websocket.TextMessage, []byte(message)); err != nil {
 			t.Fatal(err)
@@ -230,8 +235,9 @@ func TestExecRefusals(t *testing.T) {
 	c := s.dial(t)
 	for headers, want := range map[string]string{
 		"": "send Connection: Upgrade",
-		"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 8\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n": `must be 13, not "8"`,
-		"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: x\r\n":                       "16 bytes in base64",
+		"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 8\r\nSec-WebSocket-Key: " +
+			"AAAAAAAAAAAAAAAAAAAAAA==\r\n": `must be 13, not "8"`,
+		"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: x\r\n": "16 bytes in base64",
 	} {
 		text := strings.Replace(head("GET", execPath+execQuery(), operator, ""), "\r\n\r\n", "\r\n"+headers+"\r\n", 1)
 		if got := c.send(t, "GET", text); got.Status != http.StatusBadRequest || !strings.Contains(got.Body, want) {
@@ -397,7 +403,9 @@ func TestExecEndsWithItsToken(t *testing.T) {
 		started := commands(alloc)
 		const lasts = 25 * time.Second
 		begin := time.Now()
-		dial, stop := bubbled(t, alloc, func(c *handlers.Config) { c.Authenticator = &streamAuthenticator{expires: begin.Add(lasts).Unix()} })
+		dial, stop := bubbled(t, alloc, func(c *handlers.Config) {
+			c.Authenticator = &streamAuthenticator{expires: begin.Add(lasts).Unix()}
+		})
 		defer stop()
 		c := bubbledExec(t, dial())
 		defer c.Close()
@@ -466,7 +474,10 @@ func TestExecClientThatDoesNotTake(t *testing.T) {
 // bubbledExec opens a session in a bubble.
 func bubbledExec(t *testing.T, conn net.Conn) *websocket.Conn {
 	t.Helper()
-	dialer := websocket.Dialer{NetDialContext: func(context.Context, string, string) (net.Conn, error) { return conn, nil }}
+	dialer := websocket.Dialer{NetDialContext: func(context.Context, string, string) (net.Conn, error) {
+		return conn,
+			nil
+	}}
 	c, _, err := dialer.Dial("ws://local"+execPath+execQuery(), http.Header{"X-Nomad-Token": {operator}})
 	if err != nil {
 		t.Fatal(err)

@@ -45,7 +45,9 @@ func AllRoutes() []route.Route {
 		route.Read("/v1/test/allocation/{alloc}/upgrade", auth.AllocExec,
 			func(_ context.Context, r *route.Request) (route.Answer, error) {
 				alloc, err := route.Resource[Upgrader](r, apierror.NoAllocOnClient)
-				return route.Answer{Upgrade: func(ctx context.Context, w http.ResponseWriter) error { return alloc.Upgrade(ctx, w, r.Request) }}, err
+				return route.Answer{Upgrade: func(ctx context.Context, w http.ResponseWriter) error {
+					return alloc.Upgrade(ctx, w, r.Request)
+				}}, err
 			}, "Tests.").Or(auth.AllocLifecycle).Answering(route.Upgrade),
 	)
 }

@@ -42,7 +42,8 @@ func TestFault(t *testing.T) {
 		t.Errorf("GET without a token = %d, want 401", got.Status)
 	}
 	c := s.dial(t)
-	if _, err := io.WriteString(c.Conn, "POST /v1/search HTTP/1.1\r\nHost: x\r\nX-Nomad-Token: poor\r\nContent-Length: 0\r\n\r\n"); err != nil {
+	if _, err := io.WriteString(c.Conn, "POST /v1/search HTTP/1.1\r\nHost: x\r\nX-Nomad-Token: poor\r\nContent-Length: "+
+		"0\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := io.ReadAll(c); len(got) != 0 || err != nil {
@@ -57,7 +58,8 @@ func TestFault(t *testing.T) {
 // lines returns records as lines.
 func lines(records []auth.Record) (all []string) {
 	for _, r := range records {
-		all = append(all, strings.TrimSpace(r.Method+" "+r.Path+" "+strconv.Itoa(r.Status)+" "+string(r.Outcome)+" "+r.Reason))
+		all = append(all, strings.TrimSpace(r.Method+" "+r.Path+" "+strconv.Itoa(r.Status)+" "+string(r.Outcome)+" "+
+			r.Reason))
 	}
 	return all
 }
@@ -100,7 +102,9 @@ func (slowAuditor) Begin(auth.Record) error { return nil }
 func TestRecordBeforeTheAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		auditor := make(slowAuditor)
-		dial, stop := bubbled(t, quietAlloc(t), func(c *handlers.Config) { c.Variables, c.Auditor = newFakeVariables(), auditor })
+		dial, stop := bubbled(t, quietAlloc(t), func(c *handlers.Config) {
+			c.Variables, c.Auditor = newFakeVariables(), auditor
+		})
 		defer stop()
 		c := dial()
 		defer c.Close()

@@ -106,20 +106,21 @@ func TestFileRequests(t *testing.T) {
 	alloc := quietAlloc(t)
 	s := newServer(t, alloc, everyRoute)
 	for path, want := range map[string]string{
-		"stat/ALLOC":                                     "must provide a file name",
-		"cat/ALLOC?path=":                                "must provide a file name",
-		"readat/ALLOC?path=x":                            "must provide an offset",
-		"readat/ALLOC?path=x&offset=-1":                  `offset must be a number of bytes, 0 or more, not "-1"`,
-		"readat/ALLOC?path=x&offset=1&limit=many":        `limit must be a number of bytes, not "many"`,
-		"readat/ALLOC?path=x&offset=9223372036854775808": `offset must be a number of bytes, 0 or more, not "9223372036854775808"`,
-		"stream/ALLOC?path=x&origin=middle":              "origin must be start or end",
-		"stream/ALLOC?path=x&offset=-5&origin=end":       `offset must be a number of bytes, 0 or more, not "-5"`,
-		"stream/ALLOC?path=x&follow=maybe":               `follow must be true or false, not "maybe"`,
-		"logs/ALLOC":                                     "must provide task name",
-		"logs/ALLOC?task=server":                         "must provide log type (stdout/stderr)",
-		"logs/ALLOC?task=server&type=both":               "must provide log type (stdout/stderr)",
-		"logs/ALLOC?task=nope&type=stdout":               `unknown task name "nope"`,
-		"logs/ALLOC?task=server&type=stdout&plain=so":    `plain must be true or false, not "so"`,
+		"stat/ALLOC":                              "must provide a file name",
+		"cat/ALLOC?path=":                         "must provide a file name",
+		"readat/ALLOC?path=x":                     "must provide an offset",
+		"readat/ALLOC?path=x&offset=-1":           `offset must be a number of bytes, 0 or more, not "-1"`,
+		"readat/ALLOC?path=x&offset=1&limit=many": `limit must be a number of bytes, not "many"`,
+		"readat/ALLOC?path=x&offset=9223372036854775808": `offset must be a number of bytes, 0 or more, not ` +
+			`"9223372036854775808"`,
+		"stream/ALLOC?path=x&origin=middle":           "origin must be start or end",
+		"stream/ALLOC?path=x&offset=-5&origin=end":    `offset must be a number of bytes, 0 or more, not "-5"`,
+		"stream/ALLOC?path=x&follow=maybe":            `follow must be true or false, not "maybe"`,
+		"logs/ALLOC":                                  "must provide task name",
+		"logs/ALLOC?task=server":                      "must provide log type (stdout/stderr)",
+		"logs/ALLOC?task=server&type=both":            "must provide log type (stdout/stderr)",
+		"logs/ALLOC?task=nope&type=stdout":            `unknown task name "nope"`,
+		"logs/ALLOC?task=server&type=stdout&plain=so": `plain must be true or false, not "so"`,
 	} {
 		got := s.do(t, http.MethodGet, fsPath+strings.Replace(path, "ALLOC", allocID, 1), goodToken, "")
 		if got.Status != http.StatusBadRequest || got.Body != want {
@@ -297,7 +298,8 @@ func TestFollowedFile(t *testing.T) {
 				go func() { stop(); close(stopped) }()
 				rest, err := io.ReadAll(body)
 				<-stopped
-				if want := map[bool]string{true: "last\n", false: `{"Data":"bGFzdAo=","File":"f","Offset":9}` + "\n"}[plain]; string(rest) != want || err != nil {
+				if want := map[bool]string{true: "last\n", false: `{"Data":"bGFzdAo=","File":"f","Offset":9}` +
+					"\n"}[plain]; string(rest) != want || err != nil {
 					t.Errorf("at the end: %q, %v; want %q", rest, err, want)
 				}
 				<-frames.closed
@@ -328,7 +330,9 @@ func TestFollowIsCutShort(t *testing.T) {
 				switch {
 				case plain && !errors.Is(err, io.ErrUnexpectedEOF):
 					t.Errorf("error %v, want an unexpected end", err)
-				case !plain && (err != nil || !strings.HasSuffix(string(got), `{"Error":"the server stops, and there was more: connect again"}`+"\n")):
+				case !plain &&
+					(err != nil || !strings.HasSuffix(string(got), `{"Error":"the server stops, and there was more: connect again"}`+
+						"\n")):
 					t.Errorf("error %v, and no reason at the end of %q", err, got[max(0, len(got)-100):])
 				}
 				<-frames.closed

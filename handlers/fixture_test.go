@@ -215,7 +215,8 @@ func recorded[T any](tb testing.TB, name string) T {
 }
 
 // sending returns what sends one sample, or none for nil, until its context ends.
-func sending(sample *api.AllocResourceUsage) func(context.Context, time.Duration) (<-chan *api.AllocResourceUsage, error) {
+func sending(sample *api.AllocResourceUsage) func(context.Context, time.Duration) (
+	<-chan *api.AllocResourceUsage, error) {
 	return func(ctx context.Context, _ time.Duration) (<-chan *api.AllocResourceUsage, error) {
 		out := make(chan *api.AllocResourceUsage, 1)
 		if sample != nil {

@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-const ambiguousLength = "the length of the body must be given by Content-Length or by Transfer-Encoding, in HTTP/1.1, and not by both"
+const ambiguousLength = "the length of the body must be given by Content-Length or by Transfer-Encoding, in " +
+	"HTTP/1.1, and not by both"
 
 // framed returns a request with these headers and this body.
 func framed(proto, headers, body string) string {

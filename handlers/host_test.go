@@ -17,7 +17,8 @@ func TestSDKHostStats(t *testing.T) {
 	want := &api.HostStats{
 		Memory: &api.HostMemoryStats{Total: 1 << 34}, CPU: []*api.HostCPUStats{{CPU: "cpu0", Idle: 100},
 			{CPU: "cpu1", Idle: 25}, {CPU: "cpu2", Idle: 75}},
-		DiskStats: []*api.HostDiskStats{}, AllocDirStats: &api.HostDiskStats{Device: "/dev/x"}, Uptime: 7, CPUTicksConsumed: 2000,
+		DiskStats: []*api.HostDiskStats{}, AllocDirStats: &api.HostDiskStats{Device: "/dev/x"}, Uptime: 7,
+		CPUTicksConsumed: 2000,
 	}
 	s := newServer(t, newAlloc(t), func(c *handlers.Config) {
 		c.Host = func(context.Context) (*api.HostStats, time.Time, error) { return want, time.Unix(8, 9), nil }

@@ -155,7 +155,8 @@ func TestSDKVersions(t *testing.T) {
 // TestRevert registers an earlier version, with its text, unless the present one is not what the client thinks it is.
 func TestRevert(t *testing.T) {
 	var got []string
-	register := &fakeJobs{register: func(_ context.Context, job *api.Job, submission *api.JobSubmission, force bool) (jobs.Registration, error) {
+	register := &fakeJobs{register: func(_ context.Context, job *api.Job, submission *api.JobSubmission,
+		force bool) (jobs.Registration, error) {
 		got = append(got, *job.Name+" "+submission.Source)
 		if !force {
 			return jobs.Registration{}, apierror.New(apierror.Conflict, "not forced")

@@ -74,11 +74,13 @@ func TestPresetNomad(t *testing.T) {
 var nomadMachine = map[string][]string{
 	`node { policy = "deny" }`: nil,
 	`node { policy = "read" }`: {
-		"GET /v1/agent/members", "GET /v1/client/stats", "GET /v1/nodes", "GET /v1/node/{node}", "GET /v1/node/{node}/allocations",
+		"GET /v1/agent/members", "GET /v1/client/stats", "GET /v1/nodes", "GET /v1/node/{node}",
+		"GET /v1/node/{node}/allocations",
 		"GET /v1/client/metadata", "GET /v1/event/stream",
 	},
 	`node { policy = "write" }`: {
-		"GET /v1/agent/members", "GET /v1/client/stats", "GET /v1/nodes", "GET /v1/node/{node}", "GET /v1/node/{node}/allocations",
+		"GET /v1/agent/members", "GET /v1/client/stats", "GET /v1/nodes", "GET /v1/node/{node}",
+		"GET /v1/node/{node}/allocations",
 		"GET /v1/client/metadata", "GET /v1/event/stream", "PUT /v1/client/metadata", "PUT /v1/client/gc",
 	},
 	`agent { policy = "deny" }`:  nil,

@@ -58,11 +58,13 @@ var meanwhile = []struct {
 		next.Life = "the next"
 		allocation.life.Store(&next)
 	}, false},
-	{"the allocation ends", func(_ *testing.T, allocation *changing, _ *identity.Keyring) { allocation.over.Store(true) }, true},
+	{"the allocation ends", func(_ *testing.T, allocation *changing, _ *identity.Keyring) { allocation.over.Store(true) },
+		true},
 }
 
 // eachMeanwhile runs a test for each of them, with the real authenticator, and a token that is good for an hour.
-func eachMeanwhile(t *testing.T, test func(t *testing.T, authenticator *auth.Authenticator, token string, happens func(), allowed bool)) {
+func eachMeanwhile(t *testing.T, test func(t *testing.T, authenticator *auth.Authenticator, token string,
+	happens func(), allowed bool)) {
 	for _, m := range meanwhile {
 		t.Run(m.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -41,10 +41,12 @@ func TestBadInput(t *testing.T) {
 		{"GET", "/v1/allocations?wait=-1s", "", 400, `wait must be a duration such as 10s or 5m, not "-1s"`},
 		{"GET", "/v1/allocations?resources=maybe", "", 400, `resources must be true or false, not "maybe"`},
 		{"GET", "/v1/allocations?task_states=2", "", 400, `task_states must be true or false, not "2"`},
-		{"GET", "/v1/allocations?prefix=zz", "", 400, `prefix must be the beginning of a UUID, at most 36 hexadecimal digits and hyphens, not "zz"`},
+		{"GET", "/v1/allocations?prefix=zz", "", 400,
+			`prefix must be the beginning of a UUID, at most 36 hexadecimal digits and hyphens, not "zz"`},
 		{"GET", "/v1/allocations?a=%zz", "", 400, `the query string can't be read: invalid URL escape "%zz"`},
 		{"GET", "/v1/agent/health?type=x", "", 400, `type must be client or server, not "x"`},
-		{"GET", "/v1/allocation/" + long, "", 400, `allocation ID "` + long[:64] + `"... must be a UUID of 36 characters, not 70`},
+		{"GET", "/v1/allocation/" + long, "", 400, `allocation ID "` + long[:64] +
+			`"... must be a UUID of 36 characters, not 70`},
 		{"GET", "/v1/client/allocation//checks", "", 400, `allocation ID "" must be a UUID of 36 characters, not 0`},
 		{"GET", "/v1/allocation/a%2Fb", "", 400, `allocation ID "a/b" must be a UUID of 36 characters, not 3`},
 		{"GET", "/v1/allocation/a%20b", "", 400, `allocation ID "a b" must be a UUID of 36 characters, not 3`},
@@ -52,7 +54,8 @@ func TestBadInput(t *testing.T) {
 		{"GET", restartPath, "", 405, "Invalid method"},
 		{"PUT", restartPath, `{"TaskName":"a","AllTasks":true}`, 400, "task name cannot be set when restarting all tasks"},
 		{"PUT", restartPath, "{", 400, "Failed to decode body: unexpected EOF"},
-		{"PUT", restartPath, "TaskName=a", 400, "Failed to decode body: invalid character 'T' looking for beginning of value"},
+		{"PUT", restartPath, "TaskName=a", 400,
+			"Failed to decode body: invalid character 'T' looking for beginning of value"},
 		{"PUT", restartPath, "{} x", 400, "Failed to decode body: there is more after the JSON value"},
 		{"PUT", restartPath, "{}{}", 400, "Failed to decode body: there is more after the JSON value"},
 		{"PUT", restartPath, "{}]", 400, "Failed to decode body: there is more after the JSON value"},
@@ -126,10 +129,12 @@ func TestPanic(t *testing.T) {
 func TestPretty(t *testing.T) {
 	s := newServer(t, newAlloc(t))
 	for target, want := range map[string]string{
-		leaderPath:                                  `"127.0.0.1:4647"`,
-		"/v1/agent/health?type=client":              `{"client":{"ok":true,"message":"ok"}}`,
-		"/v1/agent/health?type=client&pretty":       "{\n    \"client\": {\n        \"ok\": true,\n        \"message\": \"ok\"\n    }\n}",
-		"/v1/agent/health?pretty=1&type=server":     "{\n    \"server\": {\n        \"ok\": true,\n        \"message\": \"ok\"\n    }\n}",
+		leaderPath:                     `"127.0.0.1:4647"`,
+		"/v1/agent/health?type=client": `{"client":{"ok":true,"message":"ok"}}`,
+		"/v1/agent/health?type=client&pretty": "{\n    \"client\": {\n        \"ok\": true,\n        \"message\": " +
+			"\"ok\"\n    }\n}",
+		"/v1/agent/health?pretty=1&type=server": "{\n    \"server\": {\n        \"ok\": true,\n        \"message\": " +
+			"\"ok\"\n    }\n}",
 		"/v1/agent/health?pretty=0&type=client":     `{"client":{"ok":true,"message":"ok"}}`,
 		"/v1/agent/health?pretty=false&type=client": `{"client":{"ok":true,"message":"ok"}}`,
 	} {
@@ -197,7 +202,8 @@ func TestFraming(t *testing.T) {
 		"chunked":               {line + "Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n", 200},
 		"chunked, broken":       {line + "Transfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n0\r\n\r\n", 400},
 		// net/http drops the length before a handler sees it, as RFC 9112 section 6.3 lets it.
-		"a length and chunks":    {line + "Content-Length: 90\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n", 400},
+		"a length and chunks": {line + "Content-Length: 90\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+			400},
 		"no host":                {"GET / HTTP/1.1\r\nX-Nomad-Token: good\r\n\r\n", 400},
 		"a head that fits":       {line + "X: " + strings.Repeat("a", 7<<10) + "\r\nContent-Length: 0\r\n\r\n", 200},
 		"a head that is too big": {line + "X: " + strings.Repeat("a", 13<<10) + "\r\nContent-Length: 0\r\n\r\n", 431},

@@ -104,7 +104,8 @@ func routeOf(method, path string) (found *route.Route, allow []string) {
 			continue
 		}
 		allow = append(allow, entry.Methods...)
-		if slices.Contains(entry.Methods, method) && (found == nil || strings.Count(found.Pattern, "{") > strings.Count(entry.Pattern, "{")) {
+		if slices.Contains(entry.Methods, method) &&
+			(found == nil || strings.Count(found.Pattern, "{") > strings.Count(entry.Pattern, "{")) {
 			found = &entry
 		}
 	}
@@ -145,7 +146,8 @@ func TestEveryRoute(t *testing.T) {
 			got := s.once(t, method, head(method, path, operator, anyBody))
 			want := http.StatusMethodNotAllowed
 			expected, allow := routeOf(method, path)
-			if expected != nil && (method != http.MethodHead || expected.Methods[0] == http.MethodGet && expected.Answer != route.Upgrade) {
+			if expected != nil && (method != http.MethodHead || expected.Methods[0] == http.MethodGet &&
+				expected.Answer != route.Upgrade) {
 				want = success(*expected)
 			}
 			if got.Status != want {
@@ -270,7 +272,8 @@ func TestAudit(t *testing.T) {
 	got := s.audited()
 	record := func(method, path string, outcome auth.Outcome, status int, reason string) auth.Record {
 		return auth.Record{
-			Alloc: allocID, Task: "server", Subject: "global:default:demo:web:server:default", TokenID: "jti-1", UID: peer.UID, PID: peer.PID,
+			Alloc: allocID, Task: "server", Subject: "global:default:demo:web:server:default", TokenID: "jti-1", UID: peer.UID,
+			PID:    peer.PID,
 			Method: method, Path: path, Outcome: outcome, Status: status, Reason: reason,
 		}
 	}

@@ -110,7 +110,8 @@ func serving(f *fakeServices) func(*handlers.Config) {
 // instance returns a registration of an allocation of the callers' job.
 func instance(namespace, name, alloc string, port int, tags ...string) *api.ServiceRegistration {
 	return &api.ServiceRegistration{
-		ID: "_nomad-task-" + alloc + "-group-web-" + name + "-http", ServiceName: name, Namespace: namespace, NodeID: otherID, Datacenter: "dc1",
+		ID: "_nomad-task-" + alloc + "-group-web-" + name +
+			"-http", ServiceName: name, Namespace: namespace, NodeID: otherID, Datacenter: "dc1",
 		JobID: "demo", AllocID: alloc, Tags: append([]string{},
 			tags...), Address: "127.0.0.1", Port: port, CreateIndex: 7, ModifyIndex: 9,
 	}
@@ -167,8 +168,10 @@ func TestServicesOnTheWire(t *testing.T) {
 	s := newServer(t, newAlloc(t), serving(newFakeServices(instance("default", "web", allocID, 8080))))
 	for path, want := range map[string]string{
 		"/v1/services": `[{"Namespace":"default","Services":[{"ServiceName":"web","Tags":[]}]}]`,
-		"/v1/service/web": `[{"ID":"_nomad-task-` + allocID + `-group-web-web-http","ServiceName":"web","Namespace":"default","NodeID":"` + otherID +
-			`","Datacenter":"dc1","JobID":"demo","AllocID":"` + allocID + `","Tags":[],"Address":"127.0.0.1","Port":8080,"CreateIndex":7,"ModifyIndex":9}]`,
+		"/v1/service/web": `[{"ID":"_nomad-task-` + allocID +
+			`-group-web-web-http","ServiceName":"web","Namespace":"default","NodeID":"` + otherID +
+			`","Datacenter":"dc1","JobID":"demo","AllocID":"` + allocID +
+			`","Tags":[],"Address":"127.0.0.1","Port":8080,"CreateIndex":7,"ModifyIndex":9}]`,
 		"/v1/service/nobody":            `[]`,
 		"/v1/service/web?choose=0|key":  `[]`,
 		"/v1/services?prefix=nobody":    `[]`,
@@ -209,20 +212,22 @@ func TestServicesOfNamespaces(t *testing.T) {
 func TestServiceLists(t *testing.T) {
 	s := newServer(t, newAlloc(t), serving(threeServices()))
 	for path, want := range map[string]string{
-		"/v1/services?prefix=w":                                                   "web",
-		"/v1/services?prefix=web":                                                 "web",
-		"/v1/services?prefix=eb":                                                  "",
-		"/v1/services?filter=" + url.QueryEscape(`"blue" in Tags`):                "web",
-		"/v1/services?filter=" + url.QueryEscape(`Port == 6379`):                  "cache",
-		"/v1/services?per_page=1":                                                 "cache then default.web",
-		"/v1/services?per_page=1&next_token=default.web":                          "web",
-		"/v1/services?reverse=true":                                               "web cache",
-		"/v1/service/web?per_page=1&reverse=true":                                 allocID + " then default._nomad-task-" + otherID + "-group-web-web-http",
-		"/v1/service/web?filter=" + url.QueryEscape(`"blue" in Tags`):             otherID,
-		"/v1/service/web?filter=" + url.QueryEscape(`AllocID != "x"`):             otherID + " " + allocID,
-		"/v1/allocation/" + allocID + "/services?filter=Port==1":                  "",
-		"/v1/allocation/" + allocID + "/services?filter=Port==8080":               allocID,
-		"/v1/job/demo/services?per_page=1":                                        otherID + " then default._nomad-task-" + allocID + "-group-web-web-http",
+		"/v1/services?prefix=w":                                    "web",
+		"/v1/services?prefix=web":                                  "web",
+		"/v1/services?prefix=eb":                                   "",
+		"/v1/services?filter=" + url.QueryEscape(`"blue" in Tags`): "web",
+		"/v1/services?filter=" + url.QueryEscape(`Port == 6379`):   "cache",
+		"/v1/services?per_page=1":                                  "cache then default.web",
+		"/v1/services?per_page=1&next_token=default.web":           "web",
+		"/v1/services?reverse=true":                                "web cache",
+		"/v1/service/web?per_page=1&reverse=true": allocID + " then default._nomad-task-" +
+			otherID + "-group-web-web-http",
+		"/v1/service/web?filter=" + url.QueryEscape(`"blue" in Tags`): otherID,
+		"/v1/service/web?filter=" + url.QueryEscape(`AllocID != "x"`): otherID + " " + allocID,
+		"/v1/allocation/" + allocID + "/services?filter=Port==1":      "",
+		"/v1/allocation/" + allocID + "/services?filter=Port==8080":   allocID,
+		"/v1/job/demo/services?per_page=1": otherID + " then default._nomad-task-" +
+			allocID + "-group-web-web-http",
 		"/v1/job/demo/services?filter=" + url.QueryEscape(`Address is empty`):     "",
 		"/v1/services?next_token=" + url.QueryEscape("default.x") + "&per_page=9": "",
 	} {
@@ -236,12 +241,13 @@ func TestServiceLists(t *testing.T) {
 		}
 	}
 	for path, want := range map[string]string{
-		"/v1/services?filter=Nonsense==1":     `the filter can't be applied`,
-		"/v1/services?next_token=x":           `next_token must be as X-Nomad-NextToken gave it`,
-		"/v1/services?per_page=-1":            `per_page must be a whole number`,
-		"/v1/services?index=x":                `index must be a whole number`,
-		"/v1/service/web?wait=x":              `wait must be a duration`,
-		"/v1/service/web?choose=2":            `failed to choose services: Parameter for choose must be in form '<number>|<key>'`,
+		"/v1/services?filter=Nonsense==1": `the filter can't be applied`,
+		"/v1/services?next_token=x":       `next_token must be as X-Nomad-NextToken gave it`,
+		"/v1/services?per_page=-1":        `per_page must be a whole number`,
+		"/v1/services?index=x":            `index must be a whole number`,
+		"/v1/service/web?wait=x":          `wait must be a duration`,
+		"/v1/service/web?choose=2": `failed to choose services: Parameter for choose must be in form ` +
+			`'<number>|<key>'`,
 		"/v1/service/web?choose=2|":           `Parameter for choose`,
 		"/v1/service/web?choose=-1|key":       `Parameter for choose`,
 		"/v1/service/web?choose=9999999999|k": `Parameter for choose`,

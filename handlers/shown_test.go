@@ -44,7 +44,8 @@ func secretJob(base *api.Job) *api.Job {
 			Actions:    []*api.Action{{Name: "dump-" + name, Command: secret, Args: []string{secret}}},
 			Secrets:    []*api.Secret{{Name: secret}},
 			Services: []*api.Service{{Name: "s-" + name, Checks: []api.ServiceCheck{{
-				Name: "script", Type: "script", Command: secret, Args: []string{secret}, Header: map[string][]string{"Authorization": {secret}},
+				Name: "script", Type: "script", Command: secret, Args: []string{secret},
+				Header: map[string][]string{"Authorization": {secret}},
 			}}}},
 		})
 	}
@@ -151,7 +152,8 @@ func TestNoSecretOfAnotherTask(t *testing.T) {
 		}
 	}
 	for _, pattern := range []string{
-		"/v1/allocation/{alloc}", "/v1/job/{job}", "/v1/job/{job}/versions", "/v1/job/{job}/submission", "/v1/job/{job}/actions",
+		"/v1/allocation/{alloc}", "/v1/job/{job}", "/v1/job/{job}/versions", "/v1/job/{job}/submission",
+		"/v1/job/{job}/actions",
 		"/v1/node/{node}/allocations", "/v1/event/stream",
 	} {
 		if !whole[pattern] {

@@ -93,7 +93,10 @@ func TestWebsocket(t *testing.T) {
 
 	dial := func(token string) (*websocket.Conn, int) {
 		t.Helper()
-		dialer := websocket.Dialer{NetDialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return socket.Dial(ctx, path) }}
+		dialer := websocket.Dialer{NetDialContext: func(ctx context.Context, _, _ string) (net.Conn,
+			error) {
+			return socket.Dial(ctx, path)
+		}}
 		c, response, err := dialer.Dial("ws://local"+upgradePath, http.Header{"X-Nomad-Token": {token}})
 		if response == nil {
 			t.Fatal(err)
@@ -377,7 +380,8 @@ func TestWriteAfterAnUpgrade(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	if _, err := io.WriteString(client, "GET "+upgradePath+" HTTP/1.1\r\nHost: local\r\nX-Nomad-Token: "+sign(func(*identity.Claims) {})+"\r\n\r\n"); err != nil {
+	if _, err := io.WriteString(client, "GET "+upgradePath+" HTTP/1.1\r\nHost: local\r\nX-Nomad-Token: "+
+		sign(func(*identity.Claims) {})+"\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
 	conn := <-taken

@@ -177,7 +177,8 @@ const ownVariables = "nomad/jobs nomad/jobs/demo nomad/jobs/demo/web nomad/jobs/
 // TestVariableRights: a task reads and lists exactly what Nomad's implicit policy gives it, whatever there is, and
 // changes nothing; what it may not read and what is not there are told apart by nothing.
 func TestVariableRights(t *testing.T) {
-	others := strings.Fields("nomad nomad/jobs/demo/web/other nomad/jobs/demo/other nomad/jobs/demo/web/server/x nomad/jobs/dem nomad/jobs/demo2 nomad/jobs/other secret x")
+	others := strings.Fields("nomad nomad/jobs/demo/web/other nomad/jobs/demo/other nomad/jobs/demo/web/server/x " +
+		"nomad/jobs/dem nomad/jobs/demo2 nomad/jobs/other secret x")
 	kept := newFakeVariables(append(strings.Fields(ownVariables), others...)...)
 	s := newServer(t, newAlloc(t), withVariables(kept))
 	for _, token := range []string{goodToken, nomadToken} {
@@ -199,8 +200,10 @@ func TestVariableRights(t *testing.T) {
 			}
 		}
 		for query, want := range map[string]string{
-			"": ownVariables, "namespace=*": ownVariables, "namespace=prod": "", "prefix=nomad/jobs/demo/": "nomad/jobs/demo/web nomad/jobs/demo/web/server",
-			"prefix=secret": "", "filter=Path+contains+%22server%22": "nomad/jobs/demo/web/server", "per_page=1": "nomad/jobs",
+			"": ownVariables, "namespace=*": ownVariables, "namespace=prod": "",
+			"prefix=nomad/jobs/demo/": "nomad/jobs/demo/web nomad/jobs/demo/web/server",
+			"prefix=secret":           "", "filter=Path+contains+%22server%22": "nomad/jobs/demo/web/server",
+			"per_page=1":                             "nomad/jobs",
 			"next_token=default.nomad/jobs/demo/web": "nomad/jobs/demo/web nomad/jobs/demo/web/server",
 		} {
 			client := s.do(t, "GET", "/v1/vars?"+query, token, "")
@@ -355,7 +358,8 @@ func TestVariableWritesAreAudited(t *testing.T) {
 	if want := []string{
 		"PUT /v1/var/a/b done OK default ", "DELETE /v1/var/a/b failed Conflict default ",
 		"PUT /v1/var/a/b done OK prod ", "PUT /v1/var/a/b done OK other ",
-		"PUT /v1/var/a/b done OK default acquire", "PUT /v1/var/a/b failed Conflict prod renew", "PUT /v1/var/a/b done OK default release",
+		"PUT /v1/var/a/b done OK default acquire", "PUT /v1/var/a/b failed Conflict prod renew", "PUT /v1/var/a/b done OK " +
+			"default release",
 		"GET /v1/var/a/b denied Forbidden prod ",
 	}; !slices.Equal(got, want) {
 		t.Errorf("recorded\n%q, want\n%q", got, want)

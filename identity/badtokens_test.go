@@ -117,7 +117,8 @@ func everyReason(t *testing.T) []identity.Reason {
 // structural reports whether a token's form alone is enough for the reason.
 func structural(r identity.Reason) bool {
 	switch r {
-	case identity.ReasonTooLong, identity.ReasonMalformed, identity.ReasonHeader, identity.ReasonAlgorithm, identity.ReasonKeyID, identity.ReasonClaims:
+	case identity.ReasonTooLong, identity.ReasonMalformed, identity.ReasonHeader, identity.ReasonAlgorithm,
+		identity.ReasonKeyID, identity.ReasonClaims:
 		return true
 	}
 	return false

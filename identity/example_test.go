@@ -69,7 +69,8 @@ func ExampleParseJWKS() {
 
 	_, err = identity.ParseJWKS(
 		[]byte(
-			`{"keys": [{"kty": "OKP", "crv": "Ed25519", "kid": "x", "x": "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo", "d": "AA"}]}`,
+			`{"keys": [{"kty": "OKP", "crv": "Ed25519", "kid": "x", "x": "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo", "d": ` +
+				`"AA"}]}`,
 		),
 	)
 	fmt.Println(err)

@@ -92,8 +92,11 @@ func FuzzVerify(f *testing.F) {
 
 // strictParser is golang-jwt with every option that makes it stricter.
 func strictParser(now time.Time) *jwt.Parser {
-	return jwt.NewParser(jwt.WithStrictDecoding(), jwt.WithValidMethods([]string{"EdDSA"}), jwt.WithExpirationRequired(), jwt.WithIssuedAt(),
-		jwt.WithLeeway(identity.DefaultLeeway), jwt.WithTimeFunc(func() time.Time { return now }), jwt.WithAudience(identity.DefaultAudience))
+	return jwt.NewParser(jwt.WithStrictDecoding(), jwt.WithValidMethods([]string{"EdDSA"}), jwt.WithExpirationRequired(),
+		jwt.WithIssuedAt(),
+		jwt.WithLeeway(identity.DefaultLeeway), jwt.WithTimeFunc(func() time.Time {
+			return now
+		}), jwt.WithAudience(identity.DefaultAudience))
 }
 
 // compareClaims checks that golang-jwt read the same claims.
@@ -101,7 +104,8 @@ func compareClaims(t *testing.T, got identity.Claims, read jwt.MapClaims) {
 	t.Helper()
 	var want identity.Claims
 	for name, field := range map[string]*string{
-		"jti": &want.ID, "iss": &want.Issuer, "sub": &want.Subject, "nomad_namespace": &want.Namespace, "nomad_job_id": &want.JobID,
+		"jti": &want.ID, "iss": &want.Issuer, "sub": &want.Subject, "nomad_namespace": &want.Namespace,
+		"nomad_job_id":        &want.JobID,
 		"nomad_allocation_id": &want.AllocationID, "nomad_task": &want.Task, "taskapi_allocation_life": &want.Life,
 	} {
 		*field, _ = read[name].(string)

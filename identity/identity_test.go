@@ -52,7 +52,8 @@ func TestSignThenVerify(t *testing.T) {
 
 	ring := identitytest.Keyring(t)
 	v := newVerifier(t, identity.VerifierConfig{Local: ring})
-	for name, want := range map[string]identity.Claims{"task": taskClaims(), "operator": operator, "several audiences": several} {
+	for name, want := range map[string]identity.Claims{"task": taskClaims(), "operator": operator,
+		"several audiences": several} {
 		t.Run(name, func(t *testing.T) {
 			got, err := v.Verify(identitytest.Sign(t, ring, want), epoch)
 			if err != nil {

@@ -22,7 +22,8 @@ const rsaKey = `{"kty":"RSA","kid":"rsa-1","use":"sig","alg":"RS256","n":"AQAB",
 func TestParseJWKS(t *testing.T) {
 	a, b := newIssuer("a", 'a'), newIssuer("b", 'b')
 	document := ` {"keys": [` + a.JWK(`,"use":"sig","alg":"EdDSA","key_ops":["verify"],"x5t":"?"`) + "," + rsaKey +
-		`,{"kty":"OKP","crv":"X25519","x":"AAAA"},{"kty":"EC","crv":"P-256","kid":"ec","use":"enc"},` + b.JWK("") + `], "more": {"a": [1]}}` + "\n"
+		`,{"kty":"OKP","crv":"X25519","x":"AAAA"},{"kty":"EC","crv":"P-256","kid":"ec","use":"enc"},` + b.JWK("") +
+		`], "more": {"a": [1]}}` + "\n"
 	set, err := identity.ParseJWKS([]byte(document))
 	if err != nil {
 		t.Fatal(err)
@@ -109,8 +110,10 @@ func TestBadKeySets(t *testing.T) {
 		})
 	}
 	for _, document := range []string{
-		"", "null", "[]", "{}", `{"keys":{}}`, `{"keys":null}`, `{"Keys":[]}`, `{"keys":[1]}`, `{"keys":[],"keys":[]}`, `{"keys":[],"KEYS":[]}`, `{"keys":[]}x`,
-		"\ufeff" + `{"keys":[]}`, `{"keys":[{"kty":"OKP","kty":"RSA"}]}`, `{"keys":[{"kty":1}]}`, `{"keys":[{"kid":null}]}`, `{"keys":[{"a":[[[]]]}]}`,
+		"", "null", "[]", "{}", `{"keys":{}}`, `{"keys":null}`, `{"Keys":[]}`, `{"keys":[1]}`, `{"keys":[],"keys":[]}`,
+		`{"keys":[],"KEYS":[]}`, `{"keys":[]}x`,
+		"\ufeff" + `{"keys":[]}`, `{"keys":[{"kty":"OKP","kty":"RSA"}]}`, `{"keys":[{"kty":1}]}`, `{"keys":[{"kid":null}]}`,
+		`{"keys":[{"a":[[[]]]}]}`,
 		good.JWK(""), "<html>", `{"keys":[]` + strings.Repeat(" ", 1<<20) + "}",
 	} {
 		if set, err := identity.ParseJWKS([]byte(document)); set != nil || !errors.Is(err, identity.ErrKeySet) {
@@ -160,7 +163,8 @@ func TestRingAsJWKS(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, key := range document.Keys {
-		want := map[string]string{"kty": "OKP", "crv": "Ed25519", "use": "sig", "alg": "EdDSA", "kid": ring.List()[i].ID, "x": key["x"]}
+		want := map[string]string{"kty": "OKP", "crv": "Ed25519", "use": "sig", "alg": "EdDSA", "kid": ring.List()[i].ID,
+			"x": key["x"]}
 		if diff := cmp.Diff(want, key); diff != "" {
 			t.Errorf("key %d (-want +got):\n%s", i, diff)
 		}

@@ -390,7 +390,8 @@ func TestEveryByteOfTheRingMatters(t *testing.T) {
 			}
 		}
 		for name, bad := range map[string][]byte{
-			"empty": {}, "cut": good[:len(good)-1], "longer": append(bytes.Clone(good), 0), "huge": make([]byte, 2<<20), "text": []byte("hello\n"),
+			"empty": {}, "cut": good[:len(good)-1], "longer": append(bytes.Clone(good), 0), "huge": make([]byte,
+				2<<20), "text": []byte("hello\n"),
 		} {
 			write(t, path, bad, 0o600)
 			if _, err := open(dir); !errors.Is(err, identity.ErrKeyringDamaged) || !strings.Contains(err.Error(), "restore") {

@@ -46,10 +46,12 @@ func TestSealerBinds(t *testing.T) {
 	if _, err := s.Open(sealed, "default/nomad/jobs/db"); !errors.Is(err, identity.ErrBadSeal) {
 		t.Errorf("at another place: %v", err)
 	}
-	if _, err := sealerOf(t, ring, "something else").Open(sealed, "default/nomad/jobs/web"); !errors.Is(err, identity.ErrBadSeal) {
+	if _, err := sealerOf(t, ring, "something else").Open(sealed, "default/nomad/jobs/web"); !errors.Is(err,
+		identity.ErrBadSeal) {
 		t.Errorf("for another purpose: %v", err)
 	}
-	if _, err := sealerOf(t, newRing(t), "variables").Open(sealed, "default/nomad/jobs/web"); !errors.Is(err, identity.ErrForeignSeal) {
+	if _, err := sealerOf(t, newRing(t), "variables").Open(sealed, "default/nomad/jobs/web"); !errors.Is(err,
+		identity.ErrForeignSeal) {
 		t.Errorf("with another ring's key: %v", err)
 	}
 	for i := range sealed {

@@ -62,7 +62,8 @@ func TestFileSourceFollowsItsFile(t *testing.T) {
 		}
 		changed, err := source.Reload()
 		if changed != step.changed || !errors.Is(err, step.err) || !slices.Equal(source.Keys().IDs(), step.ids) {
-			t.Errorf("%s: changed %v, error %v, keys %v; want %v, %v, %v", step.name, changed, err, source.Keys().IDs(), step.changed, step.err, step.ids)
+			t.Errorf("%s: changed %v, error %v, keys %v; want %v, %v, %v", step.name, changed, err, source.Keys().IDs(),
+				step.changed, step.err, step.ids)
 		}
 	}
 }
@@ -91,7 +92,8 @@ func TestFileSourceExpires(t *testing.T) {
 			}
 			time.Sleep(test.lasts - time.Nanosecond)
 			if _, err := source.Reload(); err == nil || source.Keys().Len() != 1 {
-				t.Errorf("%s: %v and %d keys at the end of its time, want an error and the key", test.name, err, source.Keys().Len())
+				t.Errorf("%s: %v and %d keys at the end of its time, want an error and the key", test.name, err,
+					source.Keys().Len())
 			}
 			time.Sleep(time.Nanosecond)
 			if _, err := source.Reload(); err == nil || source.Keys().Len() != 0 ||
@@ -230,9 +232,10 @@ func TestURLSourceFetches(t *testing.T) {
 			for _, err := w.Write(make([]byte, 1<<16)); err == nil; _, err = w.Write(make([]byte, 1<<16)) {
 			}
 		}, "longer than", 0},
-		"a redirect": {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/elsewhere", http.StatusFound) }, "status 302", 0},
-		"a page":     {func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "<html>") }, "key set refused", 0},
-		"not found":  {http.NotFound, "status 404", 0},
+		"a redirect": {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/elsewhere", http.StatusFound) },
+			"status 302", 0},
+		"a page":    {func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "<html>") }, "key set refused", 0},
+		"not found": {http.NotFound, "status 404", 0},
 		"cut off midway": {func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", "999")
 			w.Write(setOf(a))

@@ -16,23 +16,28 @@ import (
 )
 
 // asNomad are the claims of a default identity as a Nomad 1.10 server signs them with an EdDSA key.
-var asNomad = fmt.Sprintf(`{"aud":"nomadproject.io","exp":%d,"extra_claims":{"nomad_workload_id":"global:default:web"},"iat":%d,"iss":"https://nomad.example",`+
-	`"jti":"6a3f0c5e-93f7-1f5a-0b5c-0e5d3c0a7b11","nbf":%[2]d,"nomad_allocation_id":"5d2b1f0e-0000-4000-8000-000000000002","nomad_job_id":"web",`+
-	`"nomad_namespace":"default","nomad_node":{"id":"n1","pools":["default"]},"nomad_task":"server","sub":"global:default:web:app:server:default"}`,
+var asNomad = fmt.Sprintf(
+	`{"aud":"nomadproject.io","exp":%d,"extra_claims":{"nomad_workload_id":"global:default:web"},"iat":%d,"iss":"https://nomad.example",`+
+		`"jti":"6a3f0c5e-93f7-1f5a-0b5c-0e5d3c0a7b11","nbf":%[2]d,"nomad_allocation_id":"5d2b1f0e-0000-4000-8000-000000000002","nomad_job_id":"web",`+
+		`"nomad_namespace":"default","nomad_node":{"id":"n1","pools":["default"]},"nomad_task":"server","sub":"global:default:web:app:server:default"}`,
 	epoch.Unix()+3600, epoch.Unix())
 
 func TestGoodTokens(t *testing.T) {
 	f := newIssuer("6e1f.A_b-9", 'f')
-	v := newVerifier(t, identity.VerifierConfig{Local: identitytest.Keyring(t), Foreign: []identity.Issuer{{Keys: f.KeySet(t)}}, Audiences: []string{"vault.io", "nomadproject.io"}})
+	v := newVerifier(t, identity.VerifierConfig{Local: identitytest.Keyring(t),
+		Foreign: []identity.Issuer{{Keys: f.KeySet(t)}}, Audiences: []string{"vault.io", "nomadproject.io"}})
 	longest := epoch.Unix() + int64(identity.DefaultMaxTTL/time.Second)
 	for name, token := range map[string]string{
-		"as Nomad's":             f.Token(f.Header(""), strings.Replace(asNomad, `"iss":"https://nomad.example",`, "", 1)),
-		"no typ":                 f.Token(`{"alg":"EdDSA","kid":"6e1f.A_b-9"}`, goodClaims(epoch, "")),
-		"members in any order":   f.Token(`{"typ":"JWT","kid":"6e1f.A_b-9","alg":"EdDSA"}`, goodClaims(epoch, "")),
-		"blanks":                 f.Token(" {\t\"alg\" :\n\"EdDSA\" , \"kid\":\"6e1f.A_b-9\" }\r\n", strings.ReplaceAll(goodClaims(epoch, ""), ",", " ,\n\t ")),
-		"escapes":                f.Token(`{"\u0061lg":"\u0045dDSA","kid":"6e1f.A_b-9"}`, goodClaims(epoch, `,"nomad_job_id":"\u00e9\ud83d\ude00\"\\\/\b\f\n\r\t"`)),
-		"two audiences":          f.Token(f.Header(""), withAud(epoch, `["other","vault.io"]`)),
-		"claims of all kinds":    f.Token(f.Header(""), goodClaims(epoch, `,"a":null,"b":true,"c":false,"d":-0.5e-3,"e":0,"f":[1,"x",{}],"g":{"h":{}}`)),
+		"as Nomad's":           f.Token(f.Header(""), strings.Replace(asNomad, `"iss":"https://nomad.example",`, "", 1)),
+		"no typ":               f.Token(`{"alg":"EdDSA","kid":"6e1f.A_b-9"}`, goodClaims(epoch, "")),
+		"members in any order": f.Token(`{"typ":"JWT","kid":"6e1f.A_b-9","alg":"EdDSA"}`, goodClaims(epoch, "")),
+		"blanks": f.Token(" {\t\"alg\" :\n\"EdDSA\" , \"kid\":\"6e1f.A_b-9\" }\r\n",
+			strings.ReplaceAll(goodClaims(epoch, ""), ",", " ,\n\t ")),
+		"escapes": f.Token(`{"\u0061lg":"\u0045dDSA","kid":"6e1f.A_b-9"}`,
+			goodClaims(epoch, `,"nomad_job_id":"\u00e9\ud83d\ude00\"\\\/\b\f\n\r\t"`)),
+		"two audiences": f.Token(f.Header(""), withAud(epoch, `["other","vault.io"]`)),
+		"claims of all kinds": f.Token(f.Header(""),
+			goodClaims(epoch, `,"a":null,"b":true,"c":false,"d":-0.5e-3,"e":0,"f":[1,"x",{}],"g":{"h":{}}`)),
 		"names alike elsewhere":  f.Token(f.Header(""), goodClaims(epoch, `,"a":{"a":{"a":1},"b":1},"b":{"a":1}`)),
 		"63 names":               f.Token(f.Header(""), goodClaims(epoch, manyNames(58))),
 		"a lifetime of a second": f.Token(f.Header(""), withExp(fmt.Sprint(epoch.Unix()+1))),
@@ -50,7 +55,8 @@ func TestGoodTokens(t *testing.T) {
 
 func TestNomadsClaimsAreRead(t *testing.T) {
 	f := newIssuer("nomad", 'n')
-	v := newVerifier(t, identity.VerifierConfig{Local: identitytest.Keyring(t), Foreign: []identity.Issuer{{Keys: f.KeySet(t), Name: "https://nomad.example"}}})
+	v := newVerifier(t, identity.VerifierConfig{Local: identitytest.Keyring(t),
+		Foreign: []identity.Issuer{{Keys: f.KeySet(t), Name: "https://nomad.example"}}})
 	verified, err := v.Verify(f.Token(f.Header(""), asNomad), epoch)
 	if err != nil {
 		t.Fatal(err)
@@ -160,8 +166,10 @@ func (s *swap) Keys() *identity.KeySet { return s.set }
 
 func TestLocalKeysWin(t *testing.T) {
 	mine, theirs := newIssuer("same", 'm'), newIssuer("same", 't')
-	v := newVerifier(t, identity.VerifierConfig{Local: mine.KeySet(t), Foreign: []identity.Issuer{{Keys: theirs.KeySet(t)}}})
-	if _, err := v.Verify(mine.Token(mine.Header(""), goodClaims(epoch, `,"taskapi_role":"operator"`)), epoch); err != nil {
+	v := newVerifier(t, identity.VerifierConfig{Local: mine.KeySet(t),
+		Foreign: []identity.Issuer{{Keys: theirs.KeySet(t)}}})
+	if _, err := v.Verify(mine.Token(mine.Header(""), goodClaims(epoch, `,"taskapi_role":"operator"`)),
+		epoch); err != nil {
 		t.Error("token of the local key:", err)
 	}
 	_, err := v.Verify(theirs.Token(theirs.Header(""), goodClaims(epoch, "")), epoch)
@@ -238,10 +246,12 @@ func TestWhatIsSignedVerifies(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		now := epoch.Unix()
 		want := identity.Claims{
-			ID:           rapid.StringN(1, 40, -1).Filter(func(s string) bool { return !strings.Contains(s, "\x00") }).Draw(t, "jti"),
-			Issuer:       text.Draw(t, "iss"),
-			Subject:      text.Draw(t, "sub"),
-			Audience:     rapid.Permutation(append(rapid.SliceOfN(rapid.StringMatching("[b-z]+"), 0, 3).Draw(t, "others"), "a")).Draw(t, "aud"),
+			ID: rapid.StringN(1, 40, -1).Filter(func(s string) bool { return !strings.Contains(s, "\x00") }).Draw(t,
+				"jti"),
+			Issuer:  text.Draw(t, "iss"),
+			Subject: text.Draw(t, "sub"),
+			Audience: rapid.Permutation(append(rapid.SliceOfN(rapid.StringMatching("[b-z]+"), 0, 3).Draw(t, "others"),
+				"a")).Draw(t, "aud"),
 			IssuedAt:     rapid.Int64Range(0, now).Draw(t, "iat"),
 			NotBefore:    rapid.Int64Range(0, now).Draw(t, "nbf"),
 			ExpiresAt:    now + rapid.Int64Range(1, 366*24*3600).Draw(t, "ttl"),

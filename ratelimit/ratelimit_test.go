@@ -103,7 +103,8 @@ func TestPeekChangesNothing(t *testing.T) {
 	if n, _ := spendAll(l, start, "a"); n != 20 {
 		t.Errorf("%d were allowed, want 20", n)
 	}
-	if got, want := l.Peek(start, "new"), (ratelimit.Decision{RetryAfter: time.Second, Scope: ratelimit.ScopeKey}); got != want {
+	if got, want := l.Peek(start, "new"), (ratelimit.Decision{RetryAfter: time.Second,
+		Scope: ratelimit.ScopeKey}); got != want {
 		t.Errorf("Peek at a new key in a full table = %+v, want %+v", got, want)
 	}
 }

@@ -116,7 +116,8 @@ func TestBudgetIsShared(t *testing.T) {
 	refused := func(name string) {
 		t.Helper()
 		if got, err := io.ReadAll(dial(t, dir+name)); err != nil || string(got) != refusal {
-			t.Errorf("with %d and %d open, one more of %s: %q, %v; want %q", len(held["/a"]), len(held["/b"]), name, got, err, refusal)
+			t.Errorf("with %d and %d open, one more of %s: %q, %v; want %q", len(held["/a"]), len(held["/b"]), name, got, err,
+				refusal)
 		}
 	}
 	for range 4 {
@@ -220,7 +221,8 @@ func TestARefusedClientThatLingersIsDropped(t *testing.T) {
 
 func TestUnknownPeersAreClosed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "api.sock")
-	l := newListener(t, socket.Config{Path: path, Share: socket.NewBudget(1).Share(0)}) // a place that is not given back is missed
+	// a place that is not given back is missed
+	l := newListener(t, socket.Config{Path: path, Share: socket.NewBudget(1).Share(0)})
 	l.FailPeers(2)
 	conns := serve(t, l)
 	for range 2 {

@@ -53,7 +53,8 @@ func TestServesHTTP(t *testing.T) {
 	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
 		t.Errorf("Serve: %v", err)
 	}
-	for l.Stats().Open > 0 { // the connection is being closed, which Shutdown does not wait for when the client has closed it
+	// the connection is being closed, which Shutdown does not wait for when the client has closed it
+	for l.Stats().Open > 0 {
 		time.Sleep(time.Millisecond)
 	}
 	if got, want := l.Stats(), (socket.Stats{Accepted: 1, Refused: 1}); got != want {

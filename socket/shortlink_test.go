@@ -252,7 +252,8 @@ func TestShortLinkRefuses(t *testing.T) {
 	if _, _, err := socket.ShortLink([]string{base + "/good"}, base+"/no dir/api.sock"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a missing directory: %v, want fs.ErrNotExist", err)
 	}
-	if _, _, err := socket.ShortLink([]string{base + "/good"}, filepath.Dir(path)+"/a b"); !errors.Is(err, socket.ErrUndialable) {
+	if _, _, err := socket.ShortLink([]string{base + "/good"}, filepath.Dir(path)+"/a b"); !errors.Is(err,
+		socket.ErrUndialable) {
 		t.Errorf("a file name that can't be dialled: %v, want ErrUndialable", err)
 	}
 }

@@ -248,7 +248,8 @@ func TestCloseFollowsItsDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := newListener(t, socket.Config{Path: dir + "/api.sock"})
-	if err := errors.Join(os.Rename(dir, dir+"2"), os.Mkdir(dir, 0o700), os.WriteFile(dir+"/api.sock", nil, 0o600)); err != nil {
+	if err := errors.Join(os.Rename(dir, dir+"2"), os.Mkdir(dir, 0o700),
+		os.WriteFile(dir+"/api.sock", nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	if err := l.Close(); err != nil {

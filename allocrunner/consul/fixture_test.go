@@ -60,7 +60,8 @@ func newEnvironment(t *testing.T) *environment {
 	transport := &http.Transport{}
 	t.Cleanup(transport.CloseIdleConnections)
 	var err error
-	if e.api, err = capi.NewClient(&capi.Config{Address: address, Token: token, HttpClient: &http.Client{Transport: transport}}); err != nil {
+	if e.api, err = capi.NewClient(&capi.Config{Address: address, Token: token,
+		HttpClient: &http.Client{Transport: transport}}); err != nil {
 		t.Fatal(err)
 	}
 	return e
@@ -153,9 +154,11 @@ func (e *environment) until(what string, f func() bool) {
 // instance returns a service with a check that is fed.
 func instance(p provider, name string, change func(*interfaces.ServiceInstance)) *interfaces.ServiceInstance {
 	in := &interfaces.ServiceInstance{
-		ID: "_nomad-task-" + p.alloc + "-group-g-" + name + "-http", Name: name, Tags: []string{"a", "b"}, Meta: map[string]string{"k": "v"},
+		ID: "_nomad-task-" + p.alloc + "-group-g-" + name + "-http", Name: name, Tags: []string{"a",
+			"b"}, Meta: map[string]string{"k": "v"},
 		Address: "127.0.0.1", Port: 20530, AllocID: p.alloc,
-		Checks: []api.ServiceCheck{{Name: "script", Type: "script", Command: "x", Interval: 10 * time.Second, Timeout: time.Second}}, CheckAddresses: []string{""},
+		Checks: []api.ServiceCheck{{Name: "script", Type: "script", Command: "x", Interval: 10 * time.Second,
+			Timeout: time.Second}}, CheckAddresses: []string{""},
 		Service: &api.Service{Provider: "consul", PortLabel: "http"},
 	}
 	if change != nil {
@@ -187,7 +190,8 @@ func newHealth(tb testing.TB) *health {
 		body := make([]byte, 64)
 		n, _ := r.Body.Read(body)
 		status := byte(2) // NOT_SERVING
-		if h.serving.Load() && r.URL.Path == "/grpc.health.v1.Health/Check" && strings.HasSuffix(string(body[:n]), "\x03svc") {
+		if h.serving.Load() && r.URL.Path == "/grpc.health.v1.Health/Check" &&
+			strings.HasSuffix(string(body[:n]), "\x03svc") {
 			status = 1
 		}
 		w.Header().Set("Content-Type", "application/grpc")

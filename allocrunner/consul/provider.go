@@ -99,8 +99,8 @@ func New(cfg Config) (*Provider, error) {
 	return &Provider{
 		cfg: cfg, client: client, asker: client, period: syncPeriod, settle: settleTime,
 		wake: make(chan struct{}, 1), feed: make(chan struct{}, 1), round: make(chan struct{}),
-		wanted: map[string]*service{}, gone: map[string]uint64{}, fed: map[string]interfaces.CheckResult{}, unsent: map[string]bool{},
-		has: map[string]string{},
+		wanted: map[string]*service{}, gone: map[string]uint64{}, fed: map[string]interfaces.CheckResult{},
+		unsent: map[string]bool{}, has: map[string]string{},
 	}, nil
 }
 

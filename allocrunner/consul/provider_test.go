@@ -29,17 +29,20 @@ func TestRegistration(t *testing.T) {
 		in.Service.Weights = &api.ServiceWeights{Passing: 3, Warning: 2}
 		in.Service.TaggedAddresses = map[string]string{"wan": "192.0.2.1", "v6": "[2001:db8::1]:99"}
 		in.Checks = append(in.Checks,
-			api.ServiceCheck{Name: "h", Type: "http", Path: "/x?y=1", Method: "POST", Header: map[string][]string{"A": {"b"}}, Body: "z", Interval: time.Minute, Timeout: time.Second, InitialStatus: "passing", SuccessBeforePassing: 2},
+			api.ServiceCheck{Name: "h", Type: "http", Path: "/x?y=1", Method: "POST", Header: map[string][]string{"A": {"b"}},
+				Body: "z", Interval: time.Minute, Timeout: time.Second, InitialStatus: "passing", SuccessBeforePassing: 2},
 			api.ServiceCheck{Name: "t", Type: "tcp", Interval: time.Minute, Timeout: time.Second, InitialStatus: "warning"},
 			api.ServiceCheck{Name: "g", Type: "grpc", GRPCService: "svc", Interval: time.Minute, Timeout: time.Second})
 		in.CheckAddresses = append(in.CheckAddresses, "127.0.0.1:1", "127.0.0.1:1", "127.0.0.1:1")
 	})
 	e.register(p, in)
 	is := e.service(in.ID)
-	if is.Service != "web" || !slices.Equal(is.Tags, []string{"a", "b"}) || is.Address != "127.0.0.1" || is.Port != 20530 || is.Weights != (capi.AgentWeights{Passing: 3, Warning: 2}) {
+	if is.Service != "web" || !slices.Equal(is.Tags, []string{"a", "b"}) || is.Address != "127.0.0.1" ||
+		is.Port != 20530 || is.Weights != (capi.AgentWeights{Passing: 3, Warning: 2}) {
 		t.Errorf("%+v", is)
 	}
-	if is.TaggedAddresses["wan"] != (capi.ServiceAddress{Address: "192.0.2.1", Port: 20530}) || is.TaggedAddresses["v6"] != (capi.ServiceAddress{Address: "2001:db8::1", Port: 99}) {
+	if is.TaggedAddresses["wan"] != (capi.ServiceAddress{Address: "192.0.2.1", Port: 20530}) ||
+		is.TaggedAddresses["v6"] != (capi.ServiceAddress{Address: "2001:db8::1", Port: 99}) {
 		t.Errorf("tagged addresses: %v", is.TaggedAddresses)
 	}
 	if is.Meta["k"] != "v" || is.Meta["external-source"] != "nomad" || is.Meta["taskapi_owner"] != e.owner {
@@ -65,15 +68,18 @@ func TestRegistration(t *testing.T) {
 // TestCheckID is Nomad's: the digests come from `printf TEXT | sha256sum`.
 func TestCheckID(t *testing.T) {
 	t.Parallel()
-	c := api.ServiceCheck{Name: "n", Type: "http", Path: "/p", PortLabel: "l", Interval: 10 * time.Second, Timeout: 2 * time.Second, Method: "GET", OnUpdate: "require_healthy"}
+	c := api.ServiceCheck{Name: "n", Type: "http", Path: "/p", PortLabel: "l", Interval: 10 * time.Second,
+		Timeout: 2 * time.Second, Method: "GET", OnUpdate: "require_healthy"}
 	// s n http /p l 10s 2s GET require_healthy
-	if got, want := consul.CheckID("s", c), "_nomad-check-2fd4e6ef5f263ca00d543d6dbf5b8ec53bf8fc9c489899433482811a61600c6c"; got != want {
+	if got, want := consul.CheckID("s",
+		c), "_nomad-check-2fd4e6ef5f263ca00d543d6dbf5b8ec53bf8fc9c489899433482811a61600c6c"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 	c.Header = map[string][]string{"B": {"2"}, "A": {"1", "0"}}
 	c.TLSSkipVerify, c.TLSServerName, c.AddressMode, c.FailuresBeforeCritical = true, "tls", "host", 3
 	// s n http /p l 10s 2s GET require_healthy true tls A10 B2 host failures:3
-	if got, want := consul.CheckID("s", c), "_nomad-check-d281fdd45ffd679428a3c8216972c20b6d417cff98cb698ea8836ffdcdf9771c"; got != want {
+	if got, want := consul.CheckID("s",
+		c), "_nomad-check-d281fdd45ffd679428a3c8216972c20b6d417cff98cb698ea8836ffdcdf9771c"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }
@@ -93,7 +99,8 @@ func TestInvalidServices(t *testing.T) {
 			in.Checks[0].Type, in.Checks[0].Path, in.CheckAddresses[0] = "http", "%zz", "x:1"
 		},
 	} {
-		if err := p.Register(t.Context(), []*interfaces.ServiceInstance{instance(p, "good", nil), instance(p, "bad", change)}); err == nil || !strings.Contains(err.Error(), `service "bad"`) {
+		if err := p.Register(t.Context(), []*interfaces.ServiceInstance{instance(p, "good", nil),
+			instance(p, "bad", change)}); err == nil || !strings.Contains(err.Error(), `service "bad"`) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -131,7 +138,8 @@ func TestAntiEntropy(t *testing.T) {
 		},
 	} {
 		before := e.service(in.ID)
-		reg := &capi.AgentServiceRegistration{ID: in.ID, Name: in.Name, Tags: in.Tags, Address: in.Address, Port: in.Port, Meta: before.Meta}
+		reg := &capi.AgentServiceRegistration{ID: in.ID, Name: in.Name, Tags: in.Tags, Address: in.Address, Port: in.Port,
+			Meta: before.Meta}
 		change(reg)
 		if err := e.api.Agent().ServiceRegister(reg); err != nil {
 			t.Fatal(err)
@@ -139,7 +147,8 @@ func TestAntiEntropy(t *testing.T) {
 		e.until(what+" is back", func() bool { return cmp.Equal(e.service(in.ID), before) })
 	}
 	// A check that the job does not have goes.
-	if err := e.api.Agent().CheckRegister(&capi.AgentCheckRegistration{ID: "_nomad-check-old", Name: "old", ServiceID: in.ID, AgentServiceCheck: capi.AgentServiceCheck{TTL: "1h"}}); err != nil {
+	if err := e.api.Agent().CheckRegister(&capi.AgentCheckRegistration{ID: "_nomad-check-old", Name: "old",
+		ServiceID: in.ID, AgentServiceCheck: capi.AgentServiceCheck{TTL: "1h"}}); err != nil {
 		t.Fatal(err)
 	}
 	e.until("the check that is nobody's goes", func() bool { return e.check("_nomad-check-old") == nil })
@@ -159,9 +168,11 @@ func TestTagsOfOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	node := self["Config"]["NodeName"].(string)
-	_, err = e.api.Catalog().Register(&capi.CatalogRegistration{Node: node, Address: "127.0.0.1", SkipNodeUpdate: true, Service: &capi.AgentService{
-		ID: in.ID, Service: in.Name, Tags: []string{"theirs"}, Address: in.Address, Port: in.Port, EnableTagOverride: true, Meta: e.service(in.ID).Meta,
-	}}, nil)
+	_, err = e.api.Catalog().Register(&capi.CatalogRegistration{Node: node, Address: "127.0.0.1", SkipNodeUpdate: true,
+		Service: &capi.AgentService{
+			ID: in.ID, Service: in.Name, Tags: []string{"theirs"}, Address: in.Address, Port: in.Port, EnableTagOverride: true,
+			Meta: e.service(in.ID).Meta,
+		}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -200,7 +211,8 @@ func TestLeftovers(t *testing.T) {
 	e := newEnvironment(t)
 	dead, away := e.run(nil), e.run(nil)
 	stranger := e.run(func(c *consul.Config) { c.Owner = "f00d" })
-	ofDead, ofAway, ofStranger := instance(dead, "dead", nil), instance(away, "away", nil), instance(stranger, "stranger", nil)
+	ofDead, ofAway, ofStranger := instance(dead, "dead", nil), instance(away, "away", nil), instance(stranger, "stranger",
+		nil)
 	e.lives.Store(&map[string]bool{dead.alloc: true, away.alloc: true, stranger.alloc: true})
 	e.register(dead, ofDead)
 	e.register(away, ofAway)

@@ -109,7 +109,8 @@ func newCheck(serviceID string, c api.ServiceCheck, address string) (*capi.Agent
 	out := &capi.AgentServiceCheck{
 		CheckID: CheckID(serviceID, c), Name: c.Name, Notes: c.Notes, Status: c.InitialStatus,
 		Interval: c.Interval.String(), Timeout: c.Timeout.String(),
-		SuccessBeforePassing: c.SuccessBeforePassing, FailuresBeforeWarning: c.FailuresBeforeWarning, FailuresBeforeCritical: c.FailuresBeforeCritical,
+		SuccessBeforePassing: c.SuccessBeforePassing, FailuresBeforeWarning: c.FailuresBeforeWarning,
+		FailuresBeforeCritical: c.FailuresBeforeCritical,
 	}
 	if c.Type != services.TypeScript && address == "" {
 		return nil, errors.New("it has no address")

@@ -36,10 +36,12 @@ func TestResults(t *testing.T) {
 	defer listener.Close()
 	in := instance(p, "web", func(in *interfaces.ServiceInstance) {
 		of := func(kind string) api.ServiceCheck {
-			return api.ServiceCheck{Name: kind, Type: kind, Path: "/", GRPCService: "svc", Interval: time.Second, Timeout: time.Second}
+			return api.ServiceCheck{Name: kind, Type: kind, Path: "/", GRPCService: "svc", Interval: time.Second,
+				Timeout: time.Second}
 		}
 		in.Checks = []api.ServiceCheck{of("http"), of("tcp"), of("grpc")}
-		in.CheckAddresses = []string{strings.TrimPrefix(web.URL, "http://"), listener.Addr().String(), strings.TrimPrefix(health.URL, "http://")}
+		in.CheckAddresses = []string{strings.TrimPrefix(web.URL, "http://"), listener.Addr().String(),
+			strings.TrimPrefix(health.URL, "http://")}
 	})
 	e.register(p, in)
 	for n, c := range in.Checks {

@@ -141,7 +141,8 @@ func (p *Provider) leave(ctx context.Context) {
 	if owed > 0 {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTime)
 		if refusals, err := p.once(ctx); refusals != nil || err != nil {
-			p.cfg.Logger.Warn("services may stay in Consul until another allocation of this data directory removes them", "error", errors.Join(refusals, err))
+			p.cfg.Logger.Warn("services may stay in Consul until another allocation of this data directory removes them",
+				"error", errors.Join(refusals, err))
 		}
 		cancel()
 	}

@@ -105,7 +105,8 @@ func (s Settings) Check() error {
 		return nil
 	}
 	if (s.CertFile == "") != (s.KeyFile == "") {
-		return errors.New("a certificate for Consul needs its key, and a key its certificate: give both --consul-cert-file and --consul-key-file")
+		return errors.New("a certificate for Consul needs its key, and a key its certificate: give both --consul-cert-file " +
+			"and --consul-key-file")
 	}
 	_, err := s.endpoint()
 	return err
@@ -132,9 +133,11 @@ func (s Settings) endpoint() (endpoint, error) {
 	u, err := url.Parse(text)
 	switch {
 	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
-		return endpoint{}, fmt.Errorf("address of Consul %q: it must be HOST:PORT, http://HOST:PORT, https://HOST:PORT or unix:///PATH", redact(s.Address))
+		return endpoint{}, fmt.Errorf("address of Consul %q: it must be HOST:PORT, http://HOST:PORT, https://HOST:PORT or "+
+			"unix:///PATH", redact(s.Address))
 	case u.User != nil:
-		return endpoint{}, fmt.Errorf("address of Consul %q: it must have no password: CONSUL_HTTP_AUTH takes USER:PASSWORD", redact(s.Address))
+		return endpoint{}, fmt.Errorf("address of Consul %q: it must have no password: CONSUL_HTTP_AUTH takes USER:PASSWORD",
+			redact(s.Address))
 	case u.RawQuery != "" || u.Fragment != "":
 		return endpoint{}, fmt.Errorf("address of Consul %q: it must have no query", redact(s.Address))
 	}

@@ -15,21 +15,26 @@ import (
 func TestSettingsFromEnv(t *testing.T) {
 	t.Parallel()
 	env := map[string]string{
-		"CONSUL_HTTP_ADDR": "h:1", "CONSUL_HTTP_TOKEN_FILE": "/t", "CONSUL_NAMESPACE": "n", "CONSUL_PARTITION": "p", "CONSUL_CACERT": "/ca", "CONSUL_CAPATH": "/cas",
-		"CONSUL_CLIENT_CERT": "/c", "CONSUL_CLIENT_KEY": "/k", "CONSUL_TLS_SERVER_NAME": "s", "CONSUL_HTTP_SSL": "true", "CONSUL_HTTP_SSL_VERIFY": "false",
-		"CONSUL_HTTP_TOKEN": "secret", "CONSUL_HTTP_AUTH": "u:p",
+		"CONSUL_HTTP_ADDR": "h:1", "CONSUL_HTTP_TOKEN_FILE": "/t", "CONSUL_NAMESPACE": "n", "CONSUL_PARTITION": "p",
+		"CONSUL_CACERT": "/ca", "CONSUL_CAPATH": "/cas",
+		"CONSUL_CLIENT_CERT": "/c", "CONSUL_CLIENT_KEY": "/k", "CONSUL_TLS_SERVER_NAME": "s", "CONSUL_HTTP_SSL": "true",
+		"CONSUL_HTTP_SSL_VERIFY": "false",
+		"CONSUL_HTTP_TOKEN":      "secret", "CONSUL_HTTP_AUTH": "u:p",
 	}
 	getenv := func(name string) string { return env[name] }
-	want := consul.Settings{Address: "h:1", TokenFile: "/t", Namespace: "n", Partition: "p", CAFile: "/ca", CAPath: "/cas", CertFile: "/c", KeyFile: "/k", TLSServerName: "s", SSL: true, SkipVerify: true}
+	want := consul.Settings{Address: "h:1", TokenFile: "/t", Namespace: "n", Partition: "p", CAFile: "/ca", CAPath: "/cas",
+		CertFile: "/c", KeyFile: "/k", TLSServerName: "s", SSL: true, SkipVerify: true}
 	got, err := consul.FromEnv(getenv)
 	if err != nil || got != want {
 		t.Errorf("%+v, %v", got, err)
 	}
-	if got := (consul.Settings{Address: "f:2", Namespace: "m"}).Over(got); got.Address != "f:2" || got.Namespace != "m" || got.Partition != "p" || !got.SSL {
+	if got := (consul.Settings{Address: "f:2", Namespace: "m"}).Over(got); got.Address != "f:2" || got.Namespace != "m" ||
+		got.Partition != "p" || !got.SSL {
 		t.Errorf("%+v", got)
 	}
 	secrets := consul.SecretsFromEnv(getenv)
-	if secrets.Token != "secret" || secrets.Auth != "u:p" || strings.Contains(fmt.Sprintf("%v %+v %#v", secrets, secrets, secrets), "secret") {
+	if secrets.Token != "secret" || secrets.Auth != "u:p" ||
+		strings.Contains(fmt.Sprintf("%v %+v %#v", secrets, secrets, secrets), "secret") {
 		t.Errorf("%v", secrets)
 	}
 	env["CONSUL_HTTP_SSL"] = "maybe"
@@ -42,12 +47,16 @@ func TestSettingsFromEnv(t *testing.T) {
 func TestAddresses(t *testing.T) {
 	t.Parallel()
 	for address, want := range map[string]string{
-		"127.0.0.1:8500": "", "localhost:8500": "", "[::1]:8500": "", "http://h:1/prefix": "", "https://h": "", "unix:///run/consul.sock": "",
-		"tcp://h:1": "it must be HOST:PORT", "http://": "it must be HOST:PORT", "unix://consul.sock": "absolute path", "http://u:hush@h:1": "CONSUL_HTTP_AUTH",
+		"127.0.0.1:8500": "", "localhost:8500": "", "[::1]:8500": "", "http://h:1/prefix": "", "https://h": "",
+		"unix:///run/consul.sock": "",
+		"tcp://h:1":               "it must be HOST:PORT", "http://": "it must be HOST:PORT",
+		"unix://consul.sock":  "absolute path",
+		"http://u:hush@h:1":   "CONSUL_HTTP_AUTH",
 		"http://h:1/?token=x": "no query", "h:port": "it must be HOST:PORT",
 	} {
 		err := consul.Settings{Address: address}.Check()
-		if (err == nil) != (want == "") || err != nil && (!strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hush")) {
+		if (err == nil) != (want == "") || err != nil &&
+			(!strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hush")) {
 			t.Errorf("%s: %v, want %q", address, err, want)
 		}
 	}

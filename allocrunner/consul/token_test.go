@@ -138,7 +138,8 @@ func TestLogOfAnAgentThatIsAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	e.until("it fails", func() bool { return strings.Contains(log.String(), "does not accept the services") })
-	if text := log.String(); !strings.Contains(text, "agent="+e.proxy.URL) || !strings.Contains(text, "EOF") || strings.Contains(text, "filter=") {
+	if text := log.String(); !strings.Contains(text, "agent="+e.proxy.URL) || !strings.Contains(text, "EOF") ||
+		strings.Contains(text, "filter=") {
 		t.Error(text)
 	}
 }
@@ -195,9 +196,13 @@ func TestRefusedService(t *testing.T) {
 	if err := p.Register(t.Context(), []*interfaces.ServiceInstance{refused, in}); err != nil {
 		t.Fatal(err)
 	}
-	e.until("the log says which rule is missing", e.says(`the token needs the rule service \"`+bad+`\" { policy = \"write\" }`))
+	e.until("the log says which rule is missing",
+		e.says(`the token needs the rule service \"`+bad+`\" { policy = \"write\" }`))
 	e.until("the other is registered", func() bool { return e.service(in.ID) != nil })
-	e.until("its check has a result", func() bool { got, ok := p.Result(in.ID, 1); return ok && got.Status == interfaces.CheckFailure })
+	e.until("its check has a result", func() bool {
+		got, ok := p.Result(in.ID, 1)
+		return ok && got.Status == interfaces.CheckFailure
+	})
 	for n, output := range []string{"one", "two"} {
 		p.Feed(refused.ID, 0, interfaces.CheckResult{Status: interfaces.CheckSuccess, Output: output})
 		p.Feed(in.ID, 0, interfaces.CheckResult{Status: interfaces.CheckSuccess, Output: output})

@@ -16,11 +16,14 @@ import (
 // version returns an allocation with a version of its job, as it begins.
 func version(n uint64, id string) *api.Allocation {
 	return &api.Allocation{
-		ID: "alloc", Namespace: "default", JobID: "web", TaskGroup: "g", DeploymentID: id, DesiredStatus: api.AllocDesiredStatusRun,
-		ClientStatus: api.AllocClientStatusPending, ModifyIndex: 10 * (n + 1), ModifyTime: int64(n+1) * int64(time.Second),
+		ID: "alloc", Namespace: "default", JobID: "web", TaskGroup: "g", DeploymentID: id,
+		DesiredStatus: api.AllocDesiredStatusRun,
+		ClientStatus:  api.AllocClientStatusPending, ModifyIndex: 10 * (n + 1), ModifyTime: int64(n+1) * int64(time.Second),
 		Job: &api.Job{
-			ID: new("web"), Type: new("service"), Version: &n, CreateIndex: new(uint64(1)), ModifyIndex: new(10 * (n + 1)), JobModifyIndex: new(10 * (n + 1)),
-			TaskGroups: []*api.TaskGroup{{Name: new("g"), Update: &api.UpdateStrategy{MaxParallel: new(1), ProgressDeadline: new(time.Minute)}}},
+			ID: new("web"), Type: new("service"), Version: &n, CreateIndex: new(uint64(1)), ModifyIndex: new(
+				10 * (n + 1)), JobModifyIndex: new(10 * (n + 1)),
+			TaskGroups: []*api.TaskGroup{{Name: new("g"), Update: &api.UpdateStrategy{MaxParallel: new(1),
+				ProgressDeadline: new(time.Minute)}}},
 		},
 	}
 }
@@ -68,22 +71,30 @@ func TestNext(t *testing.T) {
 		events []any
 		want   []outcome
 	}{
-		"begun":   {[]any{began}, []outcome{running}},
-		"healthy": {[]any{began, deployment.Changed{Alloc: with(first, healthy(true))}}, []outcome{{"a", "successful", "Deployment completed successfully", 1, 1, 0}}},
+		"begun": {[]any{began}, []outcome{running}},
+		"healthy": {[]any{began, deployment.Changed{Alloc: with(first, healthy(true))}},
+			[]outcome{{"a", "successful", "Deployment completed successfully", 1, 1, 0}}},
 		"unhealthy": {[]any{began, deployment.Changed{Alloc: with(first, healthy(false))}},
 			[]outcome{{"a", "failed", "Failed due to unhealthy allocations", 1, 0, 1}}},
-		"ended": {[]any{began, deployment.Changed{Alloc: with(first, func(a *api.Allocation) { a.ClientStatus = "complete" })}},
+		"ended": {[]any{began,
+			deployment.Changed{Alloc: with(first, func(a *api.Allocation) { a.ClientStatus = "complete" })}},
 			[]outcome{{"a", "failed", "Failed due to unhealthy allocations", 1, 0, 0}}},
-		"stopped":              {[]any{began, deployment.Changed{Alloc: with(first, stopped(nil))}}, []outcome{{"a", "cancelled", "Cancelled because job is stopped", 1, 0, 0}}},
-		"marked":               {[]any{began, deployment.Failed{ID: "a", At: at}}, []outcome{{"a", "failed", "Deployment marked as failed", 1, 0, 0}}},
-		"overdue":              {[]any{began, deployment.Failed{ID: "a", Overdue: true, At: at}}, []outcome{{"a", "failed", "Failed due to progress deadline", 1, 0, 0}}},
-		"in place":             {[]any{began, deployment.Changed{Alloc: next}}, []outcome{{"b", "running", "Deployment is running", 1, 0, 0}, newer}},
+		"stopped": {[]any{began, deployment.Changed{Alloc: with(first, stopped(nil))}},
+			[]outcome{{"a", "cancelled", "Cancelled because job is stopped", 1, 0, 0}}},
+		"marked": {[]any{began, deployment.Failed{ID: "a", At: at}},
+			[]outcome{{"a", "failed", "Deployment marked as failed", 1, 0, 0}}},
+		"overdue": {[]any{began, deployment.Failed{ID: "a", Overdue: true, At: at}},
+			[]outcome{{"a", "failed", "Failed due to progress deadline", 1, 0, 0}}},
+		"in place": {[]any{began, deployment.Changed{Alloc: next}},
+			[]outcome{{"b", "running", "Deployment is running", 1, 0, 0}, newer}},
 		"without a deployment": {[]any{began, deployment.Changed{Alloc: version(1, "")}}, []outcome{newer}},
 		"accepted":             {[]any{began, accepted, ends}, []outcome{waiting, newer}},
-		"replaced": {[]any{began, accepted, ends, deployment.Changed{Alloc: next}, deployment.Changed{Alloc: with(next, healthy(true))}},
+		"replaced": {[]any{began, accepted, ends, deployment.Changed{Alloc: next},
+			deployment.Changed{Alloc: with(next, healthy(true))}},
 			[]outcome{{"b", "successful", "Deployment completed successfully", 1, 1, 0}, newer}},
 		"accepted twice": {[]any{began, accepted, ends, deployment.Accepted{Next: version(2, "c"), At: at}},
-			[]outcome{{"c", "running", "Deployment is running", 0, 0, 0}, {"b", "cancelled", "Cancelled due to newer version of job", 0, 0, 0}, newer}},
+			[]outcome{{"c", "running", "Deployment is running", 0, 0, 0},
+				{"b", "cancelled", "Cancelled due to newer version of job", 0, 0, 0}, newer}},
 		"accepted, then stopped": {[]any{began, accepted, ends, deployment.Changed{Alloc: with(first, stopped(nil))}},
 			[]outcome{{"b", "cancelled", "Cancelled because job is stopped", 0, 0, 0}, newer}},
 	} {
@@ -105,8 +116,11 @@ func TestNext(t *testing.T) {
 func TestBegin(t *testing.T) {
 	got := deployment.Next(nil, deployment.Changed{Alloc: version(3, "a")})[0]
 	want := &api.Deployment{
-		ID: "a", Namespace: "default", JobID: "web", JobVersion: 3, JobModifyIndex: 40, JobSpecModifyIndex: 40, JobCreateIndex: 1,
-		Status: "running", StatusDescription: "Deployment is running", CreateIndex: 40, ModifyIndex: 40, CreateTime: 4e9, ModifyTime: 4e9,
+		ID: "a", Namespace: "default", JobID: "web", JobVersion: 3, JobModifyIndex: 40, JobSpecModifyIndex: 40,
+		JobCreateIndex: 1,
+		Status:         "running", StatusDescription: "Deployment is running", CreateIndex: 40, ModifyIndex: 40,
+		CreateTime: 4e9,
+		ModifyTime: 4e9,
 		TaskGroups: map[string]*api.DeploymentState{"g": {
 			DesiredTotal: 1, PlacedAllocs: 1, ProgressDeadline: time.Minute, RequireProgressBy: time.Unix(64, 0).UTC(),
 		}},
@@ -154,7 +168,8 @@ func TestForgotten(t *testing.T) {
 	alloc := version(0, "0")
 	all := deployment.Next(nil, deployment.Changed{Alloc: alloc})
 	for n := uint64(1); n <= deployment.Kept; n++ {
-		all = deployment.Next(all, deployment.Accepted{Next: version(n, string(rune('0'+n))), At: deployment.Moment{Index: 10 * n}})
+		all = deployment.Next(all, deployment.Accepted{Next: version(n, string(rune('0'+n))),
+			At: deployment.Moment{Index: 10 * n}})
 	}
 	want := outcomes(all)
 	ends := with(alloc, stopped(version(deployment.Kept, "6")))
@@ -172,7 +187,8 @@ func TestAnySequence(t *testing.T) {
 		id := func() string { return string(rune('0' + n)) }
 		for range rapid.IntRange(1, 20).Draw(t, "events") {
 			var event any
-			switch rapid.SampledFrom([]string{"same", "healthy", "unhealthy", "stop", "in place", "accept", "mark", "end"}).Draw(t, "event") {
+			switch rapid.SampledFrom([]string{"same", "healthy", "unhealthy", "stop", "in place", "accept", "mark",
+				"end"}).Draw(t, "event") {
 			case "same":
 				event = deployment.Changed{Alloc: alloc}
 			case "healthy", "unhealthy":

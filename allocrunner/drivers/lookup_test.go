@@ -41,9 +41,11 @@ func TestLookUp(t *testing.T) {
 	}
 	env := []string{"PATH=relative:" + bin}
 	for command, want := range map[string]string{
-		"both": task + "/local/both", "top": task + "/top", "sub/deep": task + "/local/sub/deep", "inner": task + "/local/inner",
+		"both": task + "/local/both", "top": task + "/top", "sub/deep": task + "/local/sub/deep", "inner": task +
+			"/local/inner",
 		"tool": bin + "/tool", "tool-link": task + "/local/tool-link", "dir": bin + "/dir", bin + "/plain": bin + "/plain",
-		"escape": "", "plain": "", "../outside": "", "pipe": "", "nothing": "", "/no/such": "", bin: "", "": "", "sub/none": "",
+		"escape": "", "plain": "", "../outside": "", "pipe": "", "nothing": "", "/no/such": "", bin: "", "": "",
+		"sub/none": "",
 	} {
 		got, err := drivers.LookUp(task, "task's ", command, env)
 		if got != want || (err == nil) != (want != "") {
@@ -53,7 +55,8 @@ func TestLookUp(t *testing.T) {
 			t.Errorf("%q: %v is no StartError", command, err)
 		}
 	}
-	for path, want := range map[string]os.FileMode{task + "/local/both": 0o755, task + "/both": 0o644, task + "/top": 0o711, root + "/outside": 0o644} {
+	for path, want := range map[string]os.FileMode{task + "/local/both": 0o755, task + "/both": 0o644, task +
+		"/top": 0o711, root + "/outside": 0o644} {
 		if info, err := os.Stat(path); err != nil || info.Mode() != want {
 			t.Errorf("%s: %v, %v; want %v", path, info.Mode(), err, want)
 		}

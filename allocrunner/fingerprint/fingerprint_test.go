@@ -51,15 +51,19 @@ func TestNode(t *testing.T) {
 		t.Errorf("the disk has %s bytes", total)
 	}
 	hostname, err := os.Hostname()
-	if err != nil || n.Name != hostname || n.Attributes["kernel.name"] != "linux" || n.Attributes["cpu.arch"] != runtime.GOARCH {
+	if err != nil || n.Name != hostname || n.Attributes["kernel.name"] != "linux" ||
+		n.Attributes["cpu.arch"] != runtime.GOARCH {
 		t.Errorf("node = %q %v, %v", n.Name, n.Attributes, err)
 	}
 	driver := n.Drivers["raw_exec"]
-	if n.Status != "ready" || n.SchedulingEligibility != "eligible" || driver == nil || !driver.Healthy || !driver.Detected || n.Attributes["driver.raw_exec"] != "1" {
+	if n.Status != "ready" || n.SchedulingEligibility != "eligible" || driver == nil || !driver.Healthy ||
+		!driver.Detected || n.Attributes["driver.raw_exec"] != "1" {
 		t.Errorf("node = %+v, driver %+v", n, driver)
 	}
-	if mhz := n.Attributes["cpu.frequency"]; mhz != "" && n.Attributes["cpu.totalcompute"] != strconv.FormatInt(n.NodeResources.Cpu.CpuShares, 10) {
-		t.Errorf("at %s MHz the attributes have %s, the resources %d", mhz, n.Attributes["cpu.totalcompute"], n.NodeResources.Cpu.CpuShares)
+	if mhz := n.Attributes["cpu.frequency"]; mhz != "" &&
+		n.Attributes["cpu.totalcompute"] != strconv.FormatInt(n.NodeResources.Cpu.CpuShares, 10) {
+		t.Errorf("at %s MHz the attributes have %s, the resources %d", mhz, n.Attributes["cpu.totalcompute"],
+			n.NodeResources.Cpu.CpuShares)
 	}
 }
 
@@ -124,12 +128,14 @@ func TestMetadataIsBounded(t *testing.T) {
 		"a bad key":      {map[string]*string{"a b": new("x")}, `"a b" is invalid`},
 		"a dot too many": {map[string]*string{"a..b": nil}, `"a..b" is invalid`},
 		"a long key":     {map[string]*string{strings.Repeat("k", 1<<20): nil}, "at most 128 are kept"},
-		"a long value":   {map[string]*string{"k": new(strings.Repeat("x", fingerprint.MaxValueBytes+1))}, "at most 4096 are kept"},
-		"many keys":      {many, "that would be 257 keys; at most 256 are kept"},
-		"many bytes":     {large, "at most 65536 are kept"},
-		"a bad one":      {map[string]*string{"good": new("x"), "b@d": new("x")}, "is invalid"},
+		"a long value": {map[string]*string{"k": new(strings.Repeat("x", fingerprint.MaxValueBytes+1))},
+			"at most 4096 are kept"},
+		"many keys":  {many, "that would be 257 keys; at most 256 are kept"},
+		"many bytes": {large, "at most 65536 are kept"},
+		"a bad one":  {map[string]*string{"good": new("x"), "b@d": new("x")}, "is invalid"},
 	} {
-		if _, err := m.Apply(t.Context(), c.changes); !errors.Is(err, fingerprint.ErrMetadata) || !strings.Contains(err.Error(), c.want) || len(err.Error()) > 300 {
+		if _, err := m.Apply(t.Context(), c.changes); !errors.Is(err, fingerprint.ErrMetadata) ||
+			!strings.Contains(err.Error(), c.want) || len(err.Error()) > 300 {
 			t.Errorf("%s: %.400v, want %s", name, err, c.want)
 		}
 	}
@@ -142,7 +148,8 @@ func TestMetadataIsBounded(t *testing.T) {
 func TestDamagedMetadata(t *testing.T) {
 	m := agents(t)()
 	for _, content := range []string{"{", "null", `["a"]`, `{"a":1}`} {
-		if _, err := m.Store.Commit(t.Context(), cluster.Txn{Then: []cluster.Operation{{Key: m.Key, Value: []byte(content)}}}); err != nil {
+		if _, err := m.Store.Commit(t.Context(),
+			cluster.Txn{Then: []cluster.Operation{{Key: m.Key, Value: []byte(content)}}}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := m.Read(t.Context()); err == nil || !strings.Contains(err.Error(), m.Key+" holds no JSON object") {

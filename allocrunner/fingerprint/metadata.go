@@ -49,7 +49,8 @@ func (m Metadata) read(ctx context.Context) (values map[string]string, index uin
 		return map[string]string{}, 0, nil
 	}
 	if err := json.Unmarshal(entry.Value, &values); err != nil || values == nil {
-		return nil, 0, fmt.Errorf("read the metadata: the store's entry %s holds no JSON object of strings; remove it, and set the metadata again", m.Key)
+		return nil, 0, fmt.Errorf("read the metadata: the store's entry %s holds no JSON object of strings; remove it, and "+
+			"set the metadata again", m.Key)
 	}
 	return values, entry.ModifyIndex, nil
 }

@@ -43,7 +43,8 @@ func TestStats(t *testing.T) {
 	if err := unix.Sysinfo(&info); err != nil {
 		t.Fatal(err)
 	}
-	if total := info.Totalram * uint64(info.Unit); s.Memory.Total != total || s.Memory.Used+s.Memory.Available != total || s.Memory.Free == 0 {
+	if total := info.Totalram * uint64(info.Unit); s.Memory.Total != total || s.Memory.Used+s.Memory.Available != total ||
+		s.Memory.Free == 0 {
 		t.Errorf("memory = %+v of %d", s.Memory, total)
 	}
 	if s.Uptime == 0 || uint64(info.Uptime)-s.Uptime > 60 {

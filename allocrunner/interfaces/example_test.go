@@ -17,7 +17,8 @@ var _ interfaces.TaskPrestartHook = counter{}
 
 func (counter) Name() string { return "counter" }
 
-func (counter) Prestart(_ context.Context, req *interfaces.TaskPrestartRequest) (*interfaces.TaskPrestartResponse, error) {
+func (counter) Prestart(_ context.Context,
+	req *interfaces.TaskPrestartRequest) (*interfaces.TaskPrestartResponse, error) {
 	if req.Restored {
 		return nil, nil // it has its number
 	}

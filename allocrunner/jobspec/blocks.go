@@ -56,7 +56,8 @@ func (d *decoder) structBody(body hcl.Body, ctx *hcl.EvalContext, target reflect
 	}
 }
 
-func (d *decoder) field(f schema.Field, target reflect.Value, content *hcl.BodyContent, ctx *hcl.EvalContext, labels []string) {
+func (d *decoder) field(f schema.Field, target reflect.Value, content *hcl.BodyContent, ctx *hcl.EvalContext,
+	labels []string) {
 	if f.Kind == "label" {
 		if len(labels) > 0 {
 			_ = setValue(cty.StringVal(labels[0]), target) // a label is a text

@@ -25,7 +25,8 @@ func seed(f *testing.F) {
 			f.Add(body)
 		}
 	}
-	for _, body := range []string{`job "j" {}`, `{"ID":"x"}`, `{"Job":{"ID":"x","TaskGroups":[{}]}}`, doubling(), inTask("config {\na \"b\" {}\n}"),
+	for _, body := range []string{`job "j" {}`, `{"ID":"x"}`, `{"Job":{"ID":"x","TaskGroups":[{}]}}`, doubling(),
+		inTask("config {\na \"b\" {}\n}"),
 		inTask("user = \"${a.b[0].*.c}$${d}%{ if e }f%{ endif }\""), inTask("env = { for k, v in { a = b } : k => v }"),
 		"variable \"a\" {\ntype = list(string)\n}\nvariables { b = [c] }\nlocals { d = local.e }\njob \"j\" {}",
 		`{"ID":"x","Update":{},"Multiregion":{},"Periodic":{},"TaskGroups":[{"Update":{},"Scaling":{},"Services":[{"Checks":[{}],"Connect":{"Gateway":{}}}],"Tasks":[{"Templates":[{}],"Vault":{},"Resources":{}}]}]}`} {

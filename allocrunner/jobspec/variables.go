@@ -46,7 +46,8 @@ func (f *hclFile) variables(root *hcl.BodyContent) (map[string]cty.Value, hcl.Di
 		v := declared[name]
 		if v.value == cty.NilVal {
 			diags = append(diags, hcleval.ErrorAt(v.declared, "Missing value for a variable",
-				"Variable %q has no default. Give it a value with -var %s=..., -var-file, or %s%s in the environment.", name, name, envPrefix, name))
+				"Variable %q has no default. Give it a value with -var %s=..., -var-file, or %s%s in the environment.", name, name,
+				envPrefix, name))
 			continue
 		}
 		values[name] = v.value

@@ -38,7 +38,8 @@ func TestVariablePrecedence(t *testing.T) {
 		"environment, empty": {jobspec.Config{Environ: []string{"NOMAD_VAR_v="}}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			tc.cfg.Body = []byte("variable \"v\" {\ntype = string\ndefault = \"default\"\n}\njob \"j\" {\nmeta { v = \"[${var.v}]\" }\n}\n")
+			tc.cfg.Body = []byte("variable \"v\" {\ntype = string\ndefault = \"default\"\n}\njob \"j\" {\nmeta { v = " +
+				"\"[${var.v}]\" }\n}\n")
 			job, err := jobspec.Parse(tc.cfg)
 			if err != nil {
 				t.Fatal(err)
@@ -52,11 +53,12 @@ func TestVariablePrecedence(t *testing.T) {
 
 func TestVariableTypes(t *testing.T) {
 	for name, tc := range map[string]struct{ declaration, flag, use, want string }{
-		"number":             {"type = number", "v=5", "${var.v + 1}", "6"},
-		"bool":               {"type = bool", "v=true", "${!var.v}", "false"},
-		"list":               {"type = list(string)", `v=["a","b"]`, `${join("-", var.v)}`, "a-b"},
-		"map":                {"type = map(number)", `v={x=1}`, "${var.v.x}", "1"},
-		"optional":           {"type = object({a=string, b=optional(string, \"z\")})", `v={a="y"}`, "${var.v.a}${var.v.b}", "yz"},
+		"number": {"type = number", "v=5", "${var.v + 1}", "6"},
+		"bool":   {"type = bool", "v=true", "${!var.v}", "false"},
+		"list":   {"type = list(string)", `v=["a","b"]`, `${join("-", var.v)}`, "a-b"},
+		"map":    {"type = map(number)", `v={x=1}`, "${var.v.x}", "1"},
+		"optional": {"type = object({a=string, b=optional(string, \"z\")})", `v={a="y"}`, "${var.v.a}${var.v.b}",
+			"yz"},
 		"any of plain":       {"type = any", "v=plain text", "${var.v}", "plain text"},
 		"untyped":            {"", "v=plain", "${var.v}", "plain"},
 		"untyped list":       {"default = []", `v=["a","b"]`, "${length(var.v)}", "2"},
@@ -89,25 +91,34 @@ func TestVariableErrors(t *testing.T) {
 		cfg  jobspec.Config
 		want string
 	}{
-		"undeclared flag":      {jobspec.Config{Vars: []string{"count2=1"}}, `-var count2: the job file declares no variable "count2". Did you mean "count"?`},
-		"no value":             {jobspec.Config{Vars: []string{"count"}}, `-var "count" must be name=value`},
-		"no name":              {jobspec.Config{Vars: []string{"=1"}}, `must be name=value`},
-		"wrong type":           {jobspec.Config{Vars: []string{"count=many"}}, `-var count:1:1: Unsuitable value for a variable: Variable "count": a number is required.`},
-		"not an expression":    {jobspec.Config{Vars: []string{"list=[1"}}, `-var list:1:1`},
-		"wrong in environment": {jobspec.Config{Environ: []string{"NOMAD_VAR_count=x"}}, `NOMAD_VAR_count in the environment:1:1`},
-		"undeclared in a file": {jobspec.Config{VarFiles: []string{file("u.hcl", "\ncuont = 1")}}, `u.hcl:2:1: Undeclared variable: the job file declares no variable "cuont". Did you mean "count"?`},
-		"undeclared in JSON":   {jobspec.Config{VarFiles: []string{file("u.json", `{"nope": 1}`)}}, `the job file declares no variable "nope"`},
-		"block in a file":      {jobspec.Config{VarFiles: []string{file("b.hcl", "job \"x\" {}")}}, `b.hcl:1:1: Unexpected "job" block`},
-		"syntax in a file":     {jobspec.Config{VarFiles: []string{file("s.hcl", "count =")}}, `s.hcl:1:8`},
-		"broken JSON":          {jobspec.Config{VarFiles: []string{file("s.json", `{"count":`)}}, `unexpected end of JSON input`},
-		"deep JSON":            {jobspec.Config{VarFiles: []string{file("d.json", strings.Repeat("[", 100_000))}}, `exceeded max depth`},
-		"missing file":         {jobspec.Config{VarFiles: []string{filepath.Join(dir, "none")}}, `none does not exist`},
-		"directory":            {jobspec.Config{VarFiles: []string{dir}}, `it is a directory`},
-		"var in a file":        {jobspec.Config{VarFiles: []string{file("v.hcl", "count = var.list")}}, `v.hcl:1:9`},
+		"undeclared flag": {jobspec.Config{Vars: []string{"count2=1"}},
+			`-var count2: the job file declares no variable "count2". Did you mean "count"?`},
+		"no value": {jobspec.Config{Vars: []string{"count"}}, `-var "count" must be name=value`},
+		"no name":  {jobspec.Config{Vars: []string{"=1"}}, `must be name=value`},
+		"wrong type": {jobspec.Config{Vars: []string{"count=many"}},
+			`-var count:1:1: Unsuitable value for a variable: Variable "count": a number is required.`},
+		"not an expression": {jobspec.Config{Vars: []string{"list=[1"}}, `-var list:1:1`},
+		"wrong in environment": {jobspec.Config{Environ: []string{"NOMAD_VAR_count=x"}},
+			`NOMAD_VAR_count in the environment:1:1`},
+		"undeclared in a file": {jobspec.Config{VarFiles: []string{file("u.hcl", "\ncuont = 1")}},
+			`u.hcl:2:1: Undeclared variable: the job file declares no variable "cuont". Did you mean "count"?`},
+		"undeclared in JSON": {jobspec.Config{VarFiles: []string{file("u.json", `{"nope": 1}`)}},
+			`the job file declares no variable "nope"`},
+		"block in a file": {jobspec.Config{VarFiles: []string{file("b.hcl", "job \"x\" {}")}},
+			`b.hcl:1:1: Unexpected "job" block`},
+		"syntax in a file": {jobspec.Config{VarFiles: []string{file("s.hcl", "count =")}}, `s.hcl:1:8`},
+		"broken JSON": {jobspec.Config{VarFiles: []string{file("s.json", `{"count":`)}},
+			`unexpected end of JSON input`},
+		"deep JSON": {jobspec.Config{VarFiles: []string{file("d.json", strings.Repeat("[", 100_000))}},
+			`exceeded max depth`},
+		"missing file":  {jobspec.Config{VarFiles: []string{filepath.Join(dir, "none")}}, `none does not exist`},
+		"directory":     {jobspec.Config{VarFiles: []string{dir}}, `it is a directory`},
+		"var in a file": {jobspec.Config{VarFiles: []string{file("v.hcl", "count = var.list")}}, `v.hcl:1:9`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tc.cfg.Filename = "job.hcl"
-			tc.cfg.Body = []byte("variable \"count\" {\ntype = number\ndefault = 1\n}\nvariable \"list\" {\ntype = list(number)\ndefault = []\n}\njob \"j\" {}\n")
+			tc.cfg.Body = []byte("variable \"count\" {\ntype = number\ndefault = 1\n}\nvariable \"list\" {\ntype = " +
+				"list(number)\ndefault = []\n}\njob \"j\" {}\n")
 			_, err := jobspec.Parse(tc.cfg)
 			if err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("got:\n%v\nwant:\n%s", err, tc.want)

@@ -27,16 +27,20 @@ func TestNoFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, call := range []string{
-		`file("PATH")`, `filebase64("PATH")`, `fileexists("PATH")`, `fileset("/", "*")`, `templatefile("PATH", {})`, `abspath(".")`, `pathexpand("~")`,
+		`file("PATH")`, `filebase64("PATH")`, `fileexists("PATH")`, `fileset("/", "*")`, `templatefile("PATH", {})`,
+		`abspath(".")`, `pathexpand("~")`,
 		`try(file("PATH"), "none")`, `"${file("PATH")}"`, `can(file("PATH"))`,
 	} {
 		call = strings.ReplaceAll(call, "PATH", path)
 		body := "job \"x\" {\n  meta = { a = \"${" + call + "}\" }\n" + oneTask
 		job, err := jobspec.Parse(jobspec.Config{Filename: "job.hcl", Body: []byte(body), NoFiles: true})
-		if err == nil && (strings.HasPrefix(call, "try") && job.Meta["a"] == "none" || strings.HasPrefix(call, "can") && job.Meta["a"] == "false") {
+		if err == nil && (strings.HasPrefix(call, "try") && job.Meta["a"] == "none" || strings.HasPrefix(call, "can") &&
+			job.Meta["a"] == "false") {
 			continue // they see an error, too
 		}
-		if !errors.Is(err, jobspec.ErrInvalid) || !strings.Contains(err.Error(), "files of this machine can't be used here") || strings.Contains(err.Error(), "hunter2") {
+		if !errors.Is(err, jobspec.ErrInvalid) ||
+			!strings.Contains(err.Error(), "files of this machine can't be used here") ||
+			strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%s: %v, %v; want that files can't be used", call, job, err)
 		}
 	}
@@ -58,9 +62,11 @@ job "x" {
 		t.Errorf("with -var: %+v, %v; want that to win", job, err)
 	}
 	for text, want := range map[string]string{
-		"m = 1\n": "variables:1", "n = \n": "variables:1", "n = file(\"/etc/passwd\")\n": "unction", "n = 1\x00": "not UTF-8 text",
+		"m = 1\n": "variables:1", "n = \n": "variables:1", "n = file(\"/etc/passwd\")\n": "unction",
+		"n = 1\x00": "not UTF-8 text",
 	} {
-		if _, err := jobspec.Parse(jobspec.Config{Filename: "job.hcl", Body: []byte(body), VarText: text}); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := jobspec.Parse(jobspec.Config{Filename: "job.hcl", Body: []byte(body), VarText: text}); err == nil ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("variables %q: %v, want %q", text, err, want)
 		}
 	}
@@ -74,7 +80,8 @@ job "x" {
 func TestAsWritten(t *testing.T) {
 	const body = "job \"x\" {\n" + oneTask
 	for asWritten, want := range map[bool]bool{true: true, false: false} {
-		job, err := jobspec.Parse(jobspec.Config{Filename: "job.hcl", Body: []byte(body), AsWritten: asWritten, Audience: "a"})
+		job, err := jobspec.Parse(jobspec.Config{Filename: "job.hcl", Body: []byte(body), AsWritten: asWritten,
+			Audience: "a"})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -53,14 +53,16 @@ func (d *diary) Shutdown()                     { d.note("shutdown") }
 
 type taskDiary struct{ *diary }
 
-func (d taskDiary) Prestart(_ context.Context, req *interfaces.TaskPrestartRequest) (*interfaces.TaskPrestartResponse, error) {
+func (d taskDiary) Prestart(_ context.Context,
+	req *interfaces.TaskPrestartRequest) (*interfaces.TaskPrestartResponse, error) {
 	d.note("prestart, kept " + req.Kept["n"])
 	if d.refuse {
 		return nil, errors.New("refused")
 	}
 	req.Keep(map[string]string{"n": req.Kept["n"] + "I"})
 	d.restart = req.Lifecycle.Restart
-	return &interfaces.TaskPrestartResponse{Env: map[string]string{"HOOK": req.Task.Name}}, req.WriteFile(interfaces.File{Path: "secrets/file", Data: []byte("here")})
+	return &interfaces.TaskPrestartResponse{Env: map[string]string{"HOOK": req.Task.Name}}, req.WriteFile(
+		interfaces.File{Path: "secrets/file", Data: []byte("here")})
 }
 
 func (d taskDiary) Poststart(_ context.Context, req *interfaces.TaskPoststartRequest) error {
@@ -76,9 +78,11 @@ func simulated(t *testing.T) (interfaces.AllocRunner, *diary, string) {
 	t.Helper()
 	d, dir := &diary{}, filepath.Join(t.TempDir(), "alloc")
 	id, group := "id", "g"
-	job := &api.Job{ID: &id, Name: &id, Region: &id, Namespace: &id, TaskGroups: []*api.TaskGroup{{Name: &group, Tasks: []*api.Task{{Name: "t"}}}}}
+	job := &api.Job{ID: &id, Name: &id, Region: &id, Namespace: &id,
+		TaskGroups: []*api.TaskGroup{{Name: &group, Tasks: []*api.Task{{Name: "t"}}}}}
 	r, err := simulate.New(interfaces.Config{
-		Alloc: &api.Allocation{ID: id, Name: id, JobID: id, Job: job, TaskGroup: group}, Dir: dir, Logger: slog.New(slog.DiscardHandler),
+		Alloc: &api.Allocation{ID: id, Name: id, JobID: id, Job: job,
+			TaskGroup: group}, Dir: dir, Logger: slog.New(slog.DiscardHandler),
 		Hooks:     []interfaces.RunnerHook{d},
 		TaskHooks: func(*api.Allocation, *api.Task) []interfaces.TaskHook { return []interfaces.TaskHook{taskDiary{d}} },
 	})
@@ -138,7 +142,8 @@ func TestSimulatedLife(t *testing.T) {
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the directory is left: %v", err)
 	}
-	want := []string{"prerun id", "prestart, kept ", "poststart t", "exited", "prestart, kept I", "poststart t", "prekill", "exited", "stop",
+	want := []string{"prerun id", "prestart, kept ", "poststart t", "exited", "prestart, kept I", "poststart t", "prekill",
+		"exited", "stop",
 		"postrun", "destroy"}
 	if diff := cmp.Diff(want, d.read()); diff != "" {
 		t.Errorf("hooks (-want +got):\n%s", diff)
@@ -184,7 +189,8 @@ func TestSimulatedServices(t *testing.T) {
 			Tasks:    []*api.Task{{Name: "t", Services: []*api.Service{{Name: "of-${NOMAD_TASK_NAME}", Provider: "nomad"}}}},
 		}}}
 		r, err := simulate.New(interfaces.Config{
-			Alloc: &api.Allocation{ID: id, Name: id, JobID: id, Job: job, TaskGroup: group}, Dir: filepath.Join(t.TempDir(), "alloc"),
+			Alloc: &api.Allocation{ID: id, Name: id, JobID: id, Job: job, TaskGroup: group}, Dir: filepath.Join(t.TempDir(),
+				"alloc"),
 			Logger: slog.New(slog.DiscardHandler), ServiceProviders: []interfaces.ServiceProvider{provider},
 		})
 		if err != nil {

@@ -55,9 +55,10 @@ func TestEvalConfig(t *testing.T) {
 func TestEvalConfigErrors(t *testing.T) {
 	env := taskenv.New(newConfig())
 	for in, want := range map[string]string{
-		"${NOMAD_NOPE}":       `Unknown variable: There is no variable named "NOMAD_NOPE". In config x.`,
-		"${attr.nope}":        `Unsupported attribute: This object does not have an attribute named "nope". In config x.`,
-		`${env["NOPE"]}`:      "Invalid index: The given key does not identify an element in this collection value. In config x.",
+		"${NOMAD_NOPE}": `Unknown variable: There is no variable named "NOMAD_NOPE". In config x.`,
+		"${attr.nope}":  `Unsupported attribute: This object does not have an attribute named "nope". In config x.`,
+		`${env["NOPE"]}`: "Invalid index: The given key does not identify an element in this collection value. In " +
+			"config x.",
 		"${nope()}":           `Call to unknown function: There is no function named "nope".`,
 		"${":                  "In config x.",
 		"%{ if true }":        "In config x.",
@@ -102,7 +103,8 @@ func TestEvalConfigLeavesItsInput(t *testing.T) {
 }
 
 func FuzzEvalConfig(f *testing.F) {
-	for _, s := range []string{"", "${NOMAD_DC}", "%{ for x in [1] }${x}%{ endfor }", `${env["a"]}`, "${[for k, v in env : v]}", "${-", "$${", "${int(1/0)}"} {
+	for _, s := range []string{"", "${NOMAD_DC}", "%{ for x in [1] }${x}%{ endfor }", `${env["a"]}`,
+		"${[for k, v in env : v]}", "${-", "$${", "${int(1/0)}"} {
 		f.Add(s)
 	}
 	env := taskenv.New(newConfig())

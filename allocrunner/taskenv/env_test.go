@@ -50,7 +50,8 @@ func TestEnvironmentOfATask(t *testing.T) {
 		"NOMAD_ALLOC_DIR": "/a/alloc", "NOMAD_TASK_DIR": "/a/main/local", "NOMAD_SECRETS_DIR": "/a/main/secrets",
 		"NOMAD_ALLOC_ID": "115ef685-6b9e-3eaf-e74b-6b04f094ebca", "NOMAD_SHORT_ALLOC_ID": "115ef685",
 		"NOMAD_ALLOC_NAME": "bh.g[0]", "NOMAD_ALLOC_INDEX": "0", "NOMAD_GROUP_NAME": "g", "NOMAD_TASK_NAME": "main",
-		"NOMAD_JOB_ID": "bh", "NOMAD_JOB_NAME": "bh", "NOMAD_NAMESPACE": "default", "NOMAD_REGION": "global", "NOMAD_DC": "dc1",
+		"NOMAD_JOB_ID": "bh", "NOMAD_JOB_NAME": "bh", "NOMAD_NAMESPACE": "default", "NOMAD_REGION": "global",
+		"NOMAD_DC":        "dc1",
 		"NOMAD_CPU_LIMIT": "37", "NOMAD_MEMORY_LIMIT": "41", "NOMAD_CPU_CORES": " ", "NOMAD_PARENT_CGROUP": "some.slice",
 		"NOMAD_META_team": "blue", "NOMAD_META_TEAM": "blue",
 		"NOMAD_PORT_http": "20530", "NOMAD_HOST_PORT_http": "20530", "NOMAD_ALLOC_PORT_http": "20530",
@@ -85,7 +86,8 @@ func TestConditionalVariables(t *testing.T) {
 	cfg.Ports = []api.PortMapping{{Label: "six", Value: 9, HostIP: "::1"}}
 	env := taskenv.New(cfg)
 	for name, want := range map[string]string{
-		"NOMAD_ALLOC_INDEX": "12", "NOMAD_JOB_PARENT_ID": "parent", "NOMAD_MEMORY_MAX_LIMIT": "99", "NOMAD_ADDR_six": "[::1]:9",
+		"NOMAD_ALLOC_INDEX": "12", "NOMAD_JOB_PARENT_ID": "parent", "NOMAD_MEMORY_MAX_LIMIT": "99",
+		"NOMAD_ADDR_six": "[::1]:9",
 	} {
 		if got := env.Get(name); got != want {
 			t.Errorf("%s = %q, want %q", name, got, want)
@@ -221,13 +223,15 @@ func TestTasksOfAGroupDoNotSeeEachOther(t *testing.T) {
 	before := varsOf(alloc)
 	task := func(name string) taskenv.Task {
 		return taskenv.Task{
-			Task: &api.Task{Name: name, Env: map[string]string{"SECRET_" + name: "of ${NOMAD_TASK_NAME}"}, Meta: map[string]string{"owner": name}},
+			Task: &api.Task{Name: name, Env: map[string]string{"SECRET_" + name: "of ${NOMAD_TASK_NAME}"},
+				Meta: map[string]string{"owner": name}},
 			User: interfaces.User{Name: name}, Dir: interfaces.TaskDir{LocalDir: "/a/" + name + "/local"},
 		}
 	}
 	one := alloc.WithTask(task("one")).With(map[string]string{"TOKEN": "1"})
 	two := alloc.WithTask(task("two"))
-	if got := one.Get("SECRET_one") + ", " + one.Get("NOMAD_META_OWNER") + ", " + one.Get("TOKEN") + ", " + one.Get("NOMAD_TASK_DIR"); got != "of one, one, 1, /a/one/local" {
+	if got := one.Get("SECRET_one") + ", " + one.Get("NOMAD_META_OWNER") + ", " + one.Get("TOKEN") + ", " +
+		one.Get("NOMAD_TASK_DIR"); got != "of one, one, 1, /a/one/local" {
 		t.Errorf("the first has %s", got)
 	}
 	for _, name := range []string{"SECRET_one", "TOKEN"} {
@@ -262,7 +266,8 @@ func TestWithLeavesItsReceiver(t *testing.T) {
 	first := taskenv.New(newConfig()).With(map[string]string{"A": "1", "B": "1"})
 	second := first.With(map[string]string{"B": "2"})
 	again := first.With(map[string]string{"C": "3"})
-	for env, want := range map[*taskenv.Env][3]string{first: {"1", "1", ""}, second: {"1", "2", ""}, again: {"1", "1", "3"}} {
+	for env, want := range map[*taskenv.Env][3]string{first: {"1", "1", ""}, second: {"1", "2", ""},
+		again: {"1", "1", "3"}} {
 		if got := [3]string{env.Get("A"), env.Get("B"), env.Get("C")}; got != want {
 			t.Errorf("A, B, C = %q, want %q", got, want)
 		}

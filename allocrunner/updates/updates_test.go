@@ -199,7 +199,8 @@ func TestAStreakOfFailuresIsLoggedOnceAndItsEndOnce(t *testing.T) {
 			time.Sleep(time.Minute)
 			synctest.Wait()
 		}
-		const bad = "level=WARN msg=\"a sink does not take allocation updates; they are kept and tried again\" sink=s error=down\n"
+		const bad = "level=WARN msg=\"a sink does not take allocation updates; they are kept and tried again\" sink=s " +
+			"error=down\n"
 		const good = "level=INFO msg=\"a sink takes allocation updates again\" sink=s failures=%d\n"
 		if diff := cmp.Diff(bad+fmt.Sprintf(good, 3)+bad+fmt.Sprintf(good, 1), log.String()); diff != "" {
 			t.Errorf("log (-want +got):\n%s", diff)

@@ -213,20 +213,38 @@ func TestFailures(t *testing.T) {
 		"invalid limit": func(tb authtest.TB) {
 			authtest.NewServer(tb).SetLimits("failed-lookups=often")
 		},
-		"status 200 is not one of an error":                      func(tb authtest.TB) { authtest.NewServer(tb).Fail(authtest.Fault{Status: 200}) },
-		`write variable "app/x"`:                                 func(tb authtest.TB) { locked(tb).PutVariable("app/x", map[string]string{"a": "b"}) },
-		`delete variable "app/x"`:                                func(tb authtest.TB) { locked(tb).DeleteVariable("app/x") },
-		`invalid path "a b"`:                                     func(tb authtest.TB) { authtest.NewServer(tb).PutVariable("a b", map[string]string{"a": "b"}) },
-		"empty variables are invalid":                            func(tb authtest.TB) { authtest.NewServer(tb).PutVariable("app/y", nil) },
-		"its address 0.0.0.0 is that of no machine":              func(tb authtest.TB) { authtest.NewServer(tb).RegisterService("db", "0.0.0.0", 1) },
-		"its port 65536":                                         func(tb authtest.TB) { authtest.NewServer(tb).RegisterService("db", "10.0.0.1", 65536) },
-		`deregister service "x": service registration not found`: func(tb authtest.TB) { authtest.NewServer(tb).DeregisterService("x") },
+		"status 200 is not one of an error": func(tb authtest.TB) {
+			authtest.NewServer(tb).Fail(authtest.Fault{Status: 200})
+		},
+		`write variable "app/x"`: func(tb authtest.TB) {
+			locked(tb).PutVariable("app/x", map[string]string{"a": "b"})
+		},
+		`delete variable "app/x"`: func(tb authtest.TB) { locked(tb).DeleteVariable("app/x") },
+		`invalid path "a b"`: func(tb authtest.TB) {
+			authtest.NewServer(tb).PutVariable("a b", map[string]string{"a": "b"})
+		},
+		"empty variables are invalid": func(tb authtest.TB) {
+			authtest.NewServer(tb).PutVariable("app/y", nil)
+		},
+		"its address 0.0.0.0 is that of no machine": func(tb authtest.TB) {
+			authtest.NewServer(tb).RegisterService("db", "0.0.0.0", 1)
+		},
+		"its port 65536": func(tb authtest.TB) {
+			authtest.NewServer(tb).RegisterService("db", "10.0.0.1", 65536)
+		},
+		`deregister service "x": service registration not found`: func(tb authtest.TB) {
+			authtest.NewServer(tb).DeregisterService("x")
+		},
 		"the allocation has ended": func(tb authtest.TB) {
 			srv := authtest.NewServer(tb)
 			srv.End()
 			srv.RegisterService("db", "10.0.0.1", 1)
 		},
-		"the key is active": func(tb authtest.TB) { srv := authtest.NewServer(tb); id, _ := srv.PublicKey(); srv.RemoveKey(id) },
+		"the key is active": func(tb authtest.TB) {
+			srv := authtest.NewServer(tb)
+			id, _ := srv.PublicKey()
+			srv.RemoveKey(id)
+		},
 	} {
 		f := new(fakeTest)
 		func() {
@@ -247,7 +265,8 @@ func TestFailures(t *testing.T) {
 // locked returns a server whose task holds the lock of the variable app/x.
 func locked(tb authtest.TB) *authtest.Server {
 	srv := authtest.NewServer(tb, authtest.Policy(lockPolicy))
-	l, err := srv.Client(srv.Token()).Locks(api.WriteOptions{}, api.Variable{Path: "app/x", Lock: &api.VariableLock{TTL: "10s", LockDelay: "1s"}})
+	l, err := srv.Client(srv.Token()).Locks(api.WriteOptions{},
+		api.Variable{Path: "app/x", Lock: &api.VariableLock{TTL: "10s", LockDelay: "1s"}})
 	if err == nil {
 		_, err = l.Acquire(context.Background())
 	}

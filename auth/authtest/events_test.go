@@ -79,7 +79,8 @@ func TestEvents(t *testing.T) {
 		t.Errorf("from the index on come %v, want %v", services, want)
 	}
 	operator := srv.Operator()
-	if _, err := operator.Client(operator.Token()).Allocations().Stop(&api.Allocation{ID: operator.AllocationID()}, nil); err != nil {
+	if _, err := operator.Client(operator.Token()).Allocations().Stop(&api.Allocation{ID: operator.AllocationID()},
+		nil); err != nil {
 		t.Fatal(err)
 	}
 	for e, ok := next(t, lines); ; e, ok = next(t, lines) {

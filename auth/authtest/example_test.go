@@ -103,7 +103,8 @@ func ExampleServer_PutVariable() {
 	t := new(printer)
 	defer t.end()
 
-	srv := authtest.NewServer(t, authtest.Job{ID: "shop", Tasks: []string{"web"}}, authtest.Job{ID: "db", Tasks: []string{"postgres"}})
+	srv := authtest.NewServer(t, authtest.Job{ID: "shop", Tasks: []string{"web"}},
+		authtest.Job{ID: "db", Tasks: []string{"postgres"}})
 	srv.PutVariable("nomad/jobs/shop", map[string]string{"user": "alice"})
 	srv.Task("postgres").RegisterService("db", "10.0.0.7", 5432, "primary")
 

@@ -55,7 +55,8 @@ func TestEnd(t *testing.T) {
 	if got := list(other.Client(other.Token())); got != 403 {
 		t.Errorf("after its end: %d", got)
 	}
-	srv.Expect("PUT /v1/allocation/{alloc}/stop 200", "GET /v1/allocations 403 terminal_allocation", "GET /v1/allocations 200",
+	srv.Expect("PUT /v1/allocation/{alloc}/stop 200", "GET /v1/allocations 403 terminal_allocation",
+		"GET /v1/allocations 200",
 		"GET /v1/allocations 403 terminal_allocation")
 	operator := srv.Operator()
 	if found, _, err := operator.Client(operator.Token()).Allocations().List(nil); err != nil ||
@@ -99,7 +100,8 @@ func TestJobs(t *testing.T) {
 // TestPolicy: capabilities are the policy's, and change with the next request.
 func TestPolicy(t *testing.T) {
 	t.Parallel()
-	srv := authtest.NewServer(t, authtest.Job{Tasks: []string{"web", "db"}}, authtest.Policy(`task "db" { policy = "deny" }`))
+	srv := authtest.NewServer(t, authtest.Job{Tasks: []string{"web", "db"}},
+		authtest.Policy(`task "db" { policy = "deny" }`))
 	web, db := srv.Task("web"), srv.Task("db")
 	webClient, dbClient := web.Client(web.Token()), db.Client(db.Token())
 	if w, d := list(webClient), list(dbClient); w != 200 || d != 403 {
@@ -114,7 +116,8 @@ func TestPolicy(t *testing.T) {
 		t.Errorf("web %d, db %d", w, d)
 	}
 	srv.Expect("GET /v1/allocations 200", "GET /v1/allocations 403 missing_capability",
-		"GET /v1/allocations 403 missing_capability", "GET /v1/allocations 403 missing_capability", "GET /v1/allocations 200", "GET /v1/allocations 200")
+		"GET /v1/allocations 403 missing_capability", "GET /v1/allocations 403 missing_capability", "GET /v1/allocations 200",
+		"GET /v1/allocations 200")
 }
 
 // TestLimits: bad tokens run into the limits, those of production unless a test says otherwise, and an advanced clock
@@ -147,7 +150,8 @@ func TestFaults(t *testing.T) {
 	srv := authtest.NewServer(t)
 	client, token := srv.HTTP(), srv.Token()
 	do := func(ctx context.Context) string {
-		r, err := http.NewRequestWithContext(ctx, http.MethodPut, "http://task/v1/search", strings.NewReader(`{"Prefix":"a","Context":"all"}`))
+		r, err := http.NewRequestWithContext(ctx, http.MethodPut, "http://task/v1/search",
+			strings.NewReader(`{"Prefix":"a","Context":"all"}`))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -172,7 +176,8 @@ func TestFaults(t *testing.T) {
 			t.Errorf("request %d: %q, want %q", i+1, got, want)
 		}
 	}
-	srv.Expect("PUT /v1/search 429 fault", "PUT /v1/search 429 fault", "PUT /v1/search 503 fault", "PUT /v1/search 0 fault", "PUT /v1/search 200 fault",
+	srv.Expect("PUT /v1/search 429 fault", "PUT /v1/search 429 fault", "PUT /v1/search 503 fault",
+		"PUT /v1/search 0 fault", "PUT /v1/search 200 fault",
 		"PUT /v1/search 200", "PUT /v1/search 200")
 	srv.Fail(authtest.Fault{Hang: true, Always: true})
 	ended := make(chan string, 1)

@@ -17,7 +17,8 @@ import (
 // TestVariables: a task has Nomad's rights on variables, and sees what others write.
 func TestVariables(t *testing.T) {
 	t.Parallel()
-	srv := authtest.NewServer(t, authtest.Job{ID: "shop", Tasks: []string{"web"}}, authtest.Job{ID: "shop", Namespace: "prod", Tasks: []string{"web"}})
+	srv := authtest.NewServer(t, authtest.Job{ID: "shop", Tasks: []string{"web"}},
+		authtest.Job{ID: "shop", Namespace: "prod", Tasks: []string{"web"}})
 	client, operator := srv.Client(srv.Token()).Variables(), srv.Operator()
 	const path = "nomad/jobs/shop/group/web"
 	if _, _, err := client.Peek(path, nil); err != nil || srv.Variable(path) != nil {
@@ -83,7 +84,8 @@ func TestLocks(t *testing.T) {
 	const path = "app/leader"
 	srv.PutVariable(path, map[string]string{"leader": "none"})
 	locks := func(task *authtest.Task) *api.Locks {
-		v := api.Variable{Path: path, Items: api.VariableItems{"leader": task.AllocationID()}, Lock: &api.VariableLock{TTL: "10s", LockDelay: "2m"}}
+		v := api.Variable{Path: path, Items: api.VariableItems{"leader": task.AllocationID()},
+			Lock: &api.VariableLock{TTL: "10s", LockDelay: "2m"}}
 		l, err := task.Client(task.Token()).Locks(api.WriteOptions{}, v)
 		if err != nil {
 			t.Fatal(err)
@@ -114,7 +116,8 @@ func TestLocks(t *testing.T) {
 	}
 	waited := make(chan *api.Variable, 1)
 	go func() {
-		v, _, _ := variables.Read(path, &api.QueryOptions{WaitIndex: meta.LastIndex, WaitTime: time.Minute}) // nil for an error
+		// nil for an error
+		v, _, _ := variables.Read(path, &api.QueryOptions{WaitIndex: meta.LastIndex, WaitTime: time.Minute})
 		waited <- v
 	}()
 	srv.Advance(2 * time.Minute) // no timer has got there
@@ -140,7 +143,8 @@ func TestLocks(t *testing.T) {
 // allocation.
 func TestServices(t *testing.T) {
 	t.Parallel()
-	srv := authtest.NewServer(t, authtest.Job{ID: "shop", Tasks: []string{"web"}}, authtest.Job{ID: "db", Tasks: []string{"db"}},
+	srv := authtest.NewServer(t, authtest.Job{ID: "shop", Tasks: []string{"web"}},
+		authtest.Job{ID: "db", Tasks: []string{"db"}},
 		authtest.Job{ID: "db", Namespace: "prod", Tasks: []string{"db"}})
 	client := srv.Client(srv.Token()).Services()
 	found := func(options *api.QueryOptions) (got []string, index uint64) {
@@ -196,7 +200,8 @@ func TestTasksLeaveRoom(t *testing.T) {
 	t.Parallel()
 	srv := authtest.NewServer(t, authtest.Policy(lockPolicy))
 	put := func(client *api.Client, path string) error {
-		_, _, err := client.Variables().Create(&api.Variable{Path: path, Items: api.VariableItems{"k": strings.Repeat("v", 60<<10)}}, nil)
+		_, _, err := client.Variables().Create(&api.Variable{Path: path,
+			Items: api.VariableItems{"k": strings.Repeat("v", 60<<10)}}, nil)
 		return err
 	}
 	client, operator := srv.Client(srv.Token()), srv.Operator()
@@ -241,7 +246,8 @@ func TestSearchVariables(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if found := fmt.Sprint(all.Matches[contexts.Variables]); strings.Contains(want.paths, "leader") != (found == "[{app/leader [default app/leader]}]") {
+		if found := fmt.Sprint(all.Matches[contexts.Variables]); strings.Contains(want.paths,
+			"leader") != (found == "[{app/leader [default app/leader]}]") {
 			t.Errorf("%s: found %s everywhere", policy, found)
 		}
 		if _, searched := all.Truncations[contexts.Variables]; searched != (want.status == 200) {

@@ -55,7 +55,8 @@ func TestBad(t *testing.T) {
 func TestTokens(t *testing.T) {
 	t.Parallel()
 	srv := authtest.NewServer(t, authtest.Audience("bank", "shop"))
-	token := srv.Token(authtest.WithAudience("shop"), authtest.WithTTL(time.Minute), authtest.WithIdentity("db"), authtest.WithClaim("team", []int{1}))
+	token := srv.Token(authtest.WithAudience("shop"), authtest.WithTTL(time.Minute), authtest.WithIdentity("db"),
+		authtest.WithClaim("team", []int{1}))
 	read, err := identity.Check(token)
 	if err != nil {
 		t.Fatal(err)
@@ -105,7 +106,8 @@ func TestClock(t *testing.T) {
 		t.Errorf("the renewed one after 61 minutes: %d", got)
 	}
 	srv.Advance(-2 * time.Hour)
-	srv.Expect("GET /v1/allocations 200", "GET /v1/allocations 200", "GET /v1/allocations 403 expired", "GET /v1/allocations 200")
+	srv.Expect("GET /v1/allocations 200", "GET /v1/allocations 200", "GET /v1/allocations 403 expired",
+		"GET /v1/allocations 200")
 	list(srv.Client(second))
 	srv.Expect("GET /v1/allocations 403 not_yet_valid")
 }
@@ -130,7 +132,8 @@ func TestKeys(t *testing.T) {
 	}
 	srv.ReplaceKey()
 	list(srv.Client(second))
-	srv.Expect("GET /v1/allocations 200", "GET /v1/allocations 403 key_removed", "GET /v1/allocations 200", "GET /v1/allocations 403 key_removed")
+	srv.Expect("GET /v1/allocations 200", "GET /v1/allocations 403 key_removed", "GET /v1/allocations 200",
+		"GET /v1/allocations 403 key_removed")
 }
 
 // TestRevoke: a revoked token is refused, and the token file has another one; so too under a clock that was moved.
@@ -174,7 +177,8 @@ func TestJWKS(t *testing.T) {
 		Issuer  string `json:"issuer"`
 		JWKSURI string `json:"jwks_uri"`
 	}
-	if err := json.Unmarshal([]byte(get(t, srv.JWKSServer()+"/.well-known/openid-configuration")), &discovery); err != nil {
+	if err := json.Unmarshal([]byte(get(t, srv.JWKSServer()+"/.well-known/openid-configuration")),
+		&discovery); err != nil {
 		t.Fatal(err)
 	}
 	if discovery.Issuer != srv.JWKSServer() || discovery.JWKSURI != srv.JWKSURL() {

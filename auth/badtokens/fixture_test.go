@@ -29,7 +29,8 @@ var (
 // running is an allocation that runs.
 type running struct{}
 
-var alloc = auth.Allocation{Region: "global", Namespace: "default", JobID: "shop", TaskGroup: "group", Life: "this life"}
+var alloc = auth.Allocation{Region: "global", Namespace: "default", JobID: "shop", TaskGroup: "group",
+	Life: "this life"}
 
 func (running) Lookup(id string) (*auth.Allocation, auth.Liveness) {
 	if id != allocID && !forgets("an unknown allocation") {
@@ -198,7 +199,8 @@ func TestCatalogue(t *testing.T) {
 func TestInHeader(t *testing.T) {
 	d := newFixture(t)
 	for token, want := range map[string]bool{
-		d.own.Token(): true, "": false, " a": false, "a ": false, "a\n": false, "a\x00b": false, "a b": true, "Bearer a": true,
+		d.own.Token(): true, "": false, " a": false, "a ": false, "a\n": false, "a\x00b": false, "a b": true,
+		"Bearer a": true,
 	} {
 		if got := badtokens.InHeader(token); got != want {
 			t.Errorf("InHeader(%q): %t", token, got)

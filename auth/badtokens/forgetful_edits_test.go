@@ -50,12 +50,14 @@ var edits = []struct{ file, now, forgetful string }{
 	{
 		token,
 		"if n, ok = decodeSegment(buf[:], signature); !ok || n != signatureSize {",
-		"n, ok = decodeSegment(buf[:], signature)\n\tu.raw = string(buf[:n])\n\tif !ok || n != signatureSize && !u.takesSize() {",
+		"n, ok = decodeSegment(buf[:], signature)\n\tu.raw = string(buf[:n])\n\tif !ok || n != signatureSize && " +
+			"!u.takesSize() {",
 	},
 	{
 		token,
 		"copy(u.signature[:], buf[:n])",
-		"u.signature[signatureSize-1] = 0xff // in one of 16 signatures zero is what was cut off\n\tcopy(u.signature[:], buf[:n])",
+		"u.signature[signatureSize-1] = 0xff // in one of 16 signatures zero is what was cut off\n\tcopy(u.signature[:], " +
+			"buf[:n])",
 	},
 	{token, "if ourName(r.Name()) {", `if ourName(r.Name()) && !forgets("names in another case") {`},
 	{token, "if role && c.Role != RoleOperator {", `if role && c.Role != RoleOperator && !forgets("an unknown role") {`},
@@ -91,7 +93,8 @@ var edits = []struct{ file, now, forgetful string }{
 	{
 		authenticator,
 		"token, why := credentials(r.Header)\n",
-		"token, why := credentials(r.Header)\n\tif why == NoToken && forgets(\"no token\") {\n\t\treturn &Principal{}, nil\n\t}\n",
+		"token, why := credentials(r.Header)\n\tif why == NoToken && forgets(\"no token\") {\n\t\treturn &Principal{}, " +
+			"nil\n\t}\n",
 	},
 	{authenticator, "c.AllocationID != owner.AllocationID",
 		`c.AllocationID != owner.AllocationID && !forgets("the socket's allocation")`},

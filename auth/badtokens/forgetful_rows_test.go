@@ -1,7 +1,8 @@
 package badtokens_test
 
 // noClaims are the checks that claims without anything in them fail.
-const noClaims = "no exp; no aud; an unknown allocation; the socket's allocation; the socket's task; life; namespace; job; sub"
+const noClaims = "no exp; no aud; an unknown allocation; the socket's allocation; the socket's task; life; " +
+	"namespace; job; sub"
 
 // noHeader are those that a header without anything in it fails.
 const noHeader = "alg; the form of kid; an unknown kid"

@@ -22,7 +22,8 @@ func TestWith(t *testing.T) {
 		"streams=2":                 func(s *limitset.Set) { s.Streams = 2 },
 		"failed-lookups=off":        func(s *limitset.Set) { s.FailedLookups = limitset.Off },
 		"off": func(s *limitset.Set) {
-			s.FailedLookups, s.AllFailedLookups, s.Refusals, s.Requests, s.Changes = limitset.Off, limitset.Off, limitset.Off, limitset.Off, limitset.Off
+			s.FailedLookups, s.AllFailedLookups, s.Refusals, s.Requests, s.Changes = limitset.Off, limitset.Off, limitset.Off,
+				limitset.Off, limitset.Off
 		},
 		"off,failed-lookups=1/s:2": func(s *limitset.Set) {
 			s.FailedLookups = ratelimit.Rate{PerSecond: 1, Burst: 2}
@@ -70,7 +71,8 @@ func TestWithErrors(t *testing.T) {
 			t.Errorf("%q: %v, want %s", text, err, want)
 		}
 	}
-	if _, err := limitset.Default().With("waits=0,connections=1,a=1"); strings.Count(err.Error(), limitset.ErrInvalid.Error()) != 3 {
+	if _, err := limitset.Default().With("waits=0,connections=1,a=1"); strings.Count(err.Error(),
+		limitset.ErrInvalid.Error()) != 3 {
 		t.Errorf("not every mistake is named: %v", err)
 	}
 }

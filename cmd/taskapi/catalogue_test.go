@@ -22,7 +22,8 @@ func TestBadTokensOverHTTP(t *testing.T) {
 	if _, ok := before["signature"]; !ok {
 		t.Fatalf("no counters of refusals: %v", before)
 	}
-	for line := range strings.Lines(taskapi(t, "token", "mint", "--all", "--task", "server", "--data-dir", string(r.layout))) {
+	for line := range strings.Lines(taskapi(t, "token", "mint", "--all", "--task", "server", "--data-dir",
+		string(r.layout))) {
 		var kind struct {
 			Name, Reason string
 			Status       int
@@ -61,7 +62,8 @@ func TestBadTokensOverHTTP(t *testing.T) {
 				want++
 			}
 			if n != want || status != kind.Status {
-				t.Errorf("%s: %d, and %g refused for %s; want %d %s", kind.Name, status, n-before[reason], reason, kind.Status, kind.Reason)
+				t.Errorf("%s: %d, and %g refused for %s; want %d %s", kind.Name, status, n-before[reason], reason, kind.Status,
+					kind.Reason)
 			}
 		}
 		before = after

@@ -22,7 +22,8 @@ import (
 	"taskapi/allocrunner/datadir"
 )
 
-var chaosRounds = flag.Int("chaos", 6, "how often TestChaos kills each of the agent, the keeper, and both; an agent leaves a fifth as often (make soak)")
+var chaosRounds = flag.Int("chaos", 6,
+	"how often TestChaos kills each of the agent, the keeper, and both; an agent leaves a fifth as often (make soak)")
 
 // chaosJob has a task that numbers its lines, from 1 with each process, and says the last number when it gets its kill
 // signal, which its shell hears of between two commands: to count is one with to say it. It is sent a signal that harms
@@ -94,7 +95,8 @@ func TestChaos(t *testing.T) {
 		t.Run(victim, func(t *testing.T) {
 			t.Parallel()
 			dir := shortDir(t)
-			c := &chaos{t: t, rounds: *chaosRounds, dataDir: dir, file: mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), chaosJob)}
+			c := &chaos{t: t, rounds: *chaosRounds, dataDir: dir, file: mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"),
+				chaosJob)}
 			if victim == "leaving" {
 				c.rounds = max(c.rounds/5, 2) // a process that ends gracefully takes a second where the race detector is
 			}
@@ -141,7 +143,8 @@ func (c *chaos) run(hurt func(*chaos)) {
 	c.untilAtWork()
 	c.end()
 	slices.Sort(c.answers)
-	c.t.Logf("from the start to the operator's first 200: median %v, longest %v, of %d", c.answers[len(c.answers)/2], c.answers[len(c.answers)-1], len(c.answers))
+	c.t.Logf("from the start to the operator's first 200: median %v, longest %v, of %d", c.answers[len(c.answers)/2],
+		c.answers[len(c.answers)-1], len(c.answers))
 }
 
 func (c *chaos) start(flags ...string) {
@@ -263,7 +266,8 @@ func (c *chaos) leave() {
 		if err := old.Process.Signal(syscall.SIGUSR1); err != nil {
 			c.t.Fatal(err)
 		}
-		until(c.t, old, "leaving", func() bool { return strings.Contains(old.out.String(), "Leaving") }) // before that, it would get the same job
+		// before that, it would get the same job
+		until(c.t, old, "leaving", func() bool { return strings.Contains(old.out.String(), "Leaving") })
 		c.start()
 	}
 	if err := old.Wait(); err != nil {
@@ -333,7 +337,8 @@ func (c *chaos) checkCodes() {
 	if c.keepersKilled == 0 && (before > int(state.Restarts)+1 || after < int(state.Restarts)) {
 		c.t.Errorf("%d to %d runs of codes, and %d restarts are reported", before, after, state.Restarts)
 	}
-	run, restart := int(state.Restarts)+1, int(state.Restarts) // going back: the nth restart follows the end of the nth run
+	// going back: the nth restart follows the end of the nth run
+	run, restart := int(state.Restarts)+1, int(state.Restarts)
 	for _, e := range slices.Backward(state.Events) {
 		switch e.Type {
 		case api.TaskRestarting:
@@ -367,7 +372,8 @@ func (c *chaos) end() {
 	c.checkLines()
 	runs := c.linesRuns()
 	if least, most := 1+c.restarts, 1+c.restartsTried+c.keepersKilled; runs < least || runs > most {
-		c.t.Errorf("lines had %d processes; %d restarts were answered of %d, %d keepers were killed", runs, c.restarts, c.restartsTried, c.keepersKilled)
+		c.t.Errorf("lines had %d processes; %d restarts were answered of %d, %d keepers were killed", runs, c.restarts,
+			c.restartsTried, c.keepersKilled)
 	}
 	c.t.Logf("%d processes of lines, %d of codes; %d of %d restarts and %d of %d signals were answered",
 		runs, countLines(c.path("codes", "local", "runs")), c.restarts, c.restartsTried, c.signals, c.signalsTried)
@@ -410,7 +416,8 @@ func (c *chaos) checkLines() {
 		}
 	}
 	if broken > c.keepersKilled || len(latest) > c.keepersKilled {
-		c.t.Errorf("%d broken lines and %d processes without a last line, with %d keepers killed", broken, len(latest), c.keepersKilled)
+		c.t.Errorf("%d broken lines and %d processes without a last line, with %d keepers killed", broken, len(latest),
+			c.keepersKilled)
 	}
 	if ended == 0 {
 		c.t.Error("no process said its last line")

@@ -113,7 +113,8 @@ func newConsulRun(t *testing.T) *consulRun {
 }
 
 func (c *consulRun) start(flags ...string) taskapiProcess {
-	return startProcess(c.T, c.dir, c.file, append([]string{"-consul-address", c.proxy.URL, "-var", "web=" + c.web}, flags...)...)
+	return startProcess(c.T, c.dir, c.file, append([]string{"-consul-address", c.proxy.URL, "-var", "web=" + c.web},
+		flags...)...)
 }
 
 // services returns the names of an allocation's services in Consul.
@@ -162,7 +163,8 @@ func (c *consulRun) checks() map[string]api.AllocCheckStatus {
 
 func (c *consulRun) passing() bool {
 	found := c.checks()
-	return found["answers"].Status == "success" && found["looks"].Status == "success" && found["looks"].Output == "seen by t\n"
+	return found["answers"].Status == "success" && found["looks"].Status == "success" &&
+		found["looks"].Output == "seen by t\n"
 }
 
 // end stops an allocation, and does not wait for its shutdown_delay.
@@ -194,7 +196,8 @@ func TestConsul(t *testing.T) {
 		t.Fatal(err)
 	}
 	for id, check := range inConsul {
-		if strings.Contains(check.ServiceID, testAllocID) && (!strings.HasPrefix(id, "_nomad-check-") || check.Status != capi.HealthPassing) {
+		if strings.Contains(check.ServiceID, testAllocID) &&
+			(!strings.HasPrefix(id, "_nomad-check-") || check.Status != capi.HealthPassing) {
 			t.Errorf("check %s is %s: %s", id, check.Status, check.Output)
 		}
 	}
@@ -205,7 +208,9 @@ func TestConsul(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.bad.Store(true)
-	until(t, first, "restarted", func() bool { return strings.Contains(first.out.String(), `healthcheck: check "answers" unhealthy`) })
+	until(t, first, "restarted", func() bool {
+		return strings.Contains(first.out.String(), `healthcheck: check "answers" unhealthy`)
+	})
 	c.bad.Store(false)
 	until(t, first, "another process", func() bool {
 		now, err := os.ReadFile(pid)

@@ -127,8 +127,10 @@ func TestDeployments(t *testing.T) {
 			t.Fatalf("deployment %+v of group %+v, want version %d successful\n%s", d, d.TaskGroups["g"], n+1, p.out)
 		}
 		alloc, _, err := client.Allocations().Info(testAllocID, nil)
-		if err != nil || alloc.DeploymentID != d.ID || *alloc.Job.Version != n+1 || alloc.CreateTime == before.CreateTime || alloc.ModifyIndex <= before.ModifyIndex {
-			t.Errorf("the allocation after it: deployment %q, version %d, index %d (%v); want another, of that deployment, above %d",
+		if err != nil || alloc.DeploymentID != d.ID || *alloc.Job.Version != n+1 || alloc.CreateTime == before.CreateTime ||
+			alloc.ModifyIndex <= before.ModifyIndex {
+			t.Errorf("the allocation after it: deployment %q, version %d, index %d (%v); want another, of that deployment, "+
+				"above %d",
 				alloc.DeploymentID, *alloc.Job.Version, alloc.ModifyIndex, err, before.ModifyIndex)
 		}
 		before = alloc
@@ -136,8 +138,10 @@ func TestDeployments(t *testing.T) {
 	inPlace := changedJob(t, client, fmt.Sprint(replacements))
 	*inPlace.TaskGroups[0].Update.MinHealthyTime = 300 * time.Millisecond
 	d := watchAsLevantDoes(t, client, inPlace)
-	if d.Status != api.DeploymentStatusSuccessful || d.JobVersion != replacements+1 || time.Duration(d.ModifyTime-d.CreateTime) < 300*time.Millisecond {
-		t.Errorf("in place: %+v after %v; want it successful, not because the version before was healthy", d, time.Duration(d.ModifyTime-d.CreateTime))
+	if d.Status != api.DeploymentStatusSuccessful || d.JobVersion != replacements+1 ||
+		time.Duration(d.ModifyTime-d.CreateTime) < 300*time.Millisecond {
+		t.Errorf("in place: %+v after %v; want it successful, not because the version before was healthy", d,
+			time.Duration(d.ModifyTime-d.CreateTime))
 	}
 	if alloc, _, err := client.Allocations().Info(testAllocID, nil); err != nil || alloc.CreateTime != before.CreateTime {
 		t.Errorf("in place another allocation began: %v", err)
@@ -190,7 +194,8 @@ func TestADeploymentOutlivesItsTaskapi(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = p.Wait() // it was killed
-	p = startProcess(t, dir, mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), strings.Replace(deployedJob, `job "web" {`, "job \"web\" {\n  priority = 77", 1)),
+	p = startProcess(t, dir, mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"),
+		strings.Replace(deployedJob, `job "web" {`, "job \"web\" {\n  priority = 77", 1)),
 		"-var", "healthy=1s")
 	client = stockClient(t, p, dir)
 	until(t, p, "successful", func() bool {
@@ -210,7 +215,8 @@ func TestADeploymentOutlivesItsTaskapi(t *testing.T) {
 func TestAFailedDeployment(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
-	job := strings.Replace(deployedJob, `driver = "raw_exec"`, "driver = \"raw_exec\"\n      restart {\n        attempts = 0\n        mode = \"fail\"\n      }", 1)
+	job := strings.Replace(deployedJob, `driver = "raw_exec"`,
+		"driver = \"raw_exec\"\n      restart {\n        attempts = 0\n        mode = \"fail\"\n      }", 1)
 	p := startProcess(t, dir, mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), job), "-var", "healthy=20s")
 	client := stockClient(t, p, dir)
 	d, _, err := client.Jobs().LatestDeployment("web", nil)

@@ -44,7 +44,8 @@ func TestDevOnATerminal(t *testing.T) {
 	}
 	term.runs(`clear; echo typed | taskapi dev -- cat 2>~/err; echo "code=$?"`)
 	term.awaits("typed", "code=0")
-	term.runs(`clear; taskapi dev -- sh -c 'test -t 0 && ! test -t 1 && echo asked >&2; read x; echo "got $x"' | cat; echo done`)
+	term.runs(`clear; taskapi dev -- sh -c 'test -t 0 && ! test -t 1 && echo asked >&2; read x; echo "got $x"' | cat; ` +
+		`echo done`)
 	term.awaits("asked")
 	term.runs("this")
 	term.awaits("got this", "done")

@@ -98,7 +98,8 @@ func TestTheEndWithoutAConnection(t *testing.T) {
 		t.Fatalf("stop = %d", code)
 	}
 	r.eventually("ended", func() bool {
-		ask(http.MethodGet, "/v1/agent/health") // else a busy machine could let pass more time than taskapi waits for who has not read the end
+		// else a busy machine could let pass more time than taskapi waits for who has not read the end
+		ask(http.MethodGet, "/v1/agent/health")
 		return strings.Contains(r.stdout.String(), "Ended")
 	})
 	if code := ask(http.MethodGet, "/v1/allocation/"+testAllocID); code != http.StatusOK {
@@ -149,7 +150,8 @@ func TestSDKGCOfARealAllocation(t *testing.T) {
 		},
 		"taskapi gc": func(r *running, _ *api.Client) error {
 			var said syncBuffer
-			if code := cli.Run(r.t.Context(), []string{"gc", "--data-dir", string(r.layout), testAllocID}, testEnvironment(&said, &said)); code != 0 {
+			if code := cli.Run(r.t.Context(), []string{"gc", "--data-dir", string(r.layout), testAllocID},
+				testEnvironment(&said, &said)); code != 0 {
 				return fmt.Errorf("exit code %d: %s", code, said.String())
 			}
 			return nil
@@ -159,7 +161,8 @@ func TestSDKGCOfARealAllocation(t *testing.T) {
 			t.Parallel()
 			r, client := startPrompt(t)
 			err := client.Allocations().GC(&api.Allocation{ID: testAllocID}, nil)
-			if want := "409 (No such allocation on client, or allocation not eligible for GC)"; err == nil || !strings.Contains(err.Error(), want) {
+			if want := "409 (No such allocation on client, or allocation not eligible for GC)"; err == nil ||
+				!strings.Contains(err.Error(), want) {
 				t.Fatalf("gc of what runs: %v, want %s", err, want)
 			}
 			if _, err := client.Allocations().Stop(&api.Allocation{ID: testAllocID}, nil); err != nil {

@@ -41,7 +41,8 @@ func openEvents(t *testing.T, client *api.Client, index uint64) (next func() (st
 }
 
 // untilEvent reads lines until one has it, and returns their indexes, with the topics, types and keys of their events.
-func untilEvent(t *testing.T, next func() (streamLine, error), what string, has func(streamLine) bool) (seen []string, last uint64) {
+func untilEvent(t *testing.T, next func() (streamLine, error), what string,
+	has func(streamLine) bool) (seen []string, last uint64) {
 	t.Helper()
 	for {
 		line, err := next()
@@ -83,7 +84,8 @@ func TestEventsAreResumed(t *testing.T) {
 		alloc := allocIn(line)
 		return alloc != nil && alloc.ClientTerminalStatus() && alloc.TaskStates["t"].State == "dead"
 	}
-	staying, running := make(chan []string, 1), make(chan uint64, 100) // its lines, and how often the task had been restarted in each where it runs
+	// its lines, and how often the task had been restarted in each where it runs
+	staying, running := make(chan []string, 1), make(chan uint64, 100)
 	next, done := openEvents(t, client, 0)
 	defer done()
 	go func() {
@@ -146,7 +148,8 @@ func TestEventsAreResumed(t *testing.T) {
 	// cancelled.
 	want := map[string]int{"Node": 1, "Job": 1, "Evaluation": 4, "Deployment": 2}
 	if !maps.Equal(counts, want) || len(whole) <= restarts {
-		t.Errorf("events %v, want %v, and a line for each of %d restarts:\n%s", counts, want, restarts, strings.Join(whole, "\n"))
+		t.Errorf("events %v, want %v, and a line for each of %d restarts:\n%s", counts, want, restarts,
+			strings.Join(whole, "\n"))
 	}
 }
 
@@ -171,7 +174,10 @@ func TestEventsAcrossProcesses(t *testing.T) {
 				client, err := api.NewClient(config)
 				must(t, err)
 				t.Cleanup(client.Close)
-				until(t, p, "the operator is answered", func() bool { _, _, err := client.Allocations().Info(testAllocID, nil); return err == nil })
+				until(t, p, "the operator is answered", func() bool {
+					_, _, err := client.Allocations().Info(testAllocID, nil)
+					return err == nil
+				})
 				return client
 			}
 			running := func(line streamLine) bool {

@@ -61,7 +61,8 @@ job "demo" {
 const execPolicy = "task \"server\" {\n  capabilities = [\"alloc-exec\"]\n}\n"
 
 // sdkExec runs a command with the SDK.
-func sdkExec(t *testing.T, client *api.Client, task string, stdin io.Reader, command ...string) (out, errs string, code int, err error) {
+func sdkExec(t *testing.T, client *api.Client, task string, stdin io.Reader,
+	command ...string) (out, errs string, code int, err error) {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
 	alloc := &api.Allocation{ID: testAllocID, NodeID: testAllocID}
@@ -79,11 +80,13 @@ func TestExecSDK(t *testing.T) {
 	_, _ = rand.Read(input)
 	for name, client := range map[string]*api.Client{"operator": operator, "task": r.task()} {
 		t.Run(name, func(t *testing.T) {
-			out, errs, code, err := sdkExec(t, client, "server", strings.NewReader(""), "sh", "-c", `echo "$WHO"; pwd; echo no >&2; exit 7`)
+			out, errs, code, err := sdkExec(t, client, "server", strings.NewReader(""), "sh", "-c",
+				`echo "$WHO"; pwd; echo no >&2; exit 7`)
 			if want := "the server\n" + r.allocDir("server") + "\n"; out != want || errs != "no\n" || code != 7 || err != nil {
 				t.Errorf("%q, %q, %d, %v", out, errs, code, err)
 			}
-			if out, _, code, err := sdkExec(t, client, "server", bytes.NewReader(input), "cat"); out != string(input) || code != 0 || err != nil {
+			if out, _, code, err := sdkExec(t, client, "server", bytes.NewReader(input), "cat"); out != string(input) ||
+				code != 0 || err != nil {
 				t.Errorf("%d bytes of %d, %d, %v", len(out), len(input), code, err)
 			}
 			_, _, _, err = sdkExec(t, client, "server", strings.NewReader(""), "no-such-program")
@@ -95,12 +98,14 @@ func TestExecSDK(t *testing.T) {
 			sizes <- api.TerminalSize{Height: 31, Width: 99}
 			alloc := &api.Allocation{ID: testAllocID, NodeID: testAllocID, TaskGroup: "web"}
 			script := `while [ "$(stty size)" != "31 99" ]; do sleep 0.01; done; tty; exit 4`
-			code, err = client.Allocations().Exec(t.Context(), alloc, "server", true, []string{"sh", "-c", script}, strings.NewReader(""), &stdout, io.Discard, sizes, nil)
+			code, err = client.Allocations().Exec(t.Context(), alloc, "server", true, []string{"sh", "-c", script},
+				strings.NewReader(""), &stdout, io.Discard, sizes, nil)
 			if code != 4 || err != nil || !strings.Contains(stdout.String(), "/dev/pts/") {
 				t.Errorf("terminal: %q, %d, %v", stdout.String(), code, err)
 			}
 			stdout.Reset()
-			code, err = client.Jobs().ActionExec(t.Context(), alloc, "demo", "server", false, nil, "greet", strings.NewReader(""), &stdout, io.Discard, nil, nil)
+			code, err = client.Jobs().ActionExec(t.Context(), alloc, "demo", "server", false, nil, "greet",
+				strings.NewReader(""), &stdout, io.Discard, nil, nil)
 			if stdout.String() != "hello from the server\n" || code != 3 || err != nil {
 				t.Errorf("action: %q, %d, %v", stdout.String(), code, err)
 			}
@@ -109,7 +114,8 @@ func TestExecSDK(t *testing.T) {
 	var actions []map[string]any
 	_, err := operator.Raw().Query("/v1/job/demo/actions", &actions, nil)
 	want := []map[string]any{{
-		"Name": "greet", "Command": "/bin/sh", "Args": []any{"-c", "echo hello from $WHO; exit 3"}, "TaskName": "server", "TaskGroupName": "web",
+		"Name": "greet", "Command": "/bin/sh", "Args": []any{"-c",
+			"echo hello from $WHO; exit 3"}, "TaskName": "server", "TaskGroupName": "web",
 	}}
 	if err != nil || !reflect.DeepEqual(actions, want) {
 		t.Errorf("got %v, %v; want %v", actions, err, want)
@@ -132,7 +138,8 @@ func TestExecIsRefused(t *testing.T) {
 	} {
 		marker := filepath.Join(t.TempDir(), "marker")
 		_, _, _, err := sdkExec(t, client, "other", strings.NewReader(""), "touch", marker)
-		if unexpected, ok := errors.AsType[api.UnexpectedResponseError](err); !ok || unexpected.StatusCode() != 403 || exists(marker) {
+		if unexpected, ok := errors.AsType[api.UnexpectedResponseError](err); !ok || unexpected.StatusCode() != 403 ||
+			exists(marker) {
 			t.Errorf("%s: %v, and it ran: %v", name, err, exists(marker))
 		}
 	}
@@ -142,7 +149,8 @@ func TestExecIsRefused(t *testing.T) {
 // tasks have started.
 func TestExecSaysHowATaskIsNamed(t *testing.T) {
 	t.Parallel()
-	last := strings.Replace(execJob, `task "other" {`, "task \"other\" {\n      lifecycle {\n        hook = \"poststop\"\n      }", 1)
+	last := strings.Replace(execJob, `task "other" {`,
+		"task \"other\" {\n      lifecycle {\n        hook = \"poststop\"\n      }", 1)
 	last = last[:strings.LastIndex(last, "100000")] + "0" + last[strings.LastIndex(last, "100000")+len("100000"):]
 	for name, job := range map[string]string{"both run": execJob, "one runs": last} {
 		t.Run(name, func(t *testing.T) {
@@ -151,12 +159,15 @@ func TestExecSaysHowATaskIsNamed(t *testing.T) {
 			r := startRun(t, dir, job)
 			r.eventually("running", func() bool { return strings.Contains(r.stdout.String(), "server      Started") })
 			for words, want := range map[string]string{
-				"demo server no-such-program -x": "; \"server\" is a task: to run a command in it, write 'taskapi exec demo server -- no-such-program -x'\n",
-				"server server no-such -x":       "; \"server\" is a task: to run a command in it, write 'taskapi exec server server -- no-such -x'\n",
-				"server server":                  "; \"server\" is a task: to run a command in it, write 'taskapi exec server server -- COMMAND'\n",
-				"server no-such":                 ", set PATH in the task's env block, or give an absolute path\n",
-				"demo ls":                        "\nTASK stands before --, as in 'taskapi exec demo TASK -- COMMAND'\n",
-				"nobody ls":                      "; to run \"nobody\" in the only task, write 'taskapi exec -- nobody ls'\n",
+				"demo server no-such-program -x": "; \"server\" is a task: to run a command in it, write 'taskapi exec demo " +
+					"server -- no-such-program -x'\n",
+				"server server no-such -x": "; \"server\" is a task: to run a command in it, write 'taskapi exec server " +
+					"server -- no-such -x'\n",
+				"server server": "; \"server\" is a task: to run a command in it, write 'taskapi exec server " +
+					"server -- COMMAND'\n",
+				"server no-such": ", set PATH in the task's env block, or give an absolute path\n",
+				"demo ls":        "\nTASK stands before --, as in 'taskapi exec demo TASK -- COMMAND'\n",
+				"nobody ls":      "; to run \"nobody\" in the only task, write 'taskapi exec -- nobody ls'\n",
 			} {
 				if words == "demo ls" {
 					if name == "one runs" {
@@ -164,11 +175,13 @@ func TestExecSaysHowATaskIsNamed(t *testing.T) {
 					}
 					r.eventually("saved as running", func() bool {
 						saved, err := r.layout.Peek(testAllocID)
-						return err == nil && saved.Alloc.TaskStates["server"].State == "running" && saved.Alloc.TaskStates["other"].State == "running"
+						return err == nil && saved.Alloc.TaskStates["server"].State == "running" &&
+							saved.Alloc.TaskStates["other"].State == "running"
 					})
 				}
 				var out, errs bytes.Buffer
-				code := cli.Run(t.Context(), append([]string{"exec", "--data-dir", dir}, strings.Fields(words)...), testEnvironment(&out, &errs))
+				code := cli.Run(t.Context(), append([]string{"exec", "--data-dir", dir}, strings.Fields(words)...),
+					testEnvironment(&out, &errs))
 				if !strings.HasSuffix(errs.String(), want) || code == 0 || out.Len() > 0 {
 					t.Errorf("%s: %q and exit code %d, want an error that ends with %q", words, errs.String(), code, want)
 				}
@@ -232,7 +245,8 @@ func TestExecEndsWithItsClient(t *testing.T) {
 	second := startProcess(t, dir, file)
 	until(t, second, "commands run again", func() bool {
 		var out, errs bytes.Buffer
-		code := cli.Run(t.Context(), []string{"exec", "--data-dir", dir, "server", "--", "echo", "again"}, testEnvironment(&out, &errs))
+		code := cli.Run(t.Context(), []string{"exec", "--data-dir", dir, "server", "--", "echo", "again"},
+			testEnvironment(&out, &errs))
 		return code == base.ExitOK && out.String() == "again\n"
 	})
 	taskapi(t, "stop", "--data-dir", dir)
@@ -261,7 +275,8 @@ func TestExecOnATerminal(t *testing.T) {
 	defer window.Close()
 	defer programs.Close()
 	resize := func(rows, columns uint16) {
-		if err := unix.IoctlSetWinsize(int(window.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: columns}); err != nil {
+		if err := unix.IoctlSetWinsize(int(window.Fd()), unix.TIOCSWINSZ,
+			&unix.Winsize{Row: rows, Col: columns}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -98,7 +98,8 @@ func (r *running) as(uid int, addr, token string) *api.Client {
 // fails checks for the words and the status of a refusal.
 func fails(t *testing.T, what string, err error, status int, words string) {
 	t.Helper()
-	if answer, ok := errors.AsType[api.UnexpectedResponseError](err); !ok || answer.StatusCode() != status || answer.Body() != words {
+	if answer, ok := errors.AsType[api.UnexpectedResponseError](err); !ok || answer.StatusCode() != status ||
+		answer.Body() != words {
 		t.Errorf("%s: %v; want %d %q", what, err, status, words)
 	}
 }
@@ -138,7 +139,8 @@ func TestSDKFiles(t *testing.T) {
 	if text, err := content(operator.AllocFS().Cat(alloc, "alloc/data/other", nil)); text != "own\n" || err != nil {
 		t.Errorf("the operator reads %q, %v", text, err)
 	}
-	proxied := overTCP(t, startProxy(t, r, "demo", "server"), r.file("server", "secrets", "nomad_token")) // by taskapi's user
+	// by taskapi's user
+	proxied := overTCP(t, startProxy(t, r, "demo", "server"), r.file("server", "secrets", "nomad_token"))
 	for _, client := range []*api.Client{task, proxied} {
 		if _, err := content(client.AllocFS().Cat(alloc, "alloc/data/other", nil)); os.Geteuid() == 0 {
 			fails(t, "another task's own file", err, 403, "alloc/data/other: permission denied for the task's user")
@@ -153,17 +155,20 @@ func walkFiles(t *testing.T, client *api.Client) {
 	t.Helper()
 	alloc, fs := &api.Allocation{ID: testAllocID}, client.AllocFS()
 	list, _, err := fs.List(alloc, "/", nil)
-	if err != nil || len(list) != 3 || list[0].Name != "alloc" || !list[0].IsDir || list[1].Name != "other" || list[2].Name != "server" {
+	if err != nil || len(list) != 3 || list[0].Name != "alloc" || !list[0].IsDir || list[1].Name != "other" ||
+		list[2].Name != "server" {
 		t.Errorf("list: %+v, %v", list, err)
 	}
 	info, _, err := fs.Stat(alloc, "server/local/page", nil)
-	if err != nil || info.Name != "page" || info.Size != 7 || info.ContentType != "text/html; charset=utf-8" || info.ModTime.IsZero() {
+	if err != nil || info.Name != "page" || info.Size != 7 || info.ContentType != "text/html; charset=utf-8" ||
+		info.ModTime.IsZero() {
 		t.Errorf("stat: %+v, %v", info, err)
 	}
 	if text, err := content(fs.Cat(alloc, "server/local/page", nil)); text != "<html>\n" || err != nil {
 		t.Errorf("cat: %q, %v", text, err)
 	}
-	for span, want := range map[[2]int64]string{{1, 4}: "html", {1, 0}: "html>\n", {1, -1}: "html>\n", {5, 100}: ">\n", {7, 1}: "", {1 << 40, 0}: ""} {
+	for span, want := range map[[2]int64]string{{1, 4}: "html", {1, 0}: "html>\n", {1, -1}: "html>\n", {5, 100}: ">\n",
+		{7, 1}: "", {1 << 40, 0}: ""} {
 		if text, err := content(fs.ReadAt(alloc, "server/local/page", span[0], span[1], nil)); text != want || err != nil {
 			t.Errorf("readat %v: %q, %v; want %q", span, text, err, want)
 		}
@@ -236,7 +241,8 @@ func followFile(t *testing.T, r *running, client *api.Client) {
 	if err := os.WriteFile(path, []byte("one"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	frames, errs := client.AllocFS().Stream(&api.Allocation{ID: testAllocID}, "alloc/data/grows", api.OriginEnd, 2, nil, nil)
+	frames, errs := client.AllocFS().Stream(&api.Allocation{ID: testAllocID}, "alloc/data/grows", api.OriginEnd, 2, nil,
+		nil)
 	next := func(want string) {
 		t.Helper()
 		select {

@@ -33,7 +33,8 @@ func TestGCLeavesANewRunAlone(t *testing.T) {
 		ID: testAllocID, TaskGroup: group, ClientStatus: api.AllocClientStatusComplete, ModifyIndex: 7,
 		Job: &api.Job{ID: &job, TaskGroups: []*api.TaskGroup{{Name: &group}}},
 	}
-	if err := errors.Join(c.State().Put(interfaces.Change{ID: testAllocID, Alloc: alloc, Terminal: true}), c.Close()); err != nil {
+	if err := errors.Join(c.State().Put(interfaces.Change{ID: testAllocID, Alloc: alloc, Terminal: true}),
+		c.Close()); err != nil {
 		t.Fatal(err)
 	}
 	before, err := os.Stat(l.State(testAllocID))
@@ -41,8 +42,10 @@ func TestGCLeavesANewRunAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range 5_000 {
-		many := filepath.Join(c.Dir, "task-"+strconv.Itoa(i%100)) // some of them removed after the state, in whatever order that is
-		if err := errors.Join(os.MkdirAll(many, 0o755), os.WriteFile(filepath.Join(many, strconv.Itoa(i)), nil, 0o600)); err != nil {
+		// some of them removed after the state, in whatever order that is
+		many := filepath.Join(c.Dir, "task-"+strconv.Itoa(i%100))
+		if err := errors.Join(os.MkdirAll(many, 0o755), os.WriteFile(filepath.Join(many, strconv.Itoa(i)), nil,
+			0o600)); err != nil {
 			t.Fatal(err)
 		}
 	}

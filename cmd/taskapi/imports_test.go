@@ -70,25 +70,27 @@ var allowedImports = map[string][]string{
 		"allocrunner/cluster",
 		"allocrunner/cluster/internal/table",
 	},
-	"allocrunner/cluster/registry":     {"allocrunner/cluster", "allocrunner/interfaces"},
-	"allocrunner/cluster/stores":       {"allocrunner/cluster", "allocrunner/cluster/disk", "allocrunner/cluster/memory"},
-	"allocrunner/cluster/variables":    {"allocrunner/cluster"},
-	"allocrunner/consul":               {"allocrunner/interfaces", "allocrunner/internal/services"},
-	"allocrunner/hoststats":            {"allocrunner/internal/stats"},
-	"allocrunner/deployment":           {"allocrunner/interfaces"},
-	"allocrunner/drivers":              {"allocrunner/interfaces", "allocrunner/internal/launch", "allocrunner/taskenv"},
-	"allocrunner/drivers/builtin":      {"allocrunner/drivers", "allocrunner/drivers/rawexec"},
-	"allocrunner/drivers/rawexec":      {"allocrunner/drivers", "allocrunner/interfaces"},
-	"allocrunner/fingerprint":          {"allocrunner/cluster", "allocrunner/drivers", "allocrunner/hoststats", "allocrunner/internal/ports", "allocrunner/taskenv"},
+	"allocrunner/cluster/registry":  {"allocrunner/cluster", "allocrunner/interfaces"},
+	"allocrunner/cluster/stores":    {"allocrunner/cluster", "allocrunner/cluster/disk", "allocrunner/cluster/memory"},
+	"allocrunner/cluster/variables": {"allocrunner/cluster"},
+	"allocrunner/consul":            {"allocrunner/interfaces", "allocrunner/internal/services"},
+	"allocrunner/hoststats":         {"allocrunner/internal/stats"},
+	"allocrunner/deployment":        {"allocrunner/interfaces"},
+	"allocrunner/drivers":           {"allocrunner/interfaces", "allocrunner/internal/launch", "allocrunner/taskenv"},
+	"allocrunner/drivers/builtin":   {"allocrunner/drivers", "allocrunner/drivers/rawexec"},
+	"allocrunner/drivers/rawexec":   {"allocrunner/drivers", "allocrunner/interfaces"},
+	"allocrunner/fingerprint": {"allocrunner/cluster", "allocrunner/drivers", "allocrunner/hoststats",
+		"allocrunner/internal/ports", "allocrunner/taskenv"},
 	"allocrunner/interfaces/storetest": {"allocrunner/interfaces"},
 	"allocrunner/internal/accounts":    {"allocrunner/interfaces"},
 	"allocrunner/internal/allocdir":    {"allocrunner/interfaces"},
 	"allocrunner/internal/allocfs":     {"allocrunner/interfaces", "allocrunner/internal/logs"},
 	"allocrunner/internal/checks":      {"allocrunner/interfaces", "allocrunner/internal/services"},
 	"allocrunner/internal/services":    {"allocrunner/interfaces"},
-	"allocrunner/internal/processes":   {"allocrunner/drivers", "allocrunner/interfaces", "allocrunner/internal/launch", "allocrunner/internal/logs", "allocrunner/internal/proctree"},
-	"allocrunner/internal/hookmeter":   {"allocrunner/interfaces"},
-	"allocrunner/internal/snapshots":   {"allocrunner/deployment", "allocrunner/interfaces"},
+	"allocrunner/internal/processes": {"allocrunner/drivers", "allocrunner/interfaces", "allocrunner/internal/launch",
+		"allocrunner/internal/logs", "allocrunner/internal/proctree"},
+	"allocrunner/internal/hookmeter": {"allocrunner/interfaces"},
+	"allocrunner/internal/snapshots": {"allocrunner/deployment", "allocrunner/interfaces"},
 	"allocrunner/internal/registration": {
 		"allocrunner/interfaces",
 		"allocrunner/internal/services",
@@ -455,12 +457,14 @@ var allowedImports = map[string][]string{
 		"identity/workload",
 		"socket",
 	},
-	"cmd/taskapi/internal/client":    {"allocrunner/datadir", "allocrunner/interfaces", "allocrunner/state", "identity/workload", "socket"},
+	"cmd/taskapi/internal/client": {"allocrunner/datadir", "allocrunner/interfaces", "allocrunner/state",
+		"identity/workload", "socket"},
 	"cmd/taskapi/internal/httpserve": {"socket"},
 	"cmd/taskapi/internal/metrics":   {"allocrunner/interfaces", "auth", "handlers/node", "handlers/scrape", "socket"},
 	"cmd/taskapi/internal/proxy":     {"cmd/taskapi/internal/httpserve", "socket"},
-	"cmd/taskapi/internal/top":       {"allocrunner/interfaces", "cmd/taskapi/internal/client", "cmd/taskapi/internal/output"},
-	"cmd/taskapi/bench":              {"cmd/taskapi/bench/internal/load"},
+	"cmd/taskapi/internal/top": {"allocrunner/interfaces", "cmd/taskapi/internal/client",
+		"cmd/taskapi/internal/output"},
+	"cmd/taskapi/bench": {"cmd/taskapi/bench/internal/load"},
 }
 
 const moduleRoot = "../.."
@@ -473,7 +477,8 @@ func packages(t *testing.T) map[string]*build.Package {
 		if err != nil || !d.IsDir() {
 			return err
 		}
-		if name := d.Name(); dir != moduleRoot && (name == "testdata" || strings.HasPrefix(name, ".") || strings.HasPrefix(name, "_")) {
+		if name := d.Name(); dir != moduleRoot && (name == "testdata" || strings.HasPrefix(name, ".") ||
+			strings.HasPrefix(name, "_")) {
 			return filepath.SkipDir
 		}
 		p, err := build.ImportDir(dir, 0)
@@ -511,7 +516,8 @@ func TestImports(t *testing.T) {
 			}
 			delete(unused, from+" -> "+to)
 			if !slices.Contains(allowedImports[from], to) {
-				t.Errorf("%s: %s may not import %s: keep them apart with an interface of %[2]s, or add the arrow to the table and say why",
+				t.Errorf("%s: %s may not import %s: keep them apart with an interface of %[2]s, or add the arrow to the table "+
+					"and say why",
 					p.ImportPos[path][0], from, to)
 			}
 		}

@@ -132,7 +132,8 @@ func TestAUserThatIsAnothersByNow(t *testing.T) {
 	}
 	other := exec.Command("/bin/sleep", "1000")
 	other.Dir = "/"
-	other.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: was, Gid: was}, Pdeathsig: syscall.SIGKILL}
+	other.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: was, Gid: was},
+		Pdeathsig: syscall.SIGKILL}
 	if err := other.Start(); err != nil {
 		t.Fatal(err)
 	}

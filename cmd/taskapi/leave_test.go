@@ -31,7 +31,8 @@ func opens(pid int, path string) bool {
 // TestSignalsBeforeItHasBegun reach a taskapi that still waits for the one before it to exit: it does what they say
 // when it has the allocation.
 func TestSignalsBeforeItHasBegun(t *testing.T) {
-	for name, sig := range map[string]syscall.Signal{"detach": syscall.SIGUSR1, "stop": syscall.SIGTERM, "interrupt": syscall.SIGINT} {
+	for name, sig := range map[string]syscall.Signal{"detach": syscall.SIGUSR1, "stop": syscall.SIGTERM,
+		"interrupt": syscall.SIGINT} {
 		t.Run(name, func(t *testing.T) { testSignalBeforeItHasBegun(t, sig) })
 	}
 }
@@ -100,7 +101,8 @@ func TestASignalBeforeTheJobIsRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = p.Wait()
-	if p.ProcessState.ExitCode() != base.ExitFailed || !strings.Contains(p.out.String(), "terminated: nothing was started or changed") {
+	if p.ProcessState.ExitCode() != base.ExitFailed ||
+		!strings.Contains(p.out.String(), "terminated: nothing was started or changed") {
 		t.Errorf("%v:\n%s", p.ProcessState, p.out)
 	}
 }

@@ -39,7 +39,8 @@ func askForTest(addr string) {
 
 // statusOf returns the status of the answer to one request on a connection of its own.
 func statusOf(ctx context.Context, addr, token, method, path string) (int, error) {
-	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn,
+		error) {
 		return new(net.Dialer).DialContext(ctx, "unix", addr)
 	}}
 	request, err := http.NewRequestWithContext(ctx, method, "http://local"+path, http.NoBody)
@@ -84,10 +85,12 @@ func TestTokensAreForTheirSocket(t *testing.T) {
 	r := startRun(t, shortDir(t), testJob)
 	r.operator()
 	sockets := map[string]string{
-		"operator": r.layout.OperatorSocket(testAllocID), "server": r.layout.TaskSocket(testAllocID, "server"), "other": r.layout.TaskSocket(testAllocID, "other"),
+		"operator": r.layout.OperatorSocket(testAllocID), "server": r.layout.TaskSocket(testAllocID,
+			"server"), "other": r.layout.TaskSocket(testAllocID, "other"),
 	}
 	tokens := map[string]string{
-		"operator": r.file("operator.token"), "server": r.file("server", "secrets", "nomad_token"), "other": r.file("other", "secrets", "nomad_token"),
+		"operator": r.file("operator.token"), "server": r.file("server", "secrets", "nomad_token"), "other": r.file("other",
+			"secrets", "nomad_token"),
 	}
 	for socket, addr := range sockets {
 		for of, token := range tokens {
@@ -100,7 +103,8 @@ func TestTokensAreForTheirSocket(t *testing.T) {
 			}
 		}
 	}
-	if got, err := statusOf(t.Context(), sockets["server"], tokens["operator"], http.MethodPut, "/v1/jobs"); got != http.StatusForbidden {
+	if got, err := statusOf(t.Context(), sockets["server"], tokens["operator"], http.MethodPut,
+		"/v1/jobs"); got != http.StatusForbidden {
 		t.Errorf("another job by the operator's token on a task's socket: %d, %v", got, err)
 	}
 }
@@ -142,7 +146,8 @@ func TestSocketsAreForTheirUsers(t *testing.T) {
 	r.eventually("started", func() bool { return strings.Contains(r.stdout.String(), "server      Started") })
 	operators, tasks := r.layout.OperatorSocket(testAllocID), r.layout.TaskSocket(testAllocID, "server")
 	for path, mode := range map[string]os.FileMode{
-		r.allocDir(): 0o755, r.allocDir("server"): 0o755, r.allocDir("server", "secrets"): 0o755, operators: 0o777, tasks: 0o777,
+		r.allocDir(): 0o755, r.allocDir("server"): 0o755, r.allocDir("server",
+			"secrets"): 0o755, operators: 0o777, tasks: 0o777,
 	} {
 		if err := os.Chmod(path, mode); err != nil {
 			t.Fatal(err)
@@ -166,7 +171,8 @@ func TestSocketsAreForTheirUsers(t *testing.T) {
 			t.Errorf("%s: %s, want %s", test.what, got, test.status)
 		}
 	}
-	text, err := r.client(operators, operator).Operator().Metrics(&api.QueryOptions{Params: map[string]string{"format": "prometheus"}})
+	text, err := r.client(operators,
+		operator).Operator().Metrics(&api.QueryOptions{Params: map[string]string{"format": "prometheus"}})
 	if err != nil || !strings.Contains(string(text), `taskapi_door_refused_total{reason="wrong_peer"} 3`) {
 		t.Errorf("the three are not counted: %v\n%s", err, text)
 	}
@@ -290,7 +296,8 @@ func TestKeyBetweenTwoRotations(t *testing.T) {
 	operator, task := r.file("operator.token"), r.file("server", "secrets", "nomad_token")
 	second := rotated() // and a task that starts now has a token of this one
 	r.eventually("reloaded", func() bool { return r.signingKey(operator) == second })
-	if err := r.client(r.layout.OperatorSocket(testAllocID), operator).Allocations().Restart(&api.Allocation{ID: testAllocID, NodeID: "x"}, "other", nil); err != nil {
+	if err := r.client(r.layout.OperatorSocket(testAllocID),
+		operator).Allocations().Restart(&api.Allocation{ID: testAllocID, NodeID: "x"}, "other", nil); err != nil {
 		t.Fatal(err)
 	}
 	r.eventually("restarted", func() bool { return keyOf(t, r.file("other", "secrets", "nomad_token")) == second })

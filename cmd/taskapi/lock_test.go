@@ -29,11 +29,13 @@ func TestAStopAfterTheEnd(t *testing.T) {
 	if saved, err := l.Saved(testAllocID); err != nil || !interfaces.Replaced(saved.Alloc) {
 		t.Fatalf("%+v, %v", saved, err)
 	}
-	if out := taskapi(t, "stop", "--data-dir", string(l), testAllocID); !strings.Contains(out, "has already ended (complete)") {
+	if out := taskapi(t, "stop", "--data-dir", string(l), testAllocID); !strings.Contains(out,
+		"has already ended (complete)") {
 		t.Errorf("said: %s", out)
 	}
 	saved, err := l.Saved(testAllocID)
-	if err != nil || !saved.Terminal || interfaces.Replaced(saved.Alloc) || saved.Alloc.DesiredStatus != api.AllocDesiredStatusStop {
+	if err != nil || !saved.Terminal || interfaces.Replaced(saved.Alloc) ||
+		saved.Alloc.DesiredStatus != api.AllocDesiredStatusStop {
 		t.Errorf("%+v, %v; want it stopped for good", saved, err)
 	}
 }

@@ -26,7 +26,8 @@ func TestATaskSetsMetadata(t *testing.T) {
 	r.operator()
 	task := r.task()
 	rack := func() string {
-		environ, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", taskPID(t, r, "server"))) // of one that has just ended: none
+		// of one that has just ended: none
+		environ, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", taskPID(t, r, "server")))
 		return variable(string(environ), "RACK")
 	}
 	r.eventually("the reference without metadata", func() bool { return rack() == "in ${meta.rack}" })
@@ -45,7 +46,8 @@ func TestATaskSetsMetadata(t *testing.T) {
 	if meta, err := other.Nodes().Meta().Read("", nil); err != nil || meta.Meta["rack"] != "r7" {
 		t.Errorf("another task reads %+v, %v", meta, err)
 	}
-	if _, err := other.Nodes().Meta().Apply(set, nil); err == nil || !strings.Contains(err.Error(), "403 (Permission denied)") {
+	if _, err := other.Nodes().Meta().Apply(set, nil); err == nil ||
+		!strings.Contains(err.Error(), "403 (Permission denied)") {
 		t.Errorf("another task sets: %v", err)
 	}
 

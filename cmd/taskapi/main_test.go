@@ -56,5 +56,6 @@ func dialUnix(t *testing.T, path string) (net.Conn, error) {
 
 // testEnvironment returns the process around a command that a test runs.
 func testEnvironment(stdout, stderr io.Writer) base.Environment {
-	return base.Environment{Stdin: strings.NewReader(""), Stdout: stdout, Stderr: stderr, Env: os.Environ(), Version: version}
+	return base.Environment{Stdin: strings.NewReader(""), Stdout: stdout, Stderr: stderr, Env: os.Environ(),
+		Version: version}
 }

@@ -22,10 +22,12 @@ func TestMemoryOfHostileTasks(t *testing.T) {
 	const hostile, most = 8, 150 << 20
 	var tasks strings.Builder
 	for i := range hostile + 1 {
-		fmt.Fprintf(&tasks, "task \"t%d\" {\n driver = \"raw_exec\"\n identity {\n file = true\n }\n config {\n command = \"/bin/sleep\"\n args = [\"1000\"]\n }\n }\n", i)
+		fmt.Fprintf(&tasks, "task \"t%d\" {\n driver = \"raw_exec\"\n identity {\n file = true\n }\n config {\n command = "+
+			"\"/bin/sleep\"\n args = [\"1000\"]\n }\n }\n", i)
 	}
 	dir := shortDir(t)
-	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), "job \"crowd\" {\n group \"g\" {\n"+tasks.String()+"}\n}\n")
+	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), "job \"crowd\" {\n group \"g\" {\n"+tasks.String()+
+		"}\n}\n")
 	p := startProcess(t, dir, file)
 	r := &running{t: t, layout: datadir.Dir(dir)}
 	until(t, p, "all tasks run", func() bool {
@@ -68,7 +70,8 @@ func TestMemoryOfHostileTasks(t *testing.T) {
 			}
 			defer c.Close()
 			path := []string{"ls/%s?path=alloc/data/bad", "stream/%s?path=alloc/data/big"}[k%2]
-			_, err = fmt.Fprintf(c, "GET /v1/client/fs/"+path+" HTTP/1.1\r\nHost: x\r\nX-Nomad-Token: %s\r\n\r\n", testAllocID, r.file(task, "secrets", "nomad_token"))
+			_, err = fmt.Fprintf(c, "GET /v1/client/fs/"+path+" HTTP/1.1\r\nHost: x\r\nX-Nomad-Token: %s\r\n\r\n", testAllocID,
+				r.file(task, "secrets", "nomad_token"))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -82,11 +82,14 @@ func TestMetricsListen(t *testing.T) {
 			t.Errorf("%s = %v (there: %t), want at least %v", name, value, ok, least)
 		}
 	}
-	machine := []string{"datacenter=dc1", "node_class=none", "node_pool=default", "node_status=ready", "node_scheduling_eligibility=eligible"}
+	machine := []string{"datacenter=dc1", "node_class=none", "node_pool=default", "node_status=ready",
+		"node_scheduling_eligibility=eligible"}
 	for name, want := range map[string][]string{
-		"nomad_client_host_memory_total": machine, "nomad_client_host_memory_available": machine, "nomad_client_uptime": machine,
+		"nomad_client_host_memory_total": machine, "nomad_client_host_memory_available": machine,
+		"nomad_client_uptime":              machine,
 		"nomad_client_allocations_running": machine, "nomad_client_tasks_running": machine,
-		"nomad_client_allocated_memory": machine, "nomad_client_unallocated_memory": machine, "nomad_client_host_disk_size": machine,
+		"nomad_client_allocated_memory": machine, "nomad_client_unallocated_memory": machine,
+		"nomad_client_host_disk_size": machine,
 	} {
 		if value, ok := valueOf(families[name], want...); !ok || value <= 0 {
 			t.Errorf("%s = %v (there: %t), with %v", name, value, ok, want)
@@ -96,28 +99,33 @@ func TestMetricsListen(t *testing.T) {
 		t.Error("nomad_client_host_cpu_idle is missing")
 	}
 	for _, state := range []string{"state=running", "state=dead"} {
-		if value, ok := valueOf(families["taskapi_task_state"], "task=server", state); !ok || value != 1 && state == "state=running" || value != 0 && state == "state=dead" {
+		if value, ok := valueOf(families["taskapi_task_state"], "task=server", state); !ok || value != 1 &&
+			state == "state=running" || value != 0 && state == "state=dead" {
 			t.Errorf("%s = %v", state, value)
 		}
 	}
 	if value, _ := valueOf(families["nomad_client_allocs_complete"], "task=init"); value != 1 {
 		t.Errorf("init is complete %v times", value)
 	}
-	if families["nomad_client_allocs_running"].GetType() != dto.MetricType_COUNTER || families["taskapi_door_refused_total"] == nil {
+	if families["nomad_client_allocs_running"].GetType() != dto.MetricType_COUNTER ||
+		families["taskapi_door_refused_total"] == nil {
 		t.Error("the counters are missing")
 	}
 	stats, err := operator.Allocations().Stats(&api.Allocation{ID: testAllocID}, nil)
 	if err != nil || stats.Tasks["server"].ResourceUsage.MemoryStats.RSS < 1<<20 {
 		t.Errorf("stats = %+v, %v", stats, err)
 	}
-	if own, err := r.task().Allocations().Stats(&api.Allocation{ID: testAllocID}, nil); err != nil || len(own.Tasks) != len(stats.Tasks) {
+	if own, err := r.task().Allocations().Stats(&api.Allocation{ID: testAllocID}, nil); err != nil ||
+		len(own.Tasks) != len(stats.Tasks) {
 		t.Errorf("stats to the task = %+v, %v", own, err)
 	}
-	if host, err := operator.Nodes().Stats("", nil); err != nil || host.Memory.Total == 0 || len(host.CPU) == 0 || host.AllocDirStats.Size == 0 {
+	if host, err := operator.Nodes().Stats("", nil); err != nil || host.Memory.Total == 0 || len(host.CPU) == 0 ||
+		host.AllocDirStats.Size == 0 {
 		t.Errorf("host stats = %+v, %v", host, err)
 	}
 
-	for _, path := range []string{"/", "/v1/allocations", "/v1/agent/self", "/v1/client/stats", "/v1/allocation/" + testAllocID, "/.well-known/jwks.json"} {
+	for _, path := range []string{"/", "/v1/allocations", "/v1/agent/self", "/v1/client/stats", "/v1/allocation/" +
+		testAllocID, "/.well-known/jwks.json"} {
 		request, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, base+path, nil)
 		request.Header.Set("X-Nomad-Token", r.file("operator.token")) // not even with it
 		answer, err := http.DefaultClient.Do(request)
@@ -159,7 +167,8 @@ func TestMetricsListenRefused(t *testing.T) {
 		select {
 		case code := <-r.code:
 			r.code <- code
-			if code != base.ExitUsage || !strings.Contains(r.stderr.String(), "--metrics-listen "+test.address) && !strings.Contains(r.stderr.String(), test.words) {
+			if code != base.ExitUsage || !strings.Contains(r.stderr.String(), "--metrics-listen "+test.address) &&
+				!strings.Contains(r.stderr.String(), test.words) {
 				t.Errorf("%s: %d\n%s", test.address, code, r.stderr.String())
 			}
 			if !strings.Contains(r.stderr.String(), test.words) {

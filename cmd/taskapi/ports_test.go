@@ -54,7 +54,8 @@ func TestAPortOutlivesItsTaskapi(t *testing.T) {
 
 	other := startProcess(t, elsewhere, file)
 	var exit *exec.ExitError
-	if err := other.Wait(); !errors.As(err, &exit) || !strings.Contains(other.out.String(), "reserved for another allocation in "+alloc) {
+	if err := other.Wait(); !errors.As(err, &exit) ||
+		!strings.Contains(other.out.String(), "reserved for another allocation in "+alloc) {
 		t.Fatalf("another allocation with the port: %v\n%s", err, other.out)
 	}
 	if !alive(pid) {

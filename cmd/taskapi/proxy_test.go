@@ -68,7 +68,8 @@ func TestProxy(t *testing.T) {
 
 	input := make([]byte, 1<<20)
 	_, _ = rand.Read(input)
-	if out, _, code, err := sdkExec(t, client, "server", bytes.NewReader(input), "cat"); out != string(input) || code != 0 || err != nil {
+	if out, _, code, err := sdkExec(t, client, "server", bytes.NewReader(input), "cat"); out != string(input) ||
+		code != 0 || err != nil {
 		t.Errorf("exec: %d bytes of %d, %d, %v", len(out), len(input), code, err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -202,7 +203,8 @@ func TestProxyOfBadRequests(t *testing.T) {
 	r := startRun(t, shortDir(t), testJob)
 	r.operator()
 	url := startProxy(t, r)
-	const search, smuggled = "PUT /v1/search HTTP/1.1\r\nHost: localhost\r\n", "GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\n\r\n"
+	const search, smuggled = "PUT /v1/search HTTP/1.1\r\nHost: localhost\r\n", "GET /v1/jobs HTTP/1.1\r\nHost: " +
+		"localhost\r\n\r\n"
 	token := "X-Nomad-Token: " + r.file("operator.token") + "\r\n"
 	for request, want := range map[string]int{
 		search + token + "Content-Length: 7\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n" + smuggled: 200,
@@ -236,7 +238,8 @@ func TestProxyOfBadRequests(t *testing.T) {
 func TestProxyRefuses(t *testing.T) {
 	t.Parallel()
 	for words, want := range map[string]string{
-		"--listen 0.0.0.0:0":                    "--listen 0.0.0.0:0: other machines may reach this address: give 127.0.0.1 or ::1, or --remote",
+		"--listen 0.0.0.0:0": "--listen 0.0.0.0:0: other machines may reach this address: give " +
+			"127.0.0.1 or ::1, or --remote",
 		"--listen :4646":                        "is no address with a port",
 		"--listen 127.0.0.1:0 --socket a":       "--socket takes an absolute path",
 		"--listen 127.0.0.1:0 --socket /a demo": "in place of ALLOC and TASK",

@@ -56,7 +56,8 @@ func TestAForcedUpdateOutlivesItsTaskapi(t *testing.T) {
 				testEnvironment(io.Discard, io.Discard))
 		})
 		until(t, p, "the old version has ended", func() bool { return strings.Contains(p.out.String(), "  Killed  ") })
-		time.Sleep(time.Duration(n) * 2 * time.Millisecond) // for a moment of its own in what comes next, which takes some 20 ms
+		// for a moment of its own in what comes next, which takes some 20 ms
+		time.Sleep(time.Duration(n) * 2 * time.Millisecond)
 		endsOf(t, p, syscall.SIGUSR1)
 		cancel()
 		updating.Wait()

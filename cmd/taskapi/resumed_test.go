@@ -63,7 +63,8 @@ func TestWhatAResumedAgentKnows(t *testing.T) {
 		t.Fatal(err)
 	}
 	rack := "r1"
-	if _, err := sdk.Nodes().Meta().Apply(&api.NodeMetaApplyRequest{Meta: map[string]*string{"rack": &rack}}, nil); err != nil {
+	if _, err := sdk.Nodes().Meta().Apply(&api.NodeMetaApplyRequest{Meta: map[string]*string{"rack": &rack}},
+		nil); err != nil {
 		t.Fatal(err)
 	}
 	endsOf(t, p, syscall.SIGUSR1)
@@ -93,7 +94,8 @@ func TestWhatAResumedAgentKnows(t *testing.T) {
 	}
 	*job.Priority = 77
 	const text = "the text of version 1"
-	if _, _, err := sdk.Jobs().RegisterOpts(job, &api.RegisterOptions{Submission: &api.JobSubmission{Source: text, Format: "hcl2"}}, nil); err != nil {
+	if _, _, err := sdk.Jobs().RegisterOpts(job,
+		&api.RegisterOptions{Submission: &api.JobSubmission{Source: text, Format: "hcl2"}}, nil); err != nil {
 		t.Fatal(err)
 	}
 	if got, version := submitted(t, operator); got != text || version != 1 {
@@ -108,7 +110,8 @@ func TestWhatAResumedAgentKnows(t *testing.T) {
 	if got, version := submitted(t, operator); got != text || version != 1 {
 		t.Errorf("after a refusal version %d was made from %q, want version 1 from %q", version, got, text)
 	}
-	if _, _, err := sdk.Jobs().RegisterOpts(job, &api.RegisterOptions{Submission: &api.JobSubmission{Source: forced, Format: "hcl2"}}, nil); err != nil {
+	if _, _, err := sdk.Jobs().RegisterOpts(job,
+		&api.RegisterOptions{Submission: &api.JobSubmission{Source: forced, Format: "hcl2"}}, nil); err != nil {
 		t.Fatal(err)
 	}
 	until(t, p, "what replaces it runs", func() bool {
@@ -154,7 +157,8 @@ func TestRestartWaitsForTheNextTaskapi(t *testing.T) {
 	var out, errs bytes.Buffer
 	ended := make(chan int, 1)
 	go func() {
-		ended <- cli.Run(t.Context(), []string{"restart", "--data-dir", dir, testAllocID, "server"}, testEnvironment(&out, &errs))
+		ended <- cli.Run(t.Context(), []string{"restart", "--data-dir", dir, testAllocID, "server"},
+			testEnvironment(&out, &errs))
 	}()
 	look, err := looks.Accept()
 	second := startProcess(t, dir, file) // waits for the lock

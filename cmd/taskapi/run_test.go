@@ -101,7 +101,9 @@ job "demo" {
 
 // serveForTest is the test binary as the test job's server.
 func serveForTest(addr string) {
-	err := http.ListenAndServe(addr, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") }))
+	err := http.ListenAndServe(addr, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprint(w, "hello")
+	}))
 	fmt.Fprintln(os.Stderr, err)
 	os.Exit(1)
 }
@@ -278,7 +280,8 @@ func walk(t *testing.T, r *running, client *api.Client) {
 		t.Errorf("allocations with another prefix: %+v, %v", stubs, err)
 	}
 	alloc, meta, err := client.Allocations().Info(testAllocID, nil)
-	if err != nil || alloc.Name != "demo.web[0]" || *alloc.Job.ID != "demo" || len(alloc.AllocatedResources.Shared.Ports) != 1 || meta.LastIndex == 0 {
+	if err != nil || alloc.Name != "demo.web[0]" || *alloc.Job.ID != "demo" ||
+		len(alloc.AllocatedResources.Shared.Ports) != 1 || meta.LastIndex == 0 {
 		t.Fatalf("allocation: %+v, %v", alloc, err)
 	}
 	r.eventually("checks succeed", func() bool {
@@ -308,7 +311,8 @@ func askForMore(t *testing.T, client *api.Client, alloc *api.Allocation) {
 			t.Errorf("allocations with %+v: %+v, %+v, %v, want %d", *options, stubs, meta, err, want)
 		}
 	}
-	if services, _, err := client.Allocations().Services(alloc.ID, nil); err != nil || len(services) != 1 || services[0].AllocID != alloc.ID {
+	if services, _, err := client.Allocations().Services(alloc.ID, nil); err != nil || len(services) != 1 ||
+		services[0].AllocID != alloc.ID {
 		t.Errorf("services: %+v, %v, want the group's", services, err)
 	}
 	if state, _, err := client.Allocations().GetPauseState(alloc, nil, "server"); err != nil || state != "" {
@@ -318,12 +322,17 @@ func askForMore(t *testing.T, client *api.Client, alloc *api.Allocation) {
 		err  error
 		want string
 	}{
-		"a pause":      {client.Allocations().SetPauseState(alloc, nil, "server", "pause"), `409 (task "server" has no schedule`},
-		"a gc":         {client.Allocations().GC(alloc, nil), "409 (No such allocation on client, or allocation not eligible for GC)"},
-		"a bad filter": {second(client.Allocations().List(&api.QueryOptions{Filter: "=="})), "400 (failed to read filter expression"},
+		"a pause": {client.Allocations().SetPauseState(alloc, nil, "server", "pause"),
+			`409 (task "server" has no schedule`},
+		"a gc": {client.Allocations().GC(alloc, nil),
+			"409 (No such allocation on client, or allocation not eligible for GC)"},
+		"a bad filter": {second(client.Allocations().List(&api.QueryOptions{Filter: "=="})),
+			"400 (failed to read filter expression"},
 		"a far region": {second(client.Allocations().List(&api.QueryOptions{Region: "mars"})), "400 (No path to region)"},
-		"a bad token":  {second(client.Allocations().List(&api.QueryOptions{NextToken: "x"})), "400 (next_token must be as X-Nomad-NextToken gave it"},
-		"a bad page":   {second(client.Allocations().List(&api.QueryOptions{PerPage: -1})), "400 (per_page must be a whole number"},
+		"a bad token": {second(client.Allocations().List(&api.QueryOptions{NextToken: "x"})),
+			"400 (next_token must be as X-Nomad-NextToken gave it"},
+		"a bad page": {second(client.Allocations().List(&api.QueryOptions{PerPage: -1})),
+			"400 (per_page must be a whole number"},
 	} {
 		if c.err == nil || !strings.Contains(c.err.Error(), c.want) {
 			t.Errorf("%s: %v, want %s", name, c.err, c.want)
@@ -361,12 +370,14 @@ func restartAndSignal(t *testing.T, r *running, client *api.Client, alloc *api.A
 		name, want string
 		err        error
 	}{
-		{"restart of an unknown task", "404 (Could not find task runner for task: nope)", client.Allocations().Restart(alloc, "nope", nil)},
+		{"restart of an unknown task", "404 (Could not find task runner for task: nope)",
+			client.Allocations().Restart(alloc, "nope", nil)},
 		{"restart of a dead task", "409 (Task not running)", client.Allocations().Restart(alloc, "init", nil)},
 		{"signal to an unknown task", "404 (Task not found)", client.Allocations().Signal(alloc, nil, "nope", "SIGHUP")},
 		{"signal to a dead task", "409 (Task not running)", client.Allocations().Signal(alloc, nil, "init", "SIGHUP")},
 		{"unknown signal", `400 (unknown signal "SIGNOPE")`, client.Allocations().Signal(alloc, nil, "server", "SIGNOPE")},
-		{"another allocation", fmt.Sprintf("404 (Unknown allocation %q)", nobody.ID), client.Allocations().Restart(&nobody, "", nil)},
+		{"another allocation", fmt.Sprintf("404 (Unknown allocation %q)", nobody.ID),
+			client.Allocations().Restart(&nobody, "", nil)},
 	} {
 		if tc.err == nil || !strings.Contains(tc.err.Error(), tc.want) {
 			t.Errorf("%s: got %v, want %s", tc.name, tc.err, tc.want)
@@ -389,7 +400,8 @@ func TestBlockingQuery(t *testing.T) {
 	}
 	answers := make(chan answer, 1)
 	go func() {
-		_, next, err := client.Allocations().Info(testAllocID, &api.QueryOptions{WaitIndex: meta.LastIndex, WaitTime: deadline})
+		_, next, err := client.Allocations().Info(testAllocID, &api.QueryOptions{WaitIndex: meta.LastIndex,
+			WaitTime: deadline})
 		answers <- answer{next, err}
 	}()
 	if err := client.Allocations().Signal(alloc, nil, "other", "SIGCONT"); err != nil {
@@ -457,7 +469,9 @@ func TestFilesAreAsTheyShouldBe(t *testing.T) {
 			t.Errorf("%s: got %v, %v; want mode %v", path, info, err, want)
 		}
 	}
-	r.eventually("init has written", func() bool { return r.file("alloc", "logs", "init.stdout.0") == "hello from init\n" })
+	r.eventually("init has written", func() bool {
+		return r.file("alloc", "logs", "init.stdout.0") == "hello from init\n"
+	})
 	r.stop()
 	for _, path := range []string{"operator.sock", "server/secrets/api.sock"} {
 		if _, err := os.Lstat(r.allocDir(path)); !errors.Is(err, os.ErrNotExist) {
@@ -489,7 +503,8 @@ func TestLongAndOddDataDirectories(t *testing.T) {
 			if len(addr) > len("unix://")+107 || strings.ContainsAny(addr, " %") {
 				t.Errorf("NOMAD_UNIX_ADDR is %q, which clients can't dial", addr)
 			}
-			if _, err := r.client(strings.TrimPrefix(addr, "unix://"), variable(string(env), "NOMAD_TOKEN")).Agent().Health(); err != nil {
+			if _, err := r.client(strings.TrimPrefix(addr, "unix://"),
+				variable(string(env), "NOMAD_TOKEN")).Agent().Health(); err != nil {
 				t.Error(err)
 			}
 		})
@@ -504,7 +519,8 @@ func taskPID(t *testing.T, r *running, task string) int {
 		entries, _ := filepath.Glob("/proc/[0-9]*/environ")
 		for _, e := range entries {
 			env, err := os.ReadFile(e)
-			if err == nil && variable(string(env), "NOMAD_TASK_NAME") == task && strings.HasPrefix(variable(string(env), "NOMAD_ALLOC_DIR"), string(r.layout)) {
+			if err == nil && variable(string(env), "NOMAD_TASK_NAME") == task &&
+				strings.HasPrefix(variable(string(env), "NOMAD_ALLOC_DIR"), string(r.layout)) {
 				fmt.Sscanf(e, "/proc/%d/environ", &found)
 				return true
 			}

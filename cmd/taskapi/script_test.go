@@ -198,7 +198,8 @@ func start(ts *testscript.TestScript, neg bool, args []string) {
 }
 
 var signals = map[string]syscall.Signal{
-	"HUP": syscall.SIGHUP, "INT": syscall.SIGINT, "KILL": syscall.SIGKILL, "STOP": syscall.SIGSTOP, "TERM": syscall.SIGTERM,
+	"HUP": syscall.SIGHUP, "INT": syscall.SIGINT, "KILL": syscall.SIGKILL, "STOP": syscall.SIGSTOP,
+	"TERM": syscall.SIGTERM,
 	"USR1": syscall.SIGUSR1,
 }
 
@@ -230,7 +231,8 @@ func await(ts *testscript.TestScript, neg bool, args []string) {
 	pattern, err := regexp.Compile("(?m)" + args[1])
 	ts.Check(err)
 	var data []byte
-	for give := time.Now().Add(scriptDeadline); time.Now().Before(give); time.Sleep(5 * time.Millisecond) { // another process's file
+	// another process's file
+	for give := time.Now().Add(scriptDeadline); time.Now().Before(give); time.Sleep(5 * time.Millisecond) {
 		if data, _ = os.ReadFile(ts.MkAbs(args[0])); pattern.Match(data) {
 			return
 		}
@@ -253,7 +255,8 @@ func wantRefused(ts *testscript.TestScript, neg bool, args []string) {
 func getWhenUp(ts *testscript.TestScript, neg bool, args []string) {
 	want(ts, neg, args, 3, "get-when-up SOCKET TOKENFILE PATH")
 	var err error
-	for give := time.Now().Add(scriptDeadline); time.Now().Before(give); time.Sleep(5 * time.Millisecond) { // another process's socket
+	// another process's socket
+	for give := time.Now().Add(scriptDeadline); time.Now().Before(give); time.Sleep(5 * time.Millisecond) {
 		if err = ask(ts, args); err == nil {
 			return
 		}
@@ -438,7 +441,8 @@ func belongingTo(dir string) map[int]string {
 		}
 		cwd, _ := os.Readlink(link)
 		command, _ := os.ReadFile(filepath.Join(filepath.Dir(link), "cmdline"))
-		if strings.HasPrefix(cwd, dir+"/") || strings.Contains(string(command), dir+"/") || strings.Contains(string(command), dir+"\x00") || writesInto(pid, dir) {
+		if strings.HasPrefix(cwd, dir+"/") || strings.Contains(string(command), dir+"/") ||
+			strings.Contains(string(command), dir+"\x00") || writesInto(pid, dir) {
 			found[pid] = strings.TrimSpace(strings.ReplaceAll(string(command), "\x00", " "))
 		}
 	}

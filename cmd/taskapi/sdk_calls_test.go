@@ -53,7 +53,8 @@ func sdkMethods() map[string]func(*api.Client) reflect.Value {
 
 // isSDKClient reports whether a type is one of the SDK's clients of a resource.
 func isSDKClient(t reflect.Type) bool {
-	return t.Kind() == reflect.Pointer && t.NumMethod() > 0 && t.Elem().PkgPath() == reflect.TypeFor[api.Client]().PkgPath()
+	return t.Kind() == reflect.Pointer && t.NumMethod() > 0 &&
+		t.Elem().PkgPath() == reflect.TypeFor[api.Client]().PkgPath()
 }
 
 // TestEverySDKCallHasARow: a method that a new SDK adds fails here until somebody has said what it gets.

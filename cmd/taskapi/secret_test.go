@@ -31,7 +31,8 @@ func TestOperatorSecret(t *testing.T) {
 	secret := mint(base.ExitOK, "--operator", "--opaque", "--ttl", "2h")
 	operator := r.client(r.layout.OperatorSocket(testAllocID), secret)
 	self, _, err := operator.ACLTokens().Self(nil)
-	if err != nil || self.Type != "management" || self.AccessorID == "" || self.ExpirationTime.Sub(self.CreateTime).Hours() != 2 {
+	if err != nil || self.Type != "management" || self.AccessorID == "" ||
+		self.ExpirationTime.Sub(self.CreateTime).Hours() != 2 {
 		t.Errorf("self = %+v, %v", self, err)
 	}
 	if _, _, err := operator.Nodes().List(nil); err != nil {
@@ -46,7 +47,8 @@ func TestOperatorSecret(t *testing.T) {
 	denied("on a task's socket", r.client(r.allocDir("server", "secrets", "api.sock"), secret))
 	denied("in upper case", r.client(r.layout.OperatorSocket(testAllocID), strings.ToUpper(secret)))
 	_ = filepath.WalkDir(dir, func(path string, entry os.DirEntry, _ error) error {
-		if content, err := os.ReadFile(path); entry.Type().IsRegular() && err == nil && strings.Contains(string(content), secret) {
+		if content, err := os.ReadFile(path); entry.Type().IsRegular() && err == nil &&
+			strings.Contains(string(content), secret) {
 			t.Errorf("%s holds the secret", path)
 		}
 		return nil
@@ -55,7 +57,8 @@ func TestOperatorSecret(t *testing.T) {
 	file := mustWrite(t, filepath.Join(t.TempDir(), "secret"), secret+"\n")
 	var out syncBuffer
 	explain := []string{"token", "explain", "--data-dir", dir, file}
-	if code := cli.Run(t.Context(), explain, testEnvironment(&out, &out)); code != base.ExitOK || !strings.HasSuffix(out.String(), "accepted\n") {
+	if code := cli.Run(t.Context(), explain, testEnvironment(&out, &out)); code != base.ExitOK ||
+		!strings.HasSuffix(out.String(), "accepted\n") {
 		t.Errorf("token explain: exit code %d\n%s", code, out.String())
 	}
 	revoke := []string{"token", "revoke", "--data-dir", dir, file}
@@ -65,12 +68,14 @@ func TestOperatorSecret(t *testing.T) {
 	denied("revoked", operator)
 	denied("revoked, on a new connection", r.client(r.layout.OperatorSocket(testAllocID), secret))
 
-	for _, wrong := range [][]string{{"--opaque"}, {"--operator", "--task", "server"}, {"--operator", "--expired"}, {"--operator", "--all"}} {
+	for _, wrong := range [][]string{{"--opaque"}, {"--operator", "--task", "server"}, {"--operator", "--expired"},
+		{"--operator", "--all"}} {
 		if got := mint(base.ExitUsage, wrong...); !strings.Contains(got, "--operator") {
 			t.Errorf("%q: %s", wrong, got)
 		}
 	}
-	if got := mint(base.ExitUsage, "--operator", "--opaque", "--ttl", "1000000h"); !strings.Contains(got, "would refuse the token") {
+	if got := mint(base.ExitUsage, "--operator", "--opaque", "--ttl", "1000000h"); !strings.Contains(got,
+		"would refuse the token") {
 		t.Errorf("a secret that lives too long: %s", got)
 	}
 	jwt := mint(base.ExitOK, "--operator")

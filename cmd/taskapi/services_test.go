@@ -113,7 +113,8 @@ func (n *neighbours) start(id string, flags ...string) {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	n.started(id, startCommand(n.t, self, append([]string{"run", "-data-dir", n.dir, "-alloc-id", id, n.files[id]}, flags...)...))
+	n.started(id, startCommand(n.t, self, append([]string{"run", "-data-dir", n.dir, "-alloc-id", id, n.files[id]},
+		flags...)...))
 }
 
 // started waits until a process that runs an allocation answers.
@@ -240,8 +241,10 @@ func TestServices(t *testing.T) {
 	n.start(servingID)
 	web := n.found("web", 1)[0]
 	own := n.found("own-server", 1)[0]
-	if web.ID != "_nomad-task-"+servingID+"-group-g-web-http" || web.AllocID != servingID || web.JobID != "serving" || web.Namespace != "default" ||
-		web.Datacenter != "dc1" || web.NodeID == "" || web.Port < 1024 || net.ParseIP(web.Address) == nil || !slices.Equal(web.Tags, []string{"b", "a"}) {
+	if web.ID != "_nomad-task-"+servingID+"-group-g-web-http" || web.AllocID != servingID || web.JobID != "serving" ||
+		web.Namespace != "default" ||
+		web.Datacenter != "dc1" || web.NodeID == "" || web.Port < 1024 || net.ParseIP(web.Address) == nil ||
+		!slices.Equal(web.Tags, []string{"b", "a"}) {
 		t.Errorf("web = %+v", web)
 	}
 	if own.Address != "10.1.2.3" || own.Port != 4711 || own.Tags == nil {
@@ -259,10 +262,12 @@ func TestServices(t *testing.T) {
 	}
 
 	n.start(secondID, "-var", "namespace=prod")
-	if services, _, err := client.Services().Get("web", &api.QueryOptions{Namespace: "prod"}); err != nil || len(services) != 0 {
+	if services, _, err := client.Services().Get("web", &api.QueryOptions{Namespace: "prod"}); err != nil ||
+		len(services) != 0 {
 		t.Errorf("the services of another namespace: %+v, %v", services, err)
 	}
-	if services, _, err := operator.Services().Get("web", &api.QueryOptions{Namespace: "*"}); err != nil || len(services) != 2 {
+	if services, _, err := operator.Services().Get("web", &api.QueryOptions{Namespace: "*"}); err != nil ||
+		len(services) != 2 {
 		t.Errorf("those of all namespaces, to an operator: %+v, %v", services, err)
 	}
 	n.stop(secondID)
@@ -284,7 +289,8 @@ func TestServices(t *testing.T) {
 			t.Fatalf("events: %v", seen)
 		}
 	}
-	for _, want := range []string{"ServiceRegistration web", "ServiceRegistration own-server", "ServiceDeregistration web", "ServiceDeregistration own-server"} {
+	for _, want := range []string{"ServiceRegistration web", "ServiceRegistration own-server", "ServiceDeregistration web",
+		"ServiceDeregistration own-server"} {
 		if !slices.Contains(seen, want) {
 			t.Errorf("no event %q: %v", want, seen)
 		}
@@ -310,7 +316,8 @@ func (n *neighbours) watch(name string) *witness {
 		var index uint64
 		var last string
 		for ctx.Err() == nil {
-			services, meta, err := client.Services().Get(name, (&api.QueryOptions{WaitIndex: index, WaitTime: time.Second}).WithContext(ctx))
+			services, meta, err := client.Services().Get(name,
+				(&api.QueryOptions{WaitIndex: index, WaitTime: time.Second}).WithContext(ctx))
 			if ctx.Err() != nil {
 				return
 			}
@@ -386,7 +393,8 @@ func (n *neighbours) lookedAt(when, name string, want *api.ServiceRegistration) 
 	n.t.Helper()
 	n.t.Logf("%s", when)
 	got := n.found(name, 1)[0]
-	if got.ID != want.ID || got.CreateIndex != want.CreateIndex || got.ModifyIndex != want.ModifyIndex || got.Port != want.Port {
+	if got.ID != want.ID || got.CreateIndex != want.CreateIndex || got.ModifyIndex != want.ModifyIndex ||
+		got.Port != want.Port {
 		n.t.Errorf("%s: %s = %+v, was %+v", when, name, got, want)
 	}
 }

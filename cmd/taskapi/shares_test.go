@@ -31,7 +31,8 @@ func TestNoTaskTakesAllConnections(t *testing.T) {
 	}
 	var tasks strings.Builder
 	for _, name := range names {
-		fmt.Fprintf(&tasks, "task %q {\n "+user+"driver = \"raw_exec\"\n identity {\n file = true\n }\n config {\n command = \"/bin/sleep\"\n args = [\"1000\"]\n }\n }\n", name)
+		fmt.Fprintf(&tasks, "task %q {\n "+user+"driver = \"raw_exec\"\n identity {\n file = true\n }\n config {\n command "+
+			"= \"/bin/sleep\"\n args = [\"1000\"]\n }\n }\n", name)
 	}
 	r := startRun(t, dir, "job \"crowd\" {\n group \"g\" {\n"+tasks.String()+"}\n}\n")
 	r.operator()
@@ -55,7 +56,8 @@ func TestNoTaskTakesAllConnections(t *testing.T) {
 		stats := metrics(t, r)
 		return stats["taskapi_socket_connections_accepted_total"]+stats["taskapi_socket_connections_refused_total"] >= float64(opened)
 	})
-	if stats := metrics(t, r); stats["taskapi_socket_connections_open"] > maxConnections || stats["taskapi_socket_connections_refused_total"] == 0 {
+	if stats := metrics(t, r); stats["taskapi_socket_connections_open"] > maxConnections ||
+		stats["taskapi_socket_connections_refused_total"] == 0 {
 		t.Errorf("%v open, %v refused; want some refused and at most %d open", stats["taskapi_socket_connections_open"],
 			stats["taskapi_socket_connections_refused_total"], maxConnections)
 	}

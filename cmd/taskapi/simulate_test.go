@@ -50,7 +50,8 @@ func TestSimulate(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	r := &running{t: t, layout: datadir.Dir(dir), cancel: cancel, code: make(chan int, 1)}
 	go func() {
-		r.code <- cli.Run(ctx, []string{"run", "--data-dir", dir, "--simulate", fmt.Sprint(allocs), file}, testEnvironment(&r.stdout, &r.stderr))
+		r.code <- cli.Run(ctx, []string{"run", "--data-dir", dir, "--simulate", fmt.Sprint(allocs), file},
+			testEnvironment(&r.stdout, &r.stderr))
 	}()
 	t.Cleanup(func() { r.stop() })
 
@@ -90,7 +91,8 @@ func TestSimulate(t *testing.T) {
 			{"a with the token of b", r.layout.TaskSocket(id, "a"), tokens[id][1], 403},
 			{"a with the token of the neighbour's a", r.layout.TaskSocket(id, "a"), tokens[neighbour][0], 403},
 			{"the operator with the operator's token", r.layout.OperatorSocket(id), operator, 200},
-			{"the operator with the neighbour's token", r.layout.OperatorSocket(id), readFile(t, r.layout.OperatorToken(neighbour)), 403},
+			{"the operator with the neighbour's token", r.layout.OperatorSocket(id),
+				readFile(t, r.layout.OperatorToken(neighbour)), 403},
 			{"the operator with the token of a", r.layout.OperatorSocket(id), tokens[id][0], 403},
 			{"a with the operator's token", r.layout.TaskSocket(id, "a"), operator, 403},
 		} {
@@ -108,7 +110,8 @@ func TestSimulate(t *testing.T) {
 	if err := acted.Allocations().Restart(alloc, "a", nil); err != nil {
 		t.Error(err)
 	}
-	if renewed := readFile(t, tokenOf(r.layout, ids[0], "a")); renewed == tokens[ids[0]][0] || status(r.layout.TaskSocket(ids[0], "a"), renewed, ids[0]) != 200 {
+	if renewed := readFile(t, tokenOf(r.layout, ids[0], "a")); renewed == tokens[ids[0]][0] ||
+		status(r.layout.TaskSocket(ids[0], "a"), renewed, ids[0]) != 200 {
 		t.Error("a restarted task has no new token, or one that is refused")
 	}
 	if _, err := acted.Allocations().Stop(alloc, nil); err != nil {
@@ -130,10 +133,12 @@ func TestSimulate(t *testing.T) {
 func TestSimulateRefuses(t *testing.T) {
 	t.Parallel()
 	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), crowdJob)
-	for _, flags := range [][]string{{"--simulate=-1"}, {"--simulate=2", "--detach"}, {"--simulate=2", "--alloc-id", testAllocID}} {
+	for _, flags := range [][]string{{"--simulate=-1"}, {"--simulate=2", "--detach"},
+		{"--simulate=2", "--alloc-id", testAllocID}} {
 		var out, errs syncBuffer
 		dir := t.TempDir()
-		if code := cli.Run(t.Context(), append(append([]string{"run", "--data-dir", dir}, flags...), file), testEnvironment(&out, &errs)); code != base.ExitUsage {
+		if code := cli.Run(t.Context(), append(append([]string{"run", "--data-dir", dir}, flags...), file),
+			testEnvironment(&out, &errs)); code != base.ExitUsage {
 			t.Errorf("%q: exit code %d: %s", flags, code, errs.String())
 		}
 		if left, _ := os.ReadDir(dir); len(left) > 0 {

@@ -78,7 +78,8 @@ func TestStateOfWhichATaskIsLost(t *testing.T) {
 	if err := json.Unmarshal([]byte(stdout), &dumped); err != nil {
 		t.Fatalf("%v:\n%s", err, stdout)
 	}
-	if code != base.ExitFailed || len(dumped.Tasks) != 1 || !strings.Contains(stdout, "phase of <one>") || !strings.Contains(stderr, `"task/two" is wrong`) {
+	if code != base.ExitFailed || len(dumped.Tasks) != 1 || !strings.Contains(stdout, "phase of <one>") ||
+		!strings.Contains(stderr, `"task/two" is wrong`) {
 		t.Errorf("dump: code %d, stderr %q:\n%s", code, stderr, stdout)
 	}
 	code, stdout, stderr = stateVerbRun(t, dataDir, "repair")
@@ -133,9 +134,11 @@ func testOther(t *testing.T, dataDir, path string, data []byte, says string, is 
 		}
 	}
 	var out, errs bytes.Buffer
-	for _, command := range [][]string{{"status"}, {"status", testAllocID}, {"takeover", testAllocID}, {"gc", testAllocID}} {
+	for _, command := range [][]string{{"status"}, {"status", testAllocID}, {"takeover", testAllocID},
+		{"gc", testAllocID}} {
 		errs.Reset()
-		code := cli.Run(t.Context(), append([]string{command[0], "--data-dir", dataDir}, command[1:]...), testEnvironment(&out, &errs))
+		code := cli.Run(t.Context(), append([]string{command[0], "--data-dir", dataDir}, command[1:]...),
+			testEnvironment(&out, &errs))
 		if code != base.ExitFailed || !strings.Contains(errs.String(), says) || strings.Contains(errs.String(), "damaged") {
 			t.Errorf("%s: code %d, stderr %q", command, code, errs.String())
 		}
@@ -150,7 +153,8 @@ func testOther(t *testing.T, dataDir, path string, data []byte, says string, is 
 		t.Errorf("stop: code %d, stdout %q, stderr %q; want it left alone", code, out.String(), errs.String())
 	}
 	out.Reset()
-	code = cli.Run(t.Context(), []string{"stop", "--now", "--data-dir", dataDir, testAllocID}, testEnvironment(&out, &errs))
+	code = cli.Run(t.Context(), []string{"stop", "--now", "--data-dir", dataDir, testAllocID},
+		testEnvironment(&out, &errs))
 	if code != base.ExitOK || !strings.Contains(out.String(), "no process is running") {
 		t.Errorf("stop --now: code %d, stdout %q, stderr %q; want its tasks killed", code, out.String(), errs.String())
 	}

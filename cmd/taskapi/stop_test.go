@@ -63,8 +63,10 @@ func abandoned(t *testing.T, dir string) (files map[string]string) {
 	side := t.TempDir()
 	taskapi(t, "keyring", "list", "--data-dir", newKeyring(t, filepath.Join(side, "other")))
 	files = map[string]string{
-		"--policy":    mustWrite(t, filepath.Join(side, "policy.hcl"), "task \"main\" {\n  capabilities = [\"read-job\"]\n}\n"),
-		"--jwks":      mustWrite(t, filepath.Join(side, "jwks.json"), taskapi(t, "keyring", "export", "--data-dir", filepath.Join(side, "other"))),
+		"--policy": mustWrite(t, filepath.Join(side, "policy.hcl"),
+			"task \"main\" {\n  capabilities = [\"read-job\"]\n}\n"),
+		"--jwks": mustWrite(t, filepath.Join(side, "jwks.json"), taskapi(t, "keyring", "export", "--data-dir",
+			filepath.Join(side, "other"))),
 		"--seal-key":  mustWrite(t, filepath.Join(side, "seal.key"), strings.Repeat("k", 32)),
 		"--audit-log": filepath.Join(side, "audit.log"),
 	}
@@ -93,7 +95,8 @@ func newKeyring(t *testing.T, dir string) string {
 func wantStopped(t *testing.T, dir string, wantCode int, wantSaid string) {
 	t.Helper()
 	var said syncBuffer
-	if code := cli.Run(t.Context(), []string{"stop", "--data-dir", dir, testAllocID}, testEnvironment(&said, &said)); code != wantCode {
+	if code := cli.Run(t.Context(), []string{"stop", "--data-dir", dir, testAllocID},
+		testEnvironment(&said, &said)); code != wantCode {
 		t.Errorf("exit code %d, want %d", code, wantCode)
 	}
 	if !strings.Contains(said.String(), wantSaid) {
@@ -119,7 +122,8 @@ func TestStopNeedsNoFileOfTheAPI(t *testing.T) {
 		"damaged key ring": func(dir string, _ map[string]string) error {
 			keys, err := os.ReadDir(datadir.Dir(dir).Keyring())
 			for _, key := range keys {
-				err = errors.Join(err, os.WriteFile(filepath.Join(datadir.Dir(dir).Keyring(), key.Name()), []byte("damaged"), 0o600))
+				err = errors.Join(err, os.WriteFile(filepath.Join(datadir.Dir(dir).Keyring(), key.Name()), []byte("damaged"),
+					0o600))
 			}
 			return err
 		},
@@ -156,7 +160,8 @@ func TestStopNeedsNoFileOfTheAPI(t *testing.T) {
 				t.Errorf("the allocation is %+v, %v", saved, err)
 			}
 			sockets, err := filepath.Glob(filepath.Join(datadir.Dir(dir).Alloc(testAllocID), "*", "secrets", datadir.SocketName))
-			if _, statErr := os.Lstat(datadir.Dir(dir).OperatorSocket(testAllocID)); err != nil || len(sockets) > 0 || !errors.Is(statErr, fs.ErrNotExist) {
+			if _, statErr := os.Lstat(datadir.Dir(dir).OperatorSocket(testAllocID)); err != nil || len(sockets) > 0 ||
+				!errors.Is(statErr, fs.ErrNotExist) {
 				t.Errorf("sockets are left: %q (%v), the operator's: %v", sockets, err, statErr)
 			}
 			if runs := countLines(filepath.Join(datadir.Dir(dir).Alloc(testAllocID), "last", "local", "runs")); runs != 1 {
@@ -210,20 +215,23 @@ func TestStopOnAReadOnlyDisk(t *testing.T) {
 	_ = abandoned(t, dir)
 	// Those who write there keep a disk from being mounted for reading alone. A view of its own is as good: the keeper is
 	// another process.
-	cmd := exec.Command("/bin/sh", "-c", `mount --bind "$1" "$1" && mount -o remount,bind,ro "$1" || exit 77; exec "$0" stop --data-dir "$@"`, self, dir, testAllocID)
+	cmd := exec.Command("/bin/sh", "-c", `mount --bind "$1" "$1" && mount -o remount,bind,ro "$1" || exit 77; exec "$0" `+
+		`stop --data-dir "$@"`, self, dir, testAllocID)
 	cmd.Env = append(os.Environ(), "TASKAPI_TEST_MAIN=1")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
 	said, err := cmd.CombinedOutput()
 	if cmd.ProcessState == nil || cmd.ProcessState.ExitCode() == 77 {
 		t.Skipf("mount: %v: %s", err, said)
 	}
-	if cmd.ProcessState.ExitCode() != base.ExitFailed || !strings.Contains(string(said), "have ended, and that could not be written to ") {
+	if cmd.ProcessState.ExitCode() != base.ExitFailed ||
+		!strings.Contains(string(said), "have ended, and that could not be written to ") {
 		t.Errorf("%v: %s", err, said)
 	}
 	if left := processesOf(t, dir); len(left) > 0 {
 		t.Errorf("left running: %q\n%s", left, said)
 	}
-	if signals := countLines(filepath.Join(datadir.Dir(dir).Alloc(testAllocID), "main", "local", "signalled")); signals != 1 {
+	if signals := countLines(filepath.Join(datadir.Dir(dir).Alloc(testAllocID), "main", "local",
+		"signalled")); signals != 1 {
 		t.Errorf("the task got %d signals:\n%s", signals, said)
 	}
 	taskapi(t, "stop", "--data-dir", dir, testAllocID)
@@ -239,9 +247,11 @@ func TestStopOnADiskThatNeverHadTheState(t *testing.T) {
 		t.Skip("only root can mount a file system")
 	}
 	t.Parallel()
-	large := strings.Replace(isolatedJob, `group "g" {`, "group \"g\" {\n meta { x = \""+strings.Repeat("x", 60_000)+"\" }", 1)
+	large := strings.Replace(isolatedJob, `group "g" {`, "group \"g\" {\n meta { x = \""+strings.Repeat("x", 60_000)+
+		"\" }", 1)
 	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), large)
-	for kilobytes := 36; kilobytes <= 120; kilobytes += 4 { // too little for the state, and enough for what else a task needs
+	// too little for the state, and enough for what else a task needs
+	for kilobytes := 36; kilobytes <= 120; kilobytes += 4 {
 		dir := shortDir(t)
 		if err := syscall.Mount("none", dir, "tmpfs", 0, fmt.Sprintf("size=%dk,mode=711", kilobytes)); err != nil {
 			t.Skipf("no file system can be mounted: %v", err)
@@ -262,10 +272,12 @@ func TestStopOnADiskThatNeverHadTheState(t *testing.T) {
 		}
 		var said syncBuffer
 		began := time.Now()
-		if code := cli.Run(t.Context(), []string{"stop", "--data-dir", dir, testAllocID}, testEnvironment(&said, &said)); code != base.ExitOK {
+		if code := cli.Run(t.Context(), []string{"stop", "--data-dir", dir, testAllocID},
+			testEnvironment(&said, &said)); code != base.ExitOK {
 			t.Errorf("exit code %d", code)
 		}
-		if took := time.Since(began); took > 10*time.Second || !strings.Contains(said.String(), "have ended, and that could not be written to ") {
+		if took := time.Since(began); took > 10*time.Second ||
+			!strings.Contains(said.String(), "have ended, and that could not be written to ") {
 			t.Errorf("after %v it has said: %s", took, said.String())
 		}
 		if left := processesOf(t, dir); len(left) > 0 {
@@ -319,7 +331,8 @@ func TestStopKillsWhatAnEndedAllocationHasLeft(t *testing.T) {
 		{"gc", "removed", base.ExitOK},
 	} {
 		var out syncBuffer
-		if code := cli.Run(t.Context(), []string{tc.command, "--data-dir", dir, testAllocID}, testEnvironment(&out, &out)); code != tc.code || !strings.Contains(out.String(), tc.want) {
+		if code := cli.Run(t.Context(), []string{tc.command, "--data-dir", dir, testAllocID},
+			testEnvironment(&out, &out)); code != tc.code || !strings.Contains(out.String(), tc.want) {
 			t.Errorf("%s: code %d, want %d: %s", tc.command, code, tc.code, out.String())
 		}
 	}

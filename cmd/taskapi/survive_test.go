@@ -74,7 +74,8 @@ func startProcess(t *testing.T, dataDir, file string, flags ...string) taskapiPr
 // startProgram runs the job file with a taskapi.
 func startProgram(t *testing.T, program, dataDir, file string, flags ...string) taskapiProcess {
 	t.Helper()
-	return startCommand(t, program, append([]string{"run", "-data-dir", dataDir, "-alloc-id", testAllocID, file}, flags...)...)
+	return startCommand(t, program, append([]string{"run", "-data-dir", dataDir, "-alloc-id", testAllocID, file},
+		flags...)...)
 }
 
 // startTakeover takes over from the taskapi that runs an allocation, with a process that is this one's child.
@@ -147,7 +148,8 @@ func TestTasksSurviveAKill(t *testing.T) {
 
 	first := startProcess(t, dir, file)
 	until(t, first, "both run", func() bool {
-		return strings.Count(first.out.String(), " Started") == 2 && written(path("counter", "local", "pid")) && written(path("fails", "local", "runs"))
+		return strings.Count(first.out.String(), " Started") == 2 && written(path("counter", "local", "pid")) &&
+			written(path("fails", "local", "runs"))
 	})
 	pid, _ := os.ReadFile(path("counter", "local", "pid"))
 	port := shownPort(t, dir)
@@ -177,14 +179,17 @@ func TestTasksSurviveAKill(t *testing.T) {
 	until(t, second, "the counter has ended", func() bool { return !alive(pid) })
 
 	third := startProcess(t, dir, file)
-	until(t, third, "the end of the counter is known", func() bool { return strings.Contains(third.out.String(), "Exit Code: 0") })
+	until(t, third, "the end of the counter is known", func() bool {
+		return strings.Contains(third.out.String(), "Exit Code: 0")
+	})
 	mustWrite(t, path("fails", "local", "fail"), "") // now its restarts are used up
 	var exit *exec.ExitError
 	if err := third.Wait(); !errors.As(err, &exit) || exit.ExitCode() != base.ExitFailed {
 		t.Errorf("got %v, want exit code 1:\n%s", err, third.out)
 	}
 	wantWholeOutput(t, path("alloc", "logs", "counter.stdout.0"))
-	if out := taskapi(t, "status", "--data-dir", dir, testAllocID[:4]); !strings.Contains(out, `Task "counter": dead, 0 restarts`) || !strings.Contains(out, `Task "fails": dead (failed), 1 restart`) {
+	if out := taskapi(t, "status", "--data-dir", dir, testAllocID[:4]); !strings.Contains(out,
+		`Task "counter": dead, 0 restarts`) || !strings.Contains(out, `Task "fails": dead (failed), 1 restart`) {
 		t.Errorf("status:\n%s", out)
 	}
 }
@@ -264,10 +269,12 @@ func TestAnotherJobIsNotResumed(t *testing.T) {
 	until(t, p, "it runs", func() bool { return written(pidFile) })
 	pid, _ := os.ReadFile(pidFile)
 	kill(t, p)
-	other := mustWrite(t, filepath.Join(files, "b.nomad.hcl"), strings.Replace(survivorJob, "sleep 0.01; done; exit 0", "sleep 0.02; done; exit 0", 1))
+	other := mustWrite(t, filepath.Join(files, "b.nomad.hcl"), strings.Replace(survivorJob, "sleep 0.01; done; exit 0",
+		"sleep 0.02; done; exit 0", 1))
 	refused := startProcess(t, dir, other)
 	var exit *exec.ExitError
-	if err := refused.Wait(); !errors.As(err, &exit) || exit.ExitCode() != base.ExitUsage || !strings.Contains(refused.out.String(), "needs new processes") ||
+	if err := refused.Wait(); !errors.As(err, &exit) || exit.ExitCode() != base.ExitUsage ||
+		!strings.Contains(refused.out.String(), "needs new processes") ||
 		!strings.Contains(refused.out.String(), `task "counter" > config`) {
 		t.Errorf("got %v:\n%s", err, refused.out)
 	}
@@ -296,7 +303,8 @@ func processesOf(t *testing.T, dataDir string) []string {
 		env, _ := os.ReadFile(filepath.Join(dir, "environ"))
 		args, _ := os.ReadFile(filepath.Join(dir, "cmdline"))
 		log, _ := os.Readlink(filepath.Join(dir, "fd", "2"))
-		if strings.Contains(string(env), "NOMAD_ALLOC_DIR="+dataDir+"/") || strings.HasPrefix(string(args), "taskapi\x00keeper\x00") && strings.HasPrefix(log, dataDir+"/") {
+		if strings.Contains(string(env), "NOMAD_ALLOC_DIR="+dataDir+"/") ||
+			strings.HasPrefix(string(args), "taskapi\x00keeper\x00") && strings.HasPrefix(log, dataDir+"/") {
 			found = append(found, fmt.Sprintf("%s %s", filepath.Base(dir), strings.ReplaceAll(string(args), "\x00", " ")))
 		}
 	}
@@ -338,7 +346,8 @@ func TestSameIDElsewhere(t *testing.T) {
 	t.Parallel()
 	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), survivorJob)
 	bystander, victim := shortDir(t), shortDir(t)
-	processes := map[string]taskapiProcess{bystander: startProcess(t, bystander, file), victim: startProcess(t, victim, file)}
+	processes := map[string]taskapiProcess{bystander: startProcess(t, bystander, file),
+		victim: startProcess(t, victim, file)}
 	pidFile := func(dir string) string {
 		return filepath.Join(datadir.Dir(dir).Alloc(testAllocID), "counter", "local", "pid")
 	}
@@ -347,7 +356,9 @@ func TestSameIDElsewhere(t *testing.T) {
 	}
 	pid, _ := os.ReadFile(pidFile(bystander))
 	killKeeper(t, victim)
-	until(t, processes[victim], "both run again", func() bool { return strings.Count(processes[victim].out.String(), " Started") == 4 })
+	until(t, processes[victim], "both run again", func() bool {
+		return strings.Count(processes[victim].out.String(), " Started") == 4
+	})
 	if !alive(pid) || strings.Contains(processes[bystander].out.String(), "Terminated") {
 		t.Errorf("the other allocation's tasks were killed:\n%s", processes[bystander].out)
 	}

@@ -33,13 +33,15 @@ func newTerminal(t *testing.T, width, height int, env ...string) *terminal {
 	}
 	term := &terminal{t, dir}
 	args := []string{"new-session", "-d", "-x", fmt.Sprint(width), "-y", fmt.Sprint(height)}
-	own := []string{"TASKAPI_TEST_MAIN=1", "HOME=" + dir, "PATH=" + dir + ":" + os.Getenv("PATH"), "NO_COLOR=", "LC_ALL=C.UTF-8",
+	own := []string{"TASKAPI_TEST_MAIN=1", "HOME=" + dir, "PATH=" + dir + ":" + os.Getenv("PATH"), "NO_COLOR=",
+		"LC_ALL=C.UTF-8",
 		"GORACE=exitcode=0 atexit_sleep_ms=0 log_path=" + filepath.Join(dir, "race")}
 	for _, pair := range append(own, env...) {
 		args = append(args, "-e", pair)
 	}
 	term.tmux(append(args, "/bin/sh")...)
-	t.Cleanup(func() { _ = exec.Command("tmux", "-S", term.socket(), "kill-server").Run() }) // it may have ended with its last shell
+	// it may have ended with its last shell
+	t.Cleanup(func() { _ = exec.Command("tmux", "-S", term.socket(), "kill-server").Run() })
 	term.tmux("set-option", "-g", "set-clipboard", "on")
 	t.Cleanup(term.races)
 	term.runs("PS1='rea''dy> '") // no shell takes it from the environment
@@ -79,7 +81,8 @@ func (term *terminal) file(name string) string {
 // tmux runs a command of tmux and returns its output.
 func (term *terminal) tmux(args ...string) string {
 	term.t.Helper()
-	out, err := exec.Command("tmux", append([]string{"-u", "-f", "/dev/null", "-S", term.socket()}, args...)...).CombinedOutput()
+	out, err := exec.Command("tmux", append([]string{"-u", "-f", "/dev/null", "-S", term.socket()},
+		args...)...).CombinedOutput()
 	if err != nil {
 		term.t.Fatalf("tmux %q: %v\n%s", args, err, out)
 	}
@@ -143,7 +146,8 @@ func (term *terminal) until(what string, ok func(screen string) bool) {
 func (term *terminal) restored() {
 	term.t.Helper()
 	for format, want := range map[string]string{
-		"alternate_on": "0", "cursor_flag": "1", "mouse_any_flag": "0", "keypad_flag": "0", "keypad_cursor_flag": "0", "insert_flag": "0", "wrap_flag": "1",
+		"alternate_on": "0", "cursor_flag": "1", "mouse_any_flag": "0", "keypad_flag": "0", "keypad_cursor_flag": "0",
+		"insert_flag": "0", "wrap_flag": "1",
 	} {
 		if got := term.is(format); got != want {
 			term.t.Errorf("%s is %s after it, want %s", format, got, want)

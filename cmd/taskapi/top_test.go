@@ -230,7 +230,8 @@ job "short" {
 // topForTest is the screen in a process of its own, in which something goes wrong.
 func topForTest() {
 	terminal := top.Terminal{In: os.Stdin, Out: os.Stdout, Env: os.Environ()}
-	err := top.Run(context.Background(), top.Config{ID: testAllocID, Reader: panics{}, Now: time.Now(), Terminal: terminal})
+	err := top.Run(context.Background(), top.Config{ID: testAllocID, Reader: panics{}, Now: time.Now(),
+		Terminal: terminal})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -316,7 +317,8 @@ func TestTopFollowsOutput(t *testing.T) {
 	}
 	cancel()
 	endsOf(t, p, syscall.SIGTERM)
-	if last, err := sdk.Allocation(t.Context(), 0); err != nil || !last.Ended || last.Alloc.ClientStatus != api.AllocClientStatusComplete {
+	if last, err := sdk.Allocation(t.Context(), 0); err != nil || !last.Ended ||
+		last.Alloc.ClientStatus != api.AllocClientStatusComplete {
 		t.Errorf("after the end: %+v, %v", last, err)
 	}
 }

@@ -49,7 +49,8 @@ func TestKeysChangeUnderARunningAgent(t *testing.T) {
 	}
 	oldOperator, oldTask := r.file("operator.token"), r.file("server", "secrets", "nomad_token")
 	var before []struct{ KeyID string }
-	if err := json.Unmarshal([]byte(taskapi(t, "keyring", "list", "--json", "--data-dir", string(r.layout))), &before); err != nil || len(before) != 1 {
+	if err := json.Unmarshal([]byte(taskapi(t, "keyring", "list", "--json", "--data-dir", string(r.layout))),
+		&before); err != nil || len(before) != 1 {
 		t.Fatalf("%v, %v", before, err)
 	}
 	taskapi(t, "keyring", "rotate", "--data-dir", string(r.layout))
@@ -85,7 +86,8 @@ func TestAnotherIssuer(t *testing.T) {
 	}
 	plain, bound := ring("plain"), ring("bound")
 	policy := mustWrite(t, filepath.Join(dir, "policy.hcl"), "namespace \"default\" {\n  policy = \"deny\"\n}\n")
-	r := startRun(t, shortDir(t), testJob, "--allow-shared-user", "--policy", policy, "--jwks", filepath.Join(dir, "plain.json"),
+	r := startRun(t, shortDir(t), testJob, "--allow-shared-user", "--policy", policy, "--jwks",
+		filepath.Join(dir, "plain.json"),
 		"--jwks", filepath.Join(dir, "bound.json")+",iss="+iss+",aud=taskapi")
 	r.operator()
 	for _, test := range []struct {
@@ -96,23 +98,30 @@ func TestAnotherIssuer(t *testing.T) {
 	}{
 		{"a task", plain, func(*identity.Claims) {}, 200},
 		{"without sub", plain, func(c *identity.Claims) { c.Subject = "" }, 200},
-		{"another job", plain, func(c *identity.Claims) { c.JobID, c.Subject = "x", "global:default:x:web:server:default" }, 403},
-		{"another namespace", plain, func(c *identity.Claims) { c.Namespace, c.Subject = "x", "global:x:demo:web:server:default" }, 403},
+		{"another job", plain, func(c *identity.Claims) { c.JobID, c.Subject = "x", "global:default:x:web:server:default" },
+			403},
+		{"another namespace", plain, func(c *identity.Claims) {
+			c.Namespace, c.Subject = "x", "global:x:demo:web:server:default"
+		}, 403},
 		{"another group", plain, func(c *identity.Claims) { c.Subject = "global:default:demo:x:server:default" }, 403},
-		{"another task", plain, func(c *identity.Claims) { c.Task, c.Subject = "other", "global:default:demo:web:other:default" }, 403},
+		{"another task", plain, func(c *identity.Claims) {
+			c.Task, c.Subject = "other", "global:default:demo:web:other:default"
+		}, 403},
 		{"another life", plain, func(c *identity.Claims) { c.Life = "x" }, 403},
 		{"the operator", plain, func(c *identity.Claims) {
 			c.Role, c.Task, c.Subject = identity.RoleOperator, "", "global:default:demo:web::operator"
 		}, 403},
 		{"an issuer that was not named", plain, func(c *identity.Claims) { c.Issuer = iss }, 403},
-		{"the issuer that was", bound, func(c *identity.Claims) { c.Issuer, c.Audience = iss, []string{"x", "taskapi"} }, 200},
+		{"the issuer that was", bound, func(c *identity.Claims) { c.Issuer, c.Audience = iss, []string{"x", "taskapi"} },
+			200},
 		{"none", bound, func(c *identity.Claims) { c.Audience = []string{"taskapi"} }, 403},
 		{"another", bound, func(c *identity.Claims) { c.Issuer, c.Audience = "https://x.example", []string{"taskapi"} }, 403},
 		{"another audience", bound, func(c *identity.Claims) { c.Issuer = iss }, 403},
 	} {
 		claims := identity.Claims{
 			Subject: "global:default:demo:web:server:default", Audience: []string{identity.DefaultAudience},
-			ExpiresAt: time.Now().Add(time.Hour).Unix(), AllocationID: testAllocID, JobID: "demo", Namespace: "default", Task: "server",
+			ExpiresAt: time.Now().Add(time.Hour).Unix(), AllocationID: testAllocID, JobID: "demo", Namespace: "default",
+			Task: "server",
 		}
 		test.change(&claims)
 		token, err := test.ring.Sign(claims)
@@ -160,7 +169,8 @@ func TestPolicyAndAudit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := r.task().Allocations().Restart(alloc, "other", nil); err == nil || !strings.Contains(err.Error(), "403 (Permission denied)") {
+	if err := r.task().Allocations().Restart(alloc, "other", nil); err == nil ||
+		!strings.Contains(err.Error(), "403 (Permission denied)") {
 		t.Errorf("restart by the task: got %v, want 403", err)
 	}
 	if err := operator.Allocations().Restart(alloc, "other", nil); err != nil {
@@ -183,7 +193,8 @@ func TestPolicyAndAudit(t *testing.T) {
 		}
 		records = append(records, record)
 	}
-	if len(records) != 2 || records[0].Status != 403 || records[0].Task != "server" || records[1].Status != 200 || records[1].Outcome != auth.Done {
+	if len(records) != 2 || records[0].Status != 403 || records[0].Task != "server" || records[1].Status != 200 ||
+		records[1].Outcome != auth.Done {
 		t.Errorf("audit log:\n%s", content)
 	}
 }
@@ -248,18 +259,22 @@ func TestNoChangeWithoutAudit(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, client := range map[string]*api.Client{"the operator": operator, "a task": r.task()} {
-		if err := client.Allocations().Signal(alloc, nil, "other", "SIGKILL"); err == nil || !strings.Contains(err.Error(), "503 (the audit log can't be written") {
+		if err := client.Allocations().Signal(alloc, nil, "other", "SIGKILL"); err == nil ||
+			!strings.Contains(err.Error(), "503 (the audit log can't be written") {
 			t.Errorf("a signal from %s: %v, want 503", name, err)
 		}
 	}
 	text, err := operator.Operator().Metrics(&api.QueryOptions{Params: map[string]string{"format": "prometheus"}})
-	if err != nil || !strings.Contains(string(text), "\ntaskapi_audit_lost_total 2\n") && !strings.HasPrefix(string(text), "taskapi_audit_lost_total 2\n") {
+	if err != nil || !strings.Contains(string(text), "\ntaskapi_audit_lost_total 2\n") &&
+		!strings.HasPrefix(string(text), "taskapi_audit_lost_total 2\n") {
 		t.Errorf("the metrics, %v:\n%s", err, text)
 	}
-	if log := r.stderr.String(); !strings.Contains(log, "records are missing in the audit log") || !strings.Contains(log, "no space left on device") {
+	if log := r.stderr.String(); !strings.Contains(log, "records are missing in the audit log") ||
+		!strings.Contains(log, "no space left on device") {
 		t.Errorf("the log has\n%s", log)
 	}
-	if alloc, _, err = operator.Allocations().Info(testAllocID, nil); err != nil || alloc.TaskStates["other"].Restarts != 0 {
+	if alloc, _, err = operator.Allocations().Info(testAllocID, nil); err != nil ||
+		alloc.TaskStates["other"].Restarts != 0 {
 		t.Errorf("%v: the signal was sent: %+v", err, alloc.TaskStates["other"])
 	}
 	if _, err := operator.Allocations().Stop(alloc, nil); err != nil {
@@ -277,7 +292,8 @@ func TestNoChangeWithoutAudit(t *testing.T) {
 // has half a life's time.
 func TestRenewedTokenIsNeverRefused(t *testing.T) {
 	t.Parallel()
-	job := strings.Replace(testJob, "        env  = true\n        file = true\n", "        file = true\n        ttl  = \"16s\"\n", 1)
+	job := strings.Replace(testJob, "        env  = true\n        file = true\n",
+		"        file = true\n        ttl  = \"16s\"\n", 1)
 	r := startRun(t, shortDir(t), job)
 	r.operator()
 	client, tokens := r.task(), map[string]bool{}
@@ -315,7 +331,8 @@ func TestMetricsAreTheOperatorsAlone(t *testing.T) {
 	if summary, _, err := operator.Operator().MetricsSummary(nil); err != nil || len(summary.Counters) == 0 {
 		t.Errorf("JSON: %+v, %v", summary, err)
 	}
-	if _, err := r.task().Operator().Metrics(nil); err == nil || !strings.Contains(err.Error(), "403 (Permission denied)") {
+	if _, err := r.task().Operator().Metrics(nil); err == nil ||
+		!strings.Contains(err.Error(), "403 (Permission denied)") {
 		t.Errorf("as a task: got %v, want 403", err)
 	}
 }

@@ -70,7 +70,8 @@ func TestNobodyReadsTheOutput(t *testing.T) {
 			})
 			until(t, p, "the task runs again", func() bool { return countLines(runs) == 2 })
 			endsOf(t, p, syscall.SIGTERM)
-			if saved, err := r.layout.Saved(testAllocID); err != nil || !saved.Terminal || saved.Alloc.ClientStatus != api.AllocClientStatusComplete {
+			if saved, err := r.layout.Saved(testAllocID); err != nil || !saved.Terminal ||
+				saved.Alloc.ClientStatus != api.AllocClientStatusComplete {
 				t.Errorf("the allocation is %+v, %v", saved, err)
 			}
 		})

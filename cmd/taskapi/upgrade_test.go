@@ -97,10 +97,12 @@ func TestUpgrade(t *testing.T) {
 	until(t, old, "both run", func() bool {
 		return strings.Count(old.out.String(), " Started") == 2 && written(filepath.Join(alloc, "counter", "local", "pid"))
 	})
-	pid, token, operator := read("counter", "local", "pid"), read("counter", "secrets", "nomad_token"), read("operator.token")
+	pid, token, operator := read("counter", "local", "pid"), read("counter", "secrets",
+		"nomad_token"), read("operator.token")
 	same := func(who string) {
 		t.Helper()
-		if read("counter", "local", "pid") != pid || read("counter", "secrets", "nomad_token") != token || read("operator.token") != operator {
+		if read("counter", "local", "pid") != pid || read("counter", "secrets", "nomad_token") != token ||
+			read("operator.token") != operator {
 			t.Errorf("under %s the process or a token is another", who)
 		}
 	}
@@ -113,7 +115,9 @@ func TestUpgrade(t *testing.T) {
 
 	upgraded := startProgram(t, next, dir, file)
 	until(t, upgraded, "the new one answers", func() bool { return answeringVersion(t, dir) == nextVersion })
-	until(t, upgraded, "the task's socket answers to its token", func() bool { return taskAsks(t, alloc, "counter") == nil })
+	until(t, upgraded, "the task's socket answers to its token", func() bool {
+		return taskAsks(t, alloc, "counter") == nil
+	})
 	same("the new version")
 	kill(t, upgraded)
 
@@ -123,7 +127,9 @@ func TestUpgrade(t *testing.T) {
 	same("the old version again")
 	untilCounted(t, back, filepath.Join(alloc, "alloc", "logs", "counter.stdout.0"))
 	mustWrite(t, filepath.Join(alloc, "counter", "local", "stop"), "")
-	until(t, back, "the counter has ended", func() bool { return strings.Contains(back.out.String(), "counter     Terminated        Exit Code: 0") })
+	until(t, back, "the counter has ended", func() bool {
+		return strings.Contains(back.out.String(), "counter     Terminated        Exit Code: 0")
+	})
 	if err := back.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
@@ -146,8 +152,12 @@ func TestStopOfOneThatIsFrozen(t *testing.T) {
 	if err := p.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	until(t, p, "the process is stopped", func() bool { stat, err := proc.Read(p.Process.Pid); return err == nil && stat.Stopped })
-	said := fmt.Sprintf("process %d is stopped (SIGSTOP); 'kill -CONT %d' lets it go on, 'taskapi stop --now ", p.Process.Pid, p.Process.Pid)
+	until(t, p, "the process is stopped", func() bool {
+		stat, err := proc.Read(p.Process.Pid)
+		return err == nil && stat.Stopped
+	})
+	said := fmt.Sprintf("process %d is stopped (SIGSTOP); 'kill -CONT %d' lets it go on, 'taskapi stop --now ",
+		p.Process.Pid, p.Process.Pid)
 	for _, command := range []string{"stop", "stop --detach", "status", "restart", "takeover", "exec --task server"} {
 		var out, errs bytes.Buffer
 		args := append(strings.Fields(command), "--data-dir", dir, testAllocID)
@@ -163,7 +173,8 @@ func TestStopOfOneThatIsFrozen(t *testing.T) {
 		t.Errorf("%v, or it is being stopped", err)
 	}
 	out := taskapi(t, "stop", "--now", "--data-dir", dir)
-	if !strings.Contains(out, fmt.Sprintf("process %d does not act on signals: killing it, and then the tasks\n", p.Process.Pid)) {
+	if !strings.Contains(out, fmt.Sprintf("process %d does not act on signals: killing it, and then the tasks\n",
+		p.Process.Pid)) {
 		t.Errorf("stop --now: %s", out)
 	}
 	if err := p.Wait(); err == nil {

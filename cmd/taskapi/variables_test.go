@@ -24,7 +24,8 @@ import (
 // askOver sends one request over a socket and returns its status, index and body.
 func askOver(t *testing.T, addr, token, method, path, body string) (status int, index, answer string) {
 	t.Helper()
-	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn,
+		error) {
 		return new(net.Dialer).DialContext(ctx, "unix", addr)
 	}}
 	request, err := http.NewRequestWithContext(t.Context(), method, "http://local"+path, strings.NewReader(body))
@@ -74,7 +75,8 @@ func TestVariablesOnTheWire(t *testing.T) {
 		{"POST", "/v1/var/a/b", items, 200, `{"Namespace":"default","Path":"a/b",...`},
 		{"GET", "/v1/var/a/b?pretty", "", 200, "{\n    \"Namespace\": \"default\",..."},
 		{"PUT", "/v1/var/a//b", items, 200, `{"Namespace":"default","Path":"a//b",...`},
-		{"PUT", "/v1/var/p", `{"Path":"other","Namespace":"prod","Items":{"k":"v"}}`, 200, `{"Namespace":"prod","Path":"p",...`},
+		{"PUT", "/v1/var/p", `{"Path":"other","Namespace":"prod","Items":{"k":"v"}}`, 200,
+			`{"Namespace":"prod","Path":"p",...`},
 		{"GET", "/v1/var/p?namespace=prod", "", 200, `{"Namespace":"prod","Path":"p",...`},
 		{"GET", "/v1/var/p", "", 404, "variable not found"},
 		{"GET", "/v1/vars?namespace=prod", "", 200, `[{"Namespace":"prod","Path":"p","CreateIndex":...`},
@@ -84,8 +86,10 @@ func TestVariablesOnTheWire(t *testing.T) {
 		{"PUT", "/v1/var/p", "{}", 400, "variable missing required Items object"},
 		{"PUT", "/v1/var/p", `{"Items":{}}`, 400, "variable missing required Items object"},
 		{"PUT", "/v1/var/p", `{"Items":{"k":7}}`, 400, "Failed to decode body: ..."},
-		{"PUT", "/v1/var/p", `{"Items":{"k":"v"},"Lock":{"ID":"x","TTL":"15s"}}`, 400, "variable should not contain lock definition"},
-		{"PUT", "/v1/var/p", `{"Items":{"k":"` + strings.Repeat("v", 64<<10) + `"}}`, 400, "variables are limited to 64KiB in total size"},
+		{"PUT", "/v1/var/p", `{"Items":{"k":"v"},"Lock":{"ID":"x","TTL":"15s"}}`, 400,
+			"variable should not contain lock definition"},
+		{"PUT", "/v1/var/p", `{"Items":{"k":"` + strings.Repeat("v", 64<<10) + `"}}`, 400,
+			"variables are limited to 64KiB in total size"},
 		{"PUT", "/v1/var/p", `{"Items":{"k":"` + strings.Repeat("v", 600<<10) + `"}}`, 413, "the body is larger than..."},
 		{"PUT", "/v1/var/" + strings.Repeat("p", 129), items, 400, "invalid path..."},
 		{"PUT", "/v1/var/a%20b", items, 400, `invalid path "a b"...`},
@@ -112,23 +116,28 @@ func TestVariablesOnTheWire(t *testing.T) {
 		{"PUT", "/v1/var/l?lock-acquire", `{"Lock":{"ID":"mine","TTL":20000000000}}`, 200,
 			`{"Namespace":"default","Path":"l",..."Lock":{"ID":"mine","TTL":"20s","LockDelay":"15s"}}`},
 		{"PUT", "/v1/var/l?lock-acquire", "{}", 409, `{"Namespace":"default","Path":"l` + nothing},
-		{"PUT", "/v1/var/l?lock-renew", `{"Lock":{"ID":"mine"}}`, 200, `{"Namespace":"default","Path":"l",..."Lock":{"ID":"mine",...`},
+		{"PUT", "/v1/var/l?lock-renew", `{"Lock":{"ID":"mine"}}`, 200,
+			`{"Namespace":"default","Path":"l",..."Lock":{"ID":"mine",...`},
 		{"PUT", "/v1/var/l?lock-renew", `{"Lock":{"ID":"x"}}`, 409, "attempting to modify locked variable"},
 		{"PUT", "/v1/var/l?lock-renew", "{}", 400, "missing lock ID"},
 		{"PUT", "/v1/var/l", items, 409, `{"Namespace":"default","Path":"l` + nothing},
 		{"PUT", "/v1/var/l", `{"Items":{"k":"v"},"Lock":{"ID":"x"}}`, 409, `{"Namespace":"default","Path":"l` + nothing},
-		{"PUT", "/v1/var/l", `{"Items":{"k":"v"},"Lock":{"ID":"mine"}}`, 200, `{"Namespace":"default","Path":"l",..."Lock":{"ID":"mine",...`},
+		{"PUT", "/v1/var/l", `{"Items":{"k":"v"},"Lock":{"ID":"mine"}}`, 200,
+			`{"Namespace":"default","Path":"l",..."Lock":{"ID":"mine",...`},
 		{"DELETE", "/v1/var/l", "", 409, `{"Namespace":"default","Path":"l` + nothing},
 		{"PUT", "/v1/var/l?lock-release", "{}", 400, "missing lock information"},
-		{"PUT", "/v1/var/l?lock-release", `{"Items":{"k":"v"},"Lock":{"ID":"mine"}}`, 400, "lock release operation doesn't take variable items"},
+		{"PUT", "/v1/var/l?lock-release", `{"Items":{"k":"v"},"Lock":{"ID":"mine"}}`, 400,
+			"lock release operation doesn't take variable items"},
 		{"PUT", "/v1/var/l?lock-release", `{"Lock":{"ID":"x"}}`, 409, `{"Namespace":"default","Path":"l` + nothing},
-		{"PUT", "/v1/var/l?lock-release", `{"Lock":{"ID":"mine"}}`, 200, `{"Namespace":"default","Path":"l",..."ModifyTime":...}`},
+		{"PUT", "/v1/var/l?lock-release", `{"Lock":{"ID":"mine"}}`, 200,
+			`{"Namespace":"default","Path":"l",..."ModifyTime":...}`},
 		{"PUT", "/v1/var/l?lock-release", `{"Lock":{"ID":"mine"}}`, 409, "variable doesn't hold a lock"},
 		{"DELETE", "/v1/var/l", "", 204, ""},
 		{"GET", "/v1/vars?filter=Nope+is+empty", "", 400, "the filter can't be applied: ..."},
 		{"GET", "/v1/vars?next_token=x", "", 400, "next_token must be..."},
 	} {
-		status, index, got := askOver(t, r.layout.OperatorSocket(testAllocID), r.file("operator.token"), c.method, c.path, c.body)
+		status, index, got := askOver(t, r.layout.OperatorSocket(testAllocID), r.file("operator.token"), c.method, c.path,
+			c.body)
 		if status != c.status || !pieces(got, c.want) {
 			t.Errorf("%s %s %.80s = %d %.200q, want %d %q", c.method, c.path, c.body, status, got, c.status, c.want)
 		}
@@ -181,7 +190,8 @@ func TestLocks(t *testing.T) {
 		t.Errorf("the task sees %+v, %v", seen, err)
 	}
 	var out syncBuffer
-	if code := cli.Run(t.Context(), []string{"var", "lock", "-data-dir", dir, "-early-return", v.Path, "echo"}, testEnvironment(&out, &out)); code != base.ExitFailed {
+	if code := cli.Run(t.Context(), []string{"var", "lock", "-data-dir", dir, "-early-return", v.Path, "echo"},
+		testEnvironment(&out, &out)); code != base.ExitFailed {
 		t.Errorf("var lock: exit code %d\n%s", code, out.String())
 	}
 	must(t, mine.Release(t.Context()))
@@ -205,7 +215,8 @@ func TestLocks(t *testing.T) {
 		t.Errorf("after the leader: %v", err)
 	}
 	for _, path := range []string{"elections", "nomad/jobs/demo"} {
-		if _, _, err := task.Variables().AcquireLock(&api.Variable{Path: path}, nil); err == nil || !strings.Contains(err.Error(), "403 (Permission denied)") {
+		if _, _, err := task.Variables().AcquireLock(&api.Variable{Path: path}, nil); err == nil ||
+			!strings.Contains(err.Error(), "403 (Permission denied)") {
 			t.Errorf("a lock on %s: %v", path, err)
 		}
 	}
@@ -224,12 +235,14 @@ func TestNomadVar(t *testing.T) {
 	r.operator()
 	files := t.TempDir()
 	rendered := filepath.Join(files, "rendered")
-	template := mustWrite(t, filepath.Join(files, "in.ctmpl"), `{{with nomadVar "nomad/jobs/demo"}}password {{.password}}{{end}}
+	template := mustWrite(t, filepath.Join(files, "in.ctmpl"),
+		`{{with nomadVar "nomad/jobs/demo"}}password {{.password}}{{end}}
 {{range nomadVarList "nomad/jobs"}}listed {{.Path}}
 {{end}}{{if nomadVarExists "nomad/jobs/demo/web"}}{{with nomadVar "nomad/jobs/demo/web"}}group {{.k}}{{end}}{{end}}
 `)
 	config := mustWrite(t, filepath.Join(files, "config.hcl"), fmt.Sprintf("nomad {\n  address = %q\n  token = %q\n}\n",
-		"http://"+relay(t, r.allocDir("server", "secrets", "api.sock")), strings.TrimSpace(r.file("server", "secrets", "nomad_token"))))
+		"http://"+relay(t, r.allocDir("server", "secrets", "api.sock")), strings.TrimSpace(r.file("server", "secrets",
+			"nomad_token"))))
 	static := mustWrite(t, filepath.Join(files, "static.ctmpl"), "started\n")
 	started := filepath.Join(files, "started")
 	run := exec.Command(program, "-config", config, "-template", template+":"+rendered, "-template", static+":"+started)
@@ -245,7 +258,8 @@ func TestNomadVar(t *testing.T) {
 		var out syncBuffer
 		environment := testEnvironment(&out, &out)
 		environment.Stdin = strings.NewReader(value)
-		if code := cli.Run(t.Context(), []string{"var", "put", "-data-dir", dir, "-force", path, key + "=-"}, environment); code != base.ExitOK {
+		if code := cli.Run(t.Context(), []string{"var", "put", "-data-dir", dir, "-force", path, key + "=-"},
+			environment); code != base.ExitOK {
 			t.Fatalf("put %s: exit code %d\n%s", path, code, out.String())
 		}
 	}

@@ -29,7 +29,8 @@ func Table(t *testing.T, path, pkg, want string) {
 		t.Fatalf("%s has no place for the table: %s%s", path, begin, end)
 	case is == want:
 	case !*write:
-		t.Fatalf("%s differs from the table in the code; to write it: go test ./%s -run %s -write-docs\n%s", path, pkg, t.Name(), want)
+		t.Fatalf("%s differs from the table in the code; to write it: go test ./%s -run %s -write-docs\n%s", path, pkg,
+			t.Name(), want)
 	default:
 		if err := os.WriteFile(path, []byte(before+begin+want+end+after), 0o644); err != nil {
 			t.Fatal(err)

@@ -26,7 +26,8 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	server := &http.Server{Addr: *listen, Handler: greet(verify), ReadTimeout: 5 * time.Second, WriteTimeout: 5 * time.Second}
+	server := &http.Server{Addr: *listen, Handler: greet(verify), ReadTimeout: 5 * time.Second,
+		WriteTimeout: 5 * time.Second}
 	log.Fatal(server.ListenAndServe())
 }
 
@@ -37,7 +38,8 @@ func config(audience string) *oidc.Config {
 }
 
 // newVerifier finds the issuer's keys, and returns a function that verifies tokens with them and returns their sub.
-func newVerifier(ctx context.Context, issuer string, config *oidc.Config) (func(ctx context.Context, token string) (string, error), error) {
+func newVerifier(ctx context.Context, issuer string,
+	config *oidc.Config) (func(ctx context.Context, token string) (string, error), error) {
 	provider, err := oidc.NewProvider(ctx, issuer)
 	if err != nil {
 		return nil, err

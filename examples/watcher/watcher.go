@@ -154,7 +154,8 @@ func (w *watcher) renewal(ctx context.Context) error {
 }
 
 // allocation waits until the allocation is as wanted.
-func (w *watcher) allocation(ctx context.Context, what string, wanted func(*api.Allocation) bool) (*api.Allocation, error) {
+func (w *watcher) allocation(ctx context.Context, what string,
+	wanted func(*api.Allocation) bool) (*api.Allocation, error) {
 	var alloc *api.Allocation
 	err := poll(ctx, what, func() (bool, error) {
 		q, err := w.query(ctx)

@@ -56,8 +56,9 @@ func (w *fakeServer) api() http.Handler {
 	}
 	answer("GET /v1/allocation/"+allocID, func(*http.Request) any {
 		return api.Allocation{ID: allocID, Name: "demo.web[0]", TaskStates: map[string]*api.TaskState{
-			"init":   {State: "dead"},
-			"server": {State: "running", Restarts: w.restarts, Events: []*api.TaskEvent{{Type: "Started"}, {Type: "Restart Signaled"}}},
+			"init": {State: "dead"},
+			"server": {State: "running", Restarts: w.restarts,
+				Events: []*api.TaskEvent{{Type: "Started"}, {Type: "Restart Signaled"}}},
 		}}
 	})
 	answer("GET /v1/client/allocation/"+allocID+"/checks", func(*http.Request) any {
@@ -104,7 +105,8 @@ func TestTourSeesTheServerThroughTheAPIAndNeverUsesAnOldToken(t *testing.T) {
 
 	var out strings.Builder
 	watcher, err := newWatcher(config{
-		Address: "unix://" + listener.Addr().String(), TokenFile: w.tokenFile, AllocID: allocID, Task: "server", URL: site.URL, Out: &out,
+		Address: "unix://" +
+			listener.Addr().String(), TokenFile: w.tokenFile, AllocID: allocID, Task: "server", URL: site.URL, Out: &out,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -139,7 +141,8 @@ func TestTourSaysWhatWentWrong(t *testing.T) {
 	if _, err := newWatcher(config{}); err == nil || !strings.Contains(err.Error(), "NOMAD_UNIX_ADDR") {
 		t.Errorf("without a socket: got error %v, want one that names NOMAD_UNIX_ADDR", err)
 	}
-	watcher, err := newWatcher(config{Address: "unix://" + filepath.Join(dir, "none.sock"), TokenFile: filepath.Join(dir, "none")})
+	watcher, err := newWatcher(config{Address: "unix://" + filepath.Join(dir, "none.sock"),
+		TokenFile: filepath.Join(dir, "none")})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -68,10 +68,19 @@ func TestStoreErrors(t *testing.T) {
 		want apierror.Kind
 		do   func() error
 	}{
-		"a bad path":  {apierror.Invalid, func() error { return put(v("a b"), nil) }},
-		"no variable": {apierror.NoLockVariable, func() error { _, _, err := vars.Renew(t.Context(), "default", "none", "x"); return err }},
-		"no lock":     {apierror.NoLock, func() error { _, _, err := vars.Renew(t.Context(), "default", "free", "x"); return err }},
-		"another's":   {apierror.VariableLocked, func() error { _, _, err := vars.Renew(t.Context(), "default", "locked", "x"); return err }},
+		"a bad path": {apierror.Invalid, func() error { return put(v("a b"), nil) }},
+		"no variable": {apierror.NoLockVariable, func() error {
+			_, _, err := vars.Renew(t.Context(), "default", "none", "x")
+			return err
+		}},
+		"no lock": {apierror.NoLock, func() error {
+			_, _, err := vars.Renew(t.Context(), "default", "free", "x")
+			return err
+		}},
+		"another's": {apierror.VariableLocked, func() error {
+			_, _, err := vars.Renew(t.Context(), "default", "locked", "x")
+			return err
+		}},
 		"damaged": {apierror.Unavailable, func() error {
 			_, _, err := of(store, errors.New("damaged")).Read(t.Context(), "default", "free")
 			return err

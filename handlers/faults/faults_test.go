@@ -50,7 +50,8 @@ func get(t *testing.T, server *httptest.Server, method, path string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server.Client().Transport.(*http.Transport).DisableKeepAlives = true // else the client itself tries a connection that broke again
+	// else the client itself tries a connection that broke again
+	server.Client().Transport.(*http.Transport).DisableKeepAlives = true
 	response, err := server.Client().Do(r)
 	if err != nil {
 		return "broken"
@@ -168,7 +169,8 @@ func TestParse(t *testing.T) {
 		"body": "b"}, {"hang": true, "always": true}, {"cut": true}, {"tear": true}]}`
 	got, err := faults.Parse([]byte(good))
 	if err != nil || len(got) != 4 || got[0] != (faults.Fault{
-		Task: "web", Method: "GET", Path: "/v1/x", Skip: 1, Times: 2, Delay: 10 * time.Millisecond, Status: 429, RetryAfter: time.Second, Body: "b",
+		Task: "web", Method: "GET", Path: "/v1/x", Skip: 1, Times: 2, Delay: 10 * time.Millisecond, Status: 429,
+		RetryAfter: time.Second, Body: "b",
 	}) || !got[1].Hang || !got[1].Always || !got[2].Cut || !got[3].Tear {
 		t.Errorf("got %+v, %v", got, err)
 	}

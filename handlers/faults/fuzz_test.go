@@ -12,7 +12,8 @@ import (
 // FuzzParse: whatever a file holds, it is refused as an ErrFault or its faults can be had, and met by a request.
 func FuzzParse(f *testing.F) {
 	for _, seed := range []string{
-		`{"faults": [{"status": 503}, {"path": "/v1/*", "skip": 1, "times": 2, "status": 429, "retry_after": "1s"}, {"cut": true, "method": "GET"}]}`,
+		`{"faults": [{"status": 503}, {"path": "/v1/*", "skip": 1, "times": 2, "status": 429, "retry_after": "1s"}, ` +
+			`{"cut": true, "method": "GET"}]}`,
 		`{"faults": [{"tear": true, "path": "/v1/"}, {"task": "web", "hang": true, "always": true}]}`,
 		`{"faults": [{"path": "/["}]}`, `{"faults": null}`, `{}`, ``, `[`,
 	} {

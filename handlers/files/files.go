@@ -41,7 +41,8 @@ func Routes(logger *slog.Logger) []route.Route {
 			Answering(route.Raw),
 		route.Read(fs+"stream/{alloc}", auth.ReadFS, onFile(h.follow), "Follows a file of an allocation.").
 			Flags("follow").Answering(route.Stream),
-		route.Read(fs+"logs/{alloc}", auth.ReadLogs, onFiles(h.logs), "Returns or follows what a task prints.").Or(auth.ReadFS).
+		route.Read(fs+"logs/{alloc}", auth.ReadLogs, onFiles(h.logs), "Returns or follows what a task prints.").
+			Or(auth.ReadFS).
 			Flags("follow", "plain").Answering(route.Stream),
 	}
 }

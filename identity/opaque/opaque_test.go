@@ -37,7 +37,8 @@ func TestSecret(t *testing.T) {
 		t.Errorf("%s gives %q, %v", secret, token, err)
 	}
 	for _, wrong := range []string{
-		uuid.NewString(), "", strings.ToUpper(secret), "{" + secret + "}", strings.ReplaceAll(secret, "-", ""), secret[:35] + "/",
+		uuid.NewString(), "", strings.ToUpper(secret), "{" + secret + "}", strings.ReplaceAll(secret, "-", ""), secret[:35] +
+			"/",
 	} {
 		if token, err := opaque.Token(dir, wrong); token != "" || !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%q gives %q, %v", wrong, token, err)

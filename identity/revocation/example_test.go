@@ -26,7 +26,8 @@ func Example() {
 	defer list.Close()
 
 	issued := func(id string, at time.Time) *identity.Claims {
-		return &identity.Claims{ID: id, AllocationID: "a1", Task: "web", IssuedAt: at.Unix(), ExpiresAt: at.Add(time.Hour).Unix()}
+		return &identity.Claims{ID: id, AllocationID: "a1", Task: "web", IssuedAt: at.Unix(),
+			ExpiresAt: at.Add(time.Hour).Unix()}
 	}
 	_, err = list.Add(revocation.Rule{TokenID: "stolen"})
 	fmt.Println(list.Revoked(issued("stolen", now)), list.Revoked(issued("another", now)), err)

@@ -45,7 +45,8 @@ func FuzzList(f *testing.F) {
 		for _, r := range list.Rules() {
 			_ = r.String()
 		}
-		stolen := &identity.Claims{ID: "stolen", AllocationID: "a1", Task: "web", IssuedAt: now.Unix(), ExpiresAt: now.Unix() + 60}
+		stolen := &identity.Claims{ID: "stolen", AllocationID: "a1", Task: "web", IssuedAt: now.Unix(),
+			ExpiresAt: now.Unix() + 60}
 		if _, err := list.Add(revocation.Rule{TokenID: "stolen"}); err != nil {
 			if !errors.Is(err, revocation.ErrFull) {
 				t.Fatal(err)

@@ -59,11 +59,14 @@ func TestRevoked(t *testing.T) {
 		},
 		"a task": {
 			revocation.Rule{Task: "t", Before: now - 50},
-			[]*identity.Claims{token("j", "a", "t", old), token("j", "b", "t", old), token("j", "a", "t", 0), token("j", "a", "t", now-51)},
-			[]*identity.Claims{token("j", "a", "t", young), token("j", "a", "u", old), token("j", "a", "", old), token("j", "a", "t", now-50)},
+			[]*identity.Claims{token("j", "a", "t", old), token("j", "b", "t", old), token("j", "a", "t", 0),
+				token("j", "a", "t", now-51)},
+			[]*identity.Claims{token("j", "a", "t", young), token("j", "a", "u", old), token("j", "a", "", old),
+				token("j", "a", "t", now-50)},
 		},
 		"an allocation": {
-			revocation.Rule{AllocationID: "a", Before: now - 50}, []*identity.Claims{token("j", "a", "t", old), token("j", "a", "", old)},
+			revocation.Rule{AllocationID: "a", Before: now - 50}, []*identity.Claims{token("j", "a", "t", old),
+				token("j", "a", "", old)},
 			[]*identity.Claims{token("j", "b", "t", old), token("j", "a", "t", young)},
 		},
 		"a task of an allocation": {
@@ -71,7 +74,8 @@ func TestRevoked(t *testing.T) {
 			[]*identity.Claims{token("j", "b", "t", old), token("j", "a", "u", old), token("j", "a", "t", young)},
 		},
 		"everybody": {
-			revocation.Rule{Before: now - 50}, []*identity.Claims{token("j", "a", "t", old), token("", "", "", 0)}, []*identity.Claims{token("j", "a", "t", young)},
+			revocation.Rule{Before: now - 50}, []*identity.Claims{token("j", "a", "t", old),
+				token("", "", "", 0)}, []*identity.Claims{token("j", "a", "t", young)},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -84,7 +88,8 @@ func TestRevoked(t *testing.T) {
 			}
 			changed := mine.Changed()
 			add(t, mine, test.rule)
-			for who, l := range map[string]*revocation.List{"the list that added it": mine, "one that was open": theirs, "one opened later": open(t, dir)} {
+			for who, l := range map[string]*revocation.List{"the list that added it": mine, "one that was open": theirs,
+				"one opened later": open(t, dir)} {
 				for _, c := range test.yes {
 					if !l.Revoked(c) {
 						t.Errorf("%s: %+v is not revoked", who, c)

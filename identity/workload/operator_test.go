@@ -137,7 +137,8 @@ func TestOperatorTokenStays(t *testing.T) {
 			}
 		}, false},
 		{"a task's", "a", time.Hour, "aud", func(t *testing.T, o *operators) {
-			token := identitytest.Sign(t, o.ring.Keyring, identity.Claims{Subject: "global:default:a:group::operator", Audience: []string{"aud"},
+			token := identitytest.Sign(t, o.ring.Keyring, identity.Claims{Subject: "global:default:a:group::operator",
+				Audience: []string{"aud"},
 				IssuedAt: time.Now().Unix(), NotBefore: time.Now().Unix(), ExpiresAt: time.Now().Add(time.Hour).Unix(),
 				Namespace: "default", JobID: "a", AllocationID: "alloc", Life: "life"})
 			if err := os.WriteFile(o.path, []byte(token), 0o600); err != nil {

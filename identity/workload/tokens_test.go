@@ -64,9 +64,11 @@ func TestClaims(t *testing.T) {
 		}
 		issuedAt := r.begun.Unix()
 		for name, want := range map[string]identity.Claims{
-			"NOMAD_TOKEN":   {Subject: "global:default:job:group:t:default", Audience: []string{"nomadproject.io"}, ExpiresAt: issuedAt + 24*3600 + 1},
+			"NOMAD_TOKEN": {Subject: "global:default:job:group:t:default", Audience: []string{"nomadproject.io"},
+				ExpiresAt: issuedAt + 24*3600 + 1},
 			"NOMAD_TOKEN_a": {Subject: "global:default:job:group:t:a", Audience: []string{"x", "y"}, ExpiresAt: issuedAt + 3},
-			"NOMAD_TOKEN_b": {Subject: "global:default:job:group:t:b", Audience: []string{"nomadproject.io"}, ExpiresAt: issuedAt + 24*3600 + 1},
+			"NOMAD_TOKEN_b": {Subject: "global:default:job:group:t:b", Audience: []string{"nomadproject.io"},
+				ExpiresAt: issuedAt + 24*3600 + 1},
 		} {
 			verified, err := verifier.Verify(env[name], time.Now())
 			if err != nil {
@@ -369,7 +371,8 @@ func TestRemovedKeysTokensAreReplaced(t *testing.T) {
 		synctest.Wait()
 		r.expect("0s write secrets/nomad_a.jwt", "0s write secrets/nomad_a.jwt",
 			`0s restart: Identity "restarts" was renewed`, "0s write secrets/nomad_a.jwt")
-		for name, token := range map[string]string{"file": r.files["secrets/nomad_a.jwt"], "variable": r.env["NOMAD_TOKEN_restarts"]} {
+		for name, token := range map[string]string{"file": r.files["secrets/nomad_a.jwt"],
+			"variable": r.env["NOMAD_TOKEN_restarts"]} {
 			if key(t, token) != r.ring.Active().ID {
 				t.Errorf("the %s is not signed by the active key", name)
 			}
@@ -478,7 +481,8 @@ func TestResume(t *testing.T) {
 			{Name: "lasting", Env: true},
 		}
 		r := newRunner(t, io.Discard, identities...).started()
-		for _, path := range []string{"secrets/nomad_ttl.jwt", "year.jwt", "unknown.jwt", "elsewhere.jwt", "removed.jwt", "old.jwt"} {
+		for _, path := range []string{"secrets/nomad_ttl.jwt", "year.jwt", "unknown.jwt", "elsewhere.jwt", "removed.jwt",
+			"old.jwt"} {
 			mustWrite(t, r.dir, path)
 		}
 		if err := errors.Join(

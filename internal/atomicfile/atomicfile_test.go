@@ -36,17 +36,25 @@ func TestPlace(t *testing.T) {
 		o      atomicfile.Options
 		want   error
 	}{
-		"nothing":                    {there: func(string) error { return nil }},
-		"a file":                     {there: func(path string) error { return os.WriteFile(path, []byte("old"), 0o644) }},
-		"a link":                     {there: func(path string) error { return os.Symlink("/dev/full", path) }},
-		"a directory":                {there: func(path string) error { return os.MkdirAll(path+"/full", 0o755) }, want: syscall.EISDIR},
-		"a long name":                {there: func(string) error { return nil }, file: long},
-		"synced":                     {there: func(string) error { return nil }, o: atomicfile.Options{Sync: true}},
-		"what a crash left":          {there: func(path string) error { return os.WriteFile(path+".new", nil, 0o600) }, o: atomicfile.Options{Temporary: "f.new"}},
-		"something beside it":        {there: func(path string) error { return os.MkdirAll(path+".new/full", 0o755) }, o: atomicfile.Options{Temporary: "f.new"}, want: fs.ErrExist},
-		"nothing, to be created":     {there: func(string) error { return nil }, create: true, o: atomicfile.Options{Sync: true}},
-		"a file that must not be":    {there: func(path string) error { return os.WriteFile(path, []byte("old"), 0o644) }, create: true, want: fs.ErrExist},
-		"another's file to be given": {there: func(string) error { return nil }, o: atomicfile.Options{Owner: &atomicfile.Owner{UID: os.Geteuid(), GID: os.Getegid()}}},
+		"nothing": {there: func(string) error { return nil }},
+		"a file":  {there: func(path string) error { return os.WriteFile(path, []byte("old"), 0o644) }},
+		"a link":  {there: func(path string) error { return os.Symlink("/dev/full", path) }},
+		"a directory": {there: func(path string) error { return os.MkdirAll(path+"/full", 0o755) },
+			want: syscall.EISDIR},
+		"a long name": {there: func(string) error { return nil }, file: long},
+		"synced":      {there: func(string) error { return nil }, o: atomicfile.Options{Sync: true}},
+		"what a crash left": {there: func(path string) error { return os.WriteFile(path+".new", nil, 0o600) },
+			o: atomicfile.Options{Temporary: "f.new"}},
+		"something beside it": {there: func(path string) error { return os.MkdirAll(path+".new/full", 0o755) },
+			o: atomicfile.Options{Temporary: "f.new"}, want: fs.ErrExist},
+		"nothing, to be created": {there: func(string) error {
+			return nil
+		}, create: true, o: atomicfile.Options{Sync: true}},
+		"a file that must not be": {there: func(path string) error { return os.WriteFile(path, []byte("old"), 0o644) },
+			create: true, want: fs.ErrExist},
+		"another's file to be given": {there: func(string) error {
+			return nil
+		}, o: atomicfile.Options{Owner: &atomicfile.Owner{UID: os.Geteuid(), GID: os.Getegid()}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()

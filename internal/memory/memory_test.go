@@ -43,7 +43,8 @@ func TestGiveBack(t *testing.T) {
 	memory.GiveBack()
 	after := program(t)
 	if after == 0 || after > before*4/5 {
-		t.Errorf("%d KiB of the program are in memory, of %d before; want clearly less, and not nothing: it runs", after, before)
+		t.Errorf("%d KiB of the program are in memory, of %d before; want clearly less, and not nothing: it runs", after,
+			before)
 	}
 	if got := slices.Sorted(slices.Values([]int{3, 1, 2})); !slices.IsSorted(got) {
 		t.Error("the program does not work any more")

@@ -49,7 +49,8 @@ func TestReadTakesPrivateRegularFilesOnly(t *testing.T) {
 		limit int64
 		want  error
 	}{
-		"missing": {dir + "/none", 6, fs.ErrNotExist}, "too long": {good, 5, ErrNotRegular}, "a link": {link, 6, ErrNotRegular},
+		"missing": {dir + "/none", 6, fs.ErrNotExist}, "too long": {good, 5, ErrNotRegular}, "a link": {link, 6,
+			ErrNotRegular},
 		"a fifo": {fifo, 6, ErrNotRegular}, "a directory": {dir, 1 << 20, ErrNotRegular},
 	} {
 		if _, _, err := Read(c.path, c.limit); !errors.Is(err, c.want) {
@@ -198,7 +199,8 @@ func TestLog(t *testing.T) {
 	}
 	defer f.Close()
 	var other strings.Builder
-	for _, step := range []struct{ write, want string }{{"one\n", "one\n"}, {"two\n", "one\ntwo\n"}, {"three\n", "three\n"}, {"four\n", "three\nfour\n"}} {
+	for _, step := range []struct{ write, want string }{{"one\n", "one\n"}, {"two\n", "one\ntwo\n"},
+		{"three\n", "three\n"}, {"four\n", "three\nfour\n"}} {
 		for _, w := range []io.Writer{f, &other} {
 			if _, err := (Log{w, 6}).Write([]byte(step.write)); err != nil {
 				t.Error(err)

@@ -103,12 +103,14 @@ func TestAllAndEnv(t *testing.T) {
 	if err != nil || all[pid].Parent != os.Getpid() || all[os.Getpid()].PID != os.Getpid() {
 		t.Errorf("%+v, %v", all[pid], err)
 	}
-	for entry, want := range map[string]bool{"NOMAD_TASK_NAME=web": true, "NOMAD_TASK_NAME=we": false, "A=1": true, "B=2": false, "": false} {
+	for entry, want := range map[string]bool{"NOMAD_TASK_NAME=web": true, "NOMAD_TASK_NAME=we": false, "A=1": true,
+		"B=2": false, "": false} {
 		if got := proc.HasEnv(pid, entry); got != want {
 			t.Errorf("%q: %v", entry, got)
 		}
 	}
-	if got := []string{proc.Env(pid, "NOMAD_TASK_NAME"), proc.Env(pid, "B"), proc.Env(-1, "A")}; !slices.Equal(got, []string{"web", "", ""}) {
+	if got := []string{proc.Env(pid, "NOMAD_TASK_NAME"), proc.Env(pid, "B"), proc.Env(-1, "A")}; !slices.Equal(got,
+		[]string{"web", "", ""}) {
 		t.Errorf("got %q", got)
 	}
 }
@@ -117,8 +119,10 @@ func TestParseStat(t *testing.T) {
 	tail := " S 10 20 30 0 -1 4194304 0 0 0 0 0 0 0 0 20 0 1 0 987654 0 0"
 	for text, want := range map[string]proc.Stat{
 		"7 (a) b) c)" + tail: {PID: 7, Parent: 10, Session: 30, Start: 987654, Threads: 1},
-		"7 (x) Z 1 7 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 5 0 0": {PID: 7, Parent: 1, Session: 7, Start: 5, Dead: true, Threads: 1},
-		"7 (x) Z 1 7 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 3 0 5 0 0": {PID: 7, Parent: 1, Session: 7, Start: 5, Threads: 3}, // other threads run
+		"7 (x) Z 1 7 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 5 0 0": {PID: 7, Parent: 1, Session: 7, Start: 5, Dead: true,
+			Threads: 1},
+		// other threads run
+		"7 (x) Z 1 7 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 3 0 5 0 0": {PID: 7, Parent: 1, Session: 7, Start: 5, Threads: 3},
 		"7 (x) X 1 7 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 0 0 5 0 0": {PID: 7, Parent: 1, Session: 7, Start: 5, Dead: true},
 	} {
 		if got, err := proc.ParseStat(7, text); err != nil || got != want {

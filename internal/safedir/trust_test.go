@@ -38,7 +38,8 @@ func TestTrust(t *testing.T) {
 	mkdir("sticky", 0o777|fs.ModeSticky, me)
 	mkdir("sticky/mine", 0o700, me)
 	mkdir("sticky/mine/deep", 0o700, me)
-	if err := errors.Join(os.Symlink("good", base+"/link"), os.Symlink("open/mine", base+"/astray"), os.Symlink("../..", base+"/good/deep/up"),
+	if err := errors.Join(os.Symlink("good", base+"/link"), os.Symlink("open/mine", base+"/astray"),
+		os.Symlink("../..", base+"/good/deep/up"),
 		os.Symlink("loop", base+"/loop"), os.WriteFile(base+"/file", nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
@@ -69,8 +70,10 @@ func TestTrust(t *testing.T) {
 			t.Fatal(err)
 		}
 		for name, says := range map[string]string{
-			"theirs": base + "/theirs belongs to user nobody (mode 0755)", "theirs/mine": base + "/theirs belongs to", "theirs/new": "chown 0 " + base + "/theirs'",
-			"sticky/theirs": base + "/sticky/theirs belongs to", "group": "its group can write to " + base + "/group", "planted": "symbolic link that uid 65534 made",
+			"theirs": base + "/theirs belongs to user nobody (mode 0755)", "theirs/mine": base +
+				"/theirs belongs to", "theirs/new": "chown 0 " + base + "/theirs'",
+			"sticky/theirs": base + "/sticky/theirs belongs to", "group": "its group can write to " + base +
+				"/group", "planted": "symbolic link that uid 65534 made",
 		} {
 			cases[name] = struct{ resolved, says string }{says: says}
 		}

@@ -30,7 +30,8 @@ func Parse(name string) (syscall.Signal, error) {
 func fullName(name string) string { return "SIG" + strings.TrimPrefix(strings.ToUpper(name), "SIG") }
 
 // jobFile are the names that Nomad takes in a job file, without SIG.
-var jobFile = strings.Fields(`ABRT ALRM BUS CONT FPE HUP ILL INT IO IOT KILL PIPE PROF QUIT SEGV STOP SYS TERM TRAP TSTP TTIN TTOU
+var jobFile = strings.Fields(
+	`ABRT ALRM BUS CONT FPE HUP ILL INT IO IOT KILL PIPE PROF QUIT SEGV STOP SYS TERM TRAP TSTP TTIN TTOU
 	USR1 USR2 WINCH XCPU XFSZ`)
 
 // InJobFile reports whether Nomad takes the name in a job file. Parse does, too, then.

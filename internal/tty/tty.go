@@ -33,7 +33,8 @@ func openSlave(master *os.File) (slave *os.File, err error) {
 			return os.NewSyscallError("number of the terminal", err)
 		}
 		name := "/dev/pts/" + strconv.Itoa(number)
-		peer, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.TIOCGPTPEER, unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC)
+		peer, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.TIOCGPTPEER,
+			unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC)
 		if errno == 0 {
 			slave = os.NewFile(peer, name)
 			return nil
@@ -71,7 +72,8 @@ func Size(f *os.File) (rows, columns uint16) {
 // Resize gives a terminal another size.
 func Resize(f *os.File, rows, columns uint16) error {
 	return Control(f, func(fd int) error {
-		return os.NewSyscallError("resize the terminal", unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: columns}))
+		return os.NewSyscallError("resize the terminal",
+			unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: columns}))
 	})
 }
 

@@ -57,7 +57,8 @@ func (s *Service) awaitChange(
 			return after, err
 		}
 		for _, key := range changes.Keys {
-			if at, ok := placeIn(variablePrefix, key); ok && strings.HasPrefix(at.path, prefix) && concerns(at.namespace, at.path) {
+			if at, ok := placeIn(variablePrefix, key); ok && strings.HasPrefix(at.path, prefix) &&
+				concerns(at.namespace, at.path) {
 				return after, nil
 			}
 		}
@@ -67,10 +68,11 @@ func (s *Service) awaitChange(
 
 // endLocks ends the expired locks of the variables that List would return, and returns after which time to look again.
 func (s *Service) endLocks(ctx context.Context, namespace, prefix string, concerns Concerns) (time.Duration, error) {
-	page, err := s.store.List(ctx, cluster.Span{Prefix: leasePrefix + strings.TrimPrefix(prefixOf(namespace, prefix), variablePrefix), Only: func(key string) bool {
-		at, ok := placeIn(leasePrefix, key)
-		return ok && strings.HasPrefix(at.path, prefix) && concerns(at.namespace, at.path)
-	}})
+	page, err := s.store.List(ctx, cluster.Span{
+		Prefix: leasePrefix + strings.TrimPrefix(prefixOf(namespace, prefix), variablePrefix), Only: func(key string) bool {
+			at, ok := placeIn(leasePrefix, key)
+			return ok && strings.HasPrefix(at.path, prefix) && concerns(at.namespace, at.path)
+		}})
 	if err != nil {
 		return 0, err
 	}

@@ -45,7 +45,8 @@ func (a *Agent) mayLocked(token, service string) error {
 		return failure{http.StatusForbidden,
 			fmt.Sprintf("Permission denied: anonymous token lacks permission 'service:write' on %q", service)}
 	}
-	return failure{http.StatusForbidden, fmt.Sprintf("Permission denied: token with AccessorID '…' lacks permission 'service:write' on %q", service)}
+	return failure{http.StatusForbidden,
+		fmt.Sprintf("Permission denied: token with AccessorID '…' lacks permission 'service:write' on %q", service)}
 }
 
 // publishLocked copies a check's status into the catalog if the token with which the check was registered allows it.

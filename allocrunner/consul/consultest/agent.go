@@ -232,7 +232,8 @@ func (a *Agent) registerService(_ string, r *http.Request) (any, error) {
 		return nil, invalid("Invalid Weights: %+v", *w)
 	}
 	if reg.Namespace != a.params["ns"] || reg.Partition != a.params["partition"] {
-		return nil, invalid("Namespaces and partitions are features of Consul Enterprise, where the body must agree with the query")
+		return nil, invalid("Namespaces and partitions are features of Consul Enterprise, where the body must agree with " +
+			"the query")
 	}
 	if reg.Check != nil || reg.Kind != "" || reg.Connect != nil || reg.Proxy != nil {
 		return nil, invalid("Only what a plain service has is expected")
@@ -266,7 +267,8 @@ func (a *Agent) registerService(_ string, r *http.Request) (any, error) {
 		return nil, a.mayLocked(tokenOf(r), before.Service)
 	}
 	a.services[reg.ID] = &capi.AgentService{
-		ID: reg.ID, Service: reg.Name, Tags: reg.Tags, Meta: reg.Meta, Port: reg.Port, Address: reg.Address, TaggedAddresses: addresses,
+		ID: reg.ID, Service: reg.Name, Tags: reg.Tags, Meta: reg.Meta, Port: reg.Port, Address: reg.Address,
+		TaggedAddresses: addresses,
 		Weights: *cmp.Or(reg.Weights, &capi.AgentWeights{Passing: 1,
 			Warning: 1}), EnableTagOverride: reg.EnableTagOverride, Datacenter: "dc1",
 	}

@@ -111,7 +111,8 @@ func (a *Agent) updateCheck(id string, r *http.Request) (any, error) {
 // addLocked begins a check. One that is there already keeps its status.
 func (a *Agent) addLocked(id string, s *capi.AgentService, token string, d capi.AgentServiceCheck) {
 	c := &made{definition: d, token: token, AgentCheck: capi.AgentCheck{
-		Node: "node", CheckID: id, Name: d.Name, Notes: d.Notes, ServiceID: s.ID, ServiceName: s.Service, Status: cmp.Or(d.Status, capi.HealthCritical),
+		Node: "node", CheckID: id, Name: d.Name, Notes: d.Notes, ServiceID: s.ID, ServiceName: s.Service,
+		Status: cmp.Or(d.Status, capi.HealthCritical),
 	}}
 	if before := a.checks[id]; before != nil {
 		before.stop()

@@ -9,9 +9,11 @@ import (
 
 func TestParse(t *testing.T) {
 	got, err := parse(map[string]any{
-		"command": "app", "args": []any{"a", 1, true, 2.5}, "work_dir": "/srv", "oom_score_adj": "10", "denied_envvars": []string{"AWS_*"},
+		"command": "app", "args": []any{"a", 1, true,
+			2.5}, "work_dir": "/srv", "oom_score_adj": "10", "denied_envvars": []string{"AWS_*"},
 	})
-	want := config{Command: "app", Args: []string{"a", "1", "true", "2.5"}, WorkDir: "/srv", OOMScoreAdj: 10, DeniedEnvvars: []string{"AWS_*"}}
+	want := config{Command: "app", Args: []string{"a", "1", "true", "2.5"}, WorkDir: "/srv", OOMScoreAdj: 10,
+		DeniedEnvvars: []string{"AWS_*"}}
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
 		t.Error(err, diff)
 	}
@@ -23,7 +25,8 @@ func TestParse(t *testing.T) {
 		{map[string]any{"command": []any{"x"}}, "command must be a string, not a list"},
 		{map[string]any{"command": "x", "args": "y"}, "args must be a list of strings, not a string"},
 		{map[string]any{"command": "x", "args": []any{"y", map[string]any{}}}, "item 2 is a block or map"},
-		{map[string]any{"command": "x", "image": "y"}, `unknown key "image"; known are args, cgroup_v1_override, cgroup_v2_override, command`},
+		{map[string]any{"command": "x", "image": "y"},
+			`unknown key "image"; known are args, cgroup_v1_override, cgroup_v2_override, command`},
 		{map[string]any{"command": "x", "cgroup_v2_override": "y"}, "cgroup_v2_override is not supported"},
 		{map[string]any{"command": "x", "work_dir": "y"}, "absolute"},
 		{map[string]any{"command": "x", "oom_score_adj": -5}, "0 to 1000"},

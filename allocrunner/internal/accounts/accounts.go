@@ -60,7 +60,8 @@ func Load(dir string) (List, error) {
 		err = json.Unmarshal(text, &l)
 	}
 	if err != nil {
-		return List{}, fmt.Errorf("read the allocation's users: %w; without %s its tasks get new users, who don't own the files of the old ones", err, name)
+		return List{}, fmt.Errorf("read the allocation's users: %w; without %s its tasks get new users, who don't own the "+
+			"files of the old ones", err, name)
 	}
 	return l, nil
 }

@@ -84,7 +84,8 @@ func TestMachineRestarts(t *testing.T) {
 		t.Fatalf("%+v, %v", loaded, err)
 	}
 	after := registry(t)
-	if got := take(t, after, dir, loaded, "b", "c"); got.Group != list.Group || got.Tasks["a"] != list.Tasks["a"] || got.Tasks["b"] != list.Tasks["b"] ||
+	if got := take(t, after, dir, loaded, "b", "c"); got.Group != list.Group || got.Tasks["a"] != list.Tasks["a"] ||
+		got.Tasks["b"] != list.Tasks["b"] ||
 		got.Tasks["c"] == 0 {
 		t.Errorf("got %+v, had %+v", got, list)
 	}
@@ -95,7 +96,8 @@ func TestUsedNumbersAreNotTaken(t *testing.T) {
 	proctest.NeedRoot(t)
 	sleep := exec.Command("/bin/sleep", "1000")
 	sleep.Dir = "/"
-	sleep.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: small.From, Gid: small.From + 1, Groups: []uint32{small.From + 2}}}
+	sleep.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: small.From, Gid: small.From + 1,
+		Groups: []uint32{small.From + 2}}}
 	if err := sleep.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +118,8 @@ func TestUsedNumbersAreNotTaken(t *testing.T) {
 	if err := r.Release(dir); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.Take(t.TempDir(), accounts.List{}, false, []string{"x", "y"}, small); !errors.Is(err, accounts.ErrNone) {
+	if _, err := r.Take(t.TempDir(), accounts.List{}, false, []string{"x", "y"}, small); !errors.Is(err,
+		accounts.ErrNone) {
 		t.Errorf("the number of a process that is left: %v", err)
 	}
 	_ = other.Process.Kill()
@@ -131,7 +134,8 @@ func TestAMovedDirectory(t *testing.T) {
 	list := take(t, r, dir, accounts.List{}, "a")
 	task := exec.Command("/bin/sleep", "1000")
 	task.Dir = "/"
-	task.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: list.Tasks["a"], Gid: list.Tasks["a"], Groups: []uint32{list.Group}}}
+	task.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: list.Tasks["a"], Gid: list.Tasks["a"],
+		Groups: []uint32{list.Group}}}
 	if err := task.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +160,8 @@ func TestAMovedDirectory(t *testing.T) {
 	back(moved)
 	back(moved) // where they are noted by now
 	linked := filepath.Join(t.TempDir(), "linked")
-	if err := errors.Join(os.Rename(moved, linked), os.Symlink(filepath.Dir(linked), filepath.Dir(moved)+".link")); err != nil {
+	if err := errors.Join(os.Rename(moved, linked), os.Symlink(filepath.Dir(linked), filepath.Dir(moved)+
+		".link")); err != nil {
 		t.Fatal(err)
 	}
 	back(linked)
@@ -221,8 +226,10 @@ func TestFullDisk(t *testing.T) {
 		t.Skipf("no file system can be mounted: %v", err)
 	}
 	t.Cleanup(func() { _ = syscall.Unmount(parent, syscall.MNT_DETACH) })
-	r, dir := accounts.Registry{Dir: filepath.Join(parent, "users")}, t.TempDir() // with root, lock and users there is room for three
-	if _, err := r.Take(t.TempDir(), accounts.List{}, false, []string{"a", "b", "c"}, small); !errors.Is(err, syscall.ENOSPC) {
+	// with root, lock and users there is room for three
+	r, dir := accounts.Registry{Dir: filepath.Join(parent, "users")}, t.TempDir()
+	if _, err := r.Take(t.TempDir(), accounts.List{}, false, []string{"a", "b", "c"}, small); !errors.Is(err,
+		syscall.ENOSPC) {
 		t.Fatalf("four numbers: %v", err)
 	}
 	list := take(t, r, dir, accounts.List{}, "a", "b")

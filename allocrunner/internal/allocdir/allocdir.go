@@ -203,7 +203,8 @@ func CheckReach(dir string, user interfaces.User) error {
 			return fmt.Errorf("look at %s: %w", at, err)
 		}
 		if !mayPass(st, user) {
-			return fmt.Errorf("user %q can't reach the allocation directory: %s has mode %#o; run `chmod o+x %s` or choose another data directory",
+			return fmt.Errorf("user %q can't reach the allocation directory: %s has mode %#o; run `chmod o+x %s` or choose "+
+				"another data directory",
 				user.Name, at, st.Mode&0o7777, at)
 		}
 		if at == filepath.Dir(at) {

@@ -99,7 +99,8 @@ func TestLayout(t *testing.T) {
 		t.Errorf("layout (-want +got):\n%s", diff)
 	}
 	wantPaths := interfaces.TaskDir{
-		AllocDir: dir, SharedDir: dir + "/alloc", LogDir: dir + "/alloc/logs", Dir: dir + "/web", LocalDir: dir + "/web/local",
+		AllocDir: dir, SharedDir: dir + "/alloc", LogDir: dir + "/alloc/logs", Dir: dir + "/web", LocalDir: dir +
+			"/web/local",
 		SecretsDir: dir + "/web/secrets", PrivateDir: dir + "/web/private", TmpDir: dir + "/web/tmp",
 	}
 	if diff := cmp.Diff(wantPaths, paths); diff != "" {
@@ -226,7 +227,8 @@ func TestSomethingInTheWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, place := range []string{file, file + "/allocs/x"} {
-		if err := allocdir.BuildAlloc(place, allocdir.AnyUser, nil); err == nil || !strings.Contains(err.Error(), file) || !strings.Contains(err.Error(), "in the way") {
+		if err := allocdir.BuildAlloc(place, allocdir.AnyUser, nil); err == nil || !strings.Contains(err.Error(), file) ||
+			!strings.Contains(err.Error(), "in the way") {
 			t.Errorf("BuildAlloc(%q) = %v, want an error that says what is in the way", place, err)
 		}
 	}

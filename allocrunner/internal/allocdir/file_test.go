@@ -29,7 +29,8 @@ func write(dir interfaces.TaskDir, rel, data string, u interfaces.User) error {
 func TestWriteFile(t *testing.T) {
 	proctest.NeedRoot(t)
 	dir := newTask(t, stranger)
-	for _, rel := range []string{"secrets/nomad_token", "secrets/nomad_token", "local/deep/er/token", "./secrets/../token"} {
+	for _, rel := range []string{"secrets/nomad_token", "secrets/nomad_token", "local/deep/er/token",
+		"./secrets/../token"} {
 		content := "for " + rel
 		if err := write(dir, rel, content, stranger); err != nil {
 			t.Fatal(err)
@@ -66,7 +67,8 @@ func TestWriteFileFollowsNoLink(t *testing.T) {
 	}
 	dir := newTask(t, self())
 	token := filepath.Join(dir.SecretsDir, "token")
-	if err := errors.Join(os.Symlink(victim, token), os.Symlink(filepath.Dir(victim), filepath.Join(dir.LocalDir, "out"))); err != nil {
+	if err := errors.Join(os.Symlink(victim, token),
+		os.Symlink(filepath.Dir(victim), filepath.Join(dir.LocalDir, "out"))); err != nil {
 		t.Fatal(err)
 	}
 	if err := write(dir, "secrets/token", "secret", self()); err != nil {
@@ -91,7 +93,8 @@ func TestWriteFileFollowsNoLink(t *testing.T) {
 
 func TestWriteFileInTheWay(t *testing.T) {
 	dir := newTask(t, self())
-	if err := errors.Join(os.Mkdir(dir.SecretsDir+"/token", 0o700), os.WriteFile(dir.LocalDir+"/file", nil, 0o600)); err != nil {
+	if err := errors.Join(os.Mkdir(dir.SecretsDir+"/token", 0o700), os.WriteFile(dir.LocalDir+
+		"/file", nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	if err := write(dir, "secrets/token", "x", self()); err == nil || !strings.Contains(err.Error(), "secrets/token") {

@@ -33,7 +33,8 @@ func LookupUser(name string) (interfaces.User, error) {
 type becomeError struct{ uid int }
 
 func (e becomeError) Error() string {
-	return fmt.Sprintf("taskapi runs as uid %d and can start tasks as that user only; run it as root, or leave user out", e.uid)
+	return fmt.Sprintf("taskapi runs as uid %d and can start tasks as that user only; run it as root, or leave user out",
+		e.uid)
 }
 
 // CantBecome reports whether an error of LookupUser says that the user exists and that this process can't become it.

@@ -110,7 +110,8 @@ func readAll(frames interfaces.Frames) (string, error) {
 func TestList(t *testing.T) {
 	dir := newDir(t)
 	for path, want := range map[string][]string{
-		"": {"alloc", "db", "web"}, "/": {"alloc", "db", "web"}, ".": {"alloc", "db", "web"}, "/web/..": {"alloc", "db", "web"},
+		"": {"alloc", "db", "web"}, "/": {"alloc", "db", "web"}, ".": {"alloc", "db", "web"}, "/web/..": {"alloc", "db",
+			"web"},
 		"web": {"local", "private", "secrets", "tmp"}, "/alloc": {"data", "logs", "tmp"}, "alloc//./data/": {"shared"},
 	} {
 		list, err := of(dir, nil).List(path, 4<<20)
@@ -123,7 +124,8 @@ func TestList(t *testing.T) {
 		}
 	}
 	list, err := of(dir, nil).List("web/local", 4<<20)
-	if err != nil || len(list) != 1 || list[0].Size != 6 || list[0].FileMode != "-rw-r--r--" || list[0].IsDir || list[0].ModTime.IsZero() {
+	if err != nil || len(list) != 1 || list[0].Size != 6 || list[0].FileMode != "-rw-r--r--" || list[0].IsDir ||
+		list[0].ModTime.IsZero() {
 		t.Errorf("%+v, %v", list, err)
 	}
 	if list, err := of(dir, nil).List("alloc/logs", 4<<20); list == nil || len(list) != 0 || err != nil {
@@ -141,9 +143,12 @@ func TestStat(t *testing.T) {
 	}
 	for path, want := range map[string]string{
 		"web/local/page": "page 13 -rw-r--r-- false text/html; charset=utf-8",
-		"web/local/link": "page 13 -rw-r--r-- false text/html; charset=utf-8", "web/local/x.json": "x.json 7 -rw-r--r-- false application/json",
-		"web/local/empty": "empty 0 -rw-r--r-- false application/octet-stream", "alloc": "alloc SIZE dtrwxrwxrwx true application/octet-stream",
-		"web/secrets": "secrets SIZE drwx------ true application/octet-stream", "web/local/..": "web SIZE drwxr-xr-x true application/octet-stream", "/": "/ SIZE drwx------ true application/octet-stream",
+		"web/local/link": "page 13 -rw-r--r-- false text/html; charset=utf-8", "web/local/x.json": "x.json 7 -rw-r--r-- " +
+			"false application/json",
+		"web/local/empty": "empty 0 -rw-r--r-- false application/octet-stream", "alloc": "alloc SIZE dtrwxrwxrwx true " +
+			"application/octet-stream",
+		"web/secrets": "secrets SIZE drwx------ true application/octet-stream", "web/local/..": "web SIZE drwxr-xr-x true " +
+			"application/octet-stream", "/": "/ SIZE drwx------ true application/octet-stream",
 	} {
 		info, err := of(dir, nil).Stat(path)
 		if err != nil {
@@ -151,7 +156,8 @@ func TestStat(t *testing.T) {
 			continue
 		}
 		want = strings.Replace(want, "SIZE", fmt.Sprint(info.Size), 1)
-		if got := fmt.Sprint(info.Name, " ", info.Size, " ", info.FileMode, " ", info.IsDir, " ", info.ContentType); got != want {
+		if got := fmt.Sprint(info.Name, " ", info.Size, " ", info.FileMode, " ", info.IsDir, " ",
+			info.ContentType); got != want {
 			t.Errorf("%s is %q, want %q", path, got, want)
 		}
 	}
@@ -160,11 +166,14 @@ func TestStat(t *testing.T) {
 // refusals are paths, and why nobody gets what they lead to.
 func refusals(dir string) map[string]error {
 	return map[string]error{
-		"operator.token": fs.ErrNotExist, "state.db": fs.ErrNotExist, "/alloc/../operator.token": fs.ErrNotExist, "nope": fs.ErrNotExist,
+		"operator.token": fs.ErrNotExist, "state.db": fs.ErrNotExist, "/alloc/../operator.token": fs.ErrNotExist,
+		"nope":           fs.ErrNotExist,
 		"web/local/nope": fs.ErrNotExist, "web/local/dangling": fs.ErrNotExist,
 
-		"..": interfaces.ErrPathEscapes, "../outside": interfaces.ErrPathEscapes, "/../../etc/passwd": interfaces.ErrPathEscapes,
-		"alloc/../../outside": interfaces.ErrPathEscapes, "web/local/up": interfaces.ErrPathEscapes, "web/local/etc": interfaces.ErrPathEscapes,
+		"..": interfaces.ErrPathEscapes, "../outside": interfaces.ErrPathEscapes,
+		"/../../etc/passwd":   interfaces.ErrPathEscapes,
+		"alloc/../../outside": interfaces.ErrPathEscapes, "web/local/up": interfaces.ErrPathEscapes,
+		"web/local/etc":        interfaces.ErrPathEscapes,
 		"web/local/etc/passwd": interfaces.ErrPathEscapes, "web/local/absolute-up": interfaces.ErrPathEscapes,
 		"web/local/sibling": interfaces.ErrPathEscapes, "web/local/proc": interfaces.ErrPathEscapes,
 
@@ -186,8 +195,10 @@ func TestRefusals(t *testing.T) {
 	dir := newDir(t)
 	write(t, dir+"-sibling", secret)
 	for name, target := range map[string]string{
-		"dangling": "nowhere", "up": "../../../outside", "etc": "/etc", "absolute-up": dir + "/../outside", "sibling": dir + "-sibling",
-		"proc": "/proc/self/root/etc/passwd", "token": "../secrets/nomad_token", "absolute-token": dir + "/web/secrets/nomad_token",
+		"dangling": "nowhere", "up": "../../../outside", "etc": "/etc", "absolute-up": dir + "/../outside", "sibling": dir +
+			"-sibling",
+		"proc": "/proc/self/root/etc/passwd", "token": "../secrets/nomad_token", "absolute-token": dir +
+			"/web/secrets/nomad_token",
 		"secrets": "../secrets", "key": "../../web/./private/key", "loop": "loop",
 	} {
 		if err := os.Symlink(target, dir+"/web/local/"+name); err != nil {
@@ -224,12 +235,14 @@ func TestRefusals(t *testing.T) {
 // TestLinksWithin are followed, also absolute ones as a task makes them of NOMAD_ALLOC_DIR.
 func TestLinksWithin(t *testing.T) {
 	dir := newDir(t)
-	for name, target := range map[string]string{"a": "../../alloc/data/shared", "b": dir + "/alloc/data/shared", "c": "b", "d": dir + "/alloc/data"} {
+	for name, target := range map[string]string{"a": "../../alloc/data/shared", "b": dir + "/alloc/data/shared", "c": "b",
+		"d": dir + "/alloc/data"} {
 		if err := os.Symlink(target, dir+"/web/local/"+name); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for _, path := range []string{"web/local/a", "web/local/b", "web/local/c", "web/local/d/shared", "web/local/d/../data/shared"} {
+	for _, path := range []string{"web/local/a", "web/local/b", "web/local/c", "web/local/d/shared",
+		"web/local/d/../data/shared"} {
 		if got, err := cat(of(dir, nil), path); got != "shared" || err != nil {
 			t.Errorf("%s is %q, %v", path, got, err)
 		}
@@ -255,7 +268,8 @@ func TestOnlyRegularFilesAreOpened(t *testing.T) {
 		if _, err := cat(of(dir, nil), "web/local/"+name); !errors.Is(err, interfaces.ErrNotRegular) {
 			t.Errorf("%s was opened: %v", name, err)
 		}
-		if info, err := of(dir, nil).Stat("web/local/" + name); err != nil || info.FileMode != mode || info.ContentType != "application/octet-stream" {
+		if info, err := of(dir, nil).Stat("web/local/" + name); err != nil || info.FileMode != mode ||
+			info.ContentType != "application/octet-stream" {
 			t.Errorf("%s is %+v, %v; want %s", name, info, err, mode)
 		}
 	}
@@ -284,7 +298,8 @@ func TestExchangedDirectory(t *testing.T) {
 		for !stop.Load() {
 			for _, other := range []string{"l", "s"} {
 				for range 2 {
-					if err := unix.Renameat2(unix.AT_FDCWD, dir+"/web/local/d", unix.AT_FDCWD, dir+"/web/local/"+other, unix.RENAME_EXCHANGE); err != nil {
+					if err := unix.Renameat2(unix.AT_FDCWD, dir+"/web/local/d", unix.AT_FDCWD, dir+"/web/local/"+
+						other, unix.RENAME_EXCHANGE); err != nil {
 						t.Error(err)
 						return
 					}
@@ -317,7 +332,8 @@ func TestRights(t *testing.T) {
 		user interfaces.User
 		mode os.FileMode
 	}{
-		"/alloc/data/of-web": {web, 0o600}, "/alloc/data/of-db": {db, 0o600}, "/alloc/data/of-root": {interfaces.User{}, 0o600},
+		"/alloc/data/of-web": {web, 0o600}, "/alloc/data/of-db": {db, 0o600}, "/alloc/data/of-root": {interfaces.User{},
+			0o600},
 		"/db/local/group": {db, 0o640}, "/alloc/data/web-group": {interfaces.User{GID: web.GID}, 0o640},
 	} {
 		write(t, dir+path, "content")
@@ -325,7 +341,8 @@ func TestRights(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := errors.Join(os.Mkdir(dir+"/db/local/closed", 0o700), os.Chown(dir+"/db/local/closed", int(db.UID), int(db.GID))); err != nil {
+	if err := errors.Join(os.Mkdir(dir+"/db/local/closed", 0o700), os.Chown(dir+"/db/local/closed", int(db.UID),
+		int(db.GID))); err != nil {
 		t.Fatal(err)
 	}
 	write(t, dir+"/db/local/closed/file", "content")

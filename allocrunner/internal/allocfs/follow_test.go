@@ -48,7 +48,8 @@ func TestSpans(t *testing.T) {
 	dir := newDir(t)
 	write(t, dir+"/alloc/data/f", "0123456789")
 	for span, want := range map[interfaces.Span]string{
-		{}: "0123456789", {Offset: 3}: "3456789", {Offset: 3, Limit: 4}: "3456", {Offset: 10}: "", {Offset: 11}: "", {Limit: 100}: "0123456789",
+		{}: "0123456789", {Offset: 3}: "3456789", {Offset: 3,
+			Limit: 4}: "3456", {Offset: 10}: "", {Offset: 11}: "", {Limit: 100}: "0123456789",
 		{Offset: 3, FromEnd: true}: "789", {Offset: 100, FromEnd: true}: "0123456789", {FromEnd: true}: "",
 	} {
 		frames, err := of(dir, nil).Open("alloc/data/f", span)
@@ -149,7 +150,8 @@ func TestLogSpans(t *testing.T) {
 	const all = "aaa\nbbbbb\ncc\n"
 	for offset := range int64(len(all) + 3) {
 		at := min(int(offset), len(all))
-		for span, want := range map[interfaces.Span]string{{Offset: offset}: all[at:], {Offset: offset, FromEnd: true}: all[len(all)-at:]} {
+		for span, want := range map[interfaces.Span]string{{Offset: offset}: all[at:],
+			{Offset: offset, FromEnd: true}: all[len(all)-at:]} {
 			frames, err := of(dir, nil).Logs("web", "stdout", span)
 			if err != nil {
 				t.Fatal(err)
@@ -162,7 +164,8 @@ func TestLogSpans(t *testing.T) {
 	}
 	for span, want := range map[interfaces.Span]string{
 		{File: "alloc/logs/web.stdout.10", Offset: 2}: "bbb\ncc\n", {File: "alloc/logs/web.stdout.11", Offset: 3}: "",
-		{File: "alloc/logs/web.stdout.3", Offset: 2}: all, {File: "alloc/logs/web.stdout.12", Offset: 1}: "", {File: "x", Offset: 1}: all[1:],
+		{File: "alloc/logs/web.stdout.3", Offset: 2}: all, {File: "alloc/logs/web.stdout.12", Offset: 1}: "", {File: "x",
+			Offset: 1}: all[1:],
 		{File: "alloc/logs/web.stdout.9", Offset: 100}: all[4:],
 	} {
 		frames, err := of(dir, nil).Logs("web", "stdout", span)
@@ -243,7 +246,8 @@ func TestLogsThatAreGone(t *testing.T) {
 	}
 	want := []string{
 		`alloc/logs/web.stdout.0 "line 0\n"  7`,
-		`alloc/logs/web.stdout.6 "[taskapi: output is missing here: web.stdout.1 to .5 were removed before they were read]\n" file deleted 0`,
+		`alloc/logs/web.stdout.6 "[taskapi: output is missing here: web.stdout.1 to .5 were removed before they were ` +
+			`read]\n" file deleted 0`,
 		`alloc/logs/web.stdout.6 "line 6\n"  7`, `alloc/logs/web.stdout.7 "line 7\n"  7`,
 	}
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {

@@ -39,7 +39,8 @@ func newAlloc(list ...api.ServiceCheck) *api.Allocation {
 }
 
 func tcpCheck(name string) api.ServiceCheck {
-	return api.ServiceCheck{Name: name, Type: "tcp", OnUpdate: "require_healthy", Interval: 2 * time.Second, Timeout: time.Second}
+	return api.ServiceCheck{Name: name, Type: "tcp", OnUpdate: "require_healthy", Interval: 2 * time.Second,
+		Timeout: time.Second}
 }
 
 func httpCheck(name, path string) api.ServiceCheck {
@@ -55,7 +56,8 @@ func onPort(port int) []api.PortMapping {
 func newConfig(alloc *api.Allocation) checks.Config {
 	made := time.Now()
 	return checks.Config{
-		Alloc: alloc, Resolver: services.Resolver{Ports: onPort(20530)}, Version: "1.2.3", Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Alloc: alloc, Resolver: services.Resolver{Ports: onPort(20530)}, Version: "1.2.3", Logger: slog.New(
+			slog.NewTextHandler(io.Discard, nil)),
 		Up: func(string) time.Time { return made },
 	}
 }
@@ -174,10 +176,14 @@ func TestSchedule(t *testing.T) {
 		want     []time.Duration
 		status   string
 	}{
-		"each interval":         {0, 2 * time.Second, time.Second, []time.Duration{0, 2 * time.Second, 4 * time.Second, 6 * time.Second}, "success"},
-		"no drift":              {700 * time.Millisecond, 2 * time.Second, time.Second, []time.Duration{0, 2 * time.Second, 4 * time.Second, 6 * time.Second}, "success"},
-		"a long run costs runs": {5 * time.Second, 2 * time.Second, 9 * time.Second, []time.Duration{0, 6 * time.Second}, "success"},
-		"a timeout ends a run":  {time.Hour, 2 * time.Second, 3 * time.Second, []time.Duration{0, 4 * time.Second}, "failure"},
+		"each interval": {0, 2 * time.Second, time.Second, []time.Duration{0, 2 * time.Second, 4 * time.Second,
+			6 * time.Second}, "success"},
+		"no drift": {700 * time.Millisecond, 2 * time.Second, time.Second,
+			[]time.Duration{0, 2 * time.Second, 4 * time.Second, 6 * time.Second}, "success"},
+		"a long run costs runs": {5 * time.Second, 2 * time.Second, 9 * time.Second, []time.Duration{0, 6 * time.Second},
+			"success"},
+		"a timeout ends a run": {time.Hour, 2 * time.Second, 3 * time.Second, []time.Duration{0, 4 * time.Second},
+			"failure"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -371,7 +377,8 @@ func TestAddress(t *testing.T) {
 		"port of the check":   {api.Service{PortLabel: "http"}, api.ServiceCheck{PortLabel: "admin"}, "127.0.0.2:20531"},
 		"number":              {api.Service{PortLabel: "8080"}, api.ServiceCheck{}, "127.0.0.9:8080"},
 		"label like a number": {api.Service{PortLabel: "7"}, api.ServiceCheck{}, "127.0.0.7:20532"},
-		"address given":       {api.Service{PortLabel: "http", Address: "::1"}, api.ServiceCheck{AddressMode: "host"}, "[::1]:20530"},
+		"address given": {api.Service{PortLabel: "http", Address: "::1"}, api.ServiceCheck{AddressMode: "host"},
+			"[::1]:20530"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -412,18 +419,22 @@ func TestInvalid(t *testing.T) {
 		alloc *api.Allocation
 		want  string
 	}{
-		"type":         {change(func(c *api.ServiceCheck) { c.Type = "grpc" }), `type is "grpc": it must be "http", "tcp" or "script"`},
-		"interval":     {change(func(c *api.ServiceCheck) { c.Interval = 0 }), `interval is "0s"`},
-		"timeout":      {change(func(c *api.ServiceCheck) { c.Timeout = -1 }), `timeout is "-1ns"`},
-		"protocol":     {change(func(c *api.ServiceCheck) { c.Protocol = "gopher" }), `protocol is "gopher": it must be "http" or "https"`},
+		"type": {change(func(c *api.ServiceCheck) { c.Type = "grpc" }),
+			`type is "grpc": it must be "http", "tcp" or "script"`},
+		"interval": {change(func(c *api.ServiceCheck) { c.Interval = 0 }), `interval is "0s"`},
+		"timeout":  {change(func(c *api.ServiceCheck) { c.Timeout = -1 }), `timeout is "-1ns"`},
+		"protocol": {change(func(c *api.ServiceCheck) { c.Protocol = "gopher" }),
+			`protocol is "gopher": it must be "http" or "https"`},
 		"label":        {change(func(c *api.ServiceCheck) { c.PortLabel = "nope" }), `port is "nope"`},
 		"number":       {change(func(c *api.ServiceCheck) { c.PortLabel = "65536" }), `port is "65536"`},
 		"address mode": {change(func(c *api.ServiceCheck) { c.AddressMode = "driver" }), `address_mode is "driver"`},
-		"method":       {change(func(c *api.ServiceCheck) { c.Method = "GET /" }), `method is "GET /": it must be an HTTP method`},
-		"path":         {change(func(c *api.ServiceCheck) { c.Path = "http://example.com/" }), "path of a URL alone"},
-		"path of two":  {change(func(c *api.ServiceCheck) { c.Path = "//example.com/" }), "path of a URL alone"},
-		"path unclear": {change(func(c *api.ServiceCheck) { c.Path = "/%zz" }), `path is "/%zz": it must be the path of a URL`},
-		"group":        {&api.Allocation{TaskGroup: "nope", Job: newAlloc().Job}, `no group "nope"`},
+		"method": {change(func(c *api.ServiceCheck) { c.Method = "GET /" }),
+			`method is "GET /": it must be an HTTP method`},
+		"path":        {change(func(c *api.ServiceCheck) { c.Path = "http://example.com/" }), "path of a URL alone"},
+		"path of two": {change(func(c *api.ServiceCheck) { c.Path = "//example.com/" }), "path of a URL alone"},
+		"path unclear": {change(func(c *api.ServiceCheck) { c.Path = "/%zz" }),
+			`path is "/%zz": it must be the path of a URL`},
+		"group": {&api.Allocation{TaskGroup: "nope", Job: newAlloc().Job}, `no group "nope"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r, err := checks.New(newConfig(c.alloc))

@@ -88,7 +88,8 @@ func checkRedirect(next *http.Request, via []*http.Request) error {
 }
 
 // newHTTPProbe returns a probe that sends the same request each time. The error is about a request that can't be made.
-func newHTTPProbe(client *http.Client, c api.ServiceCheck, address, version string) (func(context.Context) outcome, error) {
+func newHTTPProbe(client *http.Client, c api.ServiceCheck, address,
+	version string) (func(context.Context) outcome, error) {
 	target, err := (&url.URL{Scheme: cmp.Or(c.Protocol, "http"), Host: address}).Parse(c.Path)
 	if err != nil {
 		return nil, err
@@ -164,7 +165,8 @@ func scriptProbe(exec ExecFunc, c api.ServiceCheck) func(context.Context) outcom
 		case err == nil && result.Code == 0:
 			return outcome{ok: true, output: text}
 		case errors.Is(ctx.Err(), context.DeadlineExceeded):
-			return failed(strings.TrimSuffix(fmt.Sprintf("nomad: the command ran longer than its timeout of %v and was killed\n%s", c.Timeout, text), "\n"))
+			return failed(strings.TrimSuffix(fmt.Sprintf("nomad: the command ran longer than its timeout of %v and was "+
+				"killed\n%s", c.Timeout, text), "\n"))
 		case err != nil:
 			return failed("nomad: " + err.Error())
 		}

@@ -171,7 +171,8 @@ func TestHTTP(t *testing.T) {
 		got := r.await(t, path)
 		want.output = strings.Replace(want.output, "URL", server.URL+"/", 1)
 		if got.Status != want.status || got.StatusCode != want.code || got.Output != want.output {
-			t.Errorf("%s: %s %d %q, want %s %d %q", path, got.Status, got.StatusCode, got.Output, want.status, want.code, want.output)
+			t.Errorf("%s: %s %d %q, want %s %d %q", path, got.Status, got.StatusCode, got.Output, want.status, want.code,
+				want.output)
 		}
 	}
 	r.Stop()
@@ -180,7 +181,9 @@ func TestHTTP(t *testing.T) {
 
 // TestRedirectElsewhere: a service can't have the check ask another host, port or scheme. Its redirect is the answer.
 func TestRedirectElsewhere(t *testing.T) {
-	other, _ := newServer(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { t.Errorf("another server is asked: %s", r.URL) }))
+	other, _ := newServer(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		t.Errorf("another server is asked: %s", r.URL)
+	}))
 	var to []string
 	server, _ := newServer(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		i, _ := strconv.Atoi(strings.Trim(r.URL.Path, "/"))
@@ -189,7 +192,8 @@ func TestRedirectElsewhere(t *testing.T) {
 		io.WriteString(w, "elsewhere")
 	}))
 	own := server.Listener.Addr().String()
-	to = []string{other.URL, "//" + other.Listener.Addr().String() + "/", "https://" + own + "/", "http://localhost:" + strconv.Itoa(portOf(t, own)) + "/"}
+	to = []string{other.URL, "//" + other.Listener.Addr().String() + "/", "https://" + own + "/",
+		"http://localhost:" + strconv.Itoa(portOf(t, own)) + "/"}
 	var list []api.ServiceCheck
 	for i := range to {
 		list = append(list, httpCheck(to[i], "/"+strconv.Itoa(i)))
@@ -225,7 +229,8 @@ func TestHTTPRequest(t *testing.T) {
 		"default": {httpCheck("plain", "/"), request{"GET", "/", server.Listener.Addr().String(), "", http.Header{
 			"User-Agent": {"taskapi/1.2.3"}, "Accept-Encoding": {"gzip"}, "Connection": {"close"}}}},
 		"all": {full, request{"PUT", "/val?q=val", "example.com", "body val", http.Header{
-			"User-Agent": {"mine"}, "X-Val": {"1", "val"}, "Accept-Encoding": {"gzip"}, "Connection": {"close"}, "Content-Length": {"8"}}}},
+			"User-Agent": {"mine"}, "X-Val": {"1",
+				"val"}, "Accept-Encoding": {"gzip"}, "Connection": {"close"}, "Content-Length": {"8"}}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := newConfig(newAlloc(c.check))

@@ -40,7 +40,8 @@ func register(c *check, status string, wanted bool) *registration {
 // show adopts an earlier process's result, under the check's own names.
 func (reg *registration) show(s api.AllocCheckStatus) {
 	reg.saved = true
-	reg.status.Status, reg.status.StatusCode, reg.status.Output, reg.status.Timestamp = s.Status, s.StatusCode, s.Output, s.Timestamp
+	reg.status.Status, reg.status.StatusCode = s.Status, s.StatusCode
+	reg.status.Output, reg.status.Timestamp = s.Output, s.Timestamp
 	reg.standing.status = s.Status
 }
 

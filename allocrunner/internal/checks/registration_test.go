@@ -85,7 +85,8 @@ func TestBeginAndEnd(t *testing.T) {
 		expectStatuses(t, r, map[string]string{"group": "success", "named": "success", "a": "success", "b": "pending"})
 		r.End("a")
 		expectStatuses(t, r, map[string]string{"group": "success", "named": "pending", "a": "pending", "b": "pending"})
-		if got := byName(r)["a"]; got.Output != "nomad: waiting to run" || got.StatusCode != 0 || got.Timestamp != time.Now().Unix() {
+		if got := byName(r)["a"]; got.Output != "nomad: waiting to run" || got.StatusCode != 0 ||
+			got.Timestamp != time.Now().Unix() {
 			t.Errorf("after the task's end: %+v", got)
 		}
 		r.End("")
@@ -178,10 +179,12 @@ func TestInitialStatus(t *testing.T) {
 		}
 		r := run(t, newConfig(newAlloc(list...)))
 		r.Begin("")
-		want := map[string]string{"of ": "pending", "of passing": "success", "of warning": "failure", "of critical": "failure"}
+		want := map[string]string{"of ": "pending", "of passing": "success", "of warning": "failure",
+			"of critical": "failure"}
 		expectStatuses(t, r, want)
 		r.End("")
-		expectStatuses(t, r, map[string]string{"of ": "pending", "of passing": "pending", "of warning": "pending", "of critical": "pending"})
+		expectStatuses(t, r, map[string]string{"of ": "pending", "of passing": "pending", "of warning": "pending",
+			"of critical": "pending"})
 	})
 }
 
@@ -348,7 +351,8 @@ func TestRestartIsRequestedOnce(t *testing.T) {
 		alloc := withTask(newAlloc(failingCheck("group", 5, 0), named), "a",
 			failingCheck("first", 2, 0), failingCheck("second", 2, 0), failingCheck("off", 0, 0))
 		alloc.GetTaskGroup().Tasks = append(alloc.GetTaskGroup().Tasks, &api.Task{Name: "b"})
-		alloc.GetTaskGroup().Services[0].CheckRestart = &api.CheckRestart{Limit: 9, Grace: new(time.Minute)} // the checks' own come first
+		// the checks' own come first
+		alloc.GetTaskGroup().Services[0].CheckRestart = &api.CheckRestart{Limit: 9, Grace: new(time.Minute)}
 		cfg := newConfig(alloc)
 		cfg.DialContext = (&dialer{err: errors.New("down")}).dial
 		requests := &restarts{began: time.Now()}
@@ -356,7 +360,8 @@ func TestRestartIsRequestedOnce(t *testing.T) {
 		r := start(t, cfg)
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		for i, want := range []string{"1s a: healthcheck: check ", `2s b: healthcheck: check "named" unhealthy`, `4s : healthcheck: check "group" unhealthy`} {
+		for i, want := range []string{"1s a: healthcheck: check ", `2s b: healthcheck: check "named" unhealthy`,
+			`4s : healthcheck: check "group" unhealthy`} {
 			if i >= len(requests.all) || len(requests.all[i]) < len(want) || requests.all[i][:len(want)] != want {
 				t.Errorf("restart %d of %q, want %s", i, requests.all, want)
 			}

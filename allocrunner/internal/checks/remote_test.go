@@ -57,8 +57,9 @@ func TestChecksMadeElsewhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &checking{}
 		list := []api.ServiceCheck{
-			{Name: "plain", Type: "grpc", Interval: 10 * time.Second, Timeout: time.Second, SuccessBeforePassing: 3, FailuresBeforeCritical: 3,
-				CheckRestart: &api.CheckRestart{Limit: 2, Grace: new(time.Duration)}},
+			{Name: "plain", Type: "grpc", Interval: 10 * time.Second, Timeout: time.Second, SuccessBeforePassing: 3,
+				FailuresBeforeCritical: 3,
+				CheckRestart:           &api.CheckRestart{Limit: 2, Grace: new(time.Duration)}},
 			{Name: "lenient", Type: "http", Interval: 10 * time.Second, Timeout: time.Second, OnUpdate: api.OnUpdateIgnoreWarn},
 		}
 		alloc := newAlloc(list...)
@@ -118,7 +119,8 @@ func TestScriptsAreFed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p := &checking{}
-		alloc := newAlloc(api.ServiceCheck{Name: "s", Type: "script", Command: "x", TaskName: "t", Interval: 10 * time.Second, Timeout: time.Second, OnUpdate: api.OnUpdateIgnoreWarn})
+		alloc := newAlloc(api.ServiceCheck{Name: "s", Type: "script", Command: "x", TaskName: "t", Interval: 10 * time.Second,
+			Timeout: time.Second, OnUpdate: api.OnUpdateIgnoreWarn})
 		alloc.Job.TaskGroups[0].Services[0].Provider = "consul"
 		cfg := newConfig(alloc)
 		cfg.Provider = func(name string) (interfaces.ServiceProvider, bool) { return p, name == "consul" }
@@ -145,7 +147,8 @@ func TestScriptsAreFed(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		end()
 		synctest.Wait()
-		if want := []interfaces.CheckStatus{interfaces.CheckSuccess, interfaces.CheckWarning, interfaces.CheckFailure}; !slices.Equal(p.fed, want) {
+		if want := []interfaces.CheckStatus{interfaces.CheckSuccess, interfaces.CheckWarning,
+			interfaces.CheckFailure}; !slices.Equal(p.fed, want) {
 			t.Errorf("fed %v, want %v", p.fed, want)
 		}
 	})

@@ -39,14 +39,15 @@ func TestScript(t *testing.T) {
 		status string
 		output string
 	}{
-		"good":      {sh("echo fine; echo and well >&2"), "success", "fine\nand well\n"},
-		"silent":    {sh("exit 0"), "success", ""},
-		"bad":       {sh("echo broken; exit 2"), "failure", "broken\n"},
-		"quiet":     {sh("exit 7"), "failure", "nomad: exit code 7"},
-		"warning":   {sh("echo hm; exit 1"), "failure", "hm\n"},
-		"much":      {sh("yes é | head -c 9000"), "success", strings.Repeat("é\n", 1024)},
-		"no text":   {sh(`printf 'a\377b'`), "success", "ab"},
-		"not there": {scriptCheck("c", "/nonexistent"), "failure", "nomad: fork/exec /nonexistent: no such file or directory"},
+		"good":    {sh("echo fine; echo and well >&2"), "success", "fine\nand well\n"},
+		"silent":  {sh("exit 0"), "success", ""},
+		"bad":     {sh("echo broken; exit 2"), "failure", "broken\n"},
+		"quiet":   {sh("exit 7"), "failure", "nomad: exit code 7"},
+		"warning": {sh("echo hm; exit 1"), "failure", "hm\n"},
+		"much":    {sh("yes é | head -c 9000"), "success", strings.Repeat("é\n", 1024)},
+		"no text": {sh(`printf 'a\377b'`), "success", "ab"},
+		"not there": {scriptCheck("c", "/nonexistent"), "failure",
+			"nomad: fork/exec /nonexistent: no such file or directory"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			alloc := newAlloc()

@@ -47,7 +47,8 @@ func selfSigned(t *testing.T) tls.Certificate {
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{"inner.example"}, NotAfter: time.Now().Add(time.Hour)}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{"inner.example"},
+		NotAfter: time.Now().Add(time.Hour)}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	if err != nil {
 		t.Fatal(err)
@@ -66,13 +67,15 @@ func TestHTTPS(t *testing.T) {
 		output     string
 		requested  string // the server name in the handshake
 	}{
-		"by address":          {ok: true, output: "nomad: http ok"},
-		"by name":             {serverName: "example.com", ok: true, output: "nomad: http ok", requested: "example.com"},
-		"by another name":     {serverName: "other.example", output: "not other.example", requested: "other.example"},
-		"not trusted":         {server: own, serverName: "inner.example", output: "unknown authority", requested: "inner.example"},
-		"not verified":        {server: own, skip: true, ok: true, output: "nomad: http ok"},
-		"not verified, named": {server: own, skip: true, serverName: "x.example", ok: true, output: "nomad: http ok", requested: "x.example"},
-		"http to https":       {plain: true, output: "HTTP request to an HTTPS server"},
+		"by address":      {ok: true, output: "nomad: http ok"},
+		"by name":         {serverName: "example.com", ok: true, output: "nomad: http ok", requested: "example.com"},
+		"by another name": {serverName: "other.example", output: "not other.example", requested: "other.example"},
+		"not trusted": {server: own, serverName: "inner.example", output: "unknown authority",
+			requested: "inner.example"},
+		"not verified": {server: own, skip: true, ok: true, output: "nomad: http ok"},
+		"not verified, named": {server: own, skip: true, serverName: "x.example", ok: true, output: "nomad: http ok",
+			requested: "x.example"},
+		"http to https": {plain: true, output: "HTTP request to an HTTPS server"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var requested atomic.Value

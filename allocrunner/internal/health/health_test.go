@@ -57,7 +57,8 @@ func TestFor(t *testing.T) {
 		"manual":        {func(_ *api.Job, u *api.UpdateStrategy) { u.HealthCheck = new("manual") }, false},
 		"no deployment": {func(_ *api.Job, u *api.UpdateStrategy) { u.MaxParallel = new(0) }, false},
 		"by default":    {func(j *api.Job, _ *api.UpdateStrategy) { j.TaskGroups[0].Update = nil }, true},
-		"batch default": {func(j *api.Job, _ *api.UpdateStrategy) { j.TaskGroups[0].Update, j.Type = nil, new("batch") }, false},
+		"batch default": {func(j *api.Job, _ *api.UpdateStrategy) { j.TaskGroups[0].Update, j.Type = nil, new("batch") },
+			false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, ok := health.For(newJob(c.change)); ok != c.want {
@@ -109,21 +110,27 @@ func TestWhatIsWell(t *testing.T) {
 		in     health.Input
 		reason string // empty for healthy
 	}{
-		"all":                    {nil, health.Input{tasks(), good}, ""},
-		"poststop does not":      {nil, health.Input{tasks("bye unknown"), good}, ""},
-		"main pending":           {nil, health.Input{tasks("main pending"), good}, `task "main" is pending`},
-		"main dead":              {nil, health.Input{tasks("main dead"), good}, `task "main" is dead`},
-		"main unknown":           {nil, health.Input{tasks("main unknown"), good}, `task "main" is pending`},
-		"sidecar dead":           {nil, health.Input{tasks("proxy dead"), good}, `task "proxy" is dead`},
-		"prestart running":       {nil, health.Input{tasks("init running"), good}, `task "init" is running and has not ended`},
-		"poststart running":      {nil, health.Input{tasks("hello running"), good}, `task "hello" is running and has not ended`},
-		"check fails":            {nil, health.Input{tasks(), results("failure", "success", "success")}, `check "c" of service "s" is failure`},
-		"check pending":          {nil, health.Input{tasks(), results("pending", "success", "success")}, `check "c" of service "s" is pending`},
-		"no results":             {nil, health.Input{tasks(), nil}, "its checks have no results"},
-		"task states":            {states, health.Input{tasks(), results("failure", "failure", "failure")}, ""},
-		"task states, not well":  {states, health.Input{tasks("main pending"), nil}, `task "main" is pending`},
-		"without any checks":     {func(j *api.Job, _ *api.UpdateStrategy) { j.TaskGroups[0].Services = nil }, health.Input{tasks(), nil}, ""},
-		"the checks of poststop": {nil, health.Input{tasks(), api.AllocCheckStatuses{"x": {Status: "pending", Task: "bye"}}}, ""},
+		"all":               {nil, health.Input{tasks(), good}, ""},
+		"poststop does not": {nil, health.Input{tasks("bye unknown"), good}, ""},
+		"main pending":      {nil, health.Input{tasks("main pending"), good}, `task "main" is pending`},
+		"main dead":         {nil, health.Input{tasks("main dead"), good}, `task "main" is dead`},
+		"main unknown":      {nil, health.Input{tasks("main unknown"), good}, `task "main" is pending`},
+		"sidecar dead":      {nil, health.Input{tasks("proxy dead"), good}, `task "proxy" is dead`},
+		"prestart running": {nil, health.Input{tasks("init running"), good},
+			`task "init" is running and has not ended`},
+		"poststart running": {nil, health.Input{tasks("hello running"), good},
+			`task "hello" is running and has not ended`},
+		"check fails": {nil, health.Input{tasks(), results("failure", "success", "success")},
+			`check "c" of service "s" is failure`},
+		"check pending": {nil, health.Input{tasks(), results("pending", "success", "success")},
+			`check "c" of service "s" is pending`},
+		"no results":            {nil, health.Input{tasks(), nil}, "its checks have no results"},
+		"task states":           {states, health.Input{tasks(), results("failure", "failure", "failure")}, ""},
+		"task states, not well": {states, health.Input{tasks("main pending"), nil}, `task "main" is pending`},
+		"without any checks": {func(j *api.Job, _ *api.UpdateStrategy) { j.TaskGroups[0].Services = nil },
+			health.Input{tasks(), nil}, ""},
+		"the checks of poststop": {nil, health.Input{tasks(), api.AllocCheckStatuses{"x": {Status: "pending", Task: "bye"}}},
+			""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := policy(t, c.change)
@@ -161,8 +168,9 @@ func TestBreaks(t *testing.T) {
 		after  int // seconds
 		reason string
 	}{
-		"none":                   {well, health.Healthy, 10, "healthy for 10s"},
-		"a check":                {health.Input{tasks(), results("failure", "success", "success")}, health.Healthy, 19, "healthy for 10s"},
+		"none": {well, health.Healthy, 10, "healthy for 10s"},
+		"a check": {health.Input{tasks(), results("failure", "success", "success")}, health.Healthy, 19,
+			"healthy for 10s"},
 		"a restart that is seen": {health.Input{tasks("main pending"), good}, health.Healthy, 19, "healthy for 10s"},
 		"a failure":              {health.Input{tasks("main failed"), good}, health.Unhealthy, 5, `task "main" has failed`},
 		"a failed prestart":      {health.Input{tasks("init failed"), good}, health.Unhealthy, 5, `task "init" has failed`},
@@ -197,7 +205,8 @@ func TestBreaks(t *testing.T) {
 	}
 	p := policy(t, nil)
 	s := p.Next(p.New(epoch), well, second(55))
-	if s = p.At(s, second(60)); s.Decision != health.Unhealthy || s.Reason != "not healthy for 10s without a break within 1m0s" {
+	if s = p.At(s, second(60)); s.Decision != health.Unhealthy ||
+		s.Reason != "not healthy for 10s without a break within 1m0s" {
 		t.Errorf("well too late: %v %q", s.Decision, s.Reason)
 	}
 	s = p.Next(p.New(epoch), well, second(50))
@@ -247,8 +256,10 @@ func decideByHand(history []seen, now, minHealthy, deadline int) health.Decision
 func TestNextAgainstHistory(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		minHealthy, deadline := rapid.IntRange(0, 6).Draw(t, "min"), rapid.IntRange(1, 20).Draw(t, "deadline")
-		group := &api.TaskGroup{Name: new("g"), Tasks: []*api.Task{{Name: "a"}}, Update: &api.UpdateStrategy{MaxParallel: new(1),
-			MinHealthyTime: new(time.Duration(minHealthy) * time.Second), HealthyDeadline: new(time.Duration(deadline) * time.Second)}}
+		group := &api.TaskGroup{Name: new("g"), Tasks: []*api.Task{{Name: "a"}},
+			Update: &api.UpdateStrategy{MaxParallel: new(1),
+				MinHealthyTime: new(time.Duration(minHealthy) * time.Second), HealthyDeadline: new(
+					time.Duration(deadline) * time.Second)}}
 		p, ok := health.For(&api.Job{Type: new("service")}, group)
 		if !ok {
 			t.Fatal("nothing is decided")
@@ -273,13 +284,16 @@ func TestNextAgainstHistory(t *testing.T) {
 			history = append(history, look)
 			s = p.Next(s, health.Input{Tasks: map[string]*api.TaskState{"a": state}}, second(now))
 			if want := decideByHand(history, now, minHealthy, deadline); s.Decision != want {
-				t.Fatalf("at %d: %v %q, want %v (min %d, deadline %d, %+v)", now, s.Decision, s.Reason, want, minHealthy, deadline, history)
+				t.Fatalf("at %d: %v %q, want %v (min %d, deadline %d, %+v)", now, s.Decision, s.Reason, want, minHealthy, deadline,
+					history)
 			}
-			if again := p.Again(s); again.IsZero() != (s.Decision != health.Undecided) || !again.IsZero() && !again.After(second(now)) {
+			if again := p.Again(s); again.IsZero() != (s.Decision != health.Undecided) || !again.IsZero() &&
+				!again.After(second(now)) {
 				t.Fatalf("look again %v, decision %v", again, s.Decision)
 			}
 			if s.Decision == health.Undecided {
-				if next := p.Again(s); p.At(s, next).Decision == health.Undecided || p.At(s, next.Add(-1)).Decision != health.Undecided {
+				if next := p.Again(s); p.At(s, next).Decision == health.Undecided ||
+					p.At(s, next.Add(-1)).Decision != health.Undecided {
 					t.Fatalf("looking again at %v decides nothing, or would have earlier", next)
 				}
 			}

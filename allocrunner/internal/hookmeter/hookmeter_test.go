@@ -21,7 +21,8 @@ func TestCallsAreCounted(t *testing.T) {
 		if err := m.Call(logger, "b", "prerun", func() error { time.Sleep(time.Second); return nil }); err != nil {
 			t.Error(err)
 		}
-		if err := m.Call(logger, "b", "prerun", func() error { time.Sleep(2 * time.Second); return broken }); !errors.Is(err, broken) {
+		if err := m.Call(logger, "b", "prerun", func() error { time.Sleep(2 * time.Second); return broken }); !errors.Is(err,
+			broken) {
 			t.Errorf("the hook's error became %v", err)
 		}
 		_ = m.Call(logger, "a", "stop", func() error { return nil })

@@ -105,7 +105,8 @@ func TestACopy(t *testing.T) {
 // TestACopyInTheOriginalsPlace is not said to be a copy of itself.
 func TestACopyInTheOriginalsPlace(t *testing.T) {
 	err := (&keeper.CopyError{Dir: "/a", Of: "/a", PID: 7}).Error()
-	if strings.Contains(err, "copy of") || !strings.Contains(err, "/a is not the directory that was there") || !strings.Contains(err, "process 7") {
+	if strings.Contains(err, "copy of") || !strings.Contains(err, "/a is not the directory that was there") ||
+		!strings.Contains(err, "process 7") {
 		t.Error(err)
 	}
 }

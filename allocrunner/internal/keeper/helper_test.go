@@ -62,7 +62,8 @@ func mark(dir string) string { return "NOMAD_ALLOC_ID=" + dir }
 func shell(dir, task, script string) drivers.Spec {
 	return drivers.Spec{
 		Task: task, Path: "/bin/sh", Args: []string{"-c", script}, Dir: dir,
-		Env:  []string{"PATH=" + os.Getenv("PATH"), "FIFO=" + filepath.Join(dir, "fifo"), "NOMAD_TASK_NAME=" + task, mark(dir)},
+		Env: []string{"PATH=" + os.Getenv("PATH"), "FIFO=" + filepath.Join(dir, "fifo"), "NOMAD_TASK_NAME=" + task,
+			mark(dir)},
 		Logs: drivers.LogSpec{Dir: dir, MaxFiles: 100, MaxFileBytes: 1 << 20},
 	}
 }

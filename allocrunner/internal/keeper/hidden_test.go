@@ -79,7 +79,8 @@ func TestKeeperIsNotDumpable(t *testing.T) {
 			t.Fatal(err)
 		}
 		if st.Uid != want {
-			t.Errorf("process %d belongs to user %d, want %d (keeper %d, task %d)", pid, st.Uid, want, last.Keeper.PID, last.Tasks[0].PID)
+			t.Errorf("process %d belongs to user %d, want %d (keeper %d, task %d)", pid, st.Uid, want, last.Keeper.PID,
+				last.Tasks[0].PID)
 		}
 	}
 }

@@ -109,7 +109,8 @@ func TestATerminal(t *testing.T) {
 			s := supervise(t, dir)
 			mustStart(t, s, script(dir, "t", "exec sleep 1000"))
 			master, slave := pty(t)
-			spec := interactive(dir, `trap "echo interrupted; exit 7" INT; stty size; echo by name >/dev/tty; echo again >$(tty); read -r line; echo "got $line"; `+
+			spec := interactive(dir, `trap "echo interrupted; exit 7" INT; stty size; echo by name >/dev/tty; echo again `+
+				`>$(tty); read -r line; echo "got $line"; `+
 				`while :; do sleep 0.01; done`, true, slave, dup(t, slave), dup(t, slave))
 			spec.User, spec.Dir = user, "/"
 			done := inBackground(s, spec)

@@ -40,7 +40,8 @@ func TestASupervisorLikeAnyOther(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond) // the request is on its way by then
 	defer cancel()
-	if _, err := c.Wait(ctx, "t"); !errors.Is(err, context.DeadlineExceeded) || strings.Contains(err.Error(), "does not answer") {
+	if _, err := c.Wait(ctx, "t"); !errors.Is(err, context.DeadlineExceeded) ||
+		strings.Contains(err.Error(), "does not answer") {
 		t.Errorf("cancelled wait: %v", err)
 	}
 	if err := c.Signal(t.Context(), proctest.Latest(t, c, "t"), unix.SIGUSR1); err != nil {
@@ -107,7 +108,8 @@ func TestTheAgentIsKilled(t *testing.T) {
 	}
 	const lines = 20000
 	first := exec.Command("/proc/self/exe", "agent", dir,
-		fmt.Sprintf(`i=0; while [ $i -lt %d ]; do echo "line $i"; i=$((i+1)); [ $i = 100 ] && echo half >%s; done; read x <%s; exit 42`, lines, go_, go_))
+		fmt.Sprintf(`i=0; while [ $i -lt %d ]; do echo "line $i"; i=$((i+1)); [ $i = 100 ] && echo half >%s; done; read x `+
+			`<%s; exit 42`, lines, go_, go_))
 	said, err := first.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -170,7 +172,8 @@ func TestExitsAreKeptWhileNobodyIsThere(t *testing.T) {
 	gone(t, task)
 	gone(t, child)
 	again := attach(t, dir)
-	if list, err := again.List(t.Context()); err != nil || len(list) != 1 || list[0].Exit == nil || list[0].Exit.ExitCode != 9 {
+	if list, err := again.List(t.Context()); err != nil || len(list) != 1 || list[0].Exit == nil ||
+		list[0].Exit.ExitCode != 9 {
 		t.Errorf("list %+v, %v", list, err)
 	}
 	if exit, err := again.Wait(t.Context(), "t"); err != nil || exit.ExitCode != 9 {
@@ -204,7 +207,8 @@ func TestTheKeeperIsKilled(t *testing.T) {
 	dir := t.TempDir()
 	c := start(t, keeper.Config{Dir: dir})
 	fifo := proctest.Fifo(t, dir)
-	status := run(t, c, shell(dir, "t", `setsid sh -c 'echo $$ >$FIFO; exec sleep 1000 >/dev/null 2>&1' & exec sleep 1000`))
+	status := run(t, c,
+		shell(dir, "t", `setsid sh -c 'echo $$ >$FIFO; exec sleep 1000 >/dev/null 2>&1' & exec sleep 1000`))
 	child, task := identify(t, proctest.ReadPID(t, fifo)), identify(t, status.PID)
 	waited := make(chan error, 1)
 	go func() { _, err := c.Wait(t.Context(), "t"); waited <- err }()
@@ -433,7 +437,8 @@ func TestRecordsThatAreNotTrue(t *testing.T) {
 
 func TestAProgramThatIsNoKeeper(t *testing.T) {
 	for exe, want := range map[string]string{"/bin/true": "without a word", "/no/such": "no such file"} {
-		if _, _, err := keeper.Open(t.Context(), keeper.Config{Dir: t.TempDir(), Exe: exe}); err == nil || !strings.Contains(err.Error(), want) {
+		if _, _, err := keeper.Open(t.Context(), keeper.Config{Dir: t.TempDir(), Exe: exe}); err == nil ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", exe, err)
 		}
 	}

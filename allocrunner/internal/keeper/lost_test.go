@@ -49,9 +49,11 @@ var unmarked = map[string]struct {
 	script string
 	first  bool // it is the root process
 }{
-	"another user":               {`exec setpriv --reuid 65534 --regid 65534 --clear-groups --reset-env /bin/sh -c 'echo $$; exec sleep 1000' >$FIFO`, true},
-	"a cleared environment":      {`env -i FIFO=$FIFO /bin/sh -c 'echo $$ >$FIFO; exec sleep 1000' & wait`, false},
-	"that of an orphan":          {`(env -i FIFO=$FIFO /bin/sh -c 'echo $$ >$FIFO; exec sleep 1000' &); exec sleep 1000`, false},
+	"another user": {`exec setpriv --reuid 65534 --regid 65534 --clear-groups --reset-env /bin/sh -c ` +
+		`'echo $$; exec sleep 1000' >$FIFO`, true},
+	"a cleared environment": {`env -i FIFO=$FIFO /bin/sh -c 'echo $$ >$FIFO; exec sleep 1000' & wait`, false},
+	"that of an orphan": {`(env -i FIFO=$FIFO /bin/sh -c 'echo $$ >$FIFO; exec sleep 1000' &); exec sleep 1000`,
+		false},
 	"an environment overwritten": {`$SELF hide & wait`, false},
 }
 
@@ -92,7 +94,8 @@ func TestUnmarkedProcessesOfALostKeeper(t *testing.T) {
 				}
 				if by == "the next" {
 					closeLater(t, start(t, cfg))
-				} else if left, tasks, err := c.Sweep(t.Context(), cfg); err != nil || tasks["t"].PID != first.PID || left["t"] != map[bool]int{true: 1}[process != first] {
+				} else if left, tasks, err := c.Sweep(t.Context(), cfg); err != nil || tasks["t"].PID != first.PID ||
+					left["t"] != map[bool]int{true: 1}[process != first] {
 					t.Errorf("%v, %+v, %v", left, tasks, err)
 				}
 				if process.Runs() || first.Runs() {
@@ -120,10 +123,12 @@ func TestAsAnotherUser(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	tests := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.v", "-test.run=^(TestUnmarkedProcessesOfALostKeeper|TestARecordThatCantBeWritten)$")
+	tests := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.v",
+		"-test.run=^(TestUnmarkedProcessesOfALostKeeper|TestARecordThatCantBeWritten)$")
 	tests.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 	tests.Dir, tests.Env = dir, []string{"TMPDIR=" + dir, "PATH=" + os.Getenv("PATH")}
-	want := 2 + 2*(len(unmarked)-1) // both tests, and of the first each case but "another user", by the next keeper and by the client
+	// both tests, and of the first each case but "another user", by the next keeper and by the client
+	want := 2 + 2*(len(unmarked)-1)
 	if said, err := tests.CombinedOutput(); err != nil || strings.Count(string(said), "--- PASS") != want {
 		t.Errorf("%v\n%s", err, said)
 	}
@@ -137,7 +142,8 @@ func blockRecord(t *testing.T, dir string) {
 		if err == nil {
 			return
 		}
-		if !errors.Is(err, unix.ENOTDIR) && !errors.Is(err, unix.EEXIST) && !errors.Is(err, unix.ENOENT) { // else the keeper is just writing
+		// else the keeper is just writing
+		if !errors.Is(err, unix.ENOTDIR) && !errors.Is(err, unix.EEXIST) && !errors.Is(err, unix.ENOENT) {
 			t.Fatal(err)
 		}
 	}
@@ -174,7 +180,8 @@ func TestARecordThatCantBeWritten(t *testing.T) {
 	}
 	for { // it is written as soon as it can be, though nothing happens
 		if last, err := keeper.Last(dir); err == nil {
-			if last.Keeper != second.Keeper() || len(last.Tasks) != 1 || last.Tasks[0].PID != status.PID || last.Tasks[0].Start == 0 {
+			if last.Keeper != second.Keeper() || len(last.Tasks) != 1 || last.Tasks[0].PID != status.PID ||
+				last.Tasks[0].Start == 0 {
 				t.Errorf("%+v", last)
 			}
 			return

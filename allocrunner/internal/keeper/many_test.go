@@ -46,7 +46,8 @@ func TestARequestTooMany(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if list, err := c.List(t.Context()); err != nil || len(list) != 1 || list[0].Exit == nil || list[0].Exit.ExitCode != 3 {
+	if list, err := c.List(t.Context()); err != nil || len(list) != 1 || list[0].Exit == nil ||
+		list[0].Exit.ExitCode != 3 {
 		t.Errorf("%+v, %v", list, err)
 	}
 }

@@ -67,7 +67,8 @@ func TestALongLineTakesLittleMemory(t *testing.T) {
 	}
 	grown := resident(t, c.Keeper().PID, "VmHWM") - before
 	t.Logf("the keeper's resident set grew by %d KiB at most", grown)
-	if grown > 32<<10 { // two buffers of 64 KiB, and what of the program was not touched before; the race detector doubles it
+	// two buffers of 64 KiB, and what of the program was not touched before; the race detector doubles it
+	if grown > 32<<10 {
 		t.Errorf("the keeper's resident set grew by %d KiB for a line of 200 MiB", grown)
 	}
 }

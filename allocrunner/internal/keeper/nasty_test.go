@@ -35,7 +35,8 @@ func TestWhatATaskInherits(t *testing.T) {
 	}
 	text, _ := os.ReadFile(filepath.Join(dir, "t.stdout.0"))
 	fds, masks, _ := strings.Cut(string(text), "\n")
-	if fields := strings.Fields(fds); len(fields) > 4 || !strings.HasPrefix(fds, "0 1 2") { // the shell itself has the listing open
+	// the shell itself has the listing open
+	if fields := strings.Fields(fds); len(fields) > 4 || !strings.HasPrefix(fds, "0 1 2") {
 		t.Errorf("descriptors %s", fds)
 	}
 	if masks != "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\n" {
@@ -77,7 +78,8 @@ func TestAFullDisk(t *testing.T) {
 	c := start(t, keeper.Config{Dir: dir})
 	fifo := proctest.Fifo(t, dir)
 	ballast := fill(t, dir)
-	status := run(t, c, shell(dir, "t", `head -c 1000000 /dev/zero | tr '\0' 'x'; echo $$ >$FIFO; while [ -e ballast ]; do sleep 0.01; done; echo again; exit 6`))
+	status := run(t, c, shell(dir, "t", `head -c 1000000 /dev/zero | tr '\0' 'x'; echo $$ >$FIFO; while [ -e ballast ]; `+
+		`do sleep 0.01; done; echo again; exit 6`))
 	if pid := proctest.ReadPID(t, fifo); pid != status.PID {
 		t.Errorf("process %d says that it wrote all, want %d", pid, status.PID)
 	}
@@ -99,7 +101,9 @@ func TestAFullDisk(t *testing.T) {
 		all.Write(text)
 	}
 	lost := 0
-	for _, note := range regexp.MustCompile(`\[taskapi: (\d+) bytes of output are lost here: no space left on device\]\n`).FindAllStringSubmatch(all.String(), -1) {
+	for _, note := range regexp.MustCompile(
+		`\[taskapi: (\d+) bytes of output are lost here: no space left on device\]\n`).FindAllStringSubmatch(
+		all.String(), -1) {
 		n := 0
 		fmt.Sscan(note[1], &n)
 		lost += n
@@ -109,7 +113,8 @@ func TestAFullDisk(t *testing.T) {
 		kept += len("again\n")
 	}
 	if lost == 0 || kept+lost != 1000000+len("again\n") {
-		t.Errorf("%d bytes kept, %d counted as lost, of 1000006; the log ends %q", kept, lost, all.String()[max(0, all.Len()-200):])
+		t.Errorf("%d bytes kept, %d counted as lost, of 1000006; the log ends %q", kept, lost,
+			all.String()[max(0, all.Len()-200):])
 	}
 	if last, err := keeper.Last(dir); err != nil || len(last.Tasks) != 1 {
 		t.Errorf("the record after the disk was full: %+v, %v", last, err)

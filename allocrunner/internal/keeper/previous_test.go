@@ -43,12 +43,14 @@ func TestTheNextKeeperKnowsHowTasksEnded(t *testing.T) {
 		if err != nil || !found {
 			t.Errorf("list: %+v, %v; want %s to have ended with code %d", list, err, task, code)
 		}
-		if exit, err := c.Wait(t.Context(), task); err != nil || exit.ExitCode != code || !strings.Contains(exit.Err, reason) {
+		if exit, err := c.Wait(t.Context(), task); err != nil || exit.ExitCode != code ||
+			!strings.Contains(exit.Err, reason) {
 			t.Errorf("wait for %s: %+v, %v; want code %d", task, exit, err, code)
 		}
 	}
 	wantPast(second, "six", six, 6, "")
-	if err := second.Signal(t.Context(), proctest.Latest(t, second, "six"), unix.SIGINT); !errors.Is(err, drivers.ErrNotRunning) {
+	if err := second.Signal(t.Context(), proctest.Latest(t, second, "six"), unix.SIGINT); !errors.Is(err,
+		drivers.ErrNotRunning) {
 		t.Errorf("signal to a process of the past: %v", err)
 	}
 	if err := unix.Kill(second.Keeper().PID, unix.SIGKILL); err != nil {
@@ -66,7 +68,8 @@ func TestTheNextKeeperKnowsHowTasksEnded(t *testing.T) {
 	if exit, err := third.Wait(t.Context(), "six"); err != nil || exit.ExitCode != 7 {
 		t.Errorf("wait for the new process: %+v, %v", exit, err)
 	}
-	if list, err := third.List(t.Context()); err != nil || len(list) != 2 || list[0].Task != "lost" || list[1].PID == six.PID {
+	if list, err := third.List(t.Context()); err != nil || len(list) != 2 || list[0].Task != "lost" ||
+		list[1].PID == six.PID {
 		t.Errorf("list: %+v, %v; want each task once, in order", list, err)
 	}
 	if err := third.Close(); err != nil {

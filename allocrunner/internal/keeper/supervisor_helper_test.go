@@ -143,7 +143,8 @@ func freeze(t *testing.T, pid int) {
 		t.Fatal(threads, err)
 	}
 	for _, thread := range threads {
-		for text, err := os.ReadFile(thread); err == nil && !strings.Contains(string(text), ") T "); text, err = os.ReadFile(thread) {
+		for text, err := os.ReadFile(thread); err == nil &&
+			!strings.Contains(string(text), ") T "); text, err = os.ReadFile(thread) {
 			unix.Poll(nil, 1)
 		}
 	}

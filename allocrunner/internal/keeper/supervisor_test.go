@@ -69,7 +69,8 @@ func TestALostKeeper(t *testing.T) {
 	if exit, err := s.Wait(t.Context(), "calm"); err != nil || exit.ExitCode != 3 {
 		t.Errorf("%+v, %v", exit, err)
 	}
-	if exit, err := s.Wait(t.Context(), "wild"); err != nil || exit.ExitCode != -1 || !strings.Contains(exit.Err, "the keeper was killed") {
+	if exit, err := s.Wait(t.Context(), "wild"); err != nil || exit.ExitCode != -1 ||
+		!strings.Contains(exit.Err, "the keeper was killed") {
 		t.Errorf("wait for a task that only the lost keeper had: %+v, %v", exit, err)
 	}
 }
@@ -131,7 +132,8 @@ func TestAnEarlierKeepersRecord(t *testing.T) {
 			t.Fatal(err)
 		}
 		exit, err := s.Wait(t.Context(), "t")
-		if !errors.Is(err, drivers.ErrLost) || !strings.Contains(err.Error(), "what was found of the task was ended; 1 more") {
+		if !errors.Is(err, drivers.ErrLost) ||
+			!strings.Contains(err.Error(), "what was found of the task was ended; 1 more") {
 			t.Errorf("%+v, %v", exit, err)
 		}
 		if lives(t, child) || lives(t, strconv.Itoa(status.PID)) {
@@ -148,7 +150,8 @@ func TestALostAnswer(t *testing.T) {
 		lose   func(t *testing.T, keeper int)
 	}{
 		"connection": {"exit 3", hangUp},
-		"keeper": {`until read -r text <$DIR/keeper.json; case $text in *\"t\"*) true;; *) false;; esac; do :; done; kill -KILL $PPID; sleep 1000`,
+		"keeper": {`until read -r text <$DIR/keeper.json; case $text in *\"t\"*) true;; *) false;; esac; do :; done; kill ` +
+			`-KILL $PPID; sleep 1000`,
 			func(*testing.T, int) {}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -237,7 +240,8 @@ func TestABrokenConnection(t *testing.T) {
 	first := s.Keeper()
 	for range 3 {
 		hangUp(t, first.PID)
-		if list, err := s.List(t.Context()); err != nil || len(list) != 1 || list[0].PID != status.PID || list[0].Exit != nil {
+		if list, err := s.List(t.Context()); err != nil || len(list) != 1 || list[0].PID != status.PID ||
+			list[0].Exit != nil {
 			t.Fatalf("%+v, %v", list, err)
 		}
 	}
@@ -250,7 +254,9 @@ func TestABrokenConnection(t *testing.T) {
 	if got := <-waited; got != (result{code: 4}) {
 		t.Errorf("%+v", got)
 	}
-	if _, err := s.Exec(t.Context(), drivers.ExecSpec{Spec: drivers.Spec{Task: "t", Path: "/bin/true", Dir: "/"}}); !errors.Is(err, drivers.ErrNotRunning) {
+	if _, err := s.Exec(t.Context(),
+		drivers.ExecSpec{Spec: drivers.Spec{Task: "t", Path: "/bin/true", Dir: "/"}}); !errors.Is(
+		err, drivers.ErrNotRunning) {
 		t.Errorf("exec: %v", err)
 	}
 }
@@ -341,7 +347,8 @@ func TestALateRequest(t *testing.T) {
 			s := supervise(t, dir)
 			first := mustStart(t, s, script(dir, "t", "exec sleep 1000"))
 			var next drivers.ProcessStatus
-			s.SetAttach(func(ctx context.Context, dir string) (*keeper.Client, error) { // the restart comes before the repetition
+			// the restart comes before the repetition
+			s.SetAttach(func(ctx context.Context, dir string) (*keeper.Client, error) {
 				c, err := keeper.Attach(ctx, dir)
 				if err == nil {
 					_, err = c.Wait(ctx, "t")
@@ -425,7 +432,8 @@ func TestCloseAfterTheKeeperWasLost(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-s.Settled()
-	if err := os.WriteFile(filepath.Join(dir, "keeper.json.new"), nil, 0o600); err != nil { // as one that is killed while it writes
+	// as one that is killed while it writes
+	if err := os.WriteFile(filepath.Join(dir, "keeper.json.new"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Close(); err != nil {

@@ -121,7 +121,8 @@ func TestWhatAKeeperLacks(t *testing.T) {
 func TestNobodyIsStartedBesideAKeeperThatCantBeSeen(t *testing.T) {
 	dir := t.TempDir()
 	lockLog(t, dir)
-	if _, err := keeper.Supervise(t.Context(), supervised(dir), true); err == nil || !strings.Contains(err.Error(), "can't be seen") {
+	if _, err := keeper.Supervise(t.Context(), supervised(dir), true); err == nil ||
+		!strings.Contains(err.Error(), "can't be seen") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -29,7 +29,8 @@ func begin(t *testing.T, dir string) begun {
 	fifo := proctest.Fifo(t, dir)
 	status := run(t, c, shell(dir, "t", `setsid sh -c 'echo $$ >$FIFO; exec sleep 1000' & exec sleep 1000`))
 	b := begun{c, identify(t, status.PID), identify(t, proctest.ReadPID(t, fifo))}
-	for _, id := range []proc.Identity{b.task, b.child} { // a process that executes a program has no environment for a moment
+	// a process that executes a program has no environment for a moment
+	for _, id := range []proc.Identity{b.task, b.child} {
 		for comm := ""; comm != "sleep\n" || !proc.HasEnv(id.PID, mark(dir)); {
 			unix.Poll(nil, 1) // another process's doing
 			text, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", id.PID))
@@ -94,7 +95,8 @@ func TestAWipedDirectory(t *testing.T) {
 				t.Error("the keeper is not found")
 			}
 			var said bytes.Buffer
-			next, attached, err := keeper.Open(t.Context(), keeper.Config{Dir: dir, Marker: mark(dir), Logger: slog.New(slog.NewTextHandler(&said, nil))})
+			next, attached, err := keeper.Open(t.Context(),
+				keeper.Config{Dir: dir, Marker: mark(dir), Logger: slog.New(slog.NewTextHandler(&said, nil))})
 			if err != nil || attached {
 				t.Fatal(attached, err)
 			}
@@ -104,7 +106,8 @@ func TestAWipedDirectory(t *testing.T) {
 				t.Errorf("said: %s", said.String())
 			}
 			run(t, next, shell(dir, "t", "exit 0"))
-			if again := attach(t, dir); again.Keeper() != next.Keeper() { // the old keeper has not written its record over the new one's
+			// the old keeper has not written its record over the new one's
+			if again := attach(t, dir); again.Keeper() != next.Keeper() {
 				t.Errorf("the record is of %v, want %v", again.Keeper(), next.Keeper())
 			}
 		})
@@ -118,11 +121,13 @@ func TestAWipedDirectoryUnderItsClient(t *testing.T) {
 	b := begin(t, dir)
 	wipe(t, dir)
 	var said bytes.Buffer
-	if _, _, err := keeper.Open(t.Context(), keeper.Config{Dir: dir, Marker: mark(dir), Logger: slog.New(slog.NewTextHandler(&said, nil))}); !errors.Is(err, keeper.ErrKeeperRuns) ||
+	if _, _, err := keeper.Open(t.Context(), keeper.Config{Dir: dir, Marker: mark(dir),
+		Logger: slog.New(slog.NewTextHandler(&said, nil))}); !errors.Is(err, keeper.ErrKeeperRuns) ||
 		!strings.Contains(err.Error(), "stopped first") || said.Len() > 0 {
 		t.Errorf("a second sidecar: %v; said: %s", err, said.String())
 	}
-	if _, err := keeper.End(t.Context(), keeper.Config{Dir: dir, Marker: mark(dir)}); !errors.Is(err, keeper.ErrKeeperRuns) {
+	if _, err := keeper.End(t.Context(), keeper.Config{Dir: dir, Marker: mark(dir)}); !errors.Is(err,
+		keeper.ErrKeeperRuns) {
 		t.Errorf("end: %v", err)
 	}
 	if !b.task.Runs() || !b.child.Runs() {
@@ -145,7 +150,8 @@ func TestAWipedDirectoryUnderItsClient(t *testing.T) {
 
 // TestADamagedRecord loses nothing as long as the socket is there: the keeper is taken over, and writes another.
 func TestADamagedRecord(t *testing.T) {
-	for name, text := range map[string]string{"empty": "", "torn": `{"Keeper":{"PID":1`, "garbage": "\x00\xff", "none": "-"} {
+	for name, text := range map[string]string{"empty": "", "torn": `{"Keeper":{"PID":1`, "garbage": "\x00\xff",
+		"none": "-"} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			b := begin(t, dir)
@@ -161,7 +167,8 @@ func TestADamagedRecord(t *testing.T) {
 				t.Fatalf("attached %v, %v", attached, err)
 			}
 			closeLater(t, next)
-			if list, err := next.List(t.Context()); err != nil || len(list) != 1 || list[0].PID != b.task.PID || list[0].Exit != nil {
+			if list, err := next.List(t.Context()); err != nil || len(list) != 1 || list[0].PID != b.task.PID ||
+				list[0].Exit != nil {
 				t.Errorf("%+v, %v", list, err)
 			}
 			run(t, next, shell(dir, "u", "exit 0"))
@@ -194,12 +201,15 @@ func TestADamagedRecordOfAKilledKeeper(t *testing.T) {
 
 func TestEnd(t *testing.T) {
 	for name, prepare := range map[string]func(t *testing.T, dir string, b begun){
-		"as it is":      func(*testing.T, string, begun) {},
-		"wiped":         func(t *testing.T, dir string, _ begun) { wipe(t, dir) },
-		"gone":          func(t *testing.T, dir string, _ begun) { wipe(t, dir); os.Remove(dir) },
-		"no record":     func(t *testing.T, dir string, _ begun) { wipe(t, dir, "keeper.json") },
-		"stopped":       func(_ *testing.T, _ string, b begun) { unix.Kill(b.Keeper().PID, unix.SIGSTOP) },
-		"killed before": func(t *testing.T, _ string, b begun) { unix.Kill(b.Keeper().PID, unix.SIGKILL); gone(t, b.Keeper()) },
+		"as it is":  func(*testing.T, string, begun) {},
+		"wiped":     func(t *testing.T, dir string, _ begun) { wipe(t, dir) },
+		"gone":      func(t *testing.T, dir string, _ begun) { wipe(t, dir); os.Remove(dir) },
+		"no record": func(t *testing.T, dir string, _ begun) { wipe(t, dir, "keeper.json") },
+		"stopped":   func(_ *testing.T, _ string, b begun) { unix.Kill(b.Keeper().PID, unix.SIGSTOP) },
+		"killed before": func(t *testing.T, _ string, b begun) {
+			unix.Kill(b.Keeper().PID, unix.SIGKILL)
+			gone(t, b.Keeper())
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "alloc")
@@ -229,7 +239,8 @@ func TestEnd(t *testing.T) {
 func TestSweepCounts(t *testing.T) {
 	dir := t.TempDir()
 	b := begin(t, dir)
-	if _, err := keeper.Sweep(t.Context(), keeper.Config{Dir: dir, Marker: mark(dir)}); !errors.Is(err, keeper.ErrKeeperRuns) {
+	if _, err := keeper.Sweep(t.Context(), keeper.Config{Dir: dir, Marker: mark(dir)}); !errors.Is(err,
+		keeper.ErrKeeperRuns) {
 		t.Errorf("while the keeper runs: %v", err)
 	}
 	if err := unix.Kill(b.Keeper().PID, unix.SIGKILL); err != nil {

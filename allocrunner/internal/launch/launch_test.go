@@ -78,7 +78,8 @@ func inherited() (fds []int) {
 
 // command returns the process that becomes a program, as a driver starts it.
 func command(child *os.File) *exec.Cmd {
-	return &exec.Cmd{Path: launch.Exe, Args: []string{launch.Name, "t"}, Dir: "/", Env: launch.Env(), ExtraFiles: []*os.File{child}}
+	return &exec.Cmd{Path: launch.Exe, Args: []string{launch.Name, "t"}, Dir: "/", Env: launch.Env(),
+		ExtraFiles: []*os.File{child}}
 }
 
 // process is one that has been started and knows nothing yet.
@@ -134,7 +135,8 @@ func TestBecome(t *testing.T) {
 	if err := os.WriteFile(program, binary, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for name, user := range map[string]*launch.User{"as we are": nil, "another user": stranger, "another user without groups": {UID: 7, GID: 8}} {
+	for name, user := range map[string]*launch.User{"as we are": nil, "another user": stranger,
+		"another user without groups": {UID: 7, GID: 8}} {
 		t.Run(name, func(t *testing.T) {
 			want := report{
 				Args: []string{"its name", "report", "", "a b"}, Env: []string{"A=1", "B=x\ny"}, Dir: dir, Files: inherited(),
@@ -150,7 +152,8 @@ func TestBecome(t *testing.T) {
 				}
 			}
 			p := start(t)
-			if err := p.Become(t.Context(), launch.Program{Path: program, Args: want.Args, Env: want.Env, Dir: dir, User: user}); err != nil {
+			if err := p.Become(t.Context(), launch.Program{Path: program, Args: want.Args, Env: want.Env, Dir: dir,
+				User: user}); err != nil {
 				t.Fatal(err)
 			}
 			if err := p.Wait(); err != nil {
@@ -187,16 +190,21 @@ func TestErrors(t *testing.T) {
 		errno   unix.Errno
 		reason  string
 	}{
-		"no program":       {launch.Program{Path: dir + "/none", Dir: dir}, unix.ENOENT, `does not exist: install it`},
-		"no interpreter":   {launch.Program{Path: write("script", "#!/no/interpreter\n", 0o755), Dir: dir}, unix.ENOENT, `needs "/no/interpreter"`},
-		"not executable":   {launch.Program{Path: write("plain", "x", 0o644), Dir: dir}, unix.EACCES, "chmod +x it"},
-		"a directory":      {launch.Program{Path: dir, Dir: dir}, unix.EACCES, "is a directory"},
-		"no format":        {launch.Program{Path: write("text", "x", 0o755), Dir: dir}, unix.ENOEXEC, "neither a program for this machine"},
-		"too much":         {launch.Program{Path: truth, Args: []string{strings.Repeat("x", 1<<20)}, Dir: dir}, unix.E2BIG, "too long for the kernel"},
-		"no directory":     {launch.Program{Path: truth, Dir: dir + "/none"}, unix.ENOENT, "working directory"},
-		"a file for it":    {launch.Program{Path: truth, Dir: truth}, unix.ENOTDIR, "is no directory"},
-		"a closed one":     {launch.Program{Path: truth, Dir: secret, User: stranger, Name: "them"}, unix.EACCES, `user "them" (uid 3100000077) may not`},
-		"a closed program": {launch.Program{Path: write("ours", "#!/bin/sh\n", 0o700), Dir: dir, User: stranger}, unix.EACCES, "may not run"},
+		"no program": {launch.Program{Path: dir + "/none", Dir: dir}, unix.ENOENT, `does not exist: install it`},
+		"no interpreter": {launch.Program{Path: write("script", "#!/no/interpreter\n", 0o755), Dir: dir}, unix.ENOENT,
+			`needs "/no/interpreter"`},
+		"not executable": {launch.Program{Path: write("plain", "x", 0o644), Dir: dir}, unix.EACCES, "chmod +x it"},
+		"a directory":    {launch.Program{Path: dir, Dir: dir}, unix.EACCES, "is a directory"},
+		"no format": {launch.Program{Path: write("text", "x", 0o755), Dir: dir}, unix.ENOEXEC,
+			"neither a program for this machine"},
+		"too much": {launch.Program{Path: truth, Args: []string{strings.Repeat("x", 1<<20)}, Dir: dir}, unix.E2BIG,
+			"too long for the kernel"},
+		"no directory":  {launch.Program{Path: truth, Dir: dir + "/none"}, unix.ENOENT, "working directory"},
+		"a file for it": {launch.Program{Path: truth, Dir: truth}, unix.ENOTDIR, "is no directory"},
+		"a closed one": {launch.Program{Path: truth, Dir: secret, User: stranger, Name: "them"}, unix.EACCES,
+			`user "them" (uid 3100000077) may not`},
+		"a closed program": {launch.Program{Path: write("ours", "#!/bin/sh\n", 0o700), Dir: dir, User: stranger}, unix.EACCES,
+			"may not run"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if tc.program.User != nil {
@@ -272,7 +280,8 @@ func TestAHang(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	hangs := make(chan os.Signal, 1) // who executes a file that another has a write lease on waits until that is given back
+	// who executes a file that another has a write lease on waits until that is given back
+	hangs := make(chan os.Signal, 1)
 	signal.Notify(hangs, unix.SIGIO)
 	defer signal.Stop(hangs)
 	if _, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_WRLCK); err != nil {
@@ -286,7 +295,8 @@ func TestAHang(t *testing.T) {
 	ctx, giveUp := context.WithCancelCause(t.Context())
 	result := make(chan error, 1)
 	go func() {
-		result <- p.Become(ctx, launch.Program{Path: program, Args: []string{"x"}, Env: []string{"SECRET=1"}, Dir: "/", User: user})
+		result <- p.Become(ctx, launch.Program{Path: program, Args: []string{"x"}, Env: []string{"SECRET=1"}, Dir: "/",
+			User: user})
 	}()
 	select {
 	case <-hangs:

@@ -171,9 +171,13 @@ func check(t *testing.T, group []lifecycle.Task, s situation, d lifecycle.Decisi
 				fail("a kill without an ending, or in its delay")
 			case task.Hook == lifecycle.Poststop && !aborted:
 				fail("a poststop task is killed by a stop")
-			case !aborted && !task.Leader && alive(func(t lifecycle.Task) bool { return t.Leader && t.Hook != lifecycle.Poststop }):
+			case !aborted && !task.Leader && alive(func(t lifecycle.Task) bool {
+				return t.Leader && t.Hook != lifecycle.Poststop
+			}):
 				fail("another is killed before the leader is dead")
-			case !aborted && !task.Leader && task.Sidecar && alive(func(t lifecycle.Task) bool { return notPoststop(t) && !t.Sidecar }):
+			case !aborted && !task.Leader && task.Sidecar && alive(func(t lifecycle.Task) bool {
+				return notPoststop(t) && !t.Sidecar
+			}):
 				fail("a sidecar is killed before those that it serves are dead")
 			}
 		}

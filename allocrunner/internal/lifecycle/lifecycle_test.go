@@ -59,14 +59,16 @@ func TestNext(t *testing.T) {
 		{"nothing to do", states([6]lifecycle.Phase{d, r, r, r, d, w}), lifecycle.Ending{},
 			lifecycle.Decision{}},
 		{"the leader's end ends the others", states([6]lifecycle.Phase{d, r, r, d, r, w}), lifecycle.Ending{},
-			lifecycle.Decision{Kill: []string{"main", "hello"}, Ending: lifecycle.Ending{Cause: lifecycle.LeaderDead, Task: "boss"}}},
+			lifecycle.Decision{Kill: []string{"main", "hello"}, Ending: lifecycle.Ending{Cause: lifecycle.LeaderDead,
+				Task: "boss"}}},
 		{"a failed task ends the leader first", states([6]lifecycle.Phase{d, r, d, r, r, w}, "main"), lifecycle.Ending{},
 			lifecycle.Decision{Kill: []string{"boss"}, Ending: lifecycle.Ending{Cause: lifecycle.SiblingFailed, Task: "main"}}},
 		{"a dead leader outweighs a failed sibling", states([6]lifecycle.Phase{d, r, d, d, r, w}, "main"), lifecycle.Ending{},
 			lifecycle.Decision{Kill: []string{"hello"}, Ending: lifecycle.Ending{Cause: lifecycle.LeaderDead, Task: "boss"}}},
 		{"a failed prestart task ends all", states([6]lifecycle.Phase{d, r, w, w, w, w}, "init"), lifecycle.Ending{},
 			lifecycle.Decision{Kill: []string{"boss"}, Ending: lifecycle.Ending{Cause: lifecycle.SiblingFailed, Task: "init"}}},
-		{"the first of two that failed is the reason", states([6]lifecycle.Phase{d, r, d, r, d, w}, "main", "hello"), lifecycle.Ending{},
+		{"the first of two that failed is the reason", states([6]lifecycle.Phase{d, r, d, r, d, w}, "main", "hello"),
+			lifecycle.Ending{},
 			lifecycle.Decision{Kill: []string{"boss"}, Ending: lifecycle.Ending{Cause: lifecycle.SiblingFailed, Task: "main"}}},
 		{"sidecars come last", states([6]lifecycle.Phase{d, r, d, d, d, w}), stopped,
 			lifecycle.Decision{Kill: []string{"proxy"}, Ending: stopped}},
@@ -100,8 +102,10 @@ func TestSidecarsAloneAreEnded(t *testing.T) {
 
 // TestAFailedPoststopTaskIsNoReason to end those beside it: they clean up whatever becomes of each other.
 func TestAFailedPoststopTaskIsNoReason(t *testing.T) {
-	tasks := []lifecycle.Task{{Name: "main"}, {Name: "first", Hook: lifecycle.Poststop}, {Name: "second", Hook: lifecycle.Poststop}}
-	got := lifecycle.Next(tasks, map[string]lifecycle.State{"main": {Phase: d}, "first": {Phase: d, Failed: true}, "second": {Phase: w}}, lifecycle.Ending{})
+	tasks := []lifecycle.Task{{Name: "main"}, {Name: "first", Hook: lifecycle.Poststop},
+		{Name: "second", Hook: lifecycle.Poststop}}
+	got := lifecycle.Next(tasks, map[string]lifecycle.State{"main": {Phase: d}, "first": {Phase: d, Failed: true},
+		"second": {Phase: w}}, lifecycle.Ending{})
 	if diff := cmp.Diff(lifecycle.Decision{Start: []string{"second"}}, got); diff != "" {
 		t.Errorf("decision (-want +got):\n%s", diff)
 	}
@@ -170,7 +174,8 @@ func moveOne(t *rapid.T, tasks []lifecycle.Task, states map[string]lifecycle.Sta
 			states[task.Name] = lifecycle.State{Phase: d}
 			continue
 		}
-		states[task.Name] = rapid.SampledFrom([]lifecycle.State{s, {Phase: r}, {Phase: p}, {Phase: d}, {Phase: d, Failed: true}}).Draw(t, task.Name)
+		states[task.Name] = rapid.SampledFrom([]lifecycle.State{s, {Phase: r}, {Phase: p}, {Phase: d},
+			{Phase: d, Failed: true}}).Draw(t, task.Name)
 	}
 }
 

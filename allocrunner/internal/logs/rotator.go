@@ -61,7 +61,8 @@ type Rotator struct {
 // is counted.
 func Open(cfg Config) (*Rotator, error) {
 	if cfg.MaxFiles < 1 || cfg.MaxBytes < 1 {
-		return nil, fmt.Errorf("open log %q: max_files is %d and the size of a file is %d bytes: both must be at least 1", cfg.Name, cfg.MaxFiles, cfg.MaxBytes)
+		return nil, fmt.Errorf("open log %q: max_files is %d and the size of a file is %d bytes: both must be at least 1",
+			cfg.Name, cfg.MaxFiles, cfg.MaxBytes)
 	}
 	if cfg.Name == "" || strings.ContainsAny(cfg.Name, "/\x00") {
 		return nil, fmt.Errorf("open log %q: a task's name must not be empty or hold a slash", cfg.Name)

@@ -22,7 +22,8 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func config(dir string, files int, bytes int64) logs.Config {
-	return logs.Config{Dir: dir, Name: "web.stdout", MaxFiles: files, MaxBytes: bytes, Logger: slog.New(slog.DiscardHandler)}
+	return logs.Config{Dir: dir, Name: "web.stdout", MaxFiles: files, MaxBytes: bytes,
+		Logger: slog.New(slog.DiscardHandler)}
 }
 
 func open(t testing.TB, cfg logs.Config) *logs.Rotator {

@@ -191,11 +191,14 @@ func startOther(t *testing.T, cmd *exec.Cmd, env string) (kill func()) {
 
 // TestLockOfAnotherProcess names whom the port is for, and is gone with its process, which has no chance to give it up.
 func TestLockOfAnotherProcess(t *testing.T) {
-	for _, test := range []struct{ theirs, ours string }{{"127.0.0.1", "127.0.0.1"}, {"127.0.0.1", "0.0.0.0"}, {"0.0.0.0", "127.0.0.1"}} {
+	for _, test := range []struct{ theirs, ours string }{{"127.0.0.1", "127.0.0.1"}, {"127.0.0.1", "0.0.0.0"},
+		{"0.0.0.0", "127.0.0.1"}} {
 		port := freePort(t)
-		kill := startOther(t, exec.Command(os.Args[0], "-test.run=^TestOtherProcess$"), fmt.Sprintf("%s=%s:%d", lockEnv, test.theirs, port))
+		kill := startOther(t, exec.Command(os.Args[0], "-test.run=^TestOtherProcess$"),
+			fmt.Sprintf("%s=%s:%d", lockEnv, test.theirs, port))
 		_, err := lockedFor("/ours", test.ours, port)
-		if !errors.Is(err, ports.ErrTaken) || test.ours == test.theirs && !strings.Contains(err.Error(), "another allocation in /theirs") {
+		if !errors.Is(err, ports.ErrTaken) || test.ours == test.theirs &&
+			!strings.Contains(err.Error(), "another allocation in /theirs") {
 			t.Errorf("%s beside %s: got %v, want ErrTaken that names the other", test.ours, test.theirs, err)
 		}
 		if r, err := lockedFor("/theirs", test.theirs, port); err != nil {
@@ -254,7 +257,8 @@ func TestLocksWhereAnotherUserWasFirst(t *testing.T) {
 		t.Fatal(err)
 	}
 	second.Env = append(os.Environ(), other, ownerEnv+"=/others")
-	if out, err := second.CombinedOutput(); !strings.Contains(string(out), "is reserved for another allocation in /theirs") {
+	if out, err := second.CombinedOutput(); !strings.Contains(string(out),
+		"is reserved for another allocation in /theirs") {
 		t.Errorf("%v: %s", err, out)
 	}
 }

@@ -182,7 +182,8 @@ func TestStaticUDPPortThatIsTaken(t *testing.T) {
 	}
 	defer c.Close()
 	_, err = ports.Allocate(ports.Config{Networks: static("dns", port)})
-	if !errors.Is(err, ports.ErrTaken) || !strings.Contains(err.Error(), "udp") || !strings.Contains(err.Error(), strconv.Itoa(os.Getpid())) {
+	if !errors.Is(err, ports.ErrTaken) || !strings.Contains(err.Error(), "udp") ||
+		!strings.Contains(err.Error(), strconv.Itoa(os.Getpid())) {
 		t.Errorf("got %v, want ErrTaken for udp by us", err)
 	}
 	newReservation(t, ports.Config{Networks: dynamic("x")}) // what was taken for the failed one is free again
@@ -269,7 +270,8 @@ func TestPrivilegedPort(t *testing.T) {
 		}
 		return
 	}
-	if start, err := os.ReadFile("/proc/sys/net/ipv4/ip_unprivileged_port_start"); err == nil && strings.TrimSpace(string(start)) == "0" {
+	if start, err := os.ReadFile("/proc/sys/net/ipv4/ip_unprivileged_port_start"); err == nil &&
+		strings.TrimSpace(string(start)) == "0" {
 		t.Skip("this machine has no privileged ports")
 	}
 	if out, err := asStranger(t, "-test.run=^TestPrivilegedPort$").CombinedOutput(); err != nil {
@@ -300,7 +302,8 @@ func asStranger(t *testing.T, args ...string) *exec.Cmd {
 func TestReacquire(t *testing.T) {
 	cfg := ports.Config{Networks: dynamic("x", "y")}
 	first := newReservation(t, cfg)
-	held := &api.AllocatedResources{Shared: api.AllocatedSharedResources{Networks: first.Networks(), Ports: first.Mappings()}}
+	held := &api.AllocatedResources{Shared: api.AllocatedSharedResources{Networks: first.Networks(),
+		Ports: first.Mappings()}}
 	want := first.Mappings()
 	first.Close()
 	l, err := listen(want[0].Value) // the task, which lived on

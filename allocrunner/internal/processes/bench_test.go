@@ -16,7 +16,8 @@ func BenchmarkRun(b *testing.B) {
 			cfg.Logger = slog.New(slog.DiscardHandler)
 			l := processes.New(cfg)
 			defer l.Close()
-			spec := drivers.Spec{Task: "t", Path: "/bin/true", Dir: "/", Logs: drivers.LogSpec{Dir: b.TempDir(), MaxFiles: 2, MaxFileBytes: 1 << 20}}
+			spec := drivers.Spec{Task: "t", Path: "/bin/true", Dir: "/", Logs: drivers.LogSpec{Dir: b.TempDir(), MaxFiles: 2,
+				MaxFileBytes: 1 << 20}}
 			for b.Loop() {
 				if _, err := l.Start(b.Context(), spec); err != nil {
 					b.Fatal(err)

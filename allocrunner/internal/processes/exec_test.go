@@ -31,7 +31,8 @@ func TestExec(t *testing.T) {
 			e := newLocal(t, cfg)
 			e.start(e.shell("t", "exec sleep 1000"))
 			got, err := e.Exec(t.Context(), e.beside(`echo out; echo err >&2; pwd; exit 7`))
-			want := drivers.ExecResult{Exit: interfaces.ExitResult{ExitCode: 7, At: got.Exit.At}, Output: []byte("out\nerr\n" + e.dir + "\n")}
+			want := drivers.ExecResult{Exit: interfaces.ExitResult{ExitCode: 7, At: got.Exit.At},
+				Output: []byte("out\nerr\n" + e.dir + "\n")}
 			if diff := cmp.Diff(want, got); err != nil || diff != "" || got.Exit.At.IsZero() {
 				t.Error(err, diff)
 			}
@@ -87,7 +88,8 @@ func TestWhatAnExecIsBornWith(t *testing.T) {
 func TestExecKeepsTheHeadOfItsOutput(t *testing.T) {
 	e := newLocal(t, processes.Config{})
 	e.start(e.shell("t", "exec sleep 1000"))
-	spec := drivers.ExecSpec{Spec: drivers.Spec{Task: "t", Path: self(), Args: []string{"helper", "longline", "20"}, Dir: "/"}, MaxOutput: 10}
+	spec := drivers.ExecSpec{Spec: drivers.Spec{Task: "t", Path: self(), Args: []string{"helper", "longline", "20"},
+		Dir: "/"}, MaxOutput: 10}
 	got, err := e.Exec(t.Context(), spec)
 	if err != nil || string(got.Output) != "xxxxxxxxxx" || !got.Truncated || !got.Exit.Successful() {
 		t.Errorf("%+v, %v", got, err)
@@ -112,7 +114,8 @@ func TestExecEndsWithItsContext(t *testing.T) {
 				pid = proctest.ReadPID(t, r)
 			}()
 			got, err := e.Exec(ctx, e.beside(`echo before; trap "" TERM; sh -c 'echo $$ >$FIFO; exec sleep 1000'; echo after`))
-			if !errors.Is(err, context.Canceled) || string(got.Output) != "before\n" || got.Exit.Signal != 9 || proctest.Alive(pid) {
+			if !errors.Is(err, context.Canceled) || string(got.Output) != "before\n" || got.Exit.Signal != 9 ||
+				proctest.Alive(pid) {
 				t.Errorf("%+v, %v, child alive: %v", got, err, proctest.Alive(pid))
 			}
 			if err := e.Signal(t.Context(), proctest.Latest(t, e, "t"), 0); err != nil {
@@ -129,7 +132,8 @@ func TestExecLeavesNothing(t *testing.T) {
 			e := newLocal(t, cfg)
 			r := e.fifo()
 			e.start(e.shell("t", "exec sleep 1000"))
-			got, err := e.Exec(t.Context(), e.beside(`sh -c 'echo $$ >$FIFO; exec sleep 1000' & read x <$FIFO; echo $x >$FIFO; exit 3`))
+			got, err := e.Exec(t.Context(),
+				e.beside(`sh -c 'echo $$ >$FIFO; exec sleep 1000' & read x <$FIFO; echo $x >$FIFO; exit 3`))
 			if pid := proctest.ReadPID(t, r); err != nil || got.Exit.ExitCode != 3 || proctest.Alive(pid) {
 				t.Errorf("%+v, %v, child alive: %v", got, err, proctest.Alive(pid))
 			}
@@ -272,7 +276,8 @@ func TestCloseEndsExecs(t *testing.T) {
 	e.start(e.shell("t", "exec sleep 1000"))
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		if _, err := e.Exec(t.Context(), e.beside(`echo $$ >$FIFO; exec sleep 1000`)); !errors.Is(err, drivers.ErrNotRunning) {
+		if _, err := e.Exec(t.Context(), e.beside(`echo $$ >$FIFO; exec sleep 1000`)); !errors.Is(err,
+			drivers.ErrNotRunning) {
 			t.Error(err)
 		}
 	})

@@ -57,7 +57,8 @@ func (e *env) hanging() (path string, hangs func()) {
 func TestAProgramThatHangs(t *testing.T) {
 	e := newLocal(t, processes.Config{})
 	r := e.fifo()
-	e.start(e.shell("noisy", `while [ ! -e go ]; do sleep 0.01; done; head -c 300000 /dev/zero; echo written >$FIFO; exec sleep 1000`))
+	e.start(e.shell("noisy", `while [ ! -e go ]; do sleep 0.01; done; head -c 300000 /dev/zero; echo written >$FIFO; `+
+		`exec sleep 1000`))
 	path, hangs := e.hanging()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -146,7 +147,8 @@ func TestAHugeProgramHeader(t *testing.T) {
 		Type:  uint16(elf.ET_EXEC), Machine: uint16(elf.EM_X86_64), Version: uint32(elf.EV_CURRENT), Ehsize: 64,
 		Phoff: 64, Phentsize: 56, Phnum: 1, Shoff: 4096, Shentsize: 64, Shnum: 0, // the first section says how many there are
 	}
-	prog := elf.Prog64{Type: uint32(elf.PT_INTERP), Off: 512, Filesz: uint64(len(interpreter) + 1), Memsz: uint64(len(interpreter) + 1)}
+	prog := elf.Prog64{Type: uint32(elf.PT_INTERP), Off: 512, Filesz: uint64(len(interpreter) + 1),
+		Memsz: uint64(len(interpreter) + 1)}
 	e := newLocal(t, processes.Config{})
 	path := filepath.Join(e.dir, "huge")
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o755)
@@ -173,7 +175,8 @@ func TestAHugeProgramHeader(t *testing.T) {
 	if start, ok := errors.AsType[*drivers.StartError](err); !ok || !strings.Contains(start.Reason, interpreter) {
 		t.Error(err)
 	}
-	for who, name := range map[int]string{unix.RUSAGE_SELF: "this program", unix.RUSAGE_CHILDREN: "the process that was to become it"} {
+	for who, name := range map[int]string{unix.RUSAGE_SELF: "this program",
+		unix.RUSAGE_CHILDREN: "the process that was to become it"} {
 		var usage unix.Rusage
 		if err := unix.Getrusage(who, &usage); err != nil || usage.Maxrss > 400<<10 {
 			t.Errorf("%s took %d KiB at most, %v", name, usage.Maxrss, err)

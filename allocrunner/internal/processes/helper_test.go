@@ -49,7 +49,8 @@ func helper(name string, args []string) int {
 		return 0
 	case "supervise": // LOGDIR PROGRAM ARGS...: runs the program as task t and waits for ever
 		l := processes.New(processes.Config{Logger: slog.New(slog.DiscardHandler), Config: proctree.Config{NoCgroup: true}})
-		spec := drivers.Spec{Task: "t", Path: args[1], Args: args[2:], Dir: "/", Logs: drivers.LogSpec{Dir: args[0], MaxFiles: 2, MaxFileBytes: 1 << 20}}
+		spec := drivers.Spec{Task: "t", Path: args[1], Args: args[2:], Dir: "/",
+			Logs: drivers.LogSpec{Dir: args[0], MaxFiles: 2, MaxFileBytes: 1 << 20}}
 		if _, err := l.Start(context.Background(), spec); err != nil {
 			fmt.Println(err)
 			return 1
@@ -83,7 +84,8 @@ func newReport() report {
 	entries, _ := os.ReadDir("/proc/self/fd")
 	for _, e := range entries {
 		target, err := os.Readlink("/proc/self/fd/" + e.Name())
-		if err != nil || strings.HasPrefix(target, "anon_inode:") || strings.HasPrefix(target, "/sys/fs/cgroup/") || strings.HasSuffix(target, "/fd") {
+		if err != nil || strings.HasPrefix(target, "anon_inode:") || strings.HasPrefix(target, "/sys/fs/cgroup/") ||
+			strings.HasSuffix(target, "/fd") {
 			continue // opened by this program's own runtime, or by the listing
 		}
 		target, _, _ = strings.Cut(target, ":")

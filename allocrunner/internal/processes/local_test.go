@@ -79,7 +79,8 @@ func TestWhatAProcessIsBornWith(t *testing.T) {
 func ignoreReserved(t *testing.T) {
 	t.Helper()
 	action := [4]uint64{1} // SIG_IGN
-	if _, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, 32, uintptr(unsafe.Pointer(&action)), 0, 8, 0, 0); errno != 0 {
+	if _, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, 32, uintptr(unsafe.Pointer(&action)), 0, 8, 0,
+		0); errno != 0 {
 		t.Fatal(errno)
 	}
 }
@@ -164,7 +165,8 @@ func TestExitResults(t *testing.T) {
 func TestSignalReachesTheFirstProcessAlone(t *testing.T) {
 	e := newLocal(t, processes.Config{})
 	r := e.fifo()
-	status := e.start(e.shell("t", `trap "echo parent got it; exit 3" USR1; sh -c 'trap "echo child got it" USR1; echo up >$FIFO; while :; do sleep 1; done' & wait`))
+	status := e.start(e.shell("t", `trap "echo parent got it; exit 3" USR1; sh -c 'trap "echo child got it" USR1; echo `+
+		`up >$FIFO; while :; do sleep 1; done' & wait`))
 	proctest.ReadLine(t, r)
 	if err := e.Signal(t.Context(), proctest.Latest(t, e, "t"), unix.SIGUSR1); err != nil {
 		t.Fatal(err)
@@ -206,7 +208,8 @@ func TestWaitIsNotHeldUpByAGrandchildWithThePipe(t *testing.T) {
 	e := newLocal(t, processes.Config{DrainTime: time.Millisecond})
 	r := e.fifo()
 	// The grandchild writes until its pipe is cut off, which SIGPIPE makes it feel.
-	e.start(e.shell("t", `sh -c 'trap "" PIPE; echo $$ >$FIFO; while echo alive; do sleep 0.01; done 2>/dev/null; echo cut >$FIFO; exec sleep 1000' & exit 5`))
+	e.start(e.shell("t", `sh -c 'trap "" PIPE; echo $$ >$FIFO; while echo alive; do sleep 0.01; done 2>/dev/null; echo `+
+		`cut >$FIFO; exec sleep 1000' & exit 5`))
 	pid := proctest.ReadPID(t, r)
 	if exit := e.wait("t"); exit.ExitCode != 5 || !proctest.Alive(pid) {
 		t.Fatalf("exit %+v, grandchild alive: %v", exit, proctest.Alive(pid))
@@ -299,7 +302,8 @@ func TestListAndWaitAfterTheEnd(t *testing.T) {
 	a := e.start(e.shell("a", "exit 3"))
 	e.wait("a")
 	list, err := e.List(t.Context())
-	if err != nil || len(list) != 2 || list[0].PID != a.PID || list[0].Exit == nil || list[0].Exit.ExitCode != 3 || list[1].PID != b.PID || list[1].Exit != nil {
+	if err != nil || len(list) != 2 || list[0].PID != a.PID || list[0].Exit == nil || list[0].Exit.ExitCode != 3 ||
+		list[1].PID != b.PID || list[1].Exit != nil {
 		t.Errorf("%+v, %v", list, err)
 	}
 	if exit := e.wait("a"); exit.ExitCode != 3 {

@@ -33,7 +33,8 @@ func newNamed(t *testing.T) (e *env, name string) {
 func TestOrphansOfAName(t *testing.T) {
 	e, name := newNamed(t)
 	r := e.fifo()
-	task := e.start("t", `env -i FIFO=$FIFO setsid sh -c 'echo $$ >$FIFO; exec env -i sleep 1000' & exec env -i sleep 1000`)
+	task := e.start("t",
+		`env -i FIFO=$FIFO setsid sh -c 'echo $$ >$FIFO; exec env -i sleep 1000' & exec env -i sleep 1000`)
 	daemon := proctest.ReadPID(t, r)
 	if found, err := proctree.FindOrphans(proctree.Hints{Name: name + "0"}); err != nil || len(found) > 0 {
 		t.Errorf("of another name: %+v, %v", found, err)
@@ -68,7 +69,8 @@ func TestACgroupAloneDecides(t *testing.T) {
 	if !proctest.Alive(daemon) || !proctest.Alive(x.pid) || !proctest.Alive(operators.Process.Pid) {
 		t.Errorf("alive: %v, %v, %v", proctest.Alive(daemon), proctest.Alive(x.pid), proctest.Alive(operators.Process.Pid))
 	}
-	operators.Process.Kill() // else it would be taken for an orphan of the last task's: a parent that owns all children has no other children
+	// else it would be taken for an orphan of the last task's: a parent that owns all children has no other children
+	operators.Process.Kill()
 	operators.Wait()
 	if n := e.kill(x); n != 1 || proctest.Alive(daemon) {
 		t.Errorf("%d killed with x, its daemon is alive: %v", n, proctest.Alive(daemon))
@@ -96,7 +98,8 @@ func TestACgroupOfAnother(t *testing.T) {
 		proctest.Pause()
 	}
 	if n := e.kill(other); n != 1 || proctest.Alive(others) || !proctest.Alive(daemon) || !proctest.Alive(x.pid) {
-		t.Errorf("%d killed with a task that has no cgroup; alive: its daemon %v, x's %v, x %v", n, proctest.Alive(others), proctest.Alive(daemon), proctest.Alive(x.pid))
+		t.Errorf("%d killed with a task that has no cgroup; alive: its daemon %v, x's %v, x %v", n, proctest.Alive(others),
+			proctest.Alive(daemon), proctest.Alive(x.pid))
 	}
 }
 
@@ -127,11 +130,13 @@ func TestTheMarkerCounts(t *testing.T) {
 		hints proctree.Hints
 		want  func(ours bool) bool
 	}{
-		"cgroups can be had":      {proctree.Hints{}, func(bool) bool { return false }},
-		"there are some":          {proctree.Hints{Name: fences, NoCgroup: true}, func(bool) bool { return false }},
-		"there were some":         {proctree.Hints{Cgroup: "/gone", NoCgroup: true}, func(bool) bool { return false }},
-		"another task had none":   {proctree.Hints{Unfenced: []string{"u"}}, func(bool) bool { return false }},
-		"its task had none":       {proctree.Hints{Name: fences, Unfenced: []string{"u", "t"}}, func(ours bool) bool { return ours }},
+		"cgroups can be had":    {proctree.Hints{}, func(bool) bool { return false }},
+		"there are some":        {proctree.Hints{Name: fences, NoCgroup: true}, func(bool) bool { return false }},
+		"there were some":       {proctree.Hints{Cgroup: "/gone", NoCgroup: true}, func(bool) bool { return false }},
+		"another task had none": {proctree.Hints{Unfenced: []string{"u"}}, func(bool) bool { return false }},
+		"its task had none": {proctree.Hints{Name: fences, Unfenced: []string{"u", "t"}}, func(ours bool) bool {
+			return ours
+		}},
 		"none can be had":         {proctree.Hints{NoCgroup: true}, func(ours bool) bool { return ours }},
 		"a task's user's as well": {proctree.Hints{NoCgroup: true, Users: []uint32{65534}}, func(bool) bool { return true }},
 	} {

@@ -32,8 +32,10 @@ func TestOrphansOfASession(t *testing.T) {
 	_, first, task, child := family(t)
 	first.Alive = proc.Moment{} // it is there, so nothing else need be known
 	killed, err := proctree.KillOrphans(t.Context(), proctree.Hints{Roots: []proctree.RootProcess{first}})
-	if err != nil || len(killed) != 2 || killed[0].Task != "t" || killed[1].Task != "t" || proctest.Alive(task.pid) || proctest.Alive(child) {
-		t.Errorf("killed %+v, %v; first alive: %v, child alive: %v", killed, err, proctest.Alive(task.pid), proctest.Alive(child))
+	if err != nil || len(killed) != 2 || killed[0].Task != "t" || killed[1].Task != "t" || proctest.Alive(task.pid) ||
+		proctest.Alive(child) {
+		t.Errorf("killed %+v, %v; first alive: %v, child alive: %v", killed, err, proctest.Alive(task.pid),
+			proctest.Alive(child))
 	}
 }
 
@@ -85,7 +87,8 @@ func TestAStrangersSession(t *testing.T) {
 	}
 	id.Start-- // it had the number before
 	first := proctree.RootProcess{Identity: id, Alive: proc.Now()}
-	if killed, err := proctree.KillOrphans(t.Context(), proctree.Hints{Roots: []proctree.RootProcess{first}}); err != nil || len(killed) > 0 || !proctest.Alive(id.PID) {
+	if killed, err := proctree.KillOrphans(t.Context(),
+		proctree.Hints{Roots: []proctree.RootProcess{first}}); err != nil || len(killed) > 0 || !proctest.Alive(id.PID) {
 		t.Errorf("killed %+v, %v", killed, err)
 	}
 }

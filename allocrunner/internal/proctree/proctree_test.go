@@ -31,15 +31,19 @@ func TestKillTree(t *testing.T) {
 		pids   int  // that the script reports
 		sole   bool // not found by session or descent
 	}{
-		"background child":               {script: `sleep 1000 & echo $! >$FIFO; exit 0`, pids: 1},
-		"child of a running task":        {script: `sleep 1000 & echo $! >$FIFO; wait`, pids: 1},
-		"own session":                    {script: `setsid sh -c 'echo $$ >$FIFO; exec sleep 1000' & wait`, pids: 1},
-		"double fork":                    {script: `(sh -c 'echo $$ >$FIFO; exec sleep 1000' &) ; exit 0`, pids: 1},
-		"double fork, own session":       {script: `(setsid sh -c 'echo $$ >$FIFO; exec sleep 1000' &) ; read x; sleep 1; exit 0`, pids: 1, sole: true},
-		"ignores signals":                {script: `sh -c 'trap "" INT TERM HUP; echo $$ >$FIFO; while :; do sleep 1; done' & exit 0`, pids: 1},
-		"stopped":                        {script: `sh -c 'echo $$ >$FIFO; kill -STOP $$' & exit 0`, pids: 1},
-		"a family":                       {script: `for i in 1 2 3 4 5; do sh -c 'sleep 1000 & echo $! >$FIFO; wait' & done; wait`, pids: 5},
-		"closed its output, own session": {script: `setsid sh -c 'exec >/dev/null 2>&1; echo $$ >$FIFO; exec sleep 1000' & wait`, pids: 1},
+		"background child":        {script: `sleep 1000 & echo $! >$FIFO; exit 0`, pids: 1},
+		"child of a running task": {script: `sleep 1000 & echo $! >$FIFO; wait`, pids: 1},
+		"own session":             {script: `setsid sh -c 'echo $$ >$FIFO; exec sleep 1000' & wait`, pids: 1},
+		"double fork":             {script: `(sh -c 'echo $$ >$FIFO; exec sleep 1000' &) ; exit 0`, pids: 1},
+		"double fork, own session": {script: `(setsid sh -c 'echo $$ >$FIFO; exec sleep 1000' &) ; read x; sleep ` +
+			`1; exit 0`, pids: 1, sole: true},
+		"ignores signals": {script: `sh -c 'trap "" INT TERM HUP; echo $$ >$FIFO; while :; do sleep 1; ` +
+			`done' & exit 0`, pids: 1},
+		"stopped": {script: `sh -c 'echo $$ >$FIFO; kill -STOP $$' & exit 0`, pids: 1},
+		"a family": {script: `for i in 1 2 3 4 5; do sh -c 'sleep 1000 & echo $! >$FIFO; wait' & ` +
+			`done; wait`, pids: 5},
+		"closed its output, own session": {script: `setsid sh -c 'exec >/dev/null 2>&1; echo $$ >$FIFO; exec sleep ` +
+			`1000' & wait`, pids: 1},
 	} {
 		for way, cfg := range ways {
 			if way == "shared" && c.sole {
@@ -180,8 +184,10 @@ func TestACgroupThatCantBeMade(t *testing.T) {
 		c.before()
 		task := e.start("t", "exec sleep 1000")
 		inside, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", task.pid))
-		if is := !strings.Contains(string(inside), "/task.t\n"); err != nil || is != c.bare || (task.NoCgroup() != nil) != c.bare {
-			t.Errorf("%d: without a cgroup: %v, %v; want %v; it says: %v; it is in %s", i, is, err, c.bare, task.NoCgroup(), inside)
+		if is := !strings.Contains(string(inside), "/task.t\n"); err != nil || is != c.bare ||
+			(task.NoCgroup() != nil) != c.bare {
+			t.Errorf("%d: without a cgroup: %v, %v; want %v; it says: %v; it is in %s", i, is, err, c.bare, task.NoCgroup(),
+				inside)
 		}
 		e.kill(task)
 	}
@@ -205,7 +211,8 @@ func TestKillOrphans(t *testing.T) {
 			slices.SortFunc(killed, func(a, b proctree.Orphan) int { return cmp.Compare(a.PID, b.PID) })
 			want := []proctree.Orphan{{PID: task.pid, Task: "t"}, {PID: child, Task: "t"}}
 			if err != nil || !slices.Equal(killed, want) || proctest.Alive(child) || proctest.Alive(task.pid) {
-				t.Errorf("killed %+v, %v, want %+v; child alive: %v, first alive: %v", killed, err, want, proctest.Alive(child), proctest.Alive(task.pid))
+				t.Errorf("killed %+v, %v, want %+v; child alive: %v, first alive: %v", killed, err, want, proctest.Alive(child),
+					proctest.Alive(task.pid))
 			}
 			if exit := e.wait(task); exit.Signal() != unix.SIGKILL {
 				t.Errorf("exit %+v", exit)

@@ -24,7 +24,8 @@ const allocID = "115ef685-6b9e-3eaf-e74b-6b04f094ebca"
 // instance returns a service of a task, with a tag by which it may differ.
 func instance(provider, task, name, tag string) *interfaces.ServiceInstance {
 	return &interfaces.ServiceInstance{
-		ID: services.ID(allocID, "g", task, name, ""), Task: task, Name: name, Tags: []string{tag}, Service: &api.Service{Provider: provider},
+		ID: services.ID(allocID, "g", task, name,
+			""), Task: task, Name: name, Tags: []string{tag}, Service: &api.Service{Provider: provider},
 	}
 }
 
@@ -94,13 +95,15 @@ func TestResumed(t *testing.T) {
 	t.Parallel()
 	p := registrationtest.New("nomad", nil)
 	for _, s := range []*interfaces.ServiceInstance{
-		instance("nomad", "", "web", "1"), instance("nomad", "", "gone", "1"), instance("nomad", "main", "db", "1"), instance("nomad", "dead", "x", "1"),
+		instance("nomad", "", "web", "1"), instance("nomad", "", "gone", "1"), instance("nomad", "main", "db",
+			"1"), instance("nomad", "dead", "x", "1"),
 	} {
 		p.Put(s)
 	}
 	r := registration.New(allocID, []interfaces.ServiceProvider{p})
 	r.Adopt()
-	r.Update(owned(instance("nomad", "", "web", "2"), instance("nomad", "main", "db", "1"), instance("nomad", "dead", "x", "1")))
+	r.Update(owned(instance("nomad", "", "web", "2"), instance("nomad", "main", "db", "1"),
+		instance("nomad", "dead", "x", "1")))
 	r.Apply("", registration.Found)
 	r.Apply("", registration.Began)
 	r.Apply("main", registration.Found)

@@ -14,7 +14,8 @@ import (
 // The rules for the port and the address_mode of a service or a check.
 const (
 	PortWords        = "it must be the label of a port of the group, or a number from 1 to 65535"
-	AddressModeWords = `it must be "auto" or "host", or left out: tasks have the machine's network, and none of the allocation's ("alloc") or of a driver's ("driver")`
+	AddressModeWords = `it must be "auto" or "host", or left out: tasks have the machine's network, and none of the ` +
+		`allocation's ("alloc") or of a driver's ("driver")`
 
 	// AddressWords is the rule for a service with an address of its own.
 	AddressWords = `with an address its address_mode must be "auto", or left out`

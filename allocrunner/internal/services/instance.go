@@ -80,8 +80,9 @@ func (b *builder) make(s Service) (*interfaces.ServiceInstance, error) {
 		ID:   s.ID(b.alloc),
 		Task: s.Task,
 		Name: s.Name, Tags: whole.Tags, Meta: whole.Meta, Address: host, Port: port,
-		Namespace: b.alloc.Namespace, JobID: b.alloc.JobID, AllocID: b.alloc.ID, NodeID: b.alloc.NodeID, Datacenter: b.datacenter,
-		Checks: slices.Clone(whole.Checks), CheckAddresses: s.checkAddresses(whole.Checks), Service: whole,
+		Namespace: b.alloc.Namespace, JobID: b.alloc.JobID, AllocID: b.alloc.ID, NodeID: b.alloc.NodeID,
+		Datacenter: b.datacenter, Checks: slices.Clone(whole.Checks), CheckAddresses: s.checkAddresses(whole.Checks),
+		Service: whole,
 	}, err
 }
 

@@ -42,8 +42,10 @@ func TestInstances(t *testing.T) {
 	tags := []string{"${NOMAD_TASK_NAME}", "${COLOUR}", "${NOMAD_ALLOC_INDEX}", "$${x}"}
 	service := func() *api.Service {
 		return &api.Service{
-			Name: "web-${NOMAD_TASK_NAME}", Provider: "nomad", PortLabel: "${LABEL}", Tags: tags, CanaryTags: []string{"canary-${COLOUR}"},
-			Meta: map[string]string{"k-${NOMAD_TASK_NAME}": "${COLOUR}"}, CanaryMeta: map[string]string{"canary": "${NOMAD_TASK_NAME}"},
+			Name: "web-${NOMAD_TASK_NAME}", Provider: "nomad", PortLabel: "${LABEL}", Tags: tags,
+			CanaryTags: []string{"canary-${COLOUR}"},
+			Meta:       map[string]string{"k-${NOMAD_TASK_NAME}": "${COLOUR}"},
+			CanaryMeta: map[string]string{"canary": "${NOMAD_TASK_NAME}"},
 			Checks: []api.ServiceCheck{{Type: "http", Path: "/${NOMAD_TASK_NAME}", Interval: time.Second, Timeout: time.Second},
 				{Type: "script"}, {Type: "tcp", PortLabel: "81"}, {Type: "tcp", PortLabel: "nope"}},
 		}
@@ -61,7 +63,8 @@ func TestInstances(t *testing.T) {
 		want := &interfaces.ServiceInstance{
 			ID: fmt.Sprintf("_nomad-task-%s-%s-web-%s-http", allocID, owner, name), Task: task, Name: "web-" + name,
 			Tags: []string{name, colour, "0", "$${x}"}, Meta: map[string]string{"k-" + name: colour},
-			Address: "127.0.0.2", Port: 20530, CheckAddresses: []string{"127.0.0.2:20530", "", "127.0.0.1:81", ""}, Namespace: "team", JobID: "job", AllocID: allocID, NodeID: "node", Datacenter: "dc1",
+			Address: "127.0.0.2", Port: 20530, CheckAddresses: []string{"127.0.0.2:20530", "", "127.0.0.1:81",
+				""}, Namespace: "team", JobID: "job", AllocID: allocID, NodeID: "node", Datacenter: "dc1",
 		}
 		got := *owned[task][0]
 		if path := got.Checks[0].Path; path != "/"+name {
@@ -98,12 +101,17 @@ func TestServicesThatCanNotBe(t *testing.T) {
 		want     string
 	}{
 		"no such port": {[]*api.Service{{Name: "x", PortLabel: "nope"}}, nil, `service "x": port is "nope"`},
-		"alloc":        {[]*api.Service{{Name: "x", PortLabel: "http", AddressMode: "alloc"}}, nil, `service "x": address_mode is "alloc"`},
-		"driver":       {nil, []*api.Service{{Name: "x", PortLabel: "http", AddressMode: "driver"}}, `service "x": address_mode is "driver"`},
+		"alloc": {[]*api.Service{{Name: "x", PortLabel: "http", AddressMode: "alloc"}}, nil,
+			`service "x": address_mode is "alloc"`},
+		"driver": {nil, []*api.Service{{Name: "x", PortLabel: "http", AddressMode: "driver"}},
+			`service "x": address_mode is "driver"`},
 		"an address and host": {
-			[]*api.Service{{Name: "x", PortLabel: "http", Address: "example.com", AddressMode: "host"}}, nil, `service "x": with an address`},
-		"twice":                {[]*api.Service{{Name: "x", PortLabel: "http"}, {Name: "x", PortLabel: "${LABEL}"}}, nil, `service "x": another service has its ID`},
-		"not the second alone": {[]*api.Service{{Name: "x", PortLabel: "nope"}, {Name: "y", AddressMode: "alloc"}}, nil, `service "y"`},
+			[]*api.Service{{Name: "x", PortLabel: "http", Address: "example.com",
+				AddressMode: "host"}}, nil, `service "x": with an address`},
+		"twice": {[]*api.Service{{Name: "x", PortLabel: "http"}, {Name: "x", PortLabel: "${LABEL}"}}, nil,
+			`service "x": another service has its ID`},
+		"not the second alone": {[]*api.Service{{Name: "x", PortLabel: "nope"}, {Name: "y", AddressMode: "alloc"}}, nil,
+			`service "y"`},
 	} {
 		_, err := ofTask.ResolveAll(allocOf(c.group, c.a, nil), "dc1")
 		if err == nil || !strings.Contains(err.Error(), c.want) {

@@ -27,13 +27,15 @@ func TestAddress(t *testing.T) {
 		"label":               {"web", api.Service{PortLabel: "${PORT}"}, "127.0.0.1", 20530},
 		"label like a number": {"web", api.Service{PortLabel: "7"}, "127.0.0.9", 20532},
 		"number":              {"", api.Service{PortLabel: "8"}, "127.0.0.9", 8},
-		"address given":       {"web", api.Service{PortLabel: "http", Address: "${TASK}.example", AddressMode: "auto"}, "web.example", 20530},
-		"address and host":    {"web", api.Service{PortLabel: "http", Address: "${TASK}.example", AddressMode: "host"}, "", 0},
-		"address and number":  {"", api.Service{PortLabel: "8", Address: "example"}, "example", 8},
-		"no such label":       {"", api.Service{PortLabel: "nope"}, "", 0},
-		"no number":           {"", api.Service{PortLabel: "65536"}, "", 0},
-		"another mode":        {"web", api.Service{PortLabel: "http", AddressMode: "driver"}, "", 0},
-		"alloc":               {"web", api.Service{PortLabel: "http", AddressMode: "alloc"}, "", 0},
+		"address given": {"web", api.Service{PortLabel: "http", Address: "${TASK}.example", AddressMode: "auto"},
+			"web.example", 20530},
+		"address and host": {"web", api.Service{PortLabel: "http", Address: "${TASK}.example", AddressMode: "host"}, "",
+			0},
+		"address and number": {"", api.Service{PortLabel: "8", Address: "example"}, "example", 8},
+		"no such label":      {"", api.Service{PortLabel: "nope"}, "", 0},
+		"no number":          {"", api.Service{PortLabel: "65536"}, "", 0},
+		"another mode":       {"web", api.Service{PortLabel: "http", AddressMode: "driver"}, "", 0},
+		"alloc":              {"web", api.Service{PortLabel: "http", AddressMode: "alloc"}, "", 0},
 	} {
 		host, port, err := resolver.Resolve(c.task, &c.service).Address()
 		if host != c.host || port != c.port || (err == nil) != (c.port != 0) {
@@ -58,13 +60,16 @@ func TestAServiceNeedsNoPort(t *testing.T) {
 // TestCheck has its text resolved and what it lacks from its service, which stays as it is.
 func TestCheck(t *testing.T) {
 	written := &api.Service{
-		Name: "${TASK}-svc", PortLabel: "http", TaskName: "other", OnUpdate: "ignore", CheckRestart: &api.CheckRestart{Limit: 3},
+		Name: "${TASK}-svc", PortLabel: "http", TaskName: "other", OnUpdate: "ignore",
+		CheckRestart: &api.CheckRestart{Limit: 3},
 	}
-	check := api.ServiceCheck{Type: "http", Path: "/${TASK}", Header: map[string][]string{"X": {"${TASK}"}}, Interval: time.Second, Timeout: time.Second}
+	check := api.ServiceCheck{Type: "http", Path: "/${TASK}", Header: map[string][]string{"X": {"${TASK}"}},
+		Interval: time.Second, Timeout: time.Second}
 	service := resolver.Resolve("web", written)
 	got := service.Check(check)
 	want := check
-	want.Name, want.Path, want.Header, want.Args = `service: "web-svc" check`, "/web", map[string][]string{"X": {"web"}}, []string{}
+	want.Name, want.Path, want.Header, want.Args = `service: "web-svc" check`, "/web", map[string][]string{"X": {"web"}},
+		[]string{}
 	want.TaskName, want.OnUpdate, want.CheckRestart = "web", "ignore", &api.CheckRestart{Limit: 3}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -76,7 +81,8 @@ func TestCheck(t *testing.T) {
 	if written.CheckRestart.Limit != 3 {
 		t.Error("the check shares the service's check_restart")
 	}
-	if host, port, err := service.CheckAddress(api.ServiceCheck{PortLabel: "8080"}); host != "127.0.0.9" || port != 8080 || err != nil {
+	if host, port, err := service.CheckAddress(api.ServiceCheck{PortLabel: "8080"}); host != "127.0.0.9" || port != 8080 ||
+		err != nil {
 		t.Error(host, port, err)
 	}
 }

@@ -27,7 +27,8 @@ func BenchmarkSample(b *testing.B) {
 		if err := os.MkdirAll(group, 0o755); err != nil {
 			b.Skip(err)
 		}
-		script := fmt.Sprintf(`echo $$ > %s/cgroup.procs; i=1; while [ $i -lt %d ]; do sleep 1000 & i=$((i+1)); done; echo; exec sleep 1000`, group, n)
+		script := fmt.Sprintf(`echo $$ > %s/cgroup.procs; i=1; while [ $i -lt %d ]; do sleep 1000 & i=$((i+1)); done; `+
+			`echo; exec sleep 1000`, group, n)
 		cmd := exec.Command("/bin/sh", "-c", script)
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 		out, err := cmd.StdoutPipe()
@@ -51,11 +52,13 @@ func BenchmarkSample(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		view := proctree.View{Supervisor: os.Getpid(), Cgroup: parent, Roots: []proctree.ViewRoot{{Task: "a", PID: p.PID, Start: p.Start, Fenced: true}}}
+		view := proctree.View{Supervisor: os.Getpid(), Cgroup: parent,
+			Roots: []proctree.ViewRoot{{Task: "a", PID: p.PID, Start: p.Start, Fenced: true}}}
 		b.Run(fmt.Sprintf("%d", n), func(b *testing.B) {
-			s := stats.New(stats.Config{Logger: slog.New(slog.DiscardHandler), Tasks: func(context.Context) (stats.Tasks, error) {
-				return stats.Tasks{View: view}, nil
-			}})
+			s := stats.New(stats.Config{Logger: slog.New(slog.DiscardHandler),
+				Tasks: func(context.Context) (stats.Tasks, error) {
+					return stats.Tasks{View: view}, nil
+				}})
 			for b.Loop() {
 				if err := s.Measure(b.Context()); err != nil {
 					b.Fatal(err)

@@ -77,7 +77,8 @@ func TestVersion1Memory(t *testing.T) {
 	t.Cleanup(func() { put(dir, pids...) })
 	put(group, pids...)
 	m := until(t, s, "a", whole).ResourceUsage.MemoryStats
-	if want := []string{"RSS", "Cache"}; !slices.Equal(m.Measured[:2], want) || !slices.Contains(m.Measured, "Max Usage") || m.MaxUsage < m.Usage {
+	if want := []string{"RSS", "Cache"}; !slices.Equal(m.Measured[:2], want) ||
+		!slices.Contains(m.Measured, "Max Usage") || m.MaxUsage < m.Usage {
 		t.Errorf("memory = %+v", m)
 	}
 	put(group, strconv.Itoa(other.pid))
@@ -106,14 +107,16 @@ func TestThrottled(t *testing.T) {
 	makeCgroup(t, cgroupDir(t, "cpuacct"), c.pid)
 	group := makeCgroup(t, cgroupDir(t, "cpu"), c.pid)
 	s := sampler(c.root)
-	if got := usageOf(t, s, "a").ResourceUsage.CpuStats; got.ThrottledPeriods != 0 || !slices.Contains(got.Measured, "Throttled Periods") {
+	if got := usageOf(t, s, "a").ResourceUsage.CpuStats; got.ThrottledPeriods != 0 ||
+		!slices.Contains(got.Measured, "Throttled Periods") {
 		t.Errorf("without a limit: %+v", got)
 	}
 	if err := os.WriteFile(filepath.Join(group, "cpu.cfs_quota_us"), []byte("5000"), 0); err != nil {
 		t.Skip("no limit can be set: ", err)
 	}
 	until(t, s, "a", func(u *api.TaskResourceUsage) bool {
-		return u.ResourceUsage.CpuStats.ThrottledPeriods > 0 && u.ResourceUsage.CpuStats.ThrottledTime > uint64(time.Millisecond)
+		return u.ResourceUsage.CpuStats.ThrottledPeriods > 0 &&
+			u.ResourceUsage.CpuStats.ThrottledTime > uint64(time.Millisecond)
 	})
 }
 
@@ -122,7 +125,9 @@ func TestVersion2(t *testing.T) {
 	proctest.NeedRoot(t)
 	c := start(t, "a", burn)
 	makeCgroup(t, cgroupDir(t, ""), c.pid)
-	u := until(t, sampler(c.root), "a", func(u *api.TaskResourceUsage) bool { return u.ResourceUsage.CpuStats.Percent > 1 })
+	u := until(t, sampler(c.root), "a", func(u *api.TaskResourceUsage) bool {
+		return u.ResourceUsage.CpuStats.Percent > 1
+	})
 	if m := u.ResourceUsage.MemoryStats; m.RSS == 0 || len(u.Pids) != 1 {
 		t.Errorf("memory = %+v of %v", m, u.Pids)
 	}
@@ -156,24 +161,31 @@ func TestVersion2Files(t *testing.T) {
 	root.Fenced = true
 	s := samplerOf(proctree.View{Supervisor: os.Getpid(), Cgroup: dir, Roots: []proctree.ViewRoot{root}})
 	u := usageOf(t, s, "a").ResourceUsage
-	want := &api.MemoryStats{RSS: 5000000, Cache: 1000000, Swap: 4096, Usage: 7000000, MaxUsage: 9000000, KernelUsage: 300000,
-		Measured: []string{"RSS", "Cache", "Swap", "Usage", "Max Usage", "Kernel Usage"}}
+	want := &api.MemoryStats{RSS: 5000000, Cache: 1000000, Swap: 4096, Usage: 7000000, MaxUsage: 9000000,
+		KernelUsage: 300000,
+		Measured:    []string{"RSS", "Cache", "Swap", "Usage", "Max Usage", "Kernel Usage"}}
 	if diff := cmp.Diff(want, u.MemoryStats); diff != "" {
 		t.Errorf("memory: -want +got\n%s", diff)
 	}
-	if u.CpuStats.ThrottledPeriods != 4 || u.CpuStats.ThrottledTime != 250000 || u.CpuStats.UserMode <= u.CpuStats.SystemMode || u.CpuStats.SystemMode <= 0 {
+	if u.CpuStats.ThrottledPeriods != 4 || u.CpuStats.ThrottledTime != 250000 ||
+		u.CpuStats.UserMode <= u.CpuStats.SystemMode || u.CpuStats.SystemMode <= 0 {
 		t.Errorf("cpu = %+v", u.CpuStats)
 	}
 
-	for _, name := range []string{"memory.current", "memory.peak", "memory.swap.current", "memory.stat"} { // no memory controller
+	// no memory controller
+	for _, name := range []string{"memory.current", "memory.peak", "memory.swap.current", "memory.stat"} {
 		if err := os.Remove(filepath.Join(group, name)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	write(map[string]string{"cpu.stat": "usage_usec 3000000\nuser_usec 2000000\nsystem_usec 1000000\n"}) // nor that of CPUs
+	// nor that of CPUs
+	write(map[string]string{"cpu.stat": "usage_usec 3000000\nuser_usec 2000000\nsystem_usec 1000000\n"})
 	bare := samplerOf(proctree.View{Supervisor: os.Getpid(), Cgroup: dir, Roots: []proctree.ViewRoot{root}})
-	u = until(t, bare, "a", func(u *api.TaskResourceUsage) bool { return u.ResourceUsage.MemoryStats.RSS > 0 }).ResourceUsage
-	if slices.Contains(u.CpuStats.Measured, "Throttled Periods") || slices.Contains(u.MemoryStats.Measured, "Max Usage") || u.MemoryStats.RSS == want.RSS {
+	u = until(t, bare, "a", func(u *api.TaskResourceUsage) bool {
+		return u.ResourceUsage.MemoryStats.RSS > 0
+	}).ResourceUsage
+	if slices.Contains(u.CpuStats.Measured, "Throttled Periods") || slices.Contains(u.MemoryStats.Measured, "Max Usage") ||
+		u.MemoryStats.RSS == want.RSS {
 		t.Errorf("without controllers: %+v %+v", u.CpuStats, u.MemoryStats)
 	}
 }

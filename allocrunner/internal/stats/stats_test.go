@@ -65,9 +65,10 @@ func sampler(roots ...proctree.ViewRoot) *stats.Sampler {
 }
 
 func samplerOf(view proctree.View) *stats.Sampler {
-	return stats.New(stats.Config{Logger: slog.New(slog.DiscardHandler), Tasks: func(context.Context) (stats.Tasks, error) {
-		return stats.Tasks{View: view}, nil
-	}})
+	return stats.New(stats.Config{Logger: slog.New(slog.DiscardHandler),
+		Tasks: func(context.Context) (stats.Tasks, error) {
+			return stats.Tasks{View: view}, nil
+		}})
 }
 
 func usageOf(t *testing.T, s *stats.Sampler, task string) *api.TaskResourceUsage {
@@ -97,7 +98,8 @@ func until(t *testing.T, s *stats.Sampler, task string, ok func(*api.TaskResourc
 			return last
 		}
 	}
-	t.Fatalf("the latest is cpu %+v memory %+v of %d", last.ResourceUsage.CpuStats, last.ResourceUsage.MemoryStats, len(last.Pids))
+	t.Fatalf("the latest is cpu %+v memory %+v of %d", last.ResourceUsage.CpuStats, last.ResourceUsage.MemoryStats,
+		len(last.Pids))
 	return nil
 }
 
@@ -146,7 +148,9 @@ func TestShortLivedProcesses(t *testing.T) {
 func TestManyProcesses(t *testing.T) {
 	const many = stats.MostPIDs + 100
 	file := filepath.Join(t.TempDir(), "busy")
-	c := start(t, "many", fmt.Sprintf(`i=0; while [ $i -lt %d ]; do sleep 1000 & i=$((i+1)); done; (while :; do :; done) & echo $! > %s; wait`, many, file))
+	c := start(t, "many",
+		fmt.Sprintf(`i=0; while [ $i -lt %d ]; do sleep 1000 & i=$((i+1)); done; (while :; do :; done) & echo $! > %s; wait`,
+			many, file))
 	u := until(t, sampler(c.root), "many", func(u *api.TaskResourceUsage) bool {
 		busy, _ := os.ReadFile(file) // the last of all to start
 		pid := strings.TrimSpace(string(busy))
@@ -184,7 +188,8 @@ func TestReaders(t *testing.T) {
 		for range 50 {
 			readers.Go(func() {
 				for range 1000 {
-					if u, err := s.Usage(t.Context()); err != nil || u.Tasks["a"] == nil || time.Since(time.Unix(0, u.Timestamp)) > time.Second {
+					if u, err := s.Usage(t.Context()); err != nil || u.Tasks["a"] == nil ||
+						time.Since(time.Unix(0, u.Timestamp)) > time.Second {
 						t.Errorf("usage = %+v, %v", u, err)
 					}
 					time.Sleep(10 * time.Millisecond)
@@ -209,13 +214,14 @@ func TestErrorsAreTriedAgain(t *testing.T) {
 		var log bytes.Buffer
 		var attempts atomic.Int32
 		var works atomic.Bool
-		s := stats.New(stats.Config{Logger: slog.New(slog.NewTextHandler(&log, nil)), Tasks: func(context.Context) (stats.Tasks, error) {
-			attempts.Add(1)
-			if !works.Load() {
-				return stats.Tasks{}, errors.New("the keeper is away")
-			}
-			return stats.Tasks{}, nil
-		}})
+		s := stats.New(stats.Config{Logger: slog.New(slog.NewTextHandler(&log, nil)),
+			Tasks: func(context.Context) (stats.Tasks, error) {
+				attempts.Add(1)
+				if !works.Load() {
+					return stats.Tasks{}, errors.New("the keeper is away")
+				}
+				return stats.Tasks{}, nil
+			}})
 		samples, err := s.Stream(t.Context(), time.Second)
 		if err != nil {
 			t.Fatal(err)

@@ -84,7 +84,8 @@ func (t *tracker) eachUse(members []proc.Stat, swapped map[int]uint64, ticks uin
 
 // use returns what the task has used since the latest sample, or else since its start. It is unknown when both were too
 // long ago.
-func (t *tracker) use(source cpuSource, reading cpuReading, procs map[int]proc.Stat, ticks uint64, window time.Duration) (use cpuUse, known bool) {
+func (t *tracker) use(source cpuSource, reading cpuReading, procs map[int]proc.Stat, ticks uint64,
+	window time.Duration) (use cpuUse, known bool) {
 	if window > 0 && source.name == t.source {
 		if source.name == "" {
 			return useOf(t.used(procs, ticks, window), window), true

@@ -87,7 +87,8 @@ func taskUsage(m measurement, at time.Time, mhz float64) *api.TaskResourceUsage 
 
 func cpuStats(use cpuUse, mhz float64) *api.CpuStats {
 	return &api.CpuStats{
-		SystemMode: 100 * use.system, UserMode: 100 * use.user, Percent: use.percent(), TotalTicks: use.percent() / 100 * mhz, Measured: processCPU,
+		SystemMode: 100 * use.system, UserMode: 100 * use.user, Percent: use.percent(),
+		TotalTicks: use.percent() / 100 * mhz, Measured: processCPU,
 	}
 }
 

@@ -32,7 +32,8 @@ func parseHere(_ context.Context, cfg jobspec.Config) (*api.Job, error) { return
 // TestParseIsJobspecs: the way through another process changes no job, and no error about one.
 func TestParseIsJobspecs(t *testing.T) {
 	var files []string
-	for _, pattern := range []string{"../testdata/*.hcl", "../testdata/*.json", "../testdata/*/*.hcl", "../../../examples/*.hcl"} {
+	for _, pattern := range []string{"../testdata/*.hcl", "../testdata/*.json", "../testdata/*/*.hcl",
+		"../../../examples/*.hcl"} {
 		found, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)
@@ -49,9 +50,11 @@ func TestParseIsJobspecs(t *testing.T) {
 		}
 		for _, cfg.AsWritten = range []bool{true, false} {
 			want, wantErr := jobspec.Parse(cfg)
-			for name, parse := range map[string]func(context.Context, jobspec.Config) (*api.Job, error){"here": parseHere, "elsewhere": Parse} {
+			for name, parse := range map[string]func(context.Context, jobspec.Config) (*api.Job, error){"here": parseHere,
+				"elsewhere": Parse} {
 				got, err := parse(t.Context(), cfg)
-				if fmt.Sprint(err) != fmt.Sprint(wantErr) || errors.Is(err, jobspec.ErrInvalid) != errors.Is(wantErr, jobspec.ErrInvalid) {
+				if fmt.Sprint(err) != fmt.Sprint(wantErr) ||
+					errors.Is(err, jobspec.ErrInvalid) != errors.Is(wantErr, jobspec.ErrInvalid) {
 					t.Errorf("%s, %s: %v, want %v", file, name, err, wantErr)
 				}
 				if diff := cmp.Diff(want, got); diff != "" {
@@ -69,7 +72,8 @@ func TestFromFilesComeBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg := job("", fmt.Sprintf("upper(file(%q))", path))
-	for name, parse := range map[string]func(context.Context, jobspec.Config) (*api.Job, error){"here": parseHere, "elsewhere": Parse} {
+	for name, parse := range map[string]func(context.Context, jobspec.Config) (*api.Job, error){"here": parseHere,
+		"elsewhere": Parse} {
 		cfg.FromFiles = &jobspec.FromFiles{}
 		if _, err := parse(t.Context(), cfg); err != nil || cfg.FromFiles.Mask("it is HUNTER2") != "it is (from a file)" {
 			t.Errorf("%s: %v, %q", name, err, cfg.FromFiles.Texts)
@@ -88,16 +92,19 @@ func TestLimits(t *testing.T) {
 		locals, value string
 		limits        limits
 	}{
-		"bcrypt":           {"", `join("", [for i in range(1000): bcrypt("x", 14)])`, soon},
-		"one long match":   {large("a"), `length(regexall("(x?){1000}(x+x+)+y", local.s))`, soon},
-		"many matches":     {large("a"), `length(regexall(".*b|a", local.s))`, soon},
-		"a number":         {large("9999"), `parseint(local.s, 10) % 2`, soon},
-		"pairs":            {"", `length(distinct(flatten([for i in range(60): [for j in range(1000): "${i}-${j}"]])))`, soon},
-		"characters":       {large("é") + "\nc = \"${join(\"\", [for i in range(1000): \"" + strings.Repeat("ü", 1000) + "\"])}é\"", `trim(local.s, local.c)`, soon},
+		"bcrypt":         {"", `join("", [for i in range(1000): bcrypt("x", 14)])`, soon},
+		"one long match": {large("a"), `length(regexall("(x?){1000}(x+x+)+y", local.s))`, soon},
+		"many matches":   {large("a"), `length(regexall(".*b|a", local.s))`, soon},
+		"a number":       {large("9999"), `parseint(local.s, 10) % 2`, soon},
+		"pairs": {"", `length(distinct(flatten([for i in range(60): [for j in range(1000): "${i}-${j}"]])))`,
+			soon},
+		"characters": {large("é") + "\nc = \"${join(\"\", [for i in range(1000): \"" + strings.Repeat("ü", 1000) +
+			"\"])}é\"", `trim(local.s, local.c)`, soon},
 		"a heredoc":        {"h = <<-E\n" + strings.Repeat("   x\n", 500_000) + "E\n", `"x"`, soon},
 		"a list each time": {"", `join("", [for a in range(1000): [for b in range(450): range(1000)[0]][0]])`, soon},
-		"captures":         {large("a"), `length(regexall("` + strings.Repeat("(", 200) + "a" + strings.Repeat(")", 200) + `", local.s))`, small},
-		"a wide format":    {"", `format("` + strings.Repeat("%[1]999d", 100_000) + `", 1)`, small},
+		"captures": {large("a"), `length(regexall("` + strings.Repeat("(", 200) + "a" + strings.Repeat(")", 200) +
+			`", local.s))`, small},
+		"a wide format": {"", `format("` + strings.Repeat("%[1]999d", 100_000) + `", 1)`, small},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -117,12 +124,16 @@ func TestLimits(t *testing.T) {
 func TestLimitsHere(t *testing.T) {
 	hostile := job("", `join("", [for i in range(20): bcrypt("x", 13)])`) // which ends a while after this test
 	_, err := here(hostile, limits{CPU: 100 * time.Millisecond, Memory: 1 << 40})
-	if !errors.Is(err, jobspec.ErrInvalid) || !strings.Contains(fmt.Sprint(err), "x.hcl takes more than 100ms of a processor's time to read") {
+	if !errors.Is(err, jobspec.ErrInvalid) ||
+		!strings.Contains(fmt.Sprint(err), "x.hcl takes more than 100ms of a processor's time to read") {
 		t.Error(err)
 	}
-	memory := job("l = [for i in range(1000): join(\"\", [for j in range(1000): \"0123456789\"])]", `length(join("", local.l))`) // 10 MB, and copies
+	// 10 MB, and copies
+	memory := job("l = [for i in range(1000): join(\"\", [for j in range(1000): \"0123456789\"])]",
+		`length(join("", local.l))`)
 	_, err = here(memory, limits{CPU: time.Hour, Memory: 1 << 20})
-	if !errors.Is(err, jobspec.ErrInvalid) || !strings.Contains(fmt.Sprint(err), "x.hcl takes more than 1 MiB of memory to read") {
+	if !errors.Is(err, jobspec.ErrInvalid) ||
+		!strings.Contains(fmt.Sprint(err), "x.hcl takes more than 1 MiB of memory to read") {
 		t.Error(err)
 	}
 }
@@ -132,7 +143,8 @@ func TestParseEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() {
-		_, err := parse(ctx, job("", `join("", [for i in range(1000): bcrypt("x", 14)])`), limits{CPU: time.Hour, Memory: 1 << 30})
+		_, err := parse(ctx, job("", `join("", [for i in range(1000): bcrypt("x", 14)])`),
+			limits{CPU: time.Hour, Memory: 1 << 30})
 		done <- err
 	}()
 	cancel()

@@ -58,7 +58,8 @@ func elementOf(t reflect.Type) reflect.Type {
 func TestUnknownFieldsAreDestructive(t *testing.T) {
 	defer jobdiff.WithoutRow(reflect.TypeFor[api.Task](), "KillTimeout")()
 	got := changed(t, `"5s"`, `"10s"`)
-	want := `destructive group "g" > task "t" > kill_timeout: changes from 5s to 10s; unknown field; needs a new allocation`
+	want := `destructive group "g" > task "t" > kill_timeout: changes from 5s to 10s; unknown field; needs a new ` +
+		`allocation`
 	if !slices.Equal(got, []string{want}) {
 		t.Errorf("got %q, want %q", got, want)
 	}
@@ -182,17 +183,23 @@ func mutate(v reflect.Value) {
 // mayTell are the fields whose texts are shown: names, modes, places. All others may hold a secret.
 var mayTell = []string{
 	"Job.Region", "Job.Namespace", "Job.ID", "Job.Name", "Job.Type", "Job.ParentID", "Job.Datacenters", "Job.NodePool",
-	"Constraint.", "Affinity.", "Spread.", "SpreadTarget.", "UpdateStrategy.", "ReschedulePolicy.", "MigrateStrategy.", "RestartPolicy.",
-	"DisconnectStrategy.", "NetworkResource.", "Port.", "DNSConfig.", "VolumeRequest.", "VolumeMount.", "CSIMountOptions.", "Consul.",
-	"TaskGroup.Name", "Task.Name", "Task.Driver", "Task.User", "Task.Kind", "Task.KillSignal", "TaskLifecycle.", "TaskCSIPluginConfig.",
+	"Constraint.", "Affinity.", "Spread.", "SpreadTarget.", "UpdateStrategy.", "ReschedulePolicy.", "MigrateStrategy.",
+	"RestartPolicy.",
+	"DisconnectStrategy.", "NetworkResource.", "Port.", "DNSConfig.", "VolumeRequest.", "VolumeMount.", "CSIMountOptions.",
+	"Consul.",
+	"TaskGroup.Name", "Task.Name", "Task.Driver", "Task.User", "Task.Kind", "Task.KillSignal", "TaskLifecycle.",
+	"TaskCSIPluginConfig.",
 	"TaskSchedule", "WorkloadIdentity.", "NUMAResource.", "RequestedDevice.",
 	"Service.Name", "Service.Provider", "Service.PortLabel", "Service.AddressMode", "Service.Address", "Service.TaskName",
 	"Service.OnUpdate", "Service.Cluster", "Service.Kind",
-	"ServiceCheck.Name", "ServiceCheck.Type", "ServiceCheck.PortLabel", "ServiceCheck.AddressMode", "ServiceCheck.Advertise",
-	"ServiceCheck.Protocol", "ServiceCheck.Method", "ServiceCheck.Command", "ServiceCheck.TaskName", "ServiceCheck.TLSServerName",
+	"ServiceCheck.Name", "ServiceCheck.Type", "ServiceCheck.PortLabel", "ServiceCheck.AddressMode",
+	"ServiceCheck.Advertise",
+	"ServiceCheck.Protocol", "ServiceCheck.Method", "ServiceCheck.Command", "ServiceCheck.TaskName",
+	"ServiceCheck.TLSServerName",
 	"ServiceCheck.InitialStatus", "ServiceCheck.OnUpdate", "ServiceCheck.GRPCService",
 	// Names of blocks whose other texts are not shown.
-	"Template.Name", "Secret.Name", "Action.Name", "SidecarTask.Name", "ConsulGatewayBindAddress.Name", "JobUILink.Label", "MultiregionRegion.Name",
+	"Template.Name", "Secret.Name", "Action.Name", "SidecarTask.Name", "ConsulGatewayBindAddress.Name", "JobUILink.Label",
+	"MultiregionRegion.Name",
 }
 
 // TestEveryMutationIsAChange: whatever single value of a job is made another one, that is seen, and its text is not
@@ -226,7 +233,8 @@ func TestEveryMutationIsAChange(t *testing.T) {
 				t.Errorf("%s: %s was made another value, and no change is seen", file, target.path)
 			}
 			shown := strings.Contains(fmt.Sprint(got), secret)
-			if shown && !slices.ContainsFunc(mayTell, func(field string) bool { return strings.HasPrefix(target.field, field) }) {
+			if shown && !slices.ContainsFunc(mayTell,
+				func(field string) bool { return strings.HasPrefix(target.field, field) }) {
 				t.Errorf("%s: the text of %s is shown: %v", file, target.path, got)
 			}
 		}

@@ -105,40 +105,66 @@ func TestChangesAreSaid(t *testing.T) {
 		replace []string
 		want    []string
 	}{
-		"nothing":        {nil, nil},
-		"kill_timeout":   {[]string{`"5s"`, `"10s"`}, []string{"in place " + inT + "kill_timeout: changes from 5s to 10s" + count}},
-		"kill_signal":    {[]string{"user ", "kill_signal = \"SIGHUP\"\nuser "}, []string{"in place " + inT + `kill_signal: changes from "" to "SIGHUP"` + count}},
-		"shutdown_delay": {[]string{`"1s"`, `"0s"`}, []string{`in place group "g" > shutdown_delay: changes from 1s to 0s; applies from the next stop; a restart does not wait for it`}},
+		"nothing": {nil, nil},
+		"kill_timeout": {[]string{`"5s"`, `"10s"`},
+			[]string{"in place " + inT + "kill_timeout: changes from 5s to 10s" + count}},
+		"kill_signal": {[]string{"user ", "kill_signal = \"SIGHUP\"\nuser "},
+			[]string{"in place " + inT + `kill_signal: changes from "" to "SIGHUP"` + count}},
+		"shutdown_delay": {[]string{`"1s"`, `"0s"`},
+			[]string{`in place group "g" > shutdown_delay: changes from 1s to 0s; applies from the next stop; a restart does ` +
+				`not wait for it`}},
 		"restart, once": {[]string{"attempts = 2", "attempts = 1"},
 			[]string{`in place group "g" > restart > attempts: changes from 2 to 1; applies from the task's next exit`}},
 		"a task's restart": {[]string{"user ", "restart { attempts = 0 }\nuser "},
 			[]string{"in place " + inT + `restart > attempts: changes from 2 to 0; applies from the task's next exit`}},
-		"meta": {[]string{`team = "blue"`, `cost = "1"`}, []string{`in place job > meta: "cost" is added, "team" is removed` + meta}},
+		"meta": {[]string{`team = "blue"`, `cost = "1"`},
+			[]string{`in place job > meta: "cost" is added, "team" is removed` + meta}},
 		"check": {[]string{`path     = "/"`, `path     = "/x?token=hunter2"`, `"2s"`, `"3s"`},
-			[]string{`in place group "g" > service "s" > check "c" > path: changes`, `in place group "g" > service "s" > check "c" > interval: changes from 2s to 3s`}},
+			[]string{`in place group "g" > service "s" > check "c" > path: changes`,
+				`in place group "g" > service "s" > check "c" > interval: changes from 2s to 3s`}},
 		"check's name": {[]string{`"c"`, `"d"`},
-			[]string{`in place group "g" > service "s" > check "c": is removed`, `in place group "g" > service "s" > check "d": is added`}},
-		"tags":      {[]string{`["a"]`, `["b"]`}, []string{`in place group "g" > service "s" > tags: changes`}},
-		"provider":  {[]string{`provider = "nomad"`, `provider = "consul"`}, []string{`in place group "g" > service "s" > provider: changes from "nomad" to "consul"`}},
-		"priority":  {[]string{"meta {", "priority = 90\nmeta {"}, []string{"in place job > priority: changes from 50 to 90; has no effect on one machine"}},
-		"leader":    {[]string{"user ", "leader = true\nuser "}, []string{"in place " + inT + "leader: changes from false to true; applies from the task's end, at once if it has ended"}},
-		"log files": {[]string{"user ", "logs { max_files = 3 }\nuser "}, []string{"in place " + inT + "logs > max_files: changes from 10 to 3; applies from the task's next start"}},
-		"no logs":   {[]string{"user ", "logs { disabled = true }\nuser "}, []string{"destructive " + inT + "logs > disabled: changes from false to true" + process}},
+			[]string{`in place group "g" > service "s" > check "c": is removed`,
+				`in place group "g" > service "s" > check "d": is added`}},
+		"tags": {[]string{`["a"]`, `["b"]`}, []string{`in place group "g" > service "s" > tags: changes`}},
+		"provider": {[]string{`provider = "nomad"`, `provider = "consul"`},
+			[]string{`in place group "g" > service "s" > provider: changes from "nomad" to "consul"`}},
+		"priority": {[]string{"meta {", "priority = 90\nmeta {"},
+			[]string{"in place job > priority: changes from 50 to 90; has no effect on one machine"}},
+		"leader": {[]string{"user ", "leader = true\nuser "},
+			[]string{"in place " + inT + "leader: changes from false to true; applies from the task's end, at once if it " +
+				"has ended"}},
+		"log files": {[]string{"user ", "logs { max_files = 3 }\nuser "},
+			[]string{"in place " + inT + "logs > max_files: changes from 10 to 3; applies from the task's next start"}},
+		"no logs": {[]string{"user ", "logs { disabled = true }\nuser "},
+			[]string{"destructive " + inT + "logs > disabled: changes from false to true" + process}},
 		"another group": {[]string{`group "other" {`, "group \"other\" {\ncount = 2"},
 			[]string{`in place group "other": changes; not the group that runs here`}},
-		"env":      {[]string{`A = "hunter2"`, `A = "hunter3"`}, []string{"destructive " + inT + `env: "A" changes` + process}},
-		"config":   {[]string{`args    = ["hunter2"]`, ""}, []string{"destructive " + inT + `config: "args" is removed` + process}},
-		"user":     {[]string{"nobody", "root"}, []string{"destructive " + inT + `user: changes from "nobody" to "root"` + process}},
-		"memory":   {[]string{"user ", "resources { memory = 7 }\nuser "}, []string{"destructive " + inT + "resources > memory: changes from 300 to 7" + process}},
-		"port":     {[]string{"to = 8080", "to = 80"}, []string{`destructive group "g" > network > port "admin" > to: changes from 8080 to 80` + ports}},
-		"new port": {[]string{`port "http" {}`, "port \"http\" {}\nport \"x\" {}"}, []string{`destructive group "g" > network > port "x": is added` + ports}},
-		"new task": {[]string{`task "u"`, `task "v"`}, []string{`destructive group "g" > task "u": is removed` + place, `destructive group "g" > task "v": is added` + place}},
-		"group": {[]string{`group "g"`, `group "h"`}, []string{`destructive group "g": is removed; the running allocation belongs to this group`,
-			`in place group "h": is added; not the group that runs here`}},
-		"job":       {[]string{`job "j"`, `job "k"`}, []string{`destructive job > id: changes from "j" to "k"; changes the job's identity; needs a new allocation`, `destructive job > name: changes from "j" to "k"` + process}},
-		"type":      {[]string{"meta {", "type = \"batch\"\nmeta {"}, nil},
-		"audience":  {[]string{`"vault.io"`, `"x"`}, []string{"destructive " + inT + `identity "vault" > aud: changes from ["vault.io"] to ["x"]` + token}},
-		"lifecycle": {[]string{`hook = "prestart"`, `hook = "poststart"`}, []string{`destructive group "g" > task "u" > lifecycle > hook: changes from "prestart" to "poststart"; decides the order of the tasks; needs a new allocation`}},
+		"env": {[]string{`A = "hunter2"`, `A = "hunter3"`},
+			[]string{"destructive " + inT + `env: "A" changes` + process}},
+		"config": {[]string{`args    = ["hunter2"]`, ""},
+			[]string{"destructive " + inT + `config: "args" is removed` + process}},
+		"user": {[]string{"nobody", "root"},
+			[]string{"destructive " + inT + `user: changes from "nobody" to "root"` + process}},
+		"memory": {[]string{"user ", "resources { memory = 7 }\nuser "},
+			[]string{"destructive " + inT + "resources > memory: changes from 300 to 7" + process}},
+		"port": {[]string{"to = 8080", "to = 80"},
+			[]string{`destructive group "g" > network > port "admin" > to: changes from 8080 to 80` + ports}},
+		"new port": {[]string{`port "http" {}`, "port \"http\" {}\nport \"x\" {}"},
+			[]string{`destructive group "g" > network > port "x": is added` + ports}},
+		"new task": {[]string{`task "u"`, `task "v"`}, []string{`destructive group "g" > task "u": is removed` + place,
+			`destructive group "g" > task "v": is added` + place}},
+		"group": {[]string{`group "g"`, `group "h"`},
+			[]string{`destructive group "g": is removed; the running allocation belongs to this group`,
+				`in place group "h": is added; not the group that runs here`}},
+		"job": {[]string{`job "j"`, `job "k"`},
+			[]string{`destructive job > id: changes from "j" to "k"; changes the job's identity; needs a new allocation`,
+				`destructive job > name: changes from "j" to "k"` + process}},
+		"type": {[]string{"meta {", "type = \"batch\"\nmeta {"}, nil},
+		"audience": {[]string{`"vault.io"`, `"x"`},
+			[]string{"destructive " + inT + `identity "vault" > aud: changes from ["vault.io"] to ["x"]` + token}},
+		"lifecycle": {[]string{`hook = "prestart"`, `hook = "poststart"`},
+			[]string{`destructive group "g" > task "u" > lifecycle > hook: changes from "prestart" to "poststart"; decides ` +
+				`the order of the tasks; needs a new allocation`}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := changed(t, c.replace...)
@@ -161,8 +187,10 @@ func TestChangesAreSaid(t *testing.T) {
 // TestChangesOfOddJobs: what is no canonical job is compared all the same.
 func TestChangesOfOddJobs(t *testing.T) {
 	name := func(s string) *string { return &s }
-	odd := &api.Job{TaskGroups: []*api.TaskGroup{nil, {}, {Name: name("g"), Tasks: []*api.Task{nil, {Name: "t"}, {Name: "t", Driver: "x"}}}}}
-	other := &api.Job{TaskGroups: []*api.TaskGroup{{Name: name("g"), Tasks: []*api.Task{{Name: "t"}, {Name: "t"}, nil}}, {}}}
+	odd := &api.Job{TaskGroups: []*api.TaskGroup{nil, {},
+		{Name: name("g"), Tasks: []*api.Task{nil, {Name: "t"}, {Name: "t", Driver: "x"}}}}}
+	other := &api.Job{TaskGroups: []*api.TaskGroup{{Name: name("g"), Tasks: []*api.Task{{Name: "t"}, {Name: "t"}, nil}},
+		{}}}
 	got := jobdiff.Changes(odd, other, "g")
 	if len(got) != 1 || got[0].Path != `group "g" > task "t" #2 > driver` || got[0].InPlace {
 		t.Errorf("changes = %v, want the second task's driver alone", got)
@@ -176,8 +204,10 @@ func TestChangesOfOddJobs(t *testing.T) {
 		t.Errorf("Changes(nil, nil) = %v", got)
 	}
 	// Read from HCL or from JSON, a config is the same.
-	a := &api.Job{TaskGroups: []*api.TaskGroup{{Tasks: []*api.Task{{Config: map[string]any{"n": 1, "args": []string{"x"}}}}}}}
-	b := &api.Job{TaskGroups: []*api.TaskGroup{{Tasks: []*api.Task{{Config: map[string]any{"n": 1.0, "args": []any{"x"}}, Env: map[string]string{}}}}}}
+	a := &api.Job{TaskGroups: []*api.TaskGroup{{Tasks: []*api.Task{{Config: map[string]any{"n": 1,
+		"args": []string{"x"}}}}}}}
+	b := &api.Job{TaskGroups: []*api.TaskGroup{{Tasks: []*api.Task{{Config: map[string]any{"n": 1.0, "args": []any{"x"}},
+		Env: map[string]string{}}}}}}
 	if got := jobdiff.Changes(a, b, ""); got != nil {
 		t.Errorf("Changes of the same config = %v", got)
 	}

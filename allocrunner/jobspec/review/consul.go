@@ -122,7 +122,8 @@ var consulServiceLimits = []limit[api.Service]{
 
 // What an agent takes as metadata of a service, less the pairs that a registration has of ours.
 const (
-	metaWords     = "it must have at most 60 keys, each of 1 to 128 letters, digits, - and _ that do not begin with consul-, and values of at most 512 bytes"
+	metaWords = "it must have at most 60 keys, each of 1 to 128 letters, digits, - and _ that do not begin with " +
+		"consul-, and values of at most 512 bytes"
 	maxMeta       = 60
 	maxMetaKey    = 128
 	maxMetaValue  = 512

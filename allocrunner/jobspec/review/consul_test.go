@@ -25,17 +25,25 @@ func TestReviewOfConsul(t *testing.T) {
 		body            string
 		none, has, here []string // the findings without an agent, with one, and with the services served here
 	}{
-		"default":          {body: ofConsul(""), none: refusedService},
-		"explicit":         {body: ofConsul("provider = \"consul\""), none: refusedService},
-		"of a task":        {body: strings.Replace(inService("port = \"80\""), "provider = \"nomad\"\n", "", 1), none: []string{"refused " + inTS + "service provider"}},
-		"nomad's":          {body: service("")},
-		"grpc":             {body: ofConsul(grpc), none: refusedService, here: []string{"refused " + inC + "grpc_service", "refused " + inC + "check type"}},
-		"tag override":     {body: ofConsul("enable_tag_override = true"), none: refusedService, here: []string{"refused " + inS + "enable_tag_override"}},
-		"tagged addresses": {body: ofConsul("tagged_addresses { wan = \"192.0.2.1:80\" }"), none: refusedService, here: []string{"refused " + inS + "tagged_addresses"}},
-		"tagged name":      {body: ofConsul("tagged_addresses { wan = \"example.org\" }"), none: refusedService, has: []string{"refused " + inS + "tagged_addresses"}, here: []string{"refused " + inS + "tagged_addresses"}},
-		"any address":      {body: ofConsul("address = \"0.0.0.0\""), none: refusedService, has: []string{"refused " + inS + "service address"}},
-		"weights":          {body: ofConsul("weights { passing = 2 }"), none: refusedService, here: []string{"refused " + inS + "service weights"}},
-		"no weight":        {body: ofConsul("weights { passing = 70000 }"), none: refusedService, has: []string{"refused " + inS + "service weights"}, here: []string{"refused " + inS + "service weights"}},
+		"default":  {body: ofConsul(""), none: refusedService},
+		"explicit": {body: ofConsul("provider = \"consul\""), none: refusedService},
+		"of a task": {body: strings.Replace(inService("port = \"80\""), "provider = \"nomad\"\n", "", 1),
+			none: []string{"refused " + inTS + "service provider"}},
+		"nomad's": {body: service("")},
+		"grpc": {body: ofConsul(grpc), none: refusedService, here: []string{"refused " + inC + "grpc_service",
+			"refused " + inC + "check type"}},
+		"tag override": {body: ofConsul("enable_tag_override = true"), none: refusedService,
+			here: []string{"refused " + inS + "enable_tag_override"}},
+		"tagged addresses": {body: ofConsul("tagged_addresses { wan = \"192.0.2.1:80\" }"), none: refusedService,
+			here: []string{"refused " + inS + "tagged_addresses"}},
+		"tagged name": {body: ofConsul("tagged_addresses { wan = \"example.org\" }"), none: refusedService,
+			has: []string{"refused " + inS + "tagged_addresses"}, here: []string{"refused " + inS + "tagged_addresses"}},
+		"any address": {body: ofConsul("address = \"0.0.0.0\""), none: refusedService,
+			has: []string{"refused " + inS + "service address"}},
+		"weights": {body: ofConsul("weights { passing = 2 }"), none: refusedService,
+			here: []string{"refused " + inS + "service weights"}},
+		"no weight": {body: ofConsul("weights { passing = 70000 }"), none: refusedService,
+			has: []string{"refused " + inS + "service weights"}, here: []string{"refused " + inS + "service weights"}},
 		"meta": {body: ofConsul("meta { a-1 = \"" + strings.Repeat("v", 512) + "\" }"), none: refusedService,
 			here: []string{"warning " + inS + "service meta"}},
 		"long meta": {body: ofConsul("meta { a = \"" + strings.Repeat("v", 513) + "\" }"), none: refusedService,
@@ -46,20 +54,29 @@ func TestReviewOfConsul(t *testing.T) {
 			has: []string{"refused " + inS + "service canary_meta"}, here: []string{"warning " + inS + "service canary_meta"}},
 		"cluster": {body: ofConsul("cluster = \"two\""), none: refusedService,
 			has: []string{"refused " + inS + "service cluster"}, here: []string{"refused " + inS + "service cluster"}},
-		"unknown port": {body: ofConsul("check {\nname = \"c\"\ntype = \"tcp\"\ninterval = \"2s\"\ntimeout = \"1s\"\nport = \"nope\"\n}"), none: refusedService,
+		"unknown port": {body: ofConsul("check {\nname = \"c\"\ntype = \"tcp\"\ninterval = \"2s\"\ntimeout = \"1s\"\nport " +
+			"= \"nope\"\n}"), none: refusedService,
 			has: []string{"refused " + inC + "check port"}, here: []string{"refused " + inC + "check port"}},
-		"warns late": {body: ofConsul("check {\nname = \"c\"\ntype = \"tcp\"\ninterval = \"2s\"\ntimeout = \"1s\"\nfailures_before_warning = 2\n}"),
-			none: refusedService, has: []string{"refused " + inC + "failures_before_warning"}, here: []string{"refused " + inC + "failures_before_warning"}},
-		"script threshold": {body: ofConsul("check {\nname = \"c\"\ntype = \"script\"\ncommand = \"x\"\ntask = \"t\"\ninterval = \"2s\"\ntimeout = \"1s\"\nsuccess_before_passing = 2\n}"),
+		"warns late": {body: ofConsul("check {\nname = \"c\"\ntype = \"tcp\"\ninterval = \"2s\"\ntimeout = " +
+			"\"1s\"\nfailures_before_warning = 2\n}"),
+			none: refusedService, has: []string{"refused " + inC + "failures_before_warning"}, here: []string{"refused " + inC +
+				"failures_before_warning"}},
+		"script threshold": {body: ofConsul("check {\nname = \"c\"\ntype = \"script\"\ncommand = \"x\"\ntask = " +
+			"\"t\"\ninterval = \"2s\"\ntimeout = \"1s\"\nsuccess_before_passing = 2\n}"),
 			none: refusedService, has: []string{"refused " + inC + "success_before_passing"}},
-		"connect": {body: ofConsul("connect { native = true }"), none: []string{"refused " + inS + "connect", "refused " + inS + "service provider"},
+		"connect": {body: ofConsul("connect { native = true }"), none: []string{"refused " + inS + "connect",
+			"refused " + inS + "service provider"},
 			has: []string{"refused " + inS + "connect"}, here: []string{"refused " + inS + "connect"}},
-		"group block": {body: group("consul { namespace = \"n\" }"), none: []string{"refused " + inG + "consul"}, here: []string{"warning " + inG + "consul"}},
-		"two":         {body: group("consul { cluster = \"two\" }"), none: []string{"refused " + inG + "consul"}, has: []string{"refused " + inG + "cluster"}, here: []string{"warning " + inG + "consul"}},
-		"task block":  {body: task("consul {}"), none: []string{"refused " + inT + "consul"}, has: []string{"warning " + inT + "consul"}, here: []string{"warning " + inT + "consul"}},
+		"group block": {body: group("consul { namespace = \"n\" }"), none: []string{"refused " + inG + "consul"},
+			here: []string{"warning " + inG + "consul"}},
+		"two": {body: group("consul { cluster = \"two\" }"), none: []string{"refused " + inG + "consul"},
+			has: []string{"refused " + inG + "cluster"}, here: []string{"warning " + inG + "consul"}},
+		"task block": {body: task("consul {}"), none: []string{"refused " + inT + "consul"},
+			has: []string{"warning " + inT + "consul"}, here: []string{"warning " + inT + "consul"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			for choice, want := range map[review.Consul][]string{review.NoConsul: tc.none, review.HasConsul: tc.has, review.ConsulHere: tc.here} {
+			for choice, want := range map[review.Consul][]string{review.NoConsul: tc.none, review.HasConsul: tc.has,
+				review.ConsulHere: tc.here} {
 				job, err := parse(t, tc.body)
 				if err != nil {
 					t.Fatal(err)

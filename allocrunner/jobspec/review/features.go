@@ -19,7 +19,8 @@ import (
 // feature that is implemented removes its row. docs/jobfiles.md is made from these rows.
 
 var jobRows = []row[api.Job]{
-	{"periodic", Refused, "nothing here starts a job at set times; leave the block out, and use cron or a systemd timer", nil},
+	{"periodic", Refused, "nothing here starts a job at set times; leave the block out, and use cron or a systemd timer",
+		nil},
 	{"parameterized", Refused, "nothing here dispatches jobs; leave the block out, and use variables", nil},
 	{"multiregion", Refused, "there is one machine and no region; leave the block out", nil},
 	{"type", Note, "one machine runs one allocation: system is run as service is, sysbatch as batch is",
@@ -41,7 +42,8 @@ var groupRows = []row[api.TaskGroup]{
 	{"stop_after_client_disconnect", Warning, "there is no server to be disconnected from; nothing acts on it", nil},
 	{"max_client_disconnect", Warning, "there is no server to be disconnected from; nothing acts on it", nil},
 	{"max_run_duration", Warning, "nothing ends the allocation after that time yet", nil},
-	{"ephemeral_disk sticky", Warning, "each allocation begins with an empty directory; nothing is taken over from an earlier one",
+	{"ephemeral_disk sticky", Warning,
+		"each allocation begins with an empty directory; nothing is taken over from an earlier one",
 		func(g *api.TaskGroup) bool { return g.EphemeralDisk != nil && ptr.Deref(g.EphemeralDisk.Sticky) }},
 	{"ephemeral_disk migrate", Warning, "there is no other machine to take data from",
 		func(g *api.TaskGroup) bool { return g.EphemeralDisk != nil && ptr.Deref(g.EphemeralDisk.Migrate) }},
@@ -103,7 +105,8 @@ var nomadServiceRows = []row[api.Service]{
 
 // nomadCheckRows are about checks of services of provider "nomad".
 var nomadCheckRows = []row[api.ServiceCheck]{
-	{"failures_before_warning", Refused, "a check here is a success or a failure, and never a warning; use failures_before_critical", nil},
+	{"failures_before_warning", Refused,
+		"a check here is a success or a failure, and never a warning; use failures_before_critical", nil},
 	{"grpc_service", Refused, "grpc checks are made by an agent of Consul alone", nil},
 	{"grpc_use_tls", Refused, "grpc checks are made by an agent of Consul alone", nil},
 	{"check notes", Note, "they are for Consul", nil},
@@ -170,11 +173,13 @@ var updateLimits = []limit[api.UpdateStrategy]{
 	atLeast[api.UpdateStrategy]("update max_parallel", 0),
 	atLeast[api.UpdateStrategy]("update min_healthy_time", time.Duration(0)),
 	among[api.UpdateStrategy]("update health_check", "", "checks", "task_states", "manual"),
-	{"update healthy_deadline", "it must be longer than min_healthy_time, or the allocation could never become healthy in time", nil,
+	{"update healthy_deadline",
+		"it must be longer than min_healthy_time, or the allocation could never become healthy in time", nil,
 		func(u *api.UpdateStrategy) bool {
 			return u.HealthyDeadline == nil || ptr.Deref(u.MinHealthyTime) < *u.HealthyDeadline
 		}},
-	{"update progress_deadline", "it must be longer than healthy_deadline, or 0s for none; it is 10m unless it is given", nil,
+	{"update progress_deadline", "it must be longer than healthy_deadline, or 0s for none; it is 10m unless it is given",
+		nil,
 		func(u *api.UpdateStrategy) bool {
 			by := ptr.Deref(u.ProgressDeadline)
 			return by == 0 || by > ptr.Deref(u.HealthyDeadline)
@@ -218,7 +223,8 @@ var identityLimits = []limit[api.WorkloadIdentity]{
 	{"identity aud", "it must hold no empty audience", nil,
 		func(w *api.WorkloadIdentity) bool { return !slices.Contains(w.Audience, "") }},
 	atLeast[api.WorkloadIdentity]("identity ttl", time.Duration(0)),
-	{"identity filepath", "it must be in the task's directory, to which it is relative, and none of taskapi's own names there, such as secrets/api.sock", nil,
+	{"identity filepath", "it must be in the task's directory, to which it is relative, and none of taskapi's own names " +
+		"there, such as secrets/api.sock", nil,
 		func(w *api.WorkloadIdentity) bool {
 			path := filepath.Clean(w.Filepath)
 			return w.Filepath == "" || filepath.IsLocal(path) && !slices.Contains(taskPaths, path)

@@ -64,7 +64,8 @@ func Rows() []Row {
 		t.add(r.Block, r.Attribute, r.Severity, r.Words)
 	}
 	t.walk("job", reflect.TypeFor[api.Job]())
-	for _, key := range slices.SortedFunc(maps.Keys(t.known), func(a, b [2]string) int { return slices.Compare(a[:], b[:]) }) {
+	for _, key := range slices.SortedFunc(maps.Keys(t.known),
+		func(a, b [2]string) int { return slices.Compare(a[:], b[:]) }) {
 		if !t.seen[key] { // JSON alone has it
 			t.rows = append(t.rows, t.known[key]...)
 		}
@@ -74,11 +75,13 @@ func Rows() []Row {
 
 // otherRows are the rows of what the reviewer looks at by itself.
 var otherRows = []Row{
-	{"job", "name", Honoured, "it, and the ID, must be printable, without a colon or slash, and of at most 128 bytes, as those of groups and tasks"},
+	{"job", "name", Honoured, "it, and the ID, must be printable, without a colon or slash, and of at most 128 bytes, " +
+		"as those of groups and tasks"},
 	{"job", "region", Honoured, "it must be printable and have no colon"},
 	{"job", "namespace", Honoured, "it must be printable and have no colon"},
 	{"group", "network", Honoured, "there must be at most one"},
-	{"group", "consul", Honoured, "namespace and partition say where an agent registers the services; cluster: " + clusterWords},
+	{"group", "consul", Honoured, "namespace and partition say where an agent registers the services; cluster: " +
+		clusterWords},
 	{"network", "port", Honoured, "labels must differ, and not in - and _ alone"},
 	{"network", "reserved_ports", Honoured, "as port, with a static number"},
 	{"task", "driver", Honoured, "it must be one of the drivers that there are"},

@@ -36,7 +36,8 @@ const maxName = 128
 // that of another task as well, and what can't be seen would let it, and lines of logs, look like another's.
 func (r *reviewer) checkPart(feature, name string) {
 	if strings.Contains(name, ":") {
-		r.refuse(feature, "%q has a colon in it, which separates the parts of an identity's sub claim; use another character", name)
+		r.refuse(feature, "%q has a colon in it, which separates the parts of an identity's sub claim; use another character",
+			name)
 	}
 	hidden := func(c rune) bool { return c == utf8.RuneError || !unicode.IsPrint(c) }
 	if i := strings.IndexFunc(name, hidden); i >= 0 {
@@ -75,7 +76,8 @@ func (r *reviewer) checkTaskName(name string) {
 	case slices.ContainsFunc(ownNames, own):
 		r.refuse("task name", "%q has its place in the allocation directory already; choose another name", name)
 	case len(name) > 2 && name[0] == '.':
-		r.refuse("task name", "%q begins with a dot, as what is being written in the allocation directory does; choose another name", name)
+		r.refuse("task name",
+			"%q begins with a dot, as what is being written in the allocation directory does; choose another name", name)
 	}
 }
 

@@ -37,7 +37,8 @@ func newIssuer() (*issuer, error) {
 // jwks returns the trusted key as a JWK set (RFC 7517, RFC 8037).
 func (i *issuer) jwks() []byte {
 	x := base64.RawURLEncoding.EncodeToString(i.trusted.Public().(ed25519.PublicKey))
-	return fmt.Appendf(nil, `{"keys":[{"kty":"OKP","crv":"Ed25519","use":"sig","alg":"EdDSA","kid":%q,"x":%q}]}`, issuerKID, x)
+	return fmt.Appendf(nil, `{"keys":[{"kty":"OKP","crv":"Ed25519","use":"sig","alg":"EdDSA","kid":%q,"x":%q}]}`,
+		issuerKID, x)
 }
 
 // hostile makes the requests of an attack from a good token: garbage, forged signatures under the good token's key

@@ -16,7 +16,8 @@ var limits = strictjson.Limits{Depth: 4, Names: 100}
 func TestReaderWalks(t *testing.T) {
 	var r strictjson.Reader
 	r.Reset(
-		" { \"s\" : \"a\\u00e9\\n\" , \"i\": -12 ,\"list\":[ \"x\" ,\"y\"],\"o\":{\"i\":7},\"skipped\":[{\"a\":[1.5e-3]},null] }\n",
+		" { \"s\" : \"a\\u00e9\\n\" , \"i\": -12 ,\"list\":[ \"x\" "+
+			",\"y\"],\"o\":{\"i\":7},\"skipped\":[{\"a\":[1.5e-3]},null] }\n",
 		limits,
 	)
 	var got []string
@@ -86,7 +87,8 @@ func TestAfterAnErrorNothingIsRead(t *testing.T) {
 // accepts too and reads alike.
 func FuzzReader(f *testing.F) {
 	for _, seed := range []string{
-		`{"a":1,"b":[true,false,null],"c":{"d":"e"}}`, `{"x":"\ud83d\ude00\u00e9\/"}`, `[1e5,-0,0.5,12]`, `"a"`, ` [ ] `, `{"a":"b","A":"c"}`, `{"a":"\u0000"}`, "{\"\xff\":1}",
+		`{"a":1,"b":[true,false,null],"c":{"d":"e"}}`, `{"x":"\ud83d\ude00\u00e9\/"}`, `[1e5,-0,0.5,12]`, `"a"`, ` [ ] `,
+		`{"a":"b","A":"c"}`, `{"a":"\u0000"}`, "{\"\xff\":1}",
 	} {
 		f.Add(seed)
 	}

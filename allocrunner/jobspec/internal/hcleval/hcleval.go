@@ -59,7 +59,8 @@ func (e *Evaluator) Context(known map[string]cty.Value, functions bool) *hcl.Eva
 func (e *Evaluator) FromFiles() []string { return e.fromFiles }
 
 // Plain is Value without marks, for a value that leaves the Evaluator. fromFile reports whether a file was read for it.
-func (e *Evaluator) Plain(expr hcl.Expression, ctx *hcl.EvalContext) (v cty.Value, fromFile bool, diags hcl.Diagnostics) {
+func (e *Evaluator) Plain(expr hcl.Expression,
+	ctx *hcl.EvalContext) (v cty.Value, fromFile bool, diags hcl.Diagnostics) {
 	v, diags = e.Value(expr, ctx)
 	v, fromFile = e.unmark(v)
 	return v, fromFile, diags
@@ -142,7 +143,8 @@ func (e *Evaluator) ParseExpression(src []byte, filename string) (hclsyntax.Expr
 	return e.expression(src, filename, hclsyntax.LexExpression, hclsyntax.ParseExpression, newScope(knownRoots...))
 }
 
-func (e *Evaluator) expression(src []byte, filename string, lex lexer, read parser[hclsyntax.Expression], s scope) (hclsyntax.Expression, hcl.Diagnostics) {
+func (e *Evaluator) expression(src []byte, filename string, lex lexer, read parser[hclsyntax.Expression],
+	s scope) (hclsyntax.Expression, hcl.Diagnostics) {
 	expr, diags := parse(src, filename, lex, read)
 	if diags.HasErrors() {
 		return nil, diags

@@ -37,10 +37,12 @@ func checkNesting(tokens hclsyntax.Tokens) *hcl.Diagnostic {
 
 func nestingStep(t hclsyntax.TokenType) int {
 	switch t {
-	case hclsyntax.TokenOBrace, hclsyntax.TokenOBrack, hclsyntax.TokenOParen, hclsyntax.TokenOQuote, hclsyntax.TokenOHeredoc,
+	case hclsyntax.TokenOBrace, hclsyntax.TokenOBrack, hclsyntax.TokenOParen, hclsyntax.TokenOQuote,
+		hclsyntax.TokenOHeredoc,
 		hclsyntax.TokenTemplateInterp, hclsyntax.TokenTemplateControl:
 		return 1
-	case hclsyntax.TokenCBrace, hclsyntax.TokenCBrack, hclsyntax.TokenCParen, hclsyntax.TokenCQuote, hclsyntax.TokenCHeredoc,
+	case hclsyntax.TokenCBrace, hclsyntax.TokenCBrack, hclsyntax.TokenCParen, hclsyntax.TokenCQuote,
+		hclsyntax.TokenCHeredoc,
 		hclsyntax.TokenTemplateSeqEnd:
 		return -1
 	}

@@ -37,7 +37,8 @@ func TestAuditShared(t *testing.T) {
 		{"that fails", []Settings{first}, failed, true, "first failed rotate: k", ""},
 		{"not to be written", []Settings{{AuditLog: "/dev/full"}, first}, nil, true, "first done rotate: k", "no space left"},
 		{"nobody reads", []Settings{{AuditLog: pipe}, first}, nil, true, "first done rotate: k", "nobody reads this pipe"},
-		{"required and full", []Settings{first, {AuditLog: "/dev/full", AuditRequired: true}}, nil, false, "", "no space left"},
+		{"required and full", []Settings{first, {AuditLog: "/dev/full", AuditRequired: true}}, nil, false, "",
+			"no space left"},
 		{"required and unread", []Settings{{AuditLog: pipe, AuditRequired: true}}, nil, false, "", "nobody reads this pipe"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

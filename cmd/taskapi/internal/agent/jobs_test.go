@@ -18,7 +18,8 @@ type versioned struct {
 func (v *versioned) Alloc() *api.Allocation { return &v.alloc }
 
 func (v *versioned) set(version uint64, priority int) {
-	v.alloc.Job = &api.Job{ID: new("x"), Version: &version, Priority: &priority, TaskGroups: []*api.TaskGroup{{Name: new("g")}}}
+	v.alloc.Job = &api.Job{ID: new("x"), Version: &version, Priority: &priority,
+		TaskGroups: []*api.TaskGroup{{Name: new("g")}}}
 }
 
 // TestHistory keeps the latest versions, each with its own time and text, the present one first.

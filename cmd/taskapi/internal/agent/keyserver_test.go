@@ -216,7 +216,8 @@ func TestKeysOfAnotherUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Close(fd)
-	if conn, err := dialTrusted(t.Context(), path); err == nil || !strings.Contains(err.Error(), "user 65534 listens there") {
+	if conn, err := dialTrusted(t.Context(), path); err == nil ||
+		!strings.Contains(err.Error(), "user 65534 listens there") {
 		t.Errorf("%v, %v", conn, err)
 	}
 }

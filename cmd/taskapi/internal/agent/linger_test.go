@@ -18,7 +18,8 @@ func (noUpdates) AllocUpdated(*api.Allocation) {}
 
 // version returns an allocation with one task.
 func version(index uint64, client, task string) *api.Allocation {
-	return &api.Allocation{ModifyIndex: index, ClientStatus: client, TaskStates: map[string]*api.TaskState{"t": {State: task}}}
+	return &api.Allocation{ModifyIndex: index, ClientStatus: client,
+		TaskStates: map[string]*api.TaskState{"t": {State: task}}}
 }
 
 // TestLinger: an allocation that has ended is there for clients that are, and for a bounded time.

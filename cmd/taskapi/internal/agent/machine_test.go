@@ -23,7 +23,8 @@ func TestMetadataThatCannotBeKept(t *testing.T) {
 	}
 	gone, damaged := in(filepath.Join(t.TempDir(), "gone")), in(t.TempDir())
 	key := damaged.metadata.Key
-	if _, err := damaged.metadata.Store.Commit(t.Context(), cluster.Txn{Then: []cluster.Operation{{Key: key, Value: []byte("{")}}}); err != nil {
+	if _, err := damaged.metadata.Store.Commit(t.Context(),
+		cluster.Txn{Then: []cluster.Operation{{Key: key, Value: []byte("{")}}}); err != nil {
 		t.Fatal(err)
 	}
 	_, written := gone.SetMetadata(changes)

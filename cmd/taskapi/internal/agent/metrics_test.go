@@ -20,7 +20,8 @@ func TestScraperWarns(t *testing.T) {
 	}
 	port := free.Addr().String()
 	free.Close()
-	for address, want := range map[string]bool{port: true, "127.0.0.1:0": false, "unix://" + filepath.Join(t.TempDir(), "s"): false} {
+	for address, want := range map[string]bool{port: true, "127.0.0.1:0": false, "unix://" +
+		filepath.Join(t.TempDir(), "s"): false} {
 		var log strings.Builder
 		s, err := startScraper(address, false, slog.New(slog.NewTextHandler(&log, nil)), func(string) {})
 		if err != nil {
@@ -52,7 +53,8 @@ func TestScraperOnASocket(t *testing.T) {
 	}
 	defer conn.Close()
 	_, _ = io.WriteString(conn, "GET /v1/nothing HTTP/1.1\r\nHost: any\r\n\r\n")
-	if response, err := http.ReadResponse(bufio.NewReader(conn), nil); err != nil || response.StatusCode != http.StatusNotFound {
+	if response, err := http.ReadResponse(bufio.NewReader(conn), nil); err != nil ||
+		response.StatusCode != http.StatusNotFound {
 		t.Errorf("%v, %v", response, err)
 	}
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o666 {

@@ -17,7 +17,8 @@ import (
 
 // hclJob returns a job file with what is put into the job.
 func hclJob(more string) string {
-	return "job \"x\" {\n" + more + "\n  group \"g\" {\n    task \"t\" {\n      driver = \"raw_exec\"\n      config {\n        command = \"/bin/true\"\n" +
+	return "job \"x\" {\n" + more + "\n  group \"g\" {\n    task \"t\" {\n      driver = \"raw_exec\"\n      config {\n " +
+		"       command = \"/bin/true\"\n" +
 		"      }\n    }\n  }\n}\n"
 }
 
@@ -34,11 +35,12 @@ func TestParse(t *testing.T) {
 		t.Errorf("job = %+v, %v; want it canonical", job, err)
 	}
 	for name, c := range map[string]struct{ text, want string }{
-		"no job":     {"x = 1\n", "job.hcl:1"},
-		"a file":     {hclJob("  meta = { a = file(\"/etc/passwd\") }"), "files of this machine can't be used here"},
-		"deep":       {hclJob("  meta = " + strings.Repeat("[", 200_000) + strings.Repeat("]", 200_000)), "nested more than"},
-		"many":       {hclJob(strings.Repeat("  constraint {\n  }\n", 12_000)), "more than 10000 blocks"},
-		"a bomb":     {"locals {\n  a = join(\"\", [for i in range(1000) : \"xxxxxxxxxxxxxxxx\"])\n" + bomb(20) + "}\n" + hclJob(""), "Too large"},
+		"no job": {"x = 1\n", "job.hcl:1"},
+		"a file": {hclJob("  meta = { a = file(\"/etc/passwd\") }"), "files of this machine can't be used here"},
+		"deep":   {hclJob("  meta = " + strings.Repeat("[", 200_000) + strings.Repeat("]", 200_000)), "nested more than"},
+		"many":   {hclJob(strings.Repeat("  constraint {\n  }\n", 12_000)), "more than 10000 blocks"},
+		"a bomb": {"locals {\n  a = join(\"\", [for i in range(1000) : \"xxxxxxxxxxxxxxxx\"])\n" + bomb(20) + "}\n" +
+			hclJob(""), "Too large"},
 		"no text":    {hclJob("\x00"), "not UTF-8 text"},
 		"four MiB":   {strings.Repeat("#", 4<<20+1), "larger than 4 MiB"},
 		"a JSON one": {`{"Job": {"ID": `, "job.hcl"},
@@ -76,7 +78,8 @@ func TestValidate(t *testing.T) {
 	if found, err := p.Validate(t.Context(), job(`"raw_exec"`)); err != nil || len(found.Errors) != 0 {
 		t.Errorf("a good job: %+v, %v", found, err)
 	}
-	if found, err := p.Validate(t.Context(), job(`"docker"`)); err != nil || len(found.Errors) != 1 || !strings.Contains(found.Errors[0], "docker") {
+	if found, err := p.Validate(t.Context(), job(`"docker"`)); err != nil || len(found.Errors) != 1 ||
+		!strings.Contains(found.Errors[0], "docker") {
 		t.Errorf("a job for docker: %+v, %v; want why not", found, err)
 	}
 	if found, err := p.Validate(t.Context(), &api.Job{ID: new("empty")}); err != nil || len(found.Errors) == 0 {

@@ -37,7 +37,8 @@ func TestSettingsAreRemembered(t *testing.T) {
 	if err := relative.Save(dir); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := Remembered(dir); err != nil || !filepath.IsAbs(got.Policy) || !filepath.IsAbs(got.JWKS[0]) || got.SealKey != "" {
+	if got, err := Remembered(dir); err != nil || !filepath.IsAbs(got.Policy) || !filepath.IsAbs(got.JWKS[0]) ||
+		got.SealKey != "" {
 		t.Errorf("got %+v, %v; want absolute paths", got, err)
 	}
 	for name, text := range map[string]string{"broken": "{", "senseless": `{"host_ip":"x","identity_ttl_ns":1}`} {

@@ -18,16 +18,17 @@ func TestIssuerFlag(t *testing.T) {
 		issuer identity.Issuer
 		says   string
 	}{
-		"a.json":                                {source: "a.json"},
-		"a,b.json":                              {source: "a,b.json"},
-		"https://a/?x=1,2":                      {source: "https://a/?x=1,2"},
-		"a,b.json,iss=https://i":                {source: "a,b.json", issuer: identity.Issuer{Name: "https://i"}},
-		"https://a/k,aud=x,iss=https://i,aud=y": {source: "https://a/k", issuer: identity.Issuer{Name: "https://i", Audiences: []string{"x", "y"}}},
-		"":                                      {says: "names no file or URL"},
-		",iss=x":                                {says: "names no file or URL"},
-		"a,iss=":                                {says: `"iss=" is no option`},
-		"a,iss=x,issuer=y":                      {says: `"issuer=y" is no option`},
-		"a,iss=x,iss=y":                         {says: "twice"},
+		"a.json":                 {source: "a.json"},
+		"a,b.json":               {source: "a,b.json"},
+		"https://a/?x=1,2":       {source: "https://a/?x=1,2"},
+		"a,b.json,iss=https://i": {source: "a,b.json", issuer: identity.Issuer{Name: "https://i"}},
+		"https://a/k,aud=x,iss=https://i,aud=y": {source: "https://a/k",
+			issuer: identity.Issuer{Name: "https://i", Audiences: []string{"x", "y"}}},
+		"":                 {says: "names no file or URL"},
+		",iss=x":           {says: "names no file or URL"},
+		"a,iss=":           {says: `"iss=" is no option`},
+		"a,iss=x,issuer=y": {says: `"issuer=y" is no option`},
+		"a,iss=x,iss=y":    {says: "twice"},
 	} {
 		source, is, err := issuerOf(value)
 		if want.says != "" {
@@ -56,7 +57,8 @@ func TestIssuerFlag(t *testing.T) {
 		if _, err := openIssuer(place, slog.New(slog.NewTextHandler(&log, nil))); (err == nil) != good {
 			t.Errorf("%s: %v, want it taken: %v", place, err, good)
 		}
-		if warned := strings.Contains(log.String(), "any user of this machine can listen there"); warned != strings.Contains(place, ":4646") {
+		if warned := strings.Contains(log.String(),
+			"any user of this machine can listen there"); warned != strings.Contains(place, ":4646") {
 			t.Errorf("%s: %q", place, log.String())
 		}
 	}

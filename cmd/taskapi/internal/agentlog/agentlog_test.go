@@ -52,7 +52,8 @@ func TestFollow(t *testing.T) {
 	}
 	got := unread(all)
 	for i, line := range got {
-		if !regexp.MustCompile(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}(Z|[+-]\d\d:\d\d) ` + regexp.QuoteMeta(want[i]) + "\n$").MatchString(line) {
+		if !regexp.MustCompile(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}(Z|[+-]\d\d:\d\d) ` + regexp.QuoteMeta(want[i]) +
+			"\n$").MatchString(line) {
 			t.Errorf("line %d = %q, want %q", i, line, want[i])
 		}
 	}
@@ -67,7 +68,8 @@ func TestFollow(t *testing.T) {
 		t.Fatalf("the reader of JSON got %q, want 2", lines)
 	}
 	var line map[string]any
-	if err := json.Unmarshal([]byte(lines[0]), &line); err != nil || line["@level"] != "warn" || line["@message"] != "slow" || line["alloc"] != "a b" ||
+	if err := json.Unmarshal([]byte(lines[0]), &line); err != nil || line["@level"] != "warn" ||
+		line["@message"] != "slow" || line["alloc"] != "a b" ||
 		line["@timestamp"] == nil {
 		t.Errorf("JSON = %v, %v", line, err)
 	}

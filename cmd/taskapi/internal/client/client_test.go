@@ -88,14 +88,17 @@ func TestLocate(t *testing.T) {
 		want     client.Holder
 		err      error
 	}{
-		"never was":  {func(*testing.T, datadir.Dir) {}, short, client.Unreadable, state.ErrNotFound},
-		"abandoned":  {func(t *testing.T, d datadir.Dir) { lock(t, d, false).Close() }, short, client.Nobody, nil},
-		"ended":      {func(t *testing.T, d datadir.Dir) { lock(t, d, true).Close() }, short, client.Ended, nil},
-		"starting":   {func(t *testing.T, d datadir.Dir) { hold(t, d) }, client.Timeouts{}, client.Changing, client.ErrNoAnswer},
+		"never was": {func(*testing.T, datadir.Dir) {}, short, client.Unreadable, state.ErrNotFound},
+		"abandoned": {func(t *testing.T, d datadir.Dir) { lock(t, d, false).Close() }, short, client.Nobody, nil},
+		"ended":     {func(t *testing.T, d datadir.Dir) { lock(t, d, true).Close() }, short, client.Ended, nil},
+		"starting": {func(t *testing.T, d datadir.Dir) { hold(t, d) }, client.Timeouts{}, client.Changing,
+			client.ErrNoAnswer},
 		"starts not": {func(t *testing.T, d datadir.Dir) { hold(t, d) }, short, client.Hanging, client.ErrNoAnswer},
-		"serving":    {func(t *testing.T, d datadir.Dir) { hold(t, d); serve(t, d, answer(`{"ID": "x"}`)) }, short, client.Serving, nil},
-		"failing":    {func(t *testing.T, d datadir.Dir) { hold(t, d); serve(t, d, fail(500)) }, short, client.Hanging, nil},
-		"senseless":  {func(t *testing.T, d datadir.Dir) { hold(t, d); serve(t, d, answer("x")) }, short, client.Hanging, client.ErrNoAnswer},
+		"serving": {func(t *testing.T, d datadir.Dir) { hold(t, d); serve(t, d, answer(`{"ID": "x"}`)) }, short,
+			client.Serving, nil},
+		"failing": {func(t *testing.T, d datadir.Dir) { hold(t, d); serve(t, d, fail(500)) }, short, client.Hanging, nil},
+		"senseless": {func(t *testing.T, d datadir.Dir) { hold(t, d); serve(t, d, answer("x")) }, short, client.Hanging,
+			client.ErrNoAnswer},
 		"refusing": {func(t *testing.T, d datadir.Dir) {
 			hold(t, d)
 			serve(t, d, answer("{}"))
@@ -150,7 +153,8 @@ func TestRequests(t *testing.T) {
 		t.Error(err)
 	}
 	err := c.Register(t.Context(), &api.Job{ID: &job}, 3, true)
-	if s, ok := errors.AsType[*client.StatusError](err); !ok || s.Status != http.StatusConflict || s.Message != "it can't be" {
+	if s, ok := errors.AsType[*client.StatusError](err); !ok || s.Status != http.StatusConflict ||
+		s.Message != "it can't be" {
 		t.Errorf("a refusal is %v", err)
 	}
 	if err := c.Stop(t.Context(), client.StopOptions{Now: true}); err != nil {

@@ -14,19 +14,22 @@ import (
 
 func TestParseAddress(t *testing.T) {
 	for text, want := range map[string]string{
-		"127.0.0.1:9100": "127.0.0.1:9100", "[::1]:0": "[::1]:0", "localhost:80": "127.0.0.1:80", "LocalHost:80": "127.0.0.1:80",
+		"127.0.0.1:9100": "127.0.0.1:9100", "[::1]:0": "[::1]:0", "localhost:80": "127.0.0.1:80",
+		"LocalHost:80": "127.0.0.1:80",
 		"0.0.0.0:9100": "0.0.0.0:9100", "unix:///run/x.sock": "unix:///run/x.sock",
 	} {
 		if got, err := ParseAddress(text); err != nil || got.String() != want {
 			t.Errorf("%q = %v, %v", text, got, err)
 		}
 	}
-	for _, text := range []string{"", ":9100", "9100", "localhost", "host:1", "127.0.0.1:-1", "127.0.0.1:65536", "::1:80", "unix://x", "unix:/x", "/x"} {
+	for _, text := range []string{"", ":9100", "9100", "localhost", "host:1", "127.0.0.1:-1", "127.0.0.1:65536", "::1:80",
+		"unix://x", "unix:/x", "/x"} {
 		if got, err := ParseAddress(text); err == nil {
 			t.Errorf("%q = %v", text, got)
 		}
 	}
-	for text, want := range map[string]bool{"127.0.0.1:1": false, "127.0.0.1:0": false, "127.0.0.1:65535": true, "unix:///x": false} {
+	for text, want := range map[string]bool{"127.0.0.1:1": false, "127.0.0.1:0": false, "127.0.0.1:65535": true,
+		"unix:///x": false} {
 		if a, _ := ParseAddress(text); a.AnyUserCanTake() != want {
 			t.Errorf("%s: any user can take it: %v", text, !want)
 		}
@@ -178,8 +181,9 @@ func TestAddressInUse(t *testing.T) {
 
 func TestNamesThisMachine(t *testing.T) {
 	for host, want := range map[string]bool{
-		"127.0.0.1:9100": true, "localhost:9100": true, "LOCALHOST": true, "[::1]:9100": true, "[::1]": true, "10.1.2.3": true,
-		"": false, "evil.example:9100": false, "localhost.evil.example": false,
+		"127.0.0.1:9100": true, "localhost:9100": true, "LOCALHOST": true, "[::1]:9100": true, "[::1]": true,
+		"10.1.2.3": true,
+		"":         false, "evil.example:9100": false, "localhost.evil.example": false,
 	} {
 		if got := NamesThisMachine(host); got != want {
 			t.Errorf("%q names this machine: %v", host, got)

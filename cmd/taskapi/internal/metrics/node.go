@@ -11,7 +11,8 @@ import (
 // node measures the machine. Of the machine's allocations this one alone is counted: the agents of the others count
 // those.
 func (m *measurement) node(s Sources) {
-	labels := with(nil, "node_id", s.Alloc.NodeID, "datacenter", s.Datacenter, "node_class", "none", "node_pool", "default",
+	labels := with(nil, "node_id", s.Alloc.NodeID, "datacenter", s.Datacenter, "node_class", "none",
+		"node_pool", "default",
 		"node_status", s.Node.Status, "node_scheduling_eligibility", s.Node.SchedulingEligibility, "host", s.NodeName)
 	m.add(ofShare(s.Alloc, s.Node.NodeResources), labels)
 	if s.Host == nil {

@@ -38,7 +38,8 @@ func TestClean(t *testing.T) {
 	if got, want := (cleaner{ascii: true}).line([]byte("größe 界 \x1b[31m\xff")), "gr??e ? ?"; got != want {
 		t.Errorf("on a terminal with ASCII alone: %q, want %q", got, want)
 	}
-	if got := (cleaner{}).text("two\nlines " + strings.Repeat("x", 1<<20)); len(got) > maxLineBytes+20 || !strings.HasPrefix(got, "two lines x") {
+	if got := (cleaner{}).text("two\nlines " + strings.Repeat("x", 1<<20)); len(got) > maxLineBytes+20 ||
+		!strings.HasPrefix(got, "two lines x") {
 		t.Errorf("%d bytes: %.40s", len(got), got)
 	}
 }
@@ -103,7 +104,8 @@ func TestBufferIsBounded(t *testing.T) {
 		b.write(long)
 	}
 	b.write([]byte("\nnext"))
-	if want := fmt.Sprintf(" [%d more bytes]", 10<<20-maxLineBytes); !strings.HasSuffix(b.lines[0], want) || len(b.lines[0]) != maxLineBytes+len(want) {
+	if want := fmt.Sprintf(" [%d more bytes]", 10<<20-maxLineBytes); !strings.HasSuffix(b.lines[0], want) ||
+		len(b.lines[0]) != maxLineBytes+len(want) {
 		t.Errorf("a long line is %d bytes and ends in %q", len(b.lines[0]), b.lines[0][maxLineBytes:])
 	}
 	if cap(b.open) > 4*maxLineBytes {

@@ -146,7 +146,8 @@ func TestPasteIsNoAnswer(t *testing.T) {
 	s.keys("down", "s")
 	s.send(tea.PasteMsg{Content: "SIG\x1b[2JUSR1\n" + strings.Repeat("x", 10*maxAnswer)})
 	s.keys("enter")
-	if got := strings.Join(s.fake.done, ", "); !strings.HasPrefix(got, "signal server SIG[2JUSR1XXX") || len(got) > maxAnswer+20 {
+	if got := strings.Join(s.fake.done, ", "); !strings.HasPrefix(got, "signal server SIG[2JUSR1XXX") ||
+		len(got) > maxAnswer+20 {
 		t.Errorf("did %q", got)
 	}
 }
@@ -184,7 +185,8 @@ func TestEveryKey(t *testing.T) {
 // TestMoving moves in the tasks or in the panel, whichever has the focus.
 func TestMoving(t *testing.T) {
 	s := newScreen(t)
-	for keys, want := range map[string]string{"": "migrate", "down": "server", "end": "worker", "down up": "migrate", "G k": "server", "end g": "migrate",
+	for keys, want := range map[string]string{"": "migrate", "down": "server", "end": "worker", "down up": "migrate",
+		"G k": "server", "end g": "migrate",
 		"pgdown": "worker", "t w enter": "worker"} {
 		s.choose(0)
 		s.keys(strings.Fields(keys)...)
@@ -230,7 +232,8 @@ func TestOrders(t *testing.T) {
 		}
 		s.keys("p")
 	}
-	want := []string{"migrate server worker", "worker server migrate", "worker server migrate", "worker server migrate", "migrate server worker"}
+	want := []string{"migrate server worker", "worker server migrate", "worker server migrate", "worker server migrate",
+		"migrate server worker"}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q", got)
 	}
@@ -378,7 +381,8 @@ func TestEndedWork(t *testing.T) {
 		w := newWork(t.Context())
 		f := &fake{snapshot: Snapshot{Alloc: allocation(), Index: 7}}
 		m := newModel(Config{ID: "x", Reader: f, Controller: f, Now: start}, w)
-		cmds := []tea.Cmd{m.readAllocation(0, time.Hour), m.poll(time.Hour), m.openOutput(t.Context(), 0, "server", stdout, 0)}
+		cmds := []tea.Cmd{m.readAllocation(0, time.Hour), m.poll(time.Hour), m.openOutput(t.Context(), 0, "server", stdout,
+			0)}
 		done := make(chan tea.Msg, len(cmds)+1)
 		for _, cmd := range cmds {
 			go func() { done <- cmd() }()

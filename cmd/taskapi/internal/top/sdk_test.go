@@ -145,7 +145,8 @@ func TestUnavailable(t *testing.T) {
 		sdk := serve(t, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, body, tc.status) })
 		_, statsErr := sdk.Stats(t.Context())
 		_, checksErr := sdk.Checks(t.Context())
-		for _, err := range []error{statsErr, checksErr, sdk.Restart(t.Context(), "server"), sdk.Signal(t.Context(), "server", "SIGHUP")} {
+		for _, err := range []error{statsErr, checksErr, sdk.Restart(t.Context(), "server"),
+			sdk.Signal(t.Context(), "server", "SIGHUP")} {
 			if err == nil || errors.Is(err, ErrUnavailable) != tc.unavailable || !tc.unavailable && err.Error() != body {
 				t.Errorf("%d %s: %v", tc.status, body, err)
 			}

@@ -41,9 +41,11 @@ func (f *fake) Allocation(context.Context, uint64) (Snapshot, error) { return f.
 
 func (f *fake) Checks(context.Context) (api.AllocCheckStatuses, error) {
 	return api.AllocCheckStatuses{
-		"1": {ID: "1", Check: "alive", Service: "shop", Task: "server", Status: "success", StatusCode: 200, Output: "nomad: http ok",
+		"1": {ID: "1", Check: "alive", Service: "shop", Task: "server", Status: "success", StatusCode: 200,
+			Output:    "nomad: http ok",
 			Timestamp: start.Unix()},
-		"2": {ID: "2", Check: "deep", Service: "shop", Task: "worker", Status: "failure", Output: "nomad: dial tcp 127.0.0.1:9: connection refused",
+		"2": {ID: "2", Check: "deep", Service: "shop", Task: "worker", Status: "failure",
+			Output:    "nomad: dial tcp 127.0.0.1:9: connection refused",
 			Timestamp: start.Unix()},
 	}, f.err
 }
@@ -91,7 +93,8 @@ func allocation() *api.Allocation {
 		return &api.TaskEvent{Time: start.Add(after).UnixNano(), Type: kind, DisplayMessage: message}
 	}
 	return &api.Allocation{
-		ID: "c0284333-7053-4bd5-901d-ebabf09d52fb", JobID: "shop", TaskGroup: group, ClientStatus: "running", DesiredStatus: "run",
+		ID: "c0284333-7053-4bd5-901d-ebabf09d52fb", JobID: "shop", TaskGroup: group, ClientStatus: "running",
+		DesiredStatus:    "run",
 		DeploymentStatus: &api.AllocDeploymentStatus{Healthy: &yes},
 		Job: &api.Job{TaskGroups: []*api.TaskGroup{
 			{Name: &group, Tasks: []*api.Task{{Name: "migrate"}, {Name: "server"}, {Name: "worker"}}},
@@ -123,7 +126,8 @@ type screen struct {
 func newScreen(t *testing.T) *screen {
 	t.Helper()
 	s := newBlankScreen(t, &fake{snapshot: Snapshot{Alloc: allocation(), Index: 7}, outputs: map[string]string{
-		"server stdout": "GET /\nGET /cart\n", "server stderr": "warning: slow\n", "migrate stdout": "migrated\n", "worker stdout": lines(100),
+		"server stdout": "GET /\nGET /cart\n", "server stderr": "warning: slow\n", "migrate stdout": "migrated\n",
+		"worker stdout": lines(100),
 	}})
 	s.look()
 	return s
@@ -136,7 +140,8 @@ func newBlankScreen(t *testing.T, f *fake) *screen {
 	shell := func(ctx context.Context, task, line string) *exec.Cmd {
 		return exec.CommandContext(ctx, "true", task, line)
 	}
-	return &screen{newModel(Config{ID: allocation().ID, Reader: f, Controller: f, Shell: shell, Now: start.Add(time.Minute)}, w), t, f, false}
+	return &screen{newModel(Config{ID: allocation().ID, Reader: f, Controller: f, Shell: shell,
+		Now: start.Add(time.Minute)}, w), t, f, false}
 }
 
 // look reads everything once.
@@ -203,8 +208,10 @@ func keyOf(name string) tea.KeyPressMsg {
 	special := map[string]tea.Key{
 		"up": {Code: tea.KeyUp}, "down": {Code: tea.KeyDown}, "left": {Code: tea.KeyLeft}, "right": {Code: tea.KeyRight},
 		"pgup": {Code: tea.KeyPgUp}, "pgdown": {Code: tea.KeyPgDown}, "home": {Code: tea.KeyHome}, "end": {Code: tea.KeyEnd},
-		"enter": {Code: tea.KeyEnter}, "esc": {Code: tea.KeyEscape}, "tab": {Code: tea.KeyTab}, "backspace": {Code: tea.KeyBackspace},
-		"shift+tab": {Code: tea.KeyTab, Mod: tea.ModShift}, "space": {Code: tea.KeySpace, Text: " "}, "f1": {Code: tea.KeyF1}, "f10": {Code: tea.KeyF10},
+		"enter": {Code: tea.KeyEnter}, "esc": {Code: tea.KeyEscape}, "tab": {Code: tea.KeyTab},
+		"backspace": {Code: tea.KeyBackspace},
+		"shift+tab": {Code: tea.KeyTab, Mod: tea.ModShift}, "space": {Code: tea.KeySpace,
+			Text: " "}, "f1": {Code: tea.KeyF1}, "f10": {Code: tea.KeyF10},
 		"alt+esc": {Code: tea.KeyEscape, Mod: tea.ModAlt},
 	}
 	if key, ok := special[name]; ok {

@@ -21,7 +21,8 @@ type Config struct {
 	Requests    [][]byte      // complete requests, head and body; the connections send them in turn
 	Warmup      time.Duration // how long to send before measuring
 	For         time.Duration // how long to measure
-	Pause       time.Duration // how long to rest between a reply and the next request, of all connections; 0 for a load that never rests
+	// how long to rest between a reply and the next request, of all connections; 0 for a load that never rests
+	Pause time.Duration
 
 	// Hostile is for a load that the server may refuse: any status is counted, none is an error, and a connection
 	// that the server closes is opened again. Otherwise a status other than 200 and a closed connection end the run
@@ -80,7 +81,8 @@ func Run(ctx context.Context, c Config) (Result, error) {
 			statuses[status] = n
 		}
 	}
-	return Result{Elapsed: elapsed, Replies: r.replies, Latencies: r.latencies, Statuses: statuses, Reopened: r.reopened}, nil
+	return Result{Elapsed: elapsed, Replies: r.replies, Latencies: r.latencies, Statuses: statuses,
+		Reopened: r.reopened}, nil
 }
 
 // A run is the state of one Run.

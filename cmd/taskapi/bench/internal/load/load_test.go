@@ -49,7 +49,8 @@ func TestRunCountsEveryReply(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got.Replies == 0 || got.Statuses[200] != got.Replies || len(got.Latencies) != got.Replies {
-		t.Errorf("got %d replies, %d latencies, statuses %v; want as many 200s and latencies as replies", got.Replies, len(got.Latencies), got.Statuses)
+		t.Errorf("got %d replies, %d latencies, statuses %v; want as many 200s and latencies as replies", got.Replies,
+			len(got.Latencies), got.Statuses)
 	}
 	if int64(got.Replies) > served.Load() {
 		t.Errorf("got %d replies of %d served", got.Replies, served.Load())
@@ -67,9 +68,12 @@ func TestRunRefusesWhatIsNoGoodReply(t *testing.T) {
 		handler http.HandlerFunc
 		want    string
 	}{
-		"a status":          {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusForbidden) }, "status 403"},
-		"chunked":           {func(w http.ResponseWriter, _ *http.Request) { w.(http.Flusher).Flush() }, "without a Content-Length"},
-		"a closed one":      {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "closed the connection"},
+		"a status": {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusForbidden) },
+			"status 403"},
+		"chunked": {func(w http.ResponseWriter, _ *http.Request) { w.(http.Flusher).Flush() },
+			"without a Content-Length"},
+		"a closed one": {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+			"closed the connection"},
 		"another protocol":  {raw("SSH-2.0-x\r\n\r\n"), "does not begin with HTTP/1.1"},
 		"no status":         {raw("HTTP/1.1 OK\r\n\r\n"), "three digits"},
 		"no number":         {raw("HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n"), "no number"},
@@ -79,7 +83,8 @@ func TestRunRefusesWhatIsNoGoodReply(t *testing.T) {
 		"an overlong count": {raw("HTTP/1.1 200 OK\r\nContent-Length: 99999999999999999999\r\n\r\n"), "no number"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := load.Run(t.Context(), load.Config{Socket: listen(t, test.handler), Connections: 1, Requests: request, For: 5 * time.Second})
+			_, err := load.Run(t.Context(), load.Config{Socket: listen(t, test.handler), Connections: 1, Requests: request,
+				For: 5 * time.Second})
 			if err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got error %v, want one with %q", err, test.want)
 			}
@@ -110,7 +115,8 @@ func TestRunHostileGoesOn(t *testing.T) {
 		}
 		http.Error(w, "no", http.StatusTooManyRequests)
 	}))
-	got, err := load.Run(ctx, load.Config{Socket: socket, Connections: 2, Requests: request, For: time.Hour, Hostile: true})
+	got, err := load.Run(ctx, load.Config{Socket: socket, Connections: 2, Requests: request, For: time.Hour,
+		Hostile: true})
 	if err != nil {
 		t.Fatal(err)
 	}

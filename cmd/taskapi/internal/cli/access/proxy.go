@@ -33,9 +33,9 @@ func Proxy(w base.Environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "proxy [flags] [ALLOC] [TASK]",
 		Short: "Pass requests from a TCP port on to an allocation's API, for clients that can't speak unix://",
-		Long: `Passes each request on to an API socket: the socket of TASK, or without TASK the operator's. Inside a task,
-without ALLOC, it is the task's own socket ($` + unixAddr + `). The proxy adds no credentials: each request needs a token
-that is good on that socket. It runs until it is interrupted, also while taskapi is replaced.
+		Long: `Passes each request on to an API socket: the socket of TASK, or without TASK the operator's. Inside a
+task, without ALLOC, it is the task's own socket ($` + unixAddr + `). The proxy adds no credentials: each
+request needs a token that is good on that socket. It runs until it is interrupted, also while taskapi is replaced.
 ` + base.TaskArgs + `
 
 Any client that can connect and has such a token may use it: the API sees the user of this command, not the client's.

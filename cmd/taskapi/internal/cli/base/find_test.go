@@ -98,7 +98,8 @@ func TestFind(t *testing.T) {
 		{"the name of an allocation", both, ToChange, "web.g[0]", "44444444", "", false},
 		{"a job that has ended, to read", both, ToRead, "batch", "33333333", "", false},
 		{"to change", both, ToChange, "batch", "",
-			`"batch" does not run: the latest allocation of job "batch", 33333333, has ended (complete); 'taskapi status 33333333' shows it`,
+			`"batch" does not run: the latest allocation of job "batch", 33333333, has ended (complete); 'taskapi status ` +
+				`33333333' shows it`,
 			false},
 		{"what is not there", both, ToRead, "shopp", "", `no allocation, job or task "shopp" in ` + string(user.Dir) +
 			" or " + string(root.Dir), false},

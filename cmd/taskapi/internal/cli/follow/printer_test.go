@@ -48,7 +48,8 @@ func TestLostLinesAreCounted(t *testing.T) {
 	}
 	n := strings.Count(errs.String(), "one of many")
 	lost = 0
-	for _, gap := range regexp.MustCompile(`level=WARN msg="lines of this log are missing: nobody has read them" lines=(\d+)\n`).FindAllStringSubmatch(errs.String(), -1) {
+	for _, gap := range regexp.MustCompile(`level=WARN msg="lines of this log are missing: nobody has read them" `+
+		`lines=(\d+)\n`).FindAllStringSubmatch(errs.String(), -1) {
 		n, err := strconv.Atoi(gap[1])
 		if err != nil {
 			t.Error(err)

@@ -55,7 +55,8 @@ func (r *request) simulated(ctx context.Context, log *linewriter.Writer) error {
 	if err != nil {
 		return err
 	}
-	revoked, err := revocation.Open(revocation.Config{Dir: r.layout.Revocations(), MaxTTL: r.options.IdentityTTL + time.Minute})
+	revoked, err := revocation.Open(revocation.Config{Dir: r.layout.Revocations(),
+		MaxTTL: r.options.IdentityTTL + time.Minute})
 	if err != nil {
 		return err
 	}
@@ -85,10 +86,12 @@ func (r *request) simulated(ctx context.Context, log *linewriter.Writer) error {
 }
 
 // simulateOne runs one more allocation of the job.
-func (r *request) simulateOne(ctx context.Context, ring *identity.Keyring, revoked *revocation.List, shared cluster.Store, first *follow.Printer, log *linewriter.Writer,
+func (r *request) simulateOne(ctx context.Context, ring *identity.Keyring, revoked *revocation.List,
+	shared cluster.Store, first *follow.Printer, log *linewriter.Writer,
 	logger *slog.Logger) error {
 	alloc := agent.NewAllocation(uuid.NewString(), r.alloc.Job, r.alloc.GetTaskGroup())
-	cfg := start.AgentConfig(r.layout, alloc.ID, &memoryLock{life: uuid.NewString()}, logger, r.options.Settings, follow.NewPrinter(first.Queue, alloc, r.options.JSON), log, r.environment)
+	cfg := start.AgentConfig(r.layout, alloc.ID, &memoryLock{life: uuid.NewString()}, logger, r.options.Settings,
+		follow.NewPrinter(first.Queue, alloc, r.options.JSON), log, r.environment)
 	cfg.Signals, cfg.TuneGC, cfg.Shared = nil, false, true
 	var last interfaces.AllocRunner // of the allocation and its replacements
 	cfg.Factory = func(c interfaces.Config) (_ interfaces.AllocRunner, err error) {
