@@ -60,16 +60,9 @@ type Config struct {
 // Authenticator authenticates and authorizes requests. It is safe for any number of goroutines, starts none, and needs
 // no closing.
 type Authenticator struct {
-	verifier    Verifier
-	keys        *keyWatch
-	allocations Allocations
-	logger      *slog.Logger
-	policy      *Policy
-	revocations Revocations
-	secrets     func(secret string) (token string, known bool)
-	auditor     Auditor
-	now         func() time.Time
-	self        uint32 // the user that this process runs as
+	config Config
+	keys   *keyWatch
+	self   uint32 // the user that this process runs as
 
 	digests       *tokenDigests
 	cache         *cache
@@ -95,11 +88,7 @@ func NewAuthenticator(config Config) (*Authenticator, error) {
 		config.Now = time.Now
 	}
 	return &Authenticator{
-		now:      config.Now,
-		verifier: config.Verifier, keys: &keyWatch{sources: config.Keys},
-		allocations: config.Allocations, logger: config.Logger, policy: config.Policy, revocations: config.Revocations,
-		secrets: config.OperatorSecret, auditor: config.Auditor,
-		self:    uint32(os.Geteuid()),
+		config: config, keys: &keyWatch{sources: config.Keys}, self: uint32(os.Geteuid()),
 		digests: newTokenDigests(), cache: newCache(), limits: limits,
 		// First uses get at most half of the processors. The others are for callers whose token is cached.
 		verifying: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)),
@@ -114,17 +103,18 @@ const secretLength = 36
 // is refused. It must be called for every request, before its path or method is looked at. A good token in the cache
 // takes no lock and no memory. A refusal may be delayed for a moment, at most until the request's context ends.
 func (a *Authenticator) Authenticate(r *http.Request, owner Owner, peer Peer) (*Principal, *Denial) {
-	if !a.mayConnect(peer, owner) {
+	// The socket's mode keeps other users out, too, but a task owns its socket and can change the mode.
+	if peer.UID != 0 && peer.UID != owner.UID && peer.UID != a.self {
 		return nil, a.refuse(r, owner, peer, verdict{why: WrongPeer})
 	}
 	token, why := credentials(r.Header)
 	if why != NotRefused {
 		return nil, a.refuse(r, owner, peer, verdict{why: why})
 	}
-	if len(token) == secretLength && owner.Task == "" && a.secrets != nil {
-		stands, known := a.secrets(token)
+	if len(token) == secretLength && owner.Task == "" && a.config.OperatorSecret != nil {
+		stands, known := a.config.OperatorSecret(token)
 		if !known {
-			return nil, a.refuse(r, owner, peer, a.limits.countFailure(owner, a.now(), verdict{why: UnknownSecret}))
+			return nil, a.refuse(r, owner, peer, a.limits.countFailure(owner, a.config.Now(), verdict{why: UnknownSecret}))
 		}
 		token = stands
 	}
@@ -141,10 +131,11 @@ func (a *Authenticator) Authenticate(r *http.Request, owner Owner, peer Peer) (*
 	} else {
 		a.counters.hits.Add(1)
 	}
-	if why = a.recheck(e, a.now(), owner); why != NotRefused {
+	if why = a.recheck(e, a.config.Now(), owner); why != NotRefused {
 		return nil, a.refuse(r, owner, peer, verdict{why: why, from: &e.principal})
 	}
-	if !a.limits.allowRequest(owner, a.now()) {
+	// The operator has no limit.
+	if l := a.limits.requests; l != nil && owner.Task != "" && !l.Allow(a.config.Now(), owner).OK {
 		return nil, a.refuse(r, owner, peer, verdict{why: RequestLimited, from: &e.principal})
 	}
 	return &e.principal, nil
@@ -159,12 +150,6 @@ func (a *Authenticator) Authorize(p *Principal, anyOf CapabilitySet) *Denial {
 	return &denials[MissingCapability]
 }
 
-// mayConnect reports whether processes of the peer's user may use the owner's socket. The socket's mode keeps others
-// out, too, but a task owns its socket and can change the mode.
-func (a *Authenticator) mayConnect(peer Peer, owner Owner) bool {
-	return peer.UID == 0 || peer.UID == owner.UID || peer.UID == a.self
-}
-
 // Recheck decides again on a request that Authenticate has let in and that has waited since, or goes on; nil means yes.
 // It checks the clock, the trust in the key, revocations and the allocation's life. If the allocation has ended
 // meanwhile, that is no reason for a refusal: the caller may be waiting for the end, and its next request is refused.
@@ -173,7 +158,7 @@ func (a *Authenticator) Recheck(r *http.Request, p *Principal, owner Owner, peer
 	if p == nil || p.entry == nil { // no Authenticator has let it in
 		return a.refuse(r, owner, peer, verdict{why: NoToken})
 	}
-	why := a.recheck(p.entry, a.now(), owner)
+	why := a.recheck(p.entry, a.config.Now(), owner)
 	if why == NotRefused || why == TerminalAllocation {
 		return nil
 	}
@@ -185,15 +170,15 @@ func (a *Authenticator) Recheck(r *http.Request, p *Principal, owner Owner, peer
 func (a *Authenticator) recheck(e *entry, now time.Time, owner Owner) Reason {
 	c := &e.principal.Claims
 	if err := e.token.CheckTime(now); err != nil {
-		return tokenReason(err)
+		return ReasonOf(err)
 	}
-	if !a.verifier.Trusts(e.token) {
+	if !a.config.Verifier.Trusts(e.token) {
 		return KeyRemoved
 	}
-	if a.revocations != nil && a.revocations.Revoked(c) {
+	if a.config.Revocations != nil && a.config.Revocations.Revoked(c) {
 		return Revoked
 	}
-	alloc, liveness := a.allocations.Lookup(c.AllocationID)
+	alloc, liveness := a.config.Allocations.Lookup(c.AllocationID)
 	if alloc == nil || liveness == Unknown {
 		return UnknownAllocation
 	}

@@ -86,9 +86,6 @@ func (c *cache) keep(d digest, e *entry) {
 	c.slot(e.tag).Store(e)
 }
 
-// refuse caches a bad token.
-func (c *cache) refuse(d digest, r refusal) { c.bad.Add(d, r) }
-
 // refused returns the cached verdict on a bad token, if it still holds at the time and with the key set of that
 // generation.
 func (c *cache) refused(d digest, now time.Time, generation uint64) (refusal, bool) {

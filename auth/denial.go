@@ -26,25 +26,25 @@ func (d *Denial) Error() string { return d.Reason.String() }
 // refuse counts, audits and logs a refusal, delays it if the caller is over a limit, and returns it.
 func (a *Authenticator) refuse(r *http.Request, owner Owner, peer Peer, v verdict) *Denial {
 	a.counters.refused[v.why].Add(1)
-	if a.auditor != nil {
+	if a.config.Auditor != nil {
 		record := NewRecord(r.Method, r.URL.EscapedPath(), owner, peer, v.from, v.why.Status())
 		record.Outcome, record.Reason = Denied, v.why.String()
-		a.auditor.Audit(record)
+		a.config.Auditor.Audit(record)
 	}
 	if due(&a.logs) {
-		a.logger.WarnContext(r.Context(), "request refused", "alloc", owner.AllocationID, "task", owner.Task,
+		a.config.Logger.WarnContext(r.Context(), "request refused", "alloc", owner.AllocationID, "task", owner.Task,
 			"uid", peer.UID, "pid", peer.PID, "reason", v.why.String(), "suppressed", a.suppressed.Swap(0))
 	} else {
 		a.suppressed.Add(1)
 	}
-	if v.limited() || !a.limits.refusals.Allow(a.now(), owner).OK {
+	if v.limited() || !a.limits.refusals.Allow(a.config.Now(), owner).OK {
 		a.delay(r)
 	}
 	switch {
 	case v.limited():
-		return &Denial{Reason: v.why, RetryAfter: a.limits.lookups.Peek(a.now(), owner).RetryAfter}
+		return &Denial{Reason: v.why, RetryAfter: a.limits.lookups.Peek(a.config.Now(), owner).RetryAfter}
 	case v.why == RequestLimited:
-		return &Denial{Reason: v.why, RetryAfter: a.limits.requests.Peek(a.now(), owner).RetryAfter}
+		return &Denial{Reason: v.why, RetryAfter: a.limits.requests.Peek(a.config.Now(), owner).RetryAfter}
 	}
 	return &denials[v.why]
 }

@@ -73,11 +73,6 @@ func limitReason(d ratelimit.Decision) Reason {
 	return CallerLimited
 }
 
-// allowRequest counts a request with a good token, and reports whether the limit allows it. The operator has no limit.
-func (l *limits) allowRequest(who Owner, now time.Time) bool {
-	return l.requests == nil || who.Task == "" || l.requests.Allow(now, who).OK
-}
-
 // countFailure counts a failed look-up, and returns its verdict, or the limit's if that is exceeded.
 func (l *limits) countFailure(who Owner, now time.Time, v verdict) verdict {
 	if d := l.lookups.Allow(now, who); !d.OK {

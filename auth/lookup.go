@@ -31,12 +31,6 @@ func countsAsFailure(why Reason) bool {
 	return why >= UnknownKey && why <= WrongRole || why >= UnknownAllocation && why <= WrongClaims
 }
 
-// cacheable reports whether a verdict on a bad token is cached. NotYetValid and BadLifetime change with time alone. An
-// unknown key is found as quickly as a cached verdict, and a key that was just added must work at once.
-func cacheable(why Reason) bool {
-	return countsAsFailure(why) && why != UnknownKey && why != NotYetValid && why != BadLifetime
-}
-
 // lookUp returns the verdict on a token that is not in the quick table: from the caches, or by verifying it.
 //
 // A limited caller gets no verification, even for a valid token. The limit is per socket, so nobody else is shut out
@@ -47,7 +41,7 @@ func (a *Authenticator) lookUp(token string, who Owner) verdict {
 		a.counters.hits.Add(1)
 		return verdict{entry: e}
 	}
-	now := a.now()
+	now := a.config.Now()
 	if r, ok := a.cache.refused(key, now, a.keys.generation()); ok {
 		a.counters.negativeHits.Add(1)
 		return a.repeatedBadToken(a.digests.tag(token), key, r, who, now)
@@ -55,7 +49,7 @@ func (a *Authenticator) lookUp(token string, who Owner) verdict {
 	a.counters.misses.Add(1)
 	unverified, err := identity.Check(token)
 	if err != nil {
-		return verdict{why: tokenReason(err)}
+		return verdict{why: ReasonOf(err)}
 	}
 	return a.verifyShared(firstUse{token, unverified, key, who})
 }
@@ -98,7 +92,7 @@ func (a *Authenticator) verifyShared(f firstUse) verdict {
 	}
 	a.counters.shared.Add(1)
 	if countsAsFailure(v.why) {
-		return a.limits.countFailure(f.who, a.now(), v)
+		return a.limits.countFailure(f.who, a.config.Now(), v)
 	}
 	return v
 }
@@ -114,7 +108,7 @@ func (a *Authenticator) verify(f firstUse) verdict {
 		a.counters.shared.Add(1)
 		return verdict{entry: e}
 	}
-	now := a.now()
+	now := a.config.Now()
 	reserved, decision := a.limits.lookups.Reserve(now, f.who)
 	if !decision.OK {
 		return verdict{why: limitReason(decision)}
@@ -123,24 +117,27 @@ func (a *Authenticator) verify(f firstUse) verdict {
 	r := refusal{until: now.Add(badFor), generation: a.keys.generation()}
 	began := time.Now()
 	var err error
-	r.token, err = a.verifier.VerifyChecked(f.unverified, now)
+	r.token, err = a.config.Verifier.VerifyChecked(f.unverified, now)
 	a.counters.verified.Add(1)
 	a.counters.verifyNanos.Add(int64(time.Since(began)))
 	var e *entry
 	if err != nil {
-		r.why = tokenReason(err)
+		r.why = ReasonOf(err)
 	} else { // a foreign issuer must not fill the cache with tokens of other allocations
 		e, r.why = a.entry(a.digests.tag(f.token), r.token)
 	}
-	if !countsAsFailure(r.why) {
+	failed := countsAsFailure(r.why)
+	if !failed {
 		reserved.Cancel()
 	}
 	if e != nil {
 		a.cache.keep(f.key, e)
 		return verdict{entry: e}
 	}
-	if cacheable(r.why) {
-		a.cache.refuse(f.key, r)
+	// NotYetValid and BadLifetime change with time alone. An unknown key is found as quickly as a cached verdict, and a
+	// key that was just added must work at once.
+	if failed && r.why != UnknownKey && r.why != NotYetValid && r.why != BadLifetime {
+		a.cache.bad.Add(f.key, r)
 	}
 	return refused(r.why, r.token)
 }
@@ -148,7 +145,7 @@ func (a *Authenticator) verify(f firstUse) verdict {
 // entry returns the cache's entry of a good token, or why the token does not belong to an allocation that is here, live
 // or ended. The policy is that of the allocation's namespace, not of one that the token claims.
 func (a *Authenticator) entry(t tag, v *identity.Verified) (*entry, Reason) {
-	alloc, liveness := a.allocations.Lookup(v.Claims.AllocationID)
+	alloc, liveness := a.config.Allocations.Lookup(v.Claims.AllocationID)
 	if alloc == nil || liveness == Unknown {
 		return nil, UnknownAllocation
 	}
@@ -160,7 +157,7 @@ func (a *Authenticator) entry(t tag, v *identity.Verified) (*entry, Reason) {
 	}}
 	e.principal.entry = e
 	if !e.principal.Operator() {
-		e.principal.Capabilities, e.principal.paths = a.policy.grant(alloc.Namespace, v.Claims.Task)
+		e.principal.Capabilities, e.principal.paths = a.config.Policy.grant(alloc.Namespace, v.Claims.Task)
 	}
 	return e, NotRefused
 }

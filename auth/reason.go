@@ -99,9 +99,8 @@ var meanings = [reasons]meaning{
 	MissingCapability:  {"missing_capability", http.StatusForbidden},
 }
 
-// tokenReason returns the reason for an error of package identity. It is Malformed for an error that is not in the
-// table.
-func tokenReason(err error) Reason {
+// ReasonOf returns the reason for an error of package identity. It is Malformed for another error.
+func ReasonOf(err error) Reason {
 	why, _ := identity.ReasonOf(err)
 	for r, v := range meanings {
 		if v.name == string(why) {

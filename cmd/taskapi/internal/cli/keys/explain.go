@@ -103,7 +103,7 @@ func (f *explainFlags) explain(w base.Environment, token string) (*explained, er
 	e.Header, e.Claims = readable64(segments, 0), readable64(segments, 1)
 	unverified, err := identity.Check(token)
 	if err != nil {
-		e.refuse(reasonOf(err), err)
+		e.refuse(auth.ReasonOf(err), err)
 		e.Unchecked = "its form is refused before any key is looked at"
 		return e, nil
 	}
@@ -237,17 +237,6 @@ func (e *explained) refuse(why auth.Reason, words error) {
 	} else if words != nil {
 		e.Detail = words.Error()
 	}
-}
-
-// reasonOf returns the reason of an error of package identity.
-func reasonOf(err error) auth.Reason {
-	name, _ := identity.ReasonOf(err)
-	for _, why := range auth.Reasons() {
-		if why.String() == string(name) {
-			return why
-		}
-	}
-	return auth.Malformed
 }
 
 // maxParts bounds the objects and arrays of what is shown: indented, 50 KB of brackets would be hundreds of MB.
