@@ -19,9 +19,9 @@ type following struct {
 func (f *following) Keys() *KeySet { return f.current.Load() }
 
 // take takes over a document, or the error in getting one, and reports whether the set changed. When there has been no
-// good document for maxStale, no key is trusted any more. The errors begin with what was tried. It must not be called
+// good document for the grace, no key is trusted any more. The errors begin with what was tried. It must not be called
 // concurrently.
-func (f *following) take(document []byte, err error, what string, maxStale time.Duration) (changed bool, _ error) {
+func (f *following) take(document []byte, err error, what string, grace time.Duration) (changed bool, _ error) {
 	if err == nil && (f.document == nil || !bytes.Equal(document, f.document)) {
 		var set *KeySet
 		f.document = document
@@ -38,7 +38,7 @@ func (f *following) take(document []byte, err error, what string, maxStale time.
 		return changed, nil
 	}
 	err = fmt.Errorf("%s: %w", what, err)
-	if time.Since(f.good) < maxStale {
+	if time.Since(f.good) < grace {
 		return false, err
 	}
 	f.current.Store(nil)
@@ -46,5 +46,5 @@ func (f *following) take(document []byte, err error, what string, maxStale time.
 	if f.good.IsZero() { // there were no keys
 		return false, err
 	}
-	return false, fmt.Errorf("no key of it is trusted any more after %v: %w", maxStale, err)
+	return false, fmt.Errorf("no key of it is trusted any more after %v: %w", grace, err)
 }

@@ -11,13 +11,9 @@ import (
 	"time"
 )
 
-const (
-	// removedGrace is how long the keys of a removed file are trusted. Who removes the file means it; who replaces it
-	// without a rename needs a moment.
-	removedGrace = 10 * time.Second
-	// fileMaxStale is how long the last good set is trusted while the file can't be read or is bad.
-	fileMaxStale = DefaultMaxStale
-)
+// removedGrace is how long the keys of a removed file are trusted. Who removes the file means it; who replaces it
+// without a rename needs a moment.
+const removedGrace = 10 * time.Second
 
 // FileSource is a JWK set in a file, followed as the file changes.
 type FileSource struct {
@@ -42,11 +38,11 @@ func (s *FileSource) Reload() (changed bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	document, err := readBounded(s.path)
-	maxStale := fileMaxStale
+	grace := maxStale
 	if errors.Is(err, fs.ErrNotExist) {
-		maxStale = removedGrace
+		grace = removedGrace
 	}
-	return s.take(document, err, "load key set "+s.path, maxStale)
+	return s.take(document, err, "load key set "+s.path, grace)
 }
 
 // Watch reloads the set whenever the file changes, until ctx ends: at once where inotify(7) works, and within a second

@@ -175,7 +175,7 @@ func TestURLSourceKeepsToItsSchedule(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		issuer := &answers{start: time.Now(), list: []string{string(setOf(a)), "down", "503", "{", string(setOf(b)), "down"}}
 		source, err := identity.NewURLSource(identity.URLSourceConfig{
-			URL: "https://issuer.example/jwks", Refresh: time.Hour, MaxStale: 2 * time.Hour, Transport: issuer,
+			URL: "https://issuer.example/jwks", Transport: issuer,
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -195,19 +195,19 @@ func TestURLSourceKeepsToItsSchedule(t *testing.T) {
 				t.Errorf("%v after the start: keys %q, want %q", after, got, want)
 			}
 		}
-		const floor = identity.MinRefresh
+		const refresh, floor, stale = 5 * time.Minute, 30 * time.Second, 24 * time.Hour
 		at(0, "a")
-		at(time.Hour, "a")         // down
-		at(time.Hour+floor, "a")   // 503
-		at(time.Hour+2*floor, "a") // a bad set
-		at(time.Hour+3*floor, "b")
+		at(refresh, "a")         // down
+		at(refresh+floor, "a")   // 503
+		at(refresh+2*floor, "a") // a bad set
+		at(refresh+3*floor, "b")
 		// From here on it is down for good.
-		at(3*time.Hour+2*floor, "b")
-		at(3*time.Hour+3*floor, "")
+		at(stale+refresh+2*floor, "b")
+		at(stale+refresh+3*floor, "")
 		cancel()
 		<-done
-		want := []time.Duration{0, time.Hour, time.Hour + floor, time.Hour + 2*floor, time.Hour + 3*floor}
-		for at := 2*time.Hour + 3*floor; at <= 3*time.Hour+3*floor; at += floor {
+		want := []time.Duration{0, refresh, refresh + floor, refresh + 2*floor, refresh + 3*floor}
+		for at := 2*refresh + 3*floor; at <= stale+refresh+3*floor; at += floor {
 			want = append(want, at)
 		}
 		if !slices.Equal(issuer.fetches, want) {
@@ -259,14 +259,12 @@ func TestURLSourceFetches(t *testing.T) {
 
 func TestURLSourceConfigIsChecked(t *testing.T) {
 	for name, c := range map[string]identity.URLSourceConfig{
-		"no URL":           {},
-		"no scheme":        {URL: "issuer.example/jwks"},
-		"a file":           {URL: "file:///etc/jwks"},
-		"no host":          {URL: "https:///jwks"},
-		"a user":           {URL: "https://user:secret@issuer.example/jwks"},
-		"not a URL":        {URL: "https://[::1/jwks"},
-		"too often":        {URL: "https://issuer.example", Refresh: time.Second},
-		"stale by default": {URL: "https://issuer.example", Refresh: time.Hour, MaxStale: time.Minute},
+		"no URL":    {},
+		"no scheme": {URL: "issuer.example/jwks"},
+		"a file":    {URL: "file:///etc/jwks"},
+		"no host":   {URL: "https:///jwks"},
+		"a user":    {URL: "https://user:secret@issuer.example/jwks"},
+		"not a URL": {URL: "https://[::1/jwks"},
 	} {
 		source, err := identity.NewURLSource(c)
 		if err == nil || source != nil {

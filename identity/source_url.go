@@ -13,14 +13,12 @@ import (
 )
 
 const (
-	// DefaultRefresh is how often a URL is fetched unless configured. An issuer publishes a key well before signing with
-	// it.
-	DefaultRefresh = 5 * time.Minute
-	// MinRefresh is the least time between two fetches, also after a failure, so that the other's server is not burdened.
-	MinRefresh = 30 * time.Second
-	// DefaultMaxStale is how long the latest set is trusted while fetching fails, unless configured. It is enough for a
-	// night's outage.
-	DefaultMaxStale = 24 * time.Hour
+	// refreshInterval is how often a URL is fetched. An issuer publishes a key well before signing with it.
+	refreshInterval = 5 * time.Minute
+	// retryInterval is the time between two fetches after a failure, so that the other's server is not burdened.
+	retryInterval = 30 * time.Second
+	// maxStale is how long the latest good set is trusted while it can't be had. It is enough for a night's outage.
+	maxStale = 24 * time.Hour
 	// fetchTimeout bounds a whole fetch.
 	fetchTimeout = 10 * time.Second
 )
@@ -31,10 +29,6 @@ type URLSourceConfig struct {
 	URL string
 	// Name is the source's name in logs. Empty means URL.
 	Name string
-	// Refresh is the time between fetches, at least MinRefresh. 0 means DefaultRefresh.
-	Refresh time.Duration
-	// MaxStale is how long keys outlive the last fetch that succeeded. 0 means DefaultMaxStale.
-	MaxStale time.Duration
 	// Transport is used for fetching. Nil means one that keeps no connections.
 	Transport http.RoundTripper
 }
@@ -42,9 +36,8 @@ type URLSourceConfig struct {
 // URLSource is a JWK set at a URL. Run fetches it. A look-up of a key never does, so no token can cause a fetch or wait
 // for one.
 type URLSource struct {
-	url, name         string
-	refresh, maxStale time.Duration
-	client            *http.Client
+	url, name string
+	client    *http.Client
 	following
 }
 
@@ -53,11 +46,6 @@ func NewURLSource(c URLSourceConfig) (*URLSource, error) {
 	u, err := url.Parse(c.URL)
 	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || u.User != nil {
 		return nil, errors.New("key set URL: want http://HOST/PATH or https://HOST/PATH, without a user")
-	}
-	c.Refresh, c.MaxStale = cmp.Or(c.Refresh, DefaultRefresh), cmp.Or(c.MaxStale, DefaultMaxStale)
-	if c.Refresh < MinRefresh || c.MaxStale < c.Refresh {
-		return nil, fmt.Errorf("key set URL: want a refresh of at least %v, and keys kept for no less: have %v and %v",
-			MinRefresh, c.Refresh, c.MaxStale)
 	}
 	if c.Transport == nil {
 		c.Transport = &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true}
@@ -68,25 +56,23 @@ func NewURLSource(c URLSourceConfig) (*URLSource, error) {
 		// The keys come only from the address that the operator wrote down.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
-	return &URLSource{
-		url: c.URL, name: cmp.Or(c.Name, c.URL), refresh: c.Refresh, maxStale: c.MaxStale, client: client,
-	}, nil
+	return &URLSource{url: c.URL, name: cmp.Or(c.Name, c.URL), client: client}, nil
 }
 
 // Run fetches the set at once and then on its schedule, after a failure sooner, until ctx ends. While the set can't be
-// fetched or is bad, the last good one stays in place, for MaxStale at most.
+// fetched or is bad, the last good one stays in place, for a day at most.
 func (s *URLSource) Run(ctx context.Context, logger *slog.Logger) {
 	report := reporting(logger.With("jwks", s.name), s.Keys, func() (bool, error) {
 		document, err := s.fetch(ctx)
 		if ctx.Err() != nil {
 			return false, nil
 		}
-		return s.take(document, err, "fetch key set", s.maxStale)
+		return s.take(document, err, "fetch key set", maxStale)
 	})
 	for {
-		wait := s.refresh
+		wait := refreshInterval
 		if !report() {
-			wait = MinRefresh
+			wait = retryInterval
 		}
 		select {
 		case <-ctx.Done():
