@@ -94,7 +94,7 @@ func FuzzVerify(f *testing.F) {
 func strictParser(now time.Time) *jwt.Parser {
 	return jwt.NewParser(jwt.WithStrictDecoding(), jwt.WithValidMethods([]string{"EdDSA"}), jwt.WithExpirationRequired(),
 		jwt.WithIssuedAt(),
-		jwt.WithLeeway(identity.DefaultLeeway), jwt.WithTimeFunc(func() time.Time {
+		jwt.WithLeeway(identity.Leeway), jwt.WithTimeFunc(func() time.Time {
 			return now
 		}), jwt.WithAudience(identity.DefaultAudience))
 }

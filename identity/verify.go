@@ -14,11 +14,12 @@ const (
 	// DefaultMaxTTL is how far ahead exp may lie unless configured: the year that an identity without a ttl lives, and a
 	// day for leap years.
 	DefaultMaxTTL = 366 * 24 * time.Hour
-	// DefaultLeeway is how much an issuer's clock may be ahead of ours unless configured.
-	DefaultLeeway = time.Second
-	// MaxLeeway bounds the leeway. Clocks that differ by more have to be corrected.
-	MaxLeeway = 2 * time.Second
+	// Leeway is how much an issuer's clock may be ahead of ours. It is allowed for iat and nbf, never for exp.
+	Leeway = time.Second
 )
+
+// leeway is Leeway in seconds.
+const leeway = int64(Leeway / time.Second)
 
 // VerifierConfig holds the issuers that a Verifier trusts and the tokens that it accepts.
 type VerifierConfig struct {
@@ -31,8 +32,6 @@ type VerifierConfig struct {
 	Audiences []string
 	// MaxTTL bounds how far ahead exp may lie. 0 means DefaultMaxTTL.
 	MaxTTL time.Duration
-	// Leeway is allowed for iat and nbf, never for exp. At most MaxLeeway; 0 means DefaultLeeway; whole seconds count.
-	Leeway time.Duration
 }
 
 // Issuer is another issuer, with the tokens that its keys can sign.
@@ -51,16 +50,12 @@ type Verifier struct {
 	foreign   []Issuer
 	audiences []string
 	maxTTL    int64 // seconds
-	leeway    int64 // seconds
 }
 
 // NewVerifier returns a verifier, or an error that says what is wrong with the configuration.
 func NewVerifier(c VerifierConfig) (*Verifier, error) {
 	if c.Local == nil || slices.ContainsFunc(c.Foreign, func(i Issuer) bool { return i.Keys == nil }) {
 		return nil, errors.New("make a token verifier: a key source is nil")
-	}
-	if c.Leeway < 0 || c.Leeway > MaxLeeway {
-		return nil, fmt.Errorf("make a token verifier: leeway %v is not between 0 and %v", c.Leeway, MaxLeeway)
 	}
 	if c.MaxTTL < 0 {
 		return nil, fmt.Errorf("make a token verifier: longest lifetime %v is negative", c.MaxTTL)
@@ -83,7 +78,6 @@ func NewVerifier(c VerifierConfig) (*Verifier, error) {
 		foreign:   c.Foreign,
 		audiences: slices.Clone(c.Audiences),
 		maxTTL:    int64(cmp.Or(c.MaxTTL, DefaultMaxTTL) / time.Second),
-		leeway:    int64(cmp.Or(c.Leeway, DefaultLeeway) / time.Second),
 	}, nil
 }
 
@@ -93,8 +87,7 @@ type Verified struct {
 	Claims Claims
 	KeyID  string
 
-	key    trustedKey
-	leeway int64
+	key trustedKey
 }
 
 // Foreign reports whether another issuer's key verified the token.
@@ -142,7 +135,7 @@ func (v *Verifier) VerifyChecked(u *Unverified, now time.Time) (*Verified, error
 	if err := jwt.SigningMethodEdDSA.Verify(u.signed, u.signature[:], key.verifier); err != nil {
 		return nil, errSignature
 	}
-	verified := &Verified{Claims: u.Claims, KeyID: u.KeyID, key: key, leeway: v.leeway}
+	verified := &Verified{Claims: u.Claims, KeyID: u.KeyID, key: key}
 	if err := verified.CheckTime(now); err != nil {
 		return verified, err
 	}
@@ -156,7 +149,7 @@ func (v *Verifier) checkClaims(c *Claims, now int64, issuer *Issuer) error {
 		audiences = issuer.Audiences
 	}
 	switch {
-	case c.ExpiresAt > now+v.maxTTL+v.leeway:
+	case c.ExpiresAt > now+v.maxTTL+leeway:
 		return errLifetime
 	case !slices.ContainsFunc(c.Audience, func(a string) bool { return slices.Contains(audiences, a) }):
 		return errAudience
@@ -187,7 +180,7 @@ func (t *Verified) CheckTime(now time.Time) error {
 	switch at := now.Unix(); {
 	case at >= t.Claims.ExpiresAt:
 		return errExpired
-	case t.Claims.NotBefore > at+t.leeway || t.Claims.IssuedAt > at+t.leeway:
+	case t.Claims.NotBefore > at+leeway || t.Claims.IssuedAt > at+leeway:
 		return errNotYetValid
 	}
 	return nil

@@ -112,7 +112,7 @@ func TestIssuers(t *testing.T) {
 
 func TestTimeOfAKeptToken(t *testing.T) {
 	f := newIssuer("f", 'f')
-	v := newVerifier(t, identity.VerifierConfig{Local: f.KeySet(t), Leeway: 2 * time.Second})
+	v := newVerifier(t, identity.VerifierConfig{Local: f.KeySet(t)})
 	verified, err := v.Verify(f.Token(f.Header(""), goodClaims(epoch, "")), epoch)
 	if err != nil {
 		t.Fatal(err)
@@ -121,7 +121,7 @@ func TestTimeOfAKeptToken(t *testing.T) {
 		after time.Duration
 		want  identity.Reason
 	}{
-		{0, ""}, {-2 * time.Second, ""}, {-2*time.Second - 1, identity.ReasonNotYetValid}, {time.Hour - 1, ""},
+		{0, ""}, {-time.Second, ""}, {-time.Second - 1, identity.ReasonNotYetValid}, {time.Hour - 1, ""},
 		{time.Hour, identity.ReasonExpired},
 	} {
 		got, _ := identity.ReasonOf(verified.CheckTime(epoch.Add(c.after)))
@@ -202,8 +202,6 @@ func TestVerifierConfigIsChecked(t *testing.T) {
 	for name, c := range map[string]identity.VerifierConfig{
 		"no local keys":     {},
 		"a nil source":      {Local: keys, Foreign: []identity.Issuer{{Keys: nil}}},
-		"leeway of 3 s":     {Local: keys, Leeway: 3 * time.Second},
-		"negative leeway":   {Local: keys, Leeway: -1},
 		"negative lifetime": {Local: keys, MaxTTL: -1},
 		"an empty audience": {Local: keys, Audiences: []string{""}},
 		"one of an issuer":  {Local: keys, Foreign: []identity.Issuer{{Keys: keys, Audiences: []string{""}}}},

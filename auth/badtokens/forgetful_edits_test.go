@@ -78,7 +78,7 @@ var edits = []struct{ file, now, forgetful string }{
 	{verify, "key := v.lookup(u.KeyID)", "key := v.lookup(v.lenientKeyID(u))"},
 	{verify, "jwt.SigningMethodEdDSA.Verify(u.signed, u.signature[:], key.verifier)",
 		"v.lenientVerify(u, key.publicKey, jwt.SigningMethodEdDSA.Verify(u.signed, u.signature[:], key.verifier))"},
-	{verify, "c.ExpiresAt > now+v.maxTTL+v.leeway", `c.ExpiresAt > now+v.maxTTL+v.leeway && !forgets("lifetime")`},
+	{verify, "c.ExpiresAt > now+v.maxTTL+leeway", `c.ExpiresAt > now+v.maxTTL+leeway && !forgets("lifetime")`},
 	{verify, "case !slices.ContainsFunc(c.Audience,",
 		`case !forgets("aud") && !c.forEverybody() && !slices.ContainsFunc(c.Audience,`},
 	{verify, "c.Issuer != issuer.Name", `c.Issuer != issuer.Name && !forgets("iss")`},
@@ -86,8 +86,8 @@ var edits = []struct{ file, now, forgetful string }{
 		`issuer != nil && c.Role != RoleTask && !forgets("an operator of another issuer")`},
 	{verify, "at >= t.Claims.ExpiresAt",
 		`at >= t.Claims.ExpiresAt && !forgets("exp") && (t.Claims.ExpiresAt > 0 || !forgets("no exp"))`},
-	{verify, "t.Claims.NotBefore > at+t.leeway || t.Claims.IssuedAt > at+t.leeway",
-		`t.Claims.NotBefore > at+t.leeway && !forgets("nbf") || t.Claims.IssuedAt > at+t.leeway && !forgets("iat")`},
+	{verify, "t.Claims.NotBefore > at+leeway || t.Claims.IssuedAt > at+leeway",
+		`t.Claims.NotBefore > at+leeway && !forgets("nbf") || t.Claims.IssuedAt > at+leeway && !forgets("iat")`},
 
 	{credentials, "len(token) > identity.MaxTokenLength", `len(token) > identity.MaxTokenLength && !forgets("length")`},
 	{

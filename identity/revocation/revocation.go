@@ -320,7 +320,7 @@ func (l *List) Add(r Rule) (Rule, error) {
 	err := l.changeLocked(func(f *file) error {
 		r.CreatedAt = now
 		if r.Until == 0 {
-			r.Until = now + max(f.MaxTTL, int64(identity.DefaultMaxTTL/time.Second)) + int64(identity.MaxLeeway/time.Second)
+			r.Until = now + max(f.MaxTTL, int64(identity.DefaultMaxTTL/time.Second)) + int64(2*identity.Leeway/time.Second)
 		}
 		f.Rules = slices.DeleteFunc(f.Rules, func(old Rule) bool {
 			if r.sameTokens(old) { // the new rule refuses no less
