@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"syscall"
 	"time"
@@ -21,8 +22,7 @@ type Config struct {
 	Requests    [][]byte      // complete requests, head and body; the connections send them in turn
 	Warmup      time.Duration // how long to send before measuring
 	For         time.Duration // how long to measure
-	// how long to rest between a reply and the next request, of all connections; 0 for a load that never rests
-	Pause time.Duration
+	Pause       time.Duration // how long to rest between a reply and the next request, of all connections
 
 	// Hostile is for a load that the server may refuse: any status is counted, none is an error, and a connection
 	// that the server closes is opened again. Otherwise a status other than 200 and a closed connection end the run
@@ -53,36 +53,41 @@ func (r Result) Percentile(p float64) time.Duration {
 // maxLatencies bounds the memory of a run; ten seconds at 200,000 replies a second fit.
 const maxLatencies = 2 << 20
 
-// waitMillis is how long one wait for events lasts at most, so that an ended context and a silent server are noticed.
+// waitMillis is how long one wait for events lasts at most, so that an ended context is noticed.
 const waitMillis = 100
-
-// silence is how long a server may leave every connection without a reply before the run ends with an error.
-const silence = 10 * time.Second
 
 // Run sends the requests for the given time, or until ctx ends, which is no error for a hostile load.
 func Run(ctx context.Context, c Config) (Result, error) {
-	r, err := open(c)
+	if c.Connections < 1 || len(c.Requests) == 0 || c.For <= 0 {
+		return Result{}, errors.New("load: Connections, Requests and For must be set")
+	}
+	epoll, err := syscall.EpollCreate1(syscall.EPOLL_CLOEXEC)
 	if err != nil {
-		return Result{}, err
+		return Result{}, fmt.Errorf("make an epoll instance: %w", err)
+	}
+	defer syscall.Close(epoll)
+	r := &run{
+		Config: c, epoll: epoll, base: time.Now(),
+		conns: make([]conn, c.Connections), latencies: make([]time.Duration, 0, maxLatencies),
 	}
 	defer r.close()
-	if err := r.loop(ctx, c.Warmup, false); err != nil {
-		return Result{}, err
-	}
-	begin := time.Now()
-	if err := r.loop(ctx, c.For, true); err != nil {
-		return Result{}, err
-	}
-	elapsed := time.Since(begin)
-	slices.Sort(r.latencies)
-	statuses := make(map[int]int)
-	for status, n := range r.statuses {
-		if n > 0 {
-			statuses[status] = n
+	for i := range r.conns {
+		if err := r.open(i); err != nil {
+			return Result{}, err
 		}
 	}
-	return Result{Elapsed: elapsed, Replies: r.replies, Latencies: r.latencies, Statuses: statuses,
-		Reopened: r.reopened}, nil
+	if err := r.loop(ctx); err != nil {
+		return Result{}, err
+	}
+	result := Result{Elapsed: r.now() - c.Warmup, Latencies: r.latencies, Statuses: map[int]int{}, Reopened: r.reopened}
+	slices.Sort(r.latencies)
+	for status, n := range r.statuses {
+		if n > 0 {
+			result.Statuses[status] = n
+			result.Replies += n
+		}
+	}
+	return result, nil
 }
 
 // A run is the state of one Run.
@@ -90,137 +95,132 @@ type run struct {
 	Config
 	base      time.Time // what the times of requests count from
 	epoll     int
-	conns     []*conn
+	conns     []conn
 	next      int // index of the request to send next
-	events    []syscall.EpollEvent
-	replies   int
 	reopened  int
 	latencies []time.Duration
 	statuses  [600]int
 }
 
-func open(c Config) (*run, error) {
-	if c.Connections < 1 || len(c.Requests) == 0 || c.For <= 0 {
-		return nil, errors.New("load: Connections, Requests and For must be set")
-	}
-	epoll, err := syscall.EpollCreate1(syscall.EPOLL_CLOEXEC)
-	if err != nil {
-		return nil, fmt.Errorf("make an epoll instance: %w", err)
-	}
-	r := &run{
-		Config:    c,
-		base:      time.Now(),
-		epoll:     epoll,
-		events:    make([]syscall.EpollEvent, c.Connections),
-		latencies: make([]time.Duration, 0, maxLatencies),
-	}
-	for i := range c.Connections {
-		conn := &conn{fd: -1, buf: make([]byte, 64<<10)}
-		r.conns = append(r.conns, conn)
-		if err := r.start(i); err != nil {
-			r.close()
-			return nil, err
-		}
-	}
-	return r, nil
+// A conn is one connection with at most one request under way. It is read only once something has come.
+type conn struct {
+	fd   int // 0 when closed
+	buf  [64 << 10]byte
+	n    int           // bytes of buf that are filled
+	sent time.Duration // when the request under way was sent
 }
 
-// start opens connection i and sends its first request.
-func (r *run) start(i int) error {
-	conn := r.conns[i]
-	if err := conn.dial(r.Socket); err != nil {
-		return err
+func (r *run) now() time.Duration { return time.Since(r.base) }
+
+// open opens connection i and sends its first request.
+func (r *run) open(i int) error {
+	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("make a socket: %w", err)
+	}
+	r.conns[i].fd, r.conns[i].n = fd, 0
+	if err := syscall.Connect(fd, &syscall.SockaddrUnix{Name: r.Socket}); err != nil {
+		return fmt.Errorf("connect to %s: %w", r.Socket, err)
 	}
 	event := syscall.EpollEvent{Events: syscall.EPOLLIN, Fd: int32(i)}
-	if err := syscall.EpollCtl(r.epoll, syscall.EPOLL_CTL_ADD, conn.fd, &event); err != nil {
+	if err := syscall.EpollCtl(r.epoll, syscall.EPOLL_CTL_ADD, fd, &event); err != nil {
 		return fmt.Errorf("watch a connection: %w", err)
 	}
-	return r.send(conn)
+	return r.send(&r.conns[i])
+}
+
+func (r *run) close() {
+	for i := range r.conns {
+		if r.conns[i].fd > 0 {
+			_ = syscall.Close(r.conns[i].fd)
+		}
+	}
 }
 
 // send sends the next request. That a hostile connection is closed shows at its next event.
-func (r *run) send(conn *conn) error {
+func (r *run) send(c *conn) error {
 	request := r.Requests[r.next]
 	r.next = (r.next + 1) % len(r.Requests)
-	conn.sent = time.Since(r.base)
-	if err := conn.write(request); err != nil && !r.Hostile {
-		return err
+	c.sent = r.now()
+	if _, err := syscall.Write(c.fd, request); err != nil && !r.Hostile {
+		return fmt.Errorf("send a request: %w", err)
 	}
 	return nil
 }
 
-func (r *run) close() {
-	for _, conn := range r.conns {
-		conn.close()
-	}
-	_ = syscall.Close(r.epoll)
-}
-
-// loop answers every reply with the next request, for the time given.
-func (r *run) loop(ctx context.Context, d time.Duration, record bool) error {
-	end := time.Since(r.base) + d
-	heard := time.Since(r.base)
-	for {
-		now := time.Since(r.base)
-		switch {
-		case now >= end:
+// loop answers every reply with the next request, to the end of the run.
+func (r *run) loop(ctx context.Context) error {
+	events := make([]syscall.EpollEvent, r.Connections)
+	end := r.Warmup + r.For
+	for now := r.now(); now < end; now = r.now() {
+		if ctx.Err() != nil && r.Hostile {
 			return nil
-		case ctx.Err() != nil && r.Hostile:
-			return nil
-		case ctx.Err() != nil:
+		}
+		if ctx.Err() != nil {
 			return ctx.Err()
-		case now-heard > silence:
-			return fmt.Errorf("no reply within %v on %s", silence, r.Socket)
 		}
-		wait := min(waitMillis, int((end-now)/time.Millisecond)+1)
-		n, err := syscall.EpollWait(r.epoll, r.events, wait)
-		if err == syscall.EINTR {
-			continue
-		}
-		if err != nil {
+		n, err := syscall.EpollWait(r.epoll, events, min(waitMillis, int((end-now)/time.Millisecond)+1))
+		if err != nil && err != syscall.EINTR {
 			return fmt.Errorf("wait for replies: %w", err)
 		}
-		for _, event := range r.events[:n] {
-			if err := r.handle(int(event.Fd), record); err != nil {
+		for _, event := range events[:max(n, 0)] {
+			if err := r.handle(int(event.Fd)); err != nil {
 				return err
 			}
-			heard = time.Since(r.base)
 		}
 	}
+	return nil
 }
 
-// handle reads what has come on connection i and, when it completes a reply, sends the next request.
-func (r *run) handle(i int, record bool) error {
-	conn := r.conns[i]
-	status, done, err := conn.read()
-	if err != nil {
-		return r.broken(i, err)
-	}
-	if !done {
+// handle reads what has come on connection i and, when it completes a reply, sends the next request. It opens a hostile
+// connection again, once: a server that is gone ends the run.
+func (r *run) handle(i int) error {
+	c := &r.conns[i]
+	status, err := c.read()
+	switch {
+	case err != nil && r.Hostile:
+		r.reopened++
+		_ = syscall.Close(c.fd)
+		c.fd = 0
+		return r.open(i)
+	case err != nil:
+		return err
+	case status == 0:
 		return nil
-	}
-	if status != 200 && !r.Hostile {
+	case status != 200 && !r.Hostile:
 		return fmt.Errorf("status %d on %s, want 200", status, r.Socket)
 	}
-	if record {
-		r.replies++
+	if now := r.now(); now > r.Warmup {
 		r.statuses[status]++
 		if len(r.latencies) < cap(r.latencies) {
-			r.latencies = append(r.latencies, time.Since(r.base)-conn.sent)
+			r.latencies = append(r.latencies, now-c.sent)
 		}
 	}
-	if r.Pause > 0 {
-		time.Sleep(r.Pause)
-	}
-	return r.send(conn)
+	time.Sleep(r.Pause)
+	return r.send(c)
 }
 
-// broken opens a hostile connection again, once: a server that is gone ends the run.
-func (r *run) broken(i int, err error) error {
-	if !r.Hostile {
-		return err
+// read takes what has arrived, and returns the status once the reply is complete, 0 before.
+func (c *conn) read() (status int, err error) {
+	n, err := syscall.Read(c.fd, c.buf[c.n:])
+	if n == 0 && err == nil {
+		err = fmt.Errorf("the server closed the connection: %w", io.ErrUnexpectedEOF)
 	}
-	r.reopened++
-	r.conns[i].close()
-	return r.start(i)
+	if err != nil {
+		return 0, fmt.Errorf("read a reply: %w", err)
+	}
+	c.n += n
+	status, size, err := frame(c.buf[:c.n])
+	switch {
+	case err != nil:
+		return 0, err
+	case size > len(c.buf), size == 0 && c.n == len(c.buf):
+		return 0, fmt.Errorf("a reply of more than %d bytes", len(c.buf))
+	case size == 0, c.n < size:
+		return 0, nil
+	case c.n > size:
+		return 0, errors.New("more bytes than the reply's Content-Length")
+	}
+	c.n = 0
+	return status, nil
 }
