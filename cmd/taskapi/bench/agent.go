@@ -2,15 +2,16 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/google/uuid"
+	"github.com/hashicorp/nomad/api"
 )
 
 // startTime is how long taskapi may take until what a measurement needs is there, and startTimeEach is added for
@@ -105,11 +106,7 @@ type agent struct {
 
 // agent starts taskapi with a new allocation of the job.
 func (env *environment) agent(dataDir, job string, flags ...string) (*agent, error) {
-	id, err := os.ReadFile("/proc/sys/kernel/random/uuid")
-	if err != nil {
-		return nil, fmt.Errorf("make an allocation ID: %w", err)
-	}
-	allocID, file := strings.TrimSpace(string(id)), env.path(".nomad.hcl")
+	allocID, file := uuid.NewString(), env.path(".nomad.hcl")
 	if err := os.WriteFile(file, []byte(job), 0o644); err != nil {
 		return nil, err
 	}
@@ -134,10 +131,24 @@ func (env *environment) group(ctx context.Context, dataDir string, tasks int) (*
 	return s, nil
 }
 
-func (s *agent) operatorSocket() string { return filepath.Join(s.dir, "operator.sock") }
+// operator returns Nomad's SDK on the operator's socket.
+func (s *agent) operator() (*api.Client, error) {
+	token, err := tokenIn(filepath.Join(s.dir, "operator.token"))
+	if err != nil {
+		return nil, err
+	}
+	return api.NewClient(&api.Config{Address: "unix://" + filepath.Join(s.dir, "operator.sock"), SecretID: token})
+}
 
-func (s *agent) operatorToken() (string, error) {
-	return tokenIn(filepath.Join(s.dir, "operator.token"))
+// allocation asks for the allocation as the operator.
+func (s *agent) allocation() (*api.Allocation, error) {
+	sdk, err := s.operator()
+	if err != nil {
+		return nil, err
+	}
+	defer sdk.Close()
+	alloc, _, err := sdk.Allocations().Info(s.allocID, nil)
+	return alloc, err
 }
 
 // taskToken returns the token of the task with the number.
@@ -158,23 +169,10 @@ func (s *agent) target(i int, path string) (target, error) {
 
 func checksPath(allocID string) string { return "/v1/client/allocation/" + allocID + "/checks" }
 
-// asOperator sends a request to the operator's socket. A status other than 200 is an error.
-func (s *agent) asOperator(path string) (reply, error) {
-	token, err := s.operatorToken()
-	if err != nil {
-		return reply{}, err
-	}
-	r, err := exchange(s.operatorSocket(), get(path, token))
-	if err == nil && r.status != http.StatusOK {
-		err = fmt.Errorf("GET %s: status %d", path, r.status)
-	}
-	return r, err
-}
-
 // answersOperator waits until the operator gets a 200, and returns how long that took from exec.
 func (s *agent) answersOperator(ctx context.Context) (time.Duration, error) {
 	err := s.until(ctx, "the operator's first 200", startTime, pollInterval, func() bool {
-		_, err := s.asOperator(checksPath(s.allocID))
+		_, err := s.allocation()
 		return err == nil
 	})
 	return time.Since(s.started), err
@@ -185,14 +183,17 @@ func (s *agent) allRun(ctx context.Context, tasks int) error {
 	running := 0
 	limit := startTime + time.Duration(tasks)*startTimeEach
 	err := s.until(ctx, "the tasks to run", limit, 20*time.Millisecond, func() bool {
-		states, err := s.taskStates()
+		alloc, err := s.allocation()
+		if err != nil {
+			return false
+		}
 		running = 0
-		for _, task := range states {
+		for _, task := range alloc.TaskStates {
 			if task.State == "running" {
 				running++
 			}
 		}
-		return err == nil && running == tasks
+		return running == tasks
 	})
 	if err != nil {
 		return fmt.Errorf("%w (%d of %d tasks run)", err, running, tasks)
@@ -200,29 +201,9 @@ func (s *agent) allRun(ctx context.Context, tasks int) error {
 	return nil
 }
 
-// A taskState is a part of the TaskStates of GET /v1/allocation/:id.
-type taskState struct {
-	State    string
-	Restarts int
-}
-
-func (s *agent) taskStates() (map[string]taskState, error) {
-	r, err := s.asOperator("/v1/allocation/" + s.allocID)
-	if err != nil {
-		return nil, err
-	}
-	var alloc struct{ TaskStates map[string]taskState }
-	err = json.Unmarshal(r.body, &alloc)
-	return alloc.TaskStates, err
-}
-
 // keeper finds the keeper's process: the other one that runs taskapi's executable.
 func (s *agent) keeper(env *environment) (int, error) {
-	pids, err := processesWith("exe", env.binary)
-	if err != nil {
-		return 0, err
-	}
-	others := slices.DeleteFunc(pids, func(pid int) bool { return pid == s.cmd.Process.Pid })
+	others := slices.DeleteFunc(processesWith("exe", env.binary), func(pid int) bool { return pid == s.cmd.Process.Pid })
 	if len(others) != 1 {
 		return 0, fmt.Errorf("want one keeper beside the agent, found the processes %v", others)
 	}

@@ -62,37 +62,29 @@ func (env *environment) beside(ctx context.Context, o options, table io.Writer, 
 // flooding drives the good connections while a process for each target floods it.
 func (env *environment) flooding(ctx context.Context, targets []target, connections int,
 	good func() (load.Result, error)) (result load.Result, floods []load.Result, err error) {
-	var running []*flooder
+	var running []*process
 	for _, t := range targets {
-		f, failed := env.flood(t, connections)
+		p, failed := env.flood(ctx, t, connections)
+		if p != nil {
+			running = append(running, p)
+		}
 		if err = failed; err != nil {
 			break
-		}
-		running = append(running, f)
-	}
-	for _, f := range running {
-		if err == nil {
-			err = f.begun(ctx)
 		}
 	}
 	if err == nil {
 		result, err = good()
 	}
-	for _, f := range running {
-		flood, ended := f.end()
+	for _, p := range running {
+		flood, ended := endFlood(p)
 		floods, err = append(floods, flood), errors.Join(err, ended)
 	}
 	return result, floods, err
 }
 
-// A flooder is a process that sends requests as fast as they are answered.
-type flooder struct {
-	*process
-	ready string
-}
-
-// flood starts one on the target.
-func (env *environment) flood(t target, connections int) (*flooder, error) {
+// flood starts a process that sends requests to the target as fast as they are answered, and waits until it does.
+// The process is there with an error, too, once it has been started.
+func (env *environment) flood(ctx context.Context, t target, connections int) (*process, error) {
 	text, err := json.Marshal(t.requests)
 	if err != nil {
 		return nil, err
@@ -105,27 +97,22 @@ func (env *environment) flood(t target, connections int) (*flooder, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &flooder{p, ready}, nil
-}
-
-// begun waits until it floods.
-func (f *flooder) begun(ctx context.Context) error {
-	return f.until(ctx, "the flood", startTime, time.Millisecond, func() bool {
-		_, err := os.Stat(f.ready)
+	return p, p.until(ctx, "the flood", startTime, time.Millisecond, func() bool {
+		_, err := os.Stat(ready)
 		return err == nil
 	})
 }
 
-// end stops it, and returns what it was answered.
-func (f *flooder) end() (result load.Result, err error) {
-	if err = f.stop(); err == nil {
-		err = f.err
+// endFlood stops a flood, and returns what it was answered.
+func endFlood(p *process) (result load.Result, err error) {
+	if err = p.stop(); err == nil {
+		err = p.err
 	}
 	if err == nil {
-		err = json.Unmarshal(f.output.Bytes(), &result)
+		err = json.Unmarshal(p.output.Bytes(), &result)
 	}
 	if err != nil {
-		return result, fmt.Errorf("%w; the flood printed: %s", err, f.output.String())
+		return result, fmt.Errorf("%w; the flood printed: %s", err, &p.output)
 	}
 	return result, nil
 }

@@ -5,11 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"time"
 )
@@ -33,13 +31,13 @@ func newEnvironment(binary string) (*environment, error) {
 		return nil, fmt.Errorf("make a folder: %w", err)
 	}
 	env := &environment{dir: dir, self: self, binary: filepath.Join(dir, "taskapi"), bare: filepath.Join(dir, "bare")}
-	if err := copyFile(env.binary, binary); err != nil {
-		env.close()
-		return nil, fmt.Errorf("copy the taskapi to measure (run `make build` first): %w", err)
+	err = copyFile(env.binary, binary)
+	if err == nil {
+		err = copyFile(env.bare, self)
 	}
-	if err := copyFile(env.bare, self); err != nil {
+	if err != nil {
 		env.close()
-		return nil, fmt.Errorf("copy this program: %w", err)
+		return nil, fmt.Errorf("copy the taskapi to measure (run `make build` first), and this program: %w", err)
 	}
 	return env, nil
 }
@@ -47,8 +45,7 @@ func newEnvironment(binary string) (*environment, error) {
 // close ends whatever a failed run left of taskapi and of its tasks, and removes the folder.
 func (env *environment) close() {
 	for _, link := range []string{"exe", "cwd"} {
-		processes, _ := processesWith(link, env.dir)
-		for _, pid := range processes {
+		for _, pid := range processesWith(link, env.dir) {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
 	}
@@ -62,20 +59,11 @@ func (env *environment) path(suffix string) string {
 }
 
 func copyFile(to, from string) error {
-	in, err := os.Open(from)
+	program, err := os.ReadFile(from)
 	if err != nil {
 		return err
 	}
-	defer in.Close()
-	out, err := os.OpenFile(to, os.O_CREATE|os.O_WRONLY|os.O_EXCL, 0o755)
-	if err != nil {
-		return err
-	}
-	if _, err := io.Copy(out, in); err != nil {
-		out.Close()
-		return err
-	}
-	return out.Close()
+	return os.WriteFile(to, program, 0o755)
 }
 
 // A process is one that the benchmark started.
@@ -133,17 +121,11 @@ func (p *process) until(ctx context.Context, what string, d, interval time.Durat
 	for !try() {
 		select {
 		case <-p.done:
-			printed := lastLines(p.output.String(), 20)
-			return fmt.Errorf("wait for %s: the process ended: %w; it printed:\n%s", what, errors.Join(p.err), printed)
+			return fmt.Errorf("wait for %s: the process ended: %w; it printed:\n%s", what, errors.Join(p.err), &p.output)
 		case <-ctx.Done():
 			return fmt.Errorf("wait for %s: %w", what, ctx.Err())
 		case <-ticker.C:
 		}
 	}
 	return nil
-}
-
-func lastLines(text string, n int) string {
-	lines := strings.Split(strings.TrimSpace(text), "\n")
-	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }

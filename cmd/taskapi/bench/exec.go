@@ -4,14 +4,13 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net/http"
-	"net/url"
 	"os"
 	"os/exec"
 	"strconv"
+	"strings"
 	"time"
 
-	"github.com/gorilla/websocket"
+	"github.com/hashicorp/nomad/api"
 )
 
 // trueProgram is what is run.
@@ -64,38 +63,15 @@ func measureExec(ctx context.Context, env *environment, o options, table io.Writ
 
 // execOnce runs the program in the task, and reads its exit code.
 func (s *agent) execOnce(ctx context.Context) error {
-	token, err := s.operatorToken()
+	sdk, err := s.operator()
 	if err != nil {
 		return err
 	}
-	dialer := websocket.Dialer{NetDialContext: s.dial}
-	query := url.Values{"task": {"t0"}, "command": {fmt.Sprintf("[%q]", trueProgram)}}
-	target := "ws://bench/v1/client/allocation/" + s.allocID + "/exec?" + query.Encode()
-	header := http.Header{"X-Nomad-Token": {token}}
-	conn, response, err := dialer.DialContext(ctx, target, header) //nolint:bodyclose // the library has read it whole
-	if err != nil {
-		if response != nil {
-			text, _ := io.ReadAll(response.Body) // the status says enough
-			err = fmt.Errorf("%w: %s %s", err, response.Status, text)
-		}
-		return err
+	alloc := &api.Allocation{ID: s.allocID, NodeID: "-"} // the SDK tries the node first; there is none of that name
+	code, err := sdk.Allocations().Exec(ctx, alloc, "t0", false, []string{trueProgram}, strings.NewReader(""), io.Discard,
+		io.Discard, nil, nil)
+	if err == nil && code != 0 {
+		err = fmt.Errorf("%s ended with %d", trueProgram, code)
 	}
-	defer conn.Close()
-	for {
-		var frame struct {
-			Exited bool `json:"exited"`
-			Result struct {
-				ExitCode int `json:"exit_code"`
-			} `json:"result"`
-		}
-		if err := conn.ReadJSON(&frame); err != nil {
-			return err
-		}
-		if frame.Exited && frame.Result.ExitCode != 0 {
-			return fmt.Errorf("%s ended with %d", trueProgram, frame.Result.ExitCode)
-		}
-		if frame.Exited {
-			return nil
-		}
-	}
+	return err
 }

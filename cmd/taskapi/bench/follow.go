@@ -2,13 +2,9 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,7 +12,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sync/errgroup"
+
+	"taskapi/internal/proc"
 )
 
 const (
@@ -84,7 +83,7 @@ func measureFollow(ctx context.Context, env *environment, o options, table io.Wr
 		defer body.Close()
 		bodies = append(bodies, body)
 	}
-	before, err := processorTime(s.cmd.Process.Pid)
+	before, err := proc.Read(s.cmd.Process.Pid)
 	if err != nil {
 		return err
 	}
@@ -101,7 +100,7 @@ func measureFollow(ctx context.Context, env *environment, o options, table io.Wr
 		return err
 	}
 	took := time.Since(began)
-	after, err := processorTime(s.cmd.Process.Pid)
+	after, err := proc.Read(s.cmd.Process.Pid)
 	if err != nil {
 		return err
 	}
@@ -121,7 +120,7 @@ func measureFollow(ctx context.Context, env *environment, o options, table io.Wr
 	fmt.Fprintf(table, "a task's output, %s\t\n", megabytes(float64(most)))
 	fmt.Fprintf(table, "printed at\t%s/s\n", megabytes(float64(most)/printed.Seconds()))
 	fmt.Fprintf(table, "%d followers have all of it, behind by\t%s\n", followers, millis(max(took-printed, 0)))
-	fmt.Fprintf(table, "processor time of the agent\t%.0f %% of one\n", 100*(after-before)/took.Seconds())
+	fmt.Fprintf(table, "processor time of the agent\t%.0f %% of one\n", 100*(after.CPU.Sum()-before.CPU.Sum()).Seconds()/took.Seconds())
 	fmt.Fprintf(table, "the files that are left, by logs / by cat\t%s/s / %s/s\n", megabytes(byLogs), megabytes(byCat))
 	return nil
 }
@@ -180,48 +179,13 @@ func (c *countWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func (s *agent) dial(ctx context.Context, _, _ string) (net.Conn, error) {
-	return new(net.Dialer).DialContext(ctx, "unix", s.operatorSocket())
-}
-
 // logs requests the task's output as it is.
 func (s *agent) logs(ctx context.Context, follow bool) (io.ReadCloser, error) {
-	token, err := s.operatorToken()
+	sdk, err := s.operator()
 	if err != nil {
 		return nil, err
 	}
-	url := fmt.Sprintf("http://bench/v1/client/fs/logs/%s?task=t0&type=stdout&plain=true&follow=%t", s.allocID, follow)
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return nil, err
-	}
-	request.Header.Set("X-Nomad-Token", token)
-	client := &http.Client{Transport: &http.Transport{DialContext: s.dial, DisableKeepAlives: true}}
-	response, err := client.Do(request)
-	if err != nil {
-		return nil, err
-	}
-	if response.StatusCode != http.StatusOK {
-		text, _ := io.ReadAll(response.Body) // the status says enough
-		_ = response.Body.Close()
-		return nil, fmt.Errorf("logs: %s %s", response.Status, text)
-	}
-	return response.Body, nil
-}
-
-// processorTime returns the seconds that all threads of a process have run, in user and in kernel mode: utime and
-// stime, the 14th and 15th fields of proc_pid_stat(5). The second field, the name, may hold blanks and parentheses.
-func processorTime(pid int) (float64, error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0, fmt.Errorf("read the processor time of process %d: %w", pid, err)
-	}
-	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
-	if len(fields) < 13 {
-		return 0, fmt.Errorf("stat has %d fields after the name, want at least 13", len(fields))
-	}
-	user, err := strconv.ParseFloat(fields[11], 64)
-	kernel, err2 := strconv.ParseFloat(fields[12], 64)
-	const userHZ = 100 // units a second, on every architecture that Go runs on with Linux
-	return (user + kernel) / userHZ, errors.Join(err, err2)
+	what := map[string]string{"task": "t0", "type": "stdout", "plain": "true", "follow": strconv.FormatBool(follow)}
+	options := (&api.QueryOptions{Params: what}).WithContext(ctx)
+	return sdk.Raw().Response("/v1/client/fs/logs/"+s.allocID, options)
 }

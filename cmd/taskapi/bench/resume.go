@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -74,11 +73,14 @@ func (s *agent) goesOn(ctx context.Context, env *environment, keeper, tasks int)
 	if now != keeper {
 		return fmt.Errorf("the agent was killed, and the keeper is process %d now, not %d", now, keeper)
 	}
-	states, err := s.taskStates()
-	for name, task := range states {
+	alloc, err := s.allocation()
+	if err != nil {
+		return err
+	}
+	for name, task := range alloc.TaskStates {
 		if task.Restarts > 0 {
-			err = errors.Join(err, fmt.Errorf("task %q was restarted", name))
+			return fmt.Errorf("task %q was restarted", name)
 		}
 	}
-	return err
+	return nil
 }
