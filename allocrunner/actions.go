@@ -31,7 +31,7 @@ func (r *Runner) RestartTask(ctx context.Context, task string) (err error) {
 	if t == nil {
 		return interfaces.ErrTaskNotFound
 	}
-	if err := r.life.awaitLive(ctx); err != nil {
+	if err := r.fsm.awaitLive(ctx); err != nil {
 		return err
 	}
 	return t.Restart(ctx, reasonRestartTask)
@@ -39,13 +39,13 @@ func (r *Runner) RestartTask(ctx context.Context, task string) (err error) {
 
 func (r *Runner) RestartRunning(ctx context.Context) (err error) {
 	defer wrap(&err, "restart running tasks")
-	if err := r.life.awaitLive(ctx); err != nil {
+	if err := r.fsm.awaitLive(ctx); err != nil {
 		return err
 	}
 	if len(r.runningTasks()) > 0 {
 		r.preTaskRestart(ctx)
 	}
-	if !r.life.state().live() { // a stop came in between, and may leave the tasks a delay
+	if !r.fsm.state().live() { // a stop came in between, and may leave the tasks a delay
 		return interfaces.ErrTerminal
 	}
 	_, err = joined(each(r.runningTasks(), func(t *taskrunner.Runner) error {
@@ -60,11 +60,11 @@ func (r *Runner) RestartRunning(ctx context.Context) (err error) {
 // RestartAll starts no task before the last one has been stopped, also when the caller does not wait for that.
 func (r *Runner) RestartAll(ctx context.Context) (err error) {
 	defer wrap(&err, "restart all tasks")
-	if err := r.life.awaitSetUp(ctx); err != nil {
+	if err := r.fsm.awaitSetUp(ctx); err != nil {
 		return err
 	}
 	reply := make(chan error, 1)
-	if !r.life.handle(restartRequested{reply}).live() {
+	if !r.fsm.handle(restartRequested{reply}).live() {
 		return interfaces.ErrTerminal
 	}
 	return await(ctx, reply)
@@ -72,16 +72,16 @@ func (r *Runner) RestartAll(ctx context.Context) (err error) {
 
 // restartTasks restarts all tasks while no gate opens.
 func (r *Runner) restartTasks(ctx context.Context) error {
-	defer r.life.handle(restartEnded{})
-	if !r.life.state().live() {
+	defer r.fsm.handle(restartEnded{})
+	if !r.fsm.state().live() {
 		return interfaces.ErrTerminal
 	}
 	r.preTaskRestart(ctx)
-	if !r.life.state().live() { // as above
+	if !r.fsm.state().live() { // as above
 		return interfaces.ErrTerminal
 	}
 	errs := each(r.tasks, func(t *taskrunner.Runner) error { return t.Reset(ctx, reasonRestartAll) })
-	if !r.life.state().live() { // a stop came in between: nothing starts again
+	if !r.fsm.state().live() { // a stop came in between: nothing starts again
 		return interfaces.ErrTerminal
 	}
 	return errors.Join(errs...)
@@ -97,7 +97,7 @@ func (r *Runner) Signal(ctx context.Context, task, signal string) (err error) {
 	} else {
 		defer wrap(&err, "signal task %q", task)
 	}
-	if err := r.life.awaitSetUp(ctx); err != nil {
+	if err := r.fsm.awaitSetUp(ctx); err != nil {
 		return err
 	}
 	if t := r.task(task); t != nil {

@@ -15,57 +15,57 @@ import (
 	"taskapi/internal/ptr"
 )
 
-// life owns an allocation's state. Anybody may handle an event; drive alone performs the actions.
-type life struct {
+// fsm owns an allocation's state. Anybody may handle an event; drive alone performs the effects.
+type fsm struct {
 	current atomic.Pointer[state]
 	changed chan struct{} // drive has something to look at; capacity 1, since only the latest matters
 	begun   chan struct{} // closed when the tasks have been received, or never will be
 
 	mu   sync.Mutex     // held over a transition; guards due, and what is added to work
-	due  []any          // actions that drive has not performed yet
+	due  []effect       // effects that drive has not performed yet
 	work sync.WaitGroup // restarts and updates that outlive their callers
 }
 
-func (l *life) init(s state) {
-	l.changed, l.begun = make(chan struct{}, 1), make(chan struct{})
-	l.current.Store(&s)
+func (m *fsm) init(s state) {
+	m.changed, m.begun = make(chan struct{}, 1), make(chan struct{})
+	m.current.Store(&s)
 }
 
-func (l *life) state() state { return *l.current.Load() }
+func (m *fsm) state() state { return *m.current.Load() }
 
 // handle puts an event through the state machine and returns the state after it.
-func (l *life) handle(ev any) state {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	defer l.wake()
-	return l.nextLocked(ev)
+func (m *fsm) handle(e event) state {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	defer m.wake()
+	return m.nextLocked(e)
 }
 
-func (l *life) nextLocked(ev any) state {
-	was := l.state()
-	s, acts := next(was, ev)
-	if l.current.Store(&s); s.begun() && !was.begun() {
-		close(l.begun)
+func (m *fsm) nextLocked(e event) state {
+	was := m.state()
+	s, effects := was.next(e)
+	if m.current.Store(&s); s.begun() && !was.begun() {
+		close(m.begun)
 	}
-	l.due = append(l.due, acts...)
+	m.due = append(m.due, effects...)
 	return s
 }
 
-// look handles the present state of the group, which is read in between other events, and takes the actions that are
+// look handles the present state of the group, which is read in between other events, and takes the effects that are
 // due.
-func (l *life) look(group func() groupChanged) (state, []any) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	s := l.nextLocked(group())
-	due := l.due
-	l.due = nil
+func (m *fsm) look(group func() groupChanged) (state, []effect) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.nextLocked(group())
+	due := m.due
+	m.due = nil
 	return s, due
 }
 
 // wake makes drive look.
-func (l *life) wake() {
+func (m *fsm) wake() {
 	select {
-	case l.changed <- struct{}{}:
+	case m.changed <- struct{}{}:
 	default:
 	}
 }
@@ -76,14 +76,14 @@ const setUpWait = 10 * time.Second
 
 // awaitSetUp waits until an allocation that is being set up or resumed has received its tasks. Errors:
 // interfaces.ErrStarting, ctx's.
-func (l *life) awaitSetUp(ctx context.Context) error {
-	if l.state().phase != settingUp {
+func (m *fsm) awaitSetUp(ctx context.Context) error {
+	if m.state().phase != settingUp {
 		return nil
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, setUpWait, interfaces.ErrStarting)
 	defer cancel()
 	select {
-	case <-l.begun:
+	case <-m.begun:
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
@@ -91,11 +91,11 @@ func (l *life) awaitSetUp(ctx context.Context) error {
 }
 
 // awaitLive is awaitSetUp for what only an allocation that is to go on can do. Errors: also interfaces.ErrTerminal.
-func (l *life) awaitLive(ctx context.Context) error {
-	if err := l.awaitSetUp(ctx); err != nil {
+func (m *fsm) awaitLive(ctx context.Context) error {
+	if err := m.awaitSetUp(ctx); err != nil {
 		return err
 	}
-	if !l.state().live() {
+	if !m.state().live() {
 		return interfaces.ErrTerminal
 	}
 	return nil
@@ -104,14 +104,14 @@ func (l *life) awaitLive(ctx context.Context) error {
 // runDetached does what must not stop half way when its caller goes away. The caller waits for as long as ctx lasts,
 // and Run for as long as it takes. Errors: interfaces.ErrTerminal when the allocation does not live, ctx's, or what do
 // returns.
-func (l *life) runDetached(ctx context.Context, do func(context.Context) error) error {
+func (m *fsm) runDetached(ctx context.Context, do func(context.Context) error) error {
 	result := make(chan error, 1)
-	l.mu.Lock()
-	live := l.state().live()
+	m.mu.Lock()
+	live := m.state().live()
 	if live {
-		l.work.Go(func() { result <- do(context.WithoutCancel(ctx)) })
+		m.work.Go(func() { result <- do(context.WithoutCancel(ctx)) })
 	}
-	l.mu.Unlock()
+	m.mu.Unlock()
 	if !live {
 		return interfaces.ErrTerminal
 	}
@@ -128,29 +128,29 @@ func await(ctx context.Context, result <-chan error) error {
 	}
 }
 
-// drive performs the actions of the allocation's life until it is terminal or detached.
+// drive performs the effects of the allocation's transitions until it is terminal or detached.
 func (r *Runner) drive(ctx context.Context) {
 	stop := ctx.Done()
 	var delay <-chan time.Time // the group's shutdown_delay
 	for {
-		s, acts := r.life.look(r.groupNow)
-		for _, act := range acts {
-			if _, ok := act.(armDelay); ok {
+		s, effects := r.fsm.look(r.groupNow)
+		for _, effect := range effects {
+			if _, ok := effect.(armDelay); ok {
 				delay = r.shutdownDelay()
 				continue
 			}
-			r.do(ctx, act)
+			r.perform(ctx, effect)
 		}
 		if s.phase == terminal || s.phase == detached {
 			return
 		}
 		select {
-		case <-r.life.changed:
+		case <-r.fsm.changed:
 		case <-delay:
-			r.life.handle(delayOver{})
+			r.fsm.handle(delayOver{})
 		case <-stop:
 			stop = nil
-			if !r.life.state().requested {
+			if !r.fsm.state().stopped {
 				r.requestStop(interfaces.StopRequest{})
 			}
 		}
@@ -160,23 +160,22 @@ func (r *Runner) drive(ctx context.Context) {
 // groupNow returns how the group stands.
 func (r *Runner) groupNow() groupChanged {
 	return groupChanged{
-		tasks:     r.order(),
-		states:    r.states(),
+		Group:     r.standing(),
 		delays:    ptr.Deref(r.group().ShutdownDelay) > 0,
 		resetting: slices.ContainsFunc(r.tasks, (*taskrunner.Runner).Resetting),
 	}
 }
 
-// do performs one action.
-func (r *Runner) do(ctx context.Context, act any) {
-	switch act := act.(type) {
+// perform performs one effect.
+func (r *Runner) perform(ctx context.Context, e effect) {
+	switch e := e.(type) {
 	case openGates:
 		r.resources.freePorts.Do(r.resources.ports.ReleaseSockets) // they are the tasks' from here on
-		for _, name := range act.tasks {
+		for _, name := range e.tasks {
 			r.task(name).Open()
 		}
 	case endServices:
-		r.serving.groupEnded(act.ended)
+		r.serving.groupEnded(e.ended)
 	case callPreKill:
 		_ = eachHook(r, "prekill", func(h interfaces.RunnerPreKillHook) error { h.PreKill(); return nil })
 	case lastIntervals:
@@ -186,9 +185,9 @@ func (r *Runner) do(ctx context.Context, act any) {
 			}
 		}
 	case killTask:
-		r.task(act.task).Kill(killReason(act.why), act.mode)
+		r.task(e.task).Kill(killReason(e.why), e.mode)
 	case restartTasks:
-		r.life.work.Go(func() { act.reply <- r.restartTasks(context.WithoutCancel(ctx)) })
+		r.fsm.work.Go(func() { e.reply <- r.restartTasks(context.WithoutCancel(ctx)) })
 	case finish:
 		r.snapshots.Change(func(*api.Allocation) {}) // from here on its identities are refused
 		r.updated()

@@ -83,7 +83,7 @@ func (r *Runner) execTask(ctx context.Context, req interfaces.ExecRequest) (none
 	if len(req.Command) == 0 {
 		return none, &interfaces.ExecError{Reason: "command is not present"}
 	}
-	if err := r.life.awaitSetUp(ctx); err != nil {
+	if err := r.fsm.awaitSetUp(ctx); err != nil {
 		return none, err
 	}
 	if err := t.AwaitRejoined(ctx); err != nil {

@@ -82,7 +82,7 @@ func (h *healthHook) observe() {
 }
 
 func (h *healthHook) decided(ctx context.Context, s health.State) {
-	healthy := s.Decision == health.Healthy
+	healthy := s.Phase == health.Healthy
 	h.mu.Lock()
 	h.watcher = nil
 	h.mu.Unlock()

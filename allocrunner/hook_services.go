@@ -45,18 +45,18 @@ type checkedTask interface {
 const leaveTimeout = 5 * time.Second
 
 // servicesHook has the services of the allocation registered and checked while what they lead to can be reached. One
-// life decides both, that of registration.Life: the results of checks are those of the present registration.
+// state decides both, registration.State: the results of checks are those of the present registration.
 type servicesHook struct {
 	alloc     servedAlloc
 	logger    *slog.Logger
 	registrar *registration.Registrar
 	saved     api.AllocCheckStatuses // results of an earlier runner
 
-	living  sync.Mutex // held over a step of a life, so that checks follow it in its order; guards over
-	over    bool       // no checks begin any more
-	current atomic.Pointer[runningChecks]
-	running sync.WaitGroup
-	unknown atomic.Bool // an earlier runner may have registered services, and this one could not set up its own
+	stepping sync.Mutex // held over a transition, so that checks follow in its order; guards over
+	over     bool       // no checks begin any more
+	current  atomic.Pointer[runningChecks]
+	running  sync.WaitGroup
+	unknown  atomic.Bool // an earlier runner may have registered services, and this one could not set up its own
 	// the group's checks have requested a restart, and begin again with the next start of a task that serves
 	owed atomic.Bool
 	// held from the reading of results until they are to be saved, so that older ones never follow newer ones
@@ -120,19 +120,19 @@ func (h *servicesHook) setUp(req *interfaces.RunnerPrerunRequest) error {
 		h.hold(req.Alloc)
 		h.step("", registration.Found)
 	}
-	h.living.Lock()
-	defer h.living.Unlock()
+	h.stepping.Lock()
+	defer h.stepping.Unlock()
 	if !h.over {
 		ctx, end := context.WithCancel(context.Background())
 		h.current.Store(&runningChecks{made, end})
 		h.running.Go(func() { made.Run(ctx) })
 	}
 	for task := range owned {
-		if h.registrar.Life(task).Phase == registration.Registered { // a resumed task that is set up late
+		if h.registrar.State(task).Phase == registration.Registered { // a resumed task that is set up late
 			made.Begin(task)
 		}
 	}
-	if h.registrar.Life("").Phase == registration.Closed {
+	if h.registrar.State("").Phase == registration.Closed {
 		made.Stop()
 	}
 	return nil
@@ -162,10 +162,10 @@ func (h *servicesHook) Ending(ctx context.Context, req *interfaces.RunnerPrerunR
 	return errors.Join(err, h.registrar.Sync(ctx))
 }
 
-// step advances the life of an owner's services, and has their checks follow.
+// step applies an event to an owner's services, and has their checks follow.
 func (h *servicesHook) step(task string, e registration.Event) {
-	h.living.Lock()
-	defer h.living.Unlock()
+	h.stepping.Lock()
+	defer h.stepping.Unlock()
 	was, is := h.registrar.Apply(task, e)
 	made := h.current.Load()
 	switch {
@@ -183,15 +183,15 @@ func (h *servicesHook) step(task string, e registration.Event) {
 
 // recheck begins the group's checks again that have requested the restart of a task which has started now.
 func (h *servicesHook) recheck() {
-	h.living.Lock()
-	defer h.living.Unlock()
+	h.stepping.Lock()
+	defer h.stepping.Unlock()
 	made := h.current.Load()
-	if made != nil && h.registrar.Life("").Phase == registration.Registered && h.owed.CompareAndSwap(true, false) {
+	if made != nil && h.registrar.State("").Phase == registration.Registered && h.owed.CompareAndSwap(true, false) {
 		made.Begin("")
 	}
 }
 
-// settle advances the life of the group's services where what follows waits for it.
+// settle applies an event to the group's services where what follows waits for it.
 func (h *servicesHook) settle(e registration.Event) {
 	if e == registration.Dropped && h.unknown.CompareAndSwap(true, false) {
 		h.registrar.Adopt()
@@ -276,9 +276,9 @@ func (h *servicesHook) Shutdown() {
 }
 
 func (h *servicesHook) endChecks() {
-	h.living.Lock()
+	h.stepping.Lock()
 	h.over = true
-	h.living.Unlock()
+	h.stepping.Unlock()
 	if made := h.current.Load(); made != nil {
 		made.end()
 		h.running.Wait()
@@ -291,7 +291,7 @@ func (h *servicesHook) setUpLate(ctx context.Context, alloc *api.Allocation) err
 		return err
 	}
 	h.unknown.Store(false)
-	if h.registrar.Life("").Phase == registration.Held {
+	if h.registrar.State("").Phase == registration.Held {
 		h.step("", registration.Began)
 	}
 	return h.registrar.Sync(ctx)

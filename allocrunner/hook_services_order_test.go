@@ -250,9 +250,9 @@ func TestHooksAtOnce(t *testing.T) {
 		if err := h.provider.Broken(); err != nil {
 			t.Fatal(err)
 		}
-		life := h.hook.registrar.Life("t").Phase
+		phase := h.hook.registrar.State("t").Phase
 		for _, name := range h.provider.Names() {
-			if life != registration.Registered && !isGroups(name) {
+			if phase != registration.Registered && !isGroups(name) {
 				t.Fatalf("%s is known of a task that has left", name)
 			}
 			if base := strings.TrimRight(name, "0123456789"); base != name && name != versioned(base, h.version) {

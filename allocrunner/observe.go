@@ -10,7 +10,6 @@ import (
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/checks"
-	"taskapi/allocrunner/internal/lifecycle"
 	"taskapi/allocrunner/internal/services"
 	"taskapi/internal/ptr"
 )
@@ -29,7 +28,7 @@ func (r *Runner) TaskEvent(task string, e *api.TaskEvent) {
 func (r *Runner) TaskChanged(task string) {
 	r.publish(task)
 	r.journal.taskChanged(task)
-	r.life.wake()
+	r.fsm.wake()
 }
 
 func (r *Runner) TaskRecorded(task string) { r.journal.taskChanged(task) }
@@ -43,7 +42,7 @@ func (r *Runner) publish(tasks ...string) {
 		for _, name := range tasks {
 			a.TaskStates[name] = r.byName[name].Wire()
 		}
-		a.ClientStatus, a.ClientDescription = lifecycle.ClientStatus(r.states())
+		a.ClientStatus, a.ClientDescription = r.standing().ClientStatus()
 	})
 	r.updated()
 }

@@ -41,7 +41,7 @@ type Runner struct {
 	byName    map[string]*taskrunner.Runner
 	madeOf    *api.Job // the version that tasks and hooks were made of
 	journal   *journal
-	life      life
+	fsm       fsm
 	resources resources  // acquired by Run before the first task starts
 	updating  sync.Mutex // held over an update, so that one follows another
 	eventMu   sync.Mutex // held while OnEvent is called
@@ -89,7 +89,7 @@ func newRunner(cfg interfaces.Config, known *drivers.Registry) (*Runner, error) 
 		return nil, fmt.Errorf("allocation %s: job %q has no group %q", cfg.Alloc.ID, cfg.Alloc.JobID,
 			cfg.Alloc.TaskGroup)
 	}
-	r.life.init(newState(r.Alloc(), cfg.Saved != nil && cfg.Saved.Terminal))
+	r.fsm.init(newState(r.Alloc(), cfg.Saved != nil && cfg.Saved.Terminal))
 	r.madeOf = r.Alloc().Job
 	r.journal = newJournal(cfg, r)
 	r.stats = stats.New(stats.Config{Tasks: r.measuredTasks, Logger: r.logger})
@@ -140,13 +140,13 @@ func (r *Runner) Wait(ctx context.Context, index uint64) *api.Allocation {
 	return r.snapshots.Wait(ctx, index)
 }
 
-func (r *Runner) Terminal() bool { return r.life.state().phase == terminal }
+func (r *Runner) Terminal() bool { return r.fsm.state().phase == terminal }
 
-func (r *Runner) Detach() { r.life.handle(detachRequested{}) }
+func (r *Runner) Detach() { r.fsm.handle(detachRequested{}) }
 
 func (r *Runner) Kill() {
-	was := r.life.state()
-	if s := r.life.handle(killRequested{}); s.requested && !was.requested &&
+	was := r.fsm.state()
+	if s := r.fsm.handle(killRequested{}); s.stopped && !was.stopped &&
 		r.snapshots.Stop(interfaces.StopRequest{}) {
 		r.updated()
 	}
@@ -178,11 +178,11 @@ func (r *Runner) requestStop(how interfaces.StopRequest) {
 	if r.snapshots.Stop(how) {
 		r.updated()
 	}
-	r.life.handle(stopRequested{how.NoShutdownDelay})
+	r.fsm.handle(stopRequested{how.NoShutdownDelay})
 }
 
 func (r *Runner) Checks() (api.AllocCheckStatuses, uint64) {
-	if s := r.life.state(); !s.begun() || s.phase == terminal || s.ending.Cause != lifecycle.NotEnding {
+	if s := r.fsm.state(); !s.begun() || s.phase == terminal || s.ending.Cause != lifecycle.NotEnding {
 		return nil, 0
 	}
 	return r.serving.results()
@@ -205,26 +205,25 @@ func (r *Runner) savedTask(name string) interfaces.SavedTask { return r.byName[n
 // for one that never began. When an allocation can't be resumed, its tasks run on, and the error is not ErrDetached: no
 // Detach was called.
 func (r *Runner) Run(ctx context.Context) (err error) {
-	r.life.handle(setUpBegun{})
-	// A stop is an event of the allocation's life and does not cancel its goroutines: they end when the tasks have
-	// ended.
-	life, end := context.WithCancel(context.WithoutCancel(ctx))
+	r.fsm.handle(setUpBegun{})
+	// A stop is an event and does not cancel the goroutines: they end when the tasks have ended.
+	tasksCtx, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	defer func() {
-		if r.life.state().phase != detached {
-			err = errors.Join(err, r.postrun(life))
+		if r.fsm.state().phase != detached {
+			err = errors.Join(err, r.postrun(tasksCtx))
 		}
 	}()
 	defer func() { err = errors.Join(err, r.resources.release(), r.releaseUsers()) }()
-	if err := r.setUp(ctx, life); err != nil {
+	if err := r.setUp(ctx, tasksCtx); err != nil {
 		return r.failSetUp(err)
 	}
-	return r.runTasks(ctx, life)
+	return r.runTasks(ctx, tasksCtx)
 }
 
 // setUp acquires what the tasks need and calls the hooks that come before them.
-func (r *Runner) setUp(ctx, life context.Context) error {
-	if err := r.acquire(life); err != nil {
+func (r *Runner) setUp(ctx, tasksCtx context.Context) error {
+	if err := r.acquire(tasksCtx); err != nil {
 		return err
 	}
 	if r.cfg.Saved != nil {
@@ -232,7 +231,7 @@ func (r *Runner) setUp(ctx, life context.Context) error {
 		// goes wrong
 		_ = r.save()
 	}
-	if r.life.state().requested { // no task is to start but poststop tasks
+	if r.fsm.state().stopped { // no task is to start but poststop tasks
 		r.ending(ctx)
 	} else if err := r.prerun(ctx); err != nil {
 		return err
@@ -248,7 +247,7 @@ func (r *Runner) setUp(ctx, life context.Context) error {
 			AllocID: r.cfg.Alloc.ID, Task: taskOf(r.Alloc(), t.Name()), Dir: allocdir.Paths(r.cfg.Dir, t.Name()),
 			Processes: r.resources.processes,
 		}
-		if err := t.Restore(life, r.cfg.Saved.Tasks[t.Name()], task); err != nil {
+		if err := t.Restore(tasksCtx, r.cfg.Saved.Tasks[t.Name()], task); err != nil {
 			return err
 		}
 	}
@@ -277,7 +276,7 @@ func (r *Runner) failSetUp(err error) error {
 		r.failBefore(err)
 		return errors.Join(err, r.save())
 	}
-	r.life.handle(setUpFailed{resumed: true})
+	r.fsm.handle(setUpFailed{resumed: true})
 	r.shutdownHooks()
 	return errors.Join(err, r.resources.leave())
 }
@@ -293,12 +292,12 @@ func (r *Runner) failBefore(reason error) {
 	r.snapshots.Change(func(a *api.Allocation) {
 		a.ClientStatus, a.ClientDescription, a.TaskStates = api.AllocClientStatusFailed, reason.Error(), states
 	})
-	r.life.handle(setUpFailed{})
+	r.fsm.handle(setUpFailed{})
 	r.updated()
 }
 
 // runTasks runs the tasks until the allocation has ended or is detached.
-func (r *Runner) runTasks(ctx, life context.Context) error {
+func (r *Runner) runTasks(ctx, tasksCtx context.Context) error {
 	if r.cfg.Saved == nil {
 		for _, t := range r.tasks {
 			t.Receive()
@@ -309,8 +308,8 @@ func (r *Runner) runTasks(ctx, life context.Context) error {
 		r.logger.Warn("the state could not be saved before the tasks start: if taskapi is killed before it is, it " +
 			"does not know of their allocation")
 	}
-	r.driveTasks(ctx, life)
-	if r.life.state().phase == detached {
+	r.driveTasks(ctx, tasksCtx)
+	if r.fsm.state().phase == detached {
 		r.shutdownHooks()
 		if err := errors.Join(r.save(), r.resources.leave()); err != nil {
 			r.logger.Warn("the allocation was detached, and its latest state may not be saved", "error", err)
@@ -328,21 +327,21 @@ func (r *Runner) runTasks(ctx, life context.Context) error {
 }
 
 // driveTasks runs the goroutines of the tasks, and returns when the last of them has ended.
-func (r *Runner) driveTasks(ctx, life context.Context) {
+func (r *Runner) driveTasks(ctx, tasksCtx context.Context) {
 	var background sync.WaitGroup
 	defer background.Wait()
-	defer r.life.work.Wait()
-	life, end := context.WithCancel(life)
+	defer r.fsm.work.Wait()
+	tasksCtx, end := context.WithCancel(tasksCtx)
 	defer end()
 	if r.cfg.State != nil {
-		background.Go(func() { r.journal.run(life) })
+		background.Go(func() { r.journal.run(tasksCtx) })
 	}
-	background.Go(func() { r.enforceDeadlines(life) })
+	background.Go(func() { r.enforceDeadlines(tasksCtx) })
 	for _, t := range r.tasks {
-		background.Go(func() { t.Run(life) })
+		background.Go(func() { t.Run(tasksCtx) })
 		defer t.Close()
 	}
-	r.begin(life)
+	r.begin(tasksCtx)
 	r.drive(ctx)
 }
 
@@ -368,12 +367,13 @@ func (r *Runner) order() []lifecycle.Task {
 	return order
 }
 
-func (r *Runner) states() map[string]lifecycle.State {
-	states := make(map[string]lifecycle.State, len(r.tasks))
+// standing returns how the group stands.
+func (r *Runner) standing() lifecycle.Group {
+	group := lifecycle.Group{Tasks: r.order(), States: make(map[string]lifecycle.State, len(r.tasks))}
 	for _, t := range r.tasks {
-		states[t.Name()] = t.State()
+		group.States[t.Name()] = t.State()
 	}
-	return states
+	return group
 }
 
 // failures returns an error for each failed task.

@@ -12,15 +12,15 @@ import (
 // TestSetUpWaitIsBounded: a request is told that the allocation is starting once it has waited long enough.
 func TestSetUpWaitIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var l life
-		l.init(state{})
-		l.handle(setUpBegun{})
+		var m fsm
+		m.init(state{})
+		m.handle(setUpBegun{})
 		since := time.Now()
-		if err := l.awaitSetUp(t.Context()); !errors.Is(err, interfaces.ErrStarting) || time.Since(since) != setUpWait {
+		if err := m.awaitSetUp(t.Context()); !errors.Is(err, interfaces.ErrStarting) || time.Since(since) != setUpWait {
 			t.Errorf("%v after %v, want ErrStarting after %v", err, time.Since(since), setUpWait)
 		}
-		time.AfterFunc(setUpWait/2, func() { l.handle(setUpFailed{}) })
-		if err := l.awaitSetUp(t.Context()); err != nil {
+		time.AfterFunc(setUpWait/2, func() { m.handle(setUpFailed{}) })
+		if err := m.awaitSetUp(t.Context()); err != nil {
 			t.Errorf("the set-up has failed meanwhile: %v", err)
 		}
 	})

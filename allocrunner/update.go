@@ -20,7 +20,7 @@ func (r *Runner) Update(ctx context.Context, job *api.Job) error {
 	switch {
 	case err != nil:
 	case begun:
-		err = r.life.runDetached(ctx, func(ctx context.Context) error { return r.update(ctx, job) })
+		err = r.fsm.runDetached(ctx, func(ctx context.Context) error { return r.update(ctx, job) })
 	default:
 		err = r.update(ctx, job)
 	}
@@ -66,13 +66,13 @@ func (r *Runner) update(ctx context.Context, job *api.Job) error {
 // Validate reports whether an Update with a version of the job that can be applied in place would succeed. Errors:
 // interfaces.ErrInvalidJob.
 func (r *Runner) Validate(job *api.Job) error {
-	return r.validate(withJob(r.Alloc(), job), r.life.state().begun())
+	return r.validate(withJob(r.Alloc(), job), r.fsm.state().begun())
 }
 
 // validate leaves out the checks during the set-up, when the resources that they need are being acquired. A runner that
 // has not been run knows those of the runner before it.
 func (r *Runner) validate(alloc *api.Allocation, begun bool) error {
-	if r.cfg.Saved != nil && r.life.state().phase == received {
+	if r.cfg.Saved != nil && r.fsm.state().phase == received {
 		r.resources.node = r.detectNode()
 		begun = true
 	}
@@ -95,7 +95,7 @@ func (r *Runner) validate(alloc *api.Allocation, begun bool) error {
 func (r *Runner) begin(ctx context.Context) {
 	r.updating.Lock()
 	defer r.updating.Unlock()
-	r.life.handle(tasksReceived(r.groupNow()))
+	r.fsm.handle(tasksReceived(r.groupNow()))
 	if r.Alloc().Job == r.madeOf {
 		return
 	}
@@ -122,7 +122,7 @@ func (r *Runner) updateTasks(ctx context.Context) error {
 			errs = append(errs, fmt.Errorf("update task %q: %w", task.Name, err))
 		}
 	}
-	r.life.wake() // the group's own settings may have changed
+	r.fsm.wake() // the group's own settings may have changed
 	return errors.Join(errs...)
 }
 
@@ -143,7 +143,7 @@ func withJob(alloc *api.Allocation, job *api.Job) *api.Allocation {
 // updatable reports whether the allocation's tasks have been received. Errors: interfaces.ErrTerminal when it is to
 // end, or has ended.
 func (r *Runner) updatable() (begun bool, err error) {
-	s := r.life.state()
+	s := r.fsm.state()
 	if s.begun() && !s.live() {
 		return false, interfaces.ErrTerminal
 	}

@@ -56,7 +56,7 @@ func (r *Runner) acquireUsers() (allocdir.Access, error) {
 		switch {
 		case r.cfg.Saved == nil:
 			return allocdir.OnlyOwner, err
-		case !isolate && !r.life.state().requested: // those that had users of their own would begin again as ours
+		case !isolate && !r.fsm.state().stopped: // those that had users of their own would begin again as ours
 			return allocdir.OnlyOwner, fmt.Errorf("%w: stop the allocation or, if its tasks had no users of their "+
 				"own, remove that file", err)
 		}

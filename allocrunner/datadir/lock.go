@@ -210,6 +210,6 @@ func (l *Lock) FinishReplacement() error {
 	}
 	interfaces.StopRequest{}.Apply(saved.Alloc)
 	saved.Alloc.ModifyIndex++
-	deployments := deployment.Next(saved.Deployments, deployment.Changed{Alloc: saved.Alloc})
+	deployments := deployment.State(saved.Deployments).Next(deployment.Changed{Alloc: saved.Alloc})
 	return l.state.Put(interfaces.Change{ID: l.ID, Alloc: saved.Alloc, Deployments: deployments})
 }

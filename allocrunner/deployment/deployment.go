@@ -1,5 +1,5 @@
-// Package deployment holds the life of an allocation's deployments, as a pure function. A deployment rolls out one
-// version of a service job. It runs until the allocation is healthy with that version, or can't become healthy any
+// Package deployment decides how an allocation's deployments stand, as a pure function, State.Next. A deployment rolls
+// out one version of a service job. It runs until the allocation is healthy with that version, or can't become healthy any
 // more.
 //
 //	                the allocation is healthy
@@ -38,7 +38,12 @@ const (
 	descriptionOverdue    = "Failed due to progress deadline"
 )
 
-// The events of an allocation's deployments.
+// State is an allocation's deployments, the latest first.
+type State []*api.Deployment
+
+// Event is what happens to an allocation's deployments: one of these types, or nil for nothing.
+type Event any
+
 type (
 	// Changed: the allocation has this version now.
 	Changed struct{ Alloc *api.Allocation }
@@ -72,15 +77,15 @@ func NewID(job *api.Job, group *api.TaskGroup) string {
 	return uuid.NewString()
 }
 
-// Next returns an allocation's deployments after an event, the latest first. It changes neither the list nor a
-// deployment in it: it returns the same list when nothing changes.
-func Next(all []*api.Deployment, event any) []*api.Deployment {
-	switch e := event.(type) {
+// Next returns the state after an event. It changes neither the list nor a deployment in it: it returns the same list
+// when nothing changes. Others only show deployments, so it returns no effects.
+func (s State) Next(e Event) State {
+	switch e := e.(type) {
 	case Changed:
 		at := Moment{e.Alloc.ModifyIndex, e.Alloc.ModifyTime}
-		return with(all, e.Alloc, at, func(d *api.Deployment) { follow(d, e.Alloc) })
+		return s.with(e.Alloc, at, func(d *api.Deployment) { follow(d, e.Alloc) })
 	case Accepted:
-		return with(all, e.Next, e.At, func(d *api.Deployment) {
+		return s.with(e.Next, e.At, func(d *api.Deployment) {
 			if d.ID != e.Next.DeploymentID {
 				end(d, api.DeploymentStatusCancelled, descriptionNewer)
 			}
@@ -90,19 +95,19 @@ func Next(all []*api.Deployment, event any) []*api.Deployment {
 		if e.Overdue {
 			description = descriptionOverdue
 		}
-		return with(all, nil, e.At, func(d *api.Deployment) {
+		return s.with(nil, e.At, func(d *api.Deployment) {
 			if d.ID == e.ID {
 				end(d, api.DeploymentStatusFailed, description)
 			}
 		})
 	}
-	return all
+	return s
 }
 
 // Deadline returns the ID of the deployment that runs with the allocation, and when it fails if it still runs then. The
 // ID is empty for none, and for one without a progress_deadline.
-func Deadline(all []*api.Deployment) (id string, by time.Time) {
-	for _, d := range all {
+func (s State) Deadline() (id string, by time.Time) {
+	for _, d := range s {
 		for _, state := range d.TaskGroups {
 			if d.Status == api.DeploymentStatusRunning && !state.RequireProgressBy.IsZero() {
 				return d.ID, state.RequireProgressBy
@@ -114,19 +119,19 @@ func Deadline(all []*api.Deployment) (id string, by time.Time) {
 
 // Succeeded reports whether a deployment has been successful. The version of the job that it has brought out is stable,
 // then.
-func Succeeded(all []*api.Deployment, id string) bool {
-	return slices.ContainsFunc(all, func(d *api.Deployment) bool {
+func (s State) Succeeded(id string) bool {
+	return slices.ContainsFunc(s, func(d *api.Deployment) bool {
 		return d.ID == id && d.Status == api.DeploymentStatusSuccessful
 	})
 }
 
 // with adds the allocation's deployment, if it is new, and edits a copy of each. An older one that is no longer kept is
 // not new.
-func with(all []*api.Deployment, alloc *api.Allocation, at Moment, edit func(*api.Deployment)) []*api.Deployment {
-	next, changed := slices.Clone(all), false
+func (s State) with(alloc *api.Allocation, at Moment, edit func(*api.Deployment)) State {
+	next, changed := slices.Clone(s), false
 	own := func(d *api.Deployment) bool { return d.ID == alloc.DeploymentID }
-	isLatest := func() bool { return len(all) == 0 || ptr.Deref(alloc.Job.Version) >= all[0].JobVersion }
-	if alloc != nil && alloc.DeploymentID != "" && !slices.ContainsFunc(all, own) && isLatest() {
+	isLatest := func() bool { return len(s) == 0 || ptr.Deref(alloc.Job.Version) >= s[0].JobVersion }
+	if alloc != nil && alloc.DeploymentID != "" && !slices.ContainsFunc(s, own) && isLatest() {
 		next, changed = slices.Insert(next, 0, begin(alloc, at)), true
 		next = next[:min(len(next), Kept)]
 	}
@@ -142,7 +147,7 @@ func with(all []*api.Deployment, alloc *api.Allocation, at Moment, edit func(*ap
 		}
 	}
 	if !changed {
-		return all
+		return s
 	}
 	return next
 }

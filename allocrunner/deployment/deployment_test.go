@@ -68,45 +68,45 @@ func TestNext(t *testing.T) {
 	accepted := deployment.Accepted{Next: next, At: at}
 	ends := deployment.Changed{Alloc: with(first, stopped(next))}
 	for name, c := range map[string]struct {
-		events []any
+		events []deployment.Event
 		want   []outcome
 	}{
-		"begun": {[]any{began}, []outcome{running}},
-		"healthy": {[]any{began, deployment.Changed{Alloc: with(first, healthy(true))}},
+		"begun": {[]deployment.Event{began}, []outcome{running}},
+		"healthy": {[]deployment.Event{began, deployment.Changed{Alloc: with(first, healthy(true))}},
 			[]outcome{{"a", "successful", "Deployment completed successfully", 1, 1, 0}}},
-		"unhealthy": {[]any{began, deployment.Changed{Alloc: with(first, healthy(false))}},
+		"unhealthy": {[]deployment.Event{began, deployment.Changed{Alloc: with(first, healthy(false))}},
 			[]outcome{{"a", "failed", "Failed due to unhealthy allocations", 1, 0, 1}}},
-		"ended": {[]any{began,
+		"ended": {[]deployment.Event{began,
 			deployment.Changed{Alloc: with(first, func(a *api.Allocation) { a.ClientStatus = "complete" })}},
 			[]outcome{{"a", "failed", "Failed due to unhealthy allocations", 1, 0, 0}}},
-		"stopped": {[]any{began, deployment.Changed{Alloc: with(first, stopped(nil))}},
+		"stopped": {[]deployment.Event{began, deployment.Changed{Alloc: with(first, stopped(nil))}},
 			[]outcome{{"a", "cancelled", "Cancelled because job is stopped", 1, 0, 0}}},
-		"marked": {[]any{began, deployment.Failed{ID: "a", At: at}},
+		"marked": {[]deployment.Event{began, deployment.Failed{ID: "a", At: at}},
 			[]outcome{{"a", "failed", "Deployment marked as failed", 1, 0, 0}}},
-		"overdue": {[]any{began, deployment.Failed{ID: "a", Overdue: true, At: at}},
+		"overdue": {[]deployment.Event{began, deployment.Failed{ID: "a", Overdue: true, At: at}},
 			[]outcome{{"a", "failed", "Failed due to progress deadline", 1, 0, 0}}},
-		"in place": {[]any{began, deployment.Changed{Alloc: next}},
+		"in place": {[]deployment.Event{began, deployment.Changed{Alloc: next}},
 			[]outcome{{"b", "running", "Deployment is running", 1, 0, 0}, newer}},
-		"without a deployment": {[]any{began, deployment.Changed{Alloc: version(1, "")}}, []outcome{newer}},
-		"accepted":             {[]any{began, accepted, ends}, []outcome{waiting, newer}},
-		"replaced": {[]any{began, accepted, ends, deployment.Changed{Alloc: next},
+		"without a deployment": {[]deployment.Event{began, deployment.Changed{Alloc: version(1, "")}}, []outcome{newer}},
+		"accepted":             {[]deployment.Event{began, accepted, ends}, []outcome{waiting, newer}},
+		"replaced": {[]deployment.Event{began, accepted, ends, deployment.Changed{Alloc: next},
 			deployment.Changed{Alloc: with(next, healthy(true))}},
 			[]outcome{{"b", "successful", "Deployment completed successfully", 1, 1, 0}, newer}},
-		"accepted twice": {[]any{began, accepted, ends, deployment.Accepted{Next: version(2, "c"), At: at}},
+		"accepted twice": {[]deployment.Event{began, accepted, ends, deployment.Accepted{Next: version(2, "c"), At: at}},
 			[]outcome{{"c", "running", "Deployment is running", 0, 0, 0},
 				{"b", "cancelled", "Cancelled due to newer version of job", 0, 0, 0}, newer}},
-		"accepted, then stopped": {[]any{began, accepted, ends, deployment.Changed{Alloc: with(first, stopped(nil))}},
+		"accepted, then stopped": {[]deployment.Event{began, accepted, ends, deployment.Changed{Alloc: with(first, stopped(nil))}},
 			[]outcome{{"b", "cancelled", "Cancelled because job is stopped", 0, 0, 0}, newer}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var all []*api.Deployment
+			var all deployment.State
 			for _, e := range c.events {
-				all = deployment.Next(all, e)
+				all = all.Next(e)
 			}
 			if diff := cmp.Diff(c.want, outcomes(all)); diff != "" {
 				t.Errorf("-want +got\n%s", diff)
 			}
-			if again := deployment.Next(all, c.events[len(c.events)-1]); len(all) > 0 && &again[0] != &all[0] {
+			if again := all.Next(c.events[len(c.events)-1]); len(all) > 0 && &again[0] != &all[0] {
 				t.Error("an event that changes nothing makes another list")
 			}
 		})
@@ -114,7 +114,7 @@ func TestNext(t *testing.T) {
 }
 
 func TestBegin(t *testing.T) {
-	got := deployment.Next(nil, deployment.Changed{Alloc: version(3, "a")})[0]
+	got := deployment.State(nil).Next(deployment.Changed{Alloc: version(3, "a")})[0]
 	want := &api.Deployment{
 		ID: "a", Namespace: "default", JobID: "web", JobVersion: 3, JobModifyIndex: 40, JobSpecModifyIndex: 40,
 		JobCreateIndex: 1,
@@ -133,13 +133,13 @@ func TestBegin(t *testing.T) {
 // TestDeadline counts from the allocation's placement, not from the acceptance of its version.
 func TestDeadline(t *testing.T) {
 	first, next := version(0, "a"), version(1, "b")
-	all := deployment.Next(nil, deployment.Changed{Alloc: first})
-	all = deployment.Next(all, deployment.Accepted{Next: next, At: deployment.Moment{Index: 15, Time: 1}})
-	if id, by := deployment.Deadline(all); id != "" {
+	all := deployment.State(nil).Next(deployment.Changed{Alloc: first})
+	all = all.Next(deployment.Accepted{Next: next, At: deployment.Moment{Index: 15, Time: 1}})
+	if id, by := all.Deadline(); id != "" {
 		t.Errorf("%s, which waits for the allocation, has to be over by %v", id, by)
 	}
-	all = deployment.Next(all, deployment.Changed{Alloc: next})
-	if id, by := deployment.Deadline(all); id != "b" || !by.Equal(time.Unix(62, 0)) {
+	all = all.Next(deployment.Changed{Alloc: next})
+	if id, by := all.Deadline(); id != "b" || !by.Equal(time.Unix(62, 0)) {
 		t.Errorf("%q has to be over by %v, want b a minute after its placement", id, by)
 	}
 }
@@ -166,14 +166,14 @@ func TestNewID(t *testing.T) {
 // not begin another one.
 func TestForgotten(t *testing.T) {
 	alloc := version(0, "0")
-	all := deployment.Next(nil, deployment.Changed{Alloc: alloc})
+	all := deployment.State(nil).Next(deployment.Changed{Alloc: alloc})
 	for n := uint64(1); n <= deployment.Kept; n++ {
-		all = deployment.Next(all, deployment.Accepted{Next: version(n, string(rune('0'+n))),
+		all = all.Next(deployment.Accepted{Next: version(n, string(rune('0'+n))),
 			At: deployment.Moment{Index: 10 * n}})
 	}
 	want := outcomes(all)
 	ends := with(alloc, stopped(version(deployment.Kept, "6")))
-	if diff := cmp.Diff(want, outcomes(deployment.Next(all, deployment.Changed{Alloc: ends}))); diff != "" {
+	if diff := cmp.Diff(want, outcomes(all.Next(deployment.Changed{Alloc: ends}))); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -183,10 +183,10 @@ func TestForgotten(t *testing.T) {
 func TestAnySequence(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		alloc, n := version(0, "0"), uint64(0)
-		all := deployment.Next(nil, deployment.Changed{Alloc: alloc})
+		all := deployment.State(nil).Next(deployment.Changed{Alloc: alloc})
 		id := func() string { return string(rune('0' + n)) }
 		for range rapid.IntRange(1, 20).Draw(t, "events") {
-			var event any
+			var event deployment.Event
 			switch rapid.SampledFrom([]string{"same", "healthy", "unhealthy", "stop", "in place", "accept", "mark",
 				"end"}).Draw(t, "event") {
 			case "same":
@@ -214,7 +214,7 @@ func TestAnySequence(t *testing.T) {
 				event = deployment.Changed{Alloc: alloc}
 			}
 			before := outcomes(all)
-			next := deployment.Next(all, event)
+			next := all.Next(event)
 			if diff := cmp.Diff(before, outcomes(all)); diff != "" {
 				t.Fatalf("%#v has changed what was there before: %s", event, diff)
 			}

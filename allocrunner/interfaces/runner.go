@@ -1,5 +1,5 @@
 // Package interfaces holds what an extension or a simulator of the allocation runner implements: the runner itself with
-// its factory, and the hooks of an allocation's and a task's life. It promises shapes and order, and runs nothing.
+// its factory, and the hooks of an allocation and of a task. It promises shapes and order, and runs nothing.
 package interfaces
 
 import (

@@ -8,7 +8,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// RunnerHook is a hook in the life of the allocation. What it does is said by the further interfaces that it
+// RunnerHook is a hook of an allocation. What it does is said by the further interfaces that it
 // implements.
 //
 //	Prerun ── tasks run ── PreKill ── tasks end ── Postrun ── (the allocation's directory goes) Destroy

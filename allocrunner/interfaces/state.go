@@ -98,7 +98,7 @@ func (s *Saved) ShowTasks() {
 // SavedTask is what another runner has to know of a task to resume it.
 type SavedTask struct {
 	State *api.TaskState // as the API shows it, with its events
-	Phase string         // where the task is in its life, in the words of the runner that wrote it
+	Phase string         // how far the task is, in the words of the runner that wrote it
 	// what is to follow when its process has been stopped, in the same words; empty for nothing
 	Intent        string
 	Failed        bool

@@ -9,7 +9,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// TaskHook is a hook in the life of a task.
+// TaskHook is a hook of a task.
 //
 //	Prestart ── process starts ── Poststart ── PreKilling ── process ends ── Exited ── (again, or) Stop
 //

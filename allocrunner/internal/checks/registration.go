@@ -13,12 +13,12 @@ import (
 // Then another registration follows, and the result of a run that is still under way is dropped. The Runner's mutex
 // guards all fields but check.
 type registration struct {
-	check    *check
-	status   api.AllocCheckStatus // as shown
-	standing standing
-	saved    bool      // status is an earlier process's
-	wanted   bool      // its task has begun, so it must run
-	updated  time.Time // when an update made it; its grace does not begin before. Zero if no update did
+	check   *check
+	status  api.AllocCheckStatus // as shown
+	state   state
+	saved   bool      // status is an earlier process's
+	wanted  bool      // its task has begun, so it must run
+	updated time.Time // when an update made it; its grace does not begin before. Zero if no update did
 
 	cancel context.CancelFunc // ends its runs; nil until Run has started them
 	before <-chan struct{}    // closed when the runs of the previous registration have ended; nil if there were none
@@ -33,7 +33,7 @@ func register(c *check, status string, wanted bool) *registration {
 	now := time.Now()
 	reg := &registration{check: c, status: c.about, wanted: wanted, done: make(chan struct{})}
 	reg.status.Status, reg.status.Output, reg.status.Timestamp = status, waiting, now.Unix()
-	reg.standing.status = status
+	reg.state.status = status
 	return reg
 }
 
@@ -42,7 +42,7 @@ func (reg *registration) show(s api.AllocCheckStatus) {
 	reg.saved = true
 	reg.status.Status, reg.status.StatusCode = s.Status, s.StatusCode
 	reg.status.Output, reg.status.Timestamp = s.Output, s.Timestamp
-	reg.standing.status = s.Status
+	reg.state.status = s.Status
 }
 
 // since returns when the check began to count failures of something that has been up since up; zero if it is not up.

@@ -133,9 +133,9 @@ func (r *Runner) evaluate(ctx context.Context, reg *registration, began time.Tim
 	if ctx.Err() != nil || o.none {
 		return n, false
 	}
-	n.was = reg.standing.status
-	reg.standing, n.restart = reg.check.thresholds.next(reg.standing, reg.since(up), began, o)
-	n.now = reg.standing.status
+	n.was = reg.state.status
+	reg.state, n.restart = reg.check.thresholds.next(reg.state, reg.since(up), began, o)
+	n.now = reg.state.status
 	s := &reg.status
 	s.Status, s.StatusCode, s.Output, s.Timestamp = n.now, o.code, o.output, time.Now().Unix()
 	if !n.restart {
@@ -143,8 +143,8 @@ func (r *Runner) evaluate(ctx context.Context, reg *registration, began time.Tim
 	}
 	for _, other := range r.list {
 		if other.check.about.Task == reg.check.about.Task { // one request is enough for all checks of the task
-			other.standing = other.standing.seenUp(other.since(up))
-			other.standing.disarmed = true
+			other.state = other.state.seenUp(other.since(up))
+			other.state.disarmed = true
 		}
 	}
 	return n, r.changedLocked()

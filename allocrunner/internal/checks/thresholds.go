@@ -40,8 +40,8 @@ func thresholdsOf(c *api.ServiceCheck) thresholds {
 	return t
 }
 
-// standing is the state of a check since its registration.
-type standing struct {
+// state is the state of a check since its registration.
+type state struct {
 	status    string    // as shown
 	row       int       // how many results in a row equal the latest: positive for successes, negative for failures
 	up        time.Time // the start of what would be restarted, as last seen; the next two fields count from then
@@ -49,23 +49,23 @@ type standing struct {
 	disarmed  bool      // a restart has been requested; there is one for each start
 }
 
-// seenUp returns the standing for something that has been up since a time. After another start the counters begin
+// seenUp returns the state for something that has been up since a time. After another start the counters begin
 // again.
-func (s standing) seenUp(since time.Time) standing {
+func (s state) seenUp(since time.Time) state {
 	if !since.Equal(s.up) {
 		s.up, s.unhealthy, s.disarmed = since, 0, false
 	}
 	return s
 }
 
-// next returns the check's standing after a run that began at began, and whether what has been up since up (zero when
+// next returns the check's state after a run that began at began, and whether what has been up since up (zero when
 // it is not up) must be restarted now.
 //
 // A run counts towards the restart if it failed, the check is shown as failing, and the run began after the grace that
 // follows each start. So a threshold of failures comes first. A run that succeeded ends the row, even if a threshold of
 // successes still shows the failure. A pending check counts for nothing: its run ends at its timeout at the latest, and
 // says what it is.
-func (t thresholds) next(s standing, up, began time.Time, o outcome) (_ standing, restart bool) {
+func (t thresholds) next(s state, up, began time.Time, o outcome) (_ state, restart bool) {
 	s = s.seenUp(up)
 	if o.ok {
 		s.row = max(s.row, 0) + 1

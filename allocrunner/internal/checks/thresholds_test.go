@@ -60,7 +60,7 @@ func TestRules(t *testing.T) {
 		"ignored, and shown all along": {thresholds{limit: 1, ignoreWarnings: true}, pending, at(warned, warned), "ff", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := standing{status: c.from}
+			s := state{status: c.from}
 			var statuses strings.Builder
 			var restarts []int
 			for i, run := range c.runs {
@@ -137,7 +137,7 @@ func TestRulesAgainstHistory(t *testing.T) {
 			successes: small.Draw(t, "successes"), failures: small.Draw(t, "failures"), limit: small.Draw(t, "limit"),
 			grace: time.Duration(small.Draw(t, "grace")) * time.Second, ignoreWarnings: rapid.Bool().Draw(t, "ignore"),
 		}}
-		s := standing{status: h.from}
+		s := state{status: h.from}
 		requested := false
 		for i := range rapid.IntRange(1, 30).Draw(t, "runs") {
 			o := rapid.SampledFrom([]outcome{{ok: true}, {}, {warning: true}}).Draw(t, "outcome")

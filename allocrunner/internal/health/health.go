@@ -81,31 +81,31 @@ func hasChecks(group *api.TaskGroup) bool {
 	})
 }
 
-// Input is an allocation's state. A check whose Mode is "readiness" does not count.
-type Input struct {
+// Event is how an allocation stands, which each change makes another. A check whose Mode is "readiness" does not count.
+type Event struct {
 	Tasks  map[string]*api.TaskState
 	Checks api.AllocCheckStatuses
 }
 
-// Decision is an allocation's health.
-type Decision int
+// Phase is an allocation's health. Healthy and Unhealthy are decisions, and stay.
+type Phase int
 
 const (
-	Undecided Decision = iota
+	Undecided Phase = iota
 	Healthy
 	Unhealthy
 )
 
-// State is Next's memory. New makes the first one.
+// State is all that Next remembers. New makes the first one.
 type State struct {
-	Decision Decision
-	Reason   string // of the decision: a sentence
-	Late     bool   // it is Unhealthy because the deadline has passed
-	About    string // the task that was not healthy then; empty if the whole group was not
+	Phase  Phase
+	Reason string // of Healthy or Unhealthy: a sentence
+	Late   bool   // it is Unhealthy because the deadline has passed
+	About  string // the task that was not healthy then; empty if the whole group was not
 
 	deadline time.Time
 	healthy  time.Time // since when everything is healthy; zero if something is not
-	lives    lives     // the starts of the tasks that were healthy then
+	starts   starts    // the starts of the tasks that were healthy then
 	problem  problem   // why something is not healthy
 }
 
@@ -115,8 +115,8 @@ type problem struct {
 	text string
 }
 
-// lives changes when a task is started again, even if it was never seen not to run.
-type lives struct {
+// starts changes when a task is started again, even if it was never seen not to run.
+type starts struct {
 	restarts uint64
 	started  int64 // the latest start, in Unix nanoseconds
 }
@@ -127,36 +127,36 @@ func (p Policy) New(start time.Time) State {
 }
 
 // Next returns the state after a change of the allocation at now. A decision stays.
-func (p Policy) Next(s State, in Input, now time.Time) State {
+func (p Policy) Next(s State, e Event, now time.Time) State {
 	s = p.At(s, now)
-	if s.Decision != Undecided {
+	if s.Phase != Undecided {
 		return s
 	}
-	if name := p.failed(in); name != "" {
-		return State{Decision: Unhealthy, Reason: fmt.Sprintf("task %q has failed", name)}
+	if name := p.failed(e); name != "" {
+		return State{Phase: Unhealthy, Reason: fmt.Sprintf("task %q has failed", name)}
 	}
-	s.problem = p.problem(in)
-	lives := p.lives(in)
+	s.problem = p.problem(e)
+	starts := p.starts(e)
 	switch {
 	case s.problem.text != "":
 		s.healthy = time.Time{}
-	case s.healthy.IsZero() || s.lives != lives:
+	case s.healthy.IsZero() || s.starts != starts:
 		s.healthy = now
 	}
-	s.lives = lives
+	s.starts = starts
 	return p.At(s, now)
 }
 
 // At returns the state at now if nothing has changed since the latest Next. An allocation that was healthy for long
 // enough before the deadline is healthy, even if At is called after the deadline.
 func (p Policy) At(s State, now time.Time) State {
-	if s.Decision != Undecided {
+	if s.Phase != Undecided {
 		return s
 	}
 	enough := s.healthy.Add(p.minHealthy)
 	switch {
 	case !s.healthy.IsZero() && !enough.After(now) && !enough.After(s.deadline):
-		return State{Decision: Healthy, Reason: fmt.Sprintf("healthy for %v", p.minHealthy)}
+		return State{Phase: Healthy, Reason: fmt.Sprintf("healthy for %v", p.minHealthy)}
 	case now.Before(s.deadline):
 		return s
 	}
@@ -164,12 +164,12 @@ func (p Policy) At(s State, now time.Time) State {
 	if s.problem.text != "" {
 		reason = fmt.Sprintf("not healthy within %v: %s", p.deadline, s.problem.text)
 	}
-	return State{Decision: Unhealthy, Reason: reason, Late: true, About: s.problem.task}
+	return State{Phase: Unhealthy, Reason: reason, Late: true, About: s.problem.task}
 }
 
 // Again returns when At may next return another state; zero for never.
 func (p Policy) Again(s State) time.Time {
-	if s.Decision != Undecided {
+	if s.Phase != Undecided {
 		return time.Time{}
 	}
 	if enough := s.healthy.Add(p.minHealthy); !s.healthy.IsZero() && enough.Before(s.deadline) {
@@ -179,9 +179,9 @@ func (p Policy) Again(s State) time.Time {
 }
 
 // failed returns the name of a task that has failed for good; empty for none.
-func (p Policy) failed(in Input) string {
+func (p Policy) failed(e Event) string {
 	for _, t := range p.tasks {
-		if s := in.Tasks[t.name]; s != nil && s.State == "dead" && s.Failed {
+		if s := e.Tasks[t.name]; s != nil && s.State == "dead" && s.Failed {
 			return t.name
 		}
 	}
@@ -189,10 +189,10 @@ func (p Policy) failed(in Input) string {
 }
 
 // problem returns what is not healthy.
-func (p Policy) problem(in Input) problem {
+func (p Policy) problem(e Event) problem {
 	for _, t := range p.tasks {
 		state := "pending"
-		if s := in.Tasks[t.name]; s != nil {
+		if s := e.Tasks[t.name]; s != nil {
 			state = s.State
 		}
 		if t.ends && state != "dead" {
@@ -205,7 +205,7 @@ func (p Policy) problem(in Input) problem {
 	if !p.checks {
 		return problem{}
 	}
-	return p.checkProblem(in.Checks)
+	return p.checkProblem(e.Checks)
 }
 
 func (p Policy) checkProblem(checks api.AllocCheckStatuses) problem {
@@ -230,10 +230,10 @@ func (p Policy) mustRun(name string) bool {
 	return name == "" || slices.ContainsFunc(p.tasks, func(t task) bool { return t.name == name && !t.ends })
 }
 
-func (p Policy) lives(in Input) lives {
-	var l lives
+func (p Policy) starts(e Event) starts {
+	var l starts
 	for _, t := range p.tasks {
-		if s := in.Tasks[t.name]; s != nil && !t.ends {
+		if s := e.Tasks[t.name]; s != nil && !t.ends {
 			l.restarts += s.Restarts
 			if !s.StartedAt.IsZero() {
 				l.started = max(l.started, s.StartedAt.UnixNano())

@@ -107,35 +107,35 @@ func TestWhatIsWell(t *testing.T) {
 	states := func(_ *api.Job, u *api.UpdateStrategy) { u.HealthCheck = new("task_states") }
 	for name, c := range map[string]struct {
 		change func(*api.Job, *api.UpdateStrategy)
-		in     health.Input
+		in     health.Event
 		reason string // empty for healthy
 	}{
-		"all":               {nil, health.Input{tasks(), good}, ""},
-		"poststop does not": {nil, health.Input{tasks("bye unknown"), good}, ""},
-		"main pending":      {nil, health.Input{tasks("main pending"), good}, `task "main" is pending`},
-		"main dead":         {nil, health.Input{tasks("main dead"), good}, `task "main" is dead`},
-		"main unknown":      {nil, health.Input{tasks("main unknown"), good}, `task "main" is pending`},
-		"sidecar dead":      {nil, health.Input{tasks("proxy dead"), good}, `task "proxy" is dead`},
-		"prestart running": {nil, health.Input{tasks("init running"), good},
+		"all":               {nil, health.Event{tasks(), good}, ""},
+		"poststop does not": {nil, health.Event{tasks("bye unknown"), good}, ""},
+		"main pending":      {nil, health.Event{tasks("main pending"), good}, `task "main" is pending`},
+		"main dead":         {nil, health.Event{tasks("main dead"), good}, `task "main" is dead`},
+		"main unknown":      {nil, health.Event{tasks("main unknown"), good}, `task "main" is pending`},
+		"sidecar dead":      {nil, health.Event{tasks("proxy dead"), good}, `task "proxy" is dead`},
+		"prestart running": {nil, health.Event{tasks("init running"), good},
 			`task "init" is running and has not ended`},
-		"poststart running": {nil, health.Input{tasks("hello running"), good},
+		"poststart running": {nil, health.Event{tasks("hello running"), good},
 			`task "hello" is running and has not ended`},
-		"check fails": {nil, health.Input{tasks(), results("failure", "success", "success")},
+		"check fails": {nil, health.Event{tasks(), results("failure", "success", "success")},
 			`check "c" of service "s" is failure`},
-		"check pending": {nil, health.Input{tasks(), results("pending", "success", "success")},
+		"check pending": {nil, health.Event{tasks(), results("pending", "success", "success")},
 			`check "c" of service "s" is pending`},
-		"no results":            {nil, health.Input{tasks(), nil}, "its checks have no results"},
-		"task states":           {states, health.Input{tasks(), results("failure", "failure", "failure")}, ""},
-		"task states, not well": {states, health.Input{tasks("main pending"), nil}, `task "main" is pending`},
+		"no results":            {nil, health.Event{tasks(), nil}, "its checks have no results"},
+		"task states":           {states, health.Event{tasks(), results("failure", "failure", "failure")}, ""},
+		"task states, not well": {states, health.Event{tasks("main pending"), nil}, `task "main" is pending`},
 		"without any checks": {func(j *api.Job, _ *api.UpdateStrategy) { j.TaskGroups[0].Services = nil },
-			health.Input{tasks(), nil}, ""},
-		"the checks of poststop": {nil, health.Input{tasks(), api.AllocCheckStatuses{"x": {Status: "pending", Task: "bye"}}},
+			health.Event{tasks(), nil}, ""},
+		"the checks of poststop": {nil, health.Event{tasks(), api.AllocCheckStatuses{"x": {Status: "pending", Task: "bye"}}},
 			""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := policy(t, c.change)
 			s := p.Next(p.New(epoch), c.in, second(1))
-			if s.Decision != health.Undecided {
+			if s.Phase != health.Undecided {
 				t.Fatalf("decided at once: %+v", s)
 			}
 			want, again, reason := health.Healthy, second(11), "healthy for 10s"
@@ -145,12 +145,12 @@ func TestWhatIsWell(t *testing.T) {
 			if got := p.Again(s); !got.Equal(again) {
 				t.Errorf("look again %v after the start, want %v", got.Sub(epoch), again.Sub(epoch))
 			}
-			if early := p.At(s, again.Add(-1)); early.Decision != health.Undecided {
+			if early := p.At(s, again.Add(-1)); early.Phase != health.Undecided {
 				t.Errorf("decided early: %+v", early)
 			}
 			s = p.At(s, again)
-			if s.Decision != want || s.Reason != reason || !p.Again(s).IsZero() {
-				t.Errorf("got %v %q, want %v %q", s.Decision, s.Reason, want, reason)
+			if s.Phase != want || s.Reason != reason || !p.Again(s).IsZero() {
+				t.Errorf("got %v %q, want %v %q", s.Phase, s.Reason, want, reason)
 			}
 		})
 	}
@@ -158,23 +158,23 @@ func TestWhatIsWell(t *testing.T) {
 
 func TestBreaks(t *testing.T) {
 	good := results("success", "success", "success")
-	well := health.Input{tasks(), good}
+	well := health.Event{tasks(), good}
 	restarted, startedAgain := tasks(), tasks()
 	restarted["main"].Restarts = 1
 	startedAgain["main"].StartedAt = second(9)
 	for name, c := range map[string]struct {
-		at5    health.Input
-		want   health.Decision
+		at5    health.Event
+		want   health.Phase
 		after  int // seconds
 		reason string
 	}{
 		"none": {well, health.Healthy, 10, "healthy for 10s"},
-		"a check": {health.Input{tasks(), results("failure", "success", "success")}, health.Healthy, 19,
+		"a check": {health.Event{tasks(), results("failure", "success", "success")}, health.Healthy, 19,
 			"healthy for 10s"},
-		"a restart that is seen": {health.Input{tasks("main pending"), good}, health.Healthy, 19, "healthy for 10s"},
-		"a failure":              {health.Input{tasks("main failed"), good}, health.Unhealthy, 5, `task "main" has failed`},
-		"a failed prestart":      {health.Input{tasks("init failed"), good}, health.Unhealthy, 5, `task "init" has failed`},
-		"a failed poststop":      {health.Input{tasks("bye failed"), good}, health.Healthy, 10, "healthy for 10s"},
+		"a restart that is seen": {health.Event{tasks("main pending"), good}, health.Healthy, 19, "healthy for 10s"},
+		"a failure":              {health.Event{tasks("main failed"), good}, health.Unhealthy, 5, `task "main" has failed`},
+		"a failed prestart":      {health.Event{tasks("init failed"), good}, health.Unhealthy, 5, `task "init" has failed`},
+		"a failed poststop":      {health.Event{tasks("bye failed"), good}, health.Healthy, 10, "healthy for 10s"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := policy(t, nil)
@@ -183,35 +183,35 @@ func TestBreaks(t *testing.T) {
 			s = p.Next(s, well, second(9))
 			if c.after > 9 {
 				s = p.At(s, second(c.after).Add(-1))
-				if s.Decision != health.Undecided {
+				if s.Phase != health.Undecided {
 					t.Fatalf("decided early: %+v", s)
 				}
 			}
 			s = p.At(s, second(c.after))
-			if s.Decision != c.want || s.Reason != c.reason {
-				t.Errorf("got %v %q, want %v %q", s.Decision, s.Reason, c.want, c.reason)
+			if s.Phase != c.want || s.Reason != c.reason {
+				t.Errorf("got %v %q, want %v %q", s.Phase, s.Reason, c.want, c.reason)
 			}
-			if later := p.Next(s, health.Input{tasks("main failed"), nil}, second(99)); later != s {
+			if later := p.Next(s, health.Event{tasks("main failed"), nil}, second(99)); later != s {
 				t.Errorf("the decision did not stay: %+v", later)
 			}
 		})
 	}
 	for name, again := range map[string]map[string]*api.TaskState{"a restart": restarted, "a start": startedAgain} {
 		p := policy(t, nil)
-		s := p.Next(p.Next(p.New(epoch), well, epoch), health.Input{again, good}, second(9))
-		if got := p.Again(s); s.Decision != health.Undecided || !got.Equal(second(19)) {
+		s := p.Next(p.Next(p.New(epoch), well, epoch), health.Event{again, good}, second(9))
+		if got := p.Again(s); s.Phase != health.Undecided || !got.Equal(second(19)) {
 			t.Errorf("%s that was not seen: look again %v after the start, want 19s", name, got.Sub(epoch))
 		}
 	}
 	p := policy(t, nil)
 	s := p.Next(p.New(epoch), well, second(55))
-	if s = p.At(s, second(60)); s.Decision != health.Unhealthy ||
+	if s = p.At(s, second(60)); s.Phase != health.Unhealthy ||
 		s.Reason != "not healthy for 10s without a break within 1m0s" {
-		t.Errorf("well too late: %v %q", s.Decision, s.Reason)
+		t.Errorf("well too late: %v %q", s.Phase, s.Reason)
 	}
 	s = p.Next(p.New(epoch), well, second(50))
-	if s = p.Next(s, health.Input{}, second(99)); s.Decision != health.Healthy {
-		t.Errorf("well just in time, and looked at late: %v %q", s.Decision, s.Reason)
+	if s = p.Next(s, health.Event{}, second(99)); s.Phase != health.Healthy {
+		t.Errorf("well just in time, and looked at late: %v %q", s.Phase, s.Reason)
 	}
 }
 
@@ -222,7 +222,7 @@ type seen struct {
 }
 
 // decideByHand looks at the whole history: the first moment at which there was a reason to decide wins.
-func decideByHand(history []seen, now, minHealthy, deadline int) health.Decision {
+func decideByHand(history []seen, now, minHealthy, deadline int) health.Phase {
 	decision, moment := health.Undecided, now+1
 	if deadline <= now {
 		decision, moment = health.Unhealthy, deadline
@@ -282,18 +282,18 @@ func TestNextAgainstHistory(t *testing.T) {
 			}
 			look.life, state.Restarts = life, uint64(life)
 			history = append(history, look)
-			s = p.Next(s, health.Input{Tasks: map[string]*api.TaskState{"a": state}}, second(now))
-			if want := decideByHand(history, now, minHealthy, deadline); s.Decision != want {
-				t.Fatalf("at %d: %v %q, want %v (min %d, deadline %d, %+v)", now, s.Decision, s.Reason, want, minHealthy, deadline,
+			s = p.Next(s, health.Event{Tasks: map[string]*api.TaskState{"a": state}}, second(now))
+			if want := decideByHand(history, now, minHealthy, deadline); s.Phase != want {
+				t.Fatalf("at %d: %v %q, want %v (min %d, deadline %d, %+v)", now, s.Phase, s.Reason, want, minHealthy, deadline,
 					history)
 			}
-			if again := p.Again(s); again.IsZero() != (s.Decision != health.Undecided) || !again.IsZero() &&
+			if again := p.Again(s); again.IsZero() != (s.Phase != health.Undecided) || !again.IsZero() &&
 				!again.After(second(now)) {
-				t.Fatalf("look again %v, decision %v", again, s.Decision)
+				t.Fatalf("look again %v, decision %v", again, s.Phase)
 			}
-			if s.Decision == health.Undecided {
-				if next := p.Again(s); p.At(s, next).Decision == health.Undecided ||
-					p.At(s, next.Add(-1)).Decision != health.Undecided {
+			if s.Phase == health.Undecided {
+				if next := p.Again(s); p.At(s, next).Phase == health.Undecided ||
+					p.At(s, next.Add(-1)).Phase != health.Undecided {
 					t.Fatalf("looking again at %v decides nothing, or would have earlier", next)
 				}
 			}

@@ -27,7 +27,7 @@ func watch(t *testing.T, ctx context.Context) watched {
 	begun := time.Now()
 	w := watched{said: make(chan string, 2), done: make(chan struct{})}
 	w.Watcher = health.NewWatcher(policy(t, nil), func(s health.State) {
-		w.said <- fmt.Sprintf("%v after %v: %s", s.Decision == health.Healthy, time.Since(begun), s.Reason)
+		w.said <- fmt.Sprintf("%v after %v: %s", s.Phase == health.Healthy, time.Since(begun), s.Reason)
 	})
 	go func() { defer close(w.done); w.Run(ctx) }()
 	return w

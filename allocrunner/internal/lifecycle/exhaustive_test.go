@@ -82,7 +82,7 @@ func TestEverySequence(t *testing.T) {
 // operator or a timer can do next.
 func decide(t *testing.T, group []lifecycle.Task, s situation) []situation {
 	states := s.states(group)
-	d := lifecycle.Next(group, states, s.ending)
+	d := next(group, states, s.ending)
 	check(t, group, s, d)
 	s.ending = d.Ending
 	started := s
@@ -128,7 +128,7 @@ func moves(task lifecycle.Task, phase lifecycle.Phase, killed bool) []lifecycle.
 }
 
 // check holds a decision against the rules of the order, each in its own words.
-func check(t *testing.T, group []lifecycle.Task, s situation, d lifecycle.Decision) {
+func check(t *testing.T, group []lifecycle.Task, s situation, d decision) {
 	t.Helper()
 	fail := func(rule string) {
 		t.Errorf("%s\n group %+v\nstates %+v\nending %+v\ndecision %+v", rule, group, s.tasks, s.ending, d)

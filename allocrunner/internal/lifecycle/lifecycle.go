@@ -1,5 +1,5 @@
 // Package lifecycle decides which tasks of a group start, which are killed, and when the group has ended. It is a pure
-// function of what the tasks are and of their states; it starts nothing and remembers nothing.
+// function, Ending.Next, of the tasks' states; it starts nothing.
 //
 // The order is Nomad's:
 //
@@ -16,7 +16,7 @@ package lifecycle
 
 import "github.com/hashicorp/nomad/api"
 
-// Hook is when in the group's life a task runs.
+// Hook is when a task of a group runs.
 type Hook int
 
 const (
@@ -83,49 +83,45 @@ const (
 	Aborted             // all tasks are killed at once, in no order, and poststop tasks do not run
 )
 
-// Ending is a cause and, for SiblingFailed, the task that failed. While it is Delayed, for the group's shutdown_delay,
-// nothing is killed and nothing starts but what follows when all tasks have ended by themselves.
+// Ending is the state of a group besides its tasks' states: a cause and, for SiblingFailed, the task that failed. While
+// it is Delayed, for the group's shutdown_delay, nothing is killed and nothing starts but what follows when all tasks
+// have ended by themselves.
 type Ending struct {
 	Cause   Cause
 	Task    string
 	Delayed bool
 }
 
-// Decision is what to do now. It is a level, not an edge: the same states give the same decision again.
-type Decision struct {
-	Start  []string // tasks whose gate opens
-	Kill   []string // tasks to be killed now, in no order among themselves
-	Ending Ending   // why tasks are killed
-	Done   bool     // every task is dead
+// Group is how a group stands. Next takes it as the event: each change of a task makes another.
+type Group struct {
+	Tasks  []Task
+	States map[string]State // of every task
 }
 
-// Next decides. ending is the earlier decision's, which stays, or NotEnding; states has every task.
-func Next(tasks []Task, states map[string]State, ending Ending) Decision {
-	g := group{tasks, states}
-	if ending.Cause == NotEnding {
-		ending = g.ending()
+// Effects are what to do now. They are a level, not an edge: the same Group has the same effects again.
+type Effects struct {
+	Start []string // tasks whose gate opens
+	Kill  []string // tasks to be killed now, in no order among themselves
+	Done  bool     // every task is dead
+}
+
+// Next returns the state of a group that stands like this, and the effects. A cause stays.
+func (e Ending) Next(g Group) (Ending, Effects) {
+	if e.Cause == NotEnding {
+		e = g.ending()
 	}
-	d := Decision{Ending: ending}
 	switch {
-	case ending.Cause == Aborted:
-		d.Kill = g.names(isAlive)
-		d.Done = len(d.Kill) == 0
-	case g.all(notPoststop, isDead):
-		d.Start = g.names(isPoststop, isWaiting)
-		d.Done = g.all(isPoststop, isDead)
-	case ending.Delayed:
-	case ending.Cause != NotEnding:
-		d.Kill = g.toKill()
-	default:
-		d.Start = g.toStart()
+	case e.Cause == Aborted:
+		alive := g.names(isAlive)
+		return e, Effects{Kill: alive, Done: len(alive) == 0}
+	case g.Ended():
+		return e, Effects{Start: g.names(isPoststop, isWaiting), Done: g.all(isPoststop, isDead)}
+	case e.Delayed:
+		return e, Effects{}
+	case e.Cause != NotEnding:
+		return e, Effects{Kill: g.toKill()}
 	}
-	return d
-}
-
-// group answers questions about a set of tasks.
-type group struct {
-	tasks  []Task
-	states map[string]State
+	return e, Effects{Start: g.toStart()}
 }
 
 type predicate func(Task, State) bool
@@ -151,12 +147,12 @@ func prestartDone(t Task, s State) bool {
 }
 
 // names returns the tasks for which every predicate holds.
-func (g group) names(ps ...predicate) []string {
+func (g Group) names(ps ...predicate) []string {
 	var names []string
 next:
-	for _, t := range g.tasks {
+	for _, t := range g.Tasks {
 		for _, p := range ps {
-			if !p(t, g.states[t.Name]) {
+			if !p(t, g.States[t.Name]) {
 				continue next
 			}
 		}
@@ -166,14 +162,14 @@ next:
 }
 
 // all reports whether every task of the set satisfies p; it is true of an empty set.
-func (g group) all(set, p predicate) bool {
+func (g Group) all(set, p predicate) bool {
 	return len(g.names(set)) == len(g.names(set, p))
 }
 
 // ending returns the reason to end a group that was not stopped. A dead leader comes before a failed sibling.
-func (g group) ending() Ending {
-	for _, t := range g.tasks {
-		if s := g.states[t.Name]; isLeader(t, s) && s.Phase == Dead && !s.Failed {
+func (g Group) ending() Ending {
+	for _, t := range g.Tasks {
+		if s := g.States[t.Name]; isLeader(t, s) && s.Phase == Dead && !s.Failed {
 			return Ending{Cause: LeaderDead, Task: t.Name}
 		}
 	}
@@ -188,8 +184,7 @@ func (g group) ending() Ending {
 
 // StopCause returns why the next tasks of a stopped group are killed. As in Nomad, the reason for the tasks after a
 // leader is that it has ended without failing. The reason for the sidecars is the end of the main tasks.
-func StopCause(tasks []Task, states map[string]State) Cause {
-	g := group{tasks, states}
+func (g Group) StopCause() Cause {
 	switch {
 	case len(g.names(isLeader, isDead)) > 0 && len(g.names(isLeader, hasFailed)) == 0:
 		return LeaderDead
@@ -201,7 +196,7 @@ func StopCause(tasks []Task, states map[string]State) Cause {
 }
 
 // toKill returns the next rank of living tasks: the leader alone, then all others but sidecars, then the sidecars.
-func (g group) toKill() []string {
+func (g Group) toKill() []string {
 	if leaders := g.names(isLeader, isAlive); len(leaders) > 0 {
 		return leaders
 	}
@@ -212,7 +207,7 @@ func (g group) toKill() []string {
 }
 
 // toStart returns the waiting tasks whose gate is open.
-func (g group) toStart() []string {
+func (g Group) toStart() []string {
 	start := g.names(isPrestart, isWaiting)
 	if !g.all(isPrestart, prestartDone) {
 		return start
@@ -225,29 +220,18 @@ func (g group) toStart() []string {
 }
 
 // Ended reports whether all tasks are dead but poststop tasks.
-func Ended(tasks []Task, states map[string]State) bool {
-	g := group{tasks, states}
-	return g.all(notPoststop, isDead)
-}
+func (g Group) Ended() bool { return g.all(notPoststop, isDead) }
 
 // ClientStatus returns the allocation's status and description by Nomad's rules: a failed task outweighs a running one,
 // that a pending one, and that completion.
-func ClientStatus(states map[string]State) (status, description string) {
-	var running, pending bool
-	for _, s := range states {
-		switch {
-		case s.Phase == Dead && s.Failed:
-			return api.AllocClientStatusFailed, "Failed tasks"
-		case s.Phase == Running:
-			running = true
-		case s.Phase != Dead:
-			pending = true
-		}
-	}
+func (g Group) ClientStatus() (status, description string) {
+	isRunning := func(_ Task, s State) bool { return s.Phase == Running }
 	switch {
-	case running:
+	case len(g.names(hasFailed)) > 0:
+		return api.AllocClientStatusFailed, "Failed tasks"
+	case len(g.names(isRunning)) > 0:
 		return api.AllocClientStatusRunning, "Tasks are running"
-	case pending:
+	case len(g.names(isAlive)) > 0:
 		return api.AllocClientStatusPending, "No tasks have started"
 	}
 	return api.AllocClientStatusComplete, "All tasks have completed"

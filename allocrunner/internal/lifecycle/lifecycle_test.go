@@ -36,65 +36,77 @@ func states(phases [6]lifecycle.Phase, failed ...string) map[string]lifecycle.St
 	return m
 }
 
+// decision is the state and the effects that Next returns.
+type decision struct {
+	Start, Kill []string
+	Ending      lifecycle.Ending
+	Done        bool
+}
+
+func next(tasks []lifecycle.Task, states map[string]lifecycle.State, was lifecycle.Ending) decision {
+	ending, do := was.Next(lifecycle.Group{Tasks: tasks, States: states})
+	return decision{do.Start, do.Kill, ending, do.Done}
+}
+
 func TestNext(t *testing.T) {
 	stopped := lifecycle.Ending{Cause: lifecycle.Stopped}
 	for _, tc := range []struct {
 		name   string
 		states map[string]lifecycle.State
 		ending lifecycle.Ending
-		want   lifecycle.Decision
+		want   decision
 	}{
 		{"prestart first", states([6]lifecycle.Phase{w, w, w, w, w, w}), lifecycle.Ending{},
-			lifecycle.Decision{Start: []string{"init", "proxy"}}},
+			decision{Start: []string{"init", "proxy"}}},
 		{"main waits for the sidecar's process", states([6]lifecycle.Phase{d, p, w, w, w, w}), lifecycle.Ending{},
-			lifecycle.Decision{}},
+			decision{}},
 		{"main waits for the ephemeral one's end", states([6]lifecycle.Phase{r, r, w, w, w, w}), lifecycle.Ending{},
-			lifecycle.Decision{}},
+			decision{}},
 		{"main", states([6]lifecycle.Phase{d, r, w, w, w, w}), lifecycle.Ending{},
-			lifecycle.Decision{Start: []string{"main", "boss"}}},
+			decision{Start: []string{"main", "boss"}}},
 		{"poststart waits for all of main", states([6]lifecycle.Phase{d, r, r, p, w, w}), lifecycle.Ending{},
-			lifecycle.Decision{}},
+			decision{}},
 		{"poststart", states([6]lifecycle.Phase{d, r, d, r, w, w}), lifecycle.Ending{},
-			lifecycle.Decision{Start: []string{"hello"}}},
+			decision{Start: []string{"hello"}}},
 		{"nothing to do", states([6]lifecycle.Phase{d, r, r, r, d, w}), lifecycle.Ending{},
-			lifecycle.Decision{}},
+			decision{}},
 		{"the leader's end ends the others", states([6]lifecycle.Phase{d, r, r, d, r, w}), lifecycle.Ending{},
-			lifecycle.Decision{Kill: []string{"main", "hello"}, Ending: lifecycle.Ending{Cause: lifecycle.LeaderDead,
+			decision{Kill: []string{"main", "hello"}, Ending: lifecycle.Ending{Cause: lifecycle.LeaderDead,
 				Task: "boss"}}},
 		{"a failed task ends the leader first", states([6]lifecycle.Phase{d, r, d, r, r, w}, "main"), lifecycle.Ending{},
-			lifecycle.Decision{Kill: []string{"boss"}, Ending: lifecycle.Ending{Cause: lifecycle.SiblingFailed, Task: "main"}}},
+			decision{Kill: []string{"boss"}, Ending: lifecycle.Ending{Cause: lifecycle.SiblingFailed, Task: "main"}}},
 		{"a dead leader outweighs a failed sibling", states([6]lifecycle.Phase{d, r, d, d, r, w}, "main"), lifecycle.Ending{},
-			lifecycle.Decision{Kill: []string{"hello"}, Ending: lifecycle.Ending{Cause: lifecycle.LeaderDead, Task: "boss"}}},
+			decision{Kill: []string{"hello"}, Ending: lifecycle.Ending{Cause: lifecycle.LeaderDead, Task: "boss"}}},
 		{"a failed prestart task ends all", states([6]lifecycle.Phase{d, r, w, w, w, w}, "init"), lifecycle.Ending{},
-			lifecycle.Decision{Kill: []string{"boss"}, Ending: lifecycle.Ending{Cause: lifecycle.SiblingFailed, Task: "init"}}},
+			decision{Kill: []string{"boss"}, Ending: lifecycle.Ending{Cause: lifecycle.SiblingFailed, Task: "init"}}},
 		{"the first of two that failed is the reason", states([6]lifecycle.Phase{d, r, d, r, d, w}, "main", "hello"),
 			lifecycle.Ending{},
-			lifecycle.Decision{Kill: []string{"boss"}, Ending: lifecycle.Ending{Cause: lifecycle.SiblingFailed, Task: "main"}}},
+			decision{Kill: []string{"boss"}, Ending: lifecycle.Ending{Cause: lifecycle.SiblingFailed, Task: "main"}}},
 		{"sidecars come last", states([6]lifecycle.Phase{d, r, d, d, d, w}), stopped,
-			lifecycle.Decision{Kill: []string{"proxy"}, Ending: stopped}},
+			decision{Kill: []string{"proxy"}, Ending: stopped}},
 		{"poststop when all others are dead", states([6]lifecycle.Phase{d, d, d, d, d, w}), stopped,
-			lifecycle.Decision{Start: []string{"bye"}, Ending: stopped}},
+			decision{Start: []string{"bye"}, Ending: stopped}},
 		{"a stop does not kill poststop", states([6]lifecycle.Phase{d, d, d, d, d, r}), stopped,
-			lifecycle.Decision{Ending: stopped}},
+			decision{Ending: stopped}},
 		{"an abort does", states([6]lifecycle.Phase{d, d, d, d, d, r}), lifecycle.Ending{Cause: lifecycle.Aborted},
-			lifecycle.Decision{Kill: []string{"bye"}, Ending: lifecycle.Ending{Cause: lifecycle.Aborted}}},
+			decision{Kill: []string{"bye"}, Ending: lifecycle.Ending{Cause: lifecycle.Aborted}}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if diff := cmp.Diff(tc.want, lifecycle.Next(group, tc.states, tc.ending)); diff != "" {
+			if diff := cmp.Diff(tc.want, next(group, tc.states, tc.ending)); diff != "" {
 				t.Errorf("decision (-want +got):\n%s", diff)
 			}
 		})
 	}
 	over := states([6]lifecycle.Phase{d, d, d, d, d, d})
-	if got := lifecycle.Next(group, over, stopped); !got.Done || got.Start != nil || got.Kill != nil {
+	if got := next(group, over, stopped); !got.Done || got.Start != nil || got.Kill != nil {
 		t.Errorf("all dead: got %+v, want over and nothing to do", got)
 	}
 }
 
 func TestSidecarsAloneAreEnded(t *testing.T) {
 	tasks := []lifecycle.Task{{Name: "side", Hook: lifecycle.Prestart, Sidecar: true}, {Name: "main"}}
-	got := lifecycle.Next(tasks, map[string]lifecycle.State{"side": {Phase: r}, "main": {Phase: d}}, lifecycle.Ending{})
-	want := lifecycle.Decision{Kill: []string{"side"}, Ending: lifecycle.Ending{Cause: lifecycle.MainTasksDead}}
+	got := next(tasks, map[string]lifecycle.State{"side": {Phase: r}, "main": {Phase: d}}, lifecycle.Ending{})
+	want := decision{Kill: []string{"side"}, Ending: lifecycle.Ending{Cause: lifecycle.MainTasksDead}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("decision (-want +got):\n%s", diff)
 	}
@@ -104,9 +116,9 @@ func TestSidecarsAloneAreEnded(t *testing.T) {
 func TestAFailedPoststopTaskIsNoReason(t *testing.T) {
 	tasks := []lifecycle.Task{{Name: "main"}, {Name: "first", Hook: lifecycle.Poststop},
 		{Name: "second", Hook: lifecycle.Poststop}}
-	got := lifecycle.Next(tasks, map[string]lifecycle.State{"main": {Phase: d}, "first": {Phase: d, Failed: true},
+	got := next(tasks, map[string]lifecycle.State{"main": {Phase: d}, "first": {Phase: d, Failed: true},
 		"second": {Phase: w}}, lifecycle.Ending{})
-	if diff := cmp.Diff(lifecycle.Decision{Start: []string{"second"}}, got); diff != "" {
+	if diff := cmp.Diff(decision{Start: []string{"second"}}, got); diff != "" {
 		t.Errorf("decision (-want +got):\n%s", diff)
 	}
 }
@@ -121,18 +133,18 @@ func TestEveryGroupEnds(t *testing.T) {
 			if i == 30 && ending.Cause == lifecycle.NotEnding {
 				ending = lifecycle.Ending{Cause: lifecycle.Stopped}
 			}
-			decision := lifecycle.Next(tasks, states, ending)
-			if decision.Done {
+			var effects lifecycle.Effects
+			ending, effects = ending.Next(lifecycle.Group{Tasks: tasks, States: states})
+			if effects.Done {
 				return
 			}
-			ending = decision.Ending
-			for _, name := range decision.Start {
+			for _, name := range effects.Start {
 				if states[name].Phase != w {
 					t.Fatalf("%s is started in phase %v", name, states[name].Phase)
 				}
 				states[name] = lifecycle.State{Phase: p}
 			}
-			for _, name := range decision.Kill {
+			for _, name := range effects.Kill {
 				if states[name].Phase == d {
 					t.Fatalf("%s is killed when dead", name)
 				}
@@ -190,7 +202,11 @@ func TestClientStatus(t *testing.T) {
 		{map[string]lifecycle.State{"a": {Phase: d}, "b": {Phase: w}}, "pending"},
 		{map[string]lifecycle.State{"a": {Phase: d}, "b": {Phase: d}}, "complete"},
 	} {
-		if got, _ := lifecycle.ClientStatus(tc.states); got != tc.want {
+		g := lifecycle.Group{States: tc.states}
+		for name := range tc.states {
+			g.Tasks = append(g.Tasks, lifecycle.Task{Name: name})
+		}
+		if got, _ := g.ClientStatus(); got != tc.want {
 			t.Errorf("%v: got %s, want %s", tc.states, got, tc.want)
 		}
 	}
@@ -209,7 +225,7 @@ func TestEnded(t *testing.T) {
 		"poststop runs":        {states([6]lifecycle.Phase{d, d, d, d, d, r}, "main"), true},
 		"all have ended":       {states([6]lifecycle.Phase{d, d, d, d, d, d}), true},
 	} {
-		if got := lifecycle.Ended(group, tc.states); got != tc.want {
+		if got := (lifecycle.Group{Tasks: group, States: tc.states}).Ended(); got != tc.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}

@@ -10,15 +10,15 @@ import (
 // known is a provider's registration of a service.
 type known struct {
 	provider     string
-	registration int                         // the owner's Life.Registrations
+	registration int                         // the owner's State.Registrations
 	instance     *interfaces.ServiceInstance // nil: an earlier process's, or the provider may not have it
 }
 
-// state is what providers should know: each owner's life, and its services in the present version of the job.
-type state struct {
-	lives    map[string]Life // by task; the group's has the empty name
+// desired is what providers should know: each owner's state, and its services in the present version of the job.
+type desired struct {
+	states   map[string]State // by task; the group's has the empty name
 	services services.Owned
-	dropped  bool // all lives are closed
+	dropped  bool // all states are closed
 }
 
 // steps are calls of providers, in this order. Services that begin another registration are deregistered before.
@@ -30,19 +30,19 @@ type steps struct {
 }
 
 // plan returns the calls of providers that are needed. It ignores services of unknown providers.
-func plan(providers map[string]interfaces.ServiceProvider, s state, present map[string]known) steps {
+func plan(providers map[string]interfaces.ServiceProvider, want desired, present map[string]known) steps {
 	todo := steps{before: map[string][]string{}, register: map[string][]known{}, after: map[string][]string{}}
 	stays := map[string]bool{}
-	for task, list := range s.services {
-		life := s.lives[task]
+	for task, list := range want.services {
+		state := want.states[task]
 		for _, instance := range list {
-			wanted := known{instance.Service.Provider, life.Registrations, instance}
+			wanted := known{instance.Service.Provider, state.Registrations, instance}
 			was, isKnown := present[instance.ID]
 			switch {
-			case life.Phase == Held, life.Phase == Registered && isKnown && was.same(wanted) &&
+			case state.Phase == Held, state.Phase == Registered && isKnown && was.same(wanted) &&
 				reflect.DeepEqual(was.instance, instance):
 				stays[instance.ID] = true
-			case life.Phase == Registered && providers[wanted.provider] != nil:
+			case state.Phase == Registered && providers[wanted.provider] != nil:
 				stays[instance.ID] = true
 				todo.register[wanted.provider] = append(todo.register[wanted.provider], wanted)
 				if isKnown && !was.same(wanted) {

@@ -1,6 +1,5 @@
-// Package registration keeps the providers' registrations of an allocation's services in step with the lives of its
-// group and tasks. Life.Next alone decides what an event means. Providers are called only for changes, one call at a
-// time.
+// Package registration keeps the providers' registrations of an allocation's services in step with its group and tasks.
+// State.Next alone decides what an event means. Providers are called only for changes, one call at a time.
 package registration
 
 import (
@@ -21,7 +20,7 @@ type Registrar struct {
 	turn      chan struct{} // holds one value while providers are called
 
 	mu      sync.Mutex // guards the fields below; never held over a call
-	state   state
+	desired desired
 	known   map[string]known // by ID; changed only by the goroutine that has the turn
 	unread  []interfaces.ServiceProvider
 	allocID string
@@ -32,7 +31,7 @@ type Registrar struct {
 func New(allocID string, providers []interfaces.ServiceProvider) *Registrar {
 	r := &Registrar{
 		allocID: allocID, providers: map[string]interfaces.ServiceProvider{}, turn: make(chan struct{}, 1),
-		state: state{lives: map[string]Life{}}, known: map[string]known{},
+		desired: desired{states: map[string]State{}}, known: map[string]known{},
 	}
 	for _, p := range providers {
 		r.providers[p.Name()] = p
@@ -50,8 +49,8 @@ func (r *Registrar) Provider(name string) (p interfaces.ServiceProvider, ok bool
 func (r *Registrar) Update(all services.Owned) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.state.dropped {
-		r.state.services = all
+	if !r.desired.dropped {
+		r.desired.services = all
 	}
 }
 
@@ -65,31 +64,31 @@ func (r *Registrar) Adopt() {
 	}
 }
 
-// Apply applies an event to the life of an owner's services, and returns the life before and after. The next Sync tells
+// Apply applies an event to an owner's services, and returns their state before and after. The next Sync tells
 // the providers.
-func (r *Registrar) Apply(task string, e Event) (was, is Life) {
+func (r *Registrar) Apply(task string, e Event) (was, is State) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	was = r.state.lives[task]
-	if is = was.Next(e); r.state.dropped {
+	was = r.desired.states[task]
+	if is = was.Next(e); r.desired.dropped {
 		is = was.Next(Dropped)
 	}
-	r.state.lives[task] = is
+	r.desired.states[task] = is
 	return was, is
 }
 
-// Life returns the life of an owner's services.
-func (r *Registrar) Life(task string) Life {
+// State returns the state of an owner's services.
+func (r *Registrar) State(task string) State {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.state.lives[task]
+	return r.desired.states[task]
 }
 
-// Drop closes the lives of all owners.
+// Drop closes the services of all owners.
 func (r *Registrar) Drop() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.state.dropped, r.state.services = true, nil
+	r.desired.dropped, r.desired.services = true, nil
 }
 
 // Leave ends all calls of providers: the registrations now belong to another process.
@@ -132,7 +131,7 @@ func (r *Registrar) plan() steps {
 	if r.over {
 		return steps{}
 	}
-	return plan(r.providers, r.state, r.known)
+	return plan(r.providers, r.desired, r.known)
 }
 
 // read asks the providers what an earlier process has registered.

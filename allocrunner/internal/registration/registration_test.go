@@ -197,7 +197,7 @@ func TestAnyOrderOfEvents(t *testing.T) {
 		nomad, consul := registrationtest.New("nomad", nil), registrationtest.New("consul", nil)
 		r := registration.New(allocID, []interfaces.ServiceProvider{nomad, consul})
 		version := services.Owned{}
-		lives := map[string]registration.Life{}
+		states := map[string]registration.State{}
 		draw := func() services.Owned {
 			var list []*interfaces.ServiceInstance
 			for _, task := range owners {
@@ -223,7 +223,7 @@ func TestAnyOrderOfEvents(t *testing.T) {
 			"event": func(t *rapid.T) {
 				task := rapid.SampledFrom(owners).Draw(t, "task")
 				e := registration.Event(rapid.IntRange(int(registration.Began), int(registration.Dropped)).Draw(t, "event"))
-				_, lives[task] = r.Apply(task, e)
+				_, states[task] = r.Apply(task, e)
 			},
 			"away": func(t *rapid.T) {
 				nomad.Away(rapid.Bool().Draw(t, "away"))
@@ -245,7 +245,7 @@ func TestAnyOrderOfEvents(t *testing.T) {
 			want := map[string]*interfaces.ServiceInstance{}
 			for task, list := range version {
 				for _, s := range list {
-					if lives[task].Phase == registration.Registered && s.Service.Provider == p.Name() {
+					if states[task].Phase == registration.Registered && s.Service.Provider == p.Name() {
 						want[s.ID] = s
 					}
 				}

@@ -43,20 +43,20 @@ func restartsOnSuccess(task *api.Task, jobType string) bool {
 	return jobType == api.JobTypeService || jobType == api.JobTypeSystem
 }
 
-// Tracker counts a task's attempts in the current interval. Its first interval begins with the allocation.
-type Tracker struct {
+// State counts a task's attempts in the current interval. Its first interval begins with the allocation.
+type State struct {
 	Start time.Time
 	Count int
 }
 
-// Outcome is how an attempt ended.
-type Outcome struct {
+// Event is how an attempt ended.
+type Event struct {
 	Success       bool
 	Unrecoverable bool // it would fail the same way each time
 }
 
-// Verdict is what follows. Exactly one of three holds: Restart, Failed, or neither, which is a task that is done.
-type Verdict struct {
+// Effect is what follows. Exactly one of three holds: Restart, Failed, or neither, which is a task that is done.
+type Effect struct {
 	Restart bool
 	Delay   time.Duration
 	Failed  bool
@@ -76,44 +76,44 @@ const (
 const jitter = 0.25
 
 // Next evaluates an outcome at now; random in [0, 1) chooses the jitter.
-func (p Policy) Next(t Tracker, o Outcome, now time.Time, random float64) (Tracker, Verdict) {
-	if o.Success && !p.OnSuccess {
-		return t, Verdict{}
+func (p Policy) Next(s State, e Event, now time.Time, random float64) (State, Effect) {
+	if e.Success && !p.OnSuccess {
+		return s, Effect{}
 	}
-	if o.Unrecoverable {
-		return t, Verdict{Failed: true, Reason: ReasonUnrecoverable}
+	if e.Unrecoverable {
+		return s, Effect{Failed: true, Reason: ReasonUnrecoverable}
 	}
 	if p.Attempts == 0 {
-		return t, Verdict{Failed: true, Reason: ReasonNoRestarts}
+		return s, Effect{Failed: true, Reason: ReasonNoRestarts}
 	}
-	if now.Sub(t.Start) > p.Interval {
-		t = Tracker{Start: now}
+	if now.Sub(s.Start) > p.Interval {
+		s = State{Start: now}
 	}
-	t.Count++
-	if t.Count <= p.Attempts {
+	s.Count++
+	if s.Count <= p.Attempts {
 		delay := p.Delay + time.Duration(random*jitter*float64(p.Delay))
-		return t, Verdict{Restart: true, Delay: delay, Reason: ReasonWithinPolicy}
+		return s, Effect{Restart: true, Delay: delay, Reason: ReasonWithinPolicy}
 	}
 	if p.Wait && !p.Last {
-		return t, Verdict{Restart: true, Delay: max(0, t.Start.Add(p.Interval).Sub(now)), Reason: ReasonDelay}
+		return s, Effect{Restart: true, Delay: max(0, s.Start.Add(p.Interval).Sub(now)), Reason: ReasonDelay}
 	}
-	return t, p.exceeded()
+	return s, p.exceeded()
 }
 
 // Waiting evaluates a task in a restart delay whose policy has changed since: it waits on, unless it waits for a next
 // interval that does not come.
-func (p Policy) Waiting(t Tracker) Verdict {
-	if p.Last && t.Count > p.Attempts {
+func (p Policy) Waiting(s State) Effect {
+	if p.Last && s.Count > p.Attempts {
 		return p.exceeded()
 	}
-	return Verdict{Restart: true}
+	return Effect{Restart: true}
 }
 
-func (p Policy) exceeded() Verdict {
+func (p Policy) exceeded() Effect {
 	why := `and mode is "fail"`
 	if p.Wait {
 		why = "and a stop does not wait for the next"
 	}
-	return Verdict{Failed: true, Reason: fmt.Sprintf("Exceeded allowed attempts %d in interval %v %s", p.Attempts,
+	return Effect{Failed: true, Reason: fmt.Sprintf("Exceeded allowed attempts %d in interval %v %s", p.Attempts,
 		p.Interval, why)}
 }

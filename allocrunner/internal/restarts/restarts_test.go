@@ -22,50 +22,50 @@ func TestVerdicts(t *testing.T) {
 	last.Last = true
 	service := policy
 	service.OnSuccess = true
-	failure := restarts.Outcome{}
+	failure := restarts.Event{}
 	for _, tc := range []struct {
 		name    string
 		policy  restarts.Policy
-		tracker restarts.Tracker
-		outcome restarts.Outcome
+		tracker restarts.State
+		outcome restarts.Event
 		at      time.Duration
 		random  float64
-		want    restarts.Verdict
+		want    restarts.Effect
 		count   int
 	}{
-		{"within the policy", policy, restarts.Tracker{Start: t0}, failure, time.Second, 0,
-			restarts.Verdict{Restart: true, Delay: 10 * time.Second, Reason: restarts.ReasonWithinPolicy}, 1},
-		{"jitter is a quarter at most", policy, restarts.Tracker{Start: t0}, failure, time.Second, 0.5,
-			restarts.Verdict{Restart: true, Delay: 11250 * time.Millisecond, Reason: restarts.ReasonWithinPolicy}, 1},
-		{"beyond the attempts", policy, restarts.Tracker{Start: t0, Count: 2}, failure, 20 * time.Second, 0,
-			restarts.Verdict{Failed: true, Reason: `Exceeded allowed attempts 2 in interval 30s and mode is "fail"`}, 3},
-		{"a new interval counts from zero", policy, restarts.Tracker{Start: t0, Count: 2}, failure, 31 * time.Second, 0,
-			restarts.Verdict{Restart: true, Delay: 10 * time.Second, Reason: restarts.ReasonWithinPolicy}, 1},
-		{"mode delay waits for the next interval", wait, restarts.Tracker{Start: t0, Count: 2}, failure, 12 * time.Second,
+		{"within the policy", policy, restarts.State{Start: t0}, failure, time.Second, 0,
+			restarts.Effect{Restart: true, Delay: 10 * time.Second, Reason: restarts.ReasonWithinPolicy}, 1},
+		{"jitter is a quarter at most", policy, restarts.State{Start: t0}, failure, time.Second, 0.5,
+			restarts.Effect{Restart: true, Delay: 11250 * time.Millisecond, Reason: restarts.ReasonWithinPolicy}, 1},
+		{"beyond the attempts", policy, restarts.State{Start: t0, Count: 2}, failure, 20 * time.Second, 0,
+			restarts.Effect{Failed: true, Reason: `Exceeded allowed attempts 2 in interval 30s and mode is "fail"`}, 3},
+		{"a new interval counts from zero", policy, restarts.State{Start: t0, Count: 2}, failure, 31 * time.Second, 0,
+			restarts.Effect{Restart: true, Delay: 10 * time.Second, Reason: restarts.ReasonWithinPolicy}, 1},
+		{"mode delay waits for the next interval", wait, restarts.State{Start: t0, Count: 2}, failure, 12 * time.Second,
 			0.9,
-			restarts.Verdict{Restart: true, Delay: 18 * time.Second, Reason: restarts.ReasonDelay}, 3},
-		{"mode delay fails when there is no next interval", last, restarts.Tracker{Start: t0, Count: 2}, failure,
+			restarts.Effect{Restart: true, Delay: 18 * time.Second, Reason: restarts.ReasonDelay}, 3},
+		{"mode delay fails when there is no next interval", last, restarts.State{Start: t0, Count: 2}, failure,
 			12 * time.Second, 0.9,
-			restarts.Verdict{Failed: true,
+			restarts.Effect{Failed: true,
 				Reason: "Exceeded allowed attempts 2 in interval 30s and a stop does not wait for the next"}, 3},
-		{"within the policy of the last interval", last, restarts.Tracker{Start: t0, Count: 1}, failure, time.Second, 0,
-			restarts.Verdict{Restart: true, Delay: 10 * time.Second, Reason: restarts.ReasonWithinPolicy}, 2},
-		{"success of a batch task", policy, restarts.Tracker{Start: t0}, restarts.Outcome{Success: true}, 0, 0,
-			restarts.Verdict{}, 0},
-		{"success of a service task", service, restarts.Tracker{Start: t0}, restarts.Outcome{Success: true}, 0, 0,
-			restarts.Verdict{Restart: true, Delay: 10 * time.Second, Reason: restarts.ReasonWithinPolicy}, 1},
-		{"no attempts", restarts.Policy{}, restarts.Tracker{Start: t0}, failure, 0, 0,
-			restarts.Verdict{Failed: true, Reason: restarts.ReasonNoRestarts}, 0},
+		{"within the policy of the last interval", last, restarts.State{Start: t0, Count: 1}, failure, time.Second, 0,
+			restarts.Effect{Restart: true, Delay: 10 * time.Second, Reason: restarts.ReasonWithinPolicy}, 2},
+		{"success of a batch task", policy, restarts.State{Start: t0}, restarts.Event{Success: true}, 0, 0,
+			restarts.Effect{}, 0},
+		{"success of a service task", service, restarts.State{Start: t0}, restarts.Event{Success: true}, 0, 0,
+			restarts.Effect{Restart: true, Delay: 10 * time.Second, Reason: restarts.ReasonWithinPolicy}, 1},
+		{"no attempts", restarts.Policy{}, restarts.State{Start: t0}, failure, 0, 0,
+			restarts.Effect{Failed: true, Reason: restarts.ReasonNoRestarts}, 0},
 		{"no attempts, after a success that would be restarted", restarts.Policy{OnSuccess: true},
-			restarts.Tracker{Start: t0}, restarts.Outcome{Success: true}, 0, 0,
-			restarts.Verdict{Failed: true, Reason: restarts.ReasonNoRestarts}, 0},
-		{"no attempts, after a success that is not", restarts.Policy{}, restarts.Tracker{Start: t0},
-			restarts.Outcome{Success: true}, 0, 0,
-			restarts.Verdict{}, 0},
-		{"at the very end of the interval", policy, restarts.Tracker{Start: t0, Count: 2}, failure, 30 * time.Second, 0,
-			restarts.Verdict{Failed: true, Reason: `Exceeded allowed attempts 2 in interval 30s and mode is "fail"`}, 3},
-		{"unrecoverable", policy, restarts.Tracker{Start: t0}, restarts.Outcome{Unrecoverable: true}, 0, 0,
-			restarts.Verdict{Failed: true, Reason: restarts.ReasonUnrecoverable}, 0},
+			restarts.State{Start: t0}, restarts.Event{Success: true}, 0, 0,
+			restarts.Effect{Failed: true, Reason: restarts.ReasonNoRestarts}, 0},
+		{"no attempts, after a success that is not", restarts.Policy{}, restarts.State{Start: t0},
+			restarts.Event{Success: true}, 0, 0,
+			restarts.Effect{}, 0},
+		{"at the very end of the interval", policy, restarts.State{Start: t0, Count: 2}, failure, 30 * time.Second, 0,
+			restarts.Effect{Failed: true, Reason: `Exceeded allowed attempts 2 in interval 30s and mode is "fail"`}, 3},
+		{"unrecoverable", policy, restarts.State{Start: t0}, restarts.Event{Unrecoverable: true}, 0, 0,
+			restarts.Effect{Failed: true, Reason: restarts.ReasonUnrecoverable}, 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			tracker, got := tc.policy.Next(tc.tracker, tc.outcome, t0.Add(tc.at), tc.random)
@@ -85,7 +85,7 @@ func TestWaiting(t *testing.T) {
 	}{{2, false, true}, {3, false, true}, {2, true, true}, {3, true, false}} {
 		p := policy
 		p.Wait, p.Last = true, tc.last
-		if got := p.Waiting(restarts.Tracker{Start: t0, Count: tc.count}); got.Restart != tc.want || got.Failed == tc.want {
+		if got := p.Waiting(restarts.State{Start: t0, Count: tc.count}); got.Restart != tc.want || got.Failed == tc.want {
 			t.Errorf("%+v: got %+v", tc, got)
 		}
 	}

@@ -19,7 +19,7 @@ import (
 type Snapshots struct {
 	current atomic.Pointer[api.Allocation]
 	// deployments is stored before current, so that a reader of a version sees its deployments.
-	deployments atomic.Pointer[[]*api.Deployment]
+	deployments atomic.Pointer[deployment.State]
 
 	mu      sync.Mutex    // guards changes and the field below
 	changed chan struct{} // closed by the next change
@@ -34,7 +34,7 @@ const firstIndex = 1
 func (s *Snapshots) Init(given *api.Allocation, previous *interfaces.Saved) {
 	alloc, index, job := *given, uint64(firstIndex), *given.Job
 	job.Version, job.CreateIndex = new(uint64), &index
-	var deployments []*api.Deployment
+	var deployments deployment.State
 	if previous != nil && previous.Alloc.Job != nil {
 		index += previous.Alloc.ModifyIndex + unseenChanges
 		was := previous.Alloc.Job
@@ -49,7 +49,7 @@ func (s *Snapshots) Init(given *api.Allocation, previous *interfaces.Saved) {
 	job.ModifyIndex, job.JobModifyIndex, job.Stable = &index, &index, new(bool)
 	alloc.Job, alloc.TaskStates = &job, nil
 	alloc.TaskStates = statesOf(&alloc)
-	s.begin(&alloc, deployment.Next(deployments, deployment.Changed{Alloc: &alloc}))
+	s.begin(&alloc, deployments.Next(deployment.Changed{Alloc: &alloc}))
 }
 
 // statesOf returns the state of every task of the allocation's group. A task that has none, or whose saved state was
@@ -78,7 +78,7 @@ func (s *Snapshots) Restore(saved *interfaces.Saved) {
 	s.begin(&alloc, saved.Deployments)
 }
 
-func (s *Snapshots) begin(alloc *api.Allocation, deployments []*api.Deployment) {
+func (s *Snapshots) begin(alloc *api.Allocation, deployments deployment.State) {
 	s.changed = make(chan struct{})
 	s.deployments.Store(&deployments)
 	s.current.Store(alloc)
@@ -88,27 +88,27 @@ func (s *Snapshots) begin(alloc *api.Allocation, deployments []*api.Deployment) 
 func (s *Snapshots) Latest() *api.Allocation { return s.current.Load() }
 
 // Deployments returns the deployments of the job's latest versions, the latest first. They must not be changed.
-func (s *Snapshots) Deployments() []*api.Deployment { return *s.deployments.Load() }
+func (s *Snapshots) Deployments() deployment.State { return *s.deployments.Load() }
 
 // Change makes a new snapshot from the latest: edit gets a copy whose maps are still shared, and replaces what it
 // changes.
 func (s *Snapshots) Change(edit func(*api.Allocation)) {
-	s.change(func(a *api.Allocation) any {
+	s.change(func(a *api.Allocation) deployment.Event {
 		edit(a)
 		return nil
 	})
 }
 
 // change does what Change does. edit returns an event for the deployments, nil for none.
-func (s *Snapshots) change(edit func(*api.Allocation) any) {
+func (s *Snapshots) change(edit func(*api.Allocation) deployment.Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	alloc := *s.current.Load()
 	alloc.ModifyTime = time.Now().UnixNano()
 	event := edit(&alloc)
 	alloc.ModifyIndex++
-	deployments := deployment.Next(deployment.Next(s.Deployments(), event), deployment.Changed{Alloc: &alloc})
-	if deployment.Succeeded(deployments, alloc.DeploymentID) && !ptr.Deref(alloc.Job.Stable) {
+	deployments := s.Deployments().Next(event).Next(deployment.Changed{Alloc: &alloc})
+	if deployments.Succeeded(alloc.DeploymentID) && !ptr.Deref(alloc.Job.Stable) {
 		job := *alloc.Job
 		job.Stable, alloc.Job = new(true), &job
 	}
@@ -140,7 +140,7 @@ func (s *Snapshots) Stop(how interfaces.StopRequest) (changed bool) {
 	if latest := *s.Latest(); !how.Apply(&latest) && how.ReplacedBy == nil {
 		return false
 	}
-	s.change(func(a *api.Allocation) any {
+	s.change(func(a *api.Allocation) deployment.Event {
 		changed = how.Apply(a)
 		if how.ReplacedBy == nil {
 			return nil
@@ -152,21 +152,23 @@ func (s *Snapshots) Stop(how interfaces.StopRequest) (changed bool) {
 
 // FailDeployment ends a running deployment, because an operator asks for it or because it is overdue.
 func (s *Snapshots) FailDeployment(id string, overdue bool) {
-	s.change(func(a *api.Allocation) any { return deployment.Failed{ID: id, Overdue: overdue, At: after(a)} })
+	s.change(func(a *api.Allocation) deployment.Event {
+		return deployment.Failed{ID: id, Overdue: overdue, At: after(a)}
+	})
 }
 
 // AwaitOverdue waits until a running deployment has passed its deadline, and returns its ID; empty when ctx ends.
 func (s *Snapshots) AwaitOverdue(ctx context.Context) (id string) {
 	for ctx.Err() == nil {
 		index, until, end := s.Latest().ModifyIndex, ctx, context.CancelFunc(func() {})
-		id, by := deployment.Deadline(s.Deployments())
+		id, by := s.Deployments().Deadline()
 		if id != "" {
 			until, end = context.WithDeadline(ctx, by)
 		}
 		s.Wait(until, index)
 		passed := until.Err() != nil && ctx.Err() == nil
 		end()
-		if now, _ := deployment.Deadline(s.Deployments()); passed && now == id {
+		if now, _ := s.Deployments().Deadline(); passed && now == id {
 			return id
 		}
 	}

@@ -12,7 +12,7 @@ import (
 	"taskapi/allocrunner/internal/restarts"
 )
 
-// The model of a task whose runner may be killed at any moment: the machine and what goes on around it, what is written
+// The model of a task whose runner may be killed at any moment: its state and what goes on around it, what is written
 // down, the supervisor's process, and what has to hold of all that. It is plain data, so that every state that can be
 // reached is looked at once.
 type model struct {
@@ -24,12 +24,12 @@ type model struct {
 }
 
 type runnerModel struct {
-	machine machine
-	record  recordModel // what Saved gives
-	timer   bool
-	start   startModel
-	watch   bool // the end of the process will be reported
-	tree    bool // the driver stops the process
+	state  state
+	record recordModel // what Saved gives
+	timer  bool
+	start  startModel
+	watch  bool // the end of the process will be reported
+	tree   bool // the driver stops the process
 }
 
 type startModel int
@@ -95,17 +95,18 @@ var modelNow = time.Unix(10_000, 0)
 // crashRules have every phase, and few attempts, past which they wait for another interval or not.
 func crashRules(wait bool) rules {
 	r := testRules
+	r.now = modelNow
 	r.shutdownDelay = time.Second
 	r.policy = restarts.Policy{Attempts: 2, Interval: time.Hour, Delay: time.Second, Wait: wait}
 	return r
 }
 
 // possible returns what can happen next.
-func (s model) possible(rs rules) []any {
-	events := []any{}
-	add := func(when bool, ev ...any) {
+func (s model) possible(rs rules) []event {
+	events := []event{}
+	add := func(when bool, e ...event) {
 		if when {
-			events = append(events, ev...)
+			events = append(events, e...)
 		}
 	}
 	r := s.runner
@@ -116,10 +117,10 @@ func (s model) possible(rs rules) []any {
 	add(s.process.runs, dies{0}, dies{1})
 	add(!s.process.runs && r.watch, reported{})
 	add(r.timer && !s.waitsForInterval(rs), elapsed{})
-	add(r.machine.phase == waiting, opened{})
+	add(r.state.phase == waiting, opened{})
 	add(s.budget.requests > 0, killRequested{}, killRequested{mode: NoShutdownDelay}, restartRequested{},
 		restartRequested{counted: true}, resetRequested{})
-	add(rs.policy.Wait && !r.machine.last, lastInterval{})
+	add(rs.policy.Wait && !r.state.last, lastInterval{})
 	add(s.budget.crashes > 0, agentKilled, bothKilled, powerCut)
 	return events
 }
@@ -127,13 +128,13 @@ func (s model) possible(rs rules) []any {
 // waitsForInterval reports whether the task waits for the next interval of its restart policy, which never comes here:
 // time stands still.
 func (s model) waitsForInterval(r rules) bool {
-	m := s.runner.machine
-	return m.phase == backoff && m.tracker.Count > r.policy.Attempts
+	m := s.runner.state
+	return m.phase == backoff && m.attempts.Count > r.policy.Attempts
 }
 
 // happens returns the state after an event.
-func (s model) happens(r rules, ev any) (model, error) {
-	switch ev := ev.(type) {
+func (s model) happens(r rules, e event) (model, error) {
+	switch e := e.(type) {
 	case writes:
 		s.disk = s.runner.record
 		return s, nil
@@ -146,11 +147,11 @@ func (s model) happens(r rules, ev any) (model, error) {
 		s.runner.start = born
 		return s, nil
 	case dies:
-		s.process.runs, s.process.code = false, ev.code
+		s.process.runs, s.process.code = false, e.code
 		return s, nil
 	case crash:
 		s.budget.crashes--
-		return s.crash(r, ev)
+		return s.crash(r, e)
 	case gaveUp:
 		s.runner.start = noStart
 		return s.handle(r, startFailed{event: driverFailureEvent("x")})
@@ -165,24 +166,24 @@ func (s model) happens(r rules, ev any) (model, error) {
 	case killRequested, restartRequested, resetRequested:
 		s.budget.requests--
 	}
-	return s.handle(r, ev)
+	return s.handle(r, e)
 }
 
 // handle is Runner.handle.
-func (s model) handle(r rules, ev any) (model, error) {
-	was := s.runner.machine
-	is, acts := r.next(was, ev, modelNow, 0)
-	s.runner.machine = is
-	if _, ok := ev.(started); ok {
+func (s model) handle(r rules, e event) (model, error) {
+	was := s.runner.state
+	is, effects := r.next(was, e)
+	s.runner.state = is
+	if _, ok := e.(started); ok {
 		s.runner.record.handle = s.process.number
 	}
-	s.show(acts)
-	s.promise(was, ev)
+	s.show(effects)
+	s.promise(was, e)
 	if mustBeSafe(was, is) {
 		s.disk = s.runner.record
 	}
 	s.truth.over = s.truth.over || is.phase == dead
-	for _, a := range acts {
+	for _, a := range effects {
 		switch a.(type) {
 		case start:
 			if err := s.mayStart(); err != nil {
@@ -203,9 +204,9 @@ func (s model) handle(r rules, ev any) (model, error) {
 }
 
 // show is Runner.show, with the record's own idea of what is kept.
-func (s *model) show(acts []any) {
+func (s *model) show(effects []effect) {
 	rec := &s.runner.record
-	for _, a := range acts {
+	for _, a := range effects {
 		e, ok := a.(emit)
 		switch {
 		case ok && e.event.Type == api.TaskStarted:
@@ -219,16 +220,16 @@ func (s *model) show(acts []any) {
 	if rec.due {
 		kept.savedTask.Due = modelNow
 	}
-	kept.set(s.runner.machine, modelNow, armed(acts))
+	kept.set(s.runner.state, modelNow, armed(effects))
 	k := kept.saved()
 	rec.phase, rec.intent, rec.failed, rec.setUp = k.Phase, k.Intent, k.Failed, k.SetUp
 	rec.attempts, rec.due = k.Attempts, !k.Due.IsZero()
 }
 
 // promise notes what has been requested and is answered from here on.
-func (s *model) promise(was machine, ev any) {
-	is := s.runner.machine
-	switch ev.(type) {
+func (s *model) promise(was state, e event) {
+	is := s.runner.state
+	switch e.(type) {
 	case killRequested:
 		s.truth.killed = s.truth.killed || was.phase != dead
 	case restartRequested:
@@ -271,8 +272,8 @@ func (s model) crash(r rules, how crash) (model, error) {
 	}
 	s.truth.forgot = s.truth.forgot || how == powerCut && s.disk.ends != s.process.number &&
 		s.disk.handle != s.process.number
-	res := known.resume(r, s.disk.saved(), modelNow)
-	s.runner = runnerModel{machine: res.machine, record: s.disk, timer: res.wait > 0, tree: len(res.acts) > 0}
+	res := known.resume(r, s.disk.saved())
+	s.runner = runnerModel{state: res.state, record: s.disk, timer: res.wait > 0, tree: len(res.effects) > 0}
 	s.show(nil)
 	_, begins := res.first.(started)
 	switch {
@@ -302,7 +303,7 @@ func (rec recordModel) saved() interfaces.SavedTask {
 
 // holds is what has to be true at any time.
 func (s model) holds() error {
-	m, rec, p := s.runner.machine, s.runner.record, s.process
+	m, rec, p := s.runner.state, s.runner.record, s.process
 	switch {
 	case m.phase == running && s.truth.reset:
 		return fmt.Errorf("a restart of all tasks is forgotten")
@@ -340,7 +341,7 @@ func (s model) ends(r rules) error {
 			err = s.holds()
 		}
 		switch {
-		case err != nil || s.runner.machine.phase == dead:
+		case err != nil || s.runner.state.phase == dead:
 			return err
 		case s.process.runs:
 			s.process.runs, s.process.code = false, 130
@@ -351,7 +352,7 @@ func (s model) ends(r rules) error {
 		case s.runner.watch:
 			s, err = s.happens(r, reported{})
 		default:
-			return fmt.Errorf("a killed task is stuck in phase %v", s.runner.machine.phase)
+			return fmt.Errorf("a killed task is stuck in phase %v", s.runner.state.phase)
 		}
 	}
 	return fmt.Errorf("a killed task does not come to an end")
@@ -365,7 +366,7 @@ func (s model) settles(r rules) error {
 		if err == nil {
 			err = s.holds()
 		}
-		phase := s.runner.machine.phase
+		phase := s.runner.state.phase
 		switch {
 		case err != nil || phase == dead:
 			return err
@@ -395,7 +396,7 @@ func explore(r rules, budget budgetModel) (states int, wrong map[string]string) 
 	first.disk = first.runner.record
 	type step struct {
 		from model
-		ev   any
+		e    any
 	}
 	came, wrong := map[model]step{first: {}}, map[string]string{}
 	fails := func(s model, err error) {
@@ -404,8 +405,8 @@ func explore(r rules, budget budgetModel) (states int, wrong map[string]string) 
 		}
 		way := ""
 		for at := s; at != first; at = came[at].from {
-			way = fmt.Sprintf("\n  %-50s -> %v, process %+v", fmt.Sprintf("%T %+[1]v", came[at].ev),
-				at.runner.machine.phase, at.process) + way
+			way = fmt.Sprintf("\n  %-50s -> %v, process %+v", fmt.Sprintf("%T %+[1]v", came[at].e),
+				at.runner.state.phase, at.process) + way
 		}
 		wrong[err.Error()] = way
 	}
@@ -413,12 +414,12 @@ func explore(r rules, budget budgetModel) (states int, wrong map[string]string) 
 		s := queue[0]
 		fails(s, s.ends(r))
 		fails(s, s.settles(r))
-		for _, ev := range s.possible(r) {
-			next, err := s.happens(r, ev)
+		for _, e := range s.possible(r) {
+			next, err := s.happens(r, e)
 			if _, known := came[next]; known {
 				continue
 			}
-			came[next] = step{s, ev}
+			came[next] = step{s, e}
 			if err == nil {
 				err = next.holds()
 			}

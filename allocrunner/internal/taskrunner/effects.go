@@ -22,9 +22,9 @@ const signalTimeout = 2 * time.Second
 // hookTimeout bounds the hooks that run between a task's events. They write small files and close listeners.
 const hookTimeout = 10 * time.Second
 
-// do performs one effect.
-func (r *Runner) do(ctx context.Context, act any) {
-	switch act := act.(type) {
+// perform performs one effect.
+func (r *Runner) perform(ctx context.Context, e effect) {
+	switch e := e.(type) {
 	case start:
 		r.start(ctx)
 	case abort:
@@ -44,9 +44,9 @@ func (r *Runner) do(ctx context.Context, act any) {
 		}
 		ctx, r.endStop = context.WithCancel(ctx)
 		run := r.Latest()
-		r.effects.Go(func() { r.stop(ctx, run, act) })
+		r.effects.Go(func() { r.stop(ctx, run, e) })
 	case arm:
-		r.timer.Reset(act.after)
+		r.timer.Reset(e.after)
 	case disarm:
 		r.timer.Stop()
 	case stopHooks: // the death of the last task ends ctx, and its hooks are still to be called
@@ -142,9 +142,9 @@ func (r *Runner) untilDone(ctx context.Context, warning string, try func() error
 }
 
 // postFromEffect posts from a goroutine that Run waits for: it must not block once Run has left its loop.
-func (r *Runner) postFromEffect(ev any) {
+func (r *Runner) postFromEffect(e event) {
 	select {
-	case r.mailbox <- message{event: ev}:
+	case r.mailbox <- message{event: e}:
 	case <-r.quit:
 	}
 }

@@ -16,24 +16,26 @@ const maxEvents = 10
 // Every event has a Type, a DisplayMessage and Details; its Time is set when it is emitted. Details are never nil: on
 // the wire an event without any has {}.
 
-func event(kind, message string, details map[string]string) *api.TaskEvent {
+func newEvent(kind, message string, details map[string]string) *api.TaskEvent {
 	if details == nil {
 		details = map[string]string{}
 	}
 	return &api.TaskEvent{Type: kind, DisplayMessage: message, Details: details}
 }
 
-func receivedEvent() *api.TaskEvent { return event(api.TaskReceived, "Task received by client", nil) }
+func receivedEvent() *api.TaskEvent {
+	return newEvent(api.TaskReceived, "Task received by client", nil)
+}
 
 func setupEvent() *api.TaskEvent {
 	const message = "Building Task Directory"
-	e := event(api.TaskSetup, message, map[string]string{"message": message})
+	e := newEvent(api.TaskSetup, message, map[string]string{"message": message})
 	e.Message = message
 	return e
 }
 
 func startedEvent(details map[string]string) *api.TaskEvent {
-	return event(api.TaskStarted, "Task started by client", details)
+	return newEvent(api.TaskStarted, "Task started by client", details)
 }
 
 func terminatedEvent(r interfaces.ExitResult) *api.TaskEvent {
@@ -44,7 +46,7 @@ func terminatedEvent(r interfaces.ExitResult) *api.TaskEvent {
 	if r.Err != "" {
 		message += fmt.Sprintf(", Exit Message: %q", r.Err)
 	}
-	return event(api.TaskTerminated, message, map[string]string{
+	return newEvent(api.TaskTerminated, message, map[string]string{
 		"exit_code":  strconv.Itoa(r.ExitCode),
 		"signal":     strconv.Itoa(r.Signal),
 		"oom_killed": strconv.FormatBool(r.OOMKilled),
@@ -56,7 +58,7 @@ func leftoverEvent(n int) *api.TaskEvent {
 	if n == 1 {
 		message = "Killed 1 process that the task left behind"
 	}
-	e := event(api.TaskDriverMessage, message, map[string]string{"leftover_processes": strconv.Itoa(n)})
+	e := newEvent(api.TaskDriverMessage, message, map[string]string{"leftover_processes": strconv.Itoa(n)})
 	e.DriverMessage = message
 	return e
 }
@@ -66,7 +68,7 @@ func restartingEvent(delay time.Duration, reason string) *api.TaskEvent {
 	if reason != "" && reason != "Restart within policy" {
 		message = reason + " - " + message
 	}
-	e := event(api.TaskRestarting, message, map[string]string{
+	e := newEvent(api.TaskRestarting, message, map[string]string{
 		"start_delay":    strconv.FormatInt(int64(delay), 10),
 		"restart_reason": reason,
 	})
@@ -75,13 +77,13 @@ func restartingEvent(delay time.Duration, reason string) *api.TaskEvent {
 }
 
 func notRestartingEvent(reason string) *api.TaskEvent {
-	e := event(api.TaskNotRestarting, reason, map[string]string{"restart_reason": reason, "fails_task": "true"})
+	e := newEvent(api.TaskNotRestarting, reason, map[string]string{"restart_reason": reason, "fails_task": "true"})
 	e.RestartReason, e.FailsTask = reason, true
 	return e
 }
 
 func restartSignaledEvent(reason string) *api.TaskEvent {
-	e := event(api.TaskRestartSignal, reason, map[string]string{"restart_reason": reason})
+	e := newEvent(api.TaskRestartSignal, reason, map[string]string{"restart_reason": reason})
 	e.RestartReason = reason
 	return e
 }
@@ -91,31 +93,31 @@ func killingEvent(mode KillMode, timeout time.Duration) *api.TaskEvent {
 	if mode == AtOnce {
 		timeout, message = 0, "Force killing"
 	}
-	e := event(api.TaskKilling, message, map[string]string{"kill_timeout": timeout.String()})
+	e := newEvent(api.TaskKilling, message, map[string]string{"kill_timeout": timeout.String()})
 	e.KillTimeout = timeout
 	return e
 }
 
-func killedEvent() *api.TaskEvent { return event(api.TaskKilled, "Task successfully killed", nil) }
+func killedEvent() *api.TaskEvent { return newEvent(api.TaskKilled, "Task successfully killed", nil) }
 
 func shutdownDelayEvent(d time.Duration) *api.TaskEvent {
-	return event("Waiting for shutdown delay",
+	return newEvent("Waiting for shutdown delay",
 		fmt.Sprintf("Waiting for shutdown_delay of %v before killing the task.", d), nil)
 }
 
 func signalingEvent(name string) *api.TaskEvent {
-	return event(api.TaskSignaling, "Task being sent a signal", map[string]string{"signal": name})
+	return newEvent(api.TaskSignaling, "Task being sent a signal", map[string]string{"signal": name})
 }
 
 func allocUnhealthyEvent(reason string) *api.TaskEvent {
-	e := event("Alloc Unhealthy", reason, map[string]string{"message": reason})
+	e := newEvent("Alloc Unhealthy", reason, map[string]string{"message": reason})
 	e.Message = reason
 	return e
 }
 
 // SiblingFailedEvent returns the reason for killing a task when another of its group failed.
 func SiblingFailedEvent(sibling string) *api.TaskEvent {
-	e := event(api.TaskSiblingFailed, fmt.Sprintf("Task's sibling %q failed", sibling),
+	e := newEvent(api.TaskSiblingFailed, fmt.Sprintf("Task's sibling %q failed", sibling),
 		map[string]string{"failed_sibling": sibling})
 	e.FailedSibling = sibling
 	return e
@@ -123,28 +125,28 @@ func SiblingFailedEvent(sibling string) *api.TaskEvent {
 
 // LeaderDeadEvent returns the reason for killing a task when its group's leader has ended.
 func LeaderDeadEvent() *api.TaskEvent {
-	return event(api.TaskLeaderDead, "Leader Task in Group dead", nil)
+	return newEvent(api.TaskLeaderDead, "Leader Task in Group dead", nil)
 }
 
 // MainTasksDeadEvent returns the reason for killing a sidecar when nothing is left that it could serve.
 func MainTasksDeadEvent() *api.TaskEvent {
-	return event("Main Tasks Dead", "Main tasks in the group died", nil)
+	return newEvent("Main Tasks Dead", "Main tasks in the group died", nil)
 }
 
 func driverFailureEvent(reason string) *api.TaskEvent {
-	e := event(api.TaskDriverFailure, reason, map[string]string{"driver_error": reason})
+	e := newEvent(api.TaskDriverFailure, reason, map[string]string{"driver_error": reason})
 	e.DriverError = reason
 	return e
 }
 
 func failedValidationEvent(reason string) *api.TaskEvent {
-	e := event(api.TaskFailedValidation, reason, map[string]string{"validation_error": reason})
+	e := newEvent(api.TaskFailedValidation, reason, map[string]string{"validation_error": reason})
 	e.ValidationError = reason
 	return e
 }
 
 func setupFailureEvent(reason string) *api.TaskEvent {
-	e := event(api.TaskSetupFailure, reason, map[string]string{"setup_error": reason})
+	e := newEvent(api.TaskSetupFailure, reason, map[string]string{"setup_error": reason})
 	e.SetupError = reason
 	return e
 }

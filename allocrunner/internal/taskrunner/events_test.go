@@ -95,14 +95,14 @@ func TestHowATaskIsShown(t *testing.T) {
 		backoff: "pending", dead: "dead",
 	} {
 		var r record
-		r.set(machine{phase: p}, time.Unix(1000, 0), nil)
+		r.set(state{phase: p}, time.Unix(1000, 0), nil)
 		if got := r.wire().State; got != want {
 			t.Errorf("in phase %v it is shown as %s, want %s", p, got, want)
 		}
 	}
 	var r record
 	for i, p := range []phase{dead, running, dead} {
-		r.set(machine{phase: p}, time.Unix(int64(i), 0), nil)
+		r.set(state{phase: p}, time.Unix(int64(i), 0), nil)
 	}
 	if got := r.wire().FinishedAt; !got.Equal(time.Unix(0, 0)) {
 		t.Errorf("finished at %v, want its first death", got)

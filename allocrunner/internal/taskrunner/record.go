@@ -66,15 +66,15 @@ func (r *record) add(e *api.TaskEvent, now time.Time) {
 
 // set records the task's state. A task's FinishedAt is that of its first death, as in Nomad. timer is the transition's
 // arm, disarm or stop, nil when the timer stays as it is.
-func (r *record) set(m machine, now time.Time, timer any) {
+func (r *record) set(s state, now time.Time, timer any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.standing.State = lifecycle.State{Phase: m.lifecyclePhase(), Failed: m.failed}
-	r.standing.resetting, r.standing.restarting = m.beingStopped() && m.intent == reset, m.restarting()
-	r.standing.running = m.phase == running
-	r.savedTask.Phase, r.savedTask.Intent = m.phase.String(), m.intent.String()
-	r.savedTask.Failed, r.savedTask.SetUp = m.failed, m.setUp
-	r.savedTask.IntervalStart, r.savedTask.Attempts = m.tracker.Start, m.tracker.Count
+	r.standing.State = lifecycle.State{Phase: s.lifecyclePhase(), Failed: s.failed}
+	r.standing.resetting, r.standing.restarting = s.beingStopped() && s.intent == reset, s.restarting()
+	r.standing.running = s.phase == running
+	r.savedTask.Phase, r.savedTask.Intent = s.phase.String(), s.intent.String()
+	r.savedTask.Failed, r.savedTask.SetUp = s.failed, s.setUp
+	r.savedTask.IntervalStart, r.savedTask.Attempts = s.attempts.Start, s.attempts.Count
 	switch timer := timer.(type) {
 	case arm:
 		r.savedTask.Due = now.Add(timer.after)
@@ -83,7 +83,7 @@ func (r *record) set(m machine, now time.Time, timer any) {
 	case disarm:
 		r.savedTask.Due = time.Time{}
 	}
-	r.state.Failed = m.failed
+	r.state.Failed = s.failed
 	switch r.standing.Phase {
 	case lifecycle.Running:
 		r.state.State = "running"

@@ -17,60 +17,60 @@ func (r *Runner) Saved() interfaces.SavedTask { return r.record.saved() }
 
 // resumption is how a task of an earlier runner is resumed.
 type resumption struct {
-	machine machine
+	state   state
 	process bool          // it has a process, which may have ended by now
 	ended   bool          // it has, for certain
-	first   any           // the next event; nil for none, or for the end of the process
-	acts    []any         // effects that the earlier runner may not have performed
+	first   event         // the next event; nil for none, or for the end of the process
+	effects []effect      // effects that the earlier runner may not have performed
 	wait    time.Duration // what remains of the timer that was armed; 0 for none
 }
 
 // resume decides how a task is resumed. run is its latest run, nil for none, and status how that stands. What the
 // driver knows is newer than what was saved.
-func (r rules) resume(saved interfaces.SavedTask, run drivers.Run, status drivers.Status, now time.Time) resumption {
-	res := resumption{machine: machine{
-		phase:   phaseNamed(saved.Phase),
-		intent:  intentNamed(saved.Intent),
-		failed:  saved.Failed,
-		setUp:   saved.SetUp,
-		tracker: restarts.Tracker{Start: earlier(saved.IntervalStart, now), Count: saved.Attempts},
+func (r rules) resume(saved interfaces.SavedTask, run drivers.Run, status drivers.Status) resumption {
+	res := resumption{state: state{
+		phase:    phaseNamed(saved.Phase),
+		intent:   intentNamed(saved.Intent),
+		failed:   saved.Failed,
+		setUp:    saved.SetUp,
+		attempts: restarts.State{Start: earlier(saved.IntervalStart, r.now), Count: saved.Attempts},
 	}}
-	m := &res.machine
+	s := &res.state
 	res.ended = status.Exit != nil
 	switch {
 	case run != nil && !bytes.Equal(run.Handle(), saved.Handle): // it started after the latest save
-		if m.hasProcess() && m.intent != kill {
-			m.intent = none // that was of the process before
+		if s.hasProcess() && s.intent != kill {
+			s.intent = none // that was of the process before
 		}
-		m.phase, m.setUp, res.process = starting, true, true
+		s.phase, s.setUp, res.process = starting, true, true
 		res.first = started{run, status.Details}
-	case m.hasProcess(): // Wait returns at once when it has ended
+	case s.hasProcess(): // Wait returns at once when it has ended
 		res.process = true
-		r.resumeStop(&res, saved.Due, now)
-	case m.phase == starting && m.intent != none: // the start was to be given up
+		r.resumeStop(&res, saved.Due)
+	case s.phase == starting && s.intent != none: // the start was to be given up
 		res.first = startFailed{}
-	case m.phase == starting: // it never came to a process
-		m.phase, res.first = backoff, elapsed{}
-	case m.phase == backoff:
-		res.wait = remaining(saved.Due, now, r.longestBackoff())
+	case s.phase == starting: // it never came to a process
+		s.phase, res.first = backoff, elapsed{}
+	case s.phase == backoff:
+		res.wait = r.remaining(saved.Due, r.longestBackoff())
 	}
 	return res
 }
 
 // resumeStop continues a stop that was under way. A process that has ended gets no signal.
-func (r rules) resumeStop(res *resumption, due time.Time, now time.Time) {
+func (r rules) resumeStop(res *resumption, due time.Time) {
 	switch {
-	case res.machine.phase == shutdownDelay:
-		res.wait = remaining(due, now, r.shutdownDelay)
-	case res.machine.phase == stopping && !res.ended:
-		res.acts = []any{stop{r.killSignal, remaining(due, now, r.killTimeout)}} // again: it may not have been sent
+	case res.state.phase == shutdownDelay:
+		res.wait = r.remaining(due, r.shutdownDelay)
+	case res.state.phase == stopping && !res.ended:
+		res.effects = []effect{stop{r.killSignal, r.remaining(due, r.killTimeout)}} // again: it may not have been sent
 	}
 }
 
 // remaining returns what remains of a timer. Two processes share only the wall clock, which may have been set
 // meanwhile: the longest that the timer can have been armed for is the bound.
-func remaining(due, now time.Time, longest time.Duration) time.Duration {
-	return max(min(due.Sub(now), longest), time.Nanosecond)
+func (r rules) remaining(due time.Time, longest time.Duration) time.Duration {
+	return max(min(due.Sub(r.now), longest), time.Nanosecond)
 }
 
 // earlier returns the earlier of two times: after a clock was set back no interval may begin in the future.
@@ -99,15 +99,16 @@ func (r *Runner) Restore(ctx context.Context, saved interfaces.SavedTask, task d
 			return fmt.Errorf("task %q: %w", r.name, err)
 		}
 	}
-	now := time.Now()
-	res := r.rules.resume(saved, run, status, now)
-	r.machine = res.machine
+	now, rules := time.Now(), r.rules
+	rules.now = now
+	res := rules.resume(saved, run, status)
+	r.state = res.state
 	r.record.restore(saved, now)
 	var timer any
 	if res.wait > 0 {
 		timer = arm{res.wait}
 	}
-	r.record.set(r.machine, now, timer)
+	r.record.set(r.state, now, timer)
 	if r.resumption = &res; res.process {
 		r.rejoined = make(chan struct{})
 	}
@@ -123,8 +124,8 @@ func (r *Runner) resume(ctx context.Context) {
 	if res.wait > 0 {
 		r.timer.Reset(res.wait)
 	}
-	for _, a := range res.acts {
-		r.do(ctx, a)
+	for _, effect := range res.effects {
+		r.perform(ctx, effect)
 	}
 	switch {
 	case res.process:

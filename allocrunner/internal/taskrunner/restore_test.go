@@ -22,8 +22,8 @@ func TestResume(t *testing.T) {
 	var none found
 	beganAgain, began := started{run: newer}, started{run: newerRuns}
 	r := testRules
-	r.shutdownDelay = 2 * time.Second
-	tells := func(timeout time.Duration) []any { return []any{stop{r.killSignal, timeout}} }
+	r.now, r.shutdownDelay = now, 2*time.Second
+	tells := func(timeout time.Duration) []effect { return []effect{stop{r.killSignal, timeout}} }
 	for _, tc := range []struct {
 		name  string
 		saved interfaces.SavedTask
@@ -31,55 +31,55 @@ func TestResume(t *testing.T) {
 		want  resumption
 	}{
 		{"it ran, and runs", interfaces.SavedTask{Phase: "running"}, runs,
-			resumption{machine: machine{phase: running}, process: true}},
+			resumption{state: state{phase: running}, process: true}},
 		{"it ran, and has ended since", interfaces.SavedTask{Phase: "running"}, old,
-			resumption{machine: machine{phase: running}, process: true, ended: true}},
+			resumption{state: state{phase: running}, process: true, ended: true}},
 		{"it ran, and its keeper is gone", interfaces.SavedTask{Phase: "running"}, none,
-			resumption{machine: machine{phase: running}, process: true}},
+			resumption{state: state{phase: running}, process: true}},
 		{"it was being killed", interfaces.SavedTask{Phase: "stopping", Intent: "kill", Due: now.Add(time.Second)},
 			runs,
-			resumption{machine: machine{phase: stopping, intent: kill}, process: true, acts: tells(time.Second)}},
+			resumption{state: state{phase: stopping, intent: kill}, process: true, effects: tells(time.Second)}},
 		{"it was being killed, and has ended", interfaces.SavedTask{Phase: "stopping", Intent: "kill",
 			Due: now.Add(time.Second)}, old,
-			resumption{machine: machine{phase: stopping, intent: kill}, process: true, ended: true}},
+			resumption{state: state{phase: stopping, intent: kill}, process: true, ended: true}},
 		{"it was being restarted", interfaces.SavedTask{Phase: "stopping", Intent: "restart"}, runs,
-			resumption{machine: machine{phase: stopping, intent: restart}, process: true, acts: tells(1)}},
+			resumption{state: state{phase: stopping, intent: restart}, process: true, effects: tells(1)}},
 		{"it waited for its shutdown delay", interfaces.SavedTask{Phase: "shutdown_delay", Intent: "kill",
 			Due: now.Add(time.Hour)}, runs,
-			resumption{machine: machine{phase: shutdownDelay, intent: kill}, process: true, wait: r.shutdownDelay}},
+			resumption{state: state{phase: shutdownDelay, intent: kill}, process: true, wait: r.shutdownDelay}},
 		{"it was started unnoticed", interfaces.SavedTask{Phase: "starting"}, newerRuns,
-			resumption{machine: machine{phase: starting, setUp: true}, process: true, first: began}},
+			resumption{state: state{phase: starting, setUp: true}, process: true, first: began}},
 		{"it was started and ended unnoticed", interfaces.SavedTask{Phase: "backoff"}, newer,
-			resumption{machine: machine{phase: starting, setUp: true}, process: true, ended: true, first: beganAgain}},
+			resumption{state: state{phase: starting, setUp: true}, process: true, ended: true, first: beganAgain}},
 		{"it was restarted, and the new process is not known of",
 			interfaces.SavedTask{Phase: "stopping", Intent: "restart"}, newerRuns,
-			resumption{machine: machine{phase: starting, setUp: true}, process: true, first: began}},
+			resumption{state: state{phase: starting, setUp: true}, process: true, first: began}},
 		{"it was to be killed while it was started", interfaces.SavedTask{Phase: "starting", Intent: "kill"}, newerRuns,
-			resumption{machine: machine{phase: starting, setUp: true, intent: kill}, process: true, first: began}},
+			resumption{state: state{phase: starting, setUp: true, intent: kill}, process: true, first: began}},
 		{"all tasks were to be restarted while it was started",
 			interfaces.SavedTask{Phase: "starting", Intent: "reset"}, newerRuns,
-			resumption{machine: machine{phase: starting, setUp: true, intent: reset}, process: true, first: began}},
+			resumption{state: state{phase: starting, setUp: true, intent: reset}, process: true, first: began}},
 		{"it never came to a process", interfaces.SavedTask{Phase: "starting"}, old,
-			resumption{machine: machine{phase: backoff}, ended: true, first: elapsed{}}},
+			resumption{state: state{phase: backoff}, ended: true, first: elapsed{}}},
 		{"it was to be given up", interfaces.SavedTask{Phase: "starting", Intent: "kill"}, old,
-			resumption{machine: machine{phase: starting, intent: kill}, ended: true, first: startFailed{}}},
+			resumption{state: state{phase: starting, intent: kill}, ended: true, first: startFailed{}}},
 		{"it waits", interfaces.SavedTask{Phase: "backoff", Due: now.Add(time.Second)}, old,
-			resumption{machine: machine{phase: backoff}, ended: true, wait: time.Second}},
+			resumption{state: state{phase: backoff}, ended: true, wait: time.Second}},
 		{"its wait is over", interfaces.SavedTask{Phase: "backoff", Due: now.Add(-time.Second)}, old,
-			resumption{machine: machine{phase: backoff}, ended: true, wait: 1}},
+			resumption{state: state{phase: backoff}, ended: true, wait: 1}},
 		{"it waits, and the clock was set back by a day", interfaces.SavedTask{Phase: "backoff",
 			Due: now.Add(24 * time.Hour)}, old,
-			resumption{machine: machine{phase: backoff}, ended: true, wait: r.longestBackoff()}},
+			resumption{state: state{phase: backoff}, ended: true, wait: r.longestBackoff()}},
 		{"it was dead", interfaces.SavedTask{Phase: "dead", Failed: true}, old,
-			resumption{machine: machine{phase: dead, failed: true}, ended: true}},
+			resumption{state: state{phase: dead, failed: true}, ended: true}},
 		{"its turn had not come", interfaces.SavedTask{Phase: "waiting"}, none, resumption{}},
 		{"nothing that can be read", interfaces.SavedTask{Phase: "?", Intent: "?"}, none, resumption{}},
 		{"its interval began in what is the future now", interfaces.SavedTask{Phase: "waiting",
 			IntervalStart: now.Add(time.Hour), Attempts: 1}, none,
-			resumption{machine: machine{tracker: restarts.Tracker{Start: now, Count: 1}}}},
+			resumption{state: state{attempts: restarts.State{Start: now, Count: 1}}}},
 	} {
 		tc.saved.Handle = interfaces.Handle("7")
-		if got := tc.known.resume(r, tc.saved, now); !reflect.DeepEqual(got, tc.want) {
+		if got := tc.known.resume(r, tc.saved); !reflect.DeepEqual(got, tc.want) {
 			t.Errorf("%s:\n got %+v\nwant %+v", tc.name, got, tc.want)
 		}
 	}
@@ -94,15 +94,15 @@ type found struct {
 
 func (f found) Handle() interfaces.Handle { return interfaces.Handle(f.handle) }
 
-func (f found) resume(r rules, saved interfaces.SavedTask, now time.Time) resumption {
+func (f found) resume(r rules, saved interfaces.SavedTask) resumption {
 	var status drivers.Status
 	if f.ended {
 		status.Exit = &interfaces.ExitResult{}
 	}
 	if f.handle == "" {
-		return r.resume(saved, nil, status, now)
+		return r.resume(saved, nil, status)
 	}
-	return r.resume(saved, f, status, now)
+	return r.resume(saved, f, status)
 }
 
 // oneProcess is a supervisor that has one process after the other: each runs until it gets a signal.
@@ -214,8 +214,8 @@ func TestWhoIsResetting(t *testing.T) {
 		{"waiting", ""}: false, {"of a later version", "reset"}: false,
 	} {
 		var r record
-		r.set(found{}.resume(testRules, interfaces.SavedTask{Phase: saved[0], Intent: saved[1]},
-			time.Unix(0, 0)).machine, time.Unix(0, 0), nil)
+		r.set(found{}.resume(testRules, interfaces.SavedTask{Phase: saved[0], Intent: saved[1]}).state,
+			time.Unix(0, 0), nil)
 		if got := r.stands().resetting; got != want {
 			t.Errorf("phase %q, intent %q: %v", saved[0], saved[1], got)
 		}

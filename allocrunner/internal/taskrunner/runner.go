@@ -1,6 +1,5 @@
-// Package taskrunner runs one task: machine.go decides the transitions of its life, and Runner performs their effects,
-// with the task's driver. It knows nothing of processes, nor of the group's order, which reaches it as Open, Kill and
-// Reset.
+// Package taskrunner runs one task: state.go decides its transitions, and Runner performs their effects, with the task's
+// driver. It knows nothing of processes, nor of the group's order, which reaches it as Open, Kill and Reset.
 package taskrunner
 
 import (
@@ -42,7 +41,7 @@ type Observer interface {
 	TaskChanged(task string)
 	// TaskRecorded is called when what Saved returns has changed, and nothing else.
 	TaskRecorded(task string)
-	// Save returns when what Saved returns is saved, or can't be for now. It is called before the task acts on it.
+	// Save returns when what Saved returns is saved, or can't be for now. It is called before the task effects on it.
 	Save(task string)
 }
 
@@ -73,7 +72,7 @@ type Runner struct {
 
 	// Used by the goroutine in Run alone, and by the effects that it starts:
 	rules       rules
-	machine     machine
+	state       state
 	timer       *time.Timer
 	cancelStart context.CancelFunc
 	endStop     context.CancelFunc // ends the driver's Stop that is under way; nil while none is
@@ -94,9 +93,9 @@ type launched struct {
 	given   *interfaces.TaskPrestartResponse // what all hooks give together
 }
 
-// message is an event for the machine, or a request that only the task's goroutine can serve.
+// message is an event for rules.next, or a request that only the task's goroutine can serve.
 type message struct {
-	event any
+	event event
 	reply chan<- error // nil for none
 }
 
@@ -214,10 +213,10 @@ func (r *Runner) Signal(ctx context.Context, name string) error {
 // Beside calls a function with the task's run, and does not wait for it: Run does. The function's context ends with
 // ctx, and with Run. Errors: interfaces.ErrTaskNotRunning, or ctx's.
 func (r *Runner) Beside(ctx context.Context, use func(context.Context, drivers.Run)) error {
-	return r.request(ctx, besideRequest{func(life context.Context, run drivers.Run) {
+	return r.request(ctx, besideRequest{func(runCtx context.Context, run drivers.Run) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		defer context.AfterFunc(life, cancel)()
+		defer context.AfterFunc(runCtx, cancel)()
 		use(ctx, run)
 	}})
 }
@@ -271,17 +270,17 @@ func (r *Runner) Launched() (req *interfaces.TaskPrestartRequest, given *interfa
 }
 
 // post hands an event to the task's goroutine, unless ctx or Run ends first.
-func (r *Runner) post(ctx context.Context, ev any, reply chan<- error) {
+func (r *Runner) post(ctx context.Context, e event, reply chan<- error) {
 	select {
-	case r.mailbox <- message{ev, reply}:
+	case r.mailbox <- message{e, reply}:
 	case <-ctx.Done():
 	case <-r.done:
 	}
 }
 
-func (r *Runner) request(ctx context.Context, ev any) error {
+func (r *Runner) request(ctx context.Context, e event) error {
 	reply := make(chan error, 1)
-	r.post(ctx, ev, reply)
+	r.post(ctx, e, reply)
 	select {
 	case err := <-reply:
 		return err
@@ -299,8 +298,8 @@ func (r *Runner) request(ctx context.Context, ev any) error {
 
 // Receive records that the task has been received. It is called once, before Run.
 func (r *Runner) Receive() {
-	r.machine.tracker.Start = time.Now()
-	r.show([]any{emit{receivedEvent()}})
+	r.state.attempts.Start = time.Now()
+	r.show([]effect{emit{receivedEvent()}})
 }
 
 // FailBefore makes the task dead and failed because its allocation's set-up failed. It is called instead of Receive and
@@ -310,8 +309,8 @@ func (r *Runner) FailBefore(reason error) {
 	e := setupFailureEvent(reason.Error())
 	e.FailsTask = true
 	r.record.add(e, now)
-	r.machine.phase, r.machine.failed = dead, true
-	r.record.set(r.machine, now, nil)
+	r.state.phase, r.state.failed = dead, true
+	r.record.set(r.state, now, nil)
 }
 
 // Close makes Run return. The task is expected to be dead, or left running.
@@ -348,28 +347,28 @@ func (r *Runner) Run(ctx context.Context) {
 
 // receive handles a message and replies to its sender, now or when the old process is gone.
 func (r *Runner) receive(ctx context.Context, m message) {
-	switch ev := m.event.(type) {
+	switch e := m.event.(type) {
 	case allocUnhealthy:
-		r.show([]any{emit{allocUnhealthyEvent(ev.reason)}})
+		r.show([]effect{emit{allocUnhealthyEvent(e.reason)}})
 		return
 	case signalRequest:
-		m.reply <- r.signal(ctx, ev)
+		m.reply <- r.signal(ctx, e)
 		return
 	case besideRequest:
-		if !r.machine.hasProcess() {
+		if !r.state.hasProcess() {
 			m.reply <- interfaces.ErrTaskNotRunning
 			return
 		}
 		run := r.Latest()
-		r.effects.Go(func() { ev.use(ctx, run) })
+		r.effects.Go(func() { e.use(ctx, run) })
 		m.reply <- nil
 		return
 	case updateRequest:
-		m.reply <- r.update(ctx, ev)
+		m.reply <- r.update(ctx, e)
 		return
 	case restartRequested:
 		if m.reply != nil {
-			r.receiveRestart(ctx, ev, m.reply)
+			r.receiveRestart(ctx, e, m.reply)
 			return
 		}
 	case resetRequested:
@@ -379,29 +378,29 @@ func (r *Runner) receive(ctx context.Context, m message) {
 }
 
 // receiveRestart joins a restart that is under way, begins one, or refuses it.
-func (r *Runner) receiveRestart(ctx context.Context, ev restartRequested, reply chan<- error) {
-	joins := r.machine.phase == stopping && r.machine.intent != kill
-	if r.machine.restarting() && !r.machine.beingStopped() { // the old process is gone, and the next is being started
+func (r *Runner) receiveRestart(ctx context.Context, e restartRequested, reply chan<- error) {
+	joins := r.state.phase == stopping && r.state.intent != kill
+	if r.state.restarting() && !r.state.beingStopped() { // the old process is gone, and the next is being started
 		reply <- nil
 		return
 	}
-	if r.machine.phase != running && !joins {
+	if r.state.phase != running && !joins {
 		reply <- interfaces.ErrTaskNotRunning
 		return
 	}
 	r.waiters = append(r.waiters, reply)
-	r.handle(ctx, ev)
+	r.handle(ctx, e)
 }
 
 func (r *Runner) signal(ctx context.Context, req signalRequest) error {
-	if !r.machine.hasProcess() {
+	if !r.state.hasProcess() {
 		return interfaces.ErrTaskNotRunning
 	}
 	run, ok := r.Latest().(drivers.Signaler)
 	if !ok {
 		return fmt.Errorf("the driver %q sends no signals: %w", r.cfg.Task.Driver, interfaces.ErrNotSupported)
 	}
-	r.show([]any{emit{signalingEvent(req.name)}})
+	r.show([]effect{emit{signalingEvent(req.name)}})
 	ctx, cancel := context.WithTimeout(ctx, signalTimeout) // a kill that follows must not wait
 	defer cancel()
 	if err := run.Signal(ctx, req.sig); err != nil {
@@ -410,28 +409,29 @@ func (r *Runner) signal(ctx context.Context, req signalRequest) error {
 	return nil
 }
 
-func (r *Runner) update(ctx context.Context, ev updateRequest) error {
-	rules, err := rulesOf(ev.req.Task, r.cfg.JobType)
+func (r *Runner) update(ctx context.Context, e updateRequest) error {
+	rules, err := rulesOf(e.req.Task, r.cfg.JobType)
 	if err != nil {
 		return err
 	}
 	r.rules = rules
 	runHooks(ctx, r, "task_update", func(h interfaces.TaskUpdateHook, ctx context.Context) error {
-		return h.Update(ctx, ev.req)
+		return h.Update(ctx, e.req)
 	})
 	return nil
 }
 
 // handle makes a transition and performs its effects.
-func (r *Runner) handle(ctx context.Context, ev any) {
-	was := r.machine
-	var acts []any
-	r.machine, acts = r.rules.next(was, ev, time.Now(), rand.Float64())
-	switch ev := ev.(type) {
+func (r *Runner) handle(ctx context.Context, e event) {
+	was, rules := r.state, r.rules
+	rules.now, rules.random = time.Now(), rand.Float64()
+	is, effects := rules.next(was, e)
+	r.state = is
+	switch e := e.(type) {
 	case started:
-		if ev.run != nil {
-			r.setRun(ev.run)
-			r.record.setHandle(ev.run.Handle())
+		if e.run != nil {
+			r.setRun(e.run)
+			r.record.setHandle(e.run.Handle())
 		}
 	case exited:
 		if r.endStop != nil {
@@ -439,24 +439,24 @@ func (r *Runner) handle(ctx context.Context, ev any) {
 			r.endStop = nil
 		}
 	}
-	if r.machine != was || len(acts) > 0 {
-		r.show(acts)
+	if r.state != was || len(effects) > 0 {
+		r.show(effects)
 	}
-	if mustBeSafe(was, r.machine) {
+	if mustBeSafe(was, r.state) {
 		r.cfg.Observer.Save(r.name)
 	}
-	if !r.machine.beingStopped() {
+	if !r.state.beingStopped() {
 		r.answerWaiters()
 	}
-	for _, a := range acts {
-		r.do(ctx, a)
+	for _, effect := range effects {
+		r.perform(ctx, effect)
 	}
 }
 
 // answerWaiters replies that the old process is gone, or that no new one follows it.
 func (r *Runner) answerWaiters() {
 	var answer error
-	if r.machine.intent == kill {
+	if r.state.intent == kill {
 		answer = interfaces.ErrTerminal
 	}
 	for _, w := range r.waiters {
@@ -469,23 +469,23 @@ func (r *Runner) answerWaiters() {
 // knowing of it would count an attempt twice, forget what a process is stopped for or how it ended, or run a dead task
 // again. The rest can be lost, since the supervisor knows it: whether there is a process, which one, and how it ended,
 // until there is the next one.
-func mustBeSafe(was, is machine) bool {
-	return was.tracker != is.tracker || was.failed != is.failed || (was.phase == dead) != (is.phase == dead) ||
+func mustBeSafe(was, is state) bool {
+	return was.attempts != is.attempts || was.failed != is.failed || (was.phase == dead) != (is.phase == dead) ||
 		was.intent != is.intent || was.phase == backoff && is.phase == waiting
 }
 
 // show makes the events and the task's state visible together, and then calls the Observer: who sees an event finds the
 // task as it says.
-func (r *Runner) show(acts []any) {
+func (r *Runner) show(effects []effect) {
 	now := time.Now()
-	for _, a := range acts {
+	for _, a := range effects {
 		if e, ok := a.(emit); ok {
 			r.record.add(e.event, now)
 		}
 	}
-	r.record.set(r.machine, now, armed(acts))
+	r.record.set(r.state, now, armed(effects))
 	r.cfg.Observer.TaskChanged(r.name)
-	for _, a := range acts {
+	for _, a := range effects {
 		if e, ok := a.(emit); ok {
 			r.cfg.Observer.TaskEvent(r.name, e.event)
 		}
@@ -493,9 +493,9 @@ func (r *Runner) show(acts []any) {
 }
 
 // armed returns the last effect that arms or disarms a timer, be it the driver's; nil for none.
-func armed(acts []any) any {
+func armed(effects []effect) any {
 	var latest any
-	for _, a := range acts {
+	for _, a := range effects {
 		switch a.(type) {
 		case arm, disarm, stop:
 			latest = a

@@ -17,7 +17,7 @@ func TestSinceWhenATaskIsUp(t *testing.T) {
 		var r record
 		at := func(p phase, want time.Time) {
 			t.Helper()
-			r.set(machine{phase: p}, time.Now(), nil)
+			r.set(state{phase: p}, time.Now(), nil)
 			if got := r.stands().up(); !got.Equal(want) {
 				t.Errorf("%v: up since %v, want %v", p, got, want)
 			}

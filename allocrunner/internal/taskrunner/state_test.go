@@ -16,6 +16,7 @@ import (
 )
 
 var testRules = rules{
+	now:         time.Unix(1000, 0),
 	policy:      restarts.Policy{Attempts: 2, Interval: time.Minute, Delay: time.Second, OnSuccess: true},
 	killSignal:  syscall.SIGINT,
 	killTimeout: 5 * time.Second,
@@ -23,14 +24,13 @@ var testRules = rules{
 
 func exit(code int) exited { return exited{result: interfaces.ExitResult{ExitCode: code}} }
 
-// play puts events through the machine and gives the types of the events it emitted.
-func play(r rules, m machine, events ...any) (machine, []string) {
+// play puts events through next and gives the types of the events it emitted.
+func play(r rules, m state, events ...event) (state, []string) {
 	var types []string
-	now := time.Unix(1000, 0)
-	for _, ev := range events {
-		var acts []any
-		m, acts = r.next(m, ev, now, 0)
-		for _, a := range acts {
+	for _, e := range events {
+		var effects []effect
+		m, effects = r.next(m, e)
+		for _, a := range effects {
 			if e, ok := a.(emit); ok {
 				types = append(types, e.event.Type)
 			}
@@ -51,99 +51,99 @@ func TestSequencesOfEvents(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
 		rules  rules
-		events []any
+		events []event
 		want   []string
 		phase  phase
 		failed bool
 	}{
-		{"ends well", once, []any{opened{}, started{}, exit(0)},
+		{"ends well", once, []event{opened{}, started{}, exit(0)},
 			[]string{"Task Setup", "Started", "Terminated"}, dead, false},
 		{"restarts by policy, without a second set-up", testRules,
-			[]any{opened{}, started{}, exit(1), elapsed{}, started{}},
+			[]event{opened{}, started{}, exit(1), elapsed{}, started{}},
 			[]string{"Task Setup", "Started", "Terminated", "Restarting", "Started"}, running, false},
-		{"no restarts allowed", never, []any{opened{}, started{}, exit(1)},
+		{"no restarts allowed", never, []event{opened{}, started{}, exit(1)},
 			[]string{"Task Setup", "Started", "Terminated", "Not Restarting"}, dead, true},
-		{"killed while running", testRules, []any{opened{}, started{}, killRequested{}, exit(130)},
+		{"killed while running", testRules, []event{opened{}, started{}, killRequested{}, exit(130)},
 			[]string{"Task Setup", "Started", "Killing", "Terminated", "Killed"}, dead, false},
-		{"killed twice", testRules, []any{opened{}, started{}, killRequested{}, killRequested{}, exit(130)},
+		{"killed twice", testRules, []event{opened{}, started{}, killRequested{}, killRequested{}, exit(130)},
 			[]string{"Task Setup", "Started", "Killing", "Terminated", "Killed"}, dead, false},
-		{"killed in its shutdown delay", delayed, []any{opened{}, started{}, killRequested{}, elapsed{}, exit(0)},
+		{"killed in its shutdown delay", delayed, []event{opened{}, started{}, killRequested{}, elapsed{}, exit(0)},
 			[]string{"Task Setup", "Started", "Killing", "Waiting for shutdown delay", "Terminated",
 				"Killed"}, dead, false},
-		{"killed without its shutdown delay", delayed, []any{opened{}, started{}, killRequested{mode: NoShutdownDelay},
+		{"killed without its shutdown delay", delayed, []event{opened{}, started{}, killRequested{mode: NoShutdownDelay},
 			exit(0)},
 			[]string{"Task Setup", "Started", "Killing", "Terminated", "Killed"}, dead, false},
-		{"killed before it started", testRules, []any{killRequested{reason: SiblingFailedEvent("x")}},
+		{"killed before it started", testRules, []event{killRequested{reason: SiblingFailedEvent("x")}},
 			[]string{"Sibling Task Failed", "Killing"}, dead, false},
-		{"killed in a restart delay", testRules, []any{opened{}, started{}, exit(1), killRequested{}, elapsed{}},
+		{"killed in a restart delay", testRules, []event{opened{}, started{}, exit(1), killRequested{}, elapsed{}},
 			[]string{"Task Setup", "Started", "Terminated", "Restarting", "Killing"}, dead, false},
-		{"restarted on request, uncounted", testRules, []any{opened{}, started{}, restartRequested{reason: "why"},
+		{"restarted on request, uncounted", testRules, []event{opened{}, started{}, restartRequested{reason: "why"},
 			exit(130), started{}},
 			[]string{"Task Setup", "Started", "Restart Signaled", "Terminated", "Restarting",
 				"Started"}, running, false},
-		{"killed while it is restarted", testRules, []any{opened{}, started{}, restartRequested{reason: "why"},
+		{"killed while it is restarted", testRules, []event{opened{}, started{}, restartRequested{reason: "why"},
 			killRequested{}, exit(130)},
 			[]string{"Task Setup", "Started", "Restart Signaled", "Killing", "Terminated", "Killed"}, dead, false},
 		{"restarted on request while a check's restart stops it: at once, uncounted", never,
-			[]any{opened{}, started{}, restartRequested{reason: "check", counted: true},
+			[]event{opened{}, started{}, restartRequested{reason: "check", counted: true},
 				restartRequested{reason: "why"}, exit(130), started{}},
 			[]string{"Task Setup", "Started", "Restart Signaled", "Restart Signaled", "Terminated", "Restarting",
 				"Started"}, running, false},
 		{"unhealthy while it is restarted on request", never,
-			[]any{opened{}, started{}, restartRequested{reason: "why"},
+			[]event{opened{}, started{}, restartRequested{reason: "why"},
 				restartRequested{reason: "check", counted: true}, exit(130), started{}},
 			[]string{"Task Setup", "Started", "Restart Signaled", "Terminated", "Restarting",
 				"Started"}, running, false},
-		{"restarted in its restart delay", testRules, []any{opened{}, started{}, exit(1),
+		{"restarted in its restart delay", testRules, []event{opened{}, started{}, exit(1),
 			restartRequested{reason: "why"}},
 			[]string{"Task Setup", "Started", "Terminated", "Restarting"}, backoff, false},
-		{"reset in its restart delay", testRules, []any{opened{}, started{}, exit(1), resetRequested{"all"}, elapsed{}},
+		{"reset in its restart delay", testRules, []event{opened{}, started{}, exit(1), resetRequested{"all"}, elapsed{}},
 			[]string{"Task Setup", "Started", "Terminated", "Restarting", "Restart Signaled",
 				"Restarting"}, waiting, false},
-		{"reset in its shutdown delay", delayed, []any{opened{}, started{}, killRequested{}, resetRequested{"all"},
+		{"reset in its shutdown delay", delayed, []event{opened{}, started{}, killRequested{}, resetRequested{"all"},
 			elapsed{}, exit(0)},
 			[]string{"Task Setup", "Started", "Killing", "Waiting for shutdown delay", "Terminated",
 				"Killed"}, dead, false},
-		{"reset after it was killed", testRules, []any{opened{}, started{}, killRequested{}, exit(130),
+		{"reset after it was killed", testRules, []event{opened{}, started{}, killRequested{}, exit(130),
 			resetRequested{"all"}, opened{}},
 			[]string{"Task Setup", "Started", "Killing", "Terminated", "Killed"}, dead, false},
 		{"reset after it was killed in a restart delay", testRules,
-			[]any{opened{}, started{}, exit(1), killRequested{}, resetRequested{"all"}},
+			[]event{opened{}, started{}, exit(1), killRequested{}, resetRequested{"all"}},
 			[]string{"Task Setup", "Started", "Terminated", "Restarting", "Killing"}, dead, false},
 		{"reset after it was killed when it had just ended", once,
-			[]any{opened{}, started{}, exit(0), killRequested{}, resetRequested{"all"}, opened{}},
+			[]event{opened{}, started{}, exit(0), killRequested{}, resetRequested{"all"}, opened{}},
 			[]string{"Task Setup", "Started", "Terminated"}, dead, false},
 		{"reset after it was killed before it started", testRules,
-			[]any{killRequested{}, resetRequested{"all"}, opened{}},
+			[]event{killRequested{}, resetRequested{"all"}, opened{}},
 			[]string{"Killing"}, dead, false},
-		{"reset when dead", once, []any{opened{}, started{}, exit(0), resetRequested{"all"}, opened{}, started{}},
+		{"reset when dead", once, []event{opened{}, started{}, exit(0), resetRequested{"all"}, opened{}, started{}},
 			[]string{"Task Setup", "Started", "Terminated", "Restart Signaled", "Restarting",
 				"Started"}, running, false},
-		{"a start that fails for good", testRules, []any{opened{}, startFailed{failedValidationEvent("bad"), true}},
+		{"a start that fails for good", testRules, []event{opened{}, startFailed{failedValidationEvent("bad"), true}},
 			[]string{"Task Setup", "Failed Validation", "Not Restarting"}, dead, true},
 		{"a start that fails and is tried again", testRules,
-			[]any{opened{}, startFailed{driverFailureEvent("no"), false}, elapsed{}, started{}},
+			[]event{opened{}, startFailed{driverFailureEvent("no"), false}, elapsed{}, started{}},
 			[]string{"Task Setup", "Driver Failure", "Restarting", "Started"}, running, false},
-		{"killed while starting", testRules, []any{opened{}, killRequested{},
+		{"killed while starting", testRules, []event{opened{}, killRequested{},
 			startFailed{driverFailureEvent("given up"), false}},
 			[]string{"Task Setup", "Killing"}, dead, false},
-		{"leftovers are reported", once, []any{opened{}, started{}, exited{leftover: 2}},
+		{"leftovers are reported", once, []event{opened{}, started{}, exited{leftover: 2}},
 			[]string{"Task Setup", "Started", "Terminated", api.TaskDriverMessage}, dead, false},
 		{"in its last interval, past its attempts", patient,
-			[]any{lastInterval{}, opened{}, startFailed{event: driverFailureEvent("no")}, elapsed{}, started{},
+			[]event{lastInterval{}, opened{}, startFailed{event: driverFailureEvent("no")}, elapsed{}, started{},
 				exit(1)},
 			[]string{"Task Setup", "Driver Failure", "Restarting", "Started", "Terminated",
 				"Not Restarting"}, dead, true},
 		{"waiting for another interval when there is none any more", patient,
-			[]any{opened{}, started{}, exit(1), elapsed{}, started{}, exit(1), lastInterval{}, elapsed{}},
+			[]event{opened{}, started{}, exit(1), elapsed{}, started{}, exit(1), lastInterval{}, elapsed{}},
 			[]string{"Task Setup", "Started", "Terminated", "Restarting", "Started", "Terminated", "Restarting",
 				"Not Restarting"}, dead, true},
 		{"waiting within its policy when there is no other interval", patient,
-			[]any{opened{}, started{}, exit(1), lastInterval{}, elapsed{}, started{}, exit(0)},
+			[]event{opened{}, started{}, exit(1), lastInterval{}, elapsed{}, started{}, exit(0)},
 			[]string{"Task Setup", "Started", "Terminated", "Restarting", "Started", "Terminated"}, dead, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			m, got := play(tc.rules, machine{tracker: restarts.Tracker{Start: time.Unix(1000, 0)}}, tc.events...)
+			m, got := play(tc.rules, state{attempts: restarts.State{Start: time.Unix(1000, 0)}}, tc.events...)
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("events (-want +got):\n%s", diff)
 			}
@@ -154,7 +154,7 @@ func TestSequencesOfEvents(t *testing.T) {
 	}
 }
 
-// simulation is what the machine acts on: it answers as processes and timers do, and fails the test on what must never
+// simulation is what effects act on: it answers as processes and timers do, and fails the test on what must never
 // happen.
 type simulation struct {
 	t       *rapid.T
@@ -164,8 +164,8 @@ type simulation struct {
 	over    bool // the stop hooks have run
 }
 
-func (w *simulation) apply(acts []any) {
-	for _, a := range acts {
+func (w *simulation) apply(effects []effect) {
+	for _, a := range effects {
 		switch a.(type) {
 		case start:
 			if w.start || w.process {
@@ -190,8 +190,8 @@ func (w *simulation) apply(acts []any) {
 }
 
 // possible returns the events that the simulation can produce now; answers alone when nobody asks for anything more.
-func (w *simulation) possible(answersOnly bool) []any {
-	var events []any
+func (w *simulation) possible(answersOnly bool) []event {
+	var events []event
 	if w.start {
 		events = append(events, started{}, startFailed{event: driverFailureEvent("x")})
 	}
@@ -209,8 +209,8 @@ func (w *simulation) possible(answersOnly bool) []any {
 	return events
 }
 
-func (w *simulation) happens(ev any) {
-	switch ev.(type) {
+func (w *simulation) happens(e event) {
+	switch e.(type) {
 	case started:
 		w.start, w.process = false, true
 	case startFailed:
@@ -230,31 +230,30 @@ func TestEveryLifeIsSound(t *testing.T) {
 		r.shutdownDelay = rapid.SampledFrom([]time.Duration{0, time.Second}).Draw(t, "shutdown delay")
 		r.policy.Wait = rapid.Bool().Draw(t, "mode delay")
 		w := &simulation{t: t}
-		var m machine
-		now := time.Unix(1000, 0)
-		step := func(ev any) {
-			w.happens(ev)
-			var acts []any
+		var m state
+		step := func(e event) {
+			w.happens(e)
+			var effects []effect
 			was := m.phase
-			m, acts = r.next(m, ev, now, 0)
+			m, effects = r.next(m, e)
 			w.over = w.over && (was != dead || m.phase == dead) // reset, it may die again
-			w.apply(acts)
+			w.apply(effects)
 			if w.over != (m.phase == dead) {
-				t.Fatalf("after %#v: phase %v, and the stop hooks have run: %v", ev, m.phase, w.over)
+				t.Fatalf("after %#v: phase %v, and the stop hooks have run: %v", e, m.phase, w.over)
 			}
-			now = now.Add(time.Second)
+			r.now = r.now.Add(time.Second)
 			if got := m.hasProcess(); got != w.process {
-				t.Fatalf("after %#v: hasProcess is %v, there is one: %v", ev, got, w.process)
+				t.Fatalf("after %#v: hasProcess is %v, there is one: %v", e, got, w.process)
 			}
 			if m.beingStopped() && !w.start && !w.process {
-				t.Fatalf("after %#v: nothing is on its way out, and those who wait for it are not answered", ev)
+				t.Fatalf("after %#v: nothing is on its way out, and those who wait for it are not answered", e)
 			}
 			waits := m.phase == backoff || m.phase == shutdownDelay
 			if waits && !w.timer {
-				t.Fatalf("after %#v: phase %v waits for a timer that is not armed", ev, m.phase)
+				t.Fatalf("after %#v: phase %v waits for a timer that is not armed", e, m.phase)
 			}
-			if m.last && m.phase == backoff && m.tracker.Count > r.policy.Attempts {
-				t.Fatalf("after %#v: it waits for another interval", ev)
+			if m.last && m.phase == backoff && m.attempts.Count > r.policy.Attempts {
+				t.Fatalf("after %#v: it waits for another interval", e)
 			}
 		}
 		for range rapid.IntRange(0, 40).Draw(t, "steps") {
@@ -282,11 +281,11 @@ func TestEveryLifeIsSound(t *testing.T) {
 
 // TestAProcessThatIsToEndIsNotReported: what poststart hooks would announce, pre-kill hooks would have to take back.
 func TestAProcessThatIsToEndIsNotReported(t *testing.T) {
-	for _, requested := range []any{killRequested{}, killRequested{mode: AtOnce}, resetRequested{}} {
-		m, _ := play(testRules, machine{}, opened{}, requested)
-		_, acts := testRules.next(m, started{}, time.Unix(0, 0), 0)
-		if slices.Contains(acts, any(poststart{})) || !slices.Contains(acts, any(watch{})) {
-			t.Errorf("%#v while it starts: effects %v", requested, acts)
+	for _, requested := range []event{killRequested{}, killRequested{mode: AtOnce}, resetRequested{}} {
+		m, _ := play(testRules, state{}, opened{}, requested)
+		_, effects := testRules.next(m, started{})
+		if slices.Contains(effects, effect(poststart{})) || !slices.Contains(effects, effect(watch{})) {
+			t.Errorf("%#v while it starts: effects %v", requested, effects)
 		}
 	}
 }
@@ -295,13 +294,13 @@ func TestAProcessThatIsToEndIsNotReported(t *testing.T) {
 func TestAKillOfATaskThatIsBeingRestarted(t *testing.T) {
 	slow := testRules
 	slow.killTimeout = time.Hour
-	for _, requested := range []any{restartRequested{}, restartRequested{counted: true}, resetRequested{}} {
-		m, _ := play(slow, machine{}, opened{}, started{}, requested)
-		for _, want := range [][]any{{disarm{}, stop{testRules.killSignal, testRules.killTimeout}}, nil} {
-			var acts []any
-			m, acts = testRules.next(m, killRequested{}, time.Unix(0, 0), 0)
-			acts = slices.DeleteFunc(acts, func(a any) bool { _, is := a.(emit); return is })
-			if diff := cmp.Diff(want, acts, cmp.AllowUnexported(disarm{}, stop{}), cmpopts.EquateEmpty()); diff != "" ||
+	for _, requested := range []event{restartRequested{}, restartRequested{counted: true}, resetRequested{}} {
+		m, _ := play(slow, state{}, opened{}, started{}, requested)
+		for _, want := range [][]effect{{disarm{}, stop{testRules.killSignal, testRules.killTimeout}}, nil} {
+			var effects []effect
+			m, effects = testRules.next(m, killRequested{})
+			effects = slices.DeleteFunc(effects, func(a effect) bool { _, is := a.(emit); return is })
+			if diff := cmp.Diff(want, effects, cmp.AllowUnexported(disarm{}, stop{}), cmpopts.EquateEmpty()); diff != "" ||
 				m.phase != stopping || m.intent != kill {
 				t.Errorf("after %#v: phase %v, intent %v, effects (-want +got):\n%s", requested, m.phase, m.intent,
 					diff)
@@ -314,13 +313,13 @@ func TestAKillOfATaskThatIsBeingRestarted(t *testing.T) {
 func TestKillModeInTheShutdownDelay(t *testing.T) {
 	r := testRules
 	r.shutdownDelay = time.Minute
-	for mode, want := range map[KillMode][]any{
+	for mode, want := range map[KillMode][]effect{
 		NoShutdownDelay: {disarm{}, stop{r.killSignal, r.killTimeout}},
 		AtOnce:          {disarm{}, stop{syscall.SIGKILL, 0}},
 	} {
-		m, _ := play(r, machine{}, opened{}, started{}, killRequested{})
-		m, acts := r.next(m, killRequested{mode: mode}, time.Unix(0, 0), 0)
-		if diff := cmp.Diff(want, acts, cmp.AllowUnexported(disarm{}, stop{})); diff != "" || m.phase != stopping {
+		m, _ := play(r, state{}, opened{}, started{}, killRequested{})
+		m, effects := r.next(m, killRequested{mode: mode})
+		if diff := cmp.Diff(want, effects, cmp.AllowUnexported(disarm{}, stop{})); diff != "" || m.phase != stopping {
 			t.Errorf("kill mode %v: phase %v, effects (-want +got):\n%s", mode, m.phase, diff)
 		}
 	}

@@ -1,6 +1,6 @@
 package registration
 
-// Phase is a phase in the life of one owner's services. The owner is the group or a task.
+// Phase is how far the services of one owner are. The owner is the group or a task.
 //
 //	              Began*, Started*                 Ended
 //	waiting ──────────────────────> registered ─────────────> absent
@@ -26,7 +26,7 @@ const (
 	Closed                  // they are deregistered for good
 )
 
-// Event is an event in the life of an owner's services.
+// Event is what happens to an owner's services.
 type Event int
 
 const (
@@ -38,27 +38,28 @@ const (
 	Dropped              // nothing is registered any more
 )
 
-// Life is the state of one owner's services. Registrations counts the registrations that this runner has begun.
-type Life struct {
+// State is the state of one owner's services. Registrations counts the registrations that this runner has begun.
+// Providers are called for what it says, so Next returns no effects.
+type State struct {
 	Phase         Phase
 	Registrations int
 }
 
-// Next is the transition function. An event that has no meaning in a phase changes nothing.
-func (l Life) Next(e Event) Life {
+// Next returns the state after an event. An event that means nothing in the phase changes nothing.
+func (s State) Next(e Event) State {
 	switch {
-	case l.Phase == Closed:
+	case s.Phase == Closed:
 	case e == Dropped:
-		l.Phase = Closed
-	case e == Ended && (l.Phase == Held || l.Phase == Registered):
-		l.Phase = Absent
-	case e == Found && l.Phase == Waiting:
-		l.Phase = Held
-	case e == Began && l.Phase == Held: // it is the same registration
-		l.Phase = Registered
-	case e == Began && l.Phase != Registered, e == Started, e == Renewed && l.Phase != Waiting:
-		l.Phase = Registered
-		l.Registrations++
+		s.Phase = Closed
+	case e == Ended && (s.Phase == Held || s.Phase == Registered):
+		s.Phase = Absent
+	case e == Found && s.Phase == Waiting:
+		s.Phase = Held
+	case e == Began && s.Phase == Held: // it is the same registration
+		s.Phase = Registered
+	case e == Began && s.Phase != Registered, e == Started, e == Renewed && s.Phase != Waiting:
+		s.Phase = Registered
+		s.Registrations++
 	}
-	return l
+	return s
 }

@@ -9,7 +9,7 @@ import (
 	"taskapi/allocrunner/internal/taskrunner"
 )
 
-// phase is how far an allocation is in its life.
+// phase is how far an allocation is.
 //
 //	            Run            tasks received           a cause to end           every task dead
 //	received ───────> settingUp ─────────────> running ────────────────> ending ────────────────> terminal
@@ -34,13 +34,13 @@ const (
 	detached               // the tasks are another runner's
 )
 
-// state is an allocation's life as plain data. Only next changes it.
+// state is all that the transitions of an allocation remember, as plain data. Only next changes it.
 type state struct {
-	phase     phase
-	ending    lifecycle.Ending    // why it ends; known before the phase is ending, when it was requested
-	mode      taskrunner.KillMode // how tasks are killed
-	requested bool                // the end was requested, and did not come by itself
-	detach    bool                // requested during the set-up
+	phase   phase
+	ending  lifecycle.Ending    // why it ends; known before the phase is ending, when it was requested
+	mode    taskrunner.KillMode // how tasks are killed
+	stopped bool                // the end was requested, and did not come by itself
+	detach  bool                // requested during the set-up
 	// restarts of all tasks under way: no gate opens, and dead tasks are no cause to end
 	restarts int
 	ended    bool                           // only poststop tasks are left
@@ -51,7 +51,7 @@ type state struct {
 func newState(alloc *api.Allocation, hasEnded bool) state {
 	var s state
 	if alloc.DesiredStatus == api.AllocDesiredStatusStop {
-		s, _ = next(s, stopRequested{alloc.DesiredTransition.ShouldIgnoreShutdownDelay()})
+		s, _ = s.next(stopRequested{alloc.DesiredTransition.ShouldIgnoreShutdownDelay()})
 	}
 	if hasEnded {
 		s.phase = terminal
@@ -65,7 +65,9 @@ func (s state) live() bool { return s.phase == running && s.ending.Cause == life
 // begun reports whether hooks and tasks have been handed the allocation.
 func (s state) begun() bool { return s.phase >= running }
 
-// The events of an allocation's life.
+// event is what happens to an allocation, or is requested of it: one of these types.
+type event any
+
 type (
 	setUpBegun       struct{}
 	setUpFailed      struct{ resumed bool } // resumed: tasks of an earlier runner may run
@@ -79,14 +81,15 @@ type (
 
 	// groupChanged is how the group stands. It follows each other event, too.
 	groupChanged struct {
-		tasks     []lifecycle.Task
-		states    map[string]lifecycle.State
+		lifecycle.Group
 		delays    bool // the group has a shutdown_delay
 		resetting bool // processes that an earlier runner's restart of all tasks stops are not gone yet
 	}
 )
 
-// The actions that a transition asks for, in order.
+// effect is something that Runner does when the state changes: one of these types.
+type effect any
+
 type (
 	openGates     struct{ tasks []string }
 	endServices   struct{ ended bool } // of the group; or begin them again, when all tasks were restarted
@@ -102,12 +105,13 @@ type (
 	}
 )
 
-// next is the transition function. Events that mean nothing in a phase change nothing.
-func next(s state, ev any) (state, []any) {
+// next returns the state after an event, and the effects that Runner performs, in their order. An event that means
+// nothing in the phase changes nothing.
+func (s state) next(e event) (state, []effect) {
 	if s.phase == terminal || s.phase == detached {
 		return s, nil
 	}
-	switch ev := ev.(type) {
+	switch e := e.(type) {
 	case setUpBegun:
 		s.phase = max(s.phase, settingUp)
 	case setUpFailed:
@@ -115,15 +119,15 @@ func next(s state, ev any) (state, []any) {
 			return s, nil
 		}
 		s.phase = terminal
-		if ev.resumed {
+		if e.resumed {
 			s.phase = detached
 		}
 	case tasksReceived:
-		return s.receive(groupChanged(ev))
+		return s.receive(groupChanged(e))
 	case stopRequested:
-		return s.stop(ev)
+		return s.stop(e)
 	case killRequested:
-		s.ending, s.mode, s.requested = lifecycle.Ending{Cause: lifecycle.Aborted}, taskrunner.AtOnce, true
+		s.ending, s.mode, s.stopped = lifecycle.Ending{Cause: lifecycle.Aborted}, taskrunner.AtOnce, true
 	case detachRequested:
 		s.detach = true
 		if s.begun() {
@@ -134,13 +138,13 @@ func next(s state, ev any) (state, []any) {
 	case restartRequested:
 		if s.live() {
 			s.restarts++
-			return s, []any{restartTasks(ev)}
+			return s, []effect{restartTasks(e)}
 		}
 	case restartEnded:
 		s.restarts--
 	case groupChanged:
 		if s.begun() {
-			return s.follow(ev, nil)
+			return s.follow(e, nil)
 		}
 	}
 	return s, nil
@@ -148,7 +152,7 @@ func next(s state, ev any) (state, []any) {
 
 // receive begins to follow the group's order. An allocation that an earlier runner was ending ends from here on: it is
 // never live.
-func (s state) receive(g groupChanged) (state, []any) {
+func (s state) receive(g groupChanged) (state, []effect) {
 	switch {
 	case s.begun():
 		return s, nil
@@ -157,62 +161,62 @@ func (s state) receive(g groupChanged) (state, []any) {
 		return s, nil
 	}
 	s.phase = running
-	var acts []any
-	if s.requested {
-		acts = append(acts, lastIntervals{})
+	var effects []effect
+	if s.stopped {
+		effects = append(effects, lastIntervals{})
 	}
-	return s.follow(g, acts)
+	return s.follow(g, effects)
 }
 
 // stop keeps the cause of an ending that has begun by itself.
-func (s state) stop(ev stopRequested) (state, []any) {
+func (s state) stop(e stopRequested) (state, []effect) {
 	if s.ending.Cause == lifecycle.NotEnding {
 		s.ending.Cause = lifecycle.Stopped
 	}
-	if ev.noShutdownDelay {
+	if e.noShutdownDelay {
 		s.mode, s.ending.Delayed = max(s.mode, taskrunner.NoShutdownDelay), false
 	}
-	first := !s.requested
-	s.requested = true
+	first := !s.stopped
+	s.stopped = true
 	if first && s.begun() {
-		return s, []any{lastIntervals{}}
+		return s, []effect{lastIntervals{}}
 	}
 	return s, nil
 }
 
 // follow applies the group's order.
-func (s state) follow(g groupChanged, acts []any) (state, []any) {
-	d := lifecycle.Next(g.tasks, g.states, s.ending)
-	if d.Done && s.restarts == 0 {
+func (s state) follow(g groupChanged, effects []effect) (state, []effect) {
+	is, do := s.ending.Next(g.Group)
+	if do.Done && s.restarts == 0 {
 		s.phase = terminal
-		return s, append(acts, finish{})
+		return s, append(effects, finish{})
 	}
-	if ended := lifecycle.Ended(g.tasks, g.states); ended != s.ended {
+	if ended := g.Ended(); ended != s.ended {
 		s.ended = ended
-		acts = append(acts, endServices{ended})
+		effects = append(effects, endServices{ended})
 	}
-	if s.restarts > 0 && !s.requested && s.phase == running { // what has ended begins again with the others
-		return s, acts
+	if s.restarts > 0 && !s.stopped && s.phase == running { // what has ended begins again with the others
+		return s, effects
 	}
-	if s.ending = d.Ending; s.ending.Cause != lifecycle.NotEnding && s.phase == running {
+	if s.ending = is; s.ending.Cause != lifecycle.NotEnding && s.phase == running {
 		s.phase = ending
-		acts = append(acts, callPreKill{}) // what others reach the tasks by goes before the first of them
+		effects = append(effects, callPreKill{}) // what others reach the tasks by goes before the first of them
 		if g.delays && s.mode == taskrunner.Graceful {
-			s.ending.Delayed, d.Kill = true, nil
-			acts = append(acts, armDelay{})
+			s.ending.Delayed, do.Kill = true, nil
+			effects = append(effects, armDelay{})
 		}
 	}
-	if len(d.Start) > 0 && s.restarts == 0 && !g.resetting {
-		acts = append(acts, openGates{d.Start})
+	if len(do.Start) > 0 && s.restarts == 0 && !g.resetting {
+		effects = append(effects, openGates{do.Start})
 	}
-	return s.kill(d.Kill, g, acts)
+	return s.kill(do.Kill, g, effects)
 }
 
 // kill sends each task one kill of each mode.
-func (s state) kill(tasks []string, g groupChanged, acts []any) (state, []any) {
+func (s state) kill(tasks []string, g groupChanged, effects []effect) (state, []effect) {
 	why := s.ending
 	if why.Cause == lifecycle.Stopped {
-		why.Cause = lifecycle.StopCause(g.tasks, g.states)
+		why.Cause = g.StopCause()
 	}
 	sent := maps.Clone(s.sent)
 	for _, name := range tasks {
@@ -223,8 +227,8 @@ func (s state) kill(tasks []string, g groupChanged, acts []any) (state, []any) {
 			sent = map[string]taskrunner.KillMode{}
 		}
 		sent[name] = s.mode
-		acts = append(acts, killTask{name, why, s.mode})
+		effects = append(effects, killTask{name, why, s.mode})
 	}
 	s.sent = sent
-	return s, acts
+	return s, effects
 }

@@ -15,7 +15,7 @@ import (
 	"taskapi/internal/signals"
 )
 
-// phase is where a task is in its life.
+// phase is how far a task is.
 //
 //	             open                 started
 //	waiting ───────────────> starting ───────> running ──────────────┐ killed, restarted
@@ -67,24 +67,26 @@ func (i intent) String() string { return intentNames[i] }
 // intentNamed returns the intent of that name; an unknown one is none.
 func intentNamed(name string) intent { return intent(max(0, slices.Index(intentNames[:], name))) }
 
-// machine is a task's life as plain data. Only next changes it.
-type machine struct {
-	phase   phase
-	intent  intent // kill stays, also when the task is dead: nothing starts it again
-	failed  bool
-	setUp   bool     // the task directory has been announced
-	mode    KillMode // of its kill
-	last    bool     // the restart policy's interval is the last
-	again   bool     // a restart was requested; the old process is gone and the next does not run yet
-	tracker restarts.Tracker
+// state is all that the transitions of a task remember, as plain data. Only next changes it.
+type state struct {
+	phase    phase
+	intent   intent // kill stays, also when the task is dead: nothing starts it again
+	failed   bool
+	setUp    bool     // the task directory has been announced
+	mode     KillMode // of its kill
+	last     bool     // the restart policy's interval is the last
+	again    bool     // a restart was requested; the old process is gone and the next does not run yet
+	attempts restarts.State
 }
 
-// rules are what the transitions of a task's life depend on.
+// rules are what a transition depends on besides the state and the event.
 type rules struct {
 	policy        restarts.Policy
 	killSignal    syscall.Signal
 	killTimeout   time.Duration
 	shutdownDelay time.Duration
+	now           time.Time
+	random        float64 // in [0, 1): the jitter of a restart delay
 }
 
 // rulesOf returns the rules of a task in a job of that type. Errors: an unknown kill_signal.
@@ -114,7 +116,9 @@ const defaultKillSignal = syscall.SIGINT
 // defaultKillTimeout is Nomad's.
 const defaultKillTimeout = 5 * time.Second
 
-// The events of a task's life.
+// event is what happens to a task, or is requested of it: one of these types.
+type event any
+
 type (
 	opened  struct{} // the gate of the task's hook is open
 	started struct { // the process runs
@@ -152,7 +156,9 @@ const (
 	AtOnce                          // SIGKILL
 )
 
-// The effects that a transition asks for, in order.
+// effect is something that Runner does when the state changes: one of these types.
+type effect any
+
 type (
 	emit      struct{ event *api.TaskEvent }
 	start     struct{} // run the prestart hooks and start the process; ends in started or startFailed
@@ -170,8 +176,8 @@ type (
 )
 
 // lifecyclePhase returns how the group sees the task. A task in its shutdown delay is pending, as in Nomad.
-func (m machine) lifecyclePhase() lifecycle.Phase {
-	switch m.phase {
+func (s state) lifecyclePhase() lifecycle.Phase {
+	switch s.phase {
 	case waiting:
 		return lifecycle.Waiting
 	case running, stopping:
@@ -183,258 +189,258 @@ func (m machine) lifecyclePhase() lifecycle.Phase {
 }
 
 // hasProcess reports whether there is a process to send a signal to.
-func (m machine) hasProcess() bool {
-	return m.phase == running || m.phase == shutdownDelay || m.phase == stopping
+func (s state) hasProcess() bool {
+	return s.phase == running || s.phase == shutdownDelay || s.phase == stopping
 }
 
 // restarting reports whether a requested restart is under way and the old process gone.
-func (m machine) restarting() bool {
-	return m.again && m.intent != kill && (m.phase == waiting || m.phase == starting)
+func (s state) restarting() bool {
+	return s.again && s.intent != kill && (s.phase == waiting || s.phase == starting)
 }
 
 // beingStopped reports whether a process, or the start of one, is being stopped.
-func (m machine) beingStopped() bool {
-	return m.intent != none && (m.phase == starting || m.hasProcess())
+func (s state) beingStopped() bool {
+	return s.intent != none && (s.phase == starting || s.hasProcess())
 }
 
-// next is the transition function. Events that mean nothing in a phase change nothing. random in [0, 1) is the jitter
-// of a restart delay.
-func (r rules) next(m machine, ev any, now time.Time, random float64) (machine, []any) {
-	switch ev := ev.(type) {
+// next returns the state after an event, and the effects that Runner performs, in their order. An event that means
+// nothing in the phase changes nothing.
+func (r rules) next(s state, e event) (state, []effect) {
+	switch e := e.(type) {
 	case opened:
-		return r.onOpened(m)
+		return r.onOpened(s)
 	case started:
-		return r.onStarted(m, ev)
+		return r.onStarted(s, e)
 	case startFailed:
-		return r.onStartFailed(m, ev, now, random)
+		return r.onStartFailed(s, e)
 	case exited:
-		return r.onExited(m, ev, now, random)
+		return r.onExited(s, e)
 	case elapsed:
-		return r.onElapsed(m)
+		return r.onElapsed(s)
 	case killRequested:
-		return r.onKilled(m, ev)
+		return r.onKilled(s, e)
 	case restartRequested:
-		return r.onRestarted(m, ev)
+		return r.onRestarted(s, e)
 	case resetRequested:
-		return r.onReset(m, ev, now, random)
+		return r.onReset(s, e)
 	case lastInterval:
-		return r.onLastInterval(m)
+		return r.onLastInterval(s)
 	}
-	return m, nil
+	return s, nil
 }
 
-func (r rules) onOpened(m machine) (machine, []any) {
-	if m.phase != waiting {
-		return m, nil
+func (r rules) onOpened(s state) (state, []effect) {
+	if s.phase != waiting {
+		return s, nil
 	}
-	m.phase = starting
-	if m.setUp {
-		return m, []any{start{}}
+	s.phase = starting
+	if s.setUp {
+		return s, []effect{start{}}
 	}
-	m.setUp = true
-	return m, []any{emit{setupEvent()}, start{}}
+	s.setUp = true
+	return s, []effect{emit{setupEvent()}, start{}}
 }
 
-func (r rules) onStarted(m machine, ev started) (machine, []any) {
-	if m.phase != starting {
-		return m, nil
+func (r rules) onStarted(s state, e started) (state, []effect) {
+	if s.phase != starting {
+		return s, nil
 	}
-	m.again = false
-	if m.intent == none {
-		m.phase = running
-		return m, []any{emit{startedEvent(ev.details)}, poststart{}, watch{}}
+	s.again = false
+	if s.intent == none {
+		s.phase = running
+		return s, []effect{emit{startedEvent(e.details)}, poststart{}, watch{}}
 	}
 	// requested during the start: nobody reaches the process yet, so that no shutdown delay is needed
-	m, acts := r.end(m)
-	return m, append([]any{emit{startedEvent(ev.details)}, watch{}}, acts...)
+	s, effects := r.end(s)
+	return s, append([]effect{emit{startedEvent(e.details)}, watch{}}, effects...)
 }
 
-func (r rules) onStartFailed(m machine, ev startFailed, now time.Time, random float64) (machine, []any) {
-	if m.phase != starting {
-		return m, nil
+func (r rules) onStartFailed(s state, e startFailed) (state, []effect) {
+	if s.phase != starting {
+		return s, nil
 	}
-	if m.intent != none { // the failure is ours: the start was given up
-		return r.afterStop(m, now, random)
+	if s.intent != none { // the failure is ours: the start was given up
+		return r.afterStop(s)
 	}
-	m.again = false
-	m, acts := r.evaluate(m, restarts.Outcome{Unrecoverable: ev.unrecoverable}, now, random)
-	return m, append([]any{emit{ev.event}}, acts...)
+	s.again = false
+	s, effects := r.evaluate(s, restarts.Event{Unrecoverable: e.unrecoverable})
+	return s, append([]effect{emit{e.event}}, effects...)
 }
 
-func (r rules) onExited(m machine, ev exited, now time.Time, random float64) (machine, []any) {
-	acts := []any{disarm{}, emit{terminatedEvent(ev.result)}}
-	if ev.leftover > 0 {
-		acts = append(acts, emit{leftoverEvent(ev.leftover)})
+func (r rules) onExited(s state, e exited) (state, []effect) {
+	effects := []effect{disarm{}, emit{terminatedEvent(e.result)}}
+	if e.leftover > 0 {
+		effects = append(effects, emit{leftoverEvent(e.leftover)})
 	}
-	switch m.phase {
+	switch s.phase {
 	case running:
-		m, more := r.evaluate(m, restarts.Outcome{Success: ev.result.Successful()}, now, random)
-		return m, append(acts, more...)
+		s, more := r.evaluate(s, restarts.Event{Success: e.result.Successful()})
+		return s, append(effects, more...)
 	case shutdownDelay, stopping:
-		if m.intent == kill {
-			acts = append(acts, emit{killedEvent()})
+		if s.intent == kill {
+			effects = append(effects, emit{killedEvent()})
 		}
-		m, more := r.afterStop(m, now, random)
-		return m, append(acts, more...)
+		s, more := r.afterStop(s)
+		return s, append(effects, more...)
 	}
-	return m, nil
+	return s, nil
 }
 
 // evaluate applies the restart policy to a process that ended or failed to start.
-func (r rules) evaluate(m machine, o restarts.Outcome, now time.Time, random float64) (machine, []any) {
-	var v restarts.Verdict
-	m.tracker, v = r.policyOf(m).Next(m.tracker, o, now, random)
+func (r rules) evaluate(s state, o restarts.Event) (state, []effect) {
+	var then restarts.Effect
+	s.attempts, then = r.policyOf(s).Next(s.attempts, o, r.now, r.random)
 	switch {
-	case v.Restart:
-		m.phase = backoff
-		return m, []any{emit{restartingEvent(v.Delay, v.Reason)}, arm{v.Delay}}
-	case v.Failed:
-		m.phase, m.failed = dead, true
-		return m, []any{emit{notRestartingEvent(v.Reason)}, stopHooks{}}
+	case then.Restart:
+		s.phase = backoff
+		return s, []effect{emit{restartingEvent(then.Delay, then.Reason)}, arm{then.Delay}}
+	case then.Failed:
+		s.phase, s.failed = dead, true
+		return s, []effect{emit{notRestartingEvent(then.Reason)}, stopHooks{}}
 	}
-	m.phase = dead
-	return m, []any{stopHooks{}}
+	s.phase = dead
+	return s, []effect{stopHooks{}}
 }
 
-func (r rules) policyOf(m machine) restarts.Policy {
+func (r rules) policyOf(s state) restarts.Policy {
 	p := r.policy
-	p.Last = m.last
+	p.Last = s.last
 	return p
 }
 
 // onLastInterval ends the wait for another interval.
-func (r rules) onLastInterval(m machine) (machine, []any) {
-	m.last = true
-	if m.phase != backoff {
-		return m, nil
+func (r rules) onLastInterval(s state) (state, []effect) {
+	s.last = true
+	if s.phase != backoff {
+		return s, nil
 	}
-	v := r.policyOf(m).Waiting(m.tracker)
-	if !v.Failed {
-		return m, nil
+	then := r.policyOf(s).Waiting(s.attempts)
+	if !then.Failed {
+		return s, nil
 	}
-	m.phase, m.failed = dead, true
-	return m, []any{disarm{}, emit{notRestartingEvent(v.Reason)}, stopHooks{}}
+	s.phase, s.failed = dead, true
+	return s, []effect{disarm{}, emit{notRestartingEvent(then.Reason)}, stopHooks{}}
 }
 
 // afterStop does what follows when the process that was stopped is gone.
-func (r rules) afterStop(m machine, now time.Time, random float64) (machine, []any) {
-	was := m.intent
-	m.intent, m.again = none, was == restart || was == reset
+func (r rules) afterStop(s state) (state, []effect) {
+	was := s.intent
+	s.intent, s.again = none, was == restart || was == reset
 	switch was {
 	case evaluate:
-		return r.evaluate(m, restarts.Outcome{}, now, random)
+		return r.evaluate(s, restarts.Event{})
 	case restart:
-		m.phase = starting
-		return m, []any{emit{restartingEvent(0, "")}, start{}}
+		s.phase = starting
+		return s, []effect{emit{restartingEvent(0, "")}, start{}}
 	case reset:
-		m.phase = waiting
-		return m, []any{emit{restartingEvent(0, "")}}
+		s.phase = waiting
+		return s, []effect{emit{restartingEvent(0, "")}}
 	}
-	m.phase, m.intent = dead, was
-	return m, []any{stopHooks{}}
+	s.phase, s.intent = dead, was
+	return s, []effect{stopHooks{}}
 }
 
-func (r rules) onElapsed(m machine) (machine, []any) {
-	switch m.phase {
+func (r rules) onElapsed(s state) (state, []effect) {
+	switch s.phase {
 	case shutdownDelay:
-		return r.end(m)
+		return r.end(s)
 	case backoff:
-		m.phase = starting
-		return m, []any{start{}}
+		s.phase = starting
+		return s, []effect{start{}}
 	}
-	return m, nil
+	return s, nil
 }
 
-func (r rules) onKilled(m machine, ev killRequested) (machine, []any) {
-	if m.phase == dead {
-		m.intent = kill
-		return m, nil
+func (r rules) onKilled(s state, e killRequested) (state, []effect) {
+	if s.phase == dead {
+		s.intent = kill
+		return s, nil
 	}
-	var acts []any
-	first := m.intent != kill
+	var effects []effect
+	first := s.intent != kill
 	if first { // a second kill can only make the first stronger
-		if ev.reason != nil {
-			acts = append(acts, emit{ev.reason})
+		if e.reason != nil {
+			effects = append(effects, emit{e.reason})
 		}
-		acts = append(acts, emit{killingEvent(ev.mode, r.killTimeout)})
+		effects = append(effects, emit{killingEvent(e.mode, r.killTimeout)})
 	}
-	m.intent = kill
-	m.mode = max(m.mode, ev.mode)
-	switch m.phase {
+	s.intent = kill
+	s.mode = max(s.mode, e.mode)
+	switch s.phase {
 	case waiting:
-		m.phase = dead
-		return m, append(acts, stopHooks{})
+		s.phase = dead
+		return s, append(effects, stopHooks{})
 	case backoff:
-		m.phase = dead
-		return m, append(acts, disarm{}, stopHooks{})
+		s.phase = dead
+		return s, append(effects, disarm{}, stopHooks{})
 	case starting:
-		return m, append(acts, abort{})
+		return s, append(effects, abort{})
 	case running:
-		acts = append(acts, prekill{})
-		if r.shutdownDelay > 0 && m.mode == Graceful {
-			m.phase = shutdownDelay
-			return m, append(acts, emit{shutdownDelayEvent(r.shutdownDelay)}, arm{r.shutdownDelay})
+		effects = append(effects, prekill{})
+		if r.shutdownDelay > 0 && s.mode == Graceful {
+			s.phase = shutdownDelay
+			return s, append(effects, emit{shutdownDelayEvent(r.shutdownDelay)}, arm{r.shutdownDelay})
 		}
 	case shutdownDelay:
-		if m.mode == Graceful {
-			return m, acts
+		if s.mode == Graceful {
+			return s, effects
 		}
 	case stopping: // for a restart, perhaps by rules that have changed since: what Killing says happens now
-		if !first && ev.mode != AtOnce {
-			return m, acts
+		if !first && e.mode != AtOnce {
+			return s, effects
 		}
 	}
-	m, more := r.end(m)
-	return m, append(acts, more...)
+	s, more := r.end(s)
+	return s, append(effects, more...)
 }
 
 // end stops the process with the kill signal and the kill timeout, or kills it at once.
-func (r rules) end(m machine) (machine, []any) {
-	m.phase = stopping
-	if m.mode == AtOnce {
-		return m, []any{disarm{}, stop{syscall.SIGKILL, 0}}
+func (r rules) end(s state) (state, []effect) {
+	s.phase = stopping
+	if s.mode == AtOnce {
+		return s, []effect{disarm{}, stop{syscall.SIGKILL, 0}}
 	}
-	return m, []any{disarm{}, stop{r.killSignal, r.killTimeout}}
+	return s, []effect{disarm{}, stop{r.killSignal, r.killTimeout}}
 }
 
 // onRestarted stops the process for a new one, without the shutdown delay, as in Nomad. A requested restart takes
 // precedence over one that the restart policy would count.
-func (r rules) onRestarted(m machine, ev restartRequested) (machine, []any) {
-	if m.phase == stopping && m.intent == evaluate && !ev.counted {
-		m.intent = restart
-		return m, []any{emit{restartSignaledEvent(ev.reason)}}
+func (r rules) onRestarted(s state, e restartRequested) (state, []effect) {
+	if s.phase == stopping && s.intent == evaluate && !e.counted {
+		s.intent = restart
+		return s, []effect{emit{restartSignaledEvent(e.reason)}}
 	}
-	if m.phase != running {
-		return m, nil
+	if s.phase != running {
+		return s, nil
 	}
-	m.intent = restart
-	if ev.counted {
-		m.intent = evaluate
+	s.intent = restart
+	if e.counted {
+		s.intent = evaluate
 	}
-	m, acts := r.end(m)
-	return m, append([]any{emit{restartSignaledEvent(ev.reason)}, prekill{}}, acts...)
+	s, effects := r.end(s)
+	return s, append([]effect{emit{restartSignaledEvent(e.reason)}, prekill{}}, effects...)
 }
 
 // onReset takes the task back to before its start, unless it was killed.
-func (r rules) onReset(m machine, ev resetRequested, now time.Time, random float64) (machine, []any) {
-	if m.intent == kill || m.phase == waiting {
-		return m, nil
+func (r rules) onReset(s state, e resetRequested) (state, []effect) {
+	if s.intent == kill || s.phase == waiting {
+		return s, nil
 	}
-	acts := []any{emit{restartSignaledEvent(ev.reason)}}
-	was := m.phase
-	m.intent, m.failed = reset, false
+	effects := []effect{emit{restartSignaledEvent(e.reason)}}
+	was := s.phase
+	s.intent, s.failed = reset, false
 	switch was {
 	case starting:
-		return m, append(acts, abort{})
+		return s, append(effects, abort{})
 	case running:
-		m, more := r.end(m)
-		return m, append(append(acts, prekill{}), more...)
+		s, more := r.end(s)
+		return s, append(append(effects, prekill{}), more...)
 	case backoff:
-		acts = append(acts, disarm{})
+		effects = append(effects, disarm{})
 		fallthrough
 	case dead:
-		m, more := r.afterStop(m, now, random)
-		return m, append(acts, more...)
+		s, more := r.afterStop(s)
+		return s, append(effects, more...)
 	}
-	return m, acts // stopping for a restart, which becomes a reset
+	return s, effects // stopping for a restart, which becomes a reset
 }

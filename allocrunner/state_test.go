@@ -11,7 +11,7 @@ import (
 	"taskapi/allocrunner/internal/taskrunner"
 )
 
-// groupModel is an allocation's state with what its actions have done to a group of tasks, and whether the machine it
+// groupModel is an allocation's state with what its effects have done to a group of tasks, and whether the machine it
 // runs on still has an earlier runner's restart of all tasks to complete.
 type groupModel struct {
 	state     state
@@ -33,16 +33,16 @@ var sequenceGroups = map[string][2]lifecycle.Task{
 	"main and poststart": {{Name: "a"}, {Name: "b", Hook: lifecycle.Poststart, Sidecar: true}},
 }
 
-// TestEverySequenceOfALife goes through every state that any sequence of events can lead to, crashes included, and
+// TestEverySequenceOfEvents goes through every state that any sequence of events can lead to, crashes included, and
 // looks at each transition. Starting from what has been seen already leads nowhere new, so the sequences have any
 // length.
-func TestEverySequenceOfALife(t *testing.T) {
+func TestEverySequenceOfEvents(t *testing.T) {
 	t.Parallel()
 	for name, group := range sequenceGroups {
 		for _, delays := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, shutdown_delay %v", name, delays), func(t *testing.T) {
 				t.Parallel()
-				w := walk{t: t, group: group[:], delays: delays, seen: map[place]bool{}}
+				w := walk{t: t, group: group[:], delays: delays, seen: map[position]bool{}}
 				w.visit(groupModel{})
 				for len(w.todo) > 0 && !t.Failed() {
 					from := w.todo[0]
@@ -59,29 +59,29 @@ type walk struct {
 	t      *testing.T
 	group  []lifecycle.Task
 	delays bool
-	seen   map[place]bool
+	seen   map[position]bool
 	todo   []groupModel
 }
 
-// place is a groupModel to be compared.
-type place struct {
-	phase             phase
-	ending            lifecycle.Ending
-	mode              taskrunner.KillMode
-	requested, detach bool
-	restarts          int
-	ended             bool
-	sent              [2]int
-	tasks             [2]lifecycle.State
-	killed            [2]int
-	doomed            [2]bool
-	flags             [4]bool
+// position is a groupModel to be compared.
+type position struct {
+	phase           phase
+	ending          lifecycle.Ending
+	mode            taskrunner.KillMode
+	stopped, detach bool
+	restarts        int
+	ended           bool
+	sent            [2]int
+	tasks           [2]lifecycle.State
+	killed          [2]int
+	doomed          [2]bool
+	flags           [4]bool
 }
 
-func (w *walk) placeOf(to groupModel) place {
+func (w *walk) positionOf(to groupModel) position {
 	s := to.state
-	p := place{
-		s.phase, s.ending, s.mode, s.requested, s.detach, s.restarts, s.ended, [2]int{}, to.tasks, to.killed, to.doomed,
+	p := position{
+		s.phase, s.ending, s.mode, s.stopped, s.detach, s.restarts, s.ended, [2]int{}, to.tasks, to.killed, to.doomed,
 		[4]bool{to.preKilled, to.delayed, to.resetting, to.resumed},
 	}
 	for i, task := range w.group {
@@ -93,15 +93,15 @@ func (w *walk) placeOf(to groupModel) place {
 }
 
 func (w *walk) visit(to groupModel) {
-	if place := w.placeOf(to); !w.seen[place] {
-		w.seen[place] = true
+	if position := w.positionOf(to); !w.seen[position] {
+		w.seen[position] = true
 		w.todo = append(w.todo, to)
 	}
 }
 
 // leave visits all that can follow: each event, each thing that a task can do, and a crash.
 func (w *walk) leave(from groupModel) {
-	events := []any{
+	events := []event{
 		setUpBegun{}, setUpFailed{resumed: from.resumed}, tasksReceived(
 			w.look(from)), stopRequested{}, stopRequested{noShutdownDelay: true}, killRequested{},
 		detachRequested{}, w.look(from),
@@ -112,8 +112,8 @@ func (w *walk) leave(from groupModel) {
 	if from.state.restarts < 2 {
 		events = append(events, restartRequested{})
 	}
-	for _, ev := range events {
-		w.visit(w.step(from, ev))
+	for _, e := range events {
+		w.visit(w.step(from, e))
 	}
 	if from.state.restarts > 0 {
 		w.visit(w.step(w.reset(from), restartEnded{}))
@@ -139,7 +139,8 @@ func (w *walk) look(from groupModel) groupChanged {
 	for i, task := range w.group {
 		states[task.Name] = from.tasks[i]
 	}
-	return groupChanged{tasks: w.group, states: states, delays: w.delays, resetting: from.resetting}
+	return groupChanged{Group: lifecycle.Group{Tasks: w.group, States: states}, delays: w.delays,
+		resetting: from.resetting}
 }
 
 // moves returns what a task can become by itself, or by being killed.
@@ -181,7 +182,7 @@ func (w *walk) completeReset(from groupModel) groupModel {
 // crash begins another runner, which knows what was saved.
 func (w *walk) crash(from groupModel) groupModel {
 	alloc := &api.Allocation{DesiredStatus: api.AllocDesiredStatusRun}
-	if from.state.requested {
+	if from.state.stopped {
 		alloc.DesiredStatus = api.AllocDesiredStatusStop
 		alloc.DesiredTransition.NoShutdownDelay = new(from.state.mode == taskrunner.NoShutdownDelay)
 	}
@@ -189,24 +190,24 @@ func (w *walk) crash(from groupModel) groupModel {
 		from.state.restarts > 0, resumed: true}
 }
 
-// step makes a transition, and does what its actions do. It holds each against the rules.
-func (w *walk) step(from groupModel, ev any) groupModel {
+// step makes a transition, and does what its effects do. It holds each against the rules.
+func (w *walk) step(from groupModel, e event) groupModel {
 	to := from
-	var acts []any
-	to.state, acts = next(from.state, ev)
+	var effects []effect
+	to.state, effects = from.state.next(e)
 	fail := func(rule string) {
-		w.t.Errorf("%s\n  from %+v\n event %T%+v\n    to %+v\nactions %+v", rule, from, ev, ev, to.state, acts)
+		w.t.Errorf("%s\n  from %+v\n event %T%+v\n    to %+v\neffects %+v", rule, from, e, e, to.state, effects)
 	}
 	was, is := from.state, to.state
 	gone := was.phase == terminal || was.phase == detached
 	switch {
-	case gone && (len(acts) > 0 || w.placeOf(from) != w.placeOf(to)):
+	case gone && (len(effects) > 0 || w.positionOf(from) != w.positionOf(to)):
 		fail("something follows the end, or the detachment")
 	case is.phase < was.phase:
-		fail("the life goes back")
+		fail("the phase goes back")
 	case is.mode < was.mode:
 		fail("a kill became weaker")
-	case was.requested && !is.requested:
+	case was.stopped && !is.stopped:
 		fail("a request was forgotten")
 	case was.ending.Cause != lifecycle.NotEnding && is.ending.Cause != was.ending.Cause &&
 		is.ending.Cause != lifecycle.Aborted:
@@ -215,29 +216,29 @@ func (w *walk) step(from groupModel, ev any) groupModel {
 		fail("a detachment was forgotten")
 	case is.mode > taskrunner.Graceful && is.ending.Delayed:
 		fail("a kill without delays waits for one")
-	case (is.requested || is.phase != running) && is.live():
+	case (is.stopped || is.phase != running) && is.live():
 		fail("an allocation that is to end, or does not run, is live")
 	}
 	if is.phase == terminal && was.begun() &&
-		!gone != slices.ContainsFunc(acts, func(a any) bool { return a == finish{} }) {
+		!gone != slices.ContainsFunc(effects, func(a effect) bool { return a == finish{} }) {
 		fail("the end is shown once")
 	}
-	for _, act := range acts {
-		w.perform(&to, act, fail)
+	for _, e := range effects {
+		w.perform(&to, e, fail)
 	}
-	if _, looked := ev.(groupChanged); looked && (is.phase == running || is.phase == ending) {
-		w.moving(to, acts, fail)
+	if _, looked := e.(groupChanged); looked && (is.phase == running || is.phase == ending) {
+		w.moving(to, effects, fail)
 	}
 	return to
 }
 
-func (w *walk) perform(to *groupModel, act any, fail func(string)) {
+func (w *walk) perform(to *groupModel, e effect, fail func(string)) {
 	s := to.state
-	switch act := act.(type) {
+	switch e := e.(type) {
 	case openGates:
 		for i, task := range w.group {
 			switch {
-			case !slices.Contains(act.tasks, task.Name):
+			case !slices.Contains(e.tasks, task.Name):
 				continue
 			case to.tasks[i].Phase != lifecycle.Waiting:
 				fail("what has started is started again")
@@ -261,20 +262,20 @@ func (w *walk) perform(to *groupModel, act any, fail func(string)) {
 		}
 		to.delayed = true
 	case killTask:
-		i := slices.IndexFunc(w.group, func(t lifecycle.Task) bool { return t.Name == act.task })
+		i := slices.IndexFunc(w.group, func(t lifecycle.Task) bool { return t.Name == e.task })
 		switch {
 		case !to.preKilled || s.phase != ending || s.ending.Delayed:
 			fail("a kill without an end, before its hooks, or in its delay")
-		case to.killed[i] > int(act.mode):
+		case to.killed[i] > int(e.mode):
 			fail("the same kill, or a weaker one, a second time")
-		case act.mode != s.mode:
+		case e.mode != s.mode:
 			fail("a kill of another mode than the allocation's")
 		case to.tasks[i].Phase == lifecycle.Dead:
 			fail("the dead are killed")
 		}
-		to.killed[i], to.doomed[i] = 1+int(act.mode), true
+		to.killed[i], to.doomed[i] = 1+int(e.mode), true
 	case lastIntervals:
-		if !s.requested || s.phase < running {
+		if !s.stopped || s.phase < running {
 			fail("nobody has requested the end")
 		}
 	case finish:
@@ -286,7 +287,7 @@ func (w *walk) perform(to *groupModel, act any, fail func(string)) {
 }
 
 // moving holds what drive has done against what must never stand still.
-func (w *walk) moving(to groupModel, acts []any, fail func(string)) {
+func (w *walk) moving(to groupModel, effects []effect, fail func(string)) {
 	s := to.state
 	moves := s.restarts > 0 || to.resetting || s.ending.Delayed || s.phase == terminal
 	for i, task := range to.tasks {
@@ -300,7 +301,7 @@ func (w *walk) moving(to groupModel, acts []any, fail func(string)) {
 	if !moves {
 		fail("nothing moves, and it is not over")
 	}
-	if s.phase == running && s.requested {
+	if s.phase == running && s.stopped {
 		fail("a request to end has no effect")
 	}
 }

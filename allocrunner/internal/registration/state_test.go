@@ -27,8 +27,8 @@ func TestNext(t *testing.T) {
 	for phase := Waiting; phase <= Closed; phase++ {
 		for event := Found; event <= Dropped; event++ {
 			w, ok := want[phase][event]
-			got := Life{phase, 7}.Next(event)
-			if !ok || got != (Life{w.phase, 7 + w.count}) {
+			got := State{phase, 7}.Next(event)
+			if !ok || got != (State{w.phase, 7 + w.count}) {
 				t.Errorf("phase %d, event %d: got %+v, want %+v", phase, event, got, w)
 			}
 		}
