@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"os"
 	"slices"
 	"sync"
 	"syscall"
@@ -76,7 +75,7 @@ func New(cfg Config) *Local {
 		quit:      quit,
 		life:      life,
 		end:       end,
-		starter:   &starter{calls: make(chan func()), quit: quit, swallow: make(chan os.Signal, 1)},
+		starter:   &starter{calls: make(chan func()), quit: quit},
 		trees:     proctree.New(cfg.Config),
 		execLimit: make(chan struct{}, maxExecs),
 		ttys:      make(chan struct{}, drivers.MaxInteractive),

@@ -3,7 +3,6 @@ package processes
 import (
 	"math"
 	"os"
-	"os/signal"
 	"runtime"
 	"slices"
 	"strconv"
@@ -17,25 +16,15 @@ import (
 	"taskapi/allocrunner/internal/proctree"
 )
 
-// taskUmask is what every task begins with, whatever this program was started with.
-const taskUmask = 0o022
-
-// starter starts all processes from one thread, kept for that alone, because what a child inherits or is bound to
-// belongs to the thread: the umask (unshared from the rest of the program), the signal mask, and the parent-death
-// signal, which fires when the thread that forked ends.
+// starter starts all processes from one thread, kept for that alone: the parent-death signal fires when the thread that
+// forked ends.
 type starter struct {
 	calls chan func()
 	quit  <-chan struct{} // its closing ends the thread: whatever was started and still runs gets SIGKILL
-	// swallow keeps signals that were ignored when this program began from being ignored in tasks: a caught signal is
-	// set back to its default by exec, an ignored one is not.
-	swallow chan os.Signal
 }
 
 func (s *starter) run() {
-	// Not unlocked: the thread ends with this goroutine, for no other may have what is changed here.
-	runtime.LockOSThread()
-	s.prepare()
-	defer signal.Stop(s.swallow)
+	runtime.LockOSThread() // not unlocked: the thread ends with this goroutine
 	for {
 		select {
 		case call := <-s.calls:
@@ -44,16 +33,6 @@ func (s *starter) run() {
 			return
 		}
 	}
-}
-
-// prepare sets what children inherit. Without CLONE_FS unshared, the umask would be changed under the whole program:
-// then it is left alone.
-func (s *starter) prepare() {
-	if unix.Unshare(unix.CLONE_FS) == nil {
-		unix.Umask(taskUmask)
-	}
-	var none unix.Sigset_t
-	_ = unix.PthreadSigmask(unix.SIG_SETMASK, &none, nil) // can't fail with these arguments
 }
 
 // start starts a process that is this very program, in package launch, which hears from child what to become. That
@@ -68,7 +47,6 @@ func (s *starter) start(
 	call := func() {
 		defer close(done)
 		CloseOnExec()
-		s.unignore()
 		proc, err = tree.Start(launch.Exe, []string{launch.Name, task}, attr)
 	}
 	select {
