@@ -49,6 +49,13 @@ type Spec struct {
 	TTY   bool       `json:",omitempty"`
 }
 
+// CloseFiles closes the Files of a spec.
+func CloseFiles(files []*os.File) {
+	for _, f := range files {
+		f.Close()
+	}
+}
+
 // ProcessStatus is a process as its parent sees it. Exit is nil while it runs.
 type ProcessStatus struct {
 	Task      string

@@ -135,9 +135,7 @@ func (r *run) Destroy(ctx context.Context) (int, error) {
 func (r *run) Exec(ctx context.Context, task drivers.Task, program drivers.Program) (drivers.ExecResult, error) {
 	spec, err := specOf(task, program.Command)
 	if err != nil {
-		for _, f := range program.Files {
-			f.Close()
-		}
+		drivers.CloseFiles(program.Files)
 		return drivers.ExecResult{}, execError(err)
 	}
 	spec.Files, spec.TTY = program.Files, program.TTY

@@ -46,36 +46,21 @@ func Open(tty bool) (*Files, []*os.File, error) {
 func (f *Files) openPipes() (child []*os.File, err error) {
 	var ours []*os.File
 	for _, name := range []string{"stdin", "stdout", "stderr"} {
-		mine, its, err := pipe(name)
+		mine, its, err := os.Pipe()
 		if err != nil {
 			closeAll(ours)
 			closeAll(child)
 			return nil, err
 		}
+		if name == "stdin" {
+			mine, its = its, mine
+		}
+		its.Fd() // makes it block, as most programs need it
 		ours, child = append(ours, mine), append(child, its)
 	}
 	f.Stdin = &Input{file: ours[0]}
 	f.Stdout, f.Stderr = &Output{ours[1], f.ended}, &Output{ours[2], f.ended}
 	return child, nil
-}
-
-// pipe returns a pipe. Our end alone is non-blocking: the flag would be the program's own, too, and most can't deal
-// with it.
-func pipe(name string) (mine, its *os.File, err error) {
-	var fds [2]int
-	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
-		return nil, nil, os.NewSyscallError("pipe2", err)
-	}
-	our, child := fds[0], fds[1]
-	if name == "stdin" {
-		our, child = child, our
-	}
-	if err := unix.SetNonblock(our, true); err != nil {
-		unix.Close(our)
-		unix.Close(child)
-		return nil, nil, os.NewSyscallError("fcntl", err)
-	}
-	return os.NewFile(uintptr(our), name), os.NewFile(uintptr(child), name), nil
 }
 
 // End says that the program has ended: what it has written and nobody has read is all that the outputs still give.

@@ -174,7 +174,7 @@ func (c *Client) callStarting(ctx context.Context, req request, started func(), 
 		return c.unsent(waiter, err)
 	}
 	if req.Op == opExec {
-		closeFiles(files) // the program has them alone, so that the other ends see when it closes one
+		drivers.CloseFiles(files) // the program has them alone, so that the other ends see when it closes one
 	}
 	select {
 	case a := <-waiter:
@@ -286,7 +286,7 @@ func (c *Client) Wait(ctx context.Context, task string) (interfaces.ExitResult, 
 
 // Exec runs a program beside a task's process.
 func (c *Client) Exec(ctx context.Context, spec drivers.ExecSpec) (drivers.ExecResult, error) {
-	defer closeFiles(spec.Files)
+	defer drivers.CloseFiles(spec.Files)
 	if err := processes.CheckExec(spec); err != nil {
 		return drivers.ExecResult{}, fmt.Errorf("run %q beside task %q: %w", spec.Path, spec.Task, err)
 	}

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net"
 
+	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/internal/processes"
 	"taskapi/internal/proc"
 )
@@ -54,7 +55,7 @@ func ServeConn(dir string, conn *net.UnixConn) error {
 	defer root.Close()
 	s := &server{dir: root, local: processes.New(processes.Config{Logger: slog.New(slog.DiscardHandler)})}
 	err = newSession(s, conn).serve()
-	closeFiles(s.files) // which the keeper's end does
+	drivers.CloseFiles(s.files) // which the keeper's end does
 	conn.Close()
 	return err
 }

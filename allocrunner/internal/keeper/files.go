@@ -9,6 +9,8 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"taskapi/allocrunner/drivers"
 )
 
 // maxFiles is how many files come with one message at most: the kernel takes a few more.
@@ -58,14 +60,8 @@ func (r *requestReader) next() (req request, files []*os.File, refused, err erro
 
 // close closes the files that no request has had.
 func (r *requestReader) close() {
-	closeFiles(r.files)
+	drivers.CloseFiles(r.files)
 	r.files, r.truncated = nil, false
-}
-
-func closeFiles(files []*os.File) {
-	for _, f := range files {
-		f.Close()
-	}
 }
 
 // filesReader reads the connection and collects the files.

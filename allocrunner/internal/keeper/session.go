@@ -59,7 +59,7 @@ func (c *session) serve() error {
 			return fmt.Errorf("read request: %w", err)
 		}
 		if req.Op == opCancel {
-			closeFiles(files)
+			drivers.CloseFiles(files)
 			c.cancel(req.ID)
 			continue
 		}
@@ -69,7 +69,7 @@ func (c *session) serve() error {
 		}
 		reqCtx, err := c.begin(life, req.ID)
 		if err != nil {
-			closeFiles(files)
+			drivers.CloseFiles(files)
 		}
 		if errors.Is(err, ErrBusy) {
 			c.send(answer{ID: req.ID, Err: packError(err)})
@@ -83,7 +83,7 @@ func (c *session) serve() error {
 			files = nil
 		}
 		c.wg.Go(func() {
-			defer closeFiles(files)
+			defer drivers.CloseFiles(files)
 			a := answer{Err: packError(refused)}
 			if refused == nil {
 				a = c.handle(reqCtx, req, files)

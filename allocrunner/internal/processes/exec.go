@@ -29,7 +29,7 @@ type execution struct {
 }
 
 func (l *Local) Exec(ctx context.Context, spec drivers.ExecSpec) (drivers.ExecResult, error) {
-	defer closeAll(spec.Files)
+	defer drivers.CloseFiles(spec.Files)
 	result, err := l.exec(ctx, spec)
 	if err != nil {
 		return result, fmt.Errorf("run %q beside task %q: %w", spec.Path, spec.Task, err)
@@ -127,9 +127,17 @@ func (l *Local) admit(task string, end context.CancelCauseFunc) (*execution, err
 // launchExec starts the program. Its cgroup lies in the task's, so that it can be killed alone and goes with the task.
 func (l *Local) launchExec(ctx context.Context, e *execution, spec drivers.ExecSpec, out logs.Sink) (*process, error) {
 	p := &process{task: spec.Task, tty: spec.TTY}
-	files, err := p.execFiles(spec, out)
+	files, err := spec.Files, error(nil)
+	switch {
+	case len(files) == 0:
+		files, err = p.openFiles(spec.User, out)
+	case spec.TTY:
+		err = giveTo(files[0], spec.User)
+	default:
+		err = giveAll(files, spec.User)
+	}
+	defer drivers.CloseFiles(files) // the program alone has them, so that the other ends see when it closes one
 	if err != nil {
-		closeAll(files)
 		p.abandon()
 		return nil, err
 	}
@@ -144,28 +152,6 @@ func (l *Local) launchExec(ctx context.Context, e *execution, spec drivers.ExecS
 		return nil, err
 	}
 	return p, nil
-}
-
-// execFiles returns the program's standard files, which are to be closed once it has them, also after an error: the
-// caller's, or such as have its output go to out.
-func (p *process) execFiles(spec drivers.ExecSpec, out logs.Sink) ([]*os.File, error) {
-	if spec.TTY {
-		return spec.Files, giveTo(spec.Files[0], spec.User)
-	}
-	if len(spec.Files) > 0 {
-		return spec.Files, giveAll(spec.Files, spec.User)
-	}
-	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
-	if err != nil {
-		return nil, &drivers.StartError{Reason: "/dev/null can't be opened: mount a /dev", Err: err}
-	}
-	read, write, err := pipe()
-	if err != nil {
-		return []*os.File{null}, &drivers.StartError{Reason: fmt.Sprintf("no pipe for the program's output: raise "+
-			"the limit of open files: %v", err), Err: err}
-	}
-	p.drains = []*logs.Drain{logs.StartDrain(read, out)}
-	return []*os.File{null, write, write}, giveTo(write, spec.User)
 }
 
 // giveAll makes those of the files that are pipes the user's own.

@@ -16,6 +16,7 @@ import (
 
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/logs"
 	"taskapi/allocrunner/internal/proctree"
 )
 
@@ -141,15 +142,26 @@ func (l *Local) start(ctx context.Context, old *process, spec drivers.Spec) (*pr
 			return nil, fmt.Errorf("kill what the last run left behind: %w", err)
 		}
 	}
-	p := &process{task: spec.Task, uid: spec.User.UID, turn: make(chan struct{}, 1)}
-	files, err := p.files(spec, l.cfg.Logger)
-	if err != nil {
-		return nil, err
+	p := &process{task: spec.Task, uid: spec.User.UID, tty: spec.TTY, turn: make(chan struct{}, 1)}
+	files, err := spec.Files, error(nil)
+	if len(files) == 0 {
+		var sinks []logs.Sink
+		if !spec.Logs.Disabled {
+			if sinks, err = openLogs(spec, l.cfg.Logger); err != nil {
+				return nil, err
+			}
+		}
+		files, err = p.openFiles(spec.User, sinks...)
+		defer drivers.CloseFiles(files)
+	} else if spec.TTY {
+		err = giveTo(files[0], spec.User)
 	}
-	if ctx.Err() != nil {
-		closeAll(files)
+	if err == nil {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
 		p.abandon()
-		return nil, context.Cause(ctx)
+		return nil, err
 	}
 	p.tree = l.trees.Task(spec.Task, taskMark(spec))
 	err = l.launch(ctx, p, spec, files, func() { l.wg.Go(func() { l.watch(p) }) })

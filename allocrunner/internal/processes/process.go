@@ -59,54 +59,35 @@ func (p *process) status() drivers.ProcessStatus {
 	return s
 }
 
-// files opens /dev/null and what the output goes into, or copies what the caller gives instead. It returns the
-// descriptors for the task, which are to be closed once it has them.
-func (p *process) files(spec drivers.Spec, logger *slog.Logger) (files []*os.File, err error) {
-	if len(spec.Files) > 0 {
-		p.tty = spec.TTY
-		return givenFiles(spec)
-	}
+// openFiles opens /dev/null, and a pipe into each of the sinks; the last file is also that of the streams without a sink.
+// It returns the program's standard files, which are the caller's to close, also after an error. The sinks are not.
+func (p *process) openFiles(user interfaces.User, sinks ...logs.Sink) (files []*os.File, err error) {
+	defer func() {
+		for _, sink := range sinks[len(p.drains):] { // which no drain closes
+			sink.Close()
+		}
+	}()
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
 		return nil, &drivers.StartError{Reason: "/dev/null can't be opened: mount a /dev", Err: err}
 	}
-	if spec.Logs.Disabled {
-		return []*os.File{null, null, null}, nil
-	}
-	out, err := p.openLogs(spec, logger)
-	if err != nil {
-		null.Close()
-		return nil, err
-	}
-	return append([]*os.File{null}, out...), nil
-}
-
-// givenFiles returns copies of the files that the caller gives a task.
-func givenFiles(spec drivers.Spec) (files []*os.File, err error) {
-	for _, f := range spec.Files {
-		raw, err := f.SyscallConn()
+	files = []*os.File{null}
+	for _, sink := range sinks {
+		read, write, err := os.Pipe()
 		if err != nil {
-			closeAll(files)
-			return nil, &drivers.StartError{Reason: fmt.Sprintf("the task's files: %v", err), Err: err}
+			return files, &drivers.StartError{Reason: fmt.Sprintf("no pipe for the program's output: raise the limit of "+
+				"open files: %v", err), Err: err}
 		}
-		_ = raw.Control(func(fd uintptr) { // what the flags of the file are stays as it is: others share them
-			var copied int
-			if copied, err = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 3); err == nil {
-				files = append(files, os.NewFile(uintptr(copied), f.Name()))
-			}
-		})
-		if err != nil {
-			closeAll(files)
-			return nil, &drivers.StartError{Reason: fmt.Sprintf("the task's files can't be copied: %v", err), Err: err}
+		p.drains = append(p.drains, logs.StartDrain(read, sink))
+		files = append(files, write)
+		if err := giveTo(write, user); err != nil {
+			return files, err
 		}
 	}
-	if spec.TTY {
-		err = giveTo(files[0], spec.User)
+	for len(files) < 3 {
+		files = append(files, files[len(files)-1])
 	}
-	if err != nil {
-		closeAll(files)
-	}
-	return files, err
+	return files, nil
 }
 
 // launch starts the process in its tree, and returns when it has become the program. What the program's files make it
@@ -114,7 +95,6 @@ func givenFiles(spec drivers.Spec) (files []*os.File, err error) {
 // is a process, for whose end it sees to it that somebody waits. There is one after an error, too, when it does not
 // die.
 func (l *Local) launch(ctx context.Context, p *process, spec drivers.Spec, files []*os.File, began func()) error {
-	defer closeAll(files)
 	conn, err := launch.New()
 	if err != nil {
 		p.abandon()
@@ -128,7 +108,6 @@ func (l *Local) launch(ctx context.Context, p *process, spec drivers.Spec, files
 		p.tree.Remove()
 		return explain(spec, err)
 	}
-	closeAll(files)
 	p.pid, p.started = p.proc.Pid, time.Now()
 	began()
 	if spec.OOMScoreAdj != 0 {
@@ -151,40 +130,23 @@ func (l *Local) launch(ctx context.Context, p *process, spec drivers.Spec, files
 	return explain(spec, err)
 }
 
-// openLogs opens the files of both streams and a pipe before each. It returns the pipes' writing ends, for the task.
-func (p *process) openLogs(spec drivers.Spec, logger *slog.Logger) ([]*os.File, error) {
-	var rotators []*logs.Rotator
-	var ends []*os.File
-	fail := func(reason string, err error) ([]*os.File, error) {
-		for _, r := range rotators[len(p.drains):] {
-			r.Close()
-		}
-		p.abandon()
-		closeAll(ends)
-		return nil, &drivers.StartError{Reason: fmt.Sprintf("%s: %v", reason, err), Err: err}
-	}
+// openLogs opens the files of both streams.
+func openLogs(spec drivers.Spec, logger *slog.Logger) (files []logs.Sink, err error) {
 	for _, stream := range []string{"stdout", "stderr"} {
 		r, err := logs.Open(logs.Config{
 			Dir: spec.Logs.Dir, Name: spec.Task + "." + stream,
 			MaxFiles: spec.Logs.MaxFiles, MaxBytes: spec.Logs.MaxFileBytes, Logger: logger,
 		})
 		if err != nil {
-			return fail("the task's logs can't be opened: check the log directory and the logs block", err)
+			for _, f := range files {
+				f.Close()
+			}
+			return nil, &drivers.StartError{Reason: fmt.Sprintf("the task's logs can't be opened: check the log directory "+
+				"and the logs block: %v", err), Err: err}
 		}
-		rotators = append(rotators, r)
+		files = append(files, r)
 	}
-	for _, r := range rotators {
-		read, write, err := pipe()
-		if err != nil {
-			return fail("no pipe for the task's output: raise the limit of open files", err)
-		}
-		p.drains = append(p.drains, logs.StartDrain(read, r))
-		ends = append(ends, write)
-		if err := giveTo(write, spec.User); err != nil {
-			return fail("the task's logs", err)
-		}
-	}
-	return ends, nil
+	return files, nil
 }
 
 // giveTo makes a pipe the user's own, who could not open its own /dev/stdout by name otherwise.
@@ -197,26 +159,6 @@ func giveTo(write *os.File, user interfaces.User) error {
 			Err: err}
 	}
 	return nil
-}
-
-// pipe makes a pipe whose reading end alone is non-blocking: the task's end is an ordinary one.
-func pipe() (read, write *os.File, err error) {
-	var fds [2]int
-	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
-		return nil, nil, os.NewSyscallError("pipe2", err)
-	}
-	if err := unix.SetNonblock(fds[0], true); err != nil {
-		unix.Close(fds[0])
-		unix.Close(fds[1])
-		return nil, nil, os.NewSyscallError("fcntl", err)
-	}
-	return os.NewFile(uintptr(fds[0]), "|0"), os.NewFile(uintptr(fds[1]), "|1"), nil
-}
-
-func closeAll(files []*os.File) {
-	for _, f := range files {
-		f.Close()
-	}
 }
 
 // wait waits for the end and records it.
