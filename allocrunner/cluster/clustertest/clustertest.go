@@ -1,6 +1,5 @@
 // Package clustertest helps to test a cluster.Store and the packages that keep data in one. It has calls that must
-// succeed, and it checks whether the answers that concurrent clients got fit one order of writes. The tests that every
-// store must pass are those of allocrunner/cluster/stores.
+// succeed. The tests that every store must pass are those of allocrunner/cluster/stores.
 package clustertest
 
 import (

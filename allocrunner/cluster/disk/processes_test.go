@@ -3,10 +3,8 @@ package disk_test
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -31,7 +29,6 @@ import (
 const roleVariable = "DISK_TEST_ROLE"
 
 var roles = map[string]func(){
-	"work":  work,
 	"watch": watchOne,
 	"poll":  pollOne,
 	"hold":  holdLease,
@@ -81,95 +78,12 @@ func (p process) line(t testing.TB) string {
 	return strings.TrimSpace(line)
 }
 
-// work uses the store as a client, and notes in a file what it does.
-func work() {
-	id := must(strconv.Atoi(os.Args[2]))
-	file := must(os.OpenFile(os.Args[3], os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600))
-	s := disk.New(os.Args[1])
-	clustertest.Work(context.Background(), s, id, 1<<30, func(e clustertest.Event) {
-		must(file.Write(append(must(json.Marshal(e)), '\n')))
-		if e.Return != 0 && rand.IntN(4) == 0 { // so that the log is rewritten often
-			large := clustertest.Set("large", strings.Repeat("v", 40<<10))
-			_, _ = s.Commit(context.Background(), clustertest.Txn(large))
-		}
-	})
-}
-
-// TestLinearizableWhileProcessesAreKilled: several processes use a store. Each is killed at any moment, and another
-// takes its place. Their calls can have happened one after the other, and no commit that returned is lost.
-func TestLinearizableWhileProcessesAreKilled(t *testing.T) {
-	dir, notes := scratch(t), t.TempDir()
-	const workers, lives = 4, 5
-	var all sync.WaitGroup
-	for w := range workers {
-		all.Go(func() {
-			for life := range lives {
-				id := w*lives + life
-				p := start(t, "work", dir, strconv.Itoa(id), filepath.Join(notes, strconv.Itoa(id)))
-				for n := 20 + rand.IntN(40); n > 0 && lines(filepath.Join(notes, strconv.Itoa(id))) < n; {
-					time.Sleep(time.Millisecond) // between looks at a file
-				}
-				p.Kill()
-			}
-		})
-	}
-	all.Wait()
-	var events []clustertest.Event
-	for id := range workers * lives {
-		events = append(events, readEvents(t, filepath.Join(notes, strconv.Itoa(id)))...)
-	}
-	s := open(t, dir)
-	for k := range 3 { // what has become of all that
-		clustertest.Get(t, s, fmt.Sprintf("k/%d", k))
-	}
-	clustertest.Work(t.Context(), s, workers*lives, 20, func(e clustertest.Event) {
-		if e.Return != 0 {
-			events = append(events, e)
-		}
-	})
-	failed := len(slices.DeleteFunc(slices.Clone(events), func(e clustertest.Event) bool { return e.Err == "" }))
-	t.Logf("%d operations, %d of which failed, and a log of %d bytes", len(events), failed, size(t, dir))
-	if failed > len(events)/10 {
-		t.Error("too many fail")
-	}
-	clustertest.CheckLinearizable(t, events)
-}
-
-func lines(path string) int {
-	data, _ := os.ReadFile(path) // none yet
-	return strings.Count(string(data), "\n")
-}
-
 func size(t testing.TB, dir string) int64 {
 	info, err := os.Stat(filepath.Join(dir, "log"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return info.Size()
-}
-
-// readEvents reads the notes of a worker. The last event may have no return.
-func readEvents(t testing.TB, path string) (events []clustertest.Event) {
-	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(string(data)) {
-		var e clustertest.Event
-		if err := json.Unmarshal([]byte(line), &e); err != nil {
-			t.Fatalf("%q: %v", line, err)
-		}
-		// A write may fail on a busy machine's disk: nothing has changed then.
-		if e.Err != "" && !strings.Contains(e.Err, cluster.ErrUnavailable.Error()) {
-			t.Errorf("%+v", e)
-		}
-		if e.Return != 0 {
-			events[len(events)-1] = e
-		} else {
-			events = append(events, e)
-		}
-	}
-	return events
 }
 
 // watched returns a store with an entry k, its directory, and a process in a role that waits for a change of k.

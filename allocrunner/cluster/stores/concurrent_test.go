@@ -222,12 +222,12 @@ func compare(r *rapid.T, t *testing.T, s cluster.Store, root string, model map[s
 // testLinearizable: several clients work at the same time, each with its own opening.
 func testLinearizable(t *testing.T, open opener) {
 	var mu sync.Mutex
-	var events []clustertest.Event
+	var events []event
 	var all sync.WaitGroup
 	for id := range 6 {
 		s := open()
 		all.Go(func() {
-			clustertest.Work(t.Context(), s, id, 100, func(e clustertest.Event) {
+			work(t.Context(), s, id, 100, func(e event) {
 				mu.Lock()
 				defer mu.Unlock()
 				if e.Err != "" {
@@ -240,5 +240,5 @@ func testLinearizable(t *testing.T, open opener) {
 		})
 	}
 	all.Wait()
-	clustertest.CheckLinearizable(t, events)
+	checkLinearizable(t, events)
 }

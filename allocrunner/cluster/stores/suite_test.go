@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -16,7 +17,13 @@ import (
 	"taskapi/allocrunner/cluster/memory"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if os.Getenv(clientVariable) != "" {
+		client()
+		os.Exit(0)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // opener opens the same store once more, as another process does. The end of the test closes what it returns.
 type opener func() cluster.Store

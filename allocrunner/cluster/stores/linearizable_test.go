@@ -1,4 +1,4 @@
-package clustertest
+package stores
 
 import (
 	"cmp"
@@ -15,10 +15,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/cluster"
+	"taskapi/allocrunner/cluster/clustertest"
 )
 
-// Event is one call of a client of a store, with its result.
-type Event struct {
+// event is one call of a client of a store, with its result.
+type event struct {
 	ID           int    // of the client
 	Call, Return int64  // nanoseconds of CLOCK_MONOTONIC; Return is 0 before the end of the call
 	Kind         string // get, set, cas, delete
@@ -39,12 +40,12 @@ func now() int64 {
 	return t.Nano()
 }
 
-// Work uses a store as one of several clients, for a number of steps or until ctx ends. It emits each step before it
+// work uses a store as one of several clients, for a number of steps or until ctx ends. It emits each step before it
 // begins the step, and again after it. No two steps write the same value.
-func Work(ctx context.Context, s cluster.Store, id, steps int, emit func(Event)) {
+func work(ctx context.Context, s cluster.Store, id, steps int, emit func(event)) {
 	seen := map[string]uint64{}
 	for n := 0; n < steps && ctx.Err() == nil; n++ {
-		e := Event{ID: id, Kind: []string{"get", "get", "set", "cas", "cas", "delete"}[rand.IntN(6)],
+		e := event{ID: id, Kind: []string{"get", "get", "set", "cas", "cas", "delete"}[rand.IntN(6)],
 			Key: fmt.Sprintf("k/%d", rand.IntN(3))}
 		if e.Kind == "set" || e.Kind == "cas" {
 			e.Value, e.If = fmt.Sprintf("%d/%d", id, n), seen[e.Key]
@@ -58,7 +59,7 @@ func Work(ctx context.Context, s cluster.Store, id, steps int, emit func(Event))
 	}
 }
 
-func (e *Event) do(ctx context.Context, s cluster.Store) {
+func (e *event) do(ctx context.Context, s cluster.Store) {
 	if e.Kind == "get" {
 		entry, index, err := s.Get(ctx, e.Key)
 		if err != nil {
@@ -67,12 +68,12 @@ func (e *Event) do(ctx context.Context, s cluster.Store) {
 		e.Value, e.Modify, e.Index = string(entry.Value), entry.ModifyIndex, index
 		return
 	}
-	txn := cluster.Txn{Then: []cluster.Operation{Set(e.Key, e.Value)}}
+	txn := cluster.Txn{Then: []cluster.Operation{clustertest.Set(e.Key, e.Value)}}
 	switch e.Kind {
 	case "cas":
 		txn.If = []cluster.Condition{{Key: e.Key, ModifyIndex: e.If}}
 	case "delete":
-		txn.Then[0] = Delete(e.Key)
+		txn.Then[0] = clustertest.Delete(e.Key)
 	}
 	index, err := s.Commit(ctx, txn)
 	conflict, lost := errors.AsType[*cluster.ConflictError](err)
@@ -99,7 +100,7 @@ type register struct {
 }
 
 // step returns the register after an event, and whether the event is possible.
-func (r register) step(e Event) (bool, register) {
+func (r register) step(e event) (bool, register) {
 	unknown := r.value != "" && r.modify == 0
 	switch e.Kind {
 	case "get":
@@ -129,18 +130,18 @@ func (r register) step(e Event) (bool, register) {
 var model = porcupine.Model{
 	Init: func() any { return register{} },
 	Step: func(state, input, _ any) (bool, any) {
-		ok, next := state.(register).step(input.(Event))
+		ok, next := state.(register).step(input.(event))
 		return ok, next
 	},
 }
 
-// CheckLinearizable requires that the events can have happened one after the other, each between its call and its
+// checkLinearizable requires that the events can have happened one after the other, each between its call and its
 // return, and that the store's index only grows. An event without a return may have happened at any time after its
 // call, or never.
-func CheckLinearizable(t testing.TB, events []Event) {
+func checkLinearizable(t testing.TB, events []event) {
 	t.Helper()
 	byKey := map[string][]porcupine.Operation{}
-	var done []Event
+	var done []event
 	for i, e := range events {
 		switch {
 		case e.Return == 0 && e.Kind == "get", e.Err != "":
@@ -169,14 +170,14 @@ func CheckLinearizable(t testing.TB, events []Event) {
 
 // checkIndexes requires that no two commits share an index, and that an event which begins after another one has
 // returned sees no lower index.
-func checkIndexes(t testing.TB, events []Event) {
+func checkIndexes(t testing.TB, events []event) {
 	t.Helper()
-	byReturn := slices.SortedFunc(slices.Values(events), func(a, b Event) int {
+	byReturn := slices.SortedFunc(slices.Values(events), func(a, b event) int {
 		return cmp.Compare(a.Return, b.Return)
 	})
-	byCall := slices.SortedFunc(slices.Values(events), func(a, b Event) int { return cmp.Compare(a.Call, b.Call) })
-	committed := map[uint64]Event{}
-	var latest Event
+	byCall := slices.SortedFunc(slices.Values(events), func(a, b event) int { return cmp.Compare(a.Call, b.Call) })
+	committed := map[uint64]event{}
+	var latest event
 	for _, e := range byCall {
 		for len(byReturn) > 0 && byReturn[0].Return < e.Call {
 			if byReturn[0].Index > latest.Index {
