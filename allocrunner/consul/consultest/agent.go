@@ -1,22 +1,19 @@
 // Package consultest stands in for an agent of Consul in tests: it serves the part of its HTTP API that registers
 // services and checks. It is stricter than the agent: it refuses unknown fields, parameters, methods and types of
-// checks, and requests that need a token and have none. It makes HTTP, TCP and gRPC checks itself, and lets checks that
-// are fed expire. No program imports it.
+// checks, and requests that need a token and have none. It makes HTTP, TCP and gRPC checks itself, without TLS and
+// thresholds, and lets checks that are fed expire. No program imports it.
 package consultest
 
 import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
-	"io"
 	"maps"
-	"net"
 	"net/http"
 	"net/http/httptest"
-	"regexp"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -25,18 +22,11 @@ import (
 	bexpr "github.com/hashicorp/go-bexpr"
 )
 
-var metaKey = regexp.MustCompile(`^[a-zA-Z0-9_-]+$`)
-
-// maxBody is more than a service of tests has.
-const maxBody = 1 << 20
-
 // Agent stands in for an agent. Its methods may be called from several goroutines.
 type Agent struct {
 	URL string
 
-	tb      testing.TB
 	running sync.WaitGroup
-	ctx     context.Context // of its checks
 
 	mu       sync.Mutex          // guards the fields below
 	acl      map[string][]string // names of the services that each token may write; nil while there are no ACLs
@@ -53,24 +43,35 @@ type made struct {
 	token      string // of its registration
 	published  string // its status in the catalog
 	end        context.CancelFunc
-	expiry     *time.Timer // of a check that is fed
-	row        int         // results of one kind in a row: positive for those that have passed
+	expiry     *time.Timer // of a check that is fed; nil for one that the agent makes
 }
 
 // New starts an agent, which ends with the test.
 func New(tb testing.TB) *Agent {
 	tb.Helper()
-	ctx, end := context.WithCancel(context.Background())
-	a := &Agent{tb: tb, ctx: ctx, services: map[string]*capi.AgentService{}, checks: map[string]*made{}}
-	server := httptest.NewServer(a)
+	a := &Agent{services: map[string]*capi.AgentService{}, checks: map[string]*made{}}
+	mux := http.NewServeMux()
+	for _, route := range routes {
+		mux.HandleFunc(route.pattern, func(w http.ResponseWriter, r *http.Request) {
+			answer, err := a.answer(r, route.param, route.serve)
+			switch err := err.(type) { //nolint:errorlint // nothing wraps it
+			case nil:
+				_ = json.NewEncoder(w).Encode(answer) // the client has gone away
+			case failure:
+				http.Error(w, err.words, err.status)
+			default:
+				http.Error(w, err.Error(), http.StatusBadRequest)
+			}
+		})
+	}
+	server := httptest.NewServer(mux)
 	a.URL = server.URL
 	tb.Cleanup(func() {
 		server.Close()
-		end()
-		a.running.Wait()
 		a.mu.Lock()
-		defer a.mu.Unlock()
 		a.dropLocked(func(*made) bool { return true })
+		a.mu.Unlock()
+		a.running.Wait()
 	})
 	return a
 }
@@ -92,27 +93,33 @@ func (a *Agent) Requests() []string {
 	return list
 }
 
-// routes are the methods, paths and parameters that there are. A path that ends with / takes an ID.
-var routes = []struct {
-	method, path string
-	params       []string
-	serve        func(a *Agent, id string, r *http.Request) (any, error)
-}{
-	{http.MethodGet, "/v1/agent/services", []string{"filter"}, (*Agent).listServices},
-	{http.MethodGet, "/v1/agent/checks", []string{"filter"}, (*Agent).listChecks},
-	{http.MethodGet, "/v1/agent/self", nil, func(*Agent, string, *http.Request) (any, error) {
-		return map[string]map[string]any{"Config": {"NodeName": "node", "Datacenter": "dc1"}}, nil
-	}},
-	{http.MethodPut, "/v1/agent/service/register", []string{"replace-existing-checks"}, (*Agent).registerService},
-	{http.MethodPut, "/v1/agent/service/deregister/", nil, (*Agent).deregisterService},
-	{http.MethodPut, "/v1/agent/check/register", nil, (*Agent).registerCheck},
-	{http.MethodPut, "/v1/agent/check/deregister/", nil, (*Agent).deregisterCheck},
-	{http.MethodPut, "/v1/agent/check/update/", nil, (*Agent).updateCheck},
-	{http.MethodPut, "/v1/catalog/register", nil, (*Agent).registerInCatalog},
-	{http.MethodGet, "/v1/health/checks/", nil, (*Agent).listCatalog},
+// Status returns that of a check; empty for one that there is not.
+func (a *Agent) Status(checkID string) string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return cmp.Or(a.checks[checkID], &made{}).Status
 }
 
-// failure is an answer that is an error.
+// routes are the requests that there are, each with the parameter that it may have.
+var routes = []struct {
+	pattern, param string
+	serve          func(a *Agent, r *http.Request) (any, error)
+}{
+	{"GET /v1/agent/services", "filter", (*Agent).listServices},
+	{"GET /v1/agent/checks", "filter", (*Agent).listChecks},
+	{"GET /v1/agent/self", "", func(*Agent, *http.Request) (any, error) {
+		return map[string]map[string]any{"Config": {"NodeName": "node", "Datacenter": "dc1"}}, nil
+	}},
+	{"PUT /v1/agent/service/register", "replace-existing-checks", (*Agent).registerService},
+	{"PUT /v1/agent/service/deregister/{id}", "", (*Agent).deregisterService},
+	{"PUT /v1/agent/check/register", "", (*Agent).registerCheck},
+	{"PUT /v1/agent/check/deregister/{id}", "", (*Agent).deregisterCheck},
+	{"PUT /v1/agent/check/update/{id}", "", (*Agent).updateCheck},
+	{"PUT /v1/catalog/register", "", (*Agent).registerInCatalog},
+	{"GET /v1/health/checks/{id}", "", (*Agent).listCatalog},
+}
+
+// failure is an error with a status of its own. Other errors say that a request is invalid.
 type failure struct {
 	status int
 	words  string
@@ -120,27 +127,9 @@ type failure struct {
 
 func (f failure) Error() string { return f.words }
 
-func invalid(format string, args ...any) error {
-	return failure{http.StatusBadRequest, fmt.Sprintf(format, args...)}
-}
-
-func (a *Agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	answer, err := a.answer(r)
-	if err != nil {
-		status := http.StatusInternalServerError
-		if f, ok := err.(failure); ok { //nolint:errorlint // nothing wraps it
-			status = f.status
-		}
-		http.Error(w, err.Error(), status)
-		return
-	}
-	if answer != nil {
-		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(answer) // the client has gone away
-	}
-}
-
-func (a *Agent) answer(r *http.Request) (any, error) {
+func (a *Agent) answer(
+	r *http.Request, param string, serve func(a *Agent, r *http.Request) (any, error),
+) (any, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.requests = append(a.requests, r.Method+" "+r.URL.Path)
@@ -148,37 +137,24 @@ func (a *Agent) answer(r *http.Request) (any, error) {
 	if _, known := a.acl[token]; !known && a.acl != nil && token != "" {
 		return nil, failure{http.StatusForbidden, "ACL not found"}
 	}
-	for _, route := range routes {
-		id, ok := strings.CutPrefix(r.URL.Path, route.path)
-		if !ok || (id == "") == strings.HasSuffix(route.path, "/") {
-			continue
+	for name, want := range a.params {
+		if got := r.URL.Query().Get(name); got != want {
+			return nil, fmt.Errorf("%s is %q", name, got)
 		}
-		if r.Method != route.method {
-			return nil, failure{http.StatusMethodNotAllowed, "method " + r.Method + " not allowed"}
-		}
-		for name, want := range a.params {
-			if got := r.URL.Query().Get(name); got != want {
-				return nil, invalid("%s is %q", name, got)
-			}
-		}
-		for name := range r.URL.Query() {
-			if _, ok := a.params[name]; !ok && !slices.Contains(route.params, name) {
-				return nil, invalid("Invalid query parameter: %q", name)
-			}
-		}
-		return route.serve(a, id, r)
 	}
-	return nil, failure{http.StatusNotFound, "no such path: " + r.URL.Path}
+	for name := range r.URL.Query() {
+		if _, ok := a.params[name]; !ok && name != param {
+			return nil, fmt.Errorf("invalid query parameter: %q", name)
+		}
+	}
+	return serve(a, r)
 }
 
 // decode reads a body that has nothing unknown in it.
 func decode(r *http.Request, into any) error {
-	body := json.NewDecoder(io.LimitReader(r.Body, maxBody))
+	body := json.NewDecoder(r.Body)
 	body.DisallowUnknownFields()
-	if err := body.Decode(into); err != nil {
-		return invalid("Request decode failed: %v", err)
-	}
-	return nil
+	return body.Decode(into)
 }
 
 // filtered returns the values for which the request's filter is true.
@@ -189,26 +165,19 @@ func filtered[T any](r *http.Request, all map[string]T) (any, error) {
 	}
 	filter, err := bexpr.CreateFilter(expression)
 	if err != nil {
-		return nil, invalid("Failed to create filter: %v", err)
+		return nil, err
 	}
-	found, err := filter.Execute(all)
-	if err != nil {
-		return nil, invalid("Failed to filter: %v", err)
-	}
-	return found, nil
+	return filter.Execute(all)
 }
 
-func (a *Agent) listServices(_ string, r *http.Request) (any, error) {
+func (a *Agent) listServices(r *http.Request) (any, error) {
 	list := maps.Clone(a.services) // less what the token may not read
-	maps.DeleteFunc(list, func(_ string, s *capi.AgentService) bool {
-		return a.mayLocked(tokenOf(r),
-			s.Service) != nil
-	})
+	maps.DeleteFunc(list, func(_ string, s *capi.AgentService) bool { return a.mayLocked(tokenOf(r), s.Service) != nil })
 	return filtered(r, list)
 }
 
-func (a *Agent) listChecks(_ string, r *http.Request) (any, error) {
-	list := make(map[string]*capi.AgentCheck, len(a.checks))
+func (a *Agent) listChecks(r *http.Request) (any, error) {
+	list := map[string]*capi.AgentCheck{}
 	for id, c := range a.checks {
 		if a.mayLocked(tokenOf(r), c.ServiceName) == nil {
 			list[id] = new(c.AgentCheck)
@@ -217,60 +186,39 @@ func (a *Agent) listChecks(_ string, r *http.Request) (any, error) {
 	return filtered(r, list)
 }
 
-func (a *Agent) registerService(_ string, r *http.Request) (any, error) {
+func (a *Agent) registerService(r *http.Request) (any, error) {
 	var reg capi.AgentServiceRegistration
 	if err := decode(r, &reg); err != nil {
 		return nil, err
 	}
-	if reg.Name == "" || reg.ID == "" {
-		return nil, invalid("Missing service name or ID")
+	before := cmp.Or(a.services[reg.ID], &capi.AgentService{Service: reg.Name})
+	for _, name := range []string{reg.Name, before.Service} {
+		if err := a.mayLocked(tokenOf(r), name); err != nil {
+			return nil, err
+		}
 	}
-	if ip := net.ParseIP(reg.Address); ip != nil && ip.IsUnspecified() {
-		return nil, invalid("Invalid service address")
-	}
-	if w := reg.Weights; w != nil && (w.Passing < 1 || w.Passing > 65535 || w.Warning < 0 || w.Warning > 65535) {
-		return nil, invalid("Invalid Weights: %+v", *w)
-	}
-	if reg.Namespace != a.params["ns"] || reg.Partition != a.params["partition"] {
-		return nil, invalid("Namespaces and partitions are features of Consul Enterprise, where the body must agree with " +
-			"the query")
-	}
-	if reg.Check != nil || reg.Kind != "" || reg.Connect != nil || reg.Proxy != nil {
-		return nil, invalid("Only what a plain service has is expected")
+	switch {
+	case reg.Name == "" || reg.ID == "":
+		return nil, errors.New("missing service name or ID")
+	case reg.Namespace != a.params["ns"] || reg.Partition != a.params["partition"]:
+		return nil, errors.New("the body must agree with the query about namespace and partition")
+	case reg.Check != nil || reg.Kind != "" || reg.Connect != nil || reg.Proxy != nil:
+		return nil, errors.New("only what a plain service has is expected")
 	}
 	for _, c := range reg.Checks {
 		if err := checkDefinition(c); err != nil {
 			return nil, err
 		}
 	}
-	if len(reg.Meta) > 64 {
-		return nil, invalid("Invalid Service Meta: Node metadata cannot contain more than 64 key/value pairs")
+	addresses := map[string]capi.ServiceAddress{} // the first two as the agent adds them
+	for _, name := range []string{"lan_ipv4", "wan_ipv4"} {
+		addresses[name] = capi.ServiceAddress{Address: reg.Address, Port: reg.Port}
 	}
-	for key, value := range reg.Meta {
-		if !metaKey.MatchString(key) || len(key) > 128 || len(value) > 512 || strings.HasPrefix(key, "consul-") {
-			return nil, invalid("Invalid service metadata %q", key)
-		}
-	}
-	addresses := maps.Clone(reg.TaggedAddresses)
-	if addresses == nil {
-		addresses = map[string]capi.ServiceAddress{}
-	}
-	for _, name := range []string{"lan_ipv4", "wan_ipv4"} { // as the agent does
-		if _, ok := addresses[name]; !ok {
-			addresses[name] = capi.ServiceAddress{Address: reg.Address, Port: reg.Port}
-		}
-	}
-	if err := a.mayLocked(tokenOf(r), reg.Name); err != nil {
-		return nil, err
-	}
-	if before := a.services[reg.ID]; before != nil && a.mayLocked(tokenOf(r), before.Service) != nil {
-		return nil, a.mayLocked(tokenOf(r), before.Service)
-	}
+	maps.Copy(addresses, reg.TaggedAddresses)
 	a.services[reg.ID] = &capi.AgentService{
 		ID: reg.ID, Service: reg.Name, Tags: reg.Tags, Meta: reg.Meta, Port: reg.Port, Address: reg.Address,
-		TaggedAddresses: addresses,
-		Weights: *cmp.Or(reg.Weights, &capi.AgentWeights{Passing: 1,
-			Warning: 1}), EnableTagOverride: reg.EnableTagOverride, Datacenter: "dc1",
+		TaggedAddresses: addresses, EnableTagOverride: reg.EnableTagOverride, Datacenter: "dc1",
+		Weights: *cmp.Or(reg.Weights, &capi.AgentWeights{Passing: 1, Warning: 1}),
 	}
 	kept := map[string]bool{}
 	for _, c := range reg.Checks {
@@ -289,12 +237,13 @@ func (a *Agent) dropLocked(drop func(*made) bool) {
 		if !drop(c) {
 			return false
 		}
-		c.stop()
+		c.end()
 		return true
 	})
 }
 
-func (a *Agent) deregisterService(id string, r *http.Request) (any, error) {
+func (a *Agent) deregisterService(r *http.Request) (any, error) {
+	id := r.PathValue("id")
 	s := a.services[id]
 	if s == nil {
 		return nil, failure{http.StatusNotFound,
@@ -310,7 +259,7 @@ func (a *Agent) deregisterService(id string, r *http.Request) (any, error) {
 
 // registerInCatalog takes other tags for a service whose registration allows that. Those of others the agent would put
 // back.
-func (a *Agent) registerInCatalog(_ string, r *http.Request) (any, error) {
+func (a *Agent) registerInCatalog(r *http.Request) (any, error) {
 	var reg capi.CatalogRegistration
 	if err := decode(r, &reg); err != nil {
 		return nil, err
@@ -318,13 +267,24 @@ func (a *Agent) registerInCatalog(_ string, r *http.Request) (any, error) {
 	if err := a.mayLocked(tokenOf(r), ""); err != nil {
 		return nil, err
 	}
-	if reg.Service == nil || a.services[reg.Service.ID] == nil {
-		return nil, invalid("there is no such service")
-	}
 	if s := a.services[reg.Service.ID]; s.EnableTagOverride {
 		changed := *s
 		changed.Tags = reg.Service.Tags
 		a.services[s.ID] = &changed
 	}
 	return true, nil
+}
+
+// listCatalog returns the checks of the services with a name, as the catalog has them. A caller who may not read a
+// service sees none of its checks.
+func (a *Agent) listCatalog(r *http.Request) (any, error) {
+	name, list := r.PathValue("id"), capi.HealthChecks{}
+	for _, id := range slices.Sorted(maps.Keys(a.checks)) {
+		c := a.checks[id]
+		if c.ServiceName == name && c.published != "" && a.mayLocked(tokenOf(r), name) == nil {
+			list = append(list, &capi.HealthCheck{Node: c.Node, CheckID: id, Name: c.Name, ServiceID: c.ServiceID,
+				ServiceName: name, Status: c.published})
+		}
+	}
+	return list, nil
 }

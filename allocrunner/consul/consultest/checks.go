@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -22,40 +22,34 @@ var statuses = []string{capi.HealthPassing, capi.HealthWarning, capi.HealthCriti
 // checkDefinition refuses what an agent refuses, and what an agent would have to guess.
 func checkDefinition(c *capi.AgentServiceCheck) error {
 	kinds := slices.DeleteFunc([]string{c.HTTP, c.TCP, c.GRPC, c.TTL}, func(kind string) bool { return kind == "" })
-	if len(kinds) != 1 || len(c.Args) > 0 || c.UDP != "" || c.H2PING != "" || c.AliasService != "" ||
-		c.DockerContainerID != "" {
-		return invalid("Invalid check: it must be exactly one of HTTP, TCP, GRPC and TTL")
-	}
-	if c.FailuresBeforeWarning > c.FailuresBeforeCritical {
-		return invalid("Invalid check: FailuresBeforeWarning can't be higher than FailuresBeforeCritical")
+	if len(kinds) != 1 || len(c.Args) > 0 {
+		return errors.New("invalid check: it must be exactly one of HTTP, TCP, GRPC and TTL")
 	}
 	if c.CheckID == "" || c.Name == "" {
-		return invalid("Invalid check: it has no ID or no name")
+		return errors.New("invalid check: it has no ID or no name")
 	}
 	if c.Status != "" && !slices.Contains(statuses, c.Status) {
-		return invalid("Bad check status: %q", c.Status)
+		return fmt.Errorf("bad check status: %q", c.Status)
 	}
+	times := []string{c.Interval, c.Timeout}
 	if c.TTL != "" {
-		if ttl, err := time.ParseDuration(c.TTL); err != nil || ttl <= 0 || c.Interval != "" {
-			return invalid("Interval and TTL cannot both be specified, and the TTL must be above 0")
-		}
-		return nil
+		times = []string{c.TTL}
 	}
-	for _, text := range []string{c.Interval, c.Timeout} {
-		if d, err := time.ParseDuration(text); err != nil || d <= 0 {
-			return invalid("Interval and timeout must be > 0: %q", text)
+	for _, text := range times {
+		if duration(text) <= 0 || c.TTL != "" && c.Interval != "" {
+			return fmt.Errorf("interval and timeout, or the TTL alone, must be > 0: %q", text)
 		}
 	}
 	return nil
 }
 
-func (a *Agent) registerCheck(_ string, r *http.Request) (any, error) {
+func (a *Agent) registerCheck(r *http.Request) (any, error) {
 	var reg capi.AgentCheckRegistration
 	if err := decode(r, &reg); err != nil {
 		return nil, err
 	}
 	if reg.CheckID != "" {
-		return nil, invalid("Request decode failed: json: unknown field %q", "CheckID") // which a service's check has
+		return nil, fmt.Errorf("request decode failed: json: unknown field %q", "CheckID") // which a service's check has
 	}
 	reg.CheckID, reg.AgentServiceCheck.Name, reg.AgentServiceCheck.Notes = reg.ID, reg.Name, reg.Notes
 	if err := checkDefinition(&reg.AgentServiceCheck); err != nil {
@@ -72,199 +66,152 @@ func (a *Agent) registerCheck(_ string, r *http.Request) (any, error) {
 	return nil, nil
 }
 
-func (a *Agent) deregisterCheck(id string, r *http.Request) (any, error) {
-	c := a.checks[id]
+// check returns the check that a request names. Errors: there is none; the token may not write it.
+func (a *Agent) check(r *http.Request) (*made, error) {
+	c := a.checks[r.PathValue("id")]
 	if c == nil {
-		return nil, failure{http.StatusNotFound, fmt.Sprintf("Unknown check ID %q", id)}
+		return nil, failure{http.StatusNotFound, fmt.Sprintf("Unknown check ID %q", r.PathValue("id"))}
 	}
-	if err := a.mayLocked(tokenOf(r), c.ServiceName); err != nil {
+	return c, a.mayLocked(tokenOf(r), c.ServiceName)
+}
+
+func (a *Agent) deregisterCheck(r *http.Request) (any, error) {
+	c, err := a.check(r)
+	if err != nil {
 		return nil, err
 	}
-	c.stop()
-	delete(a.checks, id)
+	a.dropLocked(func(other *made) bool { return other == c })
 	return nil, nil
 }
 
 // updateCheck takes the result of a check that is fed.
-func (a *Agent) updateCheck(id string, r *http.Request) (any, error) {
+func (a *Agent) updateCheck(r *http.Request) (any, error) {
 	var update struct{ Status, Output string }
 	if err := decode(r, &update); err != nil {
 		return nil, err
 	}
 	if !slices.Contains(statuses, update.Status) {
-		return nil, invalid("Invalid check status: %q", update.Status)
+		return nil, fmt.Errorf("invalid check status: %q", update.Status)
 	}
-	c := a.checks[id]
-	if c == nil || c.expiry == nil {
-		return nil, failure{http.StatusNotFound,
-			fmt.Sprintf("CheckID %q does not have associated TTL: Unknown check", id)}
-	}
-	if err := a.mayLocked(tokenOf(r), c.ServiceName); err != nil {
+	c, err := a.check(r)
+	if err != nil {
 		return nil, err
 	}
-	c.Status, c.Output = update.Status, update.Output
-	a.publishLocked(c)
+	if c.expiry == nil {
+		return nil, failure{http.StatusNotFound, fmt.Sprintf("CheckID %q does not have associated TTL", c.CheckID)}
+	}
+	a.setLocked(c, update.Status, update.Output)
 	c.expiry.Reset(duration(c.definition.TTL))
 	return nil, nil
+}
+
+// setLocked notes the result of a check, and copies the status into the catalog if the token with which the check was
+// registered allows it.
+func (a *Agent) setLocked(c *made, status, output string) {
+	c.Status, c.Output = status, output
+	if a.mayLocked(c.token, c.ServiceName) == nil {
+		c.published = status
+	}
 }
 
 // addLocked begins a check. One that is there already keeps its status.
 func (a *Agent) addLocked(id string, s *capi.AgentService, token string, d capi.AgentServiceCheck) {
 	c := &made{definition: d, token: token, AgentCheck: capi.AgentCheck{
 		Node: "node", CheckID: id, Name: d.Name, Notes: d.Notes, ServiceID: s.ID, ServiceName: s.Service,
-		Status: cmp.Or(d.Status, capi.HealthCritical),
 	}}
+	status, output := cmp.Or(d.Status, capi.HealthCritical), ""
 	if before := a.checks[id]; before != nil {
-		before.stop()
-		c.Status, c.Output, c.published = before.Status, before.Output, before.published
+		before.end()
+		status, output, c.published = before.Status, before.Output, before.published
 	}
 	a.checks[id] = c
-	a.publishLocked(c)
+	a.setLocked(c, status, output)
 	if d.TTL != "" {
 		c.expiry = time.AfterFunc(duration(d.TTL), func() {
 			a.mu.Lock()
 			defer a.mu.Unlock()
-			c.Status, c.Output = capi.HealthCritical, "TTL expired (last output before timeout follows): "+c.Output
-			a.publishLocked(c)
+			a.setLocked(c, capi.HealthCritical, "TTL expired (last output before timeout follows): "+c.Output)
 		})
+		c.end = func() { c.expiry.Stop() }
 		return
 	}
 	var ctx context.Context
-	ctx, c.end = context.WithCancel(a.ctx)
+	ctx, c.end = context.WithCancel(context.Background())
 	a.running.Go(func() { a.repeat(ctx, c) })
 }
 
-func (c *made) stop() {
-	if c.end != nil {
-		c.end()
-	}
-	if c.expiry != nil {
-		c.expiry.Stop()
-	}
-}
-
+// duration returns the duration that a text says, 0 for another text.
 func duration(text string) time.Duration {
-	d, _ := time.ParseDuration(text) // checkDefinition has parsed it
+	d, _ := time.ParseDuration(text)
 	return d
 }
 
-// repeat makes a check again and again, the first time soon.
+// repeat makes a check again and again.
 func (a *Agent) repeat(ctx context.Context, c *made) {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
 	for {
+		status, output := capi.HealthPassing, "success"
+		if err := run(ctx, c.definition); err != nil {
+			status, output = capi.HealthCritical, err.Error()
+		}
+		a.mu.Lock()
+		if ctx.Err() == nil {
+			a.setLocked(c, status, output)
+		}
+		a.mu.Unlock()
 		select {
 		case <-ctx.Done():
 			return
-		case <-timer.C:
+		case <-time.After(duration(c.definition.Interval)):
 		}
-		status, output := run(ctx, c.definition)
-		if ctx.Err() != nil {
-			return
-		}
-		a.mu.Lock()
-		c.result(status, output)
-		a.publishLocked(c)
-		a.mu.Unlock()
-		timer.Reset(duration(c.definition.Interval))
 	}
 }
 
-// result applies the thresholds of a check.
-func (c *made) result(status, output string) {
-	if status == capi.HealthCritical {
-		c.row = min(c.row, 0) - 1
-	} else {
-		c.row = max(c.row, 0) + 1
-	}
-	if c.row > 0 && c.row >= c.definition.SuccessBeforePassing ||
-		c.row < 0 && -c.row >= c.definition.FailuresBeforeCritical {
-		c.Status = status
-	}
-	c.Output = output
-}
-
-func run(ctx context.Context, d capi.AgentServiceCheck) (status, output string) {
+// run makes a check once, and returns what is wrong.
+func run(ctx context.Context, d capi.AgentServiceCheck) error {
 	ctx, cancel := context.WithTimeout(ctx, duration(d.Timeout))
 	defer cancel()
+	transport := &http.Transport{Protocols: new(http.Protocols), DisableKeepAlives: true}
+	defer transport.CloseIdleConnections()
 	switch {
 	case d.TCP != "":
 		conn, err := new(net.Dialer).DialContext(ctx, "tcp", d.TCP)
-		if err != nil {
-			return capi.HealthCritical, err.Error()
+		if err == nil {
+			conn.Close()
 		}
-		conn.Close()
-		return capi.HealthPassing, "TCP connect " + d.TCP + ": Success"
-	case d.GRPC != "":
-		return runGRPC(ctx, d)
+		return err
+	case d.HTTP != "":
+		transport.Protocols.SetHTTP1(true)
+		resp, body, err := ask(ctx, transport, cmp.Or(d.Method, http.MethodGet), d.HTTP, d.Body, d.Header)
+		if err == nil && resp.StatusCode >= 300 {
+			err = fmt.Errorf("HTTP %s: %s Output: %s", d.HTTP, resp.Status, body)
+		}
+		return err
 	}
-	return runHTTP(ctx, d)
-}
-
-func runHTTP(ctx context.Context, d capi.AgentServiceCheck) (status, output string) {
-	client := &http.Client{Transport: &http.Transport{
-		DisableKeepAlives: true, TLSClientConfig: &tls.Config{ServerName: d.TLSServerName,
-			InsecureSkipVerify: d.TLSSkipVerify},
-	}}
-	req, err := http.NewRequestWithContext(ctx, cmp.Or(d.Method, http.MethodGet), d.HTTP, strings.NewReader(d.Body))
-	if err != nil {
-		return capi.HealthCritical, err.Error()
-	}
-	maps.Copy(req.Header, d.Header)
-	resp, err := client.Do(req)
-	if err != nil {
-		return capi.HealthCritical, err.Error()
-	}
-	defer resp.Body.Close()
-	body, _ := io.ReadAll(io.LimitReader(resp.Body, 4<<10)) // of an answer that breaks off, what has come
-	output = fmt.Sprintf("HTTP %s %s: %s Output: %s", req.Method, d.HTTP, resp.Status, body)
-	switch {
-	case resp.StatusCode < 300:
-		return capi.HealthPassing, output
-	case resp.StatusCode == http.StatusTooManyRequests:
-		return capi.HealthWarning, output
-	}
-	return capi.HealthCritical, output
-}
-
-// runGRPC calls grpc.health.v1.Health/Check without a library: its request is the name of a service, its answer one
-// number.
-func runGRPC(ctx context.Context, d capi.AgentServiceCheck) (status, output string) {
-	address, service, _ := strings.Cut(d.GRPC, "/")
-	transport := &http.Transport{Protocols: new(http.Protocols), DisableKeepAlives: true}
+	// grpc.health.v1.Health/Check without a library: its request is the name of a service, its answer one number.
 	transport.Protocols.SetUnencryptedHTTP2(true)
-	defer transport.CloseIdleConnections()
-	message := append([]byte{0x0a, byte(len(service))}, service...)
-	if service == "" {
-		message = nil
+	address, service, _ := strings.Cut(d.GRPC, "/")
+	message := string([]byte{0, 0, 0, 0, byte(len(service) + 2), 0x0a, byte(len(service))}) + service
+	resp, body, err := ask(ctx, transport, http.MethodPost, "http://"+address+"/grpc.health.v1.Health/Check", message,
+		http.Header{"Content-Type": {"application/grpc"}, "Te": {"trailers"}})
+	if err == nil && (resp.Trailer.Get("Grpc-Status") != "0" || !bytes.Equal(body, []byte{0, 0, 0, 0, 2, 0x08, 1})) {
+		err = fmt.Errorf("gRPC check %s: it does not serve", d.GRPC)
 	}
-	frame := append([]byte{0, 0, 0, 0, byte(len(message))}, message...)
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+address+"/grpc.health.v1.Health/Check",
-		bytes.NewReader(frame))
-	if err != nil {
-		return capi.HealthCritical, err.Error()
-	}
-	req.Header.Set("Content-Type", "application/grpc")
-	req.Header.Set("Te", "trailers")
-	resp, err := (&http.Client{Transport: transport}).Do(req)
-	if err != nil {
-		return capi.HealthCritical, err.Error()
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, 64))
-	serving := err == nil && bytes.Equal(body, []byte{0, 0, 0, 0, 2, 0x08, 1})
-	if code := cmp.Or(resp.Trailer.Get("Grpc-Status"), resp.Header.Get("Grpc-Status")); code != "0" || !serving {
-		return capi.HealthCritical, "gRPC status " + code
-	}
-	return capi.HealthPassing, "gRPC check " + d.GRPC + ": success"
+	return err
 }
 
-// Status returns that of a check; empty for one that there is not.
-func (a *Agent) Status(checkID string) string {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if c := a.checks[checkID]; c != nil {
-		return c.Status
+func ask(
+	ctx context.Context, by http.RoundTripper, method, url, body string, header http.Header,
+) (*http.Response, []byte, error) {
+	req, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
+	if err != nil {
+		return nil, nil, err
 	}
-	return ""
+	maps.Copy(req.Header, header)
+	resp, err := by.RoundTrip(req)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, 4<<10))
+	return resp, answer, err
 }
