@@ -91,7 +91,7 @@ func TestKinds(t *testing.T) {
 		{runnerError(apierror.Conflict, "m"), 409, "m"},
 		{runnerError(apierror.Internal), 500, "internal error"},
 		{runnerError(apierror.Unavailable, "m"), 503, "m"},
-		{runnerError(apierror.Kind(200)), 500, "internal error"},
+		{runnerError(apierror.Kind{}), 500, "internal error"},
 		{errors.New("open /etc/shadow"), 500, "internal error"},
 		{context.Canceled, 500, "internal error"}, // not the client's: the client is there
 	} {

@@ -34,7 +34,8 @@ type handlers struct {
 // Routes returns the rows of allocations.
 func Routes(c Config) []route.Route {
 	h := &handlers{Config: c}
-	const client, onClient = "/v1/client/allocation/{alloc}", apierror.NoAllocOnClient
+	const client = "/v1/client/allocation/{alloc}"
+	onClient := apierror.NoAllocOnClient
 	return []route.Route{
 		route.Read("/v1/allocations", auth.ReadJob, h.list, "Lists the caller's allocation.").Flags(list.AllocationFlags...),
 		route.Read("/v1/allocation/{alloc}", auth.ReadJob, route.OnAlloc(apierror.NoAlloc, h.get), "Returns an allocation."),

@@ -5,6 +5,7 @@
 package apierror
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -12,198 +13,124 @@ import (
 	"time"
 )
 
-// Kind is what went wrong. The set is closed.
-type Kind uint8
+// Kind is what went wrong: the HTTP status, and the words with verbs for the parts that differ from error to error. The
+// set is closed.
+type Kind struct {
+	status int
+	words  string
+}
 
-const (
+// kinds are all Kinds but Internal, for the test that no two are equal.
+var kinds []Kind
+
+// kind makes a Kind.
+func kind(status int, words string) Kind {
+	kinds = append(kinds, Kind{status, words})
+	return kinds[len(kinds)-1]
+}
+
+// The kinds, each of which is another value.
+var (
 	// Internal is a fault of ours. It is the zero Kind, so that an error which nobody classified never blames the
 	// caller.
-	Internal Kind = iota
+	Internal Kind
 
 	// Wrong requests, which stay wrong when they are sent again.
 
-	Invalid              // for the reason that is given
-	AmbiguousLength      // the length of the body can be understood in two ways
-	AmbiguousCredentials // two tokens that differ
-	TaskAndAllTasks
-	UnknownSignal
-	UndecodableBody
-	JobMissing
-	JobWithoutID
-	FuzzyTooShort
-	JobMismatch // the job in the path is not that of the body
-	NoRegion    // no server of the region that is named
+	Invalid         = kind(http.StatusBadRequest, "%s") // for the reason that is given
+	AmbiguousLength = kind(http.StatusBadRequest,
+		"the length of the body must be given by Content-Length or by Transfer-Encoding, in HTTP/1.1, and not by both")
+	AmbiguousCredentials = kind(http.StatusBadRequest,
+		"Ambiguous credentials: send one token, in X-Nomad-Token or in Authorization: Bearer")
+	TaskAndAllTasks = kind(http.StatusBadRequest, "task name cannot be set when restarting all tasks")
+	UnknownSignal   = kind(http.StatusBadRequest, "unknown signal %s")
+	UndecodableBody = kind(http.StatusBadRequest, "Failed to decode body: %s")
+	JobMissing      = kind(http.StatusBadRequest, "Job must be specified")
+	JobWithoutID    = kind(http.StatusBadRequest, "Job must have an ID")
+	FuzzyTooShort   = kind(http.StatusBadRequest, "fuzzy search query must be at least %d characters, got %d")
+	JobMismatch     = kind(http.StatusBadRequest, "Job ID does not match")
+	NoRegion        = kind(http.StatusBadRequest, "No path to region")
 
 	// Callers who may not.
 
-	Unauthorized     // no token
-	Forbidden        // no valid token
-	PermissionDenied // a valid token without the capability
-	PathEscapes
-	SecretFile
-	PrivateFile
-	FilePermission // the file is not for the caller's user
+	Unauthorized     = kind(http.StatusUnauthorized, "Unauthorized")
+	Forbidden        = kind(http.StatusForbidden, "Forbidden")         // no valid token
+	PermissionDenied = kind(http.StatusForbidden, "Permission denied") // a valid token without the capability
+	PathEscapes      = kind(http.StatusForbidden, "Path escapes the alloc directory")
+	SecretFile       = kind(http.StatusForbidden, "Reading secret file prohibited: %s")
+	PrivateFile      = kind(http.StatusForbidden, "Reading private file prohibited: %s")
+	FilePermission   = kind(http.StatusForbidden, "%s: permission denied for the task's user")
 
 	// What does not exist, or is not the caller's to see.
 
-	NoRoute
-	NotImplemented  // a route of Nomad's that has no meaning here, for the reason that is given
-	NoAlloc         // for Nomad's server
-	NoAllocation    // NoAlloc in the words of a stop
-	NoAllocOnClient // for Nomad's client
-	NoJob
-	OtherJob     // the allocation runs another job
-	NoVersions   // of a job
-	NoVersion    // of a job, with that number
-	NoSubmission // of a version of a job
-	NoDeployment
-	NoNode
-	NoServer
-	NoNamespace
-	NoEval
-	NoService // no such registration
-	NoTask
-	NoTaskRunner // NoTask in the words of a restart
-	NoFile
-	NoLogs
-	TaskNotStarted // NoLogs of a task that has not run
-	NoAction
-	NoVariable
-	NoLockVariable
-	WrongMethod // the path exists and does not take this method
+	NoRoute        = kind(http.StatusNotFound, "resource not found")
+	NotImplemented = kind(http.StatusNotImplemented, "%s")
+	NoAlloc        = kind(http.StatusNotFound, "alloc not found") // of Nomad's servers
+	// NoAllocation is NoAlloc in the words of a stop.
+	NoAllocation    = kind(http.StatusNotFound, "allocation not found")
+	NoAllocOnClient = kind(http.StatusNotFound, "Unknown allocation %q") // of Nomad's clients
+	NoJob           = kind(http.StatusNotFound, "job not found")
+	OtherJob        = kind(http.StatusNotFound, "this allocation runs the job %q")
+	NoVersions      = kind(http.StatusNotFound, "job versions not found")
+	NoVersion       = kind(http.StatusNotFound, "job %q at version %d not found")
+	NoSubmission    = kind(http.StatusNotFound, "job source not found") // of a version of a job
+	NoDeployment    = kind(http.StatusNotFound, "deployment not found")
+	NoNode          = kind(http.StatusNotFound, "node not found")
+	NoServer        = kind(http.StatusNotFound, "unknown Nomad server %s")
+	NoNamespace     = kind(http.StatusNotFound, "Namespace not found")
+	NoEval          = kind(http.StatusNotFound, "eval not found")
+	NoService       = kind(http.StatusNotFound, "service registration not found")
+	NoTask          = kind(http.StatusNotFound, "Task not found")
+	// NoTaskRunner is NoTask in the words of a restart.
+	NoTaskRunner   = kind(http.StatusNotFound, "Could not find task runner for task: %s")
+	NoFile         = kind(http.StatusNotFound, "%s: no such file or directory")
+	NoLogs         = kind(http.StatusNotFound, "log entry for task %q and log type %q not found")
+	TaskNotStarted = kind(http.StatusNotFound, "task %q not started yet. No logs available")
+	NoAction       = kind(http.StatusNotFound, "action %s not found in %s: %s")
+	NoVariable     = kind(http.StatusNotFound, "variable not found")
+	NoLockVariable = kind(http.StatusNotFound, "variable doesn't exist")
+	WrongMethod    = kind(http.StatusMethodNotAllowed, "Invalid method")
 
 	// Good requests that the present state does not allow.
 
-	Conflict // for the reason that is given
-	TaskNotRunning
-	AllocTerminal
-	AllocEnding     // AllocTerminal in the words of an update
-	NoSchedule      // of a task that is to be paused, or to run again
-	NotCollectable  // an allocation that has not ended
-	EnforcedMissing // the client expected no job
-	EnforcedIndex   // the client expected another version of the job
-	NoLock          // on a variable
-	VariableLocked  // by another
+	Conflict       = kind(http.StatusConflict, "%s") // for the reason that is given
+	TaskNotRunning = kind(http.StatusConflict, "Task not running")
+	AllocTerminal  = kind(http.StatusConflict, "restart of an alloc that should not run")
+	// AllocEnding is AllocTerminal in the words of an update.
+	AllocEnding     = kind(http.StatusConflict, "the allocation is ending or over: it takes no other job")
+	NoSchedule      = kind(http.StatusConflict, "task %q has no schedule: only a task that runs by one can be paused")
+	NotCollectable  = kind(http.StatusConflict, "No such allocation on client, or allocation not eligible for GC")
+	EnforcedMissing = kind(http.StatusConflict, "Enforcing job modify index 0: job already exists")
+	EnforcedIndex   = kind(http.StatusConflict,
+		"Enforcing job modify index %d: job exists with conflicting job modify index: %d")
+	NoLock         = kind(http.StatusConflict, "variable doesn't hold a lock")
+	VariableLocked = kind(http.StatusConflict, "attempting to modify locked variable")
 
 	// Too much.
 
-	BodyTooLarge
-	StoreFull // the store that allocations share is full
-	TooManyStreams
-	TooManyWaits
-	TooManyBulky
-	TooManyFiles // in a directory that is to be listed
-	TooManyExecs
-	TooManyFailures // of authentication
-	TooManyRequests // of a caller who is known
+	BodyTooLarge   = kind(http.StatusRequestEntityTooLarge, "the body is larger than %d bytes")
+	StoreFull      = kind(http.StatusRequestEntityTooLarge, "%s") // the store that allocations share is full
+	TooManyStreams = kind(http.StatusTooManyRequests, "%d streams are open on this socket, and no more are possible")
+	TooManyWaits   = kind(http.StatusTooManyRequests, "%d blocking queries wait on this socket, and no more are possible")
+	TooManyBulky   = kind(http.StatusTooManyRequests,
+		"the long answers that are made or not yet read take all of their %d MB")
+	TooManyFiles    = kind(http.StatusBadRequest, "%s: too many entries to list")
+	TooManyExecs    = kind(http.StatusTooManyRequests, "as many commands run in the allocation's tasks as may at a time")
+	TooManyFailures = kind(http.StatusTooManyRequests, "Too many failed authentication attempts")
+	TooManyRequests = kind(http.StatusTooManyRequests, "Too many requests") // of a caller who is known
 
 	// What may work later, without a change of the request.
 
-	Unavailable // for the reason that is given
-	CutOff
-	NotStored
-
-	kinds // how many there are
+	Unavailable = kind(http.StatusServiceUnavailable, "%s") // for the reason that is given
+	CutOff      = kind(http.StatusServiceUnavailable, "the request was cut off")
+	NotStored   = kind(http.StatusServiceUnavailable, "the allocation goes on as it is: %s")
 )
 
-// table is the one place where an error becomes a status and words; a verb in them is filled by the arguments of New.
-var table = [kinds]struct {
-	status int
-	words  string
-}{
-	Internal: {http.StatusInternalServerError, "internal error"},
-
-	Invalid: {http.StatusBadRequest, "%s"},
-	AmbiguousLength: {http.StatusBadRequest,
-		"the length of the body must be given by Content-Length or by Transfer-Encoding, in HTTP/1.1, and not by both"},
-	AmbiguousCredentials: {http.StatusBadRequest,
-		"Ambiguous credentials: send one token, in X-Nomad-Token or in Authorization: Bearer"},
-	TaskAndAllTasks: {http.StatusBadRequest, "task name cannot be set when restarting all tasks"},
-	UnknownSignal:   {http.StatusBadRequest, "unknown signal %s"},
-	UndecodableBody: {http.StatusBadRequest, "Failed to decode body: %s"},
-	JobMissing:      {http.StatusBadRequest, "Job must be specified"},
-	JobWithoutID:    {http.StatusBadRequest, "Job must have an ID"},
-	FuzzyTooShort:   {http.StatusBadRequest, "fuzzy search query must be at least %d characters, got %d"},
-	JobMismatch:     {http.StatusBadRequest, "Job ID does not match"},
-	NoRegion:        {http.StatusBadRequest, "No path to region"},
-
-	Unauthorized:     {http.StatusUnauthorized, "Unauthorized"},
-	Forbidden:        {http.StatusForbidden, "Forbidden"},
-	PermissionDenied: {http.StatusForbidden, "Permission denied"},
-	PathEscapes:      {http.StatusForbidden, "Path escapes the alloc directory"},
-	SecretFile:       {http.StatusForbidden, "Reading secret file prohibited: %s"},
-	PrivateFile:      {http.StatusForbidden, "Reading private file prohibited: %s"},
-	FilePermission:   {http.StatusForbidden, "%s: permission denied for the task's user"},
-
-	NoRoute:         {http.StatusNotFound, "resource not found"},
-	NotImplemented:  {http.StatusNotImplemented, "%s"},
-	NoAlloc:         {http.StatusNotFound, "alloc not found"},
-	NoAllocation:    {http.StatusNotFound, "allocation not found"},
-	NoAllocOnClient: {http.StatusNotFound, "Unknown allocation %q"},
-	NoJob:           {http.StatusNotFound, "job not found"},
-	OtherJob:        {http.StatusNotFound, "this allocation runs the job %q"},
-	NoVersions:      {http.StatusNotFound, "job versions not found"},
-	NoVersion:       {http.StatusNotFound, "job %q at version %d not found"},
-	NoSubmission:    {http.StatusNotFound, "job source not found"},
-	NoDeployment:    {http.StatusNotFound, "deployment not found"},
-	NoServer:        {http.StatusNotFound, "unknown Nomad server %s"},
-	NoNode:          {http.StatusNotFound, "node not found"},
-	NoNamespace:     {http.StatusNotFound, "Namespace not found"},
-	NoEval:          {http.StatusNotFound, "eval not found"},
-	NoService:       {http.StatusNotFound, "service registration not found"},
-	NoTask:          {http.StatusNotFound, "Task not found"},
-	NoTaskRunner:    {http.StatusNotFound, "Could not find task runner for task: %s"},
-	NoFile:          {http.StatusNotFound, "%s: no such file or directory"},
-	NoLogs:          {http.StatusNotFound, "log entry for task %q and log type %q not found"},
-	TaskNotStarted:  {http.StatusNotFound, "task %q not started yet. No logs available"},
-	NoAction:        {http.StatusNotFound, "action %s not found in %s: %s"},
-	NoVariable:      {http.StatusNotFound, "variable not found"},
-	NoLockVariable:  {http.StatusNotFound, "variable doesn't exist"},
-	WrongMethod:     {http.StatusMethodNotAllowed, "Invalid method"},
-
-	Conflict:        {http.StatusConflict, "%s"},
-	TaskNotRunning:  {http.StatusConflict, "Task not running"},
-	AllocTerminal:   {http.StatusConflict, "restart of an alloc that should not run"},
-	AllocEnding:     {http.StatusConflict, "the allocation is ending or over: it takes no other job"},
-	NoSchedule:      {http.StatusConflict, "task %q has no schedule: only a task that runs by one can be paused"},
-	NotCollectable:  {http.StatusConflict, "No such allocation on client, or allocation not eligible for GC"},
-	EnforcedMissing: {http.StatusConflict, "Enforcing job modify index 0: job already exists"},
-	EnforcedIndex: {http.StatusConflict,
-		"Enforcing job modify index %d: job exists with conflicting job modify index: %d"},
-	NoLock:         {http.StatusConflict, "variable doesn't hold a lock"},
-	VariableLocked: {http.StatusConflict, "attempting to modify locked variable"},
-
-	BodyTooLarge:   {http.StatusRequestEntityTooLarge, "the body is larger than %d bytes"},
-	StoreFull:      {http.StatusRequestEntityTooLarge, "%s"},
-	TooManyStreams: {http.StatusTooManyRequests, "%d streams are open on this socket, and no more are possible"},
-	TooManyWaits:   {http.StatusTooManyRequests, "%d blocking queries wait on this socket, and no more are possible"},
-	TooManyBulky: {http.StatusTooManyRequests,
-		"the long answers that are made or not yet read take all of their %d MB"},
-	TooManyFiles:    {http.StatusBadRequest, "%s: too many entries to list"},
-	TooManyExecs:    {http.StatusTooManyRequests, "as many commands run in the allocation's tasks as may at a time"},
-	TooManyFailures: {http.StatusTooManyRequests, "Too many failed authentication attempts"},
-	TooManyRequests: {http.StatusTooManyRequests, "Too many requests"},
-
-	Unavailable: {http.StatusServiceUnavailable, "%s"},
-	CutOff:      {http.StatusServiceUnavailable, "the request was cut off"},
-	NotStored:   {http.StatusServiceUnavailable, "the allocation goes on as it is: %s"},
-}
-
-// Status returns the HTTP status. That of a Kind outside the set is a fault of ours.
-func (k Kind) Status() int {
-	if k >= kinds {
-		return table[Internal].status
-	}
-	return table[k].status
-}
+// Status returns the HTTP status.
+func (k Kind) Status() int { return cmp.Or(k.status, http.StatusInternalServerError) }
 
 // Words returns the text for the client, with verbs for the parts that differ from error to error.
-func (k Kind) Words() string {
-	if k >= kinds {
-		return table[Internal].words
-	}
-	return table[k].words
-}
+func (k Kind) Words() string { return cmp.Or(k.words, "internal error") }
 
 // Waitable reports whether the Kind says that something is missing, and a client of Nomad's servers can wait for it.
 func (k Kind) Waitable() bool {

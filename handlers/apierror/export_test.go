@@ -1,4 +1,4 @@
 package apierror
 
-// Kinds is how many kinds there are.
-const Kinds = kinds
+// Kinds returns all kinds but Internal.
+func Kinds() []Kind { return kinds }
