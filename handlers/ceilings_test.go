@@ -23,6 +23,12 @@ func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
 // bubbled serves the allocation in memory and returns what dials it and what stops it.
 func bubbled(t *testing.T, alloc *fakeAlloc, change ...func(*handlers.Config)) (dial func() net.Conn, stop func()) {
+	return bubbledBy(t, alloc, handlers.NewWithTestRoutes, change...)
+}
+
+// bubbledBy is bubbled with an API that a function makes.
+func bubbledBy(t *testing.T, alloc *fakeAlloc, newAPI func(handlers.Config) *handlers.API,
+	change ...func(*handlers.Config)) (dial func() net.Conn, stop func()) {
 	log := new(syncBuffer)
 	config := handlers.Config{
 		Authenticator: fakeAuthenticator{}, Allocs: allocs{alloc}, Logger: slog.New(slog.NewTextHandler(log, nil)),
@@ -31,7 +37,7 @@ func bubbled(t *testing.T, alloc *fakeAlloc, change ...func(*handlers.Config)) (
 	for _, f := range change {
 		f(&config)
 	}
-	a := handlers.NewWithTestRoutes(config)
+	a := newAPI(config)
 	s := transporttest.Serve(t, 1, "", func(ctx context.Context, l net.Listener) error {
 		return a.Serve(ctx, l, taskSocket)
 	})

@@ -57,6 +57,20 @@ func NewWithTestRoutes(config Config) *API {
 	return newAPI(config, append(table(config), AllRoutes()[len(Routes()):]...))
 }
 
+// NewHeldFilters returns an API whose route /v1/test takes the turn of the socket's filters, until held is closed.
+func NewHeldFilters(config Config, held <-chan struct{}) *API {
+	return newAPI(config, append(table(config), route.Read("/v1/test", auth.Authenticated,
+		func(_ context.Context, r *route.Request) (route.Answer, error) {
+			leave, err := r.TakeFilters()
+			if err != nil {
+				return route.Answer{}, err
+			}
+			defer leave()
+			<-held
+			return route.Respond(nil)
+		}, "Tests.")))
+}
+
 // AddNode adds an event of the node, which waits for the allocation's next version.
 func AddNode(e *events.Log) {
 	e.AnnounceNode(touching{}, &api.Allocation{}, &wire.Node{Node: &api.Node{ID: "node"}})

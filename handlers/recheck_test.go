@@ -199,3 +199,37 @@ func TestTurnIsDecidedAgain(t *testing.T) {
 		}
 	})
 }
+
+// TestFilterIsDecidedAgain: a list that has waited for its turn to read a filter needs a token that is still good. One
+// whose client has gone waits no longer.
+func TestFilterIsDecidedAgain(t *testing.T) {
+	eachMeanwhile(t, func(t *testing.T, authenticator *auth.Authenticator, token string, happens func(), allowed bool) {
+		held := make(chan struct{})
+		dial, stop := bubbledBy(t, newAlloc(t), func(c handlers.Config) *handlers.API {
+			return handlers.NewHeldFilters(c, held)
+		}, func(c *handlers.Config) { c.Authenticator = authenticator })
+		defer stop()
+		var clients []net.Conn
+		const filter = "?filter=ID+is+not+empty"
+		for _, path := range []string{"/v1/test", "/v1/allocations" + filter, "/v1/jobs" + filter} {
+			c := dial()
+			defer c.Close()
+			clients = append(clients, c)
+			go func() { _, _ = io.WriteString(c, head("GET", path, token, "")) }()
+			synctest.Wait() // the first has the turn, and the others wait for it
+		}
+		clients[2].Close()
+		happens()
+		close(held)
+		want := http.StatusForbidden
+		if allowed {
+			want = http.StatusOK
+		}
+		if got := answer(t, clients[0]); got != http.StatusOK {
+			t.Errorf("the first = %d", got)
+		}
+		if got := answer(t, clients[1]); got != want {
+			t.Errorf("the list after its wait = %d, want %d", got, want)
+		}
+	})
+}

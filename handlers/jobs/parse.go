@@ -32,11 +32,10 @@ func (h *handlers) parse(ctx context.Context, r *route.Request, text *api.JobsPa
 	if text.JobHCL == "" {
 		return route.Answer{}, route.Invalid("Job spec is empty")
 	}
-	leave, err := r.TakeTurn(ctx, h.parsing)
-	if err != nil {
+	if err := r.TakeTurn(ctx, h.parsing); err != nil {
 		return route.Answer{}, err
 	}
-	defer leave()
+	defer h.parsing.Leave()
 	job, err := h.Parser.Parse(ctx, *text)
 	if err != nil {
 		return route.Answer{}, fmt.Errorf("parse: %w", err)
@@ -50,11 +49,10 @@ func (h *handlers) validate(ctx context.Context, r *route.Request, want *api.Job
 	if err := checkJob(want.Job); err != nil {
 		return route.Answer{}, err
 	}
-	leave, err := r.TakeTurn(ctx, h.parsing)
-	if err != nil {
+	if err := r.TakeTurn(ctx, h.parsing); err != nil {
 		return route.Answer{}, err
 	}
-	defer leave()
+	defer h.parsing.Leave()
 	found, err := h.Parser.Validate(ctx, want.Job)
 	if err != nil {
 		return route.Answer{}, fmt.Errorf("validate: %w", err)

@@ -79,11 +79,10 @@ type registering struct {
 
 // registerAs gives the allocation another version of its job.
 func (h *handlers) registerAs(ctx context.Context, r *route.Request, want registering) (route.Answer, error) {
-	leave, err := r.TakeTurn(ctx, h.registering)
-	if err != nil {
+	if err := r.TakeTurn(ctx, h.registering); err != nil {
 		return route.Answer{}, err
 	}
-	defer leave()
+	defer h.registering.Leave()
 	if err := want.first(); err != nil {
 		return route.Answer{}, err
 	}

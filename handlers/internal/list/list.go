@@ -39,7 +39,7 @@ type Listing[T any] struct {
 type List[T any] struct {
 	Listing[T]
 	ctx     context.Context
-	filters route.Turn // which a request takes while it reads or applies a filter
+	filters turn // to read or apply a filter
 
 	// What every list takes, as Nomad's do, beside a filter.
 	Prefix    string
@@ -52,13 +52,16 @@ type List[T any] struct {
 	chosen *filter.Filter // nil for none
 }
 
+// turn waits for a request's turn, until leave.
+type turn func() (leave func(), err error)
+
 // New reads what the request asks of a list. Request.Snapshot and Request.AwaitChange read index and wait. A caller
 // that sends many costly filters on a socket delays nobody on other sockets.
 func New[T any](r *route.Request, of Listing[T]) (*List[T], error) {
-	return read(r.Context(), r.Query(), r.Filters(), of)
+	return read(r.Context(), r.Query(), r.TakeFilters, of)
 }
 
-func read[T any](ctx context.Context, query url.Values, filters route.Turn, of Listing[T]) (l *List[T], err error) {
+func read[T any](ctx context.Context, query url.Values, filters turn, of Listing[T]) (l *List[T], err error) {
 	l = &List[T]{
 		Listing: of, ctx: ctx, filters: filters,
 		Prefix: query.Get("prefix"), queried: query.Get("namespace"), nextToken: query.Get("next_token"),
@@ -88,7 +91,7 @@ func read[T any](ctx context.Context, query url.Values, filters route.Turn, of L
 		return nil, err
 	}
 	if text := query.Get("filter"); text != "" {
-		leave, err := filters.Take(ctx)
+		leave, err := filters()
 		if err != nil {
 			return nil, err
 		}
@@ -105,7 +108,7 @@ func read[T any](ctx context.Context, query url.Values, filters route.Turn, of L
 func Page[T any](
 	ctx context.Context, query url.Values, of Listing[T], values []T,
 ) (page []T, next string, err error) {
-	l, err := read(ctx, query, route.NewTurn(), of)
+	l, err := read(ctx, query, func() (func(), error) { return func() {}, nil }, of)
 	if err != nil {
 		return nil, "", err
 	}
@@ -135,7 +138,7 @@ func (l *List[T]) Answer(values []T, index uint64) (route.Answer, error) {
 // Page returns the page of the values, and the token of the next page.
 func (l *List[T]) Page(values []T) (page []T, next string, err error) {
 	if l.chosen != nil {
-		leave, err := l.filters.Take(l.ctx)
+		leave, err := l.filters()
 		if err != nil {
 			return nil, "", err
 		}
@@ -197,7 +200,7 @@ func SelectFrom[T, V any](l *List[T], all []V) (found []V, err error) {
 	if l.chosen == nil {
 		return all, nil
 	}
-	leave, err := l.filters.Take(l.ctx)
+	leave, err := l.filters()
 	if err != nil {
 		return nil, err
 	}

@@ -10,23 +10,23 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/nomad/api"
-
-	"taskapi/handlers/internal/route"
 )
+
+// free is a turn without a wait.
+func free() (leave func(), err error) { return func() {}, nil }
 
 // pageOfEvals returns the IDs of the evaluations that a query gets, and the token of the next page.
 func pageOfEvals(
-	ctx context.Context, filters route.Turn, text string, order Order, evals []*api.Evaluation,
+	ctx context.Context, text string, order Order, evals []*api.Evaluation,
 ) (ids []string, next string, err error) {
 	query, err := url.ParseQuery(text)
 	if err != nil {
 		return nil, "", err
 	}
-	l, err := read(ctx, query, filters, Listing[*api.Evaluation]{
+	l, err := read(ctx, query, free, Listing[*api.Evaluation]{
 		Order:     order,
 		ID:        func(e *api.Evaluation) string { return e.ID },
 		Namespace: func(e *api.Evaluation) string { return e.Namespace },
@@ -79,7 +79,7 @@ func TestPages(t *testing.T) {
 				for i := 0; i < len(extra); i += 2 {
 					query.Set(extra[i], extra[i+1])
 				}
-				ids, next, err := pageOfEvals(t.Context(), route.NewTurn(), query.Encode(), order.order, evals)
+				ids, next, err := pageOfEvals(t.Context(), query.Encode(), order.order, evals)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -133,49 +133,24 @@ func TestOrders(t *testing.T) {
 		{ByCreateIndex, "next_token=13.", "a "},
 		{ByCreateIndex, "prefix=b&per_page=1", "b "},
 	} {
-		ids, next, err := pageOfEvals(t.Context(), route.NewTurn(), c.query, c.order, evals)
+		ids, next, err := pageOfEvals(t.Context(), c.query, c.order, evals)
 		if got := strings.Join(ids, ",") + " " + next; got != c.want || err != nil {
 			t.Errorf("%s = %q, %v, want %q", c.query, got, err, c.want)
 		}
 	}
 }
 
-// TestFiltersEndWithTheirClients: a filter is applied to nothing for a client that has gone, be it that it waits for
-// another one.
+// TestFiltersEndWithTheirClients: a filter is applied to nothing for a client that has gone.
 func TestFiltersEndWithTheirClients(t *testing.T) {
 	evals := []*api.Evaluation{{ID: "a", Priority: 1}}
 	gone, leave := context.WithCancel(t.Context())
 	leave()
-	if _, _, err := pageOfEvals(t.Context(), route.NewTurn(), "filter=Nope+%3D%3D+1", ByID, evals); err == nil ||
+	if _, _, err := pageOfEvals(t.Context(), "filter=Nope+%3D%3D+1", ByID, evals); err == nil ||
 		errors.Is(err, context.Canceled) {
 		t.Errorf("the filter is not applied to begin with: %v", err)
 	}
-	if _, _, err := pageOfEvals(gone, route.NewTurn(), "filter=Nope+%3D%3D+1", ByID, evals); !errors.Is(err,
+	if _, _, err := pageOfEvals(gone, "filter=Nope+%3D%3D+1", ByID, evals); !errors.Is(err,
 		context.Canceled) {
 		t.Errorf("applied for a client that has gone: %v", err)
 	}
-	synctest.Test(t, func(t *testing.T) {
-		ctx, leave := context.WithCancel(t.Context())
-		ended := make(chan error, 1)
-		go func() {
-			_, _, err := pageOfEvals(ctx, make(route.Turn), "filter=Nope+%3D%3D+1", ByID, evals)
-			ended <- err
-		}()
-		synctest.Wait()
-		select {
-		case err := <-ended:
-			t.Errorf("it did not wait: %v", err)
-		default:
-		}
-		leave()
-		synctest.Wait()
-		select {
-		case err := <-ended:
-			if !errors.Is(err, context.Canceled) {
-				t.Error(err)
-			}
-		default:
-			t.Fatal("it waits for a client that has gone")
-		}
-	})
 }

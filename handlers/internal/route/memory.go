@@ -100,28 +100,9 @@ func (r *Request) EnterMaking(ctx context.Context) error {
 			return err
 		}
 	}
-	select {
-	case s.making <- struct{}{}:
-		r.making = true
-		return nil
-	default:
-	}
-	select {
-	case s.making <- struct{}{}:
-		r.making = true
-		return r.recheck()
-	case <-s.Draining.Done():
-		return apierror.New(apierror.CutOff)
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-func (r *Request) leaveMaking() {
-	if r.making {
-		r.making = false
-		<-r.socket.making
-	}
+	err := r.TakeTurn(ctx, s.making)
+	r.making = err == nil
+	return err
 }
 
 // handle calls the route's handler. A long answer for which there is no memory is dropped, and made again once there
@@ -154,6 +135,11 @@ func (s *socket) handle(ctx context.Context, r *Request) (Answer, error) {
 }
 
 func (s *socket) handleOnce(ctx context.Context, r *Request) (Answer, error) {
-	defer r.leaveMaking()
+	defer func() {
+		if r.making {
+			r.making = false
+			s.making.Leave()
+		}
+	}()
 	return r.matched.handle(ctx, r)
 }

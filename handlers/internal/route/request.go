@@ -78,9 +78,6 @@ func (r *Request) Peer() auth.Peer { return r.conn.Peer }
 // Owner returns whose socket the request has come on.
 func (r *Request) Owner() auth.Owner { return r.socket.owner }
 
-// Filters returns the turn in which a filter is read or applied on the socket.
-func (r *Request) Filters() Turn { return r.socket.filtering }
-
 // Sent counts an answer of so many bytes against the socket's pace.
 func (r *Request) Sent(bytes int) { r.socket.Sent(bytes) }
 

@@ -127,24 +127,32 @@ type Turn chan struct{}
 // NewTurn returns a turn that nobody has.
 func NewTurn() Turn { return make(Turn, 1) }
 
-// Take waits for the turn, which leave ends. Errors: ctx's.
-func (t Turn) Take(ctx context.Context) (leave func(), err error) {
+// Leave ends a turn that a request has taken.
+func (t Turn) Leave() { <-t }
+
+// TakeTurn waits for a turn. Errors: *auth.Denial when the token is not valid any more after the wait, CutOff when the
+// server stops, ctx's.
+func (r *Request) TakeTurn(ctx context.Context, t Turn) error {
 	select {
 	case t <- struct{}{}:
-		return func() { <-t }, nil
-	case <-ctx.Done():
-		return nil, ctx.Err()
+		return nil
+	default:
 	}
-}
-
-// TakeTurn is Take for a request. Errors: *auth.Denial when the token is not valid any more after the wait, ctx's.
-func (r *Request) TakeTurn(ctx context.Context, t Turn) (leave func(), err error) {
-	if leave, err = t.Take(ctx); err != nil {
-		return nil, err
+	select {
+	case t <- struct{}{}:
+	case <-r.socket.Draining.Done():
+		return apierror.New(apierror.CutOff)
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 	if err := r.recheck(); err != nil {
-		leave()
-		return nil, err
+		t.Leave()
+		return err
 	}
-	return leave, nil
+	return nil
+}
+
+// TakeFilters waits for the turn in which a filter is read or applied on the socket. Errors: those of TakeTurn.
+func (r *Request) TakeFilters() (leave func(), err error) {
+	return r.socket.filtering.Leave, r.TakeTurn(r.Context(), r.socket.filtering)
 }
