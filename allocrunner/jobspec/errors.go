@@ -11,7 +11,7 @@ import (
 // maxDiagnostics bounds what one error prints: after so many places the rest is counted.
 const maxDiagnostics = 20
 
-// Error is everything that is wrong with a text, each with its place.
+// Error is everything that is wrong with a text, each with its position.
 type Error struct {
 	Diags   hcl.Diagnostics
 	sources map[string][]byte // by file name, for the lines that are quoted
@@ -48,11 +48,11 @@ func (e *Error) format(diag *hcl.Diagnostic) string {
 		return message
 	}
 	at := diag.Subject
-	place := fmt.Sprintf("%s:%d:%d: %s", at.Filename, at.Start.Line, at.Start.Column, message)
+	text := fmt.Sprintf("%s:%d:%d: %s", at.Filename, at.Start.Line, at.Start.Column, message)
 	if line, ok := e.line(at.Filename, at.Start.Line); ok {
-		place += fmt.Sprintf("\n  %4d | %s\n       | %s", at.Start.Line, line, marker(line, at))
+		text += fmt.Sprintf("\n  %4d | %s\n       | %s", at.Start.Line, line, marker(line, at))
 	}
-	return place
+	return text
 }
 
 // longestLine bounds a quoted line; generated files have lines of any length.

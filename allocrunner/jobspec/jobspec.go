@@ -1,7 +1,7 @@
 // Package jobspec reads Nomad job files, HCL2 or JSON.
 //
 // Parse promises that every block and argument of the job specification ends in the api.Job, that what is unknown is an
-// error with its place, and that no input makes it panic or use unbounded memory. The package starts nothing, and reads
+// error with its position, and that no input makes it panic or use unbounded memory. The package starts nothing, and reads
 // no files but the job file, the variable files and those that the job file's functions name. Package review says what
 // of a job one machine can't honour.
 package jobspec
@@ -85,9 +85,9 @@ func Parse(cfg Config) (*api.Job, error) {
 	if err != nil {
 		return nil, err
 	}
-	if place := notUTF8(reflect.ValueOf(job)); place != "" {
+	if path := notUTF8(reflect.ValueOf(job)); path != "" {
 		return nil, fmt.Errorf("%w: %s of the job is not UTF-8 text; base64encode it, and have the task decode it",
-			ErrInvalid, strings.TrimPrefix(place, "."))
+			ErrInvalid, strings.TrimPrefix(path, "."))
 	}
 	eachMap(reflect.ValueOf(job), func(m reflect.Value) {
 		if m.Len() == 0 { // a server treats a block without entries as no block: meta {}

@@ -14,7 +14,7 @@ import (
 	"taskapi/allocrunner/jobspec/internal/hcleval"
 )
 
-// parseJSON reads a job as the API has it, bare or as {"Job": ...}. Unknown fields are errors with their place.
+// parseJSON reads a job as the API has it, bare or as {"Job": ...}. Unknown fields are errors with their position.
 func parseJSON(filename string, src []byte) (*api.Job, error) {
 	fail := func(offset int64, summary, format string, args ...any) error {
 		before := src[:min(max(offset, 0), int64(len(src)))]

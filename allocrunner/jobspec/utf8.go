@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// notUTF8 returns the place of the first text in v that is not UTF-8; empty for none. A job is saved as JSON, which
+// notUTF8 returns the path of the first text in v that is not UTF-8; empty for none. A job is saved as JSON, which
 // can't hold such a text, so its allocation could not be resumed.
 func notUTF8(v reflect.Value) string {
 	switch v.Kind() {
@@ -21,8 +21,8 @@ func notUTF8(v reflect.Value) string {
 		}
 	case reflect.Slice, reflect.Array:
 		for i := range v.Len() {
-			if place := notUTF8(v.Index(i)); place != "" {
-				return fmt.Sprintf("[%d]%s", i, place)
+			if path := notUTF8(v.Index(i)); path != "" {
+				return fmt.Sprintf("[%d]%s", i, path)
 			}
 		}
 	case reflect.Map:
@@ -31,8 +31,8 @@ func notUTF8(v reflect.Value) string {
 			if notUTF8(key) != "" {
 				return fmt.Sprintf("[%q] (its name) ", name)
 			}
-			if place := notUTF8(v.MapIndex(key)); place != "" {
-				return fmt.Sprintf("[%q]%s", name, place)
+			if path := notUTF8(v.MapIndex(key)); path != "" {
+				return fmt.Sprintf("[%q]%s", name, path)
 			}
 		}
 	case reflect.Struct:
@@ -40,8 +40,8 @@ func notUTF8(v reflect.Value) string {
 			if !v.Type().Field(i).IsExported() {
 				continue
 			}
-			if place := notUTF8(v.Field(i)); place != "" {
-				return "." + v.Type().Field(i).Name + place
+			if path := notUTF8(v.Field(i)); path != "" {
+				return "." + v.Type().Field(i).Name + path
 			}
 		}
 	}

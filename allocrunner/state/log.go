@@ -49,20 +49,20 @@ func readHeader(b []byte) (acknowledged int64, version string, err error) {
 	return int64(binary.BigEndian.Uint64(fields)), version, nil
 }
 
-// place is where a value is.
-type place struct {
+// location is where a value is.
+type location struct {
 	logfile.Span
 	body int // the length of the value
 	txid uint64
 }
 
 // encode returns a batch for an offset of the file, and where its values will be.
-func (v values) encode(txid uint64, at int64, version string) (batch []byte, live map[string]place) {
-	live = map[string]place{}
+func (v values) encode(txid uint64, at int64, version string) (batch []byte, live map[string]location) {
+	live = map[string]location{}
 	for _, key := range slices.Sorted(maps.Keys(v)) {
 		from := len(batch)
 		batch = logfile.Record{Key: key, TxID: txid, Body: v[key]}.Append(batch)
-		live[key] = place{logfile.Span{At: at + int64(from), Size: uint32(len(batch) - from)}, len(v[key]), txid}
+		live[key] = location{logfile.Span{At: at + int64(from), Size: uint32(len(batch) - from)}, len(v[key]), txid}
 	}
 	return logfile.Record{TxID: txid, Body: []byte(version)}.Append(batch), live
 }
@@ -73,7 +73,7 @@ type contents struct {
 	acknowledged int64 // where what was synced ends
 	size         int64 // of the file
 	values       values
-	live         map[string]place
+	live         map[string]location
 	end          int64           // of the last whole batch
 	txid         uint64          // of that
 	problems     []error         // what is wrong with the file
@@ -100,7 +100,7 @@ func load(file *os.File, path string) (*contents, error) {
 	case info.Size() > maxFile:
 		return nil, damagedError(path, fmt.Sprintf("it has %d bytes, and a state has at most %d", info.Size(), maxFile))
 	}
-	c := &contents{values: values{}, live: map[string]place{}, damaged: map[string]bool{}, stale: map[string]bool{},
+	c := &contents{values: values{}, live: map[string]location{}, damaged: map[string]bool{}, stale: map[string]bool{},
 		end: logfile.HeaderSize, size: info.Size()}
 	c.acknowledged, c.version, err = readHeader(head[:n])
 	switch {
@@ -130,7 +130,7 @@ func (c *contents) unreadable(format string, args ...any) {
 // left it. A damaged value does no harm when there is a later one.
 func (c *contents) batches(file io.ReaderAt) {
 	type value struct {
-		place
+		location
 		body []byte
 	}
 	batch := map[string]value{} // the values of a batch whose end has not been read yet
@@ -139,7 +139,7 @@ func (c *contents) batches(file io.ReaderAt) {
 			if v.txid < c.live[key].txid { // it belongs elsewhere in the file, which is damaged
 				continue
 			}
-			c.values[key], c.live[key] = v.body, v.place
+			c.values[key], c.live[key] = v.body, v.location
 			delete(c.stale, key)
 			delete(c.damaged, key)
 		}
@@ -160,7 +160,7 @@ scanning:
 		case errors.Is(err, io.EOF):
 			break scanning
 		case err == nil && r.Key != "":
-			batch[r.Key] = value{place{span, len(r.Body), r.TxID}, bytes.Clone(r.Body)}
+			batch[r.Key] = value{location{span, len(r.Body), r.TxID}, bytes.Clone(r.Body)}
 			continue
 		case err != nil && c.end >= c.acknowledged && len(c.problems) == 0:
 			break scanning

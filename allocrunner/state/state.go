@@ -69,7 +69,7 @@ type DB struct {
 	file     *os.File   // has the lock; nil after Close
 	head     int64      // where the next batch goes: all before it is on the disk
 	txid     uint64     // of the last batch that was begun
-	live     map[string]place
+	live     map[string]location
 	job      *api.Job // the latest that was put: the same pointer is not encoded again
 	dirty    bool     // a write has failed: what the file shows may not be on the disk
 	unsynced bool     // the file's name may not be on the disk yet

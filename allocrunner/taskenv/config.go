@@ -15,7 +15,7 @@ import (
 )
 
 // ConfigError is an error about a driver configuration that refers to unknown names, or is no valid HCL template. Its
-// text is that of Nomad's Failed Validation event, with the place of each problem.
+// text is that of Nomad's Failed Validation event, with the position of each problem.
 type ConfigError struct {
 	Problems []string // one sentence each, never empty
 }
@@ -57,7 +57,7 @@ type evaluator struct {
 	problems []string
 }
 
-// value evaluates the strings in v. at is its place, for errors.
+// value evaluates the strings in v. at is its position, for errors.
 func (ev *evaluator) value(at string, v any) any {
 	switch v := v.(type) {
 	case string:

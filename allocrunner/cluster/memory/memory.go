@@ -15,25 +15,25 @@ import (
 
 // Store is one opening of a store in memory.
 type Store struct {
-	*place
+	*shared
 	closed func()
 	done   <-chan struct{} // closed by closed
 }
 
 var _ cluster.Store = (*Store)(nil)
 
-// place is the part of a store that all of its openings share.
-type place struct {
+// shared is the part of a store that all of its openings share.
+type shared struct {
 	mu      sync.Mutex // guards the fields below
 	table   *table.Table[[]byte]
 	holders map[uint64]int // of each lease
 }
 
 // New returns an empty store.
-func New() *Store { return (&place{table: table.New[[]byte](), holders: map[uint64]int{}}).Open() }
+func New() *Store { return (&shared{table: table.New[[]byte](), holders: map[uint64]int{}}).Open() }
 
 // Open returns another opening of the same store, such as another process would have.
-func (p *place) Open() *Store {
+func (p *shared) Open() *Store {
 	done := make(chan struct{})
 	return &Store{p, sync.OnceFunc(func() { close(done) }), done}
 }

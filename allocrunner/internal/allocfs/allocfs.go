@@ -52,7 +52,7 @@ type files struct {
 var _ interfaces.Files = files{}
 
 func (f files) List(path string, most int) (list []*api.AllocFileInfo, err error) {
-	return list, f.at(path, func(end *place) error {
+	return list, f.at(path, func(end *entry) error {
 		dir, err := end.openDir()
 		if err != nil {
 			return err
@@ -115,7 +115,7 @@ func jsonLength(text string) int {
 }
 
 func (f files) Stat(path string) (info *api.AllocFileInfo, err error) {
-	return info, f.at(path, func(end *place) error {
+	return info, f.at(path, func(end *entry) error {
 		if info, err = end.stat(); err == nil {
 			info.ContentType = contentType(end, info)
 		}
@@ -125,7 +125,7 @@ func (f files) Stat(path string) (info *api.AllocFileInfo, err error) {
 
 // contentType guesses from the name and the first bytes, as Nomad does. It is a hint: for a directory, and for a file
 // that can't be read, it is the general type.
-func contentType(end *place, info *api.AllocFileInfo) string {
+func contentType(end *entry, info *api.AllocFileInfo) string {
 	switch {
 	case info.IsDir:
 	case strings.HasSuffix(info.Name, ".json"):

@@ -49,7 +49,7 @@ func (f files) Logs(task, kind string, span interfaces.Span) (interfaces.Frames,
 	fail := func(err error) (interfaces.Frames, error) {
 		return nil, errors.Join(&interfaces.FileError{Path: logPath + s.stream, Err: innermost(err)}, s.Close())
 	}
-	err := files{f.Tree, nil}.at(logPath, func(end *place) (err error) {
+	err := files{f.Tree, nil}.at(logPath, func(end *entry) (err error) {
 		s.dir, err = end.openDir()
 		return err
 	})

@@ -63,11 +63,11 @@ func (c *session) serve() error {
 			c.cancel(req.ID)
 			continue
 		}
-		life := ctx
+		lifetime := ctx
 		if req.Op == opStart {
-			life = starts
+			lifetime = starts
 		}
-		reqCtx, err := c.begin(life, req.ID)
+		reqCtx, err := c.begin(lifetime, req.ID)
 		if err != nil {
 			drivers.CloseFiles(files)
 		}

@@ -51,7 +51,7 @@ type Local struct {
 	execLimit chan struct{}   // one for each Exec under way without Files
 	ttys      chan struct{}   // one for each with Files
 	starts    sync.WaitGroup  // Start calls under way
-	life      context.Context // ends with Close, and with it what is being started
+	lifetime  context.Context // ends with Close, and with it what is being started
 	end       context.CancelFunc
 	wg        sync.WaitGroup
 
@@ -70,11 +70,11 @@ var _ drivers.Supervisor = (*Local)(nil)
 func New(cfg Config) *Local {
 	cfg.DrainTime = cmp.Or(cfg.DrainTime, defaultDrainTime)
 	quit := make(chan struct{})
-	life, end := context.WithCancel(context.Background())
+	lifetime, end := context.WithCancel(context.Background())
 	return &Local{
 		cfg:       cfg,
 		quit:      quit,
-		life:      life,
+		lifetime:  lifetime,
 		end:       end,
 		starter:   &starter{calls: make(chan func()), quit: quit},
 		trees:     proctree.New(cfg.Config),
@@ -134,7 +134,7 @@ func (l *Local) reserve(task string) (*process, error) {
 func (l *Local) start(ctx context.Context, old *process, spec drivers.Spec) (*process, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	defer context.AfterFunc(l.life, func() { cancel(drivers.ErrClosed) })()
+	defer context.AfterFunc(l.lifetime, func() { cancel(drivers.ErrClosed) })()
 	if old != nil {
 		ctx, cancel := context.WithTimeout(ctx, closeTime)
 		defer cancel()

@@ -27,24 +27,24 @@ const (
 	maxSteps = 1024
 )
 
-// place is an entry of a directory that has been reached name by name. Each directory is opened through the descriptor
+// entry is an entry of a directory that has been reached name by name. Each directory is opened through the descriptor
 // of the one before it, and no link is followed, so nothing that a task exchanges meanwhile changes what is open.
-type place struct {
+type entry struct {
 	tree  *Tree
 	own   func(func()) // does a step with this program's rights
 	names []string     // of the directories on the way, which are no links, and of the entry; empty for the top
 	dirs  []int        // their descriptors, without the entry's: dirs[0] is the top
 }
 
-// at calls do with the place that a path leads to, with the reader's rights. Errors: *interfaces.FileError.
-func (f files) at(path string, do func(end *place) error) error {
+// at calls do with the entry that a path leads to, with the reader's rights. Errors: *interfaces.FileError.
+func (f files) at(path string, do func(end *entry) error) error {
 	err := f.withRights(func(own func(func())) error {
-		p := &place{tree: f.Tree, own: own}
-		defer p.close()
-		if err := p.walk(path); err != nil {
+		e := &entry{tree: f.Tree, own: own}
+		defer e.close()
+		if err := e.walk(path); err != nil {
 			return err
 		}
-		return do(p)
+		return do(e)
 	})
 	if err != nil {
 		return &interfaces.FileError{Path: path, Err: innermost(err)}
@@ -63,8 +63,8 @@ func innermost(err error) error {
 	}
 }
 
-func (p *place) close() {
-	for _, fd := range p.dirs {
+func (e *entry) close() {
+	for _, fd := range e.dirs {
 		_ = unix.Close(fd)
 	}
 }
@@ -73,13 +73,13 @@ func (p *place) close() {
 const dirFlags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
 
 // walk goes to the end of a path, and follows the links in it.
-func (p *place) walk(path string) (err error) {
+func (e *entry) walk(path string) (err error) {
 	// The allocation directory is taskapi's own: no task can have replaced it or its entries, and a reader needs no
 	// rights on it.
-	p.own(func() {
+	e.own(func() {
 		var top int
-		if top, err = unix.Open(p.tree.dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err == nil {
-			p.dirs = append(p.dirs, top)
+		if top, err = unix.Open(e.tree.dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err == nil {
+			e.dirs = append(e.dirs, top)
 		}
 	})
 	if err != nil {
@@ -92,19 +92,19 @@ func (p *place) walk(path string) (err error) {
 	for links, steps := 0, 0; len(rest) > 0; steps++ {
 		name := rest[0]
 		rest = rest[1:]
-		if steps > maxSteps || len(p.dirs) > maxDepth {
+		if steps > maxSteps || len(e.dirs) > maxDepth {
 			return interfaces.ErrTooDeep
 		}
 		switch name {
 		case "", ".":
 			continue
 		case "..":
-			if err := p.up(); err != nil {
+			if err := e.up(); err != nil {
 				return err
 			}
 			continue
 		}
-		target, err := p.enter(name)
+		target, err := e.enter(name)
 		if err != nil {
 			return err
 		}
@@ -114,7 +114,7 @@ func (p *place) walk(path string) (err error) {
 		if links++; links > maxLinks {
 			return interfaces.ErrTooDeep
 		}
-		if rest, err = p.follow(target, rest); err != nil {
+		if rest, err = e.follow(target, rest); err != nil {
 			return err
 		}
 	}
@@ -123,48 +123,48 @@ func (p *place) walk(path string) (err error) {
 
 // inParent does a step in the directory of the entry that has so many names: with this program's rights in the top,
 // which is taskapi's own.
-func (p *place) inParent(names int, step func()) {
+func (e *entry) inParent(names int, step func()) {
 	if names <= 1 {
-		p.own(step)
+		e.own(step)
 		return
 	}
 	step()
 }
 
 // up goes to the directory above: the one by which the walk came, even if it has been moved since.
-func (p *place) up() error {
-	if len(p.names) == 0 {
+func (e *entry) up() error {
+	if len(e.names) == 0 {
 		return interfaces.ErrPathEscapes
 	}
-	p.names = p.names[:len(p.names)-1]
-	if last := len(p.dirs) - 1; last > len(p.names) {
-		_ = unix.Close(p.dirs[last])
-		p.dirs = p.dirs[:last]
+	e.names = e.names[:len(e.names)-1]
+	if last := len(e.dirs) - 1; last > len(e.names) {
+		_ = unix.Close(e.dirs[last])
+		e.dirs = e.dirs[:last]
 	}
 	return nil
 }
 
 // enter opens the present entry and makes name the entry. If name is a link, it returns the link's target instead.
-func (p *place) enter(name string) (target string, err error) {
-	if err := p.descend(); err != nil {
+func (e *entry) enter(name string) (target string, err error) {
+	if err := e.descend(); err != nil {
 		return "", err
 	}
-	if len(p.names) == 0 && !p.tree.visible(name) {
+	if len(e.names) == 0 && !e.tree.visible(name) {
 		return "", unix.ENOENT
 	}
 	var st unix.Stat_t
-	p.inParent(len(p.names)+1, func() { err = unix.Fstatat(p.dir(), name, &st, unix.AT_SYMLINK_NOFOLLOW) })
+	e.inParent(len(e.names)+1, func() { err = unix.Fstatat(e.dir(), name, &st, unix.AT_SYMLINK_NOFOLLOW) })
 	if err != nil {
 		return "", err
 	}
 	buf := make([]byte, unix.PathMax)
 	n, err := 0, error(unix.EINVAL)
 	if st.Mode&unix.S_IFMT == unix.S_IFLNK {
-		n, err = unix.Readlinkat(p.dir(), name, buf)
+		n, err = unix.Readlinkat(e.dir(), name, buf)
 	}
 	switch {
 	case errors.Is(err, unix.EINVAL): // no link, or none any more
-		p.names = append(p.names, name)
+		e.names = append(e.names, name)
 		return "", nil
 	case err != nil:
 		return "", err
@@ -174,39 +174,39 @@ func (p *place) enter(name string) (target string, err error) {
 	return string(buf[:n]), nil
 }
 
-func (p *place) dir() int { return p.dirs[len(p.dirs)-1] }
+func (e *entry) dir() int { return e.dirs[len(e.dirs)-1] }
 
 // name returns the entry's name in its directory.
-func (p *place) name() string { return p.names[len(p.names)-1] }
+func (e *entry) name() string { return e.names[len(e.names)-1] }
 
 // descend opens the entry as a directory.
-func (p *place) descend() error {
-	if len(p.dirs) > len(p.names) { // it is open already
+func (e *entry) descend() error {
+	if len(e.dirs) > len(e.names) { // it is open already
 		return nil
 	}
-	if err := p.allowed(); err != nil {
+	if err := e.allowed(); err != nil {
 		return err
 	}
 	var fd int
 	var err error
-	p.inParent(len(p.names), func() { fd, err = unix.Openat(p.dir(), p.name(), dirFlags|unix.O_PATH, 0) })
+	e.inParent(len(e.names), func() { fd, err = unix.Openat(e.dir(), e.name(), dirFlags|unix.O_PATH, 0) })
 	if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
 		return interfaces.ErrNotDirectory
 	}
 	if err != nil {
 		return err
 	}
-	p.dirs = append(p.dirs, fd)
+	e.dirs = append(e.dirs, fd)
 	return nil
 }
 
 // allowed refuses entries in a task's secrets or private directory. All names are names of directories, so no link
 // leads around it.
-func (p *place) allowed() error {
-	if len(p.names) < 2 || p.names[0] == sharedName {
+func (e *entry) allowed() error {
+	if len(e.names) < 2 || e.names[0] == sharedName {
 		return nil
 	}
-	switch p.names[1] {
+	switch e.names[1] {
 	case secretsName:
 		return interfaces.ErrSecretFile
 	case privateName:
@@ -217,14 +217,14 @@ func (p *place) allowed() error {
 
 // follow returns the rest of the path after a link. An absolute link is followed if it leads into the allocation
 // directory: a task makes such links with the path from NOMAD_ALLOC_DIR.
-func (p *place) follow(target string, rest []string) ([]string, error) {
+func (e *entry) follow(target string, rest []string) ([]string, error) {
 	if filepath.IsAbs(target) {
-		within, ok := strings.CutPrefix(filepath.Clean(target)+"/", p.tree.dir+"/")
+		within, ok := strings.CutPrefix(filepath.Clean(target)+"/", e.tree.dir+"/")
 		if !ok {
 			return nil, interfaces.ErrPathEscapes
 		}
-		for len(p.names) > 0 {
-			if err := p.up(); err != nil {
+		for len(e.names) > 0 {
+			if err := e.up(); err != nil {
 				return nil, err
 			}
 		}
@@ -234,16 +234,16 @@ func (p *place) follow(target string, rest []string) ([]string, error) {
 }
 
 // openDir opens the entry to be listed.
-func (p *place) openDir() (*os.File, error) {
-	if err := p.descend(); err != nil {
+func (e *entry) openDir() (*os.File, error) {
+	if err := e.descend(); err != nil {
 		return nil, err
 	}
-	if err := p.allowed(); err != nil {
+	if err := e.allowed(); err != nil {
 		return nil, err
 	}
 	var fd int
 	var err error
-	p.inParent(len(p.names)+1, func() { fd, err = unix.Openat(p.dir(), ".", dirFlags, 0) })
+	e.inParent(len(e.names)+1, func() { fd, err = unix.Openat(e.dir(), ".", dirFlags, 0) })
 	if err != nil {
 		return nil, err
 	}
@@ -252,14 +252,14 @@ func (p *place) openDir() (*os.File, error) {
 
 // open opens the entry if it is a regular file. Another file is opened only if it has just taken the place of a regular
 // one, without waiting, and closed at once.
-func (p *place) open() (*os.File, error) {
-	if len(p.names) == 0 || len(p.dirs) > len(p.names) {
+func (e *entry) open() (*os.File, error) {
+	if len(e.names) == 0 || len(e.dirs) > len(e.names) {
 		return nil, interfaces.ErrIsDirectory
 	}
-	if err := p.allowed(); err != nil {
+	if err := e.allowed(); err != nil {
 		return nil, err
 	}
-	return openRegular(p.dir(), p.name())
+	return openRegular(e.dir(), e.name())
 }
 
 func openRegular(dir int, name string) (*os.File, error) {
@@ -301,16 +301,16 @@ func regular(st *unix.Stat_t) error {
 }
 
 // stat describes the entry. A task's secrets directory can be seen, but nothing in it.
-func (p *place) stat() (info *api.AllocFileInfo, err error) {
+func (e *entry) stat() (info *api.AllocFileInfo, err error) {
 	var st unix.Stat_t
-	if len(p.names) == 0 {
-		err = unix.Fstat(p.dir(), &st)
+	if len(e.names) == 0 {
+		err = unix.Fstat(e.dir(), &st)
 		return fileInfo("/", &st), err
 	}
-	if len(p.dirs) > len(p.names) { // the path came back from below
-		err = unix.Fstat(p.dir(), &st)
-		return fileInfo(p.name(), &st), err
+	if len(e.dirs) > len(e.names) { // the path came back from below
+		err = unix.Fstat(e.dir(), &st)
+		return fileInfo(e.name(), &st), err
 	}
-	p.inParent(len(p.names), func() { err = unix.Fstatat(p.dir(), p.name(), &st, unix.AT_SYMLINK_NOFOLLOW) })
-	return fileInfo(p.name(), &st), err
+	e.inParent(len(e.names), func() { err = unix.Fstatat(e.dir(), e.name(), &st, unix.AT_SYMLINK_NOFOLLOW) })
+	return fileInfo(e.name(), &st), err
 }
