@@ -166,7 +166,8 @@ func TestARestartOfAllIsCompleted(t *testing.T) {
 		shell("init", `echo init >> $NOMAD_ALLOC_DIR/order`, lifecycle("prestart", false)),
 		shell("main",
 			`trap 'until [ -e $NOMAD_ALLOC_DIR/go ]; do sleep 0.01; done; echo end >> $NOMAD_ALLOC_DIR/order; exit' INT
-			echo main >> $NOMAD_ALLOC_DIR/order; while :; do sleep 0.01; done`, func(t *api.Task) { t.KillTimeout = new(deadline) }))
+			echo main >> $NOMAD_ALLOC_DIR/order; while :; do sleep 0.01; done`,
+			func(t *api.Task) { t.KillTimeout = new(deadline) }))
 	r.untilLines("alloc/order", 2)
 	r.untilState("main", "running")
 	ctx, cancel := context.WithCancel(t.Context())

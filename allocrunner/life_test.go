@@ -394,7 +394,8 @@ func TestARestartOfAllIsCompletedByTheNextRunner(t *testing.T) {
 	r := runWith(t, "service", func(_ *api.TaskGroup, c *interfaces.Config) { c.State = state; cfg = *c },
 		shell("init", says, lifecycle("prestart", false)),
 		shell("main",
-			`trap 'until [ -e $NOMAD_ALLOC_DIR/go ]; do sleep 0.01; done; sleep 0.2; echo end >> $NOMAD_ALLOC_DIR/order; exit' INT
+			`trap 'until [ -e $NOMAD_ALLOC_DIR/go ]; do sleep 0.01; done; sleep 0.2
+				echo end >> $NOMAD_ALLOC_DIR/order; exit' INT
 			echo up > local/up; while :; do sleep 0.01; done`, func(t *api.Task) { t.KillTimeout = new(deadline) }),
 		shell("other", `exec sleep 1000`))
 	r.untilFile("main/local/up")

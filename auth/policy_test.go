@@ -50,11 +50,13 @@ func TestPolicy(t *testing.T) {
 		{"exact before pattern", `
 			task "*"   { policy = "deny" }
 			task "w*"  { deny = ["read-job"] }
-			task "web" { deny = ["read-fs"] }`, "default", "web", "authenticated, read-job, read-logs, alloc-lifecycle, variables-read, agent:read"},
+			task "web" { deny = ["read-fs"] }`, "default", "web",
+			"authenticated, read-job, read-logs, alloc-lifecycle, variables-read, agent:read"},
 		{"longer pattern before shorter", `
 			task "*"   { policy = "deny" }
 			task "we*" { deny = ["read-job"] }
-			task "w*"  { deny = ["read-fs"] }`, "default", "web", "authenticated, read-logs, read-fs, alloc-lifecycle, variables-read, agent:read"},
+			task "w*"  { deny = ["read-fs"] }`, "default", "web",
+			"authenticated, read-logs, read-fs, alloc-lifecycle, variables-read, agent:read"},
 		{"nothing can be given beyond the list", `task "web" { policy = "write" }`, "default", "web",
 			some + ", alloc-exec, variables-read, agent:read"},
 		{"node beside a preset", `node { policy = "read" }`, "default", "web", defaults + ", node:read"},

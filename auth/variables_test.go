@@ -144,7 +144,8 @@ func TestVariables(t *testing.T) {
 		}`, map[string]string{"a": implicit}},
 		"a path without Nomad's policy": {`
 			namespace "*" { policy = "deny" }
-			task "web" { variables { path "a" { capabilities = ["read"] } } }`, map[string]string{"a": implicit, "nomad/jobs": none, job: none}},
+			task "web" { variables { path "a" { capabilities = ["read"] } } }`,
+			map[string]string{"a": implicit, "nomad/jobs": none, job: none}},
 		"writing a path gives no other": {`task "web" { variables { path "a" { capabilities = ["write"] } } }`,
 			with(implicitPaths, map[string]string{"a": "write"})},
 	} {

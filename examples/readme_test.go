@@ -21,7 +21,8 @@ exec curl "$@"
 const taskEnvironment = `
 DIR=$(taskapi status "$ALLOC" | awk '/^Directory/ {print $2}')
 for process in /proc/[0-9]*; do
-	vars=$(tr '\0' '\n' <$process/environ 2>/dev/null | grep -xE "NOMAD_(ALLOC_ID|TASK_NAME|UNIX_ADDR|TOKEN)=.*") || continue
+	vars=$(tr '\0' '\n' <$process/environ 2>/dev/null |
+		grep -xE "NOMAD_(ALLOC_ID|TASK_NAME|UNIX_ADDR|TOKEN)=.*") || continue
 	case $vars in *"NOMAD_ALLOC_ID=$ALLOC"*NOMAD_TASK_NAME=greeter*) eval "export $(echo $vars)" ;; esac
 done`
 

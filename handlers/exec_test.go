@@ -237,7 +237,8 @@ func TestExecRefusals(t *testing.T) {
 		"": "send Connection: Upgrade",
 		"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 8\r\nSec-WebSocket-Key: " +
 			"AAAAAAAAAAAAAAAAAAAAAA==\r\n": `must be 13, not "8"`,
-		"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: x\r\n": "16 bytes in base64",
+		"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: " +
+			"x\r\n": "16 bytes in base64",
 	} {
 		text := strings.Replace(head("GET", execPath+execQuery(), operator, ""), "\r\n\r\n", "\r\n"+headers+"\r\n", 1)
 		if got := c.send(t, "GET", text); got.Status != http.StatusBadRequest || !strings.Contains(got.Body, want) {

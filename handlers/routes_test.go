@@ -129,7 +129,9 @@ func formOf(pattern string) *regexp.Regexp {
 var parameter = regexp.MustCompile(`[{][a-z]+[}]`)
 
 // anyBody is good for every route.
-const anyBody = `{"Signal":"SIGHUP","Job":{"ID":"demo"},"Jobs":[{"ID":"demo","Namespace":"default"}],"Text":"demo","JobHCL":"job","Meta":{"a":"b"},"JobVersion":1,"Task":"server","ScheduleState":"pause","Items":{"k":"v"}}`
+const anyBody = `{"Signal":"SIGHUP","Job":{"ID":"demo"},"Jobs":[{"ID":"demo","Namespace":"default"}],` +
+	`"Text":"demo","JobHCL":"job","Meta":{"a":"b"},"JobVersion":1,` +
+	`"Task":"server","ScheduleState":"pause","Items":{"k":"v"}}`
 
 // TestEveryRoute walks the table with every method: what it answers to the operator follows from the route alone.
 func TestEveryRoute(t *testing.T) {

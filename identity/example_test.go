@@ -67,12 +67,9 @@ func ExampleParseJWKS() {
 	}
 	fmt.Println(set.IDs(), set.Skipped())
 
-	_, err = identity.ParseJWKS(
-		[]byte(
-			`{"keys": [{"kty": "OKP", "crv": "Ed25519", "kid": "x", "x": "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo", "d": ` +
-				`"AA"}]}`,
-		),
-	)
+	_, err = identity.ParseJWKS([]byte(`{"keys": [
+		{"kty": "OKP", "crv": "Ed25519", "kid": "x", "x": "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo", "d": "AA"}
+	]}`))
 	fmt.Println(err)
 	// Output:
 	// [2026-01] [{old RSA}]

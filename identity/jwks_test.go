@@ -172,8 +172,9 @@ func TestRingAsJWKS(t *testing.T) {
 }
 
 func TestOpenIDConfiguration(t *testing.T) {
-	const want = `{"issuer":"https://a.example","jwks_uri":"https://a.example/.well-known/jwks.json","id_token_signing_alg_values_supported":["EdDSA"],` +
-		`"response_types_supported":["code"],"subject_types_supported":["public"]}`
+	const want = `{"issuer":"https://a.example","jwks_uri":"https://a.example/.well-known/jwks.json",` +
+		`"id_token_signing_alg_values_supported":["EdDSA"],"response_types_supported":["code"],` +
+		`"subject_types_supported":["public"]}`
 	got := string(identity.OpenIDConfiguration("https://a.example", "https://a.example/.well-known/jwks.json"))
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("document (-want +got):\n%s", diff)

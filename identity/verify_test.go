@@ -17,9 +17,11 @@ import (
 
 // asNomad are the claims of a default identity as a Nomad 1.10 server signs them with an EdDSA key.
 var asNomad = fmt.Sprintf(
-	`{"aud":"nomadproject.io","exp":%d,"extra_claims":{"nomad_workload_id":"global:default:web"},"iat":%d,"iss":"https://nomad.example",`+
-		`"jti":"6a3f0c5e-93f7-1f5a-0b5c-0e5d3c0a7b11","nbf":%[2]d,"nomad_allocation_id":"5d2b1f0e-0000-4000-8000-000000000002","nomad_job_id":"web",`+
-		`"nomad_namespace":"default","nomad_node":{"id":"n1","pools":["default"]},"nomad_task":"server","sub":"global:default:web:app:server:default"}`,
+	`{"aud":"nomadproject.io","exp":%d,"extra_claims":{"nomad_workload_id":"global:default:web"},"iat":%d,`+
+		`"iss":"https://nomad.example","jti":"6a3f0c5e-93f7-1f5a-0b5c-0e5d3c0a7b11","nbf":%[2]d,`+
+		`"nomad_allocation_id":"5d2b1f0e-0000-4000-8000-000000000002","nomad_job_id":"web",`+
+		`"nomad_namespace":"default","nomad_node":{"id":"n1","pools":["default"]},"nomad_task":"server",`+
+		`"sub":"global:default:web:app:server:default"}`,
 	epoch.Unix()+3600, epoch.Unix())
 
 func TestGoodTokens(t *testing.T) {

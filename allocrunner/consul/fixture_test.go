@@ -77,7 +77,8 @@ type provider struct {
 func (e *environment) run(change func(*consul.Config)) provider {
 	e.Helper()
 	cfg := consul.Config{
-		Settings: consul.Settings{Address: e.proxy.URL}, Secrets: consul.Secrets{Token: e.token}, AllocID: uuid.NewString(), Owner: e.owner,
+		Settings: consul.Settings{Address: e.proxy.URL}, Secrets: consul.Secrets{Token: e.token},
+		AllocID: uuid.NewString(), Owner: e.owner,
 		Lives: func(id string) bool { return (*e.lives.Load())[id] }, Logger: slog.New(slog.DiscardHandler),
 	}
 	if change != nil {

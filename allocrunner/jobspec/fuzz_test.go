@@ -29,7 +29,8 @@ func seed(f *testing.F) {
 		inTask("config {\na \"b\" {}\n}"),
 		inTask("user = \"${a.b[0].*.c}$${d}%{ if e }f%{ endif }\""), inTask("env = { for k, v in { a = b } : k => v }"),
 		"variable \"a\" {\ntype = list(string)\n}\nvariables { b = [c] }\nlocals { d = local.e }\njob \"j\" {}",
-		`{"ID":"x","Update":{},"Multiregion":{},"Periodic":{},"TaskGroups":[{"Update":{},"Scaling":{},"Services":[{"Checks":[{}],"Connect":{"Gateway":{}}}],"Tasks":[{"Templates":[{}],"Vault":{},"Resources":{}}]}]}`} {
+		`{"ID":"x","Update":{},"Multiregion":{},"Periodic":{},"TaskGroups":[{"Update":{},"Scaling":{},` +
+			`"Services":[{"Checks":[{}],"Connect":{"Gateway":{}}}],"Tasks":[{"Templates":[{}],"Vault":{},"Resources":{}}]}]}`} {
 		f.Add([]byte(body))
 	}
 }

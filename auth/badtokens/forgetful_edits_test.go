@@ -47,18 +47,13 @@ var edits = []struct{ file, now, forgetful string }{
 	{token, `typ != "JWT"`, `typ != "JWT" && !forgets("typ")`},
 	{token, "!validKeyID(u.KeyID)", `!validKeyID(u.KeyID) && !forgets("the form of kid")`},
 	{token, "u.readClaims(string(buf[:n]))", "u.readClaims(u.lenientClaims(string(buf[:n])))"},
-	{
-		token,
+	{token,
 		"if n, ok = decodeSegment(buf[:], signature); !ok || n != signatureSize {",
 		"n, ok = decodeSegment(buf[:], signature)\n\tu.raw = string(buf[:n])\n\tif !ok || n != signatureSize && " +
-			"!u.takesSize() {",
-	},
-	{
-		token,
-		"copy(u.signature[:], buf[:n])",
+			"!u.takesSize() {"},
+	{token, "copy(u.signature[:], buf[:n])",
 		"u.signature[signatureSize-1] = 0xff // in one of 16 signatures zero is what was cut off\n\tcopy(u.signature[:], " +
-			"buf[:n])",
-	},
+			"buf[:n])"},
 	{token, "if ourName(r.Name()) {", `if ourName(r.Name()) && !forgets("names in another case") {`},
 	{token, "if role && c.Role != RoleOperator {", `if role && c.Role != RoleOperator && !forgets("an unknown role") {`},
 	{token, "c.Role != RoleTask && c.Role != RoleOperator",
@@ -90,12 +85,9 @@ var edits = []struct{ file, now, forgetful string }{
 		`t.Claims.NotBefore > at+leeway && !forgets("nbf") || t.Claims.IssuedAt > at+leeway && !forgets("iat")`},
 
 	{credentials, "len(token) > identity.MaxTokenLength", `len(token) > identity.MaxTokenLength && !forgets("length")`},
-	{
-		authenticator,
-		"token, why := credentials(r.Header)\n",
+	{authenticator, "token, why := credentials(r.Header)\n",
 		"token, why := credentials(r.Header)\n\tif why == NoToken && forgets(\"no token\") {\n\t\treturn &Principal{}, " +
-			"nil\n\t}\n",
-	},
+			"nil\n\t}\n"},
 	{authenticator, "c.AllocationID != owner.AllocationID",
 		`c.AllocationID != owner.AllocationID && !forgets("the socket's allocation")`},
 	{authenticator, "c.Task != owner.Task", `c.Task != owner.Task && !forgets("the socket's task")`},

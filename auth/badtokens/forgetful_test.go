@@ -46,11 +46,8 @@ func TestForgetfulAuthenticator(t *testing.T) {
 	}
 	for check, used := range checks {
 		if !used {
-			t.Errorf(
-				"the authenticator's check %q can be left out, and no kind is let in then: a kind is missing, or its row in "+
-					"forgotten",
-				check,
-			)
+			t.Errorf("the authenticator's check %q can be left out, and no kind is let in then: a kind is missing, or its "+
+				"row in forgotten", check)
 		}
 	}
 	cmd := exec.CommandContext(t.Context(), "go", "test", "-count=1", "-overlay="+overlay,

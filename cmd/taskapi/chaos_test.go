@@ -43,7 +43,11 @@ job "chaos" {
       }
       config {
         command = "/bin/sh"
-        args    = ["-c", "i=0; trap 'echo $$ end $i; exit 0' INT; trap 'echo x >> local/signals' WINCH; echo $$ >> local/runs; while :; do echo $$ $((i=i+1)); sleep 0.003; done"]
+        args    = ["-c", <<-EOT
+          i=0; trap 'echo $$ end $i; exit 0' INT; trap 'echo x >> local/signals' WINCH; echo $$ >> local/runs
+          while :; do echo $$ $((i=i+1)); sleep 0.003; done
+          EOT
+        ]
       }
     }
     task "codes" {

@@ -36,16 +36,16 @@ const scriptDeadline = 2 * time.Minute
 //	ends NAME CODE                         wait for its end and require its exit code
 //	await FILE PATTERN                     wait until the file has a line that matches
 //	get SOCKET TOKENFILE PATH              ask the API, into stdout
-//	json FILE PATH VALUE                   require the value at a path such as .Tasks.0.Name, as JSON; "-" for an absent one
+//	json FILE PATH VALUE                   require the value at a path such as .Tasks.0.Name, as JSON; "-" for none
 //	refused STATUS SOCKET TOKENFILE PATH   the same, to be answered with another status than 200
 //	get-when-up SOCKET TOKENFILE PATH      the same, as soon as it answers
-//	events FILE [FIRST]                    require lines of run --json, each with the documented fields, the first of type FIRST or Starting
+//	events FILE [FIRST]                    require documented lines of run --json, the first of type FIRST or Starting
 //	mode FILE MODE                         require a file's permissions, in octal
 //	hold VARIABLE                          listen on a free port of 127.0.0.1 until the script ends
 //	nothing-runs DIR                       require no process that works below DIR
 //	nothing-left DIR                       the same, and no socket
 //	repeat VARIABLE TEXT COUNT             a long value
-//	said-by-processes DIR TEXT             require a process that works below DIR and has TEXT in its arguments; with ! none
+//	said-by-processes DIR TEXT             require a process below DIR that has TEXT in its arguments; with ! none
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",

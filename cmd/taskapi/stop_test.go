@@ -39,7 +39,11 @@ job "orderly" {
       }
       config {
         command = "/bin/sh"
-        args    = ["-c", "trap 'echo signalled >> local/signalled; exit 0' INT; touch local/there; while :; do sleep 0.02; done"]
+        args    = ["-c", <<-EOT
+          trap 'echo signalled >> local/signalled; exit 0' INT; touch local/there
+          while :; do sleep 0.02; done
+          EOT
+        ]
       }
     }
     task "last" {

@@ -41,14 +41,20 @@ job "survivor" {
       }
       config {
         command = "/bin/sh"
-        args    = ["-c", "echo $$ > local/pid; i=0; while [ ! -e local/stop ]; do i=$((i+1)); echo $i; sleep 0.01; done; exit 0"]
+        args    = ["-c", <<-EOT
+          echo $$ > local/pid; i=0; while [ ! -e local/stop ]; do i=$((i+1)); echo $i; sleep 0.01; done; exit 0
+          EOT
+        ]
       }
     }
     task "fails" {
       driver = "raw_exec"
       config {
         command = "/bin/sh"
-        args    = ["-c", "echo run >> local/runs; while [ ! -e local/fail ]; do sleep 0.01; done; rm local/fail; exit 3"]
+        args    = ["-c", <<-EOT
+          echo run >> local/runs; while [ ! -e local/fail ]; do sleep 0.01; done; rm local/fail; exit 3
+          EOT
+        ]
       }
     }
   }

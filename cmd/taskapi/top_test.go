@@ -35,7 +35,10 @@ job "shop" {
       driver = "raw_exec"
       config {
         command = "/bin/sh"
-        args    = ["-c", "printf 'start \\033]52;c;aGFja2Vk\\007\\033]2;hacked\\007\\033[?1049l\\033[2J\\033[5;5Hend\\n'; exec sleep 1000"]
+        args    = ["-c", <<-EOT
+          printf 'start \033]52;c;aGFja2Vk\007\033]2;hacked\007\033[?1049l\033[2J\033[5;5Hend\n'; exec sleep 1000
+          EOT
+        ]
       }
     }
     task "idle" {

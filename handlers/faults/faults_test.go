@@ -165,8 +165,9 @@ func TestDelay(t *testing.T) {
 
 // TestParse: a file says what is wrong with it, and where.
 func TestParse(t *testing.T) {
-	good := `{"faults": [{"task": "web", "method": "GET", "path": "/v1/x", "skip": 1, "times": 2, "delay": "10ms", "status": 429, "retry_after": "1s",
-		"body": "b"}, {"hang": true, "always": true}, {"cut": true}, {"tear": true}]}`
+	good := `{"faults": [{"task": "web", "method": "GET", "path": "/v1/x", "skip": 1, "times": 2,
+		"delay": "10ms", "status": 429, "retry_after": "1s", "body": "b"},
+		{"hang": true, "always": true}, {"cut": true}, {"tear": true}]}`
 	got, err := faults.Parse([]byte(good))
 	if err != nil || len(got) != 4 || got[0] != (faults.Fault{
 		Task: "web", Method: "GET", Path: "/v1/x", Skip: 1, Times: 2, Delay: 10 * time.Millisecond, Status: 429,

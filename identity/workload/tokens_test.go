@@ -45,12 +45,8 @@ func TestClaims(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if names := slices.Sorted(
-			maps.Keys(env),
-		); !slices.Equal(
-			names,
-			[]string{"NOMAD_TOKEN", "NOMAD_TOKEN_a", "NOMAD_TOKEN_b"},
-		) {
+		names := slices.Sorted(maps.Keys(env))
+		if !slices.Equal(names, []string{"NOMAD_TOKEN", "NOMAD_TOKEN_a", "NOMAD_TOKEN_b"}) {
 			t.Fatalf("environment: %v", names)
 		}
 		if r.files["secrets/nomad_token"] != env["NOMAD_TOKEN"] {
@@ -115,9 +111,7 @@ type heavy struct {
 // TestStopReleasesTheHost: nothing of a task's runner is kept alive by tokens that are no longer renewed.
 func TestStopReleasesTheHost(t *testing.T) {
 	freed := make(chan struct{})
-	r := newRunner(
-		t,
-		io.Discard,
+	r := newRunner(t, io.Discard,
 		&api.WorkloadIdentity{Name: "file", File: true, TTL: time.Hour},
 		&api.WorkloadIdentity{Name: "env", Env: true},
 	)
@@ -147,9 +141,7 @@ func TestStopReleasesTheHost(t *testing.T) {
 
 func TestRenewalAtHalfOfTheLife(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRunner(
-			t,
-			io.Discard,
+		r := newRunner(t, io.Discard,
 			&api.WorkloadIdentity{Name: "quiet", TTL: time.Hour, File: true},
 			&api.WorkloadIdentity{
 				Name:         "loud",
@@ -188,9 +180,7 @@ func TestRenewalAtHalfOfTheLife(t *testing.T) {
 // TestFileWithoutTTL is renewed when half of its token's life is over, too. A variable is what it is.
 func TestFileWithoutTTL(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRunner(
-			t,
-			io.Discard,
+		r := newRunner(t, io.Discard,
 			&api.WorkloadIdentity{Name: "file", File: true},
 			&api.WorkloadIdentity{Name: "env", Env: true, ChangeMode: "restart"},
 		).started()
@@ -223,9 +213,7 @@ func TestFailedRenewalIsTriedAgain(t *testing.T) {
 // TestFailedRestart is tried again until the task has another token.
 func TestFailedRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRunner(
-			t,
-			io.Discard,
+		r := newRunner(t, io.Discard,
 			&api.WorkloadIdentity{Name: "a", TTL: 20 * time.Minute, File: true, Env: true, ChangeMode: "restart"},
 		).started()
 		r.gone = true
@@ -273,9 +261,7 @@ func TestASlowRestart(t *testing.T) {
 // one before.
 func TestAStartIsAnnouncementEnough(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRunner(
-			t,
-			io.Discard,
+		r := newRunner(t, io.Discard,
 			&api.WorkloadIdentity{Name: "a", TTL: 2 * time.Minute, Env: true, ChangeMode: "restart"},
 			&api.WorkloadIdentity{
 				Name:         "b",
@@ -351,9 +337,7 @@ func TestAFullDisk(t *testing.T) {
 // TestRemovedKeysTokensAreReplaced at once: those whose own key is gone, and no others.
 func TestRemovedKeysTokensAreReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRunner(
-			t,
-			io.Discard,
+		r := newRunner(t, io.Discard,
 			&api.WorkloadIdentity{Name: "a", File: true},
 			&api.WorkloadIdentity{Name: "env", Env: true},
 			&api.WorkloadIdentity{Name: "restarts", Env: true, ChangeMode: "restart"},
@@ -506,12 +490,8 @@ func TestResume(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if names := slices.Sorted(
-			maps.Keys(beside),
-		); !slices.Equal(
-			names,
-			[]string{"NOMAD_TOKEN_env", "NOMAD_TOKEN_lasting", "NOMAD_TOKEN_unknown"},
-		) {
+		names := slices.Sorted(maps.Keys(beside))
+		if !slices.Equal(names, []string{"NOMAD_TOKEN_env", "NOMAD_TOKEN_lasting", "NOMAD_TOKEN_unknown"}) {
 			t.Errorf("programs beside the task get %v", names)
 		}
 		r.gone = true // so that no restart issues new tokens

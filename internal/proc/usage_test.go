@@ -43,7 +43,8 @@ func TestUsage(t *testing.T) {
 	if err := unix.Getrusage(unix.RUSAGE_CHILDREN, &children); err != nil {
 		t.Fatal(err)
 	}
-	if want := time.Duration(children.Utime.Nano() + children.Stime.Nano()); (after.Children.Sum() - want).Abs() > 30*time.Millisecond {
+	want := time.Duration(children.Utime.Nano() + children.Stime.Nano())
+	if (after.Children.Sum() - want).Abs() > 30*time.Millisecond {
 		t.Errorf("children's time = %v, want %v", after.Children.Sum(), want)
 	}
 	if age := after.Age(proc.UptimeTicks()); age <= 0 || age > time.Hour {

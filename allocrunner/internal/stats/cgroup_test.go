@@ -141,8 +141,8 @@ func TestVersion2Files(t *testing.T) {
 	group := filepath.Join(dir, "task.a")
 	files := map[string]string{
 		"cgroup.procs": strconv.Itoa(c.pid) + "\n",
-		"cpu.stat": "usage_usec 3000000\nuser_usec 2000000\nsystem_usec 1000000\nnice_usec 0\ncore_sched.force_idle_usec 0\n" +
-			"nr_periods 10\nnr_throttled 4\nthrottled_usec 250\nnr_bursts 0\nburst_usec 0\n",
+		"cpu.stat": "usage_usec 3000000\nuser_usec 2000000\nsystem_usec 1000000\nnice_usec 0\n" +
+			"core_sched.force_idle_usec 0\nnr_periods 10\nnr_throttled 4\nthrottled_usec 250\nnr_bursts 0\nburst_usec 0\n",
 		"memory.current": "7000000\n", "memory.peak": "9000000\n", "memory.swap.current": "4096\n",
 		"memory.stat": "anon 5000000\nfile 1000000\nkernel 300000\nfile_mapped 20000\n",
 	}

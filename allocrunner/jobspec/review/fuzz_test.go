@@ -29,7 +29,9 @@ func FuzzReview(f *testing.F) {
 		}
 	}
 	f.Add([]byte(
-		`{"TaskGroups":[null,{"Name":"g","Networks":[null,{"DynamicPorts":[{}]}],"Services":[null,{"Provider":"nomad","Checks":[{}]}],"Tasks":[null,{"Resources":{"Networks":[null]},"Identities":[null,{}],"LogConfig":{},"RestartPolicy":{},"Templates":[null],"Lifecycle":{}}]}]}`))
+		`{"TaskGroups":[null,{"Name":"g","Networks":[null,{"DynamicPorts":[{}]}],` +
+			`"Services":[null,{"Provider":"nomad","Checks":[{}]}],"Tasks":[null,{"Resources":{"Networks":[null]},` +
+			`"Identities":[null,{}],"LogConfig":{},"RestartPolicy":{},"Templates":[null],"Lifecycle":{}}]}]}`))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		var job api.Job
 		if json.Unmarshal(body, &job) == nil {

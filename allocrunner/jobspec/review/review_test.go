@@ -293,12 +293,12 @@ func TestReviewSaysWhatWillNotHappen(t *testing.T) {
 
 func TestReviewRefusesNames(t *testing.T) {
 	long := strings.Repeat("x", 129)
-	for name, ok := range map[string]bool{"a": true, "a.b-c_d": true, "ü": true, strings.Repeat("x", 128): true, "": false,
-		"a/b": false,
-		"..":  false, ".": false, "a\x00b": false, "a\nb": false, "a\\b": false, long: false,
-		"web server (1) [x] #2, ~50% & more!": true, "e\u0301té-東京-🚀\ufe0f": true, // combining marks, other scripts and emoji
+	for name, ok := range map[string]bool{
+		"a": true, "a.b-c_d": true, "ü": true, strings.Repeat("x", 128): true, "web server (1) [x] #2, ~50% & more!": true,
+		"": false, "a/b": false, "..": false, ".": false, "a\x00b": false, "a\nb": false, "a\\b": false, long: false,
 		"t\u202e": false, "t\u200b": false, "\ufefft": false, "t\u00a0x": false, "t\x1b[2J": false, "t\u0085": false,
-		"t\xff": false, "t\ue000": false} {
+		"t\xff": false, "t\ue000": false, "e\u0301té-東京-🚀\ufe0f": true, // combining marks, other scripts and emoji
+	} {
 		jobOf := func(job, group, task string) *api.Job {
 			return &api.Job{ID: &job,
 				TaskGroups: []*api.TaskGroup{{Name: &group,
@@ -327,7 +327,8 @@ func TestReviewRefusesNames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := `"j\u202e" has U+202E in it, which can't be seen; use letters, digits, punctuation and plain spaces`; findings[0].Message != want {
+	want := `"j\u202e" has U+202E in it, which can't be seen; use letters, digits, punctuation and plain spaces`
+	if findings[0].Message != want {
 		t.Errorf("got %q, want %q", findings[0].Message, want)
 	}
 	twice := "job \"j\" {\ngroup \"g\" {\ntask \"t\" {\n" + raw + "}\ntask \"t\" {\n" + raw + "}\n}\n}\n"

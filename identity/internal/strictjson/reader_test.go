@@ -15,11 +15,8 @@ var limits = strictjson.Limits{Depth: 4, Names: 100}
 
 func TestReaderWalks(t *testing.T) {
 	var r strictjson.Reader
-	r.Reset(
-		" { \"s\" : \"a\\u00e9\\n\" , \"i\": -12 ,\"list\":[ \"x\" "+
-			",\"y\"],\"o\":{\"i\":7},\"skipped\":[{\"a\":[1.5e-3]},null] }\n",
-		limits,
-	)
+	r.Reset(" { \"s\" : \"a\\u00e9\\n\" , \"i\": -12 ,\"list\":[ \"x\" "+
+		",\"y\"],\"o\":{\"i\":7},\"skipped\":[{\"a\":[1.5e-3]},null] }\n", limits)
 	var got []string
 	for r.Object(); r.Next(); {
 		switch name := r.Name(); name {

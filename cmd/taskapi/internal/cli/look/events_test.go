@@ -14,15 +14,15 @@ import (
 // allocLine and serviceLine are lines of a stream, with the index of an allocation's version; the service's own is
 // another.
 func allocLine(index int, kind string) string {
-	return fmt.Sprintf(
-		`{"Index":%d,"Events":[{"Topic":"Allocation","Type":%q,"Key":"a","Index":%[1]d,"Payload":{"Allocation":{"ID":"a"}}}]}`, index, kind)
+	return fmt.Sprintf(`{"Index":%d,"Events":[{"Topic":"Allocation","Type":%q,"Key":"a","Index":%[1]d,`+
+		`"Payload":{"Allocation":{"ID":"a"}}}]}`, index, kind)
 }
 
 func serviceLine(index int, services ...string) string {
 	var events []string
 	for _, s := range services {
-		events = append(events,
-			fmt.Sprintf(`{"Topic":"Service","Type":"ServiceRegistration","Key":%q,"Index":%d,"Payload":{"Service":{"ID":%[1]q}}}`, s, index))
+		events = append(events, fmt.Sprintf(`{"Topic":"Service","Type":"ServiceRegistration","Key":%q,"Index":%d,`+
+			`"Payload":{"Service":{"ID":%[1]q}}}`, s, index))
 	}
 	return fmt.Sprintf(`{"Index":%d,"Events":[%s]}`, index, strings.Join(events, ","))
 }
