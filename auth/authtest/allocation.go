@@ -77,7 +77,7 @@ func (s *Server) run(index int, job Job) (err error) {
 	a.events.Begin()
 	_ = a.events.PutAllocs(s.running, []*api.Allocation{a.alloc}) // never fails
 	a.manager = workload.New(workload.Config{
-		Keyring: s.ring, Logger: s.config.logger,
+		Keyring: s.ring, Logger: discard,
 		Region: region, Namespace: job.Namespace, JobID: job.ID, TaskGroup: job.Group,
 		AllocationID: a.id, Life: a.claims.Life, Issuer: s.config.issuer, Audiences: s.config.audience, TTL: time.Hour,
 		Revocations: s.revoked, Now: s.Now,
@@ -173,23 +173,28 @@ func (a *allocation) change(edit func(*api.Allocation)) {
 	a.changed = make(chan struct{})
 }
 
-// happened adds an event to a task.
+// happened adds an event to a task, or to every task if the name is empty.
 func (a *allocation) happened(task, kind, message string) error {
 	if a.ended.Load() {
 		return interfaces.ErrTerminal
 	}
-	if a.Snapshot().TaskStates[task] == nil {
+	if task != "" && a.Snapshot().TaskStates[task] == nil {
 		return interfaces.ErrTaskNotFound
 	}
 	a.change(func(next *api.Allocation) {
-		state := *next.TaskStates[task]
-		latest := state.Events[max(0, len(state.Events)-9):] // Nomad keeps ten
-		state.Events = append(slices.Clip(latest), event(kind, message))
-		if kind == api.TaskRestarting {
-			state.Restarts++
-			state.LastRestart = time.Now()
+		for name, before := range next.TaskStates {
+			if task != "" && task != name {
+				continue
+			}
+			state := *before
+			latest := state.Events[max(0, len(state.Events)-9):] // Nomad keeps ten
+			state.Events = append(slices.Clip(latest), event(kind, message))
+			if kind == api.TaskRestarting {
+				state.Restarts++
+				state.LastRestart = time.Now()
+			}
+			next.TaskStates[name] = &state
 		}
-		next.TaskStates[task] = &state
 	})
 	return nil
 }
@@ -197,20 +202,13 @@ func (a *allocation) happened(task, kind, message string) error {
 // Checks returns none: there is nothing to check.
 func (a *allocation) Checks() (api.AllocCheckStatuses, uint64) { return api.AllocCheckStatuses{}, 1 }
 
-// RestartTask records a restart.
+// RestartTask records a restart, of every task if the name is empty.
 func (a *allocation) RestartTask(_ context.Context, task string) error {
 	return a.happened(task, api.TaskRestarting, "User requested task to restart")
 }
 
 // RestartRunning records a restart of every task.
-func (a *allocation) RestartRunning(ctx context.Context) error {
-	for task := range a.Snapshot().TaskStates {
-		if err := a.RestartTask(ctx, task); err != nil {
-			return err
-		}
-	}
-	return nil
-}
+func (a *allocation) RestartRunning(ctx context.Context) error { return a.RestartTask(ctx, "") }
 
 // RestartAll does what RestartRunning does: all tasks run.
 func (a *allocation) RestartAll(ctx context.Context) error { return a.RestartRunning(ctx) }
@@ -220,15 +218,7 @@ func (a *allocation) Signal(_ context.Context, task, signal string) error {
 	if unix.SignalNum(signal) == 0 {
 		return interfaces.ErrUnknownSignal
 	}
-	if task != "" {
-		return a.happened(task, api.TaskSignaling, "Task being sent signal "+signal)
-	}
-	for name := range a.Snapshot().TaskStates {
-		if err := a.happened(name, api.TaskSignaling, "Task being sent signal "+signal); err != nil {
-			return err
-		}
-	}
-	return nil
+	return a.happened(task, api.TaskSignaling, "Task being sent signal "+signal)
 }
 
 // Stop ends the allocation.

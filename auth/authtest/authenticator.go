@@ -43,7 +43,7 @@ func (s *Server) openAuthenticator() (limitset.Set, error) {
 	}
 	standard := limitset.Default()
 	standard.Changes = limitset.Off // no audit log fills up here
-	limits, err := policy.Limits(standard).With(s.limits)
+	limits, err := policy.Limits(standard).With(s.config.limits)
 	if err == nil {
 		err = limits.Check()
 	}
@@ -62,7 +62,7 @@ func (s *Server) openAuthenticator() (limitset.Set, error) {
 	}
 	next, err := auth.NewAuthenticator(auth.Config{
 		Verifier: verifier, Keys: []identity.KeySource{s.ring},
-		Allocations: s.allocs, Logger: s.config.logger, Policy: policy,
+		Allocations: s.allocs, Logger: discard, Policy: policy,
 		Revocations: s.revoked, Auditor: &s.record, Now: s.Now, Limits: auth.Limits{Set: limits},
 	})
 	if err != nil {
@@ -74,7 +74,7 @@ func (s *Server) openAuthenticator() (limitset.Set, error) {
 
 // parsePolicyLocked returns the policy without the capabilities that Deny has taken, nil for none.
 func (s *Server) parsePolicyLocked() (*auth.Policy, error) {
-	source := s.policy
+	source := s.config.policy
 	if _, ok := auth.Preset(source); ok {
 		source = fmt.Sprintf("preset = %q\n", source)
 	}
@@ -95,7 +95,7 @@ func (s *Server) parsePolicyLocked() (*auth.Policy, error) {
 func (s *Server) SetPolicy(text string) {
 	s.tb.Helper()
 	s.mu.Lock()
-	s.policy = text
+	s.config.policy = text
 	clear(s.denied)
 	s.mu.Unlock()
 	s.reopen()
@@ -106,16 +106,15 @@ func (s *Server) SetPolicy(text string) {
 func (s *Server) SetLimits(text string) {
 	s.tb.Helper()
 	s.mu.Lock()
-	s.limits = text
+	s.config.limits = text
 	s.mu.Unlock()
 	s.reopen()
 }
 
 func (s *Server) reopen() {
 	s.tb.Helper()
-	if _, err := s.openAuthenticator(); err != nil {
-		s.tb.Fatalf("authtest: %v", err)
-	}
+	_, err := s.openAuthenticator()
+	s.check(err, "")
 }
 
 // Deny takes capabilities from all tasks of the task's name, from the next request on. If the policy has a block for

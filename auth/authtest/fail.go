@@ -40,9 +40,7 @@ func (s *Server) FailNext(n int, f Fault) {
 // Fail adds a fault.
 func (s *Server) Fail(f Fault) {
 	s.tb.Helper()
-	if err := s.faults.Add(f); err != nil {
-		s.tb.Fatalf("authtest: %v", err)
-	}
+	s.check(s.faults.Add(f), "")
 }
 
 // StopFailing removes all faults, and ends requests that hang.

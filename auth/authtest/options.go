@@ -3,7 +3,6 @@ package authtest
 import (
 	"cmp"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -54,9 +53,6 @@ func OIDC() Option { return option(func(c *config) { c.oidc = true }) }
 // machine is.
 func FrozenClock() Option { return option(func(c *config) { c.frozen = time.Now() }) }
 
-// Logger gets the server's log, which is otherwise discarded.
-func Logger(l *slog.Logger) Option { return option(func(c *config) { c.logger = l }) }
-
 // config holds the values of the options.
 type config struct {
 	jobs     []Job
@@ -66,7 +62,6 @@ type config struct {
 	oidc     bool
 	frozen   time.Time // zero for a clock that goes
 	issuer   string
-	logger   *slog.Logger
 }
 
 func (c *config) setDefaults() {
@@ -80,7 +75,6 @@ func (c *config) setDefaults() {
 	if len(c.audience) == 0 {
 		c.audience = []string{identity.DefaultAudience}
 	}
-	c.logger = cmp.Or(c.logger, discard)
 }
 
 // check returns what is wrong with the options.
@@ -88,12 +82,13 @@ func (c *config) check() error {
 	seen := map[string]bool{}
 	for _, j := range c.jobs {
 		if len(j.Tasks) == 0 {
-			return fmt.Errorf("job %s: %w", j.ID, errNoTasks)
+			return fmt.Errorf("job %s: a job without tasks", j.ID)
 		}
-		if name := j.Namespace + "/" + j.ID; seen[name] {
+		name := j.Namespace + "/" + j.ID
+		if seen[name] {
 			return fmt.Errorf("two jobs are called %s", name)
 		}
-		seen[j.Namespace+"/"+j.ID] = true
+		seen[name] = true
 		for i, t := range j.Tasks {
 			if t == "" || strings.ContainsAny(t, "/:\x00") || t == "." || t == ".." || slices.Contains(j.Tasks[:i], t) {
 				return fmt.Errorf("job %s: %q is no name for a task, or another has it", j.ID, t)

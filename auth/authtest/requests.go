@@ -33,29 +33,19 @@ func (r *requests) Audit(record auth.Record) {
 // Begin lets every change pass.
 func (r *requests) Begin(auth.Record) error { return nil }
 
-// all returns the records that a test wants.
-func (r *requests) all(want func(auth.Record) bool) []auth.Record {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	var found []auth.Record
-	for _, record := range r.records {
-		if want(record) {
-			found = append(found, record)
-		}
-	}
-	return found
-}
-
 // Requests returns the records of the requests so far, in order: who sent what, with which status, and why it was
 // refused. The record of a request is there when the client has its answer, that of a stream when it begins. At most
 // 100,000 are kept.
 func (s *Server) Requests() []auth.Record {
-	return s.record.all(func(auth.Record) bool { return true })
+	s.record.mu.Lock()
+	defer s.record.mu.Unlock()
+	return slices.Clone(s.record.records)
 }
 
 // Requests returns the records of the requests over the task's socket.
 func (t *Task) Requests() []auth.Record {
-	return t.server.record.all(func(r auth.Record) bool { return r.Alloc == t.alloc.id && r.Task == t.name })
+	others := func(r auth.Record) bool { return r.Alloc != t.alloc.id || r.Task != t.name }
+	return slices.DeleteFunc(t.server.Requests(), others)
 }
 
 // Refusals returns the reasons for which requests were refused so far, in order.

@@ -10,10 +10,7 @@ import (
 func (s *Server) Revoke(token string) {
 	s.tb.Helper()
 	read, err := identity.Check(token)
-	if err != nil {
-		s.tb.Fatalf("authtest: revoke: %v", err)
-		return
-	}
+	s.check(err, "revoke: ")
 	s.revoke(revocation.Rule{TokenID: read.Claims.ID})
 }
 
@@ -26,9 +23,7 @@ func (t *Task) RevokeAll() {
 
 func (s *Server) revoke(rule revocation.Rule) {
 	s.tb.Helper()
-	if _, err := s.revoked.Add(rule); err != nil {
-		s.tb.Fatalf("authtest: revoke: %v", err)
-		return
-	}
+	_, err := s.revoked.Add(rule)
+	s.check(err, "revoke: ")
 	s.renew()
 }

@@ -3,7 +3,6 @@ package authtest
 import (
 	"context"
 	"crypto/ed25519"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -62,10 +61,8 @@ type Server struct {
 	running    context.Context //nolint:containedctx // of the goroutines that close ends
 	revoked    *revocation.List
 
-	mu     sync.Mutex // guards the fields below
+	mu     sync.Mutex // guards the fields below, and the policy and the limits of config
 	jwks   *httptest.Server
-	policy string
-	limits string
 	denied map[string][]auth.Capability // by task
 }
 
@@ -82,11 +79,16 @@ func NewServer(tb TB, options ...Option) *Server {
 		o.apply(&s.config)
 	}
 	s.config.setDefaults()
-	s.policy, s.limits = s.config.policy, s.config.limits
-	if err := s.start(); err != nil {
-		tb.Fatalf("authtest: %v", err)
-	}
+	s.check(s.start(), "")
 	return s
+}
+
+// check fails the test if there is an error. doing says in which step, as for TB.Fatalf.
+func (s *Server) check(err error, doing string, args ...any) {
+	s.tb.Helper()
+	if err != nil {
+		s.tb.Fatalf("authtest: "+doing+"%v", append(args, err)...)
+	}
 }
 
 func (s *Server) start() (err error) {
@@ -122,7 +124,8 @@ func (s *Server) start() (err error) {
 		return err
 	}
 	s.api = handlers.New(handlers.Config{
-		Authenticator: &s.authenticator, Allocs: s.allocs, Agent: agent, PeerOf: peerOf, Logger: s.config.logger,
+		Authenticator: &s.authenticator, Allocs: s.allocs, Agent: agent, Logger: discard,
+		PeerOf: func(c net.Conn) (auth.Peer, error) { return peercred.Of(c.(*net.UnixConn)) },
 		Limits: limits, Auditor: &s.record, AuditReads: true, Fault: s.faults.Next,
 		Variables: s.variables, Services: s.registry, Events: s.events,
 		TaskVariables: func(namespace, job string) handlers.Variables { return s.variables.OfTask(namespace, job) },
@@ -171,15 +174,6 @@ const (
 	region     = "global"
 	datacenter = "dc1"
 )
-
-// peerOf returns the process at the other end of a connection.
-func peerOf(c net.Conn) (auth.Peer, error) {
-	conn, ok := c.(*net.UnixConn)
-	if !ok {
-		return auth.Peer{}, fmt.Errorf("a connection of type %T", c)
-	}
-	return peercred.Of(conn)
-}
 
 // serve answers on a new socket until the server is closed.
 func (s *Server) serve(path string, owner auth.Owner) error {
@@ -248,9 +242,8 @@ func (s *Server) renew() {
 func (s *Server) RotateKey() (before string) {
 	s.tb.Helper()
 	before = s.ring.Active().ID
-	if _, err := s.ring.Rotate(); err != nil {
-		s.tb.Fatalf("authtest: %v", err)
-	}
+	_, err := s.ring.Rotate()
+	s.check(err, "")
 	return before
 }
 
@@ -258,9 +251,7 @@ func (s *Server) RotateKey() (before string) {
 // When it returns, the tasks' token files have new tokens.
 func (s *Server) RemoveKey(id string) {
 	s.tb.Helper()
-	if err := s.ring.Remove(id); err != nil {
-		s.tb.Fatalf("authtest: %v", err)
-	}
+	s.check(s.ring.Remove(id), "")
 	s.renew()
 }
 
@@ -270,9 +261,6 @@ func (s *Server) ReplaceKey() {
 	s.tb.Helper()
 	s.RemoveKey(s.RotateKey())
 }
-
-// JWKS returns the JWK set of the current keys; the key that signs is the first.
-func (s *Server) JWKS() []byte { return s.ring.JWKS() }
 
 // PublicKey returns the key that signs now, and its ID.
 func (s *Server) PublicKey() (id string, key ed25519.PublicKey) {
@@ -316,7 +304,5 @@ func (s *Server) wellKnown(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(document) // the client may be gone
 }
 
-var errNoTasks = errors.New("a job without tasks")
-
-// discard is the logger where the test wants none.
+// discard is the logger of all parts.
 var discard = slog.New(slog.DiscardHandler)

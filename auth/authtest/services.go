@@ -29,7 +29,7 @@ func (s *Server) newServices(ctx context.Context, alloc *api.Allocation) (*servi
 	if err != nil {
 		return nil, err
 	}
-	provider := s.registry.Provider(alloc, s.config.logger)
+	provider := s.registry.Provider(alloc, discard)
 	s.background.Go(func() { provider.Run(s.running) })
 	return &services{provider: provider, lease: lease}, nil
 }
@@ -67,9 +67,7 @@ func (t *Task) RegisterService(name, address string, port int, tags ...string) (
 			NodeID: agent.NodeID, Datacenter: datacenter,
 		}})
 	}
-	if err != nil {
-		t.server.tb.Fatalf("authtest: register service %q: %v", name, err)
-	}
+	t.server.check(err, "register service %q: ", name)
 	return id
 }
 
@@ -90,7 +88,5 @@ func (t *Task) DeregisterService(id string) {
 	if err == nil {
 		err = s.provider.Deregister(t.server.running, []string{id})
 	}
-	if err != nil {
-		t.server.tb.Fatalf("authtest: deregister service %q: %v", id, err)
-	}
+	t.server.check(err, "deregister service %q: ", id)
 }

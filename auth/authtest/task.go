@@ -128,10 +128,7 @@ func (t *Task) Env() []string {
 func (t *Task) Client(token string) *api.Client {
 	t.server.tb.Helper()
 	client, err := api.NewClient(&api.Config{Address: t.Address(), SecretID: token})
-	if err != nil {
-		t.server.tb.Fatalf("authtest: %v", err)
-		return nil
-	}
+	t.server.check(err, "")
 	t.server.tb.Cleanup(client.Close)
 	return client
 }
@@ -220,16 +217,13 @@ func (t *Task) Bad(kind string, options ...TokenOption) string {
 	found, ok := badtokens.Find(kind)
 	if !ok {
 		t.server.tb.Fatalf("authtest: there is no bad token %q: badtokens.All has the names%s", kind, similar(kind))
-		return ""
 	}
 	g := t.good(options)
 	if found.Foreign {
 		g.Key, g.Claims.Issuer = t.server.foreign, another
 	}
 	token, err := found.Token(g)
-	if err != nil {
-		t.server.tb.Fatalf("authtest: bad token %q: %v", kind, err)
-	}
+	t.server.check(err, "bad token %q: ", kind)
 	return token
 }
 

@@ -42,9 +42,8 @@ func (s *Server) endLocks() {
 func (t *Task) PutVariable(path string, items map[string]string) {
 	t.server.tb.Helper()
 	v := &api.Variable{Namespace: t.alloc.claims.Namespace, Path: path, Items: items}
-	if _, _, err := t.server.variables.Put(t.server.running, v, nil); err != nil {
-		t.server.tb.Fatalf("authtest: write variable %q: %v", path, err)
-	}
+	_, _, err := t.server.variables.Put(t.server.running, v, nil)
+	t.server.check(err, "write variable %q: ", path)
 }
 
 // Variable returns the items of a variable in the namespace of the task's job, nil for none, even if the task may not
@@ -52,9 +51,7 @@ func (t *Task) PutVariable(path string, items map[string]string) {
 func (t *Task) Variable(path string) map[string]string {
 	t.server.tb.Helper()
 	v, _, err := t.server.variables.Read(t.server.running, t.alloc.claims.Namespace, path)
-	if err != nil {
-		t.server.tb.Fatalf("authtest: read variable %q: %v", path, err)
-	}
+	t.server.check(err, "read variable %q: ", path)
 	if v == nil {
 		return nil
 	}
@@ -65,7 +62,6 @@ func (t *Task) Variable(path string) map[string]string {
 // variable's lock.
 func (t *Task) DeleteVariable(path string) {
 	t.server.tb.Helper()
-	if _, err := t.server.variables.Delete(t.server.running, t.alloc.claims.Namespace, path, nil); err != nil {
-		t.server.tb.Fatalf("authtest: delete variable %q: %v", path, err)
-	}
+	_, err := t.server.variables.Delete(t.server.running, t.alloc.claims.Namespace, path, nil)
+	t.server.check(err, "delete variable %q: ", path)
 }

@@ -38,7 +38,7 @@ func Skip(reason string, kinds ...string) VerifierOption {
 	}
 }
 
-// RunVerifier tests a program's own verifier of identities. The verifier must trust the server's keys (JWKSURL, JWKS or
+// RunVerifier tests a program's own verifier of identities. The verifier must trust the server's keys (JWKSURL or
 // PublicKey) and have its audience. It must accept good tokens, and return an error for each kind of bad one, in a
 // subtest such as "bad/expired". With the Option OIDC it must also check the issuer. It is called from one goroutine,
 // and a panic is a failure.
