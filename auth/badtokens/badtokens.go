@@ -126,27 +126,18 @@ func InHeader(token string) bool {
 }
 
 // kinds returns kinds that every verifier must refuse.
-func kinds(reason auth.Reason, rows []row) []Kind {
-	all := make([]Kind, len(rows))
-	for i, r := range rows {
-		all[i] = Kind{Name: r.name, Wrong: r.wrong, Reason: reason, make: r.make}
-	}
-	return all
-}
+func kinds(reason auth.Reason, rows []row) []Kind { return like(Kind{Reason: reason}, rows) }
 
 // strict returns Strict kinds.
 func strict(reason auth.Reason, rows []row) []Kind {
-	all := kinds(reason, rows)
-	for i := range all {
-		all[i].Strict = true
-	}
-	return all
+	return like(Kind{Reason: reason, Strict: true}, rows)
 }
 
-// foreign marks kinds as Foreign.
-func foreign(all []Kind) []Kind {
-	for i := range all {
-		all[i].Foreign = true
+// like returns kinds that are like one in all that a row does not say.
+func like(k Kind, rows []row) (all []Kind) {
+	for _, r := range rows {
+		k.Name, k.Wrong, k.make = r.name, r.wrong, r.make
+		all = append(all, k)
 	}
 	return all
 }

@@ -1,12 +1,14 @@
 package badtokens
 
 import (
+	"cmp"
 	"crypto"
 	"crypto/ed25519"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -110,24 +112,22 @@ func encodeJSON(value any) string {
 	return strings.TrimSuffix(text.String(), "\n")
 }
 
-// document is a JSON object. Its values are texts of JSON, and a name may occur twice.
-type document []pair
-
-type pair struct{ name, value string }
+// document is a JSON object, by name. Its values are texts of JSON.
+type document map[string]string
 
 // claims returns the good claims.
 func (b base) claims() document {
-	var d document
+	d := document{}
 	for field, value := range reflect.ValueOf(b.Claims).Fields() {
 		if !value.IsZero() {
-			d = append(d, pair{field.Tag.Get("claim"), encodeJSON(value.Interface())})
+			d[field.Tag.Get("claim")] = encodeJSON(value.Interface())
 		}
 	}
 	if len(b.Claims.Audience) == 1 {
-		d = d.with("aud", quote(b.Claims.Audience[0]))
+		d["aud"] = quote(b.Claims.Audience[0])
 	}
 	for name, value := range b.Extra {
-		d = d.with(name, encodeJSON(value))
+		d[name] = encodeJSON(value)
 	}
 	return d
 }
@@ -142,38 +142,26 @@ func (b base) operators() document {
 	return b.claims().without("nomad_task").with("sub", quote(subject)).with("taskapi_role", role)
 }
 
-// with returns the document with a member in place of that of the same name, or at its end.
+// with sets a member.
 func (d document) with(name, value string) document {
-	d = slices.Clone(d)
-	if i := d.index(name); i >= 0 {
-		d[i].value = value
-		return d
-	}
-	return append(d, pair{name, value})
+	d[name] = value
+	return d
 }
 
-// without returns the document without a member.
+// without removes a member.
 func (d document) without(name string) document {
-	return slices.DeleteFunc(slices.Clone(d), func(p pair) bool { return p.name == name })
+	delete(d, name)
+	return d
 }
 
 // value returns a member's value, null if there is none.
-func (d document) value(name string) string {
-	if i := d.index(name); i >= 0 {
-		return d[i].value
-	}
-	return "null"
-}
+func (d document) value(name string) string { return cmp.Or(d[name], "null") }
 
-func (d document) index(name string) int {
-	return slices.IndexFunc(d, func(p pair) bool { return p.name == name })
-}
-
-// String returns the document's text.
+// String returns the document's text, with its members sorted.
 func (d document) String() string {
-	members := make([]string, len(d))
-	for i, p := range d {
-		members[i] = quote(p.name) + ":" + p.value
+	var members []string
+	for _, name := range slices.Sorted(maps.Keys(d)) {
+		members = append(members, quote(name)+":"+d[name])
 	}
 	return "{" + strings.Join(members, ",") + "}"
 }

@@ -58,7 +58,7 @@ func claimsKinds() []Kind {
 		{"other-task", "of another task of the allocation", of(func(c *identity.Claims) { c.Task = another(c, 4) })},
 		{"task-missing", "of no task", of(func(c *identity.Claims) { c.Task = setSubject(c, 4, "") })},
 		{"operator", "of the operator, on a task's socket", operators},
-	}), foreign(kinds(auth.WrongIssuer, []row{
+	}), like(Kind{Reason: auth.WrongIssuer, Foreign: true}, []row{
 		{"wrong-issuer", "of another issuer than the one whose key it is", of(func(c *identity.Claims) {
 			c.Issuer = "https://another.example"
 		})},
@@ -68,9 +68,9 @@ func claimsKinds() []Kind {
 		{"iss-longer", "iss that begins with the right one (CVE-2024-53861)", issuer(func(iss string) string {
 			return iss + ".evil.example"
 		})},
-	})), foreign(strict(auth.WrongRole, []row{
+	}), like(Kind{Reason: auth.WrongRole, Strict: true, Foreign: true}, []row{
 		{"operator-by-another-issuer", "another issuer's key speaks for the operator", operators},
-	})))
+	}))
 }
 
 // setSubject replaces a part of sub (region, namespace, job, group, task, identity), and returns the new one.

@@ -57,7 +57,7 @@ func jsonKinds() []Kind {
 		{"claims-many-names", "more than 128 names", func(b base) string {
 			d := b.claims()
 			for i := range 130 {
-				d = d.with(fmt.Sprintf("n%d", i), "0")
+				d[fmt.Sprintf("n%d", i)] = "0"
 			}
 			return b.withClaims(d.String())
 		}},

@@ -45,22 +45,20 @@ func keyIDKinds() []Kind {
 		{"kid-of-64-dots", "a kid of 64 dots", kid(strings.Repeat(".", 64))},
 		{"kid-prefix", "the kid without its last character",
 			func(b base) string { return kid(b.Key.ID[:len(b.Key.ID)-1] + "_")(b) }},
-		{"kid-of-a-stranger", "kid and signature of a key that nobody trusts", func(b base) string {
-			return forged("a-stranger", b.claims())
-		}},
-		{"kid-in-another-case", "the kid in capital letters", func(b base) string {
-			upper := strings.ToUpper(b.Key.ID)
-			if upper == b.Key.ID {
-				return ""
-			}
-			return kid(upper)(b)
-		}},
+		{"kid-of-a-stranger", "kid and signature of a key that nobody trusts",
+			func(b base) string { return forged("a-stranger", b.claims()) }},
+		{"kid-in-another-case", "the kid in capital letters",
+			func(b base) string { return anotherKid(b, strings.ToUpper(b.Key.ID)) }},
 	}), kinds(auth.BadSignature, []row{
-		{"kid-of-another-key", "the kid of another trusted key than the one that has signed it", func(b base) string {
-			if b.OtherKeyID == "" {
-				return ""
-			}
-			return kid(b.OtherKeyID)(b)
-		}},
+		{"kid-of-another-key", "the kid of another trusted key than the one that has signed it",
+			func(b base) string { return anotherKid(b, b.OtherKeyID) }},
 	}))
+}
+
+// anotherKid returns a token with another kid, if there is one that differs from the good one.
+func anotherKid(b base, id string) string {
+	if id == "" || id == b.Key.ID {
+		return ""
+	}
+	return kid(id)(b)
 }

@@ -76,9 +76,8 @@ func without(name string) maker {
 // for the same.
 func overridden(name, bad, again string) maker {
 	return func(b base) string {
-		d := b.claims()
-		bad := strings.TrimSuffix(d.with(name, bad).String(), "}")
-		return b.withClaims(bad + `,"` + again + `":` + d.value(name) + "}")
+		bad := strings.TrimSuffix(b.claims().with(name, bad).String(), "}")
+		return b.withClaims(bad + `,"` + again + `":` + b.claims().value(name) + "}")
 	}
 }
 
@@ -89,12 +88,9 @@ const same = -1 << 62
 func times(exp, nbf, iat int64) maker {
 	return func(b base) string {
 		d := b.claims()
-		for _, t := range []struct {
-			name  string
-			after int64
-		}{{"iat", iat}, {"nbf", nbf}, {"exp", exp}} {
-			if t.after != same {
-				d = d.with(t.name, strconv.FormatInt(b.Now.Unix()+t.after, 10))
+		for name, after := range map[string]int64{"iat": iat, "nbf": nbf, "exp": exp} {
+			if after != same {
+				d[name] = strconv.FormatInt(b.Now.Unix()+after, 10)
 			}
 		}
 		return b.withClaims(d.String())
