@@ -24,7 +24,7 @@ import (
 // newAuthenticator returns the authenticator for the requests on all sockets. auditor may be nil.
 func (s *wiring) newAuthenticator(alloc *api.Allocation, auditor auth.Auditor) (*auth.Authenticator, error) {
 	verify := identity.VerifierConfig{
-		Local: s.keyring, Audiences: s.cfg.Settings.audience(), MaxTTL: s.cfg.Settings.longestTTL(),
+		Local: s.keyring, Audiences: s.cfg.Settings.Audience(), MaxTTL: s.cfg.Settings.longestTTL(),
 	}
 	keys := []identity.KeySource{s.keyring}
 	for _, i := range s.issuers {

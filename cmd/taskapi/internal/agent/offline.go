@@ -46,7 +46,7 @@ func (o OfflineAuthenticator) Evaluate(token, task string) (why auth.Reason, wor
 		return 0, nil, err
 	}
 	config := identity.VerifierConfig{
-		Local: o.Keys, Audiences: o.Settings.audience(), MaxTTL: o.Settings.longestTTL(),
+		Local: o.Keys, Audiences: o.Settings.Audience(), MaxTTL: o.Settings.longestTTL(),
 	}
 	if o.Keys == nil {
 		config.Local = new(identity.KeySet)

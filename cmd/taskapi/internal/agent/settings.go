@@ -72,8 +72,8 @@ func DefaultSettings() Settings {
 	return Settings{HostIP: "127.0.0.1", IdentityTTL: defaultIdentityTTL}
 }
 
-// audience returns the audiences of which a token must have one.
-func (s Settings) audience() []string {
+// Audience returns the audiences of which a token must have one.
+func (s Settings) Audience() []string {
 	if len(s.Audiences) == 0 {
 		return []string{identity.DefaultAudience}
 	}

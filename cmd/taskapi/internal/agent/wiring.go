@@ -202,7 +202,7 @@ func (s *wiring) newTokens(alloc *api.Allocation) *workload.Manager {
 		AllocationID: alloc.ID,
 		Life:         s.life,
 		Issuer:       s.cfg.Settings.Issuer,
-		Audiences:    s.cfg.Settings.audience(),
+		Audiences:    s.cfg.Settings.Audience(),
 		TTL:          s.cfg.Settings.IdentityTTL,
 	}
 	if s.revocations != nil {

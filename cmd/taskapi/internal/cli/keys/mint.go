@@ -220,7 +220,6 @@ func (f *mintFlags) printKinds(w base.Environment) error {
 type minter struct {
 	flags         *mintFlags
 	layout        base.Layout
-	ring          *identity.Keyring
 	good          badtokens.Good
 	authenticator agent.OfflineAuthenticator
 }
@@ -237,23 +236,14 @@ func (f *mintFlags) minter(cmd *cobra.Command, w base.Environment) (*minter, err
 	if slices.Contains(f.audience, "") {
 		return nil, base.Usagef("--aud is empty: give the name of whom the token is for")
 	}
-	var args []string
-	for _, given := range []string{f.alloc, f.task} {
-		if given != "" {
-			args = append(args, given)
-		}
-	}
-	what := base.Sought{Tasks: base.OneTask}
+	args := slices.DeleteFunc([]string{f.alloc, f.task}, func(given string) bool { return given == "" })
+	what, name, role := base.Sought{Tasks: base.OneTask}, identity.DefaultName, identity.RoleTask
 	if f.operator {
-		what = base.ToChange
+		what, name, role = base.ToChange, string(identity.RoleOperator), identity.RoleOperator
 	}
 	t, err := base.Find(cmd.Context(), w, f.DataDir, args, what)
 	if err != nil {
 		return nil, err
-	}
-	name, role := identity.DefaultName, identity.RoleTask
-	if f.operator {
-		name, role = string(identity.RoleOperator), identity.RoleOperator
 	}
 	authenticator, err := authenticatorOf(t.Layout, t.ID)
 	if err != nil {
@@ -269,19 +259,14 @@ func (f *mintFlags) minter(cmd *cobra.Command, w base.Environment) (*minter, err
 	authenticator.Keys = ring
 	now, a := time.Now(), authenticator.Allocation
 	otherKey := "" // one that does not sign any more
-	for _, id := range ring.Keys().IDs() {
-		if id != ring.Active().ID {
-			otherKey = id
-		}
+	if keys := ring.List(); len(keys) > 1 {
+		otherKey = keys[1].ID
 	}
-	audience := []string{identity.DefaultAudience}
-	switch {
-	case len(f.audience) > 0:
-		audience = f.audience
-	case len(authenticator.Settings.Audiences) > 0:
-		audience = authenticator.Settings.Audiences
+	audience := f.audience
+	if len(audience) == 0 {
+		audience = authenticator.Settings.Audience()
 	}
-	return &minter{f, t.Layout, ring, badtokens.Good{
+	return &minter{f, t.Layout, badtokens.Good{
 		Key: badtokens.NewKey(ring.Signer()),
 		Now: now,
 		Claims: identity.Claims{

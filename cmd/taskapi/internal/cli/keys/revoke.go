@@ -80,7 +80,7 @@ capabilities away with a policy.`,
 func (f *revokeFlags) rule(cmd *cobra.Command, w base.Environment, args []string) (r revocation.Rule, l base.Layout,
 	err error) {
 	for _, name := range []string{"jti", "task", "alloc", "before"} {
-		// without it, more would be revoked than was meant
+		// Without this check, more would be revoked than was meant.
 		if flag := cmd.Flags().Lookup(name); flag.Changed && flag.Value.String() == "" {
 			return r, l, base.Usagef("--%s is empty: give it a value, or leave it out", name)
 		}
@@ -105,7 +105,15 @@ func (f *revokeFlags) rule(cmd *cobra.Command, w base.Environment, args []string
 		if r.Before, err = instant(f.instant, time.Now()); err != nil || f.alloc == "" {
 			break
 		}
-		r.AllocationID, l, err = f.allocation(cmd, w, l)
+		found, missing := base.Find(cmd.Context(), w, f.dataDir, []string{f.alloc}, base.ToRead)
+		switch {
+		case missing == nil:
+			r.AllocationID, l = found.ID, found.Layout
+		case datadir.IsID(f.alloc): // one that is gone may have left tokens
+			r.AllocationID = f.alloc
+		default:
+			err = missing
+		}
 	}
 	return r, l, err
 }
@@ -143,18 +151,6 @@ func instant(text string, now time.Time) (int64, error) {
 			"too: give now, or an earlier time", text)
 	}
 	return at.Unix(), nil
-}
-
-// allocation returns the ID of --alloc, and its data directory. One that is gone may have left tokens: an ID is enough.
-func (f *revokeFlags) allocation(cmd *cobra.Command, w base.Environment, l base.Layout) (string, base.Layout, error) {
-	found, err := base.Find(cmd.Context(), w, f.dataDir, []string{f.alloc}, base.ToRead)
-	if err == nil {
-		return found.ID, found.Layout, nil
-	}
-	if datadir.IsID(f.alloc) {
-		return f.alloc, l, nil
-	}
-	return "", l, err
 }
 
 // unknownTo says which allocation or task of a rule its data directory does not have, as with a typing error; empty
