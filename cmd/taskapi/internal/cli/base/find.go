@@ -274,8 +274,7 @@ func (f *Finder) matching(name string, s Sought) ([]match, error) {
 	if !s.Reads {
 		short := output.ShortID(latest.ID)
 		return nil, fmt.Errorf("%q does not run: the latest allocation of job %q, %s, has ended (%s); '%s' shows it", name,
-			latest.Alloc.JobID,
-			short, latest.Alloc.ClientStatus, latest.Layout.Command("status", short))
+			latest.Alloc.JobID, short, latest.Alloc.ClientStatus, latest.Layout.Command("status", short))
 	}
 	if slices.ContainsFunc(all, func(m match) bool { return m.Alloc.JobID != latest.Alloc.JobID }) {
 		return all, nil
@@ -301,9 +300,8 @@ func (f *Finder) one(matches []match, name string, s Sought) (Target, error) {
 			"give %s for that", name,
 			output.ShortID(m.ID), m.Alloc.JobID, output.ShortID(m.ID))
 	}
-	return Target{}, Usagef("%q is a job and one of its tasks: give %s for all tasks of the allocation, or "+
-		"%s %s for the task", name,
-		output.ShortID(m.ID), output.ShortID(m.ID), name)
+	return Target{}, Usagef("%q is a job and one of its tasks: give %s for all tasks of the allocation, or %s %s for the "+
+		"task", name, output.ShortID(m.ID), output.ShortID(m.ID), name)
 }
 
 // taskOf returns a task of the allocation that a name means.
@@ -426,8 +424,7 @@ func (t Target) String() string {
 func (t Target) Files() (interfaces.Files, error) {
 	if t.Alloc == nil || t.Alloc.Job == nil {
 		return nil, fmt.Errorf("allocation %s: its state can't be read, so its tasks are not known; its files are in %s",
-			output.ShortID(t.ID),
-			t.Layout.Alloc(t.ID))
+			output.ShortID(t.ID), t.Layout.Alloc(t.ID))
 	}
 	return t.Layout.Files(t.Alloc), nil
 }

@@ -54,9 +54,8 @@ func (l Layout) noTokens() error {
 				err)
 		}
 		if saved := dump.Saved; saved.Alloc != nil && !saved.Terminal {
-			return fmt.Errorf("allocation %s has not ended, and its tokens are signed with its keys: restore the key ring "+
-				"from a backup, or run '%s'",
-				id, l.Command("stop", id))
+			return fmt.Errorf("allocation %s has not ended, and its tokens are signed with its keys: restore the key ring from "+
+				"a backup, or run '%s'", id, l.Command("stop", id))
 		}
 	}
 	return nil

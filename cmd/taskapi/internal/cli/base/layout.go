@@ -39,8 +39,7 @@ func NewLayout(given string, w Environment) (Layout, error) {
 	}
 	given = cmp.Or(given, w.Getenv(DataDirEnv), usual)
 	if given == "" {
-		return Layout{}, Usagef("no data directory: give --data-dir, or set " + DataDirEnv +
-			", XDG_STATE_HOME or HOME")
+		return Layout{}, Usagef("no data directory: give --data-dir, or set " + DataDirEnv + ", XDG_STATE_HOME or HOME")
 	}
 	dir, err := datadir.Open(given)
 	if err != nil {

@@ -161,9 +161,8 @@ func (o devOptions) build() (*api.Job, *api.TaskGroup, error) {
 			audience = name
 		}
 		if name == "" || strings.Trim(name, identityLetters) != "" || audience == "" {
-			return nil, nil, base.Usagef("--aud %q: an identity's name is made of letters, digits and hyphens: "+
-				"write NAME=AUDIENCE for an audience "+
-				"that is not, such as bank=https://bank.example", text)
+			return nil, nil, base.Usagef("--aud %q: an identity's name is made of letters, digits and hyphens: write "+
+				"NAME=AUDIENCE for an audience that is not, such as bank=https://bank.example", text)
 		}
 		task.Identities = append(task.Identities, &api.WorkloadIdentity{Name: name, Audience: []string{audience}, Env: true,
 			File: true, TTL: o.TTL})

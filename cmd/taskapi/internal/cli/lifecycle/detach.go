@@ -267,9 +267,8 @@ func said(log *os.File, since int64, out io.Writer) error {
 	size, err := log.Seek(0, io.SeekEnd)
 	if err == nil && size == since {
 		if _, err = log.WriteString("\n"); err != nil {
-			_, err = fmt.Fprintf(out,
-				"taskapi: the process in the background has exited and could not say why: %v; make room on that file system, or "+
-					"choose another --data-dir\n", err)
+			_, err = fmt.Fprintf(out, "taskapi: the process in the background has exited and could not say why: %v; make room "+
+				"on that file system, or choose another --data-dir\n", err)
 			return err
 		}
 	}

@@ -71,8 +71,7 @@ func removable(ctx context.Context, w base.Environment, dataDir string, names []
 			return nil, err // nothing is removed
 		}
 		if !slices.ContainsFunc(found, func(other base.Target) bool {
-			return other.ID == t.ID &&
-				other.Layout.Dir == t.Layout.Dir
+			return other.ID == t.ID && other.Layout.Dir == t.Layout.Dir
 		}) {
 			found = append(found, t)
 		}
@@ -109,9 +108,8 @@ func remove(ctx context.Context, t base.Target, w base.Environment) (err error) 
 		}
 		return nil
 	case errors.Is(err, state.ErrDamaged), errors.Is(err, state.ErrNewer), errors.Is(err, state.ErrOlder):
-		return fmt.Errorf("allocation %s may not have ended: %w\nto give it up, stop what still runs with '%s', then "+
-			"remove the directory %s",
-			t.ID, err, stop, dir)
+		return fmt.Errorf("allocation %s may not have ended: %w\nto give it up, stop what still runs with '%s', then remove "+
+			"the directory %s", t.ID, err, stop, dir)
 	case err != nil:
 		return err
 	}

@@ -82,8 +82,7 @@ func restart(ctx context.Context, t base.Target, w base.Environment, want api.Al
 	}
 	f.Until = func(now *api.Allocation) bool {
 		return !slices.ContainsFunc(tasks, func(task string) bool {
-			return !again(before.TaskStates[task],
-				now.TaskStates[task])
+			return !again(before.TaskStates[task], now.TaskStates[task])
 		})
 	}
 	alloc, err := f.Follow(ctx)

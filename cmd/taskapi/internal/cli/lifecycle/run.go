@@ -105,9 +105,8 @@ is wrong.`,
 
 // inProcess calls do with standard error as a log whose reader is not waited for, and with the signals that come before
 // an agent acts on them: the first one ends the context.
-func (o *runOptions) inProcess(cmd *cobra.Command, w base.Environment,
-	do func(waiting context.Context, w base.Environment, log *linewriter.Writer, starting *start.Startup) error,
-) error {
+func (o *runOptions) inProcess(cmd *cobra.Command, w base.Environment, do func(waiting context.Context,
+	w base.Environment, log *linewriter.Writer, starting *start.Startup) error) error {
 	if w.Signals == nil {
 		w.Signals = start.CatchSignals()
 	}
@@ -249,9 +248,8 @@ func leftRunning(ctx context.Context, l base.Layout, alloc *api.Allocation) (lef
 // errRuns refuses to run an allocation that a taskapi runs.
 func errRuns(l base.Layout, alloc *api.Allocation) error {
 	id := output.ShortID(alloc.ID)
-	return base.Usagef("a taskapi runs job %q already, in allocation %s: '%s JOBFILE' gives it another "+
-		"version, "+
-		"'%s' other flags; --alloc-id %s runs a second copy",
+	return base.Usagef("a taskapi runs job %q already, in allocation %s: '%s JOBFILE' gives it another version, '%s' "+
+		"other flags; --alloc-id %s runs a second copy",
 		alloc.JobID, alloc.ID, l.Command("update", id), l.Command("takeover", id), uuid.NewString())
 }
 
@@ -347,9 +345,8 @@ func (r *request) errOtherUsers() error {
 	if !slices.Contains(r.differ, agent.IsolateFlag) {
 		return nil
 	}
-	return base.Usagef("the tasks of allocation %s run as other users than --%s says: stop it with '%s', "+
-		"then run it again with --force",
-		r.alloc.ID, agent.IsolateFlag, r.layout.Command("stop", r.alloc.ID))
+	return base.Usagef("the tasks of allocation %s run as other users than --%s says: stop it with '%s', then run it "+
+		"again with --force", r.alloc.ID, agent.IsolateFlag, r.layout.Command("stop", r.alloc.ID))
 }
 
 // sayOwnUser warns of tasks that run as this program's user.

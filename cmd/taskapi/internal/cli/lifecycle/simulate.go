@@ -87,8 +87,7 @@ func (r *request) simulated(ctx context.Context, log *linewriter.Writer) error {
 
 // simulateOne runs one more allocation of the job.
 func (r *request) simulateOne(ctx context.Context, ring *identity.Keyring, revoked *revocation.List,
-	shared cluster.Store, first *follow.Printer, log *linewriter.Writer,
-	logger *slog.Logger) error {
+	shared cluster.Store, first *follow.Printer, log *linewriter.Writer, logger *slog.Logger) error {
 	alloc := agent.NewAllocation(uuid.NewString(), r.alloc.Job, r.alloc.GetTaskGroup())
 	cfg := start.AgentConfig(r.layout, alloc.ID, &memoryLock{life: uuid.NewString()}, logger, r.options.Settings,
 		follow.NewPrinter(first.Queue, alloc, r.options.JSON), log, r.environment)

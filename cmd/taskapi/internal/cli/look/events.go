@@ -78,8 +78,7 @@ the stream goes on where it was. If that taskapi has exited, --follow waits for 
 
 // eventTopics are those that an allocation's stream may have.
 var eventTopics = []string{string(api.TopicAllocation), string(api.TopicJob), string(api.TopicEvaluation),
-	string(api.TopicDeployment), string(api.TopicNode),
-	string(api.TopicService)}
+	string(api.TopicDeployment), string(api.TopicNode), string(api.TopicService)}
 
 // eventsStream is taskapi events.
 type eventsStream struct {

@@ -193,8 +193,7 @@ func statsTable(usage *api.AllocResourceUsage, colors output.Colors) string {
 	tasks := slices.Sorted(maps.Keys(usage.Tasks))
 	columns := slices.DeleteFunc(slices.Clone(statsColumns), func(c statsColumn) bool {
 		return !slices.ContainsFunc(tasks, func(name string) bool {
-			return measures(usage.Tasks[name].ResourceUsage,
-				c.measured)
+			return measures(usage.Tasks[name].ResourceUsage, c.measured)
 		})
 	})
 	table := output.Table{Colors: colors}

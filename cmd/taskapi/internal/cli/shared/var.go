@@ -74,8 +74,7 @@ func (f *varFlags) use(w base.Environment, mustExist bool, do func(kept *variabl
 			return errNoVariables
 		}
 		return fmt.Errorf("the key ring %s is gone, with which the variables in %s are sealed: restore it; the next "+
-			"'taskapi run' or 'taskapi var put' "+
-			"makes another one, which opens none of them", l.Keyring(), l.Cluster())
+			"'taskapi run' or 'taskapi var put' makes another one, which opens none of them", l.Keyring(), l.Cluster())
 	}
 	return vars.Use(l, f.SealKey, do)
 }

@@ -74,8 +74,7 @@ func (f *JobFlags) Load(path string, settings agent.Settings, w base.Environment
 		return nil, base.Usagef("%s: %w", path, loaded.Hide(err))
 	}
 	if refused := PrintFindings(w.Stderr, findings, loaded.FromFiles); refused > 0 {
-		return nil, base.Usagef("%s needs %d %s that this machine does not have (see above); nothing was "+
-			"started or changed",
+		return nil, base.Usagef("%s needs %d %s that this machine does not have (see above); nothing was started or changed",
 			path, refused, base.Plural(refused, "thing", "things"))
 	}
 	loaded.Group = group

@@ -66,9 +66,8 @@ func (o *WaitOptions) CheckFlags(f *pflag.FlagSet) error {
 // Check refuses to wait for what never comes.
 func (o *WaitOptions) Check(alloc *api.Allocation) error {
 	if o.What == WaitHealthy && !allocrunner.DecidesHealth(alloc) {
-		return fmt.Errorf("--wait=healthy: nothing decides whether group %q is healthy, since its job is of type batch, "+
-			"or its update block says so: "+
-			"give --wait=running or --wait=complete", alloc.TaskGroup)
+		return fmt.Errorf("--wait=healthy: nothing decides whether group %q is healthy, since its job is of type batch, or "+
+			"its update block says so: give --wait=running or --wait=complete", alloc.TaskGroup)
 	}
 	return nil
 }
@@ -77,8 +76,7 @@ func (o *WaitOptions) Check(alloc *api.Allocation) error {
 func (o *WaitOptions) Settled(alloc *api.Allocation) bool {
 	_, decided := base.HealthOf(alloc)
 	return o.What == WaitHealthy && decided || o.What == WaitRunning &&
-		alloc.ClientStatus == api.AllocClientStatusRunning ||
-		o.What != WaitComplete && interfaces.Ended(alloc)
+		alloc.ClientStatus == api.AllocClientStatusRunning || o.What != WaitComplete && interfaces.Ended(alloc)
 }
 
 // Result says why the allocation is not what was waited for; nil when it is.

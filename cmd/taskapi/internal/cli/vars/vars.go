@@ -52,9 +52,8 @@ func variableError(err error) error {
 		return fmt.Errorf("Check-and-Set conflict: variable %q has the index %d, and is locked: only the holder of its "+
 			"lock can change it", v.Path, v.ModifyIndex)
 	}
-	return fmt.Errorf("Check-and-Set conflict: variable %q has the index %d, of %s; give --check-index %[2]d to "+
-		"replace that, or --force to write it whatever there is",
-		v.Path, v.ModifyIndex, output.Date(time.Unix(0, v.ModifyTime)))
+	return fmt.Errorf("Check-and-Set conflict: variable %q has the index %d, of %s; give --check-index %[2]d to replace "+
+		"that, or --force to write it whatever there is", v.Path, v.ModifyIndex, output.Date(time.Unix(0, v.ModifyTime)))
 }
 
 // CheckedPath returns a path as an argument has it.
