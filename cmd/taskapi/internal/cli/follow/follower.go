@@ -27,9 +27,8 @@ type Follower struct {
 	Kills   bool                       // the stop that is followed kills every task immediately
 	Until   func(*api.Allocation) bool // what is waited for besides the end; nil for nothing
 
-	Output bool        // what tasks print is printed, too
-	Words  bool        // the last words of tasks that fail are
-	Tasks  *TaskOutput // does that
+	Output bool // what tasks print is printed, too
+	Words  bool // the last words of tasks that fail are
 
 	Last  *api.Allocation           // as it was seen last
 	shown map[string]*api.TaskEvent // the last event of each task
@@ -41,6 +40,11 @@ type Follower struct {
 func (f *Follower) Follow(ctx context.Context) (*api.Allocation, error) {
 	c := f.Client()
 	defer c.Close()
+	defer func() {
+		if f.Printer != nil {
+			f.Printer.Output.Finish()
+		}
+	}()
 	for index := uint64(0); ; {
 		listening := c.Listening()
 		alloc, next, err := c.Changed(ctx, index)
@@ -117,23 +121,25 @@ func (f *Follower) Show(alloc *api.Allocation) {
 	switch {
 	case f.Printer == nil:
 		f.Printer = NewPrinter(cmp.Or(f.W.Stdout, io.Discard), alloc, f.JSON)
-		f.Printer.Colors = f.W.Colors()
+		f.Printer.Colors, f.Printer.Layout = f.W.Colors(), f.Layout
 		if !f.Quiet {
-			f.Printer.Announce(time.Now(), "Attached", alloc, f.Layout)
+			f.Printer.Announce("Attached", alloc)
 		}
 	case alloc.CreateTime != f.Last.CreateTime: // it was replaced
 		f.Printer.Fit(alloc)
-		f.Printer.Announce(time.Unix(0, alloc.CreateTime), "Starting", alloc, f.Layout)
+		f.Printer.announceAt(time.Unix(0, alloc.CreateTime), "Starting", alloc)
 		f.Last, f.shown = nil, nil
 	}
 	// What the tasks write from now on is theirs to be printed: from before an event is, on which somebody acts.
 	var failures *failures // not of those that have been: the files may say no more of them
 	if f.Words && f.Printer.Failures == nil {
 		failures = NewFailures(f.Layout, alloc)
-		failures.begin(base.TaskNames(alloc))
+		for _, task := range base.TaskNames(alloc) {
+			failures.words.Of(task)
+		}
 	}
 	var tasks *TaskOutput
-	if f.Output && f.Tasks == nil && !interfaces.Ended(alloc) {
+	if f.Output && f.Printer.Output == nil && !interfaces.Ended(alloc) {
 		tasks = NewTaskOutput(f.Printer, f.Layout, alloc)
 	}
 	news := f.news(alloc)
@@ -147,13 +153,10 @@ func (f *Follower) Show(alloc *api.Allocation) {
 	for _, e := range news {
 		if !f.Quiet {
 			f.Printer.TaskEvent(e.task, e.event)
-			if e.event.Type == api.TaskStarted {
-				f.Tasks.Started(e.task)
-			}
 		}
 	}
 	if tasks != nil {
-		f.Tasks = tasks
+		f.Printer.Output = tasks
 		tasks.BeginAll()
 	}
 	if failures != nil {

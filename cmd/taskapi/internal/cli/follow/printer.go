@@ -6,7 +6,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -33,9 +35,13 @@ type Printer struct {
 	Queue *linewriter.Writer // to out; nil when a print waits for the reader
 	width atomic.Int64       // of the column of task names
 
-	Colors   output.Colors // of tasks' output; events have none
-	Failures *failures     // whose last words stand under the events; nil for none
-	turn     sync.Mutex    // held while a line of output waits for the reader, so that one does at a time
+	Colors   output.Colors      // of tasks' output; events have none
+	Failures *failures          // whose last words stand under the events; nil for none
+	Output   *TaskOutput        // begins and ends with the events; nil when it is not printed
+	Layout   base.Layout        // where the allocation is
+	Log      *linewriter.Writer // is flushed with the queue
+
+	turn sync.Mutex // held while a line of output waits for the reader, so that one does at a time
 
 	mu  sync.Mutex // guards the field below; held while a line is written, so that lines stay whole
 	out io.Writer
@@ -80,8 +86,15 @@ func (p *Printer) Fit(alloc *api.Allocation) {
 
 // TaskEvent prints an event of a task.
 func (p *Printer) TaskEvent(task string, e *api.TaskEvent) {
-	words := p.Failures.of(task, e)
-	p.print(line{time.Unix(0, e.Time), p.alloc, task, e.Type, e.DisplayMessage, withWords(e.Details, words)}, words...)
+	details, words := e.Details, p.Failures.of(task, e)
+	if len(words) > 0 {
+		details = map[string]string{"stderr": strings.Join(words, "\n")}
+		maps.Copy(details, e.Details)
+	}
+	p.print(line{time.Unix(0, e.Time), p.alloc, task, e.Type, e.DisplayMessage, details}, words...)
+	if e.Type == api.TaskStarted {
+		p.Output.Started(task)
+	}
 }
 
 // AllocEvent prints something that happens to the allocation as a whole; pairs are keys and values of its details.
@@ -101,23 +114,34 @@ func (p *Printer) allocEventAt(at time.Time, kind, message string, pairs ...stri
 // Ended prints the end of the allocation, which is the last thing that has happened to it. why is empty when it ended
 // well.
 func (p *Printer) Ended(alloc *api.Allocation, why string) {
+	p.Output.Finish()
 	p.allocEventAt(time.Unix(0, alloc.ModifyTime), "Ended", cmp.Or(why, "allocation is "+alloc.ClientStatus), "status",
 		alloc.ClientStatus)
 }
 
 // Announce prints which allocation the next lines are about, and where its files are.
-func (p *Printer) Announce(at time.Time, kind string, alloc *api.Allocation, l base.Layout) {
-	dir := l.Alloc(alloc.ID)
-	p.allocEventAt(at, kind, fmt.Sprintf("allocation %s of job %q, group %q, in %s", alloc.ID, alloc.JobID,
-		alloc.TaskGroup, dir),
-		"dir", dir, "operator_socket", l.OperatorSocket(alloc.ID), "operator_token", l.OperatorToken(alloc.ID))
+func (p *Printer) Announce(kind string, alloc *api.Allocation) { p.announceAt(time.Now(), kind, alloc) }
+
+func (p *Printer) announceAt(at time.Time, kind string, alloc *api.Allocation) {
+	id, dir := alloc.ID, p.Layout.Alloc(alloc.ID)
+	p.allocEventAt(at, kind, fmt.Sprintf("allocation %s of job %q, group %q, in %s", id, alloc.JobID, alloc.TaskGroup, dir),
+		"dir", dir, "operator_socket", p.Layout.OperatorSocket(id), "operator_token", p.Layout.OperatorToken(id))
 }
+
+// Flush writes the last lines of events and of the log, as far as they are read.
+func (p *Printer) Flush() { base.FlushAll(p.Queue, p.Log) }
+
+// maxWord is how much of a line is printed under an event.
+const maxWord = 400
 
 // print prints a line, with the last words of its task under it.
 func (p *Printer) print(l line, words ...string) {
 	text := p.format(l)
-	if !p.json {
-		text = append(text, p.underneath(words)...)
+	for _, word := range words {
+		if !p.json { // there they are among the details
+			text = fmt.Appendf(text, "%*s%s %s\n", len("15:04:05.000")+int(p.width.Load())+4, "",
+				MarkOf(api.FSLogNameStderr, p.Colors), base.Clipped(linewriter.OneLine(word), maxWord))
+		}
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

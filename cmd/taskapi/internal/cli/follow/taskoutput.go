@@ -3,8 +3,6 @@ package follow
 import (
 	"context"
 	"fmt"
-	"maps"
-	"strings"
 	"sync"
 	"time"
 
@@ -180,13 +178,6 @@ func NewFailures(l base.Layout, alloc *api.Allocation) *failures {
 	return &failures{words: LastWords{Files: l.Files(alloc)}, killing: map[string]bool{}}
 }
 
-// begin leaves out what the tasks have written so far.
-func (f *failures) begin(tasks []string) {
-	for _, task := range tasks {
-		f.words.Of(task)
-	}
-}
-
 // of returns the last words that belong to an event, none for one that is no failure.
 func (f *failures) of(task string, e *api.TaskEvent) []string {
 	if f == nil {
@@ -207,29 +198,3 @@ func (f *failures) of(task string, e *api.TaskEvent) []string {
 	}
 	return nil
 }
-
-// withWords returns an event's details with the last words of its task.
-func withWords(details map[string]string, words []string) map[string]string {
-	if len(words) == 0 {
-		return details
-	}
-	details = maps.Clone(details)
-	if details == nil {
-		details = map[string]string{}
-	}
-	details["stderr"] = strings.Join(words, "\n")
-	return details
-}
-
-// underneath returns the last words as lines that stand under their event.
-func (p *Printer) underneath(words []string) string {
-	var b strings.Builder
-	for _, word := range words {
-		fmt.Fprintf(&b, "%*s%s %s\n", len("15:04:05.000")+int(p.width.Load())+4, "", MarkOf(api.FSLogNameStderr, p.Colors),
-			base.Clipped(linewriter.OneLine(word), maxWord))
-	}
-	return b.String()
-}
-
-// maxWord is how much of a line is printed under an event.
-const maxWord = 400

@@ -41,7 +41,6 @@ func attach(ctx context.Context, f *follow.Follower) error {
 	ctx, release := base.UntilSignal(ctx)
 	defer release()
 	alloc, err := f.Follow(ctx)
-	f.Tasks.Finish()
 	if errors.Is(err, context.Canceled) {
 		return nil
 	}

@@ -13,6 +13,7 @@ import (
 	"taskapi/allocrunner/state"
 	"taskapi/cmd/taskapi/internal/agent"
 	"taskapi/cmd/taskapi/internal/cli/base"
+	"taskapi/cmd/taskapi/internal/cli/follow"
 	"taskapi/cmd/taskapi/internal/cli/start"
 	"taskapi/cmd/taskapi/internal/client"
 )
@@ -124,7 +125,7 @@ func remove(ctx context.Context, t base.Target, w base.Environment) (err error) 
 		return fmt.Errorf("allocation %s has ended, but tasks of it are still running: '%s' kills them", t.ID, stop)
 	}
 	settings, _ := t.Layout.Remembered(t.ID) // the defaults with an error, which is no reason to keep the allocation
-	cfg := start.AgentConfig(t.Layout, t.ID, lock, logger, settings, nil, nil, w)
+	cfg := start.AgentConfig(t.Layout, t.ID, lock, logger, settings, &follow.Printer{}, nil, w)
 	defer cfg.Cluster.Close()
 	err = lock.Destroy(ctx, agent.Hooks(cfg)...)
 	if errors.Is(err, interfaces.ErrNotTerminal) {

@@ -320,15 +320,15 @@ func (r *request) begin(ctx context.Context, lock *datadir.Lock, logger *slog.Lo
 		now = lock.Saved().Alloc
 	}
 	p := follow.NewQueuedPrinter(r.environment.Stdout, now, r.options.JSON)
-	p.Colors, p.Failures = r.environment.Colors(), follow.NewFailures(r.layout, now)
+	p.Colors = r.environment.Colors()
 	cfg := start.AgentConfig(r.layout, lock.ID, lock, logger, r.options.Settings, p, log, r.environment)
 	defer cfg.Cluster.Close()
 	if r.options.Output.Wanted(r.environment, r.options.JSON) {
-		o := follow.NewTaskOutput(p, r.layout, now)
-		o.BeginAll()
-		defer o.Finish()
-		cfg.Events = start.AgentEvents{Printer: p, Log: log, Layout: r.layout, Output: o}
-		p.Failures = nil // what they have to say is printed
+		p.Output = follow.NewTaskOutput(p, r.layout, now)
+		p.Output.BeginAll()
+		defer p.Output.Finish()
+	} else {
+		p.Failures = follow.NewFailures(r.layout, now)
 	}
 	cfg.Signals, cfg.Changes, cfg.Next, cfg.Submission = starting.HandOver(), changes, next, r.submission
 	var refused start.Lacking

@@ -7,8 +7,6 @@ import (
 	"os"
 	"time"
 
-	"github.com/hashicorp/nomad/api"
-
 	"taskapi/allocrunner"
 	"taskapi/allocrunner/cluster/stores"
 	"taskapi/allocrunner/consul"
@@ -23,38 +21,13 @@ import (
 
 var _ agent.Lock = (*datadir.Lock)(nil)
 
-// AgentEvents prints the events of an agent, and flushes its log with them.
-type AgentEvents struct {
-	*follow.Printer
-	Log    *linewriter.Writer
-	Layout base.Layout
-	Output *follow.TaskOutput // nil when it is not printed
-}
+var _ agent.Events = (*follow.Printer)(nil)
 
-var _ agent.Events = AgentEvents{}
-
-func (e AgentEvents) TaskEvent(task string, event *api.TaskEvent) {
-	e.Printer.TaskEvent(task, event)
-	if event.Type == api.TaskStarted {
-		e.Output.Started(task)
-	}
-}
-
-func (e AgentEvents) Ended(alloc *api.Allocation, why string) {
-	e.Output.Finish()
-	e.Printer.Ended(alloc, why)
-}
-
-func (e AgentEvents) Flush() { base.FlushAll(e.Queue, e.Log) }
-
-func (e AgentEvents) Announce(kind string, alloc *api.Allocation) {
-	e.Printer.Announce(time.Now(), kind, alloc, e.Layout)
-}
-
-// AgentConfig returns what every agent of this process has in common. The caller closes its Cluster when the agent has
-// ended.
+// AgentConfig returns what every agent of this process has in common. The printer prints its events, and is flushed with
+// the log. The caller closes the agent's Cluster when the agent has ended.
 func AgentConfig(l base.Layout, id string, lock agent.Lock, logger *slog.Logger, settings agent.Settings,
 	p *follow.Printer, log *linewriter.Writer, w base.Environment) agent.Config {
+	p.Layout, p.Log = l, log
 	return agent.Config{
 		Settings: settings,
 		Factory:  allocrunner.WithDrivers(settings.TaskDrivers()),
@@ -68,7 +41,7 @@ func AgentConfig(l base.Layout, id string, lock agent.Lock, logger *slog.Logger,
 		},
 		ConsulSecrets: consul.SecretsFromEnv(w.Getenv),
 
-		Events:     AgentEvents{p, log, l, nil},
+		Events:     p,
 		Logger:     logger,
 		Version:    w.Version,
 		RuntimeDir: w.Getenv("XDG_RUNTIME_DIR"),
