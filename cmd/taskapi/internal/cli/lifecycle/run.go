@@ -77,25 +77,23 @@ is wrong.`,
 			if err := errors.Join(opts.Output.Check(), opts.checkSimulate(), opts.checkWait(cmd.Flags())); err != nil {
 				return err
 			}
-			return opts.inProcess(cmd, w, func(waiting context.Context, w base.Environment, log *linewriter.Writer,
-				starting *start.Startup) error {
+			return opts.inProcess(cmd, w, func(waiting context.Context, r *request) error {
 				if args[0] == "-" {
-					w.Stdin = start.Interruptible{Ctx: waiting, From: w.Stdin}
+					r.environment.Stdin = start.Interruptible{Ctx: waiting, From: w.Stdin}
 				}
-				r, err := opts.request(waiting, args[0], cmd.Flags(), w)
-				if err != nil {
+				if err := r.read(waiting, args[0], cmd.Flags()); err != nil {
 					return cmp.Or(context.Cause(waiting), err)
 				}
-				if err := r.putVarItems(waiting, w); err != nil {
+				if err := r.putVarItems(waiting); err != nil {
 					return err
 				}
 				switch {
 				case opts.Detach:
 					return r.detach(waiting, cmd)
 				case opts.Simulate > 0:
-					return r.simulated(waiting, log)
+					return r.simulated(waiting)
 				}
-				return r.run(cmd.Context(), waiting, log, starting)
+				return r.run(cmd.Context(), waiting)
 			})
 		},
 	}
@@ -103,10 +101,11 @@ is wrong.`,
 	return cmd
 }
 
-// inProcess calls do with standard error as a log whose reader is not waited for, and with the signals that come before
-// an agent acts on them: the first one ends the context.
-func (o *runOptions) inProcess(cmd *cobra.Command, w base.Environment, do func(waiting context.Context,
-	w base.Environment, log *linewriter.Writer, starting *start.Startup) error) error {
+// inProcess calls do with a request that is still to be read. Its standard error is a log whose reader is not waited
+// for. The first signal that comes before an agent acts on them ends the context.
+func (o *runOptions) inProcess(
+	cmd *cobra.Command, w base.Environment, do func(waiting context.Context, r *request) error,
+) error {
 	if w.Signals == nil {
 		w.Signals = start.CatchSignals()
 	}
@@ -119,7 +118,7 @@ func (o *runOptions) inProcess(cmd *cobra.Command, w base.Environment, do func(w
 	log := base.QueuedLog(w)
 	defer base.FlushAll(log)
 	w.Stderr = log
-	return do(waiting, w, log, starting)
+	return do(waiting, &request{options: *o, environment: w, log: log, starting: starting})
 }
 
 // checkWait checks the flags of --wait.
@@ -140,85 +139,81 @@ type request struct {
 	submission  *api.JobSubmission
 	variables   []*api.Variable // that are to be written first
 	environment base.Environment
+	log         *linewriter.Writer // the environment's standard error
+	starting    *start.Startup
 }
 
 func (r *request) target() base.Target {
 	return base.Target{Layout: r.layout, ID: r.alloc.ID, Alloc: r.alloc}
 }
 
-func (o runOptions) request(
-	ctx context.Context, jobFile string, flags *pflag.FlagSet, w base.Environment,
-) (*request, error) {
-	l, err := base.NewLayout(o.DataDir, w)
-	if err != nil {
-		return nil, err
+// read fills the request in.
+func (r *request) read(ctx context.Context, jobFile string, flags *pflag.FlagSet) (err error) {
+	o := &r.options
+	r.jobFile = jobFile
+	if r.layout, err = base.NewLayout(o.DataDir, r.environment); err != nil {
+		return err
 	}
 	id, err := allocationID(o.AllocID)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	differ, err := o.readSettings(l, id, flags, w)
-	if err != nil {
-		return nil, err
+	if err := r.readSettings(id, flags); err != nil {
+		return err
 	}
 	if jobFile == "-" { // it may be needed again
-		text, err := io.ReadAll(w.Stdin)
+		text, err := io.ReadAll(r.environment.Stdin)
 		if err != nil {
-			return nil, fmt.Errorf("job file on standard input: %w", err)
+			return fmt.Errorf("job file on standard input: %w", err)
 		}
-		w.Stdin = bytes.NewReader(text)
-		defer func() { w.Stdin.(*bytes.Reader).Reset(text) }()
+		r.environment.Stdin = bytes.NewReader(text)
+		defer func() { r.environment.Stdin = bytes.NewReader(text) }()
 	}
-	before := groupOf(l, id)
-	if o.Group == "" {
-		o.Group = before
-	}
-	loaded, err := o.Load(jobFile, o.Settings, w)
+	before := groupOf(r.layout, id)
+	o.Group = cmp.Or(o.Group, before)
+	loaded, err := o.Load(jobFile, o.Settings, r.environment)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	alloc := agent.NewAllocation(id, loaded.Job, loaded.Group)
+	r.alloc, r.submission = agent.NewAllocation(id, loaded.Job, loaded.Group), loaded.Submission
 	if o.AllocID == "" && o.Simulate == 0 {
-		switch left, err := leftRunning(ctx, l, alloc); {
+		switch left, err := leftRunning(ctx, r.layout, r.alloc); {
 		case err != nil:
-			return nil, err
+			return err
 		case left != "":
-			if text, ok := w.Stdin.(*bytes.Reader); ok {
+			if text, ok := r.environment.Stdin.(*bytes.Reader); ok {
 				_, _ = text.Seek(0, io.SeekStart) // it can
 			}
 			o.AllocID = left
-			return o.request(ctx, jobFile, flags, w)
+			return r.read(ctx, jobFile, flags)
 		}
 	}
 	if before == "" && !o.Detached && o.Simulate == 0 { // the process that started this one has printed it
-		start.PrintFindings(w.Stderr, warnings(o.CheckTasks(alloc, l.Allocs())), loaded.FromFiles)
+		warnings := slices.DeleteFunc(o.CheckTasks(r.alloc, r.layout.Allocs()), func(f review.Finding) bool {
+			return f.Severity == review.Refused // which the start reports
+		})
+		start.PrintFindings(r.environment.Stderr, warnings, loaded.FromFiles)
 	}
-	if err := errors.Join(o.CheckUsers(loaded.Group), o.Until.Check(alloc)); err != nil {
-		return nil, base.Usage(loaded.Hide(err))
+	if err := errors.Join(o.CheckUsers(loaded.Group), o.Until.Check(r.alloc)); err != nil {
+		return base.Usage(loaded.Hide(err))
 	}
-	var items []*api.Variable
 	if !o.Detached && o.Simulate == 0 {
-		if items, err = readVarItems(o.VarItems, alloc.Namespace, w); err != nil {
-			return nil, err
-		}
+		r.variables, err = readVarItems(o.VarItems, r.alloc.Namespace, r.environment)
 	}
-	return &request{o, differ, jobFile, l, alloc, loaded.Submission, items, w}, nil
+	return err
 }
 
-// readSettings sets the settings to those of the allocation's last run, unless other flags are given. differ names the
-// flags that change one.
-func (o *runOptions) readSettings(
-	l base.Layout, id string, flags *pflag.FlagSet, w base.Environment,
-) (differ []string, err error) {
-	kept, err := l.Remembered(id)
+// readSettings sets the settings to those of the allocation's last run, unless other flags are given.
+func (r *request) readSettings(id string, flags *pflag.FlagSet) error {
+	kept, err := r.layout.Remembered(id)
 	if err != nil && !errors.Is(err, fs.ErrPermission) { // then nothing of the allocation can be had, which is said soon
-		return nil, err
+		return err
 	}
-	o.Settings, differ = start.WithFlags(kept, flags)
-	if o.Settings, err = o.WithConsulEnv(w.Getenv); err != nil {
-		return nil, err
+	kept, r.differ = start.WithFlags(kept, flags)
+	if r.options.Settings, err = kept.WithConsulEnv(r.environment.Getenv); err != nil {
+		return err
 	}
-	return differ, o.Check()
+	return r.options.Check()
 }
 
 // leftRunning returns the allocation of the same job and group that a taskapi has left running, empty for none. It is
@@ -253,13 +248,8 @@ func errRuns(l base.Layout, alloc *api.Allocation) error {
 		alloc.JobID, alloc.ID, l.Command("update", id), l.Command("takeover", id), uuid.NewString())
 }
 
-// warnings returns the findings that keep no job from running. The start reports the others.
-func warnings(findings []review.Finding) []review.Finding {
-	return slices.DeleteFunc(findings, func(f review.Finding) bool { return f.Severity == review.Refused })
-}
-
 // run runs the allocation in this process. waiting ends when a signal says to give up steps that change nothing.
-func (r *request) run(ctx, waiting context.Context, log *linewriter.Writer, starting *start.Startup) error {
+func (r *request) run(ctx, waiting context.Context) error {
 	if err := r.layout.MakeDir(); err != nil {
 		return err
 	}
@@ -271,7 +261,7 @@ func (r *request) run(ctx, waiting context.Context, log *linewriter.Writer, star
 		lock, err := r.layout.LockAlloc(r.alloc.ID, logger) // waits for a moment when another process has it
 		switch {
 		case err == nil:
-			err := r.layout.Explain(r.begin(ctx, lock, logger, log, starting))
+			err := r.layout.Explain(r.begin(ctx, lock, logger))
 			if base.IsUsage(err) { // nothing was started or changed
 				err = errors.Join(err, lock.Discard())
 			}
@@ -285,8 +275,7 @@ func (r *request) run(ctx, waiting context.Context, log *linewriter.Writer, star
 }
 
 // begin runs the allocation that is locked.
-func (r *request) begin(ctx context.Context, lock *datadir.Lock, logger *slog.Logger, log *linewriter.Writer,
-	starting *start.Startup) error {
+func (r *request) begin(ctx context.Context, lock *datadir.Lock, logger *slog.Logger) error {
 	if err := r.options.tryFiles(r.layout); err != nil { // before anything is changed
 		return err
 	}
@@ -321,7 +310,7 @@ func (r *request) begin(ctx context.Context, lock *datadir.Lock, logger *slog.Lo
 	}
 	p := follow.NewQueuedPrinter(r.environment.Stdout, now, r.options.JSON)
 	p.Colors = r.environment.Colors()
-	cfg := start.AgentConfig(r.layout, lock.ID, lock, logger, r.options.Settings, p, log, r.environment)
+	cfg := start.AgentConfig(r.layout, lock.ID, lock, logger, r.options.Settings, p, r.log, r.environment)
 	defer cfg.Cluster.Close()
 	if r.options.Output.Wanted(r.environment, r.options.JSON) {
 		p.Output = follow.NewTaskOutput(p, r.layout, now)
@@ -330,7 +319,7 @@ func (r *request) begin(ctx context.Context, lock *datadir.Lock, logger *slog.Lo
 	} else {
 		p.Failures = follow.NewFailures(r.layout, now)
 	}
-	cfg.Signals, cfg.Changes, cfg.Next, cfg.Submission = starting.HandOver(), changes, next, r.submission
+	cfg.Signals, cfg.Changes, cfg.Next, cfg.Submission = r.starting.HandOver(), changes, next, r.submission
 	var refused start.Lacking
 	if r.options.Verbose {
 		cfg.Lacking = refused.Add

@@ -22,7 +22,6 @@ import (
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/cmd/taskapi/internal/cli/follow"
 	"taskapi/cmd/taskapi/internal/cli/start"
-	"taskapi/cmd/taskapi/internal/linewriter"
 	"taskapi/identity"
 	"taskapi/identity/revocation"
 )
@@ -44,7 +43,7 @@ func (o *runOptions) checkSimulate() error {
 
 // simulated runs allocations of the job whose tasks have sockets and tokens, and no processes, until ctx ends. It
 // leaves nothing of them: a closed terminal, or a reader of the events that has gone away, does not end it.
-func (r *request) simulated(ctx context.Context, log *linewriter.Writer) error {
+func (r *request) simulated(ctx context.Context) error {
 	unheard := make(chan os.Signal, 1) // nobody receives: what does not fit is dropped
 	signal.Notify(unheard, syscall.SIGHUP, syscall.SIGPIPE, syscall.SIGXFSZ)
 	defer signal.Stop(unheard)
@@ -74,7 +73,7 @@ func (r *request) simulated(ctx context.Context, log *linewriter.Writer) error {
 	failed := make([]error, r.options.Simulate)
 	for i := range failed {
 		running.Go(func() {
-			if failed[i] = r.simulateOne(ctx, ring, revoked, shared, first, log, logger); failed[i] != nil {
+			if failed[i] = r.simulateOne(ctx, ring, revoked, shared, first, logger); failed[i] != nil {
 				cancel() // the others are of no use
 			}
 		})
@@ -87,10 +86,10 @@ func (r *request) simulated(ctx context.Context, log *linewriter.Writer) error {
 
 // simulateOne runs one more allocation of the job.
 func (r *request) simulateOne(ctx context.Context, ring *identity.Keyring, revoked *revocation.List,
-	shared cluster.Store, first *follow.Printer, log *linewriter.Writer, logger *slog.Logger) error {
+	shared cluster.Store, first *follow.Printer, logger *slog.Logger) error {
 	alloc := agent.NewAllocation(uuid.NewString(), r.alloc.Job, r.alloc.GetTaskGroup())
 	cfg := start.AgentConfig(r.layout, alloc.ID, &memoryLock{life: uuid.NewString()}, logger, r.options.Settings,
-		follow.NewPrinter(first.Queue, alloc, r.options.JSON), log, r.environment)
+		follow.NewPrinter(first.Queue, alloc, r.options.JSON), r.log, r.environment)
 	cfg.Signals, cfg.TuneGC, cfg.Shared = nil, false, true
 	var last interfaces.AllocRunner // of the allocation and its replacements
 	cfg.Factory = func(c interfaces.Config) (_ interfaces.AllocRunner, err error) {

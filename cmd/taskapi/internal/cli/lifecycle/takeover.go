@@ -9,14 +9,11 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"taskapi/allocrunner"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/cmd/taskapi/internal/cli/base"
-	"taskapi/cmd/taskapi/internal/cli/start"
 	"taskapi/cmd/taskapi/internal/client"
-	"taskapi/cmd/taskapi/internal/linewriter"
 )
 
 func Takeover(w base.Environment) *cobra.Command {
@@ -106,37 +103,35 @@ func takeOver(cmd *cobra.Command, t base.Target, w base.Environment) error {
 
 // takeOverHere takes the allocation over with this process, and runs it to its end.
 func (o *runOptions) takeOverHere(cmd *cobra.Command, args []string, w base.Environment) error {
-	return o.inProcess(cmd, w, func(waiting context.Context, w base.Environment, log *linewriter.Writer,
-		starting *start.Startup) error {
-		found, err := base.Find(waiting, w, o.DataDir, args, base.ToChange)
+	return o.inProcess(cmd, w, func(waiting context.Context, r *request) error {
+		found, err := base.Find(waiting, r.environment, o.DataDir, args, base.ToChange)
 		if err != nil {
 			return err
 		}
-		r, err := o.takeOverRequest(found, cmd.Flags(), w)
+		r.layout = found.Layout
+		if err := r.readSettings(found.ID, cmd.Flags()); err != nil {
+			return err
+		}
+		saved, err := savedOf(found)
 		if err != nil {
 			return err
 		}
-		return r.run(cmd.Context(), waiting, log, starting)
+		if err := r.options.CheckUsers(saved.Alloc.GetTaskGroup()); err != nil {
+			return base.Usage(err)
+		}
+		r.alloc = saved.Alloc
+		return r.run(cmd.Context(), waiting)
 	})
 }
 
-// takeOverRequest returns the run of an allocation with the job that it has.
-func (o *runOptions) takeOverRequest(t base.Target, flags *pflag.FlagSet, w base.Environment) (*request, error) {
-	differ, err := o.readSettings(t.Layout, t.ID, flags, w)
-	if err != nil {
-		return nil, err
-	}
+// savedOf returns what is saved of an allocation. It is an error when the allocation is starting, or when its state was
+// removed.
+func savedOf(t base.Target) (*interfaces.Saved, error) {
 	saved, err := t.Layout.Peek(t.ID)
-	if err != nil {
-		return nil, t.Layout.Explain(err)
+	if err == nil && saved == nil {
+		return nil, fmt.Errorf("allocation %s has no saved state: no other taskapi could resume its tasks", t.ID)
 	}
-	if saved == nil {
-		return nil, errNothingSaved(t.ID)
-	}
-	if err := o.CheckUsers(saved.Alloc.GetTaskGroup()); err != nil {
-		return nil, base.Usage(err)
-	}
-	return &request{options: *o, differ: differ, layout: t.Layout, alloc: saved.Alloc, environment: w}, nil
+	return saved, t.Layout.Explain(err)
 }
 
 // takeOver makes the taskapi that runs the allocation exit and leave its tasks running. It first checks everything that
@@ -158,12 +153,9 @@ func (r *request) takeOver(ctx context.Context) error {
 	case client.Nobody, client.Changing: // the next look decides
 		return nil
 	}
-	saved, err := r.layout.Peek(r.alloc.ID)
-	switch {
-	case err != nil:
-		return r.layout.Explain(err)
-	case saved == nil:
-		return errNothingSaved(r.alloc.ID)
+	saved, err := savedOf(r.target())
+	if err != nil {
+		return err
 	}
 	runner, err := allocrunner.New(interfaces.Config{Alloc: saved.Alloc, Dir: r.layout.Alloc(saved.Alloc.ID),
 		Logger: slog.New(slog.DiscardHandler), Saved: saved})
@@ -177,11 +169,6 @@ func (r *request) takeOver(ctx context.Context) error {
 		return fmt.Errorf("the taskapi of allocation %s: %w", r.alloc.ID, err)
 	}
 	return nil
-}
-
-// errNothingSaved is for an allocation that is starting, or whose state was removed.
-func errNothingSaved(id string) error {
-	return fmt.Errorf("allocation %s has no saved state: no other taskapi could resume its tasks", id)
 }
 
 // tryFiles reads every file that an agent needs at its start.

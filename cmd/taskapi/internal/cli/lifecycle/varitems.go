@@ -85,7 +85,7 @@ func itemsFile(source string, w base.Environment) (string, error) {
 }
 
 // putVarItems writes the variables of --var-items that differ from what is there. The audit logs have each.
-func (r *request) putVarItems(ctx context.Context, w base.Environment) error {
+func (r *request) putVarItems(ctx context.Context) error {
 	if len(r.variables) == 0 {
 		return nil
 	}
@@ -98,7 +98,7 @@ func (r *request) putVarItems(ctx context.Context, w base.Environment) error {
 			if now != nil && maps.Equal(now.Items, v.Items) {
 				continue
 			}
-			err = r.layout.Audited(w, fmt.Sprintf("run --var-items: %s in namespace %s", v.Path, v.Namespace),
+			err = r.layout.Audited(r.environment, fmt.Sprintf("run --var-items: %s in namespace %s", v.Path, v.Namespace),
 				func() (string, error) {
 					_, _, err := kept.Put(ctx, v, nil)
 					return "", err
