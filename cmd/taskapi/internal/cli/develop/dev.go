@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -126,12 +125,9 @@ func (o devOptions) run(ctx context.Context, command []string, w base.Environmen
 	}
 	defer front.terminal.close()
 	t.started = front.terminal.begin
-	done := make(chan struct{})
-	var forwarding sync.WaitGroup
-	forwarding.Go(func() { front.forward(signals, done, t) })
+	end := start.Each(signals, front.forward(t))
 	err = t.run(ctx)
-	close(done)
-	forwarding.Wait()
+	end()
 	front.terminal.close()
 	t.lacking.Print(w.Stderr)
 	return front.result(t, err)
@@ -248,33 +244,27 @@ var forwarded = []os.Signal{
 	syscall.SIGCONT, syscall.SIGWINCH,
 }
 
-// forward passes signals on to the command. A second one to stop it kills it.
-func (f *foreground) forward(signals <-chan os.Signal, done <-chan struct{}, t *tied) {
+// forward returns what passes signals on to the command. A second one to stop it kills it.
+func (f *foreground) forward(t *tied) func(syscall.Signal) {
 	stops, latest := 0, time.Time{}
-	for {
-		select {
-		case <-done:
-			return
-		case got := <-signals:
-			sig := got.(syscall.Signal)
-			switch sig {
-			case syscall.SIGWINCH:
-				if f.terminal != nil {
-					f.terminal.resize()
-					continue
-				}
-			case syscall.SIGINT, syscall.SIGTERM:
-				if time.Since(latest) < agent.SameStop { // the same one, sent to a process and to its group
-					continue
-				}
-				stops, latest = stops+1, time.Now()
-				if stops > 1 {
-					t.end(context.Background(), true)
-					continue
-				}
+	return func(sig syscall.Signal) {
+		switch sig {
+		case syscall.SIGWINCH:
+			if f.terminal != nil {
+				f.terminal.resize()
+				return
 			}
-			t.signal(sig)
+		case syscall.SIGINT, syscall.SIGTERM:
+			if time.Since(latest) < agent.SameStop { // the same one, sent to a process and to its group
+				return
+			}
+			stops, latest = stops+1, time.Now()
+			if stops > 1 {
+				t.end(context.Background(), true)
+				return
+			}
 		}
+		t.signal(sig)
 	}
 }
 

@@ -185,11 +185,9 @@ func (t *testRun) run(ctx context.Context, signals <-chan os.Signal) error {
 	defer end()
 	waiting, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
-	done := make(chan struct{})
 	var background sync.WaitGroup
 	defer background.Wait()
-	defer close(done)
-	background.Go(func() { t.onSignals(signals, done, giveUp) })
+	defer start.Each(signals, t.onSignal(giveUp))()
 
 	over := make(chan error, 1)
 	awaited := make(chan struct{})
@@ -352,35 +350,29 @@ func (t *testRun) variables() ([]string, error) {
 	return env, nil
 }
 
-// onSignals has the first signal to stop end the waiting and the command, and the second kill everything.
-func (t *testRun) onSignals(signals <-chan os.Signal, done <-chan struct{}, giveUp context.CancelCauseFunc) {
+// onSignal returns what has the first signal to stop end the waiting and the command, and the second kill everything.
+func (t *testRun) onSignal(giveUp context.CancelCauseFunc) func(syscall.Signal) {
 	var latest time.Time
-	for {
-		select {
-		case <-done:
+	return func(sig syscall.Signal) {
+		if time.Since(latest) < agent.SameStop {
 			return
-		case got := <-signals:
-			sig := got.(syscall.Signal)
-			if time.Since(latest) < agent.SameStop {
-				continue
-			}
-			latest = time.Now()
-			t.mu.Lock()
-			t.stops++
-			t.by = sig
-			process, kills := t.process, t.stops > 1
-			t.mu.Unlock()
-			giveUp(&start.InterruptedError{Signal: sig})
-			switch {
-			case kills:
-				t.tied.end(context.Background(), true)
-				sig = syscall.SIGKILL
-			case sig == syscall.SIGINT && inForeground(): // it has come to the command, too
-				continue
-			}
-			if process != nil {
-				_ = process.Signal(sig) // it may have ended
-			}
+		}
+		latest = time.Now()
+		t.mu.Lock()
+		t.stops++
+		t.by = sig
+		process, kills := t.process, t.stops > 1
+		t.mu.Unlock()
+		giveUp(&start.InterruptedError{Signal: sig})
+		switch {
+		case kills:
+			t.tied.end(context.Background(), true)
+			sig = syscall.SIGKILL
+		case sig == syscall.SIGINT && inForeground(): // it has come to the command, too
+			return
+		}
+		if process != nil {
+			_ = process.Signal(sig) // it may have ended
 		}
 	}
 }

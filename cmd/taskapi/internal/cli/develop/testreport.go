@@ -7,7 +7,6 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -18,19 +17,18 @@ import (
 	"taskapi/cmd/taskapi/internal/output"
 )
 
-// report is what --json and --junit say of a test. It may be filled by several goroutines.
+// report is what --json and --junit say of a test. The end of the tasks may be noted while a phase is.
 type report struct {
-	mu       sync.Mutex // guards the fields below
-	AllocID  string     `json:"alloc_id"`
-	JobID    string     `json:"job_id"`
-	Group    string     `json:"group"`
-	Command  []string   `json:"command"`
-	As       string     `json:"as"`
-	ExitCode int        `json:"exit_code"` // of taskapi
-	Error    string     `json:"error,omitempty"`
-	Seconds  float64    `json:"seconds"`
-	Phases   []phase    `json:"phases"`
-	Tasks    []taskEnd  `json:"tasks"`
+	AllocID  string    `json:"alloc_id"`
+	JobID    string    `json:"job_id"`
+	Group    string    `json:"group"`
+	Command  []string  `json:"command"`
+	As       string    `json:"as"`
+	ExitCode int       `json:"exit_code"` // of taskapi
+	Error    string    `json:"error,omitempty"`
+	Seconds  float64   `json:"seconds"`
+	Phases   []phase   `json:"phases"`
+	Tasks    []taskEnd `json:"tasks"`
 
 	begun time.Time
 }
@@ -68,8 +66,6 @@ func (r *report) phase(name string, do func() error) error {
 	if err != nil {
 		p.Error = err.Error()
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	r.Phases = append(r.Phases, p)
 	return err
 }
@@ -86,15 +82,11 @@ func (r *report) task(name string, state *api.TaskState, stderr []string) {
 			end.ExitCode = new(exitCode(e))
 		}
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	r.Tasks = append(r.Tasks, end)
 }
 
 // finish notes the outcome.
 func (r *report) finish(err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	r.Seconds = time.Since(r.begun).Seconds()
 	r.ExitCode = base.ExitCode(own(err))
 	if err != nil && !base.IsSilent(err) {
@@ -104,8 +96,6 @@ func (r *report) finish(err error) {
 
 // write writes what the flags ask for.
 func (r *report) write(o testOptions, w base.Environment) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	var errs []error
 	if o.JSON {
 		errs = append(errs, output.JSON(w.Stdout, r))

@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
-	"sync"
 	"syscall"
 	"time"
 
@@ -270,39 +269,26 @@ func (s *stopping) onSignals(ctx context.Context, c *client.Client, p *follow.Pr
 	ctx, cancel := context.WithCancel(ctx)
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
-	var background sync.WaitGroup
-	background.Go(func() {
-		var first time.Time // of SIGINT
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case sig := <-signals:
-				switch {
-				case sig == syscall.SIGTERM:
-					cancel()
-				case first.IsZero():
-					first = time.Now()
-					p.AllocEvent("Stopping", "stopping gracefully; send again to kill immediately, SIGTERM to stop waiting")
-				case time.Since(first) >= agent.SameStop:
-					p.AllocEvent("Killing", "killing immediately")
-					s.kill(ctx, c)
-				}
+	var first time.Time // of SIGINT
+	end := start.Each(signals, func(sig syscall.Signal) {
+		switch {
+		case sig == syscall.SIGTERM:
+			cancel()
+		case first.IsZero():
+			first = time.Now()
+			p.AllocEvent("Stopping", "stopping gracefully; send again to kill immediately, SIGTERM to stop waiting")
+		case time.Since(first) >= agent.SameStop:
+			p.AllocEvent("Killing", "killing immediately")
+			err := c.Stop(ctx, client.StopOptions{NoShutdownDelay: s.how.NoShutdownDelay, Now: true})
+			if err != nil && ctx.Err() == nil {
+				s.warn(fmt.Errorf("allocation %s could not be killed: %w", s.ID, err))
 			}
 		}
 	})
 	return ctx, func() {
 		signal.Stop(signals)
 		cancel()
-		background.Wait()
-	}
-}
-
-// kill makes the allocation's taskapi kill every task.
-func (s *stopping) kill(ctx context.Context, c *client.Client) {
-	if err := c.Stop(ctx, client.StopOptions{NoShutdownDelay: s.how.NoShutdownDelay, Now: true}); err != nil &&
-		ctx.Err() == nil {
-		s.warn(fmt.Errorf("allocation %s could not be killed: %w", s.ID, err))
+		end()
 	}
 }
 

@@ -29,44 +29,60 @@ func (e *InterruptedError) Error() string {
 // Unwrap makes it the end of a wait, as that of a context.
 func (e *InterruptedError) Unwrap() error { return context.Canceled }
 
+// Each calls do with each signal that comes, one after the other, until end is called. When end has returned, do is
+// called no more.
+func Each(signals <-chan os.Signal, do func(syscall.Signal)) (end func()) {
+	done := make(chan struct{})
+	var calls sync.WaitGroup
+	calls.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			case sig := <-signals:
+				do(sig.(syscall.Signal)) // as on every Unix
+			}
+		}
+	})
+	return sync.OnceFunc(func() {
+		close(done)
+		calls.Wait()
+	})
+}
+
 // Startup keeps the signals that come before an agent can act on them.
 type Startup struct {
 	signals chan os.Signal
-	ended   chan struct{}
-	watcher sync.WaitGroup
 	held    []os.Signal
+	End     func() // stops keeping signals
 }
 
 // Watch starts to keep signals. The first SIGINT or SIGTERM ends the context of the steps that may be interrupted. A
 // second one kills this process.
 func Watch(ctx context.Context, signals chan os.Signal) (*Startup, context.Context) {
-	s := &Startup{signals: signals, ended: make(chan struct{})}
+	s := &Startup{signals: signals}
 	waiting, cancel := context.WithCancelCause(ctx)
-	s.watcher.Go(func() {
-		defer cancel(nil)
-		var first time.Time
-		var kind os.Signal
-		for {
-			select {
-			case <-s.ended:
-				return
-			case sig := <-signals:
-				switch {
-				case sig == syscall.SIGUSR1:
-				case kind == nil:
-					first, kind = time.Now(), sig
-					cancel(&InterruptedError{sig})
-				case sig == kind && time.Since(first) < agent.SameStop:
-					continue
-				default:
-					signal.Reset(sig)
-					_ = syscall.Kill(os.Getpid(), sig.(syscall.Signal)) // to ourselves
-					continue
-				}
-				s.held = append(s.held, sig)
-			}
+	var first time.Time
+	var kind syscall.Signal
+	end := Each(signals, func(sig syscall.Signal) {
+		switch {
+		case sig == syscall.SIGUSR1:
+		case kind == 0:
+			first, kind = time.Now(), sig
+			cancel(&InterruptedError{sig})
+		case sig == kind && time.Since(first) < agent.SameStop:
+			return
+		default:
+			signal.Reset(sig)
+			_ = syscall.Kill(os.Getpid(), sig) // to ourselves
+			return
 		}
+		s.held = append(s.held, sig)
 	})
+	s.End = func() {
+		end()
+		cancel(nil)
+	}
 	return s, waiting
 }
 
@@ -80,16 +96,6 @@ func (s *Startup) HandOver() chan os.Signal {
 		}
 	}
 	return s.signals
-}
-
-// End stops keeping signals.
-func (s *Startup) End() {
-	select {
-	case <-s.ended:
-	default:
-		close(s.ended)
-	}
-	s.watcher.Wait()
 }
 
 // Interruptible is a reader whose Read returns when a context ends. What it reads then is lost; a Read that hangs ends
