@@ -1,6 +1,7 @@
 package base
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -94,10 +95,16 @@ func (f *Finder) Find(ctx context.Context, args []string, s Sought) (Target, err
 	if err != nil {
 		return Target{}, err
 	}
-	if len(args) == 2 {
-		return f.taskOf(matches, args[0], args[1], s)
+	if len(args) < 2 {
+		return f.one(matches, args[0], s)
 	}
-	return f.one(matches, args[0], s)
+	if slices.ContainsFunc(matches, func(m match) bool { return m.itself }) {
+		matches = slices.DeleteFunc(matches, func(m match) bool { return !m.itself })
+	}
+	if len(matches) > 1 {
+		return Target{}, errAmbiguous(args[0], matches)
+	}
+	return f.withTask(matches[0].known, args[1], s)
 }
 
 // Finder looks for allocations in data directories.
@@ -133,22 +140,16 @@ func NewFinder(w Environment, dataDir string) (*Finder, error) {
 		return nil, err
 	}
 	for _, dir := range []string{systemDataDir, ownDataDir(w)} {
-		f.add(dir, w)
+		if dir == "" || !readable(dir) {
+			continue
+		}
+		l, err := NewLayout(dir, w)
+		if err == nil && !slices.ContainsFunc(f.Places, func(p Layout) bool { return p.Dir == l.Dir }) {
+			f.Places = append(f.Places, l)
+		}
 	}
 	f.elsewhere = elsewhere(w)
 	return f, nil
-}
-
-// add looks at another data directory, too, if there is one that can be used.
-func (f *Finder) add(dir string, w Environment) {
-	if dir == "" || !readable(dir) {
-		return
-	}
-	l, err := NewLayout(dir, w)
-	if err != nil || slices.ContainsFunc(f.Places, func(p Layout) bool { return p.Dir == l.Dir }) {
-		return
-	}
-	f.Places = append(f.Places, l)
 }
 
 // readable reports whether there are allocations in a data directory that this user may list.
@@ -296,23 +297,11 @@ func (f *Finder) one(matches []match, name string, s Sought) (Target, error) {
 	case m.itself && (s.Tasks == NoTask || s.Reads), s.Reads:
 		return m.Target, nil
 	case s.Tasks == NoTask:
-		return Target{}, Usagef("%q is a task of allocation %s (job %q), and this is for a whole allocation: "+
-			"give %s for that", name,
-			output.ShortID(m.ID), m.Alloc.JobID, output.ShortID(m.ID))
+		return Target{}, Usagef("%q is a task of allocation %s (job %q), and this is for a whole allocation: give %[2]s "+
+			"for that", name, output.ShortID(m.ID), m.Alloc.JobID)
 	}
-	return Target{}, Usagef("%q is a job and one of its tasks: give %s for all tasks of the allocation, or %s %s for the "+
-		"task", name, output.ShortID(m.ID), output.ShortID(m.ID), name)
-}
-
-// taskOf returns a task of the allocation that a name means.
-func (f *Finder) taskOf(matches []match, name, task string, s Sought) (Target, error) {
-	if slices.ContainsFunc(matches, func(m match) bool { return m.itself }) {
-		matches = slices.DeleteFunc(matches, func(m match) bool { return !m.itself })
-	}
-	if len(matches) > 1 {
-		return Target{}, errAmbiguous(name, matches)
-	}
-	return f.withTask(matches[0].known, task, s)
+	return Target{}, Usagef("%q is a job and one of its tasks: give %s for all tasks of the allocation, or %[2]s %[1]s "+
+		"for the task", name, output.ShortID(m.ID))
 }
 
 // withTask returns an allocation with one of its tasks, or with none where the command needs none. With an error it
@@ -347,14 +336,8 @@ func (f *Finder) Dirs() string {
 
 // hint completes an error about data directories that may be the wrong ones.
 func (f *Finder) hint() string {
-	if f.elsewhere != "" {
-		return f.elsewhere
-	}
-	return otherDataDir
+	return cmp.Or(f.elsewhere, "--data-dir or "+DataDirEnv+" names another data directory")
 }
-
-// otherDataDir completes an error about a data directory that may be the wrong one.
-const otherDataDir = "--data-dir or " + DataDirEnv + " names another data directory"
 
 func errAmbiguous(name string, matches []match) error {
 	var all []known
@@ -369,23 +352,22 @@ const MaxCandidates = 10
 
 // candidates lists allocations to choose from, the newest first.
 func candidates(all []known) string {
-	all = slices.Clone(all)
-	slices.Reverse(all)
 	var ids []string
 	for _, k := range all {
 		ids = append(ids, k.ID)
 	}
 	ids = output.ShortIDs(ids)
 	table := output.Table{Indent: 2}
-	for i, k := range all[:min(len(all), MaxCandidates)] {
+	more := max(len(all)-MaxCandidates, 0)
+	for i, k := range slices.Backward(all[more:]) {
 		job, status := "?", "unknown"
 		if k.Alloc != nil {
 			job, status = k.Alloc.JobID, k.Alloc.ClientStatus
 		}
-		table.Row(ids[i], "job "+job, "tasks "+strings.Join(TaskNames(k.Alloc), ", "), status)
+		table.Row(ids[more+i], "job "+job, "tasks "+strings.Join(TaskNames(k.Alloc), ", "), status)
 	}
 	text := strings.TrimSuffix(table.String(), "\n")
-	if more := len(all) - MaxCandidates; more > 0 {
+	if more > 0 {
 		text += fmt.Sprintf("\n  and %d more", more)
 	}
 	return text
