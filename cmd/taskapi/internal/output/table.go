@@ -11,7 +11,8 @@ import (
 // Table is rows of cells in columns as wide as they need. The zero value is an empty one, without colours.
 type Table struct {
 	Colors Colors
-	Indent int // spaces before each row
+	Indent int    // spaces before each row
+	None   string // is shown instead of a header without rows
 	rows   [][]cell
 }
 
@@ -50,6 +51,9 @@ func (t *Table) String() string {
 			}
 			widths[i] = max(widths[i], utf8.RuneCountInString(c.text))
 		}
+	}
+	if len(t.rows) == 1 && t.None != "" {
+		return t.None + "\n"
 	}
 	var b strings.Builder
 	for _, row := range t.rows {

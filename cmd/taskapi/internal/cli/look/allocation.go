@@ -37,7 +37,7 @@ func (s *statusShow) printAllocation(ctx context.Context, t base.Target, found c
 	text.WriteString(s.facts(t.Layout, found, usage))
 	text.WriteString("\n" + s.tasks(a, usage))
 	if len(checks) > 0 {
-		text.WriteString("\n" + checksTable(s.environment, checks))
+		text.WriteString("\n" + checksTable(s.environment, checks).String())
 	}
 	for _, name := range slices.Sorted(maps.Keys(a.TaskStates)) {
 		text.WriteString("\n" + s.events(name, a.TaskStates[name]))

@@ -2,6 +2,7 @@ package look
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"time"
 
@@ -30,12 +31,9 @@ AllocCheckStatuses.`,
 		if err != nil {
 			return err
 		}
-		return out.Print(w, checks, nil, func() error {
-			if len(checks) == 0 {
-				return w.Printf("allocation %s has no results of checks\n", output.ShortID(found.ID))
-			}
-			return w.Printf("%s", checksTable(w, checks))
-		})
+		table := checksTable(w, checks)
+		table.None = fmt.Sprintf("allocation %s has no results of checks", output.ShortID(found.ID))
+		return out.Table(w, checks, table)
 	})
 	base.AddOutput(cmd, &out)
 	return cmd
@@ -45,8 +43,8 @@ AllocCheckStatuses.`,
 const maxOutput = 120
 
 // checksTable returns a line for each check.
-func checksTable(w base.Environment, checks api.AllocCheckStatuses) string {
-	table := output.Table{Colors: w.Colors()}
+func checksTable(w base.Environment, checks api.AllocCheckStatuses) *output.Table {
+	table := &output.Table{Colors: w.Colors()}
 	table.Header("Result", "Check", "Service", "Task", "Mode", "At", "Output")
 	for _, c := range base.SortedChecks(checks) {
 		at := "never"
@@ -56,5 +54,5 @@ func checksTable(w base.Environment, checks api.AllocCheckStatuses) string {
 		table.Row(c.Status, c.Check, c.Service, c.Task, c.Mode, at, base.Clipped(strings.TrimSpace(c.Output), maxOutput))
 		table.Paint(0, output.StatusColor(c.Status))
 	}
-	return table.String()
+	return table
 }

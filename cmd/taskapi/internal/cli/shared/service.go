@@ -81,23 +81,18 @@ ServiceRegistrationListStub.`,
 		if err != nil {
 			return err
 		}
-		return out.Print(w, services, nil, func() error {
-			if len(services) == 0 {
-				return w.Printf(noServices)
-			}
-			return w.Printf("%s", servicesTable(w, services, namespace == api.AllNamespacesNamespace))
-		})
+		return out.Table(w, services, servicesTable(w, services, namespace == api.AllNamespacesNamespace))
 	})
 	base.AddOutput(cmd, &out)
 	return cmd
 }
 
 // noServices is what Nomad says of none.
-const noServices = "No service registrations found\n"
+const noServices = "No service registrations found"
 
 // servicesTable returns a line for each service, with its namespace where there may be several.
 func servicesTable(w base.Environment, groups []*api.ServiceRegistrationListStub, all bool) *output.Table {
-	table := &output.Table{Colors: w.Colors()}
+	table := &output.Table{Colors: w.Colors(), None: noServices}
 	row := func(put func(...string), name, namespace, tags string) {
 		if all {
 			put(name, namespace, tags)
@@ -135,12 +130,7 @@ ServiceRegistration.`,
 		if err != nil {
 			return err
 		}
-		err = out.Print(w, found, nil, func() error {
-			if len(found) == 0 { // they have gone meanwhile
-				return w.Printf(noServices)
-			}
-			return w.Printf("%s", registrationsTable(w, found, verbose))
-		})
+		err = out.Table(w, found, registrationsTable(w, found, verbose))
 		base.SayNext(w, next)
 		return err
 	})
@@ -180,8 +170,12 @@ func registrationsOf(ctx context.Context, w base.Environment, c catalog, name st
 		if q.Filter != "" {
 			selected = " and selected by --filter"
 		}
-		return nil, "", fmt.Errorf("no service %q is registered in %s%s; 'taskapi service list' lists them", name,
-			namespaceText(q.Namespace), selected)
+		where := fmt.Sprintf("namespace %q", q.Namespace)
+		if q.Namespace == api.AllNamespacesNamespace {
+			where = "any namespace"
+		}
+		return nil, "", fmt.Errorf("no service %q is registered in %s%s; 'taskapi service list' lists them", name, where,
+			selected)
 	case len(names) > 1:
 		table := servicesTable(w, begun, q.Namespace == api.AllNamespacesNamespace)
 		return nil, "", base.Usagef("%q is the beginning of %d services: give the name of one\n%s", name,
@@ -193,18 +187,11 @@ func registrationsOf(ctx context.Context, w base.Environment, c catalog, name st
 	return c.get(ctx, name, q)
 }
 
-func namespaceText(namespace string) string {
-	if namespace == api.AllNamespacesNamespace {
-		return "any namespace"
-	}
-	return fmt.Sprintf("namespace %q", namespace)
-}
-
 // registrationsTable returns a line for each registration, or with verbose a paragraph.
 func registrationsTable(w base.Environment, all []*api.ServiceRegistration, verbose bool) *output.Table {
 	slices.SortStableFunc(all, func(a, b *api.ServiceRegistration) int { return strings.Compare(a.JobID, b.JobID) })
-	table := &output.Table{Colors: w.Colors()}
-	if !verbose {
+	table := &output.Table{Colors: w.Colors(), None: noServices} // they may have gone meanwhile
+	if !verbose || len(all) == 0 {
 		table.Header("Job ID", "Address", "Tags", "Node ID", "Alloc ID")
 	}
 	for i, s := range all {
@@ -217,8 +204,8 @@ func registrationsTable(w base.Environment, all []*api.ServiceRegistration, verb
 		}
 		for _, field := range [][2]string{
 			{"ID", s.ID}, {"Service Name", s.ServiceName}, {"Namespace", s.Namespace}, {"Job ID", s.JobID},
-			{"Alloc ID", s.AllocID},
-			{"Node ID", s.NodeID}, {"Datacenter", s.Datacenter}, {"Address", base.AddressOf(s)}, {"Tags", tagsText(s.Tags)},
+			{"Alloc ID", s.AllocID}, {"Node ID", s.NodeID}, {"Datacenter", s.Datacenter}, {"Address", base.AddressOf(s)},
+			{"Tags", tagsText(s.Tags)},
 		} {
 			table.Row(field[0], "= "+field[1])
 		}

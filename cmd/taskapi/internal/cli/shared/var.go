@@ -347,9 +347,7 @@ func (o *varOutput) printList(w base.Environment, list []*api.VariableMetadata, 
 			}
 		}
 	default:
-		if len(list) == 0 {
-			return w.Printf("No matching variables found\n")
-		}
+		table.None = "No matching variables found"
 		table.Header("Namespace", "Path", "Last Updated")
 		for _, v := range list {
 			table.Row(v.Namespace, v.Path, output.Date(time.Unix(0, v.ModifyTime)))
