@@ -1,6 +1,7 @@
 package shared
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -81,12 +82,7 @@ func (l *lockCommandLine) run(ctx context.Context, args []string, w base.Environ
 	v := &api.Variable{Namespace: l.varFlags.in(w), Path: path,
 		Lock: &api.VariableLock{TTL: l.ttl.String(), LockDelay: l.delay.String()}}
 	if strings.HasPrefix(args[0], "@") {
-		name := args[0][1:]
-		text, err := vars.ReadBounded(name, w.Stdin)
-		if err != nil {
-			return base.Usage(err)
-		}
-		spec, err := vars.ParseSpec(name, vars.SpecFormat(name, l.in), text)
+		spec, err := vars.ReadSpec(args[0][1:], l.in, w.Stdin)
 		if err != nil {
 			return base.Usage(err)
 		}
@@ -179,14 +175,10 @@ func (h *lockHolder) acquire(ctx context.Context) (*api.Variable, error) {
 
 // command returns the command.
 func (h *lockHolder) command(args []string) *exec.Cmd {
-	cmd := exec.Command(args[0], args[1:]...)
 	if h.shell {
-		shell := h.w.Getenv("SHELL")
-		if shell == "" {
-			shell = "/bin/sh"
-		}
-		cmd = exec.Command(shell, "-c", strings.Join(args, " "))
+		args = []string{cmp.Or(h.w.Getenv("SHELL"), "/bin/sh"), "-c", strings.Join(args, " ")}
 	}
+	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.Env = h.w.Stdin, h.w.Stdout, h.w.Stderr, h.w.Env
 	return cmd
 }
@@ -214,8 +206,8 @@ func (h *lockHolder) hold(ctx context.Context, id string, args []string) error {
 				continue
 			}
 			failures++
-			gone := errors.Is(err, variables.ErrLocked) || errors.Is(err, variables.ErrNotLocked) || errors.Is(err,
-				variables.ErrNotFound)
+			gone := errors.Is(err, variables.ErrLocked) || errors.Is(err, variables.ErrNotLocked) ||
+				errors.Is(err, variables.ErrNotFound)
 			if !gone && failures <= h.maxRetry && time.Since(renewed) < h.ttl {
 				h.say(h.w, "the lock could not be renewed: %v", err)
 				continue

@@ -142,12 +142,8 @@ func (l *putCommandLine) variable(args []string, w base.Environment) (*api.Varia
 		}
 	}
 	if len(args) > 0 && isSource(args[0]) {
-		name := strings.TrimPrefix(args[0], "@")
-		text, err := vars.ReadBounded(name, stdin)
-		if err != nil {
-			return nil, err
-		}
-		if spec, err = vars.ParseSpec(name, vars.SpecFormat(name, l.in), text); err != nil {
+		var err error
+		if spec, err = vars.ReadSpec(strings.TrimPrefix(args[0], "@"), l.in, stdin); err != nil {
 			return nil, err
 		}
 		args = args[1:]

@@ -10,15 +10,15 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/hclsyntax"
+	"github.com/hashicorp/hcl/v2/hclwrite"
 	"github.com/hashicorp/nomad/api"
 	"github.com/zclconf/go-cty/cty"
 	"github.com/zclconf/go-cty/cty/convert"
-
-	"taskapi/cmd/taskapi/internal/linewriter"
 )
 
 // The formats of --out.
@@ -79,6 +79,16 @@ func SpecFormat(name, otherwise string) string {
 		return OutHCL
 	}
 	return otherwise
+}
+
+// ReadSpec reads a specification from a file, or from standard input for "-". otherwise is the format of a file whose
+// name does not say it.
+func ReadSpec(name, otherwise string, stdin io.Reader) (VariableSpec, error) {
+	text, err := ReadBounded(name, stdin)
+	if err != nil {
+		return VariableSpec{}, err
+	}
+	return ParseSpec(name, SpecFormat(name, otherwise), text)
 }
 
 // ParseSpec reads a specification. Errors name places and keys, and no values.
@@ -227,8 +237,8 @@ func indexOf(value cty.Value) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	var index uint64
-	if json.Unmarshal([]byte(text), &index) != nil {
+	index, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
 		return 0, errors.New("must be a whole number")
 	}
 	return index, nil
@@ -265,29 +275,9 @@ func VariableHCL(v *api.Variable) string {
 	return b.String()
 }
 
-// hclQuote returns a text as a quoted one of HCL, without anything that is evaluated.
+// hclQuote returns a text as a quoted one of HCL, without anything that is evaluated, and that steers no terminal.
 func hclQuote(text string) string {
-	var b strings.Builder
-	b.WriteByte('"')
-	letters := []rune(text)
-	for i, c := range letters {
-		switch {
-		case c == '"' || c == '\\':
-			b.WriteByte('\\')
-			b.WriteRune(c)
-		case c == '\n':
-			b.WriteString(`\n`)
-		case (c == '$' || c == '%') && i+1 < len(letters) && letters[i+1] == '{':
-			b.WriteRune(c)
-			b.WriteRune(c)
-		case linewriter.Steers(c):
-			fmt.Fprintf(&b, `\u%04x`, c)
-		default:
-			b.WriteRune(c)
-		}
-	}
-	b.WriteByte('"')
-	return b.String()
+	return string(hclwrite.TokensForValue(cty.StringVal(text)).Bytes())
 }
 
 func SortedKeys(items map[string]string) []string { return slices.Sorted(maps.Keys(items)) }
