@@ -101,14 +101,11 @@ func (o devOptions) run(ctx context.Context, command []string, w base.Environmen
 	if err != nil {
 		return err
 	}
-	if o.Settings, err = o.WithConsulEnv(w.Getenv); err != nil {
+	o.AllowSharedUser = true // who runs the command may do what it may
+	if o.Settings, err = start.Checked(o.Settings, w); err != nil {
 		return err
 	}
-	o.AllowSharedUser = true // who runs the command may do what it may
 	job, group, err := o.build()
-	if err == nil {
-		err = o.Check()
-	}
 	if err != nil {
 		return err
 	}
@@ -143,13 +140,10 @@ func (o devOptions) build() (*api.Job, *api.TaskGroup, error) {
 			return nil, nil, base.Usagef("--%s is empty: give it a value, or leave it out", flag[0])
 		}
 	}
-	none, fail := 0, api.RestartPolicyModeFail
-	batch := api.JobTypeBatch
 	task := api.NewTask(o.Task, "raw_exec").SetConfig("command", "/proc/self/exe")
 	task.User = o.User
-	task.LogConfig = &api.LogConfig{Disabled: new(bool)}
-	*task.LogConfig.Disabled = true
-	task.RestartPolicy = &api.RestartPolicy{Attempts: &none, Mode: &fail}
+	task.LogConfig = &api.LogConfig{Disabled: new(true)}
+	task.RestartPolicy = &api.RestartPolicy{Attempts: new(0), Mode: new(api.RestartPolicyModeFail)}
 	task.Identity = &api.WorkloadIdentity{Env: true, File: true, TTL: o.TTL}
 	for _, text := range o.OtherAudiences {
 		name, audience, given := strings.Cut(text, "=")
@@ -165,15 +159,13 @@ func (o devOptions) build() (*api.Job, *api.TaskGroup, error) {
 	}
 	group := api.NewTaskGroup(o.Job, 1).AddTask(task)
 	group.RestartPolicy = task.RestartPolicy
-	job := &api.Job{ID: &o.Job, Name: &o.Job, Namespace: &o.Namespace, Type: &batch, Datacenters: []string{"*"},
+	job := &api.Job{ID: &o.Job, Name: &o.Job, Namespace: &o.Namespace, Type: new(api.JobTypeBatch), Datacenters: []string{"*"},
 		TaskGroups: []*api.TaskGroup{group}}
 	job.Canonicalize()
 	found, findings, err := o.Review(job, "")
-	if err == nil {
-		for _, f := range findings {
-			if f.Severity == review.Refused {
-				err = errors.Join(err, errors.New(f.Message))
-			}
+	for _, f := range findings {
+		if f.Severity == review.Refused {
+			err = errors.Join(err, errors.New(f.Message))
 		}
 	}
 	return job, found, base.Usage(err)

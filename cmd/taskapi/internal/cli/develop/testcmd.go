@@ -97,10 +97,7 @@ func (o testOptions) run(cmd *cobra.Command, jobFile string, command []string, w
 	if err != nil {
 		return err
 	}
-	settings, err := o.WithConsulEnv(w.Getenv)
-	if err == nil {
-		err = settings.Check()
-	}
+	settings, err := start.Checked(o.Settings, w)
 	if err != nil {
 		return err
 	}
@@ -121,16 +118,18 @@ func (o testOptions) run(cmd *cobra.Command, jobFile string, command []string, w
 		return err
 	}
 	defer remove()
-	t := &testRun{options: o, front: front, environment: w, report: newReport(alloc, o, command), tied: &tied{
+	t := &testRun{options: o, front: front, environment: w, tied: &tied{
 		layout: l, settings: settings, alloc: alloc, submission: loaded.Submission, environment: w, faults: o.Faults,
+	}, report: &report{
+		AllocID: alloc.ID, JobID: alloc.JobID, Group: alloc.TaskGroup, Command: command, As: o.As, Phases: []phase{},
+		Tasks: []taskEnd{}, begun: time.Now(),
 	}}
 	if o.Verbose {
 		t.tied.events, t.tied.logs = w.Stderr, true
 	}
 	err = t.run(ctx, signals)
 	t.tied.lacking.Print(w.Stderr)
-	t.report.finish(err)
-	unwritten := t.report.write(o, w)
+	unwritten := t.report.write(o, w, err)
 	if err != nil && unwritten != nil {
 		w.Warnf("%v", unwritten)
 		return err

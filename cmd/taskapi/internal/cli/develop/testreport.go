@@ -51,13 +51,6 @@ type taskEnd struct {
 	Stderr   []string `json:"stderr,omitempty"`    // its last lines
 }
 
-func newReport(alloc *api.Allocation, o testOptions, command []string) *report {
-	return &report{
-		AllocID: alloc.ID, JobID: alloc.JobID, Group: alloc.TaskGroup, Command: command, As: o.As, Phases: []phase{},
-		Tasks: []taskEnd{}, begun: time.Now(),
-	}
-}
-
 // phase runs a step, and notes how it went.
 func (r *report) phase(name string, do func() error) error {
 	since := time.Now()
@@ -85,17 +78,12 @@ func (r *report) task(name string, state *api.TaskState, stderr []string) {
 	r.Tasks = append(r.Tasks, end)
 }
 
-// finish notes the outcome.
-func (r *report) finish(err error) {
-	r.Seconds = time.Since(r.begun).Seconds()
-	r.ExitCode = base.ExitCode(own(err))
-	if err != nil && !base.IsSilent(err) {
-		r.Error = err.Error()
+// write notes the outcome, and writes what the flags ask for.
+func (r *report) write(o testOptions, w base.Environment, result error) error {
+	r.Seconds, r.ExitCode = time.Since(r.begun).Seconds(), base.ExitCode(own(result))
+	if result != nil && !base.IsSilent(result) {
+		r.Error = result.Error()
 	}
-}
-
-// write writes what the flags ask for.
-func (r *report) write(o testOptions, w base.Environment) error {
 	var errs []error
 	if o.JSON {
 		errs = append(errs, output.JSON(w.Stdout, r))

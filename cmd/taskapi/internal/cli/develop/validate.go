@@ -31,7 +31,7 @@ Exit code: 0 when the job would run, 2 when it would not.`,
 		Example: `  taskapi validate examples/hello.nomad.hcl
   taskapi validate -t '{{range .TaskGroups}}{{.Name}}{{end}}' examples/hello.nomad.hcl`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			settings, err := settings.WithConsulEnv(w.Getenv)
+			settings, err := start.Checked(settings, w)
 			if err != nil {
 				return err
 			}
@@ -51,9 +51,6 @@ Exit code: 0 when the job would run, 2 when it would not.`,
 func validate(flags start.JobFlags, settings agent.Settings, dataDir, path string, out base.OutputFlags,
 	w base.Environment) error {
 	l, err := base.NewLayout(dataDir, w)
-	if err == nil {
-		err = settings.Check()
-	}
 	if err != nil {
 		return err
 	}

@@ -74,7 +74,11 @@ is wrong.`,
 			return base.CheckArgs(cmd, args)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := errors.Join(opts.Output.Check(), opts.checkSimulate(), opts.checkWait(cmd.Flags())); err != nil {
+			err := errors.Join(opts.Output.Check(), opts.checkSimulate(), opts.Until.CheckFlags(cmd.Flags()))
+			if err == nil && cmd.Flags().Changed("wait") && !opts.Detach {
+				err = base.Usagef("--wait is for --detach: in the foreground, run returns when the allocation has ended")
+			}
+			if err != nil {
 				return err
 			}
 			return opts.inProcess(cmd, w, func(waiting context.Context, r *request) error {
@@ -121,14 +125,6 @@ func (o *runOptions) inProcess(
 	return do(waiting, &request{options: *o, environment: w, log: log, starting: starting})
 }
 
-// checkWait checks the flags of --wait.
-func (o *runOptions) checkWait(f *pflag.FlagSet) error {
-	if err := o.Until.CheckFlags(f); err != nil || !f.Changed("wait") || o.Detach {
-		return err
-	}
-	return base.Usagef("--wait is for --detach: in the foreground, run returns when the allocation has ended")
-}
-
 // request is a call of taskapi run that has been checked, before anything is changed.
 type request struct {
 	options     runOptions
@@ -169,7 +165,10 @@ func (r *request) read(ctx context.Context, jobFile string, flags *pflag.FlagSet
 		r.environment.Stdin = bytes.NewReader(text)
 		defer func() { r.environment.Stdin = bytes.NewReader(text) }()
 	}
-	before := groupOf(r.layout, id)
+	before := "" // the group of an allocation that exists already
+	if dump, err := state.Inspect(r.layout.State(id)); err == nil && dump.Saved.Alloc != nil {
+		before = dump.Saved.Alloc.TaskGroup
+	}
 	o.Group = cmp.Or(o.Group, before)
 	loaded, err := o.Load(jobFile, o.Settings, r.environment)
 	if err != nil {
@@ -210,10 +209,8 @@ func (r *request) readSettings(id string, flags *pflag.FlagSet) error {
 		return err
 	}
 	kept, r.differ = start.WithFlags(kept, flags)
-	if r.options.Settings, err = kept.WithConsulEnv(r.environment.Getenv); err != nil {
-		return err
-	}
-	return r.options.Check()
+	r.options.Settings, err = start.Checked(kept, r.environment)
+	return err
 }
 
 // leftRunning returns the allocation of the same job and group that a taskapi has left running, empty for none. It is
@@ -342,15 +339,6 @@ func (r *request) errOtherUsers() error {
 func (r *request) sayOwnUser() {
 	start.PrintFindings(r.environment.Stderr, agent.CheckOwnUser(r.alloc.GetTaskGroup(), r.options.IsolateUsers != ""),
 		nil)
-}
-
-// groupOf returns the group of an allocation that exists already, empty when there is none.
-func groupOf(l base.Layout, id string) string {
-	dump, err := state.Inspect(l.State(id))
-	if err != nil || dump.Saved.Alloc == nil {
-		return ""
-	}
-	return dump.Saved.Alloc.TaskGroup
 }
 
 // makeFree makes sure that no other taskapi runs the allocation. For a takeover it makes the other one leave. Otherwise

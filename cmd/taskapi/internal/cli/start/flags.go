@@ -178,6 +178,15 @@ func BindConsul(s *agent.Settings, f *pflag.FlagSet) {
 		"key of --consul-cert-file (default $CONSUL_CLIENT_KEY)")
 }
 
+// Checked returns the settings with what the environment says of Consul. Errors: why they can't be used.
+func Checked(s agent.Settings, w base.Environment) (agent.Settings, error) {
+	s, err := s.WithConsulEnv(w.Getenv)
+	if err != nil {
+		return s, err
+	}
+	return s, s.Check()
+}
+
 // WithFlags returns the settings as the given flags change them, and the names of the flags that change something.
 func WithFlags(s agent.Settings, flags *pflag.FlagSet) (agent.Settings, []string) {
 	own := pflag.NewFlagSet("", pflag.ContinueOnError)
