@@ -69,13 +69,13 @@ func givenFlags(cmd *cobra.Command, without ...string) []string {
 		if slices.Contains(without, f.Name) {
 			return
 		}
+		values := []string{f.Value.String()}
 		if list, ok := f.Value.(pflag.SliceValue); ok {
-			for _, value := range list.GetSlice() {
-				args = append(args, "--"+f.Name+"="+value)
-			}
-			return
+			values = list.GetSlice()
 		}
-		args = append(args, "--"+f.Name+"="+f.Value.String())
+		for _, value := range values {
+			args = append(args, "--"+f.Name+"="+value)
+		}
 	})
 	return args
 }

@@ -80,9 +80,11 @@ func restart(ctx context.Context, t base.Target, w base.Environment, want api.Al
 	if t.Task == "" {
 		tasks = base.RunningTasks(before)
 	}
-	f.Until = func(now *api.Allocation) bool {
+	f.Until = func(now *api.Allocation) bool { // each has started since, or has ended for good
 		return !slices.ContainsFunc(tasks, func(task string) bool {
-			return !again(before.TaskStates[task], now.TaskStates[task])
+			was, is := before.TaskStates[task], now.TaskStates[task]
+			return was != nil && is != nil && is.State != "dead" &&
+				(is.State != "running" || is.StartedAt.Equal(was.StartedAt))
 		})
 	}
 	alloc, err := f.Follow(ctx)
@@ -98,12 +100,4 @@ func restart(ctx context.Context, t base.Target, w base.Environment, want api.Al
 		}
 	}
 	return nil
-}
-
-// again reports whether a task has started since, or has ended for good.
-func again(before, now *api.TaskState) bool {
-	if before == nil || now == nil || now.State == "dead" {
-		return true
-	}
-	return now.State == "running" && !now.StartedAt.Equal(before.StartedAt)
 }

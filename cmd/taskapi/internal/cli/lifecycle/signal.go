@@ -2,7 +2,6 @@ package lifecycle
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/hashicorp/nomad/api"
 	"github.com/spf13/cobra"
@@ -48,5 +47,3 @@ ends a task, the restart policy decides whether it starts again.
 	_ = cmd.RegisterFlagCompletionFunc("signal", cobra.FixedCompletions(commonSignals, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
-
-var _ fmt.Stringer = base.Target{}

@@ -3,7 +3,6 @@ package lifecycle
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -33,10 +32,10 @@ const maxSimulated = 100_000
 func (o *runOptions) checkSimulate() error {
 	switch {
 	case o.Simulate < 0 || o.Simulate > maxSimulated:
-		return base.Usage(fmt.Errorf("--simulate %d is no number of allocations from 1 to %d", o.Simulate, maxSimulated))
+		return base.Usagef("--simulate %d is no number of allocations from 1 to %d", o.Simulate, maxSimulated)
 	case o.Simulate > 0 && (o.AllocID != "" || o.Force || o.Detach || o.IsolateUsers != "" || o.MetricsListen != ""):
-		return base.Usage(errors.New("--simulate goes with none of --alloc-id, --force, --detach, --" + agent.MetricsFlag +
-			" and --" + agent.IsolateFlag + ": simulated allocations are new, run in the foreground, and have no processes"))
+		return base.Usagef("--simulate goes with none of --alloc-id, --force, --detach, --%s and --%s: simulated allocations "+
+			"are new, run in the foreground, and have no processes", agent.MetricsFlag, agent.IsolateFlag)
 	}
 	return nil
 }

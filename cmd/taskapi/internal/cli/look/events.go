@@ -321,7 +321,12 @@ type eventID [sha256.Size]byte
 
 // before reports whether the event has come before, and remembers it.
 func (h *eventsHad) before(e *api.Event) bool {
-	id := idOfEvent(e)
+	what := *e
+	if what.Topic == api.TopicAllocation { // each version has one event, whose type another process does not know
+		what.Type, what.Payload = "", nil
+	}
+	text, _ := json.Marshal(what) // it comes from JSON
+	id := sha256.Sum256(text)
 	_, latest := h.latest[id]
 	_, earlier := h.earlier[id]
 	if latest || earlier {
@@ -332,15 +337,4 @@ func (h *eventsHad) before(e *api.Event) bool {
 	}
 	h.latest[id] = struct{}{}
 	return false
-}
-
-// idOfEvent returns an event's identity. Each version of an allocation has one event, whose type another process does
-// not know.
-func idOfEvent(e *api.Event) eventID {
-	id := *e
-	if id.Topic == api.TopicAllocation {
-		id.Type, id.Payload = "", nil
-	}
-	text, _ := json.Marshal(id) // it comes from JSON
-	return sha256.Sum256(text)
 }

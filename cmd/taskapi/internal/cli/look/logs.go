@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -83,7 +84,7 @@ func (o *logsOptions) run(ctx context.Context, w base.Environment, t base.Target
 	}
 	l := &logsPrinter{
 		files: files, out: w.Stdout, err: w.Stderr,
-		prefix: newPrefixes(w.Colors(), base.TaskNames(t.Alloc)), raw: t.Task != "", json: o.json,
+		colors: w.Colors(), tasks: base.TaskNames(t.Alloc), raw: t.Task != "", json: o.json,
 	}
 	ctx, release := base.UntilSignal(ctx)
 	defer release()
@@ -150,8 +151,9 @@ func (o *logsOptions) begins(ctx context.Context, files interfaces.Files, stream
 type logsPrinter struct {
 	files    interfaces.Files
 	out, err io.Writer
-	prefix   *prefixes
-	raw      bool // as it is, without a prefix
+	colors   output.Colors
+	tasks    []string // of the allocation
+	raw      bool     // as it is, without a prefix
 	json     bool
 
 	mu sync.Mutex // held while a line is written, so that lines stay whole
@@ -186,9 +188,18 @@ func (l *logsPrinter) line(s follow.TaskStream, line []byte) error {
 		text, err := json.Marshal(logLine{s.Task, s.Kind, string(line)})
 		return errors.Join(err, l.write(follow.TaskStream{Task: s.Task, Kind: api.FSLogNameStdout}, append(text, '\n')))
 	}
-	return l.write(follow.TaskStream{Task: s.Task, Kind: api.FSLogNameStdout},
-		[]byte(l.prefix.of(s)+linewriter.OneLine(string(line))+"\n"))
+	width := 0
+	for _, task := range l.tasks {
+		width = max(width, len(task))
+	}
+	name := l.colors.Paint(taskColors[slices.Index(l.tasks, s.Task)%len(taskColors)],
+		fmt.Sprintf("%-*s", width, linewriter.OneLine(s.Task)))
+	return l.write(follow.TaskStream{Task: s.Task, Kind: api.FSLogNameStdout}, fmt.Appendf(nil, "%s %s %s\n", name,
+		follow.MarkOf(s.Kind, l.colors), linewriter.OneLine(string(line))))
 }
+
+// taskColors are those of tasks, in turn. Red is for errors.
+var taskColors = []output.Color{output.Cyan, output.Green, output.Yellow, output.Magenta, output.Blue}
 
 func (l *logsPrinter) write(s follow.TaskStream, text []byte) error {
 	l.mu.Lock()
@@ -254,29 +265,4 @@ func awaitEnd(ctx context.Context, t base.Target) {
 		case <-time.After(lookForEnd):
 		}
 	}
-}
-
-// prefixes are what stands in front of tasks' lines.
-type prefixes struct {
-	colors output.Colors
-	width  int
-	paint  map[string]output.Color
-}
-
-// taskColors are those of tasks, in turn. Red is for errors.
-var taskColors = []output.Color{output.Cyan, output.Green, output.Yellow, output.Magenta, output.Blue}
-
-func newPrefixes(colors output.Colors, tasks []string) *prefixes {
-	p := &prefixes{colors: colors, paint: map[string]output.Color{}}
-	for i, task := range tasks {
-		p.width = max(p.width, len(task))
-		p.paint[task] = taskColors[i%len(taskColors)]
-	}
-	return p
-}
-
-// of returns the prefix of a stream's lines: the task's name, and a mark of its own for standard error.
-func (p *prefixes) of(s follow.TaskStream) string {
-	return p.colors.Paint(p.paint[s.Task], fmt.Sprintf("%-*s", p.width, linewriter.OneLine(s.Task))) + " " +
-		follow.MarkOf(s.Kind, p.colors) + " "
 }

@@ -46,20 +46,16 @@ func withCatalog(ctx context.Context, w base.Environment, flags serviceFlags, us
 		if !k.Running {
 			continue
 		}
-		if err := use(askedCatalog{k.Target}); !unanswered(err) {
+		err := use(askedCatalog{k.Target})
+		_, ended := errors.AsType[*base.EndedError](err)
+		_, abandoned := errors.AsType[*base.AbandonedError](err)
+		if !ended && !abandoned && !errors.Is(err, client.ErrNoAnswer) {
 			return err
-		}
+		} // none has answered, so that another one can be asked
 	}
 	store := stores.Shared(f.Places[0].Cluster())
 	defer store.Close()
 	return use(storedCatalog{f.Places[0], registry.New(store)})
-}
-
-// unanswered reports whether an error means that no taskapi has answered, so that another one can be asked.
-func unanswered(err error) bool {
-	_, ended := errors.AsType[*base.EndedError](err)
-	_, abandoned := errors.AsType[*base.AbandonedError](err)
-	return ended || abandoned || errors.Is(err, client.ErrNoAnswer)
 }
 
 // askedCatalog asks the taskapi that runs an allocation.
