@@ -410,7 +410,6 @@ var allowedImports = map[string][]string{
 		"allocrunner/cluster/variables",
 		"cmd/taskapi/internal/agent",
 		"cmd/taskapi/internal/cli/base",
-		"cmd/taskapi/internal/linewriter",
 		"cmd/taskapi/internal/output",
 	},
 	"cmd/taskapi/internal/output": {"cmd/taskapi/internal/linewriter"}, // what makes a text safe to print
