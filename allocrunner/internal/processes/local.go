@@ -33,8 +33,7 @@ type Config struct {
 	// Logger is required.
 	Logger *slog.Logger
 
-	// Config is that of the processes' trees. OwnsAllChildren is for a program that starts no children but through this
-	// Local.
+	// Config is that of the processes' trees.
 	proctree.Config
 
 	// DrainTime is how long output is read after a process's end while something else holds its pipe; 0: five seconds.

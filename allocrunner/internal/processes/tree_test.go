@@ -1,7 +1,6 @@
 package processes_test
 
 import (
-	"os/exec"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -11,14 +10,13 @@ import (
 	"taskapi/allocrunner/internal/proctree"
 )
 
-// ways are the ways of finding a tree. Without cgroups a process that left its session is known only to a sole parent.
+// ways are the ways of finding a tree.
 var ways = map[string]processes.Config{
-	"cgroup": {},
-	"sole":   {Config: proctree.Config{NoCgroup: true, OwnsAllChildren: true}},
-	"shared": {Config: proctree.Config{NoCgroup: true}},
+	"cgroup":    {},
+	"no cgroup": {Config: proctree.Config{NoCgroup: true}},
 }
 
-// TestKillTreeSparesOthers: a sibling's processes, and children of this program that are no task's.
+// TestKillTreeSparesOthers: a sibling's processes.
 func TestKillTreeSparesOthers(t *testing.T) {
 	for way, cfg := range ways {
 		t.Run(way, func(t *testing.T) {
@@ -27,29 +25,20 @@ func TestKillTreeSparesOthers(t *testing.T) {
 			e.start(e.shell("a", `exec sleep 1000`))
 			e.start(e.shell("b", `(setsid sh -c 'echo $$ >$FIFO; exec sleep 1000' &) ; exec sleep 1000`))
 			orphan := proctest.ReadPID(t, r)
-			var stranger *exec.Cmd
-			if !cfg.OwnsAllChildren {
-				stranger = exec.Command("sleep", "1000")
-				if err := stranger.Start(); err != nil {
-					t.Fatal(err)
-				}
-				defer func() { stranger.Process.Kill(); stranger.Wait() }()
-			}
 			e.killTree("a")
-			if !proctest.Alive(orphan) || stranger != nil && !proctest.Alive(stranger.Process.Pid) {
+			if !proctest.Alive(orphan) {
 				t.Error("KillTree of a killed another's process")
 			}
 			if err := e.Signal(t.Context(), proctest.Latest(t, e, "b"), 0); err != nil {
 				t.Error(err)
 			}
-			unix.Kill(orphan, unix.SIGKILL) // in "shared" it is nobody's
 		})
 	}
 }
 
 // TestAnOrphanIsKnownByItsEnvironment while another task runs.
 func TestAnOrphanIsKnownByItsEnvironment(t *testing.T) {
-	e := newLocal(t, processes.Config{Config: proctree.Config{NoCgroup: true, OwnsAllChildren: true}})
+	e := newLocal(t, processes.Config{Config: proctree.Config{NoCgroup: true}})
 	r := e.fifo()
 	e.start(e.shell("a", `exec sleep 1000`))
 	e.start(e.shell("b", `(setsid sh -c 'echo $$ >$FIFO; exec sleep 1000 >/dev/null 2>&1' &) ; exec sleep 1000`))
@@ -62,9 +51,9 @@ func TestAnOrphanIsKnownByItsEnvironment(t *testing.T) {
 	}
 }
 
-// TestTheLastTaskTakesAllOrphans that a sole parent has, also one without session or environment to be known by.
+// TestTheLastTaskTakesAllOrphans that the parent has, also one without session or environment to be known by.
 func TestTheLastTaskTakesAllOrphans(t *testing.T) {
-	e := newLocal(t, processes.Config{Config: proctree.Config{NoCgroup: true, OwnsAllChildren: true}})
+	e := newLocal(t, processes.Config{Config: proctree.Config{NoCgroup: true}})
 	r := e.fifo()
 	e.start(e.shell("a", `exec sleep 1000`))
 	e.start(e.shell("b", `(env -i FIFO=$FIFO setsid /bin/sh -c 'echo $$ >$FIFO; exec sleep 1000' &) ; exec sleep 1000`))

@@ -30,8 +30,8 @@ type ExecTrees func() (trees []*Tree, othersRun bool)
 // The tree is the union of
 //   - its cgroup, if it has one;
 //   - the descendants of its root process;
-//   - processes that this program has inherited as a subreaper and that are known by their session or, with
-//     OwnsAllChildren, by the tree's marker. With the last task, all inherited processes are killed;
+//   - processes that this program has inherited as a subreaper and that are known by their session or by the tree's
+//     marker. With the last task, all inherited processes are killed;
 //   - the descendants of these.
 //
 // execTrees is nil for an exec child. Of the inherited processes, only those of its session belong to it; others are
@@ -46,7 +46,6 @@ func (t *Tree) Kill(ctx context.Context, found Found, execTrees ExecTrees) error
 		}
 		for _, s := range members {
 			found[s.PID] = s.Start
-			t.set.reaper.know(s)
 		}
 		if len(members) > 0 || running || t.group.populated() {
 			empty = 0
@@ -140,17 +139,12 @@ func (t *Tree) execProcesses(execTrees ExecTrees) (spared map[int]bool, last boo
 		spared[tree.root.Pid] = true
 		tree.addInside(spared)
 	}
-	return spared, t.set.ownsAllChildren && !othersRun
+	return spared, !othersRun
 }
 
 // claims reports whether an inherited process belongs to the tree. A cgroup alone decides: the marker counts neither
 // for a tree that has a cgroup, nor for a process in another tree's cgroup.
 func (t *Tree) claims(s proc.Stat, last bool) bool {
-	switch {
-	case s.Session == t.root.Pid || last:
-		return true
-	case !t.set.ownsAllChildren || t.group != nil || !proc.HasEnv(s.PID, t.marker):
-		return false
-	}
-	return !t.set.cgroups.has(s.PID)
+	return s.Session == t.root.Pid || last ||
+		t.group == nil && proc.HasEnv(s.PID, t.marker) && !t.set.cgroups.has(s.PID)
 }

@@ -21,7 +21,7 @@ import (
 func newNamed(t *testing.T) (e *env, name string) {
 	t.Helper()
 	name = fmt.Sprintf("test%d", os.Getpid())
-	e = newTrees(t, proctree.Config{Name: name, OwnsAllChildren: true})
+	e = newTrees(t, proctree.Config{Name: name})
 	e.kill(e.start("probe", "exit 0"))
 	if e.CgroupDir() == "" {
 		t.Skip("no cgroup can be made here")
@@ -81,7 +81,7 @@ func TestACgroupAloneDecides(t *testing.T) {
 // for a task that has none.
 func TestACgroupOfAnother(t *testing.T) {
 	parent, allow := ownCgroup(t)
-	e := runTrees(t, proctree.NewIn(parent, proctree.Config{OwnsAllChildren: true}))
+	e := runTrees(t, proctree.NewIn(parent, proctree.Config{}))
 	r := e.fifo()
 	x := e.start("x", `(NOMAD_TASK_NAME=other setsid sh -c 'echo $$ >$FIFO; exec sleep 1000' &) ; exec sleep 1000`)
 	daemon := proctest.ReadPID(t, r)

@@ -16,7 +16,7 @@ import (
 // family returns a task whose processes have neither cgroup nor mark: the first one, and one in its session.
 func family(t *testing.T) (*env, proctree.RootProcess, *task, int) {
 	t.Helper()
-	e := newTrees(t, proctree.Config{NoCgroup: true, OwnsAllChildren: true})
+	e := newTrees(t, proctree.Config{NoCgroup: true})
 	r := e.fifo()
 	task := e.start("t", `env -i FIFO=$FIFO sh -c 'echo $$ >$FIFO; exec sleep 1000' & exec env -i sleep 1000`)
 	child := proctest.ReadPID(t, r)

@@ -1,10 +1,11 @@
 // Package proctree confines, finds, kills and reaps trees of processes. A tree is a process that this program starts,
-// its root process, and all of its descendants, whatever they do to their parents, sessions and process groups. It
-// promises that
+// its root process, and all of its descendants, whatever they do to their parents, sessions and process groups. The
+// program starts no other children, so every process that it inherits is of a tree. The package promises that
 //   - a Kill without an error has left no process of the tree. With cgroups, no process escapes. Without them, a
-//     process that has left its session and lost its parent is found only if this program is the parent of tasks alone;
+//     process that has left its session, has lost its parent and was started with another environment is found with
+//     the last task;
 //   - no other process is killed: neither another program's, nor one that has got the number of a dead one;
-//   - dead processes are reaped, but no child of another part of this program, whose exit code it must get;
+//   - dead processes are reaped;
 //   - processes that a killed supervisor has left behind are found by the next one.
 //
 // It does not decide when to start or kill anything, and has no part in what processes read and write.
@@ -21,11 +22,6 @@ import (
 
 // Config is what a Trees is made of.
 type Config struct {
-	// OwnsAllChildren says that this program starts no children but those of trees. Then every process that it inherits
-	// is of one of them: all are reaped, and all are killed with the last task. Otherwise only those are that a Kill
-	// has found, for the rest may be another's.
-	OwnsAllChildren bool
-
 	// NoCgroup leaves cgroups alone: trees are found by descent and session only.
 	NoCgroup bool
 
@@ -35,22 +31,20 @@ type Config struct {
 
 // Trees are the trees whose root processes this program starts. All methods are safe for concurrent use.
 type Trees struct {
-	ownsAllChildren bool
-	own             *ownSet
-	reaper          *reaper
-	cgroups         *cgroups
-	processes       func() (map[int]proc.Stat, error) // proc.All
+	own       *ownSet
+	reaper    *reaper
+	cgroups   *cgroups
+	processes func() (map[int]proc.Stat, error) // proc.All
 }
 
 // New makes a Trees. It does no I/O and starts nothing.
 func New(cfg Config) *Trees {
 	own := &ownSet{pids: map[int]*os.Process{}}
 	return &Trees{
-		ownsAllChildren: cfg.OwnsAllChildren,
-		own:             own,
-		reaper:          &reaper{own: own, all: cfg.OwnsAllChildren, wake: make(chan struct{}, 1), known: map[int]uint64{}},
-		cgroups:         &cgroups{off: cfg.NoCgroup, name: cfg.Name},
-		processes:       proc.All,
+		own:       own,
+		reaper:    &reaper{own: own, wake: make(chan struct{}, 1)},
+		cgroups:   &cgroups{off: cfg.NoCgroup, name: cfg.Name},
+		processes: proc.All,
 	}
 }
 
@@ -64,8 +58,8 @@ func (s *Trees) CgroupDir() string { return s.cgroups.dirName() }
 func (s *Trees) Close() { s.cgroups.close() }
 
 // Task makes the fence for a run of the task. Its name must be fit for a file. marker is an entry of the root process's
-// environment that only the task's processes have, by which a parent that owns all children finds what has left
-// everything else behind; it may be empty.
+// environment that only the task's processes have, by which what has left everything else behind is found; it may be
+// empty.
 func (s *Trees) Task(task, marker string) *Tree {
 	group, noCgroup := s.cgroups.add(task)
 	return &Tree{set: s, group: group, noCgroup: noCgroup, marker: marker, ended: make(chan struct{})}

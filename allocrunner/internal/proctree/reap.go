@@ -1,7 +1,6 @@
 package proctree
 
 import (
-	"maps"
 	"os"
 	"os/signal"
 	"sync"
@@ -59,15 +58,10 @@ func (o *ownSet) remove(proc *os.Process) {
 	}
 }
 
-// reaper reaps the orphans that this program inherits from its tasks. Without all, other parts of the program start
-// processes, too; then it reaps only processes that were found in a tree, so that it takes nobody's exit code.
+// reaper reaps the orphans that this program inherits from its tasks.
 type reaper struct {
 	own  *ownSet
-	all  bool
 	wake chan struct{}
-
-	mu    sync.Mutex // guards known
-	known map[int]uint64
 }
 
 func (r *reaper) run(quit <-chan struct{}) {
@@ -98,24 +92,10 @@ func (r *reaper) kick() {
 	}
 }
 
-// know has a process reaped if it is inherited.
-func (r *reaper) know(s proc.Stat) {
-	if r.all {
-		return
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.known[s.PID] = s.Start
-}
-
 func (r *reaper) reap() {
 	var info unix.Siginfo
 	err := unix.Waitid(unix.P_ALL, 0, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
-	anyDead := err == nil && info.Signo != 0
-	r.mu.Lock()
-	knowsAny := len(r.known) > 0
-	r.mu.Unlock()
-	if !anyDead && !knowsAny {
+	if err != nil || info.Signo == 0 { // no child is dead
 		return
 	}
 	all, err := proc.All()
@@ -125,20 +105,8 @@ func (r *reaper) reap() {
 	r.own.mu.Lock() // nothing starts meanwhile
 	defer r.own.mu.Unlock()
 	for pid, s := range all {
-		if s.Parent == os.Getpid() && s.Dead && r.own.pids[pid] == nil && r.mayReap(s) {
+		if s.Parent == os.Getpid() && s.Dead && r.own.pids[pid] == nil {
 			_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil) // gone already, then
 		}
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	// They have been reaped.
-	maps.DeleteFunc(r.known, func(pid int, start uint64) bool { return all[pid].Start != start })
-}
-
-// mayReap reports whether a dead child is an orphan of a task.
-func (r *reaper) mayReap(s proc.Stat) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	start, ok := r.known[s.PID]
-	return r.all || ok && start == s.Start
 }
