@@ -66,7 +66,6 @@ type Client struct {
 	dir  datadir.Dir
 	id   string
 	http *http.Client
-	sdk  *api.Client
 }
 
 // New returns a client of an allocation. It does not connect yet.
@@ -74,9 +73,7 @@ func New(dir datadir.Dir, id string) *Client {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return socket.Dial(ctx, dir.OperatorSocket(id))
 	}
-	c := &Client{dir: dir, id: id, http: &http.Client{Transport: &http.Transport{DialContext: dial}}}
-	c.sdk, _ = api.NewClient(&api.Config{Address: "http://taskapi", HttpClient: c.http}) // fails only for a bad URL
-	return c
+	return &Client{dir: dir, id: id, http: &http.Client{Transport: &http.Transport{DialContext: dial}}}
 }
 
 // Close closes the client's connections.
@@ -103,13 +100,13 @@ func (c *Client) SDK() (*api.Client, error) {
 
 // get sends a GET request and returns the allocation's index from the answer.
 func (c *Client) get(ctx context.Context, timeout time.Duration, path string, into any) (index uint64, err error) {
-	token, err := c.token()
+	sdk, err := c.SDK()
 	if err != nil {
 		return 0, err
 	}
 	bounded, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	meta, err := c.sdk.Raw().Query(path, into, (&api.QueryOptions{AuthToken: token}).WithContext(bounded))
+	meta, err := sdk.Raw().Query(path, into, (&api.QueryOptions{}).WithContext(bounded))
 	if err != nil {
 		return 0, AsError(ctx, err)
 	}
@@ -118,13 +115,13 @@ func (c *Client) get(ctx context.Context, timeout time.Duration, path string, in
 
 // put sends a PUT request. A nil into drops the answer.
 func (c *Client) put(ctx context.Context, path string, body, into any) error {
-	token, err := c.token()
+	sdk, err := c.SDK()
 	if err != nil {
 		return err
 	}
 	bounded, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
-	_, err = c.sdk.Raw().Write(path, body, into, (&api.WriteOptions{AuthToken: token}).WithContext(bounded))
+	_, err = sdk.Raw().Write(path, body, into, (&api.WriteOptions{}).WithContext(bounded))
 	return AsError(ctx, err)
 }
 
@@ -157,7 +154,7 @@ func (c *Client) Do(ctx context.Context, method, path string, body io.Reader) (*
 		return nil, err
 	}
 	req.Header.Set("X-Nomad-Token", token)
-	resp, err := c.sdk.Raw().Do(req)
+	resp, err := c.http.Do(req)
 	return resp, AsError(ctx, err)
 }
 
