@@ -16,7 +16,8 @@ func cpu2(dir string) (cpuReading, error) {
 	if err != nil {
 		return cpuReading{}, err
 	}
-	if of(stat, "user_usec") == nil || of(stat, "system_usec") == nil {
+	_, hasUser := stat["user_usec"]
+	if _, hasSystem := stat["system_usec"]; !hasUser || !hasSystem {
 		return cpuReading{}, fmt.Errorf("%s/cpu.stat has no times", dir)
 	}
 	microseconds := func(name string) time.Duration { return time.Duration(stat[name]) * time.Microsecond }
@@ -30,11 +31,9 @@ func cpu2(dir string) (cpuReading, error) {
 // memory2 reads memory.current, memory.stat and, where they exist, memory.swap.current and memory.peak (Linux 5.19) of
 // a cgroup of version 2.
 func memory2(dir string) (memoryReading, error) {
-	usage, stat, err := usageAndStat(dir, "memory.current")
-	return memoryReading{
-		usage: &usage, rss: of(stat, "anon"), cache: of(stat, "file"), kernel: of(stat, "kernel"),
-		swap: optional(dir, "memory.swap.current"), maxUsage: optional(dir, "memory.peak"),
-	}, err
+	return readMemory(dir, map[string]string{
+		"Usage": "memory.current", "Swap": "memory.swap.current", "Max Usage": "memory.peak",
+	}, map[string]string{"RSS": "anon", "Cache": "file", "Kernel Usage": "kernel"})
 }
 
 // cpu1 reads the times of a cgroup of version 1 from its directory of the controller cpuacct, and how it was throttled
@@ -57,38 +56,31 @@ func cpu1(cpuacct, cpu string) (cpuReading, error) {
 
 // memory1 reads the memory of a cgroup of version 1. The names with total_ count what is in the cgroups below, too.
 func memory1(dir string) (memoryReading, error) {
-	usage, stat, err := usageAndStat(dir, "memory.usage_in_bytes")
-	return memoryReading{
-		usage: &usage, maxUsage: optional(dir, "memory.max_usage_in_bytes"),
-		rss: of(stat, "total_rss"), cache: of(stat, "total_cache"), swap: of(stat, "total_swap"),
-		kernel: optional(dir, "memory.kmem.usage_in_bytes"), maxKernel: optional(dir, "memory.kmem.max_usage_in_bytes"),
-	}, err
+	return readMemory(dir, map[string]string{
+		"Usage": "memory.usage_in_bytes", "Max Usage": "memory.max_usage_in_bytes",
+		"Kernel Usage": "memory.kmem.usage_in_bytes", "Kernel Max Usage": "memory.kmem.max_usage_in_bytes",
+	}, map[string]string{"RSS": "total_rss", "Cache": "total_cache", "Swap": "total_swap"})
 }
 
-func usageAndStat(dir, name string) (usage uint64, stat map[string]uint64, err error) {
-	if usage, err = proc.Number(filepath.Join(dir, name)); err != nil {
-		return 0, nil, err
+// readMemory reads figures from a file each, and from lines of memory.stat. The file of the usage and memory.stat must
+// be there.
+func readMemory(dir string, files, lines map[string]string) (memoryReading, error) {
+	m := memoryReading{}
+	for figure, file := range files {
+		n, err := proc.Number(filepath.Join(dir, file))
+		if err == nil {
+			m[figure] = n
+		} else if figure == "Usage" {
+			return nil, err
+		}
 	}
-	stat, err = proc.Numbers(filepath.Join(dir, "memory.stat"))
-	return usage, stat, err
-}
-
-// optional returns the number of a file; nil when the file is missing.
-func optional(dir, name string) *uint64 {
-	n, err := proc.Number(filepath.Join(dir, name))
-	if err != nil {
-		return nil
+	stat, err := proc.Numbers(filepath.Join(dir, "memory.stat"))
+	for figure, line := range lines {
+		if n, ok := stat[line]; ok {
+			m[figure] = n
+		}
 	}
-	return &n
-}
-
-// of returns a number; nil when it is missing.
-func of(numbers map[string]uint64, name string) *uint64 {
-	n, ok := numbers[name]
-	if !ok {
-		return nil
-	}
-	return &n
+	return m, err
 }
 
 // mounts are read once: a machine has those of cgroups from its start.

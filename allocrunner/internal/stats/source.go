@@ -22,10 +22,9 @@ type throttling struct {
 	time    time.Duration
 }
 
-// memoryReading is a task's memory, in bytes. A figure that its source does not have is nil.
-type memoryReading struct {
-	rss, cache, swap, usage, maxUsage, kernel, maxKernel *uint64
-}
+// memoryReading is a task's memory, in bytes, by the names of memoryFigures. It lacks the figures that its source does
+// not have.
+type memoryReading map[string]uint64
 
 // cpuSource is where the CPU time of a whole task is read. Readings are compared only with those of the same source.
 type cpuSource struct {
@@ -94,7 +93,7 @@ func (l look) sourcesOf(root proctree.ViewRoot, members []proc.Stat) sources {
 			swap += s.swap[m.PID]
 		}
 	}
-	s.memory = append(s.memory, func() (memoryReading, error) { return memoryReading{rss: &rss, swap: &swap}, nil })
+	s.memory = append(s.memory, func() (memoryReading, error) { return memoryReading{"RSS": rss, "Swap": swap}, nil })
 	return s
 }
 

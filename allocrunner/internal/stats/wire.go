@@ -44,13 +44,23 @@ func add(sum *api.AllocResourceUsage, task string, u *api.TaskResourceUsage) {
 	all.ThrottledTime += cpu.ThrottledTime
 	memory, whole := u.ResourceUsage.MemoryStats, sum.ResourceUsage.MemoryStats
 	whole.Measured = union(whole.Measured, memory.Measured)
-	whole.RSS += memory.RSS
-	whole.Cache += memory.Cache
-	whole.Swap += memory.Swap
-	whole.Usage += memory.Usage
-	whole.MaxUsage += memory.MaxUsage
-	whole.KernelUsage += memory.KernelUsage
-	whole.KernelMaxUsage += memory.KernelMaxUsage
+	for _, f := range memoryFigures {
+		*f.of(whole) += *f.of(memory)
+	}
+}
+
+// memoryFigures are the figures of a task's memory, with their names in Nomad's words and order.
+var memoryFigures = []struct {
+	name string
+	of   func(*api.MemoryStats) *uint64
+}{
+	{"RSS", func(m *api.MemoryStats) *uint64 { return &m.RSS }},
+	{"Cache", func(m *api.MemoryStats) *uint64 { return &m.Cache }},
+	{"Swap", func(m *api.MemoryStats) *uint64 { return &m.Swap }},
+	{"Usage", func(m *api.MemoryStats) *uint64 { return &m.Usage }},
+	{"Max Usage", func(m *api.MemoryStats) *uint64 { return &m.MaxUsage }},
+	{"Kernel Usage", func(m *api.MemoryStats) *uint64 { return &m.KernelUsage }},
+	{"Kernel Max Usage", func(m *api.MemoryStats) *uint64 { return &m.KernelMaxUsage }},
 }
 
 // union returns the words of both lists, in the order of a.
@@ -95,19 +105,11 @@ func cpuStats(use cpuUse, mhz float64) *api.CpuStats {
 // memoryStats returns the figures that were measured, and their names in Nomad's order.
 func memoryStats(m memoryReading) *api.MemoryStats {
 	stats := &api.MemoryStats{}
-	put := func(to *uint64, name string, value *uint64) {
-		if value == nil {
-			return
+	for _, f := range memoryFigures {
+		if value, ok := m[f.name]; ok {
+			*f.of(stats) = value
+			stats.Measured = append(stats.Measured, f.name)
 		}
-		*to = *value
-		stats.Measured = append(stats.Measured, name)
 	}
-	put(&stats.RSS, "RSS", m.rss)
-	put(&stats.Cache, "Cache", m.cache)
-	put(&stats.Swap, "Swap", m.swap)
-	put(&stats.Usage, "Usage", m.usage)
-	put(&stats.MaxUsage, "Max Usage", m.maxUsage)
-	put(&stats.KernelUsage, "Kernel Usage", m.kernel)
-	put(&stats.KernelMaxUsage, "Kernel Max Usage", m.maxKernel)
 	return stats
 }
