@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"os"
 	"strconv"
-	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -14,16 +13,11 @@ import (
 func Undumpable() error { return unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) }
 
 // Sign is a bit that every process of the machine can read: whether this process holds a lock, which /proc/locks shows.
-// The zero value is ready to use, and not set.
-type Sign struct {
-	mu   sync.Mutex // guards file
-	file *os.File
-}
+// The zero value is ready to use, and not set. It is not safe for concurrent use.
+type Sign struct{ file *os.File }
 
 // Set makes HasSign true of this process. A process has at most one Sign that is set.
 func (m *Sign) Set() error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	if m.file != nil {
 		return nil
 	}
@@ -43,8 +37,6 @@ func (m *Sign) Set() error {
 
 // Clear makes HasSign false.
 func (m *Sign) Clear() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	if m.file != nil {
 		m.file.Close() // with the lock
 		m.file = nil

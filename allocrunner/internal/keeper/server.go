@@ -60,11 +60,9 @@ type server struct {
 
 	unwritten bool // the record could not be written; guarded by writing
 
-	signing     sync.Mutex // held while the sign follows client
-	controlSign proc.Sign  // set while there is a client, for those who want to end this keeper
-
 	mu     sync.Mutex // guards all below
 	client *session   // who controls the keeper, or nil
+	sign   proc.Sign  // set while there is a client, for those who want to end this keeper
 	had    bool       // there has been one
 	files  []*os.File // that stay open as long as the keeper lives
 	ended  bool       // no client is taken any more
@@ -92,15 +90,18 @@ func (s *server) run(ends <-chan os.Signal) bool {
 	defer timer.Stop()
 	since := time.Now() // the last time that there was something to stay for
 	for first := true; ; first = false {
-		if s.abandoned() {
+		s.mu.Lock()
+		controlled, abandoned := s.client != nil, s.tied && s.had && s.client == nil
+		s.mu.Unlock()
+		if abandoned {
 			s.logger.Info("the client is gone: the keeper ends with its tasks")
 			return true
 		}
-		if !s.controlled() {
+		if !controlled {
 			s.sweep()
 		}
 		written := s.record()
-		idle := !s.controlled() && !s.tasksRun()
+		idle := !controlled && !s.tasksRun()
 		if !idle {
 			since = time.Now()
 		}
@@ -143,13 +144,6 @@ func (s *server) controlled() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.client != nil
-}
-
-// abandoned reports whether the keeper is tied to a client that is gone.
-func (s *server) abandoned() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.tied && s.had && s.client == nil
 }
 
 func (s *server) tasksRun() bool {
@@ -231,7 +225,6 @@ func (s *server) attend(conn *net.UnixConn, number uint64) error {
 		return nil // without a hello: who gets one can rely on us
 	}
 	defer s.leave(c)
-	s.showControlled()
 	if err := c.out.write(hello{Version: version, Keeper: s.self}); err != nil {
 		return fmt.Errorf("hello to process %d: %w", peer.PID, err)
 	}
@@ -251,7 +244,11 @@ func (s *server) admit(c *session) bool {
 	}
 	last := s.client
 	s.client, s.had = c, true
+	err := s.sign.Set()
 	s.mu.Unlock()
+	if err != nil {
+		s.logger.Warn("other processes can't see that this keeper has a client", "error", err)
+	}
 	if last != nil {
 		last.end(ErrReplaced)
 		select {
@@ -278,21 +275,10 @@ func (s *server) leave(c *session) {
 	s.mu.Lock()
 	if s.client == c {
 		s.client = nil
+		s.sign.Clear()
 	}
 	s.mu.Unlock()
-	s.showControlled()
 	s.change()
-}
-
-// showControlled lets other processes see whether there is a client.
-func (s *server) showControlled() {
-	s.signing.Lock()
-	defer s.signing.Unlock()
-	if !s.controlled() {
-		s.controlSign.Clear()
-	} else if err := s.controlSign.Set(); err != nil {
-		s.logger.Warn("other processes can't see that this keeper has a client", "error", err)
-	}
 }
 
 // sweep kills what ended tasks have left behind, which a client does otherwise.
