@@ -55,7 +55,8 @@ func find(dir string) ([]proc.Identity, error) {
 	args := arguments(dir)
 	var found []int
 	for _, pid := range pids {
-		if proc.Args(pid) == args && ours(pid) {
+		var st unix.Stat_t
+		if proc.Args(pid) == args && unix.Stat("/proc/"+strconv.Itoa(pid), &st) == nil && st.Uid == uint32(os.Geteuid()) {
 			found = append(found, pid)
 		}
 	}
@@ -70,12 +71,6 @@ func find(dir string) ([]proc.Identity, error) {
 		}
 	}
 	return ids, nil
-}
-
-// ours reports whether a process is our user's.
-func ours(pid int) bool {
-	var st unix.Stat_t
-	return unix.Stat("/proc/"+strconv.Itoa(pid), &st) == nil && st.Uid == uint32(os.Geteuid())
 }
 
 // keepers returns the keeper that wrote the directory's last record, if it runs, and otherwise the keepers that a
@@ -162,16 +157,8 @@ func End(ctx context.Context, cfg Config) (int, error) {
 	return len(killed), nil
 }
 
-// endUnreachable makes sure that no keeper runs for the directory, by ending those that can't be found in it.
+// endUnreachable makes sure that no keeper runs for the directory, by ending those that can't be reached in it.
 func endUnreachable(ctx context.Context, cfg Config) error {
-	if err := endFound(ctx, cfg); err != nil {
-		return err
-	}
-	return unlocked(cfg.Dir, lockTime)
-}
-
-// endFound ends the keepers that run for the directory and can't be reached in it.
-func endFound(ctx context.Context, cfg Config) error {
 	ids, _, err := keepers(cfg.Dir)
 	if err != nil {
 		return err
@@ -184,7 +171,7 @@ func endFound(ctx context.Context, cfg Config) error {
 			"socket was removed",
 			"dir", cfg.Dir, "pid", id.PID)
 	}
-	return nil
+	return unlocked(cfg.Dir, lockTime)
 }
 
 // lockTime is how long the lock is waited for: another process may just look whether it is free, or a killed keeper's
@@ -221,15 +208,16 @@ func unlocked(dir string, most time.Duration) error {
 	return lock(int(f.Fd()), name, most)
 }
 
-// end ends a keeper that no client has: gracefully, or with SIGKILL when it does not end.
+// end ends a keeper that no client has: gracefully, or with SIGKILL when it does not end. A keeper with a client has a
+// sign.
 func end(ctx context.Context, id proc.Identity) error {
 	if err := id.Signal(unix.SIGCONT); err != nil { // it may have been stopped, and knows of nothing since
 		return fmt.Errorf("end process %d: %w", id.PID, err)
 	}
-	for deadline := time.Now().Add(leaveGrace); controlled(id.PID) && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(leaveGrace); proc.HasSign(id.PID) && time.Now().Before(deadline); {
 		id.Await(leaveGrace / 10) // its client has just left, perhaps
 	}
-	if controlled(id.PID) {
+	if proc.HasSign(id.PID) {
 		return fmt.Errorf("process %d, controlled by another taskapi, which is to be stopped first: %w", id.PID,
 			ErrKeeperRuns)
 	}
@@ -240,7 +228,7 @@ func end(ctx context.Context, id proc.Identity) error {
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("process %d does not end: %w", id.PID, err)
 		}
-		if controlled(id.PID) {
+		if proc.HasSign(id.PID) {
 			return fmt.Errorf("process %d, which another taskapi controls now: %w", id.PID, ErrKeeperRuns)
 		}
 		if time.Now().After(deadline) {
@@ -255,6 +243,3 @@ func end(ctx context.Context, id proc.Identity) error {
 	}
 	return nil
 }
-
-// controlled reports whether a client is connected to the keeper, which marks itself then.
-func controlled(pid int) bool { return proc.HasSign(pid) }

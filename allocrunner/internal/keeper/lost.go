@@ -9,8 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 
-	"golang.org/x/sys/unix"
-
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/internal/proctree"
 	"taskapi/internal/proc"
@@ -24,7 +22,7 @@ type OrphanCounts map[string]int
 // or not yet. A keeper that still runs for the directory though its record or socket is gone is ended with its tasks.
 // Errors: ErrKeeperRuns, *CopyError.
 func Sweep(ctx context.Context, cfg Config) (OrphanCounts, error) {
-	last, err := lastEnded(ctx, cfg)
+	last, err := lastEnded(ctx, cfg, false)
 	if err != nil {
 		return nil, err
 	}
@@ -48,7 +46,7 @@ func Forget(dir string) error {
 // reported to it counts, too, for the record may be missing, or an earlier keeper's. It also returns the latest process
 // of each task, with the exit where that was recorded.
 func (c *Client) Sweep(ctx context.Context, cfg Config) (OrphanCounts, map[string]LastStatus, error) {
-	last, err := lastEnded(ctx, cfg)
+	last, err := lastEnded(ctx, cfg, false)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -62,18 +60,10 @@ func (c *Client) Sweep(ctx context.Context, cfg Config) (OrphanCounts, map[strin
 }
 
 // lastEnded returns the directory's last record, once it is sure that no keeper runs: one that can't be reached is
-// ended. The record may be of a keeper that ended gracefully, before the one that was lost. Without a record, or with
-// one that is damaged, it is zero. Errors: ErrKeeperRuns, *CopyError.
-func lastEnded(ctx context.Context, cfg Config) (Record, error) {
-	last, err := lastUnlessRuns(cfg)
-	if err != nil {
-		return last, err
-	}
-	return last, endUnreachable(ctx, cfg)
-}
-
-// lastUnlessRuns returns lastEnded's record, unless a keeper runs that can be reached.
-func lastUnlessRuns(cfg Config) (Record, error) {
+// ended, unless nobody says that a search has just found none. The record may be of a keeper that ended gracefully,
+// before the one that was lost. Without a record, or with one that is damaged, it is zero. Errors: ErrKeeperRuns,
+// *CopyError.
+func lastEnded(ctx context.Context, cfg Config, nobody bool) (Record, error) {
 	last, err := Last(cfg.Dir)
 	if _, gone := os.Lstat(filepath.Join(cfg.Dir, socketFile)); gone == nil && last.runs(cfg.Dir) {
 		return Record{}, fmt.Errorf("process %d: %w", last.Keeper.PID, ErrKeeperRuns)
@@ -84,7 +74,10 @@ func lastUnlessRuns(cfg Config) (Record, error) {
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		cfg.log().Warn("the keeper's record is damaged; its processes are looked for by other means", "error", err)
 	}
-	return last, nil
+	if nobody {
+		return last, unlocked(cfg.Dir, lockTime)
+	}
+	return last, endUnreachable(ctx, cfg)
 }
 
 // recoveryHints is what is known of a keeper that was killed, by which what it has left running is found.
@@ -168,7 +161,6 @@ func (r recoveryHints) kill(ctx context.Context, cfg Config) (OrphanCounts, erro
 			left[s.Task]++
 		}
 	}
-	r.reap(orphans)
 	if len(orphans) > 0 {
 		cfg.log().Warn("what an earlier keeper left running is killed", "dir", cfg.Dir, "processes", len(orphans))
 	}
@@ -176,19 +168,4 @@ func (r recoveryHints) kill(ctx context.Context, cfg Config) (OrphanCounts, erro
 		return left, fmt.Errorf("kill what the last keeper left running: %w", err)
 	}
 	return left, nil
-}
-
-// reap reaps a lost keeper's processes where they are this program's children: when it is PID 1 in a container, it
-// inherited them at their keeper's end.
-func (r recoveryHints) reap(orphans []proctree.Orphan) {
-	pids := []int{}
-	for _, l := range r.latest {
-		pids = append(pids, l.PID)
-	}
-	for _, s := range orphans {
-		pids = append(pids, s.PID)
-	}
-	for _, pid := range pids {
-		_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil) // somebody else's, mostly
-	}
 }

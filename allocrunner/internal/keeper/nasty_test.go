@@ -12,7 +12,6 @@ import (
 
 	"taskapi/allocrunner/internal/keeper"
 	"taskapi/allocrunner/internal/proctest"
-	"taskapi/internal/proc"
 )
 
 // TestWhatATaskInherits of its keeper, and that of the process that started it: descriptors 0, 1 and 2, and no signal
@@ -118,28 +117,5 @@ func TestAFullDisk(t *testing.T) {
 	}
 	if last, err := keeper.Last(dir); err != nil || len(last.Tasks) != 1 {
 		t.Errorf("the record after the disk was full: %+v, %v", last, err)
-	}
-}
-
-// TestZombiesOfALostKeeper are reaped by an agent that inherits them, as PID 1 in a container does.
-func TestZombiesOfALostKeeper(t *testing.T) {
-	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
-	dir := t.TempDir()
-	b := begin(t, dir)
-	if err := unix.Kill(b.Keeper().PID, unix.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
-	<-b.Done()
-	gone(t, b.Keeper())
-	if _, err := keeper.Sweep(t.Context(), keeper.Config{Dir: dir, Marker: mark(dir)}); err != nil {
-		t.Fatal(err)
-	}
-	for _, id := range []proc.Identity{b.task, b.child} {
-		if s, err := proc.Read(id.PID); err == nil && s.Start == id.Start {
-			t.Errorf("process %d is still there, dead: %v", id.PID, s.Dead)
-		}
 	}
 }

@@ -94,7 +94,10 @@ func start(ctx context.Context, cfg Config, nobody bool) (*Client, error) {
 	if !filepath.IsAbs(cfg.Dir) {
 		return nil, fmt.Errorf("start keeper: %q is no absolute path", cfg.Dir)
 	}
-	err := makeRoom(ctx, cfg, nobody)
+	last, err := lastEnded(ctx, cfg, nobody)
+	if err == nil {
+		_, err = last.hints().kill(ctx, cfg)
+	}
 	_, isCopy := errors.AsType[*CopyError](err)
 	if isCopy || errors.Is(err, ErrKeeperRuns) || errors.Is(err, flock.ErrLocked) {
 		return nil, fmt.Errorf("start keeper: %w", err)
@@ -116,23 +119,6 @@ func start(ctx context.Context, cfg Config, nobody bool) (*Client, error) {
 	defer c.mu.Unlock()
 	c.child = child
 	return c, nil
-}
-
-// makeRoom sees to it that neither a keeper nor what an earlier one has left runs. nobody is start's.
-func makeRoom(ctx context.Context, cfg Config, nobody bool) error {
-	last, err := lastUnlessRuns(cfg)
-	switch {
-	case err != nil:
-	case nobody:
-		err = unlocked(cfg.Dir, lockTime)
-	default:
-		err = endUnreachable(ctx, cfg)
-	}
-	if err != nil {
-		return err
-	}
-	_, err = last.hints().kill(ctx, cfg)
-	return err
 }
 
 // spawn re-executes the program and waits until it is ready.
@@ -159,7 +145,12 @@ func spawn(ctx context.Context, cfg Config) (*os.Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	proc, err := execute(cfg, []*os.File{in, outEnd, log})
+	processes.CloseOnExec()
+	// To be found by: others can read them.
+	args := strings.Split(strings.TrimSuffix(arguments(cfg.Dir), "\x00"), "\x00")
+	proc, err := os.StartProcess(cmp.Or(cfg.Exe, defaultExe), args, &os.ProcAttr{
+		Dir: "/", Env: keeperEnv, Files: []*os.File{in, outEnd, log}, Sys: &syscall.SysProcAttr{Setsid: true},
+	})
 	if err != nil {
 		return nil, processes.NoRoom(err)
 	}
@@ -200,15 +191,6 @@ func whyEnded(said string) string {
 		return "no memory: raise the limit of memory (RLIMIT_AS, or memory.max of the cgroup): " + line
 	}
 	return cmp.Or(line, logFile+" says nothing; the kernel's log names what it has killed for want of memory")
-}
-
-func execute(cfg Config, files []*os.File) (*os.Process, error) {
-	processes.CloseOnExec()
-	// To be found by: others can read them.
-	args := strings.Split(strings.TrimSuffix(arguments(cfg.Dir), "\x00"), "\x00")
-	return os.StartProcess(cmp.Or(cfg.Exe, defaultExe), args, &os.ProcAttr{
-		Dir: "/", Env: keeperEnv, Files: files, Sys: &syscall.SysProcAttr{Setsid: true},
-	})
 }
 
 // Attach takes control of the keeper that runs for the allocation in dir; an earlier client gets ErrReplaced. The
