@@ -37,15 +37,10 @@ type (
 		checks    api.AllocCheckStatuses
 		checksErr error
 	}
-	openedMsg struct {
-		choice int
-		output Output
-		err    error
-	}
 	outputMsg struct {
 		choice int
-		output Output
-		chunk  Chunk
+		output Output // nil when it could not be opened
+		chunk  Chunk  // nothing when it was opened just now
 		err    error
 	}
 	actionMsg struct {
@@ -64,7 +59,7 @@ func (m *Model) clock() tea.Cmd {
 func (m *Model) readAllocation(index uint64, pause time.Duration) tea.Cmd {
 	return m.work.command(func(ctx context.Context) tea.Msg {
 		sleep(ctx, pause)
-		s, err := m.Reader.Allocation(ctx, index)
+		s, err := m.Source.Allocation(ctx, index)
 		return snapshotMsg{s, err}
 	})
 }
@@ -77,8 +72,8 @@ func (m *Model) poll(pause time.Duration) tea.Cmd {
 		bounded, cancel := context.WithTimeout(ctx, lookTimeout)
 		defer cancel()
 		began := time.Now()
-		p.usage, p.usageErr = m.Reader.Stats(bounded)
-		p.checks, p.checksErr = m.Reader.Checks(bounded)
+		p.usage, p.usageErr = m.Source.Stats(bounded)
+		p.checks, p.checksErr = m.Source.Checks(bounded)
 		sleep(ctx, lookShare*time.Since(began))
 		return p
 	})
@@ -91,8 +86,8 @@ func (m *Model) openOutput(ctx context.Context, choice int, task, stream string,
 		if ctx.Err() != nil { // another task has been chosen meanwhile
 			return nil
 		}
-		output, err := m.Reader.Output(ctx, task, stream)
-		return openedMsg{choice, output, err}
+		output, err := m.Source.Output(ctx, task, stream)
+		return outputMsg{choice: choice, output: output, err: err}
 	})
 }
 
@@ -105,12 +100,13 @@ func (m *Model) readOutput(choice int, output Output, pause time.Duration) tea.C
 	})
 }
 
-// act changes the allocation.
-func (m *Model) act(done string, action func(ctx context.Context) error) tea.Cmd {
-	return m.work.command(func(ctx context.Context) tea.Msg {
+// begin begins to change the allocation, and says so.
+func (m *Model) begin(what string, action func(ctx context.Context) error) {
+	m.say(what+" ...", false)
+	m.next = m.work.command(func(ctx context.Context) tea.Msg {
 		bounded, cancel := context.WithTimeout(ctx, actionTimeout)
 		defer cancel()
-		return actionMsg{done, action(bounded)}
+		return actionMsg{what, action(bounded)}
 	})
 }
 

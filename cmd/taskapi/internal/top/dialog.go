@@ -10,10 +10,10 @@ import (
 // dialog is a line at the bottom of the screen that takes the keys until it is answered: a question before what
 // can't be undone, to which only y says yes, or a prompt for a line of text, which Enter gives and Esc leaves.
 type dialog struct {
-	ask  string
-	yes  func(*Model) tea.Cmd                // what a question is about; nil for a prompt
-	text string                              // of a prompt: offered, or typed so far
-	done func(m *Model, text string) tea.Cmd // what a prompt is about
+	ask     string
+	confirm bool              // it is a question, not a prompt
+	text    string            // of a prompt: offered, or typed so far
+	done    func(text string) // begins what the dialog is about
 
 	typed bool // text is typed; before that, the first key replaces what was offered
 }
@@ -22,32 +22,32 @@ type dialog struct {
 const maxAnswer = 512
 
 // answer gives a key to the dialog.
-func (m *Model) answer(msg tea.KeyPressMsg) tea.Cmd {
+func (m *Model) answer(msg tea.KeyPressMsg) {
 	d, key := m.dialog, msg.String()
+	m.dialog = nil
 	switch {
-	case d.yes != nil:
-		m.dialog = nil
-		if key == "y" || key == "Y" {
-			return d.yes(m)
-		}
+	case d.confirm && (key == "y" || key == "Y"), key == "enter" && !d.confirm:
+		d.done(d.text)
+	case d.confirm:
 		m.say("not done", false)
-	case key == "enter":
-		m.dialog = nil
-		return d.done(m, d.text)
-	case key == "esc":
-		m.dialog = nil
-	case key == "backspace", key == "ctrl+h":
-		if d.text == "" {
-			m.dialog = nil
-		}
+	case key == "esc", d.text == "" && (key == "backspace" || key == "ctrl+h"):
+	default:
+		d.edit(key, msg.Text)
+		m.dialog = d
+	}
+}
+
+// edit changes the text by a key that types text or takes some back.
+func (d *dialog) edit(key, typed string) {
+	switch key {
+	case "backspace", "ctrl+h":
 		_, size := utf8.DecodeLastRuneInString(d.text)
 		d.text, d.typed = d.text[:len(d.text)-size], true
-	case key == "ctrl+u", key == "ctrl+w":
+	case "ctrl+u", "ctrl+w":
 		d.text, d.typed = "", true
 	default:
-		d.add(msg.Text)
+		d.add(typed)
 	}
-	return nil
 }
 
 // add adds typed or pasted text: what can be shown of it, and fits.
@@ -62,12 +62,5 @@ func (d *dialog) add(text string) {
 		if len(d.text)+utf8.RuneLen(r) <= maxAnswer {
 			d.text += string(r)
 		}
-	}
-}
-
-// paste gives text to a prompt. It is never taken for keys, nor for the answer to a question.
-func (m *Model) paste(text string) {
-	if m.dialog != nil && m.dialog.yes == nil {
-		m.dialog.add(text)
 	}
 }

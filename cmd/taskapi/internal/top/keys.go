@@ -16,12 +16,12 @@ type binding struct {
 	keys []string // as bubbletea names them
 	show string   // as the help names them
 	does string
-	do   func(*Model) tea.Cmd
+	do   func(*Model)
 }
 
 // moves returns a binding's function that moves in the part of the screen that has the focus, by rows or pages.
-func moves(by func(page int) int) func(*Model) tea.Cmd {
-	return func(m *Model) tea.Cmd { return m.move(by) }
+func moves(by func(page int) int) func(*Model) {
+	return func(m *Model) { m.move(by) }
 }
 
 func rows(n int) func(int) int  { return func(int) int { return n } }
@@ -53,122 +53,113 @@ var bindings = []binding{
 	{[]string{"N"}, "N", "next match, upwards", matches(-1)},
 	{[]string{"t"}, "t", "choose a task by name", (*Model).askTask},
 	{[]string{"p"}, "p", "order of the tasks", (*Model).nextOrder},
-	{[]string{"r"}, "r", "restart the task", (*Model).askRestart},
-	{[]string{"R"}, "R", "restart all that run", (*Model).askRestartAll},
+	{[]string{"r"}, "r", "restart the task", restarts(false)},
+	{[]string{"R"}, "R", "restart all that run", restarts(true)},
 	{[]string{"s"}, "s", "send a signal to the task", (*Model).askSignal},
 	{[]string{"x"}, "x", "run a command in the task", (*Model).askCommand},
 	{[]string{"S"}, "S", "stop the allocation", (*Model).askStop},
 	{[]string{"esc", "alt+esc"}, "Esc", "back; ends a search", (*Model).back},
-	{[]string{"ctrl+l"}, "^L", "draw the screen again", func(*Model) tea.Cmd { return tea.ClearScreen }},
-	{[]string{"ctrl+z"}, "^Z", "to the shell; fg returns", func(*Model) tea.Cmd { return tea.Suspend }},
-	{[]string{"?", "h", "f1"}, "? h", "this help", func(m *Model) tea.Cmd { m.help = true; return nil }},
-	{[]string{"q", "ctrl+c", "f10"}, "q ^C", "leave; the tasks run on", func(*Model) tea.Cmd { return tea.Quit }},
+	{[]string{"ctrl+l"}, "^L", "draw the screen again", begins(tea.ClearScreen)},
+	{[]string{"ctrl+z"}, "^Z", "to the shell; fg returns", begins(tea.Suspend)},
+	{[]string{"?", "h", "f1"}, "? h", "this help", func(m *Model) { m.help = true }},
+	{[]string{"q", "ctrl+c", "f10"}, "q ^C", "leave; the tasks run on", begins(tea.Quit)},
 }
 
+// begins returns a binding's function that begins a command of bubbletea's.
+func begins(cmd tea.Cmd) func(*Model) { return func(m *Model) { m.next = cmd } }
+
 // key does what a key is for.
-func (m *Model) key(msg tea.KeyPressMsg) tea.Cmd {
+func (m *Model) key(msg tea.KeyPressMsg) {
 	name := msg.String()
-	if name == "ctrl+c" {
-		return tea.Quit
-	}
-	if m.dialog != nil {
-		return m.answer(msg)
+	i := slices.IndexFunc(bindings, func(b binding) bool { return slices.Contains(b.keys, name) })
+	switch {
+	case name == "ctrl+c":
+		m.next = tea.Quit
+		return
+	case m.dialog != nil:
+		m.answer(msg)
+		return
 	}
 	m.notice = notice{}
-	if m.help { // any key leaves it
+	switch {
+	case m.help: // any key leaves it
 		m.help = false
-		return nil
+	case i < 0:
+		m.say(fmt.Sprintf("no key %s; ? shows all", name), true)
+	default:
+		bindings[i].do(m)
 	}
-	for _, b := range bindings {
-		if slices.Contains(b.keys, name) {
-			return b.do(m)
-		}
-	}
-	m.say(fmt.Sprintf("no key %s; ? shows all", name), true)
-	return nil
 }
 
 // move moves in the part of the screen that has the focus.
-func (m *Model) move(by func(page int) int) tea.Cmd {
+func (m *Model) move(by func(page int) int) {
 	if m.focus == onPanel {
 		p := m.shown()
 		p.scroll(by(max(p.rows-1, 1)))
-		return nil
+		return
 	}
-	return m.choose(min(max(m.cursor+by(max(m.layout().tasks-1, 1)), 0), len(m.tasks)-1))
+	m.choose(min(max(m.cursor+by(max(m.layout().tasks-1, 1)), 0), len(m.tasks)-1))
 }
 
 // choose chooses a task.
-func (m *Model) choose(row int) tea.Cmd {
+func (m *Model) choose(row int) {
 	if row < 0 || row >= len(m.tasks) {
-		return nil
+		return
 	}
 	m.cursor, m.chosen = row, m.tasks[row].name
 	if m.only {
 		m.tellEvents()
 		m.tellChecks()
 	}
-	return m.follow()
 }
 
 func (m *Model) shown() *panel { return &m.panels[m.panel] }
 
-func (m *Model) switchFocus() tea.Cmd {
+func (m *Model) switchFocus() {
 	m.focus = onPanel - m.focus
 	m.zoomed = m.zoomed && m.focus == onPanel
-	return nil
 }
 
-func chooses(kind panelKind) func(*Model) tea.Cmd {
-	return func(m *Model) tea.Cmd { m.panel = kind; return nil }
-}
+func chooses(kind panelKind) func(*Model) { return func(m *Model) { m.panel = kind } }
 
-func (m *Model) switchStream() tea.Cmd {
+func (m *Model) switchStream() {
 	m.panel = outputPanel
 	if m.stream == stdout {
 		m.stream = stderr
 	} else {
 		m.stream = stdout
 	}
-	return m.follow()
 }
 
-func (m *Model) switchOnly() tea.Cmd {
+func (m *Model) switchOnly() {
 	m.only = !m.only
 	m.tellEvents()
 	m.tellChecks()
-	return nil
 }
 
-func (m *Model) switchFollow() tea.Cmd {
-	m.shown().follow = !m.shown().follow
-	return nil
-}
+func (m *Model) switchFollow() { m.shown().follow = !m.shown().follow }
 
-func (m *Model) switchZoom() tea.Cmd {
+func (m *Model) switchZoom() {
 	m.zoomed = !m.zoomed
 	m.focus = onTasks
 	if m.zoomed {
 		m.focus = onPanel
 	}
-	return nil
 }
 
 // sideStep is how many columns a key moves long lines by.
 const sideStep = 16
 
-func sideways(by int) func(*Model) tea.Cmd {
-	return func(m *Model) tea.Cmd {
-		m.shown().column = min(max(m.shown().column+by, 0), maxLineBytes)
-		return nil
-	}
+func sideways(by int) func(*Model) {
+	return func(m *Model) { m.shown().column = min(max(m.shown().column+by, 0), maxLineBytes) }
 }
 
-func matches(by int) func(*Model) tea.Cmd {
-	return func(m *Model) tea.Cmd {
+func matches(by int) func(*Model) {
+	return func(m *Model) {
 		p := m.shown()
 		if p.text.query == "" {
-			return m.askSearch()
+			m.askSearch()
+			return
 		}
 		switch found, around := p.next(by); {
 		case !found:
@@ -176,43 +167,38 @@ func matches(by int) func(*Model) tea.Cmd {
 		case around:
 			m.say("the search began again at the other end", false)
 		}
-		return nil
 	}
 }
 
-func (m *Model) nextOrder() tea.Cmd {
+func (m *Model) nextOrder() {
 	m.order = (m.order + 1) % orderCount
 	m.sort()
 	m.say("tasks by "+m.order.String(), false)
-	return m.follow()
 }
 
 // back leaves what was entered last: the search, the whole screen, the panel.
-func (m *Model) back() tea.Cmd {
+func (m *Model) back() {
 	switch p := m.shown(); {
 	case p.text.query != "":
 		p.text.search("")
 	case m.zoomed:
-		return m.switchZoom()
+		m.switchZoom()
 	default:
 		m.focus = onTasks
 	}
-	return nil
 }
 
-func (m *Model) askSearch() tea.Cmd {
+func (m *Model) askSearch() {
 	p := m.shown()
-	m.dialog = &dialog{ask: "/", done: func(m *Model, query string) tea.Cmd {
+	m.dialog = &dialog{ask: "/", done: func(query string) {
 		if query != "" && !p.search(query) {
 			m.say("no match for "+query, true)
 		}
-		return nil
 	}}
-	return nil
 }
 
-func (m *Model) askTask() tea.Cmd {
-	m.dialog = &dialog{ask: "Task: ", done: func(m *Model, name string) tea.Cmd {
+func (m *Model) askTask() {
+	m.dialog = &dialog{ask: "Task: ", done: func(name string) {
 		row := slices.IndexFunc(m.tasks, func(t task) bool { return t.name == name })
 		if row < 0 {
 			row = slices.IndexFunc(m.tasks, func(t task) bool { return strings.Contains(t.name, name) })
@@ -220,13 +206,12 @@ func (m *Model) askTask() tea.Cmd {
 		if row < 0 {
 			m.say("no task is named like "+name, true)
 		}
-		return m.choose(row)
+		m.choose(row)
 	}}
-	return nil
 }
 
-// onRunning asks something about the chosen task, if a taskapi can be asked to do it.
-func (m *Model) onRunning(ask func(task string) *dialog) tea.Cmd {
+// askRunning asks something about the chosen task, if a taskapi can be asked to do it.
+func (m *Model) askRunning(d dialog) {
 	switch {
 	case m.presence == ended:
 		m.say("the allocation has ended", true)
@@ -235,70 +220,53 @@ func (m *Model) onRunning(ask func(task string) *dialog) tea.Cmd {
 	case m.chosen == "":
 		m.say("there is no task", true)
 	default:
-		m.dialog = ask(m.chosen)
+		m.dialog = &d
 	}
-	return nil
 }
 
-func (m *Model) askRestart() tea.Cmd {
-	return m.onRunning(func(task string) *dialog {
-		return &dialog{ask: "Restart task " + m.clean().text(task) + "?", yes: func(m *Model) tea.Cmd {
-			return m.begin("restart task "+task, m.Controller.Restart, task)
-		}}
-	})
-}
-
-func (m *Model) askRestartAll() tea.Cmd {
-	return m.onRunning(func(string) *dialog {
-		return &dialog{ask: "Restart all tasks that run?", yes: func(m *Model) tea.Cmd {
-			return m.begin("restart all tasks", m.Controller.Restart, "")
-		}}
-	})
-}
-
-func (m *Model) askStop() tea.Cmd {
-	return m.onRunning(func(string) *dialog {
-		tasks := "1 task"
-		if n := len(m.tasks); n != 1 {
-			tasks = fmt.Sprintf("%d tasks", n)
+func restarts(all bool) func(*Model) {
+	return func(m *Model) {
+		task := m.chosen
+		ask, what := "Restart task "+m.clean().text(task)+"?", "restart task "+task
+		if all {
+			ask, what, task = "Restart all tasks that run?", "restart all tasks", ""
 		}
-		ask := fmt.Sprintf("Stop allocation %s with %s? It can't be started again.", output.ShortID(m.ID), tasks)
-		return &dialog{ask: ask, yes: func(m *Model) tea.Cmd {
-			m.say("stopping the allocation", false)
-			return m.act("stop the allocation", m.Controller.Stop)
-		}}
-	})
+		m.askRunning(dialog{ask: ask, confirm: true, done: func(string) {
+			m.begin(what, func(ctx context.Context) error { return m.Source.Restart(ctx, task) })
+		}})
+	}
 }
 
-func (m *Model) askSignal() tea.Cmd {
-	return m.onRunning(func(task string) *dialog {
-		ask := "Signal to task " + m.clean().text(task) + ": "
-		return &dialog{ask: ask, text: "SIGHUP", done: func(m *Model, signal string) tea.Cmd {
-			if signal == "" {
-				return nil
-			}
-			signal = strings.ToUpper(signal)
-			send := func(ctx context.Context, task string) error { return m.Controller.Signal(ctx, task, signal) }
-			return m.begin(fmt.Sprintf("send %s to task %s", signal, task), send, task)
-		}}
-	})
+func (m *Model) askStop() {
+	tasks := "1 task"
+	if n := len(m.tasks); n != 1 {
+		tasks = fmt.Sprintf("%d tasks", n)
+	}
+	ask := fmt.Sprintf("Stop allocation %s with %s? It can't be started again.", output.ShortID(m.ID), tasks)
+	m.askRunning(dialog{ask: ask, confirm: true, done: func(string) {
+		m.begin("stop the allocation", m.Source.Stop)
+		m.say("stopping the allocation", false)
+	}})
 }
 
-func (m *Model) askCommand() tea.Cmd {
-	return m.onRunning(func(task string) *dialog {
-		ask := "Run in task " + m.clean().text(task) + ": "
-		return &dialog{ask: ask, text: "/bin/sh", done: func(m *Model, line string) tea.Cmd {
-			if line == "" {
-				return nil
-			}
+func (m *Model) askSignal() {
+	task := m.chosen
+	ask := "Signal to task " + m.clean().text(task) + ": "
+	m.askRunning(dialog{ask: ask, text: "SIGHUP", done: func(signal string) {
+		if signal = strings.ToUpper(signal); signal != "" {
+			send := func(ctx context.Context) error { return m.Source.Signal(ctx, task, signal) }
+			m.begin(fmt.Sprintf("send %s to task %s", signal, task), send)
+		}
+	}})
+}
+
+func (m *Model) askCommand() {
+	task := m.chosen
+	ask := "Run in task " + m.clean().text(task) + ": "
+	m.askRunning(dialog{ask: ask, text: "/bin/sh", done: func(line string) {
+		if line != "" {
 			lent := &lentTerminal{cmd: m.Shell(m.work.context, task, line), line: line, lent: &m.lent}
-			return tea.Exec(lent, func(err error) tea.Msg { return actionMsg{line, err} })
-		}}
-	})
-}
-
-// begin begins an action on a task, and says so.
-func (m *Model) begin(what string, action func(ctx context.Context, task string) error, task string) tea.Cmd {
-	m.say(what+" ...", false)
-	return m.act(what, func(ctx context.Context) error { return action(ctx, task) })
+			m.next = tea.Exec(lent, func(err error) tea.Msg { return actionMsg{line, err} })
+		}
+	}})
 }

@@ -58,6 +58,7 @@ type Model struct {
 
 	lent   atomic.Bool // a command has the terminal
 	dialog *dialog     // nil for none
+	next   tea.Cmd     // what a key begins; nil for nothing
 	help   bool
 	notice notice
 	failed error // why it ends by itself
@@ -97,9 +98,9 @@ func (m *Model) Init() tea.Cmd {
 	return tea.Batch(m.clock(), m.readAllocation(0, 0), m.poll(0))
 }
 
-// Update changes the screen by a message.
+// Update changes the screen by a message. Then the output is that of the chosen task and stream.
 func (m *Model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
-	return m, m.update(msg)
+	return m, tea.Batch(m.update(msg), m.follow())
 }
 
 func (m *Model) update(msg tea.Msg) tea.Cmd {
@@ -107,9 +108,14 @@ func (m *Model) update(msg tea.Msg) tea.Cmd {
 	case tea.WindowSizeMsg:
 		m.width, m.height = msg.Width, msg.Height
 	case tea.KeyPressMsg:
-		return m.key(msg)
-	case tea.PasteMsg:
-		m.paste(msg.Content)
+		m.key(msg)
+		next := m.next
+		m.next = nil
+		return next
+	case tea.PasteMsg: // it is never taken for keys, nor for the answer to a question
+		if m.dialog != nil && !m.dialog.confirm {
+			m.dialog.add(msg.Content)
+		}
 	case clockMsg:
 		m.now = time.Time(msg)
 		return m.clock()
@@ -117,12 +123,14 @@ func (m *Model) update(msg tea.Msg) tea.Cmd {
 		return m.seen(msg)
 	case pollMsg:
 		return m.polled(msg)
-	case openedMsg:
-		return m.outputOpened(msg)
 	case outputMsg:
 		return m.outputRead(msg)
 	case actionMsg:
-		m.acted(msg)
+		if msg.err != nil {
+			m.say(fmt.Sprintf("%s: %v", msg.what, msg.err), true)
+		} else {
+			m.say(msg.what+": done", false)
+		}
 	case panicMsg:
 		m.failed = msg.err
 		return tea.Quit
@@ -133,7 +141,10 @@ func (m *Model) update(msg tea.Msg) tea.Cmd {
 // seen takes over a version of the allocation, or that there is none.
 func (m *Model) seen(s snapshotMsg) tea.Cmd {
 	if s.err != nil {
-		m.unreachable(s.err)
+		if m.presence == running {
+			m.become(away)
+		}
+		m.why = s.err.Error()
 		return m.readAllocation(0, awayPause)
 	}
 	if m.presence == ended && !s.Ended { // it is run again
@@ -148,20 +159,11 @@ func (m *Model) seen(s snapshotMsg) tea.Cmd {
 	m.arrange()
 	m.tellEvents()
 	m.tellChecks()
-	follow := m.follow()
 	if s.Ended {
 		m.usage, m.usageErr = nil, ErrUnavailable
-		return tea.Batch(m.readAllocation(0, endedPause), follow)
+		return m.readAllocation(0, endedPause)
 	}
-	return tea.Batch(m.readAllocation(s.Index, allocPause), follow)
-}
-
-// unreachable says that no taskapi answers, and why.
-func (m *Model) unreachable(err error) {
-	if m.presence == running {
-		m.become(away)
-	}
-	m.why = err.Error()
+	return m.readAllocation(s.Index, allocPause)
 }
 
 func (m *Model) become(p presence) {
@@ -213,47 +215,31 @@ func (m *Model) open(pause time.Duration) tea.Cmd {
 
 func (m *Model) output() *panel { return &m.panels[outputPanel] }
 
-// outputOpened begins to read, if the output is still that of the chosen task.
-func (m *Model) outputOpened(o openedMsg) tea.Cmd {
-	switch {
-	case o.choice != m.choice:
+// outputRead adds a part of the output, if it is still that of the chosen task, and reads on.
+func (m *Model) outputRead(o outputMsg) tea.Cmd {
+	if o.choice != m.choice {
 		return nil
-	case o.err != nil:
+	}
+	m.output().note = ""
+	switch {
+	case o.err != nil && o.output == nil:
 		m.output().note = m.clean().text(o.err.Error())
 		m.leave()
 		return m.open(awayPause)
-	}
-	m.output().note = ""
-	return m.readOutput(o.choice, o.output, 0)
-}
-
-// outputRead adds a part of the output.
-func (m *Model) outputRead(o outputMsg) tea.Cmd {
-	switch {
-	case o.choice != m.choice:
-		return nil
 	case errors.Is(o.err, io.EOF):
 		m.output().note = "removed"
 		return nil
 	case o.err != nil:
 		m.output().note = m.clean().text(o.err.Error())
 		return m.readOutput(o.choice, o.output, awayPause)
+	case len(o.chunk.Text) == 0:
+		return m.readOutput(o.choice, o.output, 0)
 	}
-	m.output().note = ""
 	if o.chunk.Gap {
 		m.output().text.note("[output is missing here: it came faster than it can be shown]")
 	}
 	m.output().text.write(o.chunk.Text)
 	return m.readOutput(o.choice, o.output, outputPause)
-}
-
-// acted says what became of an action.
-func (m *Model) acted(a actionMsg) {
-	if a.err != nil {
-		m.say(fmt.Sprintf("%s: %v", a.what, a.err), true)
-		return
-	}
-	m.say(a.what+": done", false)
 }
 
 // say shows a message for a while.

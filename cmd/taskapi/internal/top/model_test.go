@@ -380,7 +380,7 @@ func TestEndedWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWork(t.Context())
 		f := &fake{snapshot: Snapshot{Alloc: allocation(), Index: 7}}
-		m := newModel(Config{ID: "x", Reader: f, Controller: f, Now: start}, w)
+		m := newModel(Config{ID: "x", Source: f, Now: start}, w)
 		cmds := []tea.Cmd{m.readAllocation(0, time.Hour), m.poll(time.Hour), m.openOutput(t.Context(), 0, "server", stdout,
 			0)}
 		done := make(chan tea.Msg, len(cmds)+1)

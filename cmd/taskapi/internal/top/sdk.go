@@ -29,10 +29,7 @@ type SDK struct {
 	alloc  *api.Allocation // with its ID alone
 }
 
-var (
-	_ Reader     = (*SDK)(nil)
-	_ Controller = (*SDK)(nil)
-)
+var _ Source = (*SDK)(nil)
 
 // NewSDK makes an SDK for the allocation with an ID, on its client, which it takes over, and its files.
 func NewSDK(c *client.Client, id string, files interfaces.Files) *SDK {
@@ -42,7 +39,7 @@ func NewSDK(c *client.Client, id string, files interfaces.Files) *SDK {
 // Close closes the client.
 func (s *SDK) Close() { s.client.Close() }
 
-// Allocation is Reader's.
+// Allocation is Source's.
 func (s *SDK) Allocation(ctx context.Context, index uint64) (Snapshot, error) {
 	alloc, next, err := s.client.Changed(ctx, index)
 	if err == nil {
@@ -60,7 +57,7 @@ func (s *SDK) Allocation(ctx context.Context, index uint64) (Snapshot, error) {
 	}
 }
 
-// Checks is Reader's.
+// Checks is Source's.
 func (s *SDK) Checks(ctx context.Context) (checks api.AllocCheckStatuses, err error) {
 	return checks, s.ask(ctx, func(sdk *api.Client, q *api.QueryOptions) (err error) {
 		checks, err = sdk.Allocations().Checks(s.alloc.ID, q)
@@ -68,7 +65,7 @@ func (s *SDK) Checks(ctx context.Context) (checks api.AllocCheckStatuses, err er
 	})
 }
 
-// Stats is Reader's.
+// Stats is Source's.
 func (s *SDK) Stats(ctx context.Context) (usage *api.AllocResourceUsage, err error) {
 	return usage, s.ask(ctx, func(sdk *api.Client, q *api.QueryOptions) (err error) {
 		usage, err = sdk.Allocations().Stats(s.alloc, q)
@@ -76,21 +73,21 @@ func (s *SDK) Stats(ctx context.Context) (usage *api.AllocResourceUsage, err err
 	})
 }
 
-// Restart is Controller's.
+// Restart is Source's.
 func (s *SDK) Restart(ctx context.Context, task string) error {
 	return s.ask(ctx, func(sdk *api.Client, q *api.QueryOptions) error {
 		return sdk.Allocations().Restart(s.alloc, task, q)
 	})
 }
 
-// Signal is Controller's.
+// Signal is Source's.
 func (s *SDK) Signal(ctx context.Context, task, signal string) error {
 	return s.ask(ctx, func(sdk *api.Client, q *api.QueryOptions) error {
 		return sdk.Allocations().Signal(s.alloc, q, task, signal)
 	})
 }
 
-// Stop is Controller's.
+// Stop is Source's.
 func (s *SDK) Stop(ctx context.Context) error { return s.client.Stop(ctx, client.StopOptions{}) }
 
 // ask calls the SDK with the token as it is now.
@@ -111,7 +108,7 @@ func (s *SDK) ask(ctx context.Context, call func(*api.Client, *api.QueryOptions)
 	return err
 }
 
-// Output is Reader's.
+// Output is Source's.
 func (s *SDK) Output(ctx context.Context, task, stream string) (Output, error) {
 	o := &fileOutput{files: s.files, context: ctx, task: task, stream: stream}
 	if err := o.open(); err != nil {

@@ -20,8 +20,9 @@ type Snapshot struct {
 	Ended bool   // nothing of it runs any more
 }
 
-// Reader reads an allocation. Its errors, but for ErrUnavailable, mean that no taskapi answers now, and say why.
-type Reader interface {
+// Source reads and changes an allocation. The errors of reading, but for ErrUnavailable, mean that no taskapi answers
+// now, and say why. Those of changing are for the reader of the screen.
+type Source interface {
 	// Allocation returns the allocation once its index is above the one given, or when that takes long.
 	Allocation(ctx context.Context, index uint64) (Snapshot, error)
 	// Checks returns the latest results by the checks' IDs.
@@ -31,6 +32,12 @@ type Reader interface {
 	// Output opens the end of what a task has written, and all that it writes from now on, also while no taskapi
 	// answers. stream is stdout or stderr. The output is closed when ctx ends.
 	Output(ctx context.Context, task, stream string) (Output, error)
+
+	// Restart restarts a task, or all that run for an empty name.
+	Restart(ctx context.Context, task string) error
+	Signal(ctx context.Context, task, signal string) error
+	// Stop begins to stop the allocation.
+	Stop(ctx context.Context) error
 }
 
 // Output is what a task writes.
@@ -46,26 +53,16 @@ type Chunk struct {
 	Gap  bool // something is missing before it
 }
 
-// Controller changes an allocation. Its errors are for the reader of the screen.
-type Controller interface {
-	// Restart restarts a task, or all that run for an empty name.
-	Restart(ctx context.Context, task string) error
-	Signal(ctx context.Context, task, signal string) error
-	// Stop begins to stop the allocation.
-	Stop(ctx context.Context) error
-}
-
 // Shell returns the command that runs a command line inside a task, on the terminal.
 type Shell func(ctx context.Context, task, commandLine string) *exec.Cmd
 
 // Config is what a screen shows and changes. All of it is required.
 type Config struct {
-	ID         string // of the allocation
-	Reader     Reader
-	Controller Controller
-	Shell      Shell
-	Terminal   Terminal
-	Now        time.Time // the clock's zone is that of all times shown
+	ID       string // of the allocation
+	Source   Source
+	Shell    Shell
+	Terminal Terminal
+	Now      time.Time // the clock's zone is that of all times shown
 }
 
 // Terminal is what the screen is shown on.

@@ -140,7 +140,7 @@ func newBlankScreen(t *testing.T, f *fake) *screen {
 	shell := func(ctx context.Context, task, line string) *exec.Cmd {
 		return exec.CommandContext(ctx, "true", task, line)
 	}
-	return &screen{newModel(Config{ID: allocation().ID, Reader: f, Controller: f, Shell: shell,
+	return &screen{newModel(Config{ID: allocation().ID, Source: f, Shell: shell,
 		Now: start.Add(time.Minute)}, w), t, f, false}
 }
 
@@ -158,7 +158,7 @@ func (s *screen) look() {
 // read reads the output of the chosen task.
 func (s *screen) read() {
 	output, err := s.fake.Output(s.t.Context(), s.chosen, s.stream)
-	s.send(openedMsg{s.choice, output, err})
+	s.send(outputMsg{choice: s.choice, output: output, err: err})
 	if err == nil {
 		chunk, err := output.Next()
 		s.send(outputMsg{s.choice, output, chunk, err})
@@ -189,7 +189,7 @@ func (s *screen) begin(cmd tea.Cmd) {
 		s.quit = true
 	case actionMsg:
 		s.send(msg)
-	case openedMsg:
+	case outputMsg: // it is opened
 		if s.send(msg); msg.err == nil {
 			chunk, err := msg.output.Next()
 			s.send(outputMsg{msg.choice, msg.output, chunk, err})

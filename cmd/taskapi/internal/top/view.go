@@ -304,7 +304,7 @@ func (m *Model) highlight(line, query string, current bool) string {
 
 // question returns what the dialog asks.
 func (m *Model) question() string {
-	if m.dialog.yes != nil {
+	if m.dialog.confirm {
 		return m.dialog.ask + " y/N "
 	}
 	return m.dialog.ask
@@ -318,7 +318,7 @@ func (m *Model) footerRow() string {
 		if over := ansi.StringWidthWc(ask+answer) + 1 - m.width; over > 0 { // its end is what is typed
 			answer = ansi.TruncateLeftWc(answer, min(over, ansi.StringWidthWc(answer)), "")
 		}
-		return m.paint(askStyle, ask) + answer
+		return m.paint(headStyle, ask) + answer
 	case m.notice.text != "" && m.now.Before(m.notice.until):
 		mark := plainStyle
 		if m.notice.bad {

@@ -40,7 +40,7 @@ Exit code: 0 when it was ended, also by a signal; 1 when the terminal can't be u
 		sdk := top.NewSDK(found.Client(), found.ID, files)
 		defer sdk.Close()
 		return top.Run(ctx, top.Config{
-			ID: found.ID, Reader: sdk, Controller: sdk, Shell: top.ShellOf(string(found.Layout.Dir), found.ID),
+			ID: found.ID, Source: sdk, Shell: top.ShellOf(string(found.Layout.Dir), found.ID),
 			Terminal: terminal, Now: time.Now(),
 		})
 	})
