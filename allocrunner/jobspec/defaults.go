@@ -58,28 +58,3 @@ func defaultHostNetworks(networks []*api.NetworkResource) {
 		}
 	}
 }
-
-// eachMap calls f with every map within v, but not with the maps in values of interface types.
-func eachMap(v reflect.Value, f func(reflect.Value)) {
-	switch v.Kind() {
-	case reflect.Pointer:
-		if !v.IsNil() {
-			eachMap(v.Elem(), f)
-		}
-	case reflect.Struct:
-		for field, value := range v.Fields() {
-			if field.IsExported() {
-				eachMap(value, f)
-			}
-		}
-	case reflect.Slice:
-		for i := range v.Len() {
-			eachMap(v.Index(i), f)
-		}
-	case reflect.Map:
-		f(v)
-		for _, key := range v.MapKeys() {
-			eachMap(v.MapIndex(key), f)
-		}
-	}
-}

@@ -8,6 +8,7 @@ import (
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 
 	"taskapi/allocrunner/jobspec/internal/hcleval"
+	"taskapi/internal/ctyvalue"
 )
 
 // freeBody decodes a block whose arguments are not known here, such as a driver's config. It returns arguments by name,
@@ -39,7 +40,7 @@ func (d *decoder) freeAttribute(attr *hcl.Attribute, ctx *hcl.EvalContext) (any,
 	if diags.HasErrors() || v.IsNull() {
 		return nil, false
 	}
-	value, err := freeValue(v)
+	value, err := ctyvalue.Go(v)
 	if err != nil {
 		d.add(hcleval.ErrorAt(attr.Expr.Range(), "Unsuitable value", "Argument %q: %s.", attr.Name, err))
 	}

@@ -85,12 +85,12 @@ func Parse(cfg Config) (*api.Job, error) {
 	if err != nil {
 		return nil, err
 	}
-	if path := notUTF8(reflect.ValueOf(job)); path != "" {
+	if path := find(reflect.ValueOf(job), notUTF8); path != "" {
 		return nil, fmt.Errorf("%w: %s of the job is not UTF-8 text; base64encode it, and have the task decode it",
 			ErrInvalid, strings.TrimPrefix(path, "."))
 	}
 	eachMap(reflect.ValueOf(job), func(m reflect.Value) {
-		if m.Len() == 0 { // a server treats a block without entries as no block: meta {}
+		if m.Len() == 0 && m.CanSet() { // a server treats a block without entries as no block: meta {}
 			m.SetZero()
 		}
 	})

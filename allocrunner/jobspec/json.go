@@ -16,30 +16,22 @@ import (
 
 // parseJSON reads a job as the API has it, bare or as {"Job": ...}. Unknown fields are errors with their position.
 func parseJSON(filename string, src []byte) (*api.Job, error) {
-	fail := func(offset int64, summary, format string, args ...any) error {
-		before := src[:min(max(offset, 0), int64(len(src)))]
-		pos := hcl.Pos{Line: 1 + bytes.Count(before, []byte("\n")),
-			Column: len(before) - bytes.LastIndexByte(before, '\n'), Byte: len(before)}
-		at := hcl.Range{Filename: filename, Start: pos, End: pos}
-		return &Error{Diags: hcl.Diagnostics{hcleval.ErrorAt(at, summary, format, args...)},
-			sources: map[string][]byte{filename: src}}
-	}
+	check := jsonChecker{filename: filename, src: src, dec: json.NewDecoder(bytes.NewReader(src))}
 	if err := shallowJSON(src); err != nil {
 		if syntax, ok := errors.AsType[*json.SyntaxError](err); ok {
-			return nil, fail(syntax.Offset, "Invalid JSON", "%s.", syntax)
+			return nil, check.fail(syntax.Offset, "Invalid JSON", "%s.", syntax)
 		}
-		return nil, fail(0, "Invalid JSON", "%s.", err)
+		return nil, check.fail(0, "Invalid JSON", "%s.", err)
 	}
 	var outermost struct{ Job json.RawMessage }
 	wrapped := json.Unmarshal(src, &outermost) == nil && outermost.Job != nil
-	check := jsonChecker{dec: json.NewDecoder(bytes.NewReader(src)), src: src}
 	check.dec.UseNumber()
 	shape := reflect.TypeFor[api.Job]()
 	if wrapped {
 		shape = reflect.TypeFor[jobDocument]()
 	}
-	if problem := check.value(shape, ""); problem != nil {
-		return nil, fail(problem.offset, problem.summary, "%s", problem.detail)
+	if err := check.value(shape, ""); err != nil {
+		return nil, err
 	}
 	document := jobDocument{Job: &api.Job{}}
 	dec := json.NewDecoder(bytes.NewReader(src))
@@ -50,13 +42,13 @@ func parseJSON(filename string, src []byte) (*api.Job, error) {
 	}
 	if err := dec.Decode(target); err != nil {
 		if mismatch, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-			return nil, fail(mismatch.Offset, "Unsuitable value", "%s", mismatchText(mismatch))
+			return nil, check.fail(mismatch.Offset, "Unsuitable value", "%s", mismatchText(mismatch))
 		}
-		return nil, fail(0, "Invalid JSON", "%s.", err)
+		return nil, check.fail(0, "Invalid JSON", "%s.", err)
 	}
 	plainNumbers(document.Job)
 	if document.Job == nil || document.Job.Name == nil && (document.Job.ID == nil || *document.Job.ID == "") {
-		return nil, fail(0, "Missing job", `A JSON job needs at least an "ID".`)
+		return nil, check.fail(0, "Missing job", `A JSON job needs at least an "ID".`)
 	}
 	return document.Job, nil
 }
@@ -78,83 +70,85 @@ func mismatchText(e *json.UnmarshalTypeError) string {
 }
 
 // jsonChecker walks JSON and Go types side by side to find what encoding/json drops or accepts silently: unknown
-// fields, null elements, numbers that no type can hold, and text after the end.
+// fields, null elements, and numbers that no type can hold. The text is valid JSON.
 type jsonChecker struct {
-	dec     *json.Decoder
-	src     []byte
-	objects int
+	filename string
+	src      []byte
+	dec      *json.Decoder
+	objects  int
+}
+
+// fail returns an error about a place in the text.
+func (c *jsonChecker) fail(offset int64, summary, format string, args ...any) error {
+	before := c.src[:min(max(offset, 0), int64(len(c.src)))]
+	pos := hcl.Pos{Line: 1 + bytes.Count(before, []byte("\n")),
+		Column: len(before) - bytes.LastIndexByte(before, '\n'), Byte: len(before)}
+	at := hcl.Range{Filename: c.filename, Start: pos, End: pos}
+	return &Error{Diags: hcl.Diagnostics{hcleval.ErrorAt(at, summary, format, args...)},
+		sources: map[string][]byte{c.filename: c.src}}
 }
 
 // maxObjects bounds the objects of a JSON job. A canonical job has about three for each block of a job file.
 const maxObjects = 4 * maxBlocks
 
-type jsonProblem struct {
-	offset          int64
-	summary, detail string
-}
-
 // dropped are fields that a server writes and that api.Job does not have. They say nothing about what to run.
 var dropped = map[string]bool{"Service.Namespace": true}
 
-func (c *jsonChecker) value(t reflect.Type, path string) *jsonProblem {
+func (c *jsonChecker) value(t reflect.Type, path string) error {
 	for t != nil && t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
 	token, err := c.dec.Token()
 	if err != nil {
-		return &jsonProblem{c.dec.InputOffset(), "Invalid JSON", err.Error() + "."}
+		return c.fail(c.dec.InputOffset(), "Invalid JSON", "%s.", err)
 	}
-	if n, ok := token.(json.Number); ok {
-		if _, err := n.Float64(); err != nil { // the job could not be saved with it
-			return &jsonProblem{c.dec.InputOffset() - int64(len(n)), "Number out of range", path +
-				" is larger than any number of 64 bits."}
+	switch token := token.(type) {
+	case json.Number:
+		if _, err := token.Float64(); err != nil { // the job could not be saved with it
+			return c.fail(c.dec.InputOffset()-int64(len(token)), "Number out of range",
+				"%s is larger than any number of 64 bits.", path)
 		}
-	}
-	var problem *jsonProblem
-	switch token {
-	case json.Delim('{'):
-		problem = c.object(t, path)
-	case json.Delim('['):
-		problem = c.array(t, path)
-	}
-	if problem == nil && path == "" {
-		if rest := bytes.TrimSpace(c.src[c.dec.InputOffset():]); len(rest) > 0 {
-			return &jsonProblem{c.dec.InputOffset(), "Invalid JSON", "There is more after the end of the job."}
+	case json.Delim:
+		if token == '{' {
+			return c.object(t, path)
 		}
+		return c.array(t, path)
 	}
-	return problem
+	return nil
 }
 
-func (c *jsonChecker) object(t reflect.Type, path string) *jsonProblem {
+func (c *jsonChecker) object(t reflect.Type, path string) error {
 	if c.objects++; c.objects > maxObjects {
-		return &jsonProblem{c.dec.InputOffset(), "Too large",
-			fmt.Sprintf("The job has more than %d objects.", maxObjects)}
+		return c.fail(c.dec.InputOffset(), "Too large", "The job has more than %d objects.", maxObjects)
 	}
 	for c.dec.More() {
 		token, err := c.dec.Token()
 		if err != nil {
-			return &jsonProblem{c.dec.InputOffset(), "Invalid JSON", err.Error() + "."}
+			return c.fail(c.dec.InputOffset(), "Invalid JSON", "%s.", err)
 		}
 		key, _ := token.(string)
 		offset := c.dec.InputOffset() - int64(len(key)) - 2 // the key and its quotes
 		inner := strings.TrimPrefix(path+"."+key, ".")
 		next, known := memberType(t, key)
 		if !known {
-			return &jsonProblem{offset, "Unknown field",
-				fmt.Sprintf("A job has no field %s.%s", inner, didYouMean(key, fieldNames(t)))}
+			var names []string
+			for field := range t.Fields() {
+				names = append(names, field.Name)
+			}
+			return c.fail(offset, "Unknown field", "A job has no field %s.%s", inner, didYouMean(key, names))
 		}
 		if next != nil && t.Kind() == reflect.Map && c.nextIsNull() {
-			return &jsonProblem{c.dec.InputOffset(), "Null value", inner + " is null; leave it out."}
+			return c.fail(c.dec.InputOffset(), "Null value", "%s is null; leave it out.", inner)
 		}
-		if problem := c.value(next, inner); problem != nil {
-			return problem
+		if err := c.value(next, inner); err != nil {
+			return err
 		}
 	}
 	_, _ = c.dec.Token() // the closing brace; the text was valid before
 	return nil
 }
 
-func (c *jsonChecker) array(t reflect.Type, path string) *jsonProblem {
+func (c *jsonChecker) array(t reflect.Type, path string) error {
 	var elem reflect.Type
 	if t != nil && t.Kind() == reflect.Slice {
 		elem = t.Elem()
@@ -162,10 +156,10 @@ func (c *jsonChecker) array(t reflect.Type, path string) *jsonProblem {
 	for i := 0; c.dec.More(); i++ {
 		inner := fmt.Sprintf("%s[%d]", path, i)
 		if elem != nil && elem.Kind() != reflect.Interface && c.nextIsNull() {
-			return &jsonProblem{c.dec.InputOffset(), "Null value", inner + " is null; leave it out."}
+			return c.fail(c.dec.InputOffset(), "Null value", "%s is null; leave it out.", inner)
 		}
-		if problem := c.value(elem, inner); problem != nil {
-			return problem
+		if err := c.value(elem, inner); err != nil {
+			return err
 		}
 	}
 	_, _ = c.dec.Token()
@@ -195,17 +189,6 @@ func memberType(t reflect.Type, key string) (reflect.Type, bool) {
 		}
 	}
 	return nil, dropped[t.Name()+"."+key]
-}
-
-func fieldNames(t reflect.Type) []string {
-	if t == nil || t.Kind() != reflect.Struct {
-		return nil
-	}
-	var names []string
-	for field := range t.Fields() {
-		names = append(names, field.Name)
-	}
-	return names
 }
 
 // DecodeJob decodes a job that Parse returned and encoding/json encoded.

@@ -3,7 +3,6 @@ package taskenv
 import (
 	"fmt"
 	"maps"
-	"math/big"
 	"slices"
 	"strings"
 
@@ -12,6 +11,8 @@ import (
 	"github.com/zclconf/go-cty/cty"
 	"github.com/zclconf/go-cty/cty/function"
 	"github.com/zclconf/go-cty/cty/function/stdlib"
+
+	"taskapi/internal/ctyvalue"
 )
 
 // ConfigError is an error about a driver configuration that refers to unknown names, or is no valid HCL template. Its
@@ -31,7 +32,7 @@ func (e *ConfigError) Error() string {
 
 // EvalConfig evaluates every string of a driver's configuration as an HCL template. The templates can use the
 // environment (${NAME}, ${env["NAME"]}) and the node facts (${attr.kernel.name}, ${node.datacenter}, ${meta.x}). The
-// value of a template that consists of one ${...} keeps its type: string, bool, int64, float64, []any or
+// value of a template that consists of one ${...} keeps its type: string, bool, int, float64, []any or
 // map[string]any. The configuration itself does not change. Errors: *ConfigError, with all problems.
 func (e *Env) EvalConfig(config map[string]any) (map[string]any, error) {
 	ev := evaluator{ctx: &hcl.EvalContext{Variables: e.variables(), Functions: functions}}
@@ -98,11 +99,24 @@ func (ev *evaluator) template(at, s string) any {
 	if diags.HasErrors() {
 		return ev.fail(at, diags)
 	}
-	out, err := goValue(val)
+	if hasNull(val) {
+		ev.problems = append(ev.problems, fmt.Sprintf("Invalid value: the expression gives null. In config %s.", at))
+		return nil
+	}
+	out, err := ctyvalue.Go(val)
 	if err != nil {
 		ev.problems = append(ev.problems, fmt.Sprintf("Invalid value: %v. In config %s.", err, at))
 	}
 	return out
+}
+
+// hasNull reports whether a value, or a part of it, is null or unknown.
+func hasNull(v cty.Value) (found bool) {
+	_ = cty.Walk(v, func(_ cty.Path, part cty.Value) (bool, error) {
+		found = found || part.IsNull() || !part.IsKnown()
+		return !found, nil
+	})
+	return found
 }
 
 func (ev *evaluator) fail(at string, diags hcl.Diagnostics) any {
@@ -112,46 +126,6 @@ func (ev *evaluator) fail(at string, diags hcl.Diagnostics) any {
 		}
 	}
 	return nil
-}
-
-// goValue converts what a template gave.
-func goValue(v cty.Value) (any, error) {
-	switch t := v.Type(); {
-	case !v.IsKnown() || v.IsNull():
-		return nil, fmt.Errorf("the expression gives null")
-	case t == cty.String:
-		return v.AsString(), nil
-	case t == cty.Bool:
-		return v.True(), nil
-	case t == cty.Number:
-		if i, acc := v.AsBigFloat().Int64(); acc == big.Exact {
-			return i, nil
-		}
-		f, _ := v.AsBigFloat().Float64()
-		return f, nil
-	case t.IsMapType() || t.IsObjectType():
-		out := make(map[string]any, v.LengthInt())
-		for k, elem := range v.Elements() {
-			val, err := goValue(elem)
-			if err != nil {
-				return nil, err
-			}
-			out[k.AsString()] = val
-		}
-		return out, nil
-	case t.IsTupleType() || t.IsListType() || t.IsSetType():
-		out := make([]any, 0, v.LengthInt())
-		for _, elem := range v.Elements() {
-			val, err := goValue(elem)
-			if err != nil {
-				return nil, err
-			}
-			out = append(out, val)
-		}
-		return out, nil
-	default:
-		return nil, fmt.Errorf("a value of type %s has no place in a configuration", t.FriendlyName())
-	}
 }
 
 // variables returns the environment and the node facts for HCL: names with dots are nested objects.

@@ -233,7 +233,7 @@ job "short" {
 // topForTest is the screen in a process of its own, in which something goes wrong.
 func topForTest() {
 	terminal := top.Terminal{In: os.Stdin, Out: os.Stdout, Env: os.Environ()}
-	err := top.Run(context.Background(), top.Config{ID: testAllocID, Reader: panics{}, Now: time.Now(),
+	err := top.Run(context.Background(), top.Config{ID: testAllocID, Source: panics{}, Now: time.Now(),
 		Terminal: terminal})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -242,8 +242,8 @@ func topForTest() {
 	os.Exit(0)
 }
 
-// panics is a reader that does.
-type panics struct{ top.Reader }
+// panics is a source that does.
+type panics struct{ top.Source }
 
 func (panics) Stats(context.Context) (*api.AllocResourceUsage, error)   { return nil, top.ErrUnavailable }
 func (panics) Checks(context.Context) (api.AllocCheckStatuses, error)   { return nil, top.ErrUnavailable }
