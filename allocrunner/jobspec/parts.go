@@ -39,12 +39,12 @@ func find(v reflect.Value, is func(reflect.Value) bool) string {
 		}
 	case reflect.Map:
 		for _, key := range v.MapKeys() {
-			name := strings.ToValidUTF8(fmt.Sprint(key), "?")
+			place := find(v.MapIndex(key), is)
 			if find(key, is) != "" {
-				return fmt.Sprintf("[%q] (its name) ", name)
+				place = " (its name) "
 			}
-			if place := find(v.MapIndex(key), is); place != "" {
-				return fmt.Sprintf("[%q]%s", name, place)
+			if place != "" {
+				return fmt.Sprintf("[%q]%s", strings.ToValidUTF8(key.String(), "?"), place)
 			}
 		}
 	case reflect.Struct:

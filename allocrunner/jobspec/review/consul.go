@@ -65,21 +65,17 @@ var consulJobRows = map[Consul][]row[api.Job]{
 func hasConsulNamespace(j *api.Job) bool { return ptr.Deref(j.ConsulNamespace) != "" }
 
 var consulGroupRows = map[Consul][]row[api.TaskGroup]{
-	NoConsul:   {{"consul", Refused, noConsulWords, hasConsulBlock}},
-	ConsulHere: {{"consul", Warning, servedHereWords, hasConsulBlock}},
+	NoConsul:   {{"consul", Refused, noConsulWords, nil}},
+	ConsulHere: {{"consul", Warning, servedHereWords, nil}},
 }
-
-func hasConsulBlock(g *api.TaskGroup) bool { return g.Consul != nil }
 
 const taskConsulWords = "a task gets no token of Consul; where its services are registered, the group's block says"
 
 var consulTaskRows = map[Consul][]row[api.Task]{
-	NoConsul:   {{"consul", Refused, noConsulWords, hasTaskConsul}},
-	HasConsul:  {{"consul", Warning, taskConsulWords, hasTaskConsul}},
-	ConsulHere: {{"consul", Warning, servedHereWords, hasTaskConsul}},
+	NoConsul:   {{"consul", Refused, noConsulWords, nil}},
+	HasConsul:  {{"consul", Warning, taskConsulWords, nil}},
+	ConsulHere: {{"consul", Warning, servedHereWords, nil}},
 }
-
-func hasTaskConsul(t *api.Task) bool { return t.Consul != nil }
 
 const clusterWords = `it must be "default", or left out: there is one agent`
 

@@ -3,6 +3,7 @@
 package review
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -160,15 +161,9 @@ func (r *reviewer) in(kind, name string, f func()) {
 	r.path = r.path[:len(r.path)-1]
 }
 
-func (r *reviewer) where() string {
-	if len(r.path) == 0 {
-		return "job"
-	}
-	return strings.Join(r.path, " > ")
-}
-
 func (r *reviewer) add(severity Severity, feature, format string, args ...any) {
-	r.findings = append(r.findings, Finding{severity, r.where(), feature, fmt.Sprintf(format, args...)})
+	where := cmp.Or(strings.Join(r.path, " > "), "job")
+	r.findings = append(r.findings, Finding{severity, where, feature, fmt.Sprintf(format, args...)})
 }
 
 func (r *reviewer) refuse(feature, format string, args ...any) {
@@ -183,18 +178,33 @@ func (r *reviewer) jobLevel() {
 	r.checkPart("region", ptr.Deref(r.job.Region))
 	r.checkPart("namespace", ptr.Deref(r.job.Namespace))
 	r.environment("meta", r.job.Meta)
-	seen := map[string]bool{}
-	for _, g := range r.job.TaskGroups {
-		if g == nil {
-			r.refuse("group", "a group is null; leave it out")
-			continue
-		}
-		if name := ptr.Deref(g.Name); seen[name] {
-			r.refuse("group", "there are two groups of the name %q", name)
+	eachNamed(r, "group", "groups", r.job.TaskGroups, func(g *api.TaskGroup) string { return ptr.Deref(g.Name) },
+		func(*api.TaskGroup) {})
+}
+
+// each calls f with each part that is not null, and refuses those that are.
+func each[T any](r *reviewer, kind string, parts []*T, f func(*T)) {
+	for _, part := range parts {
+		if part != nil {
+			f(part)
+		} else if strings.ContainsRune("aeiou", rune(kind[0])) {
+			r.refuse(kind, "an %s is null; leave it out", kind)
 		} else {
-			seen[name] = true
+			r.refuse(kind, "a %s is null; leave it out", kind)
 		}
 	}
+}
+
+// eachNamed is each for parts of different names: it also refuses a name that an earlier part has.
+func eachNamed[T any](r *reviewer, kind, plural string, parts []*T, name func(*T) string, f func(*T)) {
+	seen := map[string]bool{}
+	each(r, kind, parts, func(part *T) {
+		if seen[name(part)] {
+			r.refuse(kind, "there are two %s of the name %q", plural, name(part))
+		}
+		seen[name(part)] = true
+		f(part)
+	})
 }
 
 func (r *reviewer) groupLevel() {
@@ -220,16 +230,9 @@ func (r *reviewer) groupLevel() {
 }
 
 func (r *reviewer) tasks() {
-	seen, mains, leaders := map[string]bool{}, 0, 0
-	for _, t := range r.group.Tasks {
-		if t == nil {
-			r.refuse("task", "a task is null; leave it out")
-			continue
-		}
-		if seen[t.Name] {
-			r.refuse("task", "there are two tasks of the name %q", t.Name)
-		}
-		seen[t.Name] = true
+	all, mains, leaders := 0, 0, 0
+	eachNamed(r, "task", "tasks", r.group.Tasks, func(t *api.Task) string { return t.Name }, func(t *api.Task) {
+		all++
 		if t.Lifecycle == nil {
 			mains++
 		}
@@ -237,8 +240,8 @@ func (r *reviewer) tasks() {
 			leaders++
 		}
 		r.in("task", t.Name, func() { r.task(t) })
-	}
-	if len(seen) == 0 {
+	})
+	if all == 0 {
 		r.refuse("task", "the group has no task; it needs at least one")
 	} else if mains == 0 {
 		r.refuse("lifecycle", "every task has a lifecycle block; at least one must have none and so be a main task")
@@ -268,45 +271,22 @@ func (r *reviewer) task(t *api.Task) {
 	r.restart(t.RestartPolicy)
 	restrict(r, logsLimits, t.LogConfig)
 	r.identities(t)
-	r.actions(t)
-}
-
-func (r *reviewer) actions(t *api.Task) {
-	seen := map[string]bool{}
-	for _, a := range t.Actions {
-		if a == nil {
-			r.refuse("action", "an action is null; leave it out")
-			continue
-		}
-		if seen[a.Name] {
-			r.refuse("action", "there are two actions of the name %q", a.Name)
-		}
-		seen[a.Name] = true
+	eachNamed(r, "action", "actions", t.Actions, func(a *api.Action) string { return a.Name }, func(a *api.Action) {
 		r.in("action", a.Name, func() { restrict(r, actionLimits, a) })
-	}
+	})
 }
 
 func (r *reviewer) networks(networks []*api.NetworkResource) {
 	if len(networks) > 1 {
 		r.refuse("network", "a group has at most one network block")
 	}
-	for _, n := range networks {
-		if n == nil {
-			r.refuse("network", "a network is null; leave it out")
-			continue
-		}
+	each(r, "network", networks, func(n *api.NetworkResource) {
 		apply(r, networkRows, n)
 		restrict(r, networkLimits, n)
 		r.ports(n)
-	}
+	})
 }
 
 func (r *reviewer) reviewServices(services []*api.Service, task *api.Task) {
-	for _, s := range services {
-		if s == nil {
-			r.refuse("service", "a service is null; leave it out")
-			continue
-		}
-		r.in("service", s.Name, func() { r.service(s, task) })
-	}
+	each(r, "service", services, func(s *api.Service) { r.in("service", s.Name, func() { r.service(s, task) }) })
 }

@@ -121,29 +121,21 @@ func envName(label string) string {
 }
 
 func (r *reviewer) identities(t *api.Task) {
-	seen := map[string]bool{}
+	all := t.Identities
 	if t.Identity != nil {
-		seen[schema.DefaultIdentity] = true
-		r.identity(t.Identity)
+		all = slices.Concat([]*api.WorkloadIdentity{t.Identity}, all)
 	}
-	for _, w := range t.Identities {
-		if w == nil {
-			r.refuse("identity", "an identity is null; leave it out")
-			continue
+	name := func(w *api.WorkloadIdentity) string {
+		if w == t.Identity {
+			return schema.DefaultIdentity
 		}
-		name := cmp.Or(w.Name, schema.DefaultIdentity)
-		if seen[name] {
-			r.refuse("identity", "there are two identities of the name %q", name)
-		}
-		seen[name] = true
-		r.identity(w)
+		return cmp.Or(w.Name, schema.DefaultIdentity)
 	}
-}
-
-func (r *reviewer) identity(w *api.WorkloadIdentity) {
-	r.in("identity", cmp.Or(w.Name, schema.DefaultIdentity), func() {
-		apply(r, identityRows, w)
-		restrict(r, identityLimits, w)
+	eachNamed(r, "identity", "identities", all, name, func(w *api.WorkloadIdentity) {
+		r.in("identity", cmp.Or(w.Name, schema.DefaultIdentity), func() {
+			apply(r, identityRows, w)
+			restrict(r, identityLimits, w)
+		})
 	})
 }
 
