@@ -23,7 +23,7 @@ func eachMap(v reflect.Value, f func(reflect.Value)) {
 	})
 }
 
-// find returns the place within v of the first part that is one; empty for none.
+// find returns the path within v of the first part that is one; empty for none.
 func find(v reflect.Value, is func(reflect.Value) bool) string {
 	if is(v) {
 		return " "
@@ -33,18 +33,18 @@ func find(v reflect.Value, is func(reflect.Value) bool) string {
 		return find(v.Elem(), is)
 	case reflect.Slice, reflect.Array:
 		for i := range v.Len() {
-			if place := find(v.Index(i), is); place != "" {
-				return fmt.Sprintf("[%d]%s", i, place)
+			if path := find(v.Index(i), is); path != "" {
+				return fmt.Sprintf("[%d]%s", i, path)
 			}
 		}
 	case reflect.Map:
 		for _, key := range v.MapKeys() {
-			place := find(v.MapIndex(key), is)
+			path := find(v.MapIndex(key), is)
 			if find(key, is) != "" {
-				place = " (its name) "
+				path = " (its name) "
 			}
-			if place != "" {
-				return fmt.Sprintf("[%q]%s", strings.ToValidUTF8(key.String(), "?"), place)
+			if path != "" {
+				return fmt.Sprintf("[%q]%s", strings.ToValidUTF8(key.String(), "?"), path)
 			}
 		}
 	case reflect.Struct:
@@ -52,8 +52,8 @@ func find(v reflect.Value, is func(reflect.Value) bool) string {
 			if !field.IsExported() {
 				continue
 			}
-			if place := find(value, is); place != "" {
-				return "." + field.Name + place
+			if path := find(value, is); path != "" {
+				return "." + field.Name + path
 			}
 		}
 	}
