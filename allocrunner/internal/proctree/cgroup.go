@@ -40,24 +40,24 @@ const taskPrefix = "task."
 // errOff is the reason for having no cgroup if none is to be used.
 var errOff = errors.New("cgroups are not to be used")
 
-// add makes a task's cgroup. If that fails, it returns nil, which all methods of *cgroup treat as an empty cgroup.
-func (c *cgroups) add(task string) (*cgroup, error) {
+// add makes a task's cgroup. If that fails, it returns none.
+func (c *cgroups) add(task string) (cgroup, error) {
 	if c.off {
-		return nil, errOff
+		return "", errOff
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for again := false; ; again = true {
 		if err := c.makeLocked(); err != nil {
-			return nil, err
+			return "", err
 		}
-		g := &cgroup{dir: filepath.Join(c.dir, taskPrefix+task)}
-		err := os.Mkdir(g.dir, 0o755)
+		g := cgroup(filepath.Join(c.dir, taskPrefix+task))
+		err := os.Mkdir(string(g), 0o755)
 		switch {
 		case err == nil, errors.Is(err, os.ErrExist):
 			return g, nil
 		case !errors.Is(err, os.ErrNotExist) || again:
-			return nil, err
+			return "", err
 		}
 		c.dir = "" // somebody has removed it while it was empty
 	}
@@ -160,32 +160,32 @@ func ownCgroup() (string, error) {
 // has reports whether a process is in one of the tasks' cgroups.
 func (c *cgroups) has(pid int) bool { return slices.Contains(PIDsBelow(c.dirName()), pid) }
 
-// cgroup is the cgroup of one run of a task. A nil *cgroup is an empty one.
-type cgroup struct{ dir string }
+// cgroup is the directory of a cgroup, such as that of one run of a task. The empty one is no cgroup; it has no process.
+type cgroup string
+
+// file returns the path of one of its files, which no cgroup does not have.
+func (g cgroup) file(name string) string {
+	if g == "" {
+		return ""
+	}
+	return filepath.Join(string(g), name)
+}
 
 // below makes a cgroup inside.
-func (g *cgroup) below(name string) (*cgroup, error) {
-	b := &cgroup{dir: filepath.Join(g.dir, name)}
-	if err := os.Mkdir(b.dir, 0o755); err != nil {
-		return nil, err
+func (g cgroup) below(name string) (cgroup, error) {
+	dir := g.file(name)
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return "", err
 	}
-	return b, nil
+	return cgroup(dir), nil
 }
 
 // kill sends SIGKILL to all processes in it and in the cgroups below.
-func (g *cgroup) kill() error {
-	if g == nil {
-		return nil
-	}
-	return os.WriteFile(filepath.Join(g.dir, "cgroup.kill"), []byte("1"), 0)
-}
+func (g cgroup) kill() error { return os.WriteFile(g.file("cgroup.kill"), []byte("1"), 0) }
 
 // pids returns the processes directly in it.
-func (g *cgroup) pids() []int {
-	if g == nil {
-		return nil
-	}
-	text, _ := os.ReadFile(filepath.Join(g.dir, "cgroup.procs"))
+func (g cgroup) pids() []int {
+	text, _ := os.ReadFile(g.file("cgroup.procs"))
 	var pids []int
 	for line := range strings.Lines(string(text)) {
 		if pid, err := strconv.Atoi(strings.TrimSpace(line)); err == nil {
@@ -196,30 +196,20 @@ func (g *cgroup) pids() []int {
 }
 
 // populated reports whether a process lives in it or in the cgroups below.
-func (g *cgroup) populated() bool {
-	if g == nil {
-		return false
-	}
-	events, _ := proc.Numbers(filepath.Join(g.dir, "cgroup.events"))
+func (g cgroup) populated() bool {
+	events, _ := proc.Numbers(g.file("cgroup.events"))
 	return events["populated"] == 1
 }
 
 // oomKilled reports whether the kernel has killed a process in it because memory ran out. Without the memory controller
 // that is unknown.
-func (g *cgroup) oomKilled() bool {
-	if g == nil {
-		return false
-	}
-	events, _ := proc.Numbers(filepath.Join(g.dir, "memory.events"))
+func (g cgroup) oomKilled() bool {
+	events, _ := proc.Numbers(g.file("memory.events"))
 	return events["oom_kill"] > 0
 }
 
 // remove removes the empty cgroup.
-func (g *cgroup) remove() {
-	if g != nil {
-		_ = removeCgroup(g.dir) // as in close
-	}
-}
+func (g cgroup) remove() { _ = removeCgroup(string(g)) } // as in close
 
 // removeCgroup removes a cgroup and the cgroups that a task may have made below it. The files in them are the kernel's.
 func removeCgroup(dir string) error {

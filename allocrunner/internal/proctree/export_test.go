@@ -14,7 +14,7 @@ func NewIn(dir string, cfg Config) *Trees {
 }
 
 // OOMKilled reads a cgroup's directory.
-func OOMKilled(dir string) bool { return (&cgroup{dir: dir}).oomKilled() }
+func OOMKilled(dir string) bool { return cgroup(dir).oomKilled() }
 
 // AfterLook has every look at the machine's processes followed by a call.
 func (s *Trees) AfterLook(do func()) {

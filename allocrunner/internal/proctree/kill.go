@@ -49,7 +49,7 @@ func (t *Tree) Kill(ctx context.Context, found Found, execTrees ExecTrees) error
 		}
 		if len(members) > 0 || running || t.group.populated() {
 			empty = 0
-		} else if empty++; empty == 2 || t.group != nil {
+		} else if empty++; empty == 2 || t.group != "" {
 			// /proc is no snapshot: a process whose parent ends between two reads has no parent in one look. A cgroup
 			// can't be wrong.
 			return nil
@@ -146,5 +146,5 @@ func (t *Tree) execProcesses(execTrees ExecTrees) (spared map[int]bool, last boo
 // for a tree that has a cgroup, nor for a process in another tree's cgroup.
 func (t *Tree) claims(s proc.Stat, last bool) bool {
 	return s.Session == t.root.Pid || last ||
-		t.group == nil && proc.HasEnv(s.PID, t.marker) && !t.set.cgroups.has(s.PID)
+		t.group == "" && proc.HasEnv(s.PID, t.marker) && !t.set.cgroups.has(s.PID)
 }

@@ -90,7 +90,7 @@ func FindOrphans(hints Hints) ([]Orphan, error) {
 // search looks for orphans repeatedly, and remembers what it has seen.
 type search struct {
 	hints  Hints // a copy, in which each look updates the roots' Alive
-	groups []*cgroup
+	groups []cgroup
 	fences func() bool    // reports whether the tasks had cgroups, or could have had them
 	found  []Orphan       // all, once each
 	seen   map[int]uint64 // the start of each of them, by number
@@ -108,7 +108,7 @@ func newSearch(hints Hints) *search {
 		dirs = append(dirs, hints.Cgroup)
 	}
 	for _, dir := range dirs {
-		s.groups = append(s.groups, &cgroup{dir: dir})
+		s.groups = append(s.groups, cgroup(dir))
 	}
 	s.fences = sync.OnceValue(func() bool {
 		if len(dirs) > 0 || hints.NoCgroup {
@@ -132,9 +132,9 @@ func (s *search) look() (alive []proc.Stat, err error) {
 	}
 	s.inside = map[int]string{}
 	for _, group := range s.groups {
-		for _, dir := range cgroupsBelow(group.dir) {
-			for _, pid := range (&cgroup{dir: dir}).pids() {
-				s.inside[pid] = strings.TrimPrefix(dir, group.dir)
+		for _, dir := range cgroupsBelow(string(group)) {
+			for _, pid := range cgroup(dir).pids() {
+				s.inside[pid] = strings.TrimPrefix(dir, string(group))
 			}
 		}
 	}

@@ -68,7 +68,7 @@ func (s *Trees) Task(task, marker string) *Tree {
 // Tree is one tree. Its methods may be called at any time once Start has returned.
 type Tree struct {
 	set        *Trees
-	group      *cgroup     // nil: there is none
+	group      cgroup      // empty: there is none
 	noCgroup   error       // why
 	marker     string      // an environment entry that the descendants share, or empty
 	root       *os.Process // set by Start
@@ -80,7 +80,7 @@ type Tree struct {
 // task's, so that it can be killed alone and ends with the task.
 func (t *Tree) ExecChild(name string) *Tree {
 	b := &Tree{set: t.set, noCgroup: t.noCgroup, ended: make(chan struct{})}
-	if t.group != nil {
+	if t.group != "" {
 		b.group, b.noCgroup = t.group.below(name)
 	}
 	return b
@@ -112,10 +112,10 @@ func (t *Tree) NoCgroup() error { return t.noCgroup }
 
 // fenced starts the process, in the tree's cgroup if that is possible.
 func (t *Tree) fenced(attr *os.ProcAttr, start func() (*os.Process, error)) (*os.Process, error) {
-	if t.group == nil {
+	if t.group == "" {
 		return start()
 	}
-	dir, err := os.OpenFile(t.group.dir, os.O_RDONLY|unix.O_DIRECTORY, 0) // for clone3
+	dir, err := os.OpenFile(string(t.group), os.O_RDONLY|unix.O_DIRECTORY, 0) // for clone3
 	if err == nil {
 		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, int(dir.Fd())
 		var root *os.Process
@@ -132,7 +132,7 @@ func (t *Tree) fenced(attr *os.ProcAttr, start func() (*os.Process, error)) (*os
 		}
 	}
 	t.group.remove()
-	t.group, t.noCgroup = nil, err
+	t.group, t.noCgroup = "", err
 	return start()
 }
 

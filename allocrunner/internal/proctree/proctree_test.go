@@ -116,12 +116,15 @@ func TestAnUnusableCgroupIsDoneWithout(t *testing.T) {
 // "max". The test is skipped where there can be none.
 func ownCgroup(t *testing.T) (dir string, allow func(cgroups string)) {
 	t.Helper()
-	probe := newTrees(t, proctree.Config{})
-	probe.kill(probe.start("probe", "exit 0"))
-	if probe.CgroupDir() == "" {
+	t.Run("probe", func(t *testing.T) { // it ends here: a program has one Trees at a time
+		probe := newTrees(t, proctree.Config{})
+		probe.kill(probe.start("probe", "exit 0"))
+		dir = probe.CgroupDir()
+	})
+	if dir == "" {
 		t.Skip("no cgroup v2 with cgroup.kill can be made here")
 	}
-	parent := filepath.Join(filepath.Dir(probe.CgroupDir()), fmt.Sprintf("taskapi-test-%d-%s", os.Getpid(), t.Name()))
+	parent := filepath.Join(filepath.Dir(dir), fmt.Sprintf("taskapi-test-%d-%s", os.Getpid(), t.Name()))
 	if err := os.Mkdir(parent, 0o755); err != nil {
 		t.Fatal(err)
 	}

@@ -118,7 +118,7 @@ func nearest[T any](pid int, in map[int]T, all map[int]proc.Stat) (value T, ok b
 func PIDsBelow(dir string) []int {
 	var pids []int
 	for _, below := range cgroupsBelow(dir) {
-		pids = append(pids, (&cgroup{dir: below}).pids()...)
+		pids = append(pids, cgroup(below).pids()...)
 	}
 	return pids
 }
