@@ -2,6 +2,7 @@ package auth
 
 import (
 	"cmp"
+	"errors"
 	"time"
 
 	"taskapi/auth/limitset"
@@ -42,27 +43,20 @@ func newLimits(c Limits) (*limits, error) {
 	c.AllFailedLookups = cmp.Or(c.AllFailedLookups, standard.AllFailedLookups)
 	c.Refusals = cmp.Or(c.Refusals, standard.Refusals)
 	c.Requests = cmp.Or(c.Requests, standard.Requests)
-	lookups, err := ratelimit.New[Owner](ratelimit.Config{
+	l, errs := &limits{}, [4]error{}
+	l.lookups, errs[0] = ratelimit.New[Owner](ratelimit.Config{
 		Key: c.FailedLookups, Global: c.AllFailedLookups, MaxKeys: maxCallers, RetryAfterUnit: retryAfterUnit,
 	})
-	if err != nil {
-		return nil, err
-	}
-	refusals, err := ratelimit.New[Owner](ratelimit.Config{Key: c.Refusals, Global: limitset.Off, MaxKeys: maxCallers})
-	if err != nil {
-		return nil, err
-	}
-	tarpit, err := ratelimit.NewTarpit(cmp.Or(c.MaxDelayed, 512), cmp.Or(c.RefusalDelay, 250*time.Millisecond))
-	if err != nil {
-		return nil, err
-	}
-	l := &limits{lookups: lookups, refusals: refusals, tarpit: tarpit}
+	l.refusals, errs[1] = ratelimit.New[Owner](ratelimit.Config{
+		Key: c.Refusals, Global: limitset.Off, MaxKeys: maxCallers,
+	})
+	l.tarpit, errs[2] = ratelimit.NewTarpit(cmp.Or(c.MaxDelayed, 512), cmp.Or(c.RefusalDelay, 250*time.Millisecond))
 	if c.Requests != limitset.Off {
-		l.requests, err = ratelimit.New[Owner](ratelimit.Config{
+		l.requests, errs[3] = ratelimit.New[Owner](ratelimit.Config{
 			Key: c.Requests, Global: limitset.Off, MaxKeys: maxCallers, RetryAfterUnit: retryAfterUnit,
 		})
 	}
-	return l, err
+	return l, errors.Join(errs[:]...)
 }
 
 // limitReason returns which limit refused.

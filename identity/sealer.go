@@ -59,14 +59,12 @@ func (s *Sealer) Seal(value []byte, place string) ([]byte, error) {
 
 // Open returns the value that was sealed for the place. Errors: ErrForeignSeal, ErrBadSeal.
 func (s *Sealer) Open(sealed []byte, place string) ([]byte, error) {
-	id, box, nonce := sealed, []byte(nil), s.aead.NonceSize()
-	if len(sealed) >= sealerIDSize {
-		id, box = sealed[:sealerIDSize], sealed[sealerIDSize:]
-	}
-	switch {
-	case len(box) < nonce:
+	nonce := s.aead.NonceSize()
+	if len(sealed) < sealerIDSize+nonce {
 		return nil, ErrBadSeal
-	case !bytes.Equal(id, s.id):
+	}
+	box, ours := bytes.CutPrefix(sealed, s.id)
+	if !ours {
 		return nil, ErrForeignSeal
 	}
 	value, err := s.aead.Open(nil, box[:nonce], box[nonce:], s.bound(place))

@@ -15,6 +15,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sys/unix"
 
+	"taskapi/allocrunner/cluster"
+	"taskapi/allocrunner/cluster/registry"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/auth"
 	"taskapi/handlers"
@@ -29,9 +31,12 @@ type allocation struct {
 	claims   *auth.Allocation
 	manager  *workload.Manager
 	operator *Task
-	services *services
+	provider *registry.Provider
 	events   *events.Log
 	ended    atomic.Bool
+
+	leased sync.Mutex    // held during a registration, so that no service outlasts the lease; guards the field below
+	lease  cluster.Lease // with which the services last; nil after the end
 
 	mu      sync.Mutex // guards the fields below
 	alloc   *api.Allocation
@@ -82,9 +87,11 @@ func (s *Server) run(index int, job Job) (err error) {
 		AllocationID: a.id, Life: a.claims.Life, Issuer: s.config.issuer, Audiences: s.config.audience, TTL: time.Hour,
 		Revocations: s.revoked, Now: s.Now,
 	})
-	if a.services, err = s.newServices(s.running, a.alloc); err != nil {
+	if a.lease, err = s.cluster.Hold(s.running, a.id); err != nil {
 		return err
 	}
+	a.provider = s.registry.Provider(a.alloc, discard)
+	s.background.Go(func() { a.provider.Run(s.running) })
 	s.allocs[a.id] = a
 	dir := filepath.Join(s.dir, fmt.Sprint(index))
 	for i, name := range append(slices.Clone(job.Tasks), "") {
@@ -235,7 +242,10 @@ func (a *allocation) end() {
 	if a.ended.Swap(true) {
 		return
 	}
-	a.services.end()
+	a.leased.Lock()
+	_ = a.lease.Close() // in memory nothing can fail
+	a.lease = nil
+	a.leased.Unlock()
 	a.change(func(next *api.Allocation) {
 		next.DesiredStatus, next.ClientStatus = api.AllocDesiredStatusStop, api.AllocClientStatusComplete
 		next.ClientDescription = "All tasks have completed"

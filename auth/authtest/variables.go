@@ -8,13 +8,7 @@ import (
 	"taskapi/allocrunner/cluster/variables"
 )
 
-// shared holds what a server's allocations share.
-type shared struct {
-	cluster   *memory.Store
-	variables *variables.Service
-	registry  *registry.Registry
-}
-
+// openShared opens what the server's allocations share.
 func (s *Server) openShared() error {
 	sealer, err := s.ring.Sealer("variables")
 	if err != nil {
@@ -27,14 +21,6 @@ func (s *Server) openShared() error {
 		return variables.Moment{Boot: "authtest", Since: s.Now().Sub(begin)}, nil
 	}})
 	return nil
-}
-
-// endLocks ends the locks that have expired.
-func (s *Server) endLocks() {
-	s.tb.Helper()
-	if err := s.variables.EndLocks(s.running); err != nil && s.running.Err() == nil {
-		s.tb.Errorf("authtest: end locks: %v", err)
-	}
 }
 
 // PutVariable writes a variable in the namespace of the task's job, as an operator does. It fails while somebody holds

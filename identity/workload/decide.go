@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+
+	"taskapi/identity"
 )
 
 // metadata describes a token: enough to renew it in time and to recognize a good one. It holds no secret.
@@ -14,6 +16,14 @@ type metadata struct {
 	Audience  []string  `json:"aud"`
 	IssuedAt  time.Time `json:"iat"`
 	ExpiresAt time.Time `json:"exp"`
+}
+
+// describe returns the metadata of a token, with the times that are in it.
+func describe(c *identity.Claims, keyID string) *metadata {
+	return &metadata{
+		ID: c.ID, KeyID: keyID, Audience: c.Audience,
+		IssuedAt: time.Unix(c.IssuedAt, 0), ExpiresAt: time.Unix(c.ExpiresAt, 0),
+	}
 }
 
 // skew is how far a clock may be set back before a token counts as one from the future, which a verifier refuses.

@@ -202,14 +202,9 @@ func (m *Manager) sign(claims identity.Claims, now time.Time) (string, *metadata
 	if err != nil {
 		return "", nil, fmt.Errorf("sign token for %s: %w", claims.Subject, err)
 	}
-	if issued := time.Unix(claims.IssuedAt, 0); now.Before(issued) {
-		now = issued
+	meta := describe(&read.Claims, read.KeyID)
+	if now.After(meta.IssuedAt) {
+		meta.IssuedAt = now.Round(0) // a token's times are those of the clock on the wall
 	}
-	return token, &metadata{
-		ID:        read.Claims.ID,
-		KeyID:     read.KeyID,
-		Audience:  claims.Audience,
-		IssuedAt:  now.Round(0), // a token's times are those of the clock on the wall
-		ExpiresAt: time.Unix(claims.ExpiresAt, 0),
-	}, nil
+	return token, meta, nil
 }

@@ -51,25 +51,15 @@ func inspect(path string, verifier *identity.Verifier, want identity.Claims, now
 		return nil
 	}
 	verified, err := verifier.Verify(token, now)
-	if err != nil {
+	if err != nil || verified.Claims.ExpiresAt > want.ExpiresAt {
 		return nil
 	}
-	have := verified.Claims
-	meta := &metadata{
-		ID:        have.ID,
-		KeyID:     verified.KeyID,
-		Audience:  have.Audience,
-		IssuedAt:  time.Unix(have.IssuedAt, 0),
-		ExpiresAt: time.Unix(have.ExpiresAt, 0),
-	}
-	if have.ExpiresAt > want.ExpiresAt {
+	have := &verified.Claims
+	want.ID, want.IssuedAt, want.NotBefore, want.ExpiresAt = have.ID, have.IssuedAt, have.NotBefore, have.ExpiresAt
+	if !reflect.DeepEqual(*have, want) {
 		return nil
 	}
-	have.ID, have.IssuedAt, have.NotBefore, have.ExpiresAt = want.ID, want.IssuedAt, want.NotBefore, want.ExpiresAt
-	if !reflect.DeepEqual(have, want) {
-		return nil
-	}
-	return meta
+	return describe(have, verified.KeyID)
 }
 
 // ReadOperatorToken reads the operator's token from its file, which must be this user's alone.
