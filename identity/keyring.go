@@ -71,9 +71,7 @@ type KeyringConfig struct {
 //
 // Keys, List, Active, Sign and JWKS use the ring that was loaded last, without a lock or I/O.
 type Keyring struct {
-	dir, sealKeyFile string
-	checkCreate      func() error // nil allows it
-
+	config  KeyringConfig
 	current atomic.Pointer[ring]
 	// mu serialises loads and writes, so it is held during I/O. Nothing on a request's path takes it.
 	mu sync.Mutex
@@ -114,18 +112,18 @@ func OpenKeyring(c KeyringConfig) (*Keyring, error) {
 	if c.Dir == "" {
 		return nil, errors.New("open key ring: no directory given")
 	}
-	sealKeyFile := cmp.Or(c.SealKeyFile, filepath.Join(c.Dir, sealFile))
-	k := &Keyring{dir: c.Dir, sealKeyFile: sealKeyFile, checkCreate: c.CheckCreate}
-	if _, err := os.Lstat(k.dir); errors.Is(err, fs.ErrNotExist) { // don't make a directory where a backup has to be put
+	c.SealKeyFile = cmp.Or(c.SealKeyFile, filepath.Join(c.Dir, sealFile))
+	k := &Keyring{config: c}
+	if _, err := os.Lstat(k.config.Dir); errors.Is(err, fs.ErrNotExist) { // don't make a directory where a backup has to be put
 		if err := k.checkFirst(); err != nil {
-			return nil, fmt.Errorf("open key ring %s: %w", k.dir, err)
+			return nil, fmt.Errorf("open key ring %s: %w", k.config.Dir, err)
 		}
 	}
-	if err := privatefile.EnsureDir(k.dir); err != nil {
-		return nil, fmt.Errorf("open key ring %s: %w", k.dir, k.explain(k.dir, err))
+	if err := privatefile.EnsureDir(k.config.Dir); err != nil {
+		return nil, fmt.Errorf("open key ring %s: %w", k.config.Dir, k.explain(k.config.Dir, err))
 	}
 	if err := k.locked(k.openLocked); err != nil {
-		return nil, fmt.Errorf("open key ring %s: %w", k.dir, err)
+		return nil, fmt.Errorf("open key ring %s: %w", k.config.Dir, err)
 	}
 	return k, nil
 }
@@ -152,11 +150,11 @@ func (k *Keyring) openLocked(lock *privatefile.Lock) error {
 
 // checkFirst refuses to make a ring where one must have existed.
 func (k *Keyring) checkFirst() error {
-	if k.checkCreate == nil {
+	if k.config.CheckCreate == nil {
 		return nil
 	}
-	if err := k.checkCreate(); err != nil {
-		return fmt.Errorf("%w: %s is gone: %w", ErrKeyringMissing, k.dir, err)
+	if err := k.config.CheckCreate(); err != nil {
+		return fmt.Errorf("%w: %s is gone: %w", ErrKeyringMissing, k.config.Dir, err)
 	}
 	return nil
 }
@@ -166,7 +164,7 @@ func (k *Keyring) checkFirst() error {
 func (k *Keyring) makeLocked() error {
 	sealKey := make([]byte, chacha20poly1305.KeySize)
 	rand.Read(sealKey) // never fails (crypto/rand)
-	if err := privatefile.Create(k.sealKeyFile, sealKey); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := privatefile.Create(k.config.SealKeyFile, sealKey); err != nil && !errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("make seal key: %w", err)
 	}
 	return k.writeLocked(new(storedRing).rotated())
@@ -198,7 +196,7 @@ func (s *storedRing) without(id string) (*storedRing, error) {
 func (k *Keyring) Rotate() (KeyInfo, error) {
 	err := k.change(func(s *storedRing) (*storedRing, error) { return s.rotated(), nil })
 	if err != nil {
-		return KeyInfo{}, fmt.Errorf("rotate key ring %s: %w", k.dir, err)
+		return KeyInfo{}, fmt.Errorf("rotate key ring %s: %w", k.config.Dir, err)
 	}
 	return k.Active(), nil
 }
@@ -208,7 +206,7 @@ func (k *Keyring) Rotate() (KeyInfo, error) {
 func (k *Keyring) Remove(id string) error {
 	err := k.change(func(s *storedRing) (*storedRing, error) { return s.without(id) })
 	if err != nil {
-		return fmt.Errorf("remove key %q from key ring %s: %w", id, k.dir, err)
+		return fmt.Errorf("remove key %q from key ring %s: %w", id, k.config.Dir, err)
 	}
 	return nil
 }
@@ -249,7 +247,7 @@ func (k *Keyring) Reload() (changed bool, err error) {
 		return false, nil
 	}
 	if err := k.load(); err != nil {
-		return false, fmt.Errorf("reload key ring %s: %w", k.dir, err)
+		return false, fmt.Errorf("reload key ring %s: %w", k.config.Dir, err)
 	}
 	return true, nil
 }
@@ -257,16 +255,16 @@ func (k *Keyring) Reload() (changed bool, err error) {
 // Watch reloads the ring whenever it changes, until ctx ends: at once where inotify(7) works, and within a second
 // elsewhere. A problem is logged once, not again while it stays the same.
 func (k *Keyring) Watch(ctx context.Context, logger *slog.Logger) {
-	WatchFile(ctx, k.ringFile(), reporting(logger.With("keyring", k.dir), k.Keys, k.Reload))
+	WatchFile(ctx, k.ringFile(), reporting(logger.With("keyring", k.config.Dir), k.Keys, k.Reload))
 }
 
-func (k *Keyring) ringFile() string { return filepath.Join(k.dir, ringFile) }
+func (k *Keyring) ringFile() string { return filepath.Join(k.config.Dir, ringFile) }
 
 // locked runs do alone among all goroutines and processes.
 func (k *Keyring) locked(do func(*privatefile.Lock) error) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	lock, err := privatefile.Acquire(filepath.Join(k.dir, lockFile))
+	lock, err := privatefile.Acquire(filepath.Join(k.config.Dir, lockFile))
 	if err != nil {
 		return err
 	}
@@ -300,12 +298,12 @@ func (k *Keyring) load() error {
 func (k *Keyring) Replaced() <-chan struct{} { return k.current.Load().replaced }
 
 func (k *Keyring) readSealKey() ([]byte, error) {
-	sealKey, _, err := privatefile.Read(k.sealKeyFile, chacha20poly1305.KeySize)
+	sealKey, _, err := privatefile.Read(k.config.SealKeyFile, chacha20poly1305.KeySize)
 	if err != nil {
-		return nil, k.explain(k.sealKeyFile, err)
+		return nil, k.explain(k.config.SealKeyFile, err)
 	}
 	if len(sealKey) != chacha20poly1305.KeySize {
-		return nil, k.damaged(k.sealKeyFile, errSealKeySize)
+		return nil, k.damaged(k.config.SealKeyFile, errSealKeySize)
 	}
 	return sealKey, nil
 }
@@ -342,5 +340,5 @@ func (k *Keyring) damaged(path string, err error) error {
 
 // remedy returns what an operator can do when a ring does not open.
 func (k *Keyring) remedy() string {
-	return "restore it from a backup or, to start over and end every token issued so far, remove the directory " + k.dir
+	return "restore it from a backup or, to start over and end every token issued so far, remove the directory " + k.config.Dir
 }

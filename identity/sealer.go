@@ -34,7 +34,7 @@ const sealerIDSize = 8
 func (k *Keyring) Sealer(purpose string) (*Sealer, error) {
 	sealKey, err := k.readSealKey()
 	if err != nil {
-		return nil, fmt.Errorf("open key ring %s: %w", k.dir, err)
+		return nil, fmt.Errorf("open key ring %s: %w", k.config.Dir, err)
 	}
 	key, err := hkdf.Key(sha256.New, sealKey, nil, "taskapi seal "+purpose+" 1", chacha20poly1305.KeySize)
 	if err != nil {

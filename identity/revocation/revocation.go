@@ -83,11 +83,6 @@ func (r *Rule) check(now int64) error {
 	return nil
 }
 
-// sameTokens reports whether two rules differ at most in the time.
-func (r *Rule) sameTokens(o Rule) bool {
-	return r.TokenID == o.TokenID && r.AllocationID == o.AllocationID && r.Task == o.Task
-}
-
 // file is the list as it is stored.
 type file struct {
 	Format int    `json:"format"`
@@ -323,7 +318,8 @@ func (l *List) Add(r Rule) (Rule, error) {
 			r.Until = now + max(f.MaxTTL, int64(identity.DefaultMaxTTL/time.Second)) + int64(2*identity.Leeway/time.Second)
 		}
 		f.Rules = slices.DeleteFunc(f.Rules, func(old Rule) bool {
-			if r.sameTokens(old) { // the new rule refuses no less
+			if r.TokenID == old.TokenID && r.AllocationID == old.AllocationID && r.Task == old.Task {
+				// The new rule refuses no less.
 				r.Before, r.Until = max(r.Before, old.Before), max(r.Until, old.Until)
 				return true
 			}
