@@ -133,7 +133,11 @@ func (s *KeySet) add(k *jwk) error {
 	case !ed25519Key && k.alg == algorithm:
 		return errors.New("alg is EdDSA, which is not for a key of this kty and crv")
 	case !ed25519Key:
-		s.skipped = append(s.skipped, SkippedKey{ID: k.id, Type: k.typeName()})
+		kind := fmt.Sprintf("%.16s", k.kind)
+		if k.kind == keyType {
+			kind += fmt.Sprintf(" %.16s", k.curve)
+		}
+		s.skipped = append(s.skipped, SkippedKey{ID: k.id, Type: kind})
 		return nil
 	case !validKeyID(k.id):
 		return errors.New("kid is not 1 to 64 letters, digits, '.', '_' and '-'")
@@ -156,13 +160,6 @@ func (s *KeySet) add(k *jwk) error {
 	}
 	s.keys[k.id] = newPublicKey(raw[:])
 	return nil
-}
-
-func (k *jwk) typeName() string {
-	if k.kind == keyType {
-		return fmt.Sprintf("%s %.16s", keyType, k.curve)
-	}
-	return fmt.Sprintf("%.16s", k.kind)
 }
 
 // JWKS returns the ring's public keys as a JWK set, the active key first.

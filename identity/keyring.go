@@ -137,7 +137,13 @@ func (k *Keyring) openLocked(lock *privatefile.Lock) error {
 		if err := k.checkFirst(); err != nil {
 			return err
 		}
-		if err := k.makeLocked(); err != nil {
+		sealKey := make([]byte, chacha20poly1305.KeySize)
+		rand.Read(sealKey) // never fails (crypto/rand)
+		// An existing seal key is used: the operator has brought it, or a first start that was cut short has left it.
+		if err := privatefile.Create(k.config.SealKeyFile, sealKey); err != nil && !errors.Is(err, fs.ErrExist) {
+			return fmt.Errorf("make seal key: %w", err)
+		}
+		if err := k.writeLocked(new(storedRing).rotated()); err != nil {
 			return err
 		}
 	}
@@ -157,17 +163,6 @@ func (k *Keyring) checkFirst() error {
 		return fmt.Errorf("%w: %s is gone: %w", ErrKeyringMissing, k.config.Dir, err)
 	}
 	return nil
-}
-
-// makeLocked makes a ring with one key. It uses an existing seal key, which the operator has brought or a first start
-// that was cut short has left.
-func (k *Keyring) makeLocked() error {
-	sealKey := make([]byte, chacha20poly1305.KeySize)
-	rand.Read(sealKey) // never fails (crypto/rand)
-	if err := privatefile.Create(k.config.SealKeyFile, sealKey); err != nil && !errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("make seal key: %w", err)
-	}
-	return k.writeLocked(new(storedRing).rotated())
 }
 
 // rotated returns the ring with a new active key.

@@ -85,7 +85,10 @@ func New(c Config) *Manager {
 func (m *Manager) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		// These come before the look, so that what changes during it causes another look.
-		replaced, revoked := m.config.Keyring.Replaced(), m.revocationsChanged()
+		replaced, revoked := m.config.Keyring.Replaced(), (<-chan struct{})(nil)
+		if m.config.Revocations != nil {
+			revoked = m.config.Revocations.Changed()
+		}
 		next := m.look(ctx)
 		select {
 		case <-ctx.Done():
@@ -128,34 +131,12 @@ func earliest(a, b time.Time) time.Time {
 	return a
 }
 
-// activate has Run look at the tokens, now and later.
-func (m *Manager) activate(t *Tokens) {
-	m.mu.Lock()
-	m.active[t] = true
-	m.mu.Unlock()
-	m.ClockSet()
-}
-
 // ClockSet has Run look at all tokens at once, as after the clock was set.
 func (m *Manager) ClockSet() {
 	select {
 	case m.wake <- struct{}{}:
 	default:
 	}
-}
-
-func (m *Manager) deactivate(t *Tokens) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.active, t)
-}
-
-// revocationsChanged returns a channel that is closed when another token is revoked, or nil when none can be revoked.
-func (m *Manager) revocationsChanged() <-chan struct{} {
-	if m.config.Revocations == nil {
-		return nil
-	}
-	return m.config.Revocations.Changed()
 }
 
 // revoked reports whether a token of the allocation is revoked.

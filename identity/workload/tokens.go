@@ -128,7 +128,10 @@ func (t *Tokens) begin(host Host, get func(*state, time.Time) (string, error)) (
 	}
 	t.saveLocked()
 	t.active = true
-	t.manager.activate(t)
+	t.manager.mu.Lock()
+	t.manager.active[t] = true
+	t.manager.mu.Unlock()
+	t.manager.ClockSet()
 	return env, nil
 }
 
@@ -209,7 +212,9 @@ func (t *Tokens) saveLocked() {
 
 // Stop ends the renewal of the tokens, and returns when the host is no longer in use.
 func (t *Tokens) Stop() {
-	t.manager.deactivate(t)
+	t.manager.mu.Lock()
+	delete(t.manager.active, t)
+	t.manager.mu.Unlock()
 	t.mu.Lock()
 	t.active, t.pending, t.host = false, nil, Host{}
 	if t.cancel != nil {

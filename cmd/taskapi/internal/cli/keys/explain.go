@@ -117,11 +117,6 @@ func (f *explainFlags) explain(w base.Environment, token string) (*explained, er
 	if f.task != "" {
 		task = f.task
 	}
-	if missing != "" && len(authenticator.Settings.JWKS) == 0 {
-		e.Unchecked = missing
-		e.evaluateUnsigned(&unverified.Claims, authenticator)
-		return e, nil
-	}
 	why, words, err := authenticator.Evaluate(token, task)
 	if err != nil {
 		return nil, err
@@ -129,11 +124,19 @@ func (f *explainFlags) explain(w base.Environment, token string) (*explained, er
 	switch why {
 	case auth.UnknownKey:
 		e.Unchecked = "no key that is known here has its kid"
-		if missing != "" {
-			e.Unchecked += "; " + missing
-			e.evaluateUnsigned(&unverified.Claims, authenticator)
-			return e, nil
+		if missing == "" {
+			break
 		}
+		e.Unchecked += "; " + missing
+		if len(authenticator.Settings.JWKS) == 0 {
+			e.Unchecked = missing
+		}
+		// A fault in the claims refuses the token, and without one nothing is known.
+		why, words, err := authenticator.EvaluateClaims(&unverified.Claims)
+		if err == nil && why != auth.NotRefused {
+			e.refuse(why, words)
+		}
+		return e, nil
 	case auth.BadSignature:
 		e.Signature = "bad"
 	default:
@@ -213,15 +216,6 @@ func openRevocations(l base.Layout) (*revocation.List, error) {
 		return nil, err
 	}
 	return revocation.Open(revocation.Config{Dir: l.Revocations()})
-}
-
-// evaluateUnsigned looks at the claims of a token whose signature can't be checked: a fault in them refuses it, and
-// without one nothing is known.
-func (e *explained) evaluateUnsigned(c *identity.Claims, d agent.OfflineAuthenticator) {
-	why, words, err := d.EvaluateClaims(c)
-	if err == nil && why != auth.NotRefused {
-		e.refuse(why, words)
-	}
 }
 
 // refuse sets the verdict.
