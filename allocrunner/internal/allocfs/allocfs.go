@@ -52,13 +52,13 @@ type files struct {
 var _ interfaces.Files = files{}
 
 func (f files) List(path string, most int) (list []*api.AllocFileInfo, err error) {
-	return list, f.at(path, func(end *entry) error {
-		dir, err := end.openDir()
+	return list, f.at(path, func(e *entry) error {
+		dir, err := e.openDir()
 		if err != nil {
 			return err
 		}
 		defer dir.Close()
-		end.inParent(len(end.names)+1, func() { list, err = entries(dir, most, len(end.names) == 0, f.visible) })
+		e.inside(func() { list, err = entries(dir, most, e.atTop(), f.visible) })
 		return err
 	})
 }
@@ -115,23 +115,22 @@ func jsonLength(text string) int {
 }
 
 func (f files) Stat(path string) (info *api.AllocFileInfo, err error) {
-	return info, f.at(path, func(end *entry) error {
-		if info, err = end.stat(); err == nil {
-			info.ContentType = contentType(end, info)
-		}
-		return err
+	return info, f.at(path, func(e *entry) error {
+		info = fileInfo(e.last().name, &e.last().stat) // also of a task's secrets directory
+		info.ContentType = contentType(e, info)
+		return nil
 	})
 }
 
 // contentType guesses from the name and the first bytes, as Nomad does. It is a hint: for a directory, and for a file
 // that can't be read, it is the general type.
-func contentType(end *entry, info *api.AllocFileInfo) string {
+func contentType(e *entry, info *api.AllocFileInfo) string {
 	switch {
 	case info.IsDir:
 	case strings.HasSuffix(info.Name, ".json"):
 		return "application/json"
 	default:
-		f, err := end.open()
+		f, err := e.openFile()
 		if err != nil {
 			break
 		}

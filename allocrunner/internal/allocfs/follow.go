@@ -150,8 +150,8 @@ func (f files) Open(path string, span interfaces.Span) (interfaces.Frames, error
 }
 
 func (f files) open(path string) (file *os.File, err error) {
-	return file, f.at(path, func(end *entry) error {
-		file, err = end.open()
+	return file, f.at(path, func(e *entry) error {
+		file, err = e.openFile()
 		return err
 	})
 }

@@ -49,8 +49,8 @@ func (f files) Logs(task, kind string, span interfaces.Span) (interfaces.Frames,
 	fail := func(err error) (interfaces.Frames, error) {
 		return nil, errors.Join(&interfaces.FileError{Path: logPath + s.stream, Err: innermost(err)}, s.Close())
 	}
-	err := files{f.Tree, nil}.at(logPath, func(end *entry) (err error) {
-		s.dir, err = end.openDir()
+	err := files{f.Tree, nil}.at(logPath, func(e *entry) (err error) {
+		s.dir, err = e.openDir()
 		return err
 	})
 	if err != nil {
