@@ -245,7 +245,7 @@ func TestRefusedAppend(t *testing.T) {
 	b := batch(2, "y")
 	for _, room := range []int{0, 10, len(before), len(before) + 1, len(before) + len(b) - 1} {
 		disktest.LimitSize(t, uint64(room))
-		err := logfile.Append(f, int64(len(before)), b, header(1), header(2))
+		err := logfile.Append(f, int64(len(before)), b, header(1), header(len(before)))
 		disktest.LimitSize(t, unix.RLIM_INFINITY)
 		if !errors.Is(err, syscall.EFBIG) || errors.Is(err, logfile.ErrUncertain) ||
 			!bytes.Equal(content(t, f), before) {
@@ -255,6 +255,36 @@ func TestRefusedAppend(t *testing.T) {
 }
 
 // TestAppendToAnotherFile: a file that is shorter than it was is not changed. When what was written can't be removed,
+// TestHeaderNotesNoMoreThanThereIs: a batch was written, and its undoing failed, so the header notes it although the
+// caller goes on without it. The file is whole after each further failure.
+func TestHeaderNotesNoMoreThanThereIs(t *testing.T) {
+	if !disktest.Limited(t) {
+		return
+	}
+	first, second := batch(1, "x"), batch(2, "y")
+	f := create(t, first)
+	before := content(t, f)
+	end := len(before)
+	if err := logfile.Append(f, int64(end), second, header(end+len(second)), header(end)); err != nil {
+		t.Fatal(err)
+	}
+	after := content(t, f)
+	disktest.LimitSize(t, 0)
+	err := logfile.Settle(f, int64(end), header(end))
+	disktest.LimitSize(t, unix.RLIM_INFINITY)
+	if got := content(t, f); !errors.Is(err, syscall.EFBIG) || !bytes.Equal(got, after) {
+		t.Errorf("no header can be written: %v; the file has %d bytes of %d", err, len(got), len(after))
+	}
+	disktest.LimitSize(t, uint64(end))
+	err = logfile.Append(f, int64(end), batch(3, "z"), header(end+len(second)), header(end))
+	disktest.LimitSize(t, unix.RLIM_INFINITY)
+	want := append(header(end), before[logfile.HeaderSize:]...)
+	if got := content(t, f); !errors.Is(err, syscall.EFBIG) || errors.Is(err, logfile.ErrUncertain) ||
+		!bytes.Equal(got, want) {
+		t.Errorf("no batch can be written: %v; the file has %d bytes, want %d", err, len(got), len(want))
+	}
+}
+
 // the error says that the result is uncertain.
 func TestAppendToAnotherFile(t *testing.T) {
 	f := create(t, batch(1, "x"))

@@ -1,6 +1,7 @@
 package logfile
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -14,63 +15,57 @@ import (
 var (
 	// ErrShort: a file is shorter than it was.
 	ErrShort = errors.New("it is cut short")
-	// ErrUncertain: writing a batch failed, and so did removing what was written of it. The batch may count after a
-	// crash.
+	// ErrUncertain: writing a batch failed, and so did removing what was written of it. The batch may count.
 	ErrUncertain = errors.New("what was written can't be removed")
 )
 
 // Append writes a batch at the end of a file, syncs it, and then writes the header, which notes the new end. The header
 // is not synced: after a crash of the machine it may be older than the batches. When Append fails, the file is as it
-// was, with the header before, unless the error is ErrUncertain. Errors: ErrShort, ErrUncertain, the file's.
+// was, with the header before, unless the error is ErrUncertain: then the file is whole, with the batch or without it.
+// Errors: ErrShort, ErrUncertain, the file's.
 func Append(f *os.File, end int64, batch, header, before []byte) error {
-	if err := cutOff(f, end); err != nil {
+	info, err := f.Stat()
+	if err == nil && info.Size() != end { // what was left there must not mix with what is written there next
+		err = Settle(f, end, before)
+	}
+	if err != nil {
 		return err
 	}
-	_, err := f.WriteAt(batch, end)
+	_, err = f.WriteAt(batch, end)
 	if err == nil {
 		err = unix.Fdatasync(int(f.Fd()))
 	}
-	noted := err == nil
 	if err == nil {
 		_, err = f.WriteAt(header, 0)
 	}
 	if err == nil {
 		return nil
 	}
-	left := f.Truncate(end)
-	if left == nil && noted { // there may be half of the new header
-		_, left = f.WriteAt(before, 0)
-	}
-	if left == nil { // or a whole batch would count after a crash of the machine
-		left = unix.Fdatasync(int(f.Fd()))
-	}
-	if left != nil {
+	if left := Settle(f, end, before); left != nil { // a whole batch would count after a crash of the machine
 		err = fmt.Errorf("%w: %w: %w", err, ErrUncertain, left)
 	}
 	return err
 }
 
-// cutOff removes what a crash has left behind the end, and syncs that: it must not mix with what is written there next.
-func cutOff(f *os.File, end int64) error {
-	info, err := f.Stat()
-	switch {
-	case err != nil || info.Size() == end:
-		return err
-	case info.Size() < end:
-		return fmt.Errorf("%w: it has %d bytes of %d", ErrShort, info.Size(), end)
-	}
-	if err := f.Truncate(end); err != nil {
-		return err
-	}
-	return unix.Fdatasync(int(f.Fd()))
-}
-
-// Settle cuts a file off behind its last whole batch, after a crash, writes a header that notes this end, and syncs the
-// file.
+// Settle writes a header that notes an end of a file, unless it is there, and cuts off what follows this end. Both are
+// on the disk when Settle returns nil. A header that can't be written leaves the file as it is, since a header must
+// never note more than there is. Errors: ErrShort, the file's.
 func Settle(f *os.File, end int64, header []byte) error {
-	err := cutOff(f, end)
+	info, err := f.Stat()
+	if err == nil && info.Size() < end {
+		err = fmt.Errorf("%w: it has %d bytes of %d", ErrShort, info.Size(), end)
+	}
+	now := make([]byte, len(header))
 	if err == nil {
-		_, err = f.WriteAt(header, 0)
+		_, err = f.ReadAt(now, 0)
+	}
+	if err == nil && !bytes.Equal(now, header) {
+		if _, err = f.WriteAt(header, 0); err == nil {
+			err = unix.Fdatasync(int(f.Fd())) // before the cut
+		}
+	}
+	if err == nil {
+		err = f.Truncate(end)
 	}
 	if err == nil {
 		err = unix.Fdatasync(int(f.Fd()))
