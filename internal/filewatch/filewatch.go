@@ -37,11 +37,9 @@ type watch struct {
 	waiting map[*Watch]struct{}
 }
 
-// Watch is one caller that waits.
+// Watch is one caller that waits; nil is one that nothing wakes.
 type Watch struct {
-	// Changed gets an element when something has changed since the last element was taken.
-	Changed chan struct{}
-
+	changed chan struct{}
 	watcher *Watcher
 	at      *watch
 }
@@ -71,7 +69,7 @@ func (w *Watcher) add(f *os.File, events uint32) (*Watch, error) {
 		at = &watch{number: int32(number), waiting: map[*Watch]struct{}{}}
 		w.watches[at.number] = at
 	}
-	one := &Watch{Changed: make(chan struct{}, 1), watcher: w, at: at}
+	one := &Watch{changed: make(chan struct{}, 1), watcher: w, at: at}
 	at.waiting[one] = struct{}{}
 	return one, nil
 }
@@ -98,8 +96,20 @@ func (w *Watcher) closeIfIdleLocked() (done <-chan struct{}) {
 	return done
 }
 
+// Changed returns a channel that gets an element when something has changed since the last element was taken. Of a nil
+// Watch it never gets one.
+func (o *Watch) Changed() <-chan struct{} {
+	if o == nil {
+		return nil
+	}
+	return o.changed
+}
+
 // Close ends the watch. When it was the last one, it waits for the watcher's goroutine.
 func (o *Watch) Close() {
+	if o == nil {
+		return
+	}
 	w := o.watcher
 	w.mu.Lock()
 	delete(o.at.waiting, o)
@@ -159,7 +169,7 @@ func (w *Watcher) wake(inotify *os.File, events []byte) {
 func (a *watch) wake() {
 	for one := range a.waiting {
 		select {
-		case one.Changed <- struct{}{}:
+		case one.changed <- struct{}{}:
 		default: // it has not yet looked since the last wake
 		}
 	}

@@ -28,7 +28,7 @@ func create(t *testing.T, path string) *os.File {
 func wakes(t *testing.T, w *filewatch.Watch, why string) {
 	t.Helper()
 	select {
-	case <-w.Changed:
+	case <-w.Changed():
 	case <-time.After(time.Minute):
 		t.Fatalf("nobody was woken when %s", why)
 	}

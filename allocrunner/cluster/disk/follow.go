@@ -24,11 +24,7 @@ const (
 // closed. It sleeps while nothing changes and there are no leases.
 func (s *Store) follow() {
 	var watch *filewatch.Watch
-	defer func() {
-		if watch != nil {
-			watch.Close()
-		}
-	}()
+	defer func() { watch.Close() }()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	looked := time.Time{} // when leases were looked up last
@@ -39,12 +35,8 @@ func (s *Store) follow() {
 			looked = time.Now()
 		}
 		timer.Reset(next)
-		var changed chan struct{}
-		if watch != nil {
-			changed = watch.Changed
-		}
 		select {
-		case <-changed:
+		case <-watch.Changed():
 		case <-timer.C:
 		case <-s.done:
 			return
@@ -65,15 +57,12 @@ func (s *Store) catchUp(watch **filewatch.Watch) time.Duration {
 		if *watch != nil && before == s.log && s.watched == s.log {
 			break
 		}
-		if *watch != nil {
-			(*watch).Close()
-			*watch = nil
-		}
-		one, err := s.watcher.File(s.log)
-		if err != nil {
+		(*watch).Close()
+		var err error
+		if *watch, err = s.watcher.File(s.log); err != nil {
 			return pollInterval
 		}
-		*watch, s.watched = one, s.log // changes before the watch began are looked for once more
+		s.watched = s.log // changes before the watch began are looked for once more
 	}
 	if s.table.HasLeases() {
 		return leaseInterval

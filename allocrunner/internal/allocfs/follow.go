@@ -85,9 +85,9 @@ func (w *waiting) wait(ctx context.Context, watched bool) (onlyFile bool, err er
 	tick := time.NewTimer(every)
 	defer tick.Stop()
 	select {
-	case <-changes(w.file):
+	case <-w.file.Changed():
 		return true, nil
-	case <-changes(w.dir):
+	case <-w.dir.Changed():
 	case <-tick.C:
 	case <-ctx.Done():
 		return false, ctx.Err()
@@ -95,23 +95,9 @@ func (w *waiting) wait(ctx context.Context, watched bool) (onlyFile bool, err er
 	return false, nil
 }
 
-func changes(w *filewatch.Watch) <-chan struct{} {
-	if w == nil {
-		return nil
-	}
-	return w.Changed
-}
-
-func (w *waiting) forget(at **filewatch.Watch) {
-	if *at != nil {
-		(*at).Close()
-		*at = nil
-	}
-}
-
 func (w *waiting) close() {
-	w.forget(&w.file)
-	w.forget(&w.dir)
+	w.file.Close()
+	w.dir.Close()
 }
 
 // fileFrames reads one file, from an offset to its end or for ever.

@@ -161,11 +161,11 @@ type openLog struct {
 
 // lookAhead opens the next files when the directory has changed.
 func (s *logFrames) lookAhead() {
-	if s.waiting.dir == nil || len(s.ahead) == maxAhead {
+	if len(s.ahead) == maxAhead {
 		return
 	}
 	select {
-	case <-s.waiting.dir.Changed:
+	case <-s.waiting.dir.Changed():
 	default:
 		return
 	}
@@ -204,7 +204,8 @@ func (s *logFrames) open(index int, offset int64) error {
 }
 
 func (s *logFrames) use(file *os.File, index int, offset int64) {
-	s.waiting.forget(&s.waiting.file)
+	s.waiting.file.Close()
+	s.waiting.file = nil
 	if s.file != nil {
 		_ = s.file.Close() // it was only read
 	}
