@@ -107,7 +107,7 @@ func (s *Service) endLock(ctx context.Context, at place) (time.Duration, error) 
 		s.begin(ctx, found, now)
 		return min(endRetry, found.Lock.left(newLease(found.Lock.ID, now), now)), nil
 	case found.phase != free:
-		return found.Lock.left(decodeLease(found.leased.Value), now), nil
+		return found.Lock.left(found.lease, now), nil
 	}
 	select {
 	case s.ending <- struct{}{}: // of many who wait for one lock, one writes
@@ -121,7 +121,7 @@ func (s *Service) endLock(ctx context.Context, at place) (time.Duration, error) 
 			return write{keep: true}, nil
 		}
 		if found.locked() { // its renewal was written late
-			left = found.Lock.left(decodeLease(found.leased.Value), now)
+			left = found.Lock.left(found.lease, now)
 			return write{keep: true}, nil
 		}
 		w := write{record: found.record}

@@ -7,8 +7,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/hashicorp/nomad/api"
-
-	"taskapi/allocrunner/cluster"
 )
 
 // Nomad's bounds and defaults of locks.
@@ -56,25 +54,13 @@ func (s *Service) Renew(ctx context.Context, namespace, path, lockID string) (*a
 	if err := errors.Join(checkNamespace(namespace), CheckPath(path)); err != nil {
 		return nil, 0, err
 	}
-	for attempt := 0; ; attempt++ {
-		if err := pause(ctx, attempt); err != nil {
-			return nil, 0, err
-		}
-		found, err := s.look(ctx, place{namespace, path})
-		if err != nil {
-			return nil, 0, err
-		}
-		if err := found.canRenew(lockID); err != nil {
-			return nil, 0, err
-		}
-		now, err := s.clock()
-		if err != nil {
-			return nil, 0, err
-		}
-		if err = s.renew(ctx, found, now); !cluster.IsConflict(err) {
-			return found.metadata(), found.entry.ModifyIndex, err
-		}
+	v, index, err := s.change(ctx, place{namespace, path}, func(found state, _ Moment) (write, error) {
+		return write{renew: true}, found.canRenew(lockID)
+	})
+	if err != nil {
+		return nil, 0, err
 	}
+	return metadataOf(v), index, nil
 }
 
 func (s state) canRenew(lockID string) error {

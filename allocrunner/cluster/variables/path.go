@@ -20,13 +20,11 @@ func CheckPath(path string) error {
 		return invalid("invalid path %q: it has %d characters, and at most %d are allowed", path[:maxPath]+"...",
 			len(path), maxPath)
 	}
-	if strings.ContainsFunc(path, func(c rune) bool { return !inPath(c) }) {
+	if strings.ContainsFunc(path, func(c rune) bool { return !inName(c) && !strings.ContainsRune("_~/", c) }) {
 		return invalid("invalid path %q: letters, digits and the characters - _ ~ / are allowed", path)
 	}
 	return checkReserved(strings.Split(path, "/"))
 }
-
-func inPath(c rune) bool { return inName(c) || c == '_' || c == '~' || c == '/' }
 
 func inName(c rune) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-'

@@ -37,13 +37,6 @@ type lock struct {
 	Delay time.Duration `json:"delay_ns"`
 }
 
-func (l *lock) api() *api.VariableLock {
-	if l == nil {
-		return nil
-	}
-	return &api.VariableLock{ID: l.ID, TTL: l.TTL.String(), LockDelay: l.Delay.String()}
-}
-
 // record is a variable as it is stored.
 type record struct {
 	header
@@ -79,7 +72,8 @@ type state struct {
 	damage error // why the record can't be used
 	index  uint64
 
-	leased cluster.Entry // the lease of the lock
+	leased cluster.Entry // which has the lease
+	lease  lease         // of the lock
 	phase  phase         // of the lock; free without one
 }
 
@@ -94,39 +88,28 @@ func newState(at place, entry cluster.Entry) state {
 
 func (s state) exists() bool { return s.entry.ModifyIndex != 0 }
 
-// withLease returns the state with the phase of its lock at a moment.
-func (s state) withLease(leased cluster.Entry, now Moment) state {
-	s.leased = leased
-	if s.Lock != nil {
-		s.phase = s.Lock.phase(decodeLease(leased.Value), now)
-	}
-	return s
-}
-
 // locked reports whether the variable's lock keeps out all but its holder.
 func (s state) locked() bool { return s.phase != free }
 
 // heldBy reports whether the lock is held and has this ID.
 func (s state) heldBy(id string) bool { return s.locked() && s.Lock.ID == id }
 
-// metadata returns the variable without its items.
-func (s state) metadata() *api.VariableMetadata {
-	m := &api.VariableMetadata{
-		Namespace: s.at.namespace, Path: s.at.path,
-		CreateIndex: s.entry.CreateIndex, ModifyIndex: s.entry.ModifyIndex,
-		CreateTime: s.CreateTime, ModifyTime: s.ModifyTime,
-	}
-	if s.locked() {
-		m.Lock = s.Lock.api()
-	}
+// metadataOf returns a variable without its items.
+func metadataOf(v *api.Variable) *api.VariableMetadata {
+	m := v.Metadata()
+	m.Lock = v.Lock // which the client leaves out
 	return m
 }
 
 // variable returns the variable with these items.
 func (s state) variable(items map[string]string) *api.Variable {
-	m := s.metadata()
-	return &api.Variable{
-		Namespace: m.Namespace, Path: m.Path, CreateIndex: m.CreateIndex, ModifyIndex: m.ModifyIndex,
-		CreateTime: m.CreateTime, ModifyTime: m.ModifyTime, Lock: m.Lock, Items: items,
+	v := &api.Variable{
+		Namespace: s.at.namespace, Path: s.at.path,
+		CreateIndex: s.entry.CreateIndex, ModifyIndex: s.entry.ModifyIndex,
+		CreateTime: s.CreateTime, ModifyTime: s.ModifyTime, Items: items,
 	}
+	if s.locked() {
+		v.Lock = &api.VariableLock{ID: s.Lock.ID, TTL: s.Lock.TTL.String(), LockDelay: s.Lock.Delay.String()}
+	}
+	return v
 }

@@ -80,8 +80,11 @@ func (s *Service) Read(ctx context.Context, namespace, path string) (*api.Variab
 	if err != nil || !found.exists() {
 		return nil, found.index, err
 	}
-	v, err := s.open(found)
-	return v, found.entry.ModifyIndex, err
+	items, err := s.items(found)
+	if err != nil {
+		return nil, found.entry.ModifyIndex, &DamagedError{Namespace: namespace, Path: path, Err: err}
+	}
+	return found.variable(items), found.entry.ModifyIndex, nil
 }
 
 // List returns the metadata of variables, by namespace and path, and the store's index. It lists those of a namespace,
@@ -109,7 +112,7 @@ func (s *Service) List(
 		if err != nil {
 			return nil, 0, err
 		}
-		list = append(list, found.metadata())
+		list = append(list, metadataOf(found.variable(nil)))
 	}
 	return list, page.Index, nil
 }
@@ -121,13 +124,9 @@ func (s *Service) look(ctx context.Context, at place) (state, error) {
 		if err != nil {
 			return state{}, err
 		}
-		found := newState(at, entry)
+		found, err := s.lockOf(ctx, newState(at, entry))
 		found.index = index
-		if found.Lock == nil {
-			return found, nil
-		}
-		found, err = s.lockOf(ctx, found)
-		if err != nil || decodeLease(found.leased.Value).ID == found.Lock.ID {
+		if err != nil || found.Lock == nil || found.lease.ID == found.Lock.ID {
 			return found, err
 		}
 		// Between the two reads the lock was released or got another holder; or its lease is damaged.
@@ -150,16 +149,9 @@ func (s *Service) lockOf(ctx context.Context, of state) (state, error) {
 	if err != nil {
 		return of, err
 	}
-	return of.withLease(leased, now), nil
-}
-
-// open returns the variable of a state with its items.
-func (s *Service) open(of state) (*api.Variable, error) {
-	items, err := s.items(of)
-	if err != nil {
-		return nil, &DamagedError{Namespace: of.at.namespace, Path: of.at.path, Err: err}
-	}
-	return of.variable(items), nil
+	of.leased, of.lease = leased, decodeLease(leased.Value)
+	of.phase = of.Lock.phase(of.lease, now)
+	return of, nil
 }
 
 // items opens the items of a state.

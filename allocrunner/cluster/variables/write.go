@@ -145,6 +145,7 @@ func (s state) next(sealed []byte, writer string) record {
 // write is what a change does to a state.
 type write struct {
 	keep   bool // nothing is written
+	renew  bool // only the time of the lock starts again
 	remove bool
 	record record
 	items  map[string]string // of the answer
@@ -152,7 +153,7 @@ type write struct {
 }
 
 // change applies decide to the state of a place, and again whenever somebody else was faster. It returns the variable
-// as written, nil when there is none. Errors: those of decide, ErrFull.
+// as written, nil when there is none, and the variable's index. Errors: those of decide, ErrFull.
 func (s *Service) change(
 	ctx context.Context, at place, decide func(found state, now Moment) (write, error),
 ) (*api.Variable, uint64, error) {
@@ -173,14 +174,21 @@ func (s *Service) change(
 			s.begin(ctx, found, now)
 			return nil, 0, err
 		}
-		if w.keep {
-			return nil, found.index, nil
+		index := found.index
+		switch {
+		case w.keep:
+			return nil, index, nil
+		case w.renew:
+			err = s.renew(ctx, found, now)
+		default:
+			index, err = s.commit(ctx, found, w)
 		}
-		index, err := s.commit(ctx, found, w)
 		switch {
 		case cluster.IsConflict(err):
 		case err != nil:
 			return nil, 0, err
+		case w.renew:
+			return found.variable(nil), found.entry.ModifyIndex, nil
 		case w.remove:
 			return nil, index, nil
 		default:
