@@ -148,7 +148,7 @@ func (e *entry) open(dir int, path, name string) error {
 	return err
 }
 
-// enter goes to an entry of the directory that the entry is the next entry.
+// enter goes to an entry of the directory that this entry is.
 func (e *entry) enter(name string) (err error) {
 	if err := e.canList(); err != nil {
 		return err
