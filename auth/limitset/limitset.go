@@ -29,6 +29,7 @@ const (
 	maxConnections = 10_000 // of all sockets together: some 200 MB
 	minConnections = 8      // of a socket: streams, waiting queries and others
 	minAll         = 64     // of all sockets: twice what is set aside for the operator
+	maxHeads       = 1024   // some 10 KB each
 )
 
 // Set is a value for each limit. All but AllFailedLookups and AllConnections are per socket, and each task has one
@@ -43,6 +44,7 @@ type Set struct {
 	AllConnections   int
 	Streams          int
 	Waits            int
+	Heads            int
 }
 
 // limit is one row of the table.
@@ -50,29 +52,31 @@ type limit struct {
 	name, standard string // standard is the default
 	doc            string
 	in             func(*Set) any // the limit's place in a set, a *ratelimit.Rate or an *int
-	least          int            // of a number
+	least, most    int            // of a number
 }
 
 // table is the list of all limits, in the order of the documents.
 var table = []limit{
 	{"failed-lookups", "10/s:20", "tokens of a socket's callers that turn out bad, beyond which they get 429",
-		func(s *Set) any { return &s.FailedLookups }, 0},
+		func(s *Set) any { return &s.FailedLookups }, 0, 0},
 	{"all-failed-lookups", "200/s:200", "the same of all sockets together",
-		func(s *Set) any { return &s.AllFailedLookups }, 0},
+		func(s *Set) any { return &s.AllFailedLookups }, 0, 0},
 	{"refusals", "50/s:100", "refusals of any kind on a socket, beyond which each takes 250 ms longer",
-		func(s *Set) any { return &s.Refusals }, 0},
+		func(s *Set) any { return &s.Refusals }, 0, 0},
 	{"requests", off, "a task's requests with a good token, beyond which it gets 429",
-		func(s *Set) any { return &s.Requests }, 0},
+		func(s *Set) any { return &s.Requests }, 0, 0},
 	{"changes", "20/s:200", "a task's changes and commands that --audit-log records, beyond which each waits for its turn",
-		func(s *Set) any { return &s.Changes }, 0},
+		func(s *Set) any { return &s.Changes }, 0, 0},
 	{"connections", "256", "open connections of a socket, beyond which 503",
-		func(s *Set) any { return &s.Connections }, minConnections},
+		func(s *Set) any { return &s.Connections }, minConnections, maxConnections},
 	{"all-connections", "1024", "open connections of all sockets together; each takes some 20 KB",
-		func(s *Set) any { return &s.AllConnections }, minAll},
+		func(s *Set) any { return &s.AllConnections }, minAll, maxConnections},
 	{"streams", "64", "streams and commands in tasks over a socket, beyond which 429",
-		func(s *Set) any { return &s.Streams }, 1},
+		func(s *Set) any { return &s.Streams }, 1, maxConnections},
 	{"waits", "64", "blocking queries that wait on a socket, beyond which 429",
-		func(s *Set) any { return &s.Waits }, 1},
+		func(s *Set) any { return &s.Waits }, 1, maxConnections},
+	{"heads", "64", "heads of reads that a socket remembers, to answer the same bytes faster; 0 for none",
+		func(s *Set) any { return &s.Heads }, 0, maxHeads},
 }
 
 var standard = sync.OnceValue(func() (s Set) {
@@ -137,8 +141,8 @@ func (l limit) put(s *Set, value string) (err error) {
 		*at = rate
 	case *int:
 		n, err := strconv.Atoi(value)
-		if err != nil || n < l.least || n > maxConnections {
-			return fmt.Errorf("%w: %s=%s: give a number from %d to %d", ErrInvalid, l.name, value, l.least, maxConnections)
+		if err != nil || n < l.least || n > l.most {
+			return fmt.Errorf("%w: %s=%s: give a number from %d to %d", ErrInvalid, l.name, value, l.least, l.most)
 		}
 		*at = n
 	}

@@ -164,7 +164,8 @@ func tokenIn(file string) (string, error) {
 // target returns the socket of the task with the number, and a request with its token.
 func (s *agent) target(i int, path string) (target, error) {
 	token, err := s.taskToken(i)
-	return target{filepath.Join(s.dir, fmt.Sprintf("t%d", i), "secrets", "api.sock"), [][]byte{get(path, token)}}, err
+	return target{socket: filepath.Join(s.dir, fmt.Sprintf("t%d", i), "secrets", "api.sock"),
+		requests: [][]byte{get(path, token)}}, err
 }
 
 func checksPath(allocID string) string { return "/v1/client/allocation/" + allocID + "/checks" }

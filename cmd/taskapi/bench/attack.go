@@ -44,7 +44,7 @@ func measureAttack(ctx context.Context, env *environment, o options, table io.Wr
 		name   string
 		target target
 	}{{"floor", p.bare}, {"taskapi", p.ours}} {
-		floods := []target{{server.target.socket, requests}}
+		floods := []target{{socket: server.target.socket, requests: requests}}
 		good := func() (load.Result, error) { return drive(ctx, server.target, goodConnections, 0, o) }
 		if err := env.beside(ctx, o, table, server.name, floods, hostileConnections, good); err != nil {
 			return err

@@ -108,7 +108,7 @@ func (env *environment) pair(ctx context.Context, flags ...string) (_ *pair, err
 	if p.floor, err = env.floor(last); err != nil {
 		return nil, err
 	}
-	p.bare = target{p.floor.socket, p.ours.requests}
+	p.bare = target{socket: p.floor.socket, requests: p.ours.requests}
 	return p, p.floor.answers(ctx, p.bare.requests[0])
 }
 

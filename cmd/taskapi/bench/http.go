@@ -14,6 +14,7 @@ import (
 type target struct {
 	socket   string
 	requests [][]byte
+	pid      int // of the server, whose CPU time is measured; 0 for none
 }
 
 // A reply is what a server answered.

@@ -12,15 +12,19 @@ import (
 type speed struct {
 	rate     float64 // replies per second
 	p50, p99 time.Duration
+	cpu      time.Duration // of the server, for each reply
 }
 
 func speedOf(rounds []load.Result) speed {
 	return speed{
 		rate: median(collect(rounds, load.Result.Rate)),
+		cpu:  median(collect(rounds, cpuOf)),
 		p50:  median(collect(rounds, func(r load.Result) time.Duration { return r.Percentile(50) })),
 		p99:  median(collect(rounds, func(r load.Result) time.Duration { return r.Percentile(99) })),
 	}
 }
+
+func cpuOf(r load.Result) time.Duration { return r.CPU }
 
 // A ratio is that of two medians, with the least and the greatest ratio within one round.
 type ratio struct{ median, min, max float64 }
@@ -58,5 +62,5 @@ func median[T float64 | time.Duration](all []T) T {
 }
 
 func millis(d time.Duration) string { return fmt.Sprintf("%.1f ms", float64(d)/1e6) }
-func micros(d time.Duration) string { return fmt.Sprintf("%.0f us", float64(d)/1e3) }
+func micros(d time.Duration) string { return fmt.Sprintf("%.3g us", float64(d)/1e3) }
 func megabytes(n float64) string    { return fmt.Sprintf("%.1f MB", n/1e6) }

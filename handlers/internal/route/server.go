@@ -56,8 +56,10 @@ type Server struct {
 func NewServer(config Config, table []Route) *Server {
 	return &Server{
 		config: config, router: newRouter(table), budget: budget.New(bulkyBytes),
-		requests:  sync.Pool{New: func() any { return new(Request) }},
-		transport: transport.New(transport.Config{PeerOf: config.PeerOf, Logger: config.Logger, Eased: config.Eased}),
+		requests: sync.Pool{New: func() any { return new(Request) }},
+		transport: transport.New(transport.Config{
+			PeerOf: config.PeerOf, Logger: config.Logger, Eased: config.Eased, Heads: config.Limits.Heads,
+		}),
 	}
 }
 

@@ -134,6 +134,9 @@ func (s *socket) answer(ctx context.Context, r *Request, result Answer, err erro
 	if result.read = !r.matched.mutates(); !result.read {
 		s.record(r, status, auth.NotRefused)
 	}
+	if result.read && s.repeatable(r, result, status) {
+		r.conn.Remember()
+	}
 	result.write(r.w, status) // of a long answer the client has all before the handler returns
 	index := result.Index
 	if result.Shared {
@@ -141,6 +144,12 @@ func (s *socket) answer(ctx context.Context, r *Request, result Answer, err erro
 	}
 	s.config.Answered(s.owner, index)
 	return status
+}
+
+// repeatable reports whether a read is answered at once whenever it is sent, so that its head may be remembered. A query
+// with an index may wait, and a long answer may have to.
+func (s *socket) repeatable(r *Request, a Answer, status int) bool {
+	return status == http.StatusOK && s.config.Fault == nil && a.Body.size() <= ShortBytes && !r.Query().Has("index")
 }
 
 // fail answers with an error and returns the status. It is the one place that logs faults.

@@ -51,6 +51,12 @@ type Conn struct {
 	requests int64        // that have come to the handler
 	body     *requestBody // of the present request; nil for none
 
+	ctx      context.Context // of its requests
+	inLane   atomic.Int32    // outside, inside or leaving
+	writer   *laneWriter     // nil before its first use
+	head     []byte          // of the present request, in net/http's buffer; nil unless it came alone and whole
+	remember bool            // see Remember
+
 	// recheck decides for each frame of an upgraded connection whether it may pass. It is the present request's, and
 	// counts once upgraded is set, which happens while nothing reads or writes: see Upgrading.
 	recheck  func() error
@@ -85,20 +91,44 @@ func (c *Conn) Writing() { c.enter(writing) }
 // Serving ends what Writing begins.
 func (c *Conn) Serving() { c.enter(serving) }
 
-// Read reads from the client. The first bytes on a connection, or after an idle time, begin a request's head. A read of
-// a single byte is net/http's watch for the client's end, from another goroutine, which may begin before the handler
-// does.
+// Read reads from the client what the lane has not answered. The first bytes on a connection, or after an idle time,
+// begin a request's head. A read of a single byte is net/http's watch for the client's end, from another goroutine,
+// which may begin before the handler does.
 func (c *Conn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	if c.upgraded {
 		return c.readUpgraded(n, err)
 	}
+	if p := c.phase(); n == 0 || len(b) == 1 || p != idling && p != arriving {
+		c.framing.feed(b[:n])
+		return n, err
+	}
+	for n > 0 && c.repeated(b[:n]) {
+		if err = c.answer(); err != nil {
+			return 0, err
+		}
+		n, err = c.Conn.Read(b)
+	}
+	heads, between := c.framing.heads, c.framing.between()
 	c.framing.feed(b[:n])
-	if p := c.phase(); n > 0 && len(b) > 1 && (p == idling || p == arriving) {
+	c.head = nil
+	if between && c.framing.between() && c.framing.heads == heads+1 {
+		c.head = b[:n]
+	}
+	if n > 0 {
 		c.begin()
 		c.enter(reading)
 	}
 	return n, err
+}
+
+// Close closes the connection. net/http closes a connection in the lane when the server stops, since net/http takes it
+// for an idle one: then the answer is sent first.
+func (c *Conn) Close() error {
+	if c.inLane.CompareAndSwap(inside, leaving) {
+		return nil
+	}
+	return c.Conn.Close()
 }
 
 // Ambiguous reports whether the request that the handler gets now gives the length of its body twice. It is called once
@@ -117,6 +147,9 @@ func (c *Conn) CloseWrite() error {
 	}
 	return nil
 }
+
+// cut closes the connection at once: a read or a write that is under way fails.
+func (c *Conn) cut() { _ = c.Conn.Close() }
 
 // begin waits until a request on the connection may be read and answered, unless it has begun.
 func (c *Conn) begin() {

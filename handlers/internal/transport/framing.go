@@ -69,6 +69,9 @@ func (f *framing) feed(b []byte) {
 	}
 }
 
+// between reports whether the next byte begins a request.
+func (f *framing) between() bool { return f.part == inHead && !f.begun && len(f.line) == 0 }
+
 // keep keeps the beginning of a line.
 func (f *framing) keep(b []byte) {
 	if len(f.line)+len(b) > maxLine {

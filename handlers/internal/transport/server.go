@@ -49,6 +49,8 @@ type Config struct {
 	Logger *slog.Logger
 	// Eased is called when a connection has ended: its memory is free again.
 	Eased func()
+	// Heads is how many heads of requests each socket remembers for the lane; 0 for none.
+	Heads int
 }
 
 // Server serves any number of sockets, which it paces together.
@@ -71,6 +73,7 @@ type Socket struct {
 
 	server *Server
 	bucket bucket
+	lane   *lane
 	handle Handler
 }
 
@@ -88,9 +91,9 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, handlerOf fun
 	defer watch.Wait()
 	watching, stopWatching := context.WithCancel(background)
 	defer stopWatching()
-	dog := newWatchdog()
+	socket := &Socket{Draining: draining, Open: open, server: s, lane: newLane(s.config.Heads)}
+	dog := newWatchdog(socket.lane.forget)
 	watch.Go(func() { dog.run(watching) })
-	socket := &Socket{Draining: draining, Open: open, server: s}
 	socket.handle = handlerOf(socket)
 	defer s.pacer.forget(&socket.bucket)
 	server := socket.httpServer(dog.state)
@@ -109,6 +112,10 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, handlerOf fun
 	dog.closeSilent()
 	grace, cancel := context.WithTimeout(background, DrainTimeout)
 	defer cancel()
+	defer context.AfterFunc(grace, func() { // net/http does not know what is left in the lane
+		cut()
+		dog.cut(func(*Conn) bool { return true })
+	})()
 	if server.Shutdown(grace) != nil { // the grace is over, or the listener can't be closed twice: cut off what is left
 		cut()
 		_ = server.Close()
@@ -142,7 +149,8 @@ func (s *Socket) connContext(ctx context.Context, conn net.Conn) context.Context
 		return ctx
 	}
 	c.Peer = peer
-	return context.WithValue(ctx, connKey{}, c)
+	c.ctx = context.WithValue(ctx, connKey{}, c)
+	return c.ctx
 }
 
 // serveHTTP bounds a request and hands it to the handler.
@@ -162,6 +170,10 @@ func (s *Socket) serveHTTP(w http.ResponseWriter, r *http.Request) {
 		c.body = nil // an idle connection holds nothing of a request
 	}()
 	s.handle(w, r, c)
+	if c.remember && c.head != nil {
+		s.lane.remember(c.head, r)
+	}
+	c.remember, c.head = false, nil
 }
 
 // Sent counts an answer of so many bytes against the socket's pace.

@@ -18,13 +18,14 @@ type watchdog struct {
 	wake chan struct{} // there is one again; capacity 1
 
 	connections sync.WaitGroup // that are open
+	quiet       func()         // called when there is no connection any more
 
 	mu   sync.Mutex // guards the field below
 	open map[*Conn]struct{}
 }
 
-func newWatchdog() *watchdog {
-	return &watchdog{wake: make(chan struct{}, 1), open: map[*Conn]struct{}{}}
+func newWatchdog(quiet func()) *watchdog {
+	return &watchdog{wake: make(chan struct{}, 1), open: map[*Conn]struct{}{}, quiet: quiet}
 }
 
 // watched is a listener whose connections are watched.
@@ -106,9 +107,10 @@ func (d *watchdog) sweep(ctx context.Context) {
 		}
 		late, open := d.late(d.tick.Add(1))
 		for _, c := range late {
-			_ = c.Close() // a read or a write that is under way fails
+			c.cut()
 		}
 		if !open {
+			d.quiet()
 			return
 		}
 	}
@@ -116,12 +118,15 @@ func (d *watchdog) sweep(ctx context.Context) {
 
 // closeSilent closes the connections on which nothing has been sent. net/http would wait for their requests when it
 // shuts down.
-func (d *watchdog) closeSilent() {
+func (d *watchdog) closeSilent() { d.cut(func(c *Conn) bool { return c.phase() == arriving }) }
+
+// cut cuts off the connections of which which reports true.
+func (d *watchdog) cut(which func(*Conn) bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for c := range d.open {
-		if c.phase() == arriving {
-			_ = c.Close() // a read or a write that is under way fails
+		if which(c) {
+			c.cut()
 		}
 	}
 }

@@ -13,6 +13,8 @@ import (
 	"slices"
 	"syscall"
 	"time"
+
+	"taskapi/internal/proc"
 )
 
 // Config says what to send. Socket, Connections, Requests and For are required.
@@ -23,6 +25,7 @@ type Config struct {
 	Warmup      time.Duration // how long to send before measuring
 	For         time.Duration // how long to measure
 	Pause       time.Duration // how long to rest between a reply and the next request, of all connections
+	Server      int           // the process whose CPU time is measured; 0 for none
 
 	// Hostile is for a load that the server may refuse: any status is counted, none is an error, and a connection
 	// that the server closes is opened again. Otherwise a status other than 200 and a closed connection end the run
@@ -37,6 +40,7 @@ type Result struct {
 	Latencies []time.Duration // of the replies, ascending; at most maxLatencies of them
 	Statuses  map[int]int     // replies by status
 	Reopened  int             // connections that the server closed, of a hostile load
+	CPU       time.Duration   // of the server for each reply, from the first request on
 }
 
 // Rate returns the replies per second.
@@ -71,6 +75,7 @@ func Run(ctx context.Context, c Config) (Result, error) {
 		conns: make([]conn, c.Connections), latencies: make([]time.Duration, 0, maxLatencies),
 	}
 	defer r.close()
+	used := cpuTime(c.Server)
 	for i := range r.conns {
 		if err := r.open(i); err != nil {
 			return Result{}, err
@@ -80,6 +85,7 @@ func Run(ctx context.Context, c Config) (Result, error) {
 		return Result{}, err
 	}
 	result := Result{Elapsed: r.now() - c.Warmup, Latencies: r.latencies, Statuses: map[int]int{}, Reopened: r.reopened}
+	result.CPU = (cpuTime(c.Server) - used) / time.Duration(max(1, r.replies))
 	slices.Sort(r.latencies)
 	for status, n := range r.statuses {
 		if n > 0 {
@@ -90,6 +96,15 @@ func Run(ctx context.Context, c Config) (Result, error) {
 	return result, nil
 }
 
+// cpuTime returns the CPU time that a process has used; 0 for one that is not there.
+func cpuTime(pid int) time.Duration {
+	stat, err := proc.Read(pid)
+	if err != nil {
+		return 0
+	}
+	return stat.CPU.Sum()
+}
+
 // A run is the state of one Run.
 type run struct {
 	Config
@@ -98,6 +113,7 @@ type run struct {
 	conns     []conn
 	next      int // index of the request to send next
 	reopened  int
+	replies   int // from the first request on
 	latencies []time.Duration
 	statuses  [600]int
 }
@@ -190,6 +206,7 @@ func (r *run) handle(i int) error {
 	case status != 200 && !r.Hostile:
 		return fmt.Errorf("status %d on %s, want 200", status, r.Socket)
 	}
+	r.replies++
 	if now := r.now(); now > r.Warmup {
 		r.statuses[status]++
 		if len(r.latencies) < cap(r.latencies) {

@@ -1,0 +1,240 @@
+package transport
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"hash/maphash"
+	"io"
+	"net/http"
+	"reflect"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// A client that polls sends the same bytes again and again. What net/http makes of a request's head depends on its
+// bytes alone, so a socket remembers heads that it has answered, each with its parsed request. A request whose bytes
+// are those of a remembered head takes the lane: Conn.Read gives its parsed request to the same handler that net/http
+// would call, sends the answer by one write, and reads on. So it is authenticated, limited and answered as any other,
+// and costs neither a parser nor a goroutine that watches for the client's end. Every other byte goes to net/http
+// untouched.
+//
+// The lane is for answers that come at once: nothing tells its handler that the client has gone.
+
+const (
+	// maxHead is the longest head that is remembered: what net/http reads at once.
+	maxHead = 4 << 10
+	// maxCopied is the longest body that is sent by one write with its head.
+	maxCopied = 16 << 10
+)
+
+var laneBuffers = sync.Pool{New: func() any { return new(bytes.Buffer) }} // of what is sent
+
+// lane has the heads that a socket remembers. Each has one slot by its hash, so a new head takes an old one's place.
+type lane struct {
+	seed  maphash.Seed
+	slots []slot // none: nothing is remembered
+}
+
+type slot struct {
+	// answered is the hash of the latest head that was answered. A head is remembered when it is answered again: one
+	// that comes once costs no second parsing.
+	answered atomic.Uint64
+	head     atomic.Pointer[head]
+}
+
+// head is a remembered head. It is never changed.
+type head struct {
+	bytes   []byte
+	request *http.Request
+}
+
+func newLane(heads int) *lane { return &lane{seed: maphash.MakeSeed(), slots: make([]slot, heads)} }
+
+// slotOf returns the slot of a head, and its hash.
+func (l *lane) slotOf(b []byte) (*slot, uint64) {
+	hash := maphash.Bytes(l.seed, b)
+	return &l.slots[hash%uint64(len(l.slots))], hash
+}
+
+// find returns the remembered head with these bytes, with its slot; nil for none.
+func (l *lane) find(b []byte) (*slot, *head) {
+	if len(l.slots) == 0 || len(b) > maxHead {
+		return nil, nil
+	}
+	at, _ := l.slotOf(b)
+	if kept := at.head.Load(); kept != nil && bytes.Equal(kept.bytes, b) {
+		return at, kept
+	}
+	return nil, nil
+}
+
+// remember keeps a head that net/http has made the request of, if it is answered for the second time. The request is
+// parsed from the kept bytes once more, and both must be equal: whatever has become of the bytes meanwhile, nothing is
+// kept that net/http would read in another way.
+func (l *lane) remember(b []byte, r *http.Request) {
+	at, hash := l.slotOf(b)
+	if at.answered.Swap(hash) != hash {
+		return
+	}
+	b = bytes.Clone(b)
+	rest := bytes.NewReader(b)
+	reader := bufio.NewReader(rest)
+	again, err := http.ReadRequest(reader)
+	if err != nil || reader.Buffered() > 0 || rest.Len() > 0 || !plain(again) || !plain(r) || !equal(again, r) {
+		return
+	}
+	again.RemoteAddr = r.RemoteAddr
+	at.head.Store(&head{bytes: b, request: again})
+}
+
+// plain reports whether nothing but the handler decides what becomes of the connection and of the request's body.
+func plain(r *http.Request) bool {
+	for _, name := range []string{"Connection", "Content-Length", "Expect", "Transfer-Encoding", "Upgrade"} {
+		if r.Header[name] != nil {
+			return false
+		}
+	}
+	return r.Method == http.MethodGet && r.Body == http.NoBody && r.ProtoMajor == 1 && r.ProtoMinor == 1 && !r.Close
+}
+
+func equal(a, b *http.Request) bool {
+	return a.RequestURI == b.RequestURI && a.Host == b.Host && reflect.DeepEqual(a.URL, b.URL) &&
+		reflect.DeepEqual(a.Header, b.Header)
+}
+
+// forget drops all heads: they have tokens in them.
+func (l *lane) forget() {
+	for i := range l.slots {
+		l.slots[i].head.Store(nil)
+	}
+}
+
+// Remember lets the lane answer the present request when it is sent again, by a handler that answers at once.
+func (c *Conn) Remember() { c.remember = true }
+
+// The states of a connection in the lane.
+const (
+	outside int32 = iota // net/http has the connection
+	inside               // the lane answers a request that net/http knows nothing of
+	leaving              // the lane answers, and net/http has closed the connection, which it took for an idle one
+)
+
+// repeated reports whether b is a head that the socket remembers, and readies the lane for its request.
+func (c *Conn) repeated(b []byte) bool {
+	if !c.framing.between() {
+		return false
+	}
+	at, kept := c.socket.lane.find(b)
+	if kept == nil || c.socket.Draining.Err() != nil {
+		return false
+	}
+	if c.writer == nil {
+		c.writer = &laneWriter{conn: c, header: http.Header{}}
+	}
+	c.writer.begin(at, kept)
+	return true
+}
+
+// answer answers the repeated request. After an error the connection is of no use; net/http then sends nothing.
+func (c *Conn) answer() (err error) {
+	if !c.inLane.CompareAndSwap(outside, inside) {
+		return io.EOF
+	}
+	defer func() { // also when the handler cuts the connection off by a panic
+		if !c.inLane.CompareAndSwap(inside, outside) {
+			err = io.EOF
+			_ = c.Conn.Close()
+		}
+	}()
+	c.framing.heads++
+	c.socket.serveHTTP(c.writer, c.writer.request)
+	c.writer.finish()
+	if c.writer.over {
+		return io.EOF
+	}
+	c.enter(idling)
+	return nil
+}
+
+// laneWriter is the http.ResponseWriter of requests in the lane. It sends what net/http would send.
+type laneWriter struct {
+	conn    *Conn
+	at      *slot
+	from    *head
+	request *http.Request // from's, with the context of the connection
+
+	header http.Header
+	status int    // 0 before WriteHeader
+	body   []byte // of an answer whose length its handler has not said
+	sent   bool   // all of it
+	over   bool   // the connection ends with it
+}
+
+func (w *laneWriter) begin(at *slot, kept *head) {
+	if w.from != kept {
+		w.at, w.from, w.request = at, kept, kept.request.WithContext(w.conn.ctx)
+	}
+	clear(w.header)
+	w.status, w.body, w.sent, w.over = 0, nil, false, false
+}
+
+func (w *laneWriter) Header() http.Header { return w.header }
+
+func (w *laneWriter) WriteHeader(status int) { w.status = cmp.Or(w.status, status) }
+
+// Write sends an answer whose length is known at once, so that its handler holds the memory of a long one until it is
+// sent.
+func (w *laneWriter) Write(b []byte) (int, error) {
+	length := w.header["Content-Length"]
+	if len(w.body) == 0 && len(length) == 1 && length[0] == strconv.Itoa(len(b)) {
+		w.send(b)
+	} else {
+		w.body = append(w.body, b...)
+	}
+	return len(b), nil
+}
+
+// finish sends what is not sent yet. A head whose answer is an error is forgotten: its token may be bad from now on.
+func (w *laneWriter) finish() {
+	if !w.sent {
+		w.send(w.body)
+	}
+	if w.status != http.StatusOK {
+		w.at.head.CompareAndSwap(w.from, nil)
+	}
+}
+
+// send sends the answer as net/http would: the handler's headers in order, then those that it has left out.
+func (w *laneWriter) send(body []byte) {
+	w.WriteHeader(http.StatusOK)
+	w.sent, w.over = true, w.conn.socket.Draining.Err() != nil
+	out := laneBuffers.Get().(*bytes.Buffer)
+	defer laneBuffers.Put(out)
+	out.Reset()
+	out.WriteString("HTTP/1.1 ")
+	out.Write(strconv.AppendInt(out.AvailableBuffer(), int64(w.status), 10))
+	out.WriteString(" " + http.StatusText(w.status) + "\r\n")
+	_ = w.header.Write(out) // a buffer takes everything
+	out.WriteString("Date: ")
+	out.Write(time.Now().UTC().AppendFormat(out.AvailableBuffer(), http.TimeFormat))
+	if w.header["Content-Length"] == nil {
+		out.WriteString("\r\nContent-Length: ")
+		out.Write(strconv.AppendInt(out.AvailableBuffer(), int64(len(body)), 10))
+	}
+	if w.over {
+		out.WriteString("\r\nConnection: close")
+	}
+	out.WriteString("\r\n\r\n")
+	whole := len(body) <= maxCopied
+	if whole {
+		out.Write(body)
+	}
+	_, err := w.conn.Conn.Write(out.Bytes())
+	if err == nil && !whole {
+		_, err = w.conn.Conn.Write(body)
+	}
+	w.over = w.over || err != nil
+}
