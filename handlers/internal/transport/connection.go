@@ -99,11 +99,12 @@ func (c *Conn) Read(b []byte) (int, error) {
 	if c.upgraded {
 		return c.readUpgraded(n, err)
 	}
-	if p := c.phase(); n == 0 || len(b) == 1 || p != idling && p != arriving {
+	p := c.phase()
+	if n == 0 || len(b) == 1 || p != idling && p != arriving {
 		c.framing.feed(b[:n])
 		return n, err
 	}
-	for n > 0 && c.repeated(b[:n]) {
+	for p == idling && n > 0 && c.repeated(b[:n]) {
 		if err = c.answer(); err != nil {
 			return 0, err
 		}

@@ -21,7 +21,9 @@ import (
 // and costs neither a parser nor a goroutine that watches for the client's end. Every other byte goes to net/http
 // untouched.
 //
-// The lane is for answers that come at once: nothing tells its handler that the client has gone.
+// The lane is for answers that come at once: nothing tells its handler that the client has gone. The first request of a
+// connection never takes it: until then net/http does not know that the connection is in use, and would wait for it
+// when the server stops.
 
 const (
 	// maxHead is the longest head that is remembered: what net/http reads at once.
@@ -75,6 +77,9 @@ func (l *lane) find(b []byte) (*slot, *head) {
 // parsed from the kept bytes once more, and both must be equal: whatever has become of the bytes meanwhile, nothing is
 // kept that net/http would read in another way.
 func (l *lane) remember(b []byte, r *http.Request) {
+	if len(l.slots) == 0 || len(b) > maxHead {
+		return
+	}
 	at, hash := l.slotOf(b)
 	if at.answered.Swap(hash) != hash {
 		return
@@ -210,6 +215,7 @@ func (w *laneWriter) finish() {
 // send sends the answer as net/http would: the handler's headers in order, then those that it has left out.
 func (w *laneWriter) send(body []byte) {
 	w.WriteHeader(http.StatusOK)
+	w.conn.enter(writing)
 	w.sent, w.over = true, w.conn.socket.Draining.Err() != nil
 	out := laneBuffers.Get().(*bytes.Buffer)
 	defer laneBuffers.Put(out)

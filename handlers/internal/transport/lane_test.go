@@ -1,0 +1,298 @@
+package transport
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskapi/auth"
+	"taskapi/handlers/internal/transport/transporttest"
+)
+
+// laneServer is one socket in memory, and what its handler has seen.
+type laneServer struct {
+	*transporttest.Sockets
+	taken int // requests that took the lane
+}
+
+// serveLane serves a socket that remembers so many heads, as nil answers.
+func serveLane(t *testing.T, heads int, handle Handler) *laneServer {
+	t.Helper()
+	server := New(Config{
+		PeerOf: func(net.Conn) (auth.Peer, error) { return auth.Peer{}, nil }, Eased: func() {},
+		Logger: slog.New(slog.DiscardHandler), Heads: heads,
+	})
+	s := &laneServer{}
+	s.Sockets = transporttest.Serve(t, 1, request, func(ctx context.Context, l net.Listener) error {
+		return server.Serve(ctx, l, func(*Socket) Handler {
+			return func(w http.ResponseWriter, r *http.Request, c *Conn) {
+				if _, ok := w.(*laneWriter); ok {
+					s.taken++
+				}
+				handle(w, r, c)
+			}
+		})
+	})
+	return s
+}
+
+// say sends the texts one after the other, each when everything that came before is answered, and returns all that
+// came back, and whether the server has closed the connection by then.
+func (s *laneServer) say(texts ...string) (answers string, closed bool) {
+	conn := s.Dials[0]()
+	var got bytes.Buffer
+	ended := make(chan struct{})
+	go func() {
+		_, _ = io.Copy(&got, conn)
+		close(ended)
+	}()
+	for _, text := range texts {
+		go func() { _, _ = io.WriteString(conn, text) }()
+		synctest.Wait()
+	}
+	select {
+	case <-ended:
+		closed = true
+	default:
+	}
+	_ = conn.Close()
+	<-ended
+	return got.String(), closed
+}
+
+// reply answers in each way that a handler of the API has, by the path.
+func reply(w http.ResponseWriter, r *http.Request, c *Conn) {
+	body := []byte(r.Method + " " + r.URL.String() + " " + r.Host + fmt.Sprint(r.Header, r.RemoteAddr, r.Close))
+	h := w.Header()
+	h["X-Seen"] = []string{"a\r\nb"} // net/http sends no line break in a value
+	c.Remember()
+	switch {
+	case strings.HasPrefix(r.URL.Path, "/refused"):
+		h.Set("Content-Type", "text/plain; charset=utf-8")
+		w.WriteHeader(http.StatusForbidden)
+		_, _ = w.Write(body)
+	case strings.HasPrefix(r.URL.Path, "/empty"):
+		h["Content-Length"] = []string{"0"}
+		_, _ = w.Write(nil)
+	case strings.HasPrefix(r.URL.Path, "/silent"):
+	case strings.HasPrefix(r.URL.Path, "/long"):
+		body = bytes.Repeat(body, 20<<10/len(body))
+		fallthrough
+	default:
+		h["Content-Type"], h["Content-Length"] = []string{"application/json"}, []string{fmt.Sprint(len(body))}
+		_, _ = w.Write(body)
+	}
+}
+
+const get = "GET /v1/x HTTP/1.1\r\nHost: task\r\nX-Nomad-Token: a.b.c\r\n\r\n"
+
+// heads are requests that a client may send, alone or after each other.
+var heads = []string{
+	get,
+	request,
+	"GET /refused HTTP/1.1\r\nHost: task\r\n\r\n",
+	"GET /empty HTTP/1.1\r\nHost: task\r\n\r\n",
+	"GET /silent HTTP/1.1\r\nHost: task\r\n\r\n",
+	"GET /long HTTP/1.1\r\nHost: task\r\n\r\n",
+	"GET /v1/x?a=b&a=c HTTP/1.1\r\nHost: task\r\nAccept: a\r\nAccept: b\r\n\r\n",
+	"GET /v1/%2e%2e/x?%zz HTTP/1.1\r\nHost: task\r\n\r\n",
+	"GET http://other/v1/x HTTP/1.1\r\nHost: task\r\n\r\n",
+	"GET /v1/x HTTP/1.1\nHost: task\n\n",
+	"HEAD /v1/x HTTP/1.1\r\nHost: task\r\n\r\n",
+	"GET /v1/x HTTP/1.0\r\nHost: task\r\n\r\n",
+	"GET /v1/x HTTP/1.0\r\nHost: task\r\nConnection: keep-alive\r\n\r\n",
+	"GET /v1/x HTTP/1.1\r\nHost: task\r\nConnection: close\r\n\r\n",
+	"GET /v1/x HTTP/1.1\r\nHost: task\r\nConnection: keep-alive\r\n\r\n",
+	"GET /v1/x HTTP/1.1\r\nHost: task\r\nContent-Length: 0\r\n\r\n",
+	"GET /v1/x HTTP/1.1\r\nHost: task\r\nContent-Length: 3\r\n\r\nabc",
+	"GET /v1/x HTTP/1.1\r\nHost: task\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+	"POST /v1/x HTTP/1.1\r\nHost: task\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n",
+	"POST /v1/x HTTP/1.1\r\nHost: task\r\nContent-Length: 0\r\n\r\n\r\n",
+	"GET /v1/x HTTP/1.1\r\nHost: task\r\nExpect: 100-continue\r\n\r\n",
+	"GET /v1/x HTTP/1.1\r\nHost: task\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\n",
+	"GET /v1/x HTTP/1.1\r\nHost: task\r\nTrailer: A\r\n\r\n",
+	"GET /v1/x HTTP/1.1\r\nHost: task\r\nHost: other\r\n\r\n",
+	"GET /v1/x HTTP/1.1\r\n\r\n",
+	"GET /v1/x HTTP/1.1\r\nHost: task\r\nA: " + strings.Repeat("a", 4<<10) + "\r\n\r\n",
+	"\r\n", "\r\n" +
+		get, get + get, get[:20], get[20:], "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n",
+}
+
+// FuzzLane: whatever comes, in whatever pieces, a socket that remembers heads sends what one without them sends, byte
+// by byte, and closes the connection when that does. Zero bytes separate what is sent.
+func FuzzLane(f *testing.F) {
+	for i, head := range heads {
+		f.Add(strings.Join([]string{head, head, head, get, head}, "\x00"))
+		f.Add(strings.Join([]string{get, get, get, head, heads[(i+1)%len(heads)], get}, "\x00"))
+	}
+	f.Fuzz(func(t *testing.T, sent string) {
+		texts := strings.Split(sent, "\x00")
+		if len(texts) > 20 {
+			t.Skip("longer than what is to be found")
+		}
+		synctest.Test(t, func(t *testing.T) {
+			type outcome struct {
+				answers string
+				closed  bool
+			}
+			var got [2]outcome
+			for i, remembered := range []int{0, 2} {
+				s := serveLane(t, remembered, reply)
+				got[i].answers, got[i].closed = s.say(texts...)
+				s.Stop()
+				if remembered == 0 && s.taken != 0 {
+					t.Errorf("%d requests took the lane of a socket that remembers nothing", s.taken)
+				}
+			}
+			if got[0] != got[1] {
+				t.Errorf("%q is answered by\n%+v\nwithout the lane, and by\n%+v\nwith it", texts, got[0], got[1])
+			}
+		})
+	})
+}
+
+// TestLane: a head is answered by the lane from its third time on, on any connection; but not a head that says what
+// becomes of the connection, that has or may have a body, or that did not come alone and whole.
+func TestLane(t *testing.T) {
+	five := func(head string) []string { return []string{head, head, head, head, head} }
+	for name, test := range map[string]struct {
+		texts []string
+		want  int
+	}{
+		"the same":                 {five(get), 3},
+		"with a query":             {five(heads[6]), 3},
+		"a long answer":            {five(heads[5]), 3},
+		"another":                  {[]string{get, get, heads[3], heads[4], request}, 0},
+		"refused":                  {five(heads[2]), 2}, // forgotten, and remembered again
+		"HEAD":                     {five(heads[10]), 0},
+		"HTTP/1.0":                 {five(heads[12]), 0},
+		"with a word on its end":   {five(heads[14]), 0},
+		"with a length":            {five(heads[15]), 0},
+		"with a body":              {five(heads[16]), 0},
+		"two at once":              {five(get + get), 0},
+		"in two pieces":            {[]string{get, get, get[:20], get[20:], get}, 1},
+		"after an empty line":      {[]string{get, get, "\r\n"}, 0},
+		"too long":                 {five(heads[25]), 0},
+		"in two pieces, the third": {[]string{get, get, get, get[:1], get[1:]}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := serveLane(t, 64, reply)
+				defer s.Stop()
+				s.say(test.texts...)
+				if s.taken != test.want {
+					t.Errorf("%d of %q took the lane, want %d", s.taken, test.texts, test.want)
+				}
+			})
+		})
+	}
+}
+
+// TestHeadsAreForgotten: once no connection is left, and for a server that is told to remember none.
+func TestHeadsAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := serveLane(t, 64, reply)
+		defer s.Stop()
+		s.say(get, get)
+		if s.say(get); s.taken != 0 {
+			t.Errorf("the first request of a connection took the lane") // net/http has not seen the connection idle
+		}
+		if s.say(request, get); s.taken != 1 {
+			t.Errorf("%d requests of another connection took the lane, want 1", s.taken)
+		}
+		time.Sleep(2 * sweepEvery)
+		if s.say(request, get); s.taken != 1 {
+			t.Errorf("a head was remembered when its last connection had been gone for two seconds")
+		}
+	})
+}
+
+// TestLaneWhenTheServerStops: net/http takes a connection in the lane for an idle one. The answer is sent all the same
+// if the handler is done in time, and says that it is the last; a handler that takes longer is cut off.
+func TestLaneWhenTheServerStops(t *testing.T) {
+	for name, test := range map[string]struct {
+		takes  time.Duration
+		answer bool
+	}{"soon": {time.Second, true}, "late": {time.Hour, false}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var times int
+				s := serveLane(t, 64, func(w http.ResponseWriter, r *http.Request, c *Conn) {
+					if times++; times == 3 {
+						select {
+						case <-time.After(test.takes):
+						case <-r.Context().Done():
+							panic(http.ErrAbortHandler)
+						}
+					}
+					reply(w, r, c)
+				})
+				begin, stopped := time.Now(), make(chan time.Duration)
+				conn := s.Dials[0]()
+				answers := make(chan string)
+				go func() {
+					all, _ := io.ReadAll(conn)
+					answers <- string(all)
+				}()
+				for range 3 {
+					_, _ = io.WriteString(conn, get)
+					synctest.Wait()
+				}
+				go func() {
+					s.Stop()
+					stopped <- time.Since(begin)
+				}()
+				took, all := <-stopped, ""
+				all = <-answers
+				if s.taken != 1 {
+					t.Fatalf("%d requests took the lane, want 1", s.taken)
+				}
+				if want := min(test.takes, DrainTimeout); took != want {
+					t.Errorf("the server stopped after %v, want %v", took, want)
+				}
+				if got := strings.Count(all, "HTTP/1.1 200 OK"); got != 3 && test.answer || got != 2 && !test.answer {
+					t.Errorf("%d answers: %q", got, all)
+				}
+				if test.answer != strings.Contains(all, "\r\nConnection: close\r\n\r\n") {
+					t.Errorf("the last answer is %q", all)
+				}
+			})
+		})
+	}
+}
+
+// TestLaneEnds: a client that does not take its answer is cut off, as outside of the lane, and one that its handler cuts
+// off is.
+func TestLaneEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := serveLane(t, 64, func(w http.ResponseWriter, r *http.Request, c *Conn) {
+			if _, ok := w.(*laneWriter); ok && r.URL.Path == "/empty" {
+				panic(http.ErrAbortHandler)
+			}
+			reply(w, r, c)
+		})
+		defer s.Stop()
+		if all, closed := s.say(heads[3], heads[3], heads[3]); !closed || s.taken != 1 || strings.Count(all, " 200 ") != 2 {
+			t.Errorf("a handler cut off a client in the lane: closed is %v, %d took the lane: %q", closed, s.taken, all)
+		}
+		conn := s.Dials[0]()
+		defer conn.Close()
+		for range 2 {
+			s.AskOn(conn, 1)
+			synctest.Wait()
+		}
+		_, _ = io.WriteString(conn, request)
+		time.Sleep(WriteTimeout + 2*sweepEvery)
+		if rest, err := io.ReadAll(conn); len(rest) > 0 || err != nil || s.taken != 2 {
+			t.Errorf("a client that did not read for long got %q, %v; %d took the lane", rest, err, s.taken)
+		}
+	})
+}
