@@ -1,6 +1,7 @@
 // Package transport serves HTTP on a listener to clients who may be slow, hostile or too many. It bounds what each of
 // them may send and how long each step of a request may take, refuses requests whose length is ambiguous, paces busy
-// sockets so that none slows down its neighbours, and takes connections over for upgrades.
+// sockets so that none slows down its neighbours, and takes connections over for upgrades. A read that is sent again
+// skips net/http's parser; see lane.go.
 //
 // It knows connections, bytes and time. It knows nothing of tokens, routes or answers: a Handler does the rest.
 package transport
