@@ -62,9 +62,13 @@ func (b *buffer) write(text []byte) {
 // extend adds to the line that has not ended.
 func (b *buffer) extend(line []byte) {
 	b.returned = false
-	if b.pending {
-		b.pop()
+	if last := len(b.lines) - 1; b.pending { // it is replaced
 		b.pending = false
+		b.bytes -= len(b.lines[last]) + lineOverhead
+		b.lines = b.lines[:last]
+		if n := len(b.matches); n > 0 && b.matches[n-1] == b.first+last {
+			b.matches = b.matches[:n-1]
+		}
 	}
 	room := min(max(maxLineBytes-len(b.open), 0), len(line))
 	b.open = append(b.open, line[:room]...)
@@ -106,16 +110,6 @@ func (b *buffer) push(line string) {
 	b.bytes += len(line) + lineOverhead
 	if len(b.lines) > maxLines || b.bytes > maxBytes {
 		b.trim()
-	}
-}
-
-// pop removes the last line.
-func (b *buffer) pop() {
-	last := len(b.lines) - 1
-	b.bytes -= len(b.lines[last]) + lineOverhead
-	b.lines = b.lines[:last]
-	if n := len(b.matches); n > 0 && b.matches[n-1] == b.first+last {
-		b.matches = b.matches[:n-1]
 	}
 }
 

@@ -40,7 +40,7 @@ func (c cleaner) line(text []byte) string {
 		} else {
 			marks = 0
 		}
-		shown := c.shown(r, size, column, marks)
+		shown := c.shown(r, column, marks)
 		out.WriteString(shown)
 		column += ansi.StringWidthWc(shown)
 	}
@@ -56,8 +56,9 @@ func (c cleaner) text(s string) string {
 	return c.line([]byte(strings.Join(strings.Fields(s), " "))) + cut
 }
 
-// shown returns what stands for a character. column is where it will be.
-func (c cleaner) shown(r rune, size, column, marks int) string {
+// shown returns what stands for a character. column is where it will be. A byte that is no UTF-8 is read as the
+// replacement character.
+func (c cleaner) shown(r rune, column, marks int) string {
 	switch {
 	case r == '\t':
 		return strings.Repeat(" ", tabStop-column%tabStop)
@@ -65,21 +66,14 @@ func (c cleaner) shown(r rune, size, column, marks int) string {
 		return "^" + string('@'+r)
 	case r == 0x7f:
 		return "^?"
-	case r == utf8.RuneError && size == 1, c.ascii && r > 0x7f:
-		return c.unknown()
+	case c.ascii && r > 0x7f:
+		return "?"
 	case r == 0x200d, unicode.Is(unicode.Variation_Selector, r), marks > maxMarks, marks > column:
 		return "" // joiners only change how their neighbours look; a mark at the beginning has no character to stand on
 	case !unicode.IsGraphic(r):
 		return fmt.Sprintf("<%x>", r)
 	}
 	return string(r)
-}
-
-func (c cleaner) unknown() string {
-	if c.ascii {
-		return "?"
-	}
-	return string(utf8.RuneError)
 }
 
 // plain reports whether text is printable ASCII.

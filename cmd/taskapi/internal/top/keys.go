@@ -171,9 +171,9 @@ func matches(by int) func(*Model) {
 }
 
 func (m *Model) nextOrder() {
-	m.order = (m.order + 1) % orderCount
+	m.order = (m.order + 1) % len(orders)
 	m.sort()
-	m.say("tasks by "+m.order.String(), false)
+	m.say("tasks by "+orders[m.order].name, false)
 }
 
 // back leaves what was entered last: the search, the whole screen, the panel.

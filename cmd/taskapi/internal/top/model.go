@@ -40,7 +40,7 @@ type Model struct {
 	checksErr     error
 
 	tasks  []task // in the order of the table
-	order  order
+	order  int    // index of the table's order
 	cursor int    // index of the chosen task
 	table  int    // index of the first one shown
 	chosen string // name of the chosen task, which stays chosen when the order changes

@@ -221,14 +221,14 @@ func TestOrders(t *testing.T) {
 	s := newScreen(t)
 	s.keys("end")
 	var got []string
-	for range orderCount {
+	for range orders {
 		var names []string
 		for _, task := range s.tasks {
 			names = append(names, task.name)
 		}
 		got = append(got, strings.Join(names, " "))
 		if s.tasks[s.cursor].name != "worker" {
-			t.Errorf("by %v, %s is chosen", s.order, s.tasks[s.cursor].name)
+			t.Errorf("by %s, %s is chosen", orders[s.order].name, s.tasks[s.cursor].name)
 		}
 		s.keys("p")
 	}

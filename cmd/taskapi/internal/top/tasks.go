@@ -25,20 +25,16 @@ type task struct {
 	up       time.Duration // of one that runs
 }
 
-// order is that of the table.
-type order int
-
-const (
-	byPlace order = iota
-	byCPU
-	byMemory
-	byRestarts
-	byName
-	orderCount
-)
-
-func (o order) String() string {
-	return [...]string{"the job", "CPU", "memory", "restarts", "name"}[o]
+// orders are those that the table can have.
+var orders = []struct {
+	name    string
+	compare func(a, b task) int
+}{
+	{"the job", func(a, b task) int { return a.place - b.place }},
+	{"CPU", func(a, b task) int { return cmp.Compare(b.cpu, a.cpu) }},
+	{"memory", func(a, b task) int { return cmp.Compare(b.memory, a.memory) }},
+	{"restarts", func(a, b task) int { return cmp.Compare(b.restarts, a.restarts) }},
+	{"name", func(a, b task) int { return strings.Compare(a.name, b.name) }},
 }
 
 // arrange makes the rows of the table from what is known, and keeps the chosen task.
@@ -47,7 +43,13 @@ func (m *Model) arrange() {
 		return
 	}
 	m.tasks = m.tasks[:0]
-	passing, checks := m.countChecks()
+	passing, checks := map[string]int{}, map[string]int{} // by task; those of the group count under an empty name
+	for _, c := range m.checks {
+		checks[c.Task]++
+		if c.Status == passingStatus {
+			passing[c.Task]++
+		}
+	}
 	for place, name := range taskNames(m.alloc) {
 		t := task{name: name, place: place, state: "pending", passing: passing[name], checks: checks[name], cpu: -1}
 		if s := m.alloc.TaskStates[name]; s != nil {
@@ -66,19 +68,7 @@ func (m *Model) arrange() {
 
 // sort brings the rows into their order. The chosen task stays chosen, the first one when there is none.
 func (m *Model) sort() {
-	slices.SortStableFunc(m.tasks, func(a, b task) int {
-		switch m.order {
-		case byCPU:
-			return cmp.Compare(b.cpu, a.cpu)
-		case byMemory:
-			return cmp.Compare(b.memory, a.memory)
-		case byRestarts:
-			return cmp.Compare(b.restarts, a.restarts)
-		case byName:
-			return strings.Compare(a.name, b.name)
-		}
-		return a.place - b.place
-	})
+	slices.SortStableFunc(m.tasks, orders[m.order].compare)
 	m.cursor = max(slices.IndexFunc(m.tasks, func(t task) bool { return t.name == m.chosen }), 0)
 	if len(m.tasks) > 0 {
 		m.chosen = m.tasks[m.cursor].name
@@ -127,18 +117,6 @@ func usageOf(u *api.ResourceUsage) (cpu float64, memory uint64) {
 		memory = cmp.Or(s.RSS, s.Usage)
 	}
 	return cpu, memory
-}
-
-// countChecks counts the checks by their tasks; those of the group count for the group, under an empty name.
-func (m *Model) countChecks() (passing, all map[string]int) {
-	passing, all = map[string]int{}, map[string]int{}
-	for _, c := range m.checks {
-		all[c.Task]++
-		if c.Status == passingStatus {
-			passing[c.Task]++
-		}
-	}
-	return passing, all
 }
 
 // percent shows a share of one processor in at most five characters.

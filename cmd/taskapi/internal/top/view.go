@@ -109,14 +109,13 @@ func (m *Model) summaryRow() string {
 	case ended:
 		return m.paint(faintStyle, " The allocation has ended: this is the last that was seen of it.")
 	}
-	runs, passing, checks := 0, 0, 0
+	runs, passing := 0, 0
 	for _, t := range m.tasks {
 		if t.state == "running" {
 			runs++
 		}
 	}
 	for _, c := range m.checks {
-		checks++
 		if c.Status == passingStatus {
 			passing++
 		}
@@ -127,8 +126,8 @@ func (m *Model) summaryRow() string {
 		cpu, memory = percent(share), output.Bytes(bytes)
 	}
 	text := fmt.Sprintf(" CPU %s  memory %s  tasks %d of %d running", cpu, memory, runs, len(m.tasks))
-	if checks > 0 {
-		text += fmt.Sprintf("  checks %d of %d passing", passing, checks)
+	if len(m.checks) > 0 {
+		text += fmt.Sprintf("  checks %d of %d passing", passing, len(m.checks))
 	}
 	return text
 }
@@ -168,64 +167,50 @@ var columns = []column{
 // minName is how many columns a task's name has at least, beside another column.
 const minName = 12
 
-// fitColumns returns how many columns fit beside the name, and how wide that is.
-func (m *Model) fitColumns() (n, name int) {
-	name = m.width - 1
+// tableRow returns a name and the cells of the columns that fit beside it.
+func (m *Model) tableRow(name string, cell func(column) string) string {
+	shown, wide := 0, m.width-1
 	for _, c := range columns {
-		wide := 1 + max(c.wide, -c.wide)
-		if name-wide < minName {
+		rest := wide - 1 - max(c.wide, -c.wide)
+		if rest < minName {
 			break
 		}
-		name -= wide
-		n++
+		shown, wide = shown+1, rest
 	}
-	return n, name
+	row := pad(ansi.TruncateWc(name, wide, "~"), wide)
+	for _, c := range columns[:shown] {
+		row += " " + aligned(cell(c), c.wide)
+	}
+	return row
 }
 
 func (m *Model) headingRow() string {
-	n, name := m.fitColumns()
-	var row strings.Builder
-	row.WriteString(" " + pad("TASK", name))
-	for _, c := range columns[:n] {
-		row.WriteString(" " + aligned(c.head, c.wide))
-	}
-	return m.paint(headStyle, row.String())
+	return m.paint(headStyle, " "+m.tableRow("TASK", func(c column) string { return c.head }))
 }
 
 // taskRows returns the rows of the tasks that are in sight. The chosen one always is.
 func (m *Model) taskRows(rows int) []string {
 	m.table = min(m.table, m.cursor, max(len(m.tasks)-rows, 0))
 	m.table = max(m.table, m.cursor-rows+1, 0)
-	n, name := m.fitColumns()
 	out := make([]string, 0, rows)
 	for i := m.table; i < min(m.table+rows, len(m.tasks)); i++ {
-		t := m.tasks[i]
-		var row strings.Builder
-		row.WriteString(pad(ansi.TruncateWc(m.clean().text(t.name), name, "~"), name))
-		for _, c := range columns[:n] {
-			row.WriteString(" " + aligned(c.cell(t), c.wide))
+		t, mark := m.tasks[i], plainStyle
+		row := " " + m.tableRow(m.clean().text(t.name), func(c column) string { return c.cell(t) })
+		switch {
+		case i == m.cursor:
+			row, mark = pad(">"+row[1:], m.width), chosenStyle
+		case t.bad, t.passing < t.checks:
+			mark = badStyle
+		case t.state != "running":
+			mark = faintStyle
 		}
-		out = append(out, m.taskRow(t, row.String(), i == m.cursor))
+		out = append(out, m.paint(mark, row))
 	}
-	for len(out) < rows {
-		out = append(out, "")
-	}
-	return out
+	return fill(out, rows)
 }
 
-func (m *Model) taskRow(t task, row string, chosen bool) string {
-	mark := plainStyle
-	switch {
-	case t.bad, t.passing < t.checks:
-		mark = badStyle
-	case t.state != "running":
-		mark = faintStyle
-	}
-	if !chosen {
-		return m.paint(mark, " "+row)
-	}
-	return m.paint(chosenStyle, pad(">"+row, m.width))
-}
+// fill adds empty rows.
+func fill(rows []string, n int) []string { return append(rows, make([]string, max(n-len(rows), 0))...) }
 
 // barRow names the panels, and says where in the text of the panel the reader is.
 func (m *Model) barRow() string {
@@ -275,10 +260,7 @@ func (m *Model) panelRows(rows int) []string {
 	if len(p.text.lines) == 0 && rows > 0 {
 		out = append(out, m.paint(faintStyle, " "+cmp.Or(p.note, "nothing yet")))
 	}
-	for len(out) < rows {
-		out = append(out, "")
-	}
-	return out
+	return fill(out, rows)
 }
 
 // highlight marks what was searched for in a line that is shown.
@@ -367,10 +349,7 @@ func (m *Model) helpRows(rows int) []string {
 		}
 		lines = lines[:half]
 	}
-	for len(lines) < rows {
-		lines = append(lines, "")
-	}
-	return lines[:rows]
+	return fill(lines, rows)[:rows]
 }
 
 // aligned brings a text to a width: at the right, or at the left for a negative one.

@@ -14,9 +14,8 @@ type work struct {
 	context context.Context // of all of them: a command begins long after the call that made it
 	cancel  context.CancelFunc
 
-	mu     sync.Mutex // guards the field below, and that nothing begins after it is set
-	closed bool
-	all    sync.WaitGroup
+	mu  sync.Mutex // held so that nothing begins after the context has ended
+	all sync.WaitGroup
 }
 
 func newWork(ctx context.Context) *work {
@@ -47,17 +46,17 @@ type panicMsg struct{ err error }
 func (w *work) begin() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if !w.closed {
-		w.all.Add(1)
+	if w.context.Err() != nil {
+		return false
 	}
-	return !w.closed
+	w.all.Add(1)
+	return true
 }
 
 // Close ends all commands and waits for them.
 func (w *work) Close() {
 	w.mu.Lock()
-	w.closed = true
-	w.mu.Unlock()
 	w.cancel()
+	w.mu.Unlock()
 	w.all.Wait()
 }
