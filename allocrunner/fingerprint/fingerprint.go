@@ -32,8 +32,14 @@ func Node(dir string, known *drivers.Registry) *api.Node {
 		Drivers: map[string]*api.DriverInfo{}, ReservedResources: &api.NodeReservedResources{},
 	}
 	cores, mhz := runtime.NumCPU(), int(proc.Megahertz())
-	set(n.Attributes, "cpu.modelname", proc.Value("/proc/cpuinfo", "model name"))
-	setNumber(n.Attributes, "cpu.frequency", mhz)
+	if model := proc.Value("/proc/cpuinfo", "model name"); model != "" {
+		n.Attributes["cpu.modelname"] = model
+	}
+	if mhz != 0 {
+		n.Attributes["cpu.frequency"] = strconv.Itoa(mhz)
+		n.Attributes["cpu.totalcompute"] = strconv.Itoa(cores * mhz)
+		n.Attributes["cpu.usablecompute"] = n.Attributes["cpu.totalcompute"]
+	}
 	memory, disk := &api.HostMemoryStats{}, &api.HostDiskStats{}
 	if measured, err := hoststats.Memory(); err == nil {
 		memory = measured
@@ -44,8 +50,6 @@ func Node(dir string, known *drivers.Registry) *api.Node {
 		n.Attributes["unique.storage.bytestotal"] = strconv.FormatUint(disk.Size, 10)
 		n.Attributes["unique.storage.bytesfree"] = strconv.FormatUint(disk.Available, 10)
 	}
-	setNumber(n.Attributes, "cpu.totalcompute", cores*mhz)
-	setNumber(n.Attributes, "cpu.usablecompute", cores*mhz)
 	n.NodeResources = &api.NodeResources{
 		Cpu:    api.NodeCpuResources{CpuShares: int64(cores * mhz), TotalCpuCores: uint16(cores)},
 		Memory: api.NodeMemoryResources{MemoryMB: int64(memory.Total >> 20)},
@@ -75,6 +79,10 @@ func networks(ip string) (found []*api.NetworkResource) {
 		addresses, _ := i.Addrs()
 		var own []*api.NetworkResource
 		has := false
+		speed := 1000 // megabits a second, which Nomad assumes, too, when the system does not say
+		if n, err := proc.Number(filepath.Join("/sys/class/net", i.Name, "speed")); err == nil && n > 0 {
+			speed = int(n)
+		}
 		for _, a := range addresses {
 			prefix, err := netip.ParsePrefix(a.String())
 			if err != nil || prefix.Addr().IsLinkLocalUnicast() {
@@ -83,7 +91,7 @@ func networks(ip string) (found []*api.NetworkResource) {
 			address := prefix.Addr()
 			has = has || address.String() == ip
 			own = append(own, &api.NetworkResource{
-				Mode: "host", Device: i.Name, MBits: linkSpeed(i.Name),
+				Mode: "host", Device: i.Name, MBits: new(speed),
 				IP: address.String(), CIDR: netip.PrefixFrom(address, address.BitLen()).String(),
 			})
 		}
@@ -92,26 +100,4 @@ func networks(ip string) (found []*api.NetworkResource) {
 		}
 	}
 	return found
-}
-
-// linkSpeed returns an interface's speed in megabits a second. Like Nomad, it assumes 1000 when the system does not
-// say.
-func linkSpeed(name string) *int {
-	speed := 1000
-	if n, err := proc.Number(filepath.Join("/sys/class/net", name, "speed")); err == nil && n > 0 {
-		speed = int(n)
-	}
-	return &speed
-}
-
-func set(attributes map[string]string, name, value string) {
-	if value != "" {
-		attributes[name] = value
-	}
-}
-
-func setNumber(attributes map[string]string, name string, value int) {
-	if value != 0 {
-		attributes[name] = strconv.Itoa(value)
-	}
 }

@@ -80,7 +80,7 @@ func (c *comparer) add(r rule, text string) {
 
 // groups compares the group that runs field by field, and the others as wholes.
 func (c *comparer) groups(old, new []*api.TaskGroup, runs string) {
-	for p := range pairs(reflect.ValueOf(old), reflect.ValueOf(new)) {
+	for _, p := range pairs(reflect.ValueOf(old), reflect.ValueOf(new)) {
 		c.in(p.step("group"), func() {
 			switch {
 			case p.name != runs:
@@ -135,7 +135,7 @@ func (c *comparer) field(row rule, name string, a, b reflect.Value) {
 	case elem == nil, a.Kind() == reflect.Pointer && (a.IsNil() || b.IsNil()):
 		c.in(name, func() { c.add(row, difference(row, a, b)) })
 	case a.Kind() == reflect.Slice, a.Kind() == reflect.Map:
-		for p := range pairs(a, b) {
+		for _, p := range pairs(a, b) {
 			c.in(p.step(name), func() {
 				if text := p.whole(""); text != "" {
 					c.add(row, text)

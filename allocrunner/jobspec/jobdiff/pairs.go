@@ -2,59 +2,45 @@ package jobdiff
 
 import (
 	"encoding/json"
-	"iter"
 	"reflect"
 	"slices"
 	"strings"
 )
 
-// elementKey tells elements of one list apart: by name, and by number among those of one name.
-type elementKey struct {
-	name   string
-	number int
-}
-
 // pairs matches the elements of two lists or two maps: by name, and by position where there are several of a name, or
 // no names. The old version's come first, in its order. Nil elements are none.
-func pairs(old, new reflect.Value) iter.Seq[pair] {
-	before, order, counts := elements(old)
-	after, added, newCounts := elements(new)
-	for _, key := range added {
-		if _, ok := before[key]; !ok {
-			order = append(order, key)
-		}
-	}
-	return func(yield func(pair) bool) {
-		for _, key := range order {
-			alone := max(counts[key.name], newCounts[key.name]) == 1
-			if !yield(pair{key.name, key.number, alone, before[key], after[key]}) {
+func pairs(old, new reflect.Value) []*pair {
+	var all []*pair
+	byName := map[string][]*pair{}
+	each := func(v reflect.Value, set func(*pair, reflect.Value)) {
+		counts := map[string]int{}
+		take := func(name string, element reflect.Value) {
+			if element.Kind() == reflect.Pointer && element.IsNil() {
 				return
 			}
+			counts[name]++
+			if counts[name] > len(byName[name]) {
+				p := &pair{name: name, number: counts[name]}
+				all, byName[name] = append(all, p), append(byName[name], p)
+			}
+			set(byName[name][counts[name]-1], element)
 		}
-	}
-}
-
-func elements(v reflect.Value) (found map[elementKey]reflect.Value, order []elementKey, counts map[string]int) {
-	found, counts = map[elementKey]reflect.Value{}, map[string]int{}
-	take := func(name string, element reflect.Value) {
-		if element.Kind() == reflect.Pointer && element.IsNil() {
+		if v.Kind() == reflect.Map {
+			for _, key := range sortedKeys(v) {
+				take(key, v.MapIndex(reflect.ValueOf(key).Convert(v.Type().Key())))
+			}
 			return
 		}
-		counts[name]++
-		key := elementKey{name, counts[name]}
-		found[key] = element
-		order = append(order, key)
-	}
-	if v.Kind() == reflect.Map {
-		for _, key := range sortedKeys(v) {
-			take(key, v.MapIndex(reflect.ValueOf(key).Convert(v.Type().Key())))
+		for i := range v.Len() {
+			take(elementName(v.Index(i)), v.Index(i))
 		}
-		return found, order, counts
 	}
-	for i := range v.Len() {
-		take(elementName(v.Index(i)), v.Index(i))
+	each(old, func(p *pair, element reflect.Value) { p.old = element })
+	each(new, func(p *pair, element reflect.Value) { p.new = element })
+	for _, p := range all {
+		p.alone = len(byName[p.name]) == 1
 	}
-	return found, order, counts
+	return all
 }
 
 // elementName returns the name or the label of a block, empty when it has neither.
@@ -104,7 +90,7 @@ func same(a, b reflect.Value) bool {
 		return sameMap(a, b)
 	case reflect.Slice:
 		if blockOf(a.Type()) != nil {
-			for p := range pairs(a, b) {
+			for _, p := range pairs(a, b) {
 				if p.whole("") != "" || !same(p.old, p.new) {
 					return false
 				}
