@@ -3,6 +3,7 @@ package taskenv
 import (
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/zclconf/go-cty/cty"
 	"github.com/zclconf/go-cty/cty/function"
 	"github.com/zclconf/go-cty/cty/function/stdlib"
+	"github.com/zclconf/go-cty/cty/gocty"
 
 	"taskapi/internal/ctyvalue"
 )
@@ -63,12 +65,13 @@ func (ev *evaluator) value(at string, v any) any {
 	switch v := v.(type) {
 	case string:
 		return ev.template(at, v)
-	case []string:
-		return list(ev, at, v)
-	case []any:
-		return list(ev, at, v)
-	case []map[string]any:
-		return list(ev, at, v)
+	case []string, []any, []map[string]any:
+		list := reflect.ValueOf(v)
+		out := make([]any, list.Len())
+		for i := range out {
+			out[i] = ev.value(fmt.Sprintf("%s[%d]", at, i), list.Index(i).Interface())
+		}
+		return out
 	case map[string]any:
 		out := make(map[string]any, len(v))
 		for _, k := range slices.Sorted(maps.Keys(v)) { // in order, so that problems are
@@ -77,14 +80,6 @@ func (ev *evaluator) value(at string, v any) any {
 		return out
 	}
 	return v
-}
-
-func list[T any](ev *evaluator, at string, elements []T) []any {
-	out := make([]any, len(elements))
-	for i, v := range elements {
-		out[i] = ev.value(fmt.Sprintf("%s[%d]", at, i), v)
-	}
-	return out
 }
 
 func (ev *evaluator) template(at, s string) any {
@@ -136,18 +131,8 @@ func (e *Env) variables() map[string]cty.Value {
 			nest(tree, k, layer[k])
 		}
 	}
-	out := make(map[string]cty.Value, len(tree)+1)
-	for k, v := range tree {
-		out[k] = ctyTree(v)
-	}
-	env := make(map[string]cty.Value, len(e.vars))
-	for k, v := range e.vars {
-		env[k] = cty.StringVal(v)
-	}
-	out["env"] = cty.MapValEmpty(cty.String)
-	if len(env) > 0 {
-		out["env"] = cty.MapVal(env)
-	}
+	out := ctyTree(tree).AsValueMap()                             // never empty: each environment has NOMAD_ALLOC_ID
+	out["env"], _ = gocty.ToCtyValue(e.vars, cty.Map(cty.String)) // fails for other types alone
 	return out
 }
 

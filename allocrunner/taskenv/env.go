@@ -99,11 +99,7 @@ type Task struct {
 func (e *Env) WithTask(t Task) *Env {
 	cfg := e.cfg
 	cfg.Task, cfg.User, cfg.Dir = t.Task, t.User, t.Dir
-	c := New(cfg)
-	if len(e.hooks) == 0 {
-		return c
-	}
-	return c.With(e.hooks)
+	return New(cfg).With(e.hooks)
 }
 
 // List returns the variables as KEY=value, sorted.

@@ -18,10 +18,7 @@ const (
 // measureAttack sends the same flood to the floor, which refuses nobody: what the good connections lose there, they
 // lose because the machine is busy.
 func measureAttack(ctx context.Context, env *environment, o options, table io.Writer) (err error) {
-	issuer, err := newIssuer()
-	if err != nil {
-		return err
-	}
+	issuer := newIssuer()
 	keys := env.path(".jwks")
 	if err := os.WriteFile(keys, issuer.jwks(), 0o644); err != nil {
 		return err
