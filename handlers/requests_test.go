@@ -60,6 +60,10 @@ func TestBadInput(t *testing.T) {
 		{"PUT", restartPath, "{}{}", 400, "Failed to decode body: there is more after the JSON value"},
 		{"PUT", restartPath, "{}]", 400, "Failed to decode body: there is more after the JSON value"},
 		{"PUT", signalPath, "", 400, "Failed to decode body: EOF"},
+		{"PUT", restartPath, `{"TaskName":7}`, 400, `Failed to decode body: "TaskName" is a number: give a string`},
+		{"PUT", restartPath, `{"AllTasks":"x"}`, 400, `Failed to decode body: "AllTasks" is a string: give a boolean`},
+		{"PUT", restartPath, `[]`, 400,
+			"Failed to decode body: an array is no object: give {}, or with the fields of the request"},
 		{"POST", signalPath, "{}" + strings.Repeat(" ", 64<<10), 413, "the body is larger than 65536 bytes"},
 		{"POST", signalPath, `{"Task":"` + strings.Repeat("a", 64<<10) + `"}`, 413, "the body is larger than 65536 bytes"},
 	} {

@@ -9,13 +9,13 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
-	"reflect"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 
 	"taskapi/auth"
+	"taskapi/handlers/apierror"
 )
 
 // maxFileBytes bounds a file of faults. It is far more than MaxFaults need.
@@ -92,41 +92,13 @@ func strictly(src []byte, v any) error {
 		return errors.New("the file is empty")
 	}
 	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		if wrong.Field == "" {
-			return fmt.Errorf(`%s is no object: give {"faults": [{"path": "/v1/allocations", "status": 503}]}`,
-				article(wrong.Value))
-		}
-		field := strings.TrimPrefix(wrong.Field, "Fault.") // of entry
-		return fmt.Errorf("%q is %s: give %s", field, article(wrong.Value), article(kindOf(wrong.Type)))
+		wrong.Field = strings.TrimPrefix(wrong.Field, "Fault.") // of entry
+		return errors.New(apierror.WrongJSON(wrong, `{"faults": [{"path": "/v1/allocations", "status": 503}]}`))
 	}
 	if syntax, ok := errors.AsType[*json.SyntaxError](err); ok {
 		return fmt.Errorf("line %d: %w", 1+bytes.Count(src[:min(int(syntax.Offset), len(src))], []byte("\n")), err)
 	}
 	return errors.New(strings.TrimPrefix(err.Error(), "json: "))
-}
-
-// kindOf returns the JSON word for the value that a Go type is decoded from.
-func kindOf(t reflect.Type) string {
-	switch t.Kind() {
-	case reflect.Bool:
-		return "boolean"
-	case reflect.Int:
-		return "whole number"
-	case reflect.String:
-		return "string"
-	case reflect.Slice:
-		return "array"
-	default:
-		return "object"
-	}
-}
-
-// article returns a word with its article.
-func article(word string) string {
-	if strings.ContainsAny(word[:1], "aeiou") {
-		return "an " + word
-	}
-	return "a " + word
 }
 
 // File is the faults of a file, which may be rewritten at any time: the next request meets what it says then, from its

@@ -243,6 +243,9 @@ func bodyError(err error) error {
 	case errors.Is(err, context.Canceled):
 		return err
 	}
+	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		return apierror.New(apierror.UndecodableBody, apierror.WrongJSON(wrong, "{}, or with the fields of the request"))
+	}
 	return apierror.New(apierror.UndecodableBody, err)
 }
 
