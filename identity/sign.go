@@ -20,7 +20,7 @@ func (k *Keyring) Sign(c Claims) (string, error) {
 		return "", fmt.Errorf("sign token: %w", err)
 	}
 	ring := k.current.Load()
-	token := jwt.NewWithClaims(jwt.SigningMethodEdDSA, c.wire())
+	token := jwt.NewWithClaims(jwt.SigningMethodEdDSA, c.ByName())
 	token.Header["kid"] = ring.infos[0].ID
 	signed, err := token.SignedString(ring.signer)
 	if err != nil {
@@ -44,8 +44,8 @@ func (k *Keyring) Signer() (keyID string, key crypto.Signer) {
 	return ring.infos[0].ID, ring.signer
 }
 
-// wire returns the claims under the names that they have in a token.
-func (c *Claims) wire() jwt.MapClaims {
+// ByName returns the claims under the names that they have in a token.
+func (c *Claims) ByName() jwt.MapClaims {
 	m := jwt.MapClaims{}
 	for field, value := range reflect.ValueOf(*c).Fields() {
 		if !value.IsZero() {

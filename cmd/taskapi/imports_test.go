@@ -201,7 +201,6 @@ var allowedImports = map[string][]string{
 		"handlers/internal/route",
 		"handlers/internal/wire",
 		"handlers/scrape",
-		"identity",
 	},
 	"handlers/scrape": {
 		"handlers/apierror",

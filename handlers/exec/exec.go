@@ -3,6 +3,7 @@
 package exec
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"net/http"
@@ -120,7 +121,8 @@ func (h *handlers) run(r *route.Request, alloc route.Alloc, req interfaces.ExecR
 	}
 	relay := &relay{raw: transport.ConnOf(r.Context()), writing: make(chan struct{}, 1)}
 	if r.Flag("ws_handshake", false) {
-		relay.token = tokenOf(r.Header)
+		_, bearer, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+		relay.token = cmp.Or(r.Header.Get("X-Nomad-Token"), strings.TrimLeft(bearer, " "))
 	}
 	return route.Answer{Farewell: relay.farewell, Upgrade: func(ctx context.Context, w http.ResponseWriter) error {
 		leave, err := h.enterExec(r.Principal)
@@ -148,13 +150,4 @@ func (h *handlers) enterExec(p *auth.Principal) (leave func(), err error) {
 		return nil, apierror.New(apierror.TooManyExecs)
 	}
 	return leave, nil
-}
-
-// tokenOf returns the token of an authenticated request.
-func tokenOf(h http.Header) string {
-	if token := h.Get("X-Nomad-Token"); token != "" {
-		return token
-	}
-	_, token, _ := strings.Cut(h.Get("Authorization"), " ")
-	return strings.TrimLeft(token, " ")
 }

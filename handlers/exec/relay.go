@@ -189,15 +189,8 @@ func closing(err error) (status int, reason string) {
 	if known.Kind.Status() < http.StatusInternalServerError {
 		status = websocket.ClosePolicyViolation
 	}
-	return status, cut(known.Message, maxReason)
-}
-
-// cut cuts a text to a number of bytes, between characters.
-func cut(text string, most int) string {
-	if len(text) <= most {
-		return text
-	}
-	return strings.ToValidUTF8(text[:most], "")
+	reason = known.Message
+	return status, strings.ToValidUTF8(reason[:min(len(reason), maxReason)], "") // cut between characters
 }
 
 // receive hands the client's messages to the command until the client has gone, or has sent something that is no

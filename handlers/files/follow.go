@@ -8,7 +8,6 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"strconv"
 	"sync"
 	"time"
 
@@ -49,7 +48,9 @@ func (h *handlers) stream(s *frameWriter) route.Answer {
 	if s.plain {
 		contentType = route.PlainType
 	}
-	return route.Answer{ContentType: contentType, NoSniff: true, Stream: s.run, Release: s.close}
+	return route.Answer{ContentType: contentType, NoSniff: true, Stream: s.run, Release: func() {
+		_ = s.frames.Close() // it was only read
+	}}
 }
 
 // spanOf reads follow, origin and offset.
@@ -111,8 +112,6 @@ type frameWriter struct {
 	logger *slog.Logger
 }
 
-func (s *frameWriter) close() { _ = s.frames.Close() } // it was only read
-
 // run sends frames until their end, or until the stream has to end. A plain stream that is cut short breaks off the
 // connection, so that its client does not take it for whole; others say why.
 func (s *frameWriter) run(ctx context.Context, out *route.StreamWriter) {
@@ -127,10 +126,8 @@ func (s *frameWriter) run(ctx context.Context, out *route.StreamWriter) {
 		case errors.Is(err, io.EOF):
 			return
 		case ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded):
-			if !s.plain {
+			if err = nil; !s.plain {
 				err = out.Heartbeat()
-			} else {
-				err = nil
 			}
 		case errors.Is(context.Cause(ctx), route.ErrDraining):
 			if err = s.drain(out); err == nil {
@@ -221,30 +218,16 @@ var frameBuffers = sync.Pool{New: func() any { return new([]byte) }}
 
 // appendFrame encodes a frame as encoding/json does, without a copy of its data.
 func appendFrame(b []byte, f *api.StreamFrame) []byte {
-	b = append(b, '{')
-	key := func(name string) {
-		if b[len(b)-1] != '{' {
-			b = append(b, ',')
-		}
-		b = append(append(append(b, '"'), name...), '"', ':')
+	rest, _ := json.Marshal(struct { // text and numbers can always be encoded
+		File, FileEvent string `json:",omitempty"`
+		Offset          int64  `json:",omitempty"`
+	}{f.File, f.FileEvent, f.Offset})
+	if len(f.Data) == 0 {
+		return append(b, rest...)
 	}
-	text := func(name, value string) {
-		if value == "" {
-			return
-		}
-		key(name)
-		quoted, _ := json.Marshal(value) // text can always be encoded
-		b = append(b, quoted...)
+	b = append(base64.StdEncoding.AppendEncode(append(b, `{"Data":"`...), f.Data), '"')
+	if len(rest) > len("{}") {
+		b = append(b, ',')
 	}
-	if len(f.Data) > 0 {
-		key("Data")
-		b = append(base64.StdEncoding.AppendEncode(append(b, '"'), f.Data), '"')
-	}
-	text("File", f.File)
-	text("FileEvent", f.FileEvent)
-	if f.Offset != 0 {
-		key("Offset")
-		b = strconv.AppendInt(b, f.Offset, 10)
-	}
-	return append(b, '}')
+	return append(b, rest[1:]...)
 }

@@ -100,68 +100,65 @@ func latestDeployment(r *route.Request, current *api.Allocation) (any, error) {
 
 // changeDeployment changes the deployment that the path and the body name, and answers with an evaluation that has
 // nothing to do. The deployment must be running.
-func (h *handlers) changeDeployment(
-	r *route.Request, want any, named *string, change func(interfaces.Deployer, *api.Deployment) error,
-) (route.Answer, error) {
-	if err := r.Decode(want, false); err != nil {
-		return route.Answer{}, err
-	}
-	d, alloc, err := deploymentOf(r)
-	switch {
-	case err != nil:
-		return route.Answer{}, err
-	case *named == "":
-		return route.Answer{}, route.Invalid("DeploymentID must be specified")
-	case *named != d.ID:
-		return route.Answer{}, route.Invalid("Deployment ID does not match")
-	case d.Status != api.DeploymentStatusRunning:
-		return route.Answer{}, route.Invalid("deployment %s is %s: only one that runs can be changed", d.ID, d.Status)
-	}
-	if err := change(alloc.(interfaces.Deployer), d); err != nil { // it has deployments
-		return route.Answer{}, err
-	}
-	now := alloc.Snapshot()
-	return route.Indexed(wireDeploymentUpdate{
-		EvalID:          h.Evaluations.AddFor("deployment-watcher", now, api.DesiredUpdates{Ignore: 1}, "", d.ID),
-		EvalCreateIndex: now.ModifyIndex, DeploymentModifyIndex: now.ModifyIndex, Index: now.ModifyIndex,
-	}, now.ModifyIndex)
+func (h *handlers) changeDeployment(change func(deployer, *deploymentChange) error) route.Handler {
+	return route.Decoded(false, func(_ context.Context, r *route.Request, want *deploymentChange) (route.Answer, error) {
+		d, alloc, err := deploymentOf(r)
+		switch {
+		case err != nil:
+			return route.Answer{}, err
+		case want.DeploymentID == "":
+			return route.Answer{}, route.Invalid("DeploymentID must be specified")
+		case want.DeploymentID != d.ID:
+			return route.Answer{}, route.Invalid("Deployment ID does not match")
+		case d.Status != api.DeploymentStatusRunning:
+			return route.Answer{}, route.Invalid("deployment %s is %s: only one that runs can be changed", d.ID, d.Status)
+		}
+		if err := change(alloc.(deployer), want); err != nil { // it has deployments
+			return route.Answer{}, err
+		}
+		now := alloc.Snapshot()
+		return route.Indexed(wireDeploymentUpdate{
+			EvalID:          h.Evaluations.AddFor("deployment-watcher", now, api.DesiredUpdates{Ignore: 1}, "", d.ID),
+			EvalCreateIndex: now.ModifyIndex, DeploymentModifyIndex: now.ModifyIndex, Index: now.ModifyIndex,
+		}, now.ModifyIndex)
+	})
+}
+
+// deploymentChange is the body of every change of a deployment: that of its allocation's health has all fields.
+type deploymentChange = api.DeploymentAllocHealthRequest
+
+// deployer is an allocation with deployments.
+type deployer interface {
+	route.Alloc
+	interfaces.Deployer
 }
 
 // deploymentFail answers PUT /v1/deployment/fail/:deployment. The allocation runs on with its version: there is no
 // other to go back to.
-func (h *handlers) deploymentFail(_ context.Context, r *route.Request) (route.Answer, error) {
-	want := api.DeploymentFailRequest{}
-	return h.changeDeployment(r, &want, &want.DeploymentID, func(alloc interfaces.Deployer, d *api.Deployment) error {
-		alloc.FailDeployment(d.ID)
-		return nil
-	})
+func deploymentFail(alloc deployer, want *deploymentChange) error {
+	alloc.FailDeployment(want.DeploymentID)
+	return nil
 }
 
 // deploymentPromote answers PUT /v1/deployment/promote/:deployment: the one allocation is no canary.
-func (h *handlers) deploymentPromote(_ context.Context, r *route.Request) (route.Answer, error) {
-	want := api.DeploymentPromoteRequest{}
-	return h.changeDeployment(r, &want, &want.DeploymentID, func(interfaces.Deployer, *api.Deployment) error {
-		return route.Invalid("no canaries to promote")
-	})
+func deploymentPromote(deployer, *deploymentChange) error {
+	return route.Invalid("no canaries to promote")
 }
 
 // deploymentHealth answers PUT /v1/deployment/allocation-health/:deployment.
-func (h *handlers) deploymentHealth(_ context.Context, r *route.Request) (route.Answer, error) {
-	want := api.DeploymentAllocHealthRequest{}
-	return h.changeDeployment(r, &want, &want.DeploymentID, func(alloc interfaces.Deployer, d *api.Deployment) error {
-		now := alloc.(route.Alloc).Snapshot()
-		for _, id := range slices.Concat(want.HealthyAllocationIDs, want.UnhealthyAllocationIDs) {
-			if id != now.ID || d.ID != now.DeploymentID {
-				return route.Invalid("allocation %s is not in deployment %s", route.Clip(id), d.ID)
-			}
+func deploymentHealth(alloc deployer, want *deploymentChange) error {
+	now := alloc.Snapshot()
+	for _, id := range slices.Concat(want.HealthyAllocationIDs, want.UnhealthyAllocationIDs) {
+		if id != now.ID || want.DeploymentID != now.DeploymentID {
+			return route.Invalid("allocation %s is not in deployment %s", route.Clip(id), want.DeploymentID)
 		}
-		healthy := len(want.HealthyAllocationIDs) > 0
-		if healthy == (len(want.UnhealthyAllocationIDs) > 0) {
-			return route.Invalid("name the allocation in HealthyAllocationIDs or in UnhealthyAllocationIDs")
-		}
-		alloc.SetHealth(healthy)
-		return nil
-	})
+	}
+	healthy := len(want.HealthyAllocationIDs) > 0
+	if healthy == (len(want.UnhealthyAllocationIDs) > 0) {
+		return route.Invalid("name the allocation in HealthyAllocationIDs or in UnhealthyAllocationIDs")
+	}
+	alloc.SetHealth(healthy)
+	return nil
 }
 
 // wireDeploymentUpdate is Nomad's answer to a change of a deployment.

@@ -63,31 +63,22 @@ func (h *handlers) register(ctx context.Context, r *route.Request, want *api.Job
 	if id := r.Param("job"); id != "" && id != *want.Job.ID {
 		return route.Answer{}, apierror.New(apierror.JobMismatch)
 	}
-	return h.registerAs(ctx, r, registering{
-		job: want.Job, submission: want.Submission, force: r.Flag("force", true),
-		first: func() error { return enforceIndex(r, want) },
-	})
+	return h.registerAs(ctx, r, want.Job, want.Submission, func() error { return enforceIndex(r, want) })
 }
 
-// registering is a version of the job that the allocation is to get.
-type registering struct {
-	job        *api.Job
-	submission *api.JobSubmission
-	force      bool
-	first      func() error // returns an error for a job that must not be registered now
-}
-
-// registerAs gives the allocation another version of its job.
-func (h *handlers) registerAs(ctx context.Context, r *route.Request, want registering) (route.Answer, error) {
+// registerAs gives the allocation another version of its job, unless first returns an error.
+func (h *handlers) registerAs(
+	ctx context.Context, r *route.Request, job *api.Job, submission *api.JobSubmission, first func() error,
+) (route.Answer, error) {
 	if err := r.TakeTurn(ctx, h.registering); err != nil {
 		return route.Answer{}, err
 	}
 	defer h.registering.Leave()
-	if err := want.first(); err != nil {
+	if err := first(); err != nil {
 		return route.Answer{}, err
 	}
 	before := ptr.Deref(jobOf(r).JobModifyIndex)
-	registered, err := h.Registrar.Register(ctx, want.job, want.submission, want.force)
+	registered, err := h.Registrar.Register(ctx, job, submission, r.Flag("force", true))
 	if err != nil {
 		return route.Answer{}, fmt.Errorf("register: %w", ofUpdate(err))
 	}

@@ -181,15 +181,12 @@ func (h *handlers) revert(ctx context.Context, r *route.Request, want *api.JobRe
 	}
 	job := *versions[found].Job
 	job.SubmitTime = nil // it is submitted now
-	return h.registerAs(ctx, r, registering{
-		job: &job, submission: versions[found].Submission, force: r.Flag("force", true),
-		first: func() error {
-			now, prior := ptr.Deref(jobOf(r).Version), want.EnforcePriorVersion
-			if prior != nil && now != *prior {
-				why := fmt.Sprintf("Current job has version %d; enforcing version %d", now, *prior)
-				return apierror.New(apierror.Conflict, why)
-			}
-			return nil
-		},
+	return h.registerAs(ctx, r, &job, versions[found].Submission, func() error {
+		now, prior := ptr.Deref(jobOf(r).Version), want.EnforcePriorVersion
+		if prior != nil && now != *prior {
+			why := fmt.Sprintf("Current job has version %d; enforcing version %d", now, *prior)
+			return apierror.New(apierror.Conflict, why)
+		}
+		return nil
 	})
 }

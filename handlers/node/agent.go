@@ -56,10 +56,12 @@ func Routes(c Config) []route.Route {
 	return []route.Route{
 		route.Read("/v1/agent/health", auth.Authenticated, h.health,
 			"Reports that the agent is healthy; type=client or type=server for one part."),
-		route.Read("/v1/agent/self", auth.AgentRead, h.self, "Returns the agent's version, place and configuration."),
+		route.Read("/v1/agent/self", auth.AgentRead, func(context.Context, *route.Request) (route.Answer, error) {
+			return route.Respond(api.AgentSelf{Member: c.Agent.member(), Stats: c.Agent.stats(), Config: c.Agent.settings()})
+		}, "Returns the agent's version, place and configuration."),
 		route.Read("/v1/agent/monitor", auth.AgentMonitor, h.monitor, "Streams what the agent logs.").
 			Flags("log_json", "plain").Answering(route.Stream).Given(c.Log != nil, apierror.NoRoute),
-		route.Read("/v1/agent/members", auth.NodeRead, h.members, "Lists the members of the cluster: this agent."),
+		route.Read("/v1/agent/members", auth.NodeRead, always(c.Agent.members()), "Lists the members of the cluster: this agent."),
 		route.Read("/v1/agent/servers", auth.AgentRead, always([]string{leaderAddress}),
 			"Lists the servers: the address of this agent's leader."),
 		route.Read("/v1/regions", auth.Authenticated, always([]string{c.Agent.Region}),
@@ -69,7 +71,10 @@ func Routes(c Config) []route.Route {
 			"Lists the addresses of the servers."),
 		route.Read("/v1/metrics", auth.OperatorOnly, h.metrics,
 			"Returns measurements, as JSON or with format=prometheus as text."),
-		route.Write("/v1/system/gc", auth.OperatorOnly, h.systemGC, "Forgets the evaluations that are kept."),
+		route.Write("/v1/system/gc", auth.OperatorOnly, func(context.Context, *route.Request) (route.Answer, error) {
+			c.ForgetEvaluations() // a directory of an allocation that has ended is removed by taskapi gc
+			return route.Respond(nil)
+		}, "Forgets the evaluations that are kept."),
 		route.Write("/v1/system/reconcile/summaries", auth.OperatorOnly, always(nil),
 			"Does nothing: summaries are always up to date."),
 
@@ -109,16 +114,17 @@ func always(value any) route.Handler {
 // healthy.
 func (h *handlers) health(_ context.Context, r *route.Request) (route.Answer, error) {
 	well := &api.AgentHealth{Ok: true, Message: "ok"}
+	health := api.AgentHealthResponse{Client: well, Server: well}
 	switch part := r.Query().Get("type"); part {
 	case "":
-		return route.Respond(api.AgentHealthResponse{Client: well, Server: well})
 	case "client":
-		return route.Respond(api.AgentHealthResponse{Client: well})
+		health.Server = nil
 	case "server":
-		return route.Respond(api.AgentHealthResponse{Server: well})
+		health.Client = nil
 	default:
 		return route.Answer{}, route.Invalid("type must be client or server, not %s", route.Clip(part))
 	}
+	return route.Respond(health)
 }
 
 // The place in a cluster that this process claims.
@@ -129,11 +135,6 @@ const (
 	agentAddress  = "127.0.0.1"
 	serfPort      = 4648 // Nomad's default
 )
-
-// self answers GET /v1/agent/self.
-func (h *handlers) self(context.Context, *route.Request) (route.Answer, error) {
-	return route.Respond(api.AgentSelf{Member: h.Agent.member(), Stats: h.Agent.stats(), Config: h.Agent.settings()})
-}
 
 func (a *Agent) member() api.AgentMember {
 	return api.AgentMember{
@@ -193,14 +194,11 @@ func (a *Agent) settings() map[string]any {
 	}
 }
 
-// members answers GET /v1/agent/members: this process alone.
-func (h *handlers) members(context.Context, *route.Request) (route.Answer, error) {
-	agent := &h.Agent
-	member := agent.member()
-	return route.Respond(api.ServerMembers{
-		ServerName: agent.NodeName, ServerRegion: agent.Region, ServerDC: agent.Datacenter,
-		Members: []*api.AgentMember{&member},
-	})
+// members are those of GET /v1/agent/members: this process alone.
+func (a *Agent) members() api.ServerMembers {
+	return api.ServerMembers{
+		ServerName: a.NodeName, ServerRegion: a.Region, ServerDC: a.Datacenter, Members: []*api.AgentMember{new(a.member())},
+	}
 }
 
 // metrics answers GET /v1/metrics: JSON in Nomad's shape, or with ?format=prometheus the text that Prometheus reads.
@@ -216,11 +214,4 @@ func (h *handlers) clientGC(ctx context.Context, r *route.Request) (route.Answer
 		return route.Answer{}, err
 	}
 	return route.Answer{Body: route.NewBody(nil, route.JSONType)}, r.Collect(ctx)
-}
-
-// systemGC answers PUT /v1/system/gc. It forgets the evaluations that are kept for clients. A directory of an
-// allocation that has ended is removed by taskapi gc, which alone knows of other allocations.
-func (h *handlers) systemGC(context.Context, *route.Request) (route.Answer, error) {
-	h.ForgetEvaluations()
-	return route.Respond(nil)
 }

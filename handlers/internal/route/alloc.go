@@ -44,8 +44,8 @@ func (r *Request) Alloc(unknown apierror.Kind) (Alloc, error) {
 	return nil, apierror.New(unknown, id)
 }
 
-// Resource returns the allocation that the path names as the interface of a resource. Errors: those of alloc, NoRoute
-// when it has none.
+// Resource returns the allocation that the path names as the interface of a resource. Errors: those of Request.Alloc,
+// NoRoute when it has none.
 func Resource[T any](r *Request, unknown apierror.Kind) (found T, err error) {
 	alloc, err := r.Alloc(unknown)
 	if err != nil {

@@ -1,6 +1,7 @@
 package route
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -75,7 +76,7 @@ func (r *Request) giveBack() {
 // ReserveBody reserves memory for a body before it is read, and so many bytes for an answer that shows what there is.
 // If the client goes during the wait, nothing is done. Errors: those of Reserve.
 func (r *Request) ReserveBody(answer int) error {
-	length := int(r.matched.bodyLimit())
+	length := int(cmp.Or(r.matched.maxBody, transport.MaxBody))
 	if r.ContentLength >= 0 {
 		length = min(length, int(r.ContentLength))
 	}

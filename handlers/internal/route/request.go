@@ -249,12 +249,6 @@ func bodyError(err error) error {
 	return apierror.New(apierror.UndecodableBody, err)
 }
 
-// abandoned reports whether err only says that the client has gone away or that the server's end cut the request off.
-// Nothing went wrong then, but nothing was done either, which a client that still reads has to learn.
-func abandoned(ctx context.Context, err error) bool {
-	return ctx.Err() != nil && errors.Is(err, context.Canceled)
-}
-
 // Denied reports whether a request ended because its token is not valid any more.
 func Denied(err error) bool {
 	_, denied := errors.AsType[*auth.Denial](err)

@@ -9,14 +9,12 @@
 package route
 
 import (
-	"cmp"
 	"context"
 	"net/http"
 	"slices"
 
 	"taskapi/auth"
 	"taskapi/handlers/apierror"
-	"taskapi/handlers/internal/transport"
 )
 
 // Handler answers one request. Its error is mapped to a status in one place; see apierror.
@@ -35,7 +33,7 @@ const (
 	Absent  AnswerKind = "501"       // an error that says why there is no such thing here
 )
 
-// Route is one row of the table. Only read, write, ask and remove make routes, and they have no form without a
+// Route is one row of the table. Only Read, Write, Ask and Remove make routes, and they have no form without a
 // capability or a description.
 type Route struct {
 	Methods []string // the first is the usual one; GET answers HEAD, too
@@ -90,9 +88,6 @@ func New(methods []string, pattern string, needs auth.Capability, handle Handler
 	anyOf := auth.CapabilitySet(needs)
 	return Route{Methods: methods, Pattern: pattern, AnyOf: anyOf, Answer: JSON, Doc: doc, handle: handle}
 }
-
-// bodyLimit returns the ceiling of a request's body.
-func (r *Route) bodyLimit() int64 { return cmp.Or(r.maxBody, transport.MaxBody) }
 
 // Answering returns the route with answers of another kind than JSON.
 func (r Route) Answering(kind AnswerKind) Route {

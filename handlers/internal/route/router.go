@@ -3,11 +3,8 @@ package route
 import (
 	"net/http"
 	"slices"
-	"strings"
 
 	"github.com/go-chi/chi/v5"
-
-	"taskapi/handlers/apierror"
 )
 
 // router finds the route of a request. chi matches the path and keeps the parameters. Its ServeHTTP is not used,
@@ -57,21 +54,4 @@ func (rt *router) find(scratch *chi.Context, method, path string) (found *Route,
 		allow = append(allow, http.MethodHead)
 	}
 	return nil, allow
-}
-
-// routePath returns the path as the router matches it: escaped where decoding would lose something.
-func routePath(r *http.Request) string {
-	if r.URL.RawPath != "" {
-		return r.URL.RawPath
-	}
-	return r.URL.Path
-}
-
-// noRoute returns the error for a request without a route.
-func noRoute(w http.ResponseWriter, allow []string) error {
-	if len(allow) == 0 {
-		return apierror.New(apierror.NoRoute)
-	}
-	w.Header().Set("Allow", strings.Join(allow, ", "))
-	return apierror.New(apierror.WrongMethod)
 }

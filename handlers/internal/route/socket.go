@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -67,17 +68,25 @@ func (s *socket) serve(w http.ResponseWriter, r *http.Request, conn *transport.C
 		return
 	}
 
-	req := s.acquire(w, r, principal, conn)
-	defer s.release(req)
+	req := s.requests.Get().(*Request) // with the matcher's scratch space in it, routing allocates nothing
+	*req = Request{route: req.route, Request: r, Principal: principal, conn: conn, socket: s, w: w}
+	defer func() {
+		req.route.Reset()
+		*req = Request{route: req.route}
+		s.requests.Put(req)
+	}()
 	if s.fault(req) {
 		return
 	}
-	route, allow := s.router.find(&req.route, r.Method, routePath(r))
-	if route != nil && route.Answer == Upgrade && r.Method == http.MethodHead {
-		route, allow = nil, route.Methods
-	}
-	if route == nil {
-		s.fail(req, noRoute(w, allow))
+	route, allow := s.router.find(&req.route, r.Method, cmp.Or(r.URL.RawPath, r.URL.Path))
+	switch {
+	case route != nil:
+	case len(allow) == 0:
+		s.fail(req, apierror.New(apierror.NoRoute))
+		return
+	default:
+		w.Header().Set("Allow", strings.Join(allow, ", "))
+		s.fail(req, apierror.New(apierror.WrongMethod))
 		return
 	}
 	req.matched = route
@@ -158,7 +167,9 @@ func (s *socket) fail(r *Request, err error) int {
 		return apierror.WriteDenial(r.w, denial)
 	}
 	known := apierror.Of(err)
-	if abandoned(r.Context(), err) {
+	if r.Context().Err() != nil && errors.Is(err, context.Canceled) {
+		// The client has gone, or the server's end cut the request off. Nothing went wrong, but nothing was done either,
+		// which a client that still reads has to learn.
 		known = apierror.New(apierror.CutOff)
 	}
 	status := known.Kind.Status()
@@ -170,18 +181,12 @@ func (s *socket) fail(r *Request, err error) int {
 	if known.RetryAfter > 0 {
 		r.w.Header().Set("Retry-After", apierror.RetryAfter(known.RetryAfter))
 	}
-	words := NewBody([]byte(known.Message), PlainType)
-	Answer{Body: words, Index: r.missingSince(known), read: true}.write(r.w, status)
-	return status
-}
-
-// missingSince returns the index of an error that says that something does not exist, so that a client can wait until
-// it does; 0 for none.
-func (r *Request) missingSince(e *apierror.Error) uint64 {
-	if e.Index != 0 || r.matched == nil || r.matched.mutates() || !e.Kind.Waitable() {
-		return e.Index
+	index := known.Index // of what does not exist, so that a client can wait until it does
+	if index == 0 && r.matched != nil && !r.matched.mutates() && known.Kind.Waitable() {
+		index = r.Index()
 	}
-	return r.Index()
+	Answer{Body: NewBody([]byte(known.Message), PlainType), Index: index, read: true}.write(r.w, status)
+	return status
 }
 
 // recovered turns a panic into a 500 and a line in the log; the connection and the server live on.
@@ -214,20 +219,4 @@ func (s *socket) fault(r *Request) bool {
 	}
 	answer.ServeHTTP(r.w, r.Request)
 	return true
-}
-
-// acquire returns a request from the pool: with the matcher's scratch space in it, routing allocates nothing.
-func (s *socket) acquire(
-	w http.ResponseWriter, r *http.Request, principal *auth.Principal, conn *transport.Conn,
-) *Request {
-	req := s.requests.Get().(*Request)
-	req.Request, req.Principal, req.conn, req.socket, req.w = r, principal, conn, s, w
-	return req
-}
-
-// release puts a request back into the pool, with nothing in it but the scratch space.
-func (s *socket) release(req *Request) {
-	req.route.Reset()
-	*req = Request{route: req.route}
-	s.requests.Put(req)
 }

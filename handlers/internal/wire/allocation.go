@@ -5,6 +5,7 @@
 package wire
 
 import (
+	"cmp"
 	"reflect"
 	"time"
 
@@ -136,12 +137,7 @@ func stubOf(a *api.Allocation) *api.AllocationListStub {
 	if a.Job != nil {
 		job = *a.Job
 	}
-	if job.Type == nil {
-		job.Type = new(string)
-	}
-	if job.Version == nil {
-		job.Version = new(uint64)
-	}
+	job.Type, job.Version = cmp.Or(job.Type, new(string)), cmp.Or(job.Version, new(uint64))
 	whole := *a
 	whole.Job = &job
 	return whole.Stub()

@@ -41,10 +41,7 @@ func JobOf(job *api.Job) *Job {
 	if job == nil {
 		return nil
 	}
-	namespace := ""
-	if job.Namespace != nil {
-		namespace = *job.Namespace
-	}
+	namespace := ptr.Deref(job.Namespace)
 	w := &Job{Job: job, Update: cmp.Or(job.Update, noUpdate)}
 	if job.UI != nil {
 		w.UI = &UI{JobUIConfig: job.UI}
@@ -167,23 +164,18 @@ func submitted(alloc *api.Allocation) *api.Job {
 // JobNow returns the allocation's job with its present status.
 func JobNow(alloc *api.Allocation) *api.Job {
 	job := submitted(alloc)
-	status := jobStatus(alloc.ClientStatus)
-	job.Status = &status
+	switch alloc.ClientStatus {
+	case api.AllocClientStatusPending, "":
+		job.Status = new("pending")
+	case api.AllocClientStatusRunning, api.AllocClientStatusUnknown:
+		job.Status = new("running")
+	default:
+		job.Status = new("dead")
+	}
 	if alloc.DesiredStatus == api.AllocDesiredStatusStop {
-		stopped := true
-		job.Stop = &stopped
+		job.Stop = new(true)
 	}
 	return job
-}
-
-func jobStatus(clientStatus string) string {
-	switch clientStatus {
-	case api.AllocClientStatusPending, "":
-		return "pending"
-	case api.AllocClientStatusRunning, api.AllocClientStatusUnknown:
-		return "running"
-	}
-	return "dead"
 }
 
 // JobStub adds what the SDK lacks.
