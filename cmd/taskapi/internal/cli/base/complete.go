@@ -12,29 +12,20 @@ import (
 // completeTimeout bounds what a press of the tab key waits for.
 const completeTimeout = 2 * time.Second
 
-// CompleteTarget completes [ALLOC] [TASK]: IDs, and the names of what runs, or of everything for commands that read.
+// CompleteTarget completes [ALLOC] [TASK]: IDs, and the names of what runs, or of everything for commands that read. A
+// JOBFILE after it is the shell's to complete.
 func CompleteTarget(dataDir *string, w Environment, s Sought) cobra.CompletionFunc {
-	return func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+	return func(cmd *cobra.Command, args []string, begun string) (all []string, _ cobra.ShellCompDirective) {
 		switch {
 		case len(args) == 0:
-			return complete(cmd, *dataDir, w, begun, s.choices), cobra.ShellCompDirectiveNoFileComp
+			all = complete(cmd, *dataDir, w, begun, s.choices)
+		case strings.HasSuffix(cmd.Use, "JOBFILE"):
+			return nil, cobra.ShellCompDirectiveDefault
 		case len(args) == 1 && s.Tasks != NoTask:
 			found, _ := Find(cmd.Context(), w, *dataDir, args, ToRead) // none, then
-			tasks := TaskNames(found.Alloc)
-			return slices.DeleteFunc(tasks, func(task string) bool { return !strings.HasPrefix(task, begun) }),
-				cobra.ShellCompDirectiveNoFileComp
+			all = slices.DeleteFunc(TaskNames(found.Alloc), func(task string) bool { return !strings.HasPrefix(task, begun) })
 		}
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-}
-
-// CompleteUpdate completes an allocation, and the job file after it.
-func CompleteUpdate(dataDir *string, w Environment) cobra.CompletionFunc {
-	return func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
-		if len(args) > 0 {
-			return nil, cobra.ShellCompDirectiveDefault
-		}
-		return complete(cmd, *dataDir, w, begun, ToChange.choices), cobra.ShellCompDirectiveNoFileComp
+		return all, cobra.ShellCompDirectiveNoFileComp
 	}
 }
 

@@ -210,21 +210,22 @@ func created(k known) int64 {
 // Known returns an allocation as it was saved last or, when that can't be read or nothing is saved of it, as its
 // taskapi answers it.
 func (l Layout) Known(ctx context.Context, id string) known {
+	k := known{Target{Layout: l, ID: id}, true}
 	if saved, err := l.Peek(id); err == nil && saved != nil && saved.Alloc.ID == id {
-		return known{Target{l, id, "", saved.Alloc}, !saved.Terminal}
+		k.Alloc, k.Running = saved.Alloc, !saved.Terminal
+		return k
 	}
 	c := l.Client(id)
 	defer c.Close()
 	found := c.Locate(ctx, client.Timeouts{})
+	k.Alloc = found.Alloc
 	switch found.Holder {
-	case client.Serving, client.Nobody:
-		return known{Target{l, id, "", found.Alloc}, true}
 	case client.Ended:
-		return known{Target{l, id, "", found.Alloc}, false}
+		k.Running = false
 	case client.Unreadable:
-		return known{Target{l, id, "", nil}, allocrunner.TasksRunning(l.Alloc(id))}
+		k.Running = allocrunner.TasksRunning(l.Alloc(id))
 	}
-	return known{Target{l, id, "", nil}, true}
+	return k
 }
 
 // only returns the only running allocation or, for commands that read, if none runs, the latest one.

@@ -217,14 +217,16 @@ func (t *testRun) run(ctx context.Context, signals <-chan os.Signal) error {
 		}
 		return err
 	})
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	switch {
 	case result != nil: // which counts before the group's
 		if stopped != nil {
 			t.environment.Warnf("%v", stopped)
 		}
 		return result
-	case t.signalled() != 0:
-		return base.ExitError{Code: base.ExitSignalled + int(t.signalled())}
+	case t.by != 0: // while no command ran
+		return base.ExitError{Code: base.ExitSignalled + int(t.by)}
 	}
 	return errors.Join(failed, stopped)
 }
@@ -338,13 +340,9 @@ func (t *testRun) variables() ([]string, error) {
 			own["NOMAD_ADDR_"+port.Label] = net.JoinHostPort(port.HostIP, value)
 		}
 	}
-	env := slices.DeleteFunc(slices.Clone(t.environment.Env), func(entry string) bool {
-		name, _, _ := strings.Cut(entry, "=")
-		_, replaced := own[name]
-		return replaced
-	})
+	env := slices.Clone(t.environment.Env)
 	for _, name := range slices.Sorted(maps.Keys(own)) {
-		env = append(env, name+"="+own[name])
+		env = append(env, name+"="+own[name]) // exec.Cmd takes the last of a name
 	}
 	return env, nil
 }
@@ -374,13 +372,6 @@ func (t *testRun) onSignal(giveUp context.CancelCauseFunc) func(syscall.Signal) 
 			_ = process.Signal(sig) // it may have ended
 		}
 	}
-}
-
-// signalled returns the signal to stop that came while no command ran, 0 for none.
-func (t *testRun) signalled() syscall.Signal {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.by
 }
 
 // inForeground reports whether a terminal sends Ctrl-C to this process and those that it starts.

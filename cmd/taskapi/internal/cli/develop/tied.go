@@ -32,10 +32,9 @@ type tied struct {
 	foreground *interfaces.Foreground
 	lacking    start.Lacking         // what the tasks were refused
 	faults     string                // file of them; empty for none
-	started    func()                // called when the foreground's process has started
+	started    func()                // called each time that the foreground's process has started
 	ending     func(*api.Allocation) // called when the allocation has ended, before it is removed; nil for nobody
 
-	once   sync.Once
 	cancel context.CancelFunc // ends the allocation before it has a runner
 
 	mu       sync.Mutex // guards the fields below
@@ -72,11 +71,7 @@ func (t *tied) run(ctx context.Context) error {
 	return errors.Join(err, lock.Close())
 }
 
-func (t *tied) runLocked(ctx context.Context, lock interface {
-	agent.Lock
-	Discard() error
-}, w base.Environment,
-) error {
+func (t *tied) runLocked(ctx context.Context, lock agent.Lock, w base.Environment) error {
 	if t.events == nil {
 		t.events = io.Discard
 	}
@@ -112,7 +107,7 @@ func (e tiedEvents) TaskEvent(task string, event *api.TaskEvent) {
 	e.Events.TaskEvent(task, event)
 	t := e.tied
 	if event.Type == api.TaskStarted && t.foreground != nil && task == t.foreground.Task && t.started != nil {
-		t.once.Do(t.started)
+		t.started()
 	}
 }
 

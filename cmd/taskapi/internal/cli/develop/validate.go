@@ -31,10 +31,6 @@ Exit code: 0 when the job would run, 2 when it would not.`,
 		Example: `  taskapi validate examples/hello.nomad.hcl
   taskapi validate -t '{{range .TaskGroups}}{{.Name}}{{end}}' examples/hello.nomad.hcl`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			settings, err := start.Checked(settings, w)
-			if err != nil {
-				return err
-			}
 			return validate(flags, settings, dataDir, args[0], out, w)
 		},
 	}
@@ -50,6 +46,10 @@ Exit code: 0 when the job would run, 2 when it would not.`,
 
 func validate(flags start.JobFlags, settings agent.Settings, dataDir, path string, out base.OutputFlags,
 	w base.Environment) error {
+	settings, err := start.Checked(settings, w)
+	if err != nil {
+		return err
+	}
 	l, err := base.NewLayout(dataDir, w)
 	if err != nil {
 		return err

@@ -359,8 +359,10 @@ func (r *request) makeFree(ctx, waiting context.Context) error {
 	if waiting.Err() != nil {
 		return context.Cause(waiting)
 	}
-	if _, err := c.Plan(waiting, r.alloc.Job); isLeaving(err) {
-		return nil
+	_, err := c.Plan(waiting, r.alloc.Job)
+	answer, ok := errors.AsType[*client.StatusError](err)
+	if errors.Is(err, client.ErrNoAnswer) || ok && answer.Message == agent.MessageLeaving {
+		return nil // it has exited or is about to: another one can have the allocation in a moment
 	}
 	if err := allocrunner.SameJob(found.Alloc, r.alloc); err != nil {
 		return r.layout.Explain(err)
@@ -370,13 +372,6 @@ func (r *request) makeFree(ctx, waiting context.Context) error {
 			r.alloc.ID, r.layout.Command("attach", r.alloc.ID))
 	}
 	return errRuns(r.layout, found.Alloc)
-}
-
-// isLeaving reports whether err says that a taskapi has exited or is about to: another one can have the allocation in a
-// moment.
-func isLeaving(err error) bool {
-	answer, ok := errors.AsType[*client.StatusError](err)
-	return errors.Is(err, client.ErrNoAnswer) || ok && answer.Message == agent.MessageLeaving
 }
 
 // idRangeForm is FROM-TO.

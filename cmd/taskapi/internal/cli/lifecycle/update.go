@@ -33,7 +33,7 @@ code 2, and nothing changes; with --force the allocation is stopped gracefully a
 the same directory.`,
 		Example: `  taskapi update hello examples/hello.nomad.hcl
   taskapi update --force hello examples/hello.nomad.hcl`,
-		ValidArgsFunction: base.CompleteUpdate(&dataDir, w),
+		ValidArgsFunction: base.CompleteTarget(&dataDir, w, base.ToChange),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			found, err := base.Find(cmd.Context(), w, dataDir, args[:1], base.ToChange)
 			if err != nil {

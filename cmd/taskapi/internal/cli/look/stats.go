@@ -20,11 +20,13 @@ import (
 	"taskapi/cmd/taskapi/internal/output"
 )
 
-// statsFlags are those of taskapi stats.
-type statsFlags struct {
-	out      base.OutputFlags
-	follow   bool
-	interval time.Duration
+// statsShow is taskapi stats.
+type statsShow struct {
+	target      base.Target
+	environment base.Environment
+	out         base.OutputFlags
+	again       bool // each interval
+	interval    time.Duration
 }
 
 const (
@@ -38,7 +40,7 @@ const (
 )
 
 func Stats(w base.Environment) *cobra.Command {
-	flags := statsFlags{interval: defaultInterval}
+	s := &statsShow{environment: w}
 	cmd := base.OnTarget(w, base.ToReadTasks, &cobra.Command{
 		Use:   "stats [flags] [ALLOC] [TASK]",
 		Short: "Show the CPU and memory that an allocation's tasks use",
@@ -54,38 +56,31 @@ the same, as the SDK's AllocResourceUsage. 'taskapi ps' shows the processes.`,
   taskapi stats -f --interval 5s hello
   taskapi stats -t '{{range $task, $u := .Tasks}}{{$task}} {{$u.ResourceUsage.MemoryStats.RSS}}{{"\n"}}{{end}}'`,
 	}, func(ctx context.Context, found base.Target) error {
-		s := &statsShow{target: found, environment: w, flags: flags}
-		if flags.follow {
+		s.target = found
+		if s.again {
 			return s.follow(ctx)
 		}
 		usage, err := statsOf(ctx, found)
 		if err != nil {
 			return err
 		}
-		return flags.out.Print(w, usage, nil, func() error { return s.people(usage) })
+		return s.out.Print(w, usage, nil, func() error { return s.people(usage) })
 	})
-	base.AddOutput(cmd, &flags.out)
+	base.AddOutput(cmd, &s.out)
 	f := cmd.Flags()
-	f.BoolVarP(&flags.follow, "follow", "f", false, "show it again each interval, until the allocation ends or Ctrl-C")
-	f.DurationVar(&flags.interval, "interval", flags.interval, "with --follow, the time between, at least 500ms")
+	f.BoolVarP(&s.again, "follow", "f", false, "show it again each interval, until the allocation ends or Ctrl-C")
+	f.DurationVar(&s.interval, "interval", defaultInterval, "with --follow, the time between, at least 500ms")
 	parse := cmd.PreRunE
 	cmd.PreRunE = func(cmd *cobra.Command, args []string) error {
-		if flags.interval < leastInterval {
-			return base.Usagef("--interval is %v: give at least %v", flags.interval, leastInterval)
+		if s.interval < leastInterval {
+			return base.Usagef("--interval is %v: give at least %v", s.interval, leastInterval)
 		}
-		if cmd.Flags().Changed("interval") && !flags.follow {
+		if cmd.Flags().Changed("interval") && !s.again {
 			return base.Usagef("--interval goes with --follow")
 		}
 		return parse(cmd, args)
 	}
 	return cmd
-}
-
-// statsShow is taskapi stats.
-type statsShow struct {
-	target      base.Target
-	environment base.Environment
-	flags       statsFlags
 }
 
 // statsOf returns what the allocation's tasks use, or the one task that is named.
@@ -105,9 +100,9 @@ func statsOf(ctx context.Context, t base.Target) (usage *api.AllocResourceUsage,
 func (s *statsShow) follow(ctx context.Context) error {
 	ctx, release := base.UntilSignal(ctx)
 	defer release()
-	terminal := output.IsTerminal(s.environment.Stdout) && !s.flags.out.JSON && s.flags.out.Parsed == nil
+	terminal := output.IsTerminal(s.environment.Stdout) && !s.out.ForPrograms()
 	shown, answered := false, time.Now()
-	timer := time.NewTicker(s.flags.interval)
+	timer := time.NewTicker(s.interval)
 	defer timer.Stop()
 	for {
 		usage, err := statsOf(ctx, s.target)
@@ -117,7 +112,7 @@ func (s *statsShow) follow(ctx context.Context) error {
 			return nil
 		case err == nil:
 			shown, answered = true, time.Now()
-			if err := s.again(usage, terminal); err != nil {
+			if err := s.show(usage, terminal); err != nil {
 				return err
 			}
 		case !shown, time.Since(answered) > away:
@@ -134,19 +129,17 @@ func (s *statsShow) follow(ctx context.Context) error {
 // clearScreen puts the cursor of a terminal into the first place, and empties what follows.
 const clearScreen = "\x1b[H\x1b[J"
 
-func (s *statsShow) again(usage *api.AllocResourceUsage, terminal bool) error {
+func (s *statsShow) show(usage *api.AllocResourceUsage, terminal bool) error {
 	out := s.environment.Stdout
-	if s.flags.out.JSON {
+	if s.out.JSON {
 		return json.NewEncoder(out).Encode(usage)
 	}
-	return s.flags.out.Print(s.environment, usage, nil, func() error {
+	return s.out.Print(s.environment, usage, nil, func() error {
+		head := fmt.Sprintf("%s  allocation %s\n", output.Date(time.Now()), output.ShortID(s.target.ID))
 		if terminal {
-			if _, err := io.WriteString(out, clearScreen); err != nil {
-				return err
-			}
+			head = clearScreen + head
 		}
-		if err := s.environment.Printf("%s  allocation %s\n", output.Date(time.Now()),
-			output.ShortID(s.target.ID)); err != nil {
+		if _, err := io.WriteString(out, head); err != nil {
 			return err
 		}
 		return s.people(usage)

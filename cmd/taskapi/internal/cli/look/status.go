@@ -124,19 +124,15 @@ func (s *statusShow) printList(all []located, dirs bool) error {
 	}
 	table.Header(header...)
 	for i, a := range all {
+		dir := string(a.layout.Dir)
 		if a.Alloc.Job == nil {
-			row := []string{ids[i], "?", "?", "unknown", "-", "-", "-", string(a.layout.Dir)}
-			table.Row(row[:len(header)]...)
+			table.Row([]string{ids[i], "?", "?", "unknown", "-", "-", "-", dir}[:len(header)]...)
 			continue
 		}
 		health, _ := base.HealthOf(a.Alloc)
-		row := []string{ids[i], a.Alloc.JobID, a.Alloc.TaskGroup, statusText(a.Location), cmp.Or(health, "-"),
+		table.Row([]string{ids[i], a.Alloc.JobID, a.Alloc.TaskGroup, statusText(a.Location), cmp.Or(health, "-"),
 			fmt.Sprintf("%d of %d run", len(base.RunningTasks(a.Alloc)), len(base.TaskNames(a.Alloc))),
-			output.Date(time.Unix(0, a.Alloc.CreateTime))}
-		if dirs {
-			row = append(row, string(a.layout.Dir))
-		}
-		table.Row(row...)
+			output.Date(time.Unix(0, a.Alloc.CreateTime)), dir}[:len(header)]...)
 		table.Paint(3, output.StatusColor(a.Alloc.ClientStatus))
 		table.Paint(4, output.StatusColor(health))
 	}
