@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -31,17 +32,13 @@ func (r *runner) Kill() {
 
 func (r *runner) Detach() { r.end(interfaces.ErrDetached) }
 
-func (r *runner) Alloc() *api.Allocation { return r.snapshots.Latest() }
-
-func (r *runner) Wait(ctx context.Context, index uint64) *api.Allocation {
-	return r.snapshots.Wait(ctx, index)
-}
+func (r *runner) Alloc() *api.Allocation { return r.Latest() }
 
 func (r *runner) Terminal() bool { return r.Alloc().ClientTerminalStatus() }
 
 // change makes the allocation's next version.
 func (r *runner) change(edit func(*api.Allocation)) {
-	r.snapshots.Change(edit)
+	r.Change(edit)
 	if r.cfg.Updates != nil {
 		r.cfg.Updates.AllocUpdated(r.Alloc())
 	}
@@ -61,12 +58,11 @@ func (r *runner) Stats(ctx context.Context, interval time.Duration) (<-chan *api
 func (r *runner) Files(reader *interfaces.Reader) interfaces.Files { return r.files.As(reader) }
 
 func (r *runner) task(name string) (*task, error) {
-	for _, t := range r.tasks {
-		if t.spec.Name == name {
-			return t, nil
-		}
+	i := slices.Index(r.names, name)
+	if i < 0 {
+		return nil, fmt.Errorf("task %q: %w", name, interfaces.ErrTaskNotFound)
 	}
-	return nil, fmt.Errorf("task %q: %w", name, interfaces.ErrTaskNotFound)
+	return r.tasks[i], nil
 }
 
 func (r *runner) RestartTask(ctx context.Context, name string) error {

@@ -30,16 +30,16 @@ var _ interfaces.Factory = New
 
 // runner is one simulated allocation.
 type runner struct {
-	cfg       interfaces.Config
-	group     *api.TaskGroup
-	services  *registration.Registrar
-	tasks     []*task
-	names     []string // of the tasks
-	files     *allocfs.Tree
-	snapshots snapshots.Snapshots
-	acting    sync.Mutex // held while tasks start, restart or end
-	ending    context.Context
-	end       context.CancelCauseFunc // ends ending, with ErrDetached for Detach
+	cfg      interfaces.Config
+	group    *api.TaskGroup
+	services *registration.Registrar
+	tasks    []*task
+	names    []string // of the tasks
+	files    *allocfs.Tree
+	snapshots.Snapshots
+	acting sync.Mutex // held while tasks start, restart or end
+	ending context.Context
+	end    context.CancelCauseFunc // ends ending, with ErrDetached for Detach
 }
 
 // task is one simulated task.
@@ -65,7 +65,7 @@ func New(cfg interfaces.Config) (interfaces.AllocRunner, error) {
 	r.ending, r.end = context.WithCancelCause(context.Background())
 	alloc := *cfg.Alloc
 	alloc.DeploymentID = "" // nothing decides whether it is healthy
-	r.snapshots.Init(&alloc, cfg.Previous)
+	r.Init(&alloc, cfg.Previous)
 	for _, spec := range group.Tasks {
 		t := &task{runner: r, spec: spec, dir: allocdir.Paths(cfg.Dir, spec.Name)}
 		if cfg.TaskHooks != nil {
