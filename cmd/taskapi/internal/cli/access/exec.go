@@ -194,8 +194,20 @@ func (l *execCommandLine) run(ctx context.Context, w base.Environment, t base.Ta
 	}
 	code, cut := 0, error(nil)
 	err := t.Ask(ctx, func(_ *client.Client, sdk *api.Client) (err error) {
-		code, err = l.call(ctx, sdk, t, stdin, w.Stdout, w.Stderr, sizes, options)
-		if err != nil && hasBegun(err) {
+		alloc := &api.Allocation{ID: t.ID, NodeID: "-"} // the SDK tries the node first; there is none of that name
+		switch {
+		case l.action == "":
+			code, err = sdk.Allocations().Exec(ctx, alloc, t.Task, l.tty, l.command, stdin, w.Stdout, w.Stderr, sizes, options)
+		case t.Alloc == nil:
+			return fmt.Errorf("allocation %s: its saved state, which names its job, can't be read", output.ShortID(t.ID))
+		default:
+			alloc.TaskGroup = t.Alloc.TaskGroup
+			code, err = sdk.Jobs().ActionExec(ctx, alloc, t.Alloc.JobID, t.Task, l.tty, nil, l.action, stdin, w.Stdout,
+				w.Stderr, sizes, options)
+		}
+		_, refused := errors.AsType[api.UnexpectedResponseError](err)
+		network, broke := errors.AsType[*net.OpError](err)
+		if err != nil && !refused && (!broke || network.Op != "dial") { // of a session, and not of its beginning
 			cut, err = err, nil
 		}
 		return err
@@ -215,29 +227,5 @@ func (l *execCommandLine) run(ctx context.Context, w base.Environment, t base.Ta
 	return nil
 }
 
-// hasBegun reports whether an error of the SDK is one of a session, and not of its beginning.
-func hasBegun(err error) bool {
-	_, refused := errors.AsType[api.UnexpectedResponseError](err)
-	network, broke := errors.AsType[*net.OpError](err)
-	return !refused && (!broke || network.Op != "dial")
-}
-
 // errEscaped ends a session by the escape character.
 var errEscaped = errors.New("the session was ended, and the command with it")
-
-// call runs the command, or the action.
-func (l *execCommandLine) call(
-	ctx context.Context, sdk *api.Client, t base.Target, stdin io.Reader, stdout, stderr io.Writer,
-	sizes <-chan api.TerminalSize, options *api.QueryOptions,
-) (code int, err error) {
-	alloc := &api.Allocation{ID: t.ID, NodeID: "-"} // the SDK tries the node first; there is none of that name
-	if l.action == "" {
-		return sdk.Allocations().Exec(ctx, alloc, t.Task, l.tty, l.command, stdin, stdout, stderr, sizes, options)
-	}
-	if t.Alloc == nil {
-		return 0, fmt.Errorf("allocation %s: its saved state, which names its job, can't be read", output.ShortID(t.ID))
-	}
-	alloc.TaskGroup = t.Alloc.TaskGroup
-	return sdk.Jobs().ActionExec(ctx, alloc, t.Alloc.JobID, t.Task, l.tty, nil, l.action, stdin, stdout, stderr, sizes,
-		options)
-}

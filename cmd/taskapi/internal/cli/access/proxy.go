@@ -13,15 +13,6 @@ import (
 	"taskapi/cmd/taskapi/internal/proxy"
 )
 
-// ownSocket returns the path of the socket of the task that this command runs in, empty outside a task.
-func ownSocket(w base.Environment) string {
-	u, err := url.Parse(w.Getenv(unixAddr))
-	if err != nil || u.Scheme != "unix" {
-		return ""
-	}
-	return u.Path
-}
-
 // unixAddr is the environment variable with the address of a task's own socket.
 const unixAddr = "NOMAD_UNIX_ADDR"
 
@@ -54,7 +45,9 @@ allows other machines; they send their tokens in the clear.`,
 					"or --remote to let them send tokens in the clear", address)
 			}
 			if path == "" && len(args) == 0 && dataDir == "" {
-				path = ownSocket(w)
+				if u, err := url.Parse(w.Getenv(unixAddr)); err == nil && u.Scheme == "unix" {
+					path = u.Path
+				}
 			}
 			if path != "" && (len(args) > 0 || !filepath.IsAbs(path)) {
 				return base.Usagef("--socket takes an absolute path, in place of ALLOC and TASK")

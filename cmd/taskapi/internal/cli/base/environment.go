@@ -66,11 +66,6 @@ func NewLogger(verbose bool, w Environment) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w.Stderr, &slog.HandlerOptions{Level: level}))
 }
 
-// QueuedLines returns standard output for lines that must not wait for their reader.
-func QueuedLines(w Environment) *linewriter.Writer {
-	return linewriter.New(w.Stdout, func(lost int) []byte { return []byte(LinesLost(lost) + "\n") })
-}
-
 func LinesLost(lost int) string {
 	return fmt.Sprintf("%d %s not printed: nobody has read them", lost, Plural(lost, "line was", "lines were"))
 }

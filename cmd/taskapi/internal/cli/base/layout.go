@@ -91,22 +91,17 @@ func (l Layout) Explain(err error) error {
 		return Usagef("%w; run '%s' to finish the stop", err, l.Command("stop", e.ID))
 	}
 	if e, ok := errors.AsType[*interfaces.DestructiveError](err); ok {
-		return Usage(errDestructive(e.ID, e.Changes))
+		changes := ""
+		for _, change := range e.Changes {
+			changes += "  " + linewriter.OneLine(change) + "\n"
+		}
+		return Usagef("allocation %s needs new processes for these changes:\n%s"+
+			"--force stops it gracefully and runs it again; another --alloc-id leaves it alone", e.ID, changes)
 	}
 	if _, ok := errors.AsType[*datadir.InvalidError](err); ok {
 		return Usage(err)
 	}
 	return err
-}
-
-// errDestructive refuses changes that need new processes.
-func errDestructive(id string, changes []string) error {
-	var lines []string
-	for _, change := range changes {
-		lines = append(lines, "  "+linewriter.OneLine(change))
-	}
-	return fmt.Errorf("allocation %s needs new processes for these changes:\n%s\n"+
-		"--force stops it gracefully and runs it again; another --alloc-id leaves it alone", id, strings.Join(lines, "\n"))
 }
 
 // LockAlloc locks an allocation.

@@ -109,18 +109,14 @@ func (p position) compare(q position) int {
 	return cmp.Or(cmp.Compare(len(p.file), len(q.file)), cmp.Compare(p.file, q.file), cmp.Compare(p.offset, q.offset))
 }
 
-// tailWindows are how many bytes from the end are looked at for the last lines, one after the other, and then all.
-var tailWindows = []int64{64 << 10, 1 << 20, 16 << 20, 256 << 20, 1<<63 - 1}
-
 // Tail returns where the last lines of a stream begin. Errors: interfaces.ErrNoLogs.
 func Tail(ctx context.Context, files interfaces.Files, s TaskStream, lines int) (begin position, err error) {
-	for _, window := range tailWindows {
+	for window := int64(64 << 10); ; window *= 16 { // so many bytes from the end are looked at, until that is enough
 		found, whole, err := lastLines(ctx, files, s, lines, window)
 		if err != nil || whole {
 			return found, err
 		}
 	}
-	return position{}, nil
 }
 
 // lastLines looks for the last lines in a window from the end. whole is false when they may begin before it.

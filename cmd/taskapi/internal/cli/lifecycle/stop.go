@@ -71,7 +71,8 @@ func (s *stopping) run(ctx context.Context) error {
 	if s.detached {
 		s.environment.Stdout, s.environment.Stderr = boundedLogs(s.environment)
 	}
-	s.out, s.log = base.QueuedLines(s.environment), base.QueuedLog(s.environment)
+	s.out = linewriter.New(s.environment.Stdout, func(lost int) []byte { return []byte(base.LinesLost(lost) + "\n") })
+	s.log = base.QueuedLog(s.environment)
 	s.environment.Stdout, s.environment.Stderr = s.out, s.log
 	defer base.FlushAll(s.out, s.log)
 	c := s.Client()

@@ -2,7 +2,6 @@ package start
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/hashicorp/nomad/api"
@@ -32,25 +31,16 @@ func Problems(alloc *api.Allocation) []string {
 	return append(bad, good...)
 }
 
-// troubled returns the tasks that have failed or ended with an error of late, in the order of the job.
-func troubled(alloc *api.Allocation) []string {
-	return slices.DeleteFunc(base.TaskNames(alloc), func(name string) bool {
-		state := alloc.TaskStates[name]
-		if state == nil {
-			return true
-		}
-		e := base.LastEvent(state, api.TaskTerminated)
-		return !state.Failed && (e == nil || e.ExitCode == 0 && e.Signal == 0)
-	})
-}
-
-// WithOutput adds to an error the latest lines of what its troubled tasks have written to standard error.
+// WithOutput adds to an error the latest lines of standard error of the tasks that have failed, or ended with an error
+// of late.
 func WithOutput(l base.Layout, alloc *api.Allocation, err error) error {
-	if err == nil {
-		return nil
-	}
 	words := follow.LastWords{Files: l.Files(alloc)}
-	for _, task := range troubled(alloc) {
+	for _, task := range base.TaskNames(alloc) {
+		state := alloc.TaskStates[task]
+		e := base.LastEvent(state, api.TaskTerminated)
+		if state == nil || !state.Failed && (e == nil || e.ExitCode == 0 && e.Signal == 0) {
+			continue
+		}
 		lines := words.Of(task)
 		if len(lines) == 0 {
 			continue
