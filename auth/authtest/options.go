@@ -64,23 +64,18 @@ type config struct {
 	issuer   string
 }
 
-func (c *config) setDefaults() {
+// complete sets the defaults, and returns what is wrong with the options.
+func (c *config) complete() error {
 	if len(c.jobs) == 0 {
 		c.jobs = []Job{{Tasks: []string{"web"}}}
-	}
-	for i := range c.jobs {
-		j := &c.jobs[i]
-		j.ID, j.Namespace, j.Group = cmp.Or(j.ID, "test"), cmp.Or(j.Namespace, "default"), cmp.Or(j.Group, "group")
 	}
 	if len(c.audience) == 0 {
 		c.audience = []string{identity.DefaultAudience}
 	}
-}
-
-// check returns what is wrong with the options.
-func (c *config) check() error {
 	seen := map[string]bool{}
-	for _, j := range c.jobs {
+	for i := range c.jobs {
+		j := &c.jobs[i]
+		j.ID, j.Namespace, j.Group = cmp.Or(j.ID, "test"), cmp.Or(j.Namespace, "default"), cmp.Or(j.Group, "group")
 		if len(j.Tasks) == 0 {
 			return fmt.Errorf("job %s: a job without tasks", j.ID)
 		}

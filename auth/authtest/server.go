@@ -84,7 +84,6 @@ func NewServer(tb TB, options ...Option) *Server {
 	for _, o := range options {
 		o.apply(&s.config)
 	}
-	s.config.setDefaults()
 	s.check(s.start(), "")
 	return s
 }
@@ -98,7 +97,7 @@ func (s *Server) check(err error, doing string, args ...any) {
 }
 
 func (s *Server) start() (err error) {
-	if err := s.config.check(); err != nil {
+	if err := s.config.complete(); err != nil {
 		return err
 	}
 	if s.dir, err = os.MkdirTemp("", "authtest"); err != nil { // a test's own directory can be too long for a socket

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -30,9 +29,7 @@ type Task struct {
 	dir    string
 	socket string
 	tokens *workload.Tokens
-
-	mu  sync.Mutex        // guards the field below
-	env map[string]string // tokens of identities with env = true
+	env    map[string]string // tokens of identities with env = true, as of the start
 }
 
 // start makes the task's directory with its token files, and answers on its socket.
@@ -42,16 +39,15 @@ func (t *Task) start(identities []*api.WorkloadIdentity) error {
 			return err
 		}
 	}
-	spec := &api.Task{Name: t.name, Identity: &api.WorkloadIdentity{Env: true, File: true}, Identities: identities}
-	if t.name == "" {
-		t.tokens = t.alloc.manager.Task(&api.Task{}) // only Token makes the operator's tokens
-	} else {
-		t.tokens = t.alloc.manager.Task(spec)
-		env, err := t.tokens.Start(workload.Host{Dir: t.dir, WriteFile: t.writeFile, Process: process{t}})
-		if err != nil {
-			return err
-		}
-		t.env = env
+	spec := &api.Task{Name: t.name}
+	if t.name != "" { // only Token makes the operator's tokens
+		spec.Identity, spec.Identities = &api.WorkloadIdentity{Env: true, File: true}, identities
+	}
+	t.tokens = t.alloc.manager.Task(spec)
+	var err error
+	t.env, err = t.tokens.Start(workload.Host{Dir: t.dir, WriteFile: t.writeFile, Process: process{t}})
+	if err != nil {
+		return err
 	}
 	link := filepath.Join(t.dir, "secrets", "api.sock") // which may be too long for a socket of its own
 	if err := os.Symlink(t.socket, link); err != nil {
@@ -114,8 +110,6 @@ func (t *Task) Env() []string {
 		"NOMAD_JOB_ID=" + t.alloc.claims.JobID, "NOMAD_JOB_NAME=" + t.alloc.claims.JobID,
 		"NOMAD_NAMESPACE=" + t.alloc.claims.Namespace, "NOMAD_REGION=" + region, "NOMAD_DC=" + datacenter,
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
 	for name, token := range t.env {
 		env = append(env, name+"="+token)
 	}

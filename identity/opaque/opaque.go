@@ -5,6 +5,7 @@ package opaque
 
 import (
 	"bytes"
+	"crypto/cipher"
 	"crypto/hkdf"
 	"crypto/rand"
 	"crypto/sha256"
@@ -69,15 +70,11 @@ func Mint(dir, token string, expires, now time.Time) (secret string, err error) 
 	}
 	var id uuid.UUID
 	rand.Read(id[:]) // never fails (crypto/rand)
-	name, key, err := derive(id)
+	name, aead, err := derive(id)
 	if err != nil {
 		return "", err
 	}
 	head := fmt.Appendf(nil, "%s%d\n", format, expires.Unix())
-	aead, err := chacha20poly1305.NewX(key)
-	if err != nil {
-		return "", err
-	}
 	nonce := make([]byte, aead.NonceSize()) // zeros: the key seals nothing else
 	return id.String(), privatefile.Create(filepath.Join(dir, name), aead.Seal(head, nonce, []byte(token), head))
 }
@@ -87,16 +84,12 @@ func Token(dir, secret string) (string, error) {
 	if !Is(secret) {
 		return "", os.ErrNotExist
 	}
-	name, key, err := derive(uuid.MustParse(secret))
+	name, aead, err := derive(uuid.MustParse(secret))
 	if err != nil {
 		return "", err
 	}
 	path := filepath.Join(dir, name)
 	file, _, err := privatefile.Read(path, maxFile)
-	if err != nil {
-		return "", err
-	}
-	aead, err := chacha20poly1305.NewX(key)
 	if err != nil {
 		return "", err
 	}
@@ -108,14 +101,18 @@ func Token(dir, secret string) (string, error) {
 	return string(token), nil
 }
 
-// derive returns the name of a secret's file and the key that seals it.
-func derive(id uuid.UUID) (name string, key []byte, err error) {
+// derive returns the name of a secret's file, and what seals it.
+func derive(id uuid.UUID) (name string, aead cipher.AEAD, err error) {
 	hash, err := hkdf.Key(sha256.New, id[:], nil, hashed, sha256.Size)
 	if err != nil {
 		return "", nil, err
 	}
-	key, err = hkdf.Key(sha256.New, id[:], nil, sealed, chacha20poly1305.KeySize)
-	return hex.EncodeToString(hash), key, err
+	key, err := hkdf.Key(sha256.New, id[:], nil, sealed, chacha20poly1305.KeySize)
+	if err != nil {
+		return "", nil, err
+	}
+	aead, err = chacha20poly1305.NewX(key)
+	return hex.EncodeToString(hash), aead, err
 }
 
 // prune removes the files of expired tokens, and returns how many files are left.

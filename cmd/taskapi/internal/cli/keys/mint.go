@@ -43,11 +43,8 @@ type mintFlags struct {
 // badShorthands are the kinds that have a flag of their own.
 var badShorthands = [...]string{"expired", "not-yet", "wrong-key", "tampered", "other-alloc"}
 
-// algorithmKinds are the kinds that the values of --alg stand for.
-var algorithmKinds = map[string]string{
-	"none": "alg-none", "HS256": "alg-hs256", "HS384": "alg-hs384", "HS512": "alg-hs512", "RS256": "alg-rs256",
-	"RS512": "alg-rs512", "PS256": "alg-ps256", "ES256": "alg-es256",
-}
+// algorithms are the values of --alg. Each stands for a kind.
+var algorithms = []string{"HS256", "HS384", "HS512", "RS256", "RS512", "PS256", "ES256", "none"}
 
 func tokenMint(w base.Environment) *cobra.Command {
 	f := &mintFlags{}
@@ -142,12 +139,10 @@ func (f *mintFlags) kind() (*badtokens.Kind, error) {
 		}
 	}
 	if f.alg != "" {
-		name, ok := algorithmKinds[f.alg]
-		if !ok {
-			return nil, base.Usagef("--alg %q: give one of HS256, HS384, HS512, RS256, RS512, PS256, ES256, none; "+
-				"a good token has EdDSA", f.alg)
+		if !slices.Contains(algorithms, f.alg) {
+			return nil, base.Usagef("--alg %q: give one of %s; a good token has EdDSA", f.alg, strings.Join(algorithms, ", "))
 		}
-		names = append(names, name)
+		names = append(names, "alg-"+strings.ToLower(f.alg))
 	}
 	if len(names) > 1 || len(names) == 1 && (f.all || f.list) || f.all && f.list {
 		return nil, base.Usagef("give one of --bad, its short forms, --all and --list: a bad token has one fault")
