@@ -10,7 +10,6 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sys/unix"
 
-	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/taskenv"
 	"taskapi/auth"
 	"taskapi/auth/limitset"
@@ -39,7 +38,7 @@ func (s *wiring) newAuthenticator(alloc *api.Allocation, auditor auth.Auditor) (
 		Allocations: liveness{alloc.ID, &auth.Allocation{
 			Region: *alloc.Job.Region, Namespace: alloc.Namespace, JobID: alloc.JobID, TaskGroup: alloc.TaskGroup,
 			Life: s.life,
-		}, s.runner},
+		}, s.runner.Terminal},
 		Logger:  s.logger,
 		Policy:  s.policy,
 		Limits:  auth.Limits{Set: s.limits},
@@ -57,6 +56,15 @@ func (s *wiring) newAuthenticator(alloc *api.Allocation, auditor auth.Auditor) (
 		config.Revocations = s.revocations
 	}
 	return auth.NewAuthenticator(config)
+}
+
+// newVerifier returns the verifier of the tokens of the key ring and of other issuers.
+func (s Settings) newVerifier(ring identity.KeySource, issuers []issuer) (*identity.Verifier, error) {
+	config := identity.VerifierConfig{Local: ring, Audiences: s.Audience(), MaxTTL: s.longestTTL()}
+	for _, i := range issuers {
+		config.Foreign = append(config.Foreign, i.Issuer)
+	}
+	return identity.NewVerifier(config)
 }
 
 // openAPI makes the authenticator and the API behind it.
@@ -184,17 +192,17 @@ func limitsOf(text string, policy *auth.Policy) (limitset.Set, error) {
 
 // liveness tells the authenticator whether an allocation lives: this process has one.
 type liveness struct {
-	id     string
-	alloc  *auth.Allocation // as its tokens describe it; an update in place does not change that
-	runner interfaces.AllocRunner
+	id    string
+	alloc *auth.Allocation // as its tokens describe it; an update in place does not change that. Nil when unknown
+	ended func() bool
 }
 
 // Lookup returns the allocation, if the ID is its own, and whether it has ended.
 func (l liveness) Lookup(id string) (*auth.Allocation, auth.Liveness) {
 	switch {
-	case id != l.id:
+	case id != l.id || l.alloc == nil:
 		return nil, auth.Unknown
-	case l.runner.Terminal():
+	case l.ended():
 		return l.alloc, auth.Terminal
 	}
 	return l.alloc, auth.Live

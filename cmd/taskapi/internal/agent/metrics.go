@@ -59,14 +59,15 @@ const relistenPause = 5 * time.Second
 
 // scraper serves the metrics of the present allocation over TCP, to everybody, and nothing else.
 type scraper struct {
-	address httpserve.Address
-	logger  *slog.Logger
-	say     func(url string) // called when clients can connect
-	at      atomic.Pointer[wiring]
-	ready   chan struct{} // closed when there is something to measure
-	begin   func()        // closes ready, once
-	end     context.CancelFunc
-	running sync.WaitGroup
+	address  httpserve.Address
+	listener *httpserve.Listener // nil while the address is not free
+	logger   *slog.Logger
+	say      func(url string) // called when clients can connect
+	at       atomic.Pointer[wiring]
+	begun    bool
+	ctx      context.Context
+	end      context.CancelFunc
+	running  sync.WaitGroup
 }
 
 // startScraper listens on an address; it returns nil for an empty one. When it can't listen there, it returns an error
@@ -79,10 +80,8 @@ func startScraper(address string, resumed bool, logger *slog.Logger, say func(ur
 	if err != nil {
 		return nil, err
 	}
-	s := &scraper{address: parsed, logger: logger, say: say, ready: make(chan struct{})}
-	s.begin = sync.OnceFunc(func() { close(s.ready) })
-	listener, err := s.listen()
-	if err != nil && !resumed {
+	s := &scraper{address: parsed, logger: logger, say: say}
+	if err = s.listen(); err != nil && !resumed {
 		return nil, err
 	}
 	if err != nil {
@@ -93,9 +92,7 @@ func startScraper(address string, resumed bool, logger *slog.Logger, say func(ur
 			"they use", "address", parsed)
 	}
 	warnOfTakers(parsed, "metrics", logger)
-	ctx, end := context.WithCancel(context.Background())
-	s.end = end
-	s.running.Go(func() { s.run(ctx, listener) })
+	s.ctx, s.end = context.WithCancel(context.Background())
 	return s, nil
 }
 
@@ -123,28 +120,22 @@ func warnOfTakers(a httpserve.Address, what string, logger *slog.Logger) {
 }
 
 // listen listens on the address.
-func (s *scraper) listen() (*httpserve.Listener, error) {
-	listener, err := httpserve.Listen(s.address, maxScrapers)
-	return listener, invalidFlag(MetricsFlag, err)
+func (s *scraper) listen() (err error) {
+	s.listener, err = httpserve.Listen(s.address, maxScrapers)
+	return invalidFlag(MetricsFlag, err)
 }
 
-// run serves until ctx ends. Before, it waits for the address and for something to measure.
-func (s *scraper) run(ctx context.Context, listener *httpserve.Listener) {
-	for listener == nil {
+// run serves until the end. Before, it waits for the address.
+func (s *scraper) run() {
+	for s.listener == nil {
 		select {
 		case <-time.After(relistenPause):
-		case <-ctx.Done():
+		case <-s.ctx.Done():
 			return
 		}
-		listener, _ = s.listen() // the first error was logged
+		_ = s.listen() // the first error was logged
 	}
-	select {
-	case <-s.ready:
-	case <-ctx.Done():
-		listener.Close()
-		return
-	}
-	url := listener.URL()
+	url := s.listener.URL()
 	if s.address.Socket == "" {
 		url += "/metrics"
 	}
@@ -154,25 +145,26 @@ func (s *scraper) run(ctx context.Context, listener *httpserve.Listener) {
 		isLocal = httpserve.NamesThisMachine
 	}
 	server := &http.Server{
-		Handler:      scrape.Handler(s.measure, isLocal),
+		Handler: scrape.Handler(func(ctx context.Context) []scrape.Metric {
+			return s.at.Load().measure(ctx)
+		}, isLocal),
 		ReadTimeout:  scrapeTime,
 		WriteTimeout: scrapeTime,
 	}
-	if err := listener.Serve(ctx, server, s.logger); err != nil {
+	if err := s.listener.Serve(s.ctx, server, s.logger); err != nil {
 		s.logger.Warn("the metrics can't be scraped any more", "error", err)
 	}
 }
 
-// measure returns the metrics of the present wiring.
-func (s *scraper) measure(ctx context.Context) []scrape.Metric {
-	return s.at.Load().measure(ctx)
-}
-
-// serve makes a wiring the present one. A nil scraper serves nothing.
+// serve makes a wiring the present one, and serves its metrics. A nil scraper serves nothing.
 func (s *scraper) serve(w *wiring) {
-	if s != nil {
-		s.at.Store(w)
-		s.begin()
+	if s == nil {
+		return
+	}
+	s.at.Store(w)
+	if !s.begun {
+		s.begun = true
+		s.running.Go(s.run)
 	}
 }
 
@@ -183,4 +175,7 @@ func (s *scraper) close() {
 	}
 	s.end()
 	s.running.Wait()
+	if s.listener != nil {
+		s.listener.Close()
+	}
 }

@@ -43,7 +43,7 @@ func TestScraperOnASocket(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.close()
-	s.begin()
+	s.serve(nil)
 	if url := <-at; url != "unix://"+path {
 		t.Errorf("served at %s", url)
 	}
@@ -70,7 +70,7 @@ func TestScraperHasNoOtherRoute(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.close()
-	s.begin()
+	s.serve(nil)
 	address := strings.TrimSuffix(strings.TrimPrefix(<-at, "http://"), "/metrics")
 	for _, head := range []string{
 		"OPTIONS * HTTP/1.1", "OPTIONS /v1/allocations HTTP/1.1", "GET /v1/allocations HTTP/1.1", "GET * HTTP/1.1",

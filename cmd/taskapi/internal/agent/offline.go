@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"crypto/ed25519"
 	"log/slog"
 	"net/http"
@@ -24,19 +25,6 @@ type OfflineAuthenticator struct {
 	Ended        bool             // the allocation has ended
 }
 
-// Lookup returns the allocation, if the ID is its own.
-func (o OfflineAuthenticator) Lookup(id string) (*auth.Allocation, auth.Liveness) {
-	switch {
-	case o.Allocation == nil || id != o.AllocationID:
-		return nil, auth.Unknown
-	case o.Ended:
-		return o.Allocation, auth.Terminal
-	}
-	return o.Allocation, auth.Live
-}
-
-var _ auth.Allocations = OfflineAuthenticator{}
-
 // Evaluate returns why the agent refuses a token on the socket of a task, or on the operator's for an empty task. It
 // returns auth.NotRefused for a good token. words is the error of package identity, if there is one. The authenticator
 // is the one of a running agent, but keys behind a URL are not fetched.
@@ -45,21 +33,13 @@ func (o OfflineAuthenticator) Evaluate(token, task string) (why auth.Reason, wor
 	if err != nil {
 		return 0, nil, err
 	}
-	config := identity.VerifierConfig{
-		Local: o.Keys, Audiences: o.Settings.Audience(), MaxTTL: o.Settings.longestTTL(),
-	}
-	if o.Keys == nil {
-		config.Local = new(identity.KeySet)
-	}
-	for _, i := range issuers {
-		config.Foreign = append(config.Foreign, i.Issuer)
-	}
-	verifier, err := identity.NewVerifier(config)
+	verifier, err := o.Settings.newVerifier(cmp.Or[identity.KeySource](o.Keys, new(identity.KeySet)), issuers)
 	if err != nil {
 		return 0, nil, err
 	}
 	a, err := auth.NewAuthenticator(auth.Config{
-		Verifier: verifier, Allocations: o, Revocations: o.Revocations, Logger: slog.New(slog.DiscardHandler),
+		Verifier: verifier, Revocations: o.Revocations, Logger: slog.New(slog.DiscardHandler),
+		Allocations: liveness{o.AllocationID, o.Allocation, func() bool { return o.Ended }},
 	})
 	if err != nil {
 		return 0, nil, err
