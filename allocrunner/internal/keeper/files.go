@@ -28,12 +28,6 @@ type requestReader struct {
 	truncated bool       // some of them have not
 }
 
-func newRequestReader(conn *net.UnixConn) *requestReader {
-	r := &requestReader{conn: conn}
-	r.in = bufio.NewReader(filesReader{r})
-	return r
-}
-
 // next reads a request and its files, which are the caller's to close. refused is errFileLimit when they could not be
 // taken: then that request alone has failed. After an error nothing more can be read.
 func (r *requestReader) next() (req request, files []*os.File, refused, err error) {
@@ -82,14 +76,4 @@ func (r filesReader) Read(p []byte) (int, error) {
 		return 0, io.EOF
 	}
 	return max(n, 0), err
-}
-
-// sendFiles writes the beginning of a message with files, and returns how much of it.
-func sendFiles(conn *net.UnixConn, message []byte, files []*os.File) (int, error) {
-	fds := []int{}
-	for _, file := range files {
-		fds = append(fds, int(file.Fd()))
-	}
-	n, _, err := conn.WriteMsgUnix(message, unix.UnixRights(fds...), nil)
-	return n, err
 }

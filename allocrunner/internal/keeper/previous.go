@@ -2,7 +2,6 @@ package keeper
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -47,13 +46,4 @@ func (s *server) list(ctx context.Context) ([]drivers.ProcessStatus, error) {
 	}
 	slices.SortFunc(list, func(a, b drivers.ProcessStatus) int { return strings.Compare(a.Task, b.Task) })
 	return list, err
-}
-
-// wait is drivers.Supervisor's Wait, also for the process of an earlier keeper.
-func (s *server) wait(ctx context.Context, task string) (interfaces.ExitResult, error) {
-	exit, err := s.local.Wait(ctx, task)
-	if before, ok := s.previous[task]; ok && errors.Is(err, drivers.ErrNotRunning) {
-		return *before.Exit, nil
-	}
-	return exit, err
 }

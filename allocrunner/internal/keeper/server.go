@@ -79,7 +79,13 @@ func (s *server) serve(listener net.Listener, ends <-chan os.Signal) (keep bool)
 		s.logger.Error("tasks are left running", "error", err)
 	}
 	s.record()
-	s.dismiss()
+	s.mu.Lock()
+	last := s.client
+	s.ended = true
+	s.mu.Unlock()
+	if last != nil {
+		last.end(drivers.ErrLost)
+	}
 	s.wg.Wait()
 	return keep
 }
@@ -122,7 +128,10 @@ func (s *server) run(ends <-chan os.Signal) bool {
 				return true
 			}
 		case sig := <-ends:
-			if s.controlled() {
+			s.mu.Lock()
+			controlled := s.client != nil
+			s.mu.Unlock()
+			if controlled {
 				s.logger.Info("signal left to the client", "signal", sig.String())
 				continue
 			}
@@ -138,12 +147,6 @@ func (s *server) endIdle() bool {
 	defer s.mu.Unlock()
 	s.ended = s.ended || s.client == nil && !s.tasksRun()
 	return s.ended
-}
-
-func (s *server) controlled() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.client != nil
 }
 
 func (s *server) tasksRun() bool {
@@ -259,17 +262,6 @@ func (s *server) admit(c *session) bool {
 	return true
 }
 
-// dismiss ends the client, and every one who may still come.
-func (s *server) dismiss() {
-	s.mu.Lock()
-	last := s.client
-	s.ended = true
-	s.mu.Unlock()
-	if last != nil {
-		last.end(drivers.ErrLost)
-	}
-}
-
 // leave: c is no client any more.
 func (s *server) leave(c *session) {
 	s.mu.Lock()
@@ -303,16 +295,14 @@ func (s *server) keepOpen(files []*os.File) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, f := range files {
-		if slices.ContainsFunc(s.files, func(kept *os.File) bool { return sameFile(kept, f) }) {
+		if slices.ContainsFunc(s.files, func(kept *os.File) bool {
+			one, err1 := kept.Stat()
+			other, err2 := f.Stat()
+			return err1 == nil && err2 == nil && os.SameFile(one, other)
+		}) {
 			f.Close()
 			continue
 		}
 		s.files = append(s.files, f)
 	}
-}
-
-func sameFile(a, b *os.File) bool {
-	one, err1 := a.Stat()
-	other, err2 := b.Stat()
-	return err1 == nil && err2 == nil && os.SameFile(one, other)
 }

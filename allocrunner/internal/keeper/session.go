@@ -1,6 +1,7 @@
 package keeper
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"taskapi/allocrunner/drivers"
+	"taskapi/allocrunner/interfaces"
 )
 
 // session is one client's connection.
@@ -48,7 +50,8 @@ func (c *session) serve() error {
 		timer.Stop()
 		cancelStarts()
 	}()
-	in := newRequestReader(c.conn)
+	in := &requestReader{conn: c.conn}
+	in.in = bufio.NewReader(filesReader{in})
 	defer in.close()
 	for {
 		req, files, refused, err := in.next()
@@ -162,8 +165,12 @@ func (c *session) handle(ctx context.Context, req request, files []*os.File) (a 
 			c.server.change()
 		}
 	case opWait:
-		exit, e := c.server.wait(ctx, req.Task)
-		a.Exit, err = &exit, e
+		var exit interfaces.ExitResult
+		exit, err = local.Wait(ctx, req.Task)
+		if before, ok := c.server.previous[req.Task]; ok && errors.Is(err, drivers.ErrNotRunning) {
+			exit, err = *before.Exit, nil // of an earlier keeper's process
+		}
+		a.Exit = &exit
 	case opExec:
 		var result drivers.ExecResult
 		result, err = local.Exec(ctx, drivers.ExecSpec{

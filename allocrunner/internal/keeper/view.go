@@ -15,7 +15,9 @@ func (s *Supervisor) View(ctx context.Context) (proctree.View, []drivers.Process
 		return proctree.View{}, nil, err
 	}
 	conn, _ := s.current()
-	view := conn.client.view()
+	conn.client.mu.Lock()
+	view := proctree.View{Supervisor: conn.client.id.PID, Cgroup: conn.client.cgroup}
+	conn.client.mu.Unlock()
 	for _, status := range list {
 		if status.Exit == nil {
 			view.Roots = append(view.Roots, proctree.ViewRoot{
@@ -25,10 +27,4 @@ func (s *Supervisor) View(ctx context.Context) (proctree.View, []drivers.Process
 		}
 	}
 	return view, list, nil
-}
-
-func (c *Client) view() proctree.View {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return proctree.View{Supervisor: c.id.PID, Cgroup: c.cgroup}
 }

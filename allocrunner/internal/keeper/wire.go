@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/internal/proc"
@@ -215,7 +217,11 @@ func (f *frameWriter) writeWith(v any, files []*os.File) error {
 		_ = f.w.(net.Conn).SetWriteDeadline(time.Now().Add(f.most))
 	}
 	if len(files) > 0 {
-		n, err := sendFiles(f.w.(*net.UnixConn), body, files)
+		fds := []int{}
+		for _, file := range files {
+			fds = append(fds, int(file.Fd()))
+		}
+		n, _, err := f.w.(*net.UnixConn).WriteMsgUnix(body, unix.UnixRights(fds...), nil)
 		if err != nil {
 			return err
 		}

@@ -134,25 +134,20 @@ func readPending(fd int, text []byte) ([]byte, error) {
 // what went wrong.
 const about = "+"
 
-// pack makes one message of it: strings that end with a NUL.
+// pack makes one message of it: lists of strings that end with a NUL, the number of them before each.
 func (p Program) pack() []byte {
-	var b bytes.Buffer
-	put := func(list ...string) {
-		for _, s := range list {
-			b.WriteString(s)
-			b.WriteByte(0)
-		}
-	}
-	put(strconv.Itoa(os.Getpid()), p.Path, p.Dir, p.Name)
 	ids := []string{}
 	if p.User != nil {
 		for _, id := range append([]uint32{p.User.UID, p.User.GID}, p.User.Groups...) {
 			ids = append(ids, strconv.FormatUint(uint64(id), 10))
 		}
 	}
-	for _, list := range [][]string{ids, p.Args, p.Env} {
-		put(strconv.Itoa(len(list)))
-		put(list...)
+	var b bytes.Buffer
+	for _, list := range [][]string{{strconv.Itoa(os.Getpid()), p.Path, p.Dir, p.Name}, ids, p.Args, p.Env} {
+		for _, s := range append([]string{strconv.Itoa(len(list))}, list...) {
+			b.WriteString(s)
+			b.WriteByte(0)
+		}
 	}
 	return b.Bytes()
 }
@@ -160,28 +155,23 @@ func (p Program) pack() []byte {
 // unpack reads the message, and the number of who sent it.
 func unpack(text []byte) (p Program, parent int, ok bool) {
 	rest := strings.Split(string(text), "\x00")
-	next := func() string {
-		if len(rest) < 2 { // what follows the last NUL is nothing
-			ok = false
-			return ""
-		}
-		s := rest[0]
-		rest = rest[1:]
-		return s
-	}
+	ok = true
 	list := func() []string {
-		n, err := strconv.Atoi(next())
-		if err != nil || n < 0 || n >= len(rest) {
+		n, err := strconv.Atoi(rest[0])
+		if err != nil || n < 0 || n+1 >= len(rest) { // what follows the last NUL is nothing
 			ok = false
 			return nil
 		}
-		all := rest[:n:n]
-		rest = rest[n:]
+		all := rest[1 : n+1 : n+1]
+		rest = rest[n+1:]
 		return all
 	}
-	ok = true
-	parent, _ = strconv.Atoi(next())
-	p.Path, p.Dir, p.Name = next(), next(), next()
+	head := list()
+	if len(head) != 4 {
+		return p, 0, false
+	}
+	parent, _ = strconv.Atoi(head[0])
+	p.Path, p.Dir, p.Name = head[1], head[2], head[3]
 	var ids []uint32
 	for _, s := range list() {
 		id, err := strconv.ParseUint(s, 10, 32)

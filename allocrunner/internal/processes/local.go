@@ -40,7 +40,7 @@ type Config struct {
 	DrainTime time.Duration
 }
 
-// Local is the Supervisor whose processes are children of this program. They die with it: each root process has SIGKILL
+// Local has the methods of a drivers.Supervisor but Found, for processes that are children of this program. They die with it: each root process has SIGKILL
 // as its parent-death signal.
 type Local struct {
 	cfg       Config
@@ -62,8 +62,6 @@ type Local struct {
 	open      bool   // goroutines run
 	closed    bool
 }
-
-var _ drivers.Supervisor = (*Local)(nil)
 
 // New makes a Local. It does no I/O and starts nothing: the first Start does.
 func New(cfg Config) *Local {
@@ -234,9 +232,6 @@ func (l *Local) List(context.Context) ([]drivers.ProcessStatus, error) {
 	slices.SortFunc(all, func(a, b drivers.ProcessStatus) int { return cmp.Compare(a.Task, b.Task) })
 	return all, nil
 }
-
-// Found returns nothing: this program's children are not older than it.
-func (l *Local) Found(string) (drivers.ProcessStatus, bool) { return drivers.ProcessStatus{}, false }
 
 // CgroupDir returns the cgroup above those of all tasks, empty while there is none. What cleans up after this program
 // when it was killed finds its processes there.

@@ -102,7 +102,7 @@ func (t *Tree) members(running bool, found Found, execTrees ExecTrees) ([]proc.S
 	self := os.Getpid()
 	for pid, s := range all {
 		start, known := found[pid]
-		inherited := s.Parent == self && pid != t.root.Pid && !own[pid] && !t.set.own.has(pid)
+		inherited := s.Parent == self && pid != t.root.Pid && own[pid] == nil && !t.set.own.has(pid)
 		if known && start == s.Start || inherited && t.claims(s, last) {
 			in[pid] = true
 		}

@@ -150,7 +150,10 @@ func (s *search) look() (alive []proc.Stat, err error) {
 		}
 		if orphan, ok := s.belongs(pid); ok {
 			alive = append(alive, orphan)
-			s.add(orphan)
+			if start, seen := s.seen[pid]; !seen || start != orphan.Start {
+				s.seen[pid] = orphan.Start
+				s.found = append(s.found, Orphan{pid, cmp.Or(orphanTask(pid, s.inside[pid]), s.families[pid].task)})
+			}
 		}
 	}
 	return alive, nil
@@ -191,16 +194,6 @@ func (s *search) anothers(p proc.Stat) bool {
 	leader, err := proc.Read(p.Session)
 	_, family := s.families[p.Session]
 	return err == nil && !leader.Dead && !family
-}
-
-// add adds an orphan and its task to those found, once.
-func (s *search) add(orphan proc.Stat) {
-	pid := orphan.PID
-	if start, seen := s.seen[pid]; seen && start == orphan.Start {
-		return
-	}
-	s.seen[pid] = orphan.Start
-	s.found = append(s.found, Orphan{pid, cmp.Or(orphanTask(pid, s.inside[pid]), s.families[pid].task)})
 }
 
 // relative is a process that is known by its session.

@@ -1,6 +1,7 @@
 package proctree
 
 import (
+	"maps"
 	"os"
 	"os/signal"
 	"sync"
@@ -38,15 +39,11 @@ func (o *ownSet) has(pid int) bool {
 	return o.pids[pid] != nil
 }
 
-// now returns the numbers of the root processes.
-func (o *ownSet) now() map[int]bool {
+// now returns the root processes by their numbers.
+func (o *ownSet) now() map[int]*os.Process {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	pids := make(map[int]bool, len(o.pids))
-	for pid := range o.pids {
-		pids[pid] = true
-	}
-	return pids
+	return maps.Clone(o.pids)
 }
 
 // remove forgets a process that has been waited for, unless another one has its number by now.

@@ -32,9 +32,9 @@ type socketSpec struct {
 
 // serve opens a socket and answers on it until close.
 func (s *wiring) serve(spec socketSpec) (_ *server, err error) {
-	share, err := s.shares.of(spec.owner)
-	if err != nil {
-		return nil, err
+	share := s.shares[spec.owner.Task]
+	if share == nil { // nothing would bound its connections
+		return nil, fmt.Errorf("no connections are set aside for task %q", spec.owner.Task)
 	}
 	addr, unlink, err := socket.ShortLink(s.runtimeDirs, spec.path)
 	if err != nil {
@@ -87,9 +87,6 @@ type sockets struct {
 func (s *sockets) add(l *socket.Listener) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.open == nil {
-		s.open = map[*socket.Listener]struct{}{}
-	}
 	s.open[l] = struct{}{}
 }
 
@@ -141,15 +138,6 @@ func newShares(group *api.TaskGroup, connections int) shares {
 		all[task.Name] = budget.Share(guarantee(len(group.Tasks), connections))
 	}
 	return all
-}
-
-// of returns the share of a socket. A socket without one is an error, because nothing would bound its connections.
-func (s shares) of(owner auth.Owner) (*socket.Share, error) {
-	share := s[owner.Task]
-	if share == nil {
-		return nil, fmt.Errorf("no connections are set aside for task %q", owner.Task)
-	}
-	return share, nil
 }
 
 // guarantee returns how many of the connections each task can open, whatever the others have open.

@@ -81,6 +81,7 @@ func newWiring(a *Agent, alloc *api.Allocation) (_ *wiring, err error) {
 		events:      events.New(),
 		host:        hoststats.New(cfg.Dir.Alloc(cfg.ID)),
 		ended:       make(chan struct{}),
+		sockets:     sockets{open: map[*socket.Listener]struct{}{}},
 	}
 	s.logger = slog.New(s.log)
 	defer func() {
