@@ -16,7 +16,6 @@ import (
 
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/interfaces"
-	"taskapi/allocrunner/internal/processes"
 	"taskapi/internal/proc"
 )
 
@@ -287,9 +286,6 @@ func (c *Client) Wait(ctx context.Context, task string) (interfaces.ExitResult, 
 // Exec runs a program beside a task's process.
 func (c *Client) Exec(ctx context.Context, spec drivers.ExecSpec) (drivers.ExecResult, error) {
 	defer drivers.CloseFiles(spec.Files)
-	if err := processes.CheckExec(spec); err != nil {
-		return drivers.ExecResult{}, fmt.Errorf("run %q beside task %q: %w", spec.Path, spec.Task, err)
-	}
 	select {
 	case c.execs <- struct{}{}:
 		defer func() { <-c.execs }()

@@ -38,7 +38,12 @@ func (l *Local) Exec(ctx context.Context, spec drivers.ExecSpec) (drivers.ExecRe
 }
 
 func (l *Local) exec(ctx context.Context, spec drivers.ExecSpec) (drivers.ExecResult, error) {
-	if err := CheckExec(spec); err != nil {
+	if spec.MaxOutput < 0 || spec.MaxOutput > drivers.MaxExecOutput {
+		reason := fmt.Sprintf("%d bytes of output are to be kept: it must be from 0 to %d", spec.MaxOutput,
+			drivers.MaxExecOutput)
+		return drivers.ExecResult{}, &drivers.StartError{Reason: reason, Err: unix.EINVAL}
+	}
+	if err := checkSpec(spec.Spec); err != nil {
 		return drivers.ExecResult{}, err
 	}
 	free, err := l.acquireExec(ctx, len(spec.Files) > 0)
@@ -94,16 +99,6 @@ func (l *Local) acquireExec(ctx context.Context, interactive bool) (free func(),
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-}
-
-// CheckExec reports what of the spec no supervisor would run. Errors: *drivers.StartError.
-func CheckExec(spec drivers.ExecSpec) error {
-	if spec.MaxOutput < 0 || spec.MaxOutput > drivers.MaxExecOutput {
-		reason := fmt.Sprintf("%d bytes of output are to be kept: it must be from 0 to %d", spec.MaxOutput,
-			drivers.MaxExecOutput)
-		return &drivers.StartError{Reason: reason, Err: unix.EINVAL}
-	}
-	return checkSpec(spec.Spec)
 }
 
 // admit registers an execution, so that killing the task kills it.

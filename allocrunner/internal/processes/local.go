@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -160,7 +161,11 @@ func (l *Local) start(ctx context.Context, old *process, spec drivers.Spec) (*pr
 		p.abandon()
 		return nil, err
 	}
-	p.tree = l.trees.Task(spec.Task, taskMark(spec))
+	marker := "" // by which descendants are known that have left both session and cgroup
+	if i := slices.IndexFunc(spec.Env, func(e string) bool { return strings.HasPrefix(e, "NOMAD_TASK_NAME=") }); i >= 0 {
+		marker = spec.Env[i]
+	}
+	p.tree = l.trees.Task(spec.Task, marker)
 	err = l.launch(ctx, p, spec, files, func() { l.wg.Go(func() { l.watch(p) }) })
 	if err != nil && (p.proc == nil || !p.running()) {
 		return nil, err

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"os"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
@@ -213,14 +212,4 @@ func (p *process) drained(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// taskMark returns the entry by which descendants are known that have left both session and cgroup.
-func taskMark(spec drivers.Spec) string {
-	for _, entry := range spec.Env {
-		if strings.HasPrefix(entry, "NOMAD_TASK_NAME=") {
-			return entry
-		}
-	}
-	return ""
 }

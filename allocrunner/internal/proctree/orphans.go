@@ -214,10 +214,7 @@ type relative struct {
 // overwrites its environment, its main process dies with the keeper, and its workers would hold the port that the next
 // run of the task needs.
 func (s *search) findFamilies() (map[int]relative, error) {
-	boot := ""
-	if self, err := proc.Identify(os.Getpid()); err == nil {
-		boot = self.Boot
-	}
+	boot, _ := proc.BootID() // empty when unknown
 	if !slices.ContainsFunc(s.hints.Roots, func(r RootProcess) bool { return r.Boot == boot }) {
 		return nil, nil
 	}

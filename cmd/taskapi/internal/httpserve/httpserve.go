@@ -11,13 +11,12 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"os"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 
+	"taskapi/internal/proc"
 	"taskapi/socket"
 )
 
@@ -77,13 +76,11 @@ func (a Address) AnyUserCanTake() bool {
 
 // FirstUnprivilegedPort returns net.ipv4.ip_unprivileged_port_start (ip(7)), the first port that needs no privilege.
 func FirstUnprivilegedPort() uint16 {
-	text, err := os.ReadFile("/proc/sys/net/ipv4/ip_unprivileged_port_start")
-	if err == nil {
-		if port, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 16); err == nil {
-			return uint16(port)
-		}
+	port, err := proc.Number("/proc/sys/net/ipv4/ip_unprivileged_port_start")
+	if err != nil {
+		return 1024
 	}
-	return 1024
+	return uint16(port)
 }
 
 // Listener bounds its open connections. One more takes the place of the connection that has been without a request for
