@@ -2,6 +2,7 @@ package taskrunner
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -273,7 +274,8 @@ func (s model) crash(r rules, how crash) (model, error) {
 	s.truth.forgot = s.truth.forgot || how == powerCut && s.disk.ends != s.process.number &&
 		s.disk.handle != s.process.number
 	res := known.resume(r, s.disk.saved())
-	s.runner = runnerModel{state: res.state, record: s.disk, timer: res.wait > 0, tree: len(res.effects) > 0}
+	s.runner = runnerModel{state: res.state, record: s.disk, timer: has[arm](res.effects),
+		tree: has[stop](res.effects)}
 	s.show(nil)
 	_, begins := res.first.(started)
 	switch {
@@ -285,6 +287,10 @@ func (s model) crash(r rules, how crash) (model, error) {
 		return s.handle(r, res.first)
 	}
 	return s, nil
+}
+
+func has[E effect](effects []effect) bool {
+	return slices.ContainsFunc(effects, func(e effect) bool { _, ok := e.(E); return ok })
 }
 
 func (rec recordModel) saved() interfaces.SavedTask {

@@ -18,11 +18,10 @@ func (r *Runner) Saved() interfaces.SavedTask { return r.record.saved() }
 // resumption is how a task of an earlier runner is resumed.
 type resumption struct {
 	state   state
-	process bool          // it has a process, which may have ended by now
-	ended   bool          // it has, for certain
-	first   event         // the next event; nil for none, or for the end of the process
-	effects []effect      // effects that the earlier runner may not have performed
-	wait    time.Duration // what remains of the timer that was armed; 0 for none
+	process bool     // it has a process, which may have ended by now
+	ended   bool     // it has, for certain
+	first   event    // the next event; nil for none, or for the end of the process
+	effects []effect // effects that the earlier runner may not have performed, with what remains of their times
 }
 
 // resume decides how a task is resumed. run is its latest run, nil for none, and status how that stands. What the
@@ -46,25 +45,21 @@ func (r rules) resume(saved interfaces.SavedTask, run drivers.Run, status driver
 		res.first = started{run, status.Details}
 	case s.hasProcess(): // Wait returns at once when it has ended
 		res.process = true
-		r.resumeStop(&res, saved.Due)
+		switch {
+		case s.phase == shutdownDelay:
+			res.effects = []effect{arm{r.remaining(saved.Due, r.shutdownDelay)}}
+		case s.phase == stopping && !res.ended: // again: it may not have been sent
+			res.effects = []effect{stop{r.killSignal, r.remaining(saved.Due, r.killTimeout)}}
+		}
 	case s.phase == starting && s.intent != none: // the start was to be given up
 		res.first = startFailed{}
 	case s.phase == starting: // it never came to a process
 		s.phase, res.first = backoff, elapsed{}
 	case s.phase == backoff:
-		res.wait = r.remaining(saved.Due, r.longestBackoff())
+		longest := max(r.policy.Interval, 2*r.policy.Delay) // that a restart can be delayed
+		res.effects = []effect{arm{r.remaining(saved.Due, longest)}}
 	}
 	return res
-}
-
-// resumeStop continues a stop that was under way. A process that has ended gets no signal.
-func (r rules) resumeStop(res *resumption, due time.Time) {
-	switch {
-	case res.state.phase == shutdownDelay:
-		res.wait = r.remaining(due, r.shutdownDelay)
-	case res.state.phase == stopping && !res.ended:
-		res.effects = []effect{stop{r.killSignal, r.remaining(due, r.killTimeout)}} // again: it may not have been sent
-	}
 }
 
 // remaining returns what remains of a timer. Two processes share only the wall clock, which may have been set
@@ -80,9 +75,6 @@ func earlier(a, b time.Time) time.Time {
 	}
 	return a
 }
-
-// longestBackoff returns how long a restart can be delayed at most.
-func (r rules) longestBackoff() time.Duration { return max(r.policy.Interval, 2*r.policy.Delay) }
 
 // Restore begins with what an earlier runner has saved and with the run that the driver has, if any; it is called
 // instead of Receive. Of task only what drivers.Driver's Recover needs is set. Errors: Recover's, for which the task is
@@ -104,11 +96,7 @@ func (r *Runner) Restore(ctx context.Context, saved interfaces.SavedTask, task d
 	res := rules.resume(saved, run, status)
 	r.state = res.state
 	r.record.restore(saved, now)
-	var timer any
-	if res.wait > 0 {
-		timer = arm{res.wait}
-	}
-	r.record.set(r.state, now, timer)
+	r.record.set(r.state, now, armed(res.effects))
 	if r.resumption = &res; res.process {
 		r.rejoined = make(chan struct{})
 	}
@@ -120,9 +108,6 @@ func (r *Runner) resume(ctx context.Context) {
 	res := r.resumption
 	if res == nil {
 		return
-	}
-	if res.wait > 0 {
-		r.timer.Reset(res.wait)
 	}
 	for _, effect := range res.effects {
 		r.perform(ctx, effect)
@@ -158,8 +143,7 @@ func (r *Runner) prepareRunning(ctx context.Context) {
 		return
 	}
 	req.Restored = true
-	if _, failed := r.runPrestart(ctx, req); failed != nil {
-		r.logger.Warn("a hook failed for a running task, which goes on without it", "error",
-			failed.event.DisplayMessage)
+	if _, err := r.runPrestart(ctx, req); err != nil {
+		r.logger.Warn("a hook failed for a running task, which goes on without it", "error", err)
 	}
 }

@@ -24,6 +24,7 @@ func TestResume(t *testing.T) {
 	r := testRules
 	r.now, r.shutdownDelay = now, 2*time.Second
 	tells := func(timeout time.Duration) []effect { return []effect{stop{r.killSignal, timeout}} }
+	waits := func(left time.Duration) []effect { return []effect{arm{left}} }
 	for _, tc := range []struct {
 		name  string
 		saved interfaces.SavedTask
@@ -46,7 +47,7 @@ func TestResume(t *testing.T) {
 			resumption{state: state{phase: stopping, intent: restart}, process: true, effects: tells(1)}},
 		{"it waited for its shutdown delay", interfaces.SavedTask{Phase: "shutdown_delay", Intent: "kill",
 			Due: now.Add(time.Hour)}, runs,
-			resumption{state: state{phase: shutdownDelay, intent: kill}, process: true, wait: r.shutdownDelay}},
+			resumption{state: state{phase: shutdownDelay, intent: kill}, process: true, effects: waits(r.shutdownDelay)}},
 		{"it was started unnoticed", interfaces.SavedTask{Phase: "starting"}, newerRuns,
 			resumption{state: state{phase: starting, setUp: true}, process: true, first: began}},
 		{"it was started and ended unnoticed", interfaces.SavedTask{Phase: "backoff"}, newer,
@@ -64,12 +65,12 @@ func TestResume(t *testing.T) {
 		{"it was to be given up", interfaces.SavedTask{Phase: "starting", Intent: "kill"}, old,
 			resumption{state: state{phase: starting, intent: kill}, ended: true, first: startFailed{}}},
 		{"it waits", interfaces.SavedTask{Phase: "backoff", Due: now.Add(time.Second)}, old,
-			resumption{state: state{phase: backoff}, ended: true, wait: time.Second}},
+			resumption{state: state{phase: backoff}, ended: true, effects: waits(time.Second)}},
 		{"its wait is over", interfaces.SavedTask{Phase: "backoff", Due: now.Add(-time.Second)}, old,
-			resumption{state: state{phase: backoff}, ended: true, wait: 1}},
+			resumption{state: state{phase: backoff}, ended: true, effects: waits(1)}},
 		{"it waits, and the clock was set back by a day", interfaces.SavedTask{Phase: "backoff",
 			Due: now.Add(24 * time.Hour)}, old,
-			resumption{state: state{phase: backoff}, ended: true, wait: r.longestBackoff()}},
+			resumption{state: state{phase: backoff}, ended: true, effects: waits(max(r.policy.Interval, 2*r.policy.Delay))}},
 		{"it was dead", interfaces.SavedTask{Phase: "dead", Failed: true}, old,
 			resumption{state: state{phase: dead, failed: true}, ended: true}},
 		{"its turn had not come", interfaces.SavedTask{Phase: "waiting"}, none, resumption{}},

@@ -93,28 +93,12 @@ type launched struct {
 	given   *interfaces.TaskPrestartResponse // what all hooks give together
 }
 
-// message is an event for rules.next, or a request that only the task's goroutine can serve.
+// message is an event for rules.next, or a call of what only the task's goroutine may do, in sequence with its events.
 type message struct {
 	event event
-	reply chan<- error // nil for none
+	call  func(context.Context) error // when event is nil
+	reply chan<- error                // nil for none
 }
-
-// allocUnhealthy is the allocation's health deadline, which has passed.
-type allocUnhealthy struct{ reason string }
-
-// signalRequest is a signal to the process, in sequence with the task's other events.
-type signalRequest struct {
-	name string
-	sig  syscall.Signal
-}
-
-// besideRequest is something that uses the task's run while there is one.
-type besideRequest struct {
-	use func(context.Context, drivers.Run)
-}
-
-// updateRequest is another version of the task.
-type updateRequest struct{ req *interfaces.TaskUpdateRequest }
 
 // Validate reports what New and Update would refuse. Errors: an unknown kill_signal.
 func Validate(task *api.Task, jobType string) error {
@@ -166,39 +150,42 @@ func (r *Runner) Up() time.Time { return r.record.stands().up() }
 func (r *Runner) Resetting() bool { return r.record.stands().resetting }
 
 // Open lets the task start, now that the group's order has reached it.
-func (r *Runner) Open() { r.post(context.Background(), opened{}, nil) }
+func (r *Runner) Open() { r.post(context.Background(), message{event: opened{}}) }
 
 // Kill ends the task; reason is the event that says why, or nil. A later call can only make an earlier one stronger.
 func (r *Runner) Kill(reason *api.TaskEvent, mode KillMode) {
-	r.post(context.Background(), killRequested{reason, mode}, nil)
+	r.post(context.Background(), message{event: killRequested{reason, mode}})
 }
 
 // LastInterval makes a task that exceeds the attempts of its restart policy fail, instead of waiting for the policy's
 // next interval.
-func (r *Runner) LastInterval() { r.post(context.Background(), lastInterval{}, nil) }
+func (r *Runner) LastInterval() { r.post(context.Background(), message{event: lastInterval{}}) }
 
 // Reset takes the task back to before its start and returns when its process is gone. Errors: interfaces.ErrTerminal
 // for a task that was killed, before or meanwhile: it stays dead.
 func (r *Runner) Reset(ctx context.Context, reason string) error {
-	return r.request(ctx, resetRequested{reason})
+	return r.request(ctx, message{event: resetRequested{reason}})
 }
 
 // Restart ends the process for a new one and returns when the old one is gone. Errors: interfaces.ErrTaskNotRunning,
 // and interfaces.ErrTerminal when the task was killed meanwhile.
 func (r *Runner) Restart(ctx context.Context, reason string) error {
-	return r.request(ctx, restartRequested{reason: reason})
+	return r.request(ctx, message{event: restartRequested{reason: reason}})
 }
 
 // Unhealthy ends the process as a failed one: the restart policy counts it, and decides whether and when a new one
 // follows. It does not wait, and does nothing to a task that does not run.
 func (r *Runner) Unhealthy(reason string) {
-	r.post(context.Background(), restartRequested{reason: reason, counted: true}, nil)
+	r.post(context.Background(), message{event: restartRequested{reason: reason, counted: true}})
 }
 
 // AllocUnhealthy adds an event that says why the allocation was not healthy in time, and changes nothing else. It does
 // not wait for the event, which is lost if ctx or Run ends first.
 func (r *Runner) AllocUnhealthy(ctx context.Context, reason string) {
-	r.post(ctx, allocUnhealthy{reason}, nil)
+	r.post(ctx, message{reply: make(chan error, 1), call: func(context.Context) error {
+		r.show([]effect{emit{allocUnhealthyEvent(reason)}})
+		return nil
+	}})
 }
 
 // Signal sends a signal to the task's first process. Errors: interfaces.ErrUnknownSignal, interfaces.ErrTaskNotRunning.
@@ -207,17 +194,24 @@ func (r *Runner) Signal(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	return r.request(ctx, signalRequest{name, sig})
+	return r.request(ctx, message{call: func(ctx context.Context) error { return r.signal(ctx, name, sig) }})
 }
 
 // Beside calls a function with the task's run, and does not wait for it: Run does. The function's context ends with
 // ctx, and with Run. Errors: interfaces.ErrTaskNotRunning, or ctx's.
 func (r *Runner) Beside(ctx context.Context, use func(context.Context, drivers.Run)) error {
-	return r.request(ctx, besideRequest{func(runCtx context.Context, run drivers.Run) {
-		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
-		defer context.AfterFunc(runCtx, cancel)()
-		use(ctx, run)
+	return r.request(ctx, message{call: func(runCtx context.Context) error {
+		if !r.state.hasProcess() {
+			return interfaces.ErrTaskNotRunning
+		}
+		run := r.Latest()
+		r.effects.Go(func() {
+			ctx, cancel := context.WithCancel(ctx)
+			defer cancel()
+			defer context.AfterFunc(runCtx, cancel)()
+			use(ctx, run)
+		})
+		return nil
 	}})
 }
 
@@ -237,7 +231,17 @@ func (r *Runner) setRun(run drivers.Run) {
 // Update gives the task another version of its job and calls the update hooks. What a process is started with takes
 // effect with the next one. Errors: an unknown kill_signal, and then nothing has changed.
 func (r *Runner) Update(ctx context.Context, req *interfaces.TaskUpdateRequest) error {
-	return r.request(ctx, updateRequest{req})
+	return r.request(ctx, message{call: func(ctx context.Context) error {
+		rules, err := rulesOf(req.Task, r.cfg.JobType)
+		if err != nil {
+			return err
+		}
+		r.rules = rules
+		runHooks(ctx, r, "task_update", func(h interfaces.TaskUpdateHook, ctx context.Context) error {
+			return h.Update(ctx, req)
+		})
+		return nil
+	}})
 }
 
 // rejoinWait is how long a request waits for the hooks of a process that outlived its runner.
@@ -269,18 +273,20 @@ func (r *Runner) Launched() (req *interfaces.TaskPrestartRequest, given *interfa
 	return r.last.request, r.last.given, r.last.request != nil
 }
 
-// post hands an event to the task's goroutine, unless ctx or Run ends first.
-func (r *Runner) post(ctx context.Context, e event, reply chan<- error) {
+// post hands a message to the task's goroutine, unless ctx or Run ends first.
+func (r *Runner) post(ctx context.Context, m message) {
 	select {
-	case r.mailbox <- message{e, reply}:
+	case r.mailbox <- m:
 	case <-ctx.Done():
 	case <-r.done:
 	}
 }
 
-func (r *Runner) request(ctx context.Context, e event) error {
+// request posts a message and returns the reply.
+func (r *Runner) request(ctx context.Context, m message) error {
 	reply := make(chan error, 1)
-	r.post(ctx, e, reply)
+	m.reply = reply
+	r.post(ctx, m)
 	select {
 	case err := <-reply:
 		return err
@@ -348,23 +354,8 @@ func (r *Runner) Run(ctx context.Context) {
 // receive handles a message and replies to its sender, now or when the old process is gone.
 func (r *Runner) receive(ctx context.Context, m message) {
 	switch e := m.event.(type) {
-	case allocUnhealthy:
-		r.show([]effect{emit{allocUnhealthyEvent(e.reason)}})
-		return
-	case signalRequest:
-		m.reply <- r.signal(ctx, e)
-		return
-	case besideRequest:
-		if !r.state.hasProcess() {
-			m.reply <- interfaces.ErrTaskNotRunning
-			return
-		}
-		run := r.Latest()
-		r.effects.Go(func() { e.use(ctx, run) })
-		m.reply <- nil
-		return
-	case updateRequest:
-		m.reply <- r.update(ctx, e)
+	case nil:
+		m.reply <- m.call(ctx)
 		return
 	case restartRequested:
 		if m.reply != nil {
@@ -392,7 +383,7 @@ func (r *Runner) receiveRestart(ctx context.Context, e restartRequested, reply c
 	r.handle(ctx, e)
 }
 
-func (r *Runner) signal(ctx context.Context, req signalRequest) error {
+func (r *Runner) signal(ctx context.Context, name string, sig syscall.Signal) error {
 	if !r.state.hasProcess() {
 		return interfaces.ErrTaskNotRunning
 	}
@@ -400,24 +391,12 @@ func (r *Runner) signal(ctx context.Context, req signalRequest) error {
 	if !ok {
 		return fmt.Errorf("the driver %q sends no signals: %w", r.cfg.Task.Driver, interfaces.ErrNotSupported)
 	}
-	r.show([]effect{emit{signalingEvent(req.name)}})
+	r.show([]effect{emit{signalingEvent(name)}})
 	ctx, cancel := context.WithTimeout(ctx, signalTimeout) // a kill that follows must not wait
 	defer cancel()
-	if err := run.Signal(ctx, req.sig); err != nil {
+	if err := run.Signal(ctx, sig); err != nil {
 		return fmt.Errorf("%w: %w", interfaces.ErrTaskNotRunning, err)
 	}
-	return nil
-}
-
-func (r *Runner) update(ctx context.Context, e updateRequest) error {
-	rules, err := rulesOf(e.req.Task, r.cfg.JobType)
-	if err != nil {
-		return err
-	}
-	r.rules = rules
-	runHooks(ctx, r, "task_update", func(h interfaces.TaskUpdateHook, ctx context.Context) error {
-		return h.Update(ctx, e.req)
-	})
 	return nil
 }
 

@@ -20,12 +20,7 @@ func (r *Runner) start(ctx context.Context) {
 		defer giveUp()
 		defer cancel()
 		defer context.AfterFunc(ctx, func() { time.AfterFunc(startGrace, giveUp) })()
-		process, failure := r.launch(startCtx, processCtx)
-		if failure != nil {
-			r.postFromEffect(*failure)
-			return
-		}
-		r.postFromEffect(process)
+		r.postFromEffect(r.launch(startCtx, processCtx))
 	})
 }
 
@@ -34,36 +29,35 @@ func (r *Runner) start(ctx context.Context) {
 // saved.
 const startGrace = time.Second
 
-// launch takes the steps of a start and returns the failure of the first that fails. The last of them, starting the
-// process, ends with processCtx.
-func (r *Runner) launch(ctx, processCtx context.Context) (started, *startFailed) {
-	var none started
+// launch takes the steps of a start and returns started, or the startFailed of the first step that fails. The last step,
+// starting the process, ends with processCtx.
+func (r *Runner) launch(ctx, processCtx context.Context) event {
 	req, err := r.cfg.Starter.Prepare(ctx)
 	if err != nil {
-		return none, &startFailed{event: driverFailureEvent(err.Error())}
+		return startFailed{event: driverFailureEvent(err.Error())}
 	}
-	given, failed := r.runPrestart(ctx, req)
-	if failed != nil {
-		return none, failed
+	given, err := r.runPrestart(ctx, req)
+	if err != nil {
+		return startFailed{event: setupFailureEvent(err.Error())}
 	}
-	if err := ctx.Err(); err != nil {
-		return none, &startFailed{event: driverFailureEvent("the start was given up")}
+	if ctx.Err() != nil {
+		return startFailed{event: driverFailureEvent("the start was given up")}
 	}
 	run, err := r.cfg.Drivers.Start(processCtx, r.cfg.Starter.DriverTask(req, given))
 	if err != nil {
-		return none, driverFailure(err)
+		return driverFailure(err)
 	}
 	status, err := run.Inspect(processCtx)
 	if err != nil {
 		r.logger.Warn("the driver can't say how the task has started", "error", err)
 	}
-	return started{run, status.Details}, nil
+	return started{run, status.Details}
 }
 
 // driverFailure returns the failure of a configuration that can never work, or of what may work with another attempt.
-func driverFailure(err error) *startFailed {
+func driverFailure(err error) startFailed {
 	if config, ok := errors.AsType[*drivers.ConfigError](err); ok {
-		return &startFailed{event: failedValidationEvent(config.Error()), unrecoverable: true}
+		return startFailed{event: failedValidationEvent(config.Error()), unrecoverable: true}
 	}
 	reason := err.Error()
 	if start, ok := errors.AsType[*drivers.StartError](err); ok {
@@ -71,23 +65,22 @@ func driverFailure(err error) *startFailed {
 	}
 	// A system call that a file system refuses, such as with ENOTSUP, is an errors.ErrUnsupported, too.
 	_, isErrno := errors.AsType[syscall.Errno](err)
-	return &startFailed{event: driverFailureEvent(reason),
+	return startFailed{event: driverFailureEvent(reason),
 		unrecoverable: errors.Is(err, errors.ErrUnsupported) && !isErrno}
 }
 
 // runPrestart runs the prestart hooks one after another, but for those that are done, and merges their responses. What
-// a hook begins with its context ends with its call.
+// a hook begins with its context ends with its call. Errors: the first hook's that fails.
 func (r *Runner) runPrestart(
 	ctx context.Context, req *interfaces.TaskPrestartRequest,
-) (*interfaces.TaskPrestartResponse, *startFailed) {
+) (given *interfaces.TaskPrestartResponse, err error) {
 	req.Lifecycle = r
-	given := &interfaces.TaskPrestartResponse{}
+	given = &interfaces.TaskPrestartResponse{}
 	for h := range interfaces.Having[interfaces.TaskPrestartHook](r.cfg.Hooks) {
 		resp := r.record.hookDone(h.Name())
 		if resp == nil {
-			var err error
 			if resp, err = r.prestart(ctx, h, req, given.Env); err != nil {
-				return nil, &startFailed{event: setupFailureEvent(fmt.Sprintf("hook %q: %v", h.Name(), err))}
+				return nil, fmt.Errorf("hook %q: %w", h.Name(), err)
 			}
 		}
 		given.Add(resp)

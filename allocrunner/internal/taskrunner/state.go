@@ -206,241 +206,231 @@ func (s state) beingStopped() bool {
 // next returns the state after an event, and the effects that Runner performs, in their order. An event that means
 // nothing in the phase changes nothing.
 func (r rules) next(s state, e event) (state, []effect) {
+	r.policy.Last = s.last
+	t := transition{rules: r, state: s}
+	t.apply(e)
+	return t.state, t.effects
+}
+
+// transition is a state that becomes the next one, with the effects so far.
+type transition struct {
+	rules
+	state
+	effects []effect
+}
+
+func (t *transition) do(effects ...effect) { t.effects = append(t.effects, effects...) }
+
+func (t *transition) emit(e *api.TaskEvent) { t.do(emit{e}) }
+
+func (t *transition) apply(e event) {
 	switch e := e.(type) {
 	case opened:
-		return r.onOpened(s)
+		if t.phase != waiting {
+			return
+		}
+		if !t.setUp {
+			t.emit(setupEvent())
+		}
+		t.setUp = true
+		t.start()
 	case started:
-		return r.onStarted(s, e)
+		if t.phase == starting {
+			t.started(e)
+		}
 	case startFailed:
-		return r.onStartFailed(s, e)
+		if t.phase == starting {
+			t.startFailed(e)
+		}
 	case exited:
-		return r.onExited(s, e)
+		if t.hasProcess() {
+			t.exited(e)
+		}
 	case elapsed:
-		return r.onElapsed(s)
+		switch t.phase {
+		case shutdownDelay:
+			t.stop()
+		case backoff:
+			t.start()
+		}
 	case killRequested:
-		return r.onKilled(s, e)
+		t.kill(e)
 	case restartRequested:
-		return r.onRestarted(s, e)
+		t.restart(e)
 	case resetRequested:
-		return r.onReset(s, e)
-	case lastInterval:
-		return r.onLastInterval(s)
+		t.reset(e)
+	case lastInterval: // a wait for another interval ends
+		t.last, t.policy.Last = true, true
+		if then := t.policy.Waiting(t.attempts); t.phase == backoff && then.Failed {
+			t.do(disarm{})
+			t.fail(then.Reason)
+		}
 	}
-	return s, nil
 }
 
-func (r rules) onOpened(s state) (state, []effect) {
-	if s.phase != waiting {
-		return s, nil
-	}
-	s.phase = starting
-	if s.setUp {
-		return s, []effect{start{}}
-	}
-	s.setUp = true
-	return s, []effect{emit{setupEvent()}, start{}}
+func (t *transition) start(before ...effect) {
+	t.phase = starting
+	t.do(append(before, start{})...)
 }
 
-func (r rules) onStarted(s state, e started) (state, []effect) {
-	if s.phase != starting {
-		return s, nil
-	}
-	s.again = false
-	if s.intent == none {
-		s.phase = running
-		return s, []effect{emit{startedEvent(e.details)}, poststart{}, watch{}}
+func (t *transition) started(e started) {
+	t.again = false
+	t.emit(startedEvent(e.details))
+	if t.intent == none {
+		t.phase = running
+		t.do(poststart{}, watch{})
+		return
 	}
 	// requested during the start: nobody reaches the process yet, so that no shutdown delay is needed
-	s, effects := r.end(s)
-	return s, append([]effect{emit{startedEvent(e.details)}, watch{}}, effects...)
+	t.stop(watch{})
 }
 
-func (r rules) onStartFailed(s state, e startFailed) (state, []effect) {
-	if s.phase != starting {
-		return s, nil
+func (t *transition) startFailed(e startFailed) {
+	if t.intent != none { // the failure is ours: the start was given up
+		t.afterStop()
+		return
 	}
-	if s.intent != none { // the failure is ours: the start was given up
-		return r.afterStop(s)
-	}
-	s.again = false
-	s, effects := r.evaluate(s, restarts.Event{Unrecoverable: e.unrecoverable})
-	return s, append([]effect{emit{e.event}}, effects...)
+	t.again = false
+	t.emit(e.event)
+	t.evaluate(restarts.Event{Unrecoverable: e.unrecoverable})
 }
 
-func (r rules) onExited(s state, e exited) (state, []effect) {
-	effects := []effect{disarm{}, emit{terminatedEvent(e.result)}}
+func (t *transition) exited(e exited) {
+	t.do(disarm{}, emit{terminatedEvent(e.result)})
 	if e.leftover > 0 {
-		effects = append(effects, emit{leftoverEvent(e.leftover)})
+		t.emit(leftoverEvent(e.leftover))
 	}
-	switch s.phase {
-	case running:
-		s, more := r.evaluate(s, restarts.Event{Success: e.result.Successful()})
-		return s, append(effects, more...)
-	case shutdownDelay, stopping:
-		if s.intent == kill {
-			effects = append(effects, emit{killedEvent()})
-		}
-		s, more := r.afterStop(s)
-		return s, append(effects, more...)
+	if t.phase == running {
+		t.evaluate(restarts.Event{Success: e.result.Successful()})
+		return
 	}
-	return s, nil
+	if t.intent == kill {
+		t.emit(killedEvent())
+	}
+	t.afterStop()
 }
 
 // evaluate applies the restart policy to a process that ended or failed to start.
-func (r rules) evaluate(s state, o restarts.Event) (state, []effect) {
+func (t *transition) evaluate(e restarts.Event) {
 	var then restarts.Effect
-	s.attempts, then = r.policyOf(s).Next(s.attempts, o, r.now, r.random)
+	t.attempts, then = t.policy.Next(t.attempts, e, t.now, t.random)
 	switch {
 	case then.Restart:
-		s.phase = backoff
-		return s, []effect{emit{restartingEvent(then.Delay, then.Reason)}, arm{then.Delay}}
+		t.phase = backoff
+		t.do(emit{restartingEvent(then.Delay, then.Reason)}, arm{then.Delay})
 	case then.Failed:
-		s.phase, s.failed = dead, true
-		return s, []effect{emit{notRestartingEvent(then.Reason)}, stopHooks{}}
+		t.fail(then.Reason)
+	default:
+		t.die()
 	}
-	s.phase = dead
-	return s, []effect{stopHooks{}}
 }
 
-func (r rules) policyOf(s state) restarts.Policy {
-	p := r.policy
-	p.Last = s.last
-	return p
+func (t *transition) fail(reason string) {
+	t.failed = true
+	t.die(emit{notRestartingEvent(reason)})
 }
 
-// onLastInterval ends the wait for another interval.
-func (r rules) onLastInterval(s state) (state, []effect) {
-	s.last = true
-	if s.phase != backoff {
-		return s, nil
-	}
-	then := r.policyOf(s).Waiting(s.attempts)
-	if !then.Failed {
-		return s, nil
-	}
-	s.phase, s.failed = dead, true
-	return s, []effect{disarm{}, emit{notRestartingEvent(then.Reason)}, stopHooks{}}
+func (t *transition) die(before ...effect) {
+	t.phase = dead
+	t.do(append(before, stopHooks{})...)
 }
 
 // afterStop does what follows when the process that was stopped is gone.
-func (r rules) afterStop(s state) (state, []effect) {
-	was := s.intent
-	s.intent, s.again = none, was == restart || was == reset
+func (t *transition) afterStop() {
+	was := t.intent
+	t.intent, t.again = none, was == restart || was == reset
 	switch was {
 	case evaluate:
-		return r.evaluate(s, restarts.Event{})
+		t.evaluate(restarts.Event{})
 	case restart:
-		s.phase = starting
-		return s, []effect{emit{restartingEvent(0, "")}, start{}}
+		t.start(emit{restartingEvent(0, "")})
 	case reset:
-		s.phase = waiting
-		return s, []effect{emit{restartingEvent(0, "")}}
+		t.phase = waiting
+		t.emit(restartingEvent(0, ""))
+	default:
+		t.intent = was
+		t.die()
 	}
-	s.phase, s.intent = dead, was
-	return s, []effect{stopHooks{}}
 }
 
-func (r rules) onElapsed(s state) (state, []effect) {
-	switch s.phase {
-	case shutdownDelay:
-		return r.end(s)
-	case backoff:
-		s.phase = starting
-		return s, []effect{start{}}
+func (t *transition) kill(e killRequested) {
+	first := t.intent != kill
+	t.intent = kill
+	if t.phase == dead {
+		return
 	}
-	return s, nil
-}
-
-func (r rules) onKilled(s state, e killRequested) (state, []effect) {
-	if s.phase == dead {
-		s.intent = kill
-		return s, nil
-	}
-	var effects []effect
-	first := s.intent != kill
 	if first { // a second kill can only make the first stronger
 		if e.reason != nil {
-			effects = append(effects, emit{e.reason})
+			t.emit(e.reason)
 		}
-		effects = append(effects, emit{killingEvent(e.mode, r.killTimeout)})
+		t.emit(killingEvent(e.mode, t.killTimeout))
 	}
-	s.intent = kill
-	s.mode = max(s.mode, e.mode)
-	switch s.phase {
+	t.mode = max(t.mode, e.mode)
+	switch t.phase {
 	case waiting:
-		s.phase = dead
-		return s, append(effects, stopHooks{})
+		t.die()
 	case backoff:
-		s.phase = dead
-		return s, append(effects, disarm{}, stopHooks{})
+		t.die(disarm{})
 	case starting:
-		return s, append(effects, abort{})
+		t.do(abort{})
 	case running:
-		effects = append(effects, prekill{})
-		if r.shutdownDelay > 0 && s.mode == Graceful {
-			s.phase = shutdownDelay
-			return s, append(effects, emit{shutdownDelayEvent(r.shutdownDelay)}, arm{r.shutdownDelay})
+		if t.shutdownDelay <= 0 || t.mode != Graceful {
+			t.stop(prekill{})
+			return
 		}
+		t.phase = shutdownDelay
+		t.do(prekill{}, emit{shutdownDelayEvent(t.shutdownDelay)}, arm{t.shutdownDelay})
 	case shutdownDelay:
-		if s.mode == Graceful {
-			return s, effects
+		if t.mode != Graceful {
+			t.stop()
 		}
 	case stopping: // for a restart, perhaps by rules that have changed since: what Killing says happens now
-		if !first && e.mode != AtOnce {
-			return s, effects
+		if first || e.mode == AtOnce {
+			t.stop()
 		}
 	}
-	s, more := r.end(s)
-	return s, append(effects, more...)
 }
 
-// end stops the process with the kill signal and the kill timeout, or kills it at once.
-func (r rules) end(s state) (state, []effect) {
-	s.phase = stopping
-	if s.mode == AtOnce {
-		return s, []effect{disarm{}, stop{syscall.SIGKILL, 0}}
+// stop stops the process with the kill signal and the kill timeout, or kills it at once.
+func (t *transition) stop(before ...effect) {
+	how := stop{t.killSignal, t.killTimeout}
+	if t.mode == AtOnce {
+		how = stop{syscall.SIGKILL, 0}
 	}
-	return s, []effect{disarm{}, stop{r.killSignal, r.killTimeout}}
+	t.phase = stopping
+	t.do(append(before, disarm{}, how)...)
 }
 
-// onRestarted stops the process for a new one, without the shutdown delay, as in Nomad. A requested restart takes
+// restart stops the process for a new one, without the shutdown delay, as in Nomad. A requested restart takes
 // precedence over one that the restart policy would count.
-func (r rules) onRestarted(s state, e restartRequested) (state, []effect) {
-	if s.phase == stopping && s.intent == evaluate && !e.counted {
-		s.intent = restart
-		return s, []effect{emit{restartSignaledEvent(e.reason)}}
+func (t *transition) restart(e restartRequested) {
+	switch {
+	case t.phase == stopping && t.intent == evaluate && !e.counted:
+		t.intent = restart
+		t.emit(restartSignaledEvent(e.reason))
+	case t.phase == running:
+		t.intent = restart
+		if e.counted {
+			t.intent = evaluate
+		}
+		t.stop(emit{restartSignaledEvent(e.reason)}, prekill{})
 	}
-	if s.phase != running {
-		return s, nil
-	}
-	s.intent = restart
-	if e.counted {
-		s.intent = evaluate
-	}
-	s, effects := r.end(s)
-	return s, append([]effect{emit{restartSignaledEvent(e.reason)}, prekill{}}, effects...)
 }
 
-// onReset takes the task back to before its start, unless it was killed.
-func (r rules) onReset(s state, e resetRequested) (state, []effect) {
-	if s.intent == kill || s.phase == waiting {
-		return s, nil
+// reset takes the task back to before its start, unless it was killed. A restart that stops it becomes a reset.
+func (t *transition) reset(e resetRequested) {
+	if t.intent == kill || t.phase == waiting {
+		return
 	}
-	effects := []effect{emit{restartSignaledEvent(e.reason)}}
-	was := s.phase
-	s.intent, s.failed = reset, false
-	switch was {
+	t.emit(restartSignaledEvent(e.reason))
+	t.intent, t.failed = reset, false
+	switch t.phase {
 	case starting:
-		return s, append(effects, abort{})
+		t.do(abort{})
 	case running:
-		s, more := r.end(s)
-		return s, append(append(effects, prekill{}), more...)
-	case backoff:
-		effects = append(effects, disarm{})
-		fallthrough
-	case dead:
-		s, more := r.afterStop(s)
-		return s, append(effects, more...)
+		t.stop(prekill{})
+	case backoff, dead:
+		t.do(disarm{})
+		t.afterStop()
 	}
-	return s, effects // stopping for a restart, which becomes a reset
 }
