@@ -2,7 +2,6 @@ package allocrunner
 
 import (
 	"context"
-	"log/slog"
 	"sync"
 
 	"github.com/hashicorp/nomad/api"
@@ -11,20 +10,10 @@ import (
 	"taskapi/allocrunner/internal/health"
 )
 
-// evaluatedAlloc is what the evaluation of an allocation's health needs of it.
-type evaluatedAlloc interface {
-	Alloc() *api.Allocation
-	checkResults() api.AllocCheckStatuses
-	setHealth(healthy bool)
-	// unhealthy adds an event to a task, or with an empty name to all that serve.
-	unhealthy(ctx context.Context, task, reason string)
-}
-
 // healthHook evaluates the allocation's health by its job's update block, and shows the decision in the
 // DeploymentStatus. Each version of the job is evaluated once, as a deployment would be.
 type healthHook struct {
-	alloc  evaluatedAlloc
-	logger *slog.Logger
+	runner *Runner
 
 	// guards the fields below; held over the watcher's Observe, so that the last thing it sees is the latest
 	mu      sync.Mutex
@@ -77,7 +66,8 @@ func (h *healthHook) observe() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.watcher != nil {
-		h.watcher.Observe(h.alloc.Alloc().TaskStates, h.alloc.checkResults())
+		results, _ := h.runner.serving.results()
+		h.watcher.Observe(h.runner.Alloc().TaskStates, results)
 	}
 }
 
@@ -86,10 +76,15 @@ func (h *healthHook) decided(ctx context.Context, s health.State) {
 	h.mu.Lock()
 	h.watcher = nil
 	h.mu.Unlock()
-	h.alloc.setHealth(healthy)
-	h.logger.Info("allocation's health decided", "healthy", healthy, "reason", s.Reason)
-	if s.Late { // a task that has failed has events that say so
-		h.alloc.unhealthy(ctx, s.About, s.Reason)
+	h.runner.setHealth(healthy)
+	h.runner.logger.Info("allocation's health decided", "healthy", healthy, "reason", s.Reason)
+	if !s.Late { // a task that has failed has events that say so
+		return
+	}
+	for _, t := range h.runner.order() {
+		if t.Name == s.About || s.About == "" && t.Serves() {
+			h.runner.task(t.Name).AllocUnhealthy(ctx, s.Reason)
+		}
 	}
 }
 

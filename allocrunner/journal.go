@@ -2,7 +2,6 @@ package allocrunner
 
 import (
 	"context"
-	"log/slog"
 	"sync"
 	"time"
 
@@ -23,12 +22,8 @@ const journalWait = 3 * time.Second
 // much at a time as has gathered; what must be safe before it is acted on is waited for. A failed write is logged once
 // and retried for as long as the allocation runs: what is to be written stays in memory, and the tasks run on.
 type journal struct {
-	id      string
-	life    string
-	state   interfaces.State // nil: nothing is written
-	logger  *slog.Logger
-	current journaled
-	wake    chan struct{} // there is something to write; capacity 1
+	runner *Runner       // what is written is read when it is, so that an older version never follows a newer one
+	wake   chan struct{} // there is something to write; capacity 1
 
 	writing sync.Mutex // held over a write, so that an older record never follows a newer one
 
@@ -39,16 +34,6 @@ type journal struct {
 	err     error  // of the latest write
 }
 
-// journaled is what the journal writes, read when it is written, so that an older version never follows a newer one.
-type journaled interface {
-	// allocation returns the latest version, and reports whether nothing of it is left to do.
-	allocation() (alloc *api.Allocation, ended bool)
-	// Deployments returns those of that version, or of a later one.
-	Deployments() []*api.Deployment
-	// savedTask returns a task's latest record.
-	savedTask(name string) interfaces.SavedTask
-}
-
 // pending is what is to be written.
 type pending struct {
 	alloc     bool
@@ -57,16 +42,13 @@ type pending struct {
 	killAfter time.Time
 }
 
-func newJournal(cfg interfaces.Config, current journaled) *journal {
-	return &journal{id: cfg.Alloc.ID, life: cfg.Life, state: cfg.State, logger: cfg.Logger, current: current,
-		wake: make(chan struct{}, 1)}
-}
-
-// allocChanged has the allocation written soon.
-func (j *journal) allocChanged() { j.add(func(p *pending) { p.alloc = true }) }
+// allocChanged has the allocation written soon. The ticket is for flush.
+func (j *journal) allocChanged() (ticket uint64) { return j.add(func(p *pending) { p.alloc = true }) }
 
 // taskChanged has a task's record written soon.
-func (j *journal) taskChanged(task string) { j.add(func(p *pending) { p.addTask(task) }) }
+func (j *journal) taskChanged(task string) (ticket uint64) {
+	return j.add(func(p *pending) { p.addTask(task) })
+}
 
 // checksChanged has results written soon.
 func (j *journal) checksChanged(results api.AllocCheckStatuses) {
@@ -78,10 +60,10 @@ func (j *journal) checksChanged(results api.AllocCheckStatuses) {
 
 // taskSafe returns when the task's record is written, or can't be for now.
 func (j *journal) taskSafe(task string) {
-	if j.state == nil {
+	ticket := j.taskChanged(task)
+	if ticket == 0 {
 		return
 	}
-	ticket := j.add(func(p *pending) { p.addTask(task) })
 	done := make(chan struct{})
 	go func() { // ends with the write, which a hanging disk may hold
 		_ = j.flush(ticket) // said by flush
@@ -90,13 +72,13 @@ func (j *journal) taskSafe(task string) {
 	select {
 	case <-done:
 	case <-time.After(journalWait):
-		j.logger.Warn("the state's disk does not answer; the task continues without it", "task", task)
+		j.runner.logger.Warn("the state's disk does not answer; the task continues without it", "task", task)
 	}
 }
 
-// add makes something pending. Its ticket is for flush.
+// add makes something pending. The ticket is 0 for an allocation whose state is not saved.
 func (j *journal) add(edit func(*pending)) (ticket uint64) {
-	if j.state == nil {
+	if j.runner.cfg.State == nil {
 		return 0
 	}
 	j.mu.Lock()
@@ -104,15 +86,11 @@ func (j *journal) add(edit func(*pending)) (ticket uint64) {
 	j.added++
 	ticket = j.added
 	j.mu.Unlock()
-	j.poke()
-	return ticket
-}
-
-func (j *journal) poke() {
 	select {
 	case j.wake <- struct{}{}:
-	default:
+	default: // run will write this, too
 	}
+	return ticket
 }
 
 // run writes what changes until ctx ends.
@@ -139,7 +117,7 @@ func (j *journal) run(ctx context.Context) {
 
 // flush returns when a write that began after the ticket was given has ended, with its error.
 func (j *journal) flush(ticket uint64) error {
-	if j.state == nil {
+	if ticket == 0 {
 		return nil
 	}
 	j.writing.Lock()
@@ -152,34 +130,35 @@ func (j *journal) flush(ticket uint64) error {
 	p := j.pending
 	j.pending, j.tried = pending{}, j.added
 	j.mu.Unlock()
-	err := j.state.Put(j.change(p))
+	err := j.runner.cfg.State.Put(j.change(p))
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	switch {
 	case err != nil:
 		if j.err == nil {
-			j.logger.Warn("state could not be written; it is kept in memory and tried again: make room on the disk",
+			j.runner.logger.Warn("state could not be written; it is kept in memory and tried again: make room on the disk",
 				"error", err)
 		}
 		j.pending = p.under(j.pending)
 	case j.err != nil:
-		j.logger.Info("state is written again")
+		j.runner.logger.Info("state is written again")
 	}
 	j.err = err
 	return err
 }
 
 func (j *journal) change(p pending) interfaces.Change {
+	r := j.runner
 	c := interfaces.Change{
-		ID: j.id, Checks: p.checks, KillAfter: p.killAfter,
+		ID: r.cfg.Alloc.ID, Checks: p.checks, KillAfter: p.killAfter,
 		Tasks: make(map[string]interfaces.SavedTask, len(p.tasks)),
 	}
 	if p.alloc {
-		c.Alloc, c.Terminal = j.current.allocation()
-		c.Life, c.Deployments = j.life, j.current.Deployments()
+		c.Terminal = r.Terminal() // before the version: no version from before the end is saved as terminal
+		c.Alloc, c.Life, c.Deployments = r.Alloc(), r.cfg.Life, r.Deployments()
 	}
 	for name := range p.tasks {
-		c.Tasks[name] = j.current.savedTask(name)
+		c.Tasks[name] = r.byName[name].Saved()
 	}
 	return c
 }

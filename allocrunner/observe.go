@@ -56,11 +56,6 @@ func (r *Runner) updated() {
 	r.health.observe()
 }
 
-func (r *Runner) checkResults() api.AllocCheckStatuses {
-	results, _ := r.serving.results()
-	return results
-}
-
 func (r *Runner) checksChanged(results api.AllocCheckStatuses) {
 	r.journal.checksChanged(results)
 	r.health.observe()
@@ -101,14 +96,6 @@ func (r *Runner) failDeployment(id string, overdue bool) {
 	r.snapshots.FailDeployment(id, overdue)
 	r.updated()
 	_ = r.save() // the journal logs what goes wrong
-}
-
-func (r *Runner) unhealthy(ctx context.Context, task, reason string) {
-	for _, t := range r.order() {
-		if t.Name == task || task == "" && t.Serves() {
-			r.task(t.Name).AllocUnhealthy(ctx, reason)
-		}
-	}
 }
 
 func (r *Runner) resolver(alloc *api.Allocation) services.Resolver {

@@ -58,9 +58,7 @@ type Runner struct {
 var (
 	_ interfaces.AllocRunner = (*Runner)(nil)
 	_ taskrunner.Observer    = (*Runner)(nil)
-	_ journaled              = (*Runner)(nil)
 	_ servedAlloc            = (*Runner)(nil)
-	_ evaluatedAlloc         = (*Runner)(nil)
 )
 
 // WithDrivers returns a factory of runners whose tasks may have these drivers.
@@ -91,11 +89,11 @@ func newRunner(cfg interfaces.Config, known *drivers.Registry) (*Runner, error) 
 	}
 	r.fsm.init(newState(r.Alloc(), cfg.Saved != nil && cfg.Saved.Terminal))
 	r.madeOf = r.Alloc().Job
-	r.journal = newJournal(cfg, r)
+	r.journal = &journal{runner: r, wake: make(chan struct{}, 1)}
 	r.stats = stats.New(stats.Config{Tasks: r.measuredTasks, Logger: r.logger})
 	r.serving.alloc, r.serving.logger, r.serving.registrar = r, r.logger, registration.New(cfg.Alloc.ID,
 		cfg.ServiceProviders)
-	r.health.alloc, r.health.logger = r, r.logger
+	r.health.runner = r
 	if cfg.Saved != nil {
 		r.serving.saved = cfg.Saved.Checks
 	}
@@ -190,16 +188,8 @@ func (r *Runner) Checks() (api.AllocCheckStatuses, uint64) {
 
 // save returns when the allocation's latest version is saved, or with the reason why it can't be for now.
 func (r *Runner) save() error {
-	return r.journal.flush(r.journal.add(func(p *pending) { p.alloc = true }))
+	return r.journal.flush(r.journal.allocChanged())
 }
-
-// allocation reads Terminal first: a terminal allocation is never saved with a version from before its end.
-func (r *Runner) allocation() (alloc *api.Allocation, ended bool) {
-	ended = r.Terminal()
-	return r.Alloc(), ended
-}
-
-func (r *Runner) savedTask(name string) interfaces.SavedTask { return r.byName[name].Saved() }
 
 // Run returns ErrFailed, wrapped, for an allocation that ended with a failed task, and the first error of the set-up
 // for one that never began. When an allocation can't be resumed, its tasks run on, and the error is not ErrDetached: no
