@@ -9,11 +9,11 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// lazyTicks is how many ticks an update may wait that doesn't change ClientStatus: one second with the default tick.
+// lazyTicks is how many ticks an update may wait that doesn't change ClientStatus: one second.
 const lazyTicks = 5
 
 // maxDoublings bounds the wait after a failure. The wait is a tick at first, and doubles with each further failure, up
-// to 6.4 s with the default tick: so a sink that works again soon gets what it missed.
+// to 6.4 s: so a sink that works again soon gets what it missed.
 const maxDoublings = 5
 
 // acknowledged is the version that a sink has taken.
@@ -24,7 +24,6 @@ type acknowledged struct {
 
 // batch holds what is pending for one sink, and when it is due. It does nothing by itself, and reads no clock.
 type batch struct {
-	tick     time.Duration
 	pending  map[string]*api.Allocation // the newest of each allocation, by ID
 	acked    map[string]acknowledged    // by ID; none for an allocation that was terminal
 	due      time.Time                  // of the next delivery; zero for none
@@ -38,9 +37,9 @@ func (b *batch) add(alloc *api.Allocation, now time.Time) (sooner bool) {
 	if known && alloc.ModifyIndex <= acked.version || !b.keep(alloc) {
 		return false
 	}
-	wait := lazyTicks * b.tick
+	wait := lazyTicks * Tick
 	if acked.status != alloc.ClientStatus { // the status of an unknown allocation is empty
-		wait = b.tick
+		wait = Tick
 	}
 	at := b.allowed(now.Add(wait))
 	if !b.due.IsZero() && !at.Before(b.due) {
@@ -101,7 +100,7 @@ func (b *batch) acknowledge(alloc *api.Allocation) {
 // failed notes that the sink has not taken the allocations. Those that are still the newest are pending again, and due
 // after a backoff, together with what came meanwhile. It returns the number of failures in a row.
 func (b *batch) failed(allocs []*api.Allocation, now time.Time) int {
-	b.retry = now.Add(b.tick << min(b.failures, maxDoublings))
+	b.retry = now.Add(Tick << min(b.failures, maxDoublings))
 	b.failures++
 	b.putBack(allocs, now)
 	return b.failures

@@ -10,7 +10,6 @@
 package updates
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -22,16 +21,15 @@ import (
 	"taskapi/allocrunner/interfaces"
 )
 
-// DefaultTick is how long a change of ClientStatus waits for other changes, which then go with it. Nomad's clients wait
+// Tick is how long a change of ClientStatus waits for other changes, which then go with it. Nomad's clients wait
 // as long: too short for a person to notice, and long enough to gather what happens to the tasks of a group at the same
 // time.
-const DefaultTick = 200 * time.Millisecond
+const Tick = 200 * time.Millisecond
 
 // Config configures a Buffer. Logger is required.
 type Config struct {
 	Sinks  []interfaces.Sink
-	Logger *slog.Logger  // logs when a sink begins to fail, and when it takes updates again
-	Tick   time.Duration // 0 means DefaultTick
+	Logger *slog.Logger // logs when a sink begins to fail, and when it takes updates again
 }
 
 // Buffer collects updates for its sinks. Its methods are safe for concurrent use.
@@ -41,10 +39,10 @@ var _ interfaces.Updates = (*Buffer)(nil)
 
 // New makes a Buffer. It collects at once, and delivers while Run runs.
 func New(c Config) *Buffer {
-	b, tick := &Buffer{}, cmp.Or(c.Tick, DefaultTick)
+	b := &Buffer{}
 	for _, sink := range c.Sinks {
 		b.queues = append(b.queues, &sinkQueue{sink: sink, logger: c.Logger.With("sink", sink.Name()),
-			sooner: make(chan struct{}, 1), busy: make(chan struct{}, 1), batch: batch{tick: tick}})
+			sooner: make(chan struct{}, 1), busy: make(chan struct{}, 1)})
 	}
 	return b
 }

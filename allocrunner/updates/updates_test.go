@@ -21,7 +21,7 @@ import (
 	"taskapi/allocrunner/updates"
 )
 
-const tick = updates.DefaultTick
+const tick = updates.Tick
 
 var errDown = errors.New("down")
 
