@@ -73,64 +73,58 @@ func prepare(cfg Config) ([]*check, error) {
 	if group == nil {
 		return nil, fmt.Errorf("%w: the job has no group %q", ErrInvalid, cfg.Alloc.TaskGroup)
 	}
-	r := resolver{cfg: cfg, clients: clients{}}
-	r.add("", group.Services)
-	for _, t := range group.Tasks {
-		r.add(t.Name, t.Services)
+	var list []*check
+	var errs []error
+	shared := clients{}
+	add := func(task string, written []*api.Service) {
+		for _, s := range written {
+			provider, ok := cfg.provider(s.Provider)
+			if !ok {
+				continue
+			}
+			service := cfg.Resolve(task, s)
+			for n, c := range s.Checks {
+				resolved := service.Check(c)
+				made, err := cfg.resolve(service, resolved, remote{provider, service.ID(cfg.Alloc), n}, shared)
+				if err != nil {
+					errs = append(errs, fmt.Errorf("%w: service %q, check %q: %w", ErrInvalid, service.Name,
+						resolved.Name, err))
+				}
+				list = append(list, made)
+			}
+		}
 	}
-	if err := errors.Join(r.errs...); err != nil {
+	add("", group.Services)
+	for _, t := range group.Tasks {
+		add(t.Name, t.Services)
+	}
+	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	distinguish(r.list)
-	return r.list, nil
-}
-
-// resolver turns services' checks into runnable ones.
-type resolver struct {
-	cfg     Config
-	clients clients
-	list    []*check
-	errs    []error
-}
-
-// add adds the checks of a task's services, or of the group's for the empty name.
-func (r *resolver) add(task string, list []*api.Service) {
-	for _, s := range list {
-		provider, ok := r.provider(s.Provider)
-		if !ok {
-			continue
-		}
-		service := r.cfg.Resolve(task, s)
-		for n, c := range s.Checks {
-			resolved := service.Check(c)
-			made, err := r.resolve(service, resolved, remote{provider, service.ID(r.cfg.Alloc), n})
-			if err != nil {
-				r.errs = append(r.errs, fmt.Errorf("%w: service %q, check %q: %w", ErrInvalid, service.Name,
-					resolved.Name, err))
-			}
-			r.list = append(r.list, made)
-		}
-	}
+	distinguish(list)
+	return list, nil
 }
 
 // provider returns a provider that checks its services itself, nil for another one, and whether the provider exists.
-func (r *resolver) provider(name string) (checking interfaces.CheckingProvider, ok bool) {
-	if r.cfg.Provider == nil {
+func (cfg *Config) provider(name string) (checking interfaces.CheckingProvider, ok bool) {
+	if cfg.Provider == nil {
 		return nil, name == services.ProviderNomad
 	}
-	p, ok := r.cfg.Provider(name)
+	p, ok := cfg.Provider(name)
 	checking, _ = p.(interfaces.CheckingProvider)
 	return checking, ok || name == services.ProviderNomad
 }
 
-func (r *resolver) resolve(service services.Service, c api.ServiceCheck, at remote) (out *check, err error) {
+func (cfg *Config) resolve(
+	service services.Service, c api.ServiceCheck, at remote, shared clients,
+) (out *check, err error) {
 	elsewhere := at.provider != nil && c.Type != services.TypeScript
 	if err := services.Validate(&c, elsewhere); err != nil {
 		return nil, err
 	}
 	c.Notes = "" // nothing here depends on them
 	out = &check{thresholds: thresholdsOf(&c), definition: definition{spec: c, about: api.AllocCheckStatus{
-		ID: checkID(r.cfg.Alloc, c), Check: c.Name, Group: r.cfg.Alloc.Name,
+		ID: checkID(cfg.Alloc, c), Check: c.Name, Group: cfg.Alloc.Name,
 		Service: service.Name, Task: c.TaskName, Mode: "healthiness",
 	}}}
 	if elsewhere {
@@ -150,15 +144,15 @@ func (r *resolver) resolve(service services.Service, c api.ServiceCheck, at remo
 	case elsewhere:
 		out.probe, out.address = at.probe(c), at.id
 	case c.Type == services.TypeTCP:
-		out.probe = tcpProbe(r.cfg.DialContext, out.address)
+		out.probe = tcpProbe(cfg.DialContext, out.address)
 	case c.Type == services.TypeHTTP:
-		out.probe, err = newHTTPProbe(r.clients.of(c, r.cfg.DialContext), c, out.address, r.cfg.Version)
+		out.probe, err = newHTTPProbe(shared.of(c, cfg.DialContext), c, out.address, cfg.Version)
 	case c.Type != services.TypeScript:
 		err = fmt.Errorf("checks of type %q can't be run here", c.Type)
-	case r.cfg.Exec == nil:
+	case cfg.Exec == nil:
 		err = errors.New("script checks can't be run here")
 	default:
-		out.probe = at.fed(c, scriptProbe(r.cfg.Exec, c))
+		out.probe = at.fed(c, scriptProbe(cfg.Exec, c))
 	}
 	return out, err
 }

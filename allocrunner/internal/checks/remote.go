@@ -15,11 +15,6 @@ type remote struct {
 	n        int                         // of the check
 }
 
-// statuses translates a provider's results.
-var statuses = map[interfaces.CheckStatus]outcome{
-	interfaces.CheckFailure: {}, interfaces.CheckWarning: {warning: true}, interfaces.CheckSuccess: {ok: true},
-}
-
 // probe reads the provider's result of a check.
 func (r remote) probe(c api.ServiceCheck) func(context.Context) outcome {
 	return func(context.Context) outcome {
@@ -27,9 +22,10 @@ func (r remote) probe(c api.ServiceCheck) func(context.Context) outcome {
 		if !ok {
 			return outcome{none: true}
 		}
-		o := statuses[result.Status].settled(c)
-		o.output = result.Output[:min(len(result.Output), maxOutput)]
-		return o
+		return outcome{
+			ok: result.Status == interfaces.CheckSuccess, warning: result.Status == interfaces.CheckWarning,
+			output: result.Output[:min(len(result.Output), maxOutput)],
+		}.settled(c)
 	}
 }
 

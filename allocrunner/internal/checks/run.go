@@ -19,8 +19,8 @@ func (r *Runner) Run(ctx context.Context) {
 	defer running.Wait()
 	defer r.Stop()
 	for {
-		for _, s := range r.startable(ctx) {
-			running.Go(func() { r.repeat(s.ctx, s.reg) })
+		for _, run := range r.startable(ctx) {
+			running.Go(run)
 		}
 		select {
 		case <-ctx.Done():
@@ -41,25 +41,18 @@ func (r *Runner) open(cancel context.CancelFunc) (opened bool) {
 	return opened
 }
 
-// start is a registration whose runs are to begin, and the context that ends them.
-type start struct {
-	ctx context.Context
-	reg *registration
-}
-
-// startable returns the registrations that must be started. Their runs end with ctx, or with the registration.
-func (r *Runner) startable(ctx context.Context) []start {
+// startable returns the runs of the registrations that must be started. They end with ctx, or with the registration.
+func (r *Runner) startable(ctx context.Context) (list []func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.stopped || r.suspended {
 		return nil
 	}
-	var list []start
 	for _, reg := range r.list {
 		if reg.wanted && reg.cancel == nil {
-			s := start{reg: reg}
-			s.ctx, reg.cancel = context.WithCancel(ctx)
-			list = append(list, s)
+			var regCtx context.Context
+			regCtx, reg.cancel = context.WithCancel(ctx)
+			list = append(list, func() { r.repeat(regCtx, reg) })
 		}
 	}
 	return list
@@ -96,24 +89,15 @@ func (r *Runner) repeat(ctx context.Context, reg *registration) {
 	}
 }
 
-// news is what a run has changed.
-type news struct {
-	was, now string // statuses
-	restart  bool
-}
-
 // record publishes a result, logs a change of status, and requests a restart when one is due.
 func (r *Runner) record(ctx context.Context, reg *registration, began time.Time, o outcome) {
-	n, ok := r.evaluate(ctx, reg, began, o)
-	if !ok {
-		return
-	}
+	was, is, restart := r.evaluate(ctx, reg, began, o)
 	about := &reg.check.about
-	if n.was != n.now {
+	if was != is {
 		r.cfg.OnChange()
-		r.cfg.Logger.Info("check changed", "service", about.Service, "check", about.Check, "from", n.was, "to", n.now)
+		r.cfg.Logger.Info("check changed", "service", about.Service, "check", about.Check, "from", was, "to", is)
 	}
-	if n.restart {
+	if restart {
 		r.cfg.Logger.Info("check requests a restart", "service", about.Service, "check", about.Check, "task",
 			about.Task)
 		r.cfg.Restart(about.Task, fmt.Sprintf("healthcheck: check %q unhealthy", about.Check))
@@ -122,8 +106,10 @@ func (r *Runner) record(ctx context.Context, reg *registration, began time.Time,
 
 // evaluate applies the thresholds to a result and publishes it. It does nothing if ctx has ended, which happens under
 // the same mutex when the registration or Run ends: a run that was cut off says nothing about the service, and neither
-// does one without a result.
-func (r *Runner) evaluate(ctx context.Context, reg *registration, began time.Time, o outcome) (n news, ok bool) {
+// does one without a result. It returns the statuses before and after a result that is visible.
+func (r *Runner) evaluate(
+	ctx context.Context, reg *registration, began time.Time, o outcome,
+) (was, is string, restart bool) {
 	var up time.Time
 	if reg.check.thresholds.limit > 0 {
 		up = r.cfg.Up(reg.check.about.Task)
@@ -131,21 +117,21 @@ func (r *Runner) evaluate(ctx context.Context, reg *registration, began time.Tim
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if ctx.Err() != nil || o.none {
-		return n, false
+		return "", "", false
 	}
-	n.was = reg.state.status
-	reg.state, n.restart = reg.check.thresholds.next(reg.state, reg.since(up), began, o)
-	n.now = reg.state.status
+	was = reg.state.status
+	reg.state, restart = reg.check.thresholds.next(reg.state, reg.since(up), began, o)
+	is = reg.state.status
 	s := &reg.status
-	s.Status, s.StatusCode, s.Output, s.Timestamp = n.now, o.code, o.output, time.Now().Unix()
-	if !n.restart {
-		return n, r.changedLocked()
-	}
+	s.Status, s.StatusCode, s.Output, s.Timestamp = is, o.code, o.output, time.Now().Unix()
 	for _, other := range r.list {
-		if other.check.about.Task == reg.check.about.Task { // one request is enough for all checks of the task
+		if restart && other.check.about.Task == reg.check.about.Task { // one request is enough for all of the task
 			other.state = other.state.seenUp(other.since(up))
 			other.state.disarmed = true
 		}
 	}
-	return n, r.changedLocked()
+	if !r.changedLocked() {
+		return "", "", false
+	}
+	return was, is, restart
 }

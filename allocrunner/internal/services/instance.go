@@ -38,50 +38,40 @@ func (r Resolver) ResolveAll(alloc *api.Allocation, datacenter string) (Owned, e
 	if group == nil {
 		return nil, fmt.Errorf("the job has no group %q", alloc.TaskGroup)
 	}
-	b := builder{resolver: r, alloc: alloc, datacenter: datacenter, owned: Owned{}, seen: map[string]bool{}}
-	b.add("", group.Services)
-	for _, t := range group.Tasks {
-		b.add(t.Name, t.Services)
+	owned, seen := Owned{}, map[string]bool{} // seen by ID
+	var errs []error
+	add := func(task string, list []*api.Service) {
+		for _, written := range list {
+			made, err := r.Resolve(task, written).instance(alloc, datacenter)
+			if err == nil && seen[made.ID] {
+				err = fmt.Errorf("another service has its ID, %s: its name or its port must differ", made.ID)
+			}
+			if err != nil {
+				errs = append(errs, fmt.Errorf("service %q: %w", made.Name, err))
+			}
+			seen[made.ID] = true
+			owned[task] = append(owned[task], made)
+		}
 	}
-	if err := errors.Join(b.errs...); err != nil {
+	add("", group.Services)
+	for _, t := range group.Tasks {
+		add(t.Name, t.Services)
+	}
+	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	return b.owned, nil
+	return owned, nil
 }
 
-// builder makes the instances of one allocation.
-type builder struct {
-	resolver   Resolver
-	alloc      *api.Allocation
-	datacenter string
-	owned      Owned
-	seen       map[string]bool // IDs
-	errs       []error
-}
-
-func (b *builder) add(task string, list []*api.Service) {
-	for _, written := range list {
-		made, err := b.make(b.resolver.Resolve(task, written))
-		if err == nil && b.seen[made.ID] {
-			err = fmt.Errorf("another service has its ID, %s: its name or its port must differ", made.ID)
-		}
-		if err != nil {
-			b.errs = append(b.errs, fmt.Errorf("service %q: %w", made.Name, err))
-		}
-		b.seen[made.ID] = true
-		b.owned[task] = append(b.owned[task], made)
-	}
-}
-
-func (b *builder) make(s Service) (*interfaces.ServiceInstance, error) {
+func (s Service) instance(alloc *api.Allocation, datacenter string) (*interfaces.ServiceInstance, error) {
 	host, port, err := s.Address()
 	whole := s.whole()
 	return &interfaces.ServiceInstance{
-		ID:   s.ID(b.alloc),
+		ID:   s.ID(alloc),
 		Task: s.Task,
 		Name: s.Name, Tags: whole.Tags, Meta: whole.Meta, Address: host, Port: port,
-		Namespace: b.alloc.Namespace, JobID: b.alloc.JobID, AllocID: b.alloc.ID, NodeID: b.alloc.NodeID,
-		Datacenter: b.datacenter, Checks: slices.Clone(whole.Checks), CheckAddresses: s.checkAddresses(whole.Checks),
+		Namespace: alloc.Namespace, JobID: alloc.JobID, AllocID: alloc.ID, NodeID: alloc.NodeID,
+		Datacenter: datacenter, Checks: slices.Clone(whole.Checks), CheckAddresses: s.checkAddresses(whole.Checks),
 		Service: whole,
 	}, err
 }
