@@ -11,13 +11,6 @@ import (
 	"taskapi/internal/signals"
 )
 
-// The reasons of Restart Signaled events, in Nomad's words.
-const (
-	reasonRestartTask    = "User requested task to restart"
-	reasonRestartRunning = "User requested running tasks to restart"
-	reasonRestartAll     = "User requested all tasks to restart"
-)
-
 // wrap says what failed with an error, if there is one.
 func wrap(err *error, what string, args ...any) {
 	if *err != nil {
@@ -34,7 +27,7 @@ func (r *Runner) RestartTask(ctx context.Context, task string) (err error) {
 	if err := r.fsm.awaitLive(ctx); err != nil {
 		return err
 	}
-	return t.Restart(ctx, reasonRestartTask)
+	return t.Restart(ctx, "User requested task to restart") // Nomad's words, as below
 }
 
 func (r *Runner) RestartRunning(ctx context.Context) (err error) {
@@ -49,7 +42,7 @@ func (r *Runner) RestartRunning(ctx context.Context) (err error) {
 		return interfaces.ErrTerminal
 	}
 	_, err = joined(each(r.runningTasks(), func(t *taskrunner.Runner) error {
-		return t.Restart(ctx, reasonRestartRunning)
+		return t.Restart(ctx, "User requested running tasks to restart")
 	}))
 	if errors.Is(err, interfaces.ErrTerminal) {
 		err = interfaces.ErrTerminal // once, however many tasks say so
@@ -80,7 +73,7 @@ func (r *Runner) restartTasks(ctx context.Context) error {
 	if !r.fsm.state().live() { // as above
 		return interfaces.ErrTerminal
 	}
-	errs := each(r.tasks, func(t *taskrunner.Runner) error { return t.Reset(ctx, reasonRestartAll) })
+	errs := each(r.tasks, func(t *taskrunner.Runner) error { return t.Reset(ctx, "User requested all tasks to restart") })
 	if !r.fsm.state().live() { // a stop came in between: nothing starts again
 		return interfaces.ErrTerminal
 	}

@@ -54,18 +54,13 @@ type servicesHook struct {
 
 	stepping sync.Mutex // held over a transition, so that checks follow in its order; guards over
 	over     bool       // no checks begin any more
-	current  atomic.Pointer[runningChecks]
+	current  atomic.Pointer[checks.Runner]
 	running  sync.WaitGroup
 	unknown  atomic.Bool // an earlier runner may have registered services, and this one could not set up its own
 	// the group's checks have requested a restart, and begin again with the next start of a task that serves
 	owed atomic.Bool
 	// held from the reading of results until they are to be saved, so that older ones never follow newer ones
 	saving sync.Mutex
-}
-
-type runningChecks struct {
-	*checks.Runner
-	end context.CancelFunc
 }
 
 var (
@@ -109,7 +104,13 @@ func (h *servicesHook) setUp(req *interfaces.RunnerPrerunRequest) error {
 		return err
 	}
 	cfg := h.alloc.checkConfig(req.Alloc)
-	cfg.OnChange, cfg.Restart, cfg.Up, cfg.Saved = h.onChange, h.restart, h.up, h.saved
+	cfg.Restart, cfg.Up, cfg.Saved = h.restart, h.up, h.saved
+	cfg.OnChange = func() {
+		h.saving.Lock()
+		defer h.saving.Unlock()
+		results, _ := h.results()
+		h.alloc.checksChanged(results)
+	}
 	made, err := checks.New(cfg)
 	if err != nil {
 		return err
@@ -123,9 +124,8 @@ func (h *servicesHook) setUp(req *interfaces.RunnerPrerunRequest) error {
 	h.stepping.Lock()
 	defer h.stepping.Unlock()
 	if !h.over {
-		ctx, end := context.WithCancel(context.Background())
-		h.current.Store(&runningChecks{made, end})
-		h.running.Go(func() { made.Run(ctx) })
+		h.current.Store(made)
+		h.running.Go(func() { made.Run(context.Background()) })
 	}
 	for task := range owned {
 		if h.registrar.State(task).Phase == registration.Registered { // a resumed task that is set up late
@@ -211,13 +211,6 @@ func (h *servicesHook) results() (api.AllocCheckStatuses, uint64) {
 	return nil, 0
 }
 
-func (h *servicesHook) onChange() {
-	h.saving.Lock()
-	defer h.saving.Unlock()
-	results, _ := h.results()
-	h.alloc.checksChanged(results)
-}
-
 // up returns the latest start among the tasks that a check of this task is about. It is the zero time while one of them
 // is neither up nor dead, be it that it has not started yet, is being stopped, or waits for its next start; and when
 // none lives.
@@ -280,21 +273,9 @@ func (h *servicesHook) endChecks() {
 	h.over = true
 	h.stepping.Unlock()
 	if made := h.current.Load(); made != nil {
-		made.end()
+		made.Stop()
 		h.running.Wait()
 	}
-}
-
-// setUpLate sets up the services of a resumed allocation that could not be before.
-func (h *servicesHook) setUpLate(ctx context.Context, alloc *api.Allocation) error {
-	if err := h.setUp(&interfaces.RunnerPrerunRequest{Alloc: alloc, Restored: true}); err != nil {
-		return err
-	}
-	h.unknown.Store(false)
-	if h.registrar.State("").Phase == registration.Held {
-		h.step("", registration.Began)
-	}
-	return h.registrar.Sync(ctx)
 }
 
 // Update applies what has changed. Before Prerun it has nothing to apply it to: that begins with the version that it is
@@ -304,8 +285,15 @@ func (h *servicesHook) Update(ctx context.Context, req *interfaces.RunnerUpdateR
 	if err != nil {
 		return err
 	}
-	if h.unknown.Load() {
-		return h.setUpLate(ctx, req.Alloc)
+	if h.unknown.Load() { // a resumed allocation whose services could not be set up before
+		if err := h.setUp(&interfaces.RunnerPrerunRequest{Alloc: req.Alloc, Restored: true}); err != nil {
+			return err
+		}
+		h.unknown.Store(false)
+		if h.registrar.State("").Phase == registration.Held {
+			h.step("", registration.Began)
+		}
+		return h.registrar.Sync(ctx)
 	}
 	if made := h.current.Load(); made != nil {
 		if err := made.Update(h.alloc.checkConfig(req.Alloc)); err != nil {

@@ -47,29 +47,20 @@ func (r *Runner) prerunRequest() *interfaces.RunnerPrerunRequest {
 		Restored: r.cfg.Saved != nil}
 }
 
-// ending is called in place of prerun for an allocation that is to stop.
-func (r *Runner) ending(ctx context.Context) {
+// tryHooks calls the hooks of one kind within hookTimeout. What follows goes on without those that fail.
+func tryHooks[H interfaces.RunnerHook](
+	ctx context.Context, r *Runner, step, warning string, call func(H, context.Context) error,
+) {
 	ctx, end := context.WithTimeout(ctx, hookTimeout)
 	defer end()
-	err := eachHook(r, "ending", func(h interfaces.RunnerEndingHook) error { return h.Ending(ctx, r.prerunRequest()) })
-	if err != nil {
-		r.logger.Warn("a hook failed before the stop, which goes on", "error", err)
+	if err := eachHook(r, step, func(h H) error { return call(h, ctx) }); err != nil {
+		r.logger.Warn(warning, "error", err)
 	}
-}
-
-func (r *Runner) postrun(ctx context.Context) error {
-	return eachHook(r, "postrun", func(h interfaces.RunnerPostrunHook) error { return h.Postrun(ctx) })
 }
 
 func (r *Runner) preTaskRestart(ctx context.Context) {
-	ctx, end := context.WithTimeout(ctx, hookTimeout)
-	defer end()
-	err := eachHook(r, "pre_task_restart", func(h interfaces.RunnerTaskRestartHook) error {
-		return h.PreTaskRestart(ctx)
-	})
-	if err != nil {
-		r.logger.Warn("a hook failed before the restart of tasks, which goes on", "error", err)
-	}
+	tryHooks(ctx, r, "pre_task_restart", "a hook failed before the restart of tasks, which goes on",
+		interfaces.RunnerTaskRestartHook.PreTaskRestart)
 }
 
 func (r *Runner) shutdownHooks() {
@@ -78,16 +69,5 @@ func (r *Runner) shutdownHooks() {
 	}
 	for _, t := range r.tasks {
 		t.Shutdown()
-	}
-}
-
-func (r *Runner) updateHooks(ctx context.Context) {
-	ctx, end := context.WithTimeout(ctx, hookTimeout)
-	defer end()
-	err := eachHook(r, "update", func(h interfaces.RunnerUpdateHook) error {
-		return h.Update(ctx, &interfaces.RunnerUpdateRequest{Alloc: r.Alloc(), Env: r.env(r.Alloc())})
-	})
-	if err != nil {
-		r.logger.Warn("a hook could not be updated; the update stands", "error", err)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -100,11 +101,19 @@ func (r *Runner) failDeployment(id string, overdue bool) {
 
 func (r *Runner) resolver(alloc *api.Allocation) services.Resolver {
 	return services.Resolver{
-		Replace: func(task, s string) string { return r.replaceEnv(alloc, task, s) },
-		Ports:   r.ports(),
-		Job:     ptr.Deref(alloc.Job.Name),
-		Group:   alloc.TaskGroup,
-		HostIP:  r.cfg.HostIP,
+		Replace: func(task, s string) string {
+			if !strings.Contains(s, "${") {
+				return s
+			}
+			if t := taskOf(alloc, task); t != nil {
+				return r.taskEnv(alloc, t).ReplaceEnv(s)
+			}
+			return r.env(alloc).ReplaceEnv(s)
+		},
+		Ports:  r.ports(),
+		Job:    ptr.Deref(alloc.Job.Name),
+		Group:  alloc.TaskGroup,
+		HostIP: r.cfg.HostIP,
 	}
 }
 

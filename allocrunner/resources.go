@@ -8,7 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
+	"strconv"
 	"sync"
 	"sync/atomic"
 
@@ -179,11 +179,14 @@ func (u *metaUse) in(job *api.Job) bool {
 	return u.may
 }
 
-// taskEnv returns the environment that the next process of a task would get, without what hooks add.
+// taskEnv returns the environment that the next process of a task would get, without what hooks add. The user is not
+// looked up.
 func (r *Runner) taskEnv(alloc *api.Allocation, task *api.Task) *taskenv.Env {
-	return r.env(alloc).WithTask(taskenv.Task{
-		Task: task, User: interfaces.User{Name: r.userName(task)}, Dir: allocdir.Paths(r.cfg.Dir, task.Name),
-	})
+	user := interfaces.User{Name: task.User}
+	if uid := r.resources.users.Tasks[task.Name]; uid != 0 && task.User == "" {
+		user.Name = strconv.FormatUint(uint64(uid), 10)
+	}
+	return r.env(alloc).WithTask(taskenv.Task{Task: task, User: user, Dir: allocdir.Paths(r.cfg.Dir, task.Name)})
 }
 
 // ports returns the group's ports: those that were granted, if this runner is never run.
@@ -195,18 +198,6 @@ func (r *Runner) ports() []api.PortMapping {
 		return granted.Shared.Ports
 	}
 	return nil
-}
-
-// replaceEnv interpolates what a service or a check of the allocation says with the environment of its task, or of the
-// allocation for the empty name.
-func (r *Runner) replaceEnv(alloc *api.Allocation, task, s string) string {
-	if !strings.Contains(s, "${") {
-		return s
-	}
-	if t := taskOf(alloc, task); t != nil {
-		return r.taskEnv(alloc, t).ReplaceEnv(s)
-	}
-	return r.env(alloc).ReplaceEnv(s)
 }
 
 // taskOf returns the task of that name in the allocation's group, nil for none.
@@ -237,21 +228,16 @@ func setResources(a *api.Allocation, g *api.TaskGroup, p *ports.Reservation) {
 		},
 	}
 	for _, t := range g.Tasks {
-		grant(a, t)
-	}
-}
-
-func grant(a *api.Allocation, t *api.Task) {
-	wanted := cmp.Or(t.Resources, api.DefaultResources())
-	copied := *wanted
-	a.TaskResources[t.Name] = &copied
-	cpu, memory, memoryMax := ptr.Deref(wanted.CPU), ptr.Deref(wanted.MemoryMB), ptr.Deref(wanted.MemoryMaxMB)
-	*a.Resources.CPU += cpu
-	*a.Resources.MemoryMB += memory
-	*a.Resources.MemoryMaxMB += max(memory, memoryMax)
-	*a.Resources.Cores += ptr.Deref(wanted.Cores)
-	a.AllocatedResources.Tasks[t.Name] = &api.AllocatedTaskResources{
-		Cpu:    api.AllocatedCpuResources{CpuShares: int64(cpu)},
-		Memory: api.AllocatedMemoryResources{MemoryMB: int64(memory), MemoryMaxMB: int64(memoryMax)},
+		wanted := *cmp.Or(t.Resources, api.DefaultResources())
+		a.TaskResources[t.Name] = &wanted
+		cpu, memory, memoryMax := ptr.Deref(wanted.CPU), ptr.Deref(wanted.MemoryMB), ptr.Deref(wanted.MemoryMaxMB)
+		*a.Resources.CPU += cpu
+		*a.Resources.MemoryMB += memory
+		*a.Resources.MemoryMaxMB += max(memory, memoryMax)
+		*a.Resources.Cores += ptr.Deref(wanted.Cores)
+		a.AllocatedResources.Tasks[t.Name] = &api.AllocatedTaskResources{
+			Cpu:    api.AllocatedCpuResources{CpuShares: int64(cpu)},
+			Memory: api.AllocatedMemoryResources{MemoryMB: int64(memory), MemoryMaxMB: int64(memoryMax)},
+		}
 	}
 }

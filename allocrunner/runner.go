@@ -201,7 +201,9 @@ func (r *Runner) Run(ctx context.Context) (err error) {
 	defer end()
 	defer func() {
 		if r.fsm.state().phase != detached {
-			err = errors.Join(err, r.postrun(tasksCtx))
+			err = errors.Join(err, eachHook(r, "postrun", func(h interfaces.RunnerPostrunHook) error {
+				return h.Postrun(tasksCtx)
+			}))
 		}
 	}()
 	defer func() { err = errors.Join(err, r.resources.release(), r.releaseUsers()) }()
@@ -222,7 +224,10 @@ func (r *Runner) setUp(ctx, tasksCtx context.Context) error {
 		_ = r.save()
 	}
 	if r.fsm.state().stopped { // no task is to start but poststop tasks
-		r.ending(ctx)
+		tryHooks(ctx, r, "ending", "a hook failed before the stop, which goes on",
+			func(h interfaces.RunnerEndingHook, ctx context.Context) error {
+				return h.Ending(ctx, r.prerunRequest())
+			})
 	} else if err := r.prerun(ctx); err != nil {
 		return err
 	}
@@ -260,30 +265,25 @@ func (r *Runner) checkGiven() error {
 	return nil
 }
 
-// failSetUp ends a new allocation. One that can't be resumed is detached, for another try.
+// failSetUp ends a new allocation: every task is dead and failed, with the reason. One that can't be resumed is detached, for another try.
 func (r *Runner) failSetUp(err error) error {
-	if r.cfg.Saved == nil {
-		r.failBefore(err)
-		return errors.Join(err, r.save())
+	if r.cfg.Saved != nil {
+		r.fsm.handle(setUpFailed{resumed: true})
+		r.shutdownHooks()
+		return errors.Join(err, r.resources.leave())
 	}
-	r.fsm.handle(setUpFailed{resumed: true})
-	r.shutdownHooks()
-	return errors.Join(err, r.resources.leave())
-}
-
-// failBefore ends an allocation whose set-up failed: every task is dead and failed, with the reason.
-func (r *Runner) failBefore(reason error) {
 	states := make(map[string]*api.TaskState, len(r.tasks))
 	for _, t := range r.tasks {
-		t.FailBefore(reason)
+		t.FailBefore(err)
 		states[t.Name()] = t.Wire()
 		r.journal.taskChanged(t.Name())
 	}
 	r.snapshots.Change(func(a *api.Allocation) {
-		a.ClientStatus, a.ClientDescription, a.TaskStates = api.AllocClientStatusFailed, reason.Error(), states
+		a.ClientStatus, a.ClientDescription, a.TaskStates = api.AllocClientStatusFailed, err.Error(), states
 	})
 	r.fsm.handle(setUpFailed{})
 	r.updated()
+	return errors.Join(err, r.save())
 }
 
 // runTasks runs the tasks until the allocation has ended or is detached.

@@ -106,13 +106,11 @@ func (r *Runner) begin(ctx context.Context) {
 
 // follow updates hooks and tasks to the present version of the job.
 func (r *Runner) follow(ctx context.Context) error {
-	r.updateHooks(ctx)
-	return r.updateTasks(ctx)
-}
-
-// updateTasks gives each task its new version.
-func (r *Runner) updateTasks(ctx context.Context) error {
 	alloc := r.Alloc()
+	tryHooks(ctx, r, "update", "a hook could not be updated; the update stands",
+		func(h interfaces.RunnerUpdateHook, ctx context.Context) error {
+			return h.Update(ctx, &interfaces.RunnerUpdateRequest{Alloc: alloc, Env: r.env(alloc)})
+		})
 	var errs []error
 	for _, task := range alloc.GetTaskGroup().Tasks {
 		t := r.task(task.Name)

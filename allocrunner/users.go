@@ -136,11 +136,3 @@ func (r *Runner) lookupUser(t *api.Task) (interfaces.User, error) {
 	}
 	return user, err
 }
-
-// userName returns the name of a task's user for its environment, before the user is looked up.
-func (r *Runner) userName(t *api.Task) string {
-	if uid := r.resources.users.Tasks[t.Name]; uid != 0 && t.User == "" {
-		return strconv.FormatUint(uint64(uid), 10)
-	}
-	return t.User
-}
