@@ -66,32 +66,33 @@ func (r *Runner) poststart(ctx context.Context) {
 	})
 }
 
-// watch waits for the run to end, kills what it left behind, and posts its exit.
+// watch waits for the run to end, kills what it left behind, and posts its exit. It ends with ctx: the runner ends
+// before the run, or at the same time, and the driver has the run.
 func (r *Runner) watch(ctx context.Context, run drivers.Run) {
-	result := r.await(ctx, run)
-	if ctx.Err() != nil {
-		return // the runner ends before the run, or at the same time: the driver has it
+	result, leftover := interfaces.ExitResult{ExitCode: -1, At: time.Now(), Err: drivers.ErrNoRun.Error()}, 0
+	if run != nil {
+		r.untilDone(ctx, "it is not known whether the task runs; trying again", func() (err error) {
+			result, err = run.Wait(ctx)
+			return err
+		})
+		if ctx.Err() != nil {
+			return
+		}
+		r.untilDone(ctx, "processes of the task are not gone yet; killing them again until they are", func() error {
+			try, cancel := context.WithTimeout(ctx, killTimeout)
+			defer cancel()
+			n, err := run.Destroy(try)
+			leftover = max(leftover, n)
+			return err
+		})
 	}
-	leftover := r.destroy(ctx, run)
 	if ctx.Err() != nil {
-		return // as above
+		return
 	}
 	runHooks(ctx, r, "task_exited", func(h interfaces.TaskExitedHook, ctx context.Context) error {
 		return h.Exited(ctx, result)
 	})
 	r.postFromEffect(exited{result, leftover})
-}
-
-// await waits for the end of the run, until ctx ends.
-func (r *Runner) await(ctx context.Context, run drivers.Run) (result interfaces.ExitResult) {
-	if run == nil {
-		return interfaces.ExitResult{ExitCode: -1, At: time.Now(), Err: drivers.ErrNoRun.Error()}
-	}
-	r.untilDone(ctx, "it is not known whether the task runs; trying again", func() (err error) {
-		result, err = run.Wait(ctx)
-		return err
-	})
-	return result
 }
 
 // stop has the run end. One that the driver could not stop is killed again and again, until ctx ends.
@@ -106,22 +107,6 @@ func (r *Runner) stop(ctx context.Context, run drivers.Run, how stop) {
 		how = stop{syscall.SIGKILL, 0}
 		return err
 	})
-}
-
-// destroy kills what is left of the run again and again, until nothing is, or ctx ends. It returns how many there were
-// besides the first.
-func (r *Runner) destroy(ctx context.Context, run drivers.Run) (most int) {
-	if run == nil {
-		return 0
-	}
-	r.untilDone(ctx, "processes of the task are not gone yet; killing them again until they are", func() error {
-		try, cancel := context.WithTimeout(ctx, killTimeout)
-		defer cancel()
-		n, err := run.Destroy(try)
-		most = max(most, n)
-		return err
-	})
-	return most
 }
 
 // untilDone tries again and again, until there is no error or ctx ends. The first error is logged with the warning.
