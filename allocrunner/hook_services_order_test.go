@@ -30,7 +30,8 @@ func (s served) services(alloc *api.Allocation) (services.Owned, error) {
 }
 
 func (s served) checkConfig(alloc *api.Allocation) checks.Config {
-	return checks.Config{Alloc: alloc, Logger: s.logger}
+	return checks.Config{Alloc: alloc, Logger: s.logger,
+		Provider: func(string) (interfaces.ServiceProvider, bool) { return nil, false }}
 }
 func (served) checkedTasks(string) []checkedTask      { return nil }
 func (served) preTaskRestart(context.Context)         {}

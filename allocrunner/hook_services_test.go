@@ -29,7 +29,8 @@ func (f fakeServed) services(alloc *api.Allocation) (services.Owned, error) {
 	return services.Resolver{}.ResolveAll(alloc, "dc1")
 }
 func (f fakeServed) checkConfig(alloc *api.Allocation) checks.Config {
-	return checks.Config{Alloc: alloc, Logger: slog.New(slog.DiscardHandler), DialContext: f.dial}
+	return checks.Config{Alloc: alloc, Logger: slog.New(slog.DiscardHandler), DialContext: f.dial,
+		Provider: func(string) (interfaces.ServiceProvider, bool) { return nil, false }}
 }
 func (f fakeServed) checkedTasks(string) []checkedTask            { return f.tasks }
 func (f fakeServed) preTaskRestart(context.Context)               {}

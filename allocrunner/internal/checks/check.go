@@ -107,9 +107,6 @@ func prepare(cfg Config) ([]*check, error) {
 
 // provider returns a provider that checks its services itself, nil for another one, and whether the provider exists.
 func (cfg *Config) provider(name string) (checking interfaces.CheckingProvider, ok bool) {
-	if cfg.Provider == nil {
-		return nil, name == services.ProviderNomad
-	}
 	p, ok := cfg.Provider(name)
 	checking, _ = p.(interfaces.CheckingProvider)
 	return checking, ok || name == services.ProviderNomad

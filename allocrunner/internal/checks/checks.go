@@ -22,14 +22,15 @@ import (
 // ErrInvalid means that a check can't be run. The error that wraps it names the check and the reason.
 var ErrInvalid = errors.New("invalid check")
 
-// Config configures a Runner. Alloc, with its job and group, and Logger are required.
+// Config configures a Runner. Alloc, with its job and group, Provider and Logger are required, and OnChange, Restart and
+// Up by a Runner that is run.
 type Config struct {
 	Alloc *api.Allocation
 
 	services.Resolver
 
 	// Provider returns a provider by its name. Services of unknown providers have no checks. An
-	// interfaces.CheckingProvider checks its services itself. With nil, only Nomad's own provider is known.
+	// interfaces.CheckingProvider checks its services itself. Nomad's own provider is always known.
 	Provider func(name string) (interfaces.ServiceProvider, bool)
 
 	// Version goes into the User-Agent, "taskapi/VERSION".
@@ -42,7 +43,7 @@ type Config struct {
 	Logger *slog.Logger
 
 	// OnChange is called when a check is added or removed, or its status changes, from the goroutine that caused it. It
-	// must not block. May be nil.
+	// must not block.
 	OnChange func()
 
 	// Exec runs the command of a script check. With nil, script checks are errors.
@@ -51,11 +52,11 @@ type Config struct {
 	// Restart is called when a check has been unhealthy for too long, from the check's goroutine, which waits for it,
 	// as Run does. It may call Begin and End. task is the check's task; it is empty for a check of the group's services
 	// that names none. Restart is called once for all checks of a task until the task's next start, as Up reports it,
-	// or the next Begin. With nil, nothing is restarted.
+	// or the next Begin.
 	Restart func(task, reason string)
 
 	// Up returns the latest start of what Restart would restart for a task. It is zero while that does not run or is
-	// being stopped: failures don't count then. With nil, nothing is restarted.
+	// being stopped: failures don't count then.
 	Up func(task string) time.Time
 
 	// DialContext opens connections; nil is net.Dialer's.
@@ -93,15 +94,6 @@ type Runner struct {
 func New(cfg Config) (*Runner, error) {
 	if cfg.DialContext == nil {
 		cfg.DialContext = new(net.Dialer).DialContext
-	}
-	if cfg.OnChange == nil {
-		cfg.OnChange = func() {}
-	}
-	if cfg.Restart == nil {
-		cfg.Restart = func(string, string) {}
-	}
-	if cfg.Up == nil {
-		cfg.Up = func(string) time.Time { return time.Time{} }
 	}
 	list, err := prepare(cfg)
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"go.uber.org/goleak"
 
+	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/checks"
 	"taskapi/allocrunner/internal/services"
 )
@@ -58,7 +59,8 @@ func newConfig(alloc *api.Allocation) checks.Config {
 	return checks.Config{
 		Alloc: alloc, Resolver: services.Resolver{Ports: onPort(20530)}, Version: "1.2.3", Logger: slog.New(
 			slog.NewTextHandler(io.Discard, nil)),
-		Up: func(string) time.Time { return made },
+		Provider: func(string) (interfaces.ServiceProvider, bool) { return nil, false },
+		OnChange: func() {}, Restart: func(string, string) {}, Up: func(string) time.Time { return made },
 	}
 }
 

@@ -5,6 +5,7 @@ package hookmeter
 import (
 	"cmp"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -16,7 +17,7 @@ import (
 // and holds one entry for each hook and step, however many tasks there are.
 type Meter struct {
 	mu    sync.Mutex // guards stats
-	stats map[key]*interfaces.HookStat
+	stats map[key]interfaces.HookStat
 }
 
 type key struct{ hook, step string }
@@ -26,39 +27,26 @@ func (m *Meter) Call(logger *slog.Logger, hook, step string, call func() error) 
 	began := time.Now()
 	err := call()
 	took := time.Since(began)
-	m.count(key{hook, step}, took, err)
 	logger.Debug("hook called", "hook", hook, "step", step, "took", took, "error", err)
-	return err
-}
-
-func (m *Meter) count(k key, took time.Duration, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	s := m.stats[k]
-	if s == nil {
-		if m.stats == nil {
-			m.stats = map[key]*interfaces.HookStat{}
-		}
-		s = &interfaces.HookStat{Hook: k.hook, Step: k.step}
-		m.stats[k] = s
+	if m.stats == nil {
+		m.stats = map[key]interfaces.HookStat{}
 	}
-	s.Calls++
-	s.Took += took
+	s := m.stats[key{hook, step}]
+	s.Hook, s.Step, s.Calls, s.Took = hook, step, s.Calls+1, s.Took+took
 	if err != nil {
 		s.Errors++
 	}
+	m.stats[key{hook, step}] = s
+	return err
 }
 
 // Stats returns the counts, ordered by hook and step.
 func (m *Meter) Stats() []interfaces.HookStat {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	all := make([]interfaces.HookStat, 0, len(m.stats))
-	for _, s := range m.stats {
-		all = append(all, *s)
-	}
-	slices.SortFunc(all, func(a, b interfaces.HookStat) int {
+	return slices.SortedFunc(maps.Values(m.stats), func(a, b interfaces.HookStat) int {
 		return cmp.Or(cmp.Compare(a.Hook, b.Hook), cmp.Compare(a.Step, b.Step))
 	})
-	return all
 }

@@ -197,13 +197,12 @@ func (g Group) StopCause() Cause {
 
 // toKill returns the next rank of living tasks: the leader alone, then all others but sidecars, then the sidecars.
 func (g Group) toKill() []string {
-	if leaders := g.names(isLeader, isAlive); len(leaders) > 0 {
-		return leaders
+	for _, rank := range []predicate{isLeader, isEphemeral, isSidecar} {
+		if alive := g.names(rank, isAlive); len(alive) > 0 {
+			return alive
+		}
 	}
-	if others := g.names(isEphemeral, isAlive); len(others) > 0 {
-		return others
-	}
-	return g.names(isSidecar, isAlive)
+	return nil
 }
 
 // toStart returns the waiting tasks whose gate is open.
