@@ -55,7 +55,13 @@ func (f *hclFile) variables(root *hcl.BodyContent) (map[string]cty.Value, hcl.Di
 	if diags.HasErrors() {
 		return nil, diags
 	}
-	return values, f.validate(declared, values)
+	ctx := f.eval.Context(map[string]cty.Value{"var": cty.ObjectVal(values)}, true)
+	for _, name := range slices.Sorted(maps.Keys(declared)) {
+		for _, validation := range declared[name].validations {
+			diags = append(diags, f.checkValidation(name, validation, ctx)...)
+		}
+	}
+	return values, diags
 }
 
 func (f *hclFile) declarations(root *hcl.BodyContent) (map[string]*variable, hcl.Diagnostics) {
@@ -139,18 +145,7 @@ func (f *hclFile) set(v *variable, expr hcl.Expression) hcl.Diagnostics {
 	return nil
 }
 
-// validate runs the validation blocks; they may use functions and every variable.
-func (f *hclFile) validate(declared map[string]*variable, values map[string]cty.Value) hcl.Diagnostics {
-	var diags hcl.Diagnostics
-	ctx := f.eval.Context(map[string]cty.Value{"var": cty.ObjectVal(values)}, true)
-	for _, name := range slices.Sorted(maps.Keys(declared)) {
-		for _, validation := range declared[name].validations {
-			diags = append(diags, f.checkValidation(name, validation, ctx)...)
-		}
-	}
-	return diags
-}
-
+// checkValidation evaluates a validation block. It may use functions and every variable.
 func (f *hclFile) checkValidation(name string, validation *hcl.BodyContent, ctx *hcl.EvalContext) hcl.Diagnostics {
 	condition := validation.Attributes["condition"]
 	ok, _, diags := f.eval.Plain(condition.Expr, ctx)

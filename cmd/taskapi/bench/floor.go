@@ -56,8 +56,9 @@ type floor struct {
 	socket string
 }
 
-// floor starts a bare server that gives the reply. It may not answer yet.
-func (env *environment) floor(r reply) (*floor, error) {
+// floor starts a bare server that gives the reply, and waits for its first 200. The floor is there with an error, too,
+// once it has been started.
+func (env *environment) floor(ctx context.Context, r reply, request []byte) (*floor, error) {
 	body, socket := env.path(".body"), env.path(".sock")
 	if err := os.WriteFile(body, r.body, 0o644); err != nil {
 		return nil, err
@@ -66,13 +67,8 @@ func (env *environment) floor(r reply) (*floor, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &floor{process: p, socket: socket}, nil
-}
-
-// answers waits for the first 200.
-func (f *floor) answers(ctx context.Context, request []byte) error {
-	return f.until(ctx, "the floor", startTime, pollInterval, func() bool {
-		r, err := exchange(f.socket, request)
+	return &floor{process: p, socket: socket}, p.until(ctx, "the floor", startTime, pollInterval, func() bool {
+		r, err := exchange(socket, request)
 		return err == nil && r.status == http.StatusOK
 	})
 }
@@ -105,11 +101,11 @@ func (env *environment) pair(ctx context.Context, flags ...string) (_ *pair, err
 	}); err != nil {
 		return nil, fmt.Errorf("%w (last status %d)", err, last.status)
 	}
-	if p.floor, err = env.floor(last); err != nil {
+	if p.floor, err = env.floor(ctx, last, p.ours.requests[0]); err != nil {
 		return nil, err
 	}
 	p.bare = target{socket: p.floor.socket, requests: p.ours.requests}
-	return p, p.floor.answers(ctx, p.bare.requests[0])
+	return p, nil
 }
 
 // succeeded reports whether both checks of the server have succeeded.

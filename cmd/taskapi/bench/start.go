@@ -80,13 +80,13 @@ func measureStart(ctx context.Context, env *environment, o options, table io.Wri
 }
 
 func floorStart(ctx context.Context, env *environment) (first time.Duration, err error) {
-	f, err := env.floor(reply{contentType: "application/json", body: []byte("{}")})
-	if err != nil {
-		return 0, err
+	empty := reply{contentType: "application/json", body: []byte("{}")}
+	f, err := env.floor(ctx, empty, get("/", "none"))
+	if f != nil {
+		first = time.Since(f.started)
+		f.stopInto(&err)
 	}
-	defer f.stopInto(&err)
-	err = f.answers(ctx, get("/", "none"))
-	return time.Since(f.started), err
+	return first, err
 }
 
 func agentStart(ctx context.Context, env *environment, data string) (task, main, operator time.Duration, err error) {

@@ -19,25 +19,20 @@ type binding struct {
 	do   func(*Model)
 }
 
-// moves returns a binding's function that moves in the part of the screen that has the focus, by rows or pages.
-func moves(by func(page int) int) func(*Model) {
-	return func(m *Model) { m.move(by) }
-}
-
-func rows(n int) func(int) int  { return func(int) int { return n } }
-func pages(n int) func(int) int { return func(page int) int { return n * page } }
+// moves returns a binding's function that moves in the part of the screen that has the focus, by rows and pages.
+func moves(rows, pages int) func(*Model) { return func(m *Model) { m.move(rows, pages) } }
 
 // far is more lines than there are.
 const far = 1 << 30
 
 // bindings are all keys, in the order of the help.
 var bindings = []binding{
-	{[]string{"up", "k"}, "up k", "up", moves(rows(-1))},
-	{[]string{"down", "j"}, "down j", "down", moves(rows(1))},
-	{[]string{"pgup", "ctrl+b", "ctrl+u"}, "PgUp ^B ^U", "a page up", moves(pages(-1))},
-	{[]string{"pgdown", "ctrl+f", "ctrl+d", "space"}, "PgDn ^F ^D", "a page down", moves(pages(1))},
-	{[]string{"home", "g"}, "Home g", "to the beginning", moves(rows(-far))},
-	{[]string{"end", "G"}, "End G", "to the end, and follow", moves(rows(far))},
+	{[]string{"up", "k"}, "up k", "up", moves(-1, 0)},
+	{[]string{"down", "j"}, "down j", "down", moves(1, 0)},
+	{[]string{"pgup", "ctrl+b", "ctrl+u"}, "PgUp ^B ^U", "a page up", moves(0, -1)},
+	{[]string{"pgdown", "ctrl+f", "ctrl+d", "space"}, "PgDn ^F ^D", "a page down", moves(0, 1)},
+	{[]string{"home", "g"}, "Home g", "to the beginning", moves(-far, 0)},
+	{[]string{"end", "G"}, "End G", "to the end, and follow", moves(far, 0)},
 	{[]string{"left"}, "left", "what is left of long lines", sideways(-sideStep)},
 	{[]string{"right"}, "right", "what is right of them", sideways(sideStep)},
 	{[]string{"tab", "shift+tab"}, "Tab", "arrows in tasks, or panel", (*Model).switchFocus},
@@ -92,13 +87,14 @@ func (m *Model) key(msg tea.KeyPressMsg) {
 }
 
 // move moves in the part of the screen that has the focus.
-func (m *Model) move(by func(page int) int) {
+func (m *Model) move(rows, pages int) {
 	if m.focus == onPanel {
 		p := m.shown()
-		p.scroll(by(max(p.rows-1, 1)))
+		p.scroll(rows + pages*max(p.rows-1, 1))
 		return
 	}
-	m.choose(min(max(m.cursor+by(max(m.layout().tasks-1, 1)), 0), len(m.tasks)-1))
+	by := rows + pages*max(m.layout().tasks-1, 1)
+	m.choose(min(max(m.cursor+by, 0), len(m.tasks)-1))
 }
 
 // choose chooses a task.
