@@ -51,7 +51,7 @@ func (a *Authenticator) lookUp(token string, who Owner) verdict {
 	if err != nil {
 		return verdict{why: ReasonOf(err)}
 	}
-	return a.verifyShared(firstUse{token, unverified, key, who})
+	return a.verifyShared(token, unverified, key, who)
 }
 
 // repeatedBadToken returns the verdict on a bad token that is in the cache. It counts as another failed look-up, so a
@@ -68,23 +68,14 @@ func (a *Authenticator) repeatedBadToken(t tag, key digest, r refusal, who Owner
 	return a.limits.countFailure(who, now, refused(r.why, r.token))
 }
 
-// firstUse is a token on its first use.
-type firstUse struct {
-	token      string
-	unverified *identity.Unverified
-	key        digest
-	who        Owner
-}
-
 // verifyShared verifies the token once for all requests on a socket that bring it at the same time. Requests on other
 // sockets don't wait for it, since the limit of one socket must not decide about another. They still share the result:
 // see verify.
-func (a *Authenticator) verifyShared(f firstUse) verdict {
-	key := string(f.key[:]) + f.who.AllocationID + "/" + f.who.Task
+func (a *Authenticator) verifyShared(token string, unverified *identity.Unverified, key digest, who Owner) verdict {
 	leads := false
-	result, _, _ := a.verifications.Do(key, func() (any, error) {
+	result, _, _ := a.verifications.Do(string(key[:])+who.AllocationID+"/"+who.Task, func() (any, error) {
 		leads = true
-		return a.verify(f), nil
+		return a.verify(token, unverified, key, who), nil
 	})
 	v := result.(verdict)
 	if leads {
@@ -92,7 +83,7 @@ func (a *Authenticator) verifyShared(f firstUse) verdict {
 	}
 	a.counters.shared.Add(1)
 	if countsAsFailure(v.why) {
-		return a.limits.countFailure(f.who, a.config.Now(), v)
+		return a.limits.countFailure(who, a.config.Now(), v)
 	}
 	return v
 }
@@ -101,15 +92,15 @@ func (a *Authenticator) verifyShared(f firstUse) verdict {
 // connections, each of which waits for at most one verification. A failure is reserved from the limit first, and given
 // back for a good token, so that a flood can't begin more verifications than may fail. It is reserved after the wait,
 // so that many good tokens at once don't reach the limit.
-func (a *Authenticator) verify(f firstUse) verdict {
+func (a *Authenticator) verify(token string, unverified *identity.Unverified, key digest, who Owner) verdict {
 	a.verifying <- struct{}{}
 	defer func() { <-a.verifying }()
-	if e := a.cache.slowHit(f.key); e != nil { // another request has verified it meanwhile
+	if e := a.cache.slowHit(key); e != nil { // another request has verified it meanwhile
 		a.counters.shared.Add(1)
 		return verdict{entry: e}
 	}
 	now := a.config.Now()
-	reserved, decision := a.limits.lookups.Reserve(now, f.who)
+	reserved, decision := a.limits.lookups.Reserve(now, who)
 	if !decision.OK {
 		return verdict{why: limitReason(decision)}
 	}
@@ -117,27 +108,27 @@ func (a *Authenticator) verify(f firstUse) verdict {
 	r := refusal{until: now.Add(badFor), generation: a.keys.generation()}
 	began := time.Now()
 	var err error
-	r.token, err = a.config.Verifier.VerifyChecked(f.unverified, now)
+	r.token, err = a.config.Verifier.VerifyChecked(unverified, now)
 	a.counters.verified.Add(1)
 	a.counters.verifyNanos.Add(int64(time.Since(began)))
 	var e *entry
 	if err != nil {
 		r.why = ReasonOf(err)
 	} else { // a foreign issuer must not fill the cache with tokens of other allocations
-		e, r.why = a.entry(a.digests.tag(f.token), r.token)
+		e, r.why = a.entry(a.digests.tag(token), r.token)
 	}
 	failed := countsAsFailure(r.why)
 	if !failed {
 		reserved.Cancel()
 	}
 	if e != nil {
-		a.cache.keep(f.key, e)
+		a.cache.keep(key, e)
 		return verdict{entry: e}
 	}
 	// NotYetValid and BadLifetime change with time alone. An unknown key is found as quickly as a cached verdict, and a
 	// key that was just added must work at once.
 	if failed && r.why != UnknownKey && r.why != NotYetValid && r.why != BadLifetime {
-		a.cache.bad.Add(f.key, r)
+		a.cache.bad.Add(key, r)
 	}
 	return refused(r.why, r.token)
 }

@@ -6,10 +6,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inotifyBuffer holds the longest single event (inotify(7): the structure and a name of NAME_MAX + 1 bytes), many times
-// over.
-const inotifyBuffer = 16 * (unix.SizeofInotifyEvent + unix.NAME_MAX + 1)
-
 // inotify returns a file that becomes readable when a name in the directory changes, or nil if the kernel provides
 // none.
 func inotify(dir string) *os.File {

@@ -174,18 +174,6 @@ func (s *storedRing) rotated() *storedRing {
 	return &storedRing{Keys: append(slices.Clone(s.Keys), key), Seed: seed}
 }
 
-// without returns the ring without one key.
-func (s *storedRing) without(id string) (*storedRing, error) {
-	i := slices.IndexFunc(s.Keys, func(k storedKey) bool { return k.ID == id })
-	switch i {
-	case -1:
-		return nil, ErrKeyNotFound
-	case len(s.Keys) - 1:
-		return nil, fmt.Errorf("%w and signs new tokens: rotate first, then remove it", ErrKeyActive)
-	}
-	return &storedRing{Keys: slices.Delete(slices.Clone(s.Keys), i, i+1), Seed: s.Seed}, nil
-}
-
 // Rotate makes a new active key. Tokens of the older ones are still verified. The seed of the key that was active is
 // forgotten.
 func (k *Keyring) Rotate() (KeyInfo, error) {
@@ -199,7 +187,16 @@ func (k *Keyring) Rotate() (KeyInfo, error) {
 // Remove removes a key from the ring: its tokens are refused from now on. The error wraps ErrKeyNotFound or, since a
 // ring always has an active key, ErrKeyActive.
 func (k *Keyring) Remove(id string) error {
-	err := k.change(func(s *storedRing) (*storedRing, error) { return s.without(id) })
+	err := k.change(func(s *storedRing) (*storedRing, error) {
+		i := slices.IndexFunc(s.Keys, func(k storedKey) bool { return k.ID == id })
+		switch i {
+		case -1:
+			return nil, ErrKeyNotFound
+		case len(s.Keys) - 1:
+			return nil, fmt.Errorf("%w and signs new tokens: rotate first, then remove it", ErrKeyActive)
+		}
+		return &storedRing{Keys: slices.Delete(slices.Clone(s.Keys), i, i+1), Seed: s.Seed}, nil
+	})
 	if err != nil {
 		return fmt.Errorf("remove key %q from key ring %s: %w", id, k.config.Dir, err)
 	}

@@ -13,6 +13,10 @@ import (
 // links, and after the directory was replaced cause no event. A look is one stat(2), or the reading of a key set.
 const recheck = time.Second
 
+// eventBuffer holds the longest single event (inotify(7): the structure and a name of NAME_MAX + 1 bytes), many times
+// over.
+const eventBuffer = 4 << 10
+
 // WatchFile calls look at once, whenever something happens in path's directory, and every second, until ctx ends.
 func WatchFile(ctx context.Context, path string, look func() bool) {
 	events := inotify(filepath.Dir(path))
@@ -22,7 +26,7 @@ func WatchFile(ctx context.Context, path string, look func() bool) {
 	}
 	defer events.Close()
 	defer context.AfterFunc(ctx, func() { _ = events.SetReadDeadline(time.Unix(1, 0)) })()
-	buf := make([]byte, inotifyBuffer)
+	buf := make([]byte, eventBuffer)
 	for look(); ctx.Err() == nil; look() {
 		_ = events.SetReadDeadline(time.Now().Add(recheck))
 		if ctx.Err() != nil { // the deadline of AfterFunc may just have been overwritten
