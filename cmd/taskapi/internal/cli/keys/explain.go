@@ -2,6 +2,7 @@ package keys
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -113,10 +114,7 @@ func (f *explainFlags) explain(w base.Environment, token string) (*explained, er
 		return nil, err
 	}
 	defer done()
-	task := unverified.Claims.Task
-	if f.task != "" {
-		task = f.task
-	}
+	task := cmp.Or(f.task, unverified.Claims.Task)
 	why, words, err := authenticator.Evaluate(token, task)
 	if err != nil {
 		return nil, err
@@ -176,11 +174,7 @@ func (f *explainFlags) authenticator(w base.Environment, c *identity.Claims) (d 
 		if d, err = authenticatorOf(l, c.AllocationID); err != nil {
 			return d, "", done, err
 		}
-		sealKey := f.SealKey
-		if sealKey == "" {
-			sealKey = d.Settings.SealKey
-		}
-		ring, err := l.OpenKeyring(sealKey)
+		ring, err := l.OpenKeyring(cmp.Or(f.SealKey, d.Settings.SealKey))
 		if err != nil {
 			missing = err.Error()
 		} else {
