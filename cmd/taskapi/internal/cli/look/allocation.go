@@ -1,6 +1,7 @@
 package look
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -115,24 +116,13 @@ const maxPIDs = 4
 
 // pidsText names the processes of a task, the oldest numbers first.
 func pidsText(u *api.TaskResourceUsage) string {
-	var pids []int
-	for pid := range u.Pids {
-		if n, err := strconv.Atoi(pid); err == nil {
-			pids = append(pids, n)
-		}
+	names := slices.SortedFunc(maps.Keys(u.Pids), func(a, b string) int { // they are numbers
+		return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b))
+	})
+	if more := len(names) - maxPIDs; more > 0 {
+		names = append(names[:maxPIDs], fmt.Sprintf("and %d more", more))
 	}
-	slices.Sort(pids)
-	var names []string
-	for _, pid := range pids[:min(len(pids), maxPIDs)] {
-		names = append(names, strconv.Itoa(pid))
-	}
-	if more := len(pids) - maxPIDs; more > 0 {
-		names = append(names, fmt.Sprintf("and %d more", more))
-	}
-	if len(names) == 0 {
-		return "-"
-	}
-	return strings.Join(names, " ")
+	return cmp.Or(strings.Join(names, " "), "-")
 }
 
 // cpuText returns the use of CPU in percent of one core.

@@ -25,16 +25,8 @@ import (
 	"taskapi/cmd/taskapi/internal/output"
 )
 
-// eventsFlags are those of taskapi events.
-type eventsFlags struct {
-	out    base.OutputFlags
-	follow bool
-	topics []string
-	index  uint64
-}
-
 func Events(w base.Environment) *cobra.Command {
-	var flags eventsFlags
+	s := &eventsStream{environment: w}
 	cmd := base.OnTarget(w, base.ToChange, &cobra.Command{
 		Use:   "events [flags] [ALLOC]",
 		Short: "Print Nomad's event stream of an allocation",
@@ -51,20 +43,20 @@ the stream goes on where it was. If that taskapi has exited, --follow waits for 
 	}, func(ctx context.Context, found base.Target) error {
 		ctx, release := base.UntilSignal(ctx)
 		defer release()
-		s := &eventsStream{target: found, environment: w, flags: flags, next: flags.index}
+		s.target = found
 		if err := s.run(ctx); !errors.Is(err, context.Canceled) {
 			return err
 		}
 		return nil
 	})
-	base.AddOutput(cmd, &flags.out)
+	base.AddOutput(cmd, &s.out)
 	f := cmd.Flags()
-	f.BoolVarP(&flags.follow, "follow", "f", false, "print events as they happen, until the allocation ends or Ctrl-C")
-	f.StringArrayVar(&flags.topics, "topic", nil, "print events of this `TOPIC` alone; may be repeated")
-	f.Uint64Var(&flags.index, "index", 0, "print events from this index on")
+	f.BoolVarP(&s.follow, "follow", "f", false, "print events as they happen, until the allocation ends or Ctrl-C")
+	f.StringArrayVar(&s.topics, "topic", nil, "print events of this `TOPIC` alone; may be repeated")
+	f.Uint64Var(&s.next, "index", 0, "print events from this index on")
 	parse := cmd.PreRunE
 	cmd.PreRunE = func(cmd *cobra.Command, args []string) error {
-		for _, topic := range flags.topics {
+		for _, topic := range s.topics {
 			if !slices.Contains(eventTopics, topic) {
 				return base.Usagef("--topic %q is none of %s", topic, strings.Join(eventTopics, ", "))
 			}
@@ -84,7 +76,9 @@ var eventTopics = []string{string(api.TopicAllocation), string(api.TopicJob), st
 type eventsStream struct {
 	target      base.Target
 	environment base.Environment
-	flags       eventsFlags
+	out         base.OutputFlags
+	follow      bool
+	topics      []string
 
 	alone bool                      // its taskapi has exited, which has been said
 	next  uint64                    // the index from which on events are wanted
@@ -150,7 +144,7 @@ func (s *eventsStream) ended(ctx context.Context, c *client.Client) (bool, error
 		return true, s.printEnd(found.Alloc)
 	default:
 		why := s.target.ErrUnserved(found)
-		if found.Holder != client.Nobody || !s.flags.follow || !allocrunner.TasksRunning(s.target.Layout.Alloc(s.target.ID)) {
+		if found.Holder != client.Nobody || !s.follow || !allocrunner.TasksRunning(s.target.Layout.Alloc(s.target.ID)) {
 			return true, why
 		}
 		if !s.alone {
@@ -185,7 +179,7 @@ func (s *eventsStream) printEnd(alloc *api.Allocation) error {
 // read opens the stream and prints its events until it ends, which is no error, or until it has had those that there
 // are.
 func (s *eventsStream) read(ctx context.Context, c *client.Client, latest uint64) (done bool, err error) {
-	if !s.flags.follow && s.next > latest {
+	if !s.follow && s.next > latest {
 		return true, nil
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -215,7 +209,7 @@ func (s *eventsStream) printLines(stream io.Reader) (done bool, err error) {
 			s.environment.Warnf("%s", linewriter.OneLine(line.Error))
 		}
 		if len(line.Events) == 0 && line.Error == "" {
-			if beats++; beats > 1 && !s.flags.follow { // no index says that: the last may have several lines
+			if beats++; beats > 1 && !s.follow { // no index says that: the last may have several lines
 				return true, nil
 			}
 		}
@@ -232,20 +226,20 @@ func (s *eventsStream) printLines(stream io.Reader) (done bool, err error) {
 // print prints the events of a line that are wanted and have not come before.
 func (s *eventsStream) print(raw json.RawMessage, line eventLine) error {
 	wanted := slices.DeleteFunc(slices.Clone(line.Events), func(e *api.Event) bool {
-		return s.had.before(e) || len(s.flags.topics) > 0 && !slices.Contains(s.flags.topics, string(e.Topic))
+		return s.had.before(e) || len(s.topics) > 0 && !slices.Contains(s.topics, string(e.Topic))
 	})
 	out := s.environment.Stdout
 	switch {
 	case len(wanted) == 0:
 		return nil
-	case s.flags.out.JSON && len(wanted) == len(line.Events):
+	case s.out.JSON && len(wanted) == len(line.Events):
 		return output.JSON(out, raw)
-	case s.flags.out.JSON:
+	case s.out.JSON:
 		return json.NewEncoder(out).Encode(eventLine{Index: line.Index, Events: wanted})
 	}
 	for _, e := range wanted {
-		if s.flags.out.Parsed != nil {
-			if err := base.AsTemplateError(s.flags.out.Parsed.Write(out, e)); err != nil {
+		if s.out.Parsed != nil {
+			if err := base.AsTemplateError(s.out.Parsed.Write(out, e)); err != nil {
 				return err
 			}
 			continue
@@ -315,9 +309,9 @@ const maxHad = 8192
 
 // eventsHad remembers the latest events of a stream. A stream that is opened again repeats the events of the last
 // index, and another process may leave some out and add others: neither index nor count tells which ones are new.
-type eventsHad struct{ latest, earlier map[eventID]struct{} }
-
-type eventID [sha256.Size]byte
+type eventsHad struct {
+	latest, earlier map[[sha256.Size]byte]struct{}
+}
 
 // before reports whether the event has come before, and remembers it.
 func (h *eventsHad) before(e *api.Event) bool {
@@ -333,7 +327,7 @@ func (h *eventsHad) before(e *api.Event) bool {
 		return true
 	}
 	if h.latest == nil || len(h.latest) >= maxHad {
-		h.latest, h.earlier = map[eventID]struct{}{}, h.latest
+		h.latest, h.earlier = map[[sha256.Size]byte]struct{}{}, h.latest
 	}
 	h.latest[id] = struct{}{}
 	return false

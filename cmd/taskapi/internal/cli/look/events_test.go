@@ -60,7 +60,7 @@ func TestEventsComeOnce(t *testing.T) {
 				t.Fatal(err)
 			}
 			s := &eventsStream{environment: base.Environment{Stdout: &out},
-				flags: eventsFlags{follow: true, out: base.OutputFlags{Parsed: keys}}, next: c.from}
+				follow: true, out: base.OutputFlags{Parsed: keys}, next: c.from}
 			for _, lines := range c.streams {
 				if done, err := s.printLines(strings.NewReader(strings.Join(lines, "\n"))); done || err != nil {
 					t.Errorf("done %t, %v, want a stream that is opened again", done, err)
@@ -81,7 +81,7 @@ func TestEventsOfAnEndThatWasNotRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := &eventsStream{environment: base.Environment{Stdout: &out, Stderr: &stderr},
-		flags: eventsFlags{follow: true, out: base.OutputFlags{Parsed: status}}}
+		follow: true, out: base.OutputFlags{Parsed: status}}
 	if _, err := s.printLines(strings.NewReader("{}" + allocLine(3, "AllocationUpdated"))); err != nil {
 		t.Fatal(err)
 	}
