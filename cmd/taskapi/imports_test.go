@@ -326,7 +326,6 @@ var allowedImports = map[string][]string{
 	},
 	"cmd/taskapi/internal/cli/lifecycle": {
 		"allocrunner",
-		"allocrunner/cluster",
 		"allocrunner/cluster/stores",
 		"allocrunner/cluster/variables",
 		"allocrunner/datadir",

@@ -3,7 +3,6 @@ package lifecycle
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"os"
 	"os/signal"
 	"sync"
@@ -13,7 +12,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/hashicorp/nomad/api"
 
-	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/cluster/stores"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/simulate"
@@ -69,10 +67,29 @@ func (r *request) simulated(ctx context.Context) error {
 	var background, running sync.WaitGroup
 	background.Go(func() { ring.Watch(ctx, logger) })
 	background.Go(func() { revoked.Watch(ctx, logger) })
+	one := func() error { // one more allocation of the job
+		alloc := agent.NewAllocation(uuid.NewString(), r.alloc.Job, r.alloc.GetTaskGroup())
+		cfg := start.AgentConfig(r.layout, alloc.ID, &memoryLock{life: uuid.NewString()}, logger, r.options.Settings,
+			follow.NewPrinter(first.Queue, alloc, r.options.JSON), r.log, r.environment)
+		cfg.Signals, cfg.TuneGC, cfg.Shared, cfg.Cluster = nil, false, true, shared
+		var last interfaces.AllocRunner // of the allocation and its replacements
+		cfg.Factory = func(c interfaces.Config) (_ interfaces.AllocRunner, err error) {
+			last, err = simulate.New(c)
+			return last, err
+		}
+		cfg.Keyring = func() (*identity.Keyring, error) { return ring, nil }
+		cfg.Revocations = func(time.Duration) (*revocation.List, error) { return revoked, nil }
+		cfg.Events = simulatedEvents{cfg.Events}
+		_, err := agent.New(cfg).Run(ctx, alloc)
+		if last != nil {
+			err = errors.Join(err, last.Destroy(context.WithoutCancel(ctx)))
+		}
+		return err
+	}
 	failed := make([]error, r.options.Simulate)
 	for i := range failed {
 		running.Go(func() {
-			if failed[i] = r.simulateOne(ctx, ring, revoked, shared, first, logger); failed[i] != nil {
+			if failed[i] = one(); failed[i] != nil {
 				cancel() // the others are of no use
 			}
 		})
@@ -81,29 +98,6 @@ func (r *request) simulated(ctx context.Context) error {
 	cancel()
 	background.Wait()
 	return errors.Join(failed...)
-}
-
-// simulateOne runs one more allocation of the job.
-func (r *request) simulateOne(ctx context.Context, ring *identity.Keyring, revoked *revocation.List,
-	shared cluster.Store, first *follow.Printer, logger *slog.Logger) error {
-	alloc := agent.NewAllocation(uuid.NewString(), r.alloc.Job, r.alloc.GetTaskGroup())
-	cfg := start.AgentConfig(r.layout, alloc.ID, &memoryLock{life: uuid.NewString()}, logger, r.options.Settings,
-		follow.NewPrinter(first.Queue, alloc, r.options.JSON), r.log, r.environment)
-	cfg.Signals, cfg.TuneGC, cfg.Shared = nil, false, true
-	var last interfaces.AllocRunner // of the allocation and its replacements
-	cfg.Factory = func(c interfaces.Config) (_ interfaces.AllocRunner, err error) {
-		last, err = simulate.New(c)
-		return last, err
-	}
-	cfg.Keyring = func() (*identity.Keyring, error) { return ring, nil }
-	cfg.Cluster = shared
-	cfg.Revocations = func(time.Duration) (*revocation.List, error) { return revoked, nil }
-	cfg.Events = simulatedEvents{cfg.Events}
-	_, err := agent.New(cfg).Run(ctx, alloc)
-	if last != nil {
-		err = errors.Join(err, last.Destroy(context.WithoutCancel(ctx)))
-	}
-	return err
 }
 
 // simulatedEvents prints when an allocation starts and ends, and nothing of its tasks.
