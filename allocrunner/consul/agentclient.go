@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	capi "github.com/hashicorp/consul/api"
@@ -26,19 +27,23 @@ const (
 
 var errTooLong = errors.New("the answer of Consul's agent is too long")
 
-// agentClient is the official client with limits for everything. It keeps one connection at most.
+// agentClient is the official client with limits for everything. It keeps one connection at most. Several goroutines may
+// use it.
 type agentClient struct {
 	settings             Settings
 	secrets              Secrets
 	namespace, partition string
 	longest              int64 // answer, in bytes
 
+	mu   sync.Mutex // held by open, which sets the fields below
 	http *http.Client
 	api  *capi.Client
 }
 
 // open makes the client, unless it is made already. It reads the files that the settings name.
 func (c *agentClient) open() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if c.api != nil {
 		return nil
 	}

@@ -12,4 +12,4 @@ func (p *Provider) Patient() { p.settle = time.Minute }
 var Wait = wait
 
 // BoundAnswers has longer answers than this refused, in bytes. It comes before Run.
-func (p *Provider) BoundAnswers(longest int64) { p.client.longest, p.asker.longest = longest, longest }
+func (p *Provider) BoundAnswers(longest int64) { p.client.longest = longest }

@@ -47,9 +47,8 @@ type Config struct {
 // Run.
 type Provider struct {
 	cfg    Config
-	client agentClient // Run's
-	asker  agentClient // Registered's
-	asking sync.Mutex  // held over the use of asker
+	client agentClient
+	asking sync.Mutex // held by Registered
 
 	period time.Duration // between rounds without a reason
 	settle time.Duration // how long calls wait for the agent
@@ -94,10 +93,10 @@ func New(cfg Config) (*Provider, error) {
 		cfg.Namespace = ""
 	}
 	cfg.Logger = cfg.Logger.With("agent", cfg.Settings.Address)
-	client := agentClient{settings: cfg.Settings, secrets: cfg.Secrets, namespace: cfg.Namespace,
-		partition: cfg.Partition, longest: maxAnswer}
 	return &Provider{
-		cfg: cfg, client: client, asker: client, period: syncPeriod, settle: settleTime,
+		client: agentClient{settings: cfg.Settings, secrets: cfg.Secrets, namespace: cfg.Namespace,
+			partition: cfg.Partition, longest: maxAnswer},
+		cfg: cfg, period: syncPeriod, settle: settleTime,
 		wake: make(chan struct{}, 1), feed: make(chan struct{}, 1), round: make(chan struct{}),
 		wanted: map[string]*service{}, gone: map[string]uint64{}, fed: map[string]interfaces.CheckResult{},
 		unsent: map[string]bool{}, has: map[string]string{},
@@ -194,11 +193,11 @@ func (p *Provider) registered(ctx context.Context, allocID string) ([]string, er
 	defer p.asking.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, p.settle)
 	defer cancel()
-	q, err := p.options(ctx, &p.asker)
+	q, err := p.options(ctx)
 	if err != nil {
 		return nil, err
 	}
-	found, err := p.asker.api.Agent().ServicesWithFilterOpts(ofOwner(p.cfg.Owner), q)
+	found, err := p.client.api.Agent().ServicesWithFilterOpts(ofOwner(p.cfg.Owner), q)
 	if err != nil {
 		return nil, explained(err, "")
 	}
@@ -259,14 +258,12 @@ func (p *Provider) send(ctx context.Context, service, checkID string) error {
 	if !unsent {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	q, err := p.options(ctx, &p.client)
-	if err == nil {
-		err = p.client.api.Agent().UpdateTTLOpts(checkID, result.Output, statuses[result.Status], q)
-	}
+	err := p.request(ctx, fmt.Sprintf("result of a script of service %q", service), service,
+		func(q *capi.QueryOptions) error {
+			return p.client.api.Agent().UpdateTTLOpts(checkID, result.Output, statuses[result.Status], q)
+		})
 	if err != nil {
-		return fmt.Errorf("result of a script of service %q: %w", service, explained(err, service))
+		return err
 	}
 	p.mu.Lock()
 	if p.fed[checkID] == result {
@@ -284,11 +281,11 @@ func poke(c chan struct{}) {
 }
 
 // options returns a request's options, with the present token.
-func (p *Provider) options(ctx context.Context, client *agentClient) (*capi.QueryOptions, error) {
-	if err := client.open(); err != nil {
+func (p *Provider) options(ctx context.Context) (*capi.QueryOptions, error) {
+	if err := p.client.open(); err != nil {
 		return nil, err
 	}
-	token, err := client.token()
+	token, err := p.client.token()
 	if err != nil {
 		return nil, err
 	}

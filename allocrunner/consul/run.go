@@ -151,8 +151,7 @@ func (p *Provider) leave(ctx context.Context) {
 	close(p.round)
 	p.round = make(chan struct{})
 	p.mu.Unlock()
-	p.client.close()
 	p.asking.Lock()
 	defer p.asking.Unlock()
-	p.asker.close()
+	p.client.close()
 }

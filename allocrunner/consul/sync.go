@@ -45,10 +45,7 @@ func (p *Provider) newRound(ctx context.Context) (*round, error) {
 // that are refused.
 func (p *Provider) once(ctx context.Context) (refusals, err error) {
 	t, err := p.newRound(ctx)
-	if err == nil {
-		err = t.read()
-	}
-	for _, step := range []func() error{t.remove, t.register, t.checks, t.scripts} {
+	for _, step := range []func() error{t.read, t.remove, t.register, t.checks, t.scripts} {
 		if err == nil {
 			err = step()
 		}
@@ -65,10 +62,9 @@ func some(errs []error) error {
 	return errors.Join(errs...)
 }
 
-// do makes a request about a service of this name, with a time limit and the present token. It keeps an error that is
-// the agent's answer, and returns any other error.
+// do makes a request as request does. It keeps an error that is the agent's answer, and returns any other error.
 func (t *round) do(what, service string, f func(q *capi.QueryOptions) error) error {
-	err := t.request(what, service, f)
+	err := t.request(t.ctx, what, service, f)
 	if refused(err) {
 		t.errs = append(t.errs, err)
 		return nil
@@ -76,11 +72,13 @@ func (t *round) do(what, service string, f func(q *capi.QueryOptions) error) err
 	return err
 }
 
-// request is like do, and returns every error.
-func (t *round) request(what, service string, f func(q *capi.QueryOptions) error) error {
-	ctx, cancel := context.WithTimeout(t.ctx, requestTimeout)
+// request makes a request about a service of this name, with a time limit and the present token.
+func (p *Provider) request(
+	ctx context.Context, what, service string, f func(q *capi.QueryOptions) error,
+) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	q, err := t.options(ctx, &t.client)
+	q, err := p.options(ctx)
 	if err == nil {
 		err = f(q)
 	}
@@ -93,7 +91,7 @@ func (t *round) request(what, service string, f func(q *capi.QueryOptions) error
 // read reads this owner's services from the agent, and services of others that have the same IDs.
 func (t *round) read() error {
 	filter := ofOwner(t.cfg.Owner) + fmt.Sprintf(" or ID matches %q", "^"+idPrefix+t.cfg.AllocID+"-")
-	err := t.request("list services", "", func(q *capi.QueryOptions) (err error) {
+	err := t.request(t.ctx, "list services", "", func(q *capi.QueryOptions) (err error) {
 		t.is, err = t.agent.ServicesWithFilterOpts(filter, q)
 		return err
 	})
@@ -250,7 +248,7 @@ func (t *round) results() (found map[string]*capi.AgentCheck, err error) {
 	if len(t.wanted) == 0 {
 		return map[string]*capi.AgentCheck{}, nil
 	}
-	err = t.request("list checks", "", func(q *capi.QueryOptions) (err error) {
+	err = t.request(t.ctx, "list checks", "", func(q *capi.QueryOptions) (err error) {
 		found, err = t.agent.ChecksWithFilterOpts(fmt.Sprintf("ServiceID matches %q", "^"+idPrefix+t.cfg.AllocID+"-"),
 			q)
 		return err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/cluster/internal/table"
@@ -18,7 +19,7 @@ func (s *Store) Commit(ctx context.Context, txn cluster.Txn) (uint64, error) {
 	if err := s.open(ctx); err != nil {
 		return 0, err
 	}
-	return s.write(ctx, func() ([]table.Write, error) {
+	return s.write(ctx, lockTimeout, func() ([]table.Write, error) {
 		writes, conflict, err := s.table.Plan(txn, s.live())
 		if conflict == "" {
 			return writes, err
@@ -31,22 +32,17 @@ func (s *Store) Commit(ctx context.Context, txn cluster.Txn) (uint64, error) {
 	})
 }
 
-// write takes the lock, makes the writes that plan returns, and returns the store's index.
-func (s *Store) write(ctx context.Context, plan func() ([]table.Write, error)) (uint64, error) {
-	release, err := s.acquire(ctx, lockTimeout)
+// write takes the lock, for which it waits at most that long, makes the writes that plan returns, and returns the store's
+// index. It holds mu only while it uses the table, so that readers don't wait for the disk.
+func (s *Store) write(ctx context.Context, most time.Duration, plan func() ([]table.Write, error)) (uint64, error) {
+	release, err := s.acquire(ctx, most)
 	if err != nil {
 		return 0, err
 	}
 	defer release()
 	s.sign()
-	return s.writeLocked(plan)
-}
-
-// writeLocked does so for a caller that has the lock. It holds mu only while it uses the table, so that readers don't
-// wait for the disk.
-func (s *Store) writeLocked(plan func() ([]table.Write, error)) (uint64, error) {
 	s.mu.Lock()
-	err := s.advanceLocked()
+	err = s.advanceLocked()
 	var writes []table.Write
 	if err == nil {
 		writes, err = plan()

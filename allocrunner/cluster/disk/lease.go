@@ -65,7 +65,7 @@ func (s *Store) Hold(ctx context.Context, owner string) (cluster.Lease, error) {
 	if err != nil {
 		return nil, unavailable(s.path("leases"), err)
 	}
-	_, err = s.write(ctx, func() ([]table.Write, error) {
+	_, err = s.write(ctx, lockTimeout, func() ([]table.Write, error) {
 		if number := s.table.Lease(owner); number != 0 && held(f, number) {
 			if err := s.share(f, number); err != nil || held(f, number) {
 				return nil, err

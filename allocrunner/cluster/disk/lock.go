@@ -54,7 +54,7 @@ func (s *Store) flock(ctx context.Context, limit <-chan struct{}) error {
 		}
 	}
 	s.queue.enter()
-	defer s.queue.leave()
+	defer s.queue.write(0)
 	for {
 		ahead := s.queue.look()
 		if ahead == 0 {

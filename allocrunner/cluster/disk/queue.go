@@ -42,9 +42,7 @@ func (q *queue) enter() {
 	q.write(q.since)
 }
 
-// leave notes that this process has stopped waiting.
-func (q *queue) leave() { q.write(0) }
-
+// write writes when this process began to wait into its place; 0: it does not wait.
 func (q *queue) write(since uint64) {
 	if q.place > 0 {
 		_, _ = q.file.WriteAt(binary.LittleEndian.AppendUint64(nil, since), int64(q.place-1)*placeSize)

@@ -7,6 +7,7 @@
 package accounts
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -84,12 +85,7 @@ type Registry struct {
 	Dir string
 }
 
-func (r Registry) dir() string {
-	if r.Dir == "" {
-		return "/run/taskapi/users"
-	}
-	return r.Dir
-}
+func (r Registry) dir() string { return cmp.Or(r.Dir, "/run/taskapi/users") }
 
 // open makes the directory if it is missing, makes sure that it is ours, and locks it.
 func (r Registry) open() (*privatefile.Lock, error) {
