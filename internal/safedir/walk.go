@@ -42,9 +42,12 @@ func Open(path string) (*Dir, error) {
 // err says that a name does not exist, rest holds this name and the following ones, and d is the last directory that
 // exists, open.
 func walk(path string, visit func(d *Dir, last bool) error) (d *Dir, rest []string, err error) {
-	w := walker{rest: strings.Split(path, "/")}
+	w := walker{at: Dir{FD: -1}, rest: strings.Split(path, "/")}
 	for err = w.toRoot(); err == nil; {
-		w.skip()
+		if len(w.rest) > 0 && (w.rest[0] == "" || w.rest[0] == ".") { // the directory itself
+			w.rest = w.rest[1:]
+			continue
+		}
 		if visit != nil {
 			if err = visit(&w.at, len(w.rest) == 0); err != nil {
 				break
@@ -59,26 +62,18 @@ func walk(path string, visit func(d *Dir, last bool) error) (d *Dir, rest []stri
 		}
 	}
 	err = fmt.Errorf("open directory %q: %w", path, err)
-	if w.began && errors.Is(err, unix.ENOENT) {
+	if w.at.FD >= 0 && errors.Is(err, unix.ENOENT) {
 		return &w.at, w.rest, err
 	}
-	w.leave()
+	w.enter(Dir{FD: -1})
 	return nil, nil, err
 }
 
 // walker is the state of a walk: the directory that was reached, and the names that follow.
 type walker struct {
-	at    Dir
+	at    Dir // with FD -1 when it is not open
 	rest  []string
 	links int
-	began bool // at is open
-}
-
-// skip skips names that mean the directory itself.
-func (w *walker) skip() {
-	for len(w.rest) > 0 && (w.rest[0] == "" || w.rest[0] == ".") {
-		w.rest = w.rest[1:]
-	}
 }
 
 func (w *walker) toRoot() error {
@@ -91,14 +86,10 @@ func (w *walker) toRoot() error {
 }
 
 func (w *walker) enter(d Dir) {
-	w.leave()
-	w.at, w.began = d, true
-}
-
-func (w *walker) leave() {
-	if w.began {
+	if w.at.FD >= 0 {
 		_ = unix.Close(w.at.FD)
 	}
+	w.at = d
 }
 
 // step enters the directory of a name, or puts the target of a symbolic link before the rest.

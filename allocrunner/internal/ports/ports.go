@@ -233,11 +233,26 @@ func (a *allocator) dynamic(p *api.Port) error {
 	return fmt.Errorf("%w in %d to %d on %s", ErrExhausted, a.cfg.First, a.cfg.Last, a.cfg.HostIP)
 }
 
+// options say how a port is taken.
+type options struct {
+	lockOnly bool // a task may have it already
+	static   bool // no other would do
+}
+
+// reserveOne locks a port and binds it. A failed lock is an error if another allocation has it, and otherwise a warning;
+// for a port that a task may have already it is always a warning. Errors: ErrTaken, ErrHostIP, ErrPermission.
 func (a *allocator) reserveOne(port int, o options) error {
-	o.owner = a.cfg.Owner
-	h, warning, err := reserve(netip.AddrPortFrom(a.ip, uint16(port)), o)
-	if err != nil {
-		return err
+	h := &reservedPort{at: netip.AddrPortFrom(a.ip, uint16(port))}
+	warning := h.lockPort(a.cfg.Owner)
+	if !o.lockOnly {
+		err := warning
+		if !errors.Is(warning, ErrTaken) {
+			err = h.bindAll(o.static)
+		}
+		if err != nil {
+			h.close()
+			return err
+		}
 	}
 	if warning != nil {
 		a.warnings = append(a.warnings, warning)

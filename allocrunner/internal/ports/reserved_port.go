@@ -18,37 +18,16 @@ type reservedPort struct {
 	sockets []int
 }
 
-// options say how a port is taken.
-type options struct {
-	lockOnly bool // a task may have it already
-	static   bool // no other would do
-	owner    string
-}
-
-// reserve locks a port and binds it. A failed lock is an error if another allocation has it, and otherwise a warning;
-// for a port that a task may have already it is always a warning. Errors: ErrTaken, ErrHostIP, ErrPermission.
-func reserve(at netip.AddrPort, o options) (_ *reservedPort, warning, err error) {
-	h := &reservedPort{at: at}
-	defer func() {
-		if err != nil {
-			h.close()
-		}
-	}()
-	warning = h.lockPort(o.owner)
-	switch {
-	case o.lockOnly:
-		return h, warning, nil
-	case errors.Is(warning, ErrTaken):
-		return nil, nil, warning
-	}
+// bindAll binds the port's sockets. Errors: ErrTaken, ErrHostIP, ErrPermission.
+func (h *reservedPort) bindAll(static bool) error {
 	for _, kind := range []int{unix.SOCK_STREAM, unix.SOCK_DGRAM} {
-		fd, err := bind(at, kind, o.static)
+		fd, err := bind(h.at, kind, static)
 		if err != nil {
-			return nil, nil, explain(at, kind, o.static, err)
+			return explain(h.at, kind, static, err)
 		}
 		h.sockets = append(h.sockets, fd)
 	}
-	return h, warning, nil
+	return nil
 }
 
 func (h *reservedPort) releaseSockets() {
