@@ -30,10 +30,10 @@ func bubbled(t *testing.T, alloc *fakeAlloc, change ...func(*handlers.Config)) (
 func bubbledBy(t *testing.T, alloc *fakeAlloc, newAPI func(handlers.Config) *handlers.API,
 	change ...func(*handlers.Config)) (dial func() net.Conn, stop func()) {
 	log := new(syncBuffer)
-	config := handlers.Config{
+	config := handlers.Config{Server: handlers.Server{
 		Authenticator: fakeAuthenticator{}, Allocs: allocs{alloc}, Logger: slog.New(slog.NewTextHandler(log, nil)),
 		PeerOf: func(net.Conn) (auth.Peer, error) { return peer, nil },
-	}
+	}}
 	for _, f := range change {
 		f(&config)
 	}

@@ -311,13 +311,13 @@ func newServerOf(tb testing.TB, owner auth.Owner, alloc *fakeAlloc, change ...fu
 	tb.Helper()
 	s := &server{log: new(syncBuffer)}
 	config := handlers.Config{
-		Authenticator: fakeAuthenticator{},
-		Allocs:        allocs{alloc},
-		Agent: node.Agent{Version: "1.2.3", NomadVersion: "2.0.6-dev", Region: "global", Datacenter: "dc1",
-			NodeID: otherID, NodeName: "vm"},
-		PeerOf:  func(net.Conn) (auth.Peer, error) { return peer, nil },
-		Logger:  slog.New(slog.NewTextHandler(s.log, nil)),
-		Auditor: s,
+		Server: handlers.Server{
+			Authenticator: fakeAuthenticator{}, Allocs: allocs{alloc}, Auditor: s,
+			PeerOf: func(net.Conn) (auth.Peer, error) { return peer, nil },
+			Logger: slog.New(slog.NewTextHandler(s.log, nil)),
+		},
+		Node: handlers.Node{Agent: node.Agent{Version: "1.2.3", NomadVersion: "2.0.6-dev", Region: "global",
+			Datacenter: "dc1", NodeID: otherID, NodeName: "vm"}},
 	}
 	for _, f := range change {
 		f(&config)

@@ -12,12 +12,7 @@ package handlers
 
 import (
 	"cmp"
-	"context"
-	"log/slog"
-	"net"
-	"net/http"
 	"slices"
-	"time"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -32,7 +27,6 @@ import (
 	"taskapi/handlers/internal/wire"
 	"taskapi/handlers/jobs"
 	"taskapi/handlers/node"
-	"taskapi/handlers/scrape"
 	"taskapi/handlers/search"
 	"taskapi/handlers/services"
 	"taskapi/handlers/variables"
@@ -56,41 +50,21 @@ type (
 	Variables     = variables.Store     // are those of all namespaces
 )
 
-// Config holds the parts of an API. Authenticator, Allocs, PeerOf and Logger are required.
+// The parts of a Config.
+type (
+	// Server has what the server of a socket needs. Authenticator, Allocs, PeerOf and Logger are required.
+	Server = route.Config
+	// Node describes the machine and the agent. New sets KeyID and the two functions that are called for a change.
+	Node = node.Config
+)
+
+// Config holds the parts of an API.
 type Config struct {
-	Authenticator route.Authenticator
-	Allocs        route.Allocs
-	Agent         node.Agent
-
-	// PeerOf returns the process at the other end of a connection. A connection for which it fails is closed.
-	PeerOf func(net.Conn) (auth.Peer, error)
-
-	// Logger gets faults of the server, once each, and at debug level net/http's lines on bad clients.
-	Logger *slog.Logger
-
-	// Auditor gets a record of every request that may change something, and of every one without the capability; nil
-	// for none. It may refuse a change before it is carried out, which is 503. The authenticator records its refusals
-	// itself.
-	Auditor auth.Auditor
-
-	// AuditReads gives the Auditor a record of every other request, too, whose caller is known, before the client has
-	// the answer.
-	AuditReads bool
-
-	// Fault returns what answers a request instead of its route, as a server in trouble would, and the status in the
-	// record. A nil handler leaves the request to its route. It is called for callers who are known, and may wait until
-	// the request's context ends. Nil for no faults: they are for tests of clients, and nothing else.
-	Fault func(r *http.Request, owner auth.Owner) (status int, answer http.Handler)
-
-	// Limits bound the streams and the waiting queries of a task's socket; the zero value is limitset.Default.
-	Limits limitset.Set
+	Server
+	Node
 
 	// SigningKeyID returns the ID of the key that signs new identities, shown in the allocation; nil for none.
 	SigningKeyID func() string
-
-	// JWKS and OpenIDConfiguration return the JSON documents by which others can trust the identities; nil for none.
-	JWKS                func() ([]byte, error)
-	OpenIDConfiguration func() ([]byte, error)
 
 	// Jobs takes other versions of the job; nil for none: PUT /v1/jobs and plans are then 404.
 	Jobs jobs.Registrar
@@ -107,36 +81,11 @@ type Config struct {
 	Variables     variables.Store
 	TaskVariables func(namespace, job string) variables.Store
 
-	// Machine is the one that runs the allocation; nil for none: nodes and metadata are then 404.
-	Machine node.Machine
-
 	// Services are the registrations of services; nil for none: /v1/services and its siblings are then 404.
 	Services services.Registry
 
 	// Events are those of GET /v1/event/stream; nil for none: it is then 404.
 	Events *events.Log
-
-	// Lacking is called for each request whose caller is known but lacks the capability, with that capability and the
-	// variable or path of the request. Nil for nobody.
-	Lacking func(capability, object string)
-
-	// Answered is called after each answer but errors, streams and upgrades, with the index of the allocation in it, 0
-	// for none; nil for nobody.
-	Answered func(owner auth.Owner, index uint64)
-
-	// Eased is called when a connection has ended and when a long answer was sent: their memory is free again. Nil for
-	// nobody.
-	Eased func()
-
-	// Log is what GET /v1/agent/monitor shows; nil for none: it is then 404.
-	Log node.AgentLog
-
-	// Metrics returns measurements; nil for none.
-	Metrics func(context.Context) []scrape.Metric
-
-	// Host returns the use of this machine's memory, CPUs and disk, and when it was measured; nil for none: GET
-	// /v1/client/stats is then 404. What it returns is shared and not changed.
-	Host func(context.Context) (*api.HostStats, time.Time, error)
 }
 
 // API answers requests for the allocations of one process, on any number of sockets.
@@ -160,12 +109,8 @@ func newAPI(config Config, rows []route.Route) *API {
 	if config.Answered == nil {
 		config.Answered = func(auth.Owner, uint64) {}
 	}
-	return route.NewServer(route.Config{
-		Authenticator: config.Authenticator, Allocs: config.Allocs, Region: config.Agent.Region, PeerOf: config.PeerOf,
-		Logger: config.Logger, Auditor: config.Auditor, AuditReads: config.AuditReads, Fault: config.Fault,
-		Limits: cmp.Or(config.Limits, limitset.Default()), Lacking: config.Lacking, Answered: config.Answered,
-		Eased: config.Eased,
-	}, rows)
+	config.Region, config.Limits = config.Agent.Region, cmp.Or(config.Limits, limitset.Default())
+	return route.NewServer(config.Server, rows)
 }
 
 // table returns all routes, family by family, and then those that are absent.
@@ -177,11 +122,9 @@ func table(c Config) []route.Route {
 	evaluations := evaluations.New(func(e *api.Evaluation, of *api.Allocation) {
 		c.Events.AnnounceEvaluation(c.Allocs, e, of)
 	})
-	nodes := node.Config{
-		Agent: c.Agent, Machine: c.Machine, Host: c.Host, Log: c.Log, Metrics: c.Metrics, KeyID: keyID, JWKS: c.JWKS,
-		OpenIDConfiguration: c.OpenIDConfiguration, ForgetEvaluations: evaluations.Forget,
-		Changed: func(current *api.Allocation, n *wire.Node) { c.Events.AnnounceNode(c.Allocs, current, n) },
-	}
+	nodes := c.Node
+	nodes.KeyID, nodes.ForgetEvaluations = keyID, evaluations.Forget
+	nodes.Changed = func(current *api.Allocation, n *wire.Node) { c.Events.AnnounceNode(c.Allocs, current, n) }
 	return slices.Concat(
 		allocations.Routes(allocations.Config{Evaluations: evaluations, KeyID: keyID}),
 		jobs.Routes(jobs.Config{Registrar: c.Jobs, History: c.History, Parser: c.Parser, Evaluations: evaluations}),

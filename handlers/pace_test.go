@@ -21,10 +21,10 @@ import (
 // newSockets serves several sockets of one API.
 func newSockets(t *testing.T, n int, change ...func(*handlers.Config)) *transporttest.Sockets {
 	t.Helper()
-	config := handlers.Config{
+	config := handlers.Config{Server: handlers.Server{
 		Authenticator: fakeAuthenticator{}, Allocs: allocs{newAlloc(t)}, Logger: slog.New(slog.DiscardHandler),
 		PeerOf: func(net.Conn) (auth.Peer, error) { return peer, nil },
-	}
+	}}
 	for _, f := range change {
 		f(&config)
 	}

@@ -355,10 +355,10 @@ func TestDrain(t *testing.T) {
 
 // TestListenerFails: Serve says so and leaves nothing behind.
 func TestListenerFails(t *testing.T) {
-	a := handlers.New(handlers.Config{
+	a := handlers.New(handlers.Config{Server: handlers.Server{
 		Authenticator: fakeAuthenticator{}, Allocs: allocs{newAlloc(t)}, Logger: discard(),
 		PeerOf: func(net.Conn) (auth.Peer, error) { return peer, nil },
-	})
+	}})
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

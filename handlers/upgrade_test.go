@@ -79,11 +79,11 @@ func TestWebsocket(t *testing.T) {
 		t.Fatal(err)
 	}
 	audited := new(server)
-	a := handlers.NewWithTestRoutes(handlers.Config{
+	a := handlers.NewWithTestRoutes(handlers.Config{Server: handlers.Server{
 		Authenticator: authenticator, Allocs: allocs{alloc}, Logger: slog.New(slog.NewTextHandler(log,
 			nil)), Auditor: audited,
 		PeerOf: func(c net.Conn) (auth.Peer, error) { return c.(*socket.Conn).Peer(), nil },
-	})
+	}})
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	ended := make(chan error, 1)
@@ -365,10 +365,10 @@ func TestWriteAfterAnUpgrade(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := handlers.NewWithTestRoutes(handlers.Config{
+	a := handlers.NewWithTestRoutes(handlers.Config{Server: handlers.Server{
 		Authenticator: authenticator, Allocs: allocs{alloc}, Logger: slog.New(slog.DiscardHandler),
 		PeerOf: func(c net.Conn) (auth.Peer, error) { return c.(*socket.Conn).Peer(), nil },
-	})
+	}})
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	ended := make(chan error, 1)

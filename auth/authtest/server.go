@@ -129,13 +129,15 @@ func (s *Server) start() (err error) {
 		return err
 	}
 	s.api = handlers.New(handlers.Config{
-		Authenticator: &s.authenticator, Allocs: s.allocs, Agent: agent, Logger: discard,
-		PeerOf: func(c net.Conn) (auth.Peer, error) { return peercred.Of(c.(*net.UnixConn)) },
-		Limits: limits, Auditor: &s.record, AuditReads: true, Fault: s.faults.Next,
+		Server: handlers.Server{
+			Authenticator: &s.authenticator, Allocs: s.allocs, Logger: discard,
+			PeerOf: func(c net.Conn) (auth.Peer, error) { return peercred.Of(c.(*net.UnixConn)) },
+			Limits: limits, Auditor: &s.record, AuditReads: true, Fault: s.faults.Next,
+		},
+		Node:      handlers.Node{Agent: agent, JWKS: func() ([]byte, error) { return s.ring.JWKS(), nil }},
 		Variables: s.variables, Services: s.registry, Events: s.events,
 		TaskVariables: func(namespace, job string) handlers.Variables { return s.variables.OfTask(namespace, job) },
 		SigningKeyID:  func() string { return s.ring.Active().ID },
-		JWKS:          func() ([]byte, error) { return s.ring.JWKS(), nil },
 	})
 	for i, job := range s.config.jobs {
 		if err := s.run(i, job); err != nil {

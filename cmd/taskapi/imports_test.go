@@ -239,7 +239,6 @@ var allowedImports = map[string][]string{
 		"handlers/internal/wire",
 		"handlers/jobs",
 		"handlers/node",
-		"handlers/scrape",
 		"handlers/search",
 		"handlers/services",
 		"handlers/variables",

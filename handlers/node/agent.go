@@ -31,18 +31,27 @@ type Agent struct {
 	NodeName     string
 }
 
-// Config has what the routes need. Machine, Host, Log, Metrics, JWKS and OpenIDConfiguration may be nil; see the routes
-// that use them.
+// Config has what the routes need.
 type Config struct {
-	Agent   Agent
+	Agent Agent
+
+	// Machine is the one that runs the allocation; nil for none: nodes and metadata are then 404.
 	Machine Machine
-	Host    func(context.Context) (*api.HostStats, time.Time, error)
-	Log     AgentLog
+
+	// Host returns the use of this machine's memory, CPUs and disk, and when it was measured; nil for none: GET
+	// /v1/client/stats is then 404. What it returns is shared and not changed.
+	Host func(context.Context) (*api.HostStats, time.Time, error)
+
+	// Log is what GET /v1/agent/monitor shows; nil for none: it is then 404.
+	Log AgentLog
+
+	// Metrics returns measurements; nil for none.
 	Metrics func(context.Context) []scrape.Metric
 
-	KeyID                     func() string // of the key that signs new identities, shown in the node
+	// JWKS and OpenIDConfiguration return the JSON documents by which others can trust the identities; nil for none.
 	JWKS, OpenIDConfiguration func() ([]byte, error)
 
+	KeyID             func() string // of the key that signs new identities, shown in the node
 	ForgetEvaluations func()
 	Changed           func(current *api.Allocation, n *wire.Node) // is called when the node's metadata has changed
 }

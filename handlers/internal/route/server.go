@@ -26,20 +26,47 @@ type Authenticator interface {
 
 var _ Authenticator = (*auth.Authenticator)(nil)
 
-// Config has what the server of a table needs. All but Auditor and Fault are required.
+// Config has what the server of a table needs. All but Auditor and Fault are required; package handlers has defaults
+// for Limits and for what nobody is called for.
 type Config struct {
 	Authenticator Authenticator
 	Allocs        Allocs
-	Region        string
-	PeerOf        func(net.Conn) (auth.Peer, error)
-	Logger        *slog.Logger
-	Auditor       auth.Auditor
-	AuditReads    bool
-	Fault         func(r *http.Request, owner auth.Owner) (status int, answer http.Handler)
-	Limits        limitset.Set
-	Lacking       func(capability, object string)
-	Answered      func(owner auth.Owner, index uint64)
-	Eased         func()
+	Region        string // a request for another one is refused
+
+	// PeerOf returns the process at the other end of a connection. A connection for which it fails is closed.
+	PeerOf func(net.Conn) (auth.Peer, error)
+
+	// Logger gets faults of the server, once each, and at debug level net/http's lines on bad clients.
+	Logger *slog.Logger
+
+	// Auditor gets a record of every request that may change something, and of every one without the capability; nil
+	// for none. It may refuse a change before it is carried out, which is 503. The authenticator records its refusals
+	// itself.
+	Auditor auth.Auditor
+
+	// AuditReads gives the Auditor a record of every other request, too, whose caller is known, before the client has
+	// the answer.
+	AuditReads bool
+
+	// Fault returns what answers a request instead of its route, as a server in trouble would, and the status in the
+	// record. A nil handler leaves the request to its route. It is called for callers who are known, and may wait until
+	// the request's context ends. Nil for no faults: they are for tests of clients, and nothing else.
+	Fault func(r *http.Request, owner auth.Owner) (status int, answer http.Handler)
+
+	// Limits bound the streams and the waiting queries of a task's socket; the zero value is limitset.Default.
+	Limits limitset.Set
+
+	// Lacking is called for each request whose caller is known but lacks the capability, with that capability and the
+	// variable or path of the request. Nil for nobody.
+	Lacking func(capability, object string)
+
+	// Answered is called after each answer but errors, streams and upgrades, with the index of the allocation in it, 0
+	// for none; nil for nobody.
+	Answered func(owner auth.Owner, index uint64)
+
+	// Eased is called when a connection has ended and when a long answer was sent: their memory is free again. Nil for
+	// nobody.
+	Eased func()
 }
 
 // Server answers the requests on any number of sockets, by the routes of one table.

@@ -85,37 +85,41 @@ func (s *wiring) openAPI(alloc *api.Allocation) (err error) {
 	versions.follow(s.runner, s.agent.present().text)
 	s.authStats = authenticator.Stats
 	config := handlers.Config{
-		Authenticator: authenticator,
-		Allocs:        &allocAdapter{s.runner, s},
-		Agent: node.Agent{
-			Version:      s.cfg.Version,
-			NomadVersion: taskenv.NomadVersion,
-			Region:       *alloc.Job.Region,
-			Datacenter:   datacenter,
-			NodeID:       alloc.NodeID,
-			NodeName:     alloc.NodeName,
+		Server: handlers.Server{
+			Authenticator: authenticator,
+			Allocs:        &allocAdapter{s.runner, s},
+			PeerOf:        peerOf,
+			Limits:        s.limits,
+			Logger:        s.logger,
+			Auditor:       auditor,
+			Answered:      s.audience.answered,
+			Lacking:       s.cfg.Lacking,
+			Eased:         s.ease,
 		},
-		PeerOf:       peerOf,
-		Limits:       s.limits,
-		Logger:       s.logger,
+		Node: handlers.Node{
+			Agent: node.Agent{
+				Version:      s.cfg.Version,
+				NomadVersion: taskenv.NomadVersion,
+				Region:       *alloc.Job.Region,
+				Datacenter:   datacenter,
+				NodeID:       alloc.NodeID,
+				NodeName:     alloc.NodeName,
+			},
+			Machine: newMachine(s.cfg.Dir.Alloc(s.cfg.ID), s.cfg.Cluster, s.cfg.Settings.TaskDrivers()),
+			Metrics: s.measure,
+			Host:    s.host.Stats,
+			Log:     s.log,
+			JWKS:    func() ([]byte, error) { return s.keyring.JWKS(), nil },
+		},
 		SigningKeyID: func() string { return s.keyring.Active().ID },
-		Metrics:      s.measure,
-		Host:         s.host.Stats,
 		Events:       s.events,
 		Services:     s.registry,
-		Answered:     s.audience.answered,
-		Lacking:      s.cfg.Lacking,
-		Eased:        s.ease,
 		Jobs: registrar{
 			runner: s.runner, agent: s.agent, settings: s.cfg.Settings, allocs: s.cfg.Dir.Allocs(),
 			events: s.cfg.Events, history: versions,
 		},
 		History: versions,
-		Machine: newMachine(s.cfg.Dir.Alloc(s.cfg.ID), s.cfg.Cluster, s.cfg.Settings.TaskDrivers()),
-		Log:     s.log,
 		Parser:  parser{settings: s.cfg.Settings, allocs: s.cfg.Dir.Allocs()},
-		Auditor: auditor,
-		JWKS:    func() ([]byte, error) { return s.keyring.JWKS(), nil },
 	}
 	if s.cfg.Cluster != nil {
 		kept, err := OpenVariables(s.cfg.Cluster, s.keyring)
