@@ -1,10 +1,10 @@
 // Package revocation keeps a list of tokens that are refused before they expire: single tokens by their ID, and all
 // tokens of an allocation, of a task, or of everybody that were issued before a time. The list is a file that the
 // processes of its user share. Every call of Revoked that begins after Add has returned sees the revocation, in every
-// process that has the list open. A revocation survives restarts, and is forgotten when the tokens that it refuses have
-// expired.
+// process that has the list open. A directory that was removed or replaced is noticed within a second. A revocation
+// survives restarts, and is forgotten when the tokens that it refuses have expired.
 //
-// Revoked costs one fstat(2) and a few map look-ups, and no memory. Names and signatures here, and the meaning of a
+// Revoked costs a few map look-ups, and no memory; a look at the file is due once a second. Names and signatures here, and the meaning of a
 // file of this version, stay as they are within a major version.
 package revocation
 
@@ -51,8 +51,12 @@ const (
 	// generationFile grows by a byte with each change, so that one fstat(2) of the open file shows whether there was a
 	// change.
 	generationFile = "generation"
-	listLimit      = 4 << 20 // bytes, more than MaxRules rules need
-	format         = 1
+	// counterFile has a number that grows with each change; see counter.
+	counterFile = "counter"
+	// lookEvery is how often the file is looked at when the counter shows no change.
+	lookEvery = time.Second
+	listLimit = 4 << 20 // bytes, more than MaxRules rules need
+	format    = 1
 	// maxMaxTTL is the longest time.Duration in seconds. Its sum with a time does not overflow.
 	maxMaxTTL = int64(math.MaxInt64 / time.Second)
 )
@@ -96,6 +100,7 @@ type scope struct{ allocation, task string }
 // snapshot is a list as loaded. It never changes.
 type snapshot struct {
 	generation int64
+	counted    uint64
 	version    privatefile.Version // zero for a list that was never written
 	rules      []Rule
 	tokens     map[string]bool
@@ -120,8 +125,11 @@ type List struct {
 
 	current    atomic.Pointer[snapshot]
 	generation atomic.Pointer[os.File]
-	mu         sync.Mutex // serialises loads and writes, and guards the field below
-	left       []*os.File // generations of removed directories, which other goroutines may still use
+	counter    atomic.Pointer[counter]
+	due        atomic.Int64 // when the file is looked at again, in nanoseconds since the Unix epoch
+	mu         sync.Mutex   // serialises loads and writes, and guards the fields below
+	left       []*os.File   // generations of removed directories, which other goroutines may still use
+	pages      []*counter   // that were mapped: another goroutine may still look at one
 }
 
 // Config says where a list is.
@@ -177,6 +185,12 @@ func (l *List) openGeneration() error {
 	if old := l.generation.Swap(f); old != nil {
 		l.left = append(l.left, old)
 	}
+	c, err := openCounter(l.dir)
+	if err != nil {
+		return err
+	}
+	l.counter.Store(c)
+	l.pages = append(l.pages, c)
 	return nil
 }
 
@@ -188,7 +202,10 @@ func (l *List) Close() error {
 			err = errors.Join(err, f.Close())
 		}
 	}
-	l.left = nil
+	for _, c := range l.pages {
+		err = errors.Join(err, c.close())
+	}
+	l.left, l.pages = nil, nil
 	return err
 }
 
@@ -208,22 +225,32 @@ func (l *List) Revoked(c *identity.Claims) bool {
 
 // now returns the current list.
 func (l *List) now() *snapshot {
-	s := l.current.Load()
-	if size, ok := l.size(); ok && size == s.generation && s.err == nil {
+	s, now := l.current.Load(), l.clock().UnixNano()
+	if n, ok := l.counter.Load().load(); ok && n == s.counted && s.err == nil && now < l.due.Load() {
+		return s
+	}
+	l.due.Store(now + int64(lookEvery))
+	if s.err == nil && l.still(s) {
 		return s
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	size, ok := l.size()
-	if s := l.current.Load(); ok && size == s.generation && s.err == nil { // another goroutine has loaded it
+	if s := l.current.Load(); s.err == nil && l.still(s) { // another goroutine has loaded it
 		return s
 	}
-	if !ok { // somebody removed the directory; perhaps it is there again
+	if _, ok := l.size(); !ok { // somebody removed the directory; perhaps it is there again
 		if err := l.openGeneration(); err != nil {
 			return l.current.Load() // revoked tokens stay refused
 		}
 	}
 	return l.loadLocked()
+}
+
+// still reports whether the files show no change since the list was loaded.
+func (l *List) still(s *snapshot) bool {
+	size, ok := l.size()
+	n, shared := l.counter.Load().load()
+	return ok && size == s.generation && (n == s.counted || !shared)
 }
 
 // size returns the size of the generation's file, and whether the file still exists.
@@ -235,13 +262,14 @@ func (l *List) size() (int64, bool) {
 	return st.Size, st.Nlink > 0
 }
 
-// loadLocked reads the list and publishes it. The generation is read first, so that a change in between is loaded
-// again.
+// loadLocked reads the list and publishes it. The counter and the generation are read first, so that a change in between
+// is loaded again.
 func (l *List) loadLocked() *snapshot {
+	counted, _ := l.counter.Load().load()
 	generation, _ := l.size()
 	f, version, err := l.read(generation)
 	s := &snapshot{
-		generation: generation, version: version, err: err, replaced: make(chan struct{}),
+		generation: generation, counted: counted, version: version, err: err, replaced: make(chan struct{}),
 		tokens: map[string]bool{}, before: map[scope]int64{},
 	}
 	now := l.clock().Unix()
@@ -357,7 +385,8 @@ func (l *List) changeLocked(edit func(*file) error) (err error) {
 	if err := privatefile.Write(filepath.Join(l.dir, listFile), data); err != nil {
 		return err
 	}
-	if _, err := l.generation.Load().Write([]byte{'.'}); err != nil {
+	_, err = l.generation.Load().Write([]byte{'.'})
+	if err = errors.Join(err, bump(l.dir)); err != nil {
 		return fmt.Errorf("the revocation is written, and running allocations see it within a second: %w", err)
 	}
 	return l.loadLocked().err

@@ -258,11 +258,66 @@ func TestLost(t *testing.T) {
 	}
 }
 
+// openAt opens a list whose clock shows the time that now has.
+func openAt(t *testing.T, dir string, now *time.Time) *revocation.List {
+	t.Helper()
+	l, err := revocation.Open(revocation.Config{Dir: dir, Now: func() time.Time { return *now }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return l
+}
+
+// TestCutCounter: a counter that was cut off, or put back, hides no revocation, and does not end the process.
+func TestCutCounter(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "r")
+	now := time.Now()
+	l, other := openAt(t, dir, &now), open(t, dir)
+	add(t, other, revocation.Rule{TokenID: "i"})
+	if err := os.Truncate(filepath.Join(dir, "counter"), 0); err != nil {
+		t.Fatal(err)
+	}
+	if !l.Revoked(&identity.Claims{ID: "i"}) {
+		t.Error("a revocation is not seen once the counter was cut off")
+	}
+	next := open(t, dir) // puts it back
+	add(t, next, revocation.Rule{TokenID: "j"})
+	if !l.Revoked(&identity.Claims{ID: "j"}) {
+		t.Error("a revocation is not seen once the counter was put back")
+	}
+}
+
+// TestUncountedChange: a change that an earlier version of taskapi made, which knew no counter, is seen within a second.
+func TestUncountedChange(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "r")
+	now := time.Now()
+	l, other := openAt(t, dir, &now), open(t, dir)
+	before, err := os.ReadFile(filepath.Join(dir, "counter"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Revoked(&identity.Claims{ID: "i"})
+	add(t, other, revocation.Rule{TokenID: "i"})
+	if err := os.WriteFile(filepath.Join(dir, "counter"), before, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	now = now.Add(time.Second)
+	if !l.Revoked(&identity.Claims{ID: "i"}) {
+		t.Error("not seen after a second")
+	}
+}
+
 // TestRemovedDirectory: what was revoked stays so for those who have the list open, and a directory that is made again
-// is seen.
+// is seen within a second.
 func TestRemovedDirectory(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "r")
-	l := open(t, dir)
+	now := time.Now()
+	l := openAt(t, dir, &now)
 	add(t, l, revocation.Rule{TokenID: "j"})
 	if err := os.RemoveAll(dir); err != nil {
 		t.Fatal(err)
@@ -274,8 +329,9 @@ func TestRemovedDirectory(t *testing.T) {
 		t.Error("tokens that were not revoked are refused without the directory")
 	}
 	add(t, open(t, dir), revocation.Rule{TokenID: "i"})
+	now = now.Add(time.Second)
 	if !l.Revoked(&identity.Claims{ID: "i"}) {
-		t.Error("the new directory is not seen")
+		t.Error("the new directory is not seen after a second")
 	}
 }
 
