@@ -20,17 +20,6 @@ const (
 	TypeScript = "script"
 )
 
-// checkTypes lists the types that a check can have, in the order in which messages name them.
-var checkTypes = []struct {
-	name       string
-	consulOnly bool // only Consul's agent makes checks of this type
-}{
-	{TypeHTTP, false},
-	{TypeTCP, false},
-	{TypeGRPC, true},
-	{TypeScript, false},
-}
-
 // Rule is a rule for an attribute of a check. A check that breaks one can't be run.
 type Rule struct {
 	Attribute string // as the job file has it
@@ -42,14 +31,8 @@ type Rule struct {
 // OfTime reports whether the rule is about a time. Job files are held to a longer minimum.
 func (r Rule) OfTime() bool { return r.Attribute == "interval" || r.Attribute == "timeout" }
 
-// typeRule returns the rule for the types of checks that taskapi makes, or that Consul's agent makes.
-func typeRule(consul bool) Rule {
-	var names []string
-	for _, t := range checkTypes {
-		if consul || !t.consulOnly {
-			names = append(names, t.name)
-		}
-	}
+// typeRule returns the rule for the types of checks, in the order in which messages name them.
+func typeRule(names ...string) Rule {
 	return Rule{"type", OneOf(names...),
 		func(c *api.ServiceCheck) string { return c.Type },
 		func(c *api.ServiceCheck) bool { return slices.Contains(names, c.Type) }}
@@ -76,7 +59,7 @@ func OneOf(values ...string) string {
 
 // CheckRules are the rules for checks that taskapi makes. The check's port is not among them.
 var CheckRules = []Rule{
-	typeRule(false),
+	typeRule(TypeHTTP, TypeTCP, TypeScript),
 	{"interval", "it must be above 0s",
 		func(c *api.ServiceCheck) string { return c.Interval.String() },
 		func(c *api.ServiceCheck) bool { return c.Interval > 0 }},
@@ -110,7 +93,7 @@ var CheckRules = []Rule{
 
 // ConsulCheckRules are the rules for checks that Consul's agent makes.
 var ConsulCheckRules = append([]Rule{
-	typeRule(true),
+	typeRule(TypeHTTP, TypeTCP, TypeGRPC, TypeScript),
 	{"grpc_service", "it is for grpc checks alone",
 		func(c *api.ServiceCheck) string { return c.GRPCService },
 		func(c *api.ServiceCheck) bool { return c.Type == TypeGRPC || c.GRPCService == "" }},
