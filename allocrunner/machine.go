@@ -7,6 +7,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/drivers"
+	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/allocdir"
 	"taskapi/allocrunner/internal/ports"
 	"taskapi/allocrunner/jobspec/review"
@@ -41,11 +42,11 @@ func CheckTasks(alloc *api.Allocation, dir string, known *drivers.Registry) []re
 		case err != nil:
 			add(review.Warning, "user", err.Error()+"; unless it is created before, the task fails to start")
 		}
-		if reason := missingProgram(alloc, t, known, node); reason != "" {
-			add(review.Warning, "command", reason+"; unless it is there before, the task fails to start")
-		}
 		if user.Name == "" {
 			user.Name = t.User
+		}
+		if reason := missingProgram(alloc, t, user, known, node); reason != "" {
+			add(review.Warning, "command", reason+"; unless it is there before, the task fails to start")
 		}
 		config, env := unresolved(alloc, t, user, node)
 		for _, problem := range config {
@@ -77,11 +78,9 @@ func (r *Runner) checkUsers() error {
 }
 
 // missingProgram says why a task's program is missing; empty when it is there, or when that is known only at the start.
-func missingProgram(alloc *api.Allocation, t *api.Task, known *drivers.Registry, node taskenv.Node) string {
-	user, err := allocdir.LookupUser(t.User)
-	if err != nil {
-		user.Name = t.User
-	}
+func missingProgram(
+	alloc *api.Allocation, t *api.Task, user interfaces.User, known *drivers.Registry, node taskenv.Node,
+) string {
 	d, err := known.Get(t.Driver)
 	if check, ok := d.(drivers.Precheck); ok && err == nil {
 		env := taskenv.New(taskenv.Config{Alloc: alloc, Node: node}).WithTask(taskenv.Task{Task: t, User: user})

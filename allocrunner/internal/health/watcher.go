@@ -27,7 +27,9 @@ func NewWatcher(policy Policy, onDecided func(State)) *Watcher {
 // Observe must be called with every change of the tasks or the checks. It keeps neither map. It does not block, and may
 // be called before Run and after the decision.
 func (w *Watcher) Observe(tasks map[string]*api.TaskState, checks api.AllocCheckStatuses) {
-	w.step(func(p Policy, s State) State { return p.Next(s, Event{tasks, checks}, time.Now()) })
+	w.mu.Lock()
+	w.state = w.policy.Next(w.state, Event{tasks, checks}, time.Now())
+	w.mu.Unlock()
 	select {
 	case w.wake <- struct{}{}:
 	default: // Run will look anyway
@@ -45,12 +47,12 @@ func (w *Watcher) Run(ctx context.Context) {
 		case <-w.wake:
 		case <-timer.C:
 		}
-		s := w.step(func(p Policy, s State) State {
-			if ctx.Err() != nil {
-				return s
-			}
-			return p.At(s, time.Now())
-		})
+		w.mu.Lock()
+		if ctx.Err() == nil {
+			w.state = w.policy.At(w.state, time.Now())
+		}
+		s := w.state
+		w.mu.Unlock()
 		if s.Phase != Undecided {
 			w.onDecided(s)
 			return
@@ -60,11 +62,4 @@ func (w *Watcher) Run(ctx context.Context) {
 		}
 		timer.Reset(time.Until(w.policy.Again(s)))
 	}
-}
-
-func (w *Watcher) step(f func(Policy, State) State) State {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.state = f(w.policy, w.state)
-	return w.state
 }
