@@ -27,8 +27,8 @@ const (
 
 var errTooLong = errors.New("the answer of Consul's agent is too long")
 
-// agentClient is the official client with limits for everything. It keeps one connection at most. Several goroutines may
-// use it.
+// agentClient is the official client with limits for everything. It keeps one idle connection at most. Several
+// goroutines may use it.
 type agentClient struct {
 	settings             Settings
 	secrets              Secrets
