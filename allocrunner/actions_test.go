@@ -140,7 +140,7 @@ func TestWhatEndsDuringARestartOfAll(t *testing.T) {
 	t.Parallel()
 	hook := newPausing()
 	r := runWith(t, "batch", func(_ *api.TaskGroup, c *config) { c.Hooks = []interfaces.RunnerHook{hook} },
-		shell("main", "until [ -e $NOMAD_ALLOC_DIR/fail ]; do sleep 0.01; done; rm $NOMAD_ALLOC_DIR/fail; exit 1"),
+		shell("main", "until [ -e $NOMAD_ALLOC_DIR/fail ]; do sleep 0.05; done; rm $NOMAD_ALLOC_DIR/fail; exit 1"),
 		shell("other", "exec sleep 1000"))
 	r.untilState("main", "running")
 	r.untilState("other", "running")
@@ -165,8 +165,8 @@ func TestARestartOfAllIsCompleted(t *testing.T) {
 	r := run(t, "service",
 		shell("init", `echo init >> $NOMAD_ALLOC_DIR/order`, lifecycle("prestart", false)),
 		shell("main",
-			`trap 'until [ -e $NOMAD_ALLOC_DIR/go ]; do sleep 0.01; done; echo end >> $NOMAD_ALLOC_DIR/order; exit' INT
-			echo main >> $NOMAD_ALLOC_DIR/order; while :; do sleep 0.01; done`,
+			`trap 'until [ -e $NOMAD_ALLOC_DIR/go ]; do sleep 0.05; done; echo end >> $NOMAD_ALLOC_DIR/order; exit' INT
+			echo main >> $NOMAD_ALLOC_DIR/order; while :; do sleep 0.05; done`,
 			func(t *api.Task) { t.KillTimeout = new(deadline) }))
 	r.untilLines("alloc/order", 2)
 	r.untilState("main", "running")
@@ -323,8 +323,8 @@ func TestOneRestartTwiceAtOnce(t *testing.T) {
 
 // slowToStop returns a task that ends on its kill signal only when there is a file go.
 func slowToStop(name string, edits ...func(*api.Task)) *api.Task {
-	return shell(name, `trap 'until [ -e $NOMAD_ALLOC_DIR/go ]; do sleep 0.01; done; exit 7' INT; echo up >> local/up; `+
-		`while :; do sleep 0.01; done`,
+	return shell(name, `trap 'until [ -e $NOMAD_ALLOC_DIR/go ]; do sleep 0.05; done; exit 7' INT; echo up >> local/up; `+
+		`while :; do sleep 0.05; done`,
 		append(edits, func(t *api.Task) { t.KillTimeout = new(deadline) })...)
 }
 
@@ -341,7 +341,7 @@ func TestAStopDuringARestart(t *testing.T) {
 			t.Parallel()
 			var job *api.Job
 			r := runWith(t, "service", func(_ *api.TaskGroup, c *config) { job = c.Alloc.Job },
-				shell("main", `trap 'echo INT >> local/signalled' INT; echo up > local/up; while :; do sleep 0.01; done`,
+				shell("main", `trap 'echo INT >> local/signalled' INT; echo up > local/up; while :; do sleep 0.05; done`,
 					func(t *api.Task) { t.KillTimeout = new(time.Hour) }))
 			r.untilFile("main/local/up")
 			r.untilState("main", "running")
@@ -395,7 +395,7 @@ func TestARestartOnRequestOvertakesThatOfACheck(t *testing.T) {
 func TestInItsShutdownDelay(t *testing.T) {
 	t.Parallel()
 	r := run(t, "service",
-		shell("main", `trap 'echo HUP > local/got' HUP; echo up > local/up; while :; do sleep 0.01; done`,
+		shell("main", `trap 'echo HUP > local/got' HUP; echo up > local/up; while :; do sleep 0.05; done`,
 			func(t *api.Task) { t.ShutdownDelay = time.Hour }))
 	r.untilFile("main/local/up")
 	r.untilState("main", "running")
@@ -585,7 +585,7 @@ func TestARestartDuringARestart(t *testing.T) {
 	hook := &heldStart{entered: make(chan struct{}), goOn: make(chan struct{})}
 	r := runWith(t, "service", func(_ *api.TaskGroup, c *config) {
 		c.TaskHooks = func(*api.Allocation, *api.Task) []interfaces.TaskHook { return []interfaces.TaskHook{hook} }
-	}, shell("main", "until [ -e $NOMAD_ALLOC_DIR/fail ]; do sleep 0.01; done; rm $NOMAD_ALLOC_DIR/fail; exit 1",
+	}, shell("main", "until [ -e $NOMAD_ALLOC_DIR/fail ]; do sleep 0.05; done; rm $NOMAD_ALLOC_DIR/fail; exit 1",
 		func(t *api.Task) {
 			t.RestartPolicy = &api.RestartPolicy{Attempts: new(1), Interval: new(time.Hour), Delay: new(time.Duration),
 				Mode: new("fail")}

@@ -146,7 +146,7 @@ func TestExecWithATerminal(t *testing.T) {
 	r.untilState("t", "running")
 	s := r.exec(true, `stty -echo; trap 'stty size' WINCH; trap 'echo interrupted; over=1' INT; echo "$TERM"; stty `+
 		`size; cat; `+
-		`while [ -z "$over" ]; do sleep 0.01; done; while read -r x; do :; done; echo "left $x"; exit 5`)
+		`while [ -z "$over" ]; do sleep 0.05; done; while read -r x; do :; done; echo "left $x"; exit 5`)
 	lines := bufio.NewReader(s.Stdout())
 	expect := func(want ...string) {
 		t.Helper()
@@ -262,7 +262,7 @@ func TestExecClose(t *testing.T) {
 	fifo := proctest.Fifo(t, r.dir)
 	for _, tty := range []bool{false, true} {
 		s := r.exec(tty, `trap 'echo hung up >'`+r.dir+
-			`/fifo HUP; sleep 1000 & echo $!; echo $$; while :; do sleep 0.01; done`)
+			`/fifo HUP; sleep 1000 & echo $!; echo $$; while :; do sleep 0.05; done`)
 		lines := bufio.NewReader(s.Stdout())
 		child, program := proctest.ReadPID(t, lines), proctest.ReadPID(t, lines)
 		if err := s.Close(); err != nil {

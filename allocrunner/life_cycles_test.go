@@ -31,11 +31,11 @@ var scripts = map[string]string{
 	"ends well":            `exit 0`,
 	"ends badly":           `exit 3`,
 	"sleeps":               `echo up; exec sleep 1000`,
-	"is orderly":           `trap 'echo got INT; exit 7' INT; echo up; while :; do sleep 0.01; done`,
-	"is deaf":              `trap '' INT; echo up; while :; do sleep 0.01; done`,
+	"is orderly":           `trap 'echo got INT; exit 7' INT; echo up; while :; do sleep 0.05; done`,
+	"is deaf":              `trap '' INT; echo up; while :; do sleep 0.05; done`,
 	"says what hooks give": `echo $GIVEN $NOMAD_TASK_NAME; exec sleep 1000`,
 	"says its signals": `trap 'exit 0' INT; trap 'echo got user defined signal 1' USR1; echo up; ` +
-		`while :; do sleep 0.01; done`,
+		`while :; do sleep 0.05; done`,
 }
 
 // eachDriver runs a test with raw_exec and with the memory driver.

@@ -71,7 +71,7 @@ func TestTheNextRunnerCompletesAStop(t *testing.T) {
 	var cfg interfaces.Config
 	r := runWith(t, "service", func(_ *api.TaskGroup, c *interfaces.Config) { c.State = state; cfg = *c },
 		shell("main", `trap 'echo signalled >> $NOMAD_TASK_DIR/signalled' INT; echo $$ > $NOMAD_TASK_DIR/pid; while :; do `+
-			`sleep 0.01; done`,
+			`sleep 0.05; done`,
 			func(t *api.Task) { t.KillTimeout = new(time.Hour) }),
 		shell("bye", `echo bye > $NOMAD_ALLOC_DIR/bye`, lifecycle("poststop", false)))
 	r.untilFile("main/local/pid")
@@ -111,7 +111,7 @@ func TestExitsWhileNobodyLooks(t *testing.T) {
 	var cfg interfaces.Config
 	r := runWith(t, "batch", func(_ *api.TaskGroup, c *interfaces.Config) { noted(d, c); c.State = state; cfg = *c },
 		shell("early", "echo $$ >> $NOMAD_TASK_DIR/pids"),
-		shell("late", `echo $$ >> $NOMAD_TASK_DIR/pids; until [ -e $NOMAD_ALLOC_DIR/go ]; do sleep 0.01; done; exit 7`))
+		shell("late", `echo $$ >> $NOMAD_TASK_DIR/pids; until [ -e $NOMAD_ALLOC_DIR/go ]; do sleep 0.05; done; exit 7`))
 	r.untilState("early", "dead")
 	r.untilFile("late/local/pids")
 	r.untilState("late", "running")
@@ -151,7 +151,7 @@ func TestRestartCountersSurvive(t *testing.T) {
 		g.RestartPolicy.Attempts = new(2)
 		c.State = state
 		cfg = *c
-	}, shell("main", `echo $$ >> $NOMAD_TASK_DIR/pids; until [ -e $NOMAD_TASK_DIR/go ]; do sleep 0.01; done; rm `+
+	}, shell("main", `echo $$ >> $NOMAD_TASK_DIR/pids; until [ -e $NOMAD_TASK_DIR/go ]; do sleep 0.05; done; rm `+
 		`$NOMAD_TASK_DIR/go; exit 1`))
 	for i := range 2 {
 		r.untilLines("main/local/pids", i+1)
@@ -181,7 +181,7 @@ func TestGroupShutdownDelay(t *testing.T) {
 	const delay = 300 * time.Millisecond
 	d := &diary{}
 	r := runWith(t, "batch", func(g *api.TaskGroup, c *interfaces.Config) { noted(d, c); g.ShutdownDelay = new(delay) },
-		shell("leader", "until [ -e $NOMAD_ALLOC_DIR/go ]; do sleep 0.01; done", func(t *api.Task) { t.Leader = true }),
+		shell("leader", "until [ -e $NOMAD_ALLOC_DIR/go ]; do sleep 0.05; done", func(t *api.Task) { t.Leader = true }),
 		shell("other", "exec sleep 1000"))
 	r.untilState("leader", "running")
 	r.untilState("other", "running")
@@ -303,7 +303,7 @@ func TestUpdateInPlace(t *testing.T) {
 	r := runWith(t, "service", func(g *api.TaskGroup, c *interfaces.Config) {
 		g.Services = []*api.Service{service("", okCheck("old"))}
 		job, c.State = c.Alloc.Job, state
-	}, shell("main", `trap 'exit 0' USR1; echo $$ >> $NOMAD_TASK_DIR/pids; while :; do sleep 0.01; done`))
+	}, shell("main", `trap 'exit 0' USR1; echo $$ >> $NOMAD_TASK_DIR/pids; while :; do sleep 0.05; done`))
 	r.untilState("main", "running")
 	r.untilFile("main/local/pids")
 
@@ -394,9 +394,9 @@ func TestARestartOfAllIsCompletedByTheNextRunner(t *testing.T) {
 	r := runWith(t, "service", func(_ *api.TaskGroup, c *interfaces.Config) { c.State = state; cfg = *c },
 		shell("init", says, lifecycle("prestart", false)),
 		shell("main",
-			`trap 'until [ -e $NOMAD_ALLOC_DIR/go ]; do sleep 0.01; done; sleep 0.2
+			`trap 'until [ -e $NOMAD_ALLOC_DIR/go ]; do sleep 0.05; done; sleep 0.2
 				echo end >> $NOMAD_ALLOC_DIR/order; exit' INT
-			echo up > local/up; while :; do sleep 0.01; done`, func(t *api.Task) { t.KillTimeout = new(deadline) }),
+			echo up > local/up; while :; do sleep 0.05; done`, func(t *api.Task) { t.KillTimeout = new(deadline) }),
 		shell("other", `exec sleep 1000`))
 	r.untilFile("main/local/up")
 	r.untilState("main", "running")

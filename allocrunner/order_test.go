@@ -20,14 +20,14 @@ import (
 // ends returns a task that writes its name to the order when it is signalled.
 func ends(name string, edits ...func(*api.Task)) *api.Task {
 	return shell(name, `trap 'echo $NOMAD_TASK_NAME >> $NOMAD_ALLOC_DIR/order; exit 0' INT; echo up > local/up; while `+
-		`:; do sleep 0.01; done`, edits...)
+		`:; do sleep 0.05; done`, edits...)
 }
 
 func leads(t *api.Task) { t.Leader = true }
 
 // fails fails when there is a file of its name.
 func fails(name string, edits ...func(*api.Task)) *api.Task {
-	return shell(name, `until [ -e $NOMAD_ALLOC_DIR/$NOMAD_TASK_NAME ]; do sleep 0.01; done; exit 3`, edits...)
+	return shell(name, `until [ -e $NOMAD_ALLOC_DIR/$NOMAD_TASK_NAME ]; do sleep 0.05; done; exit 3`, edits...)
 }
 
 // TestOrderOfAStop is the leader, all others but sidecars, the sidecars, and then poststop runs.
@@ -114,7 +114,7 @@ func TestManyAreStoppedTogether(t *testing.T) {
 // TestADeadLeaderEndsThoseInARestartDelay, too.
 func TestADeadLeaderEndsThoseInARestartDelay(t *testing.T) {
 	t.Parallel()
-	r := run(t, "batch", shell("boss", "until [ -e $NOMAD_ALLOC_DIR/go ]; do sleep 0.01; done", leads),
+	r := run(t, "batch", shell("boss", "until [ -e $NOMAD_ALLOC_DIR/go ]; do sleep 0.05; done", leads),
 		shell("waits", "exit 1", func(t *api.Task) {
 			t.RestartPolicy = &api.RestartPolicy{Attempts: new(1), Interval: new(2 * time.Hour), Delay: new(time.Hour),
 				Mode: new("fail")}
@@ -171,10 +171,10 @@ func TestASidecarThatRestartsKeepsMainBack(t *testing.T) {
 	t.Parallel()
 	r := run(t, "batch",
 		shell("side",
-			`echo up >> local/up; until [ -e $NOMAD_ALLOC_DIR/side ]; do sleep 0.01; done; rm $NOMAD_ALLOC_DIR/side; exit 1`,
+			`echo up >> local/up; until [ -e $NOMAD_ALLOC_DIR/side ]; do sleep 0.05; done; rm $NOMAD_ALLOC_DIR/side; exit 1`,
 			lifecycle("prestart", true), func(t *api.Task) { t.RestartPolicy = &api.RestartPolicy{Attempts: new(5)} }),
-		shell("init", `until [ -e $NOMAD_ALLOC_DIR/init ]; do sleep 0.01; done`, lifecycle("prestart", false)),
-		shell("main", `until [ -e $NOMAD_ALLOC_DIR/main ]; do sleep 0.01; done`))
+		shell("init", `until [ -e $NOMAD_ALLOC_DIR/init ]; do sleep 0.05; done`, lifecycle("prestart", false)),
+		shell("main", `until [ -e $NOMAD_ALLOC_DIR/main ]; do sleep 0.05; done`))
 	for n := 1; n <= 2; n++ {
 		r.untilLines("side/local/up", n)
 		r.write("alloc/side", "")
@@ -272,7 +272,7 @@ func TestAStopWaitsForNoOtherInterval(t *testing.T) {
 func TestNothingOfATaskIsLeft(t *testing.T) {
 	t.Parallel()
 	const hides = `setsid sh -c 'trap "" INT TERM HUP; echo $$ > local/child; while :; do sleep 0.1; done' & until [ -s ` +
-		`local/child ]; do sleep 0.01; done; echo up > local/up; `
+		`local/child ]; do sleep 0.05; done; echo up > local/up; `
 	for name, tc := range map[string]struct {
 		script string
 		stop   bool

@@ -244,7 +244,7 @@ func TestOrderOfHooks(t *testing.T) {
 	mark := func(name string) string { return `echo ` + name + ` >> $NOMAD_ALLOC_DIR/order` }
 	r := run(t, "batch",
 		shell("bye", mark("bye"), lifecycle("poststop", false)),
-		shell("main", mark("main")+`; until [ -s $NOMAD_ALLOC_DIR/hello ]; do sleep 0.01; done`),
+		shell("main", mark("main")+`; until [ -s $NOMAD_ALLOC_DIR/hello ]; do sleep 0.05; done`),
 		shell("init", mark("init"), lifecycle("prestart", false)),
 		shell("side", `echo up > $NOMAD_ALLOC_DIR/side; exec sleep 1000`, lifecycle("prestart", true)),
 		shell("hello", mark("hello")+`; echo x > $NOMAD_ALLOC_DIR/hello`, lifecycle("poststart", false)),
@@ -273,7 +273,7 @@ func TestStopIsOrderly(t *testing.T) {
 	t.Parallel()
 	r := run(t, "service",
 		shell("main", `trap 'echo got INT > $NOMAD_TASK_DIR/end; exit 7' INT; echo up > $NOMAD_TASK_DIR/up; while :; do `+
-			`sleep 0.01; done`))
+			`sleep 0.05; done`))
 	r.untilFile("main/local/up")
 	r.untilState("main", "running")
 	r.stop()
@@ -291,7 +291,7 @@ func TestStopIsOrderly(t *testing.T) {
 
 func TestDeafTaskIsKilled(t *testing.T) {
 	t.Parallel()
-	r := run(t, "service", shell("main", `trap '' INT; echo up > $NOMAD_TASK_DIR/up; while :; do sleep 0.01; done`,
+	r := run(t, "service", shell("main", `trap '' INT; echo up > $NOMAD_TASK_DIR/up; while :; do sleep 0.05; done`,
 		func(t *api.Task) {
 			t.KillTimeout = new(50 * time.Millisecond)
 		}))
@@ -391,7 +391,7 @@ func TestSignalsByName(t *testing.T) {
 	t.Parallel()
 	r := run(t, "service",
 		shell("main", `trap 'echo HUP > $NOMAD_TASK_DIR/got' HUP; trap 'echo USR1 > $NOMAD_TASK_DIR/got' USR1; echo up > `+
-			`$NOMAD_TASK_DIR/up; while :; do sleep 0.01; done`))
+			`$NOMAD_TASK_DIR/up; while :; do sleep 0.05; done`))
 	r.untilFile("main/local/up")
 	r.untilState("main", "running")
 	for _, tc := range []struct{ task, name, want string }{

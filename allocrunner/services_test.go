@@ -277,7 +277,7 @@ func TestServicesOutliveTheirRunner(t *testing.T) {
 	var p *registrationtest.Provider
 	var cfg config
 	stays, ends := shell("stays", "exec sleep 1000"), shell("ends",
-		"until [ -e $NOMAD_ALLOC_DIR/end ]; do sleep 0.01; done")
+		"until [ -e $NOMAD_ALLOC_DIR/end ]; do sleep 0.05; done")
 	stays.Services, ends.Services = []*api.Service{named("db")}, []*api.Service{named("short")}
 	r := runWith(t, "batch", func(g *api.TaskGroup, c *config) {
 		p = registers(d, c)

@@ -33,7 +33,7 @@ func TestAnUpdateDuringTheSetUp(t *testing.T) {
 		g.Services = []*api.Service{service("", okCheck("old"))}
 		job, c.Hooks = c.Alloc.Job, append(c.Hooks, hook)
 		hook.update = func(ctx context.Context) error { <-begin; return nil }
-	}, shell("main", `trap 'exit 0' USR1; echo up > local/up; while :; do sleep 0.01; done`))
+	}, shell("main", `trap 'exit 0' USR1; echo up > local/up; while :; do sleep 0.05; done`))
 	next := copyJob(job)
 	next.Meta = map[string]string{"colour": "blue"}
 	next.TaskGroups[0].Tasks[0].KillSignal = "SIGUSR1"
@@ -145,7 +145,7 @@ func TestAnUpdatedRestartPolicy(t *testing.T) {
 	r := runWith(t, "batch", func(g *api.TaskGroup, c *config) {
 		g.RestartPolicy.Attempts = new(1)
 		job = c.Alloc.Job
-	}, shell("main", `echo x >> local/runs; until [ -e $NOMAD_ALLOC_DIR/go ]; do sleep 0.01; done; rm `+
+	}, shell("main", `echo x >> local/runs; until [ -e $NOMAD_ALLOC_DIR/go ]; do sleep 0.05; done; rm `+
 		`$NOMAD_ALLOC_DIR/go; exit 1`))
 	r.untilFile("main/local/runs")
 	r.write("alloc/go", "")

@@ -80,6 +80,7 @@ func TestTestingDoc(t *testing.T) {
 		script := strings.TrimPrefix(code, "mkdir client && cd client\n")
 		command := exec.CommandContext(t.Context(), "sh", "-euc", script)
 		command.Dir = client
+		command.Env = append(os.Environ(), "GOFLAGS=-trimpath") // else what was built in another directory is built again
 		out, err := command.CombinedOutput()
 		if !strings.Contains(script, "go test") {
 			if err != nil {

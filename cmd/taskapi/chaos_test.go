@@ -45,7 +45,7 @@ job "chaos" {
         command = "/bin/sh"
         args    = ["-c", <<-EOT
           i=0; trap 'echo $$ end $i; exit 0' INT; trap 'echo x >> local/signals' WINCH; echo $$ >> local/runs
-          while :; do echo $$ $((i=i+1)); sleep 0.003; done
+          while :; do echo $$ $((i=i+1)); sleep 0.01; done
           EOT
         ]
       }
@@ -197,7 +197,7 @@ func (c *chaos) untilAnswers() {
 		if time.Since(began) > deadline {
 			c.t.Fatalf("the operator's socket does not answer again:\n%s", c.process.out)
 		}
-		time.Sleep(time.Millisecond) // another process's doing can only be polled for
+		time.Sleep(5 * time.Millisecond) // another process's doing can only be polled for
 	}
 	c.answers = append(c.answers, time.Since(began))
 }

@@ -41,7 +41,7 @@ func startPrompt(t *testing.T) (*running, *api.Client) {
 // allocation until the allocation has ended, and once more. It never fails: use -count for more attempts.
 func TestTheEndCanBeRead(t *testing.T) {
 	t.Parallel()
-	const times = 24
+	const times = 12
 	done := make(chan struct{}, 8) // so many at once
 	for i := range times {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {

@@ -97,7 +97,7 @@ func TestExecSDK(t *testing.T) {
 			sizes := make(chan api.TerminalSize, 1)
 			sizes <- api.TerminalSize{Height: 31, Width: 99}
 			alloc := &api.Allocation{ID: testAllocID, NodeID: testAllocID, TaskGroup: "web"}
-			script := `while [ "$(stty size)" != "31 99" ]; do sleep 0.01; done; tty; exit 4`
+			script := `while [ "$(stty size)" != "31 99" ]; do sleep 0.05; done; tty; exit 4`
 			code, err = client.Allocations().Exec(t.Context(), alloc, "server", true, []string{"sh", "-c", script},
 				strings.NewReader(""), &stdout, io.Discard, sizes, nil)
 			if code != 4 || err != nil || !strings.Contains(stdout.String(), "/dev/pts/") {
@@ -304,7 +304,7 @@ func TestExecOnATerminal(t *testing.T) {
 		}
 	}
 	const script = `trap 'echo "size $(stty size)"' WINCH; trap 'echo interrupted' INT; echo "ready $TERM"; ` +
-		`while [ ! -e leave ]; do sleep 0.01; done; rm leave; exit 9`
+		`while [ ! -e leave ]; do sleep 0.05; done; rm leave; exit 9`
 	for _, tc := range []struct {
 		name string
 		end  func(cmd *exec.Cmd)

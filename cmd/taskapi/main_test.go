@@ -42,7 +42,22 @@ func TestMain(m *testing.M) {
 	if err := flag.Set("test.parallel", strconv.Itoa(4*runtime.GOMAXPROCS(0))); err != nil {
 		panic(err)
 	}
-	testscript.Main(m, map[string]func(){"taskapi": main})
+	testscript.Main(tests{m}, map[string]func(){"taskapi": main})
+}
+
+// programs is a directory for programs that several tests use.
+var programs string
+
+// tests makes the directory, and removes it at the end. The processes of the tests don't come here.
+type tests struct{ *testing.M }
+
+func (t tests) Run() int {
+	var err error
+	if programs, err = os.MkdirTemp("", "programs"); err != nil {
+		panic(err)
+	}
+	defer os.RemoveAll(programs)
+	return t.M.Run()
 }
 
 func dialUnix(t *testing.T, path string) (net.Conn, error) {

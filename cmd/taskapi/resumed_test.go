@@ -154,6 +154,11 @@ func TestRestartWaitsForTheNextTaskapi(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	second := startProcess(t, dir, file) // waits for the lock, once it has looked who has it
+	its, err := looks.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
 	var out, errs bytes.Buffer
 	ended := make(chan int, 1)
 	go func() {
@@ -161,9 +166,8 @@ func TestRestartWaitsForTheNextTaskapi(t *testing.T) {
 			testEnvironment(&out, &errs))
 	}()
 	look, err := looks.Accept()
-	second := startProcess(t, dir, file) // waits for the lock
-	if err == nil {
-		err = errors.Join(look.Close(), looks.Close(), lock.Close()) // the socket goes with its listener
+	if err == nil { // the socket goes with its listener
+		err = errors.Join(its.Close(), look.Close(), looks.Close(), lock.Close())
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -195,7 +195,7 @@ func (r *running) eventually(what string, ok func() bool) {
 		case code := <-r.code:
 			r.code <- code
 			r.t.Fatalf("ended with %d before %s:\n%s%s", code, what, r.stdout.String(), r.stderr.String())
-		case <-time.After(5 * time.Millisecond): // another process's doing can only be polled for
+		case <-time.After(20 * time.Millisecond): // another process's doing can only be polled for
 		}
 	}
 	r.t.Fatalf("never %s:\n%s%s", what, r.stdout.String(), r.stderr.String())

@@ -41,7 +41,7 @@ job "orderly" {
         command = "/bin/sh"
         args    = ["-c", <<-EOT
           trap 'echo signalled >> local/signalled; exit 0' INT; touch local/there
-          while :; do sleep 0.02; done
+          while :; do sleep 0.05; done
           EOT
         ]
       }

@@ -52,7 +52,7 @@ job "survivor" {
       config {
         command = "/bin/sh"
         args    = ["-c", <<-EOT
-          echo run >> local/runs; while [ ! -e local/fail ]; do sleep 0.01; done; rm local/fail; exit 3
+          echo run >> local/runs; while [ ! -e local/fail ]; do sleep 0.05; done; rm local/fail; exit 3
           EOT
         ]
       }
@@ -120,7 +120,7 @@ func until(t *testing.T, p taskapiProcess, what string, ok func() bool) {
 		if time.Now().After(give) {
 			t.Fatalf("never %s:\n%s", what, p.out)
 		}
-		time.Sleep(5 * time.Millisecond) // another process's doing can only be polled for
+		time.Sleep(20 * time.Millisecond) // another process's doing can only be polled for
 	}
 }
 

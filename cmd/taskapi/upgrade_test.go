@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -22,15 +23,29 @@ import (
 // nextVersion is that of a taskapi which is built for a test.
 const nextVersion = "99.0.0-next"
 
-// buildNext builds a taskapi of another version, as a release would be.
+// buildNext builds a taskapi of another version, as a release would be: once for all tests.
 func buildNext(t *testing.T) string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "taskapi")
-	build := exec.Command("go", "build", "-ldflags", "-s -w -X main.version="+nextVersion, "-o", path, ".")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+	path, err := next()
+	if err != nil {
+		t.Fatal(err)
 	}
 	return path
+}
+
+var next = sync.OnceValues(func() (string, error) {
+	path := filepath.Join(programs, "next", "taskapi")
+	return path, buildTaskapi(path, "-s -w -X main.version="+nextVersion)
+})
+
+// buildTaskapi builds it as `make build` does.
+func buildTaskapi(path, ldflags string) error {
+	build := exec.Command("go", "build", "-ldflags", ldflags, "-o", path, ".")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("%w\n%s", err, out)
+	}
+	return nil
 }
 
 // answeringVersion returns the version of the taskapi that answers on the operator's socket, empty when none does.

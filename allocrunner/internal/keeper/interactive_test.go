@@ -111,7 +111,7 @@ func TestATerminal(t *testing.T) {
 			master, slave := pty(t)
 			spec := interactive(dir, `trap "echo interrupted; exit 7" INT; stty size; echo by name >/dev/tty; echo again `+
 				`>$(tty); read -r line; echo "got $line"; `+
-				`while :; do sleep 0.01; done`, true, slave, dup(t, slave), dup(t, slave))
+				`while :; do sleep 0.05; done`, true, slave, dup(t, slave), dup(t, slave))
 			spec.User, spec.Dir = user, "/"
 			done := inBackground(s, spec)
 			lines := bufio.NewReader(master)

@@ -161,7 +161,7 @@ func TestExitsAreKeptWhileNobodyIsThere(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(dir, "sub"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	status := run(t, c, shell(dir, "t", `sleep 1000 & echo $! >$FIFO; while [ -d sub ]; do sleep 0.01; done; exit 9`))
+	status := run(t, c, shell(dir, "t", `sleep 1000 & echo $! >$FIFO; while [ -d sub ]; do sleep 0.05; done; exit 9`))
 	child, task := identify(t, proctest.ReadPID(t, fifo)), identify(t, status.PID)
 	if err := c.Detach(); err != nil {
 		t.Fatal(err)

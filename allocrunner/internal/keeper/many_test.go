@@ -20,7 +20,7 @@ func TestARequestTooMany(t *testing.T) {
 	const tooMany = 7
 	dir := t.TempDir()
 	c := start(t, keeper.Config{Dir: dir})
-	status := run(t, c, shell(dir, "t", `trap "exit 3" USR1; while :; do sleep 0.01; done`))
+	status := run(t, c, shell(dir, "t", `trap "exit 3" USR1; while :; do sleep 0.05; done`))
 	results := make(chan error, keeper.MaxRequests+tooMany)
 	for range keeper.MaxRequests + tooMany {
 		go func() {
@@ -58,7 +58,7 @@ func TestManyRequests(t *testing.T) {
 	dir := t.TempDir()
 	c := start(t, keeper.Config{Dir: dir})
 	fifo := proctest.Fifo(t, dir)
-	run(t, c, shell(dir, "t", `trap "exit 3" USR1; while :; do sleep 0.01; done`))
+	run(t, c, shell(dir, "t", `trap "exit 3" USR1; while :; do sleep 0.05; done`))
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var waits, execs sync.WaitGroup

@@ -78,7 +78,7 @@ func TestAFullDisk(t *testing.T) {
 	fifo := proctest.Fifo(t, dir)
 	ballast := fill(t, dir)
 	status := run(t, c, shell(dir, "t", `head -c 1000000 /dev/zero | tr '\0' 'x'; echo $$ >$FIFO; while [ -e ballast ]; `+
-		`do sleep 0.01; done; echo again; exit 6`))
+		`do sleep 0.05; done; echo again; exit 6`))
 	if pid := proctest.ReadPID(t, fifo); pid != status.PID {
 		t.Errorf("process %d says that it wrote all, want %d", pid, status.PID)
 	}

@@ -226,7 +226,7 @@ func TestAFreshAllocation(t *testing.T) {
 func TestABrokenConnection(t *testing.T) {
 	dir := t.TempDir()
 	s := supervise(t, dir)
-	status := mustStart(t, s, script(dir, "t", `trap "exit 4" USR1; touch ready; while :; do sleep 0.01; done`))
+	status := mustStart(t, s, script(dir, "t", `trap "exit 4" USR1; touch ready; while :; do sleep 0.05; done`))
 	untilThere(t, filepath.Join(dir, "ready"))
 	type result struct {
 		code int
@@ -289,7 +289,7 @@ func TestAFrozenKeeper(t *testing.T) {
 	cfg := supervised(dir)
 	cfg.Logger = slog.New(log)
 	s := superviseAs(t, cfg)
-	mustStart(t, s, script(dir, "t", `trap "exit 4" USR1; while :; do sleep 0.01; done`))
+	mustStart(t, s, script(dir, "t", `trap "exit 4" USR1; while :; do sleep 0.05; done`))
 	pid := s.Keeper().PID
 	waited := make(chan error, 1)
 	go func() {
