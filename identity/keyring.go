@@ -114,7 +114,8 @@ func OpenKeyring(c KeyringConfig) (*Keyring, error) {
 	}
 	c.SealKeyFile = cmp.Or(c.SealKeyFile, filepath.Join(c.Dir, sealFile))
 	k := &Keyring{config: c}
-	if _, err := os.Lstat(k.config.Dir); errors.Is(err, fs.ErrNotExist) { // don't make a directory where a backup has to be put
+	// Make no directory where a backup has to be put.
+	if _, err := os.Lstat(k.config.Dir); errors.Is(err, fs.ErrNotExist) {
 		if err := k.checkFirst(); err != nil {
 			return nil, fmt.Errorf("open key ring %s: %w", k.config.Dir, err)
 		}
@@ -332,5 +333,6 @@ func (k *Keyring) damaged(path string, err error) error {
 
 // remedy returns what an operator can do when a ring does not open.
 func (k *Keyring) remedy() string {
-	return "restore it from a backup or, to start over and end every token issued so far, remove the directory " + k.config.Dir
+	return "restore it from a backup or, to start over and end every token issued so far, remove the directory " +
+		k.config.Dir
 }
