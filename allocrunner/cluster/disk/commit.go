@@ -32,8 +32,8 @@ func (s *Store) Commit(ctx context.Context, txn cluster.Txn) (uint64, error) {
 	})
 }
 
-// write takes the lock, makes the writes that plan returns, and returns the store's index. It waits for the lock at most
-// that long. It holds mu only while it uses the table, so that readers don't wait for the disk.
+// write takes the lock, makes the writes that plan returns, and returns the store's index. It waits for the lock no
+// longer than most. It holds mu only while it uses the table, so that readers don't wait for the disk.
 func (s *Store) write(ctx context.Context, most time.Duration, plan func() ([]table.Write, error)) (uint64, error) {
 	release, err := s.acquire(ctx, most)
 	if err != nil {
