@@ -73,7 +73,13 @@ func sortedKeys(m reflect.Value) []string {
 func same(a, b reflect.Value) bool {
 	switch a.Kind() {
 	case reflect.Interface:
-		return sameJSON(a.Interface(), b.Interface())
+		if reflect.DeepEqual(a.Interface(), b.Interface()) {
+			return true
+		}
+		// One may come from HCL and the other from JSON: 1 and 1.0, []string and []any.
+		x, errX := json.Marshal(a.Interface())
+		y, errY := json.Marshal(b.Interface())
+		return errX == nil && errY == nil && string(x) == string(y)
 	case reflect.Pointer:
 		if a.IsNil() || b.IsNil() {
 			return a.IsNil() == b.IsNil()
@@ -112,16 +118,6 @@ func sameMap(a, b reflect.Value) bool {
 		}
 	}
 	return true
-}
-
-// sameJSON compares values of which one may come from HCL and the other from JSON: 1 and 1.0, []string and []any.
-func sameJSON(a, b any) bool {
-	if reflect.DeepEqual(a, b) {
-		return true
-	}
-	x, errX := json.Marshal(a)
-	y, errY := json.Marshal(b)
-	return errX == nil && errY == nil && string(x) == string(y)
 }
 
 // ofJob reports that a field is one of the job's, and no note of a parser's, which is not in the job's JSON.

@@ -63,7 +63,13 @@ func (r *reviewer) check(c *api.ServiceCheck, s *api.Service, task *api.Task) {
 	}
 	whole := services.Resolver{}.Resolve(owner, s).Check(*c)
 	restrict(r, limits, &whole)
-	r.checkTask(c, task)
+	switch {
+	case task != nil && c.TaskName != "" && c.TaskName != task.Name:
+		r.refuse("check task", "the check says task %q, and its service is task %q's; leave the check's out",
+			c.TaskName, task.Name)
+	case c.TaskName != "" && !r.hasTask(c.TaskName):
+		r.refuse("check task", "the group has no task %q", c.TaskName)
+	}
 	if c.Type != services.TypeScript && c.PortLabel == "" && s.PortLabel == "" {
 		r.refuse("check port", "neither the check nor its service names a port")
 	}
@@ -71,17 +77,6 @@ func (r *reviewer) check(c *api.ServiceCheck, s *api.Service, task *api.Task) {
 	r.checkRestart(c.CheckRestart, s.CheckRestart)
 	if whole.CheckRestart != nil && whole.CheckRestart.Limit == 0 {
 		r.add(Note, "check_restart", "without a limit above 0 nothing is restarted")
-	}
-}
-
-// checkTask refuses a task that is not there or not the service's.
-func (r *reviewer) checkTask(c *api.ServiceCheck, task *api.Task) {
-	switch {
-	case task != nil && c.TaskName != "" && c.TaskName != task.Name:
-		r.refuse("check task", "the check says task %q, and its service is task %q's; leave the check's out",
-			c.TaskName, task.Name)
-	case c.TaskName != "" && !r.hasTask(c.TaskName):
-		r.refuse("check task", "the group has no task %q", c.TaskName)
 	}
 }
 

@@ -151,17 +151,14 @@ func (b *buffer) after() int { return b.first + len(b.lines) }
 // matchIn returns where in line the query is, -1 for nowhere. A query without capitals matches both cases.
 func matchIn(line, query string) int {
 	if !strings.ContainsFunc(query, unicode.IsUpper) {
-		line = strings.Map(lowerInPlace, line)
+		line = strings.Map(func(r rune) rune {
+			if lower := unicode.ToLower(r); utf8.RuneLen(lower) == utf8.RuneLen(r) { // so that indices stay
+				return lower
+			}
+			return r
+		}, line)
 	}
 	return strings.Index(line, query)
-}
-
-// lowerInPlace returns the small letter of one of the same length, so that indices stay.
-func lowerInPlace(r rune) rune {
-	if lower := unicode.ToLower(r); utf8.RuneLen(lower) == utf8.RuneLen(r) {
-		return lower
-	}
-	return r
 }
 
 // replace sets all lines, unless they are the same.

@@ -201,7 +201,9 @@ func (m *Model) follow() tea.Cmd {
 	}
 	m.leave()
 	m.opened = m.chosen + " " + m.stream
-	m.output().clear("opening")
+	p := m.output()
+	p.text.reset()
+	p.top, p.column, p.follow, p.note = 0, 0, true, "opening"
 	return m.open(pause)
 }
 

@@ -41,12 +41,6 @@ type panel struct {
 	rows   int    // that were shown last
 }
 
-// clear empties the panel and follows the end again.
-func (p *panel) clear(note string) {
-	p.text.reset()
-	p.top, p.column, p.follow, p.note = 0, 0, true, note
-}
-
 // fit moves what is shown to where there are lines. rows is how many fit.
 func (p *panel) fit(rows int) {
 	p.rows = rows
