@@ -95,7 +95,11 @@ func Plan(current Current, wanted *api.Allocation, force bool) (Decision, []jobd
 	case stopping && !force:
 		return 0, nil, &StoppingError{is.ID}
 	case len(destructive) > 0 && !force:
-		return 0, nil, &interfaces.DestructiveError{ID: is.ID, Changes: changeLines(destructive)}
+		refused := &interfaces.DestructiveError{ID: is.ID}
+		for _, c := range destructive {
+			refused.Changes = append(refused.Changes, c.String())
+		}
+		return 0, nil, refused
 	case current.Pending:
 		return Recreate, changes, nil
 	case stopping || len(destructive) > 0:
@@ -110,12 +114,4 @@ func SameJob(is, wanted *api.Allocation) error {
 		return nil
 	}
 	return &OtherJobError{is.ID, is.JobID, is.TaskGroup, wanted.JobID, wanted.TaskGroup}
-}
-
-func changeLines(changes []jobdiff.Change) []string {
-	lines := make([]string, len(changes))
-	for i, c := range changes {
-		lines[i] = c.String()
-	}
-	return lines
 }

@@ -74,10 +74,8 @@ func (r *runner) RestartTask(ctx context.Context, name string) error {
 }
 
 func (r *runner) RestartRunning(ctx context.Context) error {
-	err := r.register(ctx, "", registration.Renewed)
-	for h := range interfaces.Having[interfaces.RunnerTaskRestartHook](r.cfg.Hooks) {
-		err = errors.Join(err, h.PreTaskRestart(ctx))
-	}
+	err := errors.Join(r.register(ctx, "", registration.Renewed),
+		each(ctx, r.cfg.Hooks, interfaces.RunnerTaskRestartHook.PreTaskRestart))
 	if err != nil {
 		r.cfg.Logger.Warn("what comes before a restart failed", "error", err)
 	}
@@ -122,12 +120,9 @@ func (r *runner) Update(context.Context, *api.Job) error {
 	}
 }
 
-func (r *runner) Destroy(ctx context.Context) (err error) {
+func (r *runner) Destroy(ctx context.Context) error {
 	if !r.Terminal() {
 		return interfaces.ErrNotTerminal
 	}
-	for h := range interfaces.Having[interfaces.RunnerDestroyHook](r.cfg.Hooks) {
-		err = errors.Join(err, h.Destroy(ctx))
-	}
-	return errors.Join(err, allocdir.Remove(r.cfg.Dir))
+	return errors.Join(each(ctx, r.cfg.Hooks, interfaces.RunnerDestroyHook.Destroy), allocdir.Remove(r.cfg.Dir))
 }

@@ -104,10 +104,7 @@ func (r *runner) Run(ctx context.Context) error {
 		h.PreKill()
 	}
 	for _, t := range r.tasks {
-		err = errors.Join(err, t.exit(background, "dead"))
-		for h := range interfaces.Having[interfaces.TaskStopHook](t.hooks) {
-			err = errors.Join(err, h.Stop(background))
-		}
+		err = errors.Join(err, t.exit(background, "dead"), each(background, t.hooks, interfaces.TaskStopHook.Stop))
 	}
 	r.change(func(a *api.Allocation) {
 		a.ClientStatus, a.ClientDescription = api.AllocClientStatusComplete, "All tasks have completed"
@@ -116,9 +113,14 @@ func (r *runner) Run(ctx context.Context) error {
 		}
 	})
 	r.services.Drop()
-	err = errors.Join(err, r.services.Sync(background))
-	for h := range interfaces.Having[interfaces.RunnerPostrunHook](r.cfg.Hooks) {
-		err = errors.Join(err, h.Postrun(background))
+	return errors.Join(err, r.services.Sync(background),
+		each(background, r.cfg.Hooks, interfaces.RunnerPostrunHook.Postrun))
+}
+
+// each calls the hooks of one kind one after another and joins their errors.
+func each[H, Hook any](ctx context.Context, hooks []Hook, call func(H, context.Context) error) (err error) {
+	for h := range interfaces.Having[H](hooks) {
+		err = errors.Join(err, call(h, ctx))
 	}
 	return err
 }
@@ -249,10 +251,8 @@ func (t *task) exit(ctx context.Context, state string) error {
 	if t.state() != "running" {
 		return nil
 	}
-	err := t.register(ctx, t.spec.Name, registration.Ended)
-	for h := range interfaces.Having[interfaces.TaskPreKillHook](t.hooks) {
-		err = errors.Join(err, h.PreKilling(ctx))
-	}
+	err := errors.Join(t.register(ctx, t.spec.Name, registration.Ended),
+		each(ctx, t.hooks, interfaces.TaskPreKillHook.PreKilling))
 	t.enter(state, api.TaskTerminated, "Exit Code: 0")
 	for h := range interfaces.Having[interfaces.TaskExitedHook](t.hooks) {
 		err = errors.Join(err, h.Exited(ctx, interfaces.ExitResult{At: time.Now()}))
