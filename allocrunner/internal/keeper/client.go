@@ -175,38 +175,36 @@ func (c *Client) callStarting(ctx context.Context, req request, started func(), 
 	if req.Op == opExec {
 		drivers.CloseFiles(files) // the program has them alone, so that the other ends see when it closes one
 	}
-	select {
-	case a := <-waiter:
-		return c.accept(ctx, a)
-	case <-c.done:
-		return c.lastAnswer(waiter)
-	case <-ctx.Done():
-	}
-	_ = c.out.write(request{ID: req.ID, Op: opCancel}) // a broken connection shows below
+	cancelled := ctx.Done()
 	var late <-chan time.Time
-	if req.Op != opStart {
-		late = time.After(cancelTime)
-	}
-	select {
-	case a := <-waiter:
-		err := a.Err.unpack()
-		if errors.Is(err, context.Canceled) {
-			err = ctx.Err() // which is why we cancelled
+	for {
+		select {
+		case a := <-waiter:
+			return c.accept(ctx, a)
+		case <-c.done:
+			return c.lastAnswer(waiter)
+		case <-cancelled:
+			cancelled = nil
+			_ = c.out.write(request{ID: req.ID, Op: opCancel}) // a broken connection shows in the next round
+			if req.Op != opStart {
+				late = time.After(cancelTime)
+			}
+		case <-late:
+			return answer{}, fmt.Errorf("the keeper does not answer: %w", ctx.Err())
 		}
-		return a, err
-	case <-c.done:
-		return c.lastAnswer(waiter)
-	case <-late:
-		return answer{}, fmt.Errorf("the keeper does not answer: %w", ctx.Err())
 	}
 }
 
-// accept returns an answer to a call that was not cancelled. A keeper that says that it was has given up all requests
-// of this client, since it takes the connection for broken, or another client controls it.
+// accept returns the answer to a call. When the keeper says that the call was cancelled and ctx has not ended, the
+// keeper has given up all requests of this client, since it takes the connection for broken, or another client controls
+// it.
 func (c *Client) accept(ctx context.Context, a answer) (answer, error) {
 	err := a.Err.unpack()
 	if !errors.Is(err, context.Canceled) {
 		return a, err
+	}
+	if ctx.Err() != nil {
+		return a, ctx.Err()
 	}
 	select {
 	case <-c.done:
