@@ -45,8 +45,8 @@ type Config struct {
 // as its parent-death signal.
 type Local struct {
 	cfg       Config
-	quit      chan struct{} // closed to end the goroutines of starter and trees
-	starter   *starter
+	quit      chan struct{} // closed to end the goroutines of runStarter and trees
+	calls     chan func()   // for runStarter
 	trees     *proctree.Trees
 	execLimit chan struct{}   // one for each Exec under way without Files
 	ttys      chan struct{}   // one for each with Files
@@ -67,14 +67,13 @@ type Local struct {
 // New makes a Local. It does no I/O and starts nothing: the first Start does.
 func New(cfg Config) *Local {
 	cfg.DrainTime = cmp.Or(cfg.DrainTime, defaultDrainTime)
-	quit := make(chan struct{})
 	lifetime, end := context.WithCancel(context.Background())
 	return &Local{
 		cfg:       cfg,
-		quit:      quit,
+		quit:      make(chan struct{}),
 		lifetime:  lifetime,
 		end:       end,
-		starter:   &starter{calls: make(chan func()), quit: quit},
+		calls:     make(chan func()),
 		trees:     proctree.New(cfg.Config),
 		execLimit: make(chan struct{}, maxExecs),
 		ttys:      make(chan struct{}, drivers.MaxInteractive),
@@ -119,7 +118,7 @@ func (l *Local) reserve(task string) (*process, error) {
 	}
 	if !l.open {
 		l.open = true
-		l.wg.Go(l.starter.run)
+		l.wg.Go(l.runStarter)
 		l.wg.Go(func() { l.trees.Run(l.quit) })
 	}
 	l.busy[task] = true

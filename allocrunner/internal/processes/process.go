@@ -101,7 +101,7 @@ func (l *Local) launch(ctx context.Context, p *process, spec drivers.Spec, files
 		return explain(spec, err)
 	}
 	defer conn.Close()
-	p.proc, err = l.starter.start(spec.Task, p.tree, files, conn.Child, p.tty)
+	p.proc, err = l.startProcess(spec.Task, p.tree, files, conn.Child, p.tty)
 	if err != nil {
 		p.abandon()
 		p.tree.Remove()

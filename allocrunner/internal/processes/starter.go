@@ -16,28 +16,23 @@ import (
 	"taskapi/allocrunner/internal/proctree"
 )
 
-// starter starts all processes from one thread, kept for that alone: the parent-death signal fires when the thread that
-// forked ends.
-type starter struct {
-	calls chan func()
-	quit  <-chan struct{} // its closing ends the thread: whatever was started and still runs gets SIGKILL
-}
-
-func (s *starter) run() {
+// runStarter starts all processes, from one thread that is kept for that alone: the parent-death signal fires when the
+// thread that forked ends. So whatever was started and still runs gets SIGKILL when quit is closed.
+func (l *Local) runStarter() {
 	runtime.LockOSThread() // not unlocked: the thread ends with this goroutine
 	for {
 		select {
-		case call := <-s.calls:
+		case call := <-l.calls:
 			call()
-		case <-s.quit:
+		case <-l.quit:
 			return
 		}
 	}
 }
 
-// start starts a process that is this very program, in package launch, which hears from child what to become. That
+// startProcess starts a process that is this very program, in package launch, which hears from child what to become. That
 // takes no file of the task's, so it can't hang. With tty, files[0] becomes its controlling terminal.
-func (s *starter) start(
+func (l *Local) startProcess(
 	task string, tree *proctree.Tree, files []*os.File, child *os.File, tty bool,
 ) (proc *os.Process, err error) {
 	files = append(slices.Clip(files), child)
@@ -50,10 +45,10 @@ func (s *starter) start(
 		proc, err = tree.Start(launch.Exe, []string{launch.Name, task}, attr)
 	}
 	select {
-	case s.calls <- call:
+	case l.calls <- call:
 		<-done
 		return proc, err
-	case <-s.quit:
+	case <-l.quit:
 		return nil, drivers.ErrClosed
 	}
 }
