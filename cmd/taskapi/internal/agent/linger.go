@@ -71,37 +71,31 @@ func (a *audience) stopping() {
 }
 
 // reads reports whether a client may still want to read the end: it has sent a request lately, and its connection is
-// open, or it has stopped the allocation and not read the end.
-func (a *audience) reads(now time.Time, connections int) bool {
+// open, or it has stopped the allocation and not read the end. For a replaced allocation no client may have read the end
+// yet.
+func (a *audience) reads(now time.Time, connections int, replaced bool) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.latest.IsZero() || now.Sub(a.latest) >= lingerFor {
 		return false
 	}
-	return connections > 0 || a.stops && a.seen < a.over
-}
-
-// misses reports whether reads says so, and no client has read the end yet.
-func (a *audience) misses(now time.Time, connections int) bool {
-	a.mu.Lock()
 	unread := a.seen < a.over
-	a.mu.Unlock()
-	return unread && a.reads(now, connections)
+	return connections > 0 && (unread || !replaced) || a.stops && unread
 }
 
 // linger returns when no client reads the end of the allocation any more, or when the process is to exit. connections
 // returns the number of open connections of the operator's clients. A replaced allocation only waits until somebody has
 // read its end.
 func (a *audience) linger(ctx context.Context, replaced bool, connections func() int, leaving <-chan struct{}) {
-	wanted, atMost := a.reads, lingerAtMost
+	atMost := lingerAtMost
 	if replaced {
-		wanted, atMost = a.misses, replacedAtMost
+		atMost = replacedAtMost
 	}
 	most := time.NewTimer(atMost)
 	defer most.Stop()
 	tick := time.NewTicker(lingerPause)
 	defer tick.Stop()
-	for wanted(time.Now(), connections()) {
+	for a.reads(time.Now(), connections(), replaced) {
 		select {
 		case <-tick.C:
 			continue
