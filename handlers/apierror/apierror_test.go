@@ -19,7 +19,8 @@ func TestKinds(t *testing.T) {
 		}
 		known[kind] = true
 	}
-	if got := apierror.New(apierror.Internal); len(known) == 0 || got.Kind.Status() != 500 || got.Message != "internal error" {
+	got := apierror.New(apierror.Internal)
+	if len(known) == 0 || got.Kind.Status() != 500 || got.Message != "internal error" {
 		t.Errorf("of %d kinds, Internal is %d %q, want a bare 500", len(known), got.Kind.Status(), got.Message)
 	}
 }

@@ -70,7 +70,8 @@ func Routes(c Config) []route.Route {
 		}, "Returns the agent's version, place and configuration."),
 		route.Read("/v1/agent/monitor", auth.AgentMonitor, h.monitor, "Streams what the agent logs.").
 			Flags("log_json", "plain").Answering(route.Stream).Given(c.Log != nil, apierror.NoRoute),
-		route.Read("/v1/agent/members", auth.NodeRead, always(c.Agent.members()), "Lists the members of the cluster: this agent."),
+		route.Read("/v1/agent/members", auth.NodeRead, always(c.Agent.members()),
+			"Lists the members of the cluster: this agent."),
 		route.Read("/v1/agent/servers", auth.AgentRead, always([]string{leaderAddress}),
 			"Lists the servers: the address of this agent's leader."),
 		route.Read("/v1/regions", auth.Authenticated, always([]string{c.Agent.Region}),

@@ -48,8 +48,13 @@ func (f *framing) feed(b []byte) {
 		case inBody, inChunk:
 			n := min(uint64(len(b)), f.left)
 			b = b[n:]
-			if f.left -= n; f.left == 0 {
-				f.bodyRead()
+			f.left -= n
+			switch {
+			case f.left > 0:
+			case f.part == inChunk:
+				f.part = inChunkSize // with the line's end, which is counted
+			default:
+				f.part = inHead
 			}
 		default:
 			end := bytes.IndexByte(b, '\n')
@@ -79,15 +84,6 @@ func (f *framing) keep(b []byte) {
 		return
 	}
 	f.line = append(f.line, b...)
-}
-
-// bodyRead goes on after a body, or a chunk with its line's end.
-func (f *framing) bodyRead() {
-	if f.part == inChunk {
-		f.part = inChunkSize
-	} else {
-		f.part = inHead
-	}
 }
 
 // read reads a whole line.
