@@ -200,14 +200,20 @@ func TestTurnIsDecidedAgain(t *testing.T) {
 	})
 }
 
+// records are those of requests that have ended.
+type records chan auth.Record
+
+func (r records) Audit(record auth.Record)       { r <- record }
+func (r records) Begin(record auth.Record) error { return nil }
+
 // TestFilterIsDecidedAgain: a list that has waited for its turn to read a filter needs a token that is still good. One
 // whose client has gone waits no longer.
 func TestFilterIsDecidedAgain(t *testing.T) {
 	eachMeanwhile(t, func(t *testing.T, authenticator *auth.Authenticator, token string, happens func(), allowed bool) {
-		held := make(chan struct{})
+		held, ended := make(chan struct{}), make(records, 8)
 		dial, stop := bubbledBy(t, newAlloc(t), func(c handlers.Config) *handlers.API {
 			return handlers.NewHeldFilters(c, held)
-		}, func(c *handlers.Config) { c.Authenticator = authenticator })
+		}, func(c *handlers.Config) { c.Authenticator, c.Auditor, c.AuditReads = authenticator, ended, true })
 		defer stop()
 		var clients []net.Conn
 		const filter = "?filter=ID+is+not+empty"
@@ -219,6 +225,10 @@ func TestFilterIsDecidedAgain(t *testing.T) {
 			synctest.Wait() // the first has the turn, and the others wait for it
 		}
 		clients[2].Close()
+		synctest.Wait()
+		if len(ended) != 1 || (<-ended).Path != "/v1/jobs" {
+			t.Error("the list of a client that has gone waits on")
+		}
 		happens()
 		close(held)
 		want := http.StatusForbidden
