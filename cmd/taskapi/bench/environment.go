@@ -8,8 +8,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
+
+	"taskapi/cmd/taskapi/bench/internal/load"
 )
 
 // An environment is the folder that a run of the benchmark works in.
@@ -44,12 +47,25 @@ func newEnvironment(binary string) (*environment, error) {
 
 // close ends whatever a failed run left of taskapi and of its tasks, and removes the folder.
 func (env *environment) close() {
-	for _, link := range []string{"exe", "cwd"} {
-		for _, pid := range processesWith(link, env.dir) {
-			_ = syscall.Kill(pid, syscall.SIGKILL)
-		}
+	for _, pid := range env.processes() {
+		_ = syscall.Kill(pid, syscall.SIGKILL)
 	}
 	_ = os.RemoveAll(env.dir)
+}
+
+// processes finds taskapi, its keeper and its tasks, and the floor.
+func (env *environment) processes() []int {
+	pids := append(processesWith("exe", env.dir), processesWith("cwd", env.dir)...)
+	slices.Sort(pids)
+	return slices.Compact(pids)
+}
+
+// cpu returns the CPU time of all these processes; what has ended is not counted.
+func (env *environment) cpu() (used time.Duration) {
+	for _, pid := range env.processes() {
+		used += load.CPUTime(pid)
+	}
+	return used
 }
 
 // path returns a name in the environment's folder that was not used before.

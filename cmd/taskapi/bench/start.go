@@ -54,28 +54,39 @@ func firstRole(ctx context.Context, args []string) error {
 	return nil
 }
 
+// A beginning is what a start of taskapi took, from exec on.
+type beginning struct {
+	operator, main, task time.Duration // to the operator's first 200, the task's main function, its first 200
+	operatorCPU, taskCPU time.Duration // of taskapi, its keeper and the task, until these answers were seen
+}
+
 // measureStart starts both servers in turn. The first start of taskapi also makes the key ring; it is told apart.
 func measureStart(ctx context.Context, env *environment, o options, table io.Writer) error {
-	var floors, tasks, mains, operators []time.Duration
+	var floors []time.Duration
+	var all []beginning
 	data := env.path(".data")
 	for range startsPerRound*o.rounds + 1 {
 		f, err := floorStart(ctx, env)
 		if err != nil {
 			return err
 		}
-		task, main, operator, err := agentStart(ctx, env, data)
+		b, err := env.begin(ctx, data)
 		if err != nil {
 			return err
 		}
-		floors, tasks = append(floors, f), append(tasks, task)
-		mains, operators = append(mains, main), append(operators, operator)
+		floors, all = append(floors, f), append(all, b)
+	}
+	row := func(name string, of func(beginning) time.Duration) {
+		fmt.Fprintf(table, "%s\t%s\n", name, spread(collect(all[1:], of)))
 	}
 	fmt.Fprintln(table, "from exec to\tmedian (spread)")
 	fmt.Fprintf(table, "a bare server's first 200\t%s\n", spread(floors[1:]))
-	fmt.Fprintf(table, "the operator's first 200\t%s\n", spread(operators[1:]))
-	fmt.Fprintf(table, "the task's main function\t%s\n", spread(mains[1:]))
-	fmt.Fprintf(table, "the task's first 200\t%s\n", spread(tasks[1:]))
-	fmt.Fprintf(table, "the same, with a new key ring\t%s\n", millis(tasks[0]))
+	row("the operator's first 200", func(b beginning) time.Duration { return b.operator })
+	row("the same, CPU", func(b beginning) time.Duration { return b.operatorCPU })
+	row("the task's main function", func(b beginning) time.Duration { return b.main })
+	row("the task's first 200", func(b beginning) time.Duration { return b.task })
+	row("the same, CPU", func(b beginning) time.Duration { return b.taskCPU })
+	fmt.Fprintf(table, "the task's first 200, with a new key ring\t%s\n", millis(all[0].task))
 	return nil
 }
 
@@ -89,21 +100,24 @@ func floorStart(ctx context.Context, env *environment) (first time.Duration, err
 	return first, err
 }
 
-func agentStart(ctx context.Context, env *environment, data string) (task, main, operator time.Duration, err error) {
+// begin starts taskapi, and ends it once its task has got an answer.
+func (env *environment) begin(ctx context.Context, data string) (b beginning, err error) {
 	file := env.path(".first")
 	s, err := env.agent(data, server(env.self, "role-first", file))
 	if err != nil {
-		return 0, 0, 0, err
+		return b, err
 	}
 	defer s.stopInto(&err)
-	if operator, err = s.answersOperator(ctx); err != nil {
-		return 0, 0, 0, err
+	if b.operator, err = s.answersOperator(ctx); err != nil {
+		return b, err
 	}
+	b.operatorCPU = env.cpu()
 	var answer firstAnswer
 	err = s.until(ctx, "the task's first 200", startTime, time.Millisecond, func() bool {
 		text, err := os.ReadFile(file)
 		return err == nil && json.Unmarshal(text, &answer) == nil // half a file is no JSON
 	})
-	since := func(ns int64) time.Duration { return time.Unix(0, ns).Sub(s.started) }
-	return since(answer.First), since(answer.Main), operator, err
+	b.taskCPU = env.cpu()
+	b.main, b.task = time.Unix(0, answer.Main).Sub(s.started), time.Unix(0, answer.First).Sub(s.started)
+	return b, err
 }
