@@ -265,7 +265,8 @@ func (r *Runner) checkGiven() error {
 	return nil
 }
 
-// failSetUp ends a new allocation: every task is dead and failed, with the reason. One that can't be resumed is detached, for another try.
+// failSetUp ends a new allocation: every task is dead and failed, with the reason. One that can't be resumed is
+// detached, for another try.
 func (r *Runner) failSetUp(err error) error {
 	if r.cfg.Saved != nil {
 		r.fsm.handle(setUpFailed{resumed: true})

@@ -1,6 +1,6 @@
 // Package deployment decides how an allocation's deployments stand, as a pure function, State.Next. A deployment rolls
-// out one version of a service job. It runs until the allocation is healthy with that version, or can't become healthy any
-// more.
+// out one version of a service job. It runs until the allocation is healthy with that version, or can't become healthy
+// any more.
 //
 //	                the allocation is healthy
 //	running ──┬───────────────────────────────────────────────────► successful

@@ -95,7 +95,8 @@ func TestNext(t *testing.T) {
 		"accepted twice": {[]deployment.Event{began, accepted, ends, deployment.Accepted{Next: version(2, "c"), At: at}},
 			[]outcome{{"c", "running", "Deployment is running", 0, 0, 0},
 				{"b", "cancelled", "Cancelled due to newer version of job", 0, 0, 0}, newer}},
-		"accepted, then stopped": {[]deployment.Event{began, accepted, ends, deployment.Changed{Alloc: with(first, stopped(nil))}},
+		"accepted, then stopped": {[]deployment.Event{began, accepted, ends,
+			deployment.Changed{Alloc: with(first, stopped(nil))}},
 			[]outcome{{"b", "cancelled", "Cancelled because job is stopped", 0, 0, 0}, newer}},
 	} {
 		t.Run(name, func(t *testing.T) {

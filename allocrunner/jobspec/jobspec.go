@@ -1,9 +1,9 @@
 // Package jobspec reads Nomad job files, HCL2 or JSON.
 //
 // Parse promises that every block and argument of the job specification ends in the api.Job, that what is unknown is an
-// error with its position, and that no input makes it panic or use unbounded memory. The package starts nothing, and reads
-// no files but the job file, the variable files and those that the job file's functions name. Package review says what
-// of a job one machine can't honour.
+// error with its position, and that no input makes it panic or use unbounded memory. The package starts nothing, and
+// reads no files but the job file, the variable files and those that the job file's functions name. Package review says
+// what of a job one machine can't honour.
 package jobspec
 
 import (

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -539,6 +540,24 @@ func TestHelpersOfTestsStayInTests(t *testing.T) {
 	}
 	if found == 0 {
 		t.Error("no such package was found")
+	}
+}
+
+// TestProgramHasNoLibraryForTests: the program pays for each package that it links at each start, also in the keeper
+// and before each task. go-cmp, which package hclwrite needs, takes 220 KB of memory.
+func TestProgramHasNoLibraryForTests(t *testing.T) {
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", ".").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	linked := strings.Fields(string(out))
+	if !slices.Contains(linked, "taskapi/allocrunner") {
+		t.Fatalf("go list names %d packages, and not the runner", len(linked))
+	}
+	for _, path := range linked {
+		if path == "testing" || strings.HasPrefix(path, "github.com/google/go-cmp/") {
+			t.Errorf("the program links %s; `go mod why -m` and `go list -deps` tell which import needs it", path)
+		}
 	}
 }
 

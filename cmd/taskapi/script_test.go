@@ -47,7 +47,8 @@ const scriptDeadline = 2 * time.Minute
 //	repeat VARIABLE TEXT COUNT             a long value
 //	said-by-processes DIR TEXT             require a process below DIR that has TEXT in its arguments; with ! none
 //
-// What start begins has the race detector. The other programs, hundreds of them, start in a fifth of the time without it.
+// What start begins has the race detector. The other programs, hundreds of them, start in a fifth of the time without
+// it.
 func TestScripts(t *testing.T) {
 	plain := filepath.Join(programs, "plain")
 	if err := buildTaskapi(filepath.Join(plain, "taskapi"), "-s -w"); err != nil {

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// WrongJSON says, in the words of JSON and not of Go, which value a field has and which it must have. A document that is
-// no object must be like the example.
+// WrongJSON says, in the words of JSON and not of Go, which value a field has and which it must have. A document that
+// is no object must be like the example.
 func WrongJSON(wrong *json.UnmarshalTypeError, example string) string {
 	if wrong.Field == "" {
 		return fmt.Sprintf("%s is no object: give %s", article(wrong.Value), example)

@@ -4,8 +4,8 @@
 // process that has the list open. A directory that was removed or replaced is noticed within a second. A revocation
 // survives restarts, and is forgotten when the tokens that it refuses have expired.
 //
-// Revoked costs a few map look-ups, and no memory; a look at the file is due once a second. Names and signatures here, and the meaning of a
-// file of this version, stay as they are within a major version.
+// Revoked costs a few map look-ups, and no memory; a look at the file is due once a second. Names and signatures here,
+// and the meaning of a file of this version, stay as they are within a major version.
 package revocation
 
 import (
@@ -262,8 +262,8 @@ func (l *List) size() (int64, bool) {
 	return st.Size, st.Nlink > 0
 }
 
-// loadLocked reads the list and publishes it. The counter and the generation are read first, so that a change in between
-// is loaded again.
+// loadLocked reads the list and publishes it. The counter and the generation are read first, so that a change in
+// between is loaded again.
 func (l *List) loadLocked() *snapshot {
 	counted, _ := l.counter.Load().load()
 	generation, _ := l.size()

@@ -292,7 +292,8 @@ func TestCutCounter(t *testing.T) {
 	}
 }
 
-// TestUncountedChange: a change that an earlier version of taskapi made, which knew no counter, is seen within a second.
+// TestUncountedChange: a change that an earlier version of taskapi made, which knew no counter, is seen within a
+// second.
 func TestUncountedChange(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "r")
 	now := time.Now()

@@ -22,8 +22,8 @@ import (
 // ErrInvalid means that a check can't be run. The error that wraps it names the check and the reason.
 var ErrInvalid = errors.New("invalid check")
 
-// Config configures a Runner. Alloc, with its job and group, Provider and Logger are required, and OnChange, Restart and
-// Up by a Runner that is run.
+// Config configures a Runner. Alloc, with its job and group, Provider and Logger are required, and OnChange, Restart
+// and Up by a Runner that is run.
 type Config struct {
 	Alloc *api.Allocation
 

@@ -55,14 +55,16 @@ func become() {
 // umask is what every program begins with, whatever this one was started with.
 const umask = 0o022
 
-// inheritNothing sets the file mode mask, unblocks all signals, and gives each its default action. Those that Go catches
-// get it by the execution, but those that were ignored at the start of the keeper (by nohup, or a shell's background
-// job) would stay ignored: Go leaves SIGHUP and SIGINT so, and lets nobody set the signals 32 to 34 of the C library.
+// inheritNothing sets the file mode mask, unblocks all signals, and gives each its default action. Those that Go
+// catches get it by the execution, but those that were ignored at the start of the keeper (by nohup, or a shell's
+// background job) would stay ignored: Go leaves SIGHUP and SIGINT so, and lets nobody set the signals 32 to 34 of the C
+// library.
 func inheritNothing() {
 	unix.Umask(umask)
 	var none unix.Sigset_t
 	_ = unix.PthreadSigmask(unix.SIG_SETMASK, &none, nil) // can't fail with these arguments
-	var action [4]uint64                                  // struct sigaction of the kernel on 64-bit machines: SIG_DFL is 0, as are its flags and mask
+	// struct sigaction of the kernel on 64-bit machines: SIG_DFL is 0, as are its flags and mask
+	var action [4]uint64
 	for sig := range uintptr(lastSignal) {
 		_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, sig+1, uintptr(unsafe.Pointer(&action)), 0,
 			unsafe.Sizeof(action[3]), 0, 0)

@@ -239,8 +239,8 @@ type options struct {
 	static   bool // no other would do
 }
 
-// reserveOne locks a port and binds it. A failed lock is an error if another allocation has it, and otherwise a warning;
-// for a port that a task may have already it is always a warning. Errors: ErrTaken, ErrHostIP, ErrPermission.
+// reserveOne locks a port and binds it. A failed lock is an error if another allocation has it, and otherwise a
+// warning; for a port that a task may have already it is always a warning. Errors: ErrTaken, ErrHostIP, ErrPermission.
 func (a *allocator) reserveOne(port int, o options) error {
 	h := &reservedPort{at: netip.AddrPortFrom(a.ip, uint16(port))}
 	warning := h.lockPort(a.cfg.Owner)

@@ -122,7 +122,8 @@ func (l *Local) admit(task string, end context.CancelCauseFunc) (*execution, err
 // launchExec starts the program. Its cgroup lies in the task's, so that it can be killed alone and goes with the task.
 func (l *Local) launchExec(ctx context.Context, e *execution, spec drivers.ExecSpec, out logs.Sink) (*process, error) {
 	p := &process{task: spec.Task, tty: spec.TTY}
-	files, err := spec.Files, error(nil)
+	var err error
+	files := spec.Files
 	switch {
 	case len(files) == 0:
 		files, err = p.openFiles(spec.User, out)

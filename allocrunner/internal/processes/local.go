@@ -41,8 +41,8 @@ type Config struct {
 	DrainTime time.Duration
 }
 
-// Local has the methods of a drivers.Supervisor but Found, for processes that are children of this program. They die with it: each root process has SIGKILL
-// as its parent-death signal.
+// Local has the methods of a drivers.Supervisor but Found, for processes that are children of this program. They die
+// with it: each root process has SIGKILL as its parent-death signal.
 type Local struct {
 	cfg       Config
 	quit      chan struct{} // closed to end the goroutines of runStarter and trees

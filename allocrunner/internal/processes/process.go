@@ -58,8 +58,9 @@ func (p *process) status() drivers.ProcessStatus {
 	return s
 }
 
-// openFiles opens /dev/null, and a pipe into each of the sinks; the last file is also that of the streams without a sink.
-// It returns the program's standard files, which are the caller's to close, also after an error. The sinks are not.
+// openFiles opens /dev/null, and a pipe into each of the sinks; the last file is also that of the streams without a
+// sink. It returns the program's standard files, which are the caller's to close, also after an error. The sinks are
+// not.
 func (p *process) openFiles(user interfaces.User, sinks ...logs.Sink) (files []*os.File, err error) {
 	defer func() {
 		for _, sink := range sinks[len(p.drains):] { // which no drain closes

@@ -30,8 +30,8 @@ func (l *Local) runStarter() {
 	}
 }
 
-// startProcess starts a process that is this very program, in package launch, which hears from child what to become. That
-// takes no file of the task's, so it can't hang. With tty, files[0] becomes its controlling terminal.
+// startProcess starts a process that is this very program, in package launch, which hears from child what to become.
+// That takes no file of the task's, so it can't hang. With tty, files[0] becomes its controlling terminal.
 func (l *Local) startProcess(
 	task string, tree *proctree.Tree, files []*os.File, child *os.File, tty bool,
 ) (proc *os.Process, err error) {

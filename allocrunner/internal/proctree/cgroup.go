@@ -160,7 +160,8 @@ func ownCgroup() (string, error) {
 // has reports whether a process is in one of the tasks' cgroups.
 func (c *cgroups) has(pid int) bool { return slices.Contains(PIDsBelow(c.dirName()), pid) }
 
-// cgroup is the directory of a cgroup, such as that of one run of a task. The empty one is no cgroup; it has no process.
+// cgroup is the directory of a cgroup, such as that of one run of a task. The empty one is no cgroup; it has no
+// process.
 type cgroup string
 
 // file returns the path of one of its files, which no cgroup does not have.

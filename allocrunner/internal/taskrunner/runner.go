@@ -1,5 +1,5 @@
-// Package taskrunner runs one task: state.go decides its transitions, and Runner performs their effects, with the task's
-// driver. It knows nothing of processes, nor of the group's order, which reaches it as Open, Kill and Reset.
+// Package taskrunner runs one task: state.go decides its transitions, and Runner performs their effects, with the
+// task's driver. It knows nothing of processes, nor of the group's order, which reaches it as Open, Kill and Reset.
 package taskrunner
 
 import (

@@ -29,8 +29,8 @@ func (r *Runner) start(ctx context.Context) {
 // saved.
 const startGrace = time.Second
 
-// launch takes the steps of a start and returns started, or the startFailed of the first step that fails. The last step,
-// starting the process, ends with processCtx.
+// launch takes the steps of a start and returns started, or the startFailed of the first step that fails. The last
+// step, starting the process, ends with processCtx.
 func (r *Runner) launch(ctx, processCtx context.Context) event {
 	req, err := r.cfg.Starter.Prepare(ctx)
 	if err != nil {

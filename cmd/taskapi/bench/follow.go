@@ -120,7 +120,8 @@ func measureFollow(ctx context.Context, env *environment, o options, table io.Wr
 	fmt.Fprintf(table, "a task's output, %s\t\n", megabytes(float64(most)))
 	fmt.Fprintf(table, "printed at\t%s/s\n", megabytes(float64(most)/printed.Seconds()))
 	fmt.Fprintf(table, "%d followers have all of it, behind by\t%s\n", followers, millis(max(took-printed, 0)))
-	fmt.Fprintf(table, "processor time of the agent\t%.0f %% of one\n", 100*(after.CPU.Sum()-before.CPU.Sum()).Seconds()/took.Seconds())
+	fmt.Fprintf(table, "processor time of the agent\t%.0f %% of one\n",
+		100*(after.CPU.Sum()-before.CPU.Sum()).Seconds()/took.Seconds())
 	fmt.Fprintf(table, "the files that are left, by logs / by cat\t%s/s / %s/s\n", megabytes(byLogs), megabytes(byCat))
 	return nil
 }

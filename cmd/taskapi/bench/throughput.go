@@ -21,8 +21,9 @@ func measureThroughput(ctx context.Context, env *environment, o options, table i
 	}
 	defer p.stopInto(&err)
 	p.bare.pid, p.ours.pid = p.floor.cmd.Process.Pid, p.agent.cmd.Process.Pid
-	fmt.Fprintln(table, "authenticated GET checks\tfloor/s\ttaskapi/s\tratio (spread)\tCPU each\tCPU each\tratio (spread)\t"+
-		"floor p50\tp99\ttaskapi p50\tp99")
+	fmt.Fprintln(table,
+		"authenticated GET checks\tfloor/s\ttaskapi/s\tratio (spread)\tCPU each\tCPU each\tratio (spread)\t"+
+			"floor p50\tp99\ttaskapi p50\tp99")
 	for _, n := range []int{1, 8, 16} {
 		if err := p.compare(ctx, o, table, fmt.Sprintf("%d connection(s)", n), n); err != nil {
 			return err

@@ -250,8 +250,7 @@ func TestLaneWhenTheServerStops(t *testing.T) {
 					s.Stop()
 					stopped <- time.Since(begin)
 				}()
-				took, all := <-stopped, ""
-				all = <-answers
+				took, all := <-stopped, <-answers
 				if s.taken != 1 {
 					t.Fatalf("%d requests took the lane, want 1", s.taken)
 				}
@@ -269,8 +268,8 @@ func TestLaneWhenTheServerStops(t *testing.T) {
 	}
 }
 
-// TestLaneEnds: a client that does not take its answer is cut off, as outside of the lane, and one that its handler cuts
-// off is.
+// TestLaneEnds: a client that does not take its answer is cut off, as outside of the lane, and one that its handler
+// cuts off is.
 func TestLaneEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := serveLane(t, 64, func(w http.ResponseWriter, r *http.Request, c *Conn) {

@@ -71,8 +71,8 @@ func (a *audience) stopping() {
 }
 
 // reads reports whether a client may still want to read the end: it has sent a request lately, and its connection is
-// open, or it has stopped the allocation and not read the end. For a replaced allocation no client may have read the end
-// yet.
+// open, or it has stopped the allocation and not read the end. For a replaced allocation no client may have read the
+// end yet.
 func (a *audience) reads(now time.Time, connections int, replaced bool) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

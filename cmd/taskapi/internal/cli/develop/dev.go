@@ -159,8 +159,9 @@ func (o devOptions) build() (*api.Job, *api.TaskGroup, error) {
 	}
 	group := api.NewTaskGroup(o.Job, 1).AddTask(task)
 	group.RestartPolicy = task.RestartPolicy
-	job := &api.Job{ID: &o.Job, Name: &o.Job, Namespace: &o.Namespace, Type: new(api.JobTypeBatch), Datacenters: []string{"*"},
-		TaskGroups: []*api.TaskGroup{group}}
+	job := &api.Job{ID: &o.Job, Name: &o.Job, Namespace: &o.Namespace, Type: new(api.JobTypeBatch),
+		Datacenters: []string{"*"},
+		TaskGroups:  []*api.TaskGroup{group}}
 	job.Canonicalize()
 	found, findings, err := o.Review(job, "")
 	for _, f := range findings {

@@ -124,7 +124,8 @@ func (p *Printer) Announce(kind string, alloc *api.Allocation) { p.announceAt(ti
 
 func (p *Printer) announceAt(at time.Time, kind string, alloc *api.Allocation) {
 	id, dir := alloc.ID, p.Layout.Alloc(alloc.ID)
-	p.allocEventAt(at, kind, fmt.Sprintf("allocation %s of job %q, group %q, in %s", id, alloc.JobID, alloc.TaskGroup, dir),
+	p.allocEventAt(at, kind, fmt.Sprintf("allocation %s of job %q, group %q, in %s", id, alloc.JobID, alloc.TaskGroup,
+		dir),
 		"dir", dir, "operator_socket", p.Layout.OperatorSocket(id), "operator_token", p.Layout.OperatorToken(id))
 }
 

@@ -32,8 +32,9 @@ func (o *runOptions) checkSimulate() error {
 	case o.Simulate < 0 || o.Simulate > maxSimulated:
 		return base.Usagef("--simulate %d is no number of allocations from 1 to %d", o.Simulate, maxSimulated)
 	case o.Simulate > 0 && (o.AllocID != "" || o.Force || o.Detach || o.IsolateUsers != "" || o.MetricsListen != ""):
-		return base.Usagef("--simulate goes with none of --alloc-id, --force, --detach, --%s and --%s: simulated allocations "+
-			"are new, run in the foreground, and have no processes", agent.MetricsFlag, agent.IsolateFlag)
+		return base.Usagef(
+			"--simulate goes with none of --alloc-id, --force, --detach, --%s and --%s: simulated allocations "+
+				"are new, run in the foreground, and have no processes", agent.MetricsFlag, agent.IsolateFlag)
 	}
 	return nil
 }

@@ -23,8 +23,8 @@ var _ agent.Lock = (*datadir.Lock)(nil)
 
 var _ agent.Events = (*follow.Printer)(nil)
 
-// AgentConfig returns what every agent of this process has in common. The printer prints its events, and is flushed with
-// the log. The caller closes the agent's Cluster when the agent has ended.
+// AgentConfig returns what every agent of this process has in common. The printer prints its events, and is flushed
+// with the log. The caller closes the agent's Cluster when the agent has ended.
 func AgentConfig(l base.Layout, id string, lock agent.Lock, logger *slog.Logger, settings agent.Settings,
 	p *follow.Printer, log *linewriter.Writer, w base.Environment) agent.Config {
 	p.Layout, p.Log = l, log

@@ -15,10 +15,11 @@ import (
 
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/hclsyntax"
-	"github.com/hashicorp/hcl/v2/hclwrite"
 	"github.com/hashicorp/nomad/api"
 	"github.com/zclconf/go-cty/cty"
 	"github.com/zclconf/go-cty/cty/convert"
+
+	"taskapi/cmd/taskapi/internal/linewriter"
 )
 
 // The formats of --out.
@@ -275,9 +276,30 @@ func VariableHCL(v *api.Variable) string {
 	return b.String()
 }
 
-// hclQuote returns a text as a quoted one of HCL, without anything that is evaluated, and that steers no terminal.
+// hclQuote returns a text as a quoted one of HCL, without anything that is evaluated. Package hclwrite would do the
+// same, but its dependency go-cmp takes 220 KB of memory at each start of the program.
 func hclQuote(text string) string {
-	return string(hclwrite.TokensForValue(cty.StringVal(text)).Bytes())
+	var b strings.Builder
+	b.WriteByte('"')
+	letters := []rune(text)
+	for i, c := range letters {
+		switch {
+		case c == '"' || c == '\\':
+			b.WriteByte('\\')
+			b.WriteRune(c)
+		case c == '\n':
+			b.WriteString(`\n`)
+		case (c == '$' || c == '%') && i+1 < len(letters) && letters[i+1] == '{':
+			b.WriteRune(c)
+			b.WriteRune(c)
+		case linewriter.Steers(c):
+			fmt.Fprintf(&b, `\u%04x`, c)
+		default:
+			b.WriteRune(c)
+		}
+	}
+	b.WriteByte('"')
+	return b.String()
 }
 
 func SortedKeys(items map[string]string) []string { return slices.Sorted(maps.Keys(items)) }
