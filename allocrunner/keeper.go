@@ -28,6 +28,7 @@ func (r *Runner) supervise(ctx context.Context) (*keeper.Supervisor, error) {
 	}
 	cfg := keeperConfig(r.cfg.Dir)
 	cfg.Logger, cfg.Tied = r.logger, r.cfg.Tied
+	cfg.Unused = r.cfg.Unused
 	return keeper.Supervise(ctx, cfg, r.cfg.Saved == nil)
 }
 

@@ -32,6 +32,7 @@ type Lock struct {
 	state   interfaces.OwnedState // nil when the state can't be written
 	release func() error
 	removed bool // the allocation has begun, and its state was removed
+	unused  bool // see Unused
 }
 
 // acquireTries bounds how often a directory that another process removes is made again. A state that is a link to
@@ -42,7 +43,18 @@ const acquireTries = 10
 // state.ErrInUse when another process has it; *StateMissingError; allocrunner.CheckCopy's; those of a state that can't
 // be read.
 func (d Dir) Lock(id string, store interfaces.Store, logger *slog.Logger) (*Lock, error) {
-	l := &Lock{ID: id, Dir: d.Alloc(id), logger: logger}
+	return d.lock(&Lock{ID: id, Dir: d.Alloc(id), logger: logger}, store)
+}
+
+// LockNew is Lock for an ID that this process has drawn at random and given to nobody yet: no process of an earlier
+// life can exist, so none is looked for. A new directory alone would not say that, since an earlier one of the same ID
+// may have been removed while its tasks ran.
+func (d Dir) LockNew(id string, store interfaces.Store, logger *slog.Logger) (*Lock, error) {
+	return d.lock(&Lock{ID: id, Dir: d.Alloc(id), logger: logger, unused: true}, store)
+}
+
+func (d Dir) lock(l *Lock, store interfaces.Store) (*Lock, error) {
+	id := l.ID
 	err := allocrunner.CheckCopy(l.Dir)
 	if err != nil {
 		return nil, err
@@ -62,7 +74,7 @@ func (d Dir) Lock(id string, store interfaces.Store, logger *slog.Logger) (*Lock
 	}
 	if errors.Is(err, state.ErrNotFound) {
 		err = nil
-		if allocrunner.TasksRunning(l.Dir) {
+		if !l.unused && allocrunner.TasksRunning(l.Dir) {
 			err = &StateMissingError{id}
 		}
 	}
@@ -129,6 +141,10 @@ func (l *Lock) ReadOnly() bool { return l.state == nil }
 // Removed reports whether the allocation has begun, and its state was removed.
 func (l *Lock) Removed() bool { return l.removed }
 
+// Unused reports whether nothing of the allocation can have run before: LockNew took the lock, and the allocation has
+// not begun.
+func (l *Lock) Unused() bool { return l.unused && l.saved == nil && !l.removed }
+
 // State returns where a runner saves the allocation, nil when that can't be written.
 func (l *Lock) State() interfaces.State { return l.state }
 
@@ -191,7 +207,7 @@ func (l *Lock) Recreate(next *api.Allocation) error {
 	if err := l.state.Recreate(change); err != nil {
 		return fmt.Errorf("the state of the allocation that ended can't be replaced: %w", err)
 	}
-	l.saved, l.before, l.life = nil, previous, life
+	l.saved, l.before, l.life, l.unused = nil, previous, life, false
 	return nil
 }
 

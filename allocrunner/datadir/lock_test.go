@@ -113,3 +113,27 @@ func TestPeek(t *testing.T) {
 		t.Errorf("got %+v, %v; want nothing", saved, err)
 	}
 }
+
+// TestUnused: only an ID that was drawn has nothing that is to be looked for, and only until it begins again.
+func TestUnused(t *testing.T) {
+	d := datadir.Dir(t.TempDir())
+	for name, take := range map[string]func(string, interfaces.Store, *slog.Logger) (*datadir.Lock, error){
+		"given": d.Lock, "drawn": d.LockNew} {
+		l, err := take(testID, d.Store(""), slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if l.Unused() != (name == "drawn") {
+			t.Errorf("%s: unused: %v", name, l.Unused())
+		}
+		group, job := "g", "next"
+		next := &api.Allocation{ID: testID, TaskGroup: group, Job: &api.Job{ID: &job,
+			TaskGroups: []*api.TaskGroup{{Name: &group}}}}
+		if err := l.Recreate(next); err != nil || l.Unused() {
+			t.Errorf("%s, begun again: unused: %v, %v", name, l.Unused(), err)
+		}
+		if err := errors.Join(l.Close(), os.RemoveAll(d.Alloc(testID))); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -223,6 +223,10 @@ type Config struct {
 	// Leases end with the allocation, whatever happens to this process: its keeper holds them, too.
 	Leases []Lease
 
+	// Unused says that no process of the allocation can exist: its ID was drawn at random for this runner. So none is
+	// looked for.
+	Unused bool
+
 	// Tied has no process of the allocation outlive this one, however it ends.
 	Tied bool
 

@@ -61,6 +61,10 @@ type Config struct {
 	// minute.
 	Idle time.Duration
 
+	// Unused says that no process of the allocation, and no keeper of the directory, can exist when the first
+	// keeper is opened.
+	Unused bool
+
 	// Tied has the keeper end, with all tasks, as soon as its client is gone.
 	Tied bool
 
@@ -77,11 +81,15 @@ func (cfg Config) log() *slog.Logger { return cmp.Or(cfg.Logger, slog.New(slog.D
 // one, it kills what an earlier keeper has left running that was killed or can't be found any more. The keeper is in a
 // session of its own and outlives this program. Errors: those of Attach but ErrNoKeeper; ErrKeeperRuns.
 func Open(ctx context.Context, cfg Config) (c *Client, attached bool, err error) {
-	c, err = Attach(ctx, cfg.Dir)
-	if !errors.Is(err, ErrNoKeeper) {
-		return c, err == nil, err
+	nobody := cfg.Unused
+	if !nobody {
+		c, err = Attach(ctx, cfg.Dir)
+		if !errors.Is(err, ErrNoKeeper) {
+			return c, err == nil, err
+		}
+		nobody = errors.Is(err, errNobody)
 	}
-	c, err = start(ctx, cfg, errors.Is(err, errNobody))
+	c, err = start(ctx, cfg, nobody)
 	return c, false, err
 }
 
@@ -95,7 +103,7 @@ func start(ctx context.Context, cfg Config, nobody bool) (*Client, error) {
 		return nil, fmt.Errorf("start keeper: %q is no absolute path", cfg.Dir)
 	}
 	last, err := lastEnded(ctx, cfg, nobody)
-	if err == nil {
+	if err == nil && !cfg.Unused {
 		_, err = last.hints().kill(ctx, cfg)
 	}
 	_, isCopy := errors.AsType[*CopyError](err)

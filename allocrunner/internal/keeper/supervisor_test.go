@@ -23,7 +23,9 @@ import (
 // says so.
 func TestALostKeeper(t *testing.T) {
 	dir := t.TempDir()
-	s := supervise(t, dir)
+	cfg := supervised(dir)
+	cfg.Unused = true // which says nothing of the keepers that follow
+	s := superviseAs(t, cfg)
 	next := lines(t, dir)
 	for range 2 { // a new keeper may be lost, too
 		calm := mustStart(t, s, script(dir, "calm", "exec sleep 1000"))

@@ -85,7 +85,9 @@ type fakeLock struct {
 	finished  int
 }
 
-func (*fakeLock) Saved() *interfaces.Saved    { return nil }
+func (*fakeLock) Saved() *interfaces.Saved { return nil }
+func (*fakeLock) Unused() bool             { return false }
+
 func (*fakeLock) Life() string                { return "life" }
 func (*fakeLock) Previous() *interfaces.Saved { return nil }
 func (*fakeLock) State() interfaces.State     { return nil }

@@ -144,6 +144,7 @@ func (s *wiring) runnerConfig(alloc *api.Allocation) (interfaces.Config, error) 
 		Life:         s.life,
 		Updates:      s.audience,
 		OnEvent:      s.cfg.Events.TaskEvent,
+		Unused:       s.cfg.Lock.Unused(),
 		Tied:         s.cfg.Tied,
 		NodeMeta:     s.nodeMeta(),
 		Foreground:   s.cfg.Foreground,

@@ -57,7 +57,7 @@ func (t *tied) run(ctx context.Context) error {
 	if !t.logs {
 		w.Stderr = io.Discard
 	}
-	lock, err := t.layout.LockAlloc(t.alloc.ID, base.NewLogger(t.logs, w))
+	lock, err := t.layout.LockNew(t.alloc.ID, base.NewLogger(t.logs, w))
 	if err != nil {
 		return err
 	}

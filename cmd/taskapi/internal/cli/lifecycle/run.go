@@ -131,6 +131,7 @@ type request struct {
 	differ      []string // flags that are not as the allocation was run with last
 	jobFile     string
 	layout      base.Layout
+	drawn       bool            // the allocation's ID was drawn at random just now
 	alloc       *api.Allocation // as it would begin
 	submission  *api.JobSubmission
 	variables   []*api.Variable // that are to be written first
@@ -150,6 +151,7 @@ func (r *request) read(ctx context.Context, jobFile string, flags *pflag.FlagSet
 	if r.layout, err = base.NewLayout(o.DataDir, r.environment); err != nil {
 		return err
 	}
+	r.drawn = o.AllocID == ""
 	id, err := allocationID(o.AllocID)
 	if err != nil {
 		return err
@@ -251,11 +253,15 @@ func (r *request) run(ctx, waiting context.Context) error {
 		return err
 	}
 	logger := base.NewLogger(r.options.Verbose, r.environment)
+	lockAlloc := r.layout.LockAlloc
+	if r.drawn {
+		lockAlloc = r.layout.LockNew
+	}
 	for since := time.Now(); ; {
 		if err := r.makeFree(ctx, waiting); err != nil {
 			return err
 		}
-		lock, err := r.layout.LockAlloc(r.alloc.ID, logger) // waits for a moment when another process has it
+		lock, err := lockAlloc(r.alloc.ID, logger) // waits for a moment when another process has it
 		switch {
 		case err == nil:
 			err := r.layout.Explain(r.begin(ctx, lock, logger))

@@ -119,6 +119,8 @@ func (*memoryLock) Previous() *interfaces.Saved { return nil }
 
 func (*memoryLock) State() interfaces.State { return nil }
 
+func (*memoryLock) Unused() bool { return false } // its processes are simulated, and no keeper is looked for
+
 func (*memoryLock) TryRecreate() error { return nil }
 
 func (*memoryLock) FinishReplacement() error { return nil }
