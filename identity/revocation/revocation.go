@@ -1,8 +1,9 @@
 // Package revocation keeps a list of tokens that are refused before they expire: single tokens by their ID, and all
 // tokens of an allocation, of a task, or of everybody that were issued before a time. The list is a file that the
 // processes of its user share. Every call of Revoked that begins after Add has returned sees the revocation, in every
-// process that has the list open. A directory that was removed or replaced is noticed within a second. A revocation
-// survives restarts, and is forgotten when the tokens that it refuses have expired.
+// process that has the list open. Within a second they notice that the directory was removed or replaced, and what an
+// earlier version of taskapi has revoked, which knew no counter. A revocation survives restarts, and is forgotten when
+// the tokens that it refuses have expired.
 //
 // Revoked costs a few map look-ups, and no memory; a look at the file is due once a second. Names and signatures here,
 // and the meaning of a file of this version, stay as they are within a major version.
@@ -126,7 +127,7 @@ type List struct {
 	current    atomic.Pointer[snapshot]
 	generation atomic.Pointer[os.File]
 	counter    atomic.Pointer[counter]
-	due        atomic.Int64 // when the file is looked at again, in nanoseconds since the Unix epoch
+	looked     atomic.Int64 // when the file was looked at last, in nanoseconds since the Unix epoch
 	mu         sync.Mutex   // serialises loads and writes, and guards the fields below
 	left       []*os.File   // generations of removed directories, which other goroutines may still use
 	pages      []*counter   // that were mapped: another goroutine may still look at one
@@ -226,10 +227,11 @@ func (l *List) Revoked(c *identity.Claims) bool {
 // now returns the current list.
 func (l *List) now() *snapshot {
 	s, now := l.current.Load(), l.clock().UnixNano()
-	if n, ok := l.counter.Load().load(); ok && n == s.counted && s.err == nil && now < l.due.Load() {
+	since := time.Duration(now - l.looked.Load()) // negative when the clock was set back
+	if n, ok := l.counter.Load().load(); ok && n == s.counted && s.err == nil && 0 <= since && since < lookEvery {
 		return s
 	}
-	l.due.Store(now + int64(lookEvery))
+	l.looked.Store(now)
 	if s.err == nil && l.still(s) {
 		return s
 	}

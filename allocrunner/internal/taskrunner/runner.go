@@ -41,7 +41,7 @@ type Observer interface {
 	TaskChanged(task string)
 	// TaskRecorded is called when what Saved returns has changed, and nothing else.
 	TaskRecorded(task string)
-	// Save returns when what Saved returns is saved, or can't be for now. It is called before the task effects on it.
+	// Save returns when what Saved returns is saved, or can't be for now. It is called before the task acts on it.
 	Save(task string)
 }
 
