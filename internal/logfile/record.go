@@ -77,13 +77,18 @@ func Parse(b []byte) (r Record, size int64, err error) {
 	if err != nil {
 		return Record{}, 0, err
 	}
-	if body > int64(len(b)-head) {
-		return r, int64(len(b)), ErrBody
+	size = min(int64(head)+body, int64(len(b)))
+	return r, size, r.parseBody(b[:size], head, body)
+}
+
+// parseBody reads the body of the record b, which may be cut off, and whose head was parsed. Errors: ErrBody.
+func (r *Record) parseBody(b []byte, head int, body int64) error {
+	if int64(len(b)-head) < body {
+		return ErrBody
 	}
-	size = int64(head) + body
-	r.Body = b[head:size]
+	r.Body = b[head:]
 	if binary.BigEndian.Uint32(b[8:]) != crc32.Checksum(r.Body, castagnoli) {
-		return r, size, ErrBody
+		return ErrBody
 	}
-	return r, size, nil
+	return nil
 }

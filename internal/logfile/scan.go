@@ -62,18 +62,30 @@ func (s *Scanner) Record() (r Record, span Span, err error) {
 		return r, span, err
 	}
 	size := min(int64(n)+body, s.end-s.At) // a cut off record ends with the file
-	for n := int64(0); n < size; {         // the sizes may be lies: there is only as much memory as there is file
-		next := min(size, max(2*n, readAhead))
-		s.buffer = append(s.buffer[:n], make([]byte, next-n)...)
-		if _, err := io.ReadFull(s.r, s.buffer[n:]); err != nil {
+	whole := head
+	if size > int64(len(head)) {
+		if whole, err = s.large(size); err != nil {
 			return r, span, err
 		}
-		n = next
+	} else {
+		_, _ = s.r.Discard(int(size)) // it can't fail: Peek has read as much. The bytes stay until the next read
 	}
 	span = Span{s.At, uint32(size)}
 	s.At += size
-	r, _, err = Parse(s.buffer)
-	return r, span, err
+	return r, span, r.parseBody(whole[:size], n, body)
+}
+
+// large reads the bytes of a record that is larger than what Peek returns.
+func (s *Scanner) large(size int64) ([]byte, error) {
+	for n := int64(0); n < size; { // the size may be a lie: there is only as much memory as there is file
+		next := min(size, max(2*n, readAhead))
+		s.buffer = append(s.buffer[:n], make([]byte, next-n)...)
+		if _, err := io.ReadFull(s.r, s.buffer[n:]); err != nil {
+			return nil, err
+		}
+		n = next
+	}
+	return s.buffer, nil
 }
 
 // Skip moves on from a place without a record to the next one that looks like the beginning of a record, or to the end.

@@ -70,33 +70,42 @@ func (s *Store) begin() (err error) {
 func (s *Store) first(f *os.File, h header) (*table.Table[logfile.Span], header, error) {
 	t, end := table.New[logfile.Span](), h
 	scan := logfile.Scan(f, logfile.HeaderSize, h.end)
-	index, writes, spans, err := batch(scan)
+	var read changes
+	index, err := read.batch(scan)
 	if err == nil && index != h.base {
 		err = fmt.Errorf("it began with change %d, and should with %d", index, h.base)
 	}
 	if err != nil {
 		return nil, h, s.damaged(err)
 	}
-	t.Apply(index, writes, func(i int) logfile.Span { return spans[i] })
+	t.Load(index, read.all)
 	end.end, end.index = scan.At, index
 	return t, end, nil
 }
 
+// maxRead bounds how many changes are read before the table gets them.
+const maxRead = 16 << 10
+
 // applyLocked adds the log's batches to the table, up to the end that the header notes.
 func (s *Store) applyLocked(h header) error {
 	scan := logfile.Scan(s.log, s.head.end, h.end)
-	for {
-		index, writes, spans, err := batch(scan)
-		if errors.Is(err, io.EOF) {
-			break
+	for ended := false; !ended; {
+		var read changes
+		last := s.table.Index
+		for len(read.all) < maxRead {
+			index, err := read.batch(scan)
+			if ended = errors.Is(err, io.EOF); ended {
+				break
+			}
+			if err == nil && index != last+1 {
+				err = fmt.Errorf("change %d follows change %d", index, last)
+			}
+			if err != nil {
+				return s.damaged(err)
+			}
+			last = index
 		}
-		if err == nil && index != s.table.Index+1 {
-			err = fmt.Errorf("change %d follows change %d", index, s.table.Index)
-		}
-		if err != nil {
-			return s.damaged(err)
-		}
-		s.table.Apply(index, writes, func(i int) logfile.Span { return spans[i] })
+		s.table.Load(last, read.all)
 	}
 	if s.table.Index != h.index || scan.At != h.end {
 		return s.damaged(fmt.Errorf("its last change is %d and ends at byte %d, and should be %d and end at %d",

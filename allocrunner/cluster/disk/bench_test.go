@@ -2,14 +2,19 @@ package disk_test
 
 import (
 	"errors"
+	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
+	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/cluster/clustertest"
+	"taskapi/allocrunner/cluster/disk"
 )
 
 const benchValue = 1000 // bytes
@@ -48,4 +53,47 @@ func BenchmarkGet(b *testing.B) {
 		b.StartTimer()
 		clustertest.Get(b, other, "k")
 	}
+}
+
+// BenchmarkOpen opens a store of 10,000 entries, and reads one of them. The entries were written by 100 commits, in
+// their order or in any.
+func BenchmarkOpen(b *testing.B) {
+	const count, each = 10_000, 100
+	for name, shuffled := range map[string]bool{"ordered": false, "shuffled": true} {
+		b.Run(name, func(b *testing.B) {
+			dir := scratch(b)
+			s := disk.New(dir)
+			keys := make([]int, count)
+			for i := range keys {
+				keys[i] = i
+			}
+			if shuffled {
+				keys = rand.New(rand.NewPCG(1, 2)).Perm(count)
+			}
+			for chunk := range slices.Chunk(keys, each) {
+				var txn cluster.Txn
+				for _, k := range chunk {
+					txn.Then = append(txn.Then,
+						clustertest.Set(fmt.Sprintf("service/default/web/%08d", k), strings.Repeat("v", 200)))
+				}
+				clustertest.Commit(b, s, txn)
+			}
+			s.Close()
+			before := processorTime(b)
+			for b.Loop() {
+				s := disk.New(dir)
+				clustertest.Get(b, s, "service/default/web/00005000")
+				s.Close()
+			}
+			b.ReportMetric(float64(processorTime(b)-before)/float64(b.N), "cpu-ns/op")
+		})
+	}
+}
+
+func processorTime(b *testing.B) int64 {
+	var usage unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &usage); err != nil {
+		b.Fatal(err)
+	}
+	return usage.Utime.Nano() + usage.Stime.Nano()
 }

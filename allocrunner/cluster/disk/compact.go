@@ -122,7 +122,7 @@ func (s *Store) recover() error {
 		}
 		scan := logfile.Scan(s.log, head.end, info.Size())
 		for {
-			index, _, _, err := batch(scan)
+			index, err := new(changes).batch(scan)
 			if err != nil || index != head.index+1 { // a crash has cut it off
 				break
 			}

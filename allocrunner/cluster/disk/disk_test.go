@@ -1,12 +1,15 @@
 package disk_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
 
 	"go.uber.org/goleak"
 
+	"taskapi/allocrunner/cluster"
+	"taskapi/allocrunner/cluster/clustertest"
 	"taskapi/allocrunner/cluster/disk"
 )
 
@@ -25,4 +28,26 @@ func open(t testing.TB, dir string) *disk.Store {
 	s := disk.New(dir)
 	t.Cleanup(func() { s.Close() })
 	return s
+}
+
+// TestOpeningAllocatesKeysOnly: opening a store allocates its keys, and little beside them.
+func TestOpeningAllocatesKeysOnly(t *testing.T) {
+	const count, each = 4000, 100
+	dir := scratch(t)
+	s := open(t, dir)
+	for commit := range count / each {
+		var txn cluster.Txn
+		for i := range each {
+			txn.Then = append(txn.Then, clustertest.Set(fmt.Sprintf("k%08d", i*count/each+commit), "v"))
+		}
+		clustertest.Commit(t, s, txn)
+	}
+	allocated := testing.AllocsPerRun(3, func() {
+		s := disk.New(dir)
+		clustertest.Get(t, s, "k00000000")
+		s.Close()
+	})
+	if allocated > 1.5*count {
+		t.Errorf("%v allocations for %d entries", allocated, count)
+	}
 }

@@ -69,15 +69,27 @@ func parseBody(key string, b []byte) (table.Write, error) {
 	}, nil
 }
 
-// batch returns the next batch of a log, without the values. Errors: io.EOF at the end.
-func batch(scan *logfile.Scanner) (index uint64, writes []table.Write, spans []logfile.Span, err error) {
-	index, err = scan.Batch(func(r logfile.Record, span logfile.Span) error {
+// changes are those of the batches that were read, without their values.
+type changes struct {
+	all  []*table.Change[logfile.Span]
+	slab []table.Change[logfile.Span] // a part of them: one allocation for many
+}
+
+// maxSlab bounds how many changes stay in memory for one that is still an entry.
+const maxSlab = 256
+
+// batch adds the changes of a log's next batch, and returns its index. Errors: io.EOF at the end.
+func (c *changes) batch(scan *logfile.Scanner) (index uint64, err error) {
+	return scan.Batch(func(r logfile.Record, span logfile.Span) error {
 		w, err := parseBody(r.Key, r.Body)
-		w.Value = nil
-		writes, spans = append(writes, w), append(spans, span)
+		if len(c.slab) == cap(c.slab) {
+			c.slab = make([]table.Change[logfile.Span], 0, min(len(c.all)+1, maxSlab))
+		}
+		c.slab = append(c.slab, table.Change[logfile.Span]{
+			Entry: entry{Meta: w.Meta, Value: span}, Index: r.TxID, Delete: w.Delete})
+		c.all = append(c.all, &c.slab[len(c.slab)-1])
 		return err
 	})
-	return index, writes, spans, err
 }
 
 // errRecord: a record could be read, and is damaged.

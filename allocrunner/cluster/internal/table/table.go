@@ -126,27 +126,85 @@ func (t *Table[V]) Live(key string, live func(lease uint64) bool) *Entry[V] {
 
 // Apply performs the writes of the commit with that index. value says where each value is.
 func (t *Table[V]) Apply(index uint64, writes []Write, value func(i int) V) {
-	t.Index = index
+	changes := make([]*Change[V], len(writes))
 	for i, w := range writes {
-		at, found := t.find(w.Key)
+		changes[i] = &Change[V]{Entry: Entry[V]{w.Meta, value(i)}, Index: index, Delete: w.Delete}
+	}
+	t.Load(index, changes)
+}
+
+// Change is what a commit, whose index it has, wrote or deleted. Indexes of 0 in Meta stand for that index.
+type Change[V any] struct {
+	Entry[V]
+	Index  uint64
+	Delete bool
+	order  int // among those of one Load
+}
+
+// mergeFrom is from how many changes on it costs less to make the list of all entries anew than to change it in place.
+const mergeFrom = 64
+
+// Load performs changes, of one commit or of several, the oldest first. The last commit has that index. The table keeps
+// the changes.
+func (t *Table[V]) Load(index uint64, changes []*Change[V]) {
+	t.Index = index
+	old := len(changes) - maxRecent
+	if old > 0 {
+		t.Forget(changes[old-1].Index)
+	}
+	for i, c := range changes {
+		c.order = i
+		c.CreateIndex, c.ModifyIndex = cmp.Or(c.CreateIndex, c.Index), cmp.Or(c.ModifyIndex, c.Index)
+		if i >= old {
+			t.note(change{c.Index, c.Key})
+		}
+	}
+	if len(changes) >= mergeFrom {
+		t.merge(changes)
+		return
+	}
+	for _, c := range changes {
+		at, found := t.find(c.Key)
 		if found {
 			t.count(t.entries[at], -1)
+			c.Key = t.entries[at].Key // which recent may have, too
 		}
 		switch {
-		case w.Delete && found:
+		case c.Delete && found:
 			t.entries = slices.Delete(t.entries, at, at+1)
-		case !w.Delete:
-			e := &Entry[V]{w.Meta, value(i)}
-			e.CreateIndex, e.ModifyIndex = cmp.Or(w.CreateIndex, index), cmp.Or(w.ModifyIndex, index)
-			if t.count(e, 1); found {
-				e.Key = t.entries[at].Key // which recent has, too
-				t.entries[at] = e
-			} else {
-				t.entries = slices.Insert(t.entries, at, e)
-			}
+		case !c.Delete && found:
+			t.entries[at] = &c.Entry
+		case !c.Delete:
+			t.entries = slices.Insert(t.entries, at, &c.Entry)
 		}
-		t.note(change{index, w.Key})
+		if !c.Delete {
+			t.count(&c.Entry, 1)
+		}
 	}
+}
+
+// merge sorts changes by key, and merges them with the entries. Of the changes of one key the last one counts.
+func (t *Table[V]) merge(changes []*Change[V]) {
+	slices.SortFunc(changes, func(a, b *Change[V]) int {
+		return cmp.Or(strings.Compare(a.Key, b.Key), a.order-b.order)
+	})
+	merged := make([]*Entry[V], 0, len(t.entries)+len(changes))
+	for i, c := range changes {
+		if i+1 < len(changes) && changes[i+1].Key == c.Key {
+			continue
+		}
+		at, found := t.find(c.Key)
+		merged, t.entries = append(merged, t.entries[:at]...), t.entries[at:]
+		if found {
+			t.count(t.entries[0], -1)
+			t.entries = t.entries[1:]
+		}
+		if !c.Delete {
+			t.count(&c.Entry, 1)
+			merged = append(merged, &c.Entry)
+		}
+	}
+	t.entries = append(merged, t.entries...)
 }
 
 func (t *Table[V]) count(e *Entry[V], by int) {
