@@ -20,6 +20,7 @@ type framing struct {
 	left   uint64 // bytes of the body, or of the chunk
 	line   []byte // the beginning of a line whose end has not come
 	begun  bool   // the request line has come
+	empty  bool   // an empty line has come before it
 	old    bool   // the head is HTTP/1.0's
 	length bool   // it has Content-Length
 	coding bool   // it has Transfer-Encoding
@@ -74,8 +75,8 @@ func (f *framing) feed(b []byte) {
 	}
 }
 
-// between reports whether the next byte begins a request.
-func (f *framing) between() bool { return f.part == inHead && !f.begun && len(f.line) == 0 }
+// between reports whether the next byte begins a request, with no empty line before it: net/http may refuse that one.
+func (f *framing) between() bool { return f.part == inHead && !f.begun && !f.empty && len(f.line) == 0 }
 
 // keep keeps the beginning of a line.
 func (f *framing) keep(b []byte) {
@@ -96,7 +97,8 @@ func (f *framing) read(line []byte) {
 			f.part = inHead
 		}
 	case !f.begun: // between requests
-		if len(line) > 0 { // net/http passes over empty lines, too
+		f.empty = len(line) == 0
+		if !f.empty { // net/http passes over empty lines, too
 			f.begun, f.old = true, bytes.HasSuffix(line, []byte(" HTTP/1.0"))
 			f.length, f.coding, f.wrong, f.left = false, false, false, 0
 			f.heads++

@@ -122,7 +122,7 @@ var heads = []string{
 	"GET /v1/x HTTP/1.1\r\nHost: task\r\nHost: other\r\n\r\n",
 	"GET /v1/x HTTP/1.1\r\n\r\n",
 	"GET /v1/x HTTP/1.1\r\nHost: task\r\nA: " + strings.Repeat("a", 4<<10) + "\r\n\r\n",
-	"\r\n", "\r\n" +
+	get + "\r\n", "\r\n", "\r\n" +
 		get, get + get, get[:20], get[20:], "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n",
 }
 
@@ -180,6 +180,7 @@ func TestLane(t *testing.T) {
 		"two at once":              {five(get + get), 0},
 		"in two pieces":            {[]string{get, get, get[:20], get[20:], get}, 1},
 		"after an empty line":      {[]string{get, get, "\r\n"}, 0},
+		"after a head and a line":  {[]string{get, get, request + "\r\n", get}, 0},
 		"too long":                 {five(heads[25]), 0},
 		"in two pieces, the third": {[]string{get, get, get, get[:1], get[1:]}, 1},
 	} {
