@@ -158,7 +158,8 @@ func (s *socket) answer(ctx context.Context, r *Request, result Answer, err erro
 // repeatable reports whether a read is answered at once whenever it is sent, so that its head may be remembered. A
 // query with an index may wait, and a long answer may have to.
 func (s *socket) repeatable(r *Request, a Answer, status int) bool {
-	return status == http.StatusOK && s.config.Fault == nil && a.Body.size() <= ShortBytes && !r.Query().Has("index")
+	return status == http.StatusOK && s.config.Fault == nil && a.Body.size() <= ShortBytes &&
+		!r.Query().Has("index") && !r.Query().Has("filter")
 }
 
 // fail answers with an error and returns the status. It is the one place that logs faults.

@@ -56,6 +56,7 @@ type Conn struct {
 	writer   *laneWriter     // nil before its first use
 	head     []byte          // of the present request, in net/http's buffer; nil unless it came alone and whole
 	remember bool            // see Remember
+	posted   bool            // net/http's latest request was a POST, after which it passes over an empty line
 
 	// recheck decides for each frame of an upgraded connection whether it may pass. It is the present request's, and
 	// counts once upgraded is set, which happens while nothing reads or writes: see Upgrading.

@@ -49,6 +49,7 @@ type slot struct {
 
 // head is a remembered head. It is never changed.
 type head struct {
+	hash    uint64
 	bytes   []byte
 	request *http.Request
 }
@@ -66,8 +67,9 @@ func (l *lane) find(b []byte) (*slot, *head) {
 	if len(l.slots) == 0 || len(b) > maxHead {
 		return nil, nil
 	}
-	at, _ := l.slotOf(b)
-	if kept := at.head.Load(); kept != nil && bytes.Equal(kept.bytes, b) {
+	at, hash := l.slotOf(b)
+	// The hash comes first: how long the comparison of bytes takes would tell of a token in another's head.
+	if kept := at.head.Load(); kept != nil && kept.hash == hash && bytes.Equal(kept.bytes, b) {
 		return at, kept
 	}
 	return nil, nil
@@ -92,7 +94,7 @@ func (l *lane) remember(b []byte, r *http.Request) {
 		return
 	}
 	again.RemoteAddr = r.RemoteAddr
-	at.head.Store(&head{bytes: b, request: again})
+	at.head.Store(&head{hash: hash, bytes: b, request: again})
 }
 
 // plain reports whether nothing but the handler decides what becomes of the connection and of the request's body.
@@ -129,7 +131,7 @@ const (
 
 // repeated reports whether b is a head that the socket remembers, and readies the lane for its request.
 func (c *Conn) repeated(b []byte) bool {
-	if !c.framing.between() {
+	if !c.framing.between() || c.posted {
 		return false
 	}
 	at, kept := c.socket.lane.find(b)
@@ -216,7 +218,8 @@ func (w *laneWriter) finish() {
 func (w *laneWriter) send(body []byte) {
 	w.WriteHeader(http.StatusOK)
 	w.conn.enter(writing)
-	w.sent, w.over = true, w.conn.socket.Draining.Err() != nil
+	said := w.header.Get("Connection") == "close"
+	w.sent, w.over = true, said || w.conn.socket.Draining.Err() != nil
 	out := laneBuffers.Get().(*bytes.Buffer)
 	defer laneBuffers.Put(out)
 	out.Reset()
@@ -230,7 +233,7 @@ func (w *laneWriter) send(body []byte) {
 		out.WriteString("\r\nContent-Length: ")
 		out.Write(strconv.AppendInt(out.AvailableBuffer(), int64(len(body)), 10))
 	}
-	if w.over {
+	if w.over && !said {
 		out.WriteString("\r\nConnection: close")
 	}
 	out.WriteString("\r\n\r\n")

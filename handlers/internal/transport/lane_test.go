@@ -131,6 +131,7 @@ var heads = []string{
 func FuzzLane(f *testing.F) {
 	for i, head := range heads {
 		f.Add(strings.Join([]string{head, head, head, get, head}, "\x00"))
+		f.Add(strings.Join([]string{get, get, heads[19], head, "\r\n" + get, head}, "\x00"))
 		f.Add(strings.Join([]string{get, get, get, head, heads[(i+1)%len(heads)], get}, "\x00"))
 	}
 	f.Fuzz(func(t *testing.T, sent string) {
@@ -181,6 +182,7 @@ func TestLane(t *testing.T) {
 		"in two pieces":            {[]string{get, get, get[:20], get[20:], get}, 1},
 		"after an empty line":      {[]string{get, get, "\r\n"}, 0},
 		"after a head and a line":  {[]string{get, get, request + "\r\n", get}, 0},
+		"after a POST":             {[]string{get, get, heads[19], get, get}, 1},
 		"too long":                 {five(heads[25]), 0},
 		"in two pieces, the third": {[]string{get, get, get, get[:1], get[1:]}, 1},
 	} {
@@ -274,14 +276,21 @@ func TestLaneWhenTheServerStops(t *testing.T) {
 func TestLaneEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := serveLane(t, 64, func(w http.ResponseWriter, r *http.Request, c *Conn) {
-			if _, ok := w.(*laneWriter); ok && r.URL.Path == "/empty" {
+			switch _, ok := w.(*laneWriter); {
+			case ok && r.URL.Path == "/empty":
 				panic(http.ErrAbortHandler)
+			case ok && r.URL.Path == "/silent":
+				w.Header().Set("Connection", "close")
 			}
 			reply(w, r, c)
 		})
 		defer s.Stop()
 		if all, closed := s.say(heads[3], heads[3], heads[3]); !closed || s.taken != 1 || strings.Count(all, " 200 ") != 2 {
 			t.Errorf("a handler cut off a client in the lane: closed is %v, %d took the lane: %q", closed, s.taken, all)
+		}
+		all, closed := s.say(heads[4], heads[4], heads[4])
+		if !closed || s.taken != 2 || strings.Count(all, "\r\nConnection: close\r\n") != 1 {
+			t.Errorf("a handler ended the connection in the lane: closed is %v, %d took the lane: %q", closed, s.taken, all)
 		}
 		conn := s.Dials[0]()
 		defer conn.Close()
@@ -291,7 +300,7 @@ func TestLaneEnds(t *testing.T) {
 		}
 		_, _ = io.WriteString(conn, request)
 		time.Sleep(WriteTimeout + 2*sweepEvery)
-		if rest, err := io.ReadAll(conn); len(rest) > 0 || err != nil || s.taken != 2 {
+		if rest, err := io.ReadAll(conn); len(rest) > 0 || err != nil || s.taken != 3 {
 			t.Errorf("a client that did not read for long got %q, %v; %d took the lane", rest, err, s.taken)
 		}
 	})

@@ -174,7 +174,7 @@ func (s *Socket) serveHTTP(w http.ResponseWriter, r *http.Request) {
 	if c.remember && c.head != nil {
 		s.lane.remember(c.head, r)
 	}
-	c.remember, c.head = false, nil
+	c.remember, c.head, c.posted = false, nil, r.Method == http.MethodPost
 }
 
 // Sent counts an answer of so many bytes against the socket's pace.
