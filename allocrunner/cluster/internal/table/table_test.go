@@ -3,6 +3,7 @@ package table_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"testing"
 
@@ -54,11 +55,13 @@ func TestLoad(t *testing.T) {
 }
 
 func describe(t *table.Table[int]) string {
-	text := fmt.Sprint(t.Index, t.Bytes(), t.HasLeases(), t.Len(), len(t.Ended(func(uint64) bool { return false })))
+	var text strings.Builder
+	text.WriteString(fmt.Sprint(t.Index, t.Bytes(), t.HasLeases(), t.Len(),
+		len(t.Ended(func(uint64) bool { return false }))))
 	for _, e := range t.Entries() {
-		text += fmt.Sprintf(" %+v", *e)
+		text.WriteString(fmt.Sprintf(" %+v", *e))
 	}
-	return text
+	return text.String()
 }
 
 func latest(t *testing.T, of *table.Table[int], after uint64) cluster.Changes {

@@ -177,11 +177,12 @@ func (m *Model) tableRow(name string, cell func(column) string) string {
 		}
 		shown, wide = shown+1, rest
 	}
-	row := pad(ansi.TruncateWc(name, wide, "~"), wide)
+	var row strings.Builder
+	row.WriteString(pad(ansi.TruncateWc(name, wide, "~"), wide))
 	for _, c := range columns[:shown] {
-		row += " " + aligned(cell(c), c.wide)
+		row.WriteString(" " + aligned(cell(c), c.wide))
 	}
-	return row
+	return row.String()
 }
 
 func (m *Model) headingRow() string {

@@ -91,12 +91,12 @@ func (l Layout) Explain(err error) error {
 		return Usagef("%w; run '%s' to finish the stop", err, l.Command("stop", e.ID))
 	}
 	if e, ok := errors.AsType[*interfaces.DestructiveError](err); ok {
-		changes := ""
+		var changes strings.Builder
 		for _, change := range e.Changes {
-			changes += "  " + linewriter.OneLine(change) + "\n"
+			changes.WriteString("  " + linewriter.OneLine(change) + "\n")
 		}
 		return Usagef("allocation %s needs new processes for these changes:\n%s"+
-			"--force stops it gracefully and runs it again; another --alloc-id leaves it alone", e.ID, changes)
+			"--force stops it gracefully and runs it again; another --alloc-id leaves it alone", e.ID, changes.String())
 	}
 	if _, ok := errors.AsType[*datadir.InvalidError](err); ok {
 		return Usage(err)
