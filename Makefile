@@ -7,7 +7,7 @@ VERSION ?= $(shell git describe --tags --dirty 2>/dev/null)
 FUZZTIME ?= 10s
 # How often `make soak` kills each of taskapi, its keeper, and both.
 SOAK ?= 500
-# Flags for the benchmark: make bench BENCH='-run throughput -rounds 9'.
+# Flags for the benchmark: make bench BENCH='-run throughput -rounds 9', or BENCH='-compare HEAD~1'.
 BENCH ?=
 
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2

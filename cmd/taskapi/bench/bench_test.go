@@ -21,6 +21,25 @@ func TestRatioOfComparesRoundsMeasuredInTurn(t *testing.T) {
 	}
 }
 
+// TestSpreadOfRatios holds which of the sorted ratios bound the median: by the tables of the sign test, at most one case
+// of 200 lies below the fourth of twenty.
+func TestSpreadOfRatios(t *testing.T) {
+	for n, skip := range map[int]int{1: 0, 3: 0, 9: 0, 12: 1, 20: 3} {
+		f := &figure{}
+		for i := range n {
+			f.add(0, 10)
+			f.add(1, float64(10*(n-i)))
+		}
+		want := ratio{float64(n+1) / 2, float64(1 + skip), float64(n - skip)}
+		if got := f.ratio(); got != want {
+			t.Errorf("of the ratios 1 to %d: got %+v, want %+v", n, got, want)
+		}
+	}
+	if got := (&figure{old: []float64{0}, new: []float64{0}}).ratio(); got != (ratio{1, 1, 1}) {
+		t.Errorf("of two figures of 0: got %+v, want 1", got)
+	}
+}
+
 func TestMedian(t *testing.T) {
 	for _, test := range []struct {
 		all  []float64

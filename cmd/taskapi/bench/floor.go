@@ -80,31 +80,41 @@ type pair struct {
 	ours, bare target
 }
 
-// pair starts taskapi with the flags, and a floor beside it once its checks have succeeded.
-func (env *environment) pair(ctx context.Context, flags ...string) (_ *pair, err error) {
-	s, err := env.agent(env.path(".data"), server(env.self, "role-task"), flags...)
+// serving starts taskapi with the flags, and returns a request for the checks of its task, with the answer, once the
+// checks have succeeded. The agent is there with an error, too, once it has been started.
+func (env *environment) serving(ctx context.Context, flags ...string) (s *agent, t target, last reply, err error) {
+	s, err = env.agent(env.path(".data"), server(env.self, "role-task"), flags...)
 	if err != nil {
-		return nil, err
+		return nil, t, last, err
 	}
-	p := &pair{agent: s}
-	defer func() {
-		if err != nil {
-			p.stopInto(&err)
-		}
-	}()
-	var last reply
-	if err := s.until(ctx, "the checks to succeed", startTime, 20*time.Millisecond, func() bool {
-		if p.ours, err = s.target(0, checksPath(s.allocID)); err == nil {
-			last, err = exchange(p.ours.socket, p.ours.requests[0])
+	ended := s.until(ctx, "the checks to succeed", startTime, 20*time.Millisecond, func() bool {
+		if t, err = s.target(0, checksPath(s.allocID)); err == nil {
+			last, err = exchange(t.socket, t.requests[0])
 		}
 		return err == nil && last.status == http.StatusOK && succeeded(last.body)
-	}); err != nil {
-		return nil, fmt.Errorf("%w (last status %d)", err, last.status)
+	})
+	t.pid = s.cmd.Process.Pid
+	if ended != nil {
+		return s, t, last, fmt.Errorf("%w (last status %d)", ended, last.status)
 	}
-	if p.floor, err = env.floor(ctx, last, p.ours.requests[0]); err != nil {
+	return s, t, last, nil
+}
+
+// pair starts taskapi with the flags, and a floor beside it once its checks have succeeded.
+func (env *environment) pair(ctx context.Context, flags ...string) (*pair, error) {
+	s, ours, last, err := env.serving(ctx, flags...)
+	if s == nil {
 		return nil, err
 	}
-	p.bare = target{socket: p.floor.socket, requests: p.ours.requests}
+	p := &pair{agent: s, ours: ours}
+	if err == nil {
+		p.floor, err = env.floor(ctx, last, ours.requests[0])
+	}
+	if err != nil {
+		p.stopInto(&err)
+		return nil, err
+	}
+	p.bare = target{socket: p.floor.socket, requests: ours.requests, pid: p.floor.cmd.Process.Pid}
 	return p, nil
 }
 

@@ -15,7 +15,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sync/errgroup"
 
-	"taskapi/internal/proc"
+	"taskapi/cmd/taskapi/bench/internal/load"
 )
 
 const (
@@ -62,31 +62,50 @@ func printRole(ctx context.Context, args []string) error {
 	return nil
 }
 
-// measureFollow follows a task's output over the operator's socket, each reader from the first byte to the last.
-// Every line is checked: one that is missing, or comes twice, is an error.
-func measureFollow(ctx context.Context, env *environment, o options, table io.Writer) (err error) {
-	most := int64(o.seconds*float64(o.rounds)*followRate) / followLine * followLine
-	s, err := env.agent(env.path(".data"), server(env.self, "role-print", strconv.FormatInt(most, 10)))
+// measureFollow prints what env.follow finds.
+func measureFollow(ctx context.Context, env *environment, o options, table io.Writer) error {
+	f, err := env.follow(ctx, int64(o.seconds*float64(o.rounds)*followRate)/followLine*followLine)
 	if err != nil {
 		return err
 	}
+	fmt.Fprintf(table, "a task's output, %s\t\n", megabytes(f.bytes))
+	fmt.Fprintf(table, "printed at\t%s/s\n", megabytes(f.bytes/f.printed.Seconds()))
+	fmt.Fprintf(table, "%d followers have all of it, behind by\t%s\n", followers, millis(f.behind))
+	fmt.Fprintf(table, "processor time of the agent\t%.0f %% of one\n", 100*f.cpu.Seconds()/(f.printed+f.behind).Seconds())
+	fmt.Fprintf(table, "the files that are left, by logs / by cat\t%s/s / %s/s\n", megabytes(f.byLogs), megabytes(f.byCat))
+	return nil
+}
+
+// A followed output is what it took to print it and to follow it.
+type followed struct {
+	bytes         float64
+	printed       time.Duration // by the task
+	behind        time.Duration // from the task's last line to the last reader's
+	cpu           time.Duration // of the agent
+	byLogs, byCat float64       // bytes a second, of the files that are left
+}
+
+// follow follows so many bytes of a task's output over the operator's socket, each reader from the first byte to the
+// last. Every line is checked: one that is missing, or comes twice, is an error.
+func (env *environment) follow(ctx context.Context, most int64) (f followed, err error) {
+	s, err := env.agent(env.path(".data"), server(env.self, "role-print", strconv.FormatInt(most, 10)))
+	if err != nil {
+		return f, err
+	}
 	defer s.stopInto(&err)
 	if err := s.allRun(ctx, 1); err != nil {
-		return err
+		return f, err
 	}
 	var bodies []io.ReadCloser
 	for range followers {
 		body, err := s.logs(ctx, true)
 		if err != nil {
-			return err
+			return f, err
 		}
 		defer body.Close()
 		bodies = append(bodies, body)
 	}
-	before, err := proc.Read(s.cmd.Process.Pid)
-	if err != nil {
-		return err
-	}
+	before := load.CPUTime(s.cmd.Process.Pid)
 	began := time.Now()
 	var readers errgroup.Group
 	for _, body := range bodies {
@@ -94,36 +113,24 @@ func measureFollow(ctx context.Context, env *environment, o options, table io.Wr
 	}
 	data := filepath.Join(s.dir, "alloc", "data")
 	if err := os.WriteFile(filepath.Join(data, "begin"), nil, 0o600); err != nil {
-		return err
+		return f, err
 	}
 	if err := readers.Wait(); err != nil {
-		return err
+		return f, err
 	}
 	took := time.Since(began)
-	after, err := proc.Read(s.cmd.Process.Pid)
-	if err != nil {
-		return err
-	}
-	printed := time.Duration(0)
+	f = followed{bytes: float64(most), cpu: load.CPUTime(s.cmd.Process.Pid) - before}
 	if err := s.until(ctx, "the task to have printed all", startTime, 5*time.Millisecond, func() bool {
 		text, err := os.ReadFile(filepath.Join(data, "took"))
 		n, numErr := strconv.ParseInt(string(text), 10, 64)
-		printed = time.Duration(n)
+		f.printed = time.Duration(n)
 		return err == nil && numErr == nil
 	}); err != nil {
-		return err
+		return f, err
 	}
-	byLogs, byCat, err := s.readFiles(ctx)
-	if err != nil {
-		return err
-	}
-	fmt.Fprintf(table, "a task's output, %s\t\n", megabytes(float64(most)))
-	fmt.Fprintf(table, "printed at\t%s/s\n", megabytes(float64(most)/printed.Seconds()))
-	fmt.Fprintf(table, "%d followers have all of it, behind by\t%s\n", followers, millis(max(took-printed, 0)))
-	fmt.Fprintf(table, "processor time of the agent\t%.0f %% of one\n",
-		100*(after.CPU.Sum()-before.CPU.Sum()).Seconds()/took.Seconds())
-	fmt.Fprintf(table, "the files that are left, by logs / by cat\t%s/s / %s/s\n", megabytes(byLogs), megabytes(byCat))
-	return nil
+	f.behind = max(took-f.printed, 0)
+	f.byLogs, f.byCat, err = s.readFiles(ctx)
+	return f, err
 }
 
 // readLines reads numbered lines to the last one.

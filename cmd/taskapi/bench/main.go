@@ -10,6 +10,9 @@
 //	exec        time to run /bin/true in a task, beside fork and exec, and nsenter
 //	follow      what four readers get that follow the output of a task which prints 100 MB/s
 //
+// With -compare, another revision (or another taskapi's file) is measured in turn with this one. The program then prints
+// the ratios of the figures, new to old, with their spread, and exits 1 if a figure is worse by more than the spread.
+//
 // The servers, the hostile clients and the tasks are processes of their own: this program, executed again in a
 // role. So what is measured never shares a heap or a scheduler with what measures. Servers take turns within a
 // round, because a machine's speed drifts. Nothing leaves the machine: every connection is a Unix socket or
@@ -37,9 +40,13 @@ const timeLimit = 30 * time.Minute
 type options struct {
 	binary  string
 	run     string
+	compare string
 	seconds float64
 	rounds  int
 }
+
+// names returns what -run names.
+func (o options) names() []string { return strings.Split(o.run, ",") }
 
 // of returns a time in proportion to -seconds.
 func (o options) of(d time.Duration) time.Duration { return time.Duration(o.seconds * float64(d)) }
@@ -105,7 +112,8 @@ func run(ctx context.Context, w io.Writer, args []string) error {
 	flags.StringVar(&o.binary, "binary", "bin/taskapi", "the taskapi to measure")
 	flags.StringVar(&o.run, "run", strings.Join(all, ","), "what to measure")
 	flags.Float64Var(&o.seconds, "seconds", 1, "how long a round of requests lasts")
-	flags.IntVar(&o.rounds, "rounds", 5, "how many rounds")
+	flags.IntVar(&o.rounds, "rounds", 5, fmt.Sprintf("how many rounds; with -compare %d", compareRounds))
+	flags.StringVar(&o.compare, "compare", "", "a git revision, or a file, to measure in turn with the taskapi to measure")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return nil
@@ -115,16 +123,28 @@ func run(ctx context.Context, w io.Writer, args []string) error {
 	if o.seconds <= 0 || o.rounds < 1 || flags.NArg() > 0 {
 		return errors.New("-seconds and -rounds must be above 0, and there are no arguments")
 	}
+	for _, name := range o.names() {
+		if !slices.Contains(all, name) {
+			return fmt.Errorf("there is no measurement %q; -help lists them", name)
+		}
+	}
+	if o.compare != "" {
+		rounds := compareRounds
+		flags.Visit(func(f *flag.Flag) { // the flags that were given
+			if f.Name == "rounds" {
+				rounds = o.rounds
+			}
+		})
+		o.rounds = rounds
+		return compare(ctx, w, o)
+	}
 	env, err := newEnvironment(o.binary)
 	if err != nil {
 		return err
 	}
 	defer env.close()
-	for name := range strings.SplitSeq(o.run, ",") {
-		i := slices.IndexFunc(measurements, func(m measurement) bool { return m.name == name })
-		if i < 0 {
-			return fmt.Errorf("there is no measurement %q; -help lists them", name)
-		}
+	for _, name := range o.names() {
+		i := slices.Index(all, name)
 		table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 		if err := measurements[i].measure(ctx, env, o, table); err != nil {
 			return fmt.Errorf("measurement %q: %w", name, err)

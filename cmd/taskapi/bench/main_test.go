@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,29 +12,55 @@ import (
 	"time"
 )
 
-// TestMeasure builds the program, and runs the measurement that uses most of it on a real taskapi, so briefly that
-// the figures mean nothing. What the test holds is that they can be measured, and that taskapi refuses the whole
-// flood, which the floor answers.
+// TestMeasure builds the program, and runs measurements on a real taskapi, so briefly that the figures mean nothing. The
+// test holds that they can be measured, that taskapi refuses a whole flood of bad tokens, which the floor answers, and
+// that a comparison tells a slower program from a faster one.
 func TestMeasure(t *testing.T) {
 	binary, bench := build(t, "taskapi/cmd/taskapi"), build(t, "taskapi/cmd/taskapi/bench") // minutes on a new machine
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)                          // ends what hangs
-	defer cancel()
-	cmd := exec.CommandContext(ctx, bench, "-binary", binary, "-run", "attack", "-seconds", "0.2", "-rounds", "1")
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // so that it cleans up
-	cmd.Stderr = t.Output()
-	text, err := cmd.Output()
-	if err != nil {
+	// measure returns what the benchmark prints, whether or not its exit code is 0.
+	measure := func(t *testing.T, args ...string) ([]byte, error) {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute) // ends what hangs
+		defer cancel()
+		cmd := exec.CommandContext(ctx, bench, append(args, "-rounds", "1", "-seconds", "0.2")...)
+		cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // so that it cleans up
+		cmd.Stderr = t.Output()
+		return cmd.Output()
+	}
+	t.Run("attack", func(t *testing.T) {
+		text, err := measure(t, "-binary", binary, "-run", "attack")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []string{`(?m)^2 good beside 8 hostile .* statuses$`, `(?m)^floor  .*  200: 100\.0%$`,
+			`(?m)^taskapi  .*  40[13]: [0-9.]+%`} {
+			if !regexp.MustCompile(want).Match(text) {
+				t.Errorf("no line like %s in:\n%s", want, text)
+			}
+		}
+		if regexp.MustCompile(`(?m)^taskapi .* 200: `).Match(text) {
+			t.Errorf("taskapi answers hostile requests:\n%s", text)
+		}
+	})
+	slower := filepath.Join(t.TempDir(), "slower")
+	script := fmt.Sprintf("#!/bin/sh\nsleep 1\nexec %s \"$@\"\n", binary)
+	if err := os.WriteFile(slower, []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{
-		`(?m)^2 good beside 8 hostile .* statuses$`, `(?m)^floor  .*  200: 100\.0%$`, `(?m)^taskapi  .*  40[13]: [0-9.]+%`,
+	for verdict, args := range map[string][]string{
+		"worse":  {"-binary", slower, "-compare", binary},
+		"better": {"-binary", binary, "-compare", slower},
 	} {
-		if !regexp.MustCompile(want).Match(text) {
-			t.Errorf("no line like %s in:\n%s", want, text)
-		}
-	}
-	if regexp.MustCompile(`(?m)^taskapi .* 200: `).Match(text) {
-		t.Errorf("taskapi answers hostile requests:\n%s", text)
+		t.Run(verdict, func(t *testing.T) {
+			text, err := measure(t, append(args, "-run", "start")...)
+			row := `(?m)^start: the operator's first 200  .* ` + verdict + ` *$`
+			if !regexp.MustCompile(row).Match(text) {
+				t.Errorf("%v, and no row like %s in:\n%s", err, row, text)
+			}
+			exit, failed := errors.AsType[*exec.ExitError](err)
+			if verdict == "worse" && (!failed || exit.ExitCode() != 1) {
+				t.Errorf("it ended with %v, want exit code 1", err)
+			}
+		})
 	}
 }
 

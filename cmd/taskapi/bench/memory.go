@@ -34,18 +34,29 @@ func measureMemory(ctx context.Context, env *environment, o options, table io.Wr
 		{"bare server", []int{p.floor.cmd.Process.Pid}},
 		{"taskapi, keeper included", processesWith("exe", env.binary)},
 	} {
-		var rss, pss uint64
-		for _, pid := range row.pids {
-			file := fmt.Sprintf("/proc/%d/smaps_rollup", pid)
-			rss += proc.Bytes(proc.Value(file, "Rss"))
-			pss += proc.Bytes(proc.Value(file, "Pss"))
-		}
-		if rss == 0 || pss == 0 {
-			return fmt.Errorf("the memory of the %s can't be read", row.name)
+		rss, pss, err := memoryOf(row.pids)
+		if err != nil {
+			return fmt.Errorf("%s: %w", row.name, err)
 		}
 		fmt.Fprintf(table, "%s\t%d\t%s\t%s\n", row.name, len(row.pids), megabytes(float64(rss)), megabytes(float64(pss)))
 	}
 	return nil
+}
+
+// restingTasks is how many tasks rest with a taskapi whose memory is compared.
+const restingTasks = 3
+
+// memoryOf returns the bytes of memory of these processes together.
+func memoryOf(pids []int) (rss, pss uint64, err error) {
+	for _, pid := range pids {
+		file := fmt.Sprintf("/proc/%d/smaps_rollup", pid)
+		rss += proc.Bytes(proc.Value(file, "Rss"))
+		pss += proc.Bytes(proc.Value(file, "Pss"))
+	}
+	if rss == 0 || pss == 0 {
+		return 0, 0, fmt.Errorf("the memory of the processes %v can't be read", pids)
+	}
+	return rss, pss, nil
 }
 
 // processesWith finds the processes whose link of that name in proc(5), exe or cwd, leads to the path or below it.

@@ -13,6 +13,9 @@ import (
 // warmup is how long a round runs before it counts: connections are made and caches filled.
 const warmup = 200 * time.Millisecond
 
+// connections are how many connections send the same request.
+var connections = []int{1, 8, 16}
+
 // measureThroughput sends the same request to both servers in turn. Both answer with the same bytes.
 func measureThroughput(ctx context.Context, env *environment, o options, table io.Writer) (err error) {
 	p, err := env.pair(ctx)
@@ -20,12 +23,11 @@ func measureThroughput(ctx context.Context, env *environment, o options, table i
 		return err
 	}
 	defer p.stopInto(&err)
-	p.bare.pid, p.ours.pid = p.floor.cmd.Process.Pid, p.agent.cmd.Process.Pid
 	fmt.Fprintln(table,
 		"authenticated GET checks\tfloor/s\ttaskapi/s\tratio (spread)\tCPU each\tCPU each\tratio (spread)\t"+
 			"floor p50\tp99\ttaskapi p50\tp99")
-	for _, n := range []int{1, 8, 16} {
-		if err := p.compare(ctx, o, table, fmt.Sprintf("%d connection(s)", n), n); err != nil {
+	for _, n := range connections {
+		if err := p.compare(ctx, o, table, connectionCount(n), n); err != nil {
 			return err
 		}
 	}
@@ -33,6 +35,8 @@ func measureThroughput(ctx context.Context, env *environment, o options, table i
 	p.bare.requests, p.ours.requests = differing, differing
 	return p.compare(ctx, o, table, "8, no two heads alike", 8)
 }
+
+func connectionCount(n int) string { return fmt.Sprintf("%d connection(s)", n) }
 
 // compare prints a row: how both servers answer on so many connections.
 func (p *pair) compare(ctx context.Context, o options, table io.Writer, name string, connections int) error {
