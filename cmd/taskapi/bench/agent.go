@@ -118,9 +118,9 @@ func (env *environment) agent(dataDir, job string, flags ...string) (*agent, err
 	return &agent{process: p, allocID: allocID, dir: filepath.Join(dataDir, "allocs", allocID)}, nil
 }
 
-// group starts taskapi with a job of sleepers, and returns when all of them run.
-func (env *environment) group(ctx context.Context, dataDir string, tasks int) (*agent, error) {
-	s, err := env.agent(dataDir, sleepers(tasks, identityBlock))
+// sleeping starts taskapi with a job of sleepers, and returns when all of them run.
+func (env *environment) sleeping(ctx context.Context, tasks int) (*agent, error) {
+	s, err := env.agent(env.path(".data"), sleepers(tasks, identityBlock))
 	if err != nil {
 		return nil, err
 	}
@@ -129,6 +129,14 @@ func (env *environment) group(ctx context.Context, dataDir string, tasks int) (*
 		return nil, err
 	}
 	return s, nil
+}
+
+// shared returns the sleeping tasks that the rounds of a measurement share.
+func (env *environment) shared(ctx context.Context, tasks int) (_ *agent, err error) {
+	if env.group == nil {
+		env.group, err = env.sleeping(ctx, tasks)
+	}
+	return env.group, err
 }
 
 // operator returns Nomad's SDK on the operator's socket.

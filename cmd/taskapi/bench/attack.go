@@ -2,9 +2,8 @@ package main
 
 import (
 	"context"
-	"fmt"
-	"io"
 	"os"
+	"path/filepath"
 
 	"taskapi/cmd/taskapi/bench/internal/load"
 )
@@ -15,37 +14,53 @@ const (
 	hostileConnections = 8
 )
 
-// measureAttack sends the same flood to the floor, which refuses nobody: what the good connections lose there, they
-// lose because the machine is busy.
-func measureAttack(ctx context.Context, env *environment, o options, table io.Writer) (err error) {
+// attack floods taskapi with bad tokens.
+func (env *environment) attack(ctx context.Context, o options) ([]sample, error) {
+	p, err := env.attacked(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return env.attackOn(ctx, o, p.ours)
+}
+
+// floorAttack sends the same flood to the floor, which refuses nobody: what the good connections lose there, they lose
+// because the machine is busy.
+func (env *environment) floorAttack(ctx context.Context, o options) ([]sample, error) {
+	p, err := env.attacked(ctx)
+	if err == nil {
+		p, err = env.withFloor(ctx)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return env.attackOn(ctx, o, p.bare)
+}
+
+// attacked returns a taskapi that trusts the attack's issuer.
+func (env *environment) attacked(ctx context.Context) (*pair, error) {
+	keys := filepath.Join(env.dir, "issuer.jwks")
+	if env.hostile != nil {
+		return env.pair(ctx)
+	}
 	issuer := newIssuer()
-	keys := env.path(".jwks")
 	if err := os.WriteFile(keys, issuer.jwks(), 0o644); err != nil {
-		return err
+		return nil, err
 	}
 	p, err := env.pair(ctx, "-jwks", keys)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer p.stopInto(&err)
 	token, err := p.agent.taskToken(0)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	requests, err := issuer.hostile(token, checksPath(p.agent.allocID))
-	if err != nil {
-		return err
-	}
-	fmt.Fprintf(table, besideTitle, "2 good beside 8 hostile", "hostile")
-	for _, server := range []struct {
-		name   string
-		target target
-	}{{"floor", p.bare}, {"taskapi", p.ours}} {
-		floods := []target{{socket: server.target.socket, requests: requests}}
-		good := func() (load.Result, error) { return drive(ctx, server.target, goodConnections, 0, o) }
-		if err := env.beside(ctx, o, table, server.name, floods, hostileConnections, good); err != nil {
-			return err
-		}
-	}
-	return nil
+	env.hostile, err = issuer.hostile(token, checksPath(p.agent.allocID))
+	return p, err
+}
+
+func (env *environment) attackOn(ctx context.Context, o options, t target) ([]sample, error) {
+	floods := []target{{socket: t.socket, requests: env.hostile}}
+	return env.beside(ctx, o, floods, hostileConnections, func() (load.Result, error) {
+		return drive(ctx, t, goodConnections, 0, o)
+	})
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/ed25519"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"io"
 	"math"
 	"strings"
@@ -16,8 +17,11 @@ import (
 
 func TestRatioOfComparesRoundsMeasuredInTurn(t *testing.T) {
 	got := ratioOf([]float64{50, 90, 100}, []float64{100, 100, 200})
-	if want := (ratio{0.9, 0.5, 0.9}); got != want {
+	if want := (ratio{0.5, 0.5, 0.9}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if got := ratioOf([]float64{0}, []float64{0}); got != (ratio{1, 1, 1}) {
+		t.Errorf("of two figures of 0: got %+v, want 1", got)
 	}
 }
 
@@ -25,18 +29,43 @@ func TestRatioOfComparesRoundsMeasuredInTurn(t *testing.T) {
 // of 200 lies below the fourth of twenty.
 func TestSpreadOfRatios(t *testing.T) {
 	for n, skip := range map[int]int{1: 0, 3: 0, 9: 0, 12: 1, 20: 3} {
-		f := &figure{}
+		above, below := make([]float64, n), make([]float64, n)
 		for i := range n {
-			f.add(0, 10)
-			f.add(1, float64(10*(n-i)))
+			above[i], below[i] = float64(10*(n-i)), 10
 		}
 		want := ratio{float64(n+1) / 2, float64(1 + skip), float64(n - skip)}
-		if got := f.ratio(); got != want {
+		if got := ratioOf(above, below); got != want {
 			t.Errorf("of the ratios 1 to %d: got %+v, want %+v", n, got, want)
 		}
 	}
-	if got := (&figure{old: []float64{0}, new: []float64{0}}).ratio(); got != (ratio{1, 1, 1}) {
-		t.Errorf("of two figures of 0: got %+v, want 1", got)
+}
+
+// TestVerdicts holds that only a figure whose whole spread is above 1 is worse, and that a table of revisions alone judges.
+func TestVerdicts(t *testing.T) {
+	ways := []way{{name: "new"}, {name: "old"}}
+	for _, test := range []struct {
+		new     []float64
+		verdict string
+		compare bool
+		err     error
+	}{
+		{[]float64{12, 13, 14}, "worse", true, errWorse},
+		{[]float64{12, 13, 14}, "", false, nil},
+		{[]float64{9, 13, 14}, "", true, nil},
+		{[]float64{10.05, 10.05, 10.05}, "", true, nil},
+		{[]float64{7, 8, 9}, "better", true, nil},
+	} {
+		var out strings.Builder
+		figures := []*figure{{"f", times, [][]float64{test.new, {10, 10, 10}}}}
+		err := printFigures(&out, "m", ways, figures, test.compare)
+		row := strings.Fields(strings.Split(out.String(), "\n")[1])
+		verdict := ""
+		if last := row[len(row)-1]; !strings.HasSuffix(last, ")") {
+			verdict = last
+		}
+		if !errors.Is(err, test.err) || verdict != test.verdict {
+			t.Errorf("%v: got %q, %v; want %q, %v, in:\n%s", test.new, verdict, err, test.verdict, test.err, &out)
+		}
 	}
 }
 

@@ -5,12 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"maps"
+	"net/http"
 	"os"
-	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"taskapi/cmd/taskapi/bench/internal/load"
@@ -19,44 +16,35 @@ import (
 // floodLength bounds a flood whose end was missed.
 const floodLength = 5 * time.Minute
 
-// besideTitle heads the rows of beside; the measurement's name and that of the floods go in.
-const besideTitle = "%s\talone/s\tbeside/s\trate kept (spread)\tp99 alone\tbeside\tp99 grown (spread)\t%s/s\tstatuses\n"
-
-// beside drives good connections alone and beside a flood of each target, in turn, and prints a row.
-func (env *environment) beside(ctx context.Context, o options, table io.Writer, name string, floods []target,
-	connections int, good func() (load.Result, error)) error {
-	counts := map[int]int{} // of the replies to the floods, over all rounds
-	var alone, beside []load.Result
-	var replies, seconds float64
-	for range o.rounds {
-		quiet, err := good()
-		if err != nil {
-			return fmt.Errorf("the good connections alone: %w", err)
-		}
-		result, flooded, err := env.flooding(ctx, floods, connections, good)
-		if err != nil {
-			return fmt.Errorf("beside the floods: %w", err)
-		}
-		alone, beside = append(alone, quiet), append(beside, result)
-		for _, flood := range flooded {
-			for status, n := range flood.Statuses {
-				counts[status] += n
-			}
-			replies += float64(flood.Replies)
-		}
-		seconds += flooded[0].Elapsed.Seconds()
+// beside drives good connections alone and beside a flood of each target.
+func (env *environment) beside(ctx context.Context, o options, floods []target, connections int,
+	good func() (load.Result, error)) ([]sample, error) {
+	alone, err := good()
+	if err != nil {
+		return nil, fmt.Errorf("the good connections alone: %w", err)
 	}
-	var statuses []string
-	for _, status := range slices.Sorted(maps.Keys(counts)) {
-		statuses = append(statuses, fmt.Sprintf("%d: %.1f%%", status, 100*float64(counts[status])/replies))
+	beside, flooded, err := env.flooding(ctx, floods, connections, good)
+	if err != nil {
+		return nil, fmt.Errorf("beside the floods: %w", err)
+	}
+	replies, refused := 0, 0
+	for _, flood := range flooded {
+		replies += flood.Replies
+		for _, status := range []int{http.StatusUnauthorized, http.StatusForbidden, http.StatusTooManyRequests} {
+			refused += flood.Statuses[status]
+		}
 	}
 	p99 := func(r load.Result) float64 { return float64(r.Percentile(99)) }
-	before, after := speedOf(alone), speedOf(beside)
-	fmt.Fprintf(table, "%s\t%.0f\t%.0f\t%v\t%s\t%s\t%v\t%.0f\t%s\n", name, before.rate, after.rate,
-		ratioOf(collect(beside, load.Result.Rate), collect(alone, load.Result.Rate)),
-		micros(before.p99), micros(after.p99), ratioOf(collect(beside, p99), collect(alone, p99)),
-		replies/seconds, strings.Join(statuses, ", "))
-	return nil
+	return []sample{
+		answerSample("good: an answer, alone", alone),
+		answerSample("beside", beside),
+		{"grown", times, alone.Rate() / beside.Rate()},
+		{"good: p99, alone", duration, p99(alone)},
+		{"p99, beside", duration, p99(beside)},
+		{"p99, grown", times, p99(beside) / p99(alone)},
+		{"the others: an answer", duration, float64(flooded[0].Elapsed) / float64(replies)},
+		{"the others: not refused", percent, 1 - float64(refused)/float64(replies)},
+	}, nil
 }
 
 // flooding drives the good connections while a process for each target floods it.

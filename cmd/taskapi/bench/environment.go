@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -22,6 +23,12 @@ type environment struct {
 	binary string // a copy of the taskapi under test, so that its processes are known by their executable
 	bare   string // a copy of this program to be the floor, so that it shares no memory with this one
 	made   int    // folders and sockets made so far
+	data   string // the data directory of the starts that are measured
+
+	// What the ways of a measurement share; stop ends it.
+	serving *pair
+	hostile [][]byte // requests of the attack on it
+	group   *agent
 }
 
 func newEnvironment(binary string) (*environment, error) {
@@ -34,6 +41,7 @@ func newEnvironment(binary string) (*environment, error) {
 		return nil, fmt.Errorf("make a folder: %w", err)
 	}
 	env := &environment{dir: dir, self: self, binary: filepath.Join(dir, "taskapi"), bare: filepath.Join(dir, "bare")}
+	env.data = env.path(".data")
 	err = copyFile(env.binary, binary)
 	if err == nil {
 		err = copyFile(env.bare, self)
@@ -43,6 +51,45 @@ func newEnvironment(binary string) (*environment, error) {
 		return nil, fmt.Errorf("copy the taskapi to measure (run `make build` first), and this program: %w", err)
 	}
 	return env, nil
+}
+
+// build builds the program of a revision as `make build` does, and returns its path.
+func (env *environment) build(ctx context.Context, revision string) (string, error) {
+	source, archive, binary := env.path(".source"), env.path(".tar"), env.path(".binary")
+	for _, args := range [][]string{
+		{"git", "archive", "--format=tar", "--output", archive, revision},
+		{"mkdir", source},
+		{"tar", "-x", "-f", archive, "-C", source},
+		{"go", "build", "-C", source, "-trimpath", "-ldflags", "-s -w", "-o", binary, "./cmd/taskapi"},
+	} {
+		cmd := exec.CommandContext(ctx, args[0], args[1:]...)
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return "", fmt.Errorf("build the revision %q: %s: %w\n%s", revision, strings.Join(args, " "), err, out)
+		}
+	}
+	return binary, nil
+}
+
+// size is the program's.
+func (env *environment) size(context.Context, options) ([]sample, error) {
+	info, err := os.Stat(env.binary)
+	if err != nil {
+		return nil, err
+	}
+	return []sample{{"size", megabytes, float64(info.Size())}}, nil
+}
+
+// stop ends what the ways of a measurement share.
+func (env *environment) stop() (err error) {
+	if env.serving != nil {
+		env.serving.stopInto(&err)
+	}
+	if env.group != nil {
+		env.group.stopInto(&err)
+	}
+	env.serving, env.hostile, env.group = nil, nil, nil
+	return err
 }
 
 // close ends whatever a failed run left of taskapi and of its tasks, and removes the folder.

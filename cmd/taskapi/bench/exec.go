@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -19,46 +20,49 @@ const trueProgram = "/bin/true"
 // execsPerRound is how often each way is measured in a round.
 const execsPerRound = 20
 
-// measureExec runs a program in a task over the operator's socket and by taskapi exec, and without taskapi: started
+// execWays are to run a program in a task over the operator's socket and by taskapi exec, and without taskapi: started
 // by this program, and by nsenter in this program's own namespaces, where nsenter is allowed to.
-func measureExec(ctx context.Context, env *environment, o options, table io.Writer) (err error) {
-	dataDir := env.path(".data")
-	s, err := env.group(ctx, dataDir, 1)
-	if err != nil {
-		return err
-	}
-	defer s.stopInto(&err)
-	command := func(args ...string) func() error {
-		return func() error { return exec.CommandContext(ctx, args[0], args[1:]...).Run() }
-	}
-	nsenter := []string{"nsenter", "--target", strconv.Itoa(os.Getpid()), "--mount", "--uts", "--ipc", "--net", "--pid"}
-	ways := []struct {
-		name string
-		run  func() error
-	}{
-		{"in a task, over the socket", func() error { return s.execOnce(ctx) }},
-		{"in a task, by taskapi exec", command(env.binary, "exec", "--data-dir", dataDir, "--", trueProgram)},
-		{"by fork and exec", command(trueProgram)},
-		{"by nsenter", command(append(nsenter, trueProgram)...)},
-	}
-	if ways[3].run() != nil {
-		ways = ways[:3]
-	}
-	times := make([][]time.Duration, len(ways))
-	for range execsPerRound * o.rounds {
-		for i, way := range ways {
-			began := time.Now()
-			if err := way.run(); err != nil {
-				return fmt.Errorf("%s: %w", way.name, err)
+func (env *environment) execWays() []way {
+	inTask := func(run func(ctx context.Context, s *agent) error) func(context.Context, options) ([]sample, error) {
+		return func(ctx context.Context, _ options) ([]sample, error) {
+			s, err := env.shared(ctx, 1)
+			if err != nil {
+				return nil, err
 			}
-			times[i] = append(times[i], time.Since(began))
+			return timeExecs(func() error { return run(ctx, s) })
 		}
 	}
-	fmt.Fprintln(table, "run /bin/true\tmedian (spread)\tthe first over this")
-	for i, way := range ways {
-		fmt.Fprintf(table, "%s\t%s\t%v\n", way.name, spread(times[i]), ratioOf(times[0], times[i]))
+	command := func(args ...string) func(context.Context, options) ([]sample, error) {
+		return func(ctx context.Context, _ options) ([]sample, error) {
+			return timeExecs(func() error { return exec.CommandContext(ctx, args[0], args[1:]...).Run() })
+		}
 	}
-	return nil
+	ways := []way{
+		{"over the socket", inTask(func(ctx context.Context, s *agent) error { return s.execOnce(ctx) })},
+		{"taskapi exec", inTask(func(ctx context.Context, s *agent) error {
+			dataDir := filepath.Dir(filepath.Dir(s.dir))
+			return exec.CommandContext(ctx, env.binary, "exec", "--data-dir", dataDir, "--", trueProgram).Run()
+		})},
+		{"fork and exec", command(trueProgram)},
+	}
+	nsenter := []string{"nsenter", "--target", strconv.Itoa(os.Getpid()), "--mount", "--uts", "--ipc", "--net", "--pid",
+		trueProgram}
+	if exec.Command(nsenter[0], nsenter[1:]...).Run() == nil {
+		ways = append(ways, way{"nsenter", command(nsenter...)})
+	}
+	return ways
+}
+
+func timeExecs(run func() error) ([]sample, error) {
+	var all []time.Duration
+	for range execsPerRound {
+		began := time.Now()
+		if err := run(); err != nil {
+			return nil, err
+		}
+		all = append(all, time.Since(began))
+	}
+	return []sample{timeSample("true", median(all))}, nil
 }
 
 // execOnce runs the program in the task, and reads its exit code.

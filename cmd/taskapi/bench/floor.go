@@ -73,48 +73,48 @@ func (env *environment) floor(ctx context.Context, r reply, request []byte) (*fl
 	})
 }
 
-// A pair is taskapi and a floor that gives the same reply to the same request.
+// A pair is a taskapi that serves a task, and a floor that gives the same reply to the same request once it is needed.
 type pair struct {
 	agent      *agent
 	floor      *floor
+	reply      reply
 	ours, bare target
 }
 
-// serving starts taskapi with the flags, and returns a request for the checks of its task, with the answer, once the
-// checks have succeeded. The agent is there with an error, too, once it has been started.
-func (env *environment) serving(ctx context.Context, flags ...string) (s *agent, t target, last reply, err error) {
-	s, err = env.agent(env.path(".data"), server(env.self, "role-task"), flags...)
+// pair returns the taskapi that the rounds of a measurement share, once its checks have succeeded. It is started with
+// the flags.
+func (env *environment) pair(ctx context.Context, flags ...string) (*pair, error) {
+	if env.serving != nil {
+		return env.serving, nil
+	}
+	s, err := env.agent(env.path(".data"), server(env.self, "role-task"), flags...)
 	if err != nil {
-		return nil, t, last, err
+		return nil, err
 	}
-	ended := s.until(ctx, "the checks to succeed", startTime, 20*time.Millisecond, func() bool {
-		if t, err = s.target(0, checksPath(s.allocID)); err == nil {
-			last, err = exchange(t.socket, t.requests[0])
+	p := &pair{agent: s}
+	env.serving = p
+	if err := s.until(ctx, "the checks to succeed", startTime, 20*time.Millisecond, func() bool {
+		if p.ours, err = s.target(0, checksPath(s.allocID)); err == nil {
+			p.reply, err = exchange(p.ours.socket, p.ours.requests[0])
 		}
-		return err == nil && last.status == http.StatusOK && succeeded(last.body)
-	})
-	t.pid = s.cmd.Process.Pid
-	if ended != nil {
-		return s, t, last, fmt.Errorf("%w (last status %d)", ended, last.status)
+		return err == nil && p.reply.status == http.StatusOK && succeeded(p.reply.body)
+	}); err != nil {
+		return nil, fmt.Errorf("%w (last status %d)", err, p.reply.status)
 	}
-	return s, t, last, nil
+	p.ours.pid = s.cmd.Process.Pid
+	return p, nil
 }
 
-// pair starts taskapi with the flags, and a floor beside it once its checks have succeeded.
-func (env *environment) pair(ctx context.Context, flags ...string) (*pair, error) {
-	s, ours, last, err := env.serving(ctx, flags...)
-	if s == nil {
+// withFloor returns the pair with its floor.
+func (env *environment) withFloor(ctx context.Context, flags ...string) (*pair, error) {
+	p, err := env.pair(ctx, flags...)
+	if err != nil || p.floor != nil {
+		return p, err
+	}
+	if p.floor, err = env.floor(ctx, p.reply, p.ours.requests[0]); err != nil {
 		return nil, err
 	}
-	p := &pair{agent: s, ours: ours}
-	if err == nil {
-		p.floor, err = env.floor(ctx, last, ours.requests[0])
-	}
-	if err != nil {
-		p.stopInto(&err)
-		return nil, err
-	}
-	p.bare = target{socket: p.floor.socket, requests: ours.requests, pid: p.floor.cmd.Process.Pid}
+	p.bare = target{socket: p.floor.socket, requests: p.ours.requests, pid: p.floor.cmd.Process.Pid}
 	return p, nil
 }
 

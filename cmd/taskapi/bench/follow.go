@@ -62,45 +62,23 @@ func printRole(ctx context.Context, args []string) error {
 	return nil
 }
 
-// measureFollow prints what env.follow finds.
-func measureFollow(ctx context.Context, env *environment, o options, table io.Writer) error {
-	f, err := env.follow(ctx, int64(o.seconds*float64(o.rounds)*followRate)/followLine*followLine)
-	if err != nil {
-		return err
-	}
-	fmt.Fprintf(table, "a task's output, %s\t\n", megabytes(f.bytes))
-	fmt.Fprintf(table, "printed at\t%s/s\n", megabytes(f.bytes/f.printed.Seconds()))
-	fmt.Fprintf(table, "%d followers have all of it, behind by\t%s\n", followers, millis(f.behind))
-	fmt.Fprintf(table, "processor time of the agent\t%.0f %% of one\n", 100*f.cpu.Seconds()/(f.printed+f.behind).Seconds())
-	fmt.Fprintf(table, "the files that are left, by logs / by cat\t%s/s / %s/s\n", megabytes(f.byLogs), megabytes(f.byCat))
-	return nil
-}
-
-// A followed output is what it took to print it and to follow it.
-type followed struct {
-	bytes         float64
-	printed       time.Duration // by the task
-	behind        time.Duration // from the task's last line to the last reader's
-	cpu           time.Duration // of the agent
-	byLogs, byCat float64       // bytes a second, of the files that are left
-}
-
-// follow follows so many bytes of a task's output over the operator's socket, each reader from the first byte to the
-// last. Every line is checked: one that is missing, or comes twice, is an error.
-func (env *environment) follow(ctx context.Context, most int64) (f followed, err error) {
+// follow follows a task's output over the operator's socket, each reader from the first byte to the last. Every line is
+// checked: one that is missing, or comes twice, is an error.
+func (env *environment) follow(ctx context.Context, o options) (_ []sample, err error) {
+	most := int64(o.seconds*followRate) / followLine * followLine
 	s, err := env.agent(env.path(".data"), server(env.self, "role-print", strconv.FormatInt(most, 10)))
 	if err != nil {
-		return f, err
+		return nil, err
 	}
 	defer s.stopInto(&err)
 	if err := s.allRun(ctx, 1); err != nil {
-		return f, err
+		return nil, err
 	}
 	var bodies []io.ReadCloser
 	for range followers {
 		body, err := s.logs(ctx, true)
 		if err != nil {
-			return f, err
+			return nil, err
 		}
 		defer body.Close()
 		bodies = append(bodies, body)
@@ -113,24 +91,31 @@ func (env *environment) follow(ctx context.Context, most int64) (f followed, err
 	}
 	data := filepath.Join(s.dir, "alloc", "data")
 	if err := os.WriteFile(filepath.Join(data, "begin"), nil, 0o600); err != nil {
-		return f, err
+		return nil, err
 	}
 	if err := readers.Wait(); err != nil {
-		return f, err
+		return nil, err
 	}
 	took := time.Since(began)
-	f = followed{bytes: float64(most), cpu: load.CPUTime(s.cmd.Process.Pid) - before}
+	used := load.CPUTime(s.cmd.Process.Pid) - before
+	printed := time.Duration(0)
 	if err := s.until(ctx, "the task to have printed all", startTime, 5*time.Millisecond, func() bool {
 		text, err := os.ReadFile(filepath.Join(data, "took"))
 		n, numErr := strconv.ParseInt(string(text), 10, 64)
-		f.printed = time.Duration(n)
+		printed = time.Duration(n)
 		return err == nil && numErr == nil
 	}); err != nil {
-		return f, err
+		return nil, err
 	}
-	f.behind = max(took-f.printed, 0)
-	f.byLogs, f.byCat, err = s.readFiles(ctx)
-	return f, err
+	byLogs, byCat, err := s.readFiles(ctx)
+	return []sample{
+		timeSample(fmt.Sprintf("%s printed in", megabytes(float64(most))), printed),
+		timeSample(fmt.Sprintf("read by %d followers in", followers), took),
+		timeSample("the last one behind by", max(took-printed, time.Microsecond)),
+		timeSample("CPU of the agent", used),
+		timeSample("the files that are left, by logs", byLogs),
+		timeSample("the same, by cat", byCat),
+	}, err
 }
 
 // readLines reads numbered lines to the last one.
@@ -149,9 +134,9 @@ func readLines(body io.Reader, most int64) error {
 	return nil
 }
 
-// readFiles reads the files that are left over the socket, without following, and by cat. It returns the bytes a
-// second of both.
-func (s *agent) readFiles(ctx context.Context) (byLogs, byCat float64, err error) {
+// readFiles reads the files that are left over the socket, without following, and by cat. It returns how long both
+// took.
+func (s *agent) readFiles(ctx context.Context) (byLogs, byCat time.Duration, err error) {
 	body, err := s.logs(ctx, false)
 	if err != nil {
 		return 0, 0, err
@@ -162,7 +147,7 @@ func (s *agent) readFiles(ctx context.Context) (byLogs, byCat float64, err error
 	if err != nil {
 		return 0, 0, err
 	}
-	byLogs = float64(n) / time.Since(began).Seconds()
+	byLogs = time.Since(began)
 	files, err := filepath.Glob(filepath.Join(s.dir, "alloc", "logs", "t0.stdout.*"))
 	if err != nil {
 		return 0, 0, err
@@ -174,10 +159,11 @@ func (s *agent) readFiles(ctx context.Context) (byLogs, byCat float64, err error
 	if err := cat.Run(); err != nil {
 		return 0, 0, err
 	}
+	byCat = time.Since(began)
 	if int64(m) != n {
 		return 0, 0, fmt.Errorf("cat has %d bytes, and logs %d", m, n)
 	}
-	return byLogs, float64(m) / time.Since(began).Seconds(), nil
+	return byLogs, byCat, nil
 }
 
 type countWriter int64

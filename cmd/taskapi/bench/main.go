@@ -10,13 +10,12 @@
 //	exec        time to run /bin/true in a task, beside fork and exec, and nsenter
 //	follow      what four readers get that follow the output of a task which prints 100 MB/s
 //
-// With -compare, another revision (or another taskapi's file) is measured in turn with this one. The program then prints
-// the ratios of the figures, new to old, with their spread, and exits 1 if a figure is worse by more than the spread.
+// With -compare, another revision (or another taskapi's file) is measured in turn with this one, in all of these. The
+// program then exits 1 if a figure is worse by more than the spread of its ratios.
 //
 // The servers, the hostile clients and the tasks are processes of their own: this program, executed again in a
-// role. So what is measured never shares a heap or a scheduler with what measures. Servers take turns within a
-// round, because a machine's speed drifts. Nothing leaves the machine: every connection is a Unix socket or
-// loopback, in a temporary folder that is removed.
+// role. So what is measured never shares a heap or a scheduler with what measures. Nothing leaves the machine: every
+// connection is a Unix socket or loopback, in a temporary folder that is removed.
 package main
 
 import (
@@ -30,12 +29,15 @@ import (
 	"slices"
 	"strings"
 	"syscall"
-	"text/tabwriter"
 	"time"
 )
 
 // timeLimit bounds the whole program; with the default flags it ends within ten minutes.
 const timeLimit = 30 * time.Minute
+
+// compareRounds is how often -compare measures each figure of both programs, unless -rounds says otherwise: the least
+// number at which chance calls one of twenty figures worse in fewer than one comparison of twenty.
+const compareRounds = 9
 
 type options struct {
 	binary  string
@@ -44,9 +46,6 @@ type options struct {
 	seconds float64
 	rounds  int
 }
-
-// names returns what -run names.
-func (o options) names() []string { return strings.Split(o.run, ",") }
 
 // of returns a time in proportion to -seconds.
 func (o options) of(d time.Duration) time.Duration { return time.Duration(o.seconds * float64(d)) }
@@ -80,21 +79,21 @@ var roles = map[string]func(context.Context, []string) error{
 	"role-print": printRole,
 }
 
-// A measurement is what -run may name. It prints a table, whose cells end with a tab.
+// A measurement is what -run may name: the ways that it takes. The first way is taskapi's.
 type measurement struct {
-	name    string
-	measure func(ctx context.Context, env *environment, o options, table io.Writer) error
+	name string
+	ways func(*environment) []way
 }
 
 var measurements = []measurement{
-	{"throughput", measureThroughput},
-	{"start", measureStart},
-	{"resume", measureResume},
-	{"memory", measureMemory},
-	{"attack", measureAttack},
-	{"neighbours", measureNeighbours},
-	{"exec", measureExec},
-	{"follow", measureFollow},
+	{"throughput", func(e *environment) []way { return []way{{"taskapi", e.answers}, {"floor", e.floorAnswers}} }},
+	{"start", func(e *environment) []way { return []way{{"taskapi", e.starts}, {"floor", e.floorStarts}} }},
+	{"resume", func(e *environment) []way { return []way{{"taskapi", e.resumes}} }},
+	{"memory", func(e *environment) []way { return []way{{"taskapi", e.memory}, {"floor", e.floorMemory}} }},
+	{"attack", func(e *environment) []way { return []way{{"taskapi", e.attack}, {"floor", e.floorAttack}} }},
+	{"neighbours", func(e *environment) []way { return []way{{"taskapi", e.neighbours}} }},
+	{"exec", (*environment).execWays},
+	{"follow", func(e *environment) []way { return []way{{"taskapi", e.follow}} }},
 }
 
 func run(ctx context.Context, w io.Writer, args []string) error {
@@ -104,55 +103,86 @@ func run(ctx context.Context, w io.Writer, args []string) error {
 		}
 	}
 	var o options
-	var all []string
-	for _, m := range measurements {
-		all = append(all, m.name)
-	}
+	all := strings.Join(collect(measurements, func(m measurement) string { return m.name }), ",")
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.StringVar(&o.binary, "binary", "bin/taskapi", "the taskapi to measure")
-	flags.StringVar(&o.run, "run", strings.Join(all, ","), "what to measure")
-	flags.Float64Var(&o.seconds, "seconds", 1, "how long a round of requests lasts")
-	flags.IntVar(&o.rounds, "rounds", 5, fmt.Sprintf("how many rounds; with -compare %d", compareRounds))
+	flags.StringVar(&o.run, "run", all, "what to measure")
 	flags.StringVar(&o.compare, "compare", "", "a git revision, or a file, to measure in turn with the taskapi to measure")
+	flags.Float64Var(&o.seconds, "seconds", 1, "how long a round of requests lasts")
+	flags.IntVar(&o.rounds, "rounds", 5, fmt.Sprintf("how many rounds; with -compare %d, if it is not given", compareRounds))
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return nil
 		}
 		return err
 	}
+	given := false
+	flags.Visit(func(f *flag.Flag) { given = given || f.Name == "rounds" })
+	if o.compare != "" && !given {
+		o.rounds = compareRounds
+	}
 	if o.seconds <= 0 || o.rounds < 1 || flags.NArg() > 0 {
 		return errors.New("-seconds and -rounds must be above 0, and there are no arguments")
 	}
-	for _, name := range o.names() {
-		if !slices.Contains(all, name) {
+	var chosen []measurement
+	for name := range strings.SplitSeq(o.run, ",") {
+		i := slices.IndexFunc(measurements, func(m measurement) bool { return m.name == name })
+		if i < 0 {
 			return fmt.Errorf("there is no measurement %q; -help lists them", name)
 		}
-	}
-	if o.compare != "" {
-		rounds := compareRounds
-		flags.Visit(func(f *flag.Flag) { // the flags that were given
-			if f.Name == "rounds" {
-				rounds = o.rounds
-			}
-		})
-		o.rounds = rounds
-		return compare(ctx, w, o)
+		chosen = append(chosen, measurements[i])
 	}
 	env, err := newEnvironment(o.binary)
 	if err != nil {
 		return err
 	}
 	defer env.close()
-	for _, name := range o.names() {
-		i := slices.Index(all, name)
-		table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-		if err := measurements[i].measure(ctx, env, o, table); err != nil {
-			return fmt.Errorf("measurement %q: %w", name, err)
-		}
-		fmt.Fprintln(table)
-		if err := table.Flush(); err != nil {
+	if o.compare != "" {
+		return compare(ctx, w, o, env, chosen)
+	}
+	for _, m := range chosen {
+		if err := measure(ctx, w, o, m.name, m.ways(env), env); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// measure takes the ways in turn and prints their figures. Errors: errWorse in a comparison.
+func measure(ctx context.Context, w io.Writer, o options, name string, ways []way, envs ...*environment) error {
+	figures, err := inTurn(ctx, o, ways)
+	for _, env := range envs {
+		err = errors.Join(err, env.stop())
+	}
+	if err != nil {
+		return fmt.Errorf("measurement %q: %w", name, err)
+	}
+	return printFigures(w, name, ways, figures, o.compare != "")
+}
+
+// compare measures another program in turn with the one of the environment.
+func compare(ctx context.Context, w io.Writer, o options, env *environment, chosen []measurement) (err error) {
+	file := o.compare
+	if _, missing := os.Stat(file); missing != nil {
+		if file, err = env.build(ctx, o.compare); err != nil {
+			return err
+		}
+	}
+	other, err := newEnvironment(file)
+	if err != nil {
+		return err
+	}
+	defer other.close()
+	size := measurement{"program", func(e *environment) []way { return []way{{"", e.size}} }}
+	var worse error
+	for _, m := range append([]measurement{size}, chosen...) {
+		ways := []way{m.ways(env)[0], m.ways(other)[0]}
+		ways[0].name, ways[1].name = "new", "old"
+		if err := measure(ctx, w, o, m.name, ways, env, other); errors.Is(err, errWorse) {
+			worse = err
+		} else if err != nil {
+			return err
+		}
+	}
+	return worse
 }

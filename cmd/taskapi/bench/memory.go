@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"os"
 	"slices"
 	"strings"
@@ -15,48 +14,50 @@ import (
 // rest is how long a server is left alone before its memory is read, for each of -seconds.
 const rest = 2 * time.Second
 
-// measureMemory reads the memory of both servers after one request and a rest. RSS counts shared pages in full, PSS
-// by share.
-func measureMemory(ctx context.Context, env *environment, o options, table io.Writer) (err error) {
-	p, err := env.pair(ctx)
-	if err != nil {
-		return err
-	}
-	defer p.stopInto(&err)
-	if err := wait(ctx, o.of(rest)); err != nil {
-		return err
-	}
-	fmt.Fprintln(table, "idle memory\tprocesses\tRSS\tPSS")
-	for _, row := range []struct {
-		name string
-		pids []int
-	}{
-		{"bare server", []int{p.floor.cmd.Process.Pid}},
-		{"taskapi, keeper included", processesWith("exe", env.binary)},
-	} {
-		rss, pss, err := memoryOf(row.pids)
-		if err != nil {
-			return fmt.Errorf("%s: %w", row.name, err)
-		}
-		fmt.Fprintf(table, "%s\t%d\t%s\t%s\n", row.name, len(row.pids), megabytes(float64(rss)), megabytes(float64(pss)))
-	}
-	return nil
-}
-
-// restingTasks is how many tasks rest with a taskapi whose memory is compared.
+// restingTasks is how many tasks rest with taskapi.
 const restingTasks = 3
 
-// memoryOf returns the bytes of memory of these processes together.
-func memoryOf(pids []int) (rss, pss uint64, err error) {
+// memory reads the memory of taskapi and its keeper after a rest.
+func (env *environment) memory(ctx context.Context, o options) (_ []sample, err error) {
+	s, err := env.sleeping(ctx, restingTasks)
+	if err != nil {
+		return nil, err
+	}
+	defer s.stopInto(&err)
+	keeper, err := s.keeper(env)
+	if err != nil {
+		return nil, err
+	}
+	return atRest(ctx, o, s.cmd.Process.Pid, keeper)
+}
+
+// floorMemory reads the memory of the floor after one request and a rest.
+func (env *environment) floorMemory(ctx context.Context, o options) (_ []sample, err error) {
+	f, err := env.floor(ctx, emptyReply, get("/", "none"))
+	if f != nil {
+		defer f.stopInto(&err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return atRest(ctx, o, f.cmd.Process.Pid)
+}
+
+// atRest reads the memory of the processes together. RSS counts shared pages in full, PSS by share.
+func atRest(ctx context.Context, o options, pids ...int) ([]sample, error) {
+	if err := wait(ctx, o.of(rest)); err != nil {
+		return nil, err
+	}
+	var rss, pss uint64
 	for _, pid := range pids {
 		file := fmt.Sprintf("/proc/%d/smaps_rollup", pid)
 		rss += proc.Bytes(proc.Value(file, "Rss"))
 		pss += proc.Bytes(proc.Value(file, "Pss"))
 	}
 	if rss == 0 || pss == 0 {
-		return 0, 0, fmt.Errorf("the memory of the processes %v can't be read", pids)
+		return nil, fmt.Errorf("the memory of the processes %v can't be read", pids)
 	}
-	return rss, pss, nil
+	return []sample{{"idle, RSS", megabytes, float64(rss)}, {"idle, PSS", megabytes, float64(pss)}}, nil
 }
 
 // processesWith finds the processes whose link of that name in proc(5), exe or cwd, leads to the path or below it.

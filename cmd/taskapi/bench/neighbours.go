@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
-	"io"
 	"time"
 
 	"taskapi/cmd/taskapi/bench/internal/load"
@@ -18,24 +16,21 @@ const (
 // neighbourPause is how long the neighbour rests between its requests, so that nobody could call it busy.
 const neighbourPause = 2 * time.Millisecond
 
-// measureNeighbours drives a task's socket alone and beside busy callers on the sockets of other tasks, in turn.
-func measureNeighbours(ctx context.Context, env *environment, o options, table io.Writer) (err error) {
-	s, err := env.group(ctx, env.path(".data"), 1+busyCallers)
+// neighbours drives a task's socket alone and beside busy callers on the sockets of other tasks.
+func (env *environment) neighbours(ctx context.Context, o options) ([]sample, error) {
+	s, err := env.shared(ctx, 1+busyCallers)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer s.stopInto(&err)
 	var targets []target
 	for i := range 1 + busyCallers {
 		t, err := s.target(i, "/v1/allocation/"+s.allocID)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		targets = append(targets, t)
 	}
-	fmt.Fprintf(table, besideTitle, fmt.Sprintf("a neighbour of %d busy callers", busyCallers), "busy")
-	name := fmt.Sprintf("1 calm connection beside %d for each", busyConnections)
-	return env.beside(ctx, o, table, name, targets[1:], busyConnections, func() (load.Result, error) {
+	return env.beside(ctx, o, targets[1:], busyConnections, func() (load.Result, error) {
 		return drive(ctx, targets[0], 1, neighbourPause, o)
 	})
 }

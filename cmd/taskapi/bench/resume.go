@@ -3,25 +3,20 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"time"
 )
 
-// measureResume kills agents with few and with many tasks, and measures from exec to the operator's first 200.
-func measureResume(ctx context.Context, env *environment, o options, table io.Writer) error {
-	fmt.Fprintln(table, "from exec to the operator's first 200\tafter SIGKILL (spread)\ta new allocation (spread)")
+// resumes kills agents with few and with many tasks, and measures from exec to the operator's first 200.
+func (env *environment) resumes(ctx context.Context, _ options) (all []sample, err error) {
 	for _, tasks := range []int{1, 50} {
-		var resumed, fresh []time.Duration
-		for range o.rounds {
-			first, again, err := resume(ctx, env, tasks)
-			if err != nil {
-				return fmt.Errorf("%d tasks: %w", tasks, err)
-			}
-			fresh, resumed = append(fresh, first), append(resumed, again...)
+		fresh, again, err := resume(ctx, env, tasks)
+		if err != nil {
+			return nil, fmt.Errorf("%d tasks: %w", tasks, err)
 		}
-		fmt.Fprintf(table, "%d task(s)\t%s\t%s\n", tasks, spread(resumed), spread(fresh))
+		all = append(all, timeSample(fmt.Sprintf("%d task(s), after SIGKILL", tasks), median(again)),
+			timeSample(fmt.Sprintf("%d task(s), a new allocation", tasks), fresh))
 	}
-	return nil
+	return all, nil
 }
 
 // resume starts an allocation, and kills and starts its agent several times.

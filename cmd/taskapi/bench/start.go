@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"strings"
@@ -60,45 +59,46 @@ type beginning struct {
 	operatorCPU, taskCPU time.Duration // of taskapi, its keeper and the task, until these answers were seen
 }
 
-// measureStart starts both servers in turn. The first start of taskapi also makes the key ring; it is told apart.
-func measureStart(ctx context.Context, env *environment, o options, table io.Writer) error {
-	var floors []time.Duration
+func (env *environment) starts(ctx context.Context, _ options) ([]sample, error) {
 	var all []beginning
-	data := env.path(".data")
-	for range startsPerRound*o.rounds + 1 {
-		f, err := floorStart(ctx, env)
+	for range startsPerRound {
+		b, err := env.begin(ctx, env.data)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		b, err := env.begin(ctx, data)
-		if err != nil {
-			return err
-		}
-		floors, all = append(floors, f), append(all, b)
+		all = append(all, b)
 	}
-	row := func(name string, of func(beginning) time.Duration) {
-		fmt.Fprintf(table, "%s\t%s\n", name, spread(collect(all[1:], of)))
+	row := func(figure string, of func(beginning) time.Duration) sample {
+		return timeSample(figure, median(collect(all, of)))
 	}
-	fmt.Fprintln(table, "from exec to\tmedian (spread)")
-	fmt.Fprintf(table, "a bare server's first 200\t%s\n", spread(floors[1:]))
-	row("the operator's first 200", func(b beginning) time.Duration { return b.operator })
-	row("the same, CPU", func(b beginning) time.Duration { return b.operatorCPU })
-	row("the task's main function", func(b beginning) time.Duration { return b.main })
-	row("the task's first 200", func(b beginning) time.Duration { return b.task })
-	row("the same, CPU", func(b beginning) time.Duration { return b.taskCPU })
-	fmt.Fprintf(table, "the task's first 200, with a new key ring\t%s\n", millis(all[0].task))
-	return nil
+	return []sample{
+		row(firstAnswerFigure, func(b beginning) time.Duration { return b.operator }),
+		row("the same, CPU", func(b beginning) time.Duration { return b.operatorCPU }),
+		row("the task's main function", func(b beginning) time.Duration { return b.main }),
+		row("the task's first 200", func(b beginning) time.Duration { return b.task }),
+		row("the task's, CPU", func(b beginning) time.Duration { return b.taskCPU }),
+	}, nil
 }
 
-func floorStart(ctx context.Context, env *environment) (first time.Duration, err error) {
-	empty := reply{contentType: "application/json", body: []byte("{}")}
-	f, err := env.floor(ctx, empty, get("/", "none"))
-	if f != nil {
-		first = time.Since(f.started)
-		f.stopInto(&err)
+// firstAnswerFigure is what the starts of both servers have in common.
+const firstAnswerFigure = "the operator's first 200"
+
+func (env *environment) floorStarts(ctx context.Context, _ options) ([]sample, error) {
+	var all []time.Duration
+	for range startsPerRound {
+		f, err := env.floor(ctx, emptyReply, get("/", "none"))
+		if f != nil {
+			all = append(all, time.Since(f.started))
+			f.stopInto(&err)
+		}
+		if err != nil {
+			return nil, err
+		}
 	}
-	return first, err
+	return []sample{timeSample(firstAnswerFigure, median(all))}, nil
 }
+
+var emptyReply = reply{contentType: "application/json", body: []byte("{}")}
 
 // begin starts taskapi, and ends it once its task has got an answer.
 func (env *environment) begin(ctx context.Context, data string) (b beginning, err error) {

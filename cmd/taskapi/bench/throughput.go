@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"time"
 
 	"taskapi/cmd/taskapi/bench/internal/load"
@@ -13,51 +12,46 @@ import (
 // warmup is how long a round runs before it counts: connections are made and caches filled.
 const warmup = 200 * time.Millisecond
 
-// connections are how many connections send the same request.
-var connections = []int{1, 8, 16}
-
-// measureThroughput sends the same request to both servers in turn. Both answer with the same bytes.
-func measureThroughput(ctx context.Context, env *environment, o options, table io.Writer) (err error) {
+func (env *environment) answers(ctx context.Context, o options) ([]sample, error) {
 	p, err := env.pair(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer p.stopInto(&err)
-	fmt.Fprintln(table,
-		"authenticated GET checks\tfloor/s\ttaskapi/s\tratio (spread)\tCPU each\tCPU each\tratio (spread)\t"+
-			"floor p50\tp99\ttaskapi p50\tp99")
-	for _, n := range connections {
-		if err := p.compare(ctx, o, table, connectionCount(n), n); err != nil {
-			return err
-		}
-	}
-	differing := differ(p.ours.requests[0])
-	p.bare.requests, p.ours.requests = differing, differing
-	return p.compare(ctx, o, table, "8, no two heads alike", 8)
+	return answers(ctx, o, p.ours)
 }
 
-func connectionCount(n int) string { return fmt.Sprintf("%d connection(s)", n) }
-
-// compare prints a row: how both servers answer on so many connections.
-func (p *pair) compare(ctx context.Context, o options, table io.Writer, name string, connections int) error {
-	var floors, agents []load.Result
-	for range o.rounds {
-		a, err := drive(ctx, p.bare, connections, 0, o)
-		if err != nil {
-			return fmt.Errorf("the floor, %s: %w", name, err)
-		}
-		b, err := drive(ctx, p.ours, connections, 0, o)
-		if err != nil {
-			return fmt.Errorf("taskapi, %s: %w", name, err)
-		}
-		floors, agents = append(floors, a), append(agents, b)
+func (env *environment) floorAnswers(ctx context.Context, o options) ([]sample, error) {
+	p, err := env.withFloor(ctx)
+	if err != nil {
+		return nil, err
 	}
-	bare, ours := speedOf(floors), speedOf(agents)
-	fmt.Fprintf(table, "%s\t%.0f\t%.0f\t%v\t%s\t%s\t%v\t%s\t%s\t%s\t%s\n", name, bare.rate, ours.rate,
-		ratioOf(collect(agents, load.Result.Rate), collect(floors, load.Result.Rate)), micros(bare.cpu), micros(ours.cpu),
-		ratioOf(collect(agents, cpuOf), collect(floors, cpuOf)),
-		micros(bare.p50), micros(bare.p99), micros(ours.p50), micros(ours.p99))
-	return nil
+	return answers(ctx, o, p.bare)
+}
+
+// answers sends the same request on several numbers of connections, and requests that differ from each other.
+func answers(ctx context.Context, o options, same target) (all []sample, err error) {
+	differing := same
+	differing.requests = differ(same.requests[0])
+	for _, row := range []struct {
+		name        string
+		target      target
+		connections int
+	}{{"1 connection", same, 1}, {"8", same, 8}, {"16", same, 16}, {"8, no two heads alike", differing, 8}} {
+		r, err := drive(ctx, row.target, row.connections, 0, o)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", row.name, err)
+		}
+		all = append(all, answerSample(row.name+": an answer", r), timeSample(row.name+": its CPU", r.CPU),
+			timeSample(row.name+": p99", r.Percentile(99)))
+	}
+	return all, nil
+}
+
+// answerSample is the time from an answer to the next one. It is printed as a rate, too.
+func answerSample(figure string, r load.Result) sample {
+	return sample{figure, func(nanoseconds float64) string {
+		return fmt.Sprintf("%s (%.0f/s)", duration(nanoseconds), 1e9/nanoseconds)
+	}, 1e9 / r.Rate()}
 }
 
 // differ returns so many variants of a request, by a header, that none of them comes again soon.
