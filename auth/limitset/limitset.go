@@ -29,7 +29,7 @@ const (
 	maxConnections = 10_000 // of all sockets together: some 200 MB
 	minConnections = 8      // of a socket: streams, waiting queries and others
 	minAll         = 64     // of all sockets: twice what is set aside for the operator
-	maxHeads       = 1024   // some 10 KB each
+	maxHeads       = 1024   // 2 KB each, and 16 KB at most
 )
 
 // Set is a value for each limit. All but AllFailedLookups and AllConnections are per socket, and each task has one

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"reflect"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -26,8 +27,12 @@ import (
 // when the server stops.
 
 const (
-	// maxHead is the longest head that is remembered: what net/http reads at once.
-	maxHead = 4 << 10
+	// maxHead is the longest head that is remembered: what net/http reads at once. maxLines is how many lines one may
+	// have: a parsed header takes twenty times the bytes of a short line.
+	maxHead  = 4 << 10
+	maxLines = 32
+	// MostHeads is how many heads all sockets of a server remember together. None takes more than 16 KB.
+	MostHeads = 2048
 	// maxCopied is the longest body that is sent by one write with its head.
 	maxCopied = 16 << 10
 )
@@ -37,7 +42,8 @@ var laneBuffers = sync.Pool{New: func() any { return new(bytes.Buffer) }} // of 
 // lane has the heads that a socket remembers. Each has one slot by its hash, so a new head takes an old one's place.
 type lane struct {
 	seed  maphash.Seed
-	slots []slot // none: nothing is remembered
+	slots []slot        // none: nothing is remembered
+	all   *atomic.Int64 // the heads that the sockets of the server remember
 }
 
 type slot struct {
@@ -54,7 +60,9 @@ type head struct {
 	request *http.Request
 }
 
-func newLane(heads int) *lane { return &lane{seed: maphash.MakeSeed(), slots: make([]slot, heads)} }
+func newLane(heads int, all *atomic.Int64) *lane {
+	return &lane{seed: maphash.MakeSeed(), slots: make([]slot, heads), all: all}
+}
 
 // slotOf returns the slot of a head, and its hash.
 func (l *lane) slotOf(b []byte) (*slot, uint64) {
@@ -83,7 +91,10 @@ func (l *lane) remember(b []byte, r *http.Request) {
 		return
 	}
 	at, hash := l.slotOf(b)
-	if at.answered.Swap(hash) != hash {
+	if at.answered.Swap(hash) != hash || bytes.Count(b, []byte("\n")) > maxLines {
+		return
+	}
+	if at.head.Load() == nil && l.all.Load() >= MostHeads {
 		return
 	}
 	b = bytes.Clone(b)
@@ -94,15 +105,23 @@ func (l *lane) remember(b []byte, r *http.Request) {
 		return
 	}
 	again.RemoteAddr = r.RemoteAddr
-	at.head.Store(&head{hash: hash, bytes: b, request: again})
+	if at.head.Swap(&head{hash: hash, bytes: b, request: again}) == nil {
+		l.all.Add(1)
+	}
 }
+
+// keepAlive is what many clients send, though it is so in HTTP/1.1 without it.
+var keepAlive = []string{"keep-alive"}
 
 // plain reports whether nothing but the handler decides what becomes of the connection and of the request's body.
 func plain(r *http.Request) bool {
-	for _, name := range []string{"Connection", "Content-Length", "Expect", "Transfer-Encoding", "Upgrade"} {
+	for _, name := range []string{"Content-Length", "Expect", "Transfer-Encoding", "Upgrade"} {
 		if r.Header[name] != nil {
 			return false
 		}
+	}
+	if said := r.Header["Connection"]; said != nil && !slices.Equal(said, keepAlive) {
+		return false
 	}
 	return r.Method == http.MethodGet && r.Body == http.NoBody && r.ProtoMajor == 1 && r.ProtoMinor == 1 && !r.Close
 }
@@ -115,7 +134,9 @@ func equal(a, b *http.Request) bool {
 // forget drops all heads: they have tokens in them.
 func (l *lane) forget() {
 	for i := range l.slots {
-		l.slots[i].head.Store(nil)
+		if l.slots[i].head.Swap(nil) != nil {
+			l.all.Add(-1)
+		}
 	}
 }
 
@@ -193,8 +214,12 @@ func (w *laneWriter) Header() http.Header { return w.header }
 func (w *laneWriter) WriteHeader(status int) { w.status = cmp.Or(w.status, status) }
 
 // Write sends an answer whose length is known at once, so that its handler holds the memory of a long one until it is
-// sent.
+// sent. What comes after such an answer ends the connection, as in net/http.
 func (w *laneWriter) Write(b []byte) (int, error) {
+	if w.sent {
+		w.over = true
+		return 0, http.ErrContentLength
+	}
 	length := w.header["Content-Length"]
 	if len(w.body) == 0 && len(length) == 1 && length[0] == strconv.Itoa(len(b)) {
 		w.send(b)
@@ -204,14 +229,19 @@ func (w *laneWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// finish sends what is not sent yet. A head whose answer is an error is forgotten: its token may be bad from now on.
+// finish sends what is not sent yet. A head is forgotten when its handler does not let its answer be remembered again:
+// its token may be bad from now on.
 func (w *laneWriter) finish() {
 	if !w.sent {
 		w.send(w.body)
 	}
-	if w.status != http.StatusOK {
-		w.at.head.CompareAndSwap(w.from, nil)
+	if w.conn.remember {
+		return
 	}
+	if w.at.head.CompareAndSwap(w.from, nil) {
+		w.conn.socket.lane.all.Add(-1)
+	}
+	w.from, w.request, w.body = nil, nil, nil
 }
 
 // send sends the answer as net/http would: the handler's headers in order, then those that it has left out.

@@ -20,7 +20,8 @@ import (
 // laneServer is one socket in memory, and what its handler has seen.
 type laneServer struct {
 	*transporttest.Sockets
-	taken int // requests that took the lane
+	server *Server
+	taken  int // requests that took the lane
 }
 
 // serveLane serves a socket that remembers so many heads, as nil answers.
@@ -30,7 +31,7 @@ func serveLane(t *testing.T, heads int, handle Handler) *laneServer {
 		PeerOf: func(net.Conn) (auth.Peer, error) { return auth.Peer{}, nil }, Eased: func() {},
 		Logger: slog.New(slog.DiscardHandler), Heads: heads,
 	})
-	s := &laneServer{}
+	s := &laneServer{server: server}
 	s.Sockets = transporttest.Serve(t, 1, request, func(ctx context.Context, l net.Listener) error {
 		return server.Serve(ctx, l, func(*Socket) Handler {
 			return func(w http.ResponseWriter, r *http.Request, c *Conn) {
@@ -73,7 +74,9 @@ func reply(w http.ResponseWriter, r *http.Request, c *Conn) {
 	body := []byte(r.Method + " " + r.URL.String() + " " + r.Host + fmt.Sprint(r.Header, r.RemoteAddr, r.Close))
 	h := w.Header()
 	h["X-Seen"] = []string{"a\r\nb"} // net/http sends no line break in a value
-	c.Remember()
+	if !strings.HasPrefix(r.URL.Path, "/refused") {
+		c.Remember()
+	}
 	switch {
 	case strings.HasPrefix(r.URL.Path, "/refused"):
 		h.Set("Content-Type", "text/plain; charset=utf-8")
@@ -124,6 +127,8 @@ var heads = []string{
 	"GET /v1/x HTTP/1.1\r\nHost: task\r\nA: " + strings.Repeat("a", 4<<10) + "\r\n\r\n",
 	get + "\r\n", "\r\n", "\r\n" +
 		get, get + get, get[:20], get[20:], "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n",
+	"GET /v1/x HTTP/1.1\r\nHost: task\r\nConnection: keep-alive, close\r\n\r\n",
+	"GET /v1/x HTTP/1.1\r\nHost: task\r\n" + strings.Repeat("A: a\r\n", maxLines) + "\r\n",
 }
 
 // FuzzLane: whatever comes, in whatever pieces, a socket that remembers heads sends what one without them sends, byte
@@ -172,10 +177,13 @@ func TestLane(t *testing.T) {
 		"with a query":             {five(heads[6]), 3},
 		"a long answer":            {five(heads[5]), 3},
 		"another":                  {[]string{get, get, heads[3], heads[4], request}, 0},
-		"refused":                  {five(heads[2]), 2}, // forgotten, and remembered again
+		"refused":                  {five(heads[2]), 0},
 		"HEAD":                     {five(heads[10]), 0},
 		"HTTP/1.0":                 {five(heads[12]), 0},
-		"with a word on its end":   {five(heads[14]), 0},
+		"with its end":             {five(heads[13]), 0},
+		"without its end":          {five(heads[14]), 3},
+		"with two words on it":     {five(heads[34]), 0},
+		"with many lines":          {five(heads[35]), 0},
 		"with a length":            {five(heads[15]), 0},
 		"with a body":              {five(heads[16]), 0},
 		"two at once":              {five(get + get), 0},
@@ -197,6 +205,68 @@ func TestLane(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestForgottenHead: a head is forgotten with an answer that its handler does not let be remembered.
+func TestForgottenHead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var requests int
+		s := serveLane(t, 1, func(w http.ResponseWriter, r *http.Request, c *Conn) {
+			if requests++; requests != 3 {
+				c.Remember()
+			}
+		})
+		defer s.Stop()
+		if s.say(get, get, get, get, get); s.taken != 2 {
+			t.Errorf("%d requests took the lane, want the third and the fifth", s.taken)
+		}
+	})
+}
+
+// TestAnswerAfterAnAnswer: a handler that writes on after its whole answer, as after a panic in what is called then,
+// ends the connection, and sends nothing that the client takes for the answer to its next request.
+func TestAnswerAfterAnAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var got [2]string
+		for i, heads := range []int{0, 1} {
+			var requests int
+			s := serveLane(t, heads, func(w http.ResponseWriter, r *http.Request, c *Conn) {
+				reply(w, r, c)
+				if requests++; requests == 3 {
+					w.Header()["Content-Length"] = []string{"5"}
+					w.WriteHeader(http.StatusInternalServerError)
+					_, _ = io.WriteString(w, "again")
+				}
+			})
+			answers, closed := s.say(get, get, get, get)
+			s.Stop()
+			got[i] = fmt.Sprint(closed, answers)
+			if s.taken != heads {
+				t.Errorf("%d requests took the lane, want %d", s.taken, heads)
+			}
+		}
+		if got[0] != got[1] || strings.Count(got[1], "HTTP/1.1 200 OK") != 3 || strings.Contains(got[1], "again") {
+			t.Errorf("without the lane\n%s\nand with it\n%s", got[0], got[1])
+		}
+	})
+}
+
+// TestMostHeads: all sockets together remember no more than MostHeads, and nothing after their end.
+func TestMostHeads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := serveLane(t, 8*MostHeads, reply)
+		for n := range 2 * MostHeads {
+			other := fmt.Sprintf("GET /v1/%d HTTP/1.1\r\nHost: task\r\n\r\n", n)
+			s.say(other, other)
+		}
+		if got := s.server.heads.Load(); got != MostHeads {
+			t.Errorf("%d heads are remembered, want %d", got, MostHeads)
+		}
+		s.Stop()
+		if got := s.server.heads.Load(); got != 0 {
+			t.Errorf("%d heads are remembered when no socket is served any more", got)
+		}
+	})
 }
 
 // TestHeadsAreForgotten: once no connection is left, and for a server that is told to remember none.

@@ -13,6 +13,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"taskapi/auth"
@@ -58,6 +59,7 @@ type Config struct {
 type Server struct {
 	config Config
 	pacer  *pacer
+	heads  atomic.Int64 // that its sockets remember
 }
 
 // New returns a server.
@@ -92,7 +94,8 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, handlerOf fun
 	defer watch.Wait()
 	watching, stopWatching := context.WithCancel(background)
 	defer stopWatching()
-	socket := &Socket{Draining: draining, Open: open, server: s, lane: newLane(s.config.Heads)}
+	socket := &Socket{Draining: draining, Open: open, server: s, lane: newLane(s.config.Heads, &s.heads)}
+	defer socket.lane.forget()
 	dog := newWatchdog(socket.lane.forget)
 	watch.Go(func() { dog.run(watching) })
 	socket.handle = handlerOf(socket)
@@ -162,7 +165,7 @@ func (s *Socket) serveHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	defer c.endUpgrade()
 	c.begin() // a request that was read together with the one before it has not begun yet
-	c.begun = false
+	c.begun, c.remember = false, false
 	c.enter(serving)
 	defer c.enter(writing) // net/http writes the rest of the answer when this returns
 	c.boundBody(w, r)
@@ -174,7 +177,7 @@ func (s *Socket) serveHTTP(w http.ResponseWriter, r *http.Request) {
 	if c.remember && c.head != nil {
 		s.lane.remember(c.head, r)
 	}
-	c.remember, c.head, c.posted = false, nil, r.Method == http.MethodPost
+	c.head, c.posted = nil, r.Method == http.MethodPost
 }
 
 // Sent counts an answer of so many bytes against the socket's pace.
