@@ -2,7 +2,8 @@ package revocation
 
 import (
 	"encoding/binary"
-	"fmt"
+	"errors"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"runtime/debug"
@@ -14,27 +15,33 @@ import (
 	"taskapi/internal/privatefile"
 )
 
-// counter is a number that grows with each change of the list. The processes that use a list share the page of memory
-// that the number is in, so a look at it is no system call. It is one more than generationFile, not instead: a file
-// system may share no memory, and nobody sees in the page that its file was removed.
-type counter struct{ page []byte }
+// counter is a number that is another after each change of the list. The processes that use a list share the page of
+// memory that the number is in, so a look at it is no system call. It is one more than generationFile, not instead: a
+// file system may share no memory, and nobody sees in the page that its file was removed.
+type counter struct {
+	file *os.File
+	page []byte
+}
 
-// openCounter returns the counter of a directory; nil if its file system shares no memory.
-func openCounter(dir string) (*counter, error) {
+// openCounter returns the counter of a directory. It is nil, and the generation shows each change instead, if the file
+// system shares no memory or is full, or if something else is in the counter's place.
+func openCounter(dir string) *counter {
 	f, err := privatefile.Open(filepath.Join(dir, counterFile), os.O_RDWR|os.O_CREATE)
 	if err != nil {
-		return nil, err
+		return nil
 	}
-	defer f.Close()
-	size := os.Getpagesize()
-	if err := f.Truncate(int64(size)); err != nil {
-		return nil, fmt.Errorf("make room for the counter: %w", err)
+	info, err := f.Stat()
+	if err == nil && info.Size() < numberBytes {
+		err = change(f)
 	}
-	page, err := unix.Mmap(int(f.Fd()), 0, size, unix.PROT_READ, unix.MAP_SHARED)
-	if err != nil {
-		return nil, nil // the file system shares no memory
+	if err == nil {
+		var page []byte
+		if page, err = unix.Mmap(int(f.Fd()), 0, os.Getpagesize(), unix.PROT_READ, unix.MAP_SHARED); err == nil {
+			return &counter{f, page}
+		}
 	}
-	return &counter{page}, nil
+	f.Close()
+	return nil
 }
 
 // load returns the number. It can't be read without shared memory, and after somebody has cut the file off.
@@ -47,19 +54,27 @@ func (c *counter) load() (n uint64, ok bool) {
 	return atomic.LoadUint64((*uint64)(unsafe.Pointer(unsafe.SliceData(c.page)))), true
 }
 
-// bump adds one. The caller has the lock of the list.
-func bump(dir string) error {
+// removed reports whether the file is no longer in its directory, so that other processes count in another one.
+func (c *counter) removed() bool {
+	var st unix.Stat_t
+	return c != nil && unix.Fstat(int(c.file.Fd()), &st) == nil && st.Nlink == 0
+}
+
+// count has every process see that the list has changed.
+func count(dir string) error {
 	f, err := privatefile.Open(filepath.Join(dir, counterFile), os.O_RDWR)
 	if err != nil {
 		return err
 	}
-	defer f.Close()
-	var number [8]byte
-	if _, err := f.ReadAt(number[:], 0); err != nil {
-		return err
-	}
-	binary.NativeEndian.PutUint64(number[:], binary.NativeEndian.Uint64(number[:])+1)
-	_, err = f.WriteAt(number[:], 0)
+	return errors.Join(change(f), f.Close())
+}
+
+const numberBytes = 8
+
+// change writes another number, which is also another than those before: whatever has become of the file meanwhile,
+// nobody takes it for a number that they have seen.
+func change(f *os.File) error {
+	_, err := f.WriteAt(binary.NativeEndian.AppendUint64(nil, rand.Uint64()), 0)
 	return err
 }
 
@@ -67,5 +82,5 @@ func (c *counter) close() error {
 	if c == nil {
 		return nil
 	}
-	return unix.Munmap(c.page)
+	return errors.Join(unix.Munmap(c.page), c.file.Close())
 }

@@ -1,8 +1,8 @@
 // Package revocation keeps a list of tokens that are refused before they expire: single tokens by their ID, and all
 // tokens of an allocation, of a task, or of everybody that were issued before a time. The list is a file that the
 // processes of its user share. Every call of Revoked that begins after Add has returned sees the revocation, in every
-// process that has the list open. Within a second they notice that the directory was removed or replaced, and what an
-// earlier version of taskapi has revoked, which knew no counter. A revocation survives restarts, and is forgotten when
+// process that has the list open. Within a second they notice that the directory or a file in it was removed or
+// replaced, and what an earlier version of taskapi has revoked, which knew no counter. A revocation survives restarts, and is forgotten when
 // the tokens that it refuses have expired.
 //
 // Revoked costs a few map look-ups, and no memory; a look at the file is due once a second. Names and signatures here,
@@ -52,7 +52,7 @@ const (
 	// generationFile grows by a byte with each change, so that one fstat(2) of the open file shows whether there was a
 	// change.
 	generationFile = "generation"
-	// counterFile has a number that grows with each change; see counter.
+	// counterFile has a number that is another after each change; see counter.
 	counterFile = "counter"
 	// lookEvery is how often the file is looked at when the counter shows no change.
 	lookEvery = time.Second
@@ -186,10 +186,7 @@ func (l *List) openGeneration() error {
 	if old := l.generation.Swap(f); old != nil {
 		l.left = append(l.left, old)
 	}
-	c, err := openCounter(l.dir)
-	if err != nil {
-		return err
-	}
+	c := openCounter(l.dir)
 	l.counter.Store(c)
 	l.pages = append(l.pages, c)
 	return nil
@@ -240,7 +237,7 @@ func (l *List) now() *snapshot {
 	if s := l.current.Load(); s.err == nil && l.still(s) { // another goroutine has loaded it
 		return s
 	}
-	if _, ok := l.size(); !ok { // somebody removed the directory; perhaps it is there again
+	if _, ok := l.size(); !ok { // somebody removed the directory, or a file in it; perhaps it is there again
 		if err := l.openGeneration(); err != nil {
 			return l.current.Load() // revoked tokens stay refused
 		}
@@ -255,13 +252,13 @@ func (l *List) still(s *snapshot) bool {
 	return ok && size == s.generation && (n == s.counted || !shared)
 }
 
-// size returns the size of the generation's file, and whether the file still exists.
+// size returns the size of the generation's file, and whether that file and the counter's still exist.
 func (l *List) size() (int64, bool) {
 	var st unix.Stat_t
 	if unix.Fstat(int(l.generation.Load().Fd()), &st) != nil {
 		return 0, false
 	}
-	return st.Size, st.Nlink > 0
+	return st.Size, st.Nlink > 0 && !l.counter.Load().removed()
 }
 
 // loadLocked reads the list and publishes it. The counter and the generation are read first, so that a change in
@@ -388,7 +385,7 @@ func (l *List) changeLocked(edit func(*file) error) (err error) {
 		return err
 	}
 	_, err = l.generation.Load().Write([]byte{'.'})
-	if err = errors.Join(err, bump(l.dir)); err != nil {
+	if err = errors.Join(err, count(l.dir)); err != nil {
 		return fmt.Errorf("the revocation is written, and running allocations see it within a second: %w", err)
 	}
 	return l.loadLocked().err

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -285,10 +286,111 @@ func TestCutCounter(t *testing.T) {
 	if !l.Revoked(&identity.Claims{ID: "i"}) {
 		t.Error("a revocation is not seen once the counter was cut off")
 	}
+	if add(t, other, revocation.Rule{TokenID: "h"}); !l.Revoked(&identity.Claims{ID: "h"}) {
+		t.Error("a revocation does not put the counter back")
+	}
+	if err := os.Truncate(filepath.Join(dir, "counter"), 0); err != nil {
+		t.Fatal(err)
+	}
 	next := open(t, dir) // puts it back
 	add(t, next, revocation.Rule{TokenID: "j"})
 	if !l.Revoked(&identity.Claims{ID: "j"}) {
 		t.Error("a revocation is not seen once the counter was put back")
+	}
+}
+
+// TestBadCounter: what is in the counter's place without being the list's keeps no revocation from being seen at once,
+// also when it comes there later. A process that revokes says that it could not count.
+func TestBadCounter(t *testing.T) {
+	other := filepath.Join(t.TempDir(), "other")
+	if err := os.WriteFile(other, make([]byte, 8), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, put := range map[string]func(path string) error{
+		"a fifo":              func(path string) error { return syscall.Mkfifo(path, 0o600) },
+		"a link":              func(path string) error { return os.Symlink(other, path) },
+		"a directory":         func(path string) error { return os.Mkdir(path, 0o700) },
+		"a file for everyone": func(path string) error { return errors.Join(os.WriteFile(path, nil, 0), os.Chmod(path, 0o666)) },
+		"another user's file": func(path string) error {
+			return errors.Join(os.WriteFile(path, make([]byte, 8), 0o600), os.Chown(path, 4321, 4321))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if name == "another user's file" && os.Geteuid() != 0 {
+				t.Skip("only root gives files away")
+			}
+			dir := filepath.Join(t.TempDir(), "r")
+			path, now := filepath.Join(dir, "counter"), time.Now()
+			early := openAt(t, dir, &now)
+			if err := errors.Join(os.Remove(path), put(path)); err != nil {
+				t.Fatal(err)
+			}
+			late, third := open(t, dir), open(t, dir)
+			for _, id := range []string{"i", "j"} {
+				if early.Revoked(&identity.Claims{ID: id}) || late.Revoked(&identity.Claims{ID: id}) {
+					t.Error("refused before it is revoked")
+				}
+				if _, err := third.Add(revocation.Rule{TokenID: id}); err == nil || !strings.Contains(err.Error(), path) {
+					t.Errorf("Add = %v, want an error about %s", err, path)
+				}
+				if !late.Revoked(&identity.Claims{ID: id}) {
+					t.Error("a revocation is not seen")
+				}
+				now = now.Add(time.Second)
+				if !early.Revoked(&identity.Claims{ID: id}) {
+					t.Error("a revocation is not seen after a second")
+				}
+			}
+		})
+	}
+}
+
+// TestReplacedCounter: a counter that was removed and made again is looked at within a second, and from then on shows
+// revocations at once.
+func TestReplacedCounter(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "r")
+	now := time.Now()
+	l := openAt(t, dir, &now)
+	if err := os.Remove(filepath.Join(dir, "counter")); err != nil {
+		t.Fatal(err)
+	}
+	other := open(t, dir)
+	now = now.Add(time.Second)
+	l.Revoked(&identity.Claims{ID: "i"})
+	add(t, other, revocation.Rule{TokenID: "i"})
+	if !l.Revoked(&identity.Claims{ID: "i"}) {
+		t.Error("a revocation is not seen")
+	}
+}
+
+// TestFullDisk: a list opens on a full disk, shows what is revoked once there is room again, and a counter that had its
+// place before is no trouble.
+func TestFullDisk(t *testing.T) {
+	dir := t.TempDir()
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=64k,mode=700"); err != nil {
+		t.Skip("mounts no file system to fill up: ", err)
+	}
+	t.Cleanup(func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) })
+	before := open(t, filepath.Join(dir, "before"))
+	ballast := filepath.Join(dir, "ballast")
+	_ = os.WriteFile(ballast, make([]byte, 1<<20), 0o600) // until it is full
+	during := open(t, filepath.Join(dir, "during"))
+	for name, l := range map[string]*revocation.List{"before": before, "during": during} {
+		if l.Revoked(&identity.Claims{ID: "i"}) {
+			t.Errorf("%s: refused before it is revoked", name)
+		}
+		if _, err := l.Add(revocation.Rule{TokenID: "i"}); !errors.Is(err, syscall.ENOSPC) {
+			t.Errorf("%s: Add = %v, want %v", name, err, syscall.ENOSPC)
+		}
+	}
+	if err := os.Remove(ballast); err != nil {
+		t.Fatal(err)
+	}
+	for name, l := range map[string]*revocation.List{"before": before, "during": during} {
+		add(t, open(t, filepath.Join(dir, name)), revocation.Rule{TokenID: "i"})
+		if !l.Revoked(&identity.Claims{ID: "i"}) {
+			t.Errorf("%s: a revocation is not seen", name)
+		}
 	}
 }
 
