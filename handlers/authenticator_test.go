@@ -42,7 +42,8 @@ func realAuthenticator(
 	return authenticator, sign
 }
 
-// realAuthenticatorWith is realAuthenticator for an allocation that changes, with its key ring.
+// realAuthenticatorWith is realAuthenticator for an allocation that changes, with its key ring. The allocations may be
+// auth.Revocations, too.
 func realAuthenticatorWith(
 	t *testing.T, allocations auth.Allocations,
 ) (authenticator *auth.Authenticator, ring *identity.Keyring, sign func(change func(*identity.Claims)) string) {
@@ -56,8 +57,9 @@ func realAuthenticatorWith(
 	if err != nil {
 		t.Fatal(err)
 	}
+	revocations, _ := allocations.(auth.Revocations)
 	authenticator, err = auth.NewAuthenticator(auth.Config{
-		Verifier: verifier, Allocations: allocations, Policy: policy, Keys: []identity.KeySource{ring},
+		Verifier: verifier, Allocations: allocations, Revocations: revocations, Policy: policy, Keys: []identity.KeySource{ring},
 		Logger: slog.New(slog.DiscardHandler),
 		// this is about the verdicts, not their number
 		Limits: auth.Limits{Set: limitset.Set{FailedLookups: boundless, AllFailedLookups: boundless, Refusals: boundless}},

@@ -5,11 +5,13 @@ import (
 	"crypto/ed25519"
 	"maps"
 	"net/http"
+	"path/filepath"
 	"reflect"
 	"regexp"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,6 +22,7 @@ import (
 	"taskapi/handlers"
 	"taskapi/handlers/internal/route"
 	"taskapi/identity"
+	"taskapi/identity/revocation"
 )
 
 // repeats counts how often the authenticator is asked about the same parsed request, which only the lane gives twice.
@@ -203,4 +206,62 @@ func TestDeniedInTheLane(t *testing.T) {
 			asked(t, authenticator, token, func() { time.Sleep(5 * time.Minute) }, false)
 		})
 	})
+}
+
+// TestRevokedWhilePolled: while many clients poll, the first request after a revocation is refused on every connection,
+// and another token of the same task is refused nothing.
+func TestRevokedWhilePolled(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "revocations")
+	var lists [2]*revocation.List // as of two processes
+	for i := range lists {
+		list, err := revocation.Open(revocation.Config{Dir: dir})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer list.Close()
+		lists[i] = list
+	}
+	authenticator, _, sign := realAuthenticatorWith(t, struct {
+		live
+		*revocation.List
+	}{List: lists[0]})
+	repeated := &repeats{Authenticator: authenticator, times: map[*http.Request]int{}}
+	s := newServer(t, quietAlloc(t), func(c *handlers.Config) { c.Authenticator = repeated })
+	var begun, revoked, over atomic.Bool // the revocation; the test
+	var answers, polling sync.WaitGroup
+	defer polling.Wait()
+	defer over.Store(true)
+	for i := range 16 {
+		id := []string{"stolen", "good"}[i%2]
+		text := laneHead("/v1/allocations", sign(func(c *identity.Claims) { c.ID = id }))
+		c := s.dial(t)
+		const warm = 20
+		answers.Add(warm)
+		polling.Go(func() {
+			for n := 0; !over.Load(); n++ {
+				mayBe, mustBe := id == "stolen", id == "stolen" && revoked.Load()
+				status := c.send(t, http.MethodGet, text).Status
+				mayBe = mayBe && begun.Load()
+				if refused := status == http.StatusForbidden; refused && !mayBe || !refused && mustBe ||
+					!refused && status != http.StatusOK {
+					t.Errorf("the %s token: status %d; revoked when it was sent: %v", id, status, mustBe)
+				}
+				if n < warm {
+					answers.Done()
+				}
+			}
+		})
+	}
+	answers.Wait()
+	begun.Store(true)
+	if _, err := lists[1].Add(revocation.Rule{TokenID: "stolen"}); err != nil {
+		t.Fatal(err)
+	}
+	revoked.Store(true)
+	for range 50 {
+		s.do(t, http.MethodGet, "/v1/allocations", sign(func(c *identity.Claims) { c.ID = "third" }), "")
+	}
+	if repeated.taken() == 0 {
+		t.Error("no request took the lane")
+	}
 }
