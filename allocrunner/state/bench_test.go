@@ -7,7 +7,6 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/interfaces"
-	"taskapi/allocrunner/interfaces/storetest"
 	"taskapi/allocrunner/state"
 )
 
@@ -16,7 +15,7 @@ func BenchmarkPut(b *testing.B) {
 	db := open(b, b.TempDir()+"/"+state.FileName)
 	a := alloc("a", 0)
 	a.Job = job("j")
-	storetest.Put(b, db, interfaces.Change{ID: "a", Alloc: a})
+	put(b, db, interfaces.Change{ID: "a", Alloc: a})
 	s := &api.TaskState{State: "running"}
 	for i := range 10 {
 		s.Events = append(s.Events, &api.TaskEvent{Type: "Restarting", Time: int64(i),
@@ -25,7 +24,7 @@ func BenchmarkPut(b *testing.B) {
 	}
 	for b.Loop() {
 		s.Restarts++
-		storetest.Put(b, db, interfaces.Change{ID: "a",
+		put(b, db, interfaces.Change{ID: "a",
 			Tasks: map[string]interfaces.SavedTask{"t": {State: s, Phase: "backoff"}}})
 	}
 }

@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"taskapi/allocrunner/interfaces"
-	"taskapi/allocrunner/interfaces/storetest"
 	"taskapi/allocrunner/state"
 )
 
@@ -72,15 +71,15 @@ func lived(t testing.TB) (path, latest string) {
 	const more = 5000 // than a page
 	a := alloc("a", 1)
 	a.Job = jobOf("j", more)
-	storetest.Put(t, db, interfaces.Change{ID: "a", Alloc: a})
+	put(t, db, interfaces.Change{ID: "a", Alloc: a})
 	for i := range 12 {
 		a := alloc("a", uint64(i+2))
 		a.Job = jobOf("j", more)
-		storetest.Put(t, db, interfaces.Change{ID: "a", Alloc: a, Tasks: map[string]interfaces.SavedTask{
-			[]string{"t", "u"}[i%2]: storetest.Task(strings.Repeat("phase ", 1+i*60)),
+		put(t, db, interfaces.Change{ID: "a", Alloc: a, Tasks: map[string]interfaces.SavedTask{
+			[]string{"t", "u"}[i%2]: task(strings.Repeat("phase ", 1+i*60)),
 		}})
 	}
-	latest = asJSON(t, storetest.Load(t, db))
+	latest = asJSON(t, load(t, db))
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -184,10 +183,10 @@ func useDamaged(t *testing.T, seed uint64, path, latest string, readErr error) {
 	case (err == nil) != (readErr == nil):
 		t.Fatalf("seed %d: opened: %v, but read: %v", seed, err, readErr)
 	case err == nil:
-		if got := asJSON(t, storetest.Load(t, db)); got != latest {
+		if got := asJSON(t, load(t, db)); got != latest {
 			t.Fatalf("seed %d: loaded something else than was put last: %.60s", seed, got)
 		}
-		storetest.Put(t, db, interfaces.Change{ID: "a", Alloc: alloc("a", 99)})
+		put(t, db, interfaces.Change{ID: "a", Alloc: alloc("a", 99)})
 		db.Close()
 		if _, err := state.Read(path); err != nil {
 			t.Fatalf("seed %d: after a write: %v", seed, err)
@@ -219,9 +218,9 @@ func TestEachBitCounts(t *testing.T) {
 	db := open(t, path)
 	a := alloc("a", 1)
 	a.Job = jobOf("j", 10)
-	storetest.Put(t, db, interfaces.Change{ID: "a", Alloc: a},
+	put(t, db, interfaces.Change{ID: "a", Alloc: a},
 		interfaces.Change{ID: "a", Tasks: map[string]interfaces.SavedTask{"t": {Phase: "x"}}})
-	latest := asJSON(t, storetest.Load(t, db))
+	latest := asJSON(t, load(t, db))
 	db.Close()
 	whole := readFile(t, path)
 	unnoticed := 0
@@ -255,7 +254,7 @@ func TestDamageThatDoesNoHarm(t *testing.T) {
 	if err != nil || len(versions) < 2 {
 		t.Fatalf("%d versions, %v", len(versions), err)
 	}
-	storetest.Diff(t, "read", latest, asJSON(t, got))
+	diff(t, "read", latest, asJSON(t, got))
 }
 
 // TestCutOffWrites: the machine fails in the middle of a write. Acknowledged changes are kept, the last one is there as
@@ -263,10 +262,10 @@ func TestDamageThatDoesNoHarm(t *testing.T) {
 func TestCutOffWrites(t *testing.T) {
 	path := statePath(t)
 	db := open(t, path)
-	storetest.Put(t, db, interfaces.Change{ID: "a", Alloc: alloc("a", 1),
+	put(t, db, interfaces.Change{ID: "a", Alloc: alloc("a", 1),
 		Tasks: map[string]interfaces.SavedTask{"t": {Attempts: 1}}})
 	before := readFile(t, path)
-	storetest.Put(t, db, interfaces.Change{ID: "a", Alloc: alloc("a", 2),
+	put(t, db, interfaces.Change{ID: "a", Alloc: alloc("a", 2),
 		Tasks: map[string]interfaces.SavedTask{"t": {Attempts: 2}}})
 	db.Close()
 	after := readFile(t, path)
@@ -287,7 +286,7 @@ func TestCutOffWrites(t *testing.T) {
 			}
 		}
 		db := open(t, path)
-		storetest.Put(t, db, interfaces.Change{ID: "a", Alloc: alloc("a", 3)})
+		put(t, db, interfaces.Change{ID: "a", Alloc: alloc("a", 3)})
 		db.Close()
 		if got, err := state.Read(path); err != nil || got.Alloc.ModifyIndex != 3 {
 			t.Fatalf("cut at %d, after a write: %v", cut, err)
@@ -310,9 +309,9 @@ func cuts(from, to int) []int {
 func TestCutOffWritesDontMix(t *testing.T) {
 	path := statePath(t)
 	db := open(t, path)
-	storetest.Put(t, db, interfaces.Change{ID: "a", Alloc: alloc("a", 1)})
+	put(t, db, interfaces.Change{ID: "a", Alloc: alloc("a", 1)})
 	before := readFile(t, path)
-	storetest.Put(t, db, interfaces.Change{ID: "a", Alloc: alloc("a", 2)})
+	put(t, db, interfaces.Change{ID: "a", Alloc: alloc("a", 2)})
 	db.Close()
 	left := readFile(t, path)
 	left[len(before)] ^= 1
@@ -336,7 +335,7 @@ func damageOpenFile(t *testing.T, path string) {
 	if err := os.Truncate(path, 1000); err != nil {
 		t.Fatal(err)
 	}
-	change := interfaces.Change{ID: "a", Tasks: map[string]interfaces.SavedTask{"t": storetest.Task("kept")}}
+	change := interfaces.Change{ID: "a", Tasks: map[string]interfaces.SavedTask{"t": task("kept")}}
 	for range 3 {
 		if err := db.Put(change); !errors.Is(err, state.ErrDamaged) {
 			t.Fatalf("put: %v", err)
@@ -352,7 +351,7 @@ func damageOpenFile(t *testing.T, path string) {
 	if err := db.Put(change); err != nil {
 		t.Fatalf("with the file as it was: %v", err)
 	}
-	storetest.Diff(t, "task", storetest.Task("kept"), storetest.Load(t, db).Tasks["t"])
+	diff(t, "task", task("kept"), load(t, db).Tasks["t"])
 	if _, err := state.Open(path, ""); !errors.Is(err, state.ErrInUse) {
 		t.Fatalf("another let in: %v", err)
 	}
@@ -361,8 +360,8 @@ func damageOpenFile(t *testing.T, path string) {
 func FuzzFile(f *testing.F) {
 	path := statePath(f)
 	db := open(f, path)
-	storetest.Put(f, db, interfaces.Change{ID: "a", Alloc: alloc("a", 1),
-		Tasks: map[string]interfaces.SavedTask{"t": storetest.Task("x")}})
+	put(f, db, interfaces.Change{ID: "a", Alloc: alloc("a", 1),
+		Tasks: map[string]interfaces.SavedTask{"t": task("x")}})
 	db.Close()
 	f.Add([]byte(readFile(f, path)))
 	f.Add([]byte{})

@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"taskapi/allocrunner/interfaces"
-	"taskapi/allocrunner/interfaces/storetest"
 	"taskapi/allocrunner/state"
 )
 
@@ -25,7 +24,7 @@ func TestFileOfFormat3(t *testing.T) {
 			*saved.Alloc.Job.ID != "j" || saved.Life != "life" {
 			t.Fatalf("%s: %+v, %v", what, saved, err)
 		}
-		storetest.Diff(t, what, map[string]interfaces.SavedTask{"t": {Attempts: 3, Phase: "run"}}, saved.Tasks)
+		diff(t, what, map[string]interfaces.SavedTask{"t": {Attempts: 3, Phase: "run"}}, saved.Tasks)
 	}
 	saved, err := state.Read(path)
 	check("read", saved, err)
@@ -34,9 +33,9 @@ func TestFileOfFormat3(t *testing.T) {
 		t.Fatalf("inspect: %+v, %v", dump, err)
 	}
 	db := open(t, path)
-	check("loaded", storetest.Load(t, db), nil)
-	storetest.Put(t, db, interfaces.Change{ID: "a", Terminal: true})
-	if saved = storetest.Load(t, db); !saved.Terminal {
+	check("loaded", load(t, db), nil)
+	put(t, db, interfaces.Change{ID: "a", Terminal: true})
+	if saved = load(t, db); !saved.Terminal {
 		t.Error("a change that follows is not there")
 	}
 	check("after a change", saved, nil)

@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/interfaces"
-	"taskapi/allocrunner/interfaces/storetest"
 	"taskapi/allocrunner/state"
 	"taskapi/internal/disktest"
 )
@@ -25,13 +24,13 @@ func refusedThenWritten(t *testing.T, path string, cause error, remedy string, r
 	db := open(t, path)
 	a := alloc("a", 1)
 	a.Job = job("j")
-	storetest.Put(t, db, interfaces.Change{ID: "a", Alloc: a,
-		Tasks: map[string]interfaces.SavedTask{"t": storetest.Task("before"), "u": storetest.Task("before")}})
+	put(t, db, interfaces.Change{ID: "a", Alloc: a,
+		Tasks: map[string]interfaces.SavedTask{"t": task("before"), "u": task("before")}})
 	long := strings.Repeat("long ", 16000)
 	for round := range 2 {
 		refuse()
 		change := interfaces.Change{ID: "a", Alloc: alloc("a", uint64(round+2)), Tasks: map[string]interfaces.SavedTask{
-			"t": storetest.Task("then" + long), "u": storetest.Task("then" + long)}}
+			"t": task("then" + long), "u": task("then" + long)}}
 		for range 3 {
 			err := db.Put(change)
 			if !errors.Is(err, state.ErrFile) || !strings.Contains(err.Error(), path) ||
@@ -39,13 +38,13 @@ func refusedThenWritten(t *testing.T, path string, cause error, remedy string, r
 				t.Fatalf("round %d: got %v, want %v, the file's name and %q", round, err, cause, remedy)
 			}
 		}
-		if got := storetest.Load(t, db); round == 0 && (got.Tasks["t"].Phase != "before" ||
+		if got := load(t, db); round == 0 && (got.Tasks["t"].Phase != "before" ||
 			got.Tasks["u"].Phase != "before" || got.Alloc.ModifyIndex != 1) {
 			t.Errorf("what was refused is half there: %.20s, %d", got.Tasks["t"].Phase, got.Alloc.ModifyIndex)
 		}
 		allow()
-		storetest.Put(t, db, change)
-		if got := storetest.Load(t, db); got.Tasks["t"].Phase != "then"+long ||
+		put(t, db, change)
+		if got := load(t, db); got.Tasks["t"].Phase != "then"+long ||
 			got.Alloc.ModifyIndex != uint64(round+2) || *got.Alloc.Job.ID != "j" {
 			t.Errorf("round %d: something is lost: %.20q, %d", round, got.Tasks["t"].Phase, got.Alloc.ModifyIndex)
 		}
@@ -71,7 +70,7 @@ func TestFullDisk(t *testing.T) {
 		t.Fatalf("a new file on a full disk: %v, %v", db, err)
 	}
 	small.Empty()
-	storetest.Put(t, open(t, path), interfaces.Change{ID: "a", Alloc: alloc("a", 1)})
+	put(t, open(t, path), interfaces.Change{ID: "a", Alloc: alloc("a", 1)})
 	if _, err := os.Stat(path + ".new"); err == nil {
 		t.Error("a draft is left")
 	}
@@ -105,7 +104,7 @@ func TestAfterAFailureTheFileIsAsItWas(t *testing.T) {
 	path := statePath(t)
 	db := open(t, path)
 	first := interfaces.Change{ID: "a", Alloc: alloc("a", 1)}
-	storetest.Put(t, db, first)
+	put(t, db, first)
 	before := readFile(t, path)
 	for _, room := range []int{0, len(before), len(before) + 100} {
 		disktest.LimitSize(t, uint64(room))
@@ -118,7 +117,7 @@ func TestAfterAFailureTheFileIsAsItWas(t *testing.T) {
 				len(after))
 		}
 	}
-	storetest.Put(t, db, first)
+	put(t, db, first)
 	if after := readFile(t, path); !bytes.Equal(before, after) {
 		t.Error("what the file has was written again")
 	}

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"taskapi/allocrunner/interfaces"
-	"taskapi/allocrunner/interfaces/storetest"
 	"taskapi/allocrunner/state"
 )
 
@@ -49,7 +48,7 @@ func TestRepairOfOneValue(t *testing.T) {
 		t.Errorf("problems: %v", r.Problems)
 	}
 	r.Problems = nil
-	storetest.Diff(t, "repaired", &state.Repaired{KeptAs: path + ".damaged-20260102T120000Z",
+	diff(t, "repaired", &state.Repaired{KeptAs: path + ".damaged-20260102T120000Z",
 		Stale: []string{`task "u"`}}, r)
 	if kept := readFile(t, r.KeptAs); !bytes.Equal(kept, data) {
 		t.Error("the damaged file is not as it was")
@@ -83,7 +82,7 @@ func TestRepairWithoutHeader(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	storetest.Diff(t, "what was put last", latest, asJSON(t, got))
+	diff(t, "what was put last", latest, asJSON(t, got))
 }
 
 // TestRepairOfAHole: where part of the file is gone, any value that was saved before may be stale.
@@ -105,11 +104,11 @@ func TestRepairNamesWhatIsLost(t *testing.T) {
 	data.spoil("task/u", false)
 	writeFile(t, path, data)
 	r := repair(t, path)
-	storetest.Diff(t, "lost", []string{`task "u"`}, r.Lost)
+	diff(t, "lost", []string{`task "u"`}, r.Lost)
 	db := open(t, path)
-	storetest.Put(t, db, interfaces.Change{ID: "a",
-		Tasks: map[string]interfaces.SavedTask{"u": storetest.Task("again")}})
-	if got := storetest.Load(t, db); len(got.Tasks) != 2 || got.Alloc.Job == nil {
+	put(t, db, interfaces.Change{ID: "a",
+		Tasks: map[string]interfaces.SavedTask{"u": task("again")}})
+	if got := load(t, db); len(got.Tasks) != 2 || got.Alloc.Job == nil {
 		t.Errorf("after the repair: %s", asJSON(t, got))
 	}
 }
@@ -152,7 +151,7 @@ func TestInspectWhileItIsWritten(t *testing.T) {
 		return interfaces.Change{ID: "a", Alloc: alloc("a", i),
 			Tasks: map[string]interfaces.SavedTask{"t": {Attempts: int(i)}}}
 	}
-	storetest.Put(t, db, both(0))
+	put(t, db, both(0))
 	var writer sync.WaitGroup
 	defer writer.Wait()
 	stop := make(chan struct{})
@@ -163,7 +162,7 @@ func TestInspectWhileItIsWritten(t *testing.T) {
 			case <-stop:
 				return
 			default:
-				storetest.Put(t, db, both(i))
+				put(t, db, both(i))
 			}
 		}
 	})

@@ -14,7 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/interfaces"
-	"taskapi/allocrunner/interfaces/storetest"
 	"taskapi/allocrunner/state"
 )
 
@@ -66,17 +65,9 @@ func alloc(id string, index uint64) *api.Allocation {
 	return &api.Allocation{ID: id, ClientStatus: "running", TaskGroup: "g", ModifyIndex: index}
 }
 
-// TestStore: files keep what every store promises.
-func TestStore(t *testing.T) {
-	storetest.Run(t, func(t testing.TB) interfaces.Store {
-		dir := scratch(t)
-		return state.Store{Path: func(id string) string { return filepath.Join(dir, id) }, Version: "1.2.3"}
-	})
-}
-
 func TestFileIsPrivate(t *testing.T) {
 	path := statePath(t)
-	storetest.Put(t, open(t, path), interfaces.Change{ID: "a", Alloc: alloc("a", 1)})
+	put(t, open(t, path), interfaces.Change{ID: "a", Alloc: alloc("a", 1)})
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v, want mode 0600", info, err)
 	}
@@ -88,19 +79,19 @@ func TestJobIsWrittenOnce(t *testing.T) {
 	db := open(t, path)
 	a := alloc("a", 1)
 	a.Job = job("j")
-	storetest.Put(t, db, interfaces.Change{ID: "a", Alloc: a})
+	put(t, db, interfaces.Change{ID: "a", Alloc: a})
 	before := len(readFile(t, path))
 	b := alloc("a", 2)
 	b.Job = job("j") // another pointer, the same job
-	storetest.Put(t, db, interfaces.Change{ID: "a", Alloc: b,
-		Tasks: map[string]interfaces.SavedTask{"t": storetest.Task("x")}})
+	put(t, db, interfaces.Change{ID: "a", Alloc: b,
+		Tasks: map[string]interfaces.SavedTask{"t": task("x")}})
 	if grown := len(readFile(t, path)) - before; grown > 2000 {
 		t.Errorf("a change beside the job has written %d bytes", grown)
 	}
 	b = alloc("a", 3)
 	b.Job = job("k")
-	storetest.Put(t, db, interfaces.Change{ID: "a", Alloc: b})
-	if got := storetest.Load(t, db).Alloc.Job; *got.ID != "k" {
+	put(t, db, interfaces.Change{ID: "a", Alloc: b})
+	if got := load(t, db).Alloc.Job; *got.ID != "k" {
 		t.Errorf("job %q after a change of the job, want k", *got.ID)
 	}
 }
@@ -109,13 +100,13 @@ func TestJobIsWrittenOnce(t *testing.T) {
 func TestUnchangedIsNotWritten(t *testing.T) {
 	path := statePath(t)
 	c := interfaces.Change{ID: "a", Alloc: alloc("a", 1),
-		Tasks: map[string]interfaces.SavedTask{"t": storetest.Task("x")}}
+		Tasks: map[string]interfaces.SavedTask{"t": task("x")}}
 	db := open(t, path)
-	storetest.Put(t, db, c)
+	put(t, db, c)
 	once := len(readFile(t, path))
-	storetest.Put(t, db, c, c)
+	put(t, db, c, c)
 	db.Close()
-	storetest.Put(t, open(t, path), c)
+	put(t, open(t, path), c)
 	if got := len(readFile(t, path)); got != once {
 		t.Errorf("the file has %d bytes, want the %d of one change", got, once)
 	}
@@ -127,11 +118,11 @@ func TestFileStaysSmall(t *testing.T) {
 	db := open(t, path)
 	a := alloc("a", 1)
 	a.Job = job("j")
-	storetest.Put(t, db, interfaces.Change{ID: "a", Alloc: a, Life: "life"})
+	put(t, db, interfaces.Change{ID: "a", Alloc: a, Life: "life"})
 	var longest int64
 	for i := range 3000 {
-		storetest.Put(t, db, interfaces.Change{ID: "a",
-			Tasks: map[string]interfaces.SavedTask{"t": storetest.Task(strings.Repeat("x", i%1000))}})
+		put(t, db, interfaces.Change{ID: "a",
+			Tasks: map[string]interfaces.SavedTask{"t": task(strings.Repeat("x", i%1000))}})
 		info, err := os.Stat(path)
 		if err != nil {
 			t.Fatal(err)
@@ -144,7 +135,7 @@ func TestFileStaysSmall(t *testing.T) {
 	if _, err := state.Open(path, ""); !errors.Is(err, state.ErrInUse) {
 		t.Errorf("another owner: %v, want ErrInUse", err)
 	}
-	got := storetest.Load(t, db)
+	got := load(t, db)
 	if *got.Alloc.Job.ID != "j" || got.Life != "life" || got.Tasks["t"].Phase != strings.Repeat("x", 999) {
 		t.Errorf("something is lost: %s", asJSON(t, got))
 	}
@@ -157,7 +148,7 @@ func TestFileStaysSmall(t *testing.T) {
 func TestRecreateThatFails(t *testing.T) {
 	path := statePath(t)
 	db := open(t, path)
-	storetest.Put(t, db, interfaces.Change{ID: "a", Alloc: &api.Allocation{ID: "a", ModifyIndex: 7}, Terminal: true})
+	put(t, db, interfaces.Change{ID: "a", Alloc: &api.Allocation{ID: "a", ModifyIndex: 7}, Terminal: true})
 	if err := os.MkdirAll(filepath.Join(path+".new", "in the way"), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -169,7 +160,7 @@ func TestRecreateThatFails(t *testing.T) {
 	if err := db.Recreate(follows); !errors.Is(err, state.ErrFile) {
 		t.Errorf("got %v, want ErrFile", err)
 	}
-	if s := storetest.Load(t, db); !s.Terminal {
+	if s := load(t, db); !s.Terminal {
 		t.Errorf("after that: %+v", s)
 	}
 	if err := os.RemoveAll(path + ".new"); err != nil {
@@ -178,7 +169,7 @@ func TestRecreateThatFails(t *testing.T) {
 	if err := db.TryRecreate(); err != nil {
 		t.Error(err)
 	}
-	if s := storetest.Load(t, db); !s.Terminal {
+	if s := load(t, db); !s.Terminal {
 		t.Errorf("after a try: %+v", s)
 	}
 }
@@ -236,7 +227,7 @@ func TestChangesThatCannotBeKept(t *testing.T) {
 			t.Errorf("%.20q: no error", c.ID)
 		}
 	}
-	storetest.Put(t, db, interfaces.Change{ID: "a", Alloc: alloc("a", 1)})
+	put(t, db, interfaces.Change{ID: "a", Alloc: alloc("a", 1)})
 }
 
 func TestClosed(t *testing.T) {
@@ -326,7 +317,7 @@ func TestEmptyFileIsNone(t *testing.T) {
 			t.Errorf("got %v, want ErrNotFound", err)
 		}
 	}
-	storetest.Put(t, open(t, path), interfaces.Change{ID: "a", Alloc: alloc("a", 1)})
+	put(t, open(t, path), interfaces.Change{ID: "a", Alloc: alloc("a", 1)})
 	if entries, _ := os.ReadDir(filepath.Dir(path)); len(entries) != 1 {
 		t.Errorf("beside the file lie %v", entries)
 	}

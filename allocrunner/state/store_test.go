@@ -1,10 +1,9 @@
-// Package storetest tests whether a store of allocations' states keeps what interfaces.Store promises. Another program
-// can test its own store with it.
-package storetest
+package state_test
 
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"sync"
@@ -16,17 +15,21 @@ import (
 	"pgregory.net/rapid"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/state"
 )
 
-// Run tests a store. Each call of open returns an empty one.
-func Run(t *testing.T, open func(testing.TB) interfaces.Store) {
-	t.Run("saved outlives its owner", func(t *testing.T) { testOutlives(t, open(t)) })
-	t.Run("what is not given stays", func(t *testing.T) { testNotGiven(t, open(t)) })
-	t.Run("one owner", func(t *testing.T) { testOwner(t, open(t)) })
-	t.Run("recreate", func(t *testing.T) { testRecreate(t, open(t)) })
-	t.Run("changes that can't be saved", func(t *testing.T) { testInvalid(t, open(t)) })
-	t.Run("at the same time", func(t *testing.T) { testConcurrent(t, open(t)) })
-	t.Run("model", func(t *testing.T) { testModel(t, open(t)) })
+// TestStore: files keep what interfaces.Store promises.
+func TestStore(t *testing.T) {
+	for what, test := range map[string]func(*testing.T, interfaces.Store){
+		"saved outlives its owner": testOutlives, "what is not given stays": testNotGiven, "one owner": testOwner,
+		"recreate": testRecreate, "changes that can't be saved": testInvalid, "at the same time": testConcurrent,
+		"model": testModel,
+	} {
+		t.Run(what, func(t *testing.T) {
+			dir := scratch(t)
+			test(t, state.Store{Path: func(id string) string { return filepath.Join(dir, id) }, Version: "1.2.3"})
+		})
+	}
 }
 
 func acquire(t testing.TB, s interfaces.Store, id string) interfaces.OwnedState {
@@ -39,8 +42,8 @@ func acquire(t testing.TB, s interfaces.Store, id string) interfaces.OwnedState 
 	return owned
 }
 
-// Put puts changes, one after the other.
-func Put(t testing.TB, s interfaces.OwnedState, changes ...interfaces.Change) {
+// put puts changes, one after the other.
+func put(t testing.TB, s interfaces.OwnedState, changes ...interfaces.Change) {
 	t.Helper()
 	for _, c := range changes {
 		if err := s.Put(c); err != nil {
@@ -49,8 +52,8 @@ func Put(t testing.TB, s interfaces.OwnedState, changes ...interfaces.Change) {
 	}
 }
 
-// Load returns what is saved.
-func Load(t testing.TB, s interfaces.OwnedState) *interfaces.Saved {
+// load returns what is saved.
+func load(t testing.TB, s interfaces.OwnedState) *interfaces.Saved {
 	t.Helper()
 	saved, err := s.Load()
 	if err != nil {
@@ -59,26 +62,26 @@ func Load(t testing.TB, s interfaces.OwnedState) *interfaces.Saved {
 	return saved
 }
 
-// Diff reports an error where got is not want.
-func Diff(t testing.TB, what string, want, got any) {
+// diff reports an error where got is not want.
+func diff(t testing.TB, what string, want, got any) {
 	t.Helper()
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("%s (-want +got):\n%s", what, d)
 	}
 }
 
-// TaskState returns the state of a running task with an event of that text.
-func TaskState(text string) *api.TaskState {
+// taskState returns the state of a running task with an event of that text.
+func taskState(text string) *api.TaskState {
 	return &api.TaskState{State: "running", Events: []*api.TaskEvent{{Type: "Started", DisplayMessage: text, Time: 7}}}
 }
 
-// Task returns a task as it is saved in a phase.
-func Task(phase string) interfaces.SavedTask {
-	return interfaces.SavedTask{Phase: phase, State: TaskState(phase), Attempts: 2, Due: time.Unix(9, 0).UTC(),
+// task returns a task as it is saved in a phase.
+func task(phase string) interfaces.SavedTask {
+	return interfaces.SavedTask{Phase: phase, State: taskState(phase), Attempts: 2, Due: time.Unix(9, 0).UTC(),
 		Hooks: map[string]map[string]string{"h": {"k": "v"}}}
 }
 
-func alloc(id string, index uint64, job string) *api.Allocation {
+func storeAlloc(id string, index uint64, job string) *api.Allocation {
 	return &api.Allocation{ID: id, ClientStatus: "running", TaskGroup: "g", ModifyIndex: index, Job: &api.Job{ID: &job}}
 }
 
@@ -87,47 +90,47 @@ func testOutlives(t *testing.T, s interfaces.Store) {
 	if _, err := owned.Load(); !errors.Is(err, interfaces.ErrNoState) {
 		t.Errorf("of nothing: got %v, want ErrNoState", err)
 	}
-	given := alloc("a", 7, "j")
+	given := storeAlloc("a", 7, "j")
 	given.TaskStates = map[string]*api.TaskState{"gone": {}} // Tasks have them
 	checks := api.AllocCheckStatuses{"c": {Check: "up", Status: "success"}}
-	Put(t, owned, interfaces.Change{ID: "a", Alloc: given, Terminal: true, Checks: checks, Life: "life",
+	put(t, owned, interfaces.Change{ID: "a", Alloc: given, Terminal: true, Checks: checks, Life: "life",
 		KillAfter: time.Unix(5, 0).UTC(),
-		Tasks:     map[string]interfaces.SavedTask{"t": Task("run"), "u": {Phase: "new"}}})
-	want := &interfaces.Saved{Alloc: alloc("a", 7, "j"), Terminal: true, Life: "life", KillAfter: time.Unix(5, 0).UTC(),
+		Tasks:     map[string]interfaces.SavedTask{"t": task("run"), "u": {Phase: "new"}}})
+	want := &interfaces.Saved{Alloc: storeAlloc("a", 7, "j"), Terminal: true, Life: "life", KillAfter: time.Unix(5, 0).UTC(),
 		Checks: api.AllocCheckStatuses{"c": {Check: "up", Status: "success"}},
-		Tasks:  map[string]interfaces.SavedTask{"t": Task("run"), "u": {Phase: "new"}}}
-	want.Alloc.TaskStates = map[string]*api.TaskState{"t": TaskState("run")}
+		Tasks:  map[string]interfaces.SavedTask{"t": task("run"), "u": {Phase: "new"}}}
+	want.Alloc.TaskStates = map[string]*api.TaskState{"t": taskState("run")}
 	if given.Job == nil || given.TaskStates["gone"] == nil {
 		t.Error("the caller's allocation has been changed")
 	}
 	given.ModifyIndex, checks["c"] = 99, api.AllocCheckStatus{} // which are the caller's to change
-	Diff(t, "while it is owned", want, Load(t, owned))
+	diff(t, "while it is owned", want, load(t, owned))
 	if err := errors.Join(owned.Close(), owned.Close()); err != nil {
 		t.Fatalf("close twice: %v", err)
 	}
-	Diff(t, "by the next owner", want, Load(t, acquire(t, s, "a")))
+	diff(t, "by the next owner", want, load(t, acquire(t, s, "a")))
 }
 
 func testNotGiven(t *testing.T, s interfaces.Store) {
 	owned := acquire(t, s, "a")
-	Put(t, owned,
-		interfaces.Change{ID: "a", Alloc: alloc("a", 1, "j"), Terminal: true,
-			Tasks:  map[string]interfaces.SavedTask{"t": Task("one"), "u": Task("one")},
+	put(t, owned,
+		interfaces.Change{ID: "a", Alloc: storeAlloc("a", 1, "j"), Terminal: true,
+			Tasks:  map[string]interfaces.SavedTask{"t": task("one"), "u": task("one")},
 			Checks: api.AllocCheckStatuses{"c": {}}},
-		interfaces.Change{ID: "a", Tasks: map[string]interfaces.SavedTask{"t": Task("two")}})
-	got := Load(t, owned)
-	Diff(t, "the task that has changed", Task("two"), got.Tasks["t"])
-	Diff(t, "the one that has not", Task("one"), got.Tasks["u"])
-	Diff(t, "its state", TaskState("two"), got.Alloc.TaskStates["t"])
+		interfaces.Change{ID: "a", Tasks: map[string]interfaces.SavedTask{"t": task("two")}})
+	got := load(t, owned)
+	diff(t, "the task that has changed", task("two"), got.Tasks["t"])
+	diff(t, "the one that has not", task("one"), got.Tasks["u"])
+	diff(t, "its state", taskState("two"), got.Alloc.TaskStates["t"])
 	if !got.Terminal || len(got.Checks) != 1 || *got.Alloc.Job.ID != "j" {
 		t.Errorf("terminal %v, checks %v, job %q", got.Terminal, got.Checks, *got.Alloc.Job.ID)
 	}
-	Put(t, owned, interfaces.Change{ID: "a", Checks: api.AllocCheckStatuses{}})
-	if got := Load(t, owned); got.Checks == nil || len(got.Checks) != 0 || !got.Terminal {
+	put(t, owned, interfaces.Change{ID: "a", Checks: api.AllocCheckStatuses{}})
+	if got := load(t, owned); got.Checks == nil || len(got.Checks) != 0 || !got.Terminal {
 		t.Errorf("checks taken away: %v, terminal %v", got.Checks, got.Terminal)
 	}
-	Put(t, owned, interfaces.Change{ID: "a", Alloc: alloc("a", 2, "k")})
-	if got := Load(t, owned); *got.Alloc.Job.ID != "k" || got.Alloc.ModifyIndex != 2 {
+	put(t, owned, interfaces.Change{ID: "a", Alloc: storeAlloc("a", 2, "k")})
+	if got := load(t, owned); *got.Alloc.Job.ID != "k" || got.Alloc.ModifyIndex != 2 {
 		t.Errorf("another job: %+v", got.Alloc)
 	}
 }
@@ -138,11 +141,11 @@ func testOwner(t *testing.T, s interfaces.Store) {
 	if _, err := s.Acquire("a"); !errors.Is(err, interfaces.ErrStateInUse) {
 		t.Errorf("a second owner: got %v, want ErrStateInUse", err)
 	}
-	Put(t, owned, interfaces.Change{ID: "a", Alloc: alloc("a", 1, "j")})
+	put(t, owned, interfaces.Change{ID: "a", Alloc: storeAlloc("a", 1, "j")})
 	if err := owned.Close(); err != nil {
 		t.Fatal(err)
 	}
-	change := interfaces.Change{ID: "a", Alloc: alloc("a", 2, "j")}
+	change := interfaces.Change{ID: "a", Alloc: storeAlloc("a", 2, "j")}
 	_, loadErr := owned.Load()
 	for what, err := range map[string]error{"put": owned.Put(change), "load": loadErr,
 		"recreate": owned.Recreate(change)} {
@@ -150,38 +153,38 @@ func testOwner(t *testing.T, s interfaces.Store) {
 			t.Errorf("%s after the close: no error", what)
 		}
 	}
-	if got := Load(t, acquire(t, s, "a")); got.Alloc.ModifyIndex != 1 {
+	if got := load(t, acquire(t, s, "a")); got.Alloc.ModifyIndex != 1 {
 		t.Errorf("the next owner finds %+v", got.Alloc)
 	}
 }
 
 func testRecreate(t *testing.T, s interfaces.Store) {
 	owned := acquire(t, s, "a")
-	Put(t, owned, interfaces.Change{ID: "a", Alloc: alloc("a", 7, "j"), Terminal: true, Life: "one",
-		Tasks: map[string]interfaces.SavedTask{"t": Task("x")}})
-	if err := owned.Recreate(interfaces.Change{ID: "a", Alloc: alloc("b", 1, "k")}); err == nil {
+	put(t, owned, interfaces.Change{ID: "a", Alloc: storeAlloc("a", 7, "j"), Terminal: true, Life: "one",
+		Tasks: map[string]interfaces.SavedTask{"t": task("x")}})
+	if err := owned.Recreate(interfaces.Change{ID: "a", Alloc: storeAlloc("b", 1, "k")}); err == nil {
 		t.Error("recreated as another allocation")
 	}
-	if got := Load(t, owned); !got.Terminal || got.Alloc.ModifyIndex != 7 {
+	if got := load(t, owned); !got.Terminal || got.Alloc.ModifyIndex != 7 {
 		t.Errorf("after a failure: %+v", got)
 	}
-	if err := owned.Recreate(interfaces.Change{ID: "a", Alloc: alloc("a", 1, "k"), Life: "two"}); err != nil {
+	if err := owned.Recreate(interfaces.Change{ID: "a", Alloc: storeAlloc("a", 1, "k"), Life: "two"}); err != nil {
 		t.Fatal(err)
 	}
-	Diff(t, "recreated", &interfaces.Saved{Alloc: alloc("a", 1, "k"), Life: "two"}, Load(t, owned))
+	diff(t, "recreated", &interfaces.Saved{Alloc: storeAlloc("a", 1, "k"), Life: "two"}, load(t, owned))
 	if _, err := s.Acquire("a"); !errors.Is(err, interfaces.ErrStateInUse) {
 		t.Errorf("a second owner: got %v, want ErrStateInUse", err)
 	}
-	Put(t, owned, interfaces.Change{ID: "a", Alloc: alloc("a", 2, "k")})
-	if got := Load(t, owned); got.Alloc.ModifyIndex != 2 || got.Life != "two" {
+	put(t, owned, interfaces.Change{ID: "a", Alloc: storeAlloc("a", 2, "k")})
+	if got := load(t, owned); got.Alloc.ModifyIndex != 2 || got.Life != "two" {
 		t.Errorf("afterwards: %+v", got)
 	}
 }
 
 func testInvalid(t *testing.T, s interfaces.Store) {
 	owned := acquire(t, s, "a")
-	for _, c := range []interfaces.Change{{Alloc: alloc("", 1, "j")}, {Terminal: true},
-		{ID: "a", Alloc: alloc("b", 1, "j")}} {
+	for _, c := range []interfaces.Change{{Alloc: storeAlloc("", 1, "j")}, {Terminal: true},
+		{ID: "a", Alloc: storeAlloc("b", 1, "j")}} {
 		if err := owned.Put(c); err == nil {
 			t.Errorf("%q: no error", c.ID)
 		}
@@ -200,13 +203,13 @@ func testConcurrent(t *testing.T, s interfaces.Store) {
 		name := fmt.Sprint("t", i)
 		calls.Go(func() {
 			for n := 1; n <= rounds; n++ {
-				Put(t, owned, interfaces.Change{ID: "a", Alloc: alloc("a", 1, "j"),
+				put(t, owned, interfaces.Change{ID: "a", Alloc: storeAlloc("a", 1, "j"),
 					Tasks: map[string]interfaces.SavedTask{name: {Attempts: n}}})
 			}
 		})
 	}
 	calls.Wait()
-	for name, task := range Load(t, owned).Tasks {
+	for name, task := range load(t, owned).Tasks {
 		if task.Attempts != rounds {
 			t.Errorf("task %s: %d, want %d", name, task.Attempts, rounds)
 		}
@@ -276,7 +279,7 @@ func drawChange(rt *rapid.T, id string) interfaces.Change {
 		return strings.Repeat("x", rapid.SampledFrom([]int{1, 100, 1500, 5000}).Draw(rt, label))
 	}
 	if rapid.Bool().Draw(rt, "alloc") {
-		c.Alloc = alloc(id, rapid.Uint64Range(1, 9).Draw(rt, "index"), text("job"))
+		c.Alloc = storeAlloc(id, rapid.Uint64Range(1, 9).Draw(rt, "index"), text("job"))
 		c.Alloc.ClientDescription = text("description")
 	}
 	if rapid.Bool().Draw(rt, "kill") {
@@ -286,7 +289,7 @@ func drawChange(rt *rapid.T, id string) interfaces.Change {
 		if c.Tasks == nil {
 			c.Tasks = map[string]interfaces.SavedTask{}
 		}
-		c.Tasks[rapid.SampledFrom([]string{"t", "u", "v", "w"}).Draw(rt, "task")] = Task(text("phase"))
+		c.Tasks[rapid.SampledFrom([]string{"t", "u", "v", "w"}).Draw(rt, "task")] = task(text("phase"))
 	}
 	return c
 }
