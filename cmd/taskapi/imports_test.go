@@ -89,7 +89,9 @@ var allowedImports = map[string][]string{
 	"allocrunner/internal/services": {"allocrunner/interfaces"},
 	"allocrunner/internal/processes": {"allocrunner/drivers", "allocrunner/interfaces", "allocrunner/internal/launch",
 		"allocrunner/internal/logs", "allocrunner/internal/proctree"},
+	"allocrunner/internal/health":    {"allocrunner/internal/lifecycle"},
 	"allocrunner/internal/hookmeter": {"allocrunner/interfaces"},
+	"allocrunner/internal/restarts":  {"allocrunner/internal/lifecycle"},
 	"allocrunner/internal/snapshots": {"allocrunner/deployment", "allocrunner/interfaces"},
 	"allocrunner/internal/registration": {
 		"allocrunner/interfaces",

@@ -11,6 +11,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/internal/lifecycle"
 	"taskapi/internal/ptr"
 )
 
@@ -47,23 +48,12 @@ func For(job *api.Job, group *api.TaskGroup) (Policy, bool) {
 		return Policy{}, false
 	}
 	for _, t := range group.Tasks {
-		if counted, ends := role(t); counted {
-			p.tasks = append(p.tasks, task{t.Name, ends})
+		if at := lifecycle.Of(t); at.Hook != lifecycle.Poststop {
+			p.tasks = append(p.tasks, task{t.Name, !at.Serves()})
 		}
 	}
 	p.wantChecks = p.checks && hasChecks(group)
 	return p, true
-}
-
-// role returns whether a task counts, and whether it must end or run.
-func role(t *api.Task) (counted, ends bool) {
-	switch {
-	case t.Lifecycle == nil:
-		return true, false
-	case t.Lifecycle.Hook == api.TaskLifecycleHookPoststop:
-		return false, false
-	}
-	return true, !t.Lifecycle.Sidecar
 }
 
 // hasChecks reports whether the group has checks that must succeed.
@@ -76,8 +66,7 @@ func hasChecks(group *api.TaskGroup) bool {
 		})
 	}
 	return any(group.Services) || slices.ContainsFunc(group.Tasks, func(t *api.Task) bool {
-		counted, ends := role(t)
-		return counted && !ends && any(t.Services)
+		return lifecycle.Of(t).Serves() && any(t.Services)
 	})
 }
 

@@ -16,20 +16,18 @@ package lifecycle
 
 import "github.com/hashicorp/nomad/api"
 
-// Hook is when a task of a group runs.
-type Hook int
-
+// The hooks of tasks, in the job file's words.
 const (
-	Main Hook = iota // a task without a lifecycle block
-	Prestart
-	Poststart
-	Poststop
+	Main      = "" // a task without a lifecycle block
+	Prestart  = api.TaskLifecycleHookPrestart
+	Poststart = api.TaskLifecycleHookPoststart
+	Poststop  = api.TaskLifecycleHookPoststop
 )
 
 // Task is what the order depends on.
 type Task struct {
 	Name    string
-	Hook    Hook
+	Hook    string
 	Sidecar bool // runs beside the main tasks; only with Prestart and Poststart
 	Leader  bool // its end ends the group
 }
@@ -37,18 +35,9 @@ type Task struct {
 // Of returns a job's task as the order sees it.
 func Of(t *api.Task) Task {
 	task := Task{Name: t.Name, Leader: t.Leader}
-	if t.Lifecycle == nil {
-		return task
+	if t.Lifecycle != nil {
+		task.Hook, task.Sidecar = t.Lifecycle.Hook, t.Lifecycle.Sidecar && t.Lifecycle.Hook != Poststop
 	}
-	switch t.Lifecycle.Hook {
-	case api.TaskLifecycleHookPrestart:
-		task.Hook = Prestart
-	case api.TaskLifecycleHookPoststart:
-		task.Hook = Poststart
-	case api.TaskLifecycleHookPoststop:
-		task.Hook = Poststop
-	}
-	task.Sidecar = t.Lifecycle.Sidecar && task.Hook != Poststop
 	return task
 }
 

@@ -161,8 +161,9 @@ func drawGroup(t *rapid.T) ([]lifecycle.Task, map[string]lifecycle.State) {
 	states := map[string]lifecycle.State{}
 	for i := range rapid.IntRange(1, 5).Draw(t, "tasks") {
 		task := lifecycle.Task{
-			Name:    string(rune('a' + i)),
-			Hook:    lifecycle.Hook(rapid.IntRange(0, 3).Draw(t, "hook")),
+			Name: string(rune('a' + i)),
+			Hook: rapid.SampledFrom([]string{lifecycle.Main, lifecycle.Prestart, lifecycle.Poststart,
+				lifecycle.Poststop}).Draw(t, "hook"),
 			Sidecar: rapid.Bool().Draw(t, "sidecar"),
 			Leader:  i == 0 && rapid.Bool().Draw(t, "leader"),
 		}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/internal/lifecycle"
 	"taskapi/internal/ptr"
 )
 
@@ -26,7 +27,9 @@ type Policy struct {
 // For returns the policy of a task in a job of that type: the task's own restart block, which Canonicalize has merged
 // with its group's.
 func For(task *api.Task, jobType string) Policy {
-	p := Policy{OnSuccess: restartsOnSuccess(task, jobType)}
+	at := lifecycle.Of(task)
+	p := Policy{OnSuccess: at.Sidecar ||
+		at.Hook == lifecycle.Main && (jobType == api.JobTypeService || jobType == api.JobTypeSystem)}
 	if r := task.RestartPolicy; r != nil {
 		p.Attempts = ptr.Deref(r.Attempts)
 		p.Interval = ptr.Deref(r.Interval)
@@ -34,13 +37,6 @@ func For(task *api.Task, jobType string) Policy {
 		p.Wait = ptr.Deref(r.Mode) == "delay"
 	}
 	return p
-}
-
-func restartsOnSuccess(task *api.Task, jobType string) bool {
-	if task.Lifecycle != nil {
-		return task.Lifecycle.Sidecar && task.Lifecycle.Hook != api.TaskLifecycleHookPoststop
-	}
-	return jobType == api.JobTypeService || jobType == api.JobTypeSystem
 }
 
 // State counts a task's attempts in the current interval. Its first interval begins with the allocation.
