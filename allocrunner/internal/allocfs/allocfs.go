@@ -11,9 +11,9 @@
 package allocfs
 
 import (
+	"archive/tar"
 	"errors"
 	"io"
-	"io/fs"
 	"net/http"
 	"os"
 	"slices"
@@ -149,29 +149,8 @@ func (t *Tree) visible(name string) bool { return name == sharedName || slices.C
 
 // fileInfo returns a file's description in Nomad's form.
 func fileInfo(name string, st *unix.Stat_t) *api.AllocFileInfo {
-	mode := modeOf(st.Mode)
+	mode := (&tar.Header{Mode: int64(st.Mode)}).FileInfo().Mode() // tar has the kernel's bits, too
 	return &api.AllocFileInfo{
 		Name: name, IsDir: mode.IsDir(), Size: st.Size, FileMode: mode.String(), ModTime: time.Unix(st.Mtim.Unix()).UTC(),
 	}
-}
-
-// The types of files and the flags, in the kernel's bits and in Go's.
-var (
-	kinds = map[uint32]fs.FileMode{
-		unix.S_IFDIR: fs.ModeDir, unix.S_IFLNK: fs.ModeSymlink, unix.S_IFIFO: fs.ModeNamedPipe, unix.S_IFSOCK: fs.ModeSocket,
-		unix.S_IFBLK: fs.ModeDevice, unix.S_IFCHR: fs.ModeDevice | fs.ModeCharDevice,
-	}
-	flags = map[uint32]fs.FileMode{unix.S_ISUID: fs.ModeSetuid, unix.S_ISGID: fs.ModeSetgid,
-		unix.S_ISVTX: fs.ModeSticky}
-)
-
-// modeOf converts the kernel's mode of a file.
-func modeOf(mode uint32) fs.FileMode {
-	m := fs.FileMode(mode&0o777) | kinds[mode&unix.S_IFMT]
-	for bit, flag := range flags {
-		if mode&bit != 0 {
-			m |= flag
-		}
-	}
-	return m
 }
