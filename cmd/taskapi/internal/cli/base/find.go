@@ -78,6 +78,31 @@ func Find(ctx context.Context, w Environment, dataDir string, args []string, s S
 	return f.Find(ctx, args, s)
 }
 
+// FindAll returns what args name as Find does, and without args every allocation that runs, if any does.
+func FindAll(ctx context.Context, w Environment, dataDir string, args []string, s Sought) (all []Target, err error) {
+	f, err := NewFinder(w, dataDir)
+	if err != nil {
+		return nil, err
+	}
+	if len(args) > 0 {
+		t, err := f.Find(ctx, args, s)
+		return []Target{t}, err
+	}
+	if err := f.Look(ctx, nil); err != nil {
+		return nil, err
+	}
+	for _, k := range f.Known {
+		if k.Running {
+			all = append(all, k.Target)
+		}
+	}
+	if len(all) == 0 {
+		t, err := f.only(s)
+		return []Target{t}, err
+	}
+	return all, nil
+}
+
 func (f *Finder) Find(ctx context.Context, args []string, s Sought) (Target, error) {
 	if s.Tasks == NoTask && len(args) > 1 || len(args) > 2 {
 		return Target{}, Usagef("unexpected argument %q", args[len(args)-1])

@@ -3,7 +3,9 @@ package look
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"math"
 	"os/user"
 	"slices"
@@ -19,40 +21,61 @@ import (
 	"taskapi/internal/proc"
 )
 
-func PS(w base.Environment) *cobra.Command {
-	var out base.OutputFlags
-	var long bool
-	cmd := base.OnTarget(w, base.ToReadTasks, &cobra.Command{
-		Use:   "ps [flags] [ALLOC] [TASK]",
-		Short: "List the processes of an allocation's tasks",
-		Long: `Lists the tasks of an allocation with their state and restarts, and the processes of each: number,
-user, CPU in percent of one core, resident memory, time since the start, and command.
-` + base.TaskArgs + `
+// followPause is the time from one listing to the next, Nomad's interval of statistics.
+const followPause = time.Second
 
---json prints a list of the tasks with their processes; --template is given the same: .Task .State .Failed .Restarts
-.Health .Processes, each with .PID .User .UID .CPUPercent .RSS .Started .Command.`,
+func PS(w base.Environment) *cobra.Command {
+	s := psShow{environment: w}
+	var dataDir string
+	cmd := &cobra.Command{
+		Use:        "ps [flags] [ALLOC] [TASK]",
+		SuggestFor: []string{"stats"},
+		Short:      "List the processes of tasks, with the CPU and the memory that they use",
+		Long: `Lists the tasks of an allocation with their state and restarts, and the processes of each: number,
+user, CPU in percent of one core, resident memory, time since the start, and command. CPU is measured since the last
+request if that is less than half a minute ago, or else for a fifth of a second.
+` + base.AllocArgs + ` If several run, all of them are listed. A single name
+may be an allocation's or a task's; where it is both, give ALLOC and TASK.
+
+--json prints a list of the tasks with their processes, with --follow a line each time; --template is given the same:
+.Alloc .Task .State .Failed .Restarts .Health .Usage .Processes, each process with .PID .User .UID .CPUPercent
+.UserMode .SystemMode .RSS .Swap .Started .Command. Usage is the sum over the task's processes as GET /v1/client/allocation/:id/stats answers it.`,
 		Example: `  taskapi ps
-  taskapi ps hello greeter
+  taskapi ps -f hello greeter
   taskapi ps -t '{{range .}}{{range .Processes}}{{.PID}}{{"\n"}}{{end}}{{end}}'`,
-	}, func(ctx context.Context, found base.Target) error {
-		tasks, err := processesOf(ctx, found)
-		if err != nil {
-			return err
-		}
-		return out.Table(w, tasks, psTable(tasks, commandWidth(w, long), w.Colors()))
-	})
-	base.AddOutput(cmd, &out)
-	cmd.Flags().BoolVarP(&long, "long", "l", false, "print whole command lines")
+		ValidArgsFunction: base.CompleteTarget(&dataDir, w, base.ToReadTasks),
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			if s.targets, err = base.FindAll(cmd.Context(), w, dataDir, args, base.ToReadTasks); err != nil {
+				return err
+			}
+			return s.run(cmd.Context())
+		},
+	}
+	base.AddDataDir(cmd, &dataDir)
+	base.AddOutput(cmd, &s.out)
+	cmd.Flags().BoolVarP(&s.follow, "follow", "f", false, "list them each second, until the allocation ends or Ctrl-C")
+	cmd.Flags().BoolVarP(&s.long, "long", "l", false,
+		"print whole command lines, and CPU in user mode and in system mode, and swap")
 	return cmd
+}
+
+// psShow is taskapi ps.
+type psShow struct {
+	targets      []base.Target
+	environment  base.Environment
+	out          base.OutputFlags
+	follow, long bool
 }
 
 // psTask is a task with its processes.
 type psTask struct {
+	Alloc     string // its ID
 	Task      string
 	State     string
 	Failed    bool
 	Restarts  uint64
-	Health    string // healthy, unhealthy or empty: the allocation's, as far as it is known
+	Health    string             // healthy, unhealthy or empty: the allocation's, as far as it is known
+	Usage     *api.ResourceUsage `json:",omitempty"` // of all processes; nil when the task does not run
 	Processes []psProcess
 }
 
@@ -61,36 +84,92 @@ type psProcess struct {
 	PID        int
 	User       string // its number when it has no name
 	UID        uint32
-	CPUPercent float64 // of one core
-	RSS        uint64  // bytes
+	CPUPercent float64 // of one core, as are the two shares of it
+	UserMode   float64
+	SystemMode float64
+	RSS        uint64 // bytes
+	Swap       uint64
 	Started    time.Time
 	Command    string
 }
 
-// processesOf returns the tasks of an allocation with their processes, or the task that is named; of one that does not
-// run, without.
-func processesOf(ctx context.Context, t base.Target) ([]psTask, error) {
+// run lists the tasks, and with --follow again and again until their allocations have ended, or ctx.
+func (s *psShow) run(ctx context.Context) error {
+	ctx, release := base.UntilSignal(ctx)
+	defer release()
+	timer := time.NewTicker(followPause)
+	defer timer.Stop()
+	for {
+		tasks, ended := []psTask{}, true
+		var errs []error
+		for _, t := range s.targets {
+			of, over, err := processesOf(ctx, t)
+			tasks, ended, errs = append(tasks, of...), ended && over, append(errs, err)
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		err := errors.Join(errs...)
+		if err == nil || len(tasks) > 0 {
+			err = errors.Join(s.print(tasks), err)
+		}
+		if err != nil || ended || !s.follow {
+			return err
+		}
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// clearScreen puts the cursor of a terminal into the first place, and empties what follows.
+const clearScreen = "\x1b[H\x1b[J"
+
+func (s *psShow) print(tasks []psTask) error {
+	w := s.environment
+	if s.out.JSON && s.follow {
+		return json.NewEncoder(w.Stdout).Encode(tasks)
+	}
+	return s.out.Print(w, tasks, nil, func() error {
+		head := ""
+		if s.follow {
+			head = output.Date(time.Now()) + "\n"
+			if output.IsTerminal(w.Stdout) {
+				head = clearScreen + head
+			}
+		}
+		return w.Printf("%s%s", head, s.table(tasks))
+	})
+}
+
+// processesOf returns the tasks of an allocation with their processes, or the task that is named, and whether the
+// allocation has ended. A task that does not run has no processes.
+func processesOf(ctx context.Context, t base.Target) (tasks []psTask, ended bool, err error) {
 	found, err := t.Locate(ctx)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	usage := &api.AllocResourceUsage{}
+	usage, ended := &api.AllocResourceUsage{}, found.Holder == client.Ended
 	if found.Holder == client.Serving {
-		usage, err = statsOf(ctx, t)
-		if _, ended := errors.AsType[*base.EndedError](err); ended { // meanwhile
+		err = t.Ask(ctx, func(_ *client.Client, sdk *api.Client) (err error) {
+			usage, err = sdk.Allocations().Stats(&api.Allocation{ID: t.ID}, (&api.QueryOptions{}).WithContext(ctx))
+			return err
+		})
+		if _, ended = errors.AsType[*base.EndedError](err); ended { // meanwhile
 			usage, err = &api.AllocResourceUsage{}, nil
 		}
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
 	}
 	names := userNames{}
-	tasks := []psTask{}
 	for _, name := range base.TaskNames(found.Alloc) {
 		if t.Task != "" && t.Task != name {
 			continue
 		}
-		task := psTask{Task: name, State: "pending", Processes: []psProcess{}}
+		task := psTask{Alloc: t.ID, Task: name, State: "pending", Processes: []psProcess{}}
 		if state := found.Alloc.TaskStates[name]; state != nil {
 			task.State, task.Failed, task.Restarts = state.State, state.Failed, state.Restarts
 		}
@@ -98,11 +177,11 @@ func processesOf(ctx context.Context, t base.Target) ([]psTask, error) {
 			task.Health = health
 		}
 		if u := usage.Tasks[name]; u != nil {
-			task.Processes = names.processes(u)
+			task.Usage, task.Processes = u.ResourceUsage, names.processes(u)
 		}
 		tasks = append(tasks, task)
 	}
-	return tasks, nil
+	return tasks, ended, nil
 }
 
 // userNames are the names of users that have been looked up, by their numbers.
@@ -135,8 +214,8 @@ func (n userNames) processes(u *api.TaskResourceUsage) []psProcess {
 			continue
 		}
 		all = append(all, psProcess{PID: pid, User: n.of(d.UID), UID: d.UID, CPUPercent: use.CpuStats.Percent,
-			RSS:     use.MemoryStats.RSS,
-			Started: d.Started, Command: d.Command})
+			UserMode: use.CpuStats.UserMode, SystemMode: use.CpuStats.SystemMode,
+			RSS: use.MemoryStats.RSS, Swap: use.MemoryStats.Swap, Started: d.Started, Command: d.Command})
 	}
 	slices.SortFunc(all, func(a, b psProcess) int {
 		return cmp.Or(a.Started.Round(time.Second).Compare(b.Started.Round(time.Second)), cmp.Compare(a.PID, b.PID))
@@ -145,84 +224,54 @@ func (n userNames) processes(u *api.TaskResourceUsage) []psProcess {
 }
 
 const (
-	// shownCommand is how much of a command a line has, in letters, where there is no terminal.
+	// shownCommand is how much of a command a line has, in letters, where there is no terminal, without --long.
 	shownCommand = 60
 	// leastCommand is that on a narrow terminal, and besideCommand what the columns before it mostly take.
 	leastCommand, besideCommand = 16, 76
 )
 
-// commandWidth returns how many letters of a command fit into a line.
-func commandWidth(w base.Environment, long bool) int {
-	columns := output.Width(w.Stdout)
-	switch {
-	case long:
-		return math.MaxInt
-	case columns > 0:
-		return max(leastCommand, columns-besideCommand)
-	}
-	return shownCommand
-}
+func percent(n float64) string { return fmt.Sprintf("%.1f %%", n) }
 
-// psColumns are the columns of the table. The ones of a task are empty beside all but its first process.
-var psColumns = []struct {
-	head   string
-	ofTask bool
-	text   func(psTask, psProcess) string
-}{
-	{"Task", true, func(t psTask, _ psProcess) string { return t.Task }},
-	{"State", true, func(t psTask, _ psProcess) string { text, _ := t.stateText(); return text }},
-	{"Restarts", true, func(t psTask, _ psProcess) string { return strconv.FormatUint(t.Restarts, 10) }},
-	{"PID", false, func(_ psTask, p psProcess) string { return strconv.Itoa(p.PID) }},
-	{"User", false, func(_ psTask, p psProcess) string { return p.User }},
-	{"CPU", false, func(_ psTask, p psProcess) string { return percent(p.CPUPercent) }},
-	{"Memory", false, func(_ psTask, p psProcess) string { return output.Bytes(p.RSS) }},
-	{"Uptime", false, func(_ psTask, p psProcess) string { return output.Duration(time.Since(p.Started)) }},
-	{"Command", false, func(_ psTask, p psProcess) string { return p.Command }},
-}
-
-// stateText returns a task's state with the allocation's health, and its colour.
-func (t psTask) stateText() (string, output.Color) {
-	text, color := stateText(&api.TaskState{State: t.State, Failed: t.Failed})
-	if t.Health != "" {
-		text += ", " + t.Health
-		if t.Health != "healthy" {
-			color = output.StatusColor(t.Health)
-		}
+// table returns a line for each process, and one for each task without. The columns of a task are empty beside all but
+// its first process.
+func (s *psShow) table(tasks []psTask) *output.Table {
+	table := &output.Table{Colors: s.environment.Colors()}
+	heads := []string{"Task", "State", "Restarts"}
+	if len(s.targets) > 1 {
+		heads = append(heads, "Alloc")
 	}
-	return text, color
-}
-
-// psTable returns a line for each process, and one for each task without. width is how many letters of a command are
-// shown.
-func psTable(tasks []psTask, width int, colors output.Colors) *output.Table {
-	table := &output.Table{Colors: colors}
-	var heads []string
-	for _, c := range psColumns {
-		heads = append(heads, c.head)
+	ofTask := len(heads)
+	heads = append(heads, "PID", "User", "CPU", "Memory", "Uptime")
+	width := shownCommand
+	if columns := output.Width(s.environment.Stdout); columns > 0 {
+		width = max(leastCommand, columns-besideCommand)
 	}
-	table.Header(heads...)
+	if s.long {
+		heads, width = append(heads, "User Mode", "System Mode", "Swap"), math.MaxInt
+	}
+	table.Header(append(heads, "Command")...)
 	for _, task := range tasks {
-		for i := range max(1, len(task.Processes)) {
-			var p psProcess
-			if i < len(task.Processes) {
-				p = task.Processes[i]
-				p.Command = base.Clipped(p.Command, width)
+		state, color := stateText(&api.TaskState{State: task.State, Failed: task.Failed})
+		if task.Health != "" {
+			state += ", " + task.Health
+			if task.Health != "healthy" {
+				color = output.StatusColor(task.Health)
 			}
-			var texts []string
-			for _, c := range psColumns {
-				switch {
-				case c.ofTask && i > 0:
-					texts = append(texts, "")
-				case !c.ofTask && p.PID == 0:
-					texts = append(texts, "-")
-				default:
-					texts = append(texts, c.text(task, p))
-				}
+		}
+		row := []string{task.Task, state, strconv.FormatUint(task.Restarts, 10), output.ShortID(task.Alloc)}[:ofTask]
+		if len(task.Processes) == 0 {
+			table.Row(append(row, slices.Repeat([]string{"-"}, len(heads)+1-ofTask)...)...)
+			table.Paint(1, color)
+		}
+		for _, p := range task.Processes {
+			row = append(row, strconv.Itoa(p.PID), p.User, percent(p.CPUPercent), output.Bytes(p.RSS),
+				output.Duration(time.Since(p.Started)))
+			if s.long {
+				row = append(row, percent(p.UserMode), percent(p.SystemMode), output.Bytes(p.Swap))
 			}
-			table.Row(texts...)
-			if _, color := task.stateText(); i == 0 {
-				table.Paint(1, color)
-			}
+			table.Row(append(row, base.Clipped(p.Command, width))...)
+			table.Paint(1, color)
+			row = make([]string, ofTask)
 		}
 	}
 	return table

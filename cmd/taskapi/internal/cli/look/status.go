@@ -1,4 +1,4 @@
-// Package look has the commands that show an allocation: status, ps, checks, stats, top, logs, events and fs.
+// Package look has the commands that show an allocation: status, ps, checks, top, logs, events and fs.
 package look
 
 import (
