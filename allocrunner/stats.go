@@ -15,9 +15,6 @@ import (
 	"taskapi/allocrunner/internal/stats"
 )
 
-// MostPIDs is how many processes of a task Stats lists, those that use most; all of them are in its sums.
-const MostPIDs = stats.MostPIDs
-
 func (r *Runner) Stats(ctx context.Context, interval time.Duration) (<-chan *api.AllocResourceUsage, error) {
 	return r.stats.Stream(ctx, interval)
 }
