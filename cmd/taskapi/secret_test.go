@@ -68,7 +68,7 @@ func TestOperatorSecret(t *testing.T) {
 	denied("revoked", operator)
 	denied("revoked, on a new connection", r.client(r.layout.OperatorSocket(testAllocID), secret))
 
-	for _, wrong := range [][]string{{"--opaque"}, {"--operator", "--task", "server"}, {"--operator", "--expired"},
+	for _, wrong := range [][]string{{"--opaque"}, {"--operator", "--task", "server"}, {"--operator", "--bad", "expired"},
 		{"--operator", "--all"}} {
 		if got := mint(base.ExitUsage, wrong...); !strings.Contains(got, "--operator") {
 			t.Errorf("%q: %s", wrong, got)

@@ -31,8 +31,6 @@ type mintFlags struct {
 	ttl         time.Duration
 	claims      []string
 	bad         string
-	alg         string
-	shorthands  [len(badShorthands)]bool
 	all, list   bool
 	operator    bool
 	opaque      bool // a secret that stands for it
@@ -40,21 +38,15 @@ type mintFlags struct {
 	output      base.OutputFlags
 }
 
-// badShorthands are the kinds that have a flag of their own.
-var badShorthands = [...]string{"expired", "not-yet", "wrong-key", "tampered", "other-alloc"}
-
-// algorithms are the values of --alg. Each stands for a kind.
-var algorithms = []string{"HS256", "HS384", "HS512", "RS256", "RS512", "PS256", "ES256", "none"}
-
 func tokenMint(w base.Environment) *cobra.Command {
 	f := &mintFlags{}
 	cmd := &cobra.Command{
 		Use:   "mint [flags]",
 		Short: "Make a token of a task, a good one or a bad one",
 		Long: `Makes a token like the task's own, signed with the active key, and prints it. The running allocation accepts
-a good one as the task's. With --bad NAME, or a flag of one of the most usual kinds, the token has that fault and no
-other. --list shows the kinds, what is wrong with each, and what the API answers. --all makes a token of each kind,
-and prints a line of JSON for each.
+a good one as the task's. With --bad NAME the token has that fault and no other, such as expired, not-yet, wrong-key,
+tampered, other-alloc or alg-none. --list shows the kinds, what is wrong with each, and what the API answers. --all
+makes a token of each kind, and prints a line of JSON for each.
 
 Only the owner of the key ring can make tokens. A token is a credential: it is printed, or with --out written to a
 file that only this user can read, without a line feed, and goes nowhere else.
@@ -104,12 +96,6 @@ them, which may vouch for any issuer.`,
 	flags.StringArrayVar(&f.claims, "claim", nil,
 		"another claim, `NAME=VALUE`, JSON or else a text, instead of one of the same name; may be repeated")
 	flags.StringVar(&f.bad, "bad", "", "`NAME` of what is to be wrong with it: see --list")
-	flags.StringVar(&f.alg, "alg", "",
-		"a bad one with this algorithm: none, HS256 (with the public key as its secret), RS256 and others")
-	for i, name := range badShorthands {
-		kind, _ := badtokens.Find(name)
-		flags.BoolVar(&f.shorthands[i], name, false, "the same as --bad "+name+": "+kind.Wrong)
-	}
 	flags.BoolVar(&f.list, "list", false, "list the kinds of bad tokens, with what the API answers")
 	flags.BoolVar(&f.all, "all", false, "make one of each kind, and print a line of JSON for each")
 	flags.BoolVar(&f.operator, "operator", false, "make a token of the operator, for operator.sock")
@@ -129,41 +115,23 @@ them, which may vouch for any issuer.`,
 
 // kind returns the kind of bad token that the flags name, nil for a good one.
 func (f *mintFlags) kind() (*badtokens.Kind, error) {
-	var names []string
-	if f.bad != "" {
-		names = append(names, f.bad)
-	}
-	for i, given := range f.shorthands {
-		if given {
-			names = append(names, badShorthands[i])
-		}
-	}
-	if f.alg != "" {
-		if !slices.Contains(algorithms, f.alg) {
-			return nil, base.Usagef("--alg %q: give one of %s; a good token has EdDSA", f.alg, strings.Join(algorithms, ", "))
-		}
-		names = append(names, "alg-"+strings.ToLower(f.alg))
-	}
-	if len(names) > 1 || len(names) == 1 && (f.all || f.list) || f.all && f.list {
-		return nil, base.Usagef("give one of --bad, its short forms, --all and --list: a bad token has one fault")
-	}
-	if f.all && (f.out != "" || f.output.Template != "") {
-		return nil, base.Usagef("--all prints lines of JSON to standard output: leave --out and --template out")
-	}
 	switch {
+	case f.bad != "" && (f.all || f.list), f.all && f.list:
+		return nil, base.Usagef("give one of --bad, --all and --list")
+	case f.all && (f.out != "" || f.output.Template != ""):
+		return nil, base.Usagef("--all prints lines of JSON to standard output: leave --out and --template out")
 	case f.opaque && !f.operator:
 		return nil, base.Usagef("--opaque is for a token of the operator's: add --operator")
-	case f.operator && (len(names) > 0 || f.all || f.list || f.task != ""):
-		return nil, base.Usagef("--operator makes a good token of no task: leave out --task, --bad, " +
-			"its short forms, --all and --list")
+	case f.operator && (f.bad != "" || f.all || f.list || f.task != ""):
+		return nil, base.Usagef("--operator makes a good token of no task: leave out --task, --bad, --all and --list")
 	case f.opaque && len(f.claims) > 0:
 		return nil, base.Usagef("--opaque stands for a token without claims of yours: leave out --claim")
-	case len(names) == 0:
+	case f.bad == "":
 		return nil, nil
 	}
-	kind, ok := badtokens.Find(names[0])
+	kind, ok := badtokens.Find(f.bad)
 	if !ok {
-		return nil, base.Usagef("--bad %q: there is no such kind; 'taskapi token mint --list' shows them", names[0])
+		return nil, base.Usagef("--bad %q: there is no such kind; 'taskapi token mint --list' shows them", f.bad)
 	}
 	return &kind, nil
 }
@@ -226,7 +194,7 @@ func (f *mintFlags) minter(cmd *cobra.Command, w base.Environment) (*minter, err
 		return nil, err
 	}
 	if f.ttl < time.Second {
-		return nil, base.Usagef("--ttl is %v: give at least 1s; --expired makes a token that is not good any more", f.ttl)
+		return nil, base.Usagef("--ttl is %v: give at least 1s; --bad expired makes a token that is not good any more", f.ttl)
 	}
 	if slices.Contains(f.audience, "") {
 		return nil, base.Usagef("--aud is empty: give the name of whom the token is for")

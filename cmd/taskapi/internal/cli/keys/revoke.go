@@ -22,6 +22,8 @@ import (
 type revokeFlags struct {
 	dataDir                   string
 	jti, task, alloc, instant string
+	list                      bool // revoke nothing, and list what is revoked
+	output                    base.OutputFlags
 }
 
 func tokenRevoke(w base.Environment) *cobra.Command {
@@ -31,7 +33,7 @@ func tokenRevoke(w base.Environment) *cobra.Command {
 		Short: "Refuse tokens before they expire",
 		Long: `Revokes the token or the operator's secret in FILE or on standard input ("-"), or the token with a --jti, or
 all tokens that were issued before a time: those of a --task, of an --alloc, of both, or all. Without --before that
-time is now. Every running allocation of the data directory refuses these tokens from its next request on, and ends
+time is now. --list shows what is revoked. Every running allocation of the data directory refuses these tokens from its next request on, and ends
 their open streams. A revocation is saved, and forgotten when the tokens have expired.
 
 A running task gets a new token in its file, and its change_mode is honoured, as after the removal of a key. A token
@@ -39,8 +41,15 @@ in its environment stays refused until the task is restarted. To lock out a task
 capabilities away with a policy.`,
 		Example: `  taskapi token revoke stolen.jwt
   taskapi token revoke --task server
-  taskapi token revoke --before 2026-11-22T12:00:00Z`,
+  taskapi token revoke --before 2026-11-22T12:00:00Z
+  taskapi token revoke --list`,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if f.list {
+				if len(args) > 0 || f.jti+f.task+f.alloc+f.instant != "" {
+					return base.Usagef("--list revokes nothing: leave out the other flags and FILE")
+				}
+				return f.printRevoked(w)
+			}
 			rule, l, err := f.rule(cmd, w, args)
 			if err != nil {
 				return err
@@ -63,7 +72,7 @@ capabilities away with a policy.`,
 			if missing := unknownTo(cmd.Context(), l, rule); missing != "" {
 				w.Warnf("warning: %s; it is revoked all the same", missing)
 			}
-			return w.Printf("%s: refused from now on\n", rule)
+			return f.output.Print(w, rule, nil, func() error { return w.Printf("%s: refused from now on\n", rule) })
 		},
 	}
 	base.AddDataDir(cmd, &f.dataDir)
@@ -73,6 +82,8 @@ capabilities away with a policy.`,
 		"tokens of this allocation, as `ALLOC` of other commands, or the ID of one that is gone")
 	cmd.Flags().StringVar(&f.instant, "before", "",
 		"tokens issued before this `TIME`, such as 2026-11-22T12:00:00Z, or now")
+	cmd.Flags().BoolVar(&f.list, "list", false, "revoke nothing, and list what is revoked")
+	base.AddOutput(cmd, &f.output)
 	return cmd
 }
 
@@ -196,35 +207,24 @@ func someOf(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-func tokenRevocations(w base.Environment) *cobra.Command {
-	var dataDir string
-	var out base.OutputFlags
-	cmd := &cobra.Command{
-		Use:     "revocations",
-		Short:   "List what is revoked",
-		Example: `  taskapi token revocations`,
-		RunE: func(*cobra.Command, []string) error {
-			l, err := base.WithKeyring(dataDir, w)
-			if err != nil {
-				return err
-			}
-			rules, table := []revocation.Rule{}, output.Table{Colors: w.Colors()}
-			list, err := openRevocations(l)
-			switch {
-			case err == nil:
-				rules = append(rules, list.Rules()...)
-				defer list.Close()
-			case !errors.Is(err, fs.ErrNotExist):
-				return err
-			}
-			table.Header("Revoked", "At", "Until")
-			for _, r := range rules {
-				table.Row(r.String(), output.Date(time.Unix(r.CreatedAt, 0)), output.Date(time.Unix(r.Until, 0)))
-			}
-			return out.Table(w, rules, &table)
-		},
+// printRevoked lists what is revoked.
+func (f *revokeFlags) printRevoked(w base.Environment) error {
+	l, err := base.WithKeyring(f.dataDir, w)
+	if err != nil {
+		return err
 	}
-	base.AddDataDir(cmd, &dataDir)
-	base.AddOutput(cmd, &out)
-	return cmd
+	rules, table := []revocation.Rule{}, output.Table{Colors: w.Colors()}
+	list, err := openRevocations(l)
+	switch {
+	case err == nil:
+		rules = append(rules, list.Rules()...)
+		defer list.Close()
+	case !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
+	table.Header("Revoked", "At", "Until")
+	for _, r := range rules {
+		table.Row(r.String(), output.Date(time.Unix(r.CreatedAt, 0)), output.Date(time.Unix(r.Until, 0)))
+	}
+	return f.output.Table(w, rules, &table)
 }

@@ -32,7 +32,7 @@ data directory; nobody can do it over the API.`,
 		Example: `  taskapi token mint --task server
   taskapi token explain token.jwt`,
 	}
-	cmd.AddCommand(tokenMint(w), tokenExplain(w), base.IsDestructive(tokenRevoke(w)), tokenRevocations(w))
+	cmd.AddCommand(tokenMint(w), tokenExplain(w), base.IsDestructive(tokenRevoke(w)))
 	return cmd
 }
 
