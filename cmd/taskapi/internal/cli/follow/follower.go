@@ -197,7 +197,7 @@ type taskEvent struct {
 func (f *Follower) news(alloc *api.Allocation) []taskEvent {
 	var news []taskEvent
 	for task, s := range alloc.TaskStates {
-		for _, e := range EventsAfter(f.shown[task], s.Events) {
+		for _, e := range eventsAfter(f.shown[task], s.Events) {
 			news = append(news, taskEvent{task, e})
 		}
 		if n := len(s.Events); n > 0 {
@@ -213,9 +213,9 @@ func (f *Follower) news(alloc *api.Allocation) []taskEvent {
 	return news
 }
 
-// EventsAfter returns the events that follow the last one shown, all when that is not there. Clocks may be set back, so
+// eventsAfter returns the events that follow the last one shown, all when that is not there. Clocks may be set back, so
 // times can't decide.
-func EventsAfter(last *api.TaskEvent, events []*api.TaskEvent) []*api.TaskEvent {
+func eventsAfter(last *api.TaskEvent, events []*api.TaskEvent) []*api.TaskEvent {
 	if last == nil {
 		return events
 	}
