@@ -335,7 +335,7 @@ func (h *taskServices) Prestart(
 	if !req.Restored {
 		return nil, nil
 	}
-	if err := h.begin(ctx, registration.Began); err != nil {
+	if err := h.begin(ctx, registration.Resumed); err != nil {
 		h.services.logger.Warn("a running task's services may not all be registered", "task", h.task, "error", err)
 	}
 	return nil, nil

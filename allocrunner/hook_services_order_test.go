@@ -432,3 +432,32 @@ func TestAResumedAllocationThatIsToStop(t *testing.T) {
 		t.Errorf("left known: %q, %v", provider.Names(), err)
 	}
 }
+
+// TestAKillBeforeTheHooksOfARunningTask: the hooks of a process that outlived its runner may run while it is being
+// stopped. They register nothing then.
+func TestAKillBeforeTheHooksOfARunningTask(t *testing.T) {
+	t.Parallel()
+	provider := registrationtest.New("nomad", nil)
+	first, next := newHooked(provider), newHooked(provider)
+	defer next.hook.Shutdown()
+	resume := func() error {
+		_, err := next.task.Prestart(t.Context(), &interfaces.TaskPrestartRequest{Restored: true})
+		return err
+	}
+	before, after := first.steps(t.Context(), false), next.steps(t.Context(), true)
+	for _, step := range []func() error{before["Prerun"], before["start"], before["Shutdown"], after["Prerun"],
+		after["kill"], resume} {
+		if err := step(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, want := provider.Names(), []string{"group", "group1"}; !slices.Equal(got, want) {
+		t.Errorf("known %q, want %q", got, want)
+	}
+	if err := errors.Join(after["exit"](), after["start"]()); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := provider.Names(), []string{"group", "group1", "task", "task1"}; !slices.Equal(got, want) {
+		t.Errorf("after the next start known %q, want %q", got, want)
+	}
+}

@@ -301,8 +301,8 @@ func TestServicesOutliveTheirRunner(t *testing.T) {
 	cfg.Saved.Alloc.TaskStates["stays"].State = "pending" // as saved right after the task's start
 	next := begin(t, cfg)
 	next.untilState("ends", "dead")
-	next.untilState("stays", "running")
-	if err := next.runner.RestartTask(t.Context(), "stays"); err != nil { // it has been taken over
+	next.untilInOrder(d, "+db", "+db") // it has been taken over
+	if err := next.runner.RestartTask(t.Context(), "stays"); err != nil {
 		t.Fatal(err)
 	}
 	got := p.Took()

@@ -2,10 +2,10 @@ package registration
 
 // Phase is how far the services of one owner are. The owner is the group or a task.
 //
-//	              Began*, Started*                 Ended
+//	         Began*, Resumed*, Started*            Ended
 //	waiting ──────────────────────> registered ─────────────> absent
 //	   │                              ^   ^                     │
-//	   │ Found               Began    │   └─────────────────────┘
+//	   │ Found      Began, Resumed    │   └─────────────────────┘
 //	   └──────────> held ─────────────┘    Began*, Started*, Renewed*
 //	                 └─────────────── Ended ────────────────> absent
 //
@@ -32,6 +32,7 @@ type Event int
 const (
 	Found   Event = iota // a runner that resumes the allocation has found them: their task is likely to run
 	Began                // their task can be reached; if it could before, their registration continues
+	Resumed              // as Began, for a process of an earlier runner; it means nothing once its task is being stopped
 	Started              // a process of their task has started
 	Renewed              // tasks are restarted together
 	Ended                // their task is being stopped, or has ended
@@ -55,9 +56,10 @@ func (s State) Next(e Event) State {
 		s.Phase = Absent
 	case e == Found && s.Phase == Waiting:
 		s.Phase = Held
-	case e == Began && s.Phase == Held: // it is the same registration
+	case (e == Began || e == Resumed) && s.Phase == Held: // it is the same registration
 		s.Phase = Registered
-	case e == Began && s.Phase != Registered, e == Started, e == Renewed && s.Phase != Waiting:
+	case e == Began && s.Phase != Registered, e == Resumed && s.Phase == Waiting, e == Started,
+		e == Renewed && s.Phase != Waiting:
 		s.Phase = Registered
 		s.Registrations++
 	}

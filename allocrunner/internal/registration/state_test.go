@@ -11,17 +11,22 @@ func TestNext(t *testing.T) {
 		count int // of registrations more
 	}
 	want := map[Phase]map[Event]to{
-		Waiting: {Found: {Held, same}, Began: {Registered, another}, Started: {Registered, another}, Renewed: {Waiting, same},
+		Waiting: {Found: {Held, same}, Began: {Registered, another}, Resumed: {Registered, another},
+			Started: {Registered, another}, Renewed: {Waiting, same},
 			Ended: {Waiting, same}, Dropped: {Closed, same}},
-		Held: {Found: {Held, same}, Began: {Registered, same}, Started: {Registered, another}, Renewed: {Registered, another},
+		Held: {Found: {Held, same}, Began: {Registered, same}, Resumed: {Registered, same},
+			Started: {Registered, another}, Renewed: {Registered, another},
 			Ended: {Absent, same}, Dropped: {Closed, same}},
-		Registered: {Found: {Registered, same}, Began: {Registered, same}, Started: {Registered, another},
+		Registered: {Found: {Registered, same}, Began: {Registered, same}, Resumed: {Registered, same},
+			Started: {Registered, another},
 			Renewed: {Registered, another},
 			Ended:   {Absent, same}, Dropped: {Closed, same}},
-		Absent: {Found: {Absent, same}, Began: {Registered, another}, Started: {Registered, another},
+		Absent: {Found: {Absent, same}, Began: {Registered, another}, Resumed: {Absent, same},
+			Started: {Registered, another},
 			Renewed: {Registered, another},
 			Ended:   {Absent, same}, Dropped: {Closed, same}},
-		Closed: {Found: {Closed, same}, Began: {Closed, same}, Started: {Closed, same}, Renewed: {Closed, same},
+		Closed: {Found: {Closed, same}, Began: {Closed, same}, Resumed: {Closed, same},
+			Started: {Closed, same}, Renewed: {Closed, same},
 			Ended: {Closed, same}, Dropped: {Closed, same}},
 	}
 	for phase := Waiting; phase <= Closed; phase++ {
