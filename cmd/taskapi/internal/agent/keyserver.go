@@ -98,13 +98,15 @@ func (s *KeyServer) Serve(ctx context.Context) error {
 func (s *KeyServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("Cache-Control", "no-cache") // the first request after a rotation gets the new keys
+	h.Set("Cache-Control", "no-cache")
 	var document []byte
 	switch {
 	case !s.private && !s.named(r.Host):
 		http.Error(w, "this server is not that host", http.StatusMisdirectedRequest)
 		return
 	case r.URL.EscapedPath() == keySetPath, r.URL.EscapedPath() == s.base+keySetPath:
+		// The first request after another process's rotation gets the new keys. Serve logs why they can't be read.
+		_, _ = s.config.Keyring.Reload()
 		document = s.config.Keyring.JWKS()
 	case s.issuer != "" && (r.URL.EscapedPath() == discoveryPath || r.URL.EscapedPath() == s.base+discoveryPath):
 		document = OpenIDConfiguration(s.issuer)

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -131,6 +132,29 @@ func TestKeyServer(t *testing.T) {
 		if got := askKeys(t, test.method, base+test.path, test.host); got.status != test.status {
 			t.Errorf("%s %s of %q: %d, want %d", test.method, test.path, test.host, got.status, test.status)
 		}
+	}
+}
+
+// TestARotationByAnotherProcess is in the next answer, also when nothing has announced it yet.
+func TestARotationByAnotherProcess(t *testing.T) {
+	config := identity.KeyringConfig{Dir: filepath.Join(t.TempDir(), "keyring")}
+	var rings [2]*identity.Keyring
+	for i := range rings {
+		var err error
+		if rings[i], err = identity.OpenKeyring(config); err != nil {
+			t.Fatal(err)
+		}
+	}
+	server, err := ListenKeys(KeyServerConfig{Keyring: rings[0], Listen: "127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	identitytest.Rotate(t, rings[1])
+	w := httptest.NewRecorder()
+	server.ServeHTTP(w, httptest.NewRequest(http.MethodGet, server.URL()+keySetPath, http.NoBody))
+	if set, err := identity.ParseJWKS(w.Body.Bytes()); err != nil || len(set.IDs()) != 2 {
+		t.Errorf("%d %s: %v, want two keys", w.Code, w.Body, err)
 	}
 }
 
