@@ -156,11 +156,8 @@ func (s State) with(alloc *api.Allocation, at Moment, edit func(*api.Deployment)
 // about groups of many allocations, with canaries for example.
 func begin(alloc *api.Allocation, at Moment) *api.Deployment {
 	state := &api.DeploymentState{DesiredTotal: 1}
-	for _, group := range alloc.Job.TaskGroups {
-		if ptr.Deref(group.Name) == alloc.TaskGroup && group.Update != nil &&
-			ptr.Deref(group.Update.ProgressDeadline) > 0 {
-			state.ProgressDeadline = *group.Update.ProgressDeadline
-		}
+	if group := alloc.GetTaskGroup(); group != nil && group.Update != nil {
+		state.ProgressDeadline = max(0, ptr.Deref(group.Update.ProgressDeadline))
 	}
 	return &api.Deployment{
 		ID: alloc.DeploymentID, Namespace: alloc.Namespace, JobID: alloc.JobID, JobVersion: ptr.Deref(alloc.Job.Version),

@@ -13,14 +13,18 @@ import (
 // maxEvents is how many events a task keeps: Nomad's number. The oldest go first.
 const maxEvents = 10
 
-// Every event has a Type, a DisplayMessage and Details; its Time is set when it is emitted. Details are never nil: on
-// the wire an event without any has {}.
-
+// newEvent returns an event, whose Time is set when it is emitted. The details are also in the fields that older clients
+// read. They are never nil: on the wire an event without any has {}.
 func newEvent(kind, message string, details map[string]string) *api.TaskEvent {
 	if details == nil {
 		details = map[string]string{}
 	}
-	return &api.TaskEvent{Type: kind, DisplayMessage: message, Details: details}
+	return &api.TaskEvent{
+		Type: kind, DisplayMessage: message, Details: details, Message: details["message"],
+		RestartReason: details["restart_reason"], FailedSibling: details["failed_sibling"],
+		DriverError: details["driver_error"], ValidationError: details["validation_error"],
+		SetupError: details["setup_error"], FailsTask: details["fails_task"] == "true",
+	}
 }
 
 func receivedEvent() *api.TaskEvent {
@@ -29,9 +33,7 @@ func receivedEvent() *api.TaskEvent {
 
 func setupEvent() *api.TaskEvent {
 	const message = "Building Task Directory"
-	e := newEvent(api.TaskSetup, message, map[string]string{"message": message})
-	e.Message = message
-	return e
+	return newEvent(api.TaskSetup, message, map[string]string{"message": message})
 }
 
 func startedEvent(details map[string]string) *api.TaskEvent {
@@ -72,20 +74,16 @@ func restartingEvent(delay time.Duration, reason string) *api.TaskEvent {
 		"start_delay":    strconv.FormatInt(int64(delay), 10),
 		"restart_reason": reason,
 	})
-	e.StartDelay, e.RestartReason = int64(delay), reason
+	e.StartDelay = int64(delay)
 	return e
 }
 
 func notRestartingEvent(reason string) *api.TaskEvent {
-	e := newEvent(api.TaskNotRestarting, reason, map[string]string{"restart_reason": reason, "fails_task": "true"})
-	e.RestartReason, e.FailsTask = reason, true
-	return e
+	return newEvent(api.TaskNotRestarting, reason, map[string]string{"restart_reason": reason, "fails_task": "true"})
 }
 
 func restartSignaledEvent(reason string) *api.TaskEvent {
-	e := newEvent(api.TaskRestartSignal, reason, map[string]string{"restart_reason": reason})
-	e.RestartReason = reason
-	return e
+	return newEvent(api.TaskRestartSignal, reason, map[string]string{"restart_reason": reason})
 }
 
 func killingEvent(mode KillMode, timeout time.Duration) *api.TaskEvent {
@@ -110,17 +108,13 @@ func signalingEvent(name string) *api.TaskEvent {
 }
 
 func allocUnhealthyEvent(reason string) *api.TaskEvent {
-	e := newEvent("Alloc Unhealthy", reason, map[string]string{"message": reason})
-	e.Message = reason
-	return e
+	return newEvent("Alloc Unhealthy", reason, map[string]string{"message": reason})
 }
 
 // SiblingFailedEvent returns the reason for killing a task when another of its group failed.
 func SiblingFailedEvent(sibling string) *api.TaskEvent {
-	e := newEvent(api.TaskSiblingFailed, fmt.Sprintf("Task's sibling %q failed", sibling),
+	return newEvent(api.TaskSiblingFailed, fmt.Sprintf("Task's sibling %q failed", sibling),
 		map[string]string{"failed_sibling": sibling})
-	e.FailedSibling = sibling
-	return e
 }
 
 // LeaderDeadEvent returns the reason for killing a task when its group's leader has ended.
@@ -134,19 +128,13 @@ func MainTasksDeadEvent() *api.TaskEvent {
 }
 
 func driverFailureEvent(reason string) *api.TaskEvent {
-	e := newEvent(api.TaskDriverFailure, reason, map[string]string{"driver_error": reason})
-	e.DriverError = reason
-	return e
+	return newEvent(api.TaskDriverFailure, reason, map[string]string{"driver_error": reason})
 }
 
 func failedValidationEvent(reason string) *api.TaskEvent {
-	e := newEvent(api.TaskFailedValidation, reason, map[string]string{"validation_error": reason})
-	e.ValidationError = reason
-	return e
+	return newEvent(api.TaskFailedValidation, reason, map[string]string{"validation_error": reason})
 }
 
 func setupFailureEvent(reason string) *api.TaskEvent {
-	e := newEvent(api.TaskSetupFailure, reason, map[string]string{"setup_error": reason})
-	e.SetupError = reason
-	return e
+	return newEvent(api.TaskSetupFailure, reason, map[string]string{"setup_error": reason})
 }
