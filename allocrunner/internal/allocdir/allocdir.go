@@ -62,7 +62,7 @@ func ForGroup(gid uint32) Access { return Access{group: int(gid), perm: 0o710} }
 
 // spec returns the allocation directory of that access.
 func (a Access) spec(name string) spec {
-	s := spec{name, a.perm, owner{os.Getuid(), os.Getgid()}, enforce}
+	s := spec{name, a.perm, owner{os.Getuid(), os.Getgid()}, enforce, nil}
 	if a.group >= 0 {
 		s.owner.gid = a.group
 	}
@@ -78,7 +78,7 @@ func Close(dir string) error {
 	if err != nil {
 		return err
 	}
-	defer h.close()
+	defer h.Close()
 	return h.setOwner(OnlyOwner.spec(""), true)
 }
 
@@ -117,29 +117,29 @@ func BuildAlloc(dir string, access Access, tasks []string) error {
 	if err != nil {
 		return explain("open data directory", err)
 	}
-	defer top.close()
-	ours := owner{os.Getuid(), os.Getgid()}
-	return top.within(access.spec(name), func(alloc *handle) error {
-		for _, task := range tasks {
-			if !alloc.has(SharedName) && alloc.has(task) {
-				return fmt.Errorf("%s %w: remove it, or choose another allocation ID", filepath.Join(alloc.path, task),
-					ErrPlanted)
-			}
+	defer top.Close()
+	alloc, err := top.ensure(access.spec(name))
+	if err != nil {
+		return explain("make directory", err)
+	}
+	defer alloc.Close()
+	for _, task := range tasks {
+		if !alloc.has(SharedName) && alloc.has(task) {
+			return fmt.Errorf("%s %w: remove it, or choose another allocation ID", filepath.Join(alloc.Path, task), ErrPlanted)
 		}
-		return alloc.within(spec{SharedName, 0o777 | unix.S_ISVTX, ours, enforce}, func(shared *handle) error {
-			return shared.all(
-				spec{dataName, 0o777, ours, enforce},
-				spec{logName, 0o755, ours, enforce},
-				spec{tmpName, 0o777 | unix.S_ISVTX, ours, enforce},
-			)
-		})
-	})
+	}
+	ours := owner{os.Getuid(), os.Getgid()}
+	return alloc.make(spec{SharedName, 0o777 | unix.S_ISVTX, ours, enforce, []spec{
+		{dataName, 0o777, ours, enforce, nil},
+		{logName, 0o755, ours, enforce, nil},
+		{tmpName, 0o777 | unix.S_ISVTX, ours, enforce, nil},
+	}})
 }
 
 // has reports whether something of that name exists, or may exist.
-func (h *handle) has(name string) bool {
+func (h handle) has(name string) bool {
 	var st unix.Stat_t
-	return !errors.Is(unix.Fstatat(h.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW), unix.ENOENT)
+	return !errors.Is(unix.Fstatat(h.FD, name, &st, unix.AT_SYMLINK_NOFOLLOW), unix.ENOENT)
 }
 
 // makeParents makes missing directories that the tasks' users can pass through, whatever the umask is.
@@ -170,16 +170,14 @@ func BuildTask(dir, task string, user interfaces.User) (interfaces.TaskDir, erro
 	if err != nil {
 		return paths, explain("open allocation directory", err)
 	}
-	defer top.close()
+	defer top.Close()
 	own := owner{int(user.UID), int(user.GID)}
-	err = top.within(spec{task, 0o755, own, atCreation}, func(t *handle) error {
-		return t.all(
-			spec{localName, 0o755, own, atCreation},
-			spec{secretsName, 0o700, own, enforce},
-			spec{privateName, 0o700, own, enforce},
-			spec{tmpName, 0o777 | unix.S_ISVTX, own, atCreation},
-		)
-	})
+	err = top.make(spec{task, 0o755, own, atCreation, []spec{
+		{localName, 0o755, own, atCreation, nil},
+		{secretsName, 0o700, own, enforce, nil},
+		{privateName, 0o700, own, enforce, nil},
+		{tmpName, 0o777 | unix.S_ISVTX, own, atCreation, nil},
+	}})
 	if err != nil {
 		return paths, err
 	}

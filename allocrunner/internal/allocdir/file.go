@@ -36,17 +36,17 @@ func WriteFile(dir interfaces.TaskDir, relPath string, data []byte, perm fs.File
 	for i, name := range names[:last] {
 		next, err := at.open(name)
 		if i > 0 && errors.Is(err, fs.ErrNotExist) { // but the task directory itself is there
-			next, err = at.ensure(spec{name, 0o755, owner{uid, gid}, atCreation})
+			next, err = at.ensure(spec{name, 0o755, owner{uid, gid}, atCreation, nil})
 		}
-		at.close()
+		at.Close()
 		if err != nil {
 			return fmt.Errorf("write %q: %w", relPath, err)
 		}
 		at = next
 	}
-	defer at.close()
-	path := filepath.Join(at.path, names[last])
-	if err := atomicfile.Replace(at.fd, path, data,
+	defer at.Close()
+	path := filepath.Join(at.Path, names[last])
+	if err := atomicfile.Replace(at.FD, path, data,
 		atomicfile.Options{Mode: perm.Perm(), Owner: &atomicfile.Owner{UID: uid, GID: gid}}); err != nil {
 		return explain(fmt.Sprintf("write %q", relPath), err)
 	}

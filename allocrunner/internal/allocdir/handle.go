@@ -8,15 +8,15 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"taskapi/internal/safedir"
 )
 
 // handle is an open directory. Everything below it is reached through its descriptor, name by name, never by path.
-type handle struct {
-	fd   int
-	path string // for errors
-}
+type handle struct{ *safedir.Dir }
 
-type owner struct{ uid, gid int } // a gid of -1 stays as it is
+// owner is a user and a group. A group of -1 stays as it is.
+type owner struct{ uid, gid int }
 
 // policy says when a directory's mode is set.
 type policy bool
@@ -26,52 +26,42 @@ const (
 	enforce    policy = true
 )
 
-// spec describes a directory.
+// spec describes a directory, and the directories below it.
 type spec struct {
 	name  string
 	perm  uint32
 	owner owner
 	mode  policy
+	below []spec
 }
-
-// openFlags never follow a link and never open anything but a directory.
-const openFlags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
 
 // openTop opens a directory that no task can have replaced.
-func openTop(path string) (*handle, error) {
+func openTop(path string) (handle, error) {
 	path = filepath.Clean(path)
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	fd, st, err := safedir.OpenAt(unix.AT_FDCWD, path+"/.")
 	if err != nil {
-		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+		return handle{}, &fs.PathError{Op: "open", Path: path, Err: err}
 	}
-	return &handle{fd, path}, nil
+	return handle{&safedir.Dir{FD: fd, Path: path, Stat: st}}, nil
 }
 
-func (h *handle) close() { unix.Close(h.fd) }
-
-// open opens the directory name in h. Errors: *fs.PathError; a link is ErrLink.
-func (h *handle) open(name string) (*handle, error) {
-	path := filepath.Join(h.path, name)
-	fd, err := unix.Openat(h.fd, name, openFlags, 0)
-	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR) {
-		err = h.inTheWay(name)
-	}
+// open opens the directory name in h. Errors: *fs.PathError; a link is ErrLink, another file ErrNotDirectory.
+func (h handle) open(name string) (handle, error) {
+	path := filepath.Join(h.Path, name)
+	fd, st, err := safedir.OpenAt(h.FD, name)
 	if err != nil {
-		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+		return handle{}, &fs.PathError{Op: "open", Path: path, Err: err}
 	}
-	return &handle{fd, path}, nil
-}
-
-// inTheWay returns the error for a file or a link in the place of a directory.
-func (h *handle) inTheWay(name string) error {
-	var st unix.Stat_t
-	if err := unix.Fstatat(h.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-		return err
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFDIR:
+		return handle{&safedir.Dir{FD: fd, Path: path, Stat: st}}, nil
+	case unix.S_IFLNK:
+		err = ErrLink
+	default:
+		err = ErrNotDirectory
 	}
-	if st.Mode&unix.S_IFMT == unix.S_IFLNK {
-		return ErrLink
-	}
-	return ErrNotDirectory
+	unix.Close(fd)
+	return handle{}, &fs.PathError{Op: "open", Path: path, Err: err}
 }
 
 // ErrLink: there is a symbolic link in the place of taskapi's own directory. A task may have put it there.
@@ -80,20 +70,16 @@ var ErrLink = errors.New("is a symbolic link and is not followed; remove it")
 // ErrNotDirectory: there is something else in the place of a directory.
 var ErrNotDirectory = errors.New("is in the way and is no directory; remove it")
 
-// within makes sure that the directory exists, and calls f with it.
-func (h *handle) within(s spec, f func(*handle) error) error {
-	child, err := h.ensure(s)
-	if err != nil {
-		return explain("make directory", err)
-	}
-	defer child.close()
-	return f(child)
-}
-
-// all makes sure that every directory exists.
-func (h *handle) all(specs ...spec) error {
+// make makes sure that directories exist, with those below them.
+func (h handle) make(specs ...spec) error {
 	for _, s := range specs {
-		if err := h.within(s, func(*handle) error { return nil }); err != nil {
+		child, err := h.ensure(s)
+		if err != nil {
+			return explain("make directory", err)
+		}
+		err = child.make(s.below...)
+		child.Close()
+		if err != nil {
 			return err
 		}
 	}
@@ -102,39 +88,35 @@ func (h *handle) all(specs ...spec) error {
 
 // ensure makes the directory if it is missing, and sets its owner and mode through its descriptor. A new directory is
 // closed to others until its owner is set.
-func (h *handle) ensure(s spec) (_ *handle, err error) {
-	path := filepath.Join(h.path, s.name)
-	err = unix.Mkdirat(h.fd, s.name, 0o700)
+func (h handle) ensure(s spec) (handle, error) {
+	path := filepath.Join(h.Path, s.name)
+	err := unix.Mkdirat(h.FD, s.name, 0o700)
 	created := err == nil
 	if err != nil && !errors.Is(err, unix.EEXIST) {
-		return nil, &fs.PathError{Op: "mkdir", Path: path, Err: err}
+		return handle{}, &fs.PathError{Op: "mkdir", Path: path, Err: err}
 	}
 	child, err := h.open(s.name)
 	if err != nil {
-		return nil, err
+		return handle{}, err
 	}
 	if err := child.setOwner(s, created || bool(s.mode)); err != nil {
-		child.close()
-		return nil, &fs.PathError{Op: "set owner and mode of", Path: path, Err: err}
+		child.Close()
+		return handle{}, &fs.PathError{Op: "set owner and mode of", Path: path, Err: err}
 	}
 	return child, nil
 }
 
 // setOwner changes only what differs, so that a directory that is right needs no right to chown.
-func (h *handle) setOwner(s spec, mode bool) error {
-	var st unix.Stat_t
-	if err := unix.Fstat(h.fd, &st); err != nil {
-		return err
-	}
-	if int(st.Uid) != s.owner.uid || int(st.Gid) != s.owner.gid && s.owner.gid >= 0 {
-		if err := unix.Fchown(h.fd, s.owner.uid, s.owner.gid); err != nil {
+func (h handle) setOwner(s spec, mode bool) error {
+	if int(h.Stat.Uid) != s.owner.uid || int(h.Stat.Gid) != s.owner.gid && s.owner.gid >= 0 {
+		if err := unix.Fchownat(h.FD, "", s.owner.uid, s.owner.gid, unix.AT_EMPTY_PATH); err != nil {
 			return err
 		}
 	}
-	if !mode || st.Mode&0o7777 == s.perm {
+	if !mode || h.Stat.Mode&0o7777 == s.perm {
 		return nil
 	}
-	return unix.Fchmod(h.fd, s.perm)
+	return unix.Chmod(h.Proc(), s.perm)
 }
 
 // explain adds what the operator can do, to errors that only the operator can solve.
