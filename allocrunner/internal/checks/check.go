@@ -76,27 +76,20 @@ func prepare(cfg Config) ([]*check, error) {
 	var list []*check
 	var errs []error
 	shared := clients{}
-	add := func(task string, written []*api.Service) {
-		for _, s := range written {
-			provider, ok := cfg.provider(s.Provider)
-			if !ok {
-				continue
-			}
-			service := cfg.Resolve(task, s)
-			for n, c := range s.Checks {
-				resolved := service.Check(c)
-				made, err := cfg.resolve(service, resolved, remote{provider, service.ID(cfg.Alloc), n}, shared)
-				if err != nil {
-					errs = append(errs, fmt.Errorf("%w: service %q, check %q: %w", ErrInvalid, service.Name,
-						resolved.Name, err))
-				}
-				list = append(list, made)
-			}
+	for task, s := range services.Of(group) {
+		provider, ok := cfg.provider(s.Provider)
+		if !ok {
+			continue
 		}
-	}
-	add("", group.Services)
-	for _, t := range group.Tasks {
-		add(t.Name, t.Services)
+		service := cfg.Resolve(task, s)
+		for n, c := range s.Checks {
+			resolved := service.Check(c)
+			made, err := cfg.resolve(service, resolved, remote{provider, service.ID(cfg.Alloc), n}, shared)
+			if err != nil {
+				errs = append(errs, fmt.Errorf("%w: service %q, check %q: %w", ErrInvalid, service.Name, resolved.Name, err))
+			}
+			list = append(list, made)
+		}
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err

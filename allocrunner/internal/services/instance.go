@@ -40,22 +40,16 @@ func (r Resolver) ResolveAll(alloc *api.Allocation, datacenter string) (Owned, e
 	}
 	owned, seen := Owned{}, map[string]bool{} // seen by ID
 	var errs []error
-	add := func(task string, list []*api.Service) {
-		for _, written := range list {
-			made, err := r.Resolve(task, written).instance(alloc, datacenter)
-			if err == nil && seen[made.ID] {
-				err = fmt.Errorf("another service has its ID, %s: its name or its port must differ", made.ID)
-			}
-			if err != nil {
-				errs = append(errs, fmt.Errorf("service %q: %w", made.Name, err))
-			}
-			seen[made.ID] = true
-			owned[task] = append(owned[task], made)
+	for task, written := range Of(group) {
+		made, err := r.Resolve(task, written).instance(alloc, datacenter)
+		if err == nil && seen[made.ID] {
+			err = fmt.Errorf("another service has its ID, %s: its name or its port must differ", made.ID)
 		}
-	}
-	add("", group.Services)
-	for _, t := range group.Tasks {
-		add(t.Name, t.Services)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("service %q: %w", made.Name, err))
+		}
+		seen[made.ID] = true
+		owned[task] = append(owned[task], made)
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err

@@ -5,6 +5,7 @@ package services
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"strings"
 
 	"github.com/hashicorp/nomad/api"
@@ -28,6 +29,20 @@ type Resolver struct {
 
 	// HostIP is the address of a port that is given as a number; empty is 127.0.0.1.
 	HostIP string
+}
+
+// Of yields the services of a group, each with its owner: a task, or the group for the empty name. It leaves out what is
+// null.
+func Of(group *api.TaskGroup) iter.Seq2[string, *api.Service] {
+	return func(yield func(string, *api.Service) bool) {
+		for _, t := range append([]*api.Task{{Services: group.Services}}, group.Tasks...) {
+			for _, s := range cmp.Or(t, &api.Task{}).Services {
+				if s != nil && !yield(t.Name, s) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // Service is a service with its text resolved.
@@ -72,17 +87,13 @@ func (s Service) Check(c api.ServiceCheck) api.ServiceCheck {
 		*field = s.text(*field)
 	}
 	c.Name = cmp.Or(c.Name, fmt.Sprintf("service: %q check", s.Name)) // Nomad's default
-	args := make([]string, len(c.Args))
-	for i, arg := range c.Args {
-		args[i] = s.text(arg)
-	}
 	headers := make(map[string][]string, len(c.Header))
 	for key, values := range c.Header {
 		for _, v := range values {
 			headers[s.text(key)] = append(headers[s.text(key)], s.text(v))
 		}
 	}
-	c.Args, c.Header = args, headers
+	c.Args, c.Header = s.texts(c.Args), headers
 	c.TaskName = cmp.Or(s.Task, c.TaskName, s.written.TaskName)
 	c.CheckRestart = s.written.CheckRestart.Merge(c.CheckRestart).Copy()
 	c.OnUpdate = cmp.Or(c.OnUpdate, s.written.OnUpdate, api.OnUpdateRequireHealthy)

@@ -68,8 +68,7 @@ func TestCheck(t *testing.T) {
 	service := resolver.Resolve("web", written)
 	got := service.Check(check)
 	want := check
-	want.Name, want.Path, want.Header, want.Args = `service: "web-svc" check`, "/web", map[string][]string{"X": {"web"}},
-		[]string{}
+	want.Name, want.Path, want.Header = `service: "web-svc" check`, "/web", map[string][]string{"X": {"web"}}
 	want.TaskName, want.OnUpdate, want.CheckRestart = "web", "ignore", &api.CheckRestart{Limit: 3}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

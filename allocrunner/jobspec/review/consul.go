@@ -1,6 +1,7 @@
 package review
 
 import (
+	"cmp"
 	"net"
 	"slices"
 	"strings"
@@ -27,27 +28,10 @@ func asksForConsul(s *api.Service) bool {
 // ServeHere gives the services of a job that are for Consul the provider "nomad". It changes the job.
 func ServeHere(job *api.Job) {
 	for _, g := range job.TaskGroups {
-		eachService(g, func(s *api.Service) {
+		for _, s := range services.Of(cmp.Or(g, &api.TaskGroup{})) {
 			if asksForConsul(s) {
 				s.Provider = services.ProviderNomad
 			}
-		})
-	}
-}
-
-func eachService(g *api.TaskGroup, f func(*api.Service)) {
-	if g == nil {
-		return
-	}
-	all := slices.Clone(g.Services)
-	for _, t := range g.Tasks {
-		if t != nil {
-			all = append(all, t.Services...)
-		}
-	}
-	for _, s := range all {
-		if s != nil {
-			f(s)
 		}
 	}
 }
