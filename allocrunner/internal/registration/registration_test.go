@@ -15,7 +15,6 @@ import (
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/registration"
-	"taskapi/allocrunner/internal/registration/registrationtest"
 	"taskapi/allocrunner/internal/services"
 )
 
@@ -38,7 +37,7 @@ func owned(list ...*interfaces.ServiceInstance) services.Owned {
 }
 
 // called checks which calls a Sync makes of a provider.
-func called(t *testing.T, r *registration.Registrar, p *registrationtest.Provider, want ...string) {
+func called(t *testing.T, r *registration.Registrar, p *provider, want ...string) {
 	t.Helper()
 	if err := r.Sync(t.Context()); err != nil {
 		t.Fatal(err)
@@ -51,7 +50,7 @@ func called(t *testing.T, r *registration.Registrar, p *registrationtest.Provide
 
 func TestALife(t *testing.T) {
 	t.Parallel()
-	nomad, consul := registrationtest.New("nomad", nil), registrationtest.New("consul", nil)
+	nomad, consul := newProvider("nomad"), newProvider("consul")
 	r := registration.New(allocID, []interfaces.ServiceProvider{nomad, consul})
 	v1 := owned(instance("nomad", "", "web", "1"), instance("nomad", "main", "db", "1"))
 	r.Update(v1)
@@ -93,13 +92,14 @@ func TestALife(t *testing.T) {
 // where it is not.
 func TestResumed(t *testing.T) {
 	t.Parallel()
-	p := registrationtest.New("nomad", nil)
-	for _, s := range []*interfaces.ServiceInstance{
-		instance("nomad", "", "web", "1"), instance("nomad", "", "gone", "1"), instance("nomad", "main", "db",
-			"1"), instance("nomad", "dead", "x", "1"),
-	} {
-		p.Put(s)
+	p := newProvider("nomad")
+	if err := p.Register(t.Context(), []*interfaces.ServiceInstance{
+		instance("nomad", "", "web", "1"), instance("nomad", "", "gone", "1"), instance("nomad", "main", "db", "1"),
+		instance("nomad", "dead", "x", "1"),
+	}); err != nil {
+		t.Fatal(err)
 	}
+	p.Took()
 	r := registration.New(allocID, []interfaces.ServiceProvider{p})
 	r.Adopt()
 	r.Update(owned(instance("nomad", "", "web", "2"), instance("nomad", "main", "db", "1"),
@@ -107,11 +107,11 @@ func TestResumed(t *testing.T) {
 	r.Apply("", registration.Found)
 	r.Apply("", registration.Began)
 	r.Apply("main", registration.Found)
-	p.Away(true)
-	if err := r.Sync(t.Context()); !errors.Is(err, registrationtest.ErrAway) {
+	p.setAway(true)
+	if err := r.Sync(t.Context()); !errors.Is(err, errAway) {
 		t.Fatal(err)
 	}
-	p.Away(false)
+	p.setAway(false)
 	if err := r.Sync(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -135,25 +135,25 @@ func TestResumed(t *testing.T) {
 // TestARefusalIsMadeUpFor by the next Sync, and a service that may be known all the same leaves.
 func TestARefusalIsMadeUpFor(t *testing.T) {
 	t.Parallel()
-	p, other := registrationtest.New("nomad", nil), registrationtest.New("consul", nil)
+	p, other := newProvider("nomad"), newProvider("consul")
 	r := registration.New(allocID, []interfaces.ServiceProvider{p, other})
 	r.Update(owned(instance("nomad", "", "web", "1"), instance("consul", "", "there", "1")))
 	r.Apply("", registration.Began)
-	p.Away(true)
-	if err := r.Sync(t.Context()); !errors.Is(err, registrationtest.ErrAway) {
+	p.setAway(true)
+	if err := r.Sync(t.Context()); !errors.Is(err, errAway) {
 		t.Fatal(err)
 	}
 	if got := other.Took(); !slices.Equal(got, []string{"+there"}) {
 		t.Errorf("the other provider was called with %q", got)
 	}
-	p.Away(false)
+	p.setAway(false)
 	called(t, r, p, "+web")
-	p.Away(true)
+	p.setAway(true)
 	r.Apply("", registration.Renewed)
-	if err := r.Sync(t.Context()); !errors.Is(err, registrationtest.ErrAway) {
+	if err := r.Sync(t.Context()); !errors.Is(err, errAway) {
 		t.Fatal(err)
 	}
-	p.Away(false)
+	p.setAway(false)
 	called(t, r, p, "-web", "+web")
 }
 
@@ -161,9 +161,9 @@ func TestARefusalIsMadeUpFor(t *testing.T) {
 func TestAWaitForAProviderEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		p := registrationtest.New("nomad", nil)
+		p := newProvider("nomad")
 		hold := make(chan struct{})
-		p.Block(hold)
+		p.until = hold
 		r := registration.New(allocID, []interfaces.ServiceProvider{p})
 		r.Update(owned(instance("nomad", "", "web", "1")))
 		r.Apply("", registration.Began)
@@ -194,7 +194,7 @@ func TestAnyOrderOfEvents(t *testing.T) {
 	t.Parallel()
 	owners := []string{"", "a", "b"}
 	rapid.Check(t, func(t *rapid.T) {
-		nomad, consul := registrationtest.New("nomad", nil), registrationtest.New("consul", nil)
+		nomad, consul := newProvider("nomad"), newProvider("consul")
 		r := registration.New(allocID, []interfaces.ServiceProvider{nomad, consul})
 		version := services.Owned{}
 		states := map[string]registration.State{}
@@ -226,7 +226,7 @@ func TestAnyOrderOfEvents(t *testing.T) {
 				_, states[task] = r.Apply(task, e)
 			},
 			"away": func(t *rapid.T) {
-				nomad.Away(rapid.Bool().Draw(t, "away"))
+				nomad.setAway(rapid.Bool().Draw(t, "away"))
 			},
 			"sync": func(*rapid.T) { syncs.Go(func() { _ = r.Sync(context.Background()) }) },
 			"drop": func(t *rapid.T) {
@@ -237,11 +237,11 @@ func TestAnyOrderOfEvents(t *testing.T) {
 			},
 		})
 		syncs.Wait()
-		nomad.Away(false)
+		nomad.setAway(false)
 		if err := r.Sync(context.Background()); err != nil {
 			t.Fatal(err)
 		}
-		for _, p := range []*registrationtest.Provider{nomad, consul} {
+		for _, p := range []*provider{nomad, consul} {
 			want := map[string]*interfaces.ServiceInstance{}
 			for task, list := range version {
 				for _, s := range list {

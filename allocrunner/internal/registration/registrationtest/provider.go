@@ -4,9 +4,9 @@ package registrationtest
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -14,21 +14,16 @@ import (
 	"taskapi/allocrunner/interfaces"
 )
 
-// ErrAway is what a provider returns that is away.
-var ErrAway = errors.New("away")
-
 // Provider is an interfaces.ServiceProvider.
 type Provider struct {
 	name string
 	note func(string)
 
-	mu      sync.Mutex // guards the fields below
-	has     map[string]*interfaces.ServiceInstance
-	calls   []string
-	away    bool
-	blocked chan struct{}
-	busy    map[string]bool // IDs that a call is about
-	broken  error
+	mu     sync.Mutex // guards the fields below
+	has    map[string]*interfaces.ServiceInstance
+	calls  []string
+	busy   map[string]bool // IDs that a call is about
+	broken error
 }
 
 var _ interfaces.ServiceProvider = (*Provider)(nil)
@@ -43,22 +38,23 @@ func New(name string, note func(string)) *Provider {
 func (p *Provider) Name() string { return p.name }
 
 // Register makes services known.
-func (p *Provider) Register(ctx context.Context, list []*interfaces.ServiceInstance) error {
+func (p *Provider) Register(_ context.Context, list []*interfaces.ServiceInstance) error {
 	var ids []string
 	for _, s := range list {
 		ids = append(ids, s.ID)
 	}
-	return p.call(ctx, ids, func() {
+	p.call(ids, func() {
 		for _, s := range list {
 			p.noteLocked("+" + s.Name)
 			p.has[s.ID] = s
 		}
 	})
+	return nil
 }
 
 // Deregister ends services.
-func (p *Provider) Deregister(ctx context.Context, ids []string) error {
-	return p.call(ctx, ids, func() {
+func (p *Provider) Deregister(_ context.Context, ids []string) error {
+	p.call(ids, func() {
 		for _, id := range ids {
 			if s, ok := p.has[id]; ok {
 				p.noteLocked("-" + s.Name)
@@ -66,55 +62,32 @@ func (p *Provider) Deregister(ctx context.Context, ids []string) error {
 			}
 		}
 	})
+	return nil
 }
 
 // Registered returns the IDs that are known of an allocation.
 func (p *Provider) Registered(_ context.Context, allocID string) ([]string, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.away {
-		return nil, ErrAway
-	}
-	var ids []string
-	for id := range p.has {
-		if strings.HasPrefix(id, "_nomad-task-"+allocID+"-") {
-			ids = append(ids, id)
-		}
-	}
-	return ids, nil
+	ids := slices.Collect(maps.Keys(p.Has()))
+	return slices.DeleteFunc(ids, func(id string) bool { return !strings.HasPrefix(id, "_nomad-task-"+allocID+"-") }), nil
 }
 
-// call does something about IDs, unless the provider is away, when it is not blocked any more.
-func (p *Provider) call(ctx context.Context, ids []string, do func()) error {
+// call does something about IDs, and lets other calls come meanwhile.
+func (p *Provider) call(ids []string, do func()) {
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	for _, id := range ids {
 		if p.busy[id] {
 			p.broken = fmt.Errorf("two calls at once are about %s", id)
 		}
 		p.busy[id] = true
 	}
-	blocked := p.blocked
 	p.mu.Unlock()
-	var err error
-	if blocked != nil {
-		select {
-		case <-blocked:
-		case <-ctx.Done():
-			err = ctx.Err()
-		}
-	}
+	runtime.Gosched()
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	for _, id := range ids {
 		delete(p.busy, id)
 	}
-	if p.away {
-		return ErrAway
-	}
-	if err == nil {
-		do()
-	}
-	return err
+	do()
 }
 
 func (p *Provider) noteLocked(call string) {
@@ -122,29 +95,6 @@ func (p *Provider) noteLocked(call string) {
 	if p.note != nil {
 		p.note(call)
 	}
-}
-
-// Put makes services known as another process would.
-func (p *Provider) Put(list ...*interfaces.ServiceInstance) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, s := range list {
-		p.has[s.ID] = s
-	}
-}
-
-// Away has calls fail with ErrAway, or work again.
-func (p *Provider) Away(away bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.away = away
-}
-
-// Block has later calls wait until a channel is closed.
-func (p *Provider) Block(until chan struct{}) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.blocked = until
 }
 
 // Has returns what is known, by ID.
