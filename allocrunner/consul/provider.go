@@ -15,6 +15,7 @@ import (
 	capi "github.com/hashicorp/consul/api"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/wake"
 )
 
 // Name is the value of a job file's provider attribute.
@@ -53,8 +54,8 @@ type Provider struct {
 	period time.Duration // between rounds without a reason
 	settle time.Duration // how long calls wait for the agent
 
-	wake chan struct{} // has a token when there is something to do at once
-	feed chan struct{} // likewise, for the results of scripts
+	wake wake.Signal // there is something to do at once
+	feed wake.Signal // there are results of scripts
 
 	mu      sync.Mutex // guards the fields below; never held over a request
 	wanted  map[string]*service
@@ -97,7 +98,7 @@ func New(cfg Config) (*Provider, error) {
 		client: agentClient{settings: cfg.Settings, secrets: cfg.Secrets, namespace: cfg.Namespace,
 			partition: cfg.Partition, longest: maxAnswer},
 		cfg: cfg, period: syncPeriod, settle: settleTime,
-		wake: make(chan struct{}, 1), feed: make(chan struct{}, 1), round: make(chan struct{}),
+		wake: wake.New(), feed: wake.New(), round: make(chan struct{}),
 		wanted: map[string]*service{}, gone: map[string]uint64{}, fed: map[string]interfaces.CheckResult{},
 		unsent: map[string]bool{}, has: map[string]string{},
 	}, nil
@@ -127,7 +128,7 @@ func (p *Provider) Register(_ context.Context, instances []*interfaces.ServiceIn
 	}
 	p.latest++
 	p.mu.Unlock()
-	poke(p.wake)
+	p.wake.Send()
 	return nil
 }
 
@@ -152,7 +153,7 @@ func (p *Provider) Deregister(ctx context.Context, ids []string) error {
 		p.gone[id] = mine
 	}
 	p.mu.Unlock()
-	poke(p.wake)
+	p.wake.Send()
 	timer := time.NewTimer(p.settle)
 	defer timer.Stop()
 	for {
@@ -246,7 +247,7 @@ func (p *Provider) Feed(id string, n int, result interfaces.CheckResult) {
 	}
 	p.mu.Unlock()
 	if ok {
-		poke(p.feed)
+		p.feed.Send()
 	}
 }
 
@@ -271,13 +272,6 @@ func (p *Provider) send(ctx context.Context, service, checkID string) error {
 	}
 	p.mu.Unlock()
 	return nil
-}
-
-func poke(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default: // it will look anyway
-	}
 }
 
 // options returns a request's options, with the present token.

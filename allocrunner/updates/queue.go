@@ -10,13 +10,14 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/wake"
 )
 
 // sinkQueue delivers to one sink.
 type sinkQueue struct {
 	sink   interfaces.Sink
 	logger *slog.Logger
-	sooner chan struct{} // has one place; filled when the next batch is due sooner than before
+	sooner wake.Signal   // the next batch is due sooner than before
 	busy   chan struct{} // has one place; filled while the sink is called
 
 	mu    sync.Mutex // guards what follows; never held during a call of the sink
@@ -28,15 +29,7 @@ func (q *sinkQueue) add(alloc *api.Allocation) {
 	sooner := q.batch.add(alloc, time.Now())
 	q.mu.Unlock()
 	if sooner {
-		q.wake()
-	}
-}
-
-// wake makes run look again at when the next batch is due.
-func (q *sinkQueue) wake() {
-	select {
-	case q.sooner <- struct{}{}:
-	default: // run has not yet looked since the last time
+		q.sooner.Send()
 	}
 }
 
@@ -104,7 +97,7 @@ func (q *sinkQueue) finish(allocs []*api.Allocation, err error, ended bool) {
 	}
 	q.mu.Unlock()
 	if err != nil {
-		q.wake() // flush may have taken the batch while run saw nothing pending
+		q.sooner.Send() // flush may have taken the batch while run saw nothing pending
 	}
 	switch {
 	case err == nil && failures > 0:

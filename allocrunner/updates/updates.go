@@ -19,6 +19,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/wake"
 )
 
 // Tick is how long a change of ClientStatus waits for other changes, which then go with it. Nomad's clients wait
@@ -42,7 +43,7 @@ func New(c Config) *Buffer {
 	b := &Buffer{}
 	for _, sink := range c.Sinks {
 		b.queues = append(b.queues, &sinkQueue{sink: sink, logger: c.Logger.With("sink", sink.Name()),
-			sooner: make(chan struct{}, 1), busy: make(chan struct{}, 1)})
+			sooner: wake.New(), busy: make(chan struct{}, 1)})
 	}
 	return b
 }

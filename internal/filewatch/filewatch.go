@@ -12,6 +12,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"taskapi/internal/wake"
 )
 
 // The events that wake a caller: of a file, changes of its content, its links and its name; of a directory, changes of
@@ -39,7 +41,7 @@ type watch struct {
 
 // Watch is one caller that waits; nil is one that nothing wakes.
 type Watch struct {
-	changed chan struct{}
+	changed wake.Signal
 	watcher *Watcher
 	at      *watch
 }
@@ -69,7 +71,7 @@ func (w *Watcher) add(f *os.File, events uint32) (*Watch, error) {
 		at = &watch{number: int32(number), waiting: map[*Watch]struct{}{}}
 		w.watches[at.number] = at
 	}
-	one := &Watch{changed: make(chan struct{}, 1), watcher: w, at: at}
+	one := &Watch{changed: wake.New(), watcher: w, at: at}
 	at.waiting[one] = struct{}{}
 	return one, nil
 }
@@ -168,9 +170,6 @@ func (w *Watcher) wake(inotify *os.File, events []byte) {
 
 func (a *watch) wake() {
 	for one := range a.waiting {
-		select {
-		case one.changed <- struct{}{}:
-		default: // it has not yet looked since the last wake
-		}
+		one.changed.Send()
 	}
 }

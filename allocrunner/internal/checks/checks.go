@@ -17,6 +17,7 @@ import (
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/services"
+	"taskapi/internal/wake"
 )
 
 // ErrInvalid means that a check can't be run. The error that wraps it names the check and the reason.
@@ -77,7 +78,7 @@ type ExecResult struct {
 // Runner runs the checks of one allocation. Its methods are safe for concurrent use.
 type Runner struct {
 	cfg  Config
-	wake chan struct{} // has a token when there may be registrations to be started
+	wake wake.Signal // there may be registrations to be started
 
 	mu        sync.Mutex // guards what follows
 	list      []*registration
@@ -99,7 +100,7 @@ func New(cfg Config) (*Runner, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Runner{cfg: cfg, wake: make(chan struct{}, 1), begun: map[string]bool{}}
+	r := &Runner{cfg: cfg, wake: wake.New(), begun: map[string]bool{}}
 	for _, c := range list {
 		reg := register(c, pending, false) // its task has not begun
 		if s, ok := cfg.Saved[c.about.ID]; ok {

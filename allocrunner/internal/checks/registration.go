@@ -81,7 +81,7 @@ func (r *Runner) renew(task string, wanted bool) {
 		}
 		return found && r.changedLocked()
 	})
-	r.poke()
+	r.wake.Send()
 }
 
 // Suspend deregisters the group's checks and clears all results until the group's next Begin. No check runs meanwhile.
@@ -122,14 +122,6 @@ func (old *registration) end() <-chan struct{} {
 	return old.done
 }
 
-// poke wakes Run to start registrations.
-func (r *Runner) poke() {
-	select {
-	case r.wake <- struct{}{}:
-	default: // it will look anyway
-	}
-}
-
 // Update replaces the job by another version: it uses Alloc and Resolver of cfg. A check with the same definition,
 // interpolated, continues. A check that differs is registered again, and runs if its task has begun. A removed check
 // disappears at once. After an error nothing has changed. Errors: ErrInvalid.
@@ -141,7 +133,7 @@ func (r *Runner) Update(cfg Config) error {
 		return err
 	}
 	r.edit(func() bool { return r.swapLocked(list) })
-	r.poke()
+	r.wake.Send()
 	return nil
 }
 

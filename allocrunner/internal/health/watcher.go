@@ -6,13 +6,15 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+
+	"taskapi/internal/wake"
 )
 
 // Watcher waits for the decision about one allocation. Its methods are safe for concurrent use.
 type Watcher struct {
 	policy    Policy
 	onDecided func(State)
-	wake      chan struct{} // has a token when state has changed
+	wake      wake.Signal // state has changed
 
 	mu    sync.Mutex // guards state
 	state State
@@ -21,7 +23,7 @@ type Watcher struct {
 // NewWatcher returns a watcher whose deadline counts from now. It starts nothing. Run calls onDecided once, with the
 // state that has the decision.
 func NewWatcher(policy Policy, onDecided func(State)) *Watcher {
-	return &Watcher{policy: policy, onDecided: onDecided, wake: make(chan struct{}, 1), state: policy.New(time.Now())}
+	return &Watcher{policy: policy, onDecided: onDecided, wake: wake.New(), state: policy.New(time.Now())}
 }
 
 // Observe must be called with every change of the tasks or the checks. It keeps neither map. It does not block, and may
@@ -30,10 +32,7 @@ func (w *Watcher) Observe(tasks map[string]*api.TaskState, checks api.AllocCheck
 	w.mu.Lock()
 	w.state = w.policy.Next(w.state, Event{tasks, checks}, time.Now())
 	w.mu.Unlock()
-	select {
-	case w.wake <- struct{}{}:
-	default: // Run will look anyway
-	}
+	w.wake.Send()
 }
 
 // Run waits for the decision, calls onDecided, and returns. If ctx ends before the decision, onDecided is not called.
