@@ -20,6 +20,7 @@ import (
 	"taskapi/allocrunner/internal/proctree"
 	"taskapi/internal/privatefile"
 	"taskapi/internal/proc"
+	"taskapi/internal/wake"
 )
 
 // Command is the first argument with which the program is re-executed to be a keeper.
@@ -108,7 +109,7 @@ func begin(logger *slog.Logger) (*server, net.Listener, error) {
 		local: processes.New(processes.Config{
 			Logger: logger, Config: proctree.Config{NoCgroup: set.NoCgroup, Name: digest(set.Dir)},
 		}),
-		changed: make(chan struct{}, 1), closed: make(chan struct{}),
+		changed: wake.New(), closed: make(chan struct{}),
 	}
 	s.record()
 	return s, listener, nil

@@ -16,6 +16,7 @@ import (
 	"taskapi/allocrunner/internal/processes"
 	"taskapi/internal/peercred"
 	"taskapi/internal/proc"
+	"taskapi/internal/wake"
 )
 
 // helloTime bounds how long a new connection may take to say what it is, and an answer to be taken.
@@ -51,7 +52,7 @@ type server struct {
 	wg       sync.WaitGroup
 
 	trims   atomic.Bool   // memory will soon be given back
-	changed chan struct{} // a client or a task came or went
+	changed wake.Signal   // a client or a task came or went
 	closed  chan struct{} // a client has closed the keeper
 	closes  sync.Once
 
@@ -176,13 +177,6 @@ func (s *server) record() bool {
 	return !s.unwritten
 }
 
-func (s *server) change() {
-	select {
-	case s.changed <- struct{}{}:
-	default:
-	}
-}
-
 func (s *server) accept(listener net.Listener) {
 	for number := uint64(1); ; number++ {
 		conn, err := listener.Accept()
@@ -232,7 +226,7 @@ func (s *server) attend(conn *net.UnixConn, number uint64) error {
 		return fmt.Errorf("hello to process %d: %w", peer.PID, err)
 	}
 	_ = conn.SetDeadline(time.Time{})
-	s.change()
+	s.changed.Send()
 	return c.serve()
 }
 
@@ -270,7 +264,7 @@ func (s *server) leave(c *session) {
 		s.sign.Clear()
 	}
 	s.mu.Unlock()
-	s.change()
+	s.changed.Send()
 }
 
 // sweep kills what ended tasks have left behind, which a client does otherwise.

@@ -158,11 +158,11 @@ func (c *session) handle(ctx context.Context, req request, files []*os.File) (a 
 			a.Status, a.Cgroup = &status, local.CgroupDir()
 			c.server.wg.Go(func() {
 				if _, err := local.Wait(context.Background(), status.Task); err == nil {
-					c.server.change()
+					c.server.changed.Send()
 				}
 			})
 			c.server.record() // before the answer: should we be killed then, the next keeper knows what to clear
-			c.server.change()
+			c.server.changed.Send()
 		}
 	case opWait:
 		var exit interfaces.ExitResult

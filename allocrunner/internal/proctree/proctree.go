@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"taskapi/internal/proc"
+	"taskapi/internal/wake"
 )
 
 // Config is what a Trees is made of.
@@ -42,7 +43,7 @@ func New(cfg Config) *Trees {
 	own := &ownSet{pids: map[int]*os.Process{}}
 	return &Trees{
 		own:       own,
-		reaper:    &reaper{own: own, wake: make(chan struct{}, 1)},
+		reaper:    &reaper{own: own, wake: wake.New()},
 		cgroups:   &cgroups{off: cfg.NoCgroup, name: cfg.Name},
 		processes: proc.All,
 	}
@@ -143,7 +144,7 @@ func (t *Tree) Wait(record func(*os.ProcessState, error)) {
 	record(t.root.Wait())
 	close(t.ended)
 	t.set.own.remove(t.root)
-	t.set.reaper.kick()
+	t.set.reaper.wake.Send()
 }
 
 // Ended returns a channel that is closed when Wait has recorded the end of the root process.
@@ -166,7 +167,7 @@ func (t *Tree) OOMKilled() bool { return t.group.oomKilled() }
 // Remove removes the cgroup of a tree that is empty, or was never started.
 func (t *Tree) Remove() {
 	t.group.remove()
-	t.set.reaper.kick()
+	t.set.reaper.wake.Send()
 }
 
 // awaitEnd waits until the process can be waited for. It uses the runtime's poller: a thread that blocks in waitid

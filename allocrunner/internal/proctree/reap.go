@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"taskapi/internal/proc"
+	"taskapi/internal/wake"
 )
 
 // reapPause is the shortest time between two looks for dead orphans, so that a task that leaves thousands of them costs
@@ -58,7 +59,7 @@ func (o *ownSet) remove(proc *os.Process) {
 // reaper reaps the orphans that this program inherits from its tasks.
 type reaper struct {
 	own  *ownSet
-	wake chan struct{}
+	wake wake.Signal // it has to look
 }
 
 func (r *reaper) run(quit <-chan struct{}) {
@@ -78,14 +79,6 @@ func (r *reaper) run(quit <-chan struct{}) {
 		case <-time.After(reapPause):
 		case <-quit:
 		}
-	}
-}
-
-// kick makes the reaper look.
-func (r *reaper) kick() {
-	select {
-	case r.wake <- struct{}{}:
-	default:
 	}
 }
 
