@@ -17,6 +17,7 @@ import (
 
 	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/wake"
 )
 
 // providerName is what a job file's provider attribute says.
@@ -38,7 +39,7 @@ type Provider struct {
 	logger   *slog.Logger
 	alloc    *api.Allocation // used for its IDs
 
-	work  chan struct{} // has an element when something is left for Run
+	work  wake.Signal   // something is left for Run
 	write chan struct{} // has an element during an attempt, so that there is one at a time
 
 	mu     sync.Mutex                          // guards the fields below
@@ -57,7 +58,7 @@ var _ interfaces.ServiceProvider = (*Provider)(nil)
 func (r *Registry) Provider(alloc *api.Allocation, logger *slog.Logger) *Provider {
 	return &Provider{
 		registry: r, logger: logger, alloc: alloc,
-		work: make(chan struct{}, 1), write: make(chan struct{}, 1),
+		work: wake.New(), write: make(chan struct{}, 1),
 		wanted: map[string]*api.ServiceRegistration{}, mine: map[string]struct{}{},
 	}
 }
@@ -203,10 +204,7 @@ func (p *Provider) want(ctx context.Context, wanted map[string]*api.ServiceRegis
 	refused, err := p.attempt(ctx)
 	if err != nil {
 		p.logger.Warn("services are not registered as they should be yet: it is tried again", "error", err)
-		select {
-		case p.work <- struct{}{}:
-		default:
-		}
+		p.work.Send()
 	}
 	return refused
 }

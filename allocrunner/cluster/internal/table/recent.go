@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"taskapi/allocrunner/cluster"
+	"taskapi/internal/wake"
 )
 
 // maxRecent is how many of the latest changes are known at least. A caller that is further behind reads everything
@@ -27,7 +28,7 @@ func (t *Table[V]) note(c change) {
 	t.recent = append(t.recent, c)
 	for w := range t.waiters {
 		if !strings.HasPrefix(c.key, leasePrefix) && strings.HasPrefix(c.key, w.prefix) {
-			w.wake()
+			w.changed.Send()
 		}
 	}
 }
@@ -41,7 +42,7 @@ func (t *Table[V]) Forget(index uint64) {
 // WakeAll wakes all who wait: they look for changes themselves.
 func (t *Table[V]) WakeAll() {
 	for w := range t.waiters {
-		w.wake()
+		w.changed.Send()
 	}
 }
 
@@ -65,15 +66,8 @@ func (t *Table[V]) since(prefix string, after uint64) (cluster.Changes, bool) {
 
 // waiter is one call of Await.
 type waiter struct {
-	changed chan struct{} // gets an element when something with the prefix was changed
+	changed wake.Signal // something with the prefix was changed
 	prefix  string
-}
-
-func (w *waiter) wake() {
-	select {
-	case w.changed <- struct{}{}:
-	default: // it has not yet looked since the last wake
-	}
 }
 
 // Await waits until a key with the prefix is changed after an index, and returns all such changes so far. mu guards the
@@ -84,7 +78,7 @@ func (t *Table[V]) Await(
 ) (cluster.Changes, error) {
 	mu.Lock()
 	defer mu.Unlock()
-	w := &waiter{changed: make(chan struct{}, 1), prefix: prefix}
+	w := &waiter{changed: wake.New(), prefix: prefix}
 	t.waiters[w] = struct{}{}
 	defer delete(t.waiters, w)
 	for {
