@@ -13,12 +13,13 @@ import (
 	"taskapi/allocrunner/internal/lifecycle"
 	"taskapi/allocrunner/internal/taskrunner"
 	"taskapi/internal/ptr"
+	"taskapi/internal/wake"
 )
 
 // fsm owns an allocation's state. Anybody may handle an event; drive alone performs the effects.
 type fsm struct {
 	current atomic.Pointer[state]
-	changed chan struct{} // drive has something to look at; capacity 1, since only the latest matters
+	changed wake.Signal   // drive has something to look at; only the latest matters
 	begun   chan struct{} // closed when the tasks have been received, or never will be
 
 	mu   sync.Mutex     // held over a transition; guards due, and what is added to work
@@ -27,7 +28,7 @@ type fsm struct {
 }
 
 func (m *fsm) init(s state) {
-	m.changed, m.begun = make(chan struct{}, 1), make(chan struct{})
+	m.changed, m.begun = wake.New(), make(chan struct{})
 	m.current.Store(&s)
 }
 
@@ -37,7 +38,7 @@ func (m *fsm) state() state { return *m.current.Load() }
 func (m *fsm) handle(e event) state {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	defer m.wake()
+	defer m.changed.Send()
 	return m.nextLocked(e)
 }
 
@@ -60,14 +61,6 @@ func (m *fsm) look(group func() groupChanged) (state, []effect) {
 	due := m.due
 	m.due = nil
 	return s, due
-}
-
-// wake makes drive look.
-func (m *fsm) wake() {
-	select {
-	case m.changed <- struct{}{}:
-	default:
-	}
 }
 
 // setUpWait is how long a request waits for an allocation that is being set up or resumed: a new keeper may take a

@@ -8,6 +8,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/wake"
 )
 
 // journalRetry is the pause after a failed write of the state, which is most often a full disk: long enough to cost
@@ -22,8 +23,8 @@ const journalWait = 3 * time.Second
 // much at a time as has gathered; what must be safe before it is acted on is waited for. A failed write is logged once
 // and retried for as long as the allocation runs: what is to be written stays in memory, and the tasks run on.
 type journal struct {
-	runner *Runner       // what is written is read when it is, so that an older version never follows a newer one
-	wake   chan struct{} // there is something to write; capacity 1
+	runner *Runner     // what is written is read when it is, so that an older version never follows a newer one
+	wake   wake.Signal // there is something to write
 
 	writing sync.Mutex // held over a write, so that an older record never follows a newer one
 
@@ -86,10 +87,7 @@ func (j *journal) add(edit func(*pending)) (ticket uint64) {
 	j.added++
 	ticket = j.added
 	j.mu.Unlock()
-	select {
-	case j.wake <- struct{}{}:
-	default: // run will write this, too
-	}
+	j.wake.Send()
 	return ticket
 }
 

@@ -29,7 +29,7 @@ func (r *Runner) TaskEvent(task string, e *api.TaskEvent) {
 func (r *Runner) TaskChanged(task string) {
 	r.publish(task)
 	r.journal.taskChanged(task)
-	r.fsm.wake()
+	r.fsm.changed.Send()
 }
 
 func (r *Runner) TaskRecorded(task string) { r.journal.taskChanged(task) }

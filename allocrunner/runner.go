@@ -25,6 +25,7 @@ import (
 	"taskapi/allocrunner/internal/stats"
 	"taskapi/allocrunner/internal/taskrunner"
 	"taskapi/internal/ptr"
+	"taskapi/internal/wake"
 )
 
 // ErrFailed is what Run returns for an allocation that ended with a failed task.
@@ -89,7 +90,7 @@ func newRunner(cfg interfaces.Config, known *drivers.Registry) (*Runner, error) 
 	}
 	r.fsm.init(newState(r.Alloc(), cfg.Saved != nil && cfg.Saved.Terminal))
 	r.madeOf = r.Alloc().Job
-	r.journal = &journal{runner: r, wake: make(chan struct{}, 1)}
+	r.journal = &journal{runner: r, wake: wake.New()}
 	r.stats = stats.New(stats.Config{Tasks: r.measuredTasks, Logger: r.logger})
 	r.serving.alloc, r.serving.logger, r.serving.registrar = r, r.logger, registration.New(cfg.Alloc.ID,
 		cfg.ServiceProviders)

@@ -120,7 +120,7 @@ func (r *Runner) follow(ctx context.Context) error {
 			errs = append(errs, fmt.Errorf("update task %q: %w", task.Name, err))
 		}
 	}
-	r.fsm.wake() // the group's own settings may have changed
+	r.fsm.changed.Send() // the group's own settings may have changed
 	return errors.Join(errs...)
 }
 
