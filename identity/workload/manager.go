@@ -17,6 +17,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/identity"
+	"taskapi/internal/wake"
 )
 
 const (
@@ -67,7 +68,7 @@ type Config struct {
 // Manager issues and renews the tokens of one allocation. Its methods may be called at any time, also concurrently.
 type Manager struct {
 	config Config
-	wake   chan struct{} // has Run look at the tokens; capacity 1
+	wake   wake.Signal // has Run look at the tokens
 
 	mu     sync.Mutex // guards the field below; no other lock is taken under it
 	active map[*Tokens]bool
@@ -78,7 +79,7 @@ func New(c Config) *Manager {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
-	return &Manager{config: c, wake: make(chan struct{}, 1), active: map[*Tokens]bool{}}
+	return &Manager{config: c, wake: wake.New(), active: map[*Tokens]bool{}}
 }
 
 // Run renews tokens until ctx ends.
@@ -132,12 +133,7 @@ func earliest(a, b time.Time) time.Time {
 }
 
 // ClockSet has Run look at all tokens at once, as after the clock was set.
-func (m *Manager) ClockSet() {
-	select {
-	case m.wake <- struct{}{}:
-	default:
-	}
-}
+func (m *Manager) ClockSet() { m.wake.Send() }
 
 // revoked reports whether a token of the allocation is revoked.
 func (m *Manager) revoked(id, task string, role identity.Role, issuedAt int64) bool {

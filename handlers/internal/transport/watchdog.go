@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"taskapi/internal/wake"
 )
 
 // watchdog cuts off connections that have been in a phase for too long. net/http's own timeouts do the same with a
@@ -14,8 +16,8 @@ import (
 // bench). This is one store for each step, and one sweep a second. It sleeps while there is no connection: idle sockets
 // cost nothing.
 type watchdog struct {
-	tick atomic.Int64  // counts sweeps
-	wake chan struct{} // there is one again; capacity 1
+	tick atomic.Int64 // counts sweeps
+	wake wake.Signal  // there is one again
 
 	connections sync.WaitGroup // that are open
 	quiet       func()         // called when there is no connection any more
@@ -25,7 +27,7 @@ type watchdog struct {
 }
 
 func newWatchdog(quiet func()) *watchdog {
-	return &watchdog{wake: make(chan struct{}, 1), open: map[*Conn]struct{}{}, quiet: quiet}
+	return &watchdog{wake: wake.New(), open: map[*Conn]struct{}{}, quiet: quiet}
 }
 
 // watched is a listener whose connections are watched.
@@ -77,10 +79,7 @@ func (d *watchdog) watch(c *Conn) {
 	d.mu.Lock()
 	d.open[c] = struct{}{}
 	d.mu.Unlock()
-	select {
-	case d.wake <- struct{}{}:
-	default: // it is awake, or about to be
-	}
+	d.wake.Send()
 }
 
 // run sweeps until ctx ends, while there are connections.

@@ -85,11 +85,3 @@ func (s *wiring) giveBackMemory(ctx context.Context) {
 		}
 	}
 }
-
-// ease wakes giveBackMemory after something that took memory.
-func (s *wiring) ease() {
-	select {
-	case s.eased <- struct{}{}:
-	default: // it looks already
-	}
-}

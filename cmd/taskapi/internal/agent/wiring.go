@@ -26,6 +26,7 @@ import (
 	"taskapi/identity"
 	"taskapi/identity/revocation"
 	"taskapi/identity/workload"
+	"taskapi/internal/wake"
 	"taskapi/socket"
 )
 
@@ -33,7 +34,7 @@ import (
 type wiring struct {
 	cfg         Config
 	agent       *Agent        // takes requests for an end, and for another job
-	eased       chan struct{} // wakes giveBackMemory
+	eased       wake.Signal   // wakes giveBackMemory after something that took memory
 	life        string        // the ID of the allocation's present life
 	log         *agentlog.Log // lets clients follow what logger logs
 	logger      *slog.Logger
@@ -74,7 +75,7 @@ func newWiring(a *Agent, alloc *api.Allocation) (_ *wiring, err error) {
 	s := &wiring{
 		cfg:         cfg,
 		agent:       a,
-		eased:       make(chan struct{}, 1),
+		eased:       wake.New(),
 		life:        cfg.Lock.Life(),
 		log:         agentlog.New(cfg.Logger.Handler()),
 		runtimeDirs: socket.RuntimeDirs(os.Geteuid(), cfg.RuntimeDir),
