@@ -363,7 +363,6 @@ var allowedImports = map[string][]string{
 		"allocrunner/cluster/variables",
 		"cmd/taskapi/internal/cli/base",
 		"cmd/taskapi/internal/cli/vars",
-		"cmd/taskapi/internal/client",
 		"cmd/taskapi/internal/output",
 		"handlers/services",
 		"handlers/variables",

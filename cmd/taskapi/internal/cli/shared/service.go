@@ -15,48 +15,43 @@ import (
 	"taskapi/allocrunner/cluster/registry"
 	"taskapi/allocrunner/cluster/stores"
 	"taskapi/cmd/taskapi/internal/cli/base"
-	"taskapi/cmd/taskapi/internal/client"
 	"taskapi/cmd/taskapi/internal/output"
 	"taskapi/handlers/services"
 )
 
-// serviceFlags say whose services are meant.
-type serviceFlags struct {
-	dataDir   string
-	alloc     string
-	namespace string
-}
-
 // allNamespaces is what --namespace of a list takes besides one.
 const allNamespaces = `, "*" for all`
 
-// onCatalog completes a command about the services of a namespace. namespaces says what else than one --namespace
+// onServices completes a command about the services of a namespace. namespaces says what else than one --namespace
 // takes.
-func onCatalog(w base.Environment, namespaces string, cmd *cobra.Command,
+func onServices(w base.Environment, namespaces string, cmd *cobra.Command,
 	do func(ctx context.Context, c catalog, namespace string, args []string) error,
 ) *cobra.Command {
-	var flags serviceFlags
-	base.AddDataDir(cmd, &flags.dataDir)
-	cmd.Flags().StringVar(&flags.alloc, "alloc", "",
-		"the allocation to ask, as `ALLOC` of other commands, instead of any that runs")
-	cmd.Flags().StringVar(&flags.namespace, "namespace", "",
+	var dataDir, named string
+	base.AddDataDir(cmd, &dataDir)
+	cmd.Flags().StringVar(&named, "namespace", "",
 		"`NAMESPACE` of the services"+namespaces+" (default $NOMAD_NAMESPACE, else "+api.DefaultNamespace+")")
-	// the flag has just been added
-	_ = cmd.RegisterFlagCompletionFunc("alloc", base.CompleteTarget(&flags.dataDir, w, base.ToChange))
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		namespace := namespaceOr(flags.namespace, w)
+		namespace := namespaceOr(named, w)
 		if namespace == api.AllNamespacesNamespace && namespaces == "" {
 			return base.Usagef("--namespace must name one: a registration is removed from one namespace at a time")
 		}
-		return withCatalog(cmd.Context(), w, flags, func(c catalog) error { return do(cmd.Context(), c, namespace, args) })
+		l, err := base.NewLayout(dataDir, w)
+		if err != nil {
+			return err
+		}
+		if _, err := os.Stat(l.Cluster()); errors.Is(err, fs.ErrNotExist) { // nothing is to be made
+			return do(cmd.Context(), catalog{l, nil}, namespace, args)
+		}
+		store := stores.Shared(l.Cluster())
+		return errors.Join(do(cmd.Context(), catalog{l, registry.New(store)}, namespace, args), store.Close())
 	}
 	return cmd
 }
 
 // serviceHelp is what the help of every command about services says of them.
-const serviceHelp = `These are the services with provider = "nomad" of all allocations of the data directory. The
-command asks any allocation that runs, and reads the data directory when none does; --alloc names the one to ask, such
-as a simulated one, which has services of its own.`
+const serviceHelp = `These are the services with provider = "nomad" of all allocations of the data directory. No allocation has to
+run.`
 
 // Service is the tree of taskapi service, after Nomad's.
 func Service(w base.Environment) *cobra.Command {
@@ -73,7 +68,7 @@ func Service(w base.Environment) *cobra.Command {
 
 func serviceList(w base.Environment) *cobra.Command {
 	var out base.OutputFlags
-	cmd := onCatalog(w, allNamespaces, &cobra.Command{
+	cmd := onServices(w, allNamespaces, &cobra.Command{
 		Use:   "list [flags]",
 		Short: "List the registered services with their tags",
 		Long: "Lists the names of the registered services, each with the tags of all its registrations.\n" + serviceHelp + `
@@ -84,11 +79,12 @@ ServiceRegistrationListStub.`,
   taskapi service list --namespace '*'
   taskapi service list -t '{{range .}}{{range .Services}}{{.ServiceName}}{{"\n"}}{{end}}{{end}}'`,
 	}, func(ctx context.Context, c catalog, namespace string, _ []string) error {
-		services, err := c.list(ctx, &api.QueryOptions{Namespace: namespace})
+		all, _, err := c.page(ctx, "", &api.QueryOptions{Namespace: namespace})
 		if err != nil {
 			return err
 		}
-		return out.Table(w, services, servicesTable(w, services, namespace == api.AllNamespacesNamespace))
+		groups := services.ByName(all)
+		return out.Table(w, groups, servicesTable(w, groups, namespace == api.AllNamespacesNamespace))
 	})
 	base.AddOutput(cmd, &out)
 	return cmd
@@ -122,7 +118,7 @@ func serviceInfo(w base.Environment) *cobra.Command {
 	var out base.OutputFlags
 	var page base.PageFlags
 	var verbose bool
-	cmd := onCatalog(w, allNamespaces, &cobra.Command{
+	cmd := onServices(w, allNamespaces, &cobra.Command{
 		Use:   "info [flags] SERVICE",
 		Short: "Show who has registered a service, with their addresses",
 		Long: "Shows the registrations of a service. SERVICE is its name, or the beginning of one name only.\n" +
@@ -152,23 +148,16 @@ ServiceRegistration.`,
 // Nomad.
 func registrationsOf(ctx context.Context, w base.Environment, c catalog, name string, q *api.QueryOptions) (
 	page []*api.ServiceRegistration, next string, err error) {
-	groups, err := c.list(ctx, &api.QueryOptions{Namespace: q.Namespace, Filter: q.Filter})
+	all, _, err := c.page(ctx, "", &api.QueryOptions{Namespace: q.Namespace, Filter: q.Filter})
 	if err != nil {
 		return nil, "", err
 	}
+	begun := slices.DeleteFunc(all, func(s *api.ServiceRegistration) bool {
+		return !strings.HasPrefix(s.ServiceName, name)
+	})
 	names := map[string]bool{}
-	var begun []*api.ServiceRegistrationListStub
-	for _, group := range groups {
-		var services []*api.ServiceRegistrationStub
-		for _, service := range group.Services {
-			if strings.HasPrefix(service.ServiceName, name) {
-				names[service.ServiceName] = true
-				services = append(services, service)
-			}
-		}
-		if len(services) > 0 {
-			begun = append(begun, &api.ServiceRegistrationListStub{Namespace: group.Namespace, Services: services})
-		}
+	for _, s := range begun {
+		names[s.ServiceName] = true
 	}
 	switch {
 	case names[name]:
@@ -184,14 +173,14 @@ func registrationsOf(ctx context.Context, w base.Environment, c catalog, name st
 		return nil, "", fmt.Errorf("no service %q is registered in %s%s; 'taskapi service list' lists them", name, where,
 			selected)
 	case len(names) > 1:
-		table := servicesTable(w, begun, q.Namespace == api.AllNamespacesNamespace)
+		table := servicesTable(w, services.ByName(begun), q.Namespace == api.AllNamespacesNamespace)
 		return nil, "", base.Usagef("%q is the beginning of %d services: give the name of one\n%s", name,
 			len(names), strings.TrimSuffix(table.String(), "\n"))
 	default:
 		for name = range names { // the only one
 		}
 	}
-	return c.get(ctx, name, q)
+	return c.page(ctx, name, q)
 }
 
 // registrationsTable returns a line for each registration, or with verbose a paragraph.
@@ -221,7 +210,7 @@ func registrationsTable(w base.Environment, all []*api.ServiceRegistration, verb
 }
 
 func serviceDeregister(w base.Environment) *cobra.Command {
-	return onCatalog(w, "", &cobra.Command{
+	return onServices(w, "", &cobra.Command{
 		Use:     "deregister [flags] SERVICE ID",
 		Aliases: []string{"delete"},
 		Short:   "Remove one registration of a service",
@@ -231,7 +220,7 @@ restart or update. A registration ends by itself with its allocation.
 ` + serviceHelp,
 		Example: `  taskapi service deregister web _nomad-task-d0b25612-ae72-4863-9cc7-5980397c4dc0-group-web-web-http`,
 	}, func(ctx context.Context, c catalog, namespace string, args []string) error {
-		if err := c.remove(ctx, namespace, args[0], args[1]); err != nil {
+		if err := c.remove(ctx, w, namespace, args[0], args[1]); err != nil {
 			return fmt.Errorf("remove %s of service %q in namespace %q: %w; 'taskapi service info --verbose' shows the IDs",
 				args[1], args[0], namespace, err)
 		}
@@ -239,100 +228,21 @@ restart or update. A registration ends by itself with its allocation.
 	})
 }
 
-// catalog is the registered services as a command reaches them. A namespace may be "*" but for remove.
-type catalog interface {
-	// list returns the names of services, by namespace, of the registrations that a filter selects.
-	list(ctx context.Context, q *api.QueryOptions) ([]*api.ServiceRegistrationListStub, error)
-	// get returns a page of the registrations of a service, and the token of the next.
-	get(ctx context.Context, name string, q *api.QueryOptions) (page []*api.ServiceRegistration, next string, err error)
-	// remove removes a registration.
-	remove(ctx context.Context, namespace, name, id string) error
-}
-
-// withCatalog calls use with the services that the flags mean: those of the allocation that is named or, without one,
-// of any that runs, or of the data directory.
-func withCatalog(ctx context.Context, w base.Environment, flags serviceFlags, use func(catalog) error) error {
-	if flags.alloc != "" {
-		found, err := base.Find(ctx, w, flags.dataDir, []string{flags.alloc}, base.ToChange)
-		if err != nil {
-			return err
-		}
-		return use(askedCatalog{found})
-	}
-	f, err := base.NewFinder(w, flags.dataDir)
-	if err != nil {
-		return err
-	}
-	if err := f.Look(ctx, nil); err != nil {
-		return err
-	}
-	for _, k := range f.Known {
-		if !k.Running {
-			continue
-		}
-		err := use(askedCatalog{k.Target})
-		_, ended := errors.AsType[*base.EndedError](err)
-		_, abandoned := errors.AsType[*base.AbandonedError](err)
-		if !ended && !abandoned && !errors.Is(err, client.ErrNoAnswer) {
-			return err
-		} // none has answered, so that another one can be asked
-	}
-	store := stores.Shared(f.Places[0].Cluster())
-	defer store.Close()
-	return use(storedCatalog{f.Places[0], registry.New(store)})
-}
-
-// askedCatalog asks the taskapi that runs an allocation.
-type askedCatalog struct{ target base.Target }
-
-func (c askedCatalog) list(ctx context.Context, q *api.QueryOptions) (groups []*api.ServiceRegistrationListStub,
-	err error) {
-	err = c.target.Ask(ctx, func(_ *client.Client, sdk *api.Client) error {
-		groups, _, err = sdk.Services().List(q.WithContext(ctx))
-		return err
-	})
-	return groups, err
-}
-
-func (c askedCatalog) get(ctx context.Context, name string, q *api.QueryOptions) (page []*api.ServiceRegistration,
-	next string, err error) {
-	err = c.target.Ask(ctx, func(_ *client.Client, sdk *api.Client) error {
-		found, meta, err := sdk.Services().Get(name, q.WithContext(ctx))
-		if err == nil {
-			page, next = found, meta.NextToken
-		}
-		return err
-	})
-	return page, next, err
-}
-
-func (c askedCatalog) remove(ctx context.Context, namespace, name, id string) error {
-	return c.target.Ask(ctx, func(_ *client.Client, sdk *api.Client) error {
-		_, err := sdk.Services().Delete(name, id, (&api.WriteOptions{Namespace: namespace}).WithContext(ctx))
-		return err
-	})
-}
-
-// storedCatalog reads the data directory.
-type storedCatalog struct {
+// catalog is the registered services of a data directory.
+type catalog struct {
 	layout   base.Layout
-	registry *registry.Registry
+	registry *registry.Registry // nil where no allocation has ever run
 }
 
-func (c storedCatalog) list(ctx context.Context, q *api.QueryOptions) ([]*api.ServiceRegistrationListStub, error) {
-	found, _, err := c.get(ctx, "", q)
-	return services.ByName(found), err
-}
-
-func (c storedCatalog) get(ctx context.Context, name string, q *api.QueryOptions) (page []*api.ServiceRegistration,
+// page returns a page of the registrations of a service, or with an empty name of all, and the token of the next page.
+func (c catalog) page(ctx context.Context, name string, q *api.QueryOptions) (page []*api.ServiceRegistration,
 	next string, err error) {
 	found := []*api.ServiceRegistration{}
 	namespace := q.Namespace
 	if namespace == api.AllNamespacesNamespace {
 		namespace = ""
 	}
-	// an allocation has run there: nothing is to be made
-	if _, err := os.Stat(c.layout.Cluster()); !errors.Is(err, fs.ErrNotExist) {
+	if c.registry != nil {
 		if found, _, err = c.registry.Services(ctx, namespace, name); err != nil {
 			return nil, "", err
 		}
@@ -341,11 +251,16 @@ func (c storedCatalog) get(ctx context.Context, name string, q *api.QueryOptions
 	return page, next, base.Usage(err)
 }
 
-func (c storedCatalog) remove(ctx context.Context, namespace, name, id string) error {
-	if _, err := os.Stat(c.layout.Cluster()); errors.Is(err, fs.ErrNotExist) {
+// remove removes a registration.
+func (c catalog) remove(ctx context.Context, w base.Environment, namespace, name, id string) error {
+	if c.registry == nil {
 		return base.Usage(registry.ErrNotFound)
 	}
-	_, err := c.registry.Deregister(ctx, namespace, name, id)
+	command := fmt.Sprintf("service deregister: %s of %s in namespace %s", id, name, namespace)
+	err := c.layout.Audited(w, command, func() (string, error) {
+		_, err := c.registry.Deregister(ctx, namespace, name, id)
+		return "", err
+	})
 	if errors.Is(err, registry.ErrNotFound) {
 		return base.Usage(err)
 	}
