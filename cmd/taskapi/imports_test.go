@@ -404,7 +404,6 @@ var allowedImports = map[string][]string{
 		"identity/revocation",
 	},
 	"cmd/taskapi/internal/cli/vars": {
-		"cmd/taskapi/internal/linewriter",
 		"allocrunner/cluster/stores",
 		"allocrunner/cluster/variables",
 		"cmd/taskapi/internal/agent",

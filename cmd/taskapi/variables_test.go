@@ -301,7 +301,7 @@ func TestVariablesWithoutKeyRing(t *testing.T) {
 		code = cli.Run(t.Context(), append([]string{"var", args[0], "-data-dir", dir}, args[1:]...), environment)
 		return code, out.String()
 	}
-	if code, printed := run("list"); code != base.ExitOK || strings.TrimSpace(printed) != "[]" {
+	if code, printed := run("list"); code != base.ExitOK || strings.TrimSpace(printed) != "No matching variables found" {
 		t.Errorf("where there have never been any: %d %s", code, printed)
 	}
 	if code, printed := run("put", "a/b", "k=-"); code != base.ExitOK {

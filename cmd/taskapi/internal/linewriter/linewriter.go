@@ -155,15 +155,15 @@ func OneLine(s string) string {
 // Printable is OneLine for a text that keeps its lines and tabs.
 func Printable(s string) string {
 	return strings.Map(func(r rune) rune {
-		if Steers(r) && r != '\n' && r != '\t' {
+		if steers(r) && r != '\n' && r != '\t' {
 			return '?'
 		}
 		return r
 	}, s)
 }
 
-// Steers reports whether a character steers the terminal, or changes the order in which others are shown: a control
+// steers reports whether a character steers the terminal, or changes the order in which others are shown: a control
 // character, one of the writing direction such as U+202E, or a separator of lines.
-func Steers(r rune) bool {
+func steers(r rune) bool {
 	return unicode.IsControl(r) || unicode.In(r, unicode.Bidi_Control, unicode.Zl, unicode.Zp)
 }

@@ -59,7 +59,7 @@ func readItems(source, key string, w base.Environment) (map[string]string, error
 	if key != "" {
 		return map[string]string{key: string(text)}, nil
 	}
-	spec, err := vars.ParseSpec(filepath.Base(file), vars.SpecFormat(file, vars.OutJSON), text)
+	spec, err := vars.ParseSpec(filepath.Base(file), text)
 	if err == nil && len(spec.Items) == 0 {
 		err = fmt.Errorf("%s has no items", filepath.Base(file))
 	}

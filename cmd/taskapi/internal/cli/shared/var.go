@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -92,66 +93,6 @@ func (f *varFlags) change(
 	})
 }
 
-// varOutput is how a variable is printed, in Nomad's words.
-type varOutput struct {
-	format, template string
-	parsed           *output.Template
-}
-
-// add adds the flags, and makes the command check them before it does anything. usual says when which format is the
-// default.
-func (o *varOutput) add(cmd *cobra.Command, formats []string, usual string) {
-	f := cmd.Flags()
-	f.StringVar(&o.format, "out", "", "`FORMAT` to print: "+strings.Join(formats, ", ")+" (default "+usual+")")
-	f.StringVar(&o.template, "template", "",
-		"Go `TEMPLATE` that --out go-template prints by, with the names of Go's fields")
-	// the flag has just been added
-	_ = cmd.RegisterFlagCompletionFunc("out", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
-	cmd.PreRunE = func(*cobra.Command, []string) (err error) {
-		switch {
-		case o.template != "" && o.format == "":
-			o.format = vars.OutTemplate
-		case o.template != "" && o.format != vars.OutTemplate:
-			return base.Usagef("--template goes with --out go-template alone")
-		case o.format == vars.OutTemplate && o.template == "":
-			return base.Usagef("--out go-template needs --template")
-		}
-		if o.format != "" && !slices.Contains(formats, o.format) {
-			return base.Usagef("--out %q must be one of %s", o.format, strings.Join(formats, ", "))
-		}
-		if o.template != "" {
-			o.parsed, err = output.ParseTemplate(o.template)
-		}
-		return base.AsTemplateError(err)
-	}
-}
-
-// orFor returns the format that was chosen, or else table on a terminal and JSON elsewhere, as Nomad does.
-func (o *varOutput) orFor(w base.Environment) string {
-	switch {
-	case o.format != "":
-		return o.format
-	case output.IsTerminal(w.Stdout):
-		return vars.OutTable
-	}
-	return vars.OutJSON
-}
-
-// print prints a variable.
-func (o *varOutput) print(w base.Environment, format string, v *api.Variable) (err error) {
-	switch format {
-	case vars.OutJSON:
-		return output.JSON(w.Stdout, v)
-	case vars.OutHCL:
-		_, err = fmt.Fprint(w.Stdout, vars.VariableHCL(v))
-	case vars.OutTable:
-		_, err = fmt.Fprint(w.Stdout, variableTable(w, v))
-	case vars.OutTemplate:
-		return base.AsTemplateError(o.parsed.Write(w.Stdout, v))
-	}
-	return err
-}
-
 // variableTable returns a variable for people.
 func variableTable(w base.Environment, v *api.Variable) string {
 	about := output.Table{}
@@ -166,7 +107,7 @@ func variableTable(w base.Environment, v *api.Variable) string {
 		about.Row("Lock", "=", fmt.Sprintf("held, TTL %s, delay %s", v.Lock.TTL, v.Lock.LockDelay))
 	}
 	items := output.Table{Colors: w.Colors()}
-	for _, key := range vars.SortedKeys(v.Items) {
+	for _, key := range slices.Sorted(maps.Keys(v.Items)) {
 		items.Row(key, "=", v.Items[key])
 	}
 	return about.String() + "\nItems\n" + items.String()
@@ -187,15 +128,16 @@ func onVariable(cmd *cobra.Command, do func(ctx context.Context, flags *varFlags
 }
 
 func varGet(w base.Environment) *cobra.Command {
-	var out varOutput
+	var out base.OutputFlags
 	var item string
 	cmd := onVariable(&cobra.Command{
 		Use:   "get [flags] PATH",
 		Short: "Print a variable",
-		Long:  `Prints a variable; with --item the value of one item, as it is, without a line break.`,
+		Long: `Prints a variable; with --item the value of one item, as it is, without a line break. --json prints what
+GET /v1/var/:path answers; --template is given the same, as the SDK's Variable.`,
 		Example: `  taskapi var get nomad/jobs/web
   taskapi var get -item password nomad/jobs/web
-  taskapi var get -template '{{.Items.password}}' nomad/jobs/web`,
+  taskapi var get -t '{{.Items.password}}' nomad/jobs/web`,
 	}, func(ctx context.Context, flags *varFlags, path string) error {
 		var v *api.Variable
 		err := flags.use(w, true, func(kept *variables.Service) (err error) {
@@ -208,7 +150,7 @@ func varGet(w base.Environment) *cobra.Command {
 		case err != nil:
 			return err
 		case item == "":
-			return out.print(w, out.orFor(w), v)
+			return out.Print(w, v, nil, func() error { return w.Printf("%s", variableTable(w, v)) })
 		}
 		value, ok := v.Items[item]
 		if !ok {
@@ -216,8 +158,7 @@ func varGet(w base.Environment) *cobra.Command {
 		}
 		return w.Printf("%s", value)
 	})
-	out.add(cmd, []string{vars.OutTemplate, vars.OutHCL, vars.OutJSON, vars.OutNone, vars.OutTable},
-		"table on a terminal, else json")
+	base.AddOutput(cmd, &out)
 	cmd.Flags().StringVar(&item, "item", "", "print the value of this item alone")
 	return cmd
 }
@@ -281,78 +222,42 @@ gets no warning; it learns of the break when it renews the lock. 'taskapi var lo
 
 func varList(w base.Environment) *cobra.Command {
 	var flags varFlags
-	var out varOutput
+	var out base.OutputFlags
 	var page base.PageFlags
 	cmd := &cobra.Command{
 		Use:   "list [flags] [PREFIX]",
 		Short: "List variables, without their items",
-		Long: `Lists the variables of a namespace, or with --namespace '*' of all, whose paths begin with PREFIX. JSON
-of a page is an object, with the list as Data and the token of the next page as QueryMeta.NextToken.`,
+		Long: `Lists the variables of a namespace, or with --namespace '*' of all, whose paths begin with PREFIX. --json
+prints what GET /v1/vars answers; --template is given the same, a list of the SDK's VariableMetadata.`,
 		Example: `  taskapi var list
-  taskapi var list -out terse nomad/jobs/
-  taskapi var list -template '{{range .}}{{.Path}} {{.ModifyIndex}}{{"\n"}}{{end}}'`,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) > 1 {
-				return base.Usagef("want one PREFIX at most: unexpected %q", args[1])
-			}
-			return nil
-		},
+  taskapi var list nomad/jobs/
+  taskapi var list -t '{{range .}}{{.Path}} {{.ModifyIndex}}{{"\n"}}{{end}}'`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			list := []*api.VariableMetadata{}
-			meta := &api.QueryMeta{}
+			list, next := []*api.VariableMetadata{}, ""
 			err := flags.use(w, true, func(kept *variables.Service) (err error) {
-				list, meta.LastIndex, err = kept.List(cmd.Context(), flags.in(w), strings.Join(args, ""), variables.Everything)
+				list, _, err = kept.List(cmd.Context(), flags.in(w), strings.Join(args, ""), variables.Everything)
 				return err
 			})
 			if err != nil && !errors.Is(err, errNoVariables) {
 				return err
 			}
-			list, meta.NextToken, err = answers.Page(cmd.Context(), list, base.ValuesOf(page.Options("")))
-			switch {
-			case err != nil:
+			if list, next, err = answers.Page(cmd.Context(), list, base.ValuesOf(page.Options(""))); err != nil {
 				return base.Usage(err)
-			case page.PerPage > 0 && out.orFor(w) == vars.OutJSON: // as Nomad prints it
-				return output.JSON(w.Stdout, struct {
-					Data      []*api.VariableMetadata
-					QueryMeta *api.QueryMeta
-				}{list, meta})
 			}
-			err = out.printList(w, list, flags.in(w) == variables.AllNamespaces)
-			base.SayNext(w, meta.NextToken)
+			table := &output.Table{Colors: w.Colors(), None: "No matching variables found"}
+			table.Header("Namespace", "Path", "Last Updated")
+			for _, v := range list {
+				table.Row(v.Namespace, v.Path, output.Date(time.Unix(0, v.ModifyTime)))
+			}
+			err = out.Table(w, list, table)
+			base.SayNext(w, next)
 			return err
 		},
 	}
 	flags.add(cmd)
 	namespace := cmd.Flags().Lookup("namespace")
 	namespace.Usage = strings.Replace(namespace.Usage, "of the variable", "of the variables"+allNamespaces, 1)
-	out.add(cmd, []string{vars.OutTemplate, vars.OutJSON, vars.OutTable, vars.OutTerse}, "table on a terminal, else json")
+	base.AddOutput(cmd, &out)
 	page.Add(cmd, `Path contains "web"`)
 	return cmd
-}
-
-// printList prints what is known of variables.
-func (o *varOutput) printList(w base.Environment, list []*api.VariableMetadata, everywhere bool) error {
-	table := output.Table{Colors: w.Colors()}
-	switch o.orFor(w) {
-	case vars.OutJSON:
-		return output.JSON(w.Stdout, list)
-	case vars.OutTemplate:
-		return base.AsTemplateError(o.parsed.Write(w.Stdout, list))
-	case vars.OutTerse:
-		for _, v := range list {
-			if everywhere {
-				table.Row(v.Namespace, v.Path)
-			} else {
-				table.Row(v.Path)
-			}
-		}
-	default:
-		table.None = "No matching variables found"
-		table.Header("Namespace", "Path", "Last Updated")
-		for _, v := range list {
-			table.Row(v.Namespace, v.Path, output.Date(time.Unix(0, v.ModifyTime)))
-		}
-	}
-	_, err := table.WriteTo(w.Stdout)
-	return err
 }

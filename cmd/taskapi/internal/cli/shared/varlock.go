@@ -29,7 +29,6 @@ type lockCommandLine struct {
 	earlyReturn bool
 	shell       bool
 	verbose     bool
-	in          string
 }
 
 func varLock(w base.Environment) *cobra.Command {
@@ -68,7 +67,6 @@ lost, 2 when a flag or an argument is wrong.`,
 		"attempts to renew the lock while the data directory can't be written, within the TTL")
 	f.BoolVar(&line.earlyReturn, "early-return", false, "fail if another holds the lock, rather than wait")
 	f.BoolVar(&line.shell, "shell", true, "run COMMAND by a shell")
-	f.StringVar(&line.in, "in", vars.OutJSON, "`FORMAT` of a SPEC whose name does not say it: hcl or json")
 	f.BoolVar(&line.verbose, "verbose", false, "say on standard error what is done")
 	return cmd
 }
@@ -82,7 +80,7 @@ func (l *lockCommandLine) run(ctx context.Context, args []string, w base.Environ
 	v := &api.Variable{Namespace: l.varFlags.in(w), Path: path,
 		Lock: &api.VariableLock{TTL: l.ttl.String(), LockDelay: l.delay.String()}}
 	if strings.HasPrefix(args[0], "@") {
-		spec, err := vars.ReadSpec(args[0][1:], l.in, w.Stdin)
+		spec, err := vars.ReadSpec(args[0][1:], w.Stdin)
 		if err != nil {
 			return base.Usage(err)
 		}

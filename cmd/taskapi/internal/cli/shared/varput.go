@@ -43,11 +43,9 @@ func (c *checkIndex) parse(cmd *cobra.Command, _ []string) error {
 // putCommandLine is taskapi var put.
 type putCommandLine struct {
 	varFlags
-	out     varOutput
-	check   checkIndex
-	force   bool
-	verbose bool
-	in      string
+	out   base.OutputFlags
+	check checkIndex
+	force bool
 }
 
 func varPut(w base.Environment) *cobra.Command {
@@ -57,15 +55,14 @@ func varPut(w base.Environment) *cobra.Command {
 		Short: "Write a variable",
 		Long: `Writes a variable: the items of SPEC, with those of KEY=VALUE added or put in their place.
 
-SPEC is @FILE, or - for standard input: the variable in JSON or HCL, as 'taskapi var get' prints it, or a JSON object
+SPEC is @FILE, or - for standard input: the variable in JSON, as 'taskapi var get --json' prints it, or a JSON object
 of texts. VALUE is @FILE for what a file holds, - for standard input, or the text itself; an empty one takes the item
 away. Every user of the machine can read the arguments of its processes: give secrets by files or standard input.
 
 If the variable exists, give its index in SPEC or with --check-index; --force writes it without.`,
 		Example: `  taskapi var put nomad/jobs/web password=@password.txt
   pass show web | taskapi var put -force nomad/jobs/web password=-
-  taskapi var put -check-index 7 nomad/jobs/web @web.nv.hcl
-  taskapi var put -in hcl -`,
+  taskapi var put -check-index 7 nomad/jobs/web @web.json`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 || args[0] == "" {
 				return base.Usagef("PATH or SPEC is missing: %s", cmd.UseLine())
@@ -75,19 +72,13 @@ If the variable exists, give its index in SPEC or with --check-index; --force wr
 		RunE: func(cmd *cobra.Command, args []string) error { return line.run(cmd, args, w) },
 	}
 	line.add(cmd)
-	line.out.add(cmd, []string{vars.OutTemplate, vars.OutHCL, vars.OutJSON, vars.OutNone, vars.OutTable}, vars.OutNone)
+	base.AddOutput(cmd, &line.out)
 	line.check.add(cmd)
-	f := cmd.Flags()
-	f.BoolVar(&line.force, "force", false, "write the variable whatever there is")
-	f.StringVar(&line.in, "in", vars.OutJSON, "`FORMAT` of a SPEC whose name does not say it: hcl or json")
-	f.BoolVar(&line.verbose, "verbose", false, "say on standard error what is done")
+	cmd.Flags().BoolVar(&line.force, "force", false, "write the variable whatever there is")
 	return cmd
 }
 
 func (l *putCommandLine) run(cmd *cobra.Command, args []string, w base.Environment) error {
-	if l.in != vars.OutJSON && l.in != vars.OutHCL {
-		return base.Usagef("--in %q must be hcl or json", l.in)
-	}
 	if err := l.check.parse(cmd, nil); err != nil {
 		return err
 	}
@@ -113,17 +104,9 @@ func (l *putCommandLine) run(cmd *cobra.Command, args []string, w base.Environme
 	if err != nil {
 		return err
 	}
-	if l.verbose || l.out.format == "" || l.out.format == vars.OutNone {
-		to := w.Stdout
-		if l.out.format != "" && l.out.format != vars.OutNone {
-			to = w.Stderr
-		}
-		if _, err := fmt.Fprintf(to, "Created variable %q with modify index %d\n", written.Path,
-			written.ModifyIndex); err != nil {
-			return err
-		}
-	}
-	return l.out.print(w, l.out.format, written)
+	return l.out.Print(w, written, nil, func() error {
+		return w.Printf("Created variable %q with modify index %d\n", written.Path, written.ModifyIndex)
+	})
 }
 
 // variable returns the variable that the arguments describe.
@@ -143,7 +126,7 @@ func (l *putCommandLine) variable(args []string, w base.Environment) (*api.Varia
 	}
 	if len(args) > 0 && isSource(args[0]) {
 		var err error
-		if spec, err = vars.ReadSpec(strings.TrimPrefix(args[0], "@"), l.in, stdin); err != nil {
+		if spec, err = vars.ReadSpec(strings.TrimPrefix(args[0], "@"), stdin); err != nil {
 			return nil, err
 		}
 		args = args[1:]

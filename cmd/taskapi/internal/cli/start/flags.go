@@ -81,7 +81,7 @@ func (o *Options) Add(cmd *cobra.Command) {
 		f.IntVar(&o.Simulate, "simulate", 0,
 			"run `N` allocations whose tasks have sockets and tokens, but no processes, until SIGINT or SIGTERM; for benchmarks")
 		f.StringArrayVar(&o.VarItems, "var-items", nil,
-			"write the items of a file, JSON or HCL as 'taskapi var put' takes, to the variable at a path first: `PATH=FILE`; "+
+			"write the items of a file, JSON as 'taskapi var put' takes, to the variable at a path first: `PATH=FILE`; "+
 				"PATH#KEY=FILE for the whole file as one item; PATH=credential:NAME for one of systemd's credentials; may be "+
 				"repeated")
 	case "dev":

@@ -1,5 +1,5 @@
-// Package vars opens the variables of a data directory, and reads and writes variables as HCL and JSON, for 'taskapi
-// var' and 'taskapi run --var-items'.
+// Package vars opens the variables of a data directory, and reads variables from JSON, for 'taskapi var' and 'taskapi
+// run --var-items'.
 package vars
 
 import (
