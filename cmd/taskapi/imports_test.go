@@ -365,7 +365,6 @@ var allowedImports = map[string][]string{
 		"cmd/taskapi/internal/cli/vars",
 		"cmd/taskapi/internal/output",
 		"handlers/services",
-		"handlers/variables",
 	},
 	"cmd/taskapi/internal/cli/base": {
 		"allocrunner",

@@ -5,7 +5,6 @@ package services
 import (
 	"cmp"
 	"context"
-	"net/url"
 	"slices"
 
 	"github.com/hashicorp/nomad/api"
@@ -83,15 +82,6 @@ var listing = list.Listing[*api.ServiceRegistration]{
 	Order:     list.ByNamespaceID,
 	ID:        func(s *api.ServiceRegistration) string { return s.ID },
 	Namespace: func(s *api.ServiceRegistration) string { return s.Namespace },
-}
-
-// Page returns the page of registrations that filter, per_page and next_token ask for, and the token of the next page,
-// as GET /v1/service/:name answers. It is for commands that run without an agent. Errors: *apierror.Error, those of
-// ctx.
-func Page(
-	ctx context.Context, all []*api.ServiceRegistration, query url.Values,
-) (page []*api.ServiceRegistration, next string, err error) {
-	return list.Page(ctx, query, listing, all)
 }
 
 // namedService is the registrations in a namespace with one name.

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -122,14 +121,6 @@ var listing = list.Listing[*api.VariableMetadata]{
 	Order:     list.ByNamespaceID,
 	ID:        func(v *api.VariableMetadata) string { return v.Path },
 	Namespace: func(v *api.VariableMetadata) string { return v.Namespace },
-}
-
-// Page returns the page of variables that filter, per_page and next_token ask for, and the token of the next page, as
-// GET /v1/vars answers. It is for commands that run without an agent. Errors: *apierror.Error, those of ctx.
-func Page(
-	ctx context.Context, all []*api.VariableMetadata, query url.Values,
-) (page []*api.VariableMetadata, next string, err error) {
-	return list.Page(ctx, query, listing, all)
 }
 
 // list answers GET /v1/vars with the variables that the caller may list. The caller does not learn of others, nor when

@@ -103,19 +103,6 @@ func read[T any](ctx context.Context, query url.Values, filters turn, of Listing
 	return l, nil
 }
 
-// Page returns the page of values that a query asks for, and the token of the next page, without a request to an agent.
-// Errors: *apierror.Error, those of ctx.
-func Page[T any](
-	ctx context.Context, query url.Values, of Listing[T], values []T,
-) (page []T, next string, err error) {
-	l, err := read(ctx, query, func() (func(), error) { return func() {}, nil }, of)
-	if err != nil {
-		return nil, "", err
-	}
-	page, next, err = l.Page(values)
-	return append([]T{}, page...), next, err // never null
-}
-
 // Answer returns the page of the values that the request asks for. index is that of the whole list, for blocking
 // queries.
 func (l *List[T]) Answer(values []T, index uint64) (route.Answer, error) {

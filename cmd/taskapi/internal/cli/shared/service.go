@@ -1,6 +1,7 @@
 package shared
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -79,7 +80,7 @@ ServiceRegistrationListStub.`,
   taskapi service list --namespace '*'
   taskapi service list -t '{{range .}}{{range .Services}}{{.ServiceName}}{{"\n"}}{{end}}{{end}}'`,
 	}, func(ctx context.Context, c catalog, namespace string, _ []string) error {
-		all, _, err := c.page(ctx, "", &api.QueryOptions{Namespace: namespace})
+		all, err := c.of(ctx, namespace)
 		if err != nil {
 			return err
 		}
@@ -116,7 +117,6 @@ func tagsText(tags []string) string { return "[" + strings.Join(tags, ",") + "]"
 
 func serviceInfo(w base.Environment) *cobra.Command {
 	var out base.OutputFlags
-	var page base.PageFlags
 	var verbose bool
 	cmd := onServices(w, allNamespaces, &cobra.Command{
 		Use:   "info [flags] SERVICE",
@@ -129,28 +129,23 @@ ServiceRegistration.`,
 		Example: `  taskapi service info web
   taskapi service info -t '{{range .}}{{.Address}}:{{.Port}}{{"\n"}}{{end}}' web`,
 	}, func(ctx context.Context, c catalog, namespace string, args []string) error {
-		found, next, err := registrationsOf(ctx, w, c, args[0], page.Options(namespace))
+		found, err := registrationsOf(ctx, w, c, args[0], namespace)
 		if err != nil {
 			return err
 		}
-		err = out.Table(w, found, registrationsTable(w, found, verbose))
-		base.SayNext(w, next)
-		return err
+		return out.Table(w, found, registrationsTable(w, found, verbose))
 	})
 	base.AddOutput(cmd, &out)
-	page.Add(cmd, `JobID == "web"`)
 	cmd.Flags().BoolVar(&verbose, "verbose", false, "print whole IDs, and everything that is registered")
 	return cmd
 }
 
-// registrationsOf returns a page of the registrations of the service with a name, or of the only one whose name begins
-// so, and the token of the next. A filter selects registrations first: names that have none are not looked at, as in
-// Nomad.
-func registrationsOf(ctx context.Context, w base.Environment, c catalog, name string, q *api.QueryOptions) (
-	page []*api.ServiceRegistration, next string, err error) {
-	all, _, err := c.page(ctx, "", &api.QueryOptions{Namespace: q.Namespace, Filter: q.Filter})
+// registrationsOf returns the registrations of the service with a name, or of the only one whose name begins so.
+func registrationsOf(ctx context.Context, w base.Environment, c catalog, name, namespace string) (
+	[]*api.ServiceRegistration, error) {
+	all, err := c.of(ctx, namespace)
 	if err != nil {
-		return nil, "", err
+		return nil, err
 	}
 	begun := slices.DeleteFunc(all, func(s *api.ServiceRegistration) bool {
 		return !strings.HasPrefix(s.ServiceName, name)
@@ -161,26 +156,19 @@ func registrationsOf(ctx context.Context, w base.Environment, c catalog, name st
 	}
 	switch {
 	case names[name]:
+		return slices.DeleteFunc(begun, func(s *api.ServiceRegistration) bool { return s.ServiceName != name }), nil
 	case len(names) == 0:
-		selected := ""
-		if q.Filter != "" {
-			selected = " and selected by --filter"
-		}
-		where := fmt.Sprintf("namespace %q", q.Namespace)
-		if q.Namespace == api.AllNamespacesNamespace {
+		where := fmt.Sprintf("namespace %q", namespace)
+		if namespace == api.AllNamespacesNamespace {
 			where = "any namespace"
 		}
-		return nil, "", fmt.Errorf("no service %q is registered in %s%s; 'taskapi service list' lists them", name, where,
-			selected)
+		return nil, fmt.Errorf("no service %q is registered in %s; 'taskapi service list' lists them", name, where)
 	case len(names) > 1:
-		table := servicesTable(w, services.ByName(begun), q.Namespace == api.AllNamespacesNamespace)
-		return nil, "", base.Usagef("%q is the beginning of %d services: give the name of one\n%s", name,
-			len(names), strings.TrimSuffix(table.String(), "\n"))
-	default:
-		for name = range names { // the only one
-		}
+		table := servicesTable(w, services.ByName(begun), namespace == api.AllNamespacesNamespace)
+		return nil, base.Usagef("%q is the beginning of %d services: give the name of one\n%s", name, len(names),
+			strings.TrimSuffix(table.String(), "\n"))
 	}
-	return c.page(ctx, name, q)
+	return begun, nil
 }
 
 // registrationsTable returns a line for each registration, or with verbose a paragraph.
@@ -234,21 +222,19 @@ type catalog struct {
 	registry *registry.Registry // nil where no allocation has ever run
 }
 
-// page returns a page of the registrations of a service, or with an empty name of all, and the token of the next page.
-func (c catalog) page(ctx context.Context, name string, q *api.QueryOptions) (page []*api.ServiceRegistration,
-	next string, err error) {
-	found := []*api.ServiceRegistration{}
-	namespace := q.Namespace
+// of returns the registrations of a namespace, or with "*" of all, ordered by namespace, name and ID.
+func (c catalog) of(ctx context.Context, namespace string) ([]*api.ServiceRegistration, error) {
+	if c.registry == nil {
+		return nil, nil
+	}
 	if namespace == api.AllNamespacesNamespace {
 		namespace = ""
 	}
-	if c.registry != nil {
-		if found, _, err = c.registry.Services(ctx, namespace, name); err != nil {
-			return nil, "", err
-		}
-	}
-	page, next, err = services.Page(ctx, found, base.ValuesOf(q))
-	return page, next, base.Usage(err)
+	all, _, err := c.registry.Services(ctx, namespace, "")
+	slices.SortFunc(all, func(a, b *api.ServiceRegistration) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.ServiceName, b.ServiceName), cmp.Compare(a.ID, b.ID))
+	})
+	return all, err
 }
 
 // remove removes a registration.

@@ -21,7 +21,6 @@ import (
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/cmd/taskapi/internal/cli/vars"
 	"taskapi/cmd/taskapi/internal/output"
-	answers "taskapi/handlers/variables"
 )
 
 // Var is the tree of taskapi var, after Nomad's.
@@ -223,7 +222,6 @@ gets no warning; it learns of the break when it renews the lock. 'taskapi var lo
 func varList(w base.Environment) *cobra.Command {
 	var flags varFlags
 	var out base.OutputFlags
-	var page base.PageFlags
 	cmd := &cobra.Command{
 		Use:   "list [flags] [PREFIX]",
 		Short: "List variables, without their items",
@@ -233,7 +231,7 @@ prints what GET /v1/vars answers; --template is given the same, a list of the SD
   taskapi var list nomad/jobs/
   taskapi var list -t '{{range .}}{{.Path}} {{.ModifyIndex}}{{"\n"}}{{end}}'`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			list, next := []*api.VariableMetadata{}, ""
+			list := []*api.VariableMetadata{}
 			err := flags.use(w, true, func(kept *variables.Service) (err error) {
 				list, _, err = kept.List(cmd.Context(), flags.in(w), strings.Join(args, ""), variables.Everything)
 				return err
@@ -241,23 +239,17 @@ prints what GET /v1/vars answers; --template is given the same, a list of the SD
 			if err != nil && !errors.Is(err, errNoVariables) {
 				return err
 			}
-			if list, next, err = answers.Page(cmd.Context(), list, base.ValuesOf(page.Options(""))); err != nil {
-				return base.Usage(err)
-			}
 			table := &output.Table{Colors: w.Colors(), None: "No matching variables found"}
 			table.Header("Namespace", "Path", "Last Updated")
 			for _, v := range list {
 				table.Row(v.Namespace, v.Path, output.Date(time.Unix(0, v.ModifyTime)))
 			}
-			err = out.Table(w, list, table)
-			base.SayNext(w, next)
-			return err
+			return out.Table(w, list, table)
 		},
 	}
 	flags.add(cmd)
 	namespace := cmd.Flags().Lookup("namespace")
 	namespace.Usage = strings.Replace(namespace.Usage, "of the variable", "of the variables"+allNamespaces, 1)
 	base.AddOutput(cmd, &out)
-	page.Add(cmd, `Path contains "web"`)
 	return cmd
 }
