@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"debug/elf"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -12,27 +11,30 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"taskapi/allocrunner/internal/launch/become"
 )
 
 // What follows runs in the process that could not become the program, as the task's user: it opens nothing that the
 // user may not, and what it reads of a file, which may be made to do harm, is bounded.
 
-// explain says in words why the kernel did not execute the program. Nothing of the environment goes into the text.
-func explain(p Program, err error) *Error {
-	errno, _ := errors.AsType[unix.Errno](err)
-	return &Error{Reason: reason(p, errno), Errno: errno}
-}
-
-// explainDir says why the working directory can't be entered.
-func explainDir(p Program, err error) *Error {
-	e := explain(p, err)
-	switch e.Errno {
-	case unix.ENOENT:
-		e.Reason = fmt.Sprintf("working directory %q does not exist: make it, or correct work_dir", p.Dir)
-	case unix.ENOTDIR:
-		e.Reason = fmt.Sprintf("working directory %q is no directory: correct work_dir", p.Dir)
+// init explains why this process could not become its program, if that is so.
+func init() {
+	f := become.Failed
+	if f == nil {
+		return
 	}
-	return e
+	reason := explain(f.Program, f.Errno)
+	switch {
+	case f.Step == become.ChangeUser:
+		reason = notPermitted(f.Program)
+	case f.Step == become.EnterDir && f.Errno == unix.ENOENT:
+		reason = fmt.Sprintf("working directory %q does not exist: make it, or correct work_dir", f.Dir)
+	case f.Step == become.EnterDir && f.Errno == unix.ENOTDIR:
+		reason = fmt.Sprintf("working directory %q is no directory: correct work_dir", f.Dir)
+	}
+	_, _ = fmt.Fprintf(os.NewFile(FD, "launch"), "%d\x00%s", int(f.Errno), reason) // nobody listens, then
+	os.Exit(become.ExitCode)
 }
 
 func notPermitted(p Program) string {
@@ -40,7 +42,8 @@ func notPermitted(p Program) string {
 		"module forbids it", p.Path, p.Name)
 }
 
-func reason(p Program, errno unix.Errno) string {
+// explain says in words why the kernel did not execute the program. Nothing of the environment goes into the text.
+func explain(p Program, errno unix.Errno) string {
 	switch errno {
 	case unix.ENOENT:
 		return missing(p.Path)

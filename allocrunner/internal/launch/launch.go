@@ -4,11 +4,11 @@
 // that started it goes on.
 //
 // A program that imports this package needs to do nothing for that: when it is executed under the name Name, the
-// package's initialization does all there is to do, and never returns.
+// initialization of package become does all there is to do. If that fails, this package's says why, and ends the
+// process.
 package launch
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -20,34 +20,26 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"taskapi/allocrunner/internal/launch/become"
 )
 
 // How the binary is to be executed. The file of New's Child is its descriptor FD.
 const (
 	Exe  = "/proc/self/exe" // also when its file has been replaced by an upgrade meanwhile
-	Name = "taskapi-start"  // its argument 0
-	FD   = 3
+	Name = become.Name
+	FD   = become.FD
 )
 
 // Env returns the environment until the program has its own: one thread at work, and no collection for a few
 // milliseconds.
 func Env() []string { return []string{"GOMAXPROCS=1", "GOGC=off"} }
 
-// Program is what the process becomes. No string of it has a NUL byte.
-type Program struct {
-	Path string   // absolute
-	Args []string // with the program's own name
-	Env  []string
-	Dir  string // absolute
-	User *User  // nil: as we are
-	Name string // the user's, for messages
-}
-
-// User is the user that the process becomes.
-type User struct {
-	UID, GID uint32
-	Groups   []uint32
-}
+// Program is what the process becomes, and User the user that it becomes.
+type (
+	Program = become.Program
+	User    = become.User
+)
 
 // Error is why the program could not be executed. Its text is for people.
 type Error struct {
@@ -97,7 +89,7 @@ func (l *Launch) Become(ctx context.Context, p Program) error {
 	}
 	stop := context.AfterFunc(ctx, func() { _ = l.conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	if _, err := l.conn.Write(p.pack()); err == nil { // else the answer says why, or there is none
+	if _, err := l.conn.Write(p.Pack(os.Getpid())); err == nil { // else the answer says why, or there is none
 		_ = raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_WR) })
 	}
 	text, err := io.ReadAll(io.LimitReader(l.conn, maxReason))
@@ -105,12 +97,12 @@ func (l *Launch) Become(ctx context.Context, p Program) error {
 		_ = raw.Control(func(fd uintptr) { text, err = readPending(int(fd), text) })
 	}
 	switch {
-	case err == nil && string(text) == about:
+	case err == nil && string(text) == become.About:
 		return nil
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	}
-	errno, reason, failed := strings.Cut(strings.TrimPrefix(string(text), about), "\x00")
+	errno, reason, failed := strings.Cut(strings.TrimPrefix(string(text), become.About), "\x00")
 	if n, bad := strconv.Atoi(errno); failed && bad == nil {
 		return &Error{Reason: reason, Errno: unix.Errno(n)}
 	}
@@ -128,59 +120,4 @@ func readPending(fd int, text []byte) ([]byte, error) {
 		text = append(text, buf[:n]...)
 	}
 	return text, nil
-}
-
-// about is what the process says when it is about to execute the program. The connection's end is all that follows, or
-// what went wrong.
-const about = "+"
-
-// pack makes one message of it: lists of strings that end with a NUL, the number of them before each.
-func (p Program) pack() []byte {
-	ids := []string{}
-	if p.User != nil {
-		for _, id := range append([]uint32{p.User.UID, p.User.GID}, p.User.Groups...) {
-			ids = append(ids, strconv.FormatUint(uint64(id), 10))
-		}
-	}
-	var b bytes.Buffer
-	for _, list := range [][]string{{strconv.Itoa(os.Getpid()), p.Path, p.Dir, p.Name}, ids, p.Args, p.Env} {
-		for _, s := range append([]string{strconv.Itoa(len(list))}, list...) {
-			b.WriteString(s)
-			b.WriteByte(0)
-		}
-	}
-	return b.Bytes()
-}
-
-// unpack reads the message, and the number of who sent it.
-func unpack(text []byte) (p Program, parent int, ok bool) {
-	rest := strings.Split(string(text), "\x00")
-	ok = true
-	list := func() []string {
-		n, err := strconv.Atoi(rest[0])
-		if err != nil || n < 0 || n+1 >= len(rest) { // what follows the last NUL is nothing
-			ok = false
-			return nil
-		}
-		all := rest[1 : n+1 : n+1]
-		rest = rest[n+1:]
-		return all
-	}
-	head := list()
-	if len(head) != 4 {
-		return p, 0, false
-	}
-	parent, _ = strconv.Atoi(head[0])
-	p.Path, p.Dir, p.Name = head[1], head[2], head[3]
-	var ids []uint32
-	for _, s := range list() {
-		id, err := strconv.ParseUint(s, 10, 32)
-		ok = ok && err == nil
-		ids = append(ids, uint32(id))
-	}
-	if len(ids) > 1 {
-		p.User = &User{UID: ids[0], GID: ids[1], Groups: ids[2:]}
-	}
-	p.Args, p.Env = list(), list()
-	return p, parent, ok && len(rest) == 1
 }
