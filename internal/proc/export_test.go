@@ -3,4 +3,7 @@ package proc
 var (
 	ParseStat   = parseStat
 	ParseMounts = parseMounts
+
+	ChildrenAmongAll = childrenAmongAll
+	ReadAll          = readAll
 )

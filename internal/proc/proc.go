@@ -11,6 +11,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -31,24 +32,34 @@ type Stat struct {
 	Threads  int
 }
 
-// statSize is more than /proc/PID/stat has: 52 numbers and a name of 15 bytes, or of a kernel thread's 63.
-const statSize = 2048
+// fileSize is more than /proc/PID/stat has, 52 numbers and a name of 15 bytes, or of a kernel thread's 63, and most
+// lists of children.
+const fileSize = 2048
 
 // Read reads one process. The error is ENOENT or ESRCH when there is none.
 func Read(pid int) (Stat, error) {
-	// By plain system calls: a tree is looked for among all processes of the machine, and package os takes twice as
-	// long.
-	fd, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/stat", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	text, err := readAll("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
 		return Stat{}, err
+	}
+	return parseStat(pid, text)
+}
+
+// readAll reads a file of /proc by plain system calls: a tree is looked for among many processes, and package os takes
+// twice as long.
+func readAll(name string) (string, error) {
+	fd, err := unix.Open(name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return "", err
 	}
 	defer unix.Close(fd)
-	var buf [statSize]byte
+	var buf [fileSize]byte
 	n, err := unix.Read(fd, buf[:])
-	if err != nil {
-		return Stat{}, err
+	text := string(buf[:max(n, 0)])
+	for ; n == len(buf) && err == nil; text += string(buf[:max(n, 0)]) {
+		n, err = unix.Read(fd, buf[:])
 	}
-	return parseStat(pid, string(buf[:n]))
+	return text, err
 }
 
 // parseStat reads proc_pid_stat(5). The program's name, in parentheses, may hold blanks, newlines and parentheses.
@@ -77,8 +88,11 @@ func parseStat(pid int, text string) (Stat, error) {
 }
 
 // PIDs returns the numbers of all processes that this program can see.
-func PIDs() ([]int, error) {
-	dir, err := os.Open("/proc")
+func PIDs() ([]int, error) { return numbersIn("/proc") }
+
+// numbersIn returns the names in a directory that are numbers.
+func numbersIn(name string) ([]int, error) {
+	dir, err := os.Open(name)
 	if err != nil {
 		return nil, err
 	}
@@ -87,13 +101,13 @@ func PIDs() ([]int, error) {
 	if err != nil {
 		return nil, err
 	}
-	pids := make([]int, 0, len(names))
+	numbers := make([]int, 0, len(names))
 	for _, name := range names {
-		if pid, err := strconv.Atoi(name); err == nil {
-			pids = append(pids, pid)
+		if n, err := strconv.Atoi(name); err == nil {
+			numbers = append(numbers, n)
 		}
 	}
-	return pids, nil
+	return numbers, nil
 }
 
 // All reads all processes that this program can see, by number.
@@ -110,6 +124,52 @@ func All() (map[int]Stat, error) {
 	}
 	return all, nil
 }
+
+// Children returns the numbers of a process's children, dead ones that nobody has waited for included. A process that
+// has ended has none. The kernel makes the list while it is read: a child whose parent, or whose elder sibling, ends
+// meanwhile may be missing from it.
+func Children(pid int) ([]int, error) {
+	tasks := "/proc/" + strconv.Itoa(pid) + "/task"
+	threads, err := numbersIn(tasks)
+	if !listsChildren() || err != nil && Hidden(pid) {
+		return childrenAmongAll(pid)
+	}
+	var children []int
+	for _, thread := range threads {
+		var text string
+		if text, err = readAll(tasks + "/" + strconv.Itoa(thread) + "/children"); err != nil && !isGone(err) {
+			break
+		}
+		for field := range strings.FieldsSeq(text) {
+			child, _ := strconv.Atoi(field) // the kernel writes nothing else
+			children = append(children, child)
+		}
+	}
+	if err != nil && !isGone(err) {
+		return nil, fmt.Errorf("look for the children of process %d: %w", pid, err)
+	}
+	return children, nil
+}
+
+// listsChildren reports whether the kernel was built with CONFIG_PROC_CHILDREN.
+var listsChildren = sync.OnceValue(func() bool {
+	_, err := os.Stat("/proc/thread-self/children")
+	return err == nil
+})
+
+func childrenAmongAll(pid int) ([]int, error) {
+	all, err := All()
+	var children []int
+	for child, s := range all {
+		if s.Parent == pid {
+			children = append(children, child)
+		}
+	}
+	return children, err
+}
+
+// isGone reports whether an error is what the files of a process that has ended give.
+func isGone(err error) bool { return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) }
 
 // Args returns a process's arguments, its own name first, each followed by a NUL byte. They are empty for a zombie, or
 // when there is no process.

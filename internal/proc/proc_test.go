@@ -2,9 +2,12 @@ package proc_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
+	"runtime"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -112,6 +115,50 @@ func TestAllAndEnv(t *testing.T) {
 	if got := []string{proc.Env(pid, "NOMAD_TASK_NAME"), proc.Env(pid, "B"), proc.Env(-1, "A")}; !slices.Equal(got,
 		[]string{"web", "", ""}) {
 		t.Errorf("got %q", got)
+	}
+}
+
+// TestChildren: a process's children are those of all its threads, the dead ones included, in whatever way the kernel
+// lists them. One that has ended has none.
+func TestChildren(t *testing.T) {
+	var want []int
+	for range 3 {
+		started := make(chan *exec.Cmd)
+		go func() {
+			runtime.LockOSThread() // the thread ends with the goroutine
+			started <- sleeper(t)
+		}()
+		want = append(want, (<-started).Process.Pid)
+	}
+	dead := sleeper(t)
+	if err := dead.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	want = append(want, dead.Process.Pid)
+	for name, children := range map[string]func(int) ([]int, error){"by the kernel": proc.Children,
+		"among all processes": proc.ChildrenAmongAll} {
+		got, err := children(os.Getpid())
+		for _, pid := range want {
+			if !slices.Contains(got, pid) {
+				t.Errorf("%s: %v, %v; want %d, too", name, got, err, pid)
+			}
+		}
+		if got, err := children(want[0]); len(got) > 0 || err != nil {
+			t.Errorf("%s: sleep has %v, %v", name, got, err)
+		}
+	}
+	_ = dead.Wait() // it was killed
+	if got, err := proc.Children(dead.Process.Pid); len(got) > 0 || err != nil {
+		t.Errorf("what has ended has %v, %v", got, err)
+	}
+}
+
+// TestReadAll reads a file that is longer than most.
+func TestReadAll(t *testing.T) {
+	env := "A=" + strings.Repeat("x", 10_000)
+	name := fmt.Sprintf("/proc/%d/environ", sleeper(t, env).Process.Pid)
+	if got, err := proc.ReadAll(name); err != nil || got != env+"\x00" {
+		t.Errorf("%d bytes, %v", len(got), err)
 	}
 }
 

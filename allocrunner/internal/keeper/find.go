@@ -97,13 +97,12 @@ func Busy(dir string) bool {
 
 // haveChildren reports whether one of the keepers has a process that runs.
 func haveChildren(ids []proc.Identity) bool {
-	if len(ids) == 0 {
-		return false
-	}
-	all, _ := proc.All()
-	for _, s := range all {
-		if !s.Dead && slices.ContainsFunc(ids, func(id proc.Identity) bool { return id.PID == s.Parent }) {
-			return true
+	for _, id := range ids {
+		children, _ := proc.Children(id.PID) // what can't be looked for is not there
+		for _, pid := range children {
+			if s, err := proc.Read(pid); err == nil && !s.Dead && s.Parent == id.PID {
+				return true
+			}
 		}
 	}
 	return false

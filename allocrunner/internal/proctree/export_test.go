@@ -16,12 +16,12 @@ func NewIn(dir string, cfg Config) *Trees {
 // OOMKilled reads a cgroup's directory.
 func OOMKilled(dir string) bool { return cgroup(dir).oomKilled() }
 
-// AfterLook has every look at the machine's processes followed by a call.
+// AfterLook has every look at a process's children followed by a call.
 func (s *Trees) AfterLook(do func()) {
-	s.processes = func() (map[int]proc.Stat, error) {
-		all, err := proc.All()
+	s.children = func(pid int) ([]int, error) {
+		children, err := proc.Children(pid)
 		do()
-		return all, err
+		return children, err
 	}
 }
 

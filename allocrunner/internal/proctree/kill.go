@@ -42,18 +42,19 @@ func (t *Tree) Kill(ctx context.Context, found Found, execTrees ExecTrees) error
 		running := t.Running() // before the look: a parent that ends during the look hides its children
 		members, err := t.members(running, found, execTrees)
 		if err != nil {
-			return fmt.Errorf("read /proc: %w", err)
+			return err
 		}
 		for _, s := range members {
 			found[s.PID] = s.Start
 		}
-		if len(members) > 0 || running || t.group.populated() {
-			empty = 0
-		} else if empty++; empty == 2 || t.group != "" {
-			// /proc is no snapshot: a process whose parent ends between two reads has no parent in one look. A cgroup
-			// can't be wrong.
-			return nil
+		if len(members) == 0 && !running && !t.group.populated() {
+			// A look is no snapshot: a process whose parent ends meanwhile may not be seen. A cgroup can't be wrong.
+			if empty++; empty == 2 || t.group != "" {
+				return nil
+			}
+			continue
 		}
+		empty = 0
 		if err := t.killMembers(members); err != nil {
 			return err
 		}
@@ -89,42 +90,53 @@ func (t *Tree) killMembers(members []proc.Stat) error {
 // members finds the living processes of the tree, without the root process.
 func (t *Tree) members(running bool, found Found, execTrees ExecTrees) ([]proc.Stat, error) {
 	own := t.set.own.now() // before the look, too: a root process that ends during the look is no orphan
-	all, err := t.set.processes()
+	self := os.Getpid()
+	now := proc.UptimeTicks()
+	inherited, err := t.set.children(self)
 	if err != nil {
 		return nil, err
 	}
-	in := map[int]bool{}
-	if running {
-		in[t.root.Pid] = true
-	}
-	t.addInside(in)
 	spared, last := t.execProcesses(execTrees)
-	self := os.Getpid()
-	for pid, s := range all {
-		start, known := found[pid]
-		inherited := s.Parent == self && pid != t.root.Pid && own[pid] == nil && !t.set.own.has(pid)
-		if known && start == s.Start || inherited && t.claims(s, last) {
-			in[pid] = true
+	ancestors := t.group.pids()
+	if running {
+		ancestors = append(ancestors, t.root.Pid)
+	}
+	for pid, start := range found {
+		if s, err := proc.Read(pid); err == nil && s.Start == start {
+			ancestors = append(ancestors, pid)
+		}
+	}
+	for _, pid := range inherited {
+		if pid == t.root.Pid || own[pid] != nil || t.set.own.has(pid) {
+			continue
+		}
+		if s, err := proc.Read(pid); err == nil && s.Parent == self && t.claims(s, last) {
+			ancestors = append(ancestors, pid)
 		}
 	}
 	var members []proc.Stat
-	for pid, s := range all {
-		if pid == t.root.Pid || s.Dead || spared[s.Session] {
+	visited := map[int]bool{}
+	for len(ancestors) > 0 {
+		pid := ancestors[0]
+		ancestors = ancestors[1:]
+		s, err := proc.Read(pid)
+		if err != nil || s.Dead || visited[pid] || spared[pid] {
 			continue
 		}
-		_, inside := nearest(pid, in, all)
-		if _, isSpared := nearest(pid, spared, all); inside && !isSpared {
+		visited[pid] = true
+		if pid != t.root.Pid && !spared[s.Session] {
 			members = append(members, s)
 		}
+		if s.Start > now { // its children are for the next look, or one that forks all the time would keep this one busy
+			continue
+		}
+		children, err := t.set.children(pid)
+		if err != nil {
+			return nil, err
+		}
+		ancestors = append(ancestors, children...)
 	}
 	return members, nil
-}
-
-// addInside adds the processes in the tree's cgroup.
-func (t *Tree) addInside(to map[int]bool) {
-	for _, pid := range t.group.pids() {
-		to[pid] = true
-	}
 }
 
 // execProcesses returns the root processes of exec children and the processes in their cgroups. last reports whether
@@ -137,7 +149,9 @@ func (t *Tree) execProcesses(execTrees ExecTrees) (spared map[int]bool, last boo
 	trees, othersRun := execTrees()
 	for _, tree := range trees {
 		spared[tree.root.Pid] = true
-		tree.addInside(spared)
+		for _, pid := range tree.group.pids() {
+			spared[pid] = true
+		}
 	}
 	return spared, !othersRun
 }

@@ -32,20 +32,20 @@ type Config struct {
 
 // Trees are the trees whose root processes this program starts. All methods are safe for concurrent use.
 type Trees struct {
-	own       *ownSet
-	reaper    *reaper
-	cgroups   *cgroups
-	processes func() (map[int]proc.Stat, error) // proc.All
+	own      *ownSet
+	reaper   *reaper
+	cgroups  *cgroups
+	children func(pid int) ([]int, error) // proc.Children
 }
 
 // New makes a Trees. It does no I/O and starts nothing.
 func New(cfg Config) *Trees {
 	own := &ownSet{pids: map[int]*os.Process{}}
 	return &Trees{
-		own:       own,
-		reaper:    &reaper{own: own, wake: wake.New()},
-		cgroups:   &cgroups{off: cfg.NoCgroup, name: cfg.Name},
-		processes: proc.All,
+		own:      own,
+		reaper:   &reaper{own: own, wake: wake.New()},
+		cgroups:  &cgroups{off: cfg.NoCgroup, name: cfg.Name},
+		children: proc.Children,
 	}
 }
 

@@ -88,15 +88,15 @@ func (r *reaper) reap() {
 	if err != nil || info.Signo == 0 { // no child is dead
 		return
 	}
-	all, err := proc.All()
+	children, err := proc.Children(os.Getpid())
 	if err != nil {
 		return
 	}
 	r.own.mu.Lock() // nothing starts meanwhile
 	defer r.own.mu.Unlock()
-	for pid, s := range all {
-		if s.Parent == os.Getpid() && s.Dead && r.own.pids[pid] == nil {
-			_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil) // gone already, then
+	for _, pid := range children {
+		if r.own.pids[pid] == nil {
+			_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil) // runs, or is gone already
 		}
 	}
 }
