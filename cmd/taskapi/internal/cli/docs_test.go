@@ -17,7 +17,7 @@ import (
 
 // everyCommand returns the tree of commands, each before those below it, without what is hidden.
 func everyCommand() []*cobra.Command {
-	root := newRoot(base.Environment{Stdin: strings.NewReader(""), Stdout: io.Discard, Stderr: io.Discard, Version: "1"})
+	root := newRoot(base.Environment{Stdin: strings.NewReader(""), Stdout: io.Discard, Stderr: io.Discard, Version: "1"}, "")
 	var all []*cobra.Command
 	var add func(cmd *cobra.Command)
 	add = func(cmd *cobra.Command) {
@@ -30,6 +30,21 @@ func everyCommand() []*cobra.Command {
 	}
 	add(root)
 	return all
+}
+
+// TestOneCommandIsBuilt: arguments that begin with a command's name build that command alone.
+func TestOneCommandIsBuilt(t *testing.T) {
+	for _, g := range groups {
+		for _, c := range g.commands {
+			root := newRoot(base.Environment{Version: "1"}, named([]string{c.name, "--help"}))
+			built := slices.DeleteFunc(slices.Clone(root.Commands()), func(cmd *cobra.Command) bool {
+				return cmd.Name() == "help" || cmd.Name() == "completion"
+			})
+			if len(built) != 1 || built[0].Name() != c.name {
+				t.Errorf("for %q %d commands were built: %v", c.name, len(built), built)
+			}
+		}
+	}
 }
 
 // TestEveryCommandHasAnExample, and each can be typed: there is such a command, and it has the flags.
