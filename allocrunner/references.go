@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -15,7 +16,9 @@ import (
 )
 
 // runtimeReference is a ${…} in an env block that a job file means for the start of the task, and no shell's.
-var runtimeReference = regexp.MustCompile(`\$\{(NOMAD_|attr\.|meta\.|node\.)[A-Za-z0-9_.-]+\}`)
+var runtimeReference = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`\$\{(NOMAD_|attr\.|meta\.|node\.)[A-Za-z0-9_.-]+\}`)
+})
 
 // unresolvable is how a problem of a config begins that is about a name, whatever its value.
 var unresolvable = []string{"Unknown variable:", "Unsupported attribute:"}
@@ -33,7 +36,7 @@ func unresolved(alloc *api.Allocation, t *api.Task, user interfaces.User, node t
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(t.Env)) {
-		for _, ref := range runtimeReference.FindAllString(t.Env[name], -1) {
+		for _, ref := range runtimeReference().FindAllString(t.Env[name], -1) {
 			if e.ReplaceEnv(ref) == ref {
 				env = append(env, fmt.Sprintf("%s refers to %s, which does not exist: it stays as it is written%s",
 					name, ref, unlessMeta(ref)))

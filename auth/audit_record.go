@@ -9,6 +9,7 @@ import (
 	"os"
 	"regexp"
 	"strings"
+	"sync"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -140,12 +141,12 @@ func (r Record) About(namespace, lock string) Record {
 const hidden = "[token]"
 
 // tokenText matches a text that may hold a token: letters of base64, with dots.
-var tokenText = regexp.MustCompile(`[\w.-]*eyJ[\w.-]*`)
+var tokenText = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`[\w.-]*eyJ[\w.-]*`) })
 
 // hideTokens replaces each token in a text. A token is a header and claims, each a JSON object in base64, and what
 // follows. A name that only begins like a token stays readable.
 func hideTokens(text string) string {
-	return tokenText.ReplaceAllStringFunc(text, func(found string) string {
+	return tokenText().ReplaceAllStringFunc(text, func(found string) string {
 		parts := strings.Split(found, ".")
 		for i := 0; i+2 < len(parts); i++ {
 			begin := strings.Index(parts[i], "eyJ") // {" in base64

@@ -10,7 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
+	"strings"
 	"unicode/utf8"
 
 	"taskapi/allocrunner"
@@ -18,6 +18,8 @@ import (
 	"taskapi/allocrunner/internal/allocdir"
 	"taskapi/allocrunner/state"
 	"taskapi/internal/safedir"
+
+	"github.com/google/uuid"
 )
 
 // Dir is the path of a data directory. The names of the files in it are a promise to users.
@@ -129,11 +131,10 @@ func withoutPath(err error) error {
 	return err
 }
 
-// idForm is the form of an allocation's ID in Nomad.
-var idForm = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`)
-
-// IsID reports whether a text has the form of an allocation's ID.
-func IsID(id string) bool { return idForm.MatchString(id) }
+// IsID reports whether a text has the form of an allocation's ID in Nomad.
+func IsID(id string) bool {
+	return len(id) == 36 && id == strings.ToLower(id) && uuid.Validate(id) == nil
+}
 
 // IDs returns the IDs of the allocations in the directory, sorted.
 func (d Dir) IDs() ([]string, error) {

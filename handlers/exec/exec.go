@@ -103,8 +103,11 @@ func chooseTask(alloc *api.Allocation, name string) (string, error) {
 	return "", route.Invalid("must provide task name: the allocation has the tasks %s", strings.Join(names, ", "))
 }
 
-// terminalType matches the names of terminals in terminfo.
-var terminalType = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9.+_-]{0,63}$`)
+// isTerminalType reports whether a text has the form of a terminal's name in terminfo.
+func isTerminalType(text string) bool {
+	matches, _ := regexp.MatchString(`^[A-Za-z0-9][A-Za-z0-9.+_-]*$`, text) // the expression is correct
+	return matches && len(text) <= 64
+}
 
 // run returns the answer that runs a command, with the query's tty, term and ws_handshake.
 func (h *handlers) run(r *route.Request, alloc route.Alloc, req interfaces.ExecRequest) (route.Answer, error) {
@@ -113,7 +116,7 @@ func (h *handlers) run(r *route.Request, alloc route.Alloc, req interfaces.ExecR
 		return route.Answer{}, apierror.New(apierror.NoRoute)
 	}
 	req.TTY = r.Flag("tty", false)
-	if req.Term = r.Query().Get("term"); req.Term != "" && !terminalType.MatchString(req.Term) {
+	if req.Term = r.Query().Get("term"); req.Term != "" && !isTerminalType(req.Term) {
 		return route.Answer{}, route.Invalid("term %s is no type of a terminal, such as xterm-256color", route.Clip(req.Term))
 	}
 	if err := checkHandshake(r.Request); err != nil {

@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -52,7 +54,7 @@ func Create(dir int, path string, data []byte, o Options) error {
 }
 
 // leftover matches the names of files that are not yet in place.
-var leftover = regexp.MustCompile(`^\.(?:(.+)\.)?[A-Z2-7]{26}$`)
+var leftover = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^\.(?:(.+)\.)?[A-Z2-7]{26}$`) })
 
 // RemoveLeftovers removes from a directory what killed writers of the file with that name have left there, or, if the
 // name is empty, killed writers of any file. No such writer may be running.
@@ -60,7 +62,10 @@ func RemoveLeftovers(dir *os.File, name string) {
 	for {
 		entries, err := dir.Readdirnames(1024) // a task may have put millions of files there
 		for _, entry := range entries {
-			if match := leftover.FindStringSubmatch(entry); match != nil && (name == "" || match[1] == name) {
+			if !strings.HasPrefix(entry, ".") {
+				continue // before the expression has to be compiled
+			}
+			if match := leftover().FindStringSubmatch(entry); match != nil && (name == "" || match[1] == name) {
 				_ = unix.Unlinkat(int(dir.Fd()), entry, 0)
 			}
 		}

@@ -36,7 +36,7 @@ func (f Format) Header(fields ...[]byte) []byte {
 }
 
 func headerSum(b []byte) uint32 {
-	return crc32.Update(crc32.Checksum(b[:12], castagnoli), castagnoli, b[fieldsAt:HeaderSize])
+	return crc32.Update(crc32.Checksum(b[:12], castagnoli()), castagnoli(), b[fieldsAt:HeaderSize])
 }
 
 // Parse returns the fields of a header, and the number of the format that it has. Errors: ErrHeader.

@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	ctyyaml "github.com/zclconf/go-cty-yaml"
 	"github.com/zclconf/go-cty/cty"
@@ -86,11 +87,11 @@ func within(n int) error {
 	return nil
 }
 
-var wideVerb = regexp.MustCompile(`%[^%a-zA-Z]*[0-9]{4}`)
+var wideVerb = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`%[^%a-zA-Z]*[0-9]{4}`) })
 
 func formatGuard(args []cty.Value) error {
 	spec := text(args, 0)
-	if wideVerb.MatchString(spec) {
+	if wideVerb().MatchString(spec) {
 		return fmt.Errorf("widths and precisions are limited to three digits")
 	}
 	longest := 1

@@ -67,9 +67,11 @@ is wrong.`,
   taskapi run --detach --wait --isolate-users examples/hello.nomad.hcl
   taskapi run --var version=2 --alloc-id 6d0c4a3e-51c4-4c1f-9c60-6a2a4e4bd3ab job.nomad.hcl`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 2 && cmd.Flags().Changed(agent.IsolateFlag) && idRangeForm.MatchString(args[0]) {
-				return base.Usagef("--%s takes its range after an equals sign: --%s=%s", agent.IsolateFlag,
-					agent.IsolateFlag, args[0])
+			if len(args) == 2 && cmd.Flags().Changed(agent.IsolateFlag) {
+				if isRange, _ := regexp.MatchString(`^[0-9]+-[0-9]+$`, args[0]); isRange {
+					return base.Usagef("--%s takes its range after an equals sign: --%s=%s", agent.IsolateFlag,
+						agent.IsolateFlag, args[0])
+				}
 			}
 			return base.CheckArgs(cmd, args)
 		},
@@ -379,9 +381,6 @@ func (r *request) makeFree(ctx, waiting context.Context) error {
 	}
 	return errRuns(r.layout, found.Alloc)
 }
-
-// idRangeForm is FROM-TO.
-var idRangeForm = regexp.MustCompile(`^[0-9]+-[0-9]+$`)
 
 func allocationID(given string) (string, error) {
 	if given == "" {

@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"regexp"
 	"strconv"
 	"strings"
+	"unicode"
 
 	"github.com/hashicorp/nomad/api"
 	"github.com/spf13/cobra"
@@ -169,15 +169,15 @@ func (l *putCommandLine) setItems(items map[string]string, args []string, stdin 
 				"%[1]s=-", key)
 		}
 		items[key] = value
-		if notIdentifier.MatchString(key) {
+		if strings.ContainsFunc(key, notIdentifier) {
 			w.Warnf("warning: %q has characters for which templates need the 'index' function", key)
 		}
 	}
 	return nil
 }
 
-// notIdentifier matches a key that a template can't have after a dot.
-var notIdentifier = regexp.MustCompile(`[^_\pN\pL]`)
+// notIdentifier reports whether no key that a template has after a dot may hold a letter.
+func notIdentifier(r rune) bool { return r != '_' && !unicode.In(r, unicode.N, unicode.L) }
 
 // isSource reports whether an argument names a specification.
 func isSource(arg string) bool { return arg == "-" || strings.HasPrefix(arg, "@") }
