@@ -5,7 +5,6 @@ package schema
 import (
 	"cmp"
 	"reflect"
-	"slices"
 	"strings"
 
 	"github.com/hashicorp/hcl/v2"
@@ -42,9 +41,14 @@ func fieldsOf(t reflect.Type, extension bool) []Field {
 	return fields
 }
 
-// labelled reports whether a struct, or its extension, takes a label.
+// labelled reports whether a struct takes a label. No extension has one.
 func labelled(t reflect.Type) bool {
-	return slices.ContainsFunc(Fields(t), func(f Field) bool { return f.Kind == "label" })
+	for f := range t.Fields() {
+		if strings.HasSuffix(f.Tag.Get("hcl"), ",label") {
+			return true
+		}
+	}
+	return false
 }
 
 // Fields returns the fields of a struct and of its extension. The extension's win.
