@@ -5,8 +5,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -204,22 +204,22 @@ var logsLimits = []limit[api.LogConfig]{
 		func(l *api.LogConfig) bool { return l.Enabled == nil || *l.Enabled != ptr.Deref(l.Disabled) }},
 }
 
-// What Nomad takes for the names of identities and actions. They are compiled when a job has one: every program that is
-// run in a task first executes this one, and waits for its packages.
-var (
-	identityName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-zA-Z0-9-]{1,128}$`) })
-	actionName   = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[^\x00\s]{1,128}$`) })
-)
+// isName reports whether Nomad takes a text for the name of an identity or an action: 1 to 128 of the characters. The
+// bound is not part of an expression, which would take long to compile.
+func isName(text, characters string) bool {
+	matches, _ := regexp.MatchString("^["+characters+"]+$", text) // the expression is correct
+	return matches && utf8.RuneCountInString(text) <= 128
+}
 
 var actionLimits = []limit[api.Action]{
 	{"action name", "it must be 1 to 128 characters without white space", nil,
-		func(a *api.Action) bool { return actionName().MatchString(a.Name) }},
+		func(a *api.Action) bool { return isName(a.Name, `^\x00\s`) }},
 	{"action command", "it must name a program", nil, func(a *api.Action) bool { return a.Command != "" }},
 }
 
 var identityLimits = []limit[api.WorkloadIdentity]{
 	{"identity name", "it must be 1 to 128 letters, digits and hyphens", nil,
-		func(w *api.WorkloadIdentity) bool { return w.Name == "" || identityName().MatchString(w.Name) }},
+		func(w *api.WorkloadIdentity) bool { return w.Name == "" || isName(w.Name, "a-zA-Z0-9-") }},
 	{"identity aud", "it must hold no empty audience", nil,
 		func(w *api.WorkloadIdentity) bool { return !slices.Contains(w.Audience, "") }},
 	atLeast[api.WorkloadIdentity]("identity ttl", time.Duration(0)),
