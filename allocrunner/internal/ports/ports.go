@@ -220,10 +220,12 @@ func (a *allocator) dynamic(p *api.Port) error {
 		return a.reserveOne(p.Value, options{lockOnly: true})
 	}
 	span := a.cfg.Last - a.cfg.First + 1
-	for _, i := range rand.Perm(span) { // random, so that the port of a task that just ended is not the next one's
-		err := a.reserveOne(a.cfg.First+i, options{})
+	begin := rand.IntN(span) // random, so that the port of a task that just ended is not the next one's
+	for i := range span {
+		port := a.cfg.First + (begin+i)%span
+		err := a.reserveOne(port, options{})
 		if err == nil {
-			p.Value = a.cfg.First + i
+			p.Value = port
 			return nil
 		}
 		if !errors.Is(err, ErrTaken) {
