@@ -218,7 +218,8 @@ func (db *DB) replace(set values) error {
 	}
 	old := db.file
 	db.file, db.head, db.live, db.txid, db.dirty = file, logfile.HeaderSize+int64(len(batch)), live, db.txid+1, false
-	db.unsynced = logfile.SyncName(db.path) != nil // the next Put does it first
+	// The next Put does it first if it fails or if nothing is saved yet.
+	db.unsynced = set == nil || logfile.SyncName(db.path) != nil
 	return old.Close()
 }
 

@@ -34,7 +34,8 @@ func (m *Manager) Operator(path string) (*Tokens, error) {
 	}}
 	t := &Tokens{manager: m, role: identity.RoleOperator, logger: m.config.Logger, identities: []*state{s}}
 	t.inspect = func(s *state, now time.Time) *metadata { return inspect(path, verifier, t.claims(s, now), now) }
-	_, err = t.begin(Host{WriteFile: privatefile.Write}, func(s *state, now time.Time) (string, error) {
+	// A token that a crash of the machine has lost is issued again by the next taskapi.
+	_, err = t.begin(Host{WriteFile: privatefile.WriteVolatile}, func(s *state, now time.Time) (string, error) {
 		if s.out.File = t.inspect(s, now); !decide(now, s.WorkloadIdentity, s.out, t.trusted).issue {
 			return "", nil
 		}

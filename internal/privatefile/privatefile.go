@@ -142,25 +142,30 @@ func (l Log) Write(lines []byte) (int, error) {
 
 // Write replaces the file at path, with mode 0600, and removes what killed writers of it have left. The caller holds
 // the lock that guards path.
-func Write(path string, data []byte) error {
-	if dir, err := os.Open(filepath.Dir(path)); err == nil {
-		atomicfile.RemoveLeftovers(dir, filepath.Base(path))
-		dir.Close()
-	}
-	return place(path, data, atomicfile.Replace)
-}
+func Write(path string, data []byte) error { return replace(path, data, true) }
 
-// Create writes a new file, as Write does. If the file exists, or another process makes it at the same time, the error
-// wraps fs.ErrExist.
-func Create(path string, data []byte) error { return place(path, data, atomicfile.Create) }
+// WriteVolatile is Write for a file that a crash of the machine may empty or remove.
+func WriteVolatile(path string, data []byte) error { return replace(path, data, false) }
 
-func place(path string, data []byte, how func(dir int, path string, data []byte, o atomicfile.Options) error) error {
+func replace(path string, data []byte, sync bool) error {
 	dir, err := os.Open(filepath.Dir(path))
 	if err != nil {
 		return err
 	}
 	defer dir.Close()
-	return how(int(dir.Fd()), path, data, atomicfile.Options{Mode: 0o600, Sync: true})
+	atomicfile.RemoveLeftovers(dir, filepath.Base(path))
+	return atomicfile.Replace(int(dir.Fd()), path, data, atomicfile.Options{Mode: 0o600, Sync: sync})
+}
+
+// Create writes a new file, as Write does. If the file exists, or another process makes it at the same time, the error
+// wraps fs.ErrExist.
+func Create(path string, data []byte) error {
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return atomicfile.Create(int(dir.Fd()), path, data, atomicfile.Options{Mode: 0o600, Sync: true})
 }
 
 // lockTimeout is how long Acquire waits. A lock is held for a few file operations: milliseconds, unless a disk hangs.

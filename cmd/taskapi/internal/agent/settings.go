@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -136,11 +137,16 @@ func absolute(path string) string {
 	return path
 }
 
-// Save writes the settings into an allocation's directory.
+// Save writes the settings into an allocation's directory, unless they are there.
 func (s Settings) Save(dir string) error {
+	path := filepath.Join(dir, settingsName)
 	encoded, err := json.MarshalIndent(s.Absolute(), "", "  ")
+	encoded = append(encoded, '\n')
+	if had, _, failed := privatefile.Read(path, maxSettings); failed == nil && bytes.Equal(had, encoded) {
+		return nil // they are on the disk already
+	}
 	if err == nil {
-		err = privatefile.Write(filepath.Join(dir, settingsName), append(encoded, '\n'))
+		err = privatefile.Write(path, encoded)
 	}
 	if err != nil {
 		return fmt.Errorf("allocation directory %s: %w", dir, err)
