@@ -100,9 +100,6 @@ func New(config Config) *API {
 }
 
 func newAPI(config Config, rows []route.Route) *API {
-	if config.Eased == nil {
-		config.Eased = func() {}
-	}
 	if config.Lacking == nil {
 		config.Lacking = func(string, string) {}
 	}

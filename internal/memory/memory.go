@@ -20,11 +20,23 @@ func InUse() uint64 {
 	return samples[0].Value.Uint64() - samples[1].Value.Uint64()
 }
 
-// GiveBack returns the heap's free pages to the kernel and, which is most, the pages of the program's own file. The
-// program's start has touched those pages, and few are used again. The kernel brings a page back from its page cache in
-// some hundred nanoseconds.
+// Allocated returns how many bytes this process has allocated on the heap since its start.
+func Allocated() uint64 {
+	samples := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}
+	metrics.Read(samples)
+	return samples[0].Value.Uint64()
+}
+
+// GiveBack returns the heap's free pages to the kernel and, which is most, the pages of the program's own file.
 func GiveBack() {
 	debug.FreeOSMemory()
+	GiveBackProgram()
+}
+
+// GiveBackProgram returns the pages of the program's own file to the kernel. The program's start has touched those
+// pages, and few are used again. The kernel brings a page back from its page cache in some hundred nanoseconds, with
+// fifteen neighbours.
+func GiveBackProgram() {
 	for _, m := range programMappings() {
 		// Refused for locked memory, which is meant to stay.
 		_, _, _ = unix.RawSyscall(unix.SYS_MADVISE, m.start, m.length, unix.MADV_DONTNEED)

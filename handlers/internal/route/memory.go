@@ -66,12 +66,7 @@ func (r *Request) Reserve(ctx context.Context, bytes int) (waited bool, err erro
 }
 
 // giveBack gives back what the request has reserved.
-func (r *Request) giveBack() {
-	if r.held.Bytes() > 0 {
-		r.held.Keep(0)
-		r.socket.config.Eased()
-	}
-}
+func (r *Request) giveBack() { r.held.Keep(0) }
 
 // ReserveBody reserves memory for a body before it is read, and so many bytes for an answer that shows what there is.
 // If the client goes during the wait, nothing is done. Errors: those of Reserve.

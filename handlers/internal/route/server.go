@@ -63,10 +63,6 @@ type Config struct {
 	// Answered is called after each answer but errors, streams and upgrades, with the index of the allocation in it, 0
 	// for none; nil for nobody.
 	Answered func(owner auth.Owner, index uint64)
-
-	// Eased is called when a connection has ended and when a long answer was sent: their memory is free again. Nil for
-	// nobody.
-	Eased func()
 }
 
 // Server answers the requests on any number of sockets, by the routes of one table.
@@ -85,7 +81,7 @@ func NewServer(config Config, table []Route) *Server {
 		config: config, router: newRouter(table), budget: budget.New(bulkyBytes),
 		requests: sync.Pool{New: func() any { return new(Request) }},
 		transport: transport.New(transport.Config{
-			PeerOf: config.PeerOf, Logger: config.Logger, Eased: config.Eased, Heads: config.Limits.Heads,
+			PeerOf: config.PeerOf, Logger: config.Logger, Heads: config.Limits.Heads,
 		}),
 	}
 }

@@ -28,7 +28,7 @@ type laneServer struct {
 func serveLane(t *testing.T, heads int, handle Handler) *laneServer {
 	t.Helper()
 	server := New(Config{
-		PeerOf: func(net.Conn) (auth.Peer, error) { return auth.Peer{}, nil }, Eased: func() {},
+		PeerOf: func(net.Conn) (auth.Peer, error) { return auth.Peer{}, nil },
 		Logger: slog.New(slog.DiscardHandler), Heads: heads,
 	})
 	s := &laneServer{server: server}

@@ -38,7 +38,7 @@ func newSockets(t *testing.T, n int) *sockets {
 func newSocketsWith(t *testing.T, n int, handle Handler) *sockets {
 	t.Helper()
 	server := New(Config{
-		PeerOf: func(net.Conn) (auth.Peer, error) { return auth.Peer{}, nil }, Eased: func() {},
+		PeerOf: func(net.Conn) (auth.Peer, error) { return auth.Peer{}, nil },
 		Logger: slog.New(slog.DiscardHandler),
 	})
 	server.pacer.pace.hold = time.Now().Add(time.Hour)

@@ -49,8 +49,6 @@ type Config struct {
 	PeerOf func(net.Conn) (auth.Peer, error)
 	// Logger gets connections whose peer is unknown, and at debug level net/http's lines on bad clients.
 	Logger *slog.Logger
-	// Eased is called when a connection has ended: its memory is free again.
-	Eased func()
 	// Heads is how many heads of requests each socket remembers for the lane; 0 for none.
 	Heads int
 }

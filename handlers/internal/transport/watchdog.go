@@ -70,7 +70,6 @@ func (d *watchdog) forget(c *Conn) {
 	delete(d.open, c)
 	d.mu.Unlock()
 	d.connections.Done()
-	c.socket.server.config.Eased()
 }
 
 // watch begins to look at a connection.

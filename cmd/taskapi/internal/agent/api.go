@@ -94,7 +94,6 @@ func (s *wiring) openAPI(alloc *api.Allocation) (err error) {
 			Auditor:       auditor,
 			Answered:      s.audience.answered,
 			Lacking:       s.cfg.Lacking,
-			Eased:         s.eased.Send,
 		},
 		Node: handlers.Node{
 			Agent: node.Agent{

@@ -44,44 +44,32 @@ func (s *wiring) boundMemory() {
 }
 
 const (
-	// quiet is how long an allocation has to stay unchanged until its start counts as over.
-	quiet = time.Second
-	// memoryRest is the time from the end of a large request until memory is given back.
-	memoryRest = 5 * time.Second
-	// memorySlack is how much memory is kept for the next requests.
-	memorySlack = 16 << 20
+	// memoryLook is how often taskapi looks for memory that it can give back.
+	memoryLook = 10 * time.Second
+	// memorySlack is the growth of memory that is left alone.
+	memorySlack = 1 << 20
+	// mostKept is how much memory is kept for the next requests, at most.
+	mostKept = 16 << 20
 )
 
-// giveBackMemory gives memory back to the system: once the tasks have started, what the job file and the start took,
-// and later what requests took.
-func (s *wiring) giveBackMemory(ctx context.Context) {
-	for index := uint64(0); ctx.Err() == nil; {
-		wait, cancel := context.WithTimeout(ctx, quiet)
-		now := s.runner.Wait(wait, index).ModifyIndex
-		cancel()
-		if now == index {
-			break
-		}
-		index = now
-	}
-	memory.GiveBack()
-	for least := memory.InUse(); ; least = min(least, memory.InUse()) {
+// giveBackMemory gives memory back to the system: what the start took, and later what requests took. For the next
+// requests it keeps as much as was allocated since the last look, at most mostKept.
+func giveBackMemory(ctx context.Context) {
+	ticker := time.NewTicker(memoryLook)
+	defer ticker.Stop()
+	for least, allocated := uint64(0), memory.Allocated(); ; {
 		select {
-		case <-s.eased:
+		case <-ticker.C:
 		case <-ctx.Done():
 			return
 		}
-		select {
-		case <-time.After(memoryRest):
-		case <-ctx.Done():
-			return
+		before, inUse := allocated, memory.InUse()
+		allocated = memory.Allocated()
+		if inUse > least+memorySlack+min(mostKept, allocated-before) {
+			debug.FreeOSMemory()
+			least = memory.InUse()
 		}
-		select {
-		case <-s.eased: // it came before this look
-		default:
-		}
-		if memory.InUse() > least+memorySlack {
-			memory.GiveBack()
-		}
+		least = min(least, inUse)
+		memory.GiveBackProgram()
 	}
 }

@@ -26,7 +26,6 @@ import (
 	"taskapi/identity"
 	"taskapi/identity/revocation"
 	"taskapi/identity/workload"
-	"taskapi/internal/wake"
 	"taskapi/socket"
 )
 
@@ -34,7 +33,6 @@ import (
 type wiring struct {
 	cfg         Config
 	agent       *Agent        // takes requests for an end, and for another job
-	eased       wake.Signal   // wakes giveBackMemory after something that took memory
 	life        string        // the ID of the allocation's present life
 	log         *agentlog.Log // lets clients follow what logger logs
 	logger      *slog.Logger
@@ -75,7 +73,6 @@ func newWiring(a *Agent, alloc *api.Allocation) (_ *wiring, err error) {
 	s := &wiring{
 		cfg:         cfg,
 		agent:       a,
-		eased:       wake.New(),
 		life:        cfg.Lock.Life(),
 		log:         agentlog.New(cfg.Logger.Handler()),
 		runtimeDirs: socket.RuntimeDirs(os.Geteuid(), cfg.RuntimeDir),
@@ -235,7 +232,7 @@ func (s *wiring) run(ctx context.Context, conclude func(error) error) error {
 	watching, stop := context.WithCancel(context.Background())
 	defer stop()
 	if !s.cfg.Shared {
-		background.Go(func() { s.giveBackMemory(watching) })
+		background.Go(func() { giveBackMemory(watching) })
 	}
 	background.Go(func() { s.updates.Run(watching) })
 	background.Go(func() { s.provider.Run(watching) })
