@@ -9,6 +9,7 @@
 //	neighbours  what a task with one slow client keeps beside two tasks with 64 busy connections each
 //	exec        time to run /bin/true in a task, beside fork and exec, and nsenter
 //	follow      what four readers get that follow the output of a task which prints 100 MB/s
+//	scale       CPU and memory of one process for each of its allocations, which are simulated, and its answers
 //
 // With -compare, another revision (or another taskapi's file) is measured in turn with this one, in all of these. The
 // program then exits 1 if a figure is worse by more than the spread of its ratios.
@@ -45,6 +46,7 @@ type options struct {
 	compare string
 	seconds float64
 	rounds  int
+	crowd   int
 }
 
 // of returns a time in proportion to -seconds.
@@ -94,6 +96,7 @@ var measurements = []measurement{
 	{"neighbours", func(e *environment) []way { return []way{{"taskapi", e.neighbours}} }},
 	{"exec", (*environment).execWays},
 	{"follow", func(e *environment) []way { return []way{{"taskapi", e.follow}} }},
+	{"scale", func(e *environment) []way { return []way{{"many allocations", e.many}, {"one", e.one}} }},
 }
 
 func run(ctx context.Context, w io.Writer, args []string) error {
@@ -110,6 +113,7 @@ func run(ctx context.Context, w io.Writer, args []string) error {
 	flags.StringVar(&o.compare, "compare", "", "a git revision, or a file, to measure in turn with the taskapi to measure")
 	flags.Float64Var(&o.seconds, "seconds", 1, "how long a round of requests lasts")
 	flags.IntVar(&o.rounds, "rounds", 5, fmt.Sprintf("how many rounds; with -compare %d, if it is not given", compareRounds))
+	flags.IntVar(&o.crowd, "allocations", 1000, "how many allocations the process has that is measured by scale")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return nil
@@ -121,8 +125,8 @@ func run(ctx context.Context, w io.Writer, args []string) error {
 	if o.compare != "" && !given {
 		o.rounds = compareRounds
 	}
-	if o.seconds <= 0 || o.rounds < 1 || flags.NArg() > 0 {
-		return errors.New("-seconds and -rounds must be above 0, and there are no arguments")
+	if o.seconds <= 0 || o.rounds < 1 || o.crowd < 1 || flags.NArg() > 0 {
+		return errors.New("-seconds, -rounds and -allocations must be above 0, and there are no arguments")
 	}
 	var chosen []measurement
 	for name := range strings.SplitSeq(o.run, ",") {
