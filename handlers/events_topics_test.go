@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -132,15 +133,45 @@ func TestSDKTopics(t *testing.T) {
 	}
 }
 
+// changes are changes of services, of which the latest 256 are kept.
+type changes struct {
+	mu   sync.Mutex // guards the fields below
+	all  []*registry.Change
+	more chan struct{}
+}
+
+func (c *changes) put(s *api.ServiceRegistration, gone bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.all = append(c.all, &registry.Change{Gone: gone, Service: func() *api.ServiceRegistration { return s }})
+	if c.more != nil {
+		close(c.more)
+		c.more = nil
+	}
+}
+
+func (c *changes) Since(number uint64) ([]*registry.Change, uint64, <-chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.more == nil {
+		c.more = make(chan struct{})
+	}
+	next := uint64(len(c.all))
+	return c.all[max(min(number, next), max(next, 256)-256):], next, c.more
+}
+
 // TestServiceEvents: they have Nomad's payload and filter keys, and come in their order, with the allocation's index.
 func TestServiceEvents(t *testing.T) {
 	log := events.New()
 	client := newServer(t, touched(t, log, 40), everyRoute, streaming(log)).sdk(t, goodToken)
 	web, cache := instance("default", "web", otherID, 8080, "http"), instance("default", "cache", otherID, 6379)
 	cache.JobID = "redis"
-	log.PutServices([]registry.Change{{Service: web}}) // before the allocation's first version
+	services := new(changes)
+	log.FollowServices(services)
+	services.put(web, false) // before the allocation's first version
 	put(t, log, 40, nil)
-	log.PutServices([]registry.Change{{Service: cache}, {Service: web, Gone: true}})
+	services.put(cache, false)
+	services.put(web, true)
 	for query, want := range map[string][]string{
 		"Service": {"ServiceRegistration " + web.ID, "ServiceRegistration " + cache.ID,
 			"ServiceDeregistration " + web.ID},
@@ -183,8 +214,10 @@ func TestServiceEventsAfterTheLastIndex(t *testing.T) {
 	log := events.New()
 	client := newServer(t, touched(t, log, 40), everyRoute, streaming(log)).sdk(t, goodToken)
 	web, cache := instance("default", "web", otherID, 8080, "http"), instance("default", "cache", otherID, 6379)
+	services := new(changes)
+	log.FollowServices(services)
 	put(t, log, 40, nil)
-	log.PutServices([]registry.Change{{Service: web}})
+	services.put(web, false)
 	stream, err := client.Raw().Response(streamPath+"?index=41", nil)
 	if err != nil {
 		t.Fatal(err)
@@ -196,7 +229,7 @@ func TestServiceEventsAfterTheLastIndex(t *testing.T) {
 			t.Fatalf("%q, %v, want a heartbeat", lines.Text(), lines.Err())
 		}
 	}
-	log.PutServices([]registry.Change{{Service: cache}})
+	services.put(cache, false)
 	for lines.Scan() {
 		if lines.Text() == "{}" {
 			continue

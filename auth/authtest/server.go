@@ -10,7 +10,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -143,11 +142,10 @@ func (s *Server) start() (err error) {
 		if err := s.run(i, job); err != nil {
 			return fmt.Errorf("job %s: %w", job.ID, err)
 		}
-		if i == slices.IndexFunc(s.config.jobs, func(other Job) bool { return other.Namespace == job.Namespace }) {
-			changes := s.registry.Follow(s.running, job.Namespace)
-			s.background.Go(func() { changes.Run(s.running, s.events.PutServices) })
-		}
 	}
+	services := s.registry.Feed(s.running, "")
+	s.background.Go(func() { services.Run(s.running) })
+	s.events.FollowServices(services)
 	return nil
 }
 

@@ -328,6 +328,7 @@ var allowedImports = map[string][]string{
 	},
 	"cmd/taskapi/internal/cli/lifecycle": {
 		"allocrunner",
+		"allocrunner/cluster/registry",
 		"allocrunner/cluster/stores",
 		"allocrunner/cluster/variables",
 		"allocrunner/datadir",

@@ -7,7 +7,6 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"taskapi/allocrunner/cluster/registry"
 	"taskapi/auth"
 	"taskapi/handlers/internal/evaluations"
 	"taskapi/handlers/internal/route"
@@ -114,6 +113,11 @@ func notesOf(e *event, keyID string) []note {
 			all = append(all, evaluationNotes(evaluations.Placement(e.alloc))...)
 		}
 	}
+	for _, c := range e.services {
+		if s := c.Service(); s != nil {
+			all = append(all, serviceNote(s, c.Gone))
+		}
+	}
 	all = append(all, e.notes...)
 	if e.kind == "" {
 		return all
@@ -165,12 +169,11 @@ func nodeNote(n *wire.Node) note {
 	return note{Topic: api.TopicNode, Type: eventNode, Key: n.ID, needs: auth.NodeRead, Payload: payload}
 }
 
-func serviceNote(e registry.Change) note {
+func serviceNote(s *api.ServiceRegistration, gone bool) note {
 	kind := eventService
-	if e.Gone {
+	if gone {
 		kind = eventServiceGone
 	}
-	s := e.Service
 	return note{
 		Topic: api.TopicService, Type: kind, Key: s.ID, Namespace: s.Namespace,
 		FilterKeys: []string{s.JobID, s.ServiceName}, Payload: wirePayload{Service: s},

@@ -4,6 +4,7 @@ package events
 
 import (
 	"context"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -59,6 +60,10 @@ type Log struct {
 	deployments func() []*api.Deployment // of the allocation; nil for none
 	deployed    uint64                   // the highest ModifyIndex of a deployment that an event has
 
+	services Services        // nil for none
+	serviced uint64          // the number of the first change of a service that no event has
+	more     <-chan struct{} // closed when there is this change
+
 	changed chan struct{} // closed and replaced with every new event
 }
 
@@ -69,9 +74,18 @@ type event struct {
 	job     bool   // the job was registered with this version
 	begins  bool   // the allocation was placed with this version
 	arrives bool   // this process has begun with this version, and so its node
-	notes   []note
+
+	services []*registry.Change // they come before the notes
+	notes    []note
 
 	encoded atomic.Pointer[encodedEvent] // nil for one that is not among the latest
+}
+
+// Services keeps the latest changes of registrations, numbered as they come. A registry.Feed does.
+type Services interface {
+	// Since returns the changes from a number on that are kept, the number of the next one, and what is closed when there
+	// are more.
+	Since(number uint64) (changes []*registry.Change, next uint64, more <-chan struct{})
 }
 
 // note is something that has happened beside a change of the allocation, such as an evaluation. The SDK's Event decodes
@@ -145,23 +159,38 @@ func (e *Log) add(notes ...note) {
 	}
 }
 
-// PutServices adds an event of the registrations of services in the allocation's namespace, other allocations'
-// included, in their order. The event has the allocation's index, for a client to resume from; the registrations have
-// their own. It keeps the values, which must not be changed.
-func (e *Log) PutServices(changes []registry.Change) {
-	notes := make([]note, len(changes))
-	for i, c := range changes {
-		notes[i] = serviceNote(c)
-	}
+// FollowServices adds events of the registrations of services in the allocation's namespace, other allocations'
+// included, in their order, from now on. Such an event has the allocation's index, for a client to resume from; the
+// registrations have their own. Nothing is done for a change until the allocation has a new version, or a stream reads.
+func (e *Log) FollowServices(services Services) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if len(e.kept) == 0 { // they come with the allocation's first version
-		all := append(e.pending, notes...)
-		e.pending = all[max(0, len(all)-maxPending):]
+	e.services = services
+	_, e.serviced, e.more = services.Since(math.MaxUint64)
+}
+
+// takeServicesLocked returns the changes of services since the last call.
+func (e *Log) takeServicesLocked() []*registry.Change {
+	if e.services == nil {
+		return nil
+	}
+	changes, next, more := e.services.Since(e.serviced)
+	if next-uint64(len(changes)) > e.serviced && len(e.kept) > 0 { // some are not kept any more: every reader is too slow
+		e.lost = max(e.lost, e.kept[len(e.kept)-1].alloc.ModifyIndex)
+		e.first += uint64(len(e.kept)) + 1
+	}
+	e.serviced, e.more = next, more
+	return changes
+}
+
+// catchUpLocked makes events of the changes of services since the allocation's latest version. Before its first version
+// the changes wait.
+func (e *Log) catchUpLocked() {
+	if len(e.kept) == 0 {
 		return
 	}
-	for part := range slices.Chunk(notes, maxPending) {
-		e.appendLocked(&event{alloc: e.kept[len(e.kept)-1].alloc, notes: part})
+	for part := range slices.Chunk(e.takeServicesLocked(), maxPending) {
+		e.appendLocked(&event{alloc: e.kept[len(e.kept)-1].alloc, services: part})
 	}
 }
 
@@ -174,6 +203,7 @@ func (e *Log) flush() {
 }
 
 func (e *Log) flushLocked() {
+	e.catchUpLocked()
 	if len(e.kept) > 0 && len(e.pending) > 0 {
 		e.appendLocked(&event{alloc: e.kept[len(e.kept)-1].alloc, notes: e.takeLocked()})
 	}
@@ -195,7 +225,11 @@ func (e *Log) addLocked(alloc *api.Allocation) {
 	if previous != nil && alloc.ModifyIndex <= previous.ModifyIndex {
 		return
 	}
+	e.catchUpLocked()
 	next := &event{alloc: alloc, kind: kindOf(previous, alloc), begins: e.begins}
+	if early := e.takeServicesLocked(); len(early) > 0 { // from before the first version
+		next.services = early[max(0, len(early)-maxPending):]
+	}
 	next.notes = append(e.takeLocked(), e.deployedLocked(alloc)...)
 	next.job = next.begins || previous != nil && evaluations.JobIndexOf(previous) != evaluations.JobIndexOf(alloc)
 	if next.begins {
@@ -237,7 +271,7 @@ func (e *Log) appendLocked(next *event) {
 	e.changed = make(chan struct{})
 }
 
-func (e *event) states() int { return len(e.alloc.TaskStates) + len(e.notes) }
+func (e *event) states() int { return len(e.alloc.TaskStates) + len(e.services) + len(e.notes) }
 
 // kindOf returns Nomad's type of event for a version of an allocation; previous is nil when none is known.
 func kindOf(previous, now *api.Allocation) string {
@@ -256,8 +290,9 @@ func kindOf(previous, now *api.Allocation) string {
 
 // reader is a reader's place among the events: the number of its next event, and of the first that came after it began.
 type reader struct {
-	events     *Log
-	next, live uint64
+	events            *Log
+	next, live        uint64
+	changed, services <-chan struct{} // one of them is closed when there are more events than the last read has returned
 }
 
 // reader returns a reader of the events that are kept. lost is the highest index, from the one given on, of which
@@ -265,22 +300,24 @@ type reader struct {
 func (e *Log) reader(index uint64) (r *reader, lost uint64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.catchUpLocked()
 	if index > 0 && index <= e.lost {
 		lost = e.lost
 	}
-	return &reader{e, e.first, e.first + uint64(len(e.kept))}, lost
+	return &reader{events: e, next: e.first, live: e.first + uint64(len(e.kept))}, lost
 }
 
-// read returns the events since the last read, and what is closed when there are more. ok is false for a slow reader:
-// events that it has not read were dropped.
-func (r *reader) read() (batch []*event, more <-chan struct{}, ok bool) {
+// read returns the events since the last read. ok is false for a slow reader: events that it has not read were dropped.
+func (r *reader) read() (batch []*event, ok bool) {
 	e := r.events
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.catchUpLocked()
 	if r.next < e.first {
-		return nil, nil, false
+		return nil, false
 	}
 	batch = append(batch, e.kept[r.next-e.first:]...)
 	r.next += uint64(len(batch))
-	return batch, e.changed, true
+	r.changed, r.services = e.changed, e.more
+	return batch, true
 }

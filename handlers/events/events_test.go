@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/cluster/registry"
 )
 
 // TestEventsAreBounded: what is kept for late readers has a bound in number, and in task states.
@@ -45,4 +47,64 @@ func manyStates(n int) map[string]*api.TaskState {
 			}
 		}
 	})
+}
+
+// changes are changes of services, of which the latest 256 are kept, and which count how often one is decoded.
+type changes struct{ count, decoded int }
+
+func (c *changes) Since(number uint64) (kept []*registry.Change, next uint64, more <-chan struct{}) {
+	next = uint64(c.count)
+	for range next - max(min(number, next), max(next, 256)-256) {
+		kept = append(kept, &registry.Change{Service: func() *api.ServiceRegistration {
+			c.decoded++
+			return &api.ServiceRegistration{}
+		}})
+	}
+	return kept, next, nil
+}
+
+// TestServicesOfUnreadEvents: changes of services are decoded for a stream alone. A reader is too slow, and one that
+// comes late learns that events are lost, when there were more changes than are kept.
+func TestServicesOfUnreadEvents(t *testing.T) {
+	events, services := New(), new(changes)
+	events.FollowServices(services)
+	version := func(index uint64) {
+		t.Helper()
+		alloc := &api.Allocation{ID: "a", ModifyIndex: index}
+		if err := events.PutAllocs(t.Context(), []*api.Allocation{alloc}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for index := range uint64(10) {
+		services.count += 100
+		version(40 + index)
+	}
+	if services.decoded > 0 {
+		t.Errorf("%d changes were decoded for nobody", services.decoded)
+	}
+	first, lost := events.reader(40)
+	batch, ok := first.read()
+	notes := 0
+	for _, e := range batch {
+		notes += len(notesOf(e, ""))
+	}
+	if !ok || lost != 0 || notes != maxPending+9*100+10 || services.decoded != notes-10 {
+		t.Errorf("read %d notes, %t, lost %d; %d changes were decoded", notes, ok, lost, services.decoded)
+	}
+	services.count += 256
+	if batch, ok := first.read(); !ok || len(batch) != 256/maxPending {
+		t.Errorf("read %d events of 256 changes, %t", len(batch), ok)
+	}
+	services.count += 257
+	if _, ok := first.read(); ok {
+		t.Error("a reader misses a change, and is not too slow")
+	}
+	if _, lost := events.reader(49); lost != 49 {
+		t.Errorf("a later one learns that events are lost up to %d, want 49", lost)
+	}
+	if second, lost := events.reader(50); lost != 0 {
+		t.Errorf("after the last index, events are lost up to %d", lost)
+	} else if _, ok := second.read(); !ok {
+		t.Error("a new reader is too slow")
+	}
 }

@@ -140,8 +140,7 @@ func (s *eventWriter) run(ctx context.Context, out *route.StreamWriter) {
 		err = s.begin(out)
 	}
 	for caughtUp := false; err == nil; {
-		var more <-chan struct{}
-		if more, err = s.deliver(out); err != nil {
+		if err = s.deliver(out); err != nil {
 			break
 		}
 		if !caughtUp {
@@ -151,13 +150,13 @@ func (s *eventWriter) run(ctx context.Context, out *route.StreamWriter) {
 			}
 		}
 		select {
-		case <-more:
+		case <-s.reader.changed:
+		case <-s.reader.services:
 		case <-beat.C:
 			err = out.Heartbeat()
 		case <-ctx.Done():
 			if err = context.Cause(ctx); errors.Is(err, route.ErrDraining) {
-				_, err = s.deliver(out) // the last events say how it ended
-				if err == nil {
+				if err = s.deliver(out); err == nil { // the last events say how it ended
 					return
 				}
 			}
@@ -174,11 +173,11 @@ func (s *eventWriter) run(ctx context.Context, out *route.StreamWriter) {
 // errSlowConsumer ends a stream from which unread events were dropped.
 var errSlowConsumer = errors.New("slow consumer")
 
-// deliver writes what is new, and returns what is closed when there is more. Errors: those of out, errSlowConsumer.
-func (s *eventWriter) deliver(out *route.StreamWriter) (more <-chan struct{}, err error) {
-	batch, more, ok := s.reader.read()
+// deliver writes what is new. Errors: those of out, errSlowConsumer.
+func (s *eventWriter) deliver(out *route.StreamWriter) error {
+	batch, ok := s.reader.read()
 	if !ok {
-		return nil, errSlowConsumer
+		return errSlowConsumer
 	}
 	for i, e := range batch {
 		number := s.reader.next - uint64(len(batch)-i)
@@ -198,8 +197,8 @@ func (s *eventWriter) deliver(out *route.StreamWriter) (more <-chan struct{}, er
 			continue
 		}
 		if err := out.Line(line); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	return more, nil
+	return nil
 }

@@ -2,6 +2,8 @@ package registry
 
 import (
 	"context"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -9,36 +11,64 @@ import (
 	"taskapi/allocrunner/cluster"
 )
 
-// Change is a registration that is new or changed. With Gone it was removed, and Service is its last version.
+// Change is a registration that is new or changed, or with Gone one that was removed.
 type Change struct {
-	Service *api.ServiceRegistration
-	Gone    bool
+	Gone bool
+
+	// Service returns the registration, with Gone its last version; nil for one that can't be read, which is from a later
+	// version of this program. The first call decodes it. It must not be changed.
+	Service func() *api.ServiceRegistration
 }
 
-// Follower reports what happens to the registrations in a namespace.
-type Follower struct {
+func newChange(entry cluster.Entry, gone bool) *Change {
+	return &Change{gone, sync.OnceValue(func() *api.ServiceRegistration {
+		s, _ := decode(entry)
+		return s
+	})}
+}
+
+// keptChanges is how many of the latest changes a Feed keeps at least, for those who ask late.
+const keptChanges = 256
+
+// Feed keeps the latest changes of the registrations in a namespace, for any number of readers, and decodes none.
+type Feed struct {
 	store  cluster.Store
 	prefix string
-	index  uint64                   // up to which changes are known
+	index  uint64                   // up to which changes are known; this field and the next are used by Run alone
 	known  map[string]cluster.Entry // by key: as they were last reported
+
+	mu   sync.Mutex // guards the fields below
+	kept []*Change
+	next uint64        // the number of the next change
+	more chan struct{} // closed and replaced with every new change
 }
 
-// Follow returns a follower that reports changes from now on. If the store can't be read now, the follower first
-// reports every registration once it can.
-func (r *Registry) Follow(ctx context.Context, namespace string) *Follower {
-	f := &Follower{store: r.store, prefix: prefixOf(namespace, ""), known: map[string]cluster.Entry{}}
+// Feed returns a feed of changes from now on, which Run reads. If the store can't be read now, every registration is
+// a change once it can. An empty namespace stands for all.
+func (r *Registry) Feed(ctx context.Context, namespace string) *Feed {
+	f := &Feed{store: r.store, prefix: prefixOf(namespace, ""), known: map[string]cluster.Entry{},
+		more: make(chan struct{})}
 	if page, err := f.store.List(ctx, cluster.Span{Prefix: f.prefix}); err == nil {
 		f.diff(page)
 	}
 	return f
 }
 
-// Run calls put with changes, in their order, until ctx ends.
-func (f *Follower) Run(ctx context.Context, put func([]Change)) {
+// Since returns the changes from a number on, the oldest first; the number of the next change; and what is closed when
+// there are more. Changes that are not kept any more are left out.
+func (f *Feed) Since(number uint64) (changes []*Change, next uint64, more <-chan struct{}) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	count := min(f.next-min(number, f.next), uint64(len(f.kept)))
+	return slices.Clip(f.kept[len(f.kept)-int(count):]), f.next, f.more
+}
+
+// Run reads changes until ctx ends.
+func (f *Feed) Run(ctx context.Context) {
 	for ctx.Err() == nil {
-		changes, err := f.next(ctx)
+		changes, err := f.read(ctx)
 		if len(changes) > 0 {
-			put(changes)
+			f.put(changes)
 		}
 		if err != nil {
 			select {
@@ -49,8 +79,20 @@ func (f *Follower) Run(ctx context.Context, put func([]Change)) {
 	}
 }
 
-// next waits for changes.
-func (f *Follower) next(ctx context.Context) ([]Change, error) {
+func (f *Feed) put(changes []*Change) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.kept = append(f.kept, changes...)
+	if old := len(f.kept) - keptChanges; old >= keptChanges {
+		f.kept = slices.Clone(f.kept[old:]) // readers keep parts of the first one
+	}
+	f.next += uint64(len(changes))
+	close(f.more)
+	f.more = make(chan struct{})
+}
+
+// read waits for changes.
+func (f *Feed) read(ctx context.Context) ([]*Change, error) {
 	since, err := f.store.Watch(ctx, f.prefix, f.index)
 	if err != nil {
 		return nil, err
@@ -62,7 +104,7 @@ func (f *Follower) next(ctx context.Context) ([]Change, error) {
 		}
 		return f.diff(page), nil
 	}
-	var changes []Change
+	var changes []*Change
 	for _, key := range since.Keys {
 		entry, _, err := f.store.Get(ctx, key)
 		if err != nil { // the changes before it are reported now, the others once they can be read
@@ -75,7 +117,7 @@ func (f *Follower) next(ctx context.Context) ([]Change, error) {
 }
 
 // diff returns the changes between what is known and a page.
-func (f *Follower) diff(page cluster.Page) (changes []Change) {
+func (f *Feed) diff(page cluster.Page) (changes []*Change) {
 	there := map[string]bool{}
 	for _, entry := range page.Entries {
 		there[entry.Key] = true
@@ -91,21 +133,15 @@ func (f *Follower) diff(page cluster.Page) (changes []Change) {
 }
 
 // note remembers an entry, and returns the change, if it differs from what was known.
-func (f *Follower) note(entry cluster.Entry) []Change {
+func (f *Feed) note(entry cluster.Entry) []*Change {
 	before, known := f.known[entry.Key]
-	if entry.ModifyIndex == 0 {
+	switch {
+	case entry.ModifyIndex == 0 && known:
 		delete(f.known, entry.Key)
-		if s, err := decode(before); known && err == nil {
-			return []Change{{Service: s, Gone: true}}
-		}
+		return []*Change{newChange(before, true)}
+	case entry.ModifyIndex == before.ModifyIndex:
 		return nil
 	}
 	f.known[entry.Key] = entry
-	if known && before.ModifyIndex == entry.ModifyIndex {
-		return nil
-	}
-	if s, err := decode(entry); err == nil {
-		return []Change{{Service: s}}
-	}
-	return nil
+	return []*Change{newChange(entry, false)}
 }

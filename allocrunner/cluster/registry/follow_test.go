@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"slices"
 	"sync"
 	"testing"
@@ -57,35 +58,29 @@ func TestWait(t *testing.T) {
 	})
 }
 
-// TestFollow: every change in the namespace is reported once, also at the end of a lease, and also one that the store
+// TestFeed: every change in the namespace is reported once, also at the end of a lease, and also one that the store
 // has forgotten.
-func TestFollow(t *testing.T) {
+func TestFeed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		register(t, f.one, instance(one, "before", 1))
 		ctx, cancel := context.WithCancel(t.Context())
-		var mu sync.Mutex
-		var got []string // guarded by mu
 		var following sync.WaitGroup
-		follower := f.registry.Follow(ctx, "default")
-		following.Go(func() {
-			follower.Run(ctx, func(changes []registry.Change) {
-				mu.Lock()
-				defer mu.Unlock()
-				for _, c := range changes {
-					got = append(got, fmt.Sprintf("%s %d %t", c.Service.ServiceName, c.Service.Port, c.Gone))
-				}
-			})
-		})
+		feed := f.registry.Feed(ctx, "default")
+		following.Go(func() { feed.Run(ctx) })
+		number := uint64(0)
 		want := func(want ...string) {
 			t.Helper()
 			synctest.Wait()
-			mu.Lock()
-			defer mu.Unlock()
+			var changes []*registry.Change
+			changes, number, _ = feed.Since(number)
+			var got []string
+			for _, c := range changes {
+				got = append(got, fmt.Sprintf("%s %d %t", c.Service().ServiceName, c.Service().Port, c.Gone))
+			}
 			if !slices.Equal(got, want) {
 				t.Errorf("reported %q, want %q", got, want)
 			}
-			got = nil
 		}
 		want()
 		register(t, f.one, instance(one, "web", 80))
@@ -115,5 +110,39 @@ func TestFollow(t *testing.T) {
 		want("before 1 true")
 		cancel()
 		following.Wait()
+	})
+}
+
+// TestFeedKeeps the latest changes, with their numbers, for a reader who asks late or for what has not come yet.
+func TestFeedKeeps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		feed := f.registry.Feed(ctx, "default")
+		go feed.Run(ctx)
+		_, first, more := feed.Since(math.MaxUint64)
+		const count = 1000
+		for port := range count {
+			register(t, f.one, instance(one, "web", port))
+			synctest.Wait()
+		}
+		select {
+		case <-more:
+		default:
+			t.Error("nobody has said that there are changes")
+		}
+		changes, next, _ := feed.Since(first)
+		if next != count || len(changes) < 256 || len(changes) > 512 {
+			t.Fatalf("%d changes are kept, and the next is %d", len(changes), next)
+		}
+		for i, c := range changes {
+			if s := c.Service(); s.Port != count-len(changes)+i {
+				t.Fatalf("change %d of the last %d has the port %d", i, len(changes), s.Port)
+			}
+		}
+		if changes, next, more := feed.Since(next + 5); len(changes) != 0 || next != count || more == nil {
+			t.Errorf("after the last change: %d, next %d", len(changes), next)
+		}
 	})
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/cluster"
+	"taskapi/allocrunner/cluster/registry"
 	"taskapi/allocrunner/consul"
 	"taskapi/allocrunner/datadir"
 	"taskapi/allocrunner/interfaces"
@@ -100,7 +101,10 @@ type Config struct {
 
 	TuneGC bool // set the garbage collector to what an agent needs
 	Shared bool // other agents run in this process: its memory, key ring and revocations are not this one's business
-	NoAPI  bool // the tasks get no API, because they are only to end
+	// Services are the changes of the services in the allocation's namespace, which other agents of this process read,
+	// too; nil for the agent to follow the changes itself.
+	Services *registry.Feed
+	NoAPI    bool // the tasks get no API, because they are only to end
 
 	Stop    *interfaces.StopRequest // stop the allocation so, as soon as it runs
 	Kill    bool                    // kill it as soon as it runs

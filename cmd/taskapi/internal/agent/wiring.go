@@ -249,8 +249,12 @@ func (s *wiring) run(ctx context.Context, conclude func(error) error) error {
 				s.logger.Warn("tokens are renewed up to half a minute late after the clock is set", "error", err)
 			}
 		})
-		services := s.registry.Follow(watching, s.runner.Alloc().Namespace)
-		background.Go(func() { services.Run(watching, s.events.PutServices) })
+		services := s.cfg.Services
+		if services == nil {
+			services = s.registry.Feed(watching, s.runner.Alloc().Namespace)
+			background.Go(func() { services.Run(watching) })
+		}
+		s.events.FollowServices(services)
 	}
 	if s.revocations != nil && !s.cfg.Shared {
 		background.Go(func() { s.revocations.Watch(watching, s.logger) })

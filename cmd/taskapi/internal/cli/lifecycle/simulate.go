@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/cluster/registry"
 	"taskapi/allocrunner/cluster/stores"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/simulate"
@@ -68,11 +69,13 @@ func (r *request) simulated(ctx context.Context) error {
 	var background, running sync.WaitGroup
 	background.Go(func() { ring.Watch(ctx, logger) })
 	background.Go(func() { revoked.Watch(ctx, logger) })
+	services := registry.New(shared).Feed(ctx, r.alloc.Namespace)
+	background.Go(func() { services.Run(ctx) })
 	one := func() error { // one more allocation of the job
 		alloc := agent.NewAllocation(uuid.NewString(), r.alloc.Job, r.alloc.GetTaskGroup())
 		cfg := start.AgentConfig(r.layout, alloc.ID, &memoryLock{life: uuid.NewString()}, logger, r.options.Settings,
 			follow.NewPrinter(first.Queue, alloc, r.options.JSON), r.log, r.environment)
-		cfg.Signals, cfg.TuneGC, cfg.Shared, cfg.Cluster = nil, false, true, shared
+		cfg.Signals, cfg.TuneGC, cfg.Shared, cfg.Cluster, cfg.Services = nil, false, true, shared, services
 		var last interfaces.AllocRunner // of the allocation and its replacements
 		cfg.Factory = func(c interfaces.Config) (_ interfaces.AllocRunner, err error) {
 			last, err = simulate.New(c)
