@@ -125,27 +125,19 @@ func (db *DB) Load() (*interfaces.Saved, error) {
 // Put saves a change. When it returns nil, the change is on the disk. After an error the change may be there or not:
 // put it again. Errors: ErrFile with its cause, ErrDamaged; those of a change that can't be encoded.
 func (db *DB) Put(c interfaces.Change) error {
-	set := values{}
-	if err := set.addChange(c); err != nil {
-		return err
-	}
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	if db.file == nil {
 		return fileError(db.path, fs.ErrClosed)
 	}
-	job := db.job
-	if c.Alloc != nil && c.Alloc.Job != nil && c.Alloc.Job != job {
-		job = c.Alloc.Job
-		if err := set.add(jobKey, job); err != nil {
-			return err
-		}
+	set, job, err := encode(c, db.job)
+	if err == nil {
+		err = db.append(set)
 	}
-	if err := db.append(set); err != nil {
-		return err
+	if err == nil {
+		db.job = job
 	}
-	db.job = job
-	return nil
+	return err
 }
 
 // append writes the values that differ from those in the file.
@@ -251,21 +243,19 @@ func (db *DB) TryRecreate() error {
 // Recreate forgets all that is saved and saves the change. This process owns the state throughout. When it fails, the
 // state is as it was.
 func (db *DB) Recreate(c interfaces.Change) error {
-	set := values{}
-	err := set.addChange(c)
-	if err == nil && c.Alloc != nil && c.Alloc.Job != nil {
-		err = set.add(jobKey, c.Alloc.Job)
-	}
-	if err != nil {
-		return err
-	}
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	if db.file == nil {
 		return fileError(db.path, fs.ErrClosed)
 	}
-	db.job = nil
-	return db.replace(set)
+	set, job, err := encode(c, nil)
+	if err == nil {
+		err = db.replace(set)
+	}
+	if err == nil {
+		db.job = job
+	}
+	return err
 }
 
 // Close lets others own the state. It is safe to call twice.

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/hashicorp/nomad/api"
+
 	"taskapi/allocrunner/interfaces"
 	"taskapi/internal/logfile"
 )
@@ -62,29 +64,35 @@ func (v values) add(key string, value any) error {
 	return nil
 }
 
-// addChange encodes a change without the job.
-func (v values) addChange(c interfaces.Change) error {
+// encode returns the values of a change, and the job that is the latest then. The job is among the values unless it is
+// the one that was the latest before.
+func encode(c interfaces.Change, before *api.Job) (set values, job *api.Job, err error) {
+	set, job = values{}, before
 	var errs []error
 	if c.ID == "" {
-		return errors.New("put allocation: the change has no ID")
+		return nil, nil, errors.New("put allocation: the change has no ID")
 	}
 	if c.Alloc != nil {
 		if c.Alloc.ID != c.ID {
-			return fmt.Errorf("put allocation %q: the change has allocation %q", c.ID, c.Alloc.ID)
+			return nil, nil, fmt.Errorf("put allocation %q: the change has allocation %q", c.ID, c.Alloc.ID)
 		}
 		alloc := *c.Alloc
 		alloc.Job, alloc.TaskStates = nil, nil
-		errs = append(errs, v.add(allocKey, &alloc))
+		errs = append(errs, set.add(allocKey, &alloc))
+		if c.Alloc.Job != nil && c.Alloc.Job != before {
+			job = c.Alloc.Job
+			errs = append(errs, set.add(jobKey, job))
+		}
 	}
 	for _, f := range fields {
 		if value := f.of(c); value != nil {
-			errs = append(errs, v.add(f.key, value))
+			errs = append(errs, set.add(f.key, value))
 		}
 	}
 	for name, task := range c.Tasks {
-		errs = append(errs, v.add(taskKey+name, task))
+		errs = append(errs, set.add(taskKey+name, task))
 	}
-	return errors.Join(errs...)
+	return set, job, errors.Join(errs...)
 }
 
 // compose composes an allocation from its values. A value that can't be read is left out, and is one of the problems.
