@@ -16,7 +16,6 @@ import (
 	"os"
 	"os/exec"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -151,37 +150,20 @@ func serve() {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	var once sync.Once
-	finish := func(got answer) {
-		once.Do(func() {
-			if err := json.NewEncoder(os.Stdout).Encode(got); err != nil {
-				os.Exit(1) // the parent is gone
-			}
-			os.Exit(0)
-		})
-	}
-	go func() {
-		for range time.Tick(lookEvery) {
-			if what := r.Limits.exceeded(usage{}); what != "" {
-				finish(answer{Error: tooMuch(r.Config, what).Error(), Invalid: true})
-			}
-		}
-	}()
-	finish(r.parse())
-}
-
-func (r request) parse() answer {
 	var read jobspec.FromFiles
 	r.Config.FromFiles = &read
-	job, err := jobspec.Parse(r.Config)
-	if err != nil {
-		return answer{FromFiles: read.Texts, Error: err.Error(), Invalid: errors.Is(err, jobspec.ErrInvalid)}
+	job, err := here(r.Config, r.Limits)
+	got := answer{FromFiles: read.Texts}
+	if err == nil {
+		got.Job, err = json.Marshal(job)
 	}
-	data, err := json.Marshal(job)
 	if err != nil {
-		return answer{Error: fmt.Sprintf("encode job: %s", err)}
+		got.Error, got.Invalid = err.Error(), errors.Is(err, jobspec.ErrInvalid)
 	}
-	return answer{Job: data, FromFiles: read.Texts}
+	if json.NewEncoder(os.Stdout).Encode(got) != nil {
+		os.Exit(1) // the parent is gone
+	}
+	os.Exit(0)
 }
 
 // lookEvery is how often a process looks at what it has used.
