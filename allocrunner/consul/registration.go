@@ -143,14 +143,14 @@ func CheckID(serviceID string, c api.ServiceCheck) string {
 	texts := []string{
 		serviceID, c.Name, c.Type, c.Command, strings.Join(c.Args, ""), c.Path, c.Protocol, c.PortLabel,
 		c.Interval.String(), c.Timeout.String(),
-		c.Method, c.Body, c.OnUpdate, c.Notes, flagged(c.TLSSkipVerify), c.TLSServerName,
+		c.Method, c.Body, c.OnUpdate, c.Notes, flagged[c.TLSSkipVerify], c.TLSServerName,
 	}
 	var headers []string
 	for name, values := range c.Header {
 		headers = append(headers, name+strings.Join(values, ""))
 	}
 	slices.Sort(headers)
-	texts = append(append(texts, headers...), c.AddressMode, c.GRPCService, flagged(c.GRPCUseTLS))
+	texts = append(append(texts, headers...), c.AddressMode, c.GRPCService, flagged[c.GRPCUseTLS])
 	for _, n := range []struct {
 		name  string
 		value int
@@ -166,12 +166,8 @@ func CheckID(serviceID string, c api.ServiceCheck) string {
 	return checkIDPrefix + hex.EncodeToString(sum[:])
 }
 
-func flagged(set bool) string {
-	if set {
-		return "true"
-	}
-	return ""
-}
+// flagged are the texts of a flag: an unset one is left out.
+var flagged = map[bool]string{true: "true"}
 
 // injected are the tagged addresses that an agent adds by itself.
 var injected = []string{"lan_ipv4", "wan_ipv4", "lan_ipv6", "wan_ipv6"}

@@ -151,14 +151,8 @@ func matches(pattern, name string) bool {
 // text takes what HCL takes for a string.
 func text(v any, to *string) error {
 	switch v := v.(type) {
-	case string:
-		*to = v
-	case bool:
-		*to = strconv.FormatBool(v)
-	case int:
-		*to = strconv.Itoa(v)
-	case int64:
-		*to = strconv.FormatInt(v, 10)
+	case string, bool, int, int64:
+		*to = fmt.Sprint(v)
 	case float64:
 		*to = strconv.FormatFloat(v, 'f', -1, 64)
 	default:
