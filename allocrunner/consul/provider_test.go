@@ -2,7 +2,9 @@ package consul_test
 
 import (
 	"context"
+	"io"
 	"log/slog"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -242,6 +244,14 @@ func TestLeftovers(t *testing.T) {
 	}
 }
 
+// always returns a handler with one answer.
+func always(status int, body string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(status)
+		io.WriteString(w, body)
+	}
+}
+
 // longest is more than an answer of these tests has, in bytes: one of the length that is refused outside tests would
 // take a busy machine longer to send than a request may take.
 const longest = 64 << 10
@@ -251,11 +261,11 @@ func TestAgentIsAway(t *testing.T) {
 	t.Parallel()
 	for name, trouble := range map[string]func(*consultest.Proxy){
 		"away": (*consultest.Proxy).Away,
-		"500":  func(p *consultest.Proxy) { p.Answer(500, "no leader") },
-		"429":  func(p *consultest.Proxy) { p.Answer(429, "slow down") },
-		"long": func(p *consultest.Proxy) { p.Answer(200, `{"a":"`+strings.Repeat("x", longest)) },
-		"text": func(p *consultest.Proxy) { p.Answer(200, "<html>") },
-		"move": func(p *consultest.Proxy) { p.Answer(301, "") },
+		"500":  func(p *consultest.Proxy) { p.Instead(always(500, "no leader")) },
+		"429":  func(p *consultest.Proxy) { p.Instead(always(429, "slow down")) },
+		"long": func(p *consultest.Proxy) { p.Instead(always(200, `{"a":"`+strings.Repeat("x", longest))) },
+		"text": func(p *consultest.Proxy) { p.Instead(always(200, "<html>")) },
+		"move": func(p *consultest.Proxy) { p.Instead(always(301, "")) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -308,7 +318,7 @@ func TestLongAnswers(t *testing.T) {
 func testLongAnswer(t *testing.T, longest int64, answer string) {
 	e := newEnvironment(t)
 	e.longest = longest
-	e.proxy.Answer(200, answer)
+	e.proxy.Instead(always(200, answer))
 	var log logged
 	p := e.run(func(c *consul.Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
 	if err := p.Register(t.Context(), []*interfaces.ServiceInstance{instance(p, "s", nil)}); err != nil {
@@ -342,7 +352,11 @@ func TestAgentHangs(t *testing.T) {
 	p := e.run(nil)
 	in := instance(p, "s", nil)
 	e.register(p, in)
-	e.proxy.Hang()
+	e.proxy.Instead(func(_ http.ResponseWriter, r *http.Request) { // no answer, until the client gives up
+		io.Copy(io.Discard, r.Body) // the server looks for the client's end only behind the body
+		<-r.Context().Done()
+		panic(http.ErrAbortHandler)
+	})
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

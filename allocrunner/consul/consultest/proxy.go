@@ -2,7 +2,6 @@ package consultest
 
 import (
 	"cmp"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -45,25 +44,11 @@ func NewProxy(tb testing.TB, address string) *Proxy {
 
 // Away closes each connection without an answer.
 func (p *Proxy) Away() {
-	p.instead.Store(new(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })))
+	p.Instead(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
 }
 
-// Answer answers all requests itself.
-func (p *Proxy) Answer(status int, body string) {
-	p.instead.Store(new(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.WriteHeader(status)
-		_, _ = w.Write([]byte(body)) // the client may not want all of it
-	})))
-}
-
-// Hang lets each client wait for an answer until the client gives up.
-func (p *Proxy) Hang() {
-	p.instead.Store(new(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body) // the server looks for the client's end only behind the body
-		<-r.Context().Done()
-		panic(http.ErrAbortHandler)
-	})))
-}
+// Instead has all requests answered by a handler.
+func (p *Proxy) Instead(answer http.HandlerFunc) { p.instead.Store(&answer) }
 
 // Back passes requests on again.
 func (p *Proxy) Back() { p.instead.Store(nil) }
