@@ -96,9 +96,9 @@ func testOutlives(t *testing.T, s interfaces.Store) {
 	put(t, owned, interfaces.Change{ID: "a", Alloc: given, Terminal: true, Checks: checks, Life: "life",
 		KillAfter: time.Unix(5, 0).UTC(),
 		Tasks:     map[string]interfaces.SavedTask{"t": task("run"), "u": {Phase: "new"}}})
-	want := &interfaces.Saved{Alloc: storeAlloc("a", 7, "j"), Terminal: true, Life: "life", KillAfter: time.Unix(5, 0).UTC(),
-		Checks: api.AllocCheckStatuses{"c": {Check: "up", Status: "success"}},
-		Tasks:  map[string]interfaces.SavedTask{"t": task("run"), "u": {Phase: "new"}}}
+	want := &interfaces.Saved{Alloc: storeAlloc("a", 7, "j"), Terminal: true, Life: "life",
+		KillAfter: time.Unix(5, 0).UTC(), Checks: api.AllocCheckStatuses{"c": {Check: "up", Status: "success"}},
+		Tasks: map[string]interfaces.SavedTask{"t": task("run"), "u": {Phase: "new"}}}
 	want.Alloc.TaskStates = map[string]*api.TaskState{"t": taskState("run")}
 	if given.Job == nil || given.TaskStates["gone"] == nil {
 		t.Error("the caller's allocation has been changed")

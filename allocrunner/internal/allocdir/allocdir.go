@@ -31,11 +31,11 @@ import (
 const (
 	SharedName  = "alloc"
 	dataName    = "data"
-	logName     = "logs"
+	LogName     = "logs"
 	tmpName     = "tmp"
 	localName   = "local"
-	secretsName = "secrets"
-	privateName = "private"
+	SecretsName = "secrets"
+	PrivateName = "private"
 )
 
 // parentPerm lets a task's user reach its directory and list none.
@@ -86,14 +86,14 @@ func Close(dir string) error {
 // alone. It makes nothing.
 func Paths(dir, task string) interfaces.TaskDir {
 	shared := filepath.Join(dir, SharedName)
-	paths := interfaces.TaskDir{AllocDir: dir, SharedDir: shared, LogDir: filepath.Join(shared, logName)}
+	paths := interfaces.TaskDir{AllocDir: dir, SharedDir: shared, LogDir: filepath.Join(shared, LogName)}
 	if task == "" {
 		return paths
 	}
 	paths.Dir = filepath.Join(dir, task)
 	paths.LocalDir = filepath.Join(paths.Dir, localName)
-	paths.SecretsDir = filepath.Join(paths.Dir, secretsName)
-	paths.PrivateDir = filepath.Join(paths.Dir, privateName)
+	paths.SecretsDir = filepath.Join(paths.Dir, SecretsName)
+	paths.PrivateDir = filepath.Join(paths.Dir, PrivateName)
 	paths.TmpDir = filepath.Join(paths.Dir, tmpName)
 	return paths
 }
@@ -131,7 +131,7 @@ func BuildAlloc(dir string, access Access, tasks []string) error {
 	ours := owner{os.Getuid(), os.Getgid()}
 	return alloc.make(spec{SharedName, 0o777 | unix.S_ISVTX, ours, enforce, []spec{
 		{dataName, 0o777, ours, enforce, nil},
-		{logName, 0o755, ours, enforce, nil},
+		{LogName, 0o755, ours, enforce, nil},
 		{tmpName, 0o777 | unix.S_ISVTX, ours, enforce, nil},
 	}})
 }
@@ -174,8 +174,8 @@ func BuildTask(dir, task string, user interfaces.User) (interfaces.TaskDir, erro
 	own := owner{int(user.UID), int(user.GID)}
 	err = top.make(spec{task, 0o755, own, atCreation, []spec{
 		{localName, 0o755, own, atCreation, nil},
-		{secretsName, 0o700, own, enforce, nil},
-		{privateName, 0o700, own, enforce, nil},
+		{SecretsName, 0o700, own, enforce, nil},
+		{PrivateName, 0o700, own, enforce, nil},
 		{tmpName, 0o777 | unix.S_ISVTX, own, atCreation, nil},
 	}})
 	if err != nil {

@@ -25,6 +25,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/allocdir"
 	"taskapi/internal/filewatch"
 )
 
@@ -145,7 +146,9 @@ func contentType(e *entry, info *api.AllocFileInfo) string {
 
 // visible reports whether an entry of the allocation directory belongs to the tasks. All others are taskapi's own, such
 // as the operator's token.
-func (t *Tree) visible(name string) bool { return name == sharedName || slices.Contains(t.tasks, name) }
+func (t *Tree) visible(name string) bool {
+	return name == allocdir.SharedName || slices.Contains(t.tasks, name)
+}
 
 // fileInfo returns a file's description in Nomad's form.
 func fileInfo(name string, st *unix.Stat_t) *api.AllocFileInfo {

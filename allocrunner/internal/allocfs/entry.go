@@ -10,15 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/allocdir"
 	"taskapi/internal/safedir"
-)
-
-// Names of directories, as Nomad has them.
-const (
-	sharedName  = "alloc"
-	logName     = "logs"
-	secretsName = "secrets"
-	privateName = "private"
 )
 
 // The limits of a walk. Each directory on the way is an open file until the end.
@@ -171,13 +164,13 @@ func (e *entry) canList() error {
 // allowed refuses the content of a task's secrets and private directories. No name on the way is one of a link, so no
 // link leads around it.
 func (e *entry) allowed() error {
-	if len(e.way) < 3 || e.way[1].name == sharedName {
+	if len(e.way) < 3 || e.way[1].name == allocdir.SharedName {
 		return nil
 	}
 	switch e.way[2].name {
-	case secretsName:
+	case allocdir.SecretsName:
 		return interfaces.ErrSecretFile
-	case privateName:
+	case allocdir.PrivateName:
 		return interfaces.ErrPrivateFile
 	}
 	return nil

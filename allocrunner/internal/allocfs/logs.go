@@ -13,11 +13,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/allocdir"
 	"taskapi/allocrunner/internal/logs"
 )
 
 // logPath is the directory of the logs in the file names of frames.
-const logPath = sharedName + "/" + logName + "/"
+const logPath = allocdir.SharedName + "/" + allocdir.LogName + "/"
 
 // maxAhead is how many files after the present one are held open, so that they can be read after they are removed: as
 // many as a task keeps by default, so that a reader may be twice as far behind. Files that are removed and open still

@@ -31,8 +31,8 @@ type Resolver struct {
 	HostIP string
 }
 
-// Of yields the services of a group, each with its owner: a task, or the group for the empty name. It leaves out what is
-// null.
+// Of yields the services of a group, each with its owner: a task, or the group for the empty name. It leaves out null
+// entries.
 func Of(group *api.TaskGroup) iter.Seq2[string, *api.Service] {
 	return func(yield func(string, *api.Service) bool) {
 		for _, t := range append([]*api.Task{{Services: group.Services}}, group.Tasks...) {
