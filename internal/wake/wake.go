@@ -7,8 +7,7 @@ type Signal chan struct{}
 // New returns a signal that has not been sent.
 func New() Signal { return make(Signal, 1) }
 
-// Send wakes the receiver, now or when it next receives. It never waits. Several calls before the receiver looks count as
-// one.
+// Send wakes the receiver, now or when it next receives. It never waits. Calls before the receiver looks count as one.
 func (s Signal) Send() {
 	select {
 	case s <- struct{}{}:
