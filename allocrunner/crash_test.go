@@ -19,7 +19,7 @@ type moments struct {
 	had []*interfaces.Saved
 }
 
-func (m *moments) Put(c interfaces.Change) error {
+func (m *moments) Put(c interfaces.Saved) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if err := m.memory.Put(c); err != nil {

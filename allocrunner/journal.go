@@ -145,10 +145,10 @@ func (j *journal) flush(ticket uint64) error {
 	return err
 }
 
-func (j *journal) change(p pending) interfaces.Change {
+func (j *journal) change(p pending) interfaces.Saved {
 	r := j.runner
-	c := interfaces.Change{
-		ID: r.cfg.Alloc.ID, Checks: p.checks, KillAfter: p.killAfter,
+	c := interfaces.Saved{
+		Checks: p.checks, KillAfter: p.killAfter,
 		Tasks: make(map[string]interfaces.SavedTask, len(p.tasks)),
 	}
 	if p.alloc {

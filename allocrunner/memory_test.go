@@ -28,7 +28,7 @@ type memory struct {
 	full     bool // Put fails
 }
 
-func (m *memory) Put(c interfaces.Change) error {
+func (m *memory) Put(c interfaces.Saved) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.full {

@@ -203,7 +203,7 @@ func (l *Lock) Recreate(next *api.Allocation) error {
 		return &InvalidError{err}
 	}
 	life := uuid.NewString()
-	change := interfaces.Change{ID: l.ID, Alloc: first.Alloc(), Deployments: first.Deployments(), Life: life}
+	change := interfaces.Saved{Alloc: first.Alloc(), Deployments: first.Deployments(), Life: life}
 	if err := l.state.Recreate(change); err != nil {
 		return fmt.Errorf("the state of the allocation that ended can't be replaced: %w", err)
 	}
@@ -227,5 +227,5 @@ func (l *Lock) FinishReplacement() error {
 	interfaces.StopRequest{}.Apply(saved.Alloc)
 	saved.Alloc.ModifyIndex++
 	deployments := deployment.State(saved.Deployments).Next(deployment.Changed{Alloc: saved.Alloc})
-	return l.state.Put(interfaces.Change{ID: l.ID, Alloc: saved.Alloc, Deployments: deployments})
+	return l.state.Put(interfaces.Saved{Alloc: saved.Alloc, Deployments: deployments})
 }

@@ -61,7 +61,7 @@ func TestLockOfALink(t *testing.T) {
 
 func testLock(t *testing.T, d datadir.Dir, store interfaces.Store) {
 	l := lock(t, d, store)
-	if err := l.State().Put(interfaces.Change{ID: testID, Alloc: &api.Allocation{ID: testID},
+	if err := l.State().Put(interfaces.Saved{Alloc: &api.Allocation{ID: testID},
 		Terminal: true}); err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +91,7 @@ func testLock(t *testing.T, d datadir.Dir, store interfaces.Store) {
 func TestStateOfAnotherAllocation(t *testing.T) {
 	d := datadir.Dir(t.TempDir())
 	l := lock(t, d, d.Store(""))
-	if err := errors.Join(l.State().Put(interfaces.Change{ID: "x", Alloc: &api.Allocation{ID: "x"}}),
+	if err := errors.Join(l.State().Put(interfaces.Saved{Alloc: &api.Allocation{ID: "x"}}),
 		l.Close()); err != nil {
 		t.Fatal(err)
 	}

@@ -33,47 +33,31 @@ type OwnedState interface {
 	State
 	// Load returns what is saved. Errors: ErrNoState.
 	Load() (*Saved, error)
-	// Recreate forgets all that is saved and saves the change, in one step. This process owns the state throughout.
+	// Recreate forgets all that is saved and saves what is given, in one step. This process owns the state throughout.
 	// When it fails, the state is as it was.
-	Recreate(Change) error
+	Recreate(Saved) error
 	// Close lets others own the state. It is safe to call twice.
 	Close() error
 }
 
 // State is where a runner saves how far it is, before it acts on it where that matters.
 type State interface {
-	// Put saves what the change holds and leaves the rest as it was. When it returns nil, that outlives this process
+	// Put saves what is given: a field that is zero, or nil, and a task that is not among the Tasks, stay as they were. When it returns nil, that outlives this process
 	// and the machine. After an error nothing is known of the change: the caller puts it again.
-	Put(Change) error
-}
-
-// Change is what has changed of an allocation. A nil field is as it was.
-type Change struct {
-	ID       string                 // of the allocation; always given
-	Alloc    *api.Allocation        // as it stands. Its TaskStates are not written: Tasks have them
-	Tasks    map[string]SavedTask   // those that have changed
-	Checks   api.AllocCheckStatuses // the latest results; empty, not nil, for none any more
-	Terminal bool                   // nothing is left to do; once true, it stays
-
-	// Deployments are those of the latest versions of the job; nil: as they were.
-	Deployments []*api.Deployment
-
-	// KillAfter is when the group's shutdown_delay is over, and the tasks are stopped; zero: as it was.
-	KillAfter time.Time
-
-	Life string // Config.Life; empty: as it was
+	Put(Saved) error
 }
 
 // Saved is an allocation on its way, or at its end, as it was written down.
 type Saved struct {
-	Alloc    *api.Allocation // with its job, and with the task states of Tasks
+	Alloc    *api.Allocation // with its job, and with the task states of Tasks, which are not written a second time
 	Tasks    map[string]SavedTask
-	Checks   api.AllocCheckStatuses
-	Terminal bool `json:"Over"` // the name in the output of dumps
+	Checks   api.AllocCheckStatuses // the latest results; empty, not nil, for none any more
+	Terminal bool                   `json:"Over"` // nothing is left to do. The name is that in the output of dumps
 
 	Deployments []*api.Deployment `json:",omitempty"` // the latest first
 
-	KillAfter time.Time // zero before the group's shutdown_delay has begun
+	// KillAfter is when the group's shutdown_delay is over, and the tasks are stopped; zero before it has begun.
+	KillAfter time.Time
 
 	Life string // Config.Life
 }

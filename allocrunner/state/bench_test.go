@@ -15,7 +15,7 @@ func BenchmarkPut(b *testing.B) {
 	db := open(b, b.TempDir()+"/"+state.FileName)
 	a := alloc("a", 0)
 	a.Job = job("j")
-	put(b, db, interfaces.Change{ID: "a", Alloc: a})
+	put(b, db, interfaces.Saved{Alloc: a})
 	s := &api.TaskState{State: "running"}
 	for i := range 10 {
 		s.Events = append(s.Events, &api.TaskEvent{Type: "Restarting", Time: int64(i),
@@ -24,7 +24,6 @@ func BenchmarkPut(b *testing.B) {
 	}
 	for b.Loop() {
 		s.Restarts++
-		put(b, db, interfaces.Change{ID: "a",
-			Tasks: map[string]interfaces.SavedTask{"t": {State: s, Phase: "backoff"}}})
+		put(b, db, interfaces.Saved{Tasks: map[string]interfaces.SavedTask{"t": {State: s, Phase: "backoff"}}})
 	}
 }

@@ -71,11 +71,11 @@ func lived(t testing.TB) (path, latest string) {
 	const more = 5000 // than a page
 	a := alloc("a", 1)
 	a.Job = jobOf("j", more)
-	put(t, db, interfaces.Change{ID: "a", Alloc: a})
+	put(t, db, interfaces.Saved{Alloc: a})
 	for i := range 12 {
 		a := alloc("a", uint64(i+2))
 		a.Job = jobOf("j", more)
-		put(t, db, interfaces.Change{ID: "a", Alloc: a, Tasks: map[string]interfaces.SavedTask{
+		put(t, db, interfaces.Saved{Alloc: a, Tasks: map[string]interfaces.SavedTask{
 			[]string{"t", "u"}[i%2]: task(strings.Repeat("phase ", 1+i*60)),
 		}})
 	}
@@ -186,7 +186,7 @@ func useDamaged(t *testing.T, seed uint64, path, latest string, readErr error) {
 		if got := asJSON(t, load(t, db)); got != latest {
 			t.Fatalf("seed %d: loaded something else than was put last: %.60s", seed, got)
 		}
-		put(t, db, interfaces.Change{ID: "a", Alloc: alloc("a", 99)})
+		put(t, db, interfaces.Saved{Alloc: alloc("a", 99)})
 		db.Close()
 		if _, err := state.Read(path); err != nil {
 			t.Fatalf("seed %d: after a write: %v", seed, err)
@@ -218,8 +218,8 @@ func TestEachBitCounts(t *testing.T) {
 	db := open(t, path)
 	a := alloc("a", 1)
 	a.Job = jobOf("j", 10)
-	put(t, db, interfaces.Change{ID: "a", Alloc: a},
-		interfaces.Change{ID: "a", Tasks: map[string]interfaces.SavedTask{"t": {Phase: "x"}}})
+	put(t, db, interfaces.Saved{Alloc: a},
+		interfaces.Saved{Tasks: map[string]interfaces.SavedTask{"t": {Phase: "x"}}})
 	latest := asJSON(t, load(t, db))
 	db.Close()
 	whole := readFile(t, path)
@@ -262,10 +262,10 @@ func TestDamageThatDoesNoHarm(t *testing.T) {
 func TestCutOffWrites(t *testing.T) {
 	path := statePath(t)
 	db := open(t, path)
-	put(t, db, interfaces.Change{ID: "a", Alloc: alloc("a", 1),
+	put(t, db, interfaces.Saved{Alloc: alloc("a", 1),
 		Tasks: map[string]interfaces.SavedTask{"t": {Attempts: 1}}})
 	before := readFile(t, path)
-	put(t, db, interfaces.Change{ID: "a", Alloc: alloc("a", 2),
+	put(t, db, interfaces.Saved{Alloc: alloc("a", 2),
 		Tasks: map[string]interfaces.SavedTask{"t": {Attempts: 2}}})
 	db.Close()
 	after := readFile(t, path)
@@ -286,7 +286,7 @@ func TestCutOffWrites(t *testing.T) {
 			}
 		}
 		db := open(t, path)
-		put(t, db, interfaces.Change{ID: "a", Alloc: alloc("a", 3)})
+		put(t, db, interfaces.Saved{Alloc: alloc("a", 3)})
 		db.Close()
 		if got, err := state.Read(path); err != nil || got.Alloc.ModifyIndex != 3 {
 			t.Fatalf("cut at %d, after a write: %v", cut, err)
@@ -309,9 +309,9 @@ func cuts(from, to int) []int {
 func TestCutOffWritesDontMix(t *testing.T) {
 	path := statePath(t)
 	db := open(t, path)
-	put(t, db, interfaces.Change{ID: "a", Alloc: alloc("a", 1)})
+	put(t, db, interfaces.Saved{Alloc: alloc("a", 1)})
 	before := readFile(t, path)
-	put(t, db, interfaces.Change{ID: "a", Alloc: alloc("a", 2)})
+	put(t, db, interfaces.Saved{Alloc: alloc("a", 2)})
 	db.Close()
 	left := readFile(t, path)
 	left[len(before)] ^= 1
@@ -335,7 +335,7 @@ func damageOpenFile(t *testing.T, path string) {
 	if err := os.Truncate(path, 1000); err != nil {
 		t.Fatal(err)
 	}
-	change := interfaces.Change{ID: "a", Tasks: map[string]interfaces.SavedTask{"t": task("kept")}}
+	change := interfaces.Saved{Tasks: map[string]interfaces.SavedTask{"t": task("kept")}}
 	for range 3 {
 		if err := db.Put(change); !errors.Is(err, state.ErrDamaged) {
 			t.Fatalf("put: %v", err)
@@ -360,7 +360,7 @@ func damageOpenFile(t *testing.T, path string) {
 func FuzzFile(f *testing.F) {
 	path := statePath(f)
 	db := open(f, path)
-	put(f, db, interfaces.Change{ID: "a", Alloc: alloc("a", 1),
+	put(f, db, interfaces.Saved{Alloc: alloc("a", 1),
 		Tasks: map[string]interfaces.SavedTask{"t": task("x")}})
 	db.Close()
 	f.Add([]byte(readFile(f, path)))

@@ -34,7 +34,7 @@ func TestFileOfFormat3(t *testing.T) {
 	}
 	db := open(t, path)
 	check("loaded", load(t, db), nil)
-	put(t, db, interfaces.Change{ID: "a", Terminal: true})
+	put(t, db, interfaces.Saved{Terminal: true})
 	if saved = load(t, db); !saved.Terminal {
 		t.Error("a change that follows is not there")
 	}

@@ -24,12 +24,12 @@ func refusedThenWritten(t *testing.T, path string, cause error, remedy string, r
 	db := open(t, path)
 	a := alloc("a", 1)
 	a.Job = job("j")
-	put(t, db, interfaces.Change{ID: "a", Alloc: a,
+	put(t, db, interfaces.Saved{Alloc: a,
 		Tasks: map[string]interfaces.SavedTask{"t": task("before"), "u": task("before")}})
 	long := strings.Repeat("long ", 16000)
 	for round := range 2 {
 		refuse()
-		change := interfaces.Change{ID: "a", Alloc: alloc("a", uint64(round+2)), Tasks: map[string]interfaces.SavedTask{
+		change := interfaces.Saved{Alloc: alloc("a", uint64(round+2)), Tasks: map[string]interfaces.SavedTask{
 			"t": task("then" + long), "u": task("then" + long)}}
 		for range 3 {
 			err := db.Put(change)
@@ -70,7 +70,7 @@ func TestFullDisk(t *testing.T) {
 		t.Fatalf("a new file on a full disk: %v, %v", db, err)
 	}
 	small.Empty()
-	put(t, open(t, path), interfaces.Change{ID: "a", Alloc: alloc("a", 1)})
+	put(t, open(t, path), interfaces.Saved{Alloc: alloc("a", 1)})
 	if _, err := os.Stat(path + ".new"); err == nil {
 		t.Error("a draft is left")
 	}
@@ -103,12 +103,12 @@ func TestAfterAFailureTheFileIsAsItWas(t *testing.T) {
 	}
 	path := statePath(t)
 	db := open(t, path)
-	first := interfaces.Change{ID: "a", Alloc: alloc("a", 1)}
+	first := interfaces.Saved{Alloc: alloc("a", 1)}
 	put(t, db, first)
 	before := readFile(t, path)
 	for _, room := range []int{0, len(before), len(before) + 100} {
 		disktest.LimitSize(t, uint64(room))
-		if err := db.Put(interfaces.Change{ID: "a", Alloc: alloc("a", 2)}); !errors.Is(err, syscall.EFBIG) {
+		if err := db.Put(interfaces.Saved{Alloc: alloc("a", 2)}); !errors.Is(err, syscall.EFBIG) {
 			t.Fatalf("put: %v", err)
 		}
 		disktest.LimitSize(t, unix.RLIM_INFINITY)

@@ -106,8 +106,7 @@ func TestRepairNamesWhatIsLost(t *testing.T) {
 	r := repair(t, path)
 	diff(t, "lost", []string{`task "u"`}, r.Lost)
 	db := open(t, path)
-	put(t, db, interfaces.Change{ID: "a",
-		Tasks: map[string]interfaces.SavedTask{"u": task("again")}})
+	put(t, db, interfaces.Saved{Tasks: map[string]interfaces.SavedTask{"u": task("again")}})
 	if got := load(t, db); len(got.Tasks) != 2 || got.Alloc.Job == nil {
 		t.Errorf("after the repair: %s", asJSON(t, got))
 	}
@@ -147,8 +146,8 @@ func TestRepairFailsOnWhatIsNotThere(t *testing.T) {
 func TestInspectWhileItIsWritten(t *testing.T) {
 	path := statePath(t)
 	db := open(t, path)
-	both := func(i uint64) interfaces.Change {
-		return interfaces.Change{ID: "a", Alloc: alloc("a", i),
+	both := func(i uint64) interfaces.Saved {
+		return interfaces.Saved{Alloc: alloc("a", i),
 			Tasks: map[string]interfaces.SavedTask{"t": {Attempts: int(i)}}}
 	}
 	put(t, db, both(0))

@@ -122,9 +122,9 @@ func (db *DB) Load() (*interfaces.Saved, error) {
 	return c.saved(db.path)
 }
 
-// Put saves a change. When it returns nil, the change is on the disk. After an error the change may be there or not:
+// Put saves a change. When Put returns nil, the change is on the disk. After an error the change may be there or not:
 // put it again. Errors: ErrFile with its cause, ErrDamaged; those of a change that can't be encoded.
-func (db *DB) Put(c interfaces.Change) error {
+func (db *DB) Put(c interfaces.Saved) error {
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	if db.file == nil {
@@ -242,7 +242,7 @@ func (db *DB) TryRecreate() error {
 
 // Recreate forgets all that is saved and saves the change. This process owns the state throughout. When it fails, the
 // state is as it was.
-func (db *DB) Recreate(c interfaces.Change) error {
+func (db *DB) Recreate(c interfaces.Saved) error {
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	if db.file == nil {

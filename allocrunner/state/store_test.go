@@ -22,8 +22,7 @@ import (
 func TestStore(t *testing.T) {
 	for what, test := range map[string]func(*testing.T, interfaces.Store){
 		"saved outlives its owner": testOutlives, "what is not given stays": testNotGiven, "one owner": testOwner,
-		"recreate": testRecreate, "changes that can't be saved": testInvalid, "at the same time": testConcurrent,
-		"model": testModel,
+		"recreate": testRecreate, "at the same time": testConcurrent, "model": testModel,
 	} {
 		t.Run(what, func(t *testing.T) {
 			dir := scratch(t)
@@ -43,7 +42,7 @@ func acquire(t testing.TB, s interfaces.Store, id string) interfaces.OwnedState 
 }
 
 // put puts changes, one after the other.
-func put(t testing.TB, s interfaces.OwnedState, changes ...interfaces.Change) {
+func put(t testing.TB, s interfaces.OwnedState, changes ...interfaces.Saved) {
 	t.Helper()
 	for _, c := range changes {
 		if err := s.Put(c); err != nil {
@@ -93,7 +92,7 @@ func testOutlives(t *testing.T, s interfaces.Store) {
 	given := storeAlloc("a", 7, "j")
 	given.TaskStates = map[string]*api.TaskState{"gone": {}} // Tasks have them
 	checks := api.AllocCheckStatuses{"c": {Check: "up", Status: "success"}}
-	put(t, owned, interfaces.Change{ID: "a", Alloc: given, Terminal: true, Checks: checks, Life: "life",
+	put(t, owned, interfaces.Saved{Alloc: given, Terminal: true, Checks: checks, Life: "life",
 		KillAfter: time.Unix(5, 0).UTC(),
 		Tasks:     map[string]interfaces.SavedTask{"t": task("run"), "u": {Phase: "new"}}})
 	want := &interfaces.Saved{Alloc: storeAlloc("a", 7, "j"), Terminal: true, Life: "life",
@@ -114,10 +113,10 @@ func testOutlives(t *testing.T, s interfaces.Store) {
 func testNotGiven(t *testing.T, s interfaces.Store) {
 	owned := acquire(t, s, "a")
 	put(t, owned,
-		interfaces.Change{ID: "a", Alloc: storeAlloc("a", 1, "j"), Terminal: true,
+		interfaces.Saved{Alloc: storeAlloc("a", 1, "j"), Terminal: true,
 			Tasks:  map[string]interfaces.SavedTask{"t": task("one"), "u": task("one")},
 			Checks: api.AllocCheckStatuses{"c": {}}},
-		interfaces.Change{ID: "a", Tasks: map[string]interfaces.SavedTask{"t": task("two")}})
+		interfaces.Saved{Tasks: map[string]interfaces.SavedTask{"t": task("two")}})
 	got := load(t, owned)
 	diff(t, "the task that has changed", task("two"), got.Tasks["t"])
 	diff(t, "the one that has not", task("one"), got.Tasks["u"])
@@ -125,11 +124,11 @@ func testNotGiven(t *testing.T, s interfaces.Store) {
 	if !got.Terminal || len(got.Checks) != 1 || *got.Alloc.Job.ID != "j" {
 		t.Errorf("terminal %v, checks %v, job %q", got.Terminal, got.Checks, *got.Alloc.Job.ID)
 	}
-	put(t, owned, interfaces.Change{ID: "a", Checks: api.AllocCheckStatuses{}})
+	put(t, owned, interfaces.Saved{Checks: api.AllocCheckStatuses{}})
 	if got := load(t, owned); got.Checks == nil || len(got.Checks) != 0 || !got.Terminal {
 		t.Errorf("checks taken away: %v, terminal %v", got.Checks, got.Terminal)
 	}
-	put(t, owned, interfaces.Change{ID: "a", Alloc: storeAlloc("a", 2, "k")})
+	put(t, owned, interfaces.Saved{Alloc: storeAlloc("a", 2, "k")})
 	if got := load(t, owned); *got.Alloc.Job.ID != "k" || got.Alloc.ModifyIndex != 2 {
 		t.Errorf("another job: %+v", got.Alloc)
 	}
@@ -141,11 +140,11 @@ func testOwner(t *testing.T, s interfaces.Store) {
 	if _, err := s.Acquire("a"); !errors.Is(err, interfaces.ErrStateInUse) {
 		t.Errorf("a second owner: got %v, want ErrStateInUse", err)
 	}
-	put(t, owned, interfaces.Change{ID: "a", Alloc: storeAlloc("a", 1, "j")})
+	put(t, owned, interfaces.Saved{Alloc: storeAlloc("a", 1, "j")})
 	if err := owned.Close(); err != nil {
 		t.Fatal(err)
 	}
-	change := interfaces.Change{ID: "a", Alloc: storeAlloc("a", 2, "j")}
+	change := interfaces.Saved{Alloc: storeAlloc("a", 2, "j")}
 	_, loadErr := owned.Load()
 	for what, err := range map[string]error{"put": owned.Put(change), "load": loadErr,
 		"recreate": owned.Recreate(change)} {
@@ -160,37 +159,18 @@ func testOwner(t *testing.T, s interfaces.Store) {
 
 func testRecreate(t *testing.T, s interfaces.Store) {
 	owned := acquire(t, s, "a")
-	put(t, owned, interfaces.Change{ID: "a", Alloc: storeAlloc("a", 7, "j"), Terminal: true, Life: "one",
+	put(t, owned, interfaces.Saved{Alloc: storeAlloc("a", 7, "j"), Terminal: true, Life: "one",
 		Tasks: map[string]interfaces.SavedTask{"t": task("x")}})
-	if err := owned.Recreate(interfaces.Change{ID: "a", Alloc: storeAlloc("b", 1, "k")}); err == nil {
-		t.Error("recreated as another allocation")
-	}
-	if got := load(t, owned); !got.Terminal || got.Alloc.ModifyIndex != 7 {
-		t.Errorf("after a failure: %+v", got)
-	}
-	if err := owned.Recreate(interfaces.Change{ID: "a", Alloc: storeAlloc("a", 1, "k"), Life: "two"}); err != nil {
+	if err := owned.Recreate(interfaces.Saved{Alloc: storeAlloc("a", 1, "k"), Life: "two"}); err != nil {
 		t.Fatal(err)
 	}
 	diff(t, "recreated", &interfaces.Saved{Alloc: storeAlloc("a", 1, "k"), Life: "two"}, load(t, owned))
 	if _, err := s.Acquire("a"); !errors.Is(err, interfaces.ErrStateInUse) {
 		t.Errorf("a second owner: got %v, want ErrStateInUse", err)
 	}
-	put(t, owned, interfaces.Change{ID: "a", Alloc: storeAlloc("a", 2, "k")})
+	put(t, owned, interfaces.Saved{Alloc: storeAlloc("a", 2, "k")})
 	if got := load(t, owned); got.Alloc.ModifyIndex != 2 || got.Life != "two" {
 		t.Errorf("afterwards: %+v", got)
-	}
-}
-
-func testInvalid(t *testing.T, s interfaces.Store) {
-	owned := acquire(t, s, "a")
-	for _, c := range []interfaces.Change{{Alloc: storeAlloc("", 1, "j")}, {Terminal: true},
-		{ID: "a", Alloc: storeAlloc("b", 1, "j")}} {
-		if err := owned.Put(c); err == nil {
-			t.Errorf("%q: no error", c.ID)
-		}
-	}
-	if _, err := owned.Load(); !errors.Is(err, interfaces.ErrNoState) {
-		t.Errorf("something was saved: %v", err)
 	}
 }
 
@@ -203,7 +183,7 @@ func testConcurrent(t *testing.T, s interfaces.Store) {
 		name := fmt.Sprint("t", i)
 		calls.Go(func() {
 			for n := 1; n <= rounds; n++ {
-				put(t, owned, interfaces.Change{ID: "a", Alloc: storeAlloc("a", 1, "j"),
+				put(t, owned, interfaces.Saved{Alloc: storeAlloc("a", 1, "j"),
 					Tasks: map[string]interfaces.SavedTask{name: {Attempts: n}}})
 			}
 		})
@@ -273,8 +253,8 @@ func compare(rt *rapid.T, s interfaces.OwnedState, want *interfaces.Saved) {
 }
 
 // drawChange draws a change. Most of its values are small, and some as large as several pages.
-func drawChange(rt *rapid.T, id string) interfaces.Change {
-	c := interfaces.Change{ID: id, Terminal: rapid.IntRange(0, 9).Draw(rt, "over") == 0}
+func drawChange(rt *rapid.T, id string) interfaces.Saved {
+	c := interfaces.Saved{Terminal: rapid.IntRange(0, 9).Draw(rt, "over") == 0}
 	text := func(label string) string {
 		return strings.Repeat("x", rapid.SampledFrom([]int{1, 100, 1500, 5000}).Draw(rt, label))
 	}
@@ -295,7 +275,7 @@ func drawChange(rt *rapid.T, id string) interfaces.Change {
 }
 
 // apply makes a change to the model.
-func apply(m *interfaces.Saved, c interfaces.Change) {
+func apply(m *interfaces.Saved, c interfaces.Saved) {
 	if c.Alloc != nil {
 		a := *c.Alloc
 		m.Alloc = &a

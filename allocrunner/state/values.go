@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -21,30 +22,16 @@ const (
 	taskKey  = "task/" // and the task's name: interfaces.SavedTask
 )
 
-// fields lists the other values. of returns a change's value, nil when it has none. into returns where the value is
-// read to.
+// fields lists the other values.
 var fields = []struct {
-	key  string
-	of   func(interfaces.Change) any
-	into func(*interfaces.Saved) any
+	key string
+	of  func(*interfaces.Saved) any
 }{
-	{"checks", func(c interfaces.Change) any { return given(c.Checks != nil, c.Checks) },
-		func(s *interfaces.Saved) any { return &s.Checks }},
-	{"over", func(c interfaces.Change) any { return given(c.Terminal, true) },
-		func(s *interfaces.Saved) any { return &s.Terminal }},
-	{"deployments", func(c interfaces.Change) any { return given(c.Deployments != nil, c.Deployments) },
-		func(s *interfaces.Saved) any { return &s.Deployments }},
-	{"kill", func(c interfaces.Change) any { return given(!c.KillAfter.IsZero(), c.KillAfter) },
-		func(s *interfaces.Saved) any { return &s.KillAfter }},
-	{"life", func(c interfaces.Change) any { return given(c.Life != "", c.Life) },
-		func(s *interfaces.Saved) any { return &s.Life }},
-}
-
-func given(is bool, value any) any {
-	if is {
-		return value
-	}
-	return nil
+	{"checks", func(s *interfaces.Saved) any { return &s.Checks }},
+	{"over", func(s *interfaces.Saved) any { return &s.Terminal }},
+	{"deployments", func(s *interfaces.Saved) any { return &s.Deployments }},
+	{"kill", func(s *interfaces.Saved) any { return &s.KillAfter }},
+	{"life", func(s *interfaces.Saved) any { return &s.Life }},
 }
 
 // values are the values by their keys, as JSON.
@@ -66,16 +53,10 @@ func (v values) add(key string, value any) error {
 
 // encode returns the values of a change, and the job that is the latest then. The job is among the values unless it is
 // the one that was the latest before.
-func encode(c interfaces.Change, before *api.Job) (set values, job *api.Job, err error) {
+func encode(c interfaces.Saved, before *api.Job) (set values, job *api.Job, err error) {
 	set, job = values{}, before
 	var errs []error
-	if c.ID == "" {
-		return nil, nil, errors.New("put allocation: the change has no ID")
-	}
 	if c.Alloc != nil {
-		if c.Alloc.ID != c.ID {
-			return nil, nil, fmt.Errorf("put allocation %q: the change has allocation %q", c.ID, c.Alloc.ID)
-		}
 		alloc := *c.Alloc
 		alloc.Job, alloc.TaskStates = nil, nil
 		errs = append(errs, set.add(allocKey, &alloc))
@@ -85,8 +66,8 @@ func encode(c interfaces.Change, before *api.Job) (set values, job *api.Job, err
 		}
 	}
 	for _, f := range fields {
-		if value := f.of(c); value != nil {
-			errs = append(errs, set.add(f.key, value))
+		if value := reflect.ValueOf(f.of(&c)).Elem(); !value.IsZero() {
+			errs = append(errs, set.add(f.key, value.Interface()))
 		}
 	}
 	for name, task := range c.Tasks {
@@ -112,7 +93,7 @@ func compose(set values) (*interfaces.Saved, []error) {
 	}
 	read(allocKey, &saved.Alloc)
 	for _, f := range fields {
-		read(f.key, f.into(saved))
+		read(f.key, f.of(saved))
 	}
 	for _, key := range slices.Sorted(maps.Keys(set)) {
 		if name, ok := strings.CutPrefix(key, taskKey); ok {

@@ -33,7 +33,7 @@ func TestGCLeavesANewRunAlone(t *testing.T) {
 		ID: testAllocID, TaskGroup: group, ClientStatus: api.AllocClientStatusComplete, ModifyIndex: 7,
 		Job: &api.Job{ID: &job, TaskGroups: []*api.TaskGroup{{Name: &group}}},
 	}
-	if err := errors.Join(c.State().Put(interfaces.Change{ID: testAllocID, Alloc: alloc, Terminal: true}),
+	if err := errors.Join(c.State().Put(interfaces.Saved{Alloc: alloc, Terminal: true}),
 		c.Close()); err != nil {
 		t.Fatal(err)
 	}

@@ -20,7 +20,7 @@ func TestAStopAfterTheEnd(t *testing.T) {
 	}
 	alloc := &api.Allocation{ID: testAllocID, ClientStatus: api.AllocClientStatusComplete, ModifyIndex: 7}
 	interfaces.StopRequest{ReplacedBy: new(api.Allocation)}.Apply(alloc)
-	if err := c.State().Put(interfaces.Change{ID: testAllocID, Alloc: alloc, Terminal: true}); err != nil {
+	if err := c.State().Put(interfaces.Saved{Alloc: alloc, Terminal: true}); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.Close(); err != nil {

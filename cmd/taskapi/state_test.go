@@ -43,10 +43,8 @@ func leftState(t *testing.T) (dataDir, path string) {
 	}
 	defer db.Close()
 	group := "g"
-	err = db.Put(interfaces.Change{
-		ID: testAllocID,
-		Alloc: &api.Allocation{ID: testAllocID, TaskGroup: group, Job: &api.Job{
-			TaskGroups: []*api.TaskGroup{{Name: &group, Tasks: []*api.Task{{Name: "one"}, {Name: "two"}}}}}},
+	err = db.Put(interfaces.Saved{Alloc: &api.Allocation{ID: testAllocID, TaskGroup: group, Job: &api.Job{
+		TaskGroups: []*api.TaskGroup{{Name: &group, Tasks: []*api.Task{{Name: "one"}, {Name: "two"}}}}}},
 		Tasks: map[string]interfaces.SavedTask{"one": {Phase: "phase of <one>"}, "two": {Phase: "phase of two"}},
 	})
 	if err != nil {

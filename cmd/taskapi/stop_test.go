@@ -320,7 +320,7 @@ func TestStopKillsWhatAnEndedAllocationHasLeft(t *testing.T) {
 	kill(t, p)
 	db, err := state.Open(datadir.Dir(dir).State(testAllocID), version)
 	if err == nil {
-		err = errors.Join(db.Put(interfaces.Change{ID: testAllocID, Terminal: true}), db.Close())
+		err = errors.Join(db.Put(interfaces.Saved{Terminal: true}), db.Close())
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -32,7 +32,7 @@ func TestDestroyRunsTheHooks(t *testing.T) {
 	group, job := "g", "ended"
 	alloc := &api.Allocation{ID: id, TaskGroup: group, ClientStatus: api.AllocClientStatusComplete,
 		Job: &api.Job{ID: &job, TaskGroups: []*api.TaskGroup{{Name: &group}}}}
-	err = errors.Join(lock.State().Put(interfaces.Change{ID: id, Alloc: alloc, Terminal: true}), lock.Reload())
+	err = errors.Join(lock.State().Put(interfaces.Saved{Alloc: alloc, Terminal: true}), lock.Reload())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -42,7 +42,7 @@ func lock(t *testing.T, dir datadir.Dir, over bool) *datadir.Lock {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := l.State().Put(interfaces.Change{ID: id, Alloc: &api.Allocation{ID: id}, Terminal: over}); err != nil {
+	if err := l.State().Put(interfaces.Saved{Alloc: &api.Allocation{ID: id}, Terminal: over}); err != nil {
 		t.Fatal(err)
 	}
 	return l

@@ -58,7 +58,7 @@ func newPlace(t *testing.T, all []saved) Layout {
 		if s.ended {
 			alloc.ClientStatus = "complete"
 		}
-		if err := lock.State().Put(interfaces.Change{ID: s.id, Alloc: alloc, Tasks: states, Terminal: s.ended}); err != nil {
+		if err := lock.State().Put(interfaces.Saved{Alloc: alloc, Tasks: states, Terminal: s.ended}); err != nil {
 			t.Fatal(err)
 		}
 		if err := lock.Close(); err != nil {
