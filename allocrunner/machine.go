@@ -79,7 +79,7 @@ func (r *Runner) checkUsers() error {
 
 // missingProgram says why a task's program is missing; empty when it is there, or when that is known only at the start.
 func missingProgram(
-	alloc *api.Allocation, t *api.Task, user interfaces.User, known *drivers.Registry, node taskenv.Node,
+	alloc *api.Allocation, t *api.Task, user interfaces.User, known *drivers.Registry, node api.Node,
 ) string {
 	d, err := known.Get(t.Driver)
 	if check, ok := d.(drivers.Precheck); ok && err == nil {

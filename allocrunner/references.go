@@ -25,7 +25,7 @@ var unresolvable = []string{"Unknown variable:", "Unsupported attribute:"}
 
 // unresolved returns what of a task's config and env block refers to something that it will not have at its start, a
 // sentence each.
-func unresolved(alloc *api.Allocation, t *api.Task, user interfaces.User, node taskenv.Node) (config, env []string) {
+func unresolved(alloc *api.Allocation, t *api.Task, user interfaces.User, node api.Node) (config, env []string) {
 	e := referable(alloc, t, user, node)
 	_, err := e.EvalConfig(t.Config)
 	if invalid, ok := errors.AsType[*taskenv.ConfigError](err); ok {
@@ -56,9 +56,9 @@ func unlessMeta(text string) string {
 
 // referable returns an environment with the names that the task's has at its start, and made-up values where those are
 // known only then.
-func referable(alloc *api.Allocation, t *api.Task, user interfaces.User, node taskenv.Node) *taskenv.Env {
+func referable(alloc *api.Allocation, t *api.Task, user interfaces.User, node api.Node) *taskenv.Env {
 	const later = "1"
-	node.Cgroup = later
+	node.CgroupParent = later
 	hooks := map[string]string{"NOMAD_UNIX_ADDR": later}
 	for _, id := range append([]*api.WorkloadIdentity{t.Identity}, t.Identities...) {
 		switch {

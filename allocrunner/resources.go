@@ -24,7 +24,7 @@ import (
 
 // resources is what an allocation has of its machine while it runs: nothing before acquire and after release.
 type resources struct {
-	node      taskenv.Node
+	node      api.Node
 	meta      metaUse
 	ports     *ports.Reservation
 	pending   func() (*keeper.Supervisor, error) // waits for the supervisor, which takes a new process; nil for none
@@ -141,13 +141,12 @@ func (res *resources) holds() []*os.File {
 	return files
 }
 
-func (r *Runner) detectNode() taskenv.Node {
+func (r *Runner) detectNode() api.Node {
 	node := taskenv.DetectNode(r.drivers.Attributes())
 	node.ID = r.cfg.Alloc.NodeID
 	node.Name = r.cfg.Alloc.NodeName
 	node.Datacenter = r.cfg.Datacenter
-	node.Region = ptr.Deref(r.cfg.Alloc.Job.Region)
-	node.Pool = "default"
+	node.NodePool = "default"
 	return node
 }
 

@@ -60,7 +60,7 @@ func (greeting) Destroy(context.Context) (leftover int, err error)         { ret
 func ExampleDriver() {
 	task := api.NewTask("web", "greeter").SetConfig("words", "${NOMAD_TASK_NAME} of ${node.datacenter}")
 	alloc := &api.Allocation{ID: "0ddba11", Job: &api.Job{}}
-	env := taskenv.New(taskenv.Config{Alloc: alloc, Task: task, Node: taskenv.Node{Datacenter: "dc1"}})
+	env := taskenv.New(taskenv.Config{Alloc: alloc, Task: task, Node: api.Node{Datacenter: "dc1"}})
 
 	known := drivers.NewRegistry(greeter{})
 	run, err := known.Start(context.Background(), drivers.Task{Task: task, Env: env})

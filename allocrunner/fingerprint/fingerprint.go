@@ -25,12 +25,9 @@ import (
 // Node returns this machine, with its task drivers, as a node that is ready. The node's disk is the file system of dir;
 // like Nomad, it counts what is free there. The caller adds the ID, the datacenter, the pool and the metadata.
 func Node(dir string, known *drivers.Registry) *api.Node {
-	facts := taskenv.DetectNode(known.Attributes())
-	n := &api.Node{
-		Name: facts.Name, Attributes: facts.Attributes, CgroupParent: facts.Cgroup,
-		Status: api.NodeStatusReady, SchedulingEligibility: api.NodeSchedulingEligible,
-		Drivers: map[string]*api.DriverInfo{}, ReservedResources: &api.NodeReservedResources{},
-	}
+	n := taskenv.DetectNode(known.Attributes())
+	n.Status, n.SchedulingEligibility = api.NodeStatusReady, api.NodeSchedulingEligible
+	n.Drivers, n.ReservedResources = map[string]*api.DriverInfo{}, &api.NodeReservedResources{}
 	cores, mhz := runtime.NumCPU(), int(proc.Megahertz())
 	if model := proc.Value("/proc/cpuinfo", "model name"); model != "" {
 		n.Attributes["cpu.modelname"] = model
@@ -69,7 +66,7 @@ func Node(dir string, known *drivers.Registry) *api.Node {
 			HealthDescription: cmp.Or(found.Problem, "Healthy"), UpdateTime: now,
 		}
 	}
-	return n
+	return &n
 }
 
 // networks returns every address of the interface that has the address ip.

@@ -199,7 +199,7 @@ func (r *runner) register(ctx context.Context, task string, e registration.Event
 
 func (r *runner) env() *taskenv.Env {
 	alloc := r.Alloc()
-	return taskenv.New(taskenv.Config{Alloc: alloc, Dir: allocdir.Paths(r.cfg.Dir, ""), Node: taskenv.Node{
+	return taskenv.New(taskenv.Config{Alloc: alloc, Dir: allocdir.Paths(r.cfg.Dir, ""), Node: api.Node{
 		ID: alloc.NodeID, Name: alloc.NodeName, Datacenter: r.cfg.Datacenter,
 	}})
 }

@@ -48,8 +48,8 @@ type Config struct {
 	// Ports are the group's.
 	Ports []api.PortMapping
 
-	// Node is the machine.
-	Node Node
+	// Node is the machine. Its region is the job's.
+	Node api.Node
 }
 
 var _ interfaces.Env = (*Env)(nil)
@@ -66,13 +66,13 @@ type Env struct {
 
 // New builds an environment. It does no I/O.
 func New(cfg Config) *Env {
-	e := &Env{cfg: cfg, node: cfg.Node.references()}
-	e.facts = map[string]string{}
+	e := &Env{cfg: cfg, facts: map[string]string{}}
 	if cfg.Task != nil {
 		addBase(e.facts, cfg.User)
 		e.task = maps.Clone(cfg.Task.Env)
 	}
 	addFacts(e.facts, cfg)
+	e.node = references(&cfg.Node, e.facts["NOMAD_REGION"])
 	e.addMeta(mergedMeta(cfg.Alloc, cfg.Task))
 	e.build()
 	return e

@@ -36,8 +36,8 @@ func newConfig() taskenv.Config {
 			{Label: "http", Value: 20530, HostIP: "127.0.0.1"},
 			{Label: "admin-api", Value: 26219, To: 8080, HostIP: "127.0.0.1"},
 		},
-		Node: taskenv.Node{
-			ID: "node-id", Name: "vm", Datacenter: "dc1", Region: "global", Pool: "default", Cgroup: "some.slice",
+		Node: api.Node{
+			ID: "node-id", Name: "vm", Datacenter: "dc1", NodePool: "default", CgroupParent: "some.slice",
 			Attributes: map[string]string{"kernel.name": "linux", "unique.network.ip-address": "192.0.2.7"},
 			Meta:       map[string]string{"rack": "r1"},
 		},

@@ -14,7 +14,7 @@ func Example() {
 	task := &api.Task{Name: "web", Env: map[string]string{"GREETING": "hello from ${NOMAD_TASK_NAME}"}}
 	alloc := &api.Allocation{ID: "4b3f5c9a-0000-0000-0000-000000000000", Name: "shop.web[0]", TaskGroup: "web",
 		Job: &api.Job{ID: new("shop")}}
-	env := taskenv.New(taskenv.Config{Alloc: alloc, Node: taskenv.Node{Datacenter: "dc1"}}).
+	env := taskenv.New(taskenv.Config{Alloc: alloc, Node: api.Node{Datacenter: "dc1"}}).
 		WithTask(taskenv.Task{Task: task, Dir: interfaces.TaskDir{LocalDir: "/local"}}).
 		With(map[string]string{"TOKEN_FILE": "/secrets/token"})
 

@@ -24,32 +24,32 @@ func addBase(vars map[string]string, u interfaces.User) {
 
 // addFacts adds the NOMAD_* variables but meta.
 func addFacts(vars map[string]string, cfg Config) {
-	addAllocation(vars, cfg.Alloc, cfg.Node)
+	addAllocation(vars, cfg.Alloc, cfg.Node.Datacenter)
 	set(vars, "NOMAD_ALLOC_DIR", cfg.Dir.SharedDir)
 	set(vars, "NOMAD_TASK_DIR", cfg.Dir.LocalDir)
 	set(vars, "NOMAD_SECRETS_DIR", cfg.Dir.SecretsDir)
 	if cfg.Task != nil {
 		vars["NOMAD_TASK_NAME"] = cfg.Task.Name
 		addLimits(vars, cfg.Task.Resources)
-		set(vars, "NOMAD_PARENT_CGROUP", cfg.Node.Cgroup)
+		set(vars, "NOMAD_PARENT_CGROUP", cfg.Node.CgroupParent)
 	}
 	for _, p := range cfg.Ports {
 		addPort(vars, p)
 	}
 }
 
-func addAllocation(vars map[string]string, alloc *api.Allocation, node Node) {
+func addAllocation(vars map[string]string, alloc *api.Allocation, datacenter string) {
 	vars["NOMAD_ALLOC_ID"] = alloc.ID
 	vars["NOMAD_SHORT_ALLOC_ID"] = alloc.ID[:min(8, len(alloc.ID))]
 	vars["NOMAD_ALLOC_NAME"] = alloc.Name
 	vars["NOMAD_ALLOC_INDEX"] = allocIndex(alloc.Name)
 	vars["NOMAD_GROUP_NAME"] = alloc.TaskGroup
-	vars["NOMAD_DC"] = node.Datacenter
+	vars["NOMAD_DC"] = datacenter
 	job := cmp.Or(alloc.Job, &api.Job{})
 	vars["NOMAD_JOB_ID"] = cmp.Or(ptr.Deref(job.ID), alloc.JobID)
 	vars["NOMAD_JOB_NAME"] = cmp.Or(ptr.Deref(job.Name), vars["NOMAD_JOB_ID"])
 	vars["NOMAD_NAMESPACE"] = cmp.Or(alloc.Namespace, ptr.Deref(job.Namespace), api.DefaultNamespace)
-	vars["NOMAD_REGION"] = cmp.Or(ptr.Deref(job.Region), node.Region, api.GlobalRegion)
+	vars["NOMAD_REGION"] = cmp.Or(ptr.Deref(job.Region), api.GlobalRegion)
 	set(vars, "NOMAD_JOB_PARENT_ID", ptr.Deref(job.ParentID))
 }
 

@@ -8,33 +8,21 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sys/unix"
 
 	"taskapi/internal/proc"
 )
 
-// Node holds the facts about the machine that a job file can refer to.
-type Node struct {
-	ID         string
-	Name       string
-	Datacenter string
-	Region     string
-	Class      string
-	Pool       string
-	Cgroup     string            // of the tasks' parent, for NOMAD_PARENT_CGROUP; empty for none
-	Attributes map[string]string // without the leading "attr."
-	Meta       map[string]string // without the leading "meta."
-}
-
-// references returns the node facts by the names that stand between ${ and }.
-func (n Node) references() map[string]string {
+// references returns the facts about the machine by the names that stand between ${ and }.
+func references(n *api.Node, region string) map[string]string {
 	refs := map[string]string{
 		"node.unique.id":   n.ID,
 		"node.unique.name": n.Name,
 		"node.datacenter":  n.Datacenter,
-		"node.region":      n.Region,
-		"node.class":       n.Class,
-		"node.pool":        n.Pool,
+		"node.region":      region,
+		"node.class":       n.NodeClass,
+		"node.pool":        n.NodePool,
 	}
 	for k, v := range n.Attributes {
 		refs["attr."+k] = v
@@ -50,12 +38,12 @@ const NomadVersion = "2.0.6"
 
 // DetectNode reads the facts about this machine: its name, its cgroup and the attributes that a Nomad client would
 // have, without those of clouds, plugins and other tools. drivers are the attributes that the task drivers add. A fact
-// that can't be read is left out. The caller adds ID, datacenter, region, class, pool and meta.
-func DetectNode(drivers map[string]string) Node {
+// that can't be read is left out. The caller adds ID, datacenter, class, pool and meta.
+func DetectNode(drivers map[string]string) api.Node {
 	hostname, _ := os.Hostname() // an unnamed machine has an empty name
 	release, _ := os.ReadFile("/etc/os-release")
 	cgroup := strings.TrimPrefix(proc.Cgroups(os.Getpid())[""], "/") // the root cgroup is none
-	n := Node{Name: hostname, Cgroup: cgroup, Attributes: map[string]string{
+	n := api.Node{Name: hostname, CgroupParent: cgroup, Attributes: map[string]string{
 		"kernel.name":               runtime.GOOS,
 		"cpu.arch":                  runtime.GOARCH,
 		"cpu.numcores":              strconv.Itoa(runtime.NumCPU()),
