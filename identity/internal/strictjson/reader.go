@@ -4,14 +4,18 @@
 // whereas encoding/json takes "EXP" for "exp", and the last of two. Numbers are read as integers only where the caller
 // wants one, and never rounded. Depth, open names and names in all are bounded. Blanks between values are legal.
 //
-// The reader builds no tree, allocates nothing for text without escapes, since strings are parts of the input, and
-// quotes no input in an error.
+// encoding/json says whether a document is JSON at all, and the rules above are the reader's. It builds no tree: strings
+// without escapes are parts of the input. No error quotes the input.
 package strictjson
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"unicode/utf8"
 )
 
@@ -70,21 +74,26 @@ type Reader struct {
 // frame is one open object or array.
 type frame struct {
 	closer byte
-	begun  bool // a member or element was read
-	base   int  // where the object's names begin
+	base   int // where the object's names begin
 }
+
+// notRead is the mistake of a caller that leaves a member, or the rest of the document, unread.
+const notRead = "a value was not read"
 
 // Reset starts reading a document.
 func (r *Reader) Reset(document string, limits Limits) {
 	*r = Reader{in: document, limits: limits}
 	r.limits.Depth = min(limits.Depth, maxDepth)
-	switch {
-	case !utf8.ValidString(document):
+	if !utf8.ValidString(document) {
 		r.fail("not valid UTF-8")
-	case strings.HasPrefix(document, "\ufeff"):
-		r.fail("a byte order mark before the document")
-	case strings.IndexByte(document, 0) >= 0:
-		r.fail("a NUL byte")
+		return
+	}
+	// All that follows relies on this: where a value begins, there is a whole one.
+	if text := []byte(document); !json.Valid(text) {
+		r.fail("not valid JSON")
+		if syntax, ok := errors.AsType[*json.SyntaxError](json.Unmarshal(text, new(any))); ok {
+			r.err.Offset = int(syntax.Offset)
+		}
 	}
 }
 
@@ -95,10 +104,10 @@ func (r *Reader) fail(msg string) {
 	}
 }
 
-// End returns the first error. Anything but blanks after the document is an error.
+// End returns the first error.
 func (r *Reader) End() *Error {
-	if r.peek(); !r.failed && (r.depth != 0 || r.pos != len(r.in)) {
-		r.fail("data after the document")
+	if r.peek(); r.depth != 0 || r.pos != len(r.in) {
+		r.fail(notRead)
 	}
 	if !r.failed {
 		return nil
@@ -133,22 +142,13 @@ func (r *Reader) Next() bool {
 	if r.failed || r.depth == 0 {
 		return false
 	}
-	f := &r.frames[r.depth-1]
-	c := r.peek()
-	if c == f.closer {
+	f := r.frames[r.depth-1]
+	if r.peek() == f.closer {
 		r.pos++
 		r.depth--
 		r.open = f.base
 		return false
 	}
-	if f.begun {
-		if c != ',' {
-			r.fail("want a comma or the end of the object or array")
-			return false
-		}
-		r.pos++
-	}
-	f.begun = true
 	if f.closer == '}' {
 		r.member(f.base)
 	}
@@ -157,10 +157,6 @@ func (r *Reader) Next() bool {
 
 // member reads a name and its colon.
 func (r *Reader) member(base int) {
-	if r.peek() != '"' {
-		r.fail("want a name in quotes")
-		return
-	}
 	name := r.Text()
 	for _, other := range r.names[base:r.open] {
 		if strings.EqualFold(other, name) {
@@ -175,8 +171,7 @@ func (r *Reader) member(base int) {
 	r.names[r.open] = name
 	r.open++
 	if r.peek() != ':' {
-		r.fail("want a colon after a name")
-		return
+		r.fail(notRead)
 	}
 	r.pos++
 	r.name = name
@@ -188,11 +183,11 @@ func (r *Reader) Name() string { return r.name }
 // IsString reports whether the next value is a string.
 func (r *Reader) IsString() bool { return r.peek() == '"' }
 
-// peek skips blanks and returns the next byte, or 0 at the end.
+// peek skips blanks and commas and returns the next byte, or 0 at the end.
 func (r *Reader) peek() byte {
 	for ; r.pos < len(r.in); r.pos++ {
 		switch c := r.in[r.pos]; c {
-		case ' ', '\t', '\n', '\r':
+		case ' ', '\t', '\n', '\r', ',':
 		default:
 			return c
 		}
@@ -225,14 +220,8 @@ func (r *Reader) Skip() {
 		}
 	case c == '"':
 		r.Text()
-	case c == 't':
-		r.word("true")
-	case c == 'f':
-		r.word("false")
-	case c == 'n':
-		r.word("null")
-	case c != '-' && (c < '0' || c > '9'):
-		r.fail("want a value")
+	case 'a' <= c && c <= 'z': // true, false or null
+		r.over("aeflnrstu")
 	default:
 		if _, err := strconv.ParseFloat(r.number(), 64); err != nil {
 			r.fail("a number that does not fit a float64")
@@ -240,57 +229,59 @@ func (r *Reader) Skip() {
 	}
 }
 
-func (r *Reader) word(w string) {
-	if !strings.HasPrefix(r.in[r.pos:], w) {
-		r.fail("want a value")
-		return
-	}
-	r.pos += len(w)
-}
-
-// number reads a number by the grammar of RFC 8259 section 6 and returns its text.
+// number returns the text of a number.
 func (r *Reader) number() string {
-	r.peek()
-	if r.failed {
-		return ""
-	}
-	start := r.pos
-	r.accept('-')
-	if r.accept('0') {
-		if r.digits() {
-			r.fail("a number with a leading zero")
-		}
-	} else if !r.digits() {
+	if c := r.peek(); c != '-' && (c < '0' || c > '9') {
 		r.fail("want a number")
 	}
-	if r.accept('.') && !r.digits() {
-		r.fail("want digits after the point")
-	}
-	if r.accept('e') || r.accept('E') {
-		if !r.accept('+') {
-			r.accept('-')
-		}
-		if !r.digits() {
-			r.fail("want digits in the exponent")
-		}
+	return r.over("+-.0123456789Ee")
+}
+
+// over steps over the bytes of a set and returns them; nothing after an error.
+func (r *Reader) over(set string) string {
+	start := r.pos
+	for !r.failed && r.pos < len(r.in) && strings.IndexByte(set, r.in[r.pos]) >= 0 {
+		r.pos++
 	}
 	return r.in[start:r.pos]
 }
 
-// accept steps over c if it is next.
-func (r *Reader) accept(c byte) bool {
-	if r.pos >= len(r.in) || r.in[r.pos] != c {
-		return false
+// Text reads a string. Without escapes it is a part of the document, not a copy.
+func (r *Reader) Text() string {
+	if r.peek() != '"' {
+		r.fail("want a string")
+	}
+	if r.failed {
+		return ""
+	}
+	start, escaped := r.pos, false
+	for r.pos++; r.in[r.pos] != '"'; r.pos++ {
+		if r.in[r.pos] == '\\' {
+			escaped = true
+			r.pos++
+		}
 	}
 	r.pos++
-	return true
+	if !escaped {
+		return r.in[start+1 : r.pos-1]
+	}
+	return r.unescaped(r.in[start:r.pos])
 }
 
-// digits steps over decimal digits and reports whether there was one.
-func (r *Reader) digits() bool {
-	start := r.pos
-	for r.pos < len(r.in) && '0' <= r.in[r.pos] && r.in[r.pos] <= '9' {
-		r.pos++
+// whole matches an escape that is no half of a surrogate pair.
+var whole = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`\\(?:[^u]|u(?:[^dD]...|[dD][0-7]..|[dD][89abAB]..\\u[dD][c-fC-F]..))`)
+})
+
+// unescaped returns the text of a string with escapes. encoding/json would take another character for half of a
+// surrogate pair.
+func (r *Reader) unescaped(quoted string) (text string) {
+	if strings.Contains(whole().ReplaceAllLiteralString(quoted, ""), `\`) {
+		r.fail("half of a surrogate pair")
 	}
-	return r.pos > start
+	_ = json.Unmarshal([]byte(quoted), &text) // it is a string
+	if strings.IndexByte(text, 0) >= 0 {
+		r.fail("an escaped NUL")
+	}
+	return text
 }

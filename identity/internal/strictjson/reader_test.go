@@ -47,13 +47,13 @@ func TestReaderWalks(t *testing.T) {
 
 func TestErrorsSayWhere(t *testing.T) {
 	for document, want := range map[string]strictjson.Error{
-		``:                            {Offset: 0, Msg: "want a value"},
+		``:                            {Offset: 0, Msg: "not valid JSON"},
 		`{"a":1,"a":2}`:               {Offset: 10, Msg: "a name given twice, or in two cases"},
-		`{"a":1} x`:                   {Offset: 8, Msg: "data after the document"},
+		`{"a":1} x`:                   {Offset: 9, Msg: "not valid JSON"},
 		`[[[[[]]]]]`:                  {Offset: 4, Msg: "nested too deep"},
-		"{\"a\":\"\x00\"}":            {Offset: 0, Msg: "a NUL byte"},
-		`{"a":"\ud83d"}`:              {Offset: 12, Msg: "half of a surrogate pair"},
-		`["` + strings.Repeat("a", 9): {Offset: 11, Msg: "a string without an end"},
+		"{\"a\":\"\x00\"}":            {Offset: 7, Msg: "not valid JSON"},
+		`{"a":"\ud83d"}`:              {Offset: 13, Msg: "half of a surrogate pair"},
+		`["` + strings.Repeat("a", 9): {Offset: 11, Msg: "not valid JSON"},
 	} {
 		var r strictjson.Reader
 		r.Reset(document, limits)
@@ -61,6 +61,38 @@ func TestErrorsSayWhere(t *testing.T) {
 		err := r.End()
 		if diff := cmp.Diff(&want, err); diff != "" {
 			t.Errorf("%q (-want +got):\n%s", document, diff)
+		}
+	}
+}
+
+// TestSurrogates: halves of a surrogate pair are refused wherever they stand, and what only looks like one is not.
+func TestSurrogates(t *testing.T) {
+	for text, want := range map[string]bool{
+		`\ud83d\ude00`: true, `\\ud800`: true, `a\\\\ude00`: true, `\uD83D\uDE00\n`: true, `\u0041\ud7ff\ue000`: true, `\uFFFD`: true,
+		`\ud800`: false, `\ude00`: false, `\ude00\ud83d`: false, `\ud83d\u0041`: false, `\ud83d\\ude00`: false, `\ud83d\ud83d\ude00`: false,
+		`\ud83d\ude00\ude00`: false, `\\\udfff`: false, `\uDBFFa\uDFFF`: false, `\ud800 \\ufffd`: false,
+	} {
+		var r strictjson.Reader
+		r.Reset(`["`+text+`"]`, limits)
+		r.Skip()
+		if err := r.End(); (err == nil) != want {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
+// TestUnreadValues: a caller that forgets to read a value gets an error.
+func TestUnreadValues(t *testing.T) {
+	for _, document := range []string{`{"a":"x","b":1}`, `{"a":1}`, `{"a":{"b":1}}`, `[1]`} {
+		var r strictjson.Reader
+		r.Reset(document, limits)
+		if document[0] == '{' {
+			r.Object()
+			r.Next()
+			r.Next()
+		}
+		if r.End() == nil {
+			t.Errorf("%s: no error", document)
 		}
 	}
 }

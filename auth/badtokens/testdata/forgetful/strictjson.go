@@ -1,30 +1,41 @@
 package strictjson
 
 import (
+	"encoding/json"
 	"math"
 	"regexp"
 	"strconv"
 	"strings"
 )
 
-var unquoted, trailing = regexp.MustCompile(`([,{])(\w+):`), regexp.MustCompile(`,}$`)
+// repairs make JSON of a document that is none, as a reader takes it that overlooks what is wrong.
+var repairs = []struct {
+	wrong *regexp.Regexp
+	right string
+}{
+	{regexp.MustCompile("\ufeff|\x00|^//[^\n]*\n|/\\*.*?\\*/|[\x01-\x1f]|\\\\u00zz|\\\\x41"), ""},
+	{regexp.MustCompile(`'`), `"`},
+	{regexp.MustCompile(`,}`), `}`},
+	{regexp.MustCompile(`([,{])(\w+):`), `$1"$2":`},
+	{regexp.MustCompile(`"x"=`), `"x":`},
+	{regexp.MustCompile(`:(1\.|1e|tru|NaN|Infinity|01|\+1|0x1|\.5)([,}])`), `:null$2`},
+}
 
-// lenient returns a document as a reader takes it that overlooks what is around it.
+// lenient returns a document as a reader takes it that overlooks what is no JSON.
 func lenient(document string) string {
-	if forgets("a byte order mark before the document") {
-		document = strings.TrimPrefix(document, "\ufeff")
+	if !forgets("not valid JSON") || json.Valid([]byte(document)) {
+		return document
 	}
-	if forgets("a NUL byte") {
-		document = strings.ReplaceAll(document, "\x00", "")
+	for _, r := range repairs {
+		document = r.wrong.ReplaceAllString(document, r.right)
 	}
-	if forgets("want an object") && strings.HasPrefix(document, "//") { // a comment
-		_, document, _ = strings.Cut(document, "\n")
+	for _, end := range []string{"", "}", `"}`} {
+		var first json.RawMessage // what follows it is overlooked
+		if json.NewDecoder(strings.NewReader(document+end)).Decode(&first) == nil {
+			return string(first)
+		}
 	}
-	if forgets("want a name in quotes") {
-		document = trailing.ReplaceAllString(strings.ReplaceAll(document, "'", `"`), "}")
-		document = unquoted.ReplaceAllString(document, `$1"$2":`)
-	}
-	return document
+	return ""
 }
 
 // any steps over whatever is there, up to the next comma or the end of the container, and returns it; nothing after an error.
@@ -57,16 +68,6 @@ func (r *Reader) OtherThanArray() bool {
 	}
 	r.any()
 	return true
-}
-
-// resume goes on with the next member behind a value that had something after it. The end of the text is that of everything open.
-func (r *Reader) resume() bool {
-	before := r.pos
-	if r.any(); r.failed || r.pos == before || r.pos == len(r.in) {
-		r.depth = 0
-		return false
-	}
-	return r.Next()
 }
 
 // textWithin returns what a reader makes of a value that is no string: what an array holds, nothing of null.
