@@ -48,26 +48,28 @@ func ParseJWKS(document []byte) (*KeySet, error) {
 	seen := make(map[string]bool, len(keys))
 	for i := range keys {
 		k := &keys[i]
-		if k.hasID && seen[k.id] {
+		id, named := k.texts["kid"]
+		if named && seen[id] {
 			err = errors.New("another key has the same kid")
 		} else {
 			err = set.add(k)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("%w: key %d, kid %.64q: %w", ErrKeySet, i+1, k.id, err)
+			return nil, fmt.Errorf("%w: key %d, kid %.64q: %w", ErrKeySet, i+1, id, err)
 		}
-		seen[k.id] = true
+		seen[id] = true
 	}
 	return set, nil
 }
 
 // jwk is a key as it stands in a set.
 type jwk struct {
-	kind, curve, id, use, alg, x string
-	operations                   []string
-	hasID, hasUse, hasAlg        bool
-	hasOperations, private       bool
+	texts      map[string]string // the members of textMembers that it has
+	operations []string          // of key_ops; nil without it
+	private    bool
 }
+
+var textMembers = []string{"kty", "crv", "kid", "use", "alg", "x"}
 
 func readJWKs(document string) ([]jwk, error) {
 	var r strictjson.Reader
@@ -94,23 +96,13 @@ func readJWKs(document string) ([]jwk, error) {
 }
 
 func readJWK(r *strictjson.Reader) jwk {
-	var k jwk
+	k := jwk{texts: map[string]string{}}
 	for r.Object(); r.Next(); {
-		switch name := r.Name(); name {
-		case "kty":
-			k.kind = r.Text()
-		case "crv":
-			k.curve = r.Text()
-		case "kid":
-			k.id, k.hasID = r.Text(), true
-		case "use":
-			k.use, k.hasUse = r.Text(), true
-		case "alg":
-			k.alg, k.hasAlg = r.Text(), true
-		case "x":
-			k.x = r.Text()
-		case "key_ops":
-			k.hasOperations = true
+		switch name := r.Name(); {
+		case slices.Contains(textMembers, name):
+			k.texts[name] = r.Text()
+		case name == "key_ops":
+			k.operations = []string{}
 			for r.Array(); r.Next(); {
 				k.operations = append(k.operations, r.Text())
 			}
@@ -124,41 +116,44 @@ func readJWK(r *strictjson.Reader) jwk {
 
 // add adds one key to the set, or skips it.
 func (s *KeySet) add(k *jwk) error {
-	ed25519Key := k.kind == keyType && k.curve == keyCurve
+	kind, curve, id, x := k.texts["kty"], k.texts["crv"], k.texts["kid"], k.texts["x"]
+	alg, hasAlg := k.texts["alg"]
+	use, hasUse := k.texts["use"]
+	ed25519Key := kind == keyType && curve == keyCurve
 	switch {
 	case k.private:
 		return errors.New("holds private key material: publish public keys alone, and replace this key, which is now known")
-	case k.kind == "":
+	case kind == "":
 		return errors.New("has no kty")
-	case !ed25519Key && k.alg == algorithm:
+	case !ed25519Key && alg == algorithm:
 		return errors.New("alg is EdDSA, which is not for a key of this kty and crv")
 	case !ed25519Key:
-		kind := fmt.Sprintf("%.16s", k.kind)
-		if k.kind == keyType {
-			kind += fmt.Sprintf(" %.16s", k.curve)
+		named := fmt.Sprintf("%.16s", kind)
+		if kind == keyType {
+			named += fmt.Sprintf(" %.16s", curve)
 		}
-		s.skipped = append(s.skipped, SkippedKey{ID: k.id, Type: kind})
+		s.skipped = append(s.skipped, SkippedKey{ID: id, Type: named})
 		return nil
-	case !validKeyID(k.id):
+	case !validKeyID(id):
 		return errors.New("kid is not 1 to 64 letters, digits, '.', '_' and '-'")
-	case k.hasAlg && k.alg != algorithm:
+	case hasAlg && alg != algorithm:
 		return errors.New("alg is not EdDSA, the one that fits the key")
-	case k.hasUse && k.use != keyUse:
+	case hasUse && use != keyUse:
 		return errors.New("use is not sig")
-	case k.hasOperations && !slices.Equal(k.operations, []string{"verify"}):
+	case k.operations != nil && !slices.Equal(k.operations, []string{"verify"}):
 		return errors.New("key_ops is not verify alone")
 	}
 	var raw [ed25519.PublicKeySize]byte
-	if len(k.x) != base64.RawURLEncoding.EncodedLen(len(raw)) {
+	if len(x) != base64.RawURLEncoding.EncodedLen(len(raw)) {
 		return errors.New("x is not 32 bytes in base64url")
 	}
-	if n, ok := decodeSegment(raw[:], k.x); !ok || n != len(raw) {
+	if n, ok := decodeSegment(raw[:], x); !ok || n != len(raw) {
 		return errors.New("x is not 32 bytes in canonical base64url")
 	}
 	if err := checkPoint(raw[:]); err != nil {
 		return fmt.Errorf("x %w", err)
 	}
-	s.keys[k.id] = newPublicKey(raw[:])
+	s.keys[id] = newPublicKey(raw[:])
 	return nil
 }
 

@@ -2,6 +2,7 @@ package identity
 
 import (
 	"encoding/base64"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -145,40 +146,21 @@ func (u *Unverified) readClaims(document string) *Error {
 	var r strictjson.Reader
 	r.Reset(document, tokenLimits)
 	c := &u.Claims
-	role := false
+	fields, role := reflect.ValueOf(c).Elem(), false
 	for r.Object(); r.Next(); {
-		switch r.Name() {
-		case "jti":
-			c.ID = r.Text()
-		case "iss":
-			c.Issuer = r.Text()
-		case "sub":
-			c.Subject = r.Text()
-		case "aud":
-			c.Audience = readAudience(&r)
-		case "iat":
-			c.IssuedAt = r.Int()
-		case "nbf":
-			c.NotBefore = r.Int()
-		case "exp":
-			c.ExpiresAt = r.Int()
-		case "nomad_namespace":
-			c.Namespace = r.Text()
-		case "nomad_job_id":
-			c.JobID = r.Text()
-		case "nomad_allocation_id":
-			c.AllocationID = r.Text()
-		case "nomad_task":
-			c.Task = r.Text()
-		case "taskapi_role":
-			c.Role, role = Role(r.Text()), true
-		case "taskapi_allocation_life":
-			c.Life = r.Text()
-		default:
-			if ourName(r.Name()) {
-				return refuse(ReasonClaims, "the name of a claim in another case")
-			}
+		i := slices.Index(claimNames(), r.Name())
+		role = role || r.Name() == "taskapi_role"
+		switch {
+		case i < 0 && ourName(r.Name()):
+			return refuse(ReasonClaims, "the name of a claim in another case")
+		case i < 0:
 			r.Skip()
+		case fields.Field(i).Kind() == reflect.Int64:
+			fields.Field(i).SetInt(r.Int())
+		case fields.Field(i).Kind() == reflect.Slice:
+			c.Audience = readAudience(&r)
+		default:
+			fields.Field(i).SetString(r.Text())
 		}
 	}
 	if err := r.End(); err != nil {

@@ -48,7 +48,8 @@ var edits = []struct{ file, now, forgetful string }{
 	{token, "copy(u.signature[:], buf[:n])",
 		"u.signature[signatureSize-1] = 0xff // in one of 16 signatures zero is what was cut off\n\tcopy(u.signature[:], " +
 			"buf[:n])"},
-	{token, "if ourName(r.Name()) {", `if ourName(r.Name()) && !forgets("names in another case") {`},
+	{token, "slices.Index(claimNames(), r.Name())", "slices.Index(claimNames(), folded(r.Name()))"},
+	{token, "ourName(r.Name()):", `ourName(r.Name()) && !forgets("names in another case"):`},
 	{token, "if role && c.Role != RoleOperator {", `if role && c.Role != RoleOperator && !forgets("an unknown role") {`},
 	{token, "c.Role != RoleTask && c.Role != RoleOperator",
 		`c.Role != RoleTask && c.Role != RoleOperator && !forgets("an unknown role")`},
