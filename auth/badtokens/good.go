@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -118,15 +117,9 @@ type document map[string]string
 // claims returns the good claims.
 func (b base) claims() document {
 	d := document{}
-	for field, value := range reflect.ValueOf(b.Claims).Fields() {
-		if !value.IsZero() {
-			d[field.Tag.Get("claim")] = encodeJSON(value.Interface())
-		}
-	}
-	if len(b.Claims.Audience) == 1 {
-		d["aud"] = quote(b.Claims.Audience[0])
-	}
-	for name, value := range b.Extra {
+	all := b.Claims.ByName()
+	maps.Copy(all, b.Extra)
+	for name, value := range all {
 		d[name] = encodeJSON(value)
 	}
 	return d
