@@ -3,7 +3,9 @@ package handlers_test
 import (
 	"bufio"
 	"crypto/ed25519"
+	"io"
 	"maps"
+	"net"
 	"net/http"
 	"path/filepath"
 	"reflect"
@@ -206,6 +208,36 @@ func TestDeniedInTheLane(t *testing.T) {
 			asked(t, authenticator, token, func() { time.Sleep(5 * time.Minute) }, false)
 		})
 	})
+}
+
+// TestHalfClosedInTheLane: a client that has sent all that it will send gets its answer, in the lane, too.
+func TestHalfClosedInTheLane(t *testing.T) {
+	authenticator, sign := realAuthenticator(t)
+	l := newLanes(t, authenticator)
+	text := laneHead("/v1/allocations", sign(func(*identity.Claims) {}))
+	for n := 0; l.repeats.taken() == 0 && n < 100; n++ { // the request after one in the lane takes it, too
+		l.same(t, text)
+	}
+	for name, c := range map[string]conn{"with": l.with, "without": l.without} {
+		before := l.repeats.taken()
+		if _, err := io.WriteString(c.Conn, text); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Conn.(*net.UnixConn).CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		answer, err := http.ReadResponse(c.Reader, nil)
+		if err != nil {
+			t.Fatal(name, err)
+		}
+		_, err = io.Copy(io.Discard, answer.Body)
+		if _, end := c.Reader.ReadByte(); answer.StatusCode != http.StatusOK || err != nil || end != io.EOF {
+			t.Errorf("%s the lane: status %d, %v, and then %v", name, answer.StatusCode, err, end)
+		}
+		if taken := l.repeats.taken() - before; name == "with" && taken != 1 {
+			t.Errorf("%d requests took the lane, want 1", taken)
+		}
+	}
 }
 
 // TestRevokedWhilePolled: while many clients poll, the first request after a revocation is refused on every connection,
