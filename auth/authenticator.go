@@ -61,7 +61,6 @@ type Config struct {
 // no closing.
 type Authenticator struct {
 	config Config
-	keys   *keyWatch
 	self   uint32 // the user that this process runs as
 
 	digests       *tokenDigests
@@ -88,7 +87,7 @@ func NewAuthenticator(config Config) (*Authenticator, error) {
 		config.Now = time.Now
 	}
 	return &Authenticator{
-		config: config, keys: &keyWatch{sources: config.Keys}, self: uint32(os.Geteuid()),
+		config: config, self: uint32(os.Geteuid()),
 		digests: newTokenDigests(), cache: newCache(), limits: limits,
 		// First uses get at most half of the processors. The others are for callers whose token is cached.
 		verifying: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)),

@@ -1,6 +1,7 @@
 package auth
 
 import (
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -32,10 +33,10 @@ type entry struct {
 
 // refusal is the verdict on a bad token.
 type refusal struct {
-	why        Reason
-	until      time.Time
-	generation uint64             // of the key set that the verdict was found with
-	token      *identity.Verified // nil unless a trusted key signed it
+	why   Reason
+	until time.Time
+	keys  []*identity.KeySet // that the verdict was found with
+	token *identity.Verified // nil unless a trusted key signed it
 }
 
 // cache holds verdicts on good and on bad tokens, bounded and separate from each other.
@@ -86,15 +87,14 @@ func (c *cache) keep(d digest, e *entry) {
 	c.slot(e.tag).Store(e)
 }
 
-// refused returns the cached verdict on a bad token, if it still holds at the time and with the key set of that
-// generation.
-func (c *cache) refused(d digest, now time.Time, generation uint64) (refusal, bool) {
+// refused returns the cached verdict on a bad token, if it still holds at the time and with these sets of keys.
+func (c *cache) refused(d digest, now time.Time, keys []*identity.KeySet) (refusal, bool) {
 	r, ok := c.bad.Get(d)
 	if !ok {
 		return refusal{}, false
 	}
 	// A refusal from the future is dropped, so that it does not last when the clock was set back.
-	if left := r.until.Sub(now); left <= 0 || left > badFor || r.generation != generation {
+	if left := r.until.Sub(now); left <= 0 || left > badFor || !slices.Equal(r.keys, keys) {
 		c.bad.Remove(d)
 		return refusal{}, false
 	}

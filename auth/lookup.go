@@ -42,7 +42,7 @@ func (a *Authenticator) lookUp(token string, who Owner) verdict {
 		return verdict{entry: e}
 	}
 	now := a.config.Now()
-	if r, ok := a.cache.refused(key, now, a.keys.generation()); ok {
+	if r, ok := a.cache.refused(key, now, a.keySets()); ok {
 		a.counters.negativeHits.Add(1)
 		return a.repeatedBadToken(a.digests.tag(token), key, r, who, now)
 	}
@@ -52,6 +52,16 @@ func (a *Authenticator) lookUp(token string, who Owner) verdict {
 		return verdict{why: ReasonOf(err)}
 	}
 	return a.verifyShared(token, unverified, key, who)
+}
+
+// keySets returns the present sets of keys. It is called for first uses and bad tokens, never for a good token in the
+// cache.
+func (a *Authenticator) keySets() []*identity.KeySet {
+	now := make([]*identity.KeySet, len(a.config.Keys))
+	for i, source := range a.config.Keys {
+		now[i] = source.Keys()
+	}
+	return now
 }
 
 // repeatedBadToken returns the verdict on a bad token that is in the cache. It counts as another failed look-up, so a
@@ -104,8 +114,8 @@ func (a *Authenticator) verify(token string, unverified *identity.Unverified, ke
 	if !decision.OK {
 		return verdict{why: limitReason(decision)}
 	}
-	// The generation is read before the look-up, so that a change in between voids the verdict.
-	r := refusal{until: now.Add(badFor), generation: a.keys.generation()}
+	// The keys are read before the look-up, so that a change in between voids the verdict.
+	r := refusal{until: now.Add(badFor), keys: a.keySets()}
 	began := time.Now()
 	var err error
 	r.token, err = a.config.Verifier.VerifyChecked(unverified, now)
