@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"errors"
-	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -12,11 +11,14 @@ import (
 	"testing"
 
 	"github.com/hashicorp/nomad/api"
+	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/datadir"
+	"taskapi/allocrunner/state"
 	"taskapi/cmd/taskapi/internal/cli"
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/cmd/taskapi/internal/client"
+	"taskapi/internal/privatefile"
 )
 
 // submitted returns the text of the job's present version, and which version that is; empty when there is none.
@@ -142,20 +144,33 @@ func TestRestartWaitsForTheNextTaskapi(t *testing.T) {
 	first := startProcess(t, dir, file)
 	until(t, first, "both run", func() bool { return strings.Count(first.out.String(), " Started") == 2 })
 	kill(t, first)
-	lock, err := datadir.Dir(dir).Lock(testAllocID, datadir.Dir(dir).Store(version), slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
 	socket := datadir.Dir(dir).OperatorSocket(testAllocID)
+	inUse := func() bool {
+		_, err := datadir.Dir(dir).Saved(testAllocID)
+		return errors.Is(err, state.ErrInUse)
+	}
+	next := func() taskapiProcess { // which is stopped when it waits for the key ring
+		lock, err := privatefile.Acquire(filepath.Join(datadir.Dir(dir).Keyring(), "lock"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := startProcess(t, dir, file)
+		until(t, p, "it has the allocation", inUse)
+		if err := errors.Join(p.Process.Signal(syscall.SIGSTOP), unix.Waitid(unix.P_PID, p.Process.Pid, nil,
+			unix.WSTOPPED|unix.WEXITED|unix.WNOWAIT, nil), lock.Release()); err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	second := next()
+	for !inUse() { // it has waited for too long, on a busy machine
+		kill(t, second)
+		second = next()
+	}
 	if err := os.Remove(socket); err != nil {
 		t.Fatal(err)
 	}
 	looks, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	second := startProcess(t, dir, file) // waits for the lock, once it has looked who has it
-	its, err := looks.Accept()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,11 +180,15 @@ func TestRestartWaitsForTheNextTaskapi(t *testing.T) {
 		ended <- cli.Run(t.Context(), []string{"restart", "--data-dir", dir, testAllocID, "server"},
 			testEnvironment(&out, &errs))
 	}()
-	look, err := looks.Accept()
-	if err == nil { // the socket goes with its listener
-		err = errors.Join(its.Close(), look.Close(), looks.Close(), lock.Close())
+	for range 2 { // it looks who listens, and asks
+		its, err := looks.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		its.Close()
 	}
-	if err != nil {
+	// The socket goes with its listener.
+	if err := errors.Join(looks.Close(), second.Process.Signal(syscall.SIGCONT)); err != nil {
 		t.Fatal(err)
 	}
 	if code := <-ended; code != base.ExitOK || !strings.Contains(out.String(), "server      Started") {
