@@ -189,7 +189,7 @@ func TestMetricsListenRefused(t *testing.T) {
 // the address.
 func TestMetricsListenIsRemembered(t *testing.T) {
 	t.Parallel()
-	free, err := net.Listen("tcp", "127.0.0.1:0")
+	free, err := net.Listen("tcp", "127.0.0.9:0") // at which nobody else asks for a port
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,7 +14,7 @@ import (
 
 // TestScraperWarns of a port that any user can take while taskapi does not listen, and of no other address.
 func TestScraperWarns(t *testing.T) {
-	free, err := net.Listen("tcp", "127.0.0.1:0")
+	free, err := net.Listen("tcp", "127.0.0.9:0") // at which nobody else asks for a port
 	if err != nil {
 		t.Fatal(err)
 	}
