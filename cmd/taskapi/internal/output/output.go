@@ -6,7 +6,6 @@ package output
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -127,29 +126,11 @@ var functions = template.FuncMap{
 	"join": func(separator string, list []string) string { return strings.Join(list, separator) },
 }
 
-// maxText bounds what a template makes of a value: a template may have loops.
-const maxText = 64 << 20
-
-var errTooLong = fmt.Errorf("the output is longer than %d MiB", maxText>>20)
-
-// bounded is a buffer with an end.
-type bounded struct{ bytes.Buffer }
-
-func (b *bounded) Write(p []byte) (int, error) {
-	if b.Len()+len(p) > maxText {
-		return 0, errTooLong
-	}
-	return b.Buffer.Write(p)
-}
-
 // Write writes what the template makes of a value, and a line break. Errors: *TemplateError, before anything is
 // written; the writer's.
 func (t *Template) Write(out io.Writer, value any) error {
-	var b bounded
+	var b bytes.Buffer
 	if err := t.parsed.Execute(&b, value); err != nil {
-		if errors.Is(err, errTooLong) {
-			err = errTooLong
-		}
 		return &TemplateError{err}
 	}
 	return writeLine(out, b.Bytes())

@@ -126,22 +126,11 @@ func (r *apiRequest) send(ctx context.Context, t base.Target, w base.Environment
 		reason, _ := io.ReadAll(resp.Body) // the status says enough
 		return fmt.Errorf("%s %s: %s: %s", r.method, path, resp.Status, bytes.TrimSpace(reason))
 	}
-	var end endOf
-	if _, err := io.Copy(w.Stdout, io.TeeReader(resp.Body, &end)); err != nil {
+	if _, err := io.Copy(w.Stdout, resp.Body); err != nil {
 		return fmt.Errorf("the connection broke during the answer: %w", err)
 	}
-	if strings.HasPrefix(resp.Header.Get("Content-Type"), "application/json") && end.last != '\n' {
+	if output.IsTerminal(w.Stdout) { // most answers end without a line break
 		_, err = fmt.Fprintln(w.Stdout)
 	}
 	return err
-}
-
-// endOf remembers the last byte written.
-type endOf struct{ last byte }
-
-func (e *endOf) Write(p []byte) (int, error) {
-	if len(p) > 0 {
-		e.last = p[len(p)-1]
-	}
-	return len(p), nil
 }
