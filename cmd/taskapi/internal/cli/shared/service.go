@@ -85,29 +85,19 @@ ServiceRegistrationListStub.`,
 			return err
 		}
 		groups := services.ByName(all)
-		return out.Table(w, groups, servicesTable(w, groups, namespace == api.AllNamespacesNamespace))
+		return out.Table(w, groups, servicesTable(w, groups))
 	})
 	base.AddOutput(cmd, &out)
 	return cmd
 }
 
-// noServices is what Nomad says of none.
-const noServices = "No service registrations found"
-
-// servicesTable returns a line for each service, with its namespace where there may be several.
-func servicesTable(w base.Environment, groups []*api.ServiceRegistrationListStub, all bool) *output.Table {
-	table := &output.Table{Colors: w.Colors(), None: noServices}
-	row := func(put func(...string), name, namespace, tags string) {
-		if all {
-			put(name, namespace, tags)
-			return
-		}
-		put(name, tags)
-	}
-	row(table.Header, "Service Name", "Namespace", "Tags")
+// servicesTable returns a line for each service.
+func servicesTable(w base.Environment, groups []*api.ServiceRegistrationListStub) *output.Table {
+	table := &output.Table{Colors: w.Colors(), None: "No service registrations found"}
+	table.Header("Service Name", "Namespace", "Tags")
 	for _, group := range groups {
 		for _, service := range group.Services {
-			row(table.Row, service.ServiceName, group.Namespace, tagsText(service.Tags))
+			table.Row(service.ServiceName, group.Namespace, tagsText(service.Tags))
 		}
 	}
 	return table
@@ -117,7 +107,6 @@ func tagsText(tags []string) string { return "[" + strings.Join(tags, ",") + "]"
 
 func serviceInfo(w base.Environment) *cobra.Command {
 	var out base.OutputFlags
-	var verbose bool
 	cmd := onServices(w, allNamespaces, &cobra.Command{
 		Use:   "info [flags] SERVICE",
 		Short: "Show who has registered a service, with their addresses",
@@ -133,10 +122,15 @@ ServiceRegistration.`,
 		if err != nil {
 			return err
 		}
-		return out.Table(w, found, registrationsTable(w, found, verbose))
+		slices.SortStableFunc(found, func(a, b *api.ServiceRegistration) int { return cmp.Compare(a.JobID, b.JobID) })
+		table := &output.Table{Colors: w.Colors()}
+		table.Header("Job ID", "Address", "Tags", "Alloc ID", "ID")
+		for _, s := range found {
+			table.Row(s.JobID, base.AddressOf(s), tagsText(s.Tags), output.ShortID(s.AllocID), s.ID)
+		}
+		return out.Table(w, found, table)
 	})
 	base.AddOutput(cmd, &out)
-	cmd.Flags().BoolVar(&verbose, "verbose", false, "print whole IDs, and everything that is registered")
 	return cmd
 }
 
@@ -164,37 +158,11 @@ func registrationsOf(ctx context.Context, w base.Environment, c catalog, name, n
 		}
 		return nil, fmt.Errorf("no service %q is registered in %s; 'taskapi service list' lists them", name, where)
 	case len(names) > 1:
-		table := servicesTable(w, services.ByName(begun), namespace == api.AllNamespacesNamespace)
+		table := servicesTable(w, services.ByName(begun))
 		return nil, base.Usagef("%q is the beginning of %d services: give the name of one\n%s", name, len(names),
 			strings.TrimSuffix(table.String(), "\n"))
 	}
 	return begun, nil
-}
-
-// registrationsTable returns a line for each registration, or with verbose a paragraph.
-func registrationsTable(w base.Environment, all []*api.ServiceRegistration, verbose bool) *output.Table {
-	slices.SortStableFunc(all, func(a, b *api.ServiceRegistration) int { return strings.Compare(a.JobID, b.JobID) })
-	table := &output.Table{Colors: w.Colors(), None: noServices} // they may have gone meanwhile
-	if !verbose || len(all) == 0 {
-		table.Header("Job ID", "Address", "Tags", "Node ID", "Alloc ID")
-	}
-	for i, s := range all {
-		switch {
-		case !verbose:
-			table.Row(s.JobID, base.AddressOf(s), tagsText(s.Tags), output.ShortID(s.NodeID), output.ShortID(s.AllocID))
-			continue
-		case i > 0:
-			table.Row()
-		}
-		for _, field := range [][2]string{
-			{"ID", s.ID}, {"Service Name", s.ServiceName}, {"Namespace", s.Namespace}, {"Job ID", s.JobID},
-			{"Alloc ID", s.AllocID}, {"Node ID", s.NodeID}, {"Datacenter", s.Datacenter}, {"Address", base.AddressOf(s)},
-			{"Tags", tagsText(s.Tags)},
-		} {
-			table.Row(field[0], "= "+field[1])
-		}
-	}
-	return table
 }
 
 func serviceDeregister(w base.Environment) *cobra.Command {
@@ -203,13 +171,13 @@ func serviceDeregister(w base.Environment) *cobra.Command {
 		Aliases: []string{"delete"},
 		Short:   "Remove one registration of a service",
 		Long: `Removes one registration of a service, by the service's name and the registration's ID; 'taskapi
-service info --verbose' shows it. Nothing happens to the allocation, which registers the service again with its next
+service info' shows it. Nothing happens to the allocation, which registers the service again with its next
 restart or update. A registration ends by itself with its allocation.
 ` + serviceHelp,
 		Example: `  taskapi service deregister web _nomad-task-d0b25612-ae72-4863-9cc7-5980397c4dc0-group-web-web-http`,
 	}, func(ctx context.Context, c catalog, namespace string, args []string) error {
 		if err := c.remove(ctx, w, namespace, args[0], args[1]); err != nil {
-			return fmt.Errorf("remove %s of service %q in namespace %q: %w; 'taskapi service info --verbose' shows the IDs",
+			return fmt.Errorf("remove %s of service %q in namespace %q: %w; 'taskapi service info' shows the IDs",
 				args[1], args[0], namespace, err)
 		}
 		return w.Printf("Successfully deleted service registration\n")
