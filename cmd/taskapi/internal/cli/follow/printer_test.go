@@ -3,12 +3,15 @@ package follow
 import (
 	"bytes"
 	"encoding/json"
+	"io"
+	"os"
 	"regexp"
 	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/pflag"
 
 	"taskapi/cmd/taskapi/internal/cli/base"
 )
@@ -70,4 +73,34 @@ type heldWriter struct {
 func (w heldWriter) Write(p []byte) (int, error) {
 	<-w.held
 	return w.to.Write(p)
+}
+
+// TestOutputFlag turns the tasks' output on and off; by default it is printed on a terminal, unless events are JSON.
+func TestOutputFlag(t *testing.T) {
+	terminal, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
+	if err != nil {
+		t.Skip("there are no terminals here: ", err)
+	}
+	defer terminal.Close()
+	for _, tc := range []struct {
+		arg          string
+		out          io.Writer
+		json, wanted bool
+	}{
+		{"", terminal, false, true},
+		{"", terminal, true, false},
+		{"", io.Discard, false, false},
+		{"--logs", io.Discard, true, true},
+		{"--logs=false", terminal, false, false},
+	} {
+		var o OutputFlag
+		f := pflag.NewFlagSet("", pflag.ContinueOnError)
+		o.Add(f)
+		if err := f.Parse(strings.Fields(tc.arg)); err != nil {
+			t.Fatal(err)
+		}
+		if got := o.Wanted(base.Environment{Stdout: tc.out}, tc.json); got != tc.wanted {
+			t.Errorf("%q, JSON %t, to %T: wanted %t, want %t", tc.arg, tc.json, tc.out, got, tc.wanted)
+		}
+	}
 }

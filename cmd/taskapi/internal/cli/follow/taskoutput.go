@@ -16,22 +16,18 @@ import (
 )
 
 // OutputFlag says whether the tasks' output is printed among the events: by default on a terminal.
-type OutputFlag struct{ logs, noLogs bool }
+type OutputFlag struct{ flag *pflag.Flag }
 
 func (o *OutputFlag) Add(f *pflag.FlagSet) {
-	f.BoolVar(&o.logs, "logs", false, "print what the tasks print, also where standard output is no terminal")
-	f.BoolVar(&o.noLogs, "no-logs", false, "print events alone, also on a terminal")
-}
-
-func (o OutputFlag) Check() error {
-	if o.logs && o.noLogs {
-		return base.Usagef("--logs and --no-logs exclude each other: give one")
-	}
-	return nil
+	f.Bool("logs", false, "print what the tasks print (default on a terminal); =false: events alone")
+	o.flag = f.Lookup("logs")
 }
 
 func (o OutputFlag) Wanted(w base.Environment, asJSON bool) bool {
-	return o.logs || !o.noLogs && !asJSON && output.IsTerminal(w.Stdout)
+	if o.flag != nil && o.flag.Changed {
+		return o.flag.Value.String() == "true"
+	}
+	return !asJSON && output.IsTerminal(w.Stdout)
 }
 
 // TaskOutput prints the tasks' output among the events of their allocation. A slow reader delays the printing and never

@@ -24,7 +24,6 @@ Exit code: that of run when the allocation ends (0 complete or stopped, 1 failed
 is killed or leaves it, with a message.`,
 		Example: `  taskapi attach
   taskapi attach hello`,
-		PreRunE: func(*cobra.Command, []string) error { return out.Check() },
 	}, func(ctx context.Context, found base.Target) error {
 		f := &follow.Follower{Target: found, W: w, JSON: asJSON}
 		f.Output = out.Wanted(w, asJSON)

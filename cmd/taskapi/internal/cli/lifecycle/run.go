@@ -76,7 +76,7 @@ is wrong.`,
 			return base.CheckArgs(cmd, args)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			err := errors.Join(opts.Output.Check(), opts.checkSimulate(), opts.Until.CheckFlags(cmd.Flags()))
+			err := errors.Join(opts.checkSimulate(), opts.Until.CheckFlags(cmd.Flags()))
 			if err == nil && cmd.Flags().Changed("wait") && !opts.Detach {
 				err = base.Usagef("--wait is for --detach: in the foreground, run returns when the allocation has ended")
 			}
