@@ -113,6 +113,10 @@ func TestLifeOfATaskThatEnds(t *testing.T) {
 			t.Error(err)
 		}
 		r.wantEvents("main", "Received", "Task Setup", "Started", "Terminated")
+		if a := r.runner.Alloc(); a.ClientStatus != "complete" || a.DesiredStatus != "run" ||
+			a.TaskStates["main"].FinishedAt.IsZero() || !r.runner.Terminal() {
+			t.Errorf("status %s, desired %s, state %+v", a.ClientStatus, a.DesiredStatus, a.TaskStates["main"])
+		}
 
 		r = f.run(t, "batch", "ends badly", func(task *api.Task, _ *interfaces.Config) {
 			task.RestartPolicy = &api.RestartPolicy{Attempts: new(1)}
@@ -127,8 +131,8 @@ func TestLifeOfATaskThatEnds(t *testing.T) {
 
 func TestLifeOfATaskThatIsStopped(t *testing.T) {
 	eachDriver(t, func(t *testing.T, f flavour) {
-		for program, want := range map[string]struct{ said, code string }{
-			"sleeps": {"up\n", "130"}, "is orderly": {"up\ngot INT\n", "7"}, "is deaf": {"up\n", "137"},
+		for program, want := range map[string]struct{ said, code, signal string }{
+			"sleeps": {"up\n", "130", "2"}, "is orderly": {"up\ngot INT\n", "7", "0"}, "is deaf": {"up\n", "137", "9"},
 		} {
 			r := f.run(t, "service", program, func(task *api.Task, _ *interfaces.Config) {
 				if program == "is deaf" {
@@ -142,9 +146,13 @@ func TestLifeOfATaskThatIsStopped(t *testing.T) {
 				t.Error(program, err)
 			}
 			r.wantEvents("main", "Received", "Task Setup", "Started", "Killing", "Terminated", "Killed")
-			if got := event(r.runner.Alloc(), "main", "Terminated").Details["exit_code"]; got != want.code ||
-				r.said() != want.said {
-				t.Errorf("one that %s: exit code %s, output %q", program, got, r.said())
+			alloc := r.runner.Alloc()
+			if got := event(alloc, "main", "Terminated").Details; got["exit_code"] != want.code ||
+				got["signal"] != want.signal || r.said() != want.said {
+				t.Errorf("one that %s: %v, output %q", program, got, r.said())
+			}
+			if alloc.ClientStatus != "complete" || alloc.DesiredStatus != "stop" {
+				t.Errorf("status %s, desired %s; want complete, stop", alloc.ClientStatus, alloc.DesiredStatus)
 			}
 		}
 	})

@@ -196,20 +196,6 @@ func (r *running) wantEvents(task string, want ...string) {
 	}
 }
 
-func TestBatchCompletes(t *testing.T) {
-	t.Parallel()
-	r := run(t, "batch", shell("main", "exit 0"))
-	if err := r.end(); err != nil {
-		t.Fatal(err)
-	}
-	r.wantEvents("main", "Received", "Task Setup", "Started", "Terminated")
-	alloc := r.runner.Alloc()
-	if alloc.ClientStatus != "complete" || alloc.DesiredStatus != "run" || alloc.TaskStates["main"].FinishedAt.IsZero() ||
-		!r.runner.Terminal() {
-		t.Errorf("status %s, desired %s, state %+v", alloc.ClientStatus, alloc.DesiredStatus, alloc.TaskStates["main"])
-	}
-}
-
 func TestFailureIsReportedWithItsReason(t *testing.T) {
 	t.Parallel()
 	r := run(t, "batch", shell("main", "exit 3"))
@@ -267,45 +253,6 @@ func TestFailedPrestartEndsAll(t *testing.T) {
 		t.Fatalf("got %v, want ErrFailed", err)
 	}
 	r.wantEvents("main", "Received", "Sibling Task Failed", "Killing")
-}
-
-func TestStopIsOrderly(t *testing.T) {
-	t.Parallel()
-	r := run(t, "service",
-		shell("main", `trap 'echo got INT > $NOMAD_TASK_DIR/end; exit 7' INT; echo up > $NOMAD_TASK_DIR/up; while :; do `+
-			`sleep 0.05; done`))
-	r.untilFile("main/local/up")
-	r.untilState("main", "running")
-	r.stop()
-	if err := r.end(); err != nil {
-		t.Fatalf("a stopped allocation: %v", err)
-	}
-	if got := r.untilFile("main/local/end"); got != "got INT" {
-		t.Errorf("the task saw %q", got)
-	}
-	r.wantEvents("main", "Received", "Task Setup", "Started", "Killing", "Terminated", "Killed")
-	if a := r.runner.Alloc(); a.ClientStatus != "complete" || a.DesiredStatus != "stop" {
-		t.Errorf("status %s, desired %s; want complete, stop", a.ClientStatus, a.DesiredStatus)
-	}
-}
-
-func TestDeafTaskIsKilled(t *testing.T) {
-	t.Parallel()
-	r := run(t, "service", shell("main", `trap '' INT; echo up > $NOMAD_TASK_DIR/up; while :; do sleep 0.05; done`,
-		func(t *api.Task) {
-			t.KillTimeout = new(50 * time.Millisecond)
-		}))
-	r.untilFile("main/local/up")
-	r.untilState("main", "running")
-	r.stop()
-	if err := r.end(); err != nil {
-		t.Fatal(err)
-	}
-	events := r.runner.Alloc().TaskStates["main"].Events
-	last := events[len(events)-2]
-	if last.Type != "Terminated" || last.Details["signal"] != "9" || last.Details["exit_code"] != "137" {
-		t.Errorf("got %+v, want an end by signal 9", last)
-	}
 }
 
 func TestKillSkipsDelaysAndPoststop(t *testing.T) {
