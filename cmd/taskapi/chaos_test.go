@@ -22,7 +22,7 @@ import (
 	"taskapi/allocrunner/datadir"
 )
 
-var chaosRounds = flag.Int("chaos", 6,
+var chaosRounds = flag.Int("chaos", 3,
 	"how often TestChaos kills each of the agent, the keeper, and both; an agent leaves a fifth as often (make soak)")
 
 // chaosJob has a task that numbers its lines, from 1 with each process, and says the last number when it gets its kill
