@@ -80,7 +80,8 @@ func TestTestingDoc(t *testing.T) {
 		script := strings.TrimPrefix(code, "mkdir client && cd client\n")
 		command := exec.CommandContext(t.Context(), "sh", "-euc", script)
 		command.Dir = client
-		command.Env = append(os.Environ(), "GOFLAGS=-trimpath") // else what was built in another directory is built again
+		// Else what was built in another directory, or for the race detector, is built again.
+		command.Env = append(os.Environ(), "GOFLAGS=-trimpath", "CGO_ENABLED=0")
 		out, err := command.CombinedOutput()
 		if !strings.Contains(script, "go test") {
 			if err != nil {

@@ -52,7 +52,7 @@ func TestForgetfulAuthenticator(t *testing.T) {
 	}
 	cmd := exec.CommandContext(t.Context(), "go", "test", "-count=1", "-overlay="+overlay,
 		"-run=^TestForgetfulAuthenticator$", ".")
-	cmd.Env = append(os.Environ(), "FORGETFUL=yes")
+	cmd.Env = append(os.Environ(), "FORGETFUL=yes", "CGO_ENABLED=0") // as the tests of examples build it
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
