@@ -9,7 +9,7 @@ import (
 // its last task has: its tokens are refused from then on. Which of the two a client meets is chance, so several try.
 func TestTheEndIsAVersion(t *testing.T) {
 	t.Parallel()
-	for range 15 {
+	for range 8 {
 		r := run(t, "batch", shell("t", "exit 0"))
 		ctx, cancel := context.WithTimeout(t.Context(), deadline)
 		for index := uint64(0); !r.runner.Terminal() && ctx.Err() == nil; {

@@ -82,7 +82,7 @@ func TestSidecarsOutliveTheMainTasksOfAStop(t *testing.T) {
 // TestManyAreStoppedTogether, and each has its own exit code.
 func TestManyAreStoppedTogether(t *testing.T) {
 	t.Parallel()
-	const many = 100
+	const many = 40
 	var tasks []*api.Task
 	for i := range many {
 		tasks = append(tasks,

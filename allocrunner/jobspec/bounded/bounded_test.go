@@ -87,7 +87,7 @@ func TestLimits(t *testing.T) {
 	large := func(element string) string {
 		return fmt.Sprintf("s = join(\"\", [for i in range(1000): %q])", strings.Repeat(element, 1000))
 	}
-	soon, small := limits{CPU: 300 * time.Millisecond, Memory: 1 << 30}, limits{CPU: time.Minute, Memory: 24 << 20}
+	soon, small := limits{CPU: 100 * time.Millisecond, Memory: 1 << 30}, limits{CPU: time.Minute, Memory: 24 << 20}
 	for name, c := range map[string]struct {
 		locals, value string
 		limits        limits
@@ -109,7 +109,7 @@ func TestLimits(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			_, err := parse(t.Context(), job(c.locals, c.value), c.limits)
-			want := "x.hcl takes more than 300ms of a processor's time to read"
+			want := "x.hcl takes more than 100ms of a processor's time to read"
 			if c.limits == small {
 				want = "x.hcl takes more than 24 MiB of memory to read"
 			}
