@@ -127,7 +127,7 @@ func (r *Runner) services(alloc *api.Allocation) (services.Owned, error) {
 		for _, s := range list {
 			provider := s.Service.Provider
 			if _, ok := r.serving.registrar.Provider(provider); !ok && provider != services.ProviderNomad {
-				return nil, fmt.Errorf("%w: service %q: there is no provider %q here", interfaces.ErrInvalidJob, s.Name,
+				return nil, fmt.Errorf("%w: service %q: there is no provider %q here", interfaces.ErrInvalidJob, s.ServiceName,
 					provider)
 			}
 		}

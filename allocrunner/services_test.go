@@ -70,11 +70,11 @@ func TestServicesComeAndGo(t *testing.T) {
 	r.untilInOrder(d, "+db")
 	for _, s := range p.Has() {
 		want := []string{"${NOMAD_TASK_NAME}", "g"}
-		if s.Name == "db" {
+		if s.ServiceName == "db" {
 			want[0] = "main"
 		}
 		if !slices.Equal(s.Tags, want) || s.AllocID != r.runner.Alloc().ID || s.Namespace != "default" || s.NodeID != "n" {
-			t.Errorf("%s is %+v, want tags %q", s.Name, s, want)
+			t.Errorf("%s is %+v, want tags %q", s.ServiceName, s, want)
 		}
 	}
 	if err := r.runner.Stop(t.Context(), interfaces.StopRequest{}); err != nil {

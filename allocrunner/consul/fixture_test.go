@@ -155,12 +155,16 @@ func (e *environment) until(what string, f func() bool) {
 // instance returns a service with a check that is fed.
 func instance(p provider, name string, change func(*interfaces.ServiceInstance)) *interfaces.ServiceInstance {
 	in := &interfaces.ServiceInstance{
-		ID: "_nomad-task-" + p.alloc + "-group-g-" + name + "-http", Name: name, Tags: []string{"a",
-			"b"}, Meta: map[string]string{"k": "v"},
-		Address: "127.0.0.1", Port: 20530, AllocID: p.alloc,
-		Checks: []api.ServiceCheck{{Name: "script", Type: "script", Command: "x", Interval: 10 * time.Second,
-			Timeout: time.Second}}, CheckAddresses: []string{""},
-		Service: &api.Service{Provider: "consul", PortLabel: "http"},
+		ServiceRegistration: api.ServiceRegistration{
+			ID: "_nomad-task-" + p.alloc + "-group-g-" + name + "-http", ServiceName: name, Tags: []string{"a", "b"},
+			Address: "127.0.0.1", Port: 20530, AllocID: p.alloc,
+		},
+		CheckAddresses: []string{""},
+		Service: &api.Service{
+			Provider: "consul", PortLabel: "http", Meta: map[string]string{"k": "v"},
+			Checks: []api.ServiceCheck{{Name: "script", Type: "script", Command: "x", Interval: 10 * time.Second,
+				Timeout: time.Second}},
+		},
 	}
 	if change != nil {
 		change(in)

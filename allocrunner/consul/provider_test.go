@@ -30,7 +30,7 @@ func TestRegistration(t *testing.T) {
 	in := instance(p, "web", func(in *interfaces.ServiceInstance) {
 		in.Service.Weights = &api.ServiceWeights{Passing: 3, Warning: 2}
 		in.Service.TaggedAddresses = map[string]string{"wan": "192.0.2.1", "v6": "[2001:db8::1]:99"}
-		in.Checks = append(in.Checks,
+		in.Service.Checks = append(in.Service.Checks,
 			api.ServiceCheck{Name: "h", Type: "http", Path: "/x?y=1", Method: "POST", Header: map[string][]string{"A": {"b"}},
 				Body: "z", Interval: time.Minute, Timeout: time.Second, InitialStatus: "passing", SuccessBeforePassing: 2},
 			api.ServiceCheck{Name: "t", Type: "tcp", Interval: time.Minute, Timeout: time.Second, InitialStatus: "warning"},
@@ -50,7 +50,7 @@ func TestRegistration(t *testing.T) {
 	if is.Meta["k"] != "v" || is.Meta["external-source"] != "nomad" || is.Meta["taskapi_owner"] != e.owner {
 		t.Errorf("meta: %v", is.Meta)
 	}
-	for n, c := range in.Checks {
+	for n, c := range in.Service.Checks {
 		e.until("check "+c.Name, func() bool { return e.check(consul.CheckID(in.ID, c)) != nil })
 		if got := e.check(consul.CheckID(in.ID, c)); got.Name != c.Name || got.ServiceID != in.ID {
 			t.Errorf("check %d: %+v", n, got)
@@ -95,10 +95,10 @@ func TestInvalidServices(t *testing.T) {
 		"tagged address": func(in *interfaces.ServiceInstance) {
 			in.Service.TaggedAddresses = map[string]string{"x": "example.com"}
 		},
-		"type":       func(in *interfaces.ServiceInstance) { in.Checks[0].Type = "ping" },
-		"no address": func(in *interfaces.ServiceInstance) { in.Checks[0].Type = "tcp" },
+		"type":       func(in *interfaces.ServiceInstance) { in.Service.Checks[0].Type = "ping" },
+		"no address": func(in *interfaces.ServiceInstance) { in.Service.Checks[0].Type = "tcp" },
 		"path": func(in *interfaces.ServiceInstance) {
-			in.Checks[0].Type, in.Checks[0].Path, in.CheckAddresses[0] = "http", "%zz", "x:1"
+			in.Service.Checks[0].Type, in.Service.Checks[0].Path, in.CheckAddresses[0] = "http", "%zz", "x:1"
 		},
 	} {
 		if err := p.Register(t.Context(), []*interfaces.ServiceInstance{instance(p, "good", nil),
@@ -117,7 +117,7 @@ func TestAntiEntropy(t *testing.T) {
 	e := newEnvironment(t)
 	p := e.run(nil)
 	in := instance(p, "s", nil)
-	id := consul.CheckID(in.ID, in.Checks[0])
+	id := consul.CheckID(in.ID, in.Service.Checks[0])
 	e.register(p, in)
 	e.until("the check", func() bool { return e.check(id) != nil })
 	if err := e.api.Agent().ServiceDeregister(in.ID); err != nil {
@@ -140,7 +140,8 @@ func TestAntiEntropy(t *testing.T) {
 		},
 	} {
 		before := e.service(in.ID)
-		reg := &capi.AgentServiceRegistration{ID: in.ID, Name: in.Name, Tags: in.Tags, Address: in.Address, Port: in.Port,
+		reg := &capi.AgentServiceRegistration{
+			ID: in.ID, Name: in.ServiceName, Tags: in.Tags, Address: in.Address, Port: in.Port,
 			Meta: before.Meta}
 		change(reg)
 		if err := e.api.Agent().ServiceRegister(reg); err != nil {
@@ -172,8 +173,9 @@ func TestTagsOfOthers(t *testing.T) {
 	node := self["Config"]["NodeName"].(string)
 	_, err = e.api.Catalog().Register(&capi.CatalogRegistration{Node: node, Address: "127.0.0.1", SkipNodeUpdate: true,
 		Service: &capi.AgentService{
-			ID: in.ID, Service: in.Name, Tags: []string{"theirs"}, Address: in.Address, Port: in.Port, EnableTagOverride: true,
-			Meta: e.service(in.ID).Meta,
+			ID: in.ID, Service: in.ServiceName, Tags: []string{"theirs"}, Address: in.Address, Port: in.Port,
+			EnableTagOverride: true,
+			Meta:              e.service(in.ID).Meta,
 		}}, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -53,8 +53,8 @@ type check struct {
 func newService(in *interfaces.ServiceInstance, owner, namespace, partition string) (*service, error) {
 	block := cmp.Or(in.Service, &api.Service{})
 	s := &service{AgentServiceRegistration: capi.AgentServiceRegistration{
-		ID: in.ID, Name: in.Name, Tags: in.Tags, Address: in.Address, Port: in.Port,
-		EnableTagOverride: block.EnableTagOverride, Namespace: namespace, Partition: partition, Meta: maps.Clone(in.Meta),
+		ID: in.ID, Name: in.ServiceName, Tags: in.Tags, Address: in.Address, Port: in.Port,
+		EnableTagOverride: block.EnableTagOverride, Namespace: namespace, Partition: partition, Meta: maps.Clone(block.Meta),
 	}}
 	if s.Meta == nil {
 		s.Meta = map[string]string{}
@@ -74,7 +74,7 @@ func newService(in *interfaces.ServiceInstance, owner, namespace, partition stri
 		}
 		s.TaggedAddresses[name] = capi.ServiceAddress{Address: host, Port: port}
 	}
-	for n, c := range in.Checks {
+	for n, c := range block.Checks {
 		address := ""
 		if n < len(in.CheckAddresses) {
 			address = in.CheckAddresses[n]
@@ -89,7 +89,7 @@ func newService(in *interfaces.ServiceInstance, owner, namespace, partition stri
 	}
 	s.Meta[metaDigest] = s.digest()
 	if err := errors.Join(errs...); err != nil {
-		return nil, fmt.Errorf("service %q: %w", in.Name, err)
+		return nil, fmt.Errorf("service %q: %w", in.ServiceName, err)
 	}
 	return s, nil
 }

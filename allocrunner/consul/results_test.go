@@ -39,12 +39,12 @@ func TestResults(t *testing.T) {
 			return api.ServiceCheck{Name: kind, Type: kind, Path: "/", GRPCService: "svc", Interval: time.Second,
 				Timeout: time.Second}
 		}
-		in.Checks = []api.ServiceCheck{of("http"), of("tcp"), of("grpc")}
+		in.Service.Checks = []api.ServiceCheck{of("http"), of("tcp"), of("grpc")}
 		in.CheckAddresses = []string{strings.TrimPrefix(web.URL, "http://"), listener.Addr().String(),
 			strings.TrimPrefix(health.URL, "http://")}
 	})
 	e.register(p, in)
-	for n, c := range in.Checks {
+	for n, c := range in.Service.Checks {
 		e.until(c.Name+" passes", func() bool {
 			got, ok := p.Result(in.ID, n)
 			return ok && got.Status == interfaces.CheckSuccess
@@ -53,7 +53,7 @@ func TestResults(t *testing.T) {
 	bad.Store(true)
 	listener.Close()
 	health.serving.Store(false)
-	for n, c := range in.Checks {
+	for n, c := range in.Service.Checks {
 		e.until(c.Name+" fails", func() bool {
 			got, ok := p.Result(in.ID, n)
 			return ok && got.Status == interfaces.CheckFailure && got.Output != ""
@@ -99,7 +99,7 @@ func TestScripts(t *testing.T) {
 	e := newEnvironment(t)
 	p := e.run(nil)
 	in := instance(p, "s", nil)
-	id := consul.CheckID(in.ID, in.Checks[0])
+	id := consul.CheckID(in.ID, in.Service.Checks[0])
 	has := func(status, output string) func() bool {
 		return func() bool { c := e.check(id); return c != nil && c.Status == status && c.Output == output }
 	}
@@ -145,13 +145,13 @@ func TestResultOfAFormerScript(t *testing.T) {
 	e.register(p, in)
 	e.proxy.Away()
 	p.Feed(in.ID, 0, interfaces.CheckResult{Status: interfaces.CheckSuccess, Output: "former"})
-	other := instance(p, "s", func(in *interfaces.ServiceInstance) { in.Checks[0].Command = "y" })
+	other := instance(p, "s", func(in *interfaces.ServiceInstance) { in.Service.Checks[0].Command = "y" })
 	if err := p.Register(t.Context(), []*interfaces.ServiceInstance{other}); err != nil {
 		t.Fatal(err)
 	}
 	e.until("a round fails", func() bool { return strings.Contains(log.String(), "does not accept the services") })
 	e.proxy.Back()
-	id := consul.CheckID(other.ID, other.Checks[0])
+	id := consul.CheckID(other.ID, other.Service.Checks[0])
 	e.until("the other check", func() bool { return e.check(id) != nil })
 	p.Feed(in.ID, 0, interfaces.CheckResult{Status: interfaces.CheckSuccess, Output: "present"})
 	e.until("its result", func() bool { c := e.check(id); return c != nil && c.Output == "present" })
@@ -174,7 +174,8 @@ func TestResultsWhileScriptsRun(t *testing.T) {
 	}
 	defer listener.Close()
 	in := instance(p, "s", func(in *interfaces.ServiceInstance) {
-		in.Checks = append(in.Checks, api.ServiceCheck{Name: "t", Type: "tcp", Interval: time.Second, Timeout: time.Second})
+		in.Service.Checks = append(in.Service.Checks, api.ServiceCheck{Name: "t", Type: "tcp", Interval: time.Second,
+			Timeout: time.Second})
 		in.CheckAddresses = append(in.CheckAddresses, listener.Addr().String())
 	})
 	e.register(p, in)

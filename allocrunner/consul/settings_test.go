@@ -112,11 +112,11 @@ func TestNamespace(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.Feed(in.ID, 0, interfaces.CheckResult{Status: interfaces.CheckSuccess, Output: "fine"})
-	e.until("fed", func() bool { return e.stand.Status(consul.CheckID(in.ID, in.Checks[0])) == "passing" })
+	e.until("fed", func() bool { return e.stand.Status(consul.CheckID(in.ID, in.Service.Checks[0])) == "passing" })
 	if err := p.Deregister(t.Context(), []string{in.ID}); err != nil {
 		t.Fatal(err)
 	}
-	if got := e.stand.Status(consul.CheckID(in.ID, in.Checks[0])); got != "" {
+	if got := e.stand.Status(consul.CheckID(in.ID, in.Service.Checks[0])); got != "" {
 		t.Errorf("deregistered, and its check is %s", got)
 	}
 	e.stand.RequireNamespace("", "")

@@ -154,7 +154,7 @@ func TestTokenIsReplaced(t *testing.T) {
 	e.give(old)
 	p := e.run()
 	in := instance(p, name, nil)
-	id := consul.CheckID(in.ID, in.Checks[0])
+	id := consul.CheckID(in.ID, in.Service.Checks[0])
 	seen := func(status string) func() bool { return func() bool { return e.published(name, id) == status } }
 	e.register(p, in)
 	p.Feed(in.ID, 0, interfaces.CheckResult{Status: interfaces.CheckSuccess, Output: "fine"})
@@ -190,7 +190,8 @@ func TestRefusedService(t *testing.T) {
 	e.give(e.issue(good))
 	p := e.run()
 	in, refused := instance(p, good, func(in *interfaces.ServiceInstance) {
-		in.Checks = append(in.Checks, api.ServiceCheck{Name: "t", Type: "tcp", Interval: time.Second, Timeout: time.Second})
+		in.Service.Checks = append(in.Service.Checks, api.ServiceCheck{Name: "t", Type: "tcp", Interval: time.Second,
+			Timeout: time.Second})
 		in.CheckAddresses = append(in.CheckAddresses, "127.0.0.1:1")
 	}), instance(p, bad, nil)
 	if err := p.Register(t.Context(), []*interfaces.ServiceInstance{refused, in}); err != nil {
@@ -207,7 +208,7 @@ func TestRefusedService(t *testing.T) {
 		p.Feed(refused.ID, 0, interfaces.CheckResult{Status: interfaces.CheckSuccess, Output: output})
 		p.Feed(in.ID, 0, interfaces.CheckResult{Status: interfaces.CheckSuccess, Output: output})
 		e.until("its script's result is sent", func() bool {
-			c := e.check(consul.CheckID(in.ID, in.Checks[0]))
+			c := e.check(consul.CheckID(in.ID, in.Service.Checks[0]))
 			return c != nil && c.Output == output
 		})
 		if _, ok := p.Result(in.ID, 1); !ok {
@@ -224,7 +225,7 @@ func TestRefusedService(t *testing.T) {
 	e.give(e.issue(good, bad))
 	e.until("registered when the token has the rule", func() bool { return e.service(refused.ID) != nil })
 	e.until("with its script's result", func() bool {
-		c := e.check(consul.CheckID(refused.ID, refused.Checks[0]))
+		c := e.check(consul.CheckID(refused.ID, refused.Service.Checks[0]))
 		return c != nil && c.Output == "two"
 	})
 }

@@ -10,28 +10,19 @@ import (
 // ServiceInstance is a service of an allocation with its text and address resolved, as a provider makes it known. It is
 // shared and never changed.
 type ServiceInstance struct {
-	// Nomad's: "_nomad-task-ALLOC-TASK-SERVICE-PORT", for a group's "_nomad-task-ALLOC-group-GROUP-SERVICE-PORT"
-	ID   string
+	// The ID is Nomad's: "_nomad-task-ALLOC-TASK-SERVICE-PORT", for a group's
+	// "_nomad-task-ALLOC-group-GROUP-SERVICE-PORT". The address is an IP address or a host name.
+	api.ServiceRegistration
+
 	Task string // whose service it is; empty for the group's
 
-	Name    string
-	Tags    []string
-	Meta    map[string]string
-	Address string // an IP address or a host name
-	Port    int
+	// Service is the block of the job file with its text resolved, for what one provider alone understands, such as its
+	// checks. Nil in none.
+	Service *api.Service
 
-	Namespace, JobID, AllocID, NodeID, Datacenter string
-
-	// Checks are the service's, resolved, in the order of the job file, for a provider that runs them.
-	Checks []api.ServiceCheck
-
-	// CheckAddresses are where the Checks connect to, HOST:PORT, in their order. Empty for a script, and for a check
+	// CheckAddresses are where the checks connect to, HOST:PORT, in their order. Empty for a script, and for a check
 	// without an address.
 	CheckAddresses []string
-
-	// Service is the block of the job file with its text resolved, for what one provider alone understands. Nil in
-	// none.
-	Service *api.Service
 }
 
 // ServiceProvider makes services known to others: Nomad's registry, or Consul. It tries again by itself while what it
@@ -58,7 +49,7 @@ type ServiceProvider interface {
 type CheckingProvider interface {
 	ServiceProvider
 
-	// Result returns the latest result of a check of a registered service, which is the n-th of the instance's Checks.
+	// Result returns the latest result of a check of a registered service, the n-th of its block.
 	// The runner calls it once each interval of the check. It does not wait; ok is false while there is none.
 	Result(id string, n int) (result CheckResult, ok bool)
 

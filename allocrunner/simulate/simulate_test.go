@@ -204,7 +204,7 @@ func TestSimulatedServices(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, s := range provider.Has() {
-			if s.Name == "web" && s.Port != 8080 {
+			if s.ServiceName == "web" && s.Port != 8080 {
 				t.Errorf("web has the port %d", s.Port)
 			}
 		}

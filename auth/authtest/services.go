@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/hashicorp/nomad/api"
+
 	"taskapi/allocrunner/cluster/registry"
 	"taskapi/allocrunner/interfaces"
 )
@@ -28,11 +30,14 @@ func (t *Task) RegisterService(name, address string, port int, tags ...string) (
 	defer a.leased.Unlock()
 	err := errEnded
 	if a.lease != nil {
-		err = a.provider.Register(t.server.running, []*interfaces.ServiceInstance{{
-			ID: id, Task: t.name, Name: name, Tags: tags, Address: address, Port: port,
+		registration := api.ServiceRegistration{
+			ID: id, ServiceName: name, Tags: tags, Address: address, Port: port,
 			Namespace: t.alloc.claims.Namespace, JobID: t.alloc.claims.JobID, AllocID: t.alloc.id,
 			NodeID: agent.NodeID, Datacenter: datacenter,
-		}})
+		}
+		err = a.provider.Register(t.server.running, []*interfaces.ServiceInstance{
+			{ServiceRegistration: registration, Task: t.name},
+		})
 	}
 	t.server.check(err, "register service %q: ", name)
 	return id

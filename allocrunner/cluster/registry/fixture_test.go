@@ -31,11 +31,11 @@ func alloc(id string) *api.Allocation {
 
 // instance returns a service of the group.
 func instance(alloc, name string, port int, tags ...string) *interfaces.ServiceInstance {
-	return &interfaces.ServiceInstance{
-		ID:   "_nomad-task-" + alloc + "-group-web-" + name + "-http",
-		Name: name, Tags: tags, Address: "127.0.0.1", Port: port,
+	return &interfaces.ServiceInstance{ServiceRegistration: api.ServiceRegistration{
+		ID:          "_nomad-task-" + alloc + "-group-web-" + name + "-http",
+		ServiceName: name, Tags: tags, Address: "127.0.0.1", Port: port,
 		Namespace: "default", JobID: "demo", AllocID: alloc, NodeID: "node", Datacenter: "dc1",
-	}
+	}}
 }
 
 // flakyStore is a store that can fail. Without errors it passes everything on.

@@ -73,7 +73,7 @@ func (p *Provider) Register(ctx context.Context, services []*interfaces.ServiceI
 	for _, s := range services {
 		registration, err := p.registration(s)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("service %q: %w", s.Name, err))
+			errs = append(errs, fmt.Errorf("service %q: %w", s.ServiceName, err))
 			continue
 		}
 		wanted[keyOf(registration.Namespace, registration.ServiceName, registration.ID)] = registration
@@ -160,19 +160,17 @@ func (p *Provider) registration(s *interfaces.ServiceInstance) (*api.ServiceRegi
 		return nil, fmt.Errorf(
 			"its ID %q, of allocation %q in namespace %q, is not one of allocation %s in namespace %q",
 			s.ID, s.AllocID, s.Namespace, p.alloc.ID, p.alloc.Namespace)
-	case s.Name == "" || strings.Contains(s.Name, "/"):
-		return nil, fmt.Errorf("its name %q must have letters, and no slash", s.Name)
+	case s.ServiceName == "" || strings.Contains(s.ServiceName, "/"):
+		return nil, fmt.Errorf("its name %q must have letters, and no slash", s.ServiceName)
 	case s.Port < 0 || s.Port > 65535:
 		return nil, fmt.Errorf("its port %d must be between 0 and 65535", s.Port)
 	}
 	if address, err := netip.ParseAddr(s.Address); err == nil && address.IsUnspecified() {
 		return nil, fmt.Errorf("its address %s is that of no machine: nobody could reach it", s.Address)
 	}
-	registration := &api.ServiceRegistration{
-		ID: s.ID, ServiceName: s.Name, Namespace: s.Namespace, NodeID: s.NodeID, Datacenter: s.Datacenter,
-		JobID: s.JobID, AllocID: s.AllocID, Tags: append([]string{}, s.Tags...), Address: s.Address, Port: s.Port,
-	}
-	operation := p.operation(keyOf(s.Namespace, s.Name, s.ID), registration)
+	registration := new(s.ServiceRegistration)
+	registration.Tags = append([]string{}, s.Tags...)
+	operation := p.operation(keyOf(s.Namespace, s.ServiceName, s.ID), registration)
 	if err := (cluster.Txn{Then: []cluster.Operation{operation}}).Check(); err != nil {
 		return nil, err
 	}

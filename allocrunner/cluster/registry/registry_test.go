@@ -139,10 +139,10 @@ func TestRefused(t *testing.T) {
 			"another allocation's ID": func(s *interfaces.ServiceInstance) { s.ID = instance(two, "web", 0).ID },
 			"an ID that is cut":       func(s *interfaces.ServiceInstance) { s.ID = "_nomad-task-" + one },
 			"another namespace":       func(s *interfaces.ServiceInstance) { s.Namespace = "prod" },
-			"no name":                 func(s *interfaces.ServiceInstance) { s.Name = "" },
-			"a slash in the name":     func(s *interfaces.ServiceInstance) { s.Name = "web/x" },
-			"a control character":     func(s *interfaces.ServiceInstance) { s.Name = "web\n" },
-			"a long name":             func(s *interfaces.ServiceInstance) { s.Name = strings.Repeat("x", 2000) },
+			"no name":                 func(s *interfaces.ServiceInstance) { s.ServiceName = "" },
+			"a slash in the name":     func(s *interfaces.ServiceInstance) { s.ServiceName = "web/x" },
+			"a control character":     func(s *interfaces.ServiceInstance) { s.ServiceName = "web\n" },
+			"a long name":             func(s *interfaces.ServiceInstance) { s.ServiceName = strings.Repeat("x", 2000) },
 			"huge tags": func(s *interfaces.ServiceInstance) {
 				s.Tags = []string{strings.Repeat("x", 1<<20)}
 			},

@@ -23,8 +23,10 @@ const allocID = "115ef685-6b9e-3eaf-e74b-6b04f094ebca"
 // instance returns a service of a task, with a tag by which it may differ.
 func instance(provider, task, name, tag string) *interfaces.ServiceInstance {
 	return &interfaces.ServiceInstance{
-		ID: services.ID(allocID, "g", task, name,
-			""), Task: task, Name: name, Tags: []string{tag}, Service: &api.Service{Provider: provider},
+		ServiceRegistration: api.ServiceRegistration{
+			ID: services.ID(allocID, "g", task, name, ""), ServiceName: name, Tags: []string{tag},
+		},
+		Task: task, Service: &api.Service{Provider: provider},
 	}
 }
 

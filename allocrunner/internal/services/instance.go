@@ -46,7 +46,7 @@ func (r Resolver) ResolveAll(alloc *api.Allocation, datacenter string) (Owned, e
 			err = fmt.Errorf("another service has its ID, %s: its name or its port must differ", made.ID)
 		}
 		if err != nil {
-			errs = append(errs, fmt.Errorf("service %q: %w", made.Name, err))
+			errs = append(errs, fmt.Errorf("service %q: %w", made.ServiceName, err))
 		}
 		seen[made.ID] = true
 		owned[task] = append(owned[task], made)
@@ -61,12 +61,11 @@ func (s Service) instance(alloc *api.Allocation, datacenter string) (*interfaces
 	host, port, err := s.Address()
 	whole := s.whole()
 	return &interfaces.ServiceInstance{
-		ID:   s.ID(alloc),
-		Task: s.Task,
-		Name: s.Name, Tags: whole.Tags, Meta: whole.Meta, Address: host, Port: port,
-		Namespace: alloc.Namespace, JobID: alloc.JobID, AllocID: alloc.ID, NodeID: alloc.NodeID,
-		Datacenter: datacenter, Checks: slices.Clone(whole.Checks), CheckAddresses: s.checkAddresses(whole.Checks),
-		Service: whole,
+		ServiceRegistration: api.ServiceRegistration{
+			ID: s.ID(alloc), ServiceName: s.Name, Tags: whole.Tags, Address: host, Port: port,
+			Namespace: alloc.Namespace, JobID: alloc.JobID, AllocID: alloc.ID, NodeID: alloc.NodeID, Datacenter: datacenter,
+		},
+		Task: s.Task, Service: whole, CheckAddresses: s.checkAddresses(whole.Checks),
 	}, err
 }
 

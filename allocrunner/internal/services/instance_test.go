@@ -2,6 +2,7 @@ package services_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -9,7 +10,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/nomad/api"
 
-	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/services"
 )
 
@@ -60,21 +60,23 @@ func TestInstances(t *testing.T) {
 		if task == "" {
 			name, owner = "${NOMAD_TASK_NAME}", "group-g"
 		}
-		want := &interfaces.ServiceInstance{
-			ID: fmt.Sprintf("_nomad-task-%s-%s-web-%s-http", allocID, owner, name), Task: task, Name: "web-" + name,
-			Tags: []string{name, colour, "0", "$${x}"}, Meta: map[string]string{"k-" + name: colour},
-			Address: "127.0.0.2", Port: 20530, CheckAddresses: []string{"127.0.0.2:20530", "", "127.0.0.1:81",
-				""}, Namespace: "team", JobID: "job", AllocID: allocID, NodeID: "node", Datacenter: "dc1",
+		want := api.ServiceRegistration{
+			ID: fmt.Sprintf("_nomad-task-%s-%s-web-%s-http", allocID, owner, name), ServiceName: "web-" + name,
+			Tags: []string{name, colour, "0", "$${x}"}, Address: "127.0.0.2", Port: 20530,
+			Namespace: "team", JobID: "job", AllocID: allocID, NodeID: "node", Datacenter: "dc1",
 		}
 		got := *owned[task][0]
-		if path := got.Checks[0].Path; path != "/"+name {
+		if path := got.Service.Checks[0].Path; path != "/"+name {
 			t.Errorf("%q: the check's path is %q", task, path)
 		}
-		if got.Service.Name != got.Name || got.Service.PortLabel != "http" {
+		if got.Service.Name != got.ServiceName || got.Service.PortLabel != "http" || got.Task != task ||
+			got.Service.Meta["k-"+name] != colour {
 			t.Errorf("%q: the block is %+v", task, got.Service)
 		}
-		got.Checks, got.Service = nil, nil
-		if diff := cmp.Diff(want, &got); diff != "" {
+		if !slices.Equal(got.CheckAddresses, []string{"127.0.0.2:20530", "", "127.0.0.1:81", ""}) {
+			t.Errorf("%q: the checks connect to %q", task, got.CheckAddresses)
+		}
+		if diff := cmp.Diff(want, got.ServiceRegistration); diff != "" {
 			t.Errorf("of %q (-want +got):\n%s", task, diff)
 		}
 	}

@@ -45,7 +45,7 @@ func (p *Provider) Register(_ context.Context, list []*interfaces.ServiceInstanc
 	}
 	p.call(ids, func() {
 		for _, s := range list {
-			p.noteLocked("+" + s.Name)
+			p.noteLocked("+" + s.ServiceName)
 			p.has[s.ID] = s
 		}
 	})
@@ -57,7 +57,7 @@ func (p *Provider) Deregister(_ context.Context, ids []string) error {
 	p.call(ids, func() {
 		for _, id := range ids {
 			if s, ok := p.has[id]; ok {
-				p.noteLocked("-" + s.Name)
+				p.noteLocked("-" + s.ServiceName)
 				delete(p.has, id)
 			}
 		}
@@ -108,7 +108,7 @@ func (p *Provider) Has() map[string]*interfaces.ServiceInstance {
 func (p *Provider) Names() []string {
 	names := []string{}
 	for _, s := range p.Has() {
-		names = append(names, s.Name)
+		names = append(names, s.ServiceName)
 	}
 	slices.Sort(names)
 	return names
