@@ -2,7 +2,7 @@ package proc
 
 import (
 	"cmp"
-	"fmt"
+	"maps"
 	"os"
 	"strconv"
 	"strings"
@@ -27,24 +27,14 @@ func Describe(pid int) (Description, error) {
 	}
 	d := Description{Started: time.Now().Add(-s.Age(UptimeTicks()))}
 	dir := "/proc/" + strconv.Itoa(pid)
-	name := ""
-	for key, value := range Values(dir + "/status") {
-		switch fields := strings.Fields(value); {
-		case key == "Name":
-			name = value
-		case key == "Uid" && len(fields) > 1: // real, effective, saved, of the file system
-			uid, err := strconv.ParseUint(fields[1], 10, 32)
-			if err != nil {
-				return d, fmt.Errorf("%s/status: %w", dir, err)
-			}
-			d.UID = uint32(uid)
-		}
-	}
-	if name == "" {
+	status := maps.Collect(Values(dir + "/status"))
+	uids := strings.Fields(status["Uid"]) // real, effective, saved, of the file system
+	if len(uids) < 2 {
 		return d, os.ErrNotExist // it has ended since
 	}
-	d.Command = cmp.Or(command(dir), "["+name+"]")
-	return d, nil
+	uid, err := strconv.ParseUint(uids[1], 10, 32)
+	d.UID, d.Command = uint32(uid), cmp.Or(command(dir), "["+status["Name"]+"]")
+	return d, err
 }
 
 // command returns the beginning of a process's arguments with blanks between them.
