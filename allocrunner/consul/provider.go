@@ -251,14 +251,8 @@ func (p *Provider) Feed(id string, n int, result interfaces.CheckResult) {
 	}
 }
 
-// send sends the latest result of a script, unless the agent has it.
-func (p *Provider) send(ctx context.Context, service, checkID string) error {
-	p.mu.Lock()
-	result, unsent := p.fed[checkID], p.unsent[checkID]
-	p.mu.Unlock()
-	if !unsent {
-		return nil
-	}
+// send sends a result of a script. A later result is still to be sent.
+func (p *Provider) send(ctx context.Context, service, checkID string, result interfaces.CheckResult) error {
 	err := p.request(ctx, fmt.Sprintf("result of a script of service %q", service), service,
 		func(q *capi.QueryOptions) error {
 			return p.client.api.Agent().UpdateTTLOpts(checkID, result.Output, statuses[result.Status], q)

@@ -295,14 +295,17 @@ func (t *round) scripts() error {
 // sendScripts sends the results of scripts that the agent does not have, of services that it has. It goes on after one
 // that is refused.
 func (p *Provider) sendScripts(ctx context.Context) error {
-	type result struct{ service, check string }
+	type result struct {
+		service, check string
+		interfaces.CheckResult
+	}
 	var list []result
 	p.mu.Lock()
 	for _, id := range slices.Sorted(maps.Keys(p.has)) {
 		if s := p.wanted[id]; s != nil {
 			for _, c := range s.checks {
 				if p.unsent[c.id] {
-					list = append(list, result{s.Name, c.id})
+					list = append(list, result{s.Name, c.id, p.fed[c.id]})
 				}
 			}
 		}
@@ -310,7 +313,7 @@ func (p *Provider) sendScripts(ctx context.Context) error {
 	p.mu.Unlock()
 	var refusals []error
 	for _, r := range list {
-		err := p.send(ctx, r.service, r.check)
+		err := p.send(ctx, r.service, r.check, r.CheckResult)
 		if err != nil && !refused(err) {
 			return err
 		}
