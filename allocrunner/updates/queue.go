@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+	"golang.org/x/sync/semaphore"
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/internal/wake"
@@ -17,8 +18,8 @@ import (
 type sinkQueue struct {
 	sink   interfaces.Sink
 	logger *slog.Logger
-	sooner wake.Signal   // the next batch is due sooner than before
-	busy   chan struct{} // has one place; filled while the sink is called
+	sooner wake.Signal         // the next batch is due sooner than before
+	busy   *semaphore.Weighted // held while the sink is called
 
 	mu    sync.Mutex // guards what follows; never held during a call of the sink
 	batch batch
@@ -66,12 +67,10 @@ func (q *sinkQueue) wait(ctx context.Context) bool {
 
 // deliver waits for the sink to finish an earlier batch, and gives it what is pending.
 func (q *sinkQueue) deliver(ctx context.Context) error {
-	select {
-	case q.busy <- struct{}{}:
-	case <-ctx.Done():
-		return fmt.Errorf("wait for an earlier call: %w", ctx.Err())
+	if err := q.busy.Acquire(ctx, 1); err != nil {
+		return fmt.Errorf("wait for an earlier call: %w", err)
 	}
-	defer func() { <-q.busy }()
+	defer q.busy.Release(1)
 	q.mu.Lock()
 	allocs := q.batch.take()
 	q.mu.Unlock()

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+	"golang.org/x/sync/semaphore"
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/internal/wake"
@@ -43,7 +44,7 @@ func New(c Config) *Buffer {
 	b := &Buffer{}
 	for _, sink := range c.Sinks {
 		b.queues = append(b.queues, &sinkQueue{sink: sink, logger: c.Logger.With("sink", sink.Name()),
-			sooner: wake.New(), busy: make(chan struct{}, 1)})
+			sooner: wake.New(), busy: semaphore.NewWeighted(1)})
 	}
 	return b
 }

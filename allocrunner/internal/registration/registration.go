@@ -10,6 +10,8 @@ import (
 	"slices"
 	"sync"
 
+	"golang.org/x/sync/semaphore"
+
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/services"
 )
@@ -17,7 +19,7 @@ import (
 // Registrar registers one allocation's services with their providers. Make it with New.
 type Registrar struct {
 	providers map[string]interfaces.ServiceProvider
-	turn      chan struct{} // holds one value while providers are called
+	turn      *semaphore.Weighted // held while providers are called
 
 	mu      sync.Mutex // guards the fields below; never held over a call
 	desired desired
@@ -30,7 +32,7 @@ type Registrar struct {
 // New returns a Registrar for an allocation. All of its services wait.
 func New(allocID string, providers []interfaces.ServiceProvider) *Registrar {
 	r := &Registrar{
-		allocID: allocID, providers: map[string]interfaces.ServiceProvider{}, turn: make(chan struct{}, 1),
+		allocID: allocID, providers: map[string]interfaces.ServiceProvider{}, turn: semaphore.NewWeighted(1),
 		desired: desired{states: map[string]State{}}, known: map[string]known{},
 	}
 	for _, p := range providers {
@@ -101,16 +103,12 @@ func (r *Registrar) Leave() {
 // Sync returns when the providers have all changes, including those of Apply and Update during the call. The next Sync
 // tries again what a provider refuses. Errors: the providers', ctx's.
 func (r *Registrar) Sync(ctx context.Context) error {
-	select {
-	case r.turn <- struct{}{}: // also when ctx has ended, which is no error if nothing is to be done
-	default:
-		select {
-		case r.turn <- struct{}{}:
-		case <-ctx.Done():
-			return ctx.Err()
+	if !r.turn.TryAcquire(1) { // that ctx has ended is no error if nothing is to be done
+		if err := r.turn.Acquire(ctx, 1); err != nil {
+			return err
 		}
 	}
-	defer func() { <-r.turn }()
+	defer r.turn.Release(1)
 	failed := r.read(ctx)
 	for {
 		todo := r.plan()

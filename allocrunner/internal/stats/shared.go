@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"golang.org/x/sync/semaphore"
 )
 
 const (
@@ -26,7 +28,7 @@ const (
 // within a moment.
 type Shared[T any] struct {
 	take func(context.Context) (sample *T, cost time.Duration, err error)
-	turn chan struct{} // holds a value while a sample is taken
+	turn *semaphore.Weighted // held while a sample is taken
 
 	mu     sync.Mutex // guards the fields below
 	latest *T
@@ -35,7 +37,7 @@ type Shared[T any] struct {
 
 // NewShared returns a Shared. take is never called twice at a time; cost is how long it took to sample the machine.
 func NewShared[T any](take func(context.Context) (sample *T, cost time.Duration, err error)) *Shared[T] {
-	return &Shared[T]{take: take, turn: make(chan struct{}, 1)}
+	return &Shared[T]{take: take, turn: semaphore.NewWeighted(1)}
 }
 
 // Get returns a sample that is hardly older than half a second, or than twenty times its cost. It must not be changed.
@@ -44,12 +46,10 @@ func (s *Shared[T]) Get(ctx context.Context) (*T, error) {
 	if kept := s.kept(); kept != nil {
 		return kept, nil
 	}
-	select {
-	case s.turn <- struct{}{}:
-		defer func() { <-s.turn }()
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	if err := s.turn.Acquire(ctx, 1); err != nil {
+		return nil, err
 	}
+	defer s.turn.Release(1)
 	if kept := s.kept(); kept != nil {
 		return kept, nil
 	}
