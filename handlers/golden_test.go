@@ -83,23 +83,6 @@ func TestVersions(t *testing.T) {
 	}
 }
 
-// TestResourcesDerived: what a runner leaves to the wire follows from AllocatedResources, as Nomad would have it.
-func TestResourcesDerived(t *testing.T) {
-	alloc := newAlloc(t)
-	bare := *alloc.snapshot()
-	bare.Resources, bare.TaskResources = nil, nil
-	alloc.snapshot = func() *api.Allocation { return &bare }
-	got := tree(t, newServer(t, alloc).do(t, http.MethodGet, "/v1/allocation/"+allocID, goodToken,
-		"").Body).(map[string]any)
-	want := recorded[json.RawMessage](t, "allocation.json")
-	whole := tree(t, string(want)).(map[string]any)
-	for _, field := range []string{"Resources", "SharedResources", "TaskResources"} {
-		if diff := cmp.Diff(whole[field], got[field]); diff != "" {
-			t.Errorf("%s: -recorded +derived\n%s", field, diff)
-		}
-	}
-}
-
 // TestBareAllocation: an allocation that has only just been made encodes, without the fields it lacks.
 func TestBareAllocation(t *testing.T) {
 	alloc := newAlloc(t)

@@ -70,12 +70,11 @@ type Allocation struct {
 }
 
 func AllocationOf(a *api.Allocation, keyID string) *Allocation {
-	total, perTask := allResourcesOf(a)
 	w := &Allocation{
 		ID: a.ID, Namespace: a.Namespace, EvalID: a.EvalID, Name: a.Name, NodeID: a.NodeID, NodeName: a.NodeName,
 		JobID: a.JobID, Job: JobOf(submitted(a)), TaskGroup: a.TaskGroup,
-		Resources: total, SharedResources: sharedResourcesOf(a), TaskResources: perTask, AllocatedResources: AllocatedOf(a),
-		Metrics:       placementOf(a),
+		Resources: ResourcesOf(a.Resources), SharedResources: sharedResourcesOf(a), TaskResources: taskResourcesOf(a),
+		AllocatedResources: AllocatedOf(a), Metrics: placementOf(a),
 		DesiredStatus: a.DesiredStatus, DesiredDescription: a.DesiredDescription,
 		ClientStatus: a.ClientStatus, ClientDescription: a.ClientDescription, TaskStates: TaskStatesOf(a.TaskStates),
 		DeploymentID: a.DeploymentID, DeploymentStatus: a.DeploymentStatus, FollowupEvalID: a.FollowupEvalID,

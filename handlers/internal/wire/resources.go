@@ -151,38 +151,13 @@ func ResourcesOf(r *api.Resources) *Resources {
 	}
 }
 
-// allResourcesOf returns the older form of the allocation's resources, in sum and by task: what the allocation says, or
-// what follows from AllocatedResources. As Nomad counts, a task without a memory maximum adds its memory to the sum of
-// maxima.
-func allResourcesOf(a *api.Allocation) (total *Resources, perTask map[string]*Resources) {
-	total = ResourcesOf(a.Resources)
-	if a.TaskResources != nil {
-		perTask = make(map[string]*Resources, len(a.TaskResources))
-		for name, r := range a.TaskResources {
-			perTask[name] = ResourcesOf(r)
-		}
+// taskResourcesOf returns the older form of the tasks' resources.
+func taskResourcesOf(a *api.Allocation) map[string]*Resources {
+	tasks := map[string]*Resources{}
+	for name, r := range a.TaskResources {
+		tasks[name] = ResourcesOf(r)
 	}
-	if a.AllocatedResources == nil || (total != nil && perTask != nil) {
-		return total, perTask
-	}
-	sum, tasks := sharedResourcesOf(a), map[string]*Resources{}
-	for name, task := range a.AllocatedResources.Tasks {
-		one := &Resources{
-			CPU: int(task.Cpu.CpuShares), MemoryMB: int(task.Memory.MemoryMB), MemoryMaxMB: int(task.Memory.MemoryMaxMB),
-			Networks: NetworksOf(task.Networks),
-		}
-		tasks[name] = one
-		sum.CPU += one.CPU
-		sum.MemoryMB += one.MemoryMB
-		sum.MemoryMaxMB += max(one.MemoryMB, one.MemoryMaxMB)
-	}
-	if total == nil {
-		total = sum
-	}
-	if perTask == nil {
-		perTask = tasks
-	}
-	return total, perTask
+	return tasks
 }
 
 // sharedResourcesOf returns what belongs to the allocation as a whole, in the older form.
