@@ -2,52 +2,27 @@ package identity
 
 import (
 	"context"
-	"errors"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"time"
 )
 
 // recheck is how often a watched file is looked at without an event. Changes on network file systems, behind symbolic
-// links, and after the directory was replaced cause no event. A look is one stat(2), or the reading of a key set.
+// links, in a file that is written in its place, and after the directory was replaced cause no event. A look is one
+// stat(2), or the reading of a key set.
 const recheck = time.Second
 
-// eventBuffer holds the longest single event (inotify(7): the structure and a name of NAME_MAX + 1 bytes), many times
-// over.
-const eventBuffer = 4 << 10
-
-// WatchFile calls look at once, whenever something happens in path's directory, and every second, until ctx ends.
+// WatchFile calls look at once, whenever a name in path's directory changes, and every second, until ctx ends.
 func WatchFile(ctx context.Context, path string, look func() bool) {
-	events := inotify(filepath.Dir(path))
-	if events == nil {
-		poll(ctx, look)
-		return
-	}
-	defer events.Close()
-	defer context.AfterFunc(ctx, func() { _ = events.SetReadDeadline(time.Unix(1, 0)) })()
-	buf := make([]byte, eventBuffer)
-	for look(); ctx.Err() == nil; look() {
-		_ = events.SetReadDeadline(time.Now().Add(recheck))
-		if ctx.Err() != nil { // the deadline of AfterFunc may just have been overwritten
-			return
-		}
-		// The events themselves do not matter: the file is looked at.
-		if _, err := events.Read(buf); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
-			poll(ctx, look)
-			return
-		}
-	}
-}
-
-// poll is WatchFile without events.
-func poll(ctx context.Context, look func() bool) {
+	changed, stop := watchDir(filepath.Dir(path))
+	defer stop()
 	ticker := time.NewTicker(recheck)
 	defer ticker.Stop()
 	for look(); ; look() {
 		select {
 		case <-ctx.Done():
 			return
+		case <-changed:
 		case <-ticker.C:
 		}
 	}

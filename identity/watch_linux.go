@@ -1,0 +1,21 @@
+package identity
+
+import (
+	"os"
+
+	"taskapi/internal/filewatch"
+)
+
+// watched are the directories of all files that are watched.
+var watched filewatch.Watcher
+
+// watchDir returns a channel that gets an element when a name in the directory changes, until stop is called; nil if
+// the kernel tells nothing.
+func watchDir(dir string) (changed <-chan struct{}, stop func()) {
+	var watch *filewatch.Watch
+	if f, err := os.Open(dir); err == nil {
+		watch, _ = watched.Dir(f)
+		_ = f.Close() // the kernel watches the directory itself
+	}
+	return watch.Changed(), watch.Close
+}
