@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"taskapi/internal/memory"
 )
 
@@ -48,5 +50,32 @@ func TestGiveBack(t *testing.T) {
 	}
 	if got := slices.Sorted(slices.Values([]int{3, 1, 2})); !slices.IsSorted(got) {
 		t.Error("the program does not work any more")
+	}
+}
+
+// TestSinglePages of the program come back, where the kernel can do that.
+func TestSinglePages(t *testing.T) {
+	file, ok := memory.OpenTracker()
+	if !ok {
+		t.Skip("userfaultfd is refused, or this kernel is older than Linux 6.7")
+	}
+	unix.Close(int(file))
+	self, err := os.Open("/proc/self/mem")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer self.Close()
+	memory.GiveBack()
+	before, read := program(t), 0
+	for _, m := range memory.ProgramMappings() {
+		for at := m.Start(); at < m.Start()+m.Length(); at += 64 << 10 { // as much as the kernel brings at once
+			if _, err := self.ReadAt(make([]byte, 1), int64(at)); err != nil {
+				t.Fatal(err)
+			}
+			read++
+		}
+	}
+	if pages := (program(t) - before) / (os.Getpagesize() >> 10); pages > 4*read || read < 16 {
+		t.Errorf("%d pages have come for %d that were read", pages, read)
 	}
 }
