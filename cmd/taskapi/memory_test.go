@@ -13,21 +13,67 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/datadir"
+	"taskapi/internal/proc"
 )
+
+// sleeperTasks are blocks of so many tasks, t0 and on, that have a token each and do nothing.
+func sleeperTasks(n int) string {
+	var tasks strings.Builder
+	for i := range n {
+		fmt.Fprintf(&tasks, "task \"t%d\" {\n driver = \"raw_exec\"\n identity {\n file = true\n }\n config {\n command = "+
+			"\"/bin/sleep\"\n args = [\"1000\"]\n }\n }\n", i)
+	}
+	return tasks.String()
+}
+
+// TestMemoryAtRest of taskapi and its keeper: 10 MiB, once the start is over and the allocation is healthy.
+func TestMemoryAtRest(t *testing.T) {
+	t.Parallel()
+	const most = 14 << 20
+	dir := shortDir(t)
+	built, err := os.ReadFile(buildNext(t)) // the race detector takes three times as much
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(dir, "taskapi") // written at once: some file systems keep that in pieces of 2 MiB
+	if err := os.WriteFile(program, built, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	p := startProgram(t, program, dir, mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), "job \"rest\" {\n group \"g\""+
+		" {\n update {\n min_healthy_time = \"1s\"\n }\n"+sleeperTasks(3)+"}\n}\n"))
+	r := &running{t: t, layout: datadir.Dir(dir)}
+	until(t, p, "the tasks run", func() bool { return strings.Count(p.out.String(), "Started") == 3 })
+	operator := r.client(r.layout.OperatorSocket(testAllocID), r.file("operator.token"))
+	until(t, p, "healthy", func() bool {
+		alloc, _, err := operator.Allocations().Info(testAllocID, nil)
+		return err == nil && alloc.DeploymentStatus != nil && *alloc.DeploymentStatus.Healthy
+	})
+	operator.Close()
+	until(t, p, "at rest", func() bool {
+		all, err := proc.All()
+		if err != nil {
+			t.Fatal(err)
+		}
+		processes, sum := 0, uint64(0)
+		for _, stat := range all {
+			if stat.PID == p.Process.Pid || stat.Parent == p.Process.Pid {
+				processes++
+				sum += stat.RSS
+			}
+		}
+		return processes == 2 && sum < most
+	})
+	endsOf(t, p, syscall.SIGTERM)
+}
 
 // TestMemoryOfHostileTasks: however many tasks ask for long lists of files, and for a file, and don't read them, the
 // agent takes no more than 150 MB, answers another task, and gives the memory back when they have gone.
 func TestMemoryOfHostileTasks(t *testing.T) {
 	t.Parallel()
 	const hostile, most = 8, 150 << 20
-	var tasks strings.Builder
-	for i := range hostile + 1 {
-		fmt.Fprintf(&tasks, "task \"t%d\" {\n driver = \"raw_exec\"\n identity {\n file = true\n }\n config {\n command = "+
-			"\"/bin/sleep\"\n args = [\"1000\"]\n }\n }\n", i)
-	}
 	dir := shortDir(t)
-	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), "job \"crowd\" {\n group \"g\" {\n"+tasks.String()+
-		"}\n}\n")
+	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), "job \"crowd\" {\n group \"g\" {\n"+
+		sleeperTasks(hostile+1)+"}\n}\n")
 	p := startProcess(t, dir, file)
 	r := &running{t: t, layout: datadir.Dir(dir)}
 	until(t, p, "all tasks run", func() bool {

@@ -40,6 +40,9 @@ func GiveBack() {
 func GiveBackProgram() {
 	mappings := programMappings()
 	bringSingly.Do(func() {
+		for _, m := range mappings {
+			_, _, _ = unix.RawSyscall(unix.SYS_MADVISE, m.start, m.length, unix.MADV_NOHUGEPAGE)
+		}
 		file, ok := openTracker()
 		if !ok {
 			return
@@ -55,9 +58,10 @@ func GiveBackProgram() {
 	}
 }
 
-// bringSingly makes the kernel bring back single pages. Otherwise it brings fifteen neighbours with each, which are
-// most of what an idle program has in memory. It has no setting for that, but brings single pages of a mapping whose
-// writes userfaultfd(2) tracks. Nothing is ever written to these mappings. The tracking ends with the process.
+// bringSingly makes the kernel bring back single pages. Otherwise it brings 2 MiB at once where its page cache has the
+// file in such pieces, and elsewhere fifteen neighbours with each page, which are most of what an idle program has in
+// memory. It has no setting for neighbours, but brings none in a mapping whose writes userfaultfd(2) tracks. Nothing is
+// ever written to these mappings. The tracking ends with the process.
 var bringSingly sync.Once
 
 // These are from linux/userfaultfd.h.
