@@ -49,24 +49,7 @@ func realAuthenticatorWith(
 ) (authenticator *auth.Authenticator, ring *identity.Keyring, sign func(change func(*identity.Claims)) string) {
 	t.Helper()
 	ring = identitytest.Keyring(t)
-	verifier, err := identity.NewVerifier(identity.VerifierConfig{Local: ring})
-	if err != nil {
-		t.Fatal(err)
-	}
-	policy, err := auth.ParsePolicy("policy.hcl", []byte(`task "poor" { policy = "deny" }`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	revocations, _ := allocations.(auth.Revocations)
-	authenticator, err = auth.NewAuthenticator(auth.Config{
-		Verifier: verifier, Allocations: allocations, Revocations: revocations, Policy: policy, Keys: []identity.KeySource{ring},
-		Logger: slog.New(slog.DiscardHandler),
-		// this is about the verdicts, not their number
-		Limits: auth.Limits{Set: limitset.Set{FailedLookups: boundless, AllFailedLookups: boundless, Refusals: boundless}},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	authenticator = authenticatorOf(t, ring, allocations)
 	sign = func(change func(*identity.Claims)) string {
 		t.Helper()
 		now := time.Now().Unix()
@@ -80,6 +63,30 @@ func realAuthenticatorWith(
 		return identitytest.Sign(t, ring, claims)
 	}
 	return authenticator, ring, sign
+}
+
+// authenticatorOf returns an authenticator with a key ring, for allocations.
+func authenticatorOf(t *testing.T, ring *identity.Keyring, allocations auth.Allocations) *auth.Authenticator {
+	t.Helper()
+	verifier, err := identity.NewVerifier(identity.VerifierConfig{Local: ring})
+	if err != nil {
+		t.Fatal(err)
+	}
+	policy, err := auth.ParsePolicy("policy.hcl", []byte(`task "poor" { policy = "deny" }`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	revocations, _ := allocations.(auth.Revocations)
+	authenticator, err := auth.NewAuthenticator(auth.Config{
+		Verifier: verifier, Allocations: allocations, Revocations: revocations, Policy: policy,
+		Keys: []identity.KeySource{ring}, Logger: slog.New(slog.DiscardHandler),
+		// this is about the verdicts, not their number
+		Limits: auth.Limits{Set: limitset.Set{FailedLookups: boundless, AllFailedLookups: boundless, Refusals: boundless}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return authenticator
 }
 
 // TestEveryRouteIsAuthenticated walks every route and every method with every kind of credential, through the

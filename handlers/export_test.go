@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"sync"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -54,12 +55,14 @@ func AllRoutes() []route.Route {
 
 // NewWithTestRoutes returns an API with the routes that AllRoutes adds.
 func NewWithTestRoutes(config Config) *API {
-	return newAPI(config, append(table(config), AllRoutes()[len(Routes()):]...))
+	return newAPI(config, testRouter(), append(table(config), AllRoutes()[len(Routes()):]...))
 }
+
+var testRouter = sync.OnceValue(func() *route.Router { return route.NewRouter(AllRoutes()) })
 
 // NewHeldFilters returns an API whose route /v1/test takes the turn of the socket's filters, until held is closed.
 func NewHeldFilters(config Config, held <-chan struct{}) *API {
-	return newAPI(config, append(table(config), route.Read("/v1/test", auth.Authenticated,
+	rows := append(table(config), route.Read("/v1/test", auth.Authenticated,
 		func(_ context.Context, r *route.Request) (route.Answer, error) {
 			leave, err := r.TakeFilters()
 			if err != nil {
@@ -68,7 +71,8 @@ func NewHeldFilters(config Config, held <-chan struct{}) *API {
 			defer leave()
 			<-held
 			return route.Respond(nil)
-		}, "Tests.")))
+		}, "Tests."))
+	return newAPI(config, route.NewRouter(rows), rows)
 }
 
 // AddNode adds an event of the node, which waits for the allocation's next version.

@@ -13,6 +13,7 @@ package handlers
 import (
 	"cmp"
 	"slices"
+	"sync"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -96,10 +97,13 @@ func New(config Config) *API {
 	if config.Authenticator == nil || config.Allocs == nil || config.PeerOf == nil || config.Logger == nil {
 		panic("handlers: Config needs Authenticator, Allocs, PeerOf and Logger")
 	}
-	return newAPI(config, table(config))
+	return newAPI(config, router(), table(config))
 }
 
-func newAPI(config Config, rows []route.Route) *API {
+// router finds the routes of every table of this process: a Config changes only what their handlers are.
+var router = sync.OnceValue(func() *route.Router { return route.NewRouter(table(Config{})) })
+
+func newAPI(config Config, router *route.Router, rows []route.Route) *API {
 	if config.Lacking == nil {
 		config.Lacking = func(string, string) {}
 	}
@@ -107,7 +111,7 @@ func newAPI(config Config, rows []route.Route) *API {
 		config.Answered = func(auth.Owner, uint64) {}
 	}
 	config.Region, config.Limits = config.Agent.Region, cmp.Or(config.Limits, limitset.Default())
-	return route.NewServer(config.Server, rows)
+	return route.NewServer(config.Server, router, rows)
 }
 
 // table returns all routes, family by family, and then those that are absent.

@@ -137,5 +137,5 @@ func (s *socket) handleOnce(ctx context.Context, r *Request) (Answer, error) {
 			s.making.Leave()
 		}
 	}()
-	return r.matched.handle(ctx, r)
+	return r.handle(ctx, r)
 }

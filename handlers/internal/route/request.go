@@ -32,7 +32,8 @@ type Request struct {
 	conn       *transport.Conn
 	w          http.ResponseWriter
 	route      chi.Context // the matcher's scratch; the parameters live here
-	matched    *Route
+	matched    *Route      // without its handler, which is the next field
+	handle     Handler
 	parsed     url.Values   // the query; see parseQuery
 	Unrecorded error        // why a change goes on without a record; nil for one that has it, or needs none
 	recorded   bool         // its result is

@@ -7,22 +7,26 @@ import (
 	"github.com/go-chi/chi/v5"
 )
 
-// router finds the route of a request. chi matches the path and keeps the parameters. Its ServeHTTP is not used,
-// because it clones every request for a context that nothing here needs.
-type router struct {
+// Router finds the route of a request. It has the rows of a table without their handlers, and nothing of an allocation:
+// all servers of a process use one, each with handlers of its own. chi matches the path and keeps the parameters. Its
+// ServeHTTP is not used, because it clones every request for a context that nothing here needs.
+type Router struct {
 	mux     *chi.Mux
-	routes  map[routeKey]*Route
+	rows    []Route // without their handlers
+	at      map[routeKey]int
 	methods []string // of all routes
 }
 
 type routeKey struct{ method, pattern string }
 
-func newRouter(table []Route) *router {
-	rt := &router{mux: chi.NewMux(), routes: make(map[routeKey]*Route, len(table))}
-	for i, route := range table {
-		for _, method := range route.Methods {
-			rt.mux.MethodFunc(method, route.Pattern, func(http.ResponseWriter, *http.Request) {})
-			rt.routes[routeKey{method, route.Pattern}] = &table[i]
+// NewRouter returns a router for a table.
+func NewRouter(table []Route) *Router {
+	rt := &Router{mux: chi.NewMux(), rows: slices.Clone(table), at: make(map[routeKey]int, len(table))}
+	for i, row := range table {
+		rt.rows[i].handle = nil
+		for _, method := range row.Methods {
+			rt.mux.MethodFunc(method, row.Pattern, func(http.ResponseWriter, *http.Request) {})
+			rt.at[routeKey{method, row.Pattern}] = i
 			if !slices.Contains(rt.methods, method) {
 				rt.methods = append(rt.methods, method)
 			}
@@ -31,18 +35,35 @@ func newRouter(table []Route) *router {
 	return rt
 }
 
-// find returns the route for a method and an uncleaned path, with the parameters left in scratch. Without a route,
-// allow lists the methods that the path does take; it is empty when the path takes none.
-func (rt *router) find(scratch *chi.Context, method, path string) (found *Route, allow []string) {
+// handlers returns the handlers of a table, by row. It panics when the table has other routes than the router.
+func (rt *Router) handlers(table []Route) []Handler {
+	same := func(a, b Route) bool {
+		return a.Pattern == b.Pattern && slices.Equal(a.Methods, b.Methods) && slices.Equal(a.flags, b.flags) &&
+			a.AnyOf == b.AnyOf && a.Answer == b.Answer && a.maxBody == b.maxBody && a.asks == b.asks &&
+			a.evenUnrecorded == b.evenUnrecorded && (a.detail == nil) == (b.detail == nil)
+	}
+	if !slices.EqualFunc(rt.rows, table, same) {
+		panic("route: the router is that of another table")
+	}
+	all := make([]Handler, len(table))
+	for i, row := range table {
+		all[i] = row.handle
+	}
+	return all
+}
+
+// find returns the row of the route for a method and an uncleaned path, with the parameters left in scratch. Without a
+// route the row is -1, and allow lists the methods that the path does take; it is empty when the path takes none.
+func (rt *Router) find(scratch *chi.Context, method, path string) (row int, allow []string) {
 	get := method
 	if method == http.MethodHead {
 		get = http.MethodGet
 	}
 	if pattern := rt.mux.Find(scratch, get, path); pattern != "" {
-		if found = rt.routes[routeKey{get, pattern}]; method != http.MethodHead || !found.mutates() {
-			return found, nil
+		if row = rt.at[routeKey{get, pattern}]; method != http.MethodHead || !rt.rows[row].mutates() {
+			return row, nil
 		}
-		return nil, found.Methods
+		return -1, rt.rows[row].Methods
 	}
 	for _, other := range rt.methods {
 		scratch.Reset()
@@ -53,5 +74,5 @@ func (rt *router) find(scratch *chi.Context, method, path string) (found *Route,
 	if slices.Contains(allow, http.MethodGet) {
 		allow = append(allow, http.MethodHead)
 	}
-	return nil, allow
+	return -1, allow
 }

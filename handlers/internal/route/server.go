@@ -68,17 +68,18 @@ type Config struct {
 // Server answers the requests on any number of sockets, by the routes of one table.
 type Server struct {
 	config    Config
-	router    *router
+	router    *Router
+	handlers  []Handler // by the router's rows
 	transport *transport.Server
 	requests  sync.Pool      // of *request
 	budget    *budget.Budget // of the memory for long answers
 	views     [Views]atomic.Pointer[view]
 }
 
-// NewServer returns a server for the routes.
-func NewServer(config Config, table []Route) *Server {
+// NewServer returns a server for the routes of a table, which the router finds.
+func NewServer(config Config, router *Router, table []Route) *Server {
 	return &Server{
-		config: config, router: newRouter(table), budget: budget.New(bulkyBytes),
+		config: config, router: router, handlers: router.handlers(table), budget: budget.New(bulkyBytes),
 		requests: sync.Pool{New: func() any { return new(Request) }},
 		transport: transport.New(transport.Config{
 			PeerOf: config.PeerOf, Logger: config.Logger, Heads: config.Limits.Heads,

@@ -78,9 +78,9 @@ func (s *socket) serve(w http.ResponseWriter, r *http.Request, conn *transport.C
 	if s.fault(req) {
 		return
 	}
-	route, allow := s.router.find(&req.route, r.Method, cmp.Or(r.URL.RawPath, r.URL.Path))
+	row, allow := s.router.find(&req.route, r.Method, cmp.Or(r.URL.RawPath, r.URL.Path))
 	switch {
-	case route != nil:
+	case row >= 0:
 	case len(allow) == 0:
 		s.fail(req, apierror.New(apierror.NoRoute))
 		return
@@ -89,7 +89,8 @@ func (s *socket) serve(w http.ResponseWriter, r *http.Request, conn *transport.C
 		s.fail(req, apierror.New(apierror.WrongMethod))
 		return
 	}
-	req.matched = route
+	route := &s.router.rows[row]
+	req.matched, req.handle = route, s.handlers[row]
 
 	if denial := s.config.Authenticator.Authorize(principal, route.AnyOf); denial != nil {
 		apierror.WriteDenial(w, denial)
