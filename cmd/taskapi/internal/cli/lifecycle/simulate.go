@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"os/signal"
+	"runtime"
 	"sync"
 	"syscall"
 	"time"
@@ -71,7 +72,15 @@ func (r *request) simulated(ctx context.Context) error {
 	background.Go(func() { revoked.Watch(ctx, logger) })
 	services := registry.New(shared).Feed(ctx, r.alloc.Namespace)
 	background.Go(func() { services.Run(ctx) })
-	one := func() error { // one more allocation of the job
+	starting := make(chan struct{}, 2*runtime.GOMAXPROCS(0)) // has an element for each allocation that starts
+	one := func() error {                                    // one more allocation of the job
+		select {
+		case starting <- struct{}{}:
+		case <-ctx.Done():
+			return nil
+		}
+		started := sync.OnceFunc(func() { <-starting })
+		defer started()
 		alloc := agent.NewAllocation(uuid.NewString(), r.alloc.Job, r.alloc.GetTaskGroup())
 		cfg := start.AgentConfig(r.layout, alloc.ID, &memoryLock{life: uuid.NewString()}, logger, r.options.Settings,
 			follow.NewPrinter(first.Queue, alloc, r.options.JSON), r.log, r.environment)
@@ -83,7 +92,7 @@ func (r *request) simulated(ctx context.Context) error {
 		}
 		cfg.Keyring = func() (*identity.Keyring, error) { return ring, nil }
 		cfg.Revocations = func(time.Duration) (*revocation.List, error) { return revoked, nil }
-		cfg.Events = simulatedEvents{cfg.Events}
+		cfg.Events = simulatedEvents{cfg.Events, started}
 		_, err := agent.New(cfg).Run(ctx, alloc)
 		if last != nil {
 			err = errors.Join(err, last.Destroy(context.WithoutCancel(ctx)))
@@ -104,10 +113,17 @@ func (r *request) simulated(ctx context.Context) error {
 	return errors.Join(failed...)
 }
 
-// simulatedEvents prints when an allocation starts and ends, and nothing of its tasks.
-type simulatedEvents struct{ agent.Events }
+// simulatedEvents prints when an allocation starts and ends, and nothing of its tasks. It calls started when one runs.
+type simulatedEvents struct {
+	agent.Events
+	started func()
+}
 
-func (simulatedEvents) TaskEvent(string, *api.TaskEvent) {}
+func (s simulatedEvents) TaskEvent(_ string, e *api.TaskEvent) {
+	if e.Type == api.TaskStarted {
+		s.started()
+	}
+}
 
 func (simulatedEvents) Flush() {}
 
