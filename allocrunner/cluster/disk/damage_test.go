@@ -209,9 +209,11 @@ func TestOlderLogIsNotBelieved(t *testing.T) {
 // TestBackup: a copy of the log that is made while others write is the store of one moment.
 func TestBackup(t *testing.T) {
 	dir := scratch(t)
-	p := start(t, "work", dir, "1", filepath.Join(t.TempDir(), "notes"))
-	defer p.Kill()
 	s := open(t, dir)
+	clustertest.Put(t, s, "k", "v")
+	p := start(t, "take", dir, "1000000", "1")
+	defer p.Kill()
+	p.line(t) // it writes
 	for range 20 {
 		index := clustertest.Put(t, s, "mine", "v")
 		for n := range 5 {

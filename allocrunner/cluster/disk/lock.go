@@ -28,6 +28,7 @@ const tryEvery = 200 * time.Microsecond
 
 // acquire takes the writer lock: first among the goroutines of this process, then among processes.
 func (s *Store) acquire(ctx context.Context, most time.Duration) (release func(), err error) {
+	since := now()
 	limited, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	select {
@@ -37,7 +38,7 @@ func (s *Store) acquire(ctx context.Context, most time.Duration) (release func()
 	case <-limited.Done():
 		return nil, s.waited(ctx)
 	}
-	if err := s.flock(ctx, limited.Done()); err != nil {
+	if err := s.flock(ctx, since, limited.Done()); err != nil {
 		<-s.writer
 		return nil, err
 	}
@@ -47,13 +48,14 @@ func (s *Store) acquire(ctx context.Context, most time.Duration) (release func()
 	}, nil
 }
 
-func (s *Store) flock(ctx context.Context, limit <-chan struct{}) error {
+// flock takes the lock of processes for a writer that began to wait at a time.
+func (s *Store) flock(ctx context.Context, since uint64, limit <-chan struct{}) error {
 	if waiting, _ := s.queue.ahead(math.MaxUint64); waiting == 0 {
 		if locked, err := s.tryFlock(); locked || err != nil {
 			return err
 		}
 	}
-	s.queue.enter()
+	s.queue.enter(since)
 	defer s.queue.write(0)
 	for {
 		ahead := s.queue.look()

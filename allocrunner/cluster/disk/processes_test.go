@@ -34,6 +34,7 @@ var roles = map[string]func(){
 	"hold":  holdLease,
 	"lock":  holdLock,
 	"take":  takeTurns,
+	"write": writeOn,
 	"keep":  func() { _ = unix.Pause() },
 }
 
@@ -375,22 +376,37 @@ func TestHangingWriter(t *testing.T) {
 	}
 }
 
-// takeTurns commits again and again, and prints how many commits of others there were while it waited.
+// takeTurns commits as often as a number says, in as many goroutines as keys are given, and prints how many commits of
+// others there were while each commit waited.
 func takeTurns() {
-	s := disk.New(os.Args[1])
+	s, count := disk.New(os.Args[1]), must(strconv.Atoi(os.Args[2]))
 	ctx := context.Background()
-	key := "k" + os.Args[2]
-	for range 60 {
-		_, before, err := s.Get(ctx, "k")
-		must(0, err)
-		set := clustertest.Txn(clustertest.Set(key, "v"))
-		after, err := s.Commit(ctx, set)
-		for errors.Is(err, cluster.ErrUnavailable) && !errors.Is(err, cluster.ErrUncertain) { // a disk stood still
-			after, err = s.Commit(ctx, set)
-		}
-		fmt.Println(must(after, err) - before)
+	var writers sync.WaitGroup
+	for _, key := range os.Args[3:] {
+		writers.Go(func() {
+			for range count {
+				_, before, err := s.Get(ctx, "k")
+				must(0, err)
+				set := clustertest.Txn(clustertest.Set("k"+key, "v"))
+				after, err := s.Commit(ctx, set)
+				for errors.Is(err, cluster.ErrUnavailable) && !errors.Is(err, cluster.ErrUncertain) { // a disk stood still
+					after, err = s.Commit(ctx, set)
+				}
+				fmt.Println(must(after, err) - before)
+			}
+		})
 	}
-	fmt.Println("done")
+	writers.Wait()
+}
+
+// waits returns the next numbers that a process which takes turns prints, the smallest first.
+func (p process) waits(t *testing.T, count int) (waits []int) {
+	t.Helper()
+	for range count {
+		waits = append(waits, must(strconv.Atoi(p.line(t))))
+	}
+	slices.Sort(waits)
+	return waits
 }
 
 // TestWritersTakeTurns: eight processes write without a pause. No commit waits for more than twenty times as many other
@@ -400,17 +416,31 @@ func TestWritersTakeTurns(t *testing.T) {
 	clustertest.Put(t, open(t, dir), "k", "v")
 	var writers []process
 	for i := range 8 {
-		writers = append(writers, start(t, "take", dir, strconv.Itoa(i+1)))
+		writers = append(writers, start(t, "take", dir, "60", strconv.Itoa(i+1)))
 	}
 	var waits []int
 	for _, w := range writers {
-		for line := w.line(t); line != "done"; line = w.line(t) {
-			waits = append(waits, must(strconv.Atoi(line)))
-		}
+		waits = append(waits, w.waits(t, 60)...)
 	}
 	slices.Sort(waits)
 	if median, most := waits[len(waits)/2], waits[len(waits)-1]; most > 20*median {
 		t.Errorf("a commit was the %dth since it began, and half of all were at most the %dth", most, median)
+	}
+}
+
+// TestWritersOfOneProcessTakeTurns: a process with one writer beside one with seven. Each writes without a pause, and a
+// commit of the lone writer waits for about as many other commits as each of the seven does.
+func TestWritersOfOneProcessTakeTurns(t *testing.T) {
+	dir := scratch(t)
+	clustertest.Put(t, open(t, dir), "k", "v")
+	const forever = "1000000"
+	many := start(t, "take", dir, forever, "1", "2", "3", "4", "5", "6", "7")
+	many.line(t) // they write
+	lone := start(t, "take", dir, forever, "8")
+	a, b := lone.waits(t, 60), many.waits(t, 60)
+	if x, y := a[30], b[30]; x*3 < 8 || x > 3*8 || y > 3*8 {
+		t.Errorf("half of the commits of a lone writer were at most the %dth since they began, and of seven others the %dth",
+			x, y)
 	}
 }
 
@@ -427,7 +457,7 @@ func TestAStoppedWriterWaits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := start(t, "take", dir, "0")
+	p := start(t, "take", dir, "1", "0")
 	for waits := false; !waits; time.Sleep(time.Millisecond) { // another process's doing can only be polled for
 		places, err := os.ReadFile(filepath.Join(dir, "queue"))
 		if err != nil {

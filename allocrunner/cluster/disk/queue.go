@@ -8,14 +8,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The file named queue makes processes take turns at the lock: the one that has waited longest comes first. Each
-// process has a place in the file. The place holds the time at which the process began to wait, or 0, and a lock like
-// those of leases, which ends with the process. The order serves fairness alone: when the file can't be read or
-// written, it seems that nobody waits.
+// The file named queue makes writers take turns at the lock: the one that has waited longest comes first, whichever
+// process it is in. Each process has a place in the file, which holds the time at which the first of its writers began
+// to wait, or 0, and a lock like those of leases, which ends with the process. The order serves fairness alone: when the
+// file can't be read or written, it seems that nobody waits.
 type queue struct {
 	file    *os.File
 	place   int    // this process's place, from 1; 0 before it has one
-	since   uint64 // when its present wait began
+	since   uint64 // when its present writer began to wait
 	ignored uint64 // when a process began to wait that has not taken its turn, perhaps since it is stopped
 
 	first uint64 // when the first process in the queue began to wait, at the last look
@@ -29,17 +29,22 @@ const (
 	turnTimeout = time.Second
 )
 
-// enter notes that this process begins to wait.
-func (q *queue) enter() {
+// enter notes that this process waits, with a writer that began to wait at a time.
+func (q *queue) enter(since uint64) {
 	for i := 1; q.place == 0 && i <= places; i++ {
 		if unix.FcntlFlock(q.file.Fd(), unix.F_OFD_SETLK, lockOf(uint64(i), unix.F_WRLCK)) == nil {
 			q.place = i
 		}
 	}
-	var now unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) // this clock always exists
-	q.since, q.first = uint64(now.Nano()), 0
+	q.since, q.first = since, 0
 	q.write(q.since)
+}
+
+// now returns the time by a clock that all processes of the machine have.
+func now() uint64 {
+	var t unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &t) // this clock always exists
+	return uint64(t.Nano())
 }
 
 // write writes when this process began to wait into its place; 0: it does not wait.
