@@ -88,7 +88,6 @@ var allowedImports = map[string][]string{
 		"allocrunner/internal/logs"},
 	"allocrunner/internal/checks":   {"allocrunner/interfaces", "allocrunner/internal/services"},
 	"allocrunner/internal/services": {"allocrunner/interfaces"},
-	"allocrunner/internal/launch":   {"allocrunner/internal/launch/become"},
 	"allocrunner/internal/processes": {"allocrunner/drivers", "allocrunner/interfaces", "allocrunner/internal/launch",
 		"allocrunner/internal/logs", "allocrunner/internal/proctree"},
 	"allocrunner/internal/health":    {"allocrunner/internal/lifecycle"},

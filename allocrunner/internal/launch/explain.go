@@ -11,58 +11,50 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
-
-	"taskapi/allocrunner/internal/launch/become"
 )
 
-// What follows runs in the process that could not become the program, as the task's user: it opens nothing that the
-// user may not, and what it reads of a file, which may be made to do harm, is bounded.
-
-// init explains why this process could not become its program, if that is so.
-func init() {
-	f := become.Failed
-	if f == nil {
-		return
-	}
-	reason := explain(f.Program, f.Errno)
+// explain says in words why the process did not become the program, without a look at any file. Nothing of the
+// environment goes into the text.
+func explain(p Program, at step, errno unix.Errno) string {
 	switch {
-	case f.Step == become.ChangeUser:
-		reason = notPermitted(f.Program)
-	case f.Step == become.EnterDir && f.Errno == unix.ENOENT:
-		reason = fmt.Sprintf("working directory %q does not exist: make it, or correct work_dir", f.Dir)
-	case f.Step == become.EnterDir && f.Errno == unix.ENOTDIR:
-		reason = fmt.Sprintf("working directory %q is no directory: correct work_dir", f.Dir)
-	}
-	_, _ = fmt.Fprintf(os.NewFile(FD, "launch"), "%d\x00%s", int(f.Errno), reason) // nobody listens, then
-	os.Exit(become.ExitCode)
-}
-
-func notPermitted(p Program) string {
-	return fmt.Sprintf("starting %q as user %q is not permitted: this program lacks the capability, or a security "+
-		"module forbids it", p.Path, p.Name)
-}
-
-// explain says in words why the kernel did not execute the program. Nothing of the environment goes into the text.
-func explain(p Program, errno unix.Errno) string {
-	switch errno {
-	case unix.ENOENT:
-		return missing(p.Path)
-	case unix.EACCES:
-		return denied(p)
-	case unix.ENOEXEC:
+	case at == enterDir && errno == unix.ENOENT:
+		return fmt.Sprintf("working directory %q does not exist: make it, or correct work_dir", p.Dir)
+	case at == enterDir && errno == unix.ENOTDIR:
+		return fmt.Sprintf("working directory %q is no directory: correct work_dir", p.Dir)
+	case at == changeUser, errno == unix.EPERM:
+		return fmt.Sprintf("starting %q as user %q is not permitted: this program lacks the capability, or a security "+
+			"module forbids it", p.Path, p.Name)
+	case errno == unix.ENOEXEC:
 		return fmt.Sprintf("%q is neither a program for this machine (%s/%s) nor a script with a #! line: build it "+
 			"for this machine, or add the line",
 			p.Path, runtime.GOOS, runtime.GOARCH)
-	case unix.ETXTBSY:
+	case errno == unix.ETXTBSY:
 		return fmt.Sprintf("%q is open for writing: whatever writes it must close it first", p.Path)
-	case unix.E2BIG:
+	case errno == unix.E2BIG:
 		return "arguments and environment together are too long for the kernel: shorten them, or pass a file"
-	case unix.EAGAIN, unix.ENOMEM:
+	case errno == unix.EAGAIN, errno == unix.ENOMEM:
 		return fmt.Sprintf("no room for another process (%v): raise the limit of processes or memory", errno)
-	case unix.EPERM:
-		return notPermitted(p)
 	}
 	return fmt.Sprintf("%q can't be started: %v", p.Path, errno)
+}
+
+// What follows runs in a process that could not become the program, as the task's user: it opens nothing that the user
+// may not, and what it reads of a file, which may be made to do harm, is bounded.
+
+// init is the process's whole life in this program, when it is to explain a failure.
+func init() {
+	if len(os.Args) == 0 || os.Args[0] != Name {
+		return
+	}
+	if len(os.Args) == 5 {
+		p := Program{Path: os.Args[2], Dir: os.Args[3], Name: os.Args[4]}
+		reason := denied(p)
+		if os.Args[1] == string(rune(unix.ENOENT)) {
+			reason = missing(p.Path)
+		}
+		_, _ = os.NewFile(connFD, "launch").WriteString(reason) // nobody listens, then
+	}
+	os.Exit(exitCode)
 }
 
 // missing explains ENOENT, which the kernel also says of a program's interpreter.

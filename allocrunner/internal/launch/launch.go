@@ -1,45 +1,57 @@
-// Package launch is the first program of every process that a driver starts: this same binary, which becomes the task's
-// user, enters the working directory and only then executes the task's program. Both can hang for as long as a file
-// system likes, or the holder of a lease on the program. Then that process alone hangs, and can be killed; the program
-// that started it goes on.
+// Package launch starts the processes of tasks: each is forked, becomes the task's user, enters the working directory
+// and only then executes the task's program. Both can hang for as long as a file system likes, or the holder of a lease
+// on the program. Then that process alone hangs, and can be killed; the program that started it goes on.
 //
-// A program that imports this package needs to do nothing for that: when it is executed under the name Name, the
-// initialization of package become does all there is to do. If that fails, this package's says why, and ends the
-// process.
+// A process that can't execute its program says why, in words. It may have to look at files for that, as the task's
+// user: then it executes this same binary under the name Name, whose initialization does all there is to do.
 package launch
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"strconv"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"taskapi/allocrunner/internal/launch/become"
 )
 
-// How the binary is to be executed. The file of New's Child is its descriptor FD.
+// How the process executes this binary to explain a failure.
 const (
-	Exe  = "/proc/self/exe" // also when its file has been replaced by an upgrade meanwhile
-	Name = become.Name
-	FD   = become.FD
+	exe      = "/proc/self/exe" // also when its file has been replaced by an upgrade meanwhile
+	Name     = "taskapi-explain"
+	exitCode = 126 // as a shell says of what it can't execute
 )
 
-// Env returns the environment until the program has its own: one thread at work, and no collection for a few
-// milliseconds.
-func Env() []string { return []string{"GOMAXPROCS=1", "GOGC=off"} }
+// connFD is the process's end of the connection, after the three standard files.
+const connFD = 3
 
-// Program is what the process becomes, and User the user that it becomes.
-type (
-	Program = become.Program
-	User    = become.User
-)
+// about is what the process says when it is about to execute the program. The connection's end is all that follows, or
+// a step, an errno and perhaps an explanation.
+const about = '+'
+
+// Program is what the process becomes. No string of it has a NUL byte.
+type Program struct {
+	Path string   // absolute
+	Args []string // with the program's own name
+	Env  []string
+	Dir  string // absolute
+	User *User  // nil: as we are
+	Name string // the user's, for messages
+
+	Files       [3]*os.File // standard input, output and error; each has its own number, 0 to 2, or a greater one
+	TTY         bool        // Files[0] becomes its controlling terminal
+	OOMScoreAdj int         // 0: ours
+}
+
+// User is the user that the process becomes.
+type User struct {
+	UID, GID uint32
+	Groups   []uint32
+}
 
 // Error is why the program could not be executed. Its text is for people.
 type Error struct {
@@ -50,61 +62,63 @@ type Error struct {
 func (e *Error) Error() string { return e.Reason }
 func (e *Error) Unwrap() error { return e.Errno }
 
-// Launch is the connection to a process that is about to become a program.
+// Launch is a process that is about to become a program, or to be forked for that, and the connection to it.
 type Launch struct {
-	conn  *os.File
-	Child *os.File // for the process
+	program   Program
+	process   *child
+	conn, its *os.File
 }
 
-// New makes the connection for one process. Close ends it in any case.
-func New() (*Launch, error) {
+// New prepares a process. Close must be called in any case.
+func New(p Program) (*Launch, error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, os.NewSyscallError("socketpair", err)
 	}
-	if err := unix.SetNonblock(fds[0], true); err != nil {
-		unix.Close(fds[0])
-		unix.Close(fds[1])
-		return nil, os.NewSyscallError("fcntl", err)
+	l := &Launch{program: p, its: os.NewFile(uintptr(fds[1]), "launch")}
+	if err = unix.SetNonblock(fds[0], true); err == nil {
+		l.process, err = newChild(p, l.its)
 	}
-	return &Launch{conn: os.NewFile(uintptr(fds[0]), "launch"), Child: os.NewFile(uintptr(fds[1]), "launch")}, nil
+	l.conn = os.NewFile(uintptr(fds[0]), "launch") // only now, so that it can be waited for
+	if err != nil {
+		l.Close()
+		return nil, err
+	}
+	return l, nil
 }
 
-// Close ends the connection. A process that does not know by then what to become ends.
+// Close ends the connection, and drops what a process says from then on.
 func (l *Launch) Close() {
 	l.conn.Close()
-	l.Child.Close()
+	l.its.Close()
 }
 
 // maxReason bounds what is read of a process that may have become somebody else's.
 const maxReason = 16 << 10
 
-// Become tells the process, which has been started, what to become, and returns when it is that. Errors: *Error, ctx's,
-// or that the process has ended before.
-func (l *Launch) Become(ctx context.Context, p Program) error {
-	l.Child.Close()
+// Await returns when the process, which has been forked, has become the program. Errors: *Error, ctx's, or that the
+// process has ended before.
+func (l *Launch) Await(ctx context.Context) error {
+	l.its.Close()
 	raw, err := l.conn.SyscallConn()
 	if err != nil {
 		return err
 	}
 	stop := context.AfterFunc(ctx, func() { _ = l.conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	if _, err := l.conn.Write(p.Pack(os.Getpid())); err == nil { // else the answer says why, or there is none
-		_ = raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_WR) })
-	}
 	text, err := io.ReadAll(io.LimitReader(l.conn, maxReason))
 	if errors.Is(err, os.ErrDeadlineExceeded) { // it may have come as far all the same
 		_ = raw.Control(func(fd uintptr) { text, err = readPending(int(fd), text) })
 	}
+	failure, isAbout := bytes.CutPrefix(text, []byte{about})
 	switch {
-	case err == nil && string(text) == become.About:
+	case err == nil && isAbout && len(failure) == 0:
 		return nil
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
-	}
-	errno, reason, failed := strings.Cut(strings.TrimPrefix(string(text), become.About), "\x00")
-	if n, bad := strconv.Atoi(errno); failed && bad == nil {
-		return &Error{Reason: reason, Errno: unix.Errno(n)}
+	case len(failure) >= 2:
+		at, errno := step(failure[0]), unix.Errno(failure[1])
+		return &Error{Reason: cmp.Or(string(failure[2:]), explain(l.program, at, errno)), Errno: errno}
 	}
 	return fmt.Errorf("the process ended before it could execute the program (%w)", cmp.Or(err, io.ErrUnexpectedEOF))
 }

@@ -1,11 +1,11 @@
 package launch_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"os/exec"
@@ -36,9 +36,10 @@ func TestMain(m *testing.M) {
 		_ = json.NewEncoder(os.Stdout).Encode(newReport())
 		unix.Exit(0) // os.Exit would let the race detector sleep for a second
 	}
-	if len(os.Args) > 1 && os.Args[1] == "between" { // starts a process whose parent is another than the tests
-		cmd := command(os.NewFile(launch.FD, "launch"))
-		fmt.Print(cmd.Run())
+	if len(os.Args) > 2 && os.Args[1] == "launch" {
+		if err := launchProgram(os.Args[2:]); err != nil {
+			fmt.Println(err)
+		}
 		unix.Exit(0)
 	}
 	m.Run()
@@ -76,36 +77,78 @@ func inherited() (fds []int) {
 	return fds
 }
 
-// command returns the process that becomes a program, as a driver starts it.
-func command(child *os.File) *exec.Cmd {
-	return &exec.Cmd{Path: launch.Exe, Args: []string{launch.Name, "t"}, Dir: "/", Env: launch.Env(),
-		ExtraFiles: []*os.File{child}}
-}
-
-// process is one that has been started and knows nothing yet.
+// process is one that has been forked.
 type process struct {
 	*launch.Launch
-	*exec.Cmd
-	out, errs bytes.Buffer
+	*os.Process
+	out, errs *os.File // pipes
 }
 
-func start(t *testing.T) *process {
+// start forks a process that becomes the program, with pipes for its output.
+func start(t *testing.T, program launch.Program) *process {
 	t.Helper()
-	l, err := launch.New()
+	p := new(process)
+	null, err := os.Open(os.DevNull)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &process{Launch: l, Cmd: command(l.Child)}
-	p.Stdout, p.Stderr = &p.out, &p.errs
-	if err := p.Start(); err != nil {
+	defer null.Close()
+	program.Files[0] = null
+	for i, ours := range []**os.File{&p.out, &p.errs} {
+		read, write, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { read.Close() })
+		defer write.Close()
+		*ours, program.Files[i+1] = read, write
+	}
+	if p.Launch, err = launch.New(program); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	if p.Process, err = p.Fork(nil); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = p.Process.Kill() // it may have ended
-		_ = p.Wait()         // the test may have waited
-		l.Close()
+		_ = p.Kill()    // it may have ended
+		_, _ = p.Wait() // the test may have waited
 	})
 	return p
+}
+
+// end returns how the process ended, and its output.
+func (p *process) end(t *testing.T) (state *os.ProcessState, out, errs string) {
+	t.Helper()
+	var texts [2]string
+	for i, pipe := range []*os.File{p.out, p.errs} {
+		text, err := io.ReadAll(pipe)
+		if err != nil {
+			t.Error(err)
+		}
+		texts[i] = string(text)
+	}
+	state, err := p.Wait()
+	if err != nil {
+		t.Error(err)
+	}
+	return state, texts[0], texts[1]
+}
+
+// launchProgram starts a program with the standard files of this one, and waits for its end.
+func launchProgram(args []string) error {
+	l, err := launch.New(launch.Program{Path: args[0], Args: args, Dir: "/",
+		Files: [3]*os.File{os.Stdin, os.Stdout, os.Stderr}})
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	p, err := l.Fork(nil)
+	if err != nil {
+		return err
+	}
+	_, waited := p.Wait()
+	return errors.Join(l.Await(context.Background()), waited)
 }
 
 // openDir returns a directory that every user may enter.
@@ -139,11 +182,10 @@ func TestBecome(t *testing.T) {
 		"another user without groups": {UID: 7, GID: 8}} {
 		t.Run(name, func(t *testing.T) {
 			want := report{
-				Args: []string{"its name", "report", "", "a b"}, Env: []string{"A=1", "B=x\ny"}, Dir: dir, Files: inherited(),
+				Args: []string{"its name", "report", "", "a b"}, Env: []string{"A=1", "B=x\ny"}, Dir: dir, Files: []int{0, 1, 2},
 				User: []int{os.Getuid(), os.Geteuid(), os.Getgid(), os.Getegid()}, ParentDeath: int(unix.SIGKILL),
 			}
 			want.Groups, _ = os.Getgroups()
-			want.Files = slices.DeleteFunc(want.Files, func(fd int) bool { return fd == launch.FD })
 			if user != nil {
 				proctest.NeedRoot(t)
 				want.User, want.Groups = []int{int(user.UID), int(user.UID), int(user.GID), int(user.GID)}, nil
@@ -151,22 +193,34 @@ func TestBecome(t *testing.T) {
 					want.Groups = append(want.Groups, int(group))
 				}
 			}
-			p := start(t)
-			if err := p.Become(t.Context(), launch.Program{Path: program, Args: want.Args, Env: want.Env, Dir: dir,
-				User: user}); err != nil {
+			p := start(t, launch.Program{Path: program, Args: want.Args, Env: want.Env, Dir: dir, User: user})
+			if err := p.Await(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			if err := p.Wait(); err != nil {
-				t.Fatalf("%v: %s", err, &p.errs)
-			}
+			state, out, errs := p.end(t)
 			var got report
-			if err := json.Unmarshal(p.out.Bytes(), &got); err != nil {
-				t.Fatalf("%v: %s", err, &p.out)
+			if err := json.Unmarshal([]byte(out), &got); err != nil || !state.Success() {
+				t.Fatalf("%v, %v: %s%s", state, err, out, errs)
 			}
 			if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("the program (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestLimitOfOpenFiles is what this program was started with, though Go has raised it since.
+func TestLimitOfOpenFiles(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for limits, want := range map[string]string{"ulimit -n 99; ulimit -S -n 77": "77 99", "ulimit -n 99": "99 99"} {
+		cmd := exec.Command("/bin/sh", "-c", limits+`; exec "$0" launch /bin/sh -c 'echo $(ulimit -S -n) $(ulimit -H -n)'`,
+			self)
+		if out, err := cmd.CombinedOutput(); err != nil || strings.TrimSpace(string(out)) != want {
+			t.Errorf("%s: a program that it starts has %s, %v; want %s", limits, out, err, want)
+		}
 	}
 }
 
@@ -210,61 +264,16 @@ func TestErrors(t *testing.T) {
 			if tc.program.User != nil {
 				proctest.NeedRoot(t)
 			}
-			p := start(t)
-			err := p.Become(t.Context(), tc.program)
+			p := start(t, tc.program)
+			err := p.Await(t.Context())
 			failure, ok := errors.AsType[*launch.Error](err)
 			if !ok || failure.Errno != tc.errno || !errors.Is(err, tc.errno) || !strings.Contains(err.Error(), tc.reason) {
 				t.Errorf("%v, %#v; want errno %d and a reason with %q", err, err, tc.errno, tc.reason)
 			}
-			var exit *exec.ExitError
-			if err := p.Wait(); !errors.As(err, &exit) || exit.ExitCode() != 126 {
-				t.Errorf("it ended with %v, want exit status 126", err)
-			}
-			if text := p.out.String() + p.errs.String(); text != "" {
-				t.Errorf("it said %q", text)
+			if state, out, errs := p.end(t); state.ExitCode() != 126 || out+errs != "" {
+				t.Errorf("it ended with %v, want exit status 126, and said %q", state, out+errs)
 			}
 		})
-	}
-}
-
-// TestNobodyElseBecomes: only a process whose parent is who said what to become executes it.
-func TestNobodyElseBecomes(t *testing.T) {
-	l, err := launch.New()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	between := exec.CommandContext(t.Context(), self, "between")
-	between.ExtraFiles = []*os.File{l.Child}
-	var out bytes.Buffer
-	between.Stdout = &out
-	if err := between.Start(); err != nil {
-		t.Fatal(err)
-	}
-	marker := filepath.Join(t.TempDir(), "executed")
-	err = l.Become(t.Context(), launch.Program{Path: "/bin/sh", Args: []string{"sh", "-c", `: >"$0"`, marker}, Dir: "/"})
-	if err == nil || errors.As(err, new(*launch.Error)) {
-		t.Errorf("become: %v; want that it has ended", err)
-	}
-	if err := between.Wait(); err != nil || out.String() != "signal: killed" {
-		t.Errorf("%v, it ended with %q", err, &out)
-	}
-	if _, err := os.Stat(marker); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the program was executed: %v", err)
-	}
-}
-
-// TestClose ends a process that nobody has said anything to.
-func TestClose(t *testing.T) {
-	p := start(t)
-	p.Close()
-	var exit *exec.ExitError
-	if err := p.Wait(); !errors.As(err, &exit) || exit.ExitCode() != 126 {
-		t.Errorf("it ended with %v, want exit status 126", err)
 	}
 }
 
@@ -287,30 +296,30 @@ func TestAHang(t *testing.T) {
 	if _, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_WRLCK); err != nil {
 		t.Skip("no lease can be had here:", err)
 	}
-	p := start(t)
 	user := stranger
 	if os.Geteuid() != 0 {
 		user = nil
 	}
+	p := start(t, launch.Program{Path: program, Args: []string{"x"}, Env: []string{"SECRET=1"}, Dir: "/", User: user})
 	ctx, giveUp := context.WithCancelCause(t.Context())
 	result := make(chan error, 1)
-	go func() {
-		result <- p.Become(ctx, launch.Program{Path: program, Args: []string{"x"}, Env: []string{"SECRET=1"}, Dir: "/",
-			User: user})
-	}()
+	go func() { result <- p.Await(ctx) }()
 	select {
 	case <-hangs:
 	case err := <-result:
 		t.Fatal("it does not hang:", err)
 	}
+	if open, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.Pid)); err != nil || len(open) != 4 {
+		t.Errorf("it has open %v, %v; want the standard files and the connection", open, err)
+	}
 	if user != nil {
-		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.Process.Pid))
+		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.Pid))
 		if err != nil || !strings.Contains(string(status), fmt.Sprintf("Uid:\t%d\t%[1]d\t%[1]d\t%[1]d\n", user.UID)) {
 			t.Errorf("its user: %v\n%s", err, status)
 		}
 		owners := map[uint32]bool{}
 		for _, name := range []string{"environ", "mem", "fd", "maps"} {
-			info, err := os.Stat(fmt.Sprintf("/proc/%d/%s", p.Process.Pid, name))
+			info, err := os.Stat(fmt.Sprintf("/proc/%d/%s", p.Pid, name))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -325,10 +334,10 @@ func TestAHang(t *testing.T) {
 	if err := <-result; !errors.Is(err, reason) {
 		t.Errorf("become: %v, want %v", err, reason)
 	}
-	if err := p.Process.Kill(); err != nil {
+	if err := p.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.Wait(); err == nil || err.Error() != "signal: killed" {
-		t.Errorf("it ended with %v", err)
+	if state, _, _ := p.end(t); state.String() != "signal: killed" {
+		t.Errorf("it ended with %v", state)
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"strconv"
 	"syscall"
 	"time"
 
@@ -95,14 +94,11 @@ func (p *process) openFiles(user interfaces.User, sinks ...logs.Sink) (files []*
 // is a process, for whose end it sees to it that somebody waits. There is one after an error, too, when it does not
 // die.
 func (l *Local) launch(ctx context.Context, p *process, spec drivers.Spec, files []*os.File, began func()) error {
-	conn, err := launch.New()
-	if err != nil {
-		p.abandon()
-		p.tree.Remove()
-		return explain(spec, err)
+	process, err := launch.New(program(spec, files, p.tty))
+	if err == nil {
+		defer process.Close()
+		p.proc, err = l.startProcess(p.tree, process)
 	}
-	defer conn.Close()
-	p.proc, err = l.startProcess(spec.Task, p.tree, files, conn.Child, p.tty)
 	if err != nil {
 		p.abandon()
 		p.tree.Remove()
@@ -110,13 +106,7 @@ func (l *Local) launch(ctx context.Context, p *process, spec drivers.Spec, files
 	}
 	p.pid, p.started = p.proc.Pid, time.Now()
 	began()
-	if spec.OOMScoreAdj != 0 {
-		name := "/proc/" + strconv.Itoa(p.pid) + "/oom_score_adj"
-		if err := os.WriteFile(name, []byte(strconv.Itoa(spec.OOMScoreAdj)), 0); err != nil {
-			l.cfg.Logger.Warn("oom_score_adj can't be set", "task", spec.Task, "error", err)
-		}
-	}
-	if err = conn.Become(ctx, program(spec)); err == nil {
+	if err = process.Await(ctx); err == nil {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)

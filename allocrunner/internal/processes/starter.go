@@ -4,7 +4,6 @@ import (
 	"math"
 	"os"
 	"runtime"
-	"slices"
 	"strconv"
 	"syscall"
 
@@ -30,19 +29,13 @@ func (l *Local) runStarter() {
 	}
 }
 
-// startProcess starts a process that is this very program, in package launch, which hears from child what to become.
-// That takes no file of the task's, so it can't hang. With tty, files[0] becomes its controlling terminal.
-func (l *Local) startProcess(
-	task string, tree *proctree.Tree, files []*os.File, child *os.File, tty bool,
-) (proc *os.Process, err error) {
-	files = append(slices.Clip(files), child)
-	attr := &os.ProcAttr{Dir: "/", Env: launch.Env(), Files: files,
-		Sys: &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setctty: tty}}
+// startProcess forks the process, as the root of the tree.
+func (l *Local) startProcess(tree *proctree.Tree, process *launch.Launch) (proc *os.Process, err error) {
 	done := make(chan struct{})
 	call := func() {
 		defer close(done)
 		CloseOnExec()
-		proc, err = tree.Start(launch.Exe, []string{launch.Name, task}, attr)
+		proc, err = tree.Start(process.Fork)
 	}
 	select {
 	case l.calls <- call:
@@ -53,10 +46,10 @@ func (l *Local) startProcess(
 	}
 }
 
-// program returns what the process is to become.
-func program(s drivers.Spec) launch.Program {
+// program returns what the process is to become, with its standard files.
+func program(s drivers.Spec, files []*os.File, tty bool) launch.Program {
 	p := launch.Program{Path: s.Path, Args: append([]string{s.Path}, s.Args...), Env: s.Env, Dir: s.Dir,
-		Name: s.User.Name}
+		Name: s.User.Name, Files: [3]*os.File(files), TTY: tty, OOMScoreAdj: s.OOMScoreAdj}
 	if needsUser(s.User) {
 		p.User = &launch.User{UID: s.User.UID, GID: s.User.GID, Groups: s.User.Groups}
 	}

@@ -74,9 +74,15 @@ func (e *env) start(name, script string, entries ...string) *task {
 	defer null.Close()
 	mark := "NOMAD_TASK_NAME=" + name
 	task := &task{Tree: e.Task(name, mark)}
-	first, err := task.Start("/bin/sh", []string{"/bin/sh", "-c", script}, &os.ProcAttr{
-		Dir: e.dir, Env: append(entries, "PATH="+os.Getenv("PATH"), mark, "FIFO="+filepath.Join(e.dir, "fifo")),
-		Files: []*os.File{null, null, null}, Sys: &syscall.SysProcAttr{},
+	first, err := task.Start(func(cgroup *os.File) (*os.Process, error) {
+		attr := &os.ProcAttr{
+			Dir: e.dir, Env: append(entries, "PATH="+os.Getenv("PATH"), mark, "FIFO="+filepath.Join(e.dir, "fifo")),
+			Files: []*os.File{null, null, null}, Sys: &syscall.SysProcAttr{Setsid: true},
+		}
+		if cgroup != nil {
+			attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, int(cgroup.Fd())
+		}
+		return os.StartProcess("/bin/sh", []string{"/bin/sh", "-c", script}, attr)
 	})
 	if err != nil {
 		e.t.Fatal(err)

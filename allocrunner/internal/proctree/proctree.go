@@ -87,16 +87,14 @@ func (t *Tree) ExecChild(name string) *Tree {
 	return b
 }
 
-// Start starts the root process in a session of its own, and in its cgroup if the kernel allows that. attr.Sys must be
-// set and is changed. If it fails, only Remove may be called. No other process can be started or reaped until the
-// program is executed, so its file system must not be one that may hang.
-func (t *Tree) Start(path string, argv []string, attr *os.ProcAttr) (*os.Process, error) {
+// Start has fork make the root process, in the cgroup whose open directory fork gets, unless that is nil. fork is called
+// again without one if the kernel does not allow that, and has the process lead a session of its own. If Start fails,
+// only Remove may be called. No other process can be started or reaped meanwhile.
+func (t *Tree) Start(fork func(cgroup *os.File) (*os.Process, error)) (*os.Process, error) {
 	// This program inherits orphans then. Before Linux 5.4, PID 1 does.
 	_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-	attr.Sys.Setsid = true
-	start := func() (*os.Process, error) { return os.StartProcess(path, argv, attr) }
 	var err error
-	if t.root, err = t.fenced(attr, func() (*os.Process, error) { return t.set.own.start(start) }); err != nil {
+	if t.root, err = t.fenced(fork); err != nil {
 		return nil, err
 	}
 	s, _ := proc.Read(t.root.Pid) // it exists, if only as a zombie: nobody has waited for it
@@ -112,17 +110,18 @@ func (t *Tree) StartTicks() uint64 { return t.startTicks }
 func (t *Tree) NoCgroup() error { return t.noCgroup }
 
 // fenced starts the process, in the tree's cgroup if that is possible.
-func (t *Tree) fenced(attr *os.ProcAttr, start func() (*os.Process, error)) (*os.Process, error) {
+func (t *Tree) fenced(fork func(cgroup *os.File) (*os.Process, error)) (*os.Process, error) {
+	start := func(cgroup *os.File) (*os.Process, error) {
+		return t.set.own.start(func() (*os.Process, error) { return fork(cgroup) })
+	}
 	if t.group == "" {
-		return start()
+		return start(nil)
 	}
 	dir, err := os.OpenFile(string(t.group), os.O_RDONLY|unix.O_DIRECTORY, 0) // for clone3
 	if err == nil {
-		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, int(dir.Fd())
 		var root *os.Process
-		root, err = start()
+		root, err = start(dir)
 		dir.Close()
-		attr.Sys.UseCgroupFD = false
 		if err == nil {
 			return root, nil
 		}
@@ -134,7 +133,7 @@ func (t *Tree) fenced(attr *os.ProcAttr, start func() (*os.Process, error)) (*os
 	}
 	t.group.remove()
 	t.group, t.noCgroup = "", err
-	return start()
+	return start(nil)
 }
 
 // Wait waits for the end of the root process and calls record with it. Nothing else may wait for it. When record has

@@ -1,0 +1,253 @@
+package launch
+
+import (
+	"math"
+	"os"
+	"runtime"
+	"strconv"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// A step of the process on its way to the program, as a failure names it.
+type step byte
+
+const (
+	prepare step = iota + 1
+	changeUser
+	enterDir
+	execute
+)
+
+// child is all that the process needs between fork and exec: numbers, and addresses of what ends with a NUL or has a
+// number beside it.
+type child struct {
+	clone       cloneArgs
+	files       [3]uintptr
+	conn        uintptr
+	tty         bool
+	limit       unix.Rlimit // of open files
+	oomFile     *byte
+	oomScoreAdj *byte // nil: unchanged
+	oomLength   uintptr
+	parent      uintptr
+	user        *User // nil: as we are
+	groups      *uint32
+	dir, path   *byte
+	argv, envv  **byte
+
+	// the program that explains, its arguments, and which of them has the errno as its one byte; no environment
+	explainer     *byte
+	explainerArgv **byte
+	explainedErr  *byte
+	explainerEnvv **byte
+}
+
+// cloneArgs is struct clone_args of the kernel, in its second version.
+type cloneArgs struct {
+	flags, pidFD, childTID, parentTID, exitSignal, stack, stackSize, tls, setTID, setTIDSize, cgroup uint64
+}
+
+// newChild makes a child of the program, for a process whose end of the connection is conn.
+func newChild(p Program, conn *os.File) (*child, error) {
+	c := &child{conn: conn.Fd(), tty: p.TTY, parent: uintptr(os.Getpid()), user: p.User}
+	for i, f := range p.Files {
+		c.files[i] = f.Fd()
+	}
+	if p.User != nil && len(p.User.Groups) > 0 {
+		c.groups = &p.User.Groups[0]
+	}
+	var err error
+	text := func(s string) *byte {
+		b, e := syscall.BytePtrFromString(s)
+		if e != nil {
+			err = e
+		}
+		return b
+	}
+	list := func(strings ...string) []*byte {
+		l, e := syscall.SlicePtrFromStrings(strings)
+		if e != nil {
+			err, l = e, make([]*byte, len(strings)+1)
+		}
+		return l
+	}
+	if p.OOMScoreAdj != 0 {
+		digits := strconv.Itoa(p.OOMScoreAdj)
+		c.oomFile, c.oomScoreAdj, c.oomLength = text("/proc/self/oom_score_adj"), text(digits), uintptr(len(digits))
+	}
+	c.dir, c.path, c.argv, c.envv = text(p.Dir), text(p.Path), &list(p.Args...)[0], &list(p.Env...)[0]
+	argv := list(Name, " ", p.Path, p.Dir, p.Name)
+	c.explainer, c.explainerArgv, c.explainedErr, c.explainerEnvv = text(exe), &argv[0], argv[1], &list()[0]
+	return c, err
+}
+
+// fork makes the process, in the cgroup if that is a descriptor, not -1. In the process it does not return.
+//
+// The process is a copy of this program with one thread, in which Go's runtime does not run. So until the execution it
+// may only make system calls, which it does in functions that neither grow the stack nor allocate, as package syscall's
+// own between fork and exec; nor can it be preempted, for all signals are blocked. Package syscall's can't be used: it
+// has this program wait for the execution, and for the working directory, which both may hang.
+//
+//go:norace
+//go:nosplit
+func (c *child) fork(cgroup int) (pid uintptr, errno syscall.Errno) {
+	all, before := ^uint64(0), uint64(0)
+	setSignalMask(&all, &before)
+	if cgroup < 0 {
+		pid, _, errno = syscall.RawSyscall6(syscall.SYS_CLONE, uintptr(syscall.SIGCHLD), 0, 0, 0, 0, 0)
+	} else {
+		c.clone = cloneArgs{flags: unix.CLONE_INTO_CGROUP, exitSignal: uint64(syscall.SIGCHLD), cgroup: uint64(cgroup)}
+		pid, _, errno = syscall.RawSyscall(unix.SYS_CLONE3, uintptr(unsafe.Pointer(&c.clone)), unsafe.Sizeof(c.clone), 0)
+	}
+	if errno == 0 && pid == 0 {
+		c.run()
+	}
+	setSignalMask(&before, nil)
+	return pid, errno
+}
+
+//go:norace
+//go:nosplit
+func setSignalMask(mask, before *uint64) {
+	_, _, _ = syscall.RawSyscall6(syscall.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(mask)),
+		uintptr(unsafe.Pointer(before)), unsafe.Sizeof(*mask), 0, 0)
+}
+
+// run becomes the program or, when it can't, says so, and becomes the program that explains why. It never returns.
+//
+//go:norace
+//go:nosplit
+func (c *child) run() {
+	at, errno := c.become()
+	failure := [2]byte{byte(at), byte(errno)}
+	_, _, _ = syscall.RawSyscall(syscall.SYS_WRITE, connFD, uintptr(unsafe.Pointer(&failure)), unsafe.Sizeof(failure))
+	if at == execute && errno == unix.ENOENT || at >= enterDir && errno == unix.EACCES {
+		*c.explainedErr = byte(errno)
+		_, _, _ = syscall.RawSyscall(syscall.SYS_FCNTL, connFD, syscall.F_SETFD, 0)
+		_, _, _ = syscall.RawSyscall(syscall.SYS_EXECVE, uintptr(unsafe.Pointer(c.explainer)),
+			uintptr(unsafe.Pointer(c.explainerArgv)), uintptr(unsafe.Pointer(c.explainerEnvv)))
+	}
+	for {
+		_, _, _ = syscall.RawSyscall(syscall.SYS_EXIT_GROUP, exitCode, 0, 0)
+	}
+}
+
+// become returns only when it can't become the program. The steps that can't fail are not looked at.
+//
+//go:norace
+//go:nosplit
+func (c *child) become() (at step, errno syscall.Errno) {
+	_, _, _ = syscall.RawSyscall(syscall.SYS_SETSID, 0, 0, 0)
+	for i := uintptr(0); i < connFD; i++ {
+		if c.files[i] == i {
+			continue
+		}
+		if _, _, errno = syscall.RawSyscall(syscall.SYS_DUP3, c.files[i], i, 0); errno != 0 {
+			return prepare, errno
+		}
+	}
+	if c.conn != connFD {
+		if _, _, errno = syscall.RawSyscall(syscall.SYS_DUP3, c.conn, connFD, syscall.O_CLOEXEC); errno != 0 {
+			return prepare, errno
+		}
+	}
+	// Nothing of ours shall stay open while a file system hangs. Before Linux 5.9, the execution closes it.
+	_, _, _ = syscall.RawSyscall(unix.SYS_CLOSE_RANGE, connFD+1, math.MaxUint32, 0)
+	if c.tty {
+		if _, _, errno = syscall.RawSyscall(syscall.SYS_IOCTL, 0, syscall.TIOCSCTTY, 1); errno != 0 {
+			return prepare, errno
+		}
+	}
+	if c.oomScoreAdj != nil {
+		fd, _, failed := syscall.RawSyscall6(syscall.SYS_OPENAT, 0, uintptr(unsafe.Pointer(c.oomFile)),
+			syscall.O_WRONLY|syscall.O_CLOEXEC, 0, 0, 0)
+		if errno = failed; errno == 0 {
+			_, _, errno = syscall.RawSyscall(syscall.SYS_WRITE, fd, uintptr(unsafe.Pointer(c.oomScoreAdj)), c.oomLength)
+			_, _, _ = syscall.RawSyscall(syscall.SYS_CLOSE, fd, 0, 0)
+		}
+		if errno != 0 {
+			return prepare, errno
+		}
+	}
+	_, _, errno = syscall.RawSyscall6(syscall.SYS_PRLIMIT64, 0, syscall.RLIMIT_NOFILE, uintptr(unsafe.Pointer(&c.limit)),
+		0, 0, 0)
+	if errno != 0 {
+		return prepare, errno
+	}
+	if c.user != nil {
+		_, _, errno = syscall.RawSyscall(syscall.SYS_SETGROUPS, uintptr(len(c.user.Groups)),
+			uintptr(unsafe.Pointer(c.groups)), 0)
+		if errno == 0 {
+			_, _, errno = syscall.RawSyscall(syscall.SYS_SETGID, uintptr(c.user.GID), 0, 0)
+		}
+		if errno == 0 {
+			_, _, errno = syscall.RawSyscall(syscall.SYS_SETUID, uintptr(c.user.UID), 0, 0)
+		}
+		if errno != 0 {
+			return changeUser, errno
+		}
+	}
+	// Not before, for the change of the user clears it.
+	_, _, _ = syscall.RawSyscall(syscall.SYS_PRCTL, syscall.PR_SET_PDEATHSIG, uintptr(syscall.SIGKILL), 0)
+	if parent, _, _ := syscall.RawSyscall(syscall.SYS_GETPPID, 0, 0, 0); parent != c.parent { // it died before that
+		self, _, _ := syscall.RawSyscall(syscall.SYS_GETPID, 0, 0, 0)
+		_, _, _ = syscall.RawSyscall(syscall.SYS_KILL, self, uintptr(syscall.SIGKILL), 0)
+	}
+	c.inheritNothing()
+	if _, _, errno = syscall.RawSyscall(syscall.SYS_CHDIR, uintptr(unsafe.Pointer(c.dir)), 0, 0); errno != 0 {
+		return enterDir, errno
+	}
+	word := byte(about)
+	_, _, _ = syscall.RawSyscall(syscall.SYS_WRITE, connFD, uintptr(unsafe.Pointer(&word)), 1)
+	_, _, errno = syscall.RawSyscall(syscall.SYS_EXECVE, uintptr(unsafe.Pointer(c.path)), uintptr(unsafe.Pointer(c.argv)),
+		uintptr(unsafe.Pointer(c.envv)))
+	return execute, errno
+}
+
+// umask is what every program begins with, whatever this one was started with.
+const umask = 0o022
+
+// lastSignal is the highest number of a signal.
+const lastSignal = 64
+
+// inheritNothing sets the file mode mask, gives each signal its default action, and unblocks all. The execution does so
+// for signals that are caught, but those that were ignored at the start of the keeper (by nohup, or a shell's
+// background job) would stay ignored.
+//
+//go:norace
+//go:nosplit
+func (c *child) inheritNothing() {
+	_, _, _ = syscall.RawSyscall(syscall.SYS_UMASK, umask, 0, 0)
+	// struct sigaction of the kernel on 64-bit machines: SIG_DFL is 0, as are its flags and mask
+	var action [4]uint64
+	for sig := uintptr(1); sig <= lastSignal; sig++ {
+		_, _, _ = syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, sig, uintptr(unsafe.Pointer(&action)), 0,
+			unsafe.Sizeof(action[3]), 0, 0)
+	}
+	var none uint64
+	setSignalMask(&none, nil)
+}
+
+// Fork makes the process, in the cgroup whose directory is open, or in this program's when that is nil. The process gets
+// SIGKILL when the calling thread ends.
+func (l *Launch) Fork(cgroup *os.File) (*os.Process, error) {
+	runtime.LockOSThread() // its mask of signals changes
+	defer runtime.UnlockOSThread()
+	fd := -1
+	if cgroup != nil {
+		fd = int(cgroup.Fd())
+	}
+	l.process.limit = openFilesLimit()
+	syscall.ForkLock.Lock()
+	pid, errno := l.process.fork(fd)
+	syscall.ForkLock.Unlock()
+	runtime.KeepAlive(cgroup)
+	runtime.KeepAlive(l)
+	if errno != 0 {
+		return nil, os.NewSyscallError("clone", errno)
+	}
+	return os.FindProcess(int(pid)) // it can't have another's number before this program has waited for it
+}
