@@ -211,8 +211,11 @@ func signal(pid int, sig unix.Signal, runs func() bool) error {
 
 // HasEnv reports whether the process was started with that entry in its environment.
 func HasEnv(pid int, entry string) bool {
+	if entry == "" {
+		return false
+	}
 	env, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
-	return err == nil && entry != "" && bytes.Contains(append([]byte{0}, env...), []byte("\x00"+entry+"\x00"))
+	return err == nil && bytes.Contains(append([]byte{0}, env...), []byte("\x00"+entry+"\x00"))
 }
 
 // Env returns the value of a variable that the process was started with. It is empty when the process has none, or

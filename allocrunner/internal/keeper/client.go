@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -39,6 +40,7 @@ type Client struct {
 	out   frameWriter
 	done  chan struct{} // closed when the connection has ended
 	execs chan struct{} // holds one for each Exec that the keeper has a request for
+	ended atomic.Bool   // the keeper has answered to Close: nothing of its tasks is left
 
 	mu      sync.Mutex // guards all below
 	lastID  uint64
@@ -349,6 +351,9 @@ func (c *Client) Close() error {
 		_ = c.id.Signal(unix.SIGCONT) // it may have been stopped, and would hear of nothing
 	}
 	_, err := c.call(ctx, request{Op: opClose})
+	if err == nil {
+		c.ended.Store(true)
+	}
 	switch {
 	case before, errors.Is(err, ErrReplaced), errors.Is(c.Err(), ErrReplaced): // nothing is ours to end
 		c.hangUp(ctx, false)

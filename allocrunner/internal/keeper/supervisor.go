@@ -396,12 +396,15 @@ func (s *Supervisor) Close() error {
 	if err := s.end(s.closeKeeper); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), sweepTimeout)
-	defer cancel()
-	if _, err := Sweep(ctx, s.cfg); err != nil {
-		return err
+	conn, _ := s.current()
+	if !conn.client.ended.Load() {
+		ctx, cancel := context.WithTimeout(context.Background(), sweepTimeout)
+		defer cancel()
+		if _, err := Sweep(ctx, s.cfg); err != nil {
+			return err
+		}
 	}
-	if conn, _ := s.current(); errors.Is(conn.client.Err(), ErrReplaced) {
+	if errors.Is(conn.client.Err(), ErrReplaced) {
 		return nil // what is there is another client's
 	}
 	return Forget(s.cfg.Dir)

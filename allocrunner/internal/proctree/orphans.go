@@ -4,11 +4,11 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"taskapi/internal/proc"
@@ -91,7 +91,7 @@ func FindOrphans(hints Hints) ([]Orphan, error) {
 type search struct {
 	hints  Hints // a copy, in which each look updates the roots' Alive
 	groups []cgroup
-	fences func() bool    // reports whether the tasks had cgroups, or could have had them
+	fences bool           // the tasks had cgroups, or could have had them
 	found  []Orphan       // all, once each
 	seen   map[int]uint64 // the start of each of them, by number
 
@@ -110,24 +110,20 @@ func newSearch(hints Hints) *search {
 	for _, dir := range dirs {
 		s.groups = append(s.groups, cgroup(dir))
 	}
-	s.fences = sync.OnceValue(func() bool {
-		if len(dirs) > 0 || hints.NoCgroup {
-			return len(dirs) > 0
-		}
+	if s.fences = len(dirs) > 0; !s.fences && !hints.NoCgroup {
 		probe := cgroups{}
-		defer probe.close()
-		return probe.makeLocked() == nil
-	})
+		s.fences = probe.makeLocked() == nil
+		probe.close()
+	}
+	if s.fences && len(hints.Unfenced) == 0 {
+		s.hints.Marker = "" // counts for none
+	}
 	return s
 }
 
 // look finds the living orphans.
 func (s *search) look() (alive []proc.Stat, err error) {
 	if s.families, err = s.findFamilies(); err != nil {
-		return nil, err
-	}
-	pids, err := proc.PIDs()
-	if err != nil {
 		return nil, err
 	}
 	s.inside = map[int]string{}
@@ -144,6 +140,10 @@ func (s *search) look() (alive []proc.Stat, err error) {
 		p, _ := proc.Read(pid) // zero when there is no parent
 		pid = p.Parent
 	}
+	pids, err := s.candidates()
+	if err != nil {
+		return nil, err
+	}
 	for _, pid := range pids {
 		if spared[pid] {
 			continue
@@ -157,6 +157,24 @@ func (s *search) look() (alive []proc.Stat, err error) {
 		}
 	}
 	return alive, nil
+}
+
+// candidates returns the processes to look at: all that this program can see only when the marker counts.
+func (s *search) candidates() ([]int, error) {
+	if s.hints.Marker != "" {
+		return proc.PIDs()
+	}
+	known := map[int]bool{}
+	for pid := range s.seen {
+		known[pid] = true
+	}
+	for pid := range s.families {
+		known[pid] = true
+	}
+	for pid := range s.inside {
+		known[pid] = true
+	}
+	return slices.Collect(maps.Keys(known)), nil
 }
 
 // belongs reports whether a process is a living orphan. A process that was found before is one until it is dead: while
@@ -181,7 +199,7 @@ func (s *search) belongs(pid int) (proc.Stat, bool) {
 // in a terminal that a process without the marker has opened. An operator who enters a task's environment has such a
 // terminal; no task is started with one.
 func (s *search) anothers(p proc.Stat) bool {
-	if s.fences() && !slices.Contains(s.hints.Unfenced, proc.Env(p.PID, "NOMAD_TASK_NAME")) {
+	if s.fences && !slices.Contains(s.hints.Unfenced, proc.Env(p.PID, "NOMAD_TASK_NAME")) {
 		return true
 	}
 	d, err := proc.Describe(p.PID)
