@@ -46,6 +46,10 @@ func keeperConfig(dir string) keeper.Config {
 // taskapi that controls the keeper. An idle keeper does not count.
 func TasksRunning(dir string) bool { return keeper.Busy(dir) }
 
+// Search reports, as TasksRunning does, whether any process of a task in the allocation directory dir is alive, and
+// whether nothing of the allocation runs, an idle keeper included.
+func Search(dir string) (tasksRunning, unused bool) { return keeper.Search(keeperConfig(dir)) }
+
 // CheckCopy returns an error when dir is a copy of an allocation directory whose keeper runs. The files in dir are
 // about the original's tasks, which must not be touched from here.
 func CheckCopy(dir string) error {

@@ -74,8 +74,11 @@ func (d Dir) lock(l *Lock, store interfaces.Store) (*Lock, error) {
 	}
 	if errors.Is(err, state.ErrNotFound) {
 		err = nil
-		if !l.unused && allocrunner.TasksRunning(l.Dir) {
-			err = &StateMissingError{id}
+		if !l.unused {
+			var running bool
+			if running, l.unused = allocrunner.Search(l.Dir); running {
+				err = &StateMissingError{id}
+			}
 		}
 	}
 	if err != nil {
@@ -141,8 +144,8 @@ func (l *Lock) ReadOnly() bool { return l.state == nil }
 // Removed reports whether the allocation has begun, and its state was removed.
 func (l *Lock) Removed() bool { return l.removed }
 
-// Unused reports whether nothing of the allocation can have run before: LockNew took the lock, and the allocation has
-// not begun.
+// Unused reports whether nothing of the allocation runs: it has not begun, and LockNew took the lock, or Lock found no
+// process of an earlier life.
 func (l *Lock) Unused() bool { return l.unused && l.saved == nil && !l.removed }
 
 // State returns where a runner saves the allocation, nil when that can't be written.

@@ -223,8 +223,8 @@ type Config struct {
 	// Leases end with the allocation, whatever happens to this process: its keeper holds them, too.
 	Leases []Lease
 
-	// Unused says that no process of the allocation can exist: its ID was drawn at random for this runner. So none is
-	// looked for.
+	// Unused says that no process of the allocation exists: its ID was drawn at random for this runner, or none has just
+	// been found. So none is looked for.
 	Unused bool
 
 	// Tied has no process of the allocation outlive this one, however it ends.

@@ -108,6 +108,17 @@ func haveChildren(ids []proc.Identity) bool {
 	return false
 }
 
+// Search reports whether a keeper runs for the allocation directory that has processes, as Busy does, and whether
+// nothing of the allocation runs: neither a keeper nor what a killed one has left of its tasks.
+func Search(cfg Config) (busy, unused bool) {
+	ids, last, err := keepers(cfg.Dir)
+	if len(ids) > 0 || err != nil {
+		return haveChildren(ids), false
+	}
+	orphans, err := proctree.FindOrphans(last.hints().forTree(cfg))
+	return false, err == nil && len(orphans) == 0
+}
+
 // Left reports whether anything of the allocation runs: processes of a keeper, or what a killed keeper has left of its
 // tasks.
 func Left(cfg Config) (bool, error) {

@@ -253,3 +253,30 @@ func TestSweepCounts(t *testing.T) {
 	}
 	b.wantGone(t)
 }
+
+// TestSearch finds a keeper, also by its arguments alone, and what a killed one has left.
+func TestSearch(t *testing.T) {
+	dir := t.TempDir()
+	cfg := keeper.Config{Dir: dir, Marker: mark(dir)}
+	want := func(when string, wantBusy, wantUnused bool) {
+		t.Helper()
+		if busy, unused := keeper.Search(cfg); busy != wantBusy || unused != wantUnused {
+			t.Errorf("%s: busy %v, unused %v; want %v, %v", when, busy, unused, wantBusy, wantUnused)
+		}
+	}
+	want("at first", false, true)
+	b := begin(t, dir)
+	want("with a task", true, false)
+	wipe(t, dir)
+	want("in a wiped directory", true, false)
+	if err := b.Keeper().Signal(unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	gone(t, b.Keeper())
+	want("after the keeper was killed", false, false)
+	if _, err := keeper.End(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	want("in the end", false, true)
+	b.wantGone(t)
+}

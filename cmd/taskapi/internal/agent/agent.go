@@ -53,7 +53,7 @@ type Lock interface {
 	Previous() *interfaces.Saved
 	// Life returns the ID of the allocation's present life.
 	Life() string
-	// Unused reports whether no process of the allocation can exist: its ID was drawn for this lock.
+	// Unused reports whether no process of the allocation exists.
 	Unused() bool
 	// State returns where a runner saves its state; nil when nothing can be written.
 	State() interfaces.State
