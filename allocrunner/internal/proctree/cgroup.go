@@ -214,6 +214,9 @@ func (g cgroup) remove() { _ = removeCgroup(string(g)) } // as in close
 
 // removeCgroup removes a cgroup and the cgroups that a task may have made below it. The files in them are the kernel's.
 func removeCgroup(dir string) error {
+	if err := unix.Rmdir(dir); err != unix.EBUSY { // it mostly has none below it
+		return err
+	}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return err

@@ -40,14 +40,15 @@ func (t *Tree) Kill(ctx context.Context, found Found, execTrees ExecTrees) error
 	empty := 0
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
 		running := t.Running() // before the look: a parent that ends during the look hides its children
-		members, err := t.members(running, found, execTrees)
+		populated := t.group.populated()
+		members, err := t.members(running, populated, found, execTrees)
 		if err != nil {
 			return err
 		}
 		for _, s := range members {
 			found[s.PID] = s.Start
 		}
-		if len(members) == 0 && !running && !t.group.populated() {
+		if len(members) == 0 && !running && !populated {
 			// A look is no snapshot: a process whose parent ends meanwhile may not be seen. A cgroup can't be wrong.
 			if empty++; empty == 2 || t.group != "" {
 				return nil
@@ -88,7 +89,7 @@ func (t *Tree) killMembers(members []proc.Stat) error {
 }
 
 // members finds the living processes of the tree, without the root process.
-func (t *Tree) members(running bool, found Found, execTrees ExecTrees) ([]proc.Stat, error) {
+func (t *Tree) members(running, populated bool, found Found, execTrees ExecTrees) ([]proc.Stat, error) {
 	own := t.set.own.now() // before the look, too: a root process that ends during the look is no orphan
 	self := os.Getpid()
 	now := proc.UptimeTicks()
@@ -97,7 +98,10 @@ func (t *Tree) members(running bool, found Found, execTrees ExecTrees) ([]proc.S
 		return nil, err
 	}
 	spared, last := t.execProcesses(execTrees)
-	ancestors := t.group.pids()
+	var ancestors []int
+	if populated {
+		ancestors = t.group.pids()
+	}
 	if running {
 		ancestors = append(ancestors, t.root.Pid)
 	}
