@@ -37,7 +37,7 @@ func (e *ConfigError) Error() string {
 // value of a template that consists of one ${...} keeps its type: string, bool, int, float64, []any or
 // map[string]any. The configuration itself does not change. Errors: *ConfigError, with all problems.
 func (e *Env) EvalConfig(config map[string]any) (map[string]any, error) {
-	ev := evaluator{ctx: &hcl.EvalContext{Variables: e.variables(), Functions: functions}}
+	ev := evaluator{env: e}
 	out, _ := ev.value("", config).(map[string]any)
 	if len(ev.problems) > 0 {
 		return nil, &ConfigError{Problems: ev.problems}
@@ -56,7 +56,8 @@ var functions = map[string]function.Function{
 }
 
 type evaluator struct {
-	ctx      *hcl.EvalContext
+	env      *Env
+	ctx      *hcl.EvalContext // nil before the first template: most configurations have none
 	problems []string
 }
 
@@ -89,6 +90,9 @@ func (ev *evaluator) template(at, s string) any {
 	expr, diags := hclsyntax.ParseTemplate([]byte(s), at, hcl.InitialPos)
 	if diags.HasErrors() {
 		return ev.fail(at, diags)
+	}
+	if ev.ctx == nil {
+		ev.ctx = &hcl.EvalContext{Variables: ev.env.variables(), Functions: functions}
 	}
 	val, diags := expr.Value(ev.ctx)
 	if diags.HasErrors() {
