@@ -83,7 +83,8 @@ func (m *fsm) awaitSetUp(ctx context.Context) error {
 	}
 }
 
-// awaitLive is awaitSetUp for what only an allocation that is to go on can do. Errors: also interfaces.ErrTerminal.
+// awaitLive is awaitSetUp for requests that need an allocation which is not ending. Errors: also
+// interfaces.ErrTerminal.
 func (m *fsm) awaitLive(ctx context.Context) error {
 	if err := m.awaitSetUp(ctx); err != nil {
 		return err

@@ -74,7 +74,7 @@ func closeAll(files []*os.File) {
 	}
 }
 
-// execTask returns the task as its driver gets it for a program beside it, made of what its start was.
+// execTask returns the task as its driver gets it for a program beside it: as it was started.
 func (r *Runner) execTask(ctx context.Context, req interfaces.ExecRequest) (none drivers.Task, err error) {
 	t := r.task(req.Task)
 	if t == nil {

@@ -9,7 +9,7 @@ import (
 	"taskapi/allocrunner/jobspec/jobdiff"
 )
 
-// Decision is what becomes of an allocation when a job is to run under its ID.
+// Decision says what happens to an allocation when a job is to run under its ID.
 type Decision int
 
 const (
@@ -57,8 +57,8 @@ func (e *StoppingError) Error() string {
 
 func (e *StoppingError) Unwrap() error { return interfaces.ErrTerminal }
 
-// Plan decides what becomes of an allocation when wanted is to run under its ID, and returns what differs between the
-// two. It is the one place that decides this:
+// Plan decides what happens to an allocation when wanted is to run under its ID, and returns the differences between
+// the two. It is the one place that decides this:
 //
 //	the allocation is        and the job          without force              with force
 //	terminal                 any                  *EndedError                Recreate

@@ -14,7 +14,7 @@ const (
 	burstTime = 10 * time.Second
 	// burstAllowance is how many refusals of a kind are written in burstTime.
 	burstAllowance = 20
-	// kindsKept is how many kinds are counted separately: so many of callers with a verified token, and so many of others,
+	// kindsKept is how many kinds are counted separately, of callers with a verified token and of others each,
 	// so that made-up callers can't displace real ones.
 	kindsKept = 1024
 )

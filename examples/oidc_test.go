@@ -15,7 +15,7 @@ func TestOIDCVerifier(t *testing.T) {
 	program := filepath.Join(bin, "oidc-verifier.test")
 	build := exec.CommandContext(t.Context(), "go", "test", "-c", "-o", program, ".")
 	build.Dir = "oidc-verifier"
-	build.Env = append(os.Environ(), "GOFLAGS=", "CGO_ENABLED=0") // a flag for this module's dependencies is none for the other's
+	build.Env = append(os.Environ(), "GOFLAGS=", "CGO_ENABLED=0") // this module's flags are not the other's
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}

@@ -98,8 +98,8 @@ var absences = []absence{
 	{"there is no web interface: taskapi top and taskapi status show the allocation", nil, []string{"/ui", "/ui/*"}},
 }
 
-// absentRoutes returns the rows of what is absent. Any valid token gets the words: they tell nothing of the allocation.
-// Lists are empty rather than absent, where Nomad has a list and there can be nothing in it here.
+// absentRoutes returns the rows of the routes that answer 501. Any valid token gets their words, which say nothing
+// about the allocation. Lists are empty rather than absent, where Nomad has a list and there can be nothing in it here.
 func absentRoutes() []route.Route {
 	var rows []route.Route
 	for _, none := range [][2]string{

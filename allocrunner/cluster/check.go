@@ -47,7 +47,7 @@ func (o Operation) check() error {
 	return nil
 }
 
-// CheckName returns ErrInvalid, and why, for what can't be a key or a lease's owner.
+// CheckName returns ErrInvalid, with the reason, for a name that can't be a key or a lease's owner.
 func CheckName(what, name string) error {
 	switch {
 	case name == "":

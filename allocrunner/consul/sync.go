@@ -29,7 +29,7 @@ type round struct {
 	errs   []error         // of single services: the others go on
 }
 
-// newRound returns a round for what is wanted now. It returns one beside an error, too.
+// newRound returns a round for the registrations that are wanted now. With an error, it returns a round, too.
 func (p *Provider) newRound(ctx context.Context) (*round, error) {
 	p.mu.Lock()
 	t := &round{Provider: p, ctx: ctx, wanted: maps.Clone(p.wanted), gone: maps.Clone(p.gone), fresh: map[string]bool{}}

@@ -101,7 +101,7 @@ type Measurer interface {
 
 // Precheck is implemented by a driver that can say before a task starts what the machine lacks for it.
 type Precheck interface {
-	// Missing returns what is missing, in words, empty for nothing or for what is known only at the start.
+	// Missing returns what is missing, in words. It is empty if nothing is, or if only the start can tell.
 	Missing(task Task) string
 }
 
@@ -180,7 +180,7 @@ type LogSpec struct {
 }
 
 // StartError is a task that could not be started: Reason is for people, and says what to do. It wraps
-// errors.ErrUnsupported for what this machine, or the driver, can never do.
+// errors.ErrUnsupported if this machine, or the driver, can never start it.
 type StartError struct {
 	Reason string
 	Err    error

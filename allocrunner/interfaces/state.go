@@ -42,8 +42,9 @@ type OwnedState interface {
 
 // State is where a runner saves how far it is, before it acts on it where that matters.
 type State interface {
-	// Put saves what is given: a field that is zero, or nil, and a task that is not among the Tasks, stay as they were. When it returns nil, that outlives this process
-	// and the machine. After an error nothing is known of the change: the caller puts it again.
+	// Put saves what is given: a field that is zero, or nil, and a task that is not among the Tasks, stay as they were.
+	// When it returns nil, that outlives this process and the machine. After an error nothing is known of the change: the
+	// caller puts it again.
 	Put(Saved) error
 }
 
@@ -123,11 +124,11 @@ type Sink interface {
 	// Name identifies the sink in logs.
 	Name() string
 	// PutAllocs takes the latest version of each allocation that has changed, each once. When it fails, it is called
-	// again with what is the latest by then. It may take as long as it likes: only its own next call waits for it.
+	// again with the latest versions. It may take as long as it likes: only its own next call waits for it.
 	PutAllocs(ctx context.Context, allocs []*api.Allocation) error
 }
 
-// Updates takes every new version of an allocation from its runner and hands it to whom it concerns.
+// Updates takes every new version of an allocation from its runner and hands it to the subscribers.
 type Updates interface {
 	// AllocUpdated never blocks. The value is shared and must not be changed.
 	AllocUpdated(alloc *api.Allocation)

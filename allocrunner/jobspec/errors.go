@@ -8,7 +8,7 @@ import (
 	"github.com/hashicorp/hcl/v2"
 )
 
-// maxDiagnostics bounds what one error prints: after so many places the rest is counted.
+// maxDiagnostics is how many places one error prints; it counts the rest.
 const maxDiagnostics = 20
 
 // Error is everything that is wrong with a text, each with its position.

@@ -61,7 +61,7 @@ func (d *decoder) freeBlock(result map[string]any, block *hcl.Block, ctx *hcl.Ev
 	result[block.Type] = append(list, value)
 }
 
-// freeSchema returns a schema of what a body has: every argument, and every type of block with as many labels as its
+// freeSchema returns a schema that fits a body: every argument, and every type of block with as many labels as its
 // first block. Dynamic blocks count under the type that they make.
 func freeSchema(raw *hclsyntax.Body) *hcl.BodySchema {
 	schema := &hcl.BodySchema{}

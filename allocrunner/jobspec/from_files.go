@@ -14,7 +14,7 @@ type FromFiles struct{ Texts []string }
 // shortText is the length below which a text is masked only in quotes: many words contain it by chance.
 const shortText = 4
 
-// Mask returns a message with what was read from files replaced.
+// Mask returns a message in which texts from files are replaced.
 func (f *FromFiles) Mask(message string) string {
 	if f == nil {
 		return message

@@ -98,7 +98,7 @@ func (b *batch) acknowledge(alloc *api.Allocation) {
 }
 
 // failed notes that the sink has not taken the allocations. Those that are still the newest are pending again, and due
-// after a backoff, together with what came meanwhile. It returns the number of failures in a row.
+// after a backoff, together with the versions that came meanwhile. It returns the number of failures in a row.
 func (b *batch) failed(allocs []*api.Allocation, now time.Time) int {
 	b.retry = now.Add(Tick << min(b.failures, maxDoublings))
 	b.failures++

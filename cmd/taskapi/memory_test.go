@@ -39,8 +39,8 @@ func TestMemoryAtRest(t *testing.T) {
 	if err := os.WriteFile(program, built, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	p := startProgram(t, program, dir, mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), "job \"rest\" {\n group \"g\""+
-		" {\n update {\n min_healthy_time = \"1s\"\n }\n"+sleeperTasks(3)+"}\n}\n"))
+	job := "job \"rest\" {\n group \"g\" {\n update {\n min_healthy_time = \"1s\"\n }\n" + sleeperTasks(3) + "}\n}\n"
+	p := startProgram(t, program, dir, mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), job))
 	r := &running{t: t, layout: datadir.Dir(dir)}
 	until(t, p, "the tasks run", func() bool { return strings.Count(p.out.String(), "Started") == 3 })
 	operator := r.client(r.layout.OperatorSocket(testAllocID), r.file("operator.token"))

@@ -76,7 +76,7 @@ func says(target error, words string) func(error) (any, bool) {
 	return func(err error) (any, bool) { return words, errors.Is(err, target) }
 }
 
-// names matches a target; a client reads the target's own words and nothing of what wraps it.
+// names matches a target. A client reads the target's own words, without those of errors that wrap it.
 func names(target error) func(error) (any, bool) { return says(target, target.Error()) }
 
 // is matches a target; a client reads the whole error, if the kind's words have a verb.
@@ -84,7 +84,7 @@ func is(target error) func(error) (any, bool) {
 	return func(err error) (any, bool) { return err, errors.Is(err, target) }
 }
 
-// as matches a type; a client reads the error of that type and nothing of what wraps it.
+// as matches a type. A client reads the error of that type, without the words of errors that wrap it.
 func as[T error](err error) (any, bool) {
 	found, ok := errors.AsType[T](err)
 	return found, ok

@@ -67,7 +67,7 @@ type Log struct {
 	changed chan struct{} // closed and replaced with every new event
 }
 
-// event is one version of an allocation, with its cause and with what else has happened.
+// event is one version of an allocation, with its cause and the other events of that moment.
 type event struct {
 	alloc   *api.Allocation
 	kind    string // of the allocation's event; empty for none

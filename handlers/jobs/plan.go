@@ -54,7 +54,7 @@ type wirePlan struct {
 	Index              uint64
 }
 
-// outcome returns Nomad's word for what the changes lead to, and the counts of a plan for the one allocation.
+// outcome returns Nomad's word for the effect of the changes, and the counts of a plan for the one allocation.
 func outcome(changes []jobdiff.Change) (word string, updates api.DesiredUpdates) {
 	switch {
 	case len(changes) == 0:

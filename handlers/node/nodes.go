@@ -83,7 +83,7 @@ func nodeStubOf(n *wire.Node, resources, system bool) *wire.NodeStub {
 	return stub
 }
 
-// own returns a handler that answers with what read returns, when the path names this machine. Errors: NoNode.
+// own returns a handler that answers with the result of read, when the path names this machine. Errors: NoNode.
 func (h *handlers) own(read func(*route.Request, *api.Allocation) (any, error)) route.Handler {
 	handle := route.Reading(read)
 	return func(ctx context.Context, r *route.Request) (route.Answer, error) {

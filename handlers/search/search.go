@@ -130,7 +130,7 @@ func (s *wireSearch[T]) put(in contexts.Context, found []T, most int) {
 	}
 }
 
-// search answers PUT /v1/search: the IDs that begin with a prefix, of what the caller may see.
+// search answers PUT /v1/search: the IDs that begin with a prefix, of the objects visible to the caller.
 func (h *handlers) search(ctx context.Context, r *route.Request, want *api.SearchRequest) (route.Answer, error) {
 	in, current, err := h.searchIn(ctx, r, want.Context, want.Namespace)
 	if err != nil {

@@ -2,8 +2,8 @@
 // tokens of an allocation, of a task, or of everybody that were issued before a time. The list is a file that the
 // processes of its user share. Every call of Revoked that begins after Add has returned sees the revocation, in every
 // process that has the list open. Within a second they notice that the directory or a file in it was removed or
-// replaced, and what an earlier version of taskapi has revoked, which knew no counter. A revocation survives restarts, and is forgotten when
-// the tokens that it refuses have expired.
+// replaced, and what an earlier version of taskapi has revoked, which knew no counter. A revocation survives restarts,
+// and is forgotten when the tokens that it refuses have expired.
 //
 // Revoked costs a few map look-ups, and no memory; a look at the file is due once a second. Names and signatures here,
 // and the meaning of a file of this version, stay as they are within a major version.

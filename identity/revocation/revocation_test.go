@@ -310,7 +310,9 @@ func TestBadCounter(t *testing.T) {
 		"a fifo":              func(path string) error { return syscall.Mkfifo(path, 0o600) },
 		"a link":              func(path string) error { return os.Symlink(other, path) },
 		"a directory":         func(path string) error { return os.Mkdir(path, 0o700) },
-		"a file for everyone": func(path string) error { return errors.Join(os.WriteFile(path, nil, 0), os.Chmod(path, 0o666)) },
+		"a file for everyone": func(path string) error {
+			return errors.Join(os.WriteFile(path, nil, 0), os.Chmod(path, 0o666))
+		},
 		"another user's file": func(path string) error {
 			return errors.Join(os.WriteFile(path, make([]byte, 8), 0o600), os.Chown(path, 4321, 4321))
 		},

@@ -23,7 +23,7 @@ type Host struct {
 	Dir string
 	// WriteFile replaces the file at a path below Dir, whole or not at all, for the task's user alone.
 	WriteFile func(path string, data []byte) error
-	// Save persists token metadata (no secrets) across restarts, in place of what it was given before.
+	// Save persists token metadata (no secrets) across restarts. It replaces the metadata saved before.
 	Save func(map[string]string)
 	// Process is the task's process.
 	Process Process

@@ -75,7 +75,7 @@ func (s *Scanner) Record() (r Record, span Span, err error) {
 	return r, span, r.parseBody(whole[:size], n, body)
 }
 
-// large reads the bytes of a record that is larger than what Peek returns.
+// large reads the bytes of a record that is larger than Peek's buffer.
 func (s *Scanner) large(size int64) ([]byte, error) {
 	for n := int64(0); n < size; { // the size may be a lie: there is only as much memory as there is file
 		next := min(size, max(2*n, readAhead))

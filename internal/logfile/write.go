@@ -25,7 +25,7 @@ var (
 // Errors: ErrShort, ErrUncertain, the file's.
 func Append(f *os.File, end int64, batch, header, before []byte) error {
 	info, err := f.Stat()
-	if err == nil && info.Size() != end { // what was left there must not mix with what is written there next
+	if err == nil && info.Size() != end { // old bytes must not mix with the next record
 		err = Settle(f, end, before)
 	}
 	if err != nil {

@@ -75,7 +75,8 @@ const (
 )
 
 // openTracker opens a file of userfaultfd(2) that can track writes to any mapping, which needs Linux 6.7, until it is
-// closed. A process with a seccomp filter does without: the filter may kill it for a system call that few programs make.
+// closed. A process with a seccomp filter does without: the filter may kill it for a system call that few programs
+// make.
 func openTracker() (file uintptr, ok bool) {
 	if filter, err := unix.PrctlRetInt(unix.PR_GET_SECCOMP, 0, 0, 0, 0); err != nil || filter != 0 {
 		return 0, false

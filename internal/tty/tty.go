@@ -57,7 +57,7 @@ func IsTerminal(f *os.File) bool {
 	}) == nil
 }
 
-// Size returns a terminal's size, nothing for what is no terminal.
+// Size returns a terminal's size, and zeros for a file that is no terminal.
 func Size(f *os.File) (rows, columns uint16) {
 	_ = Control(f, func(fd int) error { // a terminal that does not know has none, either
 		size, err := unix.IoctlGetWinsize(fd, unix.TIOCGWINSZ)

@@ -10,8 +10,8 @@ import (
 
 // The file named queue makes writers take turns at the lock: the one that has waited longest comes first, whichever
 // process it is in. Each process has a place in the file, which holds the time at which the first of its writers began
-// to wait, or 0, and a lock like those of leases, which ends with the process. The order serves fairness alone: when the
-// file can't be read or written, it seems that nobody waits.
+// to wait, or 0, and a lock like those of leases, which ends with the process. The order serves fairness alone: when
+// the file can't be read or written, it seems that nobody waits.
 type queue struct {
 	file    *os.File
 	place   int    // this process's place, from 1; 0 before it has one

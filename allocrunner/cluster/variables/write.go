@@ -358,7 +358,7 @@ func (s *Service) add(ctx context.Context, txn *cluster.Txn, found state, writer
 	return nil
 }
 
-// full returns ErrFull with what there may be.
+// full returns ErrFull, with the limits in its text.
 func (s *Service) full(writer string, most usage) error {
 	bound := fmt.Sprintf("%d variables and %d MiB", most.Variables, most.Bytes>>20)
 	switch {

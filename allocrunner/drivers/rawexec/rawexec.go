@@ -161,7 +161,7 @@ func text(v any, to *string) error {
 	return nil
 }
 
-// texts takes a list of what text takes.
+// texts reads a list of values, each as text reads it.
 func texts(v any, to *[]string) error {
 	switch v := v.(type) {
 	case []string:

@@ -44,7 +44,7 @@ func thresholdsOf(c *api.ServiceCheck) thresholds {
 type state struct {
 	status    string    // as shown
 	row       int       // how many results in a row equal the latest: positive for successes, negative for failures
-	up        time.Time // the start of what would be restarted, as last seen; the next two fields count from then
+	up        time.Time // the start of the tasks that would be restarted; the next two fields count from then
 	unhealthy int       // how many runs in a row count towards a restart
 	disarmed  bool      // a restart has been requested; there is one for each start
 }

@@ -40,7 +40,7 @@ var (
 	ErrKeeperRuns = errors.New("a keeper runs already: attach to it")
 	// ErrReplaced: another client has taken control of the keeper since.
 	ErrReplaced = drivers.ErrReplaced
-	// ErrBusy: the keeper has so many requests at once that this one was refused, and nothing else.
+	// ErrBusy: the keeper has too many requests at once. This one was refused, and nothing else changed.
 	ErrBusy = errors.New("too many requests to the keeper at once")
 	// ErrVersion: the keeper speaks a protocol that this program does not.
 	ErrVersion = errors.New("the keeper is of an unknown version: stop the allocation with the program that started it")
@@ -163,5 +163,5 @@ func inDir(dir string, use func(path string) error) error {
 
 func fdPath(f *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(f.Fd())) }
 
-// openDir opens a directory for what is in it.
+// openDir opens a directory, to look up the names in it.
 func openDir(dir string) (*os.File, error) { return os.OpenFile(dir, unix.O_DIRECTORY|unix.O_PATH, 0) }

@@ -26,7 +26,7 @@ const helloTime = 5 * time.Second
 // fit.
 const maxRequests = 16 << 10
 
-// replaceTime bounds how long a new client waits for what the one before has begun: less than the client's own
+// replaceTime bounds how long a new client waits for the requests of the client before: less than its own
 // helloTime.
 const replaceTime = 3 * time.Second
 
@@ -37,7 +37,7 @@ const acceptPause = 100 * time.Millisecond
 // the record can't be written: an operator has that time to make room, or to bring the agent back.
 const unwrittenIdle = 10 * time.Minute
 
-// leaveTime bounds the killing of what a task left behind while nobody is there to ask for it.
+// leaveTime bounds the killing of a task's remaining processes while no client is connected.
 const leaveTime = 10 * time.Second
 
 // server is a keeper, but for the process around it.

@@ -186,7 +186,7 @@ func spawn(ctx context.Context, cfg Config) (*os.Process, error) {
 	return proc, nil
 }
 
-// whyEnded returns why a keeper ended, from what it wrote to its log. Go's runtime begins its report with the reason.
+// whyEnded returns why a keeper ended, from the lines in its log. Go's runtime begins its report with the reason.
 func whyEnded(said string) string {
 	line, _, _ := strings.Cut(said, "\n")
 	has := func(word string) bool { return strings.Contains(said, word) }

@@ -16,8 +16,8 @@ import (
 // restorePause is the time between two attempts to find out what became of a keeper.
 const restorePause = 500 * time.Millisecond
 
-// sweepTimeout bounds the killing of what a keeper has left: SIGKILL takes milliseconds, unless a process is stuck in
-// the kernel.
+// sweepTimeout bounds the killing of the processes that a keeper has left: SIGKILL takes milliseconds, unless a process
+// is stuck in the kernel.
 const sweepTimeout = 10 * time.Second
 
 // maxKeepers is how many keepers may be lost during one start of a task, before that counts as failed.
@@ -81,7 +81,7 @@ func Supervise(ctx context.Context, cfg Config, fresh bool) (*Supervisor, error)
 	}
 }
 
-// superviseNobody returns a Supervisor whose keeper is still to be started, with what earlier ones have recorded.
+// superviseNobody returns a Supervisor whose keeper is still to be started, with the records of earlier ones.
 func superviseNobody(cfg Config, fresh bool) *Supervisor {
 	s := makeSupervisor(cfg)
 	lost := &lostKeeper{last: map[string]LastStatus{}}

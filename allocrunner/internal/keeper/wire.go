@@ -109,7 +109,7 @@ func recode[To, From string | []byte](list []From) []To {
 	return out
 }
 
-// wireError is an error as text, with what errors.Is and errors.As shall find in it.
+// wireError is an error as text, with the errors that errors.Is and errors.As find in it.
 type wireError struct {
 	Kind   string // of kinds, "start", or empty
 	Text   string

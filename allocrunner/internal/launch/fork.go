@@ -231,8 +231,8 @@ func (c *child) inheritNothing() {
 	setSignalMask(&none, nil)
 }
 
-// Fork makes the process, in the cgroup whose directory is open, or in this program's when that is nil. The process gets
-// SIGKILL when the calling thread ends.
+// Fork makes the process, in the cgroup whose directory is open, or in this program's when that is nil. The process
+// gets SIGKILL when the calling thread ends.
 func (l *Launch) Fork(cgroup *os.File) (*os.Process, error) {
 	runtime.LockOSThread() // its mask of signals changes
 	defer runtime.UnlockOSThread()

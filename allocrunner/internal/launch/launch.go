@@ -23,7 +23,7 @@ import (
 const (
 	exe      = "/proc/self/exe" // also when its file has been replaced by an upgrade meanwhile
 	Name     = "taskapi-explain"
-	exitCode = 126 // as a shell says of what it can't execute
+	exitCode = 126 // as a shell's for a program that it can't execute
 )
 
 // connFD is the process's end of the connection, after the three standard files.

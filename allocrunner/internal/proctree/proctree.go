@@ -87,9 +87,9 @@ func (t *Tree) ExecChild(name string) *Tree {
 	return b
 }
 
-// Start has fork make the root process, in the cgroup whose open directory fork gets, unless that is nil. fork is called
-// again without one if the kernel does not allow that, and has the process lead a session of its own. If Start fails,
-// only Remove may be called. No other process can be started or reaped meanwhile.
+// Start has fork make the root process, in the cgroup whose open directory fork gets, unless that is nil. fork is
+// called again without one if the kernel does not allow that, and has the process lead a session of its own. If Start
+// fails, only Remove may be called. No other process can be started or reaped meanwhile.
 func (t *Tree) Start(fork func(cgroup *os.File) (*os.Process, error)) (*os.Process, error) {
 	// This program inherits orphans then. Before Linux 5.4, PID 1 does.
 	_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

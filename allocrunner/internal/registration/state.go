@@ -40,7 +40,7 @@ const (
 )
 
 // State is the state of one owner's services. Registrations counts the registrations that this runner has begun.
-// Providers are called for what it says, so Next returns no effects.
+// The owner calls providers by comparing states, so Next returns no effects.
 type State struct {
 	Phase         Phase
 	Registrations int

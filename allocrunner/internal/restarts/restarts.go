@@ -12,7 +12,7 @@ import (
 	"taskapi/internal/ptr"
 )
 
-// Policy is a task's restart policy with what its place in the group adds to it.
+// Policy is a task's restart policy, with the rules that its place in the group adds.
 type Policy struct {
 	Attempts int
 	Interval time.Duration

@@ -13,8 +13,8 @@ import (
 // maxEvents is how many events a task keeps: Nomad's number. The oldest go first.
 const maxEvents = 10
 
-// newEvent returns an event, whose Time is set when it is emitted. The details are also in the fields that older clients
-// read. They are never nil: on the wire an event without any has {}.
+// newEvent returns an event, whose Time is set when it is emitted. The details are also in the fields that older
+// clients read. They are never nil: on the wire an event without any has {}.
 func newEvent(kind, message string, details map[string]string) *api.TaskEvent {
 	if details == nil {
 		details = map[string]string{}

@@ -22,7 +22,7 @@ type record struct {
 	savedTask interfaces.SavedTask
 }
 
-// standing is where a task stands, but for what is on the wire.
+// standing is the part of a task's state that is not on the wire.
 type standing struct {
 	lifecycle.State           // in its group
 	resetting       bool      // it is being stopped for a reset
@@ -105,7 +105,7 @@ func (r *record) wire() *api.TaskState {
 	return &state
 }
 
-// restore begins with what was saved.
+// restore begins with the saved state.
 func (r *record) restore(saved interfaces.SavedTask, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -76,9 +76,9 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// Restore begins with what an earlier runner has saved and with the run that the driver has, if any; it is called
-// instead of Receive. Of task only what drivers.Driver's Recover needs is set. Errors: Recover's, for which the task is
-// left as it is.
+// Restore begins with the state that an earlier runner has saved and with the run that the driver has, if any; it is
+// called instead of Receive. Of task only what drivers.Driver's Recover needs is set. Errors: Recover's, for which the
+// task is left as it is.
 func (r *Runner) Restore(ctx context.Context, saved interfaces.SavedTask, task drivers.Task) error {
 	run, err := r.cfg.Drivers.Recover(ctx, task, saved.Handle)
 	if err != nil && !errors.Is(err, drivers.ErrNoRun) {

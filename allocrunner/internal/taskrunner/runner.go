@@ -37,7 +37,7 @@ type Config struct {
 type Observer interface {
 	// TaskEvent is called for each event once it is recorded.
 	TaskEvent(task string, e *api.TaskEvent)
-	// TaskChanged is called after every change of what Wire and State return.
+	// TaskChanged is called after every change of the values that Wire and State return.
 	TaskChanged(task string)
 	// TaskRecorded is called when what Saved returns has changed, and nothing else.
 	TaskRecorded(task string)
@@ -51,9 +51,9 @@ type Starter interface {
 	Alloc() *api.Allocation
 	// Prepare makes the task's directory and returns the request for prestart hooks. Errors are failed starts.
 	Prepare(ctx context.Context) (*interfaces.TaskPrestartRequest, error)
-	// Env returns the task's environment, with what hooks have added to it.
+	// Env returns the task's environment, with the variables that hooks have added.
 	Env(req *interfaces.TaskPrestartRequest, hookEnv map[string]string) interfaces.Env
-	// DriverTask returns the task as its driver gets it, with what the hooks give it.
+	// DriverTask returns the task as its driver gets it, with the mounts and devices that hooks give.
 	DriverTask(req *interfaces.TaskPrestartRequest, given *interfaces.TaskPrestartResponse) drivers.Task
 }
 
@@ -93,7 +93,7 @@ type launched struct {
 	given   *interfaces.TaskPrestartResponse // what all hooks give together
 }
 
-// message is an event for rules.next, or a call of what only the task's goroutine may do, in sequence with its events.
+// message is an event for rules.next, or a call that only the task's goroutine may make, in sequence with its events.
 type message struct {
 	event event
 	call  func(context.Context) error // when event is nil

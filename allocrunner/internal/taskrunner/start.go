@@ -54,7 +54,7 @@ func (r *Runner) launch(ctx, processCtx context.Context) event {
 	return started{run, status.Details}
 }
 
-// driverFailure returns the failure of a configuration that can never work, or of what may work with another attempt.
+// driverFailure returns the failure of a start. It says whether another attempt may succeed.
 func driverFailure(err error) startFailed {
 	if config, ok := errors.AsType[*drivers.ConfigError](err); ok {
 		return startFailed{event: failedValidationEvent(config.Error()), unrecoverable: true}

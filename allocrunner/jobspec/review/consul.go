@@ -36,7 +36,7 @@ func ServeHere(job *api.Job) {
 	}
 }
 
-// pick returns the rows for what becomes of services that ask for Consul.
+// pick returns the rows about services that ask for Consul.
 func pick[T any](r *reviewer, rows map[Consul][]row[T]) []row[T] { return rows[r.host.Consul] }
 
 const servedHereWords = "with --services=nomad the group's services are served here, so it has no effect"

@@ -55,7 +55,7 @@ type Host struct {
 	Consul  Consul
 }
 
-// Consul says what becomes of services that ask for Consul, by their provider or because they name none.
+// Consul says how services are treated that ask for Consul, by their provider or because they name none.
 type Consul int
 
 const (

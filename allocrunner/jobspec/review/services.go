@@ -30,7 +30,7 @@ func (r *reviewer) service(s *api.Service, task *api.Task) {
 	switch {
 	case consul && r.host.Consul != HasConsul:
 		apply(r, noConsulServiceRows, s)
-		return // what else it says depends on the choice
+		return // the rest of the block depends on the choice
 	case consul:
 		restrict(r, consulServiceLimits, s)
 	default:

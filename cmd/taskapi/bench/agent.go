@@ -88,7 +88,7 @@ func server(program string, args ...string) string {
 	return fmt.Sprintf(jobFile, serverBlocks+task)
 }
 
-// sleepers returns a job of so many tasks that do nothing; each has the further block.
+// sleepers returns a job whose tasks do nothing; each has the further block.
 func sleepers(tasks int, block string) string {
 	var blocks strings.Builder
 	for i := range tasks {
@@ -187,7 +187,7 @@ func (s *agent) answersOperator(ctx context.Context) (time.Duration, error) {
 	return time.Since(s.started), err
 }
 
-// allRun waits until so many tasks run.
+// allRun waits until that number of tasks run.
 func (s *agent) allRun(ctx context.Context, tasks int) error {
 	running := 0
 	limit := startTime + time.Duration(tasks)*startTimeEach

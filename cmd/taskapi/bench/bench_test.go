@@ -25,8 +25,8 @@ func TestRatioOfComparesRoundsMeasuredInTurn(t *testing.T) {
 	}
 }
 
-// TestSpreadOfRatios holds which of the sorted ratios bound the median: by the tables of the sign test, at most one case
-// of 200 lies below the fourth of twenty.
+// TestSpreadOfRatios holds which of the sorted ratios bound the median: by the tables of the sign test, at most one
+// case of 200 lies below the fourth of twenty.
 func TestSpreadOfRatios(t *testing.T) {
 	for n, skip := range map[int]int{1: 0, 3: 0, 9: 0, 12: 1, 20: 3} {
 		above, below := make([]float64, n), make([]float64, n)
@@ -40,7 +40,8 @@ func TestSpreadOfRatios(t *testing.T) {
 	}
 }
 
-// TestVerdicts holds that only a figure whose whole spread is above 1 is worse, and that a table of revisions alone judges.
+// TestVerdicts holds that only a figure whose whole spread is above 1 is worse, and that a table of revisions alone
+// judges.
 func TestVerdicts(t *testing.T) {
 	ways := []way{{name: "new"}, {name: "old"}}
 	for _, test := range []struct {

@@ -112,7 +112,7 @@ func run(ctx context.Context, w io.Writer, args []string) error {
 	flags.StringVar(&o.run, "run", all, "what to measure")
 	flags.StringVar(&o.compare, "compare", "", "a git revision, or a file, to measure in turn with the taskapi to measure")
 	flags.Float64Var(&o.seconds, "seconds", 1, "how long a round of requests lasts")
-	flags.IntVar(&o.rounds, "rounds", 5, fmt.Sprintf("how many rounds; with -compare %d, if it is not given", compareRounds))
+	flags.IntVar(&o.rounds, "rounds", 5, fmt.Sprintf("how many rounds; with -compare %d unless given", compareRounds))
 	flags.IntVar(&o.crowd, "allocations", 1000, "how many allocations the process has that is measured by scale")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {

@@ -12,9 +12,9 @@ import (
 	"time"
 )
 
-// TestMeasure builds the program, and runs measurements on a real taskapi, so briefly that the figures mean nothing. The
-// test holds that they can be measured, that taskapi refuses a whole flood of bad tokens, which the floor answers, and
-// that a comparison tells a slower program from a faster one.
+// TestMeasure builds the program, and runs measurements on a real taskapi, so briefly that the figures mean nothing.
+// The test holds that they can be measured, that taskapi refuses a whole flood of bad tokens, which the floor answers,
+// and that a comparison tells a slower program from a faster one.
 func TestMeasure(t *testing.T) {
 	binary, bench := build(t, "taskapi/cmd/taskapi"), build(t, "taskapi/cmd/taskapi/bench") // minutes on a new machine
 	// measure returns what the benchmark prints, whether or not its exit code is 0.

@@ -44,7 +44,7 @@ type crowd struct {
 	members []*agent
 }
 
-// crowd starts a process with so many allocations, and returns when all of them run and the process is at rest.
+// crowd starts a process with many allocations, and returns when all of them run and the process is at rest.
 func (env *environment) crowd(ctx context.Context, allocations int) (*crowd, error) {
 	file, dataDir := env.path(".nomad.hcl"), env.path(".data")
 	if err := os.WriteFile(file, []byte(crowdJob), 0o644); err != nil {
@@ -133,7 +133,7 @@ func (env *environment) one(ctx context.Context, o options) ([]sample, error) {
 	return env.scale(ctx, o, 1)
 }
 
-// scale measures a process with so many allocations: its start, its memory at rest, and what it answers for one of the
+// scale measures a process with many allocations: its start, its memory at rest, and what it answers for one of the
 // allocations while the others register services.
 func (env *environment) scale(ctx context.Context, o options, allocations int) (_ []sample, err error) {
 	c, err := env.crowd(ctx, allocations)

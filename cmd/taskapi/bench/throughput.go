@@ -54,7 +54,7 @@ func answerSample(figure string, r load.Result) sample {
 	}, 1e9 / r.Rate()}
 }
 
-// differ returns so many variants of a request, by a header, that none of them comes again soon.
+// differ returns variants of a request, which differ by a header; they are many, so that none comes again soon.
 func differ(request []byte) (variants [][]byte) {
 	head := bytes.TrimSuffix(request, []byte("\r\n"))
 	for i := range 20_000 {

@@ -43,7 +43,7 @@ type waiter struct {
 	granted chan struct{} // closed when the bytes are held
 }
 
-// New returns a budget of so many bytes.
+// New returns a budget of that many bytes.
 func New(bytes int) *Budget { return &Budget{half: bytes / 2, holds: map[*Hold]struct{}{}} }
 
 // Join returns another share, until Leave.
@@ -63,7 +63,7 @@ func (s *Share) Leave() {
 	b.grantLocked() // the others' parts have become larger
 }
 
-// Hold waits until so many bytes can be held, which Keep gives back; more than half of the budget counts as half.
+// Hold waits until that many bytes can be held, which Keep gives back; more than half of the budget counts as half.
 // Errors: ctx's.
 func (s *Share) Hold(ctx context.Context, bytes int) (*Hold, error) {
 	b := s.budget
@@ -97,7 +97,7 @@ func (h *Hold) Bytes() int {
 	return h.bytes
 }
 
-// Keep gives back what is held above so many bytes. A nil Hold has nothing to give back.
+// Keep gives back all but that many bytes. A nil Hold has nothing to give back.
 func (h *Hold) Keep(bytes int) {
 	if h == nil || bytes >= h.bytes {
 		return
@@ -152,7 +152,7 @@ func (b *Budget) holdLocked(w *waiter, common bool) bool {
 	return true
 }
 
-// takeLocked counts so many bytes more, or less.
+// takeLocked adds bytes, or takes them away.
 func (h *Hold) takeLocked(bytes int) {
 	if !h.common {
 		h.share.own += bytes

@@ -32,7 +32,7 @@ var ended = func() context.Context {
 	return ctx
 }()
 
-// reserveNow reserves so many bytes of memory until the answer is sent, if they are free. The request first gives back
+// reserveNow reserves bytes of memory until the answer is sent, if they are free. The request first gives back
 // what it has reserved before: no request that waits holds memory.
 func (r *Request) reserveNow(bytes int) (ok bool) {
 	r.held.Keep(0)
@@ -68,7 +68,7 @@ func (r *Request) Reserve(ctx context.Context, bytes int) (waited bool, err erro
 // giveBack gives back what the request has reserved.
 func (r *Request) giveBack() { r.held.Keep(0) }
 
-// ReserveBody reserves memory for a body before it is read, and so many bytes for an answer that shows what there is.
+// ReserveBody reserves memory for a body before it is read, and answer bytes for an answer that shows the object.
 // If the client goes during the wait, nothing is done. Errors: those of Reserve.
 func (r *Request) ReserveBody(answer int) error {
 	length := int(cmp.Or(r.matched.maxBody, transport.MaxBody))

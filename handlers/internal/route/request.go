@@ -79,7 +79,7 @@ func (r *Request) Peer() auth.Peer { return r.conn.Peer }
 // Owner returns whose socket the request has come on.
 func (r *Request) Owner() auth.Owner { return r.socket.owner }
 
-// Sent counts an answer of so many bytes against the socket's pace.
+// Sent counts an answer of that many bytes against the socket's pace.
 func (r *Request) Sent(bytes int) { r.socket.Sent(bytes) }
 
 // Answered tells the agent that the client has seen the allocation up to an index, before the answer is complete.

@@ -160,7 +160,7 @@ func (r Route) Recording(detail recordDetail) Route {
 	return r
 }
 
-// WithoutRecord returns the route for what the operator may do even when no record of it can be kept.
+// WithoutRecord returns a route that the operator may use even when no audit record can be written.
 func (r Route) WithoutRecord() Route {
 	r.evenUnrecorded = true
 	return r

@@ -183,7 +183,7 @@ func (s *socket) fail(r *Request, err error) int {
 	if known.RetryAfter > 0 {
 		r.w.Header().Set("Retry-After", apierror.RetryAfter(known.RetryAfter))
 	}
-	index := known.Index // of what does not exist, so that a client can wait until it does
+	index := known.Index // of an object that does not exist, so that a client can wait until it does
 	if index == 0 && r.matched != nil && !r.matched.mutates() && known.Kind.Waitable() {
 		index = r.Index()
 	}

@@ -61,7 +61,7 @@ func Constant(value any) Handler {
 	}
 }
 
-// waits are the blocking queries that wait on a socket. There may be so many at once: other requests need connections,
+// waits are the blocking queries that wait on a socket. Their number is bounded: other requests need connections,
 // too. One more is refused, since a client that got an answer at once would send the same query again at once, without
 // end.
 type waits struct {

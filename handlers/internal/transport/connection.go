@@ -161,7 +161,7 @@ func (c *Conn) begin() {
 	}
 }
 
-// AwaitTurn waits for the turn of the connection's socket among busy ones, for a request or for so many bytes of a
+// AwaitTurn waits for the turn of the connection's socket among busy ones, for a request or for that many bytes of a
 // frame. When the server stops, it waits no longer.
 func (c *Conn) AwaitTurn(bytes int) {
 	c.socket.Sent(bytes)

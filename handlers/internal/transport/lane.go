@@ -37,7 +37,7 @@ const (
 	maxCopied = 16 << 10
 )
 
-var laneBuffers = sync.Pool{New: func() any { return new(bytes.Buffer) }} // of what is sent
+var laneBuffers = sync.Pool{New: func() any { return new(bytes.Buffer) }} // of answers
 
 // lane has the heads that a socket remembers. Each has one slot by its hash, so a new head takes an old one's place.
 type lane struct {

@@ -202,7 +202,7 @@ func (p *pacer) grant() {
 	}
 }
 
-// answered counts an answer of so many bytes: a long one is as much work as several requests.
+// answered counts an answer of that many bytes: a long one is as much work as several requests.
 func (p *pacer) answered(b *bucket, bytes int) {
 	if bytes < paceBytes || p.alone.Load() == b {
 		return

@@ -178,5 +178,5 @@ func (s *Socket) serveHTTP(w http.ResponseWriter, r *http.Request) {
 	c.head, c.posted = nil, r.Method == http.MethodPost
 }
 
-// Sent counts an answer of so many bytes against the socket's pace.
+// Sent counts an answer of that many bytes against the socket's pace.
 func (s *Socket) Sent(bytes int) { s.server.pacer.answered(&s.bucket, bytes) }

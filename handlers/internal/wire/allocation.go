@@ -30,7 +30,7 @@ func Sparse[T any](v *T) any {
 	return reflect.ValueOf(*v).Convert(reflect.StructOf(fields)).Interface()
 }
 
-// Allocation is GET /v1/allocation/:id. Nomad leaves out every empty field of it, but not of most of what is inside.
+// Allocation is GET /v1/allocation/:id. Nomad leaves out its empty fields, but not those of most values inside.
 type Allocation struct {
 	ID                    string                     `json:",omitempty"`
 	Namespace             string                     `json:",omitempty"`

@@ -4,8 +4,8 @@
 // whereas encoding/json takes "EXP" for "exp", and the last of two. Numbers are read as integers only where the caller
 // wants one, and never rounded. Depth, open names and names in all are bounded. Blanks between values are legal.
 //
-// encoding/json says whether a document is JSON at all, and the rules above are the reader's. It builds no tree: strings
-// without escapes are parts of the input. No error quotes the input.
+// encoding/json says whether a document is JSON at all, and the rules above are the reader's. It builds no tree:
+// strings without escapes are parts of the input. No error quotes the input.
 package strictjson
 
 import (

@@ -141,7 +141,8 @@ type Change[V any] struct {
 	order  int // among those of one Load
 }
 
-// mergeFrom is from how many changes on it costs less to make the list of all entries anew than to change it in place.
+// mergeFrom is the number of changes from which rebuilding the list of all entries costs less than changing it in
+// place.
 const mergeFrom = 64
 
 // Load performs changes, of one commit or of several, the oldest first. The last commit has that index. The table keeps

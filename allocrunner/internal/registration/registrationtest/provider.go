@@ -104,7 +104,7 @@ func (p *Provider) Has() map[string]*interfaces.ServiceInstance {
 	return maps.Clone(p.has)
 }
 
-// Names returns the names of what is known, sorted.
+// Names returns the names of the registered services, sorted.
 func (p *Provider) Names() []string {
 	names := []string{}
 	for _, s := range p.Has() {

@@ -17,7 +17,8 @@ import (
 
 // everyCommand returns the tree of commands, each before those below it, without what is hidden.
 func everyCommand() []*cobra.Command {
-	root := newRoot(base.Environment{Stdin: strings.NewReader(""), Stdout: io.Discard, Stderr: io.Discard, Version: "1"}, "")
+	w := base.Environment{Stdin: strings.NewReader(""), Stdout: io.Discard, Stderr: io.Discard, Version: "1"}
+	root := newRoot(w, "")
 	var all []*cobra.Command
 	var add func(cmd *cobra.Command)
 	add = func(cmd *cobra.Command) {

@@ -39,7 +39,7 @@ func versionCommand(w base.Environment) *cobra.Command {
 	return cmd
 }
 
-// versionOf returns the version with what the Go toolchain has noted of the build.
+// versionOf returns the version, with the build information of the Go toolchain.
 func versionOf(w base.Environment, read func() (*debug.BuildInfo, bool)) versionInfo {
 	info := versionInfo{Version: w.Version, Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH}
 	build, ok := read()

@@ -116,7 +116,7 @@ type mark struct {
 	since uint64
 }
 
-// Listen listens on the address, and serves at most so many connections at a time.
+// Listen listens on the address, and serves at most that many connections at a time.
 func Listen(a Address, most int) (*Listener, error) {
 	inner, err := a.listen()
 	if errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, socket.ErrInUse) {

@@ -97,7 +97,7 @@ func writeLine(out io.Writer, text []byte) error {
 	return err
 }
 
-// TemplateError is a template that is wrong, or asks a value for what it has not.
+// TemplateError is a template that is wrong, or names a field that the value does not have.
 type TemplateError struct{ Err error }
 
 func (e *TemplateError) Error() string {

@@ -18,7 +18,7 @@ const (
 	endedPause  = 3 * time.Second        // an allocation that has ended may be run again
 	chosenPause = 150 * time.Millisecond // a task's output is opened when the task has been chosen for so long
 	outputPause = 100 * time.Millisecond // between two parts of an output
-	lookShare   = 4                      // a pause is so many times the look's duration at least
+	lookShare   = 4                      // a pause lasts at least this many times as long as the look
 
 	lookTimeout   = 10 * time.Second
 	actionTimeout = 2 * time.Minute // a restart waits for kill_timeout

@@ -18,7 +18,7 @@ import (
 const (
 	tailBytes  = 64 << 10  // of an output that was there before it was opened
 	chunkBytes = 256 << 10 // of one part of an output
-	maxBehind  = 20        // so many full parts after one another, and the reader goes to the end: it can't keep up
+	maxBehind  = 20        // full parts in a row after which the reader skips to the end: it can't keep up
 )
 
 // SDK reads and changes an allocation through Nomad's SDK, each time with the operator's token as it is then. The
@@ -122,8 +122,8 @@ func (s *SDK) Output(ctx context.Context, task, stream string) (Output, error) {
 	return o, nil
 }
 
-// fileOutput is an output as it stands in the task's log files. Frames say themselves what of it has been removed
-// unread.
+// fileOutput is an output as it stands in the task's log files. Frames name the files that were removed before they
+// were read.
 type fileOutput struct {
 	files        interfaces.Files
 	context      context.Context // of the output

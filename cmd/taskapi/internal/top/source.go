@@ -16,7 +16,7 @@ var ErrUnavailable = errors.New("not available")
 // Snapshot is an allocation at a moment.
 type Snapshot struct {
 	Alloc *api.Allocation
-	Index uint64 // to wait for what follows; 0 after the end
+	Index uint64 // to wait for the next version; 0 after the end
 	Ended bool   // nothing of it runs any more
 }
 

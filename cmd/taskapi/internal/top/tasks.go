@@ -37,7 +37,7 @@ var orders = []struct {
 	{"name", func(a, b task) int { return strings.Compare(a.name, b.name) }},
 }
 
-// arrange makes the rows of the table from what is known, and keeps the chosen task.
+// arrange makes the rows of the table, and keeps the chosen task.
 func (m *Model) arrange() {
 	if m.alloc == nil {
 		return

@@ -40,7 +40,7 @@ func (w *work) command(do func(ctx context.Context) tea.Msg) tea.Cmd {
 	}
 }
 
-// panicMsg is a panic of a command: it ends the screen, and is told when the terminal is restored.
+// panicMsg is a panic of a command: it ends the screen, and is printed when the terminal is restored.
 type panicMsg struct{ err error }
 
 func (w *work) begin() bool {

@@ -48,7 +48,7 @@ func Serve(t testing.TB, n int, request string, serve func(context.Context, net.
 	return s
 }
 
-// Ask sends so many requests to a socket on one connection, and returns how many were answered when it was closed or
+// Ask sends requests to a socket on one connection, and returns how many were answered when it was closed or
 // all were, and how long that took.
 func (s *Sockets) Ask(socket, requests int) (answered int, took time.Duration) {
 	c := s.Dials[socket]()

@@ -37,7 +37,7 @@ func (e ExitError) Unwrap() error { return e.Err }
 // ErrSilent ends a command whose failure has been printed.
 var ErrSilent error = ExitError{Code: ExitFailed}
 
-// Usage marks err as a mistake in what the caller gave: the job file, a flag, an argument. nil stays nil.
+// Usage marks err as a mistake of the caller, in the job file, a flag or an argument. nil stays nil.
 func Usage(err error) error {
 	if err == nil {
 		return nil
@@ -45,7 +45,7 @@ func Usage(err error) error {
 	return ExitError{err, ExitUsage}
 }
 
-// Usagef returns a mistake in what the caller gave, as fmt.Errorf makes errors.
+// Usagef returns a mistake of the caller, as fmt.Errorf makes errors.
 func Usagef(format string, args ...any) error {
 	return ExitError{fmt.Errorf(format, args...), ExitUsage}
 }

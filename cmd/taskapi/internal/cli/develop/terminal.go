@@ -69,7 +69,7 @@ func (t *devTerminal) close() {
 		return
 	}
 	t.closing.Do(func() {
-		t.slave.Close() // the command's processes are gone, so that reading ends with what they have written
+		t.slave.Close() // the command's processes have ended, so reading ends with their last output
 		t.copied.Wait()
 		t.master.Close()
 		if t.before != nil {

@@ -231,7 +231,7 @@ func (t *testRun) run(ctx context.Context, signals <-chan os.Signal) error {
 	return errors.Join(failed, stopped)
 }
 
-// await waits until the group is what it is to be. Errors: why it is not, with what its tasks have said.
+// await waits until the group is in the state that --wait names. Errors: why it is not, with its tasks' last output.
 func (t *testRun) await(ctx context.Context) error {
 	until := t.options.Until
 	late := fmt.Errorf("the group is not %s after %v", until.What, until.Timeout)

@@ -111,7 +111,7 @@ func (p position) compare(q position) int {
 
 // Tail returns where the last lines of a stream begin. Errors: interfaces.ErrNoLogs.
 func Tail(ctx context.Context, files interfaces.Files, s TaskStream, lines int) (begin position, err error) {
-	for window := int64(64 << 10); ; window *= 16 { // so many bytes from the end are looked at, until that is enough
+	for window := int64(64 << 10); ; window *= 16 { // bytes at the end that are searched; more if they have too few lines
 		found, whole, err := lastLines(ctx, files, s, lines, window)
 		if err != nil || whole {
 			return found, err

@@ -33,8 +33,8 @@ func tokenRevoke(w base.Environment) *cobra.Command {
 		Short: "Refuse tokens before they expire",
 		Long: `Revokes the token or the operator's secret in FILE or on standard input ("-"), or the token with a --jti, or
 all tokens that were issued before a time: those of a --task, of an --alloc, of both, or all. Without --before that
-time is now. --list shows what is revoked. Every running allocation of the data directory refuses these tokens from its next request on, and ends
-their open streams. A revocation is saved, and forgotten when the tokens have expired.
+time is now. Every running allocation of the data directory refuses these tokens from its next request on, and ends
+their open streams. A revocation is saved, and forgotten when the tokens have expired. --list shows the revocations.
 
 A running task gets a new token in its file, and its change_mode is honoured, as after the removal of a key. A token
 in its environment stays refused until the task is restarted. To lock out a task itself, stop it, or take its

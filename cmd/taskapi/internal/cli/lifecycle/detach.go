@@ -199,7 +199,7 @@ func background(ctx context.Context, t base.Target, w base.Environment, args []s
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if args[len(args)-1] == "-" {
-		cmd.Stdin = struct{ io.Reader }{w.Stdin} // a pipe, which ends with what is to be read
+		cmd.Stdin = struct{ io.Reader }{w.Stdin} // a pipe, which ends with the input
 	}
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start taskapi in the background: %w", err)

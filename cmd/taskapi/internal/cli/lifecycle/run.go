@@ -295,7 +295,7 @@ func (r *request) begin(ctx context.Context, lock *datadir.Lock, logger *slog.Lo
 			return err
 		}
 	}
-	if !r.options.Detached { // which has been said by the one that started it
+	if !r.options.Detached { // its starter has said so already
 		r.sayOwnUser()
 	}
 	changes, next, err := lock.Resume(ctx, r.alloc, r.options.Force)

@@ -65,8 +65,8 @@ type stopping struct {
 	out, log    *linewriter.Writer // the environment's stdout and stderr
 }
 
-// run stops the allocation: its taskapi does, or this process when there is none. No reader of what it prints delays
-// it.
+// run stops the allocation: its taskapi does, or this process when there is none. A slow reader of the output does not
+// delay it.
 func (s *stopping) run(ctx context.Context) error {
 	if s.detached {
 		s.environment.Stdout, s.environment.Stderr = boundedLogs(s.environment)

@@ -84,7 +84,7 @@ func itemsFile(source string, w base.Environment) (string, error) {
 	}
 }
 
-// putVarItems writes the variables of --var-items that differ from what is there. The audit logs have each.
+// putVarItems writes the variables of --var-items that differ from the stored ones. The audit logs have each.
 func (r *request) putVarItems(ctx context.Context) error {
 	if len(r.variables) == 0 {
 		return nil

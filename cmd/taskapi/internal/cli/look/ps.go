@@ -39,7 +39,8 @@ may be an allocation's or a task's; where it is both, give ALLOC and TASK.
 
 --json prints a list of the tasks with their processes, with --follow a line each time; --template is given the same:
 .Alloc .Task .State .Failed .Restarts .Health .Usage .Processes, each process with .PID .User .UID .CPUPercent
-.UserMode .SystemMode .RSS .Swap .Started .Command. Usage is the sum over the task's processes as GET /v1/client/allocation/:id/stats answers it.`,
+.UserMode .SystemMode .RSS .Swap .Started .Command. Usage is the sum over the task's processes, as GET
+/v1/client/allocation/:id/stats answers it.`,
 		Example: `  taskapi ps
   taskapi ps -f hello greeter
   taskapi ps -t '{{range .}}{{range .Processes}}{{.PID}}{{"\n"}}{{end}}{{end}}'`,

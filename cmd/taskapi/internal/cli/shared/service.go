@@ -23,8 +23,8 @@ import (
 // allNamespaces is what --namespace of a list takes besides one.
 const allNamespaces = `, "*" for all`
 
-// onServices completes a command about the services of a namespace. namespaces says what else than one --namespace
-// takes.
+// onServices completes a command about the services of a namespace. namespaces says which values of --namespace beside
+// one name takes.
 func onServices(w base.Environment, namespaces string, cmd *cobra.Command,
 	do func(ctx context.Context, c catalog, namespace string, args []string) error,
 ) *cobra.Command {
@@ -51,8 +51,8 @@ func onServices(w base.Environment, namespaces string, cmd *cobra.Command,
 }
 
 // serviceHelp is what the help of every command about services says of them.
-const serviceHelp = `These are the services with provider = "nomad" of all allocations of the data directory. No allocation has to
-run.`
+const serviceHelp = `These are the services with provider = "nomad" of all allocations of the data directory.
+No allocation has to run.`
 
 // Service is the tree of taskapi service, after Nomad's.
 func Service(w base.Environment) *cobra.Command {
@@ -200,7 +200,8 @@ func (c catalog) of(ctx context.Context, namespace string) ([]*api.ServiceRegist
 	}
 	all, _, err := c.registry.Services(ctx, namespace, "")
 	slices.SortFunc(all, func(a, b *api.ServiceRegistration) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.ServiceName, b.ServiceName), cmp.Compare(a.ID, b.ID))
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.ServiceName, b.ServiceName),
+			cmp.Compare(a.ID, b.ID))
 	})
 	return all, err
 }

@@ -130,7 +130,7 @@ func (h *lockHolder) run(ctx context.Context, args []string) error {
 	h.say(h.w, "Releasing the lock")
 	_, _, err = h.kept.Release(context.WithoutCancel(ctx), held.Namespace, held.Path, held.Lock.ID)
 	if errors.Is(failed, errLockLost) {
-		err = nil // which has been said
+		err = nil // it was printed already
 	}
 	if err != nil && failed == nil {
 		return fmt.Errorf("release the lock: %w", err)

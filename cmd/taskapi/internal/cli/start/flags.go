@@ -156,7 +156,7 @@ func bindSettings(s *agent.Settings, f *pflag.FlagSet) {
 	f.StringVar(&s.SealKey, "seal-key", s.SealKey, base.SealKeyUsage)
 }
 
-// BindConsul makes the flags that say what becomes of services that are for Consul.
+// BindConsul makes the flags that say how services for Consul are treated.
 func BindConsul(s *agent.Settings, f *pflag.FlagSet) {
 	f.StringVar(&s.Services, agent.ServicesFlag, s.Services,
 		"where services whose provider is Consul, Nomad's default, are served: \"nomad\" is here, as with that provider "+
@@ -178,7 +178,7 @@ func BindConsul(s *agent.Settings, f *pflag.FlagSet) {
 		"key of --consul-cert-file (default $CONSUL_CLIENT_KEY)")
 }
 
-// Checked returns the settings with what the environment says of Consul. Errors: why they can't be used.
+// Checked returns the settings, with Consul's variables of the environment. Errors: why they can't be used.
 func Checked(s agent.Settings, w base.Environment) (agent.Settings, error) {
 	s, err := s.WithConsulEnv(w.Getenv)
 	if err != nil {

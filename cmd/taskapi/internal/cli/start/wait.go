@@ -63,7 +63,7 @@ func (o *WaitOptions) CheckFlags(f *pflag.FlagSet) error {
 	return nil
 }
 
-// Check refuses to wait for what never comes.
+// Check refuses a state that the allocation can never reach.
 func (o *WaitOptions) Check(alloc *api.Allocation) error {
 	if o.What == WaitHealthy && !allocrunner.DecidesHealth(alloc) {
 		return fmt.Errorf("--wait=healthy: nothing decides whether group %q is healthy, since its job is of type batch, or "+
