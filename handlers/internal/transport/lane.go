@@ -31,8 +31,8 @@ const (
 	// have: a parsed header takes twenty times the bytes of a short line.
 	maxHead  = 4 << 10
 	maxLines = 32
-	// MostHeads is how many heads all sockets of a server remember together. None takes more than 16 KB.
-	MostHeads = 2048
+	// mostHeads is how many heads all sockets of a server remember together. None takes more than 16 KB.
+	mostHeads = 2048
 	// maxCopied is the longest body that is sent by one write with its head.
 	maxCopied = 16 << 10
 )
@@ -94,7 +94,7 @@ func (l *lane) remember(b []byte, r *http.Request) {
 	if at.answered.Swap(hash) != hash || bytes.Count(b, []byte("\n")) > maxLines {
 		return
 	}
-	if at.head.Load() == nil && l.all.Load() >= MostHeads {
+	if at.head.Load() == nil && l.all.Load() >= mostHeads {
 		return
 	}
 	b = bytes.Clone(b)

@@ -251,16 +251,16 @@ func TestAnswerAfterAnAnswer(t *testing.T) {
 	})
 }
 
-// TestMostHeads: all sockets together remember no more than MostHeads, and nothing after their end.
+// TestMostHeads: all sockets together remember no more than mostHeads, and nothing after their end.
 func TestMostHeads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := serveLane(t, 8*MostHeads, reply)
-		for n := range 2 * MostHeads {
+		s := serveLane(t, 8*mostHeads, reply)
+		for n := range 2 * mostHeads {
 			other := fmt.Sprintf("GET /v1/%d HTTP/1.1\r\nHost: task\r\n\r\n", n)
 			s.say(other, other)
 		}
-		if got := s.server.heads.Load(); got != MostHeads {
-			t.Errorf("%d heads are remembered, want %d", got, MostHeads)
+		if got := s.server.heads.Load(); got != mostHeads {
+			t.Errorf("%d heads are remembered, want %d", got, mostHeads)
 		}
 		s.Stop()
 		if got := s.server.heads.Load(); got != 0 {
