@@ -4,6 +4,7 @@
 package evaluations
 
 import (
+	"cmp"
 	"slices"
 	"sync"
 	"time"
@@ -48,32 +49,30 @@ func (e *Store) Add(triggeredBy string, alloc *api.Allocation, done api.DesiredU
 func (e *Store) AddFor(
 	triggeredBy string, alloc *api.Allocation, done api.DesiredUpdates, id, deploymentID string,
 ) string {
-	now := time.Now().UnixNano()
-	made := completed(alloc, done)
-	if id == "" {
-		id = uuid.NewString()
-	}
-	made.ID, made.DeploymentID, made.Type, made.TriggeredBy = id, deploymentID, api.JobTypeService, triggeredBy
-	made.CreateIndex, made.ModifyIndex, made.CreateTime, made.ModifyTime = alloc.ModifyIndex, alloc.ModifyIndex, now, now
-	made.SnapshotIndex = alloc.ModifyIndex
-	if alloc.Job != nil {
-		made.Type, made.Priority = ptr.Deref(alloc.Job.Type), ptr.Deref(alloc.Job.Priority)
-		made.JobModifyIndex = JobIndexOf(alloc)
-	}
+	made := completed(alloc, done, cmp.Or(id, uuid.NewString()), triggeredBy, alloc.ModifyIndex, time.Now().UnixNano())
+	made.DeploymentID = deploymentID
 	e.mu.Lock()
 	e.latest = append(e.latest[max(0, len(e.latest)-maxEvaluations+1):], made)
 	e.mu.Unlock()
 	e.made(made, alloc)
-	return id
+	return made.ID
 }
 
-// completed returns an evaluation of an allocation after which nothing is left to do.
-func completed(alloc *api.Allocation, done api.DesiredUpdates) *api.Evaluation {
-	return &api.Evaluation{
+// completed returns an evaluation of an allocation after which nothing is left to do, of an index and a time.
+func completed(
+	alloc *api.Allocation, done api.DesiredUpdates, id, triggeredBy string, index uint64, at int64,
+) *api.Evaluation {
+	e := &api.Evaluation{
+		ID: id, TriggeredBy: triggeredBy, Type: api.JobTypeService,
 		Namespace: alloc.Namespace, JobID: alloc.JobID, Status: api.EvalStatusComplete,
+		CreateIndex: index, ModifyIndex: index, SnapshotIndex: index, CreateTime: at, ModifyTime: at,
 		QueuedAllocations: map[string]int{alloc.TaskGroup: 0},
 		PlanAnnotations:   &api.PlanAnnotations{DesiredTGUpdates: map[string]*api.DesiredUpdates{alloc.TaskGroup: &done}},
 	}
+	if alloc.Job != nil {
+		e.Type, e.Priority, e.JobModifyIndex = ptr.Deref(alloc.Job.Type), ptr.Deref(alloc.Job.Priority), JobIndexOf(alloc)
+	}
+	return e
 }
 
 // Find returns the evaluation with the ID that is of the allocation's job: one of add, or the one that placed the
@@ -107,12 +106,9 @@ func (e *Store) Forget() {
 
 // Placement returns the evaluation that placed the allocation. It names the deployment until the job changes.
 func Placement(current *api.Allocation) *api.Evaluation {
-	placed := completed(current, api.DesiredUpdates{Place: 1})
-	placed.ID, placed.TriggeredBy = current.EvalID, TriggerRegister
-	placed.Type, placed.Priority = ptr.Deref(current.Job.Type), ptr.Deref(current.Job.Priority)
-	placed.JobModifyIndex, placed.SnapshotIndex = ptr.Deref(current.Job.CreateIndex), current.CreateIndex
-	placed.CreateIndex, placed.ModifyIndex = current.CreateIndex, current.CreateIndex
-	placed.CreateTime, placed.ModifyTime = current.CreateTime, current.CreateTime
+	placed := completed(current, api.DesiredUpdates{Place: 1}, current.EvalID, TriggerRegister,
+		current.CreateIndex, current.CreateTime)
+	placed.JobModifyIndex = ptr.Deref(current.Job.CreateIndex)
 	if JobIndexOf(current) == current.CreateIndex {
 		placed.DeploymentID = current.DeploymentID
 	}
