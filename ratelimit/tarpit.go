@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"sync/atomic"
 	"time"
+
+	"taskapi/internal/wake"
 )
 
 // Tarpit delays refused answers, so that a caller who waits for answers sends fewer requests. Each delayed answer costs
@@ -31,9 +33,6 @@ func (t *Tarpit) Delay(ctx context.Context) bool {
 	if t.delayed.Add(1) > t.limit {
 		return false
 	}
-	select {
-	case <-time.After(t.delay):
-	case <-ctx.Done():
-	}
+	_ = wake.Sleep(ctx, t.delay) // a caller that is gone needs no delay
 	return true
 }

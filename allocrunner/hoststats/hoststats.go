@@ -17,6 +17,7 @@ import (
 
 	"taskapi/allocrunner/internal/stats"
 	"taskapi/internal/proc"
+	"taskapi/internal/wake"
 )
 
 // Host is this machine.
@@ -58,11 +59,9 @@ func (h *Host) sample(ctx context.Context) (_ *sample, cost time.Duration, err e
 		if h.before, _, err = readCPUs(); err != nil {
 			return nil, 0, err
 		}
-		select {
-		case <-time.After(stats.FirstWindow):
-		case <-ctx.Done():
+		if err := wake.Sleep(ctx, stats.FirstWindow); err != nil {
 			h.before = nil
-			return nil, 0, ctx.Err()
+			return nil, 0, err
 		}
 	}
 	began := time.Now()

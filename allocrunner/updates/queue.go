@@ -113,11 +113,7 @@ func (q *sinkQueue) flush(ctx context.Context) error {
 		if err == nil {
 			return nil
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(q.backoff()):
-		}
-		if ctx.Err() != nil {
+		if wake.Sleep(ctx, q.backoff()) != nil {
 			return fmt.Errorf("hand allocation updates to sink %q: %w; last: %w", q.sink.Name(), ctx.Err(), err)
 		}
 	}

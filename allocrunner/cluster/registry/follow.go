@@ -4,11 +4,11 @@ import (
 	"context"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/cluster"
+	"taskapi/internal/wake"
 )
 
 // Change is a registration that is new or changed, or with Gone one that was removed.
@@ -71,10 +71,7 @@ func (f *Feed) Run(ctx context.Context) {
 			f.put(changes)
 		}
 		if err != nil {
-			select {
-			case <-time.After(lastPause):
-			case <-ctx.Done():
-			}
+			_ = wake.Sleep(ctx, lastPause) // the loop sees that ctx has ended
 		}
 	}
 }

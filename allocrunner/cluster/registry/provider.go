@@ -218,9 +218,7 @@ func (p *Provider) Run(ctx context.Context) {
 			return
 		}
 		for pause := firstPause; ctx.Err() == nil; pause = min(2*pause, lastPause) {
-			select {
-			case <-time.After(pause):
-			case <-ctx.Done():
+			if wake.Sleep(ctx, pause) != nil {
 				return
 			}
 			refused, err := p.attempt(ctx)

@@ -11,6 +11,7 @@ import (
 
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/wake"
 )
 
 // restorePause is the time between two attempts to find out what became of a keeper.
@@ -155,10 +156,7 @@ func (s *Supervisor) restore(conn *connection) {
 				"tried again",
 				"pid", conn.client.Keeper().PID, "error", err)
 		}
-		select {
-		case <-time.After(restorePause):
-		case <-s.ctx.Done():
-		}
+		_ = wake.Sleep(s.ctx, restorePause) // the loop sees that it has ended
 		_, state = s.current()
 	}
 }

@@ -21,6 +21,7 @@ import (
 
 	"taskapi/allocrunner/internal/proctree"
 	"taskapi/internal/proc"
+	"taskapi/internal/wake"
 )
 
 // longestRetry is the most between two attempts after an error.
@@ -72,10 +73,8 @@ func (s *Sampler) sample(ctx context.Context) (*api.AllocResourceUsage, time.Dur
 	began := time.Now()
 	usage, sure, err := s.measure(ctx)
 	if err == nil && !sure {
-		select {
-		case <-time.After(FirstWindow):
-		case <-ctx.Done():
-			return nil, 0, ctx.Err()
+		if err := wake.Sleep(ctx, FirstWindow); err != nil {
+			return nil, 0, err
 		}
 		began = time.Now()
 		usage, _, err = s.measure(ctx)

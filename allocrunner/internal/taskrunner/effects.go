@@ -7,6 +7,7 @@ import (
 
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/wake"
 )
 
 // killTimeout is how long killed processes may take to be gone before they are killed again. SIGKILL can't be refused,
@@ -119,9 +120,8 @@ func (r *Runner) untilDone(ctx context.Context, warning string, try func() error
 		if !warned {
 			r.logger.Warn(warning, "error", err)
 		}
-		select {
-		case <-time.After(retryPause):
-		case <-ctx.Done():
+		if wake.Sleep(ctx, retryPause) != nil {
+			return
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"taskapi/cmd/taskapi/internal/httpserve"
 	"taskapi/cmd/taskapi/internal/metrics"
 	"taskapi/handlers/scrape"
+	"taskapi/internal/wake"
 )
 
 // usageTimeout is how long an answer waits for the figures of the tasks, and of the machine. Then it leaves them out.
@@ -128,9 +129,7 @@ func (s *scraper) listen() (err error) {
 // run serves until the end. Before, it waits for the address.
 func (s *scraper) run() {
 	for s.listener == nil {
-		select {
-		case <-time.After(relistenPause):
-		case <-s.ctx.Done():
+		if wake.Sleep(s.ctx, relistenPause) != nil {
 			return
 		}
 		_ = s.listen() // the first error was logged
