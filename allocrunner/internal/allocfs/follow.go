@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -29,13 +30,24 @@ type frame struct {
 	api.StreamFrame
 	file   *os.File
 	offset int64
-	buf    []byte
+	buf    *[frameSize]byte // nil while the reader waits, so that it takes no memory
+}
+
+// buffers are those of readers that don't wait.
+var buffers = sync.Pool{New: func() any { return new([frameSize]byte) }}
+
+// release gives the buffer back, which the latest frame is in.
+func (f *frame) release() {
+	if f.buf != nil {
+		buffers.Put(f.buf)
+		f.buf = nil
+	}
 }
 
 // read reads the next piece, of most bytes at most. Errors: io.EOF.
 func (f *frame) read(most int64) (*api.StreamFrame, error) {
 	if f.buf == nil {
-		f.buf = make([]byte, frameSize)
+		f.buf = buffers.Get().(*[frameSize]byte)
 	}
 	if f.offset > noLimit-frameSize { // the system calls such an offset invalid; no file is so long
 		return nil, io.EOF
@@ -166,7 +178,7 @@ func (s *fileFrames) Next(ctx context.Context) (*api.StreamFrame, error) {
 			s.over = true
 			return s.event(interfaces.FileDeleted), nil
 		}
-		s.buf = nil // free the memory during the wait
+		s.release()
 		if _, err := s.waiting.wait(ctx, s.waiting.file != nil); err != nil {
 			return nil, err
 		}
@@ -191,5 +203,6 @@ func (s *fileFrames) gone() bool {
 
 func (s *fileFrames) Close() error {
 	s.waiting.close()
+	s.release()
 	return s.file.Close()
 }

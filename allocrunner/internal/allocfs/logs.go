@@ -254,7 +254,7 @@ func (s *logFrames) Next(ctx context.Context) (*api.StreamFrame, error) {
 			s.over = true
 			return s.event(interfaces.FileDeleted), nil //nolint:nilerr // the log directory is gone, and with it the allocation
 		}
-		s.buf = nil // free the memory during the wait
+		s.release()
 		onlyFile, err := s.waiting.wait(ctx, s.waiting.dir != nil && (s.file == nil || s.waiting.file != nil))
 		if err != nil {
 			return nil, err
@@ -339,6 +339,7 @@ func (s *logFrames) gapSince(was int) *api.StreamFrame {
 
 func (s *logFrames) Close() error {
 	s.waiting.close()
+	s.release()
 	err := s.dir.Close()
 	for _, next := range s.ahead {
 		err = errors.Join(err, next.file.Close())
