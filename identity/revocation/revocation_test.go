@@ -307,9 +307,9 @@ func TestBadCounter(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, put := range map[string]func(path string) error{
-		"a fifo":              func(path string) error { return syscall.Mkfifo(path, 0o600) },
-		"a link":              func(path string) error { return os.Symlink(other, path) },
-		"a directory":         func(path string) error { return os.Mkdir(path, 0o700) },
+		"a fifo":      func(path string) error { return syscall.Mkfifo(path, 0o600) },
+		"a link":      func(path string) error { return os.Symlink(other, path) },
+		"a directory": func(path string) error { return os.Mkdir(path, 0o700) },
 		"a file for everyone": func(path string) error {
 			return errors.Join(os.WriteFile(path, nil, 0), os.Chmod(path, 0o666))
 		},
