@@ -293,14 +293,21 @@ func TestStopOnADiskThatNeverHadTheState(t *testing.T) {
 	t.Error("on no such disk a task runs whose allocation was never saved")
 }
 
-// TestStopWithoutAGoodToken stops an allocation whose taskapi runs and takes no token that stop has, by a signal.
+// TestStopWithoutAGoodToken stops an allocation whose taskapi runs and takes no token that stop has, by a signal. The
+// taskapi puts a good one in its place when the keys change, and every half a minute.
 func TestStopWithoutAGoodToken(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
 	p := startProcess(t, dir, mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), orderlyJob))
 	there := filepath.Join(datadir.Dir(dir).Alloc(testAllocID), "main", "local", "there")
 	until(t, p, "the task runs", func() bool { return exists(there) })
-	mustWrite(t, datadir.Dir(dir).OperatorToken(testAllocID), "damaged")
+	token := mustWrite(t, datadir.Dir(dir).OperatorToken(testAllocID), "damaged")
+	taskapi(t, "keyring", "rotate", "--data-dir", dir)
+	until(t, p, "the token is replaced", func() bool {
+		text, err := os.ReadFile(token)
+		return err == nil && string(text) != "damaged"
+	})
+	mustWrite(t, token, "damaged") // for half a minute
 	wantStopped(t, dir, base.ExitOK, "by a signal to process "+strconv.Itoa(p.Process.Pid))
 	if t.Failed() {
 		return // it may never end
