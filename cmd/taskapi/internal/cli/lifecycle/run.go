@@ -34,6 +34,7 @@ import (
 	"taskapi/cmd/taskapi/internal/client"
 	"taskapi/cmd/taskapi/internal/linewriter"
 	"taskapi/cmd/taskapi/internal/output"
+	"taskapi/identity"
 )
 
 // runOptions are the flags of taskapi run.
@@ -281,7 +282,8 @@ func (r *request) run(ctx, waiting context.Context) error {
 
 // begin runs the allocation that is locked.
 func (r *request) begin(ctx context.Context, lock *datadir.Lock, logger *slog.Logger) error {
-	if err := r.options.tryFiles(r.layout); err != nil { // before anything is changed
+	ring, err := r.options.tryFiles(r.layout) // before anything is changed
+	if err != nil {
 		return err
 	}
 	if r.options.takeOver {
@@ -317,6 +319,7 @@ func (r *request) begin(ctx context.Context, lock *datadir.Lock, logger *slog.Lo
 	p.Colors = r.environment.Colors()
 	cfg := start.AgentConfig(r.layout, lock.ID, lock, logger, r.options.Settings, p, r.log, r.environment)
 	defer cfg.Cluster.Close()
+	cfg.Keyring = func() (*identity.Keyring, error) { return ring, nil }
 	if r.options.Output.Wanted(r.environment, r.options.JSON) {
 		p.Output = follow.NewTaskOutput(p, r.layout, now)
 		p.Output.BeginAll()

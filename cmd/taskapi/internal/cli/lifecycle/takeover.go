@@ -14,6 +14,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/cmd/taskapi/internal/client"
+	"taskapi/identity"
 )
 
 func Takeover(w base.Environment) *cobra.Command {
@@ -137,7 +138,7 @@ func savedOf(t base.Target) (*interfaces.Saved, error) {
 // takeOver makes the taskapi that runs the allocation exit and leave its tasks running. It first checks everything that
 // could make this process fail afterwards: the tasks would be left without a taskapi.
 func (r *request) takeOver(ctx context.Context) error {
-	if err := r.options.tryFiles(r.layout); err != nil {
+	if _, err := r.options.tryFiles(r.layout); err != nil {
 		return err
 	}
 	if err := r.errOtherUsers(); err != nil {
@@ -171,10 +172,11 @@ func (r *request) takeOver(ctx context.Context) error {
 	return nil
 }
 
-// tryFiles reads every file that an agent needs at its start.
-func (o *runOptions) tryFiles(l base.Layout) error {
-	if _, err := l.OpenKeyring(o.SealKey); err != nil {
-		return err
+// tryFiles reads every file that an agent needs at its start. It returns the key ring.
+func (o *runOptions) tryFiles(l base.Layout) (*identity.Keyring, error) {
+	ring, err := l.OpenKeyring(o.SealKey)
+	if err != nil {
+		return nil, err
 	}
-	return o.TryFiles()
+	return ring, o.TryFiles()
 }
