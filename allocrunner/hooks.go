@@ -29,7 +29,7 @@ func eachHook[H interfaces.RunnerHook](r *Runner, step string, call func(H) erro
 
 // prerun calls the prerun hooks until one fails. What a hook begins with its context ends with its call.
 func (r *Runner) prerun(ctx context.Context) error {
-	for h := range interfaces.Having[interfaces.RunnerPrerunHook](r.hookList) {
+	for h := range interfaces.Having[interfaces.RunnerPrerunHook](r.prerunList) {
 		err := r.meter.Call(r.logger, h.Name(), "prerun", func() error {
 			ctx, end := context.WithCancel(ctx)
 			defer end()

@@ -67,7 +67,7 @@ func TestALeaseLivesWhileTasksRun(t *testing.T) {
 			var cfg config
 			r := runWith(t, "service", func(g *api.TaskGroup, c *config) {
 				g.RestartPolicy.Attempts, g.RestartPolicy.Interval = new(1), new(time.Hour)
-				c.State, c.Leases = state, []interfaces.Lease{lease}
+				c.State, c.Leases = state, func() []interfaces.Lease { return []interfaces.Lease{lease} }
 				cfg = *c
 			}, shell("t", "exec sleep 1000"))
 			r.untilState("t", "running")
@@ -86,7 +86,7 @@ func TestALeaseLivesWhileTasksRun(t *testing.T) {
 
 			cfg.Saved = state.saved()
 			again := newFileLease(t, path)
-			cfg.Leases = []interfaces.Lease{again}
+			cfg.Leases = func() []interfaces.Lease { return []interfaces.Lease{again} }
 			next := begin(t, cfg)
 			next.untilState("t", "running")
 			if keeperDies {

@@ -31,7 +31,7 @@ type resources struct {
 	users     users
 	processes *keeper.Supervisor                // once it has been awaited
 	measured  atomic.Pointer[keeper.Supervisor] // the same, for readers of statistics
-	leases    []interfaces.Lease
+	leases    func() []interfaces.Lease
 	held      sync.Once // by the keeper, too
 	freePorts sync.Once
 }
@@ -135,8 +135,10 @@ func (res *resources) await() (err error) {
 // holds returns what the keeper is to hold while this process is away.
 func (res *resources) holds() []*os.File {
 	files := res.ports.Locks()
-	for _, lease := range res.leases {
-		files = append(files, lease.Files()...)
+	if res.leases != nil {
+		for _, lease := range res.leases() {
+			files = append(files, lease.Files()...)
+		}
 	}
 	return files
 }

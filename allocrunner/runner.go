@@ -47,13 +47,14 @@ type Runner struct {
 	updating  sync.Mutex // held over an update, so that one follows another
 	eventMu   sync.Mutex // held while OnEvent is called
 
-	hookList []interfaces.RunnerHook
-	serving  servicesHook
-	health   healthHook
-	given    interfaces.HookResources // by the prerun hooks to all tasks
-	meter    hookmeter.Meter
-	stats    *stats.Sampler
-	files    *allocfs.Tree
+	hookList   []interfaces.RunnerHook
+	prerunList []interfaces.RunnerHook // the same, the given ones first
+	serving    servicesHook
+	health     healthHook
+	given      interfaces.HookResources // by the prerun hooks to all tasks
+	meter      hookmeter.Meter
+	stats      *stats.Sampler
+	files      *allocfs.Tree
 }
 
 var (
@@ -98,7 +99,8 @@ func newRunner(cfg interfaces.Config, known *drivers.Registry) (*Runner, error) 
 	if cfg.Saved != nil {
 		r.serving.saved = cfg.Saved.Checks
 	}
-	r.hookList = append([]interfaces.RunnerHook{&r.serving, &r.health}, cfg.Hooks...)
+	own := []interfaces.RunnerHook{&r.serving, &r.health}
+	r.hookList, r.prerunList = slices.Concat(own, cfg.Hooks), slices.Concat(cfg.Hooks, own)
 	for _, t := range group.Tasks {
 		tr, err := r.newTask(t)
 		if err != nil {

@@ -63,10 +63,11 @@ func TestServicesComeAndGo(t *testing.T) {
 	main.Services = []*api.Service{named("db")}
 	r := runWith(t, "service", func(g *api.TaskGroup, c *config) {
 		p = registers(d, c)
+		c.Hooks = []interfaces.RunnerHook{&noting{diary: d}} // as the operator's socket, which waits for no registry
 		g.ShutdownDelay = new(time.Hour)
 		g.Services = []*api.Service{named("web")}
 	}, main)
-	r.untilInOrder(d, "+web", "main: Started")
+	r.untilInOrder(d, "prerun g", "+web", "main: Started")
 	r.untilInOrder(d, "+db")
 	for _, s := range p.Has() {
 		want := []string{"${NOMAD_TASK_NAME}", "g"}

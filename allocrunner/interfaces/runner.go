@@ -220,8 +220,9 @@ type Config struct {
 	// checks run.
 	ServiceProviders []ServiceProvider
 
-	// Leases end with the allocation, whatever happens to this process: its keeper holds them, too.
-	Leases []Lease
+	// Leases returns, once the prerun hooks have run, what ends with the allocation, whatever happens to this process:
+	// its keeper holds it, too. Nil for nothing.
+	Leases func() []Lease
 
 	// Unused says that no process of the allocation exists: its ID was drawn at random for this runner, or none has just
 	// been found. So none is looked for.

@@ -17,6 +17,7 @@ import (
 //	            └── Update: the job has another version
 //
 // Hooks are called in the order in which they were given, one at a time, but for Shutdown, which may come at any time.
+// The runner's own hooks come after them at Prerun, so that services are registered last, and else before them.
 // Only Prerun is sure to come first: each of the others may be called on a hook whose Prerun failed, or was never
 // called, and must then do nothing. How long each call took, and how often it failed, is counted.
 type RunnerHook interface {

@@ -60,7 +60,7 @@ func (h *operatorHook) Ending(ctx context.Context, req *interfaces.RunnerPrerunR
 	return h.Prerun(ctx, req)
 }
 
-// Prerun issues the token and opens the socket.
+// Prerun issues the token and opens the socket, and then takes the lease: services are registered after it.
 func (h *operatorHook) Prerun(_ context.Context, req *interfaces.RunnerPrerunRequest) error {
 	s, alloc := h.wiring, req.Alloc
 	if err := s.checkTaskSockets(alloc); err != nil {
@@ -79,10 +79,12 @@ func (h *operatorHook) Prerun(_ context.Context, req *interfaces.RunnerPrerunReq
 		gid:   -1,
 		from:  h.socket,
 	})
-	if err == nil {
-		h.socket = nil
+	if err != nil {
+		return err
 	}
-	return err
+	h.socket = nil
+	s.hold()
+	return nil
 }
 
 // Postrun sends the end of the allocation to those who follow it.

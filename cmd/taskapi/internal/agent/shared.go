@@ -4,29 +4,33 @@ import (
 	"context"
 	"time"
 
-	"github.com/hashicorp/nomad/api"
-
 	"taskapi/allocrunner/cluster"
-	"taskapi/allocrunner/cluster/registry"
 	"taskapi/allocrunner/cluster/variables"
+	"taskapi/allocrunner/interfaces"
 	"taskapi/identity"
 )
 
 // leaseTimeout bounds how long the start of an allocation waits for the shared store.
 const leaseTimeout = 2 * time.Second
 
-// share joins the allocation to the services that allocations share. If the store is unavailable, the allocation starts
+// hold takes the lease of what the allocation shares with others. If the store is unavailable, the allocation starts
 // all the same, and the provider takes the lease later.
-func (s *wiring) share(alloc *api.Allocation) {
-	s.registry = registry.New(s.cfg.Cluster)
-	s.provider = s.registry.Provider(alloc, s.logger)
+func (s *wiring) hold() {
 	ctx, cancel := context.WithTimeout(context.Background(), leaseTimeout)
 	defer cancel()
 	var err error
-	if s.lease, err = s.cfg.Cluster.Hold(ctx, alloc.ID); err != nil {
+	if s.lease, err = s.cfg.Cluster.Hold(ctx, s.cfg.ID); err != nil {
 		s.logger.Warn("what this machine's allocations have in common is away: services and variables follow later",
 			"error", err)
 	}
+}
+
+// leases returns the lease that hold has taken.
+func (s *wiring) leases() []interfaces.Lease {
+	if s.lease == nil {
+		return nil
+	}
+	return []interfaces.Lease{s.lease}
 }
 
 // OpenVariables returns the variables of a store, sealed by the ring's seal key.

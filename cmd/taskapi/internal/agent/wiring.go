@@ -56,7 +56,7 @@ type wiring struct {
 	operator    *operatorHook // nil without an API
 	registry    *registry.Registry
 	provider    *registry.Provider
-	lease       cluster.Lease // nil if the store was unavailable at the start
+	lease       cluster.Lease // nil before hold, and if the store was unavailable then
 	host        *hoststats.Host
 	consul      *consul.Provider // nil without an agent
 
@@ -129,7 +129,8 @@ func (s *wiring) runnerConfig(alloc *api.Allocation) (interfaces.Config, error) 
 	if s.consul, err = s.newConsul(alloc); err != nil {
 		return interfaces.Config{}, err
 	}
-	s.share(alloc)
+	s.registry = registry.New(s.cfg.Cluster)
+	s.provider = s.registry.Provider(alloc, s.logger)
 	config := interfaces.Config{
 		Alloc:        alloc,
 		Dir:          s.cfg.Dir.Alloc(s.cfg.ID),
@@ -148,14 +149,14 @@ func (s *wiring) runnerConfig(alloc *api.Allocation) (interfaces.Config, error) 
 		Foreground:   s.cfg.Foreground,
 
 		ServiceProviders: []interfaces.ServiceProvider{s.provider},
+		Leases:           s.leases,
 	}
 	if s.consul != nil {
 		config.ServiceProviders = append(config.ServiceProviders, s.consul)
 	}
-	if s.lease != nil {
-		config.Leases = []interfaces.Lease{s.lease}
-	}
-	if !s.cfg.NoAPI {
+	if s.cfg.NoAPI {
+		s.hold()
+	} else {
 		s.tokens = s.newTokens(alloc)
 		config.Hooks, config.TaskHooks = s.runnerHooks(), s.taskHooks
 	}
