@@ -234,11 +234,18 @@ func (r *Runner) setUp(ctx, tasksCtx context.Context) error {
 	} else if err := r.prerun(ctx); err != nil {
 		return err
 	}
-	if err := errors.Join(r.checkGiven(), r.resources.await()); err != nil {
+	if err := r.checkGiven(); err != nil {
 		return err
 	}
-	if r.cfg.Saved == nil {
-		return nil
+	if r.cfg.Saved == nil { // meanwhile the keeper starts
+		for _, t := range r.tasks {
+			t.Receive()
+		}
+		r.saveFirst()
+		return r.resources.await()
+	}
+	if err := r.resources.await(); err != nil {
+		return err
 	}
 	for _, t := range r.tasks {
 		task := drivers.Task{
@@ -249,7 +256,17 @@ func (r *Runner) setUp(ctx, tasksCtx context.Context) error {
 			return err
 		}
 	}
+	r.saveFirst()
 	return nil
+}
+
+// saveFirst publishes the tasks before the first of them starts or goes on, and saves them with the allocation.
+func (r *Runner) saveFirst() {
+	r.publish(taskNames(r.group())...)
+	if err := r.save(); err != nil { // after a crash the allocation must be known
+		r.logger.Warn("the state could not be saved before the tasks start: if taskapi is killed before it is, it " +
+			"does not know of their allocation")
+	}
 }
 
 // checkGiven refuses what the prerun hooks have given and a task's driver can't give to its task.
@@ -292,16 +309,6 @@ func (r *Runner) failSetUp(err error) error {
 
 // runTasks runs the tasks until the allocation has ended or is detached.
 func (r *Runner) runTasks(ctx, tasksCtx context.Context) error {
-	if r.cfg.Saved == nil {
-		for _, t := range r.tasks {
-			t.Receive()
-		}
-	}
-	r.publish(taskNames(r.group())...)
-	if err := r.save(); err != nil { // after a crash the allocation must be known
-		r.logger.Warn("the state could not be saved before the tasks start: if taskapi is killed before it is, it " +
-			"does not know of their allocation")
-	}
 	r.driveTasks(ctx, tasksCtx)
 	if r.fsm.state().phase == detached {
 		r.shutdownHooks()

@@ -308,8 +308,8 @@ func (r *Runner) Receive() {
 	r.show([]effect{emit{receivedEvent()}})
 }
 
-// FailBefore makes the task dead and failed because its allocation's set-up failed. It is called instead of Receive and
-// Run, and the Observer is not called.
+// FailBefore makes the task dead and failed because its allocation's set-up failed. It is called instead of Run, and
+// the Observer is not called.
 func (r *Runner) FailBefore(reason error) {
 	now := time.Now()
 	e := setupFailureEvent(reason.Error())
