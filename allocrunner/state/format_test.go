@@ -4,6 +4,8 @@ import (
 	"os"
 	"testing"
 
+	"github.com/hashicorp/nomad/api"
+
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/state"
 )
@@ -39,4 +41,34 @@ func TestFileOfFormat3(t *testing.T) {
 		t.Error("a change that follows is not there")
 	}
 	check("after a change", saved, nil)
+}
+
+// TestEnded: a file says that its allocation has ended when its latest value does, and the file is whole.
+func TestEnded(t *testing.T) {
+	path := statePath(t)
+	want := func(when string, ended bool) {
+		t.Helper()
+		if state.Ended(path) != ended {
+			t.Errorf("%s: ended: %v", when, !ended)
+		}
+	}
+	want("missing", false)
+	db := open(t, path)
+	want("empty", false)
+	put(t, db, interfaces.Saved{Alloc: &api.Allocation{ID: "a"}})
+	want("begun", false)
+	put(t, db, interfaces.Saved{Terminal: true})
+	want("ended", true)
+	if err := db.Recreate(interfaces.Saved{Alloc: &api.Allocation{ID: "a"}}); err != nil {
+		t.Fatal(err)
+	}
+	want("begun again", false)
+	put(t, db, interfaces.Saved{Terminal: true})
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data[len(data)-1] ^= 1
+	writeFile(t, path, data)
+	want("damaged", false)
 }

@@ -35,6 +35,21 @@ type Dump struct {
 // Inspect reads a file, damaged or not, also while another process writes it, and changes nothing. Errors: ErrNotFound,
 // ErrNewer, ErrOlder, ErrFile.
 func Inspect(path string) (*Dump, error) {
+	c, err := inspect(path)
+	if err != nil {
+		return nil, err
+	}
+	saved, problems := compose(c.values)
+	return &Dump{c.version, saved, append(c.problems, problems...), c.staleValues()}, nil
+}
+
+// Ended reports whether a file that is whole says that its allocation has ended. It decodes no other value.
+func Ended(path string) bool {
+	c, err := inspect(path)
+	return err == nil && len(c.problems) == 0 && string(c.values[overKey]) == "true"
+}
+
+func inspect(path string) (*contents, error) {
 	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("%s: %w", path, ErrNotFound)
@@ -43,12 +58,7 @@ func Inspect(path string) (*Dump, error) {
 		return nil, fileError(path, err)
 	}
 	defer file.Close()
-	c, err := load(file, path)
-	if err != nil {
-		return nil, err
-	}
-	saved, problems := compose(c.values)
-	return &Dump{c.version, saved, append(c.problems, problems...), c.staleValues()}, nil
+	return load(file, path)
 }
 
 // staleValues names, for people, the values that may not be the latest.

@@ -20,6 +20,7 @@ const (
 	allocKey = "alloc" // api.Allocation without Job and TaskStates
 	jobKey   = "job"   // api.Job, written when it is another one
 	taskKey  = "task/" // and the task's name: interfaces.SavedTask
+	overKey  = "over"  // interfaces.Saved.Terminal
 )
 
 // fields lists the other values.
@@ -28,7 +29,7 @@ var fields = []struct {
 	of  func(*interfaces.Saved) any
 }{
 	{"checks", func(s *interfaces.Saved) any { return &s.Checks }},
-	{"over", func(s *interfaces.Saved) any { return &s.Terminal }},
+	{overKey, func(s *interfaces.Saved) any { return &s.Terminal }},
 	{"deployments", func(s *interfaces.Saved) any { return &s.Deployments }},
 	{"kill", func(s *interfaces.Saved) any { return &s.KillAfter }},
 	{"life", func(s *interfaces.Saved) any { return &s.Life }},

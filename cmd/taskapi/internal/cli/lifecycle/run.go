@@ -231,6 +231,9 @@ func (r *request) readSettings(id string, flags *pflag.FlagSet) error {
 func leftRunning(ctx context.Context, l base.Layout, alloc *api.Allocation) (left string, err error) {
 	ids, _ := l.IDs() // an error of the data directory is reported when that is made
 	for _, id := range ids {
+		if state.Ended(l.State(id)) { // as most of them, whose job need not be read
+			continue
+		}
 		k := l.Known(ctx, id)
 		if !k.Running || k.Alloc == nil || k.Alloc.Namespace != alloc.Namespace ||
 			allocrunner.SameJob(k.Alloc, alloc) != nil {
