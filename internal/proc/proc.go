@@ -174,8 +174,8 @@ func isGone(err error) bool { return errors.Is(err, unix.ENOENT) || errors.Is(er
 // Args returns a process's arguments, its own name first, each followed by a NUL byte. They are empty for a zombie, or
 // when there is no process.
 func Args(pid int) string {
-	text, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
-	return string(text)
+	text, _ := readAll("/proc/" + strconv.Itoa(pid) + "/cmdline")
+	return text
 }
 
 // Kill sends SIGKILL to the process. It is no error when it has ended.
@@ -214,8 +214,8 @@ func HasEnv(pid int, entry string) bool {
 	if entry == "" {
 		return false
 	}
-	env, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
-	return err == nil && bytes.Contains(append([]byte{0}, env...), []byte("\x00"+entry+"\x00"))
+	env, err := readAll("/proc/" + strconv.Itoa(pid) + "/environ")
+	return err == nil && strings.Contains("\x00"+env, "\x00"+entry+"\x00")
 }
 
 // Env returns the value of a variable that the process was started with. It is empty when the process has none, or
