@@ -35,6 +35,17 @@ func TestMeasure(t *testing.T) {
 			t.Errorf("no line like %s: taskapi does not refuse all, or the floor some, in:\n%s", want, text)
 		}
 	})
+	t.Run("scale", func(t *testing.T) {
+		text, err := measure(t, "-binary", binary, "-run", "scale", "-allocations", "3")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, figure := range []string{"CPU until it rests, for each", "RSS, for each", "an answer while others register"} {
+			if row := `(?m)^` + figure + `  .* [0-9.]+ \([0-9.]+-[0-9.]+\)`; !regexp.MustCompile(row).Match(text) {
+				t.Errorf("no row like %s in:\n%s", row, text)
+			}
+		}
+	})
 	slower := filepath.Join(t.TempDir(), "slower")
 	script := fmt.Sprintf("#!/bin/sh\nsleep 1\nexec %s \"$@\"\n", binary)
 	if err := os.WriteFile(slower, []byte(script), 0o755); err != nil {

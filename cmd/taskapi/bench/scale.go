@@ -150,8 +150,8 @@ func (env *environment) scale(ctx context.Context, o options, allocations int) (
 	r, err := c.answers(ctx, o)
 	return []sample{
 		timeSample("CPU until it rests, for each", used/time.Duration(allocations)),
-		{"RSS, for each", megabytes, float64(rss) / n},
+		{"RSS, for each", func(bytes float64) string { return fmt.Sprintf("%.0f kB", bytes/1e3) }, float64(rss) / n},
 		{"open files, for each", func(files float64) string { return fmt.Sprintf("%.1f", files) }, float64(len(files)) / n},
-		answerSample("an answer while others register", r),
+		answerSample("an answer while others register", r), timeSample("its CPU", r.CPU),
 	}, err
 }
