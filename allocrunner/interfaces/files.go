@@ -69,6 +69,9 @@ type Span struct {
 	Follow bool
 	// Await waits for log files where there are none yet.
 	Await bool
+
+	// Large makes frames of 256 KiB at most; others have 64 KiB.
+	Large bool
 }
 
 // Frames are a file's content piece by piece. Each has its File, Data, and the Offset in File after it; FileEvent says

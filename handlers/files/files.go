@@ -172,6 +172,7 @@ func (h *handlers) raw(spanOf func(url.Values) (interfaces.Span, error)) route.H
 		if err != nil {
 			return route.Answer{}, err
 		}
+		span.Large = r.Principal.Operator()
 		frames, err := found.Open(path, span)
 		if err != nil {
 			return route.Answer{}, err

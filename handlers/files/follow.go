@@ -91,6 +91,7 @@ func (h *handlers) logs(
 	if err != nil {
 		return route.Answer{}, err
 	}
+	span.Large = plain && r.Principal.Operator() // tasks might open many streams, and not read them
 	switch state := alloc.Snapshot().TaskStates[task]; {
 	case state == nil:
 		return route.Answer{}, route.Invalid("unknown task name %s", route.Clip(task))

@@ -15,8 +15,12 @@ import (
 	"taskapi/internal/filewatch"
 )
 
-// frameSize is Nomad's.
-const frameSize = 64 << 10
+const (
+	// frameSize is Nomad's.
+	frameSize = 64 << 10
+	// largeFrame takes a reader a quarter less time than frameSize. Longer ones gain little.
+	largeFrame = 256 << 10
+)
 
 // How often a file that is followed is read. Its watch reports changes, but not that a directory above it was moved
 // away. If the system has no more watches, the file is read all the time.
@@ -28,18 +32,34 @@ const (
 // frame is a part of every reader of frames: the open file, the offset in it, and the buffer.
 type frame struct {
 	api.StreamFrame
-	file   *os.File
-	offset int64
-	buf    *[frameSize]byte // nil while the reader waits, so that it takes no memory
+	file    *os.File
+	offset  int64
+	buffers *sync.Pool
+	buf     *[]byte // nil while the reader waits, so that it takes no memory
 }
 
-// buffers are those of readers that don't wait.
-var buffers = sync.Pool{New: func() any { return new([frameSize]byte) }}
+// The buffers of readers that don't wait.
+var frameBuffers, largeBuffers = buffersOf(frameSize), buffersOf(largeFrame)
+
+func buffersOf(size int) *sync.Pool {
+	return &sync.Pool{New: func() any {
+		buf := make([]byte, size)
+		return &buf
+	}}
+}
+
+// newFrame returns the frame of a reader of the span.
+func newFrame(span interfaces.Span) frame {
+	if span.Large {
+		return frame{buffers: largeBuffers}
+	}
+	return frame{buffers: frameBuffers}
+}
 
 // release gives the buffer back, which the latest frame is in.
 func (f *frame) release() {
 	if f.buf != nil {
-		buffers.Put(f.buf)
+		f.buffers.Put(f.buf)
 		f.buf = nil
 	}
 }
@@ -47,17 +67,18 @@ func (f *frame) release() {
 // read reads the next piece, of most bytes at most. Errors: io.EOF.
 func (f *frame) read(most int64) (*api.StreamFrame, error) {
 	if f.buf == nil {
-		f.buf = buffers.Get().(*[frameSize]byte)
+		f.buf = f.buffers.Get().(*[]byte)
 	}
-	if f.offset > noLimit-frameSize { // the system calls such an offset invalid; no file is so long
+	buf := *f.buf
+	if f.offset > noLimit-int64(len(buf)) { // the system calls such an offset invalid; no file is so long
 		return nil, io.EOF
 	}
-	n, err := f.file.ReadAt(f.buf[:min(most, frameSize)], f.offset)
+	n, err := f.file.ReadAt(buf[:min(most, int64(len(buf)))], f.offset)
 	if n == 0 {
 		return nil, err
 	}
 	f.offset += int64(n)
-	f.Data, f.Offset = f.buf[:n], f.offset
+	f.Data, f.Offset = buf[:n], f.offset
 	return &f.StreamFrame, nil
 }
 
@@ -139,7 +160,7 @@ func (f files) Open(path string, span interfaces.Span) (interfaces.Frames, error
 		}
 		offset = max(st.Size()-span.Offset, 0)
 	}
-	s := &fileFrames{files: f, path: path, left: noLimit, follow: span.Follow}
+	s := &fileFrames{frame: newFrame(span), files: f, path: path, left: noLimit, follow: span.Follow}
 	s.file, s.offset, s.File = file, offset, path
 	if span.Limit > 0 {
 		s.left = span.Limit

@@ -63,6 +63,33 @@ func TestSpans(t *testing.T) {
 	}
 }
 
+// TestFrameSizes: a client of Nomad gets frames of Nomad's size. Others may have large ones.
+func TestFrameSizes(t *testing.T) {
+	dir := newDir(t)
+	text := strings.Repeat("0123456789abcde\n", 20<<10)
+	write(t, dir+"/alloc/data/f", text)
+	write(t, dir+"/alloc/logs/t.stdout.0", text)
+	for span, want := range map[interfaces.Span]int{{}: 64 << 10, {Large: true}: 256 << 10} {
+		file, err := of(dir, nil).Open("alloc/data/f", span)
+		if err != nil {
+			t.Fatal(err)
+		}
+		log, err := of(dir, nil).Logs("t", "stdout", span)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, frames := range []interfaces.Frames{file, log} {
+			if first, err := frames.Next(ended); err != nil || len(first.Data) != want {
+				t.Errorf("%+v: the first frame is %v, %v; want %d bytes", span, first, err, want)
+			}
+			if rest, err := readAll(frames); rest != text[want:] || err != nil {
+				t.Errorf("%+v: the rest has %d bytes, %v; want %d", span, len(rest), err, len(text)-want)
+			}
+			frames.Close()
+		}
+	}
+}
+
 // TestFollow: each change is seen when it happens, in Nomad's words.
 func TestFollow(t *testing.T) {
 	for name, last := range map[string]func(path string) error{

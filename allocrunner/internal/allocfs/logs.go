@@ -46,7 +46,7 @@ type logFrames struct {
 
 // Logs reads with this program's rights: everyone who may read the task's logs may read its log files.
 func (f files) Logs(task, kind string, span interfaces.Span) (interfaces.Frames, error) {
-	s := &logFrames{stream: task + "." + kind, follow: span.Follow, index: -1, newline: true, tree: f.Tree}
+	s := &logFrames{frame: newFrame(span), stream: task + "." + kind, follow: span.Follow, index: -1, newline: true, tree: f.Tree}
 	fail := func(err error) (interfaces.Frames, error) {
 		return nil, errors.Join(&interfaces.FileError{Path: logPath + s.stream, Err: innermost(err)}, s.Close())
 	}
@@ -79,7 +79,7 @@ func (f files) Logs(task, kind string, span interfaces.Span) (interfaces.Frames,
 	}
 	if errors.Is(err, unix.ENOENT) { // the writer is faster: begin with the oldest file that is left
 		_ = s.Close() // only the directory is open
-		return f.Logs(task, kind, interfaces.Span{Follow: span.Follow, Await: span.Await})
+		return f.Logs(task, kind, interfaces.Span{Follow: span.Follow, Await: span.Await, Large: span.Large})
 	}
 	if err != nil {
 		return fail(err)
