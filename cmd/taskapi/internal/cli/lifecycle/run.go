@@ -240,12 +240,13 @@ func leftRunning(ctx context.Context, l base.Layout, alloc *api.Allocation) (lef
 			continue
 		}
 		c := l.Client(id)
-		holder := c.Locate(ctx, client.Timeouts{}).Holder
+		found := c.Locate(ctx, client.Timeouts{})
 		c.Close()
-		switch holder {
-		case client.Nobody:
+		switch {
+		case found.Holder == client.Nobody:
 			left = id
-		case client.Ended, client.Unreadable: // it has just ended
+		case found.Holder == client.Ended, found.Holder == client.Unreadable: // it has just ended
+		case found.Holder == client.Serving && interfaces.Ended(found.Alloc): // its taskapi is about to exit
 		default:
 			return "", errRuns(l, k.Alloc)
 		}
