@@ -11,8 +11,9 @@ import (
 	"taskapi/internal/proc"
 )
 
-// rest is how long a server is left alone before its memory is read, for each of -seconds.
-const rest = 2 * time.Second
+// rest is how long the servers are left alone before their memory is read, for each of -seconds: longer than taskapi
+// takes until it gives back what the start took, and until the allocation is healthy. -seconds 4 makes it a minute.
+const rest = 15 * time.Second
 
 // restingTasks is how many tasks rest with taskapi.
 const restingTasks = 3
