@@ -45,8 +45,8 @@ func (s *FileSource) Reload() (changed bool, err error) {
 	return s.take(document, err, "load key set "+s.path, grace)
 }
 
-// Watch reloads the set whenever the file changes, until ctx ends: at once when it is replaced and inotify(7) works,
-// and within a second otherwise. A problem is logged once, not again while it stays the same.
+// Watch reloads the set whenever the file changes, until ctx ends: at once where inotify(7) works, and within a second
+// elsewhere. A problem is logged once, not again while it stays the same.
 func (s *FileSource) Watch(ctx context.Context, logger *slog.Logger) {
 	WatchFile(ctx, s.path, reporting(logger.With("jwks", s.path), s.Keys, s.Reload))
 }

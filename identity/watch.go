@@ -8,11 +8,11 @@ import (
 )
 
 // recheck is how often a watched file is looked at without an event. Changes on network file systems, behind symbolic
-// links, in a file that is written in its place, and after the directory was replaced cause no event. A look is one
-// stat(2), or the reading of a key set.
+// links, and after the directory was replaced cause no event. A look is one stat(2), or the reading of a key set.
 const recheck = time.Second
 
-// WatchFile calls look at once, whenever a name in path's directory changes, and every second, until ctx ends.
+// WatchFile calls look at once, whenever a name in path's directory changes or a file in it has been written, and every
+// second, until ctx ends.
 func WatchFile(ctx context.Context, path string, look func() bool) {
 	changed, stop := watchDir(filepath.Dir(path))
 	defer stop()

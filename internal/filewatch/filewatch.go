@@ -17,11 +17,11 @@ import (
 )
 
 // The events that wake a caller: of a file, changes of its content, its links and its name; of a directory, changes of
-// the names in it, and its removal.
+// the names in it, the end of writing to a file in it, and its removal.
 const (
 	fileEvents = unix.IN_MODIFY | unix.IN_ATTRIB | unix.IN_MOVE_SELF | unix.IN_DELETE_SELF
-	dirEvents  = unix.IN_CREATE | unix.IN_MOVED_TO | unix.IN_DELETE | unix.IN_ATTRIB |
-		unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_ONLYDIR
+	dirEvents  = unix.IN_CREATE | unix.IN_MOVED_TO | unix.IN_MOVED_FROM | unix.IN_DELETE | unix.IN_CLOSE_WRITE |
+		unix.IN_ATTRIB | unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_ONLYDIR
 )
 
 // Watcher watches any number of files. Its zero value watches none, and it must not be copied.

@@ -88,6 +88,14 @@ func TestDir(t *testing.T) {
 		t.Fatal(err)
 	}
 	wakes(t, one, "a file was renamed in it")
+	if err := os.WriteFile(filepath.Join(path, "other"), []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	wakes(t, one, "a file in it was written")
+	if err := os.Rename(filepath.Join(path, "other"), filepath.Join(t.TempDir(), "other")); err != nil {
+		t.Fatal(err)
+	}
+	wakes(t, one, "a file was moved out of it")
 	if other, err := w.Dir(create(t, filepath.Join(path, "plain"))); err == nil {
 		other.Close()
 		t.Error("a file was watched as a directory")
