@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"slices"
 	"sync"
 
@@ -183,7 +184,10 @@ func (r *Runner) requestStop(how interfaces.StopRequest) {
 }
 
 func (r *Runner) Checks() (api.AllocCheckStatuses, uint64) {
-	if s := r.fsm.state(); !s.begun() || s.phase == terminal || s.ending.Cause != lifecycle.NotEnding {
+	switch s := r.fsm.state(); {
+	case !s.begun() && r.cfg.Saved != nil: // the services are not set up yet, and their tasks run
+		return r.cfg.Saved.Checks, math.MaxUint64
+	case !s.begun() || s.phase == terminal || s.ending.Cause != lifecycle.NotEnding:
 		return nil, 0
 	}
 	return r.serving.results()

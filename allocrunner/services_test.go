@@ -1,7 +1,9 @@
 package allocrunner_test
 
 import (
+	"context"
 	"errors"
+	"math"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -94,6 +96,58 @@ func TestServicesComeAndGo(t *testing.T) {
 	if !inOrder(d.read(), "-web", "main: Killing", "-db", "main: Terminated") || len(p.Names()) > 0 {
 		t.Errorf("noted %q, left %q", d.read(), p.Names())
 	}
+}
+
+// TestChecksAreKnownDuringAResume: the agent's hooks open the API's socket before the services of a resumed allocation
+// are set up. Clients find the results of before, not an allocation without checks.
+func TestChecksAreKnownDuringAResume(t *testing.T) {
+	t.Parallel()
+	d, state := &diary{}, &memory{}
+	var cfg config
+	r := runWith(t, "service", func(g *api.TaskGroup, c *config) {
+		registers(d, c)
+		g.Services = []*api.Service{service("", restartingCheck("1", time.Hour))}
+		c.State = state
+		cfg = *c
+	}, shell("main", "exec sleep 1000"))
+	r.untilState("main", "running")
+	r.until("a check to have a result", func(*api.Allocation) bool { return len(state.saved().Checks) > 0 })
+	cfg.Saved = state.saved() // as after SIGKILL
+	r.runner.Detach()
+	if err := r.end(); !errors.Is(err, interfaces.ErrDetached) {
+		t.Fatal(err)
+	}
+	var next *running
+	begun, known := make(chan struct{}), make(chan int, 1)
+	cfg.Hooks = []interfaces.RunnerHook{prerunHook(func() {
+		<-begun
+		results, _ := next.runner.Checks()
+		known <- len(results)
+	})}
+	next = begin(t, cfg)
+	close(begun)
+	if got := <-known; got != 1 {
+		t.Errorf("the hook finds %d checks, want 1", got)
+	}
+	next.untilState("main", "running")
+	if err := next.runner.Stop(t.Context(), interfaces.StopRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := next.end(); err != nil {
+		t.Fatal(err)
+	}
+	if got, version := next.runner.Checks(); len(got) > 0 || version == math.MaxUint64 {
+		t.Errorf("after the end: %d checks of version %d", len(got), version)
+	}
+}
+
+type prerunHook func()
+
+func (prerunHook) Name() string { return "prerun" }
+
+func (h prerunHook) Prerun(context.Context, *interfaces.RunnerPrerunRequest) error {
+	h()
+	return nil
 }
 
 // TestEveryRestartRegistersAgain: of one task its services, of several the group's, too, again and again.
