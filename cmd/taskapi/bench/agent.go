@@ -118,6 +118,33 @@ func (env *environment) agent(dataDir, job string, flags ...string) (*agent, err
 	return &agent{process: p, allocID: allocID, dir: filepath.Join(dataDir, "allocs", allocID)}, nil
 }
 
+// fresh starts taskapi as a user does, who gives no ID, and returns when the operator gets a 200.
+func (env *environment) fresh(ctx context.Context, dataDir, job string) (s *agent, took time.Duration, err error) {
+	file, allocs := env.path(".nomad.hcl"), filepath.Join(dataDir, "allocs")
+	if err := os.WriteFile(file, []byte(job), 0o644); err != nil {
+		return nil, 0, err
+	}
+	before, _ := os.ReadDir(allocs) // none before the first start
+	p, err := start(env.binary, "run", "-data-dir", dataDir, file)
+	if err != nil {
+		return nil, 0, err
+	}
+	s = &agent{process: p}
+	err = s.until(ctx, "the operator's first 200", startTime, pollInterval, func() bool {
+		if s.dir == "" {
+			now, _ := os.ReadDir(allocs)
+			for _, d := range now {
+				if !slices.ContainsFunc(before, func(old os.DirEntry) bool { return old.Name() == d.Name() }) {
+					s.allocID, s.dir = d.Name(), filepath.Join(allocs, d.Name())
+				}
+			}
+		}
+		_, err := s.allocation()
+		return err == nil
+	})
+	return s, time.Since(p.started), err
+}
+
 // sleeping starts taskapi with a job of sleepers, and returns when all of them run.
 func (env *environment) sleeping(ctx context.Context, tasks int) (*agent, error) {
 	s, err := env.agent(env.path(".data"), sleepers(tasks, identityBlock))

@@ -71,6 +71,7 @@ func (s *agent) execOnce(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	defer sdk.Close()
 	alloc := &api.Allocation{ID: s.allocID, NodeID: "-"} // the SDK tries the node first; there is none of that name
 	code, err := sdk.Allocations().Exec(ctx, alloc, "t0", false, []string{trueProgram}, strings.NewReader(""), io.Discard,
 		io.Discard, nil, nil)

@@ -103,14 +103,14 @@ var emptyReply = reply{contentType: "application/json", body: []byte("{}")}
 // begin starts taskapi, and ends it once its task has got an answer.
 func (env *environment) begin(ctx context.Context, data string) (b beginning, err error) {
 	file := env.path(".first")
-	s, err := env.agent(data, server(env.self, "role-first", file))
+	s, took, err := env.fresh(ctx, data, server(env.self, "role-first", file))
+	if s != nil {
+		defer s.stopInto(&err)
+	}
 	if err != nil {
 		return b, err
 	}
-	defer s.stopInto(&err)
-	if b.operator, err = s.answersOperator(ctx); err != nil {
-		return b, err
-	}
+	b.operator = took
 	b.operatorCPU = env.cpu()
 	var answer firstAnswer
 	err = s.until(ctx, "the task's first 200", startTime, time.Millisecond, func() bool {
