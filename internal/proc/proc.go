@@ -53,13 +53,13 @@ func readAll(name string) (string, error) {
 		return "", err
 	}
 	defer unix.Close(fd)
+	var text strings.Builder
 	var buf [fileSize]byte
-	n, err := unix.Read(fd, buf[:])
-	text := string(buf[:max(n, 0)])
-	for ; n == len(buf) && err == nil; text += string(buf[:max(n, 0)]) {
+	for n := len(buf); n == len(buf) && err == nil; {
 		n, err = unix.Read(fd, buf[:])
+		text.Write(buf[:max(n, 0)])
 	}
-	return text, err
+	return text.String(), err
 }
 
 // parseStat reads proc_pid_stat(5). The program's name, in parentheses, may hold blanks, newlines and parentheses.

@@ -153,12 +153,23 @@ func TestChildren(t *testing.T) {
 	}
 }
 
-// TestReadAll reads a file that is longer than most.
+// TestReadAll reads a file that is longer than most, as every user of the machine can make one: at a cost that grows
+// with its length alone.
 func TestReadAll(t *testing.T) {
-	env := "A=" + strings.Repeat("x", 10_000)
-	name := fmt.Sprintf("/proc/%d/environ", sleeper(t, env).Process.Pid)
-	if got, err := proc.ReadAll(name); err != nil || got != env+"\x00" {
+	env := make([]string, 8)
+	for i := range env {
+		env[i] = fmt.Sprintf("A%d=", i) + strings.Repeat("x", 100_000)
+	}
+	name := fmt.Sprintf("/proc/%d/environ", sleeper(t, env...).Process.Pid)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	got, err := proc.ReadAll(name)
+	runtime.ReadMemStats(&after)
+	if want := strings.Join(env, "\x00") + "\x00"; err != nil || got != want {
 		t.Errorf("%d bytes, %v", len(got), err)
+	}
+	if took := after.TotalAlloc - before.TotalAlloc; took > 16*uint64(len(got)) {
+		t.Errorf("%d bytes of memory for %d bytes", took, len(got))
 	}
 }
 
