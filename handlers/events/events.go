@@ -319,5 +319,8 @@ func (r *reader) read() (batch []*event, ok bool) {
 	batch = append(batch, e.kept[r.next-e.first:]...)
 	r.next += uint64(len(batch))
 	r.changed, r.services = e.changed, e.more
+	if len(e.kept) == 0 { // changes of services come with the first version
+		r.services = nil
+	}
 	return batch, true
 }

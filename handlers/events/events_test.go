@@ -50,7 +50,10 @@ func manyStates(n int) map[string]*api.TaskState {
 }
 
 // changes are changes of services, of which the latest 256 are kept, and which count how often one is decoded.
-type changes struct{ count, decoded int }
+type changes struct {
+	count, decoded int
+	more           chan struct{}
+}
 
 func (c *changes) Since(number uint64) (kept []*registry.Change, next uint64, more <-chan struct{}) {
 	next = uint64(c.count)
@@ -60,7 +63,7 @@ func (c *changes) Since(number uint64) (kept []*registry.Change, next uint64, mo
 			return &api.ServiceRegistration{}
 		}})
 	}
-	return kept, next, nil
+	return kept, next, c.more
 }
 
 // TestServicesOfUnreadEvents: changes of services are decoded for a stream alone. A reader is too slow, and one that
@@ -106,5 +109,31 @@ func TestServicesOfUnreadEvents(t *testing.T) {
 		t.Errorf("after the last index, events are lost up to %d", lost)
 	} else if _, ok := second.read(); !ok {
 		t.Error("a new reader is too slow")
+	}
+}
+
+// TestServicesBeforeTheFirstVersion: a stream that has begun before the allocation's first version waits for this
+// version, however many changes of services there are.
+func TestServicesBeforeTheFirstVersion(t *testing.T) {
+	events, services := New(), new(changes)
+	services.more = make(chan struct{})
+	events.FollowServices(services)
+	services.count = 1
+	close(services.more)
+	r, _ := events.reader(0)
+	if batch, ok := r.read(); !ok || len(batch) > 0 {
+		t.Fatalf("read %d events, %t, before the first version", len(batch), ok)
+	}
+	select {
+	case <-r.services:
+		t.Error("it would read again at once, without end")
+	default:
+	}
+	if err := events.PutAllocs(t.Context(), []*api.Allocation{{ID: "a", ModifyIndex: 7}}); err != nil {
+		t.Fatal(err)
+	}
+	<-r.changed
+	if batch, ok := r.read(); !ok || len(batch) != 1 || len(batch[0].services) != 1 {
+		t.Errorf("read %v, %t; want the first version with the change", batch, ok)
 	}
 }
