@@ -161,15 +161,11 @@ func (c *child) become() (at step, errno syscall.Errno) {
 			return prepare, errno
 		}
 	}
-	if c.oomScoreAdj != nil {
-		fd, _, failed := syscall.RawSyscall6(syscall.SYS_OPENAT, 0, uintptr(unsafe.Pointer(c.oomFile)),
-			syscall.O_WRONLY|syscall.O_CLOEXEC, 0, 0, 0)
-		if errno = failed; errno == 0 {
-			_, _, errno = syscall.RawSyscall(syscall.SYS_WRITE, fd, uintptr(unsafe.Pointer(c.oomScoreAdj)), c.oomLength)
+	if c.oomScoreAdj != nil { // the program runs also when that is refused
+		if fd, _, failed := syscall.RawSyscall6(syscall.SYS_OPENAT, 0, uintptr(unsafe.Pointer(c.oomFile)),
+			syscall.O_WRONLY|syscall.O_CLOEXEC, 0, 0, 0); failed == 0 {
+			_, _, _ = syscall.RawSyscall(syscall.SYS_WRITE, fd, uintptr(unsafe.Pointer(c.oomScoreAdj)), c.oomLength)
 			_, _, _ = syscall.RawSyscall(syscall.SYS_CLOSE, fd, 0, 0)
-		}
-		if errno != 0 {
-			return prepare, errno
 		}
 	}
 	_, _, errno = syscall.RawSyscall6(syscall.SYS_PRLIMIT64, 0, syscall.RLIMIT_NOFILE, uintptr(unsafe.Pointer(&c.limit)),

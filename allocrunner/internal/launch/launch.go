@@ -44,7 +44,7 @@ type Program struct {
 
 	Files       [3]*os.File // standard input, output and error; each has its own number, 0 to 2, or a greater one
 	TTY         bool        // Files[0] becomes its controlling terminal
-	OOMScoreAdj int         // 0: ours
+	OOMScoreAdj int         // 0: ours, as when the kernel refuses to lower it
 }
 
 // User is the user that the process becomes.

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -135,9 +136,11 @@ func (p *process) end(t *testing.T) (state *os.ProcessState, out, errs string) {
 	return state, texts[0], texts[1]
 }
 
-// launchProgram starts a program with the standard files of this one, and waits for its end.
+// launchProgram starts a program with the standard files of this one, and with the score in its environment, and waits
+// for its end.
 func launchProgram(args []string) error {
-	l, err := launch.New(launch.Program{Path: args[0], Args: args, Dir: "/",
+	score, _ := strconv.Atoi(os.Getenv("SCORE"))
+	l, err := launch.New(launch.Program{Path: args[0], Args: args, Dir: "/", OOMScoreAdj: score,
 		Files: [3]*os.File{os.Stdin, os.Stdout, os.Stderr}})
 	if err != nil {
 		return err
@@ -220,6 +223,27 @@ func TestLimitOfOpenFiles(t *testing.T) {
 			self)
 		if out, err := cmd.CombinedOutput(); err != nil || strings.TrimSpace(string(out)) != want {
 			t.Errorf("%s: a program that it starts has %s, %v; want %s", limits, out, err, want)
+		}
+	}
+}
+
+// TestOOMScoreAdj is set, and a program runs nevertheless when that is refused: here for a number that is too high, and
+// in a container for one that is lower than the container's own.
+func TestOOMScoreAdj(t *testing.T) {
+	const file = "/proc/self/oom_score_adj"
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for score, want := range map[string]string{"700": "700\n", "2000": string(ours)} {
+		cmd := exec.Command(self, "launch", "/bin/cat", file)
+		cmd.Env = append(os.Environ(), "SCORE="+score)
+		if out, err := cmd.CombinedOutput(); err != nil || string(out) != want {
+			t.Errorf("%s: the program has %s, %v; want %s", score, out, err, want)
 		}
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -107,6 +109,12 @@ func (l *Local) launch(ctx context.Context, p *process, spec drivers.Spec, files
 	p.pid, p.started = p.proc.Pid, time.Now()
 	began()
 	if err = process.Await(ctx); err == nil {
+		if spec.OOMScoreAdj != 0 {
+			has, _ := os.ReadFile(fmt.Sprintf("/proc/%d/oom_score_adj", p.pid)) // it may have ended
+			if score := strings.TrimSpace(string(has)); score != "" && score != strconv.Itoa(spec.OOMScoreAdj) {
+				l.cfg.Logger.Warn("oom_score_adj can't be set", "task", spec.Task, "wanted", spec.OOMScoreAdj, "has", score)
+			}
+		}
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
