@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -38,10 +40,11 @@ type ExecTrees func() (trees []*Tree, othersRun bool)
 // left to its task's own Kill. If some do not end, the error is ctx's.
 func (t *Tree) Kill(ctx context.Context, found Found, execTrees ExecTrees) error {
 	empty := 0
+	var before map[int]bool // the processes that the look before has found dead
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
 		running := t.Running() // before the look: a parent that ends during the look hides its children
 		populated := t.group.populated()
-		members, err := t.members(running, populated, found, execTrees)
+		members, dead, err := t.members(running, populated, found, execTrees)
 		if err != nil {
 			return err
 		}
@@ -49,9 +52,16 @@ func (t *Tree) Kill(ctx context.Context, found Found, execTrees ExecTrees) error
 			found[s.PID] = s.Start
 		}
 		if len(members) == 0 && !running && !populated {
-			// A look is no snapshot: a process whose parent ends meanwhile may not be seen. A cgroup can't be wrong.
-			if empty++; empty == 2 || t.group != "" {
+			// A cgroup can't be wrong. But a look is no snapshot: a process that ends during the look hides its children,
+			// which this program inherits. One that is alive after that is found by the next look, or ends during that look,
+			// too: then it is among the dead for the first time.
+			empty++
+			ended := func(pid int) bool { return dead[pid] && !before[pid] }
+			if t.group != "" || empty > 1 && !slices.ContainsFunc(slices.Collect(maps.Keys(dead)), ended) {
 				return nil
+			}
+			if before = dead; ctx.Err() != nil {
+				return fmt.Errorf("processes start others faster than they are found: %w", ctx.Err())
 			}
 			continue
 		}
@@ -88,16 +98,19 @@ func (t *Tree) killMembers(members []proc.Stat) error {
 	return nil
 }
 
-// members finds the living processes of the tree, without the root process.
-func (t *Tree) members(running, populated bool, found Found, execTrees ExecTrees) ([]proc.Stat, error) {
+// members finds the living processes of the tree, without the root process, and those that end meanwhile or are dead.
+func (t *Tree) members(
+	running, populated bool, found Found, execTrees ExecTrees,
+) (members []proc.Stat, dead map[int]bool, err error) {
 	own := t.set.own.now() // before the look, too: a root process that ends during the look is no orphan
 	self := os.Getpid()
 	now := proc.UptimeTicks()
 	inherited, err := t.set.children(self)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	spared, last := t.execProcesses(execTrees)
+	dead = map[int]bool{}
 	var ancestors []int
 	if populated {
 		ancestors = t.group.pids()
@@ -114,20 +127,23 @@ func (t *Tree) members(running, populated bool, found Found, execTrees ExecTrees
 		if pid == t.root.Pid || own[pid] != nil || t.set.own.has(pid) {
 			continue
 		}
-		if s, err := proc.Read(pid); err == nil && s.Parent == self && t.claims(s, last) {
+		if s, err := proc.Read(pid); err != nil || s.Parent == self && t.claims(s, last) {
 			ancestors = append(ancestors, pid)
 		}
 	}
-	var members []proc.Stat
 	visited := map[int]bool{}
 	for len(ancestors) > 0 {
 		pid := ancestors[0]
 		ancestors = ancestors[1:]
-		s, err := proc.Read(pid)
-		if err != nil || s.Dead || visited[pid] || spared[pid] {
+		if visited[pid] || spared[pid] {
 			continue
 		}
 		visited[pid] = true
+		s, err := proc.Read(pid)
+		if err != nil || s.Dead {
+			dead[pid] = true
+			continue
+		}
 		if pid != t.root.Pid && !spared[s.Session] {
 			members = append(members, s)
 		}
@@ -136,11 +152,11 @@ func (t *Tree) members(running, populated bool, found Found, execTrees ExecTrees
 		}
 		children, err := t.set.children(pid)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		ancestors = append(ancestors, children...)
 	}
-	return members, nil
+	return members, dead, nil
 }
 
 // execProcesses returns the root processes of exec children and the processes in their cgroups. last reports whether

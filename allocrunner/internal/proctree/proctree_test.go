@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -246,5 +247,38 @@ func TestANeighbourThatEndsDuringALook(t *testing.T) {
 	})
 	if n := e.kill(task); n != 0 {
 		t.Errorf("%d processes were left of a task that had started none", n)
+	}
+}
+
+// TestAChainOfOrphans each of which starts the next one and ends during a look.
+func TestAChainOfOrphans(t *testing.T) {
+	e := newTrees(t, proctree.Config{NoCgroup: true})
+	r, steps := e.fifo(), filepath.Join(e.dir, "steps")
+	if err := unix.Mkfifo(steps, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	step, err := os.OpenFile(steps, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer step.Close()
+	task := e.start("t", `exec 3<steps; next() { sh -c 'echo $PPID' >$FIFO; read x <&3; next & }; next &`)
+	e.wait(task)
+	pid, looks := proctest.ReadPID(t, r), 0
+	e.AfterLook(func() {
+		if looks++; looks > 3 {
+			return
+		}
+		last := pid
+		if _, err := step.WriteString("\n"); err != nil {
+			t.Error(err)
+		}
+		for pid = proctest.ReadPID(t, r); proctest.Alive(last); {
+			runtime.Gosched()
+		}
+	})
+	if n := e.kill(task); proctest.Alive(pid) {
+		t.Errorf("process %d still runs; %d were killed", pid, n)
+		_ = unix.Kill(-task.pid, unix.SIGKILL)
 	}
 }
