@@ -186,7 +186,9 @@ func (c *child) become() (at step, errno syscall.Errno) {
 			return changeUser, errno
 		}
 	}
-	// Not before, for the change of the user clears it.
+	// Neither before, for the change of the user undoes both. Until the execution, a core dump would show the user our
+	// memory.
+	_, _, _ = syscall.RawSyscall(syscall.SYS_PRCTL, syscall.PR_SET_DUMPABLE, 0, 0)
 	_, _, _ = syscall.RawSyscall(syscall.SYS_PRCTL, syscall.PR_SET_PDEATHSIG, uintptr(syscall.SIGKILL), 0)
 	if parent, _, _ := syscall.RawSyscall(syscall.SYS_GETPPID, 0, 0, 0); parent != c.parent { // it died before that
 		self, _, _ := syscall.RawSyscall(syscall.SYS_GETPID, 0, 0, 0)

@@ -164,10 +164,9 @@ func openDir(t *testing.T) string {
 	return dir
 }
 
-var stranger = &launch.User{UID: 3100000077, GID: 3100000078, Groups: []uint32{3100000079, 3100000080}}
-
-// TestBecome: the program is the task's user in all respects, has what it was given, and nothing of ours.
-func TestBecome(t *testing.T) {
+// copyOfThis makes a copy of this program in a directory, which every user may execute, and returns its path.
+func copyOfThis(t *testing.T, dir string) string {
+	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -176,11 +175,19 @@ func TestBecome(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := openDir(t)
 	program := filepath.Join(dir, "program")
 	if err := os.WriteFile(program, binary, 0o755); err != nil {
 		t.Fatal(err)
 	}
+	return program
+}
+
+var stranger = &launch.User{UID: 3100000077, GID: 3100000078, Groups: []uint32{3100000079, 3100000080}}
+
+// TestBecome: the program is the task's user in all respects, has what it was given, and nothing of ours.
+func TestBecome(t *testing.T) {
+	dir := openDir(t)
+	program := copyOfThis(t, dir)
 	for name, user := range map[string]*launch.User{"as we are": nil, "another user": stranger,
 		"another user without groups": {UID: 7, GID: 8}} {
 		t.Run(name, func(t *testing.T) {
@@ -333,25 +340,25 @@ func TestAHang(t *testing.T) {
 	case err := <-result:
 		t.Fatal("it does not hang:", err)
 	}
-	if open, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.Pid)); err != nil || len(open) != 4 {
-		t.Errorf("it has open %v, %v; want the standard files and the connection", open, err)
-	}
 	if user != nil {
+		if open, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.Pid)); err != nil || len(open) != 4 {
+			t.Errorf("it has open %v, %v; want the standard files and the connection", open, err)
+		}
 		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.Pid))
 		if err != nil || !strings.Contains(string(status), fmt.Sprintf("Uid:\t%d\t%[1]d\t%[1]d\t%[1]d\n", user.UID)) {
 			t.Errorf("its user: %v\n%s", err, status)
 		}
-		owners := map[uint32]bool{}
-		for _, name := range []string{"environ", "mem", "fd", "maps"} {
-			info, err := os.Stat(fmt.Sprintf("/proc/%d/%s", p.Pid, name))
-			if err != nil {
-				t.Fatal(err)
-			}
-			owners[info.Sys().(*syscall.Stat_t).Uid] = true
+	}
+	owners := map[uint32]bool{}
+	for _, name := range []string{"environ", "mem", "fd", "maps"} {
+		info, err := os.Stat(fmt.Sprintf("/proc/%d/%s", p.Pid, name))
+		if err != nil {
+			t.Fatal(err)
 		}
-		if got := slices.Collect(maps.Keys(owners)); !slices.Equal(got, []uint32{0}) {
-			t.Errorf("what the kernel shows of it belongs to %v, want root alone", got)
-		}
+		owners[info.Sys().(*syscall.Stat_t).Uid] = true
+	}
+	if got := slices.Collect(maps.Keys(owners)); !slices.Equal(got, []uint32{0}) {
+		t.Errorf("what the kernel shows of it belongs to %v, want root alone", got)
 	}
 	reason := errors.New("given up")
 	giveUp(reason)
@@ -363,5 +370,21 @@ func TestAHang(t *testing.T) {
 	}
 	if state, _, _ := p.end(t); state.String() != "signal: killed" {
 		t.Errorf("it ended with %v", state)
+	}
+}
+
+// TestAHangWithoutRoot: of a process that does not change its user, too, the kernel shows and dumps nothing to this
+// user, for it has the memory of the program that has forked it.
+func TestAHangWithoutRoot(t *testing.T) {
+	proctest.NeedRoot(t) // to become another user
+	dir := openDir(t)
+	cmd := exec.Command("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", copyOfThis(t, dir),
+		"-test.run", "^TestAHang$", "-test.v")
+	cmd.Env = append(os.Environ(), "TMPDIR="+dir)
+	if err := os.Chmod(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "--- PASS: TestAHang") {
+		t.Errorf("%v: %s", err, out)
 	}
 }
