@@ -6,16 +6,12 @@ import (
 	"context"
 	"errors"
 	"io"
-	"math"
-	"path"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/interfaces"
-	"taskapi/cmd/taskapi/internal/cli/base"
 )
 
 // TaskStream is a task's standard output or standard error.
@@ -210,40 +206,4 @@ func (l *LastWords) Of(task string) []string {
 		return nil
 	}
 	return lines[max(0, len(lines)-mostLastWords):]
-}
-
-// Since returns where the first log file begins that was written to at a time or later: lines have no times, and a file
-// has the time of its last write. ok is false when there is no such file.
-func Since(files interfaces.Files, s TaskStream, at time.Time) (begin position, ok bool, err error) {
-	list, err := files.List(path.Join("alloc", "logs"), math.MaxInt)
-	if err != nil {
-		return position{}, false, err
-	}
-	for _, f := range list {
-		number, isLog := strings.CutPrefix(f.Name, s.Task+"."+s.Kind+".")
-		if !isLog || f.IsDir || f.ModTime.Before(at) || strings.Trim(number, "0123456789") != "" {
-			continue
-		}
-		if p := (position{file: "alloc/logs/" + f.Name}); !ok || p.compare(begin) < 0 {
-			begin, ok = p, true
-		}
-	}
-	return begin, ok, nil
-}
-
-// ParseSince reads a duration back from now, or a time.
-func ParseSince(text string, now time.Time) (time.Time, error) {
-	if d, err := time.ParseDuration(text); err == nil {
-		if d < 0 {
-			return time.Time{}, base.Usagef("--since %s is in the future: give a duration without a sign", text)
-		}
-		return now.Add(-d), nil
-	}
-	for _, layout := range []string{time.RFC3339Nano, "2006-01-02 15:04:05", "2006-01-02T15:04:05", "2006-01-02"} {
-		if t, err := time.ParseInLocation(layout, text, time.Local); err == nil {
-			return t, nil
-		}
-	}
-	return time.Time{}, base.Usagef("--since %q is neither a duration, such as 10m, nor a time, such as "+
-		"2026-01-31 15:04:05", text)
 }

@@ -27,7 +27,6 @@ import (
 type logsOptions struct {
 	follow         bool
 	tail           int // lines; negative for all
-	since          string
 	stdout, stderr bool
 	json           bool
 }
@@ -55,8 +54,6 @@ latest output is kept (by default 10 files of 10 MB).`,
 	f := cmd.Flags()
 	f.BoolVarP(&o.follow, "follow", "f", false, "print more as it is written, until the allocation ends")
 	f.IntVar(&o.tail, "tail", -1, "begin with the last `N` lines of each stream")
-	f.StringVar(&o.since, "since", "",
-		"begin with the first log file that was written to since a `TIME`, or for a duration such as 10m")
 	f.BoolVar(&o.stdout, "stdout", false, "only standard output")
 	f.BoolVar(&o.stderr, "stderr", false, "only standard error")
 	f.BoolVar(&o.json, "json", false, "print each line as a JSON object with task, stream and line")
@@ -64,9 +61,6 @@ latest output is kept (by default 10 files of 10 MB).`,
 }
 
 func (o *logsOptions) run(ctx context.Context, w base.Environment, t base.Target) error {
-	if o.tail >= 0 && o.since != "" {
-		return base.Usagef("--tail and --since exclude each other: give one")
-	}
 	if o.tail > maxTail {
 		return base.Usagef("--tail %d is more than %d lines: leave it out for all", o.tail, maxTail)
 	}
@@ -89,7 +83,7 @@ func (o *logsOptions) run(ctx context.Context, w base.Environment, t base.Target
 	ctx, release := base.UntilSignal(ctx)
 	defer release()
 	streams := follow.StreamsOf(tasks, kinds...)
-	begins, err := o.begins(ctx, l.files, streams, time.Now())
+	begins, err := o.begins(ctx, l.files, streams)
 	if err == nil && o.follow {
 		err = l.follow(ctx, t, streams, begins)
 	} else if err == nil {
@@ -103,16 +97,14 @@ func (o *logsOptions) run(ctx context.Context, w base.Environment, t base.Target
 
 // printAll prints the streams one after the other.
 func (l *logsPrinter) printAll(ctx context.Context, t base.Target, streams []follow.TaskStream,
-	begins []*interfaces.Span) error {
+	begins []interfaces.Span) error {
 	printed := false
 	for i, s := range streams {
-		if begins[i] == nil {
-			continue
-		}
-		printed = true
-		if err := l.print(ctx, ctx, s, *begins[i]); err != nil && !errors.Is(err, interfaces.ErrNoLogs) {
+		err := l.print(ctx, ctx, s, begins[i])
+		if err != nil && !errors.Is(err, interfaces.ErrNoLogs) {
 			return err
 		}
+		printed = printed || err == nil
 	}
 	if !printed {
 		fmt.Fprintf(l.err, "%s has no output\n", t)
@@ -120,29 +112,19 @@ func (l *logsPrinter) printAll(ctx context.Context, t base.Target, streams []fol
 	return nil
 }
 
-// begins returns where each stream begins, nil for one without output that is asked for.
-func (o *logsOptions) begins(ctx context.Context, files interfaces.Files, streams []follow.TaskStream,
-	now time.Time) ([]*interfaces.Span, error) {
-	at := time.Time{}
-	if o.since != "" {
-		var err error
-		if at, err = follow.ParseSince(o.since, now); err != nil {
-			return nil, err
-		}
-	}
-	spans := make([]*interfaces.Span, len(streams))
+// begins returns where each stream begins.
+func (o *logsOptions) begins(ctx context.Context, files interfaces.Files, streams []follow.TaskStream) (
+	[]interfaces.Span, error) {
+	spans := make([]interfaces.Span, len(streams))
 	for i, s := range streams {
-		begin, ok, err := follow.Since(files, s, at)
-		if ok && err == nil && o.tail >= 0 {
-			begin, err = follow.Tail(ctx, files, s, o.tail)
+		if o.tail < 0 {
+			continue
 		}
+		begin, err := follow.Tail(ctx, files, s, o.tail)
 		if err != nil && !errors.Is(err, interfaces.ErrNoLogs) {
 			return nil, fmt.Errorf("logs of task %q: %w", s.Task, err)
 		}
-		if ok && err == nil {
-			span := begin.Span()
-			spans[i] = &span
-		}
+		spans[i] = begin.Span()
 	}
 	return spans, nil
 }
@@ -214,16 +196,13 @@ func (l *logsPrinter) write(s follow.TaskStream, text []byte) error {
 
 // follow prints all streams at once until the allocation has ended, or ctx.
 func (l *logsPrinter) follow(ctx context.Context, t base.Target, streams []follow.TaskStream,
-	begins []*interfaces.Span) error {
+	begins []interfaces.Span) error {
 	following, end := context.WithCancel(ctx)
 	defer end()
 	var all sync.WaitGroup
 	errs := make([]error, len(streams))
 	for i, s := range streams {
-		span := interfaces.Span{}
-		if begins[i] != nil {
-			span = *begins[i]
-		}
+		span := begins[i]
 		span.Follow, span.Await = true, true
 		all.Go(func() {
 			defer func() {
