@@ -11,7 +11,7 @@ import (
 	"taskapi/internal/signals"
 )
 
-// wrap says what failed with an error, if there is one.
+// wrap adds to an error, if there is one, the operation that failed.
 func wrap(err *error, what string, args ...any) {
 	if *err != nil {
 		*err = fmt.Errorf("%s: %w", fmt.Sprintf(what, args...), *err)
@@ -38,19 +38,19 @@ func (r *Runner) RestartRunning(ctx context.Context) (err error) {
 	if len(r.runningTasks()) > 0 {
 		r.preTaskRestart(ctx)
 	}
-	if !r.fsm.state().live() { // a stop came in between, and may leave the tasks a delay
+	if !r.fsm.state().live() { // a stop came in between, and it may grant the tasks a delay
 		return interfaces.ErrTerminal
 	}
 	_, err = joined(each(r.runningTasks(), func(t *taskrunner.Runner) error {
 		return t.Restart(ctx, "User requested running tasks to restart")
 	}))
 	if errors.Is(err, interfaces.ErrTerminal) {
-		err = interfaces.ErrTerminal // once, however many tasks say so
+		err = interfaces.ErrTerminal // once, even if many tasks report it
 	}
 	return err
 }
 
-// RestartAll starts no task before the last one has been stopped, also when the caller does not wait for that.
+// RestartAll stops all tasks before it starts the first one, even if the caller does not wait.
 func (r *Runner) RestartAll(ctx context.Context) (err error) {
 	defer wrap(&err, "restart all tasks")
 	if err := r.fsm.awaitSetUp(ctx); err != nil {
@@ -127,7 +127,7 @@ func each(tasks []*taskrunner.Runner, f func(*taskrunner.Runner) error) []error 
 	return errs
 }
 
-// joined returns how many tasks were reached, and the errors of others but for those that have no process.
+// joined returns how many tasks were reached, and the errors of the others. A task without a process is not an error.
 func joined(errs []error) (done int, err error) {
 	var failed []error
 	for _, err := range errs {

@@ -19,10 +19,10 @@ import (
 // fsm owns an allocation's state. Anybody may handle an event; drive alone performs the effects.
 type fsm struct {
 	current atomic.Pointer[state]
-	changed wake.Signal   // drive has something to look at; only the latest matters
-	begun   chan struct{} // closed when the tasks have been received, or never will be
+	changed wake.Signal   // wakes drive; only the latest signal matters
+	begun   chan struct{} // closed when the tasks have been received, or will never be
 
-	mu   sync.Mutex     // held over a transition; guards due, and what is added to work
+	mu   sync.Mutex     // held during a transition; guards due, and additions to work
 	due  []effect       // effects that drive has not performed yet
 	work sync.WaitGroup // restarts and updates that outlive their callers
 }
@@ -52,8 +52,7 @@ func (m *fsm) nextLocked(e event) state {
 	return s
 }
 
-// look handles the present state of the group, which is read in between other events, and takes the effects that are
-// due.
+// look reads the group's present state between other events, handles it, and takes the effects that are due.
 func (m *fsm) look(group func() groupChanged) (state, []effect) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -63,8 +62,8 @@ func (m *fsm) look(group func() groupChanged) (state, []effect) {
 	return s, due
 }
 
-// setUpWait is how long a request waits for an allocation that is being set up or resumed: a new keeper may take a
-// while on a busy machine.
+// setUpWait is how long a request waits while the allocation is set up or resumed. On a busy machine a new keeper takes
+// a while.
 const setUpWait = 10 * time.Second
 
 // awaitSetUp waits until an allocation that is being set up or resumed has received its tasks. Errors:
@@ -95,9 +94,8 @@ func (m *fsm) awaitLive(ctx context.Context) error {
 	return nil
 }
 
-// runDetached does what must not stop half way when its caller goes away. The caller waits for as long as ctx lasts,
-// and Run for as long as it takes. Errors: interfaces.ErrTerminal when the allocation does not live, ctx's, or what do
-// returns.
+// runDetached runs do, which goes on when its caller goes away. The caller waits until ctx ends, and Run until do
+// returns. Errors: interfaces.ErrTerminal when the allocation does not live; ctx's; do's.
 func (m *fsm) runDetached(ctx context.Context, do func(context.Context) error) error {
 	result := make(chan error, 1)
 	m.mu.Lock()
@@ -112,7 +110,7 @@ func (m *fsm) runDetached(ctx context.Context, do func(context.Context) error) e
 	return await(ctx, result)
 }
 
-// await returns a result, unless ctx ends before.
+// await returns a result, or ctx's error if ctx ends first.
 func await(ctx context.Context, result <-chan error) error {
 	select {
 	case err := <-result:
@@ -164,7 +162,7 @@ func (r *Runner) groupNow() groupChanged {
 func (r *Runner) perform(ctx context.Context, e effect) {
 	switch e := e.(type) {
 	case openGates:
-		r.resources.freePorts.Do(r.resources.ports.ReleaseSockets) // they are the tasks' from here on
+		r.resources.freePorts.Do(r.resources.ports.ReleaseSockets) // from here on the tasks own them
 		for _, name := range e.tasks {
 			r.task(name).Open()
 		}
@@ -188,8 +186,9 @@ func (r *Runner) perform(ctx context.Context, e effect) {
 	}
 }
 
-// shutdownDelay starts the group's shutdown_delay: between its leaving the registry and the first kill. One that an
-// earlier runner has begun goes on: the wall clock, which is all that two processes share, can't lengthen it.
+// shutdownDelay starts the group's shutdown_delay, which lies between the deregistration of its services and the first
+// kill. A delay that an earlier runner has begun continues. Setting the wall clock, the only clock that two processes
+// share, can't lengthen it.
 func (r *Runner) shutdownDelay() <-chan time.Time {
 	d := ptr.Deref(r.group().ShutdownDelay)
 	if saved := r.cfg.Saved; saved != nil && !saved.KillAfter.IsZero() {
@@ -199,7 +198,8 @@ func (r *Runner) shutdownDelay() <-chan time.Time {
 	return time.After(d)
 }
 
-// killReason returns the event that says why a task is killed; nil for a stop, which Killing alone announces.
+// killReason returns the event that says why a task is killed. It is nil for a stop, which only the event Killing
+// announces.
 func killReason(e lifecycle.Ending) *api.TaskEvent {
 	switch e.Cause {
 	case lifecycle.LeaderDead:

@@ -17,11 +17,11 @@ import (
 	"taskapi/allocrunner/internal/lifecycle"
 )
 
-// hangUpTime is what a program has between the closing of its files, which on a terminal is a SIGHUP, and SIGKILL: a
-// shell saves its history.
+// hangUpTime is the time between the closing of a program's files (on a terminal a SIGHUP) and SIGKILL. A shell saves
+// its history in it.
 const hangUpTime = time.Second
 
-// defaultTerm is the type of a terminal of which nothing is known, as docker has it.
+// defaultTerm is the type of a terminal whose type is unknown, as in docker.
 const defaultTerm = "xterm"
 
 func (r *Runner) Exec(ctx context.Context, req interfaces.ExecRequest) (_ interfaces.ExecSession, err error) {
@@ -74,7 +74,7 @@ func closeAll(files []*os.File) {
 	}
 }
 
-// execTask returns the task as its driver gets it for a program beside it: as it was started.
+// execTask returns the task for its driver, as it was when it was started, to run a program beside it.
 func (r *Runner) execTask(ctx context.Context, req interfaces.ExecRequest) (none drivers.Task, err error) {
 	t := r.task(req.Task)
 	if t == nil {

@@ -10,8 +10,8 @@ import (
 // Files returns the files of the allocation.
 func (r *Runner) Files(reader *interfaces.Reader) interfaces.Files { return r.files.As(reader) }
 
-// Files returns the files of an allocation, whether it runs or has ended, as this program's user may read them: from
-// its directory, without its taskapi.
+// Files returns the files of an allocation that runs or has ended. It reads them from the allocation's directory, with
+// the rights of this program's user; no taskapi has to run.
 func Files(dir string, group *api.TaskGroup) interfaces.Files {
 	return allocfs.New(dir, taskNames(group)).As(nil)
 }

@@ -15,7 +15,7 @@ import (
 type healthHook struct {
 	runner *Runner
 
-	// guards the fields below; held over the watcher's Observe, so that the last thing it sees is the latest
+	// guards the fields below; held during the watcher's Observe, so that the watcher's last observation is the latest
 	mu      sync.Mutex
 	watcher *health.Watcher
 	end     context.CancelFunc
@@ -33,8 +33,8 @@ var (
 
 func (h *healthHook) Name() string { return "health" }
 
-// Prerun keeps what an earlier runner has decided. What it has not decided has a whole healthy_deadline again, since
-// nobody has looked meanwhile.
+// Prerun keeps the decision of an earlier runner. If there is none, the whole healthy_deadline begins again, since
+// nobody has watched meanwhile.
 func (h *healthHook) Prerun(_ context.Context, req *interfaces.RunnerPrerunRequest) error {
 	if status := req.Alloc.DeploymentStatus; status == nil || status.Healthy == nil {
 		h.watch(req.Alloc)
@@ -42,7 +42,7 @@ func (h *healthHook) Prerun(_ context.Context, req *interfaces.RunnerPrerunReque
 	return nil
 }
 
-// watch begins to evaluate the allocation, unless its job does not want that, or it is late for it.
+// watch begins to evaluate the allocation, unless its job does not want an evaluation or the allocation is ending.
 func (h *healthHook) watch(alloc *api.Allocation) {
 	policy, ok := health.For(alloc.Job, alloc.GetTaskGroup())
 	if !ok {
@@ -122,8 +122,8 @@ func (h *healthHook) Update(_ context.Context, req *interfaces.RunnerUpdateReque
 	return nil
 }
 
-// DecidesHealth reports whether an allocation's health is ever decided: a batch job's is not, nor one whose update
-// block does not want it.
+// DecidesHealth reports whether an allocation's health is ever decided. It is not for a batch job, nor if the update
+// block turns it off.
 func DecidesHealth(alloc *api.Allocation) bool {
 	_, ok := health.For(alloc.Job, alloc.GetTaskGroup())
 	return ok

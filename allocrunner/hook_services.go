@@ -17,19 +17,18 @@ import (
 	"taskapi/allocrunner/internal/services"
 )
 
-// servedAlloc is what an allocation's services and their checks need of it.
+// servedAlloc has the parts of an allocation that its services and checks need.
 type servedAlloc interface {
-	// services resolves the services of a version of the allocation. Errors: those that can't be.
+	// services resolves the services of a version of the allocation. Errors: the services that can't be resolved.
 	services(alloc *api.Allocation) (services.Owned, error)
-	// checkConfig returns what the checks of a version of the allocation are made of.
+	// checkConfig returns the configuration of the checks of a version of the allocation.
 	checkConfig(alloc *api.Allocation) checks.Config
-	// checkedTasks returns the tasks that a check of this task is about: the one, or, for the group's checks, all that
-	// serve. Neither what prepares the others, nor what follows them, nor what clears up after them is to blame for
-	// what the group's services do.
+	// checkedTasks returns the tasks that a check restarts: the check's own task or, for the group's checks, the main
+	// tasks and sidecars. Other prestart, poststart and poststop tasks are not to blame for the group's services.
 	checkedTasks(task string) []checkedTask
 	// preTaskRestart calls the hooks that come before tasks are restarted together.
 	preTaskRestart(ctx context.Context)
-	// checksChanged saves results and has the allocation's health evaluated by them.
+	// checksChanged saves results and evaluates the allocation's health by them.
 	checksChanged(results api.AllocCheckStatuses)
 }
 
@@ -40,26 +39,27 @@ type checkedTask interface {
 	Unhealthy(reason string)
 }
 
-// leaveTimeout bounds how long what ends, or this process, waits for services to leave: they do so sooner or later
-// without it.
+// leaveTimeout bounds how long the end of a task, of the allocation or of this process waits for the deregistration of
+// services. They are deregistered sooner or later in any case.
 const leaveTimeout = 5 * time.Second
 
-// servicesHook has the services of the allocation registered and checked while what they lead to can be reached. One
-// state decides both, registration.State: the results of checks are those of the present registration.
+// servicesHook registers and checks the services of the allocation while their tasks can be reached. registration.State
+// decides about both, so the results of checks always belong to the present registration.
 type servicesHook struct {
 	alloc     servedAlloc
 	logger    *slog.Logger
 	registrar *registration.Registrar
 	saved     api.AllocCheckStatuses // results of an earlier runner
 
-	stepping sync.Mutex // held over a transition, so that checks follow in its order; guards over
+	stepping sync.Mutex // held during a transition, so that checks follow in its order; guards over
 	over     bool       // no checks begin any more
 	current  atomic.Pointer[checks.Runner]
 	running  sync.WaitGroup
-	unknown  atomic.Bool // an earlier runner may have registered services, and this one could not set up its own
+	unknown  atomic.Bool // an earlier runner may have registered services, and this runner could not set up its own
 	// the group's checks have requested a restart, and begin again with the next start of a task that serves
 	owed atomic.Bool
-	// held from the reading of results until they are to be saved, so that older ones never follow newer ones
+	// held from the reading of results until they are handed to the journal, so that older results never follow newer
+	// ones
 	saving sync.Mutex
 }
 
@@ -75,8 +75,9 @@ var (
 
 func (h *servicesHook) Name() string { return "services" }
 
-// Prerun begins the group's services. A resumed allocation whose services can't be set up goes on without checks, and
-// with what is registered until an update that can be set up, or its end: it has to be stoppable.
+// Prerun begins the group's services. If a resumed allocation's services can't be set up, the allocation goes on
+// without checks, since it must be possible to stop it. Its registrations stay until an update succeeds or the
+// allocation ends.
 func (h *servicesHook) Prerun(ctx context.Context, req *interfaces.RunnerPrerunRequest) error {
 	ctx, end := context.WithTimeout(ctx, hookTimeout)
 	defer end()
@@ -96,8 +97,8 @@ func (h *servicesHook) Prerun(ctx context.Context, req *interfaces.RunnerPrerunR
 	return err
 }
 
-// setUp makes the checks, and has found what an earlier runner has registered: of a task that is likely to run it stays
-// until it is known what became of that task.
+// setUp makes the checks and looks up the registrations of an earlier runner. The registrations of a task that is
+// likely to run stay until it is known what became of that task.
 func (h *servicesHook) setUp(req *interfaces.RunnerPrerunRequest) error {
 	owned, err := h.alloc.services(req.Alloc)
 	if err != nil {
@@ -138,8 +139,8 @@ func (h *servicesHook) setUp(req *interfaces.RunnerPrerunRequest) error {
 	return nil
 }
 
-// hold keeps what is registered of tasks that may run. The state of a task that has just started may say "pending": its
-// services are registered before the state that says "running" is saved.
+// hold keeps the registrations of tasks that may run. A task whose saved state is "pending" may run, too: its services
+// are registered before the state "running" is saved.
 func (h *servicesHook) hold(alloc *api.Allocation) {
 	for task, s := range alloc.TaskStates {
 		if s.State != "dead" {
@@ -148,8 +149,8 @@ func (h *servicesHook) hold(alloc *api.Allocation) {
 	}
 }
 
-// Ending ends what an earlier runner has registered of the group's services. Those of tasks that run leave before these
-// are killed.
+// Ending deregisters the group's services that an earlier runner has registered. The services of running tasks are
+// deregistered before the tasks are killed.
 func (h *servicesHook) Ending(ctx context.Context, req *interfaces.RunnerPrerunRequest) error {
 	if !req.Restored {
 		return nil
@@ -162,7 +163,7 @@ func (h *servicesHook) Ending(ctx context.Context, req *interfaces.RunnerPrerunR
 	return errors.Join(err, h.registrar.Sync(ctx))
 }
 
-// step applies an event to an owner's services, and has their checks follow.
+// step applies an event to an owner's services, and starts or stops their checks.
 func (h *servicesHook) step(task string, e registration.Event) {
 	h.stepping.Lock()
 	defer h.stepping.Unlock()
@@ -181,7 +182,8 @@ func (h *servicesHook) step(task string, e registration.Event) {
 	}
 }
 
-// recheck begins the group's checks again that have requested the restart of a task which has started now.
+// recheck begins those of the group's checks again that have requested the restart of a task, once that task has
+// started.
 func (h *servicesHook) recheck() {
 	h.stepping.Lock()
 	defer h.stepping.Unlock()
@@ -191,7 +193,7 @@ func (h *servicesHook) recheck() {
 	}
 }
 
-// settle applies an event to the group's services where what follows waits for it.
+// settle applies an event to the group's services, and waits at most leaveTimeout until the registrations agree.
 func (h *servicesHook) settle(e registration.Event) {
 	if e == registration.Dropped && h.unknown.CompareAndSwap(true, false) {
 		h.registrar.Adopt()
@@ -200,7 +202,7 @@ func (h *servicesHook) settle(e registration.Event) {
 	ctx, end := context.WithTimeout(context.Background(), leaveTimeout)
 	defer end()
 	if err := h.registrar.Sync(ctx); err != nil {
-		h.logger.Warn("what is registered of the services may not be as it is to be", "error", err)
+		h.logger.Warn("some services may not be registered or deregistered as they should be", "error", err)
 	}
 }
 
@@ -211,9 +213,8 @@ func (h *servicesHook) results() (api.AllocCheckStatuses, uint64) {
 	return nil, 0
 }
 
-// up returns the latest start among the tasks that a check of this task is about. It is the zero time while one of them
-// is neither up nor dead, be it that it has not started yet, is being stopped, or waits for its next start; and when
-// none lives.
+// up returns the latest start among the tasks that a check of this task restarts. It is the zero time when none of them
+// lives, and while one of them has not started yet, is being stopped, or waits for its next start.
 func (h *servicesHook) up(task string) time.Time {
 	var latest time.Time
 	for _, t := range h.alloc.checkedTasks(task) {
@@ -231,7 +232,7 @@ func (h *servicesHook) up(task string) time.Time {
 	return latest
 }
 
-// restart restarts the tasks that a check is about which has been unhealthy for too long.
+// restart restarts the tasks of a check that has been unhealthy for too long.
 func (h *servicesHook) restart(task, reason string) {
 	if task == "" {
 		h.owed.Store(true)
@@ -242,8 +243,8 @@ func (h *servicesHook) restart(task, reason string) {
 	}
 }
 
-// groupEnded removes the group's services when only its poststop tasks are left, and adds them again when all tasks
-// were restarted then.
+// groupEnded removes the group's services when only poststop tasks are left, and adds them again if all tasks are
+// restarted after that.
 func (h *servicesHook) groupEnded(ended bool) {
 	if ended {
 		h.settle(registration.Ended)
@@ -254,7 +255,7 @@ func (h *servicesHook) groupEnded(ended bool) {
 
 func (h *servicesHook) PreKill() { h.settle(registration.Dropped) }
 
-// Postrun ends whatever is registered still.
+// Postrun ends all remaining registrations.
 func (h *servicesHook) Postrun(context.Context) error {
 	h.endChecks()
 	h.registrar.Drop()
@@ -262,7 +263,7 @@ func (h *servicesHook) Postrun(context.Context) error {
 	return nil
 }
 
-// Shutdown leaves what is registered to the next runner.
+// Shutdown leaves the registrations to the next runner.
 func (h *servicesHook) Shutdown() {
 	h.registrar.Leave()
 	h.endChecks()
@@ -278,8 +279,8 @@ func (h *servicesHook) endChecks() {
 	}
 }
 
-// Update applies what has changed. Before Prerun it has nothing to apply it to: that begins with the version that it is
-// given. What an earlier version could not have set up begins.
+// Update applies the changes of a new version. Before Prerun it does nothing, since Prerun begins with the version that
+// it is given. Services that an earlier version could not set up begin.
 func (h *servicesHook) Update(ctx context.Context, req *interfaces.RunnerUpdateRequest) error {
 	owned, err := h.alloc.services(req.Alloc)
 	if err != nil {
@@ -310,11 +311,11 @@ func (h *servicesHook) PreTaskRestart(ctx context.Context) error {
 	return h.registrar.Sync(ctx)
 }
 
-// taskServices has the services of one task registered and checked with each start of the task.
+// taskServices registers and checks the services of one task with each start of the task.
 type taskServices struct {
 	services *servicesHook
 	task     string
-	serves   bool // the group's checks are about it, too
+	serves   bool // the group's checks restart it, too
 }
 
 var (
@@ -327,8 +328,8 @@ var (
 
 func (h *taskServices) Name() string { return "services" }
 
-// Prestart begins the services of a task that runs already. What can't be registered is no reason not to call the
-// task's other hooks.
+// Prestart begins the services of a task that runs already. If they can't be registered, the task's other hooks are
+// called all the same.
 func (h *taskServices) Prestart(
 	ctx context.Context, req *interfaces.TaskPrestartRequest,
 ) (*interfaces.TaskPrestartResponse, error) {

@@ -9,7 +9,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 )
 
-// hookTimeout bounds the hooks that the allocation waits for. They write small files, close listeners and call a
+// hookTimeout bounds each hook that the allocation waits for. Such hooks write small files, close listeners and call a
 // registry.
 const hookTimeout = 30 * time.Second
 
@@ -27,7 +27,7 @@ func eachHook[H interfaces.RunnerHook](r *Runner, step string, call func(H) erro
 	return errors.Join(errs...)
 }
 
-// prerun calls the prerun hooks until one fails. What a hook begins with its context ends with its call.
+// prerun calls the prerun hooks until one fails. A hook's context ends with its call.
 func (r *Runner) prerun(ctx context.Context) error {
 	for h := range interfaces.Having[interfaces.RunnerPrerunHook](r.prerunList) {
 		err := r.meter.Call(r.logger, h.Name(), "prerun", func() error {
@@ -47,7 +47,7 @@ func (r *Runner) prerunRequest() *interfaces.RunnerPrerunRequest {
 		Restored: r.cfg.Saved != nil}
 }
 
-// tryHooks calls the hooks of one kind within hookTimeout. What follows goes on without those that fail.
+// tryHooks calls the hooks of one kind within hookTimeout. The caller goes on even if some fail.
 func tryHooks[H interfaces.RunnerHook](
 	ctx context.Context, r *Runner, step, warning string, call func(H, context.Context) error,
 ) {

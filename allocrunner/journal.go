@@ -11,31 +11,31 @@ import (
 	"taskapi/internal/wake"
 )
 
-// journalRetry is the pause after a failed write of the state, which is most often a full disk: long enough to cost
-// nothing, short enough that little is lost once there is room again.
+// journalRetry is the pause after a failed write of the state, usually because of a full disk. It is long enough to
+// cost nothing, and short enough to lose little once there is room again.
 const journalRetry = 2 * time.Second
 
-// journalWait bounds how long a task waits for its record to be written: a disk that hangs must not keep it from being
-// killed.
+// journalWait bounds how long a task waits for the write of its record: a disk that hangs must not keep the task from
+// being killed.
 const journalWait = 3 * time.Second
 
-// journal is the one writer of the allocation's state. What changes is written soon, by a goroutine of its own and as
-// much at a time as has gathered; what must be safe before it is acted on is waited for. A failed write is logged once
-// and retried for as long as the allocation runs: what is to be written stays in memory, and the tasks run on.
+// journal is the one writer of the allocation's state. A goroutine of its own writes changes soon, all that have
+// gathered at a time. A change that must be saved before anybody acts on it is waited for. A failed write is logged
+// once and retried for as long as the allocation runs: unwritten changes stay in memory, and the tasks run on.
 type journal struct {
-	runner *Runner     // what is written is read when it is, so that an older version never follows a newer one
+	runner *Runner     // values are read when they are written, so that no older version follows a newer one
 	wake   wake.Signal // there is something to write
 
-	writing sync.Mutex // held over a write, so that an older record never follows a newer one
+	writing sync.Mutex // held during a write, so that an older record never follows a newer one
 
 	mu      sync.Mutex // guards the fields below
 	pending pending
 	added   uint64 // how often something has become pending
-	tried   uint64 // what had, when the latest write began
+	tried   uint64 // the value of that count when the latest write began
 	err     error  // of the latest write
 }
 
-// pending is what is to be written.
+// pending lists the values that are still to be written.
 type pending struct {
 	alloc     bool
 	checks    api.AllocCheckStatuses
@@ -43,15 +43,15 @@ type pending struct {
 	killAfter time.Time
 }
 
-// allocChanged has the allocation written soon. The ticket is for flush.
+// allocChanged asks for a write of the allocation soon. The ticket is for flush.
 func (j *journal) allocChanged() (ticket uint64) { return j.add(func(p *pending) { p.alloc = true }) }
 
-// taskChanged has a task's record written soon.
+// taskChanged asks for a write of a task's record soon.
 func (j *journal) taskChanged(task string) (ticket uint64) {
 	return j.add(func(p *pending) { p.addTask(task) })
 }
 
-// checksChanged has results written soon.
+// checksChanged asks for a write of results soon.
 func (j *journal) checksChanged(results api.AllocCheckStatuses) {
 	if results == nil {
 		results = api.AllocCheckStatuses{}
@@ -59,7 +59,7 @@ func (j *journal) checksChanged(results api.AllocCheckStatuses) {
 	j.add(func(p *pending) { p.checks = results })
 }
 
-// taskSafe returns when the task's record is written, or can't be for now.
+// taskSafe returns when the task's record is written, or can't be written for now.
 func (j *journal) taskSafe(task string) {
 	ticket := j.taskChanged(task)
 	if ticket == 0 {
@@ -91,7 +91,7 @@ func (j *journal) add(edit func(*pending)) (ticket uint64) {
 	return ticket
 }
 
-// run writes what changes until ctx ends.
+// run writes changes until ctx ends.
 func (j *journal) run(ctx context.Context) {
 	for {
 		select {

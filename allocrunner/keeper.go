@@ -23,7 +23,7 @@ func KeeperMain(args []string) (code int, kept bool) {
 
 // supervise returns the supervisor of the allocation's processes.
 func (r *Runner) supervise(ctx context.Context) (*keeper.Supervisor, error) {
-	if len(os.Args) == 3 && os.Args[1] == keeper.Command { // else it would make keepers of itself without end
+	if len(os.Args) == 3 && os.Args[1] == keeper.Command { // otherwise it would start keepers without end
 		return nil, errors.New("this program does not call KeeperMain first")
 	}
 	cfg := keeperConfig(r.cfg.Dir)
@@ -63,10 +63,9 @@ func CheckCopy(dir string) error {
 // OrphansRun reports whether anything runs that KillOrphans would kill.
 func OrphansRun(dir string) (bool, error) { return keeper.Left(keeperConfig(dir)) }
 
-// KillOrphans ends the keeper of the allocation whose directory dir is, with all its tasks, and whatever an earlier
-// keeper has left of them, when nobody controls it: for an allocation whose state can't be read. The tasks get SIGKILL.
-// It returns how many processes they were. It is no error when there is nothing to end. Errors: one that says so when a
-// taskapi controls the keeper, ctx's.
+// KillOrphans ends the keeper of the allocation directory dir with all its tasks, and the processes that an earlier
+// keeper left running. It is for an allocation whose state can't be read. The tasks get SIGKILL. KillOrphans returns
+// how many processes it has killed; none is no error. Errors: a taskapi controls the keeper; ctx's.
 func KillOrphans(ctx context.Context, dir string) (killed int, err error) {
 	return keeper.End(ctx, keeperConfig(dir))
 }

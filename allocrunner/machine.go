@@ -15,11 +15,10 @@ import (
 	"taskapi/internal/ptr"
 )
 
-// CheckTasks finds what the tasks of an allocation's group need and this machine does not have. A user that this
-// process can't become is refused, and so is one that can't reach dir, in which the allocation's directory would be;
-// Run refuses them, too, before anything starts. Users and programs that do not exist may be created before their task
-// starts, so there are only warnings, as there are for references that can't be resolved at a task's start. Nothing is
-// started or changed.
+// CheckTasks finds what the tasks of an allocation's group need and this machine lacks. It refuses a user that this
+// process can't become, and a user that can't reach dir, the parent of the allocation's directory. Run refuses them,
+// too, before anything starts. A missing user or program is only a warning, since it may be created before its task
+// starts. So is a reference that can't be resolved at a task's start. Nothing is started or changed.
 func CheckTasks(alloc *api.Allocation, dir string, known *drivers.Registry) []review.Finding {
 	node := taskenv.DetectNode(known.Attributes())
 	var findings []review.Finding
@@ -59,7 +58,7 @@ func CheckTasks(alloc *api.Allocation, dir string, known *drivers.Registry) []re
 	return findings
 }
 
-// checkUsers looks at every task before the first of them starts: what a prestart task does can't be undone.
+// checkUsers checks every task before the first one starts, since the work of a prestart task can't be undone.
 func (r *Runner) checkUsers() error {
 	var errs []error
 	for _, t := range r.group().Tasks {

@@ -24,8 +24,8 @@ func (r *Runner) TaskEvent(task string, e *api.TaskEvent) {
 	r.cfg.OnEvent(task, e)
 }
 
-// TaskChanged publishes the task's new state at once, so that the caller of a request reads it, and leaves what follows
-// to drive.
+// TaskChanged publishes the task's new state at once, so that the caller of a request can read it. drive handles the
+// consequences.
 func (r *Runner) TaskChanged(task string) {
 	r.publish(task)
 	r.journal.taskChanged(task)
@@ -48,7 +48,7 @@ func (r *Runner) publish(tasks ...string) {
 	r.updated()
 }
 
-// updated has a new version of the allocation saved, and hands it to subscribers.
+// updated hands a new version of the allocation to the journal and to subscribers.
 func (r *Runner) updated() {
 	r.journal.allocChanged()
 	if r.cfg.Updates != nil {
@@ -117,7 +117,7 @@ func (r *Runner) resolver(alloc *api.Allocation) services.Resolver {
 	}
 }
 
-// services refuses those of a provider that there is not, with which they would be lost.
+// services refuses services with a provider that does not exist: nobody would register them.
 func (r *Runner) services(alloc *api.Allocation) (services.Owned, error) {
 	owned, err := r.resolver(alloc).ResolveAll(alloc, r.cfg.Datacenter)
 	if err != nil {

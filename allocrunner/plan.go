@@ -13,13 +13,13 @@ import (
 type Decision int
 
 const (
-	// Unchanged: it continues, with the job that it has.
+	// Unchanged: the allocation continues with its present job.
 	Unchanged Decision = iota
-	// InPlace: it continues with the new job. Its processes stay.
+	// InPlace: the allocation continues with the new job. Its processes stay.
 	InPlace
-	// Replace: it is stopped, and what is wanted runs under its ID.
+	// Replace: the allocation is stopped, and the wanted one runs under its ID.
 	Replace
-	// Recreate: what is wanted runs under its ID. Nothing has to be stopped for it.
+	// Recreate: the wanted allocation runs under its ID. Nothing has to be stopped first.
 	Recreate
 )
 
@@ -27,10 +27,10 @@ const (
 type Current struct {
 	Alloc    *api.Allocation
 	Terminal bool // it has ended
-	Pending  bool // it has not begun: it is to follow an allocation that ends
+	Pending  bool // it has not begun: it will follow an allocation that is ending
 }
 
-// OtherJobError says that an allocation is of another job, or of another group, than the one given.
+// OtherJobError says that an allocation has another job, or another group, than the given one.
 type OtherJobError struct{ ID, Job, Group, OtherJob, OtherGroup string }
 
 func (e *OtherJobError) Error() string {
@@ -72,7 +72,7 @@ func (e *StoppingError) Unwrap() error { return interfaces.ErrTerminal }
 //	running                  in place             InPlace                    InPlace
 //	running                  destructive          *DestructiveError          Replace
 //
-// Replaced is interfaces.Replaced: another version was accepted before, and the latest is what follows.
+// Replaced is interfaces.Replaced: another version was accepted before, and the latest accepted version follows.
 func Plan(current Current, wanted *api.Allocation, force bool) (Decision, []jobdiff.Change, error) {
 	is, replaced := current.Alloc, !current.Pending && interfaces.Replaced(current.Alloc)
 	switch {

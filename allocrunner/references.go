@@ -15,16 +15,16 @@ import (
 	"taskapi/allocrunner/taskenv"
 )
 
-// runtimeReference is a ${…} in an env block that a job file means for the start of the task, and no shell's.
+// runtimeReference matches a ${…} in an env block that is resolved at the start of the task, not by a shell.
 var runtimeReference = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`\$\{(NOMAD_|attr\.|meta\.|node\.)[A-Za-z0-9_.-]+\}`)
 })
 
-// unresolvable is how a problem of a config begins that is about a name, whatever its value.
+// unresolvable begins those problems of a config that are about a name, not about its value.
 var unresolvable = []string{"Unknown variable:", "Unsupported attribute:"}
 
-// unresolved returns what of a task's config and env block refers to something that it will not have at its start, a
-// sentence each.
+// unresolved returns a sentence for each reference in a task's config and env block that can't be resolved at the
+// task's start.
 func unresolved(alloc *api.Allocation, t *api.Task, user interfaces.User, node api.Node) (config, env []string) {
 	e := referable(alloc, t, user, node)
 	_, err := e.EvalConfig(t.Config)
@@ -46,7 +46,7 @@ func unresolved(alloc *api.Allocation, t *api.Task, user interfaces.User, node a
 	return config, env
 }
 
-// unlessMeta returns words to add to a problem with a text, if the machine's metadata may solve it.
+// unlessMeta returns words to add to a problem that the machine's metadata may solve.
 func unlessMeta(text string) string {
 	if !strings.Contains(text, "${meta.") {
 		return ""
@@ -54,8 +54,8 @@ func unlessMeta(text string) string {
 	return ", unless the machine's metadata has its ${meta.…} by then (nomad node meta apply)"
 }
 
-// referable returns an environment with the names that the task's has at its start, and made-up values where those are
-// known only then.
+// referable returns an environment with all names that the task's environment has at its start. Values that are known
+// only then are made up.
 func referable(alloc *api.Allocation, t *api.Task, user interfaces.User, node api.Node) *taskenv.Env {
 	const later = "1"
 	node.CgroupParent = later

@@ -22,7 +22,7 @@ import (
 	"taskapi/internal/ptr"
 )
 
-// resources is what an allocation has of its machine while it runs: nothing before acquire and after release.
+// resources holds an allocation's resources of the machine while it runs. It is empty before acquire and after release.
 type resources struct {
 	node      api.Node
 	meta      metaUse
@@ -36,7 +36,7 @@ type resources struct {
 	freePorts sync.Once
 }
 
-// acquire takes all that the tasks will need, or says what is not to be had.
+// acquire takes everything that the tasks will need. The error says what is not available.
 func (r *Runner) acquire(ctx context.Context) error {
 	access, err := r.acquireUsers()
 	if err != nil {
@@ -45,12 +45,12 @@ func (r *Runner) acquire(ctx context.Context) error {
 	if err := allocdir.BuildAlloc(r.cfg.Dir, access, taskNames(r.group())); err != nil {
 		return fmt.Errorf("allocation directory: %w", err)
 	}
-	if r.resources.users.taken && !r.resources.users.written { // a full disk would refuse what is there
+	if r.resources.users.taken && !r.resources.users.written { // a full disk would refuse to make what exists already
 		if err := r.resources.users.Save(r.cfg.Dir); err != nil {
 			return err
 		}
 	}
-	if r.cfg.Saved == nil { // what runs already has its user
+	if r.cfg.Saved == nil { // a running task has its user already
 		if err := r.checkUsers(); err != nil {
 			return err
 		}
@@ -68,7 +68,7 @@ func (r *Runner) acquire(ctx context.Context) error {
 	return nil
 }
 
-// reservePorts takes the group's ports, those that an earlier runner took for its tasks where there was one.
+// reservePorts takes the group's ports: the same ones as an earlier runner, if there was one.
 func (r *Runner) reservePorts() (*ports.Reservation, error) {
 	group := r.group()
 	cfg := ports.Config{
@@ -105,7 +105,7 @@ func (res *resources) release() error {
 	return errors.Join(errs...)
 }
 
-// leave gives back what is this process's and leaves the tasks running.
+// leave gives back the resources of this process and leaves the tasks running.
 func (res *resources) leave() error {
 	_ = res.await()
 	res.users.taken = false
@@ -117,7 +117,7 @@ func (res *resources) leave() error {
 	return processes.Detach()
 }
 
-// await waits for the supervisor of the processes to be there.
+// await waits until the supervisor of the processes exists.
 func (res *resources) await() (err error) {
 	if res.pending == nil {
 		return nil
@@ -132,7 +132,7 @@ func (res *resources) await() (err error) {
 	return err
 }
 
-// holds returns what the keeper is to hold while this process is away.
+// holds returns the files that the keeper holds open while this process is away.
 func (res *resources) holds() []*os.File {
 	files := res.ports.Locks()
 	if res.leases != nil {
@@ -190,7 +190,7 @@ func (r *Runner) taskEnv(alloc *api.Allocation, task *api.Task) *taskenv.Env {
 	return r.env(alloc).WithTask(taskenv.Task{Task: task, User: user, Dir: allocdir.Paths(r.cfg.Dir, task.Name)})
 }
 
-// ports returns the group's ports: those that were granted, if this runner is never run.
+// ports returns the group's ports. For a runner that is never run, they are the ports that were granted before.
 func (r *Runner) ports() []api.PortMapping {
 	if r.resources.ports != nil {
 		return r.resources.ports.Mappings()
@@ -211,7 +211,8 @@ func taskOf(alloc *api.Allocation, name string) *api.Task {
 	return nil
 }
 
-// setResources fills in what a scheduler would have granted: all that the job file wants, with the ports' numbers.
+// setResources fills in the resources that a scheduler would have granted: everything in the job file, and the ports'
+// numbers.
 func setResources(a *api.Allocation, g *api.TaskGroup, p *ports.Reservation) {
 	disk := 0
 	if g.EphemeralDisk != nil {

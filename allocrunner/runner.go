@@ -1,6 +1,6 @@
 // Package allocrunner runs one allocation: its directories and ports, its tasks in their order, its checks, and what
-// the API shows of all that. It promises that Run leaves nothing behind unless it is detached, and that readers see a
-// consistent state. It knows nothing of HTTP, tokens or sockets: those come to it as hooks.
+// the API shows of all that. It promises that Run leaves nothing behind unless the runner is detached, and that readers
+// see a consistent state. It knows nothing of HTTP, tokens or sockets, which hooks add.
 package allocrunner
 
 import (
@@ -41,18 +41,18 @@ type Runner struct {
 	snapshots snapshots.Snapshots
 	tasks     []*taskrunner.Runner
 	byName    map[string]*taskrunner.Runner
-	madeOf    *api.Job // the version that tasks and hooks were made of
+	madeOf    *api.Job // the version from which tasks and hooks were made
 	journal   *journal
 	fsm       fsm
 	resources resources  // acquired by Run before the first task starts
-	updating  sync.Mutex // held over an update, so that one follows another
+	updating  sync.Mutex // held during an update, so that updates follow one another
 	eventMu   sync.Mutex // held while OnEvent is called
 
 	hookList   []interfaces.RunnerHook
 	prerunList []interfaces.RunnerHook // the same, the given ones first
 	serving    servicesHook
 	health     healthHook
-	given      interfaces.HookResources // by the prerun hooks to all tasks
+	given      interfaces.HookResources // set by the prerun hooks, for all tasks
 	meter      hookmeter.Meter
 	stats      *stats.Sampler
 	files      *allocfs.Tree
@@ -69,8 +69,8 @@ func WithDrivers(known *drivers.Registry) interfaces.Factory {
 	return func(cfg interfaces.Config) (interfaces.AllocRunner, error) { return newRunner(cfg, known) }
 }
 
-// New returns a runner of an allocation whose job has the group that it names. Its tasks may have the drivers that are
-// built in. It does no I/O. Errors: what no machine could run, such as an unknown kill_signal.
+// New returns a runner of an allocation, which must name a group of its job. Its tasks may use the built-in drivers.
+// New does no I/O. Errors: a job that no machine could run, such as one with an unknown kill_signal.
 func New(cfg interfaces.Config) (*Runner, error) { return newRunner(cfg, builtin.Drivers) }
 
 func newRunner(cfg interfaces.Config, known *drivers.Registry) (*Runner, error) {
@@ -165,8 +165,8 @@ func (r *Runner) Stop(_ context.Context, how interfaces.StopRequest) error {
 	return nil
 }
 
-// Touch makes another version of the allocation, without a change, and reports whether one follows: none does when it
-// has ended.
+// Touch makes another version of the allocation without a change. It reports false when the allocation has ended, so
+// that no version follows.
 func (r *Runner) Touch() bool {
 	if r.Terminal() {
 		return false
@@ -193,14 +193,14 @@ func (r *Runner) Checks() (api.AllocCheckStatuses, uint64) {
 	return r.serving.results()
 }
 
-// save returns when the allocation's latest version is saved, or with the reason why it can't be for now.
+// save returns when the allocation's latest version is saved, or with the reason why it can't be saved for now.
 func (r *Runner) save() error {
 	return r.journal.flush(r.journal.allocChanged())
 }
 
-// Run returns ErrFailed, wrapped, for an allocation that ended with a failed task, and the first error of the set-up
-// for one that never began. When an allocation can't be resumed, its tasks run on, and the error is not ErrDetached: no
-// Detach was called.
+// Run returns ErrFailed, wrapped, when the allocation ended with a failed task, and the first error of the set-up when
+// the allocation never began. If an allocation can't be resumed, its tasks run on. The error is not ErrDetached then,
+// since nobody called Detach.
 func (r *Runner) Run(ctx context.Context) (err error) {
 	r.fsm.handle(setUpBegun{})
 	// A stop is an event and does not cancel the goroutines: they end when the tasks have ended.
@@ -220,7 +220,7 @@ func (r *Runner) Run(ctx context.Context) (err error) {
 	return r.runTasks(ctx, tasksCtx)
 }
 
-// setUp acquires what the tasks need and calls the hooks that come before them.
+// setUp acquires the resources of the tasks and calls the prerun hooks.
 func (r *Runner) setUp(ctx, tasksCtx context.Context) error {
 	if err := r.acquire(tasksCtx); err != nil {
 		return err
@@ -230,7 +230,7 @@ func (r *Runner) setUp(ctx, tasksCtx context.Context) error {
 		// goes wrong
 		_ = r.save()
 	}
-	if r.fsm.state().stopped { // no task is to start but poststop tasks
+	if r.fsm.state().stopped { // only poststop tasks will start
 		tryHooks(ctx, r, "ending", "a hook failed before the stop, which goes on",
 			func(h interfaces.RunnerEndingHook, ctx context.Context) error {
 				return h.Ending(ctx, r.prerunRequest())
@@ -264,7 +264,7 @@ func (r *Runner) setUp(ctx, tasksCtx context.Context) error {
 	return nil
 }
 
-// saveFirst publishes the tasks before the first of them starts or goes on, and saves them with the allocation.
+// saveFirst publishes the tasks before the first one starts or goes on, and saves them with the allocation.
 func (r *Runner) saveFirst() {
 	r.publish(taskNames(r.group())...)
 	if err := r.save(); err != nil { // after a crash the allocation must be known
@@ -273,7 +273,7 @@ func (r *Runner) saveFirst() {
 	}
 }
 
-// checkGiven refuses what the prerun hooks have given and a task's driver can't give to its task.
+// checkGiven refuses values of the prerun hooks that a task's driver can't pass to its task.
 func (r *Runner) checkGiven() error {
 	if len(r.given.Mounts) == 0 && len(r.given.Devices) == 0 && r.given.NetworkNamespace == "" {
 		return nil
@@ -393,8 +393,8 @@ func (r *Runner) failures() error {
 	return errors.Join(errs...)
 }
 
-// whatFailed returns the message of the newest event about the failure itself: not what was to follow, what was killed
-// after it, or how a process ended that a check found unhealthy.
+// whatFailed returns the message of the newest event about the failure itself. It skips events about the next restart,
+// about tasks that were killed after the failure, and about the exit of a process that a check found unhealthy.
 func whatFailed(events []*api.TaskEvent) string {
 	word := ""
 	for i, e := range slices.Backward(events) {

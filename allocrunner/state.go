@@ -21,8 +21,8 @@ import (
 //	                      └────────────────> detached <────────────────────┘
 //	                        detach, or the set-up of a resumed allocation failed
 //
-// A runner of an allocation that was saved begins with received as well, or with terminal. What is requested before the
-// tasks have been received takes effect then.
+// A runner of an allocation that was saved begins with received as well, or with terminal. Requests from before the
+// tasks have been received take effect when they are.
 type phase int
 
 const (
@@ -34,12 +34,12 @@ const (
 	detached               // the tasks are another runner's
 )
 
-// state is all that the transitions of an allocation remember, as plain data. Only next changes it.
+// state is everything that the transitions of an allocation remember, as plain data. Only next changes it.
 type state struct {
 	phase   phase
 	ending  lifecycle.Ending    // why it ends; known before the phase is ending, when it was requested
 	mode    taskrunner.KillMode // how tasks are killed
-	stopped bool                // the end was requested, and did not come by itself
+	stopped bool                // somebody requested the end; it did not come by itself
 	detach  bool                // requested during the set-up
 	// restarts of all tasks under way: no gate opens, and dead tasks are no cause to end
 	restarts int
@@ -62,10 +62,10 @@ func newState(alloc *api.Allocation, hasEnded bool) state {
 // live reports whether the tasks have been received and are not to end.
 func (s state) live() bool { return s.phase == running && s.ending.Cause == lifecycle.NotEnding }
 
-// begun reports whether hooks and tasks have been handed the allocation.
+// begun reports whether hooks and tasks have received the allocation.
 func (s state) begun() bool { return s.phase >= running }
 
-// event is what happens to an allocation, or is requested of it: one of these types.
+// event is a request to an allocation, or something that has happened to it: one of these types.
 type event any
 
 type (
@@ -79,7 +79,7 @@ type (
 	restartEnded     struct{}
 	delayOver        struct{} // the group's shutdown_delay
 
-	// groupChanged is how the group stands. It follows each other event, too.
+	// groupChanged has the present state of the group. It also follows every other event.
 	groupChanged struct {
 		lifecycle.Group
 		delays    bool // the group has a shutdown_delay
@@ -105,8 +105,8 @@ type (
 	}
 )
 
-// next returns the state after an event, and the effects that Runner performs, in their order. An event that means
-// nothing in the phase changes nothing.
+// next returns the state after an event, and the effects that Runner performs, in their order. An event that does not
+// fit the phase changes nothing.
 func (s state) next(e event) (state, []effect) {
 	if s.phase == terminal || s.phase == detached {
 		return s, nil
@@ -150,8 +150,8 @@ func (s state) next(e event) (state, []effect) {
 	return s, nil
 }
 
-// receive begins to follow the group's order. An allocation that an earlier runner was ending ends from here on: it is
-// never live.
+// receive begins to follow the group's order. If an earlier runner was ending the allocation, it continues to end and
+// is never live.
 func (s state) receive(g groupChanged) (state, []effect) {
 	switch {
 	case s.begun():
@@ -168,7 +168,7 @@ func (s state) receive(g groupChanged) (state, []effect) {
 	return s.follow(g, effects)
 }
 
-// stop keeps the cause of an ending that has begun by itself.
+// stop keeps the cause of an end that has begun by itself.
 func (s state) stop(e stopRequested) (state, []effect) {
 	if s.ending.Cause == lifecycle.NotEnding {
 		s.ending.Cause = lifecycle.Stopped
@@ -200,7 +200,7 @@ func (s state) follow(g groupChanged, effects []effect) (state, []effect) {
 	}
 	if s.ending = is; s.ending.Cause != lifecycle.NotEnding && s.phase == running {
 		s.phase = ending
-		effects = append(effects, callPreKill{}) // what others reach the tasks by goes before the first of them
+		effects = append(effects, callPreKill{}) // the services are deregistered before the first task is killed
 		if g.delays && s.mode == taskrunner.Graceful {
 			s.ending.Delayed, do.Kill = true, nil
 			effects = append(effects, armDelay{})

@@ -14,7 +14,7 @@ import (
 	"taskapi/internal/ptr"
 )
 
-// Update before Run has the allocation begin with the new version.
+// If Update is called before Run, the allocation begins with the new version.
 func (r *Runner) Update(ctx context.Context, job *api.Job) error {
 	begun, err := r.updatable()
 	switch {
@@ -30,8 +30,8 @@ func (r *Runner) Update(ctx context.Context, job *api.Job) error {
 	return nil
 }
 
-// update changes the job and, once the tasks have been received, updates hooks and tasks. Before that they are made of
-// the new job.
+// update changes the job and, once the tasks have been received, updates hooks and tasks. Before that, hooks and tasks
+// are made from the new job.
 func (r *Runner) update(ctx context.Context, job *api.Job) error {
 	r.updating.Lock()
 	defer r.updating.Unlock()
@@ -50,7 +50,7 @@ func (r *Runner) update(ctx context.Context, job *api.Job) error {
 	if err := r.validate(next, begun); err != nil {
 		return err
 	}
-	r.health.unwatch() // it would decide about the version before
+	r.health.unwatch() // it would decide about the earlier version
 	r.snapshots.Change(func(a *api.Allocation) { *a = *withJob(a, job) })
 	r.updated()
 	if err := r.save(); err != nil {
@@ -69,8 +69,8 @@ func (r *Runner) Validate(job *api.Job) error {
 	return r.validate(withJob(r.Alloc(), job), r.fsm.state().begun())
 }
 
-// validate leaves out the checks during the set-up, when the resources that they need are being acquired. A runner that
-// has not been run knows those of the runner before it.
+// validate leaves out the checks during the set-up, when their resources are still being acquired. A runner that has
+// not been run knows the resources of the runner before it.
 func (r *Runner) validate(alloc *api.Allocation, begun bool) error {
 	if r.cfg.Saved != nil && r.fsm.state().phase == received {
 		r.resources.node = r.detectNode()
@@ -91,7 +91,7 @@ func (r *Runner) validate(alloc *api.Allocation, begun bool) error {
 	return nil
 }
 
-// begin has the tasks received, and applies updates that arrived during the set-up.
+// begin marks the tasks as received, and applies updates that arrived during the set-up.
 func (r *Runner) begin(ctx context.Context) {
 	r.updating.Lock()
 	defer r.updating.Unlock()

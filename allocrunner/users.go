@@ -17,10 +17,10 @@ import (
 	"taskapi/allocrunner/internal/allocdir"
 )
 
-// DefaultIDRange is where users for tasks without one are taken from unless the operator says otherwise.
+// DefaultIDRange is the default range of users for tasks without one.
 var DefaultIDRange = accounts.Default
 
-// OwnUserTasks returns the names of the group's tasks that run as this program's user. With isolated, those for which
+// OwnUserTasks returns the names of the group's tasks that run as this program's user. With isolated, tasks for which
 // the job names no user run as users of their own.
 func OwnUserTasks(group *api.TaskGroup, isolated bool) []string {
 	var names []string
@@ -33,15 +33,15 @@ func OwnUserTasks(group *api.TaskGroup, isolated bool) []string {
 	return names
 }
 
-// users are the users of the tasks for which the job names none, and the group that all of them are in.
+// users are the users of the tasks for which the job names none, and the group of all these users.
 type users struct {
 	accounts.List
 	taken   bool
 	written bool // in the directory
 }
 
-// acquireUsers takes what users and groups the tasks need besides their own, and says who may enter the allocation's
-// directory.
+// acquireUsers takes the users and groups that the tasks need besides their own, and returns who may enter the
+// allocation's directory.
 func (r *Runner) acquireUsers() (allocdir.Access, error) {
 	isolate := r.cfg.IsolateUsers != interfaces.IDRange{}
 	switch {
@@ -66,7 +66,7 @@ func (r *Runner) acquireUsers() (allocdir.Access, error) {
 	if r.cfg.Saved == nil && !isolate {
 		had.Tasks = nil
 	}
-	isolate = isolate || len(had.Tasks) > 0 // what runs has its users, whatever is said now
+	isolate = isolate || len(had.Tasks) > 0 // running tasks keep their users, whatever the flags say now
 	// all of its tasks are ours, or an older program began it: they have no group
 	if unknown && r.cfg.Saved != nil && !isolate {
 		return allocdir.Unchanged, nil
@@ -97,7 +97,8 @@ func (r *Runner) acquireUsers() (allocdir.Access, error) {
 	return allocdir.ForGroup(list.Group), nil
 }
 
-// needUsers returns the names of the tasks that need a user, and whether one of the rest has another one than ours.
+// needUsers returns the names of the tasks that need a user, and whether one of the other tasks has a user other than
+// ours.
 func (r *Runner) needUsers(isolate bool) (isolated []string, others bool) {
 	for _, t := range r.group().Tasks {
 		if isolate && t.User == "" {
@@ -105,12 +106,12 @@ func (r *Runner) needUsers(isolate bool) (isolated []string, others bool) {
 			continue
 		}
 		user, err := allocdir.LookupUser(t.User)
-		others = others || err != nil || user.UID != 0 // one that is not there may come
+		others = others || err != nil || user.UID != 0 // a missing user may still be created
 	}
 	return isolated, others
 }
 
-// releaseUsers gives back what acquireUsers took. Files keep their owners, so nobody gets at them any more.
+// releaseUsers gives back what acquireUsers took. Files keep their owners, so nobody can read them any more.
 func (r *Runner) releaseUsers() error {
 	if !r.resources.users.taken {
 		return nil

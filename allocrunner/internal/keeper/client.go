@@ -20,26 +20,26 @@ import (
 	"taskapi/internal/proc"
 )
 
-// cancelTime is how long a cancelled call still waits for the keeper's answer. One that starts a process waits for as
-// long as it takes: a process that nobody knows of would be left running.
+// cancelTime is how long a cancelled call still waits for the keeper's answer. A call that starts a process waits
+// without a limit: otherwise a process that nobody knows of could be left running.
 const cancelTime = 5 * time.Second
 
-// maxExecs bounds the requests for programs beside tasks that the keeper has at once; it runs fewer at a time. Others
-// wait here.
+// maxExecs bounds how many requests for programs beside tasks are sent to the keeper at once; further ones wait here.
+// The keeper runs fewer at a time.
 const maxExecs = 256
 
-// exitTime is how long a keeper may take to end when it has said its last word.
+// exitTime is how long a keeper may take to exit after its last answer.
 const exitTime = 5 * time.Second
 
-// Client has the methods of a drivers.Supervisor, for processes that a keeper has. When the connection breaks every
-// method returns an error that is drivers.ErrLost, or ErrReplaced; it is not restored: Open does that. A Client must be
-// closed or detached in any case.
+// Client has the methods of a drivers.Supervisor for the processes of a keeper. When the connection breaks, every
+// method returns an error that is drivers.ErrLost or ErrReplaced; Open makes a new connection. A Client must be closed
+// or detached in any case.
 type Client struct {
 	id    proc.Identity
 	conn  *net.UnixConn
 	out   frameWriter
 	done  chan struct{} // closed when the connection has ended
-	execs chan struct{} // holds one for each Exec that the keeper has a request for
+	execs chan struct{} // holds one element for each Exec that was sent to the keeper
 	ended atomic.Bool   // the keeper has answered to Close: nothing of its tasks is left
 
 	mu      sync.Mutex // guards all below
@@ -48,7 +48,7 @@ type Client struct {
 	why     error                            // why the connection has ended, nil while it has not
 	over    proc.Moment                      // when it did
 	closing bool                             // by Close or Detach
-	child   *os.Process                      // the keeper, when this program started it and has not waited for it
+	child   *os.Process                      // the keeper's process, if this program has started it and not yet waited for it
 	cgroup  string                           // Record's
 	tasks   map[string]drivers.ProcessStatus // the latest process of each task that the keeper has reported
 }
@@ -56,7 +56,7 @@ type Client struct {
 // pendingCall is a call that waits for its answer.
 type pendingCall struct {
 	answer  chan answer // has room for one
-	started func()      // called when a program runs; nil for nobody
+	started func()      // called when the program runs; nil for no call
 }
 
 func newClient(conn *net.UnixConn, in *bufio.Reader, id proc.Identity) *Client {
@@ -78,8 +78,8 @@ func noClient() *Client {
 // Keeper returns the identity of the keeper's process.
 func (c *Client) Keeper() proc.Identity { return c.id }
 
-// Done returns a channel that is closed when the connection has ended: the keeper was lost, or another client controls
-// it, or this one was closed or detached.
+// Done returns a channel that is closed when the connection has ended: the keeper was lost, another client controls it,
+// or this client was closed or detached.
 func (c *Client) Done() <-chan struct{} { return c.done }
 
 // Err returns why the connection to the keeper has ended, nil while it has not: drivers.ErrLost, ErrReplaced or
@@ -119,7 +119,7 @@ func (c *Client) receive(in *bufio.Reader) {
 	close(c.done)
 }
 
-// deliver remembers what an answer reports, and returns the call that waits for it.
+// deliver stores the content of an answer, and returns the call that waits for the answer.
 func (c *Client) deliver(a answer) pendingCall {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -130,7 +130,7 @@ func (c *Client) deliver(a answer) pendingCall {
 		c.tasks[a.Status.Task] = *a.Status
 	}
 	for _, s := range a.List {
-		if _, known := c.tasks[s.Task]; !known { // else a start was answered, and the list may be older
+		if _, known := c.tasks[s.Task]; !known { // otherwise a start was answered since, and the list may be older
 			c.tasks[s.Task] = s
 		}
 	}
@@ -141,8 +141,8 @@ func (c *Client) deliver(a answer) pendingCall {
 	return call
 }
 
-// close makes the end of the connection, should it not have come yet, one that this program wants. It reports whether
-// it was so before.
+// close marks the end of the connection as wanted by this program, unless the connection has ended already. It reports
+// whether close was called before.
 func (c *Client) close() (before bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -155,7 +155,7 @@ func (c *Client) call(ctx context.Context, req request, files ...*os.File) (answ
 	return c.callStarting(ctx, req, nil, files)
 }
 
-// callStarting is call for a program with files; started is called when it runs.
+// callStarting is call for a program with files; it calls started when the program runs.
 func (c *Client) callStarting(ctx context.Context, req request, started func(), files []*os.File) (answer, error) {
 	waiter := make(chan answer, 1)
 	c.mu.Lock()
@@ -175,7 +175,7 @@ func (c *Client) callStarting(ctx context.Context, req request, started func(), 
 		return c.unsent(waiter, err)
 	}
 	if req.Op == opExec {
-		drivers.CloseFiles(files) // the program has them alone, so that the other ends see when it closes one
+		drivers.CloseFiles(files) // only the program keeps them, so that the other ends notice when it closes one
 	}
 	cancelled := ctx.Done()
 	var late <-chan time.Time
@@ -197,9 +197,8 @@ func (c *Client) callStarting(ctx context.Context, req request, started func(), 
 	}
 }
 
-// accept returns the answer to a call. When the keeper says that the call was cancelled and ctx has not ended, the
-// keeper has given up all requests of this client, since it takes the connection for broken, or another client controls
-// it.
+// accept returns the answer to a call. If the keeper says that the call was cancelled although ctx has not ended, the
+// keeper has given up all requests of this client: the connection is broken for it, or another client controls it.
 func (c *Client) accept(ctx context.Context, a answer) (answer, error) {
 	err := a.Err.unpack()
 	if !errors.Is(err, context.Canceled) {
@@ -216,7 +215,8 @@ func (c *Client) accept(ctx context.Context, a answer) (answer, error) {
 	}
 }
 
-// unsent says why a request could not be sent. When the connection is broken, its last word may not have been read yet.
+// unsent says why a request could not be sent. If the connection is broken, the keeper's last answer may still be
+// unread.
 func (c *Client) unsent(waiter <-chan answer, err error) (answer, error) {
 	if _, broken := errors.AsType[*net.OpError](err); !broken {
 		return answer{}, err
@@ -245,7 +245,8 @@ func (c *Client) forget(id uint64) {
 	delete(c.pending, id)
 }
 
-// callTask is call, with operation and task in errors of the connection; the keeper's own have them already.
+// callTask is call that adds the operation and the task to errors of the connection. The keeper's own errors name them
+// already.
 func (c *Client) callTask(ctx context.Context, req request) (answer, error) {
 	a, err := c.call(ctx, req)
 	return a, ofTask(req, a, err)
@@ -292,7 +293,7 @@ func (c *Client) Exec(ctx context.Context, spec drivers.ExecSpec) (drivers.ExecR
 	case <-ctx.Done():
 		return drivers.ExecResult{}, fmt.Errorf("run %q beside task %q: %w", spec.Path, spec.Task, ctx.Err())
 	}
-	// A keeper of an earlier taskapi refuses a terminal in the spec of an exec, which it gets without the files.
+	// A keeper of an earlier taskapi gets the spec of an exec without the files, and refuses a terminal in it.
 	plain := spec.Spec
 	plain.TTY = false
 	req := request{
@@ -316,13 +317,13 @@ func (c *Client) Signal(ctx context.Context, process drivers.ProcessID, sig sysc
 	return err
 }
 
-// KillTree kills what is left of a task's process.
+// KillTree kills the processes that a task's process has left.
 func (c *Client) KillTree(ctx context.Context, process drivers.ProcessID) (int, error) {
 	a, err := c.callTask(ctx, request{Op: opKillTree, Task: process.Task, Process: process.ProcessRun})
 	return a.Leftover, err
 }
 
-// List returns the latest process of each task: after Attach, what runs, and what has ended meanwhile.
+// List returns the latest process of each task: after Attach, both running processes and those that ended meanwhile.
 func (c *Client) List(ctx context.Context) ([]drivers.ProcessStatus, error) {
 	a, err := c.call(ctx, request{Op: opList})
 	if err != nil {
@@ -331,7 +332,7 @@ func (c *Client) List(ctx context.Context) ([]drivers.ProcessStatus, error) {
 	return a.List, nil
 }
 
-// KeepOpen passes files to the keeper, which keeps them open, and so their locks, for as long as it lives.
+// KeepOpen passes files to the keeper, which keeps them open, and so holds their locks, for as long as it lives.
 func (c *Client) KeepOpen(ctx context.Context, files []*os.File) error {
 	for some := range slices.Chunk(files, maxFiles) {
 		if _, err := c.call(ctx, request{Op: opKeepOpen, Files: len(some)}, some...); err != nil {
@@ -341,8 +342,8 @@ func (c *Client) KeepOpen(ctx context.Context, files []*os.File) error {
 	return nil
 }
 
-// Close ends the keeper with all its tasks, and returns when it is gone. It is no error when it was gone before; one
-// that another client controls is left alone. It is safe to call twice.
+// Close ends the keeper with all its tasks, and returns when the keeper is gone. A keeper that was gone before is no
+// error; a keeper that another client controls is left alone. Close may be called twice.
 func (c *Client) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*leaveTime) // the keeper bounds itself to less
 	defer cancel()
@@ -367,7 +368,7 @@ func (c *Client) Close() error {
 	return fmt.Errorf("close keeper: %w", err)
 }
 
-// Kill kills a keeper that does not answer, and returns when it is gone. Sweep ends what it leaves.
+// Kill kills a keeper that does not answer, and returns when it is gone. Sweep ends the processes that it leaves.
 func (c *Client) Kill() error {
 	if err := c.id.Signal(unix.SIGKILL); err != nil {
 		return fmt.Errorf("kill keeper: %w", err)
@@ -378,14 +379,14 @@ func (c *Client) Kill() error {
 	return nil
 }
 
-// Detach leaves the keeper and its tasks running, for a later Attach. It is safe to call twice.
+// Detach leaves the keeper and its tasks running, for a later Attach. It may be called twice.
 func (c *Client) Detach() error {
 	c.close()
 	c.hangUp(context.Background(), false)
 	return nil
 }
 
-// hangUp ends the connection. When the keeper ends, too, it waits for that.
+// hangUp ends the connection. If the keeper ends, too, hangUp waits for its end.
 func (c *Client) hangUp(ctx context.Context, ends bool) {
 	if ends {
 		select { // the keeper's last word comes before its end

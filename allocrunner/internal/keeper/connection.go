@@ -7,7 +7,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 )
 
-// connState is where a Supervisor stands with its keeper:
+// connState is the state of a Supervisor's connection to its keeper:
 //
 //	              broke                  reattached
 //	connected ───────────────▶ broken ───────────────▶ connected
@@ -23,7 +23,7 @@ type connState int
 const (
 	connConnected connState = iota // calls go to the keeper
 	connBroken                     // calls wait until it is known whether the keeper lives
-	// the keeper was killed, and all that was found of its processes; the next start makes another keeper
+	// the keeper was killed, and so were all of its processes that could be found; the next start makes another keeper
 	connLost
 	connReplaced // another client controls the keeper
 	connClosed   // by Close or Detach
@@ -34,15 +34,15 @@ type connEvent int
 
 const (
 	broke         connEvent = iota // the connection has ended, and this program did not end it
-	reattached                     // there is another one to the same keeper
-	keeperGone                     // no keeper runs, nor anything that was found of its tasks
+	reattached                     // there is a new connection to the same keeper
+	keeperGone                     // no keeper runs, and none of the processes of its tasks that were found
 	keeperStarted                  // there is another keeper
 	superseded                     // the keeper said that another client controls it
 	closing                        // Close or Detach was called
 )
 
-// next returns the state after an event. An event that means nothing in a state changes nothing: the end of what was
-// under way when the use of the keeper ended is of no consequence.
+// next returns the state after an event. An event that does not fit the state changes nothing: after the Supervisor was
+// closed, the end of an earlier operation does not matter.
 func (s connState) next(e connEvent) connState {
 	switch {
 	case e == closing:
@@ -59,20 +59,20 @@ func (s connState) next(e connEvent) connState {
 	return s
 }
 
-// connection is one connection to a keeper, and what is known of its end.
+// connection is one connection to a keeper, with the reason of its end once that is known.
 type connection struct {
 	client  *Client
 	settled chan struct{} // closed when it has ended and the state is no longer broken
-	lost    *lostKeeper   // nil when the keeper lives, or nobody knows. Set before settled is closed
+	lost    *lostKeeper   // nil when the keeper lives, or when that is unknown. Set before settled is closed
 }
 
-// lostKeeper is a keeper that was killed, and with it all that could be found of its processes.
+// lostKeeper is a keeper that was killed, together with all of its processes that could be found.
 type lostKeeper struct {
 	orphans OrphanCounts
-	last    map[string]LastStatus // the latest process of each task, with the exit where the keeper had recorded that
+	last    map[string]LastStatus // the latest process of each task, with its exit if the keeper had recorded that
 }
 
-// exit returns how a task's process ended, when the lost keeper could still record that.
+// exit returns how a task's process ended, if the lost keeper could still record that.
 func (l *lostKeeper) exit(task string) (interfaces.ExitResult, bool) {
 	if s := l.last[task]; s.Exit != nil {
 		return *s.Exit, true

@@ -19,17 +19,17 @@ const maxFiles = 200
 // errFileLimit: the files that came with a request could not be taken.
 var errFileLimit = errors.New("the keeper has as many files open as it may: raise the limit of open files")
 
-// A requestReader reads requests with the files that come with them (SCM_RIGHTS, unix(7)): the kernel hands those over
-// with the first byte of the message, and never those of two messages at once.
+// A requestReader reads requests with their files (SCM_RIGHTS, unix(7)). The kernel hands over the files with the first
+// byte of their message, and never the files of two messages at once.
 type requestReader struct {
 	conn      *net.UnixConn
 	in        *bufio.Reader
-	files     []*os.File // that have come, and that no request has had yet
+	files     []*os.File // received files that no request has taken yet
 	truncated bool       // some of them have not
 }
 
-// next reads a request and its files, which are the caller's to close. refused is errFileLimit when they could not be
-// taken: then that request alone has failed. After an error nothing more can be read.
+// next reads a request and its files, which the caller closes. refused is errFileLimit if the files could not be
+// received; then only that request has failed. After an error nothing more can be read.
 func (r *requestReader) next() (req request, files []*os.File, refused, err error) {
 	if err := readFrame(r.in, &req); err != nil {
 		return req, nil, nil, err
@@ -45,14 +45,14 @@ func (r *requestReader) next() (req request, files []*os.File, refused, err erro
 		return req, nil, nil, fmt.Errorf("%d files came with request %d, which says %d", len(r.files), req.ID,
 			req.Files)
 	}
-	if extra := len(r.files) - req.Files; extra > 0 && r.in.Buffered() == 0 { // else they may be the next request's
+	if extra := len(r.files) - req.Files; extra > 0 && r.in.Buffered() == 0 { // otherwise they may belong to the next request
 		return req, nil, nil, fmt.Errorf("%d files more came with request %d than it says", extra, req.ID)
 	}
 	files, r.files = r.files[:req.Files:req.Files], r.files[req.Files:]
 	return req, files, nil, nil
 }
 
-// close closes the files that no request has had.
+// close closes the files that no request has taken.
 func (r *requestReader) close() {
 	drivers.CloseFiles(r.files)
 	r.files, r.truncated = nil, false
@@ -65,7 +65,7 @@ func (r filesReader) Read(p []byte) (int, error) {
 	oob := make([]byte, unix.CmsgSpace(4*(maxFiles+1)))
 	n, oobn, flags, _, err := r.conn.ReadMsgUnix(p, oob) // close-on-exec
 	r.truncated = r.truncated || flags&unix.MSG_CTRUNC != 0
-	messages, _ := unix.ParseSocketControlMessage(oob[:max(oobn, 0)]) // what can't be read brings no files
+	messages, _ := unix.ParseSocketControlMessage(oob[:max(oobn, 0)]) // a failed read brings no files
 	for _, m := range messages {
 		fds, _ := unix.ParseUnixRights(&m)
 		for _, fd := range fds {

@@ -20,21 +20,20 @@ import (
 	"taskapi/internal/proc"
 )
 
-// endTime bounds the orderly end of a keeper: processes.Local bounds the killing of its tasks to less.
+// endTime bounds the graceful end of a keeper. It is longer than the time in which processes.Local kills the tasks.
 const endTime = 15 * time.Second
 
 // leaveGrace is how long a keeper may take to notice that its client has left.
 const leaveGrace = 500 * time.Millisecond
 
-// endPoll is how often it is looked whether the caller still waits.
+// endPoll is how often this process checks whether the caller still waits.
 const endPoll = 200 * time.Millisecond
 
-// arguments returns what a directory's keeper is executed with, as proc.Args has them. Everybody on the machine can
-// read them, so they name the directory by a digest alone, together with the mount namespace in which its path means
-// that directory.
+// arguments returns the arguments of a directory's keeper, as proc.Args has them. Everybody on the machine can read
+// them, so they name the directory only by a digest, together with the mount namespace in which the path is valid.
 func arguments(dir string) string { return "taskapi\x00" + Command + "\x00" + digest(dir) + "\x00" }
 
-// digest names a directory for others, who can't tell it by that.
+// digest names a directory without showing its path to others.
 func digest(dir string) string {
 	namespace, err := os.Readlink("/proc/self/ns/mnt")
 	if err != nil {
@@ -44,9 +43,9 @@ func digest(dir string) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// find finds the keepers that run for a directory by their arguments: what is left of them when the directory has been
-// removed, or the record damaged. Others' are left out, and so are those in another mount namespace, where the path
-// means another directory.
+// find finds the keepers that run for a directory by their arguments, which also works when the directory was removed
+// or the record is damaged. It leaves out keepers of other users, and keepers in another mount namespace, where the
+// path means another directory.
 func find(dir string) ([]proc.Identity, error) {
 	pids, err := proc.PIDs()
 	if err != nil {
@@ -73,9 +72,9 @@ func find(dir string) ([]proc.Identity, error) {
 	return ids, nil
 }
 
-// keepers returns the keeper that wrote the directory's last record, if it runs, and otherwise the keepers that a
-// search finds for the directory. It also returns the record, zero when it can't be read. Errors: *CopyError, those of
-// the search.
+// keepers returns the keeper that wrote the directory's last record, if that keeper runs, and otherwise the keepers
+// that a search finds for the directory. It also returns the record, which is zero if it can't be read. Errors:
+// *CopyError, those of the search.
 func keepers(dir string) ([]proc.Identity, Record, error) {
 	last, err := Last(dir)
 	if _, isCopy := errors.AsType[*CopyError](err); isCopy {
@@ -88,8 +87,8 @@ func keepers(dir string) ([]proc.Identity, Record, error) {
 	return ids, last, err
 }
 
-// Busy reports whether a keeper runs for the allocation directory, whatever is left of that, and has processes: all
-// that its tasks leave behind are its children, too.
+// Busy reports whether a keeper with processes runs for the allocation directory, even if parts of the directory are
+// gone. Processes that tasks leave behind are also children of the keeper.
 func Busy(dir string) bool {
 	ids, _, _ := keepers(dir) // what can't be looked for is not there
 	return haveChildren(ids)
@@ -108,8 +107,8 @@ func haveChildren(ids []proc.Identity) bool {
 	return false
 }
 
-// Search reports whether a keeper runs for the allocation directory that has processes, as Busy does, and whether
-// nothing of the allocation runs: neither a keeper nor what a killed one has left of its tasks.
+// Search reports whether a keeper with processes runs for the allocation directory, as Busy does. It also reports
+// whether nothing of the allocation runs: neither a keeper nor processes that a killed keeper has left.
 func Search(cfg Config) (busy, unused bool) {
 	ids, last, err := keepers(cfg.Dir)
 	if len(ids) > 0 || err != nil {
@@ -119,8 +118,8 @@ func Search(cfg Config) (busy, unused bool) {
 	return false, err == nil && len(orphans) == 0
 }
 
-// Left reports whether anything of the allocation runs: processes of a keeper, or what a killed keeper has left of its
-// tasks.
+// Left reports whether anything of the allocation runs: processes of a keeper, or processes that a killed keeper has
+// left.
 func Left(cfg Config) (bool, error) {
 	ids, last, err := keepers(cfg.Dir)
 	if err != nil || haveChildren(ids) {
@@ -130,10 +129,9 @@ func Left(cfg Config) (bool, error) {
 	return len(orphans) > 0, err
 }
 
-// End ends the allocation's keeper with all its tasks, and what an earlier one has left of them, without a Client: for
-// a keeper that nobody can control any more. It returns how many processes of tasks there were. Errors: ErrKeeperRuns
-// when a client controls it,
-// *CopyError, ctx's.
+// End ends the allocation's keeper with all its tasks, and the processes that an earlier keeper has left. It needs no
+// Client: it is for a keeper that nobody can control any more. It returns how many processes of tasks it has ended.
+// Errors: ErrKeeperRuns when a client controls it, *CopyError, ctx's.
 func End(ctx context.Context, cfg Config) (int, error) {
 	_, last, err := keepers(cfg.Dir)
 	if err != nil {
@@ -167,7 +165,7 @@ func End(ctx context.Context, cfg Config) (int, error) {
 	return len(killed), nil
 }
 
-// endUnreachable makes sure that no keeper runs for the directory, by ending those that can't be reached in it.
+// endUnreachable ends the keepers of the directory that can't be reached through it, so that no keeper runs for it.
 func endUnreachable(ctx context.Context, cfg Config) error {
 	ids, _, err := keepers(cfg.Dir)
 	if err != nil {
@@ -184,12 +182,12 @@ func endUnreachable(ctx context.Context, cfg Config) error {
 	return unlocked(cfg.Dir, lockTime)
 }
 
-// lockTime is how long the lock is waited for: another process may just look whether it is free, or a killed keeper's
-// child be about to execute its program.
+// lockTime is how long a caller waits for the lock. Another process may hold it for a moment to test it, or a killed
+// keeper's child may hold it until it executes its program.
 const lockTime = time.Second
 
-// lock takes the lock that a keeper has as long as it lives. Where none was found, the process that has it can't be
-// seen.
+// lock takes the lock that a keeper holds as long as it lives. If no keeper was found and the lock is held, its holder
+// is hidden from this user.
 func lock(fd int, name string, most time.Duration) error {
 	err := flock.Lock(fd, unix.LOCK_EX, most)
 	if errors.Is(err, flock.ErrLocked) {
@@ -203,8 +201,8 @@ func lock(fd int, name string, most time.Duration) error {
 	return nil
 }
 
-// unlocked makes sure that no invisible keeper runs for the directory: its tasks may be visible nevertheless. It waits
-// for the time most. Errors: flock.ErrLocked.
+// unlocked makes sure that no hidden keeper runs for the directory; the tasks of a hidden keeper may be visible. It
+// waits no longer than most. Errors: flock.ErrLocked.
 func unlocked(dir string, most time.Duration) error {
 	name := filepath.Join(dir, logFile)
 	f, err := privatefile.Open(name, os.O_RDONLY)
@@ -218,10 +216,10 @@ func unlocked(dir string, most time.Duration) error {
 	return lock(int(f.Fd()), name, most)
 }
 
-// end ends a keeper that no client has: gracefully, or with SIGKILL when it does not end. A keeper with a client has a
-// sign.
+// end ends a keeper without a client: gracefully, or with SIGKILL if it does not exit. A file in the directory marks a
+// keeper with a client.
 func end(ctx context.Context, id proc.Identity) error {
-	if err := id.Signal(unix.SIGCONT); err != nil { // it may have been stopped, and knows of nothing since
+	if err := id.Signal(unix.SIGCONT); err != nil { // a stopped process handles no signal
 		return fmt.Errorf("end process %d: %w", id.PID, err)
 	}
 	for deadline := time.Now().Add(leaveGrace); proc.HasSign(id.PID) && time.Now().Before(deadline); {

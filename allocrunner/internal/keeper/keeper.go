@@ -1,18 +1,18 @@
 // Package keeper keeps an allocation's tasks running while the agent that controls them dies, is upgraded, and comes
-// back. The keeper is what containerd calls a shim and Nomad an executor: a small process of its own, the same program
-// re-executed, which runs a processes.Local. It is the parent of the tasks and the writer of their logs. The agent has
-// a Supervisor, which holds a Client, which speaks to the keeper over a Unix socket in the allocation directory.
+// back. containerd calls such a keeper a shim, Nomad an executor. It is a small process, the same program re-executed,
+// which runs a processes.Local. It is the parent of the tasks and the writer of their logs. The agent has a Supervisor,
+// which holds a Client, which speaks to the keeper over a Unix socket in the allocation directory.
 //
 //	agent: Supervisor ── Client ── keeper.sock ── keeper ── tasks
 //
-// The keeper promises: one for each allocation; no task notices the end of a client; the exits of tasks are kept until
-// a client reads them, if need be in a file after its own end; only its own user's processes may control it, and of
-// those the latest. It ends at Close, or when no task has run and no client has been there for a while. When the keeper
-// itself is killed, the root processes of its tasks get SIGKILL from the kernel (unless they have changed their user),
-// clients get drivers.ErrLost, and Sweep, or the next Start, kills what else is left: there is never a second copy of a
-// task, but for what proctree.KillOrphans can't find. A keeper whose directory has been removed goes on; it can't be
-// found by its record any more, but is by its arguments, and is ended before another one starts. It decides nothing
-// about tasks: no restarts, no timeouts.
+// The keeper promises: an allocation has one keeper; no task notices the end of a client; the exits of tasks are kept
+// until a client reads them, if necessary in a file after the keeper's end; only processes of the keeper's user may
+// control it, one at a time, and the latest wins. The keeper ends at Close, or after a while without tasks and clients.
+// When the keeper itself is killed, the root processes of its tasks get SIGKILL from the kernel (unless they have
+// changed their user), clients get drivers.ErrLost, and Sweep, or the next Start, kills what else is left: there is
+// never a second copy of a task, except for processes that proctree.KillOrphans can't find. A keeper whose directory
+// was removed goes on. It is then found by its arguments instead of its record, and ended before another keeper starts.
+// A keeper decides nothing about tasks: no restarts, no timeouts.
 package keeper
 
 import (
@@ -36,7 +36,7 @@ import (
 var (
 	// ErrNoKeeper: no keeper runs for this allocation.
 	ErrNoKeeper = errors.New("no keeper runs")
-	// ErrKeeperRuns: one does already.
+	// ErrKeeperRuns: a keeper runs already.
 	ErrKeeperRuns = errors.New("a keeper runs already: attach to it")
 	// ErrReplaced: another client has taken control of the keeper since.
 	ErrReplaced = drivers.ErrReplaced
@@ -51,7 +51,7 @@ const (
 	socketFile = "keeper.sock"
 	recordFile = "keeper.json"
 	draftFile  = "keeper.json.new" // while the record is written
-	logFile    = "keeper.log"      // locked by the keeper as long as it lives
+	logFile    = "keeper.log"      // the keeper holds a lock on it as long as it lives
 )
 
 // maxRecord is more than the record of any group.
@@ -96,8 +96,8 @@ func (e *CopyError) Error() string {
 		"stop the allocation there first, or end that process if its directory is gone", e.Dir, e.Of, e.PID)
 }
 
-// Last reads what the allocation's latest keeper wrote down. After the keeper's end, Tasks says how its tasks ended;
-// nothing is known of a task without an Exit. In a copy of the directory, such as a restored back-up, the record names
+// Last reads the record of the allocation's latest keeper. After the keeper's end, Tasks says how its tasks ended; the
+// end of a task without an Exit is unknown. In a copy of the directory, such as a restored backup, the record names
 // none of the keeper's processes. Errors: os.ErrNotExist when there has been no keeper, or it was closed; *CopyError,
 // with a zero record.
 func Last(dir string) (Record, error) {
@@ -124,15 +124,15 @@ func Last(dir string) (Record, error) {
 	return Record{Tasks: r.Tasks}, nil
 }
 
-// runs reports whether the keeper of dir that wrote the record runs. When /proc hides the process, only its number is
-// known, and another process of this user may have that by now: then the lock on the keeper's log decides.
+// runs reports whether the keeper of dir that wrote the record runs. If /proc hides the process, only its number is
+// known, and another process of this user may have the same number by now. Then the lock on the keeper's log decides.
 func (r Record) runs(dir string) bool {
 	return r.Keeper.Runs() && (!proc.Hidden(r.Keeper.PID) || errors.Is(unlocked(dir, 0), flock.ErrLocked))
 }
 
-// write replaces the record in an open directory. It is not synced: after a crash of the machine no process of it runs
-// in any case. When it can't be written, the one before goes all the same, for it would be taken for the truth; the
-// room that it had may be just what was missing.
+// write replaces the record in an open directory. It does not sync the record, since no process in it survives a crash
+// of the machine. If the new record can't be written, the old one is removed all the same: readers would believe it,
+// and its room may be just what was missing.
 func (r Record) write(dir *os.File) error {
 	text, err := json.Marshal(r)
 	if err != nil {

@@ -14,13 +14,13 @@ import (
 	"taskapi/internal/proc"
 )
 
-// OrphanCounts counts the processes that a lost keeper left running, by task, besides the tasks' root processes. Those
-// of no known task are under the empty name.
+// OrphanCounts counts the processes that a lost keeper left running, by task and without the tasks' root processes.
+// Processes of no known task count under the empty name.
 type OrphanCounts map[string]int
 
-// Sweep kills what a keeper that was itself killed has left running, for a caller that does not want to start the next,
-// or not yet. A keeper that still runs for the directory though its record or socket is gone is ended with its tasks.
-// Errors: ErrKeeperRuns, *CopyError.
+// Sweep kills the processes that a killed keeper has left running. It is for a caller that starts no other keeper, or
+// not yet. If a keeper still runs for the directory without a record or socket, Sweep ends it with its tasks. Errors:
+// ErrKeeperRuns, *CopyError.
 func Sweep(ctx context.Context, cfg Config) (OrphanCounts, error) {
 	last, err := lastEnded(ctx, cfg, false)
 	if err != nil {
@@ -29,8 +29,8 @@ func Sweep(ctx context.Context, cfg Config) (OrphanCounts, error) {
 	return last.hints().kill(ctx, cfg)
 }
 
-// Forget removes what a killed keeper has left in the directory of an allocation that has ended, when Sweep has ended
-// all the rest. Its log stays.
+// Forget removes the files of a killed keeper from the directory of an ended allocation, after Sweep has ended its
+// processes. The keeper's log stays.
 func Forget(dir string) error {
 	// left by a keeper that was killed while it wrote; it means nothing to the next
 	_ = os.Remove(filepath.Join(dir, draftFile))
@@ -42,9 +42,9 @@ func Forget(dir string) error {
 	return nil
 }
 
-// Sweep sweeps as the package's Sweep does, for a client whose keeper has just been killed: what the keeper has
-// reported to it counts, too, for the record may be missing, or an earlier keeper's. It also returns the latest process
-// of each task, with the exit where that was recorded.
+// Sweep does what the function Sweep does, for a client whose keeper has just been killed. It also uses the processes
+// that the keeper has reported to the client, since the record may be missing or an earlier keeper's. It returns the
+// latest process of each task, with its exit if that was recorded.
 func (c *Client) Sweep(ctx context.Context, cfg Config) (OrphanCounts, map[string]LastStatus, error) {
 	last, err := lastEnded(ctx, cfg, false)
 	if err != nil {
@@ -53,16 +53,15 @@ func (c *Client) Sweep(ctx context.Context, cfg Config) (OrphanCounts, map[strin
 	r := c.hints(last)
 	latest := map[string]LastStatus{}
 	for _, l := range r.latest {
-		latest[l.Task] = l // what the client knows comes last
+		latest[l.Task] = l // the client's knowledge is the latest
 	}
 	left, err := r.kill(ctx, cfg)
 	return left, latest, err
 }
 
-// lastEnded returns the directory's last record, once it is sure that no keeper runs: one that can't be reached is
-// ended, unless nobody says that a search has just found none. The record may be of a keeper that ended gracefully,
-// before the one that was lost. Without a record, or with one that is damaged, it is zero. Errors: ErrKeeperRuns,
-// *CopyError.
+// lastEnded makes sure that no keeper runs, and returns the directory's last record. It ends a keeper that can't be
+// reached; with nobody, a search has just found none. The record may belong to a keeper that ended gracefully before
+// the lost one. It is zero if it is missing or damaged. Errors: ErrKeeperRuns, *CopyError.
 func lastEnded(ctx context.Context, cfg Config, nobody bool) (Record, error) {
 	last, err := Last(cfg.Dir)
 	if _, gone := os.Lstat(filepath.Join(cfg.Dir, socketFile)); gone == nil && last.runs(cfg.Dir) {
@@ -80,7 +79,7 @@ func lastEnded(ctx context.Context, cfg Config, nobody bool) (Record, error) {
 	return last, endUnreachable(ctx, cfg)
 }
 
-// recoveryHints is what is known of a keeper that was killed, by which what it has left running is found.
+// recoveryHints is what is known of a killed keeper. The processes that it has left running are found by it.
 type recoveryHints struct {
 	boot, cgroup string
 	latest       []LastStatus
@@ -89,12 +88,12 @@ type recoveryHints struct {
 // LastStatus is the last process of a task whose keeper was killed.
 type LastStatus struct {
 	drivers.ProcessStatus
-	alive proc.Moment // when it was last known to be alive; zero when nothing is known but that it once started
-	sure  bool        // it is sure that nothing of its session runs once the orphans are killed
+	alive proc.Moment // when it was last known to be alive; zero if only its start is known
+	sure  bool        // once the orphans are killed, certainly no process of its session runs
 }
 
-// LostError returns a drivers.ErrLost that says what became of the process when its keeper was killed and all that
-// could be found of the task was ended. The zero LastStatus means that nothing is known of the task.
+// LostError returns a drivers.ErrLost that says what became of a task's process when its keeper was killed and the
+// processes of the task that could be found were ended. The zero LastStatus means that nothing is known of the task.
 func (l LastStatus) LostError() error {
 	if l.sure {
 		return fmt.Errorf("%w, and the task with it", drivers.ErrLost)
@@ -102,7 +101,7 @@ func (l LastStatus) LostError() error {
 	return fmt.Errorf("%w, and what was found of the task was ended", drivers.ErrLost)
 }
 
-// hints returns what is known by the record alone.
+// hints returns the hints that the record alone gives.
 func (r Record) hints() recoveryHints {
 	all := recoveryHints{boot: r.Keeper.Boot, cgroup: r.Cgroup}
 	for _, t := range r.Tasks {
@@ -111,8 +110,8 @@ func (r Record) hints() recoveryHints {
 	return all
 }
 
-// hints returns what is known of the client's keeper. A record is the keeper's last one only when it has the very
-// processes that the client knows of; then what ran by it did so until the connection broke.
+// hints returns the hints about the client's keeper. The record is the keeper's last one only if it has exactly the
+// processes that the client knows. Then a process that runs according to the record ran until the connection broke.
 func (c *Client) hints(last Record) recoveryHints {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -133,7 +132,7 @@ func (c *Client) hints(last Record) recoveryHints {
 	return r
 }
 
-// forTree leaves out the processes that have ended: what one left behind was killed at its end.
+// forTree leaves out the processes that have ended, since the processes that they left behind were killed then.
 func (r recoveryHints) forTree(cfg Config) proctree.Hints {
 	hints := proctree.Hints{
 		Cgroup: r.cgroup, Name: digest(cfg.Dir), Marker: cfg.Marker, NoCgroup: cfg.NoCgroup,
@@ -152,7 +151,7 @@ func (r recoveryHints) forTree(cfg Config) proctree.Hints {
 	return hints
 }
 
-// kill kills what still runs. The caller has made sure that no keeper does.
+// kill kills the processes that still run. The caller has made sure that no keeper runs.
 func (r recoveryHints) kill(ctx context.Context, cfg Config) (OrphanCounts, error) {
 	orphans, err := proctree.KillOrphans(ctx, r.forTree(cfg))
 	left := OrphanCounts{}

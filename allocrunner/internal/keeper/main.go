@@ -26,7 +26,8 @@ import (
 // Command is the first argument with which the program is re-executed to be a keeper.
 const Command = "keeper"
 
-// maxLog is where the keeper's own log is emptied: it gets a few lines in a lifetime, and must not grow for ever.
+// maxLog is the size at which the keeper's own log is emptied. The log gets a few lines in a lifetime, and must not
+// grow for ever.
 const maxLog = 256 << 10
 
 // settings go to the keeper over its standard input.
@@ -40,7 +41,7 @@ type settings struct {
 // The descriptors that a keeper is started with.
 const (
 	stdin  = 0 // settings, as JSON
-	stdout = 1 // one line comes back: ready, or why not
+	stdout = 1 // the keeper writes one line to it: ready, or why it is not
 	stderr = 2 // the log file
 )
 
@@ -48,8 +49,8 @@ const (
 const ready = "ready"
 
 // Main runs a keeper until it ends. The program's main calls it before anything else when os.Args[1] is Command, and
-// exits with what it returns: 0 after an orderly end, 1 when it could not begin. It takes what it needs from its
-// descriptors, and no flags.
+// exits with the returned code: 0 after a graceful end, 1 if the keeper could not begin. Main reads its settings from
+// its descriptors and takes no flags.
 func Main() int {
 	logger := slog.New(slog.NewTextHandler(privatefile.Log{Writer: os.Stderr, Max: maxLog}, nil))
 	s, listener, err := begin(logger)
@@ -59,7 +60,8 @@ func Main() int {
 	}
 	ends := make(chan os.Signal, 1)
 	signal.Notify(ends, unix.SIGTERM)
-	// The program that started us may have had a terminal. A limit on file sizes must cost a log, not the tasks.
+	// The program that started this one may have had a terminal. A limit on file sizes must not end the keeper, and
+	// with it the tasks.
 	signal.Notify(make(chan os.Signal, 1), unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGXFSZ, unix.SIGXCPU)
 
 	fmt.Fprintln(os.Stdout, ready)
@@ -83,7 +85,7 @@ func begin(logger *slog.Logger) (*server, net.Listener, error) {
 	if err := lock(stderr, filepath.Join(set.Dir, logFile), lockTime); err != nil {
 		return nil, nil, err
 	}
-	// For ps: the program's file name says less. Only cosmetic, so it may fail.
+	// ps shows this name instead of the program's file name. It may fail, since it is only cosmetic.
 	_ = os.WriteFile("/proc/self/comm", []byte("taskapi-keeper"), 0)
 	if err := proc.Undumpable(); err != nil {
 		logger.Warn("a core dump of the keeper would hold tokens", "error", err)
@@ -115,7 +117,7 @@ func begin(logger *slog.Logger) (*server, net.Listener, error) {
 	return s, listener, nil
 }
 
-// listen makes the socket, 0600 from its birth. We hold the lock, so one that is there is stale.
+// listen makes the socket with mode 0600. This process holds the lock, so an existing socket is stale.
 func listen(dir string) (listener net.Listener, err error) {
 	defer unix.Umask(unix.Umask(0o177))
 	err = inDir(dir, func(path string) error {

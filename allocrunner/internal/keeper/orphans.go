@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ReapOrphans collects what has ended and was handed to this program, until ctx ends, when it is PID 1, as in a
-// container: a killed keeper, say, or what somebody has left who looked around in there. It may collect a keeper that
-// this program has started: nobody needs a keeper's exit code.
+// If this program is PID 1, as in a container, ReapOrphans reaps the ended processes that it has inherited, until ctx
+// ends: a killed keeper, for example, or processes from somebody's shell in the container. It may reap a keeper that
+// this program has started, since nobody needs a keeper's exit code.
 func ReapOrphans(ctx context.Context) {
 	if os.Getpid() != 1 {
 		return

@@ -10,13 +10,12 @@ import (
 	"taskapi/allocrunner/interfaces"
 )
 
-// previousExits holds the latest process of each task that the keepers before this one had, as the last of them
-// recorded it. None of them runs: a late client still learns how they ended. It never changes. A task that has had a
-// process of this keeper is not looked for here.
+// previousExits holds the latest process of each task of earlier keepers, as the last of these recorded it. None of the
+// processes runs, but a late client can still learn how they ended. It never changes. Nobody looks here for a task that
+// has had a process of this keeper.
 type previousExits map[string]drivers.ProcessStatus
 
-// readPreviousExits reads the record of the keeper before. A record that can't be read says nothing, as one that is not
-// there.
+// readPreviousExits reads the record of the previous keeper. A record that can't be read counts as missing.
 func readPreviousExits(dir string, now time.Time) previousExits {
 	last, _ := Last(dir)
 	p := previousExits{}
@@ -29,7 +28,7 @@ func readPreviousExits(dir string, now time.Time) previousExits {
 	return p
 }
 
-// list returns the latest process of each task, be it an earlier keeper's.
+// list returns the latest process of each task, which may be an earlier keeper's.
 func (s *server) list(ctx context.Context) ([]drivers.ProcessStatus, error) {
 	list, err := s.local.List(ctx)
 	if len(s.previous) == 0 {

@@ -19,30 +19,32 @@ import (
 	"taskapi/internal/wake"
 )
 
-// helloTime bounds how long a new connection may take to say what it is, and an answer to be taken.
+// helloTime bounds how long a new connection may take to send its hello, and how long a client may take to read an
+// answer.
 const helloTime = 5 * time.Second
 
-// maxRequests bounds what one client may have under way: a wait, a kill and a signal for each of some thousand tasks
-// fit.
+// maxRequests bounds one client's requests under way. It is enough for a wait, a kill and a signal for each of some
+// thousand tasks.
 const maxRequests = 16 << 10
 
-// replaceTime bounds how long a new client waits for the requests of the client before: less than its own
-// helloTime.
+// replaceTime bounds how long a new client waits for the requests of the previous client. It is less than the new
+// client's own helloTime.
 const replaceTime = 3 * time.Second
 
-// acceptPause keeps a lack of descriptors, which is what Accept fails of, from becoming a tight loop.
+// acceptPause is the pause after a failed Accept. Accept fails for lack of descriptors, which must not become a tight
+// loop.
 const acceptPause = 100 * time.Millisecond
 
-// unwrittenIdle is how long a keeper with neither task nor client stays when it alone knows how its tasks ended, since
-// the record can't be written: an operator has that time to make room, or to bring the agent back.
+// unwrittenIdle is how long a keeper with neither task nor client stays if the record can't be written, so that only
+// the keeper knows how its tasks ended. In that time an operator can make room or restart the agent.
 const unwrittenIdle = 10 * time.Minute
 
 // leaveTime bounds the killing of a task's remaining processes while no client is connected.
 const leaveTime = 10 * time.Second
 
-// server is a keeper, but for the process around it.
+// server is a keeper without the process around it.
 type server struct {
-	dir      *os.File      // held, so that nothing is ever written into another directory that took its place
+	dir      *os.File      // kept open, so that nothing is ever written into another directory in its place
 	idle     time.Duration // without task and client, after which it ends when the record is written
 	tied     bool          // ends with its client, and all tasks with it
 	logger   *slog.Logger
@@ -56,21 +58,21 @@ type server struct {
 	closed  chan struct{} // a client has closed the keeper
 	closes  sync.Once
 
-	writing sync.Mutex // held while the record is written, so that an older one never replaces a newer
+	writing sync.Mutex // held while the record is written, so that an older record never replaces a newer one
 	gone    bool       // the directory has been removed; guarded by writing
 
 	unwritten bool // the record could not be written; guarded by writing
 
 	mu     sync.Mutex // guards all below
 	client *session   // who controls the keeper, or nil
-	sign   proc.Sign  // set while there is a client, for those who want to end this keeper
+	sign   proc.Sign  // set while there is a client, for processes that want to end this keeper
 	had    bool       // there has been one
 	files  []*os.File // that stay open as long as the keeper lives
-	ended  bool       // no client is taken any more
+	ended  bool       // no further client is accepted
 }
 
-// serve runs until the keeper is closed, or is idle for long enough, or gets a signal to end while it has no client. It
-// reports whether the record shall stay.
+// serve runs until the keeper is closed, has been idle for long enough, or gets a signal to end while it has no client.
+// It reports whether the record must stay.
 func (s *server) serve(listener net.Listener, ends <-chan os.Signal) (keep bool) {
 	s.wg.Go(func() { s.accept(listener) })
 	s.trimSoon()
@@ -93,9 +95,9 @@ func (s *server) serve(listener net.Listener, ends <-chan os.Signal) (keep bool)
 
 // run waits for a reason to end. It reports whether there may be exits that no client has read.
 func (s *server) run(ends <-chan os.Signal) bool {
-	timer := time.NewTimer(max(s.idle, startTime)) // who started us is on its way
+	timer := time.NewTimer(max(s.idle, startTime)) // the process that started this one is about to connect
 	defer timer.Stop()
-	since := time.Now() // the last time that there was something to stay for
+	since := time.Now() // when the keeper last had a task or a client
 	for first := true; ; first = false {
 		s.mu.Lock()
 		controlled, abandoned := s.client != nil, s.tied && s.had && s.client == nil
@@ -142,7 +144,7 @@ func (s *server) run(ends <-chan os.Signal) bool {
 	}
 }
 
-// endIdle ends the taking of clients if there is no reason to stay.
+// endIdle stops accepting clients if there is no reason to stay.
 func (s *server) endIdle() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -155,18 +157,18 @@ func (s *server) tasksRun() bool {
 	return slices.ContainsFunc(list, func(t drivers.ProcessStatus) bool { return t.Exit == nil })
 }
 
-// record writes down what is, and reports whether nothing would be lost with this process. A full disk costs the next
-// agent knowledge, nothing else.
+// record writes the record, and reports whether nothing would be lost with this process. If the disk is full, the next
+// agent only knows less.
 func (s *server) record() bool {
 	s.writing.Lock()
 	defer s.writing.Unlock()
-	at := proc.Now() // before the look: who runs by the list did so then
+	at := proc.Now() // taken before the list: processes that run according to the list ran at this time
 	tasks, _ := s.list(context.Background())
 	here, err := identifyDir(s.dir)
 	if err == nil {
 		err = Record{Keeper: s.self, Dir: here, Cgroup: s.local.CgroupDir(), Tasks: tasks, At: at}.write(s.dir)
 	}
-	gone := errors.Is(err, os.ErrNotExist) // and nobody will come to read it
+	gone := errors.Is(err, os.ErrNotExist) // and nobody will read it
 	switch {
 	case gone && !s.gone:
 		s.logger.Warn("the allocation directory has been removed; the tasks go on", "dir", s.dir.Name())
@@ -197,7 +199,7 @@ func (s *server) accept(listener net.Listener) {
 	}
 }
 
-// attend serves the connection that came as the one with this number to its end.
+// attend serves a connection, which has this number, to its end.
 func (s *server) attend(conn *net.UnixConn, number uint64) error {
 	peer, err := peercred.Of(conn)
 	if err != nil {
@@ -211,7 +213,7 @@ func (s *server) attend(conn *net.UnixConn, number uint64) error {
 	if err := readFrame(conn, &theirs); err != nil {
 		return fmt.Errorf("hello of process %d: %w", peer.PID, err)
 	}
-	if theirs.Version != version { // it hears why, and who controls the keeper goes on
+	if theirs.Version != version { // the client gets the reason; the present client goes on
 		_ = (&frameWriter{w: conn}).write(hello{Version: version})
 		return fmt.Errorf("process %d speaks version %d: %w", peer.PID, theirs.Version, ErrVersion)
 	}
@@ -219,7 +221,7 @@ func (s *server) attend(conn *net.UnixConn, number uint64) error {
 	c.number = number
 	defer close(c.done)
 	if !s.admit(c) {
-		return nil // without a hello: who gets one can rely on us
+		return nil // without a hello: a client that gets one may rely on this keeper
 	}
 	defer s.leave(c)
 	if err := c.out.write(hello{Version: version, Keeper: s.self}); err != nil {
@@ -230,9 +232,10 @@ func (s *server) attend(conn *net.UnixConn, number uint64) error {
 	return c.serve()
 }
 
-// admit makes c the client, and ends the one before: what that has begun, such as a start, is done or given up when the
-// new one sends its first request, or it takes very long. It reports false when the keeper is about to end, or when a
-// client that came later is there: of those that have waited for a frozen keeper all but the latest have given up.
+// admit makes c the client and ends the previous client. Requests of the previous client, such as a start, end or are
+// given up before the new client sends its first request, unless they take very long. It reports false if the keeper is
+// about to end, or if a later client is connected: of several clients that waited for a frozen keeper, only the latest
+// still waits.
 func (s *server) admit(c *session) bool {
 	s.mu.Lock()
 	if s.ended || s.client != nil && s.client.number > c.number {
@@ -256,7 +259,7 @@ func (s *server) admit(c *session) bool {
 	return true
 }
 
-// leave: c is no client any more.
+// leave removes the client c.
 func (s *server) leave(c *session) {
 	s.mu.Lock()
 	if s.client == c {
@@ -267,7 +270,7 @@ func (s *server) leave(c *session) {
 	s.changed.Send()
 }
 
-// sweep kills what ended tasks have left behind, which a client does otherwise.
+// sweep kills the processes that ended tasks have left behind. While there is a client, the client does that.
 func (s *server) sweep() {
 	ctx, cancel := context.WithTimeout(context.Background(), leaveTime)
 	defer cancel()
@@ -283,8 +286,8 @@ func (s *server) sweep() {
 	}
 }
 
-// keepOpen keeps files open for as long as the keeper lives. One that it has already is closed: each agent gives it
-// those of the same locks.
+// keepOpen keeps files open for as long as the keeper lives. It closes a file that it has already, since each agent
+// passes the files of the same locks.
 func (s *server) keepOpen(files []*os.File) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -18,11 +18,11 @@ import (
 // session is one client's connection.
 type session struct {
 	server *server
-	number uint64 // those that come later have greater ones
+	number uint64 // later sessions have greater numbers
 	conn   *net.UnixConn
 	out    frameWriter
 	wg     sync.WaitGroup
-	done   chan struct{} // closed when nothing of it is under way any more
+	done   chan struct{} // closed when none of its requests is under way any more
 
 	mu      sync.Mutex // guards cancels
 	cancels map[uint64]context.CancelFunc
@@ -35,11 +35,12 @@ func newSession(s *server, conn *net.UnixConn) *session {
 	}
 }
 
-// startGrace is how long a start goes on whose client is gone. It takes milliseconds, unless a file system hangs; a
-// process that was killed just as it became the program would be a run of the task that nobody knows of.
+// startGrace is how long a start goes on after its client is gone. A start takes milliseconds, unless a file system
+// hangs. If it were killed just as the process executes the program, the task would have run without anybody knowing.
 const startGrace = replaceTime - 500*time.Millisecond
 
-// serve handles requests until the client is gone, and then cancels those under way, a start after startGrace.
+// serve handles requests until the client is gone, and then cancels the requests under way, a start only after
+// startGrace.
 func (c *session) serve() error {
 	ctx, cancel := context.WithCancel(context.Background())
 	starts, cancelStarts := context.WithCancel(context.Background())
@@ -94,7 +95,7 @@ func (c *session) serve() error {
 			a.ID = req.ID
 			c.cancel(req.ID)
 			if ctx.Err() != nil {
-				return // the connection has ended, which is why it was given up: that answers nothing
+				return // the request was given up because the connection has ended: there is nobody to answer
 			}
 			c.send(a)
 			if req.Op == opClose {
@@ -127,14 +128,14 @@ func (c *session) cancel(id uint64) {
 	}
 }
 
-// send answers. One who does not take an answer in helloTime is cut off: its memory is not ours to fill.
+// send sends an answer. A client that does not read it within helloTime is cut off, so that answers don't fill memory.
 func (c *session) send(a answer) {
 	if c.out.write(a) != nil {
 		c.conn.Close()
 	}
 }
 
-// end tells the client why it is no longer one.
+// end sends the client the reason why it is no longer the client.
 func (c *session) end(reason error) {
 	c.send(answer{Err: packError(reason)})
 	c.conn.Close()
@@ -161,7 +162,7 @@ func (c *session) handle(ctx context.Context, req request, files []*os.File) (a 
 					c.server.changed.Send()
 				}
 			})
-			c.server.record() // before the answer: should we be killed then, the next keeper knows what to clear
+			c.server.record() // before the answer: if this keeper is killed then, the next one knows which processes to kill
 			c.server.changed.Send()
 		}
 	case opWait:

@@ -27,17 +27,17 @@ import (
 
 // The defaults of a Config.
 const (
-	// defaultExe is this very program, also when its file has been replaced by an upgrade meanwhile.
+	// defaultExe is this program, even if an upgrade has replaced its file.
 	defaultExe = "/proc/self/exe"
 	// defaultIdle leaves an agent time to be started again. Nothing is lost afterwards: exits are in the record.
 	defaultIdle = 30 * time.Second
 )
 
-// startTime bounds how long a new keeper may take to be ready, where tens of milliseconds are usual: on a busy machine
-// whose disk was busy, too, ten seconds went by.
+// startTime bounds how long a new keeper may take to be ready. Tens of milliseconds are usual; on a machine with a busy
+// processor and disk it took ten seconds.
 const startTime = 30 * time.Second
 
-// keeperEnv is a keeper's whole environment: small heap, few threads. It has a dozen live objects to look after, and
+// keeperEnv is a keeper's whole environment, for a small heap and few threads. A keeper has a dozen live objects, and
 // moves output with system calls.
 var keeperEnv = []string{"GOGC=20", "GOMAXPROCS=2"}
 
@@ -46,15 +46,15 @@ type Config struct {
 	// Dir is the allocation directory, absolute. It exists and only our user may write to it.
 	Dir string
 
-	// Marker is the environment entry by which every process of the allocation is known, "NOMAD_ALLOC_DIR=" and its
-	// directory. By it, too, Open finds what a killed keeper has left running. Empty: only by cgroup, record and
-	// session.
+	// Marker is the environment entry that every process of the allocation has, "NOMAD_ALLOC_DIR=" and its directory.
+	// Open uses it to find processes that a killed keeper has left running. If it is empty, Open finds them only by
+	// cgroup, record and session.
 	Marker string
 
 	// Users are the users that tasks may run as, besides this program's own and those in the record.
 	Users []uint32
 
-	// Exe is the program whose main calls Main; empty: this program.
+	// Exe is the program whose main calls Main. Empty means this program.
 	Exe string
 
 	// Idle is how long the keeper stays with neither task nor client, unless its record can't be written; 0: half a
@@ -65,7 +65,7 @@ type Config struct {
 	// keeper is opened.
 	Unused bool
 
-	// Tied has the keeper end, with all tasks, as soon as its client is gone.
+	// Tied makes the keeper end, with all tasks, as soon as its client is gone.
 	Tied bool
 
 	// NoCgroup is processes.Config's.
@@ -77,8 +77,8 @@ type Config struct {
 
 func (cfg Config) log() *slog.Logger { return cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)) }
 
-// Open attaches to the allocation's keeper, or starts one when there is none. attached says which. Before it starts
-// one, it kills what an earlier keeper has left running that was killed or can't be found any more. The keeper is in a
+// Open attaches to the allocation's keeper, or starts one if there is none; attached says which. Before it starts a
+// keeper, it kills the processes of an earlier keeper that was killed or can't be found any more. The keeper has a
 // session of its own and outlives this program. Errors: those of Attach but ErrNoKeeper; ErrKeeperRuns.
 func Open(ctx context.Context, cfg Config) (c *Client, attached bool, err error) {
 	nobody := cfg.Unused
@@ -96,7 +96,7 @@ func Open(ctx context.Context, cfg Config) (c *Client, attached bool, err error)
 // errNotStarted: no keeper runs, and one could not be started just now.
 var errNotStarted = errors.New("start keeper")
 
-// start starts the allocation's keeper and attaches to it. nobody says that a search has just found no keeper for the
+// start starts the allocation's keeper and attaches to it. nobody means that a search has just found no keeper for the
 // directory. Errors: errNotStarted when a later attempt may succeed.
 func start(ctx context.Context, cfg Config, nobody bool) (*Client, error) {
 	if !filepath.IsAbs(cfg.Dir) {
@@ -154,7 +154,7 @@ func spawn(ctx context.Context, cfg Config) (*os.Process, error) {
 		return nil, err
 	}
 	processes.CloseOnExec()
-	// To be found by: others can read them.
+	// The keeper is found by these arguments, which others can read.
 	args := strings.Split(strings.TrimSuffix(arguments(cfg.Dir), "\x00"), "\x00")
 	proc, err := os.StartProcess(cmp.Or(cfg.Exe, defaultExe), args, &os.ProcAttr{
 		Dir: "/", Env: keeperEnv, Files: []*os.File{in, outEnd, log}, Sys: &syscall.SysProcAttr{Setsid: true},
@@ -234,10 +234,10 @@ func Attach(ctx context.Context, dir string) (*Client, error) {
 	return nil, fmt.Errorf("attach to keeper in %s: %w", dir, err)
 }
 
-// errNobody is ErrNoKeeper when one was looked for everywhere.
+// errNobody is ErrNoKeeper after a search of all processes.
 var errNobody = fmt.Errorf("%w", ErrNoKeeper)
 
-// endsNow reports whether err is what a keeper that is about to end leaves of a connection.
+// endsNow reports whether err is the error of a connection to a keeper that is about to end.
 func endsNow(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.EPIPE)
 }

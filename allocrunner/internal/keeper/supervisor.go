@@ -14,44 +14,44 @@ import (
 	"taskapi/internal/wake"
 )
 
-// restorePause is the time between two attempts to find out what became of a keeper.
+// restorePause is the time between two attempts to find out whether a keeper lives.
 const restorePause = 500 * time.Millisecond
 
 // sweepTimeout bounds the killing of the processes that a keeper has left: SIGKILL takes milliseconds, unless a process
 // is stuck in the kernel.
 const sweepTimeout = 10 * time.Second
 
-// maxKeepers is how many keepers may be lost during one start of a task, before that counts as failed.
+// maxKeepers is how many keepers may be lost during one start of a task before the start counts as failed.
 const maxKeepers = 2
 
-// Supervisor is a drivers.Supervisor whose processes a keeper has, one after the other if need be. When a keeper is
-// killed, its processes are gone with it: what it left running is killed at once, and the next start makes another
-// keeper. When the connection breaks while the keeper lives, it is restored, and no caller notices.
+// Supervisor is a drivers.Supervisor whose processes run in a keeper, or in several keepers one after the other. When a
+// keeper is killed, its processes are killed, too, and the next start makes another keeper. When the connection breaks
+// while the keeper lives, the connection is restored, and no caller notices.
 type Supervisor struct {
 	cfg    Config
 	attach func(ctx context.Context, dir string) (*Client, error) // Attach, but for tests
 	wg     sync.WaitGroup
 	ctx    context.Context // ends with Close or Detach
 	cancel context.CancelFunc
-	found  map[string]drivers.ProcessStatus // the processes of before this Supervisor, by task
+	found  map[string]drivers.ProcessStatus // the processes from before this Supervisor, by task
 
 	mu       sync.Mutex // guards the fields below; held while another keeper is made
 	state    connState
 	conn     *connection       // the latest
 	lost     *lostKeeper       // the latest; nil when no keeper was lost
 	keepOpen func() []*os.File // what each keeper keeps open, nil for nothing
-	// that lost keepers left running, by task, until a KillTree of the task returns their number
+	// processes that lost keepers left running, by task, until a KillTree of the task returns their number
 	orphans   map[string]int
 	uncovered bool // the latest process that was started is in no cgroup of its own
 }
 
-// Supervise attaches to the allocation's keeper, or starts one when there is none. fresh is for an allocation that has
-// no processes: leftovers of an earlier one in the directory are ended first. When no keeper can be started just now,
-// each start of a task tries again. Errors: Open's.
+// Supervise attaches to the allocation's keeper, or starts one if there is none. fresh is for an allocation that has no
+// processes: leftovers of an earlier allocation in the directory are ended first. If no keeper can be started now, each
+// start of a task tries again. Errors: Open's.
 func Supervise(ctx context.Context, cfg Config, fresh bool) (*Supervisor, error) {
 	for {
 		client, attached, err := Open(ctx, cfg)
-		cfg.Unused = false // the next keeper has this one before it
+		cfg.Unused = false // this keeper is the next one's previous keeper
 		if errors.Is(err, errNotStarted) && ctx.Err() == nil {
 			cfg.log().Warn("the tasks' keeper could not be started; each start of a task tries again", "error", err)
 			return superviseNobody(cfg, fresh), nil
@@ -62,7 +62,7 @@ func Supervise(ctx context.Context, cfg Config, fresh bool) (*Supervisor, error)
 		known, err := client.List(ctx)
 		switch {
 		case err == nil && fresh && len(known) > 0:
-			if err := client.Close(); err != nil { // the next keeper has nothing
+			if err := client.Close(); err != nil { // the next keeper has no previous one
 				return nil, err
 			}
 		case err == nil:
@@ -137,8 +137,8 @@ func (s *Supervisor) current() (*connection, connState) {
 	return s.conn, s.state
 }
 
-// restore deals with the end of a connection. It tries for as long as it takes to know that the keeper is back, or that
-// it and its processes are gone: no caller may act on less.
+// restore handles the end of a connection. It tries until it is certain that the keeper is connected again, or that the
+// keeper and its processes are gone. No caller may act before that.
 func (s *Supervisor) restore(conn *connection) {
 	e := broke
 	if errors.Is(conn.client.Err(), ErrReplaced) {
@@ -161,8 +161,8 @@ func (s *Supervisor) restore(conn *connection) {
 	}
 }
 
-// tryRestore attaches to the keeper or, if that is gone, kills what it has left running. It adds to orphans how many
-// processes it had to kill.
+// tryRestore attaches to the keeper or, if the keeper is gone, kills the processes that it has left. It adds their
+// number to orphans.
 func (s *Supervisor) tryRestore(conn *connection, orphans OrphanCounts) error {
 	ctx, cancel := context.WithTimeout(s.ctx, sweepTimeout)
 	defer cancel()
@@ -197,8 +197,8 @@ func (s *Supervisor) tryRestore(conn *connection, orphans OrphanCounts) error {
 	return nil
 }
 
-// call calls a method of the keeper's client, again when the connection broke and was restored. lost is set when the
-// keeper was lost.
+// call calls a method of the keeper's client, and repeats the call if the connection broke and was restored. It sets
+// lost if the keeper was lost.
 func call[T any](
 	ctx context.Context, s *Supervisor, method func(*Client) (T, error),
 ) (result T, lost *lostKeeper, err error) {
@@ -222,9 +222,10 @@ func call[T any](
 	}
 }
 
-// Start starts a process. When the answer is lost, with the connection or with the keeper, the process may have been
-// started, and may have ended since: then it is not started again, and Wait says what became of it. That is found out
-// also when ctx has ended: a process that nobody knows of would be left running.
+// Start starts a process. If the answer is lost, with the connection or with the keeper, Start finds out whether the
+// process was started; it may have ended since. A process that was started is not started again, and Wait says what
+// became of it. Start finds this out even if ctx has ended, since otherwise a process that nobody knows of could be
+// left running.
 func (s *Supervisor) Start(ctx context.Context, spec drivers.Spec) (drivers.ProcessStatus, error) {
 	began, sent := time.Now(), false
 	for keepers := 0; ; keepers++ {
@@ -250,8 +251,9 @@ func (s *Supervisor) Start(ctx context.Context, spec drivers.Spec) (drivers.Proc
 	}
 }
 
-// checkCgroup logs when a process has started in no cgroup of its own, the first time and the first after one that has.
-// It warns only root: other users mostly can't make cgroups, and can do nothing about a warning at each run.
+// checkCgroup logs when a process has started without a cgroup of its own: the first time, and again after a process
+// that had one. It warns only root. Other users mostly can't make cgroups, and could do nothing about a warning at each
+// run.
 func (s *Supervisor) checkCgroup(status drivers.ProcessStatus) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -305,7 +307,7 @@ func (s *Supervisor) startKeeper(ctx context.Context) error {
 	return nil
 }
 
-// KeepOpen passes files to the keeper, and to each that follows it, which keep them open, and so their locks.
+// KeepOpen passes files to the keeper and to each later one. They keep the files open, and so hold their locks.
 func (s *Supervisor) KeepOpen(files func() []*os.File) {
 	ctx, cancel := context.WithTimeout(s.ctx, sweepTimeout)
 	defer cancel()
@@ -325,8 +327,8 @@ func (s *Supervisor) sendFilesLocked(ctx context.Context, client *Client) {
 	}
 }
 
-// Wait waits for the end of a task's process. When the keeper was killed before it could record how that ended, the
-// error says so, and what had to be killed.
+// Wait waits for the end of a task's process. If the keeper was killed before it could record that end, the error says
+// so, and names the processes that had to be killed.
 func (s *Supervisor) Wait(ctx context.Context, task string) (interfaces.ExitResult, error) {
 	exit, lost, err := call(ctx, s, func(c *Client) (interfaces.ExitResult, error) { return c.Wait(ctx, task) })
 	if errors.Is(err, drivers.ErrNotRunning) { // it was a lost keeper's, in whose place there is another by now
@@ -360,8 +362,8 @@ func (s *Supervisor) Signal(ctx context.Context, process drivers.ProcessID, sig 
 	return err
 }
 
-// KillTree kills what is left of a task's process. What a lost keeper has left of the task is dead by now, and counted
-// once.
+// KillTree kills the processes that a task's process has left. Processes of the task that a lost keeper has left are
+// dead by now, and are counted once.
 func (s *Supervisor) KillTree(ctx context.Context, process drivers.ProcessID) (int, error) {
 	leftover, lost, err := call(ctx, s, func(c *Client) (int, error) { return c.KillTree(ctx, process) })
 	if lost != nil {
@@ -380,7 +382,7 @@ func (s *Supervisor) List(ctx context.Context) ([]drivers.ProcessStatus, error) 
 	return list, err
 }
 
-// Found returns a task's latest process of before this Supervisor was made.
+// Found returns a task's latest process from before this Supervisor was made.
 func (s *Supervisor) Found(task string) (drivers.ProcessStatus, bool) {
 	status, ok := s.found[task]
 	return status, ok
@@ -389,7 +391,7 @@ func (s *Supervisor) Found(task string) (drivers.ProcessStatus, bool) {
 // Detach leaves the keeper and its processes running.
 func (s *Supervisor) Detach() error { return s.end((*Client).Detach) }
 
-// Close ends the keeper with its processes, and what a killed keeper has left running.
+// Close ends the keeper with its processes, and the processes that a killed keeper has left.
 func (s *Supervisor) Close() error {
 	if err := s.end(s.closeKeeper); err != nil {
 		return err
@@ -408,8 +410,8 @@ func (s *Supervisor) Close() error {
 	return Forget(s.cfg.Dir)
 }
 
-// closeKeeper ends the keeper with its tasks, also one to which the connection has broken and that nobody has connected
-// to since. One that does not answer is killed.
+// closeKeeper ends the keeper with its tasks, even if the connection has broken and nobody has connected since. It
+// kills a keeper that does not answer.
 func (s *Supervisor) closeKeeper(c *Client) error {
 	ctx, cancel := context.WithTimeout(context.Background(), sweepTimeout)
 	defer cancel()
@@ -424,13 +426,13 @@ func (s *Supervisor) closeKeeper(c *Client) error {
 		return nil
 	}
 	s.cfg.Logger.Warn("the keeper is killed, for it does not end", "pid", c.Keeper().PID, "error", err)
-	if forced := c.Kill(); forced != nil { // it may not even have heard that it has no client any more
+	if forced := c.Kill(); forced != nil { // it may not have noticed yet that its client is gone
 		return errors.Join(err, forced)
 	}
 	return nil
 }
 
-// end ends the use of the keeper, also of one to which the connection is just being restored.
+// end ends the use of the keeper, even while the connection is being restored.
 func (s *Supervisor) end(how func(*Client) error) error {
 	s.apply(closing)
 	conn, _ := s.current()

@@ -6,11 +6,12 @@ import (
 	"taskapi/internal/memory"
 )
 
-// trimDelay is how long after a change memory is given back: long enough for what the change brought about to be over.
+// trimDelay is the time from a change until memory is given back. It is long enough for the consequences of the change
+// to be over.
 const trimDelay = time.Second
 
-// trimSoon makes memory be given back once what has just changed is over. More changes don't put it off, or a task that
-// is started again and again would keep it from ever happening.
+// trimSoon gives memory back trimDelay after a change. Further changes don't postpone it: otherwise a task that
+// restarts again and again would prevent it for ever.
 func (s *server) trimSoon() {
 	if s.trims.CompareAndSwap(false, true) {
 		time.AfterFunc(trimDelay, func() {

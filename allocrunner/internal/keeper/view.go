@@ -7,8 +7,8 @@ import (
 	"taskapi/allocrunner/internal/proctree"
 )
 
-// View returns what it takes to look at the tasks' processes from this one, and the latest process of each task.
-// Errors: List's.
+// View returns what a caller needs to look at the tasks' processes from this process, and the latest process of each
+// task. Errors: List's.
 func (s *Supervisor) View(ctx context.Context) (proctree.View, []drivers.ProcessStatus, error) {
 	list, err := s.List(ctx)
 	if err != nil {

@@ -20,18 +20,18 @@ import (
 	"taskapi/internal/proc"
 )
 
-// version is the protocol's. A keeper lives through upgrades of the program, so a change after the first release must
-// let a newer client speak the versions before.
+// version is the version of the protocol. A keeper survives upgrades of the program, so after the first release a newer
+// client must still speak the earlier versions.
 const version = 3
 
-// maxFrame bounds a message. The longest is a Start with the arguments and environment that the kernel takes at most (2
-// MiB with the usual stack limit, a third more in base64), with room.
+// maxFrame bounds a message, with room to spare. The longest message is a Start with the largest arguments and
+// environment that the kernel takes: 2 MiB with the usual stack limit, and a third more in base64.
 const maxFrame = 8 << 20
 
 // A connection carries frames: four bytes of length, big endian, then a JSON object. It begins with one hello from each
 // side. Then the client sends requests and the keeper answers each, in any order. A request with op "cancel" cancels
 // the one of the same ID and is not answered itself. An exec with files has two answers: the first says that the
-// program runs. An answer with ID 0 is the keeper's last word on the connection.
+// program runs. An answer with ID 0 is the keeper's last message on the connection.
 type hello struct {
 	Version int
 	Keeper  proc.Identity `json:",omitzero"` // from the keeper
@@ -55,7 +55,7 @@ type request struct {
 	Op   string
 	Task string `json:",omitempty"`
 
-	Process drivers.ProcessRun `json:",omitzero"` // signal, killtree: which of the task's processes is meant
+	Process drivers.ProcessRun `json:",omitzero"` // signal, killtree: selects one of the task's processes
 
 	Signal syscall.Signal `json:",omitempty"`
 	Spec   *wireSpec      `json:",omitempty"` // start, exec
@@ -63,7 +63,7 @@ type request struct {
 	MaxOutput int  `json:",omitempty"` // exec
 	TTY       bool `json:",omitempty"` // exec
 
-	// how many files come with it: three or none with start and exec, any number up to maxFiles with keepopen
+	// how many files come with the request: three or none with start and exec, up to maxFiles with keepopen
 	Files int `json:",omitempty"`
 }
 
@@ -109,7 +109,7 @@ func recode[To, From string | []byte](list []From) []To {
 	return out
 }
 
-// wireError is an error as text, with the errors that errors.Is and errors.As find in it.
+// wireError is an error as text, with the errors that errors.Is and errors.As must find in it.
 type wireError struct {
 	Kind   string // of kinds, "start", or empty
 	Text   string
@@ -194,7 +194,8 @@ func readFrame(r io.Reader, v any) error {
 type frameWriter struct {
 	mu sync.Mutex // held while writing, which keeps frames whole
 	w  io.Writer
-	// that the other side may take for one message, not for all that wait; 0 for any time, else w is a net.Conn
+	// how long the other side may take for one message, not for all waiting messages; 0 for any time, else w is a
+	// net.Conn
 	most time.Duration
 }
 
