@@ -268,8 +268,8 @@ func (r *Runner) setUp(ctx, tasksCtx context.Context) error {
 func (r *Runner) saveFirst() {
 	r.publish(taskNames(r.group())...)
 	if err := r.save(); err != nil { // after a crash the allocation must be known
-		r.logger.Warn("the state could not be saved before the tasks start: if taskapi is killed before it is, it " +
-			"does not know of their allocation")
+		r.logger.Warn("the state could not be saved before the tasks start: if taskapi is killed before the state " +
+			"is saved, the next taskapi does not know the allocation")
 	}
 }
 

@@ -60,7 +60,7 @@ func (r *Runner) acquireUsers() (allocdir.Access, error) {
 			return allocdir.OnlyOwner, fmt.Errorf("%w: stop the allocation or, if its tasks had no users of their "+
 				"own, remove that file", err)
 		}
-		r.logger.Warn("the users of the tasks are not known: from their next start on they may run as others", "error",
+		r.logger.Warn("the users of the tasks are unknown: after their next start the tasks may run as other users", "error",
 			err)
 	}
 	if r.cfg.Saved == nil && !isolate {
@@ -87,8 +87,8 @@ func (r *Runner) acquireUsers() (allocdir.Access, error) {
 	}
 	for task, uid := range had.Tasks {
 		if list.Tasks[task] != uid && list.Tasks[task] != 0 {
-			r.logger.Warn("the task's files belong to a user that is somebody else's by now: it may not be able to "+
-				"read them",
+			r.logger.Warn("somebody else has the user number of the task's files by now: the task may not be able "+
+				"to read them",
 				"task", task, "was", uid, "is", list.Tasks[task])
 		}
 	}

@@ -103,7 +103,7 @@ var absences = []absence{
 func absentRoutes() []route.Route {
 	var rows []route.Route
 	for _, none := range [][2]string{
-		{"/v1/acl/policies", "Lists none: what a token may do is in a policy file of taskapi's."},
+		{"/v1/acl/policies", "Lists none: a policy file of taskapi says what a token may do."},
 		{"/v1/acl/auth-methods", "Lists none."},
 		{"/v1/scaling/policies", "Lists none: nothing is scaled."},
 		{"/v1/volumes", "Lists none."},

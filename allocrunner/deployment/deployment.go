@@ -1,6 +1,6 @@
-// Package deployment decides how an allocation's deployments stand, as a pure function, State.Next. A deployment rolls
-// out one version of a service job. It runs until the allocation is healthy with that version, or can't become healthy
-// any more.
+// Package deployment decides the status of an allocation's deployments, as a pure function, State.Next. A deployment
+// rolls out one version of a service job. It runs until the allocation is healthy with that version, or can't become
+// healthy any more.
 //
 //	                the allocation is healthy
 //	running ──┬───────────────────────────────────────────────────► successful
@@ -9,7 +9,7 @@
 //	          │     the job is stopped, or has a newer version
 //	          └───────────────────────────────────────────────────► cancelled
 //
-// Others decide whether the allocation is healthy, and in which time: its DeploymentStatus says so.
+// Other packages decide whether the allocation is healthy, and by when: its DeploymentStatus says so.
 package deployment
 
 import (
@@ -47,7 +47,7 @@ type Event any
 type (
 	// Changed: the allocation has this version now.
 	Changed struct{ Alloc *api.Allocation }
-	// Accepted: Next is to replace the allocation under its ID. The DeploymentID of Next and the Version of its job are
+	// Accepted: Next will replace the allocation under its ID. The DeploymentID of Next and the Version of its job are
 	// known.
 	Accepted struct {
 		Next *api.Allocation
@@ -78,7 +78,7 @@ func NewID(job *api.Job, group *api.TaskGroup) string {
 }
 
 // Next returns the state after an event. It changes neither the list nor a deployment in it: it returns the same list
-// when nothing changes. Others only show deployments, so it returns no effects.
+// when nothing changes. It returns no effects, since other packages only show deployments.
 func (s State) Next(e Event) State {
 	switch e := e.(type) {
 	case Changed:
@@ -104,8 +104,8 @@ func (s State) Next(e Event) State {
 	return s
 }
 
-// Deadline returns the ID of the deployment that runs with the allocation, and when it fails if it still runs then. The
-// ID is empty for none, and for one without a progress_deadline.
+// Deadline returns the ID of the allocation's running deployment, and the time at which the deployment fails if it
+// still runs. The ID is empty if there is none, or if it has no progress_deadline.
 func (s State) Deadline() (id string, by time.Time) {
 	for _, d := range s {
 		for _, state := range d.TaskGroups {
@@ -117,16 +117,15 @@ func (s State) Deadline() (id string, by time.Time) {
 	return "", time.Time{}
 }
 
-// Succeeded reports whether a deployment has been successful. The version of the job that it has brought out is stable,
-// then.
+// Succeeded reports whether a deployment was successful. Its version of the job is then stable.
 func (s State) Succeeded(id string) bool {
 	return slices.ContainsFunc(s, func(d *api.Deployment) bool {
 		return d.ID == id && d.Status == api.DeploymentStatusSuccessful
 	})
 }
 
-// with adds the allocation's deployment, if it is new, and edits a copy of each. An older one that is no longer kept is
-// not new.
+// with adds the allocation's deployment, if it is new, and edits a copy of each deployment. An older deployment that is
+// no longer kept is not new.
 func (s State) with(alloc *api.Allocation, at Moment, edit func(*api.Deployment)) State {
 	next, changed := slices.Clone(s), false
 	own := func(d *api.Deployment) bool { return d.ID == alloc.DeploymentID }
@@ -152,8 +151,8 @@ func (s State) with(alloc *api.Allocation, at Moment, edit func(*api.Deployment)
 	return next
 }
 
-// begin returns the deployment of the allocation's version of the job. It has little of the update block, which is
-// about groups of many allocations, with canaries for example.
+// begin returns the deployment of the allocation's version of the job. It uses little of the update block, most of
+// which is for groups of many allocations, such as canaries.
 func begin(alloc *api.Allocation, at Moment) *api.Deployment {
 	state := &api.DeploymentState{DesiredTotal: 1}
 	if group := alloc.GetTaskGroup(); group != nil && group.Update != nil {

@@ -1,4 +1,4 @@
-// Package drivers holds what a task driver is: it starts the tasks that name it, finds them again after a restart of
+// Package drivers defines a task driver. A driver starts the tasks that name it, finds them again after a restart of
 // this program, and ends them. A driver decides nothing about a task's life: no restarts, no order, no hooks. The
 // environment of a task comes from package taskenv.
 //
@@ -28,32 +28,32 @@ type Driver interface {
 	// Name is what a task's driver attribute says.
 	Name() string
 
-	// Capabilities says what tasks of this driver may have.
+	// Capabilities returns the features that tasks of this driver may use.
 	Capabilities() Capabilities
 
-	// Fingerprint says what the driver finds on this machine. It is called often and must not wait: what takes time is
-	// remembered.
+	// Fingerprint says what the driver finds on this machine. It is called often and must not wait, so a driver caches
+	// slow facts.
 	Fingerprint() Fingerprint
 
-	// Validate finds what is wrong with a config block as the job file has it. Text with a ${reference} has its value
-	// only when the task starts, so any value that it may get is right. The error names the key and what would be
-	// right.
+	// Validate checks a config block as it stands in the job file. A text with a ${reference} gets its value only when
+	// the task starts, so Validate accepts the text if any value could be right. The error names the key and a correct
+	// form.
 	Validate(config map[string]any) error
 
-	// Start starts a task and returns when it runs. It is called for each start; what an earlier run of the task has
-	// left is cleared first. Errors: *ConfigError for a config that no further attempt will make right, *StartError for
-	// what another may find otherwise.
+	// Start starts a task and returns when it runs. It is called for each start, and first clears the remains of an
+	// earlier run of the task. Errors: *ConfigError for a config with which every attempt fails, *StartError if another
+	// attempt may succeed.
 	Start(ctx context.Context, task Task) (Run, error)
 
 	// Recover returns the latest run of a task that an earlier process of this program has started, whether it has
-	// ended since or not. handle is what was saved of a run: empty when nothing was. The run that is found may be a
-	// later one, of which nothing was saved. Of the task only AllocID, Task, Dir and Processes are set. Errors:
-	// ErrNoRun; others mean that it isn't known, and that the allocation can't be resumed now.
+	// ended since or not. handle is the saved handle of a run, empty if none was saved. Recover may find a later run,
+	// which was never saved. Of the task only AllocID, Task, Dir and Processes are set. Errors: ErrNoRun; any other
+	// means that the run is unknown, and that the allocation can't be resumed now.
 	Recover(ctx context.Context, task Task, handle interfaces.Handle) (Run, error)
 }
 
-// Run is one run of a task, from its start until it has ended and nothing of it is left. Its methods are safe for
-// concurrent use. A run may also have the abilities Signaler, Executor and Measurer.
+// Run is one run of a task, from its start until none of its processes is left. Its methods are safe for concurrent
+// use. A run may also have the abilities Signaler, Executor and Measurer.
 type Run interface {
 	// Handle is what Recover needs to find the run. It never changes, and holds no secrets.
 	Handle() interfaces.Handle
@@ -61,9 +61,10 @@ type Run interface {
 	// Inspect returns how the run stands.
 	Inspect(ctx context.Context) (Status, error)
 
-	// Wait returns how the run ended, at once when it has. What it left behind may still be there, and its output on
-	// its way into the log files: Destroy waits for that. A run whose end nobody knows ends with an ExitResult that
-	// says so. Errors: ctx's; any other means that the driver can't tell now, and is asked again.
+	// Wait waits for the end of the run and returns its result. Processes that the run left behind may still exist, and
+	// its last output may not be in the log files yet: Destroy waits for both. If nobody knows how the run ended, the
+	// ExitResult says so. Errors: ctx's; any other means that the driver can't tell now, and the caller repeats the
+	// call.
 	Wait(ctx context.Context) (interfaces.ExitResult, error)
 
 	// Stop sends the run a signal and, if the run has not ended in time, kills it with everything that belongs to it. It
@@ -71,9 +72,9 @@ type Run interface {
 	// not have ended.
 	Stop(ctx context.Context, signal syscall.Signal, timeout time.Duration) error
 
-	// Destroy kills what is left of the run, ended or not, and returns when nothing is and all of its output is in the
-	// log files, with the number of processes besides the first that it had to kill. It does no harm to a later run of
-	// the task. Errors: Stop's.
+	// Destroy kills the remaining processes of the run, whether it has ended or not. It returns when none is left and
+	// all output is in the log files, with the number of processes besides the first that it had to kill. It does no
+	// harm to a later run of the task. Errors: Stop's.
 	Destroy(ctx context.Context) (leftover int, err error)
 }
 
@@ -86,8 +87,8 @@ type Signaler interface {
 // Executor is implemented by a run beside which programs can run.
 type Executor interface {
 	// Exec runs a program with the run's environment, directory, user and bounds, and returns when the program and all
-	// that it has left behind are gone: they are killed when ctx ends, and with the run. task is what the run's Start
-	// would be given now. Errors: interfaces.ErrTaskNotRunning, interfaces.ErrTooManyExecs, interfaces.ErrDetached when
+	// processes that it has left are gone. They are killed when ctx ends, and with the run. task is the task as Start
+	// would get it now. Errors: interfaces.ErrTaskNotRunning, interfaces.ErrTooManyExecs, interfaces.ErrDetached when
 	// this program gives up the run, *interfaces.ExecError, ctx's.
 	Exec(ctx context.Context, task Task, program Program) (ExecResult, error)
 }
@@ -105,13 +106,13 @@ type Precheck interface {
 	Missing(task Task) string
 }
 
-// ErrNoRun: a driver knows of no run of the task.
+// ErrNoRun: the driver knows no run of the task.
 var ErrNoRun = errors.New("the driver knows nothing of the task")
 
 // Fingerprint is what a driver finds on a machine.
 type Fingerprint struct {
 	Attributes map[string]string // of the node, such as "driver.docker.version"; a job's ${attr.NAME} refers to them
-	Problem    string            // why no task can be started here now, and what would help; empty when one can
+	Problem    string            // why no task can be started here now, and what would help; empty if tasks can be started
 }
 
 // Capabilities are what tasks of a driver may have.
@@ -125,7 +126,7 @@ type Capabilities struct {
 
 // Task is a task that is about to start: its directory is there, and its prestart hooks have run.
 type Task struct {
-	AllocID string // of its allocation, which no other has on this machine
+	AllocID string // the allocation's ID, unique on this machine
 	Task    *api.Task
 	Dir     interfaces.TaskDir
 	User    interfaces.User
@@ -135,16 +136,16 @@ type Task struct {
 	// own environment from Env, with WithTask.
 	Env *taskenv.Env
 
-	// Mounts, Devices and NetworkNamespace, the path of one to join, are what the hooks want the task to have. They are
-	// empty unless the driver is capable of them.
+	// Mounts, Devices and NetworkNamespace (the path of the namespace to join) come from the hooks. They are empty
+	// unless the driver is capable of them.
 	Mounts           []interfaces.Mount
 	Devices          []interfaces.Device
 	NetworkNamespace string
 
-	// Foreground is the command in a terminal that takes the place of the config's; nil for none.
+	// Foreground is a command on a terminal that replaces the config's command; nil for none.
 	Foreground *interfaces.Foreground
 
-	// Processes has the processes of the allocation's tasks. It outlives this program.
+	// Processes supervises the processes of the allocation's tasks. It outlives this program.
 	Processes Supervisor
 }
 
@@ -154,7 +155,7 @@ type Status struct {
 	Details map[string]string      // of the event of its start
 }
 
-// Program is what is to run beside a task.
+// Program is a program to run beside a task.
 type Program struct {
 	Command []string // the program, looked up as the task's own is, and its arguments; not empty
 
@@ -205,10 +206,10 @@ func (e *UnknownError) Error() string {
 	return fmt.Sprintf("the driver %q is not here; there is: %s", e.Name, strings.Join(e.Known, ", "))
 }
 
-// Registry is the drivers that there are. Its zero value has none. It never changes, and is safe for concurrent use.
+// Registry holds the available drivers. Its zero value has none. It never changes, and is safe for concurrent use.
 type Registry struct{ byName map[string]Driver }
 
-// NewRegistry returns a registry of drivers, each of a name of its own.
+// NewRegistry returns a registry of drivers, which must have different names.
 func NewRegistry(list ...Driver) *Registry {
 	r := &Registry{byName: make(map[string]Driver, len(list))}
 	for _, d := range list {
@@ -278,7 +279,7 @@ func (r *Registry) Check(task Task) error {
 	return nil
 }
 
-// Validate has the driver that a task names find what is wrong with the task's config. Errors: Get's, and the driver's.
+// Validate checks the task's config by the driver that the task names. Errors: Get's, and the driver's.
 func (r *Registry) Validate(task *api.Task) error {
 	d, err := r.Get(task.Driver)
 	if err != nil {
@@ -291,7 +292,7 @@ func needsUser(task Task) bool {
 	return task.Task.User != "" || task.User.Name != "" && int(task.User.UID) != os.Geteuid()
 }
 
-// Start has the driver that a task names start it. Errors: Check's, and the driver's.
+// Start starts a task by the driver that it names. Errors: Check's, and the driver's.
 func (r *Registry) Start(ctx context.Context, task Task) (Run, error) {
 	if err := r.Check(task); err != nil {
 		return nil, err
@@ -299,7 +300,7 @@ func (r *Registry) Start(ctx context.Context, task Task) (Run, error) {
 	return r.byName[task.Task.Driver].Start(ctx, task)
 }
 
-// Recover has the driver that a task names find the task's latest run. Errors: Get's, and the driver's.
+// Recover finds the task's latest run by the driver that the task names. Errors: Get's, and the driver's.
 func (r *Registry) Recover(ctx context.Context, task Task, handle interfaces.Handle) (Run, error) {
 	d, err := r.Get(task.Task.Driver)
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 // LookUp finds the program that command names: an absolute path means that file and no other; anything else is looked
 // for in the task directory's local/, in the task directory, and then, without a slash, in the PATH of env, the task's
 // own environment (KEY=value). A plain file found in the task directory is made executable; links that lead out of it
-// are followed only to what is executable already. whose says what names the command: "task's " or, for what runs
-// beside a task, nothing. The error is a *StartError.
+// are followed only to what is executable already. whose begins the command's name in errors: "task's ", or nothing for
+// a program beside a task. The error is a *StartError.
 func LookUp(taskDir, whose, command string, env []string) (string, error) {
 	if command == "" || strings.Contains(command, "\x00") {
 		return "", &StartError{Reason: fmt.Sprintf("command %q can't name a program", command), Err: fs.ErrInvalid}
@@ -49,7 +49,7 @@ func LookUp(taskDir, whose, command string, env []string) (string, error) {
 		command, taskDir, taskDir, path, problem)
 }
 
-// absolute returns the program at an absolute path. Whether it runs, the kernel says, and explain why not.
+// absolute returns the program at an absolute path. It does not check whether the kernel will execute it.
 func absolute(whose, command string) (string, error) {
 	problem := ""
 	if info, err := os.Stat(command); err == nil && !info.IsDir() {
@@ -94,7 +94,7 @@ func inTaskDir(taskDir, dir, command string) (string, error) {
 	return full, nil
 }
 
-// makeExecutable opens a file, which is never outside the root, and changes what it has opened: whatever the task puts
+// makeExecutable opens a file inside the root and changes the mode of the open file, so that a file that the task puts
 // in its place meanwhile stays as it is.
 func makeExecutable(root *os.Root, name string) (err error) {
 	f, err := root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO is not waited for
@@ -118,8 +118,8 @@ func executable(path string) bool {
 	return err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0
 }
 
-// inPath returns the program of that name in the last PATH of the environment, empty when it is in none of the
-// directories, and that PATH.
+// inPath returns the program of that name in the last PATH of the environment, and that PATH. The program is empty if
+// it is in none of the directories.
 func inPath(name string, env []string) (found, path string) {
 	path = taskenv.DefaultPath
 	for _, entry := range env {

@@ -10,8 +10,8 @@ import (
 	"taskapi/allocrunner/interfaces"
 )
 
-// This file is for drivers whose tasks are processes of this machine. What crosses a Supervisor is plain data, so that
-// the processes' parent can be this program or one beside it.
+// This file is for drivers whose tasks are processes of this machine. A Supervisor's arguments and results are plain
+// data, so the processes' parent can be this program or another one.
 
 // The closed set of errors that a Supervisor returns besides *StartError, wrapped with the operation and the task.
 var (
@@ -21,9 +21,9 @@ var (
 	ErrRunning = errors.New("process already running")
 	// ErrClosed: the supervisor has been closed.
 	ErrClosed = errors.New("supervisor closed")
-	// ErrLost: the processes' parent was killed, and its processes with it. Nothing is known of how they ended.
+	// ErrLost: the processes' parent was killed, and its processes with it. How they ended is unknown.
 	ErrLost = errors.New("the keeper was killed")
-	// ErrTooManyExecs: as many programs with files of the caller's run as may at a time.
+	// ErrTooManyExecs: no more programs with files of the caller may run at a time.
 	ErrTooManyExecs = errors.New("too many interactive programs")
 	// ErrReplaced: somebody else controls the processes now.
 	ErrReplaced = errors.New("another client controls the keeper now")
@@ -43,8 +43,8 @@ type Spec struct {
 	// is.
 	OOMScoreAdj int
 
-	// Files are the process's standard input, output and error in the place of /dev/null and its logs; empty for those.
-	// They stay the caller's to close. With TTY the first is a terminal, which becomes the process's controlling one.
+	// Files are the process's standard input, output and error. If empty, the process gets /dev/null and its logs
+	// instead. The caller closes them. With TTY the first is a terminal, which becomes the process's controlling one.
 	Files []*os.File `json:"-"`
 	TTY   bool       `json:",omitempty"`
 }
@@ -70,8 +70,8 @@ type ProcessStatus struct {
 // ID returns the process's ID.
 func (s ProcessStatus) ID() ProcessID { return ProcessID{s.Task, ProcessRun{s.PID, s.StartedAt}} }
 
-// ProcessID names one process of a task, and no later one of the same task: a request that is late never reaches a
-// process that was not meant.
+// ProcessID names one process of a task, and no later process of the same task, so a late request never reaches the
+// wrong process.
 type ProcessID struct {
 	Task string
 	ProcessRun
@@ -83,8 +83,8 @@ type ProcessRun struct {
 	StartedAt time.Time
 }
 
-// ExecSpec is a program to run beside a task's process, such as a script check. Its Logs mean nothing. Its Files, of an
-// interactive program, are closed by Exec in any case.
+// ExecSpec is a program to run beside a task's process, such as a script check. Its Logs are ignored. Exec always
+// closes its Files, which an interactive program has.
 type ExecSpec struct {
 	Spec
 
@@ -96,15 +96,15 @@ type ExecSpec struct {
 	Started func()
 }
 
-// MaxInteractive is how many programs with files of the caller's run at a time. They last as long as a user likes, so
-// they never wait for each other, nor script checks for them.
+// MaxInteractive is how many programs with files of the caller may run at a time. They last as long as a user likes, so
+// neither other programs nor script checks wait for them.
 const MaxInteractive = 32
 
 // MaxExecOutput bounds ExecSpec.MaxOutput: some hundred times what a check shows, and not enough to fill a keeper's
 // memory.
 const MaxExecOutput = 256 << 10
 
-// ExecResult is how such a program ended and what it said.
+// ExecResult is the result and the output of such a program.
 type ExecResult struct {
 	Exit      interfaces.ExitResult
 	Output    []byte // the first MaxOutput bytes of standard output and error, as they came
@@ -114,39 +114,39 @@ type ExecResult struct {
 // Supervisor is the parent of the allocation's processes. It has at most one process for each task at a time.
 // All methods are safe for concurrent use.
 type Supervisor interface {
-	// Start starts the process in a session of its own. What an earlier process of the task has left behind is killed
-	// first. Errors: *StartError when the process can't be started, ErrRunning, ErrClosed, ErrLost.
+	// Start starts the process in a session of its own. It first kills the processes that an earlier process of the
+	// task has left. Errors: *StartError when the process can't be started, ErrRunning, ErrClosed, ErrLost.
 	Start(ctx context.Context, spec Spec) (ProcessStatus, error)
 
-	// Wait returns how the task's latest process ended, at once when it has. Output may still be on its way into the
-	// log files: KillTree waits for that. Errors: ErrNotRunning when the task never had a process, ErrLost, or ctx's
+	// Wait waits for the end of the task's latest process and returns its result. The last output may not be in the log
+	// files yet: KillTree waits for it. Errors: ErrNotRunning when the task never had a process, ErrLost, or ctx's
 	// error.
 	Wait(ctx context.Context, task string) (interfaces.ExitResult, error)
 
-	// Exec runs a program beside the task's process, in a session of its own and in the task's cgroup if it has one. The
-	// program has the task's descriptors, but for its output, which is collected. Exec returns when the program and all
-	// processes that it left behind are gone: they are killed when ctx ends, and with the task. Without cgroups, a process
-	// that leaves the session ends with the task at the latest. A bounded number of programs run at a time: others wait,
-	// and those with Files are refused. Errors: ErrNotRunning when the task has no process or its tree is killed
-	// meanwhile, ErrTooManyExecs, *StartError, ErrClosed, ErrLost, ctx's (with the output so far).
+	// Exec runs a program beside the task's process, in a session of its own and in the task's cgroup if it has one.
+	// The program has the task's descriptors, except for its output, which is collected. Exec returns when the program
+	// and all processes that it left behind are gone. They are killed when ctx ends, and with the task. Without
+	// cgroups, a process that leaves the session ends with the task at the latest. A bounded number of programs run at
+	// a time: others wait, and those with Files are refused. Errors: ErrNotRunning when the task has no process or its
+	// tree is killed meanwhile, ErrTooManyExecs, *StartError, ErrClosed, ErrLost, ctx's (with the output so far).
 	Exec(ctx context.Context, spec ExecSpec) (ExecResult, error)
 
-	// Signal sends sig to that process of a task alone. Errors: ErrNotRunning when it has ended, also when the task
-	// runs another by now; ErrLost.
+	// Signal sends sig only to that process of a task. Errors: ErrNotRunning if it has ended, even if the task runs
+	// another process by now; ErrLost.
 	Signal(ctx context.Context, process ProcessID, sig syscall.Signal) error
 
-	// KillTree sends SIGKILL to everything that the process left behind or still is: its session, process group and
-	// descendants. It returns when the tree is empty and its output is in the log files, with the number of processes
-	// besides the root process that had to be killed. It is no error when there is nothing to kill. Errors:
-	// ErrNotRunning when the task has had another process since, before whose start all of this one's tree was killed;
-	// ErrLost; ctx's error when processes are still there (stuck in the kernel, for instance).
+	// KillTree sends SIGKILL to the process and its whole tree: its session, process group and descendants. It returns
+	// when the tree is empty and its output is in the log files, with the number of processes besides the root process
+	// that had to be killed. An empty tree is no error. Errors: ErrNotRunning if the task has had another process
+	// since, whose start has already killed this tree; ErrLost; ctx's error if processes still exist (for instance
+	// stuck in the kernel).
 	KillTree(ctx context.Context, process ProcessID) (leftover int, err error)
 
 	// List returns the latest process of every task that had one, ordered by task.
 	List(ctx context.Context) ([]ProcessStatus, error)
 
-	// Found returns a task's latest process of before this Supervisor was made, without a wait. It may have ended
-	// since.
+	// Found returns a task's latest process from before this Supervisor was made. It does not wait, and the process may
+	// have ended since.
 	Found(task string) (ProcessStatus, bool)
 
 	// Close ends the supervisor; processes that still run are killed with their trees. It waits for its goroutines.

@@ -1,6 +1,6 @@
-// Package fingerprint describes this machine as Nomad's API describes a node: what is measured of it, and the metadata
-// that operators give it. Every figure is read from the kernel when it is needed, and a figure that can't be read is
-// left out. Metadata is bounded, and is written whole or not at all. The package starts no process.
+// Package fingerprint describes this machine as Nomad's API describes a node: its measured resources, and the metadata
+// that operators set. Every figure is read from the kernel when it is needed, and a figure that can't be read is left
+// out. Metadata is bounded, and is written whole or not at all. The package starts no process.
 package fingerprint
 
 import (
@@ -22,8 +22,8 @@ import (
 	"taskapi/internal/proc"
 )
 
-// Node returns this machine, with its task drivers, as a node that is ready. The node's disk is the file system of dir;
-// like Nomad, it counts what is free there. The caller adds the ID, the datacenter, the pool and the metadata.
+// Node returns this machine, with its task drivers, as a node that is ready. The node's disk is the free space on the
+// file system of dir, as in Nomad. The caller adds the ID, the datacenter, the pool and the metadata.
 func Node(dir string, known *drivers.Registry) *api.Node {
 	n := taskenv.DetectNode(known.Attributes())
 	n.Status, n.SchedulingEligibility = api.NodeStatusReady, api.NodeSchedulingEligible
@@ -76,7 +76,7 @@ func networks(ip string) (found []*api.NetworkResource) {
 		addresses, _ := i.Addrs()
 		var own []*api.NetworkResource
 		has := false
-		speed := 1000 // megabits a second, which Nomad assumes, too, when the system does not say
+		speed := 1000 // megabits a second, which Nomad also assumes if the system does not say
 		if n, err := proc.Number(filepath.Join("/sys/class/net", i.Name, "speed")); err == nil && n > 0 {
 			speed = int(n)
 		}

@@ -8,19 +8,19 @@ import "github.com/hashicorp/nomad/api"
 // Deployer is a runner that has deployments.
 type Deployer interface {
 	// Deployments returns the deployments of the job's latest versions, the latest first. They are shared and not
-	// changed. A caller who has seen a version of the allocation also sees its changes of them.
+	// changed. A caller who has seen a version of the allocation also sees that version's changes of the deployments.
 	Deployments() []*api.Deployment
 	// FailDeployment ends a deployment that runs as failed. The allocation runs on.
 	FailDeployment(id string)
-	// SetHealth decides whether the allocation is healthy with the present version of its job, and so the end of its
+	// SetHealth decides whether the allocation is healthy with the present version of its job. That ends the
 	// deployment.
 	SetHealth(healthy bool)
 }
 
 // Toucher is a runner that can make a version of the allocation without a change.
 type Toucher interface {
-	// Touch makes another version of the allocation, whose event carries what has happened beside it. It reports
-	// whether it did: it does not when the allocation has ended.
+	// Touch makes another version of the allocation, so that its event can carry news from outside of it. Touch reports
+	// false if the allocation has ended, and then makes none.
 	Touch() bool
 }
 

@@ -5,11 +5,10 @@ import (
 	"io"
 )
 
-// ErrTooManyExecs means that as many programs run beside an allocation's tasks as may at a time.
+// ErrTooManyExecs means that no more programs may run beside an allocation's tasks at a time.
 var ErrTooManyExecs = errors.New("too many commands run in the allocation's tasks")
 
-// ExecError is a program that can't be run beside a task. The reason is for the one who wants it, and says what would
-// be right.
+// ExecError says that a program can't be run beside a task. The reason is for the caller, and says what would be right.
 type ExecError struct {
 	Reason string
 	Err    error // the cause; may be nil
@@ -32,13 +31,13 @@ type ExecRequest struct {
 // ExecSession is a program that runs beside a task's process. Its methods may be called from several goroutines. The
 // caller closes it.
 type ExecSession interface {
-	// Stdin is the program's standard input. A write waits while the program does not read, and fails when it has
-	// closed its input or has ended. Close is the end of the file; a program with a terminal gets the terminal's
-	// character for that.
+	// Stdin is the program's standard input. A write waits while the program does not read, and fails once the program
+	// has closed its input or has ended. Close sends the end of the file, on a terminal as the terminal's character for
+	// it.
 	Stdin() io.WriteCloser
 
-	// Stdout and Stderr are the program's output. A read waits for some; io.EOF comes when the program has closed it,
-	// or has ended and all that it has written has been read. Output that nobody reads makes the program wait. On a
+	// Stdout and Stderr are the program's output. A read waits for output. It returns io.EOF when the program has
+	// closed the file, or has ended and all of its output has been read. If nobody reads, the program waits. On a
 	// terminal everything is Stdout.
 	Stdout() io.Reader
 	Stderr() io.Reader
@@ -47,12 +46,12 @@ type ExecSession interface {
 	// terminal.
 	Resize(rows, columns uint16) error
 
-	// Wait returns how the program ended, when nothing of it is left: what it has left in the background is killed.
-	// Errors: ErrTaskNotRunning when the program ended with the task, ErrDetached when it did with the runner, others
-	// when nobody knows.
+	// Wait returns the program's result when none of its processes is left; processes in the background are killed.
+	// Errors: ErrTaskNotRunning if the program ended with the task, ErrDetached if it ended with the runner, others if
+	// its result is unknown.
 	Wait() (ExitResult, error)
 
-	// Close closes the program's input and output, and a terminal hangs up. What of it still runs after a second is
-	// killed. It returns when nothing of it is left.
+	// Close closes the program's input and output; a terminal hangs up. Processes that still run after a second are
+	// killed. Close returns when none is left.
 	Close() error
 }

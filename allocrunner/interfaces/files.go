@@ -8,7 +8,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// Why a file of an allocation can't be had. A *FileError wraps one of them, or an error of the file system.
+// The reasons why a file of an allocation can't be read. A *FileError wraps one of them, or an error of the file
+// system.
 var (
 	// ErrPathEscapes: the path, or a link on its way, leads out of the allocation directory.
 	ErrPathEscapes = errors.New("path escapes the allocation directory")
@@ -16,12 +17,12 @@ var (
 	// API.
 	ErrSecretFile  = errors.New("reading secret file prohibited")
 	ErrPrivateFile = errors.New("reading private file prohibited")
-	// ErrNotDirectory, ErrIsDirectory and ErrNotRegular: it is of another kind than what was asked for. Pipes, sockets
-	// and devices are not opened.
+	// ErrNotDirectory, ErrIsDirectory and ErrNotRegular: the file is of another kind than the requested one. Pipes,
+	// sockets and devices are not opened.
 	ErrNotDirectory = errors.New("not a directory")
 	ErrIsDirectory  = errors.New("is a directory")
 	ErrNotRegular   = errors.New("not a regular file")
-	// ErrTooDeep and ErrTooManyEntries: it is more than can be answered.
+	// ErrTooDeep and ErrTooManyEntries: the path or the directory exceeds a bound.
 	ErrTooDeep        = errors.New("too many directories or links on the way")
 	ErrTooManyEntries = errors.New("too many entries to list")
 	// ErrNoLogs: the task has no log files of the type.
@@ -40,12 +41,12 @@ func (e *FileError) Unwrap() error { return e.Err }
 // Reader is the user in whose name files are read.
 type Reader struct{ UID, GID uint32 }
 
-// Files are the files that the tasks of an allocation share, and those of each task but for its secrets and private
+// Files are the files that the tasks of an allocation share, and those of each task except its secrets and private
 // directories. Paths are relative to the allocation directory, with or without a slash in front. Links are followed as
 // long as they stay within. Errors: *FileError.
 type Files interface {
-	// List returns the entries of a directory, by name, without following links among them. It returns
-	// ErrTooManyEntries when they take more than most bytes, in memory or as JSON, where some characters take six.
+	// List returns the entries of a directory, sorted by name, without following links among them. It returns
+	// ErrTooManyEntries if they take more than most bytes, in memory or as JSON, where some characters take six.
 	List(path string, most int) ([]*api.AllocFileInfo, error)
 	// Stat returns what a path leads to.
 	Stat(path string) (*api.AllocFileInfo, error)
@@ -61,8 +62,8 @@ type Span struct {
 	FromEnd bool
 	Limit   int64 // bytes; 0 for no limit. Not of logs
 
-	// File is the log file to begin in, as frames name it: Offset is in that, and with both a reader goes on where
-	// another has ended. One that is gone begins with the next that is there. Only of logs.
+	// File is the log file to begin in, as frames name it, and Offset is in that file. With both, a reader continues
+	// where another one ended. If the file is gone, reading begins with the next existing file. Only for logs.
 	File string
 
 	// Follow waits for more at the end, until the file is deleted or the reader has enough.
@@ -74,13 +75,13 @@ type Span struct {
 	Large bool
 }
 
-// Frames are a file's content piece by piece. Each has its File, Data, and the Offset in File after it; FileEvent says
-// that the file was truncated, and is read again from its beginning, or deleted, which is the last of a file that is
-// followed.
+// Frames are a file's content piece by piece. Each frame has its File, its Data, and the Offset in File after the data.
+// FileEvent says that the file was truncated, and is read again from its beginning, or that it was deleted, which ends
+// a file that is followed.
 type Frames interface {
-	// Next returns the next frame, which is good until the next call. It waits only where there is nothing to return:
-	// an ended ctx does not keep it from returning what is there. Errors: io.EOF at the end, ctx's error, after which
-	// Next may be called again, or that of the file system.
+	// Next returns the next frame, which is valid until the next call. It waits only if there is no data: even after
+	// ctx has ended, it returns data that is there. Errors: io.EOF at the end, ctx's error, after which Next may be
+	// called again, or that of the file system.
 	Next(ctx context.Context) (*api.StreamFrame, error)
 	Close() error
 }

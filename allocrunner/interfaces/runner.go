@@ -1,5 +1,6 @@
-// Package interfaces holds what an extension or a simulator of the allocation runner implements: the runner itself with
-// its factory, and the hooks of an allocation and of a task. It promises shapes and order, and runs nothing.
+// Package interfaces holds the interfaces that an extension or a simulator of the allocation runner implements: the
+// runner itself with its factory, and the hooks of an allocation and of a task. It defines types and the order of
+// calls, and runs nothing.
 package interfaces
 
 import (
@@ -21,7 +22,7 @@ var (
 	ErrTaskNotFound = errors.New("task not found")
 	// ErrTaskNotRunning: the task has no process now (pending, in a restart delay, or dead).
 	ErrTaskNotRunning = errors.New("task not running")
-	// ErrStarting: the allocation is being set up or resumed, and that takes longer than a request waits.
+	// ErrStarting: the set-up or the resume of the allocation takes longer than a request waits.
 	ErrStarting = errors.New("the allocation is being set up or resumed")
 	// ErrNotSupported: the task's driver can't do that.
 	ErrNotSupported = errors.New("not supported by the task's driver")
@@ -37,7 +38,7 @@ var (
 	ErrDetached = errors.New("the allocation was left running")
 )
 
-// DestructiveError is an update that would need new processes, with the changes that do, a line each.
+// DestructiveError says that an update would need new processes. It lists the changes that need them, a line each.
 type DestructiveError struct {
 	ID      string // of the allocation
 	Changes []string
@@ -47,14 +48,14 @@ func (e *DestructiveError) Error() string {
 	return "can't be updated in place: " + strings.Join(e.Changes, "; ")
 }
 
-// StopRequest is how an allocation is to end. Its zero value is gracefully, for good.
+// StopRequest says how to end an allocation. Its zero value ends it gracefully and for good.
 type StopRequest struct {
 	// NoShutdownDelay skips the shutdown_delay of the group and of the tasks, also one that has begun. The allocation's
 	// DesiredTransition shows it.
 	NoShutdownDelay bool
 
-	// ReplacedBy is the version of the allocation that is to follow; nil for none. The function Replaced reports from
-	// the allocation whether there is one.
+	// ReplacedBy is the version of the allocation that follows; nil for none. The function Replaced reports whether an
+	// allocation has one.
 	ReplacedBy *api.Allocation
 }
 
@@ -76,10 +77,10 @@ func (s StopRequest) Apply(a *api.Allocation) (changed bool) {
 	return hurries || was.DesiredStatus != a.DesiredStatus || was.DesiredDescription != a.DesiredDescription
 }
 
-// Replaced reports whether an allocation ends, or has ended, for another version of it to follow.
+// Replaced reports whether an allocation ends, or has ended, so that another version of it can follow.
 func Replaced(a *api.Allocation) bool { return a.DesiredDescription == descriptionReplaced }
 
-// Ended reports whether no task of an allocation runs or ever will, as its version has it: that may have to be saved
+// Ended reports whether, in this version of the allocation, no task runs or ever will. The version may not be saved
 // yet.
 func Ended(a *api.Allocation) bool {
 	for _, s := range a.TaskStates {
@@ -93,18 +94,18 @@ func Ended(a *api.Allocation) bool {
 // AllocRunner runs one allocation: one task group of one job, on this machine.
 type AllocRunner interface {
 	// Run runs the allocation to its end and returns nil when it completed or was stopped, or an error when it failed.
-	// Cancelling ctx stops the allocation as Stop does. Run is called once; when it returns no goroutine and no
-	// listener of the runner is left, and no process either, unless it returns ErrDetached, or could not resume
+	// Cancelling ctx stops the allocation as Stop does. Run is called once. When it returns, no goroutine and no
+	// listener of the runner is left. No process is left either, unless Run returns ErrDetached or could not resume
 	// Config.Saved.
 	Run(ctx context.Context) error
 
-	// Stop begins a graceful stop: pre-kill hooks, shutdown delays, kill signals, kill timeouts, poststop tasks. It
-	// returns once the request is saved, so that a runner that resumes the allocation after a crash completes it, and
-	// does not wait for the end. It is no error when the allocation is ending or has ended: the latest request holds
+	// Stop begins a graceful stop: pre-kill hooks, shutdown delays, kill signals, kill timeouts, poststop tasks. Stop
+	// does not wait for the end. It returns once the request is saved, so that a runner that resumes the allocation
+	// after a crash completes the stop. An allocation that is ending or has ended is no error: the latest request holds
 	// then.
 	Stop(ctx context.Context, how StopRequest) error
 
-	// Kill stops the allocation without any delay, or makes a stop that is under way skip the rest: tasks get SIGKILL
+	// Kill stops the allocation without any delay, or skips the delays of a stop that is under way: tasks get SIGKILL
 	// at once.
 	Kill()
 
@@ -122,10 +123,10 @@ type AllocRunner interface {
 	// The map is shared and must not be changed; it is nil when the allocation has no checks or is being killed.
 	Checks() (results api.AllocCheckStatuses, version uint64)
 
-	// Stats sends what the tasks and their processes use of CPU and memory now, and once each interval from then on,
-	// until ctx ends, which closes the channel. An error, such as a keeper that does not answer, is logged and tried
-	// again, at growing intervals. What is sent is shared and must not be changed; its Timestamp differs whenever the
-	// rest does. Any number of readers share the samples. Errors: an interval that is not positive.
+	// Stats sends the CPU and memory use of the tasks and their processes now, and then once each interval until ctx
+	// ends, which closes the channel. After an error, such as a keeper that does not answer, it logs the error and
+	// tries again at growing intervals. The values are shared and must not be changed; their Timestamp differs whenever
+	// the rest does. Any number of readers share the samples. Errors: an interval that is not positive.
 	Stats(ctx context.Context, interval time.Duration) (<-chan *api.AllocResourceUsage, error)
 
 	// Terminal reports whether the allocation has ended: no task of it runs or ever will.
@@ -135,8 +136,8 @@ type AllocRunner interface {
 	// Errors: ErrTaskNotFound, ErrTaskNotRunning, ErrTerminal, also when the allocation began to end meanwhile.
 	RestartTask(ctx context.Context, task string) error
 
-	// RestartRunning restarts every task that runs; that none does is no error, as in Nomad: what is to run starts by
-	// itself. Errors: ErrTerminal as above.
+	// RestartRunning restarts every running task. As in Nomad, it is no error if none runs, since waiting tasks start
+	// by themselves. Errors: ErrTerminal as above.
 	RestartRunning(ctx context.Context) error
 
 	// RestartAll takes every task, dead ones included, through the life cycle again, and returns when the old processes
@@ -149,18 +150,18 @@ type AllocRunner interface {
 	Signal(ctx context.Context, task, signal string) error
 
 	// Exec starts a program beside a running task's process: in its directory, with its environment, as its user, in
-	// its cgroup. It returns when the program runs, which is killed with everything that it has started when ctx ends,
-	// with the task, and with this runner. Errors: ErrTaskNotFound, ErrTaskNotRunning, ErrTooManyExecs,
-	// ErrNotSupported, *ExecError.
+	// its cgroup. It returns when the program runs. The program is killed, with everything that it has started, when
+	// ctx, the task or this runner ends. Errors: ErrTaskNotFound, ErrTaskNotRunning, ErrTooManyExecs, ErrNotSupported,
+	// *ExecError.
 	Exec(ctx context.Context, req ExecRequest) (ExecSession, error)
 
-	// Files returns the allocation's files as the reader may see them, or as this program's user may: nil. Logs are for
-	// everybody.
+	// Files returns the allocation's files as the reader may see them; nil stands for this program's user. Every reader
+	// may read the logs.
 	Files(reader *Reader) Files
 
-	// Update applies another version of the allocation's job, without a restart. Errors: *DestructiveError when it
-	// needs new processes, ErrTerminal, or ErrInvalidJob, and nothing has changed then. When ctx ends before hooks and
-	// tasks have been updated, the update goes on without the caller.
+	// Update applies another version of the allocation's job, without a restart. Errors, after which nothing has
+	// changed: *DestructiveError if the update needs new processes, ErrTerminal, ErrInvalidJob. When ctx ends before
+	// hooks and tasks have been updated, the update goes on without the caller.
 	Update(ctx context.Context, job *api.Job) error
 
 	// Destroy removes an allocation that has ended: it calls the destroy hooks and removes the allocation directory.
@@ -168,7 +169,7 @@ type AllocRunner interface {
 	Destroy(ctx context.Context) error
 }
 
-// Config is what a runner is made of. Alloc, Dir and Logger are required.
+// Config configures a runner. Alloc, Dir and Logger are required.
 type Config struct {
 	// Alloc is the allocation to run: ID, Name, Job (canonicalized, with the group), TaskGroup, NodeID and NodeName
 	// set. The runner adds resources, ports, states and indexes.
@@ -180,8 +181,8 @@ type Config struct {
 	// Logger is for the operator of the runner. Task output never goes there.
 	Logger *slog.Logger
 
-	// State outlives the process; nil saves nothing. Saved is what an earlier runner of the same allocation has saved;
-	// nil for a new allocation. The runner resumes it, with the tasks that still run.
+	// State outlives the process; nil saves nothing. Saved is the state that an earlier runner of the same allocation
+	// has saved; nil for a new allocation. The runner resumes it, with the tasks that still run.
 	State State
 	Saved *Saved
 
@@ -204,9 +205,9 @@ type Config struct {
 	// that may refer to them, and must not wait for long. The map is not changed. Nil for none.
 	NodeMeta func() map[string]string
 
-	// IsolateUsers makes each task without a user run as a user of its own, with a number of this range, where this
-	// program is root's. A runner that resumes an allocation has the same as the one before it. With the zero value
-	// they run as this program's user.
+	// IsolateUsers makes each task without a user run as a user of its own, with a number in this range, if this
+	// program runs as root. A runner that resumes an allocation gets the same range as the runner before it. With the
+	// zero value, such tasks run as this program's user.
 	IsolateUsers IDRange
 
 	// Hooks are called besides the runner's own, in the order given.
@@ -215,20 +216,20 @@ type Config struct {
 	// TaskHooks makes the hooks of one task; nil for none. It is called once for each task.
 	TaskHooks func(alloc *api.Allocation, task *api.Task) []TaskHook
 
-	// ServiceProviders make the allocation's services known, each those whose provider attribute is its name. A job
-	// with another provider is refused, but for "nomad": without that provider nobody learns of its services, and their
+	// ServiceProviders register the allocation's services, each provider the services that name it. A job with another
+	// provider is refused, except for "nomad": without that provider its services are not registered, and only their
 	// checks run.
 	ServiceProviders []ServiceProvider
 
-	// Leases returns, once the prerun hooks have run, what ends with the allocation, whatever happens to this process:
-	// its keeper holds it, too. Nil for nothing.
+	// Leases returns the leases that end with the allocation, once the prerun hooks have run. The allocation's keeper
+	// holds them, too, so they survive this process. Nil for none.
 	Leases func() []Lease
 
-	// Unused says that no process of the allocation exists: its ID was drawn at random for this runner, or none has just
-	// been found. So none is looked for.
+	// Unused says that no process of the allocation exists: its ID was drawn at random for this runner, or none has
+	// just been found. The runner then looks for none.
 	Unused bool
 
-	// Tied has no process of the allocation outlive this one, however it ends.
+	// Tied makes every process of the allocation end with this process, however that ends.
 	Tied bool
 
 	// Foreground is a task that has the files of the program around this runner; nil for none.
@@ -238,16 +239,15 @@ type Config struct {
 	OnEvent func(task string, event *api.TaskEvent)
 }
 
-// Foreground is a task as somebody would start it in a terminal: its command is what is said here, in the place of the
-// job's, word for word.
+// Foreground is a task that is started as in a terminal. Its command replaces the job's, word for word.
 type Foreground struct {
 	Task string
 	Path string   // absolute path of the program
 	Args []string // without the program's own name
 	Dir  string   // its working directory, absolute
 
-	// Env is its environment, KEY=value each. A variable of the task's own counts before one of these, but for what a
-	// login sets: PATH, and, unless the task runs as another user, HOME, SHELL, USER and LOGNAME.
+	// Env is its environment, KEY=value each. The task's own variables take precedence, except for those that a login
+	// sets: PATH and, unless the task runs as another user, HOME, SHELL, USER and LOGNAME.
 	Env []string
 
 	// Files are its standard input, output and error. With TTY the first is a terminal that becomes its controlling
@@ -259,5 +259,5 @@ type Foreground struct {
 // IDRange is the numbers of users from From to To.
 type IDRange struct{ From, To uint32 }
 
-// Factory makes a runner. It does no I/O: what can fail on the machine fails in Run.
+// Factory makes a runner. It does no I/O: errors of the machine come from Run.
 type Factory func(Config) (AllocRunner, error)

@@ -33,22 +33,22 @@ type OwnedState interface {
 	State
 	// Load returns what is saved. Errors: ErrNoState.
 	Load() (*Saved, error)
-	// Recreate forgets all that is saved and saves what is given, in one step. This process owns the state throughout.
-	// When it fails, the state is as it was.
+	// Recreate replaces the whole saved state by the given one, in one step. This process owns the state throughout. If
+	// Recreate fails, the state is unchanged.
 	Recreate(Saved) error
 	// Close lets others own the state. It is safe to call twice.
 	Close() error
 }
 
-// State is where a runner saves how far it is, before it acts on it where that matters.
+// State is where a runner saves its progress. Where it matters, it saves a change before it acts on it.
 type State interface {
-	// Put saves what is given: a field that is zero, or nil, and a task that is not among the Tasks, stay as they were.
-	// When it returns nil, that outlives this process and the machine. After an error nothing is known of the change: the
-	// caller puts it again.
+	// Put saves the given fields and tasks; a field that is zero or nil, and a task that is not among the Tasks, stay
+	// as they were. When Put returns nil, the change survives a crash of this process and of the machine. After an
+	// error the change may be saved or not: the caller puts it again.
 	Put(Saved) error
 }
 
-// Saved is an allocation on its way, or at its end, as it was written down.
+// Saved is the saved state of an allocation that runs or has ended.
 type Saved struct {
 	Alloc    *api.Allocation // with its job, and with the task states of Tasks, which are not written a second time
 	Tasks    map[string]SavedTask
@@ -80,11 +80,11 @@ func (s *Saved) ShowTasks() {
 	}
 }
 
-// SavedTask is what another runner has to know of a task to resume it.
+// SavedTask is the state of a task that another runner needs to resume it.
 type SavedTask struct {
 	State *api.TaskState // as the API shows it, with its events
-	Phase string         // how far the task is, in the words of the runner that wrote it
-	// what is to follow when its process has been stopped, in the same words; empty for nothing
+	Phase string         // the task's phase, in the words of the runner that wrote it
+	// what follows when its process has been stopped, in the same words; empty for nothing
 	Intent        string
 	Failed        bool
 	SetUp         bool      // its directory has been announced
@@ -93,15 +93,14 @@ type SavedTask struct {
 	Due           time.Time // of the end of a delay or a timeout; zero for none
 	Handle        Handle    // of the latest run that is known to have started; nil for none
 
-	// Hooks is what the task's hooks keep, by the hook's name.
+	// Hooks is the data of the task's hooks, by the hook's name.
 	Hooks map[string]map[string]string
 }
 
-// Handle is what a task's driver needs to find a run of the task again: the driver's own bytes, which nobody else
-// reads.
+// Handle is the data with which a task's driver finds a run of the task again. Nobody else reads it.
 type Handle []byte
 
-// MarshalJSON writes a handle that is a JSON object as that, and any other in base64.
+// MarshalJSON writes a handle as it is if it is a JSON object, and otherwise in base64.
 func (h Handle) MarshalJSON() ([]byte, error) {
 	if compact, err := json.Marshal(json.RawMessage(h)); err == nil && bytes.HasPrefix(h, []byte("{")) &&
 		bytes.Equal(compact, h) {

@@ -25,13 +25,13 @@ type TaskHook interface {
 
 // TaskPrestartHook runs before each start of the task's process, restarts included, and again when a runner resumes a
 // task that runs, until its response says Done. An error is a failed start, under the restart policy. ctx ends when the
-// call returns, so nothing that is begun with it outlives it.
+// call returns.
 type TaskPrestartHook interface {
 	TaskHook
 	Prestart(ctx context.Context, req *TaskPrestartRequest) (*TaskPrestartResponse, error)
 }
 
-// TaskPrestartRequest is what a prestart hook may know.
+// TaskPrestartRequest is the argument of a prestart hook.
 type TaskPrestartRequest struct {
 	Alloc *api.Allocation
 	Task  *api.Task
@@ -43,14 +43,14 @@ type TaskPrestartRequest struct {
 	// environment has no effect then.
 	Restored bool
 
-	// Kept is what the hook has last given to Keep, for this task, also in an earlier process; nil for nothing. Keep
-	// replaces it, and outlives this process. It may also be called later, until the task is dead. It is no place for
-	// secrets.
+	// Kept is the data that the hook last passed to Keep for this task, even in an earlier process; nil for none. Keep
+	// replaces the data, which outlives this process. The hook may also call it later, until the task is dead. It must
+	// not keep secrets.
 	Kept map[string]string
 	Keep func(map[string]string)
 
-	// WriteFile puts a file below the task's directory: whole or not at all, in place of an older one, and never
-	// outside, whatever the task has made of its directory. It may also be called later, until the task is dead.
+	// WriteFile writes a file below the task's directory, atomically and in place of an older file. Whatever links the
+	// task has made there, WriteFile never writes outside. The hook may also call it later, until the task is dead.
 	WriteFile func(File) error
 
 	// Lifecycle acts on the task's process, now or later.
@@ -65,35 +65,34 @@ type File struct {
 	Owner *Owner      // nil for the task's user
 }
 
-// Owner is whom a file belongs to. Only root can give files away.
+// Owner is the owner of a file. Only root can give files to other users.
 type Owner struct{ UID, GID uint32 }
 
 // TaskLifecycle is what a hook may do to its own task.
 type TaskLifecycle interface {
-	// Restart ends the process for a new one, not counted by the restart policy, and returns when the old one is gone.
-	// reason is for the event. Errors: ErrTaskNotRunning, ErrTerminal when the task is to end instead.
+	// Restart replaces the process, without counting against the restart policy, and returns when the old process is
+	// gone. reason is for the event. Errors: ErrTaskNotRunning, ErrTerminal if the task ends instead.
 	Restart(ctx context.Context, reason string) error
 	// Signal sends a signal, by name, to the task's first process. Errors: ErrUnknownSignal, ErrTaskNotRunning.
 	Signal(ctx context.Context, name string) error
 }
 
-// TaskPrestartResponse is what a prestart hook gives; nil gives nothing.
+// TaskPrestartResponse is the result of a prestart hook; nil adds nothing.
 type TaskPrestartResponse struct {
 	// Env is added to the task's environment, over the task's own env block.
 	Env map[string]string `json:",omitempty"`
 
-	// Mounts and Devices are what the task is to find besides what it has. The start fails when the task's driver can't
-	// give them.
+	// Mounts and Devices are added to the task. The start fails if the task's driver can't provide them.
 	Mounts  []Mount  `json:",omitempty"`
 	Devices []Device `json:",omitempty"`
 
-	// Done says that the hook has done its work for as long as the task lives: it is not called for this task again,
+	// Done says that the hook has done its work for the task's whole life: it is not called for this task again,
 	// neither at a restart nor by another runner, and the rest of the response holds for each start. The response is
-	// kept in the allocation's state, so it is no place for secrets.
+	// saved in the allocation's state, so it must not contain secrets.
 	Done bool `json:",omitempty"`
 }
 
-// Add adds what a later hook gives, which wins where both give a variable.
+// Add adds a later hook's response, whose variables win.
 func (r *TaskPrestartResponse) Add(more *TaskPrestartResponse) {
 	if more == nil {
 		return
@@ -111,7 +110,7 @@ type Mount struct {
 	TaskPath string // absolute, as the task sees it
 	ReadOnly bool   `json:",omitempty"`
 
-	// Propagation is "host-to-task", "bidirectional", or "private", which empty means, too: see mount_namespaces(7).
+	// Propagation is "host-to-task", "bidirectional", or "private" (also if empty): see mount_namespaces(7).
 	Propagation string `json:",omitempty"`
 }
 
@@ -122,7 +121,7 @@ type Device struct {
 	Permissions string // of "r", "w" and "m", the last for mknod(2)
 }
 
-// TaskDir is where a task lives; all paths are absolute.
+// TaskDir holds a task's directories; all paths are absolute.
 type TaskDir struct {
 	Dir        string // the task directory, the process's working directory
 	LocalDir   string // NOMAD_TASK_DIR
@@ -134,7 +133,7 @@ type TaskDir struct {
 	AllocDir   string // the allocation directory that holds all of these
 }
 
-// User is whom a task runs as, resolved to numbers.
+// User is the user that a task runs as, resolved to numbers.
 type User struct {
 	Name   string
 	UID    uint32
@@ -150,7 +149,7 @@ type TaskPoststartHook interface {
 	Poststart(ctx context.Context, req *TaskPoststartRequest) error
 }
 
-// TaskPoststartRequest is what a poststart hook may know.
+// TaskPoststartRequest is the argument of a poststart hook.
 type TaskPoststartRequest struct {
 	Alloc *api.Allocation
 	Task  *api.Task
@@ -176,7 +175,7 @@ type TaskUpdateHook interface {
 	Update(ctx context.Context, req *TaskUpdateRequest) error
 }
 
-// TaskUpdateRequest is what an update hook may know.
+// TaskUpdateRequest is the argument of an update hook.
 type TaskUpdateRequest struct {
 	Alloc *api.Allocation // with the new job
 	Task  *api.Task       // of the new job

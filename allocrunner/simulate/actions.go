@@ -77,7 +77,7 @@ func (r *runner) RestartRunning(ctx context.Context) error {
 	err := errors.Join(r.register(ctx, "", registration.Renewed),
 		each(ctx, r.cfg.Hooks, interfaces.RunnerTaskRestartHook.PreTaskRestart))
 	if err != nil {
-		r.cfg.Logger.Warn("what comes before a restart failed", "error", err)
+		r.cfg.Logger.Warn("a hook before a restart failed", "error", err)
 	}
 	err = nil
 	for _, t := range r.tasks {

@@ -241,7 +241,7 @@ func (t *task) start(ctx context.Context) error {
 		err = errors.Join(err, h.Poststart(ctx, &interfaces.TaskPoststartRequest{Alloc: alloc, Task: t.spec, Env: env}))
 	}
 	if err != nil {
-		t.cfg.Logger.Warn("what follows a start failed", "task", t.spec.Name, "error", err)
+		t.cfg.Logger.Warn("a hook after a start failed", "task", t.spec.Name, "error", err)
 	}
 	return nil
 }

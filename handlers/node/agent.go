@@ -98,7 +98,7 @@ func Routes(c Config) []route.Route {
 			"Sets values of this machine's metadata, or removes them.").WithBody(maxMetadata).
 			Given(c.Machine != nil, apierror.NoRoute),
 		route.Read("/v1/client/stats", auth.NodeRead, h.hostStats,
-			"Returns what the machine's memory, CPUs and disk are used for.").Given(c.Host != nil, apierror.NoRoute),
+			"Returns the use of the machine's memory, CPUs and disk.").Given(c.Host != nil, apierror.NoRoute),
 		route.Write("/v1/client/gc", auth.NodeWrite, h.clientGC, "Removes the allocation if it has ended.").
 			AlsoBy(http.MethodGet),
 

@@ -29,7 +29,7 @@ func Handler(measure func(context.Context) []Metric, isLocal func(host string) b
 			http.Error(w, "Invalid method", http.StatusMethodNotAllowed)
 			return
 		case isLocal != nil && !isLocal(r.Host):
-			const why = "these measurements are for this machine: ask by an IP address, or as localhost"
+			const why = "these measurements are for this machine: name it by an IP address, or as localhost"
 			http.Error(w, why, http.StatusForbidden)
 			return
 		}

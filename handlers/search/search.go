@@ -44,9 +44,9 @@ func Routes(c Config) []route.Route {
 	h := &handlers{c}
 	return []route.Route{
 		route.Ask("/v1/search", auth.Authenticated, route.Decoded(false, h.search),
-			"Finds IDs by their beginning, of what the caller may see."),
+			"Finds objects visible to the caller by the beginning of their ID."),
 		route.Ask("/v1/search/fuzzy", auth.Authenticated, route.Decoded(false, h.fuzzySearch),
-			"Finds names by a part of them, of what the caller may see."),
+			"Finds objects visible to the caller by a part of their name."),
 	}
 }
 

@@ -50,7 +50,7 @@ func body(w table.Write) []byte {
 	return append(append(b, w.Lease...), w.Value...)
 }
 
-var errBody = errors.New("what it says of an entry makes no sense")
+var errBody = errors.New("a record of an entry in it is invalid")
 
 // parseBody reads a body. The value that it returns is a part of b.
 func parseBody(key string, b []byte) (table.Write, error) {

@@ -201,7 +201,7 @@ func (p *Provider) want(ctx context.Context, wanted map[string]*api.ServiceRegis
 	p.mu.Unlock()
 	refused, err := p.attempt(ctx)
 	if err != nil {
-		p.logger.Warn("services are not registered as they should be yet: it is tried again", "error", err)
+		p.logger.Warn("some services are not registered yet; taskapi tries again", "error", err)
 		p.work.Send()
 	}
 	return refused
@@ -226,7 +226,7 @@ func (p *Provider) Run(ctx context.Context) {
 				p.logger.Error("services can't be registered", "error", refused)
 			}
 			if err == nil {
-				p.logger.Info("services are registered as they should be")
+				p.logger.Info("all services are registered")
 				break
 			}
 			p.logger.Debug("services are not registered yet", "error", err, "pause", pause)

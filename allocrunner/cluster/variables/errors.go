@@ -15,7 +15,7 @@ var (
 	// ErrLocked: another caller holds the lock, or the caller has lost it.
 	ErrLocked = errors.New("attempting to modify locked variable")
 	// ErrFull: the change would exceed a bound on all variables together.
-	ErrFull = errors.New("the variables take as much as they may")
+	ErrFull = errors.New("the variables have reached their limit")
 )
 
 // InvalidError: the request is wrong, whatever the store holds. Nothing has changed.

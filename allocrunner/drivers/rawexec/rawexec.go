@@ -1,4 +1,4 @@
-// Package rawexec is the driver raw_exec: a program of the machine, run as the task's user, with nothing between it and
+// Package rawexec is the driver raw_exec: it runs a program of the machine as the task's user, without isolation from
 // the machine.
 package rawexec
 
@@ -30,8 +30,8 @@ func (Driver) Capabilities() drivers.Capabilities {
 // Fingerprint finds nothing missing: every machine has processes.
 func (Driver) Fingerprint() drivers.Fingerprint { return drivers.Fingerprint{} }
 
-// Validate presumes that a reference in text becomes a path, which is right for every text. A number that is one is
-// left out.
+// Validate replaces a reference in a text by a path, which is valid for every text. It leaves out a number that is a
+// reference.
 func (Driver) Validate(config map[string]any) error {
 	known := maps.Clone(config)
 	for key, value := range known {
@@ -79,7 +79,7 @@ type config struct {
 	DeniedEnvvars []string // names, each perhaps with a * at its beginning or end or both
 }
 
-// The keys of the config block and, for those that can't be honoured, why not.
+// The keys of the config block, each with the reason if it can't be honoured.
 var keys = map[string]func(*config, any) error{
 	"command":       func(c *config, v any) error { return text(v, &c.Command) },
 	"args":          func(c *config, v any) error { return texts(v, &c.Args) },
@@ -133,7 +133,7 @@ func (c config) scrub(env []string) []string {
 	})
 }
 
-// matches knows one * at the beginning, one at the end.
+// matches reports whether a pattern, which may have a * at its beginning and its end, matches.
 func matches(pattern, name string) bool {
 	tail, openStart := strings.CutPrefix(pattern, "*")
 	middle, openEnd := strings.CutSuffix(tail, "*")
@@ -148,7 +148,7 @@ func matches(pattern, name string) bool {
 	return name == pattern
 }
 
-// text takes what HCL takes for a string.
+// text reads every value that HCL accepts as a string.
 func text(v any, to *string) error {
 	switch v := v.(type) {
 	case string, bool, int, int64:
@@ -180,7 +180,7 @@ func texts(v any, to *[]string) error {
 	return fmt.Errorf("must be a list of strings, not %s", kind(v))
 }
 
-// number takes a whole number, also one in a string, as HCL does.
+// number reads a whole number, also in a string, as HCL does.
 func number(v any, to *int) error {
 	var digits string
 	if _, isBool := v.(bool); isBool || text(v, &digits) != nil {
@@ -194,7 +194,7 @@ func number(v any, to *int) error {
 	return nil
 }
 
-// kind names a value's type as a job's author knows it.
+// kind names a value's type in the words of a job's author.
 func kind(v any) string {
 	switch v.(type) {
 	case nil:

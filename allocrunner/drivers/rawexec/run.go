@@ -18,7 +18,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 )
 
-// run is one process of a task, which the allocation's supervisor has.
+// run is one process of a task, run by the allocation's supervisor.
 type run struct {
 	processes drivers.Supervisor
 	status    drivers.ProcessStatus // as it was at its start, or when it was found
@@ -38,7 +38,7 @@ func (Driver) Start(ctx context.Context, task drivers.Task) (drivers.Run, error)
 	if f := task.Foreground; f != nil {
 		foreground(&spec, f)
 	}
-	if err := ctx.Err(); err != nil { // a supervisor may start the process before it hears of that
+	if err := ctx.Err(); err != nil { // a supervisor may start the process even if ctx ends before
 		return nil, err
 	}
 	status, err := task.Processes.Start(ctx, spec)
@@ -56,7 +56,7 @@ func newRun(parent drivers.Supervisor, status drivers.ProcessStatus) (drivers.Ru
 // Recover trusts the supervisor more than the handle: a process may have been started that was never saved.
 func (Driver) Recover(_ context.Context, task drivers.Task, handle interfaces.Handle) (drivers.Run, error) {
 	var saved drivers.ProcessRun
-	_ = json.Unmarshal(handle, &saved) // one that can't be read is that of no process
+	_ = json.Unmarshal(handle, &saved) // an unreadable handle belongs to no process
 	status, found := task.Processes.Found(task.Task.Name)
 	if found && (status.PID != saved.PID || !status.StartedAt.Equal(saved.StartedAt)) {
 		return newRun(task.Processes, status)
@@ -99,12 +99,12 @@ func (r *run) Signal(ctx context.Context, signal syscall.Signal) error {
 	return r.processes.Signal(ctx, r.status.ID(), signal)
 }
 
-// signalTime is how long the sending of a signal may take, which takes a fraction of a millisecond unless the
-// supervisor is stopped itself.
+// signalTime bounds the sending of a signal, which takes a fraction of a millisecond unless the supervisor itself is
+// stopped.
 const signalTime = 2 * time.Second
 
-// Stop sends the signal to the first process alone. One that could not be sent is not sent again: it may arrive late,
-// and a second one means something else to many programs.
+// Stop sends the signal only to the first process. It does not repeat a signal that failed: the first one may still
+// arrive, and to many programs a second signal means something else.
 func (r *run) Stop(ctx context.Context, signal syscall.Signal, timeout time.Duration) error {
 	if signal != syscall.SIGKILL {
 		waiting, cancel := context.WithTimeout(ctx, timeout)
@@ -115,7 +115,7 @@ func (r *run) Stop(ctx context.Context, signal syscall.Signal, timeout time.Dura
 		if _, err := r.Wait(waiting); err == nil {
 			return nil
 		}
-		<-waiting.Done() // a supervisor that refuses an answer is no end of the process
+		<-waiting.Done() // an error of the supervisor does not mean that the process has ended
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -147,7 +147,7 @@ func (r *run) Exec(ctx context.Context, task drivers.Task, program drivers.Progr
 // shortages are the errors of a machine that lacks something. The program is not their cause.
 var shortages = []error{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.EAGAIN, unix.ENOSPC}
 
-// execError returns an error of a program beside a task as a run's Exec has it.
+// execError converts a supervisor's error about a program beside a task into one of Exec's errors.
 func execError(err error) error {
 	start, isStart := errors.AsType[*drivers.StartError](err)
 	config, isConfig := errors.AsType[*drivers.ConfigError](err)
@@ -166,7 +166,7 @@ func execError(err error) error {
 	return err
 }
 
-// specOf returns the task's process or, with a command, that of a program beside it.
+// specOf returns the spec of the task's process or, with a command, of a program beside it.
 func specOf(task drivers.Task, command []string) (drivers.Spec, error) {
 	c, err := evaluate(task)
 	if err != nil {
@@ -185,7 +185,7 @@ func specOf(task drivers.Task, command []string) (drivers.Spec, error) {
 	return spec, err
 }
 
-// foreground makes a task's process what it is to be in the foreground.
+// foreground changes the spec of a task's process for a task in the foreground.
 func foreground(spec *drivers.Spec, f *interfaces.Foreground) {
 	spec.Path, spec.Args, spec.Dir, spec.Files, spec.TTY = f.Path, f.Args, f.Dir, f.Files, f.TTY
 	login := []string{"PATH"}

@@ -241,7 +241,7 @@ func (p *pool) next() (uint32, error) {
 		p.taken[number] = p.owner
 		return number, nil
 	}
-	return 0, fmt.Errorf("%w: give a larger range, or end allocations that are of no use", ErrNone)
+	return 0, fmt.Errorf("%w: give a larger range, or end allocations that you don't need", ErrNone)
 }
 
 // write saves the allocation's list in the registry.

@@ -48,7 +48,7 @@ type Client struct {
 	why     error                            // why the connection has ended, nil while it has not
 	over    proc.Moment                      // when it did
 	closing bool                             // by Close or Detach
-	child   *os.Process                      // the keeper's process, if this program has started it and not yet waited for it
+	child   *os.Process                      // the keeper's process, if this program has started it and not waited for it
 	cgroup  string                           // Record's
 	tasks   map[string]drivers.ProcessStatus // the latest process of each task that the keeper has reported
 }
@@ -141,8 +141,7 @@ func (c *Client) deliver(a answer) pendingCall {
 	return call
 }
 
-// close marks the end of the connection as wanted by this program, unless the connection has ended already. It reports
-// whether close was called before.
+// close marks the coming end of the connection as wanted by this program. It reports whether it was marked before.
 func (c *Client) close() (before bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

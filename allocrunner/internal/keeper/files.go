@@ -45,7 +45,7 @@ func (r *requestReader) next() (req request, files []*os.File, refused, err erro
 		return req, nil, nil, fmt.Errorf("%d files came with request %d, which says %d", len(r.files), req.ID,
 			req.Files)
 	}
-	if extra := len(r.files) - req.Files; extra > 0 && r.in.Buffered() == 0 { // otherwise they may belong to the next request
+	if extra := len(r.files) - req.Files; extra > 0 && r.in.Buffered() == 0 { // otherwise the next request's
 		return req, nil, nil, fmt.Errorf("%d files more came with request %d than it says", extra, req.ID)
 	}
 	files, r.files = r.files[:req.Files:req.Files], r.files[req.Files:]

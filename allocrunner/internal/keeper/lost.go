@@ -161,10 +161,10 @@ func (r recoveryHints) kill(ctx context.Context, cfg Config) (OrphanCounts, erro
 		}
 	}
 	if len(orphans) > 0 {
-		cfg.log().Warn("what an earlier keeper left running is killed", "dir", cfg.Dir, "processes", len(orphans))
+		cfg.log().Warn("processes that an earlier keeper left running were killed", "dir", cfg.Dir, "processes", len(orphans))
 	}
 	if err != nil {
-		return left, fmt.Errorf("kill what the last keeper left running: %w", err)
+		return left, fmt.Errorf("kill the processes that the last keeper left running: %w", err)
 	}
 	return left, nil
 }

@@ -110,7 +110,7 @@ func (c *session) begin(ctx context.Context, id uint64) (context.Context, error)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if _, taken := c.cancels[id]; taken || id == 0 {
-		return nil, fmt.Errorf("request %d has no number of its own", id)
+		return nil, fmt.Errorf("request %d has the number 0 or that of another request", id)
 	}
 	if len(c.cancels) >= maxRequests {
 		return nil, fmt.Errorf("%w: %d are under way", ErrBusy, maxRequests)
@@ -162,7 +162,7 @@ func (c *session) handle(ctx context.Context, req request, files []*os.File) (a 
 					c.server.changed.Send()
 				}
 			})
-			c.server.record() // before the answer: if this keeper is killed then, the next one knows which processes to kill
+			c.server.record() // before the answer: if this keeper is killed then, the next one knows what to kill
 			c.server.changed.Send()
 		}
 	case opWait:

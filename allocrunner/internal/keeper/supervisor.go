@@ -152,8 +152,8 @@ func (s *Supervisor) restore(conn *connection) {
 			return
 		}
 		if first {
-			s.cfg.Logger.Warn("the connection to the keeper broke, and neither does it answer nor is it gone; it is "+
-				"tried again",
+			s.cfg.Logger.Warn("the connection to the keeper broke; the keeper neither answers nor has exited; "+
+				"taskapi tries again",
 				"pid", conn.client.Keeper().PID, "error", err)
 		}
 		_ = wake.Sleep(s.ctx, restorePause) // the loop sees that it has ended
@@ -167,7 +167,7 @@ func (s *Supervisor) tryRestore(conn *connection, orphans OrphanCounts) error {
 	ctx, cancel := context.WithTimeout(s.ctx, sweepTimeout)
 	defer cancel()
 	if again, err := s.attach(ctx, s.cfg.Dir); err == nil {
-		s.cfg.Logger.Warn("the connection to the keeper broke and was made again")
+		s.cfg.Logger.Warn("the connection to the keeper broke and was restored")
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.applyLocked(reattached)
@@ -322,7 +322,7 @@ func (s *Supervisor) sendFilesLocked(ctx context.Context, client *Client) {
 		return
 	}
 	if err := client.KeepOpen(ctx, s.keepOpen()); err != nil {
-		s.cfg.Logger.Warn("the locks of the allocation's ports, and what others know of it, would not outlive this "+
+		s.cfg.Logger.Warn("the locks of the allocation's ports, and its registrations, would not outlive this "+
 			"process", "error", err)
 	}
 }
@@ -425,7 +425,7 @@ func (s *Supervisor) closeKeeper(c *Client) error {
 	if err == nil {
 		return nil
 	}
-	s.cfg.Logger.Warn("the keeper is killed, for it does not end", "pid", c.Keeper().PID, "error", err)
+	s.cfg.Logger.Warn("killing the keeper, which does not end", "pid", c.Keeper().PID, "error", err)
 	if forced := c.Kill(); forced != nil { // it may not have noticed yet that its client is gone
 		return errors.Join(err, forced)
 	}

@@ -41,7 +41,7 @@ var groupRows = []row[api.TaskGroup]{
 	{"disconnect", Warning, "there is no server to be disconnected from; nothing acts on the block", nil},
 	{"stop_after_client_disconnect", Warning, "there is no server to be disconnected from; nothing acts on it", nil},
 	{"max_client_disconnect", Warning, "there is no server to be disconnected from; nothing acts on it", nil},
-	{"max_run_duration", Warning, "nothing ends the allocation after that time yet", nil},
+	{"max_run_duration", Warning, "nothing ends the allocation after that time", nil},
 	{"ephemeral_disk sticky", Warning,
 		"each allocation begins with an empty directory; nothing is taken over from an earlier one",
 		func(g *api.TaskGroup) bool { return g.EphemeralDisk != nil && ptr.Deref(g.EphemeralDisk.Sticky) }},
@@ -55,7 +55,7 @@ var networkRows = []row[api.NetworkResource]{
 	{"network hostname", Refused, "tasks have the machine's host name", nil},
 	{"network device", Refused, "ports are not tied to a network device", nil},
 	{"network cidr", Refused, "ports are not tied to a network", nil},
-	{"network ip", Refused, "ports are not tied to an address of the job's", nil},
+	{"network ip", Refused, "ports are not tied to an address from the job", nil},
 	{"network mbits", Warning, "bandwidth is not limited", nil},
 }
 
@@ -162,7 +162,7 @@ var restartLimits = []limit[api.RestartPolicy]{
 		func(p *api.RestartPolicy) bool {
 			return p.Attempts == nil || *p.Attempts != 0 || ptr.Deref(p.Mode) != api.RestartPolicyModeDelay
 		}},
-	{"restart attempts", "it must be so few that they, each with its delay, fit into the interval", nil,
+	{"restart attempts", "all attempts, each with its delay, must fit into the interval", nil,
 		func(p *api.RestartPolicy) bool {
 			interval, delay := ptr.Deref(p.Interval), ptr.Deref(p.Delay)
 			return interval < minInterval || delay <= 0 || time.Duration(ptr.Deref(p.Attempts)) <= interval/delay
@@ -200,7 +200,7 @@ var lifecycleLimits = []limit[api.TaskLifecycle]{
 var logsLimits = []limit[api.LogConfig]{
 	atLeast[api.LogConfig]("logs max_files", 1),
 	atLeast[api.LogConfig]("logs max_file_size", 1),
-	{"logs enabled", "it must be the opposite of disabled, which is enough alone", nil,
+	{"logs enabled", "it must be the opposite of disabled; disabled alone is enough", nil,
 		func(l *api.LogConfig) bool { return l.Enabled == nil || *l.Enabled != ptr.Deref(l.Disabled) }},
 }
 
@@ -220,7 +220,7 @@ var actionLimits = []limit[api.Action]{
 var identityLimits = []limit[api.WorkloadIdentity]{
 	{"identity name", "it must be 1 to 128 letters, digits and hyphens", nil,
 		func(w *api.WorkloadIdentity) bool { return w.Name == "" || isName(w.Name, "a-zA-Z0-9-") }},
-	{"identity aud", "it must hold no empty audience", nil,
+	{"identity aud", "it must contain no empty audience", nil,
 		func(w *api.WorkloadIdentity) bool { return !slices.Contains(w.Audience, "") }},
 	atLeast[api.WorkloadIdentity]("identity ttl", time.Duration(0)),
 	{"identity filepath", "it must be in the task's directory, to which it is relative, and none of taskapi's own names " +
@@ -230,7 +230,7 @@ var identityLimits = []limit[api.WorkloadIdentity]{
 			return w.Filepath == "" || filepath.IsLocal(path) && !slices.Contains(taskPaths, path)
 		}},
 	among[api.WorkloadIdentity]("identity change_mode", "", "noop", "signal", "restart"),
-	{"identity change_signal", `it must be there with change_mode "signal", and with no other`, nil,
+	{"identity change_signal", `it must be set with change_mode "signal", and only then`, nil,
 		func(w *api.WorkloadIdentity) bool { return (w.ChangeSignal != "") == (w.ChangeMode == "signal") }},
 	signalName[api.WorkloadIdentity]("identity change_signal"),
 }

@@ -85,7 +85,7 @@ func rollsOut(_ *api.Job, g *api.TaskGroup) bool {
 		u.Stagger != nil && *u.Stagger != *d.Stagger
 }
 
-const resourcesMeaning = "tasks find their cpu and memory in the environment; nothing limits them to it"
+const resourcesMeaning = "a task finds its resources in its environment; nothing enforces them"
 
 // resourcesNote says, once for the group, that resources are not limits.
 func (r *reviewer) resourcesNote() {

@@ -33,7 +33,7 @@ func AuditShared(all []Settings, warn func(string), command string, change func(
 			return errors.New(err.Error() + "; nothing was changed, since an allocation runs with --audit-required: " +
 				"see that the log can be written, or stop that allocation")
 		case err != nil:
-			warn(err.Error() + ": it gets no line of this")
+			warn(err.Error() + ": it gets no line about this")
 		default:
 			logs[s.AuditLog] = log
 		}
@@ -47,7 +47,7 @@ func AuditShared(all []Settings, warn func(string), command string, change func(
 	}
 	for path, log := range logs {
 		if log.Audit(record); log.Stats().Last != nil {
-			warn(fmt.Sprintf("--audit-log %s: %v: it has no line of this", path, log.Stats().Last))
+			warn(fmt.Sprintf("--audit-log %s: %v: it has no line about this", path, log.Stats().Last))
 		}
 	}
 	return err

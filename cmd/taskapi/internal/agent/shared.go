@@ -20,7 +20,7 @@ func (s *wiring) hold() {
 	defer cancel()
 	var err error
 	if s.lease, err = s.cfg.Cluster.Hold(ctx, s.cfg.ID); err != nil {
-		s.logger.Warn("what this machine's allocations have in common is away: services and variables follow later",
+		s.logger.Warn("the store that this machine's allocations share is unavailable: services and variables follow later",
 			"error", err)
 	}
 }

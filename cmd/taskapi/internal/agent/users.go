@@ -52,7 +52,7 @@ func CheckOwnUser(group *api.TaskGroup, isolated bool) []review.Finding {
 	}
 	return []review.Finding{{
 		Severity: review.Warning, Where: fmt.Sprintf("group %q", *group.Name), Feature: "user",
-		Message: fmt.Sprintf("what runs as taskapi's own user (uid %d) can read the operator's token, the key ring and "+
+		Message: fmt.Sprintf("processes of taskapi's own user (uid %d) can read the operator's token, the key ring and "+
 			"each other's tokens: %s; %s", os.Geteuid(), strings.Join(names, ", "), remedy),
 	}}
 }

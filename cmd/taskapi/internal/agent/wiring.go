@@ -222,7 +222,7 @@ func (s *wiring) ending() bool {
 func (s *wiring) run(ctx context.Context, conclude func(error) error) error {
 	defer func() {
 		if err := s.close(); err != nil {
-			s.logger.Warn("the end of the audit log may be lost, or what others know of the allocation stays", "error", err)
+			s.logger.Warn("the end of the audit log may be lost, or registrations of the allocation may stay", "error", err)
 		}
 	}()
 	var background sync.WaitGroup

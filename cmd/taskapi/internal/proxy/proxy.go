@@ -84,7 +84,7 @@ func Serve(ctx context.Context, c Config) error {
 		BaseContext: func(net.Listener) context.Context { return ctx },
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if c.Local && !httpserve.NamesThisMachine(r.Host) {
-				http.Error(w, "this proxy is for this machine: ask by an IP address, or as localhost",
+				http.Error(w, "this proxy is for this machine: name it by an IP address, or as localhost",
 					http.StatusMisdirectedRequest)
 				return
 			}

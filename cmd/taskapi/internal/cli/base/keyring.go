@@ -20,7 +20,7 @@ type KeyFlags struct {
 	SealKey string
 }
 
-const SealKeyUsage = "file with the key that the key ring is sealed with (default seal.key in the key ring)"
+const SealKeyUsage = "file with the key that seals the key ring (default seal.key in the key ring)"
 
 func (f *KeyFlags) Add(cmd *cobra.Command) {
 	AddDataDir(cmd, &f.DataDir)

@@ -150,7 +150,7 @@ func (l Layout) Audited(w Environment, command string, change func() (made strin
 			continue
 		}
 		if err != nil {
-			w.Warnf("warning: %v; if allocation %s has an audit log, it gets no line of this", err, id)
+			w.Warnf("warning: %v; if allocation %s has an audit log, it gets no line about this", err, id)
 			continue
 		}
 		all = append(all, kept)

@@ -23,9 +23,9 @@ type OutputFlags struct {
 func AddOutput(cmd *cobra.Command, o *OutputFlags) {
 	f := cmd.Flags()
 	f.BoolVar(&o.JSON, "json", false,
-		"print JSON, as the API answers it; errors, too: an object with error and exit_code, on standard error")
+		"print JSON, as the API answers it; an error is an object with error and exit_code, on standard error")
 	f.StringVarP(&o.Template, "template", "t", "",
-		"print the value of --json by a Go `TEMPLATE`, with the SDK's field names")
+		"print the value of --json with a Go `TEMPLATE`, with the SDK's field names")
 	cmd.PreRunE = func(*cobra.Command, []string) (err error) {
 		if o.JSON && o.Template != "" {
 			return Usagef("--json and --template exclude each other: give one")

@@ -57,9 +57,9 @@ end.
 --json prints one JSON object about it all to standard output, and the command's own goes to standard error. --junit
 FILE writes a test case for the start, the command, the stop and each task.
 
-Exit code: the command's, 128 and the number of the signal that ended it, 127 and 126 as dev has them; 125 when
-taskapi itself failed: a flag or the job file is wrong, the group did not become healthy, or it failed while a command
-ran that found nothing wrong.`,
+Exit code: the command's, 128 and the number of the signal that ended it, 127 and 126 as for dev; 125 when
+taskapi itself failed: a flag or the job file is wrong, the group did not become healthy, or it failed while the
+command succeeded.`,
 		Example: `  taskapi test job.nomad.hcl -- go test ./...
   taskapi test --until running --as web --junit report.xml job.nomad.hcl -- ./check.sh`,
 		Args: func(cmd *cobra.Command, args []string) error {

@@ -182,7 +182,7 @@ address, localhost or the issuer's host.`,
 	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:9180",
 		"`ADDRESS:PORT` to listen on, or unix:///PATH; port 0 takes any")
 	cmd.Flags().StringVar(&issuer, "issuer", "",
-		"issuer that the OpenID configuration names, a URL below which others find it (default what is served)")
+		"issuer in the OpenID configuration, the URL by which others reach this server (default its own)")
 	cmd.Flags().BoolVar(&remote, "remote", false, "allow an address that other machines can reach")
 	return cmd
 }

@@ -91,11 +91,11 @@ them, which may vouch for any issuer.`,
 	flags.StringVar(&f.alloc, "alloc", "",
 		"allocation whose token it is, as `ALLOC` of other commands (default the only one that runs)")
 	flags.StringVar(&f.task, "task", "", "`TASK` whose token it is (default the only one)")
-	flags.StringArrayVar(&f.audience, "aud", nil, "`AUDIENCE` that it names (default the allocation's); may be repeated")
-	flags.DurationVar(&f.ttl, "ttl", time.Hour, "how long it is good")
+	flags.StringArrayVar(&f.audience, "aud", nil, "`AUDIENCE` that the token names (default the allocation's); may be repeated")
+	flags.DurationVar(&f.ttl, "ttl", time.Hour, "how long the token is good")
 	flags.StringArrayVar(&f.claims, "claim", nil,
 		"another claim, `NAME=VALUE`, JSON or else a text, instead of one of the same name; may be repeated")
-	flags.StringVar(&f.bad, "bad", "", "`NAME` of what is to be wrong with it: see --list")
+	flags.StringVar(&f.bad, "bad", "", "`NAME` of the token's fault: see --list")
 	flags.BoolVar(&f.list, "list", false, "list the kinds of bad tokens, with what the API answers")
 	flags.BoolVar(&f.all, "all", false, "make one of each kind, and print a line of JSON for each")
 	flags.BoolVar(&f.operator, "operator", false, "make a token of the operator, for operator.sock")

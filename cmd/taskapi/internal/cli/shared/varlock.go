@@ -59,15 +59,15 @@ lost, 2 when a flag or an argument is wrong.`,
 	f := cmd.Flags()
 	base.SetRunsAnother(cmd)
 	f.DurationVar(&line.ttl, "ttl", api.DefaultLockTTL,
-		"time after which a lock that is not renewed is as good as lost, from 10s to 24h")
-	f.DurationVar(&line.delay, "delay", api.DefaultLockDelay, "time in which nobody can have a lock that was lost")
+		"time within which the lock must be renewed, from 10s to 24h")
+	f.DurationVar(&line.delay, "delay", api.DefaultLockDelay, "time after the loss of a lock in which nobody can acquire it")
 	f.DurationVar(&line.backoff, "backoff", 0,
-		"time between attempts to have a lock that is not released (default 1.1 TTLs)")
+		"time between attempts to acquire a lock that is not released (default 1.1 TTLs)")
 	f.IntVar(&line.maxRetry, "max-retry", 5,
 		"attempts to renew the lock while the data directory can't be written, within the TTL")
-	f.BoolVar(&line.earlyReturn, "early-return", false, "fail if another holds the lock, rather than wait")
+	f.BoolVar(&line.earlyReturn, "early-return", false, "fail instead of waiting if somebody else holds the lock")
 	f.BoolVar(&line.shell, "shell", true, "run COMMAND by a shell")
-	f.BoolVar(&line.verbose, "verbose", false, "say on standard error what is done")
+	f.BoolVar(&line.verbose, "verbose", false, "report each step on standard error")
 	return cmd
 }
 

@@ -74,7 +74,7 @@ If the variable exists, give its index in SPEC or with --check-index; --force wr
 	line.add(cmd)
 	base.AddOutput(cmd, &line.out)
 	line.check.add(cmd)
-	cmd.Flags().BoolVar(&line.force, "force", false, "write the variable whatever there is")
+	cmd.Flags().BoolVar(&line.force, "force", false, "write the variable without a check of its index")
 	return cmd
 }
 

@@ -90,16 +90,17 @@ func (o *Options) Add(cmd *cobra.Command) {
 		f.StringVar(&o.Job, "job", "dev", "ID of the job, and name of its group")
 		f.StringVar(&o.Namespace, "namespace", api.DefaultNamespace, "namespace of the job")
 		f.StringArrayVar(&o.OtherAudiences, "aud", nil, "another identity of the task, `NAME[=AUDIENCE]`; may be repeated")
-		f.DurationVar(&o.TTL, "ttl", 0, "life of the task's tokens, at least 1s (default that of --identity-ttl)")
-		f.StringVar(&o.User, "user", "", "user as whom the command runs, for root")
+		f.DurationVar(&o.TTL, "ttl", 0, "lifetime of the task's tokens, at least 1s (default that of --identity-ttl)")
+		f.StringVar(&o.User, "user", "", "user that the command runs as; only for root")
 	case "test":
-		o.Until.add(cmd, "until", WaitHealthy, "what the group must be before the command runs: healthy, running or complete",
+		o.Until.add(cmd, "until", WaitHealthy,
+			"the state of the group that the command waits for: healthy, running or complete",
 			defaultTestWait, "how long --until waits")
 		f.BoolVarP(&o.Verbose, "verbose", "v", false,
 			"print to standard error what happens to the group, and log what taskapi does")
 		f.BoolVar(&o.JSON, "json", false, "print a JSON object about the test")
 		f.StringVar(&o.As, "as", AsOperator, "whose identity the command has: operator, or a `TASK`")
-		f.StringVar(&o.JUnit, "junit", "", "`FILE` that gets a report as JUnit's")
+		f.StringVar(&o.JUnit, "junit", "", "`FILE` that gets a report in JUnit's format")
 	}
 }
 
@@ -126,31 +127,31 @@ func (f *JobFlags) AddVars(cmd *cobra.Command) {
 // bindSettings makes flags that set s, which are kept with the allocation. Their defaults are what s has.
 func bindSettings(s *agent.Settings, f *pflag.FlagSet) {
 	f.StringArrayVar(&s.JWKS, "jwks", s.JWKS,
-		"JWK set, `SOURCE[,iss=ISSUER][,aud=AUDIENCE]`, a file, URL or unix:///PATH, of another issuer whose identities "+
-			"are trusted; may be repeated")
+		"trust the identities of another issuer, whose JWK set is at `SOURCE[,iss=ISSUER][,aud=AUDIENCE]`, a file, a "+
+			"URL or unix:///PATH; may be repeated")
 	f.StringArrayVar(&s.Audiences, "audience", s.Audiences,
-		"`AUDIENCE` that a token must name, and that identities without an aud are issued for (default "+
+		"`AUDIENCE` that a token must name; identities without an aud are issued for it (default "+
 			identity.DefaultAudience+"); may be repeated")
 	f.StringVar(&s.Issuer, "issuer", s.Issuer, "issuer (iss) of new identities, a URL")
 	f.StringVar(&s.Policy, "policy", s.Policy,
-		"what tasks may do, a `PRESET|FILE`: local (their own allocation's life, too), nomad (what Nomad gives a workload "+
-			"without a policy, and nothing else) or what a file says, ./nomad for one of that name")
+		"the rights of tasks, a `PRESET|FILE`: local (they also control their own allocation), nomad (only the rights "+
+			"that Nomad gives a workload without a policy), or a policy file; write a file called nomad as ./nomad")
 	f.StringVar(&s.Limits, "limits", s.Limits,
-		"what callers may cost, `NAME=VALUE[,NAME=VALUE]`..., such as failed-lookups=100/s:200,connections=64, or off for "+
-			"no rates, for tests of bad tokens")
+		"limits for callers, `NAME=VALUE[,NAME=VALUE]`..., such as failed-lookups=100/s:200,connections=64; off switches "+
+			"all rates off, for tests of bad tokens")
 	f.StringVar(&s.AuditLog, "audit-log", s.AuditLog,
 		"file that gets a JSON line for each refusal and each change; SIGHUP reopens it")
 	f.BoolVar(&s.AuditRequired, "audit-required", s.AuditRequired, "refuse changes that the audit log can't record")
 	f.StringVar(&s.HostIP, "host-ip", s.HostIP, "address on which the group's ports are allocated")
-	f.DurationVar(&s.IdentityTTL, "identity-ttl", s.IdentityTTL, "life of an identity that names no ttl, at least 1s")
+	f.DurationVar(&s.IdentityTTL, "identity-ttl", s.IdentityTTL, "lifetime of identities without a ttl, at least 1s")
 	f.StringVar(&s.IsolateUsers, agent.IsolateFlag, s.IsolateUsers,
-		"as root, run each task that has no user as a user of its own, with a number from `FROM-TO` "+
+		"as root, run each task without a user as a user of its own, with a number from `FROM-TO` "+
 			"("+agent.FormatIDRange(allocrunner.DefaultIDRange)+" when none are given)")
 	f.Lookup(agent.IsolateFlag).NoOptDefVal = agent.FormatIDRange(allocrunner.DefaultIDRange)
 	f.BoolVar(&s.AllowSharedUser, "allow-shared-user", s.AllowSharedUser,
 		"accept a --policy even if tasks run as taskapi's own user, and so can bypass it")
 	f.StringVar(&s.MetricsListen, agent.MetricsFlag, s.MetricsListen,
-		"serve the metrics alone, to everyone who connects and without a token, at http://`ADDRESS:PORT`/metrics for "+
+		"serve only the metrics, to everyone who connects and without a token, at http://`ADDRESS:PORT`/metrics for "+
 			"Prometheus, or at unix:///PATH")
 	BindConsul(s, f)
 	f.StringVar(&s.SealKey, "seal-key", s.SealKey, base.SealKeyUsage)
@@ -159,8 +160,8 @@ func bindSettings(s *agent.Settings, f *pflag.FlagSet) {
 // BindConsul makes the flags that say how services for Consul are treated.
 func BindConsul(s *agent.Settings, f *pflag.FlagSet) {
 	f.StringVar(&s.Services, agent.ServicesFlag, s.Services,
-		"where services whose provider is Consul, Nomad's default, are served: \"nomad\" is here, as with that provider "+
-			"(default Consul's agent)")
+		"\"nomad\" serves services with the provider \"consul\", Nomad's default, here, as if their provider were "+
+			"\"nomad\" (default Consul's agent serves them)")
 	f.StringVar(&s.Consul.Address, "consul-address", s.Consul.Address,
 		"`ADDRESS` of Consul's agent: HOST:PORT, a URL, or unix:///PATH (default $CONSUL_HTTP_ADDR)")
 	f.StringVar(&s.Consul.TokenFile, "consul-token-file", s.Consul.TokenFile,
@@ -171,9 +172,9 @@ func BindConsul(s *agent.Settings, f *pflag.FlagSet) {
 	f.StringVar(&s.Consul.Partition, "consul-partition", s.Consul.Partition,
 		"admin partition of Consul's agent (default $CONSUL_PARTITION)")
 	f.StringVar(&s.Consul.CAFile, "consul-ca-file", s.Consul.CAFile,
-		"certificates of the authorities that Consul's agent is trusted by (default $CONSUL_CACERT)")
+		"certificates of the authorities that verify Consul's agent (default $CONSUL_CACERT)")
 	f.StringVar(&s.Consul.CertFile, "consul-cert-file", s.Consul.CertFile,
-		"certificate to show to Consul's agent (default $CONSUL_CLIENT_CERT)")
+		"client certificate for Consul's agent (default $CONSUL_CLIENT_CERT)")
 	f.StringVar(&s.Consul.KeyFile, "consul-key-file", s.Consul.KeyFile,
 		"key of --consul-cert-file (default $CONSUL_CLIENT_KEY)")
 }
