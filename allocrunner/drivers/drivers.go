@@ -112,7 +112,7 @@ var ErrNoRun = errors.New("the driver knows nothing of the task")
 // Fingerprint is what a driver finds on a machine.
 type Fingerprint struct {
 	Attributes map[string]string // of the node, such as "driver.docker.version"; a job's ${attr.NAME} refers to them
-	Problem    string            // why no task can be started here now, and what would help; empty if tasks can be started
+	Problem    string            // why no task can start here now, and what would help; empty if tasks can
 }
 
 // Capabilities are what tasks of a driver may have.

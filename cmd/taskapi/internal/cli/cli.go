@@ -1,6 +1,6 @@
 // Package cli is the command line of taskapi: the list of its commands, parsing, help and exit codes. The commands
-// themselves stand in a package for each family (lifecycle, look, access, keys, shared, develop); what the families
-// share stands in base, follow, start and vars.
+// themselves stand in a package for each family (lifecycle, look, access, keys, shared, develop); the packages base,
+// follow, start and vars hold their common parts.
 package cli
 
 import (
@@ -191,8 +191,8 @@ func strictCompletion(root *cobra.Command) {
 	}
 }
 
-// doubleDashes turns Nomad's -flag into GNU's --flag. It leaves alone what follows "--", negative numbers, flags of one
-// letter and, of a command that runs another one, what follows its flags.
+// doubleDashes turns Nomad's -flag into GNU's --flag. It does not change words after "--", negative numbers, flags of
+// one letter and, for a command that runs another one, words after its flags.
 func doubleDashes(root *cobra.Command, args []string) []string {
 	out := slices.Clone(args)
 	cmd, words := root, 0

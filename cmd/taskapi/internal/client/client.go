@@ -31,8 +31,8 @@ const (
 	answerTimeout = 10 * time.Second
 	// changeWait is how long a taskapi waits for a change before it answers. Any value would do.
 	changeWait = time.Minute
-	// refusedTimeout is how long a request is repeated that is refused: a taskapi whose allocation has ended refuses
-	// every token and exits soon.
+	// refusedTimeout is how long a refused request is repeated: a taskapi whose allocation has ended refuses every
+	// token and exits soon.
 	refusedTimeout = 2 * time.Second
 	// closedTimeout is how long a taskapi whose allocation has ended may take to deliver the last updates and close its
 	// socket.
@@ -88,8 +88,8 @@ func (c *Client) token() (string, error) {
 	return strings.TrimSpace(token), nil
 }
 
-// SDK returns Nomad's SDK on the operator's socket, with the operator's token as it is now: a caller that uses it for
-// longer than the token lasts calls SDK again. Errors: ErrNoAnswer.
+// SDK returns Nomad's SDK on the operator's socket, with the operator's present token. A caller that outlasts the token
+// calls SDK again. Errors: ErrNoAnswer.
 func (c *Client) SDK() (*api.Client, error) {
 	token, err := c.token()
 	if err != nil {
@@ -142,8 +142,8 @@ func AsError(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %w", ErrNoAnswer, err)
 }
 
-// Do sends a request and returns the answer as it comes, whatever its status. The caller closes its body. Errors:
-// ErrNoAnswer, and that of a method or a path that can't be sent.
+// Do sends a request and returns the answer with any status. The caller closes its body. Errors: ErrNoAnswer; the
+// method or the path can't be sent.
 func (c *Client) Do(ctx context.Context, method, path string, body io.Reader) (*http.Response, error) {
 	token, err := c.token()
 	if err != nil {
@@ -171,8 +171,7 @@ func (c *Client) Allocation(ctx context.Context) (*api.Allocation, []byte, error
 	return &alloc, bytes.TrimSpace(body), nil
 }
 
-// Changed returns the allocation once its index is above the one given, or when that takes long. Errors: those of
-// Allocation.
+// Changed returns the allocation once its index is above the given one, or after a while. Errors: those of Allocation.
 func (c *Client) Changed(ctx context.Context, index uint64) (*api.Allocation, uint64, error) {
 	var alloc api.Allocation
 	next, err := c.get(ctx, changeWait+answerTimeout, c.path(fmt.Sprintf("?index=%d&wait=%v", index, changeWait)), &alloc)
@@ -192,7 +191,7 @@ func (c *Client) Stop(ctx context.Context, how StopOptions) error {
 	return c.put(ctx, c.path(fmt.Sprintf("/stop?no_shutdown_delay=%t&now=%t", how.NoShutdownDelay, how.Now)), nil, nil)
 }
 
-// Restart restarts a task, those that run, or all of them, and returns when the old processes are gone: no time-out
+// Restart restarts one task, the running tasks, or all tasks, and returns when the old processes are gone. No time-out
 // bounds that, since their job says how long they may take. Errors: those of Allocation.
 func (c *Client) Restart(ctx context.Context, want api.AllocationRestartRequest) error {
 	sdk, err := c.SDK()

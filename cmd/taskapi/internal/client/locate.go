@@ -26,7 +26,7 @@ const (
 	Unreadable               // no taskapi has it, and its state is missing or can't be read
 )
 
-// Location is the answer to who has an allocation.
+// Location says who has an allocation.
 type Location struct {
 	Holder Holder
 	Alloc  *api.Allocation   // of Nobody, Serving, Ended
@@ -35,8 +35,7 @@ type Location struct {
 	Err    error             // of Refusing, Hanging, Changing, Unreadable: the answer, or why there is none
 }
 
-// Timeouts are how long Locate repeats its look before it says who has an allocation. With the zero value it looks
-// once.
+// Timeouts say how long Locate repeats its look before it answers. With the zero value it looks once.
 type Timeouts struct {
 	Busy   time.Duration // for a taskapi that is starting or leaving
 	Nobody time.Duration // for another taskapi to resume the allocation
@@ -108,8 +107,8 @@ func (c *Client) Listening() os.FileInfo {
 	return info
 }
 
-// AwaitClosed waits until the operator's socket is another one than it was, or none: a taskapi whose allocation has
-// ended closes it, once no client that has read that has a connection open.
+// AwaitClosed waits until the operator's socket is gone or replaced. A taskapi whose allocation has ended closes the
+// socket once no client that has read the end has an open connection.
 func (c *Client) AwaitClosed(ctx context.Context, was os.FileInfo) {
 	c.Close()
 	if was == nil {

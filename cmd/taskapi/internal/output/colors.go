@@ -8,7 +8,7 @@ import (
 	"taskapi/internal/tty"
 )
 
-// Color is how a text looks on a terminal. The zero value is plain.
+// Color is the colour of a text on a terminal. The zero value is plain.
 type Color int
 
 // The colours, those that every terminal has and that are readable on dark and light.
@@ -27,8 +27,8 @@ const (
 // Colors says whether texts are painted.
 type Colors bool
 
-// ColorsFor reports whether what is written to out is painted: it is a terminal, TERM is not dumb, and NO_COLOR is not
-// set, nor CLICOLOR to 0. CLICOLOR_FORCE paints also where there is no terminal; NO_COLOR wins. getenv is os.Getenv or
+// ColorsFor reports whether output to out has colours: out is a terminal, TERM is not dumb, NO_COLOR is not set, and
+// CLICOLOR is not 0. CLICOLOR_FORCE paints also where there is no terminal; NO_COLOR wins. getenv is os.Getenv or
 // alike.
 func ColorsFor(out io.Writer, getenv func(string) string) Colors {
 	switch force := getenv("CLICOLOR_FORCE"); {
@@ -40,7 +40,7 @@ func ColorsFor(out io.Writer, getenv func(string) string) Colors {
 	return Colors(IsTerminal(out) && getenv("TERM") != "dumb" && getenv("CLICOLOR") != "0")
 }
 
-// Paint returns a text in a colour, or as it is when there are none. The text must not steer the terminal itself.
+// Paint returns a text in a colour, or unchanged without colours. The text must not steer the terminal itself.
 func (on Colors) Paint(c Color, text string) string {
 	if !on || c == Plain || text == "" {
 		return text

@@ -1,6 +1,6 @@
-// Package output is how commands write what they have read: as tables and in colours for people, as JSON or by a
-// template for programs. It promises that nothing a task or a job file has put into a text steers the terminal, and
-// that a template that fails has written nothing.
+// Package output prints the data of commands: as tables and in colours for people, as JSON or by a template for
+// programs. It promises that no text of a task or a job file controls the terminal, and that a template that fails has
+// written nothing.
 package output
 
 import (
@@ -20,7 +20,7 @@ const shortLen = 8
 // ShortID returns the beginning of an allocation's ID.
 func ShortID(id string) string { return id[:min(shortLen, len(id))] }
 
-// ShortIDs returns the beginnings of IDs, each long enough to be that of no other.
+// ShortIDs returns the beginnings of IDs, each long enough to be unique.
 func ShortIDs(ids []string) []string {
 	short := make([]string, len(ids))
 	for i, id := range ids {

@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// What a buffer holds at most: what a reader may want to scroll through, in some megabytes.
+// The bounds of a buffer: enough to scroll through, in some megabytes.
 const (
 	maxLines      = 5000
 	maxBytes      = 2 << 20

@@ -7,8 +7,9 @@ import (
 	tea "charm.land/bubbletea/v2"
 )
 
-// dialog is a line at the bottom of the screen that takes the keys until it is answered: a question before what
-// can't be undone, to which only y says yes, or a prompt for a line of text, which Enter gives and Esc leaves.
+// dialog is a line at the bottom of the screen that takes the keys until it is answered. It is a question before an
+// action that can't be undone, which only y confirms, or a prompt for a line of text, which Enter sends and Esc
+// cancels.
 type dialog struct {
 	ask     string
 	confirm bool              // it is a question, not a prompt
@@ -37,7 +38,7 @@ func (m *Model) answer(msg tea.KeyPressMsg) {
 	}
 }
 
-// edit changes the text by a key that types text or takes some back.
+// edit changes the text by a key that adds or deletes text.
 func (d *dialog) edit(key, typed string) {
 	switch key {
 	case "backspace", "ctrl+h":
@@ -50,7 +51,7 @@ func (d *dialog) edit(key, typed string) {
 	}
 }
 
-// add adds typed or pasted text: what can be shown of it, and fits.
+// add adds the part of typed or pasted text that can be shown and fits.
 func (d *dialog) add(text string) {
 	for _, r := range text {
 		if !unicode.IsPrint(r) {

@@ -22,8 +22,7 @@ const (
 	ended // nothing of the allocation runs any more
 )
 
-// Model is the screen: what it shows of an allocation, and what its keys do. It is a bubbletea model, changed by
-// messages alone.
+// Model is the screen of an allocation with its keys. It is a bubbletea model, which only messages change.
 type Model struct {
 	Config
 	work *work
@@ -172,7 +171,7 @@ func (m *Model) become(p presence) {
 	}
 }
 
-// polled takes over the usage and the checks. What could not be read stays as it was.
+// polled takes over the usage and the checks. Values that could not be read stay as they were.
 func (m *Model) polled(p pollMsg) tea.Cmd {
 	if m.presence != ended {
 		m.usageErr, m.checksErr = p.usageErr, p.checksErr
@@ -190,7 +189,7 @@ func (m *Model) polled(p pollMsg) tea.Cmd {
 	return m.poll(pollPause)
 }
 
-// follow opens the output of the chosen task and stream, unless it is that which is open.
+// follow opens the output of the chosen task and stream, unless it is open already.
 func (m *Model) follow() tea.Cmd {
 	if m.chosen == "" || m.opened == m.chosen+" "+m.stream {
 		return nil

@@ -10,7 +10,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// ErrUnavailable means that the allocation's taskapi does not offer what was asked of it.
+// ErrUnavailable means that the allocation's taskapi does not support the request.
 var ErrUnavailable = errors.New("not available")
 
 // Snapshot is an allocation at a moment.
@@ -20,8 +20,8 @@ type Snapshot struct {
 	Ended bool   // nothing of it runs any more
 }
 
-// Source reads and changes an allocation. The errors of reading, but for ErrUnavailable, mean that no taskapi answers
-// now, and say why. Those of changing are for the reader of the screen.
+// Source reads and changes an allocation. An error of reading, except ErrUnavailable, means that no taskapi answers
+// now, and says why. An error of changing is for the reader of the screen.
 type Source interface {
 	// Allocation returns the allocation once its index is above the one given, or when that takes long.
 	Allocation(ctx context.Context, index uint64) (Snapshot, error)
@@ -29,7 +29,7 @@ type Source interface {
 	Checks(ctx context.Context) (api.AllocCheckStatuses, error)
 	// Stats returns what the tasks use.
 	Stats(ctx context.Context) (*api.AllocResourceUsage, error)
-	// Output opens the end of what a task has written, and all that it writes from now on, also while no taskapi
+	// Output opens the end of a task's output and everything that the task writes from now on, even while no taskapi
 	// answers. stream is stdout or stderr. The output is closed when ctx ends.
 	Output(ctx context.Context, task, stream string) (Output, error)
 
@@ -42,8 +42,8 @@ type Source interface {
 
 // Output is what a task writes.
 type Output interface {
-	// Next returns what has been written since the last call; it waits for something. Errors: io.EOF when the
-	// output is removed, ctx's, and those of the files, after which the next call goes on where this one was.
+	// Next waits for output and returns what was written since the last call. Errors: io.EOF when the output is
+	// removed, ctx's, and those of the files, after which the next call goes on where this one was.
 	Next() (Chunk, error)
 }
 

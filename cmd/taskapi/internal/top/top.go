@@ -1,7 +1,7 @@
-// Package top is the live view of an allocation for a terminal: a screen that is changed by messages alone, what it
-// reads and does through two small interfaces, and both on Nomad's SDK. It promises that nothing a task has written
-// or is named reaches the terminal as anything but text, that memory and processor time are bounded whatever the
-// tasks write, and that the terminal is left as it was found.
+// Package top is the live view of an allocation for a terminal: a screen that only messages change, two small
+// interfaces through which it reads and acts, and their implementation with Nomad's SDK. It promises that a task's
+// output and names reach the terminal only as text, that memory and processor time are bounded whatever the tasks
+// write, and that the terminal is restored.
 package top
 
 import (
@@ -16,8 +16,8 @@ import (
 	"github.com/charmbracelet/colorprofile"
 )
 
-// framesPerSecond is how often the screen is drawn at most: a terminal over ssh takes no more, and an idle screen
-// costs by it.
+// framesPerSecond is how often the screen is drawn at most. A terminal over ssh takes no more, and the cost of an idle
+// screen grows with it.
 const framesPerSecond = 15
 
 // Run shows the screen until its user leaves it, SIGINT, SIGTERM or SIGHUP ends it, or ctx ends. Errors: those of a

@@ -23,7 +23,7 @@ import (
 // execCommandLine is taskapi exec.
 type execCommandLine struct {
 	stdin, tty   bool
-	ttyGiven     bool // else a terminal is used where there is one
+	ttyGiven     bool // otherwise the command gets a terminal if there is one
 	escape       string
 	task, action string
 	names        []string // [ALLOC] [TASK]
@@ -98,8 +98,8 @@ to its end, 2 when a flag or an argument is wrong.`,
 	return cmd
 }
 
-// dashAmong returns the arguments without the "--" that ends the names, and how many are before it, below 0 when there
-// is none. The library finds one that nothing is before.
+// dashAmong returns the arguments without the "--" that ends the names, and the number of arguments before it, below 0
+// if there is none. The library itself finds a "--" that comes first.
 func dashAmong(args []string, dash int) ([]string, int) {
 	if dash >= 0 {
 		return args, dash
@@ -110,7 +110,7 @@ func dashAmong(args []string, dash int) ([]string, int) {
 	return args, dash
 }
 
-// withDashes adds to the error of a command whose first word is a task how to run the other words in that.
+// withDashes adds to an error, if the command's first word is a task, how to run the other words in that task.
 func withDashes(err error, path string, args, tasks []string) error {
 	if err == nil || len(args) < 2 || !slices.Contains(tasks, args[1]) {
 		return err

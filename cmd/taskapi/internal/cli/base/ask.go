@@ -13,8 +13,8 @@ import (
 	"taskapi/cmd/taskapi/internal/output"
 )
 
-// Ask calls the API of the taskapi that runs the allocation, with a token as it is now. Errors say what the caller can
-// do: usage errors for what the API refuses as wrong, and who has the allocation when no taskapi answers.
+// Ask calls the API of the taskapi that runs the allocation, with the present token. Errors say what the caller can do.
+// They are usage errors if the API refuses the request as wrong, and name who has the allocation if no taskapi answers.
 func (t Target) Ask(ctx context.Context, call func(*client.Client, *api.Client) error) error {
 	c := t.Client()
 	defer c.Close()
@@ -29,7 +29,7 @@ func (t Target) Ask(ctx context.Context, call func(*client.Client, *api.Client) 
 	return t.Explain(ctx, c, err)
 }
 
-// Explain adds to an error of the API what it is about, or why there is no answer.
+// Explain adds to an error of the API its object, or the reason why there is no answer.
 func (t Target) Explain(ctx context.Context, c *client.Client, err error) error {
 	if status, ok := errors.AsType[*client.StatusError](err); ok && !client.Refused(err) {
 		err := fmt.Errorf("allocation %s: %w", output.ShortID(t.ID), status)
@@ -62,7 +62,7 @@ func (t Target) ErrUnserved(found client.Location) error {
 	return nil
 }
 
-// EndedError is an allocation that has ended, asked for what only one that runs can do.
+// EndedError says that an allocation has ended, so it can't do what only a running one can.
 type EndedError struct {
 	Target
 	found client.Location
@@ -73,7 +73,7 @@ func (e *EndedError) Error() string {
 		e.found.Alloc.ClientStatus, e.Layout.Command("status", output.ShortID(e.ID)))
 }
 
-// AbandonedError is an allocation whose taskapi has exited before it ended.
+// AbandonedError says that an allocation's taskapi has exited before the allocation ended.
 type AbandonedError struct {
 	Target
 }
@@ -86,8 +86,8 @@ func (e *AbandonedError) Error() string {
 // Client returns a client of the taskapi that runs an allocation.
 func (l Layout) Client(id string) *client.Client { return client.New(l.Dir, id) }
 
-// ErrHeld says why the taskapi that has an allocation can't be used, and what helps. err is what it answered, or why it
-// did not.
+// ErrHeld says why the taskapi that has an allocation can't be used, and what helps. err is its answer, or the reason
+// why there is none.
 func (l Layout) ErrHeld(id string, err error) error {
 	if client.Refused(err) {
 		return fmt.Errorf("allocation %s is run by a taskapi that refuses the token in %s: %w; "+

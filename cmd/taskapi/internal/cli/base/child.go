@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// StartChild starts a command that is killed when this program ends. What Wait returns of it comes through the channel.
+// StartChild starts a command that is killed when this program ends. The channel gets the result of the command's Wait.
 func StartChild(cmd *exec.Cmd) (ended <-chan error, err error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	started, waited := make(chan error), make(chan error, 1)
@@ -23,8 +23,8 @@ func StartChild(cmd *exec.Cmd) (ended <-chan error, err error) {
 	return waited, <-started
 }
 
-// ChildExit returns what Wait has returned of a command as this program's error: an ExitError with its exit code, or
-// 128 and the number of the signal that ended it.
+// ChildExit converts the result of a command's Wait into this program's error: an ExitError with its exit code, or 128
+// and the number of the signal that ended it.
 func ChildExit(err error) error {
 	exit, ok := errors.AsType[*exec.ExitError](err)
 	if !ok {

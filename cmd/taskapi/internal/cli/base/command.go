@@ -50,8 +50,8 @@ func CheckArgs(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// Complete gives every command below cmd that checks no arguments CheckArgs. A command without a function of its own
-// prints its help, and refuses what is none of its subcommands.
+// Complete adds CheckArgs to every command below cmd that does not check its arguments. A command without a function of
+// its own prints its help, and refuses an unknown subcommand.
 func Complete(cmd *cobra.Command) {
 	for _, sub := range cmd.Commands() {
 		switch {
@@ -92,7 +92,8 @@ func FlagError(cmd *cobra.Command, err error) error {
 // destructive annotates a command that ends or removes something: it is never suggested for a mistyped one.
 const destructive = "destructive"
 
-// runsAnother annotates a command that runs another one: what follows its own flags and arguments is that one's.
+// runsAnother annotates a command that runs another one. The words after its own flags and arguments belong to the
+// other command.
 const runsAnother = "runs another"
 
 // SetRunsAnother annotates a command.
@@ -121,8 +122,8 @@ func UnknownCommand(cmd *cobra.Command, name string) error {
 // maxSlips is how many letters a mistyped name may differ in: two slips of the finger.
 const maxSlips = 2
 
-// nearest returns the command that a mistyped name is most like, nil for none. Among equally near ones it prefers one
-// that ends and removes nothing.
+// nearest returns the command whose name is most similar to a mistyped one, nil for none. Among equally similar ones it
+// prefers a command that ends and removes nothing.
 func nearest(commands []*cobra.Command, name string) (found *cobra.Command) {
 	least := min(maxSlips+1, utf8.RuneCountInString(name))
 	for _, cmd := range commands {

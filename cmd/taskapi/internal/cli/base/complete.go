@@ -12,8 +12,8 @@ import (
 // completeTimeout bounds what a press of the tab key waits for.
 const completeTimeout = 2 * time.Second
 
-// CompleteTarget completes [ALLOC] [TASK]: IDs, and the names of what runs, or of everything for commands that read. A
-// JOBFILE after it is the shell's to complete.
+// CompleteTarget completes [ALLOC] [TASK]: IDs and names of running allocations, or of all allocations for commands
+// that read. The shell completes a JOBFILE after it.
 func CompleteTarget(dataDir *string, w Environment, s Sought) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, begun string) (all []string, _ cobra.ShellCompDirective) {
 		switch {
@@ -81,7 +81,7 @@ func (s Sought) choices(k known) []string {
 	return all
 }
 
-// completion returns the ID, and what it stands for.
+// completion returns the ID with its description.
 func (k known) completion() string {
 	if k.Alloc == nil {
 		return cobra.CompletionWithDesc(k.ID, "unreadable")

@@ -1,5 +1,5 @@
-// Package base has what every command needs: the process around it, errors and exit codes, arguments, the data
-// directory, the allocation that the arguments name and its API, and JSON, templates and pages of what is printed.
+// Package base has the common parts of all commands: the process around them, errors and exit codes, arguments, the
+// data directory, the allocation that the arguments name and its API, and output as JSON, templates and pages.
 package base
 
 import (
@@ -19,7 +19,7 @@ import (
 	"taskapi/cmd/taskapi/internal/output"
 )
 
-// Environment is all that a command may touch of the process around it.
+// Environment is the part of the process that a command may use.
 type Environment struct {
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
@@ -39,7 +39,7 @@ func (w Environment) Warnf(format string, args ...any) {
 	fmt.Fprintf(w.Stderr, "taskapi: "+format+"\n", args...)
 }
 
-// UntilSignal returns a context that ends with a signal to end a command which only shows something.
+// UntilSignal returns a context that ends with a signal, for a command that only shows something.
 func UntilSignal(ctx context.Context) (context.Context, context.CancelFunc) {
 	return signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 }
@@ -54,7 +54,7 @@ func (w Environment) Getenv(key string) string {
 	return ""
 }
 
-// Colors says whether what the command prints is painted.
+// Colors says whether the command prints in colours.
 func (w Environment) Colors() output.Colors { return output.ColorsFor(w.Stdout, w.Getenv) }
 
 // NewLogger logs to standard error: warnings, or each step.

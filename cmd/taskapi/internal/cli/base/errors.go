@@ -7,14 +7,14 @@ import (
 	"taskapi/cmd/taskapi/internal/agent"
 )
 
-// The exit codes. From ExitOwn on they are those of dev and test that are not their command's, as of env(1) and the
-// shells.
+// The exit codes. From ExitOwn on they are the codes of dev and test for their own errors, as env(1) and the shells
+// have them.
 const (
 	ExitOK        = 0
 	ExitFailed    = 1   // the allocation failed, or the command could not do its work
 	ExitUsage     = 2   // the job file or a flag is wrong: nothing was started
 	ExitOwn       = 125 // taskapi could not do its part
-	ExitNotRun    = 126 // the command is there and can't be executed
+	ExitNotRun    = 126 // the command exists and can't be executed
 	ExitNotFound  = 127 // it is not there
 	ExitSignalled = 128 // and the number of the signal that ended it
 )

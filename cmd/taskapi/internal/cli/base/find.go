@@ -22,12 +22,12 @@ import (
 	"taskapi/cmd/taskapi/internal/output"
 )
 
-// Target is what a command's arguments name.
+// Target is the allocation and the task that a command's arguments name.
 type Target struct {
 	Layout Layout
 	ID     string
 	Task   string          // empty when none is named
-	Alloc  *api.Allocation // as it was saved last; nil when nothing of it can be read
+	Alloc  *api.Allocation // as last saved; nil if it can't be read
 }
 
 // Client returns a client of the taskapi that runs the allocation.
@@ -46,8 +46,8 @@ const (
 // allocation.
 type Sought struct {
 	Tasks taskScope
-	Live  bool // without arguments, only what runs is meant
-	Reads bool // the command changes nothing: what has ended is found, too, and of several the one that was made last
+	Live  bool // without arguments, only a running allocation is meant
+	Reads bool // the command changes nothing: it also finds ended allocations, and the latest of several
 	exact bool // a name must not be another allocation's, whether that runs or has ended
 }
 
@@ -60,16 +60,16 @@ var (
 	ToFollow    = Sought{Reads: true, Live: true}
 )
 
-// AllocArgs is what a command's help says of its arguments.
+// AllocArgs is the help text about a command's arguments.
 const AllocArgs = `ALLOC is an allocation's ID or the beginning of one, its name, or the name of its job or of a task.
 Without it, the only one that runs.`
 
 // TaskArgs is the same for [ALLOC] [TASK].
 const TaskArgs = AllocArgs + ` A single name may be an allocation's or a task's; where it is both, give ALLOC and TASK.`
 
-// Find returns what args name: [ALLOC] [TASK], either of them, or neither. dataDir is the flag's value; without one,
-// the data directories of this user and of root are looked at. An ambiguous name is a usage error, which lists the
-// candidates.
+// Find returns the allocation and the task that args name: [ALLOC] [TASK], either of them, or neither. dataDir is the
+// flag's value; without one, the data directories of this user and of root are looked at. An ambiguous name is a usage
+// error, which lists the candidates.
 func Find(ctx context.Context, w Environment, dataDir string, args []string, s Sought) (Target, error) {
 	f, err := NewFinder(w, dataDir)
 	if err != nil {
@@ -78,7 +78,7 @@ func Find(ctx context.Context, w Environment, dataDir string, args []string, s S
 	return f.Find(ctx, args, s)
 }
 
-// FindAll returns what args name as Find does, and without args every allocation that runs, if any does.
+// FindAll does what Find does, but returns every running allocation if there are no args.
 func FindAll(ctx context.Context, w Environment, dataDir string, args []string, s Sought) (all []Target, err error) {
 	f, err := NewFinder(w, dataDir)
 	if err != nil {
@@ -135,7 +135,7 @@ func (f *Finder) Find(ctx context.Context, args []string, s Sought) (Target, err
 // Finder looks for allocations in data directories.
 type Finder struct {
 	Places    []Layout
-	elsewhere string  // what else this user may mean, empty or a sentence
+	elsewhere string  // a hint at other allocations that this user may mean; empty or a sentence
 	Known     []known // the oldest first
 }
 
@@ -151,8 +151,8 @@ func (k known) with(task string) Target {
 	return k.Target
 }
 
-// NewFinder finds the data directories: the one that is given, by the flag or the environment, or this user's own and
-// root's.
+// NewFinder finds the data directories: the one that the flag or the environment gives, or otherwise this user's own
+// and root's.
 func NewFinder(w Environment, dataDir string) (*Finder, error) {
 	l, err := NewLayout(dataDir, w)
 	if dataDir != "" || w.Getenv(DataDirEnv) != "" {
@@ -186,7 +186,7 @@ func readable(dir string) bool {
 	return d.Close() == nil
 }
 
-// elsewhere says whose allocations this user may mean and can't use.
+// elsewhere names the user whose allocations this user may mean but can't use.
 func elsewhere(w Environment) string {
 	if os.Geteuid() != 0 {
 		if d, err := os.Open(datadir.Dir(systemDataDir).Allocs()); errors.Is(err, fs.ErrPermission) {
@@ -204,7 +204,7 @@ func elsewhere(w Environment) string {
 	return ""
 }
 
-// Look reads what the directories have. A whole ID needs no more than its own allocation.
+// Look reads the allocations of the directories. For a whole ID it reads only that allocation.
 func (f *Finder) Look(ctx context.Context, args []string) error {
 	whole := ""
 	if len(args) > 0 && datadir.IsID(strings.ToLower(args[0])) {
@@ -232,8 +232,7 @@ func created(k known) int64 {
 	return k.Alloc.CreateTime
 }
 
-// Known returns an allocation as it was saved last or, when that can't be read or nothing is saved of it, as its
-// taskapi answers it.
+// Known returns an allocation as last saved or, if its state is missing or unreadable, as its taskapi answers it.
 func (l Layout) Known(ctx context.Context, id string) known {
 	k := known{Target{Layout: l, ID: id}, true}
 	if saved, err := l.Peek(id); err == nil && saved != nil && saved.Alloc.ID == id {
@@ -309,7 +308,7 @@ func (f *Finder) matching(name string, s Sought) ([]match, error) {
 	return []match{latest}, nil
 }
 
-// one returns what a name means as the only argument: an allocation, or one of its tasks.
+// one returns the allocation, or the task, that a name means as the only argument.
 func (f *Finder) one(matches []match, name string, s Sought) (Target, error) {
 	if len(matches) > 1 {
 		return Target{}, errAmbiguous(name, matches)
@@ -399,8 +398,8 @@ func candidates(all []known) string {
 	return text
 }
 
-// OnTarget completes a command that does something with what its arguments name: they are completed and found, and
-// --data-dir is added.
+// OnTarget prepares a command that acts on the target that its arguments name: it adds shell completion, the look-up
+// and --data-dir.
 func OnTarget(w Environment, s Sought, cmd *cobra.Command, do func(context.Context, Target) error) *cobra.Command {
 	var dataDir string
 	AddDataDir(cmd, &dataDir)

@@ -17,10 +17,10 @@ import (
 	"taskapi/cmd/taskapi/internal/linewriter"
 )
 
-// Layout is a data directory. It also writes the command lines about it that messages show.
+// Layout is a data directory. It also makes the command lines for it that messages show.
 type Layout struct {
 	datadir.Dir
-	shown   string // as commands name it: empty where this user's commands look without a flag
+	shown   string // the directory as a flag; empty if this user's commands look there without a flag
 	version string // of this program
 }
 
@@ -52,7 +52,7 @@ func NewLayout(given string, w Environment) (Layout, error) {
 	return l, nil
 }
 
-// homeDataDir is where a user's allocations live below their home, unless XDG_STATE_HOME says otherwise.
+// homeDataDir is a user's data directory below their home, unless XDG_STATE_HOME says otherwise.
 const homeDataDir = ".local/state/taskapi"
 
 // ownDataDir returns the data directory that belongs to this user alone, empty when there is no place for one.
@@ -66,7 +66,7 @@ func ownDataDir(w Environment) string {
 	return ""
 }
 
-// Explain adds to an error what its reader can do about it, and marks the caller's mistakes.
+// Explain adds to an error what the user can do, and marks the caller's mistakes.
 func (l Layout) Explain(err error) error {
 	if _, ok := errors.AsType[*datadir.UnusableError](err); ok {
 		return Usagef("%w; or choose another --data-dir", err)

@@ -12,7 +12,7 @@ import (
 	"taskapi/cmd/taskapi/internal/output"
 )
 
-// OutputFlags are the flags of every command that prints what it has read.
+// OutputFlags are the flags of every command that prints data.
 type OutputFlags struct {
 	JSON     bool
 	Template string

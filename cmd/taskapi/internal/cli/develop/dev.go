@@ -80,8 +80,8 @@ when it can't be executed, and 125 when taskapi itself failed: a flag is wrong, 
 	return cmd
 }
 
-// afterDashes accepts a command after "--", and nothing before: what is the command's own can't be taken for a flag
-// then.
+// afterDashes accepts a command after "--", and nothing before, so that the command's own flags can't be mistaken for
+// taskapi's.
 func afterDashes(cmd *cobra.Command, args []string) error {
 	switch dash := cmd.ArgsLenAtDash(); {
 	case len(args) == 0:
@@ -101,7 +101,7 @@ func (o devOptions) run(ctx context.Context, command []string, w base.Environmen
 	if err != nil {
 		return err
 	}
-	o.AllowSharedUser = true // who runs the command may do what it may
+	o.AllowSharedUser = true // the user of taskapi may do what the command may
 	if o.Settings, err = start.Checked(o.Settings, w); err != nil {
 		return err
 	}
@@ -130,10 +130,10 @@ func (o devOptions) run(ctx context.Context, command []string, w base.Environmen
 	return front.result(t, err)
 }
 
-// identityLetters are what the name of an identity is made of.
+// identityLetters are the characters in the name of an identity.
 const identityLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-"
 
-// build returns the job that the command is the task of.
+// build returns the job with the command as its task.
 func (o devOptions) build() (*api.Job, *api.TaskGroup, error) {
 	for _, flag := range [][2]string{{"task", o.Task}, {"job", o.Job}, {"namespace", o.Namespace}} {
 		if flag[1] == "" {
@@ -172,7 +172,7 @@ func (o devOptions) build() (*api.Job, *api.TaskGroup, error) {
 	return job, found, base.Usage(err)
 }
 
-// foreground is the command that has this program's files.
+// foreground is the command, which gets this program's standard files.
 type foreground struct {
 	interfaces.Foreground
 	command  string
@@ -237,7 +237,7 @@ var forwarded = []os.Signal{
 	syscall.SIGCONT, syscall.SIGWINCH,
 }
 
-// forward returns what passes signals on to the command. A second one to stop it kills it.
+// forward returns a function that passes signals on to the command. A second signal to stop kills the command.
 func (f *foreground) forward(t *tied) func(syscall.Signal) {
 	stops, latest := 0, time.Time{}
 	return func(sig syscall.Signal) {
@@ -261,7 +261,7 @@ func (f *foreground) forward(t *tied) func(syscall.Signal) {
 	}
 }
 
-// result returns the command's end as that of this program.
+// result converts the command's end into this program's error.
 func (f *foreground) result(t *tied, err error) error {
 	var e *api.TaskEvent
 	if runner := t.current(); runner != nil {
@@ -286,7 +286,7 @@ func (f *foreground) result(t *tied, err error) error {
 		linewriter.OneLine(cmp.Or(e.DisplayMessage, e.DriverError, e.Message))), Code: code}
 }
 
-// exitCode returns what a shell says of the end of a process.
+// exitCode returns the exit code that a shell gives for the end of a process.
 func exitCode(e *api.TaskEvent) int {
 	if sig, _ := strconv.Atoi(e.Details["signal"]); sig != 0 {
 		return base.ExitSignalled + sig

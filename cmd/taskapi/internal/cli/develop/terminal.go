@@ -13,8 +13,8 @@ import (
 	"taskapi/internal/tty"
 )
 
-// devTerminal is a terminal for the command that behaves like this program's. The command needs its own, since a
-// terminal belongs to one session, and a task has a session of its own.
+// devTerminal is a terminal for the command, which behaves like this program's terminal. The command needs its own,
+// since a terminal belongs to one session, and a task has a session of its own.
 type devTerminal struct {
 	real   *os.File // this program's
 	master *os.File
@@ -41,13 +41,13 @@ func newDevTerminal(real *os.File) (*devTerminal, error) {
 	return t, nil
 }
 
-// resize gives it the size of this program's.
+// resize gives it the size of this program's terminal.
 func (t *devTerminal) resize() {
 	rows, columns := tty.Size(t.real)
 	_ = tty.Resize(t.master, rows, columns) // it keeps the size that it has
 }
 
-// begin passes everything on in both directions, key by key.
+// begin copies everything in both directions, key by key.
 func (t *devTerminal) begin() {
 	if t == nil {
 		return

@@ -137,7 +137,7 @@ func (o testOptions) run(cmd *cobra.Command, jobFile string, command []string, w
 	return cmp.Or(err, unwritten)
 }
 
-// giveFile has the token of the task that --as names written to a file.
+// giveFile makes the task that --as names write its token to a file.
 func (o testOptions) giveFile(group *api.TaskGroup) error {
 	if o.As == start.AsOperator {
 		return nil
@@ -174,11 +174,11 @@ type testRun struct {
 	failure error // of the group, before it was to stop
 }
 
-// errGroupOver ends the waiting for a group that has ended.
+// errGroupOver ends the wait for a group that has ended.
 var errGroupOver = errors.New("the group has ended")
 
-// run runs the group, the command when the group is what is waited for, and stops the group. Errors: base.ExitError
-// with the command's exit code.
+// run starts the group, runs the command once the group is in the wanted state, and stops the group. Errors:
+// base.ExitError with the command's exit code.
 func (t *testRun) run(ctx context.Context, signals <-chan os.Signal) error {
 	life, end := context.WithCancel(ctx)
 	defer end()
@@ -231,7 +231,7 @@ func (t *testRun) run(ctx context.Context, signals <-chan os.Signal) error {
 	return errors.Join(failed, stopped)
 }
 
-// await waits until the group is in the state that --wait names. Errors: why it is not, with its tasks' last output.
+// await waits until the group is in the state that --until names. Errors: why it is not, with its tasks' last output.
 func (t *testRun) await(ctx context.Context) error {
 	until := t.options.Until
 	late := fmt.Errorf("the group is not %s after %v", until.What, until.Timeout)
@@ -257,7 +257,7 @@ func (t *testRun) await(ctx context.Context) error {
 	return start.WithCauses(t.tied.layout, alloc, checks, err)
 }
 
-// collect notes how the tasks have ended, while their files are there, and whether the group has failed by itself.
+// collect records how the tasks have ended, while their files still exist, and whether the group has failed by itself.
 func (t *testRun) collect(alloc *api.Allocation) {
 	t.mu.Lock()
 	if !t.ends && alloc.ClientStatus == api.AllocClientStatusFailed {
@@ -347,7 +347,8 @@ func (t *testRun) variables() ([]string, error) {
 	return env, nil
 }
 
-// onSignal returns what has the first signal to stop end the waiting and the command, and the second kill everything.
+// onSignal returns a function that ends the wait and the command at the first signal to stop, and kills everything at
+// the second.
 func (t *testRun) onSignal(giveUp context.CancelCauseFunc) func(syscall.Signal) {
 	var latest time.Time
 	return func(sig syscall.Signal) {
@@ -374,7 +375,7 @@ func (t *testRun) onSignal(giveUp context.CancelCauseFunc) func(syscall.Signal) 
 	}
 }
 
-// inForeground reports whether a terminal sends Ctrl-C to this process and those that it starts.
+// inForeground reports whether a terminal sends Ctrl-C to this process and to its children.
 func inForeground() bool {
 	tty, err := os.OpenFile("/dev/tty", os.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"taskapi/cmd/taskapi/internal/output"
 )
 
-// report is what --json and --junit say of a test. The end of the tasks may be noted while a phase is.
+// report is the content of --json and --junit. A task's end may be recorded while a phase is recorded.
 type report struct {
 	AllocID  string    `json:"alloc_id"`
 	JobID    string    `json:"job_id"`
@@ -51,7 +51,7 @@ type taskEnd struct {
 	Stderr   []string `json:"stderr,omitempty"`    // its last lines
 }
 
-// phase runs a step, and notes how it went.
+// phase runs a step, and records its result.
 func (r *report) phase(name string, do func() error) error {
 	since := time.Now()
 	err := do()
@@ -63,7 +63,7 @@ func (r *report) phase(name string, do func() error) error {
 	return err
 }
 
-// task notes how a task has ended.
+// task records how a task has ended.
 func (r *report) task(name string, state *api.TaskState, stderr []string) {
 	end := taskEnd{Name: name, Stderr: stderr}
 	if state != nil {
@@ -78,7 +78,7 @@ func (r *report) task(name string, state *api.TaskState, stderr []string) {
 	r.Tasks = append(r.Tasks, end)
 }
 
-// write notes the outcome, and writes what the flags ask for.
+// write records the outcome, and writes the reports that the flags name.
 func (r *report) write(o testOptions, w base.Environment, result error) error {
 	r.Seconds, r.ExitCode = time.Since(r.begun).Seconds(), base.ExitCode(own(result))
 	if result != nil && !base.IsSilent(result) {

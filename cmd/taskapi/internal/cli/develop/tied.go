@@ -27,7 +27,7 @@ type tied struct {
 	submission  *api.JobSubmission
 	environment base.Environment
 	events      io.Writer // nil for nobody
-	logs        bool      // warnings and steps go to standard error; nobody's otherwise: it is the command's
+	logs        bool      // log warnings and steps to standard error, which otherwise only the command uses
 
 	foreground *interfaces.Foreground
 	lacking    start.Lacking         // what the tasks were refused
@@ -125,7 +125,7 @@ func (t *tied) current() interfaces.AllocRunner {
 	return t.runner
 }
 
-// signal sends a signal to the foreground's process. One to stop it for which there is no process ends the allocation.
+// signal sends a signal to the foreground's process. If there is no process, a signal to stop ends the allocation.
 func (t *tied) signal(sig syscall.Signal) {
 	for since := time.Now(); time.Since(since) < startWait; time.Sleep(signalPause) {
 		runner := t.current()
@@ -147,8 +147,8 @@ func (t *tied) signal(sig syscall.Signal) {
 	}
 }
 
-// until returns the allocation as soon as it is settled, and as it is when ctx ends, with the cause; nil before it has
-// begun.
+// until returns the allocation as soon as it is settled. When ctx ends first, it returns the present allocation with
+// the cause; nil before the allocation has begun.
 func (t *tied) until(ctx context.Context, settled func(*api.Allocation) bool) (*api.Allocation, error) {
 	for {
 		if runner := t.current(); runner != nil {

@@ -1,5 +1,5 @@
-// Package follow prints what happens to an allocation and what its tasks write, while it happens: events as lines or as
-// JSON, and the tasks' output from their log files.
+// Package follow prints an allocation's events and its tasks' output as they come: events as lines or as JSON, and the
+// output from the tasks' log files.
 package follow
 
 import (
@@ -21,14 +21,14 @@ import (
 type Follower struct {
 	base.Target
 	Printer *Printer         // nil before the allocation has been seen
-	W       base.Environment // nothing is printed without standard output
+	W       base.Environment // not used: nothing is printed without standard output
 	JSON    bool
-	Quiet   bool                       // what has happened before is not printed
+	Quiet   bool                       // earlier events are not printed
 	Kills   bool                       // the stop that is followed kills every task immediately
-	Until   func(*api.Allocation) bool // what is waited for besides the end; nil for nothing
+	Until   func(*api.Allocation) bool // another condition to wait for besides the end; nil for none
 
-	Output bool // what tasks print is printed, too
-	Words  bool // the last words of tasks that fail are
+	Output bool // the tasks' output is printed, too
+	Words  bool // the last lines of failing tasks are printed
 
 	Last  *api.Allocation           // as it was seen last
 	shown map[string]*api.TaskEvent // the last event of each task
@@ -69,8 +69,8 @@ func (f *Follower) Follow(ctx context.Context) (*api.Allocation, error) {
 	}
 }
 
-// unanswered finds out why there is no answer. It returns the allocation when that has ended, and nil when a taskapi
-// answers again.
+// unanswered finds out why there is no answer. It returns the allocation if it has ended, and nil if a taskapi answers
+// again.
 func (f *Follower) unanswered(ctx context.Context, c *client.Client) (*api.Allocation, error) {
 	found := c.Locate(ctx, client.Following)
 	switch {
@@ -91,7 +91,7 @@ func (f *Follower) unanswered(ctx context.Context, c *client.Client) (*api.Alloc
 	return nil, &base.AbandonedError{Target: f.Target}
 }
 
-// UnsavedError is an allocation that has ended, as its file system could not record.
+// UnsavedError says that an allocation has ended, but its file system could not record that.
 type UnsavedError struct {
 	base.Target
 	Saved bool // an earlier state was
@@ -130,7 +130,8 @@ func (f *Follower) Show(alloc *api.Allocation) {
 		f.Printer.announceAt(time.Unix(0, alloc.CreateTime), "Starting", alloc)
 		f.Last, f.shown = nil, nil
 	}
-	// What the tasks write from now on is theirs to be printed: from before an event is, on which somebody acts.
+	// The tasks' output from now on is printed. This comes before the event is printed, since somebody may act on the
+	// event.
 	var failures *failures // not of those that have been: the files may say no more of them
 	if f.Words && f.Printer.Failures == nil {
 		failures = NewFailures(f.Layout, alloc)
@@ -165,7 +166,7 @@ func (f *Follower) Show(alloc *api.Allocation) {
 	f.Last, f.Quiet = alloc, false
 }
 
-// compare prints what has changed of the allocation as a whole.
+// compare prints the changes of the allocation as a whole.
 func (f *Follower) compare(was, is *api.Allocation, at time.Time) {
 	if jobNumber(was.Job) != jobNumber(is.Job) {
 		f.Printer.allocEventAt(at, "Updated", fmt.Sprintf("runs version %d of its job", jobNumber(is.Job)))
@@ -193,7 +194,7 @@ type taskEvent struct {
 }
 
 // news returns the events that have not been shown, in the order of their times. A task keeps only its latest events:
-// if the last one shown is not among them, some are lost.
+// if the last shown event is not among them, some are lost.
 func (f *Follower) news(alloc *api.Allocation) []taskEvent {
 	var news []taskEvent
 	for task, s := range alloc.TaskStates {
@@ -213,8 +214,8 @@ func (f *Follower) news(alloc *api.Allocation) []taskEvent {
 	return news
 }
 
-// eventsAfter returns the events that follow the last one shown, all when that is not there. Clocks may be set back, so
-// times can't decide.
+// eventsAfter returns the events after the last shown one, or all events if that one is missing. Clocks may be set
+// back, so times can't decide.
 func eventsAfter(last *api.TaskEvent, events []*api.TaskEvent) []*api.TaskEvent {
 	if last == nil {
 		return events

@@ -20,7 +20,7 @@ import (
 	"taskapi/cmd/taskapi/internal/output"
 )
 
-// MarkOf returns what stands between a task and its line: ! for standard error, | for standard output.
+// MarkOf returns the mark between a task and its line: ! for standard error, | for standard output.
 func MarkOf(kind string, colors output.Colors) string {
 	if kind == api.FSLogNameStderr {
 		return colors.Paint(output.Red, "!")
@@ -28,7 +28,7 @@ func MarkOf(kind string, colors output.Colors) string {
 	return colors.Paint(output.Dim, "|")
 }
 
-// Printer prints what happens to an allocation, as lines for people or as JSON lines.
+// Printer prints an allocation's events, as lines for people or as JSON lines.
 type Printer struct {
 	alloc string
 	json  bool
@@ -36,7 +36,7 @@ type Printer struct {
 	width atomic.Int64       // of the column of task names
 
 	Colors   output.Colors      // of tasks' output; events have none
-	Failures *failures          // whose last words stand under the events; nil for none
+	Failures *failures          // finds the last lines of failed tasks, which stand under their events; nil for none
 	Output   *TaskOutput        // begins and ends with the events; nil when it is not printed
 	Layout   base.Layout        // where the allocation is
 	Log      *linewriter.Writer // is flushed with the queue
@@ -77,7 +77,7 @@ func NewQueuedPrinter(out io.Writer, alloc *api.Allocation, asJSON bool) *Printe
 	return p
 }
 
-// Fit makes room for the names of the allocation's tasks.
+// Fit makes the column of names wide enough for the allocation's tasks.
 func (p *Printer) Fit(alloc *api.Allocation) {
 	for _, t := range alloc.GetTaskGroup().Tasks {
 		p.width.Store(max(p.width.Load(), int64(len(t.Name))))
@@ -111,8 +111,7 @@ func (p *Printer) allocEventAt(at time.Time, kind, message string, pairs ...stri
 	p.print(line{at, p.alloc, "", kind, message, details})
 }
 
-// Ended prints the end of the allocation, which is the last thing that has happened to it. why is empty when it ended
-// well.
+// Ended prints the end of the allocation, its last event. why is empty if it ended well.
 func (p *Printer) Ended(alloc *api.Allocation, why string) {
 	p.Output.Finish()
 	p.allocEventAt(time.Unix(0, alloc.ModifyTime), "Ended", cmp.Or(why, "allocation is "+alloc.ClientStatus), "status",
@@ -135,7 +134,7 @@ func (p *Printer) Flush() { base.FlushAll(p.Queue, p.Log) }
 // maxWord is how much of a line is printed under an event.
 const maxWord = 400
 
-// print prints a line, with the last words of its task under it.
+// print prints a line, with the last lines of its task under it.
 func (p *Printer) print(l line, words ...string) {
 	text := p.format(l)
 	for _, word := range words {

@@ -71,8 +71,8 @@ func (s *LineSplitter) End() error {
 	return s.flush()
 }
 
-// CopyFrames gives frames to a function until their end or, when they are followed, until following ends and everything
-// is given that was there then. It stops at once when ctx ends.
+// CopyFrames passes frames to a function until their end. Frames that are followed are passed until following ends,
+// including everything that was written until then. CopyFrames stops at once when ctx ends.
 func CopyFrames(ctx, following context.Context, frames interfaces.Frames, to func(*api.StreamFrame) error) error {
 	for ctx.Err() == nil {
 		frame, err := frames.Next(following)
@@ -115,7 +115,7 @@ func Tail(ctx context.Context, files interfaces.Files, s TaskStream, lines int) 
 	}
 }
 
-// lastLines looks for the last lines in a window from the end. whole is false when they may begin before it.
+// lastLines looks for the last lines in a window at the end. whole is false if they may begin before the window.
 func lastLines(ctx context.Context, files interfaces.Files, s TaskStream, lines int, window int64) (begin position,
 	whole bool, err error) {
 	frames, err := files.Logs(s.Task, s.Kind, interfaces.Span{FromEnd: true, Offset: window})
@@ -157,10 +157,10 @@ func lastLines(ctx context.Context, files interfaces.Files, s TaskStream, lines 
 	return position{}, size < window || err != nil, err
 }
 
-// LastWords reads the last lines of standard error of a task's latest process.
+// LastWords reads the last lines that a task's latest process has written to standard error.
 type LastWords struct {
 	Files interfaces.Files
-	ends  map[string]position // of what the processes before it have printed, by task
+	ends  map[string]position // the output of earlier processes, by task
 }
 
 const (

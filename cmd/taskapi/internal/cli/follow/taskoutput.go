@@ -46,7 +46,7 @@ type TaskOutput struct {
 	readers   sync.WaitGroup
 }
 
-// NewTaskOutput notes where the tasks' output ends now. What is written later is printed after BeginAll or Started.
+// NewTaskOutput records where the tasks' output ends now. Later output is printed after BeginAll or Started.
 func NewTaskOutput(p *Printer, l base.Layout, alloc *api.Allocation) *TaskOutput {
 	o := &TaskOutput{
 		printer: p, files: l.Files(alloc), begins: map[TaskStream]position{},
@@ -60,7 +60,7 @@ func NewTaskOutput(p *Printer, l base.Layout, alloc *api.Allocation) *TaskOutput
 	return o
 }
 
-// BeginAll begins with the tasks whose log files were there.
+// BeginAll begins to print the tasks whose log files existed.
 func (o *TaskOutput) BeginAll() {
 	for _, s := range o.streams {
 		o.mu.Lock()
@@ -122,7 +122,7 @@ func (o *TaskOutput) follow(ctx, ended context.Context, s TaskStream, frames int
 	_ = lines.End() // print has no errors
 }
 
-// Finish prints what is there, as far as it is read in ReadPause, and ends.
+// Finish prints the remaining output, as far as a reader takes it within ReadPause, and ends.
 func (o *TaskOutput) Finish() {
 	if o == nil {
 		return
@@ -174,7 +174,7 @@ func NewFailures(l base.Layout, alloc *api.Allocation) *failures {
 	return &failures{words: LastWords{Files: l.Files(alloc)}, killing: map[string]bool{}}
 }
 
-// of returns the last words that belong to an event, none for one that is no failure.
+// of returns the last lines that belong to an event, none for an event that is no failure.
 func (f *failures) of(task string, e *api.TaskEvent) []string {
 	if f == nil {
 		return nil

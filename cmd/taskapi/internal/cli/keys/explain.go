@@ -24,7 +24,7 @@ import (
 	"taskapi/identity/revocation"
 )
 
-// explainFlags say what a token is held against.
+// explainFlags say by which keys and for which socket a token is checked.
 type explainFlags struct {
 	base.KeyFlags
 	jwks, audience []string
@@ -68,7 +68,7 @@ directory.`,
 	return cmd
 }
 
-// explained is what is known of a token.
+// explained is the description of a token.
 type explained struct {
 	Header    json.RawMessage `json:",omitempty"` // absent when it is no JSON
 	Claims    json.RawMessage `json:",omitempty"`
@@ -76,7 +76,7 @@ type explained struct {
 	KeyID     string          `json:",omitempty"`
 	Signature string          // "good", "bad" or "not checked"
 	Unchecked string          `json:",omitempty"` // why the signature was not checked
-	Accepted  *bool           `json:",omitempty"` // absent when keys are missing to say
+	Accepted  *bool           `json:",omitempty"` // absent if that can't be known without keys
 	Reason    string          `json:",omitempty"` // of the refusal
 	Detail    string          `json:",omitempty"`
 	Status    int             `json:",omitempty"` // of the answer
@@ -151,7 +151,7 @@ func (f *explainFlags) explain(w base.Environment, token string) (*explained, er
 	return e, nil
 }
 
-// socketOf says whose socket a task's name stands for.
+// socketOf names the owner of the socket that a task's name stands for.
 func socketOf(task string) string {
 	if task == "" {
 		return "no task"
@@ -159,8 +159,8 @@ func socketOf(task string) string {
 	return fmt.Sprintf("task %q", task)
 }
 
-// authenticator returns what the token is held against, and why keys are missing. done is to be called when it has been
-// used.
+// authenticator returns the authenticator that checks the token, and why keys are missing. The caller calls done after
+// use.
 func (f *explainFlags) authenticator(w base.Environment, c *identity.Claims) (d agent.OfflineAuthenticator,
 	missing string, done func(), err error) {
 	d, done = agent.OfflineAuthenticator{Settings: agent.DefaultSettings(), AllocationID: c.AllocationID}, func() {}
@@ -201,10 +201,10 @@ type unknownRevocations struct{}
 
 var _ auth.Revocations = unknownRevocations{}
 
-// Revoked reports whether a token has to be counted as revoked.
+// Revoked reports whether a token counts as revoked.
 func (unknownRevocations) Revoked(c *identity.Claims) bool { return c.Role != identity.RoleOperator }
 
-// openRevocations opens the list of a data directory where there is one.
+// openRevocations opens the list of a data directory, if there is one.
 func openRevocations(l base.Layout) (*revocation.List, error) {
 	if _, err := os.Stat(l.Revocations()); err != nil {
 		return nil, err
@@ -227,7 +227,7 @@ func (e *explained) refuse(why auth.Reason, words error) {
 	}
 }
 
-// maxParts bounds the objects and arrays of what is shown: indented, 50 KB of brackets would be hundreds of MB.
+// maxParts bounds the objects and arrays that are shown: indented, 50 KB of brackets would become hundreds of MB.
 const maxParts = 64
 
 // readable64 returns a segment's JSON, nil if it is no JSON or has more than maxParts objects and arrays.

@@ -33,7 +33,7 @@ type mintFlags struct {
 	bad         string
 	all, list   bool
 	operator    bool
-	opaque      bool // a secret that stands for it
+	opaque      bool // print a secret that stands for the token
 	out         string
 	output      base.OutputFlags
 }
@@ -146,7 +146,7 @@ type kindLine struct {
 	Strict  bool   // a verifier that is less strict may accept it
 	Foreign bool   // refused when another issuer's key has signed it
 
-	InHeader *bool   `json:",omitempty"` // a header carries it as it is
+	InHeader *bool   `json:",omitempty"` // a header can carry the token unchanged
 	Token    *string `json:",omitempty"` // base64 of JSON strings can't hold every byte: see TokenBytes
 	// TokenBytes is the token, in base64, where it is not UTF-8.
 	TokenBytes []byte `json:",omitempty"`
@@ -187,7 +187,7 @@ type minter struct {
 	authenticator agent.OfflineAuthenticator
 }
 
-// minter finds the task, and opens the ring that signs its tokens.
+// minter finds the task, and opens the key ring that signs the task's tokens.
 func (f *mintFlags) minter(cmd *cobra.Command, w base.Environment) (*minter, error) {
 	extra, err := extraClaims(f.claims)
 	if err != nil {
@@ -260,8 +260,7 @@ func extraClaims(given []string) (map[string]any, error) {
 	return extra, nil
 }
 
-// mintGood prints a good token, or the secret that stands for it. It warns when a given claim makes the token a bad
-// one.
+// mintGood prints a good token, or the secret that stands for it. It warns if a given claim makes the token a bad one.
 func (m *minter) mintGood(w base.Environment) error {
 	token := m.good.Token()
 	why, words, err := m.authenticator.Evaluate(token, m.good.Claims.Task)
@@ -293,7 +292,7 @@ func (m *minter) secret(w base.Environment, token string) (secret string, err er
 	return secret, err
 }
 
-// detail returns what package identity says of a refused token, for a sentence.
+// detail returns the error of package identity about a refused token, as part of a sentence.
 func detail(words error) string {
 	if e, ok := errors.AsType[*identity.Error](words); ok {
 		return ": " + e.Detail
@@ -315,7 +314,7 @@ func (f *mintFlags) write(w base.Environment, token string) error {
 	return nil
 }
 
-// mintAll prints a line of JSON for each kind, with a token. Kinds that can't be made of this task's token have none.
+// mintAll prints a line of JSON for each kind, with a token unless the kind can't be made from this task's token.
 func (m *minter) mintAll(w base.Environment) error {
 	encoder := json.NewEncoder(w.Stdout)
 	encoder.SetEscapeHTML(false)

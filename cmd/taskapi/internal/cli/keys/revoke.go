@@ -87,7 +87,7 @@ capabilities away with a policy.`,
 	return cmd
 }
 
-// rule returns what is to be revoked, and where.
+// rule returns the rule of the revocation, and its data directory.
 func (f *revokeFlags) rule(cmd *cobra.Command, w base.Environment, args []string) (r revocation.Rule, l base.Layout,
 	err error) {
 	for _, name := range []string{"jti", "task", "alloc", "before"} {
@@ -120,7 +120,7 @@ func (f *revokeFlags) rule(cmd *cobra.Command, w base.Environment, args []string
 		switch {
 		case missing == nil:
 			r.AllocationID, l = found.ID, found.Layout
-		case datadir.IsID(f.alloc): // one that is gone may have left tokens
+		case datadir.IsID(f.alloc): // a removed allocation may have left tokens
 			r.AllocationID = f.alloc
 		default:
 			err = missing
@@ -148,7 +148,7 @@ func revocationOf(l base.Layout, w base.Environment, args []string) (revocation.
 	return revocation.Rule{TokenID: read.Claims.ID, Until: read.Claims.ExpiresAt}, nil
 }
 
-// instant reads a time. Empty and "now" are the end of this second: whatever was issued in it is meant.
+// instant reads a time. Empty and "now" mean the end of this second, so tokens that were issued in it are included.
 func instant(text string, now time.Time) (int64, error) {
 	if text == "" || text == "now" {
 		return now.Unix() + 1, nil
@@ -164,8 +164,8 @@ func instant(text string, now time.Time) (int64, error) {
 	return at.Unix(), nil
 }
 
-// unknownTo says which allocation or task of a rule its data directory does not have, as with a typing error; empty
-// when it has them, or when that can't be known.
+// unknownTo names the allocation or task of a rule that its data directory does not have, as after a typing error. It
+// is empty if the directory has them, or if that can't be known.
 func unknownTo(ctx context.Context, l base.Layout, rule revocation.Rule) string {
 	f := &base.Finder{Places: []base.Layout{l}}
 	var args []string
@@ -197,7 +197,7 @@ func unknownTo(ctx context.Context, l base.Layout, rule revocation.Rule) string 
 	return fmt.Sprintf("no allocation in %s has a task %q: there are %s", l.Dir, rule.Task, someOf(names))
 }
 
-// someOf lists names, each once, and not too many.
+// someOf lists a bounded number of names, each once.
 func someOf(names []string) string {
 	slices.Sort(names)
 	names = slices.Compact(names)
@@ -207,7 +207,7 @@ func someOf(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// printRevoked lists what is revoked.
+// printRevoked lists the revocations.
 func (f *revokeFlags) printRevoked(w base.Environment) error {
 	l, err := base.WithKeyring(f.dataDir, w)
 	if err != nil {

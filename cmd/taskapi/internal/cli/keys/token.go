@@ -36,11 +36,11 @@ data directory; nobody can do it over the API.`,
 	return cmd
 }
 
-// maxTokenInput is more than any token that is worth reading.
+// maxTokenInput is longer than any valid token.
 const maxTokenInput = 64 << 10
 
-// readToken reads the token that an argument names: a file, or "-" or nothing for standard input. A token that is the
-// argument itself is taken, with a warning.
+// readToken reads the token that an argument names: a file, or "-" or nothing for standard input. A token as the
+// argument itself is accepted, with a warning.
 func readToken(w base.Environment, args []string) (string, error) {
 	name := "-"
 	if len(args) > 0 {
@@ -93,8 +93,8 @@ func standsFor(l base.Layout, token string) (string, error) {
 	return "", base.Usagef("no allocation in %s knows this secret: is --data-dir right?", l.Dir)
 }
 
-// authenticatorOf returns what decides on tokens of an allocation of the data directory, as far as this user can read
-// it. An invalid ID is that of no allocation.
+// authenticatorOf returns the authenticator for tokens of an allocation of the data directory, as far as this user can
+// read its files. An invalid ID belongs to no allocation.
 func authenticatorOf(l base.Layout, id string) (agent.OfflineAuthenticator, error) {
 	d := agent.OfflineAuthenticator{Settings: agent.DefaultSettings(), AllocationID: id}
 	if !datadir.IsID(id) { // it becomes a part of a path

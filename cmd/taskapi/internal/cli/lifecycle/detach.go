@@ -37,8 +37,8 @@ func boundedLogs(w base.Environment) (stdout, stderr io.Writer) {
 	return privatefile.Log{Writer: w.Stdout, Max: maxLog}, privatefile.Log{Writer: w.Stderr, Max: maxLog}
 }
 
-// detach runs the allocation in a process of its own, in the background, and prints its ID when its tasks have started,
-// or when one of them has failed to, which is an error. The allocation continues under its restart policy all the same.
+// detach runs the allocation in a background process, and prints its ID when its tasks have started, or when one of
+// them has failed to start. That is an error, but the allocation continues under its restart policy.
 func (r *request) detach(ctx context.Context, cmd *cobra.Command) error {
 	if err := r.layout.MakeDir(); err != nil {
 		return err
@@ -98,8 +98,8 @@ func (e *startError) Error() string {
 		goesOn)
 }
 
-// tasksStarted reports whether every main task of an allocation has started. Errors: *startError for the first task
-// that has failed to, main or not.
+// tasksStarted reports whether every main task of an allocation has started. Errors: *startError for the first task,
+// main or not, that has failed to start.
 func tasksStarted(alloc *api.Allocation) (bool, error) {
 	all := true
 	for _, task := range alloc.GetTaskGroup().Tasks {
@@ -131,8 +131,8 @@ func startOf(state *api.TaskState) (started bool, failure *api.TaskEvent) {
 	return state.State == "running", failure
 }
 
-// argsFD is the descriptor by which a process in the background gets its arguments. Those of a command line are for
-// everybody on the machine to read, and there may be secrets among them: values of variables.
+// argsFD is the descriptor by which a background process gets its arguments. Everybody on the machine can read a
+// command line, and the arguments may contain secrets: values of variables.
 const argsFD = 3
 
 // handArgs writes a command's arguments to a file for a process in the background. It returns the file and the
@@ -173,8 +173,8 @@ func HandedArgs(args []string) ([]string, error) {
 const detachedFlag = "--detached"
 
 // background executes this program again, in a session of its own, without a terminal and with an allocation's log as
-// its output, and returns when done is satisfied. When the process exits before that, what it has written is printed,
-// and its exit code is the command's.
+// its output, and returns when done is satisfied. If the process exits before that, background prints its output, and
+// the command exits with its code.
 func background(ctx context.Context, t base.Target, w base.Environment, args []string,
 	done func(*api.Allocation) (bool, error)) error {
 	dir := t.Layout.Alloc(t.ID)
@@ -215,8 +215,8 @@ func background(ctx context.Context, t base.Target, w base.Environment, args []s
 	return nil
 }
 
-// awaitStart waits until a process runs the allocation and done is satisfied, or fails. A process that exits before
-// that is an error with its exit code, unless its allocation has started and ended in the meantime.
+// awaitStart waits until a process runs the allocation and done is satisfied, or fails. If the process exits before
+// that, the error has its exit code, unless its allocation has started and ended in the meantime.
 func awaitStart(ctx context.Context, t base.Target, pid int, exited <-chan error,
 	done func(*api.Allocation) (bool, error)) error {
 	c := t.Client()
@@ -264,7 +264,7 @@ func awaitStart(ctx context.Context, t base.Target, pid int, exited <-chan error
 // maxSaid is how much of a log is repeated when a start fails, in bytes: an error, and some lines before it.
 const maxSaid = 4 << 10
 
-// said prints what was written to a log after a position. If nothing can be written there, it says that.
+// said prints the part of a log after a position. If nothing can be written to the log, it says so.
 func said(log *os.File, since int64, out io.Writer) error {
 	size, err := log.Seek(0, io.SeekEnd)
 	if err == nil && size == since {
@@ -281,8 +281,8 @@ func said(log *os.File, since int64, out io.Writer) error {
 	return err
 }
 
-// await returns when the allocation is as --wait says. Errors: why it is not and can't be any more, with the latest
-// output of the task that is to blame, or that the time is over.
+// await returns when the allocation is in the state that --wait names. Errors: why it can't reach that state any more,
+// with the latest output of the task that is to blame; the time is over.
 func (r *request) await(ctx context.Context) error {
 	timeout := r.options.Until.Timeout
 	if timeout == 0 && r.options.Until.What != start.WaitComplete {
@@ -322,8 +322,8 @@ func (r *request) await(ctx context.Context) error {
 	return start.WithCauses(r.layout, alloc, r.checks(ctx), err)
 }
 
-// sayChecks is silent as long as checks usually take to succeed. Then it prints which don't, and each change of a
-// check's status, until ctx ends.
+// sayChecks is silent for the time that checks usually take to succeed. Then it prints which checks don't succeed, and
+// each change of a check's status, until ctx ends.
 func sayChecks(ctx context.Context, out io.Writer, latest func(context.Context) (api.AllocCheckStatuses, error)) {
 	said := map[string]string{}
 	for pause := 10 * time.Second; ; pause = time.Second {
@@ -346,7 +346,7 @@ func sayChecks(ctx context.Context, out io.Writer, latest func(context.Context) 
 	}
 }
 
-// checks returns the latest results of the allocation's checks, none when it can't be asked.
+// checks returns the latest results of the allocation's checks, none if its taskapi does not answer.
 func (r *request) checks(ctx context.Context) api.AllocCheckStatuses {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), client.Brief.Busy)
 	defer cancel()

@@ -62,8 +62,8 @@ that a killed 'taskapi dev' or 'taskapi test' of this user has left, once nothin
 	return cmd
 }
 
-// removable returns the allocations that are named or, without names, all of this user's data directory whose saved
-// state says that they have ended; there it removes what is left of earlier removals, too.
+// removable returns the named allocations. Without names it returns all allocations of this user's data directory whose
+// saved state says that they have ended, and removes the remains of earlier removals there.
 func removable(ctx context.Context, w base.Environment, dataDir string, names []string) ([]base.Target, error) {
 	var found []base.Target
 	for _, name := range names {

@@ -111,8 +111,8 @@ is wrong.`,
 	return cmd
 }
 
-// inProcess calls do with a request that is still to be read. Its standard error is a log whose reader is not waited
-// for. The first signal that comes before an agent acts on them ends the context.
+// inProcess calls do with an unfilled request. Its standard error is a log that does not wait for its reader. The first
+// signal ends the context, unless an agent handles signals already.
 func (o *runOptions) inProcess(
 	cmd *cobra.Command, w base.Environment, do func(waiting context.Context, r *request) error,
 ) error {
@@ -145,7 +145,7 @@ type request struct {
 	drawn       bool            // the allocation's ID was drawn at random just now
 	alloc       *api.Allocation // as it would begin
 	submission  *api.JobSubmission
-	variables   []*api.Variable // that are to be written first
+	variables   []*api.Variable // variables to be written first
 	environment base.Environment
 	log         *linewriter.Writer // the environment's standard error
 	starting    *start.Startup
@@ -226,8 +226,8 @@ func (r *request) readSettings(id string, flags *pflag.FlagSet) error {
 	return err
 }
 
-// leftRunning returns the allocation of the same job and group that a taskapi has left running, empty for none. It is
-// an error when a taskapi runs one.
+// leftRunning returns the allocation of the same job and group that a taskapi has left running, empty for none. A
+// running taskapi is an error.
 func leftRunning(ctx context.Context, l base.Layout, alloc *api.Allocation) (left string, err error) {
 	ids, _ := l.IDs() // an error of the data directory is reported when that is made
 	for _, id := range ids {
@@ -262,7 +262,7 @@ func errRuns(l base.Layout, alloc *api.Allocation) error {
 		alloc.JobID, alloc.ID, l.Command("update", id), l.Command("takeover", id), uuid.NewString())
 }
 
-// run runs the allocation in this process. waiting ends when a signal says to give up steps that change nothing.
+// run runs the allocation in this process. waiting ends when a signal asks to give up steps that change nothing.
 func (r *request) run(ctx, waiting context.Context) error {
 	if err := r.layout.MakeDir(); err != nil {
 		return err
@@ -292,7 +292,7 @@ func (r *request) run(ctx, waiting context.Context) error {
 	}
 }
 
-// begin runs the allocation that is locked.
+// begin runs the locked allocation.
 func (r *request) begin(ctx context.Context, lock *datadir.Lock, logger *slog.Logger) error {
 	ring, err := r.options.tryFiles(r.layout) // before anything is changed
 	if err != nil {
@@ -349,7 +349,7 @@ func (r *request) begin(ctx context.Context, lock *datadir.Lock, logger *slog.Lo
 	return err
 }
 
-// errOtherUsers refuses to resume an allocation whose tasks run as other users than they would.
+// errOtherUsers refuses to resume an allocation whose tasks run as other users than the flags say.
 func (r *request) errOtherUsers() error {
 	if !slices.Contains(r.differ, agent.IsolateFlag) {
 		return nil
@@ -364,8 +364,8 @@ func (r *request) sayOwnUser() {
 		nil)
 }
 
-// makeFree makes sure that no other taskapi runs the allocation. For a takeover it makes the other one leave. Otherwise
-// another one is an error, unless it is leaving already.
+// makeFree makes sure that no other taskapi runs the allocation. For a takeover it makes the other taskapi exit.
+// Otherwise another taskapi is an error, unless it is exiting already.
 func (r *request) makeFree(ctx, waiting context.Context) error {
 	if r.options.takeOver {
 		return r.takeOver(ctx)

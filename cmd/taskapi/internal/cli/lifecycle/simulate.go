@@ -28,7 +28,7 @@ import (
 // maxSimulated is more allocations than the descriptors of one process are enough for, with two sockets each.
 const maxSimulated = 100_000
 
-// checkSimulate refuses what allocations without processes don't have.
+// checkSimulate refuses flags that have no meaning for allocations without processes.
 func (o *runOptions) checkSimulate() error {
 	switch {
 	case o.Simulate < 0 || o.Simulate > maxSimulated:
@@ -42,7 +42,7 @@ func (o *runOptions) checkSimulate() error {
 }
 
 // simulated runs allocations of the job whose tasks have sockets and tokens, and no processes, until ctx ends. It
-// leaves nothing of them: a closed terminal, or a reader of the events that has gone away, does not end it.
+// leaves nothing behind. A closed terminal, or a reader of the events that has gone away, does not end it.
 func (r *request) simulated(ctx context.Context) error {
 	unheard := make(chan os.Signal, 1) // nobody receives: what does not fit is dropped
 	signal.Notify(unheard, syscall.SIGHUP, syscall.SIGPIPE, syscall.SIGXFSZ)
@@ -127,7 +127,7 @@ func (s simulatedEvents) TaskEvent(_ string, e *api.TaskEvent) {
 
 func (simulatedEvents) Flush() {}
 
-// memoryLock is the lock of an allocation that no other process can know of, and of which nothing is saved.
+// memoryLock is the lock of an allocation that no other process knows and that is not saved.
 type memoryLock struct{ life string }
 
 func (*memoryLock) Saved() *interfaces.Saved { return nil }

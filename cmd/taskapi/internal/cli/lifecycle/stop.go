@@ -65,8 +65,8 @@ type stopping struct {
 	out, log    *linewriter.Writer // the environment's stdout and stderr
 }
 
-// run stops the allocation: its taskapi does, or this process when there is none. A slow reader of the output does not
-// delay it.
+// run makes the allocation's taskapi stop it or, if there is none, stops it in this process. A slow reader of the
+// output does not delay the stop.
 func (s *stopping) run(ctx context.Context) error {
 	if s.detached {
 		s.environment.Stdout, s.environment.Stderr = boundedLogs(s.environment)
@@ -177,8 +177,8 @@ func (s *stopping) request(ctx context.Context, c *client.Client) error {
 // reactTime is how long a taskapi may take, after a signal, to save that it stops.
 const reactTime = 5 * time.Second
 
-// bySignal stops the allocation of a taskapi that answers no request: signals need no token. With --now, a taskapi that
-// does not act on them is killed; the caller then has to end the tasks.
+// bySignal stops the allocation of a taskapi that answers no request, by signals, which need no token. With --now, it
+// kills a taskapi that does not act on them; the caller must then end the tasks.
 func (s *stopping) bySignal(ctx context.Context, c *client.Client, why error) (killed bool, err error) {
 	held := s.Layout.ErrHeld(s.ID, why)
 	if _, frozen := errors.AsType[*client.FrozenError](why); frozen && !s.how.Now {
@@ -209,7 +209,7 @@ func (s *stopping) bySignal(ctx context.Context, c *client.Client, why error) (k
 	return false, s.awaitSignalled(ctx, c, pid)
 }
 
-// reacts reports whether a taskapi acts on a signal to stop, as far as its saved state tells.
+// reacts reports whether, according to its saved state, a taskapi acts on a signal to stop.
 func (s *stopping) reacts(ctx context.Context, c *client.Client, pid int) bool {
 	for since := time.Now(); ctx.Err() == nil && time.Since(since) < reactTime; time.Sleep(client.Pause) {
 		saved, err := s.Layout.Peek(s.ID)
@@ -264,7 +264,7 @@ func (s *stopping) await(ctx context.Context, c *client.Client, f *follow.Follow
 	return nil
 }
 
-// onSignals makes the second SIGINT kill the allocation, and SIGTERM end the waiting by cancelling the context.
+// onSignals kills the allocation at the second SIGINT, and cancels the context, which ends the wait, at SIGTERM.
 func (s *stopping) onSignals(ctx context.Context, c *client.Client, p *follow.Printer) (_ context.Context,
 	release func()) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -339,7 +339,7 @@ func (s *stopping) takeOver(ctx context.Context) (err error) {
 	return nil
 }
 
-// lock locks the allocation, also when nothing can be written there, and then lacks says so.
+// lock locks the allocation, even if nothing can be written there; lacks then says so.
 func (s *stopping) lock(logger *slog.Logger) (lock *datadir.Lock, lacks, err error) {
 	lock, err = s.Layout.LockAlloc(s.ID, logger)
 	switch {
@@ -367,8 +367,8 @@ func (s *stopping) inBackground(ctx context.Context) error {
 	return s.say("allocation %s is being stopped in the background", s.ID)
 }
 
-// removeDeadSockets removes the sockets that a killed taskapi has left of an allocation, the operator's and the tasks'.
-// It finds tasks by their directories, since the state may be lost; a socket with a listener stays.
+// removeDeadSockets removes an allocation's sockets, the operator's and the tasks', that a killed taskapi has left. It
+// finds tasks by their directories, since the state may be lost; a socket with a listener stays.
 func removeDeadSockets(t base.Target) error {
 	entries, err := os.ReadDir(t.Layout.Alloc(t.ID))
 	errs := []error{err, socket.RemoveStale(t.Layout.OperatorSocket(t.ID))}
@@ -380,7 +380,7 @@ func removeDeadSockets(t base.Target) error {
 	return errors.Join(errs...)
 }
 
-// killOrphans kills what runs of an allocation whose state can't be read.
+// killOrphans kills the running processes of an allocation whose state can't be read.
 func (s *stopping) killOrphans(ctx context.Context, why error) error {
 	dir := s.Layout.Alloc(s.ID)
 	s.warn(why)

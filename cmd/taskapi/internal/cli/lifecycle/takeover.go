@@ -125,7 +125,7 @@ func (o *runOptions) takeOverHere(cmd *cobra.Command, args []string, w base.Envi
 	})
 }
 
-// savedOf returns what is saved of an allocation. It is an error when the allocation is starting, or when its state was
+// savedOf returns an allocation's saved state. It is an error if the allocation is starting, or if its state was
 // removed.
 func savedOf(t base.Target) (*interfaces.Saved, error) {
 	saved, err := t.Layout.Peek(t.ID)
@@ -136,7 +136,7 @@ func savedOf(t base.Target) (*interfaces.Saved, error) {
 }
 
 // takeOver makes the taskapi that runs the allocation exit and leave its tasks running. It first checks everything that
-// could make this process fail afterwards: the tasks would be left without a taskapi.
+// could make this process fail afterwards, since the tasks would then have no taskapi.
 func (r *request) takeOver(ctx context.Context) error {
 	if _, err := r.options.tryFiles(r.layout); err != nil {
 		return err

@@ -86,8 +86,8 @@ func (u *updater) run(ctx context.Context, flags start.JobFlags, jobFile string)
 	return u.update(ctx, c, found.Alloc, loaded.Job)
 }
 
-// update gives the allocation, which was as before, a job, prints what that changes, and returns when the allocation
-// runs it. Errors: client.ErrNoAnswer, and usage errors for a job that it can't have.
+// update gives the allocation, whose last version is before, another job, prints the changes, and returns when the
+// allocation runs the job. Errors: client.ErrNoAnswer, and usage errors for a job that the allocation can't have.
 func (u *updater) update(ctx context.Context, c *client.Client, before *api.Allocation, job *api.Job) error {
 	plan, err := c.Plan(ctx, job)
 	if err != nil {
@@ -124,8 +124,8 @@ func (u *updater) update(ctx context.Context, c *client.Client, before *api.Allo
 	return u.environment.Printf("allocation %s runs the new version\n", u.ID)
 }
 
-// awaitReplaced prints what happens to an allocation that is being replaced, and returns when its successor runs.
-// Ctrl-C ends the waiting alone.
+// awaitReplaced prints the events of an allocation that is being replaced, and returns when its successor runs. Ctrl-C
+// ends only the wait.
 func (u *updater) awaitReplaced(ctx context.Context, before *api.Allocation) error {
 	err := u.environment.Printf("allocation %s is stopped gracefully and run again; '%s' follows it\n", u.ID,
 		u.Layout.Command("attach", u.ID))
@@ -155,7 +155,7 @@ func (u *updater) awaitReplaced(ctx context.Context, before *api.Allocation) err
 // annotationDestructive is Nomad's word for a change that needs new processes.
 const annotationDestructive = "forces create/destroy update"
 
-// asError says why a taskapi refuses a job. Its own words are about the job.
+// asError says why a taskapi refuses a job.
 func (u *updater) asError(err error) error {
 	wrapped := fmt.Errorf("allocation %s: %w", u.ID, err)
 	if s, ok := errors.AsType[*client.StatusError](err); ok &&

@@ -17,7 +17,7 @@ import (
 	"taskapi/cmd/taskapi/internal/output"
 )
 
-// printAllocation prints an allocation for people: what it is, what it uses, its tasks, checks and events.
+// printAllocation prints an allocation for people: its facts, its use of CPU and memory, its tasks, checks and events.
 func (s *statusShow) printAllocation(ctx context.Context, t base.Target, found client.Location) error {
 	a := found.Alloc
 	usage := &api.AllocResourceUsage{}
@@ -46,7 +46,7 @@ func (s *statusShow) printAllocation(ctx context.Context, t base.Target, found c
 	return s.environment.Printf("%s", text.String())
 }
 
-// facts returns what there is to say of the allocation as a whole.
+// facts returns the lines about the allocation as a whole.
 func (s *statusShow) facts(l base.Layout, found client.Location, usage *api.AllocResourceUsage) string {
 	a := found.Alloc
 	table := output.Table{Colors: s.environment.Colors()}

@@ -73,8 +73,7 @@ type eventsStream struct {
 	index  uint64 // from which on events are wanted
 }
 
-// run prints the stream until the events that there are have been printed or, when they are followed, until the
-// allocation has ended.
+// run prints the stream until the past events have been printed or, with --follow, until the allocation has ended.
 func (s *eventsStream) run(ctx context.Context) error {
 	c := s.target.Client()
 	defer c.Close()

@@ -31,7 +31,7 @@ type logsOptions struct {
 	json           bool
 }
 
-// maxTail is how many lines' places are kept in memory.
+// maxTail bounds the lines whose positions are kept in memory.
 const maxTail = 1_000_000
 
 func Logs(w base.Environment) *cobra.Command {
@@ -148,7 +148,7 @@ type logLine struct {
 	Line   string `json:"line"`
 }
 
-// print prints a stream from a place to its end or, when it is followed, to what is there when following ends.
+// print prints a stream from a position to its end or, if it is followed, to its end when following ends.
 func (l *logsPrinter) print(ctx, following context.Context, s follow.TaskStream, span interfaces.Span) error {
 	frames, err := l.files.Logs(s.Task, s.Kind, span)
 	if err != nil {

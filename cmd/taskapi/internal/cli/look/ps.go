@@ -200,8 +200,8 @@ func (n userNames) of(uid uint32) string {
 	return name
 }
 
-// processes describes a task's processes, the oldest first. What has ended since it was measured, and what has its
-// number now, is left out.
+// processes describes a task's processes, the oldest first. It leaves out a process that has ended since the
+// measurement, even if another process has its number now.
 func (n userNames) processes(u *api.TaskResourceUsage) []psProcess {
 	all := []psProcess{}
 	measured := time.Unix(0, u.Timestamp)
@@ -225,9 +225,9 @@ func (n userNames) processes(u *api.TaskResourceUsage) []psProcess {
 }
 
 const (
-	// shownCommand is how much of a command a line has, in letters, where there is no terminal, without --long.
+	// shownCommand is how many letters of a command a line shows without a terminal and without --long.
 	shownCommand = 60
-	// leastCommand is that on a narrow terminal, and besideCommand what the columns before it mostly take.
+	// leastCommand is the same on a narrow terminal, and besideCommand the usual width of the columns before it.
 	leastCommand, besideCommand = 16, 76
 )
 

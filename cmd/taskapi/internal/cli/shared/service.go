@@ -20,7 +20,7 @@ import (
 	"taskapi/handlers/services"
 )
 
-// allNamespaces is what --namespace of a list takes besides one.
+// allNamespaces is the value of a list's --namespace for all namespaces.
 const allNamespaces = `, "*" for all`
 
 // onServices completes a command about the services of a namespace. namespaces says which values of --namespace beside
@@ -50,7 +50,7 @@ func onServices(w base.Environment, namespaces string, cmd *cobra.Command,
 	return cmd
 }
 
-// serviceHelp is what the help of every command about services says of them.
+// serviceHelp is the common help text of the commands about services.
 const serviceHelp = `These are the services with provider = "nomad" of all allocations of the data directory.
 No allocation has to run.`
 
@@ -184,7 +184,7 @@ restart or update. A registration ends by itself with its allocation.
 	})
 }
 
-// catalog is the registered services of a data directory.
+// catalog holds the registered services of a data directory.
 type catalog struct {
 	layout   base.Layout
 	registry *registry.Registry // nil where no allocation has ever run

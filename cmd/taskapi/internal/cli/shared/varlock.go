@@ -138,7 +138,7 @@ func (h *lockHolder) run(ctx context.Context, args []string) error {
 	return failed
 }
 
-// acquire waits until the lock is had. A release ends the wait at once, and so does a signal.
+// acquire waits until it has acquired the lock. A release ends the wait at once, and so does a signal.
 func (h *lockHolder) acquire(ctx context.Context) (*api.Variable, error) {
 	isIt := func(_, path string) bool { return path == h.variable.Path }
 	for {

@@ -176,13 +176,13 @@ func (l *putCommandLine) setItems(items map[string]string, args []string, stdin 
 	return nil
 }
 
-// notIdentifier reports whether no key that a template has after a dot may hold a letter.
+// notIdentifier reports whether a template can't have this letter in a key after a dot.
 func notIdentifier(r rune) bool { return r != '_' && !unicode.In(r, unicode.N, unicode.L) }
 
 // isSource reports whether an argument names a specification.
 func isSource(arg string) bool { return arg == "-" || strings.HasPrefix(arg, "@") }
 
-// once is standard input, which can be read to its end once.
+// once is standard input, which can be read only once.
 type once struct {
 	reader io.Reader
 	over   bool

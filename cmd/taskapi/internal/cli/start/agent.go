@@ -1,5 +1,6 @@
-// Package start has what the commands share that run an allocation in their own process: flags and settings, the job
-// file, the agent's configuration, signals that come early, waiting for health, and the causes of a failed start.
+// Package start has the common parts of the commands that run an allocation in their own process: flags and settings,
+// the job file, the agent's configuration, signals that come early, waiting for health, and the causes of a failed
+// start.
 package start
 
 import (
@@ -23,8 +24,8 @@ var _ agent.Lock = (*datadir.Lock)(nil)
 
 var _ agent.Events = (*follow.Printer)(nil)
 
-// AgentConfig returns what every agent of this process has in common. The printer prints its events, and is flushed
-// with the log. The caller closes the agent's Cluster when the agent has ended.
+// AgentConfig returns the common configuration of all agents of this process. The printer prints its events, and is
+// flushed with the log. The caller closes the agent's Cluster when the agent has ended.
 func AgentConfig(l base.Layout, id string, lock agent.Lock, logger *slog.Logger, settings agent.Settings,
 	p *follow.Printer, log *linewriter.Writer, w base.Environment) agent.Config {
 	p.Layout, p.Log = l, log

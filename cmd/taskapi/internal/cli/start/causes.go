@@ -31,8 +31,8 @@ func Problems(alloc *api.Allocation) []string {
 	return append(bad, good...)
 }
 
-// WithOutput adds to an error the latest lines of standard error of the tasks that have failed, or ended with an error
-// of late.
+// WithOutput adds to an error the latest lines of standard error of the tasks that have failed, or have recently ended
+// with an error.
 func WithOutput(l base.Layout, alloc *api.Allocation, err error) error {
 	words := follow.LastWords{Files: l.Files(alloc)}
 	for _, task := range base.TaskNames(alloc) {
@@ -75,7 +75,7 @@ func CheckWords(c api.AllocCheckStatus) string {
 		base.Clipped(linewriter.OneLine(strings.TrimSpace(c.Output)), base.MaxLastLine))
 }
 
-// FailedStart returns why a task's latest attempt to start has failed, nil when that has started.
+// FailedStart returns why a task's latest attempt to start has failed, nil if the task has started.
 func FailedStart(state *api.TaskState) *api.TaskEvent {
 	e := base.LastEvent(state, api.TaskStarted, api.TaskTerminated, api.TaskDriverFailure, api.TaskFailedValidation,
 		api.TaskSetupFailure)

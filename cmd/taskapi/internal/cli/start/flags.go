@@ -16,8 +16,8 @@ import (
 	"taskapi/identity"
 )
 
-// Options are what the flags of the commands say that run an allocation: run, takeover, dev and test. The settings are
-// kept with the allocation, and hold in its next run; everything else is for this run alone.
+// Options are the values of the flags of run, takeover, dev and test, the commands that run an allocation. The settings
+// are kept with the allocation, and hold in its next run; all other values hold only for this run.
 type Options struct {
 	agent.Settings
 	JobFlags
@@ -42,7 +42,7 @@ type Options struct {
 	As, JUnit string // of test
 }
 
-// Add adds the flags of one of these commands. Every flag of theirs stands here, once.
+// Add adds the flags of one of these commands. It lists each of their flags once.
 func (o *Options) Add(cmd *cobra.Command) {
 	f, of := cmd.Flags(), func(commands ...string) bool { return slices.Contains(commands, cmd.Name()) }
 	o.Settings = agent.DefaultSettings()
@@ -124,7 +124,7 @@ func (f *JobFlags) AddVars(cmd *cobra.Command) {
 	cmd.Flags().StringArrayVar(&f.varFiles, "var-file", nil, "`FILE` of variables' values; may be repeated")
 }
 
-// bindSettings makes flags that set s, which are kept with the allocation. Their defaults are what s has.
+// bindSettings makes flags that set s, which are kept with the allocation. The present values of s are their defaults.
 func bindSettings(s *agent.Settings, f *pflag.FlagSet) {
 	f.StringArrayVar(&s.JWKS, "jwks", s.JWKS,
 		"trust the identities of another issuer, whose JWK set is at `SOURCE[,iss=ISSUER][,aud=AUDIENCE]`, a file, a "+
@@ -157,7 +157,7 @@ func bindSettings(s *agent.Settings, f *pflag.FlagSet) {
 	f.StringVar(&s.SealKey, "seal-key", s.SealKey, base.SealKeyUsage)
 }
 
-// BindConsul makes the flags that say how services for Consul are treated.
+// BindConsul makes the flags for services of Consul.
 func BindConsul(s *agent.Settings, f *pflag.FlagSet) {
 	f.StringVar(&s.Services, agent.ServicesFlag, s.Services,
 		"\"nomad\" serves services with the provider \"consul\", Nomad's default, here, as if their provider were "+
@@ -188,7 +188,7 @@ func Checked(s agent.Settings, w base.Environment) (agent.Settings, error) {
 	return s, s.Check()
 }
 
-// WithFlags returns the settings as the given flags change them, and the names of the flags that change something.
+// WithFlags returns the settings with the given flags, and the names of the flags that change something.
 func WithFlags(s agent.Settings, flags *pflag.FlagSet) (agent.Settings, []string) {
 	own := pflag.NewFlagSet("", pflag.ContinueOnError)
 	s.JWKS, s.Audiences = slices.Clone(s.JWKS), slices.Clone(s.Audiences)

@@ -16,15 +16,15 @@ import (
 	"taskapi/identity"
 )
 
-// loadedJob is the job of a job file, its group that is to run, and its text; nil for one that is too long to be kept.
+// loadedJob is the job of a job file, its group to run, and its text, which is nil if it is too long to be kept.
 type loadedJob struct {
 	Job        *api.Job
 	Group      *api.TaskGroup
 	Submission *api.JobSubmission
-	FromFiles  *jobspec.FromFiles // what messages about the job don't quote
+	FromFiles  *jobspec.FromFiles // texts that messages about the job don't quote
 }
 
-// Hide returns the error without what the job has from files.
+// Hide returns the error without the texts that the job has from files.
 func (l *loadedJob) Hide(err error) error {
 	if err == nil {
 		return nil
@@ -81,8 +81,8 @@ func (f *JobFlags) Load(path string, settings agent.Settings, w base.Environment
 	return loaded, nil
 }
 
-// PrintFindings prints the findings of a review, worst first as Review orders them. It masks what the job has from
-// files, and returns how many parts are refused.
+// PrintFindings prints the findings of a review, worst first as Review orders them. It masks the texts that the job has
+// from files, and returns how many parts are refused.
 func PrintFindings(out io.Writer, findings []review.Finding, fromFiles *jobspec.FromFiles) int {
 	refused := 0
 	for _, f := range findings {

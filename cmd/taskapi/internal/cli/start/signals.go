@@ -29,8 +29,8 @@ func (e *InterruptedError) Error() string {
 // Unwrap makes it the end of a wait, as that of a context.
 func (e *InterruptedError) Unwrap() error { return context.Canceled }
 
-// Each calls do with each signal that comes, one after the other, until end is called. When end has returned, do is
-// called no more.
+// Each calls do with each signal, one after the other, until end is called. After end has returned, do is not called
+// any more.
 func Each(signals <-chan os.Signal, do func(syscall.Signal)) (end func()) {
 	done := make(chan struct{})
 	var calls sync.WaitGroup
@@ -50,7 +50,7 @@ func Each(signals <-chan os.Signal, do func(syscall.Signal)) (end func()) {
 	})
 }
 
-// Startup keeps the signals that come before an agent can act on them.
+// Startup keeps the signals that arrive before an agent can handle them.
 type Startup struct {
 	signals chan os.Signal
 	held    []os.Signal
@@ -98,8 +98,8 @@ func (s *Startup) HandOver() chan os.Signal {
 	return s.signals
 }
 
-// Interruptible is a reader whose Read returns when a context ends. What it reads then is lost; a Read that hangs ends
-// with the process.
+// Interruptible is a reader whose Read returns when a context ends. Data that it reads after that is lost; a Read that
+// hangs ends with the process.
 type Interruptible struct {
 	Ctx  context.Context
 	From io.Reader

@@ -17,7 +17,7 @@ import (
 	"taskapi/cmd/taskapi/internal/linewriter"
 )
 
-// What run --detach --wait waits for.
+// The states that run --detach --wait waits for.
 const (
 	WaitHealthy  = "healthy"
 	WaitRunning  = "running"
@@ -33,7 +33,7 @@ const (
 
 var waits = []string{WaitHealthy, WaitRunning, WaitComplete}
 
-// WaitOptions say what is waited for: --wait of run, --until of test.
+// WaitOptions name the state to wait for: --wait of run, --until of test.
 type WaitOptions struct {
 	name    string // of the flag
 	What    string // empty to wait for nothing
@@ -72,14 +72,14 @@ func (o *WaitOptions) Check(alloc *api.Allocation) error {
 	return nil
 }
 
-// Settled reports whether the allocation is what is waited for, or can't be any more.
+// Settled reports whether the allocation has reached the wanted state, or can't reach it any more.
 func (o *WaitOptions) Settled(alloc *api.Allocation) bool {
 	_, decided := base.HealthOf(alloc)
 	return o.What == WaitHealthy && decided || o.What == WaitRunning &&
 		alloc.ClientStatus == api.AllocClientStatusRunning || o.What != WaitComplete && interfaces.Ended(alloc)
 }
 
-// Result says why the allocation is not what was waited for; nil when it is.
+// Result says why the allocation has not reached the wanted state; nil if it has.
 func (o *WaitOptions) Result(alloc *api.Allocation) error {
 	health, _ := base.HealthOf(alloc)
 	switch {
