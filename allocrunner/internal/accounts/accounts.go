@@ -1,6 +1,6 @@
-// Package accounts gives an allocation user and group IDs that it alone has. No two allocations of this machine have
-// the same ID at a time, whatever their data directories are. An ID that is given out is in no entry of the user or
-// group database, and no process has it. Only root can use the package.
+// Package accounts gives an allocation user and group IDs that no other allocation has. No two allocations of this
+// machine have the same ID at a time, whatever their data directories are. A new ID is in no entry of the user or group
+// database, and no process has it. Only root can use the package.
 //
 // Each ID that is taken is a file in one directory of the machine, which names the allocation's directory. The
 // allocation has a list of its own IDs, which survives a reboot.
@@ -43,7 +43,7 @@ const listFile = "users.json"
 // maxList is more than the list of any group.
 const maxList = 1 << 20
 
-// List is what an allocation has.
+// List holds the IDs of an allocation.
 type List struct {
 	Group uint32            `json:"group,omitempty"` // of all of its tasks; 0: none
 	Tasks map[string]uint32 `json:"tasks,omitempty"` // users, each with a group of the same number
@@ -81,7 +81,7 @@ func (l List) Save(dir string) error {
 
 // Registry is a directory of IDs that are taken. The zero value is the machine's.
 type Registry struct {
-	// Dir is where; empty: /run/taskapi/users. Its parent is made when it is missing.
+	// Dir is the directory; empty means /run/taskapi/users. Its parent is made if it is missing.
 	Dir string
 }
 
@@ -102,9 +102,9 @@ func (r Registry) open() (*privatefile.Lock, error) {
 }
 
 // Take takes a group, and a user for each task, for the allocation in dir, and returns its list. The allocation keeps
-// the IDs that it has had, by has, unless another allocation got them after a reboot or, when none of its tasks runs,
-// anybody else. IDs that it had taken before and that are not in has are released. Files that are right are not written
-// again. If Take fails, nothing has been taken.
+// the IDs that it has in the list has, unless another allocation got them after a reboot. If none of its tasks runs, it
+// also loses IDs that anybody else has now. IDs that it had taken before and that are not in has are released. Take
+// does not rewrite correct files. If it fails, it has taken nothing.
 func (r Registry) Take(dir string, has List, runs bool, tasks []string, in interfaces.IDRange) (_ List, err error) {
 	defer func() {
 		if err != nil {
@@ -130,7 +130,7 @@ func (r Registry) Take(dir string, has List, runs bool, tasks []string, in inter
 			return List{}, err
 		}
 	}
-	for task, number := range has.Tasks { // also of one that another version of the job had: its files are there
+	for task, number := range has.Tasks { // also for a task of an earlier version of the job, whose files still exist
 		if p.mine(number, runs) {
 			list.Tasks[task] = number
 		}
@@ -200,8 +200,8 @@ func (p *pool) file(number uint32) string {
 	return filepath.Join(p.dir, strconv.FormatUint(uint64(number), 10))
 }
 
-// mine takes an ID that the allocation has had, unless another allocation has it now or, when none of its tasks runs,
-// anybody.
+// mine takes an ID that the allocation has had, unless another allocation has it now. If none of its tasks runs,
+// anybody else's use prevents that, too.
 func (p *pool) mine(number uint32, runs bool) bool {
 	if number == 0 || p.others(number, runs) || p.saved[number] != p.owner && !runs &&
 		(p.busy[number] || known(number)) {
@@ -211,8 +211,8 @@ func (p *pool) mine(number uint32, runs bool) bool {
 	return true
 }
 
-// others reports whether the ID belongs to another allocation: one that has it, that has left a process with it, or
-// that may resume. With moved, a process can only be our own task, which has run since before our directory was moved
+// others reports whether the ID belongs to another allocation, which has it, has left a process with it, or may resume.
+// With moved, a process can only be this allocation's own task, which has run since before its directory was moved
 // here.
 func (p *pool) others(number uint32, moved bool) bool {
 	by, ok := p.taken[number]

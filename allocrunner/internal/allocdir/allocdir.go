@@ -1,7 +1,7 @@
 // Package allocdir makes the directories of an allocation and of its tasks, and puts files into them. A task can write
-// into its own directory and into alloc/, so it may have put a symbolic link where taskapi, as root, is about to
-// create, chown or chmod something. Therefore no path below the allocation directory is ever followed through a link; a
-// link or a file in the way is an error that names it.
+// into its own directory and into alloc/, so it may have put a symbolic link where taskapi, as root, creates, chowns or
+// chmods something. Therefore the package never follows a link below the allocation directory; a link or a file in the
+// way is an error that names it.
 //
 //	DIR/allocs/ALLOC_ID     0710 ours    for the group of its tasks; 0700 where they all are ours
 //	  alloc                01777 ours    shared by the tasks; sticky, so that none can replace logs
@@ -38,7 +38,7 @@ const (
 	PrivateName = "private"
 )
 
-// parentPerm lets a task's user reach its directory and list none.
+// parentPerm lets a task's user reach the task's directory, but list no directory.
 const parentPerm = 0o711
 
 // Access says who may enter an allocation directory besides its owner, this program's user. A user
@@ -49,8 +49,8 @@ type Access struct {
 	keep  bool
 }
 
-// OnlyOwner is for allocations whose tasks all run as our user or as root, or have ended. AnyUser lets any user in who
-// knows the directory's name. Unchanged leaves a directory as it is, and makes a new one like AnyUser.
+// OnlyOwner is for allocations whose tasks all run as our user or as root, or have ended. AnyUser lets every user in
+// who knows the directory's name. Unchanged leaves a directory as it is, and makes a new one like AnyUser.
 var (
 	OnlyOwner = Access{group: -1, perm: 0o700}
 	AnyUser   = Access{group: -1, perm: 0o711}
@@ -98,8 +98,8 @@ func Paths(dir, task string) interfaces.TaskDir {
 	return paths
 }
 
-// ErrPlanted: a task's directory exists before the allocation has begun. It is unknown who made it, and its files would
-// be executed.
+// ErrPlanted: a task's directory exists before the allocation has begun. Nobody knows who made the directory, and its
+// files would be executed.
 var ErrPlanted = errors.New("is there already, and the allocation has not begun")
 
 // BuildAlloc makes the allocation directory and the directories that its tasks share. Existing directories are kept,
@@ -159,8 +159,8 @@ func makeParents(path string) error {
 }
 
 // BuildTask makes the directory of a task, owned by the task's user, in an allocation directory that BuildAlloc has
-// made. Existing directories are kept; secrets and private are closed again if the task opened them. It fails if the
-// user can't reach the directory.
+// made. BuildTask keeps existing directories, and closes secrets and private again if the task opened them. It fails if
+// the user can't reach the directory.
 func BuildTask(dir, task string, user interfaces.User) (interfaces.TaskDir, error) {
 	paths := Paths(dir, task)
 	if task == "" || task == SharedName || filepath.Base(task) != task || task == ".." || task == "." {
@@ -185,7 +185,7 @@ func BuildTask(dir, task string, user interfaces.User) (interfaces.TaskDir, erro
 }
 
 // CheckReach returns an error that names the first directory on the way to dir that the user may not pass through.
-// Otherwise the start would fail without a clear reason. Missing directories are left out: they will be made so that
+// Otherwise the start would fail without a clear reason. It ignores missing directories, which will be made so that
 // everybody may pass.
 func CheckReach(dir string, user interfaces.User) error {
 	if user.UID == 0 || int(user.UID) == os.Getuid() {

@@ -35,7 +35,7 @@ type spec struct {
 	below []spec
 }
 
-// openTop opens a directory that no task can have replaced.
+// openTop opens a directory that no task can replace.
 func openTop(path string) (handle, error) {
 	path = filepath.Clean(path)
 	fd, st, err := safedir.OpenAt(unix.AT_FDCWD, path+"/.")
@@ -106,7 +106,7 @@ func (h handle) ensure(s spec) (handle, error) {
 	return child, nil
 }
 
-// setOwner changes only what differs, so that a directory that is right needs no right to chown.
+// setOwner changes only what differs, so a correct directory needs no right to chown.
 func (h handle) setOwner(s spec, mode bool) error {
 	if int(h.Stat.Uid) != s.owner.uid || int(h.Stat.Gid) != s.owner.gid && s.owner.gid >= 0 {
 		if err := unix.Fchownat(h.FD, "", s.owner.uid, s.owner.gid, unix.AT_EMPTY_PATH); err != nil {
@@ -119,7 +119,7 @@ func (h handle) setOwner(s spec, mode bool) error {
 	return unix.Chmod(h.Proc(), s.perm)
 }
 
-// explain adds what the operator can do, to errors that only the operator can solve.
+// explain adds the remedy to errors that only the operator can solve.
 func explain(what string, err error) error {
 	switch {
 	case errors.Is(err, fs.ErrPermission):

@@ -14,7 +14,7 @@ import (
 	"taskapi/internal/safedir"
 )
 
-// The limits of a walk. Each directory on the way is an open file until the end.
+// The limits of a walk. Each directory on the way stays open until the end.
 const (
 	maxDepth = 128
 	maxLinks = 40 // the kernel's
@@ -25,7 +25,7 @@ const (
 // the directory before it, and no link is followed, so nothing that a task exchanges meanwhile changes what is open.
 type entry struct {
 	tree *Tree
-	own  func(func()) // does a step with this program's rights
+	own  func(func()) // runs a step with this program's rights
 	way  []node       // from the top to the entry itself; all but the last are directories, and none is a link
 }
 
@@ -123,7 +123,7 @@ func (e *entry) walk(path string) (err error) {
 	return nil
 }
 
-// inside does a step in the directory that the entry is: with this program's rights in the top.
+// inside runs a step in the entry, which is a directory. In the top directory the step has this program's rights.
 func (e *entry) inside(step func()) {
 	if e.atTop() {
 		e.own(step)
@@ -153,7 +153,7 @@ func (e *entry) enter(name string) (err error) {
 	return err
 }
 
-// canList returns an error unless the entry is a directory whose entries may be seen.
+// canList returns an error unless the entry is a directory that may be listed.
 func (e *entry) canList() error {
 	if e.last().stat.Mode&unix.S_IFMT != unix.S_IFDIR {
 		return cmp.Or(e.allowed(), interfaces.ErrNotDirectory)
@@ -161,8 +161,8 @@ func (e *entry) canList() error {
 	return e.allowed()
 }
 
-// allowed refuses the content of a task's secrets and private directories. No name on the way is one of a link, so no
-// link leads around it.
+// allowed refuses the content of a task's secrets and private directories. No name on the way is a link, so no link
+// leads around the check.
 func (e *entry) allowed() error {
 	if len(e.way) < 3 || e.way[1].name == allocdir.SharedName {
 		return nil
@@ -176,7 +176,7 @@ func (e *entry) allowed() error {
 	return nil
 }
 
-// follow leaves the link that the entry is, and returns the rest of the path behind it. An absolute link is followed if
+// follow follows the entry, which is a link, and returns the rest of the path after it. An absolute link is followed if
 // it leads into the allocation directory: a task makes such links with the path from NOMAD_ALLOC_DIR.
 func (e *entry) follow(rest []string) ([]string, error) {
 	buf := make([]byte, unix.PathMax)

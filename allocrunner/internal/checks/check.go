@@ -33,7 +33,7 @@ type definition struct {
 	address string
 }
 
-// outcome is what one run found.
+// outcome is the result of one run.
 type outcome struct {
 	ok      bool
 	none    bool // nothing is known yet; nothing else is set
@@ -118,7 +118,7 @@ func (cfg *Config) resolve(
 		Service: service.Name, Task: c.TaskName, Mode: "healthiness",
 	}}}
 	if elsewhere {
-		out.thresholds.successes, out.thresholds.failures = 0, 0 // what the provider shows has passed them
+		out.thresholds.successes, out.thresholds.failures = 0, 0 // the provider's results have passed the thresholds already
 	}
 	if c.OnUpdate == api.OnUpdateIgnore {
 		out.about.Mode = "readiness"

@@ -56,8 +56,8 @@ type Config struct {
 	// or the next Begin.
 	Restart func(task, reason string)
 
-	// Up returns the latest start of the tasks that Restart would restart for a task. It is zero while they do not run or
-	// are being stopped: failures don't count then.
+	// Up returns the latest start of the tasks that Restart would restart for a task. It is zero while these tasks do
+	// not run or are being stopped; failures don't count then.
 	Up func(task string) time.Time
 
 	// DialContext opens connections; nil is net.Dialer's.

@@ -45,7 +45,7 @@ func (reg *registration) show(s api.AllocCheckStatus) {
 	reg.state.status = s.Status
 }
 
-// since returns when the check began to count failures of something that has been up since up; zero if it is not up.
+// since returns when the check began to count failures of tasks that have been up since up; zero if they are not up.
 func (reg *registration) since(up time.Time) time.Time {
 	if !up.IsZero() && up.Before(reg.updated) {
 		return reg.updated

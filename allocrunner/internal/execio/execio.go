@@ -1,7 +1,7 @@
 // Package execio makes the standard files of a program that runs beside a task: three pipes, or a terminal. One end is
-// the program's, the other this program's. It promises that a read ends when nothing more can come, though something
-// that has escaped still holds the program's end; that what the program has written before its end is read whole; and
-// that no descriptor is left after Close. It starts nothing.
+// the program's, the other this program's. It promises that a read ends when no more output can come, even if an
+// escaped process still holds the program's end; that all output from before the program's end is read; and that no
+// descriptor is left after Close. It starts nothing.
 package execio
 
 import (
@@ -28,8 +28,8 @@ type Files struct {
 	end      sync.Once
 }
 
-// Open returns the files of a program, and the three that are to become its own standard input, output and error, which
-// the caller closes. With tty they are a terminal of 24 lines and 80 columns.
+// Open returns this program's ends, and the three files that become the program's standard input, output and error,
+// which the caller closes. With tty they are a terminal of 24 lines and 80 columns.
 func Open(tty bool) (*Files, []*os.File, error) {
 	f := &Files{ended: make(chan struct{})}
 	open := f.openPipes
@@ -63,7 +63,7 @@ func (f *Files) openPipes() (child []*os.File, err error) {
 	return child, nil
 }
 
-// End says that the program has ended: what it has written and nobody has read is all that the outputs still give.
+// End says that the program has ended: the outputs then return only the output that is still unread.
 func (f *Files) End() {
 	f.end.Do(func() {
 		close(f.ended)
@@ -98,7 +98,7 @@ func closeAll(files []*os.File) {
 	}
 }
 
-// Output is what the program writes.
+// Output is this program's end of the program's output.
 type Output struct {
 	file  *os.File // nil: nothing comes
 	ended <-chan struct{}
@@ -133,7 +133,7 @@ func (o *Output) wake() {
 	}
 }
 
-// rest reads what is there, and waits for nothing.
+// rest reads the available output without waiting.
 func (o *Output) rest(p []byte) (n int, err error) {
 	err = tty.Control(o.file, func(fd int) (err error) {
 		// a terminal's driver delivers first what is on its way
@@ -161,7 +161,7 @@ func readError(err error) error {
 	return err
 }
 
-// Input is what the program reads.
+// Input is this program's end of the program's input.
 type Input struct {
 	file     *os.File
 	terminal bool

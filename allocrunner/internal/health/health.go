@@ -15,7 +15,8 @@ import (
 	"taskapi/internal/ptr"
 )
 
-// Policy says what an allocation's health depends on. It never changes. The zero Policy decides nothing.
+// Policy says on which tasks and checks an allocation's health depends. It never changes. The zero Policy decides
+// nothing.
 type Policy struct {
 	checks     bool // checks count besides the tasks
 	wantChecks bool // the group has checks that count
@@ -70,7 +71,8 @@ func hasChecks(group *api.TaskGroup) bool {
 	})
 }
 
-// Event is how an allocation stands, which each change makes another. A check whose Mode is "readiness" does not count.
+// Event is the present state of an allocation. Each change makes another Event. A check whose Mode is "readiness" does
+// not count.
 type Event struct {
 	Tasks  map[string]*api.TaskState
 	Checks api.AllocCheckStatuses
@@ -85,7 +87,7 @@ const (
 	Unhealthy
 )
 
-// State is all that Next remembers. New makes the first one.
+// State is everything that Next remembers. New makes the first one.
 type State struct {
 	Phase  Phase
 	Reason string // of Healthy or Unhealthy: a sentence
@@ -98,7 +100,7 @@ type State struct {
 	problem  problem   // why something is not healthy
 }
 
-// problem says what is not healthy. The zero problem means that everything is.
+// problem names a task or check that is not healthy. The zero problem means that everything is healthy.
 type problem struct {
 	task string // empty for the whole group
 	text string
@@ -177,7 +179,7 @@ func (p Policy) failed(e Event) string {
 	return ""
 }
 
-// problem returns what is not healthy.
+// problem returns the first problem.
 func (p Policy) problem(e Event) problem {
 	for _, t := range p.tasks {
 		state := "pending"

@@ -1,5 +1,5 @@
-// Package hookmeter calls hooks and counts how their calls went: how many, how many failed, how long they took. It
-// decides nothing: an error goes back to the caller.
+// Package hookmeter calls hooks and counts their calls, their failures and their time. It decides nothing: an error
+// goes back to the caller.
 package hookmeter
 
 import (

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// explain says in words why the process did not become the program, without a look at any file. Nothing of the
-// environment goes into the text.
+// explain says in words why the process did not become the program, without reading a file. The text contains nothing
+// from the environment.
 func explain(p Program, at step, errno unix.Errno) string {
 	switch {
 	case at == enterDir && errno == unix.ENOENT:
@@ -38,10 +38,10 @@ func explain(p Program, at step, errno unix.Errno) string {
 	return fmt.Sprintf("%q can't be started: %v", p.Path, errno)
 }
 
-// What follows runs in a process that could not become the program, as the task's user: it opens nothing that the user
-// may not, and what it reads of a file, which may be made to do harm, is bounded.
+// The functions below run in a process that could not become the program, as the task's user. They open only files that
+// the user may open, and read a bounded part of them, since a file may be malicious.
 
-// init is the process's whole life in this program, when it is to explain a failure.
+// init is the whole program of a process that explains a failure.
 func init() {
 	if len(os.Args) == 0 || os.Args[0] != Name {
 		return
@@ -57,7 +57,7 @@ func init() {
 	os.Exit(exitCode)
 }
 
-// missing explains ENOENT, which the kernel also says of a program's interpreter.
+// missing explains ENOENT, which the kernel also returns for a program's missing interpreter.
 func missing(path string) string {
 	interpreter := interpreterOf(path)
 	switch _, err := os.Stat(path); {
@@ -87,7 +87,7 @@ func denied(p Program) string {
 		p.Name, os.Geteuid(), p.Path, p.Dir)
 }
 
-// Kind returns what a file is that is no program.
+// Kind names the kind of a file that is no program.
 func Kind(mode os.FileMode) string {
 	switch {
 	case mode.IsDir():
@@ -109,8 +109,8 @@ const (
 	maxHeaders = 64 << 10
 )
 
-// interpreterOf returns what a script's first line, or a program's headers, name; empty when they name nothing. Of a
-// program it reads the header and the program headers alone: whatever else it says of itself may be of any size.
+// interpreterOf returns the interpreter that a script's first line or a program's headers name; empty for none. Of a
+// program it reads only the header and the program headers, since other parts may have any size.
 func interpreterOf(path string) string {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {

@@ -21,8 +21,8 @@ const (
 	execute
 )
 
-// child is all that the process needs between fork and exec: numbers, and addresses of what ends with a NUL or has a
-// number beside it.
+// child holds everything that the process needs between fork and exec: numbers, and addresses of texts that end with a
+// NUL or have their length beside them.
 type child struct {
 	clone       cloneArgs
 	files       [3]uintptr
@@ -38,7 +38,7 @@ type child struct {
 	dir, path   *byte
 	argv, envv  **byte
 
-	// the program that explains, its arguments, and which of them has the errno as its one byte; no environment
+	// the explaining program, its arguments, and the argument whose one byte is the errno; no environment
 	explainer     *byte
 	explainerArgv **byte
 	explainedErr  *byte
@@ -87,9 +87,9 @@ func newChild(p Program, conn *os.File) (*child, error) {
 // fork makes the process, in the cgroup if that is a descriptor, not -1. In the process it does not return.
 //
 // The process is a copy of this program with one thread, in which Go's runtime does not run. So until the execution it
-// may only make system calls, which it does in functions that neither grow the stack nor allocate, as package syscall's
-// own between fork and exec; nor can it be preempted, for all signals are blocked. Package syscall's can't be used: it
-// has this program wait for the execution, and for the working directory, which both may hang.
+// may only make system calls. It makes them in functions that neither grow the stack nor allocate, like those of
+// package syscall between fork and exec. It can't be preempted, since all signals are blocked. Package syscall's fork
+// can't be used: with it, this program would wait for the execution and the working directory, and both may hang.
 //
 //go:norace
 //go:nosplit
@@ -116,7 +116,7 @@ func setSignalMask(mask, before *uint64) {
 		uintptr(unsafe.Pointer(before)), unsafe.Sizeof(*mask), 0, 0)
 }
 
-// run becomes the program or, when it can't, says so, and becomes the program that explains why. It never returns.
+// run executes the program. If it can't, it reports that and executes the explaining program. It never returns.
 //
 //go:norace
 //go:nosplit
@@ -135,7 +135,7 @@ func (c *child) run() {
 	}
 }
 
-// become returns only when it can't become the program. The steps that can't fail are not looked at.
+// become returns only if it can't execute the program. It ignores the results of steps that can't fail.
 //
 //go:norace
 //go:nosplit
@@ -205,7 +205,7 @@ func (c *child) become() (at step, errno syscall.Errno) {
 	return execute, errno
 }
 
-// umask is what every program begins with, whatever this one was started with.
+// umask is the file mode mask of every program, whatever mask this program was started with.
 const umask = 0o022
 
 // lastSignal is the highest number of a signal.

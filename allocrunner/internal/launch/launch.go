@@ -1,9 +1,9 @@
 // Package launch starts the processes of tasks: each is forked, becomes the task's user, enters the working directory
-// and only then executes the task's program. Both can hang for as long as a file system likes, or the holder of a lease
-// on the program. Then that process alone hangs, and can be killed; the program that started it goes on.
+// and only then executes the task's program. A file system, or the holder of a lease on the program, can make both
+// hang. Then only that process hangs, and can be killed; the program that started it goes on.
 //
-// A process that can't execute its program says why, in words. It may have to look at files for that, as the task's
-// user: then it executes this same binary under the name Name, whose initialization does all there is to do.
+// A process that can't execute its program says why, in words. If it must read files for that, as the task's user, it
+// executes this binary under the name Name, whose initialization does the work.
 package launch
 
 import (
@@ -29,11 +29,11 @@ const (
 // connFD is the process's end of the connection, after the three standard files.
 const connFD = 3
 
-// about is what the process says when it is about to execute the program. The connection's end is all that follows, or
-// a step, an errno and perhaps an explanation.
+// about is the message that the process sends just before it executes the program. After it comes only the connection's
+// end, or a step, an errno and perhaps an explanation.
 const about = '+'
 
-// Program is what the process becomes. No string of it has a NUL byte.
+// Program is the program that the process executes. None of its strings has a NUL byte.
 type Program struct {
 	Path string   // absolute
 	Args []string // with the program's own name
@@ -62,7 +62,7 @@ type Error struct {
 func (e *Error) Error() string { return e.Reason }
 func (e *Error) Unwrap() error { return e.Errno }
 
-// Launch is a process that is about to become a program, or to be forked for that, and the connection to it.
+// Launch is a process that will execute a program, or will be forked for that, and the connection to it.
 type Launch struct {
 	program   Program
 	process   *child
@@ -93,11 +93,11 @@ func (l *Launch) Close() {
 	l.its.Close()
 }
 
-// maxReason bounds what is read of a process that may have become somebody else's.
+// maxReason bounds the bytes that are read from the process, which may not be under control any more.
 const maxReason = 16 << 10
 
-// Await returns when the process, which has been forked, has become the program. Errors: *Error, ctx's, or that the
-// process has ended before.
+// Await returns when the forked process has executed the program. Errors: *Error, ctx's, or that the process has ended
+// before.
 func (l *Launch) Await(ctx context.Context) error {
 	l.its.Close()
 	raw, err := l.conn.SyscallConn()
@@ -107,7 +107,7 @@ func (l *Launch) Await(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { _ = l.conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	text, err := io.ReadAll(io.LimitReader(l.conn, maxReason))
-	if errors.Is(err, os.ErrDeadlineExceeded) { // it may have come as far all the same
+	if errors.Is(err, os.ErrDeadlineExceeded) { // it may have executed the program all the same
 		_ = raw.Control(func(fd uintptr) { text, err = readPending(int(fd), text) })
 	}
 	failure, isAbout := bytes.CutPrefix(text, []byte{about})

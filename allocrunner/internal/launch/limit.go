@@ -7,10 +7,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openFilesLimit returns the limit of open files that this program was started with, which its programs shall have,
-// too. Package syscall has raised the limit of this program to one less than the most, and sets it back for what it
-// executes itself, but tells nobody. So such a process is looked at: this program once more, which is killed as soon as
-// it is executed. When it has raised its own limit already, another one is looked at.
+// openFilesLimit returns the limit of open files that this program was started with, which its programs must have, too.
+// Package syscall has raised this program's limit, restores the limit only for programs that it executes itself, and
+// does not tell the old value. So openFilesLimit reads the limit of such a process: this program, executed again and
+// killed at once. If that process has raised its limit already, openFilesLimit tries another one.
 var openFilesLimit = sync.OnceValue(func() (ours unix.Rlimit) {
 	err := unix.Getrlimit(unix.RLIMIT_NOFILE, &ours)
 	for range 20 {

@@ -24,7 +24,7 @@ const (
 	Poststop  = api.TaskLifecycleHookPoststop
 )
 
-// Task is what the order depends on.
+// Task holds the attributes of a task that the order depends on.
 type Task struct {
 	Name    string
 	Hook    string
@@ -32,7 +32,7 @@ type Task struct {
 	Leader  bool // its end ends the group
 }
 
-// Of returns a job's task as the order sees it.
+// Of returns the Task of a job's task.
 func Of(t *api.Task) Task {
 	task := Task{Name: t.Name, Leader: t.Leader}
 	if t.Lifecycle != nil {
@@ -41,10 +41,10 @@ func Of(t *api.Task) Task {
 	return task
 }
 
-// Serves reports whether the task does what its group is for: a main task, or a sidecar.
+// Serves reports whether the task is a main task or a sidecar.
 func (t Task) Serves() bool { return t.Hook == Main || t.Sidecar }
 
-// Phase is how far a task is.
+// Phase is a task's phase.
 type Phase int
 
 const (
@@ -73,28 +73,28 @@ const (
 )
 
 // Ending is the state of a group besides its tasks' states: a cause and, for SiblingFailed, the task that failed. While
-// it is Delayed, for the group's shutdown_delay, nothing is killed and nothing starts but what follows when all tasks
-// have ended by themselves.
+// it is Delayed, for the group's shutdown_delay, no task is killed. A task starts then only if it follows tasks that
+// have all ended by themselves.
 type Ending struct {
 	Cause   Cause
 	Task    string
 	Delayed bool
 }
 
-// Group is how a group stands. Next takes it as the event: each change of a task makes another.
+// Group is the present state of a group. Next takes it as the event: each change of a task makes another Group.
 type Group struct {
 	Tasks  []Task
 	States map[string]State // of every task
 }
 
-// Effects are what to do now. They are a level, not an edge: the same Group has the same effects again.
+// Effects are the actions to take now. They are a level, not an edge: the same Group has the same effects again.
 type Effects struct {
 	Start []string // tasks whose gate opens
 	Kill  []string // tasks to be killed now, in no order among themselves
 	Done  bool     // every task is dead
 }
 
-// Next returns the state of a group that stands like this, and the effects. A cause stays.
+// Next returns the state after the event, and the effects. A cause stays.
 func (e Ending) Next(g Group) (Ending, Effects) {
 	if e.Cause == NotEnding {
 		e = g.ending()
@@ -207,11 +207,11 @@ func (g Group) toStart() []string {
 	return start
 }
 
-// Ended reports whether all tasks are dead but poststop tasks.
+// Ended reports whether all tasks except poststop tasks are dead.
 func (g Group) Ended() bool { return g.all(notPoststop, isDead) }
 
-// ClientStatus returns the allocation's status and description by Nomad's rules: a failed task outweighs a running one,
-// that a pending one, and that completion.
+// ClientStatus returns the allocation's status and description by Nomad's rules: a failed task comes before a running
+// one, a running one before a pending one, and a pending one before completion.
 func (g Group) ClientStatus() (status, description string) {
 	isRunning := func(_ Task, s State) bool { return s.Phase == Running }
 	switch {

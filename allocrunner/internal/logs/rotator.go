@@ -1,8 +1,8 @@
 // Package logs writes the output of tasks to rotated files: NAME.0, NAME.1, ... in the allocation's log directory. Only
-// the newest files remain, and the numbers keep rising. A task never suffers from what happens to its log files: its
-// output is always read, and output that can't be written, on a full disk, is counted and mentioned in the file once
-// there is space. The package holds no more than one small buffer for each stream, however long a line is, and never
-// follows a link that a task has put into the log directory. Package allocfs reads the files.
+// the newest files remain, and the numbers keep rising. A problem with log files never blocks a task: its output is
+// always read, and output that can't be written, as on a full disk, is counted and mentioned in the file once there is
+// space. The package holds no more than one small buffer for each stream, however long a line is, and never follows a
+// link that a task has put into the log directory. Package allocfs reads the files.
 package logs
 
 import (
@@ -201,8 +201,8 @@ func room(p []byte, size, limit int64, lineStart bool) int {
 	return len(fits)
 }
 
-// noteLocked writes a note about lost output into the file, if any is lost. It reports whether nothing is left to be
-// noted.
+// noteLocked writes a note about lost output into the file, if any is lost. It reports whether no note is left to
+// write.
 func (r *Rotator) noteLocked() bool {
 	if r.lost == 0 {
 		return true

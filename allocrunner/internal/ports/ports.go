@@ -1,7 +1,7 @@
-// Package ports gives an allocation its ports. It finds free ones for dynamic labels, makes sure that static ones are
-// free, and keeps others away from them until the tasks bind them.
+// Package ports gives an allocation its ports. It finds free ports for dynamic labels, makes sure that static ports are
+// free, and keeps others away from both until the tasks bind them.
 //
-// Two things hold a port. A bound TCP socket and a bound UDP socket keep every program of the machine away until
+// Two mechanisms hold a port. A bound TCP socket and a bound UDP socket keep every program of the machine away until
 // ReleaseSockets; then the tasks may bind the port, late or never. A port lock keeps other allocations of the same user
 // away until Close, and beyond that while another process has the lock from Locks. Only between ReleaseSockets and the
 // task's own bind can another user's program take the port.

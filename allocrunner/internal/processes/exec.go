@@ -83,7 +83,7 @@ func (l *Local) exec(ctx context.Context, spec drivers.ExecSpec) (drivers.ExecRe
 	return result, err
 }
 
-// acquireExec waits until another program may run. One that is interactive does not wait: it may be refused.
+// acquireExec waits until another program may run. An interactive program does not wait: it is refused instead.
 func (l *Local) acquireExec(ctx context.Context, interactive bool) (free func(), err error) {
 	if interactive {
 		select {
@@ -132,7 +132,7 @@ func (l *Local) launchExec(ctx context.Context, e *execution, spec drivers.ExecS
 	default:
 		err = giveAll(files, spec.User)
 	}
-	defer drivers.CloseFiles(files) // the program alone has them, so that the other ends see when it closes one
+	defer drivers.CloseFiles(files) // only the program keeps them, so that the other ends notice when it closes one
 	if err != nil {
 		p.abandon()
 		return nil, err
@@ -150,7 +150,7 @@ func (l *Local) launchExec(ctx context.Context, e *execution, spec drivers.ExecS
 	return p, nil
 }
 
-// giveAll makes those of the files that are pipes the user's own.
+// giveAll gives the files that are pipes to the user.
 func giveAll(files []*os.File, user interfaces.User) error {
 	for _, f := range files {
 		info, err := f.Stat()
@@ -167,7 +167,7 @@ func giveAll(files []*os.File, user interfaces.User) error {
 	return nil
 }
 
-// finish waits for the program's end or ctx's, kills what is left of its tree and takes the last of its output.
+// finish waits for the end of the program or of ctx, kills the rest of its tree and takes the last of its output.
 func (l *Local) finish(ctx context.Context, p *process) error {
 	select {
 	case <-p.tree.Ended():
@@ -184,11 +184,11 @@ func (l *Local) finish(ctx context.Context, p *process) error {
 		l.cfg.Logger.Warn("a program that ran beside the task can't be killed", "task", p.task, "error", err)
 	}
 	p.tree.Remove()
-	p.abandon() // nobody whom we know of writes any more
+	p.abandon() // no known process writes any more
 	return cut
 }
 
-// endExecs makes the programs beside p end, and lets no others begin.
+// endExecs ends the programs beside p, and lets no others begin.
 func (l *Local) endExecs(p *process) []*execution {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 	"taskapi/internal/tty"
 )
 
-// checkSpec finds what the kernel would refuse without saying why.
+// checkSpec finds mistakes that the kernel would refuse without a reason.
 func checkSpec(spec drivers.Spec) error {
 	reason := ""
 	switch {

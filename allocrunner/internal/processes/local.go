@@ -22,14 +22,15 @@ import (
 )
 
 // defaultDrainTime is how long output is still read when a task's process has ended but something keeps its pipe open.
-// The runner kills the tree right after the exit, which closes the pipe, so only what escaped the tree is ever cut off.
+// The runner kills the tree right after the exit, which closes the pipe, so only output of a process that escaped the
+// tree is cut off.
 const defaultDrainTime = 5 * time.Second
 
 // closeTime bounds how long Close waits for killed processes: only one that is stuck in the kernel takes longer than
 // milliseconds.
 const closeTime = 10 * time.Second
 
-// Config is what a Local is made of.
+// Config configures a Local.
 type Config struct {
 	// Logger is required.
 	Logger *slog.Logger
@@ -41,7 +42,7 @@ type Config struct {
 	DrainTime time.Duration
 }
 
-// Local has the methods of a drivers.Supervisor but Found, for processes that are children of this program. They die
+// Local has the methods of a drivers.Supervisor except Found, for processes that are children of this program. They die
 // with it: each root process has SIGKILL as its parent-death signal.
 type Local struct {
 	cfg       Config
@@ -51,7 +52,7 @@ type Local struct {
 	execLimit chan struct{}   // one for each Exec under way without Files
 	ttys      chan struct{}   // one for each with Files
 	starts    sync.WaitGroup  // Start calls under way
-	lifetime  context.Context // ends with Close, and with it what is being started
+	lifetime  context.Context // ends with Close, and so ends starts under way
 	end       context.CancelFunc
 	wg        sync.WaitGroup
 
@@ -96,7 +97,7 @@ func (l *Local) Start(ctx context.Context, spec drivers.Spec) (drivers.ProcessSt
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.busy, spec.Task)
-	if p != nil { // also one that was to be given up and does not die: there must be no second one
+	if p != nil { // even if it was given up and does not die: there must be no second process
 		l.procs[spec.Task] = p
 	}
 	if err != nil {
@@ -105,7 +106,7 @@ func (l *Local) Start(ctx context.Context, spec drivers.Spec) (drivers.ProcessSt
 	return p.status(), nil
 }
 
-// reserve makes the caller the only one who starts the task, and returns its earlier process, if any.
+// reserve makes the caller the only one that starts the task, and returns the task's earlier process, if any.
 func (l *Local) reserve(task string) (*process, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -126,8 +127,8 @@ func (l *Local) reserve(task string) (*process, error) {
 	return old, nil
 }
 
-// start clears what is left of the old process and starts the new one, which is returned with an error when it can't be
-// got rid of.
+// start clears the rest of the old process and starts the new one. It returns the new process beside an error if that
+// process can't be killed.
 func (l *Local) start(ctx context.Context, old *process, spec drivers.Spec) (*process, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -172,7 +173,7 @@ func (l *Local) start(ctx context.Context, old *process, spec drivers.Spec) (*pr
 	return p, err
 }
 
-// watch waits for the end of the process, says so, and then gives its output a bounded time.
+// watch waits for the end of the process, announces it, and then gives its output a bounded time.
 func (l *Local) watch(p *process) {
 	p.wait()
 	late := time.After(l.cfg.DrainTime)
@@ -237,8 +238,8 @@ func (l *Local) List(context.Context) ([]drivers.ProcessStatus, error) {
 	return all, nil
 }
 
-// CgroupDir returns the cgroup above those of all tasks, empty while there is none. What cleans up after this program
-// when it was killed finds its processes there.
+// CgroupDir returns the cgroup above those of all tasks, empty while there is none. If this program is killed, the next
+// one finds its processes there.
 func (l *Local) CgroupDir() string { return l.trees.CgroupDir() }
 
 // Close may be called twice.
@@ -256,7 +257,7 @@ func (l *Local) Close() error {
 	l.end()
 	err := l.clearAll(ctx)
 	if waited(ctx, &l.starts) {
-		err = l.clearAll(ctx) // what was started meanwhile, too
+		err = l.clearAll(ctx) // including processes that were started meanwhile
 	} else {
 		err = errors.Join(err, errors.New("a start that hangs in a file system can't be ended"))
 	}
@@ -282,8 +283,8 @@ func waited(ctx context.Context, group *sync.WaitGroup) bool {
 	}
 }
 
-// clear kills what is left of p's tree, with the programs beside it, waits until it is empty and its output written,
-// and counts the processes besides p's first, and besides those programs, that were found alive.
+// clear kills the rest of p's tree, with the programs beside it, and waits until the tree is empty and its output is
+// written. It counts the processes that were found alive, without p's first process and those programs.
 func (l *Local) clear(ctx context.Context, p *process) (int, error) {
 	select {
 	case p.turn <- struct{}{}:
@@ -297,7 +298,7 @@ func (l *Local) clear(ctx context.Context, p *process) (int, error) {
 	others := func() ([]*proctree.Tree, bool) { return l.execTrees(), l.othersRun(p.task) }
 	met := proctree.Found{}
 	beside := l.endExecs(p)
-	for _, e := range beside { // what is being started can't be distinguished from the task's own yet
+	for _, e := range beside { // a program that is being started can't be distinguished from the task's processes yet
 		select {
 		case <-e.started:
 		case <-e.done:
@@ -312,7 +313,7 @@ func (l *Local) clear(ctx context.Context, p *process) (int, error) {
 		}
 	}
 	if err == nil && len(beside) > 0 {
-		err = p.tree.Kill(ctx, met, others) // what could not be distinguished from them
+		err = p.tree.Kill(ctx, met, others) // processes that could not be distinguished from them
 	}
 	if err != nil {
 		return len(met), err

@@ -20,9 +20,8 @@ import (
 	"taskapi/allocrunner/internal/proctree"
 )
 
-// process is one run of one task, or of a program beside it. Its fields are set before it is shared, but for exit,
-// which is set before the tree says that it has ended, emptied, which the holder of turn owns, and ending, which
-// Local.mu guards.
+// process is one run of one task, or of a program beside it. Its fields are set before it is shared, with three
+// exceptions: exit is set before the tree reports its end, the holder of turn owns emptied, and Local.mu guards ending.
 type process struct {
 	task    string
 	uid     uint32
@@ -35,7 +34,7 @@ type process struct {
 
 	exit interfaces.ExitResult
 
-	turn    chan struct{} // held by the one who kills the tree
+	turn    chan struct{} // held while the tree is killed
 	emptied bool          // nothing of the tree is left
 	ending  bool          // its tree is being killed
 }
@@ -91,10 +90,9 @@ func (p *process) openFiles(user interfaces.User, sinks ...logs.Sink) (files []*
 	return files, nil
 }
 
-// launch starts the process in its tree, and returns when it has become the program. What the program's files make it
-// wait for nobody else waits for: no lock is held, and when ctx ends the process is killed. began is called when there
-// is a process, for whose end it sees to it that somebody waits. There is one after an error, too, when it does not
-// die.
+// launch starts the process in its tree, and returns when it has executed the program. If the program's files make it
+// wait, nobody else waits: no lock is held, and the process is killed when ctx ends. launch calls began when there is a
+// process; began must make somebody wait for its end. After an error there may still be a process, if it does not die.
 func (l *Local) launch(ctx context.Context, p *process, spec drivers.Spec, files []*os.File, began func()) error {
 	process, err := launch.New(program(spec, files, p.tty))
 	if err == nil {
@@ -147,7 +145,7 @@ func openLogs(spec drivers.Spec, logger *slog.Logger) (files []logs.Sink, err er
 	return files, nil
 }
 
-// giveTo makes a pipe the user's own, who could not open its own /dev/stdout by name otherwise.
+// giveTo gives a pipe to the user, whose program could not open its own /dev/stdout by name otherwise.
 func giveTo(write *os.File, user interfaces.User) error {
 	if !needsUser(user) {
 		return nil
@@ -177,7 +175,7 @@ func (p *process) note(state *os.ProcessState, err error) {
 	}
 }
 
-// signal goes by pidfd, so it never hits a stranger.
+// signal uses a pidfd, so it never reaches another process.
 func (p *process) signal(sig syscall.Signal) error {
 	err := p.proc.Signal(sig)
 	if errors.Is(err, os.ErrProcessDone) || errors.Is(err, unix.ESRCH) {
@@ -193,7 +191,7 @@ func (p *process) cut() {
 	}
 }
 
-// abandon ends the reading of the output of a process that never was, and waits for it.
+// abandon ends the reading of the output of a process that was never started, and waits for that.
 func (p *process) abandon() {
 	p.cut()
 	for _, d := range p.drains {

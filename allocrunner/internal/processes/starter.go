@@ -15,8 +15,8 @@ import (
 	"taskapi/allocrunner/internal/proctree"
 )
 
-// runStarter starts all processes, from one thread that is kept for that alone: the parent-death signal fires when the
-// thread that forked ends. So whatever was started and still runs gets SIGKILL when quit is closed.
+// runStarter starts all processes from one thread of its own, since the parent-death signal fires when the thread that
+// forked ends. So all running processes get SIGKILL when quit is closed.
 func (l *Local) runStarter() {
 	runtime.LockOSThread() // not unlocked: the thread ends with this goroutine
 	for {
@@ -46,7 +46,7 @@ func (l *Local) startProcess(tree *proctree.Tree, process *launch.Launch) (proc 
 	}
 }
 
-// program returns what the process is to become, with its standard files.
+// program returns the program for the process to execute, with its standard files.
 func program(s drivers.Spec, files []*os.File, tty bool) launch.Program {
 	p := launch.Program{Path: s.Path, Args: append([]string{s.Path}, s.Args...), Env: s.Env, Dir: s.Dir,
 		Name: s.User.Name, Files: [3]*os.File(files), TTY: tty, OOMScoreAdj: s.OOMScoreAdj}
@@ -64,8 +64,8 @@ func needsUser(u interfaces.User) bool {
 	return int(u.UID) != os.Geteuid() || int(u.GID) != os.Getegid()
 }
 
-// CloseOnExec keeps descriptors that were handed to this program, without the flag, from reaching a program that it
-// starts. Its own have the flag already.
+// CloseOnExec sets the flag on descriptors that this program has inherited without it, so that no program that it
+// starts gets them. Its own descriptors have the flag already.
 func CloseOnExec() {
 	if unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC) == nil {
 		return

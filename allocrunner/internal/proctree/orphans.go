@@ -20,7 +20,7 @@ type Orphan struct {
 	Task string // by its cgroup, its NOMAD_TASK_NAME or its session; empty when unknown
 }
 
-// Hints say what is known about the trees of a supervisor that was killed.
+// Hints describe the trees of a supervisor that was killed.
 type Hints struct {
 	Cgroup   string        // the directory of the tasks' cgroups (CgroupDir), or empty
 	Name     string        // Config's, by which the cgroup is found as well
@@ -39,7 +39,7 @@ type Hints struct {
 type RootProcess struct {
 	proc.Identity
 	Task  string
-	Alive proc.Moment // when it was last known to be alive; zero when nothing is known but that it once started
+	Alive proc.Moment // when it was last known to be alive; zero if only its start is known
 }
 
 // KillOrphans kills the processes that a killed supervisor has left: all in its cgroup, the root processes with all of

@@ -1,6 +1,6 @@
 // Package proctree confines, finds, kills and reaps trees of processes. A tree is a process that this program starts,
 // its root process, and all of its descendants, whatever they do to their parents, sessions and process groups. The
-// program starts no other children, so every process that it inherits is of a tree. The package promises that
+// program starts no other children, so every process that it inherits belongs to a tree. The package promises that
 //   - a Kill without an error has left no process of the tree. With cgroups, no process escapes. Without them, a
 //     process that has left its session, has lost its parent and was started with another environment is found with
 //     the last task;
@@ -8,7 +8,7 @@
 //   - dead processes are reaped;
 //   - processes that a killed supervisor has left behind are found by the next one.
 //
-// It does not decide when to start or kill anything, and has no part in what processes read and write.
+// It does not decide when to start or kill a process, and does not handle what processes read and write.
 package proctree
 
 import (
@@ -21,7 +21,7 @@ import (
 	"taskapi/internal/wake"
 )
 
-// Config is what a Trees is made of.
+// Config configures a Trees.
 type Config struct {
 	// NoCgroup leaves cgroups alone: trees are found by descent and session only.
 	NoCgroup bool
@@ -55,12 +55,12 @@ func (s *Trees) Run(quit <-chan struct{}) { s.reaper.run(quit) }
 // CgroupDir returns the cgroup that holds those of all tasks, empty while there is none.
 func (s *Trees) CgroupDir() string { return s.cgroups.dirName() }
 
-// Close removes the cgroups. No tree has anything left by then.
+// Close removes the cgroups. All trees must be empty before.
 func (s *Trees) Close() { s.cgroups.close() }
 
 // Task makes the fence for a run of the task. Its name must be fit for a file. marker is an entry of the root process's
-// environment that only the task's processes have, by which what has left everything else behind is found; it may be
-// empty.
+// environment that only the task's processes have. By it, Kill finds processes that have left their parents, session
+// and cgroup. It may be empty.
 func (s *Trees) Task(task, marker string) *Tree {
 	group, noCgroup := s.cgroups.add(task)
 	return &Tree{set: s, group: group, noCgroup: noCgroup, marker: marker, ended: make(chan struct{})}

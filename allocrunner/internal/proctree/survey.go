@@ -7,7 +7,7 @@ import (
 	"taskapi/internal/proc"
 )
 
-// View is what another process than the supervisor has to know of the trees to look at them.
+// View is the data that another process than the supervisor needs to look at the trees.
 type View struct {
 	Supervisor int    // the process number of the trees' parent
 	Cgroup     string // the directory of the tasks' cgroups (Trees.CgroupDir), or empty
@@ -34,9 +34,9 @@ func (v View) CgroupOf(root ViewRoot) string {
 // Survey returns the living processes of each tree by its task, exec children included. A tree whose root process has
 // ended by now is left out, and so is a process that has got the number of another one during the look.
 //
-// If a tree has a cgroup, it is what is in the cgroup. Otherwise it is the descendants of its root process, and those
-// of processes that the supervisor has inherited and that are known by their session, by the marker, or because no
-// other tree is there.
+// If a tree has a cgroup, its processes are those in the cgroup. Otherwise it is the descendants of its root process,
+// and those of processes that the supervisor has inherited and that are known by their session, by the marker, or
+// because no other tree is there.
 func Survey(v View) (map[string][]proc.Stat, error) {
 	trees := make(map[string][]proc.Stat, len(v.Roots))
 	elsewhere := map[int]bool{} // in trees with a cgroup
@@ -98,7 +98,7 @@ func (v View) owners(open []ViewRoot, elsewhere map[int]bool, all map[int]proc.S
 	return owner
 }
 
-// nearest returns what a map has for a process, or for the nearest of its ancestors that is in the map.
+// nearest returns a map's value for a process, or for its nearest ancestor that is in the map.
 func nearest[T any](pid int, in map[int]T, all map[int]proc.Stat) (value T, ok bool) {
 	for range len(all) { // a bound, in case numbers were used again during the look
 		if value, ok := in[pid]; ok {

@@ -14,7 +14,8 @@ type known struct {
 	instance     *interfaces.ServiceInstance // nil: an earlier process's, or the provider may not have it
 }
 
-// desired is what providers should know: each owner's state, and its services in the present version of the job.
+// desired is the wanted content of the providers: each owner's state, and its services in the present version of the
+// job.
 type desired struct {
 	states   map[string]State // by task; the group's has the empty name
 	services services.Owned

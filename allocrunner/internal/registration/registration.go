@@ -1,5 +1,5 @@
 // Package registration keeps the providers' registrations of an allocation's services in step with its group and tasks.
-// State.Next alone decides what an event means. Providers are called only for changes, one call at a time.
+// Only State.Next decides the effect of an event. Providers are called only for changes, one call at a time.
 package registration
 
 import (
@@ -56,8 +56,8 @@ func (r *Registrar) Update(all services.Owned) {
 	}
 }
 
-// Adopt has the next Sync ask the providers what an earlier process has registered, so that services that are no longer
-// wanted are removed.
+// Adopt makes the next Sync ask the providers for the registrations of an earlier process, so that unwanted services
+// are removed.
 func (r *Registrar) Adopt() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -100,8 +100,8 @@ func (r *Registrar) Leave() {
 	r.over = true
 }
 
-// Sync returns when the providers have all changes, including those of Apply and Update during the call. The next Sync
-// tries again what a provider refuses. Errors: the providers', ctx's.
+// Sync returns when the providers have all changes, including those of Apply and Update during the call. If a provider
+// refuses a change, the next Sync tries again. Errors: the providers', ctx's.
 func (r *Registrar) Sync(ctx context.Context) error {
 	if !r.turn.TryAcquire(1) { // that ctx has ended is no error if nothing is to be done
 		if err := r.turn.Acquire(ctx, 1); err != nil {
@@ -132,7 +132,7 @@ func (r *Registrar) plan() steps {
 	return plan(r.providers, r.desired, r.known)
 }
 
-// read asks the providers what an earlier process has registered.
+// read asks the providers for the registrations of an earlier process.
 func (r *Registrar) read(ctx context.Context) error {
 	r.mu.Lock()
 	unread := r.unread

@@ -1,6 +1,6 @@
 package registration
 
-// Phase is how far the services of one owner are. The owner is the group or a task.
+// Phase is the phase of one owner's services. The owner is the group or a task.
 //
 //	         Began*, Resumed*, Started*            Ended
 //	waiting ──────────────────────> registered ─────────────> absent
@@ -14,8 +14,8 @@ package registration
 //
 //	* another registration begins
 //
-// A registration lasts until the services are deregistered, or begin again with a restart. The next registration has
-// nothing of it, such as the results of checks.
+// A registration lasts until the services are deregistered, or begin again with a restart. The next registration
+// inherits nothing from it, such as the results of checks.
 type Phase int
 
 const (
@@ -26,7 +26,7 @@ const (
 	Closed                  // they are deregistered for good
 )
 
-// Event is what happens to an owner's services.
+// Event is an event of an owner's services.
 type Event int
 
 const (
@@ -46,7 +46,7 @@ type State struct {
 	Registrations int
 }
 
-// Next returns the state after an event. An event that means nothing in the phase changes nothing.
+// Next returns the state after an event. An event that does not fit the phase changes nothing.
 func (s State) Next(e Event) State {
 	switch {
 	case s.Phase == Closed:

@@ -1,5 +1,5 @@
-// Package restarts decides whether a task whose process ended, or could not be started, is started again, and after how
-// long. It is Nomad's restart policy as a pure function; waiting is the caller's.
+// Package restarts decides whether and when a task is started again after its process ended or could not be started. It
+// is Nomad's restart policy as a pure function; the caller waits.
 package restarts
 
 import (
@@ -12,7 +12,7 @@ import (
 	"taskapi/internal/ptr"
 )
 
-// Policy is a task's restart policy, with the rules that its place in the group adds.
+// Policy is a task's restart policy, with the rules that follow from its place in the group.
 type Policy struct {
 	Attempts int
 	Interval time.Duration
@@ -51,7 +51,7 @@ type Event struct {
 	Unrecoverable bool // it would fail the same way each time
 }
 
-// Effect is what follows. Exactly one of three holds: Restart, Failed, or neither, which is a task that is done.
+// Effect is the decision: Restart, Failed, or neither, which means that the task is done.
 type Effect struct {
 	Restart bool
 	Delay   time.Duration
@@ -96,8 +96,8 @@ func (p Policy) Next(s State, e Event, now time.Time, random float64) (State, Ef
 	return s, p.exceeded()
 }
 
-// Waiting evaluates a task in a restart delay whose policy has changed since: it waits on, unless it waits for a next
-// interval that does not come.
+// Waiting evaluates a task in a restart delay after a change of its policy. The task goes on waiting, unless the next
+// interval that it waits for does not come.
 func (p Policy) Waiting(s State) Effect {
 	if p.Last && s.Count > p.Attempts {
 		return p.exceeded()

@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// fresh is how long a sample is shared. A reader that asks each second never gets the same sample twice.
+	// fresh is how long a sample is shared. A reader with one request a second never gets the same sample twice.
 	fresh = 500 * time.Millisecond
 
 	// costShare limits the cost of samples: a sample that took a twentieth of a second is shared for a second.
@@ -24,8 +24,7 @@ const (
 	FirstWindow = 200 * time.Millisecond
 )
 
-// Shared holds the latest sample of something. A sample is taken when somebody asks, and is shared by all who ask
-// within a moment.
+// Shared holds the latest sample of something. A request takes a sample, which all requests within a moment share.
 type Shared[T any] struct {
 	take func(context.Context) (sample *T, cost time.Duration, err error)
 	turn *semaphore.Weighted // held while a sample is taken
@@ -40,7 +39,7 @@ func NewShared[T any](take func(context.Context) (sample *T, cost time.Duration,
 	return &Shared[T]{take: take, turn: semaphore.NewWeighted(1)}
 }
 
-// Get returns a sample that is hardly older than half a second, or than twenty times its cost. It must not be changed.
+// Get returns a sample that is little older than half a second, or than twenty times its cost. It must not be changed.
 // Errors: take's, ctx's.
 func (s *Shared[T]) Get(ctx context.Context) (*T, error) {
 	if kept := s.kept(); kept != nil {

@@ -27,9 +27,9 @@ import (
 // longestRetry is the most between two attempts after an error.
 const longestRetry = 30 * time.Second
 
-// Config is what a Sampler is made of. All fields are required.
+// Config configures a Sampler. All fields are required.
 type Config struct {
-	// Tasks returns the tasks that are to be measured. Its error says that they can't be known for now.
+	// Tasks returns the tasks to measure. Its error says that they are unknown for now.
 	Tasks func(ctx context.Context) (Tasks, error)
 
 	Logger *slog.Logger
@@ -181,7 +181,7 @@ func (s *Sampler) stream(ctx context.Context, interval time.Duration, out chan<-
 	}
 }
 
-// look is what one sample has read of the machine besides the processes.
+// look holds the machine's values of one sample, besides the processes.
 type look struct {
 	view   proctree.View
 	ticks  uint64 // when the processes had been read

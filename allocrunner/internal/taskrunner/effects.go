@@ -14,7 +14,7 @@ import (
 // but a process in uninterruptible sleep may take long to die, and the keeper may be stopped itself for a while.
 const killTimeout = 10 * time.Second
 
-// retryPause is the time between two attempts at what must not be given up.
+// retryPause is the time between two attempts at an action that must not be given up.
 const retryPause = time.Second
 
 // signalTimeout bounds the sending of a signal, which takes a fraction of a millisecond.
@@ -96,7 +96,7 @@ func (r *Runner) watch(ctx context.Context, run drivers.Run) {
 	r.postFromEffect(exited{result, leftover})
 }
 
-// stop has the run end. One that the driver could not stop is killed again and again, until ctx ends.
+// stop ends the run. If the driver can't stop it, stop kills it again and again until ctx ends.
 func (r *Runner) stop(ctx context.Context, run drivers.Run, how stop) {
 	if run == nil {
 		return
@@ -135,7 +135,7 @@ func (r *Runner) postFromEffect(e event) {
 }
 
 // runHooks calls the task's hooks of one kind one after another. Their failures are logged and do not end the task.
-// They are bounded in time, since one that hangs must not keep the task from being killed.
+// Their time is bounded, since a hook that hangs must not keep the task from being killed.
 func runHooks[H interfaces.TaskHook](ctx context.Context, r *Runner, step string, call func(H, context.Context) error) {
 	ctx, cancel := context.WithTimeout(ctx, hookTimeout)
 	defer cancel()

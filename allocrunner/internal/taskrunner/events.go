@@ -122,7 +122,7 @@ func LeaderDeadEvent() *api.TaskEvent {
 	return newEvent(api.TaskLeaderDead, "Leader Task in Group dead", nil)
 }
 
-// MainTasksDeadEvent returns the reason for killing a sidecar when nothing is left that it could serve.
+// MainTasksDeadEvent returns the reason for killing a sidecar when all main tasks are dead.
 func MainTasksDeadEvent() *api.TaskEvent {
 	return newEvent("Main Tasks Dead", "Main tasks in the group died", nil)
 }

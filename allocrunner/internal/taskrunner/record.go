@@ -13,8 +13,8 @@ import (
 	"taskapi/allocrunner/internal/lifecycle"
 )
 
-// record is what others see of a task: its state on the wire and its phase in the group. The task's goroutine writes
-// it, anybody reads it.
+// record is the visible part of a task: its state on the wire and its phase in the group. The task's goroutine writes
+// it, and every goroutine may read it.
 type record struct {
 	mu        sync.Mutex // guards the fields below
 	state     api.TaskState
@@ -31,7 +31,7 @@ type standing struct {
 	running         bool      // and not being stopped
 }
 
-// up returns when the process started, and the zero time when there is none or it is being stopped.
+// up returns when the process started. It is the zero time if there is no process or the process is being stopped.
 func (s standing) up() time.Time {
 	if !s.running {
 		return time.Time{}
@@ -112,12 +112,12 @@ func (r *record) restore(saved interfaces.SavedTask, now time.Time) {
 	r.savedTask = saved
 	if saved.State != nil {
 		r.state = *saved.State
-		// never in the future, should the clock have been set back meanwhile
+		// never in the future, even if the clock was set back meanwhile
 		r.standing.start = now.Add(-max(0, now.Sub(r.state.StartedAt)))
 	}
 }
 
-// saved returns what a runner needs to resume the task. Its maps are shared: they are replaced, not changed.
+// saved returns the state that a runner needs to resume the task. Its maps are shared: they are replaced, not changed.
 func (r *record) saved() interfaces.SavedTask {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -150,7 +150,7 @@ func (r *record) saveHookData(hook string, kept map[string]string) {
 // doneKey is where the response of a hook that is done is saved, beside the hook's own data.
 func doneKey(hook string) string { return hook + " done" }
 
-// hookDone returns the response of a hook that is done, nil for one that has to be called.
+// hookDone returns the response of a hook that is done, nil for a hook that must be called.
 func (r *record) hookDone(hook string) *interfaces.TaskPrestartResponse {
 	var resp *interfaces.TaskPrestartResponse
 	if json.Unmarshal([]byte(r.hookData(doneKey(hook))["response"]), &resp) != nil {

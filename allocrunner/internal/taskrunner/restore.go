@@ -12,7 +12,7 @@ import (
 	"taskapi/allocrunner/internal/restarts"
 )
 
-// Saved returns what another runner needs to resume the task.
+// Saved returns the state that another runner needs to resume the task.
 func (r *Runner) Saved() interfaces.SavedTask { return r.record.saved() }
 
 // resumption is how a task of an earlier runner is resumed.
@@ -21,11 +21,11 @@ type resumption struct {
 	process bool     // it has a process, which may have ended by now
 	ended   bool     // it has, for certain
 	first   event    // the next event; nil for none, or for the end of the process
-	effects []effect // effects that the earlier runner may not have performed, with what remains of their times
+	effects []effect // effects that the earlier runner may not have performed, with their remaining times
 }
 
-// resume decides how a task is resumed. run is its latest run, nil for none, and status how that stands. What the
-// driver knows is newer than what was saved.
+// resume decides how a task is resumed. run is its latest run, nil for none, with its status. The driver's knowledge is
+// newer than the saved state.
 func (r rules) resume(saved interfaces.SavedTask, run drivers.Run, status drivers.Status) resumption {
 	res := resumption{state: state{
 		phase:    phaseNamed(saved.Phase),
@@ -39,7 +39,7 @@ func (r rules) resume(saved interfaces.SavedTask, run drivers.Run, status driver
 	switch {
 	case run != nil && !bytes.Equal(run.Handle(), saved.Handle): // it started after the latest save
 		if s.hasProcess() && s.intent != kill {
-			s.intent = none // that was of the process before
+			s.intent = none // that belonged to the earlier process
 		}
 		s.phase, s.setUp, res.process = starting, true, true
 		res.first = started{run, status.Details}
@@ -48,22 +48,22 @@ func (r rules) resume(saved interfaces.SavedTask, run drivers.Run, status driver
 		switch {
 		case s.phase == shutdownDelay:
 			res.effects = []effect{arm{r.remaining(saved.Due, r.shutdownDelay)}}
-		case s.phase == stopping && !res.ended: // again: it may not have been sent
+		case s.phase == stopping && !res.ended: // sent again: the earlier runner may not have sent it
 			res.effects = []effect{stop{r.killSignal, r.remaining(saved.Due, r.killTimeout)}}
 		}
-	case s.phase == starting && s.intent != none: // the start was to be given up
+	case s.phase == starting && s.intent != none: // the start was being given up
 		res.first = startFailed{}
 	case s.phase == starting: // it never came to a process
 		s.phase, res.first = backoff, elapsed{}
 	case s.phase == backoff:
-		longest := max(r.policy.Interval, 2*r.policy.Delay) // that a restart can be delayed
+		longest := max(r.policy.Interval, 2*r.policy.Delay) // that a restart may wait for
 		res.effects = []effect{arm{r.remaining(saved.Due, longest)}}
 	}
 	return res
 }
 
-// remaining returns what remains of a timer. Two processes share only the wall clock, which may have been set
-// meanwhile: the longest that the timer can have been armed for is the bound.
+// remaining returns the remaining time of a timer. Two processes share only the wall clock, which may have been set
+// meanwhile, so the longest possible time of the timer bounds the result.
 func (r rules) remaining(due time.Time, longest time.Duration) time.Duration {
 	return max(min(due.Sub(r.now), longest), time.Nanosecond)
 }
@@ -77,8 +77,8 @@ func earlier(a, b time.Time) time.Time {
 }
 
 // Restore begins with the state that an earlier runner has saved and with the run that the driver has, if any; it is
-// called instead of Receive. Of task only what drivers.Driver's Recover needs is set. Errors: Recover's, for which the
-// task is left as it is.
+// called instead of Receive. Only the fields of task that drivers.Driver's Recover needs are set. Errors: Recover's,
+// after which the task is unchanged.
 func (r *Runner) Restore(ctx context.Context, saved interfaces.SavedTask, task drivers.Task) error {
 	run, err := r.cfg.Drivers.Recover(ctx, task, saved.Handle)
 	if err != nil && !errors.Is(err, drivers.ErrNoRun) {

@@ -1,5 +1,5 @@
 // Package taskrunner runs one task: state.go decides its transitions, and Runner performs their effects, with the
-// task's driver. It knows nothing of processes, nor of the group's order, which reaches it as Open, Kill and Reset.
+// task's driver. It knows neither processes nor the group's order, which it gets as calls of Open, Kill and Reset.
 package taskrunner
 
 import (
@@ -21,7 +21,7 @@ import (
 	"taskapi/internal/signals"
 )
 
-// Config is what a task's runner is made of. All fields but Hooks and Meter are required.
+// Config configures a task's runner. All fields but Hooks and Meter are required.
 type Config struct {
 	Task     *api.Task
 	JobType  string
@@ -39,9 +39,10 @@ type Observer interface {
 	TaskEvent(task string, e *api.TaskEvent)
 	// TaskChanged is called after every change of the values that Wire and State return.
 	TaskChanged(task string)
-	// TaskRecorded is called when what Saved returns has changed, and nothing else.
+	// TaskRecorded is called when only the value that Saved returns has changed.
 	TaskRecorded(task string)
-	// Save returns when what Saved returns is saved, or can't be for now. It is called before the task acts on it.
+	// Save returns when the value that Saved returns is saved, or can't be saved for now. It is called before the task
+	// acts on the change.
 	Save(task string)
 }
 
@@ -53,7 +54,7 @@ type Starter interface {
 	Prepare(ctx context.Context) (*interfaces.TaskPrestartRequest, error)
 	// Env returns the task's environment, with the variables that hooks have added.
 	Env(req *interfaces.TaskPrestartRequest, hookEnv map[string]string) interfaces.Env
-	// DriverTask returns the task as its driver gets it, with the mounts and devices that hooks give.
+	// DriverTask returns the task for its driver, with the mounts and devices from hooks.
 	DriverTask(req *interfaces.TaskPrestartRequest, given *interfaces.TaskPrestartResponse) drivers.Task
 }
 
@@ -87,10 +88,10 @@ type Runner struct {
 	run  drivers.Run // the latest; nil before the first
 }
 
-// launched is what a task's latest start was made of.
+// launched holds the arguments of a task's latest start.
 type launched struct {
 	request *interfaces.TaskPrestartRequest  // without its Alloc; nil: this runner has neither started nor resumed it
-	given   *interfaces.TaskPrestartResponse // what all hooks give together
+	given   *interfaces.TaskPrestartResponse // the merged response of all hooks
 }
 
 // message is an event for rules.next, or a call that only the task's goroutine may make, in sequence with its events.
@@ -100,7 +101,7 @@ type message struct {
 	reply chan<- error                // nil for none
 }
 
-// Validate reports what New and Update would refuse. Errors: an unknown kill_signal.
+// Validate returns the error that New and Update would return: an unknown kill_signal.
 func Validate(task *api.Task, jobType string) error {
 	_, err := rulesOf(task, jobType)
 	return err
@@ -138,12 +139,11 @@ func (r *Runner) Wire() *api.TaskState { return r.record.wire() }
 // Running reports whether the task has a process that may be restarted.
 func (r *Runner) Running() bool { return r.record.stands().Phase == lifecycle.Running }
 
-// Restarting reports whether the task has no process because a restart was requested, whose new process does not run
-// yet.
+// Restarting reports whether a restart was requested, the old process is gone, and the new one does not run yet.
 func (r *Runner) Restarting() bool { return r.record.stands().restarting }
 
-// Up returns when the task's process started, also under an earlier runner, and the zero time when there is none or it
-// is being stopped.
+// Up returns when the task's process started, even under an earlier runner. It is the zero time if there is no process
+// or the process is being stopped.
 func (r *Runner) Up() time.Time { return r.record.stands().up() }
 
 // Resetting reports whether the task's process, or its start, is being stopped for a reset.
@@ -152,7 +152,7 @@ func (r *Runner) Resetting() bool { return r.record.stands().resetting }
 // Open lets the task start, now that the group's order has reached it.
 func (r *Runner) Open() { r.post(context.Background(), message{event: opened{}}) }
 
-// Kill ends the task; reason is the event that says why, or nil. A later call can only make an earlier one stronger.
+// Kill ends the task; reason is the event that says why, or nil. A later call can only strengthen an earlier one.
 func (r *Runner) Kill(reason *api.TaskEvent, mode KillMode) {
 	r.post(context.Background(), message{event: killRequested{reason, mode}})
 }
@@ -161,20 +161,20 @@ func (r *Runner) Kill(reason *api.TaskEvent, mode KillMode) {
 // next interval.
 func (r *Runner) LastInterval() { r.post(context.Background(), message{event: lastInterval{}}) }
 
-// Reset takes the task back to before its start and returns when its process is gone. Errors: interfaces.ErrTerminal
-// for a task that was killed, before or meanwhile: it stays dead.
+// Reset returns the task to the state before its start, and returns when its process is gone. Errors:
+// interfaces.ErrTerminal if the task was killed before or meanwhile; it then stays dead.
 func (r *Runner) Reset(ctx context.Context, reason string) error {
 	return r.request(ctx, message{event: resetRequested{reason}})
 }
 
-// Restart ends the process for a new one and returns when the old one is gone. Errors: interfaces.ErrTaskNotRunning,
-// and interfaces.ErrTerminal when the task was killed meanwhile.
+// Restart replaces the process and returns when the old one is gone. Errors: interfaces.ErrTaskNotRunning, and
+// interfaces.ErrTerminal if the task was killed meanwhile.
 func (r *Runner) Restart(ctx context.Context, reason string) error {
 	return r.request(ctx, message{event: restartRequested{reason: reason}})
 }
 
-// Unhealthy ends the process as a failed one: the restart policy counts it, and decides whether and when a new one
-// follows. It does not wait, and does nothing to a task that does not run.
+// Unhealthy ends the process as if it had failed: the restart policy counts it, and decides whether and when a new
+// process follows. Unhealthy does not wait, and ignores a task that does not run.
 func (r *Runner) Unhealthy(reason string) {
 	r.post(context.Background(), message{event: restartRequested{reason: reason, counted: true}})
 }
@@ -228,8 +228,8 @@ func (r *Runner) setRun(run drivers.Run) {
 	r.run = run
 }
 
-// Update gives the task another version of its job and calls the update hooks. What a process is started with takes
-// effect with the next one. Errors: an unknown kill_signal, and then nothing has changed.
+// Update gives the task another version of its job and calls the update hooks. Settings of a process's start take
+// effect with the next process. Errors: an unknown kill_signal, and then nothing has changed.
 func (r *Runner) Update(ctx context.Context, req *interfaces.TaskUpdateRequest) error {
 	return r.request(ctx, message{call: func(ctx context.Context) error {
 		rules, err := rulesOf(req.Task, r.cfg.JobType)
@@ -265,8 +265,8 @@ func (r *Runner) AwaitRejoined(ctx context.Context) error {
 	}
 }
 
-// Launched returns what the task's latest start was made of, but for the allocation, for a program that is to run
-// beside the process. ok is false before the first.
+// Launched returns the arguments of the task's latest start, without the allocation, for a program that runs beside the
+// process. ok is false before the first start.
 func (r *Runner) Launched() (req *interfaces.TaskPrestartRequest, given *interfaces.TaskPrestartResponse, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -319,7 +319,7 @@ func (r *Runner) FailBefore(reason error) {
 	r.record.set(r.state, now, nil)
 }
 
-// Close makes Run return. The task is expected to be dead, or left running.
+// Close makes Run return. The task must be dead, or left running.
 func (r *Runner) Close() { close(r.quit) }
 
 // Shutdown calls the task's shutdown hooks: this process ends and the task runs on.
@@ -444,17 +444,17 @@ func (r *Runner) answerWaiters() {
 	r.waiters = nil
 }
 
-// mustBeSafe reports whether a transition has to be saved before its effects: a runner that resumes the task without
-// knowing of it would count an attempt twice, forget what a process is stopped for or how it ended, or run a dead task
-// again. The rest can be lost, since the supervisor knows it: whether there is a process, which one, and how it ended,
-// until there is the next one.
+// mustBeSafe reports whether a transition must be saved before its effects. A runner that resumes the task without it
+// would count an attempt twice, forget why a process is stopped or how it ended, or run a dead task again. Other
+// changes can be lost, since the supervisor knows them: whether there is a process, which one, and how it ended, until
+// the next process starts.
 func mustBeSafe(was, is state) bool {
 	return was.attempts != is.attempts || was.failed != is.failed || (was.phase == dead) != (is.phase == dead) ||
 		was.intent != is.intent || was.phase == backoff && is.phase == waiting
 }
 
-// show makes the events and the task's state visible together, and then calls the Observer: who sees an event finds the
-// task as it says.
+// show makes the events and the task's state visible together, and then calls the Observer, so that a reader of an
+// event sees the state that belongs to it.
 func (r *Runner) show(effects []effect) {
 	now := time.Now()
 	for _, a := range effects {
@@ -471,7 +471,7 @@ func (r *Runner) show(effects []effect) {
 	}
 }
 
-// armed returns the last effect that arms or disarms a timer, be it the driver's; nil for none.
+// armed returns the last effect that arms or disarms a timer, the driver's included; nil for none.
 func armed(effects []effect) any {
 	var latest any
 	for _, a := range effects {

@@ -24,9 +24,9 @@ func (r *Runner) start(ctx context.Context) {
 	})
 }
 
-// startGrace is how long the start of a process goes on when this runner ends. It takes milliseconds, unless a file
-// system hangs; a process that was killed just as it became the program would be a run of the task that was never
-// saved.
+// startGrace is how long the start of a process goes on when this runner ends. A start takes milliseconds, unless a
+// file system hangs. If the process were killed just as it executes the program, the task would have a run that was
+// never saved.
 const startGrace = time.Second
 
 // launch takes the steps of a start and returns started, or the startFailed of the first step that fails. The last
@@ -69,8 +69,8 @@ func driverFailure(err error) startFailed {
 		unrecoverable: errors.Is(err, errors.ErrUnsupported) && !isErrno}
 }
 
-// runPrestart runs the prestart hooks one after another, but for those that are done, and merges their responses. What
-// a hook begins with its context ends with its call. Errors: the first hook's that fails.
+// runPrestart runs the prestart hooks one after another, except those that are done, and merges their responses. A
+// hook's context ends with its call. Errors: those of the first hook that fails.
 func (r *Runner) runPrestart(
 	ctx context.Context, req *interfaces.TaskPrestartRequest,
 ) (given *interfaces.TaskPrestartResponse, err error) {

@@ -48,7 +48,7 @@ func (p phase) String() string { return phaseNames[p] }
 // phaseNamed returns the phase of that name; an unknown one is waiting, from which everything is decided again.
 func phaseNamed(name string) phase { return phase(max(0, slices.Index(phaseNames[:], name))) }
 
-// intent is what follows when the process, or the start, that is being stopped is gone.
+// intent is the next step after a process, or a start, that is being stopped.
 type intent int
 
 const (
@@ -67,7 +67,7 @@ func (i intent) String() string { return intentNames[i] }
 // intentNamed returns the intent of that name; an unknown one is none.
 func intentNamed(name string) intent { return intent(max(0, slices.Index(intentNames[:], name))) }
 
-// state is all that the transitions of a task remember, as plain data. Only next changes it.
+// state is everything that the transitions of a task remember, as plain data. Only next changes it.
 type state struct {
 	phase    phase
 	intent   intent // kill stays, also when the task is dead: nothing starts it again
@@ -79,7 +79,7 @@ type state struct {
 	attempts restarts.State
 }
 
-// rules are what a transition depends on besides the state and the event.
+// rules are the settings that a transition depends on besides the state and the event.
 type rules struct {
 	policy        restarts.Policy
 	killSignal    syscall.Signal
@@ -110,13 +110,13 @@ func rulesOf(task *api.Task, jobType string) (rules, error) {
 	return r, nil
 }
 
-// defaultKillSignal is what a task gets that names no kill_signal: Nomad's default for every driver.
+// defaultKillSignal is the signal for a task without a kill_signal: Nomad's default for every driver.
 const defaultKillSignal = syscall.SIGINT
 
 // defaultKillTimeout is Nomad's.
 const defaultKillTimeout = 5 * time.Second
 
-// event is what happens to a task, or is requested of it: one of these types.
+// event is a request to a task, or something that has happened to it: one of these types.
 type event any
 
 type (
@@ -129,7 +129,7 @@ type (
 		event         *api.TaskEvent // why
 		unrecoverable bool
 	}
-	exited struct { // the process and all that it left behind are gone
+	exited struct { // the process and all processes that it left behind are gone
 		result   interfaces.ExitResult
 		leftover int // processes that outlived the first one and had to be killed
 	}
@@ -143,7 +143,7 @@ type (
 		counted bool // by the restart policy, as a failure
 	}
 	resetRequested struct{ reason string } // all tasks of the group start again
-	// the group is to end, and the task not to be killed: its restart policy begins no other interval
+	// the group ends and the task is not killed: its restart policy begins no further interval
 	lastInterval struct{}
 )
 
@@ -175,7 +175,7 @@ type (
 	stopHooks struct{} // run the stop hooks
 )
 
-// lifecyclePhase returns how the group sees the task. A task in its shutdown delay is pending, as in Nomad.
+// lifecyclePhase returns the task's phase in its group. A task in its shutdown delay is pending, as in Nomad.
 func (s state) lifecyclePhase() lifecycle.Phase {
 	switch s.phase {
 	case waiting:
@@ -203,8 +203,8 @@ func (s state) beingStopped() bool {
 	return s.intent != none && (s.phase == starting || s.hasProcess())
 }
 
-// next returns the state after an event, and the effects that Runner performs, in their order. An event that means
-// nothing in the phase changes nothing.
+// next returns the state after an event, and the effects that Runner performs, in their order. An event that does not
+// fit the phase changes nothing.
 func (r rules) next(s state, e event) (state, []effect) {
 	r.policy.Last = s.last
 	t := transition{rules: r, state: s}
@@ -335,7 +335,7 @@ func (t *transition) die(before ...effect) {
 	t.do(append(before, stopHooks{})...)
 }
 
-// afterStop does what follows when the process that was stopped is gone.
+// afterStop takes the next step after the stopped process is gone.
 func (t *transition) afterStop() {
 	was := t.intent
 	t.intent, t.again = none, was == restart || was == reset
@@ -417,7 +417,8 @@ func (t *transition) restart(e restartRequested) {
 	}
 }
 
-// reset takes the task back to before its start, unless it was killed. A restart that stops it becomes a reset.
+// reset returns the task to the state before its start, unless it was killed. A restart that is stopping the task
+// becomes a reset.
 func (t *transition) reset(e resetRequested) {
 	if t.intent == kill || t.phase == waiting {
 		return
