@@ -164,8 +164,8 @@ func (a *Authenticator) Recheck(r *http.Request, p *Principal, owner Owner, peer
 	return a.refuse(r, owner, peer, verdict{why: why, from: p})
 }
 
-// recheck checks everything that may have changed since the token was verified, and what depends on the socket. It
-// returns TerminalAllocation only if there is no other reason.
+// recheck checks everything that may have changed since the token was verified, and everything that depends on the
+// socket. It returns TerminalAllocation only if there is no other reason.
 func (a *Authenticator) recheck(e *entry, now time.Time, owner Owner) Reason {
 	c := &e.principal.Claims
 	if err := e.token.CheckTime(now); err != nil {

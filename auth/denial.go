@@ -9,7 +9,7 @@ import (
 // of the Reason, 400, 401, 403 or 429, and with words that don't tell the reason: see handlers/apierror.
 type Denial struct {
 	Reason     Reason
-	RetryAfter time.Duration // with 429: how long to wait, from the moment the Denial was returned; otherwise zero
+	RetryAfter time.Duration // for 429: how long to wait, from the moment when the Denial was returned; otherwise zero
 }
 
 // denials holds a Denial for every reason, so that a refusal allocates none.

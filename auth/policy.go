@@ -13,7 +13,7 @@ import (
 //
 // A policy file is HCL, in the manner of Nomad's ACL policies:
 //
-//	preset = "nomad"                           # for tasks that no block is about; without it "local"
+//	preset = "nomad"                           # for tasks that no block matches; "local" if left out
 //
 //	namespace "default" {                      # for the tasks of this namespace, instead of the preset
 //	  policy       = "read"                    # a name for several: "read", "write" or "deny"

@@ -67,7 +67,7 @@ type Provider struct {
 	round   chan struct{}                     // closed at the end of the present round, and replaced then
 	settled uint64                            // the latest request that a round has dealt with
 	ended   bool                              // no round follows
-	// From then on, services of the allocation that are not wanted are removed; zero for never.
+	// when unwanted services of the allocation begin to be removed; zero for never.
 	adopt time.Time
 
 	// Only Run uses the fields below.
@@ -236,7 +236,7 @@ func (p *Provider) checkLocked(id string, n int) (check, bool) {
 	return s.checks[n], true
 }
 
-// Feed has the result of a script sent. If the agent is away, or the service is not registered yet, the result is sent
+// Feed sends the result of a script. If the agent is away, or the service is not registered yet, Feed sends the result
 // later.
 func (p *Provider) Feed(id string, n int, result interfaces.CheckResult) {
 	result.Output = strings.ToValidUTF8(result.Output[:min(len(result.Output), maxOutput)], "")
@@ -251,7 +251,7 @@ func (p *Provider) Feed(id string, n int, result interfaces.CheckResult) {
 	}
 }
 
-// send sends a result of a script. A later result is still to be sent.
+// send sends a result of a script. A later result stays to be sent.
 func (p *Provider) send(ctx context.Context, service, checkID string, result interfaces.CheckResult) error {
 	err := p.request(ctx, fmt.Sprintf("result of a script of service %q", service), service,
 		func(q *capi.QueryOptions) error {

@@ -172,7 +172,7 @@ var flagged = map[bool]string{true: "true"}
 // injected are the tagged addresses that an agent adds by itself.
 var injected = []string{"lan_ipv4", "wan_ipv4", "lan_ipv6", "wan_ipv6"}
 
-// asRegistered reports whether the agent's registration is right, and otherwise returns the tags to register. If the
+// asRegistered reports whether the agent's registration is correct, and otherwise returns the tags to register. If the
 // job allows it, tags that others have changed stay as long as the job's definition is the one that was registered.
 func (s *service) asRegistered(is *capi.AgentService) (tags []string, same bool) {
 	tags = s.Tags

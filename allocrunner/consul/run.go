@@ -19,8 +19,8 @@ const (
 )
 
 // Run keeps the agent's registrations up to date until ctx ends. It starts with the first service that is registered.
-// At the end it deregisters what is still to be deregistered, for a bounded time; nothing is sent after it has
-// returned. It is called once.
+// At the end it deregisters the remaining services for a bounded time; it sends nothing after it has returned. It is
+// called once.
 func (p *Provider) Run(ctx context.Context) {
 	defer p.leave(ctx)
 	sync := time.NewTimer(time.Hour) // an allocation without services for Consul never connects to the agent
@@ -133,7 +133,7 @@ func (p *Provider) tell(refusals, err error) {
 	p.logged = wrong
 }
 
-// leave tries once more to deregister what is still to be deregistered, and ends the connections.
+// leave tries once more to deregister the remaining services, and ends the connections.
 func (p *Provider) leave(ctx context.Context) {
 	p.mu.Lock()
 	owed := len(p.gone)

@@ -27,8 +27,7 @@ import (
 type Dir string
 
 // Open returns the directory at path, which need not exist. The result is absolute and without symbolic links, since
-// the processes of an allocation are found by its directory. Errors: *UnusableError when others can change what is
-// there.
+// the processes of an allocation are found by its directory. Errors: *UnusableError if others can change its content.
 func Open(path string) (Dir, error) {
 	dir, err := filepath.Abs(path)
 	if err != nil {
@@ -175,7 +174,7 @@ func (d Dir) Lives(id string) bool {
 	return allocrunner.TasksRunning(d.Alloc(id))
 }
 
-// RemoveLeftovers removes what is left of allocations whose removal was cut short.
+// RemoveLeftovers removes the remains of allocations whose removal was cut short.
 func (d Dir) RemoveLeftovers() error { return allocdir.RemoveLeftovers(d.Allocs()) }
 
 // Saved returns an allocation's saved state. Errors: those of state.Read; *DamagedError.
@@ -190,7 +189,7 @@ func (d Dir) Saved(id string) (*interfaces.Saved, error) {
 	return saved, nil
 }
 
-// own refuses the state of another allocation, whose directory somebody has copied.
+// own refuses the state of another allocation: somebody has copied that allocation's directory.
 func own(id string, saved *interfaces.Saved) error {
 	if saved.Alloc.ID != id {
 		return fmt.Errorf("the state of allocation %s can't be used: it is of allocation %q", id, saved.Alloc.ID)

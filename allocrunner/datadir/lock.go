@@ -27,7 +27,7 @@ type Lock struct {
 
 	logger  *slog.Logger
 	saved   *interfaces.Saved
-	before  *interfaces.Saved // what Recreate has replaced; nil for nothing
+	before  *interfaces.Saved // the allocation that Recreate has replaced; nil for none
 	life    string
 	state   interfaces.OwnedState // nil when the state can't be written
 	release func() error
@@ -46,9 +46,9 @@ func (d Dir) Lock(id string, store interfaces.Store, logger *slog.Logger) (*Lock
 	return d.lock(&Lock{ID: id, Dir: d.Alloc(id), logger: logger}, store)
 }
 
-// LockNew is Lock for an ID that this process has drawn at random and given to nobody yet: no process of an earlier
-// life can exist, so none is looked for. A new directory alone would not say that, since an earlier one of the same ID
-// may have been removed while its tasks ran.
+// LockNew is Lock for an ID that this process has drawn at random and given to nobody yet. No process of an earlier
+// life can exist, so LockNew looks for none. A new directory would not prove that, since an earlier directory of the
+// same ID may have been removed while its tasks ran.
 func (d Dir) LockNew(id string, store interfaces.Store, logger *slog.Logger) (*Lock, error) {
 	return d.lock(&Lock{ID: id, Dir: d.Alloc(id), logger: logger, unused: true}, store)
 }
@@ -108,7 +108,7 @@ func (l *Lock) acquire(path string, store interfaces.Store) error {
 	return err
 }
 
-// LockReadOnly locks an allocation as Lock does, when the state can't be written. Nothing that happens then is saved.
+// LockReadOnly locks an allocation as Lock does, if the state can't be written. No change is saved then.
 func (d Dir) LockReadOnly(id string, logger *slog.Logger) (*Lock, error) {
 	l := &Lock{ID: id, Dir: d.Alloc(id), logger: logger}
 	err := allocrunner.CheckCopy(l.Dir)
@@ -129,7 +129,7 @@ func (l *Lock) Close() error {
 	return l.state.Close()
 }
 
-// Saved returns what was saved when the lock was taken, nil when the allocation has not begun.
+// Saved returns the state that was saved when the lock was taken, nil if the allocation has not begun.
 func (l *Lock) Saved() *interfaces.Saved { return l.saved }
 
 // Previous returns the saved allocation that Recreate has replaced, or nil.
@@ -148,10 +148,10 @@ func (l *Lock) Removed() bool { return l.removed }
 // process of an earlier life.
 func (l *Lock) Unused() bool { return l.unused && l.saved == nil && !l.removed }
 
-// State returns where a runner saves the allocation, nil when that can't be written.
+// State returns the store for a runner of the allocation, nil if it can't be written.
 func (l *Lock) State() interfaces.State { return l.state }
 
-// Reload reads again what is saved.
+// Reload reads the saved state again.
 func (l *Lock) Reload() error {
 	if l.state == nil {
 		return nil
@@ -172,8 +172,8 @@ func (l *Lock) Discard() error {
 	return allocdir.Remove(l.Dir)
 }
 
-// Destroy removes an allocation that has ended, after the destroy hooks, or one of which nothing is saved. Another one
-// can begin in its place at once. Errors: interfaces.ErrNotTerminal.
+// Destroy removes an ended allocation, after the destroy hooks, or an allocation without a saved state. Another one can
+// begin in its place at once. Errors: interfaces.ErrNotTerminal.
 func (l *Lock) Destroy(ctx context.Context, hooks ...interfaces.RunnerHook) error {
 	if l.saved == nil { // it has no tasks
 		return allocdir.Remove(l.Dir)
@@ -214,8 +214,7 @@ func (l *Lock) Recreate(next *api.Allocation) error {
 	return nil
 }
 
-// FinishReplacement saves that an allocation that has ended has no successor any more, if another version of its job
-// was to follow.
+// FinishReplacement saves that no other version of the job follows an ended allocation any more.
 func (l *Lock) FinishReplacement() error {
 	if l.state == nil {
 		return nil

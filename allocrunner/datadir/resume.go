@@ -12,8 +12,8 @@ import (
 	"taskapi/allocrunner/jobspec/jobdiff"
 )
 
-// Resume continues the saved allocation when wanted is to run, as allocrunner.Plan decides. It returns the changes that
-// were made in place, or the allocation that has to follow, nil for none. Errors: *InvalidError, those of Plan and,
+// Resume continues the saved allocation so that wanted runs, as allocrunner.Plan decides. It returns the changes that
+// were made in place, or the allocation that must follow, nil for none. Errors: *InvalidError, those of Plan and,
 // unless forced, *StateRemovedError.
 func (l *Lock) Resume(
 	ctx context.Context, wanted *api.Allocation, force bool,
@@ -40,8 +40,8 @@ func (l *Lock) Resume(
 	return nil, nil, nil
 }
 
-// update gives the saved allocation another version of its job, in place. The runner that it makes for this is never
-// run. The runner that continues the allocation begins with the new version, and so do all of its hooks.
+// update gives the saved allocation another version of its job, in place. It makes a runner for this that is never run.
+// The runner that continues the allocation, and all of its hooks, begin with the new version.
 func (l *Lock) update(ctx context.Context, job *api.Job) error {
 	runner, err := allocrunner.New(interfaces.Config{Alloc: l.saved.Alloc, Dir: l.Dir, Logger: l.logger, State: l.state,
 		Saved: l.saved})

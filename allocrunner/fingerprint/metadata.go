@@ -22,8 +22,7 @@ const (
 	MaxBytes      = 64 << 10 // of all keys and values together
 )
 
-// ErrMetadata marks the errors about metadata that can't be kept: a key or a value is wrong, or there would be too
-// many.
+// ErrMetadata marks errors about invalid metadata: a key or a value is wrong, or there would be too many.
 var ErrMetadata = errors.New("metadata can't be kept")
 
 // Metadata is the machine's metadata that operators set over the API. It is one entry of the store, which all agents of

@@ -2,8 +2,8 @@
 //
 // Parse promises that every block and argument of the job specification ends in the api.Job, that what is unknown is an
 // error with its position, and that no input makes it panic or use unbounded memory. The package starts nothing, and
-// reads no files but the job file, the variable files and those that the job file's functions name. Package review says
-// what of a job one machine can't honour.
+// reads no files but the job file, the variable files and those that the job file's functions name. Package review
+// lists the parts of a job that one machine can't honour.
 package jobspec
 
 import (
@@ -27,16 +27,16 @@ import (
 // read has another error.
 var ErrInvalid = errors.New("invalid job file")
 
-// Config is what Parse reads. Body is required.
+// Config holds the texts that Parse reads. Body is required.
 type Config struct {
-	// Filename names the job file in errors. Its extension ".json" makes it JSON, as does a Body that begins with "{".
-	// Its folder is what file functions are relative to, unless Dir is set.
+	// Filename names the job file in errors. The job file is JSON if its extension is ".json" or its Body begins with
+	// "{". File functions are relative to its folder, unless Dir is set.
 	Filename string
 
 	// Body is the whole text of the job file, at most 4 MiB.
 	Body []byte
 
-	// Dir is what file functions are relative to; empty for Filename's folder.
+	// Dir is the folder for relative paths of file functions; empty for Filename's folder.
 	Dir string
 
 	// Vars are values of input variables, "name=value", as from -var. They win over VarFiles; the last of a name wins.
@@ -56,7 +56,7 @@ type Config struct {
 	// nil.
 	FromFiles *FromFiles `json:"-"`
 
-	// AsWritten returns the job as the text has it: not canonical, and without defaults.
+	// AsWritten makes Parse return the job as it is written: not canonical, and without defaults.
 	AsWritten bool
 
 	// Environ is an environment, "KEY=value". Only NOMAD_VAR_name is read, and only for variables that the job file

@@ -71,7 +71,7 @@ func takeLock(file *os.File, how int, timeout time.Duration) error {
 	return nil
 }
 
-// loadWhole reads an open file as load does. Errors: ErrDamaged for one that is not whole; those of load.
+// loadWhole reads an open file as load does. Errors: ErrDamaged if the file is not whole; those of load.
 func loadWhole(file *os.File, path string) (*contents, error) {
 	c, err := load(file, path)
 	if err != nil || len(c.problems) == 0 {

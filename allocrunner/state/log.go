@@ -67,7 +67,7 @@ func (v values) encode(txid uint64, at int64, version string) (batch []byte, liv
 	return logfile.Record{TxID: txid, Body: []byte(version)}.Append(batch), live
 }
 
-// contents are what a file has.
+// contents is the content of a file.
 type contents struct {
 	version      string
 	acknowledged int64 // where what was synced ends
@@ -76,7 +76,7 @@ type contents struct {
 	live         map[string]location
 	end          int64           // of the last whole batch
 	txid         uint64          // of that
-	problems     []error         // what is wrong with the file
+	problems     []error         // the damage of the file
 	damaged      map[string]bool // keys of which the last value is damaged
 	stale        map[string]bool // keys of which a later value may have been damaged
 }

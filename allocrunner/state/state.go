@@ -108,7 +108,7 @@ func (db *DB) open() error {
 // rewriteFloor keeps an allocation at rest from ever rewriting its file.
 const rewriteFloor = 128 << 10
 
-// Load returns what is saved. Errors: ErrNotFound, ErrDamaged, ErrFile.
+// Load returns the saved state. Errors: ErrNotFound, ErrDamaged, ErrFile.
 func (db *DB) Load() (*interfaces.Saved, error) {
 	db.mu.Lock()
 	defer db.mu.Unlock()
@@ -240,8 +240,8 @@ func (db *DB) TryRecreate() error {
 	return errors.Join(file.Close(), os.Remove(file.Name()))
 }
 
-// Recreate forgets all that is saved and saves the change. This process owns the state throughout. When it fails, the
-// state is as it was.
+// Recreate replaces the whole saved state by the change. This process owns the state throughout. If Recreate fails, the
+// state is unchanged.
 func (db *DB) Recreate(c interfaces.Saved) error {
 	db.mu.Lock()
 	defer db.mu.Unlock()
@@ -270,7 +270,7 @@ func (db *DB) Close() error {
 	return file.Close()
 }
 
-// Read returns what is saved in a file. Errors: ErrInUse while a process owns it, ErrNotFound, ErrDamaged, ErrNewer,
+// Read returns the saved state in a file. Errors: ErrInUse while a process owns it, ErrNotFound, ErrDamaged, ErrNewer,
 // ErrOlder, ErrFile.
 func Read(path string) (*interfaces.Saved, error) {
 	saved, release, err := hold(path, unix.LOCK_SH)
@@ -280,8 +280,8 @@ func Read(path string) (*interfaces.Saved, error) {
 	return saved, release()
 }
 
-// Hold returns what is saved in a file that can't be written, as on a disk that is mounted read-only, and owns it until
-// release. Its errors are those of Read.
+// Hold returns the saved state in a file that can't be written, as on a disk that is mounted read-only, and owns the
+// state until release. Its errors are those of Read.
 func Hold(path string) (saved *interfaces.Saved, release func() error, err error) {
 	return hold(path, unix.LOCK_EX)
 }

@@ -22,7 +22,8 @@ type acknowledged struct {
 	status  string // ClientStatus
 }
 
-// batch holds what is pending for one sink, and when it is due. It does nothing by itself, and reads no clock.
+// batch holds the pending versions for one sink, and the time when they are due. It does nothing by itself, and reads
+// no clock.
 type batch struct {
 	pending  map[string]*api.Allocation // the newest of each allocation, by ID
 	acked    map[string]acknowledged    // by ID; none for an allocation that was terminal

@@ -40,7 +40,7 @@ type TB interface {
 
 // Server is taskapi's API for the allocations of some jobs: each job has one allocation, and each task of it a socket.
 // A Server has all methods of a Task, for the first task of the first job. All methods may be called at any time, also
-// concurrently. What fails, fails the test.
+// concurrently. An error of a method fails the test.
 type Server struct {
 	*firstTask
 	tb            TB

@@ -133,7 +133,7 @@ func strict(reason auth.Reason, rows []row) []Kind {
 	return like(Kind{Reason: reason, Strict: true}, rows)
 }
 
-// like returns kinds that are like one in all that a row does not say.
+// like returns kinds that take from another kind everything that a row leaves out.
 func like(k Kind, rows []row) (all []Kind) {
 	for _, r := range rows {
 		k.Name, k.Wrong, k.make = r.name, r.wrong, r.make

@@ -83,10 +83,10 @@ func setSubject(c *identity.Claims, part int, value string) string {
 	return value
 }
 
-// another puts another name into a part of sub, and returns that.
+// another puts another name into a part of sub, and returns the new sub.
 func another(c *identity.Claims, part int) string { return setSubject(c, part, "another") }
 
-// issuer makes a token with another iss of one that has some.
+// issuer makes a token with another iss, if the good token has one.
 func issuer(change func(iss string) string) maker {
 	return func(b base) string {
 		if b.Claims.Issuer == "" {

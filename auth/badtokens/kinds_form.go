@@ -73,7 +73,7 @@ func formKinds() []Kind {
 // encode nothing.
 func padded(document string) string { return document + strings.Repeat(" ", (4-len(document)%3)%3) }
 
-// within makes a token with something more within its claims, signed as it is.
+// within makes a token with an addition inside the text of its claims, signed with it.
 func within(what string) maker {
 	return func(b base) string {
 		c := b.segments("%c")

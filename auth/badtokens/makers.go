@@ -7,8 +7,7 @@ import (
 	"taskapi/identity"
 )
 
-// Makers of bad tokens. Their texts are templates: what stands in them for the parts of the good token is said for
-// each.
+// Makers of bad tokens. Their texts are templates. Each maker names the verbs that stand for parts of the good token.
 
 // text makes a token that is the template: %h, %c and %s are the good token's segments, for header, claims and
 // signature.

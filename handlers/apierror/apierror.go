@@ -1,7 +1,7 @@
-// Package apierror is the table of everything that can go wrong in the API: each Kind of error with its HTTP status and
-// the words that the client reads. Where Nomad has words for an error, these are Nomad's, because clients match on
-// them. No part of an error's cause reaches a client. The reasons for which package auth refuses a request are mapped
-// to Kinds in denial.go, the errors of a runner and of the shared store in causes.go.
+// Package apierror is the table of all errors of the API: each Kind with its HTTP status and the words that the client
+// reads. Where Nomad has words for an error, these are Nomad's, because clients match on them. No part of an error's
+// cause reaches a client. The reasons for which package auth refuses a request are mapped to Kinds in denial.go, the
+// errors of a runner and of the shared store in causes.go.
 package apierror
 
 import (
@@ -13,14 +13,14 @@ import (
 	"time"
 )
 
-// Kind is what went wrong: the HTTP status, and the words with verbs for the parts that differ from error to error. The
+// Kind is a kind of error: its HTTP status, and its words with verbs for the parts that differ from error to error. The
 // set is closed.
 type Kind struct {
 	status int
 	words  string
 }
 
-// kinds are all Kinds but Internal, for the test that no two are equal.
+// kinds holds all Kinds except Internal, for the test that no two are equal.
 var kinds []Kind
 
 // kind makes a Kind. Inlined for each of them, it would be 20 KB of code.
@@ -33,8 +33,7 @@ func kind(status int, words string) Kind {
 
 // The kinds, each of which is another value.
 var (
-	// Internal is a fault of ours. It is the zero Kind, so that an error which nobody classified never blames the
-	// caller.
+	// Internal is a fault of the server. It is the zero Kind, so that an unclassified error never blames the caller.
 	Internal Kind
 
 	// Wrong requests, which stay wrong when they are sent again.
@@ -63,7 +62,7 @@ var (
 	PrivateFile      = kind(http.StatusForbidden, "Reading private file prohibited: %s")
 	FilePermission   = kind(http.StatusForbidden, "%s: permission denied for the task's user")
 
-	// What does not exist, or is not the caller's to see.
+	// The object does not exist, or the caller may not see it.
 
 	NoRoute        = kind(http.StatusNotFound, "resource not found")
 	NotImplemented = kind(http.StatusNotImplemented, "%s")
@@ -121,7 +120,7 @@ var (
 	TooManyFailures = kind(http.StatusTooManyRequests, "Too many failed authentication attempts")
 	TooManyRequests = kind(http.StatusTooManyRequests, "Too many requests") // of a caller who is known
 
-	// What may work later, without a change of the request.
+	// The same request may succeed later.
 
 	Unavailable = kind(http.StatusServiceUnavailable, "%s") // for the reason that is given
 	CutOff      = kind(http.StatusServiceUnavailable, "the request was cut off")
@@ -134,7 +133,7 @@ func (k Kind) Status() int { return cmp.Or(k.status, http.StatusInternalServerEr
 // Words returns the text for the client, with verbs for the parts that differ from error to error.
 func (k Kind) Words() string { return cmp.Or(k.words, "internal error") }
 
-// Waitable reports whether the Kind says that something is missing, and a client of Nomad's servers can wait for it.
+// Waitable reports whether the Kind says that an object is missing for which a client of Nomad's servers can wait.
 func (k Kind) Waitable() bool {
 	switch k {
 	case NoAlloc, NoAllocation, NoJob, NoVersions, NoSubmission, NoDeployment, NoNode, NoNamespace, NoEval:

@@ -13,15 +13,15 @@ import (
 	"taskapi/allocrunner/interfaces"
 )
 
-// cause is one row of causes. match reports whether the row is about an error, and returns what fills the verb in the
+// cause is one row of causes. match reports whether the row is about an error, and returns the text for the verb in the
 // kind's words, if they have one.
 type cause struct {
 	match func(error) (argument any, ok bool)
 	kind  Kind
 }
 
-// causes says of which Kind the errors of a runner and of the shared store are. The first row that matches decides. An
-// error that no row matches is a fault of ours, and a client learns nothing of it.
+// causes maps the errors of a runner and of the shared store to Kinds. The first row that matches decides. An error
+// that no row matches is a fault of the server, and a client learns nothing of it.
 var causes = []cause{
 	// A runner's.
 	{says(interfaces.ErrStarting, "the allocation is being set up or resumed: try again"), Unavailable},
@@ -115,8 +115,9 @@ func badFile(target error) func(error) (any, bool) {
 	}
 }
 
-// Of returns the API's error for err: the one that err wraps, or that of causes. Anything else is Internal, with the
-// bare words; a body above the limit of http.MaxBytesReader is BodyTooLarge wherever that was found.
+// Of returns the API's error for err: the error of the API that err wraps, or the one that causes gives. Anything else
+// is Internal, with the bare words; a body above the limit of http.MaxBytesReader is BodyTooLarge wherever that was
+// found.
 func Of(err error) *Error {
 	if known, ok := errors.AsType[*Error](err); ok {
 		return known
@@ -136,8 +137,8 @@ func Of(err error) *Error {
 	return New(Internal).Because(err)
 }
 
-// Reword returns an error of kind to for an error that is of kind from to a client, since the words depend on the
-// endpoint. Any other error, and nil, stays as it is.
+// Reword turns an error of the kind from into one of the kind to, since the words depend on the endpoint. Any other
+// error, and nil, stays as it is.
 func Reword(err error, from, to Kind, args ...any) error {
 	if err != nil && Of(err).Kind == from {
 		return New(to, args...).Because(err)

@@ -1,5 +1,5 @@
-// Package events has the route of the event stream, and keeps the events that it streams: versions of the allocation,
-// and what happens to its job, evaluations, deployments, node and services.
+// Package events has the route of the event stream, and keeps its events: versions of the allocation, and the events of
+// its job, evaluations, deployments, node and services.
 package events
 
 import (
@@ -45,9 +45,9 @@ const (
 
 // Log keeps the latest events of allocations for GET /v1/event/stream. Each version of an allocation has an index of
 // its own, which grows: a client that resumes after the last index that it has seen neither misses nor repeats a
-// version. What happens beside a version has that version's index, too. A client that was away may miss it, unless the
-// client resumes at the last index and knows what it has seen. Log never waits for a reader, starts no goroutine,
-// and needs no closing.
+// version. Other events have the index of the version before them. A client that was away may miss these, unless it
+// resumes at the last index and knows what it has seen. Log never waits for a reader, starts no goroutine, and needs no
+// closing.
 type Log struct {
 	mu      sync.Mutex // guards the fields below
 	kept    []*event   // the oldest first
@@ -88,8 +88,7 @@ type Services interface {
 	Since(number uint64) (changes []*registry.Change, next uint64, more <-chan struct{})
 }
 
-// note is something that has happened beside a change of the allocation, such as an evaluation. The SDK's Event decodes
-// it.
+// note is an event other than a change of the allocation, such as an evaluation. The SDK's Event decodes it.
 type note struct {
 	Topic      api.Topic
 	Type       string
@@ -161,7 +160,7 @@ func (e *Log) add(notes ...note) {
 
 // FollowServices adds events of the registrations of services in the allocation's namespace, other allocations'
 // included, in their order, from now on. Such an event has the allocation's index, for a client to resume from; the
-// registrations have their own. Nothing is done for a change until the allocation has a new version, or a stream reads.
+// registrations have their own. A change is handled only when the allocation has a new version, or a stream reads.
 func (e *Log) FollowServices(services Services) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -288,15 +287,16 @@ func kindOf(previous, now *api.Allocation) string {
 	return eventUpdated
 }
 
-// reader is a reader's place among the events: the number of its next event, and of the first that came after it began.
+// reader is a reader's place among the events: the number of its next event, and the number of the first event after it
+// began.
 type reader struct {
 	events            *Log
 	next, live        uint64
 	changed, services <-chan struct{} // one of them is closed when there are more events than the last read has returned
 }
 
-// reader returns a reader of the events that are kept. lost is the highest index, from the one given on, of which
-// events may be missing; 0 when none is.
+// reader returns a reader of the kept events. lost is the highest index, not below the given one, of which events may
+// be missing; 0 if none is missing.
 func (e *Log) reader(index uint64) (r *reader, lost uint64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -24,7 +24,7 @@ type Config struct {
 	Events *Log                                         // nil for none: the stream is then NoRoute
 	KeyID  func() string                                // of the key that signs new identities, shown in what is streamed
 	Node   func(of *api.Allocation) (*wire.Node, error) // describes the machine that runs the allocation
-	Logger *slog.Logger                                 // gets events that can't be encoded
+	Logger *slog.Logger                                 // logs events that can't be encoded
 }
 
 // Routes returns the row of the event stream.
@@ -36,10 +36,10 @@ func Routes(c Config) []route.Route {
 }
 
 // stream answers GET /v1/event/stream: a line for each event of the caller's allocation, from the index on, the oldest
-// first. It sends an empty object at the start, after the events that there were, and every ten seconds. When events
-// from the index on are lost, a line says so before the others. The stream ends with its client and with the server. It
-// also ends, after a line that says so, when the token is no longer valid, and when the client reads so slowly that
-// events are lost.
+// first. It sends an empty object at the start, after the past events, and every ten seconds. When events from the
+// index on are lost, a line says so before the others. The stream ends with its client and with the server. It also
+// ends, after a line that says so, when the token is no longer valid, and when the client reads so slowly that events
+// are lost.
 func (c Config) stream(_ context.Context, r *route.Request) (route.Answer, error) {
 	want, err := subscriptionOf(r.Query())
 	if err != nil {
@@ -173,7 +173,7 @@ func (s *eventWriter) run(ctx context.Context, out *route.StreamWriter) {
 // errSlowConsumer ends a stream from which unread events were dropped.
 var errSlowConsumer = errors.New("slow consumer")
 
-// deliver writes what is new. Errors: those of out, errSlowConsumer.
+// deliver writes the new events. Errors: those of out, errSlowConsumer.
 func (s *eventWriter) deliver(out *route.StreamWriter) error {
 	batch, ok := s.reader.read()
 	if !ok {

@@ -27,8 +27,8 @@ type Execer interface {
 	Exec(ctx context.Context, req interfaces.ExecRequest) (interfaces.ExecSession, error)
 }
 
-// maxTaskExecs is how many commands the tasks of an allocation run at once over their sockets: fewer than there may be,
-// so that the operator always gets in.
+// maxTaskExecs is how many commands the tasks of an allocation run at once over their sockets. It is less than the
+// limit of the runner, so that the operator can always run one.
 const maxTaskExecs = 24
 
 // handlers answers the routes of commands.

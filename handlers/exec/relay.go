@@ -49,7 +49,7 @@ type relay struct {
 	writing chan struct{} // holds one element during the upgrade and during each message
 }
 
-// checkHandshake refuses what the upgrade would refuse, before anything is started. RFC 6455, section 4.2.1.
+// checkHandshake refuses a request that the upgrade would refuse, before anything is started. RFC 6455, section 4.2.1.
 func checkHandshake(r *http.Request) error {
 	key, err := base64.StdEncoding.DecodeString(r.Header.Get("Sec-Websocket-Key"))
 	switch {
@@ -116,7 +116,7 @@ func (x *relay) finish() {
 	x.close(err)
 }
 
-// forward sends an output as it comes. When the client takes no more the rest is read and dropped, until the command
+// forward sends output as it comes. When the client takes no more, forward reads and drops the rest, until the command
 // has been ended.
 func (x *relay) forward(stream string, from io.Reader) {
 	head := `{"` + stream + `":{"data":"`
@@ -179,7 +179,8 @@ func (x *relay) close(err error) {
 	_ = x.conn.WriteControl(websocket.CloseMessage, message, deadline) // the client may have gone
 }
 
-// closing returns an error as a close frame has it: 1008 for what the client did, 1011 for the rest, as in Nomad.
+// closing returns the close frame for an error: with 1008 for an error of the client, with 1011 for any other, as in
+// Nomad.
 func closing(err error) (status int, reason string) {
 	if err == nil {
 		return websocket.CloseNormalClosure, ""
@@ -193,8 +194,7 @@ func closing(err error) (status int, reason string) {
 	return status, strings.ToValidUTF8(reason[:min(len(reason), maxReason)], "") // cut between characters
 }
 
-// receive hands the client's messages to the command until the client has gone, or has sent something that is no
-// message.
+// receive passes the client's messages to the command until the client has gone, or has sent an invalid message.
 func (x *relay) receive() error {
 	if x.token != "" {
 		if err := x.greeting(); err != nil {
@@ -219,7 +219,7 @@ func (x *relay) receive() error {
 	}
 }
 
-// handle hands one message to the command. Input that the command does not read any more is dropped, as by a pipe.
+// handle passes one message to the command. Input that the command does not read any more is dropped, as by a pipe.
 func (x *relay) handle(in api.ExecStreamingInput) error {
 	if in.Stdin != nil {
 		stdin := x.session.Stdin()

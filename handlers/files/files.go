@@ -1,5 +1,5 @@
-// Package files has the routes of an allocation's files and of what its tasks print: listed, described, read, and
-// followed while they grow.
+// Package files has the routes of an allocation's files and of its tasks' output, which list, describe, read and follow
+// them.
 package files
 
 import (
@@ -107,7 +107,7 @@ func list(ctx context.Context, r *route.Request, _ Filer, found interfaces.Files
 	return route.Answer{Body: route.NewBody(append(encoded, ']'), route.JSONType)}, nil
 }
 
-// maxList is how much of a directory is listed, in the bytes of Files.List: some 20,000 files.
+// maxList bounds the list of a directory, in the bytes of Files.List: some 20,000 files.
 const maxList = 4 << 20
 
 // stat answers GET /v1/client/fs/stat/:id.

@@ -19,7 +19,7 @@ import (
 	"taskapi/handlers/internal/transport"
 )
 
-// frameHeartbeat is Nomad's. A client that wants to end the stream does so when the next frame comes.
+// frameHeartbeat is Nomad's. A client can end the stream when the next frame comes.
 const frameHeartbeat = time.Second
 
 // drainFrames is how long a stream goes on sending when the server stops: a task that goes on printing has no last
@@ -160,8 +160,8 @@ func (s *frameWriter) next(ctx context.Context) (*api.StreamFrame, error) {
 	return s.frames.Next(wait)
 }
 
-// drain sends what is there when the server stops: the last lines say how it ended. Errors: those of out, errDraining
-// when there was more.
+// drain sends the remaining content when the server stops, since the last lines say how the task ended. Errors: those
+// of out, errDraining when there was more.
 func (s *frameWriter) drain(out *route.StreamWriter) error {
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()

@@ -33,7 +33,7 @@ func (h *handlers) evaluationGet(r *route.Request, current *api.Allocation) (any
 	return wire.Sparse(found), nil
 }
 
-// ofEvaluation reports whether there is an evaluation of the caller's job as the path names it.
+// ofEvaluation reports whether the path names an evaluation of the caller's job.
 func (h *handlers) ofEvaluation(r *route.Request, current *api.Allocation) (bool, error) {
 	_, err := h.evaluationOf(r, current)
 	return err == nil, err

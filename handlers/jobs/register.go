@@ -18,9 +18,9 @@ import (
 // Registrar takes other versions of the allocation's job. Its methods return errors of a runner, or of the API: Invalid
 // for a job that can't run here, OtherJob for one of another ID.
 type Registrar interface {
-	// Register gives the allocation the job, which is as the client sent it, canonical or not. Changes that need new
-	// processes replace the allocation; without force they are an *interfaces.DestructiveError, and nothing changes. It
-	// is not called twice at once. submission is the text that the job was made from; nil when the client sent none.
+	// Register gives the allocation the job in the client's form, canonical or not. Changes that need new processes
+	// replace the allocation; without force they are an *interfaces.DestructiveError, and nothing changes. It is not
+	// called twice at once. submission is the text that the job was made from; nil when the client sent none.
 	Register(ctx context.Context, job *api.Job, submission *api.JobSubmission, force bool) (Registration, error)
 	// Plan returns what Register would do, and does nothing.
 	Plan(ctx context.Context, job *api.Job) (Plan, error)
@@ -31,7 +31,7 @@ type Registration struct {
 	Index    uint64 // the job's JobModifyIndex; the old one when nothing differed
 	Warnings string // for people; empty for none
 
-	// EvalID is the evaluation of an allocation that is to replace this one; empty for none. DeploymentID is the
+	// EvalID is the evaluation of an allocation that will replace this one; empty for none. DeploymentID is the
 	// deployment of the version; empty for none.
 	EvalID, DeploymentID string
 }
@@ -154,7 +154,7 @@ type wireDeregistered struct {
 // forgotten with its allocation's directory.
 func (h *handlers) deregister(ctx context.Context, r *route.Request) (route.Answer, error) {
 	purge := r.Flag("purge", false)
-	if purge && r.Unrecorded != nil { // a stop may be without a record, a removal may not
+	if purge && r.Unrecorded != nil { // a stop needs no record, a removal does
 		return route.Answer{}, r.Unrecorded
 	}
 	if _, err := r.OwnJob(ctx); err != nil {

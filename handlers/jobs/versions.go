@@ -34,7 +34,7 @@ type Version struct {
 // number returns the version's number.
 func (v Version) number() uint64 { return ptr.Deref(v.Job.Version) }
 
-// kept returns the versions of the job of the caller's allocation as the caller is shown them, the present one first.
+// kept returns the versions of the job of the caller's allocation as the caller may see them, the present one first.
 func (h *handlers) kept(r *route.Request, current *api.Allocation) []Version {
 	if h.History == nil {
 		return []Version{{Job: current.Job}}

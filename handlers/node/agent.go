@@ -1,6 +1,6 @@
 // Package node has the routes of this machine and of the agent that serves it: their state and configuration, the
-// machine's metadata, and what the agent logs. It also has what Nomad's API tells a caller of its token, of its
-// namespace and of the cluster, whose only member is this agent.
+// machine's metadata, and what the agent logs. It also has Nomad's routes about the caller's token, the caller's
+// namespace and the cluster, whose only member is this agent.
 package node
 
 import (
@@ -184,7 +184,7 @@ func (a *Agent) stats() map[string]map[string]string {
 	}
 }
 
-// settings returns what clients look at: the place, Nomad's version, and that requests need tokens.
+// settings returns the settings that clients read: the place, Nomad's version, and that requests need tokens.
 func (a *Agent) settings() map[string]any {
 	core, metadata, _ := strings.Cut(a.NomadVersion, "+")
 	version, prerelease, _ := strings.Cut(core, "-")

@@ -27,7 +27,7 @@ type Variables interface {
 	)
 }
 
-// Config has what a search looks in.
+// Config has the objects that a search looks in.
 type Config struct {
 	Evaluations *evaluations.Store
 	Deployments func(r *route.Request) []*api.Deployment // returns those of the caller's allocation
@@ -67,9 +67,9 @@ var (
 	machines = []contexts.Context{
 		contexts.Nodes, contexts.NodePools, contexts.Plugins, contexts.Volumes, contexts.HostVolumes,
 	}
-	// enterprise are Nomad Enterprise's.
+	// enterprise are the contexts of Nomad Enterprise.
 	enterprise = []contexts.Context{contexts.Quotas, contexts.Recommendations}
-	// prefixed are those whose IDs a fuzzy search finds by their beginning. They are in its answer also without a
+	// prefixed are the contexts whose IDs a fuzzy search finds by their beginning. Its answer has them even without a
 	// match.
 	prefixed = []contexts.Context{
 		contexts.Evals, contexts.Deployments, contexts.ScalingPolicies, contexts.Volumes, contexts.HostVolumes,

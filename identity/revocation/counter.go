@@ -15,9 +15,9 @@ import (
 	"taskapi/internal/privatefile"
 )
 
-// counter is a number that is another after each change of the list. The processes that use a list share the page of
-// memory that the number is in, so a look at it is no system call. It is one more than generationFile, not instead: a
-// file system may share no memory, and nobody sees in the page that its file was removed.
+// counter is a number that changes with each change of the list. The processes that use a list share the page of memory
+// with the number, so reading it is no system call. It does not replace generationFile: a file system may share no
+// memory, and the page does not show that its file was removed.
 type counter struct {
 	file *os.File
 	page []byte
@@ -71,8 +71,8 @@ func count(dir string) error {
 
 const numberBytes = 8
 
-// change writes another number, which is also another than those before: whatever has become of the file meanwhile,
-// nobody takes it for a number that they have seen.
+// change writes a number that differs from all earlier ones, so that nobody mistakes it for a number that they have
+// seen, whatever has happened to the file meanwhile.
 func change(f *os.File) error {
 	_, err := f.WriteAt(binary.NativeEndian.AppendUint64(nil, rand.Uint64()), 0)
 	return err

@@ -52,7 +52,7 @@ const (
 	// generationFile grows by a byte with each change, so that one fstat(2) of the open file shows whether there was a
 	// change.
 	generationFile = "generation"
-	// counterFile has a number that is another after each change; see counter.
+	// counterFile has a number that changes with each change of the list; see counter.
 	counterFile = "counter"
 	// lookEvery is how often the file is looked at when the counter shows no change.
 	lookEvery = time.Second

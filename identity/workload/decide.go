@@ -47,7 +47,7 @@ type issued struct {
 	stale  bool      // a newer token could not be written to the file
 }
 
-// action is what is to be done about the tokens of one identity.
+// action says what to do about the tokens of one identity.
 type action struct {
 	issue   bool      // replace the token in the file
 	restart bool      // restart the task, for another token in its environment

@@ -104,11 +104,11 @@ func (m *Manager) Run(ctx context.Context) {
 	}
 }
 
-// Renew does what is due for all tokens, and returns when files are written and tasks are being notified. Run does the
+// Renew renews the tokens that are due, and returns when files are written and tasks are being notified. Run does the
 // same, after ClockSet or at the latest half a minute after the clock was moved.
 func (m *Manager) Renew(ctx context.Context) { m.look(ctx) }
 
-// look does what is due for all tokens, and returns when to look again.
+// look renews the tokens that are due, and returns when to look again.
 func (m *Manager) look(ctx context.Context) (next time.Time) {
 	next = m.config.Now().Add(lookInterval)
 	for _, t := range m.tokens() {

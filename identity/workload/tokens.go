@@ -29,7 +29,7 @@ type Host struct {
 	Process Process
 }
 
-// Process is what a change_mode does to the task's process.
+// Process has the actions of a change_mode on the task's process.
 type Process interface {
 	// Restart replaces the process, and returns when the old one is gone. The new one gets its tokens from Tokens.Start.
 	Restart(ctx context.Context, reason string) error
@@ -224,7 +224,8 @@ func (t *Tokens) Stop() {
 	t.reactions.Wait()
 }
 
-// look does what is due, and returns when to look again at the latest; zero if nothing falls due by itself.
+// look renews the tokens that are due, and returns when to look again at the latest; zero if nothing falls due by
+// itself.
 func (t *Tokens) look(ctx context.Context) (next time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -247,8 +248,8 @@ func (t *Tokens) look(ctx context.Context) (next time.Time) {
 	return next
 }
 
-// renewLocked does what is due for one identity. It returns whether the identity's file has a new token, and when
-// something is due next.
+// renewLocked renews the tokens of one identity if they are due. It returns whether the identity's file has a new
+// token, and when something is due next.
 func (t *Tokens) renewLocked(s *state, now time.Time) (renewed bool, next time.Time) {
 	if t.inspect != nil {
 		s.out.File = t.inspect(s, now)

@@ -111,7 +111,7 @@ func (s *Scanner) discard(n int) {
 }
 
 // Batch reads the next batch, calls visit with each of its records, and returns its TxID. Errors: io.EOF behind the
-// last batch; what is wrong with the batch, and at which byte; those of visit.
+// last batch; the damage of the batch, with its byte; those of visit.
 func (s *Scanner) Batch(visit func(Record, Span) error) (txid uint64, err error) {
 	for {
 		at := s.At

@@ -1,6 +1,5 @@
-// Package proc reads what /proc says of processes and of the machine, and gives processes identities that are never
-// used again. It signals exactly the process that is meant, never another one that has got its number since. It starts
-// nothing.
+// Package proc reads /proc about processes and the machine, and gives processes identities that are never used again.
+// It signals exactly the named process, never another one that has got its number since. It starts nothing.
 package proc
 
 import (

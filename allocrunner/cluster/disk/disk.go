@@ -1,8 +1,8 @@
 // Package disk is the cluster.Store of one machine: a directory that any number of processes have open at once. It
-// promises what cluster.Store does, and more. A crash at any point, of a process or of the machine, leaves the store as
-// it was before a Commit or after it. Damage is an error: an older value is never returned in its place. A process that
-// hangs while it has the lock makes the Commits of others fail in time, and disturbs no read. Nothing is opened before
-// the first use. The directory is private, and neither it nor a file in it is a link.
+// makes the promises of cluster.Store, and these: A crash at any point, of a process or of the machine, leaves the
+// store as it was before a Commit or after it. Damage is an error, and never returns an older value instead. If a
+// process hangs while it has the lock, the Commits of others fail after a bounded time, and reads go on. Nothing is
+// opened before the first use. The directory is private, and neither it nor a file in it is a link.
 //
 // # Files
 //

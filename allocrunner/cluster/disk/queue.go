@@ -16,9 +16,9 @@ type queue struct {
 	file    *os.File
 	place   int    // this process's place, from 1; 0 before it has one
 	since   uint64 // when its present writer began to wait
-	ignored uint64 // when a process began to wait that has not taken its turn, perhaps since it is stopped
+	ignored uint64 // when a process that has not taken its turn began to wait; it may be stopped
 
-	first uint64 // when the first process in the queue began to wait, at the last look
+	first uint64 // when, at the last look, the first process in the queue had begun to wait
 	seen  time.Time
 }
 

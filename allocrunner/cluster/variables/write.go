@@ -129,7 +129,7 @@ func (s state) nothing() *api.Variable {
 	return &api.Variable{Namespace: s.at.namespace, Path: s.at.path}
 }
 
-// next returns the record that follows this one. It keeps a lock that is held.
+// next returns the record after this one. It keeps a held lock.
 func (s state) next(sealed []byte, writer string) record {
 	now := time.Now().UnixNano()
 	r := record{header{Version: recordVersion, CreateTime: s.CreateTime, ModifyTime: now, Writer: writer}, sealed}
@@ -142,7 +142,7 @@ func (s state) next(sealed []byte, writer string) record {
 	return r
 }
 
-// write is what a change does to a state.
+// write is the effect of a change on a state.
 type write struct {
 	keep   bool // nothing is written
 	renew  bool // only the time of the lock starts again

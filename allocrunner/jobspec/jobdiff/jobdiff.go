@@ -30,10 +30,10 @@ func Destructive(changes []Change) []Change {
 }
 
 // Changes returns what differs between two canonical jobs, as jobspec.Parse makes them, for the allocation of a group.
-// The changes are in the order of the SDK's fields; without any, the result is empty. What a server counts or notes
-// about a job (indexes, status, submission time) is not compared, and neither is the order of tasks, services and other
-// named blocks. Other groups of the job differ in place, since they don't run here. An empty group is the old job's
-// only one. A field that the tables don't have counts as destructive.
+// The changes are in the order of the SDK's fields; without any, the result is empty. It does not compare the fields
+// that a server adds to a job (indexes, status, submission time), nor the order of tasks, services and other named
+// blocks. Other groups of the job differ in place, since they don't run here. An empty group is the old job's only one.
+// A field that the tables don't have counts as destructive.
 //
 // Neither job is changed. They may be any values, canonical or not.
 func Changes(old, new *api.Job, group string) []Change {
@@ -173,7 +173,7 @@ func blockOf(t reflect.Type) reflect.Type {
 	return t
 }
 
-// pair is an element of a list or a map before and after; the value that isn't there is invalid.
+// pair is an element of a list or a map before and after; a missing value is invalid.
 type pair struct {
 	name     string // empty for an element without one
 	number   int    // among those of the name, from 1
@@ -192,7 +192,7 @@ func (p pair) step(kind string) string {
 	return kind
 }
 
-// whole says that an element is in one version alone, and otherwise returns the other text.
+// whole says that an element is in only one version, and otherwise returns the other text.
 func (p pair) whole(otherwise string) string {
 	switch {
 	case !p.old.IsValid():

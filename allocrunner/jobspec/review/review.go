@@ -1,5 +1,6 @@
-// Package review says what one machine without a cluster can't honour of a job: what it refuses, what it ignores, and
-// what has no meaning here. It promises that nothing which a job asks for and which will not happen goes unmentioned.
+// Package review lists the parts of a job that one machine without a cluster can't honour: those that it refuses, those
+// that it ignores, and those that have no meaning here. It promises to mention every request of a job that will not be
+// carried out.
 package review
 
 import (
@@ -16,7 +17,7 @@ import (
 	"taskapi/internal/ptr"
 )
 
-// Severity says what a finding means for running the job.
+// Severity is the consequence of a finding for running the job.
 type Severity string
 
 const (
@@ -49,13 +50,13 @@ func AnyRefused(findings []Finding) bool {
 	return slices.ContainsFunc(findings, func(f Finding) bool { return f.Severity == Refused })
 }
 
-// Host is what there is to run a job.
+// Host describes the machine that runs a job.
 type Host struct {
 	Drivers *drivers.Registry // those that tasks may name
 	Consul  Consul
 }
 
-// Consul says how services are treated that ask for Consul, by their provider or because they name none.
+// Consul says who serves services for Consul, which name it as their provider or name none.
 type Consul int
 
 const (

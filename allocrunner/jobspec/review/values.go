@@ -32,8 +32,9 @@ func differs[T any](got, want *T) bool {
 // maxName is the longest name of a job, group or task: all three are in paths, and a file name has at most 255 bytes.
 const maxName = 128
 
-// checkPart refuses what must not be a part of an identity's sub claim: a colon, which separates those, would make it
-// that of another task as well, and what can't be seen would let it, and lines of logs, look like another's.
+// checkPart refuses texts that must not be part of an identity's sub claim. A colon separates the parts, so it could
+// make the claim equal to another task's. Invisible characters would make claims and log lines look like another
+// task's.
 func (r *reviewer) checkPart(feature, name string) {
 	if strings.Contains(name, ":") {
 		r.refuse(feature, "%q has a colon in it, which separates the parts of an identity's sub claim; use another character",
@@ -47,7 +48,7 @@ func (r *reviewer) checkPart(feature, name string) {
 	}
 }
 
-// checkName refuses names that could not be a directory's, or would be another's.
+// checkName refuses a name that can't be a directory's, or that another directory has.
 func (r *reviewer) checkName(kind, name string) {
 	r.checkPart(kind+" name", name)
 	switch {
@@ -62,8 +63,8 @@ func (r *reviewer) checkName(kind, name string) {
 	}
 }
 
-// ownNames are what the allocation directory has beside the tasks' directories. What begins with one of them and a dot
-// is a draft of that file, or an older version; other drafts begin with a dot.
+// ownNames are the names in the allocation directory besides the tasks' directories. A name that begins with one of
+// them and a dot is a draft or an older version of that file; other drafts begin with a dot.
 var ownNames = []string{
 	"alloc", "operator.sock", "operator.token", "operator.secrets", "settings.json", "state.db",
 	"keeper.sock", "keeper.json", "keeper.log", "taskapi.log",
@@ -139,7 +140,7 @@ func (r *reviewer) identities(t *api.Task) {
 	})
 }
 
-// environment refuses names and values that no process can be given.
+// environment refuses names and values that can't be in a process's environment.
 func (r *reviewer) environment(feature string, env map[string]string) {
 	for _, name := range slices.Sorted(maps.Keys(env)) {
 		switch {

@@ -1,6 +1,6 @@
 // Package filter selects values by expressions in the language of Nomad's ?filter=, as go-bexpr reads it:
-// https://developer.hashicorp.com/nomad/api-docs#filtering. It promises that no expression, however it is made, takes
-// more than a bounded time and memory to read or to apply, and that what is wrong with one is said in words.
+// https://developer.hashicorp.com/nomad/api-docs#filtering. It promises that every expression takes a bounded time and
+// memory to read and to apply, and that an error says in words what is wrong.
 package filter
 
 import (
@@ -104,9 +104,9 @@ func (f *Filter) Matches(value any) (matches bool, err error) {
 	return matches, brief(err)
 }
 
-// step is called with each value on the way of a selector. It counts, since the elements of a collection are compared
-// without another call, and gives what a pointer to nothing points to its zero value, as in Nomad, where it is no
-// pointer.
+// step is called with each value on the way of a selector. It counts the steps, including the elements of a collection,
+// which are compared without another call. For a nil pointer it returns the zero value, as in Nomad, where the field is
+// no pointer.
 func (f *Filter) step(v reflect.Value) reflect.Value {
 	if v.Kind() == reflect.Pointer && v.IsNil() && scalar(v.Type().Elem().Kind()) {
 		v = reflect.Zero(v.Type().Elem())
@@ -131,7 +131,7 @@ func scalar(k reflect.Kind) bool {
 	return k == reflect.String || reflect.Bool <= k && k <= reflect.Float64
 }
 
-// maxWords bounds an error: the parser's own list everything that may stand in a place.
+// maxWords bounds an error: the parser's errors list everything that may stand at a position.
 const maxWords = 300
 
 // brief returns an error with at most maxWords bytes; nil stays nil.

@@ -31,8 +31,8 @@ type Listing[T any] struct {
 	ID        func(T) string // begins with a prefix that is asked for
 	Namespace func(T) string // nil for values without one
 	Created   func(T) uint64 // the CreateIndex; for ByCreateIndex
-	Stub      func(T) any    // what the answer shows; nil for the value itself
-	Matched   func(T) any    // what a filter is applied to; nil for the value itself
+	Stub      func(T) any    // returns the value to show; nil for the value itself
+	Matched   func(T) any    // returns the value to filter; nil for the value itself
 }
 
 // List is one request for a list. Requests are checked before they wait.
@@ -41,7 +41,7 @@ type List[T any] struct {
 	ctx     context.Context
 	filters turn // to read or apply a filter
 
-	// What every list takes, as Nomad's do, beside a filter.
+	// The parameters of every list besides a filter, as in Nomad.
 	Prefix    string
 	queried   string // the namespace; empty, or route.AllNamespaces, for every one
 	perPage   int    // 0 for no bound
@@ -55,7 +55,7 @@ type List[T any] struct {
 // turn waits for a request's turn, until leave.
 type turn func() (leave func(), err error)
 
-// New reads what the request asks of a list. Request.Snapshot and Request.AwaitChange read index and wait. A caller
+// New reads the request's parameters for a list. Request.Snapshot and Request.AwaitChange read index and wait. A caller
 // that sends many costly filters on a socket delays nobody on other sockets.
 func New[T any](r *route.Request, of Listing[T]) (*List[T], error) {
 	return read(r.Context(), r.Query(), r.TakeFilters, of)
@@ -154,7 +154,7 @@ func (l *List[T]) Page(values []T) (page []T, next string, err error) {
 	return page, "", nil
 }
 
-// lists reports whether a value is one that the query asks for, but for its filter.
+// lists reports whether the query selects a value, without its filter.
 func (l *List[T]) lists(v T) bool {
 	switch {
 	case !strings.HasPrefix(l.ID(v), l.Prefix):
@@ -181,8 +181,8 @@ func (l *List[T]) matches(subject any) (bool, error) {
 	return matches, nil
 }
 
-// SelectFrom returns the values that the list's filter selects, and takes the filter off the list, which is one of
-// groups of such values.
+// SelectFrom returns the values that the list's filter selects, and removes the filter from the list, whose elements
+// are groups of such values.
 func SelectFrom[T, V any](l *List[T], all []V) (found []V, err error) {
 	if l.chosen == nil {
 		return all, nil
@@ -243,7 +243,7 @@ func (o Order) token(p place) string {
 	return p.id
 }
 
-// parse returns the place that a token names. It need not exist: a list goes on after what was removed.
+// parse returns the place that a token names. It need not exist: a list continues after a removed value.
 func (o Order) parse(token string) (p place, err error) {
 	if token == "" || o == ByID {
 		return place{id: token}, nil

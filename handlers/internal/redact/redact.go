@@ -9,7 +9,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// Job returns the job as a task of a group is shown it. The task itself is whole, and so are its services.
+// Job returns the job as a task of a group may see it. The task itself and its services are complete.
 func Job(job *api.Job, group, task string) *api.Job {
 	if job == nil {
 		return nil
@@ -25,7 +25,7 @@ func Job(job *api.Job, group, task string) *api.Job {
 	return &shown
 }
 
-// groupOf returns a group as a task is shown it; own says that the task is the group's.
+// groupOf returns a group as a task may see it; own says that the task belongs to the group.
 func groupOf(group *api.TaskGroup, task string, own bool) *api.TaskGroup {
 	shown := *group
 	shown.Tasks = make([]*api.Task, len(group.Tasks))
@@ -43,7 +43,7 @@ func groupOf(group *api.TaskGroup, task string, own bool) *api.TaskGroup {
 	return &shown
 }
 
-// taskOf returns a task as another one is shown it.
+// taskOf returns a task as another task may see it.
 func taskOf(t *api.Task) *api.Task {
 	shown := &api.Task{
 		Name: t.Name, Driver: t.Driver, User: t.User, Kind: t.Kind, Leader: t.Leader, Lifecycle: t.Lifecycle,
@@ -61,7 +61,7 @@ func taskOf(t *api.Task) *api.Task {
 	return shown
 }
 
-// identityOf returns an identity as another task is shown it: the token's audience, but not where the token lies.
+// identityOf returns an identity as another task may see it: the token's audience, but not its file.
 func identityOf(i *api.WorkloadIdentity) *api.WorkloadIdentity {
 	if i == nil {
 		return nil
@@ -69,8 +69,8 @@ func identityOf(i *api.WorkloadIdentity) *api.WorkloadIdentity {
 	return &api.WorkloadIdentity{Name: i.Name, Audience: i.Audience, ServiceName: i.ServiceName, TTL: i.TTL}
 }
 
-// servicesOf returns services as a task is shown them: without what other tasks' checks send and run. own reports
-// whether a name is that of the task itself.
+// servicesOf returns services as a task may see them: without the requests and commands of other tasks' checks. own
+// reports whether a name is the task's own.
 func servicesOf(services []*api.Service, own func(task string) bool) []*api.Service {
 	var list []*api.Service
 	for _, service := range services {

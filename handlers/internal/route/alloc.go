@@ -19,9 +19,9 @@ type Allocs interface {
 	Get(id string) (Alloc, bool)
 }
 
-// Alloc is one allocation as it stands. What else can be done with one are small interfaces, each beside the handlers
-// that use it. A route is NoRoute for an allocation without its interface. The errors of their methods are
-// *apierror.Error, wrapped or not; anything else is a fault.
+// Alloc is one allocation. Small interfaces, each beside the handlers that use it, have its further operations. If an
+// allocation lacks a route's interface, the route is NoRoute. The errors of their methods are *apierror.Error, wrapped
+// or not; anything else is a fault.
 type Alloc interface {
 	// Snapshot returns the allocation as it stands. It is shared and not changed; ModifyIndex grows with every change.
 	Snapshot() *api.Allocation
@@ -29,8 +29,8 @@ type Alloc interface {
 	Wait(ctx context.Context, index uint64) *api.Allocation
 }
 
-// Alloc returns the allocation that the path names. One that the caller may not see is answered like one that does not
-// exist, with the kind of error that the endpoint has for it. Errors: Invalid when the text is no UUID, unknown.
+// Alloc returns the allocation that the path names. If the caller may not see the allocation, the error is the same as
+// for a missing one, which depends on the endpoint. Errors: Invalid when the text is no UUID, unknown.
 func (r *Request) Alloc(unknown apierror.Kind) (Alloc, error) {
 	id := r.Param("alloc")
 	if r.Principal.MaySee(id) {
@@ -58,7 +58,7 @@ func Resource[T any](r *Request, unknown apierror.Kind) (found T, err error) {
 	return found, nil
 }
 
-// Visible returns the allocation that lists hold: a caller sees one at most, that of its token.
+// Visible returns the allocation that the caller may see in lists: the one of its token.
 func (r *Request) Visible() (Alloc, bool) {
 	return r.socket.config.Allocs.Get(r.Principal.Claims.AllocationID)
 }
@@ -72,7 +72,7 @@ func (r *Request) Index() uint64 {
 	return alloc.Snapshot().ModifyIndex
 }
 
-// Snapshot returns the allocation as the caller is shown it. When the query has an index, it first waits until the
+// Snapshot returns the allocation as the caller may see it. When the query has an index, it first waits until the
 // ModifyIndex has passed that index; see AwaitChange, with its errors.
 func (r *Request) Snapshot(ctx context.Context, alloc Alloc) (*api.Allocation, error) {
 	now := alloc.Snapshot()
@@ -144,11 +144,11 @@ func InNamespace(queried, namespace string) bool {
 	return queried == "" || queried == AllNamespaces || queried == namespace
 }
 
-// Views is how many tasks' views of the allocation are kept. Two tasks that share a place replace each other's view,
-// which makes them slower.
+// Views is the number of slots for tasks' views of the allocation. Two tasks that share a slot replace each other's
+// view, which makes them slower.
 const Views = 8
 
-// view is an allocation as one task is shown it.
+// view is an allocation as one task may see it.
 type view struct {
 	whole, shown *api.Allocation
 	task         string
@@ -160,7 +160,7 @@ var viewSeed = maphash.MakeSeed()
 // ViewOf returns the place of the caller's view.
 func (r *Request) ViewOf() int { return int(maphash.String(viewSeed, r.Principal.Claims.Task) % Views) }
 
-// shown returns an allocation as the caller is shown it. Answers, searches and filters see no more than that.
+// shown returns an allocation as the caller may see it. Answers, searches and filters use nothing else.
 func (r *Request) shown(whole *api.Allocation) *api.Allocation {
 	if r.Principal.SeesWholeJob() || whole.Job == nil {
 		return whole
@@ -175,7 +175,7 @@ func (r *Request) shown(whole *api.Allocation) *api.Allocation {
 	return &alloc
 }
 
-// ShownJob returns a version of the job as a caller is shown it.
+// ShownJob returns a version of the job as a caller may see it.
 func ShownJob(caller *auth.Principal, whole *api.Job) *api.Job {
 	if caller.SeesWholeJob() {
 		return whole

@@ -12,8 +12,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// Answer is what a handler returns. It is of its route's kind: a body for JSON, and one of the functions for the
-// others.
+// Answer is a handler's result. Its form depends on the route's kind: a body for JSON, and one of the functions for the
+// other kinds.
 type Answer struct {
 	Body   *Body
 	Index  uint64 // of a read that a client can block on, or of a write; 0: no index headers
@@ -27,10 +27,10 @@ type Answer struct {
 	Stream      func(ctx context.Context, out *StreamWriter)
 	ContentType []string // of a stream
 	NoSniff     bool     // of a stream: a browser must not take what a task has written for anything else
-	Release     func()   // gives back what a stream reads from, whether it has run or not; nil for nothing
+	Release     func()   // releases the stream's resources, whether the stream has run or not; nil for none
 
-	// Upgrade takes the connection by http.Hijacker and serves it until ctx ends. If it has not taken it, its error is
-	// the answer.
+	// Upgrade takes the connection by http.Hijacker and serves it until ctx ends. If it has not taken the connection,
+	// its error is the answer.
 	Upgrade func(ctx context.Context, w http.ResponseWriter) error
 	// Farewell is called before the connection is closed because ctx has ended, with its cause; nil for nothing.
 	Farewell func(cause error)

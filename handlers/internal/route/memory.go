@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// bulkyBytes is how much memory the long answers and bodies of all sockets may take together. What else the
-	// connections take is bounded by their number.
+	// bulkyBytes is how much memory the long answers and bodies of all sockets may take together. The number of
+	// connections bounds their other memory.
 	bulkyBytes = 32 << 20
 	// ShortBytes is the length up to which an answer, a frame or a body does not count.
 	ShortBytes = 16 << 10

@@ -57,8 +57,8 @@ func (s *socket) recordLacking(r *Request, denial *auth.Denial) {
 	s.config.Lacking(r.matched.AnyOf.String(), strings.TrimPrefix(r.URL.EscapedPath(), "/v1/var/"))
 }
 
-// recordRead records a request of a known caller that changes nothing, if such are recorded: before the client has the
-// answer, and for a stream when it begins.
+// recordRead records a request of a known caller that changes nothing, if such requests are recorded. It does so before
+// the client has the answer, and for a stream when it begins.
 func (s *socket) recordRead(r *Request, status int) {
 	if s.config.AuditReads && r.Principal != nil && (r.matched == nil || !r.matched.mutates()) {
 		s.record(r, status, auth.NotRefused)

@@ -85,8 +85,8 @@ func (r *Request) Sent(bytes int) { r.socket.Sent(bytes) }
 // Answered tells the agent that the client has seen the allocation up to an index, before the answer is complete.
 func (r *Request) Answered(index uint64) { r.socket.config.Answered(r.socket.owner, index) }
 
-// Need returns a *auth.Denial, which it records, for a caller without the capability. It is for what the route alone
-// does not decide.
+// Need returns a *auth.Denial, which it records, for a caller without the capability. It is for checks that depend on
+// more than the route.
 func (r *Request) Need(c auth.Capability) error {
 	denial := r.socket.config.Authenticator.Authorize(r.Principal, auth.CapabilitySet(c))
 	if denial == nil {
@@ -96,7 +96,8 @@ func (r *Request) Need(c auth.Capability) error {
 	return denial
 }
 
-// parseQuery reads the query. Pairs that can't be parsed are an error: without them it would be another query.
+// parseQuery reads the query. A pair that can't be parsed is an error, since the query would mean something else
+// without it.
 func (r *Request) parseQuery() error {
 	if r.parsed != nil {
 		return nil
@@ -109,7 +110,7 @@ func (r *Request) parseQuery() error {
 	return nil
 }
 
-// noQuery is that of most requests. It is not changed.
+// noQuery is the empty query of most requests. It is not changed.
 var noQuery = url.Values{}
 
 // Query returns the parsed query, which is not changed. When a handler is called, it has been parsed without an error.
@@ -179,7 +180,7 @@ func (r *Request) checkQuery() error {
 // forms.
 const UUIDLength = 36
 
-// CheckUUID returns an error for a text that is no UUID; what names it for the client.
+// CheckUUID returns an error for a text that is no UUID; what is the text's name for the client.
 func CheckUUID(what, id string) error {
 	if len(id) != UUIDLength {
 		return Invalid("%s %s must be a UUID of %d characters, not %d", what, Clip(id), UUIDLength, len(id))
@@ -190,7 +191,7 @@ func CheckUUID(what, id string) error {
 	return nil
 }
 
-// clipLength bounds what an error message repeats of a request.
+// clipLength bounds the part of a request that an error message repeats.
 const clipLength = 64
 
 // Clip returns text quoted for a message, cut to clipLength.

@@ -3,9 +3,9 @@
 // names, records what may change something, calls the route's handler, and sends the result. socket.serve is
 // that way, step by step.
 //
-// The rest is the vocabulary of those who write handlers: a Route is made by Read, Write, Ask or Remove; a Request has
-// the parameters, the allocation as the caller may see it, and the ways to wait and to take turns; an Answer is a JSON
-// value, a stream or an upgraded connection. Whatever waits or lasts is authorized again before it goes on.
+// The rest is for the authors of handlers. Read, Write, Ask and Remove make a Route. A Request has the parameters, the
+// allocation as the caller may see it, and methods to wait and to take turns. An Answer is a JSON value, a stream or an
+// upgraded connection. A request that waits or lasts is authorized again before it goes on.
 package route
 
 import (
@@ -113,7 +113,7 @@ func (r Route) Flags(names ...string) Route {
 	return r
 }
 
-// Given returns the route, whose answers are the error when what its handler needs is not there.
+// Given returns the route. It answers with the error if a dependency of its handler is missing.
 func (r Route) Given(there bool, otherwise apierror.Kind, args ...any) Route {
 	if !there {
 		r.handle = func(context.Context, *Request) (Answer, error) { return Answer{}, apierror.New(otherwise, args...) }

@@ -48,8 +48,8 @@ type Config struct {
 	// the answer.
 	AuditReads bool
 
-	// Fault returns what answers a request instead of its route, as a server in trouble would, and the status in the
-	// record. A nil handler leaves the request to its route. It is called for callers who are known, and may wait until
+	// Fault returns a handler that answers a request instead of its route, as a server in trouble would, and the status
+	// for the record. With a nil handler, the route answers. It is called for callers who are known, and may wait until
 	// the request's context ends. Nil for no faults: they are for tests of clients, and nothing else.
 	Fault func(r *http.Request, owner auth.Owner) (status int, answer http.Handler)
 

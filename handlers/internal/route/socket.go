@@ -156,8 +156,8 @@ func (s *socket) answer(ctx context.Context, r *Request, result Answer, err erro
 	return status
 }
 
-// repeatable reports whether a read is answered at once whenever it is sent, so that its head may be remembered. A
-// query with an index may wait, and a long answer may have to.
+// repeatable reports whether a read is always answered at once, so that its head may be remembered. A query with an
+// index may wait, and so may a long answer.
 func (s *socket) repeatable(r *Request, a Answer, status int) bool {
 	return status == http.StatusOK && s.config.Fault == nil && a.Body.size() <= ShortBytes &&
 		!r.Query().Has("index") && !r.Query().Has("filter")
@@ -204,8 +204,8 @@ func (s *socket) recovered(w http.ResponseWriter, r *http.Request) {
 	s.fail(&Request{Request: r, w: w}, apierror.New(apierror.Internal).Because(failed))
 }
 
-// fault answers a request that is to get a fault, and reports whether it did. The record is made before: a fault may
-// last, or end the connection.
+// fault answers a request for which there is a fault, and reports whether it did. It makes the record first, since a
+// fault may last, or end the connection.
 func (s *socket) fault(r *Request) bool {
 	if s.config.Fault == nil {
 		return false

@@ -9,7 +9,7 @@ import (
 	"taskapi/auth"
 )
 
-// phase is what a connection waits for. Each phase has a time limit.
+// phase is the phase of a connection. Each phase has a time limit.
 type phase int64
 
 const (
@@ -92,9 +92,9 @@ func (c *Conn) Writing() { c.enter(writing) }
 // Serving ends what Writing begins.
 func (c *Conn) Serving() { c.enter(serving) }
 
-// Read reads from the client what the lane has not answered. The first bytes on a connection, or after an idle time,
-// begin a request's head. A read of a single byte is net/http's watch for the client's end, from another goroutine,
-// which may begin before the handler does.
+// Read reads the bytes from the client that the lane has not answered. The first bytes on a connection, or after an
+// idle time, begin a request's head. A read of a single byte is net/http's watch for the client's end, from another
+// goroutine, which may begin before the handler does.
 func (c *Conn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	if c.upgraded {

@@ -15,12 +15,11 @@ import (
 	"time"
 )
 
-// A client that polls sends the same bytes again and again. What net/http makes of a request's head depends on its
-// bytes alone, so a socket remembers heads that it has answered, each with its parsed request. A request whose bytes
-// are those of a remembered head takes the lane: Conn.Read gives its parsed request to the same handler that net/http
-// would call, sends the answer by one write, and reads on. So it is authenticated, limited and answered as any other,
-// and costs neither a parser nor a goroutine that watches for the client's end. Every other byte goes to net/http
-// untouched.
+// A client that polls sends the same bytes again and again. net/http's parsed request depends only on the bytes of the
+// head, so a socket remembers heads that it has answered, each with its parsed request. A request whose bytes are those
+// of a remembered head takes the lane: Conn.Read gives its parsed request to the same handler that net/http would call,
+// sends the answer by one write, and reads on. So it is authenticated, limited and answered as any other, and costs
+// neither a parser nor a goroutine that watches for the client's end. Every other byte goes to net/http untouched.
 //
 // The lane is for answers that come at once: nothing tells its handler that the client has gone. The first request of a
 // connection never takes it: until then net/http does not know that the connection is in use, and would wait for it

@@ -118,7 +118,7 @@ func (d *watchdog) sweep(ctx context.Context) {
 // shuts down.
 func (d *watchdog) closeSilent() { d.cut(func(c *Conn) bool { return c.phase() == arriving }) }
 
-// cut cuts off the connections of which which reports true.
+// cut cuts off the connections for which the function reports true.
 func (d *watchdog) cut(which func(*Conn) bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

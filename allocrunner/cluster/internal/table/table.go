@@ -1,6 +1,6 @@
-// Package table keeps in memory what the stores of cluster have in common: the entries by key, the latest changes, the
-// leases, and those who wait for a change. It plans the writes of a transaction. It holds no values: V says where a
-// value is. The store locks the table.
+// Package table is the common part of the stores of cluster, in memory: the entries by key, the latest changes, the
+// leases, and the callers that wait for a change. It plans the writes of a transaction. It holds no values: V says
+// where a value is. The store locks the table.
 package table
 
 import (
@@ -11,7 +11,7 @@ import (
 	"taskapi/allocrunner/cluster"
 )
 
-// Meta is what is known of an entry beside its value.
+// Meta holds the data of an entry besides its value.
 type Meta struct {
 	Key, Lease               string
 	LeaseIndex               uint64 // which of the owner's leases; 0 for none

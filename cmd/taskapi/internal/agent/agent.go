@@ -45,7 +45,7 @@ func invalid(err error) error {
 // ErrReported: the allocation failed, and an event has said why.
 var ErrReported = errors.New("the allocation failed")
 
-// Lock is the lock of an allocation's directory, with the state that is saved there.
+// Lock is the lock of an allocation's directory, with its saved state.
 type Lock interface {
 	// Saved returns the state that an earlier agent has saved; nil for a new allocation.
 	Saved() *interfaces.Saved
@@ -367,7 +367,7 @@ func (a *Agent) concluded(err error, w *wiring) error {
 	return ErrReported
 }
 
-// sayUpdated says what has changed of the job in place.
+// sayUpdated prints the changes of the job that were made in place.
 func sayUpdated(to Events, changes []jobdiff.Change) {
 	for _, c := range changes {
 		to.AllocEvent("Updated", c.String())

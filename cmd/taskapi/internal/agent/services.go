@@ -48,7 +48,7 @@ func (s Settings) ConsulAgent() consul.Settings { return s.Consul.Over(s.ConsulE
 // TaskDrivers returns the drivers that tasks may have.
 func (s Settings) TaskDrivers() *drivers.Registry { return cmp.Or(s.Drivers, builtin.Drivers) }
 
-// host returns what this machine offers to jobs.
+// host returns the features that this machine offers to jobs.
 func (s Settings) host() review.Host {
 	host := review.Host{Drivers: s.TaskDrivers()}
 	switch {
@@ -72,7 +72,7 @@ func (s Settings) ReviewAll(job *api.Job) ([]*api.TaskGroup, []review.Finding, e
 	return review.Job(job, s.host())
 }
 
-// CheckTasks returns what an allocation's tasks need and this machine does not have: see allocrunner.CheckTasks.
+// CheckTasks returns the things that an allocation's tasks need and this machine lacks: see allocrunner.CheckTasks.
 func (s Settings) CheckTasks(alloc *api.Allocation, dir string) []review.Finding {
 	return allocrunner.CheckTasks(alloc, dir, s.TaskDrivers())
 }
