@@ -91,7 +91,8 @@ them, which may vouch for any issuer.`,
 	flags.StringVar(&f.alloc, "alloc", "",
 		"allocation whose token it is, as `ALLOC` of other commands (default the only one that runs)")
 	flags.StringVar(&f.task, "task", "", "`TASK` whose token it is (default the only one)")
-	flags.StringArrayVar(&f.audience, "aud", nil, "`AUDIENCE` that the token names (default the allocation's); may be repeated")
+	flags.StringArrayVar(&f.audience, "aud", nil,
+		"`AUDIENCE` that the token names (default the allocation's); may be repeated")
 	flags.DurationVar(&f.ttl, "ttl", time.Hour, "how long the token is good")
 	flags.StringArrayVar(&f.claims, "claim", nil,
 		"another claim, `NAME=VALUE`, JSON or else a text, instead of one of the same name; may be repeated")

@@ -60,7 +60,8 @@ lost, 2 when a flag or an argument is wrong.`,
 	base.SetRunsAnother(cmd)
 	f.DurationVar(&line.ttl, "ttl", api.DefaultLockTTL,
 		"time within which the lock must be renewed, from 10s to 24h")
-	f.DurationVar(&line.delay, "delay", api.DefaultLockDelay, "time after the loss of a lock in which nobody can acquire it")
+	f.DurationVar(&line.delay, "delay", api.DefaultLockDelay,
+		"time after the loss of a lock in which nobody can acquire it")
 	f.DurationVar(&line.backoff, "backoff", 0,
 		"time between attempts to acquire a lock that is not released (default 1.1 TTLs)")
 	f.IntVar(&line.maxRetry, "max-retry", 5,
