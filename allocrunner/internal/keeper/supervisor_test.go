@@ -287,7 +287,7 @@ func (s said) Enabled(context.Context, slog.Level) bool { return true }
 // behind.
 func TestAFrozenKeeper(t *testing.T) {
 	dir := t.TempDir()
-	log := said{slog.DiscardHandler, "neither does it answer", make(chan string, 1)}
+	log := said{slog.DiscardHandler, "neither answers nor", make(chan string, 1)}
 	cfg := supervised(dir)
 	cfg.Logger = slog.New(log)
 	s := superviseAs(t, cfg)
