@@ -135,7 +135,8 @@ func TestAStopBeforeARestartKills(t *testing.T) {
 	}
 }
 
-// TestWhatEndsDuringARestartOfAll begins again with the others, even when its end would have ended them.
+// TestWhatEndsDuringARestartOfAll: a task that ends during a restart of all starts again with the others, even if its
+// end would have ended them.
 func TestWhatEndsDuringARestartOfAll(t *testing.T) {
 	t.Parallel()
 	hook := newPausing()
@@ -233,7 +234,7 @@ func TestKilledWhileAHookPrepares(t *testing.T) {
 	r.wantEvents("main", "Received", "Task Setup", "Killing")
 }
 
-// TestRestartOfRunningTasks leaves those alone that wait for a restart or are dead, also when there are no others.
+// TestRestartOfRunningTasks leaves dead tasks and tasks that wait for a restart alone, even if there are no others.
 func TestRestartOfRunningTasks(t *testing.T) {
 	t.Parallel()
 	waits := func(t *api.Task) {
@@ -578,8 +579,8 @@ func (h *heldStart) Prestart(ctx context.Context,
 	return nil, nil
 }
 
-// TestARestartDuringARestart is done already when the old process is gone and the next one is on its way; a task that
-// starts for another reason has none to restart by its name, and is left to start with the others.
+// TestARestartDuringARestart: a restart is done already if the old process is gone and the next one is being started. A
+// task that starts for another reason has no process to restart by its name, and starts with the others.
 func TestARestartDuringARestart(t *testing.T) {
 	t.Parallel()
 	hook := &heldStart{entered: make(chan struct{}), goOn: make(chan struct{})}

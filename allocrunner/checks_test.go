@@ -134,7 +134,7 @@ func TestHealthIsShown(t *testing.T) {
 	}
 }
 
-// TestAProgressDeadline fails a deployment whose health nobody has decided by then. The tasks run on.
+// TestAProgressDeadline fails a deployment if nobody has decided its health before the deadline. The tasks run on.
 func TestAProgressDeadline(t *testing.T) {
 	t.Parallel()
 	r := runWith(t, "service", func(g *api.TaskGroup, c *config) {
@@ -188,8 +188,7 @@ func TestADeadlineOfHealthIsAnEvent(t *testing.T) {
 	}
 }
 
-// TestHealthIsJudgedByTheNextRunner with a deadline of its own: what the allocation was doing meanwhile nobody has
-// seen.
+// TestHealthIsJudgedByTheNextRunner with a deadline of its own, since nobody has watched the allocation meanwhile.
 func TestHealthIsJudgedByTheNextRunner(t *testing.T) {
 	t.Parallel()
 	state := &memory{}

@@ -29,9 +29,9 @@ func (m *moments) Put(c interfaces.Saved) error {
 	return nil
 }
 
-// TestThePowerIsCut after each write of an allocation's life. What goes on from there comes to an end by itself: the
-// dead are not run again, nor what was running when it is not to be restarted, what follows the main tasks follows
-// them, a stop is not forgotten, and the index goes on above all that was seen.
+// TestThePowerIsCut after each write of an allocation's life. The next runner brings the allocation to its end: dead
+// tasks do not run again, nor do running tasks without a restart policy; poststop tasks follow the main tasks; a stop
+// is not forgotten; and the index goes on above every index that was seen.
 func TestThePowerIsCut(t *testing.T) {
 	t.Parallel()
 	says := `echo >> $NOMAD_TASK_DIR/runs; `
@@ -77,7 +77,7 @@ func TestThePowerIsCut(t *testing.T) {
 	}
 }
 
-// goOn runs an allocation from what was written down of it to its end, on a machine where no process is left.
+// goOn runs an allocation from its saved state to its end, on a machine where no process is left.
 func goOn(t *testing.T, cfg interfaces.Config, stopped bool, index uint64) {
 	t.Helper()
 	before := cfg.Saved

@@ -106,7 +106,8 @@ func (e *acls) says(words string) func() bool {
 	return func() bool { return strings.Contains(e.log.String(), words) }
 }
 
-// TestToken: the one of the file, as it is now. Without it nothing is shown to be registered, and the log says why.
+// TestToken: the provider uses the present token of the file. Without a token nothing seems to be registered, and the
+// log says why.
 func TestToken(t *testing.T) {
 	t.Parallel()
 	e := newACLs(t)
@@ -144,8 +145,8 @@ func TestLogOfAnAgentThatIsAway(t *testing.T) {
 	}
 }
 
-// TestTokenIsReplaced: what the agent does for a service it does with the service's own token, so all get the one that
-// there is now, and what is found of them goes on to be seen.
+// TestTokenIsReplaced: the agent uses a service's own token, so all services get the new token, and the results of
+// their checks stay visible.
 func TestTokenIsReplaced(t *testing.T) {
 	t.Parallel()
 	e := newACLs(t)

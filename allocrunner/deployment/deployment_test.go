@@ -44,7 +44,7 @@ func stopped(by *api.Allocation) func(*api.Allocation) {
 	return func(a *api.Allocation) { interfaces.StopRequest{ReplacedBy: by}.Apply(a) }
 }
 
-// outcome is what is told of a deployment.
+// outcome is the visible result of a deployment.
 type outcome struct {
 	ID, Status, Description    string
 	Placed, Healthy, Unhealthy int
@@ -179,8 +179,8 @@ func TestForgotten(t *testing.T) {
 	}
 }
 
-// TestAnySequence: whatever happens, in any order, one deployment runs at most, the latest; what has ended stays as it
-// is, an index never falls, and what was returned before does not change.
+// TestAnySequence: after any events in any order, at most the latest deployment runs, an ended deployment does not
+// change, an index never falls, and a returned list does not change.
 func TestAnySequence(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		alloc, n := version(0, "0"), uint64(0)

@@ -14,15 +14,15 @@ import (
 	"testing"
 )
 
-// allowedImports is who may import whom within the module. A package that is not here imports none of the module's
-// packages. The packages of internal/ are helpers: every package may import them, and they import nothing but each
+// allowedImports lists the packages of the module that each package may import. A package without an entry imports none
+// of them. The packages of internal/ are helpers: every package may import them, and they import nothing but each
 // other.
 //
-// Two walls stand. allocrunner imports nothing of auth, identity, handlers or socket: what runs tasks can be used
-// without the API, by another program too. handlers imports no runner, no driver and no store, but only what they have
-// in common, allocrunner/interfaces and leaves of allocrunner: it answers for any runner and any store, and its tests
-// need neither. auth and identity import nothing of allocrunner: other people's tests build them where no runner does.
-// cmd/taskapi joins the two sides, and so does auth/authtest, without a runner.
+// These rules matter most. allocrunner imports nothing of auth, identity, handlers or socket, so another program can
+// run tasks without the API. handlers imports no runner, no driver and no store, but only their common packages,
+// allocrunner/interfaces and leaves of allocrunner. So it works with any runner and any store, and its tests need
+// neither. auth and identity import nothing of allocrunner, so other people's tests can build them on systems without a
+// runner. cmd/taskapi joins the two sides, and so does auth/authtest, without a runner.
 var allowedImports = map[string][]string{
 	"allocrunner": {
 		"allocrunner/deployment",
