@@ -141,7 +141,7 @@ func (c *child) run() {
 //go:nosplit
 func (c *child) become() (at step, errno syscall.Errno) {
 	_, _, _ = syscall.RawSyscall(syscall.SYS_SETSID, 0, 0, 0)
-	for i := uintptr(0); i < connFD; i++ {
+	for i := range uintptr(connFD) {
 		if c.files[i] == i {
 			continue
 		}
