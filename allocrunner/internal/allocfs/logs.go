@@ -46,7 +46,9 @@ type logFrames struct {
 
 // Logs reads with this program's rights: everyone who may read the task's logs may read its log files.
 func (f files) Logs(task, kind string, span interfaces.Span) (interfaces.Frames, error) {
-	s := &logFrames{frame: newFrame(span), stream: task + "." + kind, follow: span.Follow, index: -1, newline: true, tree: f.Tree}
+	s := &logFrames{
+		frame: newFrame(span), stream: task + "." + kind, follow: span.Follow, index: -1, newline: true, tree: f.Tree,
+	}
 	fail := func(err error) (interfaces.Frames, error) {
 		return nil, errors.Join(&interfaces.FileError{Path: logPath + s.stream, Err: innermost(err)}, s.Close())
 	}

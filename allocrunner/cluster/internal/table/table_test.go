@@ -56,10 +56,10 @@ func TestLoad(t *testing.T) {
 
 func describe(t *table.Table[int]) string {
 	var text strings.Builder
-	text.WriteString(fmt.Sprint(t.Index, t.Bytes(), t.HasLeases(), t.Len(),
-		len(t.Ended(func(uint64) bool { return false }))))
+	fmt.Fprint(&text, t.Index, t.Bytes(), t.HasLeases(), t.Len(),
+		len(t.Ended(func(uint64) bool { return false })))
 	for _, e := range t.Entries() {
-		text.WriteString(fmt.Sprintf(" %+v", *e))
+		fmt.Fprintf(&text, " %+v", *e)
 	}
 	return text.String()
 }

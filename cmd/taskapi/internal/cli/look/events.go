@@ -116,7 +116,7 @@ func (s *eventsStream) read(ctx context.Context, c *client.Client) (done bool, e
 	for lines := json.NewDecoder(resp.Body); ; {
 		var raw json.RawMessage
 		if lines.Decode(&raw) != nil {
-			return false, nil //nolint:nilerr // the stream has ended
+			return false, nil // the stream has ended
 		}
 		if string(raw) == "{}" {
 			if beats++; beats > 1 && !s.follow {

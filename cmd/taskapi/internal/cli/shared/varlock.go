@@ -78,7 +78,7 @@ func (l *lockCommandLine) run(ctx context.Context, args []string, w base.Environ
 		return err
 	}
 	args = args[1:]
-	v := &api.Variable{Namespace: l.varFlags.in(w), Path: path,
+	v := &api.Variable{Namespace: l.in(w), Path: path,
 		Lock: &api.VariableLock{TTL: l.ttl.String(), LockDelay: l.delay.String()}}
 	if strings.HasPrefix(args[0], "@") {
 		spec, err := vars.ReadSpec(args[0][1:], w.Stdin)
