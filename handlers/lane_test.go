@@ -1,6 +1,7 @@
 package handlers_test
 
 import (
+	"errors"
 	"bufio"
 	"crypto/ed25519"
 	"io"
@@ -231,7 +232,7 @@ func TestHalfClosedInTheLane(t *testing.T) {
 			t.Fatal(name, err)
 		}
 		_, err = io.Copy(io.Discard, answer.Body)
-		if _, end := c.ReadByte(); answer.StatusCode != http.StatusOK || err != nil || end != io.EOF {
+		if _, end := c.ReadByte(); answer.StatusCode != http.StatusOK || err != nil || !errors.Is(end, io.EOF) {
 			t.Errorf("%s the lane: status %d, %v, and then %v", name, answer.StatusCode, err, end)
 		}
 		if taken := l.repeats.taken() - before; name == "with" && taken != 1 {
