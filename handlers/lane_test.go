@@ -1,9 +1,9 @@
 package handlers_test
 
 import (
-	"errors"
 	"bufio"
 	"crypto/ed25519"
+	"errors"
 	"io"
 	"maps"
 	"net"
