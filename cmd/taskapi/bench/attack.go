@@ -60,7 +60,7 @@ func (env *environment) attacked(ctx context.Context) (*pair, error) {
 
 func (env *environment) attackOn(ctx context.Context, o options, t target) ([]sample, error) {
 	floods := []target{{socket: t.socket, requests: env.hostile}}
-	return env.beside(ctx, o, floods, hostileConnections, func() (load.Result, error) {
+	return env.beside(ctx, floods, hostileConnections, func() (load.Result, error) {
 		return drive(ctx, t, goodConnections, 0, o)
 	})
 }

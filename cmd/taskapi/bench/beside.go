@@ -17,7 +17,7 @@ import (
 const floodLength = 5 * time.Minute
 
 // beside drives good connections alone and beside a flood of each target.
-func (env *environment) beside(ctx context.Context, o options, floods []target, connections int,
+func (env *environment) beside(ctx context.Context, floods []target, connections int,
 	good func() (load.Result, error)) ([]sample, error) {
 	alone, err := good()
 	if err != nil {

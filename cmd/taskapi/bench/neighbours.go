@@ -30,7 +30,7 @@ func (env *environment) neighbours(ctx context.Context, o options) ([]sample, er
 		}
 		targets = append(targets, t)
 	}
-	return env.beside(ctx, o, targets[1:], busyConnections, func() (load.Result, error) {
+	return env.beside(ctx, targets[1:], busyConnections, func() (load.Result, error) {
 		return drive(ctx, targets[0], 1, neighbourPause, o)
 	})
 }
