@@ -103,7 +103,7 @@ func TestNeighboursInOneProcess(t *testing.T) {
 	for i := range present {
 		present[i].neighbour = begin()
 	}
-	get := func(i int) *neighbour { // it may be gone by the time that it is used
+	get := func(i int) *neighbour { // which may have ended before the caller uses it
 		present[i].RLock()
 		defer present[i].RUnlock()
 		return present[i].neighbour

@@ -16,7 +16,7 @@ import (
 	"taskapi/internal/proc"
 )
 
-// sleeperTasks are blocks of so many tasks, t0 and on, that have a token each and do nothing.
+// sleeperTasks returns the blocks of n tasks, t0 and on. Each has a token and does nothing.
 func sleeperTasks(n int) string {
 	var tasks strings.Builder
 	for i := range n {

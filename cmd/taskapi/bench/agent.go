@@ -104,14 +104,20 @@ type agent struct {
 	dir     string // the allocation's directory
 }
 
-// agent starts taskapi with a new allocation of the job.
-func (env *environment) agent(dataDir, job string, flags ...string) (*agent, error) {
-	allocID, file := uuid.NewString(), env.path(".nomad.hcl")
+// runJob starts taskapi run with the job and the flags.
+func (env *environment) runJob(dataDir, job string, flags ...string) (*process, error) {
+	file := env.path(".nomad.hcl")
 	if err := os.WriteFile(file, []byte(job), 0o644); err != nil {
 		return nil, err
 	}
-	args := append([]string{"run", "-data-dir", dataDir, "-alloc-id", allocID}, flags...)
-	p, err := start(env.binary, append(args, file)...)
+	args := append([]string{"run", "-data-dir", dataDir}, flags...)
+	return start(env.binary, append(args, file)...)
+}
+
+// agent starts taskapi with a new allocation of the job.
+func (env *environment) agent(dataDir, job string, flags ...string) (*agent, error) {
+	allocID := uuid.NewString()
+	p, err := env.runJob(dataDir, job, append([]string{"-alloc-id", allocID}, flags...)...)
 	if err != nil {
 		return nil, err
 	}
@@ -120,12 +126,9 @@ func (env *environment) agent(dataDir, job string, flags ...string) (*agent, err
 
 // fresh starts taskapi as a user does, who gives no ID, and returns when the operator gets a 200.
 func (env *environment) fresh(ctx context.Context, dataDir, job string) (s *agent, took time.Duration, err error) {
-	file, allocs := env.path(".nomad.hcl"), filepath.Join(dataDir, "allocs")
-	if err := os.WriteFile(file, []byte(job), 0o644); err != nil {
-		return nil, 0, err
-	}
+	allocs := filepath.Join(dataDir, "allocs")
 	before, _ := os.ReadDir(allocs) // none before the first start
-	p, err := start(env.binary, "run", "-data-dir", dataDir, file)
+	p, err := env.runJob(dataDir, job)
 	if err != nil {
 		return nil, 0, err
 	}

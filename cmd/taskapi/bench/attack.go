@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"os"
-	"path/filepath"
 
 	"taskapi/cmd/taskapi/bench/internal/load"
 )
@@ -38,11 +37,10 @@ func (env *environment) floorAttack(ctx context.Context, o options) ([]sample, e
 
 // attacked returns a taskapi that trusts the attack's issuer.
 func (env *environment) attacked(ctx context.Context) (*pair, error) {
-	keys := filepath.Join(env.dir, "issuer.jwks")
 	if env.hostile != nil {
 		return env.pair(ctx)
 	}
-	issuer := newIssuer()
+	issuer, keys := newIssuer(), env.path(".jwks")
 	if err := os.WriteFile(keys, issuer.jwks(), 0o644); err != nil {
 		return nil, err
 	}

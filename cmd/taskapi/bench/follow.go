@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"taskapi/cmd/taskapi/bench/internal/load"
+	"taskapi/internal/wake"
 )
 
 const (
@@ -32,7 +33,7 @@ func printRole(ctx context.Context, args []string) error {
 	}
 	begin := filepath.Join(os.Getenv("NOMAD_ALLOC_DIR"), "data", "begin")
 	for _, err := os.Stat(begin); err != nil; _, err = os.Stat(begin) {
-		if err := wait(ctx, 5*time.Millisecond); err != nil {
+		if err := wake.Sleep(ctx, 5*time.Millisecond); err != nil {
 			return err
 		}
 	}
@@ -51,7 +52,7 @@ func printRole(ctx context.Context, args []string) error {
 			return err
 		}
 		if sent >= due {
-			if err := wait(ctx, piece); err != nil {
+			if err := wake.Sleep(ctx, piece); err != nil {
 				return err
 			}
 		}

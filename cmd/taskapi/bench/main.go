@@ -52,15 +52,6 @@ type options struct {
 // of returns a time in proportion to -seconds.
 func (o options) of(d time.Duration) time.Duration { return time.Duration(o.seconds * float64(d)) }
 
-func wait(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
-	}
-}
-
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()

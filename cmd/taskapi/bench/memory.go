@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"taskapi/internal/proc"
+	"taskapi/internal/wake"
 )
 
 // rest is how long the servers are left alone before their memory is read, for each of -seconds: longer than taskapi
@@ -46,7 +47,7 @@ func (env *environment) floorMemory(ctx context.Context, o options) (_ []sample,
 
 // atRest reads the memory of the processes together. RSS counts shared pages in full, PSS by share.
 func atRest(ctx context.Context, o options, pids ...int) ([]sample, error) {
-	if err := wait(ctx, o.of(rest)); err != nil {
+	if err := wake.Sleep(ctx, o.of(rest)); err != nil {
 		return nil, err
 	}
 	var rss, pss uint64

@@ -46,11 +46,8 @@ type crowd struct {
 
 // crowd starts a process with many allocations, and returns when all of them run and the process is at rest.
 func (env *environment) crowd(ctx context.Context, allocations int) (*crowd, error) {
-	file, dataDir := env.path(".nomad.hcl"), env.path(".data")
-	if err := os.WriteFile(file, []byte(crowdJob), 0o644); err != nil {
-		return nil, err
-	}
-	p, err := start(env.binary, "run", "-data-dir", dataDir, "-simulate", strconv.Itoa(allocations), file)
+	dataDir := env.path(".data")
+	p, err := env.runJob(dataDir, crowdJob, "-simulate", strconv.Itoa(allocations))
 	if err != nil {
 		return nil, err
 	}

@@ -9,6 +9,8 @@ import (
 	"os"
 	"strings"
 	"time"
+
+	"taskapi/internal/wake"
 )
 
 // pollInterval is how often a start is looked at from outside; it bounds the error of the figure.
@@ -37,7 +39,7 @@ func firstRole(ctx context.Context, args []string) error {
 		if err == nil && r.status == http.StatusOK {
 			break
 		}
-		if ended := wait(ctx, pollInterval); ended != nil {
+		if ended := wake.Sleep(ctx, pollInterval); ended != nil {
 			return errors.Join(ended, err)
 		}
 	}

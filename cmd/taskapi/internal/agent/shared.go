@@ -13,7 +13,7 @@ import (
 // leaseTimeout bounds how long the start of an allocation waits for the shared store.
 const leaseTimeout = 2 * time.Second
 
-// hold takes the lease of what the allocation shares with others. If the store is unavailable, the allocation starts
+// hold takes the lease of the allocation in the shared store. If the store is unavailable, the allocation starts
 // all the same, and the provider takes the lease later.
 func (s *wiring) hold() {
 	ctx, cancel := context.WithTimeout(context.Background(), leaseTimeout)
