@@ -146,7 +146,7 @@ func TestDeploymentEvents(t *testing.T) {
 	log.FollowDeployments(func() []*api.Deployment { return list })
 	saved := *recordedAlloc()
 	saved.ModifyIndex = 30
-	log.Resume(&saved, false)
+	log.Resume(&saved, &saved, false)
 	alloc := touched(t, log, 30)
 	client := newServerOf(t, auth.Owner{AllocationID: allocID, UID: peer.UID}, alloc, everyRoute,
 		streaming(log)).sdk(t, operator)

@@ -376,19 +376,21 @@ func TestResume(t *testing.T) {
 		index      uint64
 		want       []string
 	}{
-		"with nothing missed":  {false, 41, updated(10041)},
-		"with the last missed": {false, 40, updated(40, 10041)},
-		"with more missed":     {false, 39, append([]string{fmt.Sprintf(lost, 39, 39)}, updated(40, 10041)...)},
-		"for the first time":   {false, 0, updated(40, 10041)},
-		"with another job": {true, 40, append([]string{"40 Job JobRegistered, Allocation PlanResult"},
+		"with nothing missed":  {false, 41, updated(10040, 10041)},
+		"with the last missed": {false, 40, updated(10040, 10041)},
+		"with more missed":     {false, 39, append([]string{fmt.Sprintf(lost, 39, 39)}, updated(10040, 10041)...)},
+		"for the first time":   {false, 0, updated(10040, 10041)},
+		"with another job": {true, 40, append([]string{"10040 Job JobRegistered, Allocation PlanResult"},
 			updated(10041)...)},
-		"after what is unsaved": {false, 57, updated(10041)},
+		"after what is unsaved": {false, 57, updated(10040, 10041)},
 	} {
 		t.Run("in another process, "+name, func(t *testing.T) {
 			log := events.New()
 			saved := *recordedAlloc()
 			saved.ModifyIndex = 40
-			log.Resume(&saved, c.registered)
+			first := saved
+			first.ModifyIndex = 10040
+			log.Resume(&saved, &first, c.registered)
 			put(t, log, 10041, nil)
 			s := newServer(t, touched(t, log, 10041), streaming(log))
 			if got := streamed(t, s, goodToken, fmt.Sprintf("?index=%d", c.index)); !slices.Equal(got, c.want) {

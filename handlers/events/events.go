@@ -121,9 +121,10 @@ func (e *Log) FollowDeployments(deployments func() []*api.Deployment) {
 	e.deployments = deployments
 }
 
-// Resume begins with the version that another process has left, with another version of the job or not. The events that
-// process has streamed are not known: a client that asks for them learns that they are lost.
-func (e *Log) Resume(saved *api.Allocation, registered bool) {
+// Resume begins with the first version of the allocation in this process, with another version of the job or not. The
+// events that the process before has streamed are not known, those above the saved version's index among them: a client
+// that asks for older ones learns that they are lost.
+func (e *Log) Resume(saved, now *api.Allocation, registered bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	kind := eventUpdated
@@ -131,7 +132,7 @@ func (e *Log) Resume(saved *api.Allocation, registered bool) {
 		kind = eventPlanned
 	}
 	e.lost, e.deployed = saved.ModifyIndex-1, saved.ModifyIndex
-	e.appendLocked(&event{alloc: saved, kind: kind, job: registered, arrives: true})
+	e.appendLocked(&event{alloc: now, kind: kind, job: registered, arrives: true})
 }
 
 // PutAllocs adds an event for each allocation, unless the version was there before. It never fails, and keeps the

@@ -92,9 +92,6 @@ func newWiring(a *Agent, alloc *api.Allocation) (_ *wiring, err error) {
 	}
 	if saved != nil {
 		alloc = saved.Alloc
-		s.events.Resume(alloc, len(cfg.Changes) > 0)
-	} else {
-		s.events.Begin()
 	}
 	s.shares = newShares(alloc.GetTaskGroup(), s.limits.AllConnections)
 	s.updates = updates.New(updates.Config{Sinks: []interfaces.Sink{s.events}, Logger: s.logger})
@@ -106,6 +103,11 @@ func newWiring(a *Agent, alloc *api.Allocation) (_ *wiring, err error) {
 	config.Saved, config.Previous = saved, cfg.Lock.Previous()
 	if s.runner, err = cfg.Factory(config); err != nil {
 		return nil, invalid(err)
+	}
+	if saved != nil {
+		s.events.Resume(saved.Alloc, s.runner.Alloc(), len(cfg.Changes) > 0)
+	} else {
+		s.events.Begin()
 	}
 	if v, ok := s.runner.(interfaces.Deployer); ok {
 		s.events.FollowDeployments(v.Deployments)
