@@ -21,7 +21,7 @@ const (
 	// lingerAtMost bounds the time, whatever the clients do.
 	lingerAtMost = 10 * time.Second
 	// replacedAtMost bounds the time when another version of the job waits to begin.
-	replacedAtMost = time.Second
+	replacedAtMost = 3 * time.Second
 	// lingerPause is the pause between two looks at the clients.
 	lingerPause = 10 * time.Millisecond
 )
