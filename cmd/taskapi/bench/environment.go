@@ -25,10 +25,13 @@ type environment struct {
 	made   int    // folders and sockets made so far
 	data   string // the data directory of the starts that are measured
 
+	nomadBinary string // a copy of Nomad's program; empty for none
+
 	// What the ways of a measurement share; stop ends it.
 	serving *pair
 	hostile [][]byte // requests of the attack on it
 	group   *agent
+	peer    *nomad
 }
 
 func newEnvironment(binary string) (*environment, error) {
@@ -88,7 +91,10 @@ func (env *environment) stop() (err error) {
 	if env.group != nil {
 		env.group.stopInto(&err)
 	}
-	env.serving, env.hostile, env.group = nil, nil, nil
+	if env.peer != nil {
+		env.peer.stopInto(&err)
+	}
+	env.serving, env.hostile, env.group, env.peer = nil, nil, nil, nil
 	return err
 }
 

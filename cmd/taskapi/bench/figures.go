@@ -80,7 +80,11 @@ func printFigures(w io.Writer, title string, ways []way, figures []*figure, comp
 			}
 			fmt.Fprintf(table, "%s\t", f.unit(median(values)))
 		}
-		for other := 1; other < len(ways) && f.values[0] != nil && f.values[other] != nil; other++ {
+		for other := 1; other < len(ways); other++ {
+			if f.values[0] == nil || f.values[other] == nil {
+				fmt.Fprint(table, "\t")
+				continue
+			}
 			r := ratioOf(f.values[0], f.values[other])
 			fmt.Fprintf(table, "%v\t", r)
 			switch {

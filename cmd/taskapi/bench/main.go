@@ -11,6 +11,9 @@
 //	follow      what four readers get that follow the output of a task which prints 100 MB/s
 //	scale       CPU and memory of one process for each of its allocations, which are simulated, and its answers
 //
+// With -nomad, a Nomad agent is measured in turn with taskapi in throughput, start,
+// memory and exec.
+//
 // With -compare, another revision (or another taskapi's file) is measured in turn with this one, in all of these. The
 // program then exits 1 if a figure is worse by more than the spread of its ratios.
 //
@@ -44,6 +47,7 @@ type options struct {
 	binary  string
 	run     string
 	compare string
+	nomad   string
 	seconds float64
 	rounds  int
 	crowd   int
@@ -79,13 +83,19 @@ type measurement struct {
 }
 
 var measurements = []measurement{
-	{"throughput", func(e *environment) []way { return []way{{"taskapi", e.answers}, {"floor", e.floorAnswers}} }},
-	{"start", func(e *environment) []way { return []way{{"taskapi", e.starts}, {"floor", e.floorStarts}} }},
+	{"throughput", func(e *environment) []way {
+		return e.besideNomad([]way{{"taskapi", e.answers}, {"floor", e.floorAnswers}}, e.nomadAnswers)
+	}},
+	{"start", func(e *environment) []way {
+		return e.besideNomad([]way{{"taskapi", e.starts}, {"floor", e.floorStarts}}, e.nomadStarts)
+	}},
 	{"resume", func(e *environment) []way { return []way{{"taskapi", e.resumes}} }},
-	{"memory", func(e *environment) []way { return []way{{"taskapi", e.memory}, {"floor", e.floorMemory}} }},
+	{"memory", func(e *environment) []way {
+		return e.besideNomad([]way{{"taskapi", e.memory}, {"floor", e.floorMemory}}, e.nomadMemory)
+	}},
 	{"attack", func(e *environment) []way { return []way{{"taskapi", e.attack}, {"floor", e.floorAttack}} }},
 	{"neighbours", func(e *environment) []way { return []way{{"taskapi", e.neighbours}} }},
-	{"exec", (*environment).execWays},
+	{"exec", func(e *environment) []way { return e.besideNomad(e.execWays(), e.nomadExecs) }},
 	{"follow", func(e *environment) []way { return []way{{"taskapi", e.follow}} }},
 	{"scale", func(e *environment) []way { return []way{{"many allocations", e.many}, {"one", e.one}} }},
 }
@@ -102,6 +112,7 @@ func run(ctx context.Context, w io.Writer, args []string) error {
 	flags.StringVar(&o.binary, "binary", "bin/taskapi", "the taskapi to measure")
 	flags.StringVar(&o.run, "run", all, "what to measure")
 	flags.StringVar(&o.compare, "compare", "", "a git revision, or a file, to measure in turn with the taskapi to measure")
+	flags.StringVar(&o.nomad, "nomad", "", "Nomad's program, to measure beside taskapi what both have; root is needed")
 	flags.Float64Var(&o.seconds, "seconds", 1, "how long a round of requests lasts")
 	flags.IntVar(&o.rounds, "rounds", 5, fmt.Sprintf("how many rounds; with -compare %d unless given", compareRounds))
 	flags.IntVar(&o.crowd, "allocations", 1000, "how many allocations the process has that is measured by scale")
@@ -132,6 +143,12 @@ func run(ctx context.Context, w io.Writer, args []string) error {
 		return err
 	}
 	defer env.close()
+	if o.nomad != "" {
+		env.nomadBinary = env.path("nomad")
+		if err := copyFile(env.nomadBinary, o.nomad); err != nil {
+			return err
+		}
+	}
 	if o.compare != "" {
 		return compare(ctx, w, o, env, chosen)
 	}

@@ -76,14 +76,18 @@ func (env *environment) starts(ctx context.Context, _ options) ([]sample, error)
 	return []sample{
 		row(firstAnswerFigure, func(b beginning) time.Duration { return b.operator }),
 		row("the same, CPU", func(b beginning) time.Duration { return b.operatorCPU }),
-		row("the task's main function", func(b beginning) time.Duration { return b.main }),
-		row("the task's first 200", func(b beginning) time.Duration { return b.task }),
+		row(mainFigure, func(b beginning) time.Duration { return b.main }),
+		row(taskAnswerFigure, func(b beginning) time.Duration { return b.task }),
 		row("the task's, CPU", func(b beginning) time.Duration { return b.taskCPU }),
 	}, nil
 }
 
-// firstAnswerFigure is what the starts of both servers have in common.
-const firstAnswerFigure = "the operator's first 200"
+// What the starts of several programs have in common.
+const (
+	firstAnswerFigure = "the operator's first 200"
+	mainFigure        = "the task's main function"
+	taskAnswerFigure  = "the task's first 200"
+)
 
 func (env *environment) floorStarts(ctx context.Context, _ options) ([]sample, error) {
 	var all []time.Duration
