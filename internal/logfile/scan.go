@@ -1,7 +1,6 @@
 package logfile
 
 import (
-	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
@@ -37,7 +36,8 @@ func grown(buffer []byte, size int) []byte {
 type Scanner struct {
 	At     int64 // of the next record
 	end    int64
-	r      *bufio.Reader
+	f      io.ReaderAt
+	ahead  []byte // what has been read from At on, a part of buffer
 	buffer []byte
 }
 
@@ -45,15 +45,54 @@ const readAhead = 32 << 10
 
 // Scan returns a scanner for the part of a file between two places.
 func Scan(f io.ReaderAt, from, to int64) *Scanner {
+	s := &Scanner{}
+	s.Reset(f, from, to)
+	return s
+}
+
+// Reset has the scanner read another part, or another file. It keeps the buffer.
+func (s *Scanner) Reset(f io.ReaderAt, from, to int64) {
 	to = max(from, to)
+	s.At, s.end, s.f, s.ahead = from, to, f, nil
 	size := min(readAhead, max(to-from, RecordSize+MaxKey)) // mostly there is one small batch
-	return &Scanner{At: from, end: to, r: bufio.NewReaderSize(io.NewSectionReader(f, from, to-from), int(size))}
+	s.buffer = grown(s.buffer, int(size))
+	s.buffer = s.buffer[:cap(s.buffer)]
+}
+
+// peek returns the next bytes, as many as a number if the part has so many. The bytes stay until the next call. Errors:
+// io.EOF for fewer bytes; the file's.
+func (s *Scanner) peek(n int) ([]byte, error) {
+	for len(s.ahead) < n {
+		left := s.end - s.At - int64(len(s.ahead))
+		if left <= 0 {
+			return s.ahead, io.EOF
+		}
+		if n > len(s.buffer) { // it may be a lie: there is only as much memory as there is file
+			s.buffer = append(make([]byte, 0, min(n, 2*len(s.buffer))), s.ahead...)
+			s.buffer = s.buffer[:cap(s.buffer)]
+		} else {
+			copy(s.buffer, s.ahead)
+		}
+		have := len(s.ahead)
+		room := s.buffer[have:min(int64(len(s.buffer)), int64(have)+left)]
+		read, err := s.f.ReadAt(room, s.At+int64(have))
+		if s.ahead = s.buffer[:have+read]; read < len(room) {
+			return s.ahead[:min(n, len(s.ahead))], err
+		}
+	}
+	return s.ahead[:n], nil
+}
+
+// discard moves on by bytes that peek has returned.
+func (s *Scanner) discard(n int) {
+	s.At += int64(n)
+	s.ahead = s.ahead[n:]
 }
 
 // Record returns the next record. Its body is valid until the next call. Errors: io.EOF; ErrBody; ErrNoRecord, after
 // which only Skip moves the scanner on; the file's.
 func (s *Scanner) Record() (r Record, span Span, err error) {
-	head, err := s.r.Peek(RecordSize + MaxKey)
+	head, err := s.peek(RecordSize + MaxKey)
 	if len(head) == 0 || err != nil && !errors.Is(err, io.EOF) {
 		return r, span, err
 	}
@@ -61,38 +100,25 @@ func (s *Scanner) Record() (r Record, span Span, err error) {
 	if err != nil {
 		return r, span, err
 	}
-	size := min(int64(n)+body, s.end-s.At) // a cut off record ends with the file
-	whole := head
-	if size > int64(len(head)) {
-		if whole, err = s.large(size); err != nil {
-			return r, span, err
+	size := min(int64(n)+body, s.end-s.At) // a cut off record ends with the part
+	whole, err := s.peek(int(size))
+	if err != nil {
+		if errors.Is(err, io.EOF) {
+			err = io.ErrUnexpectedEOF
 		}
-	} else {
-		_, _ = s.r.Discard(int(size)) // it can't fail: Peek has read as much. The bytes stay until the next read
+		return r, span, err
 	}
 	span = Span{s.At, uint32(size)}
-	s.At += size
-	return r, span, r.parseBody(whole[:size], n, body)
-}
-
-// large reads the bytes of a record that is larger than Peek's buffer.
-func (s *Scanner) large(size int64) ([]byte, error) {
-	for n := int64(0); n < size; { // the size may be a lie: there is only as much memory as there is file
-		next := min(size, max(2*n, readAhead))
-		s.buffer = append(s.buffer[:n], make([]byte, next-n)...)
-		if _, err := io.ReadFull(s.r, s.buffer[n:]); err != nil {
-			return nil, err
-		}
-		n = next
-	}
-	return s.buffer, nil
+	s.discard(int(size))
+	return r, span, r.parseBody(whole, n, body)
 }
 
 // Skip moves on from a place without a record to the next one that looks like the beginning of a record, or to the end.
 func (s *Scanner) Skip() {
-	s.discard(1)
+	ahead, _ := s.peek(1)
+	s.discard(len(ahead))
 	for {
-		ahead, err := s.r.Peek(s.r.Size())
+		ahead, err := s.peek(len(s.buffer))
 		switch at := bytes.Index(ahead, []byte(Magic)); {
 		case at >= 0:
 			s.discard(at)
@@ -105,11 +131,6 @@ func (s *Scanner) Skip() {
 	}
 }
 
-func (s *Scanner) discard(n int) {
-	n, _ = s.r.Discard(n) // an error comes back from the next Record
-	s.At += int64(n)
-}
-
 // Batch reads the next batch, calls visit with each of its records, and returns its TxID. Errors: io.EOF behind the
 // last batch; the damage of the batch, with its byte; those of visit.
 func (s *Scanner) Batch(visit func(Record, Span) error) (txid uint64, err error) {
@@ -117,15 +138,17 @@ func (s *Scanner) Batch(visit func(Record, Span) error) (txid uint64, err error)
 		at := s.At
 		r, span, err := s.Record()
 		switch {
-		case errors.Is(err, io.EOF) && txid == 0:
+		case err != nil && errors.Is(err, io.EOF):
+			if txid != 0 {
+				return 0, errors.New("the last change has no end")
+			}
 			return 0, io.EOF
-		case errors.Is(err, io.EOF):
-			return 0, errors.New("the last change has no end")
-		case err == nil && (txid != 0 && r.TxID != txid || r.TxID == 0):
+		case err != nil:
+		case r.TxID != txid && txid != 0 || r.TxID == 0:
 			err = fmt.Errorf("a record of change %d in change %d", r.TxID, txid)
-		case err == nil && r.Key == "":
+		case r.Key == "":
 			return r.TxID, nil
-		case err == nil:
+		default:
 			txid = r.TxID
 			err = visit(r, span)
 		}
