@@ -5,6 +5,7 @@ package table
 
 import (
 	"cmp"
+	"encoding/binary"
 	"slices"
 	"strings"
 
@@ -138,7 +139,6 @@ type Change[V any] struct {
 	Entry[V]
 	Index  uint64
 	Delete bool
-	order  int // among those of one Load
 }
 
 // mergeFrom is the number of changes from which rebuilding the list of all entries costs less than changing it in
@@ -154,7 +154,6 @@ func (t *Table[V]) Load(index uint64, changes []*Change[V]) {
 		t.Forget(changes[old-1].Index)
 	}
 	for i, c := range changes {
-		c.order = i
 		c.CreateIndex, c.ModifyIndex = cmp.Or(c.CreateIndex, c.Index), cmp.Or(c.ModifyIndex, c.Index)
 		if i >= old {
 			t.note(change{c.Index, c.Key})
@@ -186,12 +185,10 @@ func (t *Table[V]) Load(index uint64, changes []*Change[V]) {
 
 // merge sorts changes by key, and merges them with the entries. Of the changes of one key the last one counts.
 func (t *Table[V]) merge(changes []*Change[V]) {
-	slices.SortFunc(changes, func(a, b *Change[V]) int {
-		return cmp.Or(strings.Compare(a.Key, b.Key), a.order-b.order)
-	})
+	sorted := byKey(changes)
 	merged := make([]*Entry[V], 0, len(t.entries)+len(changes))
-	for i, c := range changes {
-		if i+1 < len(changes) && changes[i+1].Key == c.Key {
+	for i, c := range sorted {
+		if i+1 < len(sorted) && sorted[i+1].Key == c.Key {
 			continue
 		}
 		at, found := t.find(c.Key)
@@ -206,6 +203,38 @@ func (t *Table[V]) merge(changes []*Change[V]) {
 		}
 	}
 	t.entries = append(merged, t.entries...)
+}
+
+// byKey returns changes sorted by key, and those of one key in their order. The keys of a store begin alike: the eight
+// bytes behind what they share are compared first, as a number.
+func byKey[V any](changes []*Change[V]) []*Change[V] {
+	shared := changes[0].Key
+	for _, c := range changes {
+		for !strings.HasPrefix(c.Key, shared) {
+			shared = shared[:len(shared)-1]
+		}
+	}
+	type place struct {
+		head uint64
+		at   int
+	}
+	places := make([]place, len(changes))
+	for i, c := range changes {
+		var head [8]byte
+		copy(head[:], c.Key[len(shared):])
+		places[i] = place{binary.BigEndian.Uint64(head[:]), i}
+	}
+	slices.SortFunc(places, func(a, b place) int {
+		if a.head != b.head {
+			return cmp.Compare(a.head, b.head)
+		}
+		return cmp.Or(strings.Compare(changes[a.at].Key, changes[b.at].Key), a.at-b.at)
+	})
+	sorted := make([]*Change[V], len(changes))
+	for i, p := range places {
+		sorted[i] = changes[p.at]
+	}
+	return sorted
 }
 
 func (t *Table[V]) count(e *Entry[V], by int) {
