@@ -65,7 +65,10 @@ func (env *environment) nomad(ctx context.Context) (*nomad, error) {
 	if n.sdk, err = api.NewClient(&api.Config{Address: fmt.Sprintf("http://127.0.0.1:%d", ports[0])}); err != nil {
 		return nil, err
 	}
-	if n.process, err = start(env.nomadBinary, "agent", "-dev", "-log-level", "error", "-config", file); err != nil {
+	// The agent leaves files in its temporary directory.
+	n.process, err = start("/usr/bin/env", "TMPDIR="+env.dir, env.nomadBinary, "agent", "-dev", "-log-level", "error",
+		"-config", file)
+	if err != nil {
 		return nil, err
 	}
 	return n, n.until(ctx, "Nomad's first 200", startTime, pollInterval, func() bool {
