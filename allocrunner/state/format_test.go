@@ -1,6 +1,7 @@
 package state_test
 
 import (
+	"fmt"
 	"os"
 	"testing"
 
@@ -8,6 +9,7 @@ import (
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/state"
+	"taskapi/internal/logfile"
 )
 
 // TestFileOfFormat3 reads a file that an earlier version of taskapi has written. The file was rewritten once. Then it
@@ -68,7 +70,25 @@ func TestEnded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	data[len(data)-1] ^= 1
-	writeFile(t, path, data)
-	want("damaged", false)
+	for at := range data {
+		data[at] ^= 1
+		writeFile(t, path, data)
+		dump, err := state.Inspect(path) // the version in an earlier change is of no use any more
+		want(fmt.Sprintf("byte %d is damaged", at), err == nil && len(dump.Problems) == 0)
+		data[at] ^= 1
+	}
+	writeFile(t, path, append(data, logfile.Magic...))
+	want("with what a crash has left", true)
+}
+
+// BenchmarkEnded asks a file of an allocation that has ended.
+func BenchmarkEnded(b *testing.B) {
+	path, _ := lived(b)
+	db := open(b, path)
+	put(b, db, interfaces.Saved{Terminal: true})
+	for b.Loop() {
+		if !state.Ended(path) {
+			b.Fatal("not ended")
+		}
+	}
 }
