@@ -103,6 +103,13 @@ func New(config Config) *API {
 // router finds the routes of every table of this process: a Config changes only what their handlers are.
 var router = sync.OnceValue(func() *route.Router { return route.NewRouter(table(Config{})) })
 
+// Prepare makes the tables that the first New and the first answer about an allocation need. A program can have it run
+// beside what it does before.
+func Prepare() {
+	router()
+	_, _ = allocations.Encode(&api.Allocation{})
+}
+
 func newAPI(config Config, router *route.Router, rows []route.Route) *API {
 	if config.Lacking == nil {
 		config.Lacking = func(string, string) {}

@@ -5,6 +5,8 @@ package agent
 
 import (
 	"context"
+	"crypto/ed25519"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -22,6 +24,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/jobspec/jobdiff"
 	"taskapi/cmd/taskapi/internal/linewriter"
+	"taskapi/handlers"
 	"taskapi/identity"
 	"taskapi/identity/revocation"
 	"taskapi/socket"
@@ -152,6 +155,16 @@ func New(cfg Config) *Agent {
 		a.state.stopped, a.state.how = true, *cfg.Stop
 	}
 	return a
+}
+
+// Prepare makes the tables that each start needs after it has read and written its first files. They take 3 ms of a
+// processor, which Prepare uses beside the start. The caller calls wait before it returns.
+func Prepare() (wait func()) {
+	var tables sync.WaitGroup
+	tables.Go(func() { ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize)) })
+	tables.Go(handlers.Prepare)
+	tables.Go(func() { _, _ = json.Marshal(&api.Allocation{}) })
+	return tables.Wait
 }
 
 // Run runs the locked allocation to its end, and then its replacements. It reports whether the last one has ended.

@@ -6,8 +6,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"crypto/ed25519"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -17,7 +15,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -120,11 +117,7 @@ func (o *runOptions) inProcess(
 		w.Signals = start.CatchSignals()
 	}
 	defer signal.Stop(w.Signals)
-	// Each start needs these tables, which take 3 ms of a processor, after it has read and written its first files.
-	var tables sync.WaitGroup
-	defer tables.Wait()
-	tables.Go(func() { ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize)) })
-	tables.Go(func() { _, _ = json.Marshal(&api.Allocation{}) })
+	defer agent.Prepare()()
 	starting, waiting := start.Watch(cmd.Context(), w.Signals)
 	defer starting.End()
 	if o.Detached {
