@@ -37,9 +37,9 @@ const (
 // processor and disk it took ten seconds.
 const startTime = 30 * time.Second
 
-// keeperEnv is a keeper's whole environment, for a small heap and few threads. A keeper has a dozen live objects, and
-// moves output with system calls.
-var keeperEnv = []string{"GOGC=20", "GOMAXPROCS=2"}
+// keeperEnv is a keeper's whole environment, for few threads. The runtime need not look for the cgroup's limit of
+// processors, and collects no garbage before the keeper is ready.
+var keeperEnv = []string{"GOGC=off", "GOMAXPROCS=2", "GODEBUG=containermaxprocs=0"}
 
 // Config says how to start a keeper. Dir is required.
 type Config struct {
