@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"runtime/debug"
 	"strings"
 	"time"
 
@@ -46,9 +45,6 @@ const (
 	stderr = 2 // the log file
 )
 
-// gcPercent keeps the heap small. A keeper has a dozen live objects, and moves output with system calls.
-const gcPercent = 20
-
 // ready is the line that says so.
 const ready = "ready"
 
@@ -72,7 +68,6 @@ func Main() int {
 	if err := toNull(stdin, stdout); err != nil {
 		logger.Warn("standard input and output stay as they are", "error", err)
 	}
-	debug.SetGCPercent(gcPercent)
 	keep := s.serve(listener, ends)
 	_ = unix.Unlinkat(int(s.dir.Fd()), socketFile, 0) // gone with its directory, perhaps
 	if !keep {
