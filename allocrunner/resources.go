@@ -27,13 +27,21 @@ type resources struct {
 	node      api.Node
 	meta      metaUse
 	ports     *ports.Reservation
-	pending   func() (*keeper.Supervisor, error) // waits for the supervisor, which takes a new process; nil for none
+	pending   *supervising // nil before the supervisor is made
 	users     users
+	awaiting  sync.Mutex                        // held by await
 	processes *keeper.Supervisor                // once it has been awaited
 	measured  atomic.Pointer[keeper.Supervisor] // the same, for readers of statistics
 	leases    func() []interfaces.Lease
 	held      sync.Once // by the keeper, too
 	freePorts sync.Once
+}
+
+// supervising is the making of a supervisor, which takes a new process.
+type supervising struct {
+	done       chan struct{} // closed when the fields below are set
+	supervisor *keeper.Supervisor
+	err        error
 }
 
 // acquire takes everything that the tasks will need. The error says what is not available.
@@ -55,9 +63,12 @@ func (r *Runner) acquire(ctx context.Context) error {
 			return err
 		}
 	}
-	supervisor := sync.OnceValues(func() (*keeper.Supervisor, error) { return r.supervise(ctx) })
-	go func() { _, _ = supervisor() }() // await has its error
-	r.resources.pending = supervisor
+	pending := &supervising{done: make(chan struct{})}
+	go func() {
+		defer close(pending.done)
+		pending.supervisor, pending.err = r.supervise(ctx)
+	}()
+	r.resources.pending = pending
 	reservation, err := r.reservePorts()
 	if err != nil {
 		return fmt.Errorf("ports: %w", err)
@@ -117,19 +128,22 @@ func (res *resources) leave() error {
 	return processes.Detach()
 }
 
-// await waits until the supervisor of the processes exists.
-func (res *resources) await() (err error) {
-	if res.pending == nil {
+// await waits until the supervisor of the processes exists. It is safe for concurrent use until release or leave.
+func (res *resources) await() error {
+	res.awaiting.Lock()
+	defer res.awaiting.Unlock()
+	if res.pending == nil || res.processes != nil {
 		return nil
 	}
-	res.processes, err = res.pending()
-	if res.processes != nil {
-		res.measured.Store(res.processes)
+	<-res.pending.done
+	if res.processes = res.pending.supervisor; res.processes == nil {
+		return res.pending.err
 	}
-	if res.processes != nil && res.ports != nil {
+	res.measured.Store(res.processes)
+	if res.ports != nil {
 		res.held.Do(func() { res.processes.KeepOpen(res.holds) })
 	}
-	return err
+	return nil
 }
 
 // holds returns the files that the keeper holds open while this process is away.

@@ -246,6 +246,9 @@ func (r *Runner) setUp(ctx, tasksCtx context.Context) error {
 			t.Receive()
 		}
 		r.saveFirst()
+		if r.cfg.Unused { // so that nothing can be in a new keeper's way, and each start of a task waits for it
+			return nil
+		}
 		return r.resources.await()
 	}
 	if err := r.resources.await(); err != nil {

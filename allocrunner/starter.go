@@ -47,6 +47,17 @@ func (s *starter) Prepare(context.Context) (*interfaces.TaskPrestartRequest, err
 	}, nil
 }
 
+// Await waits until processes can be started.
+func (s *starter) Await(ctx context.Context) error {
+	res := &s.runner.resources
+	select {
+	case <-res.pending.done:
+		return res.await()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
 func (s *starter) Env(req *interfaces.TaskPrestartRequest, hookEnv map[string]string) interfaces.Env {
 	return s.env(req, hookEnv)
 }

@@ -50,6 +50,8 @@ func (ready) Prepare(context.Context) (*interfaces.TaskPrestartRequest, error) {
 	return &interfaces.TaskPrestartRequest{Task: testTask()}, nil
 }
 
+func (ready) Await(context.Context) error { return nil }
+
 func (ready) Alloc() *api.Allocation { return &api.Allocation{} }
 
 func (ready) Env(*interfaces.TaskPrestartRequest, map[string]string) interfaces.Env { return nil }

@@ -52,6 +52,8 @@ type Starter interface {
 	Alloc() *api.Allocation
 	// Prepare makes the task's directory and returns the request for prestart hooks. Errors are failed starts.
 	Prepare(ctx context.Context) (*interfaces.TaskPrestartRequest, error)
+	// Await waits until a driver can start processes, while the prestart hooks have run already. An error ends the task.
+	Await(ctx context.Context) error
 	// Env returns the task's environment, with the variables that hooks have added.
 	Env(req *interfaces.TaskPrestartRequest, hookEnv map[string]string) interfaces.Env
 	// DriverTask returns the task for its driver, with the mounts and devices from hooks.

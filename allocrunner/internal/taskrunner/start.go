@@ -40,8 +40,12 @@ func (r *Runner) launch(ctx, processCtx context.Context) event {
 	if err != nil {
 		return startFailed{event: setupFailureEvent(err.Error())}
 	}
+	err = r.cfg.Starter.Await(ctx)
 	if ctx.Err() != nil {
 		return startFailed{event: driverFailureEvent("the start was given up")}
+	}
+	if err != nil {
+		return startFailed{event: driverFailureEvent(err.Error()), unrecoverable: true}
 	}
 	run, err := r.cfg.Drivers.Start(processCtx, r.cfg.Starter.DriverTask(req, given))
 	if err != nil {

@@ -1,6 +1,8 @@
 package taskrunner
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"syscall"
@@ -25,5 +27,43 @@ func TestWhichFailedStartIsTheLast(t *testing.T) {
 		if got := driverFailure(c.err); got.unrecoverable != c.last {
 			t.Errorf("%s: it is the last start: %v, want %v", name, got.unrecoverable, c.last)
 		}
+	}
+}
+
+// unready is a starter without what drivers need. It says when it is waited for.
+type unready struct {
+	ready
+	waits chan struct{}
+	err   error // that the wait returns; nil waits for the end of the start
+}
+
+func (u unready) Await(ctx context.Context) error {
+	close(u.waits)
+	if u.err == nil {
+		<-ctx.Done()
+	}
+	return cmp.Or(u.err, ctx.Err())
+}
+
+// TestStartWithoutWhatDriversNeed: a start waits for what drivers need. It can be given up meanwhile, and is the last
+// one if there will be nothing. No process is started.
+func TestStartWithoutWhatDriversNeed(t *testing.T) {
+	for name, err := range map[string]error{"given up": nil, "never": errors.New("no keeper")} {
+		t.Run(name, func(t *testing.T) {
+			starter := unready{waits: make(chan struct{}), err: err}
+			r := newRunner(t, starter, Config{})
+			ctx, giveUp := context.WithCancel(t.Context())
+			go func() {
+				<-starter.waits
+				giveUp()
+			}()
+			if err != nil {
+				ctx = t.Context()
+			}
+			failed, ok := r.launch(ctx, t.Context()).(startFailed)
+			if !ok || failed.unrecoverable != (err != nil) {
+				t.Errorf("%T %+v", failed, failed)
+			}
+		})
 	}
 }
