@@ -6,6 +6,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"sync"
 
 	"taskapi/allocrunner/internal/accounts"
 	"taskapi/allocrunner/internal/allocdir"
@@ -21,14 +22,55 @@ func KeeperMain(args []string) (code int, kept bool) {
 	return keeper.Main(), true
 }
 
+// unready are the processes that PrepareKeeper has started and no runner has taken yet, by allocation directory.
+var unready = struct {
+	mu    sync.Mutex
+	byDir map[string]*keeper.Unready
+}{byDir: map[string]*keeper.Unready{}}
+
+// PrepareKeeper starts the process that is to be the parent of an allocation's tasks, so that it is ready when the
+// allocation's runner needs it. The process does nothing before. It is for a directory that this process has locked, of
+// an allocation that has not begun. end ends the process if no runner has taken it.
+func PrepareKeeper(dir string) (end func()) {
+	if isKeeper() {
+		return func() {}
+	}
+	u, err := keeper.Prepare(dir)
+	if err != nil { // the runner tries again, and reports it
+		return func() {}
+	}
+	unready.mu.Lock()
+	defer unready.mu.Unlock()
+	unready.byDir[dir] = u
+	return func() {
+		if u := takeUnready(dir); u != nil {
+			u.Close()
+		}
+	}
+}
+
+// takeUnready returns a process that PrepareKeeper has started, or nil.
+func takeUnready(dir string) *keeper.Unready {
+	unready.mu.Lock()
+	defer unready.mu.Unlock()
+	u := unready.byDir[dir]
+	delete(unready.byDir, dir)
+	return u
+}
+
+// isKeeper reports whether this program was started as a keeper, and its main has not called KeeperMain first.
+func isKeeper() bool { return len(os.Args) == 3 && os.Args[1] == keeper.Command }
+
 // supervise returns the supervisor of the allocation's processes.
 func (r *Runner) supervise(ctx context.Context) (*keeper.Supervisor, error) {
-	if len(os.Args) == 3 && os.Args[1] == keeper.Command { // otherwise it would start keepers without end
+	if isKeeper() { // otherwise it would start keepers without end
 		return nil, errors.New("this program does not call KeeperMain first")
 	}
 	cfg := keeperConfig(r.cfg.Dir)
 	cfg.Logger, cfg.Tied = r.logger, r.cfg.Tied
-	cfg.Unused = r.cfg.Unused
+	if cfg.Unused = r.cfg.Unused; cfg.Unused {
+		cfg.Unready = takeUnready(r.cfg.Dir)
+	}
 	return keeper.Supervise(ctx, cfg, r.cfg.Saved == nil)
 }
 

@@ -59,3 +59,13 @@ func ServeConn(dir string, conn *net.UnixConn) error {
 	conn.Close()
 	return err
 }
+
+// PID returns the process.
+func (u *Unready) PID() int { return u.process.Pid }
+
+// Abandon does what the kernel does when the program that called Prepare is killed, and waits for the process.
+func (u *Unready) Abandon() error {
+	u.closeFiles()
+	_, err := u.process.Wait()
+	return err
+}

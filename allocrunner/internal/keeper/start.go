@@ -65,6 +65,9 @@ type Config struct {
 	// keeper is opened.
 	Unused bool
 
+	// Unready is the process of the first keeper, which Open and Supervise take; nil to start one.
+	Unready *Unready
+
 	// Tied makes the keeper end, with all tasks, as soon as its client is gone.
 	Tied bool
 
@@ -99,6 +102,12 @@ var errNotStarted = errors.New("start keeper")
 // start starts the allocation's keeper and attaches to it. nobody means that a search has just found no keeper for the
 // directory. Errors: errNotStarted when a later attempt may succeed.
 func start(ctx context.Context, cfg Config, nobody bool) (*Client, error) {
+	spawned := false
+	defer func() {
+		if cfg.Unready != nil && !spawned {
+			cfg.Unready.Close()
+		}
+	}()
 	if !filepath.IsAbs(cfg.Dir) {
 		return nil, fmt.Errorf("start keeper: %q is no absolute path", cfg.Dir)
 	}
@@ -113,6 +122,7 @@ func start(ctx context.Context, cfg Config, nobody bool) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errNotStarted, err)
 	}
+	spawned = true
 	child, err := spawn(ctx, cfg)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errNotStarted, err)
@@ -129,61 +139,100 @@ func start(ctx context.Context, cfg Config, nobody bool) (*Client, error) {
 	return c, nil
 }
 
-// spawn re-executes the program and waits until it is ready.
-func spawn(ctx context.Context, cfg Config) (*os.Process, error) {
-	log, err := privatefile.Open(filepath.Join(cfg.Dir, logFile), os.O_CREATE|os.O_RDWR|os.O_APPEND)
-	if err != nil {
+// Unready is the process of a keeper that has no settings yet, and waits for them. It has done nothing, and ends with
+// this program.
+type Unready struct {
+	process *os.Process
+	in, out *os.File // our ends of its standard input and output
+	log     *os.File // its log, from which whyEnded reads
+	before  int64    // where its part of the log begins
+}
+
+// Prepare starts the process of a keeper for an allocation directory, which exists. Only a Config with Unused may have
+// it. The caller closes it unless a Config has it.
+func Prepare(dir string) (*Unready, error) { return prepare(Config{Dir: dir}) }
+
+// prepare re-executes the program.
+func prepare(cfg Config) (_ *Unready, err error) {
+	u := &Unready{}
+	defer func() {
+		if err != nil {
+			u.closeFiles()
+		}
+	}()
+	if u.log, err = privatefile.Open(filepath.Join(cfg.Dir, logFile), os.O_CREATE|os.O_RDWR|os.O_APPEND); err != nil {
 		return nil, err
 	}
-	defer log.Close()
-	in, inEnd, err := os.Pipe()
-	if err != nil {
+	var in, out *os.File
+	if in, u.in, err = os.Pipe(); err != nil {
 		return nil, err
 	}
 	defer in.Close()
-	defer inEnd.Close()
-	out, outEnd, err := os.Pipe()
-	if err != nil {
+	if u.out, out, err = os.Pipe(); err != nil {
 		return nil, err
 	}
 	defer out.Close()
-	defer outEnd.Close()
-
-	before, err := log.Seek(0, io.SeekEnd)
-	if err != nil {
+	if u.before, err = u.log.Seek(0, io.SeekEnd); err != nil {
 		return nil, err
 	}
 	processes.CloseOnExec()
 	// The keeper is found by these arguments, which others can read.
 	args := strings.Split(strings.TrimSuffix(arguments(cfg.Dir), "\x00"), "\x00")
-	proc, err := os.StartProcess(cmp.Or(cfg.Exe, defaultExe), args, &os.ProcAttr{
-		Dir: "/", Env: keeperEnv, Files: []*os.File{in, outEnd, log}, Sys: &syscall.SysProcAttr{Setsid: true},
+	u.process, err = os.StartProcess(cmp.Or(cfg.Exe, defaultExe), args, &os.ProcAttr{
+		Dir: "/", Env: keeperEnv, Files: []*os.File{in, out, u.log}, Sys: &syscall.SysProcAttr{Setsid: true},
 	})
 	if err != nil {
 		return nil, processes.NoRoom(err)
 	}
-	outEnd.Close()
+	return u, nil
+}
+
+// Close ends the process, and waits for its end.
+func (u *Unready) Close() {
+	u.closeFiles()
+	_ = u.process.Kill()
+	_, _ = u.process.Wait()
+}
+
+func (u *Unready) closeFiles() {
+	for _, f := range []*os.File{u.in, u.out, u.log} {
+		if f != nil {
+			f.Close()
+		}
+	}
+}
+
+// spawn starts a keeper's process, unless there is one, gives it its settings, and waits until it is ready.
+func spawn(ctx context.Context, cfg Config) (*os.Process, error) {
+	u := cfg.Unready
+	if u == nil {
+		var err error
+		if u, err = prepare(cfg); err != nil {
+			return nil, err
+		}
+	}
+	defer u.closeFiles()
 	set := settings{Dir: cfg.Dir, Idle: cmp.Or(cfg.Idle, defaultIdle), Tied: cfg.Tied, NoCgroup: cfg.NoCgroup}
 	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
-	stop := context.AfterFunc(ctx, func() { _ = out.SetReadDeadline(time.Unix(1, 0)) })
+	stop := context.AfterFunc(ctx, func() { _ = u.out.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
-	err = json.NewEncoder(inEnd).Encode(set)
+	err := json.NewEncoder(u.in).Encode(set)
 	if err == nil {
-		err = readReady(out)
+		err = readReady(u.out)
 	}
 	if errors.Is(err, io.EOF) || errors.Is(err, unix.EPIPE) {
-		defer time.AfterFunc(exitTime, func() { _ = proc.Kill() }).Stop()
-		state, _ := proc.Wait()
-		said, _ := io.ReadAll(io.NewSectionReader(log, before, maxLog))
+		defer time.AfterFunc(exitTime, func() { _ = u.process.Kill() }).Stop()
+		state, _ := u.process.Wait()
+		said, _ := io.ReadAll(io.NewSectionReader(u.log, u.before, maxLog))
 		return nil, fmt.Errorf("it ended without a word (%v): %s", state, whyEnded(string(said)))
 	}
 	if err != nil {
-		_ = proc.Kill()
-		_, _ = proc.Wait()
+		_ = u.process.Kill()
+		_, _ = u.process.Wait()
 		return nil, errors.Join(err, ctx.Err())
 	}
-	return proc, nil
+	return u.process, nil
 }
 
 // whyEnded returns why a keeper ended, from the lines in its log. Go's runtime begins its report with the reason.

@@ -51,7 +51,7 @@ type Supervisor struct {
 func Supervise(ctx context.Context, cfg Config, fresh bool) (*Supervisor, error) {
 	for {
 		client, attached, err := Open(ctx, cfg)
-		cfg.Unused = false // this keeper is the next one's previous keeper
+		cfg.Unused, cfg.Unready = false, nil // this keeper is the next one's previous keeper
 		if errors.Is(err, errNotStarted) && ctx.Err() == nil {
 			cfg.log().Warn("the tasks' keeper could not be started; each start of a task tries again", "error", err)
 			return superviseNobody(cfg, fresh), nil

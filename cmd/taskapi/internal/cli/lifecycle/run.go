@@ -309,6 +309,9 @@ func (r *request) begin(ctx context.Context, lock *datadir.Lock, logger *slog.Lo
 	if err != nil {
 		return err
 	}
+	if lock.Unused() {
+		defer allocrunner.PrepareKeeper(lock.Dir)()
+	}
 	if err := r.options.Save(lock.Dir); err != nil {
 		if lock.Saved() == nil {
 			return err

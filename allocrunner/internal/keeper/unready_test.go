@@ -1,0 +1,62 @@
+package keeper_test
+
+import (
+	"errors"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"taskapi/allocrunner/internal/keeper"
+)
+
+// TestAPreparedKeeper: a process that Prepare has started is the keeper of the Config that has it. It ends when it gets
+// no settings.
+func TestAPreparedKeeper(t *testing.T) {
+	prepare := func(dir string) *keeper.Unready {
+		t.Helper()
+		u, err := keeper.Prepare(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return u
+	}
+	gone := func(when string, pid int) {
+		t.Helper()
+		if err := unix.Kill(pid, 0); !errors.Is(err, unix.ESRCH) {
+			t.Errorf("%s: the process is left: %v", when, err)
+		}
+	}
+	cfg := supervised(t.TempDir())
+	cfg.Unused, cfg.Unready = true, prepare(cfg.Dir)
+	s, err := keeper.Supervise(t.Context(), cfg, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Keeper().PID != cfg.Unready.PID() {
+		t.Errorf("the keeper is process %d, and process %d was prepared", s.Keeper().PID, cfg.Unready.PID())
+	}
+	mustStart(t, s, script(cfg.Dir, "t", "exit 3"))
+	if exit, err := s.Wait(t.Context(), "t"); err != nil || exit.ExitCode != 3 {
+		t.Errorf("%+v, %v", exit, err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	gone("after the end", cfg.Unready.PID())
+
+	u := prepare(t.TempDir())
+	u.Close()
+	gone("after Close", u.PID())
+
+	u = prepare(t.TempDir())
+	if err := u.Abandon(); err != nil {
+		t.Error(err)
+	}
+	gone("after its starter", u.PID())
+
+	u = prepare(t.TempDir())
+	if _, _, err := keeper.Open(t.Context(), keeper.Config{Dir: "relative", Unused: true, Unready: u}); err == nil {
+		t.Error("a relative directory")
+	}
+	gone("after a start that failed", u.PID())
+}
