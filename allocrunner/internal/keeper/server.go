@@ -61,7 +61,8 @@ type server struct {
 	writing sync.Mutex // held while the record is written, so that an older record never replaces a newer one
 	gone    bool       // the directory has been removed; guarded by writing
 
-	unwritten bool // the record could not be written; guarded by writing
+	unwritten bool         // the record could not be written; guarded by writing
+	empty     *emptyRecord // what the record has; nil if it has tasks or can't be written; guarded by writing
 
 	mu     sync.Mutex // guards all below
 	client *session   // who controls the keeper, or nil
@@ -157,16 +158,31 @@ func (s *server) tasksRun() bool {
 	return slices.ContainsFunc(list, func(t drivers.ProcessStatus) bool { return t.Exit == nil })
 }
 
+// emptyRecord is what can change in a record without tasks.
+type emptyRecord struct {
+	dir    directory
+	cgroup string
+}
+
 // record writes the record, and reports whether nothing would be lost with this process. If the disk is full, the next
 // agent only knows less.
 func (s *server) record() bool {
 	s.writing.Lock()
 	defer s.writing.Unlock()
-	at := proc.Now() // taken before the list: processes that run according to the list ran at this time
-	tasks, _ := s.list(context.Background())
 	here, err := identifyDir(s.dir)
+	latest := Record{Keeper: s.self, Dir: here, Cgroup: s.local.CgroupDir()}
+	if latest.Tasks, _ = s.list(context.Background()); len(latest.Tasks) > 0 {
+		latest.At = proc.Now() // before the list: processes that run according to the list ran at this time
+		latest.Tasks, _ = s.list(context.Background())
+	} else if err == nil && s.empty != nil && *s.empty == (emptyRecord{here, latest.Cgroup}) {
+		return true
+	}
+	s.empty = nil
 	if err == nil {
-		err = Record{Keeper: s.self, Dir: here, Cgroup: s.local.CgroupDir(), Tasks: tasks, At: at}.write(s.dir)
+		err = latest.write(s.dir)
+	}
+	if err == nil && len(latest.Tasks) == 0 {
+		s.empty = &emptyRecord{here, latest.Cgroup}
 	}
 	gone := errors.Is(err, os.ErrNotExist) // and nobody will read it
 	switch {
