@@ -236,8 +236,41 @@ func TestEachBitCounts(t *testing.T) {
 			t.Fatalf("byte %d of %d: read %s", i, len(whole), asJSON(t, got))
 		}
 	}
-	if most := 2 * len("1.2.3"); unnoticed != most { // which stands at the end of two changes that are not the last
+	if most := len("1.2.3"); unnoticed != most { // which stands at the end of the change that is not the last
 		t.Errorf("%d flips were not noticed, want %d", unnoticed, most)
+	}
+}
+
+// TestCrashBeforeTheFirstPut: taskapi or the machine may crash before anything was put. The allocation can begin then.
+func TestCrashBeforeTheFirstPut(t *testing.T) {
+	path := statePath(t)
+	db := open(t, path)
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	begun := readFile(t, path)
+	if len(begun) == 0 {
+		t.Error("the file is empty, as that of an allocation whose state was removed")
+	}
+	for name, data := range map[string][]byte{
+		"taskapi crashed": begun, "all is lost": nil, "zeros are left": make([]byte, len(begun)),
+	} {
+		writeFile(t, path, data)
+		if _, err := state.Read(path); !errors.Is(err, state.ErrNotFound) {
+			t.Errorf("%s: read: %v, want ErrNotFound", name, err)
+		}
+		db := open(t, path)
+		put(t, db, interfaces.Saved{Alloc: alloc("a", 1)})
+		if got := load(t, db); got.Alloc.ID != "a" {
+			t.Errorf("%s: got %+v", name, got.Alloc)
+		}
+		if err := db.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	writeFile(t, path, make([]byte, len(readFile(t, path))))
+	if _, err := state.Read(path); !errors.Is(err, state.ErrDamaged) {
+		t.Errorf("zeros where something was put: %v, want ErrDamaged", err)
 	}
 }
 

@@ -95,7 +95,7 @@ func load(file *os.File, path string) (*contents, error) {
 	switch {
 	case err != nil:
 		return nil, fileError(path, err)
-	case info.Size() == 0:
+	case info.Size() < smallest && isZero(file, info.Size()): // or a crash of the machine has left it so
 		return nil, fmt.Errorf("%s: %w", path, ErrNotFound)
 	case info.Size() > maxFile:
 		return nil, damagedError(path, fmt.Sprintf("it has %d bytes, and a state has at most %d", info.Size(), maxFile))
@@ -116,6 +116,16 @@ func load(file *os.File, path string) (*contents, error) {
 	}
 	c.problems = append(readable.problems, c.problems...)
 	return c, nil
+}
+
+// smallest is less than what a file of an allocation that has begun has, and more than what DB.begin writes.
+const smallest = 512
+
+// isZero reports whether a small file has nothing.
+func isZero(file io.ReaderAt, size int64) bool {
+	all := make([]byte, size)
+	n, err := file.ReadAt(all, 0)
+	return n == len(all) && (err == nil || errors.Is(err, io.EOF)) && len(bytes.Trim(all, "\x00")) == 0
 }
 
 // unreadable notes damage that may have hit any value.

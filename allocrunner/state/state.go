@@ -73,6 +73,7 @@ type DB struct {
 	job      *api.Job // the latest that was put: the same pointer is not encoded again
 	dirty    bool     // a write has failed: what the file shows may not be on the disk
 	unsynced bool     // the file's name may not be on the disk yet
+	fresh    bool     // nothing was put yet, and nothing of the file may be on the disk
 	rewrite  logfile.Rewriting
 }
 
@@ -94,13 +95,24 @@ func (db *DB) open() error {
 	c, err := loadWhole(db.file, db.path)
 	switch {
 	case errors.Is(err, ErrNotFound): // it is empty: it is new, or a crash has left it so
-		return db.replace(nil)
+		return db.begin()
 	case err != nil:
 		return err
 	}
 	db.head, db.txid, db.live = c.end, c.txid, c.live
 	if c.acknowledged != c.end || c.size != c.end { // a crash has left something that is not acknowledged
 		db.dirty = logfile.Settle(db.file, db.head, header(db.head, db.version)) != nil
+	}
+	return nil
+}
+
+// begin writes an empty file's header, which tells it from one of an allocation that has begun, whose state was removed.
+// Nothing is synced: the first Put replaces the file.
+func (db *DB) begin() error {
+	batch, live := values(nil).encode(1, logfile.HeaderSize, db.version)
+	db.head, db.txid, db.live, db.fresh = logfile.HeaderSize+int64(len(batch)), 1, live, true
+	if _, err := db.file.WriteAt(append(header(db.head, db.version), batch...), 0); err != nil {
+		return fileError(db.path, errors.Join(err, db.file.Truncate(0)))
 	}
 	return nil
 }
@@ -142,6 +154,12 @@ func (db *DB) Put(c interfaces.Saved) error {
 
 // append writes the values that differ from those in the file.
 func (db *DB) append(set values) error {
+	if db.fresh {
+		if err := db.replace(set); err != nil {
+			return err
+		}
+		set = nil
+	}
 	if db.unsynced {
 		if err := logfile.SyncName(db.path); err != nil {
 			return fileError(db.path, err)
@@ -209,9 +227,9 @@ func (db *DB) replace(set values) error {
 		return fileError(db.path, err)
 	}
 	old := db.file
-	db.file, db.head, db.live, db.txid, db.dirty = file, logfile.HeaderSize+int64(len(batch)), live, db.txid+1, false
-	// The next Put does it first if it fails or if nothing is saved yet.
-	db.unsynced = set == nil || logfile.SyncName(db.path) != nil
+	db.file, db.head, db.live, db.txid = file, logfile.HeaderSize+int64(len(batch)), live, db.txid+1
+	db.dirty, db.fresh = false, false
+	db.unsynced = logfile.SyncName(db.path) != nil // then the next Put does it first
 	return old.Close()
 }
 
