@@ -22,26 +22,28 @@ func KeeperMain(args []string) (code int, kept bool) {
 	return keeper.Main(), true
 }
 
-// unready are the processes that PrepareKeeper has started and no runner has taken yet, by allocation directory.
+// unready are the processes that PrepareKeeper starts and no runner has taken yet, by allocation directory. Each
+// function waits for its process, which is nil if it could not be started.
 var unready = struct {
 	mu    sync.Mutex
-	byDir map[string]*keeper.Unready
-}{byDir: map[string]*keeper.Unready{}}
+	byDir map[string]func() *keeper.Unready
+}{byDir: map[string]func() *keeper.Unready{}}
 
-// PrepareKeeper starts the process that is to be the parent of an allocation's tasks, so that it is ready when the
-// allocation's runner needs it. The process does nothing before. It is for a directory that this process has locked, of
-// an allocation that has not begun. end ends the process if no runner has taken it.
+// PrepareKeeper starts the process that is to be the parent of an allocation's tasks, beside what follows, so that it
+// is ready when the allocation's runner needs it. The process does nothing before. It is for a directory that this
+// process has locked, of an allocation that has not begun. end ends the process if no runner has taken it.
 func PrepareKeeper(dir string) (end func()) {
 	if isKeeper() {
 		return func() {}
 	}
-	u, err := keeper.Prepare(dir)
-	if err != nil { // the runner tries again, and reports it
-		return func() {}
-	}
+	process := sync.OnceValue(func() *keeper.Unready {
+		u, _ := keeper.Prepare(dir) // after an error the runner tries again, and reports it
+		return u
+	})
+	go process()
 	unready.mu.Lock()
 	defer unready.mu.Unlock()
-	unready.byDir[dir] = u
+	unready.byDir[dir] = process
 	return func() {
 		if u := takeUnready(dir); u != nil {
 			u.Close()
@@ -52,10 +54,13 @@ func PrepareKeeper(dir string) (end func()) {
 // takeUnready returns a process that PrepareKeeper has started, or nil.
 func takeUnready(dir string) *keeper.Unready {
 	unready.mu.Lock()
-	defer unready.mu.Unlock()
-	u := unready.byDir[dir]
+	process := unready.byDir[dir]
 	delete(unready.byDir, dir)
-	return u
+	unready.mu.Unlock()
+	if process == nil {
+		return nil
+	}
+	return process()
 }
 
 // isKeeper reports whether this program was started as a keeper, and its main has not called KeeperMain first.
