@@ -72,7 +72,7 @@ var allowedImports = map[string][]string{
 		"allocrunner/cluster/internal/table",
 	},
 	"allocrunner/cluster/registry":  {"allocrunner/cluster", "allocrunner/interfaces"},
-	"allocrunner/cluster/stores":    {"allocrunner/cluster", "allocrunner/cluster/disk", "allocrunner/cluster/memory"},
+	"allocrunner/cluster/stores":    {"allocrunner/cluster", "allocrunner/cluster/disk"},
 	"allocrunner/cluster/variables": {"allocrunner/cluster"},
 	"allocrunner/consul":            {"allocrunner/interfaces", "allocrunner/internal/services"},
 	"allocrunner/hoststats":         {"allocrunner/internal/stats"},
@@ -328,13 +328,10 @@ var allowedImports = map[string][]string{
 	},
 	"cmd/taskapi/internal/cli/lifecycle": {
 		"allocrunner",
-		"allocrunner/cluster/registry",
-		"allocrunner/cluster/stores",
 		"allocrunner/cluster/variables",
 		"allocrunner/datadir",
 		"allocrunner/interfaces",
 		"allocrunner/jobspec/review",
-		"allocrunner/simulate",
 		"allocrunner/state",
 		"cmd/taskapi/internal/agent",
 		"cmd/taskapi/internal/cli/base",
@@ -345,7 +342,6 @@ var allowedImports = map[string][]string{
 		"cmd/taskapi/internal/linewriter",
 		"cmd/taskapi/internal/output",
 		"identity",
-		"identity/revocation",
 		"socket",
 	},
 	"cmd/taskapi/internal/cli/look": {
@@ -463,6 +459,18 @@ var allowedImports = map[string][]string{
 	"cmd/taskapi/internal/top": {"allocrunner/interfaces", "cmd/taskapi/internal/client",
 		"cmd/taskapi/internal/output"},
 	"cmd/taskapi/bench": {"cmd/taskapi/bench/internal/load"},
+	"cmd/taskapi/bench/simulator": {
+		"allocrunner/cluster/memory",
+		"allocrunner/cluster/registry",
+		"allocrunner/interfaces",
+		"allocrunner/simulate",
+		"cmd/taskapi/internal/agent",
+		"cmd/taskapi/internal/cli/base",
+		"cmd/taskapi/internal/cli/follow",
+		"cmd/taskapi/internal/cli/start",
+		"identity",
+		"identity/revocation",
+	},
 }
 
 const moduleRoot = "../.."
@@ -556,7 +564,8 @@ func TestProgramHasNoLibraryForTests(t *testing.T) {
 		t.Fatalf("go list names %d packages, and not the runner", len(linked))
 	}
 	for _, path := range linked {
-		if path == "testing" || strings.HasPrefix(path, "github.com/google/go-cmp/") {
+		if path == "testing" || path == "taskapi/allocrunner/simulate" ||
+			strings.HasPrefix(path, "github.com/google/go-cmp/") {
 			t.Errorf("the program links %s; `go mod why -m` and `go list -deps` tell which import needs it", path)
 		}
 	}

@@ -138,6 +138,15 @@ func written(path string) bool {
 	return err == nil && strings.HasSuffix(string(data), "\n")
 }
 
+func readFile(t *testing.T, path string) string {
+	t.Helper()
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(content)
+}
+
 func exists(path string) bool {
 	_, err := os.Stat(path)
 	return err == nil

@@ -5,7 +5,6 @@ package stores
 import (
 	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/cluster/disk"
-	"taskapi/allocrunner/cluster/memory"
 )
 
 // Kind names a kind of store.
@@ -13,16 +12,16 @@ type Kind int
 
 // The kinds of stores.
 const (
-	Disk   Kind = iota // files in a directory, for all processes of this machine
-	Memory             // nothing is kept: for allocations that are simulated
+	Disk Kind = iota // files in a directory, for all processes of this machine
 )
 
-var kinds = [...]struct {
+type row struct {
 	name string
 	open func(dir string) cluster.Store
-}{
-	Disk:   {"disk", func(dir string) cluster.Store { return disk.New(dir) }},
-	Memory: {"memory", func(string) cluster.Store { return memory.New() }},
+}
+
+var kinds = []row{
+	Disk: {"disk", func(dir string) cluster.Store { return disk.New(dir) }},
 }
 
 // Open returns a store of a kind, which keeps its files, if it has any, in a directory. It touches nothing: the first

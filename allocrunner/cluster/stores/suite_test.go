@@ -17,6 +17,11 @@ import (
 	"taskapi/allocrunner/cluster/memory"
 )
 
+// init adds the store in memory, which is for programs that need no files: no place of a machine has it.
+func init() {
+	kinds = append(kinds, row{"memory", func(string) cluster.Store { return memory.New() }})
+}
+
 func TestMain(m *testing.M) {
 	if os.Getenv(clientVariable) != "" {
 		client()

@@ -24,8 +24,10 @@ type environment struct {
 	bare   string // a copy of this program to be the floor, so that it shares no memory with this one
 	made   int    // folders and sockets made so far
 	data   string // the data directory of the starts that are measured
+	source string // a folder of the module that has the simulator; empty for none
 
-	nomadBinary string // a copy of Nomad's program; empty for none
+	simulatorBinary string // a program built from source; empty until it is needed
+	nomadBinary     string // a copy of Nomad's program; empty for none
 
 	// What the ways of a measurement share; stop ends it.
 	serving *pair
@@ -34,7 +36,8 @@ type environment struct {
 	peer    *nomad
 }
 
-func newEnvironment(binary string) (*environment, error) {
+// newEnvironment makes the folder. source is a folder of the module, empty if there is none with a simulator.
+func newEnvironment(binary, source string) (*environment, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, fmt.Errorf("find this program: %w", err)
@@ -43,7 +46,8 @@ func newEnvironment(binary string) (*environment, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a folder: %w", err)
 	}
-	env := &environment{dir: dir, self: self, binary: filepath.Join(dir, "taskapi"), bare: filepath.Join(dir, "bare")}
+	env := &environment{dir: dir, self: self, binary: filepath.Join(dir, "taskapi"), bare: filepath.Join(dir, "bare"),
+		source: source}
 	env.data = env.path(".data")
 	err = copyFile(env.binary, binary)
 	if err == nil {
@@ -56,22 +60,48 @@ func newEnvironment(binary string) (*environment, error) {
 	return env, nil
 }
 
-// build builds the program of a revision as `make build` does, and returns its path.
-func (env *environment) build(ctx context.Context, revision string) (string, error) {
-	source, archive, binary := env.path(".source"), env.path(".tar"), env.path(".binary")
-	for _, args := range [][]string{
-		{"git", "archive", "--format=tar", "--output", archive, revision},
-		{"mkdir", source},
-		{"tar", "-x", "-f", archive, "-C", source},
-		{"go", "build", "-C", source, "-trimpath", "-ldflags", "-s -w", "-o", binary, "./cmd/taskapi"},
-	} {
+// build builds the program of a revision, and returns its source and its path.
+func (env *environment) build(ctx context.Context, revision string) (source, binary string, err error) {
+	archive := env.path(".tar")
+	source, binary = env.path(".source"), env.path(".binary")
+	if err = execute(ctx,
+		[]string{"git", "archive", "--format=tar", "--output", archive, revision},
+		[]string{"mkdir", source},
+		[]string{"tar", "-x", "-f", archive, "-C", source},
+		goBuild(source, binary, "taskapi/cmd/taskapi"),
+	); err != nil {
+		err = fmt.Errorf("build the revision %q: %w", revision, err)
+	}
+	return source, binary, err
+}
+
+// simulator builds the program that simulates allocations, and returns its path.
+func (env *environment) simulator(ctx context.Context) (path string, err error) {
+	if env.simulatorBinary == "" {
+		path = env.path(".simulator")
+		if err := execute(ctx, goBuild(env.source, path, "taskapi/cmd/taskapi/bench/simulator")); err != nil {
+			return "", fmt.Errorf("build the simulator: %w", err)
+		}
+		env.simulatorBinary = path
+	}
+	return env.simulatorBinary, nil
+}
+
+// goBuild is the command that builds a program from a folder of the module as `make build` does.
+func goBuild(source, binary, program string) []string {
+	return []string{"go", "build", "-C", source, "-trimpath", "-ldflags", "-s -w", "-o", binary, program}
+}
+
+// execute executes commands until one fails.
+func execute(ctx context.Context, commands ...[]string) error {
+	for _, args := range commands {
 		cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := cmd.CombinedOutput(); err != nil {
-			return "", fmt.Errorf("build the revision %q: %s: %w\n%s", revision, strings.Join(args, " "), err, out)
+			return fmt.Errorf("%s: %w\n%s", strings.Join(args, " "), err, out)
 		}
 	}
-	return binary, nil
+	return nil
 }
 
 // size is the program's.

@@ -9,7 +9,8 @@
 //	neighbours  what a task with one slow client keeps beside two tasks with 64 busy connections each
 //	exec        time to run /bin/true in a task, beside fork and exec, and nsenter
 //	follow      what four readers get that follow the output of a task which prints 100 MB/s
-//	scale       CPU and memory of one process for each of its allocations, which are simulated, and its answers
+//	scale       CPU and memory of one process for each of its allocations, and its answers; the process is no taskapi but
+//	            the simulator beside this program, which is built from the source
 //
 // With -nomad, a Nomad agent is measured in turn with taskapi in throughput, start,
 // memory and exec.
@@ -30,6 +31,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -76,6 +78,9 @@ var roles = map[string]func(context.Context, []string) error{
 	"role-print": printRole,
 }
 
+// scale measures no taskapi, but the simulator of the same source.
+const scale = "scale"
+
 // A measurement is what -run may name: the ways that it takes. The first way is taskapi's.
 type measurement struct {
 	name string
@@ -97,7 +102,7 @@ var measurements = []measurement{
 	{"neighbours", func(e *environment) []way { return []way{{"taskapi", e.neighbours}} }},
 	{"exec", func(e *environment) []way { return e.besideNomad(e.execWays(), e.nomadExecs) }},
 	{"follow", func(e *environment) []way { return []way{{"taskapi", e.follow}} }},
-	{"scale", func(e *environment) []way { return []way{{"many allocations", e.many}, {"one", e.one}} }},
+	{scale, func(e *environment) []way { return []way{{"many allocations", e.many}, {"one", e.one}} }},
 }
 
 func run(ctx context.Context, w io.Writer, args []string) error {
@@ -138,7 +143,7 @@ func run(ctx context.Context, w io.Writer, args []string) error {
 		}
 		chosen = append(chosen, measurements[i])
 	}
-	env, err := newEnvironment(o.binary)
+	env, err := newEnvironment(o.binary, ".")
 	if err != nil {
 		return err
 	}
@@ -174,13 +179,16 @@ func measure(ctx context.Context, w io.Writer, o options, name string, ways []wa
 
 // compare measures another program in turn with the one of the environment.
 func compare(ctx context.Context, w io.Writer, o options, env *environment, chosen []measurement) (err error) {
-	file := o.compare
+	file, source := o.compare, ""
 	if _, missing := os.Stat(file); missing != nil {
-		if file, err = env.build(ctx, o.compare); err != nil {
+		if source, file, err = env.build(ctx, o.compare); err != nil {
 			return err
 		}
+		if _, missing := os.Stat(filepath.Join(source, "cmd/taskapi/bench/simulator")); missing != nil {
+			source = ""
+		}
 	}
-	other, err := newEnvironment(file)
+	other, err := newEnvironment(file, source)
 	if err != nil {
 		return err
 	}
@@ -188,6 +196,10 @@ func compare(ctx context.Context, w io.Writer, o options, env *environment, chos
 	size := measurement{"program", func(e *environment) []way { return []way{{"", e.size}} }}
 	var worse error
 	for _, m := range append([]measurement{size}, chosen...) {
+		if m.name == scale && source == "" {
+			fmt.Fprintf(w, "\n%s: not compared, because %s has no simulator\n", scale, o.compare)
+			continue
+		}
 		ways := []way{m.ways(env)[0], m.ways(other)[0]}
 		ways[0].name, ways[1].name = "new", "old"
 		if err := measure(ctx, w, o, m.name, ways, env, other); errors.Is(err, errWorse) {

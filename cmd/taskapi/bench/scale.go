@@ -46,8 +46,15 @@ type crowd struct {
 
 // crowd starts a process with many allocations, and returns when all of them run and the process is at rest.
 func (env *environment) crowd(ctx context.Context, allocations int) (*crowd, error) {
-	dataDir := env.path(".data")
-	p, err := env.runJob(dataDir, crowdJob, "-simulate", strconv.Itoa(allocations))
+	program, err := env.simulator(ctx)
+	if err != nil {
+		return nil, err
+	}
+	dataDir, file := env.path(".data"), env.path(".nomad.hcl")
+	if err := os.WriteFile(file, []byte(crowdJob), 0o644); err != nil {
+		return nil, err
+	}
+	p, err := start(program, "-data-dir", dataDir, "-allocations", strconv.Itoa(allocations), file)
 	if err != nil {
 		return nil, err
 	}

@@ -15,7 +15,6 @@ import (
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/cmd/taskapi/internal/cli/follow"
 	"taskapi/cmd/taskapi/internal/cli/start"
-	"taskapi/cmd/taskapi/internal/client"
 )
 
 func GC(w base.Environment) *cobra.Command {
@@ -115,12 +114,6 @@ func remove(ctx context.Context, t base.Target, w base.Environment) (err error) 
 		return err
 	}
 	defer func() { err = errors.Join(err, lock.Close()) }()
-	if lock.Saved() == nil { // a simulated one saves nothing
-		switch c.Locate(ctx, client.Timeouts{}).Holder {
-		case client.Serving, client.Refusing, client.Hanging:
-			return running
-		}
-	}
 	if lock.Saved() != nil && lock.Saved().Terminal && allocrunner.TasksRunning(dir) {
 		return fmt.Errorf("allocation %s has ended, but tasks of it are still running: '%s' kills them", t.ID, stop)
 	}

@@ -77,7 +77,7 @@ is wrong.`,
 			return base.CheckArgs(cmd, args)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			err := errors.Join(opts.checkSimulate(), opts.Until.CheckFlags(cmd.Flags()))
+			err := opts.Until.CheckFlags(cmd.Flags())
 			if err == nil && cmd.Flags().Changed("wait") && !opts.Detach {
 				err = base.Usagef("--wait is for --detach: in the foreground, run returns when the allocation has ended")
 			}
@@ -94,11 +94,8 @@ is wrong.`,
 				if err := r.putVarItems(waiting); err != nil {
 					return err
 				}
-				switch {
-				case opts.Detach:
+				if opts.Detach {
 					return r.detach(waiting, cmd)
-				case opts.Simulate > 0:
-					return r.simulated(waiting)
 				}
 				return r.run(cmd.Context(), waiting)
 			})
@@ -181,7 +178,7 @@ func (r *request) read(ctx context.Context, jobFile string, flags *pflag.FlagSet
 		return err
 	}
 	r.alloc, r.submission = agent.NewAllocation(id, loaded.Job, loaded.Group), loaded.Submission
-	if o.AllocID == "" && o.Simulate == 0 {
+	if o.AllocID == "" {
 		switch left, err := leftRunning(ctx, r.layout, r.alloc); {
 		case err != nil:
 			return err
@@ -193,7 +190,7 @@ func (r *request) read(ctx context.Context, jobFile string, flags *pflag.FlagSet
 			return r.read(ctx, jobFile, flags)
 		}
 	}
-	if before == "" && !o.Detached && o.Simulate == 0 { // the process that started this one has printed it
+	if before == "" && !o.Detached { // the process that started this one has printed it
 		warnings := slices.DeleteFunc(o.CheckTasks(r.alloc, r.layout.Allocs()), func(f review.Finding) bool {
 			return f.Severity == review.Refused // which the start reports
 		})
@@ -202,7 +199,7 @@ func (r *request) read(ctx context.Context, jobFile string, flags *pflag.FlagSet
 	if err := errors.Join(o.CheckUsers(loaded.Group), o.Until.Check(r.alloc)); err != nil {
 		return base.Usage(loaded.Hide(err))
 	}
-	if !o.Detached && o.Simulate == 0 {
+	if !o.Detached {
 		r.variables, err = readVarItems(o.VarItems, r.alloc.Namespace, r.environment)
 	}
 	return err

@@ -31,7 +31,6 @@ type Options struct {
 	Force    bool
 	Detach   bool
 	Detached bool // this is the process that --detach has started
-	Simulate int
 	VarItems []string
 	Output   follow.OutputFlag
 
@@ -78,8 +77,6 @@ func (o *Options) Add(cmd *cobra.Command) {
 		f.BoolVar(&o.Detach, "detach", false,
 			"run in the background, print the allocation's ID when its main tasks have started, and log to "+LogName+" in "+
 				"its directory")
-		f.IntVar(&o.Simulate, "simulate", 0,
-			"run `N` allocations whose tasks have sockets and tokens, but no processes, until SIGINT or SIGTERM; for benchmarks")
 		f.StringArrayVar(&o.VarItems, "var-items", nil,
 			"write the items of a file, JSON as 'taskapi var put' takes, to the variable at a path first: `PATH=FILE`; "+
 				"PATH#KEY=FILE for the whole file as one item; PATH=credential:NAME for one of systemd's credentials; may be "+
