@@ -29,7 +29,7 @@ import (
 // is the program's.
 func Main(version string) int {
 	w := base.Environment{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Env: os.Environ(), Version: version}
-	if len(os.Args) > 1 && os.Args[1] == "run" {
+	if named(base.WithoutNoun(os.Args[1:])) == "run" {
 		w.Signals = start.CatchSignals()
 	}
 	args, err := lifecycle.HandedArgs(os.Args[1:])
@@ -42,6 +42,7 @@ func Main(version string) int {
 
 // Run runs the command that args name and returns the exit code.
 func Run(ctx context.Context, args []string, w base.Environment) int {
+	args = base.WithoutNoun(args)
 	root := newRoot(w, named(args))
 	args = doubleDashes(root, args)
 	root.SetArgs(args)
@@ -68,43 +69,47 @@ type command struct {
 	destructive bool
 }
 
-// groups are the commands as the help lists them.
+// groups are the commands as the help lists them; those of the last group only with --all.
 var groups = []struct {
 	heading  string
 	commands []command
 }{
-	{"Run allocations:", []command{
+	{"Daily", []command{
 		{name: "run", build: lifecycle.Run},
-		{name: "attach", build: lifecycle.Attach},
-		{name: "update", build: lifecycle.Update},
-		{name: "takeover", build: lifecycle.Takeover},
-		{name: "dev", build: develop.Dev},
-		{name: "test", build: develop.Test},
-		{name: "exec", build: access.Exec},
-		{name: "restart", build: lifecycle.Restart, destructive: true},
-		{name: "signal", build: lifecycle.Signal, destructive: true},
-		{name: "stop", build: lifecycle.Stop, destructive: true},
-		{name: "gc", build: lifecycle.GC, destructive: true},
-	}},
-	{"Look at allocations:", []command{
 		{name: "status", build: look.Status},
 		{name: "logs", build: look.Logs},
+		{name: "exec", build: access.Exec},
+		{name: "restart", build: lifecycle.Restart, destructive: true},
+		{name: "stop", build: lifecycle.Stop, destructive: true},
+		{name: "update", build: lifecycle.Update},
 		{name: "top", build: look.Top},
+		{name: "attach", build: lifecycle.Attach},
+	}},
+	{"Operate", []command{
 		{name: "ps", build: look.PS},
 		{name: "checks", build: look.Checks},
-		{name: "service", build: shared.Service},
 		{name: "events", build: look.Events},
+		{name: "signal", build: lifecycle.Signal, destructive: true},
+		{name: "gc", build: lifecycle.GC, destructive: true},
 		{name: "fs", build: look.FS},
-		{name: "api", build: access.API},
+		{name: "var", build: shared.Var},
+		{name: "service", build: shared.Service},
+		{name: "takeover", build: lifecycle.Takeover},
 		{name: "proxy", build: access.Proxy},
 	}},
-	{"Other commands:", []command{
+	{"Develop and test", []command{
+		{name: "dev", build: develop.Dev},
+		{name: "test", build: develop.Test},
 		{name: "validate", build: develop.Validate},
-		{name: "state", build: lifecycle.State},
-		{name: "var", build: shared.Var},
-		{name: "keyring", build: keys.Keyring},
 		{name: "token", build: keys.Token},
+		{name: "api", build: access.API},
+	}},
+	{"More", []command{
+		{name: "keyring", build: keys.Keyring},
+		{name: "state", build: lifecycle.State},
 		{name: "version", build: versionCommand},
+		{name: "completion"}, // the library makes this command and the next
+		{name: "help"},
 	}},
 }
 
@@ -112,7 +117,7 @@ var groups = []struct {
 func named(args []string) string {
 	for _, g := range groups {
 		for _, c := range g.commands {
-			if len(args) > 0 && args[0] == c.name {
+			if len(args) > 0 && args[0] == c.name && c.build != nil {
 				return c.name
 			}
 		}
@@ -134,6 +139,8 @@ Flags may be written in Nomad's style (-var) or GNU's (--var).`,
 		SilenceUsage:  true,
 		Args:          cobra.ArbitraryArgs,
 		RunE:          base.HelpOrUnknown,
+
+		DisableSuggestions: true, // base.UnknownCommand makes them
 	}
 	root.SetIn(w.Stdin)
 	root.SetOut(w.Stdout)
@@ -141,13 +148,11 @@ Flags may be written in Nomad's style (-var) or GNU's (--var).`,
 	root.SetVersionTemplate(versionLine(w))
 	root.SetFlagErrorFunc(base.FlagError)
 	for _, g := range groups {
-		root.AddGroup(&cobra.Group{ID: g.heading, Title: g.heading})
 		for _, c := range g.commands {
-			if only != "" && c.name != only {
+			if c.build == nil || only != "" && c.name != only {
 				continue
 			}
 			cmd := c.build(w)
-			cmd.GroupID = g.heading
 			if c.destructive {
 				base.IsDestructive(cmd)
 			}
@@ -157,19 +162,27 @@ Flags may be written in Nomad's style (-var) or GNU's (--var).`,
 	root.Example = `  taskapi run examples/hello.nomad.hcl
   taskapi status
   taskapi stop`
-	root.SetHelpCommandGroupID("Other commands:")
-	root.SetCompletionCommandGroupID("Other commands:")
 	strictHelp(root)
 	strictCompletion(root)
 	base.Complete(root)
 	return root
 }
 
-// strictHelp makes "help" refuse an unknown command.
+// strictHelp makes "help" refuse an unknown command, and list the commands by their groups.
 func strictHelp(root *cobra.Command) {
 	root.InitDefaultHelpCmd()
 	help, _, _ := root.Find([]string{"help"}) // it has just been made
-	help.Example = `  taskapi help run`
+	help.Example = `  taskapi help run
+  taskapi help --all`
+	all := help.Flags().Bool("all", false, "list every command")
+	usual := root.HelpFunc()
+	root.SetHelpFunc(func(cmd *cobra.Command, args []string) {
+		if cmd.HasParent() {
+			usual(cmd, args)
+			return
+		}
+		fmt.Fprint(cmd.OutOrStdout(), overview(root, *all))
+	})
 	help.Args = func(_ *cobra.Command, args []string) error {
 		found, rest, err := root.Find(args)
 		if err != nil || len(rest) > 0 {
@@ -177,6 +190,32 @@ func strictHelp(root *cobra.Command) {
 		}
 		return nil
 	}
+}
+
+// overview returns the help of the program: its commands by groups, the last group only with all.
+func overview(root *cobra.Command, all bool) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s\n\nUsage:\n  taskapi COMMAND [flags]\n", root.Long)
+	shown, more := groups, groups[len(groups)-1]
+	if !all {
+		shown = groups[:len(groups)-1]
+	}
+	for _, g := range shown {
+		fmt.Fprintf(&b, "\n%s:\n", g.heading)
+		for _, c := range g.commands {
+			cmd, _, _ := root.Find([]string{c.name}) // there is one of each
+			fmt.Fprintf(&b, "  %-10s  %s\n", c.name, cmd.Short)
+		}
+	}
+	fmt.Fprintf(&b, "\n'taskapi COMMAND --help' explains a command")
+	if !all {
+		b.WriteString(", 'taskapi help --all' lists more of them:")
+		for _, c := range more.commands {
+			b.WriteString(" " + c.name)
+		}
+	}
+	b.WriteString("\n")
+	return b.String()
 }
 
 // strictCompletion makes "completion" refuse an unknown shell, and more arguments than a shell.
@@ -197,7 +236,9 @@ func doubleDashes(root *cobra.Command, args []string) []string {
 	out := slices.Clone(args)
 	cmd, words := root, 0
 	for ; words < len(args); words++ {
-		next := slices.IndexFunc(cmd.Commands(), func(sub *cobra.Command) bool { return sub.Name() == args[words] })
+		next := slices.IndexFunc(cmd.Commands(), func(sub *cobra.Command) bool {
+			return sub.Name() == args[words] || sub.HasAlias(args[words])
+		})
 		if next < 0 {
 			break
 		}

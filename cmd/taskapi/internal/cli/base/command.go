@@ -81,6 +81,12 @@ var wanted = map[string]string{
 
 // FlagError returns an error of a flag in the words of this program.
 func FlagError(cmd *cobra.Command, err error) error {
+	_, path, _ := strings.Cut(cmd.CommandPath(), " ")
+	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok {
+		if hint := hintFor(path + " --" + unknown.GetSpecifiedName()); hint != "" {
+			return Usagef("%w; %s", err, hint)
+		}
+	}
 	if bad, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
 		if what, ok := wanted[bad.GetFlag().Value.Type()]; ok {
 			err = fmt.Errorf("--%s %q must be %s", bad.GetFlag().Name, bad.GetValue(), what)
@@ -89,7 +95,7 @@ func FlagError(cmd *cobra.Command, err error) error {
 	return Usagef("%w; see '%s --help'", err, cmd.CommandPath())
 }
 
-// destructive annotates a command that ends or removes something: it is never suggested for a mistyped one.
+// destructive annotates a command that ends or removes something: it is never suggested for a mistyped name.
 const destructive = "destructive"
 
 // runsAnother annotates a command that runs another one. The words after its own flags and arguments belong to the
@@ -111,8 +117,14 @@ func IsDestructive(cmd *cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// UnknownCommand returns the error for a name that is no command below cmd.
+// UnknownCommand returns the error for a name that is no command below cmd, with a hint for a word of docker, kubectl or
+// nomad, or for a name that is nearly a command's. A command that ends or removes something is never the hint for a
+// mistyped name.
 func UnknownCommand(cmd *cobra.Command, name string) error {
+	_, path, _ := strings.Cut(cmd.CommandPath(), " ")
+	if hint := hintFor(strings.TrimSpace(path + " " + name)); hint != "" {
+		return fmt.Errorf("unknown command %q; %s", name, hint)
+	}
 	if near := nearest(cmd.Commands(), name); near != nil && near.Annotations[destructive] == "" {
 		return fmt.Errorf("unknown command %q; did you mean %q?", name, near.Name())
 	}
@@ -129,9 +141,6 @@ func nearest(commands []*cobra.Command, name string) (found *cobra.Command) {
 	for _, cmd := range commands {
 		if cmd.Hidden {
 			continue
-		}
-		if slices.Contains(cmd.SuggestFor, name) {
-			return cmd
 		}
 		slips := levenshtein.Distance(strings.ToLower(name), cmd.Name(), nil)
 		if slips < least || slips == least && found != nil && found.Annotations[destructive] != "" {

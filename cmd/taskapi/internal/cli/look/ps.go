@@ -28,9 +28,8 @@ func PS(w base.Environment) *cobra.Command {
 	s := psShow{environment: w}
 	var dataDir string
 	cmd := &cobra.Command{
-		Use:        "ps [flags] [ALLOC] [TASK]",
-		SuggestFor: []string{"stats"},
-		Short:      "List the processes of tasks, with the CPU and the memory that they use",
+		Use:   "ps [flags] [ALLOC] [TASK]",
+		Short: "List the processes of tasks, with the CPU and the memory that they use",
 		Long: `Lists the tasks of an allocation with their state and restarts, and the processes of each: number,
 user, CPU in percent of one core, resident memory, time since the start, and command. CPU is measured since the last
 request if that is less than half a minute ago, or else for a fifth of a second.

@@ -74,7 +74,7 @@ func (o *Options) Add(cmd *cobra.Command) {
 		f.BoolVar(&o.Force, "force", false,
 			"if the changes need new processes, stop the allocation of --alloc-id gracefully and run it again; also run one "+
 				"again that has ended")
-		f.BoolVar(&o.Detach, "detach", false,
+		f.BoolVarP(&o.Detach, "detach", "d", false,
 			"run in the background, print the allocation's ID when its main tasks have started, and log to "+LogName+" in "+
 				"its directory")
 		f.StringArrayVar(&o.VarItems, "var-items", nil,

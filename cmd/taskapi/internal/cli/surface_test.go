@@ -1,0 +1,95 @@
+package cli
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"taskapi/cmd/taskapi/internal/cli/base"
+)
+
+// errorOf returns what the program prints for arguments that it refuses.
+func errorOf(t *testing.T, args ...string) string {
+	t.Helper()
+	var errs bytes.Buffer
+	w := base.Environment{Stdin: strings.NewReader(""), Stdout: io.Discard, Stderr: &errs, Version: "1"}
+	if code := Run(t.Context(), args, w); code == base.ExitOK || code == base.ExitFailed {
+		t.Errorf("'taskapi %s': exit code %d", strings.Join(args, " "), code)
+	}
+	return errs.String()
+}
+
+// TestHints: each word of the table is refused with its hint, is no command or flag, and each command line that a hint
+// quotes can be typed. A command that ends or removes something is quoted only after "nothing was done", with what it
+// does, or for the word that has the same meaning.
+func TestHints(t *testing.T) {
+	root := newRoot(base.Environment{Version: "1"}, "")
+	quoted := regexp.MustCompile(`'taskapi ([^']*)'`)
+	for _, h := range base.Hints {
+		for word := range strings.FieldsSeq(h.Words) {
+			args := strings.Split(word, ",")
+			if got := errorOf(t, args...); !strings.HasPrefix(got, "taskapi: unknown ") || !strings.Contains(got, h.Hint) {
+				t.Errorf("'taskapi %s' prints %q, want the hint %q", strings.Join(args, " "), got, h.Hint)
+			}
+		}
+		for _, line := range quoted.FindAllStringSubmatch(h.Hint, -1) {
+			words := strings.NewReplacer("[", "", "]", "", "-- /bin/sh", "").Replace(line[1])
+			cmd, rest, err := root.Find(strings.Fields(words))
+			if err != nil || !cmd.HasParent() || cmd.ParseFlags(rest) != nil {
+				t.Errorf("the hint %q quotes what can't be typed: %q", h.Hint, line[0])
+				continue
+			}
+			explains := strings.HasPrefix(h.Hint, "nothing was done: ") || h.Words == "stop,--force stop,--kill"
+			lists := slices.Contains(rest, "--list")
+			if cmd.Annotations["destructive"] != "" && !explains && !lists {
+				t.Errorf("for %q a command is offered that ends or removes something: %q", h.Words, line[0])
+			}
+		}
+	}
+}
+
+// TestNoSlipIsOfferedAnEnd: whatever one letter of a command is mistyped, no command is suggested that ends or removes
+// something.
+func TestNoSlipIsOfferedAnEnd(t *testing.T) {
+	var parents func(cmd *cobra.Command)
+	parents = func(parent *cobra.Command) {
+		for _, cmd := range parent.Commands() {
+			name := cmd.Name()
+			for i := range name {
+				for _, slip := range []string{name[:i] + name[i+1:], name[:i] + "x" + name[i:], name[:i] + "x" + name[i+1:]} {
+					said := base.UnknownCommand(parent, slip).Error()
+					for _, other := range parent.Commands() {
+						if other.Annotations["destructive"] != "" && strings.Contains(said, fmt.Sprintf("mean %q", other.Name())) {
+							t.Errorf("%q is answered: %s", slip, said)
+						}
+					}
+				}
+			}
+			parents(cmd)
+		}
+	}
+	parents(newRoot(base.Environment{Version: "1"}, ""))
+}
+
+// TestNomadsNounIsUnderstood before a command, and nowhere else.
+func TestNomadsNounIsUnderstood(t *testing.T) {
+	for args, want := range map[string]string{
+		"job run":           "JOBFILE is missing: taskapi run ",
+		"alloc logs a b c":  `unexpected "c"`,
+		"job frobnicate x":  `unknown command "frobnicate"`,
+		"alloc alloc run":   `unknown command "alloc"`,
+		"status job alloc":  "want one ALLOC",
+		"alloc -json":       "unknown flag",
+		"job delete my-job": "nothing was done",
+	} {
+		if got := errorOf(t, strings.Fields(args)...); !strings.Contains(got, want) {
+			t.Errorf("'taskapi %s' prints %q, want %q", args, got, want)
+		}
+	}
+}
