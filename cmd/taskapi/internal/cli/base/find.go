@@ -91,16 +91,21 @@ func FindAll(ctx context.Context, w Environment, dataDir string, args []string, 
 	if err := f.Look(ctx, nil); err != nil {
 		return nil, err
 	}
+	if all = f.Running(); len(all) == 0 {
+		t, err := f.only(s)
+		return []Target{t}, err
+	}
+	return all, nil
+}
+
+// Running returns the allocations that have not ended.
+func (f *Finder) Running() (all []Target) {
 	for _, k := range f.Known {
 		if k.Running {
 			all = append(all, k.Target)
 		}
 	}
-	if len(all) == 0 {
-		t, err := f.only(s)
-		return []Target{t}, err
-	}
-	return all, nil
+	return all
 }
 
 func (f *Finder) Find(ctx context.Context, args []string, s Sought) (Target, error) {

@@ -18,8 +18,8 @@ func WithoutNoun(args []string) []string {
 
 // Each of these hints explains what ends or removes something, and says that nothing was done.
 const (
-	toEnd = "nothing was done: 'taskapi stop ALLOC' ends an allocation's tasks gracefully, with --now it kills them; " +
-		"'taskapi gc ALLOC' removes one that has ended"
+	toEnd = "nothing was done: 'taskapi stop ALLOC' ends an allocation's tasks gracefully, with --now it kills them, " +
+		"with --purge it also removes the files; 'taskapi gc ALLOC' removes one that has ended"
 	toSignal = "nothing was done: 'taskapi signal -s SIGNAL' sends a signal to tasks, 'taskapi stop --now ALLOC' kills " +
 		"all tasks of an allocation"
 	toClean = "nothing was done: 'taskapi gc --all' removes every allocation that has ended, with its logs"

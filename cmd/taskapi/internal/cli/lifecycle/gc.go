@@ -21,8 +21,9 @@ func GC(w base.Environment) *cobra.Command {
 	var dataDir string
 	var all bool
 	cmd := &cobra.Command{
-		Use:   "gc [flags] [ALLOC...]",
-		Short: "Remove ended allocations with their directories",
+		Use:     "gc [flags] [ALLOC...]",
+		Aliases: []string{"rm"},
+		Short:   "Remove ended allocations with their directories",
 		Long: `Removes the named allocations, or with --all every one that has ended: their directories with logs and
 state. An allocation that has not ended is refused and stays as it is. --all also removes the temporary directories
 that a killed 'taskapi dev' or 'taskapi test' of this user has left, once nothing runs in them.`,
@@ -39,7 +40,10 @@ that a killed 'taskapi dev' or 'taskapi test' of this user has left, once nothin
 		},
 		ValidArgsFunction: base.CompleteEnded(&dataDir, w),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			found, err := removable(cmd.Context(), w, dataDir, args)
+			found, err := named(cmd.Context(), w, dataDir, args, base.ToRemove)
+			if all {
+				found, err = ended(w, dataDir)
+			}
 			errs := []error{err}
 			for _, t := range found {
 				if err := remove(cmd.Context(), t, w); err != nil {
@@ -61,14 +65,13 @@ that a killed 'taskapi dev' or 'taskapi test' of this user has left, once nothin
 	return cmd
 }
 
-// removable returns the named allocations. Without names it returns all allocations of this user's data directory whose
-// saved state says that they have ended, and removes the remains of earlier removals there.
-func removable(ctx context.Context, w base.Environment, dataDir string, names []string) ([]base.Target, error) {
-	var found []base.Target
+// named returns the allocations with these names, each once. An error means that nothing is to be done.
+func named(ctx context.Context, w base.Environment, dataDir string, names []string, s base.Sought) (
+	found []base.Target, err error) {
 	for _, name := range names {
-		t, err := base.Find(ctx, w, dataDir, []string{name}, base.ToRemove)
+		t, err := base.Find(ctx, w, dataDir, []string{name}, s)
 		if err != nil {
-			return nil, err // nothing is removed
+			return nil, err
 		}
 		if !slices.ContainsFunc(found, func(other base.Target) bool {
 			return other.ID == t.ID && other.Layout.Dir == t.Layout.Dir
@@ -76,9 +79,12 @@ func removable(ctx context.Context, w base.Environment, dataDir string, names []
 			found = append(found, t)
 		}
 	}
-	if len(names) > 0 {
-		return found, nil
-	}
+	return found, nil
+}
+
+// ended returns all allocations of this user's data directory whose saved state says that they have ended, and removes
+// the remains of earlier removals there.
+func ended(w base.Environment, dataDir string) (found []base.Target, err error) {
 	l, err := base.NewLayout(dataDir, w)
 	if err != nil {
 		return nil, err

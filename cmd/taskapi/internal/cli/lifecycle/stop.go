@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
 	"time"
 
@@ -29,22 +30,46 @@ import (
 )
 
 func Stop(w base.Environment) *cobra.Command {
+	var dataDir string
+	var all, purge bool
 	s := stopping{environment: w}
-	cmd := base.OnTarget(w, base.ToChange, &cobra.Command{
-		Use:   "stop [flags] [ALLOC]",
-		Short: "Stop an allocation gracefully, or kill it with --now",
+	complete := base.CompleteTarget(&dataDir, w, base.ToChange)
+	cmd := &cobra.Command{
+		Use:   "stop [flags] [ALLOC...]",
+		Short: "Stop allocations gracefully, or kill them with --now",
 		Long: `Stops an allocation gracefully (shutdown_delay, kill_signal, kill_timeout, poststop tasks), prints its
-events and returns when it has ended. Without ALLOC it stops the only one that runs. --now, or a second Ctrl-C, kills
-every task immediately. If the allocation's taskapi process has exited, this command resumes the allocation and stops
-it. If that process is frozen (SIGSTOP) or hangs, the error names it; --now kills it after five seconds, and then the
-tasks. If the allocation's state is missing or damaged, its tasks are killed.
-Exit code: 0 when the allocation has ended, 1 when it could not be stopped.`,
+events and returns when it has ended. Without ALLOC it stops the only one that runs. Several stop at the same time.
+--now, or a second Ctrl-C, kills every task immediately. --purge then removes the allocation with its logs and state,
+as gc does. If the allocation's taskapi process has exited, this command resumes the allocation and stops it. If that
+process is frozen (SIGSTOP) or hangs, the error names it; --now kills it after five seconds, and then the tasks. If the
+allocation's state is missing or damaged, its tasks are killed.
+Exit code: 0 when the allocations have ended, 1 when one could not be stopped.`,
 		Example: `  taskapi stop
-  taskapi stop --now hello`,
-	}, func(ctx context.Context, found base.Target) error {
-		s.Target = found
-		return s.run(ctx)
-	})
+  taskapi stop --now hello
+  taskapi stop --all --purge`,
+		Args: func(_ *cobra.Command, args []string) error {
+			switch {
+			case all && len(args) > 0:
+				return base.Usagef("--all stops every allocation that runs: leave out %q, or --all", args[0])
+			case purge && s.detach:
+				return base.Usagef("--purge removes an allocation when it has ended: leave out --detach, or --purge")
+			}
+			return nil
+		},
+		ValidArgsFunction: func(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
+			return complete(cmd, nil, begun)
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			found, err := toStop(cmd.Context(), w, dataDir, args, all)
+			if err != nil {
+				return err
+			}
+			return s.runAll(cmd.Context(), found, purge)
+		},
+	}
+	base.AddDataDir(cmd, &dataDir)
+	cmd.Flags().BoolVar(&all, "all", false, "stop every allocation that runs")
+	cmd.Flags().BoolVar(&purge, "purge", false, "remove the allocation with its directory when it has ended")
 	cmd.Flags().BoolVar(&s.detach, "detach", false, "return when the stop has begun")
 	cmd.Flags().BoolVar(&s.how.NoShutdownDelay, "no-shutdown-delay", false,
 		"skip the shutdown_delay of the group and of the tasks, also one that is under way")
@@ -53,6 +78,55 @@ Exit code: 0 when the allocation has ended, 1 when it could not be stopped.`,
 	cmd.Flags().BoolVar(&s.detached, "detached", false, "")
 	_ = cmd.Flags().MarkHidden("detached") // it has just been added
 	return cmd
+}
+
+// toStop returns the named allocations, the only one that runs, or with all every one that runs.
+func toStop(ctx context.Context, w base.Environment, dataDir string, names []string, all bool) ([]base.Target, error) {
+	switch {
+	case len(names) > 0:
+		return named(ctx, w, dataDir, names, base.ToChange)
+	case all:
+		f, err := base.NewFinder(w, dataDir)
+		if err == nil {
+			err = f.Look(ctx, nil)
+		}
+		if err != nil {
+			return nil, err
+		}
+		found := f.Running()
+		if len(found) == 0 {
+			err = w.Printf("no allocation runs in %s\n", f.Dirs())
+		}
+		return found, err
+	}
+	t, err := base.Find(ctx, w, dataDir, nil, base.ToChange)
+	return []base.Target{t}, err
+}
+
+// runAll stops allocations. The tasks of all begin to stop at once; the events are printed of one after the other.
+func (s *stopping) runAll(ctx context.Context, all []base.Target, purge bool) error {
+	var begun sync.WaitGroup
+	defer begun.Wait()
+	if len(all) > 1 {
+		for _, t := range all {
+			begun.Go(func() {
+				c := t.Client()
+				defer c.Close()
+				_ = c.Stop(ctx, s.how) // its turn comes again below, where an error is reported
+			})
+		}
+	}
+	var errs []error
+	for _, t := range all {
+		one := *s
+		one.Target = t
+		err := one.run(ctx)
+		if err == nil && purge {
+			err = errors.Join(remove(ctx, t, s.environment), s.environment.Printf("removed %s\n", t.ID))
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }
 
 // stopping is taskapi stop.

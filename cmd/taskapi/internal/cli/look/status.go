@@ -26,8 +26,9 @@ func Status(w base.Environment) *cobra.Command {
 	var dataDir string
 	show := statusShow{environment: w}
 	cmd := &cobra.Command{
-		Use:   "status [flags] [ALLOC]",
-		Short: "Show allocations, running or ended",
+		Use:     "status [flags] [ALLOC]",
+		Aliases: []string{"ls"},
+		Short:   "Show allocations, running or ended",
 		Long: `Without ALLOC, lists the allocations of this user's data directory and of root's, the newest first.
 With ALLOC, shows that allocation with its tasks and their events.
 ` + base.AllocArgs + `
