@@ -16,11 +16,12 @@ const completeTimeout = 2 * time.Second
 // that read. The shell completes a JOBFILE after it.
 func CompleteTarget(dataDir *string, w Environment, s Sought) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, begun string) (all []string, _ cobra.ShellCompDirective) {
-		switch {
-		case len(args) == 0:
+		if len(args) == 0 {
 			all = complete(cmd, *dataDir, w, begun, s.choices)
+		}
+		switch {
 		case strings.HasSuffix(cmd.Use, "JOBFILE"):
-			return nil, cobra.ShellCompDirectiveDefault
+			return all, cobra.ShellCompDirectiveDefault
 		case len(args) == 1 && s.Tasks != NoTask:
 			found, _ := Find(cmd.Context(), w, *dataDir, args, ToRead) // none, then
 			all = slices.DeleteFunc(TaskNames(found.Alloc), func(task string) bool { return !strings.HasPrefix(task, begun) })

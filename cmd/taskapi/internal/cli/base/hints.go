@@ -33,6 +33,9 @@ var Hints = []struct{ Words, Hint string }{
 	{"start up apply create deploy launch", "'taskapi run JOBFILE' runs a job, with --detach in the background"},
 	{"resume continue", "'taskapi takeover' resumes an allocation whose taskapi has exited"},
 	{"upgrade", "'taskapi takeover' replaces the taskapi that runs an allocation by this one"},
+	{"plan diff", "'taskapi update --dry-run JOBFILE' shows what a job file would change"},
+	{"edit patch scale set rollout revert promote replace", "'taskapi update JOBFILE' gives an allocation another version " +
+		"of its job"},
 	{"wait", "'taskapi run --detach --wait JOBFILE' returns when the allocation is healthy"},
 	{"init example", "begin with examples/hello.nomad.hcl, or with 'taskapi dev -- COMMAND', which needs no job file"},
 	{"lint check fmt vet", "'taskapi validate JOBFILE' says what would run here"},
@@ -62,6 +65,8 @@ var Hints = []struct{ Words, Hint string }{
 	{"token,create token,new token,make", "did you mean \"mint\"?"},
 	{"token,inspect token,decode token,verify", "did you mean \"explain\"?"},
 	{"token,delete", "nothing was done: 'taskapi token revoke' makes a token refused before it expires"},
+	{"service,deregister service,remove service,rm", "nothing was done: 'taskapi service delete SERVICE ID' removes a " +
+		"registration"},
 	{"var,delete var,rm var,remove", "nothing was done: 'taskapi var purge PATH' deletes a variable"},
 	{"var,set var,write", "did you mean \"put\"?"},
 	{"var,read var,show", "did you mean \"get\"?"},

@@ -7,11 +7,13 @@ import (
 	"net/http"
 	"os/signal"
 	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/hashicorp/nomad/api"
 	"github.com/spf13/cobra"
 
+	"taskapi/cmd/taskapi/internal/agent"
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/cmd/taskapi/internal/cli/follow"
 	"taskapi/cmd/taskapi/internal/cli/start"
@@ -25,22 +27,36 @@ func Update(w base.Environment) *cobra.Command {
 	var dataDir string
 	u := updater{environment: w}
 	cmd := &cobra.Command{
-		Use:   "update [flags] ALLOC JOBFILE",
+		Use:   "update [flags] [ALLOC] JOBFILE",
 		Short: "Give a running allocation another version of its job",
-		Long: `Compares the job file with the job that the allocation runs, prints each difference and whether it
-needs new processes, and gives the allocation the new version. Changes that need new processes are refused, with exit
-code 2, and nothing changes; with --force the allocation is stopped gracefully and run again, under the same ID and in
-the same directory.`,
-		Example: `  taskapi update hello examples/hello.nomad.hcl
+		Long: `Compares the job file with the job that the allocation runs, prints each difference and whether it is made
+in place or needs new processes, and gives the allocation the new version. Without ALLOC it is the running allocation of
+the file's job. Changes that need new processes are refused, with exit code 2, and nothing changes; with --force the
+allocation is stopped gracefully and run again, under the same ID and in the same directory. --dry-run only prints the
+differences.`,
+		Example: `  taskapi update examples/hello.nomad.hcl
+  taskapi update --dry-run examples/hello.nomad.hcl
   taskapi update --force hello examples/hello.nomad.hcl`,
 		ValidArgsFunction: base.CompleteTarget(&dataDir, w, base.ToChange),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			found, err := base.Find(cmd.Context(), w, dataDir, args[:1], base.ToChange)
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			if len(args) > 1 {
+				if u.Target, err = base.Find(cmd.Context(), w, dataDir, args[:1], base.ToChange); err != nil {
+					return err
+				}
+			}
+			jobFile := args[len(args)-1]
+			loaded, err := flags.Read(jobFile, w)
 			if err != nil {
 				return err
 			}
-			u.Target = found
-			return u.run(cmd.Context(), flags, args[1])
+			if len(args) == 1 {
+				if u.Target, err = allocationOf(cmd.Context(), w, dataDir, loaded.Job); err != nil {
+					return err
+				}
+			}
+			return u.run(cmd.Context(), func(group string, settings agent.Settings) (*api.Job, error) {
+				return loaded.Job, loaded.Choose(jobFile, group, settings, w)
+			})
 		},
 	}
 	flags.AddVars(cmd)
@@ -48,7 +64,34 @@ the same directory.`,
 	cmd.Flags().BoolVar(&u.force, "force", false,
 		"if the changes need new processes, stop the allocation gracefully and run it again")
 	cmd.Flags().BoolVar(&u.detach, "detach", false, "with --force, return when the stop has begun")
+	cmd.Flags().BoolVar(&u.dryRun, "dry-run", false, "print what would change, and change nothing")
 	return cmd
+}
+
+// allocationOf returns the running allocation of a job.
+func allocationOf(ctx context.Context, w base.Environment, dataDir string, job *api.Job) (base.Target, error) {
+	f, err := base.NewFinder(w, dataDir)
+	if err == nil {
+		err = f.Look(ctx, nil)
+	}
+	if err != nil {
+		return base.Target{}, err
+	}
+	of := slices.DeleteFunc(f.Running(), func(t base.Target) bool {
+		return t.Alloc == nil || t.Alloc.JobID != *job.ID || t.Alloc.Namespace != *job.Namespace
+	})
+	switch {
+	case len(of) == 0:
+		return base.Target{}, fmt.Errorf("no allocation of job %q runs in %s; 'taskapi run JOBFILE' runs one", *job.ID, f.Dirs())
+	case len(of) > 1:
+		var ids []string
+		for _, t := range of {
+			ids = append(ids, fmt.Sprintf("%s (group %s)", output.ShortID(t.ID), t.Alloc.TaskGroup))
+		}
+		return base.Target{}, base.Usagef("%d allocations of job %q run: give one of %s before JOBFILE", len(of), *job.ID,
+			strings.Join(ids, ", "))
+	}
+	return of[0], nil
 }
 
 // updater gives a running allocation another version of its job.
@@ -56,11 +99,12 @@ type updater struct {
 	base.Target
 	force       bool // also a version that needs new processes
 	detach      bool // don't wait for those
+	dryRun      bool
 	environment base.Environment
 }
 
-// run is taskapi update.
-func (u *updater) run(ctx context.Context, flags start.JobFlags, jobFile string) error {
+// run is taskapi update. choose returns the job, reviewed for the allocation's group and settings.
+func (u *updater) run(ctx context.Context, choose func(group string, settings agent.Settings) (*api.Job, error)) error {
 	c := u.Client()
 	defer c.Close()
 	found := c.Locate(ctx, client.Following)
@@ -74,16 +118,15 @@ func (u *updater) run(ctx context.Context, flags start.JobFlags, jobFile string)
 		return fmt.Errorf("no taskapi runs allocation %s; '%s' %s resumes it with the new version", u.ID,
 			u.Layout.Command("run", "--alloc-id", u.ID), base.WithJobFile)
 	}
-	flags.Group = found.Alloc.TaskGroup
 	kept, err := u.Layout.Remembered(u.ID)
 	if err != nil {
 		return err
 	}
-	loaded, err := flags.Load(jobFile, kept, u.environment)
+	job, err := choose(found.Alloc.TaskGroup, kept)
 	if err != nil {
 		return err
 	}
-	return u.update(ctx, c, found.Alloc, loaded.Job)
+	return u.update(ctx, c, found.Alloc, job)
 }
 
 // update gives the allocation, whose last version is before, another job, prints the changes, and returns when the
@@ -106,6 +149,9 @@ func (u *updater) update(ctx context.Context, c *client.Client, before *api.Allo
 	}
 	if err := u.environment.Printf("%s", &table); err != nil {
 		return err
+	}
+	if u.dryRun {
+		return u.environment.Printf("allocation %s is unchanged\n", u.ID)
 	}
 	destructive := false
 	if plan.Annotations != nil && plan.Annotations.DesiredTGUpdates[before.TaskGroup] != nil {

@@ -63,7 +63,7 @@ func Service(w base.Environment) *cobra.Command {
 		Example: `  taskapi service list
   taskapi service info web`,
 	}
-	cmd.AddCommand(serviceList(w), serviceInfo(w), base.IsDestructive(serviceDeregister(w)))
+	cmd.AddCommand(serviceList(w), serviceInfo(w), base.IsDestructive(serviceDelete(w)))
 	return cmd
 }
 
@@ -165,16 +165,15 @@ func registrationsOf(ctx context.Context, w base.Environment, c catalog, name, n
 	return begun, nil
 }
 
-func serviceDeregister(w base.Environment) *cobra.Command {
+func serviceDelete(w base.Environment) *cobra.Command {
 	return onServices(w, "", &cobra.Command{
-		Use:     "deregister [flags] SERVICE ID",
-		Aliases: []string{"delete"},
-		Short:   "Remove one registration of a service",
+		Use:   "delete [flags] SERVICE ID",
+		Short: "Remove one registration of a service",
 		Long: `Removes one registration of a service, by the service's name and the registration's ID; 'taskapi
 service info' shows it. Nothing happens to the allocation, which registers the service again with its next
 restart or update. A registration ends by itself with its allocation.
 ` + serviceHelp,
-		Example: `  taskapi service deregister web _nomad-task-d0b25612-ae72-4863-9cc7-5980397c4dc0-group-web-web-http`,
+		Example: `  taskapi service delete web _nomad-task-d0b25612-ae72-4863-9cc7-5980397c4dc0-group-web-web-http`,
 	}, func(ctx context.Context, c catalog, namespace string, args []string) error {
 		if err := c.remove(ctx, w, namespace, args[0], args[1]); err != nil {
 			return fmt.Errorf("remove %s of service %q in namespace %q: %w; 'taskapi service info' shows the IDs",
@@ -211,7 +210,7 @@ func (c catalog) remove(ctx context.Context, w base.Environment, namespace, name
 	if c.registry == nil {
 		return base.Usage(registry.ErrNotFound)
 	}
-	command := fmt.Sprintf("service deregister: %s of %s in namespace %s", id, name, namespace)
+	command := fmt.Sprintf("service delete: %s of %s in namespace %s", id, name, namespace)
 	err := c.layout.Audited(w, command, func() (string, error) {
 		_, err := c.registry.Deregister(ctx, namespace, name, id)
 		return "", err

@@ -66,19 +66,24 @@ func (f *JobFlags) Load(path string, settings agent.Settings, w base.Environment
 	if err != nil {
 		return nil, err
 	}
-	group, findings, err := settings.Review(loaded.Job, f.Group)
+	return loaded, loaded.Choose(path, f.Group, settings, w)
+}
+
+// Choose chooses the group to run, and reviews the job as Load does. path is the job file's.
+func (l *loadedJob) Choose(path, named string, settings agent.Settings, w base.Environment) error {
+	group, findings, err := settings.Review(l.Job, named)
 	if errors.Is(err, review.ErrGroupNotNamed) {
 		err = fmt.Errorf("%w; choose it with --group", err)
 	}
 	if err != nil {
-		return nil, base.Usagef("%s: %w", path, loaded.Hide(err))
+		return base.Usagef("%s: %w", path, l.Hide(err))
 	}
-	if refused := PrintFindings(w.Stderr, findings, loaded.FromFiles); refused > 0 {
-		return nil, base.Usagef("%s needs %d %s that this machine does not have (see above); nothing was started or changed",
+	if refused := PrintFindings(w.Stderr, findings, l.FromFiles); refused > 0 {
+		return base.Usagef("%s needs %d %s that this machine does not have (see above); nothing was started or changed",
 			path, refused, base.Plural(refused, "thing", "things"))
 	}
-	loaded.Group = group
-	return loaded, nil
+	l.Group = group
+	return nil
 }
 
 // PrintFindings prints the findings of a review, worst first as Review orders them. It masks the texts that the job has
