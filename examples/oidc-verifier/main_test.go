@@ -93,7 +93,7 @@ func TestService(t *testing.T) {
 	output(t, taskapi("run", "--detach", "--issuer", issuer, "caller.nomad.hcl"))
 	defer func() { output(t, taskapi("stop", "--now")) }()
 	mint := func(flags ...string) *exec.Cmd {
-		return taskapi(append([]string{"token", "mint", "--aud", "greeter"}, flags...)...)
+		return taskapi(append([]string{"token", "mint", "--audience", "greeter"}, flags...)...)
 	}
 
 	c := config("greeter")

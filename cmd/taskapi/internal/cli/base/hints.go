@@ -72,6 +72,12 @@ var Hints = []struct{ Words, Hint string }{
 	{"var,read var,show", "did you mean \"get\"?"},
 	{"keyring,delete keyring,rm", "nothing was done: 'taskapi keyring remove KEY' removes an inactive key"},
 
+	{"test,--until", "the flag is --wait"},
+	{"test,--until-timeout", "the flag is --wait-timeout"},
+	{"dev,--aud", "the flag is --identity NAME[=AUDIENCE]"},
+	{"token,mint,--aud token,explain,--aud", "the flag is --audience"},
+	{"token,mint,--out", "the flag is --out-file"},
+	{"keyring,export,--openid", "the flag is --issuer"},
 	{"stop,--force stop,--kill", "'taskapi stop --now' kills every task immediately"},
 }
 

@@ -57,7 +57,7 @@ background processes are killed. Without --data-dir everything is in a temporary
 A directory that a killed taskapi has left is removed by the next 'taskapi dev' or 'taskapi test', or by 'taskapi gc
 --all'. The command's output is not kept: 'taskapi logs' does not show it.
 
-Each --aud gives the task another identity, NAME or NAME=AUDIENCE. Its token is in NOMAD_TOKEN_NAME and in
+Each --identity gives the task another identity, NAME or NAME=AUDIENCE. Its token is in NOMAD_TOKEN_NAME and in
 secrets/nomad_NAME.jwt. With --ttl, tokens expire after that time, and those in files are renewed before. As root,
 --user runs the command as another user.
 
@@ -65,7 +65,7 @@ Exit code: the command's, 128 and the signal's number when a signal ended it, 12
 when it can't be executed, and 125 when taskapi itself failed: a flag is wrong, or the command could not be started.`,
 		Example: `  taskapi dev -- go test ./...
   taskapi dev --policy nomad -- ./client
-  taskapi dev --task web --aud bank=https://bank.example --ttl 10s -- sh -c 'cat $NOMAD_SECRETS_DIR/nomad_bank.jwt'`,
+  taskapi dev --task web --identity bank=https://bank.example --ttl 10s -- sh -c 'cat $NOMAD_SECRETS_DIR/nomad_bank.jwt'`,
 		Args: afterDashes,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if cmd.Flags().Changed("ttl") && opts.TTL < time.Second {
@@ -145,13 +145,13 @@ func (o devOptions) build() (*api.Job, *api.TaskGroup, error) {
 	task.LogConfig = &api.LogConfig{Disabled: new(true)}
 	task.RestartPolicy = &api.RestartPolicy{Attempts: new(0), Mode: new(api.RestartPolicyModeFail)}
 	task.Identity = &api.WorkloadIdentity{Env: true, File: true, TTL: o.TTL}
-	for _, text := range o.OtherAudiences {
+	for _, text := range o.OtherIdentities {
 		name, audience, given := strings.Cut(text, "=")
 		if !given {
 			audience = name
 		}
 		if name == "" || strings.Trim(name, identityLetters) != "" || audience == "" {
-			return nil, nil, base.Usagef("--aud %q: an identity's name is made of letters, digits and hyphens: write "+
+			return nil, nil, base.Usagef("--identity %q: an identity's name is made of letters, digits and hyphens: write "+
 				"NAME=AUDIENCE for an audience that is not, such as bank=https://bank.example", text)
 		}
 		task.Identities = append(task.Identities, &api.WorkloadIdentity{Name: name, Audience: []string{audience}, Env: true,

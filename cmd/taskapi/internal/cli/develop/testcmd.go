@@ -38,7 +38,7 @@ func Test(w base.Environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "test [flags] JOBFILE -- COMMAND [ARG]...",
 		Short: "Run a group of tasks, a command that tests it, and stop the group",
-		Long: `Runs a group of the job file, waits until it is healthy (--until), runs the command, and stops the group
+		Long: `Runs a group of the job file, waits until it is healthy (--wait), runs the command, and stops the group
 gracefully, whatever the command's result. A group is healthy when its tasks have run and its checks have succeeded
 for min_healthy_time of its update block, by default 10 seconds. The command has this environment, standard input,
 output and error, and also
@@ -61,7 +61,7 @@ Exit code: the command's, 128 and the number of the signal that ended it, 127 an
 taskapi itself failed: a flag or the job file is wrong, the group did not become healthy, or it failed while the
 command succeeded.`,
 		Example: `  taskapi test job.nomad.hcl -- go test ./...
-  taskapi test --until running --as web --junit report.xml job.nomad.hcl -- ./check.sh`,
+  taskapi test --wait running --as web --junit report.xml job.nomad.hcl -- ./check.sh`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			switch dash := cmd.ArgsLenAtDash(); {
 			case len(args) == 0 || dash == 0:
@@ -231,7 +231,7 @@ func (t *testRun) run(ctx context.Context, signals <-chan os.Signal) error {
 	return errors.Join(failed, stopped)
 }
 
-// await waits until the group is in the state that --until names. Errors: why it is not, with its tasks' last output.
+// await waits until the group is in the state that --wait names. Errors: why it is not, with its tasks' last output.
 func (t *testRun) await(ctx context.Context) error {
 	until := t.options.Until
 	late := fmt.Errorf("the group is not %s after %v", until.What, until.Timeout)

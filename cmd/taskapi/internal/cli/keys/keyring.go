@@ -119,23 +119,23 @@ func keyringRemove(w base.Environment) *cobra.Command {
 }
 
 func keyringExport(w base.Environment) *cobra.Command {
-	var openID string
+	var issuer string
 	cmd := onRing(w, &cobra.Command{
 		Use:   "export",
 		Short: "Print the public keys as a JWK set, for others to trust",
 		Long: `Prints the public keys as a JWK set (RFC 7517): the document that /.well-known/jwks.json answers. With
---openid it prints the OpenID configuration of the issuer instead. Redirect it to a file that others read, or that a
+--issuer it prints the OpenID configuration of that issuer instead. Redirect it to a file that others read, or that a
 web server serves.`,
 		Example: `  taskapi keyring export`,
-		PreRunE: func(*cobra.Command, []string) error { return agent.CheckIssuer("--openid", openID) },
+		PreRunE: func(*cobra.Command, []string) error { return agent.CheckIssuer("--issuer", issuer) },
 	}, func(_ base.Layout, ring *identity.Keyring, _ []string) error {
 		document := ring.JWKS()
-		if openID != "" {
-			document = agent.OpenIDConfiguration(openID)
+		if issuer != "" {
+			document = agent.OpenIDConfiguration(issuer)
 		}
 		return w.Printf("%s\n", document)
 	})
-	cmd.Flags().StringVar(&openID, "openid", "", "print the OpenID configuration of this issuer, a URL")
+	cmd.Flags().StringVar(&issuer, "issuer", "", "print the OpenID configuration of this issuer, a URL")
 	return cmd
 }
 

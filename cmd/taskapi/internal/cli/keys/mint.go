@@ -48,7 +48,7 @@ a good one as the task's. With --bad NAME the token has that fault and no other,
 tampered, other-alloc or alg-none. --list shows the kinds, what is wrong with each, and what the API answers. --all
 makes a token of each kind, and prints a line of JSON for each.
 
-Only the owner of the key ring can make tokens. A token is a credential: it is printed, or with --out written to a
+Only the owner of the key ring can make tokens. A token is a credential: it is printed, or with --out-file written to a
 file that only this user can read, without a line feed, and goes nowhere else.
 
 --operator makes a token of the operator, good on operator.sock alone. With --opaque, a secret in the form of a UUID
@@ -57,7 +57,7 @@ revoke' takes both.
 
 Kinds marked "foreign" are refused when the key of another issuer (--jwks) has signed them. Here the ring's key signs
 them, which may vouch for any issuer.`,
-		Example: `  taskapi token mint --task server --out token.jwt
+		Example: `  taskapi token mint --task server --out-file token.jwt
   taskapi token mint --task server --bad alg-hs256
   taskapi token mint --operator --opaque --ttl 8h
   taskapi token mint --list`,
@@ -91,7 +91,7 @@ them, which may vouch for any issuer.`,
 	flags.StringVar(&f.alloc, "alloc", "",
 		"allocation whose token it is, as `ALLOC` of other commands (default the only one that runs)")
 	flags.StringVar(&f.task, "task", "", "`TASK` whose token it is (default the only one)")
-	flags.StringArrayVar(&f.audience, "aud", nil,
+	flags.StringArrayVar(&f.audience, "audience", nil,
 		"`AUDIENCE` that the token names (default the allocation's); may be repeated")
 	flags.DurationVar(&f.ttl, "ttl", time.Hour, "how long the token is good")
 	flags.StringArrayVar(&f.claims, "claim", nil,
@@ -102,7 +102,7 @@ them, which may vouch for any issuer.`,
 	flags.BoolVar(&f.operator, "operator", false, "make a token of the operator, for operator.sock")
 	flags.BoolVar(&f.opaque, "opaque", false,
 		"with --operator: print a secret in the form of a UUID, which stands for the token")
-	flags.StringVar(&f.out, "out", "", "`FILE` for the token, with mode 0600, instead of standard output")
+	flags.StringVar(&f.out, "out-file", "", "`FILE` for the token, with mode 0600, instead of standard output")
 	base.AddOutput(cmd, &f.output)
 	_ = cmd.RegisterFlagCompletionFunc("bad", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		var names []string
@@ -120,7 +120,7 @@ func (f *mintFlags) kind() (*badtokens.Kind, error) {
 	case f.bad != "" && (f.all || f.list), f.all && f.list:
 		return nil, base.Usagef("give one of --bad, --all and --list")
 	case f.all && (f.out != "" || f.output.Template != ""):
-		return nil, base.Usagef("--all prints lines of JSON to standard output: leave --out and --template out")
+		return nil, base.Usagef("--all prints lines of JSON to standard output: leave --out-file and --template out")
 	case f.opaque && !f.operator:
 		return nil, base.Usagef("--opaque is for a token of the operator's: add --operator")
 	case f.operator && (f.bad != "" || f.all || f.list || f.task != ""):
@@ -198,7 +198,7 @@ func (f *mintFlags) minter(cmd *cobra.Command, w base.Environment) (*minter, err
 		return nil, base.Usagef("--ttl is %v: give at least 1s; --bad expired makes a token that is not good any more", f.ttl)
 	}
 	if slices.Contains(f.audience, "") {
-		return nil, base.Usagef("--aud is empty: give the name of whom the token is for")
+		return nil, base.Usagef("--audience is empty: give the name of whom the token is for")
 	}
 	args := slices.DeleteFunc([]string{f.alloc, f.task}, func(given string) bool { return given == "" })
 	what, name, role := base.Sought{Tasks: base.OneTask}, identity.DefaultName, identity.RoleTask
@@ -307,10 +307,10 @@ func (f *mintFlags) write(w base.Environment, token string) error {
 		return w.Printf("%s\n", token)
 	}
 	if info, err := os.Lstat(f.out); err == nil && !info.Mode().IsRegular() {
-		return base.Usagef("--out %s is no regular file: give another name", f.out)
+		return base.Usagef("--out-file %s is no regular file: give another name", f.out)
 	}
 	if err := privatefile.Write(f.out, []byte(token)); err != nil {
-		return base.Usagef("--out %s: %w", f.out, agent.UnwrapPath(err))
+		return base.Usagef("--out-file %s: %w", f.out, agent.UnwrapPath(err))
 	}
 	return nil
 }

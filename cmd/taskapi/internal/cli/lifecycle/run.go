@@ -55,7 +55,8 @@ standard error stand under the event of its failure.
 SIGINT and SIGTERM stop it gracefully (kill_signal, kill_timeout, shutdown_delay); a second one kills every task
 immediately. SIGUSR1 ends taskapi and leaves the tasks running: the next run of the job resumes the allocation, as it
 does after taskapi was killed.
-As root, --isolate-users gives each task a user of its own.
+As root, --isolate-users gives each task a user of its own. With --detach, --wait returns when the allocation is
+healthy, running or complete; the exit code is 1, with the reason, when it can't become so any more.
 
 If a taskapi runs the job already, run is refused: 'taskapi update' gives the allocation another version of the job,
 and a new --alloc-id runs a second copy. If the allocation of --alloc-id exists, run resumes it. The flags of its last

@@ -68,7 +68,7 @@ lost, 2 when a flag or an argument is wrong.`,
 		"attempts to renew the lock while the data directory can't be written, within the TTL")
 	f.BoolVar(&line.earlyReturn, "early-return", false, "fail instead of waiting if somebody else holds the lock")
 	f.BoolVar(&line.shell, "shell", true, "run COMMAND by a shell")
-	f.BoolVar(&line.verbose, "verbose", false, "report each step on standard error")
+	f.BoolVarP(&line.verbose, "verbose", "v", false, "report each step on standard error")
 	return cmd
 }
 

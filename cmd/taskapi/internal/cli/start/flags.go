@@ -35,7 +35,7 @@ type Options struct {
 	Output   follow.OutputFlag
 
 	Task, Job, Namespace, User string // of dev
-	OtherAudiences             []string
+	OtherIdentities            []string
 	TTL                        time.Duration
 
 	As, JUnit string // of test
@@ -62,10 +62,8 @@ func (o *Options) Add(cmd *cobra.Command) {
 	}
 	switch cmd.Name() {
 	case "run":
-		o.Until.add(cmd, "wait", "",
-			"with --detach, return when the allocation is healthy, running or complete; exit with 1 and the reason when it "+
-				"can't become so any more",
-			0, "how long --wait waits (default "+DefaultWait.String()+", without end for complete)")
+		o.Until.add(cmd, "", 0)
+		f.Lookup("wait-timeout").DefValue = DefaultWait.String() + ", without end for complete"
 		f.Lookup("wait").NoOptDefVal = WaitHealthy
 		o.Output.Add(f)
 		f.BoolVarP(&o.Verbose, "verbose", "v", false, "log more than warnings to standard error")
@@ -86,13 +84,11 @@ func (o *Options) Add(cmd *cobra.Command) {
 		f.StringVar(&o.Task, "task", "dev", "name of the task")
 		f.StringVar(&o.Job, "job", "dev", "ID of the job, and name of its group")
 		f.StringVar(&o.Namespace, "namespace", api.DefaultNamespace, "namespace of the job")
-		f.StringArrayVar(&o.OtherAudiences, "aud", nil, "another identity of the task, `NAME[=AUDIENCE]`; may be repeated")
+		f.StringArrayVar(&o.OtherIdentities, "identity", nil, "another identity of the task, `NAME[=AUDIENCE]`; may be repeated")
 		f.DurationVar(&o.TTL, "ttl", 0, "lifetime of the task's tokens, at least 1s (default that of --identity-ttl)")
 		f.StringVar(&o.User, "user", "", "user that the command runs as; only for root")
 	case "test":
-		o.Until.add(cmd, "until", WaitHealthy,
-			"the state of the group that the command waits for: healthy, running or complete",
-			defaultTestWait, "how long --until waits")
+		o.Until.add(cmd, WaitHealthy, defaultTestWait)
 		f.BoolVarP(&o.Verbose, "verbose", "v", false,
 			"print to standard error what happens to the group, and log what taskapi does")
 		f.BoolVar(&o.JSON, "json", false, "print a JSON object about the test")

@@ -33,32 +33,30 @@ const (
 
 var waits = []string{WaitHealthy, WaitRunning, WaitComplete}
 
-// WaitOptions name the state to wait for: --wait of run, --until of test.
+// WaitOptions are the flags --wait and --wait-timeout, which name the state to wait for.
 type WaitOptions struct {
-	name    string // of the flag
 	What    string // empty to wait for nothing
 	Timeout time.Duration
 }
 
-// add adds the flags, NAME and NAME-timeout.
-func (o *WaitOptions) add(cmd *cobra.Command, name, what, usage string, timeout time.Duration, timeoutUsage string) {
-	o.name = name
-	cmd.Flags().StringVar(&o.What, name, what, usage)
-	cmd.Flags().DurationVar(&o.Timeout, name+"-timeout", timeout, timeoutUsage)
+// add adds the flags.
+func (o *WaitOptions) add(cmd *cobra.Command, what string, timeout time.Duration) {
+	cmd.Flags().StringVar(&o.What, "wait", what, "wait until the allocation is `STATE`: healthy, running or complete")
+	cmd.Flags().DurationVar(&o.Timeout, "wait-timeout", timeout, "how long --wait waits")
 	// the flag has just been added
-	_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(waits, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("wait", cobra.FixedCompletions(waits, cobra.ShellCompDirectiveNoFileComp))
 }
 
 // CheckFlags checks the flags alone.
 func (o *WaitOptions) CheckFlags(f *pflag.FlagSet) error {
-	timeout := f.Lookup(o.name + "-timeout")
+	timeout := f.Lookup("wait-timeout")
 	switch {
 	case timeout.Changed && o.Timeout <= 0:
-		return base.Usagef("--%s %v is not more than 0", timeout.Name, o.Timeout)
+		return base.Usagef("--wait-timeout %v is not more than 0", o.Timeout)
 	case timeout.Changed && o.What == "":
-		return base.Usagef("--%s is for --%s", timeout.Name, o.name)
-	case (f.Changed(o.name) || o.What != "") && !slices.Contains(waits, o.What):
-		return base.Usagef("--%s %q is none of %s", o.name, o.What, strings.Join(waits, ", "))
+		return base.Usagef("--wait-timeout is for --wait")
+	case (f.Changed("wait") || o.What != "") && !slices.Contains(waits, o.What):
+		return base.Usagef("--wait %q is none of %s", o.What, strings.Join(waits, ", "))
 	}
 	return nil
 }
