@@ -28,7 +28,7 @@ type apiRequest struct {
 }
 
 func API(w base.Environment) *cobra.Command {
-	var dataDir, alloc string
+	var at base.TargetFlags
 	var req apiRequest
 	cmd := &cobra.Command{
 		Use:   "api [flags] PATH",
@@ -45,12 +45,8 @@ Exit code: 0 for an answer with a status below 400, else 1, with the status and 
 			if err := req.check(); err != nil {
 				return err
 			}
-			var names []string
-			if alloc != "" {
-				names = []string{alloc}
-			}
-			found, err := base.Find(cmd.Context(), w, dataDir, names, base.ToChange)
-			if base.IsUsage(err) && alloc == "" {
+			found, err := at.Find(cmd.Context(), nil)
+			if base.IsUsage(err) && !at.Given(nil) {
 				return fmt.Errorf("%w\nwith --alloc", err)
 			}
 			if err != nil {
@@ -59,14 +55,11 @@ Exit code: 0 for an answer with a status below 400, else 1, with the status and 
 			return req.send(cmd.Context(), found, w)
 		},
 	}
-	base.AddDataDir(cmd, &dataDir)
+	at.Add(cmd, w, base.ToChange)
+	cmd.ValidArgsFunction = nil // PATH is none of them
 	f := cmd.Flags()
-	f.StringVar(&alloc, "alloc", "",
-		"the allocation to ask, as `ALLOC` of other commands (default the only one that runs)")
 	f.StringVarP(&req.method, "request", "X", "", "method (default GET, or PUT with --data)")
 	f.StringVarP(&req.data, "data", "d", "", "body of the request; @FILE reads it from a file, - from standard input")
-	// the flag has just been added
-	_ = cmd.RegisterFlagCompletionFunc("alloc", base.CompleteTarget(&dataDir, w, base.ToChange))
 	return cmd
 }
 

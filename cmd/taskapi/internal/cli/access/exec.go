@@ -22,18 +22,17 @@ import (
 
 // execCommandLine is taskapi exec.
 type execCommandLine struct {
-	stdin, tty   bool
-	ttyGiven     bool // otherwise the command gets a terminal if there is one
-	escape       string
-	task, action string
-	names        []string // [ALLOC] [TASK]
-	command      []string
+	stdin, tty bool
+	ttyGiven   bool // otherwise the command gets a terminal if there is one
+	escape     string
+	action     string
+	names      []string // [ALLOC] [TASK]
+	command    []string
 }
 
 func Exec(w base.Environment) *cobra.Command {
-	var dataDir string
+	var at base.TargetFlags
 	var line execCommandLine
-	s := base.Sought{Tasks: base.OneTask}
 	cmd := &cobra.Command{
 		Use:   "exec [flags] [ALLOC] [TASK] -- COMMAND [ARG]...",
 		Short: "Run a command in a task",
@@ -50,21 +49,20 @@ to its end, 2 when a flag or an argument is wrong.`,
   taskapi exec hello greeter -- /bin/sh
   echo 'select 1' | taskapi exec db -- psql
   taskapi exec --action flush-cache`,
-		Args:              cobra.ArbitraryArgs,
-		ValidArgsFunction: base.CompleteTarget(&dataDir, w, s),
+		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			line.ttyGiven = cmd.Flags().Changed("tty")
 			args, dash := dashAmong(args, cmd.ArgsLenAtDash())
-			if err := line.read(args, dash); err != nil {
+			if err := line.read(args, dash, cmd.Flags().Changed("alloc")); err != nil {
 				return err
 			}
 			if err := line.checkTerminal(w); err != nil {
 				return err
 			}
 			if line.action != "" {
-				s.Tasks = base.AnyTasks
+				at.Sought.Tasks = base.AnyTasks
 			}
-			found, err := base.Find(cmd.Context(), w, dataDir, line.names, s)
+			found, err := at.Find(cmd.Context(), line.names)
 			switch given := dash < 0 && len(args) > 0 && line.action == ""; {
 			case given && base.IsUsage(err) && len(args) > 1 && slices.Contains(base.TaskNames(found.Alloc), args[1]):
 				err = withDashes(err, cmd.CommandPath(), args, base.TaskNames(found.Alloc))
@@ -77,9 +75,6 @@ to its end, 2 when a flag or an argument is wrong.`,
 			if err != nil {
 				return err
 			}
-			if line.task != "" {
-				found.Task = line.task
-			}
 			err = line.run(cmd.Context(), w, found)
 			if !base.IsSilent(err) && dash < 0 && line.action == "" {
 				err = withDashes(err, cmd.CommandPath(), args, base.TaskNames(found.Alloc))
@@ -87,13 +82,12 @@ to its end, 2 when a flag or an argument is wrong.`,
 			return err
 		},
 	}
-	base.AddDataDir(cmd, &dataDir)
+	at.Add(cmd, w, base.Sought{Tasks: base.OneTask})
 	f := cmd.Flags()
 	base.SetRunsAnother(cmd)
 	f.BoolVarP(&line.stdin, "stdin", "i", true, "pass standard input on; =false: the command has none")
 	f.BoolVarP(&line.tty, "tty", "t", false, "give the command a terminal (default when input and output are one)")
 	f.StringVarP(&line.escape, "escape", "e", "~", "escape character of a session on a terminal, or none")
-	f.StringVar(&line.task, "task", "", "task to run it in, in place of TASK")
 	f.StringVar(&line.action, "action", "", "run this action of the job in place of COMMAND")
 	return cmd
 }
@@ -123,9 +117,12 @@ func withDashes(err error, path string, args, tasks []string) error {
 		args[1], command)
 }
 
-// read divides the arguments into names and the command. dash is where "--" stood, below 0 for nowhere.
-func (l *execCommandLine) read(args []string, dash int) error {
+// read divides the arguments into names and the command. dash is where "--" stood, below 0 for nowhere; named says that
+// a flag names the allocation.
+func (l *execCommandLine) read(args []string, dash int, named bool) error {
 	switch {
+	case dash < 0 && named:
+		l.command = args
 	case dash < 0 && l.action != "":
 		l.names = args
 	case dash < 0 && len(args) == 1:
@@ -141,15 +138,10 @@ func (l *execCommandLine) read(args []string, dash int) error {
 		return base.Usagef("--action runs a command of the job: leave out %q", l.command[0])
 	case l.action == "" && len(l.command) == 0:
 		return base.Usagef("COMMAND is missing: taskapi exec [flags] [ALLOC] [TASK] -- COMMAND [ARG]")
-	case len(l.names) > 1 && l.task != "":
-		return base.Usagef("the task is given twice: %q, and --task %q", l.names[1], l.task)
 	case len(l.names) > 2:
 		return base.Usagef("want ALLOC and TASK before --, not %d arguments: unexpected %q", len(l.names), l.names[2])
 	case l.escape != "none" && len(l.escape) != 1:
 		return base.Usagef("--escape %q must be one character, or none", l.escape)
-	}
-	if l.task != "" && len(l.names) == 1 {
-		l.names = append(slices.Clip(l.names), l.task)
 	}
 	return nil
 }

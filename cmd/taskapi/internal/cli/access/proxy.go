@@ -17,7 +17,8 @@ import (
 const unixAddr = "NOMAD_UNIX_ADDR"
 
 func Proxy(w base.Environment) *cobra.Command {
-	var dataDir, listen, path string
+	var at base.TargetFlags
+	var listen, path string
 	var remote bool
 	s := base.ToChange
 	s.Tasks = base.AnyTasks
@@ -34,7 +35,6 @@ Only this machine can connect to a loopback address, and requests must name an I
 allows other machines; they send their tokens in the clear.`,
 		Example: `  taskapi proxy --listen 127.0.0.1:4646
   taskapi proxy --listen 127.0.0.1:4646 hello greeter`,
-		ValidArgsFunction: base.CompleteTarget(&dataDir, w, s),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			address, err := httpserve.ParseAddress(listen)
 			if err != nil {
@@ -44,16 +44,16 @@ allows other machines; they send their tokens in the clear.`,
 				return base.Usagef("--listen %s: other machines may reach this address: give 127.0.0.1 or ::1, "+
 					"or --remote to let them send tokens in the clear", address)
 			}
-			if path == "" && len(args) == 0 && dataDir == "" {
+			if path == "" && !at.Given(args) && at.DataDir == "" {
 				if u, err := url.Parse(w.Getenv(unixAddr)); err == nil && u.Scheme == "unix" {
 					path = u.Path
 				}
 			}
-			if path != "" && (len(args) > 0 || !filepath.IsAbs(path)) {
+			if path != "" && (at.Given(args) || !filepath.IsAbs(path)) {
 				return base.Usagef("--socket takes an absolute path, in place of ALLOC and TASK")
 			}
 			if path == "" {
-				found, err := base.Find(cmd.Context(), w, dataDir, args, s)
+				found, err := at.Find(cmd.Context(), args)
 				if err != nil {
 					return err
 				}
@@ -77,7 +77,7 @@ allows other machines; they send their tokens in the clear.`,
 			})
 		},
 	}
-	base.AddDataDir(cmd, &dataDir)
+	at.Add(cmd, w, s)
 	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:4646",
 		"`ADDRESS:PORT` to listen on, or unix:///PATH; port 0 takes any")
 	cmd.Flags().StringVar(&path, "socket", "", "absolute `PATH` of the API socket, in place of ALLOC and TASK")

@@ -20,6 +20,9 @@ func CheckArgs(cmd *cobra.Command, args []string) error {
 		if name == "flags" {
 			continue
 		}
+		if name == "ALLOC" && cmd.Flags().Changed("alloc") {
+			word = "[ALLOC]"
+		}
 		all = append(all, word)
 		if name == word {
 			required = append(required, name)

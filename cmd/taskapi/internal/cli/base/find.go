@@ -13,7 +13,6 @@ import (
 	"strings"
 
 	"github.com/hashicorp/nomad/api"
-	"github.com/spf13/cobra"
 
 	"taskapi/allocrunner"
 	"taskapi/allocrunner/datadir"
@@ -78,15 +77,11 @@ func Find(ctx context.Context, w Environment, dataDir string, args []string, s S
 	return f.Find(ctx, args, s)
 }
 
-// FindAll does what Find does, but returns every running allocation if there are no args.
-func FindAll(ctx context.Context, w Environment, dataDir string, args []string, s Sought) (all []Target, err error) {
+// FindAll returns every running allocation or, if none runs, what Find returns without args.
+func FindAll(ctx context.Context, w Environment, dataDir string, s Sought) (all []Target, err error) {
 	f, err := NewFinder(w, dataDir)
 	if err != nil {
 		return nil, err
-	}
-	if len(args) > 0 {
-		t, err := f.Find(ctx, args, s)
-		return []Target{t}, err
 	}
 	if err := f.Look(ctx, nil); err != nil {
 		return nil, err
@@ -340,8 +335,7 @@ func (f *Finder) withTask(k known, task string, s Sought) (Target, error) {
 	tasks := TaskNames(k.Alloc)
 	switch {
 	case task != "" && k.Alloc != nil && !slices.Contains(tasks, task):
-		return k.Target, Usagef("allocation %s (job %q) has no task %q: give one of %s",
-			output.ShortID(k.ID), k.Alloc.JobID, task, strings.Join(tasks, ", "))
+		return k.Target, errNoTask(k.Target, task)
 	case task != "" || s.Tasks != OneTask:
 		return k.with(task), nil
 	}
@@ -353,6 +347,11 @@ func (f *Finder) withTask(k known, task string, s Sought) (Target, error) {
 			output.ShortID(k.ID), len(tasks), strings.Join(tasks, ", "))
 	}
 	return k.with(tasks[0]), nil
+}
+
+func errNoTask(t Target, task string) error {
+	return Usagef("allocation %s (job %q) has no task %q: give one of %s",
+		output.ShortID(t.ID), t.Alloc.JobID, task, strings.Join(TaskNames(t.Alloc), ", "))
 }
 
 // Dirs names the directories that were looked at.
@@ -401,27 +400,6 @@ func candidates(all []known) string {
 		text += fmt.Sprintf("\n  and %d more", more)
 	}
 	return text
-}
-
-// OnTarget prepares a command that acts on the target that its arguments name: it adds shell completion, the look-up
-// and --data-dir.
-func OnTarget(w Environment, s Sought, cmd *cobra.Command, do func(context.Context, Target) error) *cobra.Command {
-	var dataDir string
-	AddDataDir(cmd, &dataDir)
-	cmd.ValidArgsFunction = CompleteTarget(&dataDir, w, s)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		found, err := Find(cmd.Context(), w, dataDir, args, s)
-		if err != nil {
-			return err
-		}
-		return do(cmd.Context(), found)
-	}
-	return cmd
-}
-
-// AddDataDir adds the flag of commands that need the data directory alone.
-func AddDataDir(cmd *cobra.Command, dataDir *string) {
-	cmd.Flags().StringVar(dataDir, "data-dir", "", dataDirUsage)
 }
 
 // String names the target in a message.

@@ -26,16 +26,16 @@ import (
 // mintFlags say which token is made.
 type mintFlags struct {
 	base.KeyFlags
-	alloc, task string
-	audience    []string
-	ttl         time.Duration
-	claims      []string
-	bad         string
-	all, list   bool
-	operator    bool
-	opaque      bool // print a secret that stands for the token
-	out         string
-	output      base.OutputFlags
+	at        base.TargetFlags
+	audience  []string
+	ttl       time.Duration
+	claims    []string
+	bad       string
+	all, list bool
+	operator  bool
+	opaque    bool // print a secret that stands for the token
+	out       string
+	output    base.OutputFlags
 }
 
 func tokenMint(w base.Environment) *cobra.Command {
@@ -88,9 +88,7 @@ them, which may vouch for any issuer.`,
 	}
 	f.Add(cmd)
 	flags := cmd.Flags()
-	flags.StringVar(&f.alloc, "alloc", "",
-		"allocation whose token it is, as `ALLOC` of other commands (default the only one that runs)")
-	flags.StringVar(&f.task, "task", "", "`TASK` whose token it is (default the only one)")
+	f.at.AddNames(cmd, w, base.Sought{Tasks: base.OneTask})
 	flags.StringArrayVar(&f.audience, "audience", nil,
 		"`AUDIENCE` that the token names (default the allocation's); may be repeated")
 	flags.DurationVar(&f.ttl, "ttl", time.Hour, "how long the token is good")
@@ -123,7 +121,7 @@ func (f *mintFlags) kind() (*badtokens.Kind, error) {
 		return nil, base.Usagef("--all prints lines of JSON to standard output: leave --out-file and --template out")
 	case f.opaque && !f.operator:
 		return nil, base.Usagef("--opaque is for a token of the operator's: add --operator")
-	case f.operator && (f.bad != "" || f.all || f.list || f.task != ""):
+	case f.operator && (f.bad != "" || f.all || f.list || f.at.GivesTask()):
 		return nil, base.Usagef("--operator makes a good token of no task: leave out --task, --bad, --all and --list")
 	case f.opaque && len(f.claims) > 0:
 		return nil, base.Usagef("--opaque stands for a token without claims of yours: leave out --claim")
@@ -200,12 +198,13 @@ func (f *mintFlags) minter(cmd *cobra.Command, w base.Environment) (*minter, err
 	if slices.Contains(f.audience, "") {
 		return nil, base.Usagef("--audience is empty: give the name of whom the token is for")
 	}
-	args := slices.DeleteFunc([]string{f.alloc, f.task}, func(given string) bool { return given == "" })
-	what, name, role := base.Sought{Tasks: base.OneTask}, identity.DefaultName, identity.RoleTask
+	f.at.DataDir = f.DataDir
+	name, role := identity.DefaultName, identity.RoleTask
 	if f.operator {
-		what, name, role = base.ToChange, string(identity.RoleOperator), identity.RoleOperator
+		f.at.Sought = base.ToChange
+		name, role = string(identity.RoleOperator), identity.RoleOperator
 	}
-	t, err := base.Find(cmd.Context(), w, f.DataDir, args, what)
+	t, err := f.at.Find(cmd.Context(), nil)
 	if err != nil {
 		return nil, err
 	}

@@ -18,7 +18,7 @@ import (
 )
 
 func GC(w base.Environment) *cobra.Command {
-	var dataDir string
+	var at base.TargetFlags
 	var all bool
 	cmd := &cobra.Command{
 		Use:     "gc [flags] [ALLOC...]",
@@ -31,18 +31,17 @@ that a killed 'taskapi dev' or 'taskapi test' of this user has left, once nothin
   taskapi gc --all`,
 		Args: func(_ *cobra.Command, args []string) error {
 			switch {
-			case len(args) == 0 && !all:
+			case !at.Given(args) && !all:
 				return base.Usagef("ALLOC is missing: taskapi gc [flags] ALLOC..., or --all for every allocation that has ended")
-			case len(args) > 0 && all:
-				return base.Usagef("--all removes every allocation that has ended: leave out %q, or --all", args[0])
+			case at.Given(args) && all:
+				return base.Usagef("--all removes every allocation that has ended: leave out ALLOC, or --all")
 			}
 			return nil
 		},
-		ValidArgsFunction: base.CompleteEnded(&dataDir, w),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			found, err := named(cmd.Context(), w, dataDir, args, base.ToRemove)
+			found, err := named(cmd.Context(), w, &at, args)
 			if all {
-				found, err = ended(w, dataDir)
+				found, err = ended(w, at.DataDir)
 			}
 			errs := []error{err}
 			for _, t := range found {
@@ -60,16 +59,18 @@ that a killed 'taskapi dev' or 'taskapi test' of this user has left, once nothin
 			return errors.Join(errs...)
 		},
 	}
-	base.AddDataDir(cmd, &dataDir)
+	at.Add(cmd, w, base.ToRemove)
+	cmd.ValidArgsFunction = base.CompleteEnded(&at.DataDir, w)
 	cmd.Flags().BoolVar(&all, "all", false, "remove every allocation that has ended")
 	return cmd
 }
 
 // named returns the allocations with these names, each once. An error means that nothing is to be done.
-func named(ctx context.Context, w base.Environment, dataDir string, names []string, s base.Sought) (
-	found []base.Target, err error) {
+func named(ctx context.Context, w base.Environment, at *base.TargetFlags, args []string) (found []base.Target,
+	err error) {
+	names, err := at.Names(args)
 	for _, name := range names {
-		t, err := base.Find(ctx, w, dataDir, []string{name}, s)
+		t, err := base.Find(ctx, w, at.DataDir, []string{name}, at.Sought)
 		if err != nil {
 			return nil, err
 		}
@@ -79,7 +80,7 @@ func named(ctx context.Context, w base.Environment, dataDir string, names []stri
 			found = append(found, t)
 		}
 	}
-	return found, nil
+	return found, err
 }
 
 // ended returns all allocations of this user's data directory whose saved state says that they have ended, and removes

@@ -17,7 +17,7 @@ import (
 )
 
 func Restart(w base.Environment) *cobra.Command {
-	var dataDir string
+	var at base.TargetFlags
 	var all, detach bool
 	s := base.ToChange
 	s.Tasks = base.AnyTasks
@@ -32,23 +32,24 @@ Exit code: 0 when the tasks run again, 1 when one of them does not.`,
 		Example: `  taskapi restart
   taskapi restart hello greeter
   taskapi restart --all-tasks hello`,
-		ValidArgsFunction: base.CompleteTarget(&dataDir, w, s),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if all && len(args) > 1 {
-				return base.Usagef("--all-tasks restarts all of them: leave out %q, or --all-tasks", args[1])
+			names, err := at.Names(args)
+			switch {
+			case err != nil:
+				return err
+			case all && (len(names) > 1 || at.GivesTask()):
+				return base.Usagef("--all-tasks restarts all of them: leave out %q, or --all-tasks", names[len(names)-1])
+			case all:
+				at.Sought.Tasks = base.NoTask
 			}
-			s := s
-			if all {
-				s.Tasks = base.NoTask
-			}
-			found, err := base.Find(cmd.Context(), w, dataDir, args, s)
+			found, err := at.Find(cmd.Context(), args)
 			if err != nil {
 				return err
 			}
 			return restart(cmd.Context(), found, w, api.AllocationRestartRequest{TaskName: found.Task, AllTasks: all}, detach)
 		},
 	}
-	base.AddDataDir(cmd, &dataDir)
+	at.Add(cmd, w, s)
 	cmd.Flags().BoolVar(&all, "all-tasks", false,
 		"restart all tasks from the beginning of their life cycle, also those that have ended: prestart tasks run again")
 	cmd.Flags().BoolVar(&detach, "detach", false, "return when the old processes have ended")

@@ -30,10 +30,9 @@ import (
 )
 
 func Stop(w base.Environment) *cobra.Command {
-	var dataDir string
+	var at base.TargetFlags
 	var all, purge bool
 	s := stopping{environment: w}
-	complete := base.CompleteTarget(&dataDir, w, base.ToChange)
 	cmd := &cobra.Command{
 		Use:   "stop [flags] [ALLOC...]",
 		Short: "Stop allocations gracefully, or kill them with --now",
@@ -49,25 +48,26 @@ Exit code: 0 when the allocations have ended, 1 when one could not be stopped.`,
   taskapi stop --all --purge`,
 		Args: func(_ *cobra.Command, args []string) error {
 			switch {
-			case all && len(args) > 0:
-				return base.Usagef("--all stops every allocation that runs: leave out %q, or --all", args[0])
+			case all && at.Given(args):
+				return base.Usagef("--all stops every allocation that runs: leave out ALLOC, or --all")
 			case purge && s.detach:
 				return base.Usagef("--purge removes an allocation when it has ended: leave out --detach, or --purge")
 			}
 			return nil
 		},
-		ValidArgsFunction: func(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
-			return complete(cmd, nil, begun)
-		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			found, err := toStop(cmd.Context(), w, dataDir, args, all)
+			found, err := toStop(cmd.Context(), w, &at, args, all)
 			if err != nil {
 				return err
 			}
 			return s.runAll(cmd.Context(), found, purge)
 		},
 	}
-	base.AddDataDir(cmd, &dataDir)
+	at.Add(cmd, w, base.ToChange)
+	complete := cmd.ValidArgsFunction
+	cmd.ValidArgsFunction = func(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
+		return complete(cmd, nil, begun)
+	}
 	cmd.Flags().BoolVar(&all, "all", false, "stop every allocation that runs")
 	cmd.Flags().BoolVar(&purge, "purge", false, "remove the allocation with its directory when it has ended")
 	cmd.Flags().BoolVar(&s.detach, "detach", false, "return when the stop has begun")
@@ -81,12 +81,13 @@ Exit code: 0 when the allocations have ended, 1 when one could not be stopped.`,
 }
 
 // toStop returns the named allocations, the only one that runs, or with all every one that runs.
-func toStop(ctx context.Context, w base.Environment, dataDir string, names []string, all bool) ([]base.Target, error) {
+func toStop(ctx context.Context, w base.Environment, at *base.TargetFlags, args []string, all bool) ([]base.Target,
+	error) {
 	switch {
-	case len(names) > 0:
-		return named(ctx, w, dataDir, names, base.ToChange)
+	case at.Given(args):
+		return named(ctx, w, at, args)
 	case all:
-		f, err := base.NewFinder(w, dataDir)
+		f, err := base.NewFinder(w, at.DataDir)
 		if err == nil {
 			err = f.Look(ctx, nil)
 		}
@@ -99,7 +100,7 @@ func toStop(ctx context.Context, w base.Environment, dataDir string, names []str
 		}
 		return found, err
 	}
-	t, err := base.Find(ctx, w, dataDir, nil, base.ToChange)
+	t, err := at.Find(ctx, nil)
 	return []base.Target{t}, err
 }
 

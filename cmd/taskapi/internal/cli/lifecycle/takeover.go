@@ -20,6 +20,7 @@ import (
 func Takeover(w base.Environment) *cobra.Command {
 	opts := runOptions{takeOver: true}
 	var all bool
+	var at base.TargetFlags
 	cmd := &cobra.Command{
 		Use:   "takeover [flags] [ALLOC]",
 		Short: "Replace the taskapi that runs an allocation by this one, as for an upgrade",
@@ -32,24 +33,23 @@ exited, the allocation is resumed.
   taskapi takeover --all
   taskapi takeover --policy nomad hello`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			if all && len(args) > 0 {
-				return base.Usagef("--all takes over every allocation: leave out %q, or --all", args[0])
+			if all && at.Given(args) {
+				return base.Usagef("--all takes over every allocation: leave out ALLOC, or --all")
 			}
 			return base.CheckArgs(cmd, args)
 		},
-		ValidArgsFunction: base.CompleteTarget(&opts.DataDir, w, base.ToChange),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if opts.Detached {
+			if at.DataDir = opts.DataDir; opts.Detached {
 				return opts.takeOverHere(cmd, args, w)
 			}
-			f, err := base.NewFinder(w, opts.DataDir)
-			if err != nil {
-				return err
-			}
 			if all {
+				f, err := base.NewFinder(w, opts.DataDir)
+				if err != nil {
+					return err
+				}
 				return takeOverAll(f, cmd, w)
 			}
-			found, err := f.Find(cmd.Context(), args, base.ToChange)
+			found, err := at.Find(cmd.Context(), args)
 			if err != nil {
 				return err
 			}
@@ -57,6 +57,8 @@ exited, the allocation is resumed.
 		},
 	}
 	opts.Add(cmd)
+	at.AddNames(cmd, w, base.ToChange)
+	cmd.ValidArgsFunction = base.CompleteTarget(&opts.DataDir, w, base.ToChange)
 	cmd.Flags().BoolVar(&all, "all", false, "take over every allocation that a taskapi runs")
 	return cmd
 }
@@ -93,7 +95,7 @@ func takeOverAll(f *base.Finder, cmd *cobra.Command, w base.Environment) error {
 
 // takeOver takes the allocation over with a process in the background.
 func takeOver(cmd *cobra.Command, t base.Target, w base.Environment) error {
-	args := append([]string{"takeover"}, givenFlags(cmd, "all", "data-dir")...)
+	args := append([]string{"takeover"}, givenFlags(cmd, "all", "alloc", "data-dir")...)
 	args = append(args, "--data-dir="+string(t.Layout.Dir), t.ID)
 	goesOn := func(alloc *api.Allocation) (bool, error) { return !interfaces.Ended(alloc), nil }
 	if err := background(cmd.Context(), t, w, args, goesOn); err != nil {

@@ -24,7 +24,7 @@ import (
 
 func Update(w base.Environment) *cobra.Command {
 	var flags start.JobFlags
-	var dataDir string
+	var at base.TargetFlags
 	u := updater{environment: w}
 	cmd := &cobra.Command{
 		Use:   "update [flags] [ALLOC] JOBFILE",
@@ -37,20 +37,19 @@ differences.`,
 		Example: `  taskapi update examples/hello.nomad.hcl
   taskapi update --dry-run examples/hello.nomad.hcl
   taskapi update --force hello examples/hello.nomad.hcl`,
-		ValidArgsFunction: base.CompleteTarget(&dataDir, w, base.ToChange),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			if len(args) > 1 {
-				if u.Target, err = base.Find(cmd.Context(), w, dataDir, args[:1], base.ToChange); err != nil {
+			jobFile, names := args[len(args)-1], args[:len(args)-1]
+			if at.Given(names) {
+				if u.Target, err = at.Find(cmd.Context(), names); err != nil {
 					return err
 				}
 			}
-			jobFile := args[len(args)-1]
 			loaded, err := flags.Read(jobFile, w)
 			if err != nil {
 				return err
 			}
-			if len(args) == 1 {
-				if u.Target, err = allocationOf(cmd.Context(), w, dataDir, loaded.Job); err != nil {
+			if !at.Given(names) {
+				if u.Target, err = allocationOf(cmd.Context(), w, at.DataDir, loaded.Job); err != nil {
 					return err
 				}
 			}
@@ -60,7 +59,7 @@ differences.`,
 		},
 	}
 	flags.AddVars(cmd)
-	base.AddDataDir(cmd, &dataDir)
+	at.Add(cmd, w, base.ToChange)
 	cmd.Flags().BoolVar(&u.force, "force", false,
 		"if the changes need new processes, stop the allocation gracefully and run it again")
 	cmd.Flags().BoolVar(&u.detach, "detach", false, "with --force, return when the stop has begun")

@@ -17,7 +17,7 @@ import (
 )
 
 func FS(w base.Environment) *cobra.Command {
-	var dataDir string
+	var at base.TargetFlags
 	var out base.OutputFlags
 	cmd := &cobra.Command{
 		Use:   "fs [flags] [ALLOC] [PATH]",
@@ -34,20 +34,19 @@ same, as the SDK's AllocFileInfo.`,
 		Example: `  taskapi fs
   taskapi fs hello greeter/local
   taskapi fs alloc/logs/greeter.stdout.0`,
-		ValidArgsFunction: base.CompleteTarget(&dataDir, w, base.ToRead),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			path := "/"
 			switch {
 			case len(args) == 2:
 				path, args = args[1], args[:1]
-			case len(args) == 1 && (args[0] == "alloc" || strings.Contains(args[0], "/")):
+			case len(args) == 1 && (args[0] == "alloc" || at.Given(nil) || strings.Contains(args[0], "/")):
 				path, args = args[0], nil
 			case len(args) == 1:
-				if t, err := base.Find(cmd.Context(), w, dataDir, args, base.ToReadTasks); err == nil && t.Task == args[0] {
+				if t, err := base.Find(cmd.Context(), w, at.DataDir, args, base.ToReadTasks); err == nil && t.Task == args[0] {
 					path, args = t.Task, []string{t.ID}
 				}
 			}
-			t, err := base.Find(cmd.Context(), w, dataDir, args, base.ToRead)
+			t, err := at.Find(cmd.Context(), args)
 			if err != nil {
 				return err
 			}
@@ -61,7 +60,7 @@ same, as the SDK's AllocFileInfo.`,
 			return err
 		},
 	}
-	base.AddDataDir(cmd, &dataDir)
+	at.Add(cmd, w, base.ToRead)
 	base.AddOutput(cmd, &out)
 	return cmd
 }

@@ -26,7 +26,7 @@ const followPause = time.Second
 
 func PS(w base.Environment) *cobra.Command {
 	s := psShow{environment: w}
-	var dataDir string
+	var at base.TargetFlags
 	cmd := &cobra.Command{
 		Use:   "ps [flags] [ALLOC] [TASK]",
 		Short: "List the processes of tasks, with the CPU and the memory that they use",
@@ -43,15 +43,20 @@ may be an allocation's or a task's; where it is both, give ALLOC and TASK.
 		Example: `  taskapi ps
   taskapi ps -f hello greeter
   taskapi ps -t '{{range .}}{{range .Processes}}{{.PID}}{{"\n"}}{{end}}{{end}}'`,
-		ValidArgsFunction: base.CompleteTarget(&dataDir, w, base.ToReadTasks),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			if s.targets, err = base.FindAll(cmd.Context(), w, dataDir, args, base.ToReadTasks); err != nil {
+			if at.Given(args) {
+				s.targets = make([]base.Target, 1)
+				s.targets[0], err = at.Find(cmd.Context(), args)
+			} else {
+				s.targets, err = base.FindAll(cmd.Context(), w, at.DataDir, base.ToReadTasks)
+			}
+			if err != nil {
 				return err
 			}
 			return s.run(cmd.Context())
 		},
 	}
-	base.AddDataDir(cmd, &dataDir)
+	at.Add(cmd, w, base.ToReadTasks)
 	base.AddOutput(cmd, &s.out)
 	cmd.Flags().BoolVarP(&s.follow, "follow", "f", false, "list them each second, until the allocation ends or Ctrl-C")
 	cmd.Flags().BoolVarP(&s.long, "long", "l", false,

@@ -23,7 +23,7 @@ import (
 )
 
 func Status(w base.Environment) *cobra.Command {
-	var dataDir string
+	var at base.TargetFlags
 	show := statusShow{environment: w}
 	cmd := &cobra.Command{
 		Use:     "status [flags] [ALLOC]",
@@ -38,15 +38,18 @@ Allocation.`,
 		Example: `  taskapi status
   taskapi status hello
   taskapi status -t '{{range .}}{{.ID}} {{.ClientStatus}}{{"\n"}}{{end}}'`,
-		ValidArgsFunction: base.CompleteTarget(&dataDir, w, base.ToRead),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return show.list(cmd.Context(), dataDir)
+			if !at.Given(args) {
+				return show.list(cmd.Context(), at.DataDir)
 			}
-			return show.one(cmd.Context(), dataDir, args)
+			t, err := at.Find(cmd.Context(), args)
+			if err != nil {
+				return err
+			}
+			return show.one(cmd.Context(), t)
 		},
 	}
-	base.AddDataDir(cmd, &dataDir)
+	at.Add(cmd, w, base.ToRead)
 	base.AddOutput(cmd, &show.output)
 	cmd.Flags().BoolVarP(&show.verbose, "verbose", "v", false, "print whole IDs")
 	return cmd
@@ -149,11 +152,7 @@ func (s *statusShow) printList(all []located, dirs bool) error {
 }
 
 // one prints one allocation.
-func (s *statusShow) one(ctx context.Context, dataDir string, args []string) error {
-	t, err := base.Find(ctx, s.environment, dataDir, args, base.ToRead)
-	if err != nil {
-		return err
-	}
+func (s *statusShow) one(ctx context.Context, t base.Target) error {
 	found, err := t.Locate(ctx)
 	if err != nil {
 		return err
