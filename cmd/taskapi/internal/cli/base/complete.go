@@ -33,7 +33,7 @@ func CompleteTarget(dataDir *string, w Environment, s Sought) cobra.CompletionFu
 // CompleteEnded completes the IDs of allocations that have ended, any number of them.
 func CompleteEnded(dataDir *string, w Environment) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
-		return complete(cmd, *dataDir, w, begun, func(k known) []string {
+		return complete(cmd, *dataDir, w, begun, func(k known, _ bool) []string {
 			if k.Alloc == nil || k.Running || slices.Contains(args, k.ID) {
 				return nil
 			}
@@ -42,18 +42,24 @@ func CompleteEnded(dataDir *string, w Environment) cobra.CompletionFunc {
 	}
 }
 
-// complete returns the choices that begin with a text, each name once, of all allocations, the newest first.
+// complete returns the choices that begin with a text, each name once, of all allocations, the newest first. choices is
+// also given whether several allocations of the job run.
 func complete(cmd *cobra.Command, dataDir string, w Environment, begun string,
-	choices func(known) []string) (all []string) {
+	choices func(k known, several bool) []string) (all []string) {
 	ctx, cancel := context.WithTimeout(cmd.Context(), completeTimeout)
 	defer cancel()
 	f, err := NewFinder(w, dataDir)
 	if err != nil || f.Look(ctx, nil) != nil {
 		return nil
 	}
-	seen := map[string]bool{}
+	seen, running := map[string]bool{}, map[string]int{}
+	for _, k := range f.Known {
+		if k.Running && k.Alloc != nil {
+			running[k.Alloc.JobID]++
+		}
+	}
 	for _, k := range slices.Backward(f.Known) {
-		for _, choice := range choices(k) {
+		for _, choice := range choices(k, k.Alloc != nil && running[k.Alloc.JobID] > 1) {
 			name, _, _ := strings.Cut(choice, "\t")
 			if !seen[name] && (strings.HasPrefix(name, begun) || name == k.ID && strings.HasPrefix(name,
 				strings.ToLower(begun))) {
@@ -65,15 +71,22 @@ func complete(cmd *cobra.Command, dataDir string, w Environment, begun string,
 	return all
 }
 
-// choices returns how the arguments of a command may name an allocation and its tasks.
-func (s Sought) choices(k known) []string {
+// choices returns how the arguments of a command may name an allocation and its tasks: where several allocations of a job
+// run, by its own name instead of its job's.
+func (s Sought) choices(k known, several bool) []string {
 	switch {
 	case !k.Running && !s.Reads && !s.exact:
 		return nil
 	case k.Alloc == nil || s.exact:
 		return []string{k.completion()}
 	}
-	all := []string{k.completion(), cobra.CompletionWithDesc(k.Alloc.JobID, "job, "+k.Alloc.ClientStatus)}
+	all := []string{k.completion()}
+	switch {
+	case !several:
+		all = append(all, cobra.CompletionWithDesc(k.Alloc.JobID, "job, "+k.Alloc.ClientStatus))
+	case k.Running:
+		all = append(all, cobra.CompletionWithDesc(k.Alloc.Name, "allocation, "+k.Alloc.ClientStatus))
+	}
 	if s.Tasks != NoTask {
 		for _, task := range TaskNames(k.Alloc) {
 			all = append(all, cobra.CompletionWithDesc(task, "task of job "+k.Alloc.JobID))
@@ -87,5 +100,5 @@ func (k known) completion() string {
 	if k.Alloc == nil {
 		return cobra.CompletionWithDesc(k.ID, "unreadable")
 	}
-	return cobra.CompletionWithDesc(k.ID, "job "+k.Alloc.JobID+", "+k.Alloc.ClientStatus)
+	return cobra.CompletionWithDesc(k.ID, k.Alloc.Name+", "+k.Alloc.ClientStatus)
 }

@@ -17,6 +17,7 @@ import (
 	"taskapi/allocrunner"
 	"taskapi/allocrunner/datadir"
 	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/state"
 	"taskapi/cmd/taskapi/internal/client"
 	"taskapi/cmd/taskapi/internal/output"
 )
@@ -60,8 +61,8 @@ var (
 )
 
 // AllocArgs is the help text about a command's arguments.
-const AllocArgs = `ALLOC is an allocation's ID or the beginning of one, its name, or the name of its job or of a task.
-Without it, the only one that runs.`
+const AllocArgs = `ALLOC is an allocation's name (JOB.GROUP[N], or JOB.GROUP for number 0), the name of its job or of a
+task, its ID, or the beginning of that. Without it, the only one that runs.`
 
 // TaskArgs is the same for [ALLOC] [TASK].
 const TaskArgs = AllocArgs + ` A single name may be an allocation's or a task's; where it is both, give ALLOC and TASK.`
@@ -232,6 +233,52 @@ func created(k known) int64 {
 	return k.Alloc.CreateTime
 }
 
+// Running returns the allocations of the same namespace, job and group as like that have not ended, as far as they are
+// known.
+func (l Layout) Running(ctx context.Context, like *api.Allocation) (all []Target, err error) {
+	ids, err := l.IDs()
+	for _, id := range ids {
+		if state.Ended(l.State(id)) { // as most of them, whose job need not be read
+			continue
+		}
+		k := l.Known(ctx, id)
+		if k.Running && k.Alloc != nil && k.Alloc.Namespace == like.Namespace &&
+			allocrunner.SameJob(k.Alloc, like) == nil {
+			all = append(all, k.Target)
+		}
+	}
+	return all, err
+}
+
+// FindNamed returns the allocation that has not ended and has the namespace, job, group and name of like, which
+// agent.NewAllocation makes of a job file. dataDir is as for Find.
+func FindNamed(ctx context.Context, w Environment, dataDir string, like *api.Allocation) (Target, error) {
+	f, err := NewFinder(w, dataDir)
+	if err != nil {
+		return Target{}, err
+	}
+	var matches []match
+	for _, l := range f.Places {
+		all, err := l.Running(ctx, like)
+		if err != nil {
+			return Target{}, err
+		}
+		for _, t := range all {
+			if t.Alloc.Name == like.Name {
+				matches = append(matches, match{known: known{t, true}})
+			}
+		}
+	}
+	switch len(matches) {
+	case 0:
+		return Target{}, fmt.Errorf("allocation %s does not run in %s: 'taskapi run' with the job file runs it; %s", like.Name,
+			f.Dirs(), f.hint())
+	case 1:
+		return matches[0].Target, nil
+	}
+	return Target{}, errAmbiguous(like.Name, matches)
+}
+
 // Known returns an allocation as last saved or, if its state is missing or unreadable, as its taskapi answers it.
 func (l Layout) Known(ctx context.Context, id string) known {
 	k := known{Target{Layout: l, ID: id}, true}
@@ -280,7 +327,8 @@ func (f *Finder) matching(name string, s Sought) ([]match, error) {
 	var all []match
 	for _, k := range f.Known {
 		m := match{known: k, byID: strings.HasPrefix(k.ID, strings.ToLower(name))}
-		m.itself = m.byID || k.Alloc != nil && (k.Alloc.JobID == name || k.Alloc.Name == name)
+		m.itself = m.byID || k.Alloc != nil && slices.Contains([]string{k.Alloc.JobID, k.Alloc.Name,
+			strings.TrimSuffix(k.Alloc.Name, "[0]")}, name)
 		m.task = slices.Contains(TaskNames(k.Alloc), name)
 		if m.itself || m.task {
 			all = append(all, m)
@@ -373,7 +421,7 @@ func errAmbiguous(name string, matches []match) error {
 	for _, m := range matches {
 		all = append(all, m.known)
 	}
-	return Usagef("%q may be any of %d allocations: give the ID of one\n%s", name, len(all), candidates(all))
+	return Usagef("%q may be any of %d allocations: give the name or the ID of one\n%s", name, len(all), candidates(all))
 }
 
 // MaxCandidates is how many allocations an error lists.
@@ -389,11 +437,14 @@ func candidates(all []known) string {
 	table := output.Table{Indent: 2}
 	more := max(len(all)-MaxCandidates, 0)
 	for i, k := range slices.Backward(all[more:]) {
-		job, status := "?", "unknown"
+		name, status := "?", "unknown"
 		if k.Alloc != nil {
-			job, status = k.Alloc.JobID, k.Alloc.ClientStatus
+			name, status = k.Alloc.Name, k.Alloc.ClientStatus
+			if k.Alloc.Namespace != "" && k.Alloc.Namespace != api.DefaultNamespace {
+				name += " in namespace " + k.Alloc.Namespace
+			}
 		}
-		table.Row(ids[more+i], "job "+job, "tasks "+strings.Join(TaskNames(k.Alloc), ", "), status)
+		table.Row(ids[more+i], name, "tasks "+strings.Join(TaskNames(k.Alloc), ", "), status)
 	}
 	text := strings.TrimSuffix(table.String(), "\n")
 	if more > 0 {

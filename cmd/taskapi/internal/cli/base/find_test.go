@@ -87,15 +87,17 @@ func TestFind(t *testing.T) {
 		{"the only one that runs", alone, ToChange, "", "11111111", "", false},
 		{"none runs", []Layout{empty}, ToRead, "", "", "no allocation runs in ", false},
 		{"several run", both, ToRead, "", "",
-			"5 allocations run: give one of\n  77777777  job beef   tasks x              running\n  66666666  job proxy  " +
+			"5 allocations run: give one of\n  77777777  beef.g[0]   tasks x              running\n  66666666  proxy.g[0]  " +
 				"tasks p ", true},
 		{"an ID in capitals", both, ToChange, "BEEF0000", "beef0000", "", false},
 		{"a whole ID", both, ToRemove, "beef0000-0000-0000-0000-000000000000", "beef0000", "", false},
-		{"the beginning of two", alone, ToRead, "1111", "", `"1111" may be any of 2 allocations: give the ID of one`, true},
+		{"the beginning of two", alone, ToRead, "1111", "", `"1111" may be any of 2 allocations: give the name or the ID of one`, true},
 		{"a job and the beginning of an ID", both, ToRead, "beef", "", `"beef" may be any of 2 allocations`, true},
 		{"a job that runs again", both, ToChange, "shop", "11111111", "", false},
 		{"which no name continues", both, ToRemove, "shop", "", `"shop" may be any of 2 allocations`, true},
 		{"the name of an allocation", both, ToChange, "web.g[0]", "44444444", "", false},
+		{"the name of number 0", both, ToChange, "web.g", "44444444", "", false},
+		{"the name of another number", both, ToRead, "web.g[1]", "", `no allocation, job or task "web.g[1]" in `, false},
 		{"a job that has ended, to read", both, ToRead, "batch", "33333333", "", false},
 		{"to change", both, ToChange, "batch", "",
 			`"batch" does not run: the latest allocation of job "batch", 33333333, has ended (complete); 'taskapi status ` +

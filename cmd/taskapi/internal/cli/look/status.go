@@ -121,7 +121,7 @@ func (s *statusShow) printList(all []located, dirs bool) error {
 		ids = output.ShortIDs(ids)
 	}
 	table := output.Table{Colors: s.environment.Colors()}
-	header := []string{"ID", "Job", "Group", "Status", "Health", "Tasks", "Created"}
+	header := []string{"ID", "Name", "Status", "Health", "Tasks", "Created"}
 	if dirs {
 		header = append(header, "Data directory")
 	}
@@ -129,15 +129,15 @@ func (s *statusShow) printList(all []located, dirs bool) error {
 	for i, a := range all {
 		dir := string(a.layout.Dir)
 		if a.Alloc.Job == nil {
-			table.Row([]string{ids[i], "?", "?", "unknown", "-", "-", "-", dir}[:len(header)]...)
+			table.Row([]string{ids[i], "?", "unknown", "-", "-", "-", dir}[:len(header)]...)
 			continue
 		}
 		health, _ := base.HealthOf(a.Alloc)
-		table.Row([]string{ids[i], a.Alloc.JobID, a.Alloc.TaskGroup, statusText(a.Location), cmp.Or(health, "-"),
+		table.Row([]string{ids[i], a.Alloc.Name, statusText(a.Location), cmp.Or(health, "-"),
 			fmt.Sprintf("%d of %d run", len(base.RunningTasks(a.Alloc)), len(base.TaskNames(a.Alloc))),
 			output.Date(time.Unix(0, a.Alloc.CreateTime)), dir}[:len(header)]...)
-		table.Paint(3, output.StatusColor(a.Alloc.ClientStatus))
-		table.Paint(4, output.StatusColor(health))
+		table.Paint(2, output.StatusColor(a.Alloc.ClientStatus))
+		table.Paint(3, output.StatusColor(health))
 	}
 	var text strings.Builder
 	text.WriteString(table.String())
