@@ -74,7 +74,7 @@ type Record struct {
 	Namespace string `json:"namespace,omitempty"`
 	// What the request does to the variable's lock: `acquire`, `renew` or `release`.
 	Lock string `json:"lock,omitempty"`
-	// `denied`, `done`, or `failed`, when it was let in and not carried out; `begun` with `--audit-required`, before a
+	// `denied`, `done`, or `failed`, when it was let in and not carried out; `begun` with `audit.required`, before a
 	// change is made.
 	Outcome Outcome `json:"outcome"`
 	// The HTTP status of the answer; absent for `begun`.

@@ -184,7 +184,7 @@ func TestPolicyErrors(t *testing.T) {
 		{"unknown right", paths(`path "a" { capabilities = ["submit"] }`),
 			[]string{`p.hcl:3:28: unknown capability "submit" of variables; there are read, list, write, destroy and deny`}},
 		{"limit that does not exist", "limits {\n lookups = 1\n}",
-			[]string{`p.hcl:2:2: invalid limit: there is none called "lookups"; there are failed-lookups`}},
+			[]string{`p.hcl:2:2: invalid limit: there is none called "lookups"; there are failed_lookups`}},
 		{"limit out of range", "limits {\n connections = 1\n}",
 			[]string{`p.hcl:2:2: invalid limit: connections=1: give a number from 8 to 10000`}},
 		{"limit that is a list", "limits {\n connections = []\n}", []string{`p.hcl:2:16: neither a number nor a string`}},
@@ -212,12 +212,12 @@ func TestPolicyErrors(t *testing.T) {
 func TestPolicyLimits(t *testing.T) {
 	policy, err := auth.ParsePolicy(
 		"p",
-		[]byte("limits {\n failed-lookups = \"1/s:2\"\n connections = 300\n streams = \"3\"\n}"),
+		[]byte("limits {\n failed_lookups = \"1/s:2\"\n connections = 300\n streams = \"3\"\n}"),
 	)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want, err := limitset.Default().With("failed-lookups=1/s:2,connections=300,streams=3")
+	want, err := limitset.Default().With("failed_lookups=1/s:2,connections=300,streams=3")
 	if got := policy.Limits(limitset.Default()); err != nil || got != want {
 		t.Errorf("got %+v, want %+v, %v", got, want, err)
 	}

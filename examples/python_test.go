@@ -24,7 +24,7 @@ func TestPythonClient(t *testing.T) {
 		t.Fatal(err)
 	}
 	command := exec.CommandContext(t.Context(), filepath.Join(bin, "taskapi"), "dev", "--data-dir", data, "--faults",
-		faults, "--limits", "off", "--",
+		faults, "-o", "limits.off=true", "--",
 		"python3", "-m", "unittest", "-v", "test_client")
 	command.Dir = "pythonclient"
 	command.Env = append(os.Environ(), "DATA="+data, "PATH="+bin+":"+os.Getenv("PATH"), "PYTHONDONTWRITEBYTECODE=1")

@@ -211,7 +211,7 @@ func TestFailures(t *testing.T) {
 			authtest.NewServer(tb, authtest.Policy(`task "web" { policy = "read" }`)).Deny(auth.ReadJob)
 		},
 		"invalid limit": func(tb authtest.TB) {
-			authtest.NewServer(tb).SetLimits("failed-lookups=often")
+			authtest.NewServer(tb).SetLimits("failed_lookups=often")
 		},
 		"status 200 is not one of an error": func(tb authtest.TB) {
 			authtest.NewServer(tb).Fail(authtest.Fault{Status: 200})

@@ -138,7 +138,7 @@ func TestLimits(t *testing.T) {
 	if got := bad(); got != 403 {
 		t.Errorf("a minute later: %d", got)
 	}
-	srv.SetLimits("failed-lookups=1/s:1")
+	srv.SetLimits("failed_lookups=1/s:1")
 	if first, second := bad(), bad(); first != 403 || second != 429 {
 		t.Errorf("with a burst of 1: %d, %d", first, second)
 	}

@@ -38,7 +38,7 @@ func (o option) apply(c *config) { o(c) }
 // `taskapi run --policy`. See also Server.Deny.
 func Policy(text string) Option { return option(func(c *config) { c.policy = text }) }
 
-// Limits changes the limits, as `taskapi run --limits` does: "failed-lookups=1/s:5,streams=2". "off" is for tests that
+// Limits changes the limits, as the setting `limits` does: "failed_lookups=1/s:5,streams=2". "off" is for tests that
 // send many bad tokens on purpose.
 func Limits(text string) Option { return option(func(c *config) { c.limits = text }) }
 

@@ -22,6 +22,9 @@ var Off = ratelimit.Rate{PerSecond: 1e9, Burst: 1e9}
 
 const off = "off"
 
+// AllOff is the text of all rates off.
+const AllOff = off
+
 // The ranges.
 const (
 	maxRate        = 1e6    // tokens a second, and of a burst: more than a machine answers
@@ -57,19 +60,19 @@ type limit struct {
 
 // table is the list of all limits, in the order of the documents.
 var table = []limit{
-	{"failed-lookups", "10/s:20", "tokens of a socket's callers that turn out bad, beyond which they get 429",
+	{"failed_lookups", "10/s:20", "tokens of a socket's callers that turn out bad, beyond which they get 429",
 		func(s *Set) any { return &s.FailedLookups }, 0, 0},
-	{"all-failed-lookups", "200/s:200", "the same of all sockets together",
+	{"all_failed_lookups", "200/s:200", "the same of all sockets together",
 		func(s *Set) any { return &s.AllFailedLookups }, 0, 0},
 	{"refusals", "50/s:100", "refusals of any kind on a socket, beyond which each takes 250 ms longer",
 		func(s *Set) any { return &s.Refusals }, 0, 0},
 	{"requests", off, "a task's requests with a good token, beyond which it gets 429",
 		func(s *Set) any { return &s.Requests }, 0, 0},
-	{"changes", "20/s:200", "a task's changes and commands that --audit-log records, beyond which each waits for its turn",
+	{"changes", "20/s:200", "a task's changes and commands that the audit log records, beyond which each waits for its turn",
 		func(s *Set) any { return &s.Changes }, 0, 0},
 	{"connections", "256", "open connections of a socket, beyond which 503",
 		func(s *Set) any { return &s.Connections }, minConnections, maxConnections},
-	{"all-connections", "1024", "open connections of all sockets together; each takes some 20 KB",
+	{"all_connections", "1024", "open connections of all sockets together; each takes some 20 KB",
 		func(s *Set) any { return &s.AllConnections }, minAll, maxConnections},
 	{"streams", "64", "streams and commands in tasks over a socket, beyond which 429",
 		func(s *Set) any { return &s.Streams }, 1, maxConnections},
@@ -77,6 +80,17 @@ var table = []limit{
 		func(s *Set) any { return &s.Waits }, 1, maxConnections},
 	{"heads", "64", "heads of reads that a socket remembers, to answer the same bytes faster; 0 for none",
 		func(s *Set) any { return &s.Heads }, 0, maxHeads},
+}
+
+// Limit describes one limit.
+type Limit struct{ Name, Default, Doc string }
+
+// Limits returns all limits, in the order of the documents.
+func Limits() (all []Limit) {
+	for _, l := range table {
+		all = append(all, Limit{l.name, l.standard, l.doc})
+	}
+	return all
 }
 
 var standard = sync.OnceValue(func() (s Set) {

@@ -12,20 +12,20 @@ import (
 func TestWith(t *testing.T) {
 	for text, change := range map[string]func(*limitset.Set){
 		"":                          func(*limitset.Set) {},
-		"failed-lookups=100/s:200":  func(s *limitset.Set) { s.FailedLookups = ratelimit.Rate{PerSecond: 100, Burst: 200} },
-		"all-failed-lookups=0.5/s":  func(s *limitset.Set) { s.AllFailedLookups = ratelimit.Rate{PerSecond: 0.5, Burst: 1} },
+		"failed_lookups=100/s:200":  func(s *limitset.Set) { s.FailedLookups = ratelimit.Rate{PerSecond: 100, Burst: 200} },
+		"all_failed_lookups=0.5/s":  func(s *limitset.Set) { s.AllFailedLookups = ratelimit.Rate{PerSecond: 0.5, Burst: 1} },
 		"refusals=120/m":            func(s *limitset.Set) { s.Refusals = ratelimit.Rate{PerSecond: 2, Burst: 2} },
 		"requests=36/h:7":           func(s *limitset.Set) { s.Requests = ratelimit.Rate{PerSecond: 0.01, Burst: 7} },
 		"requests=2.5/s":            func(s *limitset.Set) { s.Requests = ratelimit.Rate{PerSecond: 2.5, Burst: 3} },
 		"connections=10000,waits=1": func(s *limitset.Set) { s.Connections, s.Waits = 10000, 1 },
-		"all-connections=64":        func(s *limitset.Set) { s.AllConnections = 64 },
+		"all_connections=64":        func(s *limitset.Set) { s.AllConnections = 64 },
 		"streams=2":                 func(s *limitset.Set) { s.Streams = 2 },
-		"failed-lookups=off":        func(s *limitset.Set) { s.FailedLookups = limitset.Off },
+		"failed_lookups=off":        func(s *limitset.Set) { s.FailedLookups = limitset.Off },
 		"off": func(s *limitset.Set) {
 			s.FailedLookups, s.AllFailedLookups, s.Refusals, s.Requests, s.Changes = limitset.Off, limitset.Off, limitset.Off,
 				limitset.Off, limitset.Off
 		},
-		"off,failed-lookups=1/s:2": func(s *limitset.Set) {
+		"off,failed_lookups=1/s:2": func(s *limitset.Set) {
 			s.FailedLookups = ratelimit.Rate{PerSecond: 1, Burst: 2}
 			s.AllFailedLookups, s.Refusals, s.Requests, s.Changes = limitset.Off, limitset.Off, limitset.Off, limitset.Off
 		},
@@ -40,23 +40,23 @@ func TestWith(t *testing.T) {
 
 func TestWithErrors(t *testing.T) {
 	for text, want := range map[string]string{
-		"failed-lookups":              `"failed-lookups" is no NAME=VALUE`,
-		"lookups=1/s":                 `there is none called "lookups"; there are failed-lookups, all-failed-lookups`,
+		"failed_lookups":              `"failed_lookups" is no NAME=VALUE`,
+		"lookups=1/s":                 `there is none called "lookups"; there are failed_lookups, all_failed_lookups`,
 		"=1":                          `there is none called ""`,
-		"failed-lookups=10":           `failed-lookups=10: give a rate`,
-		"failed-lookups=10/d":         `give a rate`,
-		"failed-lookups=0/s":          `give a rate from 0.001 to 1e+06 a second`,
-		"failed-lookups=-1/s":         `give a rate`,
-		"failed-lookups=NaN/s":        `give a rate`,
-		"failed-lookups=Inf/s":        `give a rate`,
-		"failed-lookups=1e7/s":        `give a rate`,
-		"failed-lookups=1/s:0":        `the burst "0" is no number from 1 to 1e+06`,
-		"failed-lookups=1/s:":         `the burst ""`,
-		"failed-lookups=1/s:2000000":  `the burst "2000000"`,
+		"failed_lookups=10":           `failed_lookups=10: give a rate`,
+		"failed_lookups=10/d":         `give a rate`,
+		"failed_lookups=0/s":          `give a rate from 0.001 to 1e+06 a second`,
+		"failed_lookups=-1/s":         `give a rate`,
+		"failed_lookups=NaN/s":        `give a rate`,
+		"failed_lookups=Inf/s":        `give a rate`,
+		"failed_lookups=1e7/s":        `give a rate`,
+		"failed_lookups=1/s:0":        `the burst "0" is no number from 1 to 1e+06`,
+		"failed_lookups=1/s:":         `the burst ""`,
+		"failed_lookups=1/s:2000000":  `the burst "2000000"`,
 		"connections=7":               `connections=7: give a number from 8 to 10000`,
 		"connections=10001":           `give a number`,
 		"connections=off":             `connections=off: give a number`,
-		"all-connections=63":          `give a number from 64 to 10000`,
+		"all_connections=63":          `give a number from 64 to 10000`,
 		"streams=0":                   `give a number from 1 to 10000`,
 		"waits=x":                     `give a number`,
 		"waits=1,waits=2":             `waits is set twice`,
@@ -64,7 +64,7 @@ func TestWithErrors(t *testing.T) {
 		"waits=0,connections=1,a=1":   "waits=0",
 		"refusals=1/s,refusals=off":   `refusals is set twice`,
 		" off":                        `" off" is no NAME=VALUE`,
-		"failed-lookups=1/s, waits=1": `there is none called " waits"`,
+		"failed_lookups=1/s, waits=1": `there is none called " waits"`,
 	} {
 		if _, err := limitset.Default().With(text); !errors.Is(err, limitset.ErrInvalid) ||
 			!strings.Contains(err.Error(), want) {
@@ -107,7 +107,7 @@ func TestOperator(t *testing.T) {
 }
 
 func FuzzWith(f *testing.F) {
-	f.Add("off,failed-lookups=100/s:200,connections=20")
+	f.Add("off,failed_lookups=100/s:200,connections=20")
 	f.Add("requests=1e300/h")
 	f.Fuzz(func(t *testing.T, text string) {
 		set, err := limitset.Default().With(text)

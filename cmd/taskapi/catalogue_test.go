@@ -13,7 +13,7 @@ import (
 // answered with the status that the catalogue names, and counted under its reason alone.
 func TestBadTokensOverHTTP(t *testing.T) {
 	t.Parallel()
-	r := startRun(t, shortDir(t), testJob, "--metrics-listen", "127.0.0.1:0", "--limits", "off")
+	r := startRun(t, shortDir(t), testJob, "-o", "telemetry.listen=127.0.0.1:0", "-o", "limits.off=true")
 	r.operator()
 	base, socket := servedAt.FindStringSubmatch(r.stdout.String())[1], r.allocDir("server", "secrets", "api.sock")
 	taskapi(t, "keyring", "rotate", "--data-dir", string(r.layout)) // so that there is another key

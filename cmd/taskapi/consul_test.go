@@ -113,7 +113,7 @@ func newConsulRun(t *testing.T) *consulRun {
 }
 
 func (c *consulRun) start(flags ...string) taskapiProcess {
-	return startProcess(c.T, c.dir, c.file, append([]string{"-consul-address", c.proxy.URL, "-var", "web=" + c.web},
+	return startProcess(c.T, c.dir, c.file, append([]string{"-o", "consul.address=" + c.proxy.URL, "-var", "web=" + c.web},
 		flags...)...)
 }
 

@@ -74,7 +74,7 @@ func sdkExec(t *testing.T, client *api.Client, task string, stdin io.Reader,
 func TestExecSDK(t *testing.T) {
 	t.Parallel()
 	policy := mustWrite(t, filepath.Join(t.TempDir(), "policy.hcl"), execPolicy)
-	r := startRun(t, shortDir(t), execJob, "--allow-shared-user", "--policy", policy)
+	r := startRun(t, shortDir(t), execJob, "-o", "allow_shared_user=true", "--policy", policy)
 	operator := r.operator()
 	input := make([]byte, 1<<20)
 	_, _ = rand.Read(input)
@@ -126,7 +126,7 @@ func TestExecSDK(t *testing.T) {
 func TestExecIsRefused(t *testing.T) {
 	t.Parallel()
 	policy := mustWrite(t, filepath.Join(t.TempDir(), "policy.hcl"), execPolicy)
-	r := startRun(t, shortDir(t), execJob, "--allow-shared-user", "--policy", policy)
+	r := startRun(t, shortDir(t), execJob, "-o", "allow_shared_user=true", "--policy", policy)
 	r.operator()
 	mine, theirs := r.allocDir("server", "secrets"), r.allocDir("other", "secrets")
 	token := func(dir string) string { return readFile(t, filepath.Join(dir, "nomad_token")) }
@@ -269,7 +269,7 @@ func command(t *testing.T, args ...string) *exec.Cmd {
 // terminal is as it was at the end, whatever that is.
 func TestExecOnATerminal(t *testing.T) {
 	t.Parallel()
-	r := startRun(t, shortDir(t), execJob, "--allow-shared-user")
+	r := startRun(t, shortDir(t), execJob, "-o", "allow_shared_user=true")
 	r.operator()
 	window, programs := openTerminal(t)
 	defer window.Close()

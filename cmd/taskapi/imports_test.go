@@ -281,6 +281,14 @@ var allowedImports = map[string][]string{
 	"identity/identitytest": {"identity"},
 
 	"cmd/taskapi": {"allocrunner", "cmd/taskapi/internal/cli"},
+	"cmd/taskapi/internal/settings": {
+		"allocrunner", // its range of users
+		"allocrunner/consul",
+		"auth",
+		"auth/limitset",
+		"cmd/taskapi/internal/agent",
+		"identity",
+	},
 	// The command line: the list of commands, the families, and below them what they share. No family imports another.
 	"cmd/taskapi/internal/cli": {
 		"cmd/taskapi/internal/cli/access",
@@ -311,6 +319,7 @@ var allowedImports = map[string][]string{
 		"cmd/taskapi/internal/cli/start",
 		"cmd/taskapi/internal/linewriter",
 		"cmd/taskapi/internal/output",
+		"cmd/taskapi/internal/settings",
 		"socket",
 	},
 	"cmd/taskapi/internal/cli/keys": {
@@ -341,6 +350,7 @@ var allowedImports = map[string][]string{
 		"cmd/taskapi/internal/client",
 		"cmd/taskapi/internal/linewriter",
 		"cmd/taskapi/internal/output",
+		"cmd/taskapi/internal/settings",
 		"identity",
 		"socket",
 	},
@@ -353,6 +363,7 @@ var allowedImports = map[string][]string{
 		"cmd/taskapi/internal/client",
 		"cmd/taskapi/internal/linewriter",
 		"cmd/taskapi/internal/output",
+		"cmd/taskapi/internal/settings",
 		"cmd/taskapi/internal/top",
 	},
 	"cmd/taskapi/internal/cli/shared": {
@@ -373,6 +384,7 @@ var allowedImports = map[string][]string{
 		"cmd/taskapi/internal/client",
 		"cmd/taskapi/internal/linewriter",
 		"cmd/taskapi/internal/output",
+		"cmd/taskapi/internal/settings",
 		"handlers/allocations",
 		"identity",
 	},
@@ -397,6 +409,7 @@ var allowedImports = map[string][]string{
 		"cmd/taskapi/internal/cli/follow",
 		"cmd/taskapi/internal/linewriter",
 		"cmd/taskapi/internal/output",
+		"cmd/taskapi/internal/settings",
 		"identity",
 		"identity/revocation",
 	},

@@ -22,7 +22,7 @@ func TestATaskSetsMetadata(t *testing.T) {
 	t.Parallel()
 	job := strings.Replace(testJob, `TASKAPI_TEST_SERVE = `, `RACK = "in ${meta.rack}"`+"\n\t\tTASKAPI_TEST_SERVE = ", 1)
 	policy := mustWrite(t, filepath.Join(t.TempDir(), "policy.hcl"), machinePolicy)
-	r := startRun(t, shortDir(t), job, "--allow-shared-user", "--policy", policy)
+	r := startRun(t, shortDir(t), job, "-o", "allow_shared_user=true", "--policy", policy)
 	r.operator()
 	task := r.task()
 	rack := func() string {

@@ -60,7 +60,7 @@ func valueOf(family *dto.MetricFamily, labels ...string) (float64, bool) {
 // else is there.
 func TestMetricsListen(t *testing.T) {
 	t.Parallel()
-	r := startRun(t, shortDir(t), testJob, "--metrics-listen", "127.0.0.1:0")
+	r := startRun(t, shortDir(t), testJob, "-o", "telemetry.listen=127.0.0.1:0")
 	operator := r.operator()
 	base := servedAt.FindStringSubmatch(r.stdout.String())[1]
 	r.eventually("checked", func() bool {
@@ -163,11 +163,11 @@ func TestMetricsListenRefused(t *testing.T) {
 		{"127.0.0.1:99999", "no address with a port"},
 		{"192.0.2.1:0", "cannot assign requested address"},
 	} {
-		r := startRun(t, shortDir(t), testJob, "--metrics-listen", test.address)
+		r := startRun(t, shortDir(t), testJob, "-o", "telemetry.listen="+test.address)
 		select {
 		case code := <-r.code:
 			r.code <- code
-			if code != base.ExitUsage || !strings.Contains(r.stderr.String(), "--metrics-listen "+test.address) &&
+			if code != base.ExitUsage || !strings.Contains(r.stderr.String(), "telemetry.listen: ") &&
 				!strings.Contains(r.stderr.String(), test.words) {
 				t.Errorf("%s: %d\n%s", test.address, code, r.stderr.String())
 			}
@@ -197,7 +197,7 @@ func TestMetricsListenIsRemembered(t *testing.T) {
 	free.Close()
 	dir := shortDir(t)
 	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), survivorJob)
-	taskapi(t, "run", "--data-dir", dir, "--alloc-id", testAllocID, "--detach", "--metrics-listen", address, file)
+	taskapi(t, "run", "--data-dir", dir, "--alloc-id", testAllocID, "--detach", "-o", "telemetry.listen="+address, file)
 	defer taskapi(t, "stop", "--data-dir", dir, testAllocID)
 	if scrape(t, "http://"+address)["nomad_client_allocs_running"] == nil {
 		t.Error("nothing runs")

@@ -193,7 +193,7 @@ var deliberate = []struct{ where, what, why string }{
 		`/metrics: \.(Counters|Gauges)`,
 		"metrics: no meta of the job, the group and the task in the labels, no " +
 			"`nomad_client_unallocated_network`, other counters",
-		"meta may be secret, and `--metrics-listen` serves metrics without a token; bandwidth is not shared " +
+		"meta may be secret, and `telemetry.listen` serves metrics without a token; bandwidth is not shared " +
 			"out; counters are taskapi's own",
 	},
 	{

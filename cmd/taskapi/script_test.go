@@ -185,7 +185,7 @@ func start(ts *testscript.TestScript, neg bool, args []string) {
 		cmd = exec.Command(plain(), args[2:]...)
 	}
 	cmd.Dir = ts.MkAbs(".")
-	for _, key := range []string{"HOME", "PATH", "TMPDIR", "XDG_STATE_HOME", "XDG_RUNTIME_DIR"} {
+	for _, key := range []string{"HOME", "PATH", "TMPDIR", "XDG_STATE_HOME", "XDG_RUNTIME_DIR", "TASKAPI_CONFIG"} {
 		cmd.Env = append(cmd.Env, key+"="+ts.Getenv(key))
 	}
 	for ext, stream := range map[string]*io.Writer{".out": &cmd.Stdout, ".err": &cmd.Stderr} {

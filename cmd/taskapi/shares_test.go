@@ -77,10 +77,10 @@ func TestNoTaskTakesAllConnections(t *testing.T) {
 	taskapi(t, "stop", "--data-dir", string(r.layout), testAllocID)
 }
 
-// TestConnectionsAreASetting: a task's socket takes as many as --limits says, and the operator's more.
+// TestConnectionsAreASetting: a task's socket takes as many as the limits say, and the operator's more.
 func TestConnectionsAreASetting(t *testing.T) {
 	t.Parallel()
-	r := startRun(t, shortDir(t), testJob, "-limits", "connections=8,streams=2,waits=2")
+	r := startRun(t, shortDir(t), testJob, "-o", "limits.connections=8", "-o", "limits.streams=2", "-o", "limits.waits=2")
 	r.operator()
 	path := r.allocDir("other", "secrets", "api.sock")
 	for range 20 {

@@ -67,16 +67,16 @@ func abandoned(t *testing.T, dir string) (files map[string]string) {
 	side := t.TempDir()
 	taskapi(t, "keyring", "list", "--data-dir", newKeyring(t, filepath.Join(side, "other")))
 	files = map[string]string{
-		"--policy": mustWrite(t, filepath.Join(side, "policy.hcl"),
+		"policy": mustWrite(t, filepath.Join(side, "policy.hcl"),
 			"task \"main\" {\n  capabilities = [\"read-job\"]\n}\n"),
-		"--jwks": mustWrite(t, filepath.Join(side, "jwks.json"), taskapi(t, "keyring", "export", "--data-dir",
+		"identity.jwks": mustWrite(t, filepath.Join(side, "jwks.json"), taskapi(t, "keyring", "export", "--data-dir",
 			filepath.Join(side, "other"))),
-		"--seal-key":  mustWrite(t, filepath.Join(side, "seal.key"), strings.Repeat("k", 32)),
-		"--audit-log": filepath.Join(side, "audit.log"),
+		"keyring.seal_key": mustWrite(t, filepath.Join(side, "seal.key"), strings.Repeat("k", 32)),
+		"audit.path":       filepath.Join(side, "audit.log"),
 	}
-	flags := []string{"--allow-shared-user"}
-	for flag, file := range files {
-		flags = append(flags, flag, file)
+	flags := []string{"-o", "allow_shared_user=true"}
+	for key, file := range files {
+		flags = append(flags, "-o", key+"="+file)
 	}
 	p := startProcess(t, dir, mustWrite(t, filepath.Join(side, "job.nomad.hcl"), orderlyJob), flags...)
 	there := filepath.Join(datadir.Dir(dir).Alloc(testAllocID), "main", "local", "there")
@@ -131,11 +131,11 @@ func TestStopNeedsNoFileOfTheAPI(t *testing.T) {
 			}
 			return err
 		},
-		"no policy":   func(_ string, files map[string]string) error { return os.Remove(files["--policy"]) },
-		"no jwks":     func(_ string, files map[string]string) error { return os.Remove(files["--jwks"]) },
-		"no seal key": func(_ string, files map[string]string) error { return os.Remove(files["--seal-key"]) },
+		"no policy":   func(_ string, files map[string]string) error { return os.Remove(files["policy"]) },
+		"no jwks":     func(_ string, files map[string]string) error { return os.Remove(files["identity.jwks"]) },
+		"no seal key": func(_ string, files map[string]string) error { return os.Remove(files["keyring.seal_key"]) },
 		"a directory in the place of the audit log": func(_ string, files map[string]string) error {
-			return errors.Join(os.Remove(files["--audit-log"]), os.Mkdir(files["--audit-log"], 0o700))
+			return errors.Join(os.Remove(files["audit.path"]), os.Mkdir(files["audit.path"], 0o700))
 		},
 		"empty settings": func(dir string, _ map[string]string) error {
 			return os.Truncate(filepath.Join(datadir.Dir(dir).Alloc(testAllocID), "settings.json"), 0)

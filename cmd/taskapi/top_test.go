@@ -269,7 +269,7 @@ func TestTopFollowsOutput(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
 	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), topJob)
-	p := startProcess(t, dir, file, "--identity-ttl", "1s")
+	p := startProcess(t, dir, file, "-o", "identity.ttl=1s")
 	until(t, p, "all run", func() bool {
 		return written(filepath.Join(datadir.Dir(dir).Alloc(testAllocID), "idle", "local", "runs"))
 	})
@@ -301,7 +301,7 @@ func TestTopFollowsOutput(t *testing.T) {
 	}
 	read(150) // three tokens
 	kill(t, p)
-	p = startProcess(t, dir, file, "--identity-ttl", "1s")
+	p = startProcess(t, dir, file, "-o", "identity.ttl=1s")
 	read(100)
 	checked := 0
 	for line := range strings.Lines(text.String()) {

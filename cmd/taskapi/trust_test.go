@@ -86,9 +86,9 @@ func TestAnotherIssuer(t *testing.T) {
 	}
 	plain, bound := ring("plain"), ring("bound")
 	policy := mustWrite(t, filepath.Join(dir, "policy.hcl"), "namespace \"default\" {\n  policy = \"deny\"\n}\n")
-	r := startRun(t, shortDir(t), testJob, "--allow-shared-user", "--policy", policy, "--jwks",
-		filepath.Join(dir, "plain.json"),
-		"--jwks", filepath.Join(dir, "bound.json")+",iss="+iss+",aud=taskapi")
+	r := startRun(t, shortDir(t), testJob, "-o", "allow_shared_user=true", "--policy", policy, "-o",
+		"identity.jwks="+filepath.Join(dir, "plain.json"),
+		"-o", "identity.jwks="+filepath.Join(dir, "bound.json")+",iss="+iss+",aud=taskapi")
 	r.operator()
 	for _, test := range []struct {
 		name   string
@@ -163,7 +163,7 @@ func TestPolicyAndAudit(t *testing.T) {
 	dir := t.TempDir()
 	policy := mustWrite(t, filepath.Join(dir, "policy.hcl"), "task \"server\" {\n  deny = [\"alloc-lifecycle\"]\n}\n")
 	log := filepath.Join(dir, "audit.log")
-	r := startRun(t, shortDir(t), testJob, "--allow-shared-user", "--policy", policy, "--audit-log", log)
+	r := startRun(t, shortDir(t), testJob, "-o", "allow_shared_user=true", "--policy", policy, "-o", "audit.path="+log)
 	operator := r.operator()
 	alloc, _, err := operator.Allocations().Info(testAllocID, nil)
 	if err != nil {
@@ -204,7 +204,7 @@ func TestPolicyAndAudit(t *testing.T) {
 func TestAuditLogThatIsRenamed(t *testing.T) {
 	t.Parallel()
 	log := filepath.Join(t.TempDir(), "audit.log")
-	r := startRun(t, shortDir(t), testJob, "--audit-log", log)
+	r := startRun(t, shortDir(t), testJob, "-o", "audit.path="+log)
 	r.operator()
 	refused := 0
 	refuse := func() {
@@ -252,7 +252,7 @@ func TestAuditLogThatIsRenamed(t *testing.T) {
 // an operator looks; the operator's stop is made.
 func TestNoChangeWithoutAudit(t *testing.T) {
 	t.Parallel()
-	r := startRun(t, shortDir(t), testJob, "--audit-log", "/dev/full", "--audit-required")
+	r := startRun(t, shortDir(t), testJob, "-o", "audit.path=/dev/full", "-o", "audit.required=true")
 	operator := r.operator()
 	alloc, _, err := operator.Allocations().Info(testAllocID, nil)
 	if err != nil {

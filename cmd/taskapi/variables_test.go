@@ -164,7 +164,7 @@ func TestLocks(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
 	policy := mustWrite(t, filepath.Join(t.TempDir(), "policy.hcl"), electionPolicy)
-	r := startRun(t, dir, testJob, "--allow-shared-user", "--policy", policy)
+	r := startRun(t, dir, testJob, "-o", "allow_shared_user=true", "--policy", policy)
 	operator := r.operator()
 	task := r.task()
 

@@ -1,4 +1,4 @@
-# A task whose identity is for the service. The service trusts the issuer that `taskapi run --issuer` names.
+# A task whose identity is for the service. The service trusts the issuer of `run -o identity.issuer=URL`.
 job "caller" {
   type = "batch"
   group "caller" {

@@ -90,7 +90,7 @@ func TestService(t *testing.T) {
 	// would be no first.
 	output(t, taskapi("run", "ring.nomad.hcl"))
 	issuer := serveKeys(t, taskapi("keyring", "serve", "--listen", "127.0.0.1:0"))
-	output(t, taskapi("run", "--detach", "--issuer", issuer, "caller.nomad.hcl"))
+	output(t, taskapi("run", "--detach", "-o", "identity.issuer="+issuer, "caller.nomad.hcl"))
 	defer func() { output(t, taskapi("stop", "--now")) }()
 	mint := func(flags ...string) *exec.Cmd {
 		return taskapi(append([]string{"token", "mint", "--audience", "greeter"}, flags...)...)

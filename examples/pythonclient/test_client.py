@@ -1,7 +1,7 @@
 """Tests of client.py with what can happen to its identity and to the server. They run in a task:
 
     mkdir DIR && echo '{"faults": []}' > DIR/faults.json
-    DATA=DIR taskapi dev --data-dir DIR --faults DIR/faults.json --limits off -- python3 -m unittest -v test_client
+    DATA=DIR taskapi dev --data-dir DIR --faults DIR/faults.json -o limits.off=true -- python3 -m unittest -v test_client
 """
 
 import json

@@ -17,8 +17,8 @@ import (
 // configured.
 
 // noConsulWords name both remedies.
-const noConsulWords = "no agent of Consul is configured: give its address with --consul-address or CONSUL_HTTP_ADDR, " +
-	"or have --services=nomad serve these services and their checks here"
+const noConsulWords = "no agent of Consul is configured: give its address with the setting consul.address or " +
+	"CONSUL_HTTP_ADDR, or have these services and their checks served here with consul.enabled=false"
 
 // asksForConsul reports whether a service is for Consul, which is Nomad's default.
 func asksForConsul(s *api.Service) bool {
@@ -39,7 +39,7 @@ func ServeHere(job *api.Job) {
 // pick returns the rows about services that ask for Consul.
 func pick[T any](r *reviewer, rows map[Consul][]row[T]) []row[T] { return rows[r.host.Consul] }
 
-const servedHereWords = "with --services=nomad the group's services are served here, so it has no effect"
+const servedHereWords = "with consul.enabled=false the group's services are served here, so it has no effect"
 
 var consulJobRows = map[Consul][]row[api.Job]{
 	NoConsul:   {{"consul_namespace", Refused, noConsulWords, hasConsulNamespace}},

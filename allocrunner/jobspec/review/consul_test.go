@@ -106,7 +106,7 @@ func TestReviewNamesBothRemedies(t *testing.T) {
 	if err != nil || len(findings) != 1 {
 		t.Fatalf("%v, %v", findings, err)
 	}
-	for _, remedy := range []string{"CONSUL_HTTP_ADDR", "--consul-address", "--services=nomad", `provider = "nomad"`} {
+	for _, remedy := range []string{"CONSUL_HTTP_ADDR", "consul.address", "consul.enabled=false", `provider = "nomad"`} {
 		if !strings.Contains(findings[0].Message, remedy) {
 			t.Errorf("%q does not name %s", findings[0].Message, remedy)
 		}

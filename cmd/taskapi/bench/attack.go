@@ -44,7 +44,7 @@ func (env *environment) attacked(ctx context.Context) (*pair, error) {
 	if err := os.WriteFile(keys, issuer.jwks(), 0o644); err != nil {
 		return nil, err
 	}
-	p, err := env.pair(ctx, "-jwks", keys)
+	p, err := env.pair(ctx, "-o", "identity.jwks="+keys)
 	if err != nil {
 		return nil, err
 	}

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"strings"
 
 	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sys/unix"
@@ -151,7 +152,7 @@ func (s *wiring) warnOfIdleRules(alloc *api.Allocation) {
 	}
 }
 
-// openPolicy returns the policy that --policy names, which is a preset or a file; nil for an empty path.
+// openPolicy returns the policy of that name, which is a preset or a file; nil for an empty path.
 func openPolicy(path string) (*auth.Policy, error) {
 	if path == "" {
 		return nil, nil
@@ -165,7 +166,7 @@ func openPolicy(path string) (*auth.Policy, error) {
 		src, err = os.ReadFile(path)
 	}
 	if err != nil {
-		return nil, invalid(fmt.Errorf("--policy %s: %w; give a file, or one of the presets local and nomad",
+		return nil, invalid(fmt.Errorf("policy %s: %w; give a file, or one of the presets local and nomad",
 			path, UnwrapPath(err)))
 	}
 	policy, err := auth.ParsePolicy(path, src)
@@ -175,20 +176,20 @@ func openPolicy(path string) (*auth.Policy, error) {
 // otherFiles is how many files an agent has open beside connections, with some room.
 const otherFiles = 512
 
-// limitsOf returns the limits: the defaults, changed by the policy file and then by the text of --limits.
-func limitsOf(text string, policy *auth.Policy) (limitset.Set, error) {
-	set, err := policy.Limits(limitset.Default()).With(text)
+// limitsOf returns the limits: the defaults, changed by the policy file and then by the settings.
+func limitsOf(all []string, policy *auth.Policy) (limitset.Set, error) {
+	set, err := policy.Limits(limitset.Default()).With(strings.Join(all, ","))
 	if err == nil {
 		err = set.Check()
 	}
 	var files unix.Rlimit // Go has raised the process's limit to the highest that it may have
 	if err == nil && set.AllConnections > limitset.Default().AllConnections &&
 		unix.Getrlimit(unix.RLIMIT_NOFILE, &files) == nil && uint64(set.AllConnections+otherFiles) > files.Max {
-		err = fmt.Errorf("all-connections=%d, but this process may open %d files, and needs %d others: raise ulimit -n",
+		err = fmt.Errorf("all_connections=%d, but this process may open %d files, and needs %d others: raise ulimit -n",
 			set.AllConnections, files.Max, otherFiles)
 	}
 	if err != nil {
-		return limitset.Set{}, invalid(fmt.Errorf("--limits: %w", err))
+		return limitset.Set{}, invalid(fmt.Errorf("limits: %w", err))
 	}
 	return set, nil
 }

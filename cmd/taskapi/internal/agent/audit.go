@@ -25,12 +25,12 @@ func AuditShared(all []Settings, warn func(string), command string, change func(
 		if err == nil {
 			defer log.Close()
 			if err = log.Begin(record); err != nil {
-				err = fmt.Errorf("--audit-log %s: %w", s.AuditLog, log.Stats().Last)
+				err = fmt.Errorf("audit log %s: %w", s.AuditLog, log.Stats().Last)
 			}
 		}
 		switch {
 		case err != nil && s.AuditRequired:
-			return errors.New(err.Error() + "; nothing was changed, since an allocation runs with --audit-required: " +
+			return errors.New(err.Error() + "; nothing was changed, since an allocation runs with audit.required: " +
 				"see that the log can be written, or stop that allocation")
 		case err != nil:
 			warn(err.Error() + ": it gets no line about this")
@@ -47,7 +47,7 @@ func AuditShared(all []Settings, warn func(string), command string, change func(
 	}
 	for path, log := range logs {
 		if log.Audit(record); log.Stats().Last != nil {
-			warn(fmt.Sprintf("--audit-log %s: %v: it has no line about this", path, log.Stats().Last))
+			warn(fmt.Sprintf("audit log %s: %v: it has no line about this", path, log.Stats().Last))
 		}
 	}
 	return err
@@ -64,7 +64,7 @@ func openAudit(o Settings, logger *slog.Logger) (*auth.AuditLog, error) {
 		Logger:   logger,
 	})
 	if err != nil {
-		return nil, invalid(fmt.Errorf("--audit-log %s: %w", o.AuditLog, UnwrapPath(err)))
+		return nil, invalid(fmt.Errorf("audit log %s: %w", o.AuditLog, UnwrapPath(err)))
 	}
 	return log, nil
 }

@@ -58,7 +58,7 @@ func ListenKeys(config KeyServerConfig) (*KeyServer, error) {
 		return nil, invalid(fmt.Errorf("--listen %s is no address for clients: give --issuer with the URL that they use",
 			address))
 	}
-	if err := CheckIssuer("--issuer", config.Issuer); err != nil {
+	if err := invalidFlag("issuer", CheckIssuer(config.Issuer)); err != nil {
 		return nil, err
 	}
 	listener, err := httpserve.Listen(address, maxKeyReaders)
@@ -135,3 +135,11 @@ func (s *KeyServer) named(host string) bool {
 
 // Close closes a server on which Serve is not called.
 func (s *KeyServer) Close() error { return s.listener.Close() }
+
+// invalidFlag names the flag in an error about its value.
+func invalidFlag(flag string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return invalid(fmt.Errorf("--%s %w", flag, err))
+}

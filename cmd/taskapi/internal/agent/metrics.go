@@ -46,9 +46,6 @@ func (s *wiring) measure(ctx context.Context) []scrape.Metric {
 	return metrics.Measure(sources)
 }
 
-// MetricsFlag is the flag of Settings.MetricsListen.
-const MetricsFlag = "metrics-listen"
-
 // Bounds of the listener for metrics, to which everybody on the machine can connect.
 const (
 	maxScrapers = 16               // connections at a time
@@ -77,9 +74,9 @@ func startScraper(address string, resumed bool, logger *slog.Logger, say func(ur
 	if address == "" {
 		return nil, nil
 	}
-	parsed, err := metricsAddress(address)
+	parsed, err := httpserve.ParseAddress(address)
 	if err != nil {
-		return nil, err
+		return nil, invalid(fmt.Errorf("telemetry.listen: %w", err))
 	}
 	s := &scraper{address: parsed, logger: logger, say: say}
 	if err = s.listen(); err != nil && !resumed {
@@ -97,18 +94,10 @@ func startScraper(address string, resumed bool, logger *slog.Logger, say func(ur
 	return s, nil
 }
 
-// metricsAddress reads the value of --metrics-listen.
-func metricsAddress(text string) (httpserve.Address, error) {
-	a, err := httpserve.ParseAddress(text)
-	return a, invalidFlag(MetricsFlag, err)
-}
-
-// invalidFlag names the flag in an error about its value.
-func invalidFlag(flag string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return invalid(fmt.Errorf("--%s %w", flag, err))
+// CheckMetricsListen refuses a wrong address.
+func CheckMetricsListen(text string) error {
+	_, err := httpserve.ParseAddress(text)
+	return err
 }
 
 // warnOfTakers warns if another user of the machine can listen on the TCP port while taskapi does not.
@@ -123,7 +112,10 @@ func warnOfTakers(a httpserve.Address, what string, logger *slog.Logger) {
 // listen listens on the address.
 func (s *scraper) listen() (err error) {
 	s.listener, err = httpserve.Listen(s.address, maxScrapers)
-	return invalidFlag(MetricsFlag, err)
+	if err != nil {
+		return invalid(fmt.Errorf("telemetry.listen: %w", err))
+	}
+	return nil
 }
 
 // run serves until the end. Before, it waits for the address.

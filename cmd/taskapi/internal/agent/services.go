@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
-	"fmt"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -18,31 +17,13 @@ import (
 
 // checkServices refuses settings of services that can't be meant.
 func (s Settings) checkServices() error {
-	if s.Services != "" && s.Services != ServicesHere {
-		return fmt.Errorf("--%s is %q: give %q, or leave it out", ServicesFlag, s.Services, ServicesHere)
-	}
 	if s.Consul != (consul.Settings{}) && !s.ConsulAgent().Configured() { // ConsulEnv may be for other programs
-		return errors.New("there is no address of Consul's agent: give --consul-address HOST:PORT, or CONSUL_HTTP_ADDR")
+		return errors.New("there is no address of Consul's agent: set consul.address to HOST:PORT, or CONSUL_HTTP_ADDR")
 	}
 	return s.ConsulAgent().Check()
 }
 
-// WithConsulEnv returns the settings with the environment's variables for Consul's agent. An earlier environment's
-// variables stay where this one has none, unless this one names another agent.
-func (s Settings) WithConsulEnv(getenv func(string) string) (Settings, error) {
-	found, err := consul.FromEnv(getenv)
-	if err != nil {
-		return s, invalid(err)
-	}
-	if found.Configured() {
-		s.ConsulEnv = found
-	} else {
-		s.ConsulEnv = found.Over(s.ConsulEnv)
-	}
-	return s, nil
-}
-
-// ConsulAgent returns how to reach Consul's agent: by the flags, and where there are none, by the environment.
+// ConsulAgent returns how to reach Consul's agent: by the settings, and where they are empty, by the environment.
 func (s Settings) ConsulAgent() consul.Settings { return s.Consul.Over(s.ConsulEnv) }
 
 // TaskDrivers returns the drivers that tasks may have.
@@ -52,7 +33,7 @@ func (s Settings) TaskDrivers() *drivers.Registry { return cmp.Or(s.Drivers, bui
 func (s Settings) host() review.Host {
 	host := review.Host{Drivers: s.TaskDrivers()}
 	switch {
-	case s.Services == ServicesHere:
+	case s.ConsulHere:
 		host.Consul = review.ConsulHere
 	case s.ConsulAgent().Configured():
 		host.Consul = review.HasConsul
@@ -78,7 +59,7 @@ func (s Settings) CheckTasks(alloc *api.Allocation, dir string) []review.Finding
 }
 
 func (s Settings) choose(job *api.Job) {
-	if s.Services == ServicesHere {
+	if s.ConsulHere {
 		review.ServeHere(job)
 	}
 }

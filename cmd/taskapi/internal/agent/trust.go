@@ -27,8 +27,13 @@ type issuer struct {
 	follow func(context.Context, *slog.Logger)
 }
 
-// cutOptions splits the value of --jwks into the file or URL, which may have commas, and the options with their first
-// comma.
+// KeySource splits an element of JWKS into the file or URL, which may have commas, and the options with their first
+// comma. It reports whether the source is a URL.
+func KeySource(value string) (source, options string, remote bool) {
+	source, options = cutOptions(value)
+	return source, options, isURL(source)
+}
+
 func cutOptions(value string) (source, options string) {
 	end := len(value)
 	for _, option := range []string{",iss=", ",aud="} {
@@ -42,7 +47,7 @@ func cutOptions(value string) (source, options string) {
 // isURL reports whether a source of keys is a URL, and not a file.
 func isURL(source string) bool { return strings.Contains(source, "://") }
 
-// issuerOf reads the value of --jwks: SOURCE[,iss=ISSUER][,aud=AUDIENCE]...
+// issuerOf reads an element of JWKS: SOURCE[,iss=ISSUER][,aud=AUDIENCE]...
 func issuerOf(value string) (source string, is identity.Issuer, err error) {
 	source, options := cutOptions(value)
 	if source == "" {
@@ -54,7 +59,7 @@ func issuerOf(value string) (source string, is identity.Issuer, err error) {
 		case text == "":
 			return "", is, fmt.Errorf("%q is no option: after the file or URL come iss=ISSUER and aud=AUDIENCE", option)
 		case name == "iss" && is.Name != "":
-			return "", is, errors.New("iss= is there twice: give --jwks once for each issuer")
+			return "", is, errors.New("iss= is there twice: give each issuer an entry of its own")
 		case name == "iss":
 			is.Name = text
 		case name == "aud":
@@ -66,13 +71,13 @@ func issuerOf(value string) (source string, is identity.Issuer, err error) {
 	return source, is, nil
 }
 
-// openIssuers opens the key sets of --jwks. A file is read now; a URL is fetched later, in the background.
+// openIssuers opens the key sets of other issuers. A file is read now; a URL is fetched later, in the background.
 func openIssuers(places []string, logger *slog.Logger) ([]issuer, error) {
 	var issuers []issuer
 	for _, place := range places {
 		opened, err := openIssuer(place, logger)
 		if err != nil {
-			return nil, invalid(fmt.Errorf("--jwks %s: %w", place, err))
+			return nil, invalid(fmt.Errorf("JWK set %s: %w", place, err))
 		}
 		issuers = append(issuers, opened)
 	}
@@ -113,7 +118,7 @@ func openIssuer(value string, logger *slog.Logger) (issuer, error) {
 
 // checkTrusted refuses a file that other users than root and this one could change.
 func checkTrusted(path string) error {
-	return UnwrapPath(safedir.TrustFile(absolute(path)))
+	return UnwrapPath(safedir.TrustFile(path))
 }
 
 // fetched returns how to fetch a key set. It refuses http to another machine, because anybody on the way could replace
@@ -166,17 +171,17 @@ func dialTrusted(ctx context.Context, path string) (net.Conn, error) {
 
 // CheckIssuer returns an error for an issuer that is no URL below which others could find the key set. An empty issuer
 // is none.
-func CheckIssuer(flag, issuer string) error {
+func CheckIssuer(issuer string) error {
 	if issuer == "" {
 		return nil
 	}
 	u, err := url.Parse(issuer)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return invalid(fmt.Errorf("%s %q is no URL: give one like https://taskapi.example.org", flag, issuer))
+		return invalid(fmt.Errorf("%q is no URL: give one like https://taskapi.example.org", issuer))
 	}
 	if strings.ContainsAny(issuer, "?#") || u.User != nil { // OpenID Connect Core 1.0, section 2
-		return invalid(fmt.Errorf("%s %q has a query, a fragment or a user, which no issuer may have: give one like "+
-			"https://taskapi.example.org", flag, issuer))
+		return invalid(fmt.Errorf("%q has a query, a fragment or a user, which no issuer may have: give one like "+
+			"https://taskapi.example.org", issuer))
 	}
 	return nil
 }

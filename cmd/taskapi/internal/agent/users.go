@@ -15,13 +15,16 @@ import (
 	"taskapi/auth"
 )
 
-// IsolateFlag names the flag of Settings.IsolateUsers.
-const IsolateFlag = "isolate-users"
-
 // FormatIDRange returns a range in the form of Settings.IsolateUsers.
 func FormatIDRange(r interfaces.IDRange) string { return fmt.Sprintf("%d-%d", r.From, r.To) }
 
-// idRange returns the range of --isolate-users; zero for none.
+// CheckIsolate refuses a wrong range of user numbers.
+func (s Settings) CheckIsolate() error {
+	_, err := s.idRange()
+	return err
+}
+
+// idRange returns the range of IsolateUsers; zero for none.
 func (s Settings) idRange() (interfaces.IDRange, error) {
 	if s.IsolateUsers == "" {
 		return interfaces.IDRange{}, nil
@@ -30,8 +33,8 @@ func (s Settings) idRange() (interfaces.IDRange, error) {
 	from, err1 := strconv.ParseUint(first, 10, 32)
 	to, err2 := strconv.ParseUint(last, 10, 32)
 	if errors.Join(err1, err2) != nil || from == 0 || to < from || to >= 1<<32-1 {
-		return interfaces.IDRange{}, fmt.Errorf("--%s %q is no range of user numbers: give one like %s, without root's 0",
-			IsolateFlag, s.IsolateUsers, FormatIDRange(allocrunner.DefaultIDRange))
+		return interfaces.IDRange{}, fmt.Errorf("%q is no range of user numbers: give one like %s, without root's 0",
+			s.IsolateUsers, FormatIDRange(allocrunner.DefaultIDRange))
 	}
 	return interfaces.IDRange{From: uint32(from), To: uint32(to)}, nil
 }
@@ -46,7 +49,7 @@ func CheckOwnUser(group *api.TaskGroup, isolated bool) []review.Finding {
 	if len(names) == 0 {
 		return nil
 	}
-	remedy := "give each a user, or run with --" + IsolateFlag
+	remedy := "give each a user, or run with --isolate-users"
 	if os.Geteuid() != 0 {
 		remedy = "only root can run tasks as other users"
 	}
@@ -61,15 +64,15 @@ func CheckOwnUser(group *api.TaskGroup, isolated bool) []review.Finding {
 func (s Settings) CheckUsers(group *api.TaskGroup) error {
 	isolated := s.IsolateUsers != ""
 	if isolated && os.Geteuid() != 0 {
-		return fmt.Errorf("--%s is for root alone, and taskapi runs as uid %d: run it as root, or leave the flag out",
-			IsolateFlag, os.Geteuid())
+		return fmt.Errorf("isolate_users is for root alone, and taskapi runs as uid %d: run it as root, or leave that out",
+			os.Geteuid())
 	}
 	if _, preset := auth.Preset(s.Policy); preset || s.Policy == "" || s.AllowSharedUser {
 		return nil // a preset protects nothing from these tasks, of which CheckOwnUser warns
 	}
 	for _, f := range CheckOwnUser(group, isolated) {
-		return fmt.Errorf("--policy keeps nothing from tasks that can take the operator's token: %s: %s. "+
-			"--allow-shared-user takes the policy all the same", f.Where, f.Message)
+		return fmt.Errorf("a policy keeps nothing from tasks that can take the operator's token: %s: %s. "+
+			"The setting allow_shared_user takes the policy all the same", f.Where, f.Message)
 	}
 	return nil
 }

@@ -106,6 +106,7 @@ var groups = []struct {
 	}},
 	{"More", []command{
 		{name: "keyring", build: keys.Keyring},
+		{name: "config", build: look.Config},
 		{name: "state", build: lifecycle.State},
 		{name: "version", build: versionCommand},
 		{name: "completion"}, // the library makes this command and the next

@@ -1,4 +1,4 @@
-// Package metrics is the list of everything that an agent measures, for GET /v1/metrics and --metrics-listen. Each
+// Package metrics is the list of everything that an agent measures, for GET /v1/metrics and telemetry.listen. Each
 // metric is one row, with its name, its sentence in docs/api.md and its value. Names are Nomad's where Nomad has the
 // metric.
 package metrics

@@ -82,6 +82,17 @@ var wanted = map[string]string{
 	"duration": "a duration, such as 90s, 30m or 24h",
 }
 
+// now has the settings that others may look for among the flags.
+var now = map[string]string{
+	"host-ip": "host_ip", "allow-shared-user": "allow_shared_user", "issuer": "identity.issuer",
+	"identity-ttl": "identity.ttl", "audience": "identity.audience", "jwks": "identity.jwks", "limits": "limits.NAME",
+	"audit-log": "audit.path", "audit-required": "audit.required", "metrics-listen": "telemetry.listen",
+	"services": "consul.enabled", "seal-key": "keyring.seal_key", "consul-address": "consul.address",
+	"consul-token-file": "consul.token_file", "consul-namespace": "consul.namespace",
+	"consul-partition": "consul.partition", "consul-ca-file": "consul.ca_file", "consul-cert-file": "consul.cert_file",
+	"consul-key-file": "consul.key_file",
+}
+
 // FlagError returns an error of a flag in the words of this program.
 func FlagError(cmd *cobra.Command, err error) error {
 	_, path, _ := strings.Cut(cmd.CommandPath(), " ")
@@ -94,6 +105,10 @@ func FlagError(cmd *cobra.Command, err error) error {
 		if what, ok := wanted[bad.GetFlag().Value.Type()]; ok {
 			err = fmt.Errorf("--%s %q must be %s", bad.GetFlag().Name, bad.GetValue(), what)
 		}
+	}
+	if missing, ok := errors.AsType[*pflag.NotExistError](err); ok && now[missing.GetSpecifiedName()] != "" {
+		return Usagef("there is no --%s: it is the setting %s; give -o %[2]s=VALUE, or put it into the settings file",
+			missing.GetSpecifiedName(), now[missing.GetSpecifiedName()])
 	}
 	return Usagef("%w; see '%s --help'", err, cmd.CommandPath())
 }

@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
 	"taskapi/allocrunner/state"
 	"taskapi/cmd/taskapi/internal/agent"
+	"taskapi/cmd/taskapi/internal/settings"
 	"taskapi/identity"
 )
 
@@ -20,7 +22,8 @@ type KeyFlags struct {
 	SealKey string
 }
 
-const SealKeyUsage = "file with the key that seals the key ring (default seal.key in the key ring)"
+const SealKeyUsage = "file with the key that seals the key ring; the data directory remembers it (default seal.key in the " +
+	"key ring)"
 
 func (f *KeyFlags) Add(cmd *cobra.Command) {
 	AddDataDir(cmd, &f.DataDir)
@@ -28,9 +31,26 @@ func (f *KeyFlags) Add(cmd *cobra.Command) {
 }
 
 // OpenKeyring opens the data directory's key ring, and makes one when there is none and no allocation has tokens signed
-// with an earlier one.
+// with an earlier one. The data directory's settings file remembers the file with the key that seals the ring.
 func (l Layout) OpenKeyring(sealKey string) (*identity.Keyring, error) {
-	return identity.OpenKeyring(identity.KeyringConfig{Dir: l.Keyring(), SealKeyFile: sealKey, CheckCreate: l.noTokens})
+	kept, err := settings.SealKeyOf(string(l.Dir))
+	if err != nil {
+		return nil, Usage(err)
+	}
+	if sealKey == "" {
+		sealKey = kept.File
+	} else if sealKey, err = filepath.Abs(sealKey); err != nil {
+		return nil, err
+	}
+	if _, err := os.Stat(sealKey); sealKey != "" && sealKey == kept.File && errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("the file with the key that seals the key ring, %s, is gone: restore it or, if it was moved, "+
+			"change %s", sealKey, kept.From)
+	}
+	ring, err := identity.OpenKeyring(identity.KeyringConfig{Dir: l.Keyring(), SealKeyFile: sealKey, CheckCreate: l.noTokens})
+	if err != nil || sealKey == kept.File {
+		return ring, err
+	}
+	return ring, kept.Remember(sealKey)
 }
 
 // noTokens returns an error when an allocation of the data directory has tokens: with another key ring they would be

@@ -15,6 +15,7 @@ import (
 	"taskapi/allocrunner/state"
 	"taskapi/cmd/taskapi/internal/agent"
 	"taskapi/cmd/taskapi/internal/linewriter"
+	"taskapi/cmd/taskapi/internal/settings"
 )
 
 // Layout is a data directory. It also makes the command lines for it that messages show.
@@ -125,12 +126,21 @@ func (l Layout) MakeDir() error {
 	return l.Explain(err)
 }
 
-// Remembered returns the settings with which an allocation was last run.
+// Remembered returns the settings with which an allocation was last run, with the defaults if it never was.
 func (l Layout) Remembered(id string) (agent.Settings, error) {
-	if err := datadir.Trust(l.Alloc(id)); err != nil {
-		return agent.DefaultSettings(), l.Explain(err)
+	r, err := l.Record(id)
+	if err != nil {
+		return agent.DefaultSettings(), err
 	}
-	return agent.Remembered(l.Alloc(id))
+	return r.Settings()
+}
+
+// Record returns what an allocation remembers of its settings.
+func (l Layout) Record(id string) (settings.Record, error) {
+	if err := datadir.Trust(l.Alloc(id)); err != nil {
+		return settings.Record{}, l.Explain(err)
+	}
+	return settings.Read(l.Alloc(id))
 }
 
 // Audited changes something that the allocations of the data directory share, and records it in the audit logs of those

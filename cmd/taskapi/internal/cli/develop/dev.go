@@ -19,6 +19,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/hashicorp/nomad/api"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/jobspec/review"
@@ -27,6 +28,7 @@ import (
 	"taskapi/cmd/taskapi/internal/cli/start"
 	"taskapi/cmd/taskapi/internal/linewriter"
 	"taskapi/cmd/taskapi/internal/output"
+	"taskapi/cmd/taskapi/internal/settings"
 )
 
 // own gives an error of taskapi itself the exit code 125, since the others are the command's. An error that has such a
@@ -71,7 +73,7 @@ when it can't be executed, and 125 when taskapi itself failed: a flag is wrong, 
 			if cmd.Flags().Changed("ttl") && opts.TTL < time.Second {
 				return own(base.Usagef("--ttl is %v: give at least 1s, such as 10s", opts.TTL))
 			}
-			return own(opts.run(cmd.Context(), args, w))
+			return own(opts.run(cmd.Context(), args, cmd.Flags(), w))
 		},
 	}
 	cmd.Flags().SetInterspersed(false) // the first word that is no flag must stand after --
@@ -93,7 +95,7 @@ func afterDashes(cmd *cobra.Command, args []string) error {
 }
 
 // run runs the command.
-func (o devOptions) run(ctx context.Context, command []string, w base.Environment) error {
+func (o devOptions) run(ctx context.Context, command []string, flags *pflag.FlagSet, w base.Environment) error {
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, forwarded...)
 	defer signal.Stop(signals)
@@ -101,10 +103,10 @@ func (o devOptions) run(ctx context.Context, command []string, w base.Environmen
 	if err != nil {
 		return err
 	}
-	o.AllowSharedUser = true // the user of taskapi may do what the command may
-	if o.Settings, err = start.Checked(o.Settings, w); err != nil {
+	if _, o.Settings, err = o.Next(settings.Record{}, flags, false, w); err != nil {
 		return err
 	}
+	o.AllowSharedUser = true // the user of taskapi may do what the command may
 	job, group, err := o.build()
 	if err != nil {
 		return err

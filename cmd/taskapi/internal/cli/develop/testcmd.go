@@ -27,6 +27,7 @@ import (
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/cmd/taskapi/internal/cli/follow"
 	"taskapi/cmd/taskapi/internal/cli/start"
+	"taskapi/cmd/taskapi/internal/settings"
 	"taskapi/socket"
 )
 
@@ -97,11 +98,11 @@ func (o testOptions) run(cmd *cobra.Command, jobFile string, command []string, w
 	if err != nil {
 		return err
 	}
-	settings, err := start.Checked(o.Settings, w)
+	_, chosen, err := o.Next(settings.Record{}, cmd.Flags(), false, w)
 	if err != nil {
 		return err
 	}
-	loaded, err := o.Load(jobFile, settings, w)
+	loaded, err := o.Load(jobFile, chosen, w)
 	if err != nil {
 		return err
 	}
@@ -109,7 +110,7 @@ func (o testOptions) run(cmd *cobra.Command, jobFile string, command []string, w
 		return err
 	}
 	alloc := agent.NewAllocation(uuid.NewString(), loaded.Job, loaded.Group)
-	if err := errors.Join(settings.CheckUsers(loaded.Group), o.Until.Check(alloc)); err != nil {
+	if err := errors.Join(chosen.CheckUsers(loaded.Group), o.Until.Check(alloc)); err != nil {
 		return base.Usage(loaded.Hide(err))
 	}
 	ctx := cmd.Context()
@@ -119,7 +120,7 @@ func (o testOptions) run(cmd *cobra.Command, jobFile string, command []string, w
 	}
 	defer remove()
 	t := &testRun{options: o, front: front, environment: w, tied: &tied{
-		layout: l, settings: settings, alloc: alloc, submission: loaded.Submission, environment: w, faults: o.Faults,
+		layout: l, settings: chosen, alloc: alloc, submission: loaded.Submission, environment: w, faults: o.Faults,
 	}, report: &report{
 		AllocID: alloc.ID, JobID: alloc.JobID, Group: alloc.TaskGroup, Command: command, As: o.As, Phases: []phase{},
 		Tasks: []taskEnd{}, begun: time.Now(),

@@ -13,13 +13,14 @@ import (
 	"taskapi/cmd/taskapi/internal/agent"
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/cmd/taskapi/internal/cli/start"
+	"taskapi/cmd/taskapi/internal/settings"
 )
 
 func Validate(w base.Environment) *cobra.Command {
 	var flags start.JobFlags
 	var out base.OutputFlags
 	var dataDir string
-	settings := agent.DefaultSettings()
+	var given start.SettingFlags
 	cmd := &cobra.Command{
 		Use:   "validate [flags] JOBFILE",
 		Short: "Check which parts of a job file would run on this machine",
@@ -31,25 +32,25 @@ Exit code: 0 when the job would run, 2 when it would not.`,
 		Example: `  taskapi validate examples/hello.nomad.hcl
   taskapi validate -t '{{range .TaskGroups}}{{.Name}}{{end}}' examples/hello.nomad.hcl`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return validate(flags, settings, dataDir, args[0], out, w)
+			_, s, err := given.Next(settings.Record{}, cmd.Flags(), true, w)
+			if err != nil {
+				return err
+			}
+			return validate(flags, s, dataDir, args[0], out, w)
 		},
 	}
 	cmd.Flags().StringVar(&flags.Group, "group", "", "task group (default all of them)")
 	flags.AddVars(cmd)
 	cmd.Flags().BoolVar(&flags.NoFiles, "no-files", false,
 		"refuse functions that read files, such as file(): for a job file that you don't trust")
-	start.BindConsul(&settings, cmd.Flags())
+	given.Add(cmd)
 	base.AddDataDir(cmd, &dataDir)
 	base.AddOutput(cmd, &out)
 	return cmd
 }
 
-func validate(flags start.JobFlags, settings agent.Settings, dataDir, path string, out base.OutputFlags,
+func validate(flags start.JobFlags, s agent.Settings, dataDir, path string, out base.OutputFlags,
 	w base.Environment) error {
-	settings, err := start.Checked(settings, w)
-	if err != nil {
-		return err
-	}
 	l, err := base.NewLayout(dataDir, w)
 	if err != nil {
 		return err
@@ -59,10 +60,10 @@ func validate(flags start.JobFlags, settings agent.Settings, dataDir, path strin
 		return err
 	}
 	job := loaded.Job
-	groups, findings, err := settings.ReviewAll(job)
+	groups, findings, err := s.ReviewAll(job)
 	if flags.Group != "" {
 		var chosen *api.TaskGroup
-		chosen, findings, err = settings.Review(job, flags.Group)
+		chosen, findings, err = s.Review(job, flags.Group)
 		groups = []*api.TaskGroup{chosen}
 	}
 	if err != nil {
@@ -72,9 +73,9 @@ func validate(flags start.JobFlags, settings agent.Settings, dataDir, path strin
 		groups = nil // the machine does not matter
 	}
 	for _, g := range groups {
-		findings = append(findings, settings.CheckTasks(agent.NewAllocation("", job, g), l.Allocs())...)
-		findings = append(findings, allocrunner.CheckPorts(g, settings.HostIP)...)
-		findings = append(findings, agent.CheckOwnUser(g, false)...)
+		findings = append(findings, s.CheckTasks(agent.NewAllocation("", job, g), l.Allocs())...)
+		findings = append(findings, allocrunner.CheckPorts(g, s.HostIP)...)
+		findings = append(findings, agent.CheckOwnUser(g, s.IsolateUsers != "")...)
 	}
 	say := w.Stdout
 	if out.ForPrograms() {

@@ -127,7 +127,12 @@ func keyringExport(w base.Environment) *cobra.Command {
 --issuer it prints the OpenID configuration of that issuer instead. Redirect it to a file that others read, or that a
 web server serves.`,
 		Example: `  taskapi keyring export`,
-		PreRunE: func(*cobra.Command, []string) error { return agent.CheckIssuer("--issuer", issuer) },
+		PreRunE: func(*cobra.Command, []string) error {
+			if err := agent.CheckIssuer(issuer); err != nil {
+				return base.Usagef("--issuer %w", err)
+			}
+			return nil
+		},
 	}, func(_ base.Layout, ring *identity.Keyring, _ []string) error {
 		document := ring.JWKS()
 		if issuer != "" {
@@ -150,7 +155,7 @@ func keyringServe(w base.Environment) *cobra.Command {
 /.well-known/openid-configuration, without a token, until it is interrupted. Nothing else answers there. It follows
 rotations and removals of keys.
 
-A verifier expects tokens whose iss is the issuer's URL: run the allocation with --issuer and that URL, so give
+A verifier expects tokens whose iss is the issuer's URL: run the allocation with -o identity.issuer=URL, so give
 --listen a port. Only this machine can connect to a loopback address; --remote allows others. A request must name an
 address, localhost or the issuer's host.`,
 		Example: `  taskapi keyring serve --listen 127.0.0.1:9180`,

@@ -34,6 +34,7 @@ import (
 	"taskapi/cmd/taskapi/internal/client"
 	"taskapi/cmd/taskapi/internal/linewriter"
 	"taskapi/cmd/taskapi/internal/output"
+	"taskapi/cmd/taskapi/internal/settings"
 	"taskapi/identity"
 )
 
@@ -69,10 +70,10 @@ is wrong.`,
   taskapi run --detach --wait --isolate-users examples/hello.nomad.hcl
   taskapi run --var version=2 --alloc-id 6d0c4a3e-51c4-4c1f-9c60-6a2a4e4bd3ab job.nomad.hcl`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 2 && cmd.Flags().Changed(agent.IsolateFlag) {
+			if len(args) == 2 && cmd.Flags().Changed(start.IsolateFlag) {
 				if isRange, _ := regexp.MatchString(`^[0-9]+-[0-9]+$`, args[0]); isRange {
-					return base.Usagef("--%s takes its range after an equals sign: --%s=%s", agent.IsolateFlag,
-						agent.IsolateFlag, args[0])
+					return base.Usagef("--%s takes its range after an equals sign: --%s=%s", start.IsolateFlag,
+						start.IsolateFlag, args[0])
 				}
 			}
 			return base.CheckArgs(cmd, args)
@@ -130,7 +131,8 @@ func (o *runOptions) inProcess(
 // request is a call of taskapi run that has been checked, before anything is changed.
 type request struct {
 	options     runOptions
-	differ      []string // flags that are not as the allocation was run with last
+	before      string          // the setting isolate_users of the allocation's last run
+	record      settings.Record // of this run
 	jobFile     string
 	layout      base.Layout
 	drawn       bool            // the allocation's ID was drawn at random just now
@@ -206,14 +208,16 @@ func (r *request) read(ctx context.Context, jobFile string, flags *pflag.FlagSet
 	return err
 }
 
-// readSettings sets the settings to those of the allocation's last run, unless other flags are given.
+// readSettings sets the settings to those that are given now, those that the allocation remembers, and the machine's.
 func (r *request) readSettings(id string, flags *pflag.FlagSet) error {
-	kept, err := r.layout.Remembered(id)
+	kept, err := r.layout.Record(id)
 	if err != nil && !errors.Is(err, fs.ErrPermission) { // then nothing of the allocation can be had, which is said soon
 		return err
 	}
-	kept, r.differ = start.WithFlags(kept, flags)
-	r.options.Settings, err = start.Checked(kept, r.environment)
+	if before, err := kept.Settings(); err == nil {
+		r.before = before.IsolateUsers
+	}
+	r.record, r.options.Settings, err = r.options.Next(kept, flags, true, r.environment)
 	return err
 }
 
@@ -310,11 +314,11 @@ func (r *request) begin(ctx context.Context, lock *datadir.Lock, logger *slog.Lo
 	if lock.Unused() {
 		defer allocrunner.PrepareKeeper(lock.Dir)()
 	}
-	if err := r.options.Save(lock.Dir); err != nil {
+	if err := r.record.Save(lock.Dir); err != nil {
 		if lock.Saved() == nil {
 			return err
 		}
-		logger.Warn("the flags are not saved: the next run has those of the run before, unless they are given again",
+		logger.Warn("the settings are not saved: the next run has those of the run before, unless they are given again",
 			"error", err)
 	}
 	now := r.alloc
@@ -345,11 +349,11 @@ func (r *request) begin(ctx context.Context, lock *datadir.Lock, logger *slog.Lo
 
 // errOtherUsers refuses to resume an allocation whose tasks run as other users than the flags say.
 func (r *request) errOtherUsers() error {
-	if !slices.Contains(r.differ, agent.IsolateFlag) {
+	if r.before == r.options.IsolateUsers {
 		return nil
 	}
-	return base.Usagef("the tasks of allocation %s run as other users than --%s says: stop it with '%s', then run it "+
-		"again with --force", r.alloc.ID, agent.IsolateFlag, r.layout.Command("stop", r.alloc.ID))
+	return base.Usagef("the tasks of allocation %s run as other users than isolate_users says: stop it with '%s', then run "+
+		"it again with --force", r.alloc.ID, r.layout.Command("stop", r.alloc.ID))
 }
 
 // sayOwnUser warns of tasks that run as this program's user.

@@ -15,6 +15,7 @@ import (
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/cmd/taskapi/internal/client"
 	"taskapi/cmd/taskapi/internal/output"
+	"taskapi/cmd/taskapi/internal/settings"
 )
 
 // printAllocation prints an allocation for people: its facts, its use of CPU and memory, its tasks, checks and events.
@@ -42,6 +43,17 @@ func (s *statusShow) printAllocation(ctx context.Context, t base.Target, found c
 	}
 	for _, name := range slices.Sorted(maps.Keys(a.TaskStates)) {
 		text.WriteString("\n" + s.events(name, a.TaskStates[name]))
+	}
+	if s.verbose {
+		record, err := t.Layout.Record(t.ID)
+		if err != nil {
+			return err
+		}
+		data, err := settings.ReadData(string(t.Layout.Dir))
+		if err != nil {
+			return base.Usage(err)
+		}
+		text.WriteString("\n" + settingsTable(record.Rows(data), s.environment).String())
 	}
 	return s.environment.Printf("%s", text.String())
 }

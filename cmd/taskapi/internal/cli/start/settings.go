@@ -1,0 +1,79 @@
+package start
+
+import (
+	"os"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"taskapi/allocrunner"
+	"taskapi/cmd/taskapi/internal/agent"
+	"taskapi/cmd/taskapi/internal/cli/base"
+	"taskapi/cmd/taskapi/internal/settings"
+)
+
+// SettingFlags are the flags of every command that needs settings.
+type SettingFlags struct {
+	Config  string // a file
+	options []string
+}
+
+// Add adds the flags.
+func (f *SettingFlags) Add(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.Config, "config", "", "settings `FILE` (default $"+settings.FileEnv+", else "+
+		"/etc/taskapi/taskapi.hcl as root, else taskapi/taskapi.hcl in $XDG_CONFIG_HOME or ~/.config)")
+	cmd.Flags().StringArrayVarP(&f.options, "option", "o", nil,
+		"a setting for this allocation alone, `KEY=VALUE`; may be repeated; 'taskapi config' lists the keys")
+}
+
+// IsolateFlag names the flag of the setting isolate_users.
+const IsolateFlag = "isolate-users"
+
+// addRights adds the flags of the settings that say what tasks may do.
+func (f *SettingFlags) addRights(flags *pflag.FlagSet) {
+	flags.String("policy", "", "the rights of tasks, a `PRESET|FILE`: local (they also control their own allocation), nomad "+
+		"(only the rights that Nomad gives a workload without a policy), or a policy file; write a file called nomad as "+
+		"./nomad")
+	flags.String(IsolateFlag, "", "as root, run each task without a user as a user of its own, with a number from `FROM-TO` "+
+		"("+agent.FormatIDRange(allocrunner.DefaultIDRange)+" when none are given)")
+	flags.Lookup(IsolateFlag).NoOptDefVal = agent.FormatIDRange(allocrunner.DefaultIDRange)
+}
+
+// settingOf is the setting of a flag.
+var settingOf = map[string]string{"policy": "policy", IsolateFlag: "isolate_users"}
+
+// given returns the values of the flags and of -o.
+func (f *SettingFlags) given(flags *pflag.FlagSet) (settings.Values, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		dir = "/" // it was removed; whole paths still work
+	}
+	all, err := settings.ParseOptions(f.options, dir)
+	flags.Visit(func(given *pflag.Flag) {
+		if key := settingOf[given.Name]; key != "" && err == nil {
+			err = all.Give(key, given.Value.String(), dir, "--"+given.Name)
+		}
+	})
+	return all, base.Usage(err)
+}
+
+// Next returns the record of the next run of an allocation, and its settings. machine says whether the machine's own
+// file counts; the file that a flag or the environment names always does.
+func (f *SettingFlags) Next(before settings.Record, flags *pflag.FlagSet, machine bool, w base.Environment) (
+	next settings.Record, s agent.Settings, err error,
+) {
+	given, err := f.given(flags)
+	if err != nil {
+		return next, s, err
+	}
+	var file settings.Values
+	if machine || f.Config != "" || w.Getenv(settings.FileEnv) != "" {
+		if file, err = settings.Machine(f.Config, w.Getenv); err != nil {
+			return next, s, base.Usage(err)
+		}
+	}
+	if next, err = before.Next(given, file, w.Getenv); err == nil {
+		s, err = next.Settings()
+	}
+	return next, s, base.Usage(err)
+}

@@ -1,0 +1,222 @@
+package settings
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+	"github.com/zclconf/go-cty/cty"
+	"github.com/zclconf/go-cty/cty/convert"
+
+	"taskapi/internal/safedir"
+)
+
+// Name is a settings file's.
+const Name = "taskapi.hcl"
+
+// FileEnv stands for --config.
+const FileEnv = "TASKAPI_CONFIG"
+
+// maxFile is more bytes than a settings file needs.
+const maxFile = 1 << 20
+
+// Machine returns the values of the machine's settings file: the given one, or the one of the environment, or root's
+// or the user's, which may be missing.
+func Machine(given string, getenv func(string) string) (Values, error) {
+	if given = cmp.Or(given, getenv(FileEnv)); given != "" {
+		return ReadMachine(given)
+	}
+	all, err := ReadMachine(Path(getenv))
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errNoPath) {
+		return nil, nil
+	}
+	return all, err
+}
+
+// errNoPath: this user has no place for a file.
+var errNoPath = errors.New("no path")
+
+// Path returns the place of the machine's settings file; empty for none.
+func Path(getenv func(string) string) string {
+	switch {
+	case os.Geteuid() == 0:
+		return "/etc/taskapi/" + Name
+	case getenv("XDG_CONFIG_HOME") != "":
+		return filepath.Join(getenv("XDG_CONFIG_HOME"), "taskapi", Name)
+	case getenv("HOME") != "":
+		return filepath.Join(getenv("HOME"), ".config/taskapi", Name)
+	}
+	return ""
+}
+
+// ReadMachine returns the values of a machine's settings file. Errors: *FileError, and those of the file system.
+func ReadMachine(path string) (Values, error) {
+	return read(path, Keys(), dataKeys(), "belongs to a data directory: put it into DATA_DIR/"+Name)
+}
+
+// ReadData returns the values of a data directory's settings file, which may be missing.
+func ReadData(dir string) (Values, error) {
+	all, err := read(filepath.Join(dir, Name), dataKeys(), Keys(), "belongs to the machine: put it into /etc/taskapi/"+Name+
+		" or your own settings file")
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return all, err
+}
+
+// FileError lists what is wrong with a settings file, with lines and columns.
+type FileError struct{ Problems []string }
+
+func (e *FileError) Error() string { return strings.Join(e.Problems, "\n") }
+
+// read returns the values of a file that may have some keys. It refuses others, with the words for those of another
+// file.
+func read(path string, keys, others []Key, elsewhere string) (Values, error) {
+	if path == "" {
+		return nil, errNoPath
+	}
+	source, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("settings file: %w", err)
+	}
+	if err := safedir.TrustFile(path); err != nil {
+		return nil, fmt.Errorf("settings file %s: %w", path, err)
+	}
+	if len(source) > maxFile {
+		return nil, fmt.Errorf("settings file %s: it has more than %d bytes", path, maxFile)
+	}
+	if path, err = filepath.Abs(path); err != nil {
+		return nil, err
+	}
+	p := parser{path: path, keys: keys, others: others, elsewhere: elsewhere}
+	file, problems := hclsyntax.ParseConfig(source, path, hcl.InitialPos)
+	for _, d := range problems {
+		p.problem(*cmp.Or(d.Subject, &hcl.Range{Start: hcl.InitialPos}), "%s %s", d.Summary+".", d.Detail)
+	}
+	if body, ok := file.Body.(*hclsyntax.Body); ok && len(problems) == 0 {
+		p.body("", body)
+	}
+	if len(p.wrong) > 0 {
+		slices.SortFunc(p.wrong, func(a, b problem) int { return cmp.Compare(a.at, b.at) })
+		e := &FileError{}
+		for _, w := range p.wrong {
+			e.Problems = append(e.Problems, w.text)
+		}
+		return nil, e
+	}
+	return p.values.sorted(), nil
+}
+
+type parser struct {
+	path         string
+	keys, others []Key
+	elsewhere    string
+	values       Values
+	wrong        []problem
+}
+
+type problem struct {
+	at   int // the byte
+	text string
+}
+
+func (p *parser) problem(at hcl.Range, format string, args ...any) {
+	p.wrong = append(p.wrong, problem{at.Start.Byte, fmt.Sprintf("%s:%d:%d: %s", p.path, at.Start.Line, at.Start.Column,
+		fmt.Sprintf(format, args...))})
+}
+
+// body takes the settings of a block, whose name and a dot are the prefix.
+func (p *parser) body(prefix string, body *hclsyntax.Body) {
+	for name, a := range body.Attributes {
+		p.attribute(prefix+name, a)
+	}
+	for _, b := range body.Blocks {
+		switch {
+		case prefix != "":
+			p.problem(b.TypeRange, "a block can't stand in the block %q", strings.TrimSuffix(prefix, "."))
+		case len(b.Labels) > 0:
+			p.problem(b.TypeRange, "the block %q takes no label", b.Type)
+		default:
+			p.body(b.Type+".", b.Body)
+		}
+	}
+}
+
+func (p *parser) attribute(key string, a *hclsyntax.Attribute) {
+	k, err := find(p.keys, key)
+	if err != nil {
+		if _, other := find(p.others, key); other == nil {
+			err = fmt.Errorf("%s %s", key, p.elsewhere)
+		}
+		p.problem(a.NameRange, "%v", err)
+		return
+	}
+	value, diags := a.Expr.Value(nil)
+	if diags.HasErrors() {
+		p.problem(a.Expr.Range(), "%s: it must be a plain value: %s", key, diags[0].Detail)
+		return
+	}
+	texts, ok := textsOf(value)
+	if !ok || !k.List && (value.Type().IsTupleType() || len(texts) != 1) {
+		want := "a text, a number, true or false"
+		if k.List {
+			want = "a text, or a list of texts"
+		}
+		p.problem(a.Expr.Range(), "%s must be %s", key, want)
+		return
+	}
+	from := fmt.Sprintf("%s:%d", p.path, a.NameRange.Start.Line)
+	one := Values{}
+	for _, text := range texts {
+		if text == "" {
+			err = cmp.Or(err, errEmpty)
+		}
+		err = cmp.Or(err, one.Set(key, text, filepath.Dir(p.path), from), p.values.once(key))
+	}
+	if err == nil {
+		_, err = one.resolve()
+		err = errors.Unwrap(err) // without the place, which problem adds
+	}
+	if err != nil {
+		p.problem(a.Expr.Range(), "%v", err)
+		return
+	}
+	p.values = append(p.values, one...)
+}
+
+// once refuses a setting that is there, such as in an earlier block of the same name.
+func (all Values) once(key string) error {
+	if all.get(key) != nil {
+		return fmt.Errorf("%s is set twice", key)
+	}
+	return nil
+}
+
+// textsOf returns the texts of a value or of a list of values.
+func textsOf(v cty.Value) (texts []string, ok bool) {
+	if v.IsNull() {
+		return nil, false
+	}
+	if v.Type().IsTupleType() {
+		for _, element := range v.AsValueSlice() {
+			text, ok := textsOf(element)
+			if !ok || element.Type().IsTupleType() {
+				return nil, false
+			}
+			texts = append(texts, text...)
+		}
+		return texts, true
+	}
+	s, err := convert.Convert(v, cty.String)
+	if err != nil {
+		return nil, false
+	}
+	return []string{s.AsString()}, true
+}

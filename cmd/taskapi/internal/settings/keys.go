@@ -1,0 +1,212 @@
+// Package settings reads how taskapi works on a machine from a file, from -o KEY=VALUE, and from what an allocation
+// remembers, and says where each value comes from.
+package settings
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"taskapi/allocrunner"
+	"taskapi/auth"
+	"taskapi/auth/limitset"
+	"taskapi/cmd/taskapi/internal/agent"
+	"taskapi/identity"
+)
+
+// Key is one setting.
+type Key struct {
+	Name    string // as -o takes it: BLOCK.NAME, or NAME outside of blocks
+	Doc     string // what it does, and its form
+	Default string // empty for none
+	Env     string // the variable of the environment that stands for it; empty for none
+	List    bool   // it may have several values
+
+	put      func(*agent.Settings, []string) error
+	absolute func(dir, text string) string // makes a relative path absolute; nil for a value that is no path
+}
+
+// Keys returns the settings that a machine's file may have, in the order of the documents.
+var Keys = sync.OnceValue(func() []Key {
+	all := []Key{
+		{Name: "isolate_users", Doc: "as root, run each task without a user as a user of its own: true, or the range of " +
+			"their numbers, FROM-TO (true is " + agent.FormatIDRange(allocrunner.DefaultIDRange) + ")", put: putIsolate},
+		{Name: "allow_shared_user", Doc: "true accepts a policy even if tasks run as taskapi's own user, and so can bypass it",
+			put: flag(func(s *agent.Settings) *bool { return &s.AllowSharedUser })},
+		{Name: "host_ip", Doc: "address on which a group's ports are allocated", Default: agent.DefaultSettings().HostIP,
+			put: putHostIP},
+		{Name: "policy", Doc: "the rights of tasks: local (they also control their own allocation), nomad (only " +
+			"the rights that Nomad gives a workload without a policy), or a policy file; write a file called nomad as ./nomad",
+			Default: "local", put: text(func(s *agent.Settings) *string { return &s.Policy }), absolute: absolutePolicy},
+		{Name: "identity.issuer", Doc: "issuer (iss) of new identities, a URL", put: putIssuer},
+		{Name: "identity.ttl", Doc: "lifetime of identities without a ttl, at least 1s", Default: "8760h", put: putTTL},
+		{Name: "identity.audience", List: true, Doc: "audiences of which a token must name one; identities without an aud " +
+			"are issued for them", Default: identity.DefaultAudience, put: list(func(s *agent.Settings) *[]string { return &s.Audiences })},
+		{Name: "identity.jwks", List: true, Doc: "other issuers whose identities are trusted: " +
+			"SOURCE[,iss=ISSUER][,aud=AUDIENCE]..., where SOURCE of the JWK set is a file, a URL or unix:///PATH",
+			put: list(func(s *agent.Settings) *[]string { return &s.JWKS }), absolute: absoluteSource},
+		{Name: "audit.path", Doc: "file that gets a JSON line for each refusal and each change; SIGHUP reopens it",
+			put: text(func(s *agent.Settings) *string { return &s.AuditLog }), absolute: absolutePath},
+		{Name: "audit.required", Doc: "true refuses changes that the audit log can't record",
+			put: flag(func(s *agent.Settings) *bool { return &s.AuditRequired })},
+		{Name: "telemetry.listen", Doc: "serve only the metrics, to everyone who connects and without a token, at " +
+			"http://ADDRESS:PORT/metrics for Prometheus, or at unix:///PATH", put: putListen},
+		{Name: "consul.enabled", Doc: "false registers services with the provider \"consul\", Nomad's default, here, as if " +
+			"their provider were \"nomad\"", Default: "true", put: putConsulEnabled},
+		{Name: "consul.address", Doc: "Consul's agent: HOST:PORT, a URL, or unix:///PATH", Env: "CONSUL_HTTP_ADDR",
+			put: text(func(s *agent.Settings) *string { return &s.Consul.Address })},
+		{Name: "consul.token_file", Doc: "file with the token for Consul, read again as it changes; the token in " +
+			"$CONSUL_HTTP_TOKEN is used where there is none, and not kept", Env: "CONSUL_HTTP_TOKEN_FILE",
+			put: text(func(s *agent.Settings) *string { return &s.Consul.TokenFile }), absolute: absolutePath},
+		{Name: "consul.namespace", Doc: "namespace of Consul for services of a group that names none", Env: "CONSUL_NAMESPACE",
+			put: text(func(s *agent.Settings) *string { return &s.Consul.Namespace })},
+		{Name: "consul.partition", Doc: "admin partition of Consul's agent", Env: "CONSUL_PARTITION",
+			put: text(func(s *agent.Settings) *string { return &s.Consul.Partition })},
+		{Name: "consul.ca_file", Doc: "certificates of the authorities that verify Consul's agent", Env: "CONSUL_CACERT",
+			put: text(func(s *agent.Settings) *string { return &s.Consul.CAFile }), absolute: absolutePath},
+		{Name: "consul.cert_file", Doc: "client certificate for Consul's agent", Env: "CONSUL_CLIENT_CERT",
+			put: text(func(s *agent.Settings) *string { return &s.Consul.CertFile }), absolute: absolutePath},
+		{Name: "consul.key_file", Doc: "key of consul.cert_file", Env: "CONSUL_CLIENT_KEY",
+			put: text(func(s *agent.Settings) *string { return &s.Consul.KeyFile }), absolute: absolutePath},
+		{Name: "limits.off", Doc: "true switches all rates off that are not set, for tests of bad tokens", put: putLimitsOff},
+	}
+	for _, l := range limitset.Limits() {
+		all = append(all, Key{Name: "limits." + l.Name, Doc: l.Doc, Default: l.Default, put: putLimit(l.Name)})
+	}
+	return all
+})
+
+// SealKey names the setting of a data directory: the file with the key that seals its key ring.
+const SealKey = "keyring.seal_key"
+
+// dataKeys returns the settings of a data directory's own file.
+func dataKeys() []Key {
+	return []Key{{Name: SealKey, Doc: "file with the key that seals the key ring", Default: "seal.key in the key ring",
+		put: text(func(s *agent.Settings) *string { return &s.SealKey }), absolute: absolutePath}}
+}
+
+func text(at func(*agent.Settings) *string) func(*agent.Settings, []string) error {
+	return func(s *agent.Settings, v []string) error {
+		*at(s) = v[0]
+		return nil
+	}
+}
+
+func list(at func(*agent.Settings) *[]string) func(*agent.Settings, []string) error {
+	return func(s *agent.Settings, v []string) error {
+		*at(s) = v
+		return nil
+	}
+}
+
+func flag(at func(*agent.Settings) *bool) func(*agent.Settings, []string) error {
+	return func(s *agent.Settings, v []string) (err error) {
+		*at(s), err = boolean(v[0])
+		return err
+	}
+}
+
+func boolean(text string) (bool, error) {
+	is, err := strconv.ParseBool(text)
+	if err != nil {
+		return false, fmt.Errorf("%q must be true or false", text)
+	}
+	return is, nil
+}
+
+func putIsolate(s *agent.Settings, v []string) error {
+	switch v[0] {
+	case "true":
+		s.IsolateUsers = agent.FormatIDRange(allocrunner.DefaultIDRange)
+	case "false":
+		s.IsolateUsers = ""
+	default:
+		s.IsolateUsers = v[0]
+		return s.CheckIsolate()
+	}
+	return nil
+}
+
+func putHostIP(s *agent.Settings, v []string) error {
+	s.HostIP = v[0]
+	if _, err := netip.ParseAddr(v[0]); err != nil {
+		return fmt.Errorf("%q is no IP address: give one of this machine, such as 127.0.0.1 or ::1", v[0])
+	}
+	return nil
+}
+
+func putIssuer(s *agent.Settings, v []string) error {
+	s.Issuer = v[0]
+	return agent.CheckIssuer(v[0])
+}
+
+// minTTL is the least life of an identity: claims count seconds, and a renewal takes time.
+const minTTL = time.Second
+
+func putTTL(s *agent.Settings, v []string) (err error) {
+	if s.IdentityTTL, err = time.ParseDuration(v[0]); err != nil {
+		return fmt.Errorf("%q must be a duration, such as 90s, 30m or 24h", v[0])
+	}
+	if s.IdentityTTL < minTTL {
+		return fmt.Errorf("%v is too short: give at least %v, such as 24h", s.IdentityTTL, minTTL)
+	}
+	return nil
+}
+
+func putListen(s *agent.Settings, v []string) error {
+	s.MetricsListen = v[0]
+	return agent.CheckMetricsListen(v[0])
+}
+
+func putConsulEnabled(s *agent.Settings, v []string) error {
+	is, err := boolean(v[0])
+	s.ConsulHere = !is
+	return err
+}
+
+func putLimitsOff(s *agent.Settings, v []string) error {
+	is, err := boolean(v[0])
+	if is {
+		s.Limits = append([]string{limitset.AllOff}, s.Limits...)
+	}
+	return err
+}
+
+func putLimit(name string) func(*agent.Settings, []string) error {
+	return func(s *agent.Settings, v []string) error {
+		set := limitset.Default()
+		s.Limits = append(s.Limits, name+"="+v[0])
+		return set.Put(name, v[0])
+	}
+}
+
+// absolutePath returns a path relative to a directory as an absolute one.
+func absolutePath(dir, path string) string {
+	if path == "" || filepath.IsAbs(path) {
+		return path
+	}
+	return filepath.Join(dir, path)
+}
+
+// absolutePolicy leaves the name of a preset as it is; a file of that name is given as ./nomad.
+func absolutePolicy(dir, text string) string {
+	if _, preset := auth.Preset(text); preset {
+		return text
+	}
+	return absolutePath(dir, text)
+}
+
+func absoluteSource(dir, text string) string {
+	source, options, isURL := agent.KeySource(text)
+	if isURL {
+		return text
+	}
+	return absolutePath(dir, source) + options
+}
+
+// errEmpty refuses a value that is left out where it would mean nothing.
+var errEmpty = errors.New("a value is missing")
