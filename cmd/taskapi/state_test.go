@@ -141,7 +141,7 @@ func testOther(t *testing.T, dataDir, path string, data []byte, says string, is 
 			t.Errorf("%s: code %d, stderr %q", command, code, errs.String())
 		}
 	}
-	if !strings.Contains(out.String(), "\n115ef685  ?    ?      unknown ") {
+	if !strings.Contains(out.String(), "\n115ef685  ?     unknown ") {
 		t.Errorf("status: %s", out.String())
 	}
 	out.Reset()
