@@ -205,8 +205,14 @@ func (t *Table[V]) merge(changes []*Change[V]) {
 	t.entries = append(merged, t.entries...)
 }
 
+// place is the place of a change among others, and the eight bytes of its key that are compared first.
+type place struct {
+	head uint64
+	at   int
+}
+
 // byKey returns changes sorted by key, and those of one key in their order. The keys of a store begin alike: the eight
-// bytes behind what they share are compared first, as a number.
+// bytes behind what they share tell most of them apart.
 func byKey[V any](changes []*Change[V]) []*Change[V] {
 	shared := changes[0].Key
 	for _, c := range changes {
@@ -214,27 +220,57 @@ func byKey[V any](changes []*Change[V]) []*Change[V] {
 			shared = shared[:len(shared)-1]
 		}
 	}
-	type place struct {
-		head uint64
-		at   int
-	}
 	places := make([]place, len(changes))
 	for i, c := range changes {
 		var head [8]byte
 		copy(head[:], c.Key[len(shared):])
 		places[i] = place{binary.BigEndian.Uint64(head[:]), i}
 	}
-	slices.SortFunc(places, func(a, b place) int {
-		if a.head != b.head {
-			return cmp.Compare(a.head, b.head)
+	places = byHead(places)
+	for from := 0; from < len(places); {
+		to := from + 1
+		for to < len(places) && places[to].head == places[from].head {
+			to++
 		}
-		return cmp.Or(strings.Compare(changes[a.at].Key, changes[b.at].Key), a.at-b.at)
-	})
+		slices.SortStableFunc(places[from:to], func(a, b place) int {
+			return strings.Compare(changes[a.at].Key, changes[b.at].Key)
+		})
+		from = to
+	}
 	sorted := make([]*Change[V], len(changes))
 	for i, p := range places {
 		sorted[i] = changes[p.at]
 	}
 	return sorted
+}
+
+// byHead returns places sorted by head, and those of one head in their order. It sorts by one byte after the other, the
+// last one first. It leaves out the bytes that all have in common.
+func byHead(places []place) []place {
+	var counts [8][256]int
+	for _, p := range places {
+		for i := range counts {
+			counts[i][byte(p.head>>(8*i))]++
+		}
+	}
+	sorted := make([]place, len(places))
+	for i := range counts {
+		next := &counts[i]
+		if next[byte(places[0].head>>(8*i))] == len(places) {
+			continue
+		}
+		sum := 0
+		for value, count := range next {
+			next[value], sum = sum, sum+count
+		}
+		for _, p := range places {
+			value := byte(p.head >> (8 * i))
+			sorted[next[value]] = p
+			next[value]++
+		}
+		places, sorted = sorted, places
+	}
+	return places
 }
 
 func (t *Table[V]) count(e *Entry[V], by int) {

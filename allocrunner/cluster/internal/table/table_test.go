@@ -26,8 +26,8 @@ func TestLoad(t *testing.T) {
 				if i == 0 || random.IntN(3) > 0 {
 					index++
 				}
-				key := fmt.Sprintf("%04d", random.IntN(1+count/2))
-				if random.IntN(10) == 0 {
+				key := fmt.Sprintf("service/%04d%s", random.IntN(1+count/2), strings.Repeat("0", random.IntN(2)))
+				if count != 1000 && random.IntN(10) == 0 { // with leases, keys share no beginning
 					key = "\x00" + key // a lease
 				}
 				lease := uint64(random.IntN(3))
