@@ -234,8 +234,8 @@ func TestExecEndsWithItsClient(t *testing.T) {
 	kill(t, first)
 	until(t, first, "the command has ended with taskapi", func() bool { return !alive([]byte(child)) })
 	var exit *exec.ExitError
-	if err := client.Wait(); !errors.As(err, &exit) || exit.ExitCode() != base.ExitFailed {
-		t.Errorf("the client: %v, want exit code 1", err)
+	if err := client.Wait(); !errors.As(err, &exit) || exit.ExitCode() != base.ExitOwn {
+		t.Errorf("the client: %v, want exit code 125", err)
 	}
 	for _, pid := range tasks {
 		if !alive([]byte(strconv.Itoa(pid))) || len(tasks) != 2 {
@@ -311,9 +311,9 @@ func TestExecOnATerminal(t *testing.T) {
 		code int
 	}{
 		{"by itself", func(*exec.Cmd) { mustWrite(t, r.allocDir("server", "leave"), "") }, 9},
-		{"by the escape", func(*exec.Cmd) { keys("\r~.") }, base.ExitFailed},
+		{"by the escape", func(*exec.Cmd) { keys("\r~.") }, base.ExitOwn},
 		{"by a signal", func(cmd *exec.Cmd) { _ = cmd.Process.Signal(syscall.SIGTERM) }, 130},
-		{"with the task", func(*exec.Cmd) { _ = r.operatorRestart() }, base.ExitFailed},
+		{"with the task", func(*exec.Cmd) { _ = r.operatorRestart() }, base.ExitOwn},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			resize(30, 90)

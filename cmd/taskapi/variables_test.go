@@ -191,7 +191,7 @@ func TestLocks(t *testing.T) {
 	}
 	var out syncBuffer
 	if code := cli.Run(t.Context(), []string{"var", "lock", "-data-dir", dir, "-early-return", v.Path, "echo"},
-		testEnvironment(&out, &out)); code != base.ExitFailed {
+		testEnvironment(&out, &out)); code != base.ExitOwn {
 		t.Errorf("var lock: exit code %d\n%s", code, out.String())
 	}
 	must(t, mine.Release(t.Context()))

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -43,8 +45,10 @@ Without "--", the first argument is ALLOC and the others are COMMAND, as with 'n
 On a terminal the command gets one of its own, of the same size; Ctrl-C goes to the command, and the escape character
 followed by a dot, at the beginning of a line, ends the session. Otherwise input, output and errors are passed on as
 they are. The command ends when this one, the task or the task's taskapi ends: it does not survive a restart of
-taskapi. Exit code: the command's; 128 and the number of the signal when one has ended it; 1 when it could not be run
-to its end, 2 when a flag or an argument is wrong.`,
+taskapi.
+Exit code: the command's, 128 and the number of the signal that ended it, 127 when there is no such command, 126 when it
+can't be executed, and 125 when taskapi itself failed: a flag is wrong, there is no such allocation, or the command was
+cut off.`,
 		Example: `  taskapi exec -- ls -l
   taskapi exec hello greeter -- /bin/sh
   echo 'select 1' | taskapi exec db -- psql
@@ -75,7 +79,7 @@ to its end, 2 when a flag or an argument is wrong.`,
 			if err != nil {
 				return err
 			}
-			err = line.run(cmd.Context(), w, found)
+			err = commandError(line.run(cmd.Context(), w, found))
 			if !base.IsSilent(err) && dash < 0 && line.action == "" {
 				err = withDashes(err, cmd.CommandPath(), args, base.TaskNames(found.Alloc))
 			}
@@ -84,12 +88,26 @@ to its end, 2 when a flag or an argument is wrong.`,
 	}
 	at.Add(cmd, w, base.Sought{Tasks: base.OneTask})
 	f := cmd.Flags()
-	base.SetRunsAnother(cmd)
 	f.BoolVarP(&line.stdin, "stdin", "i", true, "pass standard input on; =false: the command has none")
 	f.BoolVarP(&line.tty, "tty", "t", false, "give the command a terminal (default when input and output are one)")
 	f.StringVarP(&line.escape, "escape", "e", "~", "escape character of a session on a terminal, or none")
 	f.StringVar(&line.action, "action", "", "run this action of the job in place of COMMAND")
-	return cmd
+	return base.SetRunsAnother(cmd)
+}
+
+// absent are words of the API about a program that is not there.
+var absent = regexp.MustCompile(`was not found in|does not exist`)
+
+// commandError gives the API's refusal to start a command the exit code that a shell gives.
+func commandError(err error) error {
+	refused, ok := errors.AsType[*client.StatusError](err)
+	switch {
+	case !ok || refused.Status != http.StatusBadRequest:
+		return err
+	case absent.MatchString(refused.Message):
+		return base.ExitError{Err: err, Code: base.ExitNotFound}
+	}
+	return base.ExitError{Err: err, Code: base.ExitNotRun}
 }
 
 // dashAmong returns the arguments without the "--" that ends the names, and the number of arguments before it, below 0

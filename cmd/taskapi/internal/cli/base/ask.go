@@ -33,7 +33,7 @@ func (t Target) Ask(ctx context.Context, call func(*client.Client, *api.Client) 
 func (t Target) Explain(ctx context.Context, c *client.Client, err error) error {
 	if status, ok := errors.AsType[*client.StatusError](err); ok && !client.Refused(err) {
 		err := fmt.Errorf("allocation %s: %w", output.ShortID(t.ID), status)
-		if status.Status == http.StatusBadRequest || status.Status == http.StatusNotFound {
+		if status.Status == http.StatusBadRequest {
 			return Usage(err)
 		}
 		return err

@@ -120,10 +120,20 @@ const destructive = "destructive"
 // other command.
 const runsAnother = "runs another"
 
-// SetRunsAnother annotates a command.
-func SetRunsAnother(cmd *cobra.Command) {
+// SetRunsAnother annotates a command, and gives its own errors the exit code ExitOwn.
+func SetRunsAnother(cmd *cobra.Command) *cobra.Command {
 	cmd.Annotations = map[string]string{runsAnother: "true"}
 	cmd.Flags().SetInterspersed(false)
+	return ExitsAsAnother(cmd)
+}
+
+// ExitsAsAnother gives the own errors of a command that runs another one the exit code ExitOwn.
+func ExitsAsAnother(cmd *cobra.Command) *cobra.Command {
+	args, run := cmd.Args, cmd.RunE
+	cmd.Args = func(cmd *cobra.Command, given []string) error { return Own(args(cmd, given)) }
+	cmd.RunE = func(cmd *cobra.Command, given []string) error { return Own(run(cmd, given)) }
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return Own(FlagError(cmd, err)) })
+	return cmd
 }
 
 // RunsAnother reports whether a command runs another one.

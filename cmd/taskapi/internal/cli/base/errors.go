@@ -1,14 +1,17 @@
 package base
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os/exec"
 
 	"taskapi/cmd/taskapi/internal/agent"
 )
 
-// The exit codes. From ExitOwn on they are the codes of dev and test for their own errors, as env(1) and the shells
-// have them.
+// The exit codes. From ExitOwn on they are those of commands that run another one, as docker, env(1) and the shells have
+// them.
 const (
 	ExitOK        = 0
 	ExitFailed    = 1   // the allocation failed, or the command could not do its work
@@ -33,6 +36,23 @@ func (e ExitError) Error() string {
 }
 
 func (e ExitError) Unwrap() error { return e.Err }
+
+// Own gives an error of taskapi itself the exit code ExitOwn, since lower ones are the other command's. An error that
+// has such a code keeps it; nil stays nil.
+func Own(err error) error {
+	if err == nil || IsSilent(err) || ExitCode(err) > ExitUsage {
+		return err
+	}
+	return ExitError{Err: err, Code: ExitOwn}
+}
+
+// CommandError says why a command, which is a program of this machine, was not started.
+func CommandError(command string, err error) error {
+	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
+		return ExitError{Err: fmt.Errorf("%s: there is no such command", command), Code: ExitNotFound}
+	}
+	return ExitError{Err: fmt.Errorf("%s can't be executed: %w", command, cmp.Or(errors.Unwrap(err), err)), Code: ExitNotRun}
+}
 
 // ErrSilent ends a command whose failure has been printed.
 var ErrSilent error = ExitError{Code: ExitFailed}

@@ -398,7 +398,7 @@ func (f *Finder) withTask(k known, task string, s Sought) (Target, error) {
 }
 
 func errNoTask(t Target, task string) error {
-	return Usagef("allocation %s (job %q) has no task %q: give one of %s",
+	return fmt.Errorf("allocation %s (job %q) has no task %q: give one of %s",
 		output.ShortID(t.ID), t.Alloc.JobID, task, strings.Join(TaskNames(t.Alloc), ", "))
 }
 

@@ -121,7 +121,7 @@ func TestFind(t *testing.T) {
 		{"a job and a task", both, restart, "proxy p", "66666666 p", "", true},
 		{"a task of two that runs, to enter", both, exec, "shop", "11111111 server", "", false},
 		{"a task that it has not", both, restart, "shop x", "",
-			`allocation 11111111 (job "shop") has no task "x": give one of server, proxy`, true},
+			`allocation 11111111 (job "shop") has no task "x": give one of server, proxy`, false},
 		{"a task twice", both, restart, "web web", "44444444 web", "", false},
 		{"too much", both, ToChange, "web web", "", `unexpected argument "web"`, true},
 	} {

@@ -98,7 +98,7 @@ func WithKeyring(dataDir string, w Environment) (Layout, error) {
 		return l, err
 	}
 	if _, err := os.Stat(l.Keyring()); errors.Is(err, fs.ErrNotExist) {
-		return l, Usagef("no key ring in %s: 'taskapi run' makes one; is --data-dir right?", string(l.Dir))
+		return l, fmt.Errorf("no key ring in %s: 'taskapi run' makes one; is --data-dir right?", string(l.Dir))
 	}
 	return l, nil
 }

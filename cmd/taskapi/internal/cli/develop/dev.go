@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -30,15 +29,6 @@ import (
 	"taskapi/cmd/taskapi/internal/output"
 	"taskapi/cmd/taskapi/internal/settings"
 )
-
-// own gives an error of taskapi itself the exit code 125, since the others are the command's. An error that has such a
-// code keeps it; nil stays nil.
-func own(err error) error {
-	if err == nil || base.IsSilent(err) || base.ExitCode(err) > base.ExitUsage {
-		return err
-	}
-	return base.ExitError{Err: err, Code: base.ExitOwn}
-}
 
 // devOptions are the flags of taskapi dev.
 type devOptions struct{ start.Options }
@@ -71,15 +61,14 @@ when it can't be executed, and 125 when taskapi itself failed: a flag is wrong, 
 		Args: afterDashes,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if cmd.Flags().Changed("ttl") && opts.TTL < time.Second {
-				return own(base.Usagef("--ttl is %v: give at least 1s, such as 10s", opts.TTL))
+				return base.Usagef("--ttl is %v: give at least 1s, such as 10s", opts.TTL)
 			}
-			return own(opts.run(cmd.Context(), args, cmd.Flags(), w))
+			return opts.run(cmd.Context(), args, cmd.Flags(), w)
 		},
 	}
 	cmd.Flags().SetInterspersed(false) // the first word that is no flag must stand after --
-	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return own(base.FlagError(cmd, err)) })
 	opts.Add(cmd)
-	return cmd
+	return base.ExitsAsAnother(cmd)
 }
 
 // afterDashes accepts a command after "--", and nothing before, so that the command's own flags can't be mistaken for
@@ -87,9 +76,9 @@ when it can't be executed, and 125 when taskapi itself failed: a flag is wrong, 
 func afterDashes(cmd *cobra.Command, args []string) error {
 	switch dash := cmd.ArgsLenAtDash(); {
 	case len(args) == 0:
-		return own(base.Usagef("COMMAND is missing: %s", cmd.UseLine()))
+		return base.Usagef("COMMAND is missing: %s", cmd.UseLine())
 	case dash != 0:
-		return own(base.Usagef("unexpected %q before --: %s", args[0], cmd.UseLine()))
+		return base.Usagef("unexpected %q before --: %s", args[0], cmd.UseLine())
 	}
 	return nil
 }
@@ -187,12 +176,8 @@ func newForeground(task string, command []string, w base.Environment) (*foregrou
 	if errors.Is(err, exec.ErrDot) {
 		err = nil // a path that the user has made so
 	}
-	switch {
-	case errors.Is(err, exec.ErrNotFound), errors.Is(err, fs.ErrNotExist):
-		return nil, base.ExitError{Err: fmt.Errorf("%s: there is no such command", command[0]), Code: base.ExitNotFound}
-	case err != nil:
-		return nil, base.ExitError{Err: fmt.Errorf("%s can't be executed: %w", command[0], cmp.Or(errors.Unwrap(err), err)),
-			Code: base.ExitNotRun}
+	if err != nil {
+		return nil, base.CommandError(command[0], err)
 	}
 	if path, err = filepath.Abs(path); err != nil {
 		return nil, err

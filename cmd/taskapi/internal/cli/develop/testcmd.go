@@ -66,21 +66,20 @@ command succeeded.`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			switch dash := cmd.ArgsLenAtDash(); {
 			case len(args) == 0 || dash == 0:
-				return own(base.Usagef("JOBFILE is missing: %s", cmd.UseLine()))
+				return base.Usagef("JOBFILE is missing: %s", cmd.UseLine())
 			case dash != 1:
-				return own(base.Usagef("want one JOBFILE, then -- and the command: %s", cmd.UseLine()))
+				return base.Usagef("want one JOBFILE, then -- and the command: %s", cmd.UseLine())
 			case len(args) == 1:
-				return own(base.Usagef("COMMAND is missing after --: %s", cmd.UseLine()))
+				return base.Usagef("COMMAND is missing after --: %s", cmd.UseLine())
 			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return own(opts.run(cmd, args[0], args[1:], w))
+			return opts.run(cmd, args[0], args[1:], w)
 		},
 	}
-	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return own(base.FlagError(cmd, err)) })
 	opts.Add(cmd)
-	return cmd
+	return base.ExitsAsAnother(cmd)
 }
 
 // run runs the group and the command.
@@ -294,8 +293,7 @@ func (t *testRun) command() error {
 	t.process = cmd.Process
 	t.mu.Unlock()
 	if err != nil {
-		return base.ExitError{Err: fmt.Errorf("%s can't be executed: %w", t.front.command, cmp.Or(errors.Unwrap(err), err)),
-			Code: base.ExitNotRun}
+		return base.CommandError(t.front.command, err)
 	}
 	err = <-ended
 	t.mu.Lock()

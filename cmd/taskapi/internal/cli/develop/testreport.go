@@ -80,7 +80,7 @@ func (r *report) task(name string, state *api.TaskState, stderr []string) {
 
 // write records the outcome, and writes the reports that the flags name.
 func (r *report) write(o testOptions, w base.Environment, result error) error {
-	r.Seconds, r.ExitCode = time.Since(r.begun).Seconds(), base.ExitCode(own(result))
+	r.Seconds, r.ExitCode = time.Since(r.begun).Seconds(), base.ExitCode(base.Own(result))
 	if result != nil && !base.IsSilent(result) {
 		r.Error = result.Error()
 	}

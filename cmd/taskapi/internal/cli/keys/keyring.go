@@ -108,8 +108,11 @@ func keyringRemove(w base.Environment) *cobra.Command {
 	}, func(l base.Layout, ring *identity.Keyring, args []string) error {
 		id := strings.ToLower(args[0])
 		err := l.Audited(w, "keyring remove: "+id, func() (string, error) { return "", ring.Remove(id) })
-		if errors.Is(err, identity.ErrKeyNotFound) || errors.Is(err, identity.ErrKeyActive) {
+		switch {
+		case errors.Is(err, identity.ErrKeyActive):
 			return base.Usagef("%w; 'taskapi keyring list' shows the keys", err)
+		case errors.Is(err, identity.ErrKeyNotFound):
+			return fmt.Errorf("%w; 'taskapi keyring list' shows the keys", err)
 		}
 		if err != nil {
 			return err

@@ -90,7 +90,7 @@ func standsFor(l base.Layout, token string) (string, error) {
 			return found, err
 		}
 	}
-	return "", base.Usagef("no allocation in %s knows this secret: is --data-dir right?", l.Dir)
+	return "", fmt.Errorf("no allocation in %s knows this secret: is --data-dir right?", l.Dir)
 }
 
 // authenticatorOf returns the authenticator for tokens of an allocation of the data directory, as far as this user can

@@ -208,15 +208,12 @@ func (c catalog) of(ctx context.Context, namespace string) ([]*api.ServiceRegist
 // remove removes a registration.
 func (c catalog) remove(ctx context.Context, w base.Environment, namespace, name, id string) error {
 	if c.registry == nil {
-		return base.Usage(registry.ErrNotFound)
+		return registry.ErrNotFound
 	}
 	command := fmt.Sprintf("service delete: %s of %s in namespace %s", id, name, namespace)
 	err := c.layout.Audited(w, command, func() (string, error) {
 		_, err := c.registry.Deregister(ctx, namespace, name, id)
 		return "", err
 	})
-	if errors.Is(err, registry.ErrNotFound) {
-		return base.Usage(err)
-	}
 	return err
 }

@@ -43,8 +43,8 @@ lock after twice its TTL and its delay. SIGINT and SIGTERM go to COMMAND. Only o
 of a shell: let 'exec' begin the shell's last command, or give --shell=false.
 
 COMMAND is run by $SHELL, or /bin/sh, which joins the arguments by spaces; --shell=false runs it directly.
-Exit code: COMMAND's; 128 and the number of the signal when one has ended it; 1 when the lock was not acquired, or was
-lost, 2 when a flag or an argument is wrong.`,
+Exit code: COMMAND's, 128 and the number of the signal that ended it, 127 when there is no such command, 126 when it
+can't be executed, and 125 when taskapi itself failed: a flag is wrong, or the lock was not acquired, or was lost.`,
 		Example: `  taskapi var lock nightly/backup ./backup.sh
   taskapi var lock -shell=false -early-return nightly/backup /usr/local/bin/backup -full`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -57,7 +57,6 @@ lost, 2 when a flag or an argument is wrong.`,
 	}
 	line.add(cmd)
 	f := cmd.Flags()
-	base.SetRunsAnother(cmd)
 	f.DurationVar(&line.ttl, "ttl", api.DefaultLockTTL,
 		"time within which the lock must be renewed, from 10s to 24h")
 	f.DurationVar(&line.delay, "delay", api.DefaultLockDelay,
@@ -69,7 +68,7 @@ lost, 2 when a flag or an argument is wrong.`,
 	f.BoolVar(&line.earlyReturn, "early-return", false, "fail instead of waiting if somebody else holds the lock")
 	f.BoolVar(&line.shell, "shell", true, "run COMMAND by a shell")
 	f.BoolVarP(&line.verbose, "verbose", "v", false, "report each step on standard error")
-	return cmd
+	return base.SetRunsAnother(cmd)
 }
 
 func (l *lockCommandLine) run(ctx context.Context, args []string, w base.Environment) error {
@@ -187,7 +186,7 @@ func (h *lockHolder) hold(ctx context.Context, id string, args []string) error {
 	cmd := h.command(args)
 	ended, err := base.StartChild(cmd)
 	if err != nil {
-		return err
+		return base.CommandError(args[0], err)
 	}
 	renewed, renewals := time.Now(), time.NewTicker(h.ttl/3)
 	defer renewals.Stop()
