@@ -140,7 +140,43 @@ func TestCommandsAreDocumented(t *testing.T) {
 			fmt.Fprintf(&want, "\n```\n%s```\n", text)
 		}
 	}
+	index.WriteString("\n| flag | means | of |\n|---|---|---|\n")
+	for _, f := range everyFlag() {
+		name := "`--" + f.name + "`"
+		if f.short != "" {
+			name = "`-" + f.short + "`, " + name
+		}
+		fmt.Fprintf(&index, "| %s | %s | %s |\n", name, strings.ReplaceAll(f.usage, "|", `\|`), strings.Join(f.commands, ", "))
+	}
 	doctest.Table(t, "../../../../docs/commands.md", "cmd/taskapi/internal/cli", index.String()+want.String()+"\n")
+}
+
+// flagOf is a flag with the commands in which it has this usage.
+type flagOf struct {
+	name, short, usage string
+	commands           []string
+}
+
+// everyFlag returns the flags of all commands by their names.
+func everyFlag() (all []*flagOf) {
+	for _, cmd := range everyCommand() {
+		cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
+			if f.Hidden || f.Name == "help" || !cmd.HasParent() || cmd.Parent().Name() == "completion" {
+				return
+			}
+			_, usage := pflag.UnquoteUsage(f)
+			name := strings.TrimPrefix(cmd.CommandPath(), "taskapi ")
+			for _, other := range all {
+				if other.name == f.Name && other.usage == usage && other.short == f.Shorthand {
+					other.commands = append(other.commands, name)
+					return
+				}
+			}
+			all = append(all, &flagOf{f.Name, f.Shorthand, usage, []string{name}})
+		})
+	}
+	slices.SortStableFunc(all, func(a, b *flagOf) int { return strings.Compare(a.name, b.name) })
+	return all
 }
 
 // orShort returns what a command's help says of it.

@@ -14,6 +14,65 @@ import (
 	"taskapi/cmd/taskapi/internal/cli/base"
 )
 
+// TestFewCommands: the help lists at most 24 of them.
+func TestFewCommands(t *testing.T) {
+	n := 0
+	for _, g := range groups[:len(groups)-1] {
+		n += len(g.commands)
+	}
+	if n > 24 {
+		t.Errorf("'taskapi help' lists %d commands: put one of them into the last group", n)
+	}
+}
+
+// sameWord says for each flag whose usage differs from command to command how its name means one thing all the same.
+var sameWord = map[string]string{
+	"alloc":     "an allocation; token revoke also takes the ID of one that is gone",
+	"all":       "all that the command could be given one by one",
+	"audience":  "whom a token is for: expected, or issued",
+	"data-dir":  "the data directory; dev and test make one",
+	"detach":    "the work goes on when the command has returned",
+	"follow":    "print more as it comes",
+	"force":     "do what was refused with a warning",
+	"group":     "a task group of the job file; validate checks all without it",
+	"issuer":    "the issuer (iss) of tokens",
+	"json":      "print JSON; lines of it where the output has no end",
+	"jwks":      "the key set of another issuer",
+	"list":      "show what there is, and do nothing",
+	"namespace": "Nomad's namespace, of what the command is about",
+	"task":      "a task's name",
+	"ttl":       "a lifetime, of what the command makes",
+	"verbose":   "print more; for status, as in Nomad, whole IDs",
+}
+
+// TestFlagsHaveOneMeaning: a flag's name has the same usage in each command, or a reason above, and one short form.
+func TestFlagsHaveOneMeaning(t *testing.T) {
+	first, usages := map[string]*flagOf{}, map[string]int{}
+	for _, f := range everyFlag() {
+		if usages[f.name]++; usages[f.name] == 1 {
+			first[f.name] = f
+			continue
+		}
+		before := first[f.name]
+		if f.short != before.short {
+			t.Errorf("--%s has the short form %q in %v, and %q in %v", f.name, f.short, f.commands, before.short, before.commands)
+		}
+		if sameWord[f.name] == "" {
+			t.Errorf("--%s means %q in %v, and %q in %v", f.name, f.usage, f.commands, before.usage, before.commands)
+		}
+	}
+	for name := range sameWord {
+		if usages[name] < 2 {
+			t.Errorf("--%s has one usage, and needs no reason", name)
+		}
+	}
+	for name, short := range map[string]string{"detach": "d", "follow": "f", "template": "t", "verbose": "v"} {
+		if first[name] == nil || first[name].short != short {
+			t.Errorf("-%s is not the short form of --%s", short, name)
+		}
+	}
+}
+
 // errorOf returns what the program prints for arguments that it refuses.
 func errorOf(t *testing.T, args ...string) string {
 	t.Helper()

@@ -52,7 +52,7 @@ Exit code: 0 when the tasks run again, 1 when one of them does not.`,
 	at.Add(cmd, w, s)
 	cmd.Flags().BoolVar(&all, "all-tasks", false,
 		"restart all tasks from the beginning of their life cycle, also those that have ended: prestart tasks run again")
-	cmd.Flags().BoolVar(&detach, "detach", false, "return when the old processes have ended")
+	cmd.Flags().BoolVarP(&detach, "detach", "d", false, "return when the old processes have ended")
 	return cmd
 }
 

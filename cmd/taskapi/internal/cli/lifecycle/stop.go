@@ -70,7 +70,7 @@ Exit code: 0 when the allocations have ended, 1 when one could not be stopped.`,
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "stop every allocation that runs")
 	cmd.Flags().BoolVar(&purge, "purge", false, "remove the allocation with its directory when it has ended")
-	cmd.Flags().BoolVar(&s.detach, "detach", false, "return when the stop has begun")
+	cmd.Flags().BoolVarP(&s.detach, "detach", "d", false, "return when the stop has begun")
 	cmd.Flags().BoolVar(&s.how.NoShutdownDelay, "no-shutdown-delay", false,
 		"skip the shutdown_delay of the group and of the tasks, also one that is under way")
 	cmd.Flags().BoolVar(&s.how.Now, "now", false,

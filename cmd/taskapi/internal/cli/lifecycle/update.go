@@ -62,7 +62,7 @@ differences.`,
 	at.Add(cmd, w, base.ToChange)
 	cmd.Flags().BoolVar(&u.force, "force", false,
 		"if the changes need new processes, stop the allocation gracefully and run it again")
-	cmd.Flags().BoolVar(&u.detach, "detach", false, "with --force, return when the stop has begun")
+	cmd.Flags().BoolVarP(&u.detach, "detach", "d", false, "with --force, return when the stop has begun")
 	cmd.Flags().BoolVar(&u.dryRun, "dry-run", false, "print what would change, and change nothing")
 	return cmd
 }
