@@ -56,7 +56,7 @@ first=$(run -var bin="$programs" -var greeting=hello "$here/services-greeter.nom
 found $'greeters: 1\n  "hello"'
 
 step "another one begins" # a second copy of the job, which takes an ID of its own
-run --alloc-id "$(</proc/sys/kernel/random/uuid)" -var bin="$programs" -var greeting=ahoy "$here/services-greeter.nomad.hcl" >/dev/null
+run --index 1 -var bin="$programs" -var greeting=ahoy "$here/services-greeter.nomad.hcl" >/dev/null
 found $'greeters: 2\n  "hello"\n  "ahoy"'
 "$taskapi" service list | sed 's/^/  /'
 "$taskapi" service info greeter | sed 's/^/  /'

@@ -31,8 +31,9 @@ type Lock struct {
 	life    string
 	state   interfaces.OwnedState // nil when the state can't be written
 	release func() error
-	removed bool // the allocation has begun, and its state was removed
-	unused  bool // see Unused
+	removed bool     // the allocation has begun, and its state was removed
+	unused  bool     // see Unused
+	name    *os.File // the lock on the allocation's name; nil for none
 }
 
 // acquireTries bounds how often a directory that another process removes is made again. A state that is a link to
@@ -123,6 +124,7 @@ func (d Dir) LockReadOnly(id string, logger *slog.Logger) (*Lock, error) {
 
 // Close lets others lock the allocation.
 func (l *Lock) Close() error {
+	l.releaseName()
 	if l.state == nil {
 		return l.release()
 	}
@@ -149,7 +151,12 @@ func (l *Lock) Removed() bool { return l.removed }
 func (l *Lock) Unused() bool { return l.unused && l.saved == nil && !l.removed }
 
 // State returns the store for a runner of the allocation, nil if it can't be written.
-func (l *Lock) State() interfaces.State { return l.state }
+func (l *Lock) State() interfaces.State {
+	if l.name == nil || l.state == nil {
+		return l.state
+	}
+	return savedState{l.state, l}
+}
 
 // Reload reads the saved state again.
 func (l *Lock) Reload() error {

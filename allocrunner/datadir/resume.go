@@ -13,8 +13,8 @@ import (
 )
 
 // Resume continues the saved allocation so that wanted runs, as allocrunner.Plan decides. It returns the changes that
-// were made in place, or the allocation that must follow, nil for none. Errors: *InvalidError, those of Plan and,
-// unless forced, *StateRemovedError.
+// were made in place, or the allocation that must follow, nil for none. With force the allocation gets new processes
+// in any case. Errors: *InvalidError, those of Plan and, unless forced, *StateRemovedError.
 func (l *Lock) Resume(
 	ctx context.Context, wanted *api.Allocation, force bool,
 ) (changes []jobdiff.Change, next *api.Allocation, err error) {
@@ -28,6 +28,9 @@ func (l *Lock) Resume(
 		wanted, force)
 	if err != nil {
 		return nil, nil, err
+	}
+	if force { // by which the caller wants new processes
+		decision = max(decision, allocrunner.Replace)
 	}
 	switch decision {
 	case allocrunner.InPlace:

@@ -224,7 +224,7 @@ func TestTokensEndWithTheirLife(t *testing.T) {
 	if got := r.stop(); got != base.ExitOK {
 		t.Fatalf("exit code %d", got)
 	}
-	r = startRun(t, dir, testJob, "-force") // after its end
+	r = startRun(t, dir, testJob, "-replace") // after its end
 	check(r)
 	next := strings.Replace(testJob, "1000", "1001", 1)
 	self, err := os.Executable()

@@ -395,5 +395,9 @@ func (a *Agent) sayReplacing(changes []jobdiff.Change) {
 	for _, c := range jobdiff.Destructive(changes) {
 		a.cfg.Events.AllocEvent("Replacing", c.String())
 	}
-	a.cfg.Events.AllocEvent("Replacing", "stopping gracefully, to run again with another version of the job")
+	with := "new processes"
+	if len(changes) > 0 {
+		with = "another version of the job"
+	}
+	a.cfg.Events.AllocEvent("Replacing", "stopping gracefully, to run again with "+with)
 }

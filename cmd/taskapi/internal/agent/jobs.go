@@ -68,6 +68,7 @@ func (j registrar) review(sent *api.Job) (jobUpdate, error) {
 		return jobUpdate{}, apierror.New(apierror.Invalid, err)
 	}
 	u.wanted = NewAllocation(alloc.ID, job, group)
+	u.wanted.Name = alloc.Name
 	if u.decision, u.changes, err = allocrunner.Plan(u.current, u.wanted, true); err != nil {
 		return jobUpdate{}, err
 	}

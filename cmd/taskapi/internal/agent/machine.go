@@ -39,7 +39,7 @@ func thisNode() nodeID {
 	return nodeID{uuid.NewSHA1(uuid.NameSpaceOID, append([]byte("taskapi node "), seed...)).String(), name}
 }
 
-// NewAllocation returns an allocation as a scheduler places it on this machine. The version of the job is removed,
+// NewAllocation returns an allocation as a scheduler places it on this machine, the first of its group. The version of the job is removed,
 // because the allocation counts its job's versions.
 func NewAllocation(id string, job *api.Job, group *api.TaskGroup) *api.Allocation {
 	node := thisNode()
@@ -49,7 +49,7 @@ func NewAllocation(id string, job *api.Job, group *api.TaskGroup) *api.Allocatio
 	return &api.Allocation{
 		ID:        id,
 		EvalID:    uuid.NewString(),
-		Name:      fmt.Sprintf("%s.%s[0]", *job.ID, *group.Name),
+		Name:      AllocName(*job.ID, *group.Name, 0),
 		Namespace: *job.Namespace,
 		NodeID:    node.id,
 		NodeName:  node.name,
@@ -59,6 +59,11 @@ func NewAllocation(id string, job *api.Job, group *api.TaskGroup) *api.Allocatio
 
 		DeploymentID: deployment.NewID(job, group),
 	}
+}
+
+// AllocName returns the name of one of a group's allocations, as Nomad has it.
+func AllocName(job, group string, index int) string {
+	return fmt.Sprintf("%s.%s[%d]", job, group, index)
 }
 
 // machine is this machine for the API.

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/hashicorp/nomad/api"
+
 	"taskapi/allocrunner"
 	"taskapi/allocrunner/datadir"
 	"taskapi/allocrunner/interfaces"
@@ -83,7 +85,7 @@ func (l Layout) Explain(err error) error {
 	}
 	_, removed := errors.AsType[*datadir.StateRemovedError](err)
 	if _, ended := errors.AsType[*allocrunner.EndedError](err); removed || ended {
-		return Usagef("%w: give another --alloc-id, or none; --force runs it again", err)
+		return Usagef("%w: give another --alloc-id, or none; --replace runs it again", err)
 	}
 	if _, ok := errors.AsType[*allocrunner.OtherJobError](err); ok {
 		return Usagef("%w: give another --alloc-id, or none", err)
@@ -97,7 +99,7 @@ func (l Layout) Explain(err error) error {
 			changes.WriteString("  " + linewriter.OneLine(change) + "\n")
 		}
 		return Usagef("allocation %s needs new processes for these changes:\n%s"+
-			"--force stops it gracefully and runs it again; another --alloc-id leaves it alone", e.ID, changes.String())
+			"--replace stops it gracefully and runs it again; another --index leaves it alone", e.ID, changes.String())
 	}
 	if _, ok := errors.AsType[*datadir.InvalidError](err); ok {
 		return Usage(err)
@@ -176,6 +178,15 @@ func (l Layout) Command(verb string, args ...string) string {
 		words = append(words, "--data-dir", ShellWord(l.shown))
 	}
 	return strings.Join(append(words, args...), " ")
+}
+
+// RunCommand returns the command line that runs an allocation of the same name, before its job file.
+func (l Layout) RunCommand(alloc *api.Allocation) string {
+	name := alloc.Name
+	if index := strings.Trim(name[strings.LastIndexByte(name, '[')+1:], "]"); index != "0" {
+		return l.Command("run", "--index", index)
+	}
+	return l.Command("run")
 }
 
 // ShellWord returns a text as one word of a POSIX shell. It uses double quotes, since messages put commands into single

@@ -48,8 +48,8 @@ func (r *request) detach(ctx context.Context, cmd *cobra.Command) error {
 	}
 	r.sayOwnUser()
 	args := append([]string{"run"}, givenFlags(cmd, "detach", "alloc-id", "wait", "wait-timeout")...)
-	args = append(args, "--alloc-id="+r.alloc.ID, "--", r.jobFile)
-	err := background(ctx, r.target(), r.environment, args, tasksStarted)
+	args = append(args, fmt.Sprintf("--named=%t", r.name != nil), "--alloc-id="+r.alloc.ID, "--", r.jobFile)
+	err := background(ctx, r.target(), r.environment, args, r.name, r.started)
 	failed, ok := errors.AsType[*startError](err)
 	if err != nil && !ok {
 		return err
@@ -62,6 +62,14 @@ func (r *request) detach(ctx context.Context, cmd *cobra.Command) error {
 		err = r.await(ctx)
 	}
 	return errors.Join(err, printErr)
+}
+
+// started is tasksStarted. If --replace stops an allocation first, the tasks of the allocation that follows it count.
+func (r *request) started(alloc *api.Allocation) (bool, error) {
+	if r.options.Replace && r.before != nil && alloc.CreateTime == r.before.CreateTime {
+		return false, nil
+	}
+	return tasksStarted(alloc)
 }
 
 // givenFlags returns the flags of a command as they were given, without some.
@@ -160,6 +168,7 @@ func HandedArgs(args []string) ([]string, error) {
 		return args, nil
 	}
 	unix.CloseOnExec(argsFD)
+	unix.CloseOnExec(nameFD) // if there is one
 	file := os.NewFile(argsFD, "arguments")
 	defer file.Close()
 	var handed []string
@@ -174,8 +183,9 @@ const detachedFlag = "--detached"
 
 // background executes this program again, in a session of its own, without a terminal and with an allocation's log as
 // its output, and returns when done is satisfied. If the process exits before that, background prints its output, and
-// the command exits with its code.
-func background(ctx context.Context, t base.Target, w base.Environment, args []string,
+// the command exits with its code. The process inherits name, the lock on the allocation's name, which is then closed
+// here; nil for none.
+func background(ctx context.Context, t base.Target, w base.Environment, args []string, name *os.File,
 	done func(*api.Allocation) (bool, error)) error {
 	dir := t.Layout.Alloc(t.ID)
 	if err := os.MkdirAll(dir, 0o711); err != nil {
@@ -195,6 +205,9 @@ func background(ctx context.Context, t base.Target, w base.Environment, args []s
 	cmd := exec.Command("/proc/self/exe", visible...) // this very program, also when its file has been replaced
 	cmd.Args[0] = "taskapi"
 	cmd.ExtraFiles = []*os.File{handed} // argsFD
+	if name != nil {
+		cmd.ExtraFiles = append(cmd.ExtraFiles, name) // nameFD
+	}
 	cmd.Env = w.Env
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -203,6 +216,9 @@ func background(ctx context.Context, t base.Target, w base.Environment, args []s
 	}
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start taskapi in the background: %w", err)
+	}
+	if name != nil {
+		_ = name.Close() // nothing was written
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }() // ends with the process, or this program

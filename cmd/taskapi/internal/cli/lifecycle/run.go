@@ -11,6 +11,8 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"net/http"
+	"os"
 	"os/signal"
 	"regexp"
 	"slices"
@@ -25,6 +27,7 @@ import (
 	"taskapi/allocrunner"
 	"taskapi/allocrunner/datadir"
 	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/jobspec"
 	"taskapi/allocrunner/jobspec/review"
 	"taskapi/allocrunner/state"
 	"taskapi/cmd/taskapi/internal/agent"
@@ -54,21 +57,23 @@ tasks' output, with | before standard output and ! before standard error. Elsewh
 standard error stand under the event of its failure.
 
 SIGINT and SIGTERM stop it gracefully (kill_signal, kill_timeout, shutdown_delay); a second one kills every task
-immediately. SIGUSR1 ends taskapi and leaves the tasks running: the next run of the job resumes the allocation, as it
-does after taskapi was killed.
-As root, --isolate-users gives each task a user of its own. With --detach, --wait returns when the allocation is
-healthy, running or complete; the exit code is 1, with the reason, when it can't become so any more.
+immediately. SIGUSR1 ends taskapi and leaves the tasks running.
+As root, --isolate-users gives each task a user of its own. --wait returns when the allocation is healthy, running or
+complete; the exit code is 1, with the reason, when it can't become so any more.
 
-If a taskapi runs the job already, run is refused: 'taskapi update' gives the allocation another version of the job,
-and a new --alloc-id runs a second copy. If the allocation of --alloc-id exists, run resumes it. The flags of its last
-run hold unless others are given; give the job file's variables again. If the job file has another version of the job,
-changes that need no new process are applied. Other changes are refused without --force, which stops the allocation
-gracefully and runs it again.
+The allocation is JOB.GROUP[0], or with --index N JOB.GROUP[N]: each name runs once in a namespace of the data
+directory. If a taskapi runs it already, run is refused: 'taskapi update' gives it another version of the job. If it
+has ended, run begins a new one with the same name, and the old one can be read until 'taskapi gc' removes it. If it was
+left running, by a taskapi that was killed or got SIGUSR1, run resumes it. The flags of its last run then hold unless
+others are given; give the job file's variables again. If the job file has another version of the job, changes that
+need no new process are applied. Other changes are refused without --replace. That stops an allocation that runs, or
+was left running, gracefully, and runs it again with new processes, under the same ID.
 Exit code: 0 when the allocation completes, is stopped or left running, 1 when it fails, 2 when the job file or a flag
 is wrong.`,
 		Example: `  taskapi run examples/hello.nomad.hcl
-  taskapi run --detach --wait --isolate-users examples/hello.nomad.hcl
-  taskapi run --var version=2 --alloc-id 6d0c4a3e-51c4-4c1f-9c60-6a2a4e4bd3ab job.nomad.hcl`,
+  taskapi run -d --wait --isolate-users examples/hello.nomad.hcl
+  taskapi run -d --index 1 examples/hello.nomad.hcl
+  taskapi run -d --replace --var version=2 job.nomad.hcl`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 2 && cmd.Flags().Changed(start.IsolateFlag) {
 				if isRange, _ := regexp.MatchString(`^[0-9]+-[0-9]+$`, args[0]); isRange {
@@ -76,23 +81,31 @@ is wrong.`,
 						start.IsolateFlag, args[0])
 				}
 			}
-			return base.CheckArgs(cmd, args)
+			return cmp.Or(opts.Until.CheckArgs(cmd.Flags(), args), base.CheckArgs(cmd, args))
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			err := opts.Until.CheckFlags(cmd.Flags())
-			if err == nil && cmd.Flags().Changed("wait") && !opts.Detach {
-				err = base.Usagef("--wait is for --detach: in the foreground, run returns when the allocation has ended")
+			if opts.Index < 0 || opts.Index > maxIndex {
+				err = cmp.Or(err, base.Usagef("--index %d is no number from 0 to %d", opts.Index, maxIndex))
 			}
 			if err != nil {
 				return err
 			}
+			opts.Detach = opts.Detach || opts.Until.What != ""
 			return opts.inProcess(cmd, w, func(waiting context.Context, r *request) error {
 				if args[0] == "-" {
 					r.environment.Stdin = start.Interruptible{Ctx: waiting, From: w.Stdin}
 				}
-				if err := r.read(waiting, args[0], cmd.Flags()); err != nil {
+				if err := r.read(args[0], cmd.Flags()); err != nil {
 					return cmp.Or(context.Cause(waiting), err)
 				}
+				if err := r.claimName(waiting, cmd.Flags()); err != nil {
+					return cmp.Or(context.Cause(waiting), err)
+				}
+				if r.name != nil {
+					defer r.name.Close() // a second Close has nothing to close
+				}
+				r.warn()
 				if err := r.putVarItems(waiting); err != nil {
 					return err
 				}
@@ -131,12 +144,15 @@ func (o *runOptions) inProcess(
 // request is a call of taskapi run that has been checked, before anything is changed.
 type request struct {
 	options     runOptions
-	before      string          // the setting isolate_users of the allocation's last run
+	usersBefore string          // the setting isolate_users of the allocation's last run
 	record      settings.Record // of this run
 	jobFile     string
 	layout      base.Layout
 	drawn       bool            // the allocation's ID was drawn at random just now
+	name        *os.File        // the lock on the allocation's name; nil for none
+	before      *api.Allocation // as it was last saved; nil if it is new
 	alloc       *api.Allocation // as it would begin
+	fromFiles   *jobspec.FromFiles
 	submission  *api.JobSubmission
 	variables   []*api.Variable // variables to be written first
 	environment base.Environment
@@ -149,7 +165,7 @@ func (r *request) target() base.Target {
 }
 
 // read fills the request in.
-func (r *request) read(ctx context.Context, jobFile string, flags *pflag.FlagSet) (err error) {
+func (r *request) read(jobFile string, flags *pflag.FlagSet) (err error) {
 	o := &r.options
 	r.jobFile = jobFile
 	if r.layout, err = base.NewLayout(o.DataDir, r.environment); err != nil {
@@ -171,39 +187,28 @@ func (r *request) read(ctx context.Context, jobFile string, flags *pflag.FlagSet
 		r.environment.Stdin = bytes.NewReader(text)
 		defer func() { r.environment.Stdin = bytes.NewReader(text) }()
 	}
-	before := "" // the group of an allocation that exists already
 	if dump, err := state.Inspect(r.layout.State(id)); err == nil && dump.Saved.Alloc != nil {
-		before = dump.Saved.Alloc.TaskGroup
+		r.before = dump.Saved.Alloc
+		o.Group = cmp.Or(o.Group, r.before.TaskGroup)
 	}
-	o.Group = cmp.Or(o.Group, before)
 	loaded, err := o.Load(jobFile, o.Settings, r.environment)
 	if err != nil {
 		return err
 	}
 	r.alloc, r.submission = agent.NewAllocation(id, loaded.Job, loaded.Group), loaded.Submission
-	if o.AllocID == "" {
-		switch left, err := leftRunning(ctx, r.layout, r.alloc); {
-		case err != nil:
-			return err
-		case left != "":
-			if text, ok := r.environment.Stdin.(*bytes.Reader); ok {
-				_, _ = text.Seek(0, io.SeekStart) // it can
-			}
-			o.AllocID = left
-			return r.read(ctx, jobFile, flags)
+	r.fromFiles = loaded.FromFiles
+	r.alloc.Name = agent.AllocName(r.alloc.JobID, r.alloc.TaskGroup, o.Index)
+	if r.before != nil && allocrunner.SameJob(r.before, r.alloc) == nil && r.before.Name != r.alloc.Name {
+		if flags.Changed("index") {
+			return base.Usagef("allocation %s is %s, not %s: leave out --index", id, r.before.Name, r.alloc.Name)
 		}
-	}
-	if before == "" && !o.Detached { // the process that started this one has printed it
-		warnings := slices.DeleteFunc(o.CheckTasks(r.alloc, r.layout.Allocs()), func(f review.Finding) bool {
-			return f.Severity == review.Refused // which the start reports
-		})
-		start.PrintFindings(r.environment.Stderr, warnings, loaded.FromFiles)
+		r.alloc.Name = r.before.Name
 	}
 	if err := errors.Join(o.CheckUsers(loaded.Group), o.Until.Check(r.alloc)); err != nil {
 		return base.Usage(loaded.Hide(err))
 	}
 	if !o.Detached {
-		r.variables, err = readVarItems(o.VarItems, r.alloc.Namespace, r.environment)
+		r.variables, err = readVarItems(o.PutVars, r.alloc.Namespace, r.environment)
 	}
 	return err
 }
@@ -215,46 +220,109 @@ func (r *request) readSettings(id string, flags *pflag.FlagSet) error {
 		return err
 	}
 	if before, err := kept.Settings(); err == nil {
-		r.before = before.IsolateUsers
+		r.usersBefore = before.IsolateUsers
 	}
 	r.record, r.options.Settings, err = r.options.Next(kept, flags, true, r.environment)
 	return err
 }
 
-// leftRunning returns the allocation of the same job and group that a taskapi has left running, empty for none. A
-// running taskapi is an error.
-func leftRunning(ctx context.Context, l base.Layout, alloc *api.Allocation) (left string, err error) {
-	ids, _ := l.IDs() // an error of the data directory is reported when that is made
-	for _, id := range ids {
-		if state.Ended(l.State(id)) { // as most of them, whose job need not be read
+// warn prints the review's warnings about the tasks of a new allocation.
+func (r *request) warn() {
+	if r.before != nil || r.options.Detached { // the process that started this one has printed it
+		return
+	}
+	warnings := slices.DeleteFunc(r.options.CheckTasks(r.alloc, r.layout.Allocs()), func(f review.Finding) bool {
+		return f.Severity == review.Refused // which the start reports
+	})
+	start.PrintFindings(r.environment.Stderr, warnings, r.fromFiles)
+}
+
+// maxIndex is more allocations of a group than a machine runs.
+const maxIndex = 9999
+
+// nameFD is the descriptor by which a background process inherits the lock on the allocation's name. See argsFD.
+const nameFD = argsFD + 1
+
+// claimName takes the lock on the allocation's name, and looks for an allocation that has the name already: run
+// continues one that was left running, or that --replace stops. If another taskapi runs it, that is an error.
+func (r *request) claimName(ctx context.Context, flags *pflag.FlagSet) error {
+	o := &r.options
+	if o.Detached && o.Named {
+		r.name = os.NewFile(nameFD, "names")
+	}
+	if o.AllocID != "" {
+		return nil
+	}
+	err := r.layout.MakeDir()
+	if err == nil {
+		r.name, err = r.layout.LockName(ctx, r.alloc.Namespace, r.alloc.Name, client.BusyTimeout)
+	}
+	if errors.Is(err, datadir.ErrNameInUse) {
+		err = base.Usagef("allocation %s: %w, and has not got on for %v", r.alloc.Name, err, client.BusyTimeout)
+	}
+	if err != nil {
+		return err
+	}
+	left, err := r.sameName(ctx)
+	if left != "" {
+		if text, ok := r.environment.Stdin.(*bytes.Reader); ok {
+			_, _ = text.Seek(0, io.SeekStart) // it can
+		}
+		o.AllocID = left
+		err = r.read(r.jobFile, flags)
+	}
+	if err != nil {
+		return errors.Join(err, r.name.Close())
+	}
+	return nil
+}
+
+// sameName returns the allocation of the same name that run continues, empty for none.
+func (r *request) sameName(ctx context.Context) (left string, err error) {
+	all, err := r.layout.Running(ctx, r.alloc)
+	for _, t := range all {
+		if t.Alloc.Name != r.alloc.Name {
 			continue
 		}
-		k := l.Known(ctx, id)
-		if !k.Running || k.Alloc == nil || k.Alloc.Namespace != alloc.Namespace ||
-			allocrunner.SameJob(k.Alloc, alloc) != nil {
-			continue
-		}
-		c := l.Client(id)
+		c := t.Client()
 		found := c.Locate(ctx, client.Timeouts{})
 		c.Close()
 		switch {
-		case found.Holder == client.Nobody:
-			left = id
 		case found.Holder == client.Ended, found.Holder == client.Unreadable: // it has just ended
 		case found.Holder == client.Serving && interfaces.Ended(found.Alloc): // its taskapi is about to exit
+		case found.Holder == client.Nobody, r.options.Replace:
+			left = t.ID
 		default:
-			return "", errRuns(l, k.Alloc)
+			return "", r.errRuns(ctx, t.Alloc)
 		}
 	}
-	return left, nil
+	return left, err
 }
 
 // errRuns refuses to run an allocation that a taskapi runs.
-func errRuns(l base.Layout, alloc *api.Allocation) error {
+func (r *request) errRuns(ctx context.Context, alloc *api.Allocation) error {
+	another := ""
+	if free := r.freeIndex(ctx); free <= maxIndex {
+		another = fmt.Sprintf("--index %d runs another one beside it, ", free)
+	}
 	id := output.ShortID(alloc.ID)
-	return base.Usagef("a taskapi runs job %q already, in allocation %s: '%s JOBFILE' gives it another version, '%s' "+
-		"other flags; --alloc-id %s runs a second copy",
-		alloc.JobID, alloc.ID, l.Command("update", id), l.Command("takeover", id), uuid.NewString())
+	return base.Usagef("a taskapi runs %s already, as allocation %s: '%s JOBFILE' gives it another version of the job, "+
+		"'%s' other flags; %s--replace stops it and runs it again", alloc.Name, alloc.ID, r.layout.Command("update", id),
+		r.layout.Command("takeover", id), another)
+}
+
+// freeIndex returns the first number with which no allocation of the group runs.
+func (r *request) freeIndex(ctx context.Context) int {
+	all, _ := r.layout.Running(ctx, r.alloc) // those that are known
+	taken := func(index int) bool {
+		name := agent.AllocName(r.alloc.JobID, r.alloc.TaskGroup, index)
+		return slices.ContainsFunc(all, func(t base.Target) bool { return t.Alloc.Name == name })
+	}
+	free := 0
+	for taken(free) {
+		free++
+	}
+	return free
 }
 
 // run runs the allocation in this process. waiting ends when a signal asks to give up steps that change nothing.
@@ -307,7 +375,8 @@ func (r *request) begin(ctx context.Context, lock *datadir.Lock, logger *slog.Lo
 	if !r.options.Detached { // its starter has said so already
 		r.sayOwnUser()
 	}
-	changes, next, err := lock.Resume(ctx, r.alloc, r.options.Force)
+	lock.HoldName(r.name)
+	changes, next, err := lock.Resume(ctx, r.alloc, r.options.Replace)
 	if err != nil {
 		return err
 	}
@@ -349,11 +418,11 @@ func (r *request) begin(ctx context.Context, lock *datadir.Lock, logger *slog.Lo
 
 // errOtherUsers refuses to resume an allocation whose tasks run as other users than the flags say.
 func (r *request) errOtherUsers() error {
-	if r.before == r.options.IsolateUsers {
+	if r.usersBefore == r.options.IsolateUsers {
 		return nil
 	}
 	return base.Usagef("the tasks of allocation %s run as other users than isolate_users says: stop it with '%s', then run "+
-		"it again with --force", r.alloc.ID, r.layout.Command("stop", r.alloc.ID))
+		"it again", r.alloc.ID, r.layout.Command("stop", r.alloc.ID))
 }
 
 // sayOwnUser warns of tasks that run as this program's user.
@@ -388,11 +457,54 @@ func (r *request) makeFree(ctx, waiting context.Context) error {
 	if err := allocrunner.SameJob(found.Alloc, r.alloc); err != nil {
 		return r.layout.Explain(err)
 	}
-	if found.Alloc.DesiredStatus == api.AllocDesiredStatusStop {
-		return fmt.Errorf("allocation %s is being stopped; when it has ended ('%s' follows it), --force runs it again",
+	switch {
+	case r.options.Replace && ok && answer.Status == http.StatusBadRequest: // the other taskapi can't run the job
+		return base.Usagef("%w; allocation %s runs on", answer, r.alloc.ID)
+	case r.options.Replace:
+		return r.stopOther(waiting, c)
+	case found.Alloc.DesiredStatus == api.AllocDesiredStatusStop:
+		return fmt.Errorf("allocation %s is being stopped: run it again when it has ended ('%s' follows it)",
 			r.alloc.ID, r.layout.Command("attach", r.alloc.ID))
 	}
-	return errRuns(r.layout, found.Alloc)
+	return r.errRuns(ctx, found.Alloc)
+}
+
+// stopOther makes the taskapi that runs the allocation stop it gracefully, and returns when it has ended. It first
+// checks everything that could make this process fail afterwards.
+func (r *request) stopOther(ctx context.Context, c *client.Client) error {
+	if _, err := r.options.tryFiles(r.layout); err != nil {
+		return err
+	}
+	runner, err := allocrunner.New(interfaces.Config{Alloc: r.alloc, Dir: r.layout.Alloc(r.alloc.ID),
+		Logger: slog.New(slog.DiscardHandler)})
+	if err == nil {
+		err = runner.Validate(r.alloc.Job)
+	}
+	findings := r.options.CheckTasks(r.alloc, r.layout.Allocs())
+	switch {
+	case err != nil:
+		return base.Usagef("%w; allocation %s runs on", err, r.alloc.ID)
+	case review.AnyRefused(findings):
+		start.PrintFindings(r.environment.Stderr, findings, r.fromFiles)
+		return base.Usagef("%s can't run here (see above); allocation %s runs on", r.jobFile, r.alloc.ID)
+	}
+	r.environment.Warnf("stopping %s (allocation %s) gracefully, to run it again", r.alloc.Name, r.alloc.ID)
+	for since := time.Now(); ; time.Sleep(client.Pause) {
+		err := c.Stop(ctx, client.StopOptions{})
+		if errors.Is(err, client.ErrNoAnswer) {
+			return nil // the next look decides
+		}
+		if err == nil || ctx.Err() != nil {
+			break
+		}
+		if time.Since(since) > client.BusyTimeout {
+			return fmt.Errorf("allocation %s can't be stopped: %w", r.alloc.ID, err)
+		}
+	}
+	c.Close() // for an open connection, the other taskapi would wait
+	f := &follow.Follower{Target: r.target(), Quiet: true}
+	_, err = f.Follow(ctx)
+	return err
 }
 
 func allocationID(given string) (string, error) {

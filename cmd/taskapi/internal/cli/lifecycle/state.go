@@ -91,7 +91,7 @@ func repairState(w base.Environment, l base.Layout, id string) error {
 	case errors.Is(err, state.ErrInUse):
 		return fmt.Errorf("a taskapi runs allocation %s and has its state open: stop it first", id)
 	case errors.Is(err, state.ErrLost):
-		return fmt.Errorf("%w: kill what still runs with '%s', then give another --alloc-id", err, l.Command("stop", id))
+		return fmt.Errorf("%w: kill what still runs with '%s', then run the job again", err, l.Command("stop", id))
 	case err != nil:
 		return err
 	}
@@ -106,7 +106,7 @@ func repairState(w base.Environment, l base.Layout, id string) error {
 		table.Row("Lost", name)
 	}
 	table.Row("Damaged file", repaired.KeptAs)
-	table.Row("Resume", l.Command("run", "--alloc-id", id)+" "+base.WithJobFile)
+	table.Row("Resume", l.Command("takeover", id))
 	table.Row("Stop", l.Command("stop", id))
 	return w.Printf("%s", &table)
 }

@@ -433,7 +433,7 @@ func (s *stopping) lock(logger *slog.Logger) (lock *datadir.Lock, lacks, err err
 func (s *stopping) inBackground(ctx context.Context) error {
 	args := []string{"stop", "--data-dir=" + string(s.Layout.Dir), fmt.Sprintf("--now=%t", s.how.Now),
 		fmt.Sprintf("--no-shutdown-delay=%t", s.how.NoShutdownDelay), s.ID}
-	err := background(ctx, s.Target, s.environment, args, func(alloc *api.Allocation) (bool, error) {
+	err := background(ctx, s.Target, s.environment, args, nil, func(alloc *api.Allocation) (bool, error) {
 		return alloc.DesiredStatus == api.AllocDesiredStatusStop || alloc.ClientTerminalStatus(), nil
 	})
 	if err != nil {

@@ -98,7 +98,7 @@ func takeOver(cmd *cobra.Command, t base.Target, w base.Environment) error {
 	args := append([]string{"takeover"}, givenFlags(cmd, "all", "alloc", "data-dir")...)
 	args = append(args, "--data-dir="+string(t.Layout.Dir), t.ID)
 	goesOn := func(alloc *api.Allocation) (bool, error) { return !interfaces.Ended(alloc), nil }
-	if err := background(cmd.Context(), t, w, args, goesOn); err != nil {
+	if err := background(cmd.Context(), t, w, args, nil, goesOn); err != nil {
 		return err
 	}
 	return w.Printf("%s is run by taskapi %s\n", t, w.Version)

@@ -112,10 +112,10 @@ func (u *updater) run(ctx context.Context, choose func(group string, settings ag
 		return u.ErrUnserved(found)
 	case client.Ended:
 		return fmt.Errorf("allocation %s has ended (%s); '%s' %s runs it again", u.ID, found.Alloc.ClientStatus,
-			u.Layout.Command("run", "--force", "--alloc-id", u.ID), base.WithJobFile)
+			u.Layout.RunCommand(found.Alloc), base.WithJobFile)
 	case client.Nobody:
 		return fmt.Errorf("no taskapi runs allocation %s; '%s' %s resumes it with the new version", u.ID,
-			u.Layout.Command("run", "--alloc-id", u.ID), base.WithJobFile)
+			u.Layout.RunCommand(found.Alloc), base.WithJobFile)
 	}
 	kept, err := u.Layout.Remembered(u.ID)
 	if err != nil {

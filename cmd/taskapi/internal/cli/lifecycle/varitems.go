@@ -18,7 +18,7 @@ import (
 // credentialPrefix begins the name of one of the credentials that systemd gives a service, systemd.exec(5).
 const credentialPrefix = "credential:"
 
-// readVarItems returns the variables of --var-items, in the order of their first flags. Errors name places, and no
+// readVarItems returns the variables of --put-var, in the order of their first flags. Errors name places, and no
 // values.
 func readVarItems(given []string, namespace string, w base.Environment) ([]*api.Variable, error) {
 	var all []*api.Variable
@@ -27,15 +27,15 @@ func readVarItems(given []string, namespace string, w base.Environment) ([]*api.
 		target, source, found := strings.Cut(text, "=")
 		target, key, one := strings.Cut(target, "#")
 		if !found || source == "" || one && key == "" {
-			return nil, base.Usagef("--var-items %q must be PATH=FILE, PATH#KEY=FILE or PATH=credential:NAME", text)
+			return nil, base.Usagef("--put-var %q must be PATH=FILE, PATH#KEY=FILE or PATH=credential:NAME", text)
 		}
 		path, err := vars.CheckedPath(target)
 		if err != nil {
-			return nil, base.Usagef("--var-items %q: %w", text, err)
+			return nil, base.Usagef("--put-var %q: %w", text, err)
 		}
 		items, err := readItems(source, key, w)
 		if err != nil {
-			return nil, base.Usagef("--var-items %q: %w", text, err)
+			return nil, base.Usagef("--put-var %q: %w", text, err)
 		}
 		if byPath[path] == nil {
 			byPath[path] = &api.Variable{Namespace: namespace, Path: path, Items: api.VariableItems{}}
@@ -84,7 +84,7 @@ func itemsFile(source string, w base.Environment) (string, error) {
 	}
 }
 
-// putVarItems writes the variables of --var-items that differ from the stored ones. The audit logs have each.
+// putVarItems writes the variables of --put-var that differ from the stored ones. The audit logs have each.
 func (r *request) putVarItems(ctx context.Context) error {
 	if len(r.variables) == 0 {
 		return nil
@@ -98,13 +98,13 @@ func (r *request) putVarItems(ctx context.Context) error {
 			if now != nil && maps.Equal(now.Items, v.Items) {
 				continue
 			}
-			err = r.layout.Audited(r.environment, fmt.Sprintf("run --var-items: %s in namespace %s", v.Path, v.Namespace),
+			err = r.layout.Audited(r.environment, fmt.Sprintf("run --put-var: %s in namespace %s", v.Path, v.Namespace),
 				func() (string, error) {
 					_, _, err := kept.Put(ctx, v, nil)
 					return "", err
 				})
 			if err != nil {
-				return fmt.Errorf("--var-items: %w", err)
+				return fmt.Errorf("--put-var: %w", err)
 			}
 		}
 		return nil

@@ -24,10 +24,12 @@ type Options struct {
 	Verbose bool
 
 	AllocID  string // of run
-	Force    bool
+	Index    int
+	Replace  bool
 	Detach   bool
 	Detached bool // this is the process that --detach has started
-	VarItems []string
+	Named    bool // and it has inherited the lock on the allocation's name
+	PutVars  []string
 	Output   follow.OutputFlag
 
 	Task, Job, Namespace, User string // of dev
@@ -64,17 +66,21 @@ func (o *Options) Add(cmd *cobra.Command) {
 		o.Output.Add(f)
 		f.BoolVarP(&o.Verbose, "verbose", "v", false, "log more than warnings to standard error")
 		f.BoolVar(&o.JSON, "json", false, "print events as JSON lines")
+		f.IntVar(&o.Index, "index", 0, "run the allocation JOB.GROUP[`N`] beside those with other numbers")
+		f.BoolVar(&o.Replace, "replace", false,
+			"if the allocation runs or was left running, stop it gracefully and run it again, with new processes")
 		f.StringVar(&o.AllocID, "alloc-id", "", "ID of the allocation, a UUID (default a new one)")
-		f.BoolVar(&o.Force, "force", false,
-			"if the changes need new processes, stop the allocation of --alloc-id gracefully and run it again; also run one "+
-				"again that has ended")
+		f.BoolVar(&o.Named, "named", false, "")
 		f.BoolVarP(&o.Detach, "detach", "d", false,
 			"run in the background, print the allocation's ID when its main tasks have started, and log to "+LogName+" in "+
 				"its directory")
-		f.StringArrayVar(&o.VarItems, "var-items", nil,
+		f.StringArrayVar(&o.PutVars, "put-var", nil,
 			"write the items of a file, JSON as 'taskapi var put' takes, to the variable at a path first: `PATH=FILE`; "+
 				"PATH#KEY=FILE for the whole file as one item; PATH=credential:NAME for one of systemd's credentials; may be "+
 				"repeated")
+		for _, name := range []string{"alloc-id", "named", "put-var"} {
+			_ = f.MarkHidden(name) // it has just been added
+		}
 	case "dev":
 		f.BoolVarP(&o.Verbose, "verbose", "v", false, "log to standard error what taskapi does, and what it refuses")
 		f.StringVar(&o.Task, "task", "dev", "name of the task")

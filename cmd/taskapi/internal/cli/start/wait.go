@@ -47,6 +47,14 @@ func (o *WaitOptions) add(cmd *cobra.Command, what string, timeout time.Duration
 	_ = cmd.RegisterFlagCompletionFunc("wait", cobra.FixedCompletions(waits, cobra.ShellCompDirectiveNoFileComp))
 }
 
+// CheckArgs refuses a state that stands after a blank, and so is an argument. The command takes one argument.
+func (o *WaitOptions) CheckArgs(f *pflag.FlagSet, args []string) error {
+	if len(args) == 2 && f.Changed("wait") && slices.Contains(waits, args[0]) {
+		return base.Usagef("--wait takes its state after an equals sign: --wait=%s", args[0])
+	}
+	return nil
+}
+
 // CheckFlags checks the flags alone.
 func (o *WaitOptions) CheckFlags(f *pflag.FlagSet) error {
 	timeout := f.Lookup("wait-timeout")

@@ -1,5 +1,5 @@
 // Package vars opens the variables of a data directory, and reads variables from JSON, for 'taskapi var' and 'taskapi
-// run --var-items'.
+// run --put-var'.
 package vars
 
 import (

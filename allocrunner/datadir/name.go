@@ -1,0 +1,76 @@
+package datadir
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/privatefile"
+)
+
+// ErrNameInUse means that another process has held the lock on an allocation's name for longer than the caller waits.
+var ErrNameInUse = errors.New("another process begins an allocation of this name")
+
+// namePause is the pause between two attempts to lock a name. A start takes some 20 ms.
+const namePause = 5 * time.Millisecond
+
+// LockName takes the lock on an allocation's name, and waits for it at most that long. Whoever holds it is the only one
+// that looks for an allocation of this name and begins one. The lock is a byte of the file named names, locked for its
+// open file (F_OFD_SETLK in fcntl(2)): it ends with the last descriptor of that, in whichever process that is.
+func (d Dir) LockName(ctx context.Context, namespace, name string, most time.Duration) (*os.File, error) {
+	f, err := privatefile.Open(d.Names(), os.O_CREATE|os.O_RDWR)
+	if err != nil {
+		return nil, fmt.Errorf("lock of allocation %s: %w", name, err)
+	}
+	sum := fnv.New64a()
+	sum.Write([]byte(namespace + "\x00" + name))                                      // never fails
+	lock := &unix.Flock_t{Type: unix.F_WRLCK, Start: int64(sum.Sum64() >> 2), Len: 1} // two names rarely share a byte
+	for deadline := time.Now().Add(most); ; {
+		err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, lock)
+		switch {
+		case err == nil:
+			return f, nil
+		case errors.Is(err, unix.EINTR):
+			continue
+		case !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EACCES):
+			return nil, errors.Join(fmt.Errorf("lock of allocation %s: %s: %w", name, d.Names(), err), f.Close())
+		case !time.Now().Before(deadline):
+			return nil, errors.Join(ErrNameInUse, f.Close())
+		}
+		select {
+		case <-ctx.Done():
+			return nil, errors.Join(context.Cause(ctx), f.Close())
+		case <-time.After(namePause):
+		}
+	}
+}
+
+// HoldName makes l the owner of the lock on the allocation's name. The name lock ends once the allocation is saved, and
+// so found by others, or with l.
+func (l *Lock) HoldName(name *os.File) { l.name = name }
+
+// savedState lets others lock the allocation's name after the first write of the state.
+type savedState struct {
+	interfaces.State
+	lock *Lock
+}
+
+func (s savedState) Put(saved interfaces.Saved) error {
+	err := s.State.Put(saved)
+	if err == nil {
+		s.lock.releaseName()
+	}
+	return err
+}
+
+func (l *Lock) releaseName() {
+	if l.name != nil {
+		_ = l.name.Close() // a second Close has nothing to close
+	}
+}
