@@ -232,7 +232,7 @@ func TestTokensEndWithTheirLife(t *testing.T) {
 		t.Fatal(err)
 	}
 	file := mustWrite(t, filepath.Join(t.TempDir(), "next.nomad.hcl"), strings.ReplaceAll(next, "TESTBINARY", self))
-	taskapi(t, "update", "-data-dir", dir, "-force", testAllocID, file) // in its midst
+	taskapi(t, "update", "-data-dir", dir, "-replace", testAllocID, file) // in its midst
 	r.eventually("replaced", func() bool {
 		_, out, _ := strings.Cut(r.stdout.String(), "Replacing")
 		_, out, _ = strings.Cut(out, "Starting")

@@ -36,12 +36,13 @@ var sameWord = map[string]string{
 	"force":     "do what was refused with a warning",
 	"group":     "a task group of the job file; validate checks all without it",
 	"issuer":    "the issuer (iss) of tokens",
+	"index":     "a number that counts up, as in Nomad: of an allocation's name, of an event",
 	"json":      "print JSON; lines of it where the output has no end",
-	"jwks":      "the key set of another issuer",
 	"list":      "show what there is, and do nothing",
 	"namespace": "Nomad's namespace, of what the command is about",
 	"task":      "a task's name",
 	"ttl":       "a lifetime, of what the command makes",
+	"wait":      "wait until the allocation is in that state; for run, in the background",
 	"verbose":   "print more; for status, as in Nomad, whole IDs",
 }
 

@@ -36,7 +36,7 @@ var Hints = []struct{ Words, Hint string }{
 	{"plan diff", "'taskapi update --dry-run JOBFILE' shows what a job file would change"},
 	{"edit patch scale set rollout revert promote replace", "'taskapi update JOBFILE' gives an allocation another version " +
 		"of its job"},
-	{"wait", "'taskapi run --detach --wait JOBFILE' returns when the allocation is healthy"},
+	{"wait", "'taskapi run --wait JOBFILE' returns when the allocation is healthy"},
 	{"init example", "begin with examples/hello.nomad.hcl, or with 'taskapi dev -- COMMAND', which needs no job file"},
 	{"lint check fmt vet", "'taskapi validate JOBFILE' says what would run here"},
 	{"get list show describe inspect info job alloc allocation allocs jobs pods containers", "did you mean \"status\"? " +
@@ -78,6 +78,9 @@ var Hints = []struct{ Words, Hint string }{
 	{"token,mint,--aud token,explain,--aud", "the flag is --audience"},
 	{"token,mint,--out", "the flag is --out-file"},
 	{"keyring,export,--openid", "the flag is --issuer"},
+	{"run,--force", "--replace stops the allocation gracefully and runs it again, with new processes"},
+	{"run,--var-items", "--put-var writes a variable first"},
+	{"update,--force", "the flag is --replace"},
 	{"stop,--force stop,--kill", "'taskapi stop --now' kills every task immediately"},
 }
 

@@ -5,7 +5,9 @@ import (
 	"slices"
 
 	"github.com/spf13/cobra"
+
 	"github.com/spf13/pflag"
+	"taskapi/cmd/taskapi/internal/settings"
 )
 
 // TargetFlags are the flags of a command whose arguments are [ALLOC], or [ALLOC] [TASK]: --data-dir, and --alloc and
@@ -38,6 +40,12 @@ func (f *TargetFlags) AddNames(cmd *cobra.Command, w Environment, s Sought) {
 			return CompleteTarget(&f.DataDir, w, s)(cmd, nil, begun)
 		})
 	}
+}
+
+// AddConfig adds the flag of commands that need settings.
+func AddConfig(cmd *cobra.Command, file *string) {
+	cmd.Flags().StringVar(file, "config", "", "settings `FILE` (default $"+settings.FileEnv+", else "+
+		"/etc/taskapi/taskapi.hcl as root, else taskapi/taskapi.hcl in $XDG_CONFIG_HOME or ~/.config)")
 }
 
 // AddDataDir adds the flag of commands that need the data directory alone.

@@ -58,8 +58,8 @@ standard error stand under the event of its failure.
 
 SIGINT and SIGTERM stop it gracefully (kill_signal, kill_timeout, shutdown_delay); a second one kills every task
 immediately. SIGUSR1 ends taskapi and leaves the tasks running.
-As root, --isolate-users gives each task a user of its own. --wait returns when the allocation is healthy, running or
-complete; the exit code is 1, with the reason, when it can't become so any more.
+As root, --isolate-users gives each task a user of its own. --wait runs it in the background and returns when the
+allocation is healthy, running or complete; the exit code is 1, with the reason, when it can't become so any more.
 
 The allocation is JOB.GROUP[0], or with --index N JOB.GROUP[N]: each name runs once in a namespace of the data
 directory. If a taskapi runs it already, run is refused: 'taskapi update' gives it another version of the job. If it

@@ -31,12 +31,12 @@ func Update(w base.Environment) *cobra.Command {
 		Short: "Give a running allocation another version of its job",
 		Long: `Compares the job file with the job that the allocation runs, prints each difference and whether it is made
 in place or needs new processes, and gives the allocation the new version. Without ALLOC it is the running allocation of
-the file's job. Changes that need new processes are refused, with exit code 2, and nothing changes; with --force the
+the file's job. Changes that need new processes are refused, with exit code 2, and nothing changes; with --replace the
 allocation is stopped gracefully and run again, under the same ID and in the same directory. --dry-run only prints the
 differences.`,
 		Example: `  taskapi update examples/hello.nomad.hcl
   taskapi update --dry-run examples/hello.nomad.hcl
-  taskapi update --force hello examples/hello.nomad.hcl`,
+  taskapi update --replace hello examples/hello.nomad.hcl`,
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			jobFile, names := args[len(args)-1], args[:len(args)-1]
 			if at.Given(names) {
@@ -60,9 +60,9 @@ differences.`,
 	}
 	flags.AddVars(cmd)
 	at.Add(cmd, w, base.ToChange)
-	cmd.Flags().BoolVar(&u.force, "force", false,
+	cmd.Flags().BoolVar(&u.replace, "replace", false,
 		"if the changes need new processes, stop the allocation gracefully and run it again")
-	cmd.Flags().BoolVarP(&u.detach, "detach", "d", false, "with --force, return when the stop has begun")
+	cmd.Flags().BoolVarP(&u.detach, "detach", "d", false, "with --replace, return when the stop has begun")
 	cmd.Flags().BoolVar(&u.dryRun, "dry-run", false, "print what would change, and change nothing")
 	return cmd
 }
@@ -96,7 +96,7 @@ func allocationOf(ctx context.Context, w base.Environment, dataDir string, job *
 // updater gives a running allocation another version of its job.
 type updater struct {
 	base.Target
-	force       bool // also a version that needs new processes
+	replace     bool // also a version that needs new processes
 	detach      bool // don't wait for those
 	dryRun      bool
 	environment base.Environment
@@ -156,11 +156,11 @@ func (u *updater) update(ctx context.Context, c *client.Client, before *api.Allo
 	if plan.Annotations != nil && plan.Annotations.DesiredTGUpdates[before.TaskGroup] != nil {
 		destructive = plan.Annotations.DesiredTGUpdates[before.TaskGroup].DestructiveUpdate > 0
 	}
-	if destructive && !u.force {
-		return base.Usagef("allocation %s needs new processes for this job, and is unchanged; --force stops it "+
+	if destructive && !u.replace {
+		return base.Usagef("allocation %s needs new processes for this job, and is unchanged; --replace stops it "+
 			"gracefully and runs it again", u.ID)
 	}
-	if err := c.Register(context.WithoutCancel(ctx), job, plan.JobModifyIndex, u.force); err != nil {
+	if err := c.Register(context.WithoutCancel(ctx), job, plan.JobModifyIndex, u.replace); err != nil {
 		return u.asError(err)
 	}
 	if destructive {

@@ -50,7 +50,7 @@ func Config(w base.Environment) *cobra.Command {
 			return out.Table(w, rows, settingsTable(rows, w))
 		},
 	}
-	cmd.Flags().StringVar(&file, "config", "", "settings file to read (default $"+settings.FileEnv+", else this user's)")
+	base.AddConfig(cmd, &file)
 	base.AddDataDir(cmd, &dataDir)
 	base.AddOutput(cmd, &out)
 	return cmd

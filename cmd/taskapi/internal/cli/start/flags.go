@@ -62,7 +62,9 @@ func (o *Options) Add(cmd *cobra.Command) {
 	case "run":
 		o.Until.add(cmd, "", 0)
 		f.Lookup("wait-timeout").DefValue = DefaultWait.String() + ", without end for complete"
-		f.Lookup("wait").NoOptDefVal = WaitHealthy
+		wait := f.Lookup("wait")
+		wait.NoOptDefVal = WaitHealthy
+		wait.Usage = "run in the background, and return when the allocation is `STATE`: healthy, running or complete"
 		o.Output.Add(f)
 		f.BoolVarP(&o.Verbose, "verbose", "v", false, "log more than warnings to standard error")
 		f.BoolVar(&o.JSON, "json", false, "print events as JSON lines")

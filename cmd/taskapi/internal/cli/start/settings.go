@@ -20,8 +20,7 @@ type SettingFlags struct {
 
 // Add adds the flags.
 func (f *SettingFlags) Add(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.Config, "config", "", "settings `FILE` (default $"+settings.FileEnv+", else "+
-		"/etc/taskapi/taskapi.hcl as root, else taskapi/taskapi.hcl in $XDG_CONFIG_HOME or ~/.config)")
+	base.AddConfig(cmd, &f.Config)
 	cmd.Flags().StringArrayVarP(&f.options, "option", "o", nil,
 		"a setting for this allocation alone, `KEY=VALUE`; may be repeated; 'taskapi config' lists the keys")
 }
