@@ -52,7 +52,7 @@ func TestAForcedUpdateOutlivesItsTaskapi(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var updating sync.WaitGroup
 		updating.Go(func() { // it may wait for what follows, and see that taskapi leave
-			_ = cli.Run(ctx, []string{"update", "--data-dir", dir, "--force", "--var", version(n + 1), testAllocID, file},
+			_ = cli.Run(ctx, []string{"update", "--data-dir", dir, "--replace", "--var", version(n + 1), testAllocID, file},
 				testEnvironment(io.Discard, io.Discard))
 		})
 		until(t, p, "the old version has ended", func() bool { return strings.Contains(p.out.String(), "  Killed  ") })

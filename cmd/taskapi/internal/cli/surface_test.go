@@ -40,6 +40,7 @@ var sameWord = map[string]string{
 	"json":      "print JSON; lines of it where the output has no end",
 	"list":      "show what there is, and do nothing",
 	"namespace": "Nomad's namespace, of what the command is about",
+	"replace":   "new processes: a graceful stop, and another run",
 	"task":      "a task's name",
 	"ttl":       "a lifetime, of what the command makes",
 	"wait":      "wait until the allocation is in that state; for run, in the background",
