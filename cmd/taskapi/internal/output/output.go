@@ -39,6 +39,15 @@ func ShortIDs(ids []string) []string {
 // Date returns a time with its date, in the local zone, to the second.
 func Date(t time.Time) string { return t.Local().Format("2006-01-02 15:04:05") }
 
+// Clock returns a time of an event, in the local zone, to the millisecond, with its date unless that is the day of now.
+func Clock(t, now time.Time) string {
+	t, now = t.Local(), now.Local()
+	if t.YearDay() == now.YearDay() && t.Year() == now.Year() {
+		return t.Format("15:04:05.000")
+	}
+	return t.Format("2006-01-02 15:04:05.000")
+}
+
 // Duration returns a length of time in at most two units: 3d4h, 2h5m, 12s.
 func Duration(d time.Duration) string {
 	d = max(d, 0).Round(time.Second)

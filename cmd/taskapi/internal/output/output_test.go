@@ -121,3 +121,18 @@ func TestTemplate(t *testing.T) {
 		}
 	}
 }
+
+// TestClock: a time of another day has its date.
+func TestClock(t *testing.T) {
+	at := time.Date(2026, 11, 22, 23, 59, 59, 5e6, time.Local)
+	for now, want := range map[time.Time]string{
+		at.Add(-time.Hour):    "23:59:59.005",
+		at.Add(time.Second):   "2026-11-22 23:59:59.005",
+		at.AddDate(1, 0, 0):   "2026-11-22 23:59:59.005",
+		at.AddDate(0, 0, -30): "2026-11-22 23:59:59.005",
+	} {
+		if got := output.Clock(at, now); got != want {
+			t.Errorf("at %v: %q, want %q", now, got, want)
+		}
+	}
+}

@@ -139,7 +139,7 @@ func (p *Printer) print(l line, words ...string) {
 	text := p.format(l)
 	for _, word := range words {
 		if !p.json { // there they are among the details
-			text = fmt.Appendf(text, "%*s%s %s\n", len("15:04:05.000")+int(p.width.Load())+4, "",
+			text = fmt.Appendf(text, "%*s%s %s\n", len(output.Clock(l.Time, time.Now()))+int(p.width.Load())+4, "",
 				MarkOf(api.FSLogNameStderr, p.Colors), base.Clipped(linewriter.OneLine(word), maxWord))
 		}
 	}
@@ -160,7 +160,7 @@ func (p *Printer) format(l line) []byte {
 	if who == "" {
 		who = "allocation"
 	}
-	fmt.Fprintf(&b, "%s  %-*s  %-16s  %s\n", l.Time.Local().Format("15:04:05.000"), int(p.width.Load()), who, l.Type,
+	fmt.Fprintf(&b, "%s  %-*s  %-16s  %s\n", output.Clock(l.Time, time.Now()), int(p.width.Load()), who, l.Type,
 		linewriter.OneLine(l.Message))
 	return b.Bytes()
 }

@@ -222,7 +222,7 @@ func (f *revokeFlags) printRevoked(w base.Environment) error {
 	case !errors.Is(err, fs.ErrNotExist):
 		return err
 	}
-	table.Header("Revoked", "At", "Until")
+	table.Header("Revoked", "Created", "Until")
 	for _, r := range rules {
 		table.Row(r.String(), output.Date(time.Unix(r.CreatedAt, 0)), output.Date(time.Unix(r.Until, 0)))
 	}

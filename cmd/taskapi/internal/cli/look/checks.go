@@ -32,7 +32,11 @@ AllocCheckStatuses.`,
 			return err
 		}
 		table := checksTable(w, checks)
-		table.None = fmt.Sprintf("allocation %s has no results of checks", output.ShortID(found.ID))
+		table.None = fmt.Sprintf("%s has no results of checks", found)
+		if found.Alloc != nil && found.Alloc.ClientTerminalStatus() {
+			table.None = fmt.Sprintf("%s has ended (%s), and with it its checks: no results are kept", found,
+				found.Alloc.ClientStatus)
+		}
 		return out.Table(w, checks, table)
 	})
 	base.AddOutput(cmd, &out)

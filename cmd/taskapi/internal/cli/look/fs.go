@@ -90,7 +90,7 @@ func showFile(ctx context.Context, w base.Environment, out *base.OutputFlags, fi
 		return err
 	}
 	table := output.Table{Colors: w.Colors()}
-	table.Header("Mode", "Size", "Modified Time", "Name")
+	table.Header("Mode", "Size", "Modified", "Name")
 	for _, f := range list {
 		name, color := f.Name, output.Plain
 		if f.IsDir {

@@ -105,18 +105,18 @@ func (s *psShow) run(ctx context.Context) error {
 	timer := time.NewTicker(followPause)
 	defer timer.Stop()
 	for {
-		tasks, ended := []psTask{}, true
+		tasks, ended, notes := []psTask{}, true, ""
 		var errs []error
 		for _, t := range s.targets {
-			of, over, err := processesOf(ctx, t)
-			tasks, ended, errs = append(tasks, of...), ended && over, append(errs, err)
+			of, over, note, err := processesOf(ctx, t)
+			tasks, ended, notes, errs = append(tasks, of...), ended && over, notes+note, append(errs, err)
 		}
 		if ctx.Err() != nil {
 			return nil
 		}
 		err := errors.Join(errs...)
 		if err == nil || len(tasks) > 0 {
-			err = errors.Join(s.print(tasks), err)
+			err = errors.Join(s.print(tasks, notes), err)
 		}
 		if err != nil || ended || !s.follow {
 			return err
@@ -132,7 +132,7 @@ func (s *psShow) run(ctx context.Context) error {
 // clearScreen puts the cursor of a terminal into the first place, and empties what follows.
 const clearScreen = "\x1b[H\x1b[J"
 
-func (s *psShow) print(tasks []psTask) error {
+func (s *psShow) print(tasks []psTask, notes string) error {
 	w := s.environment
 	if s.out.JSON && s.follow {
 		return json.NewEncoder(w.Stdout).Encode(tasks)
@@ -145,16 +145,16 @@ func (s *psShow) print(tasks []psTask) error {
 				head = clearScreen + head
 			}
 		}
-		return w.Printf("%s%s", head, s.table(tasks))
+		return w.Printf("%s%s%s", head, s.table(tasks), notes)
 	})
 }
 
 // processesOf returns the tasks of an allocation with their processes, or the task that is named, and whether the
-// allocation has ended. A task that does not run has no processes.
-func processesOf(ctx context.Context, t base.Target) (tasks []psTask, ended bool, err error) {
+// allocation has ended. A task that does not run has no processes. note says why none are listed; it is a line, or empty.
+func processesOf(ctx context.Context, t base.Target) (tasks []psTask, ended bool, note string, err error) {
 	found, err := t.Locate(ctx)
 	if err != nil {
-		return nil, false, err
+		return nil, false, "", err
 	}
 	usage, ended := &api.AllocResourceUsage{}, found.Holder == client.Ended
 	if found.Holder == client.Serving {
@@ -166,8 +166,15 @@ func processesOf(ctx context.Context, t base.Target) (tasks []psTask, ended bool
 			usage, err = &api.AllocResourceUsage{}, nil
 		}
 		if err != nil {
-			return nil, false, err
+			return nil, false, "", err
 		}
+	}
+	switch {
+	case ended:
+		note = fmt.Sprintf("allocation %s has ended: it has no processes\n", output.ShortID(t.ID))
+	case found.Holder == client.Nobody:
+		note = fmt.Sprintf("the taskapi of allocation %s has exited, and its tasks may run on: '%s' resumes it\n",
+			output.ShortID(t.ID), t.Layout.Command("takeover", output.ShortID(t.ID)))
 	}
 	names := userNames{}
 	for _, name := range base.TaskNames(found.Alloc) {
@@ -186,7 +193,7 @@ func processesOf(ctx context.Context, t base.Target) (tasks []psTask, ended bool
 		}
 		tasks = append(tasks, task)
 	}
-	return tasks, ended, nil
+	return tasks, ended, note, nil
 }
 
 // userNames are the names of users that have been looked up, by their numbers.

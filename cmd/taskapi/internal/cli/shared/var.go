@@ -240,7 +240,7 @@ prints what GET /v1/vars answers; --template is given the same, a list of the SD
 				return err
 			}
 			table := &output.Table{Colors: w.Colors(), None: "No matching variables found"}
-			table.Header("Namespace", "Path", "Last Updated")
+			table.Header("Namespace", "Path", "Modified")
 			for _, v := range list {
 				table.Row(v.Namespace, v.Path, output.Date(time.Unix(0, v.ModifyTime)))
 			}
