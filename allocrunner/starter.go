@@ -76,6 +76,7 @@ func (s *starter) DriverTask(req *interfaces.TaskPrestartRequest, given *interfa
 		Processes: r.resources.processes,
 		Mounts:    slices.Concat(r.given.Mounts, given.Mounts), Devices: slices.Concat(r.given.Devices, given.Devices),
 		NetworkNamespace: r.given.NetworkNamespace,
+		NetBindService:   req.User.UID != 0 && r.resources.ports.Privileged(),
 		Logs: drivers.LogSpec{
 			Dir: req.Dir.LogDir, Disabled: ptr.Deref(logs.Disabled),
 			MaxFiles: ptr.Deref(logs.MaxFiles), MaxFileBytes: int64(ptr.Deref(logs.MaxFileSizeMB)) << 20,

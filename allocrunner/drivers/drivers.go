@@ -132,6 +132,9 @@ type Task struct {
 	User    interfaces.User
 	Logs    LogSpec
 
+	// NetBindService: the task's processes have CAP_NET_BIND_SERVICE, and no other capability.
+	NetBindService bool
+
 	// Env is the task's environment with the variables that hooks added. A driver whose tasks see other paths makes its
 	// own environment from Env, with WithTask.
 	Env *taskenv.Env

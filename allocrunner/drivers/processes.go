@@ -43,6 +43,10 @@ type Spec struct {
 	// is.
 	OOMScoreAdj int
 
+	// NetBindService gives a process of a user other than root CAP_NET_BIND_SERVICE, as an ambient capability. The
+	// process runs without it where the system forbids that.
+	NetBindService bool `json:",omitempty"`
+
 	// Files are the process's standard input, output and error. If empty, the process gets /dev/null and its logs
 	// instead. The caller closes them. With TTY the first is a terminal, which becomes the process's controlling one.
 	Files []*os.File `json:"-"`

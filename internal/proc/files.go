@@ -61,6 +61,15 @@ func Number(path string) (uint64, error) {
 	return strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64)
 }
 
+// FirstUnprivilegedPort returns net.ipv4.ip_unprivileged_port_start (ip(7)), the first port that needs no privilege.
+func FirstUnprivilegedPort() int {
+	port, err := Number("/proc/sys/net/ipv4/ip_unprivileged_port_start")
+	if err != nil {
+		return 1024
+	}
+	return int(port)
+}
+
 // Megahertz returns the speed of a CPU of this machine: its base frequency, else its highest, else what the kernel
 // measures now. It is 0 when the machine does not say.
 func Megahertz() float64 {

@@ -175,7 +175,7 @@ func specOf(task drivers.Task, command []string) (drivers.Spec, error) {
 	spec := drivers.Spec{
 		Task: task.Task.Name, Args: c.Args, Env: c.scrub(task.Env.List()), Dir: cmp.Or(c.WorkDir, task.Dir.Dir),
 		User: task.User, Logs: task.Logs,
-		OOMScoreAdj: c.OOMScoreAdj,
+		OOMScoreAdj: c.OOMScoreAdj, NetBindService: task.NetBindService,
 	}
 	whose, path := "task's ", c.Command
 	if len(command) > 0 {

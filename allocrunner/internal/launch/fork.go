@@ -24,19 +24,22 @@ const (
 // child holds everything that the process needs between fork and exec: numbers, and addresses of texts that end with a
 // NUL or have their length beside them.
 type child struct {
-	clone       cloneArgs
-	files       [3]uintptr
-	conn        uintptr
-	tty         bool
-	limit       unix.Rlimit // of open files
-	oomFile     *byte
-	oomScoreAdj *byte // nil: unchanged
-	oomLength   uintptr
-	parent      uintptr
-	user        *User // nil: as we are
-	groups      *uint32
-	dir, path   *byte
-	argv, envv  **byte
+	clone        cloneArgs
+	files        [3]uintptr
+	conn         uintptr
+	tty          bool
+	limit        unix.Rlimit // of open files
+	oomFile      *byte
+	oomScoreAdj  *byte // nil: unchanged
+	oomLength    uintptr
+	parent       uintptr
+	user         *User // nil: as we are
+	groups       *uint32
+	netBind      bool // capabilities are set and CAP_NET_BIND_SERVICE is kept
+	capHeader    unix.CapUserHeader
+	capabilities [2]unix.CapUserData // before the execution; only CAP_NET_BIND_SERVICE outlives that
+	dir, path    *byte
+	argv, envv   **byte
 
 	// the explaining program, its arguments, and the argument whose one byte is the errno; no environment
 	explainer     *byte
@@ -58,6 +61,9 @@ func newChild(p Program, conn *os.File) (*child, error) {
 	}
 	if p.User != nil && len(p.User.Groups) > 0 {
 		c.groups = &p.User.Groups[0]
+	}
+	if p.NetBindService {
+		c.keepNetBind()
 	}
 	var err error
 	text := func(s string) *byte {
@@ -82,6 +88,21 @@ func newChild(p Program, conn *os.File) (*child, error) {
 	argv := list(Name, " ", p.Path, p.Dir, p.Name)
 	c.explainer, c.explainerArgv, c.explainedErr, c.explainerEnvv = text(exe), &argv[0], argv[1], &list()[0]
 	return c, err
+}
+
+const netBindBit = 1 << unix.CAP_NET_BIND_SERVICE
+
+// keepNetBind prepares the capabilities of a process that keeps CAP_NET_BIND_SERVICE. One that becomes another user has
+// no other from then on; one of our user has ours until the execution.
+func (c *child) keepNetBind() {
+	c.netBind, c.capHeader.Version = true, unix.LINUX_CAPABILITY_VERSION_3
+	first := &c.capabilities[0]
+	if c.user != nil {
+		first.Effective, first.Permitted = netBindBit, netBindBit
+	} else if unix.Capget(&c.capHeader, first) != nil {
+		c.netBind = false
+	}
+	first.Inheritable |= netBindBit
 }
 
 // fork makes the process, in the cgroup if that is a descriptor, not -1. In the process it does not return.
@@ -174,6 +195,9 @@ func (c *child) become() (at step, errno syscall.Errno) {
 		return prepare, errno
 	}
 	if c.user != nil {
+		if c.netBind { // until the execution
+			_, _, _ = syscall.RawSyscall(syscall.SYS_PRCTL, unix.PR_SET_KEEPCAPS, 1, 0)
+		}
 		_, _, errno = syscall.RawSyscall(syscall.SYS_SETGROUPS, uintptr(len(c.user.Groups)),
 			uintptr(unsafe.Pointer(c.groups)), 0)
 		if errno == 0 {
@@ -185,6 +209,12 @@ func (c *child) become() (at step, errno syscall.Errno) {
 		if errno != 0 {
 			return changeUser, errno
 		}
+	}
+	if c.netBind { // the program runs also when that is refused: the execution takes all that is not ambient
+		_, _, _ = syscall.RawSyscall(syscall.SYS_CAPSET, uintptr(unsafe.Pointer(&c.capHeader)),
+			uintptr(unsafe.Pointer(&c.capabilities)), 0)
+		_, _, _ = syscall.RawSyscall6(syscall.SYS_PRCTL, unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_RAISE,
+			unix.CAP_NET_BIND_SERVICE, 0, 0, 0)
 	}
 	// Neither before, for the change of the user undoes both. Until the execution, a core dump would show the user our
 	// memory.

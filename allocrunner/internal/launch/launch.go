@@ -45,6 +45,10 @@ type Program struct {
 	Files       [3]*os.File // standard input, output and error; each has its own number, 0 to 2, or a greater one
 	TTY         bool        // Files[0] becomes its controlling terminal
 	OOMScoreAdj int         // 0: ours, as when the kernel refuses to lower it
+
+	// NetBindService gives the program of a user other than root CAP_NET_BIND_SERVICE as an ambient capability, so its
+	// children have it, too, and set-user-ID programs have not. Where that is refused, the program runs without it.
+	NetBindService bool
 }
 
 // User is the user that the process becomes.

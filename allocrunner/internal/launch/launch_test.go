@@ -2,6 +2,7 @@ package launch_test
 
 import (
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -25,6 +26,7 @@ import (
 
 	"taskapi/allocrunner/internal/launch"
 	"taskapi/allocrunner/internal/proctest"
+	"taskapi/internal/proc"
 )
 
 // The signal at the parent's death is the thread's that has executed the program, which is where a program's functions
@@ -53,7 +55,9 @@ type report struct {
 	User        []int // real and effective, then the group's
 	Groups      []int
 	Files       []int
-	ParentDeath int // the signal
+	ParentDeath int    // the signal
+	Effective   string // capabilities
+	Ambient     string
 }
 
 func newReport() report {
@@ -64,8 +68,18 @@ func newReport() report {
 	var death int32
 	_ = unix.Prctl(unix.PR_GET_PDEATHSIG, uintptr(unsafe.Pointer(&death)), 0, 0, 0)
 	r.ParentDeath = int(death)
+	r.Effective, r.Ambient = proc.Value(ownStatus, "CapEff"), proc.Value(ownStatus, "CapAmb")
 	return r
 }
+
+// ownStatus has the capabilities of the process that reads it.
+const ownStatus = "/proc/self/status"
+
+// The capabilities of a process, as its status shows them.
+const (
+	none    = "0000000000000000"
+	netBind = "0000000000000400" // CAP_NET_BIND_SERVICE
+)
 
 // inherited returns the open files that programs get which are executed from here. What Go's runtime opens is not among
 // them.
@@ -141,7 +155,7 @@ func (p *process) end(t *testing.T) (state *os.ProcessState, out, errs string) {
 func launchProgram(args []string) error {
 	score, _ := strconv.Atoi(os.Getenv("SCORE"))
 	l, err := launch.New(launch.Program{Path: args[0], Args: args, Dir: "/", OOMScoreAdj: score,
-		Files: [3]*os.File{os.Stdin, os.Stdout, os.Stderr}})
+		NetBindService: os.Getenv("NET_BIND") != "", Files: [3]*os.File{os.Stdin, os.Stdout, os.Stderr}})
 	if err != nil {
 		return err
 	}
@@ -188,22 +202,29 @@ var stranger = &launch.User{UID: 3100000077, GID: 3100000078, Groups: []uint32{3
 func TestBecome(t *testing.T) {
 	dir := openDir(t)
 	program := copyOfThis(t, dir)
+	const mayBind = "another user who may bind privileged ports"
 	for name, user := range map[string]*launch.User{"as we are": nil, "another user": stranger,
-		"another user without groups": {UID: 7, GID: 8}} {
+		"another user without groups": {UID: 7, GID: 8}, mayBind: stranger} {
 		t.Run(name, func(t *testing.T) {
 			want := report{
 				Args: []string{"its name", "report", "", "a b"}, Env: []string{"A=1", "B=x\ny"}, Dir: dir, Files: []int{0, 1, 2},
 				User: []int{os.Getuid(), os.Geteuid(), os.Getgid(), os.Getegid()}, ParentDeath: int(unix.SIGKILL),
+				Effective: proc.Value(ownStatus, "CapEff"), Ambient: proc.Value(ownStatus, "CapAmb"),
 			}
 			want.Groups, _ = os.Getgroups()
 			if user != nil {
 				proctest.NeedRoot(t)
 				want.User, want.Groups = []int{int(user.UID), int(user.UID), int(user.GID), int(user.GID)}, nil
+				want.Effective, want.Ambient = none, none
 				for _, group := range user.Groups {
 					want.Groups = append(want.Groups, int(group))
 				}
 			}
-			p := start(t, launch.Program{Path: program, Args: want.Args, Env: want.Env, Dir: dir, User: user})
+			if name == mayBind {
+				want.Effective, want.Ambient = netBind, netBind
+			}
+			p := start(t, launch.Program{Path: program, Args: want.Args, Env: want.Env, Dir: dir, User: user,
+				NetBindService: name == mayBind})
 			if err := p.Await(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -216,6 +237,67 @@ func TestBecome(t *testing.T) {
 				t.Errorf("the program (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestNetBindServiceEnds: a child has the one capability, too, and a set-user-ID program has none.
+func TestNetBindServiceEnds(t *testing.T) {
+	proctest.NeedRoot(t)
+	dir := openDir(t)
+	for name, want := range map[string]string{"child": netBind, "set-user-ID": none} {
+		t.Run(name, func(t *testing.T) {
+			program, owner := copyOfThis(t, dir), 7
+			if name == "child" {
+				owner = int(stranger.UID)
+			}
+			if err := errors.Join(os.Chown(program, owner, owner), os.Chmod(program, 0o755|os.ModeSetuid)); err != nil {
+				t.Fatal(err)
+			}
+			p := start(t, launch.Program{Path: "/bin/sh", Args: []string{"sh", "-c", `"$0" report; :`, program}, Dir: dir,
+				User: stranger, NetBindService: true})
+			if err := p.Await(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			_, out, errs := p.end(t)
+			var got report
+			if err := json.Unmarshal([]byte(out), &got); err != nil {
+				t.Fatalf("%v: %s%s", err, out, errs)
+			}
+			if got.User[1] != owner {
+				t.Skipf("the file system ignores the set-user-ID bit: the program runs as %d", got.User[1])
+			}
+			if got.Effective != want || got.Ambient != want {
+				t.Errorf("it has %s, of them ambient %s; want %s", got.Effective, got.Ambient, want)
+			}
+		})
+	}
+}
+
+// TestNetBindServiceOfOurOwn: a program that is no root's and has the capability gives it to those that are to have it
+// and to no others. One that does not have it starts them without it.
+func TestNetBindServiceOfOurOwn(t *testing.T) {
+	proctest.NeedRoot(t)
+	dir := openDir(t)
+	without := filepath.Join(dir, "without")
+	if err := os.Rename(copyOfThis(t, dir), without); err != nil {
+		t.Fatal(err)
+	}
+	with := copyOfThis(t, dir)
+	// struct vfs_cap_data in its second version: permitted and effective
+	capability := binary.LittleEndian.AppendUint32(nil, 0x02000001)
+	capability = append(binary.LittleEndian.AppendUint32(capability, 1<<unix.CAP_NET_BIND_SERVICE), make([]byte, 12)...)
+	if err := unix.Setxattr(with, "security.capability", capability, 0); err != nil {
+		t.Skipf("the file system gives programs no capabilities: %v", err)
+	}
+	for _, test := range []struct{ program, given, want string }{
+		{with, "NET_BIND=1", netBind}, {with, "NET_BIND=", none}, {without, "NET_BIND=1", none},
+	} {
+		cmd := exec.Command(test.program, "launch", "/bin/grep", "^CapEff", ownStatus)
+		cmd.Env = append(os.Environ(), test.given)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: stranger.UID, Gid: stranger.GID}}
+		if out, err := cmd.CombinedOutput(); err != nil || string(out) != "CapEff:\t"+test.want+"\n" {
+			t.Errorf("%s with %q: %s, %v; want %s", test.program, test.given, out, err, test.want)
+		}
 	}
 }
 

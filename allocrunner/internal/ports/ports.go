@@ -17,6 +17,8 @@ import (
 	"slices"
 
 	"github.com/hashicorp/nomad/api"
+
+	"taskapi/internal/proc"
 )
 
 // The range of dynamic ports is Nomad's (min_dynamic_port, max_dynamic_port). It is below the kernel's own range for
@@ -68,6 +70,8 @@ type Reservation struct {
 	ports    []*reservedPort
 	owner    string
 	warnings []error
+
+	privileged bool
 }
 
 // Allocate reserves every port of the networks, or none. Errors: ErrTaken, ErrExhausted, ErrInvalid, ErrHostIP,
@@ -80,6 +84,9 @@ func (r *Reservation) Networks() []*api.NetworkResource { return r.networks }
 
 // Mappings returns the group's ports: AllocatedResources.Shared.Ports. Static ports come first, as in Nomad.
 func (r *Reservation) Mappings() []api.PortMapping { return r.mappings }
+
+// Privileged reports whether a static port can be bound only by root or with CAP_NET_BIND_SERVICE.
+func (r *Reservation) Privileged() bool { return r.privileged }
 
 // Warnings returns the port locks that could not be taken: another allocation may take those ports.
 func (r *Reservation) Warnings() []error { return r.warnings }
@@ -209,6 +216,7 @@ func (a *allocator) static(p *api.Port) error {
 	if p.Value < 1 || p.Value > maxPort {
 		return fmt.Errorf("%w: static port %d; want 1 to %d", ErrInvalid, p.Value, maxPort)
 	}
+	a.privileged = a.privileged || p.Value < proc.FirstUnprivilegedPort()
 	if p.IgnoreCollision { // the tasks of several allocations may share it, by SO_REUSEPORT
 		return nil
 	}

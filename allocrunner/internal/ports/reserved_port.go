@@ -8,6 +8,8 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"taskapi/internal/proc"
 )
 
 // reservedPort is one port: its locks, and its sockets, as descriptors.
@@ -83,10 +85,7 @@ func explain(at netip.AddrPort, kind int, static bool, err error) error {
 		return fmt.Errorf("%w: %s is no address of this machine", ErrHostIP, at.Addr())
 	case errors.Is(err, unix.EACCES):
 		return fmt.Errorf("%w: %d needs root or CAP_NET_BIND_SERVICE; take one from %d up", ErrPermission, at.Port(),
-			firstUnprivileged)
+			proc.FirstUnprivilegedPort())
 	}
 	return fmt.Errorf("bind %s (%s): %w", at, proto, err)
 }
-
-// firstUnprivileged is the kernel's default of net.ipv4.ip_unprivileged_port_start.
-const firstUnprivileged = 1024

@@ -18,6 +18,7 @@ import (
 	"taskapi/allocrunner/internal/launch"
 	"taskapi/allocrunner/internal/logs"
 	"taskapi/allocrunner/internal/proctree"
+	"taskapi/internal/proc"
 )
 
 // process is one run of one task, or of a program beside it. Its fields are set before it is shared, with three
@@ -107,12 +108,7 @@ func (l *Local) launch(ctx context.Context, p *process, spec drivers.Spec, files
 	p.pid, p.started = p.proc.Pid, time.Now()
 	began()
 	if err = process.Await(ctx); err == nil {
-		if spec.OOMScoreAdj != 0 {
-			has, _ := os.ReadFile(fmt.Sprintf("/proc/%d/oom_score_adj", p.pid)) // it may have ended
-			if score := strings.TrimSpace(string(has)); score != "" && score != strconv.Itoa(spec.OOMScoreAdj) {
-				l.cfg.Logger.Warn("oom_score_adj can't be set", "task", spec.Task, "wanted", spec.OOMScoreAdj, "has", score)
-			}
-		}
+		l.warnOfRefused(p, spec)
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
@@ -124,6 +120,23 @@ func (l *Local) launch(ctx context.Context, p *process, spec drivers.Spec, files
 	p.tree.Remove()
 	p.abandon()
 	return explain(spec, err)
+}
+
+// warnOfRefused warns of what the system did not give the process, which may have ended.
+func (l *Local) warnOfRefused(p *process, spec drivers.Spec) {
+	if spec.OOMScoreAdj != 0 {
+		has, _ := os.ReadFile(fmt.Sprintf("/proc/%d/oom_score_adj", p.pid))
+		if score := strings.TrimSpace(string(has)); score != "" && score != strconv.Itoa(spec.OOMScoreAdj) {
+			l.cfg.Logger.Warn("oom_score_adj can't be set", "task", spec.Task, "wanted", spec.OOMScoreAdj, "has", score)
+		}
+	}
+	if spec.NetBindService {
+		has := proc.Value(fmt.Sprintf("/proc/%d/status", p.pid), "CapEff")
+		if set, err := strconv.ParseUint(has, 16, 64); err == nil && set&(1<<unix.CAP_NET_BIND_SERVICE) == 0 {
+			l.cfg.Logger.Warn("the task can't bind the group's privileged port: the system refuses to give it "+
+				"CAP_NET_BIND_SERVICE", "task", spec.Task)
+		}
+	}
 }
 
 // openLogs opens the files of both streams.

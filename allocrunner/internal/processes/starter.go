@@ -49,7 +49,8 @@ func (l *Local) startProcess(tree *proctree.Tree, process *launch.Launch) (proc 
 // program returns the program for the process to execute, with its standard files.
 func program(s drivers.Spec, files []*os.File, tty bool) launch.Program {
 	p := launch.Program{Path: s.Path, Args: append([]string{s.Path}, s.Args...), Env: s.Env, Dir: s.Dir,
-		Name: s.User.Name, Files: [3]*os.File(files), TTY: tty, OOMScoreAdj: s.OOMScoreAdj}
+		Name: s.User.Name, Files: [3]*os.File(files), TTY: tty, OOMScoreAdj: s.OOMScoreAdj,
+		NetBindService: s.NetBindService}
 	if needsUser(s.User) {
 		p.User = &launch.User{UID: s.User.UID, GID: s.User.GID, Groups: s.User.Groups}
 	}

@@ -14,6 +14,7 @@ import (
 	"taskapi/cmd/taskapi/internal/httpserve"
 	"taskapi/cmd/taskapi/internal/metrics"
 	"taskapi/handlers/scrape"
+	"taskapi/internal/proc"
 	"taskapi/internal/wake"
 )
 
@@ -105,7 +106,7 @@ func warnOfTakers(a httpserve.Address, what string, logger *slog.Logger) {
 	if a.AnyUserCanTake() {
 		logger.Warn(fmt.Sprintf("any user of this machine can listen on this port while taskapi does not, and give readers "+
 			"%s of their own; a Unix socket in a directory of yours (unix:///PATH) or a port below %d can't be taken",
-			what, httpserve.FirstUnprivilegedPort()), "address", a)
+			what, proc.FirstUnprivilegedPort()), "address", a)
 	}
 }
 

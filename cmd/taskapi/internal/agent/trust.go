@@ -15,8 +15,8 @@ import (
 	"strconv"
 	"strings"
 
-	"taskapi/cmd/taskapi/internal/httpserve"
 	"taskapi/identity"
+	"taskapi/internal/proc"
 	"taskapi/internal/safedir"
 	"taskapi/socket"
 )
@@ -144,7 +144,7 @@ func fetched(place string, logger *slog.Logger) (identity.URLSourceConfig, error
 			"http is for 127.0.0.1, ::1 and localhost alone")
 	}
 	port, err := strconv.ParseUint(cmp.Or(u.Port(), "80"), 10, 16)
-	if err == nil && uint16(port) >= httpserve.FirstUnprivilegedPort() {
+	if err == nil && int(port) >= proc.FirstUnprivilegedPort() {
 		logger.Warn("the process that listens on this port can sign identities that are trusted here, and any user of this "+
 			"machine can listen there while the issuer does not; use https, a file, or a Unix socket (unix:///PATH of "+
 			"'taskapi keyring serve')", "jwks", place)

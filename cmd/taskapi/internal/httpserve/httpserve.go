@@ -71,16 +71,7 @@ func (a Address) Local() bool { return a.Socket != "" || a.TCP.Addr().IsLoopback
 
 // AnyUserCanTake reports whether every user of this machine may listen at the address whenever nobody else does.
 func (a Address) AnyUserCanTake() bool {
-	return a.Socket == "" && a.TCP.Port() != 0 && a.TCP.Port() >= FirstUnprivilegedPort()
-}
-
-// FirstUnprivilegedPort returns net.ipv4.ip_unprivileged_port_start (ip(7)), the first port that needs no privilege.
-func FirstUnprivilegedPort() uint16 {
-	port, err := proc.Number("/proc/sys/net/ipv4/ip_unprivileged_port_start")
-	if err != nil {
-		return 1024
-	}
-	return uint16(port)
+	return a.Socket == "" && a.TCP.Port() != 0 && int(a.TCP.Port()) >= proc.FirstUnprivilegedPort()
 }
 
 // Listener bounds its open connections. One more takes the place of the connection that has been without a request for
