@@ -45,6 +45,12 @@ func TestMain(m *testing.M) {
 		}
 		unix.Exit(0)
 	}
+	if len(os.Args) > 2 && os.Args[1] == "launch-twice" {
+		if err := launchTwice(os.Args[2:]); err != nil {
+			fmt.Println(err)
+		}
+		unix.Exit(0)
+	}
 	m.Run()
 }
 
@@ -166,6 +172,36 @@ func launchProgram(args []string) error {
 	}
 	_, waited := p.Wait()
 	return errors.Join(l.Await(context.Background()), waited)
+}
+
+// launchTwice starts a program twice. At the first time no more files can be opened here.
+func launchTwice(args []string) error {
+	var fill []*os.File
+	for range 2 {
+		l, err := launch.New(launch.Program{Path: args[0], Args: args, Dir: "/",
+			Files: [3]*os.File{os.Stdin, os.Stdout, os.Stderr}})
+		if err != nil {
+			return err
+		}
+		defer l.Close()
+		for first := fill == nil; first && err == nil; {
+			var f *os.File
+			if f, err = os.Open(os.DevNull); err == nil {
+				fill = append(fill, f)
+			}
+		}
+		p, err := l.Fork(nil)
+		for _, f := range fill {
+			f.Close()
+		}
+		if err != nil {
+			return err
+		}
+		if _, err := p.Wait(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // openDir returns a directory that every user may enter.
@@ -313,6 +349,20 @@ func TestLimitOfOpenFiles(t *testing.T) {
 		if out, err := cmd.CombinedOutput(); err != nil || strings.TrimSpace(string(out)) != want {
 			t.Errorf("%s: a program that it starts has %s, %v; want %s", limits, out, err, want)
 		}
+	}
+}
+
+// TestLimitOfOpenFilesAfterAnError: if the limit can't be found out at a start, it is at the next one.
+func TestLimitOfOpenFilesAfterAnError(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("/bin/sh", "-c", `ulimit -n 99; ulimit -S -n 77; exec "$0" launch-twice /bin/sh -c 'ulimit -S -n'`,
+		self)
+	out, err := cmd.CombinedOutput()
+	if lines := strings.Fields(string(out)); err != nil || len(lines) != 2 || lines[0] == "77" || lines[1] != "77" {
+		t.Errorf("the programs have %q, %v; want another limit than 77, and then 77", out, err)
 	}
 }
 
