@@ -247,6 +247,9 @@ func byKey[V any](changes []*Change[V]) []*Change[V] {
 // byHead returns places sorted by head, and those of one head in their order. It sorts by one byte after the other, the
 // last one first. It leaves out the bytes that all have in common.
 func byHead(places []place) []place {
+	if slices.IsSortedFunc(places, func(a, b place) int { return cmp.Compare(a.head, b.head) }) {
+		return places
+	}
 	var counts [8][256]int
 	for _, p := range places {
 		for i := range counts {
