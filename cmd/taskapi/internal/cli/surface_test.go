@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"taskapi/cmd/taskapi/internal/cli/base"
 )
@@ -25,18 +26,42 @@ func TestFewCommands(t *testing.T) {
 	}
 }
 
+// ofEvery are the flags that every command has.
+var ofEvery = []string{"help", "data-dir"}
+
+// devHonours says what dev does with the flags that run has, too.
+var devHonours = map[string]string{
+	"config":        "reads the settings",
+	"isolate-users": "runs the command as a user of its own",
+	"option":        "sets a setting",
+	"policy":        "gives the command's task these rights",
+	"verbose":       "logs each step",
+}
+
+// TestDevIgnoresNoFlag: a flag of run is a flag of dev only if it does something there.
+func TestDevIgnoresNoFlag(t *testing.T) {
+	root := newRoot(base.Environment{Version: "1"}, "")
+	run, _, _ := root.Find([]string{"run"})
+	dev, _, _ := root.Find([]string{"dev"})
+	dev.Flags().VisitAll(func(f *pflag.Flag) {
+		if run.Flags().Lookup(f.Name) != nil && devHonours[f.Name] == "" && !slices.Contains(ofEvery, f.Name) {
+			t.Errorf("dev takes --%s as run does: say above what it does with it, or leave it out", f.Name)
+		}
+	})
+}
+
 // sameWord says for each flag whose usage differs from command to command how its name means one thing all the same.
 var sameWord = map[string]string{
 	"alloc":     "an allocation; token revoke also takes the ID of one that is gone",
 	"all":       "all that the command could be given one by one",
 	"audience":  "whom a token is for: expected, or issued",
+	"config":    "the settings file",
 	"data-dir":  "the data directory; dev and test make one",
 	"detach":    "the work goes on when the command has returned",
 	"follow":    "print more as it comes",
 	"force":     "do what was refused with a warning",
 	"group":     "a task group of the job file; validate checks all without it",
 	"issuer":    "the issuer (iss) of tokens",
-	"index":     "a number that counts up, as in Nomad: of an allocation's name, of an event",
 	"json":      "print JSON; lines of it where the output has no end",
 	"list":      "show what there is, and do nothing",
 	"namespace": "Nomad's namespace, of what the command is about",

@@ -81,6 +81,7 @@ var Hints = []struct{ Words, Hint string }{
 	{"run,--force", "--replace stops the allocation gracefully and runs it again, with new processes"},
 	{"run,--var-items", "--put-var writes a variable first"},
 	{"update,--force", "the flag is --replace"},
+	{"events,--index", "the flag is --from"},
 	{"stop,--force stop,--kill", "'taskapi stop --now' kills every task immediately"},
 }
 

@@ -36,8 +36,8 @@ index, whose events come a second time.`,
   taskapi events -f hello
   taskapi events -f --json --topic Allocation --topic Service hello`,
 		PreRunE: func(cmd *cobra.Command, _ []string) error {
-			if !asJSON && (cmd.Flags().Changed("topic") || cmd.Flags().Changed("index")) {
-				return base.Usagef("--topic and --index select lines of the stream: add --json")
+			if !asJSON && (cmd.Flags().Changed("topic") || cmd.Flags().Changed("from")) {
+				return base.Usagef("--topic and --from select lines of the stream: add --json")
 			}
 			return nil
 		},
@@ -60,7 +60,7 @@ index, whose events come a second time.`,
 	f.BoolVar(&asJSON, "json", false, "print Nomad's event stream")
 	f.StringArrayVar(&s.topics, "topic", nil,
 		"with --json: print events of this `TOPIC` alone, such as Allocation; may be repeated")
-	f.Uint64Var(&s.index, "index", 0, "with --json: print events from this index on")
+	f.Uint64Var(&s.index, "from", 0, "with --json: print events from this `INDEX` on")
 	return cmd
 }
 
