@@ -153,6 +153,7 @@ type request struct {
 	before      *api.Allocation // as it was last saved; nil if it is new
 	alloc       *api.Allocation // as it would begin
 	fromFiles   *jobspec.FromFiles
+	hide        func(error) error // removes the texts of fromFiles
 	submission  *api.JobSubmission
 	variables   []*api.Variable // variables to be written first
 	environment base.Environment
@@ -204,8 +205,15 @@ func (r *request) read(jobFile string, flags *pflag.FlagSet) (err error) {
 		}
 		r.alloc.Name = r.before.Name
 	}
-	if err := errors.Join(o.CheckUsers(loaded.Group), o.Until.Check(r.alloc)); err != nil {
-		return base.Usage(loaded.Hide(err))
+	r.hide = loaded.Hide
+	return nil
+}
+
+// check refuses flags that don't fit the allocation.
+func (r *request) check() (err error) {
+	o := &r.options
+	if err := errors.Join(o.CheckUsers(r.alloc.GetTaskGroup()), o.Until.Check(r.alloc)); err != nil {
+		return base.Usage(r.hide(err))
 	}
 	if !o.Detached {
 		r.variables, err = readVarItems(o.PutVars, r.alloc.Namespace, r.environment)
@@ -250,8 +258,14 @@ func (r *request) claimName(ctx context.Context, flags *pflag.FlagSet) error {
 	if o.Detached && o.Named {
 		r.name = os.NewFile(nameFD, "names")
 	}
+	unfit := r.check()
 	if o.AllocID != "" {
-		return nil
+		return unfit
+	}
+	if unfit != nil {
+		if _, err := os.Stat(r.layout.Names()); err != nil { // no allocation was left running, and nothing is made
+			return unfit
+		}
 	}
 	err := r.layout.MakeDir()
 	if err == nil {
@@ -269,12 +283,14 @@ func (r *request) claimName(ctx context.Context, flags *pflag.FlagSet) error {
 			_, _ = text.Seek(0, io.SeekStart) // it can
 		}
 		o.AllocID = left
-		err = r.read(r.jobFile, flags)
+		if err = r.read(r.jobFile, flags); err == nil {
+			unfit = r.check()
+		}
 	}
-	if err != nil {
-		return errors.Join(err, r.name.Close())
+	if err = cmp.Or(err, unfit); err != nil {
+		_ = r.name.Close() // nothing was written
 	}
-	return nil
+	return err
 }
 
 // sameName returns the allocation of the same name that run continues, empty for none.
