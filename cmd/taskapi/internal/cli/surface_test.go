@@ -55,7 +55,6 @@ var sameWord = map[string]string{
 	"alloc":     "an allocation; token revoke also takes the ID of one that is gone",
 	"all":       "all that the command could be given one by one",
 	"audience":  "whom a token is for: expected, or issued",
-	"config":    "the settings file",
 	"data-dir":  "the data directory; dev and test make one",
 	"detach":    "the work goes on when the command has returned",
 	"follow":    "print more as it comes",
