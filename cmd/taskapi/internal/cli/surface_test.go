@@ -29,6 +29,19 @@ func TestFewCommands(t *testing.T) {
 // ofEvery are the flags that every command has.
 var ofEvery = []string{"help", "data-dir"}
 
+// TestRunHasFewFlags: at most 15 beside those of every command.
+func TestRunHasFewFlags(t *testing.T) {
+	var flags []string
+	for _, f := range everyFlag() {
+		if slices.Contains(f.commands, "run") && !slices.Contains(ofEvery, f.name) {
+			flags = append(flags, f.name)
+		}
+	}
+	if len(flags) > 15 {
+		t.Errorf("run has %d flags: make one of them a setting, which -o sets: %v", len(flags), flags)
+	}
+}
+
 // devHonours says what dev does with the flags that run has, too.
 var devHonours = map[string]string{
 	"config":        "reads the settings",
