@@ -40,7 +40,7 @@ func boundedLogs(w base.Environment) (stdout, stderr io.Writer) {
 // detach runs the allocation in a background process, and prints its ID when its tasks have started, or when one of
 // them has failed to start. That is an error, but the allocation continues under its restart policy.
 func (r *request) detach(ctx context.Context, cmd *cobra.Command) error {
-	if err := r.layout.MakeDir(); err != nil {
+	if err := r.makeDir(); err != nil {
 		return err
 	}
 	if err := r.makeFree(ctx, ctx); err != nil {

@@ -341,9 +341,17 @@ func (r *request) freeIndex(ctx context.Context) int {
 	return free
 }
 
+// makeDir makes the data directory, unless claimName has done so.
+func (r *request) makeDir() error {
+	if r.name != nil {
+		return nil
+	}
+	return r.layout.MakeDir()
+}
+
 // run runs the allocation in this process. waiting ends when a signal asks to give up steps that change nothing.
 func (r *request) run(ctx, waiting context.Context) error {
-	if err := r.layout.MakeDir(); err != nil {
+	if err := r.makeDir(); err != nil {
 		return err
 	}
 	logger := base.NewLogger(r.options.Verbose, r.environment)
