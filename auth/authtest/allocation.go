@@ -33,6 +33,7 @@ type allocation struct {
 	operator *Task
 	provider *registry.Provider
 	events   *events.Log
+	api      *handlers.API
 	ended    atomic.Bool
 
 	leased sync.Mutex    // held during a registration, so that no service outlasts the lease; guards the field below
@@ -74,7 +75,7 @@ var _ interface {
 
 // run makes the allocation of a job, its directories, tokens and sockets.
 func (s *Server) run(index int, job Job) (err error) {
-	a := &allocation{id: uuid.NewString(), events: s.events, changed: make(chan struct{})}
+	a := &allocation{id: uuid.NewString(), events: events.New(), changed: make(chan struct{})}
 	a.claims = &auth.Allocation{
 		Region: region, Namespace: job.Namespace, JobID: job.ID, TaskGroup: job.Group, Life: uuid.NewString(),
 	}
@@ -93,6 +94,12 @@ func (s *Server) run(index int, job Job) (err error) {
 	a.provider = s.registry.Provider(a.alloc, discard)
 	s.background.Go(func() { a.provider.Run(s.running) })
 	s.allocs[a.id] = a
+	services := s.registry.Feed(s.running, job.Namespace)
+	s.background.Go(func() { services.Run(s.running) })
+	a.events.FollowServices(services)
+	served := s.served
+	served.Events = a.events
+	a.api = handlers.New(served)
 	dir := filepath.Join(s.dir, fmt.Sprint(index))
 	for i, name := range append(slices.Clone(job.Tasks), "") {
 		t := &Task{

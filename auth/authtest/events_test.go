@@ -90,3 +90,25 @@ func TestEvents(t *testing.T) {
 		}
 	}
 }
+
+// TestEventsOfOneNamespace: a task's stream has the services of its own namespace, other allocations' included, and
+// those of no other, whichever it asks for.
+func TestEventsOfOneNamespace(t *testing.T) {
+	t.Parallel()
+	srv := authtest.NewServer(t, authtest.Job{ID: "shop", Tasks: []string{"web"}}, authtest.Job{ID: "bank",
+		Tasks: []string{"web"}}, authtest.Job{ID: "lab", Namespace: "dev", Tasks: []string{"web"}})
+	shop := srv.Task("shop/web")
+	lines, err := shop.Client(shop.Token()).EventStream().Stream(t.Context(),
+		map[api.Topic][]string{api.TopicService: {"*"}}, 0, &api.QueryOptions{Namespace: api.AllNamespacesNamespace})
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv.Task("lab/web").RegisterService("lab", "127.0.0.1", 1)
+	for _, task := range []*authtest.Task{srv.Task("bank/web"), shop} {
+		id := task.RegisterService("db", "127.0.0.1", 5432)
+		e, ok := next(t, lines)
+		if s, err := e.Service(); !ok || err != nil || s.ID != id {
+			t.Fatalf("comes %+v, %t, %v; want the registration of %s", e, ok, err, id)
+		}
+	}
+}

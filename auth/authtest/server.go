@@ -21,7 +21,6 @@ import (
 	"taskapi/auth"
 	"taskapi/auth/badtokens"
 	"taskapi/handlers"
-	"taskapi/handlers/events"
 	"taskapi/handlers/faults"
 	"taskapi/handlers/node"
 	"taskapi/identity"
@@ -49,11 +48,10 @@ type Server struct {
 	ring          *identity.Keyring
 	foreign       badtokens.Key // of another issuer, whom the server trusts
 	authenticator authenticator
-	api           *handlers.API
+	served        handlers.Config // of each allocation's API, but for its events
 	allocs        allocs
 	tasks         []*Task
 	record        requests
-	events        *events.Log
 	faults        faults.Set
 	cluster       *memory.Store
 	variables     *variables.Service
@@ -79,7 +77,7 @@ const another = "https://another-issuer.example"
 // NewServer starts a server, which is closed with the test.
 func NewServer(tb TB, options ...Option) *Server {
 	tb.Helper()
-	s := &Server{tb: tb, events: events.New(), allocs: allocs{}, denied: map[string][]auth.Capability{}}
+	s := &Server{tb: tb, allocs: allocs{}, denied: map[string][]auth.Capability{}}
 	for _, o := range options {
 		o.apply(&s.config)
 	}
@@ -127,25 +125,22 @@ func (s *Server) start() (err error) {
 	if err := s.openShared(); err != nil {
 		return err
 	}
-	s.api = handlers.New(handlers.Config{
+	s.served = handlers.Config{
 		Server: handlers.Server{
 			Authenticator: &s.authenticator, Allocs: s.allocs, Logger: discard,
 			PeerOf: func(c net.Conn) (auth.Peer, error) { return peercred.Of(c.(*net.UnixConn)) },
 			Limits: limits, Auditor: &s.record, AuditReads: true, Fault: s.faults.Next,
 		},
 		Node:      handlers.Node{Agent: agent, JWKS: func() ([]byte, error) { return s.ring.JWKS(), nil }},
-		Variables: s.variables, Services: s.registry, Events: s.events,
+		Variables: s.variables, Services: s.registry,
 		TaskVariables: func(namespace, job string) handlers.Variables { return s.variables.OfTask(namespace, job) },
 		SigningKeyID:  func() string { return s.ring.Active().ID },
-	})
+	}
 	for i, job := range s.config.jobs {
 		if err := s.run(i, job); err != nil {
 			return fmt.Errorf("job %s: %w", job.ID, err)
 		}
 	}
-	services := s.registry.Feed(s.running, "")
-	s.background.Go(func() { services.Run(s.running) })
-	s.events.FollowServices(services)
 	return nil
 }
 
@@ -180,14 +175,14 @@ const (
 	datacenter = "dc1"
 )
 
-// serve answers on a new socket until the server is closed.
-func (s *Server) serve(path string, owner auth.Owner) error {
+// serve answers on a new socket of an allocation until the server is closed.
+func (s *Server) serve(a *allocation, path string, owner auth.Owner) error {
 	listener, err := net.Listen("unix", path)
 	if err != nil {
 		return err
 	}
 	s.background.Go(func() {
-		if err := s.api.Serve(s.running, listener, owner); err != nil {
+		if err := a.api.Serve(s.running, listener, owner); err != nil {
 			s.tb.Errorf("authtest: %v", err)
 		}
 	})

@@ -53,7 +53,7 @@ func (t *Task) start(identities []*api.WorkloadIdentity) error {
 	if err := os.Symlink(t.socket, link); err != nil {
 		return err
 	}
-	return t.server.serve(t.socket, auth.Owner{AllocationID: t.alloc.id, Task: t.name, UID: uint32(os.Getuid())})
+	return t.server.serve(t.alloc, t.socket, auth.Owner{AllocationID: t.alloc.id, Task: t.name, UID: uint32(os.Getuid())})
 }
 
 // writeFile replaces a file at a path within the task's directory.
