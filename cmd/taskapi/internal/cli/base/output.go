@@ -21,12 +21,23 @@ type OutputFlags struct {
 
 // AddOutput adds the flags, and makes the command check them before it does anything.
 func AddOutput(cmd *cobra.Command, o *OutputFlags) {
-	f := cmd.Flags()
-	f.BoolVar(&o.JSON, "json", false,
+	AddOutputAs(cmd, o,
 		"print JSON, as the API answers it; an error is an object with error and exit_code, on standard error")
+}
+
+// AddOutputAs is AddOutput with the usage of --json.
+func AddOutputAs(cmd *cobra.Command, o *OutputFlags, usage string) {
+	f, before := cmd.Flags(), cmd.PreRunE
+	f.BoolVar(&o.JSON, "json", false, usage)
 	f.StringVarP(&o.Template, "template", "t", "",
 		"print the value of --json with a Go `TEMPLATE`, with the SDK's field names")
-	cmd.PreRunE = func(*cobra.Command, []string) (err error) {
+	cmd.PreRunE = func(cmd *cobra.Command, args []string) (err error) {
+		if before != nil {
+			err = before(cmd, args)
+		}
+		if err != nil {
+			return err
+		}
 		if o.JSON && o.Template != "" {
 			return Usagef("--json and --template exclude each other: give one")
 		}

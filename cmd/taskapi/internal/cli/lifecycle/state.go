@@ -25,13 +25,19 @@ resumes the allocation. Use these commands when something went wrong.`,
 		Example: `  taskapi state dump 115ef685
   taskapi state repair 115ef685`,
 	}
-	cmd.AddCommand(onState(w, dumpState, &cobra.Command{
+	var out base.OutputFlags
+	dump := onState(w, func(w base.Environment, l base.Layout, id string) error {
+		return dumpState(w, &out, l, id)
+	}, &cobra.Command{
 		Use:   "dump [flags] ALLOC",
 		Short: "Print an allocation's state as JSON",
 		Long: `Prints an allocation's saved state, also while the allocation runs. If the state is damaged, the readable
 part is printed, the rest is named on standard error, and the exit code is 1.`,
-		Example: `  taskapi state dump 115ef685`,
-	}), onState(w, repairState, &cobra.Command{
+		Example: `  taskapi state dump 115ef685
+  taskapi state dump -t '{{.Version}}' 115ef685`,
+	})
+	base.AddOutput(dump, &out)
+	cmd.AddCommand(dump, onState(w, repairState, &cobra.Command{
 		Use:   "repair [flags] ALLOC",
 		Short: "Make a damaged state usable again",
 		Long: `Replaces a damaged state by a new one with every record that can be read, keeps the damaged file beside it,
@@ -59,7 +65,7 @@ type stateJSON struct {
 	*interfaces.Saved
 }
 
-func dumpState(w base.Environment, l base.Layout, id string) error {
+func dumpState(w base.Environment, out *base.OutputFlags, l base.Layout, id string) error {
 	path := l.State(id)
 	dump, err := state.Inspect(path)
 	if err != nil {
@@ -74,7 +80,8 @@ func dumpState(w base.Environment, l base.Layout, id string) error {
 	if dump.Saved.Alloc == nil && len(dump.Saved.Tasks) == 0 {
 		return fmt.Errorf("allocation %s: nothing can be read", id)
 	}
-	if err := output.JSON(w.Stdout, stateJSON{dump.Version, dump.Saved}); err != nil {
+	value := stateJSON{dump.Version, dump.Saved}
+	if err := out.Print(w, value, nil, func() error { return output.JSON(w.Stdout, value) }); err != nil {
 		return err
 	}
 	if len(dump.Problems) > 0 {

@@ -16,12 +16,10 @@ import (
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/cmd/taskapi/internal/cli/follow"
 	"taskapi/cmd/taskapi/internal/client"
-	"taskapi/cmd/taskapi/internal/output"
 )
 
 func Events(w base.Environment) *cobra.Command {
 	s := &eventsStream{w: w}
-	var asJSON bool
 	cmd := base.OnTarget(w, base.ToRead, &cobra.Command{
 		Use:   "events [flags] [ALLOC]",
 		Short: "Print what has happened to an allocation, in words or as Nomad's event stream",
@@ -30,13 +28,13 @@ allocation ends. 'taskapi attach' also prints the tasks' output.
 ` + base.AllocArgs + `
 
 --json prints the lines of GET /v1/event/stream of an allocation that runs: the latest few hundred, and with --follow
-each new one. When the allocation's taskapi is replaced, or the token is renewed, the stream begins again at its last
+each new one; --template is given each line, as the SDK's Events. When the allocation's taskapi is replaced, or the token is renewed, the stream begins again at its last
 index, whose events come a second time.`,
 		Example: `  taskapi events
   taskapi events -f hello
   taskapi events -f --json --topic Allocation --topic Service hello`,
 		PreRunE: func(cmd *cobra.Command, _ []string) error {
-			if !asJSON && (cmd.Flags().Changed("topic") || cmd.Flags().Changed("from")) {
+			if !s.out.JSON && s.out.Template == "" && (cmd.Flags().Changed("topic") || cmd.Flags().Changed("from")) {
 				return base.Usagef("--topic and --from select lines of the stream: add --json")
 			}
 			return nil
@@ -44,7 +42,7 @@ index, whose events come a second time.`,
 	}, func(ctx context.Context, found base.Target) (err error) {
 		ctx, release := base.UntilSignal(ctx)
 		defer release()
-		if s.target = found; asJSON {
+		if s.target = found; s.out.ForPrograms() {
 			err = s.run(ctx)
 		} else {
 			f := &follow.Follower{Target: found, W: w, Until: func(*api.Allocation) bool { return !s.follow }}
@@ -57,7 +55,7 @@ index, whose events come a second time.`,
 	})
 	f := cmd.Flags()
 	f.BoolVarP(&s.follow, "follow", "f", false, "print events as they happen, until the allocation ends or Ctrl-C")
-	f.BoolVar(&asJSON, "json", false, "print Nomad's event stream")
+	base.AddOutputAs(cmd, &s.out, "print Nomad's event stream")
 	f.StringArrayVar(&s.topics, "topic", nil,
 		"with --json: print events of this `TOPIC` alone, such as Allocation; may be repeated")
 	f.Uint64Var(&s.index, "from", 0, "with --json: print events from this `INDEX` on")
@@ -68,6 +66,7 @@ index, whose events come a second time.`,
 type eventsStream struct {
 	target base.Target
 	w      base.Environment
+	out    base.OutputFlags
 	follow bool
 	topics []string
 	index  uint64 // from which on events are wanted
@@ -124,11 +123,11 @@ func (s *eventsStream) read(ctx context.Context, c *client.Client) (done bool, e
 			}
 			continue
 		}
-		var line struct{ Index uint64 }
+		var line api.Events
 		if json.Unmarshal(raw, &line) == nil && line.Index > s.index {
 			s.index = line.Index
 		}
-		if err := output.JSON(s.w.Stdout, raw); err != nil {
+		if err := s.out.Print(s.w, line, raw, nil); err != nil {
 			return true, err
 		}
 	}

@@ -28,7 +28,7 @@ type logsOptions struct {
 	follow         bool
 	tail           int // lines; negative for all
 	stdout, stderr bool
-	json           bool
+	out            base.OutputFlags
 }
 
 // maxTail bounds the lines whose positions are kept in memory.
@@ -45,7 +45,8 @@ func Logs(w base.Environment) *cobra.Command {
 With several tasks, each line begins with its task's name and | for standard output or ! for standard error, and
 characters that could control a terminal are replaced. With one TASK, its output is copied unchanged, standard error
 to standard error. Without -f, a task's standard output comes before its standard error, since log files keep no
-times; with -f, lines come as they are written, until the allocation ends. A task's logs block says how much of its
+times; with -f, lines come as they are written, until the allocation ends. --template is given each line: .Task .Stream
+.Line. A task's logs block says how much of its
 latest output is kept (by default 10 files of 10 MB).`,
 		Example: `  taskapi logs -f
   taskapi logs --tail 20 --stderr hello
@@ -56,7 +57,7 @@ latest output is kept (by default 10 files of 10 MB).`,
 	f.IntVar(&o.tail, "tail", -1, "begin with the last `N` lines of each stream")
 	f.BoolVar(&o.stdout, "stdout", false, "only standard output")
 	f.BoolVar(&o.stderr, "stderr", false, "only standard error")
-	f.BoolVar(&o.json, "json", false, "print each line as a JSON object with task, stream and line")
+	base.AddOutputAs(cmd, &o.out, "print each line as a JSON object with task, stream and line")
 	return cmd
 }
 
@@ -78,7 +79,7 @@ func (o *logsOptions) run(ctx context.Context, w base.Environment, t base.Target
 	}
 	l := &logsPrinter{
 		files: files, out: w.Stdout, err: w.Stderr,
-		colors: w.Colors(), tasks: base.TaskNames(t.Alloc), raw: t.Task != "", json: o.json,
+		colors: w.Colors(), tasks: base.TaskNames(t.Alloc), raw: t.Task != "" && !o.out.ForPrograms(), format: &o.out, w: w,
 	}
 	ctx, release := base.UntilSignal(ctx)
 	defer release()
@@ -136,7 +137,8 @@ type logsPrinter struct {
 	colors   output.Colors
 	tasks    []string // of the allocation
 	raw      bool     // as it is, without a prefix
-	json     bool
+	format   *base.OutputFlags
+	w        base.Environment
 
 	mu sync.Mutex // held while a line is written, so that lines stay whole
 }
@@ -157,7 +159,7 @@ func (l *logsPrinter) print(ctx, following context.Context, s follow.TaskStream,
 	defer frames.Close()
 	lines := follow.LineSplitter{Print: func(line []byte) error { return l.line(s, line) }}
 	err = follow.CopyFrames(ctx, following, frames, func(f *api.StreamFrame) error {
-		if l.raw && !l.json {
+		if l.raw {
 			return l.write(s, f.Data)
 		}
 		return lines.Add(f.Data)
@@ -166,9 +168,12 @@ func (l *logsPrinter) print(ctx, following context.Context, s follow.TaskStream,
 }
 
 func (l *logsPrinter) line(s follow.TaskStream, line []byte) error {
-	if l.json {
-		text, err := json.Marshal(logLine{s.Task, s.Kind, string(line)})
-		return errors.Join(err, l.write(follow.TaskStream{Task: s.Task, Kind: api.FSLogNameStdout}, append(text, '\n')))
+	if l.format.ForPrograms() {
+		value := logLine{s.Task, s.Kind, string(line)}
+		text, err := json.Marshal(value)
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return errors.Join(err, l.format.Print(l.w, value, text, nil))
 	}
 	width := 0
 	for _, task := range l.tasks {
