@@ -4,8 +4,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
+	"time"
 
+	"github.com/hashicorp/hcl/v2/hclwrite"
+	"github.com/zclconf/go-cty/cty"
+	"golang.org/x/sys/unix"
+
+	"taskapi/internal/flock"
 	"taskapi/internal/privatefile"
 )
 
@@ -15,6 +20,9 @@ type KeyFile struct {
 	From string // where the settings say so
 	path string // of the settings file
 }
+
+// lockTime is more than a process needs to write the file.
+const lockTime = 5 * time.Second
 
 // SealKeyOf returns what the settings file of a data directory says.
 func SealKeyOf(dir string) (KeyFile, error) {
@@ -26,9 +34,21 @@ func SealKeyOf(dir string) (KeyFile, error) {
 	return k, err
 }
 
-// Remember writes a key file into the settings file, which has none or another.
+// Remember writes a key file into the settings file, unless another process has just done so, or it has another.
 func (k KeyFile) Remember(file string) error {
-	text := "keyring {\n  seal_key = " + strconv.Quote(file) + "\n}\n"
+	dir, err := os.Open(filepath.Dir(k.path))
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	if err := flock.Lock(int(dir.Fd()), unix.LOCK_EX, lockTime); err != nil {
+		return fmt.Errorf("%s: %w", k.path, err)
+	}
+	if k, err = SealKeyOf(dir.Name()); err != nil || k.File == file {
+		return err
+	}
+	quoted := hclwrite.TokensForValue(cty.StringVal(file)).Bytes()
+	text := "keyring {\n  seal_key = " + string(quoted) + "\n}\n"
 	if k.File != "" {
 		return fmt.Errorf("%s names another key file, %s: change that line to %s", k.From, k.File, file)
 	}

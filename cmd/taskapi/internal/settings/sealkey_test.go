@@ -1,0 +1,31 @@
+package settings
+
+import (
+	"strings"
+	"testing"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// TestRememberKeyFile: the settings file names any path, once, whoever else writes it.
+func TestRememberKeyFile(t *testing.T) {
+	dir := t.TempDir()
+	const file = "/keys/a \"${b}\" %{c}\\d"
+	before, err := SealKeyOf(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var writers errgroup.Group
+	for range 8 {
+		writers.Go(func() error { return before.Remember(file) })
+	}
+	if err := writers.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := SealKeyOf(dir); err != nil || got.File != file {
+		t.Errorf("%+v, %v, want %s", got, err, file)
+	}
+	if err := before.Remember("/keys/other"); err == nil || !strings.Contains(err.Error(), Name+":2 names another") {
+		t.Errorf("%v, want a refusal of another file", err)
+	}
+}
