@@ -47,6 +47,10 @@ func TestNext(t *testing.T) {
 				"consul.address": "file:1 /f:4", "consul.token_file": "/file /f:5", "consul.enabled": "false /f:6",
 			}, consul: "file:1"},
 		// a token of one agent must not go to another
+		"users of tasks without any": {before: Record{Values: Values{}}, want: map[string]string{
+			"host_ip": "::1 /f:1", "policy": "nomad /f:2", "consul.address": "file:1 /f:4",
+			"consul.token_file": "/file /f:5", "consul.enabled": "false /f:6",
+		}, consul: "file:1"},
 		"the environment's Consul": {env: map[string]string{"CONSUL_HTTP_ADDR": "env:1"}, want: map[string]string{
 			"host_ip": "::1 /f:1", "policy": "nomad /f:2", "isolate_users": "5-9 /f:3", "consul.enabled": "false /f:6",
 		}, consul: "env:1"},
@@ -77,6 +81,26 @@ func TestNext(t *testing.T) {
 				t.Errorf("kept as %+v, %v; want %+v", kept, err, next)
 			}
 		})
+	}
+}
+
+// TestRecordWithoutValues is one, so a machine's new users are not those of tasks that run.
+func TestRecordWithoutValues(t *testing.T) {
+	dir := t.TempDir()
+	first, err := Record{}.Next(nil, nil, func(string) string { return "" })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := first.Save(dir); err != nil {
+		t.Fatal(err)
+	}
+	kept, err := Read(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	next, err := kept.Next(nil, Values{{"isolate_users", []string{"true"}, "/f:1"}}, func(string) string { return "" })
+	if err != nil || len(next.Values) > 0 {
+		t.Errorf("%+v, %v, want no users", next, err)
 	}
 }
 

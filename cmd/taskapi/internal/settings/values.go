@@ -100,7 +100,7 @@ func ParseOptions(options []string, dir string) (Values, error) {
 
 // over returns the values of all, and those of below for other settings.
 func (all Values) over(below Values) Values {
-	merged := slices.Clone(all)
+	merged := append(Values{}, all...) // never nil: a record without values is one, too
 	for _, v := range below {
 		if all.get(v.Key) == nil {
 			merged = append(merged, v)
