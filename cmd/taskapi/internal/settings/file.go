@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -82,7 +83,7 @@ func read(path string, keys, others []Key, elsewhere string) (Values, error) {
 	if path == "" {
 		return nil, errNoPath
 	}
-	source, err := os.ReadFile(path)
+	source, err := readFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("settings file: %w", err)
 	}
@@ -114,6 +115,16 @@ func read(path string, keys, others []Key, elsewhere string) (Values, error) {
 	return p.values.sorted(), nil
 }
 
+// readFile returns a file, or the first maxFile+1 bytes of a longer one.
+func readFile(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, maxFile+1))
+}
+
 type parser struct {
 	path         string
 	keys, others []Key
@@ -143,6 +154,10 @@ func (p *parser) body(prefix string, body *hclsyntax.Body) {
 			p.problem(b.TypeRange, "a block can't stand in the block %q", strings.TrimSuffix(prefix, "."))
 		case len(b.Labels) > 0:
 			p.problem(b.TypeRange, "the block %q takes no label", b.Type)
+		case len(b.Body.Attributes) == 0 && !slices.ContainsFunc(p.keys, func(k Key) bool {
+			return strings.HasPrefix(k.Name, b.Type+".")
+		}):
+			p.problem(b.TypeRange, "there is no block %q", b.Type)
 		default:
 			p.body(b.Type+".", b.Body)
 		}
