@@ -44,7 +44,7 @@ var Keys = sync.OnceValue(func() []Key {
 			Default: "local", put: text(func(s *agent.Settings) *string { return &s.Policy }), absolute: absolutePolicy},
 		{Name: "identity.issuer", Doc: "issuer (iss) of new identities, a URL", put: putIssuer},
 		{Name: "identity.ttl", Doc: "lifetime of identities without a ttl, at least 1s", Default: "8760h", put: putTTL},
-		{Name: "identity.audience", List: true, Doc: "audiences of which a token must name one; identities without an aud " +
+		{Name: audienceKey, List: true, Doc: "audiences of which a token must name one; identities without an aud " +
 			"are issued for them", Default: identity.DefaultAudience, put: list(func(s *agent.Settings) *[]string { return &s.Audiences })},
 		{Name: "identity.jwks", List: true, Doc: "other issuers whose identities are trusted: " +
 			"SOURCE[,iss=ISSUER][,aud=AUDIENCE]..., where SOURCE of the JWK set is a file, a URL or unix:///PATH",
@@ -79,6 +79,8 @@ var Keys = sync.OnceValue(func() []Key {
 	}
 	return all
 })
+
+const audienceKey = "identity.audience"
 
 // SealKey names the setting of a data directory: the file with the key that seals its key ring.
 const SealKey = "keyring.seal_key"

@@ -73,8 +73,11 @@ func find(keys []Key, name string) (Key, error) {
 		if d := levenshtein.Distance(name, k.Name, nil); d < slips {
 			near, slips = k.Name, d
 		}
-		if _, last, _ := strings.Cut(k.Name, "."); last == name { // the block was left out
+		switch block, last, _ := strings.Cut(k.Name, "."); name {
+		case last: // the block was left out
 			near, slips = k.Name, 0
+		case block:
+			return Key{}, fmt.Errorf("%s is a block: give one of its settings, such as %s", name, k.Name)
 		}
 	}
 	if near != "" {
@@ -83,16 +86,23 @@ func find(keys []Key, name string) (Key, error) {
 	return Key{}, fmt.Errorf("there is no setting %q; 'taskapi config' lists them", name)
 }
 
-// ParseOptions returns the values of -o: KEY=VALUE each. KEY= takes back what the allocation remembers.
+// ParseOptions returns the values of -o: KEY=VALUE each. KEY= takes back what the allocation remembers. Commas separate
+// several audiences.
 func ParseOptions(options []string, dir string) (Values, error) {
 	var all Values
 	for _, option := range options {
 		key, text, ok := strings.Cut(option, "=")
-		if !ok {
+		if !ok || key == "" {
 			return nil, fmt.Errorf("-o %s: it must be KEY=VALUE, such as -o host_ip=127.0.0.1", option)
 		}
-		if err := all.Give(key, text, dir, "-o"); err != nil {
-			return nil, fmt.Errorf("-o %s: %w", option, err)
+		texts := []string{text}
+		if key == audienceKey {
+			texts = strings.Split(text, ",")
+		}
+		for _, text := range texts {
+			if err := all.Give(key, text, dir, "-o"); err != nil {
+				return nil, fmt.Errorf("-o %s: %w", option, err)
+			}
 		}
 	}
 	return all, nil
