@@ -199,6 +199,28 @@ func TestPolicyAndAudit(t *testing.T) {
 	}
 }
 
+// TestAuditOfReads: with the setting audit.reads each read has a line, and without it none has.
+func TestAuditOfReads(t *testing.T) {
+	t.Parallel()
+	for reads, want := range map[string]bool{"true": true, "false": false} {
+		log := filepath.Join(t.TempDir(), "audit.log")
+		r := startRun(t, shortDir(t), testJob, "-o", "audit.path="+log, "-o", "audit.reads="+reads)
+		for range 3 { // the last of the same bytes skips the parser
+			if _, _, err := r.operator().Allocations().Info(testAllocID, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r.stop()
+		content, err := os.ReadFile(log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Count(string(content), `"path":"/v1/allocation/`+testAllocID+`","outcome":"done","status":200`); got >= 3 != want {
+			t.Errorf("reads = %s: %d lines of reads in\n%s", reads, got, content)
+		}
+	}
+}
+
 // TestAuditLogThatIsRenamed: SIGHUP has it go on in a new file, and stops nothing. It is sent to this process, so to
 // all that run in it.
 func TestAuditLogThatIsRenamed(t *testing.T) {

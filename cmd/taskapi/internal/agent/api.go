@@ -93,6 +93,7 @@ func (s *wiring) openAPI(alloc *api.Allocation) (err error) {
 			Limits:        s.limits,
 			Logger:        s.logger,
 			Auditor:       auditor,
+			AuditReads:    s.cfg.Settings.AuditReads,
 			Answered:      s.audience.answered,
 			Lacking:       s.cfg.Lacking,
 		},

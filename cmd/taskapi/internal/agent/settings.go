@@ -23,6 +23,7 @@ type Settings struct {
 	Limits          []string // NAME=VALUE each
 	AuditLog        string
 	AuditRequired   bool
+	AuditReads      bool
 	HostIP          string
 	IdentityTTL     time.Duration
 	IsolateUsers    string // FROM-TO; empty for no isolation
@@ -57,8 +58,8 @@ func (s Settings) Audience() []string {
 
 // Check returns an error for values that don't go together, whatever the files have that they name.
 func (s Settings) Check() error {
-	if s.AuditRequired && s.AuditLog == "" {
-		return invalid(errors.New("audit.required needs audit.path"))
+	if (s.AuditRequired || s.AuditReads) && s.AuditLog == "" {
+		return invalid(errors.New("audit.required and audit.reads need audit.path"))
 	}
 	if err := s.checkServices(); err != nil {
 		return invalid(err)

@@ -53,6 +53,8 @@ var Keys = sync.OnceValue(func() []Key {
 			put: text(func(s *agent.Settings) *string { return &s.AuditLog }), absolute: absolutePath},
 		{Name: "audit.required", Doc: "true refuses changes that the audit log can't record",
 			put: flag(func(s *agent.Settings) *bool { return &s.AuditRequired })},
+		{Name: "audit.reads", Doc: "true gives each read its line, too; nothing slows a task's reads, so that its lines can " +
+			"fill the disk", put: flag(func(s *agent.Settings) *bool { return &s.AuditReads })},
 		{Name: "telemetry.listen", Doc: "serve only the metrics, to everyone who connects and without a token, at " +
 			"http://ADDRESS:PORT/metrics for Prometheus, or at unix:///PATH", put: putListen},
 		{Name: "consul.enabled", Doc: "false registers services with the provider \"consul\", Nomad's default, here, as if " +
