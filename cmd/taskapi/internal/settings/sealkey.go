@@ -4,10 +4,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"time"
 
-	"github.com/hashicorp/hcl/v2/hclwrite"
-	"github.com/zclconf/go-cty/cty"
 	"golang.org/x/sys/unix"
 
 	"taskapi/internal/flock"
@@ -47,8 +47,12 @@ func (k KeyFile) Remember(file string) error {
 	if k, err = SealKeyOf(dir.Name()); err != nil || k.File == file {
 		return err
 	}
-	quoted := hclwrite.TokensForValue(cty.StringVal(file)).Bytes()
-	text := "keyring {\n  seal_key = " + string(quoted) + "\n}\n"
+	quoted := strconv.Quote(file)
+	if unquoted := strings.NewReplacer(`\\`, `\`, `\"`, `"`).Replace(quoted); unquoted != `"`+file+`"` {
+		return fmt.Errorf("the path %s can't be written into %s: give one without control characters", quoted, k.path)
+	}
+	quoted = strings.NewReplacer("${", "$${", "%{", "%%{").Replace(quoted) // else they begin an expression
+	text := "keyring {\n  seal_key = " + quoted + "\n}\n"
 	if k.File != "" {
 		return fmt.Errorf("%s names another key file, %s: change that line to %s", k.From, k.File, file)
 	}

@@ -28,4 +28,9 @@ func TestRememberKeyFile(t *testing.T) {
 	if err := before.Remember("/keys/other"); err == nil || !strings.Contains(err.Error(), Name+":2 names another") {
 		t.Errorf("%v, want a refusal of another file", err)
 	}
+	for _, odd := range []string{"/keys/a\nb", "/keys/\xff"} {
+		if err := (KeyFile{path: t.TempDir() + "/" + Name}).Remember(odd); err == nil || !strings.Contains(err.Error(), "control") {
+			t.Errorf("%q: %v, want a refusal", odd, err)
+		}
+	}
 }
