@@ -105,8 +105,8 @@ func (s Settings) Check() error {
 		return nil
 	}
 	if (s.CertFile == "") != (s.KeyFile == "") {
-		return errors.New("a certificate for Consul needs its key, and a key its certificate: set both consul.cert_file and " +
-			"consul.key_file")
+		return errors.New("a certificate for Consul needs its key, and a key its certificate: set both " +
+			"consul.cert_file and consul.key_file")
 	}
 	_, err := s.endpoint()
 	return err

@@ -106,8 +106,8 @@ func (db *DB) open() error {
 	return nil
 }
 
-// begin writes an empty file's header, which tells it from one of an allocation that has begun, whose state was removed.
-// Nothing is synced: the first Put replaces the file.
+// begin writes an empty file's header, which tells it from one of an allocation that has begun, whose state was
+// removed. Nothing is synced: the first Put replaces the file.
 func (db *DB) begin() error {
 	batch, live := values(nil).encode(1, logfile.HeaderSize, db.version)
 	db.head, db.txid, db.live, db.fresh = logfile.HeaderSize+int64(len(batch)), 1, live, true

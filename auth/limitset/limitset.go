@@ -68,7 +68,8 @@ var table = []limit{
 		func(s *Set) any { return &s.Refusals }, 0, 0},
 	{"requests", off, "a task's requests with a good token, beyond which it gets 429",
 		func(s *Set) any { return &s.Requests }, 0, 0},
-	{"changes", "20/s:200", "a task's changes and commands that the audit log records, beyond which each waits for its turn",
+	{"changes", "20/s:200", "a task's changes and commands that the audit log records, beyond which each waits for its " +
+		"turn",
 		func(s *Set) any { return &s.Changes }, 0, 0},
 	{"connections", "256", "open connections of a socket, beyond which 503",
 		func(s *Set) any { return &s.Connections }, minConnections, maxConnections},

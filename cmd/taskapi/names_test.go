@@ -89,8 +89,8 @@ func TestOneRunGetsAName(t *testing.T) {
 	}
 }
 
-// TestNamesInEveryCommand gives an allocation's name, and its job file's, to each command that takes an allocation, while
-// another allocation of the job runs.
+// TestNamesInEveryCommand gives an allocation's name, and its job file's, to each command that takes an allocation,
+// while another allocation of the job runs.
 func TestNamesInEveryCommand(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)

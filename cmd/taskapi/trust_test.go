@@ -215,7 +215,8 @@ func TestAuditOfReads(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := strings.Count(string(content), `"path":"/v1/allocation/`+testAllocID+`","outcome":"done","status":200`); got >= 3 != want {
+		line := `"path":"/v1/allocation/` + testAllocID + `","outcome":"done","status":200`
+		if got := strings.Count(string(content), line); got >= 3 != want {
 			t.Errorf("reads = %s: %d lines of reads in\n%s", reads, got, content)
 		}
 	}

@@ -20,8 +20,8 @@ type nomad struct {
 	allocs string // the directory of allocations
 }
 
-// nomadConfig lets the agent run raw_exec, on ports of its own. Nothing asks for clouds, which takes seconds where there
-// are none. The allocations' directory and the ports go in.
+// nomadConfig lets the agent run raw_exec, on ports of its own. Nothing asks for clouds, which takes seconds where
+// there are none. The allocations' directory and the ports go in.
 const nomadConfig = `
 client {
   alloc_dir = %q

@@ -39,8 +39,8 @@ func thisNode() nodeID {
 	return nodeID{uuid.NewSHA1(uuid.NameSpaceOID, append([]byte("taskapi node "), seed...)).String(), name}
 }
 
-// NewAllocation returns an allocation as a scheduler places it on this machine, the first of its group. The version of the job is removed,
-// because the allocation counts its job's versions.
+// NewAllocation returns an allocation as a scheduler places it on this machine, the first of its group. The version
+// of the job is removed, because the allocation counts its job's versions.
 func NewAllocation(id string, job *api.Job, group *api.TaskGroup) *api.Allocation {
 	node := thisNode()
 	if job.Version != nil {

@@ -146,7 +146,8 @@ func TestCommandsAreDocumented(t *testing.T) {
 		if f.short != "" {
 			name = "`-" + f.short + "`, " + name
 		}
-		fmt.Fprintf(&index, "| %s | %s | %s |\n", name, strings.ReplaceAll(f.usage, "|", `\|`), strings.Join(f.commands, ", "))
+		usage := strings.ReplaceAll(f.usage, "|", `\|`)
+		fmt.Fprintf(&index, "| %s | %s | %s |\n", name, usage, strings.Join(f.commands, ", "))
 	}
 	doctest.Table(t, "../../../../docs/commands.md", "cmd/taskapi/internal/cli", index.String()+want.String()+"\n")
 }

@@ -94,7 +94,8 @@ func TestFlagsHaveOneMeaning(t *testing.T) {
 		}
 		before := first[f.name]
 		if f.short != before.short {
-			t.Errorf("--%s has the short form %q in %v, and %q in %v", f.name, f.short, f.commands, before.short, before.commands)
+			t.Errorf("--%s has the short form %q in %v, and %q in %v", f.name, f.short, f.commands, before.short,
+				before.commands)
 		}
 		if sameWord[f.name] == "" {
 			t.Errorf("--%s means %q in %v, and %q in %v", f.name, f.usage, f.commands, before.usage, before.commands)

@@ -64,8 +64,9 @@ func ReadMachine(path string) (Values, error) {
 
 // ReadData returns the values of a data directory's settings file, which may be missing.
 func ReadData(dir string) (Values, error) {
-	all, err := read(filepath.Join(dir, Name), dataKeys(), Keys(), "belongs to the machine: put it into /etc/taskapi/"+Name+
-		" or your own settings file")
+	all, err := read(filepath.Join(dir, Name), dataKeys(), Keys(),
+		"belongs to the machine: put it into /etc/taskapi/"+Name+
+			" or your own settings file")
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

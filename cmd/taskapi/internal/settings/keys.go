@@ -35,7 +35,8 @@ var Keys = sync.OnceValue(func() []Key {
 	all := []Key{
 		{Name: "isolate_users", Doc: "as root, run each task without a user as a user of its own: true, or the range of " +
 			"their numbers, FROM-TO (true is " + agent.FormatIDRange(allocrunner.DefaultIDRange) + ")", put: putIsolate},
-		{Name: "allow_shared_user", Doc: "true accepts a policy even if tasks run as taskapi's own user, and so can bypass it",
+		{Name: "allow_shared_user",
+			Doc: "true accepts a policy even if tasks run as taskapi's own user, and so can bypass it",
 			put: flag(func(s *agent.Settings) *bool { return &s.AllowSharedUser })},
 		{Name: "host_ip", Doc: "address on which a group's ports are allocated", Default: agent.DefaultSettings().HostIP,
 			put: putHostIP},
@@ -45,7 +46,8 @@ var Keys = sync.OnceValue(func() []Key {
 		{Name: "identity.issuer", Doc: "issuer (iss) of new identities, a URL", put: putIssuer},
 		{Name: "identity.ttl", Doc: "lifetime of identities without a ttl, at least 1s", Default: "8760h", put: putTTL},
 		{Name: audienceKey, List: true, Doc: "audiences of which a token must name one; identities without an aud " +
-			"are issued for them", Default: identity.DefaultAudience, put: list(func(s *agent.Settings) *[]string { return &s.Audiences })},
+			"are issued for them", Default: identity.DefaultAudience,
+			put: list(func(s *agent.Settings) *[]string { return &s.Audiences })},
 		{Name: "identity.jwks", List: true, Doc: "other issuers whose identities are trusted: " +
 			"SOURCE[,iss=ISSUER][,aud=AUDIENCE]..., where SOURCE of the JWK set is a file, a URL or unix:///PATH",
 			put: list(func(s *agent.Settings) *[]string { return &s.JWKS }), absolute: absoluteSource},
@@ -53,8 +55,8 @@ var Keys = sync.OnceValue(func() []Key {
 			put: text(func(s *agent.Settings) *string { return &s.AuditLog }), absolute: absolutePath},
 		{Name: "audit.required", Doc: "true refuses changes that the audit log can't record",
 			put: flag(func(s *agent.Settings) *bool { return &s.AuditRequired })},
-		{Name: "audit.reads", Doc: "true gives each read its line, too; nothing slows a task's reads, so that its lines can " +
-			"fill the disk", put: flag(func(s *agent.Settings) *bool { return &s.AuditReads })},
+		{Name: "audit.reads", Doc: "true gives each read its line, too; nothing slows a task's reads, so that its " +
+			"lines can fill the disk", put: flag(func(s *agent.Settings) *bool { return &s.AuditReads })},
 		{Name: "telemetry.listen", Doc: "serve only the metrics, to everyone who connects and without a token, at " +
 			"http://ADDRESS:PORT/metrics for Prometheus, or at unix:///PATH", put: putListen},
 		{Name: "consul.enabled", Doc: "false registers services with the provider \"consul\", Nomad's default, here, as if " +
@@ -64,8 +66,8 @@ var Keys = sync.OnceValue(func() []Key {
 		{Name: "consul.token_file", Doc: "file with the token for Consul, read again as it changes; the token in " +
 			"$CONSUL_HTTP_TOKEN is used where there is none, and not kept", Env: "CONSUL_HTTP_TOKEN_FILE",
 			put: text(func(s *agent.Settings) *string { return &s.Consul.TokenFile }), absolute: absolutePath},
-		{Name: "consul.namespace", Doc: "namespace of Consul for services of a group that names none", Env: "CONSUL_NAMESPACE",
-			put: text(func(s *agent.Settings) *string { return &s.Consul.Namespace })},
+		{Name: "consul.namespace", Doc: "namespace of Consul for services of a group that names none",
+			Env: "CONSUL_NAMESPACE", put: text(func(s *agent.Settings) *string { return &s.Consul.Namespace })},
 		{Name: "consul.partition", Doc: "admin partition of Consul's agent", Env: "CONSUL_PARTITION",
 			put: text(func(s *agent.Settings) *string { return &s.Consul.Partition })},
 		{Name: "consul.ca_file", Doc: "certificates of the authorities that verify Consul's agent", Env: "CONSUL_CACERT",

@@ -41,7 +41,8 @@ func TestNext(t *testing.T) {
 			"host_ip": "::1 /f:1", "policy": "local --policy", "identity.ttl": "2h -o", "isolate_users": "1-2 /old:2",
 			"consul.address": "file:1 /f:4", "consul.token_file": "/file /f:5", "consul.enabled": "false /f:6",
 		}, consul: "file:1"},
-		"what is taken back": {before: before, given: Values{{Key: "policy", From: "--policy"}, {Key: "identity.ttl", From: "-o"}},
+		"what is taken back": {before: before,
+			given: Values{{Key: "policy", From: "--policy"}, {Key: "identity.ttl", From: "-o"}},
 			want: map[string]string{
 				"host_ip": "::1 /f:1", "policy": "nomad /f:2", "isolate_users": "1-2 /old:2",
 				"consul.address": "file:1 /f:4", "consul.token_file": "/file /f:5", "consul.enabled": "false /f:6",

@@ -29,7 +29,8 @@ func TestRememberKeyFile(t *testing.T) {
 		t.Errorf("%v, want a refusal of another file", err)
 	}
 	for _, odd := range []string{"/keys/a\nb", "/keys/\xff"} {
-		if err := (KeyFile{path: t.TempDir() + "/" + Name}).Remember(odd); err == nil || !strings.Contains(err.Error(), "control") {
+		err := KeyFile{path: t.TempDir() + "/" + Name}.Remember(odd)
+		if err == nil || !strings.Contains(err.Error(), "control") {
 			t.Errorf("%q: %v, want a refusal", odd, err)
 		}
 	}

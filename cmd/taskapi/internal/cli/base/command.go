@@ -145,9 +145,9 @@ func IsDestructive(cmd *cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// UnknownCommand returns the error for a name that is no command below cmd, with a hint for a word of docker, kubectl or
-// nomad, or for a name that is nearly a command's. A command that ends or removes something is never the hint for a
-// mistyped name.
+// UnknownCommand returns the error for a name that is no command below cmd, with a hint for a word of docker, kubectl
+// or nomad, or for a name that is nearly a command's. A command that ends or removes something is never the hint for
+// a mistyped name.
 func UnknownCommand(cmd *cobra.Command, name string) error {
 	_, path, _ := strings.Cut(cmd.CommandPath(), " ")
 	if hint := hintFor(strings.TrimSpace(path + " " + name)); hint != "" {

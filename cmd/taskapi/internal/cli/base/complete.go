@@ -71,8 +71,8 @@ func complete(cmd *cobra.Command, dataDir string, w Environment, begun string,
 	return all
 }
 
-// choices returns how the arguments of a command may name an allocation and its tasks: where several allocations of a job
-// run, by its own name instead of its job's.
+// choices returns how the arguments of a command may name an allocation and its tasks: where several allocations of a
+// job run, by its own name instead of its job's.
 func (s Sought) choices(k known, several bool) []string {
 	switch {
 	case !k.Running && !s.Reads && !s.exact:

@@ -10,8 +10,8 @@ import (
 	"taskapi/cmd/taskapi/internal/agent"
 )
 
-// The exit codes. From ExitOwn on they are those of commands that run another one, as docker, env(1) and the shells have
-// them.
+// The exit codes. From ExitOwn on they are those of commands that run another one, as docker, env(1) and the shells
+// have them.
 const (
 	ExitOK        = 0
 	ExitFailed    = 1   // the allocation failed, or the command could not do its work
@@ -51,7 +51,8 @@ func CommandError(command string, err error) error {
 	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
 		return ExitError{Err: fmt.Errorf("%s: there is no such command", command), Code: ExitNotFound}
 	}
-	return ExitError{Err: fmt.Errorf("%s can't be executed: %w", command, cmp.Or(errors.Unwrap(err), err)), Code: ExitNotRun}
+	err = fmt.Errorf("%s can't be executed: %w", command, cmp.Or(errors.Unwrap(err), err))
+	return ExitError{Err: err, Code: ExitNotRun}
 }
 
 // ErrSilent ends a command whose failure has been printed.

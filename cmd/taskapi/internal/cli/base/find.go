@@ -271,7 +271,8 @@ func FindNamed(ctx context.Context, w Environment, dataDir string, like *api.All
 	}
 	switch len(matches) {
 	case 0:
-		return Target{}, fmt.Errorf("allocation %s does not run in %s: 'taskapi run' with the job file runs it; %s", like.Name,
+		return Target{}, fmt.Errorf("allocation %s does not run in %s: 'taskapi run' with the job file runs it; %s",
+			like.Name,
 			f.Dirs(), f.hint())
 	case 1:
 		return matches[0].Target, nil

@@ -28,14 +28,15 @@ const (
 )
 
 // Hints are words that users of docker, kubectl and nomad type, and words of earlier versions: commands and flags, each
-// with the commands above it, joined by commas. No hint offers a command that ends or removes something, except in an explanation.
+// with the commands above it, joined by commas. No hint offers a command that ends or removes something, except in an
+// explanation.
 var Hints = []struct{ Words, Hint string }{
 	{"start up apply create deploy launch", "'taskapi run JOBFILE' runs a job, with --detach in the background"},
 	{"resume continue", "'taskapi takeover' resumes an allocation whose taskapi has exited"},
 	{"upgrade", "'taskapi takeover' replaces the taskapi that runs an allocation by this one"},
 	{"plan diff", "'taskapi update --dry-run JOBFILE' shows what a job file would change"},
-	{"edit patch scale set rollout revert promote replace", "'taskapi update JOBFILE' gives an allocation another version " +
-		"of its job"},
+	{"edit patch scale set rollout revert promote replace", "'taskapi update JOBFILE' gives an allocation another " +
+		"version of its job"},
 	{"wait", "'taskapi run --wait JOBFILE' returns when the allocation is healthy"},
 	{"init example", "begin with examples/hello.nomad.hcl, or with 'taskapi dev -- COMMAND', which needs no job file"},
 	{"lint check fmt vet", "'taskapi validate JOBFILE' says what would run here"},

@@ -22,8 +22,8 @@ type KeyFlags struct {
 	SealKey string
 }
 
-const SealKeyUsage = "file with the key that seals the key ring; the data directory remembers it (default seal.key in the " +
-	"key ring)"
+const SealKeyUsage = "file with the key that seals the key ring; the data directory remembers it (default seal.key " +
+	"in the key ring)"
 
 func (f *KeyFlags) Add(cmd *cobra.Command) {
 	AddDataDir(cmd, &f.DataDir)
@@ -46,7 +46,8 @@ func (l Layout) OpenKeyring(sealKey string) (*identity.Keyring, error) {
 		return nil, fmt.Errorf("the file with the key that seals the key ring, %s, is gone: restore it or, if it was moved, "+
 			"change %s", sealKey, kept.From)
 	}
-	ring, err := identity.OpenKeyring(identity.KeyringConfig{Dir: l.Keyring(), SealKeyFile: sealKey, CheckCreate: l.noTokens})
+	config := identity.KeyringConfig{Dir: l.Keyring(), SealKeyFile: sealKey, CheckCreate: l.noTokens}
+	ring, err := identity.OpenKeyring(config)
 	if err != nil || sealKey == kept.File {
 		return ring, err
 	}

@@ -57,7 +57,7 @@ Exit code: the command's, 128 and the signal's number when a signal ended it, 12
 when it can't be executed, and 125 when taskapi itself failed: a flag is wrong, or the command could not be started.`,
 		Example: `  taskapi dev -- go test ./...
   taskapi dev --policy nomad -- ./client
-  taskapi dev --task web --identity bank=https://bank.example --ttl 10s -- sh -c 'cat $NOMAD_SECRETS_DIR/nomad_bank.jwt'`,
+  taskapi dev --task web --identity bank=https://bank.example -- sh -c 'cat $NOMAD_SECRETS_DIR/nomad_bank.jwt'`,
 		Args: afterDashes,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if cmd.Flags().Changed("ttl") && opts.TTL < time.Second {

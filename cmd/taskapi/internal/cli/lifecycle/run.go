@@ -445,8 +445,8 @@ func (r *request) errOtherUsers() error {
 	if r.usersBefore == r.options.IsolateUsers {
 		return nil
 	}
-	return base.Usagef("the tasks of allocation %s run as other users than isolate_users says: stop it with '%s', then run "+
-		"it again", r.alloc.ID, r.layout.Command("stop", r.alloc.ID))
+	return base.Usagef("the tasks of allocation %s run as other users than isolate_users says: stop it with '%s', "+
+		"then run it again", r.alloc.ID, r.layout.Command("stop", r.alloc.ID))
 }
 
 // sayOwnUser warns of tasks that run as this program's user.

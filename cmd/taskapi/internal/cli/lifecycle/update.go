@@ -81,7 +81,8 @@ func allocationOf(ctx context.Context, w base.Environment, dataDir string, job *
 	})
 	switch {
 	case len(of) == 0:
-		return base.Target{}, fmt.Errorf("no allocation of job %q runs in %s; 'taskapi run JOBFILE' runs one", *job.ID, f.Dirs())
+		return base.Target{}, fmt.Errorf("no allocation of job %q runs in %s; 'taskapi run JOBFILE' runs one", *job.ID,
+			f.Dirs())
 	case len(of) > 1:
 		var ids []string
 		for _, t := range of {

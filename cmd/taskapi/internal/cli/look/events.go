@@ -28,8 +28,8 @@ allocation ends. 'taskapi attach' also prints the tasks' output.
 ` + base.AllocArgs + `
 
 --json prints the lines of GET /v1/event/stream of an allocation that runs: the latest few hundred, and with --follow
-each new one; --template is given each line, as the SDK's Events. When the allocation's taskapi is replaced, or the token is renewed, the stream begins again at its last
-index, whose events come a second time.`,
+each new one; --template is given each line, as the SDK's Events. When the allocation's taskapi is replaced, or the
+token is renewed, the stream begins again at its last index, whose events come a second time.`,
 		Example: `  taskapi events
   taskapi events -f hello
   taskapi events -f --json --topic Allocation --topic Service hello`,

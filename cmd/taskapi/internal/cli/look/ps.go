@@ -150,7 +150,8 @@ func (s *psShow) print(tasks []psTask, notes string) error {
 }
 
 // processesOf returns the tasks of an allocation with their processes, or the task that is named, and whether the
-// allocation has ended. A task that does not run has no processes. note says why none are listed; it is a line, or empty.
+// allocation has ended. A task that does not run has no processes. note says why none are listed; it is a line, or
+// empty.
 func processesOf(ctx context.Context, t base.Target) (tasks []psTask, ended bool, note string, err error) {
 	found, err := t.Locate(ctx)
 	if err != nil {

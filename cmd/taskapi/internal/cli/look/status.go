@@ -51,8 +51,8 @@ Allocation.`,
 	}
 	at.Add(cmd, w, base.ToRead)
 	base.AddOutput(cmd, &show.output)
-	cmd.Flags().BoolVarP(&show.verbose, "verbose", "v", false, "print whole IDs and, with ALLOC, the settings and where each comes "+
-		"from")
+	cmd.Flags().BoolVarP(&show.verbose, "verbose", "v", false, "print whole IDs and, with ALLOC, the settings and "+
+		"where each comes from")
 	return cmd
 }
 

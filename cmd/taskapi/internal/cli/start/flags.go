@@ -88,7 +88,8 @@ func (o *Options) Add(cmd *cobra.Command) {
 		f.StringVar(&o.Task, "task", "dev", "name of the task")
 		f.StringVar(&o.Job, "job", "dev", "ID of the job, and name of its group")
 		f.StringVar(&o.Namespace, "namespace", api.DefaultNamespace, "namespace of the job")
-		f.StringArrayVar(&o.OtherIdentities, "identity", nil, "another identity of the task, `NAME[=AUDIENCE]`; may be repeated")
+		f.StringArrayVar(&o.OtherIdentities, "identity", nil,
+			"another identity of the task, `NAME[=AUDIENCE]`; may be repeated")
 		f.DurationVar(&o.TTL, "ttl", 0, "lifetime of the task's tokens, at least 1s (default that of --identity-ttl)")
 		f.StringVar(&o.User, "user", "", "user that the command runs as; only for root")
 	case "test":

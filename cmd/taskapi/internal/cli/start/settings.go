@@ -30,11 +30,11 @@ const IsolateFlag = "isolate-users"
 
 // addRights adds the flags of the settings that say what tasks may do.
 func (f *SettingFlags) addRights(flags *pflag.FlagSet) {
-	flags.String("policy", "", "the rights of tasks, a `PRESET|FILE`: local (they also control their own allocation), nomad "+
-		"(only the rights that Nomad gives a workload without a policy), or a policy file; write a file called nomad as "+
-		"./nomad")
-	flags.String(IsolateFlag, "", "as root, run each task without a user as a user of its own, with a number from `FROM-TO` "+
-		"("+agent.FormatIDRange(allocrunner.DefaultIDRange)+" when none are given)")
+	flags.String("policy", "", "the rights of tasks, a `PRESET|FILE`: local (they also control their own allocation), "+
+		"nomad (only the rights that Nomad gives a workload without a policy), or a policy file; write a file called nomad "+
+		"as ./nomad")
+	flags.String(IsolateFlag, "", "as root, run each task without a user as a user of its own, with a number from "+
+		"`FROM-TO` ("+agent.FormatIDRange(allocrunner.DefaultIDRange)+" when none are given)")
 	flags.Lookup(IsolateFlag).NoOptDefVal = agent.FormatIDRange(allocrunner.DefaultIDRange)
 }
 
