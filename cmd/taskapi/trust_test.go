@@ -13,6 +13,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/datadir"
 	"taskapi/auth"
 	"taskapi/cmd/taskapi/internal/cli"
 	"taskapi/cmd/taskapi/internal/cli/base"
@@ -222,34 +223,41 @@ func TestAuditOfReads(t *testing.T) {
 	}
 }
 
-// TestAuditLogThatIsRenamed: SIGHUP has it go on in a new file, and stops nothing. It is sent to this process, so to
-// all that run in it.
+// TestAuditLogThatIsRenamed: SIGHUP has it go on in a new file, and stops nothing.
 func TestAuditLogThatIsRenamed(t *testing.T) {
 	t.Parallel()
 	log := filepath.Join(t.TempDir(), "audit.log")
-	r := startRun(t, shortDir(t), testJob, "-o", "audit.path="+log)
-	r.operator()
+	dir := shortDir(t)
+	p := startProcess(t, dir, mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), promptJob), "-o",
+		"audit.path="+log)
+	until(t, p, "it answers", func() bool { return exists(datadir.Dir(dir).OperatorToken(testAllocID)) })
+	client, err := api.NewClient(&api.Config{Address: "unix://" + datadir.Dir(dir).OperatorSocket(testAllocID),
+		SecretID: "garbage"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
 	refused := 0
 	refuse := func() {
 		t.Helper()
 		refused++
-		if _, err := r.client(r.layout.OperatorSocket(testAllocID), "garbage").Status().Leader(); err == nil {
-			t.Error("garbage is let in")
+		if _, err := client.Status().Leader(); err == nil || !strings.Contains(err.Error(), "403") {
+			t.Errorf("garbage: %v, want 403", err)
 		}
 	}
 	refuse()
 	if err := os.Rename(log, log+".1"); err != nil {
 		t.Fatal(err)
 	}
-	if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
+	if err := p.Process.Signal(syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
-	r.eventually("in the new file", func() bool { // until that is open, the renamed one gets what is recorded
+	until(t, p, "in the new file", func() bool { // until that is open, the renamed one gets what is recorded
 		refuse()
 		content, _ := os.ReadFile(log)
 		return len(content) > 0
 	})
-	r.stop()
+	endsOf(t, p, syscall.SIGTERM)
 	recorded := 0
 	for _, name := range []string{log, log + ".1"} {
 		content, err := os.ReadFile(name)
@@ -271,7 +279,7 @@ func TestAuditLogThatIsRenamed(t *testing.T) {
 	}
 }
 
-// TestNoChangeWithoutAudit: with --audit-required a log on a full disk keeps changes from being made, and says so where
+// TestNoChangeWithoutAudit: with audit.required a log on a full disk keeps changes from being made, and says so where
 // an operator looks; the operator's stop is made.
 func TestNoChangeWithoutAudit(t *testing.T) {
 	t.Parallel()

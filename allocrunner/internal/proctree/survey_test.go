@@ -80,7 +80,11 @@ func isSleep(t *testing.T, pid int) bool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return string(name) == "sleep\n"
+	environment, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(name) == "sleep\n" && len(environment) > 0
 }
 
 func stillHasParent(t *testing.T, pids []int) bool {
