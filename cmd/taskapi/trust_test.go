@@ -4,6 +4,8 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"errors"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -230,7 +232,6 @@ func TestAuditLogThatIsRenamed(t *testing.T) {
 	dir := shortDir(t)
 	p := startProcess(t, dir, mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), promptJob), "-o",
 		"audit.path="+log)
-	until(t, p, "it answers", func() bool { return exists(datadir.Dir(dir).OperatorToken(testAllocID)) })
 	client, err := api.NewClient(&api.Config{Address: "unix://" + datadir.Dir(dir).OperatorSocket(testAllocID),
 		SecretID: "garbage"})
 	if err != nil {
@@ -238,14 +239,16 @@ func TestAuditLogThatIsRenamed(t *testing.T) {
 	}
 	defer client.Close()
 	refused := 0
-	refuse := func() {
-		t.Helper()
-		refused++
-		if _, err := client.Status().Leader(); err == nil || !strings.Contains(err.Error(), "403") {
-			t.Errorf("garbage: %v, want 403", err)
+	refuse := func() bool {
+		_, err := client.Status().Leader()
+		answer, answered := errors.AsType[api.UnexpectedResponseError](err)
+		if answered && answer.StatusCode() == http.StatusForbidden {
+			refused++
+			return true
 		}
+		return false
 	}
-	refuse()
+	until(t, p, "garbage is refused", refuse)
 	if err := os.Rename(log, log+".1"); err != nil {
 		t.Fatal(err)
 	}
@@ -253,9 +256,8 @@ func TestAuditLogThatIsRenamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	until(t, p, "in the new file", func() bool { // until that is open, the renamed one gets what is recorded
-		refuse()
 		content, _ := os.ReadFile(log)
-		return len(content) > 0
+		return refuse() && len(content) > 0
 	})
 	endsOf(t, p, syscall.SIGTERM)
 	recorded := 0
