@@ -86,7 +86,7 @@ func allocationOf(ctx context.Context, w base.Environment, dataDir string, job *
 	case len(of) > 1:
 		var ids []string
 		for _, t := range of {
-			ids = append(ids, fmt.Sprintf("%s (group %s)", output.ShortID(t.ID), t.Alloc.TaskGroup))
+			ids = append(ids, fmt.Sprintf("%s (%s)", output.ShortID(t.ID), t.Alloc.Name))
 		}
 		return base.Target{}, base.Usagef("%d allocations of job %q run: give one of %s before JOBFILE", len(of), *job.ID,
 			strings.Join(ids, ", "))
