@@ -84,6 +84,10 @@ func read(path string, keys, others []Key, elsewhere string) (Values, error) {
 	if path == "" {
 		return nil, errNoPath
 	}
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return nil, err
+	}
 	source, err := readFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("settings file: %w", err)
@@ -93,9 +97,6 @@ func read(path string, keys, others []Key, elsewhere string) (Values, error) {
 	}
 	if len(source) > maxFile {
 		return nil, fmt.Errorf("settings file %s: it has more than %d bytes", path, maxFile)
-	}
-	if path, err = filepath.Abs(path); err != nil {
-		return nil, err
 	}
 	p := parser{path: path, keys: keys, others: others, elsewhere: elsewhere}
 	file, problems := hclsyntax.ParseConfig(source, path, hcl.InitialPos)
