@@ -39,13 +39,11 @@ func thisNode() nodeID {
 	return nodeID{uuid.NewSHA1(uuid.NameSpaceOID, append([]byte("taskapi node "), seed...)).String(), name}
 }
 
-// NewAllocation returns an allocation as a scheduler places it on this machine, the first of its group. The version
-// of the job is removed, because the allocation counts its job's versions.
+// NewAllocation returns an allocation as a scheduler places it on this machine, the first of its group. Its job
+// has no version, because the allocation counts its job's versions.
 func NewAllocation(id string, job *api.Job, group *api.TaskGroup) *api.Allocation {
-	node := thisNode()
-	if job.Version != nil {
-		job.Version = nil
-	}
+	node, own := thisNode(), *job
+	own.Version = nil
 	return &api.Allocation{
 		ID:        id,
 		EvalID:    uuid.NewString(),
@@ -54,7 +52,7 @@ func NewAllocation(id string, job *api.Job, group *api.TaskGroup) *api.Allocatio
 		NodeID:    node.id,
 		NodeName:  node.name,
 		JobID:     *job.ID,
-		Job:       job,
+		Job:       &own,
 		TaskGroup: *group.Name,
 
 		DeploymentID: deployment.NewID(job, group),
