@@ -250,36 +250,6 @@ func (l Layout) Running(ctx context.Context, like *api.Allocation) (all []Target
 	return all, err
 }
 
-// FindNamed returns the allocation that has not ended and has the namespace, job, group and name of like, which
-// agent.NewAllocation makes of a job file. dataDir is as for Find.
-func FindNamed(ctx context.Context, w Environment, dataDir string, like *api.Allocation) (Target, error) {
-	f, err := NewFinder(w, dataDir)
-	if err != nil {
-		return Target{}, err
-	}
-	var matches []match
-	for _, l := range f.Places {
-		all, err := l.Running(ctx, like)
-		if err != nil {
-			return Target{}, err
-		}
-		for _, t := range all {
-			if t.Alloc.Name == like.Name {
-				matches = append(matches, match{known: known{t, true}})
-			}
-		}
-	}
-	switch len(matches) {
-	case 0:
-		return Target{}, fmt.Errorf("allocation %s does not run in %s: 'taskapi run' with the job file runs it; %s",
-			like.Name,
-			f.Dirs(), f.hint())
-	case 1:
-		return matches[0].Target, nil
-	}
-	return Target{}, errAmbiguous(like.Name, matches)
-}
-
 // Known returns an allocation as last saved or, if its state is missing or unreadable, as its taskapi answers it.
 func (l Layout) Known(ctx context.Context, id string) known {
 	k := known{Target{Layout: l, ID: id}, true}
