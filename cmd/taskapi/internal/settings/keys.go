@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
 
 	"taskapi/allocrunner"
+	"taskapi/allocrunner/consul"
 	"taskapi/auth"
 	"taskapi/auth/limitset"
 	"taskapi/cmd/taskapi/internal/agent"
@@ -27,7 +29,8 @@ type Key struct {
 	List    bool   // it may have several values
 
 	put      func(*agent.Settings, []string) error
-	absolute func(dir, text string) string // makes a relative path absolute; nil for a value that is no path
+	consul   func(*consul.Settings) *string // the place among Consul's settings; nil for another setting
+	absolute func(dir, text string) string  // makes a relative path absolute; nil for a value that is no path
 }
 
 // Keys returns the settings that a machine's file may have, in the order of the documents.
@@ -62,21 +65,26 @@ var Keys = sync.OnceValue(func() []Key {
 		{Name: "consul.enabled", Doc: "false registers services with the provider \"consul\", Nomad's default, here, as if " +
 			"their provider were \"nomad\"", Default: "true", put: putConsulEnabled},
 		{Name: "consul.address", Doc: "Consul's agent: HOST:PORT, a URL, or unix:///PATH", Env: "CONSUL_HTTP_ADDR",
-			put: text(func(s *agent.Settings) *string { return &s.Consul.Address })},
+			consul: func(c *consul.Settings) *string { return &c.Address }},
 		{Name: "consul.token_file", Doc: "file with the token for Consul, read again as it changes; the token in " +
 			"$CONSUL_HTTP_TOKEN is used where there is none, and not kept", Env: "CONSUL_HTTP_TOKEN_FILE",
-			put: text(func(s *agent.Settings) *string { return &s.Consul.TokenFile }), absolute: absolutePath},
+			consul: func(c *consul.Settings) *string { return &c.TokenFile }, absolute: absolutePath},
 		{Name: "consul.namespace", Doc: "namespace of Consul for services of a group that names none",
-			Env: "CONSUL_NAMESPACE", put: text(func(s *agent.Settings) *string { return &s.Consul.Namespace })},
+			Env: "CONSUL_NAMESPACE", consul: func(c *consul.Settings) *string { return &c.Namespace }},
 		{Name: "consul.partition", Doc: "admin partition of Consul's agent", Env: "CONSUL_PARTITION",
-			put: text(func(s *agent.Settings) *string { return &s.Consul.Partition })},
+			consul: func(c *consul.Settings) *string { return &c.Partition }},
 		{Name: "consul.ca_file", Doc: "certificates of the authorities that verify Consul's agent", Env: "CONSUL_CACERT",
-			put: text(func(s *agent.Settings) *string { return &s.Consul.CAFile }), absolute: absolutePath},
+			consul: func(c *consul.Settings) *string { return &c.CAFile }, absolute: absolutePath},
 		{Name: "consul.cert_file", Doc: "client certificate for Consul's agent", Env: "CONSUL_CLIENT_CERT",
-			put: text(func(s *agent.Settings) *string { return &s.Consul.CertFile }), absolute: absolutePath},
+			consul: func(c *consul.Settings) *string { return &c.CertFile }, absolute: absolutePath},
 		{Name: "consul.key_file", Doc: "key of consul.cert_file", Env: "CONSUL_CLIENT_KEY",
-			put: text(func(s *agent.Settings) *string { return &s.Consul.KeyFile }), absolute: absolutePath},
+			consul: func(c *consul.Settings) *string { return &c.KeyFile }, absolute: absolutePath},
 		{Name: "limits.off", Doc: "true switches all rates off that are not set, for tests of bad tokens", put: putLimitsOff},
+	}
+	for i, k := range all {
+		if k.consul != nil {
+			all[i].put = text(func(s *agent.Settings) *string { return k.consul(&s.Consul) })
+		}
 	}
 	for _, l := range limitset.Limits() {
 		all = append(all, Key{Name: "limits." + l.Name, Doc: l.Doc, Default: l.Default, put: putLimit(l.Name)})
@@ -94,6 +102,9 @@ func dataKeys() []Key {
 	return []Key{{Name: SealKey, Doc: "file with the key that seals the key ring", Default: "seal.key in the key ring",
 		put: text(func(s *agent.Settings) *string { return &s.SealKey }), absolute: absolutePath}}
 }
+
+// every returns all settings, in the order of the documents.
+func every() []Key { return append(slices.Clip(Keys()), dataKeys()...) }
 
 func text(at func(*agent.Settings) *string) func(*agent.Settings, []string) error {
 	return func(s *agent.Settings, v []string) error {

@@ -113,14 +113,8 @@ type Row struct{ Key, Value, From string }
 
 // Rows returns all settings of a record, and of a data directory's file, in the order of the documents.
 func (r Record) Rows(data Values) (rows []Row) {
-	s, _ := r.Values.resolve() // whoever read it has refused what is wrong
-	env := r.ConsulEnv
-	fromEnv := map[string]string{
-		"CONSUL_HTTP_ADDR": env.Address, "CONSUL_HTTP_TOKEN_FILE": env.TokenFile, "CONSUL_NAMESPACE": env.Namespace,
-		"CONSUL_PARTITION": env.Partition, "CONSUL_CACERT": env.CAFile, "CONSUL_CLIENT_CERT": env.CertFile,
-		"CONSUL_CLIENT_KEY": env.KeyFile,
-	}
-	for _, k := range slices.Concat(Keys(), dataKeys()) {
+	s, _ := r.Values.resolve() // Read and Next's caller have refused wrong values
+	for _, k := range every() {
 		row := Row{k.Name, k.Default, "default"}
 		v := slices.Concat(r.Values, data).get(k.Name)
 		switch {
@@ -128,8 +122,8 @@ func (r Record) Rows(data Values) (rows []Row) {
 			row = Row{k.Name, cmp.Or(s.IsolateUsers, "false"), v.From}
 		case v != nil:
 			row = Row{k.Name, strings.Join(v.Texts, " "), v.From}
-		case fromEnv[k.Env] != "":
-			row = Row{k.Name, fromEnv[k.Env], k.Env}
+		case k.consul != nil && *k.consul(&r.ConsulEnv) != "":
+			row = Row{k.Name, *k.consul(&r.ConsulEnv), k.Env}
 		case k.Default == "":
 			row.From = ""
 		}

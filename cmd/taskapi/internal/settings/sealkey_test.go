@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// TestRememberKeyFile: the settings file names any path, once, whoever else writes it.
+// TestRememberKeyFile: the settings file names any path, and has it once when several write it.
 func TestRememberKeyFile(t *testing.T) {
 	dir := t.TempDir()
 	const file = "/keys/a \"${b}\" %{c}\\d"

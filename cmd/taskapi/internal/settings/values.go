@@ -35,7 +35,7 @@ func (all Values) get(key string) *Value {
 // Set adds a text to the values: to those of a list, or as the only one. A relative path is one of dir. Errors: no such
 // setting, or a second value.
 func (all *Values) Set(key, text, dir, from string) error {
-	k, err := find(slices.Concat(Keys(), dataKeys()), key)
+	k, err := find(every(), key)
 	if err != nil {
 		return err
 	}
@@ -58,7 +58,7 @@ func (all *Values) Give(key, text, dir, from string) error {
 	if text != "" {
 		return all.Set(key, text, dir, from)
 	}
-	_, err := find(slices.Concat(Keys(), dataKeys()), key)
+	_, err := find(every(), key)
 	*all = append(*all, Value{Key: key, From: from})
 	return err
 }
@@ -122,7 +122,7 @@ func (all Values) over(below Values) Values {
 // resolve returns the defaults with the values. An error names where a bad value comes from.
 func (all Values) resolve() (agent.Settings, error) {
 	s := agent.DefaultSettings()
-	for _, k := range slices.Concat(Keys(), dataKeys()) {
+	for _, k := range every() {
 		if v := all.get(k.Name); v != nil {
 			if err := k.put(&s, v.Texts); err != nil {
 				return s, &valueError{*v, err}
@@ -153,7 +153,7 @@ func (e *valueError) Unwrap() error { return e.err }
 // sorted returns the values in the order of the documents.
 func (all Values) sorted() Values {
 	place := map[string]int{}
-	for i, k := range slices.Concat(Keys(), dataKeys()) {
+	for i, k := range every() {
 		place[k.Name] = i
 	}
 	slices.SortStableFunc(all, func(a, b Value) int { return cmp.Compare(place[a.Key], place[b.Key]) })
