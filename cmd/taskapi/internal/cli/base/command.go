@@ -97,18 +97,19 @@ var now = map[string]string{
 func FlagError(cmd *cobra.Command, err error) error {
 	_, path, _ := strings.Cut(cmd.CommandPath(), " ")
 	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok {
-		if hint := hintFor(path + " --" + unknown.GetSpecifiedName()); hint != "" {
+		name := unknown.GetSpecifiedName()
+		if hint := hintFor(path + " --" + name); hint != "" {
 			return Usagef("%w; %s", err, hint)
+		}
+		if setting := now[name]; setting != "" && cmd.Flags().Lookup("option") != nil {
+			return Usagef("there is no --%s: it is the setting %s; give -o %[2]s=VALUE, or put it into the settings file", name,
+				setting)
 		}
 	}
 	if bad, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
 		if what, ok := wanted[bad.GetFlag().Value.Type()]; ok {
 			err = fmt.Errorf("--%s %q must be %s", bad.GetFlag().Name, bad.GetValue(), what)
 		}
-	}
-	if missing, ok := errors.AsType[*pflag.NotExistError](err); ok && now[missing.GetSpecifiedName()] != "" {
-		return Usagef("there is no --%s: it is the setting %s; give -o %[2]s=VALUE, or put it into the settings file",
-			missing.GetSpecifiedName(), now[missing.GetSpecifiedName()])
 	}
 	return Usagef("%w; see '%s --help'", err, cmd.CommandPath())
 }

@@ -5,8 +5,8 @@ import (
 	"slices"
 
 	"github.com/spf13/cobra"
-
 	"github.com/spf13/pflag"
+
 	"taskapi/cmd/taskapi/internal/settings"
 )
 
