@@ -50,7 +50,7 @@ func ListenKeys(config KeyServerConfig) (*KeyServer, error) {
 	address, err := httpserve.ParseAddress(config.Listen)
 	switch {
 	case err != nil:
-		return nil, invalidFlag("listen", err)
+		return nil, invalidAs("--listen", err)
 	case !address.Local() && !config.Remote:
 		return nil, invalid(fmt.Errorf("--listen %s: other machines may reach this address: give 127.0.0.1 or ::1, or "+
 			"--remote to serve the public keys to them, too", address))
@@ -58,12 +58,12 @@ func ListenKeys(config KeyServerConfig) (*KeyServer, error) {
 		return nil, invalid(fmt.Errorf("--listen %s is no address for clients: give --issuer with the URL that they use",
 			address))
 	}
-	if err := invalidFlag("issuer", CheckIssuer(config.Issuer)); err != nil {
+	if err := invalidAs("--issuer", CheckIssuer(config.Issuer)); err != nil {
 		return nil, err
 	}
 	listener, err := httpserve.Listen(address, maxKeyReaders)
 	if err != nil {
-		return nil, invalidFlag("listen", err)
+		return nil, invalidAs("--listen", err)
 	}
 	warnOfTakers(address, "public keys", config.Logger)
 	s := &KeyServer{config: config, listener: listener, issuer: config.Issuer, private: address.Socket != ""}
@@ -136,10 +136,10 @@ func (s *KeyServer) named(host string) bool {
 // Close closes a server on which Serve is not called.
 func (s *KeyServer) Close() error { return s.listener.Close() }
 
-// invalidFlag names the flag in an error about its value.
-func invalidFlag(flag string, err error) error {
+// invalidAs names the flag or the setting in an error about its value.
+func invalidAs(name string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return invalid(fmt.Errorf("--%s %w", flag, err))
+	return invalid(fmt.Errorf("%s %w", name, err))
 }

@@ -47,6 +47,9 @@ func (s *wiring) measure(ctx context.Context) []scrape.Metric {
 	return metrics.Measure(sources)
 }
 
+// listenSetting begins an error about Settings.MetricsListen.
+const listenSetting = "telemetry.listen:"
+
 // Bounds of the listener for metrics, to which everybody on the machine can connect.
 const (
 	maxScrapers = 16               // connections at a time
@@ -77,7 +80,7 @@ func startScraper(address string, resumed bool, logger *slog.Logger, say func(ur
 	}
 	parsed, err := httpserve.ParseAddress(address)
 	if err != nil {
-		return nil, invalid(fmt.Errorf("telemetry.listen: %w", err))
+		return nil, invalidAs(listenSetting, err)
 	}
 	s := &scraper{address: parsed, logger: logger, say: say}
 	if err = s.listen(); err != nil && !resumed {
@@ -113,10 +116,7 @@ func warnOfTakers(a httpserve.Address, what string, logger *slog.Logger) {
 // listen listens on the address.
 func (s *scraper) listen() (err error) {
 	s.listener, err = httpserve.Listen(s.address, maxScrapers)
-	if err != nil {
-		return invalid(fmt.Errorf("telemetry.listen: %w", err))
-	}
-	return nil
+	return invalidAs(listenSetting, err)
 }
 
 // run serves until the end. Before, it waits for the address.
