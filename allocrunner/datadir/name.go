@@ -20,8 +20,8 @@ var ErrNameInUse = errors.New("another process begins an allocation of this name
 // namePause is the pause between two attempts to lock a name. A start takes some 20 ms.
 const namePause = 5 * time.Millisecond
 
-// LockName takes the lock on an allocation's name, and waits for it at most that long. Whoever holds it is the only one
-// that looks for an allocation of this name and begins one. The lock is a byte of the file named names, locked for its
+// LockName takes the lock on an allocation's name, and waits for it at most that long. Only its holder looks for an
+// allocation of this name and begins one. The lock is a byte of the file named names, locked for its
 // open file (F_OFD_SETLK in fcntl(2)): it ends with the last descriptor of that, in whichever process that is.
 func (d Dir) LockName(ctx context.Context, namespace, name string, most time.Duration) (*os.File, error) {
 	f, err := privatefile.Open(d.Names(), os.O_CREATE|os.O_RDWR)

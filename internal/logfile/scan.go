@@ -59,8 +59,8 @@ func (s *Scanner) Reset(f io.ReaderAt, from, to int64) {
 	s.buffer = s.buffer[:cap(s.buffer)]
 }
 
-// peek returns the next bytes, as many as a number if the part has so many. The bytes stay until the next call. Errors:
-// io.EOF for fewer bytes; the file's.
+// peek returns the next n bytes, which stay until the next call. Errors: io.EOF, with fewer bytes, at the end of the
+// part; the file's.
 func (s *Scanner) peek(n int) ([]byte, error) {
 	for len(s.ahead) < n {
 		left := s.end - s.At - int64(len(s.ahead))

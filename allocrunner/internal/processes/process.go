@@ -122,7 +122,7 @@ func (l *Local) launch(ctx context.Context, p *process, spec drivers.Spec, files
 	return explain(spec, err)
 }
 
-// warnOfRefused warns of what the system did not give the process, which may have ended.
+// warnOfRefused warns when the system has refused the process something. The process may have ended.
 func (l *Local) warnOfRefused(p *process, spec drivers.Spec) {
 	if spec.OOMScoreAdj != 0 {
 		has, _ := os.ReadFile(fmt.Sprintf("/proc/%d/oom_score_adj", p.pid))

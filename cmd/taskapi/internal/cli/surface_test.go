@@ -124,9 +124,9 @@ func errorOf(t *testing.T, args ...string) string {
 	return errs.String()
 }
 
-// TestHints: each word of the table is refused with its hint, is no command or flag, and each command line that a hint
-// quotes can be typed. A command that ends or removes something is quoted only after "nothing was done", with what it
-// does, or for the word that has the same meaning.
+// TestHints: each word of the table is no command or flag, and is refused with its hint. A user can type each command
+// line in a hint. A hint names a command that ends or removes something only in two cases: after "nothing was done", or
+// for a word with the same meaning.
 func TestHints(t *testing.T) {
 	root := newRoot(base.Environment{Version: "1"}, "")
 	quoted := regexp.MustCompile(`'taskapi ([^']*)'`)

@@ -95,7 +95,7 @@ them, which may vouch for any issuer.`,
 	flags.StringArrayVar(&f.claims, "claim", nil,
 		"another claim, `NAME=VALUE`, JSON or else a text, instead of one of the same name; may be repeated")
 	flags.StringVar(&f.bad, "bad", "", "`NAME` of the token's fault: see --list")
-	flags.BoolVar(&f.list, "list", false, "list the kinds of bad tokens, with what the API answers")
+	flags.BoolVar(&f.list, "list", false, "list the kinds of bad tokens, each with the answer of the API")
 	flags.BoolVar(&f.all, "all", false, "make one of each kind, and print a line of JSON for each")
 	flags.BoolVar(&f.operator, "operator", false, "make a token of the operator, for operator.sock")
 	flags.BoolVar(&f.opaque, "opaque", false,
