@@ -2,8 +2,11 @@ package agent
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"time"
 
 	"taskapi/allocrunner/consul"
@@ -67,10 +70,23 @@ func (s Settings) Check() error {
 	return nil
 }
 
-// TryFiles returns the error that an agent would get at its start from a file that the settings name.
+// TryFiles returns the error that an agent would get at its start from a file that the settings name. It creates the
+// audit log, as an agent does.
 func (s Settings) TryFiles() error {
-	discard := slog.New(slog.DiscardHandler)
-	if _, err := openIssuers(s.JWKS, discard); err != nil {
+	if err := s.TryReading(); err != nil {
+		return err
+	}
+	f, err := openAudit(s, slog.New(slog.DiscardHandler))
+	if err != nil || f == nil {
+		return err
+	}
+	return f.Close()
+}
+
+// TryReading returns the error of the first file that the settings name and that can't be read or has a mistake. It
+// changes nothing: of the audit log, only the directory is looked at.
+func (s Settings) TryReading() error {
+	if _, err := openIssuers(s.JWKS, slog.New(slog.DiscardHandler)); err != nil {
 		return err
 	}
 	policy, err := openPolicy(s.Policy)
@@ -83,11 +99,10 @@ func (s Settings) TryFiles() error {
 	if err := s.ConsulAgent().TryFiles(); err != nil {
 		return invalid(err)
 	}
-	f, err := openAudit(s, discard)
-	if err != nil || f == nil {
-		return err
+	if _, err := os.Stat(filepath.Dir(s.AuditLog)); err != nil {
+		return invalid(fmt.Errorf("audit.path %s: the directory can't be used: %w", s.AuditLog, UnwrapPath(err)))
 	}
-	return f.Close()
+	return nil
 }
 
 // UnwrapPath returns the cause of an error about a path, for a message that already names the path.

@@ -19,7 +19,8 @@ func Config(w base.Environment) *cobra.Command {
 		Use:   "config [flags] [FILE]",
 		Short: "Check the settings files, and print each setting with its value and where that comes from",
 		Long: `Reads this machine's settings file, or FILE, and the data directory's own, and prints every setting that
-'taskapi run' would have without flags. Exit code 2 when a file has a mistake, with its line and column.
+'taskapi run' would have without flags. Exit code 2 when a file has a mistake, with its line and column, or
+names a file that can't be used.
 'taskapi status -v' shows the settings of an allocation.`,
 		Example: `  taskapi config
   taskapi config -t '{{range .}}{{if eq .Key "host_ip"}}{{.Value}}{{end}}{{end}}'`,
@@ -32,8 +33,12 @@ func Config(w base.Environment) *cobra.Command {
 				return base.Usage(err)
 			}
 			next, err := settings.Record{}.Next(nil, machine, w.Getenv)
+			if err != nil {
+				return base.Usage(err)
+			}
+			all, err := next.Settings()
 			if err == nil {
-				_, err = next.Settings()
+				err = all.TryReading()
 			}
 			if err != nil {
 				return base.Usage(err)
