@@ -11,6 +11,7 @@ import (
 	"taskapi/allocrunner/internal/accounts"
 	"taskapi/allocrunner/internal/allocdir"
 	"taskapi/allocrunner/internal/keeper"
+	"taskapi/allocrunner/internal/proctree"
 )
 
 // KeeperMain runs the program when it has been re-executed as the parent of an allocation's tasks: the program's main
@@ -116,3 +117,6 @@ func OrphansRun(dir string) (bool, error) { return keeper.Left(keeperConfig(dir)
 func KillOrphans(ctx context.Context, dir string) (killed int, err error) {
 	return keeper.End(ctx, keeperConfig(dir))
 }
+
+// CanLimit returns why the memory and the CPU of tasks can't be limited by this user of this machine; nil if they can.
+func CanLimit() error { return proctree.CanLimit() }

@@ -12,6 +12,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/allocdir"
 	"taskapi/allocrunner/internal/checks"
+	"taskapi/allocrunner/internal/proctree"
 	"taskapi/allocrunner/internal/taskrunner"
 	"taskapi/allocrunner/taskenv"
 	"taskapi/internal/ptr"
@@ -84,8 +85,29 @@ func (s *starter) DriverTask(req *interfaces.TaskPrestartRequest, given *interfa
 	}
 	if f := r.cfg.Foreground; f != nil && f.Task == s.task {
 		task.Foreground = f
+	} else if !r.cfg.Unlimited {
+		task.Limits = limitsOf(req.Task.Resources)
 	}
 	return task
+}
+
+// limitsOf returns a task's limits, as Nomad's client sets them: memory_max, if given, is the bound and memory the part
+// that the task keeps when the machine runs short; -1 is no bound.
+func limitsOf(res *api.Resources) (l proctree.Limits) {
+	if res == nil {
+		return l
+	}
+	memory, most := int64(ptr.Deref(res.MemoryMB))<<20, int64(ptr.Deref(res.MemoryMaxMB))<<20
+	switch {
+	case most == 0:
+		l.Memory = memory
+	case most > 0:
+		l.Memory, l.MemoryLow = most, memory
+	default:
+		l.MemoryLow = memory
+	}
+	l.CPUShares = int64(ptr.Deref(res.CPU))
+	return l
 }
 
 // checkOutput is how much of a script check's output is taken, in bytes: more than a check shows of it.

@@ -19,6 +19,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/proctree"
 	"taskapi/allocrunner/taskenv"
 )
 
@@ -131,6 +132,9 @@ type Task struct {
 	Dir     interfaces.TaskDir
 	User    interfaces.User
 	Logs    LogSpec
+
+	// Limits bound what the task's processes use together; the zero value bounds nothing.
+	Limits proctree.Limits
 
 	// NetBindService: the task's processes have CAP_NET_BIND_SERVICE, and no other capability.
 	NetBindService bool

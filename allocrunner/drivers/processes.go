@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/proctree"
 )
 
 // This file is for drivers whose tasks are processes of this machine. A Supervisor's arguments and results are plain
@@ -47,6 +48,8 @@ type Spec struct {
 	// process runs without it where the system forbids that.
 	NetBindService bool `json:",omitempty"`
 
+	Limits proctree.Limits `json:",omitzero"` // of all processes of the task together
+
 	// Files are the process's standard input, output and error. If empty, the process gets /dev/null and its logs
 	// instead. The caller closes them. With TTY the first is a terminal, which becomes the process's controlling one.
 	Files []*os.File `json:"-"`
@@ -68,6 +71,7 @@ type ProcessStatus struct {
 	Start     uint64 `json:",omitempty"` // clock ticks after boot, as a proc.Identity has it; 0 when it is not known
 	StartedAt time.Time
 	NoCgroup  string `json:",omitempty"` // why it runs in no cgroup of its own, empty when it does
+	Unlimited string `json:",omitempty"` // why its limits are not enforced, empty when they are
 	Exit      *interfaces.ExitResult
 }
 

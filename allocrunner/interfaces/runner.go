@@ -197,6 +197,9 @@ type Config struct {
 	// Updates gets every new version of the allocation; nil for none.
 	Updates Updates
 
+	// Unlimited leaves the tasks' memory and CPU without limits, whatever their resources blocks say.
+	Unlimited bool
+
 	// HostIP is the address of the group's ports, empty for the loopback address; Datacenter and Version are what
 	// ${node.datacenter} and the User-Agent of checks say.
 	HostIP, Datacenter, Version string

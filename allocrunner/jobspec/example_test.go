@@ -60,6 +60,5 @@ job "web" {
 	// Output:
 	// web true
 	// refused group "web" > task "server" csi_plugin
-	// note group "web" resources
 	// group "web" > task "server" > kill_timeout: changes from 5s to 9s; applies from the next stop or restart
 }

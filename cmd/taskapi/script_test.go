@@ -22,6 +22,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"taskapi/allocrunner"
 	"taskapi/socket"
 )
 
@@ -76,6 +77,8 @@ func TestScripts(t *testing.T) {
 			switch cond {
 			case "root":
 				return os.Geteuid() == 0, nil
+			case "limits": // of memory and CPU
+				return allocrunner.CanLimit() == nil, nil
 			case "mounts": // a file system of its own in a directory of the machine's, seen by what it starts alone
 				return exec.Command("unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", "/var/lib").Run() == nil, nil
 			case "proc": // a /proc of its own

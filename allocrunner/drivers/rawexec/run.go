@@ -73,9 +73,11 @@ func (Driver) Recover(_ context.Context, task drivers.Task, handle interfaces.Ha
 func (r *run) Handle() interfaces.Handle { return r.handle }
 
 func (r *run) Inspect(context.Context) (drivers.Status, error) {
-	s := drivers.Status{Exit: r.status.Exit}
-	if r.status.NoCgroup != "" {
-		s.Details = map[string]string{"no_cgroup": r.status.NoCgroup}
+	s := drivers.Status{Exit: r.status.Exit, Details: map[string]string{}}
+	for name, why := range map[string]string{"no_cgroup": r.status.NoCgroup, "unlimited": r.status.Unlimited} {
+		if why != "" {
+			s.Details[name] = why
+		}
 	}
 	return s, nil
 }
@@ -175,7 +177,7 @@ func specOf(task drivers.Task, command []string) (drivers.Spec, error) {
 	spec := drivers.Spec{
 		Task: task.Task.Name, Args: c.Args, Env: c.scrub(task.Env.List()), Dir: cmp.Or(c.WorkDir, task.Dir.Dir),
 		User: task.User, Logs: task.Logs,
-		OOMScoreAdj: c.OOMScoreAdj, NetBindService: task.NetBindService,
+		Limits: task.Limits, OOMScoreAdj: c.OOMScoreAdj, NetBindService: task.NetBindService,
 	}
 	whose, path := "task's ", c.Command
 	if len(command) > 0 {

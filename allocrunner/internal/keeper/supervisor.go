@@ -41,8 +41,9 @@ type Supervisor struct {
 	lost     *lostKeeper       // the latest; nil when no keeper was lost
 	keepOpen func() []*os.File // what each keeper keeps open, nil for nothing
 	// processes that lost keepers left running, by task, until a KillTree of the task returns their number
-	orphans   map[string]int
-	uncovered bool // the latest process that was started is in no cgroup of its own
+	orphans map[string]int
+	// what the latest process that was started lacks
+	uncovered, unlimited bool
 }
 
 // Supervise attaches to the allocation's keeper, or starts one if there is none. fresh is for an allocation that has no
@@ -241,7 +242,7 @@ func (s *Supervisor) Start(ctx context.Context, spec drivers.Spec) (drivers.Proc
 		})
 		if lost == nil || keepers == maxKeepers {
 			if err == nil {
-				s.checkCgroup(status)
+				s.checkCgroups(status)
 			}
 			return status, err
 		}
@@ -251,21 +252,26 @@ func (s *Supervisor) Start(ctx context.Context, spec drivers.Spec) (drivers.Proc
 	}
 }
 
-// checkCgroup logs when a process has started without a cgroup of its own: the first time, and again after a process
-// that had one. It warns only root. Other users mostly can't make cgroups, and could do nothing about a warning at each
-// run.
-func (s *Supervisor) checkCgroup(status drivers.ProcessStatus) {
+// checkCgroups logs when a process has started without a cgroup of its own, or without its limits: the first time, and
+// again after a process that had them.
+func (s *Supervisor) checkCgroups(status drivers.ProcessStatus) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	before := s.uncovered
-	if s.uncovered = status.NoCgroup != ""; s.uncovered && !before {
+	s.lacks(&s.uncovered, status.Task, status.NoCgroup, "a task runs in no cgroup of its own: those of its processes "+
+		"that leave its session with another environment may outlive it")
+	s.lacks(&s.unlimited, status.Task, status.Unlimited, "the memory and CPU of a task are not limited as its "+
+		"resources block says; -o enforce_resources=false accepts that")
+}
+
+// lacks warns only root. Other users mostly can't make cgroups, and could do nothing about a warning at each run.
+func (s *Supervisor) lacks(known *bool, task, reason, what string) {
+	before := *known
+	if *known = reason != ""; *known && !before {
 		level := slog.LevelInfo
 		if os.Geteuid() == 0 {
 			level = slog.LevelWarn
 		}
-		s.cfg.Logger.Log(context.Background(), level, "a task runs in no cgroup of its own: those of its processes "+
-			"that leave its session with another environment may outlive it",
-			"task", status.Task, "reason", status.NoCgroup)
+		s.cfg.Logger.Log(context.Background(), level, what, "task", task, "reason", reason)
 	}
 }
 

@@ -25,6 +25,9 @@ const (
 // NUL or have their length beside them.
 type child struct {
 	clone        cloneArgs
+	procs        [2]uintptr // cgroup.procs of cgroups, to write zero into
+	procsLen     int
+	zero         byte
 	files        [3]uintptr
 	conn         uintptr
 	tty          bool
@@ -162,6 +165,12 @@ func (c *child) run() {
 //go:nosplit
 func (c *child) become() (at step, errno syscall.Errno) {
 	_, _, _ = syscall.RawSyscall(syscall.SYS_SETSID, 0, 0, 0)
+	for i := range c.procsLen { // a process without its limits must not run
+		if _, _, errno = syscall.RawSyscall(syscall.SYS_WRITE, c.procs[i], uintptr(unsafe.Pointer(&c.zero)),
+			1); errno != 0 {
+			return prepare, errno
+		}
+	}
 	for i := range uintptr(connFD) {
 		if c.files[i] == i {
 			continue
@@ -260,19 +269,23 @@ func (c *child) inheritNothing() {
 }
 
 // Fork makes the process, in the cgroup whose directory is open, or in this program's when that is nil. The process
-// gets SIGKILL when the calling thread ends.
-func (l *Launch) Fork(cgroup *os.File) (*os.Process, error) {
+// enters up to two cgroups of version 1, whose cgroup.procs are open, and gets SIGKILL when the calling thread ends.
+func (l *Launch) Fork(cgroup *os.File, procs ...*os.File) (*os.Process, error) {
 	runtime.LockOSThread() // its mask of signals changes
 	defer runtime.UnlockOSThread()
 	fd := -1
 	if cgroup != nil {
 		fd = int(cgroup.Fd())
 	}
-	l.process.limit = openFilesLimit()
+	l.process.limit, l.process.zero = openFilesLimit(), '0'
+	for i, f := range procs {
+		l.process.procs[i], l.process.procsLen = f.Fd(), i+1
+	}
 	syscall.ForkLock.Lock()
 	pid, errno := l.process.fork(fd)
 	syscall.ForkLock.Unlock()
 	runtime.KeepAlive(cgroup)
+	runtime.KeepAlive(procs)
 	runtime.KeepAlive(l)
 	if errno != 0 {
 		return nil, os.NewSyscallError("clone", errno)

@@ -165,7 +165,7 @@ func (l *Local) start(ctx context.Context, old *process, spec drivers.Spec) (*pr
 	if i := slices.IndexFunc(spec.Env, func(e string) bool { return strings.HasPrefix(e, "NOMAD_TASK_NAME=") }); i >= 0 {
 		marker = spec.Env[i]
 	}
-	p.tree = l.trees.Task(spec.Task, marker)
+	p.tree = l.trees.Task(spec.Task, marker, spec.Limits)
 	err = l.launch(ctx, p, spec, files, func() { l.wg.Go(func() { l.watch(p) }) })
 	if err != nil && (p.proc == nil || !p.running()) {
 		return nil, err

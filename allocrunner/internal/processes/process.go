@@ -52,6 +52,9 @@ func (p *process) status() drivers.ProcessStatus {
 	if lack := p.tree.NoCgroup(); lack != nil {
 		s.NoCgroup = lack.Error()
 	}
+	if lack := p.tree.Unlimited(); lack != nil {
+		s.Unlimited = lack.Error()
+	}
 	if !p.running() {
 		exit := p.exit
 		s.Exit = &exit

@@ -35,7 +35,9 @@ func (l *Local) startProcess(tree *proctree.Tree, process *launch.Launch) (proc 
 	call := func() {
 		defer close(done)
 		CloseOnExec()
-		proc, err = tree.Start(process.Fork)
+		proc, err = tree.Start(func(at proctree.Place) (*os.Process, error) {
+			return process.Fork(at.Cgroup, at.Procs...)
+		})
 	}
 	select {
 	case l.calls <- call:

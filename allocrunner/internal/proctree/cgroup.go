@@ -24,6 +24,8 @@ type cgroups struct {
 	mu     sync.Mutex // guards all below; held during file I/O on a kernel file system, which does not block
 	parent string     // the directory of our cgroup; empty: not found yet
 	dir    string     // our own cgroup in parent; empty: not made yet
+
+	version1 map[string]string // our own cgroups of version 1, by controller; made for limits alone
 }
 
 // prefix returns the beginning of the names of all cgroups that are made under a name.
@@ -40,15 +42,15 @@ const taskPrefix = "task."
 // errOff is the reason for having no cgroup if none is to be used.
 var errOff = errors.New("cgroups are not to be used")
 
-// add makes a task's cgroup. If that fails, it returns none.
-func (c *cgroups) add(task string) (cgroup, error) {
+// add makes a task's cgroup, where limits can be set if that is wanted. If that fails, it returns none.
+func (c *cgroups) add(task string, limited bool) (cgroup, error) {
 	if c.off {
 		return "", errOff
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for again := false; ; again = true {
-		if err := c.makeLocked(); err != nil {
+		if err := c.makeLocked(limited); err != nil {
 			return "", err
 		}
 		g := cgroup(filepath.Join(c.dir, taskPrefix+task))
@@ -64,7 +66,7 @@ func (c *cgroups) add(task string) (cgroup, error) {
 }
 
 // makeLocked makes our own directory in the parent.
-func (c *cgroups) makeLocked() error {
+func (c *cgroups) makeLocked(limited bool) error {
 	if c.dir != "" {
 		return nil
 	}
@@ -74,6 +76,9 @@ func (c *cgroups) makeLocked() error {
 			return err
 		}
 		c.parent = parent
+		if limited {
+			c.parent = home(parent)
+		}
 	}
 	self, err := proc.Read(os.Getpid())
 	if err != nil {
@@ -93,6 +98,9 @@ func (c *cgroups) makeLocked() error {
 			return fmt.Errorf("this kernel (before 5.14) has no cgroup.kill: %w", err)
 		}
 		c.dir = dir
+		if limited {
+			_ = turnOn(dir) // bound says what is missing
+		}
 		return nil
 	}
 }
@@ -109,6 +117,9 @@ func (c *cgroups) close() {
 	if c.dir != "" {
 		_ = removeCgroup(c.dir) // an empty directory of the kernel's; it does no harm if it stays
 		c.dir = ""
+	}
+	for _, dir := range c.version1 {
+		_ = removeCgroup(dir)
 	}
 }
 
@@ -203,10 +214,14 @@ func (g cgroup) populated() bool {
 }
 
 // oomKilled reports whether the kernel has killed a process in it because memory ran out. Without the memory controller
-// that is unknown.
+// that is unknown. Version 1 counts the kills in memory.oom_control.
 func (g cgroup) oomKilled() bool {
-	events, _ := proc.Numbers(g.file("memory.events"))
-	return events["oom_kill"] > 0
+	for _, file := range []string{"memory.events", "memory.oom_control"} {
+		if events, _ := proc.Numbers(g.file(file)); events["oom_kill"] > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // remove removes the empty cgroup.

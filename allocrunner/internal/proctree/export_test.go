@@ -31,3 +31,6 @@ func (s *Trees) AwaitForgotten(pid int) {
 		runtime.Gosched()
 	}
 }
+
+// Bound2 sets limits in the directory of a cgroup of version 2.
+func Bound2(dir string, l Limits) error { return cgroup(dir).bound2(l) }

@@ -30,10 +30,11 @@ func TestMain(m *testing.M) {
 // env is a Trees with a directory. Its tasks end with the test.
 type env struct {
 	*proctree.Trees
-	t     *testing.T
-	dir   string
-	wg    sync.WaitGroup
-	tasks []*task
+	t      *testing.T
+	dir    string
+	limits proctree.Limits // of the tasks that are started from now on
+	wg     sync.WaitGroup
+	tasks  []*task
 }
 
 func newTrees(t *testing.T, cfg proctree.Config) *env {
@@ -73,14 +74,17 @@ func (e *env) start(name, script string, entries ...string) *task {
 	}
 	defer null.Close()
 	mark := "NOMAD_TASK_NAME=" + name
-	task := &task{Tree: e.Task(name, mark)}
-	first, err := task.Start(func(cgroup *os.File) (*os.Process, error) {
+	task := &task{Tree: e.Task(name, mark, e.limits)}
+	first, err := task.Start(func(at proctree.Place) (*os.Process, error) {
 		attr := &os.ProcAttr{
 			Dir: e.dir, Env: append(entries, "PATH="+os.Getenv("PATH"), mark, "FIFO="+filepath.Join(e.dir, "fifo")),
 			Files: []*os.File{null, null, null}, Sys: &syscall.SysProcAttr{Setsid: true},
 		}
-		if cgroup != nil {
-			attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, int(cgroup.Fd())
+		if at.Cgroup != nil {
+			attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, int(at.Cgroup.Fd())
+		}
+		for _, f := range at.Procs {
+			script = "echo 0 >" + f.Name() + "; " + script
 		}
 		return os.StartProcess("/bin/sh", []string{"/bin/sh", "-c", script}, attr)
 	})

@@ -60,7 +60,7 @@ func KillOrphans(ctx context.Context, hints Hints) ([]Orphan, error) {
 			_ = group.kill() // the orphans include all processes in it
 		}
 		if len(alive) == 0 && !populated {
-			for _, group := range s.groups {
+			for _, group := range append(s.groups, named1(s.hints.Name)...) {
 				group.remove()
 			}
 			return s.found, nil
@@ -112,7 +112,7 @@ func newSearch(hints Hints) *search {
 	}
 	if s.fences = len(dirs) > 0; !s.fences && !hints.NoCgroup {
 		probe := cgroups{}
-		s.fences = probe.makeLocked() == nil
+		s.fences = probe.makeLocked(false) == nil
 		probe.close()
 	}
 	if s.fences && len(hints.Unfenced) == 0 {

@@ -14,6 +14,7 @@ package proctree
 import (
 	"errors"
 	"os"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -61,9 +62,11 @@ func (s *Trees) Close() { s.cgroups.close() }
 // Task makes the fence for a run of the task. Its name must be fit for a file. marker is an entry of the root process's
 // environment that only the task's processes have. By it, Kill finds processes that have left their parents, session
 // and cgroup. It may be empty.
-func (s *Trees) Task(task, marker string) *Tree {
-	group, noCgroup := s.cgroups.add(task)
-	return &Tree{set: s, group: group, noCgroup: noCgroup, marker: marker, ended: make(chan struct{})}
+func (s *Trees) Task(task, marker string, limits Limits) *Tree {
+	t := &Tree{set: s, marker: marker, ended: make(chan struct{})}
+	t.group, t.noCgroup = s.cgroups.add(task, limits != Limits{})
+	t.bounds, t.unlimited = s.cgroups.bound(task, limits, t.group)
+	return t
 }
 
 // Tree is one tree. Its methods may be called at any time once Start has returned.
@@ -71,6 +74,9 @@ type Tree struct {
 	set        *Trees
 	group      cgroup      // empty: there is none
 	noCgroup   error       // why
+	bounds     []cgroup    // of version 1, with the task's limits
+	unlimited  error       // why there are none
+	beside     bool        // bounds are another tree's
 	marker     string      // an environment entry that the descendants share, or empty
 	root       *os.Process // set by Start
 	startTicks uint64      // when that was started, in clock ticks after boot; 0 when unknown
@@ -80,17 +86,23 @@ type Tree struct {
 // ExecChild makes the tree of a program that runs beside the root process. With cgroups, its cgroup is inside the
 // task's, so that it can be killed alone and ends with the task.
 func (t *Tree) ExecChild(name string) *Tree {
-	b := &Tree{set: t.set, noCgroup: t.noCgroup, ended: make(chan struct{})}
+	b := &Tree{set: t.set, noCgroup: t.noCgroup, bounds: t.bounds, beside: true, ended: make(chan struct{})}
 	if t.group != "" {
 		b.group, b.noCgroup = t.group.below(name)
 	}
 	return b
 }
 
-// Start has fork make the root process, in the cgroup whose open directory fork gets, unless that is nil. fork is
-// called again without one if the kernel does not allow that, and has the process lead a session of its own. If Start
-// fails, only Remove may be called. No other process can be started or reaped meanwhile.
-func (t *Tree) Start(fork func(cgroup *os.File) (*os.Process, error)) (*os.Process, error) {
+// Place is where a root process is made.
+type Place struct {
+	Cgroup *os.File   // the open directory of its cgroup of version 2; nil for none
+	Procs  []*os.File // the open cgroup.procs of its cgroups of version 1, in which the process writes a 0
+}
+
+// Start has fork make the root process in a place. fork is called again without a cgroup if the kernel does not allow
+// that, and has the process lead a session of its own. If Start fails, only Remove may be called. No other process can be
+// started or reaped meanwhile.
+func (t *Tree) Start(fork func(Place) (*os.Process, error)) (*os.Process, error) {
 	// This program inherits orphans then. Before Linux 5.4, PID 1 does.
 	_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 	var err error
@@ -109,10 +121,23 @@ func (t *Tree) StartTicks() uint64 { return t.startTicks }
 // NoCgroup returns why the root process has no cgroup of its own; nil if it has one.
 func (t *Tree) NoCgroup() error { return t.noCgroup }
 
-// fenced starts the process, in the tree's cgroup if that is possible.
-func (t *Tree) fenced(fork func(cgroup *os.File) (*os.Process, error)) (*os.Process, error) {
+// Unlimited returns why the limits are not enforced; nil if they are.
+func (t *Tree) Unlimited() error { return t.unlimited }
+
+// fenced starts the process, in the tree's cgroups if that is possible.
+func (t *Tree) fenced(fork func(Place) (*os.Process, error)) (*os.Process, error) {
+	var place Place
+	for _, g := range t.bounds {
+		procs, err := os.OpenFile(g.file("cgroup.procs"), os.O_WRONLY, 0)
+		if err != nil {
+			return nil, err
+		}
+		defer procs.Close()
+		place.Procs = append(place.Procs, procs)
+	}
 	start := func(cgroup *os.File) (*os.Process, error) {
-		return t.set.own.start(func() (*os.Process, error) { return fork(cgroup) })
+		place.Cgroup = cgroup
+		return t.set.own.start(func() (*os.Process, error) { return fork(place) })
 	}
 	if t.group == "" {
 		return start(nil)
@@ -133,6 +158,9 @@ func (t *Tree) fenced(fork func(cgroup *os.File) (*os.Process, error)) (*os.Proc
 	}
 	t.group.remove()
 	t.group, t.noCgroup = "", err
+	if len(t.bounds) == 0 {
+		t.unlimited = err
+	}
 	return start(nil)
 }
 
@@ -161,11 +189,18 @@ func (t *Tree) Running() bool {
 
 // OOMKilled reports whether the kernel has killed a process of the tree because memory ran out. Only a tree's cgroup
 // knows that.
-func (t *Tree) OOMKilled() bool { return t.group.oomKilled() }
+func (t *Tree) OOMKilled() bool {
+	return t.group.oomKilled() || slices.ContainsFunc(t.bounds, cgroup.oomKilled)
+}
 
-// Remove removes the cgroup of a tree that is empty, or was never started.
+// Remove removes the cgroups of a tree that is empty, or was never started.
 func (t *Tree) Remove() {
 	t.group.remove()
+	for _, g := range t.bounds {
+		if !t.beside {
+			g.remove()
+		}
+	}
 	t.set.reaper.wake.Send()
 }
 

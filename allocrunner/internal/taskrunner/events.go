@@ -45,6 +45,9 @@ func terminatedEvent(r interfaces.ExitResult) *api.TaskEvent {
 	if r.Signal != 0 {
 		message += fmt.Sprintf(", Signal: %d", r.Signal)
 	}
+	if r.OOMKilled && r.Err == "" {
+		r.Err = "out of memory: give the task more, or find what it is used for"
+	}
 	if r.Err != "" {
 		message += fmt.Sprintf(", Exit Message: %q", r.Err)
 	}

@@ -85,19 +85,34 @@ func rollsOut(_ *api.Job, g *api.TaskGroup) bool {
 		u.Stagger != nil && *u.Stagger != *d.Stagger
 }
 
-const resourcesMeaning = "a task finds its resources in its environment; nothing enforces them"
+// What resources of a task mean.
+const (
+	limitMeaning = "a limit where taskapi can make cgroups with a memory controller, as root mostly can; a note says " +
+		"where not"
+	sizeMeaning = "nothing enforces it"
+)
 
-// resourcesNote says, once for the group, that resources are not limits.
+// resourcesNote says, once for the group, which resources are not limits.
 func (r *reviewer) resourcesNote() {
-	used := anyTask(r.group, func(t *api.Task) bool {
-		d, s := api.DefaultResources(), t.Resources
+	d := api.DefaultResources()
+	limits := r.host.Unlimited != nil && anyTask(r.group, func(t *api.Task) bool {
+		s := t.Resources
 		return s != nil && (s.CPU != nil && *s.CPU != *d.CPU && *s.CPU != 0 ||
-			s.MemoryMB != nil && *s.MemoryMB != *d.MemoryMB ||
-			ptr.Deref(s.MemoryMaxMB) > 0 || ptr.Deref(s.DiskMB) > 0 || ptr.Deref(s.SecretsMB) > 0)
+			s.MemoryMB != nil && *s.MemoryMB != *d.MemoryMB || ptr.Deref(s.MemoryMaxMB) > 0)
 	})
-	if used {
-		r.in("group", ptr.Deref(r.group.Name), func() {
-			r.add(Note, "resources", "%s", resourcesMeaning)
-		})
-	}
+	sizes := anyTask(r.group, func(t *api.Task) bool {
+		s := t.Resources
+		return s != nil && (ptr.Deref(s.DiskMB) > 0 || ptr.Deref(s.SecretsMB) > 0)
+	})
+	r.in("group", ptr.Deref(r.group.Name), func() {
+		if limits {
+			if why := r.host.Unlimited(); why != nil {
+				r.add(Note, "resources", "a task finds its memory and cpu in its environment; they are no limits here: %v",
+					why)
+			}
+		}
+		if sizes {
+			r.add(Note, "resources", "nothing enforces disk and secrets")
+		}
+	})
 }

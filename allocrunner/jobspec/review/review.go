@@ -54,6 +54,10 @@ func AnyRefused(findings []Finding) bool {
 type Host struct {
 	Drivers *drivers.Registry // those that tasks may name
 	Consul  Consul
+
+	// Unlimited returns why the memory and the CPU of tasks are not limited here; nil if they are. It is called if a job
+	// has limits; nil for a machine that sets them.
+	Unlimited func() error
 }
 
 // Consul says who serves services for Consul, which name it as their provider or name none.

@@ -15,7 +15,7 @@ import (
 )
 
 // host has no agent of Consul.
-var host = review.Host{Drivers: builtin.Drivers}
+var host = review.Host{Drivers: builtin.Drivers, Unlimited: func() error { return errors.New("why") }}
 
 func parse(tb testing.TB, body string) (*api.Job, error) {
 	tb.Helper()
@@ -193,7 +193,9 @@ func TestReviewSaysWhatWillNotHappen(t *testing.T) {
 		"device":            {task("resources {\ndevice \"gpu\" {}\n}"), []string{"refused " + inT + "resources device"}},
 		"numa":              {task("resources {\nnuma {}\n}"), []string{"refused " + inT + "resources numa"}},
 		"task network":      {task("resources {\nnetwork {}\n}"), []string{"refused " + inT + "resources network"}},
-		"resources":         {task("resources {\ncpu = 500\nmemory = 20\n}"), []string{"note " + inG + "resources"}},
+		"limits":            {task("resources {\ncpu = 500\nmemory = 20\n}"), []string{"note " + inG + "resources"}},
+		"default limits":    {task("resources {\ncpu = 100\nmemory = 300\n}"), nil},
+		"disk":              {task("resources { disk = 20 }"), []string{"note " + inG + "resources"}},
 		"kill_signal":       {task("kill_signal = \"SIGNOPE\""), []string{"refused " + inT + "kill_signal"}},
 		"kill_signal short": {task("kill_signal = \"term\""), nil},
 		"kill_timeout":      {task("kill_timeout = \"-1s\""), []string{"refused " + inT + "kill_timeout"}},

@@ -31,7 +31,10 @@ func (s Settings) TaskDrivers() *drivers.Registry { return cmp.Or(s.Drivers, bui
 
 // host returns the features that this machine offers to jobs.
 func (s Settings) host() review.Host {
-	host := review.Host{Drivers: s.TaskDrivers()}
+	host := review.Host{Drivers: s.TaskDrivers(), Unlimited: allocrunner.CanLimit}
+	if s.Unlimited {
+		host.Unlimited = func() error { return errors.New("enforce_resources is false") }
+	}
 	switch {
 	case s.ConsulHere:
 		host.Consul = review.ConsulHere

@@ -31,6 +31,7 @@ type Settings struct {
 	IdentityTTL     time.Duration
 	IsolateUsers    string // FROM-TO; empty for no isolation
 	AllowSharedUser bool
+	Unlimited       bool   // resources are not limits
 	SealKey         string // a file; empty for the one in the key ring
 	MetricsListen   string
 

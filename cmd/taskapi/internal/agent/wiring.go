@@ -138,6 +138,7 @@ func (s *wiring) runnerConfig(alloc *api.Allocation) (interfaces.Config, error) 
 		Dir:          s.cfg.Dir.Alloc(s.cfg.ID),
 		HostIP:       s.cfg.Settings.HostIP,
 		IsolateUsers: isolate,
+		Unlimited:    s.cfg.Settings.Unlimited,
 		Datacenter:   datacenter,
 		Version:      s.cfg.Version,
 		Logger:       s.logger,

@@ -41,6 +41,8 @@ var Keys = sync.OnceValue(func() []Key {
 		{Name: "allow_shared_user",
 			Doc: "true accepts a policy even if tasks run as taskapi's own user, and so can bypass it",
 			put: flag(func(s *agent.Settings) *bool { return &s.AllowSharedUser })},
+		{Name: "enforce_resources", Doc: "false leaves memory and CPU of tasks without limits, whatever their resources say",
+			Default: "true", put: not(func(s *agent.Settings) *bool { return &s.Unlimited })},
 		{Name: "host_ip", Doc: "address on which a group's ports are allocated", Default: agent.DefaultSettings().HostIP,
 			put: putHostIP},
 		{Name: "policy", Doc: "the rights of tasks: local (they also control their own allocation), nomad (only " +
@@ -63,7 +65,7 @@ var Keys = sync.OnceValue(func() []Key {
 		{Name: "telemetry.listen", Doc: "serve only the metrics, to everyone who connects and without a token, at " +
 			"http://ADDRESS:PORT/metrics for Prometheus, or at unix:///PATH", put: putListen},
 		{Name: "consul.enabled", Doc: "false registers services with the provider \"consul\", Nomad's default, here, as if " +
-			"their provider were \"nomad\"", Default: "true", put: putConsulEnabled},
+			"their provider were \"nomad\"", Default: "true", put: not(func(s *agent.Settings) *bool { return &s.ConsulHere })},
 		{Name: "consul.address", Doc: "Consul's agent: HOST:PORT, a URL, or unix:///PATH", Env: "CONSUL_HTTP_ADDR",
 			consul: func(c *consul.Settings) *string { return &c.Address }},
 		{Name: "consul.token_file", Doc: "file with the token for Consul, read again as it changes; the token in " +
@@ -127,6 +129,15 @@ func flag(at func(*agent.Settings) *bool) func(*agent.Settings, []string) error 
 	}
 }
 
+// not is flag for a setting that says the opposite.
+func not(at func(*agent.Settings) *bool) func(*agent.Settings, []string) error {
+	return func(s *agent.Settings, v []string) error {
+		is, err := boolean(v[0])
+		*at(s) = !is
+		return err
+	}
+}
+
 func boolean(text string) (bool, error) {
 	is, err := strconv.ParseBool(text)
 	if err != nil {
@@ -177,12 +188,6 @@ func putTTL(s *agent.Settings, v []string) (err error) {
 func putListen(s *agent.Settings, v []string) error {
 	s.MetricsListen = v[0]
 	return agent.CheckMetricsListen(v[0])
-}
-
-func putConsulEnabled(s *agent.Settings, v []string) error {
-	is, err := boolean(v[0])
-	s.ConsulHere = !is
-	return err
 }
 
 func putLimitsOff(s *agent.Settings, v []string) error {
