@@ -101,7 +101,7 @@ func (s Settings) TryReading() error {
 		return invalid(err)
 	}
 	if _, err := os.Stat(filepath.Dir(s.AuditLog)); err != nil {
-		return invalid(fmt.Errorf("audit.path %s: the directory can't be used: %w", s.AuditLog, UnwrapPath(err)))
+		return invalid(fmt.Errorf("audit log %s: %w", s.AuditLog, UnwrapPath(err)))
 	}
 	return nil
 }
