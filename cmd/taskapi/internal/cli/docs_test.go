@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"io"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -116,7 +117,7 @@ func shellWords(line string) (words []string) {
 	return words
 }
 
-// TestCommandsAreDocumented holds the reference in docs/commands.md to the commands, their flags and examples.
+// TestCommandsAreDocumented holds docs/reference.md to the commands, their flags and examples.
 func TestCommandsAreDocumented(t *testing.T) {
 	var index, want strings.Builder
 	index.WriteString("| group | command | does |\n|---|---|---|\n")
@@ -149,7 +150,24 @@ func TestCommandsAreDocumented(t *testing.T) {
 		usage := strings.ReplaceAll(f.usage, "|", `\|`)
 		fmt.Fprintf(&index, "| %s | %s | %s |\n", name, usage, strings.Join(f.commands, ", "))
 	}
-	doctest.Table(t, "../../../../docs/commands.md", "cmd/taskapi/internal/cli", index.String()+want.String()+"\n")
+	doctest.Table(t, "../../../../docs/reference.md", "cmd/taskapi/internal/cli", index.String()+want.String()+"\n")
+}
+
+// TestGuideNamesEveryCommand: docs/commands.md has a row for each group, with its commands.
+func TestGuideNamesEveryCommand(t *testing.T) {
+	guide, err := os.ReadFile("../../../../docs/commands.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range groups {
+		_, row, _ := strings.Cut(string(guide), "\n| "+g.heading+" |")
+		row, _, _ = strings.Cut(row, "\n")
+		for _, c := range g.commands {
+			if !strings.Contains(row, "`"+c.name+"`") {
+				t.Errorf("the row of %q in docs/commands.md lacks `%s`", g.heading, c.name)
+			}
+		}
+	}
 }
 
 // flagOf is a flag with the commands in which it has this usage.

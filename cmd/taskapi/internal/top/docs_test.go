@@ -16,5 +16,5 @@ func TestKeysAreDocumented(t *testing.T) {
 		keys := strings.Fields(strings.ReplaceAll(b.show, "^", "Ctrl-"))
 		fmt.Fprintf(&want, "| `%s` | %s |\n", strings.Join(keys, "` `"), b.does)
 	}
-	doctest.Table(t, "../../../../docs/commands.md", "cmd/taskapi/internal/top", want.String())
+	doctest.Table(t, "../../../../docs/top.md", "cmd/taskapi/internal/top", want.String())
 }
