@@ -173,16 +173,18 @@ Flags may be written in Nomad's style (-var) or GNU's (--var).`,
 func strictHelp(root *cobra.Command) {
 	root.InitDefaultHelpCmd()
 	help, _, _ := root.Find([]string{"help"}) // it has just been made
+	help.Short = "Explain a command, or list them"
+	help.Long = ""
 	help.Example = `  taskapi help run
   taskapi help --all`
 	all := help.Flags().Bool("all", false, "list every command")
-	usual := root.HelpFunc()
-	root.SetHelpFunc(func(cmd *cobra.Command, args []string) {
-		if cmd.HasParent() {
-			usual(cmd, args)
-			return
+	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) {
+		out := cmd.OutOrStdout()
+		text := base.Help(cmd, base.HelpColumns(out))
+		if !cmd.HasParent() {
+			text = overview(root, *all, base.HelpColumns(out))
 		}
-		fmt.Fprint(cmd.OutOrStdout(), overview(root, *all))
+		fmt.Fprint(out, text)
 	})
 	help.Args = func(_ *cobra.Command, args []string) error {
 		found, rest, err := root.Find(args)
@@ -193,40 +195,59 @@ func strictHelp(root *cobra.Command) {
 	}
 }
 
-// overview returns the help of the program: its commands by groups, the last group only with all.
-func overview(root *cobra.Command, all bool) string {
+// overview returns the help of the program: its commands by groups; the last group, and what they have in common, only
+// with all.
+func overview(root *cobra.Command, all bool, columns int) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s\n\nUsage:\n  taskapi COMMAND [flags]\n", root.Long)
+	b.WriteString(base.HelpText(root.Long, columns) + "\nUsage:\n  taskapi COMMAND [flags]\n")
 	shown, more := groups, groups[len(groups)-1]
 	if !all {
 		shown = groups[:len(groups)-1]
 	}
 	for _, g := range shown {
-		fmt.Fprintf(&b, "\n%s:\n", g.heading)
+		var items []base.HelpItem
 		for _, c := range g.commands {
 			cmd, _, _ := root.Find([]string{c.name}) // there is one of each
-			fmt.Fprintf(&b, "  %-10s  %s\n", c.name, cmd.Short)
+			items = append(items, base.HelpItem{Term: fmt.Sprintf("%-10s", c.name), Text: cmd.Short})
 		}
+		b.WriteString("\n" + g.heading + ":\n" + base.HelpList(items, columns))
 	}
-	fmt.Fprintf(&b, "\n'taskapi COMMAND --help' explains a command")
-	if !all {
-		b.WriteString(", 'taskapi help --all' lists more of them:")
-		for _, c := range more.commands {
-			b.WriteString(" " + c.name)
-		}
+	if all {
+		b.WriteString("\nEnvironment:\n" + base.HelpText(environment, columns))
+		return b.String()
 	}
-	b.WriteString("\n")
+	text := "'taskapi COMMAND --help' explains a command. 'taskapi help --all' also lists the environment's variables, " +
+		"and the commands"
+	for _, c := range more.commands {
+		text += " " + c.name
+	}
+	b.WriteString("\n" + base.HelpText(text+".", columns))
 	return b.String()
 }
+
+// environment lists the variables that every command reads.
+const environment = `  TASKAPI_DATA_DIR  the data directory; without it, commands look in root's (/var/lib/taskapi) and in your own
+  XDG_STATE_HOME    your own data directory is taskapi in this directory (default ~/.local/state)
+  TASKAPI_CONFIG    the settings file (default /etc/taskapi/taskapi.hcl for root)
+  XDG_CONFIG_HOME   your own settings file is taskapi/taskapi.hcl in this directory (default ~/.config)
+  NOMAD_VAR_name    value of the job file's variable "name"
+  NOMAD_NAMESPACE   the namespace of variables and services
+  NO_COLOR          if it is set, there are no colours; CLICOLOR_FORCE=1 turns them on without a terminal`
 
 // strictCompletion makes "completion" refuse an unknown shell, and more arguments than a shell.
 func strictCompletion(root *cobra.Command) {
 	root.InitDefaultCompletionCmd()
 	completion, _, _ := root.Find([]string{"completion"}) // it has just been made
 	completion.Args, completion.RunE = cobra.ArbitraryArgs, base.HelpOrUnknown
-	completion.Example = `  source <(taskapi completion bash)`
+	completion.Short = "Print a script that makes a shell complete what you type"
+	completion.Long = completion.Short + `.
+
+bash needs the package bash-completion.`
+	completion.Example = "  source <(taskapi completion bash)"
 	for _, shell := range completion.Commands() {
 		shell.Args = base.CheckArgs
+		shell.Short = "Print the script for " + shell.Name()
+		shell.Long = ""
 		shell.Example = "  taskapi completion " + shell.Name()
 	}
 }

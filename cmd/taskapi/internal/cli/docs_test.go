@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -82,6 +83,30 @@ func TestEveryCommandHasAnExample(t *testing.T) {
 	}
 }
 
+// oneWord is one word of a command line, which may have quoted blanks.
+var oneWord = regexp.MustCompile(`^ +([^ ']+|'[^']+')( \\)?$`)
+
+// TestHelpFitsTheScreen: no line of a help text is wider than the terminal, except where one word of an example is.
+func TestHelpFitsTheScreen(t *testing.T) {
+	for _, columns := range []int{80, 40} {
+		for _, cmd := range everyCommand() {
+			text := base.Help(cmd, columns)
+			if !cmd.HasParent() {
+				text = overview(cmd, true, columns) + overview(cmd, false, columns)
+			}
+			for line := range strings.Lines(text) {
+				line = strings.TrimSuffix(line, "\n")
+				if utf8.RuneCountInString(line) > columns && (columns == 80 || !oneWord.MatchString(line)) {
+					t.Errorf("'%s --help' has a line that is wider than %d columns: %s", cmd.CommandPath(), columns, line)
+				}
+				if strings.TrimRight(line, " ") != line {
+					t.Errorf("'%s --help' has blanks at the end of %q", cmd.CommandPath(), line)
+				}
+			}
+		}
+	}
+}
+
 // TestSentencesAreApart: no sentence of a help text begins right behind the one before.
 func TestSentencesAreApart(t *testing.T) {
 	joined := regexp.MustCompile(`\b[a-z]+[.:;][A-Z]\w*`)
@@ -92,12 +117,12 @@ func TestSentencesAreApart(t *testing.T) {
 	}
 }
 
-// TestFlagsHaveNamesForTheirValues: one in capital letters, or the plain type.
+// TestFlagsHaveNamesForTheirValues: one in capital letters, or no name for a duration.
 func TestFlagsHaveNamesForTheirValues(t *testing.T) {
 	for _, cmd := range everyCommand() {
 		cmd.Flags().VisitAll(func(f *pflag.Flag) {
 			name, usage := pflag.UnquoteUsage(f)
-			if name == "stringArray" || strings.Contains(f.Usage, "`") && name[:1] != strings.ToUpper(name[:1]) {
+			if name != strings.ToUpper(name) && name != "duration" {
 				t.Errorf("'%s --help': --%s %s: give the value a name in capital letters: %s", cmd.CommandPath(), f.Name, name,
 					usage)
 			}
@@ -135,7 +160,7 @@ func TestCommandsAreDocumented(t *testing.T) {
 		name := strings.TrimPrefix(cmd.CommandPath(), "taskapi ")
 		command, _, _ := strings.Cut(name, " ")
 		fmt.Fprintf(&index, "| %s | [`%s`](#%s) | %s |\n", of[command], name, strings.ReplaceAll(name, " ", "-"), cmd.Short)
-		fmt.Fprintf(&want, "\n### %s\n\n    %s\n\n%s\n", name, cmd.UseLine(), orShort(cmd))
+		fmt.Fprintf(&want, "\n### %s\n\n    %s\n\n%s\n", name, base.UseLine(cmd), markdown(base.Description(cmd)))
 		fmt.Fprintf(&want, "\n```sh\n%s\n```\n", unindented(cmd.Example))
 		if text := flagsOf(cmd); text != "" {
 			fmt.Fprintf(&want, "\n```\n%s```\n", text)
@@ -198,26 +223,28 @@ func everyFlag() (all []*flagOf) {
 	return all
 }
 
-// orShort returns what a command's help says of it.
-func orShort(cmd *cobra.Command) string {
-	if cmd.Long == "" {
-		return cmd.Short + "."
+// markdown returns a help text with its lists as text of a fixed width.
+func markdown(text string) string {
+	paragraphs := strings.Split(text, "\n\n")
+	for i, p := range paragraphs {
+		if items := base.HelpItems(p); items != nil {
+			paragraphs[i] = "```\n" + base.HelpList(items, docsColumns) + "```"
+		}
 	}
-	return strings.TrimSpace(cmd.Long)
+	return strings.Join(paragraphs, "\n\n")
 }
+
+// docsColumns is the width of the reference.
+const docsColumns = 120
 
 // unindented returns an example without its indentation.
 func unindented(example string) string {
 	return strings.ReplaceAll(strings.TrimPrefix(example, "  "), "\n  ", "\n")
 }
 
-// flagsOf returns a command's flags as its help does, without those that every command has.
+// flagsOf returns a command's flags as its help does, without --data-dir, which nearly every command has.
 func flagsOf(cmd *cobra.Command) string {
-	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
-	cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
-		if f.Name != "help" && f.Name != "data-dir" && !f.Hidden {
-			flags.AddFlag(f)
-		}
-	})
-	return flags.FlagUsagesWrapped(150)
+	own, global := base.HelpFlags(cmd)
+	global = slices.DeleteFunc(global, func(f base.HelpItem) bool { return strings.Contains(f.Term, "--data-dir") })
+	return base.HelpList(append(own, global...), docsColumns)
 }

@@ -33,9 +33,10 @@ func API(w base.Environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "api [flags] PATH",
 		Short: "Send a request to an allocation's API, as its operator",
-		Long: `Sends a request to the API of a running allocation, on its operator's socket and with the operator's
-token, and prints the body of the answer. {alloc} in PATH stands for the allocation's ID. The token is read from its
-file and shown nowhere.
+		Long: `Sends a request to the API of a running allocation as its operator, and prints the answer's body.
+
+The request goes to the operator's socket. The operator's token is read from its file, and shown nowhere. {alloc} in
+PATH stands for the allocation's ID.
 
 Exit code: 0 for an answer with a status below 400, else 1, with the status and the reason on standard error.`,
 		Example: `  taskapi api '/v1/allocation/{alloc}/checks?pretty'
@@ -58,8 +59,8 @@ Exit code: 0 for an answer with a status below 400, else 1, with the status and 
 	at.Add(cmd, w, base.ToChange)
 	cmd.ValidArgsFunction = nil // PATH is none of them
 	f := cmd.Flags()
-	f.StringVarP(&req.method, "request", "X", "", "method (default GET, or PUT with --data)")
-	f.StringVarP(&req.data, "data", "d", "", "body of the request; @FILE reads it from a file, - from standard input")
+	f.StringVarP(&req.method, "request", "X", "", "`METHOD` (default GET, or PUT with --data)")
+	f.StringVarP(&req.data, "data", "d", "", "`BODY` of the request; @FILE reads it from a file, - from standard input")
 	return cmd
 }
 

@@ -39,19 +39,21 @@ func Exec(w base.Environment) *cobra.Command {
 		Use:   "exec [flags] [ALLOC] [TASK] -- COMMAND [ARG]...",
 		Short: "Run a command in a task",
 		Long: `Runs a command in a running task: in its directory, with its environment, as its user.
+
+On a terminal the command gets a terminal of its own, of the same size, and Ctrl-C goes to the command. ~. at the
+beginning of a line ends the session; see --escape. Otherwise input, output and errors are passed on as they are. The
+command ends when exec, the task or the task's taskapi ends, so it does not survive a restart of taskapi.
+
 ` + base.TaskArgs + `
+
 Without "--", the first argument is ALLOC and the others are COMMAND, as with 'nomad alloc exec'.
 
-On a terminal the command gets one of its own, of the same size; Ctrl-C goes to the command, and the escape character
-followed by a dot, at the beginning of a line, ends the session. Otherwise input, output and errors are passed on as
-they are. The command ends when this one, the task or the task's taskapi ends: it does not survive a restart of
-taskapi.
-Exit code: the command's, 128 and the number of the signal that ended it, 127 when there is no such command, 126 when it
-can't be executed, and 125 when taskapi itself failed: a flag is wrong, there is no such allocation, or the command was
+Exit code: the command's, 128 and the number of the signal that ended it, 127 when there is no such command, 126 when
+it can't be executed, 125 when taskapi itself failed: a flag is wrong, there is no such allocation, or the command was
 cut off.`,
 		Example: `  taskapi exec -- ls -l
   taskapi exec hello greeter -- /bin/sh
-  echo 'select 1' | taskapi exec db -- psql
+  taskapi exec db -- pg_dump | gzip > dump.gz
   taskapi exec --action flush-cache`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -90,8 +92,8 @@ cut off.`,
 	f := cmd.Flags()
 	f.BoolVarP(&line.stdin, "stdin", "i", true, "pass standard input on; =false: the command has none")
 	f.BoolVarP(&line.tty, "tty", "t", false, "give the command a terminal (default when input and output are one)")
-	f.StringVarP(&line.escape, "escape", "e", "~", "escape character of a session on a terminal, or none")
-	f.StringVar(&line.action, "action", "", "run this action of the job in place of COMMAND")
+	f.StringVarP(&line.escape, "escape", "e", "~", "escape `CHARACTER` of a session on a terminal, or none")
+	f.StringVar(&line.action, "action", "", "run this `ACTION` of the job in place of COMMAND")
 	return base.SetRunsAnother(cmd)
 }
 

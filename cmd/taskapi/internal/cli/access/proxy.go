@@ -24,15 +24,17 @@ func Proxy(w base.Environment) *cobra.Command {
 	s.Tasks = base.AnyTasks
 	cmd := &cobra.Command{
 		Use:   "proxy [flags] [ALLOC] [TASK]",
-		Short: "Pass requests from a TCP port on to an allocation's API, for clients that can't speak unix://",
-		Long: `Passes each request on to an API socket: the socket of TASK, or without TASK the operator's. Inside a
-task, without ALLOC, it is the task's own socket ($` + unixAddr + `). The proxy adds no credentials: each
-request needs a token that is good on that socket. It runs until it is interrupted, also while taskapi is replaced.
-` + base.TaskArgs + `
+		Short: "Serve an allocation's API on a TCP port, for clients that can't speak unix://",
+		Long: `Passes requests from a TCP port on to an API socket: that of TASK or, without TASK, the operator's.
 
-Any client that can connect and has such a token may use it: the API sees the user of this command, not the client's.
-Only this machine can connect to a loopback address, and requests must name an IP address or localhost there. --remote
-allows other machines; they send their tokens in the clear.`,
+Inside a task, without ALLOC, it is the task's own socket ($` + unixAddr + `). The proxy runs until it is
+interrupted, also while taskapi is replaced.
+
+The proxy adds no credentials: each request needs a token that is good on that socket. The API sees the user of this
+command, not the client's. Only this machine can connect to a loopback address, where a request must name an IP
+address or localhost. --remote allows other machines; they send their tokens in the clear.
+
+` + base.TaskArgs,
 		Example: `  taskapi proxy --listen 127.0.0.1:4646
   taskapi proxy --listen 127.0.0.1:4646 hello greeter`,
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -60,12 +60,13 @@ var (
 	ToFollow    = Sought{Reads: true, Live: true}
 )
 
-// AllocArgs is the help text about a command's arguments.
-const AllocArgs = `ALLOC is an allocation's name (JOB.GROUP[N], or JOB.GROUP for number 0), the name of its job or of a
-task, its ID, or the beginning of that. Without it, the only one that runs.`
-
-// TaskArgs is the same for [ALLOC] [TASK].
-const TaskArgs = AllocArgs + ` A single name may be an allocation's or a task's; where it is both, give ALLOC and TASK.`
+// Help texts about a command's arguments: how ALLOC is named, what it is when it is left out, and [ALLOC] [TASK].
+const (
+	AllocNames = `ALLOC is an allocation's name (JOB.GROUP[N], or JOB.GROUP for number 0), its job's name, its ID, or the
+beginning of the ID. The name of one of its tasks will do, too.`
+	AllocArgs = AllocNames + ` Without ALLOC, the only running allocation is meant.`
+	TaskArgs  = AllocArgs + ` If a name is both an allocation's and a task's, give ALLOC and TASK.`
+)
 
 // Find returns the allocation and the task that args name: [ALLOC] [TASK], either of them, or neither. dataDir is the
 // flag's value; without one, the data directories of this user and of root are looked at. An ambiguous name is a usage

@@ -22,7 +22,7 @@ type KeyFlags struct {
 	SealKey string
 }
 
-const SealKeyUsage = "file with the key that seals the key ring; the data directory remembers it (default seal.key " +
+const SealKeyUsage = "`FILE` with the key that seals the key ring; the data directory remembers it (default seal.key " +
 	"in the key ring)"
 
 func (f *KeyFlags) Add(cmd *cobra.Command) {

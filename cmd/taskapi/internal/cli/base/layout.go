@@ -30,8 +30,7 @@ type Layout struct {
 const (
 	systemDataDir = "/var/lib/taskapi" // root's default
 	DataDirEnv    = "TASKAPI_DATA_DIR" // stands for --data-dir
-	dataDirUsage  = "where keys, state and allocations live (default $" + DataDirEnv + ", else " + systemDataDir +
-		" as root, else $XDG_STATE_HOME/taskapi or ~/.local/state/taskapi)"
+	dataDirUsage  = "`DIR` of keys, state and allocations (default $" + DataDirEnv + ", else root's or your own)"
 )
 
 // NewLayout finds the data directory: the one given, that of the environment, or the default of this user.

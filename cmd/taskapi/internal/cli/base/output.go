@@ -22,7 +22,7 @@ type OutputFlags struct {
 // AddOutput adds the flags, and makes the command check them before it does anything.
 func AddOutput(cmd *cobra.Command, o *OutputFlags) {
 	AddOutputAs(cmd, o,
-		"print JSON, as the API answers it; an error is an object with error and exit_code, on standard error")
+		"print JSON, as the API answers it; an error is JSON, too")
 }
 
 // AddOutputAs is AddOutput with the usage of --json.

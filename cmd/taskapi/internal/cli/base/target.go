@@ -29,9 +29,9 @@ func (f *TargetFlags) Add(cmd *cobra.Command, w Environment, s Sought) {
 // AddNames adds --alloc and, if the command is about tasks, --task, to a command that has --data-dir.
 func (f *TargetFlags) AddNames(cmd *cobra.Command, w Environment, s Sought) {
 	f.w, f.Sought, f.flags = w, s, cmd.Flags()
-	f.flags.String("alloc", "", "`ALLOC`: an allocation's ID, the beginning of one, or a name")
+	f.flags.String("alloc", "", "`ALLOC`, an allocation's name or ID")
 	if s.Tasks != NoTask {
-		f.flags.String("task", "", "`TASK`: a task's name")
+		f.flags.String("task", "", "`TASK`, a task's name")
 	}
 	for _, name := range []string{"alloc", "task"} {
 		// an error says that the command has no such flag
@@ -44,8 +44,7 @@ func (f *TargetFlags) AddNames(cmd *cobra.Command, w Environment, s Sought) {
 
 // AddConfig adds the flag of commands that need settings.
 func AddConfig(cmd *cobra.Command, file *string) {
-	cmd.Flags().StringVar(file, "config", "", "settings `FILE` (default $"+settings.FileEnv+", else "+
-		"/etc/taskapi/taskapi.hcl as root, else taskapi/taskapi.hcl in $XDG_CONFIG_HOME or ~/.config)")
+	cmd.Flags().StringVar(file, "config", "", "settings `FILE` (default $"+settings.FileEnv+", else the machine's or your own)")
 }
 
 // AddDataDir adds the flag of commands that need the data directory alone.

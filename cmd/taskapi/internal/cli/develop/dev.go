@@ -37,24 +37,25 @@ func Dev(w base.Environment) *cobra.Command {
 	var opts devOptions
 	cmd := &cobra.Command{
 		Use:   "dev [flags] -- COMMAND [ARG]...",
-		Short: "Run a command as a task, with its socket and its identity",
-		Long: `Runs a command as the only task of a job, without a job file. The command has the task's socket, its token in
-NOMAD_TOKEN and in a file, and all NOMAD_ variables beside this environment. The socket answers before the command
-starts.
+		Short: "Run a command as a task, without a job file",
+		Long: `Runs a command as the only task of a job, without a job file.
 
-The command has taskapi's standard input, output and error; taskapi itself writes nothing while the command runs,
-except with -v. On a terminal, the command has a terminal of its own, so that Ctrl-C and Ctrl-Z reach it.
-Signals go to the command, and a second SIGINT or SIGTERM kills it. When it ends, or when taskapi is killed, its
-background processes are killed. Without --data-dir everything is in a temporary directory that is removed at the end.
-A directory that a killed taskapi has left is removed by the next 'taskapi dev' or 'taskapi test', or by 'taskapi gc
---all'. The command's output is not kept: 'taskapi logs' does not show it.
+The command has this environment, and besides it the task's socket, its token in NOMAD_TOKEN and in a file, and all
+NOMAD_ variables. The socket answers before the command starts.
+
+The command has taskapi's standard input, output and error. taskapi itself writes nothing while the command runs,
+except with -v. On a terminal, the command has a terminal of its own, so that Ctrl-C and Ctrl-Z reach it. Signals go
+to the command, and a second SIGINT or SIGTERM kills it. When it ends, or when taskapi is killed, its background
+processes are killed. 'taskapi logs' does not show the command's output.
+
+Without --data-dir, everything is in a temporary directory that is removed at the end. If taskapi is killed, the next
+'taskapi dev', 'taskapi test' or 'taskapi gc --all' removes the directory.
 
 Each --identity gives the task another identity, NAME or NAME=AUDIENCE. Its token is in NOMAD_TOKEN_NAME and in
-secrets/nomad_NAME.jwt. With --ttl, tokens expire after that time, and those in files are renewed before. As root,
---user runs the command as another user.
+secrets/nomad_NAME.jwt. With --ttl, tokens expire after that time, and those in files are renewed before.
 
-Exit code: the command's, 128 and the signal's number when a signal ended it, 127 when there is no such command, 126
-when it can't be executed, and 125 when taskapi itself failed: a flag is wrong, or the command could not be started.`,
+Exit code: the command's, 128 and the number of the signal that ended it, 127 when there is no such command, 126 when
+it can't be executed, 125 when taskapi itself failed: a flag is wrong, or the command could not be started.`,
 		Example: `  taskapi dev -- go test ./...
   taskapi dev --policy nomad -- ./client
   taskapi dev --task web --identity bank=https://bank.example -- sh -c 'cat $NOMAD_SECRETS_DIR/nomad_bank.jwt'`,

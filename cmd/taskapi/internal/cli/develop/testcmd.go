@@ -38,29 +38,28 @@ func Test(w base.Environment) *cobra.Command {
 	var opts testOptions
 	cmd := &cobra.Command{
 		Use:   "test [flags] JOBFILE -- COMMAND [ARG]...",
-		Short: "Run a group of tasks, a command that tests it, and stop the group",
-		Long: `Runs a group of the job file, waits until it is healthy (--wait), runs the command, and stops the group
-gracefully, whatever the command's result. A group is healthy when its tasks have run and its checks have succeeded
-for min_healthy_time of its update block, by default 10 seconds. The command has this environment, standard input,
-output and error, and also
+		Short: "Run a command, such as go test, against a group of tasks",
+		Long: `Runs a group of the job file, runs the command when the group is healthy, and stops the group.
 
-    NOMAD_ADDR, NOMAD_UNIX_ADDR   the address of the operator's socket, or with --as TASK of that task's
-    NOMAD_TOKEN                   its token, as the SDK takes it; good for an hour, or for the ttl of the identity
-    NOMAD_TOKEN_FILE              where the token is renewed: read it before each use in a test that takes longer
-    NOMAD_ALLOC_ID, NOMAD_JOB_ID, NOMAD_NAMESPACE, NOMAD_REGION
-    NOMAD_IP_LABEL, NOMAD_PORT_LABEL, NOMAD_ADDR_LABEL of each port
+A group is healthy when its tasks have run and its checks have succeeded for min_healthy_time of its update block, by
+default 10 seconds. The command has this environment, standard input, output and error, and also
 
---as TASK has that task's token written to a file for this. If a task has failed, the last lines of its standard error
-are shown. Ctrl-C ends the command, and the group gracefully; a second one kills both. Nothing of the group outlives
-this command, even if it is killed. Without --data-dir everything is in a temporary directory that is removed at the
-end.
+  NOMAD_ADDR, NOMAD_UNIX_ADDR  address of the operator's socket, or with --as TASK of that task's
+  NOMAD_TOKEN                  its token, as the SDK takes it; good for an hour, or for the ttl of the identity
+  NOMAD_TOKEN_FILE             file with the renewed token: in a long test, read it before each use
+  NOMAD_ALLOC_ID               ID of the allocation; also NOMAD_JOB_ID, NOMAD_NAMESPACE and NOMAD_REGION
+  NOMAD_ADDR_LABEL             address of the port LABEL; also NOMAD_IP_LABEL and NOMAD_PORT_LABEL
 
---json prints one JSON object about it all to standard output, and the command's own goes to standard error. --junit
-FILE writes a test case for the start, the command, the stop and each task.
+--as TASK has that task's token written to a file. If a task has failed, the last lines of its standard error are
+shown. Ctrl-C ends the command, and the group gracefully; a second one kills both. Nothing of the group outlives this
+command, even if it is killed. Without --data-dir, everything is in a temporary directory that is removed at the end.
 
-Exit code: the command's, 128 and the number of the signal that ended it, 127 and 126 as for dev; 125 when
-taskapi itself failed: a flag or the job file is wrong, the group did not become healthy, or it failed while the
-command succeeded.`,
+--json prints one JSON object about the test to standard output; the command's own output goes to standard error.
+--junit writes a test case for the start, the command, the stop and each task.
+
+Exit code: the command's, 128 and the number of the signal that ended it, 127 when there is no such command, 126 when
+it can't be executed, 125 when taskapi itself failed: a flag or the job file is wrong, the group did not become
+healthy, or it failed while the command succeeded.`,
 		Example: `  taskapi test job.nomad.hcl -- go test ./...
   taskapi test --wait running --as web --junit report.xml job.nomad.hcl -- ./check.sh`,
 		Args: func(cmd *cobra.Command, args []string) error {

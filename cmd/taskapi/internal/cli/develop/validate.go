@@ -24,10 +24,13 @@ func Validate(w base.Environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "validate [flags] JOBFILE",
 		Short: "Check which parts of a job file would run on this machine",
-		Long: `Reads the job file as run does and says which parts would run on this machine, which are ignored or
-done differently, and which are refused. Without --group it checks every group of the job. Check a job file from
-somebody you don't trust with --no-files: its functions then can't read files of this machine.
---json prints the job, canonicalized, as Nomad's API has it; findings go to standard error.
+		Long: `Says which parts of a job file would run on this machine, and which are ignored or refused.
+
+It reads the file as 'taskapi run' does, and checks every group without --group. Use --no-files for a job file from
+somebody you don't trust: its functions then can't read files of this machine.
+
+--json prints the canonical job, as Nomad's API has it. Findings go to standard error.
+
 Exit code: 0 when the job would run, 2 when it would not.`,
 		Example: `  taskapi validate examples/hello.nomad.hcl
   taskapi validate -t '{{range .TaskGroups}}{{.Name}}{{end}}' examples/hello.nomad.hcl`,
@@ -39,7 +42,7 @@ Exit code: 0 when the job would run, 2 when it would not.`,
 			return validate(flags, s, dataDir, args[0], out, w)
 		},
 	}
-	cmd.Flags().StringVar(&flags.Group, "group", "", "task group (default all of them)")
+	cmd.Flags().StringVar(&flags.Group, "group", "", "task `GROUP` (default all of them)")
 	flags.AddVars(cmd)
 	cmd.Flags().BoolVar(&flags.NoFiles, "no-files", false,
 		"refuse functions that read files, such as file(): for a job file that you don't trust")

@@ -37,12 +37,13 @@ func tokenExplain(w base.Environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explain [flags] [FILE|-]",
 		Short: "Say what is in a token, and why it would be refused",
-		Long: `Prints a token's header, its claims and its times in words, and whether its allocation's API would
-refuse it now, with the reason as in the audit log. The token, or the operator's secret that stands for one, is read
-from FILE, or from standard input. The signature is never printed.
+		Long: `Prints what is in a token, and whether its allocation's API would refuse it now, with the reason.
 
-Without keys, everything but the signature is checked. The keys are those of --jwks and, if this user can read it, of
-the key ring. With the key ring, the token is also held against the allocation and the revoked tokens of the data
+It prints the header, the claims, and the times in words. The reason is the one that the audit log has. The signature
+is never printed. FILE, or standard input, has the token, or the operator's secret that stands for one.
+
+The keys are those of --jwks and, if you can read it, of the key ring. Without keys, everything but the signature is
+checked. With the key ring, the token is also held against the allocation and the revoked tokens of the data
 directory.`,
 		Example: `  taskapi token explain token.jwt
   taskapi token explain --jwks jwks.json < token.jwt`,
@@ -60,7 +61,8 @@ directory.`,
 	}
 	f.Add(cmd)
 	cmd.Flags().StringArrayVar(&f.jwks, "jwks", nil,
-		"JWK set, `SOURCE[,iss=ISSUER][,aud=AUDIENCE]`, a file, whose keys are trusted, too; may be repeated")
+		"`FILE` with a JWK set whose keys are trusted, too; FILE,iss=ISSUER,aud=AUDIENCE for one issuer's tokens for one "+
+			"audience; may be repeated")
 	cmd.Flags().StringArrayVar(&f.audience, "audience", nil,
 		"`AUDIENCE` that the token must name (default the allocation's, or "+identity.DefaultAudience+"); may be repeated")
 	cmd.Flags().StringVar(&f.task, "task", "", "`TASK` on whose socket the token is used (default its own)")

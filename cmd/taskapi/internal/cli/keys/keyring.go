@@ -19,9 +19,10 @@ func Keyring(w base.Environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "keyring",
 		Short: "List, rotate, remove, export and serve the keys that sign identities",
-		Long: `The keys that sign identities. A running allocation follows a change immediately: after a rotation new
-tokens are signed with the new key, and old ones are good until they expire; tokens of a removed key are refused from
-then on.`,
+		Long: `Lists, rotates, removes, exports and serves the keys that sign identities.
+
+A running allocation follows a change immediately. After a rotation, new tokens are signed with the new key, and old
+ones are good until they expire. Tokens of a removed key are refused from then on.`,
 		Example: `  taskapi keyring list
   taskapi keyring rotate`,
 	}
@@ -74,7 +75,7 @@ func keyringList(w base.Environment) *cobra.Command {
 func keyringRotate(w base.Environment) *cobra.Command {
 	return onRing(w, &cobra.Command{
 		Use:     "rotate",
-		Short:   "Make a new key and sign with it from now on",
+		Short:   "Make a new key, and sign with it from now on",
 		Example: `  taskapi keyring rotate`,
 	}, func(l base.Layout, ring *identity.Keyring, _ []string) error {
 		var key identity.KeyInfo
@@ -126,9 +127,10 @@ func keyringExport(w base.Environment) *cobra.Command {
 	cmd := onRing(w, &cobra.Command{
 		Use:   "export",
 		Short: "Print the public keys as a JWK set, for others to trust",
-		Long: `Prints the public keys as a JWK set (RFC 7517): the document that /.well-known/jwks.json answers. With
---issuer it prints the OpenID configuration of that issuer instead. Redirect it to a file that others read, or that a
-web server serves.`,
+		Long: `Prints the public keys as a JWK set (RFC 7517), as /.well-known/jwks.json answers it.
+
+Redirect it to a file that others read, or that a web server serves. --issuer prints the OpenID configuration of that
+issuer instead.`,
 		Example: `  taskapi keyring export`,
 		PreRunE: func(*cobra.Command, []string) error {
 			if err := agent.CheckIssuer(issuer); err != nil {
@@ -143,7 +145,7 @@ web server serves.`,
 		}
 		return w.Printf("%s\n", document)
 	})
-	cmd.Flags().StringVar(&issuer, "issuer", "", "print the OpenID configuration of this issuer, a URL")
+	cmd.Flags().StringVar(&issuer, "issuer", "", "print the OpenID configuration of this issuer, a `URL`")
 	return cmd
 }
 
@@ -153,14 +155,17 @@ func keyringServe(w base.Environment) *cobra.Command {
 	var remote bool
 	cmd := &cobra.Command{
 		Use:   "serve [flags]",
-		Short: "Serve the public keys over HTTP, for verifiers that take an OIDC issuer's URL",
-		Long: `Serves the public keys as a JWK set at /.well-known/jwks.json, and the OpenID configuration of their issuer at
-/.well-known/openid-configuration, without a token, until it is interrupted. Nothing else answers there. It follows
-rotations and removals of keys.
+		Short: "Serve the public keys over HTTP, as an OIDC issuer",
+		Long: `Serves the public keys over HTTP, without a token, until it is interrupted.
 
-A verifier expects tokens whose iss is the issuer's URL: run the allocation with -o identity.issuer=URL, so give
---listen a port. Only this machine can connect to a loopback address; --remote allows others. A request must name an
-address, localhost or the issuer's host.`,
+  /.well-known/jwks.json             the JWK set
+  /.well-known/openid-configuration  the OpenID configuration of the issuer
+
+Nothing else answers there. The answers follow rotations and removals of keys.
+
+A verifier expects tokens whose iss is the issuer's URL. So give --listen a port, and run the allocation with -o
+identity.issuer=URL. Only this machine can connect to a loopback address; --remote allows others. A request must name
+an address, localhost or the issuer's host.`,
 		Example: `  taskapi keyring serve --listen 127.0.0.1:9180`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			l, err := base.NewLayout(flags.DataDir, w)
@@ -190,7 +195,7 @@ address, localhost or the issuer's host.`,
 	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:9180",
 		"`ADDRESS:PORT` to listen on, or unix:///PATH; port 0 takes any")
 	cmd.Flags().StringVar(&issuer, "issuer", "",
-		"issuer in the OpenID configuration, the URL by which others reach this server (default its own)")
+		"`URL` of the issuer in the OpenID configuration, by which others reach this server (default its own)")
 	cmd.Flags().BoolVar(&remote, "remote", false, "allow an address that other machines can reach")
 	return cmd
 }

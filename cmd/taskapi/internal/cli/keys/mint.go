@@ -43,16 +43,17 @@ func tokenMint(w base.Environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "mint [flags]",
 		Short: "Make a token of a task, a good one or a bad one",
-		Long: `Makes a token like the task's own, signed with the active key, and prints it. The running allocation accepts
-a good one as the task's. With --bad NAME the token has that fault and no other, such as expired, not-yet, wrong-key,
-tampered, other-alloc or alg-none. --list shows the kinds, what is wrong with each, and what the API answers. --all
-makes a token of each kind, and prints a line of JSON for each.
+		Long: `Makes a token like the task's own, signed with the active key, and prints it.
 
-Only the owner of the key ring can make tokens. A token is a credential: it is printed, or with --out-file written to a
-file that only this user can read, without a line feed, and goes nowhere else.
+The running allocation accepts the token as the task's. With --bad NAME, the token has that fault and no other, such
+as expired, not-yet, wrong-key, tampered, other-alloc or alg-none. --list prints the kinds, what is wrong with each,
+and what the API answers.
 
---operator makes a token of the operator, good on operator.sock alone. With --opaque, a secret in the form of a UUID
-is printed, which stands for that token: clients such as 'nomad acl token self' take nothing else. 'taskapi token
+Only the owner of the key ring can make tokens. A token is a credential: it is printed or, with --out-file, written to
+a file that only you can read, without a line feed.
+
+--operator makes a token of the operator, which is good on operator.sock alone. --opaque prints a secret in the form
+of a UUID, which stands for that token: clients such as 'nomad acl token self' take nothing else. 'taskapi token
 revoke' takes both.
 
 Kinds marked "foreign" are refused when the key of another issuer (--jwks) has signed them. Here the ring's key signs
@@ -93,7 +94,7 @@ them, which may vouch for any issuer.`,
 		"`AUDIENCE` that the token names (default the allocation's); may be repeated")
 	flags.DurationVar(&f.ttl, "ttl", time.Hour, "how long the token is good")
 	flags.StringArrayVar(&f.claims, "claim", nil,
-		"another claim, `NAME=VALUE`, JSON or else a text, instead of one of the same name; may be repeated")
+		"set the claim `NAME=VALUE`, JSON or else a text; may be repeated")
 	flags.StringVar(&f.bad, "bad", "", "`NAME` of the token's fault: see --list")
 	flags.BoolVar(&f.list, "list", false, "list the kinds of bad tokens, each with the answer of the API")
 	flags.BoolVar(&f.all, "all", false, "make one of each kind, and print a line of JSON for each")

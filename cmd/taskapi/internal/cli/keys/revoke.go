@@ -31,14 +31,17 @@ func tokenRevoke(w base.Environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "revoke [flags] [FILE|-]",
 		Short: "Refuse tokens before they expire",
-		Long: `Revokes the token or the operator's secret in FILE or on standard input ("-"), or the token with a --jti, or
-all tokens that were issued before a time: those of a --task, of an --alloc, of both, or all. Without --before that
-time is now. Every running allocation of the data directory refuses these tokens from its next request on, and ends
-their open streams. A revocation is saved, and forgotten when the tokens have expired. --list shows the revocations.
+		Long: `Makes every running allocation of the data directory refuse tokens before they expire.
 
-A running task gets a new token in its file, and its change_mode is honoured, as after the removal of a key. A token
-in its environment stays refused until the task is restarted. To lock out a task itself, stop it, or take its
-capabilities away with a policy.`,
+Give one token, or the operator's secret, in FILE or on standard input ("-"), or by its ID with --jti. Or revoke all
+tokens that were issued before a time, now unless you give --before: those of a --task, of an --alloc, of both, or
+all.
+
+The tokens are refused from the next request on, and their open streams end. A revocation is saved, and forgotten when
+its tokens have expired.
+
+A running task gets a new token in its file, and its change_mode is honoured. A token in its environment stays refused
+until the task is restarted. To lock out a task itself, stop it, or take its capabilities away with a policy.`,
 		Example: `  taskapi token revoke stolen.jwt
   taskapi token revoke --task server
   taskapi token revoke --before 2026-11-22T12:00:00Z

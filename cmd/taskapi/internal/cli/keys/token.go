@@ -26,9 +26,9 @@ func Token(w base.Environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "token",
 		Short: "Make, explain and revoke tokens, good ones and bad ones",
-		Long: `Makes tokens of tasks for tests, good ones and bad ones of every kind, says what is in a token and why
-it would be refused, and revokes tokens before they expire. It takes a user who can read the key ring and write to the
-data directory; nobody can do it over the API.`,
+		Long: `Makes tokens of tasks, good ones and bad ones of every kind, explains tokens and revokes them.
+
+You need to be able to read the key ring and to write to the data directory. Nobody can do this over the API.`,
 		Example: `  taskapi token mint --task server
   taskapi token explain token.jwt`,
 	}

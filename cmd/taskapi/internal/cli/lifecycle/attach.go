@@ -17,9 +17,11 @@ func Attach(w base.Environment) *cobra.Command {
 	cmd := base.OnTarget(w, base.ToFollow, &cobra.Command{
 		Use:   "attach [flags] [ALLOC]",
 		Short: "Follow a running allocation",
-		Long: `Prints the past events of an allocation, then each new one and the tasks' new output, in the format of run.
-Without ALLOC it follows the only allocation that runs. Ctrl-C ends the command, not the allocation. If the allocation
-has ended, its events are printed.
+		Long: `Prints the past events of a running allocation, then each new one and the tasks' new output.
+
+The format is that of 'taskapi run'. Without ALLOC, attach follows the only allocation that runs. Ctrl-C ends attach,
+not the allocation. If the allocation has ended, its events are printed.
+
 Exit code: that of run when the allocation ends (0 complete or stopped, 1 failed), 0 after Ctrl-C, 1 when its taskapi
 is killed or leaves it, with a message.`,
 		Example: `  taskapi attach

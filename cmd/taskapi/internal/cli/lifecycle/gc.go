@@ -24,9 +24,10 @@ func GC(w base.Environment) *cobra.Command {
 		Use:     "gc [flags] [ALLOC...]",
 		Aliases: []string{"rm"},
 		Short:   "Remove ended allocations with their directories",
-		Long: `Removes the named allocations, or with --all every one that has ended: their directories with logs and
-state. An allocation that has not ended is refused and stays as it is. --all also removes the temporary directories
-that a killed 'taskapi dev' or 'taskapi test' of this user has left, once nothing runs in them.`,
+		Long: `Removes allocations that have ended, with their directories, logs and state.
+
+An allocation that has not ended is refused and stays as it is. --all also removes the temporary directories that a
+killed 'taskapi dev' or 'taskapi test' of this user has left, once nothing runs in them.`,
 		Example: `  taskapi gc 115ef685
   taskapi gc --all`,
 		Args: func(_ *cobra.Command, args []string) error {

@@ -23,11 +23,15 @@ func Restart(w base.Environment) *cobra.Command {
 	s.Tasks = base.AnyTasks
 	cmd := &cobra.Command{
 		Use:   "restart [flags] [ALLOC] [TASK]",
-		Short: "Restart a task, or all tasks of an allocation that run",
-		Long: `Restarts a task, or without TASK every task that runs, prints the events, and returns when the new
-processes have started. The restart is graceful (kill_signal, kill_timeout; as in Nomad, no shutdown_delay) and does
-not count against the restart policy. Ctrl-C ends the command, not the restart.
+		Short: "Restart a task, or every running task of an allocation",
+		Long: `Restarts a task or, without TASK, every task that runs.
+
+It prints the events, and returns when the new processes have started. The restart is graceful (kill_signal,
+kill_timeout; as in Nomad, no shutdown_delay) and does not count against the restart policy. Ctrl-C ends the command,
+not the restart.
+
 ` + base.TaskArgs + `
+
 Exit code: 0 when the tasks run again, 1 when one of them does not.`,
 		Example: `  taskapi restart
   taskapi restart hello greeter

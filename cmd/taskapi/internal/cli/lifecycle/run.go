@@ -52,22 +52,37 @@ func Run(w base.Environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run [flags] JOBFILE",
 		Short: "Run an allocation, in the foreground or with --detach",
-		Long: `Runs one allocation of the job file and prints its events, one a line. On a terminal it also prints the
-tasks' output, with | before standard output and ! before standard error. Elsewhere, the last lines of a task's
-standard error stand under the event of its failure.
+		Long: `Runs one allocation of the job file and prints its events.
 
-SIGINT and SIGTERM stop it gracefully (kill_signal, kill_timeout, shutdown_delay); a second one kills every task
-immediately. SIGUSR1 ends taskapi and leaves the tasks running.
-As root, --isolate-users gives each task a user of its own. --wait runs it in the background and returns when the
-allocation is healthy, running or complete; the exit code is 1, with the reason, when it can't become so any more.
+The allocation is JOB.GROUP[0], or with --index N JOB.GROUP[N]. In a namespace of a data directory, each name runs
+once. What run does depends on the allocation of that name:
 
-The allocation is JOB.GROUP[0], or with --index N JOB.GROUP[N]: each name runs once in a namespace of the data
-directory. If a taskapi runs it already, run is refused: 'taskapi update' gives it another version of the job. If it
-has ended, run begins a new one with the same name, and the old one can be read until 'taskapi gc' removes it. If it was
-left running, by a taskapi that was killed or got SIGUSR1, run resumes it. The flags of its last run then hold unless
-others are given; give the job file's variables again. If the job file has another version of the job, changes that
-need no new process are applied. Other changes are refused without --replace. That stops an allocation that runs, or
-was left running, gracefully, and runs it again with new processes, under the same ID.
+  there is none        a new allocation starts
+  it has ended         a new one starts; the old one can be read until 'taskapi gc' removes it
+  a taskapi runs it    run is refused: 'taskapi update' gives it another version of the job
+  it was left running  run resumes it
+
+An allocation is left running when its taskapi is killed or gets SIGUSR1. The flags of its last run still hold, unless
+you give others. Give the variables of the job file again. If the job file has another version of the job, changes
+that need no new process are applied, and others are refused. --replace stops an allocation that runs, or was left
+running, and runs it again with new processes under the same ID.
+
+On a terminal, run also prints the tasks' output, with | before standard output and ! before standard error.
+Elsewhere, the last lines of a task's standard error stand under the event of its failure.
+
+SIGINT (Ctrl-C) and SIGTERM stop the allocation gracefully (kill_signal, kill_timeout, shutdown_delay). A second one
+kills every task immediately. SIGUSR1 ends taskapi and leaves the tasks running.
+
+With --detach, run returns when the main tasks have started, and with --wait when the allocation is in that state. It
+prints the allocation's ID, and after ten seconds of waiting the checks that don't succeed. If a task fails to start,
+or the allocation can't reach the state any more, run says why and exits with 1. The allocation then goes on under its
+restart policy. Ctrl-C ends the waiting, not the allocation.
+
+--json prints an object a line, with time, alloc, task, type, message and details. The types are those of Nomad's
+events. The allocation itself has Starting, Resuming, Attached, Updated, Replacing, Stopping, Killing, Leaving, Left,
+Ended and Lines Lost. With --logs, lines of the type Output name their stream in details. A slow reader delays
+nothing: some hundred lines wait for it, further ones are lost, and a line says how many.
+
 Exit code: 0 when the allocation completes, is stopped or left running, 1 when it fails, 2 when the job file or a flag
 is wrong.`,
 		Example: `  taskapi run examples/hello.nomad.hcl

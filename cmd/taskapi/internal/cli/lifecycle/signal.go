@@ -20,9 +20,11 @@ func Signal(w base.Environment) *cobra.Command {
 	s.Tasks = base.AnyTasks
 	cmd := base.OnTarget(w, s, &cobra.Command{
 		Use:   "signal [flags] [ALLOC] [TASK]",
-		Short: "Send a signal to a task, or to all tasks of an allocation",
-		Long: `Sends a signal to a task's process, or without TASK to the process of every task that runs. If the signal
-ends a task, the restart policy decides whether it starts again.
+		Short: "Send a signal to a task, or to every running task",
+		Long: `Sends a signal to a task's process or, without TASK, to the process of every task that runs.
+
+If the signal ends a task, the restart policy decides whether it starts again.
+
 ` + base.TaskArgs,
 		Example: `  taskapi signal -s SIGHUP hello greeter
   taskapi signal -s SIGUSR1`,

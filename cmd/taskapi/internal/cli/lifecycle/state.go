@@ -20,8 +20,9 @@ func State(w base.Environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "state",
 		Short: "Print an allocation's saved state, or repair it",
-		Long: `Prints or repairs an allocation's saved state: the file state.db in its directory, from which another taskapi
-resumes the allocation. Use these commands when something went wrong.`,
+		Long: `Prints or repairs an allocation's saved state, when something went wrong.
+
+The state is the file state.db in the allocation's directory. Another taskapi resumes the allocation from it.`,
 		Example: `  taskapi state dump 115ef685
   taskapi state repair 115ef685`,
 	}
@@ -31,8 +32,9 @@ resumes the allocation. Use these commands when something went wrong.`,
 	}, &cobra.Command{
 		Use:   "dump [flags] ALLOC",
 		Short: "Print an allocation's state as JSON",
-		Long: `Prints an allocation's saved state, also while the allocation runs. If the state is damaged, the readable
-part is printed, the rest is named on standard error, and the exit code is 1.`,
+		Long: `Prints an allocation's saved state as JSON, also while the allocation runs.
+
+If the state is damaged, the readable part is printed, the rest is named on standard error, and the exit code is 1.`,
 		Example: `  taskapi state dump 115ef685
   taskapi state dump -t '{{.Version}}' 115ef685`,
 	})
@@ -40,8 +42,10 @@ part is printed, the rest is named on standard error, and the exit code is 1.`,
 	cmd.AddCommand(dump, onState(w, repairState, &cobra.Command{
 		Use:   "repair [flags] ALLOC",
 		Short: "Make a damaged state usable again",
-		Long: `Replaces a damaged state by a new one with every record that can be read, keeps the damaged file beside it,
-and names what is lost. Look at the new state with 'taskapi state dump': a record may be older than the task.`,
+		Long: `Replaces a damaged state by a new one that has every readable record.
+
+It keeps the damaged file beside the new one, and names what is lost. Look at the new state with 'taskapi state dump':
+a record may be older than the task.`,
 		Example: `  taskapi state repair 115ef685`,
 	}))
 	return cmd

@@ -36,12 +36,20 @@ func Stop(w base.Environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "stop [flags] [ALLOC...]",
 		Short: "Stop allocations gracefully, or kill them with --now",
-		Long: `Stops an allocation gracefully (shutdown_delay, kill_signal, kill_timeout, poststop tasks), prints its
-events and returns when it has ended. Without ALLOC it stops the only one that runs. Several stop at the same time.
---now, or a second Ctrl-C, kills every task immediately. --purge then removes the allocation with its logs and state,
-as gc does. If the allocation's taskapi process has exited, this command resumes the allocation and stops it. If that
-process is frozen (SIGSTOP) or hangs, the error names it; --now kills it after five seconds, and then the tasks. If the
-allocation's state is missing or damaged, its tasks are killed.
+		Long: `Stops an allocation gracefully: shutdown_delay, kill_signal, kill_timeout, poststop tasks.
+
+It prints the events and returns when the allocation has ended. Without ALLOC, it stops the only allocation that runs.
+Several are stopped at the same time. --now, or a second Ctrl-C, kills every task immediately. --purge then removes
+the allocation with its logs and state, as 'taskapi gc' does.
+
+If the allocation's taskapi has exited, stop resumes the allocation and stops it. If the files of the API can't be
+read, the tasks are stopped without their API. If the state is missing or damaged, the tasks are killed. If another
+version of taskapi wrote the state, that version has to stop the tasks, unless --now is given. stop can't find tasks by a
+directory that was removed, or that now belongs to another user.
+
+If the allocation's taskapi is frozen (SIGSTOP) or hangs, the error names its process. --now kills that process after
+five seconds, and then the tasks.
+
 Exit code: 0 when the allocations have ended, 1 when one could not be stopped.`,
 		Example: `  taskapi stop
   taskapi stop --now hello

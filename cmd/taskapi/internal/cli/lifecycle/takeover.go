@@ -23,11 +23,13 @@ func Takeover(w base.Environment) *cobra.Command {
 	var at base.TargetFlags
 	cmd := &cobra.Command{
 		Use:   "takeover [flags] [ALLOC]",
-		Short: "Replace the taskapi that runs an allocation by this one, as for an upgrade",
-		Long: `Replaces the taskapi that runs an allocation by this one, in the background; no task notices. No job
-file is needed: the job stays as it is, with its variables. The settings of the last run hold unless others are given.
-If this taskapi can't resume the allocation, it says why, and the other taskapi goes on. If the allocation's taskapi
-has exited, the allocation is resumed.
+		Short: "Upgrade the taskapi that runs an allocation, while its tasks run on",
+		Long: `Replaces the taskapi that runs an allocation by this one, without a task noticing.
+
+This taskapi goes on in the background. No job file is needed: the job stays as it is, with its variables. The
+settings of the last run hold, unless you give others. If this taskapi can't resume the allocation, it says why, and
+the other one goes on. If the allocation's taskapi has exited, this one resumes the allocation.
+
 ` + base.AllocArgs,
 		Example: `  taskapi takeover
   taskapi takeover --all

@@ -29,11 +29,13 @@ func Update(w base.Environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "update [flags] [ALLOC] JOBFILE",
 		Short: "Give a running allocation another version of its job",
-		Long: `Compares the job file with the job that the allocation runs, prints each difference and whether it is made
-in place or needs new processes, and gives the allocation the new version. Without ALLOC it is the running allocation of
-the file's job. Changes that need new processes are refused, with exit code 2, and nothing changes; with --replace the
-allocation is stopped gracefully and run again, under the same ID and in the same directory. --dry-run only prints the
-differences.`,
+		Long: `Gives a running allocation another version of its job, and prints each difference.
+
+Each line says whether the change is made in place or needs new processes. Changes that need new processes are
+refused, with exit code 2, and nothing changes. With --replace, the allocation is stopped gracefully and run again,
+under the same ID and in the same directory. --dry-run only prints the differences.
+
+Without ALLOC, update takes the running allocation of the file's job.`,
 		Example: `  taskapi update examples/hello.nomad.hcl
   taskapi update --dry-run examples/hello.nomad.hcl
   taskapi update --replace hello examples/hello.nomad.hcl`,

@@ -18,11 +18,13 @@ func Checks(w base.Environment) *cobra.Command {
 	cmd := base.OnTarget(w, base.ToRead, &cobra.Command{
 		Use:   "checks [flags] [ALLOC]",
 		Short: "Show the latest result of each check of an allocation",
-		Long: `Shows the latest result of each check of an allocation's services. If the allocation has ended, or its
-taskapi has exited, the last saved results are shown.
+		Long: `Shows the latest result of each check of an allocation's services.
+
+If the allocation's taskapi has exited, the last saved results are shown.
+
 ` + base.AllocArgs + `
 
---json prints what GET /v1/client/allocation/:id/checks answers; --template is given the same, as the SDK's
+--json prints what GET /v1/client/allocation/:id/checks answers. A template gets the same, as the SDK's
 AllocCheckStatuses.`,
 		Example: `  taskapi checks
   taskapi checks -t '{{range .}}{{.Check}} {{.Status}}{{"\n"}}{{end}}' hello`,

@@ -17,11 +17,13 @@ func Config(w base.Environment) *cobra.Command {
 	var out base.OutputFlags
 	cmd := &cobra.Command{
 		Use:   "config [flags] [FILE]",
-		Short: "Check the settings files, and print each setting with its value and where that comes from",
-		Long: `Reads this machine's settings file, or FILE, and the data directory's own, and prints every setting that
-'taskapi run' would have without flags. Exit code 2 when a file has a mistake, with its line and column, or
-names a file that can't be used.
-'taskapi status -v' shows the settings of an allocation.`,
+		Short: "Check the settings files, and print every setting",
+		Long: `Prints every setting that 'taskapi run' would have without flags, and where each comes from.
+
+It reads this machine's settings file, or FILE, and the data directory's own. 'taskapi status -v ALLOC' prints the
+settings of an allocation.
+
+Exit code: 0 when the files can be used, 2 when one has a mistake or names a file that can't be used.`,
 		Example: `  taskapi config
   taskapi config -t '{{range .}}{{if eq .Key "host_ip"}}{{.Value}}{{end}}{{end}}'`,
 		RunE: func(_ *cobra.Command, args []string) error {

@@ -22,14 +22,16 @@ func Events(w base.Environment) *cobra.Command {
 	s := &eventsStream{w: w}
 	cmd := base.OnTarget(w, base.ToRead, &cobra.Command{
 		Use:   "events [flags] [ALLOC]",
-		Short: "Print what has happened to an allocation, in words or as Nomad's event stream",
-		Long: `Prints the events of an allocation's tasks, in the format of run, and with --follow each new one until the
-allocation ends. 'taskapi attach' also prints the tasks' output.
+		Short: "Print what has happened to an allocation",
+		Long: `Prints the events of an allocation's tasks, with --follow until the allocation ends.
+
+The format is that of 'taskapi run'. 'taskapi attach' also prints the tasks' output.
+
 ` + base.AllocArgs + `
 
---json prints the lines of GET /v1/event/stream of an allocation that runs: the latest few hundred, and with --follow
-each new one; --template is given each line, as the SDK's Events. When the allocation's taskapi is replaced, or the
-token is renewed, the stream begins again at its last index, whose events come a second time.`,
+--json prints the lines of GET /v1/event/stream of a running allocation: the latest few hundred, and with --follow
+each new one. A template gets each line, as the SDK's Events. When the allocation's taskapi is replaced, or the token
+is renewed, the stream begins again at its last index, whose events come a second time.`,
 		Example: `  taskapi events
   taskapi events -f hello
   taskapi events -f --json --topic Allocation --topic Service hello`,

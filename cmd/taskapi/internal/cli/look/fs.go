@@ -21,16 +21,18 @@ func FS(w base.Environment) *cobra.Command {
 	var out base.OutputFlags
 	cmd := &cobra.Command{
 		Use:   "fs [flags] [ALLOC] [PATH]",
-		Short: "List a directory of an allocation, that runs or has ended, or print a file",
-		Long: `Lists the directory PATH of an allocation, or prints the file PATH as it is. Shown are the files that the
-API shows: those that an allocation's tasks share (alloc/) and those of each task (TASK/), except a task's directories
-secrets and private. PATH is relative to the allocation directory, which is listed when it is left out. A single
-argument is PATH when it is alloc, a task's name or has a slash in it, else ALLOC.
+		Short: "List an allocation's files, or print one",
+		Long: `Lists the directory PATH of an allocation, or prints the file PATH as it is.
+
+PATH is relative to the allocation's directory, which is listed without PATH. It shows the files that the API shows:
+what the tasks share (alloc/) and the directory of each task (TASK/), but not a task's secrets and private
+directories. The files are read with your own rights, and no taskapi has to run. A single argument is PATH when it is
+alloc, a task's name or has a slash in it, else ALLOC.
+
 ` + base.AllocArgs + `
 
-The files are read from the data directory with the rights of the user who runs the command. --json prints what
-GET /v1/client/fs/ls/:id answers for a directory, and GET /v1/client/fs/stat/:id for a file; --template is given the
-same, as the SDK's AllocFileInfo.`,
+--json prints what GET /v1/client/fs/ls/:id answers for a directory, and GET /v1/client/fs/stat/:id for a file. A
+template gets the same, as the SDK's AllocFileInfo.`,
 		Example: `  taskapi fs
   taskapi fs hello greeter/local
   taskapi fs alloc/logs/greeter.stdout.0`,

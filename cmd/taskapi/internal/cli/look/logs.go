@@ -38,16 +38,21 @@ func Logs(w base.Environment) *cobra.Command {
 	var o logsOptions
 	cmd := base.OnTarget(w, base.ToReadTasks, &cobra.Command{
 		Use:   "logs [flags] [ALLOC] [TASK]",
-		Short: "Print what tasks have printed, of an allocation that runs or has ended",
-		Long: `Prints the output of an allocation's tasks from the log files in its directory: no taskapi has to run.
+		Short: "Print the output of tasks, also after they have ended",
+		Long: `Prints the output of an allocation's tasks from the log files in its directory.
+
+With several tasks, each line begins with its task's name and | for standard output or ! for standard error.
+Characters that could control a terminal are replaced. With one TASK, its output is copied unchanged, standard error
+to standard error, so that it can go into a file.
+
+The allocation may have ended, and no taskapi has to run. Without -f, a task's standard output comes before its
+standard error, since log files keep no times. With -f, lines come as they are written, also after a restart of a task
+or an upgrade of taskapi. A task's logs block says how much is kept (by default 10 files of 10 MB). If output was
+removed before logs could read it, a line says which files are missing.
+
 ` + base.TaskArgs + `
 
-With several tasks, each line begins with its task's name and | for standard output or ! for standard error, and
-characters that could control a terminal are replaced. With one TASK, its output is copied unchanged, standard error
-to standard error. Without -f, a task's standard output comes before its standard error, since log files keep no
-times; with -f, lines come as they are written, until the allocation ends. --template is given each line: .Task .Stream
-.Line. A task's logs block says how much of its
-latest output is kept (by default 10 files of 10 MB).`,
+A template gets each line: .Task .Stream .Line.`,
 		Example: `  taskapi logs -f
   taskapi logs --tail 20 --stderr hello
   taskapi logs hello greeter > greeter.log`,
@@ -55,6 +60,7 @@ latest output is kept (by default 10 files of 10 MB).`,
 	f := cmd.Flags()
 	f.BoolVarP(&o.follow, "follow", "f", false, "print more as it is written, until the allocation ends")
 	f.IntVar(&o.tail, "tail", -1, "begin with the last `N` lines of each stream")
+	f.Lookup("tail").DefValue = "all"
 	f.BoolVar(&o.stdout, "stdout", false, "only standard output")
 	f.BoolVar(&o.stderr, "stderr", false, "only standard error")
 	base.AddOutputAs(cmd, &o.out, "print each line as a JSON object with task, stream and line")

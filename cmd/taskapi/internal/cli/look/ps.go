@@ -29,15 +29,17 @@ func PS(w base.Environment) *cobra.Command {
 	var at base.TargetFlags
 	cmd := &cobra.Command{
 		Use:   "ps [flags] [ALLOC] [TASK]",
-		Short: "List the processes of tasks, with the CPU and the memory that they use",
-		Long: `Lists the tasks of an allocation with their state and restarts, and the processes of each: number,
-user, CPU in percent of one core, resident memory, time since the start, and command. CPU is measured since the last
-request if that is less than half a minute ago, or else for a fifth of a second.
-` + base.AllocArgs + ` If several run, all of them are listed. A single name
-may be an allocation's or a task's; where it is both, give ALLOC and TASK.
+		Short: "List the processes of tasks, with their CPU and memory",
+		Long: `Lists the tasks of an allocation and the processes of each. Without ALLOC, it lists all that run.
 
---json prints a list of the tasks with their processes, with --follow a line each time; --template is given the same:
-.Alloc .Task .State .Failed .Restarts .Health .Usage .Processes, each process with .PID .User .UID .CPUPercent
+CPU is in percent of one core, memory is resident memory. CPU is measured since the last request if that is less than
+half a minute ago, or else for a fifth of a second. Of an ended allocation, ps lists the tasks as they ended.
+
+` + base.AllocNames + ` If a name is both an allocation's and a task's, give ALLOC
+and TASK.
+
+--json prints a list of the tasks with their processes, and with --follow a line each time. A template gets the same:
+.Alloc .Task .State .Failed .Restarts .Health .Usage .Processes, and of each process .PID .User .UID .CPUPercent
 .UserMode .SystemMode .RSS .Swap .Started .Command. Usage is the sum over the task's processes, as GET
 /v1/client/allocation/:id/stats answers it.`,
 		Example: `  taskapi ps

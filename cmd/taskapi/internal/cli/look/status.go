@@ -29,11 +29,13 @@ func Status(w base.Environment) *cobra.Command {
 		Use:     "status [flags] [ALLOC]",
 		Aliases: []string{"ls"},
 		Short:   "Show allocations, running or ended",
-		Long: `Without ALLOC, lists the allocations of this user's data directory and of root's, the newest first.
-With ALLOC, shows that allocation with its tasks and their events.
-` + base.AllocArgs + `
+		Long: `Lists the allocations or, with ALLOC, shows one with its tasks and their events.
 
---json prints what GET /v1/allocation/:id answers, or an array of these; --template is given the same, as the SDK's
+The list has those of your own data directory and of root's, the newest first.
+
+` + base.AllocNames + `
+
+--json prints what GET /v1/allocation/:id answers, or a list of these. A template gets the same, as the SDK's
 Allocation.`,
 		Example: `  taskapi status
   taskapi status hello

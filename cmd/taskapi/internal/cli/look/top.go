@@ -21,14 +21,18 @@ func Top(w base.Environment) *cobra.Command {
 	return base.OnTarget(w, base.ToFollow, &cobra.Command{
 		Use:   "top [flags] [ALLOC]",
 		Short: "Watch a running allocation on the terminal, and act on it",
-		Long: `Shows the tasks of an allocation with their states, health, CPU, memory and restarts, its events, its
-check results and the output of the chosen task, and keeps them up to date. Keys restart, signal and stop, after a
-question, and run a command in a task; ? lists them.
+		Long: `Shows a running allocation on the terminal, keeps it up to date, and acts on it by keys.
+
+It shows the tasks with their states, health, CPU, memory and restarts, and the output of the chosen task, the events
+or the check results. Keys restart, signal and stop, after a question, and run a command in a task. ? lists the keys,
+q ends top, and the allocation goes on.
+
 ` + base.AllocArgs + `
 
-q or Ctrl-C ends it, and the allocation goes on. While the allocation's taskapi is restarted, top waits for it. When
-the allocation has ended, top shows what it saw last. There are no colours if NO_COLOR is set.
-Exit code: 0 when it was ended, also by a signal; 1 when the terminal can't be used.`,
+While the allocation's taskapi is restarted, top waits for it. When the allocation has ended, top shows what it saw
+last. There are no colours if NO_COLOR is set.
+
+Exit code: 0 when top was ended, also by a signal, 1 when the terminal can't be used.`,
 		Example: `  taskapi top
   taskapi top hello`,
 		PreRunE: func(*cobra.Command, []string) (err error) {

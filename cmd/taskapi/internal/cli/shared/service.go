@@ -58,8 +58,10 @@ No allocation has to run.`
 func Service(w base.Environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "service",
-		Short: "List the services that allocations have registered, and remove one",
-		Long:  "Shows the services that allocations have registered, and removes a registration.\n" + serviceHelp,
+		Short: "List registered services, and remove a registration",
+		Long: `Lists the services that allocations have registered, and removes a registration.
+
+` + serviceHelp,
 		Example: `  taskapi service list
   taskapi service info web`,
 	}
@@ -72,9 +74,11 @@ func serviceList(w base.Environment) *cobra.Command {
 	cmd := onServices(w, allNamespaces, &cobra.Command{
 		Use:   "list [flags]",
 		Short: "List the registered services with their tags",
-		Long: "Lists the names of the registered services, each with the tags of all its registrations.\n" + serviceHelp + `
+		Long: `Lists the names of the registered services, each with the tags of all its registrations.
 
---json prints what GET /v1/services answers; --template is given the same, a list of the SDK's
+` + serviceHelp + `
+
+--json prints what GET /v1/services answers. A template gets the same, a list of the SDK's
 ServiceRegistrationListStub.`,
 		Example: `  taskapi service list
   taskapi service list --namespace '*'
@@ -110,10 +114,13 @@ func serviceInfo(w base.Environment) *cobra.Command {
 	cmd := onServices(w, allNamespaces, &cobra.Command{
 		Use:   "info [flags] SERVICE",
 		Short: "Show who has registered a service, with their addresses",
-		Long: "Shows the registrations of a service. SERVICE is its name, or the beginning of one name only.\n" +
-			serviceHelp + `
+		Long: `Shows the registrations of a service, with their addresses.
 
---json prints what GET /v1/service/:name answers; --template is given the same, a list of the SDK's
+SERVICE is the service's name, or the beginning of one name only.
+
+` + serviceHelp + `
+
+--json prints what GET /v1/service/:name answers. A template gets the same, a list of the SDK's
 ServiceRegistration.`,
 		Example: `  taskapi service info web
   taskapi service info -t '{{range .}}{{.Address}}:{{.Port}}{{"\n"}}{{end}}' web`,
@@ -169,9 +176,11 @@ func serviceDelete(w base.Environment) *cobra.Command {
 	return onServices(w, "", &cobra.Command{
 		Use:   "delete [flags] SERVICE ID",
 		Short: "Remove one registration of a service",
-		Long: `Removes one registration of a service, by the service's name and the registration's ID; 'taskapi
-service info' shows it. Nothing happens to the allocation, which registers the service again with its next
-restart or update. A registration ends by itself with its allocation.
+		Long: `Removes one registration of a service, by the registration's ID.
+
+'taskapi service info' shows the ID. Nothing happens to the allocation, which registers the service again with its
+next restart or update. A registration ends by itself with its allocation.
+
 ` + serviceHelp,
 		Example: `  taskapi service delete web _nomad-task-d0b25612-ae72-4863-9cc7-5980397c4dc0-group-web-web-http`,
 	}, func(ctx context.Context, c catalog, namespace string, args []string) error {

@@ -28,9 +28,11 @@ func Var(w base.Environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "var",
 		Short: "Read and write Nomad's variables, and run a command under a lock",
-		Long: `Variables hold items of text, sealed in the data directory. The tasks of all its allocations read them over
-their sockets: a task those at nomad/jobs, nomad/jobs/JOB, nomad/jobs/JOB/GROUP and nomad/jobs/JOB/GROUP/TASK. These
-commands work on the data directory itself: no allocation has to run, and a running one sees a change immediately.`,
+		Long: `Reads and writes variables, which hold items of text, and runs a command under a variable's lock.
+
+Variables are sealed in the data directory. A task reads those at nomad/jobs, nomad/jobs/JOB, nomad/jobs/JOB/GROUP and
+nomad/jobs/JOB/GROUP/TASK over its socket. These commands work on the data directory itself: no allocation has to run,
+and a running one sees a change immediately.`,
 		Example: `  taskapi var put nomad/jobs/web password=@password.txt
   taskapi var get -item password nomad/jobs/web`,
 	}
@@ -132,8 +134,9 @@ func varGet(w base.Environment) *cobra.Command {
 	cmd := onVariable(&cobra.Command{
 		Use:   "get [flags] PATH",
 		Short: "Print a variable",
-		Long: `Prints a variable; with --item the value of one item, as it is, without a line break. --json prints what
-GET /v1/var/:path answers; --template is given the same, as the SDK's Variable.`,
+		Long: `Prints a variable or, with --item, the value of one item as it is, without a line feed.
+
+--json prints what GET /v1/var/:path answers. A template gets the same, as the SDK's Variable.`,
 		Example: `  taskapi var get nomad/jobs/web
   taskapi var get -item password nomad/jobs/web
   taskapi var get -t '{{.Items.password}}' nomad/jobs/web`,
@@ -158,7 +161,7 @@ GET /v1/var/:path answers; --template is given the same, as the SDK's Variable.`
 		return w.Printf("%s", value)
 	})
 	base.AddOutput(cmd, &out)
-	cmd.Flags().StringVar(&item, "item", "", "print the value of this item alone")
+	cmd.Flags().StringVar(&item, "item", "", "print the value of this `ITEM` alone")
 	return cmd
 }
 
@@ -195,8 +198,10 @@ func varUnlock(w base.Environment) *cobra.Command {
 	cmd := onVariable(&cobra.Command{
 		Use:   "unlock [flags] PATH",
 		Short: "Break the lock of a variable",
-		Long: `Ends the lock of a variable and its delay: others can acquire it at once. The items stay. The holder
-gets no warning; it learns of the break when it renews the lock. 'taskapi var lock' kills its command then.`,
+		Long: `Ends the lock of a variable and its delay, so that others can acquire it at once.
+
+The items stay. The holder gets no warning; it learns of the break when it renews the lock. 'taskapi var lock' then
+kills its command.`,
 		Example: `  taskapi var unlock --force nightly/backup`,
 	}, func(ctx context.Context, flags *varFlags, path string) error {
 		if !force {
@@ -225,8 +230,9 @@ func varList(w base.Environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list [flags] [PREFIX]",
 		Short: "List variables, without their items",
-		Long: `Lists the variables of a namespace, or with --namespace '*' of all, whose paths begin with PREFIX. --json
-prints what GET /v1/vars answers; --template is given the same, a list of the SDK's VariableMetadata.`,
+		Long: `Lists the variables of a namespace whose paths begin with PREFIX, without their items.
+
+--json prints what GET /v1/vars answers. A template gets the same, a list of the SDK's VariableMetadata.`,
 		Example: `  taskapi var list
   taskapi var list nomad/jobs/
   taskapi var list -t '{{range .}}{{.Path}} {{.ModifyIndex}}{{"\n"}}{{end}}'`,

@@ -36,15 +36,19 @@ func varLock(w base.Environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "lock [flags] PATH [@SPEC] COMMAND [ARG]...",
 		Short: "Run a command while holding the lock of a variable",
-		Long: `Acquires the lock of a variable, runs COMMAND, and releases the lock. A missing variable is made. If somebody
-else holds the lock, this command waits, or fails with --early-return. The lock is renewed while COMMAND runs. If it
-is lost all the same, COMMAND is killed. If this command is killed, COMMAND is killed, too, and others can have the
-lock after twice its TTL and its delay. SIGINT and SIGTERM go to COMMAND. Only one process is killed, not the children
-of a shell: let 'exec' begin the shell's last command, or give --shell=false.
+		Long: `Acquires the lock of a variable, runs COMMAND, and releases the lock.
 
-COMMAND is run by $SHELL, or /bin/sh, which joins the arguments by spaces; --shell=false runs it directly.
+A missing variable is made. If somebody else holds the lock, the command waits, or fails with --early-return. The lock
+is renewed while COMMAND runs. If it is lost all the same, COMMAND is killed.
+
+SIGINT and SIGTERM go to COMMAND. If 'taskapi var lock' is killed, COMMAND is killed, too, and others can have the
+lock after twice its TTL and its delay.
+
+COMMAND is run by $SHELL, or /bin/sh, which joins the arguments by blanks. Only the shell is killed, not its children:
+let 'exec' begin the shell's last command, or give --shell=false, which runs COMMAND directly.
+
 Exit code: COMMAND's, 128 and the number of the signal that ended it, 127 when there is no such command, 126 when it
-can't be executed, and 125 when taskapi itself failed: a flag is wrong, or the lock was not acquired, or was lost.`,
+can't be executed, 125 when taskapi itself failed: a flag is wrong, or the lock was not acquired, or was lost.`,
 		Example: `  taskapi var lock nightly/backup ./backup.sh
   taskapi var lock -shell=false -early-return nightly/backup /usr/local/bin/backup -full`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -57,6 +61,9 @@ can't be executed, and 125 when taskapi itself failed: a flag is wrong, or the l
 	}
 	line.add(cmd)
 	f := cmd.Flags()
+	f.BoolVar(&line.earlyReturn, "early-return", false, "fail instead of waiting if somebody else holds the lock")
+	f.BoolVar(&line.shell, "shell", true, "run COMMAND by a shell")
+	f.BoolVarP(&line.verbose, "verbose", "v", false, "report each step on standard error")
 	f.DurationVar(&line.ttl, "ttl", api.DefaultLockTTL,
 		"time within which the lock must be renewed, from 10s to 24h")
 	f.DurationVar(&line.delay, "delay", api.DefaultLockDelay,
@@ -64,10 +71,7 @@ can't be executed, and 125 when taskapi itself failed: a flag is wrong, or the l
 	f.DurationVar(&line.backoff, "backoff", 0,
 		"time between attempts to acquire a lock that is not released (default 1.1 TTLs)")
 	f.IntVar(&line.maxRetry, "max-retry", 5,
-		"attempts to renew the lock while the data directory can't be written, within the TTL")
-	f.BoolVar(&line.earlyReturn, "early-return", false, "fail instead of waiting if somebody else holds the lock")
-	f.BoolVar(&line.shell, "shell", true, "run COMMAND by a shell")
-	f.BoolVarP(&line.verbose, "verbose", "v", false, "report each step on standard error")
+		"`N` attempts to renew the lock while the data directory can't be written, within the TTL")
 	return base.SetRunsAnother(cmd)
 }
 

@@ -53,13 +53,14 @@ func varPut(w base.Environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "put [flags] PATH [SPEC] [KEY=VALUE]... | SPEC [KEY=VALUE]...",
 		Short: "Write a variable",
-		Long: `Writes a variable: the items of SPEC, with those of KEY=VALUE added or put in their place.
+		Long: `Writes a variable: the items of SPEC, and those given as KEY=VALUE, which win.
 
-SPEC is @FILE, or - for standard input: the variable in JSON, as 'taskapi var get --json' prints it, or a JSON object
-of texts. VALUE is @FILE for what a file holds, - for standard input, or the text itself; an empty one takes the item
-away. Every user of the machine can read the arguments of its processes: give secrets by files or standard input.
+  SPEC   @FILE, or - for standard input: JSON as 'taskapi var get --json' prints it, or an object of texts
+  VALUE  @FILE for what a file holds, - for standard input, or a text; an empty one removes the item
 
-If the variable exists, give its index in SPEC or with --check-index; --force writes it without.`,
+Every user of the machine can read the arguments of its processes: give secrets by files or standard input.
+
+If the variable exists, give its index in SPEC or with --check-index. --force writes it without.`,
 		Example: `  taskapi var put nomad/jobs/web password=@password.txt
   pass show web | taskapi var put -force nomad/jobs/web password=-
   taskapi var put -check-index 7 nomad/jobs/web @web.json`,

@@ -1,11 +1,11 @@
 package start
 
 import (
-	"slices"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"taskapi/cmd/taskapi/internal/agent"
 	"taskapi/cmd/taskapi/internal/cli/base"
@@ -39,66 +39,73 @@ type Options struct {
 	As, JUnit string // of test
 }
 
-// Add adds the flags of one of these commands. It lists each of their flags once.
+// Add adds the flags of one of these commands, those used most often first.
 func (o *Options) Add(cmd *cobra.Command) {
-	f, of := cmd.Flags(), func(commands ...string) bool { return slices.Contains(commands, cmd.Name()) }
-	o.SettingFlags.Add(cmd)
-	o.addRights(f)
-	base.AddDataDir(cmd, &o.DataDir)
-	if of("dev", "test") {
-		f.Lookup("data-dir").Usage = "where keys, state and allocations live (default a temporary directory, removed at " +
-			"the end)"
-		f.StringVar(&o.Faults, "faults", "", "`FILE` that says which requests fail, and how, to test clients")
-	}
-	if of("run", "takeover") {
-		f.BoolVar(&o.Detached, "detached", false, "")
-		_ = f.MarkHidden("detached") // it has just been added
-	}
-	if of("run", "test") {
-		f.StringVar(&o.Group, "group", "", "task group to run, needed when the job has several")
-		o.AddVars(cmd)
-	}
+	f := cmd.Flags()
 	switch cmd.Name() {
 	case "run":
+		f.BoolVarP(&o.Detach, "detach", "d", false,
+			"run in the background, print the allocation's ID when its main tasks have started, and log to "+LogName+" in "+
+				"its directory")
 		o.Until.add(cmd, "", 0)
 		f.Lookup("wait-timeout").DefValue = DefaultWait.String() + ", without end for complete"
 		wait := f.Lookup("wait")
 		wait.NoOptDefVal = WaitHealthy
 		wait.Usage = "run in the background, and return when the allocation is `STATE`: healthy, running or complete"
-		o.Output.Add(f)
-		f.BoolVarP(&o.Verbose, "verbose", "v", false, "log more than warnings to standard error")
-		f.BoolVar(&o.JSON, "json", false, "print events as JSON lines")
 		f.IntVar(&o.Index, "index", 0, "run the allocation JOB.GROUP[`N`] beside those with other numbers")
 		f.BoolVar(&o.Replace, "replace", false,
 			"if the allocation runs or was left running, stop it gracefully and run it again, with new processes")
-		f.StringVar(&o.AllocID, "alloc-id", "", "ID of the allocation, a UUID (default a new one)")
+		o.addJob(cmd)
+		o.Output.Add(f)
+		f.BoolVarP(&o.Verbose, "verbose", "v", false, "log more than warnings to standard error")
+		f.BoolVar(&o.JSON, "json", false, "print events as JSON lines")
+		f.StringVar(&o.AllocID, "alloc-id", "", "`ID` of the allocation, a UUID (default a new one)")
 		f.BoolVar(&o.Named, "named", false, "")
-		f.BoolVarP(&o.Detach, "detach", "d", false,
-			"run in the background, print the allocation's ID when its main tasks have started, and log to "+LogName+" in "+
-				"its directory")
 		f.StringArrayVar(&o.PutVars, "put-var", nil,
 			"write the items of a file, JSON as 'taskapi var put' takes, to the variable at a path first: `PATH=FILE`; "+
 				"PATH#KEY=FILE for the whole file as one item; PATH=credential:NAME for one of systemd's credentials; may be "+
 				"repeated")
-		for _, name := range []string{"alloc-id", "named", "put-var"} {
-			_ = f.MarkHidden(name) // it has just been added
-		}
+		hide(f, "alloc-id", "named", "put-var")
 	case "dev":
 		f.BoolVarP(&o.Verbose, "verbose", "v", false, "log to standard error what taskapi does, and what it refuses")
-		f.StringVar(&o.Task, "task", "dev", "name of the task")
-		f.StringVar(&o.Job, "job", "dev", "ID of the job, and name of its group")
-		f.StringVar(&o.Namespace, "namespace", api.DefaultNamespace, "namespace of the job")
 		f.StringArrayVar(&o.OtherIdentities, "identity", nil,
 			"another identity of the task, `NAME[=AUDIENCE]`; may be repeated")
-		f.DurationVar(&o.TTL, "ttl", 0, "lifetime of the task's tokens, at least 1s (default that of --identity-ttl)")
-		f.StringVar(&o.User, "user", "", "user that the command runs as; only for root")
+		f.DurationVar(&o.TTL, "ttl", 0, "lifetime of the task's tokens, at least 1s (default that of the setting identity.ttl)")
+		f.StringVar(&o.Task, "task", "dev", "`NAME` of the task")
+		f.StringVar(&o.Job, "job", "dev", "`ID` of the job, and name of its group")
+		f.StringVar(&o.Namespace, "namespace", api.DefaultNamespace, "`NAMESPACE` of the job")
+		f.StringVar(&o.User, "user", "", "`USER` that the command runs as; only for root")
 	case "test":
 		o.Until.add(cmd, WaitHealthy, defaultTestWait)
+		f.StringVar(&o.As, "as", AsOperator, "whose identity the command has: operator, or a `TASK`")
+		f.StringVar(&o.JUnit, "junit", "", "`FILE` that gets a report in JUnit's format")
+		o.addJob(cmd)
 		f.BoolVarP(&o.Verbose, "verbose", "v", false,
 			"print to standard error what happens to the group, and log what taskapi does")
 		f.BoolVar(&o.JSON, "json", false, "print a JSON object about the test")
-		f.StringVar(&o.As, "as", AsOperator, "whose identity the command has: operator, or a `TASK`")
-		f.StringVar(&o.JUnit, "junit", "", "`FILE` that gets a report in JUnit's format")
+	}
+	o.addRights(f)
+	o.SettingFlags.Add(cmd)
+	base.AddDataDir(cmd, &o.DataDir)
+	switch cmd.Name() {
+	case "dev", "test":
+		f.Lookup("data-dir").Usage = "`DIR` of keys, state and allocations (default a temporary one, removed at the end)"
+		f.StringVar(&o.Faults, "faults", "", "`FILE` that says which requests fail, and how, to test clients")
+	case "run", "takeover":
+		f.BoolVar(&o.Detached, "detached", false, "")
+		hide(f, "detached")
+	}
+}
+
+// addJob adds the flags of the job file.
+func (o *Options) addJob(cmd *cobra.Command) {
+	o.AddVars(cmd)
+	cmd.Flags().StringVar(&o.Group, "group", "", "task `GROUP` to run, needed when the job has several")
+}
+
+func hide(f *pflag.FlagSet, names ...string) {
+	for _, name := range names {
+		_ = f.MarkHidden(name) // it has just been added
 	}
 }
 
@@ -118,6 +125,6 @@ type JobFlags struct {
 
 // AddVars adds the flags of a job file's variables.
 func (f *JobFlags) AddVars(cmd *cobra.Command) {
-	cmd.Flags().StringArrayVar(&f.vars, "var", nil, "value of a variable of the job file, `NAME=VALUE`; may be repeated")
-	cmd.Flags().StringArrayVar(&f.varFiles, "var-file", nil, "`FILE` of variables' values; may be repeated")
+	cmd.Flags().StringArrayVar(&f.vars, "var", nil, "set a variable of the job file, `NAME=VALUE`; may be repeated")
+	cmd.Flags().StringArrayVar(&f.varFiles, "var-file", nil, "`FILE` that sets variables of the job file; may be repeated")
 }

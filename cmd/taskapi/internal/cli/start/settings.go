@@ -22,7 +22,7 @@ type SettingFlags struct {
 func (f *SettingFlags) Add(cmd *cobra.Command) {
 	base.AddConfig(cmd, &f.Config)
 	cmd.Flags().StringArrayVarP(&f.options, "option", "o", nil,
-		"a setting for this allocation alone, `KEY=VALUE`; may be repeated; 'taskapi config' lists the keys")
+		"set `KEY=VALUE` for this allocation alone; may be repeated; 'taskapi config' lists the keys")
 }
 
 // IsolateFlag names the flag of the setting isolate_users.
@@ -30,11 +30,10 @@ const IsolateFlag = "isolate-users"
 
 // addRights adds the flags of the settings that say what tasks may do.
 func (f *SettingFlags) addRights(flags *pflag.FlagSet) {
-	flags.String("policy", "", "the rights of tasks, a `PRESET|FILE`: local (they also control their own allocation), "+
-		"nomad (only the rights that Nomad gives a workload without a policy), or a policy file; write a file called nomad "+
-		"as ./nomad")
-	flags.String(IsolateFlag, "", "as root, run each task without a user as a user of its own, with a number from "+
-		"`FROM-TO` ("+agent.FormatIDRange(allocrunner.DefaultIDRange)+" when none are given)")
+	flags.String("policy", "", "rights of the tasks, a `PRESET|FILE`: local (they also control their own allocation), "+
+		"nomad (only what Nomad gives a workload without a policy), or a policy file, such as ./policy.hcl")
+	flags.String(IsolateFlag, "", "as root, give each task without a user one of its own, numbered `FROM-TO` ("+
+		agent.FormatIDRange(allocrunner.DefaultIDRange)+" when none are given)")
 	flags.Lookup(IsolateFlag).NoOptDefVal = agent.FormatIDRange(allocrunner.DefaultIDRange)
 }
 
