@@ -9,6 +9,7 @@ FUZZTIME ?= 10s
 SOAK ?= 500
 # Flags for the benchmark: make bench BENCH='-run throughput -rounds 9', or BENCH='-compare HEAD~1'.
 BENCH ?=
+MAN ?= bin/man
 
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOTESTSUM = gotest.tools/gotestsum@v1.13.0
@@ -17,7 +18,7 @@ GOLANGCI_LINT = github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 PORTABLE = ./auth/... ./identity/... ./ratelimit/... ./internal/peercred
 
 .DEFAULT_GOAL := build
-.PHONY: build examples test check fuzz soak bench demo clean
+.PHONY: build examples test check fuzz soak bench demo man clean
 
 build: examples
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w $(if $(VERSION),-X main.version=$(VERSION))' -o bin/taskapi ./cmd/taskapi
@@ -58,6 +59,11 @@ soak:
 bench: build
 	$(GO) run ./cmd/taskapi/bench $(BENCH)
 	$(GO) test -run '^$$' -bench . -benchmem ./identity ./auth ./ratelimit ./handlers ./allocrunner/updates ./allocrunner/state ./allocrunner/cluster/disk
+
+# The manual pages, taskapi.1 and others, in bin/man or another directory: make man MAN=DIR.
+man:
+	CGO_ENABLED=0 $(GO) test ./cmd/taskapi/internal/cli -run '^TestManPages$$' -count=1 -args -man-dir '$(abspath $(MAN))' \
+		-man-version '$(VERSION)' -man-date "$$(git log -1 --format=%cs 2>/dev/null || date +%F)"
 
 demo: build
 	examples/demo.sh bin

@@ -213,7 +213,7 @@ func overview(root *cobra.Command, all bool, columns int) string {
 		b.WriteString("\n" + g.heading + ":\n" + base.HelpList(items, columns))
 	}
 	if all {
-		b.WriteString("\nEnvironment:\n" + base.HelpText(environment, columns))
+		b.WriteString("\nEnvironment:\n" + base.HelpText(environment+"\n\n"+exitCodes, columns))
 		return b.String()
 	}
 	text := "'taskapi COMMAND --help' explains a command. 'taskapi help --all' also lists the environment's variables, " +
@@ -224,6 +224,10 @@ func overview(root *cobra.Command, all bool, columns int) string {
 	b.WriteString("\n" + base.HelpText(text+".", columns))
 	return b.String()
 }
+
+// exitCodes are those of most commands.
+const exitCodes = `Exit code: 0 when the work is done, or the allocation completed, was stopped or left running, 1 when it
+failed or the work could not be done, 2 when the job file, a flag or an argument is wrong and nothing was changed.`
 
 // environment lists the variables that every command reads.
 const environment = `  TASKAPI_DATA_DIR  the data directory; without it, commands look in root's (/var/lib/taskapi) and in your own
