@@ -292,6 +292,7 @@ var allowedImports = map[string][]string{
 	},
 	// The command line: the list of commands, the families, and below them what they share. No family imports another.
 	"cmd/taskapi/internal/cli": {
+		"allocrunner/taskenv", // the version of Nomad
 		"cmd/taskapi/internal/cli/access",
 		"cmd/taskapi/internal/cli/base",
 		"cmd/taskapi/internal/cli/develop",

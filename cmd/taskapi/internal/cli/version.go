@@ -8,15 +8,18 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"taskapi/allocrunner/taskenv"
 	"taskapi/cmd/taskapi/internal/cli/base"
 )
 
-// versionInfo is what version prints: Version of the program, and the Commit that it was built from with its Date (RFC
-// 3339), empty when that is not known. The commit of a changed work tree ends with -dirty.
+// versionInfo is what version prints: Version of the program, the Commit that it was built from with its Date (RFC
+// 3339), empty when that is not known, and the version of Nomad whose API it speaks. The commit of a changed work tree
+// ends with -dirty.
 type versionInfo struct {
 	Version string `json:"version"`
 	Commit  string `json:"commit,omitempty"`
 	Date    string `json:"date,omitempty"`
+	Nomad   string `json:"nomad"`
 	Go      string `json:"go"`
 	OS      string `json:"os"`
 	Arch    string `json:"arch"`
@@ -26,7 +29,7 @@ func versionCommand(w base.Environment) *cobra.Command {
 	var out base.OutputFlags
 	cmd := &cobra.Command{
 		Use:   "version",
-		Short: "Print the version, and the commit that it was built from",
+		Short: "Print the version, the commit that it was built from, and the version of Nomad's API",
 		Example: `  taskapi version
   taskapi version -t '{{.Commit}}'`,
 		RunE: func(*cobra.Command, []string) error {
@@ -41,7 +44,7 @@ func versionCommand(w base.Environment) *cobra.Command {
 
 // versionOf returns the version, with the build information of the Go toolchain.
 func versionOf(w base.Environment, read func() (*debug.BuildInfo, bool)) versionInfo {
-	info := versionInfo{Version: w.Version, Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH}
+	info := versionInfo{Version: w.Version, Nomad: taskenv.NomadVersion, Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH}
 	build, ok := read()
 	if !ok {
 		return info
@@ -68,7 +71,7 @@ const shortCommit = 12
 
 // line returns the version in a line.
 func (v versionInfo) line() string {
-	facts := []string{v.Go, v.OS + "/" + v.Arch}
+	facts := []string{"Nomad API " + v.Nomad, v.Go, v.OS + "/" + v.Arch}
 	if v.Commit != "" {
 		hash, dirty, _ := strings.Cut(v.Commit, "-")
 		if dirty != "" {

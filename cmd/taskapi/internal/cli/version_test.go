@@ -8,12 +8,12 @@ import (
 	"taskapi/cmd/taskapi/internal/cli/base"
 )
 
-// TestVersionNamesTheCommit as the toolchain has noted it, and does without where it has not.
+// TestVersionNamesTheCommit, and the version of Nomad: the commit as the toolchain has noted it, and does without where it has not.
 func TestVersionNamesTheCommit(t *testing.T) {
 	for modified, want := range map[string]string{
-		"true":  "taskapi 1.2.3 (commit 0123456789ab-dirty, go",
-		"false": "taskapi 1.2.3 (commit 0123456789ab, go",
-		"":      "taskapi 1.2.3 (go",
+		"true":  "taskapi 1.2.3 (commit 0123456789ab-dirty, Nomad API 2.0.6, go",
+		"false": "taskapi 1.2.3 (commit 0123456789ab, Nomad API 2.0.6, go",
+		"":      "taskapi 1.2.3 (Nomad API 2.0.6, go",
 	} {
 		build := &debug.BuildInfo{}
 		if modified != "" {
@@ -28,7 +28,7 @@ func TestVersionNamesTheCommit(t *testing.T) {
 	if got := versionOf(base.Environment{Version: "1"}, func() (*debug.BuildInfo, bool) {
 		return nil,
 			false
-	}).line(); !strings.HasPrefix(got, "taskapi 1 (go") {
+	}).line(); !strings.HasPrefix(got, "taskapi 1 (Nomad API 2.0.6, go") {
 		t.Errorf("without a note: %q", got)
 	}
 }
