@@ -121,6 +121,8 @@ type Config struct {
 
 	Submission *api.JobSubmission // the text of the job, or of Next's if there is one
 
+	Manager ServiceManager // hears of the allocation
+
 	Signals chan os.Signal // gets the process's signals, and has the earlier ones; nil to leave signals alone
 }
 
@@ -178,6 +180,11 @@ func (a *Agent) Run(ctx context.Context, alloc *api.Allocation) (bool, error) {
 	a.mu.Unlock()
 	if a.cfg.Signals != nil {
 		defer a.onSignals()()
+	}
+	if m := a.cfg.Manager; m.Watchdog > 0 {
+		watched, release := context.WithCancel(context.Background())
+		defer release()
+		go keepAlive(watched, m.Watchdog, a.answers, m.Send)
 	}
 	var scrapes *scraper
 	if !a.cfg.NoAPI {

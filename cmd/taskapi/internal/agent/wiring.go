@@ -94,7 +94,11 @@ func newWiring(a *Agent, alloc *api.Allocation) (_ *wiring, err error) {
 		alloc = saved.Alloc
 	}
 	s.shares = newShares(alloc.GetTaskGroup(), s.limits.AllConnections)
-	s.updates = updates.New(updates.Config{Sinks: []interfaces.Sink{s.events}, Logger: s.logger})
+	sinks := []interfaces.Sink{s.events}
+	if cfg.Manager.Send != nil {
+		sinks = append(sinks, &notifier{send: cfg.Manager.Send})
+	}
+	s.updates = updates.New(updates.Config{Sinks: sinks, Logger: s.logger})
 	s.audience = &audience{Updates: s.updates}
 	config, err := s.runnerConfig(alloc)
 	if err != nil {

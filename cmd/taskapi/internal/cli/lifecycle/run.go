@@ -414,6 +414,10 @@ func (r *request) begin(ctx context.Context, lock *datadir.Lock, logger *slog.Lo
 	if !r.options.Detached { // its starter has said so already
 		r.sayOwnUser()
 	}
+	manager, err := start.ServiceManager()
+	if err != nil {
+		return err
+	}
 	lock.HoldName(r.name)
 	changes, next, err := lock.Resume(ctx, r.alloc, r.options.Replace)
 	if err != nil {
@@ -446,6 +450,9 @@ func (r *request) begin(ctx context.Context, lock *datadir.Lock, logger *slog.Lo
 		p.Failures = follow.NewFailures(r.layout, now)
 	}
 	cfg.Signals, cfg.Changes, cfg.Next, cfg.Submission = r.starting.HandOver(), changes, next, r.submission
+	if !r.options.Detached {
+		cfg.Manager = manager
+	}
 	var refused start.Lacking
 	if r.options.Verbose {
 		cfg.Lacking = refused.Add

@@ -8,6 +8,8 @@ import (
 	"os"
 	"time"
 
+	"github.com/coreos/go-systemd/v22/daemon"
+
 	"taskapi/allocrunner"
 	"taskapi/allocrunner/cluster/stores"
 	"taskapi/allocrunner/consul"
@@ -50,4 +52,20 @@ func AgentConfig(l base.Layout, id string, lock agent.Lock, logger *slog.Logger,
 		TuneGC:     w.Getenv("GOGC") == "", // the operator's choice
 		Resume:     "'" + l.Command("takeover", id) + "'",
 	}
+}
+
+// ServiceManager returns the service manager that $NOTIFY_SOCKET names; with $WATCHDOG_USEC, it wants signs of life.
+func ServiceManager() (agent.ServiceManager, error) {
+	if os.Getenv("NOTIFY_SOCKET") == "" {
+		return agent.ServiceManager{}, nil
+	}
+	within, err := daemon.SdWatchdogEnabled(false)
+	if err != nil {
+		return agent.ServiceManager{}, base.Usage(err)
+	}
+	send := func(state string) error {
+		_, err := daemon.SdNotify(false, state)
+		return err
+	}
+	return agent.ServiceManager{Send: send, Watchdog: within}, nil
 }
