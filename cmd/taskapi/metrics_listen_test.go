@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -50,10 +51,48 @@ func valueOf(family *dto.MetricFamily, labels ...string) (float64, bool) {
 			all = all && has[l]
 		}
 		if all {
-			return m.GetGauge().GetValue() + m.GetCounter().GetValue(), true
+			return m.GetGauge().GetValue() + m.GetCounter().GetValue() + m.GetUntyped().GetValue(), true
 		}
 	}
 	return 0, false
+}
+
+// checkHeaders checks that each metric has a HELP text and a TYPE, and that promtool, if it is installed, has no
+// complaint.
+func checkHeaders(t *testing.T, base string) {
+	t.Helper()
+	families := scrape(t, base)
+	for name, family := range families {
+		isCounter := family.GetType() == dto.MetricType_COUNTER
+		isUntyped := family.GetType() == dto.MetricType_UNTYPED
+		switch {
+		case family.GetHelp() == "":
+			t.Errorf("%s has no HELP", name)
+		case isUntyped && !strings.HasPrefix(name, "nomad_") && !strings.HasSuffix(name, "_count"):
+			t.Errorf("%s has no TYPE", name)
+		case !isUntyped && isCounter != strings.HasSuffix(name, "_total"):
+			t.Errorf("%s is a %s: counters, and nothing else, end in _total", name, family.GetType())
+		}
+	}
+	if families["taskapi_door_refused_total"].GetType() != dto.MetricType_COUNTER ||
+		families["go_gc_duration_seconds"].GetType() != dto.MetricType_SUMMARY ||
+		families["go_sched_latencies_seconds"].GetType() != dto.MetricType_HISTOGRAM {
+		t.Error("a counter, a summary or a histogram is missing")
+	}
+	if _, err := exec.LookPath("promtool"); err != nil {
+		t.Log("promtool is not installed")
+		return
+	}
+	answer, err := http.Get(base + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	promtool := exec.CommandContext(t.Context(), "promtool", "check", "metrics")
+	promtool.Stdin = answer.Body
+	if out, err := promtool.CombinedOutput(); err != nil || len(out) > 0 {
+		t.Errorf("promtool check metrics: %v\n%s", err, out)
+	}
 }
 
 // TestMetricsListen: Prometheus reads without a token what the operator reads with one, by Nomad's names, and nothing
@@ -107,10 +146,7 @@ func TestMetricsListen(t *testing.T) {
 	if value, _ := valueOf(families["nomad_client_allocs_complete"], "task=init"); value != 1 {
 		t.Errorf("init is complete %v times", value)
 	}
-	if families["nomad_client_allocs_running"].GetType() != dto.MetricType_COUNTER ||
-		families["taskapi_door_refused_total"] == nil {
-		t.Error("the counters are missing")
-	}
+	checkHeaders(t, base)
 	stats, err := operator.Allocations().Stats(&api.Allocation{ID: testAllocID}, nil)
 	if err != nil || stats.Tasks["server"].ResourceUsage.MemoryStats.RSS < 1<<20 {
 		t.Errorf("stats = %+v, %v", stats, err)

@@ -22,6 +22,7 @@ import (
 type Metric struct {
 	Name    string // as Prometheus spells names: taskapi_door_denied_total
 	Dotted  string // as Nomad spells its own in JSON: nomad.client.allocs.memory.rss; empty for Name
+	Help    string // what is measured
 	Labels  []Label
 	Value   float64
 	Counter bool // it only grows; otherwise it is a gauge
@@ -100,11 +101,7 @@ func exposition(measured []Metric) []byte {
 	for _, m := range measured {
 		if m.Name != last { // once for all series of the name
 			last = m.Name
-			kind := "gauge"
-			if m.Counter {
-				kind = "counter"
-			}
-			fmt.Fprintf(&text, "# TYPE %s %s\n", m.Name, kind)
+			writeHeader(&text, family{m.Name, m.kind(), m.Help})
 		}
 		if m.Counter {
 			metrics.WriteCounterFloat64(&text, m.series(), m.Value)
@@ -112,9 +109,28 @@ func exposition(measured []Metric) []byte {
 			metrics.WriteGaugeFloat64(&text, m.series(), m.Value)
 		}
 	}
-	metrics.WriteProcessMetrics(&text)
+	writeProcess(&text)
 	return text.Bytes()
 }
+
+// kind returns the metric's type. Prometheus wants the ending _total for counters and for nothing else. Nomad's names
+// that have it for a gauge, or lack it, are untyped.
+func (m Metric) kind() string {
+	switch {
+	case m.Counter != strings.HasSuffix(m.Name, "_total"):
+		return "untyped"
+	case m.Counter:
+		return "counter"
+	}
+	return "gauge"
+}
+
+// writeHeader writes the lines that come before the series of a metric.
+func writeHeader(text *bytes.Buffer, f family) {
+	fmt.Fprintf(text, "# HELP %s %s\n# TYPE %s %s\n", f.name, helpEscapes.Replace(f.help), f.name, f.kind)
+}
+
+var helpEscapes = strings.NewReplacer(`\`, `\\`, "\n", `\n`)
 
 // labelEscapes are those of the text format: https://prometheus.io/docs/instrumenting/exposition_formats/
 var labelEscapes = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)

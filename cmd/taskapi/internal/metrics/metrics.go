@@ -1,6 +1,6 @@
 // Package metrics is the list of everything that an agent measures, for GET /v1/metrics and telemetry.listen. Each
-// metric is one row, with its name, its sentence in docs/api.md and its value. Names are Nomad's where Nomad has the
-// metric.
+// metric is one row, with its name, its sentence for docs/api.md and for HELP, and its value. Names are Nomad's where
+// Nomad has the metric.
 package metrics
 
 import (
@@ -107,7 +107,7 @@ func (m *measurement) add(rows []metric, labels []scrape.Label) {
 	for _, row := range rows {
 		for _, v := range row.values {
 			one := scrape.Metric{
-				Name: row.exported(), Dotted: row.name, Labels: labels, Value: v.number, Counter: row.counter,
+				Name: row.exported(), Dotted: row.name, Help: row.doc, Labels: labels, Value: v.number, Counter: row.counter,
 			}
 			if row.label != "" {
 				one.Labels = with(labels, row.label, v.label)

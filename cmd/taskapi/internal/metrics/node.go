@@ -46,8 +46,9 @@ func ofShare(a *api.Allocation, node *api.NodeResources) (all []metric) {
 		gauge("nomad.client.allocated.max_memory", "sum of the tasks' `memory_max` or `memory`, in MiB", most),
 		gauge("nomad.client.allocated.disk", "the group's `ephemeral_disk`, in MiB", disk),
 		gauge("nomad.client.unallocated.cpu", "the rest of the machine's CPUs, in MHz", float64(node.Cpu.CpuShares)-cpu),
-		gauge("nomad.client.unallocated.memory", "the rest of the memory, in MiB", float64(node.Memory.MemoryMB)-memory),
-		gauge("nomad.client.unallocated.disk", "the rest of the disk, in MiB", float64(node.Disk.DiskMB)-disk),
+		gauge("nomad.client.unallocated.memory", "the rest of the machine's memory, in MiB",
+			float64(node.Memory.MemoryMB)-memory),
+		gauge("nomad.client.unallocated.disk", "the rest of the machine's disk, in MiB", float64(node.Disk.DiskMB)-disk),
 	}
 	status, tasks := "terminal", map[string]int{}
 	switch a.ClientStatus {
@@ -72,7 +73,7 @@ func ofHost(h *api.HostStats) []metric {
 	return []metric{
 		gauge("nomad.client.host.memory.total", "the machine's memory, in bytes", h.Memory.Total),
 		gauge("nomad.client.host.memory.available", "memory that programs can have, in bytes", h.Memory.Available),
-		gauge("nomad.client.host.memory.used", "used memory, in bytes", h.Memory.Used),
+		gauge("nomad.client.host.memory.used", "used memory of the machine, in bytes", h.Memory.Used),
 		gauge("nomad.client.host.memory.free", "memory that not even the page cache uses, in bytes", h.Memory.Free),
 		gauge("nomad.client.uptime", "seconds since the machine's start", h.Uptime),
 	}
@@ -81,20 +82,21 @@ func ofHost(h *api.HostStats) []metric {
 func ofDisk(d *api.HostDiskStats) []metric {
 	return []metric{
 		gauge("nomad.client.host.disk.size", "size of the allocation's file system, in bytes", d.Size),
-		gauge("nomad.client.host.disk.used", "used bytes", d.Used),
-		gauge("nomad.client.host.disk.available", "available bytes", d.Available),
-		gauge("nomad.client.host.disk.used_percent", "used bytes, in percent", d.UsedPercent),
-		gauge("nomad.client.host.disk.inodes_percent", "used inodes, in percent", d.InodesUsedPercent),
+		gauge("nomad.client.host.disk.used", "used bytes of the allocation's file system", d.Used),
+		gauge("nomad.client.host.disk.available", "available bytes of the allocation's file system", d.Available),
+		gauge("nomad.client.host.disk.used_percent", "used bytes of the allocation's file system, in percent", d.UsedPercent),
+		gauge("nomad.client.host.disk.inodes_percent", "used inodes of the allocation's file system, in percent",
+			d.InodesUsedPercent),
 	}
 }
 
 func ofCPU(c node.HostCPU) []metric {
 	return []metric{
 		gauge("nomad.client.host.cpu.total", "use of the CPU, in percent", c.TotalPercent),
-		gauge("nomad.client.host.cpu.total_percent", "the same", c.TotalPercent),
+		gauge("nomad.client.host.cpu.total_percent", "use of the CPU, in percent", c.TotalPercent),
 		gauge("nomad.client.host.cpu.total_ticks", "use of the CPU, in MHz", c.TotalTicks),
-		gauge("nomad.client.host.cpu.user", "the processes' part of it, in percent", c.User),
-		gauge("nomad.client.host.cpu.system", "the kernel's part of it, in percent", c.System),
-		gauge("nomad.client.host.cpu.idle", "idle time, in percent", c.Idle),
+		gauge("nomad.client.host.cpu.user", "use of the CPU outside the kernel, in percent", c.User),
+		gauge("nomad.client.host.cpu.system", "use of the CPU in the kernel, in percent", c.System),
+		gauge("nomad.client.host.cpu.idle", "idle time of the CPU, in percent", c.Idle),
 	}
 }
