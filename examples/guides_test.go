@@ -1,0 +1,177 @@
+package examples_test
+
+import (
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+var (
+	// fence matches a block of code of a document: its language, and the code.
+	fence = regexp.MustCompile("(?ms)^```([a-z]+)\n(.*?)^```$")
+	// fileName matches the first line of a block that is a file.
+	fileName = regexp.MustCompile(`\A# ([\w.-]+\.\w+|Dockerfile)\n`)
+	// row matches what the second column of a table has a reader type.
+	row = regexp.MustCompile("(?m)^\\| [^|]+ \\| (`taskapi [^|]*)")
+	// typed matches one command of such a row.
+	typed = regexp.MustCompile("`(taskapi [^`]+)`")
+)
+
+// guide is a page of docs/ whose commands a reader types one after another.
+type guide struct {
+	page string
+	// program is one that the page needs, besides taskapi and what every machine has.
+	programs []string
+	// ports are the numbers in the page for which a test takes free ones.
+	ports []string
+	// wants are texts that the commands print.
+	wants []string
+	// notRoot says that another user can follow the page, too.
+	notRoot bool
+}
+
+// TestGuides follows each guide word by word: its files are written, and its commands are run in their order, as this
+// user and as one who is not root. After them come the commands of its tables.
+func TestGuides(t *testing.T) {
+	bin := programs(t)
+	for _, g := range []guide{
+		{page: "prometheus", programs: []string{"promtool", "curl"}, ports: []string{"9100"}, notRoot: true,
+			wants: []string{`check="greets"`, "SUCCESS: prometheus.yml is valid", "Unit Testing:  alerts_test.yml\n  SUCCESS"}},
+		{page: "from-compose", programs: []string{"python3", "curl"}, ports: []string{"8088"}, notRoot: true,
+			wants: []string{"would run: ", "migrated", "nothing to change"}},
+		{page: "from-systemd", programs: []string{"python3", "curl"}, ports: []string{"8089"}, notRoot: true,
+			wants: []string{"would run: ", "prepared", "nothing to change"}},
+		{page: "from-nomad-dev", notRoot: true,
+			wants: []string{"would run: ", "uid=", "hello from greeter", "my socket is unix://", "greeting  =  hi"}},
+	} {
+		t.Run(g.page, func(t *testing.T) {
+			t.Parallel()
+			for _, program := range g.programs {
+				if _, err := exec.LookPath(program); err != nil {
+					t.Skip(program + " is not installed")
+				}
+			}
+			t.Run("this user", func(t *testing.T) { t.Parallel(); follow(t, g, bin, nil) })
+			t.Run("another user", func(t *testing.T) {
+				t.Parallel()
+				if os.Geteuid() != 0 || !g.notRoot {
+					t.Skip("needs root, to become another user, and a page for other users")
+				}
+				follow(t, g, bin, &syscall.Credential{Uid: 65534, Gid: 65534})
+			})
+		})
+	}
+}
+
+func follow(t *testing.T, g guide, bin string, as *syscall.Credential) {
+	place, err := os.MkdirTemp("", "guide") // short: sockets lie in it
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(place) })
+	text := documents(t)[filepath.Join(root, "docs", g.page+".md")]
+	for _, port := range g.ports {
+		text = strings.ReplaceAll(text, port, freePort(t))
+	}
+	files := map[string]string{}
+	for _, f := range fence.FindAllStringSubmatch(text, -1) {
+		if name := fileName.FindStringSubmatch(f[2]); name != nil {
+			files[name[1]] = f[2]
+		}
+	}
+	here, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.CopyFS(filepath.Join(place, "examples"), os.DirFS(here)); err != nil {
+		t.Fatal(err)
+	}
+	for name, content := range files {
+		if err := os.WriteFile(filepath.Join(place, name), []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Chmod(place, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if as != nil {
+		err := filepath.WalkDir(place, func(path string, _ os.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			return os.Chown(path, int(as.Uid), int(as.Gid))
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	command := exec.CommandContext(t.Context(), "sh", "-c", guideScript(text, as == nil && os.Geteuid() == 0))
+	command.Dir = place
+	command.Env = []string{"HOME=" + place, "PATH=" + bin + ":" + os.Getenv("PATH"), "PLACE=" + place}
+	if as == nil { // root's own data directory is the machine's
+		command.Env = append(command.Env, "TASKAPI_DATA_DIR="+filepath.Join(place, "data"))
+	}
+	command.SysProcAttr = &syscall.SysProcAttr{Credential: as}
+	out, err := command.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v:\n%s", err, out)
+	}
+	for _, want := range g.wants {
+		if !strings.Contains(string(out), want) {
+			t.Errorf("nothing says %q:\n%s", want, out)
+		}
+	}
+}
+
+// guideScript returns what a page has this user type. A command that needs a terminal is left out, and so is what an
+// earlier line has done already. All allocations are stopped at the end, whatever came of the rest.
+func guideScript(text string, isRoot bool) string {
+	script := []string{"set -eu", `trap 'cd "$PLACE"; taskapi stop --all --now >/dev/null 2>&1 || :' EXIT`}
+	ran := map[string]bool{}
+	add := func(line string) {
+		switch {
+		case strings.HasSuffix(line, "# as root") && !isRoot, strings.HasSuffix(line, "# as another user") && isRoot:
+			return
+		case strings.HasPrefix(line, "taskapi top"), strings.HasPrefix(line, "taskapi attach"): // need a terminal
+			return
+		case strings.HasPrefix(line, "taskapi run ") && ran[line[strings.LastIndexByte(line, ' '):]]:
+			return
+		}
+		command, _, _ := strings.Cut(line, "    #")
+		if command = strings.TrimSpace(command); strings.HasPrefix(command, "taskapi run ") {
+			ran[command[strings.LastIndexByte(command, ' '):]] = true
+		}
+		script = append(script, "echo '$ "+strings.ReplaceAll(command, "'", `'\''`)+"' >&2", line)
+	}
+	for _, f := range fence.FindAllStringSubmatch(text, -1) {
+		if f[1] == "sh" {
+			for line := range strings.Lines(f[2]) {
+				add(strings.TrimSuffix(line, "\n"))
+			}
+		}
+	}
+	script = append(script, `cd "$PLACE"`)
+	for _, r := range row.FindAllStringSubmatch(text, -1) {
+		for _, command := range typed.FindAllStringSubmatch(r[1], -1) {
+			add(command[1])
+		}
+	}
+	return strings.Join(script, "\n")
+}
+
+// freePort returns a port on which nobody listens.
+func freePort(t *testing.T) string {
+	t.Helper()
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer free.Close()
+	return strconv.Itoa(free.Addr().(*net.TCPAddr).Port)
+}

@@ -1,0 +1,222 @@
+package examples_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+// dashboard is the part of Grafana's JSON that asks Prometheus.
+type dashboard struct {
+	Panels []struct {
+		Title   string
+		Targets []struct{ Expr string }
+	}
+}
+
+// metricName matches the names of metrics in an expression. Labels and functions have none of these beginnings.
+var metricName = regexp.MustCompile(`\b(?:taskapi|nomad|process|go)_\w+`)
+
+// TestPrometheusNames: every metric in the alert rules and the dashboard is one that taskapi has.
+func TestPrometheusNames(t *testing.T) {
+	metrics := measuredMetrics(t, startMeasured(t))
+	for _, file := range []string{"prometheus/alerts.yml", "prometheus/dashboard.json"} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := metricName.FindAllString(string(text), -1)
+		if len(found) == 0 {
+			t.Errorf("%s names no metric", file)
+		}
+		for _, name := range found {
+			if !strings.Contains(metrics, "\n# TYPE "+name+" ") {
+				t.Errorf("%s: there is no metric %s", file, name)
+			}
+		}
+	}
+}
+
+// TestPrometheus runs Prometheus with the example's configuration against an allocation. promtool accepts the
+// configuration, the rules and their tests, and each expression of the dashboard finds something.
+func TestPrometheus(t *testing.T) {
+	for _, program := range []string{"prometheus", "promtool"} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Skip("prometheus and promtool are not installed")
+		}
+	}
+	for _, args := range [][]string{
+		{"check", "config", "prometheus.yml"}, {"check", "rules", "alerts.yml"}, {"test", "rules", "alerts_test.yml"},
+	} {
+		promtool := exec.CommandContext(t.Context(), "promtool", args...)
+		promtool.Dir = "prometheus"
+		if out, err := promtool.CombinedOutput(); err != nil {
+			t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)
+		}
+	}
+	target := startMeasured(t)
+	base := startPrometheus(t, target)
+
+	// An allocation's metrics keep their job under another name, since the scrape has one of its own.
+	for deadline := time.Now().Add(2 * time.Minute); len(query(t, base, `up{job="taskapi"} == 1`)) == 0; {
+		if time.Now().After(deadline) {
+			t.Fatal("Prometheus does not scrape the allocation")
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	if found := query(t, base, `taskapi_allocation_status{job="taskapi",exported_job="hello",status="running"}`); len(
+		found) != 1 {
+		t.Errorf("the allocation's status is %v", found)
+	}
+	text, err := os.ReadFile("prometheus/dashboard.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var d dashboard
+	if err := json.Unmarshal(text, &d); err != nil || len(d.Panels) == 0 {
+		t.Fatalf("the dashboard has no panels: %v", err)
+	}
+	fill := strings.NewReplacer("$job", ".*", "$instance", ".*", "$__rate_interval", "1h")
+	for _, panel := range d.Panels {
+		for _, target := range panel.Targets {
+			expr := fill.Replace(target.Expr)
+			// A rate needs two samples, and a health takes some seconds.
+			for deadline := time.Now().Add(2 * time.Minute); len(query(t, base, expr)) == 0; {
+				if time.Now().After(deadline) {
+					t.Errorf("%s: %s finds nothing", panel.Title, expr)
+					break
+				}
+				time.Sleep(50 * time.Millisecond)
+			}
+		}
+	}
+}
+
+// startMeasured runs hello.nomad.hcl, which is stopped when the test ends, and returns where its metrics are.
+func startMeasured(t *testing.T) string {
+	t.Helper()
+	data, err := os.MkdirTemp("", "prom") // short: sockets lie in it
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(data) })
+	program := filepath.Join(programs(t), "taskapi")
+	out, err := exec.Command(program, "run", "-d", "--data-dir", data, "-o", "telemetry.listen=127.0.0.1:0",
+		"-o", "audit.path="+filepath.Join(data, "audit.log"), "hello.nomad.hcl").CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	t.Cleanup(func() { _ = exec.Command(program, "stop", "--data-dir", data, "--now").Run() })
+	logs, err := filepath.Glob(filepath.Join(data, "allocs", "*", "taskapi.log"))
+	if err != nil || len(logs) != 1 {
+		t.Fatalf("%v, %v", logs, err)
+	}
+	log, err := os.ReadFile(logs[0])
+	served := regexp.MustCompile(`served at http://(\S+)/metrics`).FindSubmatch(log)
+	if err != nil || served == nil {
+		t.Fatalf("the log names no address: %v\n%s", err, log)
+	}
+	return string(served[1])
+}
+
+// measuredMetrics returns what the target serves, once it has measured the tasks and decided on their health.
+func measuredMetrics(t *testing.T, target string) string {
+	t.Helper()
+	for deadline := time.Now().Add(4 * time.Minute); ; time.Sleep(100 * time.Millisecond) {
+		answer, err := http.Get("http://" + target + "/metrics")
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(answer.Body)
+		answer.Body.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if bytes.Contains(text, []byte("\nnomad_client_allocs_memory_rss{")) &&
+			bytes.Contains(text, []byte("\ntaskapi_allocation_healthy{")) || time.Now().After(deadline) {
+			return "\n" + string(text)
+		}
+	}
+}
+
+// startPrometheus runs Prometheus with the example's configuration, but for the target, and returns its address.
+func startPrometheus(t *testing.T, target string) string {
+	t.Helper()
+	place := t.TempDir()
+	if err := os.CopyFS(place, os.DirFS("prometheus")); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(place, "prometheus.yml")
+	config, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config = bytes.ReplaceAll(config, []byte("127.0.0.1:9100"), []byte(target))
+	config = bytes.ReplaceAll(config, []byte("scrape_interval: 15s"), []byte("scrape_interval: 1s"))
+	if err := os.WriteFile(path, config, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := free.Addr().String()
+	free.Close()
+	var log bytes.Buffer
+	server := exec.Command("prometheus", "--config.file="+path, "--storage.tsdb.path="+filepath.Join(place, "data"),
+		"--web.listen-address="+address)
+	server.Stdout, server.Stderr = &log, &log
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() { defer close(ended); _ = server.Wait() }()
+	t.Cleanup(func() { _ = server.Process.Kill(); <-ended })
+	base := "http://" + address
+	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(50 * time.Millisecond) {
+		answer, err := http.Get(base + "/-/ready")
+		if err == nil {
+			answer.Body.Close()
+			if answer.StatusCode == http.StatusOK {
+				return base
+			}
+		}
+		select {
+		case <-ended:
+			t.Fatalf("Prometheus has ended:\n%s", log.String())
+		default:
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("Prometheus is not ready: %v", err)
+		}
+	}
+}
+
+// query returns what an expression finds.
+func query(t *testing.T, base, expr string) []json.RawMessage {
+	t.Helper()
+	answer, err := http.Get(base + "/api/v1/query?query=" + url.QueryEscape(expr))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	var found struct {
+		Status, Error string
+		Data          struct{ Result []json.RawMessage }
+	}
+	if err := json.NewDecoder(answer.Body).Decode(&found); err != nil || found.Status != "success" {
+		t.Fatal(fmt.Errorf("%s: %s, %w", expr, found.Error, err))
+	}
+	return found.Data.Result
+}
