@@ -2,6 +2,7 @@ package allocrunner_test
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -228,4 +229,38 @@ func TestAHookThatWritesFiles(t *testing.T) {
 		r.untilSaid("up\ngot user defined signal 1\nup\n")
 		r.wantReason("main", "a template has changed")
 	})
+}
+
+// TestAHookRunsACommandAndFailsItsTask: the command has the task's environment, and the failed task is not restarted.
+func TestAHookRunsACommandAndFailsItsTask(t *testing.T) {
+	t.Parallel()
+	hook := &templating{
+		file:   interfaces.File{Path: "data/shared.conf", Shared: true, Data: []byte("a=b\n"), Mode: 0o644},
+		change: make(chan interfaces.TaskLifecycle, 1),
+	}
+	r := runWith(t, "service", func(g *api.TaskGroup, c *interfaces.Config) {
+		*g.RestartPolicy.Attempts = 5
+		c.TaskHooks = func(*api.Allocation, *api.Task) []interfaces.TaskHook { return []interfaces.TaskHook{hook} }
+	}, shell("main", "exec sleep 1000"))
+	r.untilState("main", "running")
+	if got := r.untilFile("alloc/data/shared.conf"); got != "a=b" {
+		t.Errorf("the shared file says %q", got)
+	}
+	task := <-hook.change
+	code, err := task.Exec(t.Context(), []string{"/bin/sh", "-c", `echo "$NOMAD_TASK_NAME" > local/ran; exit 7`})
+	if code != 7 || err != nil {
+		t.Errorf("Exec: %d, %v", code, err)
+	}
+	if got := r.untilFile("main/local/ran"); got != "main" {
+		t.Errorf("the command saw the task %q", got)
+	}
+	task.Event("Template", "Missing: x")
+	task.Fail("Template failed: y")
+	if err := r.end(); err == nil || !strings.Contains(err.Error(), `task "main": Template failed: y`) {
+		t.Errorf("the allocation ended with %v", err)
+	}
+	r.wantEvents("main", "Received", "Task Setup", "Started", "Template", "Killing", "Terminated", "Killed")
+	if _, err := task.Exec(t.Context(), []string{"/bin/true"}); !errors.Is(err, interfaces.ErrTaskNotRunning) {
+		t.Errorf("Exec in a dead task: %v", err)
+	}
 }

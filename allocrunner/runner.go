@@ -397,8 +397,14 @@ func (r *Runner) failures() error {
 }
 
 // whatFailed returns the message of the newest event about the failure itself. It skips events about the next restart,
-// about tasks that were killed after the failure, and about the exit of a process that a check found unhealthy.
+// about tasks that were killed after the failure, and about the exit of a process that a check found unhealthy. A kill
+// that fails the task says why itself.
 func whatFailed(events []*api.TaskEvent) string {
+	for _, e := range slices.Backward(events) {
+		if e.Type == api.TaskKilling && e.FailsTask {
+			return e.DisplayMessage
+		}
+	}
 	word := ""
 	for i, e := range slices.Backward(events) {
 		word = e.DisplayMessage

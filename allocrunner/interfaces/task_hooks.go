@@ -49,8 +49,9 @@ type TaskPrestartRequest struct {
 	Kept map[string]string
 	Keep func(map[string]string)
 
-	// WriteFile writes a file below the task's directory, atomically and in place of an older file. Whatever links the
-	// task has made there, WriteFile never writes outside. The hook may also call it later, until the task is dead.
+	// WriteFile writes a file below the task's directory, or the shared one, atomically and in place of an older file.
+	// Whatever links the task has made there, WriteFile never writes outside. The hook may also call it later, until the
+	// task is dead.
 	WriteFile func(File) error
 
 	// Lifecycle acts on the task's process, now or later.
@@ -59,10 +60,11 @@ type TaskPrestartRequest struct {
 
 // File is a file that a hook writes for its task.
 type File struct {
-	Path  string // below the task's directory
-	Data  []byte
-	Mode  fs.FileMode // 0 for 0600
-	Owner *Owner      // nil for the task's user
+	Path   string // below the task's directory
+	Shared bool   // below TaskDir.SharedDir instead
+	Data   []byte
+	Mode   fs.FileMode // 0 for 0600
+	Owner  *Owner      // nil for the task's user
 }
 
 // Owner is the owner of a file. Only root can give files to other users.
@@ -75,6 +77,13 @@ type TaskLifecycle interface {
 	Restart(ctx context.Context, reason string) error
 	// Signal sends a signal, by name, to the task's first process. Errors: ErrUnknownSignal, ErrTaskNotRunning.
 	Signal(ctx context.Context, name string) error
+	// Exec runs a command beside the task's process, as the same user in the same environment, and returns its exit code.
+	// Errors: ErrTaskNotRunning, ErrNotSupported, those of the start.
+	Exec(ctx context.Context, command []string) (exitCode int, err error)
+	// Fail kills the task, which has failed then and is not started again. reason is for the event. Fail does not wait.
+	Fail(reason string)
+	// Event adds an event to the task's latest. Event does not wait.
+	Event(kind, message string)
 }
 
 // TaskPrestartResponse is the result of a prestart hook; nil adds nothing.

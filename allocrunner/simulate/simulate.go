@@ -289,6 +289,15 @@ func (t *task) Signal(_ context.Context, name string) error {
 	return nil
 }
 
+// Exec runs nothing.
+func (t *task) Exec(context.Context, []string) (int, error) { return -1, interfaces.ErrNotSupported }
+
+// Fail does nothing: no simulated task fails.
+func (t *task) Fail(string) {}
+
+// Event does nothing.
+func (t *task) Event(string, string) {}
+
 func (t *task) state() string { return t.Alloc().TaskStates[t.spec.Name].State }
 
 // enter gives the task a state and an event.

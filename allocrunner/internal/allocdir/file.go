@@ -23,19 +23,24 @@ var ErrOutside = errors.New("leads out of the task directory")
 // 0755. No link is followed, and a link at the file's own place is replaced. Errors: ErrOutside, ErrLink,
 // ErrNotDirectory, *fs.PathError.
 func WriteFile(dir interfaces.TaskDir, relPath string, data []byte, perm fs.FileMode, uid, gid int) error {
+	return writeBelow(dir.AllocDir, dir.Dir, relPath, data, perm, uid, gid)
+}
+
+// writeBelow does so for a directory right below the allocation directory.
+func writeBelow(allocDir, top, relPath string, data []byte, perm fs.FileMode, uid, gid int) error {
 	clean := filepath.Clean(relPath)
 	if !filepath.IsLocal(relPath) || clean == "." {
 		return fmt.Errorf("write %q: %w", relPath, ErrOutside)
 	}
-	at, err := openTop(dir.AllocDir)
+	at, err := openTop(allocDir)
 	if err != nil {
 		return fmt.Errorf("write %q: %w", relPath, err)
 	}
-	names := strings.Split(filepath.Join(filepath.Base(dir.Dir), clean), string(filepath.Separator))
+	names := strings.Split(filepath.Join(filepath.Base(top), clean), string(filepath.Separator))
 	last := len(names) - 1
 	for i, name := range names[:last] {
 		next, err := at.open(name)
-		if i > 0 && errors.Is(err, fs.ErrNotExist) { // but the task directory itself is there
+		if i > 0 && errors.Is(err, fs.ErrNotExist) { // but the top directory itself is there
 			next, err = at.ensure(spec{name, 0o755, owner{uid, gid}, atCreation, nil})
 		}
 		at.Close()
@@ -53,10 +58,14 @@ func WriteFile(dir interfaces.TaskDir, relPath string, data []byte, perm fs.File
 	return nil
 }
 
-// WriteHookFile puts a file of a task's hook below the task's directory, as WriteFile does.
+// WriteHookFile puts a file of a task's hook below the task's directory, or the shared one, as WriteFile does.
 func WriteHookFile(dir interfaces.TaskDir, user interfaces.User, f interfaces.File) error {
 	to := cmp.Or(f.Owner, &interfaces.Owner{UID: user.UID, GID: user.GID})
-	return WriteFile(dir, f.Path, f.Data, cmp.Or(f.Mode, 0o600), int(to.UID), int(to.GID))
+	top := dir.Dir
+	if f.Shared {
+		top = dir.SharedDir
+	}
+	return writeBelow(dir.AllocDir, top, f.Path, f.Data, cmp.Or(f.Mode, 0o600), int(to.UID), int(to.GID))
 }
 
 // RemoveUnfinished removes files that a killed process was writing in an allocation directory and in its tasks' secrets

@@ -99,6 +99,11 @@ func killingEvent(mode KillMode, timeout time.Duration) *api.TaskEvent {
 	return e
 }
 
+// failedEvent is the event of a kill by one of the task's hooks.
+func failedEvent(reason string) *api.TaskEvent {
+	return newEvent(api.TaskKilling, reason, map[string]string{"fails_task": "true"})
+}
+
 func killedEvent() *api.TaskEvent { return newEvent(api.TaskKilled, "Task successfully killed", nil) }
 
 func shutdownDelayEvent(d time.Duration) *api.TaskEvent {

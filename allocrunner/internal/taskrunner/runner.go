@@ -156,7 +156,7 @@ func (r *Runner) Open() { r.post(context.Background(), message{event: opened{}})
 
 // Kill ends the task; reason is the event that says why, or nil. A later call can only strengthen an earlier one.
 func (r *Runner) Kill(reason *api.TaskEvent, mode KillMode) {
-	r.post(context.Background(), message{event: killRequested{reason, mode}})
+	r.post(context.Background(), message{event: killRequested{reason: reason, mode: mode}})
 }
 
 // LastInterval makes a task that exceeds the attempts of its restart policy fail, instead of waiting for the policy's
@@ -184,10 +184,43 @@ func (r *Runner) Unhealthy(reason string) {
 // AllocUnhealthy adds an event that says why the allocation was not healthy in time, and changes nothing else. It does
 // not wait for the event, which is lost if ctx or Run ends first.
 func (r *Runner) AllocUnhealthy(ctx context.Context, reason string) {
+	r.event(ctx, allocUnhealthyEvent(reason))
+}
+
+// Event adds an event, unless Run ends first.
+func (r *Runner) Event(kind, message string) {
+	r.event(context.Background(), newEvent(kind, message, map[string]string{"message": message}))
+}
+
+func (r *Runner) event(ctx context.Context, e *api.TaskEvent) {
 	r.post(ctx, message{reply: make(chan error, 1), call: func(context.Context) error {
-		r.show([]effect{emit{allocUnhealthyEvent(reason)}})
+		r.show([]effect{emit{e}})
 		return nil
 	}})
+}
+
+// Fail kills the task for good, and the task has failed.
+func (r *Runner) Fail(reason string) {
+	r.post(context.Background(), message{event: killRequested{reason: failedEvent(reason), fails: true}})
+}
+
+// maxExecOutput bounds the output of a command, in bytes, which is not returned.
+const maxExecOutput = 4 << 10
+
+// Exec runs a command beside the task's process, with the arguments of its start.
+func (r *Runner) Exec(ctx context.Context, command []string) (exitCode int, err error) {
+	req, given, ok := r.Launched()
+	run := r.Latest()
+	if !ok || run == nil || !r.Running() {
+		return -1, interfaces.ErrTaskNotRunning
+	}
+	beside, ok := run.(drivers.Executor)
+	if !ok {
+		return -1, fmt.Errorf("the driver %q runs no other programs: %w", r.cfg.Task.Driver, interfaces.ErrNotSupported)
+	}
+	result, err := beside.Exec(ctx, r.cfg.Starter.DriverTask(req, given),
+		drivers.Program{Command: command, MaxOutput: maxExecOutput})
+	return result.Exit.ExitCode, err
 }
 
 // Signal sends a signal to the task's first process. Errors: interfaces.ErrUnknownSignal, interfaces.ErrTaskNotRunning.

@@ -137,6 +137,7 @@ type (
 	killRequested struct { // the task is to end
 		reason *api.TaskEvent // nil for none
 		mode   KillMode
+		fails  bool // the task has failed, and the reason is the event of its kill
 	}
 	restartRequested struct { // a new process
 		reason  string
@@ -359,11 +360,14 @@ func (t *transition) kill(e killRequested) {
 	if t.phase == dead {
 		return
 	}
+	t.failed = t.failed || e.fails
 	if first { // a second kill can only make the first stronger
 		if e.reason != nil {
 			t.emit(e.reason)
 		}
-		t.emit(killingEvent(e.mode, t.killTimeout))
+		if !e.fails {
+			t.emit(killingEvent(e.mode, t.killTimeout))
+		}
 	}
 	t.mode = max(t.mode, e.mode)
 	switch t.phase {
