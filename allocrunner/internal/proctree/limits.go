@@ -170,37 +170,58 @@ var controllers = []string{"memory", "cpu"}
 const topSlice = "taskapi.slice"
 
 // home returns the directory of version 2 in which the tasks' cgroups are made, with the controllers on that limits need
-// if that can be. Where processes are in a cgroup, as this program is in its own, the kernel turns no controller on for
-// those below it (cgroups(7), "no internal processes"). Then home is the cgroup above, if systemd has delegated that to us
-// (DelegateSubgroup= makes it so), or for root a slice at the top; else our own, without controllers.
+// if that can be; else our own. Where processes are in a cgroup, the kernel turns no controller on for those below it
+// (cgroups(7), "no internal processes"), so the processes of a cgroup that systemd has delegated move down.
 func home(own string) string {
-	for _, dir := range homes(own) {
-		if turnOn(dir) != nil {
-			continue
-		}
-		if !isTop(dir) || dir == own {
-			return dir
-		}
-		slice := filepath.Join(dir, topSlice)
-		if err := os.Mkdir(slice, 0o755); (err == nil || errors.Is(err, os.ErrExist)) && turnOn(slice) == nil {
-			return slice
-		}
+	dir := place(own)
+	if dir == "" {
+		return own
 	}
-	return own
+	if delegated(dir) {
+		moveDown(dir)
+	}
+	if turnOn(dir) != nil {
+		return own
+	}
+	if !isTop(dir) || dir == own {
+		return dir
+	}
+	slice := filepath.Join(dir, topSlice)
+	if err := os.Mkdir(slice, 0o755); err != nil && !errors.Is(err, os.ErrExist) || turnOn(slice) != nil {
+		return own
+	}
+	return slice
 }
 
-// homes returns the cgroups of version 2 in which controllers may be on for those below.
-func homes(own string) (dirs []string) {
-	if isTop(own) {
-		return []string{own}
+// place returns the cgroup of version 2 in which controllers may be on for those below: the one that systemd has
+// delegated to us, our own or that above, or for root the uppermost. It is empty for none.
+func place(own string) string {
+	switch above := filepath.Dir(own); {
+	case isTop(own), delegated(own):
+		return own
+	case delegated(above):
+		return above
 	}
-	if above := filepath.Dir(own); delegated(above) {
-		return []string{above}
+	if mounted, _ := proc.FindCgroup(proc.Mounts(), "", "/"); os.Geteuid() == 0 && isTop(mounted) {
+		return mounted
 	}
-	if mounted, _ := proc.FindCgroup(proc.Mounts(), "", "/"); os.Geteuid() == 0 && isTop(mounted) && !delegated(own) {
-		return []string{mounted}
+	return ""
+}
+
+// ownSubgroup is the cgroup of taskapi's own processes in a delegated one.
+const ownSubgroup = "taskapi"
+
+// moveDown moves the processes of a delegated cgroup into one below it, as systemd wants it done (systemd's "Control
+// Group APIs and Delegation").
+func moveDown(dir string) {
+	below := cgroup(filepath.Join(dir, ownSubgroup))
+	pids := cgroup(dir).pids()
+	if len(pids) > 0 {
+		_ = os.Mkdir(string(below), 0o755) // it may be there; turnOn says what is wrong
 	}
-	return nil
+	for _, pid := range pids {
+		_ = below.set("cgroup.procs", strconv.Itoa(pid)) // it may have ended
+	}
 }
 
 // isTop reports whether a directory is the machine's uppermost cgroup of version 2, which may have processes besides
@@ -213,10 +234,9 @@ func isTop(dir string) bool {
 // CanLimit returns why this program can't set limits; nil if it can, as far as that shows without a change.
 func CanLimit() error {
 	if own, err := ownCgroup(); err == nil {
-		for _, dir := range homes(own) {
-			if hasControllers(dir) && unix.Access(filepath.Join(dir, "cgroup.subtree_control"), unix.W_OK) == nil {
-				return nil
-			}
+		dir := place(own)
+		if hasControllers(dir) && unix.Access(filepath.Join(dir, "cgroup.subtree_control"), unix.W_OK) == nil {
+			return nil
 		}
 	}
 	for _, controller := range controllers {
