@@ -174,10 +174,10 @@ func strictHelp(root *cobra.Command) {
 	root.InitDefaultHelpCmd()
 	help, _, _ := root.Find([]string{"help"}) // it has just been made
 	help.Short = "Explain a command, or list them"
-	help.Long = ""
+	help.Long = "Explains a command or, without one, lists the commands that are used most."
 	help.Example = `  taskapi help run
   taskapi help --all`
-	all := help.Flags().Bool("all", false, "list every command")
+	all := help.Flags().Bool("all", false, "list every command, and the environment's variables")
 	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) {
 		out := cmd.OutOrStdout()
 		text := base.Help(cmd, base.HelpColumns(out))
@@ -244,15 +244,25 @@ func strictCompletion(root *cobra.Command) {
 	completion, _, _ := root.Find([]string{"completion"}) // it has just been made
 	completion.Args, completion.RunE = cobra.ArbitraryArgs, base.HelpOrUnknown
 	completion.Short = "Print a script that makes a shell complete what you type"
-	completion.Long = completion.Short + `.
+	completion.Long = `Prints a script that makes a shell complete commands, flags, allocations and tasks.
 
 bash needs the package bash-completion.`
 	completion.Example = "  source <(taskapi completion bash)"
 	for _, shell := range completion.Commands() {
 		shell.Args = base.CheckArgs
 		shell.Short = "Print the script for " + shell.Name()
-		shell.Long = ""
-		shell.Example = "  taskapi completion " + shell.Name()
+		shell.Long = "Prints the script that makes " + shell.Name() + " complete commands, flags, allocations and tasks."
+		switch shell.Name() {
+		case "bash", "zsh":
+			shell.Example = "  source <(taskapi completion " + shell.Name() + ")"
+		case "fish":
+			shell.Example = "  taskapi completion fish | source"
+		default:
+			shell.Example = "  taskapi completion " + shell.Name() + " | Out-String | Invoke-Expression"
+		}
+		if f := shell.Flags().Lookup("no-descriptions"); f != nil {
+			f.Usage = "complete without descriptions"
+		}
 	}
 }
 

@@ -8,12 +8,18 @@ import (
 	"taskapi/cmd/taskapi/internal/cli/base"
 )
 
-// TestWaitIsCompleted with what can be waited for.
-func TestWaitIsCompleted(t *testing.T) {
+// TestFlagsAreCompleted: --wait with what can be waited for, -o with the settings.
+func TestFlagsAreCompleted(t *testing.T) {
 	t.Parallel()
-	var out, errs bytes.Buffer
-	code := cli.Run(t.Context(), []string{"__complete", "run", "--wait="}, base.Environment{Stdout: &out, Stderr: &errs})
-	if want := "healthy\nrunning\ncomplete\n:4\n"; code != 0 || out.String() != want {
-		t.Errorf("exit code %d, %q, %q; want %q", code, out.String(), errs.String(), want)
+	for _, c := range []struct{ before, begun, want string }{
+		{"--group=g", "--wait=", "healthy\nrunning\ncomplete\n:4\n"},
+		{"-o", "host", "host_ip=\taddress on which a group's ports are allocated\n:6\n"},
+	} {
+		var out, errs bytes.Buffer
+		args := []string{"__complete", "run", c.before, c.begun}
+		code := cli.Run(t.Context(), args, base.Environment{Stdout: &out, Stderr: &errs})
+		if code != 0 || out.String() != c.want {
+			t.Errorf("%q: exit code %d, %q, %q; want %q", args, code, out.String(), errs.String(), c.want)
+		}
 	}
 }

@@ -29,7 +29,8 @@ func versionCommand(w base.Environment) *cobra.Command {
 	var out base.OutputFlags
 	cmd := &cobra.Command{
 		Use:   "version",
-		Short: "Print the version, the commit that it was built from, and the version of Nomad's API",
+		Short: "Print the version, its commit, and the version of Nomad's API",
+		Long:  "Prints the version, the commit that it was built from, and the version of Nomad's API.",
 		Example: `  taskapi version
   taskapi version -t '{{.Commit}}'`,
 		RunE: func(*cobra.Command, []string) error {

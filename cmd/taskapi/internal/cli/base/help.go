@@ -5,6 +5,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
@@ -94,13 +95,14 @@ var (
 // those that stand for arguments, and apart from them the global ones.
 func HelpFlags(cmd *cobra.Command) (own, global []HelpItem) {
 	var last []HelpItem
+	arguments := strings.FieldsFunc(cmd.Use, func(r rune) bool { return !unicode.IsUpper(r) })
 	cmd.Flags().SortFlags = false
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		switch item := flagItem(f); {
 		case f.Hidden || f.Name == "help":
 		case slices.Contains(globalFlags, f.Name):
 			global = append(global, item)
-		case slices.Contains(commonFlags, f.Name), strings.Contains(cmd.Use, strings.ToUpper(f.Name)):
+		case slices.Contains(commonFlags, f.Name), slices.Contains(arguments, strings.ToUpper(f.Name)):
 			last = append(last, item)
 		default:
 			own = append(own, item)

@@ -58,6 +58,7 @@ func keyringList(w base.Environment) *cobra.Command {
 	cmd := onRing(w, &cobra.Command{
 		Use:     "list",
 		Short:   "List the keys, the active one first",
+		Long:    "Lists the keys, the active one first.",
 		Example: `  taskapi keyring list`,
 	}, func(_ base.Layout, ring *identity.Keyring, _ []string) error {
 		lines, table := []keyLine{}, output.Table{Colors: w.Colors()}
@@ -76,6 +77,7 @@ func keyringRotate(w base.Environment) *cobra.Command {
 	return onRing(w, &cobra.Command{
 		Use:     "rotate",
 		Short:   "Make a new key, and sign with it from now on",
+		Long:    "Makes a new key, and signs with it from now on. Tokens that old keys have signed are good until they expire.",
 		Example: `  taskapi keyring rotate`,
 	}, func(l base.Layout, ring *identity.Keyring, _ []string) error {
 		var key identity.KeyInfo
@@ -94,6 +96,7 @@ func keyringRemove(w base.Environment) *cobra.Command {
 	return onRing(w, &cobra.Command{
 		Use:     "remove [flags] KEY",
 		Short:   "Remove an inactive key: its tokens are refused from then on",
+		Long:    "Removes an inactive key. Its tokens are refused from then on.",
 		Example: `  taskapi keyring remove 9d3b6c1e-7e1f-4e0c-8a39-0f1f6f3f5a11`,
 		ValidArgsFunction: func(cmd *cobra.Command, _ []string, _ string) (ids []string, _ cobra.ShellCompDirective) {
 			flags := base.KeyFlags{DataDir: cmd.Flag("data-dir").Value.String(), SealKey: cmd.Flag("seal-key").Value.String()}

@@ -36,9 +36,9 @@ func Stop(w base.Environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "stop [flags] [ALLOC...]",
 		Short: "Stop allocations gracefully, or kill them with --now",
-		Long: `Stops an allocation gracefully: shutdown_delay, kill_signal, kill_timeout, poststop tasks.
+		Long: `Stops allocations gracefully: with shutdown_delay, kill_signal, kill_timeout and poststop tasks.
 
-It prints the events and returns when the allocation has ended. Without ALLOC, it stops the only allocation that runs.
+It prints the events and returns when they have ended. Without ALLOC, it stops the only allocation that runs.
 Several are stopped at the same time. --now, or a second Ctrl-C, kills every task immediately. --purge then removes
 the allocation with its logs and state, as 'taskapi gc' does.
 
@@ -76,13 +76,13 @@ Exit code: 0 when the allocations have ended, 1 when one could not be stopped.`,
 	cmd.ValidArgsFunction = func(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
 		return complete(cmd, nil, begun)
 	}
-	cmd.Flags().BoolVar(&all, "all", false, "stop every allocation that runs")
+	cmd.Flags().BoolVar(&s.how.Now, "now", false,
+		"kill every task immediately (SIGKILL), also when a stop is under way; poststop tasks don't run")
 	cmd.Flags().BoolVar(&purge, "purge", false, "remove the allocation with its directory when it has ended")
+	cmd.Flags().BoolVar(&all, "all", false, "stop every allocation that runs")
 	cmd.Flags().BoolVarP(&s.detach, "detach", "d", false, "return when the stop has begun")
 	cmd.Flags().BoolVar(&s.how.NoShutdownDelay, "no-shutdown-delay", false,
 		"skip the shutdown_delay of the group and of the tasks, also one that is under way")
-	cmd.Flags().BoolVar(&s.how.Now, "now", false,
-		"kill every task immediately (SIGKILL), also when a stop is under way; poststop tasks don't run")
 	cmd.Flags().BoolVar(&s.detached, "detached", false, "")
 	_ = cmd.Flags().MarkHidden("detached") // it has just been added
 	return cmd

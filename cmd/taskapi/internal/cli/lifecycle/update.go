@@ -60,12 +60,12 @@ Without ALLOC, update takes the running allocation of the file's job.`,
 			})
 		},
 	}
-	flags.AddVars(cmd)
 	at.Add(cmd, w, base.ToChange)
+	cmd.Flags().BoolVar(&u.dryRun, "dry-run", false, "print what would change, and change nothing")
 	cmd.Flags().BoolVar(&u.replace, "replace", false,
 		"if the changes need new processes, stop the allocation gracefully and run it again")
 	cmd.Flags().BoolVarP(&u.detach, "detach", "d", false, "with --replace, return when the stop has begun")
-	cmd.Flags().BoolVar(&u.dryRun, "dry-run", false, "print what would change, and change nothing")
+	flags.AddVars(cmd)
 	return cmd
 }
 

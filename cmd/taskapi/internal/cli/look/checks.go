@@ -20,7 +20,8 @@ func Checks(w base.Environment) *cobra.Command {
 		Short: "Show the latest result of each check of an allocation",
 		Long: `Shows the latest result of each check of an allocation's services.
 
-If the allocation's taskapi has exited, the last saved results are shown.
+If the allocation's taskapi has exited, the last saved results are shown. When the allocation has ended, no
+results are kept.
 
 ` + base.AllocArgs + `
 

@@ -2,6 +2,7 @@ package start
 
 import (
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -23,6 +24,17 @@ func (f *SettingFlags) Add(cmd *cobra.Command) {
 	base.AddConfig(cmd, &f.Config)
 	cmd.Flags().StringArrayVarP(&f.options, "option", "o", nil,
 		"set `KEY=VALUE` for this allocation alone; may be repeated; 'taskapi config' lists the keys")
+	// the flag has just been added
+	_ = cmd.RegisterFlagCompletionFunc("option", func(_ *cobra.Command, _ []string, begun string) (
+		keys []string, _ cobra.ShellCompDirective,
+	) {
+		for _, k := range settings.Keys() {
+			if strings.HasPrefix(k.Name, begun) {
+				keys = append(keys, cobra.CompletionWithDesc(k.Name+"=", k.Doc))
+			}
+		}
+		return keys, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
+	})
 }
 
 // IsolateFlag names the flag of the setting isolate_users.
