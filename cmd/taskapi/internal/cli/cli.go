@@ -216,21 +216,21 @@ func overview(root *cobra.Command, all bool, columns int) string {
 		b.WriteString("\nEnvironment:\n" + base.HelpText(environment+"\n\n"+exitCodes, columns))
 		return b.String()
 	}
-	text := "'taskapi COMMAND --help' explains a command. 'taskapi help --all' also lists the environment's variables, " +
-		"and the commands"
+	var names []string
 	for _, c := range more.commands {
-		text += " " + c.name
+		names = append(names, c.name)
 	}
-	b.WriteString("\n" + base.HelpText(text+".", columns))
+	b.WriteString("\n" + base.HelpText("'taskapi COMMAND --help' explains a command. 'taskapi help --all' also lists the "+
+		"environment's variables, and the commands "+strings.Join(names, ", ")+".", columns))
 	return b.String()
 }
 
 // exitCodes are those of most commands.
-const exitCodes = `Exit code: 0 when the work is done, or the allocation completed, was stopped or left running, 1 when it
-failed or the work could not be done, 2 when the job file, a flag or an argument is wrong and nothing was changed.`
+const exitCodes = `Exit code: 0 when the work is done, or the allocation completed, was stopped or left running, 1 when
+it failed or the work could not be done, 2 when the job file, a flag or an argument is wrong and nothing was changed.`
 
 // environment lists the variables that every command reads.
-const environment = `  TASKAPI_DATA_DIR  the data directory; without it, commands look in root's (/var/lib/taskapi) and in your own
+const environment = `  TASKAPI_DATA_DIR  the data directory (default root's, /var/lib/taskapi, and your own)
   XDG_STATE_HOME    your own data directory is taskapi in this directory (default ~/.local/state)
   TASKAPI_CONFIG    the settings file (default /etc/taskapi/taskapi.hcl for root)
   XDG_CONFIG_HOME   your own settings file is taskapi/taskapi.hcl in this directory (default ~/.config)

@@ -51,8 +51,8 @@ func TestManPages(t *testing.T) {
 		}
 	}
 	for name, text := range pages {
-		if i := strings.IndexFunc(text, func(r rune) bool { return r >= utf8.RuneSelf || unicode.IsControl(r) && r != '\n' }); i >= 0 {
-			t.Errorf("%s has a character that is not of ASCII: %q", name, text[i:min(i+10, len(text))])
+		if found := notASCII.FindString(text); found != "" {
+			t.Errorf("%s has a character that is not of ASCII: %q", name, found)
 		}
 	}
 	for _, lint := range [][]string{
@@ -71,6 +71,8 @@ func TestManPages(t *testing.T) {
 		})
 	}
 }
+
+var notASCII = regexp.MustCompile(`[^\n -~].*`)
 
 // manPages returns the manual by the names of its files.
 func manPages(t *testing.T) map[string]string {
@@ -266,4 +268,4 @@ A relative path is one of the file's directory. A file that others than root and
 const settingsFiles = `  /etc/taskapi/taskapi.hcl       the machine's file, for root
   ~/.config/taskapi/taskapi.hcl  the file of another user; $XDG_CONFIG_HOME stands for ~/.config
   $TASKAPI_CONFIG                a file in the place of both, as with --config
-  DATA_DIR/taskapi.hcl           the data directory's own: keyring.seal_key, the file with the key that seals its key ring`
+  DATA_DIR/taskapi.hcl           the data directory's own: keyring.seal_key, the file with the key of its key ring`

@@ -192,7 +192,7 @@ func commandLine(line string, columns int, mark string) string {
 		return "  " + line + "\n"
 	}
 	var words []string // with quoted blanks in them
-	for _, word := range strings.Split(line, " ") {
+	for word := range strings.SplitSeq(line, " ") {
 		if n := len(words); n > 0 && strings.Count(words[n-1], "'")%2 == 1 {
 			words[n-1] += " " + word
 			continue

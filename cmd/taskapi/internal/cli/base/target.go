@@ -44,7 +44,8 @@ func (f *TargetFlags) AddNames(cmd *cobra.Command, w Environment, s Sought) {
 
 // AddConfig adds the flag of commands that need settings.
 func AddConfig(cmd *cobra.Command, file *string) {
-	cmd.Flags().StringVar(file, "config", "", "settings `FILE` (default $"+settings.FileEnv+", else the machine's or your own)")
+	cmd.Flags().StringVar(file, "config", "",
+		"settings `FILE` (default $"+settings.FileEnv+", else the machine's or your own)")
 }
 
 // AddDataDir adds the flag of commands that need the data directory alone.

@@ -77,7 +77,7 @@ func keyringRotate(w base.Environment) *cobra.Command {
 	return onRing(w, &cobra.Command{
 		Use:     "rotate",
 		Short:   "Make a new key, and sign with it from now on",
-		Long:    "Makes a new key, and signs with it from now on. Tokens that old keys have signed are good until they expire.",
+		Long:    "Makes a new key, and signs with it from now on. Tokens of old keys are good until they expire.",
 		Example: `  taskapi keyring rotate`,
 	}, func(l base.Layout, ring *identity.Keyring, _ []string) error {
 		var key identity.KeyInfo

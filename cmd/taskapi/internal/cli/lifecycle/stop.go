@@ -44,8 +44,8 @@ the allocation with its logs and state, as 'taskapi gc' does.
 
 If the allocation's taskapi has exited, stop resumes the allocation and stops it. If the files of the API can't be
 read, the tasks are stopped without their API. If the state is missing or damaged, the tasks are killed. If another
-version of taskapi wrote the state, that version has to stop the tasks, unless --now is given. stop can't find tasks by a
-directory that was removed, or that now belongs to another user.
+version of taskapi wrote the state, that version has to stop the tasks, unless --now is given. stop can't find tasks
+by a directory that was removed, or that now belongs to another user.
 
 If the allocation's taskapi is frozen (SIGSTOP) or hangs, the error names its process. --now kills that process after
 five seconds, and then the tasks.

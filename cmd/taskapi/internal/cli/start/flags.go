@@ -70,7 +70,7 @@ func (o *Options) Add(cmd *cobra.Command) {
 		f.BoolVarP(&o.Verbose, "verbose", "v", false, "log to standard error what taskapi does, and what it refuses")
 		f.StringArrayVar(&o.OtherIdentities, "identity", nil,
 			"another identity of the task, `NAME[=AUDIENCE]`; may be repeated")
-		f.DurationVar(&o.TTL, "ttl", 0, "lifetime of the task's tokens, at least 1s (default that of the setting identity.ttl)")
+		f.DurationVar(&o.TTL, "ttl", 0, "lifetime of the task's tokens, at least 1s (default the setting identity.ttl)")
 		f.StringVar(&o.Task, "task", "dev", "`NAME` of the task")
 		f.StringVar(&o.Job, "job", "dev", "`ID` of the job, and name of its group")
 		f.StringVar(&o.Namespace, "namespace", api.DefaultNamespace, "`NAMESPACE` of the job")
