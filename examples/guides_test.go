@@ -32,6 +32,8 @@ type guide struct {
 	ports []string
 	// wants are texts that the commands print.
 	wants []string
+	// setup prepares the folder in which the page is followed. Programs in its bin are found first.
+	setup func(t *testing.T, place string)
 	// notRoot says that another user can follow the page, too.
 	notRoot bool
 }
@@ -49,6 +51,9 @@ func TestGuides(t *testing.T) {
 			wants: []string{"would run: ", "prepared", "nothing to change"}},
 		{page: "from-nomad-dev", notRoot: true,
 			wants: []string{"would run: ", "uid=", "hello from greeter", "my socket is unix://", "greeting  =  hi"}},
+		{page: "containers", programs: []string{"podman", "runc", "busybox"}, setup: podmanAsDocker,
+			wants: []string{"success  greets", "greeter | hello from greeter", "hello.hello[0]  complete",
+				"the keeper was killed, and the task with it"}},
 	} {
 		t.Run(g.page, func(t *testing.T) {
 			t.Parallel()
@@ -111,9 +116,13 @@ func follow(t *testing.T, g guide, bin string, as *syscall.Credential) {
 			t.Fatal(err)
 		}
 	}
+	if g.setup != nil {
+		g.setup(t, place)
+	}
 	command := exec.CommandContext(t.Context(), "sh", "-c", guideScript(text, as == nil && os.Geteuid() == 0))
 	command.Dir = place
-	command.Env = []string{"HOME=" + place, "PATH=" + bin + ":" + os.Getenv("PATH"), "PLACE=" + place}
+	command.Env = []string{"HOME=" + place, "PATH=" + filepath.Join(place, "bin") + ":" + bin + ":" +
+		os.Getenv("PATH"), "PLACE=" + place}
 	if as == nil { // root's own data directory is the machine's
 		command.Env = append(command.Env, "TASKAPI_DATA_DIR="+filepath.Join(place, "data"))
 	}
@@ -163,6 +172,60 @@ func guideScript(text string, isRoot bool) string {
 		}
 	}
 	return strings.Join(script, "\n")
+}
+
+// podmanAsDocker makes a docker that is podman, with images and containers of its own. It has an image of Debian's name
+// with little in it, since a test can't fetch one. A command in a container is tried again while taskapi starts there.
+func podmanAsDocker(t *testing.T, place string) {
+	const shim = `#!/bin/sh
+verb=$1; shift
+podman() {
+	command podman --runtime runc --storage-driver vfs --root "$PODMAN/root" --runroot "$PODMAN/run" "$@"
+}
+PODMAN=${0%/bin/docker}/podman
+case $verb in
+run) set -- --ulimit nofile=1024:1024 --ulimit nproc=1024:1024 "$@" ;;
+build) set -- --isolation chroot --pull=never "$@" ;;
+exec)
+	for try in $(seq 100); do
+		out=$(podman exec "$@" 2>&1) && case $out in
+		*pending* | "no allocations"*) ;;
+		*) case $*/$out in *events/*Restarting*) break ;; *events/*) ;; *) break ;; esac ;;
+		esac
+		sleep 0.5
+	done
+	echo "$out"
+	exit ;;
+esac
+podman "$verb" "$@"
+`
+	const base = `mkdir base
+cp "$(command -v busybox)" base/busybox
+printf 'root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/bin/sh\n' >base/passwd
+printf 'root:x:0:\nnogroup:x:65534:\n' >base/group
+printf 'FROM scratch\nCOPY busybox /bin/busybox\nCOPY passwd group /etc/\nRUN ["/bin/busybox", "--install", "-s", "/bin"]\n' \
+	>base/Dockerfile
+"$PWD/bin/docker" build -t docker.io/library/debian:bookworm-slim base
+"$PWD/bin/docker" run --rm debian:bookworm-slim true`
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, for containers")
+	}
+	if err := os.Mkdir(filepath.Join(place, "bin"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(place, "bin", "docker"), []byte(shim), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	build := exec.CommandContext(t.Context(), "sh", "-euc", base)
+	build.Dir = place
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Skipf("podman can't run a container here: %v\n%s", err, out)
+	}
+	t.Cleanup(func() {
+		remove := exec.Command(filepath.Join(place, "bin", "docker"), "rm", "-f", "-a")
+		remove.Dir = place
+		_ = remove.Run()
+	})
 }
 
 // freePort returns a port on which nobody listens.
