@@ -88,16 +88,21 @@ func missingProgram(
 	return ""
 }
 
-// CheckPorts finds the ports of a group that are not available now. It reserves none.
-func CheckPorts(group *api.TaskGroup, hostIP string) []review.Finding {
+// CheckPorts finds the ports of a group that are not available now. It reserves none. describe says which allocation has
+// a directory and what can be done about it.
+func CheckPorts(group *api.TaskGroup, hostIP string, describe func(dir string) string) []review.Finding {
 	reservation, err := ports.Allocate(ports.Config{Networks: group.Networks, HostIP: hostIP})
 	if err != nil {
 		severity := review.Refused
 		if errors.Is(err, ports.ErrTaken) { // perhaps by this very job
 			severity = review.Warning
 		}
+		message := err.Error()
+		if taken, ok := errors.AsType[*ports.ReservedError](err); ok && taken.Owner != "" {
+			message += ": " + describe(taken.Owner)
+		}
 		return []review.Finding{{Severity: severity, Where: fmt.Sprintf("group %q", ptr.Deref(group.Name)),
-			Feature: "network", Message: err.Error()}}
+			Feature: "network", Message: message}}
 	}
 	_ = reservation.Close() // it never fails
 	return nil

@@ -203,6 +203,16 @@ type ConfigError struct{ Err error }
 func (e *ConfigError) Error() string { return fmt.Sprintf("failed to parse config: %v", e.Err) }
 func (e *ConfigError) Unwrap() error { return e.Err }
 
+// ArgumentError is an argument of a task's config block that is unknown, missing or has a wrong value. Err's text names
+// the argument and what would be right.
+type ArgumentError struct {
+	Argument string
+	Err      error
+}
+
+func (e *ArgumentError) Error() string { return e.Err.Error() }
+func (e *ArgumentError) Unwrap() error { return e.Err }
+
 // UnknownError is a driver that is not in a registry.
 type UnknownError struct {
 	Name  string
@@ -210,7 +220,14 @@ type UnknownError struct {
 }
 
 func (e *UnknownError) Error() string {
-	return fmt.Sprintf("the driver %q is not here; there is: %s", e.Name, strings.Join(e.Known, ", "))
+	known := strings.Join(e.Known, ", ")
+	switch {
+	case e.Name == "" && len(e.Known) == 1:
+		return fmt.Sprintf("it is left out; write driver = %q", known)
+	case e.Name == "":
+		return "it is left out; there is: " + known
+	}
+	return fmt.Sprintf("the driver %q is not here; there is: %s", e.Name, known)
 }
 
 // Registry holds the available drivers. Its zero value has none. It never changes, and is safe for concurrent use.

@@ -43,6 +43,11 @@ func parseHCL(cfg Config) (*api.Job, error) {
 		return job, nil
 	}
 	errs := slices.DeleteFunc(diags, func(d *hcl.Diagnostic) bool { return d.Severity != hcl.DiagError })
+	for _, diag := range errs {
+		if diag.Subject != nil && diag.Subject.Filename == cfg.Filename {
+			addHint(diag, cfg.Body)
+		}
+	}
 	return nil, &Error{Diags: errs, sources: f.sources, fromFiles: &read}
 }
 

@@ -28,6 +28,8 @@ func (d *decoder) attribute(attr *hcl.Attribute, ctx *hcl.EvalContext, target re
 		if !fromFile && v.Type() == cty.String && strings.Contains(v.AsString(), "${") { // the most common cause
 			hint = " The reference " + v.AsString() +
 				" gets its value only when the task runs, and this is needed before."
+		} else if !fromFile && v.Type() == cty.String && err != errDuration { //nolint:errorlint // setValue returns it
+			hint = numberIn(attr.Name, v.AsString())
 		}
 		d.add(hcleval.ErrorAt(attr.Expr.Range(), "Unsuitable value", "Argument %q: %s.%s", attr.Name, err, hint))
 		return false

@@ -342,7 +342,6 @@ var allowedImports = map[string][]string{
 		"allocrunner/cluster/variables",
 		"allocrunner/datadir",
 		"allocrunner/interfaces",
-		"allocrunner/jobspec",
 		"allocrunner/jobspec/review",
 		"allocrunner/state",
 		"cmd/taskapi/internal/agent",

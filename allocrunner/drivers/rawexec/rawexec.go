@@ -3,12 +3,16 @@
 package rawexec
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/agext/levenshtein"
 
 	"taskapi/allocrunner/drivers"
 )
@@ -54,7 +58,12 @@ func (Driver) Missing(task drivers.Task) string {
 	if err != nil { // Validate says what is wrong, or it is known at the start only
 		return ""
 	}
-	return drivers.Missing(c.Command, c.scrub(task.Env.List()))
+	env := c.scrub(task.Env.List())
+	missing := drivers.Missing(c.Command, env)
+	if missing == "" {
+		return ""
+	}
+	return c.splitHint(env) + missing
 }
 
 // evaluate reads a task's config block, with its references replaced.
@@ -97,32 +106,105 @@ func refuseCgroup(*config, any) error {
 		"remove it")
 }
 
-// parse reads the config block, evaluated: values are strings, booleans, numbers, lists and maps. The error names the
-// key and what would be right.
+// meant has the keys that authors of job files write for others.
+var meant = map[string]string{
+	"cmd": "command", "exec": "command", "executable": "command", "program": "command", "binary": "command",
+	"path": "command", "entrypoint": "command", "run": "command", "commands": "command",
+	"arguments": "args", "arg": "args", "argv": "args",
+	"workdir": "work_dir", "working_dir": "work_dir", "working_directory": "work_dir", "cwd": "work_dir", "dir": "work_dir",
+}
+
+// errUnknown says what to write in place of a key.
+func errUnknown(key string, value any) error {
+	known := slices.Sorted(maps.Keys(keys))
+	right := meant[key]
+	for _, k := range known {
+		if right == "" && levenshtein.Distance(key, k, nil) <= 2 {
+			right = k
+		}
+	}
+	switch {
+	case right != "":
+		return fmt.Errorf("unknown key %q: write %s", key, line(right, value))
+	case key == "env" || key == "environment":
+		return fmt.Errorf("unknown key %q: the block env { } stands beside config, in the task", key)
+	case key == "ports" || key == "port_map":
+		return fmt.Errorf("unknown key %q: leave it out; a task of this driver uses the ports of its group's network block, "+
+			"which it finds as NOMAD_PORT_label", key)
+	case key == "image":
+		return fmt.Errorf("unknown key %q: this driver runs a program of this machine, command, and no container", key)
+	}
+	return fmt.Errorf("unknown key %q; known are %s", key, strings.Join(known, ", "))
+}
+
+// longestLine is the length of the longest line of a job file that is proposed with its value.
+const longestLine = 100
+
+// line returns the line of a job file that sets a key.
+func line(key string, value any) string {
+	if text, ok := value.(string); ok && key == "args" {
+		value = strings.Fields(text)
+	}
+	if command, ok := value.(string); ok && key == "command" {
+		if words := strings.Fields(command); len(words) > 1 {
+			return line(key, words[0]) + " and " + line("args", words[1:])
+		}
+	}
+	var b strings.Builder
+	enc := json.NewEncoder(&b) // HCL reads JSON's texts, numbers and lists
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(value); err != nil || b.Len() > longestLine {
+		return key + " = ..."
+	}
+	written := strings.TrimSuffix(b.String(), "\n")
+	if _, isText := value.(string); !isText {
+		written = strings.ReplaceAll(written, `","`, `", "`)
+	}
+	return key + " = " + written
+}
+
+// parse reads the config block, evaluated: values are strings, booleans, numbers, lists and maps. The error is a
+// *drivers.ArgumentError.
 func parse(block map[string]any) (config, error) {
 	var c config
 	for _, key := range slices.Sorted(maps.Keys(block)) {
 		set, ok := keys[key]
 		if !ok {
-			known := slices.Sorted(maps.Keys(keys))
-			return config{}, fmt.Errorf("unknown key %q; known are %s", key, strings.Join(known, ", "))
+			return config{}, &drivers.ArgumentError{Argument: key, Err: errUnknown(key, block[key])}
 		}
 		if block[key] == nil {
 			continue
 		}
 		if err := set(&c, block[key]); err != nil {
-			return config{}, fmt.Errorf("%s %w", key, err)
+			if text, ok := block[key].(string); ok && key == "args" {
+				err = fmt.Errorf("%w; write %s", err, line(key, text))
+			}
+			return config{}, &drivers.ArgumentError{Argument: key, Err: fmt.Errorf("%s %w", key, err)}
 		}
 	}
 	switch {
 	case c.Command == "":
-		return config{}, fmt.Errorf("command is missing: name the program to run")
+		return config{}, &drivers.ArgumentError{Argument: "command",
+			Err: errors.New(`command is missing: name the program to run, as in command = "/bin/sleep"`)}
 	case c.WorkDir != "" && !filepath.IsAbs(c.WorkDir):
-		return config{}, fmt.Errorf("work_dir %q must be an absolute path; ${NOMAD_TASK_DIR} begins one", c.WorkDir)
+		return config{}, &drivers.ArgumentError{Argument: "work_dir",
+			Err: fmt.Errorf("work_dir %q must be an absolute path; ${NOMAD_TASK_DIR} begins one", c.WorkDir)}
 	case c.OOMScoreAdj < 0 || c.OOMScoreAdj > 1000:
-		return config{}, fmt.Errorf("oom_score_adj is %d: it must be from 0 to 1000", c.OOMScoreAdj)
+		return config{}, &drivers.ArgumentError{Argument: "oom_score_adj",
+			Err: fmt.Errorf("oom_score_adj is %d: it must be from 0 to 1000", c.OOMScoreAdj)}
 	}
 	return c, nil
+}
+
+// splitHint returns what to write in place of a command that was not found, if it is a program with its arguments, to
+// stand before the reason. Otherwise it is empty.
+func (c config) splitHint(env []string) string {
+	words := strings.Fields(c.Command)
+	if len(words) < 2 || drivers.Missing(words[0], env) != "" {
+		return ""
+	}
+	return fmt.Sprintf("command names a program, and args its arguments: write %s and %s: ", line("command", words[0]),
+		line("args", append(words[1:], c.Args...)))
 }
 
 // scrub returns the entries of env, KEY=value, whose names denied_envvars does not match.

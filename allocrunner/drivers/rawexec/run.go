@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"slices"
 	"strings"
@@ -184,6 +185,9 @@ func specOf(task drivers.Task, command []string) (drivers.Spec, error) {
 		whose, path, spec.Args = "", command[0], command[1:]
 	}
 	spec.Path, err = drivers.LookUp(task.Dir.Dir, whose, path, spec.Env)
+	if e, ok := errors.AsType[*drivers.StartError](err); ok && len(command) == 0 && errors.Is(err, fs.ErrNotExist) {
+		err = &drivers.StartError{Reason: c.splitHint(spec.Env) + e.Reason, Err: e.Err}
+	}
 	return spec, err
 }
 

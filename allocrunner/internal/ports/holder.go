@@ -29,7 +29,7 @@ func holder(proto string, at netip.AddrPort) string {
 		comm, _ := os.ReadFile(filepath.Join(proc, "comm")) // of a process that just ended: none
 		return fmt.Sprintf("; process %s (%s) has it", filepath.Base(proc), strings.TrimSpace(string(comm)))
 	}
-	return "; a process of another user has it"
+	return fmt.Sprintf("; a process of another user has it: as root, ss -nap 'sport = :%d' shows it", at.Port())
 }
 
 // addSockets adds the sockets that overlap with an address, as links in /proc/PID/fd name them. The table's lines are,

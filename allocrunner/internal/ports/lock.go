@@ -138,11 +138,24 @@ func reserved(f *os.File, owner string) error {
 		return nil
 	}
 	port, _, _ := strings.Cut(filepath.Base(f.Name()), "@")
-	if whose != "" {
-		whose = " in " + whose
-	}
-	return fmt.Errorf("%w: %s is reserved for another allocation%s", ErrTaken, port, whose)
+	return &ReservedError{Port: port, Owner: whose}
 }
+
+// ReservedError is a port that another allocation has reserved. It is an ErrTaken.
+type ReservedError struct {
+	Port  string
+	Owner string // as that allocation's Config has it; empty if it is unknown
+}
+
+func (e *ReservedError) Error() string {
+	whose := ""
+	if e.Owner != "" {
+		whose = " in " + e.Owner
+	}
+	return fmt.Sprintf("%v: %s is reserved for another allocation%s", ErrTaken, e.Port, whose)
+}
+
+func (e *ReservedError) Is(target error) bool { return target == ErrTaken }
 
 // release releases a lock. It removes the file unless another process has the lock: one that has the open file, or
 // another allocation's.

@@ -71,8 +71,8 @@ func isDefault(cluster string) bool { return cluster == "" || cluster == "defaul
 
 // noConsulServiceRows are about services that ask for Consul where no agent is configured.
 var noConsulServiceRows = []row[api.Service]{
-	{"service provider", Refused, `it is "consul", also when it is left out, and ` + noConsulWords +
-		`; or say provider = "nomad"`, asksForConsul},
+	{"service provider", Refused, `write provider = "nomad" into this block, and it is served here. A service without ` +
+		`a provider is for Consul, and ` + noConsulWords, asksForConsul},
 }
 
 // consulServiceLimits are about services that an agent of Consul registers.

@@ -31,11 +31,21 @@ type Finding struct {
 	Severity Severity
 	Where    string // `group "web" > task "x"`, or `job`
 	Feature  string // what it is about, in the words of the job specification: "artifact", "network mode"
+	Argument string // the argument of a driver's config block that it is about; empty for none
 	Message  string // what happens, and what to do
 }
 
-func (f Finding) String() string {
-	return fmt.Sprintf("%s: %s: %s: %s", f.Severity, f.Where, f.Feature, f.Message)
+func (f Finding) String() string { return f.At("") }
+
+// At returns the finding as a line for people. place is where the job file has it, such as "x.nomad.hcl:3", or empty.
+func (f Finding) At(place string) string { return string(f.Severity) + ": " + f.Line(place) }
+
+// Line is At without the severity.
+func (f Finding) Line(place string) string {
+	if place != "" {
+		place += ": "
+	}
+	return fmt.Sprintf("%s%s: %s: %s", place, f.Where, f.Feature, f.Message)
 }
 
 // The errors of choosing a group.
@@ -159,16 +169,21 @@ type reviewer struct {
 	services map[string]bool // IDs
 }
 
-// in calls f with one more step in the path: in("task", "x", f).
+// in calls f with one more step in the path: in("task", "x", f). A check may have no name.
 func (r *reviewer) in(kind, name string, f func()) {
-	r.path = append(r.path, fmt.Sprintf("%s %q", kind, name))
+	step := kind
+	if name != "" {
+		step += fmt.Sprintf(" %q", name)
+	}
+	r.path = append(r.path, step)
 	f()
 	r.path = r.path[:len(r.path)-1]
 }
 
 func (r *reviewer) add(severity Severity, feature, format string, args ...any) {
 	where := cmp.Or(strings.Join(r.path, " > "), "job")
-	r.findings = append(r.findings, Finding{severity, where, feature, fmt.Sprintf(format, args...)})
+	r.findings = append(r.findings, Finding{Severity: severity, Where: where, Feature: feature,
+		Message: fmt.Sprintf(format, args...)})
 }
 
 func (r *reviewer) refuse(feature, format string, args ...any) {
@@ -205,7 +220,7 @@ func eachNamed[T any](r *reviewer, kind, plural string, parts []*T, name func(*T
 	seen := map[string]bool{}
 	each(r, kind, parts, func(part *T) {
 		if seen[name(part)] {
-			r.refuse(kind, "there are two %s of the name %q", plural, name(part))
+			r.refuse(kind, "there are two %s of the name %q; give each a name of its own", plural, name(part))
 		}
 		seen[name(part)] = true
 		f(part)
@@ -247,7 +262,7 @@ func (r *reviewer) tasks() {
 		r.in("task", t.Name, func() { r.task(t) })
 	})
 	if all == 0 {
-		r.refuse("task", "the group has no task; it needs at least one")
+		r.refuse("task", `the group has no task; it needs at least one: task "name" { ... }`)
 	} else if mains == 0 {
 		r.refuse("lifecycle", "every task has a lifecycle block; at least one must have none and so be a main task")
 	}
@@ -259,9 +274,16 @@ func (r *reviewer) tasks() {
 func (r *reviewer) task(t *api.Task) {
 	r.checkTaskName(t.Name)
 	if err := r.host.Drivers.Check(drivers.Task{Task: t}); err != nil {
+		unknown, ok := errors.AsType[*drivers.UnknownError](err)
+		if ok && unknown.Name != "" && slices.Contains(unknown.Known, "raw_exec") {
+			err = fmt.Errorf("%w; raw_exec runs a program of this machine, the command of the task's config", err)
+		}
 		r.refuse("driver", "%v", err)
 	} else if err := r.host.Drivers.Validate(t); err != nil {
 		r.refuse("config", "%v", err)
+		if about, ok := errors.AsType[*drivers.ArgumentError](err); ok {
+			r.findings[len(r.findings)-1].Argument = about.Argument
+		}
 	}
 	apply(r, taskRows, t)
 	apply(r, pick(r, consulTaskRows), t)

@@ -1,6 +1,7 @@
 package review
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -108,6 +109,13 @@ func (r *reviewer) portLabel(feature, label string) {
 		}
 	}
 	if _, ok := services.FindPort(label, ports); !ok {
-		r.refuse(feature, "it is %q; %s", label, services.PortWords)
+		there := "the group has no port"
+		if len(ports) > 0 {
+			there = "the group has"
+			for _, p := range ports {
+				there += fmt.Sprintf(" %q", p.Label)
+			}
+		}
+		r.refuse(feature, "it is %q; %s: %s", label, services.PortWords, there)
 	}
 }

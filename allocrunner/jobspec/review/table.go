@@ -87,18 +87,25 @@ func restrict[T any](r *reviewer, limits []limit[T], part *T) {
 		return
 	}
 	for _, l := range limits {
-		if l.holds(part) {
-			continue
-		}
 		var is any
 		if l.value != nil {
 			is = l.value(part)
 		} else if v, ok := valueOf(part, l.feature); ok {
 			is = v.Interface()
 		}
+		took, isTime := is.(time.Duration)
+		if isTime && took > 0 && took < time.Millisecond {
+			r.add(Warning, l.feature, "it is %v, as a number without a unit is one of nanoseconds; write \"%ds\" for seconds",
+				took, took)
+		}
+		if l.holds(part) {
+			continue
+		}
 		switch text, isText := is.(string); {
 		case is == nil, isText && text == "":
 			r.refuse(l.feature, "it is left out; %s", l.message)
+		case isTime && took == 0:
+			r.refuse(l.feature, "it is left out or 0; %s, such as 10s", l.message)
 		case isText:
 			r.refuse(l.feature, "it is %q; %s", text, l.message)
 		default:

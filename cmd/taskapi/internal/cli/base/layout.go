@@ -17,6 +17,7 @@ import (
 	"taskapi/allocrunner/state"
 	"taskapi/cmd/taskapi/internal/agent"
 	"taskapi/cmd/taskapi/internal/linewriter"
+	"taskapi/cmd/taskapi/internal/output"
 	"taskapi/cmd/taskapi/internal/settings"
 )
 
@@ -177,6 +178,19 @@ func (l Layout) Command(verb string, args ...string) string {
 		words = append(words, "--data-dir", ShellWord(l.shown))
 	}
 	return strings.Join(append(words, args...), " ")
+}
+
+// Describe says which allocation has a directory, perhaps in another data directory, and how to stop it.
+func (l Layout) Describe(dir string) string {
+	id := filepath.Base(dir)
+	if data := filepath.Dir(filepath.Dir(dir)); data != string(l.Dir) {
+		l.Dir, l.shown = datadir.Dir(data), data
+	}
+	name := "allocation " + id
+	if dump, err := state.Inspect(l.State(id)); err == nil && dump.Saved.Alloc != nil {
+		name = dump.Saved.Alloc.Name
+	}
+	return fmt.Sprintf("that is %s, which '%s' stops", name, l.Command("stop", output.ShortID(id)))
 }
 
 // RunCommand returns the command line that runs an allocation of the same name, before its job file.

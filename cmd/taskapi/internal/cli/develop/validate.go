@@ -77,7 +77,7 @@ func validate(flags start.JobFlags, s agent.Settings, dataDir, path string, out 
 	}
 	for _, g := range groups {
 		findings = append(findings, s.CheckTasks(agent.NewAllocation("", job, g), l.Allocs())...)
-		findings = append(findings, allocrunner.CheckPorts(g, s.HostIP)...)
+		findings = append(findings, allocrunner.CheckPorts(g, s.HostIP, l.Describe)...)
 		findings = append(findings, agent.CheckOwnUser(g, s.IsolateUsers != "")...)
 	}
 	say := w.Stdout
@@ -87,10 +87,9 @@ func validate(flags start.JobFlags, s agent.Settings, dataDir, path string, out 
 			return err
 		}
 	}
-	refused := start.PrintFindings(say, findings, loaded.FromFiles)
+	refused := loaded.PrintFindings(say, findings)
 	if refused > 0 {
-		return base.Usagef("%s would not run: this machine does not have %d %s", path, refused,
-			base.Plural(refused, "thing", "things"))
+		return base.Usagef("%s would not run: %d %s refused", path, refused, base.Plural(refused, "part is", "parts are"))
 	}
 	if out.ForPrograms() {
 		return nil

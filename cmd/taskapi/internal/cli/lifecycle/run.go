@@ -27,7 +27,6 @@ import (
 	"taskapi/allocrunner"
 	"taskapi/allocrunner/datadir"
 	"taskapi/allocrunner/interfaces"
-	"taskapi/allocrunner/jobspec"
 	"taskapi/allocrunner/jobspec/review"
 	"taskapi/allocrunner/state"
 	"taskapi/cmd/taskapi/internal/agent"
@@ -167,8 +166,8 @@ type request struct {
 	name        *os.File        // the lock on the allocation's name; nil for none
 	before      *api.Allocation // as it was last saved; nil if it is new
 	alloc       *api.Allocation // as it would begin
-	fromFiles   *jobspec.FromFiles
-	hide        func(error) error // removes the texts of fromFiles
+	source      start.Source
+	hide        func(error) error // removes the source's texts from files
 	submission  *api.JobSubmission
 	variables   []*api.Variable // variables to be written first
 	environment base.Environment
@@ -212,7 +211,7 @@ func (r *request) read(jobFile string, flags *pflag.FlagSet) (err error) {
 		return err
 	}
 	r.alloc, r.submission = agent.NewAllocation(id, loaded.Job, loaded.Group), loaded.Submission
-	r.fromFiles = loaded.FromFiles
+	r.source = loaded.Source
 	r.alloc.Name = agent.AllocName(r.alloc.JobID, r.alloc.TaskGroup, o.Index)
 	if r.before != nil && allocrunner.SameJob(r.before, r.alloc) == nil && r.before.Name != r.alloc.Name {
 		if flags.Changed("index") {
@@ -257,7 +256,7 @@ func (r *request) warn() {
 	warnings := slices.DeleteFunc(r.options.CheckTasks(r.alloc, r.layout.Allocs()), func(f review.Finding) bool {
 		return f.Severity == review.Refused // which the start reports
 	})
-	start.PrintFindings(r.environment.Stderr, warnings, r.fromFiles)
+	r.source.PrintFindings(r.environment.Stderr, warnings)
 }
 
 // maxIndex is more allocations of a group than a machine runs.
@@ -382,7 +381,7 @@ func (r *request) run(ctx, waiting context.Context) error {
 		switch {
 		case err == nil:
 			err := r.layout.Explain(r.begin(ctx, lock, logger))
-			if base.IsUsage(err) { // nothing was started or changed
+			if _, ok := errors.AsType[*portsError](err); ok || base.IsUsage(err) { // nothing was started or changed
 				err = errors.Join(err, lock.Discard())
 			}
 			return errors.Join(err, lock.Close())
@@ -417,6 +416,11 @@ func (r *request) begin(ctx context.Context, lock *datadir.Lock, logger *slog.Lo
 	manager, err := start.ServiceManager()
 	if err != nil {
 		return err
+	}
+	if lock.Saved() == nil && !lock.Removed() { // new
+		if err := r.errPorts(); err != nil {
+			return err
+		}
 	}
 	lock.HoldName(r.name)
 	changes, next, err := lock.Resume(ctx, r.alloc, r.options.Replace)
@@ -462,6 +466,18 @@ func (r *request) begin(ctx context.Context, lock *datadir.Lock, logger *slog.Lo
 	return err
 }
 
+// portsError is a port of a new allocation that is not available.
+type portsError struct{ error }
+
+// errPorts refuses to begin an allocation without its ports. Another process may still take one before the allocation
+// reserves it.
+func (r *request) errPorts() error {
+	for _, f := range allocrunner.CheckPorts(r.alloc.GetTaskGroup(), r.options.HostIP, r.layout.Describe) {
+		return &portsError{errors.New(linewriter.OneLine(r.source.FromFiles.Mask(f.Line(r.source.Place(f)))) + "; nothing was started")}
+	}
+	return nil
+}
+
 // errOtherUsers refuses to resume an allocation whose tasks run as other users than the flags say.
 func (r *request) errOtherUsers() error {
 	if r.usersBefore == r.options.IsolateUsers {
@@ -473,8 +489,8 @@ func (r *request) errOtherUsers() error {
 
 // sayOwnUser warns of tasks that run as this program's user.
 func (r *request) sayOwnUser() {
-	start.PrintFindings(r.environment.Stderr, agent.CheckOwnUser(r.alloc.GetTaskGroup(), r.options.IsolateUsers != ""),
-		nil)
+	start.Source{}.PrintFindings(r.environment.Stderr,
+		agent.CheckOwnUser(r.alloc.GetTaskGroup(), r.options.IsolateUsers != ""))
 }
 
 // makeFree makes sure that no other taskapi runs the allocation. For a takeover it makes the other taskapi exit.
@@ -531,7 +547,7 @@ func (r *request) stopOther(ctx context.Context, c *client.Client) error {
 	case err != nil:
 		return base.Usagef("%w; allocation %s runs on", err, r.alloc.ID)
 	case review.AnyRefused(findings):
-		start.PrintFindings(r.environment.Stderr, findings, r.fromFiles)
+		r.source.PrintFindings(r.environment.Stderr, findings)
 		return base.Usagef("%s can't run here (see above); allocation %s runs on", r.jobFile, r.alloc.ID)
 	}
 	r.environment.Warnf("stopping %s (allocation %s) gracefully, to run it again", r.alloc.Name, r.alloc.ID)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -21,7 +22,13 @@ type loadedJob struct {
 	Job        *api.Job
 	Group      *api.TaskGroup
 	Submission *api.JobSubmission
-	FromFiles  *jobspec.FromFiles // texts that messages about the job don't quote
+	Source
+}
+
+// Source is what messages about a job need of its file.
+type Source struct {
+	FromFiles *jobspec.FromFiles // texts that they don't quote
+	text      jobspec.Config
 }
 
 // Hide returns the error without the texts that the job has from files.
@@ -44,7 +51,7 @@ func (e maskedError) Unwrap() error { return e.error }
 
 // Read reads a job file; the group is still to be chosen. Every error about the file is a usage error.
 func (f *JobFlags) Read(path string, w base.Environment) (*loadedJob, error) {
-	l := &loadedJob{FromFiles: &jobspec.FromFiles{}}
+	l := &loadedJob{Source: Source{FromFiles: &jobspec.FromFiles{}}}
 	cfg, err := jobspec.ReadFile(path, w.Stdin, jobspec.Config{
 		Vars: f.vars, VarFiles: f.varFiles, Environ: w.Env, Audience: identity.DefaultAudience,
 		NoFiles: f.NoFiles, FromFiles: l.FromFiles,
@@ -52,7 +59,7 @@ func (f *JobFlags) Read(path string, w base.Environment) (*loadedJob, error) {
 	if err != nil {
 		return nil, base.Usage(err)
 	}
-	l.Submission = jobspec.Submission(cfg)
+	l.text, l.Submission = cfg, jobspec.Submission(cfg)
 	if l.Job, err = bounded.Here(cfg); errors.Is(err, jobspec.ErrInvalid) {
 		err = base.Usage(err)
 	}
@@ -78,23 +85,34 @@ func (l *loadedJob) Choose(path, named string, settings agent.Settings, w base.E
 	if err != nil {
 		return base.Usagef("%s: %w", path, l.Hide(err))
 	}
-	if refused := PrintFindings(w.Stderr, findings, l.FromFiles); refused > 0 {
-		return base.Usagef("%s needs %d %s that this machine does not have (see above); nothing was started or changed",
-			path, refused, base.Plural(refused, "thing", "things"))
+	if refused := l.PrintFindings(w.Stderr, findings); refused > 0 {
+		return base.Usagef("%s can't run as it is: %d %s refused (see above); nothing was started or changed", path, refused,
+			base.Plural(refused, "part is", "parts are"))
 	}
 	l.Group = group
 	return nil
 }
 
-// PrintFindings prints the findings of a review, worst first as Review orders them. It masks the texts that the job has
-// from files, and returns how many parts are refused.
-func PrintFindings(out io.Writer, findings []review.Finding, fromFiles *jobspec.FromFiles) int {
+// PrintFindings prints the findings of a review with their lines in the job file, worst first as Review orders them. It
+// masks the texts that the job has from files, and returns how many parts are refused.
+func (s Source) PrintFindings(out io.Writer, findings []review.Finding) int {
+	if len(findings) == 0 {
+		return 0
+	}
+	places := jobspec.NewPlaces(s.text)
 	refused := 0
 	for _, f := range findings {
 		if f.Severity == review.Refused {
 			refused++
 		}
-		fmt.Fprintln(out, linewriter.OneLine(fromFiles.Mask(f.String())))
+		fmt.Fprintln(out, linewriter.OneLine(s.FromFiles.Mask(f.At(placeOf(places, f)))))
 	}
 	return refused
+}
+
+// Place returns where the job file has what a finding is about, empty if that is unknown.
+func (s Source) Place(f review.Finding) string { return placeOf(jobspec.NewPlaces(s.text), f) }
+
+func placeOf(places jobspec.Places, f review.Finding) string {
+	return places.Of(f.Where, strings.TrimSpace(f.Feature+" "+f.Argument))
 }
