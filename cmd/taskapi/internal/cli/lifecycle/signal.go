@@ -2,12 +2,14 @@ package lifecycle
 
 import (
 	"context"
+	"strings"
 
 	"github.com/hashicorp/nomad/api"
 	"github.com/spf13/cobra"
 
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/cmd/taskapi/internal/client"
+	"taskapi/internal/signals"
 )
 
 // commonSignals are offered for completion.
@@ -23,16 +25,32 @@ func Signal(w base.Environment) *cobra.Command {
 		Short: "Send a signal to a task, or to every running task",
 		Long: `Sends a signal to a task's process or, without TASK, to the process of every task that runs.
 
-If the signal ends a task, the restart policy decides whether it starts again.
+If the signal ends a task, the restart policy decides whether it starts again. The signal may also follow both ALLOC and
+TASK.
 
 ` + base.TaskArgs,
 		Example: `  taskapi signal -s SIGHUP hello greeter
+  taskapi signal hello greeter HUP
   taskapi signal -s SIGUSR1`,
-		PreRunE: func(*cobra.Command, []string) error {
-			if name == "" {
-				return base.Usagef("-s is missing: give the NAME of the signal, as in 'taskapi signal -s SIGHUP'")
+		Args: func(cmd *cobra.Command, args []string) error {
+			if name == "" && len(args) == 3 {
+				_, err := signals.Parse(args[2])
+				return base.Usage(err)
 			}
-			return nil
+			return base.CheckArgs(cmd, args)
+		},
+		PreRunE: func(_ *cobra.Command, args []string) error {
+			if name != "" || len(args) == 3 {
+				return nil
+			}
+			if last := len(args) - 1; last >= 0 {
+				if _, err := signals.Parse(args[last]); err == nil {
+					words := append([]string{"taskapi signal -s", args[last]}, args[:last]...)
+					return base.Usagef("-s is missing: %q alone may name an allocation or a task; write '%s'", args[last],
+						strings.Join(words, " "))
+				}
+			}
+			return base.Usagef("-s is missing: give the NAME of the signal, as in 'taskapi signal -s SIGHUP'")
 		},
 	}, func(ctx context.Context, found base.Target) error {
 		err := found.Ask(ctx, func(_ *client.Client, sdk *api.Client) error {
@@ -44,7 +62,14 @@ If the signal ends a task, the restart policy decides whether it starts again.
 		}
 		return w.Printf("sent %s to %s\n", name, found)
 	})
-	cmd.Flags().StringVarP(&name, "signal", "s", "", "`NAME` of the signal; it must be given")
+	send := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if name == "" {
+			name, args = args[2], args[:2]
+		}
+		return send(cmd, args)
+	}
+	cmd.Flags().StringVarP(&name, "signal", "s", "", "`NAME` of the signal, with SIG or without")
 	// the flag has just been added
 	_ = cmd.RegisterFlagCompletionFunc("signal", cobra.FixedCompletions(commonSignals, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
