@@ -204,7 +204,7 @@ func TestTasksSurviveAKill(t *testing.T) {
 	}
 	wantWholeOutput(t, path("alloc", "logs", "counter.stdout.0"))
 	if out := taskapi(t, "status", "--data-dir", dir, testAllocID[:4]); !strings.Contains(out,
-		`Task "counter": dead, 0 restarts`) || !strings.Contains(out, `Task "fails": dead (failed), 1 restart`) {
+		`Task "counter": complete (0), 0 restarts`) || !strings.Contains(out, `Task "fails": failed (3), 1 restart`) {
 		t.Errorf("status:\n%s", out)
 	}
 }

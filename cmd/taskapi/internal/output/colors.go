@@ -72,7 +72,7 @@ func StatusColor(status string) Color {
 		return Red
 	case "pending", "restarting":
 		return Yellow
-	case "dead", "complete":
+	case "complete", taskNotStarted:
 		return Dim
 	}
 	return Plain

@@ -118,9 +118,9 @@ func (s *statusShow) tasks(a *api.Allocation, usage *api.AllocResourceUsage) str
 // stateText returns a task's state, and its colour.
 func stateText(state *api.TaskState) (string, output.Color) {
 	if state.Failed {
-		return state.State + " (failed)", output.Red
+		return output.TaskState(state), output.Red
 	}
-	return state.State, output.StatusColor(state.State)
+	return output.TaskState(state), output.StatusColor(output.TaskWord(state))
 }
 
 // maxPIDs is how many processes of a task a line names.

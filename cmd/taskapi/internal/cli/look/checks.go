@@ -3,7 +3,6 @@ package look
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -58,7 +57,8 @@ func checksTable(w base.Environment, checks api.AllocCheckStatuses) *output.Tabl
 		if c.Timestamp > 0 {
 			at = output.Date(time.Unix(c.Timestamp, 0))
 		}
-		table.Row(c.Status, c.Check, c.Service, c.Task, c.Mode, at, base.Clipped(strings.TrimSpace(c.Output), maxOutput))
+		table.Row(c.Status, output.CheckName(c), c.Service, c.Task, c.Mode, at,
+			base.Clipped(output.CheckOutput(c), maxOutput))
 		table.Paint(0, output.StatusColor(c.Status))
 	}
 	return table

@@ -84,6 +84,8 @@ type psTask struct {
 	Health    string             // healthy, unhealthy or empty: the allocation's, as far as it is known
 	Usage     *api.ResourceUsage `json:",omitempty"` // of all processes; nil when the task does not run
 	Processes []psProcess
+
+	state *api.TaskState // nil before there is one
 }
 
 // psProcess is a process.
@@ -186,7 +188,7 @@ func processesOf(ctx context.Context, t base.Target) (tasks []psTask, ended bool
 		}
 		task := psTask{Alloc: t.ID, Task: name, State: "pending", Processes: []psProcess{}}
 		if state := found.Alloc.TaskStates[name]; state != nil {
-			task.State, task.Failed, task.Restarts = state.State, state.Failed, state.Restarts
+			task.State, task.Failed, task.Restarts, task.state = state.State, state.Failed, state.Restarts, state
 		}
 		if health, ok := base.HealthOf(found.Alloc); ok && task.State == "running" {
 			task.Health = health
@@ -266,7 +268,7 @@ func (s *psShow) table(tasks []psTask) *output.Table {
 	}
 	table.Header(append(heads, "Command")...)
 	for _, task := range tasks {
-		state, color := stateText(&api.TaskState{State: task.State, Failed: task.Failed})
+		state, color := stateText(cmp.Or(task.state, &api.TaskState{State: task.State}))
 		if task.Health != "" {
 			state += ", " + task.Health
 			if task.Health != "healthy" {

@@ -137,7 +137,7 @@ func (s *statusShow) printList(all []located, dirs bool) error {
 		}
 		health, _ := base.HealthOf(a.Alloc)
 		table.Row([]string{ids[i], a.Alloc.Name, statusText(a.Location), cmp.Or(health, "-"),
-			fmt.Sprintf("%d of %d run", len(base.RunningTasks(a.Alloc)), len(base.TaskNames(a.Alloc))),
+			taskCounts(a.Alloc),
 			output.Date(time.Unix(0, a.Alloc.CreateTime)), dir}[:len(header)]...)
 		table.Paint(2, output.StatusColor(a.Alloc.ClientStatus))
 		table.Paint(3, output.StatusColor(health))
@@ -152,6 +152,15 @@ func (s *statusShow) printList(all []located, dirs bool) error {
 	}
 	_, err := io.WriteString(s.environment.Stdout, text.String())
 	return err
+}
+
+// taskCounts says how many of the tasks run, have ended and so on.
+func taskCounts(alloc *api.Allocation) string {
+	var states []*api.TaskState
+	for _, name := range base.TaskNames(alloc) {
+		states = append(states, alloc.TaskStates[name])
+	}
+	return output.TaskCounts(states)
 }
 
 // one prints one allocation.

@@ -20,7 +20,7 @@ func Problems(alloc *api.Allocation) []string {
 		if state == nil {
 			continue
 		}
-		text := fmt.Sprintf("task %q is %s, with %d %s", name, state.State, state.Restarts,
+		text := fmt.Sprintf("task %q is %s, with %d %s", name, output.TaskState(state), state.Restarts,
 			base.Plural(int(state.Restarts), "restart", "restarts"))
 		if state.State == "running" {
 			good = append(good, text)
@@ -37,8 +37,8 @@ func WithOutput(l base.Layout, alloc *api.Allocation, err error) error {
 	words := follow.LastWords{Files: l.Files(alloc)}
 	for _, task := range base.TaskNames(alloc) {
 		state := alloc.TaskStates[task]
-		e := base.LastEvent(state, api.TaskTerminated)
-		if state == nil || !state.Failed && (e == nil || e.ExitCode == 0 && e.Signal == 0) {
+		e := base.LastEvent(state, api.TaskTerminated, api.TaskKilled)
+		if state == nil || !state.Failed && (e == nil || e.Type == api.TaskKilled || e.Details["exit_code"] == "0") {
 			continue
 		}
 		lines := words.Of(task)
@@ -71,8 +71,8 @@ func WithCauses(l base.Layout, alloc *api.Allocation, checks api.AllocCheckStatu
 
 // CheckWords says what a check's latest result is.
 func CheckWords(c api.AllocCheckStatus) string {
-	return fmt.Sprintf("the latest result of check %q of service %q is %s: %s", c.Check, c.Service, c.Status,
-		base.Clipped(linewriter.OneLine(strings.TrimSpace(c.Output)), base.MaxLastLine))
+	return fmt.Sprintf("the latest result of check %q of service %q is %s: %s", output.CheckName(c), c.Service, c.Status,
+		base.Clipped(linewriter.OneLine(output.CheckOutput(c)), base.MaxLastLine))
 }
 
 // FailedStart returns why a task's latest attempt to start has failed, nil if the task has started.

@@ -1,0 +1,68 @@
+package output
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// The words for a task's state that Nomad has none for.
+const (
+	taskComplete   = "complete"
+	taskFailed     = "failed"
+	taskRestarting = "restarting"
+	taskNotStarted = "not started" // it has ended before it began
+)
+
+// TaskWord returns a task's state in a word: Nomad's, except that it is "restarting" between two runs, and that the end
+// is "complete", "failed" or "not started" in place of "dead".
+func TaskWord(s *api.TaskState) string {
+	switch {
+	case s == nil:
+		return "pending"
+	case s.State == "dead" && s.Failed:
+		return taskFailed
+	case s.State == "dead" && s.StartedAt.IsZero():
+		return taskNotStarted
+	case s.State == "dead":
+		return taskComplete
+	case s.State == "pending" && s.Restarts > 0:
+		return taskRestarting
+	}
+	return s.State
+}
+
+// TaskState returns TaskWord with the exit code of a task that has ended, as "complete (0)".
+func TaskState(s *api.TaskState) string {
+	word := TaskWord(s)
+	if word != taskComplete && word != taskFailed {
+		return word
+	}
+	for _, e := range slices.Backward(s.Events) {
+		switch e.Type {
+		case api.TaskTerminated:
+			return fmt.Sprintf("%s (%s)", word, cmp.Or(e.Details["exit_code"], "?"))
+		case api.TaskStarted, api.TaskDriverFailure, api.TaskSetupFailure, api.TaskFailedValidation:
+			return word // how the last run ended is not known, or there was none
+		}
+	}
+	return word
+}
+
+// TaskCounts says how many tasks have each state, as "2 running, 1 complete".
+func TaskCounts(states []*api.TaskState) string {
+	counts := map[string]int{}
+	for _, s := range states {
+		counts[TaskWord(s)]++
+	}
+	var parts []string
+	for _, word := range []string{"running", "pending", taskRestarting, taskComplete, taskFailed, taskNotStarted} {
+		if n := counts[word]; n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", n, word))
+		}
+	}
+	return strings.Join(parts, ", ")
+}
