@@ -3,6 +3,7 @@ package top
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"unicode"
@@ -71,11 +72,42 @@ func FuzzClean(f *testing.F) {
 			}
 		}
 		b := buffer{}
-		b.write(text)
-		for _, line := range b.lines {
+		b.write(fromStdout, text)
+		b.write(fromStderr, text)
+		for _, line := range texts(&b) {
 			harmless(t, line)
 		}
 	})
+}
+
+// texts returns the lines of a buffer.
+func texts(b *buffer) (all []string) {
+	for _, l := range b.lines {
+		all = append(all, l.text)
+	}
+	return all
+}
+
+// TestBufferMergesStreams: the lines of two streams stay whole, each with its stream, whatever the parts.
+func TestBufferMergesStreams(t *testing.T) {
+	b := buffer{}
+	for _, part := range []struct {
+		from stream
+		text string
+	}{{fromStdout, "out "}, {fromStderr, "err"}, {fromStdout, "1\nout"}, {fromStderr, " 1\r"}, {fromStderr, "\nerr 2"},
+		{fromStdout, " 2\n"}} {
+		b.write(part.from, []byte(part.text))
+	}
+	want := []line{{"out 1", fromStdout}, {"err 1", fromStderr}, {"out 2", fromStdout}, {"err 2", fromStderr}}
+	if !slices.Equal(b.lines, want) {
+		t.Errorf("got %v, want %v", b.lines, want)
+	}
+	b.note(fromStderr, "a note")
+	b.write(fromStderr, []byte("err 3\n"))
+	want = append(want, line{"a note", fromStderr}, line{"err 3", fromStderr})
+	if !slices.Equal(b.lines, want) {
+		t.Errorf("with a note: got %v, want %v", b.lines, want)
+	}
 }
 
 // TestBuffer holds the latest lines, whatever the parts that they come in.
@@ -86,12 +118,12 @@ func TestBuffer(t *testing.T) {
 		b := buffer{}
 		for rest := []byte(text); len(rest) > 0; {
 			n := min(part, len(rest))
-			b.write(rest[:n])
-			b.write(nil)
+			b.write(fromStdout, rest[:n])
+			b.write(fromStdout, nil)
 			rest = rest[n:]
 		}
-		if fmt.Sprintf("%q", b.lines) != fmt.Sprintf("%q", want) {
-			t.Errorf("in parts of %d: %q, want %q", part, b.lines, want)
+		if fmt.Sprintf("%q", texts(&b)) != fmt.Sprintf("%q", want) {
+			t.Errorf("in parts of %d: %q, want %q", part, texts(&b), want)
 		}
 	}
 }
@@ -101,34 +133,34 @@ func TestBufferIsBounded(t *testing.T) {
 	b := buffer{}
 	long := []byte(strings.Repeat("x", 1<<20))
 	for range 10 {
-		b.write(long)
+		b.write(fromStdout, long)
 	}
-	b.write([]byte("\nnext"))
-	if want := fmt.Sprintf(" [%d more bytes]", 10<<20-maxLineBytes); !strings.HasSuffix(b.lines[0], want) ||
-		len(b.lines[0]) != maxLineBytes+len(want) {
-		t.Errorf("a long line is %d bytes and ends in %q", len(b.lines[0]), b.lines[0][maxLineBytes:])
+	b.write(fromStdout, []byte("\nnext"))
+	if want := fmt.Sprintf(" [%d more bytes]", 10<<20-maxLineBytes); !strings.HasSuffix(b.lines[0].text, want) ||
+		len(b.lines[0].text) != maxLineBytes+len(want) {
+		t.Errorf("a long line is %d bytes and ends in %q", len(b.lines[0].text), b.lines[0].text[maxLineBytes:])
 	}
-	if cap(b.open) > 4*maxLineBytes {
-		t.Errorf("%d bytes are held of a line", cap(b.open))
+	if cap(b.open[fromStdout].text) > 4*maxLineBytes {
+		t.Errorf("%d bytes are held of a line", cap(b.open[fromStdout].text))
 	}
 	b.search("99")
 	for i := range 2 * maxLines {
-		b.write(fmt.Appendf(nil, "line %d\n", i))
+		b.write(fromStdout, fmt.Appendf(nil, "line %d\n", i))
 	}
-	if len(b.lines) > maxLines || b.lines[len(b.lines)-1] != fmt.Sprintf("line %d", 2*maxLines-1) {
-		t.Errorf("%d lines are held, the last one %q", len(b.lines), b.lines[len(b.lines)-1])
+	if len(b.lines) > maxLines || b.lines[len(b.lines)-1].text != fmt.Sprintf("line %d", 2*maxLines-1) {
+		t.Errorf("%d lines are held, the last one %q", len(b.lines), b.lines[len(b.lines)-1].text)
 	}
 	for _, match := range b.matches {
-		if match < b.first || !strings.Contains(b.lines[match-b.first], "99") {
+		if match < b.first || !strings.Contains(b.lines[match-b.first].text, "99") {
 			t.Fatalf("line %d is no match", match)
 		}
 	}
 	for range 2 * maxBytes / maxLineBytes {
-		b.write(long[:maxLineBytes-1])
-		b.write([]byte("\n"))
+		b.write(fromStdout, long[:maxLineBytes-1])
+		b.write(fromStdout, []byte("\n"))
 	}
 	held := 0
-	for _, line := range b.lines {
+	for _, line := range texts(&b) {
 		held += len(line) + lineOverhead
 	}
 	if held > maxBytes || held != b.bytes {
@@ -146,7 +178,7 @@ func TestBufferKeepsCount(t *testing.T) {
 		for i := range part {
 			part[i] = "ab\n\r x"[random.IntN(6)]
 		}
-		b.write(part)
+		b.write(stream(random.IntN(int(streamCount))), part)
 	}
 	incremental := fmt.Sprint(b.matches)
 	b.search("ab")

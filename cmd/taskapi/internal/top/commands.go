@@ -2,6 +2,7 @@ package top
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	tea "charm.land/bubbletea/v2"
@@ -12,13 +13,16 @@ import (
 // with it.
 const (
 	clockPause  = time.Second
+	findPause   = 3 * time.Second        // between two looks for allocations, and at those that have ended
 	allocPause  = 200 * time.Millisecond // between two versions of the allocation
 	pollPause   = 2 * time.Second        // between two looks at the usage and the checks
 	awayPause   = time.Second            // between two attempts to reach a taskapi that is away
-	endedPause  = 3 * time.Second        // an allocation that has ended may be run again
 	chosenPause = 150 * time.Millisecond // a task's output is opened when the task has been chosen for so long
 	outputPause = 100 * time.Millisecond // between two parts of an output
 	lookShare   = 4                      // a pause lasts at least this many times as long as the look
+
+	// crowd is how many allocations are polled at pollPause; of more, each is polled less often.
+	crowd = 20
 
 	lookTimeout   = 10 * time.Second
 	actionTimeout = 2 * time.Minute // a restart waits for kill_timeout
@@ -26,19 +30,27 @@ const (
 
 // What the commands report.
 type (
-	clockMsg    time.Time
+	clockMsg time.Time
+	foundMsg struct {
+		all []Found
+		err error
+	}
 	snapshotMsg struct {
+		*watch
 		Snapshot
 		err error
 	}
 	pollMsg struct {
+		*watch
 		usage     *api.AllocResourceUsage
 		usageErr  error
 		checks    api.AllocCheckStatuses
 		checksErr error
 	}
+	openedMsg []outputMsg // in the order in which they are shown
 	outputMsg struct {
 		choice int
+		stream stream
 		output Output // nil when it could not be opened
 		chunk  Chunk  // nothing when it was opened just now
 		err    error
@@ -51,56 +63,84 @@ type (
 
 // clock tells the time from time to time.
 func (m *Model) clock() tea.Cmd {
-	zone := m.now.Location()
-	return tea.Tick(clockPause, func(t time.Time) tea.Msg { return clockMsg(t.In(zone)) })
+	return tea.Tick(clockPause, func(time.Time) tea.Msg { return clockMsg(m.Clock()) })
+}
+
+// find looks for allocations.
+func (m *Model) find(pause time.Duration) tea.Cmd {
+	return m.work.command(func(ctx context.Context) tea.Msg {
+		sleep(ctx, pause)
+		began := time.Now()
+		all, err := m.Find(ctx)
+		sleep(ctx, lookShare*time.Since(began)-findPause)
+		return foundMsg{all, err}
+	})
 }
 
 // readAllocation waits for a version of the allocation after index.
-func (m *Model) readAllocation(index uint64, pause time.Duration) tea.Cmd {
+func (m *Model) readAllocation(w *watch, index uint64, pause time.Duration) tea.Cmd {
 	return m.work.command(func(ctx context.Context) tea.Msg {
 		sleep(ctx, pause)
-		s, err := m.Source.Allocation(ctx, index)
-		return snapshotMsg{s, err}
+		s, err := w.source.Allocation(ctx, index)
+		return snapshotMsg{w, s, err}
 	})
 }
 
 // poll looks at the usage and the checks.
-func (m *Model) poll(pause time.Duration) tea.Cmd {
+func (m *Model) poll(w *watch, pause time.Duration) tea.Cmd {
 	return m.work.command(func(ctx context.Context) tea.Msg {
 		sleep(ctx, pause)
-		var p pollMsg
+		p := pollMsg{watch: w}
 		bounded, cancel := context.WithTimeout(ctx, lookTimeout)
 		defer cancel()
 		began := time.Now()
-		p.usage, p.usageErr = m.Source.Stats(bounded)
-		p.checks, p.checksErr = m.Source.Checks(bounded)
+		p.usage, p.usageErr = w.source.Stats(bounded)
+		p.checks, p.checksErr = w.source.Checks(bounded)
 		sleep(ctx, lookShare*time.Since(began))
 		return p
 	})
 }
 
-// openOutput opens the output of a task.
-func (m *Model) openOutput(ctx context.Context, choice int, task, stream string, pause time.Duration) tea.Cmd {
+// openOutput opens streams of a task. What they had before is read in the order in which they were written last, since
+// nothing says which of their lines came first.
+func (m *Model) openOutput(ctx context.Context, w *watch, choice int, task string, streams []stream,
+	pause time.Duration) tea.Cmd {
 	return m.work.command(func(context.Context) tea.Msg {
 		sleep(ctx, pause)
 		if ctx.Err() != nil { // another task has been chosen meanwhile
 			return nil
 		}
-		output, err := m.Source.Output(ctx, task, stream)
-		return outputMsg{choice: choice, output: output, err: err}
+		opened := make(openedMsg, len(streams))
+		for i, s := range streams {
+			opened[i] = outputMsg{choice: choice, stream: s}
+			opened[i].output, opened[i].err = w.source.Output(ctx, task, s.String())
+		}
+		written := func(o outputMsg) time.Time {
+			if o.output == nil {
+				return time.Time{}
+			}
+			return o.output.Written()
+		}
+		slices.SortStableFunc(opened, func(a, b outputMsg) int { return written(a).Compare(written(b)) })
+		for i, o := range opened {
+			if !written(o).IsZero() {
+				opened[i].chunk, opened[i].err = o.output.Next()
+			}
+		}
+		return opened
 	})
 }
 
 // readOutput reads a part of an output.
-func (m *Model) readOutput(choice int, output Output, pause time.Duration) tea.Cmd {
+func (m *Model) readOutput(o outputMsg, pause time.Duration) tea.Cmd {
 	return m.work.command(func(ctx context.Context) tea.Msg {
 		sleep(ctx, pause)
-		chunk, err := output.Next()
-		return outputMsg{choice, output, chunk, err}
+		o.chunk, o.err = o.output.Next()
+		return o
 	})
 }
 
-// begin begins to change the allocation, and says so.
+// begin begins to change an allocation, and says so.
 func (m *Model) begin(what string, action func(ctx context.Context) error) {
 	m.say(what+" ...", false)
 	m.next = m.work.command(func(ctx context.Context) tea.Msg {

@@ -11,10 +11,12 @@ import (
 // action that can't be undone, which only y confirms, or a prompt for a line of text, which Enter sends and Esc
 // cancels.
 type dialog struct {
-	ask     string
-	confirm bool              // it is a question, not a prompt
-	text    string            // of a prompt: offered, or typed so far
-	done    func(text string) // begins what the dialog is about
+	ask       string
+	confirm   bool              // it is a question, not a prompt
+	text      string            // of a prompt: offered, or typed so far
+	done      func(text string) // begins what the dialog is about
+	typing    func(text string) // is called with each change of a prompt's text; nil for nothing
+	cancelled func()            // is called when a prompt is left without an answer; nil for nothing
 
 	typed bool // text is typed; before that, the first key replaces what was offered
 }
@@ -32,9 +34,19 @@ func (m *Model) answer(msg tea.KeyPressMsg) {
 	case d.confirm:
 		m.say("not done", false)
 	case key == "esc", d.text == "" && (key == "backspace" || key == "ctrl+h"):
+		if d.cancelled != nil {
+			d.cancelled()
+		}
 	default:
 		d.edit(key, msg.Text)
+		d.changed()
 		m.dialog = d
+	}
+}
+
+func (d *dialog) changed() {
+	if d.typing != nil {
+		d.typing(d.text)
 	}
 }
 

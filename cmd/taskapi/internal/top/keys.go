@@ -13,51 +13,61 @@ import (
 
 // binding is what keys do.
 type binding struct {
-	keys []string // as bubbletea names them
-	show string   // as the help names them
-	does string
-	do   func(*Model)
+	keys   []string // as bubbletea names them
+	show   string   // as the help names them
+	does   string
+	inside func(*inside) // nil where the keys do nothing
+	list   func(*list)
 }
 
-// moves returns a binding's function that moves in the part of the screen that has the focus, by rows and pages.
-func moves(rows, pages int) func(*Model) { return func(m *Model) { m.move(rows, pages) } }
+// moves returns a binding that moves in the part of the screen that has the focus, by rows and pages.
+func moves(keys []string, show, does string, rows, pages int) binding {
+	return binding{keys, show, does, func(s *inside) { s.move(rows, pages) }, func(l *list) { l.move(rows, pages) }}
+}
+
+// both returns a binding that does the same on both screens.
+func both(keys []string, show, does string, do func(*Model)) binding {
+	return binding{keys, show, does, func(s *inside) { do(s.Model) }, func(l *list) { do(l.Model) }}
+}
 
 // far is more lines than there are.
 const far = 1 << 30
 
 // bindings are all keys, in the order of the help.
 var bindings = []binding{
-	{[]string{"up", "k"}, "up k", "up", moves(-1, 0)},
-	{[]string{"down", "j"}, "down j", "down", moves(1, 0)},
-	{[]string{"pgup", "ctrl+b", "ctrl+u"}, "PgUp ^B ^U", "a page up", moves(0, -1)},
-	{[]string{"pgdown", "ctrl+f", "ctrl+d", "space"}, "PgDn ^F ^D", "a page down", moves(0, 1)},
-	{[]string{"home", "g"}, "Home g", "to the beginning", moves(-far, 0)},
-	{[]string{"end", "G"}, "End G", "to the end, and follow", moves(far, 0)},
-	{[]string{"left"}, "left", "what is left of long lines", sideways(-sideStep)},
-	{[]string{"right"}, "right", "what is right of them", sideways(sideStep)},
-	{[]string{"tab", "shift+tab"}, "Tab", "arrows in tasks, or panel", (*Model).switchFocus},
-	{[]string{"1", "o"}, "1 o", "output of the chosen task", chooses(outputPanel)},
-	{[]string{"2", "v"}, "2 v", "events", chooses(eventsPanel)},
-	{[]string{"3", "c"}, "3 c", "check results", chooses(checksPanel)},
-	{[]string{"e"}, "e", "stdout or stderr", (*Model).switchStream},
-	{[]string{"a"}, "a", "events of all, or this task", (*Model).switchOnly},
-	{[]string{"f"}, "f", "follow the end, or stay", (*Model).switchFollow},
-	{[]string{"enter", "z"}, "Enter z", "panel on all of the screen", (*Model).switchZoom},
-	{[]string{"/"}, "/", "search in the panel", (*Model).askSearch},
-	{[]string{"n"}, "n", "next match, downwards", matches(1)},
-	{[]string{"N"}, "N", "next match, upwards", matches(-1)},
-	{[]string{"t"}, "t", "choose a task by name", (*Model).askTask},
-	{[]string{"p"}, "p", "order of the tasks", (*Model).nextOrder},
-	{[]string{"r"}, "r", "restart the task", restarts(false)},
-	{[]string{"R"}, "R", "restart all that run", restarts(true)},
-	{[]string{"s"}, "s", "send a signal to the task", (*Model).askSignal},
-	{[]string{"x"}, "x", "run a command in the task", (*Model).askCommand},
-	{[]string{"S"}, "S", "stop the allocation", (*Model).askStop},
-	{[]string{"esc", "alt+esc"}, "Esc", "back; ends a search", (*Model).back},
-	{[]string{"ctrl+l"}, "^L", "draw the screen again", begins(tea.ClearScreen)},
-	{[]string{"ctrl+z"}, "^Z", "to the shell; fg returns", begins(tea.Suspend)},
-	{[]string{"?", "h", "f1"}, "? h", "this help", func(m *Model) { m.help = true }},
-	{[]string{"q", "ctrl+c", "f10"}, "q ^C", "leave; the tasks run on", begins(tea.Quit)},
+	moves([]string{"up", "k"}, "up k", "up", -1, 0),
+	moves([]string{"down", "j"}, "down j", "down", 1, 0),
+	moves([]string{"pgup", "ctrl+b", "ctrl+u"}, "PgUp ^B ^U", "a page up", 0, -1),
+	moves([]string{"pgdown", "ctrl+f", "ctrl+d", "space"}, "PgDn ^F ^D", "a page down", 0, 1),
+	moves([]string{"home", "g"}, "Home g", "to the beginning", -far, 0),
+	moves([]string{"end", "G"}, "End G", "to the end, and follow", far, 0),
+	{[]string{"enter", "z"}, "Enter z", "open; or zoom the panel", (*inside).switchZoom, (*list).open},
+	{[]string{"esc", "alt+esc"}, "Esc", "back; ends filter, search", (*inside).back, (*list).back},
+	{[]string{"/"}, "/", "filter; search in a panel", (*inside).askFilter, (*list).askFilter},
+	{[]string{"n"}, "n", "next match, downwards", matches(1), nil},
+	{[]string{"N"}, "N", "next match, upwards", matches(-1), nil},
+	{[]string{"p"}, "p", "order of the rows", (*inside).nextOrder, (*list).nextOrder},
+	{[]string{"left"}, "left", "what is left of long lines", sideways(-sideStep), nil},
+	{[]string{"right"}, "right", "what is right of them", sideways(sideStep), nil},
+	{[]string{"tab", "shift+tab"}, "Tab", "arrows in tasks, or panel", (*inside).switchFocus, nil},
+	{[]string{"1", "o"}, "1 o", "output of the chosen task", chooses(outputPanel), nil},
+	{[]string{"2", "v"}, "2 v", "events", chooses(eventsPanel), nil},
+	{[]string{"3", "c"}, "3 c", "check results", chooses(checksPanel), nil},
+	{[]string{"4", "d"}, "4 d", "details of the chosen task", chooses(detailsPanel), nil},
+	{[]string{"e"}, "e", "stdout, stderr, or both", (*inside).switchStream, nil},
+	{[]string{"a"}, "a", "events of all, or this task", (*inside).switchOnly, nil},
+	{[]string{"f"}, "f", "follow the end, or stay", (*inside).switchFollow, nil},
+	{[]string{"r"}, "r", "restart the task", restarts(false), nil},
+	{[]string{"R"}, "R", "restart all that run", restarts(true), func(l *list) { l.ask(l.current(), (*Model).askRestartAll) }},
+	{[]string{"s"}, "s", "send a signal to the task", (*inside).askSignal, nil},
+	{[]string{"x"}, "x", "run a command in the task", (*inside).askCommand, nil},
+	{[]string{"S"}, "S", "stop the allocation", func(s *inside) { s.ask(s.watch, (*Model).askStop) },
+		func(l *list) { l.ask(l.current(), (*Model).askStop) }},
+	both([]string{"m"}, "m", "mouse on or off", (*Model).switchMouse),
+	both([]string{"ctrl+l"}, "^L", "draw the screen again", begins(tea.ClearScreen)),
+	both([]string{"ctrl+z"}, "^Z", "to the shell; fg returns", begins(tea.Suspend)),
+	both([]string{"?", "h", "f1"}, "? h", "this help", func(m *Model) { m.help = true }),
+	both([]string{"q", "ctrl+c", "f10"}, "q ^C", "leave; the tasks run on", begins(tea.Quit)),
 }
 
 // begins returns a binding's function that begins a command of bubbletea's.
@@ -81,188 +91,279 @@ func (m *Model) key(msg tea.KeyPressMsg) {
 		m.help = false
 	case i < 0:
 		m.say(fmt.Sprintf("no key %s; ? shows all", name), true)
+	case m.inside != nil && bindings[i].inside != nil:
+		bindings[i].inside(m.inside)
+	case m.inside == nil && bindings[i].list != nil:
+		bindings[i].list(&m.list)
 	default:
-		bindings[i].do(m)
+		m.say(fmt.Sprintf("%s is a key inside of an allocation: Enter opens one", name), true)
 	}
+}
+
+// click does what a click is for: it chooses what it is on.
+func (m *Model) click(at tea.Mouse) {
+	if m.dialog != nil {
+		return
+	}
+	if m.help {
+		m.help = false
+		return
+	}
+	if z := m.zoneAt(at); z != nil && z.click != nil && at.Button == tea.MouseLeft {
+		z.click(at.X-z.left, at.Y-z.top)
+	}
+}
+
+// wheelStep is how many rows a turn of the wheel moves.
+const wheelStep = 3
+
+// wheel moves what the pointer is on.
+func (m *Model) wheel(at tea.Mouse) {
+	z := m.zoneAt(at)
+	if m.dialog != nil || m.help || z == nil || z.wheel == nil {
+		return
+	}
+	switch at.Button {
+	case tea.MouseWheelUp:
+		z.wheel(-wheelStep)
+	case tea.MouseWheelDown:
+		z.wheel(wheelStep)
+	}
+}
+
+func (m *Model) zoneAt(at tea.Mouse) *zone {
+	i := slices.IndexFunc(m.zones, func(z zone) bool {
+		return at.X >= z.left && at.X < z.right && at.Y >= z.top && at.Y < z.bottom
+	})
+	if i < 0 {
+		return nil
+	}
+	return &m.zones[i]
+}
+
+func (m *Model) switchMouse() {
+	if m.noMouse = !m.noMouse; m.noMouse {
+		m.say("the mouse selects text in the terminal; m gives it back to top", false)
+	} else {
+		m.say("the mouse chooses and scrolls", false)
+	}
+}
+
+func (l *list) move(rows, pages int) {
+	l.choose(l.cursor + rows + pages*max(l.height-8, 1))
+}
+
+func (l *list) nextOrder() {
+	l.order = (l.order + 1) % len(listOrders)
+	l.arrange()
+	l.say("allocations by "+listOrders[l.order].name, false)
+}
+
+// back ends the filter.
+func (l *list) back() {
+	l.filter = ""
+	l.arrange()
+}
+
+func (l *list) askFilter() {
+	l.dialog = filterDialog(&l.filter, l.arrange)
+}
+
+// filterDialog asks for a filter, which holds while it is typed. Esc ends it.
+func filterDialog(filter *string, apply func()) *dialog {
+	set := func(text string) {
+		*filter = text
+		apply()
+	}
+	return &dialog{ask: "Filter: ", text: *filter, typed: true, done: set, typing: set, cancelled: func() { set("") }}
 }
 
 // move moves in the part of the screen that has the focus.
-func (m *Model) move(rows, pages int) {
-	if m.focus == onPanel {
-		p := m.shown()
+func (s *inside) move(rows, pages int) {
+	if s.focus == onPanel {
+		p := s.shown()
 		p.scroll(rows + pages*max(p.rows-1, 1))
 		return
 	}
-	by := rows + pages*max(m.layout().tasks-1, 1)
-	m.choose(min(max(m.cursor+by, 0), len(m.tasks)-1))
+	s.pick(s.cursor + rows + pages*max(s.height/3, 1))
 }
 
-// choose chooses a task.
-func (m *Model) choose(row int) {
-	if row < 0 || row >= len(m.tasks) {
-		return
-	}
-	m.cursor, m.chosen = row, m.tasks[row].name
-	if m.only {
-		m.tellEvents()
-		m.tellChecks()
-	}
+func (s *inside) switchFocus() {
+	s.focus = onPanel - s.focus
+	s.zoomed = s.zoomed && s.focus == onPanel
 }
 
-func (m *Model) shown() *panel { return &m.panels[m.panel] }
+func chooses(kind panelKind) func(*inside) { return func(s *inside) { s.panel = kind } }
 
-func (m *Model) switchFocus() {
-	m.focus = onPanel - m.focus
-	m.zoomed = m.zoomed && m.focus == onPanel
-}
-
-func chooses(kind panelKind) func(*Model) { return func(m *Model) { m.panel = kind } }
-
-func (m *Model) switchStream() {
-	m.panel = outputPanel
-	if m.stream == stdout {
-		m.stream = stderr
-	} else {
-		m.stream = stdout
+func (s *inside) switchStream() {
+	s.panel = outputPanel
+	switch {
+	case len(s.streams) > 1:
+		s.streams = bothStreams[:1]
+	case s.streams[0] == fromStdout:
+		s.streams = bothStreams[1:]
+	default:
+		s.streams = bothStreams
 	}
 }
 
-func (m *Model) switchOnly() {
-	m.only = !m.only
-	m.tellEvents()
-	m.tellChecks()
+func (s *inside) switchOnly() {
+	s.only = !s.only
+	s.tell()
 }
 
-func (m *Model) switchFollow() { m.shown().follow = !m.shown().follow }
+func (s *inside) switchFollow() { s.shown().follow = !s.shown().follow }
 
-func (m *Model) switchZoom() {
-	m.zoomed = !m.zoomed
-	m.focus = onTasks
-	if m.zoomed {
-		m.focus = onPanel
+func (s *inside) switchZoom() {
+	s.zoomed = !s.zoomed
+	s.focus = onTasks
+	if s.zoomed {
+		s.focus = onPanel
 	}
 }
 
 // sideStep is how many columns a key moves long lines by.
 const sideStep = 16
 
-func sideways(by int) func(*Model) {
-	return func(m *Model) { m.shown().column = min(max(m.shown().column+by, 0), maxLineBytes) }
+func sideways(by int) func(*inside) {
+	return func(s *inside) { s.shown().column = min(max(s.shown().column+by, 0), maxLineBytes) }
 }
 
-func matches(by int) func(*Model) {
-	return func(m *Model) {
-		p := m.shown()
+func matches(by int) func(*inside) {
+	return func(s *inside) {
+		p := s.shown()
 		if p.text.query == "" {
-			m.askSearch()
+			s.askSearch()
 			return
 		}
 		switch found, around := p.next(by); {
 		case !found:
-			m.say("no match for "+p.text.query, true)
+			s.say("no match for "+p.text.query, true)
 		case around:
-			m.say("the search began again at the other end", false)
+			s.say("the search began again at the other end", false)
 		}
 	}
 }
 
-func (m *Model) nextOrder() {
-	m.order = (m.order + 1) % len(orders)
-	m.sort()
-	m.say("tasks by "+orders[m.order].name, false)
+func (s *inside) nextOrder() {
+	s.order = (s.order + 1) % len(orders)
+	s.arrange()
+	s.say("tasks by "+orders[s.order].name, false)
 }
 
-// back leaves what was entered last: the search, the whole screen, the panel.
-func (m *Model) back() {
-	switch p := m.shown(); {
+// back leaves what was entered last: the search, the whole screen, the panel, the filter, the allocation.
+func (s *inside) back() {
+	switch p := s.shown(); {
 	case p.text.query != "":
 		p.text.search("")
-	case m.zoomed:
-		m.switchZoom()
+	case s.zoomed:
+		s.switchZoom()
+	case s.focus == onPanel:
+		s.focus = onTasks
+	case s.filter != "":
+		s.filter = ""
+		s.arrange()
 	default:
-		m.focus = onTasks
+		s.leave()
 	}
 }
 
-func (m *Model) askSearch() {
-	p := m.shown()
-	m.dialog = &dialog{ask: "/", done: func(query string) {
+// askFilter asks for a filter of the tasks or, in a panel, for a text to search.
+func (s *inside) askFilter() {
+	if s.focus == onPanel {
+		s.askSearch()
+		return
+	}
+	s.dialog = filterDialog(&s.filter, s.arrange)
+}
+
+func (s *inside) askSearch() {
+	p := s.shown()
+	s.dialog = &dialog{ask: "Search: ", done: func(query string) {
 		if query != "" && !p.search(query) {
-			m.say("no match for "+query, true)
+			s.say("no match for "+query, true)
 		}
 	}}
 }
 
-func (m *Model) askTask() {
-	m.dialog = &dialog{ask: "Task: ", done: func(name string) {
-		row := slices.IndexFunc(m.tasks, func(t task) bool { return t.name == name })
-		if row < 0 {
-			row = slices.IndexFunc(m.tasks, func(t task) bool { return strings.Contains(t.name, name) })
-		}
-		if row < 0 {
-			m.say("no task is named like "+name, true)
-		}
-		m.choose(row)
-	}}
-}
-
-// askRunning asks something about the chosen task, if a taskapi can be asked to do it.
-func (m *Model) askRunning(d dialog) {
+// ask asks something about an allocation, if a taskapi can be asked to do it.
+func (m *Model) ask(w *watch, question func(*Model, *watch)) {
 	switch {
-	case m.presence == ended:
+	case w == nil:
+		m.say("there is no allocation", true)
+	case w.presence == ended:
 		m.say("the allocation has ended", true)
-	case m.presence != running:
+	case w.presence != running:
 		m.say("no taskapi answers now", true)
-	case m.chosen == "":
-		m.say("there is no task", true)
 	default:
-		m.dialog = &d
+		question(m, w)
 	}
 }
 
-func restarts(all bool) func(*Model) {
-	return func(m *Model) {
-		task := m.chosen
-		ask, what := "Restart task "+m.clean().text(task)+"?", "restart task "+task
-		if all {
-			ask, what, task = "Restart all tasks that run?", "restart all tasks", ""
+// askTask is ask about the chosen task.
+func (s *inside) askTask(question func(task string)) {
+	s.ask(s.watch, func(*Model, *watch) {
+		if s.has() {
+			question(s.chosen)
+		} else {
+			s.say("there is no task", true)
 		}
-		m.askRunning(dialog{ask: ask, confirm: true, done: func(string) {
-			m.begin(what, func(ctx context.Context) error { return m.Source.Restart(ctx, task) })
-		}})
+	})
+}
+
+// confirm asks before something is done.
+func (m *Model) confirm(question, what string, do func(context.Context) error) {
+	m.dialog = &dialog{ask: question, confirm: true, done: func(string) { m.begin(what, do) }}
+}
+
+func restarts(all bool) func(*inside) {
+	return func(s *inside) {
+		if all {
+			s.ask(s.watch, (*Model).askRestartAll)
+			return
+		}
+		s.askTask(func(task string) {
+			s.confirm("Restart task "+s.clean().text(task)+"?", "restart task "+task,
+				func(ctx context.Context) error { return s.source.Restart(ctx, task) })
+		})
 	}
 }
 
-func (m *Model) askStop() {
+func (m *Model) askRestartAll(w *watch) {
+	m.confirm("Restart all tasks of "+m.clean().text(w.name())+" that run?", "restart all tasks",
+		func(ctx context.Context) error { return w.source.Restart(ctx, "") })
+}
+
+func (m *Model) askStop(w *watch) {
 	tasks := "1 task"
-	if n := len(m.tasks); n != 1 {
+	if n := w.figures().tasks; n != 1 {
 		tasks = fmt.Sprintf("%d tasks", n)
 	}
-	ask := fmt.Sprintf("Stop allocation %s with %s? It can't be started again.", output.ShortID(m.ID), tasks)
-	m.askRunning(dialog{ask: ask, confirm: true, done: func(string) {
-		m.begin("stop the allocation", m.Source.Stop)
-		m.say("stopping the allocation", false)
-	}})
+	m.confirm(fmt.Sprintf("Stop %s (%s) with %s? It can't be started again.", m.clean().text(w.name()),
+		output.ShortID(w.ID), tasks), "stop "+w.name(), w.source.Stop)
 }
 
-func (m *Model) askSignal() {
-	task := m.chosen
-	ask := "Signal to task " + m.clean().text(task) + ": "
-	m.askRunning(dialog{ask: ask, text: "SIGHUP", done: func(signal string) {
-		if signal = strings.ToUpper(signal); signal != "" {
-			send := func(ctx context.Context) error { return m.Source.Signal(ctx, task, signal) }
-			m.begin(fmt.Sprintf("send %s to task %s", signal, task), send)
-		}
-	}})
+func (s *inside) askSignal() {
+	s.askTask(func(task string) {
+		ask := "Signal to task " + s.clean().text(task) + ": "
+		s.dialog = &dialog{ask: ask, text: "SIGHUP", done: func(signal string) {
+			if signal = strings.ToUpper(signal); signal == "" {
+				return
+			}
+			s.confirm(fmt.Sprintf("Send %s to task %s?", signal, s.clean().text(task)),
+				fmt.Sprintf("send %s to task %s", signal, task),
+				func(ctx context.Context) error { return s.source.Signal(ctx, task, signal) })
+		}}
+	})
 }
 
-func (m *Model) askCommand() {
-	task := m.chosen
-	ask := "Run in task " + m.clean().text(task) + ": "
-	m.askRunning(dialog{ask: ask, text: "/bin/sh", done: func(line string) {
-		if line != "" {
-			lent := &lentTerminal{cmd: m.Shell(m.work.context, task, line), line: line, lent: &m.lent}
-			m.next = tea.Exec(lent, func(err error) tea.Msg { return actionMsg{line, err} })
-		}
-	}})
+func (s *inside) askCommand() {
+	s.askTask(func(task string) {
+		s.dialog = &dialog{ask: "Run in task " + s.clean().text(task) + ": ", text: "/bin/sh", done: func(line string) {
+			if line != "" {
+				lent := &lentTerminal{cmd: s.Shell(s.work.context, task, line), line: line, lent: &s.lent}
+				s.next = tea.Exec(lent, func(err error) tea.Msg { return actionMsg{line, err} })
+			}
+		}}
+	})
 }

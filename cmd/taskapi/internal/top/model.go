@@ -1,59 +1,30 @@
 package top
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"io"
+	"slices"
 	"sync/atomic"
 	"time"
 
 	tea "charm.land/bubbletea/v2"
-	"github.com/hashicorp/nomad/api"
 )
 
-// presence says whether a taskapi runs the allocation now.
-type presence int
-
-const (
-	connecting presence = iota // nothing has been seen yet
-	running
-	away  // no taskapi answers; what is shown was seen before
-	ended // nothing of the allocation runs any more
-)
-
-// Model is the screen of an allocation with its keys. It is a bubbletea model, which only messages change.
+// Model is the screen with its keys: a list of allocations or, inside of one, its tasks. It is a bubbletea model, which
+// only messages change.
 type Model struct {
 	Config
-	work *work
-	now  time.Time
+	work    *work
+	now     time.Time
+	watches []*watch // in the order in which they were found
+	looked  bool     // for allocations, at least once
+	lookErr error    // of the last look
+	list    list
+	inside  *inside // nil while the list is shown
 
 	width, height int
-	presence      presence
-	since         time.Time // of presence
-	why           string    // of away and connecting
-	alloc         *api.Allocation
-	usage         *api.AllocResourceUsage
-	usageErr      error
-	checks        api.AllocCheckStatuses
-	checksErr     error
-
-	tasks  []task // in the order of the table
-	order  int    // index of the table's order
-	cursor int    // index of the chosen task
-	table  int    // index of the first one shown
-	chosen string // name of the chosen task, which stays chosen when the order changes
-
-	panels [panelCount]panel
-	panel  panelKind
-	focus  focus
-	zoomed bool
-	only   bool // events and checks of the chosen task alone
-
-	stream string // of the output: stdout or stderr
-	choice int    // counts what was chosen, to know what is late
-	opened string // the task and stream of the output shown
-	leave  context.CancelFunc
+	zones         []zone // of the screen as it was drawn last
+	noMouse       bool   // the terminal keeps the mouse
+	still         bool   // there is only one moment to show
 
 	lent   atomic.Bool // a command has the terminal
 	dialog *dialog     // nil for none
@@ -61,6 +32,7 @@ type Model struct {
 	help   bool
 	notice notice
 	failed error // why it ends by itself
+	choice int   // counts the outputs that were opened, to know what is late
 }
 
 // notice is a short message that goes away by itself.
@@ -73,33 +45,34 @@ type notice struct {
 // noticeTime is how long a message stays.
 const noticeTime = 8 * time.Second
 
-// The streams of a task.
-const (
-	stdout = "stdout"
-	stderr = "stderr"
-)
-
 var _ tea.Model = (*Model)(nil)
 
-// newModel makes the screen of an allocation. The work is the owner of its commands.
+// newModel makes a screen. The work is the owner of its commands.
 func newModel(c Config, w *work) *Model {
-	m := &Model{Config: c, work: w, now: c.Now, since: c.Now, stream: stdout, width: 80, height: 24, leave: func() {}}
-	for i := range m.panels {
-		m.panels[i] = panel{text: buffer{clean: m.clean()}, follow: panelKind(i) != checksPanel}
-	}
+	m := &Model{Config: c, work: w, now: c.Clock(), width: 80, height: 24}
+	m.list.Model = m
 	return m
+}
+
+// Close closes the sources. The work has ended.
+func (m *Model) Close() {
+	for _, w := range m.watches {
+		w.source.Close()
+	}
 }
 
 func (m *Model) clean() cleaner { return cleaner{ascii: m.Terminal.ASCII} }
 
-// Init begins to look at the allocation.
-func (m *Model) Init() tea.Cmd {
-	return tea.Batch(m.clock(), m.readAllocation(0, 0), m.poll(0))
-}
+// Init begins to look for allocations.
+func (m *Model) Init() tea.Cmd { return tea.Batch(m.clock(), m.find(0)) }
 
-// Update changes the screen by a message. Then the output is that of the chosen task and stream.
+// Update changes the screen by a message, and begins what is to be read then.
 func (m *Model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
-	return m, tea.Batch(m.update(msg), m.follow())
+	cmds := []tea.Cmd{m.update(msg), m.resume()}
+	if m.inside != nil {
+		cmds = append(cmds, m.inside.follow())
+	}
+	return m, tea.Batch(cmds...)
 }
 
 func (m *Model) update(msg tea.Msg) tea.Cmd {
@@ -108,22 +81,39 @@ func (m *Model) update(msg tea.Msg) tea.Cmd {
 		m.width, m.height = msg.Width, msg.Height
 	case tea.KeyPressMsg:
 		m.key(msg)
-		next := m.next
-		m.next = nil
-		return next
+		return m.begun()
+	case tea.MouseClickMsg:
+		m.click(tea.Mouse(msg))
+		return m.begun()
+	case tea.MouseWheelMsg:
+		m.wheel(tea.Mouse(msg))
 	case tea.PasteMsg: // it is never taken for keys, nor for the answer to a question
 		if m.dialog != nil && !m.dialog.confirm {
 			m.dialog.add(msg.Content)
+			m.dialog.changed()
 		}
 	case clockMsg:
 		m.now = time.Time(msg)
+		m.arrange(nil)
 		return m.clock()
+	case foundMsg:
+		m.found(msg)
+		return m.find(findPause)
 	case snapshotMsg:
 		return m.seen(msg)
 	case pollMsg:
-		return m.polled(msg)
-	case outputMsg:
-		return m.outputRead(msg)
+		msg.watch.polled(msg, m.now)
+		msg.watch.polling = false
+		m.arrange(msg.watch)
+		if msg.watch.gone || m.inside != nil && m.inside.watch != msg.watch || msg.watch.presence == ended {
+			return nil // resume begins it again
+		}
+		msg.watch.polling = true
+		return m.poll(msg.watch, pollPause*time.Duration(max(m.live(), crowd))/crowd)
+	case openedMsg, outputMsg:
+		if m.inside != nil {
+			return m.inside.outputs(msg)
+		}
 	case actionMsg:
 		if msg.err != nil {
 			m.say(fmt.Sprintf("%s: %v", msg.what, msg.err), true)
@@ -137,110 +127,99 @@ func (m *Model) update(msg tea.Msg) tea.Cmd {
 	return nil
 }
 
-// seen takes over a version of the allocation, or that there is none.
+// begun returns what a key has begun.
+func (m *Model) begun() tea.Cmd {
+	next := m.next
+	m.next = nil
+	return next
+}
+
+// live returns how many allocations are polled.
+func (m *Model) live() (n int) {
+	if m.inside != nil {
+		return 1
+	}
+	for _, w := range m.watches {
+		if w.presence != ended {
+			n++
+		}
+	}
+	return n
+}
+
+// found takes over which allocations there are.
+func (m *Model) found(f foundMsg) {
+	m.lookErr = f.err
+	if f.err != nil && len(f.all) == 0 {
+		return
+	}
+	m.watches = slices.DeleteFunc(m.watches, func(w *watch) bool {
+		w.gone = !slices.ContainsFunc(f.all, func(f Found) bool { return f.ID == w.ID && f.Dir == w.Dir })
+		if w.gone {
+			w.source.Close()
+		}
+		return w.gone
+	})
+	for _, f := range f.all {
+		i := slices.IndexFunc(m.watches, func(w *watch) bool { return f.ID == w.ID && f.Dir == w.Dir })
+		if i < 0 {
+			i, m.watches = len(m.watches), append(m.watches, newWatch(f, m.now))
+		}
+		m.watches[i].found(f, m.now)
+		if !m.looked && f.ID == m.Start {
+			m.enter(m.watches[i])
+		}
+	}
+	m.looked = true
+	m.arrange(nil)
+}
+
+// seen takes over a version of an allocation, or that there is none.
 func (m *Model) seen(s snapshotMsg) tea.Cmd {
+	w := s.watch
+	before := w.presence
 	if s.err != nil {
-		if m.presence == running {
-			m.become(away)
-		}
-		m.why = s.err.Error()
-		return m.readAllocation(0, awayPause)
-	}
-	if m.presence == ended && !s.Ended { // it is run again
-		m.opened = ""
-	}
-	if s.Ended {
-		m.become(ended)
+		w.failed(s.Alloc, s.err, m.now)
 	} else {
-		m.become(running)
+		w.saw(s.Snapshot, m.now)
 	}
-	m.alloc = s.Alloc
-	m.arrange()
-	m.tellEvents()
-	m.tellChecks()
-	if s.Ended {
-		m.usage, m.usageErr = nil, ErrUnavailable
-		return m.readAllocation(0, endedPause)
+	if before == ended && w.presence == running && m.inside != nil && m.inside.watch == w { // it is run again
+		m.inside.opened = ""
 	}
-	return m.readAllocation(s.Index, allocPause)
-}
-
-func (m *Model) become(p presence) {
-	if m.presence != p {
-		m.presence, m.since = p, m.now
-	}
-}
-
-// polled takes over the usage and the checks. Values that could not be read stay as they were.
-func (m *Model) polled(p pollMsg) tea.Cmd {
-	if m.presence != ended {
-		m.usageErr, m.checksErr = p.usageErr, p.checksErr
-		if p.usageErr == nil {
-			m.usage = p.usage
-		} else if errors.Is(p.usageErr, ErrUnavailable) {
-			m.usage = nil
-		}
-		if p.checksErr == nil {
-			m.checks = p.checks
-		}
-		m.arrange()
-		m.tellChecks()
-	}
-	return m.poll(pollPause)
-}
-
-// follow opens the output of the chosen task and stream, unless it is open already.
-func (m *Model) follow() tea.Cmd {
-	if m.chosen == "" || m.opened == m.chosen+" "+m.stream {
-		return nil
-	}
-	pause := chosenPause
-	if m.opened == "" {
-		pause = 0
-	}
-	m.leave()
-	m.opened = m.chosen + " " + m.stream
-	p := m.output()
-	p.text.reset()
-	p.top, p.column, p.follow, p.note = 0, 0, true, "opening"
-	return m.open(pause)
-}
-
-// open opens the output again, after a pause.
-func (m *Model) open(pause time.Duration) tea.Cmd {
-	m.choice++
-	ctx, leave := context.WithCancel(m.work.context)
-	m.leave = leave
-	return m.openOutput(ctx, m.choice, m.chosen, m.stream, pause)
-}
-
-func (m *Model) output() *panel { return &m.panels[outputPanel] }
-
-// outputRead adds a part of the output, if it is still that of the chosen task, and reads on.
-func (m *Model) outputRead(o outputMsg) tea.Cmd {
-	if o.choice != m.choice {
-		return nil
-	}
-	m.output().note = ""
+	m.arrange(w)
 	switch {
-	case o.err != nil && o.output == nil:
-		m.output().note = m.clean().text(o.err.Error())
-		m.leave()
-		return m.open(awayPause)
-	case errors.Is(o.err, io.EOF):
-		m.output().note = "removed"
+	case w.gone || w.presence == ended:
+		w.reading = false
 		return nil
-	case o.err != nil:
-		m.output().note = m.clean().text(o.err.Error())
-		return m.readOutput(o.choice, o.output, awayPause)
-	case len(o.chunk.Text) == 0:
-		return m.readOutput(o.choice, o.output, 0)
+	case s.err != nil:
+		return m.readAllocation(w, 0, awayPause)
 	}
-	if o.chunk.Gap {
-		m.output().text.note("[output is missing here: it came faster than it can be shown]")
+	return m.readAllocation(w, s.Index, allocPause)
+}
+
+// arrange brings what is shown up to date with a watch, or with all of them.
+func (m *Model) arrange(of *watch) {
+	if m.inside == nil {
+		m.list.arrange()
+	} else if of == nil || of == m.inside.watch {
+		m.inside.arrange()
 	}
-	m.output().text.write(o.chunk.Text)
-	return m.readOutput(o.choice, o.output, outputPause)
+}
+
+// enter shows the inside of an allocation.
+func (m *Model) enter(w *watch) {
+	m.inside = newInside(m, w)
+	m.inside.arrange()
+}
+
+// leave goes back to the list.
+func (m *Model) leave() {
+	m.inside.close()
+	if w := m.inside.watch; !w.gone {
+		m.list.chosen = w.key()
+	}
+	m.inside = nil
+	m.list.arrange()
 }
 
 // say shows a message for a while.

@@ -17,15 +17,17 @@ import (
 // TestScreens are the screens of 80 by 24, as text.
 func TestScreens(t *testing.T) {
 	for name, keys := range map[string][]string{
-		"output":   {"down"},
+		"output":   {},
 		"events":   {"2"},
 		"checks":   {"3"},
-		"zoomed":   {"down", "down", "enter"},
+		"details":  {"4"},
+		"zoomed":   {"down", "enter"},
 		"help":     {"?"},
 		"stop":     {"S"},
-		"signal":   {"down", "s"},
-		"search":   {"down", "down", "/", "e", " ", "9", "enter", "N"},
-		"scrolled": {"down", "down", "tab", "home"},
+		"signal":   {"s", "enter"},
+		"search":   {"down", "tab", "/", "e", " ", "9", "enter", "N"},
+		"scrolled": {"down", "tab", "home"},
+		"filter":   {"/", "w", "o"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newScreen(t)
@@ -39,21 +41,21 @@ func TestScreens(t *testing.T) {
 // seen last.
 func TestPresence(t *testing.T) {
 	s := newBlankScreen(t, &fake{err: errors.New("connection refused")})
-	s.send(snapshotMsg{err: s.fake.err})
-	s.has("connecting", "connection refused")
+	s.snapshot(Snapshot{}, s.fake.err)
+	s.has("unknown", "connection refused")
 
 	s = newScreen(t)
 	s.fake.err = errors.New("connection refused")
-	if s.send(snapshotMsg{err: s.fake.err}) == nil {
+	if s.snapshot(Snapshot{}, s.fake.err) == nil {
 		t.Error("it does not try again")
 	}
-	s.send(pollMsg{usageErr: s.fake.err, checksErr: s.fake.err})
+	s.send(pollMsg{watch: s.watches[0], usageErr: s.fake.err, checksErr: s.fake.err})
 	s.send(clockMsg(start.Add(75 * time.Second)))
 	s.golden("away")
 	s.keys("r")
 	s.has("no taskapi answers now")
 
-	s.send(snapshotMsg{Snapshot: Snapshot{Alloc: allocation(), Index: 1}})
+	s.snapshot(Snapshot{Alloc: allocation(), Index: 1}, nil)
 	s.lacks("AWAY")
 	s.has("running healthy")
 
@@ -62,20 +64,29 @@ func TestPresence(t *testing.T) {
 	for _, state := range alloc.TaskStates {
 		state.State = "dead"
 	}
-	s.send(snapshotMsg{Snapshot: Snapshot{Alloc: alloc, Ended: true}})
+	s.snapshot(Snapshot{Alloc: alloc, Ended: true}, nil)
 	s.golden("ended")
-	s.send(snapshotMsg{err: s.fake.err})
-	s.has("ENDED complete")
+	s.snapshot(Snapshot{}, s.fake.err)
+	s.has("  complete  ")
 	for _, key := range []string{"r", "R", "s", "x", "S"} {
 		s.keys(key)
 		s.has("the allocation has ended")
 	}
 
-	s.send(snapshotMsg{Snapshot: Snapshot{Alloc: allocation(), Index: 1}}) // it is run again
-	s.lacks("ENDED")
-	if s.opened == "" || s.output().note != "opening" {
+	s.send(foundMsg{all: []Found{s.fake.foundAs(allocation().ID)}})
+	if !s.watches[0].reading {
+		t.Error("one that may be run again is not looked at")
+	}
+	s.snapshot(Snapshot{Alloc: allocation(), Index: 1}, nil) // it is run again
+	s.lacks("last that was seen")
+	if s.inside.opened == "" || s.inside.output().note != "opening" {
 		t.Error("the output of one that is run again is not opened")
 	}
+
+	s.send(foundMsg{})
+	s.has("The allocation has been removed")
+	s.keys("esc")
+	s.has("no allocations; 'taskapi run'")
 }
 
 // TestActions ask first, and do nothing without a yes.
@@ -84,11 +95,12 @@ func TestActions(t *testing.T) {
 		keys []string
 		want string
 	}{
-		{[]string{"down", "r", "y"}, "restart server"},
+		{[]string{"r", "y"}, "restart server"},
 		{[]string{"R", "y"}, "restart "},
 		{[]string{"S", "y"}, "stop"},
-		{[]string{"down", "s", "enter"}, "signal server SIGHUP"},
-		{[]string{"down", "s", "s", "i", "g", "q", "u", "i", "x", "backspace", "t", "enter"}, "signal server SIGQUIT"},
+		{[]string{"s", "enter", "y"}, "signal server SIGHUP"},
+		{[]string{"s", "s", "i", "g", "q", "u", "i", "x", "backspace", "t", "enter", "y"}, "signal server SIGQUIT"},
+		{[]string{"s", "enter", "enter"}, ""},
 		{[]string{"r", "n"}, ""},
 		{[]string{"r", "enter"}, ""},
 		{[]string{"S", "esc"}, ""},
@@ -98,6 +110,9 @@ func TestActions(t *testing.T) {
 		{[]string{"s", "ctrl+u", "backspace"}, ""},
 		{[]string{"x", "ctrl+w", "enter"}, ""},
 		{[]string{"y"}, ""},
+		{[]string{"esc", "S", "y"}, "stop"},
+		{[]string{"esc", "R", "y"}, "restart "},
+		{[]string{"esc", "R", "enter"}, ""},
 	} {
 		s := newScreen(t)
 		s.keys(tc.keys...)
@@ -114,7 +129,7 @@ func TestActions(t *testing.T) {
 	s := newScreen(t)
 	s.fake.refuse = errors.New("Task not running")
 	s.keys("r", "y")
-	s.has("restart task migrate: Task not running")
+	s.has("restart task server: Task not running")
 	s.send(clockMsg(s.now.Add(noticeTime + time.Second)))
 	s.lacks("Task not running")
 }
@@ -125,8 +140,8 @@ func TestQuestionKeepsItsTask(t *testing.T) {
 	s.keys("p", "p") // by memory: worker, server, migrate
 	s.keys("g", "r")
 	s.has("Restart task worker?")
-	s.chosen = "server"
-	s.send(pollMsg{})
+	s.inside.chosen = "server"
+	s.send(pollMsg{watch: s.watches[0]})
 	s.keys("y")
 	if got := strings.Join(s.fake.done, ", "); got != "restart worker" {
 		t.Errorf("did %q", got)
@@ -143,9 +158,9 @@ func TestPasteIsNoAnswer(t *testing.T) {
 	}
 	s.keys("n")
 	s.send(tea.PasteMsg{Content: "q"})
-	s.keys("down", "s")
+	s.keys("s")
 	s.send(tea.PasteMsg{Content: "SIG\x1b[2JUSR1\n" + strings.Repeat("x", 10*maxAnswer)})
-	s.keys("enter")
+	s.keys("enter", "y")
 	if got := strings.Join(s.fake.done, ", "); !strings.HasPrefix(got, "signal server SIG[2JUSR1XXX") ||
 		len(got) > maxAnswer+20 {
 		t.Errorf("did %q", got)
@@ -167,7 +182,7 @@ func TestEveryKey(t *testing.T) {
 			if got := keyOf(key).String(); got != key {
 				t.Errorf("the test has %s for %s", got, key)
 			}
-			for _, before := range []string{"1", "2", "3", "tab", "enter", "?"} {
+			for _, before := range []string{"1", "2", "3", "4", "tab", "enter", "?", "esc"} {
 				s := newScreen(t)
 				s.send(keyOf(before))
 				s.send(keyOf(key))
@@ -187,19 +202,23 @@ func TestMoving(t *testing.T) {
 	s := newScreen(t)
 	for keys, want := range map[string]string{"": "migrate", "down": "server", "end": "worker", "down up": "migrate",
 		"G k": "server", "end g": "migrate",
-		"pgdown": "worker", "t w enter": "worker"} {
-		s.choose(0)
+		"pgdown": "worker", "/ w enter": "worker", "/ w backspace enter end": "worker", "/ w esc": "worker"} {
+		s.inside.filter = ""
+		s.inside.arrange()
+		s.inside.pick(0)
 		s.keys(strings.Fields(keys)...)
-		if s.chosen != want {
-			t.Errorf("%q: %s is chosen, want %s", keys, s.chosen, want)
+		if s.inside.chosen != want {
+			t.Errorf("%q: %s is chosen, want %s", keys, s.inside.chosen, want)
 		}
 	}
+	s.inside.filter = ""
+	s.inside.arrange()
 	s.keys("end")
 	s.has("line 100", "following")
 	s.keys("tab", "up")
 	s.lacks("line 100")
 	s.lacks("following")
-	s.send(outputMsg{choice: s.choice, chunk: Chunk{Text: []byte("later\n")}})
+	s.written("later\n")
 	s.lacks("later")
 	s.keys("f")
 	s.has("later", "following")
@@ -207,13 +226,17 @@ func TestMoving(t *testing.T) {
 	s.has("line 1\n", "of 101")
 	s.keys("pgdown", "pgup", "end")
 	s.has("following")
-	if s.chosen != "worker" {
-		t.Errorf("%s is chosen", s.chosen)
+	if s.inside.chosen != "worker" {
+		t.Errorf("%s is chosen", s.inside.chosen)
 	}
 	s.keys("right")
 	s.has("column 17")
-	s.keys("left", "left", "esc", "1", "t", "n", "o", "n", "e", "enter")
+	s.keys("left", "left", "esc", "1", "/", "n", "o", "n", "e")
 	s.has("no task is named like none")
+	s.keys("r", "enter", "r")
+	s.has("there is no task")
+	s.keys("esc")
+	s.has(">worker")
 }
 
 // TestOrders sort the table, and keep the chosen task.
@@ -223,16 +246,16 @@ func TestOrders(t *testing.T) {
 	var got []string
 	for range orders {
 		var names []string
-		for _, task := range s.tasks {
+		for _, task := range s.inside.rows {
 			names = append(names, task.name)
 		}
 		got = append(got, strings.Join(names, " "))
-		if s.tasks[s.cursor].name != "worker" {
-			t.Errorf("by %s, %s is chosen", orders[s.order].name, s.tasks[s.cursor].name)
+		if s.inside.rows[s.inside.cursor].name != "worker" {
+			t.Errorf("by %s, %s is chosen", orders[s.inside.order].name, s.inside.rows[s.inside.cursor].name)
 		}
 		s.keys("p")
 	}
-	want := []string{"migrate server worker", "worker server migrate", "worker server migrate", "worker server migrate",
+	want := []string{"migrate server worker", "worker server migrate", "worker server migrate", "worker migrate server",
 		"migrate server worker"}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q", got)
@@ -242,7 +265,7 @@ func TestOrders(t *testing.T) {
 // TestSearch finds texts in the output, also in what comes later, and goes around.
 func TestSearch(t *testing.T) {
 	s := newScreen(t)
-	s.keys("end", "/")
+	s.keys("end", "tab", "/")
 	s.typed("Line 7")
 	s.keys("enter")
 	s.has("no match for Line 7")
@@ -256,7 +279,7 @@ func TestSearch(t *testing.T) {
 	s.has("match 11 of 11")
 	s.keys("N")
 	s.has("match 10 of 11")
-	s.send(outputMsg{choice: s.choice, chunk: Chunk{Text: []byte("another line 7\n")}})
+	s.written("another line 7\n")
 	s.has("match 10 of 12")
 	s.keys("esc", "n")
 	if s.dialog == nil {
@@ -264,19 +287,23 @@ func TestSearch(t *testing.T) {
 	}
 }
 
-// TestStreams shows stderr, and says what of the output is not there.
+// TestStreams shows both streams with a mark, or one of them, and says what of the output is not there.
 func TestStreams(t *testing.T) {
 	s := newScreen(t)
-	s.keys("down", "e")
-	s.has("Output of server (stderr)", "warning: slow")
+	s.has("  GET /\n  GET /cart\n! warning: slow\n")
 	s.keys("e")
-	s.has("GET /cart")
+	s.has("Output of server (stdout)", "\nGET /\nGET /cart\n")
 	s.lacks("warning")
-	s.send(outputMsg{choice: s.choice, chunk: Chunk{Text: []byte("more\n"), Gap: true}})
-	s.has("[output is missing here", "more")
-	s.keys("down", "e")
+	s.keys("e")
+	s.has("Output of server (stderr)", "\nwarning: slow")
+	s.keys("e")
+	s.has("! warning: slow", "  GET /cart")
+	s.send(outputMsg{choice: s.choice, output: &fakeOutput{}, chunk: Chunk{Text: []byte("more\n"), Gap: true}})
+	s.has("[output is missing here", "  more")
+	delete(s.fake.outputs, "worker stdout")
+	s.keys("down")
 	s.has("not available")
-	late := outputMsg{choice: s.choice - 1, chunk: Chunk{Text: []byte("late\n")}}
+	late := outputMsg{choice: s.choice - 1, output: &fakeOutput{}, chunk: Chunk{Text: []byte("late\n")}}
 	if s.send(late) != nil {
 		t.Error("the output of a task that is not chosen any more is read on")
 	}
@@ -286,9 +313,9 @@ func TestStreams(t *testing.T) {
 // TestOnly shows the events and checks of the chosen task alone.
 func TestOnly(t *testing.T) {
 	s := newScreen(t)
-	s.keys("2", "a", "down")
-	s.has("Events of server", "08:00:02  server")
-	s.lacks("migrate  Terminated")
+	s.keys("2", "a")
+	s.has("Events of server", "08:00:02  Started")
+	s.lacks("Terminated")
 	s.keys("3", "down")
 	s.has("shop/deep")
 	s.lacks("shop/alive")
@@ -298,12 +325,10 @@ func TestOnly(t *testing.T) {
 
 // TestSizes: a screen of any size fits, and a question can be read where there are two rows.
 func TestSizes(t *testing.T) {
-	for _, zoom := range []bool{false, true} {
+	for _, keys := range []string{"", "enter", "4", "esc", "?", "/ x", "esc / x"} {
 		s := newScreen(t)
-		if zoom {
-			s.keys("enter")
-		}
-		for _, width := range []int{1, 2, 3, 5, 8, 13, 19, 20, 21, 29, 40, 41, 59, 60, 61, 75, 76, 77, 99, 100} {
+		s.keys(strings.Fields(keys)...)
+		for _, width := range []int{1, 2, 3, 5, 8, 13, 19, 20, 21, 29, 40, 41, 59, 60, 61, 75, 76, 77, 99, 100, 131, 132, 200} {
 			for _, height := range []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 15, 23, 24, 40} {
 				s.send(tea.WindowSizeMsg{Width: width, Height: height})
 				if rows := s.rows(); len(rows) != height {
@@ -321,13 +346,13 @@ func TestSizes(t *testing.T) {
 	s.golden("small")
 	s.send(tea.WindowSizeMsg{Width: 30, Height: 2})
 	s.keys("r")
-	s.has("Restart task migrate? y/N")
+	s.has("Restart task server? y/N")
 }
 
 // TestColours are those of the terminal, and none at all without.
 func TestColours(t *testing.T) {
 	s := newScreen(t)
-	s.keys("3", "/", "h", "enter")
+	s.keys("3", "tab", "/", "h", "enter")
 	if plain := s.View().Content; regexp.MustCompile(`\x1b\[([0-9;]*;)?[349][0-9][;m]`).MatchString(plain) {
 		t.Errorf("colours without Colour: %q", plain)
 	}
@@ -343,13 +368,26 @@ func TestHostileNames(t *testing.T) {
 	alloc := allocation()
 	evil := "\x1b]0;title\x07\u202eevil\x9b2J"
 	alloc.Job.TaskGroups[0].Tasks[0].Name = evil
-	alloc.TaskStates[evil], alloc.JobID = alloc.TaskStates["migrate"], evil
+	alloc.TaskStates[evil], alloc.JobID, alloc.Name = alloc.TaskStates["migrate"], evil, evil
 	alloc.ClientStatus = evil
-	s.send(snapshotMsg{Snapshot: Snapshot{Alloc: alloc, Index: 1}})
-	for _, key := range []string{"1", "2", "3", "s"} {
-		s.keys(key)
-		s.has("^[]0;title^G<202e>evil")
+	s.watches[0].Dir = evil
+	alloc.Job.TaskGroups[0].Tasks[1].User = evil
+	alloc.Job.TaskGroups[0].Tasks[1].Config = map[string]any{"command": evil, "args": []any{evil, "界\n" + lines(1000)}}
+	alloc.TaskStates["server"].Events[0].Details = map[string]string{"exit_code": evil}
+	alloc.AllocatedResources = &api.AllocatedResources{Shared: api.AllocatedSharedResources{
+		Ports: []api.PortMapping{{Label: evil, Value: 80}},
+	}}
+	s.snapshot(Snapshot{Alloc: alloc, Index: 1}, nil)
+	for _, width := range []int{80, 200} {
+		s.send(tea.WindowSizeMsg{Width: width, Height: 24})
+		for _, key := range []string{"1", "2", "3", "4", "s", "esc", "/", "esc", "S", "esc", "R", "esc"} {
+			s.keys(key)
+			s.has("^[]0;title^G<202e>evil")
+		}
 	}
+	s.keys("esc")
+	s.has("^[]0;title^G<202e>evil", "DATA DIRECTORY", "界")
+	s.keys("enter")
 	s.send(actionMsg{"x", errors.New("refused \x1b[2J")})
 	s.keys("esc")
 }
@@ -364,15 +402,19 @@ func TestManyTasks(t *testing.T) {
 	}
 	s := newBlankScreen(t, &fake{snapshot: Snapshot{Alloc: alloc, Index: 1}})
 	s.look()
-	s.has("tasks 502 of 503 running")
+	s.has("tasks 502/503")
 	for _, key := range []string{"pgdown", "pgdown", "up", "end", "pgup", "home", "down"} {
 		s.send(keyOf(key))
-		s.has(">" + s.chosen)
+		s.has(">" + s.inside.chosen)
 	}
-	s.keys("t")
-	s.typed("499")
+	s.send(keyOf("/"))
+	for _, digit := range "499" {
+		s.send(keyOf(string(digit)))
+	}
 	s.send(keyOf("enter"))
-	s.has(">task-499")
+	s.has(">task-499", "filter: 499")
+	s.send(keyOf("esc"))
+	s.has(">task-499", "task-498")
 }
 
 // TestEndedWork: nothing that a screen has begun lasts longer than the screen.
@@ -380,9 +422,10 @@ func TestEndedWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWork(t.Context())
 		f := &fake{snapshot: Snapshot{Alloc: allocation(), Index: 7}}
-		m := newModel(Config{ID: "x", Source: f, Now: start}, w)
-		cmds := []tea.Cmd{m.readAllocation(0, time.Hour), m.poll(time.Hour), m.openOutput(t.Context(), 0, "server", stdout,
-			0)}
+		m := newModel(Config{Clock: func() time.Time { return start }}, w)
+		of := newWatch(f.foundAs("x"), start)
+		cmds := []tea.Cmd{m.readAllocation(of, 0, time.Hour), m.poll(of, time.Hour), m.find(time.Hour),
+			m.openOutput(t.Context(), of, 0, "server", bothStreams, 0)}
 		done := make(chan tea.Msg, len(cmds)+1)
 		for _, cmd := range cmds {
 			go func() { done <- cmd() }()
@@ -396,8 +439,84 @@ func TestEndedWork(t *testing.T) {
 		if took := time.Since(began); took != 0 {
 			t.Errorf("they were waited for %v", took)
 		}
-		if msg := m.poll(0)(); msg != nil {
+		if msg := m.poll(of, 0)(); msg != nil {
 			t.Errorf("after the end, %v was read", msg)
 		}
 	})
+}
+
+// TestBars draws the most of each time, by the clock, to a scale of round numbers.
+func TestBars(t *testing.T) {
+	h := &history{}
+	at := start
+	for _, cpu := range []float64{0, 1, 9, 4, 10, 3} { // two samples a bar
+		h.add(at, cpu, uint64(cpu*(1<<20)))
+		at = at.Add(bucketTime / 2)
+	}
+	last := at.Add(-1)
+	if got, want := h.cpuBars(last, 5, bars), "  ▁██"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if got, want := h.memoryBars(last, 3, asciiBars), "_++"; got != want { // of 16 MiB
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if got, want := h.cpuBars(last.Add(2*bucketTime), 5, bars), "▁██  "; got != want {
+		t.Errorf("later: got %q, want %q", got, want)
+	}
+	h.add(last.Add(2*bucketTime), 150, 0)
+	if got, want := h.cpuBars(last.Add(2*bucketTime), 5, bars), "▁▁▁ ▆"; got != want { // of 200 %
+		t.Errorf("with a rest: got %q, want %q", got, want)
+	}
+	h.add(last, 190, 0) // the clock was set back
+	if got, want := h.cpuBars(last.Add(2*bucketTime), 1, bars), "█"; got != want {
+		t.Errorf("with a clock set back: got %q, want %q", got, want)
+	}
+	h.add(last.Add(bucketCount*bucketTime*3), 1, 0)
+	if got := strings.TrimSpace(h.cpuBars(last.Add(bucketCount*bucketTime*3), bucketCount, bars)); got != "▁" {
+		t.Errorf("after a long time: %q", got)
+	}
+	if got := (*history)(nil).cpuBars(start, 5, bars); got != "" {
+		t.Errorf("without a history: %q", got)
+	}
+}
+
+// TestMouse chooses and scrolls what it is on, and answers no question.
+func TestMouse(t *testing.T) {
+	s := newScreen(t)
+	s.View()
+	click := func(x, y int) { s.send(tea.MouseClickMsg{X: x, Y: y, Button: tea.MouseLeft}); s.View() }
+	wheel := func(x, y int, button tea.MouseButton) {
+		s.send(tea.MouseWheelMsg{X: x, Y: y, Button: button})
+		s.View()
+	}
+	click(5, 5)
+	s.read()
+	s.has(">worker", "line 100")
+	wheel(5, 10, tea.MouseWheelUp)
+	s.has("line 97\n")
+	s.lacks("line 98")
+	wheel(5, 10, tea.MouseWheelDown)
+	s.has("line 100", "following")
+	wheel(5, 4, tea.MouseWheelUp)
+	s.has(">migrate")
+	click(25, 6)
+	s.has("2 Events", "Task started by client")
+	click(5, 10)
+	if s.inside.focus != onPanel {
+		t.Error("a click on the panel does not give it the arrows")
+	}
+	s.keys("S")
+	click(5, 4)
+	s.has(">migrate", "Stop shop.web")
+	s.keys("n", "esc", "esc")
+	s.View()
+	click(5, 3)
+	s.has("Output of server") // the chosen allocation is opened by another click
+	if s.View().MouseMode == tea.MouseModeNone {
+		t.Error("the mouse is not asked for")
+	}
+	s.keys("m")
+	if s.View().MouseMode != tea.MouseModeNone {
+		t.Error("m does not give the mouse to the terminal")
+	}
 }

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+
+	"taskapi/cmd/taskapi/internal/output"
 )
 
 // panelKind is what the lower part of the screen shows.
@@ -17,10 +19,11 @@ const (
 	outputPanel panelKind = iota
 	eventsPanel
 	checksPanel
+	detailsPanel
 	panelCount
 )
 
-func (k panelKind) String() string { return [...]string{"Output", "Events", "Checks"}[k] }
+func (k panelKind) String() string { return [...]string{"Output", "Events", "Checks", "Details"}[k] }
 
 // focus is the part of the screen that the arrows move in.
 type focus int
@@ -119,19 +122,19 @@ func (p *panel) position() string {
 // passingStatus is that of a check whose last run was good.
 const passingStatus = "success"
 
-// tellEvents writes the events of the tasks into their panel, in the order of their times.
-func (m *Model) tellEvents() {
-	if m.alloc == nil {
-		return
+// eventLines returns the events of a task, or of all for an empty name, in the order of their times.
+func (m *Model) eventLines(w *watch, task string) []string {
+	if w == nil || w.alloc == nil {
+		return nil
 	}
 	type event struct {
 		task string
 		*api.TaskEvent
 	}
 	var events []event
-	width := len("TASK")
-	for name, s := range m.alloc.TaskStates {
-		if s == nil || m.only && name != m.chosen {
+	width := 0
+	for name, s := range w.alloc.TaskStates {
+		if s == nil || task != "" && name != task {
 			continue
 		}
 		width = max(width, min(len(name), maxNameColumn))
@@ -147,10 +150,13 @@ func (m *Model) tellEvents() {
 	clean := m.clean()
 	lines := make([]string, 0, len(events))
 	for _, e := range events {
-		at, task := m.clock24(time.Unix(0, e.Time)), pad(clean.text(e.task), width)
-		lines = append(lines, fmt.Sprintf("%s  %s  %-15s %s", at, task, clean.text(e.Type), clean.text(e.DisplayMessage)))
+		text := m.clock24(time.Unix(0, e.Time)) + "  "
+		if task == "" {
+			text += pad(clean.text(e.task), width) + "  "
+		}
+		lines = append(lines, text+fmt.Sprintf("%-15s %s", clean.text(e.Type), clean.text(e.DisplayMessage)))
 	}
-	m.panels[eventsPanel].text.replace(lines)
+	return lines
 }
 
 // maxNameColumn is how wide a column of names becomes at most.
@@ -165,11 +171,11 @@ func (m *Model) clock24(t time.Time) string {
 	return t.Format("Jan 02 15:04")
 }
 
-// tellChecks writes the results of the checks into their panel, those that fail first.
-func (m *Model) tellChecks() {
-	results := make([]api.AllocCheckStatus, 0, len(m.checks))
-	for _, c := range m.checks {
-		if !m.only || c.Task == m.chosen {
+// checkLines returns the results of the checks of a task, or of all for an empty name, those that fail first.
+func (m *Model) checkLines(w *watch, task string) []string {
+	results := make([]api.AllocCheckStatus, 0, len(w.checks))
+	for _, c := range w.checks {
+		if task == "" || cmp.Or(c.Task, onlyMain(w.alloc)) == task {
 			results = append(results, c)
 		}
 	}
@@ -183,7 +189,7 @@ func (m *Model) tellChecks() {
 	for _, c := range results {
 		at := m.clock24(time.Unix(c.Timestamp, 0))
 		line := fmt.Sprintf("%-8s %s  %s/%s", clean.text(c.Status), at, clean.text(c.Service), clean.text(c.Check))
-		if c.Task != "" {
+		if c.Task != "" && task == "" {
 			line += "  task " + clean.text(c.Task)
 		}
 		if c.StatusCode != 0 {
@@ -191,5 +197,45 @@ func (m *Model) tellChecks() {
 		}
 		lines = append(lines, line+"  "+clean.text(c.Output))
 	}
-	m.panels[checksPanel].text.replace(lines)
+	return lines
+}
+
+// detailLines returns what there is to say of a task.
+func (m *Model) detailLines(w *watch, t task) []string {
+	clean := m.clean()
+	var lines []string
+	fact := func(name, value string) {
+		if value != "" {
+			lines = append(lines, fmt.Sprintf("%-9s %s", name, value))
+		}
+	}
+	state := clean.text(t.state)
+	if t.up > 0 {
+		state += " for " + output.Duration(t.up)
+	}
+	fact("state", state)
+	fact("CPU", pad(percent(t.cpu), 9)+m.cpuBars(w, t.name, 2*barsWidth))
+	fact("memory", pad(bytesUsed(t.cpu, t.memory), 9)+m.memoryBars(w, t.name, 2*barsWidth))
+	fact("restarts", fmt.Sprint(t.restarts))
+	fact("PID", t.pids)
+	fact("ports", clean.text(t.ports))
+	if spec := specOf(w.alloc, t.name); spec != nil {
+		fact("user", clean.text(spec.User))
+		if hook := spec.Lifecycle; hook != nil {
+			text := hook.Hook
+			if hook.Sidecar {
+				text += ", sidecar"
+			}
+			fact("lifecycle", clean.text(text))
+		}
+	}
+	fact("command", clean.text(t.command))
+	if checks := m.checkLines(w, t.name); len(checks) > 0 {
+		lines = append(append(lines, "", "CHECKS"), checks...)
+	}
+	if events := m.eventLines(w, t.name); len(events) > 0 {
+		slices.Reverse(events) // the latest one is in sight
+		lines = append(append(lines, "", "EVENTS, THE LATEST FIRST"), events...)
+	}
+	return lines
 }

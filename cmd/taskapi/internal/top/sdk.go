@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -43,15 +44,15 @@ func (s *SDK) Close() { s.client.Close() }
 func (s *SDK) Allocation(ctx context.Context, index uint64) (Snapshot, error) {
 	alloc, next, err := s.client.Changed(ctx, index)
 	if err == nil {
-		return Snapshot{alloc, next, interfaces.Ended(alloc)}, nil
+		return Snapshot{Alloc: alloc, Index: next, Ended: interfaces.Ended(alloc)}, nil
 	}
 	switch found := s.client.Locate(ctx, client.Timeouts{}); found.Holder {
 	case client.Serving:
-		return Snapshot{found.Alloc, 0, interfaces.Ended(found.Alloc)}, nil
+		return Snapshot{Alloc: found.Alloc, Ended: interfaces.Ended(found.Alloc)}, nil
 	case client.Ended:
-		return Snapshot{found.Alloc, 0, true}, nil
+		return Snapshot{Alloc: found.Alloc, Ended: true, Checks: found.Saved.Checks}, nil
 	case client.Nobody:
-		return Snapshot{}, errors.New("the taskapi that ran it has exited")
+		return Snapshot{Alloc: found.Alloc}, errors.New("the taskapi that ran it has exited")
 	default: // the screen itself says that no taskapi answers
 		return Snapshot{}, errors.New(strings.TrimPrefix(found.Err.Error(), client.ErrNoAnswer.Error()+": "))
 	}
@@ -111,6 +112,7 @@ func (s *SDK) ask(ctx context.Context, call func(*api.Client, *api.QueryOptions)
 // Output is Source's.
 func (s *SDK) Output(ctx context.Context, task, stream string) (Output, error) {
 	o := &fileOutput{files: s.files, context: ctx, task: task, stream: stream}
+	o.written = o.lastWritten()
 	if err := o.open(); err != nil {
 		return nil, err
 	}
@@ -128,6 +130,7 @@ type fileOutput struct {
 	files        interfaces.Files
 	context      context.Context // of the output
 	task, stream string
+	written      time.Time
 
 	mu     sync.Mutex // held by Next, so that frames are closed after it
 	frames interfaces.Frames
@@ -144,6 +147,26 @@ func (o *fileOutput) open() error {
 	}
 	return err
 }
+
+// maxLogList bounds the list of the log files of an allocation, in bytes.
+const maxLogList = 4 << 20
+
+// lastWritten returns when the log files were written last, zero when they are empty or can't be looked at.
+func (o *fileOutput) lastWritten() (last time.Time) {
+	files, err := o.files.List("alloc/logs", maxLogList)
+	if err != nil { // opening them tells more
+		return time.Time{}
+	}
+	for _, f := range files {
+		if strings.HasPrefix(f.Name, o.task+"."+o.stream+".") && f.Size > 0 && f.ModTime.After(last) {
+			last = f.ModTime
+		}
+	}
+	return last
+}
+
+// Written is Output's.
+func (o *fileOutput) Written() time.Time { return o.written }
 
 // Next is Output's.
 func (o *fileOutput) Next() (chunk Chunk, err error) {

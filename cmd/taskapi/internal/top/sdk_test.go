@@ -55,11 +55,22 @@ type logs struct {
 
 func (l *logs) Logs(task, kind string, span interfaces.Span) (interfaces.Frames, error) {
 	want := interfaces.Span{FromEnd: true, Offset: tailBytes, Follow: true, Await: true}
-	if task != "server" || kind != stdout || span != want {
+	if task != "server" || kind != "stdout" || span != want {
 		return nil, fmt.Errorf("%s of %s from %+v", kind, task, span)
 	}
 	l.opened++
 	return &logFrames{logs: l, end: l.opened > 1}, nil
+}
+
+// List is of a task whose standard output was written last, long before its standard error's files.
+func (l *logs) List(path string, _ int) ([]*api.AllocFileInfo, error) {
+	if path != "alloc/logs" {
+		return nil, fmt.Errorf("the list of %s", path)
+	}
+	return []*api.AllocFileInfo{
+		{Name: "server.stdout.0", Size: 5, ModTime: start}, {Name: "server.stdout.1", Size: 5, ModTime: start.Add(1)},
+		{Name: "server.stdout.2", ModTime: start.Add(2)}, {Name: "server.stderr.0", Size: 1, ModTime: start.Add(3)},
+	}, nil
 }
 
 type logFrames struct {
@@ -89,9 +100,12 @@ func (l *logFrames) Close() error {
 func TestOutputIsWhatIsThere(t *testing.T) {
 	l := &logs{parts: [][]byte{[]byte("one "), []byte("two")}, closed: make(chan struct{}, 1)}
 	ctx, cancel := context.WithCancel(t.Context())
-	output, err := NewSDK(nil, "", l).Output(ctx, "server", stdout)
+	output, err := NewSDK(nil, "", l).Output(ctx, "server", "stdout")
 	if err != nil {
 		t.Fatal(err)
+	}
+	if want := start.Add(1); !output.Written().Equal(want) {
+		t.Errorf("it was written at %v, want %v", output.Written(), want)
 	}
 	if chunk, err := output.Next(); err != nil || string(chunk.Text) != "one two" || chunk.Gap {
 		t.Errorf("got %q, something missing: %t, %v", chunk.Text, chunk.Gap, err)
@@ -112,7 +126,7 @@ func TestOutputKeepsUp(t *testing.T) {
 	}
 	l.parts = append(l.parts, []byte("the end"))
 	ctx, cancel := context.WithCancel(t.Context())
-	output, err := NewSDK(nil, "", l).Output(ctx, "server", stdout)
+	output, err := NewSDK(nil, "", l).Output(ctx, "server", "stdout")
 	if err != nil {
 		t.Fatal(err)
 	}

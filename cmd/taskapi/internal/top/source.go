@@ -13,17 +13,31 @@ import (
 // ErrUnavailable means that the allocation's taskapi does not support the request.
 var ErrUnavailable = errors.New("not available")
 
+// Find returns all allocations that there are now. It is called again and again, by one goroutine at a time.
+type Find func(ctx context.Context) ([]Found, error)
+
+// Found is an allocation.
+type Found struct {
+	ID    string
+	Dir   string        // its data directory; empty where there is only one
+	Ended *Snapshot     // as it was saved last; nil for one that has not ended
+	Open  func() Source // which its user closes
+	Shell Shell
+}
+
 // Snapshot is an allocation at a moment.
 type Snapshot struct {
-	Alloc *api.Allocation
-	Index uint64 // to wait for the next version; 0 after the end
-	Ended bool   // nothing of it runs any more
+	Alloc  *api.Allocation
+	Index  uint64                 // to wait for the next version; 0 after the end
+	Ended  bool                   // nothing of it runs any more
+	Checks api.AllocCheckStatuses // the latest results of one that has ended, if they were saved
 }
 
 // Source reads and changes an allocation. An error of reading, except ErrUnavailable, means that no taskapi answers
 // now, and says why. An error of changing is for the reader of the screen.
 type Source interface {
-	// Allocation returns the allocation once its index is above the one given, or when that takes long.
+	// Allocation returns the allocation once its index is above the one given, or when that takes long. With an error,
+	// it returns the allocation as it was saved last, if that is known.
 	Allocation(ctx context.Context, index uint64) (Snapshot, error)
 	// Checks returns the latest results by the checks' IDs.
 	Checks(ctx context.Context) (api.AllocCheckStatuses, error)
@@ -38,6 +52,7 @@ type Source interface {
 	Signal(ctx context.Context, task, signal string) error
 	// Stop begins to stop the allocation.
 	Stop(ctx context.Context) error
+	Close()
 }
 
 // Output is what a task writes.
@@ -45,6 +60,8 @@ type Output interface {
 	// Next waits for output and returns what was written since the last call. Errors: io.EOF when the output is
 	// removed, ctx's, and those of the files, after which the next call goes on where this one was.
 	Next() (Chunk, error)
+	// Written returns when the output was last written before it was opened; zero for an empty one.
+	Written() time.Time
 }
 
 // Chunk is a part of a task's output.
@@ -56,13 +73,12 @@ type Chunk struct {
 // Shell returns the command that runs a command line inside a task, on the terminal.
 type Shell func(ctx context.Context, task, commandLine string) *exec.Cmd
 
-// Config is what a screen shows and changes. All of it is required.
+// Config is what a screen shows and changes.
 type Config struct {
-	ID       string // of the allocation
-	Source   Source
-	Shell    Shell
+	Find     Find
+	Start    string // ID of the allocation that the screen begins in; empty for the list of all
 	Terminal Terminal
-	Now      time.Time // the clock's zone is that of all times shown
+	Clock    func() time.Time // its zone is that of all times shown
 }
 
 // Terminal is what the screen is shown on.
@@ -71,4 +87,5 @@ type Terminal struct {
 	Env     []string // KEY=value; TERM is what the terminal understands
 	Colour  bool
 	ASCII   bool // it shows nothing else
+	Lines   bool // it shows the characters for lines and bars
 }

@@ -10,20 +10,25 @@ var (
 	none       = ansi.NewStyle()
 	plainStyle = style{}
 
-	// title and panel bars
-	barStyle = style{none.Reverse(true), none.Reverse(true)}
-	// the bar of the panel that the arrows move in
-	focusStyle = style{none.ForegroundColor(ansi.Black).BackgroundColor(ansi.Cyan), none.Reverse(true).Bold()}
 	// the title when something is wrong
 	alarmStyle = style{none.ForegroundColor(ansi.BrightWhite).BackgroundColor(ansi.Red).Bold(), none.Reverse(true).Bold()}
-	// headings of the table, and questions
+	// headings of the table, values that stand out, and questions
 	headStyle = style{none.Bold(), none.Bold()}
-	// the chosen task
-	chosenStyle = style{none.ForegroundColor(ansi.Black).BackgroundColor(ansi.Green), none.Bold()}
-	// what has failed
-	badStyle = style{none.ForegroundColor(ansi.Red), none.Bold()}
+	// the chosen row, and the same while the arrows move elsewhere
+	chosenStyle  = style{none.ForegroundColor(ansi.Black).BackgroundColor(ansi.Cyan), none.Reverse(true)}
+	restingStyle = style{none.ForegroundColor(ansi.Cyan).Bold(), none.Bold()}
+	// the panel that is shown, and the same when the arrows move in it
+	tabStyle   = style{none.ForegroundColor(ansi.Cyan).Bold(), none.Bold()}
+	focusStyle = style{none.ForegroundColor(ansi.Black).BackgroundColor(ansi.Cyan), none.Reverse(true)}
+	// what is well, what may become so, and what has failed
+	goodStyle = style{none.ForegroundColor(ansi.Green), none}
+	warnStyle = style{none.ForegroundColor(ansi.Yellow), none}
+	badStyle  = style{none.ForegroundColor(ansi.Red), none.Bold()}
 	// what matters less
-	faintStyle = style{none.ForegroundColor(ansi.Cyan), none}
+	faintStyle = style{none.ForegroundColor(ansi.BrightBlack), none}
+	// bars of what was used
+	cpuStyle    = style{none.ForegroundColor(ansi.Green), none}
+	memoryStyle = style{none.ForegroundColor(ansi.Blue), none}
 	// what was searched for
 	matchStyle = style{none.ForegroundColor(ansi.Black).BackgroundColor(ansi.Yellow), none.Underline(true)}
 	// the match that n and N left from

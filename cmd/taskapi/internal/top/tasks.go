@@ -9,23 +9,28 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+
+	"taskapi/cmd/taskapi/internal/output"
 )
 
-// task is a row of the table.
+// task is a row of the table of tasks.
 type task struct {
 	name     string
 	place    int // in the job
+	main     bool
 	state    string
-	bad      bool // it has failed
-	passing  int  // checks
+	passing  int // checks
 	checks   int
 	cpu      float64 // percent of one processor; negative when nothing is known
 	memory   uint64  // bytes
 	restarts uint64
 	up       time.Duration // of one that runs
+	pids     string
+	ports    string
+	command  string
 }
 
-// orders are those that the table can have.
+// orders are those that the table of tasks can have.
 var orders = []struct {
 	name    string
 	compare func(a, b task) int
@@ -37,42 +42,73 @@ var orders = []struct {
 	{"name", func(a, b task) int { return strings.Compare(a.name, b.name) }},
 }
 
-// arrange makes the rows of the table, and keeps the chosen task.
-func (m *Model) arrange() {
-	if m.alloc == nil {
-		return
+// tasksOf returns the tasks of an allocation in the order of the job.
+func (m *Model) tasksOf(w *watch) []task {
+	if w == nil || w.alloc == nil {
+		return nil
 	}
-	m.tasks = m.tasks[:0]
-	passing, checks := map[string]int{}, map[string]int{} // by task; those of the group count under an empty name
-	for _, c := range m.checks {
-		checks[c.Task]++
+	passing, checks := map[string]int{}, map[string]int{} // by task
+	only := onlyMain(w.alloc)
+	for _, c := range w.checks {
+		of := cmp.Or(c.Task, only)
+		checks[of]++
 		if c.Status == passingStatus {
-			passing[c.Task]++
+			passing[of]++
 		}
 	}
-	for place, name := range taskNames(m.alloc) {
-		t := task{name: name, place: place, state: "pending", passing: passing[name], checks: checks[name], cpu: -1}
-		if s := m.alloc.TaskStates[name]; s != nil {
-			t.state, t.bad, t.restarts = stateWord(s), s.Failed, s.Restarts
+	names := taskNames(w.alloc)
+	tasks := make([]task, 0, len(names))
+	for place, name := range names {
+		t := task{name: name, place: place, state: "pending", passing: passing[name], checks: checks[name], cpu: -1,
+			ports: w.ports(name)}
+		if spec := specOf(w.alloc, name); spec != nil {
+			t.main, t.command = spec.Lifecycle == nil, commandOf(spec)
+		}
+		if s := w.alloc.TaskStates[name]; s != nil {
+			t.state, t.restarts = stateWord(s), s.Restarts
 			if s.State == "running" && !s.StartedAt.IsZero() {
-				t.up = max(m.now.Sub(s.StartedAt), 0)
+				t.up = max(m.now.Sub(s.StartedAt), 1)
 			}
 		}
-		if m.usage != nil && m.usage.Tasks[name] != nil && t.up > 0 {
-			t.cpu, t.memory = usageOf(m.usage.Tasks[name].ResourceUsage)
+		if w.usage != nil && w.usage.Tasks[name] != nil && t.up > 0 {
+			u := w.usage.Tasks[name]
+			t.cpu, t.memory = usageOf(u.ResourceUsage)
+			t.pids = pidsOf(u)
 		}
-		m.tasks = append(m.tasks, t)
+		tasks = append(tasks, t)
 	}
-	m.sort()
+	return tasks
 }
 
-// sort brings the rows into their order. The chosen task stays chosen, the first one when there is none.
-func (m *Model) sort() {
-	slices.SortStableFunc(m.tasks, orders[m.order].compare)
-	m.cursor = max(slices.IndexFunc(m.tasks, func(t task) bool { return t.name == m.chosen }), 0)
-	if len(m.tasks) > 0 {
-		m.chosen = m.tasks[m.cursor].name
-	}
+// taskColumns are the columns of the table of tasks.
+func (m *Model) taskColumns(w *watch) []column[task] {
+	clean := m.clean()
+	return withoutBars(m, []column[task]{
+		{head: "TASK", cell: func(t task) cell { return plainCell(clean.text(t.name)) }},
+		{head: "STATE", least: 7, rank: 1, cell: func(t task) cell {
+			words, mark := stateMark(t.state)
+			return cell{clean.text(words), mark}
+		}},
+		{head: "CPU", least: 6, right: true, rank: 2, cell: func(t task) cell { return plainCell(percent(t.cpu)) }},
+		{head: barsHead, least: barsWidth, rank: 9, cell: func(t task) cell {
+			return cell{m.cpuBars(w, t.name, barsWidth), cpuStyle}
+		}},
+		{head: "MEMORY", least: 8, right: true, rank: 3, cell: func(t task) cell { return plainCell(bytesUsed(t.cpu, t.memory)) }},
+		{head: barsHead, least: barsWidth, rank: 10, cell: func(t task) cell {
+			return cell{m.memoryBars(w, t.name, barsWidth), memoryStyle}
+		}},
+		{head: "RESTARTS", right: true, rank: 6, cell: func(t task) cell { return plainCell(fmt.Sprint(t.restarts)) }},
+		{head: "CHECKS", right: true, rank: 5, cell: func(t task) cell { return checksCell(t.passing, t.checks) }},
+		{head: "UPTIME", right: true, rank: 4, cell: func(t task) cell {
+			if t.up == 0 {
+				return plainCell("-")
+			}
+			return plainCell(output.Duration(t.up))
+		}},
+		{head: "PID", right: true, rank: 7, cell: func(t task) cell { return plainCell(cmp.Or(t.pids, "-")) }},
+		{head: "PORTS", rank: 8, cell: func(t task) cell { return plainCell(cmp.Or(clean.text(t.ports), "-")) }},
+		{head: "COMMAND", cell: func(t task) cell { return cell{clean.text(t.command), faintStyle} }},
+	})
 }
 
 // taskNames returns the names of the tasks as the job has them, and then those that it has no more.
@@ -91,17 +127,91 @@ func taskNames(alloc *api.Allocation) []string {
 	return names
 }
 
-// stateWord returns a task's state in a word.
+// specOf returns a task as the job has it, nil if it does not.
+func specOf(alloc *api.Allocation, name string) *api.Task {
+	if group := alloc.GetTaskGroup(); group != nil {
+		for _, t := range group.Tasks {
+			if t.Name == name {
+				return t
+			}
+		}
+	}
+	return nil
+}
+
+// onlyMain returns the main task of a group that has only one: what belongs to the group, its ports and checks, is shown
+// beside that task. It is empty for other groups.
+func onlyMain(alloc *api.Allocation) string {
+	only := ""
+	if group := alloc.GetTaskGroup(); group != nil {
+		for _, t := range group.Tasks {
+			if t.Lifecycle == nil && only != "" {
+				return ""
+			}
+			if t.Lifecycle == nil {
+				only = t.Name
+			}
+		}
+	}
+	return only
+}
+
+// commandOf returns a task's command as the job has it.
+func commandOf(t *api.Task) string {
+	words := []string{}
+	if command, ok := t.Config["command"].(string); ok {
+		words = append(words, command)
+	}
+	switch args := t.Config["args"].(type) {
+	case []string:
+		words = append(words, args...)
+	case []any:
+		for _, a := range args {
+			words = append(words, fmt.Sprint(a))
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+// pidsOf names the first process of a task, and how many more there are.
+func pidsOf(u *api.TaskResourceUsage) string {
+	if len(u.Pids) == 0 {
+		return ""
+	}
+	first := slices.MinFunc(slices.Collect(maps.Keys(u.Pids)), func(a, b string) int { // they are numbers
+		return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b))
+	})
+	if more := len(u.Pids) - 1; more > 0 {
+		return fmt.Sprintf("%s +%d", first, more)
+	}
+	return first
+}
+
+// stateWord returns a task's state in a word, with the exit code or the signal that ended it.
 func stateWord(s *api.TaskState) string {
+	word := s.State
 	switch {
 	case s.State == "dead" && s.Failed:
-		return "failed"
+		word = "failed"
 	case s.State == "dead":
-		return "complete"
+		word = "complete"
 	case s.State == "pending" && s.Restarts > 0:
 		return "restarting"
+	default:
+		return word
 	}
-	return s.State
+	for _, e := range slices.Backward(s.Events) {
+		if e != nil && e.Type == api.TaskTerminated {
+			if signal := e.Details["signal"]; signal != "" && signal != "0" {
+				return word + " (signal " + signal + ")"
+			}
+			if code := e.Details["exit_code"]; code != "" {
+				return word + " (" + code + ")"
+			}
+			return word
+		}
+	}
+	return word
 }
 
 // usageOf returns the processor time in percent of one processor, and the memory in bytes.

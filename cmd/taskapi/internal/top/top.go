@@ -1,7 +1,7 @@
-// Package top is the live view of an allocation for a terminal: a screen that only messages change, two small
-// interfaces through which it reads and acts, and their implementation with Nomad's SDK. It promises that a task's
-// output and names reach the terminal only as text, that memory and processor time are bounded whatever the tasks
-// write, and that the terminal is restored.
+// Package top is the live view of allocations for a terminal: screens that only messages change, two small interfaces
+// through which they read and act, and their implementation with Nomad's SDK. It promises that a task's output and
+// names reach the terminal only as text, that memory and processor time are bounded whatever the tasks write, and that
+// the terminal is restored.
 package top
 
 import (
@@ -24,8 +24,9 @@ const framesPerSecond = 15
 // terminal that can't be used or has gone away.
 func Run(ctx context.Context, c Config) error {
 	w := newWork(ctx)
-	defer w.Close()
 	m := newModel(c, w)
+	defer m.Close()
+	defer w.Close()
 	profile := colorprofile.Ascii
 	if c.Terminal.Colour {
 		profile = colorprofile.ANSI

@@ -61,14 +61,24 @@ func (f *fake) Stats(context.Context) (*api.AllocResourceUsage, error) {
 
 func (f *fake) Output(_ context.Context, task, stream string) (Output, error) {
 	text, ok := f.outputs[task+" "+stream]
-	if !ok {
+	if _, other := f.outputs[task+" stdout"]; !ok && !other {
 		return nil, ErrUnavailable
 	}
-	return &fakeOutput{text}, f.err
+	return &fakeOutput{text, stream}, f.err
 }
 
-// fakeOutput returns a text, and then nothing any more.
-type fakeOutput struct{ text string }
+// fakeOutput returns a text, and then nothing any more. Standard error was written last.
+type fakeOutput struct{ text, stream string }
+
+func (o *fakeOutput) Written() time.Time {
+	switch {
+	case o.text == "":
+		return time.Time{}
+	case o.stream == fromStderr.String():
+		return start.Add(time.Second)
+	}
+	return start
+}
 
 func (o *fakeOutput) Next() (Chunk, error) {
 	text := o.text
@@ -85,6 +95,7 @@ func (f *fake) Signal(_ context.Context, task, signal string) error {
 	return f.did("signal " + task + " " + signal)
 }
 func (f *fake) Stop(context.Context) error { return f.did("stop") }
+func (f *fake) Close()                     {}
 
 // allocation returns one with three tasks: one that runs, one that has been restarted, and one that is done.
 func allocation() *api.Allocation {
@@ -122,47 +133,72 @@ type screen struct {
 	quit bool
 }
 
-// newScreen makes a screen of the allocation of the tests that has seen everything once.
+// newScreen makes a screen inside of the allocation of the tests that has seen everything once.
 func newScreen(t *testing.T) *screen {
 	t.Helper()
-	s := newBlankScreen(t, &fake{snapshot: Snapshot{Alloc: allocation(), Index: 7}, outputs: map[string]string{
-		"server stdout": "GET /\nGET /cart\n", "server stderr": "warning: slow\n", "migrate stdout": "migrated\n",
-		"worker stdout": lines(100),
-	}})
+	s := newBlankScreen(t, newFake())
 	s.look()
 	return s
 }
 
-func newBlankScreen(t *testing.T, f *fake) *screen {
-	t.Helper()
-	w := newWork(t.Context())
-	t.Cleanup(w.Close)
+func newFake() *fake {
+	return &fake{snapshot: Snapshot{Alloc: allocation(), Index: 7}, outputs: map[string]string{
+		"server stdout": "GET /\nGET /cart\n", "server stderr": "warning: slow\n", "migrate stdout": "migrated\n",
+		"worker stdout": lines(100),
+	}}
+}
+
+// foundAs returns the allocation of a fake as a look finds it.
+func (f *fake) foundAs(id string) Found {
 	shell := func(ctx context.Context, task, line string) *exec.Cmd {
 		return exec.CommandContext(ctx, "true", task, line)
 	}
-	return &screen{newModel(Config{ID: allocation().ID, Source: f, Shell: shell,
-		Now: start.Add(time.Minute)}, w), t, f, false}
+	return Found{ID: id, Open: func() Source { return f }, Shell: shell}
+}
+
+// newBlankScreen makes a screen inside of a fake's allocation, of which nothing has been seen.
+func newBlankScreen(t *testing.T, f *fake) *screen {
+	t.Helper()
+	s := newListScreen(t, allocation().ID)
+	s.fake = f
+	s.send(foundMsg{all: []Found{f.foundAs(allocation().ID)}})
+	return s
+}
+
+// newListScreen makes a screen that has not seen anything. at is the ID of the allocation that it begins in.
+func newListScreen(t *testing.T, at string) *screen {
+	t.Helper()
+	w := newWork(t.Context())
+	t.Cleanup(w.Close)
+	now := start.Add(time.Minute)
+	return &screen{newModel(Config{Start: at, Clock: func() time.Time { return now },
+		Terminal: Terminal{Lines: true}}, w), t, nil, false}
 }
 
 // look reads everything once.
 func (s *screen) look() {
 	s.t.Helper()
-	snapshot, err := s.fake.Allocation(s.t.Context(), 0)
-	s.send(snapshotMsg{snapshot, err})
-	usage, usageErr := s.fake.Stats(s.t.Context())
-	checks, checksErr := s.fake.Checks(s.t.Context())
-	s.send(pollMsg{usage, usageErr, checks, checksErr})
+	s.snapshot(s.fake.Allocation(s.t.Context(), 0))
+	s.poll()
 	s.read()
+}
+
+// snapshot is what a look at the only allocation says.
+func (s *screen) snapshot(snapshot Snapshot, err error) tea.Cmd {
+	return s.send(snapshotMsg{s.watches[0], snapshot, err})
+}
+
+func (s *screen) poll() {
+	p := pollMsg{watch: s.watches[0]}
+	p.usage, p.usageErr = s.fake.Stats(s.t.Context())
+	p.checks, p.checksErr = s.fake.Checks(s.t.Context())
+	s.send(p)
 }
 
 // read reads the output of the chosen task.
 func (s *screen) read() {
-	output, err := s.fake.Output(s.t.Context(), s.chosen, s.stream)
-	s.send(outputMsg{choice: s.choice, output: output, err: err})
-	if err == nil {
-		chunk, err := output.Next()
-		s.send(outputMsg{s.choice, output, chunk, err})
-	}
+	msg := s.inside.openOutput(s.t.Context(), s.watches[0], s.choice, s.inside.chosen, s.inside.streams, 0)()
+	s.send(msg)
 }
 
 func (s *screen) send(msg tea.Msg) tea.Cmd {
@@ -175,13 +211,13 @@ func (s *screen) keys(names ...string) {
 	s.t.Helper()
 	for _, name := range names {
 		if cmd := s.send(keyOf(name)); cmd != nil {
-			s.begin(cmd)
+			s.begins(cmd)
 		}
 	}
 }
 
-// begin does what a key has begun, if it is short.
-func (s *screen) begin(cmd tea.Cmd) {
+// begins does what a key has begun, if it is short.
+func (s *screen) begins(cmd tea.Cmd) {
 	done := make(chan tea.Msg, 1)
 	go func() { done <- cmd() }()
 	switch msg := (<-done).(type) {
@@ -189,12 +225,18 @@ func (s *screen) begin(cmd tea.Cmd) {
 		s.quit = true
 	case actionMsg:
 		s.send(msg)
-	case outputMsg: // it is opened
-		if s.send(msg); msg.err == nil {
-			chunk, err := msg.output.Next()
-			s.send(outputMsg{msg.choice, msg.output, chunk, err})
+	case openedMsg:
+		s.send(msg)
+	case tea.BatchMsg:
+		for _, cmd := range msg {
+			s.begins(cmd)
 		}
 	}
+}
+
+// written is what the chosen task writes now.
+func (s *screen) written(text string) {
+	s.send(outputMsg{choice: s.choice, output: &fakeOutput{}, chunk: Chunk{Text: []byte(text)}})
 }
 
 func (s *screen) typed(text string) {

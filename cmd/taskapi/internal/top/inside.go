@@ -1,0 +1,376 @@
+package top
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	tea "charm.land/bubbletea/v2"
+
+	"taskapi/cmd/taskapi/internal/output"
+)
+
+// inside is the screen of one allocation: its tasks, and panels about them.
+type inside struct {
+	*Model
+	*watch
+	selection
+	rows   []task // in the order of the table
+	order  int    // index of the table's order
+	filter string
+	grown  grown
+
+	panels [panelCount]panel
+	panel  panelKind
+	focus  focus
+	zoomed bool
+	only   bool // events and checks of the chosen task alone
+
+	streams []stream // of the output
+	opened  string   // the task and streams of the output shown
+	end     context.CancelFunc
+}
+
+func newInside(m *Model, w *watch) *inside {
+	s := &inside{Model: m, watch: w, streams: bothStreams, end: func() {}}
+	for i := range s.panels {
+		follow := panelKind(i) == outputPanel || panelKind(i) == eventsPanel
+		s.panels[i] = panel{text: buffer{clean: m.clean()}, follow: follow}
+	}
+	return s
+}
+
+var bothStreams = []stream{fromStdout, fromStderr}
+
+func (s *inside) close() {
+	s.end()
+	s.choice++
+}
+
+// arrange makes the rows of the table, and what the panels say of the allocation.
+func (s *inside) arrange() {
+	all := s.tasksOf(s.watch)
+	if s.chosen == "" && len(all) > 0 {
+		s.chosen = firstChoice(all)
+	}
+	s.rows = slices.DeleteFunc(all, func(t task) bool { return matchIn(t.name, s.filter) < 0 })
+	slices.SortStableFunc(s.rows, orders[s.order].compare)
+	keys := make([]string, len(s.rows))
+	for i, t := range s.rows {
+		keys[i] = t.name
+	}
+	s.set(keys)
+	s.tell()
+}
+
+// firstChoice returns the task that is chosen first: a main task that runs, else a main task, else any.
+func firstChoice(tasks []task) string {
+	for _, like := range []func(task) bool{
+		func(t task) bool { return t.main && t.state == "running" },
+		func(t task) bool { return t.main },
+	} {
+		if i := slices.IndexFunc(tasks, like); i >= 0 {
+			return tasks[i].name
+		}
+	}
+	return tasks[0].name
+}
+
+// tell writes the events, the checks and the details into their panels.
+func (s *inside) tell() {
+	if s.alloc == nil {
+		return
+	}
+	only := ""
+	if s.only {
+		only = s.chosen
+	}
+	s.panels[eventsPanel].text.replace(s.eventLines(s.watch, only))
+	s.panels[checksPanel].text.replace(s.checkLines(s.watch, only))
+	if s.has() {
+		s.panels[detailsPanel].text.replace(s.detailLines(s.watch, s.rows[s.cursor]))
+	}
+}
+
+// pick chooses a task.
+func (s *inside) pick(row int) {
+	was := s.chosen
+	s.choose(row)
+	if s.chosen != was {
+		s.panels[detailsPanel].top = 0
+		s.tell()
+	}
+}
+
+func (s *inside) output() *panel { return &s.panels[outputPanel] }
+
+func (s *inside) shown() *panel { return &s.panels[s.panel] }
+
+// follow opens the output of the chosen task, unless it is open already.
+func (s *inside) follow() tea.Cmd {
+	want := s.chosen + " " + s.streamsText()
+	if s.chosen == "" || s.opened == want {
+		return nil
+	}
+	pause := chosenPause
+	if s.opened == "" {
+		pause = 0
+	}
+	s.opened = want
+	p := s.output()
+	p.text.reset()
+	p.top, p.column, p.follow, p.note = 0, 0, true, "opening"
+	return s.reopen(pause)
+}
+
+// reopen opens the output again, after a pause.
+func (s *inside) reopen(pause time.Duration) tea.Cmd {
+	s.end()
+	s.choice++
+	ctx, end := context.WithCancel(s.work.context)
+	s.end = end
+	return s.openOutput(ctx, s.watch, s.choice, s.chosen, s.streams, pause)
+}
+
+func (s *inside) streamsText() string {
+	if len(s.streams) == 1 {
+		return s.streams[0].String()
+	}
+	return "stdout and stderr"
+}
+
+// outputs takes over what was read of the output, if it is still that of the chosen task, and reads on.
+func (s *inside) outputs(msg tea.Msg) tea.Cmd {
+	switch msg := msg.(type) {
+	case outputMsg:
+		if msg.choice == s.choice {
+			return s.read(msg)
+		}
+	case openedMsg:
+		if msg[0].choice != s.choice {
+			return nil
+		}
+		s.output().note = ""
+		var cmds []tea.Cmd
+		for _, o := range msg {
+			if o.output == nil {
+				s.output().note = s.clean().text(o.err.Error())
+				return s.reopen(awayPause)
+			}
+		}
+		for _, o := range msg {
+			cmds = append(cmds, s.read(o))
+		}
+		return tea.Batch(cmds...)
+	}
+	return nil
+}
+
+// read adds a part of a stream, and reads on.
+func (s *inside) read(o outputMsg) tea.Cmd {
+	p := s.output()
+	p.note = ""
+	switch {
+	case errors.Is(o.err, io.EOF):
+		p.note = "removed"
+		return nil
+	case o.err != nil:
+		p.note = s.clean().text(o.err.Error())
+		return s.readOutput(o, awayPause)
+	case len(o.chunk.Text) == 0:
+		return s.readOutput(o, 0)
+	}
+	if o.chunk.Gap {
+		p.text.note(o.stream, "[output is missing here: it came faster than it can be shown]")
+	}
+	p.text.write(o.stream, o.chunk.Text)
+	return s.readOutput(o, outputPause)
+}
+
+// title says which allocation it is, and how it is.
+func (s *inside) title() (left, right string, mark style) {
+	left = s.clean().text(s.name())
+	if id := s.shortID(); s.alloc != nil && s.width >= wideTitle {
+		left += "  " + id
+	}
+	right, mark = s.state(s.now)
+	return left, s.clean().text(right), mark
+}
+
+// summary adds up what the tasks use, or says what is the matter.
+func (s *inside) summary() string {
+	switch {
+	case s.gone:
+		return s.paint(faintStyle, " The allocation has been removed: this is the last that was seen of it.")
+	case s.presence == connecting:
+		return s.paint(faintStyle, " "+s.clean().text(s.why))
+	case s.presence == away:
+		return s.paint(badStyle, " No taskapi answers, trying again; the tasks may run on: "+s.clean().text(s.why))
+	case s.presence == ended:
+		return s.paint(faintStyle, " The allocation has ended: this is the last that was seen of it.")
+	}
+	return s.summaryOf(s.figures(), s.watch, s.ports(""))
+}
+
+// draw returns the rows of the screen between its title and its last line.
+func (s *inside) draw(y, lines int) []string {
+	layout := layoutOf(lines, max(len(s.rows), 1), mostTasks, minPanel, s.zoomed)
+	out := make([]string, 0, lines)
+	if layout.summary > 0 {
+		out = append(out, s.summary())
+	}
+	from, to := s.window(layout.tasks)
+	mark := chosenStyle
+	if s.focus == onPanel {
+		mark = restingStyle
+	}
+	heading, rows := tableOf(s.Model, s.taskColumns(s.watch), s.rows[from:to], s.width, s.cursor-from, mark, &s.grown)
+	if layout.heading > 0 {
+		out = append(out, heading)
+	}
+	if layout.tasks > 0 {
+		s.zones = append(s.zones, zone{0, s.width, y + len(out), y + len(out) + layout.tasks, func(_, line int) {
+			s.focus = onTasks
+			if from+line < len(s.rows) {
+				s.pick(from + line)
+			}
+		}, func(by int) { s.pick(s.cursor + by) }})
+		if len(s.rows) == 0 && s.filter != "" {
+			rows = []string{s.paint(faintStyle, " no task is named like "+s.clean().text(s.filter)+"; Esc shows all")}
+		}
+		out = append(out, fill(rows, layout.tasks)...)
+	}
+	if layout.bar > 0 {
+		s.shown().fit(layout.panel)
+		out = append(out, s.bar(y+len(out)))
+	}
+	return append(out, s.drawPanels(y+len(out), layout.panel)...)
+}
+
+// bar names the panels, and says where in the text of the panel the reader is.
+func (s *inside) bar(y int) string {
+	left, at := "", 1
+	for kind := range panelCount {
+		name := fmt.Sprintf(" %d %s ", kind+1, s.panelTitle(kind))
+		mark := faintStyle
+		switch {
+		case kind == s.panel && s.focus == onPanel:
+			mark = focusStyle
+		case kind == s.panel:
+			mark = tabStyle
+		case s.width < 60:
+			continue
+		}
+		if wide := len(name); kind != s.panel {
+			s.zones = append(s.zones, zone{at, at + wide, y, y + 1, func(int, int) { s.panel = kind }, nil})
+		}
+		at += len(name)
+		left += s.paint(mark, name)
+	}
+	p := s.shown()
+	right := p.position()
+	if p.column > 0 {
+		right = fmt.Sprintf("column %d  %s", p.column+1, right)
+	}
+	if p.note != "" && len(p.text.lines) > 0 {
+		right = p.note
+	}
+	return s.rule(left, right, true)
+}
+
+// rule returns a line across the screen with texts at its left and its right. painted says that left has its own style.
+func (m *Model) rule(left, right string, painted bool) string {
+	stroke := "-"
+	if m.Terminal.Lines {
+		stroke = "─"
+	}
+	if right != "" {
+		right = " " + right + " "
+	}
+	if !painted {
+		left = m.paint(tabStyle, " "+left+" ")
+	}
+	right = ansiTruncate(right, m.width/2)
+	left = ansiTruncate(left, m.width-2-ansiWidth(right))
+	between := max(m.width-2-ansiWidth(left)-ansiWidth(right), 0)
+	return m.paint(faintStyle, stroke) + left + m.paint(faintStyle, strings.Repeat(stroke, between)) + right +
+		m.paint(faintStyle, stroke)
+}
+
+func (s *inside) panelTitle(kind panelKind) string {
+	switch {
+	case kind != s.panel || s.chosen == "":
+	case kind == outputPanel && len(s.streams) == 1:
+		return "Output of " + s.clean().text(s.chosen) + " (" + s.streams[0].String() + ")"
+	case kind == outputPanel || kind == detailsPanel || s.only:
+		return kind.String() + " of " + s.clean().text(s.chosen)
+	}
+	return kind.String()
+}
+
+// drawPanels returns the rows of the panel and, on a wide screen, of the details beside it.
+func (s *inside) drawPanels(y, lines int) []string {
+	if lines <= 0 {
+		return nil
+	}
+	width, side := sidesOf(s.width)
+	if s.panel == detailsPanel || s.zoomed {
+		width, side = s.width, 0
+	}
+	left := s.drawPanel(s.panel, lines, width)
+	s.zones = append(s.zones, zone{0, width, y, y + lines, func(int, int) { s.focus = onPanel }, s.shown().scroll})
+	if side == 0 {
+		return left
+	}
+	edge := "|"
+	if s.Terminal.Lines {
+		edge = "│"
+	}
+	details := &s.panels[detailsPanel]
+	s.zones = append(s.zones, zone{width, s.width, y, y + lines, nil, details.scroll})
+	right := s.drawPanel(detailsPanel, lines, side-2)
+	for i := range left {
+		left[i] = pad(ansiTruncate(left[i], width), width) + s.paint(faintStyle, edge) + " " + right[i]
+	}
+	return left
+}
+
+// drawPanel returns the lines of a panel that are in sight, with the matches of a search.
+func (s *inside) drawPanel(kind panelKind, lines, width int) []string {
+	p := &s.panels[kind]
+	p.fit(lines)
+	out := make([]string, 0, lines)
+	both := kind == outputPanel && len(s.streams) > 1
+	for n := p.top; n < min(p.top+lines, p.text.after()); n++ {
+		l := p.text.lines[n-p.text.first]
+		gutter := ""
+		if both {
+			gutter = "  "
+			if l.stream == fromStderr {
+				gutter = s.paint(badStyle, "!") + " "
+			}
+		}
+		text := s.highlight(cut(l.text, p.column, width-ansiWidth(gutter)), p.text.query, n == p.match)
+		switch {
+		case kind == detailsPanel && l.text == strings.ToUpper(l.text):
+			text = s.paint(headStyle, text)
+		case kind == checksPanel || kind == detailsPanel:
+			text = s.paintFirst(text)
+		}
+		out = append(out, gutter+text)
+	}
+	if len(p.text.lines) == 0 {
+		text := p.note
+		if text == "" {
+			text = "nothing yet"
+		}
+		out = append(out, s.paint(faintStyle, " "+text))
+	}
+	return fill(out, lines)
+}
+
+func (s *inside) shortID() string { return output.ShortID(s.ID) }
