@@ -1,8 +1,8 @@
 # What people run. `make` alone builds; `make demo` shows it working; `make test` proves it.
 
 GO ?= go
-# A build of a tagged commit carries the tag; others the version in the source.
-VERSION ?= $(shell git describe --tags --dirty 2>/dev/null)
+# The version that the manual pages name; the source has the program's.
+VERSION ?= $(shell sed -n 's/^var version = "\(.*\)"$$/\1/p' cmd/taskapi/main.go)
 # How long each fuzz target runs in `make fuzz`.
 FUZZTIME ?= 10s
 # How often `make soak` kills each of taskapi, its keeper, and both.
@@ -13,15 +13,17 @@ MAN ?= bin/man
 
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOTESTSUM = gotest.tools/gotestsum@v1.13.0
+NFPM = github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.45.2
+CYCLONEDX = github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.10.0
 GOLANGCI_LINT = github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 # What other people's tests import also builds on macOS.
 PORTABLE = ./auth/... ./identity/... ./ratelimit/... ./internal/peercred
 
 .DEFAULT_GOAL := build
-.PHONY: build examples test check fuzz soak bench demo man clean
+.PHONY: build examples test check fuzz soak bench demo man release clean
 
 build: examples
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w $(if $(VERSION),-X main.version=$(VERSION))' -o bin/taskapi ./cmd/taskapi
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/taskapi ./cmd/taskapi
 
 examples:
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/demo-server ./examples/server
@@ -68,5 +70,9 @@ man:
 demo: build
 	examples/demo.sh bin
 
+# Binaries, packages, images, lists of contents and checksums, in dist. docs/install.md says how they are checked.
+release:
+	GO='$(GO)' NFPM='$(NFPM)' CYCLONEDX='$(CYCLONEDX)' packaging/release dist
+
 clean:
-	rm -rf bin
+	rm -rf bin dist

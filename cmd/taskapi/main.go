@@ -10,7 +10,7 @@ import (
 	"taskapi/internal/proc"
 )
 
-// version is the program's, set by the linker (-X main.version=...).
+// version is the program's: the only place of it. Tests have the linker set another one (-X main.version=...).
 var version = "0.2.0"
 
 func main() {

@@ -1,0 +1,5 @@
+# How taskapi works in the units taskapi-user@NAME; /usr/share/doc/taskapi/settings.md lists the settings.
+
+# audit {
+#   path = "/var/log/taskapi-user/audit.log"
+# }
