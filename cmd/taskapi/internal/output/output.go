@@ -121,6 +121,9 @@ type Template struct{ parsed *template.Template }
 // a list. Errors: *TemplateError.
 func ParseTemplate(text string) (*Template, error) {
 	t, err := template.New("template").Option("missingkey=error").Funcs(functions).Parse(text)
+	if err == nil && !strings.Contains(text, "{{") {
+		err = fmt.Errorf("%q has no field in {{ }}", text)
+	}
 	if err != nil {
 		return nil, &TemplateError{err}
 	}
