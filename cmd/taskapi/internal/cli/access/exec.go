@@ -160,11 +160,15 @@ func (l *execCommandLine) read(args []string, dash int, named bool) error {
 		return base.Usagef("COMMAND is missing: taskapi exec [flags] [ALLOC] [TASK] -- COMMAND [ARG]")
 	case len(l.names) > 2:
 		return base.Usagef("want ALLOC and TASK before --, not %d arguments: unexpected %q", len(l.names), l.names[2])
+	case slices.ContainsFunc(l.names, startsAsFlag) || dash < 0 && len(l.command) > 0 && startsAsFlag(l.command[0]):
+		return base.Usagef("flags stand before ALLOC and TASK: taskapi exec [flags] [ALLOC] [TASK] -- COMMAND [ARG]")
 	case l.escape != "none" && len(l.escape) != 1:
-		return base.Usagef("--escape %q must be one character, or none", l.escape)
+		return base.Usagef("--escape %q must be one character, or none; the environment is the task's own", l.escape)
 	}
 	return nil
 }
+
+func startsAsFlag(arg string) bool { return strings.HasPrefix(arg, "-") }
 
 // checkTerminal decides whether the command gets a terminal.
 func (l *execCommandLine) checkTerminal(w base.Environment) error {
