@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -284,12 +285,20 @@ func doubleDashes(root *cobra.Command, args []string) []string {
 		switch {
 		case arg == "--", base.RunsAnother(cmd) && i >= words && !isFlag(arg) && !takesValue(cmd, args[i-1]):
 			return out
-		case cmd.Name() == "exec" && (arg == "-it" || arg == "-ti"): // two flags of one letter
+		case isFlag(arg) && areLetters(cmd, arg[1:]): // as in -it
 		case len(arg) > 2 && arg[0] == '-' && unicode.IsLetter(rune(arg[1])) && arg[2] != '=':
 			out[i] = "-" + arg
 		}
 	}
 	return out
+}
+
+// areLetters reports whether a command has no flag of this name, and one for each letter of it; a number may follow.
+func areLetters(cmd *cobra.Command, name string) bool {
+	unknown := func(letter rune) bool {
+		return letter >= utf8.RuneSelf || cmd.Flags().ShorthandLookup(string(letter)) == nil
+	}
+	return cmd.Flags().Lookup(name) == nil && !strings.ContainsFunc(strings.TrimRight(name, "0123456789"), unknown)
 }
 
 func isFlag(arg string) bool { return len(arg) > 1 && arg[0] == '-' }

@@ -59,7 +59,7 @@ A template gets each line: .Task .Stream .Line.`,
 	}, func(ctx context.Context, found base.Target) error { return o.run(ctx, w, found) })
 	f := cmd.Flags()
 	f.BoolVarP(&o.follow, "follow", "f", false, "print more as it is written, until the allocation ends")
-	f.IntVar(&o.tail, "tail", -1, "begin with the last `N` lines of each stream")
+	f.IntVarP(&o.tail, "tail", "n", -1, "begin with the last `N` lines of each stream")
 	f.Lookup("tail").DefValue = "all"
 	f.BoolVar(&o.stdout, "stdout", false, "only standard output")
 	f.BoolVar(&o.stderr, "stderr", false, "only standard error")
