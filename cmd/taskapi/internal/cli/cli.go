@@ -136,18 +136,22 @@ func newRoot(w base.Environment, only string) *cobra.Command {
 its tasks a Unix socket where Nomad's HTTP API answers to the holder of the task's identity.
 
 Flags may be written in Nomad's style (-var) or GNU's (--var).`,
-		Version:       w.Version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          cobra.ArbitraryArgs,
-		RunE:          base.HelpOrUnknown,
 
 		DisableSuggestions: true, // base.UnknownCommand makes them
 	}
 	root.SetIn(w.Stdin)
 	root.SetOut(w.Stdout)
 	root.SetErr(w.Stderr)
-	root.SetVersionTemplate(versionLine(w))
+	version := root.Flags().BoolP("version", "v", false, "version for taskapi")
+	root.RunE = func(cmd *cobra.Command, args []string) error {
+		if *version && len(args) == 0 {
+			return w.Printf("%s", versionLine(w))
+		}
+		return base.HelpOrUnknown(cmd, args)
+	}
 	root.SetFlagErrorFunc(base.FlagError)
 	for _, g := range groups {
 		for _, c := range g.commands {
@@ -190,7 +194,7 @@ func strictHelp(root *cobra.Command) {
 	help.Args = func(_ *cobra.Command, args []string) error {
 		found, rest, err := root.Find(args)
 		if err != nil || len(rest) > 0 {
-			return base.Usage(base.UnknownCommand(found, rest[0]))
+			return base.Usage(base.UnknownCommand(found, rest...))
 		}
 		return nil
 	}

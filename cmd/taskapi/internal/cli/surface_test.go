@@ -153,6 +153,22 @@ func TestHints(t *testing.T) {
 	}
 }
 
+// TestFlagHints: a command that has what a hint needs refuses the flag with that hint, another command without.
+func TestFlagHints(t *testing.T) {
+	with := map[string]string{"--json": "ps", "--template": "status", "--task": "logs", "JOBFILE": "validate",
+		"--alloc": "checks", "--follow": "events", "--data-dir": "stop", "": "version"}
+	for _, h := range base.FlagHints {
+		for name := range strings.FieldsSeq(h.Names) {
+			if got := errorOf(t, with[h.Has], "--"+name); !strings.HasSuffix(got, "; "+h.Hint+"\n") {
+				t.Errorf("'taskapi %s --%s' prints %q, want the hint %q", with[h.Has], name, got, h.Hint)
+			}
+			if got := errorOf(t, "completion", "bash", "--"+name); h.Has != "" && strings.Contains(got, h.Hint) {
+				t.Errorf("'taskapi completion bash --%s' prints %q", name, got)
+			}
+		}
+	}
+}
+
 // TestNoSlipIsOfferedAnEnd: whatever one letter of a command is mistyped, no command is suggested that ends or removes
 // something.
 func TestNoSlipIsOfferedAnEnd(t *testing.T) {
@@ -184,7 +200,7 @@ func TestNomadsNounIsUnderstood(t *testing.T) {
 		"job frobnicate x":  `unknown command "frobnicate"`,
 		"alloc alloc run":   `unknown command "alloc"`,
 		"status job alloc":  "want one ALLOC",
-		"alloc -json":       "unknown flag",
+		"alloc -json":       `unknown command "alloc"`,
 		"job delete my-job": "nothing was done",
 	} {
 		if got := errorOf(t, strings.Fields(args)...); !strings.Contains(got, want) {

@@ -71,7 +71,7 @@ func Complete(cmd *cobra.Command) {
 // HelpOrUnknown prints a command's help, and refuses arguments: the first names no subcommand.
 func HelpOrUnknown(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return Usage(UnknownCommand(cmd, args[0]))
+		return Usage(UnknownCommand(cmd, args...))
 	}
 	return cmd.Help()
 }
@@ -79,6 +79,7 @@ func HelpOrUnknown(cmd *cobra.Command, args []string) error {
 // wanted describes a flag's value, by its type's name.
 var wanted = map[string]string{
 	"bool":     "true or false",
+	"int":      "a whole number, such as 2",
 	"duration": "a duration, such as 90s, 30m or 24h",
 }
 
@@ -93,12 +94,15 @@ var now = map[string]string{
 	"consul-key-file": "consul.key_file",
 }
 
-// FlagError returns an error of a flag in the words of this program.
+// FlagError returns an error of a flag in the words of this program. After an unknown command, the error is about the
+// command.
 func FlagError(cmd *cobra.Command, err error) error {
-	_, path, _ := strings.Cut(cmd.CommandPath(), " ")
+	if before := cmd.Flags().Args(); len(before) > 0 && cmd.HasSubCommands() {
+		return Usage(UnknownCommand(cmd, before...))
+	}
 	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok {
 		name := unknown.GetSpecifiedName()
-		if hint := hintFor(path + " --" + name); hint != "" {
+		if hint := flagHint(cmd, name); hint != "" {
 			return Usagef("%w; %s", err, hint)
 		}
 		if setting := now[name]; setting != "" && cmd.Flags().Lookup("option") != nil {
@@ -146,13 +150,15 @@ func IsDestructive(cmd *cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// UnknownCommand returns the error for a name that is no command below cmd, with a hint for a word of docker, kubectl
-// or nomad, or for a name that is nearly a command's. A command that ends or removes something is never the hint for
-// a mistyped name.
-func UnknownCommand(cmd *cobra.Command, name string) error {
-	_, path, _ := strings.Cut(cmd.CommandPath(), " ")
-	if hint := hintFor(strings.TrimSpace(path + " " + name)); hint != "" {
-		return fmt.Errorf("unknown command %q; %s", name, hint)
+// UnknownCommand returns the error for the first of the arguments, which is no command below cmd, with a hint for a
+// word of docker, kubectl or nomad, alone or with the next one, or for a name that is nearly a command's. A command
+// that ends or removes something is never the hint for a mistyped name.
+func UnknownCommand(cmd *cobra.Command, args ...string) error {
+	name := args[0]
+	for n := min(len(args), 2); n > 0; n-- {
+		if hint := hintFor(append(words(cmd), args[:n]...)...); hint != "" {
+			return fmt.Errorf("unknown command %q; %s", strings.Join(args[:n], " "), hint)
+		}
 	}
 	if near := nearest(cmd.Commands(), name); near != nil && near.Annotations[destructive] == "" {
 		return fmt.Errorf("unknown command %q; did you mean %q?", name, near.Name())

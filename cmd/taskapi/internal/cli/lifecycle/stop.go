@@ -65,6 +65,9 @@ Exit code: 0 when the allocations have ended, 1 when one could not be stopped.`,
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			found, err := toStop(cmd.Context(), w, &at, args, all)
+			if err != nil && purge {
+				return fmt.Errorf("%w; 'taskapi gc ALLOC' removes an allocation that has ended", err)
+			}
 			if err != nil {
 				return err
 			}
