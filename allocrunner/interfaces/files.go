@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 )
@@ -54,6 +55,20 @@ type Files interface {
 	Open(path string, span Span) (Frames, error)
 	// Logs returns the output of a task over all of its log files.
 	Logs(task, kind string, span Span) (Frames, error)
+}
+
+// LogClock is implemented by Files that know when a task has written its output.
+type LogClock interface {
+	// LogTimes returns the times of a log file, which is named as frames name it. It returns nil when there are none.
+	LogTimes(file string) LogTimes
+}
+
+// LogTimes are the times of one log file, also of one that grows.
+type LogTimes interface {
+	// At returns when the output at an offset of the file was read from the task, to a millisecond. It returns false when
+	// that is unknown. Offsets must rise from call to call.
+	At(offset int64) (time.Time, bool)
+	Close() error
 }
 
 // Span is the part of a file to read.

@@ -50,7 +50,7 @@ func TestIsolatedTasksOnAFullDisk(t *testing.T) {
 
 	second := startProcess(t, dir, file, "--isolate-users")
 	until(t, second, "it goes on", func() bool {
-		return strings.Contains(taskapi(t, "status", "--data-dir", dir), " running  ")
+		return strings.Contains(taskapi(t, "status", "--data-dir", dir), "]  running  ")
 	})
 	if !alive(pid) {
 		t.Errorf("the task has not run on:\n%s", second.out)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path"
 	"slices"
+	"strings"
 
 	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sys/unix"
@@ -351,3 +352,34 @@ func (s *logFrames) Close() error {
 	}
 	return err
 }
+
+var _ interfaces.LogClock = files{}
+
+// LogTimes reads with the rights of Logs.
+func (f files) LogTimes(file string) interfaces.LogTimes {
+	name, inLogs := strings.CutPrefix(file, logPath)
+	if !inLogs || strings.Contains(name, "/") {
+		return nil
+	}
+	var found *os.File
+	err := files{f.Tree, nil}.at(logPath, func(e *entry) error {
+		dir, err := e.openDir()
+		if err != nil {
+			return err
+		}
+		defer dir.Close()
+		found, err = openRegular(int(dir.Fd()), logs.TimesName(name))
+		return err
+	})
+	if err != nil {
+		return nil
+	}
+	return logTimes{logs.NewTimes(found), found}
+}
+
+type logTimes struct {
+	*logs.Times
+	file *os.File
+}
+
+func (t logTimes) Close() error { return t.file.Close() }

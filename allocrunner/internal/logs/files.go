@@ -74,8 +74,9 @@ func (r *Rotator) openNextLocked(index int) error {
 func (r *Rotator) useLocked(file *os.File, size int64) {
 	if r.file != nil {
 		r.file.Close()
+		r.times.close()
 	}
-	r.file, r.size, r.lineStart = file, size, true
+	r.file, r.size, r.lineStart, r.times = file, size, true, openTimes(r.dir, file.Name(), size)
 	last := make([]byte, 1)
 	if size > 0 {
 		_, err := file.ReadAt(last, size-1)
@@ -98,6 +99,10 @@ func (r *Rotator) pruneLocked() {
 func (r *Rotator) removeLocked(index int) {
 	err := unix.Unlinkat(int(r.dir.Fd()), r.fileName(index), 0)
 	if err != nil && !errors.Is(err, unix.ENOENT) {
+		r.cfg.Logger.Warn("old log file can't be removed", "log", r.fileName(index), "error", err)
+		return
+	}
+	if err := removeTimes(r.dir, r.fileName(index)); err != nil {
 		r.cfg.Logger.Warn("old log file can't be removed", "log", r.fileName(index), "error", err)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -54,6 +55,7 @@ type Rotator struct {
 	lineStart bool       // file is empty or ends with a newline
 	lost      int64      // bytes lost since the last note in the file
 	reason    error      // why the first of them were lost
+	times     *times     // of file
 }
 
 // Open opens the newest file of the stream for appending, or makes NAME.0. An error means that the directory or the
@@ -146,6 +148,7 @@ func (r *Rotator) Close() error {
 	r.dir = nil
 	if r.file != nil {
 		err = r.file.Close()
+		r.times.close()
 		r.file = nil
 	}
 	return err
@@ -165,6 +168,7 @@ func (r *Rotator) appendLocked(p []byte) {
 			}
 			continue
 		}
+		r.times.note(r.size, time.Now())
 		n, err := r.file.Write(p[:n])
 		if n > 0 {
 			r.size += int64(n)
@@ -215,6 +219,7 @@ func (r *Rotator) noteLocked() bool {
 	if !r.lineStart {
 		text = "\n" + text
 	}
+	r.times.note(r.size, time.Now())
 	n, err := r.file.WriteString(text)
 	r.size += int64(n)
 	if err != nil {

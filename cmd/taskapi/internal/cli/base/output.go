@@ -29,7 +29,11 @@ func AddOutput(cmd *cobra.Command, o *OutputFlags) {
 func AddOutputAs(cmd *cobra.Command, o *OutputFlags, usage string) {
 	f, before := cmd.Flags(), cmd.PreRunE
 	f.BoolVar(&o.JSON, "json", false, usage)
-	f.StringVarP(&o.Template, "template", "t", "",
+	short := "t"
+	if f.ShorthandLookup(short) != nil { // the command has another meaning for it
+		short = ""
+	}
+	f.StringVarP(&o.Template, "template", short, "",
 		"print the value of --json with a Go `TEMPLATE`, with the SDK's field names")
 	cmd.PreRunE = func(cmd *cobra.Command, args []string) (err error) {
 		if before != nil {

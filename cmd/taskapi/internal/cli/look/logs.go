@@ -1,13 +1,17 @@
 package look
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -28,48 +32,108 @@ type logsOptions struct {
 	follow         bool
 	tail           int // lines; negative for all
 	stdout, stderr bool
+	times          bool
+	since, pattern string
 	out            base.OutputFlags
 }
 
-// maxTail bounds the lines whose positions are kept in memory.
+// maxTail bounds the lines, or their positions, that are kept in memory.
 const maxTail = 1_000_000
 
 func Logs(w base.Environment) *cobra.Command {
 	var o logsOptions
-	cmd := base.OnTarget(w, base.ToReadTasks, &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "logs [flags] [ALLOC] [TASK]",
 		Short: "Print the output of tasks, also after they have ended",
-		Long: `Prints the output of an allocation's tasks from the log files in its directory.
+		Long: `Prints the output of an allocation's tasks, standard output and standard error, in the order of its lines'
+times. The log files in the allocation's directory stay as the tasks wrote them.
 
 With several tasks, each line begins with its task's name and | for standard output or ! for standard error.
 Characters that could control a terminal are replaced. With one TASK, its output is copied unchanged, standard error
 to standard error, so that it can go into a file.
 
-The allocation may have ended, and no taskapi has to run. Without -f, a task's standard output comes before its
-standard error, since log files keep no times. With -f, lines come as they are written, also after a restart of a task
-or an upgrade of taskapi. A task's logs block says how much is kept (by default 10 files of 10 MB). If output was
-removed before logs could read it, a line says which files are missing.
+The time of a line, which --time shows, is when taskapi read its beginning from the task, to a millisecond. Lines of
+one millisecond stand task by task, standard output first. Lines that a taskapi of an older version has kept have no
+time: they come first, and --since leaves them out.
+
+The allocation may have ended, and no taskapi has to run. With -f, lines come as they are written, also after a restart
+of a task or an upgrade of taskapi. A task's logs block says how much is kept (by default 10 files of 10 MB). If output
+was removed before logs could read it, a line says which files are missing.
 
 ` + base.TaskArgs + `
 
-A template gets each line: .Task .Stream .Line.`,
+A template gets each line: .Task .Stream .Line .Time.`,
 		Example: `  taskapi logs -f
-  taskapi logs --tail 20 --stderr hello
+  taskapi logs -n 20 --stderr hello
+  taskapi logs -t --since 10m -g 'error|refused'
   taskapi logs hello greeter > greeter.log`,
-	}, func(ctx context.Context, found base.Target) error { return o.run(ctx, w, found) })
+		PreRunE: func(_ *cobra.Command, args []string) error {
+			if o.times && len(args) > 0 && strings.Contains(args[0], "{{") {
+				return base.Usagef("-t is --time: write --template for a template")
+			}
+			return nil
+		},
+	}
+	base.OnTarget(w, base.ToReadTasks, cmd, func(ctx context.Context, found base.Target) error {
+		return o.run(ctx, w, found)
+	})
 	f := cmd.Flags()
 	f.BoolVarP(&o.follow, "follow", "f", false, "print more as it is written, until the allocation ends")
-	f.IntVarP(&o.tail, "tail", "n", -1, "begin with the last `N` lines of each stream")
+	f.IntVarP(&o.tail, "tail", "n", -1, "begin with the last `N` lines of each stream, of those that are printed")
 	f.Lookup("tail").DefValue = "all"
 	f.BoolVar(&o.stdout, "stdout", false, "only standard output")
 	f.BoolVar(&o.stderr, "stderr", false, "only standard error")
-	base.AddOutputAs(cmd, &o.out, "print each line as a JSON object with task, stream and line")
+	f.BoolVarP(&o.times, "time", "t", false, "begin each line with its time")
+	f.StringVar(&o.since, "since", "", "only lines of the last DURATION, such as 10m, or since a `TIME`, such as 15:04:05")
+	f.StringVarP(&o.pattern, "grep", "g", "", "only lines that match a regular expression (RE2 `PATTERN`)")
+	base.AddOutputAs(cmd, &o.out, "print each line as a JSON object with task, stream, line and time")
 	return cmd
+}
+
+// filter says which lines are printed.
+type filter struct {
+	since    time.Time      // zero for all
+	pattern  *regexp.Regexp // nil for all
+	timeless atomic.Int64   // lines that were left out because their time is unknown
+}
+
+func (o *logsOptions) newFilter(now time.Time) (*filter, error) {
+	var f filter
+	var err error
+	if o.since != "" {
+		if f.since, err = output.ParseSince(o.since, now); err != nil {
+			return nil, base.Usagef("--since %q: %w", o.since, err)
+		}
+	}
+	if o.pattern != "" {
+		if f.pattern, err = regexp.Compile(o.pattern); err != nil {
+			return nil, base.Usagef("--grep %q: %w", o.pattern, err)
+		}
+	}
+	return &f, nil
+}
+
+// all reports whether every line is printed.
+func (f *filter) all() bool { return f.since.IsZero() && f.pattern == nil }
+
+func (f *filter) has(l follow.Line) bool {
+	switch {
+	case f.pattern != nil && !f.pattern.Match(bytes.TrimSuffix(l.Text, []byte("\n"))):
+		return false
+	case !f.since.IsZero() && l.Time.IsZero():
+		f.timeless.Add(1)
+		return false
+	}
+	return !l.Time.Before(f.since)
 }
 
 func (o *logsOptions) run(ctx context.Context, w base.Environment, t base.Target) error {
 	if o.tail > maxTail {
 		return base.Usagef("--tail %d is more than %d lines: leave it out for all", o.tail, maxTail)
+	}
+	only, err := o.newFilter(time.Now())
+	if err != nil {
+		return err
 	}
 	files, err := t.Files()
 	if err != nil {
@@ -84,17 +148,15 @@ func (o *logsOptions) run(ctx context.Context, w base.Environment, t base.Target
 		kinds = map[bool][]string{true: {api.FSLogNameStdout}, false: {api.FSLogNameStderr}}[o.stdout]
 	}
 	l := &logsPrinter{
-		files: files, out: w.Stdout, err: w.Stderr,
+		files: files, out: w.Stdout, err: w.Stderr, only: only, times: o.times, tail: o.tail,
 		colors: w.Colors(), tasks: base.TaskNames(t.Alloc), raw: t.Task != "" && !o.out.ForPrograms(), format: &o.out, w: w,
 	}
 	ctx, release := base.UntilSignal(ctx)
 	defer release()
-	streams := follow.StreamsOf(tasks, kinds...)
-	begins, err := o.begins(ctx, l.files, streams)
-	if err == nil && o.follow {
-		err = l.follow(ctx, t, streams, begins)
-	} else if err == nil {
-		err = l.printAll(ctx, t, streams, begins)
+	err = l.print(ctx, t, follow.StreamsOf(tasks, kinds...), o.follow)
+	if n := only.timeless.Load(); n > 0 && err == nil {
+		w.Warnf("%d %s left out, because no time is known of %s", n, base.Plural(int(n), "line is", "lines are"),
+			base.Plural(int(n), "it", "them"))
 	}
 	if errors.Is(err, context.Canceled) { // by a signal
 		return nil
@@ -102,44 +164,13 @@ func (o *logsOptions) run(ctx context.Context, w base.Environment, t base.Target
 	return err
 }
 
-// printAll prints the streams one after the other.
-func (l *logsPrinter) printAll(ctx context.Context, t base.Target, streams []follow.TaskStream,
-	begins []interfaces.Span) error {
-	printed := false
-	for i, s := range streams {
-		err := l.print(ctx, ctx, s, begins[i])
-		if err != nil && !errors.Is(err, interfaces.ErrNoLogs) {
-			return err
-		}
-		printed = printed || err == nil
-	}
-	if !printed {
-		fmt.Fprintf(l.err, "%s has no output\n", t)
-	}
-	return nil
-}
-
-// begins returns where each stream begins.
-func (o *logsOptions) begins(ctx context.Context, files interfaces.Files, streams []follow.TaskStream) (
-	[]interfaces.Span, error) {
-	spans := make([]interfaces.Span, len(streams))
-	for i, s := range streams {
-		if o.tail < 0 {
-			continue
-		}
-		begin, err := follow.Tail(ctx, files, s, o.tail)
-		if err != nil && !errors.Is(err, interfaces.ErrNoLogs) {
-			return nil, fmt.Errorf("logs of task %q: %w", s.Task, err)
-		}
-		spans[i] = begin.Span()
-	}
-	return spans, nil
-}
-
 // logsPrinter prints streams.
 type logsPrinter struct {
 	files    interfaces.Files
 	out, err io.Writer
+	only     *filter
+	times    bool
+	tail     int
 	colors   output.Colors
 	tasks    []string // of the allocation
 	raw      bool     // as it is, without a prefix
@@ -149,56 +180,152 @@ type logsPrinter struct {
 	mu sync.Mutex // held while a line is written, so that lines stay whole
 }
 
+// print prints the lines that are there, and with more those that follow.
+func (l *logsPrinter) print(ctx context.Context, t base.Target, streams []follow.TaskStream, more bool) error {
+	var readers []*follow.Lines
+	there := false
+	for _, s := range streams {
+		var from interfaces.Span
+		at, err := follow.Tail(ctx, l.files, s, max(l.tail, 0))
+		switch {
+		case errors.Is(err, interfaces.ErrNoLogs):
+		case err != nil:
+			return fmt.Errorf("logs of task %q: %w", s.Task, err)
+		default:
+			there = true
+			if l.tail >= 0 && l.only.all() {
+				from = at.Span()
+			}
+		}
+		lines := follow.NewLines(l.files, s, from)
+		lines.Pieces = l.raw && l.only.all()
+		readers = append(readers, lines)
+	}
+	defer func() {
+		for _, r := range readers {
+			r.Close()
+		}
+	}()
+	show := l.line
+	var last *lastLines
+	if l.tail >= 0 && !l.only.all() {
+		last = &lastLines{most: l.tail, of: map[follow.TaskStream][]follow.Line{}}
+		show = last.add
+	}
+	err := follow.Merge(ctx, readers, !more, func(line follow.Line) error {
+		if !l.only.has(line) {
+			return nil
+		}
+		return show(line)
+	})
+	if err == nil && last != nil {
+		err = last.print(l.line)
+	}
+	switch {
+	case err != nil:
+		return err
+	case more:
+		return l.follow(ctx, t, readers)
+	case !there:
+		fmt.Fprintf(l.err, "%s has no output\n", t)
+	}
+	return nil
+}
+
+// lastLines keeps the last lines of each stream.
+type lastLines struct {
+	most int
+	seen int
+	of   map[follow.TaskStream][]follow.Line
+	at   map[follow.TaskStream][]int // the order of the lines over all streams
+}
+
+func (k *lastLines) add(line follow.Line) error {
+	if k.at == nil {
+		k.at = map[follow.TaskStream][]int{}
+	}
+	line.Text = bytes.Clone(line.Text)
+	of, at := append(k.of[line.TaskStream], line), append(k.at[line.TaskStream], k.seen)
+	k.seen++
+	if len(of) > 2*k.most {
+		of, at = slices.Clone(of[len(of)-k.most:]), slices.Clone(at[len(at)-k.most:])
+	}
+	k.of[line.TaskStream], k.at[line.TaskStream] = of, at
+	return nil
+}
+
+// print prints the lines in the order in which they were added.
+func (k *lastLines) print(line func(follow.Line) error) error {
+	type placed struct {
+		follow.Line
+		at int
+	}
+	var all []placed
+	for s, of := range k.of {
+		for i := max(len(of)-k.most, 0); i < len(of); i++ {
+			all = append(all, placed{of[i], k.at[s][i]})
+		}
+	}
+	slices.SortFunc(all, func(a, b placed) int { return a.at - b.at })
+	for _, p := range all {
+		if err := line(p.Line); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // logLine is a line as JSON.
 type logLine struct {
-	Task   string `json:"task"`
-	Stream string `json:"stream"`
-	Line   string `json:"line"`
+	Task   string    `json:"task"`
+	Stream string    `json:"stream"`
+	Line   string    `json:"line"`
+	Time   time.Time `json:"time,omitzero"`
 }
 
-// print prints a stream from a position to its end or, if it is followed, to its end when following ends.
-func (l *logsPrinter) print(ctx, following context.Context, s follow.TaskStream, span interfaces.Span) error {
-	frames, err := l.files.Logs(s.Task, s.Kind, span)
-	if err != nil {
-		return err
-	}
-	defer frames.Close()
-	lines := follow.LineSplitter{Print: func(line []byte) error { return l.line(s, line) }}
-	err = follow.CopyFrames(ctx, following, frames, func(f *api.StreamFrame) error {
-		if l.raw {
-			return l.write(s, f.Data)
-		}
-		return lines.Add(f.Data)
-	})
-	return errors.Join(err, lines.End())
-}
+// timeFormat is that of --time, in the local zone.
+const timeFormat = "2006-01-02 15:04:05.000"
 
-func (l *logsPrinter) line(s follow.TaskStream, line []byte) error {
+func (l *logsPrinter) line(line follow.Line) error {
+	text := bytes.TrimSuffix(line.Text, []byte("\n"))
 	if l.format.ForPrograms() {
-		value := logLine{s.Task, s.Kind, string(line)}
-		text, err := json.Marshal(value)
+		value := logLine{line.Task, line.Kind, string(text), line.Time.UTC()}
+		encoded, err := json.Marshal(value)
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		return errors.Join(err, l.format.Print(l.w, value, text, nil))
+		return errors.Join(err, l.format.Print(l.w, value, encoded, nil))
+	}
+	at := ""
+	if l.times {
+		at = fmt.Sprintf("%-*s ", len(timeFormat), "-")
+		if !line.Time.IsZero() {
+			at = line.Time.Local().Format(timeFormat) + " "
+		}
+	}
+	if l.raw {
+		if line.Rest {
+			at = ""
+		}
+		return l.write(line.Kind, append([]byte(at), line.Text...))
 	}
 	width := 0
 	for _, task := range l.tasks {
 		width = max(width, len(task))
 	}
-	name := l.colors.Paint(taskColors[slices.Index(l.tasks, s.Task)%len(taskColors)],
-		fmt.Sprintf("%-*s", width, linewriter.OneLine(s.Task)))
-	return l.write(follow.TaskStream{Task: s.Task, Kind: api.FSLogNameStdout}, fmt.Appendf(nil, "%s %s %s\n", name,
-		follow.MarkOf(s.Kind, l.colors), linewriter.OneLine(string(line))))
+	name := l.colors.Paint(taskColors[slices.Index(l.tasks, line.Task)%len(taskColors)],
+		fmt.Sprintf("%-*s", width, linewriter.OneLine(line.Task)))
+	return l.write(api.FSLogNameStdout, fmt.Appendf(nil, "%s%s %s %s\n", l.colors.Paint(output.Dim, at), name,
+		follow.MarkOf(line.Kind, l.colors), linewriter.OneLine(string(text))))
 }
 
 // taskColors are those of tasks, in turn. Red is for errors.
 var taskColors = []output.Color{output.Cyan, output.Green, output.Yellow, output.Magenta, output.Blue}
 
-func (l *logsPrinter) write(s follow.TaskStream, text []byte) error {
+func (l *logsPrinter) write(kind string, text []byte) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	out := l.out
-	if s.Kind == api.FSLogNameStderr {
+	if kind == api.FSLogNameStderr {
 		out = l.err
 	}
 	_, err := out.Write(text)
@@ -206,22 +333,19 @@ func (l *logsPrinter) write(s follow.TaskStream, text []byte) error {
 }
 
 // follow prints all streams at once until the allocation has ended, or ctx.
-func (l *logsPrinter) follow(ctx context.Context, t base.Target, streams []follow.TaskStream,
-	begins []interfaces.Span) error {
+func (l *logsPrinter) follow(ctx context.Context, t base.Target, streams []*follow.Lines) error {
 	following, end := context.WithCancel(ctx)
 	defer end()
 	var all sync.WaitGroup
 	errs := make([]error, len(streams))
 	for i, s := range streams {
-		span := begins[i]
-		span.Follow, span.Await = true, true
 		all.Go(func() {
 			defer func() {
 				if errs[i] != nil { // nobody reads, or a file can't be read: the others end, too
 					end()
 				}
 			}()
-			errs[i] = l.print(ctx, following, s, span)
+			errs[i] = l.followOne(ctx, following, s)
 		})
 	}
 	all.Go(func() {
@@ -233,6 +357,25 @@ func (l *logsPrinter) follow(ctx context.Context, t base.Target, streams []follo
 		return err
 	}
 	return nil
+}
+
+func (l *logsPrinter) followOne(ctx, following context.Context, s *follow.Lines) error {
+	for {
+		line, err := s.Next(ctx, following, true)
+		rest := false
+		if errors.Is(err, io.EOF) {
+			if line, rest = s.Rest(); !rest {
+				return nil
+			}
+			err = nil
+		}
+		if err == nil && l.only.has(line) {
+			err = l.line(line)
+		}
+		if err != nil || rest {
+			return err
+		}
+	}
 }
 
 // lookForEnd is how often an allocation without a taskapi is looked at: nothing says when its tasks end.
