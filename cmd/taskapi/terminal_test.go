@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"taskapi/cmd/taskapi/internal/tmux"
 )
 
 // terminal is a real one, of tmux, with a shell.
@@ -32,16 +34,13 @@ func newTerminal(t *testing.T, width, height int, env ...string) *terminal {
 		t.Fatal(err)
 	}
 	term := &terminal{t, dir}
-	args := []string{"new-session", "-d", "-x", fmt.Sprint(width), "-y", fmt.Sprint(height)}
 	own := []string{"TASKAPI_TEST_MAIN=1", "HOME=" + dir, "PATH=" + dir + ":" + os.Getenv("PATH"), "NO_COLOR=",
 		"LC_ALL=C.UTF-8",
 		"GORACE=exitcode=0 atexit_sleep_ms=0 log_path=" + filepath.Join(dir, "race")}
-	for _, pair := range append(own, env...) {
-		args = append(args, "-e", pair)
+	if err := term.session().Open(width, height, append(own, env...), "/bin/sh"); err != nil {
+		t.Fatal(err)
 	}
-	term.tmux(append(args, "/bin/sh")...)
-	// it may have ended with its last shell
-	t.Cleanup(func() { _ = exec.Command("tmux", "-S", term.socket(), "kill-server").Run() })
+	t.Cleanup(term.session().Close)
 	term.tmux("set-option", "-g", "set-clipboard", "on")
 	t.Cleanup(term.races)
 	term.runs("PS1='rea''dy> '") // no shell takes it from the environment
@@ -66,7 +65,9 @@ func (term *terminal) races() {
 	}
 }
 
-func (term *terminal) socket() string { return filepath.Join(term.dir, "tmux") }
+func (term *terminal) session() tmux.Terminal {
+	return tmux.Terminal{Socket: filepath.Join(term.dir, "tmux")}
+}
 
 // file returns what a program has written into a file in the home of the shell.
 func (term *terminal) file(name string) string {
@@ -81,12 +82,11 @@ func (term *terminal) file(name string) string {
 // tmux runs a command of tmux and returns its output.
 func (term *terminal) tmux(args ...string) string {
 	term.t.Helper()
-	out, err := exec.Command("tmux", append([]string{"-u", "-f", "/dev/null", "-S", term.socket()},
-		args...)...).CombinedOutput()
+	out, err := term.session().Do(args...)
 	if err != nil {
-		term.t.Fatalf("tmux %q: %v\n%s", args, err, out)
+		term.t.Fatal(err)
 	}
-	return strings.TrimRight(string(out), "\n")
+	return out
 }
 
 // keys presses keys, by tmux's names.

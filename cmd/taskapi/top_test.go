@@ -65,7 +65,9 @@ func TestTop(t *testing.T) {
 	until(t, p, "all run", func() bool { return written(filepath.Join(alloc, "idle", "local", "runs")) })
 
 	term.runs("taskapi top")
-	term.awaits("shop/web", "tasks 3 of 3 running", ">counter", "Output of counter (stdout)", "following")
+	term.awaits("1 of 1 run", ">shop.web[0]", "3/3", "Tasks of shop.web[0]")
+	term.keys("Enter")
+	term.awaits("shop.web[0]", "tasks 3/3", ">counter", "Output of counter", "following")
 	term.until("a usage", func(screen string) bool {
 		return regexp.MustCompile(`>counter +running +[0-9.]+% +[0-9.]+ [KM]iB`).MatchString(screen)
 	})
@@ -74,7 +76,7 @@ func TestTop(t *testing.T) {
 	}
 	title := term.is("pane_title")
 	term.keys("Down")
-	term.awaits(">hostile", "start ^[]52;c;aGFja2Vk^G^[]2;hacked^G^[[?1049l^[[2J^[[5;5Hend", "tasks 3 of 3")
+	term.awaits(">hostile", "start ^[]52;c;aGFja2Vk^G^[]2;hacked^G^[[?1049l^[[2J^[[5;5Hend", "tasks 3/3")
 	if got := term.is("pane_title"); got != title || term.is("alternate_on") != "1" || term.tmux("list-buffers") != "" {
 		t.Errorf("what a task wrote reached the terminal: title %q, clipboard %q", got, term.tmux("list-buffers"))
 	}
@@ -82,8 +84,10 @@ func TestTop(t *testing.T) {
 	term.keys("End", "s") // a signal
 	term.awaits("Signal to task idle: SIGHUP")
 	term.types("sigusr1")
-	term.keys("Enter", "e")
-	term.awaits("Output of idle (stderr)", "got USR1")
+	term.keys("Enter")
+	term.awaits("Send SIGUSR1 to task idle? y/N")
+	term.keys("y")
+	term.awaits("Output of idle", "! got USR1")
 
 	term.keys("r") // a restart, refused and then confirmed
 	term.awaits("Restart task idle? y/N")
@@ -98,7 +102,7 @@ func TestTop(t *testing.T) {
 		t.Errorf("the task was started %d times, want 2", runs)
 	}
 	term.keys("2")
-	term.awaits("[2 Events]", "Restart Signaled")
+	term.awaits("2 Events", "Restart Signaled")
 
 	term.keys("x") // a command, whose output can be read, and a shell
 	term.awaits("Run in task idle: /bin/sh")
@@ -107,15 +111,15 @@ func TestTop(t *testing.T) {
 	term.keys("Enter")
 	term.awaits("I am idle", "exit status 3", "Enter returns to taskapi top")
 	term.keys("Enter")
-	term.awaits("tasks 3 of 3 running", "exit status 3")
+	term.awaits("tasks 3/3", "exit status 3")
 	term.keys("x", "Enter")
 	term.awaits("\n#", "returns to taskapi top") // the first command's line, above the prompt
 	term.types("echo shell of $NOMAD_TASK_NAME; exit")
 	term.keys("Enter")
-	term.awaits("tasks 3 of 3 running", "/bin/sh: done")
+	term.awaits("tasks 3/3", "/bin/sh: done")
 
-	term.keys("1", "e", "Home", "Enter") // a search
-	term.awaits("Output of counter (stdout)")
+	term.keys("1", "Home", "Enter") // a search
+	term.awaits("Output of counter")
 	term.until("enough for line 17 to have left the screen", func(screen string) bool {
 		last := regexp.MustCompile(`count (\d\d+)`).FindStringSubmatch(screen)
 		return last != nil && last[1] >= "40" || regexp.MustCompile(`count \d{3}`).MatchString(screen)
@@ -141,24 +145,26 @@ func TestTop(t *testing.T) {
 			return size[0] < 20 || strings.Contains(first, "running ") && len(first) <= size[0]
 		})
 	}
-	term.awaits("tasks 3 of 3 running", "? help")
+	term.awaits("tasks 3/3", "? help")
 
 	kill(t, p)
 	term.awaits("AWAY", "No taskapi answers", ">counter")
 	p = startProcess(t, dir, file)
-	term.awaits("tasks 3 of 3 running")
+	term.awaits("tasks 3/3")
 	last := lastCount(term.screen())
 	term.until("output of the counter after the crash", func(screen string) bool { return lastCount(screen) > last+10 })
 
 	term.keys("S")
-	term.awaits("Stop allocation " + testAllocID[:8] + " with 3 tasks? It can't be started again. y/N")
+	term.awaits("Stop shop.web[0] (" + testAllocID[:8] + ") with 3 tasks? It can't be started again. y/N")
 	term.keys("Enter")
-	term.awaits("not done", "tasks 3 of 3 running")
+	term.awaits("not done", "tasks 3/3")
 	term.keys("S", "y")
-	term.awaits("ENDED complete", "the last that was seen")
+	term.awaits("  complete  ", "the last that was seen")
 	if err := p.Wait(); err != nil {
 		t.Errorf("taskapi run: %v", err)
 	}
+	term.keys("Escape")
+	term.awaits("0 of 1 run", ">shop.web[0]", "complete")
 	term.keys("q")
 	term.awaits("ready>")
 	term.runs("echo code $?")
@@ -221,7 +227,7 @@ job "short" {
 			term := newTerminal(t, 80, 24, "TASKAPI_DATA_DIR="+dir)
 			term.runs(tc.env + " sh -c 'echo $$ > $HOME/pid; exec taskapi top " + testAllocID + "'; echo code $?")
 			if tc.says == "" {
-				term.awaits("ENDED complete", "short/g")
+				term.awaits("complete (0)", "short.g[0]")
 			}
 			tc.end(term)
 			term.awaits("code "+tc.code, tc.says)
@@ -233,8 +239,10 @@ job "short" {
 // topForTest is the screen in a process of its own, in which something goes wrong.
 func topForTest() {
 	terminal := top.Terminal{In: os.Stdin, Out: os.Stdout, Env: os.Environ()}
-	err := top.Run(context.Background(), top.Config{ID: testAllocID, Source: panics{}, Now: time.Now(),
-		Terminal: terminal})
+	found := func(context.Context) ([]top.Found, error) {
+		return []top.Found{{ID: testAllocID, Open: func() top.Source { return panics{} }}}, nil
+	}
+	err := top.Run(context.Background(), top.Config{Find: found, Clock: time.Now, Terminal: terminal})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -247,6 +255,7 @@ type panics struct{ top.Source }
 
 func (panics) Stats(context.Context) (*api.AllocResourceUsage, error)   { return nil, top.ErrUnavailable }
 func (panics) Checks(context.Context) (api.AllocCheckStatuses, error)   { return nil, top.ErrUnavailable }
+func (panics) Close()                                                   {}
 func (panics) Allocation(context.Context, uint64) (top.Snapshot, error) { panic("a panic of the test") }
 
 // TestTopNeedsATerminal says what else there is.
@@ -260,7 +269,7 @@ func TestTopNeedsATerminal(t *testing.T) {
 		"TERM= taskapi top":       "TERM=\"\"",
 	} {
 		term.runs("clear; " + line + "; echo ended")
-		term.awaits("ended\n", want, "taskapi status")
+		term.awaits("ended\n", want, "taskapi top --once")
 	}
 }
 

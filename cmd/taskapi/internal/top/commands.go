@@ -14,12 +14,15 @@ import (
 const (
 	clockPause  = time.Second
 	findPause   = 3 * time.Second        // between two looks for allocations, and at those that have ended
+	restPause   = 10 * time.Second       // the same inside of one that runs
 	allocPause  = 200 * time.Millisecond // between two versions of the allocation
 	pollPause   = 2 * time.Second        // between two looks at the usage and the checks
 	awayPause   = time.Second            // between two attempts to reach a taskapi that is away
 	chosenPause = 150 * time.Millisecond // a task's output is opened when the task has been chosen for so long
 	outputPause = 100 * time.Millisecond // between two parts of an output
-	lookShare   = 4                      // a pause lasts at least this many times as long as the look
+	// refreshPause is the time from the first of several polls to their drawing.
+	refreshPause = 20 * time.Millisecond
+	lookShare    = 4 // a pause lasts at least this many times as long as the look
 
 	// crowd is how many allocations are polled at pollPause; of more, each is polled less often.
 	crowd = 20
@@ -30,8 +33,9 @@ const (
 
 // What the commands report.
 type (
-	clockMsg time.Time
-	foundMsg struct {
+	clockMsg   time.Time
+	refreshMsg struct{}
+	foundMsg   struct {
 		all []Found
 		err error
 	}
@@ -61,9 +65,9 @@ type (
 	}
 )
 
-// clock tells the time from time to time.
+// clock tells the time with each second.
 func (m *Model) clock() tea.Cmd {
-	return tea.Tick(clockPause, func(time.Time) tea.Msg { return clockMsg(m.Clock()) })
+	return tea.Every(clockPause, func(time.Time) tea.Msg { return clockMsg(m.Clock()) })
 }
 
 // find looks for allocations.
@@ -86,10 +90,14 @@ func (m *Model) readAllocation(w *watch, index uint64, pause time.Duration) tea.
 	})
 }
 
-// poll looks at the usage and the checks.
+// poll looks at the usage and the checks, each time the clock has passed the pause: all polls come together, so that
+// the screen and the processor rest between them.
 func (m *Model) poll(w *watch, pause time.Duration) tea.Cmd {
 	return m.work.command(func(ctx context.Context) tea.Msg {
-		sleep(ctx, pause)
+		if pause > 0 {
+			now := time.Now()
+			sleep(ctx, now.Truncate(pause).Add(pause).Sub(now))
+		}
 		p := pollMsg{watch: w}
 		bounded, cancel := context.WithTimeout(ctx, lookTimeout)
 		defer cancel()

@@ -2,6 +2,7 @@ package top
 
 import (
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 
@@ -17,4 +18,19 @@ func TestKeysAreDocumented(t *testing.T) {
 		fmt.Fprintf(&want, "| `%s` | %s |\n", strings.Join(keys, "` `"), b.does)
 	}
 	doctest.Table(t, "../../../../docs/top.md", "cmd/taskapi/internal/top", want.String())
+}
+
+// TestDocsShowTheScreen: the screen in the page about top is one that a terminal shows.
+func TestDocsShowTheScreen(t *testing.T) {
+	page, err := os.ReadFile("../../../../docs/top.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	screen, err := os.ReadFile("testdata/terminal/inside-80x24.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(page), "$ taskapi top shop\n"+string(screen)+"```\n") {
+		t.Errorf("docs/top.md does not show\n%s", screen)
+	}
 }

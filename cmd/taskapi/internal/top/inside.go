@@ -28,7 +28,8 @@ type inside struct {
 	panel  panelKind
 	focus  focus
 	zoomed bool
-	only   bool // events and checks of the chosen task alone
+	only   bool             // events and checks of the chosen task alone
+	told   [panelCount]bool // their texts are up to date
 
 	streams []stream // of the output
 	opened  string   // the task and streams of the output shown
@@ -67,6 +68,14 @@ func (s *inside) arrange() {
 	s.tell()
 }
 
+// pass brings up to date what changes with the time alone.
+func (s *inside) pass() {
+	for i := range s.rows {
+		s.rows[i].upTo(s.watch, s.now)
+	}
+	s.told[detailsPanel] = false
+}
+
 // firstChoice returns the task that is chosen first: a main task that runs, else a main task, else any.
 func firstChoice(tasks []task) string {
 	for _, like := range []func(task) bool{
@@ -80,19 +89,28 @@ func firstChoice(tasks []task) string {
 	return tasks[0].name
 }
 
-// tell writes the events, the checks and the details into their panels.
-func (s *inside) tell() {
-	if s.alloc == nil {
+// tell has the panels about the allocation written again when they are shown.
+func (s *inside) tell() { s.told = [panelCount]bool{} }
+
+// write writes the text of a panel about the allocation, if that may have changed.
+func (s *inside) write(kind panelKind) {
+	if s.alloc == nil || s.told[kind] {
 		return
 	}
+	s.told[kind] = true
 	only := ""
 	if s.only {
 		only = s.chosen
 	}
-	s.panels[eventsPanel].text.replace(s.eventLines(s.watch, only))
-	s.panels[checksPanel].text.replace(s.checkLines(s.watch, only))
-	if s.has() {
-		s.panels[detailsPanel].text.replace(s.detailLines(s.watch, s.rows[s.cursor]))
+	switch text := &s.panels[kind].text; kind {
+	case eventsPanel:
+		text.replace(s.eventLines(s.watch, only))
+	case checksPanel:
+		text.replace(s.checkLines(s.watch, only))
+	case detailsPanel:
+		if s.has() {
+			text.replace(s.detailLines(s.watch, s.rows[s.cursor]))
+		}
 	}
 }
 
@@ -245,6 +263,7 @@ func (s *inside) draw(y, lines int) []string {
 		out = append(out, fill(rows, layout.tasks)...)
 	}
 	if layout.bar > 0 {
+		s.write(s.panel)
 		s.shown().fit(layout.panel)
 		out = append(out, s.bar(y+len(out)))
 	}
@@ -341,6 +360,7 @@ func (s *inside) drawPanels(y, lines int) []string {
 
 // drawPanel returns the lines of a panel that are in sight, with the matches of a search.
 func (s *inside) drawPanel(kind panelKind, lines, width int) []string {
+	s.write(kind)
 	p := &s.panels[kind]
 	p.fit(lines)
 	out := make([]string, 0, lines)

@@ -105,7 +105,7 @@ func (l *list) listColumns() []column[row] {
 		{head: "ALLOCATION", cell: func(r row) cell { return plainCell(clean.text(r.name())) }},
 		{head: "STATE", least: 10, rank: 1, cell: func(r row) cell {
 			words, mark := r.state(l.now)
-			return cell{clean.text(words), mark}
+			return cell{clean.text(strings.TrimPrefix(words, "running ")), mark}
 		}},
 		{head: "TASKS", right: true, rank: 2, cell: func(r row) cell {
 			if r.alloc == nil {
@@ -127,7 +127,7 @@ func (l *list) listColumns() []column[row] {
 			if r.created() == 0 {
 				return plainCell("-")
 			}
-			return plainCell(output.Duration(l.now.Sub(time.Unix(0, r.created()))))
+			return plainCell(age(l.now.Sub(time.Unix(0, r.created()))))
 		}},
 		{head: "ID", rank: 8, cell: func(r row) cell { return cell{output.ShortID(r.ID), faintStyle} }},
 		{head: "PORTS", cell: func(r row) cell { return plainCell(clean.text(r.ports(""))) }},
@@ -215,31 +215,34 @@ func (l *list) summary() string {
 	return l.summaryOf(sum, nil, "")
 }
 
-// summaryOf shows the sum of what tasks use and, for one allocation, what it has used, and its ports.
+// summaryOf shows the sum of what tasks use and, for one allocation, what it has used, and its ports; what does not fit
+// is left out.
 func (m *Model) summaryOf(f figures, of *watch, ports string) string {
-	var row strings.Builder
-	add := func(label, value, bars string, mark style) {
-		row.WriteString(" " + m.paint(faintStyle, label) + " " + m.paint(headStyle, value))
-		if bars != "" {
-			row.WriteString(" " + m.paint(mark, bars))
+	row, left := "", m.width
+	add := func(label string, value cell, bars cell) {
+		part := " " + m.paint(faintStyle, label) + " " + m.paint(value.mark, value.text)
+		if bars.text != "" {
+			part += " " + m.paint(bars.mark, bars.text)
 		}
-		row.WriteString(" ")
+		if left -= ansiWidth(part); left >= 0 {
+			row += part + " "
+		}
+		left--
 	}
-	cpu, memory, width := "", "", min(max((m.width-56)/2, 0), 2*barsWidth)
-	if of != nil && !m.still {
-		cpu, memory = m.cpuBars(of, "", width), m.memoryBars(of, "", width)
+	cpu, memory := cell{mark: cpuStyle}, cell{mark: memoryStyle}
+	if width := min((m.width-56)/2, 2*barsWidth); of != nil && !m.still && width > 0 {
+		cpu.text, memory.text = m.cpuBars(of, "", width), m.memoryBars(of, "", width)
 	}
-	add("CPU", fmt.Sprintf("%-6s", percent(f.cpu)), cpu, cpuStyle)
-	add("memory", fmt.Sprintf("%-8s", bytesUsed(f.cpu, f.memory)), memory, memoryStyle)
-	add("tasks", fmt.Sprintf("%d/%d", f.running, f.tasks), "", plainStyle)
+	add("CPU", cell{fmt.Sprintf("%-6s", percent(f.cpu)), headStyle}, cpu)
+	add("memory", cell{fmt.Sprintf("%-8s", bytesUsed(f.cpu, f.memory)), headStyle}, memory)
+	add("tasks", cell{fmt.Sprintf("%d/%d", f.running, f.tasks), headStyle}, cell{})
 	if f.checked > 0 {
-		c := checksCell(f.passing, f.checked)
-		row.WriteString(" " + m.paint(faintStyle, "checks") + " " + m.paint(c.mark, c.text) + " ")
+		add("checks", checksCell(f.passing, f.checked), cell{})
 	}
 	if ports != "" {
-		row.WriteString(" " + m.paint(faintStyle, "ports") + " " + m.clean().text(ports))
+		add("ports", plainCell(m.clean().text(ports)), cell{})
 	}
-	return row.String()
+	return row
 }
 
 // draw returns the rows of the screen between its title and its last line.

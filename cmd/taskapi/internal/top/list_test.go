@@ -35,7 +35,7 @@ func allocationOf(job string, index int, age time.Duration, tasks int) *api.Allo
 func manyFound() (found []Found, fakes []*fake) {
 	ended := allocationOf("batch", 0, 3*time.Hour, 1)
 	ended.ClientStatus = "complete"
-	ended.TaskStates["task-0"] = &api.TaskState{State: "dead", Events: []*api.TaskEvent{
+	ended.TaskStates["task-0"] = &api.TaskState{State: "dead", StartedAt: start, Events: []*api.TaskEvent{
 		{Time: start.UnixNano(), Type: api.TaskTerminated, DisplayMessage: "Exit Code: 0",
 			Details: map[string]string{"exit_code": "0", "signal": "0"}}}}
 	for _, a := range []*api.Allocation{ended, allocationOf("shop", 0, 26*time.Hour, 2), allocationOf("shop", 1, time.Minute, 2),

@@ -22,9 +22,12 @@ type Model struct {
 	inside  *inside // nil while the list is shown
 
 	width, height int
-	zones         []zone // of the screen as it was drawn last
-	noMouse       bool   // the terminal keeps the mouse
-	still         bool   // there is only one moment to show
+	drawn         tea.View // the screen as it was drawn last
+	zones         []zone   // of that
+	stale         bool     // it is to be drawn again
+	refreshing    bool     // it will be soon
+	noMouse       bool     // the terminal keeps the mouse
+	still         bool     // there is only one moment to show
 
 	lent   atomic.Bool // a command has the terminal
 	dialog *dialog     // nil for none
@@ -49,7 +52,7 @@ var _ tea.Model = (*Model)(nil)
 
 // newModel makes a screen. The work is the owner of its commands.
 func newModel(c Config, w *work) *Model {
-	m := &Model{Config: c, work: w, now: c.Clock(), width: 80, height: 24}
+	m := &Model{Config: c, work: w, now: c.Clock(), width: 80, height: 24, stale: true}
 	m.list.Model = m
 	return m
 }
@@ -68,6 +71,10 @@ func (m *Model) Init() tea.Cmd { return tea.Batch(m.clock(), m.find(0)) }
 
 // Update changes the screen by a message, and begins what is to be read then.
 func (m *Model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
+	if p, ok := msg.(pollMsg); ok {
+		return m, m.polled(p)
+	}
+	m.stale = true
 	cmds := []tea.Cmd{m.update(msg), m.resume()}
 	if m.inside != nil {
 		cmds = append(cmds, m.inside.follow())
@@ -94,22 +101,21 @@ func (m *Model) update(msg tea.Msg) tea.Cmd {
 		}
 	case clockMsg:
 		m.now = time.Time(msg)
-		m.arrange(nil)
+		if m.inside != nil {
+			m.inside.pass()
+		}
 		return m.clock()
 	case foundMsg:
 		m.found(msg)
+		if m.inside != nil && m.inside.presence == running {
+			return m.find(restPause)
+		}
 		return m.find(findPause)
 	case snapshotMsg:
 		return m.seen(msg)
-	case pollMsg:
-		msg.watch.polled(msg, m.now)
-		msg.watch.polling = false
-		m.arrange(msg.watch)
-		if msg.watch.gone || m.inside != nil && m.inside.watch != msg.watch || msg.watch.presence == ended {
-			return nil // resume begins it again
-		}
-		msg.watch.polling = true
-		return m.poll(msg.watch, pollPause*time.Duration(max(m.live(), crowd))/crowd)
+	case refreshMsg:
+		m.refreshing = false
+		m.arrange(nil)
 	case openedMsg, outputMsg:
 		if m.inside != nil {
 			return m.inside.outputs(msg)
@@ -125,6 +131,22 @@ func (m *Model) update(msg tea.Msg) tea.Cmd {
 		return tea.Quit
 	}
 	return nil
+}
+
+// polled takes over what a poll says. Many polls come at once, so the screen is drawn once for all of them.
+func (m *Model) polled(p pollMsg) tea.Cmd {
+	w := p.watch
+	w.polled(p, m.now)
+	inSight := m.inside == nil || m.inside.watch == w
+	if w.polling = inSight && !w.gone && w.presence != ended; !w.polling { // resume begins it again
+		return nil
+	}
+	next := m.poll(w, pollPause*time.Duration(max(m.live(), crowd))/crowd)
+	if m.refreshing {
+		return next
+	}
+	m.refreshing = true
+	return tea.Batch(next, tea.Tick(refreshPause, func(time.Time) tea.Msg { return refreshMsg{} }))
 }
 
 // begun returns what a key has begun.

@@ -356,7 +356,7 @@ func TestColours(t *testing.T) {
 	if plain := s.View().Content; regexp.MustCompile(`\x1b\[([0-9;]*;)?[349][0-9][;m]`).MatchString(plain) {
 		t.Errorf("colours without Colour: %q", plain)
 	}
-	s.Terminal.Colour = true
+	s.Terminal.Colour, s.stale = true, true
 	if !strings.Contains(s.View().Content, "\x1b[31m") {
 		t.Error("no red for what fails")
 	}

@@ -65,11 +65,9 @@ func (m *Model) tasksOf(w *watch) []task {
 			t.main, t.command = spec.Lifecycle == nil, commandOf(spec)
 		}
 		if s := w.alloc.TaskStates[name]; s != nil {
-			t.state, t.restarts = stateWord(s), s.Restarts
-			if s.State == "running" && !s.StartedAt.IsZero() {
-				t.up = max(m.now.Sub(s.StartedAt), 1)
-			}
+			t.state, t.restarts = output.TaskState(s), s.Restarts
 		}
+		t.upTo(w, m.now)
 		if w.usage != nil && w.usage.Tasks[name] != nil && t.up > 0 {
 			u := w.usage.Tasks[name]
 			t.cpu, t.memory = usageOf(u.ResourceUsage)
@@ -78,6 +76,21 @@ func (m *Model) tasksOf(w *watch) []task {
 		tasks = append(tasks, t)
 	}
 	return tasks
+}
+
+// upTo says for how long the task has run.
+func (t *task) upTo(w *watch, now time.Time) {
+	if s := w.alloc.TaskStates[t.name]; s != nil && s.State == "running" && !s.StartedAt.IsZero() {
+		t.up = max(now.Sub(s.StartedAt), 1)
+	}
+}
+
+// age shows a length of time, without seconds from a minute on: a table of them keeps still.
+func age(d time.Duration) string {
+	if d >= time.Minute && d < time.Hour {
+		return fmt.Sprintf("%dm", d/time.Minute)
+	}
+	return output.Duration(d)
 }
 
 // taskColumns are the columns of the table of tasks.
@@ -103,7 +116,7 @@ func (m *Model) taskColumns(w *watch) []column[task] {
 			if t.up == 0 {
 				return plainCell("-")
 			}
-			return plainCell(output.Duration(t.up))
+			return plainCell(age(t.up))
 		}},
 		{head: "PID", right: true, rank: 7, cell: func(t task) cell { return plainCell(cmp.Or(t.pids, "-")) }},
 		{head: "PORTS", rank: 8, cell: func(t task) cell { return plainCell(cmp.Or(clean.text(t.ports), "-")) }},
@@ -185,33 +198,6 @@ func pidsOf(u *api.TaskResourceUsage) string {
 		return fmt.Sprintf("%s +%d", first, more)
 	}
 	return first
-}
-
-// stateWord returns a task's state in a word, with the exit code or the signal that ended it.
-func stateWord(s *api.TaskState) string {
-	word := s.State
-	switch {
-	case s.State == "dead" && s.Failed:
-		word = "failed"
-	case s.State == "dead":
-		word = "complete"
-	case s.State == "pending" && s.Restarts > 0:
-		return "restarting"
-	default:
-		return word
-	}
-	for _, e := range slices.Backward(s.Events) {
-		if e != nil && e.Type == api.TaskTerminated {
-			if signal := e.Details["signal"]; signal != "" && signal != "0" {
-				return word + " (signal " + signal + ")"
-			}
-			if code := e.Details["exit_code"]; code != "" {
-				return word + " (" + code + ")"
-			}
-			return word
-		}
-	}
-	return word
 }
 
 // usageOf returns the processor time in percent of one processor, and the memory in bytes.

@@ -18,7 +18,7 @@ import (
 
 // framesPerSecond is how often the screen is drawn at most. A terminal over ssh takes no more, and the cost of an idle
 // screen grows with it.
-const framesPerSecond = 15
+const framesPerSecond = 12
 
 // Run shows the screen until its user leaves it, SIGINT, SIGTERM or SIGHUP ends it, or ctx ends. Errors: those of a
 // terminal that can't be used or has gone away.
@@ -27,6 +27,11 @@ func Run(ctx context.Context, c Config) error {
 	m := newModel(c, w)
 	defer m.Close()
 	defer w.Close()
+	return m.run(ctx)
+}
+
+func (m *Model) run(ctx context.Context) error {
+	c := m.Config
 	profile := colorprofile.Ascii
 	if c.Terminal.Colour {
 		profile = colorprofile.ANSI

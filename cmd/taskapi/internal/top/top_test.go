@@ -22,6 +22,9 @@ import (
 var update = flag.Bool("update", false, "write the golden screens")
 
 func TestMain(m *testing.M) {
+	if at := os.Getenv(screenEnv); at != "" {
+		os.Exit(showScreen(at))
+	}
 	goleak.VerifyTestMain(m)
 }
 
@@ -55,7 +58,8 @@ func (f *fake) Stats(context.Context) (*api.AllocResourceUsage, error) {
 		return &api.ResourceUsage{CpuStats: &api.CpuStats{Percent: cpu}, MemoryStats: &api.MemoryStats{RSS: memory}}
 	}
 	return &api.AllocResourceUsage{ResourceUsage: usage(107.46, 3<<30+512<<20), Tasks: map[string]*api.TaskResourceUsage{
-		"server": {ResourceUsage: usage(7.46, 512<<20)}, "worker": {ResourceUsage: usage(100, 3<<30)},
+		"server": {ResourceUsage: usage(7.46, 512<<20), Pids: map[string]*api.ResourceUsage{"4711": nil, "981": nil}},
+		"worker": {ResourceUsage: usage(100, 3<<30), Pids: map[string]*api.ResourceUsage{"4712": nil}},
 	}}, f.err
 }
 
@@ -111,7 +115,7 @@ func allocation() *api.Allocation {
 			{Name: &group, Tasks: []*api.Task{{Name: "migrate"}, {Name: "server"}, {Name: "worker"}}},
 		}},
 		TaskStates: map[string]*api.TaskState{
-			"migrate": {State: "dead", Events: []*api.TaskEvent{
+			"migrate": {State: "dead", StartedAt: start, Events: []*api.TaskEvent{
 				event(0, "Started", "Task started by client"), event(time.Second, "Terminated", "Exit Code: 0"),
 			}},
 			"server": {State: "running", StartedAt: start.Add(2 * time.Second), Events: []*api.TaskEvent{
@@ -203,6 +207,9 @@ func (s *screen) read() {
 
 func (s *screen) send(msg tea.Msg) tea.Cmd {
 	_, cmd := s.Update(msg)
+	if _, ok := msg.(pollMsg); ok {
+		s.Update(refreshMsg{})
+	}
 	return cmd
 }
 
@@ -269,6 +276,7 @@ func keyOf(name string) tea.KeyPressMsg {
 // terminal.
 func (s *screen) rows() []string {
 	s.t.Helper()
+	s.stale = true // by what a test has changed
 	painted := s.View().Content
 	for _, r := range ansi.Strip(painted) {
 		if r < ' ' && r != '\n' || r == 0x7f {

@@ -19,6 +19,10 @@ func cut(text string, from, width int) string { return ansi.CutWc(text, from, fr
 
 // View returns the screen as bubbletea draws it.
 func (m *Model) View() tea.View {
+	if !m.stale {
+		return m.drawn
+	}
+	m.stale = false
 	v := tea.NewView(m.screen())
 	v.AltScreen = true
 	if !m.noMouse {
@@ -29,6 +33,7 @@ func (m *Model) View() tea.View {
 		v.Cursor = tea.NewCursor(min(at, m.width-1), m.height-1)
 		v.Cursor.Blink = false
 	}
+	m.drawn = v
 	return v
 }
 
