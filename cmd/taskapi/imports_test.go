@@ -363,10 +363,12 @@ var allowedImports = map[string][]string{
 		"cmd/taskapi/internal/cli/base",
 		"cmd/taskapi/internal/cli/follow",
 		"cmd/taskapi/internal/client",
+		"cmd/taskapi/internal/httpserve",
 		"cmd/taskapi/internal/linewriter",
 		"cmd/taskapi/internal/output",
 		"cmd/taskapi/internal/settings",
 		"cmd/taskapi/internal/top",
+		"cmd/taskapi/internal/ui",
 	},
 	"cmd/taskapi/internal/cli/shared": {
 		"allocrunner/cluster/registry",
@@ -473,6 +475,15 @@ var allowedImports = map[string][]string{
 	"cmd/taskapi/internal/proxy":     {"cmd/taskapi/internal/httpserve", "socket"},
 	"cmd/taskapi/internal/top": {"allocrunner/interfaces", "cmd/taskapi/internal/client",
 		"cmd/taskapi/internal/output"},
+	"cmd/taskapi/internal/ui": {
+		"allocrunner/interfaces",
+		"cmd/taskapi/internal/cli/base",
+		"cmd/taskapi/internal/cli/follow",
+		"cmd/taskapi/internal/client",
+		"cmd/taskapi/internal/httpserve",
+		"cmd/taskapi/internal/linewriter",
+		"cmd/taskapi/internal/output",
+	},
 	"cmd/taskapi/bench": {"cmd/taskapi/bench/internal/load"},
 	"cmd/taskapi/bench/simulator": {
 		"allocrunner/cluster/memory",

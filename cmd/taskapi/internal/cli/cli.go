@@ -109,6 +109,7 @@ var groups = []struct {
 		{name: "keyring", build: keys.Keyring},
 		{name: "config", build: look.Config},
 		{name: "state", build: lifecycle.State},
+		{name: "ui", build: look.UI},
 		{name: "version", build: versionCommand},
 		{name: "completion"}, // the library makes this command and the next
 		{name: "help"},

@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
 	"strings"
 	"sync"
 	"syscall"
@@ -33,8 +34,9 @@ const socketMode = 0o666
 
 // Address is where to serve: a Unix socket's path, or else a TCP address.
 type Address struct {
-	Socket string
-	TCP    netip.AddrPort
+	Socket  string
+	Private bool // only this user and root can connect to the socket
+	TCP     netip.AddrPort
 }
 
 // ParseAddress reads an address to listen on, "127.0.0.1:9100" or "unix:///run/taskapi/metrics.sock". The host of a TCP
@@ -126,7 +128,11 @@ func (a Address) listen() (net.Listener, error) {
 	if a.Socket == "" {
 		return net.Listen("tcp", a.TCP.String())
 	}
-	return socket.Listen(socket.Config{Path: a.Socket, Mode: socketMode, UID: -1, GID: -1})
+	mode := os.FileMode(socketMode)
+	if a.Private {
+		mode = 0o600
+	}
+	return socket.Listen(socket.Config{Path: a.Socket, Mode: mode, UID: -1, GID: -1})
 }
 
 // URL returns the address that is listened on, with the port that was taken.

@@ -1,0 +1,64 @@
+package ui
+
+import (
+	"bufio"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// mayConnect reports whether a request comes over TCP from a process of root or of one of the users, as the kernel's
+// tables say. They are read twice: while a process closes its socket, the kernel may once write root's number for it.
+func mayConnect(r *http.Request, users []int) bool {
+	client, err := netip.ParseAddrPort(r.RemoteAddr)
+	server, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
+	for range 2 {
+		if err != nil || !ok {
+			return false
+		}
+		if uid, found := ownerOf(client, server.AddrPort()); !found || uid != 0 && !slices.Contains(users, uid) {
+			return false
+		}
+	}
+	return true
+}
+
+// ownerOf returns the user whose process holds the client's end of a connection within this machine.
+func ownerOf(client, server netip.AddrPort) (uid int, found bool) {
+	for _, table := range []string{"tcp", "tcp6"} { // a client's socket for IPv6 can have an address of IPv4
+		file, err := os.Open("/proc/self/net/" + table)
+		if err != nil { // a machine without IPv6
+			continue
+		}
+		defer file.Close()
+		ends := entry(client, table) + " " + entry(server, table)
+		for lines := bufio.NewScanner(file); lines.Scan(); {
+			words := strings.Fields(lines.Text()) // number, local, remote, state, queues, timer, retries, uid, timeout, inode
+			if len(words) > 9 && words[9] != "0" && words[1]+" "+words[2] == ends {
+				uid, err := strconv.Atoi(words[7])
+				return uid, err == nil
+			}
+		}
+	}
+	return 0, false
+}
+
+// entry returns an address as the kernel's table has it: words of four bytes in this machine's order, and the port.
+func entry(a netip.AddrPort, table string) string {
+	ip := a.Addr().AsSlice()
+	if table == "tcp6" {
+		as16 := a.Addr().As16()
+		ip = as16[:]
+	}
+	text := ""
+	for word := range slices.Chunk(ip, 4) {
+		text += fmt.Sprintf("%08X", binary.NativeEndian.Uint32(word))
+	}
+	return fmt.Sprintf("%s:%04X", text, a.Port())
+}

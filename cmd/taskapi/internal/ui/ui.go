@@ -1,0 +1,214 @@
+// Package ui is a page for the browser that shows the allocations of the user who starts it, and acts on them. It asks
+// each allocation's operator socket, as the commands do, so it has no right that this user lacks. It promises to answer
+// only this user's processes, only after a link that works once, and only requests of its own pages; and that names,
+// messages and output reach the browser only as text.
+package ui
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"embed"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"path"
+	"strings"
+	"sync"
+	"time"
+
+	"taskapi/cmd/taskapi/internal/cli/base"
+	"taskapi/cmd/taskapi/internal/httpserve"
+)
+
+// MaxConns is how many connections the page's server has at a time.
+const MaxConns = 64
+
+const (
+	linkTime    = time.Minute    // a link is good
+	sessionTime = 12 * time.Hour // a session lasts
+	requestTime = 10 * time.Second
+	answerTime  = time.Minute // for an answer, or for a part of followed output
+	maxBody     = 4 << 10
+)
+
+//go:embed static
+var static embed.FS
+
+// policy lets a page load only its own style, script, icon and data, send forms only to itself, and be framed by nobody.
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
+	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+
+// Config says what is shown and where.
+type Config struct {
+	Environment base.Environment
+	DataDir     string // as --data-dir
+	Address     httpserve.Address
+	Listener    *httpserve.Listener // on Address
+	Users       []int               // who may connect over TCP, beside root
+	Logger      *slog.Logger
+}
+
+// Server answers the browser.
+type Server struct {
+	Config
+	ctx     context.Context // of the server and of its actions
+	host    string          // a name that nobody else knows: see Link
+	mux     *http.ServeMux
+	actions sync.WaitGroup
+
+	mu       sync.Mutex // guards the fields below
+	links    secrets    // the latest one
+	sessions secrets
+	uses     map[string][]use  // by allocation
+	notices  map[string]notice // by allocation
+}
+
+// secrets are hashes of secrets, with the times of their ends. Looking up a hash takes a time that says nothing of the
+// secrets.
+type secrets map[[sha256.Size]byte]time.Time
+
+// add returns a new secret.
+func (s secrets) add(life time.Duration) string {
+	secret := rand.Text()
+	s[sha256.Sum256([]byte(secret))] = time.Now().Add(life)
+	return secret
+}
+
+// New makes a server that ends with ctx.
+func New(ctx context.Context, c Config) *Server {
+	s := &Server{
+		Config: c, ctx: ctx, host: "taskapi-" + strings.ToLower(rand.Text())[:16] + ".localhost", mux: http.NewServeMux(),
+		sessions: secrets{}, uses: map[string][]use{}, notices: map[string]notice{},
+	}
+	s.mux.HandleFunc("GET /{$}", s.list)
+	s.mux.HandleFunc("GET /alloc/{id}", s.onTarget(s.show))
+	s.mux.HandleFunc("GET /alloc/{id}/output", s.onTarget(s.follow))
+	s.mux.HandleFunc("GET /alloc/{id}/{action}", s.onTarget(s.act))
+	s.mux.HandleFunc("POST /alloc/{id}/{action}", s.onTarget(s.act))
+	s.mux.HandleFunc("GET /static/{name}", func(w http.ResponseWriter, r *http.Request) {
+		http.ServeFileFS(w, r, static, path.Join("static", path.Base(r.PathValue("name"))))
+	})
+	return s
+}
+
+// Serve answers until the server's context ends.
+func (s *Server) Serve() error {
+	defer s.actions.Wait()
+	return s.Listener.Serve(s.ctx, &http.Server{
+		Handler: s, ReadTimeout: requestTime, WriteTimeout: answerTime,
+		BaseContext: func(net.Listener) context.Context { return s.ctx },
+	}, s.Logger)
+}
+
+// Link returns a link that begins a session if it is opened within linkTime, once. Cookies don't distinguish ports, so
+// the link has a host name that no server on another port of this machine knows. Browsers take every name below
+// localhost for the loopback address.
+func (s *Server) Link() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.links = secrets{}
+	at := s.host + ":8080" // of a tunnel to the socket
+	if s.Address.Socket == "" {
+		at = s.Listener.Addr().String()
+		if ip := s.Address.TCP.Addr().String(); ip == "127.0.0.1" || ip == "::1" {
+			at = s.host + strings.TrimPrefix(strings.TrimPrefix(at, "["+ip+"]"), ip)
+		}
+	}
+	return "http://" + at + "/open?once=" + s.links.add(linkTime)
+}
+
+// ServeHTTP answers a request, if everything about it is as it should be.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	for name, value := range map[string]string{
+		"Content-Security-Policy": policy, "Cross-Origin-Opener-Policy": "same-origin",
+		"Cross-Origin-Resource-Policy": "same-origin", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store",
+		"X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY",
+	} {
+		w.Header().Set(name, value)
+	}
+	end := s.session(r)
+	switch {
+	case s.Address.Socket == "" && !mayConnect(r, s.Users): // a socket's mode keeps others out
+		http.Error(w, "this page is for the processes of the user who started it", http.StatusForbidden)
+	case !s.isNamed(r.Host): // a web page's own host name that points here (DNS rebinding)
+		http.Error(w, "this page has another name: open the link that taskapi ui printed", http.StatusMisdirectedRequest)
+	case r.URL.Path == "/open":
+		s.open(w, r)
+	case !ofThisPage(r):
+		http.Error(w, "another page has sent this request", http.StatusForbidden)
+	case !time.Now().Before(end):
+		http.Error(w, "no session, or it has ended: press Enter where taskapi ui runs, and open the new link",
+			http.StatusUnauthorized)
+	default:
+		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+		ctx, cancel := context.WithDeadline(r.Context(), end)
+		defer cancel()
+		s.mux.ServeHTTP(w, r.WithContext(ctx))
+	}
+}
+
+// isNamed reports whether a request's Host is the link's name, or the loopback address for a browser that doesn't know
+// names below localhost. The port may be that of a tunnel.
+func (s *Server) isNamed(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	ip, err := netip.ParseAddr(strings.Trim(host, "[]"))
+	return host == s.host || host == "localhost" || err == nil && ip.IsLoopback()
+}
+
+// ofThisPage reports whether the user, or a page of this server, has sent a request, as far as the browser says. A
+// request that changes something must come from a page.
+func ofThisPage(r *http.Request) bool {
+	reads := r.Method == http.MethodGet || r.Method == http.MethodHead
+	switch r.Header.Get("Sec-Fetch-Site") {
+	case "same-origin":
+		return true
+	case "none":
+		return reads
+	case "":
+		return reads || r.Header.Get("Origin") == "http://"+r.Host
+	}
+	return false
+}
+
+// cookie returns the name of this server's cookie. Another taskapi ui has another one.
+func (s *Server) cookie() string { return strings.TrimSuffix(s.host, ".localhost") }
+
+// session returns when the request's session ends; zero without one.
+func (s *Server) session(r *http.Request) (end time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range r.CookiesNamed(s.cookie()) {
+		if found, ok := s.sessions[sha256.Sum256([]byte(c.Value))]; ok {
+			end = found
+		}
+	}
+	return end
+}
+
+// open exchanges a link's secret for a session. The answer is no redirect: after a link in another program, a browser
+// would follow a redirect without the cookie.
+func (s *Server) open(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodGet || r.Header.Get("Sec-Purpose") != "" { // a look ahead must not use the link up
+		http.Error(w, "a link is opened with GET", http.StatusMethodNotAllowed)
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	link := sha256.Sum256([]byte(r.URL.Query().Get("once")))
+	if !time.Now().Before(s.links[link]) {
+		http.Error(w, "this link was opened before, or is older than a minute: press Enter where taskapi ui runs, and open "+
+			"the new one", http.StatusForbidden)
+		return
+	}
+	delete(s.links, link)
+	http.SetCookie(w, &http.Cookie{Name: s.cookie(), Value: s.sessions.add(sessionTime), Path: "/", HttpOnly: true,
+		SameSite: http.SameSiteStrictMode})
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	_, _ = io.WriteString(w, `<!doctype html><html lang="en"><title>taskapi</title><link rel="icon" `+
+		`href="/static/icon.svg"><meta http-equiv="refresh" content="0; url=/"><a href="/">Go on to the allocations</a>`)
+}

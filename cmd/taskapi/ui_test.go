@@ -1,0 +1,446 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/cookiejar"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"taskapi/cmd/taskapi/internal/cli"
+)
+
+// uiJob is a shop whose tasks try to get into the page by what they write, and one that counts signals.
+const uiJob = `
+job "shop" {
+  type = "service"
+  group "web" {
+    service {
+      name     = "shop"
+      provider = "nomad"
+      check {
+        name     = "answers"
+        type     = "script"
+        task     = "server"
+        command  = "/bin/sh"
+        args     = ["-c", "echo '3 articles'"]
+        interval = "1s"
+        timeout  = "1s"
+      }
+      check {
+        name      = "stock"
+        type      = "script"
+        task      = "server"
+        command   = "/bin/sh"
+        args      = ["-c", "echo '<b>no</b> stock'; exit 2"]
+        interval  = "1s"
+        timeout   = "1s"
+        on_update = "ignore"
+      }
+    }
+    task "prepare" {
+      driver = "raw_exec"
+      lifecycle {
+        hook = "prestart"
+      }
+      config {
+        command = "/bin/echo"
+        args    = ["prepared 3 articles"]
+      }
+    }
+    task "server" {
+      driver = "raw_exec"
+      config {
+        command = "/bin/sh"
+        args = ["-c", <<-EOT
+          trap 'echo reloaded >&2' USR1
+          echo run >> local/runs
+          printf '<script>document.title="owned"</script><img src=x onerror=document.title="owned"> \033]0;owned\007\033[31mred\n'
+          i=0
+          while :; do
+            i=$((i+1)); j=0
+            echo "GET /articles/$i 200"
+            [ $((i % 5)) = 0 ] && echo "article $i took long" >&2
+            while [ $j -lt $((i % 7 * 15000)) ]; do j=$((j+1)); done
+            sleep 0.3
+          done
+        EOT
+        ]
+      }
+    }
+    task "worker" {
+      driver = "raw_exec"
+      config {
+        command = "/bin/sh"
+        args    = ["-c", "while :; do echo packed an order; sleep 2; done"]
+      }
+    }
+  }
+}
+`
+
+// page is taskapi ui in this process, with a browser's cookies.
+type page struct {
+	*running
+	url   string // as the server is found there
+	host  string // as it is named
+	input *os.File
+	out   *bufio.Reader
+	http.Client
+}
+
+var linked = regexp.MustCompile(`http://(taskapi-[a-z0-9]{16}\.localhost:(\d+))/open\?once=[A-Z0-9]{26}`)
+
+// startUI runs an allocation of the job and 'taskapi ui' until the test ends.
+func startUI(t *testing.T, r *running, args ...string) *page {
+	t.Helper()
+	in, input, err1 := os.Pipe()
+	out, output, err2 := os.Pipe()
+	jar, err3 := cookiejar.New(nil)
+	if err1 != nil || err2 != nil || err3 != nil {
+		t.Fatal(err1, err2, err3)
+	}
+	p := &page{running: r, input: input, out: bufio.NewReader(out), Client: http.Client{Jar: jar}}
+	ctx, cancel := context.WithCancel(t.Context())
+	code := make(chan int, 1)
+	var stderr syncBuffer
+	w := testEnvironment(output, &stderr)
+	w.Stdin = in
+	go func() {
+		code <- cli.Run(ctx, append([]string{"ui", "--data-dir", string(r.layout), "--no-open"}, args...), w)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if got := <-code; got != 0 || stderr.String() != "" {
+			t.Errorf("the page ended with %d: %s", got, stderr.String())
+		}
+		for _, f := range []*os.File{in, input, out, output} {
+			f.Close()
+		}
+	})
+	return p
+}
+
+// link returns the next link that is printed.
+func (p *page) link() string {
+	p.t.Helper()
+	for {
+		line, err := p.out.ReadString('\n')
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		if found := linked.FindStringSubmatch(line); found != nil {
+			p.url, p.host = "http://127.0.0.1:"+found[2], found[1]
+			return found[0]
+		}
+	}
+}
+
+// request sends a request as a browser does that has the page's name, with changes.
+func (p *page) request(method, path string, change func(*http.Request)) (status int, body string, header http.Header) {
+	p.t.Helper()
+	_, rest, found := strings.Cut(path, ".localhost:")
+	if found {
+		_, path, _ = strings.Cut(rest, "/")
+		path = "/" + path
+	}
+	req, err := http.NewRequestWithContext(p.t.Context(), method, p.url+path, nil)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	req.Host = p.host
+	if change != nil {
+		change(req)
+	}
+	p.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	resp, err := p.Do(req)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return resp.StatusCode, string(text), resp.Header
+}
+
+func (p *page) get(path string) string {
+	p.t.Helper()
+	status, body, _ := p.request(http.MethodGet, path, nil)
+	if status != http.StatusOK {
+		p.t.Fatalf("%s: %d %s", path, status, body)
+	}
+	return body
+}
+
+// post sends a form as a page of the server does.
+func (p *page) post(path string, form url.Values) int {
+	p.t.Helper()
+	status, _, _ := p.request(http.MethodPost, path, func(r *http.Request) {
+		r.Header.Set("Sec-Fetch-Site", "same-origin")
+		r.Header.Set("Origin", "null")
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		r.Body, r.ContentLength = io.NopCloser(strings.NewReader(form.Encode())), int64(len(form.Encode()))
+	})
+	return status
+}
+
+func header(name, value string) func(*http.Request) {
+	return func(r *http.Request) { r.Header.Set(name, value) }
+}
+
+// TestUI reads and acts through the page, and attacks it.
+func TestUI(t *testing.T) {
+	t.Parallel()
+	r := startRun(t, shortDir(t), uiJob)
+	p := startUI(t, r)
+	link, alloc := p.link(), "/alloc/"+testAllocID
+	r.eventually("running", func() bool { return strings.Contains(r.stdout.String(), "worker      Started") })
+	everything := []string{"/", alloc, alloc + "/output", alloc + "/restart", alloc + "/stop", "/static/ui.js",
+		"/static/style.css", "/nothing", "/alloc/../etc", "//", "/open/x"}
+
+	for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodHead, http.MethodOptions, "PROPFIND"} {
+		for _, path := range everything {
+			status, body, _ := p.request(method, path, header("Sec-Fetch-Site", "same-origin"))
+			if status != http.StatusUnauthorized || strings.Contains(body, "shop") {
+				t.Errorf("without a session, %s %s: %d %s", method, path, status, body)
+			}
+		}
+	}
+	for name, change := range map[string]func(*http.Request){
+		"another host":         func(r *http.Request) { r.Host = "evil.example" },
+		"a name that is near":  func(r *http.Request) { r.Host = "taskapi-aaaaaaaaaaaaaaaa.localhost" },
+		"a look ahead":         header("Sec-Purpose", "prefetch;prerender"),
+		"a HEAD":               func(r *http.Request) { r.Method = http.MethodHead },
+		"another secret":       func(r *http.Request) { r.URL.RawQuery = "once=AAAAAAAAAAAAAAAAAAAAAAAAAA" },
+		"no secret":            func(r *http.Request) { r.URL.RawQuery = "" },
+		"the cookie of nobody": func(r *http.Request) { r.URL.RawQuery = ""; r.Header.Set("Cookie", "taskapi=x") },
+	} {
+		if status, body, h := p.request(http.MethodGet, link, change); status < 400 || h.Get("Set-Cookie") != "" {
+			t.Errorf("the link with %s: %d %s", name, status, body)
+		}
+	}
+	asNobody(t, p, link, "") // does not use it up, either
+	status, body, h := p.request(http.MethodGet, link, header("Sec-Fetch-Site", "cross-site"))
+	cookie := h.Get("Set-Cookie")
+	if status != http.StatusOK || !regexp.MustCompile(`^taskapi-\w{16}=[A-Z0-9]{26}; Path=/; HttpOnly; SameSite=Strict$`).MatchString(cookie) {
+		t.Fatalf("the link: %d, cookie %q, %s", status, cookie, body)
+	}
+	cookie, _, _ = strings.Cut(cookie, ";")
+	if status, body, h := p.request(http.MethodGet, link, nil); status != http.StatusForbidden || h.Get("Set-Cookie") != "" {
+		t.Errorf("the link a second time: %d %s", status, body)
+	}
+	asNobody(t, p, link, "")
+	asNobody(t, p, alloc, cookie)
+	base := p.Client
+	p.Client = http.Client{}
+	with := func(change func(*http.Request)) func(*http.Request) {
+		return func(r *http.Request) { r.Header.Set("Cookie", cookie); change(r) }
+	}
+	for name, tc := range map[string]struct {
+		method string
+		change func(*http.Request)
+		want   int
+	}{
+		"another host":              {"GET", func(r *http.Request) { r.Host = "evil.example" }, 421},
+		"a page of another site":    {"GET", header("Sec-Fetch-Site", "cross-site"), 403},
+		"a page of another port":    {"GET", header("Sec-Fetch-Site", "same-site"), 403},
+		"a form of another site":    {"POST", header("Sec-Fetch-Site", "cross-site"), 403},
+		"a form of another port":    {"POST", header("Sec-Fetch-Site", "same-site"), 403},
+		"a form of an old browser":  {"POST", header("Origin", "http://evil.example"), 403},
+		"a form without an origin":  {"POST", header("Origin", "null"), 403},
+		"a form that says nothing":  {"POST", func(*http.Request) {}, 403},
+		"a form that somebody sent": {"POST", header("Sec-Fetch-Site", "none"), 403},
+		"the start of a secret":     {"GET", func(r *http.Request) { r.Header.Set("Cookie", cookie[:len(cookie)-1]) }, 401},
+		"a large form": {"POST", func(r *http.Request) {
+			r.Header.Set("Origin", "http://"+r.Host)
+			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+			r.Body = io.NopCloser(strings.NewReader("task=" + strings.Repeat("x", 1<<20)))
+		}, 400},
+		"a query that can't be read": {"POST", func(r *http.Request) {
+			r.Header.Set("Origin", "http://"+r.Host)
+			r.URL.RawQuery = "task=server;x&%zz"
+		}, 400},
+		"a browser without names": {"GET", func(r *http.Request) { r.Host = "127.0.0.1:1" }, 200},
+		"the user":                {"GET", header("Sec-Fetch-Site", "none"), 200},
+		"the page":                {"GET", header("Sec-Fetch-Site", "same-origin"), 200},
+	} {
+		path := alloc
+		if tc.method == http.MethodPost {
+			path += "/stop"
+		}
+		status, _, h := p.request(tc.method, path, with(tc.change))
+		if status != tc.want {
+			t.Errorf("%s: %d, want %d", name, status, tc.want)
+		}
+		for name, want := range map[string]string{"Cross-Origin-Opener-Policy": "same-origin", "Cache-Control": "no-store",
+			"Cross-Origin-Resource-Policy": "same-origin", "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff"} {
+			if h.Get(name) != want {
+				t.Errorf("%s: the header %s is %q", tc.method, name, h.Get(name))
+			}
+		}
+		csp := h.Get("Content-Security-Policy")
+		if !strings.HasPrefix(csp, "default-src 'none'; script-src 'self'; style-src 'self'; ") ||
+			!strings.Contains(csp, "frame-ancestors 'none'") || strings.Contains(csp, "unsafe") {
+			t.Errorf("the policy is %q", csp)
+		}
+	}
+	p.Client = base
+	p.Jar.SetCookies(mustURL(t, p.url), []*http.Cookie{{Name: cookie[:strings.Index(cookie, "=")], Value: cookie[strings.Index(cookie, "=")+1:]}})
+
+	for _, path := range []string{"/alloc/x", "/alloc/" + strings.ToUpper(testAllocID), alloc[:len(alloc)-1], alloc + "?task=..%2f..%2fetc",
+		alloc + "/output?task=../../../etc/passwd", alloc + "/restart?task=nobody", alloc + "/purge", alloc + "/stop?task=server",
+		"/alloc/..%2f..%2fetc%2fpasswd", "/static/..%2fui.go", "/static/nothing"} {
+		if status, body, _ := p.request(http.MethodGet, path, nil); status != http.StatusNotFound && status != http.StatusBadRequest {
+			t.Errorf("%s: %d %.100s", path, status, body)
+		}
+	}
+	if list := p.get("/"); !strings.Contains(list, `href="`+alloc+`">shop.web[0]</a>`) || !strings.Contains(list, "2 of 3 run") {
+		t.Errorf("the list is\n%s", list)
+	}
+	r.eventually("checked", func() bool { return strings.Contains(p.get(alloc), "failure") })
+	text := p.get(alloc)
+	for _, want := range []string{"shop.web[0]", `<span class="status good">success</span>`, "&lt;b&gt;no&lt;/b&gt; stock", "GET /articles/1 200",
+		"prepared 3 articles", "Task started by client", `<polyline points="`, "alloc/" + testAllocID + "/restart?task=server",
+		"&lt;script&gt;document.title=", "&gt; ?]0;owned??[31mred<"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the page does not say %q:\n%s", want, text)
+		}
+	}
+	if strings.Contains(text, "<script>document") || strings.Contains(text, "<img src=x") || strings.ContainsAny(text, "\x1b\x07") {
+		t.Errorf("the page has what a task wrote as it is:\n%s", text)
+	}
+	if one := p.get(alloc + "?task=worker"); !strings.Contains(one, "packed an order") || strings.Contains(one, "/articles/1 ") {
+		t.Errorf("the output of one task is\n%s", one)
+	}
+	if part, _ := requestWith(p, alloc, header("Taskapi-Part", "live")); strings.Contains(part, "/articles/1 ") {
+		t.Error("a refresh has the output")
+	}
+
+	followOutput(t, p, alloc)
+	if ask := p.get(alloc + "/restart?task=server"); !strings.Contains(ask, "Restart task &#34;server&#34;") ||
+		!strings.Contains(ask, `/restart?task=server"`) {
+		t.Errorf("the question is\n%s", ask)
+	}
+	runs := r.allocDir("server", "local", "runs")
+	if got := p.post(alloc+"/signal?task=server", url.Values{"signal": {"SIGUSR1"}}); got != http.StatusSeeOther {
+		t.Errorf("a signal: %d", got)
+	}
+	r.eventually("sent a signal", func() bool { return strings.Contains(p.get(alloc), "reloaded") })
+	if got := p.post(alloc+"/restart?task=server", nil); got != http.StatusSeeOther || countLines(runs) != 1 && countLines(runs) != 2 {
+		t.Errorf("a restart: %d", got)
+	}
+	r.eventually("restarted", func() bool { return countLines(runs) == 2 })
+	r.eventually("done", func() bool { return strings.Contains(p.get(alloc), "restart task &#34;server&#34;") })
+	p.post(alloc+"/signal", url.Values{"signal": {"<b>SIGNOTHING"}})
+	if text := p.get(alloc); !strings.Contains(text, "&lt;b&gt;SIGNOTHING") || !strings.Contains(text, `class="notice bad"`) {
+		t.Errorf("a wrong signal is no error:\n%s", text)
+	}
+
+	fmt.Fprintln(p.input)
+	if again := p.link(); again == link {
+		t.Error("Enter prints the same link again")
+	} else if status, _, _ := p.request(http.MethodGet, again, nil); status != http.StatusOK {
+		t.Errorf("the second link: %d", status)
+	}
+	p.post(alloc+"/stop", nil)
+	code := <-r.code // the page has stopped it
+	r.code <- code
+	text = p.get(alloc)
+	for _, want := range []string{">complete</span>", "GET /articles/1 200", "stop allocation"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("of an allocation that has ended, the page does not say %q:\n%s", want, text)
+		}
+	}
+	if strings.Contains(text, `class="button"`) {
+		t.Error("an allocation that has ended has buttons")
+	}
+}
+
+func requestWith(p *page, path string, change func(*http.Request)) (string, http.Header) {
+	p.t.Helper()
+	_, body, h := p.request(http.MethodGet, path, change)
+	return body, h
+}
+
+func mustURL(t *testing.T, text string) *url.URL {
+	t.Helper()
+	u, err := url.Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u
+}
+
+// followOutput reads the output of the tasks until each has written something.
+func followOutput(t *testing.T, p *page, alloc string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), deadline)
+	defer cancel()
+	req, _ := http.NewRequestWithContext(ctx, http.MethodGet, p.url+alloc+"/output", nil)
+	req.Host = p.host
+	resp, err := p.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	seen := ""
+	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
+		seen += lines.Text()
+		if strings.Contains(seen, "packed an order") && strings.Contains(seen, "took long") && strings.Contains(seen, "prepared") {
+			return
+		}
+	}
+	t.Errorf("the output is %s", seen)
+}
+
+// asNobody tries to read as another user of the machine, with all that the page's user has.
+func asNobody(t *testing.T, p *page, path, cookie string) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Log("another user needs root")
+		return
+	}
+	for _, tool := range []string{"setpriv", "curl"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Logf("%s is not installed", tool)
+			return
+		}
+	}
+	address := path
+	if strings.HasPrefix(path, "/") {
+		address = "http://" + p.host + path
+	}
+	out, err := exec.CommandContext(t.Context(), "setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "curl", "-sSi",
+		"--resolve", p.host+":127.0.0.1", "-H", "Cookie: "+cookie, address).CombinedOutput()
+	if err != nil || !strings.HasPrefix(string(out), "HTTP/1.1 403 ") || strings.Contains(string(out), "Set-Cookie") {
+		t.Errorf("another user gets %s: %v\n%s", path, err, out)
+	}
+}
+
+// TestUIAddress: other machines never reach the page, and other users don't reach its socket.
+func TestUIAddress(t *testing.T) {
+	t.Parallel()
+	dir := shortDir(t)
+	for _, address := range []string{"0.0.0.0:0", "[::]:0", "192.0.2.1:80", ":80", "localhost", "unix://x"} {
+		var stderr syncBuffer
+		if code := cli.Run(t.Context(), []string{"ui", "--data-dir", dir, "--listen", address}, testEnvironment(io.Discard, &stderr)); code != 2 {
+			t.Errorf("--listen %s: %d %s", address, code, stderr.String())
+		}
+	}
+	path := filepath.Join(dir, "ui.sock")
+	p := startUI(t, &running{t: t, layout: "/nonexistent"}, "--data-dir", dir, "--listen", "unix://"+path)
+	p.link()
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the socket is %v, %v", info, err)
+	}
+}
