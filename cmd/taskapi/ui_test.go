@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/cookiejar"
 	"net/url"
@@ -15,6 +16,7 @@ import (
 	"strings"
 	"testing"
 
+	"taskapi/allocrunner/datadir"
 	"taskapi/cmd/taskapi/internal/cli"
 )
 
@@ -40,7 +42,7 @@ job "shop" {
         type      = "script"
         task      = "server"
         command   = "/bin/sh"
-        args      = ["-c", "echo '<b>no</b> stock'; exit 2"]
+        args      = ["-c", "echo 'no <b>stock</b>'; exit 2"]
         interval  = "1s"
         timeout   = "1s"
         on_update = "ignore"
@@ -300,16 +302,16 @@ func TestUI(t *testing.T) {
 	for _, path := range []string{"/alloc/x", "/alloc/" + strings.ToUpper(testAllocID), alloc[:len(alloc)-1], alloc + "?task=..%2f..%2fetc",
 		alloc + "/output?task=../../../etc/passwd", alloc + "/restart?task=nobody", alloc + "/purge", alloc + "/stop?task=server",
 		"/alloc/..%2f..%2fetc%2fpasswd", "/static/..%2fui.go", "/static/nothing"} {
-		if status, body, _ := p.request(http.MethodGet, path, nil); status != http.StatusNotFound && status != http.StatusBadRequest {
+		if status, body, _ := p.request(http.MethodGet, path, nil); status != http.StatusNotFound && status/100 != 3 {
 			t.Errorf("%s: %d %.100s", path, status, body)
 		}
 	}
-	if list := p.get("/"); !strings.Contains(list, `href="`+alloc+`">shop.web[0]</a>`) || !strings.Contains(list, "2 of 3 run") {
+	if list := p.get("/"); !strings.Contains(list, `href="`+alloc+`">shop.web[0]</a>`) || !strings.Contains(list, "2 running, 1 complete") {
 		t.Errorf("the list is\n%s", list)
 	}
 	r.eventually("checked", func() bool { return strings.Contains(p.get(alloc), "failure") })
 	text := p.get(alloc)
-	for _, want := range []string{"shop.web[0]", `<span class="status good">success</span>`, "&lt;b&gt;no&lt;/b&gt; stock", "GET /articles/1 200",
+	for _, want := range []string{"shop.web[0]", `<span class="status good">success</span>`, "no &lt;b&gt;stock&lt;/b&gt;", "GET /articles/1 200",
 		"prepared 3 articles", "Task started by client", `<polyline points="`, "alloc/" + testAllocID + "/restart?task=server",
 		"&lt;script&gt;document.title=", "&gt; ?]0;owned??[31mred<"} {
 		if !strings.Contains(text, want) {
@@ -442,5 +444,58 @@ func TestUIAddress(t *testing.T) {
 	p.link()
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the socket is %v, %v", info, err)
+	}
+}
+
+// TestUIDocs runs each command of docs/ui.md, and opens the link that it prints. What ssh does for it, is that a port
+// leads to its address.
+func TestUIDocs(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/ui.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, found := shortDir(t), 0
+	for line := range strings.Lines(string(text)) {
+		command, isCode := strings.CutPrefix(line, "    ")
+		command, _, _ = strings.Cut(command, "#")
+		tunnel, command, ok := strings.Cut(command, "taskapi ui")
+		if !isCode || !ok {
+			continue
+		}
+		found++
+		args := strings.Fields(strings.ReplaceAll(command, "/run/user/1000", dir))
+		listen := ""
+		for i, arg := range args {
+			if arg == "--listen" {
+				listen = args[i+1]
+				args[i+1] = strings.ReplaceAll(listen, ":4647", ":0") // others may have that port
+			}
+		}
+		p := startUI(t, &running{t: t, layout: datadir.Dir(dir)}, args...)
+		link := p.link()
+		if rest, ok := strings.CutPrefix(tunnel, "ssh -t -L "); ok {
+			port, to, _ := strings.Cut(strings.Fields(rest)[0], ":")
+			if want := strings.TrimPrefix(strings.ReplaceAll(listen, dir, "/run/user/1000"), "unix://"); to != want {
+				t.Errorf("the tunnel leads to %s, and the page is at %s", to, want)
+			}
+			if strings.HasPrefix(listen, "unix://") && !strings.Contains(link, ":"+port+"/") {
+				t.Errorf("the tunnel has port %s, and the link is %s", port, link)
+			}
+		}
+		if path, ok := strings.CutPrefix(listen, "unix://"); ok {
+			p.Transport = &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				return (&net.Dialer{}).DialContext(ctx, "unix", path)
+			}}
+		}
+		if status, body, _ := p.request(http.MethodGet, link, nil); status != http.StatusOK {
+			t.Errorf("'taskapi ui%s': the link gives %d %s", command, status, body)
+		}
+		if list := p.get("/"); !strings.Contains(list, "There are no allocations in "+dir) {
+			t.Errorf("the list is\n%s", list)
+		}
+	}
+	if found != 4 {
+		t.Errorf("docs/ui.md has %d commands", found)
 	}
 }

@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	tailBytes  = 16 << 10 // of all streams together that are shown at first
+	tailBytes  = 16 << 10 // of all streams together, which are shown at first
 	framePause = 100 * time.Millisecond
 	fullFrame  = 32 << 10
 	maxBehind  = 20               // full frames in a row after which a reader skips to the end: it can't keep up
@@ -34,27 +34,22 @@ type logLine struct {
 	Line string `json:"l"`
 }
 
-// streamsOf returns the streams of the target's task, or of all tasks.
-func streamsOf(t base.Target) []follow.TaskStream {
+// streamsOf returns the streams of the target's task, or of all tasks, and the part of each that is shown at first.
+func streamsOf(t base.Target) ([]follow.TaskStream, interfaces.Span) {
 	tasks := base.TaskNames(t.Alloc)
 	if t.Task != "" {
 		tasks = []string{t.Task}
 	}
-	return follow.StreamsOf(tasks, api.FSLogNameStdout, api.FSLogNameStderr)
-}
-
-func tailOf(streams []follow.TaskStream) interfaces.Span {
-	return interfaces.Span{FromEnd: true, Offset: int64(tailBytes / max(1, len(streams)))}
+	all := follow.StreamsOf(tasks, api.FSLogNameStdout, api.FSLogNameStderr)
+	return all, interfaces.Span{FromEnd: true, Offset: int64(tailBytes / max(1, len(all)))}
 }
 
 // lastOutput returns the last lines of each stream, one stream after the other: log files keep no times.
 func lastOutput(ctx context.Context, t base.Target) (all []logLine) {
-	streams := streamsOf(t)
+	streams, span := streamsOf(t)
 	files, err := t.Files()
-	for _, s := range streams {
-		if err == nil { // a stream that can't be read shows nothing
-			_ = copyLines(ctx, files, s, tailOf(streams), func(lines []logLine) { all = append(all, lines...) })
-		}
+	for i := 0; err == nil && i < len(streams); i++ { // a stream that can't be read shows nothing
+		_ = copyLines(ctx, files, streams[i], span, func(lines []logLine) { all = append(all, lines...) })
 	}
 	return all
 }
@@ -105,7 +100,7 @@ func (s *Server) follow(w http.ResponseWriter, r *http.Request, t base.Target) {
 	defer all.Wait()
 	defer cancel()
 	var mu sync.Mutex // held by the one who writes
-	send := func(lines []logLine) {
+	send := func(lines ...logLine) {
 		mu.Lock()
 		defer mu.Unlock()
 		data, _ := json.Marshal(lines) // text alone
@@ -114,31 +109,26 @@ func (s *Server) follow(w http.ResponseWriter, r *http.Request, t base.Target) {
 			cancel()
 		}
 	}
-	send(nil)
-	streams := streamsOf(t)
-	span := tailOf(streams)
+	send()
+	streams, span := streamsOf(t)
 	span.Follow, span.Await = true, true
 	for _, stream := range streams {
 		all.Go(func() {
-			for err := errBehind; errors.Is(err, errBehind) && ctx.Err() == nil; {
-				err = copyLines(ctx, files, stream, span, func(lines []logLine) {
-					if len(lines) > 0 {
-						send(lines)
-						time.Sleep(framePause) // lines that come at once are sent together
-					}
-				})
-				if errors.Is(err, errBehind) {
-					send([]logLine{{stream.Task, true, "[" + errBehind.Error() + "]"}})
+			for errors.Is(copyLines(ctx, files, stream, span, func(lines []logLine) {
+				if len(lines) > 0 {
+					send(lines...)
+					time.Sleep(framePause) // lines that come at once are sent together
 				}
+			}), errBehind) {
+				send(logLine{stream.Task, true, "[" + errBehind.Error() + "]"})
 			}
 		})
 	}
-	for beat := time.NewTicker(beatTime); ctx.Err() == nil; {
+	for ctx.Err() == nil {
 		select {
-		case <-beat.C:
-			send(nil)
+		case <-time.After(beatTime):
+			send()
 		case <-ctx.Done():
-			beat.Stop()
 		}
 	}
 }

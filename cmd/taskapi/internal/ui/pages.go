@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"html/template"
+	"maps"
 	"net/http"
 	"slices"
 	"sync"
@@ -26,23 +27,28 @@ const (
 	mostEvents = 100
 )
 
-// actions are the questions before each action.
-var actions = map[string]struct{ Verb, Hint string }{
-	"restart": {"Restart", "The restart is graceful, and does not count against the restart policy."},
-	"stop":    {"Stop", "The tasks are stopped gracefully, and the allocation ends."},
-	"signal":  {"Send a signal to", "If the signal ends a task, its restart policy decides whether the task starts again."},
+// actions are the questions before each action, with the signals that are offered.
+var actions = map[string]struct {
+	Verb, Hint string
+	Signals    []string
+}{
+	"restart": {"Restart", "The restart is graceful, and does not count against the restart policy.", nil},
+	"stop":    {"Stop", "The tasks are stopped gracefully, and the allocation ends.", nil},
+	"signal": {"Signal", "If the signal ends a task, its restart policy decides whether the task starts again.", []string{"SIGHUP",
+		"SIGINT", "SIGTERM", "SIGKILL", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGSTOP", "SIGCONT"}},
 }
 
-// signals are those that are offered.
-var signals = []string{"SIGHUP", "SIGINT", "SIGTERM", "SIGKILL", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGSTOP", "SIGCONT"}
+var errDone = errors.New("done")
 
 // page is parsed for the first request, so that other commands don't pay for it.
 var page = sync.OnceValue(func() *template.Template {
 	return template.Must(template.New("page.html").Funcs(template.FuncMap{
-		"names": base.TaskNames, "running": base.RunningTasks, "short": output.ShortID, "text": linewriter.OneLine,
+		"names": base.TaskNames, "short": output.ShortID, "text": linewriter.OneLine, "check": output.CheckOutput,
+		"word": output.TaskWord, "state": output.TaskState,
 		"date":   func(seconds, ns int64) string { return output.Date(time.Unix(seconds, ns)) },
 		"since":  func(t time.Time) string { return output.Duration(time.Since(t)) },
 		"health": func(a *api.Allocation) string { health, _ := base.HealthOf(a); return health },
+		"counts": func(a *api.Allocation) string { return output.TaskCounts(slices.Collect(maps.Values(a.TaskStates))) },
 		"class": func(status string) string {
 			return map[output.Color]string{output.Green: "good", output.Red: "bad", output.Yellow: "wait"}[output.StatusColor(status)]
 		},
@@ -54,10 +60,9 @@ type view struct {
 	Title, Error, Dirs string
 	Allocs             []allocation
 	Alloc              *allocation
-	Action             string
-	Question           any
-	Signals            []string
 	Task               string // whose output is shown, or that an action is for; empty for all
+	Action             string
+	Question           any // of actions
 }
 
 // allocation is one with what is known of it.
@@ -66,7 +71,7 @@ type allocation struct {
 	Alloc  *api.Allocation // nil if nothing is known
 	Live   bool            // its taskapi answers
 	Why    string          // why it does not
-	Notice notice
+	Notice notice          // how the latest action went
 	Checks []api.AllocCheckStatus
 	Events []event
 	Output []logLine
@@ -78,7 +83,6 @@ type event struct {
 	*api.TaskEvent
 }
 
-// notice says how an action went.
 type notice struct {
 	Text string
 	Bad  bool
@@ -99,7 +103,7 @@ func (s *Server) write(w http.ResponseWriter, status int, v view, err error) {
 	_, _ = w.Write(b.Bytes()) // an error is the browser's
 }
 
-// find looks for allocations.
+// find looks for allocations. With an error it returns what it has found.
 func (s *Server) find(ctx context.Context, args ...string) (*base.Finder, error) {
 	f, err := base.NewFinder(s.Environment, s.DataDir)
 	if err != nil {
@@ -206,11 +210,8 @@ func (s *Server) act(w http.ResponseWriter, r *http.Request, t base.Target) {
 		http.NotFound(w, r)
 		return
 	case r.Method != http.MethodPost:
-		v := view{Title: action.Verb + " " + t.String() + "?", Alloc: &allocation{ID: t.ID}, Action: name, Question: action, Task: t.Task}
-		if name == "signal" {
-			v.Signals = signals
-		}
-		s.write(w, http.StatusOK, v, nil)
+		s.write(w, http.StatusOK, view{Title: action.Verb + " " + t.String() + "?", Alloc: &allocation{ID: t.ID}, Action: name,
+			Question: action, Task: t.Task}, nil)
 		return
 	}
 	what := fmt.Sprintf("%s %s", cmp.Or(signal, name), t)
@@ -227,11 +228,7 @@ func (s *Server) act(w http.ResponseWriter, r *http.Request, t base.Target) {
 			}
 			return sdk.Allocations().Signal(&api.Allocation{ID: t.ID}, (&api.QueryOptions{}).WithContext(s.ctx), t.Task, signal)
 		})
-		if err != nil {
-			s.tell(t.ID, fmt.Sprintf("%s: %v", what, err), true)
-		} else {
-			s.tell(t.ID, what+": done", false)
-		}
+		s.tell(t.ID, fmt.Sprintf("%s: %v", what, cmp.Or(err, errDone)), err != nil)
 	})
 	select {
 	case <-done:

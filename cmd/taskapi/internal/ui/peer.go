@@ -51,12 +51,10 @@ func ownerOf(client, server netip.AddrPort) (uid int, found bool) {
 
 // entry returns an address as the kernel's table has it: words of four bytes in this machine's order, and the port.
 func entry(a netip.AddrPort, table string) string {
-	ip := a.Addr().AsSlice()
-	if table == "tcp6" {
-		as16 := a.Addr().As16()
+	ip, text := a.Addr().AsSlice(), ""
+	if as16 := a.Addr().As16(); table == "tcp6" {
 		ip = as16[:]
 	}
-	text := ""
 	for word := range slices.Chunk(ip, 4) {
 		text += fmt.Sprintf("%08X", binary.NativeEndian.Uint32(word))
 	}

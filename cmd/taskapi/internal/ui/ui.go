@@ -11,10 +11,10 @@ import (
 	"embed"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
-	"path"
 	"strings"
 	"sync"
 	"time"
@@ -23,18 +23,17 @@ import (
 	"taskapi/cmd/taskapi/internal/httpserve"
 )
 
-// MaxConns is how many connections the page's server has at a time.
-const MaxConns = 64
-
+// The bounds of the page's server.
 const (
-	linkTime    = time.Minute    // a link is good
-	sessionTime = 12 * time.Hour // a session lasts
+	MaxConns    = 64
+	maxBody     = 4 << 10
 	requestTime = 10 * time.Second
 	answerTime  = time.Minute // for an answer, or for a part of followed output
-	maxBody     = 4 << 10
+	linkTime    = time.Minute
+	sessionTime = 12 * time.Hour
 )
 
-//go:embed static
+//go:embed static/*.*
 var static embed.FS
 
 // policy lets a page load only its own style, script, icon and data, send forms only to itself, and be framed by nobody.
@@ -66,13 +65,11 @@ type Server struct {
 	notices  map[string]notice // by allocation
 }
 
-// secrets are hashes of secrets, with the times of their ends. Looking up a hash takes a time that says nothing of the
-// secrets.
+// secrets have the end of each secret by its hash, so that the time of a look-up says nothing of the secrets.
 type secrets map[[sha256.Size]byte]time.Time
 
-// add returns a new secret.
-func (s secrets) add(life time.Duration) string {
-	secret := rand.Text()
+func (s secrets) add(life time.Duration) (secret string) {
+	secret = rand.Text()
 	s[sha256.Sum256([]byte(secret))] = time.Now().Add(life)
 	return secret
 }
@@ -88,9 +85,7 @@ func New(ctx context.Context, c Config) *Server {
 	s.mux.HandleFunc("GET /alloc/{id}/output", s.onTarget(s.follow))
 	s.mux.HandleFunc("GET /alloc/{id}/{action}", s.onTarget(s.act))
 	s.mux.HandleFunc("POST /alloc/{id}/{action}", s.onTarget(s.act))
-	s.mux.HandleFunc("GET /static/{name}", func(w http.ResponseWriter, r *http.Request) {
-		http.ServeFileFS(w, r, static, path.Join("static", path.Base(r.PathValue("name"))))
-	})
+	s.mux.Handle("GET /static/", http.FileServerFS(static))
 	return s
 }
 
@@ -122,15 +117,12 @@ func (s *Server) Link() string {
 
 // ServeHTTP answers a request, if everything about it is as it should be.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	for name, value := range map[string]string{
-		"Content-Security-Policy": policy, "Cross-Origin-Opener-Policy": "same-origin",
-		"Cross-Origin-Resource-Policy": "same-origin", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store",
-		"X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY",
-	} {
-		w.Header().Set(name, value)
-	}
-	end := s.session(r)
-	switch {
+	maps.Copy(w.Header(), http.Header{
+		"Content-Security-Policy": {policy}, "Cross-Origin-Opener-Policy": {"same-origin"}, "Cache-Control": {"no-store"},
+		"Cross-Origin-Resource-Policy": {"same-origin"}, "Referrer-Policy": {"no-referrer"}, "X-Frame-Options": {"DENY"},
+		"X-Content-Type-Options": {"nosniff"},
+	})
+	switch end := s.session(r); {
 	case s.Address.Socket == "" && !mayConnect(r, s.Users): // a socket's mode keeps others out
 		http.Error(w, "this page is for the processes of the user who started it", http.StatusForbidden)
 	case !s.isNamed(r.Host): // a web page's own host name that points here (DNS rebinding)
@@ -163,16 +155,9 @@ func (s *Server) isNamed(host string) bool {
 // ofThisPage reports whether the user, or a page of this server, has sent a request, as far as the browser says. A
 // request that changes something must come from a page.
 func ofThisPage(r *http.Request) bool {
-	reads := r.Method == http.MethodGet || r.Method == http.MethodHead
-	switch r.Header.Get("Sec-Fetch-Site") {
-	case "same-origin":
-		return true
-	case "none":
-		return reads
-	case "":
-		return reads || r.Header.Get("Origin") == "http://"+r.Host
-	}
-	return false
+	reads, site := r.Method == http.MethodGet || r.Method == http.MethodHead, r.Header.Get("Sec-Fetch-Site")
+	return site == "same-origin" || reads && (site == "none" || site == "") ||
+		site == "" && r.Header.Get("Origin") == "http://"+r.Host
 }
 
 // cookie returns the name of this server's cookie. Another taskapi ui has another one.

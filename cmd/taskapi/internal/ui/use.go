@@ -16,23 +16,21 @@ const (
 	chartHeight = 32
 )
 
-// use is what an allocation, under the name "", and its tasks used at a moment.
+// use is what an allocation, under the name "", and its tasks used at a moment: CPU in percent of one core, and memory
+// in bytes.
 type use struct {
 	at time.Time
-	of map[string]usage
+	of map[string][2]float64
 }
 
-// usage has CPU in percent of one core, and memory in bytes.
-type usage struct{ cpu, memory float64 }
-
-func usageOf(u *api.ResourceUsage) (v usage) {
+func valuesOf(u *api.ResourceUsage) (v [2]float64) {
 	if u != nil && u.CpuStats != nil {
-		v.cpu = u.CpuStats.Percent
+		v[0] = u.CpuStats.Percent
 	}
 	if u != nil && u.MemoryStats != nil {
-		v.memory = float64(u.MemoryStats.RSS)
+		v[1] = float64(u.MemoryStats.RSS)
 		if slices.Contains(u.MemoryStats.Measured, "Usage") {
-			v.memory = float64(u.MemoryStats.Usage)
+			v[1] = float64(u.MemoryStats.Usage)
 		}
 	}
 	return v
@@ -41,9 +39,9 @@ func usageOf(u *api.ResourceUsage) (v usage) {
 // record adds what an allocation uses now, and returns the uses that a chart shows. Nobody measures an allocation that
 // nobody looks at.
 func (s *Server) record(id string, stats *api.AllocResourceUsage) []use {
-	now := use{time.Now(), map[string]usage{"": usageOf(stats.ResourceUsage)}}
+	now := use{time.Now(), map[string][2]float64{"": valuesOf(stats.ResourceUsage)}}
 	for name, task := range stats.Tasks {
-		now.of[name] = usageOf(task.ResourceUsage)
+		now.of[name] = valuesOf(task.ResourceUsage)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -57,19 +55,19 @@ func (s *Server) record(id string, stats *api.AllocResourceUsage) []use {
 // chart is a line of values, the latest value, and the chart in words.
 type chart struct{ Points, Text, Label string }
 
-// Chart returns the chart of the CPU or the memory of a task, or with an empty name of the allocation.
-func (a allocation) Chart(what, task string) (c chart) {
-	value, text, most := func(u usage) float64 { return u.cpu }, func(v float64) string { return fmt.Sprintf("%.1f %%", v) }, 10.0
-	if what == "memory" {
-		value, text = func(u usage) float64 { return u.memory }, func(v float64) string { return output.Bytes(uint64(v)) }
-	}
+// Chart returns the chart of a task, or with an empty name of the allocation: of its CPU (0), or of its memory (1).
+func (a allocation) Chart(value int, task string) (c chart) {
+	what, most := []string{"CPU", "memory"}[value], []float64{10, 1 << 10}[value]
+	text := []func(float64) string{
+		func(v float64) string { return fmt.Sprintf("%.1f %%", v) }, func(v float64) string { return output.Bytes(uint64(v)) },
+	}[value]
 	for _, u := range a.uses {
-		most = max(most, value(u.of[task])*1.25)
+		most = max(most, u.of[task][value]*1.25)
 	}
 	for _, u := range a.uses {
 		if v, ran := u.of[task]; ran {
-			c.Points += fmt.Sprintf("%.1f,%.1f ", (chartTime - time.Since(u.at)).Seconds(), chartHeight-1-value(v)/most*chartHeight)
-			c.Text = text(value(v))
+			c.Points += fmt.Sprintf("%.1f,%.1f ", (chartTime - time.Since(u.at)).Seconds(), chartHeight-1-v[value]/most*chartHeight)
+			c.Text = text(v[value])
 			c.Label = fmt.Sprintf("%s in two minutes: now %s, the top is %s", what, c.Text, text(most))
 		}
 	}

@@ -19,8 +19,12 @@ import (
 )
 
 func UI(w base.Environment) *cobra.Command {
-	var dataDir, listen string
+	var listen string
 	var noOpen bool
+	c := ui.Config{Environment: w, Users: []int{os.Geteuid()}, Logger: base.NewLogger(false, w)}
+	if uid, err := strconv.Atoi(w.Getenv("SUDO_UID")); err == nil && os.Geteuid() == 0 {
+		c.Users = append(c.Users, uid)
+	}
 	cmd := &cobra.Command{
 		Use:   "ui [flags]",
 		Short: "Show allocations in the browser, and act on them",
@@ -30,34 +34,25 @@ link, and on a desktop opens it: the link works once, within a minute. Enter pri
 root and of this user can connect (with sudo, also of the user who called it).`,
 		Example: `  taskapi ui
   taskapi ui --listen 127.0.0.1:4647 --no-open`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			address, err := httpserve.ParseAddress(listen)
-			if err == nil && !address.Local() {
-				err = fmt.Errorf("%s: other machines may reach this address: give 127.0.0.1 or ::1, and come with 'ssh -L'", address)
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if c.Address, err = httpserve.ParseAddress(listen); err == nil && !c.Address.Local() {
+				err = fmt.Errorf("%s: other machines may reach this address: give 127.0.0.1 or ::1, and come with 'ssh -L'", c.Address)
 			}
-			if err != nil {
-				return base.Usagef("--listen %w", err)
+			if c.Address.Private = true; err == nil {
+				c.Listener, err = httpserve.Listen(c.Address, ui.MaxConns)
 			}
-			address.Private = true
-			listener, err := httpserve.Listen(address, ui.MaxConns)
 			if err != nil {
 				return base.Usagef("--listen %w", err)
 			}
 			ctx, release := base.UntilSignal(cmd.Context())
 			defer release()
-			users := []int{os.Geteuid()}
-			if uid, err := strconv.Atoi(w.Getenv("SUDO_UID")); err == nil && users[0] == 0 {
-				users = append(users, uid)
-			}
-			server := ui.New(ctx, ui.Config{Environment: w, DataDir: dataDir, Address: address, Listener: listener, Users: users,
-				Logger: base.NewLogger(false, w)})
+			server := ui.New(ctx, c)
 			link := server.Link()
-			err = w.Printf("a page for this user is at %s; open it within a minute, Enter prints another link:\n%s\n",
-				listener.URL(), link)
-			if err != nil {
-				return errors.Join(err, listener.Close())
+			if err := w.Printf("a page for this user is at %s; open it within a minute, Enter prints another link:\n%s\n",
+				c.Listener.URL(), link); err != nil {
+				return errors.Join(err, c.Listener.Close())
 			}
-			if !noOpen && users[0] != 0 && w.Getenv("DISPLAY")+w.Getenv("WAYLAND_DISPLAY") != "" {
+			if !noOpen && os.Geteuid() != 0 && w.Getenv("DISPLAY")+w.Getenv("WAYLAND_DISPLAY") != "" {
 				remove, err := openLink(link, w)
 				defer remove()
 				if err != nil {
@@ -73,7 +68,7 @@ root and of this user can connect (with sudo, also of the user who called it).`,
 			return server.Serve()
 		},
 	}
-	base.AddDataDir(cmd, &dataDir)
+	base.AddDataDir(cmd, &c.DataDir)
 	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:0",
 		"`ADDRESS:PORT` to listen on, or unix:///PATH; port 0 takes any")
 	cmd.Flags().BoolVar(&noOpen, "no-open", false, "only print the link, also on a desktop")
