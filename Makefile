@@ -20,7 +20,7 @@ GOLANGCI_LINT = github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 PORTABLE = ./auth/... ./identity/... ./ratelimit/... ./internal/peercred
 
 .DEFAULT_GOAL := build
-.PHONY: build examples test check fuzz soak bench demo man release clean
+.PHONY: build examples test check fuzz soak bench screens demo man release clean
 
 build: examples
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/taskapi ./cmd/taskapi
@@ -66,6 +66,10 @@ bench: build
 man:
 	CGO_ENABLED=0 $(GO) test ./cmd/taskapi/internal/cli -run '^TestManPages$$' -count=1 -args -man-dir '$(abspath $(MAN))' \
 		-man-version '$(VERSION)' -man-date "$$(git log -1 --format=%cs 2>/dev/null || date +%F)"
+
+# The pictures of docs/screens, which need chromium.
+screens:
+	$(GO) test -count=1 ./cmd/taskapi -run '^TestUIScreens$$' -ui-screens
 
 demo: build
 	examples/demo.sh bin

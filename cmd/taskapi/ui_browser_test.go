@@ -1,0 +1,129 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+)
+
+// contrast lists texts of the page whose contrast to their background is below 4.5, WCAG's AA for small text.
+const contrast = `(() => {
+	const rgb = (text) => (text.match(/[\d.]+/g) ?? [0, 0, 0, 0]).map(Number);
+	const light = (c) => rgb(c).slice(0, 3).map((v) => v / 255).map((v) => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+		.reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+	const behind = (e) => { for (; e; e = e.parentElement) { const b = getComputedStyle(e).backgroundColor; if (rgb(b)[3] !== 0) return b; } return "rgb(255, 255, 255)"; };
+	return [...document.body.querySelectorAll("*")].filter((e) => e.offsetParent && [...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim()))
+		.map((e) => { const [a, b] = [light(getComputedStyle(e).color), light(behind(e))].sort(); return [(Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05), e]; })
+		.filter(([ratio]) => ratio < 4.5).map(([ratio, e]) => ratio.toFixed(2) + " " + e.outerHTML.slice(0, 80)).join("\n");
+})()`
+
+// outside lists what is wider than the window.
+const outside = `[...document.body.querySelectorAll("*")].filter((e) => e.offsetParent && e.getBoundingClientRect().right > innerWidth + 0.5)
+	.map((e) => e.outerHTML.slice(0, 80)).concat(document.documentElement.scrollWidth > innerWidth ? ["the page"] : []).join("\n")`
+
+// TestUIInBrowser reads, follows and acts in Chromium, with scripts and without, and attacks the page from others.
+func TestUIInBrowser(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t)
+	r := startRun(t, shortDir(t), uiJob)
+	p := startUI(t, r)
+	b.looks(1280, "light")
+	link := p.link()
+	b.open(link)
+	b.until(`document.querySelector("h1")?.textContent === "Allocations"`)
+	at := strings.TrimSuffix(link, link[strings.Index(link, "/open"):])
+	if got := b.get("location.href"); got != at+"/" {
+		t.Errorf("after the link the browser is at %s", got)
+	}
+	if got := b.get("document.cookie"); got != "" {
+		t.Errorf("a script reads the cookie %s", got)
+	}
+	b.until(`document.querySelector("#allocs a")?.textContent === "shop.web[0]"`)
+	b.get(`document.querySelector("#allocs a").click()`)
+
+	b.until(`document.querySelector("#output")?.textContent.includes("packed an order")`)
+	b.until(`document.querySelectorAll("#tasks polyline")[1]?.points.length > 2`) // it was refreshed
+	b.until(`document.querySelector("#checks")?.textContent.includes("no <b>stock</b>")`)
+	for _, width := range []int{390, 1280} {
+		for _, scheme := range []string{"light", "dark"} {
+			b.looks(width, scheme)
+			if bad := b.get(contrast); bad != "" {
+				t.Errorf("at %d, %s, the contrast is too low of\n%s", width, scheme, bad)
+			}
+			if bad := b.get(outside); bad != "" {
+				t.Errorf("at %d this is outside of the window:\n%s", width, bad)
+			}
+		}
+	}
+
+	b.get(`document.getElementById("restart-server").focus()`)
+	b.get(`document.getElementById("tasks").replaceChildren(...document.getElementById("tasks").cloneNode(true).childNodes, "old")`)
+	b.get(`document.getElementById("restart-server").focus()`)
+	b.until(`!document.getElementById("tasks").textContent.endsWith("old")`) // a refresh
+	b.until(`document.activeElement.id === "restart-server"`)
+	b.key("Tab") // the focus is seen
+	b.until(`document.activeElement.id === "signal-server" && getComputedStyle(document.activeElement).outlineStyle === "solid"`)
+	b.key("Enter")
+	b.until(`document.querySelector("select")?.value === "SIGHUP"`)
+	b.get(`document.querySelector("select").value = "SIGUSR1"`)
+	b.get(`document.querySelector("button").click()`)
+	b.until(`document.querySelector("#output")?.textContent.includes("reloaded")`)
+	b.until(`document.querySelector("#facts")?.textContent.includes("SIGUSR1 task \"server\"")`)
+	b.get(`document.getElementById("output").querySelectorAll("script, img").length`)
+	if got := b.get("document.title"); got != "shop.web[0] – taskapi" {
+		t.Errorf("the title is %s", got)
+	}
+
+	// Another program's page, on another port, and on a name of its own that points here.
+	evil, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	requests := make(chan *http.Request, 100)
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		requests <- r
+		w.Header().Set("Content-Type", "text/html")
+		fmt.Fprintf(w, `<title>evil</title><iframe id="frame" src="%[1]s/"></iframe><form method="post" action="%[1]s/alloc/%[2]s/stop"></form>
+			<script>document.loaded = fetch("%[1]s/", {credentials: "include", mode: "no-cors"}).then((r) => "got " + r.type, () => "refused")</script>`, at, testAllocID)
+	})}
+	go func() { _ = server.Serve(evil) }() // until Close
+	defer server.Close()
+	for _, host := range []string{"127.0.0.1", "localhost", "evil.localhost"} {
+		b.open(fmt.Sprintf("http://%s:%d/", host, evil.Addr().(*net.TCPAddr).Port))
+		b.until(`document.title === "evil" && document.readyState === "complete"`)
+		if got := b.get("document.loaded"); got != "refused" {
+			t.Errorf("a page of %s loads a part of the page: %s", host, got)
+		}
+		if got := b.get(`document.getElementById("frame").contentDocument === null ? "kept out" : "shown"`); got != "kept out" {
+			t.Errorf("a page of %s reads its frame", host)
+		}
+		b.get(`document.querySelector("form").submit()`)
+		b.until(`document.body.textContent.includes("another page has sent this request")`)
+		for len(requests) > 0 {
+			if got := (<-requests).Header.Get("Cookie"); got != "" {
+				t.Errorf("%s gets the cookie %s", host, got)
+			}
+		}
+	}
+
+	b.call("Emulation.setScriptExecutionDisabled", map[string]any{"value": true}, nil)
+	b.open(at + "/alloc/" + testAllocID)
+	b.until(`document.querySelector("#output")?.textContent.includes("GET /articles/1 200")`)
+	b.get(`document.getElementById("stop").click()`)
+	b.until(`document.querySelector("h1")?.textContent.startsWith("Stop allocation")`)
+	b.get(`document.querySelector("button").click()`)
+	b.until(`document.querySelector("#facts")?.textContent.includes("stop allocation")`)
+	code := <-r.code // the page has stopped it
+	r.code <- code
+
+	b.call("Emulation.setScriptExecutionDisabled", map[string]any{"value": false}, nil)
+	b.open(at + "/")
+	b.until(`document.querySelector("#allocs")?.textContent.includes("complete")`)
+	for said := range strings.Lines(b.said()) { // also of the refusals above, whose text has no icon
+		if strings.Contains(said, `"url":"`+at) && !strings.Contains(said, "/favicon.ico") && !strings.Contains(said, "NotSameOrigin") && !strings.Contains(said, "403") {
+			t.Errorf("the browser said: %s", said)
+		}
+	}
+}
