@@ -28,6 +28,8 @@ type child struct {
 	procs        [2]uintptr // cgroup.procs of cgroups, to write zero into
 	procsLen     int
 	zero         byte
+	joins        bool  // the process enters the cgroup itself
+	procsFile    *byte // of a cgroup, relative to its directory
 	files        [3]uintptr
 	conn         uintptr
 	tty          bool
@@ -87,6 +89,7 @@ func newChild(p Program, conn *os.File) (*child, error) {
 		digits := strconv.Itoa(p.OOMScoreAdj)
 		c.oomFile, c.oomScoreAdj, c.oomLength = text("/proc/self/oom_score_adj"), text(digits), uintptr(len(digits))
 	}
+	c.procsFile = text("cgroup.procs")
 	c.dir, c.path, c.argv, c.envv = text(p.Dir), text(p.Path), &list(p.Args...)[0], &list(p.Env...)[0]
 	argv := list(Name, " ", p.Path, p.Dir, p.Name)
 	c.explainer, c.explainerArgv, c.explainedErr, c.explainerEnvv = text(exe), &argv[0], argv[1], &list()[0]
@@ -120,11 +123,16 @@ func (c *child) keepNetBind() {
 func (c *child) fork(cgroup int) (pid uintptr, errno syscall.Errno) {
 	all, before := ^uint64(0), uint64(0)
 	setSignalMask(&all, &before)
+	c.joins = false
 	if cgroup < 0 {
 		pid, _, errno = syscall.RawSyscall6(syscall.SYS_CLONE, uintptr(syscall.SIGCHLD), 0, 0, 0, 0, 0)
 	} else {
 		c.clone = cloneArgs{flags: unix.CLONE_INTO_CGROUP, exitSignal: uint64(syscall.SIGCHLD), cgroup: uint64(cgroup)}
 		pid, _, errno = syscall.RawSyscall(unix.SYS_CLONE3, uintptr(unsafe.Pointer(&c.clone)), unsafe.Sizeof(c.clone), 0)
+		// A filter can't read the arguments of clone3, so systemd's RestrictNamespaces refuses every call.
+		if c.joins = errno == syscall.ENOSYS; c.joins {
+			pid, _, errno = syscall.RawSyscall6(syscall.SYS_CLONE, uintptr(syscall.SIGCHLD), 0, 0, 0, 0, 0)
+		}
 	}
 	if errno == 0 && pid == 0 {
 		c.run()
@@ -164,6 +172,17 @@ func (c *child) run() {
 //go:norace
 //go:nosplit
 func (c *child) become() (at step, errno syscall.Errno) {
+	if c.joins {
+		fd, _, errno := syscall.RawSyscall6(syscall.SYS_OPENAT, uintptr(c.clone.cgroup), uintptr(unsafe.Pointer(c.procsFile)),
+			syscall.O_WRONLY|syscall.O_CLOEXEC, 0, 0, 0)
+		if errno == 0 {
+			_, _, errno = syscall.RawSyscall(syscall.SYS_WRITE, fd, uintptr(unsafe.Pointer(&c.zero)), 1)
+			_, _, _ = syscall.RawSyscall(syscall.SYS_CLOSE, fd, 0, 0)
+		}
+		if errno != 0 {
+			return prepare, errno
+		}
+	}
 	_, _, _ = syscall.RawSyscall(syscall.SYS_SETSID, 0, 0, 0)
 	for i := range c.procsLen { // a process without its limits must not run
 		if _, _, errno = syscall.RawSyscall(syscall.SYS_WRITE, c.procs[i], uintptr(unsafe.Pointer(&c.zero)),

@@ -166,12 +166,67 @@ func launchProgram(args []string) error {
 		return err
 	}
 	defer l.Close()
-	p, err := l.Fork(nil)
+	var cgroup *os.File
+	if dir := os.Getenv("CGROUP"); dir != "" {
+		if cgroup, err = os.Open(dir); err == nil {
+			err = refuseClone3()
+		}
+		if err != nil {
+			return err
+		}
+		defer cgroup.Close()
+	}
+	p, err := l.Fork(cgroup)
 	if err != nil {
 		return err
 	}
 	_, waited := p.Wait()
 	return errors.Join(l.Await(context.Background()), waited)
+}
+
+// refuseClone3 has the kernel answer ENOSYS to clone3 from now on.
+func refuseClone3() error {
+	filter := []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS}, // the number of the system call
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.SYS_CLONE3, Jf: 1},
+		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS)},
+		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
+	}
+	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return err
+	}
+	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC,
+		uintptr(unsafe.Pointer(&program)))
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// TestCgroupWithoutClone3: a filter of system calls, such as systemd's RestrictNamespaces, refuses clone3, and the
+// program runs in its cgroup all the same.
+func TestCgroupWithoutClone3(t *testing.T) {
+	mounts := proc.Mounts()
+	i := slices.IndexFunc(mounts, func(m proc.Mount) bool { return m.HasCgroups("") })
+	if i < 0 {
+		t.Skip("no cgroup v2 is mounted")
+	}
+	dir, err := os.MkdirTemp(filepath.Join(mounts[i].Dir, proc.Cgroups(os.Getpid())[""]), "launch")
+	if err != nil {
+		t.Skipf("no cgroup can be made: %v", err)
+	}
+	t.Cleanup(func() { _ = os.Remove(dir) })
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(self, "launch", "/bin/cat", "/proc/self/cgroup")
+	cmd.Env = append(os.Environ(), "CGROUP="+dir)
+	out, err := cmd.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "/"+filepath.Base(dir)+"\n") {
+		t.Errorf("the program is in\n%s%v; want %s", out, err, dir)
+	}
 }
 
 // launchTwice starts a program twice. At the first time no more files can be opened here.
