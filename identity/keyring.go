@@ -140,9 +140,12 @@ func (k *Keyring) openLocked(lock *privatefile.Lock) error {
 		}
 		sealKey := make([]byte, chacha20poly1305.KeySize)
 		rand.Read(sealKey) // never fails (crypto/rand)
-		// An existing seal key is used: the operator has brought it, or a first start that was cut short has left it.
-		if err := privatefile.Create(k.config.SealKeyFile, sealKey); err != nil && !errors.Is(err, fs.ErrExist) {
-			return fmt.Errorf("make seal key: %w", err)
+		// An existing seal key is used, also on a read-only file system: the operator has brought it, or a first start
+		// that was cut short has left it.
+		if err := privatefile.Create(k.config.SealKeyFile, sealKey); err != nil {
+			if _, missing := os.Lstat(k.config.SealKeyFile); missing != nil {
+				return fmt.Errorf("make seal key: %w", err)
+			}
 		}
 		if err := k.writeLocked(new(storedRing).rotated()); err != nil {
 			return err
