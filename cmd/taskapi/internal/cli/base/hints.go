@@ -132,8 +132,7 @@ var Hints = []struct{ Words, Hint string }{
 	{"ps,--no-stream ps,--s", "leave it out: ps prints once, with -f again and again"},
 	{"top,--no-stream top,--b top,--n", "the flag is --once"},
 	{"proxy,--port proxy,--p", "the flag is --listen ADDRESS:PORT, such as --listen 127.0.0.1:8001"},
-	{"logs,--since logs,--until logs,--timestamps", "log files keep no times: --tail N begins with the last N lines of " +
-		"each stream; 'taskapi events' has the times of what happened"},
+	{"logs,--timestamps", "the flag is --time"},
 	{"logs,--p logs,--previous logs,--l logs,--all-containers", "leave it out: logs prints all tasks' output, also from " +
 		"before a restart"},
 	{"exec,--u exec,--user exec,--w exec,--workdir exec,--env", "a command runs as its task's user, with its " +
