@@ -28,6 +28,8 @@ type guide struct {
 	page string
 	// program is one that the page needs, besides taskapi and what every machine has.
 	programs []string
+	// before is what the page takes for granted.
+	before string
 	// ports are the numbers in the page for which a test takes free ones.
 	ports []string
 	// wants are texts that the commands print.
@@ -53,6 +55,8 @@ func TestGuides(t *testing.T) {
 			wants: []string{"would run: ", "uid=", "hello from greeter", "my socket is unix://", "greeting  =  hi"}},
 		{page: "backup", programs: []string{"tar"}, notRoot: true,
 			wants: []string{"hello.hello[0]", "greeting  =  hi", "seal.key is gone", "refused from now on"}},
+		{page: "api", notRoot: true, before: "taskapi run -d examples/hello.nomad.hcl",
+			wants: []string{`"Name":"hello.hello[0]"`, `"Check":"greets"`}},
 		{page: "containers", programs: []string{"podman", "runc", "busybox"}, setup: podmanAsDocker,
 			wants: []string{"success  greets", "greeter | hello from greeter", "hello.hello[0]  complete",
 				"the keeper was killed, and the task with it"}},
@@ -121,7 +125,7 @@ func follow(t *testing.T, g guide, bin string, as *syscall.Credential) {
 	if g.setup != nil {
 		g.setup(t, place)
 	}
-	command := exec.CommandContext(t.Context(), "sh", "-c", guideScript(text, as == nil && os.Geteuid() == 0))
+	command := exec.CommandContext(t.Context(), "sh", "-c", guideScript(text, g.before, as == nil && os.Geteuid() == 0))
 	command.Dir = place
 	command.Env = []string{"HOME=" + place, "PATH=" + filepath.Join(place, "bin") + ":" + bin + ":" +
 		os.Getenv("PATH"), "PLACE=" + place}
@@ -142,8 +146,8 @@ func follow(t *testing.T, g guide, bin string, as *syscall.Credential) {
 
 // guideScript returns what a page has this user type. A command that needs a terminal is left out, and so is what an
 // earlier line has done already. All allocations are stopped at the end, whatever came of the rest.
-func guideScript(text string, isRoot bool) string {
-	script := []string{"set -eu", `trap 'cd "$PLACE"; taskapi stop --all --now >/dev/null 2>&1 || :' EXIT`}
+func guideScript(text, before string, isRoot bool) string {
+	script := []string{"set -eu", `trap 'cd "$PLACE"; taskapi stop --all --now >/dev/null 2>&1 || :' EXIT`, before}
 	ran := map[string]bool{}
 	add := func(line string) {
 		switch {
