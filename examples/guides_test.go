@@ -57,6 +57,7 @@ func TestGuides(t *testing.T) {
 			wants: []string{"hello.hello[0]", "greeting  =  hi", "seal.key is gone", "refused from now on"}},
 		{page: "api", notRoot: true, before: "taskapi run -d examples/hello.nomad.hcl",
 			wants: []string{`"Name":"hello.hello[0]"`, `"Check":"greets"`}},
+		{page: "jobfiles", notRoot: true, wants: []string{"would run: job \"small\"", "Status       running"}},
 		{page: "containers", programs: []string{"podman", "runc", "busybox"}, setup: podmanAsDocker,
 			wants: []string{"success  greets", "greeter | hello from greeter", "hello.hello[0]  complete",
 				"the keeper was killed, and the task with it"}},
