@@ -193,6 +193,13 @@ PODMAN=${0%/bin/docker}/podman
 case $verb in
 run) set -- --ulimit nofile=1024:1024 --ulimit nproc=1024:1024 "$@" ;;
 build) set -- --isolation chroot --pull=never "$@" ;;
+stop) # before that, the first process reaps what others leave to it
+	podman exec "$1" sh -c '(sleep 0.1 &)'
+	for try in $(seq 100); do
+		podman exec "$1" ps -o stat,args | grep -qE '^Z|sleep 0\.1' || break
+		sleep 0.1
+		[ "$try" != 100 ] || exit 1
+	done ;;
 exec)
 	for try in $(seq 100); do
 		out=$(podman exec "$@" 2>&1) && case $out in

@@ -4,6 +4,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -136,6 +138,33 @@ func readmeScript(t *testing.T, here string, isRoot bool) string {
 		}
 	}
 	return strings.Join(script, "\n")
+}
+
+// TestReadmeCommands: the README lists the commands that the help lists, in the same groups and order.
+func TestReadmeCommands(t *testing.T) {
+	help, err := exec.CommandContext(t.Context(), filepath.Join(programs(t), "taskapi"), "--help").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want []string
+	for _, found := range regexp.MustCompile(`(?m)^  (?:([a-z]+)  .*|([a-z]+))$`).FindAllSubmatch(help, -1) {
+		want = append(want, string(found[1])+string(found[2]))
+	}
+	_, more, found := strings.Cut(string(help), "the commands ")
+	if more, _, _ = strings.Cut(more, "."); !found {
+		t.Fatalf("the help lists no more commands:\n%s", help)
+	}
+	want = append(want, strings.FieldsFunc(more, func(r rune) bool { return r < 'a' || r > 'z' })...)
+	var got []string
+	list := section(t, documents(t)[filepath.Join(root, "README.md")], "More")
+	for _, line := range regexp.MustCompile("(?m)^- [a-z ]+: (`[a-z]+`(?:, `[a-z]+`)*)").FindAllStringSubmatch(list, -1) {
+		for name := range strings.SplitSeq(line[1], ", ") {
+			got = append(got, strings.Trim(name, "`"))
+		}
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("the README has the commands\n%v, the help\n%v", got, want)
+	}
 }
 
 // section returns what stands under a heading of a document.
