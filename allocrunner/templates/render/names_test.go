@@ -1,0 +1,48 @@
+package render_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/Masterminds/sprig/v3"
+)
+
+// theirFunctions returns the names of consul-template's functions, which only its source lists.
+func theirFunctions(t *testing.T) []string {
+	t.Helper()
+	dir, err := exec.CommandContext(t.Context(), "go", "list", "-f", "{{.Dir}}",
+		"github.com/hashicorp/consul-template/template").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	parsed, err := parser.ParseFile(token.NewFileSet(), filepath.Join(strings.TrimSpace(string(dir)), "template.go"), nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	ast.Inspect(parsed, func(n ast.Node) bool {
+		if f, ok := n.(*ast.FuncDecl); ok && f.Name.Name != "funcMap" {
+			return false
+		}
+		if pair, ok := n.(*ast.KeyValueExpr); ok {
+			if key, ok := pair.Key.(*ast.BasicLit); ok {
+				name, _ := strconv.Unquote(key.Value)
+				names = append(names, name)
+			}
+		}
+		return true
+	})
+	if len(names) < 80 {
+		t.Fatalf("found only %v", names)
+	}
+	for name := range sprig.HermeticTxtFuncMap() {
+		names = append(names, "sprig_"+name)
+	}
+	return names
+}

@@ -1,0 +1,152 @@
+package render
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"taskapi/internal/proc"
+)
+
+// Command is the first argument with which the program is re-executed to render templates.
+const Command = "render-templates"
+
+// Main renders what it reads from its standard input until that ends. The program's main calls it before anything else
+// when os.Args[1] is Command, and exits with the returned code.
+func Main() int {
+	// The kernel enforces the bounds, since Go can stop neither a loop nor an allocation.
+	for what, most := range map[int]uint64{
+		unix.RLIMIT_DATA: maxMemory, unix.RLIMIT_CPU: maxSeconds, unix.RLIMIT_CORE: 0, unix.RLIMIT_FSIZE: 0,
+	} {
+		if err := unix.Setrlimit(what, &unix.Rlimit{Cur: most, Max: most}); err != nil {
+			fmt.Fprintln(os.Stderr, "limit:", err)
+			return 1
+		}
+	}
+	_ = proc.Undumpable() // a kernel that can't do that is no reason not to render
+	debug.SetMaxStack(maxStack)
+	requests, responses := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
+	for {
+		var request Request
+		err := requests.Decode(&request)
+		if errors.Is(err, io.EOF) {
+			return 0
+		}
+		if err == nil {
+			err = responses.Encode(Render(request))
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+	}
+}
+
+// maxWait bounds the time of a rendering, which takes milliseconds. A process that is not given the processor for that
+// long is given up.
+const maxWait = 5 * time.Minute
+
+// maxResponse bounds what is read of a response. Base64 makes the output a third longer, and queries come with it.
+const maxResponse = 2 * MaxOutput
+
+// maxWords is how much of the last words of a process is read, to explain its end.
+const maxWords = 4 << 10
+
+// Session is a process that renders. It must be closed. Its methods must not be called at the same time.
+type Session struct {
+	command *exec.Cmd
+	stdin   io.WriteCloser
+	out     *io.LimitedReader
+	decoder *json.Decoder
+	words   lastWords
+	cancel  context.CancelFunc
+}
+
+// Start starts a process, which ends with ctx.
+func Start(ctx context.Context) (*Session, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	s := &Session{command: exec.CommandContext(ctx, "/proc/self/exe", Command), cancel: cancel}
+	s.command.Env = []string{"GOMEMLIMIT=256MiB", "GOMAXPROCS=2", "GODEBUG=containermaxprocs=0"}
+	s.command.Dir = "/"
+	s.command.Stderr = &s.words
+	s.command.WaitDelay = time.Second
+	stdin, err := s.command.StdinPipe()
+	if err == nil {
+		s.stdin = stdin
+		var stdout io.Reader
+		if stdout, err = s.command.StdoutPipe(); err == nil {
+			s.out = &io.LimitedReader{R: stdout}
+			s.decoder = json.NewDecoder(s.out)
+			err = s.command.Start()
+		}
+	}
+	if err != nil {
+		cancel()
+		return nil, fmt.Errorf("start the process that renders templates: %w", err)
+	}
+	return s, nil
+}
+
+// Render renders a request. After an error the session is of no more use. Errors: a bound that a template went beyond,
+// in words.
+func (s *Session) Render(req Request) (Response, error) {
+	give := time.AfterFunc(maxWait, s.cancel)
+	defer give.Stop()
+	s.out.N = maxResponse
+	err := json.NewEncoder(s.stdin).Encode(req)
+	var response Response
+	if err == nil {
+		err = s.decoder.Decode(&response)
+	}
+	if err == nil {
+		return response, nil
+	}
+	if s.out.N <= 0 {
+		return Response{}, errTooLong
+	}
+	return Response{}, s.explain()
+}
+
+// explain waits for the end of the process, and says why it ended.
+func (s *Session) explain() error {
+	_ = s.stdin.Close()
+	err := s.command.Wait()
+	state := s.command.ProcessState
+	words := s.words.String()
+	switch {
+	case strings.Contains(words, "stack exceeds") || strings.Contains(words, "stack overflow"):
+		return fmt.Errorf("the templates need more than %d MiB of stack: does one execute itself?", maxStack>>20)
+	case strings.Contains(words, "out of memory") || strings.Contains(words, "cannot allocate memory"):
+		return fmt.Errorf("the templates need more than %d MiB of memory", maxMemory>>20)
+	case state != nil && state.UserTime()+state.SystemTime() > (maxSeconds-1)*time.Second:
+		return fmt.Errorf("the templates need more than %d seconds of processor time: does a loop not end?", maxSeconds)
+	case err == nil:
+		err = errors.New("it ended too early")
+	}
+	return fmt.Errorf("the process that renders templates: %w", err)
+}
+
+// Close ends the process.
+func (s *Session) Close() {
+	s.cancel()
+	_ = s.stdin.Close()
+	_ = s.command.Wait() // its end is wanted
+}
+
+// lastWords keeps the beginning of what a process says: a program of Go says first why it ends.
+type lastWords struct{ bytes.Buffer }
+
+func (w *lastWords) Write(p []byte) (int, error) {
+	w.Buffer.Write(p[:min(len(p), max(0, maxWords-w.Len()))])
+	return len(p), nil
+}

@@ -1,0 +1,254 @@
+// Package render renders the templates of tasks as Nomad's consul-template does, in a process of its own, which is
+// started for it and bounded in memory, processor time and output. It knows no store, no file and no task: what a
+// template asks for, a Query, is answered by the caller of a Session, who renders again with the Answer.
+package render
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"text/template"
+)
+
+// The bounds of one Session.
+const (
+	// MaxOutput bounds the output of all templates together, in bytes.
+	MaxOutput = 16 << 20
+	// maxMemory bounds the memory that the process may write to. Go takes some 100 MB of it for a few megabytes.
+	maxMemory = 512 << 20
+	// maxStack bounds the stack of a template that calls itself.
+	maxStack = 64 << 20
+	// maxSeconds bounds the processor time: a large template takes a tenth of a second.
+	maxSeconds = 5
+)
+
+// Template is one template.
+type Template struct {
+	Source      string // as errors name it: a path, or "(dynamic)" if the job file has the text
+	Text        string
+	Left, Right string // delimiters
+	MissingKey  bool   // a key that a map lacks is an error
+}
+
+// Request asks for templates to be rendered.
+type Request struct {
+	Templates []Template
+	Env       []string // KEY=value
+	Namespace string   // of variables that name none
+	Known     []Known
+}
+
+// Known is an answered query.
+type Known struct {
+	Query  Query
+	Answer Answer
+}
+
+// Response has a result for each template of a request.
+type Response struct{ Results []Result }
+
+// Result is what became of a template.
+type Result struct {
+	Output []byte
+	// Used are the queries of the template. Those of them that are not answered yet, or whose answer is no value, are
+	// Missing; the output is worth nothing then.
+	Used, Missing []Query
+	Error         string // without the values of variables
+}
+
+// Kind is what a query is about.
+type Kind string
+
+// The kinds of queries.
+const (
+	Variable  Kind = "nomad.var"
+	Variables Kind = "nomad.var.list"
+	Service   Kind = "nomad.service"
+	Services  Kind = "nomad.services"
+	File      Kind = "file"
+)
+
+// Query is what a template asks for.
+type Query struct {
+	Kind      Kind
+	Name      string // the path of a variable or a file, the prefix of a list, the name of a service
+	Namespace string `json:",omitempty"` // of variables
+	Region    string `json:",omitempty"` // empty for the job's own
+	Tag       string `json:",omitempty"` // of a service: only registrations with it
+	Choose    string `json:",omitempty"` // of a service: COUNT|KEY
+}
+
+// String returns the words that Nomad's events have for a query.
+func (q Query) String() string {
+	switch q.Kind {
+	case Variable, Variables:
+		name := fmt.Sprintf("%s@%s.%s", q.Name, cmp.Or(q.Namespace, "default"), cmp.Or(q.Region, "global"))
+		if q.Kind == Variables {
+			return fmt.Sprintf("nomad.var.list(%s)", name)
+		}
+		return fmt.Sprintf("nomad.var.block(%s)", name)
+	case Services:
+		if q.Region == "" {
+			return string(q.Kind)
+		}
+		return fmt.Sprintf("nomad.services(@%s)", q.Region)
+	}
+	name := q.Name
+	if q.Tag != "" {
+		name = q.Tag + "." + name
+	}
+	if q.Region != "" {
+		name += "@" + q.Region
+	}
+	if q.Choose != "" {
+		name += ":" + q.Choose
+	}
+	return fmt.Sprintf("%s(%s)", q.Kind, name)
+}
+
+// Answer is the value of a query, in the field for its kind.
+type Answer struct {
+	Variable *NomadVariable          `json:",omitempty"` // nil if there is none
+	List     []*NomadVarMeta         `json:",omitempty"`
+	Service  []*NomadService         `json:",omitempty"`
+	Services []*NomadServicesSnippet `json:",omitempty"`
+	Text     string                  `json:",omitempty"` // of a file
+}
+
+// execution is one template that is being executed.
+type execution struct {
+	request       Request
+	template      Template
+	known         map[Query]Answer
+	used, missing []Query
+}
+
+// The bounds of the queries of one template.
+const (
+	maxQueries = 1000
+	maxName    = 4 << 10
+)
+
+// ask returns the answer to a query, and notes it as missing if it is not known.
+func (e *execution) ask(q Query) (Answer, bool, error) {
+	switch {
+	case len(q.Name)+len(q.Choose) > maxName:
+		return Answer{}, false, fmt.Errorf("%s: the name is longer than %d bytes", q.Kind, maxName)
+	case slices.Contains(e.used, q):
+	case len(e.used) == maxQueries:
+		return Answer{}, false, fmt.Errorf("a template may read %d variables, services and files", maxQueries)
+	default:
+		e.used = append(e.used, q)
+	}
+	answer, known := e.known[q]
+	if !known {
+		e.lacks(q)
+	}
+	return answer, known, nil
+}
+
+func (e *execution) lacks(q Query) {
+	if !slices.Contains(e.missing, q) {
+		e.missing = append(e.missing, q)
+	}
+}
+
+// errTooLong is the end of a template whose output is too long.
+var errTooLong = fmt.Errorf("the templates of a task may render %d MiB together", MaxOutput>>20)
+
+// limitedBuffer takes as much output as is left.
+type limitedBuffer struct {
+	bytes.Buffer
+
+	left *int
+}
+
+func (b *limitedBuffer) Write(p []byte) (int, error) {
+	if *b.left -= len(p); *b.left < 0 {
+		return 0, errTooLong
+	}
+	return b.Buffer.Write(p)
+}
+
+// Render renders in this process, without bounds on memory and time. Only the process that is started for it should
+// call it, and tests.
+func Render(req Request) Response {
+	known := make(map[Query]Answer, len(req.Known))
+	for _, k := range req.Known {
+		known[k.Query] = k.Answer
+	}
+	left := MaxOutput
+	var all Response
+	for _, t := range req.Templates {
+		e := execution{request: req, template: t, known: known}
+		output, err := e.run(&left)
+		result := Result{Output: output, Used: e.used, Missing: e.missing}
+		if err != nil {
+			result.Error = cmp.Or(t.Source, "(dynamic)") + ": " + e.redact(err.Error())
+		}
+		all.Results = append(all.Results, result)
+	}
+	return all
+}
+
+func (e *execution) run(left *int) ([]byte, error) {
+	t := template.New("").Delims(e.template.Left, e.template.Right)
+	t.Funcs(e.functions(t))
+	missing := "missingkey=zero"
+	if e.template.MissingKey {
+		missing = "missingkey=error"
+	}
+	if _, err := t.Option(missing).Parse(e.template.Text); err != nil {
+		return nil, fmt.Errorf("parse: %w", err)
+	}
+	out := limitedBuffer{left: left}
+	if err := t.Execute(&out, nil); err != nil {
+		if errors.Is(err, errTooLong) {
+			err = errTooLong
+		}
+		return nil, fmt.Errorf("execute: %w", err)
+	}
+	return out.Bytes(), nil
+}
+
+// redacted stands for a value in an error.
+const redacted = "[redacted]"
+
+// shortSecret is the length below which the values of variables are not looked for in errors: a short one is part of
+// many words.
+const shortSecret = 4
+
+// redact removes from the words of an error what may come from a variable, a file or the environment: the values of
+// variables, and what a function has quoted that is not in the template.
+func (e *execution) redact(words string) string {
+	var values []string
+	for _, answer := range e.known {
+		if answer.Variable == nil {
+			continue
+		}
+		for _, v := range answer.Variable.Items {
+			if len(v) >= shortSecret && !strings.Contains(e.template.Text, v) {
+				values = append(values, v)
+			}
+		}
+	}
+	slices.SortFunc(values, func(a, b string) int { return len(b) - len(a) }) // one may be part of another
+	for _, v := range values {
+		words = strings.ReplaceAll(words, v, redacted)
+	}
+	before, cause, calling := strings.Cut(words, "error calling ")
+	if !calling {
+		return words
+	}
+	quoted := regexp.MustCompile("\"(?:[^\"\\\\]|\\\\.)*\"|`[^`]*`|'[^']*'")
+	return before + "error calling " + quoted.ReplaceAllStringFunc(cause, func(q string) string {
+		if strings.Contains(e.template.Text, q[1:len(q)-1]) {
+			return q
+		}
+		return q[:1] + redacted + q[len(q)-1:]
+	})
+}
