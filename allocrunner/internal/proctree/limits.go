@@ -171,16 +171,10 @@ const topSlice = "taskapi.slice"
 
 // home returns the directory of version 2 in which the tasks' cgroups are made, with the controllers on that limits need
 // if that can be; else our own. Where processes are in a cgroup, the kernel turns no controller on for those below it
-// (cgroups(7), "no internal processes"), so the processes of a cgroup that systemd has delegated move down.
+// (cgroups(7), "no internal processes").
 func home(own string) string {
 	dir := place(own)
-	if dir == "" {
-		return own
-	}
-	if delegated(dir) {
-		moveDown(dir)
-	}
-	if turnOn(dir) != nil {
+	if dir == "" || turnOn(dir) != nil {
 		return own
 	}
 	if !isTop(dir) || dir == own {
@@ -193,35 +187,20 @@ func home(own string) string {
 	return slice
 }
 
-// place returns the cgroup of version 2 in which controllers may be on for those below: the one that systemd has
-// delegated to us, our own or that above, or for root the uppermost. It is empty for none.
+// place returns the cgroup of version 2 in which controllers may be on for those below: the uppermost one for root, or
+// that above our own if systemd has delegated it, as with DelegateSubgroup=. It is empty for none. Our own can't be it,
+// even if we moved our processes out of the way: systemd would then start no other process in it while tasks run.
 func place(own string) string {
-	switch above := filepath.Dir(own); {
-	case isTop(own), delegated(own):
+	if isTop(own) {
 		return own
-	case delegated(above):
+	}
+	if above := filepath.Dir(own); delegated(above) {
 		return above
 	}
 	if mounted, _ := proc.FindCgroup(proc.Mounts(), "", "/"); os.Geteuid() == 0 && isTop(mounted) {
 		return mounted
 	}
 	return ""
-}
-
-// ownSubgroup is the cgroup of taskapi's own processes in a delegated one.
-const ownSubgroup = "taskapi"
-
-// moveDown moves the processes of a delegated cgroup into one below it, as systemd wants it done (systemd's "Control
-// Group APIs and Delegation").
-func moveDown(dir string) {
-	below := cgroup(filepath.Join(dir, ownSubgroup))
-	pids := cgroup(dir).pids()
-	if len(pids) > 0 {
-		_ = os.Mkdir(string(below), 0o755) // it may be there; turnOn says what is wrong
-	}
-	for _, pid := range pids {
-		_ = below.set("cgroup.procs", strconv.Itoa(pid)) // it may have ended
-	}
 }
 
 // isTop reports whether a directory is the machine's uppermost cgroup of version 2, which may have processes besides
