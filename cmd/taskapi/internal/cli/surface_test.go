@@ -134,6 +134,11 @@ func TestHints(t *testing.T) {
 	for _, h := range base.Hints {
 		for word := range strings.FieldsSeq(h.Words) {
 			args := strings.Split(word, ",")
+			cmd, rest, _ := root.Find(args)
+			if len(rest) == 0 || cmd.Flags().Lookup(strings.TrimPrefix(rest[0], "--")) != nil {
+				t.Errorf("'taskapi %s' does something: it needs no hint", strings.Join(args, " "))
+				continue
+			}
 			if got := errorOf(t, args...); !strings.HasPrefix(got, "taskapi: unknown ") || !strings.Contains(got, h.Hint) {
 				t.Errorf("'taskapi %s' prints %q, want the hint %q", strings.Join(args, " "), got, h.Hint)
 			}

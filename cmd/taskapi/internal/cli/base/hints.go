@@ -53,7 +53,6 @@ var Hints = []struct{ Words, Hint string }{
 	{"init example", "begin with examples/hello.nomad.hcl, or with 'taskapi dev -- COMMAND', which needs no job file"},
 	{"lint check fmt vet", "'taskapi validate JOBFILE' says what would run here"},
 	{"get list show describe inspect info job alloc allocation allocs jobs pods containers container", toShow},
-	{"ui", "'taskapi top' shows an allocation on the terminal"},
 	{"stats processes", "did you mean \"ps\"?"},
 	{"log tail output", "did you mean \"logs\"?"},
 	{"monitor watch journal get,events get,event get,ev", "'taskapi events' prints what has happened to an allocation, " +
