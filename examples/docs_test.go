@@ -37,6 +37,23 @@ func TestReadmeIsShort(t *testing.T) {
 	}
 }
 
+// TestReadmeFigures: the README's figures are those of the benchmarks.
+func TestReadmeFigures(t *testing.T) {
+	texts := documents(t)
+	table, _, _ := strings.Cut(texts[filepath.Join(root, "README.md")], "## Install")
+	figures := regexp.MustCompile(`\d[\d.]* (?:MB|µs|ms)`).FindAllString(table, -1)
+	if len(figures) < 10 {
+		t.Errorf("the README has the figures %q", figures)
+	}
+	for _, figure := range figures {
+		value, unit, _ := strings.Cut(figure, " ")
+		found := regexp.MustCompile(`\b` + regexp.QuoteMeta(value) + `\b[^|]*` + unit + `\b`)
+		if !found.MatchString(texts[filepath.Join(root, "docs", "benchmarks.md")]) {
+			t.Errorf("docs/benchmarks.md has no %s", figure)
+		}
+	}
+}
+
 var (
 	link    = regexp.MustCompile(`\]\(([^)\s]+)\)`)
 	heading = regexp.MustCompile(`(?m)^#+ (.+)$`)
