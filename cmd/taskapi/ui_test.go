@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"html"
 	"io"
 	"net"
 	"net/http"
@@ -497,5 +498,111 @@ func TestUIDocs(t *testing.T) {
 	}
 	if found != 4 {
 		t.Errorf("docs/ui.md has %d commands", found)
+	}
+}
+
+// hostileNames are those of a job that a user has from elsewhere.
+const hostileNames = `
+job "<svg onload=alert(1)>" {
+  type = "batch"
+  group "g'\"><img src=x onerror=alert(2)>" {
+    task "t'\"><img src=x onerror=alert(3)>&task=%3Cb%3E #?;" {
+      driver = "raw_exec"
+      config {
+        command = "/bin/sh"
+        args    = ["-c", "echo run >> local/runs; echo started; exec sleep 1000"]
+      }
+    }
+  }
+}
+`
+
+// TestUIHostileNames: names are text, and the links of a task lead to that task.
+func TestUIHostileNames(t *testing.T) {
+	t.Parallel()
+	r := startRun(t, shortDir(t), hostileNames)
+	p := startUI(t, r)
+	p.get(p.link())
+	r.eventually("running", func() bool { return strings.Contains(p.get("/alloc/"+testAllocID), "started</p>") })
+	text := p.get("/alloc/" + testAllocID)
+	for _, page := range []string{p.get("/"), text} {
+		if strings.Contains(page, "<img") || strings.Contains(page, "<svg onload") || strings.Contains(page, `'">`) {
+			t.Errorf("a name is more than text:\n%s", page)
+		}
+	}
+	found := regexp.MustCompile(`href="([^"]*/restart\?task=[^"]*)"`).FindStringSubmatch(text)
+	if found == nil {
+		t.Fatalf("the task can't be restarted:\n%s", text)
+	}
+	link := html.UnescapeString(found[1])
+	if ask := p.get(link); !strings.Contains(ask, `action="`+found[1]+`"`) {
+		t.Errorf("%s asks\n%s", link, ask)
+	}
+	if got := p.post(link, nil); got != http.StatusSeeOther {
+		t.Errorf("%s: %d", link, got)
+	}
+	runs, err := filepath.Glob(r.allocDir("t*", "local", "runs"))
+	if err != nil || len(runs) != 1 {
+		t.Fatal(runs, err)
+	}
+	r.eventually("restarted", func() bool { return countLines(runs[0]) == 2 })
+}
+
+// TestUIOpensBrowser: the browser's program gets a file that only the user can read, and not the link.
+func TestUIOpensBrowser(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() == 0 {
+		if _, err := exec.LookPath("setpriv"); err != nil {
+			t.Skip("root starts no browser, and setpriv, which makes another user, is not installed")
+		}
+	}
+	self, err := os.Executable()
+	dir := shortDir(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fake := "#!/bin/sh\n{ echo \"$#\" \"$1\"; stat -c '%a %u' \"$1\"; cat \"$1\"; } >" + dir + "/part; mv " + dir + "/part " + dir + "/opened\n"
+	for _, err := range []error{os.Chmod(dir, 0o777), os.WriteFile(filepath.Join(dir, "xdg-open"), []byte(fake), 0o755)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	args := []string{self, "ui", "--data-dir", filepath.Join(dir, "data")}
+	if os.Geteuid() == 0 {
+		program := filepath.Join(dir, "taskapi") // where another user reads it
+		if err := os.Link(self, program); err != nil {
+			data, err := os.ReadFile(self)
+			if err == nil {
+				err = os.WriteFile(program, data, 0o755)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		args[0] = program
+		args = append([]string{"setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"}, args...)
+	}
+	cmd := exec.CommandContext(t.Context(), args[0], args[1:]...)
+	cmd.Env = []string{"PATH=" + dir + ":" + os.Getenv("PATH"), "DISPLAY=:99", "TMPDIR=" + dir, "HOME=" + dir, "TASKAPI_TEST_MAIN=1"}
+	var out syncBuffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	r := &running{t: t, code: make(chan int)}
+	r.eventually("opened", func() bool { return written(filepath.Join(dir, "opened")) })
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("%v: %s", err, out.String())
+	}
+	opened, _ := os.ReadFile(filepath.Join(dir, "opened"))
+	want := fmt.Sprintf("^1 %s/taskapi-ui-\\d+/open.html\n600 \\d+\n<meta http-equiv=\"refresh\" content=\"0; url=%s\">\n$", dir, linked)
+	if !regexp.MustCompile(want).Match(opened) {
+		t.Errorf("the browser's program got %s", opened)
+	}
+	if left, _ := filepath.Glob(filepath.Join(dir, "taskapi-ui-*")); len(left) > 0 {
+		t.Errorf("%v is left", left)
 	}
 }

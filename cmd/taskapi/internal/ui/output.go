@@ -19,7 +19,7 @@ import (
 
 const (
 	tailBytes  = 16 << 10 // of all streams together, which are shown at first
-	framePause = 100 * time.Millisecond
+	framePause = 200 * time.Millisecond
 	fullFrame  = 32 << 10
 	maxBehind  = 20               // full frames in a row after which a reader skips to the end: it can't keep up
 	beatTime   = 15 * time.Second // between two signs of life, which find a browser that has gone
