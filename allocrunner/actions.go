@@ -57,17 +57,20 @@ func (r *Runner) RestartAll(ctx context.Context) (err error) {
 		return err
 	}
 	reply := make(chan error, 1)
-	if !r.fsm.handle(restartRequested{reply}).live() {
+	if !r.fsm.handle(restartRequested{reply: reply}).live() {
 		return interfaces.ErrTerminal
 	}
 	return await(ctx, reply)
 }
 
-// restartTasks restarts all tasks while no gate opens.
-func (r *Runner) restartTasks(ctx context.Context) error {
+// restartTasks restarts all tasks, or those of an update, while no gate opens.
+func (r *Runner) restartTasks(ctx context.Context, update *taskUpdate) error {
 	defer r.fsm.handle(restartEnded{})
 	if !r.fsm.state().live() {
 		return interfaces.ErrTerminal
+	}
+	if update != nil {
+		return r.updateStopped(ctx, update)
 	}
 	r.preTaskRestart(ctx)
 	if !r.fsm.state().live() { // as above

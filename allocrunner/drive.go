@@ -179,7 +179,7 @@ func (r *Runner) perform(ctx context.Context, e effect) {
 	case killTask:
 		r.task(e.task).Kill(killReason(e.why), e.mode)
 	case restartTasks:
-		r.fsm.work.Go(func() { e.reply <- r.restartTasks(context.WithoutCancel(ctx)) })
+		r.fsm.work.Go(func() { e.reply <- r.restartTasks(context.WithoutCancel(ctx), e.update) })
 	case finish:
 		r.snapshots.Change(func(*api.Allocation) {}) // from here on its identities are refused
 		r.updated()

@@ -88,8 +88,8 @@ func missingProgram(
 	return ""
 }
 
-// CheckPorts finds the ports of a group that are not available now. It reserves none. describe says which allocation has
-// a directory and what can be done about it.
+// CheckPorts finds the ports of a group that are not available now. It reserves none. describe says which allocation
+// has a directory and what can be done about it.
 func CheckPorts(group *api.TaskGroup, hostIP string, describe func(dir string) string) []review.Finding {
 	reservation, err := ports.Allocate(ports.Config{Networks: group.Networks, HostIP: hostIP})
 	if err != nil {

@@ -75,9 +75,12 @@ type (
 	stopRequested    struct{ noShutdownDelay bool }
 	killRequested    struct{}
 	detachRequested  struct{}
-	restartRequested struct{ reply chan<- error } // of all tasks
-	restartEnded     struct{}
-	delayOver        struct{} // the group's shutdown_delay
+	restartRequested struct { // of all tasks or, for an update, of those that it names
+		reply  chan<- error
+		update *taskUpdate
+	}
+	restartEnded struct{}
+	delayOver    struct{} // the group's shutdown_delay
 
 	// groupChanged has the present state of the group. It also follows every other event.
 	groupChanged struct {
@@ -96,7 +99,7 @@ type (
 	callPreKill   struct{}             // hooks
 	armDelay      struct{}             // the group's shutdown_delay; ends in delayOver
 	lastIntervals struct{}             // a stop does not wait for another interval of a poststop task's restart policy
-	restartTasks  struct{ reply chan<- error }
+	restartTasks  restartRequested
 	finish        struct{} // show that the allocation is terminal
 	killTask      struct {
 		task string

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -11,6 +12,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/checks"
 	"taskapi/allocrunner/internal/taskrunner"
+	"taskapi/allocrunner/jobspec/jobdiff"
 	"taskapi/internal/ptr"
 )
 
@@ -20,9 +22,9 @@ func (r *Runner) Update(ctx context.Context, job *api.Job) error {
 	switch {
 	case err != nil:
 	case begun:
-		err = r.fsm.runDetached(ctx, func(ctx context.Context) error { return r.update(ctx, job) })
+		err = r.fsm.runDetached(ctx, func(ctx context.Context) error { return r.update(ctx, job, nil) })
 	default:
-		err = r.update(ctx, job)
+		err = r.update(ctx, job, nil)
 	}
 	if err != nil {
 		return fmt.Errorf("update: %w", err)
@@ -30,9 +32,70 @@ func (r *Runner) Update(ctx context.Context, job *api.Job) error {
 	return nil
 }
 
+// taskUpdate is a version of the job that is applied while the processes of some tasks are gone.
+type taskUpdate struct {
+	job   *api.Job
+	tasks []string
+}
+
+var _ interfaces.TaskUpdater = (*Runner)(nil)
+
+// UpdateTasks applies the version between the old processes and the new ones, so that a crash at any time leaves every
+// process with the version that is saved.
+func (r *Runner) UpdateTasks(ctx context.Context, job *api.Job, tasks []string) (err error) {
+	defer wrap(&err, "update")
+	if err := r.fsm.awaitSetUp(ctx); err != nil {
+		return err
+	}
+	alloc := r.Alloc()
+	if _, err := decide(alloc, withJob(alloc, job), tasks); err != nil { // before anything is stopped
+		return err
+	}
+	if err := r.Validate(job); err != nil {
+		return err
+	}
+	reply := make(chan error, 1)
+	if !r.fsm.handle(restartRequested{reply, &taskUpdate{job, tasks}}).live() {
+		return interfaces.ErrTerminal
+	}
+	return await(ctx, reply)
+}
+
+// updateStopped stops the processes of an update's tasks, and applies the update.
+func (r *Runner) updateStopped(ctx context.Context, u *taskUpdate) error {
+	var stop []*taskrunner.Runner
+	for _, t := range r.runningTasks() {
+		if slices.Contains(u.tasks, t.Name()) {
+			stop = append(stop, t)
+		}
+	}
+	errs := each(stop, func(t *taskrunner.Runner) error { return t.Reset(ctx, "The task's part of the job has changed") })
+	if !r.fsm.state().live() { // a stop came in between: nothing starts again
+		return interfaces.ErrTerminal
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	return r.update(ctx, u.job, u.tasks)
+}
+
+// decide is Plan without force, but changes that need new processes of the stopped tasks count as in place.
+func decide(alloc, next *api.Allocation, stopped []string) (Decision, error) {
+	if len(stopped) > 0 {
+		decision, changes, err := Plan(Current{Alloc: alloc}, next, true)
+		restarts, suffices := jobdiff.ByRestarts(alloc, changes)
+		others := slices.ContainsFunc(restarts, func(task string) bool { return !slices.Contains(stopped, task) })
+		if err == nil && decision == Replace && suffices && !others {
+			return InPlace, nil
+		}
+	}
+	decision, _, err := Plan(Current{Alloc: alloc}, next, false)
+	return decision, err
+}
+
 // update changes the job and, once the tasks have been received, updates hooks and tasks. Before that, hooks and tasks
-// are made from the new job.
-func (r *Runner) update(ctx context.Context, job *api.Job) error {
+// are made from the new job. Changes that need new processes of the stopped tasks are applied, too.
+func (r *Runner) update(ctx context.Context, job *api.Job, stopped []string) error {
 	r.updating.Lock()
 	defer r.updating.Unlock()
 	begun, err := r.updatable()
@@ -41,7 +104,7 @@ func (r *Runner) update(ctx context.Context, job *api.Job) error {
 	}
 	alloc := r.Alloc()
 	next := withJob(alloc, job)
-	switch decision, _, err := Plan(Current{Alloc: alloc}, next, false); {
+	switch decision, err := decide(alloc, next, stopped); {
 	case err != nil || decision == Unchanged:
 		return err
 	case decision != InPlace: // it ends for another version

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -188,5 +190,71 @@ func TestUpdatesOfWhatEnds(t *testing.T) {
 	r.runner.Kill()
 	if err := r.end(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestUpdateTasks: the tasks that an update names get new processes with the new version, the others keep theirs. What
+// restarts don't suffice for is refused, and nothing restarts.
+func TestUpdateTasks(t *testing.T) {
+	t.Parallel()
+	var job *api.Job
+	state := &memory{}
+	body := "echo $$ $TEXT >> $NOMAD_TASK_DIR/starts; exec sleep 1000"
+	first := shell("first", "exit 0")
+	first.Lifecycle = &api.TaskLifecycle{Hook: api.TaskLifecycleHookPrestart}
+	r := runWith(t, "service", func(_ *api.TaskGroup, c *config) { job, c.State = c.Alloc.Job, state },
+		first, shell("changed", body), shell("other", body))
+	starts := func(task string) []string {
+		text, _ := os.ReadFile(filepath.Join(r.dir, task, "local", "starts"))
+		return strings.FieldsFunc(string(text), func(c rune) bool { return c == '\n' })
+	}
+	untilStarts := func(task string, n int) []string {
+		t.Helper()
+		for give := time.Now().Add(time.Minute); len(starts(task)) < n; time.Sleep(5 * time.Millisecond) {
+			if time.Now().After(give) {
+				t.Fatalf("%s has started %q, want %d", task, starts(task), n)
+			}
+		}
+		return starts(task)
+	}
+	untilStarts("changed", 1)
+	untilStarts("other", 1)
+
+	next := copyJob(job)
+	next.TaskGroups[0].Tasks[1].Env = map[string]string{"TEXT": "new"}
+	if err := r.runner.UpdateTasks(t.Context(), next, []string{"changed"}); err != nil {
+		t.Fatal(err)
+	}
+	if got := untilStarts("changed", 2); !strings.HasSuffix(got[1], " new") {
+		t.Errorf("started %q, want the second with new", got)
+	}
+	if got := *state.saved().Alloc.Job.Version; got != 1 {
+		t.Errorf("version %d is saved, want 1", got)
+	}
+
+	for name, edit := range map[string]func(*api.TaskGroup){
+		"a task that is not named": func(g *api.TaskGroup) { g.Tasks[2].Env = map[string]string{"TEXT": "newer"} },
+		"a task that has ended":    func(g *api.TaskGroup) { g.Tasks[0].Env = map[string]string{"TEXT": "newer"} },
+		"another user":             func(g *api.TaskGroup) { g.Tasks[1].User = "nobody" },
+	} {
+		refused := copyJob(next)
+		edit(refused.TaskGroups[0])
+		before := len(starts("changed"))
+		err := r.runner.UpdateTasks(t.Context(), refused, []string{"changed"})
+		if _, is := errors.AsType[*interfaces.DestructiveError](err); !is {
+			t.Errorf("%s: got %v, want a *DestructiveError", name, err)
+		}
+		if got := starts("changed"); len(got) != before {
+			t.Errorf("%s: started %q, want none more", name, got)
+		}
+	}
+	if got := starts("other"); len(got) != 1 {
+		t.Errorf("the other task has started %q", got)
+	}
+	if event(r.runner.Alloc(), "first", "Restart Signaled") != nil {
+		t.Error("the prestart task was restarted")
+	}
+	if got := *r.runner.Alloc().Job.Version; got != 1 {
+		t.Errorf("version %d, want 1", got)
 	}
 }

@@ -147,13 +147,14 @@ func (f *fakeAlloc) Stop(ctx context.Context, noShutdownDelay bool) error {
 
 // fakeJobs is a handlers.Jobs made of functions.
 type fakeJobs struct {
-	register func(ctx context.Context, job *api.Job, submission *api.JobSubmission, force bool) (jobs.Registration, error)
-	plan     func(ctx context.Context, job *api.Job) (jobs.Plan, error)
+	register func(ctx context.Context, job *api.Job, submission *api.JobSubmission, allowed jobs.Allowed) (
+		jobs.Registration, error)
+	plan func(ctx context.Context, job *api.Job) (jobs.Plan, error)
 }
 
 func (f *fakeJobs) Register(ctx context.Context, job *api.Job, submission *api.JobSubmission,
-	force bool) (jobs.Registration, error) {
-	return f.register(ctx, job, submission, force)
+	allowed jobs.Allowed) (jobs.Registration, error) {
+	return f.register(ctx, job, submission, allowed)
 }
 func (f *fakeJobs) Plan(ctx context.Context, job *api.Job) (jobs.Plan, error) {
 	return f.plan(ctx, job)
@@ -162,7 +163,7 @@ func (f *fakeJobs) Plan(ctx context.Context, job *api.Job) (jobs.Plan, error) {
 // quietJobs answers every call.
 func quietJobs() *fakeJobs {
 	return &fakeJobs{
-		register: func(context.Context, *api.Job, *api.JobSubmission, bool) (jobs.Registration, error) {
+		register: func(context.Context, *api.Job, *api.JobSubmission, jobs.Allowed) (jobs.Registration, error) {
 			return jobs.Registration{Index: 35}, nil
 		},
 		plan: func(context.Context, *api.Job) (jobs.Plan, error) { return jobs.Plan{}, nil },

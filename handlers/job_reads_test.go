@@ -156,9 +156,9 @@ func TestSDKVersions(t *testing.T) {
 func TestRevert(t *testing.T) {
 	var got []string
 	register := &fakeJobs{register: func(_ context.Context, job *api.Job, submission *api.JobSubmission,
-		force bool) (jobs.Registration, error) {
+		allowed jobs.Allowed) (jobs.Registration, error) {
 		got = append(got, *job.Name+" "+submission.Source)
-		if !force {
+		if !allowed.Replace {
 			return jobs.Registration{}, apierror.New(apierror.Conflict, "not forced")
 		}
 		return jobs.Registration{Index: 40}, nil
@@ -382,7 +382,7 @@ func TestLastingRevert(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		end := make(chan struct{})
 		register := &fakeJobs{register: func(
-			ctx context.Context, _ *api.Job, _ *api.JobSubmission, _ bool,
+			ctx context.Context, _ *api.Job, _ *api.JobSubmission, _ jobs.Allowed,
 		) (jobs.Registration, error) {
 			select {
 			case <-end:

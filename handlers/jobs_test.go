@@ -98,11 +98,12 @@ func TestJobStatus(t *testing.T) {
 
 func TestSDKRegister(t *testing.T) {
 	type call struct {
-		id    string
-		force bool
+		id      string
+		allowed jobs.Allowed
 	}
 	calls, fake := make(chan call, 1), quietJobs()
-	fake.register = func(_ context.Context, job *api.Job, _ *api.JobSubmission, force bool) (jobs.Registration, error) {
+	fake.register = func(_ context.Context, job *api.Job, _ *api.JobSubmission, force jobs.Allowed) (jobs.Registration,
+		error) {
 		calls <- call{*job.ID, force}
 		return jobs.Registration{Index: 36, Warnings: "mind the gap"}, nil
 	}
@@ -114,7 +115,7 @@ func TestSDKRegister(t *testing.T) {
 		got.Warnings != "mind the gap" || meta.LastIndex != 36 {
 		t.Errorf("register = %+v, %+v, %v", got, meta, err)
 	}
-	if got := <-calls; got != (call{"demo", true}) {
+	if got := <-calls; got != (call{"demo", jobs.Allowed{Replace: true}}) {
 		t.Errorf("registered %+v, want demo, also with new processes", got)
 	}
 	if _, _, err := client.EnforceRegister(job, 13, nil); err != nil {
@@ -125,7 +126,7 @@ func TestSDKRegister(t *testing.T) {
 		if got := s.do(t, method, "/v1/job/demo?force=false", operator, anyBody); got.Status != 200 {
 			t.Errorf("%s by the job's path without force = %d %q", method, got.Status, got.Body)
 		}
-		if got := <-calls; got != (call{"demo", false}) {
+		if got := <-calls; got != (call{"demo", jobs.Allowed{}}) {
 			t.Errorf("registered %+v, want demo without force", got)
 		}
 	}
@@ -138,7 +139,7 @@ func TestSDKRegister(t *testing.T) {
 	wantSDKError(t, err, 403, "Permission denied")
 	for kind, status := range map[apierror.Kind]int{apierror.Conflict: 409, apierror.Invalid: 400,
 		apierror.Unavailable: 503} {
-		fake.register = func(context.Context, *api.Job, *api.JobSubmission, bool) (jobs.Registration, error) {
+		fake.register = func(context.Context, *api.Job, *api.JobSubmission, jobs.Allowed) (jobs.Registration, error) {
 			return jobs.Registration{}, runnerError(kind, "for a reason")
 		}
 		_, _, err = client.Register(job, nil)
@@ -197,7 +198,7 @@ func TestRegisterOneAtATime(t *testing.T) {
 			job.JobModifyIndex, now.Job = new(index.Load()), &job
 			return &now
 		}
-		fake.register = func(context.Context, *api.Job, *api.JobSubmission, bool) (jobs.Registration, error) {
+		fake.register = func(context.Context, *api.Job, *api.JobSubmission, jobs.Allowed) (jobs.Registration, error) {
 			<-release
 			return jobs.Registration{Index: index.Add(1)}, nil
 		}

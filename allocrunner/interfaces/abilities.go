@@ -1,6 +1,10 @@
 package interfaces
 
-import "github.com/hashicorp/nomad/api"
+import (
+	"context"
+
+	"github.com/hashicorp/nomad/api"
+)
 
 // These interfaces are abilities that an AllocRunner may have beside its methods. A caller asks for one by a type
 // assertion.
@@ -29,6 +33,14 @@ type Validator interface {
 	// Validate returns the error that Update would return for a version of the job that can be applied in place.
 	// Errors: ErrInvalidJob.
 	Validate(job *api.Job) error
+}
+
+// TaskUpdater is a runner that can apply a version of the job with new processes of some tasks.
+type TaskUpdater interface {
+	// UpdateTasks stops the processes of these tasks, applies another version of the job as Update does, and starts the
+	// tasks again in the group's order. The other tasks run on. It returns when the version is applied. With an error, the
+	// tasks start again with the version before: Update's, and *DestructiveError if restarts of these tasks don't suffice.
+	UpdateTasks(ctx context.Context, job *api.Job, tasks []string) error
 }
 
 // HookCounter is a runner that counts the calls of its hooks.

@@ -342,6 +342,8 @@ var allowedImports = map[string][]string{
 		"allocrunner/cluster/variables",
 		"allocrunner/datadir",
 		"allocrunner/interfaces",
+		"allocrunner/jobspec",
+		"allocrunner/jobspec/jobdiff",
 		"allocrunner/jobspec/review",
 		"allocrunner/state",
 		"cmd/taskapi/internal/agent",

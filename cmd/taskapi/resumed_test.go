@@ -106,7 +106,7 @@ func TestWhatAResumedAgentKnows(t *testing.T) {
 	job.TaskGroups[0].Tasks[0].Config["args"] = []string{"2000"} // which needs a new process
 	before := begunAt(t, operator)
 	const forced = "the text of what replaces it"
-	if err := operator.Register(t.Context(), job, *job.JobModifyIndex, false); err == nil {
+	if err := operator.Register(t.Context(), job, *job.JobModifyIndex, false, false); err == nil {
 		t.Error("a change that needs a new process was accepted without force")
 	}
 	if got, version := submitted(t, operator); got != text || version != 1 {

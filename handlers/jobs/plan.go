@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -87,9 +88,11 @@ func jobDiffOf(current *api.Allocation, changes []jobdiff.Change) *api.JobDiff {
 		if !change.InPlace {
 			annotation = forcesDestructive
 		}
-		diff.Fields = append(diff.Fields, &api.FieldDiff{
-			Type: diffEdited, Name: change.Path, New: change.Text, Annotations: []string{annotation},
-		})
+		field := &api.FieldDiff{Type: diffEdited, Name: change.Path, New: change.Text, Annotations: []string{annotation}}
+		if change.RestartSuffices(current) {
+			field.Annotations = append(field.Annotations, jobdiff.RestartAnnotation+strconv.Quote(change.Task))
+		}
+		diff.Fields = append(diff.Fields, field)
 	}
 	diff.TaskGroups = []*api.TaskGroupDiff{group}
 	return diff

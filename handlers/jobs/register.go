@@ -18,12 +18,18 @@ import (
 // Registrar takes other versions of the allocation's job. Its methods return errors of a runner, or of the API: Invalid
 // for a job that can't run here, OtherJob for one of another ID.
 type Registrar interface {
-	// Register gives the allocation the job in the client's form, canonical or not. Changes that need new processes
-	// replace the allocation; without force they are an *interfaces.DestructiveError, and nothing changes. It is not
-	// called twice at once. submission is the text that the job was made from; nil when the client sent none.
-	Register(ctx context.Context, job *api.Job, submission *api.JobSubmission, force bool) (Registration, error)
+	// Register gives the allocation the job in the client's form, canonical or not. Changes that need new processes are
+	// an *interfaces.DestructiveError, and change nothing, unless the client allows what they need. It is not called
+	// twice at once. submission is the text that the job was made from; nil when the client sent none.
+	Register(ctx context.Context, job *api.Job, submission *api.JobSubmission, allowed Allowed) (Registration, error)
 	// Plan returns what Register would do, and does nothing.
 	Plan(ctx context.Context, job *api.Job) (Plan, error)
+}
+
+// Allowed is what a registration may do for changes that need new processes.
+type Allowed struct {
+	Restarts bool // restart the tasks whose parts of the job have changed, if that suffices
+	Replace  bool // otherwise replace the allocation
 }
 
 // Registration is the result of Register.
@@ -55,7 +61,8 @@ type wireRegistered struct {
 }
 
 // register answers PUT /v1/jobs and PUT /v1/job/:job: the allocation gets another version of its job. force=false,
-// which Nomad does not have, refuses changes that need new processes.
+// which Nomad does not have, refuses changes that need a replacement. Nor has Nomad restart=true: if restarts of the
+// changed tasks suffice, the other tasks run on.
 func (h *handlers) register(ctx context.Context, r *route.Request, want *api.JobRegisterRequest) (route.Answer, error) {
 	if err := checkJob(want.Job); err != nil {
 		return route.Answer{}, err
@@ -78,7 +85,8 @@ func (h *handlers) registerAs(
 		return route.Answer{}, err
 	}
 	before := ptr.Deref(jobOf(r).JobModifyIndex)
-	registered, err := h.Registrar.Register(ctx, job, submission, r.Flag("force", true))
+	registered, err := h.Registrar.Register(ctx, job, submission,
+		Allowed{Restarts: r.Flag("restart", false), Replace: r.Flag("force", true)})
 	if err != nil {
 		return route.Answer{}, fmt.Errorf("register: %w", ofUpdate(err))
 	}

@@ -18,7 +18,34 @@ type Change struct {
 	Path string // `group "web" > task "server" > kill_timeout`, or `job > priority`
 	// The running allocation can apply it; otherwise it is destructive and needs a new allocation or new processes.
 	InPlace bool
-	Text    string // what changes from what to what, and what that means; never a value that may be secret
+	// Task is the task of which a new process alone would do; empty for a change in place, and for one that needs more.
+	Task string
+	Text string // what changes from what to what, and what that means; never a value that may be secret
+}
+
+// RestartSuffices reports whether the running allocation can apply the change if it restarts Task alone. A task that
+// has ended runs again only with its whole group: others may have waited for its end, as for a prestart task's.
+func (c Change) RestartSuffices(alloc *api.Allocation) bool {
+	state := alloc.TaskStates[c.Task]
+	return c.Task != "" && (state == nil || state.State != "dead")
+}
+
+// RestartAnnotation begins the annotation that a plan has for a change whose RestartSuffices. The task's name follows in
+// quotes.
+const RestartAnnotation = "with restart=true forces restart of task "
+
+// ByRestarts returns the tasks that the running allocation restarts to apply the changes, in their order. It returns
+// false if these restarts don't suffice.
+func ByRestarts(alloc *api.Allocation, changes []Change) (tasks []string, suffices bool) {
+	for _, c := range Destructive(changes) {
+		if !c.RestartSuffices(alloc) {
+			return nil, false
+		}
+		if !slices.Contains(tasks, c.Task) {
+			tasks = append(tasks, c.Task)
+		}
+	}
+	return tasks, true
 }
 
 // String returns one line: the path and the text.
@@ -58,6 +85,7 @@ func Changes(old, new *api.Job, group string) []Change {
 type comparer struct {
 	path    []string
 	changes []Change
+	task    string // that is compared; empty outside of tasks
 
 	// restart is the group's restart policy before and after: a task that has its group's needs no line of its own.
 	restart [2]*api.RestartPolicy
@@ -74,8 +102,11 @@ func (c *comparer) add(r rule, text string) {
 	if r.means != "" {
 		text += "; " + r.means
 	}
-	c.changes = append(c.changes, Change{Path: strings.Join(c.path, " > "), InPlace: r.verdict == isInPlace,
-		Text: text})
+	change := Change{Path: strings.Join(c.path, " > "), InPlace: r.verdict == isInPlace, Text: text}
+	if r.process {
+		change.Task = c.task
+	}
+	c.changes = append(c.changes, change)
 }
 
 // groups compares the group that runs field by field, and the others as wholes.
@@ -114,6 +145,10 @@ func (c *comparer) fields(a, b reflect.Value, ruleOf func(field string) rule) {
 // byTable compares two structs that have a table. A field that is missing there is unknown.
 func (c *comparer) byTable(a, b reflect.Value) {
 	table := tables()[a.Type()]
+	if a.Type() == reflect.TypeFor[api.Task]() {
+		c.task = a.FieldByName("Name").String()
+		defer func() { c.task = "" }()
+	}
 	c.fields(a, b, func(field string) rule {
 		if r, known := table[field]; known {
 			return r

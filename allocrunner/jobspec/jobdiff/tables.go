@@ -26,6 +26,7 @@ type rule struct {
 	verdict verdict
 	means   string // the second half of the text; for an ignored field, the reason
 	secret  bool   // texts in it may be secrets, and are never shown
+	process bool   // destructive, but a new process of the task alone would do
 	// The block's fields have a table of their own; verdict and means apply to the whole block, added or removed.
 	table bool
 }
@@ -45,6 +46,12 @@ func (r rule) byTable() rule {
 func inPlace(means string) rule     { return rule{verdict: isInPlace, means: means, secret: true} }
 func destructive(means string) rule { return rule{verdict: isDestructive, means: means, secret: true} }
 func ignored(why string) rule       { return rule{verdict: isIgnored, means: why} }
+
+// byProcess returns the rule for a field of a task that only the task's own process has.
+func (r rule) byProcess() rule {
+	r.process = true
+	return r
+}
 
 // What a difference means.
 const (
@@ -139,7 +146,8 @@ var taskRows = []row{
 	{ignored("tasks are compared by name"), "Name"},
 	// A process reads its resources in its environment.
 	{destructive(newProcess).open(), "Driver User Resources VolumeMounts CSIPluginConfig Kind"},
-	{destructive(newProcess), "Config Env Artifacts Templates Secrets DispatchPayload"},
+	{destructive(newProcess).byProcess(), "Config Env"},
+	{destructive(newProcess), "Artifacts Templates Secrets DispatchPayload"},
 	{destructive("decides the order of the tasks; needs a new allocation").open(), "Lifecycle"},
 	{destructive(notHere).open(), "Schedule"},
 	{destructive(newIdentity), "Vault"},

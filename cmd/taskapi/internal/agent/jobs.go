@@ -108,14 +108,14 @@ func (j registrar) Plan(_ context.Context, sent *api.Job) (jobs.Plan, error) {
 
 // Register gives the allocation another version of its job.
 func (j registrar) Register(
-	ctx context.Context, sent *api.Job, submission *api.JobSubmission, force bool,
+	ctx context.Context, sent *api.Job, submission *api.JobSubmission, allowed jobs.Allowed,
 ) (jobs.Registration, error) {
 	j.history.note(nil) // before the present version becomes the earlier one
 	u, err := j.review(sent)
 	if err != nil {
 		return jobs.Registration{}, err
 	}
-	decision, err := j.update(ctx, u, submission, force)
+	decision, err := j.update(ctx, u, submission, allowed)
 	if err != nil {
 		return jobs.Registration{}, err
 	}
@@ -133,12 +133,23 @@ func (j registrar) Register(
 	return registration, nil
 }
 
-// update gives the runner the job, or replaces the allocation if the changes need that and force allows it. It returns
-// which it did.
+// update gives the runner the job, or does what is allowed if the changes need new processes. It returns which it did;
+// the restart of some tasks is an update in place.
 func (j registrar) update(
-	ctx context.Context, u jobUpdate, text *api.JobSubmission, force bool,
+	ctx context.Context, u jobUpdate, text *api.JobSubmission, allowed jobs.Allowed,
 ) (allocrunner.Decision, error) {
-	decision, changes, err := allocrunner.Plan(u.current, u.wanted, force)
+	if u.decision == allocrunner.Replace && allowed.Restarts && !u.current.Pending {
+		updater, ok := j.runner.(interfaces.TaskUpdater)
+		if tasks, suffices := jobdiff.ByRestarts(u.current.Alloc, u.changes); ok && suffices && len(tasks) > 0 {
+			err := updater.UpdateTasks(ctx, u.wanted.Job, tasks)
+			if err == nil {
+				j.history.note(text)
+				sayUpdated(j.events, u.changes)
+			}
+			return allocrunner.InPlace, err
+		}
+	}
+	decision, changes, err := allocrunner.Plan(u.current, u.wanted, allowed.Replace)
 	switch {
 	case err != nil:
 	case decision == allocrunner.Unchanged:

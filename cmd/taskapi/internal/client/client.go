@@ -214,11 +214,12 @@ func (c *Client) Plan(ctx context.Context, job *api.Job) (*api.JobPlanResponse, 
 	return &plan, err
 }
 
-// Register gives the allocation a job, if its present job still has the JobModifyIndex. Without force, changes that
-// need new processes are refused. Errors: those of Allocation.
-func (c *Client) Register(ctx context.Context, job *api.Job, index uint64, force bool) error {
+// Register gives the allocation a job, if its present job still has the JobModifyIndex. Changes that need new processes
+// are refused unless what they need is allowed: restarts of the changed tasks, or a replacement. Errors: those of
+// Allocation.
+func (c *Client) Register(ctx context.Context, job *api.Job, index uint64, restart, replace bool) error {
 	request := api.JobRegisterRequest{Job: job, EnforceIndex: true, JobModifyIndex: index}
-	return c.put(ctx, fmt.Sprintf("/v1/jobs?force=%t", force), request, nil)
+	return c.put(ctx, fmt.Sprintf("/v1/jobs?force=%t&restart=%t", replace, restart), request, nil)
 }
 
 // SignalError says that a taskapi process could not be sent a signal.

@@ -152,7 +152,7 @@ func TestRequests(t *testing.T) {
 	if _, err := c.Plan(t.Context(), &api.Job{ID: &job}); err != nil {
 		t.Error(err)
 	}
-	err := c.Register(t.Context(), &api.Job{ID: &job}, 3, true)
+	err := c.Register(t.Context(), &api.Job{ID: &job}, 3, false, true)
 	if s, ok := errors.AsType[*client.StatusError](err); !ok || s.Status != http.StatusConflict ||
 		s.Message != "it can't be" {
 		t.Errorf("a refusal is %v", err)

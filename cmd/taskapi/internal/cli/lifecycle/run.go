@@ -473,7 +473,8 @@ type portsError struct{ error }
 // reserves it.
 func (r *request) errPorts() error {
 	for _, f := range allocrunner.CheckPorts(r.alloc.GetTaskGroup(), r.options.HostIP, r.layout.Describe) {
-		return &portsError{errors.New(linewriter.OneLine(r.source.FromFiles.Mask(f.Line(r.source.Place(f)))) + "; nothing was started")}
+		text := r.source.FromFiles.Mask(f.Line(r.source.Place(f)))
+		return &portsError{errors.New(linewriter.OneLine(text) + "; nothing was started")}
 	}
 	return nil
 }

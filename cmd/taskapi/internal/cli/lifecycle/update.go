@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os/signal"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"github.com/spf13/cobra"
 
+	"taskapi/allocrunner/jobspec"
 	"taskapi/cmd/taskapi/internal/agent"
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/cmd/taskapi/internal/cli/follow"
@@ -31,14 +33,32 @@ func Update(w base.Environment) *cobra.Command {
 		Short: "Give a running allocation another version of its job",
 		Long: `Gives a running allocation another version of its job, and prints each difference.
 
-Each line says whether the change is made in place or needs new processes. Changes that need new processes are
-refused, with exit code 2, and nothing changes. With --replace, the allocation is stopped gracefully and run again,
-under the same ID and in the same directory. --dry-run only prints the differences.
+Each line says whether the change is made in place, restarts a task, or needs new processes of the whole allocation.
+Changes that are not made in place are refused, with exit code 2, and nothing changes, unless a flag allows them:
 
-Without ALLOC, update takes the running allocation of the file's job.`,
+--restart restarts no more than the changes need. A new config or env of tasks restarts these tasks alone, if they have
+not ended; the other tasks run on. Any other change that is not made in place, and one of a task that has ended, such
+as a prestart task, needs the whole group: the allocation is stopped gracefully and run again, under the same ID and in
+the same directory.
+
+--replace does the latter in any case. --only TASK takes only that task from the job file, and leaves the rest of the
+job as it runs.
+
+--dry-run only prints the differences, with the old and new values of config and env, and what would be restarted.
+--json prints the same as an object with alloc, changes, restarts and replaces, also when the changes are made.
+
+Without ALLOC, update takes the running allocation of the file's job.
+Exit code: 0 when the allocation runs the job, or --dry-run has compared it; 1 when that failed; 2 when the job file or
+a flag is wrong, or a change is not allowed.`,
 		Example: `  taskapi update examples/hello.nomad.hcl
   taskapi update --dry-run examples/hello.nomad.hcl
-  taskapi update --replace hello examples/hello.nomad.hcl`,
+  taskapi update --restart --only greeter hello examples/hello.nomad.hcl`,
+		PreRunE: func(*cobra.Command, []string) error {
+			if u.replace && u.restart {
+				return base.Usagef("--restart and --replace exclude each other: give one")
+			}
+			return nil
+		},
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			jobFile, names := args[len(args)-1], args[:len(args)-1]
 			if at.Given(names) {
@@ -56,15 +76,21 @@ Without ALLOC, update takes the running allocation of the file's job.`,
 				}
 			}
 			return u.run(cmd.Context(), func(group string, settings agent.Settings) (*api.Job, error) {
+				u.fromFiles = loaded.FromFiles
 				return loaded.Job, loaded.Choose(jobFile, group, settings, w)
 			})
 		},
 	}
 	at.Add(cmd, w, base.ToChange)
 	cmd.Flags().BoolVar(&u.dryRun, "dry-run", false, "print what would change, and change nothing")
+	cmd.Flags().BoolVar(&u.restart, "restart", false,
+		"if the changes need new processes, restart the changed tasks or, where that does not suffice, the allocation")
 	cmd.Flags().BoolVar(&u.replace, "replace", false,
 		"if the changes need new processes, stop the allocation gracefully and run it again")
-	cmd.Flags().BoolVarP(&u.detach, "detach", "d", false, "with --replace, return when the stop has begun")
+	cmd.Flags().StringVar(&u.only, "only", "", "change only this `TASK`")
+	cmd.Flags().BoolVarP(&u.detach, "detach", "d", false,
+		"if the allocation is run again, return when its stop has begun")
+	cmd.Flags().BoolVar(&u.json, "json", false, "print a JSON object about the changes")
 	flags.AddVars(cmd)
 	return cmd
 }
@@ -99,9 +125,13 @@ func allocationOf(ctx context.Context, w base.Environment, dataDir string, job *
 // updater gives a running allocation another version of its job.
 type updater struct {
 	base.Target
-	replace     bool // also a version that needs new processes
-	detach      bool // don't wait for those
+	restart     bool   // also a version that needs new processes of some tasks, or of all
+	replace     bool   // also a version that needs new processes
+	detach      bool   // don't wait for those
+	only        string // the task that is changed; empty for all
 	dryRun      bool
+	json        bool
+	fromFiles   *jobspec.FromFiles
 	environment base.Environment
 }
 
@@ -125,6 +155,9 @@ func (u *updater) run(ctx context.Context, choose func(group string, settings ag
 		return err
 	}
 	job, err := choose(found.Alloc.TaskGroup, kept)
+	if err == nil && u.only != "" {
+		job, err = withTask(found.Alloc, job, u.only)
+	}
 	if err != nil {
 		return err
 	}
@@ -138,38 +171,44 @@ func (u *updater) update(ctx context.Context, c *client.Client, before *api.Allo
 	if err != nil {
 		return u.asError(err)
 	}
-	if plan.Diff == nil || len(plan.Diff.Fields) == 0 {
-		return u.environment.Printf("allocation %s runs this job: nothing to change\n", u.ID)
-	}
-	var table output.Table
-	for _, change := range plan.Diff.Fields {
-		what := "in place"
-		if slices.Contains(change.Annotations, annotationDestructive) {
-			what = "needs new processes"
+	w := u.environment
+	changes := u.changesOf(plan, before, job)
+	if u.json {
+		if err := output.JSON(w.Stdout, changes); err != nil {
+			return err
 		}
-		table.Row(what, change.Name+": "+change.New)
+		w.Stdout = io.Discard
 	}
-	if err := u.environment.Printf("%s", &table); err != nil {
+	if len(changes.Changes) == 0 {
+		return w.Printf("allocation %s runs this job: nothing to change\n", u.ID)
+	}
+	if err := w.Printf("%s", changes.table()); err != nil {
 		return err
 	}
 	if u.dryRun {
-		return u.environment.Printf("allocation %s is unchanged\n", u.ID)
+		return w.Printf("%sallocation %s is unchanged\n", changes.needs(), u.ID)
 	}
-	destructive := false
-	if plan.Annotations != nil && plan.Annotations.DesiredTGUpdates[before.TaskGroup] != nil {
-		destructive = plan.Annotations.DesiredTGUpdates[before.TaskGroup].DestructiveUpdate > 0
-	}
-	if destructive && !u.replace {
+	restarts := len(changes.Restarts) > 0
+	switch {
+	case restarts && !u.restart && !u.replace:
+		return base.Usagef("allocation %s needs new processes of %s for this job, and is unchanged; --restart restarts no "+
+			"other task, --replace stops the allocation gracefully and runs it again", u.ID, quoted(changes.Restarts))
+	case changes.Replaces && !u.restart && !u.replace:
 		return base.Usagef("allocation %s needs new processes for this job, and is unchanged; --replace stops it "+
 			"gracefully and runs it again", u.ID)
 	}
-	if err := c.Register(context.WithoutCancel(ctx), job, plan.JobModifyIndex, u.replace); err != nil {
+	if err := c.Register(context.WithoutCancel(ctx), job, plan.JobModifyIndex, restarts && u.restart,
+		u.replace || changes.Replaces); err != nil {
 		return u.asError(err)
 	}
-	if destructive {
+	if changes.Replaces || restarts && u.replace {
+		u.environment = w
 		return u.awaitReplaced(ctx, before)
 	}
-	return u.environment.Printf("allocation %s runs the new version\n", u.ID)
+	if restarts {
+		return w.Printf("allocation %s runs the new version, with new processes of %s\n", u.ID, quoted(changes.Restarts))
+	}
+	return w.Printf("allocation %s runs the new version\n", u.ID)
 }
 
 // awaitReplaced prints the events of an allocation that is being replaced, and returns when its successor runs. Ctrl-C
@@ -199,9 +238,6 @@ func (u *updater) awaitReplaced(ctx context.Context, before *api.Allocation) err
 	}
 	return nil
 }
-
-// annotationDestructive is Nomad's word for a change that needs new processes.
-const annotationDestructive = "forces create/destroy update"
 
 // asError says why a taskapi refuses a job.
 func (u *updater) asError(err error) error {
