@@ -67,9 +67,10 @@ man:
 	CGO_ENABLED=0 $(GO) test ./cmd/taskapi/internal/cli -run '^TestManPages$$' -count=1 -args -man-dir '$(abspath $(MAN))' \
 		-man-version '$(VERSION)' -man-date "$$(git log -1 --format=%cs 2>/dev/null || date +%F)"
 
-# The pictures of docs/screens, which need chromium.
-screens:
+# The pictures of docs/screens, of real runs: the page's need chromium, top's need tmux, nginx and redis-server.
+screens: build
 	$(GO) test -count=1 ./cmd/taskapi -run '^TestUIScreens$$' -ui-screens
+	$(GO) run ./cmd/taskapi/internal/top/screens
 
 demo: build
 	examples/demo.sh bin

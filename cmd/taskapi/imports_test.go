@@ -477,6 +477,7 @@ var allowedImports = map[string][]string{
 	"cmd/taskapi/internal/proxy":     {"cmd/taskapi/internal/httpserve", "socket"},
 	"cmd/taskapi/internal/top": {"allocrunner/interfaces", "cmd/taskapi/internal/client",
 		"cmd/taskapi/internal/output"},
+	"cmd/taskapi/internal/top/screens": {"cmd/taskapi/internal/tmux"},
 	"cmd/taskapi/internal/ui": {
 		"allocrunner/interfaces",
 		"cmd/taskapi/internal/cli/base",

@@ -81,6 +81,17 @@ func TestTop(t *testing.T) {
 		t.Errorf("what a task wrote reached the terminal: title %q, clipboard %q", got, term.tmux("list-buffers"))
 	}
 
+	term.types("\x1b[<0;5;4M\x1b[<0;5;4m") // a click on the first task, and a turn of the wheel
+	term.awaits(">counter", "Output of counter")
+	term.types("\x1b[<65;5;4M")
+	term.awaits(">idle", "Output of idle")
+	term.keys("m")
+	term.awaits("the mouse selects text")
+	if term.is("mouse_any_flag") != "0" {
+		t.Error("m does not give the mouse to the terminal")
+	}
+	term.keys("m")
+
 	term.keys("End", "s") // a signal
 	term.awaits("Signal to task idle: SIGHUP")
 	term.types("sigusr1")

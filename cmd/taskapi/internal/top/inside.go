@@ -31,6 +31,8 @@ type inside struct {
 	only   bool             // events and checks of the chosen task alone
 	told   [panelCount]bool // their texts are up to date
 
+	unusual bool // long lines are wrapped on a wide screen, and cut on a narrow one
+
 	streams []stream // of the output
 	opened  string   // the task and streams of the output shown
 	end     context.CancelFunc
@@ -363,34 +365,63 @@ func (s *inside) drawPanel(kind panelKind, lines, width int) []string {
 	s.write(kind)
 	p := &s.panels[kind]
 	p.fit(lines)
-	out := make([]string, 0, lines)
-	both := kind == outputPanel && len(s.streams) > 1
-	for n := p.top; n < min(p.top+lines, p.text.after()); n++ {
-		l := p.text.lines[n-p.text.first]
-		gutter := ""
-		if both {
-			gutter = "  "
-			if l.stream == fromStderr {
-				gutter = s.paint(badStyle, "!") + " "
-			}
+	p.wraps = kind == outputPanel && s.wraps() && p.column == 0
+	if len(p.text.lines) == 0 {
+		text := p.note
+		if text == "" {
+			text = "nothing yet"
 		}
-		text := s.highlight(cut(l.text, p.column, width-ansiWidth(gutter)), p.text.query, n == p.match)
+		return fill([]string{s.paint(faintStyle, " "+text)}, lines)
+	}
+	out := make([]string, 0, lines)
+	if p.wraps && p.follow {
+		for n := p.text.after() - 1; n >= p.text.first && len(out) < lines; n-- {
+			out = append(s.drawLine(kind, n, width, lines), out...)
+		}
+		return fill(out[max(len(out)-lines, 0):], lines)
+	}
+	for n := p.top; n < p.text.after() && len(out) < lines; n++ {
+		out = append(out, s.drawLine(kind, n, width, lines)...)
+	}
+	return fill(out[:min(len(out), lines)], lines)
+}
+
+// drawLine returns a line of a panel: one row, or several where long lines are wrapped, but at most half of the rows.
+func (s *inside) drawLine(kind panelKind, n, width, lines int) []string {
+	p := &s.panels[kind]
+	l, gutter := p.text.lines[n-p.text.first], ""
+	if kind == outputPanel && len(s.streams) > 1 {
+		gutter = "  "
+		if l.stream == fromStderr {
+			gutter = s.paint(badStyle, "!") + " "
+		}
+	}
+	room, most := max(width-ansiWidth(gutter), 1), 1
+	if p.wraps {
+		most = max((lines+1)/2, 1)
+	}
+	var rows []string
+	for from, wide := p.column, ansiWidth(l.text); len(rows) < most && (from < wide || len(rows) == 0); from += room {
+		text := cut(l.text, from, room)
+		if p.wraps && len(rows) == most-1 && from+room < wide {
+			text = ansiTruncate(cut(l.text, from, room+1), room)
+		}
+		text = s.highlight(text, p.text.query, n == p.match)
 		switch {
 		case kind == detailsPanel && l.text == strings.ToUpper(l.text):
 			text = s.paint(headStyle, text)
 		case kind == checksPanel || kind == detailsPanel:
 			text = s.paintFirst(text)
 		}
-		out = append(out, gutter+text)
+		rows = append(rows, gutter+text)
+		gutter = strings.Repeat(" ", ansiWidth(gutter))
 	}
-	if len(p.text.lines) == 0 {
-		text := p.note
-		if text == "" {
-			text = "nothing yet"
-		}
-		out = append(out, s.paint(faintStyle, " "+text))
-	}
-	return fill(out, lines)
+	return rows
 }
+
+// narrow is how wide a screen is that wraps long lines, unless w says otherwise.
+const narrow = 60
+
+func (s *inside) wraps() bool { return s.width < narrow != s.unusual }
 
 func (s *inside) shortID() string { return output.ShortID(s.ID) }

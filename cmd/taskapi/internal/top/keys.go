@@ -57,6 +57,7 @@ var bindings = []binding{
 	{[]string{"e"}, "e", "stdout, stderr, or both", (*inside).switchStream, nil},
 	{[]string{"a"}, "a", "events of all, or this task", (*inside).switchOnly, nil},
 	{[]string{"f"}, "f", "follow the end, or stay", (*inside).switchFollow, nil},
+	{[]string{"w"}, "w", "wrap or cut long lines", (*inside).switchWrap, nil},
 	{[]string{"r"}, "r", "restart the task", restarts(false), nil},
 	{[]string{"R"}, "R", "restart all that run", restarts(true), func(l *list) { l.ask(l.current(), (*Model).askRestartAll) }},
 	{[]string{"s"}, "s", "send a signal to the task", (*inside).askSignal, nil},
@@ -211,6 +212,8 @@ func (s *inside) switchOnly() {
 	s.only = !s.only
 	s.tell()
 }
+
+func (s *inside) switchWrap() { s.unusual = !s.unusual }
 
 func (s *inside) switchFollow() { s.shown().follow = !s.shown().follow }
 

@@ -480,6 +480,31 @@ func TestBars(t *testing.T) {
 	}
 }
 
+// TestWrap shows long lines whole on a narrow screen, their beginnings where there is little room, and cuts them on a wide
+// one; w turns that around.
+func TestWrap(t *testing.T) {
+	s := newScreen(t)
+	long := strings.Repeat("0123456789", 12)
+	s.written(long + "\nlast\n")
+	s.has(long[:78]+"\n", "  last\n")
+	s.lacks(long[:79])
+	s.keys("w")
+	s.has(long[:78] + "\n  " + long[78:] + "\n  last\n")
+	s.send(tea.WindowSizeMsg{Width: 40, Height: 10})
+	s.has("  " + long[:38] + "\n  last\n")
+	s.keys("w")
+	s.has(long[:38] + "\n  " + long[38:75] + "~\n  last\n")
+	s.keys("w", "right")
+	s.has("\n  " + long[16:54] + "\n")
+	s.keys("left", "w")
+	s.written("界" + long + "\n")
+	s.rows()
+	s.keys("tab", "/")
+	s.typed("GET")
+	s.keys("enter")
+	s.has("GET /")
+}
+
 // TestMouse chooses and scrolls what it is on, and answers no question.
 func TestMouse(t *testing.T) {
 	s := newScreen(t)

@@ -42,6 +42,7 @@ type panel struct {
 	note   string // what there is to say of the text
 	match  int    // number of the line of the current match, meaningful with a query
 	rows   int    // that were shown last
+	wraps  bool   // a line may take several rows
 }
 
 // fit moves what is shown to where there are lines. rows is how many fit.
@@ -96,6 +97,9 @@ func (p *panel) show(line int) {
 	p.match = line
 	if line < p.top || line >= p.top+p.rows {
 		p.top = line - p.rows/2
+	}
+	if p.wraps { // its place on the screen depends on the lines before it
+		p.top = line
 	}
 	p.follow = false
 	p.fit(p.rows)

@@ -59,7 +59,6 @@ func showScreen(at string) int {
 	group.Tasks[1].Config = map[string]any{"command": "/usr/bin/server", "args": []any{"-listen", "${NOMAD_ADDR_http}"}}
 	group.Tasks[2].Config = map[string]any{"command": "/bin/sh", "args": []any{"-c", "while :; do\n  work 界\x1b[2J\ndone"}}
 	group.Tasks[1].Services = []*api.Service{{PortLabel: "http"}}
-	a.TaskStates["migrate"].Events[1].Details = map[string]string{"exit_code": "0", "signal": "0"}
 	a.AllocatedResources = &api.AllocatedResources{Shared: api.AllocatedSharedResources{
 		Ports: []api.PortMapping{{Label: "http", Value: 20080, HostIP: "127.0.0.1"}},
 	}}

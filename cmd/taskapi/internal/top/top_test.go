@@ -116,7 +116,9 @@ func allocation() *api.Allocation {
 		}},
 		TaskStates: map[string]*api.TaskState{
 			"migrate": {State: "dead", StartedAt: start, Events: []*api.TaskEvent{
-				event(0, "Started", "Task started by client"), event(time.Second, "Terminated", "Exit Code: 0"),
+				event(0, "Started", "Task started by client"),
+				{Time: start.Add(time.Second).UnixNano(), Type: "Terminated", DisplayMessage: "Exit Code: 0",
+					Details: map[string]string{"exit_code": "0", "signal": "0"}},
 			}},
 			"server": {State: "running", StartedAt: start.Add(2 * time.Second), Events: []*api.TaskEvent{
 				event(2*time.Second, "Started", "Task started by client"),

@@ -14,8 +14,13 @@ func ansiWidth(text string) int { return ansi.StringWidthWc(text) }
 
 func ansiTruncate(text string, width int) string { return ansi.TruncateWc(text, max(width, 0), "~") }
 
-// cut returns the columns of a text from one on.
-func cut(text string, from, width int) string { return ansi.CutWc(text, from, from+max(width, 0)) }
+// cut returns the columns of a text from one on. The library's CutWc returns the beginning of the text instead.
+func cut(text string, from, width int) string {
+	if from > 0 {
+		text = ansi.TruncateLeftWc(text, from, "")
+	}
+	return ansi.TruncateWc(text, max(width, 0), "")
+}
 
 // View returns the screen as bubbletea draws it.
 func (m *Model) View() tea.View {
