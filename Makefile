@@ -19,8 +19,14 @@ GOLANGCI_LINT = github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 # What other people's tests import also builds on macOS.
 PORTABLE = ./auth/... ./identity/... ./ratelimit/... ./internal/peercred
 
+# `make module PATH=...` is given a path of Go, which hides the one where programs are found: make's parent knows that.
+ifeq ($(origin PATH),command line)
+MODULE := $(PATH)
+override PATH := $(shell /usr/bin/tr '\0' '\n' </proc/$$PPID/environ | /bin/sed -n 's/^PATH=//p')
+endif
+
 .DEFAULT_GOAL := build
-.PHONY: build examples test check fuzz soak bench screens demo man release clean
+.PHONY: build examples test check fuzz soak bench screens demo man release test-release module clean
 
 build: examples
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/taskapi ./cmd/taskapi
@@ -75,9 +81,19 @@ screens: build
 demo: build
 	examples/demo.sh bin
 
-# Binaries, packages, images, lists of contents and checksums, in dist. docs/install.md says how they are checked.
+OUT ?= dist
+# Binaries, packages, images, lists of contents and checksums. docs/install.md says how they are checked.
 release:
-	GO='$(GO)' NFPM='$(NFPM)' CYCLONEDX='$(CYCLONEDX)' packaging/release dist
+	GO='$(GO)' NFPM='$(NFPM)' CYCLONEDX='$(CYCLONEDX)' packaging/release $(OUT)
+
+# Two whole releases, which must be the same, and the container image, which a Docker daemon of the test runs.
+test-release:
+	$(GO) test -count=1 -timeout 30m -v ./packaging -release
+
+# make module PATH=github.com/you/taskapi gives the Go module that path.
+module:
+	@test -n '$(MODULE)' || { echo 'give a path: make module PATH=github.com/you/taskapi' >&2; exit 2; }
+	@packaging/module '$(MODULE)'
 
 clean:
 	rm -rf bin dist
