@@ -12,11 +12,16 @@ import (
 	"taskapi/allocrunner/internal/allocdir"
 	"taskapi/allocrunner/internal/keeper"
 	"taskapi/allocrunner/internal/proctree"
+	"taskapi/allocrunner/templates/render"
 )
 
-// KeeperMain runs the program when it has been re-executed as the parent of an allocation's tasks: the program's main
-// calls it before anything else, with its arguments, and exits with the code when kept is true.
+// KeeperMain runs the program when it has been re-executed as the parent of an allocation's tasks, or to render
+// templates: the program's main calls it before anything else, with its arguments, and exits with the code when kept is
+// true.
 func KeeperMain(args []string) (code int, kept bool) {
+	if len(args) == 2 && args[1] == render.Command {
+		return render.Main(), true
+	}
 	if len(args) != 3 || args[1] != keeper.Command { // the third is to be found by
 		return 0, false
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"taskapi/auth/limitset"
+	"taskapi/identity"
 )
 
 // Policy says which capabilities tasks have, where that differs from DefaultTask. It is immutable. A nil Policy is the
@@ -111,6 +112,13 @@ func (p *Policy) grant(namespace, task string) (CapabilitySet, *pathRules) {
 		set &^= r.taken
 	}
 	return set, rules
+}
+
+// Principal returns a task as its token would make it, for what is done in its name.
+func (p *Policy) Principal(namespace, job, group, task string) *Principal {
+	v := &Principal{Claims: identity.Claims{Namespace: namespace, JobID: job, Task: task}, TaskGroup: group}
+	v.Capabilities, v.paths = p.grant(namespace, task)
+	return v
 }
 
 // Idle returns the blocks that have no effect on the tasks of a namespace, such as one with a misspelt name. In a file

@@ -48,6 +48,7 @@ var allowedImports = map[string][]string{
 		"allocrunner/jobspec/jobdiff", // what of a new version of the job can be applied in place
 		"allocrunner/jobspec/review",
 		"allocrunner/taskenv",
+		"allocrunner/templates/render", // the program is re-executed for it, as for the keeper
 	},
 	"allocrunner/datadir": {
 		"allocrunner",
@@ -123,6 +124,7 @@ var allowedImports = map[string][]string{
 		"allocrunner/internal/services", // a review refuses what the set-up of checks would
 		"allocrunner/jobspec",
 		"allocrunner/jobspec/internal/schema",
+		"allocrunner/templates/render", // which functions templates lack
 	},
 	"allocrunner/jobspec/bounded": {"allocrunner/jobspec"},
 	"allocrunner/state":           {"allocrunner/interfaces"},
@@ -135,6 +137,14 @@ var allowedImports = map[string][]string{
 		"allocrunner/internal/snapshots",
 		"allocrunner/internal/stats",
 		"allocrunner/taskenv",
+	},
+	"allocrunner/templates": {
+		"allocrunner/cluster",
+		"allocrunner/cluster/registry", // whose keys, and the variables', tell what has changed
+		"allocrunner/cluster/variables",
+		"allocrunner/interfaces",
+		"allocrunner/internal/allocfs",
+		"allocrunner/templates/render",
 	},
 	"allocrunner/updates": {"allocrunner/interfaces"},
 	"auth":                {"auth/limitset", "identity", "ratelimit"},
@@ -218,6 +228,7 @@ var allowedImports = map[string][]string{
 		"handlers/internal/wire",
 	},
 	"handlers/services": {
+		"allocrunner/cluster/registry",
 		"auth",
 		"handlers/apierror",
 		"handlers/internal/list",
@@ -346,6 +357,7 @@ var allowedImports = map[string][]string{
 		"allocrunner/jobspec/jobdiff",
 		"allocrunner/jobspec/review",
 		"allocrunner/state",
+		"allocrunner/templates",
 		"cmd/taskapi/internal/agent",
 		"cmd/taskapi/internal/cli/base",
 		"cmd/taskapi/internal/cli/follow",
@@ -446,6 +458,7 @@ var allowedImports = map[string][]string{
 		"allocrunner/jobspec/jobdiff",
 		"allocrunner/jobspec/review",
 		"allocrunner/taskenv", // Nomad's version
+		"allocrunner/templates",
 		"allocrunner/updates",
 		"auth",
 		"auth/limitset",

@@ -44,6 +44,17 @@ func idOf(key string) string {
 	return parts[len(parts)-1]
 }
 
+// OfKey returns the namespace and the name of the service whose registration's key in the store has changed; ok is
+// false for other keys.
+func OfKey(key string) (namespace, name string, ok bool) {
+	rest, ok := strings.CutPrefix(key, root)
+	parts := strings.SplitN(rest, "/", 3)
+	if !ok || len(parts) != 3 {
+		return "", "", false
+	}
+	return parts[0], parts[1], true
+}
+
 // Registry gives access to all registrations in a store. Its methods may be called from several goroutines. Errors
 // besides those named: the store's.
 type Registry struct {

@@ -91,5 +91,12 @@ func placeIn(root, key string) (place, bool) {
 	return place{namespace, path}, ok && found && namespace != "" && path != ""
 }
 
+// OfKey returns the namespace and the path of the variable whose key in the store has changed; ok is false for other
+// keys.
+func OfKey(key string) (namespace, path string, ok bool) {
+	at, ok := placeIn(variablePrefix, key)
+	return at.namespace, at.path, ok
+}
+
 // invalid returns an *InvalidError with these words.
 func invalid(format string, args ...any) error { return &InvalidError{fmt.Sprintf(format, args...)} }

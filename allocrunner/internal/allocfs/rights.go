@@ -1,7 +1,9 @@
 package allocfs
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"runtime"
 
@@ -37,6 +39,42 @@ func (f files) withRights(do func(own func(func())) error) error {
 		}
 	}
 }
+
+// ReadFile returns the content of a regular file of at most as many bytes below a directory, with the rights of a user.
+// Links are followed as long as they stay below the directory. Errors: those of the system, ErrTooLarge.
+func ReadFile(dir, path string, most int64, reader interfaces.Reader) (content []byte, err error) {
+	err = files{reader: &reader}.withRights(func(func(func())) error {
+		root, err := os.OpenRoot(dir)
+		if err != nil {
+			return err
+		}
+		defer root.Close()
+		f, err := root.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO must not block
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		info, err := f.Stat()
+		switch {
+		case err != nil:
+			return err
+		case !info.Mode().IsRegular():
+			return fmt.Errorf("%s is no regular file", path)
+		}
+		content, err = io.ReadAll(io.LimitReader(f, most+1))
+		if err == nil && int64(len(content)) > most {
+			return fmt.Errorf("%s: %w", path, ErrTooLarge)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return content, nil
+}
+
+// ErrTooLarge: a file is longer than a reader wants.
+var ErrTooLarge = errors.New("the file is too large")
 
 // becomeReader makes the reader the file system user of the thread. Other threads don't change.
 func becomeReader(r interfaces.Reader) error {

@@ -61,8 +61,6 @@ var networkRows = []row[api.NetworkResource]{
 
 var taskRows = []row[api.Task]{
 	{"artifact", Refused, "artifacts are not fetched; put the files on the machine beforehand", nil},
-	{"template", Refused, "templates are not rendered; use env, files on the machine, or consul-template in the task",
-		nil},
 	{"volume_mount", Refused, "volumes are not supported; use a path of the machine", nil},
 	{"vault", Refused, "there is no Vault here; leave the block out", nil},
 	{"secret", Refused, "secrets are not fetched from a provider", nil},
@@ -70,8 +68,6 @@ var taskRows = []row[api.Task]{
 	{"dispatch_payload", Refused, "nothing here dispatches jobs", nil},
 	{"schedule", Refused, "tasks are not started and stopped by the clock", nil},
 	{"kind", Refused, "there is no Consul service mesh to give a task's kind a meaning", nil},
-	{"restart render_templates", Warning, "nothing renders templates again at a restart",
-		func(t *api.Task) bool { return t.RestartPolicy != nil && ptr.Deref(t.RestartPolicy.RenderTemplates) }},
 	{"scaling", Note, "there is no autoscaler", nil},
 }
 

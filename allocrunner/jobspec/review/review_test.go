@@ -48,6 +48,16 @@ const raw = "driver = \"raw_exec\"\n" + rawConfig
 
 const rawConfig = "config {\ncommand = \"true\"\n}\n"
 
+// template is a task with a template, and more of its lines.
+func template(lines string) string {
+	return task("template {\ndestination = \"local/x\"\ndata = \"{{ env \\\"X\\\" }}\"\n" + lines + "\n}")
+}
+
+// refusedTemplate is the finding about an argument of that template.
+func refusedTemplate(argument string) []string {
+	return []string{`refused group "g" > task "t" > template "local/x": template ` + argument}
+}
+
 func task(lines string) string {
 	return "job \"j\" {\ngroup \"g\" {\ntask \"t\" {\n" + raw + lines + "\n}\n}\n}\n"
 }
@@ -171,18 +181,45 @@ func TestReviewSaysWhatWillNotHappen(t *testing.T) {
 		"no main task":   {task("lifecycle { hook = \"prestart\" }"), []string{"refused " + inG + "lifecycle"}},
 		"lifecycle hook": {task("lifecycle { hook = \"prestrt\" }"), []string{"refused " + inT + "lifecycle hook",
 			"refused " + inG + "lifecycle"}},
-		"artifact":         {task("artifact {}"), []string{"refused " + inT + "artifact"}},
-		"template":         {task("template {}"), []string{"refused " + inT + "template"}},
-		"volume_mount":     {task("volume_mount {}"), []string{"refused " + inT + "volume_mount"}},
-		"vault":            {task("vault {}"), []string{"refused " + inT + "vault"}},
-		"job's vault":      {inJob("vault {}"), []string{"refused " + inT + "vault"}},
-		"task consul":      {task("consul {}"), []string{"refused " + inT + "consul"}},
-		"secret":           {task("secret \"s\" {}"), []string{"refused " + inT + "secret"}},
-		"csi_plugin":       {task("csi_plugin {}"), []string{"refused " + inT + "csi_plugin"}},
-		"dispatch_payload": {task("dispatch_payload {}"), []string{"refused " + inT + "dispatch_payload"}},
-		"schedule":         {task("schedule {}"), []string{"refused " + inT + "schedule"}},
-		"kind":             {task("kind = \"x\""), []string{"refused " + inT + "kind"}},
-		"action":           {task("action \"a\" {\ncommand = \"x\"\nargs = [\"y\"]\n}"), nil},
+		"artifact": {task("artifact {}"), []string{"refused " + inT + "artifact"}},
+		"empty template": {task("template {}"), []string{`refused group "g" > task "t" > template "": template data`,
+			`refused group "g" > task "t" > template "": template destination`}},
+		"template":             {template(""), nil},
+		"template and source":  {template(`source = "local/x"`), refusedTemplate("data")},
+		"template change_mode": {template(`change_mode = "reload"`), refusedTemplate("change_mode")},
+		"template env signal":  {template("env = true\nchange_mode = \"signal\""), refusedTemplate("change_mode")},
+		"template signal":      {template("change_mode = \"signal\"\nchange_signal = \"NOPE\""), refusedTemplate("change_signal")},
+		"template script":      {template(`change_mode = "script"`), refusedTemplate("change_script")},
+		"template script command": {template("change_mode = \"script\"\nchange_script { command = \"\" }"),
+			[]string{`refused group "g" > task "t" > template "local/x": change_script command`}},
+		"template splay": {template(`splay = "-1s"`), refusedTemplate("splay")},
+		"template perms": {template(`perms = "99"`), refusedTemplate("perms")},
+		"template uid":   {template(`uid = -2`), refusedTemplate("uid")},
+		"template wait": {template("wait {\nmin = \"2s\"\nmax = \"1s\"\n}"),
+			[]string{`refused group "g" > task "t" > template "local/x": wait min`}},
+		"template vault_grace": {template(`vault_grace = "1m"`),
+			[]string{`note group "g" > task "t" > template "local/x": vault_grace`}},
+		"template of Vault": {task(`template {
+			destination = "local/x"
+			data        = "{{ define \"t\" }}{{ if true }}{{ with secret \"a\" }}{{ end }}{{ end }}{{ end }}{{ print (plugin \"x\") | key }}"
+		}`), []string{refusedTemplate("data")[0], refusedTemplate("data")[0], refusedTemplate("data")[0]}},
+		"template that can't be read": {task("template {\ndestination = \"local/x\"\ndata = \"{{ if }}\"\n}"),
+			[]string{`warning group "g" > task "t" > template "local/x": template data`}},
+		"template outside": {task("template {\ndestination = \"../../x\"\ndata = \"x\"\n}"),
+			[]string{`refused group "g" > task "t" > template "../../x": template destination`}},
+		"template over the socket": {task("template {\ndestination = \"secrets/api.sock\"\ndata = \"x\"\n}"),
+			[]string{`refused group "g" > task "t" > template "secrets/api.sock": template destination`}},
+		"template in alloc": {task("template {\ndestination = \"../alloc/x\"\ndata = \"x\"\n}"), nil},
+		"volume_mount":      {task("volume_mount {}"), []string{"refused " + inT + "volume_mount"}},
+		"vault":             {task("vault {}"), []string{"refused " + inT + "vault"}},
+		"job's vault":       {inJob("vault {}"), []string{"refused " + inT + "vault"}},
+		"task consul":       {task("consul {}"), []string{"refused " + inT + "consul"}},
+		"secret":            {task("secret \"s\" {}"), []string{"refused " + inT + "secret"}},
+		"csi_plugin":        {task("csi_plugin {}"), []string{"refused " + inT + "csi_plugin"}},
+		"dispatch_payload":  {task("dispatch_payload {}"), []string{"refused " + inT + "dispatch_payload"}},
+		"schedule":          {task("schedule {}"), []string{"refused " + inT + "schedule"}},
+		"kind":              {task("kind = \"x\""), []string{"refused " + inT + "kind"}},
+		"action":            {task("action \"a\" {\ncommand = \"x\"\nargs = [\"y\"]\n}"), nil},
 		"action name": {task("action \"a b\" { command = \"x\" }"),
 			[]string{`refused group "g" > task "t" > action "a b": action name`}},
 		"action command": {task("action \"a\" { command = \"\" }"),
@@ -401,7 +438,7 @@ func TestReviewOfEverything(t *testing.T) {
 		}
 		got := lines(findings)
 		for _, want := range []string{"note job: scheduling", `refused group "web": volume`,
-			`refused group "web" > task "server": template`,
+			`refused group "web" > task "server" > template "local/out.txt": template data`,
 			`refused group "web" > service "web-${NOMAD_ALLOC_INDEX}" > check "alive": check command`} {
 			if !slices.Contains(got, want) {
 				t.Errorf("%q is missing in:\n%s", want, strings.Join(got, "\n"))

@@ -49,6 +49,9 @@ func Rows() []Row {
 	tabulate(t, "logs", nil, logsLimits)
 	tabulate(t, "identity", identityRows, identityLimits)
 	tabulate(t, "action", nil, actionLimits)
+	tabulate(t, "template", templateRows, templateLimits)
+	tabulate(t, "wait", nil, waitLimits)
+	tabulate(t, "change_script", nil, changeScriptLimits)
 	tabulate(t, "service", serviceRows, serviceLimits)
 	tabulate(t, "service", noConsulServiceRows, consulServiceLimits)
 	tabulate(t, "service", nomadServiceRows, registeredServiceLimits)
@@ -88,6 +91,7 @@ var otherRows = []Row{
 	{"task", "config", Honoured, "the driver defines its arguments"},
 	{"task", "leader", Honoured, "at most one task of the group can be one"},
 	{"task", "lifecycle", Honoured, "at least one task of the group must have none"},
+	{"template", "data", Honoured, "it calls no function that is not here: see Templates"},
 	{"update", "stagger", Note, noMeaningHere},
 	{"update", "canary", Note, noMeaningHere},
 	{"update", "auto_revert", Note, noMeaningHere},

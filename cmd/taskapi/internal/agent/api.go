@@ -127,7 +127,7 @@ func (s *wiring) openAPI(alloc *api.Allocation) (err error) {
 		if err != nil {
 			return err
 		}
-		config.Variables = kept
+		s.variables, config.Variables = kept, kept
 		config.TaskVariables = func(namespace, job string) handlers.Variables { return kept.OfTask(namespace, job) }
 	}
 	if s.faults != nil {

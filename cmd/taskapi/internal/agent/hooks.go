@@ -31,8 +31,9 @@ func (s *wiring) runnerHooks() []interfaces.RunnerHook {
 }
 
 // taskHooks returns the agent's hooks of a task. They keep no version of the allocation alive.
-func (s *wiring) taskHooks(_ *api.Allocation, task *api.Task) []interfaces.TaskHook {
-	return []interfaces.TaskHook{&taskHook{wiring: s, task: task.Name, tokens: s.tokens.Task(task)}}
+func (s *wiring) taskHooks(alloc *api.Allocation, task *api.Task) []interfaces.TaskHook {
+	return append([]interfaces.TaskHook{&taskHook{wiring: s, task: task.Name, tokens: s.tokens.Task(task)}},
+		s.templateHooks(alloc, task)...)
 }
 
 // operatorHook gives the operator a socket and a token before the allocation begins. The wiring closes them.

@@ -13,9 +13,11 @@ import (
 
 	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/cluster/registry"
+	"taskapi/allocrunner/cluster/variables"
 	"taskapi/allocrunner/consul"
 	"taskapi/allocrunner/hoststats"
 	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/templates"
 	"taskapi/allocrunner/updates"
 	"taskapi/auth"
 	"taskapi/auth/limitset"
@@ -56,7 +58,9 @@ type wiring struct {
 	operator    *operatorHook // nil without an API
 	registry    *registry.Registry
 	provider    *registry.Provider
-	lease       cluster.Lease // nil before hold, and if the store was unavailable then
+	variables   *variables.Service // nil for none, and without an API
+	templates   *templates.Watch   // nil until a task with templates is made
+	lease       cluster.Lease      // nil before hold, and if the store was unavailable then
 	host        *hoststats.Host
 	consul      *consul.Provider // nil without an agent
 
@@ -163,6 +167,7 @@ func (s *wiring) runnerConfig(alloc *api.Allocation) (interfaces.Config, error) 
 	}
 	if s.cfg.NoAPI {
 		s.hold()
+		config.TaskHooks = s.templateHooks
 	} else {
 		s.tokens = s.newTokens(alloc)
 		config.Hooks, config.TaskHooks = s.runnerHooks(), s.taskHooks

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/templates"
 	"taskapi/cmd/taskapi/internal/agent"
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/cmd/taskapi/internal/cli/follow"
@@ -37,8 +38,8 @@ func boundedLogs(w base.Environment) (stdout, stderr io.Writer) {
 	return privatefile.Log{Writer: w.Stdout, Max: maxLog}, privatefile.Log{Writer: w.Stderr, Max: maxLog}
 }
 
-// detach runs the allocation in a background process, and prints its ID when its tasks have started, or when one of
-// them has failed to start. That is an error, but the allocation continues under its restart policy.
+// detach runs the allocation in a background process, and prints its ID when its tasks have started, or wait for what a
+// template reads, or when one of them has failed to start. That is an error, but the allocation continues under its restart policy.
 func (r *request) detach(ctx context.Context, cmd *cobra.Command) error {
 	if err := r.makeDir(); err != nil {
 		return err
@@ -106,7 +107,7 @@ func (e *startError) Error() string {
 		goesOn)
 }
 
-// tasksStarted reports whether every main task of an allocation has started. Errors: *startError for the first task,
+// tasksStarted reports whether every main task of an allocation has started, or waits for what a template reads. Errors: *startError for the first task,
 // main or not, that has failed to start.
 func tasksStarted(alloc *api.Allocation) (bool, error) {
 	all := true
@@ -129,8 +130,14 @@ func startOf(state *api.TaskState) (started bool, failure *api.TaskEvent) {
 		switch e.Type {
 		case api.TaskStarted, api.TaskTerminated: // of the events of a long life the latest are kept
 			return true, nil
+		case templates.Waiting:
+			return true, nil // somebody else must write a value first
 		case api.TaskDriverFailure, api.TaskFailedValidation, api.TaskSetupFailure:
 			failure = e
+		case api.TaskKilling:
+			if e.FailsTask { // a template has failed
+				failure = e
+			}
 		}
 	}
 	if len(state.Events) == 1 { // nothing of the allocation begins: its taskapi ends and says why

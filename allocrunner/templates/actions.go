@@ -1,0 +1,138 @@
+package templates
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/ptr"
+	"taskapi/internal/wake"
+)
+
+// The values of change_mode.
+const (
+	modeSignal  = "signal"
+	modeRestart = "restart"
+	modeScript  = "script"
+)
+
+// The types of the events about scripts and signals.
+const (
+	hookFailed  = "Task hook failed"
+	hookMessage = "Task hook message"
+)
+
+// act does what the change modes of rendered templates say, after the longest of their splays. A restart takes the
+// place of all else.
+func (m *manager) act(ctx context.Context, written []*templateState) error {
+	signals := map[string]struct{}{}
+	var scripts []*api.ChangeScript
+	restart := false
+	var splay time.Duration
+	for _, t := range written {
+		switch ptr.Deref(t.ChangeMode) {
+		case modeSignal:
+			signals[ptr.Deref(t.ChangeSignal)] = struct{}{}
+		case modeRestart:
+			restart = true
+		case modeScript:
+			scripts = append(scripts, t.ChangeScript)
+		default:
+			continue
+		}
+		splay = max(splay, ptr.Deref(t.Splay))
+	}
+	if !restart && len(signals) == 0 && len(scripts) == 0 {
+		return nil
+	}
+	if splay > 0 {
+		if err := wake.Sleep(ctx, rand.N(splay)); err != nil {
+			return err
+		}
+	}
+	if m.ending.Load() {
+		return nil
+	}
+	if restart {
+		err := m.req.Lifecycle.Restart(ctx, "Template with change_mode restart re-rendered")
+		if err != nil && ctx.Err() == nil {
+			m.logger.Debug("no restart after a template was rendered again", "error", err)
+		}
+		return ctx.Err()
+	}
+	for _, name := range slices.Sorted(maps.Keys(signals)) {
+		err := m.req.Lifecycle.Signal(ctx, name)
+		switch {
+		case errors.Is(err, interfaces.ErrTaskNotRunning): // the next process finds the new file
+			m.req.Lifecycle.Event(hookMessage, fmt.Sprintf("Template skipped signal %s: task is not running", name))
+		case err != nil && ctx.Err() == nil:
+			return &failure{fmt.Sprintf("Template failed to send signals [%s]: %v", name, err)}
+		}
+	}
+	return m.runScripts(ctx, scripts)
+}
+
+// runFirstScripts runs the scripts that are to run after the first rendering, too, now that the task runs.
+func (m *manager) runFirstScripts(ctx context.Context) error {
+	var scripts []*api.ChangeScript
+	for _, t := range m.templates {
+		if s := t.ChangeScript; ptr.Deref(t.ChangeMode) == modeScript && s != nil && ptr.Deref(s.RunOnFirstRender) {
+			scripts = append(scripts, s)
+		}
+	}
+	if m.scripted || m.req.Restored {
+		return nil
+	}
+	m.scripted = true
+	return m.runScripts(ctx, scripts)
+}
+
+// runScripts runs scripts beside one another, and waits for them. Errors: *failure when one fails with fail_on_error.
+func (m *manager) runScripts(ctx context.Context, scripts []*api.ChangeScript) error {
+	errs := make([]error, len(scripts))
+	var all sync.WaitGroup
+	for i, script := range scripts {
+		all.Go(func() { errs[i] = m.runScript(ctx, script) })
+	}
+	all.Wait()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return cmp.Or(errs...)
+}
+
+func (m *manager) runScript(ctx context.Context, script *api.ChangeScript) error {
+	command := m.req.Env.ReplaceEnv(ptr.Deref(script.Command))
+	limited, cancel := context.WithTimeout(ctx, ptr.Deref(script.Timeout))
+	defer cancel()
+	code, err := m.req.Lifecycle.Exec(limited, append([]string{command}, script.Args...))
+	arguments := "[" + strings.Join(script.Args, " ") + "]"
+	switch {
+	case ctx.Err() != nil:
+		return nil
+	case err != nil:
+		m.req.Lifecycle.Event(hookFailed, fmt.Sprintf(
+			"Template failed to run script %s with arguments %s on change: %v. Exit code: %d", command, arguments, err, code))
+	case code != 0:
+		m.req.Lifecycle.Event(hookFailed, fmt.Sprintf(
+			"Template ran script %s with arguments %s on change but it exited with code: %d", command, arguments, code))
+	default:
+		m.req.Lifecycle.Event(hookMessage, fmt.Sprintf(
+			"Template successfully ran script %s with arguments: %s. Exit code: 0", command, arguments))
+		return nil
+	}
+	if ptr.Deref(script.FailOnError) {
+		return &failure{"Template script failed, task is being killed"}
+	}
+	return nil
+}

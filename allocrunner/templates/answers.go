@@ -1,0 +1,242 @@
+package templates
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"golang.org/x/sys/unix"
+
+	"taskapi/allocrunner/cluster/registry"
+	"taskapi/allocrunner/cluster/variables"
+	"taskapi/allocrunner/templates/render"
+	"taskapi/internal/filewatch"
+	"taskapi/internal/wake"
+)
+
+// concerns reports whether the answer to a query may have changed with a key of the store.
+func (m *manager) concerns(q render.Query, key string) bool {
+	if namespace, path, ok := variables.OfKey(key); ok {
+		return q.Kind == render.Variable && q.Namespace == namespace && q.Name == path ||
+			q.Kind == render.Variables && (q.Namespace == namespace || q.Namespace == variables.AllNamespaces) &&
+				strings.HasPrefix(path, q.Name)
+	}
+	namespace, name, ok := registry.OfKey(key)
+	return ok && namespace == m.namespace && (q.Kind == render.Services || q.Kind == render.Service && q.Name == name)
+}
+
+// answer reads the answer to a query, whose changes are noted from now on. Errors: *failure, the store's.
+func (m *manager) answer(ctx context.Context, q render.Query) (render.Answer, error) {
+	m.mu.Lock()
+	m.asked[q] = false
+	m.mu.Unlock()
+	if q.Region != "" && q.Region != m.region {
+		return render.Answer{}, refusal(q, "there is one region here, "+m.region)
+	}
+	answer, err := m.read(ctx, q)
+	if errors.Is(err, ErrDenied) {
+		err = refusal(q, ErrDenied.Error())
+	}
+	return answer, err
+}
+
+func refusal(q render.Query, why string) *failure {
+	name := q.String()
+	return &failure{fmt.Sprintf("Template failed: %s: %s", name[:min(len(name), mostCharacters)], why)}
+}
+
+func (m *manager) read(ctx context.Context, q render.Query) (answer render.Answer, err error) {
+	switch q.Kind {
+	case render.Variable:
+		v, err := m.values.Variable(ctx, q.Namespace, q.Name)
+		if err != nil || v == nil {
+			return answer, err
+		}
+		meta := render.NewMeta(v.Metadata())
+		answer.Variable = &render.NomadVariable{NomadVarMeta: *meta, Items: v.Items}
+	case render.Variables:
+		list, err := m.values.Variables(ctx, q.Namespace, q.Name)
+		if err != nil && !errors.Is(err, ErrDenied) { // as for consul-template, nothing may be listed then
+			return answer, err
+		}
+		for _, v := range list {
+			answer.List = append(answer.List, render.NewMeta(v))
+		}
+	case render.Service, render.Services:
+		all, err := m.values.Services(ctx, q.Name)
+		if err != nil {
+			return answer, err
+		}
+		if q.Kind == render.Services {
+			answer.Services = snippets(all)
+			return answer, nil
+		}
+		answer.Service, err = services(q, all)
+		return answer, err
+	case render.File:
+		answer.Text, err = m.readFile(q)
+	}
+	return answer, err
+}
+
+// services returns the registrations that a query selects.
+func services(q render.Query, all []*api.ServiceRegistration) ([]*render.NomadService, error) {
+	if q.Choose != "" {
+		number, key, _ := strings.Cut(q.Choose, "|")
+		most, err := strconv.ParseUint(number, 10, 31)
+		if err != nil || key == "" {
+			return nil, refusal(q, "it must be a number above 0, a key and a service")
+		}
+		all = registry.Choose(all, int(most), key)
+	}
+	var found []*render.NomadService
+	for _, s := range all {
+		if q.Tag != "" && !slices.Contains(s.Tags, q.Tag) {
+			continue
+		}
+		found = append(found, &render.NomadService{
+			ID: s.ID, Name: s.ServiceName, Node: s.NodeID, Address: s.Address, Port: s.Port, Datacenter: s.Datacenter,
+			Tags: slices.Sorted(slices.Values(s.Tags)), JobID: s.JobID, AllocID: s.AllocID,
+		})
+	}
+	return found, nil
+}
+
+// snippets returns the services of registrations, which are sorted by name, with the tags of all.
+func snippets(all []*api.ServiceRegistration) []*render.NomadServicesSnippet {
+	var list []*render.NomadServicesSnippet
+	for _, s := range all {
+		if len(list) == 0 || list[len(list)-1].Name != s.ServiceName {
+			list = append(list, &render.NomadServicesSnippet{Name: s.ServiceName})
+		}
+		last := list[len(list)-1]
+		last.Tags = append(last.Tags, s.Tags...)
+	}
+	for _, s := range list {
+		slices.Sort(s.Tags)
+		s.Tags = slices.Compact(s.Tags)
+	}
+	return list
+}
+
+// readFile returns the content of a file in the task's directory, with the rights of the task's user.
+func (m *manager) readFile(q render.Query) (string, error) {
+	p, ok := placeOf(m.req.Dir, filepath.Clean(q.Name))
+	switch {
+	case !filepath.IsAbs(q.Name):
+		return "", refusal(q, `the path must be absolute: begin it with {{ env "NOMAD_TASK_DIR" }}`)
+	case !ok || p.shared:
+		return "", refusal(q, "it is outside of the task's directory")
+	}
+	m.follow(q, p)
+	text, err := readAs(&m.req, p)
+	if err != nil {
+		return "", refusal(q, err.Error())
+	}
+	return string(text), nil
+}
+
+// watchedFile is a file whose changes are noted.
+type watchedFile struct {
+	cancel context.CancelFunc
+	done   chan struct{}
+}
+
+func (w *watchedFile) close() {
+	w.cancel()
+	<-w.done
+}
+
+func (m *manager) closeFiles() {
+	m.mu.Lock()
+	all := m.watched
+	m.watched = nil
+	m.mu.Unlock()
+	for _, w := range all {
+		w.close()
+	}
+}
+
+// filePause is the time between two looks at a file that changes: consul-template's.
+const filePause = 2 * time.Second
+
+// follow notes changes of a file from now on. A file that can't be watched is read again only when something else
+// changes.
+func (m *manager) follow(q render.Query, p place) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.watched[q] != nil {
+		return
+	}
+	look, watch := m.openWatch(p)
+	if watch == nil {
+		return
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	w := &watchedFile{cancel, make(chan struct{})}
+	m.watched[q] = w
+	was := look()
+	go func() {
+		defer close(w.done)
+		defer watch.Close()
+		for {
+			select {
+			case <-watch.Changed():
+			case <-ctx.Done():
+				return
+			}
+			if is := look(); is != was {
+				was = is
+				m.mu.Lock()
+				m.asked[q] = true
+				m.mu.Unlock()
+				m.woken.Send()
+			}
+			if wake.Sleep(ctx, filePause) != nil {
+				return
+			}
+		}
+	}()
+}
+
+// openWatch watches the directory of a file, and returns a function that looks which file there is, and how new; nil if
+// the directory can't be watched.
+func (m *manager) openWatch(p place) (look func() [3]int64, watch *filewatch.Watch) {
+	root, err := os.OpenRoot(p.top(m.req.Dir))
+	if err != nil {
+		return nil, nil
+	}
+	defer root.Close()
+	dir, err := root.OpenFile(filepath.Dir(p.path), os.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, nil
+	}
+	defer dir.Close()
+	if watch, err = m.watch.files.Dir(dir); err != nil {
+		return nil, nil
+	}
+	return func() (mark [3]int64) {
+		root, err := os.OpenRoot(p.top(m.req.Dir))
+		if err != nil {
+			return mark
+		}
+		defer root.Close()
+		info, err := root.Stat(p.path)
+		if err != nil {
+			return mark
+		}
+		mark[0], mark[1] = info.Size(), info.ModTime().UnixNano()
+		if s, ok := info.Sys().(*syscall.Stat_t); ok {
+			mark[2] = int64(s.Ino) //nolint:gosec // it is only compared
+		}
+		return mark
+	}, watch
+}

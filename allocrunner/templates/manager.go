@@ -1,0 +1,446 @@
+package templates
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-envparse"
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/cluster"
+	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/templates/render"
+	"taskapi/internal/ptr"
+	"taskapi/internal/wake"
+)
+
+// manager renders the templates of one task until it is stopped, or has failed the task.
+type manager struct {
+	watch     *Watch
+	logger    *slog.Logger
+	values    Values
+	req       interfaces.TaskPrestartRequest // without its Alloc
+	namespace string
+	region    string
+	cancel    context.CancelFunc
+	ending    atomic.Bool // the task's process is being stopped
+
+	attempted chan struct{} // closed after the first attempt
+	rendered  chan struct{} // closed when every template has been rendered
+	done      chan struct{} // closed when the goroutine has ended
+	begun     wake.Signal   // sent when the process has started, for the scripts of the first rendering
+	woken     wake.Signal   // sent when something has changed
+
+	// Used by the goroutine alone:
+	templates []*templateState
+	scripted  bool      // the scripts of the first rendering have run
+	last      time.Time // when the latest rendering after a change ended
+
+	mu      sync.Mutex // guards the fields below
+	envs    []map[string]string
+	asked   map[render.Query]bool // whether it has changed since it was read
+	watched map[render.Query]*watchedFile
+}
+
+// templateState is a template with its place.
+type templateState struct {
+	*api.Template
+
+	text     render.Template
+	file     interfaces.File
+	place    place
+	used     []render.Query
+	missing  []render.Query
+	rendered bool
+}
+
+// newManager returns a manager that renders. Errors: a source that can't be read, a path that leads out.
+func newManager(h *Hook, req *interfaces.TaskPrestartRequest) (*manager, error) {
+	m := &manager{
+		watch: h.cfg.Watch, logger: h.logger, values: h.cfg.Values(h.task), req: *req,
+		namespace: req.Alloc.Namespace, region: ptr.Deref(req.Alloc.Job.Region),
+		attempted: make(chan struct{}), rendered: make(chan struct{}), done: make(chan struct{}),
+		begun: wake.New(), woken: wake.New(),
+		envs:  make([]map[string]string, len(req.Task.Templates)),
+		asked: map[render.Query]bool{}, watched: map[render.Query]*watchedFile{},
+	}
+	m.req.Alloc = nil // it would keep a version of the allocation alive
+	for _, t := range req.Task.Templates {
+		state, err := newTemplate(req, t)
+		if err != nil {
+			return nil, err
+		}
+		m.templates = append(m.templates, state)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	m.cancel = cancel
+	go m.run(ctx)
+	return m, nil
+}
+
+func newTemplate(req *interfaces.TaskPrestartRequest, t *api.Template) (*templateState, error) {
+	s := &templateState{Template: t, text: render.Template{
+		Source: "(dynamic)", Text: ptr.Deref(t.EmbeddedTmpl), Left: ptr.Deref(t.LeftDelim), Right: ptr.Deref(t.RightDelim),
+		MissingKey: ptr.Deref(t.ErrMissingKey),
+	}}
+	var err error
+	if source := ptr.Deref(t.SourcePath); source != "" {
+		s.text.Source = source
+		if s.text.Text, err = readSource(req, source); err != nil {
+			return nil, err
+		}
+	}
+	if s.place, err = destination(req, ptr.Deref(t.DestPath)); err != nil {
+		return nil, err
+	}
+	s.file, err = fileOf(t, s.place, req.User)
+	return s, err
+}
+
+func (m *manager) isRendered() bool {
+	select {
+	case <-m.rendered:
+		return true
+	default:
+		return false
+	}
+}
+
+// env returns the variables of the templates with env.
+func (m *manager) env() map[string]string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return merged(m.envs)
+}
+
+// started lets the scripts of the first rendering run.
+func (m *manager) started() {
+	m.ending.Store(false)
+	m.begun.Send()
+}
+
+// stop ends the goroutine, and waits for its end or the context's.
+func (m *manager) stop(ctx context.Context) {
+	m.cancel()
+	select {
+	case <-m.done:
+	case <-ctx.Done():
+	}
+}
+
+// changed notes which queries have new answers. It does not block.
+func (m *manager) changed(changes cluster.Changes) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for q, already := range m.asked {
+		if !already && (changes.Gap || slices.ContainsFunc(changes.Keys, func(key string) bool {
+			return m.concerns(q, key)
+		})) {
+			m.asked[q] = true
+			m.woken.Send()
+		}
+	}
+}
+
+// failure is the end of the task: the reason is for its event.
+type failure struct{ reason string }
+
+func (f *failure) Error() string { return f.reason }
+
+// run renders all templates, and then those that a change concerns.
+func (m *manager) run(ctx context.Context) {
+	defer close(m.done)
+	defer m.cancel()
+	defer m.closeFiles()
+	if err := m.watch.add(ctx, m); err != nil {
+		m.logger.Warn("templates do not follow changes", "error", err)
+	}
+	defer m.watch.remove(m)
+	err := m.first(ctx)
+	for err == nil {
+		err = m.next(ctx)
+	}
+	if ctx.Err() == nil {
+		m.logger.Info("templates failed", "error", err)
+		m.req.Lifecycle.Fail(err.Error())
+	}
+}
+
+// first renders until every template has been rendered once.
+func (m *manager) first(ctx context.Context) error {
+	pending := m.templates
+	events := missingEvents{emit: m.req.Lifecycle.Event}
+	defer events.stop()
+	var written []*templateState
+	for {
+		wrote, err := m.attempt(ctx, pending)
+		written = append(written, wrote...)
+		if err != nil {
+			return err
+		}
+		if pending = m.unrendered(); len(pending) == 0 {
+			break
+		}
+		if !m.hasAttempted() {
+			close(m.attempted)
+		}
+		events.update(pending)
+		if err := m.await(ctx, events.due()); err != nil {
+			return err
+		}
+		events.fire()
+		pending = append(pending, m.dirty()...)
+	}
+	if m.req.Restored && len(written) > 0 {
+		if err := m.act(ctx, written); err != nil {
+			return err
+		}
+	}
+	close(m.rendered)
+	return nil
+}
+
+func (m *manager) unrendered() []*templateState {
+	return slices.DeleteFunc(slices.Clone(m.templates), func(t *templateState) bool { return t.rendered })
+}
+
+// dirty returns the rendered templates that a change concerns, and forgets the changes.
+func (m *manager) dirty() []*templateState {
+	changed := m.takeChanged()
+	return slices.DeleteFunc(slices.Clone(m.templates), func(t *templateState) bool {
+		return !t.rendered || ptr.Deref(t.Once) ||
+			!slices.ContainsFunc(t.used, func(q render.Query) bool { return slices.Contains(changed, q) })
+	})
+}
+
+func (m *manager) hasAttempted() bool {
+	select {
+	case <-m.attempted:
+		return true
+	default:
+		return false
+	}
+}
+
+// next waits for a change, renders what the change concerns, and acts on the task.
+func (m *manager) next(ctx context.Context) error {
+	select {
+	case <-m.begun:
+		return m.runFirstScripts(ctx)
+	case <-m.woken:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if err := m.settle(ctx); err != nil {
+		return err
+	}
+	dirty := m.dirty()
+	if len(dirty) == 0 {
+		return nil
+	}
+	written, err := m.attempt(ctx, dirty)
+	m.last = time.Now()
+	if err != nil || len(written) == 0 {
+		return err
+	}
+	return m.act(ctx, written)
+}
+
+// renderPause is the time between two renderings: values may change a thousand times in a second.
+const renderPause = 200 * time.Millisecond
+
+// settle waits until nothing has changed for the longest min of the templates' wait blocks, but not beyond its max.
+// Without such a block it waits only if the latest rendering was just before.
+func (m *manager) settle(ctx context.Context) error {
+	if err := wake.Sleep(ctx, renderPause-time.Since(m.last)); err != nil {
+		return err
+	}
+	var least, most time.Duration
+	for _, t := range m.templates {
+		if t.Wait != nil && ptr.Deref(t.Wait.Min) > least {
+			least, most = *t.Wait.Min, ptr.Deref(t.Wait.Max)
+		}
+	}
+	if least == 0 {
+		return nil
+	}
+	if most == 0 {
+		most = 4 * least // consul-template's
+	}
+	end := time.NewTimer(most)
+	defer end.Stop()
+	for {
+		quiet := time.NewTimer(least)
+		select {
+		case <-m.woken:
+			quiet.Stop()
+		case <-quiet.C:
+			return nil
+		case <-end.C:
+			quiet.Stop()
+			return nil
+		case <-ctx.Done():
+			quiet.Stop()
+			return ctx.Err()
+		}
+	}
+}
+
+// await waits for a change, or for due.
+func (m *manager) await(ctx context.Context, due <-chan time.Time) error {
+	select {
+	case <-m.woken:
+	case <-due:
+	case <-ctx.Done():
+	}
+	return ctx.Err()
+}
+
+// takeChanged returns the queries that have changed, and forgets that.
+func (m *manager) takeChanged() []render.Query {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var changed []render.Query
+	for q, has := range m.asked {
+		if has {
+			changed = append(changed, q)
+			m.asked[q] = false
+		}
+	}
+	return changed
+}
+
+// attempt renders templates, again and again while the store can't be read, and writes the files that differ. It
+// returns the templates of these.
+func (m *manager) attempt(ctx context.Context, templates []*templateState) (written []*templateState, err error) {
+	for warned := false; ; warned = true {
+		results, err := m.render(ctx, templates)
+		if err == nil {
+			return m.write(templates, results)
+		}
+		if _, failed := errors.AsType[*failure](err); failed || ctx.Err() != nil {
+			return nil, err
+		}
+		if !warned {
+			m.logger.Warn("templates wait until what they read can be read", "error", err)
+		}
+		if err := wake.Sleep(ctx, retryPause); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// maxRounds bounds how often answers may lead to further queries.
+const maxRounds = 100
+
+// render renders templates once. Errors: *failure, and those of the store, after which another attempt may succeed.
+func (m *manager) render(ctx context.Context, templates []*templateState) ([]render.Result, error) {
+	done, err := m.watch.turn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	session, err := render.Start(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer session.Close()
+	req := render.Request{Env: m.req.Env.List(), Namespace: m.namespace}
+	var asked []render.Query
+	for _, t := range templates {
+		req.Templates = append(req.Templates, t.text)
+		asked = append(asked, t.used...)
+	}
+	answered := map[render.Query]bool{}
+	for range maxRounds {
+		for _, q := range asked {
+			if answered[q] {
+				continue
+			}
+			answer, err := m.answer(ctx, q)
+			if err != nil {
+				return nil, err
+			}
+			answered[q] = true
+			req.Known = append(req.Known, render.Known{Query: q, Answer: answer})
+		}
+		response, err := session.Render(req)
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		if err != nil {
+			return nil, &failure{"Template failed: " + err.Error()}
+		}
+		asked = nil
+		for _, r := range response.Results {
+			if r.Error != "" {
+				return nil, &failure{"Template failed: " + r.Error}
+			}
+			for _, q := range r.Missing {
+				if !answered[q] {
+					asked = append(asked, q)
+				}
+			}
+		}
+		if len(asked) == 0 {
+			return response.Results, nil
+		}
+	}
+	return nil, &failure{fmt.Sprintf("Template failed: each of %d answers led to another question", maxRounds)}
+}
+
+// write writes the files of the templates that have all values.
+func (m *manager) write(templates []*templateState, results []render.Result) (written []*templateState, err error) {
+	for i, t := range templates {
+		r := results[i]
+		t.used, t.missing = r.Used, r.Missing
+		if len(r.Missing) > 0 {
+			continue
+		}
+		if ptr.Deref(t.Envvars) {
+			env, err := envparse.Parse(strings.NewReader(string(r.Output)))
+			if err != nil {
+				// the parser's error has the line, which may be secret
+				return nil, &failure{fmt.Sprintf("Template failed to read environment variables: "+
+					"error parsing env template %q: it must have lines such as KEY=value", ptr.Deref(t.DestPath))}
+			}
+			m.mu.Lock()
+			m.envs[slices.Index(m.templates, t)] = env
+			m.mu.Unlock()
+		}
+		t.rendered = true
+		if t.place.holds(m.req.Dir, r.Output) {
+			continue
+		}
+		file := t.file
+		file.Data = r.Output
+		if err := m.req.WriteFile(file); err != nil {
+			return nil, &failure{fmt.Sprintf("Template failed: %s: failed writing file: %v", t.text.Source, err)}
+		}
+		written = append(written, t)
+	}
+	m.forget()
+	return written, nil
+}
+
+// forget drops the queries that no template uses any more.
+func (m *manager) forget() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for q := range m.asked {
+		if !slices.ContainsFunc(m.templates, func(t *templateState) bool { return slices.Contains(t.used, q) }) {
+			delete(m.asked, q)
+			if f := m.watched[q]; f != nil {
+				f.close()
+				delete(m.watched, q)
+			}
+		}
+	}
+}

@@ -1,0 +1,151 @@
+// Package templates renders the template blocks of tasks into their directories before they start, and again when a
+// variable, a service or a file that a template reads has changed. It promises that a file is written whole, only below
+// the task's directory or the shared one, that a template reads only what its task may read, and that no value of a
+// variable gets into events, errors or logs. It renders in another process (package render), which runs only for as
+// long as it takes, and waits for changes with one watch of the store for all tasks of an allocation. It keeps no
+// values: what a template reads is read again at each change.
+package templates
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"sync"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/ptr"
+)
+
+// ErrDenied: the task may not read what its template asks for.
+var ErrDenied = errors.New("Permission denied") //nolint:staticcheck // Nomad's words
+
+// Values are the variables and the services as one task may read them. Errors: ErrDenied, the store's.
+type Values interface {
+	// Variable returns a variable, nil if there is none.
+	Variable(ctx context.Context, namespace, path string) (*api.Variable, error)
+	// Variables lists the variables below a prefix that the task may list.
+	Variables(ctx context.Context, namespace, prefix string) ([]*api.VariableMetadata, error)
+	// Services returns the registrations of a service in the task's namespace; an empty name stands for all.
+	Services(ctx context.Context, name string) ([]*api.ServiceRegistration, error)
+}
+
+// Config configures the templates of an allocation. All fields are required.
+type Config struct {
+	Watch  *Watch
+	Values func(task string) Values
+	Logger *slog.Logger
+}
+
+// Hook renders the templates of one task.
+type Hook struct {
+	cfg    Config
+	logger *slog.Logger
+	task   string
+
+	mu      sync.Mutex // guards the field below
+	manager *manager   // nil before the first start, and after the task's end
+}
+
+var (
+	_ interfaces.TaskPrestartHook  = (*Hook)(nil)
+	_ interfaces.TaskPoststartHook = (*Hook)(nil)
+	_ interfaces.TaskPreKillHook   = (*Hook)(nil)
+	_ interfaces.TaskStopHook      = (*Hook)(nil)
+	_ interfaces.ShutdownHook      = (*Hook)(nil)
+)
+
+// New returns the hook of a task with templates. It comes after all hooks that add to the task's environment, which
+// templates can read.
+func New(cfg Config, task string) *Hook {
+	return &Hook{cfg: cfg, logger: cfg.Logger.With("task", task), task: task}
+}
+
+// Name returns the name of the hook.
+func (h *Hook) Name() string { return "template" }
+
+// Prestart waits until every template has been rendered, and returns the variables of those with env. For a process
+// that runs already it waits only for the first attempt. A restart does not render again what has not changed.
+func (h *Hook) Prestart(
+	ctx context.Context, req *interfaces.TaskPrestartRequest,
+) (*interfaces.TaskPrestartResponse, error) {
+	m, err := h.managerOf(req)
+	if err != nil {
+		return nil, err
+	}
+	attempted := m.attempted
+	if !req.Restored {
+		attempted = nil
+	}
+	select {
+	case <-m.rendered:
+	case <-attempted:
+	case <-m.done: // it has failed the task, which is about to be killed
+		<-ctx.Done()
+		return nil, ctx.Err()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	return &interfaces.TaskPrestartResponse{Env: m.env()}, nil
+}
+
+// managerOf returns the manager of the task's templates, which lives through restarts, unless they are to render again.
+func (h *Hook) managerOf(req *interfaces.TaskPrestartRequest) (*manager, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if m := h.manager; m != nil {
+		if policy := req.Task.RestartPolicy; !m.isRendered() || policy == nil || !ptr.Deref(policy.RenderTemplates) {
+			return m, nil
+		}
+		m.stop(context.Background())
+	}
+	m, err := newManager(h, req)
+	h.manager = m
+	return m, err
+}
+
+// PreKilling lets a change, such as the end of the task's own services, no longer act on a process that is ending.
+func (h *Hook) PreKilling(context.Context) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.manager != nil {
+		h.manager.ending.Store(true)
+	}
+	return nil
+}
+
+// Poststart runs the scripts that are to run after the first rendering, too.
+func (h *Hook) Poststart(context.Context, *interfaces.TaskPoststartRequest) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.manager != nil {
+		h.manager.started()
+	}
+	return nil
+}
+
+// Stop ends the rendering.
+func (h *Hook) Stop(ctx context.Context) error {
+	h.mu.Lock()
+	m := h.manager
+	h.manager = nil
+	h.mu.Unlock()
+	if m != nil {
+		m.stop(ctx)
+	}
+	return nil
+}
+
+// Shutdown does what Stop does, for a task that runs on.
+func (h *Hook) Shutdown() { _ = h.Stop(context.Background()) }
+
+// merged returns the variables of all maps; the later ones win.
+func merged(all []map[string]string) map[string]string {
+	env := map[string]string{}
+	for _, m := range all {
+		maps.Copy(env, m)
+	}
+	return env
+}

@@ -1,0 +1,605 @@
+package templates_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner"
+	"taskapi/allocrunner/cluster"
+	"taskapi/allocrunner/cluster/memory"
+	"taskapi/allocrunner/cluster/registry"
+	"taskapi/allocrunner/cluster/variables"
+	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/state"
+	"taskapi/allocrunner/templates"
+)
+
+func TestMain(m *testing.M) {
+	if code, kept := allocrunner.KeeperMain(os.Args); kept {
+		os.Exit(code)
+	}
+	os.Exit(m.Run())
+}
+
+// deadline is for what takes milliseconds, and seconds on a busy machine.
+const deadline = 2 * time.Minute
+
+// plain seals nothing.
+type plain struct{}
+
+func (plain) Seal(text []byte, _ string) ([]byte, error) { return text, nil }
+func (plain) Open(text []byte, _ string) ([]byte, error) { return text, nil }
+
+// shared is what the allocations of a machine share. A task may read every variable but those below "denied".
+type shared struct {
+	t         *testing.T
+	store     cluster.Store
+	variables *variables.Service
+	registry  *registry.Registry
+}
+
+func newShared(t *testing.T) *shared {
+	t.Helper()
+	store := memory.New()
+	t.Cleanup(func() { _ = store.Close() })
+	return &shared{t, store, variables.New(variables.Config{Store: store, Sealer: plain{}}), registry.New(store)}
+}
+
+func (s *shared) Variable(ctx context.Context, namespace, path string) (*api.Variable, error) {
+	if strings.HasPrefix(path, "denied") {
+		return nil, templates.ErrDenied
+	}
+	v, _, err := s.variables.Read(ctx, namespace, path)
+	return v, err
+}
+
+func (s *shared) Variables(ctx context.Context, namespace, prefix string) ([]*api.VariableMetadata, error) {
+	list, _, err := s.variables.List(ctx, namespace, prefix, variables.Everything)
+	return list, err
+}
+
+func (s *shared) Services(ctx context.Context, name string) ([]*api.ServiceRegistration, error) {
+	list, _, err := s.registry.Services(ctx, "default", name)
+	return list, err
+}
+
+// put writes a variable with one item.
+func (s *shared) put(path, key, value string) {
+	s.t.Helper()
+	_, _, err := s.variables.Put(s.t.Context(), &api.Variable{Namespace: "default", Path: path,
+		Items: map[string]string{key: value}}, nil)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// running is an allocation with one task.
+type running struct {
+	t      *testing.T
+	shared *shared
+	cfg    interfaces.Config
+	runner *allocrunner.Runner
+	result chan error
+	log    *bytes.Buffer
+	state  *state.DB
+
+	mu     sync.Mutex // guards events
+	events []string   // TYPE: MESSAGE
+}
+
+// lockedBuffer is a log of several goroutines.
+type lockedBuffer struct {
+	mu sync.Mutex
+	to *bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.to.Write(p)
+}
+
+// run runs a task, a script of the shell, with templates.
+func (s *shared) run(script string, list ...*api.Template) *running {
+	s.t.Helper()
+	return s.runTask(&api.Task{Name: "main", Driver: "raw_exec", Templates: list,
+		Config: map[string]any{"command": "/bin/sh", "args": []any{"-c", script}}})
+}
+
+func (s *shared) runTask(task *api.Task) *running {
+	s.t.Helper()
+	group := api.NewTaskGroup("g", 1)
+	group.RestartPolicy = &api.RestartPolicy{Attempts: new(0), Interval: new(time.Minute), Mode: new("fail")}
+	group.Tasks = []*api.Task{task}
+	job := &api.Job{ID: new("job"), Name: new("job"), Type: new("service"), TaskGroups: []*api.TaskGroup{group}}
+	job.Canonicalize()
+	db, err := state.Open(filepath.Join(s.t.TempDir(), "state.db"), "test")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { _ = db.Close() })
+	r := &running{t: s.t, shared: s, log: new(bytes.Buffer), state: db}
+	r.cfg = interfaces.Config{
+		Alloc: &api.Allocation{ID: "115ef685-6b9e-3eaf-e74b-6b04f094ebca", Name: "job.g[0]", Namespace: "default",
+			JobID: "job", Job: job, TaskGroup: "g", NodeID: "n", NodeName: "n"},
+		Dir: filepath.Join(s.t.TempDir(), "alloc"), State: db, Logger: slog.New(slog.NewTextHandler(&lockedBuffer{to: r.log}, nil)),
+	}
+	r.cfg.OnEvent = func(_ string, e *api.TaskEvent) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.events = append(r.events, e.Type+": "+e.DisplayMessage)
+	}
+	r.begin()
+	return r
+}
+
+// begin runs the allocation, or what an earlier runner has left of it.
+func (r *running) begin() {
+	r.t.Helper()
+	cfg := r.cfg
+	watch := templates.NewWatch(r.shared.store, cfg.Logger)
+	cfg.TaskHooks = func(_ *api.Allocation, task *api.Task) []interfaces.TaskHook {
+		return []interfaces.TaskHook{templates.New(templates.Config{
+			Watch: watch, Values: func(string) templates.Values { return r.shared }, Logger: cfg.Logger,
+		}, task.Name)}
+	}
+	runner, err := allocrunner.New(cfg)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.runner, r.result = runner, make(chan error, 1)
+	ctx, cancel := context.WithCancel(context.Background())
+	result := r.result
+	go func() { result <- runner.Run(ctx) }()
+	r.t.Cleanup(func() {
+		cancel()
+		runner.Kill()
+		_ = r.wait(result)
+	})
+}
+
+// resume has another runner go on, after something has happened in between.
+func (r *running) resume(between func()) {
+	r.t.Helper()
+	r.until("running", func() bool { return r.runner.Alloc().ClientStatus == api.AllocClientStatusRunning })
+	r.runner.Detach()
+	if err := r.wait(r.result); !errors.Is(err, interfaces.ErrDetached) {
+		r.t.Fatal(err)
+	}
+	between()
+	saved, err := r.state.Load()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.cfg.Saved = saved
+	r.begin()
+}
+
+func (r *running) wait(result chan error) error {
+	select {
+	case err := <-result:
+		result <- err
+		return err
+	case <-time.After(deadline):
+		r.t.Errorf("the allocation does not end: %q", r.seen())
+		return nil
+	}
+}
+
+func (r *running) seen() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.events)
+}
+
+// types returns the types of the events.
+func (r *running) types() []string {
+	var types []string
+	for _, e := range r.seen() {
+		kind, _, _ := strings.Cut(e, ":")
+		types = append(types, kind)
+	}
+	return types
+}
+
+// until polls, since files of another process can only be polled for.
+func (r *running) until(what string, ok func() bool) {
+	r.t.Helper()
+	for give := time.Now().Add(deadline); !ok(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(give) {
+			r.t.Fatalf("not %s: %q", what, r.seen())
+		}
+	}
+}
+
+func (r *running) path(name string) string { return filepath.Join(r.cfg.Dir, "main", name) }
+
+// untilFile waits for a file to have the content.
+func (r *running) untilFile(name, want string) {
+	r.t.Helper()
+	var got []byte
+	r.until(fmt.Sprintf("%s is %q", name, want), func() bool {
+		got, _ = os.ReadFile(r.path(name))
+		return string(got) == want
+	})
+}
+
+// untilEvent waits for an event that contains the words.
+func (r *running) untilEvent(words string) {
+	r.t.Helper()
+	r.until(words, func() bool {
+		return slices.ContainsFunc(r.seen(), func(e string) bool { return strings.Contains(e, words) })
+	})
+}
+
+// wantFailure waits for the end of an allocation whose templates fail with these words.
+func (r *running) wantFailure(words string) {
+	r.t.Helper()
+	err := r.wait(r.result)
+	if err == nil || !strings.Contains(err.Error(), words) {
+		r.t.Fatalf("it ended with %v, want %q", err, words)
+	}
+	r.until("reported", func() bool { return len(r.seen()) >= 3 })
+	if diff := cmp.Diff([]string{"Received", "Task Setup", "Killing"}, r.types()); diff != "" {
+		r.t.Errorf("events (-want +got):\n%s", diff)
+	}
+	r.wantNoSecret()
+}
+
+// secret is the value of a variable in tests.
+const secret = "s3cretvalue"
+
+// wantNoSecret looks for the value of a variable where none may be.
+func (r *running) wantNoSecret() {
+	r.t.Helper()
+	if all := fmt.Sprint(r.seen(), r.log); strings.Contains(all, secret[2:]) {
+		r.t.Errorf("the value of a variable is in events or in the log: %s", all)
+	}
+}
+
+// template returns one with data, rendered without a splay.
+func template(destination, data, mode string) *api.Template {
+	return &api.Template{DestPath: &destination, EmbeddedTmpl: &data, ChangeMode: &mode, Splay: new(time.Duration(0))}
+}
+
+// record is a script that says its starts and signals in local/said.
+const record = `trap 'echo hup >> local/said' HUP; echo up >> local/said; while :; do sleep 0.05; done`
+
+// TestRendersBeforeTheStart: files have their places, modes and owners, and variables of the environment their values,
+// when the task starts.
+func TestRendersBeforeTheStart(t *testing.T) {
+	t.Parallel()
+	s := newShared(t)
+	s.put("nomad/jobs/job", "password", secret)
+	owned := template("../alloc/data/shared.conf", "shared", "noop")
+	owned.Perms = new("0600")
+	if os.Getuid() == 0 {
+		owned.Uid, owned.Gid = new(4242), new(4243)
+	}
+	env := template("${NOMAD_SECRETS_DIR}/app.env", "# all\nPASSWORD={{ with nomadVar \"nomad/jobs/job\" }}{{ .password }}"+
+		"{{ end }}\nQUOTED=\"a b\"\nGREETING=template\n", "noop")
+	env.Envvars, env.Perms = new(true), new("0400")
+	other := template("/local/sub/dir/other", `[[ env "GREETING" ]] {{ "as it is" }}`, "noop")
+	other.LeftDelim, other.RightDelim = new("[["), new("]]")
+	task := &api.Task{Name: "main", Driver: "raw_exec", Env: map[string]string{"GREETING": "task"},
+		Templates: []*api.Template{template("local/a", "a\n", "noop"), env, other, owned},
+		Config: map[string]any{"command": "/bin/sh", "args": []any{"-c",
+			`cat local/a local/sub/dir/other > local/saw; echo " $PASSWORD $QUOTED $GREETING" >> local/saw; sleep 1000`}}}
+	r := s.runTask(task)
+	r.untilFile("local/saw", "a\ntask {{ \"as it is\" }} "+secret+" a b template\n")
+	for name, want := range map[string]os.FileMode{
+		"local/a": 0o644, "secrets/app.env": 0o400, "local/sub/dir/other": 0o644, "../alloc/data/shared.conf": 0o600,
+	} {
+		info, err := os.Stat(r.path(name))
+		if err != nil || info.Mode() != want {
+			t.Errorf("%s: %v, %v", name, info, err)
+			continue
+		}
+		if stat := info.Sys().(*syscall.Stat_t); owned.Uid != nil && strings.HasSuffix(name, "shared.conf") &&
+			(stat.Uid != 4242 || stat.Gid != 4243) {
+			t.Errorf("%s belongs to %d:%d", name, stat.Uid, stat.Gid)
+		}
+	}
+	r.wantNoSecret()
+}
+
+// TestFollowsAVariable: the file changes with the variable, and the task gets a signal, once for each change. A change
+// that leaves the file as it was does nothing.
+func TestFollowsAVariable(t *testing.T) {
+	t.Parallel()
+	s := newShared(t)
+	s.put("nomad/jobs/job", "colour", "blue")
+	once := template("local/once", `{{ with nomadVar "nomad/jobs/job" }}{{ .colour }}{{ end }}`, "restart")
+	once.Once = new(true)
+	change := template("local/colour", `{{ with nomadVar "nomad/jobs/job" }}{{ .colour }}{{ end }}`, "signal")
+	change.ChangeSignal = new("SIGHUP")
+	r := s.run(record, change, once)
+	r.untilFile("local/said", "up\n")
+	r.untilFile("local/colour", "blue")
+	s.put("nomad/jobs/job", "colour", "green")
+	r.untilFile("local/said", "up\nhup\n")
+	r.untilFile("local/colour", "green")
+	s.put("other", "colour", "x")
+	s.put("nomad/jobs/job", "other", "y") // and "colour" is gone: an empty file
+	r.untilFile("local/said", "up\nhup\nhup\n")
+	r.untilFile("local/colour", "")
+	r.untilFile("local/once", "blue")
+}
+
+// TestFollowsAService restarts the task when a service comes and goes.
+func TestFollowsAService(t *testing.T) {
+	t.Parallel()
+	s := newShared(t)
+	provider := s.registry.Provider(&api.Allocation{ID: "215ef685-6b9e-3eaf-e74b-6b04f094ebca", Namespace: "default",
+		JobID: "db", Job: &api.Job{Datacenters: []string{"dc1"}}}, slog.New(slog.DiscardHandler))
+	r := s.run(`cat local/db >> local/saw; sleep 1000`, template("local/db",
+		"dbs:{{ range nomadService \"db\" }} {{ .Address }}:{{ .Port }}{{ end }}\n", "restart"))
+	r.untilFile("local/saw", "dbs:\n")
+	instance := &interfaces.ServiceInstance{ServiceRegistration: api.ServiceRegistration{
+		ID: "_nomad-task-215ef685-6b9e-3eaf-e74b-6b04f094ebca-db-db-5432", AllocID: "215ef685-6b9e-3eaf-e74b-6b04f094ebca",
+		Namespace: "default", ServiceName: "db", Address: "10.0.0.1", Port: 5432}}
+	if err := provider.Register(t.Context(), []*interfaces.ServiceInstance{instance}); err != nil {
+		t.Fatal(err)
+	}
+	r.untilFile("local/saw", "dbs:\ndbs: 10.0.0.1:5432\n")
+	if err := provider.Deregister(t.Context(), []string{instance.ID}); err != nil {
+		t.Fatal(err)
+	}
+	r.untilFile("local/saw", "dbs:\ndbs: 10.0.0.1:5432\ndbs:\n")
+	r.untilEvent("Restart Signaled: Template with change_mode restart re-rendered")
+}
+
+// TestEnvFollowsAVariable: the next process has the new value.
+func TestEnvFollowsAVariable(t *testing.T) {
+	t.Parallel()
+	s := newShared(t)
+	s.put("v", "a", "1")
+	env := template("secrets/env", `A={{ with nomadVar "v" }}{{ .a }}{{ end }}`, "restart")
+	env.Envvars = new(true)
+	r := s.run(`echo "$A" >> local/saw; sleep 1000`, env)
+	r.untilFile("local/saw", "1\n")
+	s.put("v", "a", "2")
+	r.untilFile("local/saw", "1\n2\n")
+}
+
+// TestFollowsAFile: a file that the task writes is read again.
+func TestFollowsAFile(t *testing.T) {
+	t.Parallel()
+	s := newShared(t)
+	r := s.run(`echo one > local/in; sleep 1000`,
+		template("local/early", `{{ with nomadVar "go" }}{{ end }}`, "noop"), // the task does not start before
+		template("local/out", `{{ if nomadVarExists "read" }}{{ file (print (env "NOMAD_TASK_DIR") "/in") }}{{ end }}`, "noop"))
+	s.put("go", "a", "b")
+	r.untilFile("local/in", "one\n")
+	s.put("read", "a", "b")
+	r.untilFile("local/out", "one\n")
+	if err := os.WriteFile(r.path("local/in.new"), []byte("two\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(r.path("local/in.new"), r.path("local/in")); err != nil {
+		t.Fatal(err)
+	}
+	r.untilFile("local/out", "two\n")
+}
+
+// TestScripts run in the task, after changes and, if asked, after the first rendering. One with fail_on_error that fails
+// fails the task.
+func TestScripts(t *testing.T) {
+	t.Parallel()
+	s := newShared(t)
+	s.put("v", "a", "0")
+	change := template("local/code", `{{ with nomadVar "v" }}{{ .a }}{{ end }}`, "script")
+	change.ChangeScript = &api.ChangeScript{Command: new("/bin/sh"), RunOnFirstRender: new(true), FailOnError: new(true),
+		Args: []string{"-c", `echo "$NOMAD_TASK_NAME" >> local/ran; exit $(cat local/code)`}}
+	r := s.run("sleep 1000", change)
+	r.untilFile("local/ran", "main\n")
+	r.untilEvent("Task hook message: Template successfully ran script /bin/sh with arguments: [-c ")
+	s.put("v", "a", "3")
+	if err := r.wait(r.result); err == nil || !strings.Contains(err.Error(), "Template script failed, task is being killed") {
+		t.Errorf("it ended with %v", err)
+	}
+	r.untilFile("local/ran", "main\nmain\n")
+	r.untilEvent("but it exited with code: 3")
+}
+
+// TestWaitsForValues: the task starts when all values exist, and an event names those that are missing.
+func TestWaitsForValues(t *testing.T) {
+	t.Parallel()
+	s := newShared(t)
+	var text strings.Builder
+	for i := range 5 {
+		fmt.Fprintf(&text, `{{ with nomadVar "v/%d" }}{{ .a }}{{ end }}`, i)
+	}
+	r := s.run("sleep 1000", template("local/x", text.String(), "restart"),
+		template("local/list", `{{ range nomadVarListSafe "v" }}{{ .Path }} {{ end }}`, "noop"))
+	r.untilEvent("Template: Missing: nomad.var.block(v/0@default.global), nomad.var.block(v/1@default.global), " +
+		"nomad.var.block(v/2@default.global), and 3 more")
+	for i := range 5 {
+		if slices.Contains(r.types(), "Started") {
+			t.Fatal("the task started before all values were there")
+		}
+		s.put(fmt.Sprintf("v/%d", i), "a", fmt.Sprint(i))
+	}
+	r.untilEvent("Started")
+	r.untilFile("local/x", "01234")
+	if slices.Contains(r.types(), "Restarting") {
+		t.Error("it restarted for the first rendering")
+	}
+}
+
+// TestResume: another runner does not act on the task unless a value has changed meanwhile.
+func TestResume(t *testing.T) {
+	t.Parallel()
+	s := newShared(t)
+	s.put("v", "a", "1")
+	change := template("local/x", `{{ with nomadVar "v" }}{{ .a }}{{ end }}`, "signal")
+	change.ChangeSignal = new("SIGHUP")
+	task := &api.Task{Name: "main", Driver: "raw_exec", Templates: []*api.Template{change},
+		Config: map[string]any{"command": "/bin/sh", "args": []any{"-c", record}}}
+	r := s.runTask(task)
+	r.untilFile("local/said", "up\n")
+	r.resume(func() {})
+	r.resume(func() {})
+	s.put("v", "a", "2") // after the resumption
+	r.untilFile("local/said", "up\nhup\n")
+	r.resume(func() { s.put("v", "a", "3") }) // while nobody follows it
+	r.untilFile("local/said", "up\nhup\nhup\n")
+	r.untilFile("local/x", "3")
+}
+
+// TestRenderTemplates renders again at each restart that restart { render_templates = true } is about.
+func TestRenderTemplates(t *testing.T) {
+	t.Parallel()
+	for _, again := range []bool{false, true} {
+		s := newShared(t)
+		task := &api.Task{Name: "main", Driver: "raw_exec",
+			RestartPolicy: &api.RestartPolicy{RenderTemplates: &again},
+			Templates:     []*api.Template{template("local/x", "rendered", "noop")},
+			Config: map[string]any{"command": "/bin/sh", "args": []any{"-c",
+				`cat local/x >> local/saw; echo >> local/saw; echo changed > local/x; sleep 1000`}}}
+		r := s.runTask(task)
+		r.untilFile("local/saw", "rendered\n")
+		r.untilFile("local/x", "changed\n")
+		if err := r.runner.RestartTask(t.Context(), "main"); err != nil {
+			t.Fatal(err)
+		}
+		want := "rendered\nchanged\n\n"
+		if again {
+			want = "rendered\nrendered\n"
+		}
+		r.untilFile("local/saw", want)
+	}
+}
+
+// TestFailures: what can't be rendered fails the task before it starts, and no event or log has the value of a
+// variable.
+func TestFailures(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct{ name, text, want string }{
+		{"no function", `{{ x "" }}`, `Template failed: (dynamic): parse: template: :1: function "x" not defined`},
+		{"a denied variable", `{{ nomadVar "denied/a" }}`,
+			"Template failed: nomad.var.block(denied/a@default.global): Permission denied"},
+		{"another region", `{{ nomadVar "a@default.elsewhere" }}`, "there is one region here, global"},
+		{"an endless loop", `{{ range loop 9000000000000000000 }}{{ end }}`, "Template failed: the templates need more than"},
+		{"10 GB", `{{ $s := sprig_repeat 1000000 "x" }}{{ range loop 10000 }}{{ $s }}{{ end }}`, "may render 16 MiB"},
+		{"memory", `{{ $s := sprig_repeat 9000000000 "x" }}`, "MiB of memory"},
+		{"recursion", `{{ define "t" }}{{ executeTemplate "t" }}{{ end }}{{ template "t" }}`, "Template failed: "},
+		{"a secret in an error", `{{ with nomadVar "v" }}{{ parseInt .a.Value }}{{ end }}`, "[redacted]"},
+		{"a file of the machine", `{{ file "/etc/passwd" }}`, "it is outside of the task's directory"},
+		{"a file above", `{{ file (print (env "NOMAD_TASK_DIR") "/../../../x") }}`, "it is outside of the task's directory"},
+		{"a relative file", `{{ file "local/x" }}`, "the path must be absolute"},
+		{"no file", `{{ file (print (env "NOMAD_TASK_DIR") "/none") }}`, "no such file"},
+		{"a disabled function", `{{ plugin "id" }}`, "function is disabled"},
+		{"a writing function", `{{ "x" | writeToFile "/tmp/x" "" "" "0644" }}`, "function is disabled"},
+		{"a missing key", `{{ with nomadVar "v" }}{{ .none }}{{ end }}`, "map has no entry for key"},
+		{"answers without end", `{{ define "t" }}{{ if nomadVarExists . }}{{ else }}{{ end }}{{ end }}` +
+			`{{ range $i := loop 2000 }}{{ nomadVarExists (print $i) }}{{ end }}`, "may read 1000 variables"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			s := newShared(t)
+			s.put("v", "a", secret)
+			strict := template("local/x", tc.text, "noop")
+			strict.ErrMissingKey = new(true)
+			s.run("sleep 1000", strict).wantFailure(tc.want)
+		})
+	}
+	t.Run("an environment that is none", func(t *testing.T) {
+		t.Parallel()
+		s := newShared(t)
+		s.put("v", "a", secret)
+		env := template("local/env", `{{ with nomadVar "v" }}{{ .a }}{{ end }} no variable`, "noop")
+		env.Envvars = new(true)
+		s.run("sleep 1000", env).wantFailure("Template failed to read environment variables")
+	})
+}
+
+// TestStaysInside: links of the task lead neither a file that is written nor one that is read out of its directories.
+func TestStaysInside(t *testing.T) {
+	t.Parallel()
+	s := newShared(t)
+	outside := filepath.Join(t.TempDir(), "outside")
+	if err := os.WriteFile(outside, []byte(secret), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.put("v", "a", "1")
+	r := s.run(`ln -s "`+outside+`" local/link; ln -s "`+filepath.Dir(outside)+`" local/dir; mkfifo local/fifo
+		rm local/x; ln -s "`+outside+`" local/x; touch local/ready; sleep 1000`,
+		template("local/x", `{{ with nomadVar "v" }}{{ .a }}{{ end }}`, "noop"),
+		template("local/read", `{{ if nomadVarExists "read" }}{{ with nomadVar "read" }}`+
+			`{{ file (print (env "NOMAD_TASK_DIR") "/" .path) }}{{ end }}{{ end }}`, "noop"))
+	r.untilFile("local/ready", "")
+	s.put("v", "a", "2")
+	r.untilFile("local/x", "2")
+	if info, err := os.Lstat(r.path("local/x")); err != nil || !info.Mode().IsRegular() {
+		t.Errorf("local/x: %v, %v", info, err)
+	}
+	if got, err := os.ReadFile(outside); string(got) != secret || err != nil {
+		t.Errorf("the file outside is %q, %v", got, err)
+	}
+	s.put("read", "path", "link")
+	if err := r.wait(r.result); err == nil || !strings.Contains(err.Error(), "path escapes from parent") {
+		t.Errorf("it ended with %v", err)
+	}
+	if got, err := os.ReadFile(r.path("local/read")); len(got) > 0 || err != nil {
+		t.Errorf("it read %q, %v", got, err)
+	}
+	r.wantNoSecret()
+}
+
+// TestPaths: a destination or a source outside fails the start, and so does a source that is no file.
+func TestPaths(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct{ name, source, destination, want string }{
+		{"destination", "", "../../x", "template destination path escapes alloc directory"},
+		{"destination of a reference", "", "../../${NOMAD_TASK_NAME}", "template destination path escapes alloc directory"},
+		{"source", "/etc/passwd", "local/x", "template source path escapes alloc directory"},
+		{"source above", "../../../x", "local/x", "template source path escapes alloc directory"},
+		{"no source", "local/none", "local/x", "failed to read template"},
+		{"a directory", "local", "local/x", "no regular file"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			made := template(tc.destination, "x", "noop")
+			if tc.source != "" {
+				made.SourcePath, made.EmbeddedTmpl = &tc.source, new("")
+			}
+			r := newShared(t).run("sleep 1000", made)
+			if err := r.wait(r.result); err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("it ended with %v", err)
+			}
+		})
+	}
+}
+
+// TestKilledWhileItWaits: the task ends at once, and nothing renders any more.
+func TestKilledWhileItWaits(t *testing.T) {
+	t.Parallel()
+	s := newShared(t)
+	r := s.run("sleep 1000", template("local/x", `{{ with nomadVar "v" }}{{ .a }}{{ end }}`, "restart"))
+	r.untilEvent("Task Setup")
+	if err := r.runner.Stop(t.Context(), interfaces.StopRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.wait(r.result); err != nil {
+		t.Error(err)
+	}
+	s.put("v", "a", "b")
+	if _, err := os.Stat(r.path("local/x")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a file of a task that was stopped: %v", err)
+	}
+}

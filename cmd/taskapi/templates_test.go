@@ -1,0 +1,128 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"taskapi/allocrunner/datadir"
+)
+
+// templatesJob is a task that says its starts, its signals and what was rendered for it.
+const templatesJob = `
+job "templates" {
+  group "g" {
+    task "main" {
+      driver = "raw_exec"
+      config {
+        command = "/bin/sh"
+        args    = ["-c", <<-EOT
+          say() { echo "$1 $(cat local/colour) $LEVEL" >> local/said; }
+          trap 'say hup' HUP
+          say up
+          while :; do sleep 0.05; done
+        EOT
+        ]
+      }
+      template {
+        destination   = "local/colour"
+        change_mode   = "signal"
+        change_signal = "SIGHUP"
+        splay         = "0s"
+        data          = <<-EOT
+          {{- with nomadVar "nomad/jobs/templates" }}{{ .colour }}{{ end -}}
+        EOT
+      }
+      template {
+        destination = "secrets/env"
+        env         = true
+        data        = "LEVEL={{ env \"NOMAD_TASK_NAME\" | toUpper }}"
+      }
+    }
+  }
+}
+`
+
+// TestTemplatesOutliveTheirAgent kills taskapi twice: a value that has not changed does not
+// reach the task again, and one that has changed, also meanwhile, changes the file and signals the task.
+func TestTemplatesOutliveTheirAgent(t *testing.T) {
+	t.Parallel()
+	dir := shortDir(t)
+	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), templatesJob)
+	alloc := datadir.Dir(dir).Alloc(testAllocID)
+	put := func(colour string) {
+		t.Helper()
+		p := startCommand(t, mustSelf(t), "var", "put", "-data-dir", dir, "-force", "nomad/jobs/templates",
+			"colour=@"+mustWrite(t, filepath.Join(t.TempDir(), "colour"), colour))
+		if err := p.Wait(); err != nil {
+			t.Fatalf("%v:\n%s", err, p.out)
+		}
+	}
+	said := func() string {
+		text, _ := os.ReadFile(filepath.Join(alloc, "main", "local", "said"))
+		return string(text)
+	}
+	first := startProcess(t, dir, file)
+	until(t, first, "the task waits", func() bool { return strings.Contains(first.out.String(), "Missing: nomad.var.block(") })
+	put("blue")
+	want := "up blue MAIN\n"
+	until(t, first, "the task runs", func() bool { return said() == want })
+	put("green")
+	want += "hup green MAIN\n"
+	until(t, first, "the task is signalled", func() bool { return said() == want })
+	kill(t, first)
+
+	second := startProcess(t, dir, file)
+	until(t, second, "resumed", func() bool { return strings.Contains(second.out.String(), "Resuming") })
+	put("red")
+	want += "hup red MAIN\n"
+	until(t, second, "the task is signalled", func() bool { return strings.HasSuffix(said(), "red MAIN\n") })
+	if said() != want {
+		t.Errorf("it said %q, want %q", said(), want)
+	}
+	kill(t, second)
+	put("white") // while no taskapi runs
+
+	third := startProcess(t, dir, file)
+	want += "hup white MAIN\n"
+	until(t, third, "the task is signalled", func() bool { return strings.HasSuffix(said(), "white MAIN\n") })
+	if said() != want {
+		t.Errorf("it said %q, want %q", said(), want)
+	}
+	if all := first.out.String() + second.out.String() + third.out.String(); strings.Contains(all, "white") {
+		t.Errorf("the value of a variable is in the output:\n%s", all)
+	}
+	must(t, third.Process.Signal(os.Interrupt))
+	_ = third.Wait()
+}
+
+// TestTemplatesReadWhatTheirTaskMay: as over the API, the policy decides.
+func TestTemplatesReadWhatTheirTaskMay(t *testing.T) {
+	t.Parallel()
+	dir := shortDir(t)
+	for path, may := range map[string]bool{"nomad/jobs/templates": true, "nomad/jobs/other": false, "shared/x": false} {
+		p := startCommand(t, mustSelf(t), "var", "put", "-data-dir", dir, "-force", path, "colour=@"+
+			mustWrite(t, filepath.Join(t.TempDir(), "colour"), "blue"))
+		if err := p.Wait(); err != nil {
+			t.Fatalf("%v:\n%s", err, p.out)
+		}
+		job := strings.ReplaceAll(templatesJob, `nomadVar "nomad/jobs/templates"`, `nomadVar "`+path+`"`)
+		job = strings.ReplaceAll(job, "while :", "exit 0; while :")
+		job = strings.ReplaceAll(job, `job "templates" {`, "job \"templates\" {\n  type = \"batch\"")
+		p = startCommand(t, mustSelf(t), "run", "-data-dir", dir,
+			mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), job))
+		err := p.Wait()
+		denied := strings.Contains(p.out.String(), "Template failed: nomad.var.block("+path+"@default.global): Permission denied")
+		if (err == nil) != may || denied == may {
+			t.Errorf("%s: %v\n%s", path, err, p.out)
+		}
+	}
+}
+
+func mustSelf(t *testing.T) string {
+	t.Helper()
+	self, err := os.Executable()
+	must(t, err)
+	return self
+}
