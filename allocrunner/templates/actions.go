@@ -64,22 +64,25 @@ func (m *manager) act(ctx context.Context, written []*templateState) error {
 		return nil
 	}
 	if restart {
-		err := m.req.Lifecycle.Restart(ctx, "Template with change_mode restart re-rendered")
-		if err != nil && ctx.Err() == nil {
-			m.logger.Debug("no restart after a template was rendered again", "error", err)
-		}
+		// An error is that of a task without a process, or with one that ends: see overtaken.
+		_ = m.req.Lifecycle.Restart(ctx, "Template with change_mode restart re-rendered")
 		return ctx.Err()
 	}
 	for _, name := range slices.Sorted(maps.Keys(signals)) {
 		err := m.req.Lifecycle.Signal(ctx, name)
 		switch {
-		case errors.Is(err, interfaces.ErrTaskNotRunning): // the next process finds the new file
-			m.req.Lifecycle.Event(hookMessage, fmt.Sprintf("Template skipped signal %s: task is not running", name))
+		case errors.Is(err, interfaces.ErrTaskNotRunning):
+			return ctx.Err()
 		case err != nil && ctx.Err() == nil:
 			return &failure{fmt.Sprintf("Template failed to send signals [%s]: %v", name, err)}
 		}
 	}
-	return m.runScripts(ctx, scripts)
+	err := m.runScripts(ctx, scripts)
+	if errors.Is(err, interfaces.ErrTaskNotRunning) {
+		return nil
+	}
+	m.handOver() // the process knows of the files now
+	return err
 }
 
 // runFirstScripts runs the scripts that are to run after the first rendering, too, now that the task runs.
@@ -94,7 +97,10 @@ func (m *manager) runFirstScripts(ctx context.Context) error {
 		return nil
 	}
 	m.scripted = true
-	return m.runScripts(ctx, scripts)
+	if err := m.runScripts(ctx, scripts); !errors.Is(err, interfaces.ErrTaskNotRunning) {
+		return err
+	}
+	return nil
 }
 
 // runScripts runs scripts beside one another, and waits for them. Errors: *failure when one fails with fail_on_error.
@@ -120,6 +126,8 @@ func (m *manager) runScript(ctx context.Context, script *api.ChangeScript) error
 	switch {
 	case ctx.Err() != nil:
 		return nil
+	case errors.Is(err, interfaces.ErrTaskNotRunning):
+		return err
 	case err != nil:
 		m.req.Lifecycle.Event(hookFailed, fmt.Sprintf(
 			"Template failed to run script %s with arguments %s on change: %v. Exit code: %d", command, arguments, err, code))

@@ -43,10 +43,13 @@ type manager struct {
 	scripted  bool      // the scripts of the first rendering have run
 	last      time.Time // when the latest rendering after a change ended
 
-	mu      sync.Mutex // guards the fields below
-	envs    []map[string]string
-	asked   map[render.Query]bool // whether it has changed since it was read
-	watched map[render.Query]*watchedFile
+	mu   sync.Mutex // guards the fields below
+	envs []map[string]string
+	// overtaken are the templates whose files were written after the latest start of a process had begun, so that it may
+	// have read the files before.
+	overtaken []*templateState
+	asked     map[render.Query]bool // whether it has changed since it was read
+	watched   map[render.Query]*watchedFile
 }
 
 // templateState is a template with its place.
@@ -113,10 +116,11 @@ func (m *manager) isRendered() bool {
 	}
 }
 
-// env returns the variables of the templates with env.
-func (m *manager) env() map[string]string {
+// handOver returns the variables of the templates with env, for a process that finds all files as they are now.
+func (m *manager) handOver() map[string]string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.overtaken = nil
 	return merged(m.envs)
 }
 
@@ -233,7 +237,13 @@ func (m *manager) hasAttempted() bool {
 func (m *manager) next(ctx context.Context) error {
 	select {
 	case <-m.begun:
-		return m.runFirstScripts(ctx)
+		m.mu.Lock()
+		overtaken := m.overtaken
+		m.mu.Unlock()
+		if err := m.runFirstScripts(ctx); err != nil || len(overtaken) == 0 {
+			return err
+		}
+		return m.act(ctx, overtaken)
 	case <-m.woken:
 	case <-ctx.Done():
 		return ctx.Err()
@@ -426,6 +436,13 @@ func (m *manager) write(templates []*templateState, results []render.Result) (wr
 		}
 		written = append(written, t)
 	}
+	m.mu.Lock()
+	for _, t := range written {
+		if !slices.Contains(m.overtaken, t) {
+			m.overtaken = append(m.overtaken, t)
+		}
+	}
+	m.mu.Unlock()
 	m.forget()
 	return written, nil
 }

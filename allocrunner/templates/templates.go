@@ -88,7 +88,7 @@ func (h *Hook) Prestart(
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	return &interfaces.TaskPrestartResponse{Env: m.env()}, nil
+	return &interfaces.TaskPrestartResponse{Env: m.handOver()}, nil
 }
 
 // managerOf returns the manager of the task's templates, which lives through restarts, unless they are to render again.
