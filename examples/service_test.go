@@ -13,26 +13,25 @@ import (
 	"testing"
 )
 
-const unitFile = "taskapi-hello.service"
-
 // TestUnit does with the unit's command what systemd does: a crash is resumed with the task's process as it was,
 // SIGTERM stops the allocation, and the next start runs it again.
 func TestUnit(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("needs root, for --isolate-users")
+		t.Skip("needs root, for isolate_users")
 	}
-	unit, err := os.ReadFile(unitFile)
+	packaging, err := filepath.Abs(filepath.Join(root, "packaging"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if docs := documents(t)[filepath.Join(root, "docs", "operations.md")]; !strings.Contains(docs, string(unit)) {
-		t.Errorf("docs/operations.md does not show %s as it is", unitFile)
+	unit, err := os.ReadFile(filepath.Join(packaging, "systemd", "taskapi@.service"))
+	if err != nil {
+		t.Fatal(err)
 	}
 	bin := programs(t)
-	match := regexp.MustCompile(`(?m)^ExecStart=/usr/local/bin/taskapi (.*) /etc/taskapi/hello\.nomad\.hcl$`).FindSubmatch(
+	match := regexp.MustCompile(`(?m)^ExecStart=/usr/bin/taskapi (.*) /etc/taskapi/%i\.nomad\.hcl$`).FindSubmatch(
 		unit)
 	if match == nil {
-		t.Fatal("the unit has no ExecStart for hello.nomad.hcl")
+		t.Fatal("the unit has no ExecStart for a job file")
 	}
 	data, err := os.MkdirTemp("", "unit") // short: sockets lie in it
 	if err != nil {
@@ -46,7 +45,8 @@ func TestUnit(t *testing.T) {
 	start := func(want string) (*exec.Cmd, io.Reader) {
 		args := append(strings.Fields(string(match[1])), "--json", "hello.nomad.hcl")
 		cmd := exec.CommandContext(t.Context(), filepath.Join(bin, "taskapi"), args...)
-		cmd.Env = append(os.Environ(), "TASKAPI_DATA_DIR="+data)
+		cmd.Env = append(os.Environ(), "TASKAPI_DATA_DIR="+data,
+			"TASKAPI_CONFIG="+filepath.Join(packaging, "etc", "taskapi.hcl"))
 		cmd.Stderr = t.Output()
 		out, err := cmd.StdoutPipe()
 		if err != nil {

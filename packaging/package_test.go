@@ -33,7 +33,9 @@ func TestPackage(t *testing.T) {
 	m.run("rm -rf /etc/taskapi /var/lib/taskapi* /var/log/taskapi*") // this machine's
 	install("old")
 	const root, user = "taskapi@hello", "taskapi-user@hello"
-	m.run("cp /usr/share/doc/taskapi/hello.nomad.hcl /etc/taskapi/; systemctl enable --now " + root + " " + user)
+	for _, line := range commands(t, "systemd") {
+		m.run(line)
+	}
 	version := func(data string) string {
 		return m.run("runuser -u $(stat -c %U " + data + ") -- taskapi api /v1/agent/self --data-dir " + data +
 			" | grep -o '\"taskapi\": *\"[^\"]*\"'")
@@ -87,10 +89,24 @@ func TestPackage(t *testing.T) {
 		m.until("another taskapi", crashed(user, pid))
 		m.run("rm -r /run/systemd/system/" + user + ".service.d; systemctl daemon-reload")
 	})
-	same("an upgrade", func() { install("new") })
+	same("an upgrade", func() {
+		m.run(`printf 'APT::Get::Assume-Yes "true";\nAPT::Install-Recommends "false";\n' >/etc/apt/apt.conf.d/99test`)
+		line := commands(t, "Packages")[0]
+		m.run("cd /mnt/new; " + strings.ReplaceAll(line, "amd64", architecture()))
+	})
 	for _, data := range []string{"/var/lib/taskapi", "/var/lib/taskapi-user"} {
 		if v := version(data); strings.Contains(v, "0.0.1") {
 			t.Errorf("the old taskapi runs on in %s: %s", data, v)
+		}
+	}
+	same("an upgrade by hand", func() {
+		lines := commands(t, "Upgrading")
+		m.run(strings.ReplaceAll(lines[len(lines)-1], "UNIT", root))
+	})
+	for _, line := range table.FindAllStringSubmatch(section(t, "systemd"), -1) {
+		m.run(line[1])
+		if out, _ := m.try("systemctl is-active " + root); strings.HasPrefix(line[1], "systemctl stop ") != (out == "inactive") {
+			t.Errorf("after %q, %s is %s", line[1], root, out)
 		}
 	}
 	same("a restart that leaves the tasks", func() {
@@ -139,7 +155,9 @@ systemctl stop taskapi@sealed`)
 	m = boot(t, dir)
 	running("a power cut")
 
-	m.run("dpkg --purge taskapi")
+	for _, line := range commands(t, "Removing") {
+		m.run(line)
+	}
 	if out, _ := m.try("ps -e -o args= | grep -E '[t]askapi keeper|[h]ello from'"); out != "" {
 		t.Errorf("the removal has left processes:\n%s", out)
 	}
@@ -164,11 +182,7 @@ func task(m *machine, unit string) string {
 // sealDropIn returns the drop-in of docs/install.md that has systemd hand over the key.
 func sealDropIn(t *testing.T) string {
 	t.Helper()
-	text, err := os.ReadFile("../docs/install.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, rest, found := strings.Cut(string(text), "```ini\n[Service]\nLoadCredential=")
+	_, rest, found := strings.Cut(section(t, "systemd"), "```ini\n[Service]\nLoadCredential=")
 	drop, _, ended := strings.Cut(rest, "```")
 	if !found || !ended {
 		t.Fatal("docs/install.md shows no drop-in with LoadCredential")

@@ -615,7 +615,8 @@ func TestProgramHasNoLibraryForTests(t *testing.T) {
 
 // TestTopLevel holds which folders of the module's top level have code.
 func TestTopLevel(t *testing.T) {
-	rooms := []string{"allocrunner", "auth", "cmd", "examples", "handlers", "identity", "internal", "ratelimit", "socket"}
+	rooms := []string{"allocrunner", "auth", "cmd", "examples", "handlers", "identity", "internal", "packaging",
+		"ratelimit", "socket"}
 	for path := range packages(t) {
 		if top, _, _ := strings.Cut(path, "/"); !slices.Contains(rooms, top) {
 			t.Errorf("%s: code belongs into one of %v", path, rooms)
