@@ -24,7 +24,6 @@ import (
 const (
 	listTime   = 3 * time.Second // for the allocations of the list to answer
 	actionTime = 2 * time.Second // after which the browser waits no longer for the end of an action
-	mostEvents = 100
 )
 
 // actions are the questions before each action, with the signals that are offered.
@@ -190,7 +189,6 @@ func (s *Server) show(w http.ResponseWriter, r *http.Request, t base.Target) {
 	slices.SortFunc(a.Events, func(a, b event) int {
 		return cmp.Or(cmp.Compare(b.Time, a.Time), cmp.Compare(a.Task, b.Task))
 	})
-	a.Events = a.Events[:min(len(a.Events), mostEvents)]
 	if r.Header.Get("Taskapi-Part") == "" {
 		a.Output = lastOutput(r.Context(), t)
 	}

@@ -10,11 +10,9 @@ import (
 	"crypto/sha256"
 	"embed"
 	"io"
-	"log/slog"
 	"maps"
 	"net"
 	"net/http"
-	"net/netip"
 	"strings"
 	"sync"
 	"time"
@@ -47,14 +45,13 @@ type Config struct {
 	Address     httpserve.Address
 	Listener    *httpserve.Listener // on Address
 	Users       []int               // who may connect over TCP, beside root
-	Logger      *slog.Logger
 }
 
 // Server answers the browser.
 type Server struct {
 	Config
 	ctx     context.Context // of the server and of its actions
-	host    string          // a name that nobody else knows: see Link
+	name    string          // of the cookie and, below localhost, of the host: nobody else knows it, see Link
 	mux     *http.ServeMux
 	actions sync.WaitGroup
 
@@ -77,7 +74,7 @@ func (s secrets) add(life time.Duration) (secret string) {
 // New makes a server that ends with ctx.
 func New(ctx context.Context, c Config) *Server {
 	s := &Server{
-		Config: c, ctx: ctx, host: "taskapi-" + strings.ToLower(rand.Text())[:16] + ".localhost", mux: http.NewServeMux(),
+		Config: c, ctx: ctx, name: "taskapi-" + strings.ToLower(rand.Text())[:16], mux: http.NewServeMux(),
 		sessions: secrets{}, uses: map[string][]use{}, notices: map[string]notice{},
 	}
 	s.mux.HandleFunc("GET /{$}", s.list)
@@ -95,7 +92,7 @@ func (s *Server) Serve() error {
 	return s.Listener.Serve(s.ctx, &http.Server{
 		Handler: s, ReadTimeout: requestTime, WriteTimeout: answerTime,
 		BaseContext: func(net.Listener) context.Context { return s.ctx },
-	}, s.Logger)
+	}, base.NewLogger(false, s.Environment))
 }
 
 // Link returns a link that begins a session if it is opened within linkTime, once. Cookies don't distinguish ports, so
@@ -105,11 +102,11 @@ func (s *Server) Link() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.links = secrets{}
-	at := s.host + ":8080" // of a tunnel to the socket
+	at := s.name + ".localhost:8080" // of a tunnel to the socket
 	if s.Address.Socket == "" {
 		at = s.Listener.Addr().String()
 		if ip := s.Address.TCP.Addr().String(); ip == "127.0.0.1" || ip == "::1" {
-			at = s.host + strings.TrimPrefix(strings.TrimPrefix(at, "["+ip+"]"), ip)
+			at = s.name + ".localhost" + strings.TrimPrefix(strings.TrimPrefix(at, "["+ip+"]"), ip)
 		}
 	}
 	return "http://" + at + "/open?once=" + s.links.add(linkTime)
@@ -125,7 +122,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch end := s.session(r); {
 	case s.Address.Socket == "" && !mayConnect(r, s.Users): // a socket's mode keeps others out
 		http.Error(w, "this page is for the processes of the user who started it", http.StatusForbidden)
-	case !s.isNamed(r.Host): // a web page's own host name that points here (DNS rebinding)
+	case strings.Split(r.Host, ":")[0] != s.name+".localhost" && !httpserve.NamesThisMachine(r.Host): // DNS rebinding
 		http.Error(w, "this page has another name: open the link that taskapi ui printed", http.StatusMisdirectedRequest)
 	case r.URL.Path == "/open":
 		s.open(w, r)
@@ -142,16 +139,6 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// isNamed reports whether a request's Host is the link's name, or the loopback address for a browser that doesn't know
-// names below localhost. The port may be that of a tunnel.
-func (s *Server) isNamed(host string) bool {
-	if name, _, err := net.SplitHostPort(host); err == nil {
-		host = name
-	}
-	ip, err := netip.ParseAddr(strings.Trim(host, "[]"))
-	return host == s.host || host == "localhost" || err == nil && ip.IsLoopback()
-}
-
 // ofThisPage reports whether the user, or a page of this server, has sent a request, as far as the browser says. A
 // request that changes something must come from a page.
 func ofThisPage(r *http.Request) bool {
@@ -160,14 +147,11 @@ func ofThisPage(r *http.Request) bool {
 		site == "" && r.Header.Get("Origin") == "http://"+r.Host
 }
 
-// cookie returns the name of this server's cookie. Another taskapi ui has another one.
-func (s *Server) cookie() string { return strings.TrimSuffix(s.host, ".localhost") }
-
 // session returns when the request's session ends; zero without one.
 func (s *Server) session(r *http.Request) (end time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, c := range r.CookiesNamed(s.cookie()) {
+	for _, c := range r.CookiesNamed(s.name) {
 		if found, ok := s.sessions[sha256.Sum256([]byte(c.Value))]; ok {
 			end = found
 		}
@@ -191,7 +175,7 @@ func (s *Server) open(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	delete(s.links, link)
-	http.SetCookie(w, &http.Cookie{Name: s.cookie(), Value: s.sessions.add(sessionTime), Path: "/", HttpOnly: true,
+	http.SetCookie(w, &http.Cookie{Name: s.name, Value: s.sessions.add(sessionTime), Path: "/", HttpOnly: true,
 		SameSite: http.SameSiteStrictMode})
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	_, _ = io.WriteString(w, `<!doctype html><html lang="en"><title>taskapi</title><link rel="icon" `+

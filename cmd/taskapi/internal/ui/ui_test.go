@@ -36,7 +36,7 @@ func TestSecretsEnd(t *testing.T) {
 		}
 		time.Sleep(linkTime - time.Nanosecond)
 		cookie, _, _ := strings.Cut(ask(link, "").Header.Get("Set-Cookie"), ";")
-		script := "http://" + s.host + "/static/ui.js"
+		script := "http://" + s.name + ".localhost/static/ui.js"
 		time.Sleep(sessionTime - time.Nanosecond)
 		if got := ask(script, "a=b; "+cookie).StatusCode; got != http.StatusOK {
 			t.Errorf("a session within its time: %d", got)

@@ -21,7 +21,7 @@ import (
 func UI(w base.Environment) *cobra.Command {
 	var listen string
 	var noOpen bool
-	c := ui.Config{Environment: w, Users: []int{os.Geteuid()}, Logger: base.NewLogger(false, w)}
+	c := ui.Config{Environment: w, Users: []int{os.Geteuid()}}
 	if uid, err := strconv.Atoi(w.Getenv("SUDO_UID")); err == nil && os.Geteuid() == 0 {
 		c.Users = append(c.Users, uid)
 	}
