@@ -82,7 +82,7 @@ func New(ctx context.Context, c Config) *Server {
 	s.mux.HandleFunc("GET /alloc/{id}/output", s.onTarget(s.follow))
 	s.mux.HandleFunc("GET /alloc/{id}/{action}", s.onTarget(s.act))
 	s.mux.HandleFunc("POST /alloc/{id}/{action}", s.onTarget(s.act))
-	s.mux.Handle("GET /static/", http.FileServerFS(static))
+	s.mux.Handle("GET /static/{name}", http.FileServerFS(static))
 	return s
 }
 
