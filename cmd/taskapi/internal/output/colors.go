@@ -63,6 +63,15 @@ func Width(out any) int {
 	return 0
 }
 
+// Height returns how many rows a terminal has, 0 when out is none.
+func Height(out any) int {
+	if f, ok := out.(*os.File); ok {
+		rows, _ := tty.Size(f)
+		return int(rows)
+	}
+	return 0
+}
+
 // StatusColor returns the colour of the status of an allocation, a task or a check.
 func StatusColor(status string) Color {
 	switch status {

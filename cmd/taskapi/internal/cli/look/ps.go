@@ -10,6 +10,7 @@ import (
 	"os/user"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -72,6 +73,7 @@ type psShow struct {
 	environment  base.Environment
 	out          base.OutputFlags
 	follow, long bool
+	rows         int // of the latest text on a terminal
 }
 
 // psTask is a task with its processes.
@@ -133,8 +135,29 @@ func (s *psShow) run(ctx context.Context) error {
 	}
 }
 
-// clearScreen puts the cursor of a terminal into the first place, and empties what follows.
-const clearScreen = "\x1b[H\x1b[J"
+// What a terminal is told: to put the cursor into the first place, to empty what follows it, and to cut long lines or
+// not.
+const (
+	toFirst   = "\x1b[H"
+	clearRest = "\x1b[J"
+	cutLines  = "\x1b[?7l"
+	wrapLines = "\x1b[?7h"
+)
+
+// inPlace returns the text for a terminal so that it stands in the place of the text before. What was on the screen
+// above stays, unless the text is higher than the screen or has lines to be wrapped.
+func (s *psShow) inPlace(text string) string {
+	rows, height := strings.Count(text, "\n"), output.Height(s.environment.Stdout)
+	again := toFirst + clearRest
+	if !s.long && rows < height && s.rows < height {
+		text = cutLines + text + wrapLines
+		if again = clearRest; s.rows > 0 {
+			again = fmt.Sprintf("\r\x1b[%dA", s.rows) + clearRest
+		}
+	}
+	s.rows = rows
+	return again + text
+}
 
 func (s *psShow) print(tasks []psTask, notes string) error {
 	w := s.environment
@@ -142,14 +165,14 @@ func (s *psShow) print(tasks []psTask, notes string) error {
 		return json.NewEncoder(w.Stdout).Encode(tasks)
 	}
 	return s.out.Print(w, tasks, nil, func() error {
-		head := ""
+		text := s.table(tasks).String() + notes
 		if s.follow {
-			head = output.Date(time.Now()) + "\n"
+			text = output.Date(time.Now()) + "\n" + text
 			if output.IsTerminal(w.Stdout) {
-				head = clearScreen + head
+				text = s.inPlace(text)
 			}
 		}
-		return w.Printf("%s%s%s", head, s.table(tasks), notes)
+		return w.Printf("%s", text)
 	})
 }
 
