@@ -92,11 +92,13 @@ func inner(body *hclsyntax.Body) []*hclsyntax.Body {
 	return all
 }
 
-// findBlock returns the block of a type and a label, or an argument called name. An empty name stands for any.
+// findBlock returns the block of a type and a name, which is a label or an argument. An empty name stands for any.
 func findBlock(body *hclsyntax.Body, kind, name string) *hclsyntax.Block {
 	for _, in := range inner(body) {
 		for _, block := range in.Blocks {
-			if block.Type == kind && (name == "" || slices.Contains(block.Labels, name) || literal(block.Body, "name") == name) {
+			named := slices.Contains(block.Labels, name) || literal(block.Body, "name") == name ||
+				literal(block.Body, "destination") == name // a template
+			if block.Type == kind && (name == "" || named) {
 				return block
 			}
 		}
