@@ -183,5 +183,15 @@ func (m *machine) property(unit, name string) string {
 	return m.run(fmt.Sprintf("systemctl show --value --property %s %s", name, unit))
 }
 
+// until waits for a condition.
+func until(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for give := time.Now().Add(deadline); !ok(); time.Sleep(50 * time.Millisecond) { // others' doing can only be polled for
+		if time.Now().After(give) {
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
 // architecture is this machine's.
 func architecture() string { return runtime.GOARCH }

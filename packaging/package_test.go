@@ -49,7 +49,7 @@ func TestPackage(t *testing.T) {
 			strings.HasPrefix(owner, who) {
 			t.Errorf("%s: the task is %s's", unit, owner)
 		}
-		if out := m.run("journalctl --no-pager --unit " + unit); strings.Contains(out, "no cgroup") {
+		if out := m.run("journalctl --no-pager --unit " + unit); strings.Contains(out, "in no cgroup of its own") {
 			t.Errorf("%s: a task has no cgroup\n%s", unit, out)
 		}
 	}
@@ -57,6 +57,9 @@ func TestPackage(t *testing.T) {
 	same := func(what string, do func()) {
 		t.Helper()
 		tasks := task(m, root) + " " + task(m, user)
+		if len(strings.Fields(tasks)) != 2 {
+			t.Fatalf("before %s, these tasks run: %q", what, tasks)
+		}
 		do()
 		for _, unit := range []string{root, user} {
 			m.until(unit+" is active after "+what, func() bool {
@@ -174,8 +177,8 @@ systemctl stop taskapi@sealed`)
 // task returns the process of the task that a unit runs; empty for none.
 func task(m *machine, unit string) string {
 	m.t.Helper()
-	out, _ := m.try("cat /sys/fs/cgroup$(systemctl show --value --property ControlGroup " + unit +
-		")/taskapi-*/task.*/cgroup.procs 2>/dev/null | sed -n 1p")
+	out, _ := m.try(`find "/sys/fs/cgroup$(systemctl show --value --property ControlGroup ` + unit +
+		`)" -path '*/task.*/cgroup.procs' -exec cat {} + | sed -n 1p`)
 	return out
 }
 

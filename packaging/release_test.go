@@ -1,0 +1,228 @@
+package packaging_test
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestRelease builds a release here and in a clone: both are the same to the last byte. It then looks into each part.
+func TestRelease(t *testing.T) {
+	if !*whole {
+		t.Skip("takes minutes: make test-release")
+	}
+	out, place := filepath.Join(t.TempDir(), "dist"), t.TempDir()
+	release(t, out)
+	run(t, "git", "clone", "--quiet", "..", filepath.Join(place, "taskapi"))
+	again := exec.CommandContext(t.Context(), "sh", "-euc", commands(t, "A release")[2])
+	again.Dir = filepath.Join(place, "taskapi")
+	if err := os.Link(filepath.Join(out, "SHA256SUMS"), filepath.Join(again.Dir, "SHA256SUMS")); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := again.CombinedOutput(); err != nil {
+		t.Errorf("two releases differ: %v\n%s", err, text)
+	}
+	run(t, "sh", "-euc", "cd "+out+"; "+commands(t, "A release")[0])
+	version, commit := programVersion(t), run(t, "git", "rev-parse", "--short=12", "HEAD")
+	name := filepath.Join(out, "taskapi_"+version+"_linux_")
+
+	t.Run("programs", func(t *testing.T) {
+		for arch, emulator := range map[string]string{"amd64": "qemu-x86_64-static", "arm64": "qemu-aarch64-static"} {
+			t.Run(arch, func(t *testing.T) {
+				words := []string{name + arch, "version"}
+				if arch != architecture() {
+					if _, err := exec.LookPath(emulator); err != nil {
+						t.Skip(err)
+					}
+					words = append([]string{emulator}, words...)
+				}
+				said := run(t, words[0], words[1:]...)
+				for _, want := range []string{"taskapi " + version + " ", "commit " + commit + ",", "Nomad API ", "linux/" + arch} {
+					if !strings.Contains(said, want) {
+						t.Errorf("it says %q, and not %q", said, want)
+					}
+				}
+			})
+		}
+	})
+	t.Run("packages", func(t *testing.T) {
+		deb := files(run(t, "dpkg-deb", "--fsys-tarfile", filepath.Join(out, "taskapi_"+version+"-1_amd64.deb")), t)
+		for _, want := range []string{"/usr/bin/taskapi", "/usr/share/man/man1/taskapi.1.gz", "/etc/taskapi/taskapi.hcl",
+			"/usr/lib/systemd/system/taskapi@.service", "/usr/lib/sysusers.d/taskapi.conf", "/etc/logrotate.d/taskapi",
+			"/usr/share/bash-completion/completions/taskapi", "/usr/share/zsh/vendor-completions/_taskapi",
+			"/usr/share/fish/vendor_completions.d/taskapi.fish", "/usr/share/doc/taskapi/install.md"} {
+			if !slices.Contains(deb, want) {
+				t.Errorf("the .deb has no %s", want)
+			}
+		}
+		if _, err := exec.LookPath("rpm"); err != nil {
+			t.Skip(err)
+		}
+		rpm := strings.Fields(run(t, "rpm", "-qlp", filepath.Join(out, "taskapi-"+version+"-1.x86_64.rpm")))
+		slices.Sort(rpm)
+		if !slices.Equal(deb, rpm) {
+			t.Errorf("the .deb has\n%q, the .rpm\n%q", deb, rpm)
+		}
+	})
+	t.Run("list of contents", func(t *testing.T) {
+		text, err := os.ReadFile(name + "amd64.cdx.json")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var list struct {
+			BOMFormat  string
+			Components []struct{ Name, Version string }
+		}
+		if err := json.Unmarshal(text, &list); err != nil || list.BOMFormat != "CycloneDX" {
+			t.Fatalf("%v, %q", err, list.BOMFormat)
+		}
+		if len(list.Components) < 20 || !strings.Contains(string(text), "github.com/hashicorp/nomad/api") {
+			t.Errorf("it lists %d components", len(list.Components))
+		}
+	})
+	t.Run("image", func(t *testing.T) { testImage(t, name+architecture()+".oci.tar") })
+}
+
+// files returns the paths of the files in an archive.
+func files(archive string, t *testing.T) (paths []string) {
+	t.Helper()
+	list := exec.CommandContext(t.Context(), "tar", "--list")
+	list.Stdin = strings.NewReader(archive)
+	out, err := list.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path := range strings.FieldsSeq(string(out)) {
+		if !strings.HasSuffix(path, "/") {
+			paths = append(paths, strings.TrimPrefix(path, "."))
+		}
+	}
+	slices.Sort(paths)
+	return paths
+}
+
+// imageJob leaves an orphan to PID 1 each time that it is started.
+const imageJob = `job "hello" {
+  group "hello" {
+    task "shell" {
+      driver = "raw_exec"
+      config {
+        command = "/programs/busybox"
+        args    = ["sh", "-c", <<-END
+          trap 'echo stopped; exit 0' INT
+          (/programs/busybox sleep 1 &)
+          echo started
+          while :; do /programs/busybox sleep 0.1; done
+        END
+        ]
+      }
+    }
+  }
+}
+`
+
+// testImage loads the image and runs it, as PID 1, with each engine that runs here: it removes zombies, and the stop of
+// the container stops the job gracefully.
+func testImage(t *testing.T, archive string) {
+	needMachine(t, "busybox")
+	version := programVersion(t)
+	engines := map[string]func(t *testing.T, dir string) string{"podman": podman, "docker": docker}
+	for engine, start := range engines {
+		t.Run(engine, func(t *testing.T) {
+			dir, err := os.MkdirTemp("", "image") // short: sockets lie in it
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { os.RemoveAll(dir) })
+			command := start(t, dir)
+			in := func(script string) string {
+				t.Helper()
+				return run(t, "sh", "-euc", "cd "+dir+"\n"+script)
+			}
+			in("mkdir programs; cp $(command -v busybox) programs/")
+			if err := os.WriteFile(filepath.Join(dir, "job.nomad.hcl"), []byte(imageJob), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			lines := commands(t, "Container image")
+			as := func(line, more string) string {
+				line = strings.Replace(line, "docker ", command+" ", 1)
+				line = strings.ReplaceAll(line, "taskapi_0.2.0_linux_amd64.oci.tar", archive)
+				return strings.Replace(strings.ReplaceAll(line, "./", dir+"/"), " run ", " run "+more+" ", 1)
+			}
+			if out := in(as(lines[0], "")); !strings.Contains(out, "taskapi:"+version) {
+				t.Errorf("loaded: %s", out)
+			}
+			id := in(as(lines[1], "--detach --network none"))
+			t.Cleanup(func() { _, _ = exec.Command("sh", "-c", command+" rm -f "+id).CombinedOutput() })
+			pid := in(command + " inspect --format '{{.State.Pid}}' " + id)
+			until(t, "the task runs", func() bool {
+				out, _ := exec.Command("sh", "-c", command+" logs "+id+" 2>&1").Output()
+				return strings.Contains(string(out), "Started")
+			})
+			until(t, "the orphan has ended, and its zombie is gone", func() bool {
+				out, _ := exec.Command("nsenter", "--target", pid, "--pid", "--mount", "/programs/busybox", "ps", "-o",
+					"stat,args").Output()
+				return len(out) > 0 && !strings.Contains(string(out), "sleep 1\n") && !strings.Contains(string(out), "\nZ")
+			})
+			in(command + " stop --time 60 " + id)
+			if code := in(command + " inspect --format '{{.State.ExitCode}}' " + id); code != "0" {
+				t.Errorf("exit code %s", code)
+			}
+			out, _ := exec.Command("sh", "-c", command+" logs "+id+" 2>&1").Output()
+			if !strings.Contains(string(out), "allocation is complete") {
+				t.Errorf("it was not stopped gracefully:\n%s", out)
+			}
+		})
+	}
+}
+
+// podman returns the command of a podman with images and containers of its own.
+func podman(t *testing.T, dir string) string {
+	for _, program := range []string{"podman", "runc"} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Skip(err)
+		}
+	}
+	return "podman --runtime runc --storage-driver vfs --root " + dir + "/root --runroot " + dir + "/run"
+}
+
+// docker starts a Docker daemon and returns the command of its client.
+func docker(t *testing.T, dir string) string {
+	if _, err := exec.LookPath("dockerd"); err != nil {
+		t.Skip(err)
+	}
+	socket := "unix://" + dir + "/docker.sock"
+	daemon := exec.Command("dockerd", "--iptables=false", "--bridge=none", "--storage-driver=vfs", "--host="+socket,
+		"--data-root="+dir+"/data", "--exec-root="+dir+"/exec", "--pidfile="+dir+"/docker.pid")
+	log, err := os.Create(filepath.Join(dir, "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	daemon.Stdout, daemon.Stderr = log, log
+	if err := daemon.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- daemon.Wait() }()
+	t.Cleanup(func() {
+		_ = daemon.Process.Signal(os.Interrupt)
+		<-ended
+	})
+	command := "docker --host " + socket
+	until(t, "the daemon answers", func() bool {
+		select {
+		case err := <-ended:
+			ended <- err
+			text, _ := os.ReadFile(filepath.Join(dir, "log"))
+			t.Skipf("no Docker daemon runs here: %v\n%s", err, text)
+		default:
+		}
+		return exec.Command("sh", "-c", command+" version").Run() == nil
+	})
+	return command
+}
