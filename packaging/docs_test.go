@@ -53,7 +53,8 @@ func TestInstallCommands(t *testing.T) {
 		"make release && diff dist/SHA256SUMS SHA256SUMS": byRelease,
 		"make test-release":                               "runs TestRelease",
 		"taskapi takeover --all":                          "TestTakeover... of cmd/taskapi",
-		"systemctl kill --kill-whom=main -s USR1 UNIT; while systemctl -q is-active UNIT; do sleep 0.1; done; systemctl start UNIT": byPackage,
+		"systemctl kill --kill-whom=main -s USR1 UNIT; while systemctl -q is-active UNIT; do sleep 0.1; done; " +
+			"systemctl start UNIT": byPackage,
 	}
 	text, err := os.ReadFile("../docs/install.md")
 	if err != nil {

@@ -46,7 +46,8 @@ func run(t *testing.T, name string, args ...string) string {
 // release builds a release, or parts of one, as the Makefile does.
 func release(t *testing.T, out string, env ...string) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "make", "-C", "..", "--silent", "release", "OUT="+out) // a new machine compiles long
+	// Without a deadline: a new machine compiles long.
+	cmd := exec.CommandContext(t.Context(), "make", "-C", "..", "--silent", "release", "OUT="+out)
 	cmd.Env = append(os.Environ(), env...)
 	if text, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("make release: %v\n%s", err, text)
@@ -186,10 +187,11 @@ func (m *machine) property(unit, name string) string {
 // until waits for a condition.
 func until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for give := time.Now().Add(deadline); !ok(); time.Sleep(50 * time.Millisecond) { // others' doing can only be polled for
+	for give := time.Now().Add(deadline); !ok(); {
 		if time.Now().After(give) {
 			t.Fatalf("never: %s", what)
 		}
+		time.Sleep(50 * time.Millisecond) // others' doing can only be polled for
 	}
 }
 

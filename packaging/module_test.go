@@ -48,7 +48,8 @@ func TestModule(t *testing.T) {
 	if out := in(line); !strings.Contains(out, "the module is "+after) {
 		t.Errorf("%s: %s", line, out)
 	}
-	if deps := in("go list -deps ./... | grep -E '^(" + before + "|" + after + ")/'"); strings.Contains(deps, "\n"+before+"/") {
+	deps := in("go list -deps ./... | grep -E '^(" + before + "|" + after + ")/'")
+	if strings.Contains("\n"+deps, "\n"+before+"/") {
 		t.Errorf("packages are imported by their old path:\n%s", deps)
 	}
 	if *whole {

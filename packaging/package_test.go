@@ -53,6 +53,7 @@ func TestPackage(t *testing.T) {
 			t.Errorf("%s: a task has no cgroup\n%s", unit, out)
 		}
 	}
+	m.run("taskapi exec hello greeter -- sh -c 'echo >/tmp/of-the-task'")
 	// same runs what must not disturb a task, and checks that it has not.
 	same := func(what string, do func()) {
 		t.Helper()
@@ -81,8 +82,9 @@ func TestPackage(t *testing.T) {
 		m.until("another taskapi", crashed(root, pid))
 	})
 	same("a hang", func() {
-		m.run("mkdir -p /run/systemd/system/" + user + ".service.d; printf '[Service]\nWatchdogSec=1s\nTimeoutAbortSec=1s\n'" +
-			" >/run/systemd/system/" + user + ".service.d/soon.conf; systemctl daemon-reload")
+		const soon = "/run/systemd/system/" + user + ".service.d"
+		m.run("mkdir -p " + soon + "; printf '[Service]\nWatchdogSec=10s\nTimeoutAbortSec=1s\n' >" + soon +
+			"/soon.conf; systemctl daemon-reload")
 		pid := m.property(user, "MainPID")
 		m.run("kill -KILL " + pid) // the next one has the time
 		m.until("another taskapi", crashed(user, pid))
@@ -90,7 +92,7 @@ func TestPackage(t *testing.T) {
 		m.until("it is ready", func() bool { return m.property(user, "SubState") == "running" })
 		m.run("kill -STOP " + pid)
 		m.until("another taskapi", crashed(user, pid))
-		m.run("rm -r /run/systemd/system/" + user + ".service.d; systemctl daemon-reload")
+		m.run("rm -r " + soon + "; systemctl daemon-reload")
 	})
 	same("an upgrade", func() {
 		m.run(`printf 'APT::Get::Assume-Yes "true";\nAPT::Install-Recommends "false";\n' >/etc/apt/apt.conf.d/99test`)
@@ -108,7 +110,8 @@ func TestPackage(t *testing.T) {
 	})
 	for _, line := range table.FindAllStringSubmatch(section(t, "systemd"), -1) {
 		m.run(line[1])
-		if out, _ := m.try("systemctl is-active " + root); strings.HasPrefix(line[1], "systemctl stop ") != (out == "inactive") {
+		out, _ := m.try("systemctl is-active " + root)
+		if stops := strings.HasPrefix(line[1], "systemctl stop "); stops != (out == "inactive") {
 			t.Errorf("after %q, %s is %s", line[1], root, out)
 		}
 	}
@@ -177,8 +180,9 @@ systemctl stop taskapi@sealed`)
 // task returns the process of the task that a unit runs; empty for none.
 func task(m *machine, unit string) string {
 	m.t.Helper()
-	out, _ := m.try(`find "/sys/fs/cgroup$(systemctl show --value --property ControlGroup ` + unit +
-		`)" -path '*/task.*/cgroup.procs' -exec cat {} + | sed -n 1p`)
+	data := map[string]string{"taskapi@hello": "/var/lib/taskapi", "taskapi-user@hello": "/var/lib/taskapi-user"}[unit]
+	out, _ := m.try("grep --files-with-matches --null-data '^NOMAD_ALLOC_DIR=" + data +
+		"/allocs/' /proc/[0-9]*/environ 2>/dev/null | cut -d / -f 3 | sort -n | sed -n 1p") // its children come later
 	return out
 }
 
