@@ -7,6 +7,8 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 	"github.com/hashicorp/nomad/api"
+
+	"taskapi/cmd/taskapi/internal/top/tasktext"
 )
 
 // How often things are looked at. After a look that took long the pause is longer, so that neither side is busy
@@ -54,7 +56,7 @@ type (
 	openedMsg []outputMsg // in the order in which they are shown
 	outputMsg struct {
 		choice int
-		stream stream
+		stream tasktext.Stream
 		output Output // nil when it could not be opened
 		chunk  Chunk  // nothing when it was opened just now
 		err    error
@@ -111,7 +113,7 @@ func (m *Model) poll(w *watch, pause time.Duration) tea.Cmd {
 
 // openOutput opens streams of a task. What they had before is read in the order in which they were written last, since
 // nothing says which of their lines came first.
-func (m *Model) openOutput(ctx context.Context, w *watch, choice int, task string, streams []stream,
+func (m *Model) openOutput(ctx context.Context, w *watch, choice int, task string, streams []tasktext.Stream,
 	pause time.Duration) tea.Cmd {
 	return m.work.command(func(context.Context) tea.Msg {
 		sleep(ctx, pause)

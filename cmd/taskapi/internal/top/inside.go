@@ -12,6 +12,7 @@ import (
 	tea "charm.land/bubbletea/v2"
 
 	"taskapi/cmd/taskapi/internal/output"
+	"taskapi/cmd/taskapi/internal/top/tasktext"
 )
 
 // inside is the screen of one allocation: its tasks, and panels about them.
@@ -33,8 +34,8 @@ type inside struct {
 
 	unusual bool // long lines are wrapped on a wide screen, and cut on a narrow one
 
-	streams []stream // of the output
-	opened  string   // the task and streams of the output shown
+	streams []tasktext.Stream // of the output
+	opened  string            // the task and streams of the output shown
 	end     context.CancelFunc
 }
 
@@ -42,12 +43,12 @@ func newInside(m *Model, w *watch) *inside {
 	s := &inside{Model: m, watch: w, streams: bothStreams, end: func() {}}
 	for i := range s.panels {
 		follow := panelKind(i) == outputPanel || panelKind(i) == eventsPanel
-		s.panels[i] = panel{text: buffer{clean: m.clean()}, follow: follow}
+		s.panels[i] = panel{text: tasktext.Buffer{Clean: m.clean()}, follow: follow}
 	}
 	return s
 }
 
-var bothStreams = []stream{fromStdout, fromStderr}
+var bothStreams = []tasktext.Stream{tasktext.Stdout, tasktext.Stderr}
 
 func (s *inside) close() {
 	s.end()
@@ -60,7 +61,7 @@ func (s *inside) arrange() {
 	if s.chosen == "" && len(all) > 0 {
 		s.chosen = firstChoice(all)
 	}
-	s.rows = slices.DeleteFunc(all, func(t task) bool { return matchIn(t.name, s.filter) < 0 })
+	s.rows = slices.DeleteFunc(all, func(t task) bool { return tasktext.Find(t.name, s.filter) < 0 })
 	slices.SortStableFunc(s.rows, orders[s.order].compare)
 	keys := make([]string, len(s.rows))
 	for i, t := range s.rows {
@@ -106,12 +107,12 @@ func (s *inside) write(kind panelKind) {
 	}
 	switch text := &s.panels[kind].text; kind {
 	case eventsPanel:
-		text.replace(s.eventLines(s.watch, only))
+		text.Replace(s.eventLines(s.watch, only))
 	case checksPanel:
-		text.replace(s.checkLines(s.watch, only))
+		text.Replace(s.checkLines(s.watch, only))
 	case detailsPanel:
 		if s.has() {
-			text.replace(s.detailLines(s.watch, s.rows[s.cursor]))
+			text.Replace(s.detailLines(s.watch, s.rows[s.cursor]))
 		}
 	}
 }
@@ -142,7 +143,7 @@ func (s *inside) follow() tea.Cmd {
 	}
 	s.opened = want
 	p := s.output()
-	p.text.reset()
+	p.text.Reset()
 	p.top, p.column, p.follow, p.note = 0, 0, true, "opening"
 	return s.reopen(pause)
 }
@@ -178,7 +179,7 @@ func (s *inside) outputs(msg tea.Msg) tea.Cmd {
 		var cmds []tea.Cmd
 		for _, o := range msg {
 			if o.output == nil {
-				s.output().note = s.clean().text(o.err.Error())
+				s.output().note = s.clean().Text(o.err.Error())
 				return s.reopen(awayPause)
 			}
 		}
@@ -199,26 +200,26 @@ func (s *inside) read(o outputMsg) tea.Cmd {
 		p.note = "removed"
 		return nil
 	case o.err != nil:
-		p.note = s.clean().text(o.err.Error())
+		p.note = s.clean().Text(o.err.Error())
 		return s.readOutput(o, awayPause)
 	case len(o.chunk.Text) == 0:
 		return s.readOutput(o, 0)
 	}
 	if o.chunk.Gap {
-		p.text.note(o.stream, "[output is missing here: it came faster than it can be shown]")
+		p.text.Note(o.stream, "[output is missing here: it came faster than it can be shown]")
 	}
-	p.text.write(o.stream, o.chunk.Text)
+	p.text.Write(o.stream, o.chunk.Text)
 	return s.readOutput(o, outputPause)
 }
 
 // title says which allocation it is, and how it is.
 func (s *inside) title() (left, right string, mark style) {
-	left = s.clean().text(s.name())
+	left = s.clean().Text(s.name())
 	if id := s.shortID(); s.alloc != nil && s.width >= wideTitle {
 		left += "  " + id
 	}
 	right, mark = s.state(s.now)
-	return left, s.clean().text(right), mark
+	return left, s.clean().Text(right), mark
 }
 
 // summary adds up what the tasks use, or says what is the matter.
@@ -227,9 +228,9 @@ func (s *inside) summary() string {
 	case s.gone:
 		return s.paint(faintStyle, " The allocation has been removed: this is the last that was seen of it.")
 	case s.presence == connecting:
-		return s.paint(faintStyle, " "+s.clean().text(s.why))
+		return s.paint(faintStyle, " "+s.clean().Text(s.why))
 	case s.presence == away:
-		return s.paint(badStyle, " No taskapi answers, trying again; the tasks may run on: "+s.clean().text(s.why))
+		return s.paint(badStyle, " No taskapi answers, trying again; the tasks may run on: "+s.clean().Text(s.why))
 	case s.presence == ended:
 		return s.paint(faintStyle, " The allocation has ended: this is the last that was seen of it.")
 	}
@@ -260,7 +261,7 @@ func (s *inside) draw(y, lines int) []string {
 			}
 		}, func(by int) { s.pick(s.cursor + by) }})
 		if len(s.rows) == 0 && s.filter != "" {
-			rows = []string{s.paint(faintStyle, " no task is named like "+s.clean().text(s.filter)+"; Esc shows all")}
+			rows = []string{s.paint(faintStyle, " no task is named like "+s.clean().Text(s.filter)+"; Esc shows all")}
 		}
 		out = append(out, fill(rows, layout.tasks)...)
 	}
@@ -297,7 +298,7 @@ func (s *inside) bar(y int) string {
 	if p.column > 0 {
 		right = fmt.Sprintf("column %d  %s", p.column+1, right)
 	}
-	if p.note != "" && len(p.text.lines) > 0 {
+	if p.note != "" && p.text.Len() > 0 {
 		right = p.note
 	}
 	return s.rule(left, right, true)
@@ -326,9 +327,9 @@ func (s *inside) panelTitle(kind panelKind) string {
 	switch {
 	case kind != s.panel || s.chosen == "":
 	case kind == outputPanel && len(s.streams) == 1:
-		return "Output of " + s.clean().text(s.chosen) + " (" + s.streams[0].String() + ")"
+		return "Output of " + s.clean().Text(s.chosen) + " (" + s.streams[0].String() + ")"
 	case kind == outputPanel || kind == detailsPanel || s.only:
-		return kind.String() + " of " + s.clean().text(s.chosen)
+		return kind.String() + " of " + s.clean().Text(s.chosen)
 	}
 	return kind.String()
 }
@@ -366,7 +367,7 @@ func (s *inside) drawPanel(kind panelKind, lines, width int) []string {
 	p := &s.panels[kind]
 	p.fit(lines)
 	p.wraps = kind == outputPanel && s.wraps() && p.column == 0
-	if len(p.text.lines) == 0 {
+	if p.text.Len() == 0 {
 		text := p.note
 		if text == "" {
 			text = "nothing yet"
@@ -375,12 +376,12 @@ func (s *inside) drawPanel(kind panelKind, lines, width int) []string {
 	}
 	out := make([]string, 0, lines)
 	if p.wraps && p.follow {
-		for n := p.text.after() - 1; n >= p.text.first && len(out) < lines; n-- {
+		for n := p.text.After() - 1; n >= p.text.First() && len(out) < lines; n-- {
 			out = append(s.drawLine(kind, n, width, lines), out...)
 		}
 		return fill(out[max(len(out)-lines, 0):], lines)
 	}
-	for n := p.top; n < p.text.after() && len(out) < lines; n++ {
+	for n := p.top; n < p.text.After() && len(out) < lines; n++ {
 		out = append(out, s.drawLine(kind, n, width, lines)...)
 	}
 	return fill(out[:min(len(out), lines)], lines)
@@ -389,10 +390,10 @@ func (s *inside) drawPanel(kind panelKind, lines, width int) []string {
 // drawLine returns a line of a panel: one row, or several where long lines are wrapped, but at most half of the rows.
 func (s *inside) drawLine(kind panelKind, n, width, lines int) []string {
 	p := &s.panels[kind]
-	l, gutter := p.text.lines[n-p.text.first], ""
+	l, gutter := p.text.Line(n), ""
 	if kind == outputPanel && len(s.streams) > 1 {
 		gutter = "  "
-		if l.stream == fromStderr {
+		if l.Stream == tasktext.Stderr {
 			gutter = s.paint(badStyle, "!") + " "
 		}
 	}
@@ -401,14 +402,14 @@ func (s *inside) drawLine(kind panelKind, n, width, lines int) []string {
 		most = max((lines+1)/2, 1)
 	}
 	var rows []string
-	for from, wide := p.column, ansiWidth(l.text); len(rows) < most && (from < wide || len(rows) == 0); from += room {
-		text := cut(l.text, from, room)
+	for from, wide := p.column, ansiWidth(l.Text); len(rows) < most && (from < wide || len(rows) == 0); from += room {
+		text := cut(l.Text, from, room)
 		if p.wraps && len(rows) == most-1 && from+room < wide {
-			text = ansiTruncate(cut(l.text, from, room+1), room)
+			text = ansiTruncate(cut(l.Text, from, room+1), room)
 		}
-		text = s.highlight(text, p.text.query, n == p.match)
+		text = s.highlight(text, p.text.Query(), n == p.match)
 		switch {
-		case kind == detailsPanel && l.text == strings.ToUpper(l.text):
+		case kind == detailsPanel && l.Text == strings.ToUpper(l.Text):
 			text = s.paint(headStyle, text)
 		case kind == checksPanel || kind == detailsPanel:
 			text = s.paintFirst(text)

@@ -9,6 +9,7 @@ import (
 	tea "charm.land/bubbletea/v2"
 
 	"taskapi/cmd/taskapi/internal/output"
+	"taskapi/cmd/taskapi/internal/top/tasktext"
 )
 
 // binding is what keys do.
@@ -201,7 +202,7 @@ func (s *inside) switchStream() {
 	switch {
 	case len(s.streams) > 1:
 		s.streams = bothStreams[:1]
-	case s.streams[0] == fromStdout:
+	case s.streams[0] == tasktext.Stdout:
 		s.streams = bothStreams[1:]
 	default:
 		s.streams = bothStreams
@@ -229,19 +230,19 @@ func (s *inside) switchZoom() {
 const sideStep = 16
 
 func sideways(by int) func(*inside) {
-	return func(s *inside) { s.shown().column = min(max(s.shown().column+by, 0), maxLineBytes) }
+	return func(s *inside) { s.shown().column = min(max(s.shown().column+by, 0), tasktext.MaxLineBytes) }
 }
 
 func matches(by int) func(*inside) {
 	return func(s *inside) {
 		p := s.shown()
-		if p.text.query == "" {
+		if p.text.Query() == "" {
 			s.askSearch()
 			return
 		}
 		switch found, around := p.next(by); {
 		case !found:
-			s.say("no match for "+p.text.query, true)
+			s.say("no match for "+p.text.Query(), true)
 		case around:
 			s.say("the search began again at the other end", false)
 		}
@@ -257,8 +258,8 @@ func (s *inside) nextOrder() {
 // back leaves what was entered last: the search, the whole screen, the panel, the filter, the allocation.
 func (s *inside) back() {
 	switch p := s.shown(); {
-	case p.text.query != "":
-		p.text.search("")
+	case p.text.Query() != "":
+		p.text.Search("")
 	case s.zoomed:
 		s.switchZoom()
 	case s.focus == onPanel:
@@ -326,14 +327,14 @@ func restarts(all bool) func(*inside) {
 			return
 		}
 		s.askTask(func(task string) {
-			s.confirm("Restart task "+s.clean().text(task)+"?", "restart task "+task,
+			s.confirm("Restart task "+s.clean().Text(task)+"?", "restart task "+task,
 				func(ctx context.Context) error { return s.source.Restart(ctx, task) })
 		})
 	}
 }
 
 func (m *Model) askRestartAll(w *watch) {
-	m.confirm("Restart all tasks of "+m.clean().text(w.name())+" that run?", "restart all tasks",
+	m.confirm("Restart all tasks of "+m.clean().Text(w.name())+" that run?", "restart all tasks",
 		func(ctx context.Context) error { return w.source.Restart(ctx, "") })
 }
 
@@ -342,18 +343,18 @@ func (m *Model) askStop(w *watch) {
 	if n := w.figures().tasks; n != 1 {
 		tasks = fmt.Sprintf("%d tasks", n)
 	}
-	m.confirm(fmt.Sprintf("Stop %s (%s) with %s? It can't be started again.", m.clean().text(w.name()),
+	m.confirm(fmt.Sprintf("Stop %s (%s) with %s? It can't be started again.", m.clean().Text(w.name()),
 		output.ShortID(w.ID), tasks), "stop "+w.name(), w.source.Stop)
 }
 
 func (s *inside) askSignal() {
 	s.askTask(func(task string) {
-		ask := "Signal to task " + s.clean().text(task) + ": "
+		ask := "Signal to task " + s.clean().Text(task) + ": "
 		s.dialog = &dialog{ask: ask, text: "SIGHUP", done: func(signal string) {
 			if signal = strings.ToUpper(signal); signal == "" {
 				return
 			}
-			s.confirm(fmt.Sprintf("Send %s to task %s?", signal, s.clean().text(task)),
+			s.confirm(fmt.Sprintf("Send %s to task %s?", signal, s.clean().Text(task)),
 				fmt.Sprintf("send %s to task %s", signal, task),
 				func(ctx context.Context) error { return s.source.Signal(ctx, task, signal) })
 		}}
@@ -362,7 +363,7 @@ func (s *inside) askSignal() {
 
 func (s *inside) askCommand() {
 	s.askTask(func(task string) {
-		s.dialog = &dialog{ask: "Run in task " + s.clean().text(task) + ": ", text: "/bin/sh", done: func(line string) {
+		s.dialog = &dialog{ask: "Run in task " + s.clean().Text(task) + ": ", text: "/bin/sh", done: func(line string) {
 			if line != "" {
 				lent := &lentTerminal{cmd: s.Shell(s.work.context, task, line), line: line, lent: &s.lent}
 				s.next = tea.Exec(lent, func(err error) tea.Msg { return actionMsg{line, err} })

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"taskapi/cmd/taskapi/internal/output"
+	"taskapi/cmd/taskapi/internal/top/tasktext"
 )
 
 // list is the screen of all allocations.
@@ -61,7 +62,7 @@ var listOrders = []struct {
 func (l *list) arrange() {
 	l.rows = l.rows[:0]
 	for _, w := range l.watches {
-		if matchIn(w.name()+" "+w.ID, l.filter) >= 0 {
+		if tasktext.Find(w.name()+" "+w.ID, l.filter) >= 0 {
 			l.rows = append(l.rows, row{w, w.figures()})
 		}
 	}
@@ -102,10 +103,10 @@ func withoutBars[R any](m *Model, columns []column[R]) []column[R] {
 func (l *list) listColumns() []column[row] {
 	clean := l.clean()
 	columns := []column[row]{
-		{head: "ALLOCATION", cell: func(r row) cell { return plainCell(clean.text(r.name())) }},
+		{head: "ALLOCATION", cell: func(r row) cell { return plainCell(clean.Text(r.name())) }},
 		{head: "STATE", least: 10, rank: 1, cell: func(r row) cell {
 			words, mark := r.state(l.now)
-			return cell{clean.text(strings.TrimPrefix(words, "running ")), mark}
+			return cell{clean.Text(strings.TrimPrefix(words, "running ")), mark}
 		}},
 		{head: "TASKS", right: true, rank: 2, cell: func(r row) cell {
 			if r.alloc == nil {
@@ -130,12 +131,12 @@ func (l *list) listColumns() []column[row] {
 			return plainCell(age(l.now.Sub(time.Unix(0, r.created()))))
 		}},
 		{head: "ID", rank: 8, cell: func(r row) cell { return cell{output.ShortID(r.ID), faintStyle} }},
-		{head: "PORTS", cell: func(r row) cell { return plainCell(clean.text(r.ports(""))) }},
+		{head: "PORTS", cell: func(r row) cell { return plainCell(clean.Text(r.ports(""))) }},
 	}
 	columns = withoutBars(l.Model, columns)
 	if slices.ContainsFunc(l.watches, func(w *watch) bool { return w.Dir != "" }) {
 		columns = slices.Insert(columns, len(columns)-1, column[row]{head: "DATA DIRECTORY", rank: 9,
-			cell: func(r row) cell { return cell{clean.text(r.Dir), faintStyle} }})
+			cell: func(r row) cell { return cell{clean.Text(r.Dir), faintStyle} }})
 	}
 	return columns
 }
@@ -198,7 +199,7 @@ func (l *list) title() (left, right string, mark style) {
 // summary adds up what the allocations use.
 func (l *list) summary() string {
 	if l.lookErr != nil {
-		return l.paint(badStyle, " "+l.clean().text(l.lookErr.Error()))
+		return l.paint(badStyle, " "+l.clean().Text(l.lookErr.Error()))
 	}
 	sum := figures{cpu: -1}
 	for _, w := range l.watches {
@@ -240,7 +241,7 @@ func (m *Model) summaryOf(f figures, of *watch, ports string) string {
 		add("checks", checksCell(f.passing, f.checked), cell{})
 	}
 	if ports != "" {
-		add("ports", plainCell(m.clean().text(ports)), cell{})
+		add("ports", plainCell(m.clean().Text(ports)), cell{})
 	}
 	return row
 }
@@ -270,7 +271,7 @@ func (l *list) draw(y, lines int) []string {
 	}
 	out = append(out, fill(rows, layout.tasks)...)
 	if layout.bar > 0 {
-		out = append(out, l.rule("Tasks of "+l.clean().text(l.current().name()), "", false))
+		out = append(out, l.rule("Tasks of "+l.clean().Text(l.current().name()), "", false))
 		out = append(out, fill(l.preview(layout.panel), layout.panel)...)
 	}
 	return out
@@ -281,7 +282,7 @@ func (l *list) nothing() string {
 	case !l.looked:
 		return "looking for allocations"
 	case l.filter != "":
-		return "no allocation is named like " + l.clean().text(l.filter) + "; Esc shows all"
+		return "no allocation is named like " + l.clean().Text(l.filter) + "; Esc shows all"
 	}
 	return "no allocations; 'taskapi run' makes one"
 }

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	tea "charm.land/bubbletea/v2"
+
+	"taskapi/cmd/taskapi/internal/top/tasktext"
 )
 
 // Model is the screen with its keys: a list of allocations or, inside of one, its tasks. It is a bubbletea model, which
@@ -64,7 +66,7 @@ func (m *Model) Close() {
 	}
 }
 
-func (m *Model) clean() cleaner { return cleaner{ascii: m.Terminal.ASCII} }
+func (m *Model) clean() tasktext.Cleaner { return tasktext.Cleaner{ASCII: m.Terminal.ASCII} }
 
 // Init begins to look for allocations.
 func (m *Model) Init() tea.Cmd { return tea.Batch(m.clock(), m.find(0)) }
@@ -246,5 +248,5 @@ func (m *Model) leave() {
 
 // say shows a message for a while.
 func (m *Model) say(text string, bad bool) {
-	m.notice = notice{m.clean().text(text), bad, m.now.Add(noticeTime)}
+	m.notice = notice{m.clean().Text(text), bad, m.now.Add(noticeTime)}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/cmd/taskapi/internal/output"
+	"taskapi/cmd/taskapi/internal/top/tasktext"
 )
 
 // panelKind is what the lower part of the screen shows.
@@ -35,7 +36,7 @@ const (
 
 // panel shows lines of a text, from one on.
 type panel struct {
-	text   buffer
+	text   tasktext.Buffer
 	top    int    // number of the first line shown; see buffer
 	column int    // first column shown
 	follow bool   // the end stays in sight
@@ -48,24 +49,24 @@ type panel struct {
 // fit moves what is shown to where there are lines. rows is how many fit.
 func (p *panel) fit(rows int) {
 	p.rows = rows
-	last := max(p.text.after()-rows, p.text.first)
+	last := max(p.text.After()-rows, p.text.First())
 	if p.follow {
 		p.top = last
 	}
-	p.top = min(max(p.top, p.text.first), last)
+	p.top = min(max(p.top, p.text.First()), last)
 }
 
 // scroll moves by lines; at the end it follows.
 func (p *panel) scroll(by int) {
 	p.top += by
-	p.follow = p.top >= p.text.after()-p.rows
+	p.follow = p.top >= p.text.After()-p.rows
 	p.fit(p.rows)
 }
 
 // search looks for a text, and shows the last match that is not below what is shown.
 func (p *panel) search(query string) (found bool) {
-	p.text.search(query)
-	matches := p.text.matches
+	p.text.Search(query)
+	matches := p.text.Matches()
 	if len(matches) == 0 {
 		return false
 	}
@@ -76,7 +77,7 @@ func (p *panel) search(query string) (found bool) {
 
 // next shows another match: the next one downwards, or upwards for by -1. It goes around, and reports that.
 func (p *panel) next(by int) (found, around bool) {
-	matches := p.text.matches
+	matches := p.text.Matches()
 	if len(matches) == 0 {
 		return false, false
 	}
@@ -107,8 +108,8 @@ func (p *panel) show(line int) {
 
 // position says where what is shown stands in the text, and which match is the current one.
 func (p *panel) position() string {
-	if n := len(p.text.matches); p.text.query != "" {
-		i, exact := slices.BinarySearch(p.text.matches, p.match)
+	if n := len(p.text.Matches()); p.text.Query() != "" {
+		i, exact := slices.BinarySearch(p.text.Matches(), p.match)
 		if !exact {
 			return fmt.Sprintf("%d matches", n)
 		}
@@ -117,10 +118,10 @@ func (p *panel) position() string {
 	switch {
 	case p.follow:
 		return "following"
-	case len(p.text.lines) <= p.rows:
+	case p.text.Len() <= p.rows:
 		return ""
 	}
-	return fmt.Sprintf("%d of %d", min(p.top+p.rows, p.text.after())-p.text.first, len(p.text.lines))
+	return fmt.Sprintf("%d of %d", min(p.top+p.rows, p.text.After())-p.text.First(), p.text.Len())
 }
 
 // passingStatus is that of a check whose last run was good.
@@ -156,9 +157,9 @@ func (m *Model) eventLines(w *watch, task string) []string {
 	for _, e := range events {
 		text := m.clock24(time.Unix(0, e.Time)) + "  "
 		if task == "" {
-			text += pad(clean.text(e.task), width) + "  "
+			text += pad(clean.Text(e.task), width) + "  "
 		}
-		lines = append(lines, text+fmt.Sprintf("%-15s %s", clean.text(e.Type), clean.text(e.DisplayMessage)))
+		lines = append(lines, text+fmt.Sprintf("%-15s %s", clean.Text(e.Type), clean.Text(e.DisplayMessage)))
 	}
 	return lines
 }
@@ -192,14 +193,14 @@ func (m *Model) checkLines(w *watch, task string) []string {
 	lines := make([]string, 0, len(results))
 	for _, c := range results {
 		at := m.clock24(time.Unix(c.Timestamp, 0))
-		line := fmt.Sprintf("%-8s %s  %s/%s", clean.text(c.Status), at, clean.text(c.Service), clean.text(c.Check))
+		line := fmt.Sprintf("%-8s %s  %s/%s", clean.Text(c.Status), at, clean.Text(c.Service), clean.Text(c.Check))
 		if c.Task != "" && task == "" {
-			line += "  task " + clean.text(c.Task)
+			line += "  task " + clean.Text(c.Task)
 		}
 		if c.StatusCode != 0 {
 			line += fmt.Sprintf("  %d", c.StatusCode)
 		}
-		lines = append(lines, line+"  "+clean.text(c.Output))
+		lines = append(lines, line+"  "+clean.Text(c.Output))
 	}
 	return lines
 }
@@ -213,7 +214,7 @@ func (m *Model) detailLines(w *watch, t task) []string {
 			lines = append(lines, fmt.Sprintf("%-9s %s", name, value))
 		}
 	}
-	state := clean.text(t.state)
+	state := clean.Text(t.state)
 	if t.up > 0 {
 		state += " for " + output.Duration(t.up)
 	}
@@ -222,18 +223,18 @@ func (m *Model) detailLines(w *watch, t task) []string {
 	fact("memory", pad(bytesUsed(t.cpu, t.memory), 9)+m.memoryBars(w, t.name, 2*barsWidth))
 	fact("restarts", fmt.Sprint(t.restarts))
 	fact("PID", t.pids)
-	fact("ports", clean.text(t.ports))
+	fact("ports", clean.Text(t.ports))
 	if spec := specOf(w.alloc, t.name); spec != nil {
-		fact("user", clean.text(spec.User))
+		fact("user", clean.Text(spec.User))
 		if hook := spec.Lifecycle; hook != nil {
 			text := hook.Hook
 			if hook.Sidecar {
 				text += ", sidecar"
 			}
-			fact("lifecycle", clean.text(text))
+			fact("lifecycle", clean.Text(text))
 		}
 	}
-	fact("command", clean.text(t.command))
+	fact("command", clean.Text(t.command))
 	if checks := m.checkLines(w, t.name); len(checks) > 0 {
 		lines = append(append(lines, "", "CHECKS"), checks...)
 	}

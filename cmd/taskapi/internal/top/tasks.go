@@ -97,10 +97,10 @@ func age(d time.Duration) string {
 func (m *Model) taskColumns(w *watch) []column[task] {
 	clean := m.clean()
 	return withoutBars(m, []column[task]{
-		{head: "TASK", cell: func(t task) cell { return plainCell(clean.text(t.name)) }},
+		{head: "TASK", cell: func(t task) cell { return plainCell(clean.Text(t.name)) }},
 		{head: "STATE", least: 7, rank: 1, cell: func(t task) cell {
 			words, mark := stateMark(t.state)
-			return cell{clean.text(words), mark}
+			return cell{clean.Text(words), mark}
 		}},
 		{head: "CPU", least: 6, right: true, rank: 2, cell: func(t task) cell { return plainCell(percent(t.cpu)) }},
 		{head: barsHead, least: barsWidth, rank: 9, cell: func(t task) cell {
@@ -119,8 +119,8 @@ func (m *Model) taskColumns(w *watch) []column[task] {
 			return plainCell(age(t.up))
 		}},
 		{head: "PID", right: true, rank: 7, cell: func(t task) cell { return plainCell(cmp.Or(t.pids, "-")) }},
-		{head: "PORTS", rank: 8, cell: func(t task) cell { return plainCell(cmp.Or(clean.text(t.ports), "-")) }},
-		{head: "COMMAND", cell: func(t task) cell { return cell{clean.text(t.command), faintStyle} }},
+		{head: "PORTS", rank: 8, cell: func(t task) cell { return plainCell(cmp.Or(clean.Text(t.ports), "-")) }},
+		{head: "COMMAND", cell: func(t task) cell { return cell{clean.Text(t.command), faintStyle} }},
 	})
 }
 

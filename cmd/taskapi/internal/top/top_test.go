@@ -17,6 +17,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/nomad/api"
 	"go.uber.org/goleak"
+
+	"taskapi/cmd/taskapi/internal/top/tasktext"
 )
 
 var update = flag.Bool("update", false, "write the golden screens")
@@ -78,7 +80,7 @@ func (o *fakeOutput) Written() time.Time {
 	switch {
 	case o.text == "":
 		return time.Time{}
-	case o.stream == fromStderr.String():
+	case o.stream == tasktext.Stderr.String():
 		return start.Add(time.Second)
 	}
 	return start

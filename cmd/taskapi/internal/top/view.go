@@ -8,6 +8,7 @@ import (
 	"github.com/charmbracelet/x/ansi"
 
 	"taskapi/cmd/taskapi/internal/output"
+	"taskapi/cmd/taskapi/internal/top/tasktext"
 )
 
 func ansiWidth(text string) int { return ansi.StringWidthWc(text) }
@@ -97,7 +98,7 @@ func (m *Model) highlight(line, query string, current bool) string {
 	}
 	var out strings.Builder
 	for {
-		i := matchIn(line, query)
+		i := tasktext.Find(line, query)
 		if i < 0 {
 			break
 		}
@@ -160,7 +161,7 @@ func (m *Model) hints() string {
 	}
 	row := ""
 	if filter != "" {
-		row = m.paint(warnStyle, "  filter: "+m.clean().text(filter))
+		row = m.paint(warnStyle, "  filter: "+m.clean().Text(filter))
 	}
 	width := ansiWidth(row)
 	for _, hint := range all {

@@ -163,7 +163,7 @@ func visit(ctx context.Context, url string) {
 			path = "/missing"
 		}
 		get(ctx, url+path)
-		for range int(20 * max(wave, 0)) {
+		for range int(50 * max(wave, 0)) {
 			get(ctx, url+"/")
 		}
 		time.Sleep(pause)

@@ -1,4 +1,4 @@
-package top
+package tasktext
 
 import (
 	"fmt"
@@ -32,14 +32,14 @@ func TestClean(t *testing.T) {
 		"\u0301x":        "x",
 		"👩\u200d👩\ufe0f": "👩👩",
 	} {
-		if got := (cleaner{}).line([]byte(text)); got != want {
+		if got := (Cleaner{}).Line([]byte(text)); got != want {
 			t.Errorf("%q is %q, want %q", text, got, want)
 		}
 	}
-	if got, want := (cleaner{ascii: true}).line([]byte("größe 界 \x1b[31m\xff")), "gr??e ? ?"; got != want {
+	if got, want := (Cleaner{ASCII: true}).Line([]byte("größe 界 \x1b[31m\xff")), "gr??e ? ?"; got != want {
 		t.Errorf("on a terminal with ASCII alone: %q, want %q", got, want)
 	}
-	if got := (cleaner{}).text("two\nlines " + strings.Repeat("x", 1<<20)); len(got) > maxLineBytes+20 ||
+	if got := (Cleaner{}).Text("two\nlines " + strings.Repeat("x", 1<<20)); len(got) > MaxLineBytes+20 ||
 		!strings.HasPrefix(got, "two lines x") {
 		t.Errorf("%d bytes: %.40s", len(got), got)
 	}
@@ -64,16 +64,16 @@ func harmless(t *testing.T, text string) {
 func FuzzClean(f *testing.F) {
 	f.Add([]byte("\x1b]52;c;aGk=\x07\xc2\x9b\x9b\u202e\x1b[31m\r\n\t界"))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		harmless(t, cleaner{}.line(text))
-		harmless(t, cleaner{}.text(string(text)))
-		for _, r := range (cleaner{ascii: true}).line(text) {
+		harmless(t, Cleaner{}.Line(text))
+		harmless(t, Cleaner{}.Text(string(text)))
+		for _, r := range (Cleaner{ASCII: true}).Line(text) {
 			if r > 0x7e {
 				t.Fatalf("%U", r)
 			}
 		}
-		b := buffer{}
-		b.write(fromStdout, text)
-		b.write(fromStderr, text)
+		b := Buffer{}
+		b.Write(Stdout, text)
+		b.Write(Stderr, text)
 		for _, line := range texts(&b) {
 			harmless(t, line)
 		}
@@ -81,30 +81,30 @@ func FuzzClean(f *testing.F) {
 }
 
 // texts returns the lines of a buffer.
-func texts(b *buffer) (all []string) {
+func texts(b *Buffer) (all []string) {
 	for _, l := range b.lines {
-		all = append(all, l.text)
+		all = append(all, l.Text)
 	}
 	return all
 }
 
 // TestBufferMergesStreams: the lines of two streams stay whole, each with its stream, whatever the parts.
 func TestBufferMergesStreams(t *testing.T) {
-	b := buffer{}
+	b := Buffer{}
 	for _, part := range []struct {
-		from stream
+		from Stream
 		text string
-	}{{fromStdout, "out "}, {fromStderr, "err"}, {fromStdout, "1\nout"}, {fromStderr, " 1\r"}, {fromStderr, "\nerr 2"},
-		{fromStdout, " 2\n"}} {
-		b.write(part.from, []byte(part.text))
+	}{{Stdout, "out "}, {Stderr, "err"}, {Stdout, "1\nout"}, {Stderr, " 1\r"}, {Stderr, "\nerr 2"},
+		{Stdout, " 2\n"}} {
+		b.Write(part.from, []byte(part.text))
 	}
-	want := []line{{"out 1", fromStdout}, {"err 1", fromStderr}, {"out 2", fromStdout}, {"err 2", fromStderr}}
+	want := []Line{{"out 1", Stdout}, {"err 1", Stderr}, {"out 2", Stdout}, {"err 2", Stderr}}
 	if !slices.Equal(b.lines, want) {
 		t.Errorf("got %v, want %v", b.lines, want)
 	}
-	b.note(fromStderr, "a note")
-	b.write(fromStderr, []byte("err 3\n"))
-	want = append(want, line{"a note", fromStderr}, line{"err 3", fromStderr})
+	b.Note(Stderr, "a note")
+	b.Write(Stderr, []byte("err 3\n"))
+	want = append(want, Line{"a note", Stderr}, Line{"err 3", Stderr})
 	if !slices.Equal(b.lines, want) {
 		t.Errorf("with a note: got %v, want %v", b.lines, want)
 	}
@@ -115,11 +115,11 @@ func TestBuffer(t *testing.T) {
 	const text = "one\ntwo\r\nthree\rfour\r\rfive\n\n\r\n\rsix"
 	want := []string{"one", "two", "three", "four", "five", "", "", "six"}
 	for part := 1; part <= len(text); part++ {
-		b := buffer{}
+		b := Buffer{}
 		for rest := []byte(text); len(rest) > 0; {
 			n := min(part, len(rest))
-			b.write(fromStdout, rest[:n])
-			b.write(fromStdout, nil)
+			b.Write(Stdout, rest[:n])
+			b.Write(Stdout, nil)
 			rest = rest[n:]
 		}
 		if fmt.Sprintf("%q", texts(&b)) != fmt.Sprintf("%q", want) {
@@ -130,34 +130,34 @@ func TestBuffer(t *testing.T) {
 
 // TestBufferIsBounded in its lines and its bytes, and in one line.
 func TestBufferIsBounded(t *testing.T) {
-	b := buffer{}
+	b := Buffer{}
 	long := []byte(strings.Repeat("x", 1<<20))
 	for range 10 {
-		b.write(fromStdout, long)
+		b.Write(Stdout, long)
 	}
-	b.write(fromStdout, []byte("\nnext"))
-	if want := fmt.Sprintf(" [%d more bytes]", 10<<20-maxLineBytes); !strings.HasSuffix(b.lines[0].text, want) ||
-		len(b.lines[0].text) != maxLineBytes+len(want) {
-		t.Errorf("a long line is %d bytes and ends in %q", len(b.lines[0].text), b.lines[0].text[maxLineBytes:])
+	b.Write(Stdout, []byte("\nnext"))
+	if want := fmt.Sprintf(" [%d more bytes]", 10<<20-MaxLineBytes); !strings.HasSuffix(b.lines[0].Text, want) ||
+		len(b.lines[0].Text) != MaxLineBytes+len(want) {
+		t.Errorf("a long line is %d bytes and ends in %q", len(b.lines[0].Text), b.lines[0].Text[MaxLineBytes:])
 	}
-	if cap(b.open[fromStdout].text) > 4*maxLineBytes {
-		t.Errorf("%d bytes are held of a line", cap(b.open[fromStdout].text))
+	if cap(b.open[Stdout].text) > 4*MaxLineBytes {
+		t.Errorf("%d bytes are held of a line", cap(b.open[Stdout].text))
 	}
-	b.search("99")
+	b.Search("99")
 	for i := range 2 * maxLines {
-		b.write(fromStdout, fmt.Appendf(nil, "line %d\n", i))
+		b.Write(Stdout, fmt.Appendf(nil, "line %d\n", i))
 	}
-	if len(b.lines) > maxLines || b.lines[len(b.lines)-1].text != fmt.Sprintf("line %d", 2*maxLines-1) {
-		t.Errorf("%d lines are held, the last one %q", len(b.lines), b.lines[len(b.lines)-1].text)
+	if len(b.lines) > maxLines || b.lines[len(b.lines)-1].Text != fmt.Sprintf("line %d", 2*maxLines-1) {
+		t.Errorf("%d lines are held, the last one %q", len(b.lines), b.lines[len(b.lines)-1].Text)
 	}
 	for _, match := range b.matches {
-		if match < b.first || !strings.Contains(b.lines[match-b.first].text, "99") {
+		if match < b.first || !strings.Contains(b.lines[match-b.first].Text, "99") {
 			t.Fatalf("line %d is no match", match)
 		}
 	}
-	for range 2 * maxBytes / maxLineBytes {
-		b.write(fromStdout, long[:maxLineBytes-1])
-		b.write(fromStdout, []byte("\n"))
+	for range 2 * maxBytes / MaxLineBytes {
+		b.Write(Stdout, long[:MaxLineBytes-1])
+		b.Write(Stdout, []byte("\n"))
 	}
 	held := 0
 	for _, line := range texts(&b) {
@@ -171,17 +171,17 @@ func TestBufferIsBounded(t *testing.T) {
 // TestBufferKeepsCount of its lines, bytes and matches, by what a whole search finds.
 func TestBufferKeepsCount(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
-	b := buffer{}
-	b.search("ab")
+	b := Buffer{}
+	b.Search("ab")
 	for range 20000 {
 		part := make([]byte, random.IntN(12))
 		for i := range part {
 			part[i] = "ab\n\r x"[random.IntN(6)]
 		}
-		b.write(stream(random.IntN(int(streamCount))), part)
+		b.Write(Stream(random.IntN(int(Streams))), part)
 	}
 	incremental := fmt.Sprint(b.matches)
-	b.search("ab")
+	b.Search("ab")
 	if got := fmt.Sprint(b.matches); got != incremental {
 		t.Errorf("a search finds other lines than were found as they came")
 	}

@@ -1,4 +1,4 @@
-package top
+package tasktext
 
 import (
 	"fmt"
@@ -14,15 +14,15 @@ const (
 	maxMarks = 2 // combining characters after one another: more of them climb over the lines above
 )
 
-// cleaner makes text that a task wrote safe for the terminal: what it returns has no control characters, so that no
+// Cleaner makes text that a task wrote safe for the terminal: what it returns has no control characters, so that no
 // escape sequence reaches the terminal, and each of its characters has a width. Control characters are shown as ^X,
 // other invisible ones as <hex>, so that nothing hides; colours are removed.
-type cleaner struct {
-	ascii bool // the terminal shows nothing else: other characters become question marks
+type Cleaner struct {
+	ASCII bool // the terminal shows nothing else: other characters become question marks
 }
 
-// line returns a line of text.
-func (c cleaner) line(text []byte) string {
+// Line returns a line of text.
+func (c Cleaner) Line(text []byte) string {
 	if plain(text) {
 		return string(text)
 	}
@@ -47,18 +47,18 @@ func (c cleaner) line(text []byte) string {
 	return out.String()
 }
 
-// text is line for a string of any length and number of lines, which become one.
-func (c cleaner) text(s string) string {
+// Text is Line for a string of any length and number of lines, which become one.
+func (c Cleaner) Text(s string) string {
 	cut := ""
-	if len(s) > maxLineBytes {
-		s, cut = strings.ToValidUTF8(s[:maxLineBytes], ""), " [...]"
+	if len(s) > MaxLineBytes {
+		s, cut = strings.ToValidUTF8(s[:MaxLineBytes], ""), " [...]"
 	}
-	return c.line([]byte(strings.Join(strings.Fields(s), " "))) + cut
+	return c.Line([]byte(strings.Join(strings.Fields(s), " "))) + cut
 }
 
 // shown returns what stands for a character. column is where it will be. A byte that is no UTF-8 is read as the
 // replacement character.
-func (c cleaner) shown(r rune, column, marks int) string {
+func (c Cleaner) shown(r rune, column, marks int) string {
 	switch {
 	case r == '\t':
 		return strings.Repeat(" ", tabStop-column%tabStop)
@@ -66,7 +66,7 @@ func (c cleaner) shown(r rune, column, marks int) string {
 		return "^" + string('@'+r)
 	case r == 0x7f:
 		return "^?"
-	case c.ascii && r > 0x7f:
+	case c.ASCII && r > 0x7f:
 		return "?"
 	case r == 0x200d, unicode.Is(unicode.Variation_Selector, r), marks > maxMarks, marks > column:
 		return "" // joiners only change how their neighbours look; a mark at the beginning has no character to stand on

@@ -1,4 +1,5 @@
-package top
+// Package tasktext makes what tasks write safe for a terminal, and keeps the latest lines of it within bounds.
+package tasktext
 
 import (
 	"bytes"
@@ -13,37 +14,37 @@ import (
 const (
 	maxLines      = 5000
 	maxBytes      = 2 << 20
-	maxLineBytes  = 4 << 10 // of a line as the task wrote it; the rest is counted
+	MaxLineBytes  = 4 << 10 // of a line as the task wrote it; the rest is counted
 	lineOverhead  = 16      // of a string in the slice
 	trimmedChunks = 8       // a share of the lines goes at once, so that the slice is not moved for each
 )
 
-// stream says which output of a task a line is from.
-type stream int
+// Stream says which output of a task a line is from.
+type Stream int
 
 const (
-	fromStdout stream = iota
-	fromStderr
-	streamCount
+	Stdout Stream = iota
+	Stderr
+	Streams // how many there are
 )
 
-func (s stream) String() string { return [...]string{"stdout", "stderr"}[s] }
+func (s Stream) String() string { return [...]string{"stdout", "stderr"}[s] }
 
-// line is a line of a text, safe for the terminal.
-type line struct {
-	text   string
-	stream stream
+// Line is a line of a text, safe for the terminal.
+type Line struct {
+	Text   string
+	Stream Stream
 }
 
-// buffer holds the latest lines of a text within maxLines and maxBytes. Lines are numbered from the first one that ever
+// Buffer holds the latest lines of a text within maxLines and maxBytes. Lines are numbered from the first one that ever
 // was, so that a number stays that of its line while older ones are dropped.
-type buffer struct {
-	clean cleaner
-	lines []line
+type Buffer struct {
+	Clean Cleaner
+	lines []Line
 	first int // number of the oldest line
 	bytes int
 
-	open    [streamCount]openLine
+	open    [Streams]openLine
 	pending int // lines without their ends, which stand last in lines
 
 	query   string
@@ -57,9 +58,9 @@ type openLine struct {
 	returned bool   // the last thing written was a carriage return
 }
 
-// write adds text as a task wrote it. A carriage return ends a line, too: a terminal would write over what stands
+// Write adds text as a task wrote it. A carriage return ends a line, too: a terminal would write over what stands
 // before it.
-func (b *buffer) write(from stream, text []byte) {
+func (b *Buffer) Write(from Stream, text []byte) {
 	o := &b.open[from]
 	for b.pending > 0 {
 		b.pop()
@@ -79,19 +80,19 @@ func (b *buffer) write(from stream, text []byte) {
 		}
 		text = text[i+1:]
 	}
-	for _, s := range []stream{1 - from, from} {
+	for _, s := range []Stream{1 - from, from} {
 		if o := &b.open[s]; o.is() {
-			b.push(line{b.shown(o), s})
+			b.push(Line{b.shown(o), s})
 			b.pending++
 		}
 	}
 }
 
 // pop removes the last line, which is pending.
-func (b *buffer) pop() {
+func (b *Buffer) pop() {
 	last := len(b.lines) - 1
 	b.pending--
-	b.bytes -= len(b.lines[last].text) + lineOverhead
+	b.bytes -= len(b.lines[last].Text) + lineOverhead
 	b.lines = b.lines[:last]
 	if n := len(b.matches); n > 0 && b.matches[n-1] == b.first+last {
 		b.matches = b.matches[:n-1]
@@ -104,58 +105,58 @@ func (o *openLine) is() bool { return len(o.text)+o.cut > 0 }
 // extend adds to the line.
 func (o *openLine) extend(text []byte) {
 	o.returned = false
-	room := min(max(maxLineBytes-len(o.text), 0), len(text))
+	room := min(max(MaxLineBytes-len(o.text), 0), len(text))
 	o.text = append(o.text, text[:room]...)
 	o.cut += len(text) - room
 }
 
 // end ends the line of a stream, and reports whether there was one: a carriage return alone is none.
-func (b *buffer) end(from stream, with byte) bool {
+func (b *Buffer) end(from Stream, with byte) bool {
 	o := &b.open[from]
 	if with == '\r' && !o.is() {
 		return false
 	}
-	b.push(line{b.shown(o), from})
+	b.push(Line{b.shown(o), from})
 	o.text, o.cut = o.text[:0], 0
 	return true
 }
 
-func (b *buffer) shown(o *openLine) string {
-	text := b.clean.line(o.text)
+func (b *Buffer) shown(o *openLine) string {
+	text := b.Clean.Line(o.text)
 	if o.cut > 0 {
 		text += fmt.Sprintf(" [%d more bytes]", o.cut)
 	}
 	return text
 }
 
-// note adds a line that no task wrote. A line without its end before it ends there.
-func (b *buffer) note(from stream, text string) {
+// Note adds a line that no task wrote. A line without its end before it ends there.
+func (b *Buffer) Note(from Stream, text string) {
 	if o := &b.open[from]; o.is() {
 		for b.pending > 0 {
 			b.pop()
 		}
 		b.end(from, '\n')
 	}
-	b.push(line{text, from})
+	b.push(Line{text, from})
 }
 
-func (b *buffer) push(l line) {
-	if b.query != "" && matchIn(l.text, b.query) >= 0 {
+func (b *Buffer) push(l Line) {
+	if b.query != "" && Find(l.Text, b.query) >= 0 {
 		b.matches = append(b.matches, b.first+len(b.lines))
 	}
 	b.lines = append(b.lines, l)
-	b.bytes += len(l.text) + lineOverhead
+	b.bytes += len(l.Text) + lineOverhead
 	if len(b.lines) > maxLines || b.bytes > maxBytes {
 		b.trim()
 	}
 }
 
 // trim drops the oldest lines.
-func (b *buffer) trim() {
+func (b *Buffer) trim() {
 	const keptLines, keptBytes = maxLines - maxLines/trimmedChunks, maxBytes - maxBytes/trimmedChunks
 	drop := 0
 	for drop < len(b.lines)-1 && (len(b.lines)-drop > keptLines || b.bytes > keptBytes) {
-		b.bytes -= len(b.lines[drop].text) + lineOverhead
+		b.bytes -= len(b.lines[drop].Text) + lineOverhead
 		drop++
 	}
 	b.lines = append(b.lines[:0:0], b.lines[drop:]...)
@@ -164,29 +165,44 @@ func (b *buffer) trim() {
 	b.matches = b.matches[kept:]
 }
 
-// reset empties the buffer. The query stays.
-func (b *buffer) reset() {
-	*b = buffer{clean: b.clean, query: b.query}
+// Reset empties the buffer. The query stays.
+func (b *Buffer) Reset() {
+	*b = Buffer{Clean: b.Clean, query: b.query}
 }
 
-// search looks for a text in all lines, and from now on in new ones.
-func (b *buffer) search(query string) {
+// Search looks for a text in all lines, and from now on in new ones.
+func (b *Buffer) Search(query string) {
 	b.query, b.matches = query, nil
 	if query == "" {
 		return
 	}
 	for i, l := range b.lines {
-		if matchIn(l.text, query) >= 0 {
+		if Find(l.Text, query) >= 0 {
 			b.matches = append(b.matches, b.first+i)
 		}
 	}
 }
 
-// after returns the number after the last line's.
-func (b *buffer) after() int { return b.first + len(b.lines) }
+// Len returns how many lines there are.
+func (b *Buffer) Len() int { return len(b.lines) }
 
-// matchIn returns where in line the query is, -1 for nowhere. A query without capitals matches both cases.
-func matchIn(line, query string) int {
+// First returns the number of the oldest line.
+func (b *Buffer) First() int { return b.first }
+
+// Line returns the line with a number.
+func (b *Buffer) Line(n int) Line { return b.lines[n-b.first] }
+
+// Query returns what is searched for, empty for nothing.
+func (b *Buffer) Query() string { return b.query }
+
+// Matches returns the numbers of the lines that have the query.
+func (b *Buffer) Matches() []int { return b.matches }
+
+// After returns the number after the last line's.
+func (b *Buffer) After() int { return b.first + len(b.lines) }
+
+// Find returns where in line the query is, -1 for nowhere. A query without capitals matches both cases.
+func Find(line, query string) int {
 	if !strings.ContainsFunc(query, unicode.IsUpper) {
 		line = strings.Map(func(r rune) rune {
 			if lower := unicode.ToLower(r); utf8.RuneLen(lower) == utf8.RuneLen(r) { // so that indices stay
@@ -198,13 +214,13 @@ func matchIn(line, query string) int {
 	return strings.Index(line, query)
 }
 
-// replace sets all lines, unless they are the same.
-func (b *buffer) replace(texts []string) {
-	if slices.EqualFunc(b.lines, texts, func(l line, text string) bool { return l.text == text }) {
+// Replace sets all lines, unless they are the same.
+func (b *Buffer) Replace(texts []string) {
+	if slices.EqualFunc(b.lines, texts, func(l Line, text string) bool { return l.Text == text }) {
 		return
 	}
-	b.reset()
+	b.Reset()
 	for _, text := range texts {
-		b.push(line{text: text})
+		b.push(Line{Text: text})
 	}
 }
