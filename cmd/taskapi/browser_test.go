@@ -170,7 +170,8 @@ func (b *browser) until(expression string) {
 	b.t.Helper()
 	for give := time.Now().Add(deadline); b.get(expression) != "true"; time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(give) {
-			b.t.Fatalf("never %s; the page is:\n%s\nthe browser said: %s", expression, b.get("document.body.innerText"), b.said())
+			b.t.Fatalf("never %s; the page is:\n%s\nthe browser said: %s", expression, b.get("document.body.innerText"),
+				b.said())
 		}
 	}
 }
@@ -205,8 +206,8 @@ func (b *browser) key(name string) {
 	code := map[string]int{"Tab": 9, "Enter": 13}[name]
 	text := map[string]string{"Enter": "\r"}[name]
 	for _, kind := range []string{"keyDown", "keyUp"} {
-		b.call("Input.dispatchKeyEvent", map[string]any{"type": kind, "key": name, "code": name, "windowsVirtualKeyCode": code,
-			"text": text}, nil)
+		b.call("Input.dispatchKeyEvent", map[string]any{"type": kind, "key": name, "code": name,
+			"windowsVirtualKeyCode": code, "text": text}, nil)
 		text = ""
 	}
 }

@@ -59,7 +59,9 @@ func fewColours(t *testing.T, data []byte) []byte {
 			counts[from.At(x, y)]++
 		}
 	}
-	colours := slices.SortedFunc(maps.Keys(counts), func(a, b color.Color) int { return cmp.Compare(counts[b], counts[a]) })
+	colours := slices.SortedFunc(maps.Keys(counts), func(a, b color.Color) int {
+		return cmp.Compare(counts[b], counts[a])
+	})
 	palette := color.Palette(colours[:min(len(colours), 256)])
 	to, nearest := image.NewPaletted(bounds, palette), map[color.Color]uint8{}
 	for c := range counts {

@@ -33,11 +33,13 @@ var actions = map[string]struct {
 }{
 	"restart": {"Restart", "The restart is graceful, and does not count against the restart policy.", nil},
 	"stop":    {"Stop", "The tasks are stopped gracefully, and the allocation ends.", nil},
-	"signal": {"Signal", "If the signal ends a task, its restart policy decides whether the task starts again.", []string{"SIGHUP",
-		"SIGINT", "SIGTERM", "SIGKILL", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGSTOP", "SIGCONT"}},
+	"signal": {"Signal", "If the signal ends a task, its restart policy decides whether the task starts again.",
+		[]string{"SIGHUP", "SIGINT", "SIGTERM", "SIGKILL", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGSTOP", "SIGCONT"}},
 }
 
-var errDone = errors.New("done")
+var errDone, errNone = errors.New("done"), errors.New("there is no such allocation or task")
+
+var classes = map[output.Color]string{output.Green: "good", output.Red: "bad", output.Yellow: "wait"}
 
 // page is parsed for the first request, so that other commands don't pay for it.
 var page = sync.OnceValue(func() *template.Template {
@@ -48,9 +50,7 @@ var page = sync.OnceValue(func() *template.Template {
 		"since":  func(t time.Time) string { return output.Duration(time.Since(t)) },
 		"health": func(a *api.Allocation) string { health, _ := base.HealthOf(a); return health },
 		"counts": func(a *api.Allocation) string { return output.TaskCounts(slices.Collect(maps.Values(a.TaskStates))) },
-		"class": func(status string) string {
-			return map[output.Color]string{output.Green: "good", output.Red: "bad", output.Yellow: "wait"}[output.StatusColor(status)]
-		},
+		"class":  func(status string) string { return classes[output.StatusColor(status)] },
 	}).ParseFS(static, "static/page.html"))
 })
 
@@ -127,7 +127,7 @@ func (s *Server) onTarget(handle func(http.ResponseWriter, *http.Request, base.T
 				return
 			}
 		}
-		s.write(w, http.StatusNotFound, view{Title: "Not found"}, cmp.Or(err, errors.New("there is no such allocation or task")))
+		s.write(w, http.StatusNotFound, view{Title: "Not found"}, cmp.Or(err, errNone))
 	}
 }
 
@@ -208,8 +208,8 @@ func (s *Server) act(w http.ResponseWriter, r *http.Request, t base.Target) {
 		http.NotFound(w, r)
 		return
 	case r.Method != http.MethodPost:
-		s.write(w, http.StatusOK, view{Title: action.Verb + " " + t.String() + "?", Alloc: &allocation{ID: t.ID}, Action: name,
-			Question: action, Task: t.Task}, nil)
+		s.write(w, http.StatusOK, view{Title: action.Verb + " " + t.String() + "?", Alloc: &allocation{ID: t.ID},
+			Task: t.Task, Action: name, Question: action}, nil)
 		return
 	}
 	what := fmt.Sprintf("%s %s", cmp.Or(signal, name), t)

@@ -34,7 +34,7 @@ const (
 //go:embed static/*.*
 var static embed.FS
 
-// policy lets a page load only its own style, script, icon and data, send forms only to itself, and be framed by nobody.
+// policy lets a page load its own style, script, icon and data, send forms to itself, and be framed by nobody.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
 	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 

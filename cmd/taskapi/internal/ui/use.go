@@ -59,14 +59,16 @@ type chart struct{ Points, Text, Label string }
 func (a allocation) Chart(value int, task string) (c chart) {
 	what, most := []string{"CPU", "memory"}[value], []float64{10, 1 << 10}[value]
 	text := []func(float64) string{
-		func(v float64) string { return fmt.Sprintf("%.1f %%", v) }, func(v float64) string { return output.Bytes(uint64(v)) },
+		func(v float64) string { return fmt.Sprintf("%.1f %%", v) },
+		func(v float64) string { return output.Bytes(uint64(v)) },
 	}[value]
 	for _, u := range a.uses {
 		most = max(most, u.of[task][value]*1.25)
 	}
 	for _, u := range a.uses {
 		if v, ran := u.of[task]; ran {
-			c.Points += fmt.Sprintf("%.1f,%.1f ", (chartTime - time.Since(u.at)).Seconds(), chartHeight-1-v[value]/most*chartHeight)
+			x, y := (chartTime - time.Since(u.at)).Seconds(), chartHeight-1-v[value]/most*chartHeight
+			c.Points += fmt.Sprintf("%.1f,%.1f ", x, y)
 			c.Text = text(v[value])
 			c.Label = fmt.Sprintf("%s in two minutes: now %s, the top is %s", what, c.Text, text(most))
 		}

@@ -36,7 +36,8 @@ root and of this user can connect (with sudo, also of the user who called it).`,
   taskapi ui --listen 127.0.0.1:4647 --no-open`,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if c.Address, err = httpserve.ParseAddress(listen); err == nil && !c.Address.Local() {
-				err = fmt.Errorf("%s: other machines may reach this address: give 127.0.0.1 or ::1, and come with 'ssh -L'", c.Address)
+				err = fmt.Errorf("%s: other machines may reach this address: give 127.0.0.1 or ::1, and come with 'ssh -L'",
+					c.Address)
 			}
 			if c.Address.Private = true; err == nil {
 				c.Listener, err = httpserve.Listen(c.Address, ui.MaxConns)

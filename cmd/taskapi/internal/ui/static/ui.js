@@ -34,7 +34,8 @@ function follow() {
   let again; // the end of the output comes again
   source.onopen = () => { again = true; };
   source.onmessage = (event) => {
-    const lines = JSON.parse(event.data) ?? [], atEnd = output.scrollHeight - output.scrollTop - output.clientHeight < 40;
+    const atEnd = output.scrollHeight - output.scrollTop - output.clientHeight < 40;
+    const lines = JSON.parse(event.data) ?? [];
     if (again && lines.length) output.replaceChildren();
     again &&= !lines.length;
     for (const line of lines.slice(-most)) {
