@@ -106,7 +106,7 @@ func TestUIInBrowser(t *testing.T) {
 	go func() { _ = server.Serve(evil) }() // until Close
 	defer server.Close()
 	for _, host := range []string{"127.0.0.1", "localhost", "evil.localhost"} {
-		b.open(fmt.Sprintf("http://%s:%d/", host, evil.Addr().(*net.TCPAddr).Port))
+		b.open("http://" + strings.Replace(evil.Addr().String(), "127.0.0.1", host, 1))
 		b.until(`document.title === "evil" && document.readyState === "complete"`)
 		if got := b.get("document.loaded"); got != "refused" {
 			t.Errorf("a page of %s loads a part of the page: %s", host, got)

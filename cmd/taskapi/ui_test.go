@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -350,7 +351,10 @@ func TestUI(t *testing.T) {
 	r.eventually("restarted", func() bool { return countLines(runs) == 2 })
 	r.eventually("done", func() bool { return strings.Contains(p.get(alloc), "restart task &#34;server&#34;") })
 	p.post(alloc+"/signal", url.Values{"signal": {"<b>SIGNOTHING"}})
-	says(alloc, "&lt;b&gt;SIGNOTHING", `<p class="notice bad" role="status">`)
+	r.eventually("refused a signal", func() bool {
+		return strings.Contains(p.get(alloc), `<p class="notice bad" role="status">`)
+	})
+	says(alloc, "&lt;b&gt;SIGNOTHING")
 
 	fmt.Fprintln(p.input)
 	if again := p.link(); again == link {
@@ -387,14 +391,13 @@ func followOutput(t *testing.T, p *page, alloc string) {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	seen := ""
-	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
-		seen += lines.Text()
-		if strings.Contains(seen, "packed") && strings.Contains(seen, "took long") && strings.Contains(seen, "prepared") {
-			return
-		}
+	wants := []string{"packed", "took long", "prepared"}
+	for lines := bufio.NewScanner(resp.Body); len(wants) > 0 && lines.Scan(); {
+		wants = slices.DeleteFunc(wants, func(want string) bool { return strings.Contains(lines.Text(), want) })
 	}
-	t.Errorf("the output is %s", seen)
+	if len(wants) > 0 {
+		t.Errorf("the output lacks %q", wants)
+	}
 }
 
 // asNobody tries to read as another user of the machine, with all that the page's user has.
