@@ -8,6 +8,7 @@
 //	attack      what two good connections keep beside eight that flood the socket with bad tokens
 //	neighbours  what a task with one slow client keeps beside two tasks with 64 busy connections each
 //	exec        time to run /bin/true in a task, beside fork and exec, and nsenter
+//	render      time from the change of a variable to the file of the template that shows it
 //	follow      what four readers get that follow the output of a task which prints 100 MB/s
 //	scale       CPU and memory of one process for each of its allocations, and its answers; the process is no taskapi but
 //	            the simulator beside this program, which is built from the source
@@ -101,6 +102,7 @@ var measurements = []measurement{
 	{"attack", func(e *environment) []way { return []way{{"taskapi", e.attack}, {"floor", e.floorAttack}} }},
 	{"neighbours", func(e *environment) []way { return []way{{"taskapi", e.neighbours}} }},
 	{"exec", func(e *environment) []way { return e.besideNomad(e.execWays(), e.nomadExecs) }},
+	{"render", func(e *environment) []way { return []way{{"taskapi", e.renders}} }},
 	{"follow", func(e *environment) []way { return []way{{"taskapi", e.follow}} }},
 	{scale, func(e *environment) []way { return []way{{"many allocations", e.many}, {"one", e.one}} }},
 }
