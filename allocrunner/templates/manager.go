@@ -40,6 +40,7 @@ type manager struct {
 
 	// Used by the goroutine alone:
 	templates []*templateState
+	tried     bool      // attempted is closed
 	scripted  bool      // the scripts of the first rendering have run
 	last      time.Time // when the latest rendering after a change ended
 
@@ -192,9 +193,7 @@ func (m *manager) first(ctx context.Context) error {
 		if pending = m.unrendered(); len(pending) == 0 {
 			break
 		}
-		if !m.hasAttempted() {
-			close(m.attempted)
-		}
+		m.noteAttempt()
 		events.update(pending)
 		if err := m.await(ctx, events.due()); err != nil {
 			return err
@@ -224,12 +223,11 @@ func (m *manager) dirty() []*templateState {
 	})
 }
 
-func (m *manager) hasAttempted() bool {
-	select {
-	case <-m.attempted:
-		return true
-	default:
-		return false
+// noteAttempt lets those go on who wait for the first attempt.
+func (m *manager) noteAttempt() {
+	if !m.tried {
+		m.tried = true
+		close(m.attempted)
 	}
 }
 
@@ -338,6 +336,7 @@ func (m *manager) attempt(ctx context.Context, templates []*templateState) (writ
 		if _, failed := errors.AsType[*failure](err); failed || ctx.Err() != nil {
 			return nil, err
 		}
+		m.noteAttempt()
 		if !warned {
 			m.logger.Warn("templates wait until what they read can be read", "error", err)
 		}

@@ -83,6 +83,9 @@ func (h *Hook) Prestart(
 	case <-m.rendered:
 	case <-attempted:
 	case <-m.done: // it has failed the task, which is about to be killed
+		if req.Restored {
+			return nil, nil
+		}
 		<-ctx.Done()
 		return nil, ctx.Err()
 	case <-ctx.Done():
@@ -91,12 +94,15 @@ func (h *Hook) Prestart(
 	return &interfaces.TaskPrestartResponse{Env: m.handOver()}, nil
 }
 
-// managerOf returns the manager of the task's templates, which lives through restarts, unless they are to render again.
+// managerOf returns the manager of the task's templates, which lives through restarts, unless they are to render again
+// or the job gives the task another environment.
 func (h *Hook) managerOf(req *interfaces.TaskPrestartRequest) (*manager, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if m := h.manager; m != nil {
-		if policy := req.Task.RestartPolicy; !m.isRendered() || policy == nil || !ptr.Deref(policy.RenderTemplates) {
+		policy := req.Task.RestartPolicy
+		again := m.isRendered() && policy != nil && ptr.Deref(policy.RenderTemplates)
+		if !again && maps.Equal(m.req.Task.Env, req.Task.Env) {
 			return m, nil
 		}
 		m.stop(context.Background())

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -50,17 +51,18 @@ type shared struct {
 	store     cluster.Store
 	variables *variables.Service
 	registry  *registry.Registry
+	denied    *atomic.Bool // every variable is
 }
 
 func newShared(t *testing.T) *shared {
 	t.Helper()
 	store := memory.New()
 	t.Cleanup(func() { _ = store.Close() })
-	return &shared{t, store, variables.New(variables.Config{Store: store, Sealer: plain{}}), registry.New(store)}
+	return &shared{t, store, variables.New(variables.Config{Store: store, Sealer: plain{}}), registry.New(store), new(atomic.Bool)}
 }
 
 func (s *shared) Variable(ctx context.Context, namespace, path string) (*api.Variable, error) {
-	if strings.HasPrefix(path, "denied") {
+	if strings.HasPrefix(path, "denied") || s.denied.Load() {
 		return nil, templates.ErrDenied
 	}
 	v, _, err := s.variables.Read(ctx, namespace, path)
@@ -462,6 +464,37 @@ func TestResume(t *testing.T) {
 	r.resume(func() { s.put("v", "a", "3") }) // while nobody follows it
 	r.untilFile("local/said", "up\nhup\nhup\n")
 	r.untilFile("local/x", "3")
+}
+
+// TestResumeFails: a template that can't be rendered any more fails its task also when another runner goes on, and the
+// runner sees the end of the task's process.
+func TestResumeFails(t *testing.T) {
+	t.Parallel()
+	s := newShared(t)
+	s.put("v", "a", "1")
+	r := s.run(record, template("local/x", `{{ with nomadVar "v" }}{{ .a }}{{ end }}`, "noop"))
+	r.untilFile("local/said", "up\n")
+	r.resume(func() { s.denied.Store(true) })
+	if err := r.wait(r.result); err == nil || !strings.Contains(err.Error(), "Permission denied") {
+		t.Errorf("it ended with %v", err)
+	}
+	r.untilEvent("Killed")
+}
+
+// TestResumeWithoutAStore: while the store can't be read, a task that runs is watched by its next runner all the same.
+func TestResumeWithoutAStore(t *testing.T) {
+	t.Parallel()
+	s := newShared(t)
+	s.put("v", "a", "1")
+	r := s.run(`echo up > local/said; while [ ! -e local/end ]; do sleep 0.05; done`,
+		template("local/x", `{{ with nomadVar "v" }}{{ .a }}{{ end }}`, "noop"))
+	r.untilFile("local/said", "up\n")
+	r.resume(func() { _ = s.store.Close() })
+	if err := os.WriteFile(r.path("local/end"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_ = r.wait(r.result)
+	r.untilEvent("Terminated: Exit Code: 0")
 }
 
 // TestRenderTemplates renders again at each restart that restart { render_templates = true } is about.

@@ -44,7 +44,7 @@ job "templates" {
 }
 `
 
-// TestTemplatesOutliveTheirAgent kills taskapi twice: a value that has not changed does not
+// TestTemplatesOutliveTheirAgent kills taskapi while a task waits, and twice later: a value that has not changed does not
 // reach the task again, and one that has changed, also meanwhile, changes the file and signals the task.
 func TestTemplatesOutliveTheirAgent(t *testing.T) {
 	t.Parallel()
@@ -65,6 +65,9 @@ func TestTemplatesOutliveTheirAgent(t *testing.T) {
 	}
 	first := startProcess(t, dir, file)
 	until(t, first, "the task waits", func() bool { return strings.Contains(first.out.String(), "Missing: nomad.var.block(") })
+	kill(t, first)
+	first = startProcess(t, dir, file)
+	until(t, first, "the task waits again", func() bool { return strings.Contains(first.out.String(), "Missing: nomad.var.block(") })
 	put("blue")
 	want := "up blue MAIN\n"
 	until(t, first, "the task runs", func() bool { return said() == want })
