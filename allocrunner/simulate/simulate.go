@@ -1,7 +1,7 @@
 // Package simulate has a runner of allocations whose tasks have no processes. It shows what another runner
 // implements, and lets many allocations run in one process. A task has its directory, its hooks and its events, so
-// also its socket and its token, and runs until the allocation is stopped. Services are registered. Ports, checks
-// and templates do nothing, and no state is saved.
+// also its socket and its token, and runs until the allocation is stopped. Services are registered. Ports and
+// checks do nothing, and no state is saved.
 package simulate
 
 import (

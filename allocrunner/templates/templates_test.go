@@ -453,17 +453,21 @@ func TestResume(t *testing.T) {
 	s.put("v", "a", "1")
 	change := template("local/x", `{{ with nomadVar "v" }}{{ .a }}{{ end }}`, "signal")
 	change.ChangeSignal = new("SIGHUP")
-	task := &api.Task{Name: "main", Driver: "raw_exec", Templates: []*api.Template{change},
-		Config: map[string]any{"command": "/bin/sh", "args": []any{"-c", record}}}
-	r := s.runTask(task)
-	r.untilFile("local/said", "up\n")
-	r.resume(func() {})
-	r.resume(func() {})
+	r := s.run(`say() { echo "$1 $(cat local/x)" >> local/said; }
+		trap 'say hup' HUP; say up; while :; do sleep 0.05; done`, change, template("local/marker", "rendered", "noop"))
+	r.untilFile("local/said", "up 1\n")
+	for range 2 {
+		r.resume(func() { _ = os.Remove(r.path("local/marker")) })
+		r.untilFile("local/marker", "rendered")
+	}
 	s.put("v", "a", "2") // after the resumption
-	r.untilFile("local/said", "up\nhup\n")
+	r.untilFile("local/said", "up 1\nhup 2\n")
 	r.resume(func() { s.put("v", "a", "3") }) // while nobody follows it
-	r.untilFile("local/said", "up\nhup\nhup\n")
-	r.untilFile("local/x", "3")
+	r.untilFile("local/said", "up 1\nhup 2\nhup 3\n")
+	signals := slices.DeleteFunc(r.types(), func(kind string) bool { return kind != "Signaling" })
+	if len(signals) != 2 {
+		t.Errorf("%d signals: %q", len(signals), r.seen())
+	}
 }
 
 // TestResumeFails: a template that can't be rendered any more fails its task also when another runner goes on, and the
