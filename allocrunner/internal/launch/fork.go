@@ -155,7 +155,7 @@ func setSignalMask(mask, before *uint64) {
 func (c *child) run() {
 	at, errno := c.become()
 	failure := [2]byte{byte(at), byte(errno)}
-	_, _, _ = syscall.RawSyscall(syscall.SYS_WRITE, connFD, uintptr(unsafe.Pointer(&failure)), unsafe.Sizeof(failure))
+	_, _, _ = syscall.RawSyscall(syscall.SYS_WRITE, c.conn, uintptr(unsafe.Pointer(&failure)), unsafe.Sizeof(failure))
 	if at == execute && errno == unix.ENOENT || at >= enterDir && errno == unix.EACCES {
 		*c.explainedErr = byte(errno)
 		_, _, _ = syscall.RawSyscall(syscall.SYS_FCNTL, connFD, syscall.F_SETFD, 0)
@@ -184,9 +184,9 @@ func (c *child) become() (at step, errno syscall.Errno) {
 		}
 	}
 	_, _, _ = syscall.RawSyscall(syscall.SYS_SETSID, 0, 0, 0)
-	for i := range c.procsLen { // a process without its limits must not run
-		if _, _, errno = syscall.RawSyscall(syscall.SYS_WRITE, c.procs[i], uintptr(unsafe.Pointer(&c.zero)),
-			1); errno != 0 {
+	for i := range c.procsLen {
+		_, _, errno = syscall.RawSyscall(syscall.SYS_WRITE, c.procs[i], uintptr(unsafe.Pointer(&c.zero)), 1)
+		if errno != 0 && errno != syscall.EINVAL { // which a real-time process gets for a weight of CPU time
 			return prepare, errno
 		}
 	}
@@ -202,6 +202,7 @@ func (c *child) become() (at step, errno syscall.Errno) {
 		if _, _, errno = syscall.RawSyscall(syscall.SYS_DUP3, c.conn, connFD, syscall.O_CLOEXEC); errno != 0 {
 			return prepare, errno
 		}
+		c.conn = connFD
 	}
 	// Nothing of ours shall stay open while a file system hangs. Before Linux 5.9, the execution closes it.
 	_, _, _ = syscall.RawSyscall(unix.SYS_CLOSE_RANGE, connFD+1, math.MaxUint32, 0)

@@ -52,8 +52,8 @@ func (c *cgroups) bound(task string, l Limits, g cgroup) (version1 []cgroup, err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for controller, bound := range map[string]func(cgroup, Limits) error{"memory": cgroup.boundMemory1, "cpu": cgroup.boundCPU1} {
-		g, err := c.add1Locked(controller, task)
+	for i, bound := range []func(cgroup, Limits) error{cgroup.boundMemory1, cgroup.boundCPU1} {
+		g, err := c.add1Locked(controllers[i], task)
 		if err == nil {
 			version1 = append(version1, g)
 			err = bound(g, l)
