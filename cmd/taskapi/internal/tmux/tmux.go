@@ -22,7 +22,8 @@ func (t Terminal) Open(width, height int, env []string, command string) error {
 
 // Do runs a command of tmux and returns what it prints, without line breaks at the end.
 func (t Terminal) Do(args ...string) (string, error) {
-	out, err := exec.Command("tmux", append([]string{"-u", "-f", "/dev/null", "-S", t.Socket}, args...)...).CombinedOutput()
+	server := []string{"-u", "-f", "/dev/null", "-S", t.Socket}
+	out, err := exec.Command("tmux", append(server, args...)...).CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("tmux %q: %w\n%s", args, err, out)
 	}

@@ -19,7 +19,7 @@ const (
 	restPause   = 10 * time.Second       // the same inside of one that runs
 	allocPause  = 200 * time.Millisecond // between two versions of the allocation
 	pollPause   = 2 * time.Second        // between two looks at the usage and the checks
-	awayPause   = time.Second            // between two attempts to reach a taskapi that is away
+	awayPause   = time.Second            // between two attempts to reach a taskapi that is away; in the list findPause
 	chosenPause = 150 * time.Millisecond // a task's output is opened when the task has been chosen for so long
 	outputPause = 100 * time.Millisecond // between two parts of an output
 	// refreshPause is the time from the first of several polls to their drawing.

@@ -13,7 +13,7 @@ import (
 func TestKeysAreDocumented(t *testing.T) {
 	var want strings.Builder
 	want.WriteString("| key | does |\n|---|---|\n")
-	for _, b := range bindings {
+	for _, b := range bindings() {
 		keys := strings.Fields(strings.ReplaceAll(b.show, "^", "Ctrl-"))
 		fmt.Fprintf(&want, "| `%s` | %s |\n", strings.Join(keys, "` `"), b.does)
 	}

@@ -34,42 +34,45 @@ func both(keys []string, show, does string, do func(*Model)) binding {
 // far is more lines than there are.
 const far = 1 << 30
 
-// bindings are all keys, in the order of the help.
-var bindings = []binding{
-	moves([]string{"up", "k"}, "up k", "up", -1, 0),
-	moves([]string{"down", "j"}, "down j", "down", 1, 0),
-	moves([]string{"pgup", "ctrl+b", "ctrl+u"}, "PgUp ^B ^U", "a page up", 0, -1),
-	moves([]string{"pgdown", "ctrl+f", "ctrl+d", "space"}, "PgDn ^F ^D", "a page down", 0, 1),
-	moves([]string{"home", "g"}, "Home g", "to the beginning", -far, 0),
-	moves([]string{"end", "G"}, "End G", "to the end, and follow", far, 0),
-	{[]string{"enter", "z"}, "Enter z", "open; or zoom the panel", (*inside).switchZoom, (*list).open},
-	{[]string{"esc", "alt+esc"}, "Esc", "back; ends filter, search", (*inside).back, (*list).back},
-	{[]string{"/"}, "/", "filter; search in a panel", (*inside).askFilter, (*list).askFilter},
-	{[]string{"n"}, "n", "next match, downwards", matches(1), nil},
-	{[]string{"N"}, "N", "next match, upwards", matches(-1), nil},
-	{[]string{"p"}, "p", "order of the rows", (*inside).nextOrder, (*list).nextOrder},
-	{[]string{"left"}, "left", "what is left of long lines", sideways(-sideStep), nil},
-	{[]string{"right"}, "right", "what is right of them", sideways(sideStep), nil},
-	{[]string{"tab", "shift+tab"}, "Tab", "arrows in tasks, or panel", (*inside).switchFocus, nil},
-	{[]string{"1", "o"}, "1 o", "output of the chosen task", chooses(outputPanel), nil},
-	{[]string{"2", "v"}, "2 v", "events", chooses(eventsPanel), nil},
-	{[]string{"3", "c"}, "3 c", "check results", chooses(checksPanel), nil},
-	{[]string{"4", "d"}, "4 d", "details of the chosen task", chooses(detailsPanel), nil},
-	{[]string{"e"}, "e", "stdout, stderr, or both", (*inside).switchStream, nil},
-	{[]string{"a"}, "a", "events of all, or this task", (*inside).switchOnly, nil},
-	{[]string{"f"}, "f", "follow the end, or stay", (*inside).switchFollow, nil},
-	{[]string{"w"}, "w", "wrap or cut long lines", (*inside).switchWrap, nil},
-	{[]string{"r"}, "r", "restart the task", restarts(false), nil},
-	{[]string{"R"}, "R", "restart all that run", restarts(true), func(l *list) { l.ask(l.current(), (*Model).askRestartAll) }},
-	{[]string{"s"}, "s", "send a signal to the task", (*inside).askSignal, nil},
-	{[]string{"x"}, "x", "run a command in the task", (*inside).askCommand, nil},
-	{[]string{"S"}, "S", "stop the allocation", func(s *inside) { s.ask(s.watch, (*Model).askStop) },
-		func(l *list) { l.ask(l.current(), (*Model).askStop) }},
-	both([]string{"m"}, "m", "mouse on or off", (*Model).switchMouse),
-	both([]string{"ctrl+l"}, "^L", "draw the screen again", begins(tea.ClearScreen)),
-	both([]string{"ctrl+z"}, "^Z", "to the shell; fg returns", begins(tea.Suspend)),
-	both([]string{"?", "h", "f1"}, "? h", "this help", func(m *Model) { m.help = true }),
-	both([]string{"q", "ctrl+c", "f10"}, "q ^C", "leave; the tasks run on", begins(tea.Quit)),
+// bindings returns all keys, in the order of the help. No other command pays for them at its start.
+func bindings() []binding {
+	return []binding{
+		moves([]string{"up", "k"}, "up k", "up", -1, 0),
+		moves([]string{"down", "j"}, "down j", "down", 1, 0),
+		moves([]string{"pgup", "ctrl+b", "ctrl+u"}, "PgUp ^B ^U", "a page up", 0, -1),
+		moves([]string{"pgdown", "ctrl+f", "ctrl+d", "space"}, "PgDn ^F ^D", "a page down", 0, 1),
+		moves([]string{"home", "g"}, "Home g", "to the beginning", -far, 0),
+		moves([]string{"end", "G"}, "End G", "to the end, and follow", far, 0),
+		{[]string{"enter", "z"}, "Enter z", "open; or zoom the panel", (*inside).switchZoom, (*list).open},
+		{[]string{"esc", "alt+esc"}, "Esc", "back; ends filter, search", (*inside).back, (*list).back},
+		{[]string{"/"}, "/", "filter; search in a panel", (*inside).askFilter, (*list).askFilter},
+		{[]string{"n"}, "n", "next match, downwards", matches(1), nil},
+		{[]string{"N"}, "N", "next match, upwards", matches(-1), nil},
+		{[]string{"p"}, "p", "order of the rows", (*inside).nextOrder, (*list).nextOrder},
+		{[]string{"left"}, "left", "what is left of long lines", sideways(-sideStep), nil},
+		{[]string{"right"}, "right", "what is right of them", sideways(sideStep), nil},
+		{[]string{"tab", "shift+tab"}, "Tab", "arrows in tasks, or panel", (*inside).switchFocus, nil},
+		{[]string{"1", "o"}, "1 o", "output of the chosen task", chooses(outputPanel), nil},
+		{[]string{"2", "v"}, "2 v", "events", chooses(eventsPanel), nil},
+		{[]string{"3", "c"}, "3 c", "check results", chooses(checksPanel), nil},
+		{[]string{"4", "d"}, "4 d", "details of the chosen task", chooses(detailsPanel), nil},
+		{[]string{"e"}, "e", "stdout, stderr, or both", (*inside).switchStream, nil},
+		{[]string{"a"}, "a", "events of all, or this task", (*inside).switchOnly, nil},
+		{[]string{"f"}, "f", "follow the end, or stay", (*inside).switchFollow, nil},
+		{[]string{"w"}, "w", "wrap or cut long lines", (*inside).switchWrap, nil},
+		{[]string{"r"}, "r", "restart the task", restarts(false), nil},
+		{[]string{"R"}, "R", "restart all that run", restarts(true),
+			func(l *list) { l.ask(l.current(), (*Model).askRestartAll) }},
+		{[]string{"s"}, "s", "send a signal to the task", (*inside).askSignal, nil},
+		{[]string{"x"}, "x", "run a command in the task", (*inside).askCommand, nil},
+		{[]string{"S"}, "S", "stop the allocation", func(s *inside) { s.ask(s.watch, (*Model).askStop) },
+			func(l *list) { l.ask(l.current(), (*Model).askStop) }},
+		both([]string{"m"}, "m", "mouse on or off", (*Model).switchMouse),
+		both([]string{"ctrl+l"}, "^L", "draw the screen again", begins(tea.ClearScreen)),
+		both([]string{"ctrl+z"}, "^Z", "to the shell; fg returns", begins(tea.Suspend)),
+		both([]string{"?", "h", "f1"}, "? h", "this help", func(m *Model) { m.help = true }),
+		both([]string{"q", "ctrl+c", "f10"}, "q ^C", "leave; the tasks run on", begins(tea.Quit)),
+	}
 }
 
 // begins returns a binding's function that begins a command of bubbletea's.
@@ -78,7 +81,8 @@ func begins(cmd tea.Cmd) func(*Model) { return func(m *Model) { m.next = cmd } }
 // key does what a key is for.
 func (m *Model) key(msg tea.KeyPressMsg) {
 	name := msg.String()
-	i := slices.IndexFunc(bindings, func(b binding) bool { return slices.Contains(b.keys, name) })
+	all := bindings()
+	i := slices.IndexFunc(all, func(b binding) bool { return slices.Contains(b.keys, name) })
 	switch {
 	case name == "ctrl+c":
 		m.next = tea.Quit
@@ -93,10 +97,10 @@ func (m *Model) key(msg tea.KeyPressMsg) {
 		m.help = false
 	case i < 0:
 		m.say(fmt.Sprintf("no key %s; ? shows all", name), true)
-	case m.inside != nil && bindings[i].inside != nil:
-		bindings[i].inside(m.inside)
-	case m.inside == nil && bindings[i].list != nil:
-		bindings[i].list(&m.list)
+	case m.inside != nil && all[i].inside != nil:
+		all[i].inside(m.inside)
+	case m.inside == nil && all[i].list != nil:
+		all[i].list(&m.list)
 	default:
 		m.say(fmt.Sprintf("%s is a key inside of an allocation: Enter opens one", name), true)
 	}

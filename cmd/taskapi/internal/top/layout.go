@@ -9,9 +9,9 @@ type layout struct {
 	panel   int
 }
 
-// layoutOf shares the rows of a screen out between the table and a panel below it. Where there are few, the parts go one
-// by one. most is how much of the rows the table gets before the panel, and keep how many rows of the panel are worth
-// having: less of it is left out.
+// layoutOf shares the rows of a screen out between the table and a panel below it. Where there are few, the parts go
+// one by one. most is how much of the rows the table gets before the panel, and keep how many rows of the panel are
+// worth having: less of it is left out.
 func layoutOf(rows, tasks int, most float64, keep int, zoomed bool) (l layout) {
 	take := func(part *int, want, keep int) { // keep is how many rows must remain
 		n := max(min(want, rows-keep), 0)

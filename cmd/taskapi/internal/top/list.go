@@ -118,7 +118,9 @@ func (l *list) listColumns() []column[row] {
 		{head: barsHead, least: barsWidth, rank: 10, cell: func(r row) cell {
 			return cell{l.cpuBars(r.watch, "", barsWidth), cpuStyle}
 		}},
-		{head: "MEMORY", least: 8, right: true, rank: 4, cell: func(r row) cell { return plainCell(bytesUsed(r.cpu, r.memory)) }},
+		{head: "MEMORY", least: 8, right: true, rank: 4, cell: func(r row) cell {
+			return plainCell(bytesUsed(r.cpu, r.memory))
+		}},
 		{head: barsHead, least: barsWidth, rank: 11, cell: func(r row) cell {
 			return cell{l.memoryBars(r.watch, "", barsWidth), memoryStyle}
 		}},
@@ -238,7 +240,11 @@ func (m *Model) summaryOf(f figures, of *watch, ports string) string {
 	add("memory", cell{fmt.Sprintf("%-8s", bytesUsed(f.cpu, f.memory)), headStyle}, memory)
 	add("tasks", cell{fmt.Sprintf("%d/%d", f.running, f.tasks), headStyle}, cell{})
 	if f.checked > 0 {
-		add("checks", checksCell(f.passing, f.checked), cell{})
+		checks := checksCell(f.passing, f.checked)
+		if f.passing == f.checked {
+			checks.mark = headStyle
+		}
+		add("checks", checks, cell{})
 	}
 	if ports != "" {
 		add("ports", plainCell(m.clean().Text(ports)), cell{})

@@ -38,8 +38,10 @@ func manyFound() (found []Found, fakes []*fake) {
 	ended.TaskStates["task-0"] = &api.TaskState{State: "dead", StartedAt: start, Events: []*api.TaskEvent{
 		{Time: start.UnixNano(), Type: api.TaskTerminated, DisplayMessage: "Exit Code: 0",
 			Details: map[string]string{"exit_code": "0", "signal": "0"}}}}
-	for _, a := range []*api.Allocation{ended, allocationOf("shop", 0, 26*time.Hour, 2), allocationOf("shop", 1, time.Minute, 2),
-		allocationOf("lost", 0, time.Hour, 1)} {
+	for _, a := range []*api.Allocation{
+		ended, allocationOf("shop", 0, 26*time.Hour, 2), allocationOf("shop", 1, time.Minute, 2),
+		allocationOf("lost", 0, time.Hour, 1),
+	} {
 		f := newFake()
 		f.snapshot.Alloc = a
 		fakes = append(fakes, f)
@@ -179,7 +181,8 @@ func TestOnce(t *testing.T) {
 	}
 	all := once.Allocations()
 	i := slices.IndexFunc(all, func(a Allocation) bool { return a.Name == "shop.web[0]" })
-	if len(all) != len(found) || i < 0 || all[i].TasksRunning != 2 || len(all[i].Tasks) != 2 || *all[i].CPUPercent != 107.46 {
+	if len(all) != len(found) || i < 0 || all[i].TasksRunning != 2 || len(all[i].Tasks) != 2 ||
+		*all[i].CPUPercent != 107.46 {
 		t.Errorf("for programs: %+v", all)
 	}
 	if j := slices.IndexFunc(all, func(a Allocation) bool { return a.Error == "connection refused" }); j < 0 {
@@ -194,7 +197,8 @@ func TestOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if text := once.Text(60, false); !strings.Contains(text, "batch.web[0]") || !strings.Contains(text, "task-0  complete (0)") {
+	text = once.Text(60, false)
+	if !strings.Contains(text, "batch.web[0]") || !strings.Contains(text, "task-0  complete (0)") {
 		t.Errorf("of one:\n%s", text)
 	}
 }

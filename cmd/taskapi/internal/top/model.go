@@ -215,6 +215,8 @@ func (m *Model) seen(s snapshotMsg) tea.Cmd {
 	case w.gone || w.presence == ended:
 		w.reading = false
 		return nil
+	case s.err != nil && m.inside == nil:
+		return m.readAllocation(w, 0, findPause)
 	case s.err != nil:
 		return m.readAllocation(w, 0, awayPause)
 	}

@@ -170,7 +170,7 @@ func TestPasteIsNoAnswer(t *testing.T) {
 // TestEveryKey has its own meaning, and shows a screen that fits, on every panel and on small terminals, too.
 func TestEveryKey(t *testing.T) {
 	seen := map[string]string{}
-	for _, b := range bindings {
+	for _, b := range bindings() {
 		if b.show == "" || b.does == "" {
 			t.Errorf("the help does not name %v", b.keys)
 		}
@@ -328,7 +328,8 @@ func TestSizes(t *testing.T) {
 	for _, keys := range []string{"", "enter", "4", "esc", "?", "/ x", "esc / x"} {
 		s := newScreen(t)
 		s.keys(strings.Fields(keys)...)
-		for _, width := range []int{1, 2, 3, 5, 8, 13, 19, 20, 21, 29, 40, 41, 59, 60, 61, 75, 76, 77, 99, 100, 131, 132, 200} {
+		for _, width := range []int{1, 2, 3, 5, 8, 13, 19, 20, 21, 29, 40, 41, 59, 60, 61, 75, 76, 77, 99, 100, 131, 132,
+			200} {
 			for _, height := range []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 15, 23, 24, 40} {
 				s.send(tea.WindowSizeMsg{Width: width, Height: height})
 				if rows := s.rows(); len(rows) != height {
@@ -480,8 +481,8 @@ func TestBars(t *testing.T) {
 	}
 }
 
-// TestWrap shows long lines whole on a narrow screen, their beginnings where there is little room, and cuts them on a wide
-// one; w turns that around.
+// TestWrap shows long lines whole on a narrow screen, their beginnings where there is little room, and cuts them on a
+// wide one; w turns that around.
 func TestWrap(t *testing.T) {
 	s := newScreen(t)
 	long := strings.Repeat("0123456789", 12)

@@ -57,7 +57,8 @@ func showScreen(at string) int {
 	group.Tasks[0].Lifecycle = &api.TaskLifecycle{Hook: "prestart"}
 	group.Tasks[0].Config = map[string]any{"command": "/usr/bin/migrate", "args": []string{"--to", "latest"}}
 	group.Tasks[1].Config = map[string]any{"command": "/usr/bin/server", "args": []any{"-listen", "${NOMAD_ADDR_http}"}}
-	group.Tasks[2].Config = map[string]any{"command": "/bin/sh", "args": []any{"-c", "while :; do\n  work 界\x1b[2J\ndone"}}
+	group.Tasks[2].Config = map[string]any{"command": "/bin/sh",
+		"args": []any{"-c", "while :; do\n  work 界\x1b[2J\ndone"}}
 	group.Tasks[1].Services = []*api.Service{{PortLabel: "http"}}
 	a.AllocatedResources = &api.AllocatedResources{Shared: api.AllocatedSharedResources{
 		Ports: []api.PortMapping{{Label: "http", Value: 20080, HostIP: "127.0.0.1"}},
@@ -67,9 +68,10 @@ func showScreen(at string) int {
 	done := newFake()
 	done.snapshot = Snapshot{Alloc: allocationOf("batch", 0, 3*time.Hour, 1), Ended: true}
 	done.snapshot.Alloc.ClientStatus = "failed"
-	done.snapshot.Alloc.TaskStates["task-0"] = &api.TaskState{State: "dead", StartedAt: start, Failed: true, Events: []*api.TaskEvent{
-		{Time: start.UnixNano(), Type: api.TaskTerminated, DisplayMessage: "Exit Code: 3",
-			Details: map[string]string{"exit_code": "3", "signal": "0"}}}}
+	done.snapshot.Alloc.TaskStates["task-0"] = &api.TaskState{
+		State: "dead", StartedAt: start, Failed: true, Events: []*api.TaskEvent{
+			{Time: start.UnixNano(), Type: api.TaskTerminated, DisplayMessage: "Exit Code: 3",
+				Details: map[string]string{"exit_code": "3", "signal": "0"}}}}
 	lost := newFake()
 	lost.snapshot = Snapshot{Alloc: allocationOf("lost", 0, time.Hour, 1)}
 	lost.err = fmt.Errorf("the taskapi that ran it has exited")

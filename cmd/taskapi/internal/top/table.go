@@ -27,7 +27,7 @@ func plainCell(text string) cell { return cell{text: text} }
 const (
 	columnGap = 2
 	minName   = 12 // of the first column
-	minRest   = 10 // of the last one
+	minRest   = 16 // of the last one, unless all of it fits
 )
 
 // grown are the widths that a table's columns have had. They grow with what is shown and shrink with a new size of the

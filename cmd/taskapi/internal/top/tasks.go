@@ -106,7 +106,9 @@ func (m *Model) taskColumns(w *watch) []column[task] {
 		{head: barsHead, least: barsWidth, rank: 9, cell: func(t task) cell {
 			return cell{m.cpuBars(w, t.name, barsWidth), cpuStyle}
 		}},
-		{head: "MEMORY", least: 8, right: true, rank: 3, cell: func(t task) cell { return plainCell(bytesUsed(t.cpu, t.memory)) }},
+		{head: "MEMORY", least: 8, right: true, rank: 3, cell: func(t task) cell {
+			return plainCell(bytesUsed(t.cpu, t.memory))
+		}},
 		{head: barsHead, least: barsWidth, rank: 10, cell: func(t task) cell {
 			return cell{m.memoryBars(w, t.name, barsWidth), memoryStyle}
 		}},
@@ -152,8 +154,8 @@ func specOf(alloc *api.Allocation, name string) *api.Task {
 	return nil
 }
 
-// onlyMain returns the main task of a group that has only one: what belongs to the group, its ports and checks, is shown
-// beside that task. It is empty for other groups.
+// onlyMain returns the main task of a group that has only one: what belongs to the group, its ports and checks, is
+// shown beside that task. It is empty for other groups.
 func onlyMain(alloc *api.Allocation) string {
 	only := ""
 	if group := alloc.GetTaskGroup(); group != nil {

@@ -176,8 +176,8 @@ func (m *Model) hints() string {
 
 // helpRows lists the keys, in two columns where they fit.
 func (m *Model) helpRows(rows int) []string {
-	lines := make([]string, 0, len(bindings))
-	for _, b := range bindings {
+	lines := make([]string, 0, len(bindings()))
+	for _, b := range bindings() {
 		if m.inside != nil && b.inside == nil || m.inside == nil && b.list == nil {
 			continue
 		}

@@ -31,8 +31,8 @@ type picture struct {
 }
 
 var pictures = []picture{
-	{"top", 100, 26, "web", []string{"Home"}, true},
-	{"top-list", 100, 26, "", nil, true},
+	{"top", 100, 21, "web", []string{"Home"}, true},
+	{"top-list", 100, 21, "", nil, true},
 	{"list-80x24", 80, 24, "", nil, false},
 	{"inside-40x10", 40, 10, "web", nil, false},
 	{"inside-80x24", 80, 24, "web", nil, false},
@@ -42,7 +42,7 @@ var pictures = []picture{
 func main() {
 	bin := flag.String("bin", "bin", "folder with taskapi, demo-server and demo-watcher")
 	out := flag.String("out", "docs/screens", "folder of the pictures")
-	during := flag.Duration("for", 2*time.Minute, "how long top looks before its pictures are taken: its bars show that time")
+	during := flag.Duration("for", 2*time.Minute, "how long top looks before its pictures are taken")
 	flag.Parse()
 	ctx, release := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer release()
@@ -100,15 +100,19 @@ func run(ctx context.Context, bin, out string, during time.Duration) (err error)
 			return err
 		}
 		defer terminals[i].Close()
+	}
+	visit(visits, "http://"+strings.TrimSpace(address))
+	for i, p := range pictures {
 		if len(p.keys) > 0 {
 			if _, err := terminals[i].Do(append([]string{"send-keys"}, p.keys...)...); err != nil {
 				return err
 			}
 		}
 	}
-	visit(visits, "http://"+strings.TrimSpace(address))
-	if ctx.Err() != nil {
+	select {
+	case <-ctx.Done():
 		return ctx.Err()
+	case <-time.After(afterKeys):
 	}
 	for i, p := range pictures {
 		if err := p.write(terminals[i], out); err != nil {
@@ -117,6 +121,9 @@ func run(ctx context.Context, bin, out string, during time.Duration) (err error)
 	}
 	return nil
 }
+
+// afterKeys is how long top has to show what the keys have done.
+const afterKeys = 3 * time.Second
 
 // link makes a program known by another path.
 func link(from, to string) error {
@@ -157,13 +164,13 @@ func visit(ctx context.Context, url string) {
 	const pause = 20 * time.Millisecond
 	began := time.Now()
 	for n := 0; ctx.Err() == nil; n++ {
-		wave := math.Sin(time.Since(began).Seconds()/9) + math.Sin(time.Since(began).Seconds()/23)
+		wave := 1 + math.Sin(time.Since(began).Seconds()/7)
 		path := "/"
 		if n%900 == 450 {
 			path = "/missing"
 		}
 		get(ctx, url+path)
-		for range int(50 * max(wave, 0)) {
+		for range int(20 * wave) {
 			get(ctx, url+"/")
 		}
 		time.Sleep(pause)
@@ -186,7 +193,7 @@ func get(ctx context.Context, url string) {
 // write writes what a terminal shows.
 func (p picture) write(term tmux.Terminal, out string) error {
 	if p.svg {
-		text, err := term.Do("capture-pane", "-p", "-e")
+		text, err := term.Do("capture-pane", "-p", "-e", "-N") // with the backgrounds of spaces
 		if err != nil {
 			return err
 		}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/xml"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -33,7 +34,8 @@ func parse(text string, width, height int) [][]place {
 		screen[y] = slices.Repeat([]place{{look: usual}}, width)
 		line, rest, _ := strings.Cut(text, "\n")
 		text = rest
-		for x := 0; len(line) > 0; {
+		x := 0
+		for len(line) > 0 {
 			if codes, n := styleCodes(line); n > 0 {
 				now, reverse = apply(now, reverse, codes)
 				line = line[n:]
@@ -52,6 +54,9 @@ func parse(text string, width, height int) [][]place {
 			}
 			x += max(wide, 1)
 			line = line[len(cluster):]
+		}
+		for ; x < width && screen[y][0].look.paper >= 0; x++ { // tmux leaves out the cleared end of a coloured row
+			screen[y][x].look = screen[y][0].look
 		}
 	}
 	return screen
@@ -129,7 +134,8 @@ var chosenPaper = map[int][2]string{6: {"#b6e3f4", "#39c5cf"}}
 func svgOf(screen [][]place) []byte {
 	var b bytes.Buffer
 	wide, high := len(screen[0])*placeWide+2*margin, len(screen)*placeHigh+2*margin
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" height="%d" `, wide, high, wide, high)
+	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" height="%d" `,
+		wide, high, wide, high)
 	fmt.Fprintf(&b, "font-family=\"ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, 'Liberation Mono', monospace\" "+
 		"font-size=\"13.2\">\n<style>\n%s@media (prefers-color-scheme: dark) {\n%s}\n</style>\n", sheet(0), sheet(1))
 	fmt.Fprintf(&b, "<rect class=\"edge\" x=\".5\" y=\".5\" width=\"%d\" height=\"%d\" rx=\"8\"/>\n", wide-1, high-1)
@@ -150,8 +156,9 @@ func svgOf(screen [][]place) []byte {
 // sheet returns the styles for light pages, or for dark ones.
 func sheet(of int) string {
 	var b strings.Builder
-	ink, paper, edge := []string{lightInk, darkInk}[of], []string{lightPaper, darkPaper}[of], []string{lightEdge, darkEdge}[of]
-	fmt.Fprintf(&b, "text { fill: %s; white-space: pre } .edge { fill: %s; stroke: %s } .ink { fill: %s }\n", ink, paper, edge, ink)
+	ink, paper := []string{lightInk, darkInk}[of], []string{lightPaper, darkPaper}[of]
+	fmt.Fprintf(&b, "text { fill: %s; white-space: pre } .edge { fill: %s; stroke: %s } .ink { fill: %s }\n",
+		ink, paper, []string{lightEdge, darkEdge}[of], ink)
 	fmt.Fprintf(&b, ".bold { font-weight: bold } .i%d { fill: %s } .p%d { fill: %s }\n", inverse, paper, inverse, ink)
 	for i, c := range palette {
 		back := c[of]
@@ -177,11 +184,17 @@ func glyph(text string) string {
 	return ""
 }
 
+func drawRect(b *bytes.Buffer, class string, x int, y float64, wide int, high float64) {
+	tenths := func(n float64) float64 { return math.Round(n*10) / 10 }
+	fmt.Fprintf(b, "<rect class=\"%s\" x=\"%d\" y=\"%g\" width=\"%d\" height=\"%g\"/>\n", class, x, tenths(y), wide,
+		tenths(high))
+}
+
 // drawRun draws places that look alike, with the left upper corner of the first one.
 func drawRun(b *bytes.Buffer, run []place, x, y int) {
 	l, wide := run[0].look, len(run)*placeWide
 	if l.paper >= 0 {
-		fmt.Fprintf(b, "<rect class=\"p%d\" x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\"/>\n", l.paper, x, y, wide, placeHigh)
+		drawRect(b, fmt.Sprintf("p%d", l.paper), x, float64(y), wide, placeHigh)
 	}
 	class := "ink"
 	if l.ink >= 0 {
@@ -189,16 +202,15 @@ func drawRun(b *bytes.Buffer, run []place, x, y int) {
 	}
 	switch glyph(run[0].text) {
 	case "─":
-		fmt.Fprintf(b, "<rect class=\"%s\" x=\"%d\" y=\"%d\" width=\"%d\" height=\"1\"/>\n", class, x, y+placeHigh/2, wide)
+		drawRect(b, class, x, float64(y+placeHigh/2), wide, 1)
 		return
 	case "│":
-		fmt.Fprintf(b, "<rect class=\"%s\" x=\"%d\" y=\"%d\" width=\"1\" height=\"%d\"/>\n", class, x+placeWide/2, y, placeHigh)
+		drawRect(b, class, x+placeWide/2, float64(y), 1, placeHigh)
 		return
 	case "block":
 		for i, p := range run {
 			level := float64(strings.Index(blocks, p.text)/len("▁")+1) / 8 * (placeHigh - 3)
-			fmt.Fprintf(b, "<rect class=\"%s\" x=\"%d\" y=\"%.1f\" width=\"%d\" height=\"%.1f\"/>\n", class,
-				x+i*placeWide, float64(y+placeHigh-2)-level, placeWide-1, level)
+			drawRect(b, class, x+i*placeWide, float64(y+placeHigh-2)-level, placeWide-1, level)
 		}
 		return
 	}

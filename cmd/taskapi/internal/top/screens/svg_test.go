@@ -10,14 +10,15 @@ import (
 
 // TestSVG draws letters, styles, wide characters and bars where the terminal has them, and no text as markup.
 func TestSVG(t *testing.T) {
-	screen := parse("a\x1b[1;32mb\x1b[0m <&>\x1b[30;46m>x \x1b[m\x1b[7mr\x1b[27m\n界x─▁█│", 20, 3)
+	screen := parse("a\x1b[1;32mb\x1b[0m <&>\x1b[30;46m>x \x1b[m\x1b[7mr\x1b[27m\n界x─▁█│\n\x1b[46m>z\x1b[0m", 20, 4)
 	for _, tc := range []struct {
 		x, y int
 		want place
 	}{
 		{0, 0, place{"a", usual}}, {1, 0, place{"b", look{2, -1, true}}}, {6, 0, place{">", look{0, 6, false}}},
 		{9, 0, place{"r", look{inverse, inverse, false}}}, {0, 1, place{"界", usual}}, {1, 1, place{"", usual}},
-		{2, 1, place{"x", usual}}, {19, 2, place{"", usual}},
+		{2, 1, place{"x", usual}}, {19, 1, place{"", usual}},
+		{19, 2, place{"", look{-1, 6, false}}}, {19, 3, place{"", usual}},
 	} {
 		if got := screen[tc.y][tc.x]; got != tc.want {
 			t.Errorf("at %d, %d is %v, want %v", tc.x, tc.y, got, tc.want)
