@@ -11,6 +11,7 @@ import (
 	"taskapi/allocrunner/deployment"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/checks"
+	"taskapi/allocrunner/internal/lifecycle"
 	"taskapi/allocrunner/internal/taskrunner"
 	"taskapi/allocrunner/jobspec/jobdiff"
 	"taskapi/internal/ptr"
@@ -64,8 +65,8 @@ func (r *Runner) UpdateTasks(ctx context.Context, job *api.Job, tasks []string) 
 // updateStopped stops the processes of an update's tasks, and applies the update.
 func (r *Runner) updateStopped(ctx context.Context, u *taskUpdate) error {
 	var stop []*taskrunner.Runner
-	for _, t := range r.runningTasks() {
-		if slices.Contains(u.tasks, t.Name()) {
+	for _, t := range r.tasks { // one that is being started, too: it may have the earlier version already
+		if slices.Contains(u.tasks, t.Name()) && t.State().Phase != lifecycle.Dead {
 			stop = append(stop, t)
 		}
 	}
