@@ -167,21 +167,32 @@ func (c *child) run() {
 	}
 }
 
+// join enters the cgroup, if clone3 could not do it. It is no part of become, whose frame counts for what become calls:
+// functions like these have 792 bytes of stack in all.
+//
+//go:norace
+//go:nosplit
+func (c *child) join() syscall.Errno {
+	if !c.joins {
+		return 0
+	}
+	fd, _, errno := syscall.RawSyscall6(syscall.SYS_OPENAT, uintptr(c.clone.cgroup), uintptr(unsafe.Pointer(c.procsFile)),
+		syscall.O_WRONLY|syscall.O_CLOEXEC, 0, 0, 0)
+	if errno == 0 {
+		this := byte('0')
+		_, _, errno = syscall.RawSyscall(syscall.SYS_WRITE, fd, uintptr(unsafe.Pointer(&this)), 1)
+		_, _, _ = syscall.RawSyscall(syscall.SYS_CLOSE, fd, 0, 0)
+	}
+	return errno
+}
+
 // become returns only if it can't execute the program. It ignores the results of steps that can't fail.
 //
 //go:norace
 //go:nosplit
 func (c *child) become() (at step, errno syscall.Errno) {
-	if c.joins {
-		fd, _, errno := syscall.RawSyscall6(syscall.SYS_OPENAT, uintptr(c.clone.cgroup), uintptr(unsafe.Pointer(c.procsFile)),
-			syscall.O_WRONLY|syscall.O_CLOEXEC, 0, 0, 0)
-		if errno == 0 {
-			_, _, errno = syscall.RawSyscall(syscall.SYS_WRITE, fd, uintptr(unsafe.Pointer(&c.zero)), 1)
-			_, _, _ = syscall.RawSyscall(syscall.SYS_CLOSE, fd, 0, 0)
-		}
-		if errno != 0 {
-			return prepare, errno
-		}
+	if errno = c.join(); errno != 0 {
+		return prepare, errno
 	}
 	_, _, _ = syscall.RawSyscall(syscall.SYS_SETSID, 0, 0, 0)
 	for i := range c.procsLen {
