@@ -172,7 +172,7 @@ func showsGolden(t *testing.T, term tmux.Terminal, name string) {
 	if err != nil && !*update {
 		t.Fatal(err)
 	}
-	got := ""
+	var got string
 	for give := time.Now().Add(screenDeadline); ; time.Sleep(50 * time.Millisecond) { // a terminal can only be polled
 		if got = screenOf(t, term); got == string(want) {
 			return

@@ -68,7 +68,7 @@ func run(ctx context.Context, bin, out string, during time.Duration) (err error)
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	s := stage{dir, filepath.Join(dir, "data")}
 	for _, program := range []string{"taskapi", "demo-server", "demo-watcher"} {
 		if err := link(filepath.Join(bin, program), filepath.Join(dir, program)); err != nil {
