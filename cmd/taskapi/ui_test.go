@@ -435,6 +435,24 @@ func TestUIAddress(t *testing.T) {
 			t.Errorf("--listen %s: %d %s", address, code, stderr.String())
 		}
 	}
+	squatter, err := net.Listen("tcp", "[::1]:0")
+	if err != nil {
+		t.Logf("without IPv6: %v", err)
+	} else {
+		defer squatter.Close()
+		free := strings.Replace(squatter.Addr().String(), "[::1]", "127.0.0.1", 1)
+		other := startUI(t, &running{t: t}, "--data-dir", dir)
+		var stderr syncBuffer
+		code := cli.Run(t.Context(), []string{"ui", "--data-dir", dir, "--listen", free}, testEnvironment(io.Discard, &stderr))
+		if code != 2 || !strings.Contains(stderr.String(), "[::1]:") {
+			t.Errorf("where another user's server is at the other address: %d %s", code, stderr.String())
+		}
+		link := other.link()
+		other.url = strings.Replace(other.url, "127.0.0.1", "[::1]", 1)
+		if status, body, _ := other.request(http.MethodGet, link, nil); status != http.StatusOK {
+			t.Errorf("over IPv6, the link gives %d %s", status, body)
+		}
+	}
 	path := filepath.Join(dir, "ui.sock")
 	p := startUI(t, &running{t: t, layout: "/nonexistent"}, "--data-dir", dir, "--listen", "unix://"+path)
 	p.link()

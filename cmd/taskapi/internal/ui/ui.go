@@ -9,12 +9,15 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"embed"
+	"errors"
 	"io"
 	"maps"
 	"net"
 	"net/http"
+	"net/netip"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"taskapi/cmd/taskapi/internal/cli/base"
@@ -43,8 +46,33 @@ type Config struct {
 	Environment base.Environment
 	DataDir     string // as --data-dir
 	Address     httpserve.Address
-	Listener    *httpserve.Listener // on Address
-	Users       []int               // who may connect over TCP, beside root
+	Listeners   []*httpserve.Listener // on Address: see Listen
+	Users       []int                 // who may connect over TCP, beside root
+}
+
+// Listen listens on an address, and on the other loopback address with the same port: browsers look for the page at
+// both, and would take another user's server there for the page.
+func Listen(a httpserve.Address) ([]*httpserve.Listener, error) {
+	for tries := 20; ; tries-- {
+		first, err := httpserve.Listen(a, MaxConns)
+		other, hasOther := map[string]netip.Addr{
+			"127.0.0.1": netip.IPv6Loopback(), "::1": netip.AddrFrom4([4]byte{127, 0, 0, 1}),
+		}[a.TCP.Addr().String()]
+		if err != nil || !hasOther {
+			return []*httpserve.Listener{first}, err
+		}
+		port := first.Addr().(*net.TCPAddr).AddrPort().Port()
+		second, err := httpserve.Listen(httpserve.Address{TCP: netip.AddrPortFrom(other, port)}, MaxConns)
+		switch {
+		case err == nil:
+			return []*httpserve.Listener{first, second}, nil
+		case errors.Is(err, syscall.EADDRNOTAVAIL), errors.Is(err, syscall.EAFNOSUPPORT): // nobody can listen there
+			return []*httpserve.Listener{first}, nil
+		}
+		if err := errors.Join(err, first.Close()); a.TCP.Port() != 0 || tries == 0 { // else another port may be free
+			return nil, err
+		}
+	}
 }
 
 // Server answers the browser.
@@ -89,10 +117,21 @@ func New(ctx context.Context, c Config) *Server {
 // Serve answers until the server's context ends.
 func (s *Server) Serve() error {
 	defer s.actions.Wait()
-	return s.Listener.Serve(s.ctx, &http.Server{
-		Handler: s, ReadTimeout: requestTime, WriteTimeout: answerTime,
-		BaseContext: func(net.Listener) context.Context { return s.ctx },
-	}, base.NewLogger(false, s.Environment))
+	ctx, cancel := context.WithCancel(s.ctx)
+	defer cancel()
+	var all sync.WaitGroup
+	errs := make([]error, len(s.Listeners))
+	for i, l := range s.Listeners {
+		all.Go(func() {
+			defer cancel()
+			errs[i] = l.Serve(ctx, &http.Server{
+				Handler: s, ReadTimeout: requestTime, WriteTimeout: answerTime,
+				BaseContext: func(net.Listener) context.Context { return ctx },
+			}, base.NewLogger(false, s.Environment))
+		})
+	}
+	all.Wait()
+	return errors.Join(errs...)
 }
 
 // Link returns a link that begins a session if it is opened within linkTime, once. Cookies don't distinguish ports, so
@@ -104,7 +143,7 @@ func (s *Server) Link() string {
 	s.links = secrets{}
 	at := s.name + ".localhost:8080" // of a tunnel to the socket
 	if s.Address.Socket == "" {
-		at = s.Listener.Addr().String()
+		at = s.Listeners[0].Addr().String()
 		if ip := s.Address.TCP.Addr().String(); ip == "127.0.0.1" || ip == "::1" {
 			at = s.name + ".localhost" + strings.TrimPrefix(strings.TrimPrefix(at, "["+ip+"]"), ip)
 		}

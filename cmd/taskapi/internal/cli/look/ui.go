@@ -2,7 +2,6 @@ package look
 
 import (
 	"bufio"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -40,7 +39,7 @@ root and of this user can connect (with sudo, also of the user who called it).`,
 					c.Address)
 			}
 			if c.Address.Private = true; err == nil {
-				c.Listener, err = httpserve.Listen(c.Address, ui.MaxConns)
+				c.Listeners, err = ui.Listen(c.Address)
 			}
 			if err != nil {
 				return base.Usagef("--listen %w", err)
@@ -50,8 +49,8 @@ root and of this user can connect (with sudo, also of the user who called it).`,
 			server := ui.New(ctx, c)
 			link := server.Link()
 			if err := w.Printf("a page for this user is at %s; open it within a minute, Enter prints another link:\n%s\n",
-				c.Listener.URL(), link); err != nil {
-				return errors.Join(err, c.Listener.Close())
+				c.Listeners[0].URL(), link); err != nil {
+				return err
 			}
 			if !noOpen && os.Geteuid() != 0 && w.Getenv("DISPLAY")+w.Getenv("WAYLAND_DISPLAY") != "" {
 				remove, err := openLink(link, w)
