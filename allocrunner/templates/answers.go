@@ -43,7 +43,7 @@ func (m *manager) answer(ctx context.Context, q render.Query) (render.Answer, er
 	}
 	answer, err := m.read(ctx, q)
 	if errors.Is(err, ErrDenied) {
-		err = refusal(q, ErrDenied.Error())
+		err = refusal(q, "Permission denied") // Nomad's words
 	}
 	return answer, err
 }

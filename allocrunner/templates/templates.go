@@ -20,7 +20,7 @@ import (
 )
 
 // ErrDenied: the task may not read what its template asks for.
-var ErrDenied = errors.New("Permission denied") //nolint:staticcheck // Nomad's words
+var ErrDenied = errors.New("the task may not read it")
 
 // Values are the variables and the services as one task may read them. Errors: ErrDenied, the store's.
 type Values interface {

@@ -58,7 +58,8 @@ func newShared(t *testing.T) *shared {
 	t.Helper()
 	store := memory.New()
 	t.Cleanup(func() { _ = store.Close() })
-	return &shared{t, store, variables.New(variables.Config{Store: store, Sealer: plain{}}), registry.New(store), new(atomic.Bool)}
+	return &shared{t, store, variables.New(variables.Config{Store: store, Sealer: plain{}}), registry.New(store),
+		new(atomic.Bool)}
 }
 
 func (s *shared) Variable(ctx context.Context, namespace, path string) (*api.Variable, error) {
@@ -138,7 +139,8 @@ func (s *shared) runTask(task *api.Task) *running {
 	r.cfg = interfaces.Config{
 		Alloc: &api.Allocation{ID: "115ef685-6b9e-3eaf-e74b-6b04f094ebca", Name: "job.g[0]", Namespace: "default",
 			JobID: "job", Job: job, TaskGroup: "g", NodeID: "n", NodeName: "n"},
-		Dir: filepath.Join(s.t.TempDir(), "alloc"), State: db, Logger: slog.New(slog.NewTextHandler(&lockedBuffer{to: r.log}, nil)),
+		Dir: filepath.Join(s.t.TempDir(), "alloc"), State: db,
+		Logger: slog.New(slog.NewTextHandler(&lockedBuffer{to: r.log}, nil)),
 	}
 	r.cfg.OnEvent = func(_ string, e *api.TaskEvent) {
 		r.mu.Lock()
@@ -295,8 +297,8 @@ func TestRendersBeforeTheStart(t *testing.T) {
 	if os.Getuid() == 0 {
 		owned.Uid, owned.Gid = new(4242), new(4243)
 	}
-	env := template("${NOMAD_SECRETS_DIR}/app.env", "# all\nPASSWORD={{ with nomadVar \"nomad/jobs/job\" }}{{ .password }}"+
-		"{{ end }}\nQUOTED=\"a b\"\nGREETING=template\n", "noop")
+	env := template("${NOMAD_SECRETS_DIR}/app.env", "# all\nPASSWORD="+
+		"{{ with nomadVar \"nomad/jobs/job\" }}{{ .password }}{{ end }}\nQUOTED=\"a b\"\nGREETING=template\n", "noop")
 	env.Envvars, env.Perms = new(true), new("0400")
 	other := template("/local/sub/dir/other", `[[ env "GREETING" ]] {{ "as it is" }}`, "noop")
 	other.LeftDelim, other.RightDelim = new("[["), new("]]")
@@ -387,7 +389,8 @@ func TestFollowsAFile(t *testing.T) {
 	s := newShared(t)
 	r := s.run(`echo one > local/in; sleep 1000`,
 		template("local/early", `{{ with nomadVar "go" }}{{ end }}`, "noop"), // the task does not start before
-		template("local/out", `{{ if nomadVarExists "read" }}{{ file (print (env "NOMAD_TASK_DIR") "/in") }}{{ end }}`, "noop"))
+		template("local/out", `{{ if nomadVarExists "read" }}`+
+			`{{ file (print (env "NOMAD_TASK_DIR") "/in") }}{{ end }}`, "noop"))
 	s.put("go", "a", "b")
 	r.untilFile("local/in", "one\n")
 	s.put("read", "a", "b")
@@ -401,8 +404,8 @@ func TestFollowsAFile(t *testing.T) {
 	r.untilFile("local/out", "two\n")
 }
 
-// TestScripts run in the task, after changes and, if asked, after the first rendering. One with fail_on_error that fails
-// fails the task.
+// TestScripts run in the task, after changes and, if asked, after the first rendering. One with fail_on_error that
+// fails fails the task.
 func TestScripts(t *testing.T) {
 	t.Parallel()
 	s := newShared(t)
@@ -414,7 +417,8 @@ func TestScripts(t *testing.T) {
 	r.untilFile("local/ran", "main\n")
 	r.untilEvent("Task hook message: Template successfully ran script /bin/sh with arguments: [-c ")
 	s.put("v", "a", "3")
-	if err := r.wait(r.result); err == nil || !strings.Contains(err.Error(), "Template script failed, task is being killed") {
+	const failed = "Template script failed, task is being killed"
+	if err := r.wait(r.result); err == nil || !strings.Contains(err.Error(), failed) {
 		t.Errorf("it ended with %v", err)
 	}
 	r.untilFile("local/ran", "main\nmain\n")

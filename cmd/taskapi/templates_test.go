@@ -44,8 +44,8 @@ job "templates" {
 }
 `
 
-// TestTemplatesOutliveTheirAgent kills taskapi while a task waits, and twice later: a value that has not changed does not
-// reach the task again, and one that has changed, also meanwhile, changes the file and signals the task.
+// TestTemplatesOutliveTheirAgent kills taskapi while a task waits, and twice later: a value that has not changed does
+// not reach the task again, and one that has changed, also meanwhile, changes the file and signals the task.
 func TestTemplatesOutliveTheirAgent(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
@@ -64,10 +64,11 @@ func TestTemplatesOutliveTheirAgent(t *testing.T) {
 		return string(text)
 	}
 	first := startProcess(t, dir, file)
-	until(t, first, "the task waits", func() bool { return strings.Contains(first.out.String(), "Missing: nomad.var.block(") })
+	waits := func() bool { return strings.Contains(first.out.String(), "Missing: nomad.var.block(") }
+	until(t, first, "the task waits", waits)
 	kill(t, first)
 	first = startProcess(t, dir, file)
-	until(t, first, "the task waits again", func() bool { return strings.Contains(first.out.String(), "Missing: nomad.var.block(") })
+	until(t, first, "the task waits again", waits)
 	put("blue")
 	want := "up blue MAIN\n"
 	until(t, first, "the task runs", func() bool { return said() == want })
@@ -116,7 +117,7 @@ func TestTemplatesReadWhatTheirTaskMay(t *testing.T) {
 		p = startCommand(t, mustSelf(t), "run", "-data-dir", dir,
 			mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), job))
 		err := p.Wait()
-		denied := strings.Contains(p.out.String(), "Template failed: nomad.var.block("+path+"@default.global): Permission denied")
+		denied := strings.Contains(p.out.String(), "nomad.var.block("+path+"@default.global): Permission denied")
 		if (err == nil) != may || denied == may {
 			t.Errorf("%s: %v\n%s", path, err, p.out)
 		}

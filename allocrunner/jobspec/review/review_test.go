@@ -188,8 +188,9 @@ func TestReviewSaysWhatWillNotHappen(t *testing.T) {
 		"template and source":  {template(`source = "local/x"`), refusedTemplate("data")},
 		"template change_mode": {template(`change_mode = "reload"`), refusedTemplate("change_mode")},
 		"template env signal":  {template("env = true\nchange_mode = \"signal\""), refusedTemplate("change_mode")},
-		"template signal":      {template("change_mode = \"signal\"\nchange_signal = \"NOPE\""), refusedTemplate("change_signal")},
-		"template script":      {template(`change_mode = "script"`), refusedTemplate("change_script")},
+		"template signal": {template("change_mode = \"signal\"\nchange_signal = \"NOPE\""),
+			refusedTemplate("change_signal")},
+		"template script": {template(`change_mode = "script"`), refusedTemplate("change_script")},
 		"template script command": {template("change_mode = \"script\"\nchange_script { command = \"\" }"),
 			[]string{`refused group "g" > task "t" > template "local/x": change_script command`}},
 		"template splay": {template(`splay = "-1s"`), refusedTemplate("splay")},
@@ -201,7 +202,7 @@ func TestReviewSaysWhatWillNotHappen(t *testing.T) {
 			[]string{`note group "g" > task "t" > template "local/x": vault_grace`}},
 		"template of Vault": {task(`template {
 			destination = "local/x"
-			data        = "{{ define \"t\" }}{{ if true }}{{ with secret \"a\" }}{{ end }}{{ end }}{{ end }}{{ print (plugin \"x\") | key }}"
+			data        = "{{ define \"t\" }}{{ if true }}{{ with secret \"a\" }}{{ end }}{{ end }}{{ end }}{{ plugin \"x\" | key }}"
 		}`), []string{refusedTemplate("data")[0], refusedTemplate("data")[0], refusedTemplate("data")[0]}},
 		"template that can't be read": {task("template {\ndestination = \"local/x\"\ndata = \"{{ if }}\"\n}"),
 			[]string{`warning group "g" > task "t" > template "local/x": template data`}},

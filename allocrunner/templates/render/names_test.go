@@ -21,7 +21,8 @@ func theirFunctions(t *testing.T) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	parsed, err := parser.ParseFile(token.NewFileSet(), filepath.Join(strings.TrimSpace(string(dir)), "template.go"), nil, 0)
+	source := filepath.Join(strings.TrimSpace(string(dir)), "template.go")
+	parsed, err := parser.ParseFile(token.NewFileSet(), source, nil, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

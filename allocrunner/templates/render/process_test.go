@@ -61,7 +61,7 @@ func TestHostileTemplates(t *testing.T) {
 			"may render 16 MiB together"},
 		{"an endless loop", `{{ range loop 9000000000000000000 }}{{ end }}`, "seconds of processor time"},
 		{"a long text", `{{ $s := sprig_repeat 9000000000 "x" }}`, "MiB of memory"},
-		{"many long texts", `{{ range $i := loop 1000 }}{{ scratch.MapSet "m" (print $i) (sprig_repeat 9000000 "x") }}{{ end }}`,
+		{"many long texts", `{{ range loop 1000 }}{{ scratch.MapSet "m" (print .) (sprig_repeat 9000000 "x") }}{{ end }}`,
 			"MiB of memory"},
 		{"a template that calls itself", `{{ define "t" }}{{ template "t" }}{{ end }}{{ template "t" }}`,
 			"maximum template depth|MiB of stack"},
@@ -93,7 +93,8 @@ func TestHostileTemplates(t *testing.T) {
 	}
 }
 
-// TestErrorsHoldNoValues: neither the values of variables nor parts of them are in errors, but texts of the template are.
+// TestErrorsHoldNoValues: neither the values of variables nor parts of them are in errors, but texts of the template
+// are.
 func TestErrorsHoldNoValues(t *testing.T) {
 	for _, tc := range []struct{ text, without, with string }{
 		{`{{ with nomadVar "nomad/jobs/web" }}{{ .user.Value | parseInt }}{{ end }}`, "admin", "parseInt"},

@@ -39,7 +39,8 @@ func boundedLogs(w base.Environment) (stdout, stderr io.Writer) {
 }
 
 // detach runs the allocation in a background process, and prints its ID when its tasks have started, or wait for what a
-// template reads, or when one of them has failed to start. That is an error, but the allocation continues under its restart policy.
+// template reads, or when one of them has failed to start. That is an error, but the allocation continues under its
+// restart policy.
 func (r *request) detach(ctx context.Context, cmd *cobra.Command) error {
 	if err := r.makeDir(); err != nil {
 		return err
@@ -107,8 +108,8 @@ func (e *startError) Error() string {
 		goesOn)
 }
 
-// tasksStarted reports whether every main task of an allocation has started, or waits for what a template reads. Errors: *startError for the first task,
-// main or not, that has failed to start.
+// tasksStarted reports whether every main task of an allocation has started, or waits for what a template reads. Errors:
+// *startError for the first task, main or not, that has failed to start.
 func tasksStarted(alloc *api.Allocation) (bool, error) {
 	all := true
 	for _, task := range alloc.GetTaskGroup().Tasks {
