@@ -111,7 +111,8 @@ var meant = map[string]string{
 	"cmd": "command", "exec": "command", "executable": "command", "program": "command", "binary": "command",
 	"path": "command", "entrypoint": "command", "run": "command", "commands": "command",
 	"arguments": "args", "arg": "args", "argv": "args",
-	"workdir": "work_dir", "working_dir": "work_dir", "working_directory": "work_dir", "cwd": "work_dir", "dir": "work_dir",
+	"workdir": "work_dir", "working_dir": "work_dir", "working_directory": "work_dir",
+	"cwd": "work_dir", "dir": "work_dir",
 }
 
 // errUnknown says what to write in place of a key.

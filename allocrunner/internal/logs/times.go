@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The times of a log file are in a file of their own beside it, so that the log stays as the task wrote it. That file is
-// a list of records, each two signed varints: the offset in the log, and the time in milliseconds since 1970, both less
-// those of the record before. What the log has from an offset on was read from the task at that time, until the next
-// record's. A millisecond has at most one record, so a line costs about three bytes, and a busy stream 3 KB a second.
+// The times of a log file are in a file of their own beside it, so that the log stays as the task wrote it. That file
+// is a list of records, each two signed varints: the offset in the log, and the time in milliseconds since 1970, both
+// less those of the record before. What the log has from an offset on was read from the task at that time, until the
+// next record's. A millisecond has at most one record, so a line costs about three bytes, a busy stream 3 KB a second.
 
 // TimesName returns the name of the file with the times of a log file.
 func TimesName(file string) string { return "." + file + ".times" }

@@ -18,7 +18,8 @@ type Change struct {
 	Path string // `group "web" > task "server" > kill_timeout`, or `job > priority`
 	// The running allocation can apply it; otherwise it is destructive and needs a new allocation or new processes.
 	InPlace bool
-	// Task is the task of which a new process alone would do; empty for a change in place, and for one that needs more.
+	// Task is the task of which a new process alone would do. It is empty for a change in place, and for one that needs
+	// more.
 	Task string
 	Text string // what changes from what to what, and what that means; never a value that may be secret
 }
@@ -30,8 +31,8 @@ func (c Change) RestartSuffices(alloc *api.Allocation) bool {
 	return c.Task != "" && (state == nil || state.State != "dead")
 }
 
-// RestartAnnotation begins the annotation that a plan has for a change whose RestartSuffices. The task's name follows in
-// quotes.
+// RestartAnnotation begins the annotation that a plan has for a change whose RestartSuffices. The task's name follows
+// in quotes.
 const RestartAnnotation = "with restart=true forces restart of task "
 
 // ByRestarts returns the tasks that the running allocation restarts to apply the changes, in their order. It returns

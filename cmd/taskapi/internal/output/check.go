@@ -16,8 +16,8 @@ func CheckName(c api.AllocCheckStatus) string {
 	return c.Check
 }
 
-// CheckOutput returns a check's output for people. A page for browsers is only described, as "404 Not Found, 469 bytes of
-// text/html".
+// CheckOutput returns a check's output for people. A page for browsers is only described, as "404 Not Found, 469 bytes
+// of text/html".
 func CheckOutput(c api.AllocCheckStatus) string {
 	text := strings.TrimSpace(c.Output)
 	kind, _, _ := strings.Cut(http.DetectContentType([]byte(text)), ";")

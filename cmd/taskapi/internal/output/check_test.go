@@ -16,7 +16,8 @@ func TestChecksForPeople(t *testing.T) {
 	}{
 		{api.AllocCheckStatus{Check: `service: "web" check`, Service: "web", Output: "nomad: http ok\n"}, "web check",
 			"nomad: http ok"},
-		{api.AllocCheckStatus{Check: `service: "web" check`, Service: "db", Output: "a < b"}, `service: "web" check`, "a < b"},
+		{api.AllocCheckStatus{Check: `service: "web" check`, Service: "db", Output: "a < b"}, `service: "web" check`,
+			"a < b"},
 		{api.AllocCheckStatus{Check: "up", Service: "web", StatusCode: 404, Output: page}, "up",
 			"404 Not Found, 34 bytes of text/html"},
 		{api.AllocCheckStatus{Check: "up", Output: page}, "up", "34 bytes of text/html"},

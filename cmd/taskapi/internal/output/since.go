@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-var errSince = errors.New("give a duration such as 90s, 10m, 2h or 3d, or a time such as 15:04, 15:04:05, 2006-01-02, " +
-	`"2006-01-02 15:04:05" or 2006-01-02T15:04:05Z`)
+var errSince = errors.New("give a duration such as 90s, 10m, 2h or 3d, or a time such as 15:04, 15:04:05, " +
+	`2006-01-02, "2006-01-02 15:04:05" or 2006-01-02T15:04:05Z`)
 
 // ParseSince reads a time in the past: a duration before now, or a date, a time of day or both, in now's zone unless it
 // names another. A time of day is the latest that is not after now.
