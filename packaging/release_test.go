@@ -156,7 +156,8 @@ func testImage(t *testing.T, archive string) {
 			if out := in(as(lines[0], "")); !strings.Contains(out, "taskapi:"+version) {
 				t.Errorf("loaded: %s", out)
 			}
-			id := in(as(lines[1], "--detach --network none"))
+			// Without limits, podman wants more open files than this machine may allow.
+			id := in(as(lines[1], "--detach --network none --ulimit nofile=1024:1024 --ulimit nproc=1024:1024"))
 			t.Cleanup(func() { _, _ = exec.Command("sh", "-c", command+" rm -f "+id).CombinedOutput() })
 			pid := in(command + " inspect --format '{{.State.Pid}}' " + id)
 			until(t, "the task runs", func() bool {
