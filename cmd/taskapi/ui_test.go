@@ -443,7 +443,8 @@ func TestUIAddress(t *testing.T) {
 		free := strings.Replace(squatter.Addr().String(), "[::1]", "127.0.0.1", 1)
 		other := startUI(t, &running{t: t}, "--data-dir", dir)
 		var stderr syncBuffer
-		code := cli.Run(t.Context(), []string{"ui", "--data-dir", dir, "--listen", free}, testEnvironment(io.Discard, &stderr))
+		args := []string{"ui", "--data-dir", dir, "--listen", free}
+		code := cli.Run(t.Context(), args, testEnvironment(io.Discard, &stderr))
 		if code != 2 || !strings.Contains(stderr.String(), "[::1]:") {
 			t.Errorf("where another user's server is at the other address: %d %s", code, stderr.String())
 		}

@@ -21,8 +21,7 @@ const (
 	tailBytes  = 16 << 10 // of all streams together, which are shown at first
 	framePause = 200 * time.Millisecond
 	fullFrame  = 32 << 10
-	maxBehind  = 20               // full frames in a row after which a reader skips to the end: it can't keep up
-	beatTime   = 15 * time.Second // between two signs of life, which find a browser that has gone
+	maxBehind  = 20 // full frames in a row after which a reader skips to the end: it can't keep up
 )
 
 var errBehind = errors.New("output is missing here: it came faster than it can be shown")
@@ -72,12 +71,13 @@ func copyLines(ctx context.Context, files interfaces.Files, s follow.TaskStream,
 		if behind++; len(f.Data) < fullFrame {
 			behind = 0
 		}
-		if err := split.Add(f.Data); err != nil || behind > maxBehind {
-			return errors.Join(err, errBehind)
+		if behind > maxBehind {
+			return errBehind
 		}
+		err := split.Add(f.Data)
 		to(lines)
 		lines = nil
-		return nil
+		return err
 	})
 	err = errors.Join(err, split.End())
 	to(lines)
@@ -109,7 +109,7 @@ func (s *Server) follow(w http.ResponseWriter, r *http.Request, t base.Target) {
 			cancel()
 		}
 	}
-	send()
+	send() // the browser knows by the head of the answer that it is connected
 	streams, span := streamsOf(t)
 	span.Follow, span.Await = true, true
 	for _, stream := range streams {
@@ -124,11 +124,5 @@ func (s *Server) follow(w http.ResponseWriter, r *http.Request, t base.Target) {
 			}
 		})
 	}
-	for ctx.Err() == nil {
-		select {
-		case <-time.After(beatTime):
-			send()
-		case <-ctx.Done():
-		}
-	}
+	<-ctx.Done()
 }

@@ -1,7 +1,6 @@
 package ui
 
 import (
-	"bufio"
 	"encoding/binary"
 	"fmt"
 	"net"
@@ -18,28 +17,20 @@ import (
 func mayConnect(r *http.Request, users []int) bool {
 	client, err := netip.ParseAddrPort(r.RemoteAddr)
 	server, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
-	for range 2 {
-		if err != nil || !ok {
-			return false
-		}
-		if uid, found := ownerOf(client, server.AddrPort()); !found || uid != 0 && !slices.Contains(users, uid) {
-			return false
-		}
+	may := func() bool {
+		uid, found := ownerOf(client, server.AddrPort())
+		return found && (uid == 0 || slices.Contains(users, uid))
 	}
-	return true
+	return err == nil && ok && may() && may()
 }
 
 // ownerOf returns the user whose process holds the client's end of a connection within this machine.
 func ownerOf(client, server netip.AddrPort) (uid int, found bool) {
 	for _, table := range []string{"tcp", "tcp6"} { // a client's socket for IPv6 can have an address of IPv4
-		file, err := os.Open("/proc/self/net/" + table)
-		if err != nil { // a machine without IPv6
-			continue
-		}
-		defer file.Close()
+		text, _ := os.ReadFile("/proc/self/net/" + table) // empty without IPv6
 		ends := entry(client, table) + " " + entry(server, table)
-		for lines := bufio.NewScanner(file); lines.Scan(); {
-			words := strings.Fields(lines.Text()) // number, local, remote, state, queues, timer, retries, uid, timeout, inode
+		for line := range strings.Lines(string(text)) {
+			words := strings.Fields(line) // number, local, remote, state, queues, timer, retries, uid, timeout, inode
 			if len(words) > 9 && words[9] != "0" && words[1]+" "+words[2] == ends {
 				uid, err := strconv.Atoi(words[7])
 				return uid, err == nil

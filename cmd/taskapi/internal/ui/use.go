@@ -11,10 +11,7 @@ import (
 )
 
 // A chart is chartTime wide, and a unit of its width is a second.
-const (
-	chartTime   = 2 * time.Minute
-	chartHeight = 32
-)
+const chartTime, chartHeight = 2 * time.Minute, 32
 
 // use is what an allocation, under the name "", and its tasks used at a moment: CPU in percent of one core, and memory
 // in bytes.

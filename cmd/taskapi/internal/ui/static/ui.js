@@ -1,6 +1,5 @@
 "use strict";
 // Without this script the pages can be read, and their buttons work. It refreshes what changes and follows the output.
-const every = 2000; // milliseconds between two refreshes
 const most = 1000; // lines of output that are kept
 const find = (id) => document.getElementById(id);
 
@@ -50,5 +49,5 @@ function follow() {
 }
 if (output) output.scrollTop = output.scrollHeight;
 document.addEventListener("visibilitychange", () => { refresh(); follow(); });
-setInterval(refresh, every);
+setInterval(refresh, 2000); // milliseconds
 follow();
