@@ -102,6 +102,11 @@ func TestErrorsHoldNoValues(t *testing.T) {
 		{`{{ with nomadVar "nomad/jobs/web" }}{{ .user.Value | sprig_fail }}{{ end }}`, "admin", "sprig_fail"},
 		{`{{ with nomadVar "nomad/jobs/web" }}{{ .password.Value | parseBool }}{{ end }}`, "w<>", "parseBool"},
 		{`{{ env "GREETING" | parseBool }}`, "hello", "parseBool"},
+		{`{{ env "GREETING" | sprig_fail }}`, "hello", "sprig_fail"},
+		{`{{ env "GREETING" | printf "%.3s" | sprig_fail }}`, "hel", "sprig_fail"},
+		{`{{ define "t" }}{{ env "GREETING" | printf "%.3s" | sprig_fail }}{{ end }}{{ executeTemplate "t" }}`, "hel",
+			"sprig_fail"},
+		{`{{ sprig_fail "not like this" }}`, "[redacted]", "not like this"},
 		{`{{ "hello" | parseBool }}`, "[redacted]", "hello"},
 		{`{{ with nomadVar "nomad/jobs/web" }}{{ .yaml.Value | printf "%s: [" | parseYAML }}{{ end }}`, "1.5", "yaml"},
 	} {

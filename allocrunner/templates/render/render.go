@@ -222,23 +222,34 @@ const redacted = "[redacted]"
 // many words.
 const shortSecret = 4
 
-// redact removes from the words of an error what may come from a variable, a file or the environment: the values of
-// variables, and what a function has quoted that is not in the template.
+// redact removes from the words of an error what may come from a variable, a file or the environment: their values, and
+// what a function has quoted, or was told to fail with, that is not in the template.
 func (e *execution) redact(words string) string {
 	var values []string
-	for _, answer := range e.known {
-		if answer.Variable == nil {
-			continue
+	add := func(v string) {
+		if len(v) >= shortSecret && !strings.Contains(e.template.Text, v) {
+			values = append(values, v)
 		}
-		for _, v := range answer.Variable.Items {
-			if len(v) >= shortSecret && !strings.Contains(e.template.Text, v) {
-				values = append(values, v)
+	}
+	for _, answer := range e.known {
+		add(answer.Text)
+		if answer.Variable != nil {
+			for _, v := range answer.Variable.Items {
+				add(v)
 			}
 		}
+	}
+	for _, entry := range e.request.Env {
+		_, v, _ := strings.Cut(entry, "=")
+		add(v)
 	}
 	slices.SortFunc(values, func(a, b string) int { return len(b) - len(a) }) // one may be part of another
 	for _, v := range values {
 		words = strings.ReplaceAll(words, v, redacted)
+	}
+	const fail = "error calling sprig_fail: " // any text follows
+	if before, message, fails := strings.Cut(words, fail); fails && !strings.Contains(e.template.Text, message) {
+		words = before + fail + redacted
 	}
 	before, cause, calling := strings.Cut(words, "error calling ")
 	if !calling {

@@ -72,10 +72,10 @@ Elsewhere, the last lines of a task's standard error stand under the event of it
 SIGINT (Ctrl-C) and SIGTERM stop the allocation gracefully (kill_signal, kill_timeout, shutdown_delay). A second one
 kills every task immediately. SIGUSR1 ends taskapi and leaves the tasks running.
 
-With --detach, run returns when the main tasks have started, and with --wait when the allocation is in that state. It
-prints the allocation's ID, and after ten seconds of waiting the checks that don't succeed. If a task fails to start,
-or the allocation can't reach the state any more, run says why and exits with 1. The allocation then goes on under its
-restart policy. Ctrl-C ends the waiting, not the allocation.
+With --detach, run returns when the main tasks have started, or wait for what a template reads, and with --wait when the
+allocation is in that state. It prints the allocation's ID, and after ten seconds of waiting the checks that don't
+succeed. If a task fails to start, or the allocation can't reach the state any more, run says why and exits with 1. The
+allocation then goes on under its restart policy. Ctrl-C ends the waiting, not the allocation.
 
 --json prints an object a line, with time, alloc, task, type, message and details. The types are those of Nomad's
 events. The allocation itself has Starting, Resuming, Attached, Updated, Replacing, Stopping, Killing, Leaving, Left,
