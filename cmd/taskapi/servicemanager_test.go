@@ -13,7 +13,8 @@ import (
 )
 
 // TestServiceManager starts taskapi as systemd starts a unit of Type=notify with WatchdogSec=: it reports once that it
-// is ready, when the tasks run, its status, and signs of life. Tasks don't get the socket. A watchdog's time that is no number is an error, and nothing begins.
+// is ready, when the tasks run, its status, and signs of life. Tasks don't get the socket. A watchdog's time that is no
+// number is an error, and nothing begins.
 func TestServiceManager(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
@@ -29,7 +30,8 @@ func TestServiceManager(t *testing.T) {
 		t.Fatal(err)
 	}
 	start := func(within string) taskapiProcess {
-		p := taskapiProcess{exec.Command(self, "run", "-data-dir", filepath.Join(dir, "data"), "-alloc-id", testAllocID, file),
+		p := taskapiProcess{exec.Command(self, "run", "-data-dir", filepath.Join(dir, "data"), "-alloc-id", testAllocID,
+			file),
 			new(syncBuffer)}
 		p.Env = append(os.Environ(), "TASKAPI_TEST_MAIN=1", "NOTIFY_SOCKET="+path, "WATCHDOG_USEC="+within)
 		p.Stdout, p.Stderr, p.WaitDelay = p.out, p.out, deadline

@@ -169,9 +169,9 @@ var controllers = []string{"memory", "cpu"}
 // topSlice is where the tasks' cgroups of root are if they can't be in this program's own one.
 const topSlice = "taskapi.slice"
 
-// home returns the directory of version 2 in which the tasks' cgroups are made, with the controllers on that limits need
-// if that can be; else our own. Where processes are in a cgroup, the kernel turns no controller on for those below it
-// (cgroups(7), "no internal processes").
+// home returns the directory of version 2 in which the tasks' cgroups are made, with the controllers on that limits
+// need if that can be; else our own. Where processes are in a cgroup, the kernel turns no controller on for those below
+// it (cgroups(7), "no internal processes").
 func home(own string) string {
 	dir := place(own)
 	if dir == "" || turnOn(dir) != nil {

@@ -100,8 +100,8 @@ type Place struct {
 }
 
 // Start has fork make the root process in a place. fork is called again without a cgroup if the kernel does not allow
-// that, and has the process lead a session of its own. If Start fails, only Remove may be called. No other process can be
-// started or reaped meanwhile.
+// that, and has the process lead a session of its own. If Start fails, only Remove may be called. No other process can
+// be started or reaped meanwhile.
 func (t *Tree) Start(fork func(Place) (*os.Process, error)) (*os.Process, error) {
 	// This program inherits orphans then. Before Linux 5.4, PID 1 does.
 	_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

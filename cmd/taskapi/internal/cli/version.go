@@ -45,7 +45,8 @@ func versionCommand(w base.Environment) *cobra.Command {
 
 // versionOf returns the version, with the build information of the Go toolchain.
 func versionOf(w base.Environment, read func() (*debug.BuildInfo, bool)) versionInfo {
-	info := versionInfo{Version: w.Version, Nomad: taskenv.NomadVersion, Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH}
+	info := versionInfo{Version: w.Version, Nomad: taskenv.NomadVersion, Go: runtime.Version(), OS: runtime.GOOS,
+		Arch: runtime.GOARCH}
 	build, ok := read()
 	if !ok {
 		return info

@@ -8,7 +8,8 @@ import (
 	"taskapi/cmd/taskapi/internal/cli/base"
 )
 
-// TestVersionNamesTheCommit, and the version of Nomad: the commit as the toolchain has noted it, and does without where it has not.
+// TestVersionNamesTheCommit, and the version of Nomad: the commit as the toolchain has noted it, and does without where
+// it has not.
 func TestVersionNamesTheCommit(t *testing.T) {
 	for modified, want := range map[string]string{
 		"true":  "taskapi 1.2.3 (commit 0123456789ab-dirty, Nomad API 2.0.6, go",

@@ -108,8 +108,8 @@ func (e *startError) Error() string {
 		goesOn)
 }
 
-// tasksStarted reports whether every main task of an allocation has started, or waits for what a template reads. Errors:
-// *startError for the first task, main or not, that has failed to start.
+// tasksStarted reports whether every main task of an allocation has started, or waits for what a template reads.
+// Errors: *startError for the first task, main or not, that has failed to start.
 func tasksStarted(alloc *api.Allocation) (bool, error) {
 	all := true
 	for _, task := range alloc.GetTaskGroup().Tasks {
