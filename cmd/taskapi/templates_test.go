@@ -130,3 +130,55 @@ func mustSelf(t *testing.T) string {
 	must(t, err)
 	return self
 }
+
+// isolatedTemplates has a task that makes the source of another's template, which has a user of its own.
+const isolatedTemplates = `
+job "isolated" {
+  type = "batch"
+  group "g" {
+    restart {
+      attempts = 0
+      mode     = "fail"
+    }
+    task "source" {
+      driver = "raw_exec"
+      lifecycle { hook = "prestart" }
+      config {
+        command = "/bin/sh"
+        args    = ["-c", "echo '{{ env \"NOMAD_TASK_NAME\" }}' > ../alloc/data/x; chmod MODE ../alloc/data/x"]
+      }
+    }
+    task "main" {
+      driver = "raw_exec"
+      config {
+        command = "/bin/sh"
+        args    = ["-c", "test \"$(cat local/x)\" = main && test \"$(stat -c %u local/x)\" = $(id -u)"]
+      }
+      template {
+        source      = "../alloc/data/x"
+        destination = "local/x"
+        perms       = "0600"
+      }
+    }
+  }
+}
+`
+
+// TestTemplatesOfIsolatedUsers: a template's file belongs to the task's user, and its source is read with that user's
+// rights.
+func TestTemplatesOfIsolatedUsers(t *testing.T) {
+	t.Parallel()
+	if os.Getuid() != 0 {
+		t.Skip("only root can give tasks users of their own")
+	}
+	for mode, want := range map[string]string{"0644": "", "0600": "permission denied"} {
+		job := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), strings.ReplaceAll(isolatedTemplates, "MODE", mode))
+		dir := shortDir(t)
+		must(t, os.Chmod(dir, 0o711)) // tasks of other users pass through
+		p := startCommand(t, mustSelf(t), "run", "--isolate-users", "-data-dir", dir, job)
+		err := p.Wait()
+		if (err == nil) != (want == "") || !strings.Contains(p.out.String(), want) {
+			t.Errorf("%s: %v\n%s", mode, err, p.out)
+		}
+	}
+}

@@ -43,12 +43,12 @@ func (f files) withRights(do func(own func(func())) error) error {
 // ReadFile returns the content of a regular file of at most as many bytes below a directory, with the rights of a user.
 // Links are followed as long as they stay below the directory. Errors: those of the system, ErrTooLarge.
 func ReadFile(dir, path string, most int64, reader interfaces.Reader) (content []byte, err error) {
+	root, err := os.OpenRoot(dir) // the way to it may be closed to the user
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
 	err = files{reader: &reader}.withRights(func(func(func())) error {
-		root, err := os.OpenRoot(dir)
-		if err != nil {
-			return err
-		}
-		defer root.Close()
 		f, err := root.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO must not block
 		if err != nil {
 			return err
