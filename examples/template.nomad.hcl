@@ -1,8 +1,8 @@
 # A task whose configuration is rendered from a variable and a service, and rendered again when they change:
 #
 #   taskapi run -d examples/template.nomad.hcl
-#   taskapi var put nomad/jobs/template colour=blue    # the task starts now, and waits for that before
-#   taskapi var put nomad/jobs/template colour=green   # the task gets a SIGHUP, and reads its file again
+#   taskapi var put nomad/jobs/template colour=blue            # the task starts now, and waits for that before
+#   taskapi var put -force nomad/jobs/template colour=green    # the task gets a SIGHUP, and reads its file again
 #   taskapi logs
 job "template" {
   type = "service"
