@@ -52,12 +52,16 @@ func (Driver) Validate(config map[string]any) error {
 	return err
 }
 
-// Missing looks for the task's program.
+// Missing looks for the task's program. Arguments don't matter for that, and may refer to what is known at the start.
 func (Driver) Missing(task drivers.Task) string {
-	c, err := evaluate(task)
+	t := *task.Task
+	t.Config = maps.Clone(t.Config)
+	maps.DeleteFunc(t.Config, func(key string, _ any) bool { return key != "command" && key != "denied_envvars" })
+	c, err := evaluate(drivers.Task{Task: &t, User: task.User, Env: task.Env})
 	if err != nil { // Validate says what is wrong, or it is known at the start only
 		return ""
 	}
+	_ = texts(task.Task.Config["args"], &c.Args) // as they are written, for the hint; Validate refuses others
 	env := c.scrub(task.Env.List())
 	missing := drivers.Missing(c.Command, env)
 	if missing == "" {
