@@ -100,8 +100,8 @@ func (r *reviewer) functions(t *api.Template) {
 	tree.Mode = parse.SkipFuncCheck
 	trees := map[string]*parse.Tree{}
 	if _, err := tree.Parse(text, left, right, trees); err != nil {
-		r.add(Warning, "template data", "%s: the task fails when the template is rendered",
-			strings.TrimPrefix(err.Error(), "template: "))
+		r.add(Warning, "template data", "line %s: the task fails when the template is rendered",
+			strings.TrimPrefix(err.Error(), "template: :"))
 		return
 	}
 	named := map[string]bool{}

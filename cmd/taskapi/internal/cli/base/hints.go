@@ -52,7 +52,7 @@ var Hints = []struct{ Words, Hint string }{
 	{"dispatch periodic", "a job runs once, when 'taskapi run JOBFILE' starts it: let cron or a systemd timer do that"},
 	{"init example", "begin with examples/hello.nomad.hcl, or with 'taskapi dev -- COMMAND', which needs no job file"},
 	{"lint check fmt vet", "'taskapi validate JOBFILE' says what would run here"},
-	{"get list show describe inspect info job alloc allocation allocs jobs pods containers container", toShow},
+	{"stat get list show describe inspect info job alloc allocation allocs jobs pods containers container", toShow},
 	{"stats processes", "did you mean \"ps\"?"},
 	{"log tail output", "did you mean \"logs\"?"},
 	{"monitor watch journal get,events get,event get,ev", "'taskapi events' prints what has happened to an allocation, " +

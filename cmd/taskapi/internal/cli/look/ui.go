@@ -48,8 +48,8 @@ root and of this user can connect (with sudo, also of the user who called it).`,
 			defer release()
 			server := ui.New(ctx, c)
 			link := server.Link()
-			if err := w.Printf("a page for this user is at %s; open it within a minute, Enter prints another link:\n%s\n",
-				c.Listeners[0].URL(), link); err != nil {
+			if err := w.Printf("open this link within a minute; Enter prints another one, Ctrl-C ends the page:\n%s\n",
+				link); err != nil {
 				return err
 			}
 			if !noOpen && os.Geteuid() != 0 && w.Getenv("DISPLAY")+w.Getenv("WAYLAND_DISPLAY") != "" {
