@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -54,11 +55,12 @@ func TestRelease(t *testing.T) {
 		for _, want := range []string{"/usr/bin/taskapi", "/usr/share/man/man1/taskapi.1.gz", "/etc/taskapi/taskapi.hcl",
 			"/usr/lib/systemd/system/taskapi@.service", "/usr/lib/sysusers.d/taskapi.conf", "/etc/logrotate.d/taskapi",
 			"/usr/share/bash-completion/completions/taskapi", "/usr/share/zsh/vendor-completions/_taskapi",
-			"/usr/share/fish/vendor_completions.d/taskapi.fish", "/usr/share/doc/taskapi/install.md"} {
+			"/usr/share/fish/vendor_completions.d/taskapi.fish", "/usr/share/doc/taskapi/README.md"} {
 			if !slices.Contains(deb, want) {
 				t.Errorf("the .deb has no %s", want)
 			}
 		}
+		checkLinks(t, filepath.Join(out, "taskapi_"+version+"-1_amd64.deb"))
 		if _, err := exec.LookPath("rpm"); err != nil {
 			t.Skip(err)
 		}
@@ -229,4 +231,31 @@ func docker(t *testing.T, dir string) string {
 		return exec.Command("sh", "-c", command+" version").Run() == nil
 	})
 	return command
+}
+
+// checkLinks: a link of a document in the package leads to a file of the package, unless it is for those who change
+// taskapi.
+func checkLinks(t *testing.T, deb string) {
+	t.Helper()
+	dir := t.TempDir()
+	run(t, "dpkg-deb", "--extract", deb, dir)
+	dir = filepath.Join(dir, "usr/share/doc/taskapi")
+	documents, err := filepath.Glob(filepath.Join(dir, "docs", "*.md"))
+	if err != nil || len(documents) == 0 {
+		t.Fatalf("no documents: %v", err)
+	}
+	link := regexp.MustCompile(`\]\(([^)#:]+)(#[^)]*)?\)`)
+	for _, document := range append(documents, filepath.Join(dir, "README.md"), filepath.Join(dir, "examples/README.md")) {
+		text, err := os.ReadFile(document)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, found := range link.FindAllStringSubmatch(string(text), -1) {
+			to, err := filepath.Rel(dir, filepath.Join(filepath.Dir(document), found[1]))
+			if _, missing := os.Stat(filepath.Join(dir, to)); err == nil && missing != nil && to != "LICENSE" &&
+				to != "CONTRIBUTING.md" && !strings.HasPrefix(to, "packaging/") {
+				t.Errorf("%s of the .deb leads to %s, which is not there", filepath.Base(document), found[1])
+			}
+		}
+	}
 }

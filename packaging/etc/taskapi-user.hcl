@@ -1,4 +1,4 @@
-# How taskapi works in the units taskapi-user@NAME; /usr/share/doc/taskapi/settings.md lists the settings.
+# How taskapi works in the units taskapi-user@NAME; /usr/share/doc/taskapi/docs/settings.md lists the settings.
 
 # audit {
 #   path = "/var/log/taskapi-user/audit.log"

@@ -1,4 +1,4 @@
-# How taskapi works on this machine, for root; /usr/share/doc/taskapi/settings.md lists the settings.
+# How taskapi works on this machine, for root; /usr/share/doc/taskapi/docs/settings.md lists the settings.
 # `taskapi config` checks this file and prints each setting with its value.
 
 # Each task runs as a user of its own, so that none can read another's token or root's.
