@@ -73,9 +73,10 @@ SIGINT (Ctrl-C) and SIGTERM stop the allocation gracefully (kill_signal, kill_ti
 kills every task immediately. SIGUSR1 ends taskapi and leaves the tasks running.
 
 With --detach, run returns when the main tasks have started, or wait for what a template reads, and with --wait when the
-allocation is in that state. It prints the allocation's ID, and after ten seconds of waiting the checks that don't
-succeed. If a task fails to start, or the allocation can't reach the state any more, run says why and exits with 1. The
-allocation then goes on under its restart policy. Ctrl-C ends the waiting, not the allocation.
+allocation is in that state. It is healthy when its tasks have run and its checks have succeeded for min_healthy_time of
+the group's update block, by default ten seconds. run prints the allocation's ID, and after ten seconds of waiting the
+checks that don't succeed. If a task fails to start, or the allocation can't reach the state any more, run says why and
+exits with 1. The allocation then goes on under its restart policy. Ctrl-C ends the waiting, not the allocation.
 
 --json prints an object a line, with time, alloc, task, type, message and details. The types are those of Nomad's
 events. The allocation itself has Starting, Resuming, Attached, Updated, Replacing, Stopping, Killing, Leaving, Left,

@@ -33,8 +33,9 @@ func PS(w base.Environment) *cobra.Command {
 		Short: "List the processes of tasks, with their CPU and memory",
 		Long: `Lists the tasks of an allocation and the processes of each. Without ALLOC, it lists all that run.
 
-CPU is in percent of one core, memory is resident memory. CPU is measured since the last request if that is less than
-half a minute ago, or else for a fifth of a second. Of an ended allocation, ps lists the tasks as they ended.
+CPU is in percent of one core, memory is resident memory, with the pages of programs and libraries: it is more than what
+top and status show. CPU is measured since the last request if that is less than half a minute ago, or else for a fifth
+of a second. Of an ended allocation, ps lists the tasks as they ended.
 
 ` + base.AllocNames + ` If a name is both an allocation's and a task's, give ALLOC
 and TASK.
