@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/hashicorp/nomad/api"
@@ -97,7 +98,8 @@ func limitsOf(res *api.Resources) (l proctree.Limits) {
 	if res == nil {
 		return l
 	}
-	memory, most := int64(ptr.Deref(res.MemoryMB))<<20, int64(ptr.Deref(res.MemoryMaxMB))<<20
+	mebibytes := func(n *int) int64 { return int64(min(ptr.Deref(n), math.MaxInt64>>20)) << 20 } // a shift would wrap around
+	memory, most := mebibytes(res.MemoryMB), mebibytes(res.MemoryMaxMB)
 	switch {
 	case most == 0:
 		l.Memory = memory
