@@ -110,6 +110,9 @@ func (p place) holds(dir interfaces.TaskDir, content []byte) bool {
 		return false
 	}
 	defer f.Close()
+	if info, err = f.Stat(); err != nil || !info.Mode().IsRegular() { // the task may have put a pipe there since
+		return false
+	}
 	there, err := io.ReadAll(io.LimitReader(f, int64(len(content))+1))
 	return err == nil && string(there) == string(content)
 }

@@ -1,0 +1,56 @@
+package templates
+
+import (
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"taskapi/allocrunner/interfaces"
+)
+
+// TestHoldsWaitsForNoPipe: a task that exchanges its file for a pipe, again and again, keeps nobody waiting.
+func TestHoldsWaitsForNoPipe(t *testing.T) {
+	dir := t.TempDir()
+	file, pipe := filepath.Join(dir, "file"), filepath.Join(dir, "pipe")
+	if err := os.WriteFile(file, []byte("text"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	writer, err := os.OpenFile(pipe, os.O_RDWR, 0) // a reader of the pipe waits for text
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer writer.Close()
+	var exchanging sync.WaitGroup
+	quit := make(chan struct{})
+	exchanging.Go(func() {
+		for {
+			select {
+			case <-quit:
+				return
+			default:
+				_ = unix.Renameat2(unix.AT_FDCWD, file, unix.AT_FDCWD, pipe, unix.RENAME_EXCHANGE)
+			}
+		}
+	})
+	defer exchanging.Wait()
+	defer close(quit)
+	looked := make(chan struct{})
+	go func() {
+		defer close(looked)
+		for range 5000 {
+			place{path: "file"}.holds(interfaces.TaskDir{Dir: dir}, []byte("text"))
+		}
+	}()
+	select {
+	case <-looked:
+	case <-time.After(2 * time.Minute):
+		t.Fatal("it waits for the pipe")
+	}
+}
