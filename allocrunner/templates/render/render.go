@@ -251,6 +251,11 @@ func (e *execution) redact(words string) string {
 	if before, message, fails := strings.Cut(words, fail); fails && !strings.Contains(e.template.Text, message) {
 		words = before + fail + redacted
 	}
+	for _, shows := range []string{"range can't iterate over ", "can't use "} { // a value follows
+		if before, value, found := strings.Cut(words, shows); found && !strings.Contains(e.template.Text, value) {
+			words = before + shows + redacted
+		}
+	}
 	before, cause, calling := strings.Cut(words, "error calling ")
 	if !calling {
 		return words
