@@ -368,6 +368,7 @@ func (m *manager) render(ctx context.Context, templates []*templateState) ([]ren
 		asked = append(asked, t.used...)
 	}
 	answered := map[render.Query]bool{}
+	left := render.MaxAnswers
 	for range maxRounds {
 		for _, q := range asked {
 			if answered[q] {
@@ -376,6 +377,10 @@ func (m *manager) render(ctx context.Context, templates []*templateState) ([]ren
 			answer, err := m.answer(ctx, q)
 			if err != nil {
 				return nil, err
+			}
+			if left -= answer.Size(); left < 0 {
+				return nil, &failure{fmt.Sprintf("Template failed: the templates of a task may read %d MiB together",
+					render.MaxAnswers>>20)}
 			}
 			answered[q] = true
 			req.Known = append(req.Known, render.Known{Query: q, Answer: answer})

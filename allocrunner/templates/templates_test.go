@@ -570,6 +570,20 @@ func TestFailures(t *testing.T) {
 	})
 }
 
+// TestReadsMuch: a file that a template reads by many names takes no more memory of this program than the bound.
+func TestReadsMuch(t *testing.T) {
+	t.Parallel()
+	s := newShared(t)
+	r := s.run("sleep 1000", template("local/big", `{{ sprig_repeat 15000000 "x" }}`, "noop"), template("local/x",
+		`{{ with nomadVar "v" }}{{ range split "," .names.Value }}{{ file (print (env "NOMAD_TASK_DIR") . "/big") }}`+
+			`{{ end }}{{ end }}`, "noop"))
+	r.until("written", func() bool { _, err := os.Stat(r.path("local/big")); return err == nil })
+	s.put("v", "names", ",/.,/./.,/././.")
+	if err := r.wait(r.result); err == nil || !strings.Contains(err.Error(), "may read 32 MiB together") {
+		t.Errorf("it ended with %v", err)
+	}
+}
+
 // TestStaysInside: links of the task lead neither a file that is written nor one that is read out of its directories.
 func TestStaysInside(t *testing.T) {
 	t.Parallel()

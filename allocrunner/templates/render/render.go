@@ -18,6 +18,8 @@ import (
 const (
 	// MaxOutput bounds the output of all templates together, in bytes.
 	MaxOutput = 16 << 20
+	// MaxAnswers bounds what the templates read together, in bytes. The caller of a Session holds it in memory.
+	MaxAnswers = 32 << 20
 	// maxMemory bounds the memory that the process may write to. Go takes some 100 MB of it for a few megabytes.
 	maxMemory = 512 << 20
 	// maxStack bounds the stack of a template that calls itself.
@@ -117,6 +119,27 @@ type Answer struct {
 	Service  []*NomadService         `json:",omitempty"`
 	Services []*NomadServicesSnippet `json:",omitempty"`
 	Text     string                  `json:",omitempty"` // of a file
+}
+
+// Size returns about how many bytes of memory an answer takes.
+func (a Answer) Size() int {
+	const each = 200 // of a registration or a variable, without its texts
+	size := len(a.Text) + each*(len(a.List)+len(a.Service)+len(a.Services))
+	if a.Variable != nil {
+		for key, value := range a.Variable.Items {
+			size += len(key) + len(value)
+		}
+	}
+	for _, m := range a.List {
+		size += len(m.Namespace) + len(m.Path)
+	}
+	for _, s := range a.Service {
+		size += len(s.ID) + len(s.Name) + len(s.Address) + len(s.JobID) + len(strings.Join(s.Tags, ""))
+	}
+	for _, s := range a.Services {
+		size += len(s.Name) + len(strings.Join(s.Tags, ""))
+	}
+	return size
 }
 
 // execution is one template that is being executed.
