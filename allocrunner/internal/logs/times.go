@@ -15,6 +15,10 @@ import (
 // is a list of records, each two signed varints: the offset in the log, and the time in milliseconds since 1970, both
 // less those of the record before. What the log has from an offset on was read from the task at that time, until the
 // next record's. A millisecond has at most one record, so a line costs about three bytes, a busy stream 3 KB a second.
+// A task can write there, too, so a reader stops at the first record that nobody has written here.
+
+// maxTimes is how long such a file gets: what a stream writes in six hours if it writes something every millisecond.
+const maxTimes = 64 << 20
 
 // TimesName returns the name of the file with the times of a log file.
 func TimesName(file string) string { return "." + file + ".times" }
@@ -46,7 +50,9 @@ func openTimes(dir *os.File, file string, size int64) *times {
 		read := NewTimes(t.file)
 		for read.next() {
 		}
-		t.last, t.size = read.ahead, read.whole
+		if read.ahead.offset <= size {
+			t.last, t.size = read.ahead, read.whole
+		}
 	}
 	if t.file.Truncate(t.size) != nil { // what follows is half a record
 		t.close()
@@ -57,7 +63,7 @@ func openTimes(dir *os.File, file string, size int64) *times {
 // note records that the log has from an offset on what was read now.
 func (t *times) note(offset int64, now time.Time) {
 	s := stamp{offset, now.UnixMilli()}
-	if t.file == nil || s.milli == t.last.milli {
+	if t.file == nil || s.milli == t.last.milli || t.size >= maxTimes {
 		return
 	}
 	record := binary.AppendVarint(nil, s.offset-t.last.offset)
@@ -105,6 +111,9 @@ func (t *Times) At(offset int64) (time.Time, bool) {
 
 // next goes on to the next record. It returns false when there is no whole one.
 func (t *Times) next() bool {
+	if t.whole >= maxTimes {
+		return false
+	}
 	s, n := t.decode()
 	if n == 0 {
 		read, err := t.file.ReadAt(t.space[:], t.whole)
@@ -120,14 +129,15 @@ func (t *Times) next() bool {
 	return true
 }
 
-// decode returns the first record of the data and its length; 0 without a whole one.
+// decode returns the first record of the data and its length; 0 without a whole one that may have been written here.
+// So the zeros of a file with a hole have no record, however long the file is.
 func (t *Times) decode() (s stamp, length int) {
 	offset, n := binary.Varint(t.data)
 	if n <= 0 {
 		return stamp{}, 0
 	}
 	milli, m := binary.Varint(t.data[n:])
-	if m <= 0 {
+	if m <= 0 || offset < 0 || milli == 0 {
 		return stamp{}, 0
 	}
 	return stamp{t.ahead.offset + offset, t.ahead.milli + milli}, n + m

@@ -1,6 +1,9 @@
 package logs_test
 
 import (
+	"bytes"
+	"encoding/binary"
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -72,6 +75,44 @@ func TestTimes(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestForgedTimes: times that a task has written are read in a short time, and those that follow are right.
+func TestForgedTimes(t *testing.T) {
+	for name, forge := range map[string]func(f *os.File) error{
+		"a long hole": func(f *os.File) error { return f.Truncate(1 << 40) },
+		"beyond the log": func(f *os.File) error {
+			_, err := f.Write(binary.AppendVarint(binary.AppendVarint(nil, 1<<40), 1))
+			return err
+		},
+		"backwards": func(f *os.File) error {
+			_, err := f.Write(bytes.Repeat([]byte{3, 4, 3, 4}, 1<<20)) // offsets two less, then the same
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				dir := t.TempDir()
+				r := open(t, config(dir, 2, 1<<20))
+				r.Write([]byte("0123456789"))
+				r.Close()
+				f, err := os.Create(timesPath(dir, "web.stdout.0"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := errors.Join(forge(f), f.Close()); err != nil {
+					t.Fatal(err)
+				}
+				r = open(t, config(dir, 2, 1<<20))
+				time.Sleep(time.Hour)
+				r.Write([]byte("0123456789"))
+				wantTimes(t, dir, "web.stdout.0", map[int64]time.Time{19: time.Now().Truncate(time.Millisecond)})
+				if info, err := os.Stat(timesPath(dir, "web.stdout.0")); err != nil || info.Size() > 100 {
+					t.Errorf("%v, %v", info, err)
+				}
+			})
+		})
+	}
 }
 
 // TestTimesInTheWay: what a task puts in the place of the times is not written, and costs no output.
