@@ -84,10 +84,18 @@ func (m *Model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	return m, tea.Batch(cmds...)
 }
 
+// settleTime is how long after a change of its size a terminal may still lose lines that were drawn: tmux, for one,
+// tells programs its sizes a quarter of a second late. Then everything is drawn once more.
+const settleTime = 400 * time.Millisecond
+
 func (m *Model) update(msg tea.Msg) tea.Cmd {
 	switch msg := msg.(type) {
 	case tea.WindowSizeMsg:
+		resized := m.width > 0
 		m.width, m.height = msg.Width, msg.Height
+		if resized {
+			return tea.Tick(settleTime, func(time.Time) tea.Msg { return tea.ClearScreen() })
+		}
 	case tea.KeyPressMsg:
 		m.key(msg)
 		return m.begun()
