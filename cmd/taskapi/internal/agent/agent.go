@@ -183,8 +183,10 @@ func (a *Agent) Run(ctx context.Context, alloc *api.Allocation) (bool, error) {
 	}
 	if m := a.cfg.Manager; m.Watchdog > 0 {
 		watched, release := context.WithCancel(context.Background())
+		var background sync.WaitGroup
+		defer background.Wait()
 		defer release()
-		go keepAlive(watched, m.Watchdog, a.answers, m.Send)
+		background.Go(func() { keepAlive(watched, m.Watchdog, a.answers, m.Send) })
 	}
 	var scrapes *scraper
 	if !a.cfg.NoAPI {
