@@ -46,7 +46,7 @@ func terminatedEvent(r interfaces.ExitResult) *api.TaskEvent {
 		message += fmt.Sprintf(", Signal: %d", r.Signal)
 	}
 	if r.OOMKilled && r.Err == "" {
-		r.Err = "out of memory: give the task more, or find what it is used for"
+		r.Err = "out of memory: give the task more in its resources block, or find what it is used for"
 	}
 	if r.Err != "" {
 		message += fmt.Sprintf(", Exit Message: %q", r.Err)

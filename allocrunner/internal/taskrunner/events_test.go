@@ -26,7 +26,8 @@ func TestEventsInNomadsWords(t *testing.T) {
 		{terminatedEvent(interfaces.ExitResult{}), "Terminated", "Exit Code: 0",
 			details{"exit_code": "0", "signal": "0", "oom_killed": "false"}},
 		{terminatedEvent(interfaces.ExitResult{ExitCode: 137, Signal: 9, OOMKilled: true}), "Terminated",
-			`Exit Code: 137, Signal: 9, Exit Message: "out of memory: give the task more, or find what it is used for"`,
+			`Exit Code: 137, Signal: 9, Exit Message: "out of memory: give the task more in its resources block, ` +
+				`or find what it is used for"`,
 			details{"exit_code": "137", "signal": "9", "oom_killed": "true"}},
 		{terminatedEvent(interfaces.ExitResult{ExitCode: -1, Err: "lost"}), "Terminated",
 			`Exit Code: -1, Exit Message: "lost"`,
