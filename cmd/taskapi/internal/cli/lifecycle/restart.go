@@ -85,7 +85,12 @@ func restart(ctx context.Context, t base.Target, w base.Environment, want api.Al
 	if t.Task == "" {
 		tasks = base.RunningTasks(before)
 	}
-	f.Until = func(now *api.Allocation) bool { // each has started since, or has ended for good
+	return awaitStarted(ctx, f, before, tasks)
+}
+
+// awaitStarted prints events until each of the tasks has started since before, or has ended for good.
+func awaitStarted(ctx context.Context, f *follow.Follower, before *api.Allocation, tasks []string) error {
+	f.Until = func(now *api.Allocation) bool {
 		return !slices.ContainsFunc(tasks, func(task string) bool {
 			was, is := before.TaskStates[task], now.TaskStates[task]
 			return was != nil && is != nil && is.State != "dead" &&
@@ -95,13 +100,13 @@ func restart(ctx context.Context, t base.Target, w base.Environment, want api.Al
 	alloc, err := f.Follow(ctx)
 	switch {
 	case errors.Is(err, context.Canceled):
-		return fmt.Errorf("%s is still being restarted; this command waits no longer", t)
+		return fmt.Errorf("%s is still being restarted; this command waits no longer", f.Target)
 	case err != nil:
 		return err
 	}
 	for _, task := range tasks {
 		if state := alloc.TaskStates[task]; state != nil && state.Failed {
-			return fmt.Errorf("task %q of allocation %s has failed", task, t.ID)
+			return fmt.Errorf("task %q of allocation %s has failed", task, f.Target.ID)
 		}
 	}
 	return nil

@@ -88,8 +88,7 @@ a flag is wrong, or a change is not allowed.`,
 	cmd.Flags().BoolVar(&u.replace, "replace", false,
 		"if the changes need new processes, stop the allocation gracefully and run it again")
 	cmd.Flags().StringVar(&u.only, "only", "", "change only this `TASK`")
-	cmd.Flags().BoolVarP(&u.detach, "detach", "d", false,
-		"if the allocation is run again, return when its stop has begun")
+	cmd.Flags().BoolVarP(&u.detach, "detach", "d", false, "don't wait until new processes run")
 	cmd.Flags().BoolVar(&u.json, "json", false, "print a JSON object about the changes")
 	flags.AddVars(cmd)
 	return cmd
@@ -206,9 +205,27 @@ func (u *updater) update(ctx context.Context, c *client.Client, before *api.Allo
 		return u.awaitReplaced(ctx, before)
 	}
 	if restarts {
+		if err := u.awaitRestarted(ctx, before, changes.Restarts, w); err != nil {
+			return err
+		}
 		return w.Printf("allocation %s runs the new version, with new processes of %s\n", u.ID, quoted(changes.Restarts))
 	}
 	return w.Printf("allocation %s runs the new version\n", u.ID)
+}
+
+// awaitRestarted prints the events of tasks that restart with a new version, and returns when they run. Ctrl-C ends only
+// the wait.
+func (u *updater) awaitRestarted(
+	ctx context.Context, before *api.Allocation, tasks []string, w base.Environment,
+) error {
+	if u.detach {
+		return nil
+	}
+	ctx, release := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
+	defer release()
+	f := &follow.Follower{Target: u.Target, Quiet: true, W: w}
+	f.Show(before)
+	return awaitStarted(ctx, f, before, tasks)
 }
 
 // awaitReplaced prints the events of an allocation that is being replaced, and returns when its successor runs. Ctrl-C
