@@ -1,6 +1,7 @@
 package templates
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -429,8 +430,12 @@ func (m *manager) write(templates []*templateState, results []render.Result) (wr
 			m.envs[slices.Index(m.templates, t)] = env
 			m.mu.Unlock()
 		}
+		var owner *interfaces.Owner
+		if !t.rendered && !m.req.Restored { // an earlier version of the job may have given the file to others
+			owner = cmp.Or(t.file.Owner, &interfaces.Owner{UID: m.req.User.UID, GID: m.req.User.GID})
+		}
 		t.rendered = true
-		if t.place.holds(m.req.Dir, r.Output) {
+		if t.place.holds(m.req.Dir, r.Output, owner, t.file.Mode) {
 			continue
 		}
 		file := t.file

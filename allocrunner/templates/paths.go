@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"syscall"
 
 	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sys/unix"
@@ -94,8 +95,9 @@ func readAs(req *interfaces.TaskPrestartRequest, p place) ([]byte, error) {
 		interfaces.Reader{UID: req.User.UID, GID: req.User.GID})
 }
 
-// holds reports whether a file has this content already. No link leads out of the directory.
-func (p place) holds(dir interfaces.TaskDir, content []byte) bool {
+// holds reports whether a file has this content already and, with an owner, the owner and the mode. No link leads out of
+// the directory.
+func (p place) holds(dir interfaces.TaskDir, content []byte, owner *interfaces.Owner, mode fs.FileMode) bool {
 	root, err := os.OpenRoot(p.top(dir))
 	if err != nil {
 		return false
@@ -111,6 +113,10 @@ func (p place) holds(dir interfaces.TaskDir, content []byte) bool {
 	}
 	defer f.Close()
 	if info, err = f.Stat(); err != nil || !info.Mode().IsRegular() { // the task may have put a pipe there since
+		return false
+	}
+	if st, ok := info.Sys().(*syscall.Stat_t); owner != nil &&
+		(!ok || info.Mode().Perm() != mode || st.Uid != owner.UID || st.Gid != owner.GID) {
 		return false
 	}
 	there, err := io.ReadAll(io.LimitReader(f, int64(len(content))+1))

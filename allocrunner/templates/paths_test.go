@@ -45,7 +45,7 @@ func TestHoldsWaitsForNoPipe(t *testing.T) {
 	go func() {
 		defer close(looked)
 		for range 5000 {
-			place{path: "file"}.holds(interfaces.TaskDir{Dir: dir}, []byte("text"))
+			place{path: "file"}.holds(interfaces.TaskDir{Dir: dir}, []byte("text"), nil, 0)
 		}
 	}()
 	select {

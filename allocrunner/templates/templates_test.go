@@ -570,6 +570,19 @@ func TestFailures(t *testing.T) {
 	})
 }
 
+// TestNewPerms: a start gives a file its mode, also when the content is there already.
+func TestNewPerms(t *testing.T) {
+	t.Parallel()
+	file := template("local/x", "text", "noop")
+	file.Perms = new("0600")
+	again := &api.RestartPolicy{Attempts: new(1), Interval: new(time.Hour), Delay: new(time.Duration(0)),
+		Mode: new("fail"), RenderTemplates: new(true)}
+	task := &api.Task{Name: "main", Driver: "raw_exec", Templates: []*api.Template{file}, RestartPolicy: again,
+		Config: map[string]any{"command": "/bin/sh", "args": []any{"-c",
+			`stat -c %a local/x >> local/saw; chmod 644 local/x; test $(wc -l < local/saw) = 2 && sleep 1000`}}}
+	newShared(t).runTask(task).untilFile("local/saw", "600\n600\n")
+}
+
 // TestReadsMuch: a file that a template reads by many names takes no more memory of this program than the bound.
 func TestReadsMuch(t *testing.T) {
 	t.Parallel()
