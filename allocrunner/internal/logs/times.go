@@ -20,6 +20,9 @@ import (
 // maxTimes is how long such a file gets: what a stream writes in six hours if it writes something every millisecond.
 const maxTimes = 64 << 20
 
+// lastMilli ends the year 9999: JSON has no later times.
+const lastMilli = 253402300799999
+
 // TimesName returns the name of the file with the times of a log file.
 func TimesName(file string) string { return "." + file + ".times" }
 
@@ -140,7 +143,11 @@ func (t *Times) decode() (s stamp, length int) {
 	if m <= 0 || offset < 0 || milli == 0 {
 		return stamp{}, 0
 	}
-	return stamp{t.ahead.offset + offset, t.ahead.milli + milli}, n + m
+	s = stamp{t.ahead.offset + offset, t.ahead.milli + milli}
+	if s.offset < 0 || s.milli < 0 || s.milli > lastMilli {
+		return stamp{}, 0
+	}
+	return s, n + m
 }
 
 // removeTimes removes the times of a log file that has been removed.

@@ -85,6 +85,10 @@ func TestForgedTimes(t *testing.T) {
 			_, err := f.Write(binary.AppendVarint(binary.AppendVarint(nil, 1<<40), 1))
 			return err
 		},
+		"after the year 9999": func(f *os.File) error {
+			_, err := f.Write(binary.AppendVarint(binary.AppendVarint(nil, 0), 1<<62))
+			return err
+		},
 		"backwards": func(f *os.File) error {
 			_, err := f.Write(bytes.Repeat([]byte{3, 4, 3, 4}, 1<<20)) // offsets two less, then the same
 			return err
@@ -102,6 +106,13 @@ func TestForgedTimes(t *testing.T) {
 				}
 				if err := errors.Join(forge(f), f.Close()); err != nil {
 					t.Fatal(err)
+				}
+				if f, err = os.Open(f.Name()); err != nil {
+					t.Fatal(err)
+				}
+				defer f.Close()
+				if forged, known := logs.NewTimes(f).At(9); known && forged.Year() > 9999 {
+					t.Errorf("a time that JSON does not have: %v", forged)
 				}
 				r = open(t, config(dir, 2, 1<<20))
 				time.Sleep(time.Hour)
