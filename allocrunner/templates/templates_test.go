@@ -587,11 +587,11 @@ func TestNewPerms(t *testing.T) {
 func TestReadsMuch(t *testing.T) {
 	t.Parallel()
 	s := newShared(t)
-	r := s.run("sleep 1000", template("local/big", `{{ sprig_repeat 15000000 "x" }}`, "noop"), template("local/x",
+	r := s.run("sleep 1000", template("local/big", `{{ sprig_repeat 4000000 "x" }}`, "noop"), template("local/x",
 		`{{ with nomadVar "v" }}{{ range split "," .names.Value }}{{ file (print (env "NOMAD_TASK_DIR") . "/big") }}`+
 			`{{ end }}{{ end }}`, "noop"))
 	r.until("written", func() bool { _, err := os.Stat(r.path("local/big")); return err == nil })
-	s.put("v", "names", ",/.,/./.,/././.")
+	s.put("v", "names", ",/.,/./.,/././.,/./././.,/././././.,/./././././.,/././././././.,/./././././././.")
 	if err := r.wait(r.result); err == nil || !strings.Contains(err.Error(), "may read 32 MiB together") {
 		t.Errorf("it ended with %v", err)
 	}

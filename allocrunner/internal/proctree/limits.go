@@ -154,10 +154,13 @@ func named1(name string) (found []cgroup) {
 	if name == "" {
 		return nil
 	}
-	for _, controller := range []string{"memory", "cpu"} {
-		dirs, _ := filepath.Glob(filepath.Join(ownCgroup1(controller), prefix(name)+"*")) // a pattern of ours
-		for _, dir := range dirs {
-			found = append(found, cgroup(dir))
+	for _, controller := range controllers {
+		own := ownCgroup1(controller)
+		entries, _ := os.ReadDir(own) // there is no such controller
+		for _, entry := range entries {
+			if strings.HasPrefix(entry.Name(), prefix(name)) {
+				found = append(found, cgroup(filepath.Join(own, entry.Name())))
+			}
 		}
 	}
 	return found
