@@ -98,7 +98,9 @@ func limitsOf(res *api.Resources) (l proctree.Limits) {
 	if res == nil {
 		return l
 	}
-	mebibytes := func(n *int) int64 { return int64(min(ptr.Deref(n), math.MaxInt64>>20)) << 20 } // a shift would wrap around
+	mebibytes := func(n *int) int64 { // a number that is too great for the shift would wrap around
+		return int64(min(ptr.Deref(n), math.MaxInt64>>20)) << 20
+	}
 	memory, most := mebibytes(res.MemoryMB), mebibytes(res.MemoryMaxMB)
 	switch {
 	case most == 0:

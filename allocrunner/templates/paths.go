@@ -95,8 +95,8 @@ func readAs(req *interfaces.TaskPrestartRequest, p place) ([]byte, error) {
 		interfaces.Reader{UID: req.User.UID, GID: req.User.GID})
 }
 
-// holds reports whether a file has this content already and, with an owner, the owner and the mode. No link leads out of
-// the directory.
+// holds reports whether a file has this content already and, with an owner, the owner and the mode. No link leads out
+// of the directory.
 func (p place) holds(dir interfaces.TaskDir, content []byte, owner *interfaces.Owner, mode fs.FileMode) bool {
 	root, err := os.OpenRoot(p.top(dir))
 	if err != nil {

@@ -75,10 +75,11 @@ var resourceRows = []row[api.Resources]{
 	{"resources cores", Refused, "no cores are set aside for a task; use cpu",
 		func(r *api.Resources) bool { return ptr.Deref(r.Cores) > 0 }},
 	{"resources device", Refused, "no devices are given to a task", nil},
-	{"resources memory_max", Refused, "one below memory bounds nothing: give more than memory", func(r *api.Resources) bool {
-		most := ptr.Deref(r.MemoryMaxMB)
-		return most > 0 && most < ptr.Deref(r.MemoryMB)
-	}},
+	{"resources memory_max", Refused, "one below memory bounds nothing: give more than memory",
+		func(r *api.Resources) bool {
+			most := ptr.Deref(r.MemoryMaxMB)
+			return most > 0 && most < ptr.Deref(r.MemoryMB)
+		}},
 	{"resources iops", Warning, "operations on disks are not limited",
 		func(r *api.Resources) bool { return ptr.Deref(r.IOPS) > 0 }},
 	{"resources numa", Refused, "NUMA nodes are not chosen", nil},

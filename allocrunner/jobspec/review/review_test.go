@@ -202,7 +202,7 @@ func TestReviewSaysWhatWillNotHappen(t *testing.T) {
 			[]string{`note group "g" > task "t" > template "local/x": vault_grace`}},
 		"template of Vault": {task(`template {
 			destination = "local/x"
-			data        = "{{ define \"t\" }}{{ if 1 }}{{ with secret \"a\" }}{{ end }}{{ end }}{{ end }}{{ plugin \"x\" | key }}"
+			data        = "{{ define \"t\" }}{{ if 1 }}{{with secret \"a\" }}{{ end }}{{ end }}{{ end }}{{ plugin \"x\" | key }}"
 		}`), []string{refusedTemplate("data")[0], refusedTemplate("data")[0], refusedTemplate("data")[0]}},
 		"template that can't be read": {task("template {\ndestination = \"local/x\"\ndata = \"{{ if }}\"\n}"),
 			[]string{`warning group "g" > task "t" > template "local/x": template data`}},

@@ -106,7 +106,7 @@ func awaitStarted(ctx context.Context, f *follow.Follower, before *api.Allocatio
 	}
 	for _, task := range tasks {
 		if state := alloc.TaskStates[task]; state != nil && state.Failed {
-			return fmt.Errorf("task %q of allocation %s has failed", task, f.Target.ID)
+			return fmt.Errorf("task %q of allocation %s has failed", task, f.ID)
 		}
 	}
 	return nil

@@ -213,8 +213,8 @@ func (u *updater) update(ctx context.Context, c *client.Client, before *api.Allo
 	return w.Printf("allocation %s runs the new version\n", u.ID)
 }
 
-// awaitRestarted prints the events of tasks that restart with a new version, and returns when they run. Ctrl-C ends only
-// the wait.
+// awaitRestarted prints the events of tasks that restart with a new version, and returns when they run. Ctrl-C ends
+// only the wait.
 func (u *updater) awaitRestarted(
 	ctx context.Context, before *api.Allocation, tasks []string, w base.Environment,
 ) error {
