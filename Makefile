@@ -43,7 +43,8 @@ examples:
 test:
 	CGO_ENABLED=0 $(GO) run $(GOTESTSUM) --format pkgname --raw-command -- \
 		env CGO_ENABLED=1 $(GO) test -json -race -timeout 25m -p 4 \
-		./cmd/taskapi ./allocrunner ./allocrunner/internal/keeper ./handlers ./examples ./allocrunner/jobspec/bounded \
+		./packaging ./cmd/taskapi ./examples ./allocrunner ./allocrunner/internal/keeper ./handlers \
+		./allocrunner/jobspec/bounded \
 		$$($(GO) list ./... | grep -v /allocrunner/jobspec)
 	CGO_ENABLED=0 $(GO) run $(GOTESTSUM) --format pkgname -- $$($(GO) list ./allocrunner/jobspec/... | grep -v /bounded)
 	CGO_ENABLED=0 $(GO) run $(GOTESTSUM) --format pkgname -- -run 'Memory$$' ./auth

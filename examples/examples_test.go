@@ -3,6 +3,7 @@
 package examples_test
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -39,6 +40,8 @@ var buildPrograms = sync.OnceValue(func() error {
 })
 
 func TestMain(m *testing.M) {
+	flag.Parse()
+	_ = flag.Set("test.parallel", "8") // they mostly wait until allocations are healthy
 	var err error
 	if bin, err = os.MkdirTemp("", "examples"); err == nil {
 		err = os.Chmod(bin, 0o755)

@@ -30,6 +30,7 @@ var metricName = regexp.MustCompile(`\b(?:taskapi|nomad|process|go)_\w+`)
 
 // TestPrometheusNames: every metric in the alert rules and the dashboard is one that taskapi has.
 func TestPrometheusNames(t *testing.T) {
+	t.Parallel()
 	metrics := measuredMetrics(t, startMeasured(t))
 	for _, file := range []string{"prometheus/alerts.yml", "prometheus/dashboard.json"} {
 		text, err := os.ReadFile(file)
@@ -51,6 +52,7 @@ func TestPrometheusNames(t *testing.T) {
 // TestPrometheus runs Prometheus with the example's configuration against an allocation. promtool accepts the
 // configuration, the rules and their tests, and each expression of the dashboard finds something.
 func TestPrometheus(t *testing.T) {
+	t.Parallel()
 	for _, program := range []string{"prometheus", "promtool"} {
 		if _, err := exec.LookPath(program); err != nil {
 			t.Skip("prometheus and promtool are not installed")
