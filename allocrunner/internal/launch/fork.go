@@ -25,8 +25,8 @@ const (
 // NUL or have their length beside them.
 type child struct {
 	clone        cloneArgs
-	procs        [2]uintptr // cgroup.procs of cgroups, to write zero into
-	procsLen     int
+	groups1      [2]uintptr // files of cgroups of version 1, to write zero into
+	groups1Len   int
 	zero         byte
 	joins        bool  // the process enters the cgroup itself
 	procsFile    *byte // of a cgroup, relative to its directory
@@ -195,8 +195,8 @@ func (c *child) become() (at step, errno syscall.Errno) {
 		return prepare, errno
 	}
 	_, _, _ = syscall.RawSyscall(syscall.SYS_SETSID, 0, 0, 0)
-	for i := range c.procsLen {
-		_, _, errno = syscall.RawSyscall(syscall.SYS_WRITE, c.procs[i], uintptr(unsafe.Pointer(&c.zero)), 1)
+	for i := range c.groups1Len {
+		_, _, errno = syscall.RawSyscall(syscall.SYS_WRITE, c.groups1[i], uintptr(unsafe.Pointer(&c.zero)), 1)
 		if errno != 0 && errno != syscall.EINVAL { // which a real-time process gets for a weight of CPU time
 			return prepare, errno
 		}
@@ -300,8 +300,8 @@ func (c *child) inheritNothing() {
 }
 
 // Fork makes the process, in the cgroup whose directory is open, or in this program's when that is nil. The process
-// enters up to two cgroups of version 1, whose cgroup.procs are open, and gets SIGKILL when the calling thread ends.
-func (l *Launch) Fork(cgroup *os.File, procs ...*os.File) (*os.Process, error) {
+// enters up to two cgroups of version 1, whose files tasks are open, and gets SIGKILL when the calling thread ends.
+func (l *Launch) Fork(cgroup *os.File, tasks ...*os.File) (*os.Process, error) {
 	runtime.LockOSThread() // its mask of signals changes
 	defer runtime.UnlockOSThread()
 	fd := -1
@@ -309,14 +309,14 @@ func (l *Launch) Fork(cgroup *os.File, procs ...*os.File) (*os.Process, error) {
 		fd = int(cgroup.Fd())
 	}
 	l.process.limit, l.process.zero = openFilesLimit(), '0'
-	for i, f := range procs {
-		l.process.procs[i], l.process.procsLen = f.Fd(), i+1
+	for i, f := range tasks {
+		l.process.groups1[i], l.process.groups1Len = f.Fd(), i+1
 	}
 	syscall.ForkLock.Lock()
 	pid, errno := l.process.fork(fd)
 	syscall.ForkLock.Unlock()
 	runtime.KeepAlive(cgroup)
-	runtime.KeepAlive(procs)
+	runtime.KeepAlive(tasks)
 	runtime.KeepAlive(l)
 	if errno != 0 {
 		return nil, os.NewSyscallError("clone", errno)

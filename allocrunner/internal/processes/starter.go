@@ -36,7 +36,7 @@ func (l *Local) startProcess(tree *proctree.Tree, process *launch.Launch) (proc 
 		defer close(done)
 		CloseOnExec()
 		proc, err = tree.Start(func(at proctree.Place) (*os.Process, error) {
-			return process.Fork(at.Cgroup, at.Procs...)
+			return process.Fork(at.Cgroup, at.Tasks...)
 		})
 	}
 	select {

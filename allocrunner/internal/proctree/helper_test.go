@@ -83,7 +83,7 @@ func (e *env) start(name, script string, entries ...string) *task {
 		if at.Cgroup != nil {
 			attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, int(at.Cgroup.Fd())
 		}
-		for _, f := range at.Procs {
+		for _, f := range at.Tasks {
 			script = "echo 0 >" + f.Name() + "; " + script
 		}
 		return os.StartProcess("/bin/sh", []string{"/bin/sh", "-c", script}, attr)

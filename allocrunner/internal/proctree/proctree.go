@@ -96,7 +96,7 @@ func (t *Tree) ExecChild(name string) *Tree {
 // Place is where a root process is made.
 type Place struct {
 	Cgroup *os.File   // the open directory of its cgroup of version 2; nil for none
-	Procs  []*os.File // the open cgroup.procs of its cgroups of version 1, in which the process writes a 0
+	Tasks  []*os.File // the open files tasks of its cgroups of version 1, in which the process writes a 0
 }
 
 // Start has fork make the root process in a place. fork is called again without a cgroup if the kernel does not allow
@@ -128,12 +128,14 @@ func (t *Tree) Unlimited() error { return t.unlimited }
 func (t *Tree) fenced(fork func(Place) (*os.Process, error)) (*os.Process, error) {
 	var place Place
 	for _, g := range t.bounds {
-		procs, err := os.OpenFile(g.file("cgroup.procs"), os.O_WRONLY, 0)
+		// The kernel moves the one thread of a new process without the lock that cgroup.procs takes, for which it may
+		// wait 10 ms.
+		tasks, err := os.OpenFile(g.file("tasks"), os.O_WRONLY, 0)
 		if err != nil {
 			return nil, err
 		}
-		defer procs.Close()
-		place.Procs = append(place.Procs, procs)
+		defer tasks.Close()
+		place.Tasks = append(place.Tasks, tasks)
 	}
 	start := func(cgroup *os.File) (*os.Process, error) {
 		place.Cgroup = cgroup
