@@ -36,6 +36,12 @@ func prefix(name string) string {
 	return "taskapi-" + name + "-"
 }
 
+// ownName returns the name of this program's cgroups for its tasks. No other program has had it.
+func (c *cgroups) ownName() (string, error) {
+	self, err := proc.Read(os.Getpid())
+	return fmt.Sprintf("%s%d-%d", prefix(c.name), self.PID, self.Start), err
+}
+
 // taskPrefix begins the name of a task's cgroup.
 const taskPrefix = "task."
 
@@ -80,12 +86,12 @@ func (c *cgroups) makeLocked(limited bool) error {
 			c.parent = home(parent)
 		}
 	}
-	self, err := proc.Read(os.Getpid())
+	name, err := c.ownName()
 	if err != nil {
 		return err
 	}
 	for n := 0; ; n++ {
-		dir := filepath.Join(c.parent, fmt.Sprintf("%s%d-%d-%d", prefix(c.name), self.PID, self.Start, n))
+		dir := filepath.Join(c.parent, fmt.Sprintf("%s-%d", name, n))
 		err := os.Mkdir(dir, 0o755)
 		if errors.Is(err, os.ErrExist) && n < 1000 {
 			continue

@@ -2,7 +2,6 @@ package proctree
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -119,11 +118,11 @@ func (c *cgroups) add1Locked(controller, task string) (cgroup, error) {
 		if own == "" {
 			return "", errNoController
 		}
-		self, err := proc.Read(os.Getpid())
+		name, err := c.ownName()
 		if err != nil {
 			return "", err
 		}
-		dir = filepath.Join(own, fmt.Sprintf("%s%d-%d", prefix(c.name), self.PID, self.Start))
+		dir = filepath.Join(own, name)
 	}
 	g := cgroup(filepath.Join(dir, taskPrefix+task))
 	if err := os.MkdirAll(string(g), 0o755); err != nil {
