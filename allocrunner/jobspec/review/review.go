@@ -31,7 +31,7 @@ type Finding struct {
 	Severity Severity
 	Where    string // `group "web" > task "x"`, or `job`
 	Feature  string // what it is about, in the words of the job specification: "artifact", "network mode"
-	Argument string // the argument of a driver's config block that it is about; empty for none
+	Argument string // the name of an argument in a config block, if the finding is about one; else empty
 	Message  string // what happens, and what to do
 }
 

@@ -143,7 +143,7 @@ func (s *Session) Close() {
 	_ = s.command.Wait() // its end is wanted
 }
 
-// lastWords keeps the beginning of what a process says: a program of Go says first why it ends.
+// lastWords keeps the first bytes of a process's standard error, where Go's runtime says why a program ends.
 type lastWords struct{ bytes.Buffer }
 
 func (w *lastWords) Write(p []byte) (int, error) {

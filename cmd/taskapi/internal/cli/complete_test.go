@@ -8,7 +8,7 @@ import (
 	"taskapi/cmd/taskapi/internal/cli/base"
 )
 
-// TestFlagsAreCompleted: --wait with what can be waited for, -o with the settings.
+// TestFlagsAreCompleted: the shell completes the states of --wait and the settings of -o.
 func TestFlagsAreCompleted(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ before, begun, want string }{

@@ -17,8 +17,8 @@ const (
 	taskNotStarted = "not started" // it has ended before it began
 )
 
-// TaskWord returns a task's state in a word: Nomad's, except that it is "restarting" between two runs, and that the end
-// is "complete", "failed" or "not started" in place of "dead".
+// TaskWord returns a task's state in a word. The words are Nomad's, with two exceptions: a task between two runs is
+// "restarting", and a dead task is "complete", "failed" or "not started".
 func TaskWord(s *api.TaskState) string {
 	switch {
 	case s == nil:

@@ -218,8 +218,8 @@ func (l *list) summary() string {
 	return l.summaryOf(sum, nil, "")
 }
 
-// summaryOf shows the sum of what tasks use and, for one allocation, what it has used, and its ports; what does not fit
-// is left out.
+// summaryOf shows the CPU and the memory of all tasks together. For one allocation, bars of both and the ports follow.
+// A part that does not fit is left out.
 func (m *Model) summaryOf(f figures, of *watch, ports string) string {
 	row, left := "", m.width
 	add := func(label string, value cell, bars cell) {

@@ -11,7 +11,7 @@ import (
 	"github.com/charmbracelet/x/ansi"
 )
 
-// Allocation is an allocation with what it uses, for programs.
+// Allocation is an allocation with its CPU and memory, for programs.
 type Allocation struct {
 	ID            string
 	Name          string
@@ -30,7 +30,7 @@ type Allocation struct {
 	Tasks         []Task
 }
 
-// Task is a task with what it uses.
+// Task is a task with its CPU and memory.
 type Task struct {
 	Name       string
 	State      string // as the screen has it

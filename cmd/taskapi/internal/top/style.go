@@ -26,7 +26,7 @@ var (
 	badStyle  = style{none.ForegroundColor(ansi.Red), none.Bold()}
 	// what matters less
 	faintStyle = style{none.ForegroundColor(ansi.BrightBlack), none}
-	// bars of what was used
+	// bars of CPU and memory
 	cpuStyle    = style{none.ForegroundColor(ansi.Green), none}
 	memoryStyle = style{none.ForegroundColor(ansi.Blue), none}
 	// what was searched for
