@@ -1,0 +1,238 @@
+package claims_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"taskapi/allocrunner/claims"
+	"taskapi/allocrunner/internal/proctest"
+)
+
+func hold(t *testing.T, table claims.Table, name string) *claims.Holder {
+	t.Helper()
+	h, err := table.Hold(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { h.Close() })
+	return h
+}
+
+// refused checks that a claim is refused because of other holders.
+func refused(t *testing.T, h *claims.Holder, c claims.Claim, holders ...string) {
+	t.Helper()
+	err := h.Claim(c)
+	held, ok := errors.AsType[*claims.HeldError](err)
+	if !ok || !slices.Equal(held.Holders, holders) {
+		t.Errorf("%+v: got %v, want it to be held by %v", c, err, holders)
+	}
+}
+
+func claim(t *testing.T, h *claims.Holder, list ...claims.Claim) {
+	t.Helper()
+	for _, c := range list {
+		if err := h.Claim(c); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+var (
+	gpu    = claims.Claim{Kind: "device", Name: "nvidia/gpu/a100/GPU-0", For: "train"}
+	reader = claims.Claim{Kind: "volume", Name: "data", Shared: true}
+	writer = claims.Claim{Kind: "volume", Name: "data"}
+)
+
+// TestClaims: an exclusive claim is one holder's, a shared one that of several.
+func TestClaims(t *testing.T) {
+	table := claims.Table{Dir: filepath.Join(t.TempDir(), "claims")}
+	if list, err := table.List(); err != nil || len(list) > 0 {
+		t.Fatalf("%v, %v", list, err)
+	}
+	one, two, three := hold(t, table, "one"), hold(t, table, "two"), hold(t, table, "three")
+	claim(t, one, gpu, gpu, reader)
+	claim(t, two, reader)
+	refused(t, two, gpu, "one")
+	refused(t, three, writer, "one", "two")
+	list, err := table.List()
+	if err != nil || len(list) != 3 || list[0].Holder != "one" || list[0].For != "train" {
+		t.Errorf("%+v, %v", list, err)
+	}
+	if err := one.Release(); err != nil {
+		t.Fatal(err)
+	}
+	refused(t, three, writer, "two")
+	if err := two.Release(); err != nil {
+		t.Fatal(err)
+	}
+	claim(t, three, writer, gpu)
+	refused(t, hold(t, table, "four"), reader, "three")
+	for _, bad := range []string{"", ".", "..", "a/b", "/a"} {
+		if _, err := table.Hold(bad); !errors.Is(err, claims.ErrInvalid) {
+			t.Errorf("%q: %v", bad, err)
+		}
+	}
+}
+
+// TestChoose: a change is made whole or not at all.
+func TestChoose(t *testing.T) {
+	table := claims.Table{Dir: t.TempDir()}
+	if err := os.Chmod(table.Dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	one, two := hold(t, table, "one"), hold(t, table, "two")
+	claim(t, one, gpu)
+	no := errors.New("no")
+	if err := two.Change(func(_, _ []claims.Claim) ([]claims.Claim, error) {
+		return []claims.Claim{writer}, no
+	}); !errors.Is(err, no) {
+		t.Error(err)
+	}
+	if err := two.Change(func(_, _ []claims.Claim) ([]claims.Claim, error) {
+		return []claims.Claim{writer, gpu}, nil
+	}); err == nil {
+		t.Error("two holders have one device")
+	}
+	if list, err := table.List(); err != nil || len(list) != 1 {
+		t.Errorf("%+v, %v", list, err)
+	}
+}
+
+// TestRace: of many holders one gets a thing.
+func TestRace(t *testing.T) {
+	table := claims.Table{Dir: filepath.Join(t.TempDir(), "claims")}
+	for round := range 20 {
+		var got sync.Map
+		var wg sync.WaitGroup
+		for i := range 8 {
+			wg.Go(func() {
+				h, err := table.Hold(fmt.Sprintf("%d-%d", round, i))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				t.Cleanup(func() { h.Close() })
+				err = h.Claim(claims.Claim{Kind: "cpu", Name: fmt.Sprint(round)})
+				if err == nil {
+					got.Store(i, true)
+				} else if _, held := errors.AsType[*claims.HeldError](err); !held {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		count := 0
+		got.Range(func(any, any) bool { count++; return true })
+		if count != 1 {
+			t.Fatalf("%d holders have one thing", count)
+		}
+	}
+}
+
+const holdEnv = "CLAIMS_TEST_HOLD" // what another process holds
+
+// TestOtherProcess is the process of another holder.
+func TestOtherProcess(t *testing.T) {
+	dir := os.Getenv(holdEnv)
+	if dir == "" {
+		t.Skip("a test runs this in another process")
+	}
+	h := hold(t, claims.Table{Dir: dir}, "other")
+	claim(t, h, gpu, reader)
+	fmt.Println("ready")
+	os.Stdin.Read(make([]byte, 1))
+}
+
+// TestKilledHolder: claims end with the last process that has the holder's lock, and come back if nobody took them.
+func TestKilledHolder(t *testing.T) {
+	runs := true
+	table := claims.Table{Dir: filepath.Join(t.TempDir(), "claims"), Runs: func(name string) bool {
+		return runs && name == "other"
+	}}
+	cmd := exec.Command(os.Args[0], "-test.run=^TestOtherProcess$")
+	cmd.Env = append(os.Environ(), holdEnv+"="+table.Dir)
+	agent := proctest.Start(t, cmd)
+	if line, err := agent.Stdout.ReadString('\n'); line != "ready\n" {
+		t.Fatalf("the other process said %q, %v", line, err)
+	}
+	mine := hold(t, table, "mine")
+	refused(t, mine, gpu, "other")
+	var lock *os.File // as a keeper has it
+	for fd := range 64 {
+		path := fmt.Sprintf("/proc/%d/fd/%d", cmd.Process.Pid, fd)
+		if target, _ := os.Readlink(path); strings.HasSuffix(target, ".holder") {
+			pidfd, err := unix.PidfdOpen(cmd.Process.Pid, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer unix.Close(pidfd)
+			got, err := unix.PidfdGetfd(pidfd, fd, 0)
+			if err != nil {
+				t.Skip("this machine lets no process have another's file:", err)
+			}
+			lock = os.NewFile(uintptr(got), target)
+		}
+	}
+	if lock == nil {
+		t.Fatal("the other process has no lock")
+	}
+	agent.Kill()
+	refused(t, mine, gpu, "other")
+	lock.Close()
+	refused(t, mine, gpu, "other") // its task runs
+	runs = false
+	again := hold(t, table, "other")
+	refused(t, mine, gpu, "other") // it goes on with what it had
+	again.Close()
+	claim(t, mine, gpu)
+	again = hold(t, table, "other")
+	refused(t, again, gpu, "mine")
+	refused(t, mine, writer, "other") // which nobody took from it
+	if err := table.Forget("other"); err != nil {
+		t.Fatal(err)
+	}
+	again.Close()
+	claim(t, mine, writer)
+	entries, err := os.ReadDir(table.Dir)
+	if err != nil || len(entries) != 3 {
+		t.Errorf("%v, %v: want a lock and two files of one holder", entries, err)
+	}
+}
+
+// TestDamagedList: a list that can't be read is an error while its holder lives, and only then.
+func TestDamagedList(t *testing.T) {
+	table := claims.Table{Dir: filepath.Join(t.TempDir(), "claims")}
+	one, two := hold(t, table, "one"), hold(t, table, "two")
+	claim(t, one, gpu)
+	path := filepath.Join(table.Dir, "one.json")
+	for _, text := range []string{"{", `[{"kind":"device","color":1}]`} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := two.Claim(gpu); err == nil || !strings.Contains(err.Error(), path) {
+			t.Errorf("got %v, want an error that names the file", err)
+		}
+	}
+	claim(t, one, gpu)
+	refused(t, two, gpu, "one")
+	if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	one.Close()
+	claim(t, two, gpu)
+	if err := os.Chmod(table.Dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := table.Hold("three"); err == nil || !strings.Contains(err.Error(), "chmod 0700") {
+		t.Errorf("a directory that others can enter: %v", err)
+	}
+}
