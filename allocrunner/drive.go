@@ -22,9 +22,11 @@ type fsm struct {
 	changed wake.Signal   // wakes drive; only the latest signal matters
 	begun   chan struct{} // closed when the tasks have been received, or will never be
 
-	mu   sync.Mutex     // held during a transition; guards due, and additions to work
-	due  []effect       // effects that drive has not performed yet
-	work sync.WaitGroup // restarts and updates that outlive their callers
+	mu  sync.Mutex // held during a transition; guards due, interrupt, and additions to work
+	due []effect   // effects that drive has not performed yet
+	// ends the context of the prerun hooks; nil unless they are called
+	interrupt context.CancelFunc
+	work      sync.WaitGroup // restarts and updates that outlive their callers
 }
 
 func (m *fsm) init(s state) {
@@ -48,8 +50,27 @@ func (m *fsm) nextLocked(e event) state {
 	if m.current.Store(&s); s.begun() && !was.begun() {
 		close(m.begun)
 	}
+	if m.interrupt != nil && s.interrupts() {
+		m.interrupt()
+	}
 	m.due = append(m.due, effects...)
 	return s
+}
+
+// interruptible returns a context that ends also when the allocation is to stop or to be detached, until release.
+func (m *fsm) interruptible(ctx context.Context) (_ context.Context, release func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.interrupt = cancel; m.state().interrupts() {
+		cancel()
+	}
+	return ctx, func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.interrupt = nil
+		cancel()
+	}
 }
 
 // look reads the group's present state between other events, handles it, and takes the effects that are due.

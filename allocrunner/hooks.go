@@ -27,16 +27,49 @@ func eachHook[H interfaces.RunnerHook](r *Runner, step string, call func(H) erro
 	return errors.Join(errs...)
 }
 
-// prerun calls the prerun hooks until one fails. A hook's context ends with its call.
-func (r *Runner) prerun(ctx context.Context) error {
-	for h := range interfaces.Having[interfaces.RunnerPrerunHook](r.prerunList) {
-		err := r.meter.Call(r.logger, h.Name(), "prerun", func() error {
-			ctx, end := context.WithCancel(ctx)
-			defer end()
-			return h.Prerun(ctx, r.prerunRequest())
-		})
-		if err != nil {
+// prerun calls the prerun hooks until one fails. A hook's context ends with its call, and when the allocation is to
+// stop or to be detached. After a stop, the hooks that are left are called for the end. Errors: interfaces.ErrDetached.
+func (r *Runner) prerun(ctx, tasksCtx context.Context) error {
+	ctx, release := r.fsm.interruptible(ctx)
+	defer release()
+	for i, hook := range r.prerunList {
+		h, ok := hook.(interfaces.RunnerPrerunHook)
+		if !ok {
+			continue
+		}
+		var err error
+		if ctx.Err() == nil {
+			err = r.meter.Call(r.logger, h.Name(), "prerun", func() error {
+				ctx, end := context.WithCancel(ctx)
+				defer end()
+				return h.Prerun(ctx, r.prerunRequest())
+			})
+			if err == nil {
+				continue
+			}
+		}
+		if ctx.Err() == nil {
 			return fmt.Errorf("set up %s: %w", h.Name(), err)
+		}
+		return r.interrupted(tasksCtx, r.prerunList[i:])
+	}
+	return nil
+}
+
+// interrupted ends the set-up without the prerun hooks that are left: only poststop tasks will start.
+func (r *Runner) interrupted(ctx context.Context, left []interfaces.RunnerHook) error {
+	switch s := r.fsm.state(); {
+	case s.detach:
+		return interfaces.ErrDetached
+	case !s.stopped: // Run's context has ended
+		r.requestStop(interfaces.StopRequest{})
+	}
+	ctx, end := context.WithTimeout(ctx, hookTimeout)
+	defer end()
+	for h := range interfaces.Having[interfaces.RunnerEndingHook](left) {
+		err := r.meter.Call(r.logger, h.Name(), "ending", func() error { return h.Ending(ctx, r.prerunRequest()) })
+		if err != nil {
+			r.logger.Warn("a hook failed before the stop, which goes on", "hook", h.Name(), "error", err)
 		}
 	}
 	return nil

@@ -230,22 +230,14 @@ func (r *Runner) setUp(ctx, tasksCtx context.Context) error {
 		// goes wrong
 		_ = r.save()
 	}
-	if r.fsm.state().stopped { // only poststop tasks will start
-		tryHooks(ctx, r, "ending", "a hook failed before the stop, which goes on",
-			func(h interfaces.RunnerEndingHook, ctx context.Context) error {
-				return h.Ending(ctx, r.prerunRequest())
-			})
-	} else if err := r.prerun(ctx); err != nil {
+	if err := r.prerun(ctx, tasksCtx); err != nil {
 		return err
 	}
 	if err := r.checkGiven(); err != nil {
 		return err
 	}
 	if r.cfg.Saved == nil { // meanwhile the keeper starts
-		for _, t := range r.tasks {
-			t.Receive()
-		}
-		r.saveFirst()
+		r.receiveTasks()
 		if r.cfg.Unused { // so that nothing can be in a new keeper's way, and each start of a task waits for it
 			return nil
 		}
@@ -265,6 +257,14 @@ func (r *Runner) setUp(ctx, tasksCtx context.Context) error {
 	}
 	r.saveFirst()
 	return nil
+}
+
+// receiveTasks begins the life of the tasks of a new allocation.
+func (r *Runner) receiveTasks() {
+	for _, t := range r.tasks {
+		t.Receive()
+	}
+	r.saveFirst()
 }
 
 // saveFirst publishes the tasks before the first one starts or goes on, and saves them with the allocation.
@@ -292,10 +292,14 @@ func (r *Runner) checkGiven() error {
 	return nil
 }
 
-// failSetUp ends a new allocation: every task is dead and failed, with the reason. One that can't be resumed is
-// detached, for another try.
+// failSetUp ends a new allocation: every task is dead and failed, with the reason. An allocation that can't be resumed,
+// or is to be detached, is left for another runner.
 func (r *Runner) failSetUp(err error) error {
-	if r.cfg.Saved != nil {
+	leaves := errors.Is(err, interfaces.ErrDetached)
+	if leaves && r.cfg.Saved == nil {
+		r.receiveTasks()
+	}
+	if leaves || r.cfg.Saved != nil {
 		r.fsm.handle(setUpFailed{resumed: true})
 		r.shutdownHooks()
 		return errors.Join(err, r.resources.leave())

@@ -65,6 +65,9 @@ func (s state) live() bool { return s.phase == running && s.ending.Cause == life
 // begun reports whether hooks and tasks have received the allocation.
 func (s state) begun() bool { return s.phase >= running }
 
+// interrupts reports whether the set-up calls no more prerun hooks.
+func (s state) interrupts() bool { return s.stopped || s.detach }
+
 // event is a request to an allocation, or something that has happened to it: one of these types.
 type event any
 

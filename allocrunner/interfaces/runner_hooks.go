@@ -16,9 +16,9 @@ import (
 //	            └── Update: the job has another version
 //
 // Hooks are called in the order in which they were given, one at a time, but for Shutdown, which may come at any time.
-// The runner's own hooks come after them at Prerun, so that services are registered last, and before them at every
-// other step. Only Prerun certainly comes first: each other step may be called on a hook whose Prerun failed or was
-// never called, and must then do nothing. How long each call took, and how often it failed, is counted.
+// The runner's own hooks come after them at Prerun and Ending, so that services are registered last, and before them at
+// every other step. Only Prerun certainly comes first: each other step may be called on a hook whose Prerun failed or
+// was never called, and must then do nothing. How long each call took, and how often it failed, is counted.
 type RunnerHook interface {
 	// Name identifies the hook in logs, errors and metrics.
 	Name() string
@@ -36,7 +36,8 @@ func Having[Step, Hook any](hooks []Hook) iter.Seq[Step] {
 }
 
 // RunnerPrerunHook runs before the first task starts. An error fails the allocation: no further hook's Prerun is
-// called, and nothing starts. ctx ends when the call returns.
+// called, and nothing starts. ctx ends when the call returns, and before when the allocation is to stop, which is no
+// failure, or to be left to another runner, which calls Prerun again.
 type RunnerPrerunHook interface {
 	RunnerHook
 	Prerun(ctx context.Context, req *RunnerPrerunRequest) error
@@ -61,7 +62,8 @@ type HookResources struct {
 }
 
 // RunnerEndingHook runs in place of Prerun for an allocation that stops before its tasks have been received, usually
-// one that is resumed to be stopped. Then only poststop tasks start. Its error is logged.
+// one that is resumed to be stopped, also when the stop has interrupted Prerun. Then only poststop tasks start. Its
+// error is logged.
 type RunnerEndingHook interface {
 	RunnerHook
 	Ending(ctx context.Context, req *RunnerPrerunRequest) error
