@@ -57,7 +57,7 @@ type Table struct {
 	Runs func(holder string) bool // reports whether a process of a task runs; nil for no
 }
 
-// Holder has claims until Release. Its methods may be called by several goroutines.
+// Holder has claims until its table forgets them. Its methods may be called by several goroutines.
 type Holder struct {
 	table Table
 	name  string
@@ -160,9 +160,6 @@ func same(a, b []Claim) bool {
 
 // Close ends this process's hold. The claims stay for others who hold the holder, and for the next one.
 func (h *Holder) Close() error { return h.file.Close() }
-
-// Release ends the claims and this process's hold.
-func (h *Holder) Release() error { return errors.Join(h.table.Forget(h.name), h.file.Close()) }
 
 // Forget ends the claims of an allocation that has ended.
 func (t Table) Forget(name string) (err error) {

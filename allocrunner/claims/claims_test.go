@@ -67,11 +67,11 @@ func TestClaims(t *testing.T) {
 	if err != nil || len(list) != 3 || list[0].Holder != "one" || list[0].For != "train" {
 		t.Errorf("%+v, %v", list, err)
 	}
-	if err := one.Release(); err != nil {
+	if err := table.Forget("one"); err != nil {
 		t.Fatal(err)
 	}
 	refused(t, three, writer, "two")
-	if err := two.Release(); err != nil {
+	if err := table.Forget("two"); err != nil {
 		t.Fatal(err)
 	}
 	claim(t, three, writer, gpu)

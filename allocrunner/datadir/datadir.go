@@ -81,6 +81,7 @@ const SocketName = "api.sock"
 func (d Dir) Keyring() string                 { return filepath.Join(string(d), "keyring") }
 func (d Dir) Revocations() string             { return filepath.Join(string(d), "revocations") }
 func (d Dir) Cluster() string                 { return filepath.Join(string(d), "cluster") }
+func (d Dir) Claims() string                  { return filepath.Join(string(d), "claims") }
 func (d Dir) Names() string                   { return filepath.Join(string(d), "names") }
 func (d Dir) Allocs() string                  { return filepath.Join(string(d), "allocs") }
 func (d Dir) Alloc(id string) string          { return filepath.Join(d.Allocs(), id) }

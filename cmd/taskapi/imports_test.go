@@ -442,6 +442,7 @@ var allowedImports = map[string][]string{
 	// The one place that joins the two sides.
 	"cmd/taskapi/internal/agent": {
 		"allocrunner",
+		"allocrunner/claims",
 		"allocrunner/cluster",
 		"allocrunner/cluster/registry",
 		"allocrunner/cluster/variables",

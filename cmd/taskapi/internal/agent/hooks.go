@@ -27,7 +27,7 @@ func Hooks(cfg Config) []interfaces.RunnerHook {
 func (s *wiring) runnerHooks() []interfaces.RunnerHook {
 	s.operator = &operatorHook{wiring: s, socket: s.agent.socket}
 	s.agent.socket = nil
-	return []interfaces.RunnerHook{s.operator}
+	return append(s.claimHooks(), s.operator)
 }
 
 // taskHooks returns the agent's hooks of a task. They keep no version of the allocation alive.

@@ -4,8 +4,11 @@ import (
 	"context"
 	"time"
 
+	"taskapi/allocrunner"
+	"taskapi/allocrunner/claims"
 	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/cluster/variables"
+	"taskapi/allocrunner/datadir"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/identity"
 )
@@ -25,12 +28,23 @@ func (s *wiring) hold() {
 	}
 }
 
-// leases returns the lease that hold has taken.
+// leases returns the lease that hold has taken, and the claims.
 func (s *wiring) leases() []interfaces.Lease {
 	if s.lease == nil {
-		return nil
+		return []interfaces.Lease{s.claims}
 	}
-	return []interfaces.Lease{s.lease}
+	return []interfaces.Lease{s.lease, s.claims}
+}
+
+// ClaimsOf returns the claims of a data directory's allocations.
+func ClaimsOf(dir datadir.Dir) claims.Table {
+	return claims.Table{Dir: dir.Claims(), Runs: func(id string) bool { return allocrunner.TasksRunning(dir.Alloc(id)) }}
+}
+
+// claimHooks returns the hooks that take things for the allocation alone, and that which ends its claims.
+func (s *wiring) claimHooks() []interfaces.RunnerHook {
+	s.claims = claims.NewHook(ClaimsOf(s.cfg.Dir), s.cfg.ID)
+	return []interfaces.RunnerHook{s.claims}
 }
 
 // OpenVariables returns the variables of a store, sealed by the ring's seal key.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/claims"
 	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/cluster/registry"
 	"taskapi/allocrunner/cluster/variables"
@@ -60,7 +61,8 @@ type wiring struct {
 	provider    *registry.Provider
 	variables   *variables.Service // nil for none, and without an API
 	templates   *templates.Watch   // nil until a task with templates is made
-	lease       cluster.Lease      // nil before hold, and if the store was unavailable then
+	claims      *claims.Hook
+	lease       cluster.Lease // nil before hold, and if the store was unavailable then
 	host        *hoststats.Host
 	consul      *consul.Provider // nil without an agent
 
@@ -167,7 +169,7 @@ func (s *wiring) runnerConfig(alloc *api.Allocation) (interfaces.Config, error) 
 	}
 	if s.cfg.NoAPI {
 		s.hold()
-		config.TaskHooks = s.templateHooks
+		config.Hooks, config.TaskHooks = s.claimHooks(), s.templateHooks
 	} else {
 		s.tokens = s.newTokens(alloc)
 		config.Hooks, config.TaskHooks = s.runnerHooks(), s.taskHooks
