@@ -237,14 +237,19 @@ func created(k known) int64 {
 // Running returns the allocations of the same namespace, job and group as like that have not ended, as far as they are
 // known.
 func (l Layout) Running(ctx context.Context, like *api.Allocation) (all []Target, err error) {
+	all, err = l.RunningOf(ctx, like.Namespace, like.JobID)
+	return slices.DeleteFunc(all, func(t Target) bool { return t.Alloc.TaskGroup != like.TaskGroup }), err
+}
+
+// RunningOf returns the allocations of a job that have not ended, as far as they are known.
+func (l Layout) RunningOf(ctx context.Context, namespace, job string) (all []Target, err error) {
 	ids, err := l.IDs()
 	for _, id := range ids {
 		if state.Ended(l.State(id)) { // as most of them, whose job need not be read
 			continue
 		}
 		k := l.Known(ctx, id)
-		if k.Running && k.Alloc != nil && k.Alloc.Namespace == like.Namespace &&
-			allocrunner.SameJob(k.Alloc, like) == nil {
+		if k.Running && k.Alloc != nil && k.Alloc.Namespace == namespace && k.Alloc.JobID == job {
 			all = append(all, k.Target)
 		}
 	}
@@ -391,12 +396,21 @@ func (f *Finder) hint() string {
 	return cmp.Or(f.elsewhere, "--data-dir or "+DataDirEnv+" names another data directory")
 }
 
-func errAmbiguous(name string, matches []match) error {
+// ambiguousError is a name that several allocations have.
+type ambiguousError struct {
+	name    string
+	matches []match
+}
+
+func errAmbiguous(name string, matches []match) error { return Usage(&ambiguousError{name, matches}) }
+
+func (e *ambiguousError) Error() string {
 	var all []known
-	for _, m := range matches {
+	for _, m := range e.matches {
 		all = append(all, m.known)
 	}
-	return Usagef("%q may be any of %d allocations: give the name or the ID of one\n%s", name, len(all), candidates(all))
+	return fmt.Sprintf("%q may be any of %d allocations: give the name or the ID of one\n%s", e.name, len(all),
+		candidates(all))
 }
 
 // MaxCandidates is how many allocations an error lists.

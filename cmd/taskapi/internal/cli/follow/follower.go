@@ -27,7 +27,10 @@ type Follower struct {
 	Kills   bool                       // the stop that is followed kills every task immediately
 	Until   func(*api.Allocation) bool // another condition to wait for besides the end; nil for none
 
+	Labels *Labels // names the allocation among others; nil for one alone
+
 	Output bool // the tasks' output is printed, too
+	Whole  bool // and from its beginning
 	Words  bool // the last lines of failing tasks are printed
 
 	Last  *api.Allocation           // as it was seen last
@@ -122,6 +125,7 @@ func (f *Follower) Show(alloc *api.Allocation) {
 	case f.Printer == nil:
 		f.Printer = NewPrinter(cmp.Or(f.W.Stdout, io.Discard), alloc, f.JSON)
 		f.Printer.Colors, f.Printer.Layout = f.W.Colors(), f.Layout
+		f.Labels.Apply(f.Printer, alloc)
 		if !f.Quiet {
 			f.Printer.Announce("Attached", alloc)
 		}
@@ -142,6 +146,11 @@ func (f *Follower) Show(alloc *api.Allocation) {
 	var tasks *TaskOutput
 	if f.Output && f.Printer.Output == nil && !interfaces.Ended(alloc) {
 		tasks = NewTaskOutput(f.Printer, f.Layout, alloc)
+		if f.Whole {
+			for s := range tasks.begins {
+				tasks.begins[s] = position{}
+			}
+		}
 	}
 	news := f.news(alloc)
 	if f.Last != nil {

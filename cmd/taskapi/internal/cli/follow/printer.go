@@ -39,6 +39,7 @@ type Printer struct {
 	Failures *failures          // finds the last lines of failed tasks, which stand under their events; nil for none
 	Output   *TaskOutput        // begins and ends with the events; nil when it is not printed
 	Layout   base.Layout        // where the allocation is
+	Label    string             // names the allocation among others; empty for one alone
 	Log      *linewriter.Writer // is flushed with the queue
 
 	turn sync.Mutex // held while a line of output waits for the reader, so that one does at a time
@@ -82,6 +83,20 @@ func (p *Printer) Fit(alloc *api.Allocation) {
 	for _, t := range alloc.GetTaskGroup().Tasks {
 		p.width.Store(max(p.width.Load(), int64(len(t.Name))))
 	}
+}
+
+// Widen makes the column of names wide enough for others beside this allocation's.
+func (p *Printer) Widen(width int) { p.width.Store(max(p.width.Load(), int64(width))) }
+
+// who returns the name of a task, or of the allocation when task is empty.
+func (p *Printer) who(task string) string {
+	switch {
+	case p.Label == "":
+		return cmp.Or(task, "allocation")
+	case task == "":
+		return p.Label
+	}
+	return p.Label + "/" + task
 }
 
 // TaskEvent prints an event of a task.
@@ -156,11 +171,7 @@ func (p *Printer) format(l line) []byte {
 		_ = json.NewEncoder(&b).Encode(l) // text alone, which can always be encoded
 		return b.Bytes()
 	}
-	who := l.Task
-	if who == "" {
-		who = "allocation"
-	}
-	fmt.Fprintf(&b, "%s  %-*s  %-16s  %s\n", output.Clock(l.Time, time.Now()), int(p.width.Load()), who, l.Type,
+	fmt.Fprintf(&b, "%s  %-*s  %-16s  %s\n", output.Clock(l.Time, time.Now()), int(p.width.Load()), p.who(l.Task), l.Type,
 		linewriter.OneLine(l.Message))
 	return b.Bytes()
 }

@@ -159,7 +159,7 @@ func (p *Printer) output(ctx context.Context, s TaskStream, text []byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	mark := MarkOf(s.Kind, p.Colors)
-	fmt.Fprintf(p.out, "%s  %-*s  %s %s\n", output.Clock(l.Time, time.Now()), int(p.width.Load()), s.Task, mark,
+	fmt.Fprintf(p.out, "%s  %-*s  %s %s\n", output.Clock(l.Time, time.Now()), int(p.width.Load()), p.who(s.Task), mark,
 		linewriter.OneLine(l.Message))
 }
 

@@ -38,7 +38,8 @@ func Stop(w base.Environment) *cobra.Command {
 		Short: "Stop allocations gracefully, or kill them with --now",
 		Long: `Stops allocations gracefully: with shutdown_delay, kill_signal, kill_timeout and poststop tasks.
 
-It prints the events and returns when they have ended. Without ALLOC, it stops the only allocation that runs.
+It prints the events and returns when they have ended. Without ALLOC, it stops the only allocation that runs; in a
+script, quote what may be empty: stop "$ALLOC" refuses an empty name. A job's name stops all of the job's allocations.
 Several are stopped at the same time. --now, or a second Ctrl-C, kills every task immediately. --purge then removes
 the allocation with its logs and state, as 'taskapi gc' does.
 
@@ -96,7 +97,7 @@ func toStop(ctx context.Context, w base.Environment, at *base.TargetFlags, args 
 	error) {
 	switch {
 	case at.Given(args):
-		return named(ctx, w, at, args)
+		return named(ctx, w, at, args, base.FindEach)
 	case all:
 		f, err := base.NewFinder(w, at.DataDir)
 		if err == nil {
@@ -128,6 +129,13 @@ func (s *stopping) runAll(ctx context.Context, all []base.Target, purge bool) er
 			})
 		}
 	}
+	if len(all) > 1 {
+		var allocs []*api.Allocation
+		for _, t := range all {
+			allocs = append(allocs, t.Alloc)
+		}
+		s.labels = follow.NewLabels(allocs, s.environment)
+	}
 	var errs []error
 	for _, t := range all {
 		one := *s
@@ -146,7 +154,8 @@ type stopping struct {
 	base.Target
 	how         client.StopOptions
 	detach      bool
-	detached    bool // this is the process that --detach has started
+	detached    bool           // this is the process that --detach has started
+	labels      *follow.Labels // of several allocations; nil for one
 	environment base.Environment
 	out, log    *linewriter.Writer // the environment's stdout and stderr
 }
@@ -167,7 +176,8 @@ func (s *stopping) run(ctx context.Context) error {
 		found := c.Locate(ctx, client.Patient)
 		switch found.Holder {
 		case client.Serving:
-			f := &follow.Follower{Target: s.Target, W: s.environment, Quiet: true, Kills: s.how.Now}
+			f := &follow.Follower{Target: s.Target, W: s.environment, Quiet: true, Kills: s.how.Now,
+				Labels: s.labels}
 			f.Show(found.Alloc)
 			err := s.request(ctx, c)
 			answer, answered := errors.AsType[*client.StatusError](err)
@@ -400,6 +410,7 @@ func (s *stopping) takeOver(ctx context.Context) (err error) {
 	lacks = errors.Join(lacks, settingsErr)
 	p := follow.NewPrinter(s.out, lock.Saved().Alloc, false)
 	p.Queue = s.out
+	s.labels.Apply(p, lock.Saved().Alloc)
 	p.AllocEvent("Stopping", "its taskapi process has exited: resuming it to stop it")
 	var over bool
 	cfg := start.AgentConfig(s.Layout, lock.ID, lock, logger, kept, p, s.log, s.environment)

@@ -29,7 +29,8 @@ func Status(w base.Environment) *cobra.Command {
 		Use:     "status [flags] [ALLOC]",
 		Aliases: []string{"ls"},
 		Short:   "Show allocations, running or ended",
-		Long: `Lists the allocations or, with ALLOC, shows one with its tasks and their events.
+		Long: `Lists the allocations or, with ALLOC, shows one with its tasks and their events. For the name of a job with
+several allocations, it lists these.
 
 The list has those of your own data directory and of root's, the newest first.
 
@@ -43,6 +44,13 @@ Allocation.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !at.Given(args) {
 				return show.list(cmd.Context(), at.DataDir)
+			}
+			ofJob, finder, err := at.LatestOf(cmd.Context(), args)
+			if err != nil {
+				return err
+			}
+			if len(ofJob) > 0 {
+				return show.listOf(cmd.Context(), ofJob, finder)
 			}
 			t, err := at.Find(cmd.Context(), args)
 			if err != nil {
@@ -78,19 +86,29 @@ func (s *statusShow) list(ctx context.Context, dataDir string) error {
 		return err
 	}
 	var errs []error
-	var all, unknown []located
+	var all []base.Target
 	for _, l := range f.Places {
 		ids, err := l.IDs()
 		errs = append(errs, err)
 		for _, id := range ids {
-			found, err := base.Target{Layout: l, ID: id}.Locate(ctx)
-			errs = append(errs, err)
-			if err == nil {
-				all = append(all, located{found, l})
-			} else if !errors.Is(err, state.ErrNotFound) {
-				found.Alloc = &api.Allocation{ID: id} // an error says why no more is known
-				unknown = append(unknown, located{found, l})
-			}
+			all = append(all, base.Target{Layout: l, ID: id})
+		}
+	}
+	return s.listOf(ctx, all, f, errs...)
+}
+
+// listOf prints a line for each of the allocations, the newest first. The finder has looked for them; errors come from
+// that.
+func (s *statusShow) listOf(ctx context.Context, targets []base.Target, f *base.Finder, errs ...error) error {
+	var all, unknown []located
+	for _, t := range targets {
+		found, err := t.Locate(ctx)
+		errs = append(errs, err)
+		if err == nil {
+			all = append(all, located{found, t.Layout})
+		} else if !errors.Is(err, state.ErrNotFound) {
+			found.Alloc = &api.Allocation{ID: t.ID} // an error says why no more is known
+			unknown = append(unknown, located{found, t.Layout})
 		}
 	}
 	slices.SortStableFunc(all, func(a, b located) int { return cmp.Compare(b.Alloc.CreateTime, a.Alloc.CreateTime) })
