@@ -34,6 +34,7 @@ type agentClient struct {
 	secrets              Secrets
 	namespace, partition string
 	longest              int64 // answer, in bytes
+	blocking             bool  // contexts bound the time of requests
 
 	mu   sync.Mutex // held by open, which sets the fields below
 	http *http.Client
@@ -67,9 +68,13 @@ func (c *agentClient) open() error {
 			return new(net.Dialer).DialContext(ctx, "unix", at.socket)
 		}
 	}
+	timeout := requestTimeout
+	if c.blocking {
+		timeout = 0
+	}
 	c.http = &http.Client{
 		Transport: bounded{transport, c.longest},
-		Timeout:   requestTimeout,
+		Timeout:   timeout,
 		// The token is for this agent alone.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}

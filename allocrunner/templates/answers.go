@@ -38,12 +38,16 @@ func (m *manager) answer(ctx context.Context, q render.Query) (render.Answer, er
 	m.mu.Lock()
 	m.asked[q] = false
 	m.mu.Unlock()
-	if q.Region != "" && q.Region != m.region {
+	if q.Kind.Program() == "" && q.Region != "" && q.Region != m.region {
 		return render.Answer{}, refusal(q, "there is one region here, "+m.region)
 	}
 	answer, err := m.read(ctx, q)
-	if errors.Is(err, ErrDenied) {
+	switch {
+	case !errors.Is(err, ErrDenied):
+	case q.Kind.Program() == "":
 		err = refusal(q, "Permission denied") // Nomad's words
+	default:
+		err = refusal(q, err.Error())
 	}
 	return answer, err
 }
@@ -54,6 +58,9 @@ func refusal(q render.Query, why string) *failure {
 }
 
 func (m *manager) read(ctx context.Context, q render.Query) (answer render.Answer, err error) {
+	if q.Kind.Program() != "" {
+		return m.follow(ctx, q)
+	}
 	switch q.Kind {
 	case render.Variable:
 		v, err := m.values.Variable(ctx, q.Namespace, q.Name)
@@ -136,7 +143,7 @@ func (m *manager) readFile(q render.Query) (string, error) {
 	case !ok || p.shared:
 		return "", refusal(q, "it is outside of the task's directory")
 	}
-	m.follow(q, p)
+	m.followFile(q, p)
 	text, err := readAs(&m.req, p)
 	if err != nil {
 		return "", refusal(q, err.Error())
@@ -155,22 +162,26 @@ func (w *watchedFile) close() {
 	<-w.done
 }
 
-func (m *manager) closeFiles() {
+// unfollow ends what follows files and other programs.
+func (m *manager) unfollow() {
 	m.mu.Lock()
-	all := m.watched
-	m.watched = nil
+	files, others := m.watched, m.followed
+	m.watched, m.followed = nil, nil
 	m.mu.Unlock()
-	for _, w := range all {
+	for _, w := range files {
 		w.close()
+	}
+	for _, f := range others {
+		f.close()
 	}
 }
 
 // filePause is the time between two looks at a file that changes: consul-template's.
 const filePause = 2 * time.Second
 
-// follow notes changes of a file from now on. A file that can't be watched is read again only when something else
+// followFile notes changes of a file from now on. A file that can't be watched is read again only when something else
 // changes.
-func (m *manager) follow(q render.Query, p place) {
+func (m *manager) followFile(q render.Query, p place) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.watched[q] != nil {

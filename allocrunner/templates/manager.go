@@ -52,6 +52,7 @@ type manager struct {
 	overtaken []*templateState
 	asked     map[render.Query]bool // whether it has changed since it was read
 	watched   map[render.Query]*watchedFile
+	followed  map[render.Query]*followed
 }
 
 // templateState is a template with its place.
@@ -75,6 +76,7 @@ func newManager(h *Hook, req *interfaces.TaskPrestartRequest) (*manager, error) 
 		begun: wake.New(), woken: wake.New(),
 		envs:  make([]map[string]string, len(req.Task.Templates)),
 		asked: map[render.Query]bool{}, watched: map[render.Query]*watchedFile{},
+		followed: map[render.Query]*followed{},
 	}
 	m.req.Alloc = nil // it would keep a version of the allocation alive
 	for _, t := range req.Task.Templates {
@@ -164,7 +166,7 @@ func (f *failure) Error() string { return f.reason }
 func (m *manager) run(ctx context.Context) {
 	defer close(m.done)
 	defer m.cancel()
-	defer m.closeFiles()
+	defer m.unfollow()
 	if err := m.watch.add(ctx, m); err != nil {
 		m.logger.Warn("templates do not follow changes", "error", err)
 	}
@@ -340,6 +342,7 @@ func (m *manager) attempt(ctx context.Context, templates []*templateState) (writ
 		m.noteAttempt()
 		if !warned {
 			m.logger.Warn("templates wait until what they read can be read", "error", err)
+			m.req.Lifecycle.Event(Waiting, "Waiting: "+err.Error())
 		}
 		if err := wake.Sleep(ctx, retryPause); err != nil {
 			return nil, err
@@ -461,12 +464,18 @@ func (m *manager) forget() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for q := range m.asked {
-		if !slices.ContainsFunc(m.templates, func(t *templateState) bool { return slices.Contains(t.used, q) }) {
-			delete(m.asked, q)
-			if f := m.watched[q]; f != nil {
-				f.close()
-				delete(m.watched, q)
-			}
+		if slices.ContainsFunc(m.templates, func(t *templateState) bool { return slices.Contains(t.used, q) }) {
+			continue
+		}
+		delete(m.asked, q)
+		// Their goroutines may be waiting for mu, so nobody waits for them.
+		if f := m.watched[q]; f != nil {
+			f.cancel()
+			delete(m.watched, q)
+		}
+		if f := m.followed[q]; f != nil {
+			f.cancel()
+			delete(m.followed, q)
 		}
 	}
 }

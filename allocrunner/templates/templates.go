@@ -1,14 +1,13 @@
 // Package templates renders the template blocks of tasks into their directories before they start, and again when a
-// variable, a service or a file that a template reads has changed. It promises that a file is written whole, only below
-// the task's directory or the shared one, that a template reads only what its task may read, and that no value of a
-// variable gets into events, errors or logs. It renders in another process (package render), which runs only for as
-// long as it takes, and waits for changes with one watch of the store for all tasks of an allocation. It keeps no
-// values: what a template reads is read again at each change.
+// variable, a service, a file or what another program has (a Source) changes. It promises that a file is written whole,
+// only below the task's directory or the shared one, that a template reads only what its task may read, and that no
+// value of a variable or a secret gets into events, errors or logs. It renders in another process (package render),
+// which runs only for as long as it takes, and waits for changes with one watch of the store for all tasks of an
+// allocation. It keeps only the answers of other programs: all else is read again at each change.
 package templates
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"maps"
 	"sync"
@@ -16,11 +15,12 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/templates/render"
 	"taskapi/internal/ptr"
 )
 
 // ErrDenied: the task may not read what its template asks for.
-var ErrDenied = errors.New("the task may not read it")
+var ErrDenied = render.ErrDenied
 
 // Values are the variables and the services as one task may read them. Errors: ErrDenied, the store's.
 type Values interface {
@@ -30,6 +30,8 @@ type Values interface {
 	Variables(ctx context.Context, namespace, prefix string) ([]*api.VariableMetadata, error)
 	// Services returns the registrations of a service in the task's namespace; an empty name stands for all.
 	Services(ctx context.Context, name string) ([]*api.ServiceRegistration, error)
+	// Source returns what follows the queries for another program; nil if that is not configured.
+	Source(render.Program) Source
 }
 
 // Config configures the templates of an allocation. All fields are required.

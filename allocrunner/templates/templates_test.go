@@ -27,6 +27,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/state"
 	"taskapi/allocrunner/templates"
+	"taskapi/allocrunner/templates/render"
 )
 
 func TestMain(m *testing.M) {
@@ -52,6 +53,7 @@ type shared struct {
 	variables *variables.Service
 	registry  *registry.Registry
 	denied    *atomic.Bool // every variable is
+	sources   map[render.Program]templates.Source
 }
 
 func newShared(t *testing.T) *shared {
@@ -59,7 +61,7 @@ func newShared(t *testing.T) *shared {
 	store := memory.New()
 	t.Cleanup(func() { _ = store.Close() })
 	return &shared{t, store, variables.New(variables.Config{Store: store, Sealer: plain{}}), registry.New(store),
-		new(atomic.Bool)}
+		new(atomic.Bool), map[render.Program]templates.Source{}}
 }
 
 func (s *shared) Variable(ctx context.Context, namespace, path string) (*api.Variable, error) {
@@ -79,6 +81,8 @@ func (s *shared) Services(ctx context.Context, name string) ([]*api.ServiceRegis
 	list, _, err := s.registry.Services(ctx, "default", name)
 	return list, err
 }
+
+func (s *shared) Source(program render.Program) templates.Source { return s.sources[program] }
 
 // put writes a variable with one item.
 func (s *shared) put(path, key, value string) {

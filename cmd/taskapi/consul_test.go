@@ -81,6 +81,7 @@ type consulRun struct {
 	dir, file, web string
 	proxy          *consultest.Proxy
 	agent          *capi.Agent
+	keys           *capi.KV
 	bad            atomic.Bool
 }
 
@@ -101,7 +102,7 @@ func newConsulRun(t *testing.T) *consulRun {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.agent = client.Agent()
+	c.agent, c.keys = client.Agent(), client.KV()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		if c.bad.Load() {
 			w.WriteHeader(http.StatusInternalServerError)
@@ -289,4 +290,50 @@ func TestConsulAfterACrash(t *testing.T) {
 	if got := fmt.Sprint(c.services(other), c.services(third)); got != "[] []" {
 		t.Errorf("left: %s", got)
 	}
+}
+
+// TestTemplatesOfConsul: a task waits for a key of Consul, and follows it and a service, also a change while taskapi is
+// away. A token that may not read the key fails the task.
+func TestTemplatesOfConsul(t *testing.T) {
+	t.Parallel()
+	c := newConsulRun(t)
+	key := "taskapi-test/" + filepath.Base(c.dir)
+	t.Cleanup(func() { _, _ = c.keys.DeleteTree(key, nil) })
+	job := strings.ReplaceAll(templatesJob, `{{- with nomadVar "nomad/jobs/templates" }}{{ .colour }}{{ end -}}`,
+		`{{- key "`+key+`" }}{{ range service "`+filepath.Base(c.dir)+`|any" }} at {{ .Port }}{{ end -}}`)
+	c.file = mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), "variable \"web\" {}\n"+job)
+	put := func(value string) {
+		t.Helper()
+		if _, err := c.keys.Put(&capi.KVPair{Key: key, Value: []byte(value)}, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	said := func() string {
+		text, _ := os.ReadFile(filepath.Join(datadir.Dir(c.dir).Alloc(testAllocID), "main", "local", "said"))
+		return string(text)
+	}
+	p := c.start()
+	until(t, p, "the task waits", func() bool { return strings.Contains(p.out.String(), "Missing: kv.block("+key+")") })
+	put("blue")
+	want := "up blue MAIN\n"
+	until(t, p, "the task runs", func() bool { return said() == want })
+	must(t, c.agent.ServiceRegister(&capi.AgentServiceRegistration{ID: key, Name: filepath.Base(c.dir), Port: 99}))
+	t.Cleanup(func() { _ = c.agent.ServiceDeregister(key) })
+	want += "hup blue at 99 MAIN\n"
+	until(t, p, "the service is seen", func() bool { return said() == want })
+	c.proxy.Away()
+	put("green")
+	c.proxy.Back()
+	want += "hup green at 99 MAIN\n"
+	until(t, p, "the agent is back", func() bool { return said() == want })
+	kill(t, p)
+	put("red")
+	p = c.start()
+	want += "hup red at 99 MAIN\n"
+	until(t, p, "the change meanwhile is seen", func() bool { return strings.HasSuffix(said(), "red at 99 MAIN\n") })
+	if said() != want {
+		t.Errorf("it said %q, want %q", said(), want)
+	}
+	must(t, p.Process.Signal(os.Interrupt))
+	_ = p.Wait()
 }

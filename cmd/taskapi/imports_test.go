@@ -75,9 +75,10 @@ var allowedImports = map[string][]string{
 	"allocrunner/cluster/registry":  {"allocrunner/cluster", "allocrunner/interfaces"},
 	"allocrunner/cluster/stores":    {"allocrunner/cluster", "allocrunner/cluster/disk"},
 	"allocrunner/cluster/variables": {"allocrunner/cluster"},
-	"allocrunner/consul":            {"allocrunner/interfaces", "allocrunner/internal/services"},
-	"allocrunner/hoststats":         {"allocrunner/internal/stats"},
-	"allocrunner/deployment":        {"allocrunner/interfaces"},
+	"allocrunner/consul": {"allocrunner/interfaces", "allocrunner/internal/services",
+		"allocrunner/templates/render"}, // the queries of templates
+	"allocrunner/hoststats":  {"allocrunner/internal/stats"},
+	"allocrunner/deployment": {"allocrunner/interfaces"},
 	"allocrunner/drivers": {"allocrunner/interfaces", "allocrunner/internal/launch", "allocrunner/internal/proctree",
 		"allocrunner/taskenv"},
 	"allocrunner/drivers/builtin": {"allocrunner/drivers", "allocrunner/drivers/rawexec"},
@@ -460,6 +461,7 @@ var allowedImports = map[string][]string{
 		"allocrunner/jobspec/review",
 		"allocrunner/taskenv", // Nomad's version
 		"allocrunner/templates",
+		"allocrunner/templates/render", // the queries of templates
 		"allocrunner/updates",
 		"auth",
 		"auth/limitset",

@@ -1,7 +1,8 @@
 // Package consultest stands in for an agent of Consul in tests: it serves the part of its HTTP API that registers
-// services and checks. It is stricter than the agent: it refuses unknown fields, parameters, methods and types of
-// checks, and requests that need a token and have none. It makes HTTP, TCP and gRPC checks itself, without TLS and
-// thresholds, and lets checks that are fed expire. No program imports it.
+// services and checks, and the part that reads keys and services, with blocking queries. It is stricter than the agent:
+// it refuses unknown fields, parameters, methods and types of checks, and requests that need a token and have none. It
+// makes HTTP, TCP and gRPC checks itself, without TLS and thresholds, and lets checks that are fed expire. No program
+// imports it.
 package consultest
 
 import (
@@ -14,6 +15,8 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -31,6 +34,9 @@ type Agent struct {
 	mu       sync.Mutex          // guards the fields below
 	acl      map[string][]string // names of the services that each token may write; nil while there are no ACLs
 	params   map[string]string   // that every request must have
+	pairs    map[string]*capi.KVPair
+	index    uint64        // of the latest change
+	changed  chan struct{} // closed at the next change, and replaced then
 	services map[string]*capi.AgentService
 	checks   map[string]*made
 	requests []string
@@ -49,10 +55,12 @@ type made struct {
 // New starts an agent, which ends with the test.
 func New(tb testing.TB) *Agent {
 	tb.Helper()
-	a := &Agent{services: map[string]*capi.AgentService{}, checks: map[string]*made{}}
+	a := &Agent{services: map[string]*capi.AgentService{}, checks: map[string]*made{},
+		pairs: map[string]*capi.KVPair{}, index: 1, changed: make(chan struct{})}
 	mux := http.NewServeMux()
 	for _, route := range routes {
 		mux.HandleFunc(route.pattern, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("X-Consul-Index", strconv.FormatUint(a.await(r), 10))
 			answer, err := a.answer(r, route.param, route.serve)
 			switch err := err.(type) { //nolint:errorlint // nothing wraps it
 			case nil:
@@ -100,7 +108,7 @@ func (a *Agent) Status(checkID string) string {
 	return cmp.Or(a.checks[checkID], &made{}).Status
 }
 
-// routes are the requests that there are, each with the parameter that it may have.
+// routes are the requests that there are, each with the parameters that it may have.
 var routes = []struct {
 	pattern, param string
 	serve          func(a *Agent, r *http.Request) (any, error)
@@ -117,6 +125,11 @@ var routes = []struct {
 	{"PUT /v1/agent/check/update/{id}", "", (*Agent).updateCheck},
 	{"PUT /v1/catalog/register", "", (*Agent).registerInCatalog},
 	{"GET /v1/health/checks/{id}", "", (*Agent).listCatalog},
+	{"GET /v1/health/service/{id}", "index wait passing tag dc", (*Agent).listHealth},
+	{"GET /v1/catalog/services", "index wait dc", (*Agent).listNames},
+	{"GET /v1/kv/{key...}", "index wait recurse dc", (*Agent).readKeys},
+	{"PUT /v1/kv/{key...}", "", (*Agent).putKey},
+	{"DELETE /v1/kv/{key...}", "", (*Agent).deleteKey},
 }
 
 // failure is an error with a status of its own. Other errors say that a request is invalid.
@@ -143,9 +156,12 @@ func (a *Agent) answer(
 		}
 	}
 	for name := range r.URL.Query() {
-		if _, ok := a.params[name]; !ok && name != param {
+		if _, ok := a.params[name]; !ok && !slices.Contains(strings.Fields(param), name) {
 			return nil, fmt.Errorf("invalid query parameter: %q", name)
 		}
+	}
+	if r.Method != http.MethodGet {
+		defer a.changeLocked()
 	}
 	return serve(a, r)
 }

@@ -111,6 +111,7 @@ func (a *Agent) setLocked(c *made, status, output string) {
 	c.Status, c.Output = status, output
 	if a.mayLocked(c.token, c.ServiceName) == nil {
 		c.published = status
+		a.changeLocked()
 	}
 }
 

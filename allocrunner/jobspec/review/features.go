@@ -30,7 +30,7 @@ var jobRows = []row[api.Job]{
 	{"stop", Refused, "the job says that it is stopped", func(j *api.Job) bool { return ptr.Deref(j.Stop) }},
 	{"payload", Refused, "nothing here hands a dispatch payload to a task",
 		func(j *api.Job) bool { return len(j.Payload) > 0 }},
-	{"vault_namespace", Refused, "there is no Vault here",
+	{"vault_namespace", Refused, noVaultWords,
 		func(j *api.Job) bool { return ptr.Deref(j.VaultNamespace) != "" }},
 	{"ui", Note, "there is no web UI to show the description and the links", nil},
 }
@@ -62,7 +62,6 @@ var networkRows = []row[api.NetworkResource]{
 var taskRows = []row[api.Task]{
 	{"artifact", Refused, "artifacts are not fetched; put the files on the machine beforehand", nil},
 	{"volume_mount", Refused, "volumes are not supported; use a path of the machine", nil},
-	{"vault", Refused, "there is no Vault here; leave the block out", nil},
 	{"secret", Refused, "secrets are not fetched from a provider", nil},
 	{"csi_plugin", Refused, "there is no storage to be a plugin of", nil},
 	{"dispatch_payload", Refused, "nothing here dispatches jobs", nil},
@@ -70,6 +69,11 @@ var taskRows = []row[api.Task]{
 	{"kind", Refused, "there is no Consul service mesh to give a task's kind a meaning", nil},
 	{"scaling", Note, "there is no autoscaler", nil},
 }
+
+// noVaultRows are about tasks where no Vault is configured.
+var noVaultRows = []row[api.Task]{{"vault", Refused, noVaultWords + "; leave the block out", nil}}
+
+const noVaultWords = "there is no Vault here"
 
 var resourceRows = []row[api.Resources]{
 	{"resources cores", Refused, "no cores are set aside for a task; use cpu",

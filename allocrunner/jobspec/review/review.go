@@ -14,6 +14,7 @@ import (
 
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/jobspec"
+	"taskapi/allocrunner/templates/render"
 	"taskapi/internal/ptr"
 )
 
@@ -64,6 +65,8 @@ func AnyRefused(findings []Finding) bool {
 type Host struct {
 	Drivers *drivers.Registry // those that tasks may name
 	Consul  Consul
+
+	Programs []render.Program // that are configured, for templates and the vault blocks of tasks
 
 	// Unlimited returns why the memory and the CPU of tasks are not limited here; nil if they are. It is called if a job
 	// has limits; nil for a machine that sets them.
@@ -287,6 +290,7 @@ func (r *reviewer) task(t *api.Task) {
 	}
 	apply(r, taskRows, t)
 	apply(r, pick(r, consulTaskRows), t)
+	apply(r, noVaultRows, t)
 	restrict(r, taskLimits, t)
 	if t.Resources != nil {
 		apply(r, resourceRows, t.Resources)

@@ -42,6 +42,7 @@ func Rows() []Row {
 	tabulate(t, "port", nil, portLimits)
 	tabulate(t, "port", nil, staticPortLimits)
 	tabulate(t, "task", taskRows, taskLimits)
+	tabulate(t, "task", noVaultRows, nil)
 	tabulate(t, "resources", resourceRows, nil)
 	tabulate(t, "restart", nil, restartLimits)
 	tabulate(t, "update", nil, updateLimits)

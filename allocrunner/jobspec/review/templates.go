@@ -76,21 +76,27 @@ func isDestination(path string) bool {
 		!slices.Contains(taskPaths, below))
 }
 
-func (r *reviewer) templates(t *api.Task) {
-	each(r, "template", t.Templates, func(t *api.Template) {
+func (r *reviewer) templates(task *api.Task) {
+	each(r, "template", task.Templates, func(t *api.Template) {
 		r.in("template", ptr.Deref(t.DestPath), func() {
 			apply(r, templateRows, t)
 			restrict(r, templateLimits, t)
 			restrict(r, waitLimits, t.Wait)
 			restrict(r, changeScriptLimits, t.ChangeScript)
-			r.functions(t)
+			r.functions(t, task.Vault != nil)
 		})
 	})
 }
 
+// unconfigured says which setting the functions need that read a program.
+var unconfigured = map[render.Program]string{
+	render.Consul: "no agent of Consul is configured: give its address with the setting consul.address or CONSUL_HTTP_ADDR",
+	render.Vault:  noVaultWords,
+}
+
 // functions refuses the functions that a template in the job file names and that are not here, and warns of a template
 // that can't be read.
-func (r *reviewer) functions(t *api.Template) {
+func (r *reviewer) functions(t *api.Template, hasVault bool) {
 	text := ptr.Deref(t.EmbeddedTmpl)
 	left, right := cmp.Or(ptr.Deref(t.LeftDelim), "{{"), cmp.Or(ptr.Deref(t.RightDelim), "}}")
 	if strings.Count(text, left)+strings.Count(text, "(") > mostNested { // the parser calls itself for each
@@ -111,8 +117,13 @@ func (r *reviewer) functions(t *api.Template) {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(named)) {
+		program := render.Remote(name)
 		if why, refused := render.Refused()[name]; refused {
 			r.refuse("template data", "it calls %s: %s", name, why)
+		} else if program != "" && !slices.Contains(r.host.Programs, program) {
+			r.refuse("template data", "it calls %s: %s", name, unconfigured[program])
+		} else if program == render.Vault && !hasVault {
+			r.refuse("template data", "it calls %s, and the task has no token of Vault: give the task a block vault {}", name)
 		}
 	}
 }

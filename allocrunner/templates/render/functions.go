@@ -34,6 +34,10 @@ func (e *execution) functions(t *template.Template) template.FuncMap {
 		"nomadVar": e.nomadVar, "nomadVarExists": e.nomadVarExists,
 		"nomadVarList": e.nomadVarList(false), "nomadVarListSafe": e.nomadVarList(true),
 		"nomadService": e.nomadService, "nomadServices": e.nomadServices,
+		"key": e.key, "keyExists": e.keyExists, "keyOrDefault": e.keyOrDefault,
+		"ls": e.pairs(false, isTop), "safeLs": e.pairs(true, isTop),
+		"tree": e.pairs(false, isLeaf), "safeTree": e.pairs(true, isLeaf),
+		"service": e.service, "services": e.services, "secret": e.secret, "secrets": e.secrets,
 		"file": e.file, "env": e.env, "mustEnv": e.mustEnv, "envOrDefault": e.envOrDefault,
 		"executeTemplate": executeTemplate(t), "scratch": scratchFunc(),
 	}
@@ -58,7 +62,7 @@ func helpers() template.FuncMap {
 		"base64URLDecode": base64Decode("base64URLDecode", base64.URLEncoding),
 		"base64URLEncode": func(s string) string { return base64.URLEncoding.EncodeToString([]byte(s)) },
 
-		"byPort": byPort, "byTag": byTag,
+		"byKey": byKey, "byMeta": byMeta, "byPort": byPort, "byTag": byTag, "explode": explode,
 		"contains":       func(v, list any) bool { return in(list, v) },
 		"containsAll":    containsSome(true, true),
 		"containsAny":    containsSome(false, false),
@@ -199,6 +203,10 @@ func byPort(list any) (map[int][]any, error) {
 		for _, s := range list {
 			ports[s.Port] = append(ports[s.Port], s)
 		}
+	case []*ConsulService:
+		for _, s := range list {
+			ports[s.Port] = append(ports[s.Port], s)
+		}
 	default:
 		return nil, fmt.Errorf("byPort: wrong argument type %T", list)
 	}
@@ -207,19 +215,28 @@ func byPort(list any) (map[int][]any, error) {
 
 func byTag(list any) (map[string][]any, error) {
 	tags := map[string][]any{}
+	add := func(s any, all ServiceTags) {
+		for _, tag := range all {
+			tags[tag] = append(tags[tag], s)
+		}
+	}
 	switch list := list.(type) {
 	case nil:
 	case []*NomadService:
 		for _, s := range list {
-			for _, tag := range s.Tags {
-				tags[tag] = append(tags[tag], s)
-			}
+			add(s, s.Tags)
 		}
 	case []*NomadServicesSnippet:
 		for _, s := range list {
-			for _, tag := range s.Tags {
-				tags[tag] = append(tags[tag], s)
-			}
+			add(s, s.Tags)
+		}
+	case []*ConsulService:
+		for _, s := range list {
+			add(s, s.Tags)
+		}
+	case []*CatalogSnippet:
+		for _, s := range list {
+			add(s, s.Tags)
 		}
 	default:
 		return nil, fmt.Errorf("byTag: wrong argument type %T", list)

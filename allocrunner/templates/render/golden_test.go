@@ -66,6 +66,8 @@ func theirs(t *testing.T, text string, missingKey bool) (output string, missing 
 	services, _ := dep.NewNomadServicesQuery("")
 	brain.Remember(services, []*dep.NomadServicesSnippet{{Name: "db", Tags: dep.ServiceTags{"a", "b"}}})
 
+	rememberRemote(t, brain)
+
 	made, err := template.NewTemplate(&template.NewTemplateInput{Contents: text, ErrMissingKey: missingKey,
 		LeftDelim: "{{", RightDelim: "}}", FunctionDenylist: []string{"plugin", "writeToFile"}})
 	if err != nil {
@@ -97,7 +99,7 @@ func known() []render.Known {
 	list := func(prefix string) render.Query {
 		return render.Query{Kind: render.Variables, Name: prefix, Namespace: "default"}
 	}
-	return []render.Known{
+	return append(remoteKnown(), []render.Known{
 		{variable("nomad/jobs/web"), render.Answer{Variable: v}},
 		{variable("nomad/jobs/absent"), render.Answer{}},
 		{list("nomad/jobs"), render.Answer{List: []*render.NomadVarMeta{&v.NomadVarMeta}}},
@@ -107,7 +109,7 @@ func known() []render.Known {
 		{render.Query{Kind: render.Service, Name: "db", Choose: "1|key"}, render.Answer{Service: found[1:]}},
 		{render.Query{Kind: render.Services}, render.Answer{Services: []*render.NomadServicesSnippet{
 			{Name: "db", Tags: []string{"a", "b"}}}}},
-	}
+	}...)
 }
 
 func ours(text string, missingKey bool) render.Result {

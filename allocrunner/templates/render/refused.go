@@ -12,11 +12,10 @@ func Refused() map[string]string { return refused() }
 var refused = sync.OnceValue(func() map[string]string {
 	reasons := map[string]string{}
 	for why, names := range map[string]string{
-		"function is disabled":   "plugin writeToFile",
-		"there is no Vault here": "secret secrets pkiCert",
-		"templates do not read Consul here; use nomadService and nomadVar": "byKey byMeta caLeaf caRoots connect " +
-			"datacenters explode exportedServices key keyExists keyOrDefault ls node nodes partitions peerings safeLs " +
-			"safeTree service services tree",
+		"function is disabled": "plugin writeToFile",
+		"it keeps a certificate in the task's file; use secret, which writes to pki/issue/ROLE, too": "pkiCert",
+		"templates read the keys and services of Consul alone": "caLeaf caRoots connect datacenters exportedServices " +
+			"node nodes partitions peerings",
 		"the addresses of the machine are not looked up; use env": "sockaddr",
 		"it is for debugging": "spew_dump spew_printf spew_sdump spew_sprintf",
 		"sprig's functions for versions, decimal numbers, certificates, passwords and the case of words are not here": "" +

@@ -72,20 +72,39 @@ const (
 	Service   Kind = "nomad.service"
 	Services  Kind = "nomad.services"
 	File      Kind = "file"
+
+	Key             Kind = "kv.block" // of Consul, as are the next three
+	Keys            Kind = "kv.list"
+	HealthService   Kind = "health.service"
+	CatalogServices Kind = "catalog.services"
+
+	Secret  Kind = "vault.read" // of Vault, as are the next two
+	Written Kind = "vault.write"
+	Secrets Kind = "vault.list"
 )
 
 // Query is what a template asks for.
 type Query struct {
 	Kind      Kind
 	Name      string // the path of a variable or a file, the prefix of a list, the name of a service
-	Namespace string `json:",omitempty"` // of variables
-	Region    string `json:",omitempty"` // empty for the job's own
+	Namespace string `json:",omitempty"` // of variables, and Consul's
+	Region    string `json:",omitempty"` // empty for the job's own; Consul's datacenter
 	Tag       string `json:",omitempty"` // of a service: only registrations with it
 	Choose    string `json:",omitempty"` // of a service: COUNT|KEY
+	Partition string `json:",omitempty"` // Consul's
+	Near      string `json:",omitempty"` // of a service of Consul: sorted by the distance to this node
+	Filter    string `json:",omitempty"` // of a service of Consul: the states, with commas
+	Data      string `json:",omitempty"` // that is written to Vault, as JSON
 }
 
 // String returns the words that Nomad's events have for a query.
 func (q Query) String() string {
+	switch q.Kind.Program() {
+	case Consul:
+		return q.consulString()
+	case Vault:
+		return q.vaultString()
+	}
 	switch q.Kind {
 	case Variable, Variables:
 		name := fmt.Sprintf("%s@%s.%s", q.Name, cmp.Or(q.Namespace, "default"), cmp.Or(q.Region, "global"))
@@ -119,6 +138,12 @@ type Answer struct {
 	Service  []*NomadService         `json:",omitempty"`
 	Services []*NomadServicesSnippet `json:",omitempty"`
 	Text     string                  `json:",omitempty"` // of a file
+	Value    *string                 `json:",omitempty"` // of a key; nil if there is none
+	Pairs    []*KeyPair              `json:",omitempty"`
+	Health   []*ConsulService        `json:",omitempty"`
+	Catalog  []*CatalogSnippet       `json:",omitempty"`
+	Secret   *VaultSecret            `json:",omitempty"` // nil if there is none
+	Names    []string                `json:",omitempty"` // of secrets
 }
 
 // Size returns about how many bytes of memory an answer takes.
@@ -139,7 +164,7 @@ func (a Answer) Size() int {
 	for _, s := range a.Services {
 		size += len(s.Name) + len(strings.Join(s.Tags, ""))
 	}
-	return size
+	return size + a.remoteSize()
 }
 
 // execution is one template that is being executed.
@@ -159,11 +184,11 @@ const (
 // ask returns the answer to a query, and notes it as missing if it is not known.
 func (e *execution) ask(q Query) (Answer, bool, error) {
 	switch {
-	case len(q.Name)+len(q.Choose) > maxName:
+	case len(q.Name)+len(q.Choose)+len(q.Data) > maxName:
 		return Answer{}, false, fmt.Errorf("%s: the name is longer than %d bytes", q.Kind, maxName)
 	case slices.Contains(e.used, q):
 	case len(e.used) == maxQueries:
-		return Answer{}, false, fmt.Errorf("a template may read %d variables, services and files", maxQueries)
+		return Answer{}, false, fmt.Errorf("a template may read %d variables, services, secrets and files", maxQueries)
 	default:
 		e.used = append(e.used, q)
 	}
@@ -255,12 +280,7 @@ func (e *execution) redact(words string) string {
 		}
 	}
 	for _, answer := range e.known {
-		add(answer.Text)
-		if answer.Variable != nil {
-			for _, v := range answer.Variable.Items {
-				add(v)
-			}
-		}
+		answer.secrets(add)
 	}
 	for _, entry := range e.request.Env {
 		_, v, _ := strings.Cut(entry, "=")

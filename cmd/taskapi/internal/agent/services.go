@@ -13,6 +13,7 @@ import (
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/drivers/builtin"
 	"taskapi/allocrunner/jobspec/review"
+	"taskapi/allocrunner/templates/render"
 )
 
 // checkServices refuses settings of services that can't be meant.
@@ -34,6 +35,9 @@ func (s Settings) host() review.Host {
 	host := review.Host{Drivers: s.TaskDrivers(), Unlimited: allocrunner.CanLimit}
 	if s.Unlimited {
 		host.Unlimited = func() error { return errors.New("enforce_resources is false") }
+	}
+	if s.ConsulAgent().Configured() {
+		host.Programs = append(host.Programs, render.Consul)
 	}
 	switch {
 	case s.ConsulHere:
@@ -74,9 +78,10 @@ func (s *wiring) newConsul(alloc *api.Allocation) (*consul.Provider, error) {
 		return nil, nil
 	}
 	block := cmp.Or(alloc.GetTaskGroup().Consul, &api.Consul{})
+	namespace := cmp.Or(block.Namespace, *cmp.Or(alloc.Job.ConsulNamespace, new("")))
+	s.reader = consul.NewReader(settings, s.cfg.ConsulSecrets, namespace, block.Partition)
 	return consul.New(consul.Config{
-		Settings: settings, Secrets: s.cfg.ConsulSecrets,
-		Namespace: cmp.Or(block.Namespace, *cmp.Or(alloc.Job.ConsulNamespace, new(""))), Partition: block.Partition,
+		Settings: settings, Secrets: s.cfg.ConsulSecrets, Namespace: namespace, Partition: block.Partition,
 		AllocID: alloc.ID, Owner: servicesOwner(alloc.NodeID, string(s.cfg.Dir)), Lives: s.cfg.Dir.Lives, Logger: s.logger,
 	})
 }

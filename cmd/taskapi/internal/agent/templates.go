@@ -9,6 +9,7 @@ import (
 	"taskapi/allocrunner/cluster/variables"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/templates"
+	"taskapi/allocrunner/templates/render"
 	"taskapi/auth"
 )
 
@@ -20,11 +21,15 @@ func (s *wiring) templateHooks(alloc *api.Allocation, task *api.Task) []interfac
 	if s.templates == nil {
 		s.templates = templates.NewWatch(s.cfg.Cluster, s.logger)
 	}
+	sources := map[render.Program]templates.Source{}
+	if s.reader != nil {
+		sources[render.Consul] = s.reader
+	}
 	namespace, job, group := alloc.Namespace, alloc.JobID, alloc.TaskGroup
 	return []interfaces.TaskHook{templates.New(templates.Config{
 		Watch: s.templates,
 		Values: func(task string) templates.Values {
-			return taskValues{s.policy.Principal(namespace, job, group, task), s.variables, s.registry}
+			return taskValues{s.policy.Principal(namespace, job, group, task), s.variables, s.registry, sources}
 		},
 		Logger: s.logger,
 	}, task.Name)}
@@ -35,6 +40,7 @@ type taskValues struct {
 	task      *auth.Principal
 	variables *variables.Service // nil for none
 	registry  *registry.Registry
+	sources   map[render.Program]templates.Source
 }
 
 var _ templates.Values = taskValues{}
@@ -61,3 +67,6 @@ func (v taskValues) Services(ctx context.Context, name string) ([]*api.ServiceRe
 	found, _, err := v.registry.Services(ctx, v.task.Claims.Namespace, name)
 	return found, err
 }
+
+// Source returns nil for a program that is not configured.
+func (v taskValues) Source(program render.Program) templates.Source { return v.sources[program] }

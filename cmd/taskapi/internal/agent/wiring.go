@@ -65,6 +65,7 @@ type wiring struct {
 	lease       cluster.Lease // nil before hold, and if the store was unavailable then
 	host        *hoststats.Host
 	consul      *consul.Provider // nil without an agent
+	reader      *consul.Reader   // for templates; nil without an agent
 
 	ended    chan struct{} // closed when the runner has returned
 	removing sync.Mutex    // guards the field below, and is held during a removal
@@ -310,6 +311,9 @@ func (s *wiring) close() error {
 	var err error
 	if s.lease != nil {
 		err = s.lease.Close()
+	}
+	if s.reader != nil {
+		s.reader.Close()
 	}
 	if s.faults != nil {
 		s.faults.Close()

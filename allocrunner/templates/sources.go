@@ -1,0 +1,90 @@
+package templates
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"taskapi/allocrunner/templates/render"
+)
+
+// Source follows what another program has.
+type Source interface {
+	// Follow sends the answer to a query, and again each other answer, until ctx ends. While there is none it sends the
+	// error, and tries again. Errors that it sends: ErrDenied, those of the connection.
+	Follow(ctx context.Context, q render.Query, send func(render.Answer, error))
+}
+
+// followed is a query that a Source follows.
+type followed struct {
+	cancel context.CancelFunc
+	done   chan struct{}
+	sent   chan struct{} // closed when there is an answer or an error
+
+	// mu of the manager guards the fields below.
+	answer render.Answer
+	err    error // of a query that has no answer yet
+	has    bool
+}
+
+func (f *followed) close() {
+	f.cancel()
+	<-f.done
+}
+
+// follow returns the latest answer to a query for another program, whose changes are noted from now on.
+func (m *manager) follow(ctx context.Context, q render.Query) (render.Answer, error) {
+	source := m.values.Source(q.Kind.Program())
+	if source == nil {
+		return render.Answer{}, refusal(q, fmt.Sprintf("%s is not configured", q.Kind.Program()))
+	}
+	m.mu.Lock()
+	f := m.followed[q]
+	if f == nil {
+		// It outlives this attempt, which may end for another reason.
+		following, cancel := context.WithCancel(context.Background())
+		f = &followed{cancel: cancel, done: make(chan struct{}), sent: make(chan struct{})}
+		m.followed[q] = f
+		go func() {
+			defer close(f.done)
+			source.Follow(following, q, func(a render.Answer, err error) { m.sent(q, f, a, err) })
+		}()
+	}
+	m.mu.Unlock()
+	select {
+	case <-f.sent:
+	case <-ctx.Done():
+		return render.Answer{}, ctx.Err()
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if errors.Is(f.err, ErrDenied) && m.req.Restored { // the token may have been replaced while taskapi was away
+		return f.answer, fmt.Errorf("%s: %v", q, f.err)
+	}
+	return f.answer, f.err
+}
+
+// sent notes what a Source has sent. An error after an answer changes nothing: the answer stands.
+func (m *manager) sent(q render.Query, f *followed, answer render.Answer, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	first := false
+	select {
+	case <-f.sent:
+	default:
+		first = true
+		defer close(f.sent)
+	}
+	switch {
+	case err == nil:
+		f.answer, f.err, f.has = answer, nil, true
+	case f.has:
+		return
+	default:
+		f.err = err
+	}
+	if _, asked := m.asked[q]; asked && !first && err == nil {
+		m.asked[q] = true
+		m.woken.Send()
+	}
+}
