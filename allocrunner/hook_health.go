@@ -67,7 +67,11 @@ func (h *healthHook) observe() {
 	defer h.mu.Unlock()
 	if h.watcher != nil {
 		results, _ := h.runner.serving.results()
-		h.watcher.Observe(h.runner.Alloc().TaskStates, results)
+		unready := map[string]bool{}
+		for name, s := range h.runner.standing().States {
+			unready[name] = s.Unready
+		}
+		h.watcher.Observe(health.Event{Tasks: h.runner.Alloc().TaskStates, Unready: unready, Checks: results})
 	}
 }
 

@@ -25,6 +25,7 @@ import (
 	"taskapi/allocrunner/internal/snapshots"
 	"taskapi/allocrunner/internal/stats"
 	"taskapi/allocrunner/internal/taskrunner"
+	"taskapi/allocrunner/readiness"
 	"taskapi/internal/ptr"
 	"taskapi/internal/wake"
 )
@@ -404,6 +405,9 @@ func (r *Runner) failures() error {
 // about tasks that were killed after the failure, and about the exit of a process that a check found unhealthy. A kill
 // that fails the task says why itself.
 func whatFailed(events []*api.TaskEvent) string {
+	events = slices.DeleteFunc(slices.Clone(events), func(e *api.TaskEvent) bool {
+		return e.Type == readiness.EventReady || e.Type == readiness.EventStatus
+	})
 	for _, e := range slices.Backward(events) {
 		if e.Type == api.TaskKilling && e.FailsTask {
 			return e.DisplayMessage

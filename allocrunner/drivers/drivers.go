@@ -54,7 +54,7 @@ type Driver interface {
 }
 
 // Run is one run of a task, from its start until none of its processes is left. Its methods are safe for concurrent
-// use. A run may also have the abilities Signaler, Executor and Measurer.
+// use. A run may also have the abilities Signaler, Executor, Notifier and Measurer.
 type Run interface {
 	// Handle is what Recover needs to find the run. It never changes, and holds no secrets.
 	Handle() interfaces.Handle
@@ -92,6 +92,12 @@ type Executor interface {
 	// would get it now. Errors: interfaces.ErrTaskNotRunning, interfaces.ErrTooManyExecs, interfaces.ErrDetached when
 	// this program gives up the run, *interfaces.ExecError, ctx's.
 	Exec(ctx context.Context, task Task, program Program) (ExecResult, error)
+}
+
+// Notifier is implemented by a run whose processes can say that they are ready and alive.
+type Notifier interface {
+	// Notice returns what the run has said, as Supervisor's Notice does.
+	Notice(ctx context.Context, seen uint64) (Notice, error)
 }
 
 // Measurer is implemented by a run whose CPU time and memory its driver measures. Processes of a Supervisor are
@@ -160,6 +166,7 @@ type Task struct {
 type Status struct {
 	Exit    *interfaces.ExitResult // nil while it runs, and when its end isn't known
 	Details map[string]string      // of the event of its start
+	Notice  *Notice                // what it has said, if it can say that it is ready; else nil
 }
 
 // Program is a program to run beside a task.

@@ -50,6 +50,10 @@ type Spec struct {
 
 	Limits proctree.Limits `json:",omitzero"` // of all processes of the task together
 
+	// Notify gives the process a socket, in NOTIFY_SOCKET, on which the processes of the task say that they are ready
+	// and alive (sd_notify(3)).
+	Notify bool `json:",omitempty"`
+
 	// Files are the process's standard input, output and error. If empty, the process gets /dev/null and its logs
 	// instead. The caller closes them. With TTY the first is a terminal, which becomes the process's controlling one.
 	Files []*os.File `json:"-"`
@@ -70,9 +74,22 @@ type ProcessStatus struct {
 	PID       int
 	Start     uint64 `json:",omitempty"` // clock ticks after boot, as a proc.Identity has it; 0 when it is not known
 	StartedAt time.Time
-	NoCgroup  string `json:",omitempty"` // why it runs in no cgroup of its own, empty when it does
-	Unlimited string `json:",omitempty"` // why its limits are not enforced, empty when they are
+	NoCgroup  string  `json:",omitempty"` // why it runs in no cgroup of its own, empty when it does
+	Unlimited string  `json:",omitempty"` // why its limits are not enforced, empty when they are
+	Notice    *Notice `json:",omitempty"` // nil for a process without Spec.Notify
 	Exit      *interfaces.ExitResult
+}
+
+// Notice is what a process with Spec.Notify, and those below it, have said.
+type Notice struct {
+	Seq      uint64 // grows with each change of the fields below but Silent; never 0
+	Ready    bool   `json:",omitempty"`
+	Stopping bool   `json:",omitempty"` // the process has begun to end by itself
+	Trigger  bool   `json:",omitempty"` // it says that it is as good as dead
+	Status   string `json:",omitempty"` // a line for people, made fit for a terminal
+
+	// Silent is the time since the latest sign of life, of which READY=1 is the first; 0 before that.
+	Silent time.Duration `json:",omitempty"`
 }
 
 // ID returns the process's ID.
@@ -142,6 +159,11 @@ type Supervisor interface {
 	// Signal sends sig only to that process of a task. Errors: ErrNotRunning if it has ended, even if the task runs
 	// another process by now; ErrLost.
 	Signal(ctx context.Context, process ProcessID, sig syscall.Signal) error
+
+	// Notice returns what a process with Spec.Notify has said, as soon as that is something else than at the time of
+	// seen, which is the Seq of an earlier Notice, or 0. Errors: ErrNotRunning if the process has ended or does not
+	// notify; ErrLost, ctx's.
+	Notice(ctx context.Context, process ProcessID, seen uint64) (Notice, error)
 
 	// KillTree sends SIGKILL to the process and its whole tree: its session, process group and descendants. It returns
 	// when the tree is empty and its output is in the log files, with the number of processes besides the root process

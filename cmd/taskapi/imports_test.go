@@ -47,6 +47,7 @@ var allowedImports = map[string][]string{
 		"allocrunner/internal/taskrunner",
 		"allocrunner/jobspec/jobdiff", // what of a new version of the job can be applied in place
 		"allocrunner/jobspec/review",
+		"allocrunner/readiness",
 		"allocrunner/taskenv",
 		"allocrunner/templates/render", // the program is re-executed for it, as for the keeper
 	},
@@ -82,7 +83,7 @@ var allowedImports = map[string][]string{
 	"allocrunner/drivers": {"allocrunner/interfaces", "allocrunner/internal/launch", "allocrunner/internal/proctree",
 		"allocrunner/taskenv"},
 	"allocrunner/drivers/builtin": {"allocrunner/drivers", "allocrunner/drivers/rawexec"},
-	"allocrunner/drivers/rawexec": {"allocrunner/drivers", "allocrunner/interfaces"},
+	"allocrunner/drivers/rawexec": {"allocrunner/drivers", "allocrunner/interfaces", "allocrunner/readiness"},
 	"allocrunner/fingerprint": {"allocrunner/cluster", "allocrunner/drivers", "allocrunner/hoststats",
 		"allocrunner/internal/ports", "allocrunner/taskenv"},
 	"allocrunner/internal/accounts": {"allocrunner/interfaces"},
@@ -92,7 +93,8 @@ var allowedImports = map[string][]string{
 	"allocrunner/internal/checks":   {"allocrunner/interfaces", "allocrunner/internal/services"},
 	"allocrunner/internal/services": {"allocrunner/interfaces"},
 	"allocrunner/internal/processes": {"allocrunner/drivers", "allocrunner/interfaces", "allocrunner/internal/launch",
-		"allocrunner/internal/logs", "allocrunner/internal/proctree"},
+		"allocrunner/internal/logs", "allocrunner/internal/notify", "allocrunner/internal/proctree"},
+	"allocrunner/internal/notify":    {"allocrunner/drivers"},
 	"allocrunner/internal/health":    {"allocrunner/internal/lifecycle"},
 	"allocrunner/internal/hookmeter": {"allocrunner/interfaces"},
 	"allocrunner/internal/restarts":  {"allocrunner/internal/lifecycle"},
@@ -117,6 +119,7 @@ var allowedImports = map[string][]string{
 		"allocrunner/internal/hookmeter",
 		"allocrunner/internal/lifecycle",
 		"allocrunner/internal/restarts",
+		"allocrunner/readiness",
 	},
 	"allocrunner/jobspec":                 {"allocrunner/jobspec/internal/hcleval", "allocrunner/jobspec/internal/schema"},
 	"allocrunner/jobspec/internal/schema": {"allocrunner/jobspec/internal/hcleval"},
@@ -125,6 +128,7 @@ var allowedImports = map[string][]string{
 		"allocrunner/internal/services", // a review refuses what the set-up of checks would
 		"allocrunner/jobspec",
 		"allocrunner/jobspec/internal/schema",
+		"allocrunner/readiness",
 		"allocrunner/templates/render", // which functions templates lack
 	},
 	"allocrunner/jobspec/bounded": {"allocrunner/jobspec"},
@@ -374,6 +378,7 @@ var allowedImports = map[string][]string{
 	"cmd/taskapi/internal/cli/look": {
 		"allocrunner",
 		"allocrunner/interfaces",
+		"allocrunner/readiness",
 		"allocrunner/state",
 		"cmd/taskapi/internal/cli/base",
 		"cmd/taskapi/internal/cli/follow",

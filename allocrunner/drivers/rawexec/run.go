@@ -17,6 +17,7 @@ import (
 
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/readiness"
 )
 
 // run is one process of a task, run by the allocation's supervisor.
@@ -29,6 +30,7 @@ type run struct {
 var (
 	_ drivers.Signaler = (*run)(nil)
 	_ drivers.Executor = (*run)(nil)
+	_ drivers.Notifier = (*run)(nil)
 )
 
 func (Driver) Start(ctx context.Context, task drivers.Task) (drivers.Run, error) {
@@ -74,7 +76,7 @@ func (Driver) Recover(_ context.Context, task drivers.Task, handle interfaces.Ha
 func (r *run) Handle() interfaces.Handle { return r.handle }
 
 func (r *run) Inspect(context.Context) (drivers.Status, error) {
-	s := drivers.Status{Exit: r.status.Exit, Details: map[string]string{}}
+	s := drivers.Status{Exit: r.status.Exit, Details: map[string]string{}, Notice: r.status.Notice}
 	for name, why := range map[string]string{"no_cgroup": r.status.NoCgroup, "unlimited": r.status.Unlimited} {
 		if why != "" {
 			s.Details[name] = why
@@ -100,6 +102,10 @@ func (r *run) Wait(ctx context.Context) (interfaces.ExitResult, error) {
 
 func (r *run) Signal(ctx context.Context, signal syscall.Signal) error {
 	return r.processes.Signal(ctx, r.status.ID(), signal)
+}
+
+func (r *run) Notice(ctx context.Context, seen uint64) (drivers.Notice, error) {
+	return r.processes.Notice(ctx, r.status.ID(), seen)
 }
 
 // signalTime bounds the sending of a signal, which takes a fraction of a millisecond unless the supervisor itself is
@@ -183,12 +189,27 @@ func specOf(task drivers.Task, command []string) (drivers.Spec, error) {
 	whose, path := "task's ", c.Command
 	if len(command) > 0 {
 		whose, path, spec.Args = "", command[0], command[1:]
+	} else if err := signsOfLife(&spec, task); err != nil {
+		return drivers.Spec{}, &drivers.ConfigError{Err: err}
 	}
 	spec.Path, err = drivers.LookUp(task.Dir.Dir, whose, path, spec.Env)
 	if e, ok := errors.AsType[*drivers.StartError](err); ok && len(command) == 0 && errors.Is(err, fs.ErrNotExist) {
 		err = &drivers.StartError{Reason: c.splitHint(spec.Env) + e.Reason, Err: e.Err}
 	}
 	return spec, err
+}
+
+// signsOfLife adds what a task needs to say that it is ready and alive.
+func signsOfLife(spec *drivers.Spec, task drivers.Task) error {
+	set, err := readiness.Of(task.Task)
+	if err != nil {
+		return err
+	}
+	spec.Notify = set.Notify
+	if set.Watchdog > 0 {
+		spec.Env = append(spec.Env, fmt.Sprintf("WATCHDOG_USEC=%d", set.Watchdog.Microseconds()))
+	}
+	return nil
 }
 
 // foreground changes the spec of a task's process for a task in the foreground.

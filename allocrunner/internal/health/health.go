@@ -74,8 +74,9 @@ func hasChecks(group *api.TaskGroup) bool {
 // Event is the present state of an allocation. Each change makes another Event. A check whose Mode is "readiness" does
 // not count.
 type Event struct {
-	Tasks  map[string]*api.TaskState
-	Checks api.AllocCheckStatuses
+	Tasks   map[string]*api.TaskState
+	Unready map[string]bool // tasks that run, and have not said yet that they are ready
+	Checks  api.AllocCheckStatuses
 }
 
 // Phase is an allocation's health. Healthy and Unhealthy are decisions, and stay.
@@ -191,6 +192,9 @@ func (p Policy) problem(e Event) problem {
 		}
 		if !t.ends && state != "running" {
 			return problem{t.name, fmt.Sprintf("task %q is %s", t.name, state)}
+		}
+		if !t.ends && e.Unready[t.name] {
+			return problem{t.name, fmt.Sprintf("task %q has not said that it is ready", t.name)}
 		}
 	}
 	if !p.checks {

@@ -12,6 +12,11 @@ import (
 )
 
 // newJob returns a canonical service job whose group has a task of every kind, and a check of each kind.
+// at returns an allocation whose running tasks are all ready.
+func at(tasks map[string]*api.TaskState, checks api.AllocCheckStatuses) health.Event {
+	return health.Event{Tasks: tasks, Checks: checks}
+}
+
 func newJob(change func(*api.Job, *api.UpdateStrategy)) (*api.Job, *api.TaskGroup) {
 	update := &api.UpdateStrategy{MinHealthyTime: new(10 * time.Second), HealthyDeadline: new(time.Minute)}
 	service := func(onUpdate string) []*api.Service {
@@ -110,26 +115,28 @@ func TestWhatIsWell(t *testing.T) {
 		in     health.Event
 		reason string // empty for healthy
 	}{
-		"all":               {nil, health.Event{tasks(), good}, ""},
-		"poststop does not": {nil, health.Event{tasks("bye unknown"), good}, ""},
-		"main pending":      {nil, health.Event{tasks("main pending"), good}, `task "main" is pending`},
-		"main dead":         {nil, health.Event{tasks("main dead"), good}, `task "main" is dead`},
-		"main unknown":      {nil, health.Event{tasks("main unknown"), good}, `task "main" is pending`},
-		"sidecar dead":      {nil, health.Event{tasks("proxy dead"), good}, `task "proxy" is dead`},
-		"prestart running": {nil, health.Event{tasks("init running"), good},
+		"all":               {nil, at(tasks(), good), ""},
+		"poststop does not": {nil, at(tasks("bye unknown"), good), ""},
+		"main pending":      {nil, at(tasks("main pending"), good), `task "main" is pending`},
+		"main unready": {nil, health.Event{Tasks: tasks(), Unready: map[string]bool{"main": true}, Checks: good},
+			`task "main" has not said that it is ready`},
+		"main dead":    {nil, at(tasks("main dead"), good), `task "main" is dead`},
+		"main unknown": {nil, at(tasks("main unknown"), good), `task "main" is pending`},
+		"sidecar dead": {nil, at(tasks("proxy dead"), good), `task "proxy" is dead`},
+		"prestart running": {nil, at(tasks("init running"), good),
 			`task "init" is running and has not ended`},
-		"poststart running": {nil, health.Event{tasks("hello running"), good},
+		"poststart running": {nil, at(tasks("hello running"), good),
 			`task "hello" is running and has not ended`},
-		"check fails": {nil, health.Event{tasks(), results("failure", "success", "success")},
+		"check fails": {nil, at(tasks(), results("failure", "success", "success")),
 			`check "c" of service "s" is failure`},
-		"check pending": {nil, health.Event{tasks(), results("pending", "success", "success")},
+		"check pending": {nil, at(tasks(), results("pending", "success", "success")),
 			`check "c" of service "s" is pending`},
-		"no results":            {nil, health.Event{tasks(), nil}, "its checks have no results"},
-		"task states":           {states, health.Event{tasks(), results("failure", "failure", "failure")}, ""},
-		"task states, not well": {states, health.Event{tasks("main pending"), nil}, `task "main" is pending`},
+		"no results":            {nil, at(tasks(), nil), "its checks have no results"},
+		"task states":           {states, at(tasks(), results("failure", "failure", "failure")), ""},
+		"task states, not well": {states, at(tasks("main pending"), nil), `task "main" is pending`},
 		"without any checks": {func(j *api.Job, _ *api.UpdateStrategy) { j.TaskGroups[0].Services = nil },
-			health.Event{tasks(), nil}, ""},
-		"the checks of poststop": {nil, health.Event{tasks(), api.AllocCheckStatuses{"x": {Status: "pending", Task: "bye"}}},
+			at(tasks(), nil), ""},
+		"the checks of poststop": {nil, at(tasks(), api.AllocCheckStatuses{"x": {Status: "pending", Task: "bye"}}),
 			""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -158,7 +165,7 @@ func TestWhatIsWell(t *testing.T) {
 
 func TestBreaks(t *testing.T) {
 	good := results("success", "success", "success")
-	well := health.Event{tasks(), good}
+	well := at(tasks(), good)
 	restarted, startedAgain := tasks(), tasks()
 	restarted["main"].Restarts = 1
 	startedAgain["main"].StartedAt = second(9)
@@ -169,12 +176,12 @@ func TestBreaks(t *testing.T) {
 		reason string
 	}{
 		"none": {well, health.Healthy, 10, "healthy for 10s"},
-		"a check": {health.Event{tasks(), results("failure", "success", "success")}, health.Healthy, 19,
+		"a check": {at(tasks(), results("failure", "success", "success")), health.Healthy, 19,
 			"healthy for 10s"},
-		"a restart that is seen": {health.Event{tasks("main pending"), good}, health.Healthy, 19, "healthy for 10s"},
-		"a failure":              {health.Event{tasks("main failed"), good}, health.Unhealthy, 5, `task "main" has failed`},
-		"a failed prestart":      {health.Event{tasks("init failed"), good}, health.Unhealthy, 5, `task "init" has failed`},
-		"a failed poststop":      {health.Event{tasks("bye failed"), good}, health.Healthy, 10, "healthy for 10s"},
+		"a restart that is seen": {at(tasks("main pending"), good), health.Healthy, 19, "healthy for 10s"},
+		"a failure":              {at(tasks("main failed"), good), health.Unhealthy, 5, `task "main" has failed`},
+		"a failed prestart":      {at(tasks("init failed"), good), health.Unhealthy, 5, `task "init" has failed`},
+		"a failed poststop":      {at(tasks("bye failed"), good), health.Healthy, 10, "healthy for 10s"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := policy(t, nil)
@@ -191,14 +198,14 @@ func TestBreaks(t *testing.T) {
 			if s.Phase != c.want || s.Reason != c.reason {
 				t.Errorf("got %v %q, want %v %q", s.Phase, s.Reason, c.want, c.reason)
 			}
-			if later := p.Next(s, health.Event{tasks("main failed"), nil}, second(99)); later != s {
+			if later := p.Next(s, at(tasks("main failed"), nil), second(99)); later != s {
 				t.Errorf("the decision did not stay: %+v", later)
 			}
 		})
 	}
 	for name, again := range map[string]map[string]*api.TaskState{"a restart": restarted, "a start": startedAgain} {
 		p := policy(t, nil)
-		s := p.Next(p.Next(p.New(epoch), well, epoch), health.Event{again, good}, second(9))
+		s := p.Next(p.Next(p.New(epoch), well, epoch), at(again, good), second(9))
 		if got := p.Again(s); s.Phase != health.Undecided || !got.Equal(second(19)) {
 			t.Errorf("%s that was not seen: look again %v after the start, want 19s", name, got.Sub(epoch))
 		}

@@ -5,8 +5,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/hashicorp/nomad/api"
-
 	"taskapi/internal/wake"
 )
 
@@ -26,11 +24,11 @@ func NewWatcher(policy Policy, onDecided func(State)) *Watcher {
 	return &Watcher{policy: policy, onDecided: onDecided, wake: wake.New(), state: policy.New(time.Now())}
 }
 
-// Observe must be called with every change of the tasks or the checks. It keeps neither map. It does not block, and may
-// be called before Run and after the decision.
-func (w *Watcher) Observe(tasks map[string]*api.TaskState, checks api.AllocCheckStatuses) {
+// Observe must be called with every change of the tasks or the checks. It keeps no map. It does not block, and may be
+// called before Run and after the decision.
+func (w *Watcher) Observe(e Event) {
 	w.mu.Lock()
-	w.state = w.policy.Next(w.state, Event{tasks, checks}, time.Now())
+	w.state = w.policy.Next(w.state, e, time.Now())
 	w.mu.Unlock()
 	w.wake.Send()
 }

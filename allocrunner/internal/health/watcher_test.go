@@ -56,23 +56,23 @@ func TestWatcher(t *testing.T) {
 		want    string
 	}{
 		"healthy": {func(w watched) {
-			w.Observe(tasks("main pending"), good)
+			w.Observe(health.Event{Tasks: tasks("main pending"), Checks: good})
 			time.Sleep(3 * time.Second)
-			w.Observe(tasks(), good)
+			w.Observe(health.Event{Tasks: tasks(), Checks: good})
 		}, "true after 13s: healthy for 10s"},
 		"a break": {func(w watched) {
-			w.Observe(tasks(), good)
+			w.Observe(health.Event{Tasks: tasks(), Checks: good})
 			time.Sleep(9 * time.Second)
-			w.Observe(tasks(), results("failure", "", ""))
-			w.Observe(tasks(), good) // before Run has had a chance to look
+			w.Observe(health.Event{Tasks: tasks(), Checks: results("failure", "", "")})
+			w.Observe(health.Event{Tasks: tasks(), Checks: good}) // before Run has had a chance to look
 		}, "true after 19s: healthy for 10s"},
 		"a failure": {func(w watched) {
 			time.Sleep(time.Second)
-			w.Observe(tasks("main failed"), good)
+			w.Observe(health.Event{Tasks: tasks("main failed"), Checks: good})
 		}, `false after 1s: task "main" has failed`},
 		"nobody looks": {func(watched) {}, "false after 1m0s: not healthy within 1m0s: nothing is known of its tasks"},
 		"never well": {func(w watched) {
-			w.Observe(tasks("main pending"), good)
+			w.Observe(health.Event{Tasks: tasks("main pending"), Checks: good})
 		}, `false after 1m0s: not healthy within 1m0s: task "main" is pending`},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -80,7 +80,7 @@ func TestWatcher(t *testing.T) {
 				w := watch(t, t.Context())
 				c.observe(w)
 				w.expect(t, c.want)
-				w.Observe(tasks("main failed"), nil) // too late, and harmless
+				w.Observe(health.Event{Tasks: tasks("main failed"), Checks: nil}) // too late, and harmless
 			})
 		})
 	}
@@ -90,7 +90,7 @@ func TestWatcherEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		w := watch(t, ctx)
-		w.Observe(tasks(), api.AllocCheckStatuses{})
+		w.Observe(health.Event{Tasks: tasks(), Checks: api.AllocCheckStatuses{}})
 		cancel()
 		<-w.done
 		if len(w.said) > 0 {
@@ -109,7 +109,7 @@ func TestWatcherPassesOnWhatIsDecidedWhenItEnds(t *testing.T) {
 			t.Errorf("said %q of what nobody has observed", <-w.said)
 		}
 		late := watch(t, t.Context())
-		late.Observe(tasks("main failed"), nil)
+		late.Observe(health.Event{Tasks: tasks("main failed"), Checks: nil})
 		<-late.done
 		if len(late.said) != 1 {
 			t.Error("what was decided is not said")

@@ -316,6 +316,18 @@ func (c *Client) Signal(ctx context.Context, process drivers.ProcessID, sig sysc
 	return err
 }
 
+// Notice returns what a task's process has said, once that differs from seen.
+func (c *Client) Notice(ctx context.Context, process drivers.ProcessID, seen uint64) (drivers.Notice, error) {
+	a, err := c.callTask(ctx, request{Op: opNotice, Task: process.Task, Process: process.ProcessRun, Seen: seen})
+	if err == nil && a.Notice == nil {
+		err = fmt.Errorf("notifications of task %q: the keeper's answer has none", process.Task)
+	}
+	if err != nil {
+		return drivers.Notice{}, err
+	}
+	return *a.Notice, nil
+}
+
 // KillTree kills the processes that a task's process has left.
 func (c *Client) KillTree(ctx context.Context, process drivers.ProcessID) (int, error) {
 	a, err := c.callTask(ctx, request{Op: opKillTree, Task: process.Task, Process: process.ProcessRun})

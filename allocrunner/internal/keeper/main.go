@@ -109,7 +109,7 @@ func begin(logger *slog.Logger) (*server, net.Listener, error) {
 		dir: dir, idle: set.Idle, tied: set.Tied, logger: logger, self: self,
 		previous: readPreviousExits(set.Dir, time.Now()),
 		local: processes.New(processes.Config{
-			Logger: logger, Config: proctree.Config{NoCgroup: set.NoCgroup, Name: digest(set.Dir)},
+			Logger: logger, Dir: set.Dir, Config: proctree.Config{NoCgroup: set.NoCgroup, Name: digest(set.Dir)},
 		}),
 		changed: wake.New(), closed: make(chan struct{}),
 	}

@@ -183,6 +183,10 @@ func (c *session) handle(ctx context.Context, req request, files []*os.File) (a 
 		err = local.Signal(ctx, drivers.ProcessID{Task: req.Task, ProcessRun: req.Process}, req.Signal)
 	case opKillTree:
 		a.Leftover, err = local.KillTree(ctx, drivers.ProcessID{Task: req.Task, ProcessRun: req.Process})
+	case opNotice:
+		var notice drivers.Notice
+		notice, err = local.Notice(ctx, drivers.ProcessID{Task: req.Task, ProcessRun: req.Process}, req.Seen)
+		a.Notice = &notice
 	case opList:
 		a.Cgroup = local.CgroupDir()
 		a.List, err = c.server.list(ctx)

@@ -368,6 +368,12 @@ func (s *Supervisor) Signal(ctx context.Context, process drivers.ProcessID, sig 
 	return err
 }
 
+// Notice returns what a task's process has said. It ends with a keeper that was killed.
+func (s *Supervisor) Notice(ctx context.Context, process drivers.ProcessID, seen uint64) (drivers.Notice, error) {
+	notice, _, err := call(ctx, s, func(c *Client) (drivers.Notice, error) { return c.Notice(ctx, process, seen) })
+	return notice, err
+}
+
 // KillTree kills the processes that a task's process has left. Processes of the task that a lost keeper has left are
 // dead by now, and are counted once.
 func (s *Supervisor) KillTree(ctx context.Context, process drivers.ProcessID) (int, error) {

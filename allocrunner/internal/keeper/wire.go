@@ -44,6 +44,7 @@ const (
 	opExec     = "exec"
 	opSignal   = "signal"
 	opKillTree = "killtree"
+	opNotice   = "notice"
 	opList     = "list"
 	opClose    = "close"
 	opKeepOpen = "keepopen"
@@ -55,10 +56,12 @@ type request struct {
 	Op   string
 	Task string `json:",omitempty"`
 
-	Process drivers.ProcessRun `json:",omitzero"` // signal, killtree: selects one of the task's processes
+	Process drivers.ProcessRun `json:",omitzero"` // signal, killtree, notice: selects one of the task's processes
 
 	Signal syscall.Signal `json:",omitempty"`
 	Spec   *wireSpec      `json:",omitempty"` // start, exec
+
+	Seen uint64 `json:",omitempty"` // notice
 
 	MaxOutput int  `json:",omitempty"` // exec
 	TTY       bool `json:",omitempty"` // exec
@@ -73,6 +76,7 @@ type answer struct {
 	Status   *drivers.ProcessStatus  `json:",omitempty"` // start
 	Exit     *interfaces.ExitResult  `json:",omitempty"` // wait
 	Leftover int                     `json:",omitempty"` // killtree
+	Notice   *drivers.Notice         `json:",omitempty"` // notice
 	List     []drivers.ProcessStatus `json:",omitempty"` // list
 	Exec     *drivers.ExecResult     `json:",omitempty"` // exec, with an error, too
 	// exec with files: the program runs, and another answer follows

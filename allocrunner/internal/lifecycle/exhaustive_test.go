@@ -117,9 +117,11 @@ func moves(task lifecycle.Task, phase lifecycle.Phase, killed bool) []lifecycle.
 	var next []lifecycle.State
 	switch phase {
 	case lifecycle.Pending:
-		next = []lifecycle.State{{Phase: lifecycle.Running}, {Phase: lifecycle.Dead, Failed: true}}
-	case lifecycle.Running:
-		next = []lifecycle.State{{Phase: lifecycle.Pending}, {Phase: lifecycle.Dead, Failed: true}}
+		next = []lifecycle.State{{Phase: lifecycle.Running}, {Phase: lifecycle.Running, Unready: true},
+			{Phase: lifecycle.Dead, Failed: true}}
+	case lifecycle.Running: // ready at once, or by now
+		next = []lifecycle.State{{Phase: lifecycle.Running}, {Phase: lifecycle.Pending},
+			{Phase: lifecycle.Dead, Failed: true}}
 	}
 	if killed || len(next) > 0 && !task.Sidecar {
 		next = append(next, lifecycle.State{Phase: lifecycle.Dead})
@@ -199,7 +201,7 @@ func prestartDone(group []lifecycle.Task, s situation) bool {
 	for i, task := range group {
 		ready := s.tasks[i].Phase == lifecycle.Dead && !s.tasks[i].Failed
 		if task.Sidecar {
-			ready = s.tasks[i].Phase == lifecycle.Running
+			ready = s.tasks[i].Phase == lifecycle.Running && !s.tasks[i].Unready
 		}
 		if task.Hook == lifecycle.Prestart && !ready {
 			return false
@@ -210,7 +212,8 @@ func prestartDone(group []lifecycle.Task, s situation) bool {
 
 func anyMainPending(group []lifecycle.Task, s situation) bool {
 	for i, task := range group {
-		if task.Hook == lifecycle.Main && (s.tasks[i].Phase == lifecycle.Waiting || s.tasks[i].Phase == lifecycle.Pending) {
+		s := s.tasks[i]
+		if task.Hook == lifecycle.Main && (s.Phase == lifecycle.Waiting || s.Phase == lifecycle.Pending || s.Unready) {
 			return true
 		}
 	}

@@ -12,6 +12,8 @@
 //	poststop
 //	   │ dead
 //	done
+//
+// A task that says when it is ready counts as running in this order only from then on.
 package lifecycle
 
 import "github.com/hashicorp/nomad/api"
@@ -56,8 +58,9 @@ const (
 
 // State is a task's phase, and whether it failed.
 type State struct {
-	Phase  Phase
-	Failed bool
+	Phase   Phase
+	Failed  bool
+	Unready bool // it is Running, and has not said yet that it is ready, as it is going to
 }
 
 // Cause is why a group ends before its tasks have ended by themselves.
@@ -126,14 +129,16 @@ func isMain(t Task, _ State) bool      { return t.Hook == Main }
 func isEphemeral(t Task, _ State) bool { return t.Hook != Poststop && !t.Sidecar }
 func isPrestart(t Task, _ State) bool  { return t.Hook == Prestart }
 func isPoststart(t Task, _ State) bool { return t.Hook == Poststart }
-func hasStarted(_ Task, s State) bool  { return s.Phase == Running || s.Phase == Dead }
+func hasStarted(_ Task, s State) bool  { return isReady(s) || s.Phase == Dead }
 func hasFailed(_ Task, s State) bool   { return s.Phase == Dead && s.Failed }
 func prestartDone(t Task, s State) bool {
 	if t.Sidecar {
-		return s.Phase == Running
+		return isReady(s)
 	}
 	return s.Phase == Dead && !s.Failed
 }
+
+func isReady(s State) bool { return s.Phase == Running && !s.Unready }
 
 // names returns the tasks for which every predicate holds.
 func (g Group) names(ps ...predicate) []string {

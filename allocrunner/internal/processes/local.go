@@ -18,6 +18,7 @@ import (
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/logs"
+	"taskapi/allocrunner/internal/notify"
 	"taskapi/allocrunner/internal/proctree"
 )
 
@@ -37,6 +38,9 @@ type Config struct {
 
 	// Config is that of the processes' trees.
 	proctree.Config
+
+	// Dir is the allocation directory, for the sockets of tasks that notify.
+	Dir string
 
 	// DrainTime is how long output is read after a process's end while something else holds its pipe; 0: five seconds.
 	DrainTime time.Duration
@@ -157,16 +161,32 @@ func (l *Local) start(ctx context.Context, old *process, spec drivers.Spec) (*pr
 	if err == nil {
 		err = context.Cause(ctx)
 	}
+	if err == nil && spec.Notify {
+		p.notify, err = notify.Listen(notify.Config{
+			Dir: l.cfg.Dir, Task: spec.Task, UID: spec.User.UID, GID: spec.User.GID, Logger: l.cfg.Logger,
+		})
+	}
 	if err != nil {
 		p.abandon()
 		return nil, err
+	}
+	if p.notify != nil {
+		spec.Env = append(slices.Clip(spec.Env), p.notify.Env())
 	}
 	marker := "" // by which descendants are known that have left both session and cgroup
 	if i := slices.IndexFunc(spec.Env, func(e string) bool { return strings.HasPrefix(e, "NOMAD_TASK_NAME=") }); i >= 0 {
 		marker = spec.Env[i]
 	}
 	p.tree = l.trees.Task(spec.Task, marker, spec.Limits)
-	err = l.launch(ctx, p, spec, files, func() { l.wg.Go(func() { l.watch(p) }) })
+	err = l.launch(ctx, p, spec, files, func() {
+		if p.notify != nil {
+			p.notify.Start(p.tree.Has)
+		}
+		l.wg.Go(func() { l.watch(p) })
+	})
+	if err != nil && p.proc == nil && p.notify != nil {
+		p.notify.Close()
+	}
 	if err != nil && (p.proc == nil || !p.running()) {
 		return nil, err
 	}
@@ -176,6 +196,9 @@ func (l *Local) start(ctx context.Context, old *process, spec drivers.Spec) (*pr
 // watch waits for the end of the process, announces it, and then gives its output a bounded time.
 func (l *Local) watch(p *process) {
 	p.wait()
+	if p.notify != nil {
+		p.notify.Close()
+	}
 	late := time.After(l.cfg.DrainTime)
 	for _, d := range p.drains {
 		select {
@@ -210,6 +233,28 @@ func (l *Local) Signal(_ context.Context, process drivers.ProcessID, sig syscall
 		return fmt.Errorf("signal task %q: %w", process.Task, err)
 	}
 	return nil
+}
+
+func (l *Local) Notice(ctx context.Context, process drivers.ProcessID, seen uint64) (drivers.Notice, error) {
+	p := l.process(process.Task)
+	if p == nil || !p.is(process) || p.notify == nil {
+		return drivers.Notice{}, fmt.Errorf("notifications of task %q: %w", process.Task, drivers.ErrNotRunning)
+	}
+	for {
+		if !p.running() {
+			return drivers.Notice{}, fmt.Errorf("notifications of task %q: %w", process.Task, drivers.ErrNotRunning)
+		}
+		notice, changed := p.notify.Current()
+		if notice.Seq != seen {
+			return notice, nil
+		}
+		select {
+		case <-changed:
+		case <-p.tree.Ended():
+		case <-ctx.Done():
+			return drivers.Notice{}, fmt.Errorf("notifications of task %q: %w", process.Task, ctx.Err())
+		}
+	}
 }
 
 func (l *Local) KillTree(ctx context.Context, process drivers.ProcessID) (int, error) {

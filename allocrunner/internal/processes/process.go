@@ -17,6 +17,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/launch"
 	"taskapi/allocrunner/internal/logs"
+	"taskapi/allocrunner/internal/notify"
 	"taskapi/allocrunner/internal/proctree"
 	"taskapi/internal/proc"
 )
@@ -31,7 +32,8 @@ type process struct {
 	proc    *os.Process
 	tree    *proctree.Tree // of which it is the first
 	drains  []*logs.Drain
-	tty     bool // its standard input is its controlling terminal
+	tty     bool           // its standard input is its controlling terminal
+	notify  *notify.Socket // nil for none
 
 	exit interfaces.ExitResult
 
@@ -54,6 +56,10 @@ func (p *process) status() drivers.ProcessStatus {
 	}
 	if lack := p.tree.Unlimited(); lack != nil {
 		s.Unlimited = lack.Error()
+	}
+	if p.notify != nil {
+		n, _ := p.notify.Current()
+		s.Notice = &n
 	}
 	if !p.running() {
 		exit := p.exit

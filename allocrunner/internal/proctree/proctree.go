@@ -176,6 +176,31 @@ func (t *Tree) Wait(record func(*os.ProcessState, error)) {
 	t.set.reaper.wake.Send()
 }
 
+// Has reports whether a process belongs to the tree, or did; known is false if nothing is known of a process that has
+// gone. It looks only at that process and those above it.
+func (t *Tree) Has(pid int) (has, known bool) {
+	if pid == t.root.Pid {
+		return true, true
+	}
+	first, err := proc.Read(pid)
+	if err != nil {
+		return false, false
+	}
+	for at, steps := first, 0; steps < maxDepth; steps++ {
+		if at.PID == t.root.Pid || at.Session == t.root.Pid {
+			return true, true
+		}
+		if at, err = proc.Read(at.Parent); err != nil {
+			break
+		}
+	}
+	return t.group != "" && slices.Contains(PIDsBelow(string(t.group)), pid) ||
+		t.marker != "" && proc.HasEnv(pid, t.marker), !first.Dead
+}
+
+// maxDepth bounds how many processes above another one are looked at.
+const maxDepth = 100
+
 // Ended returns a channel that is closed when Wait has recorded the end of the root process.
 func (t *Tree) Ended() <-chan struct{} { return t.ended }
 

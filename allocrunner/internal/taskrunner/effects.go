@@ -37,6 +37,12 @@ func (r *Runner) perform(ctx context.Context, e effect) {
 	case watch:
 		run := r.Latest()
 		r.effects.Go(func() { r.watch(ctx, run) })
+	case listen:
+		run := r.Latest()
+		r.effects.Go(func() { r.listen(ctx, run) })
+	case guard:
+		run := r.Latest()
+		r.effects.Go(func() { r.guard(ctx, run, e.interval) })
 	case prekill:
 		runHooks(ctx, r, "task_prekill", interfaces.TaskPreKillHook.PreKilling)
 	case stop:

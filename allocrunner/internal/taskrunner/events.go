@@ -8,6 +8,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/readiness"
 )
 
 // maxEvents is how many events a task keeps: Nomad's number. The oldest go first.
@@ -38,6 +39,14 @@ func setupEvent() *api.TaskEvent {
 
 func startedEvent(details map[string]string) *api.TaskEvent {
 	return newEvent(api.TaskStarted, "Task started by client", details)
+}
+
+func readyEvent() *api.TaskEvent {
+	return newEvent(readiness.EventReady, "The task says that it is ready", nil)
+}
+
+func statusEvent(status string) *api.TaskEvent {
+	return newEvent(readiness.EventStatus, status, map[string]string{"status": status})
 }
 
 func terminatedEvent(r interfaces.ExitResult) *api.TaskEvent {

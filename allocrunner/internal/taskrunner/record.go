@@ -11,6 +11,7 @@ import (
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/lifecycle"
+	"taskapi/allocrunner/readiness"
 )
 
 // record is the visible part of a task: its state on the wire and its phase in the group. The task's goroutine writes
@@ -51,7 +52,11 @@ func (r *record) add(e *api.TaskEvent, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	e.Time = now.UnixNano()
-	r.state.Events = append(slices.Clone(r.state.Events), e)
+	r.state.Events = slices.Clone(r.state.Events)
+	if n := len(r.state.Events); e.Type == readiness.EventStatus && n > 0 && r.state.Events[n-1].Type == e.Type {
+		r.state.Events = r.state.Events[:n-1] // only the latest of several statuses leaves room for other events
+	}
+	r.state.Events = append(r.state.Events, e)
 	if n := len(r.state.Events) - maxEvents; n > 0 {
 		r.state.Events = r.state.Events[n:]
 	}
@@ -70,6 +75,7 @@ func (r *record) set(s state, now time.Time, timer any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.standing.State = lifecycle.State{Phase: s.lifecyclePhase(), Failed: s.failed}
+	r.standing.Unready = s.unready && r.standing.Phase == lifecycle.Running
 	r.standing.resetting, r.standing.restarting = s.beingStopped() && s.intent == reset, s.restarting()
 	r.standing.running = s.phase == running
 	r.savedTask.Phase, r.savedTask.Intent = s.phase.String(), s.intent.String()

@@ -42,14 +42,23 @@ func (r rules) resume(saved interfaces.SavedTask, run drivers.Run, status driver
 			s.intent = none // that belonged to the earlier process
 		}
 		s.phase, s.setUp, res.process = starting, true, true
-		res.first = started{run, status.Details}
+		res.first = started{run, status.Details, status.Notice != nil}
 	case s.hasProcess(): // Wait returns at once when it has ended
 		res.process = true
+		if n := status.Notice; n != nil && !res.ended {
+			s.unready, s.status = !n.Ready, n.Status
+			res.effects = append(res.effects, listen{})
+			if s.phase == running && n.Ready && r.watchdog > 0 {
+				res.effects = append(res.effects, guard{r.watchdog})
+			}
+		}
 		switch {
+		case s.phase == running && s.unready && r.readyTimeout > 0:
+			res.effects = append(res.effects, arm{r.remaining(saved.Due, r.readyTimeout)})
 		case s.phase == shutdownDelay:
-			res.effects = []effect{arm{r.remaining(saved.Due, r.shutdownDelay)}}
+			res.effects = append(res.effects, arm{r.remaining(saved.Due, r.shutdownDelay)})
 		case s.phase == stopping && !res.ended: // sent again: the earlier runner may not have sent it
-			res.effects = []effect{stop{r.killSignal, r.remaining(saved.Due, r.killTimeout)}}
+			res.effects = append(res.effects, stop{r.killSignal, r.remaining(saved.Due, r.killTimeout)})
 		}
 	case s.phase == starting && s.intent != none: // the start was being given up
 		res.first = startFailed{}

@@ -22,7 +22,7 @@ func TestResume(t *testing.T) {
 	var none found
 	beganAgain, began := started{run: newer}, started{run: newerRuns}
 	r := testRules
-	r.now, r.shutdownDelay = now, 2*time.Second
+	r.now, r.shutdownDelay, r.readyTimeout, r.watchdog = now, 2*time.Second, time.Minute, time.Second
 	tells := func(timeout time.Duration) []effect { return []effect{stop{r.killSignal, timeout}} }
 	waits := func(left time.Duration) []effect { return []effect{arm{left}} }
 	for _, tc := range []struct {
@@ -37,6 +37,17 @@ func TestResume(t *testing.T) {
 			resumption{state: state{phase: running}, process: true, ended: true}},
 		{"it ran, and its keeper is gone", interfaces.SavedTask{Phase: "running"}, none,
 			resumption{state: state{phase: running}, process: true}},
+		{"it ran, and had not said that it is ready", interfaces.SavedTask{Phase: "running", Due: now.Add(time.Second)},
+			found{handle: "7", notice: &drivers.Notice{Status: "loading"}},
+			resumption{state: state{phase: running, unready: true, status: "loading"}, process: true,
+				effects: []effect{listen{}, arm{time.Second}}}},
+		{"it ran, and is ready", interfaces.SavedTask{Phase: "running", Due: now.Add(-time.Second)},
+			found{handle: "7", notice: &drivers.Notice{Ready: true}},
+			resumption{state: state{phase: running}, process: true, effects: []effect{listen{}, guard{r.watchdog}}}},
+		{"it was being killed, and says what it does", interfaces.SavedTask{Phase: "stopping", Intent: "kill"},
+			found{handle: "7", notice: &drivers.Notice{Ready: true}},
+			resumption{state: state{phase: stopping, intent: kill}, process: true, effects: append([]effect{listen{}},
+				tells(1)...)}},
 		{"it was being killed", interfaces.SavedTask{Phase: "stopping", Intent: "kill", Due: now.Add(time.Second)},
 			runs,
 			resumption{state: state{phase: stopping, intent: kill}, process: true, effects: tells(time.Second)}},
@@ -91,12 +102,13 @@ type found struct {
 	drivers.Run
 	handle string
 	ended  bool
+	notice *drivers.Notice
 }
 
 func (f found) Handle() interfaces.Handle { return interfaces.Handle(f.handle) }
 
 func (f found) resume(r rules, saved interfaces.SavedTask) resumption {
-	var status drivers.Status
+	status := drivers.Status{Notice: f.notice}
 	if f.ended {
 		status.Exit = &interfaces.ExitResult{}
 	}

@@ -437,6 +437,9 @@ func (r *Runner) signal(ctx context.Context, name string, sig syscall.Signal) er
 
 // handle makes a transition and performs its effects.
 func (r *Runner) handle(ctx context.Context, e event) {
+	if about := runOf(e); about != nil && about != r.Latest() {
+		return // another process runs by now
+	}
 	was, rules := r.state, r.rules
 	rules.now, rules.random = time.Now(), rand.Float64()
 	is, effects := rules.next(was, e)
@@ -465,6 +468,17 @@ func (r *Runner) handle(ctx context.Context, e event) {
 	for _, effect := range effects {
 		r.perform(ctx, effect)
 	}
+}
+
+// runOf returns the run of an event that is only about that run; nil for other events.
+func runOf(e event) drivers.Run {
+	switch e := e.(type) {
+	case notified:
+		return e.run
+	case silent:
+		return e.run
+	}
+	return nil
 }
 
 // answerWaiters replies that the old process is gone, or that no new one follows it.

@@ -55,7 +55,7 @@ func (r *Runner) launch(ctx, processCtx context.Context) event {
 	if err != nil {
 		r.logger.Warn("the driver can't say how the task has started", "error", err)
 	}
-	return started{run, status.Details}
+	return started{run, status.Details, status.Notice != nil}
 }
 
 // driverFailure returns the failure of a start. It says whether another attempt may succeed.

@@ -12,6 +12,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/lifecycle"
 	"taskapi/allocrunner/internal/restarts"
+	"taskapi/allocrunner/readiness"
 	"taskapi/internal/signals"
 )
 
@@ -77,6 +78,8 @@ type state struct {
 	last     bool     // the restart policy's interval is the last
 	again    bool     // a restart was requested; the old process is gone and the next does not run yet
 	attempts restarts.State
+	unready  bool   // its process runs and is to say when it is ready, and has not
+	status   string // what its process has said last about itself
 }
 
 // rules are the settings that a transition depends on besides the state and the event.
@@ -85,11 +88,14 @@ type rules struct {
 	killSignal    syscall.Signal
 	killTimeout   time.Duration
 	shutdownDelay time.Duration
+	readyTimeout  time.Duration // of a process that is to say when it is ready; 0 for no end
+	watchdog      time.Duration // how long a process that has said so may be silent; 0 for any time
 	now           time.Time
 	random        float64 // in [0, 1): the jitter of a restart delay
 }
 
-// rulesOf returns the rules of a task in a job of that type. Errors: an unknown kill_signal.
+// rulesOf returns the rules of a task in a job of that type. Errors: an unknown kill_signal, settings of readiness that
+// can't be read.
 func rulesOf(task *api.Task, jobType string) (rules, error) {
 	r := rules{
 		policy:        restarts.For(task, jobType),
@@ -107,6 +113,11 @@ func rulesOf(task *api.Task, jobType string) (rules, error) {
 	if t := task.KillTimeout; t != nil {
 		r.killTimeout = *t
 	}
+	set, err := readiness.Of(task)
+	if err != nil {
+		return rules{}, fmt.Errorf("task %q: meta: %w", task.Name, err)
+	}
+	r.readyTimeout, r.watchdog = set.ReadyTimeout, set.Watchdog
 	return r, nil
 }
 
@@ -122,10 +133,16 @@ type event any
 type (
 	opened  struct{} // the gate of the task's hook is open
 	started struct { // the process runs
-		run     drivers.Run
-		details map[string]string // of the event
+		run      drivers.Run
+		details  map[string]string // of the event
+		notifies bool              // it is going to say when it is ready
 	}
-	startFailed struct { // it could not be started
+	notified struct { // the process has said something about itself
+		run    drivers.Run
+		notice drivers.Notice
+	}
+	silent      struct{ run drivers.Run } // the process gives no sign of life any more
+	startFailed struct {                  // it could not be started
 		event         *api.TaskEvent // why
 		unrecoverable bool
 	}
@@ -166,8 +183,11 @@ type (
 	abort     struct{} // give up a start under way; it still ends in started or startFailed
 	poststart struct{} // run the poststart hooks
 	watch     struct{} // wait for the process to end; ends in exited
-	prekill   struct{} // run the pre-kill hooks
-	stop      struct { // the signal, and SIGKILL to all of it after the timeout; one follows another
+	listen    struct{} // to what the process says about itself: each is a notified, until the process ends
+	// look for signs of life at this interval, until the process ends or there is none: then it ends in silent
+	guard   struct{ interval time.Duration }
+	prekill struct{} // run the pre-kill hooks
+	stop    struct { // the signal, and SIGKILL to all of it after the timeout; one follows another
 		signal  syscall.Signal
 		timeout time.Duration
 	}
@@ -247,8 +267,19 @@ func (t *transition) apply(e event) {
 		if t.hasProcess() {
 			t.exited(e)
 		}
+	case notified:
+		if t.hasProcess() {
+			t.notified(e.notice)
+		}
+	case silent:
+		t.silent(fmt.Sprintf("The task has given no sign of life for %v", t.watchdog))
 	case elapsed:
 		switch t.phase {
+		case running:
+			if t.unready {
+				t.restart(restartRequested{reason: fmt.Sprintf("The task was not ready within %v", t.readyTimeout),
+					counted: true})
+			}
 		case shutdownDelay:
 			t.stop()
 		case backoff:
@@ -275,15 +306,51 @@ func (t *transition) start(before ...effect) {
 }
 
 func (t *transition) started(e started) {
-	t.again = false
+	t.again, t.unready, t.status = false, e.notifies, ""
 	t.emit(startedEvent(e.details))
 	if t.intent == none {
 		t.phase = running
 		t.do(poststart{}, watch{})
+		if e.notifies {
+			t.do(listen{})
+		}
+		if e.notifies && t.readyTimeout > 0 {
+			t.do(arm{t.readyTimeout})
+		}
 		return
 	}
 	// requested during the start: nobody reaches the process yet, so that no shutdown delay is needed
 	t.stop(watch{})
+}
+
+// notified follows what the process has said. The timer is that of the readiness only while the task runs.
+func (t *transition) notified(n drivers.Notice) {
+	if t.unready && n.Ready {
+		t.unready = false
+		if t.phase == running {
+			t.do(disarm{})
+		}
+		t.emit(readyEvent())
+		if t.watchdog > 0 {
+			t.do(guard{t.watchdog})
+		}
+	}
+	if t.status != n.Status {
+		t.status = n.Status
+		t.emit(statusEvent(n.Status))
+	}
+	if n.Trigger {
+		t.silent("The task says that it can't go on (WATCHDOG=trigger)")
+	}
+}
+
+// silent ends the process as if it had failed. It gets the signal that makes most programs say where they hang.
+func (t *transition) silent(reason string) {
+	if t.phase != running {
+		return
+	}
+	t.intent, t.phase = evaluate, stopping
+	t.do(emit{restartSignaledEvent(reason)}, prekill{}, disarm{}, stop{syscall.SIGABRT, t.killTimeout})
 }
 
 func (t *transition) startFailed(e startFailed) {
@@ -297,6 +364,7 @@ func (t *transition) startFailed(e startFailed) {
 }
 
 func (t *transition) exited(e exited) {
+	t.unready = false
 	t.do(disarm{}, emit{terminatedEvent(e.result)})
 	if e.leftover > 0 {
 		t.emit(leftoverEvent(e.leftover))

@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"pgregory.net/rapid"
 
+	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/restarts"
 )
@@ -23,6 +24,8 @@ var testRules = rules{
 }
 
 func exit(code int) exited { return exited{result: interfaces.ExitResult{ExitCode: code}} }
+
+func says(n drivers.Notice) notified { return notified{notice: n} }
 
 // play puts events through next and gives the types of the events it emitted.
 func play(r rules, m state, events ...event) (state, []string) {
@@ -47,7 +50,9 @@ func TestSequencesOfEvents(t *testing.T) {
 	patient := testRules
 	patient.policy = restarts.Policy{Attempts: 1, Interval: time.Minute, Wait: true}
 	never := testRules
-	never.policy = restarts.Policy{}
+	never.policy, never.readyTimeout = restarts.Policy{}, time.Second
+	notifying := testRules
+	notifying.readyTimeout, notifying.watchdog = 30*time.Second, 10*time.Second
 	for _, tc := range []struct {
 		name   string
 		rules  rules
@@ -102,6 +107,27 @@ func TestSequencesOfEvents(t *testing.T) {
 				restartRequested{reason: "check", counted: true}, exit(130), started{}},
 			[]string{"Task Setup", "Started", "Restart Signaled", "Terminated", "Restarting",
 				"Started"}, running, false},
+		{"ready", notifying, []event{opened{}, started{notifies: true}, says(drivers.Notice{Status: "loading"}),
+			says(drivers.Notice{Ready: true, Status: "loading"}), elapsed{}, says(drivers.Notice{Ready: true})},
+			[]string{"Task Setup", "Started", "Status", "Ready", "Status"}, running, false},
+		{"not ready in time", notifying, []event{opened{}, started{notifies: true}, elapsed{}, exit(130)},
+			[]string{"Task Setup", "Started", "Restart Signaled", "Terminated", "Restarting"}, backoff, false},
+		{"not ready in time for the last time", never, []event{opened{}, started{notifies: true}, elapsed{}, exit(130)},
+			[]string{"Task Setup", "Started", "Restart Signaled", "Terminated", "Not Restarting"}, dead, true},
+		{"ready while it is being killed", notifying, []event{opened{}, started{notifies: true}, killRequested{},
+			says(drivers.Notice{Ready: true}), elapsed{}, exit(130)},
+			[]string{"Task Setup", "Started", "Killing", "Ready", "Terminated", "Killed"}, dead, false},
+		{"a task that does not notify has no time to be ready in", notifying, []event{opened{}, started{}, elapsed{}},
+			[]string{"Task Setup", "Started"}, running, false},
+		{"silent", notifying, []event{opened{}, started{notifies: true}, says(drivers.Notice{Ready: true}), silent{},
+			silent{}, exit(134)},
+			[]string{"Task Setup", "Started", "Ready", "Restart Signaled", "Terminated", "Restarting"}, backoff, false},
+		{"says that it can't go on", notifying, []event{opened{}, started{notifies: true},
+			says(drivers.Notice{Ready: true, Trigger: true}), exit(134)},
+			[]string{"Task Setup", "Started", "Ready", "Restart Signaled", "Terminated", "Restarting"}, backoff, false},
+		{"silent while it is being killed", notifying, []event{opened{}, started{notifies: true}, killRequested{},
+			silent{}, exit(134)},
+			[]string{"Task Setup", "Started", "Killing", "Terminated", "Killed"}, dead, false},
 		{"restarted in its restart delay", testRules, []event{opened{}, started{}, exit(1),
 			restartRequested{reason: "why"}},
 			[]string{"Task Setup", "Started", "Terminated", "Restarting"}, backoff, false},
@@ -201,10 +227,11 @@ func (w *simulation) apply(effects []effect) {
 func (w *simulation) possible(answersOnly bool) []event {
 	var events []event
 	if w.start {
-		events = append(events, started{}, startFailed{event: driverFailureEvent("x")})
+		events = append(events, started{}, started{notifies: true}, startFailed{event: driverFailureEvent("x")})
 	}
 	if w.process {
-		events = append(events, exit(0), exit(1))
+		events = append(events, exit(0), exit(1), says(drivers.Notice{Ready: true, Status: "s"}),
+			says(drivers.Notice{Trigger: true}), silent{})
 	}
 	if w.timer {
 		events = append(events, elapsed{})
@@ -237,6 +264,7 @@ func TestEveryLifeIsSound(t *testing.T) {
 		r := testRules
 		r.shutdownDelay = rapid.SampledFrom([]time.Duration{0, time.Second}).Draw(t, "shutdown delay")
 		r.policy.Wait = rapid.Bool().Draw(t, "mode delay")
+		r.readyTimeout, r.watchdog = time.Second, time.Second
 		w := &simulation{t: t}
 		var m state
 		step := func(e event) {
@@ -257,6 +285,7 @@ func TestEveryLifeIsSound(t *testing.T) {
 				t.Fatalf("after %#v: nothing is on its way out, and those who wait for it are not answered", e)
 			}
 			waits := m.phase == backoff || m.phase == shutdownDelay
+			waits = waits || m.phase == running && m.unready
 			if waits && !w.timer {
 				t.Fatalf("after %#v: phase %v waits for a timer that is not armed", e, m.phase)
 			}

@@ -297,6 +297,7 @@ func (r *reviewer) task(t *api.Task) {
 	}
 	r.environment("env", t.Env)
 	r.environment("meta", t.Meta)
+	r.readiness(t)
 	restrict(r, lifecycleLimits, t.Lifecycle)
 	r.reviewServices(t.Services, t)
 	r.restart(t.RestartPolicy)

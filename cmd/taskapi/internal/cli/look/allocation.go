@@ -12,6 +12,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/readiness"
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/cmd/taskapi/internal/client"
 	"taskapi/cmd/taskapi/internal/output"
@@ -109,6 +110,7 @@ func (s *statusShow) tasks(a *api.Allocation, usage *api.AllocResourceUsage) str
 			pids, cpu, memory = pidsText(u), cpuText(u.ResourceUsage), memoryText(u.ResourceUsage)
 		}
 		text, color := stateText(state)
+		text += saidText(readiness.Shown(base.TaskOf(a, name), state))
 		table.Row(name, text, strconv.FormatUint(state.Restarts, 10), uptime, pids, cpu, memory)
 		table.Paint(1, color)
 	}
@@ -121,6 +123,21 @@ func stateText(state *api.TaskState) (string, output.Color) {
 		return output.TaskState(state), output.Red
 	}
 	return output.TaskState(state), output.StatusColor(output.TaskWord(state))
+}
+
+// maxSaid is how many letters of a task's status text a line shows.
+const maxSaid = 40
+
+// saidText returns what a task has said about itself, to follow its state.
+func saidText(ready bool, status string) string {
+	text := ""
+	if !ready {
+		text = ", not ready"
+	}
+	if status != "" {
+		text += ": " + base.Clipped(status, maxSaid)
+	}
+	return text
 }
 
 // maxPIDs is how many processes of a task a line names.

@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"github.com/spf13/cobra"
 
+	"taskapi/allocrunner/readiness"
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/cmd/taskapi/internal/client"
 	"taskapi/cmd/taskapi/internal/output"
@@ -42,8 +43,8 @@ of a second. Of an ended allocation, ps lists the tasks as they ended.
 and TASK.
 
 --json prints a list of the tasks with their processes, and with --follow a line each time. A template gets the same:
-.Alloc .Task .State .Failed .Restarts .Health .Usage .Processes, and of each process .PID .User .UID .CPUPercent
-.UserMode .SystemMode .RSS .Swap .Started .Command. Usage is the sum over the task's processes, as GET
+.Alloc .Task .State .Failed .Restarts .Health .Ready .Status .Usage .Processes, and of each process .PID .User .UID
+.CPUPercent .UserMode .SystemMode .RSS .Swap .Started .Command. Usage is the sum over the task's processes, as GET
 /v1/client/allocation/:id/stats answers it.`,
 		Example: `  taskapi ps
   taskapi ps -f hello greeter
@@ -85,6 +86,8 @@ type psTask struct {
 	Failed    bool
 	Restarts  uint64
 	Health    string             // healthy, unhealthy or empty: the allocation's, as far as it is known
+	Ready     bool               // false for a task that runs and has not said yet that it is ready, as it is going to
+	Status    string             // what the task has said about itself
 	Usage     *api.ResourceUsage `json:",omitempty"` // of all processes; nil when the task does not run
 	Processes []psProcess
 
@@ -217,6 +220,7 @@ func processesOf(ctx context.Context, t base.Target) (tasks []psTask, ended bool
 		if health, ok := base.HealthOf(found.Alloc); ok && task.State == "running" {
 			task.Health = health
 		}
+		task.Ready, task.Status = readiness.Shown(base.TaskOf(found.Alloc, name), task.state)
 		if u := usage.Tasks[name]; u != nil {
 			task.Usage, task.Processes = u.ResourceUsage, names.processes(u)
 		}
@@ -299,6 +303,7 @@ func (s *psShow) table(tasks []psTask) *output.Table {
 				color = output.StatusColor(task.Health)
 			}
 		}
+		state += saidText(task.Ready, task.Status)
 		row := []string{task.Task, state, strconv.FormatUint(task.Restarts, 10), output.ShortID(task.Alloc)}[:ofTask]
 		if len(task.Processes) == 0 {
 			table.Row(append(row, slices.Repeat([]string{"-"}, len(heads)+1-ofTask)...)...)

@@ -1,0 +1,50 @@
+package review_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"taskapi/allocrunner/jobspec/review"
+)
+
+// TestReadiness: the keys of meta that taskapi acts on, with values and in places that are wrong.
+func TestReadiness(t *testing.T) {
+	t.Parallel()
+	const network = "network {\nport \"http\" {}\n}\n"
+	job := func(group, meta string) string {
+		return "job \"j\" {\ngroup \"g\" {\n" + group + "task \"t\" {\n" + raw + "meta {\n" + meta + "\n}\n}\n}\n}\n"
+	}
+	for _, c := range []struct {
+		job  string
+		want []string
+	}{
+		{job("", `taskapi_notify = "true"`), nil},
+		{job("", `taskapi_notify = "maybe"`), []string{
+			`refused: group "g" > task "t": meta: taskapi_notify is "maybe"; it must be "true" or "false"`}},
+		{job("", `taskapi_watchdogs = "1s"`), []string{`warning: group "g" > task "t": meta: nothing acts on ` +
+			`taskapi_watchdogs; there is: taskapi_notify, taskapi_watchdog, taskapi_ready_timeout`}},
+		{job("meta {\ntaskapi_notify = \"true\"\n}\n", ``), []string{
+			`warning: group "g" > task "t": meta: taskapi_notify has a meaning only in the meta block of a task`}},
+		{job(network, `taskapi_notify = "true"`), nil},
+	} {
+		parsed, err := parse(t, c.job)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, findings, err := review.Group(parsed, "", host)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, f := range findings {
+			if f.Feature == "meta" {
+				got = append(got, f.String())
+			}
+		}
+		if slices.Sort(got); !slices.Equal(got, c.want) {
+			t.Errorf("%s:\n%s", c.job, cmp.Diff(c.want, got))
+		}
+	}
+}
