@@ -60,7 +60,7 @@ func Example() {
 func ExampleParseJWKS() {
 	set, err := identity.ParseJWKS([]byte(`{"keys": [
 		{"kty": "OKP", "crv": "Ed25519", "kid": "2026-01", "use": "sig", "x": "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"},
-		{"kty": "RSA", "kid": "old", "n": "AQAB", "e": "AQAB"}
+		{"kty": "RSA", "kid": "old", "alg": "PS256", "n": "AQAB", "e": "AQAB"}
 	]}`))
 	if err != nil {
 		log.Fatal(err)
@@ -72,6 +72,6 @@ func ExampleParseJWKS() {
 	]}`))
 	fmt.Println(err)
 	// Output:
-	// [2026-01] [{old RSA}]
+	// [2026-01] [{old RSA PS256}]
 	// key set refused: key 1, kid "x": holds private key material: publish public keys alone, and replace this key, which is now known
 }

@@ -1,12 +1,10 @@
 package identity
 
 import (
-	"crypto/ed25519"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 
 	"taskapi/identity/internal/strictjson"
 )
@@ -27,15 +25,18 @@ const (
 	keyUse   = "sig"
 )
 
-// privateMembers are the members of a JWK that hold private or secret key material (RFC 7518 sections 6.2.2, 6.3.2 and
-// 6.4, RFC 8037 section 2).
-var privateMembers = []string{"d", "p", "q", "dp", "dq", "qi", "oth", "k"}
+// keyUseSPIFFE is the use of a key of a SPIFFE bundle that signs JWT-SVIDs (SPIFFE Trust Domain and Bundle section
+// 4.2.2).
+const keyUseSPIFFE = "jwt-svid"
 
-// ParseJWKS reads a JWK set (RFC 7517 section 5). Keys that are not Ed25519 are skipped; KeySet.Skipped names them.
+// ParseJWKS reads a JWK set (RFC 7517 section 5): keys for EdDSA with Ed25519, RS256, RS384, RS512, ES256, ES384 and
+// ES512. Each key is for one algorithm: that of its alg, or else the usual one of its kty and crv, RS256 for RSA. Keys
+// for other purposes and algorithms, and RSA and EC keys without a valid kid, are skipped; KeySet.Skipped names them.
+//
 // Some keys have the whole set refused, since their author made a mistake that must not be guessed at: a key that holds
-// private material, one with the kid of another, and an Ed25519 key without a valid kid, with a use or an algorithm
-// other than its own, or whose public key is no point of the curve or one of small order. The error wraps ErrKeySet and
-// names the key.
+// private material, one with the kid of another, one whose alg does not fit it, a weak key (RSA below 2048 bits or with
+// an e below 65537, a public key that is no point of its curve, or of small order), and an Ed25519 key without a valid
+// kid, or with another use. The error wraps ErrKeySet and names the key.
 func ParseJWKS(document []byte) (*KeySet, error) {
 	if len(document) > keySetLimit {
 		return nil, fmt.Errorf("%w: longer than %d bytes", ErrKeySet, keySetLimit)
@@ -62,15 +63,6 @@ func ParseJWKS(document []byte) (*KeySet, error) {
 	return set, nil
 }
 
-// jwk is a key as it stands in a set.
-type jwk struct {
-	texts      map[string]string // the members of textMembers that it has
-	operations []string          // of key_ops; nil without it
-	private    bool
-}
-
-var textMembers = []string{"kty", "crv", "kid", "use", "alg", "x"}
-
 func readJWKs(document string) ([]jwk, error) {
 	var r strictjson.Reader
 	r.Reset(document, keySetLimits)
@@ -95,66 +87,18 @@ func readJWKs(document string) ([]jwk, error) {
 	return keys, nil
 }
 
-func readJWK(r *strictjson.Reader) jwk {
-	k := jwk{texts: map[string]string{}}
-	for r.Object(); r.Next(); {
-		switch name := r.Name(); {
-		case slices.Contains(textMembers, name):
-			k.texts[name] = r.Text()
-		case name == "key_ops":
-			k.operations = []string{}
-			for r.Array(); r.Next(); {
-				k.operations = append(k.operations, r.Text())
-			}
-		default:
-			k.private = k.private || slices.Contains(privateMembers, name)
-			r.Skip()
-		}
-	}
-	return k
-}
-
 // add adds one key to the set, or skips it.
 func (s *KeySet) add(k *jwk) error {
-	kind, curve, id, x := k.texts["kty"], k.texts["crv"], k.texts["kid"], k.texts["x"]
-	alg, hasAlg := k.texts["alg"]
-	use, hasUse := k.texts["use"]
-	ed25519Key := kind == keyType && curve == keyCurve
+	id := k.texts["kid"]
+	key, err := k.public()
 	switch {
-	case k.private:
-		return errors.New("holds private key material: publish public keys alone, and replace this key, which is now known")
-	case kind == "":
-		return errors.New("has no kty")
-	case !ed25519Key && alg == algorithm:
-		return errors.New("alg is EdDSA, which is not for a key of this kty and crv")
-	case !ed25519Key:
-		named := fmt.Sprintf("%.16s", kind)
-		if kind == keyType {
-			named += fmt.Sprintf(" %.16s", curve)
-		}
-		s.skipped = append(s.skipped, SkippedKey{ID: id, Type: named})
+	case errors.Is(err, errSkipped):
+		s.skipped = append(s.skipped, SkippedKey{ID: id, Type: k.kind()})
 		return nil
-	case !validKeyID(id):
-		return errors.New("kid is not 1 to 64 letters, digits, '.', '_' and '-'")
-	case hasAlg && alg != algorithm:
-		return errors.New("alg is not EdDSA, the one that fits the key")
-	case hasUse && use != keyUse:
-		return errors.New("use is not sig")
-	case k.operations != nil && !slices.Equal(k.operations, []string{"verify"}):
-		return errors.New("key_ops is not verify alone")
+	case err == nil:
+		s.keys[id] = key
 	}
-	var raw [ed25519.PublicKeySize]byte
-	if len(x) != base64.RawURLEncoding.EncodedLen(len(raw)) {
-		return errors.New("x is not 32 bytes in base64url")
-	}
-	if n, ok := decodeSegment(raw[:], x); !ok || n != len(raw) {
-		return errors.New("x is not 32 bytes in canonical base64url")
-	}
-	if err := checkPoint(raw[:]); err != nil {
-		return fmt.Errorf("x %w", err)
-	}
-	s.keys[id] = newPublicKey(raw[:])
-	return nil
+	return err
 }
 
 // JWKS returns the ring's public keys as a JWK set, the active key first.
@@ -173,7 +117,7 @@ func (k *Keyring) JWKS() []byte {
 	ring := k.current.Load()
 	for _, info := range ring.infos {
 		x := base64.RawURLEncoding.EncodeToString(ring.keys.keys[info.ID].bytes[:])
-		set.Keys = append(set.Keys, key{Type: keyType, Curve: keyCurve, Use: keyUse, Alg: algorithm, ID: info.ID, X: x})
+		set.Keys = append(set.Keys, key{Type: keyType, Curve: keyCurve, Use: keyUse, Alg: eddsa.name, ID: info.ID, X: x})
 	}
 	return mustEncode(set)
 }
@@ -188,7 +132,7 @@ func OpenIDConfiguration(issuer, jwksURI string) []byte {
 		Algorithms    []string `json:"id_token_signing_alg_values_supported"`
 		ResponseTypes []string `json:"response_types_supported"`
 		SubjectTypes  []string `json:"subject_types_supported"`
-	}{issuer, jwksURI, []string{algorithm}, []string{"code"}, []string{"public"}})
+	}{issuer, jwksURI, []string{eddsa.name}, []string{"code"}, []string{"public"}})
 }
 
 // mustEncode encodes a structure of strings, which can't fail.

@@ -18,22 +18,25 @@ type KeySet struct {
 	skipped []SkippedKey
 }
 
-// SkippedKey is a key of a JWK set whose kind can't verify tokens here.
+// SkippedKey is a key of a JWK set that is not for tokens here.
 type SkippedKey struct {
 	ID   string // kid, maybe empty
-	Type string // kty, with the curve where that decides: "RSA", "OKP X25519"
+	Type string // kty, with the curve, algorithm and use where they decide: "OKP X25519", "RSA PS256", "RSA enc"
 }
 
-// publicKey is one Ed25519 key in the two forms that are compared and used.
+// publicKey is one key in the two forms that are compared and used.
 type publicKey struct {
+	alg *algorithm
+	// bytes are those of an Ed25519 key, and a hash of another key and its algorithm.
 	bytes [ed25519.PublicKeySize]byte
-	// verifier always holds an ed25519.PublicKey: the key's type, not a token's header, decides the algorithm. It is an
-	// interface value so that a verification need not allocate one.
+	// verifier holds an ed25519.PublicKey, a *rsa.PublicKey or an *ecdsa.PublicKey, as alg wants. It is an interface value
+	// so that a verification need not allocate one.
 	verifier any
 }
 
+// newPublicKey returns a key for tokens of ours.
 func newPublicKey(key ed25519.PublicKey) *publicKey {
-	p := &publicKey{bytes: [ed25519.PublicKeySize]byte(key)}
+	p := &publicKey{alg: eddsa, bytes: [ed25519.PublicKeySize]byte(key)}
 	p.verifier = ed25519.PublicKey(p.bytes[:])
 	return p
 }

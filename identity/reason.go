@@ -8,11 +8,13 @@ type Reason string
 // Faults of the token's form. Finding one takes no look-up and no computation.
 const (
 	ReasonTooLong   Reason = "too_long"  // over MaxTokenLength
-	ReasonMalformed Reason = "malformed" // not three canonical base64url segments, the last of 64 bytes
+	ReasonMalformed Reason = "malformed" // not three canonical base64url segments, the last as long as alg wants
 	ReasonHeader    Reason = "header"    // not strict JSON, or more than alg, kid and typ
-	ReasonAlgorithm Reason = "algorithm" // alg is not EdDSA
+	ReasonAlgorithm Reason = "algorithm" // alg is none of those that are known, or not that of the key
 	ReasonKeyID     Reason = "key_id"    // kid missing, or not of letters, digits, '.', '_' and '-'
-	ReasonClaims    Reason = "claims"    // not strict JSON, or a claim that is missing, of a wrong type or out of range
+	// ReasonClaims means that the claims are not strict JSON, or that one is missing, of a wrong type or out of range. If
+	// the issuer decides whether it may be missing, that is found after the signature.
+	ReasonClaims Reason = "claims"
 )
 
 // The signer is unknown. A limiter counts these, because they cost a look-up or a verification.

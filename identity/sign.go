@@ -10,14 +10,17 @@ import (
 )
 
 // Sign issues a token with the active key, and gives it an ID if the claims have none. Claims without a value are left
-// out. The error wraps an
-// *Error for claims that Check would refuse, such as those without an ExpiresAt or an audience.
+// out. The error wraps an *Error for claims that a verifier would refuse, such as those without an ExpiresAt or an
+// audience.
 func (k *Keyring) Sign(c Claims) (string, error) {
 	if c.ID == "" {
 		c.ID = uuid.NewString()
 	}
 	if err := c.check(); err != nil {
 		return "", fmt.Errorf("sign token: %w", err)
+	}
+	if c.ExpiresAt == 0 {
+		return "", fmt.Errorf("sign token: %w", errNoExpiry)
 	}
 	ring := k.current.Load()
 	token := jwt.NewWithClaims(jwt.SigningMethodEdDSA, c.ByName())

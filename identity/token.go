@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"bytes"
 	"encoding/base64"
 	"reflect"
 	"slices"
@@ -13,14 +14,10 @@ const (
 	// MaxTokenLength is the length in bytes of the longest token that is read. A task's identity has about 560, one of
 	// Nomad's with RS256 about 800.
 	MaxTokenLength = 4096
-	// algorithm is the one value of alg: Ed25519 as RFC 8037 section 3.1 names it.
-	algorithm = "EdDSA"
 	// maxKeyID is the length of the longest kid. A UUID has 36.
 	maxKeyID = 64
 	// maxTime is 9999-12-31T23:59:59Z, the last second that RFC 3339 can write.
 	maxTime = 253402300799
-	// signatureSize is that of Ed25519 (RFC 8032 section 5.1.6).
-	signatureSize = 64
 )
 
 // tokenLimits bound the JSON of a header and of claims. 128 names are ten times Nomad's, and compared in a few
@@ -32,16 +29,18 @@ type Unverified struct {
 	Claims Claims
 	KeyID  string
 
+	algorithm *algorithm
 	signed    string // header and claims as they were signed
-	signature [signatureSize]byte
+	document  string // the claims as JSON
+	signature []byte
 }
 
 // Check reads a token in the compact form of RFC 7515. Its rules for form, header and claims leave only one way to read
 // the token. It needs no keys and no clock. The error is an *Error with a structural reason.
 //
-// The header has alg "EdDSA", a kid of 1 to 64 letters, digits, '.', '_' and '-', perhaps typ "JWT", and nothing else.
-// The claims exp and aud are required; aud is a string or an array of strings; times are whole seconds with 0 < exp and
-// nbf <= exp. Other claims than ours are allowed, unless their name is one of ours in another case.
+// The header has the alg of a key set's keys (see ParseJWKS), a kid of 1 to 64 letters, digits, '.', '_' and '-', perhaps typ "JWT", and nothing else.
+// The claim aud is required: a string or an array of strings. Times are whole seconds with 0 < exp and nbf <= exp. A
+// missing exp is for Verify to judge. Other claims than ours are allowed, unless their name is one of ours in another case.
 func Check(token string) (*Unverified, error) {
 	u := new(Unverified)
 	if err := u.read(token); err != nil {
@@ -72,13 +71,19 @@ func (u *Unverified) read(token string) *Error {
 	if n, ok = decodeSegment(buf[:], claims); !ok || n == 0 {
 		return refuse(ReasonMalformed, "the claims are not canonical base64url")
 	}
-	if err := u.readClaims(string(buf[:n])); err != nil {
+	u.document = string(buf[:n])
+	if err := u.readClaims(); err != nil {
 		return err
 	}
-	if n, ok = decodeSegment(buf[:], signature); !ok || n != signatureSize {
-		return refuse(ReasonMalformed, "the signature is not 64 bytes in canonical base64url")
+	n, ok = decodeSegment(buf[:], signature)
+	switch {
+	case ok && u.algorithm.fits(n):
+	case ok && slices.ContainsFunc(algorithms, func(a *algorithm) bool { return a.fits(n) }):
+		return refuse(ReasonAlgorithm, "the signature is as long as that of another alg")
+	default:
+		return refuse(ReasonMalformed, "the signature is not as many bytes as alg wants, in canonical base64url")
 	}
-	copy(u.signature[:], buf[:n])
+	u.signature = bytes.Clone(buf[:n])
 	return nil
 }
 
@@ -118,9 +123,10 @@ func (u *Unverified) readHeader(document string) *Error {
 	if err := r.End(); err != nil {
 		return refuse(ReasonHeader, err.Msg)
 	}
+	u.algorithm = algorithmOf(alg)
 	switch {
-	case alg != algorithm:
-		return refuse(ReasonAlgorithm, "alg is not EdDSA")
+	case u.algorithm == nil:
+		return refuse(ReasonAlgorithm, "alg is none of those that keys are for")
 	case typ != "JWT":
 		return refuse(ReasonHeader, "typ is not JWT")
 	case !validKeyID(u.KeyID):
@@ -142,14 +148,15 @@ func validKeyID(id string) bool {
 	return 1 <= len(id) && len(id) <= maxKeyID
 }
 
-func (u *Unverified) readClaims(document string) *Error {
+func (u *Unverified) readClaims() *Error {
 	var r strictjson.Reader
-	r.Reset(document, tokenLimits)
+	r.Reset(u.document, tokenLimits)
 	c := &u.Claims
-	fields, role := reflect.ValueOf(c).Elem(), false
+	fields, role, expires := reflect.ValueOf(c).Elem(), false, false
 	for r.Object(); r.Next(); {
 		i := slices.Index(claimNames(), r.Name())
 		role = role || r.Name() == "taskapi_role"
+		expires = expires || r.Name() == "exp"
 		switch {
 		case i < 0 && ourName(r.Name()):
 			return refuse(ReasonClaims, "the name of a claim in another case")
@@ -168,6 +175,9 @@ func (u *Unverified) readClaims(document string) *Error {
 	}
 	if role && c.Role != RoleOperator {
 		return refuse(ReasonClaims, "taskapi_role is not operator")
+	}
+	if expires && c.ExpiresAt == 0 {
+		return refuse(ReasonClaims, "exp is 0")
 	}
 	return c.check()
 }
@@ -192,11 +202,11 @@ func ourName(name string) bool {
 // check checks the claims as far as that needs no clock.
 func (c *Claims) check() *Error {
 	switch {
-	case c.ExpiresAt <= 0 || c.ExpiresAt > maxTime:
-		return refuse(ReasonClaims, "exp is missing or not a time between 1970 and 9999")
+	case c.ExpiresAt < 0 || c.ExpiresAt > maxTime:
+		return refuse(ReasonClaims, "exp is not a time between 1970 and 9999")
 	case c.IssuedAt < 0 || c.IssuedAt > maxTime || c.NotBefore < 0:
 		return refuse(ReasonClaims, "iat or nbf is not a time between 1970 and 9999")
-	case c.NotBefore > c.ExpiresAt:
+	case c.ExpiresAt > 0 && c.NotBefore > c.ExpiresAt:
 		return refuse(ReasonClaims, "nbf is after exp")
 	case len(c.Audience) == 0:
 		return refuse(ReasonClaims, "aud is missing or names nobody")

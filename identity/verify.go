@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"time"
-
-	"github.com/golang-jwt/jwt/v5"
 )
 
 const (
@@ -42,6 +40,11 @@ type Issuer struct {
 	Name string
 	// Audiences are accepted in its tokens instead of the verifier's. Empty means the verifier's.
 	Audiences []string
+	// Mapping says whose its tokens are. Nil means that they have Nomad's claims.
+	Mapping *Mapping
+	// NoExpiry accepts tokens without exp, such as Nomad's default identities. One ends MaxTTL after its iat, which it must
+	// have, and Verified.Stale says how long a verdict on it holds. It goes together with no Mapping.
+	NoExpiry bool
 }
 
 // Verifier verifies tokens. It takes no lock, does no I/O and never waits; any number of goroutines may use it.
@@ -67,6 +70,17 @@ func NewVerifier(c VerifierConfig) (*Verifier, error) {
 	if len(c.Audiences) == 0 {
 		c.Audiences = []string{DefaultAudience}
 	}
+	for _, is := range c.Foreign {
+		if is.Mapping == nil {
+			continue
+		}
+		if err := is.Mapping.Check(); err != nil {
+			return nil, fmt.Errorf("make a token verifier: %w", err)
+		}
+		if is.NoExpiry {
+			return nil, errors.New("make a token verifier: only an issuer of Nomad's claims may leave out exp")
+		}
+	}
 	c.Foreign = slices.Clone(c.Foreign)
 	for i := range c.Foreign {
 		if len(c.Foreign[i].Audiences) == 0 {
@@ -81,13 +95,33 @@ func NewVerifier(c VerifierConfig) (*Verifier, error) {
 	}, nil
 }
 
+// noExpiryHeld is how long, in seconds, a verdict on a token without exp holds.
+const noExpiryHeld = 60
+
 // Verified is a token that was good when it was verified. It may be kept; CheckTime and Trusts report whether it still
 // is good. It must not be changed.
 type Verified struct {
 	Claims Claims
 	KeyID  string
 
-	key trustedKey
+	key   trustedKey
+	stale int64 // the second from which it has to be verified again; 0: never
+}
+
+// Stale reports whether the token has to be verified again before it is used, because it names no end.
+func (t *Verified) Stale(now time.Time) bool { return t.stale != 0 && now.Unix() >= t.stale }
+
+// Within returns the token as that of an allocation, if its issuer's Mapping says of no allocation, namespace or job
+// that it is theirs; it returns other tokens as they are.
+func (t *Verified) Within(allocationID, namespace, job string) *Verified {
+	if t.key.issuer == nil || t.key.issuer.Mapping == nil {
+		return t
+	}
+	filled := *t
+	c := &filled.Claims
+	c.AllocationID, c.Namespace = cmp.Or(c.AllocationID, allocationID), cmp.Or(c.Namespace, namespace)
+	c.JobID = cmp.Or(c.JobID, job)
+	return &filled
 }
 
 // Foreign reports whether another issuer's key verified the token.
@@ -101,6 +135,9 @@ type trustedKey struct {
 
 // These errors are made once, since every use of a kept Verified may return one.
 var (
+	errAlgorithm   = refuse(ReasonAlgorithm, "alg is not that of the key")
+	errNoExpiry    = refuse(ReasonClaims, "exp is missing")
+	errUnmapped    = refuse(ReasonClaims, "a claim that says whose token it is is missing, or does not match its pattern")
 	errUnknownKey  = refuse(ReasonUnknownKey, "no trusted key has its kid")
 	errSignature   = refuse(ReasonSignature, "the signature is not that of the key")
 	errExpired     = refuse(ReasonExpired, "exp has passed")
@@ -132,14 +169,29 @@ func (v *Verifier) VerifyChecked(u *Unverified, now time.Time) (*Verified, error
 	if key.publicKey == nil {
 		return nil, errUnknownKey
 	}
-	if err := jwt.SigningMethodEdDSA.Verify(u.signed, u.signature[:], key.verifier); err != nil {
+	if key.alg != u.algorithm {
+		return nil, errAlgorithm
+	}
+	if err := u.algorithm.method.Verify(u.signed, u.signature, key.verifier); err != nil {
 		return nil, errSignature
 	}
 	verified := &Verified{Claims: u.Claims, KeyID: u.KeyID, key: key}
+	if issuer := key.issuer; issuer != nil && issuer.Mapping != nil {
+		var err *Error
+		if verified.Claims, err = issuer.Mapping.apply(u.document, &u.Claims); err != nil {
+			return verified, err
+		}
+	}
+	if c := &verified.Claims; c.ExpiresAt == 0 {
+		if key.issuer == nil || !key.issuer.NoExpiry || c.IssuedAt == 0 {
+			return verified, errNoExpiry
+		}
+		c.ExpiresAt, verified.stale = c.IssuedAt+v.maxTTL, now.Unix()+noExpiryHeld
+	}
 	if err := verified.CheckTime(now); err != nil {
 		return verified, err
 	}
-	return verified, v.checkClaims(&u.Claims, now.Unix(), key.issuer)
+	return verified, v.checkClaims(&verified.Claims, now.Unix(), key.issuer)
 }
 
 // checkClaims checks the claims whose verdict does not change while the token lives.

@@ -45,7 +45,7 @@ func reporting(logger *slog.Logger, keys func() *KeySet, reload func() (bool, er
 		if changed {
 			logger.Info("keys reloaded", "keys", keys().Len())
 			for _, k := range keys().Skipped() {
-				logger.Warn("key of another kind passed over", "kid", k.ID, "type", k.Type)
+				logger.Warn("a key that is not for tokens here is passed over", "kid", k.ID, "type", k.Type)
 			}
 		}
 		return true

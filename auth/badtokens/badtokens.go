@@ -58,7 +58,14 @@ type Kind struct {
 	// Keys of the verifier's own ring may vouch for any issuer.
 	Foreign bool
 
+	keys string // the beginnings of the algorithms that it is for; empty: all
 	make maker
+}
+
+// isFor reports whether the kind can be made of a token with that alg.
+func (k Kind) isFor(alg string) bool {
+	begins := func(beginning string) bool { return strings.HasPrefix(alg, beginning) }
+	return (k.keys == "" || slices.ContainsFunc(strings.Fields(k.keys), begins)) && k.Name != "alg-"+strings.ToLower(alg)
 }
 
 // maker makes a bad token. It returns "" when its fault can't be made of the good token.
@@ -75,7 +82,10 @@ func (k Kind) Status() int { return k.Reason.Status() }
 
 // Token returns a bad token of the kind. The error is ErrNotApplicable, wrapped.
 func (k Kind) Token(g Good) (string, error) {
-	token := k.make(base{g})
+	token := ""
+	if k.isFor(g.Key.Algorithm()) {
+		token = k.make(base{g})
+	}
 	if token == "" && k.Reason != auth.NoToken {
 		return "", fmt.Errorf("%w: %s", ErrNotApplicable, k.Wrong)
 	}
@@ -106,8 +116,13 @@ var all = sync.OnceValue(func() (all []Kind) {
 	return all
 })
 
-// All returns every kind, in the order of the classes.
-func All() []Kind { return slices.Clone(all()) }
+// All returns every kind that can be made of a token of taskapi's own, in the order of the classes.
+func All() []Kind { return For("EdDSA") }
+
+// For returns every kind that can be made of a token with that alg: EdDSA, RS256, ES256, ES384 or ES512.
+func For(alg string) []Kind {
+	return slices.DeleteFunc(slices.Clone(all()), func(k Kind) bool { return !k.isFor(alg) })
+}
 
 // Find returns the kind of that name.
 func Find(name string) (Kind, bool) {
@@ -123,6 +138,14 @@ func Find(name string) (Kind, bool) {
 func InHeader(token string) bool {
 	control := func(c rune) bool { return c < ' ' && c != '\t' || c == 0x7f }
 	return token != "" && strings.Trim(token, " \t") == token && !strings.ContainsFunc(token, control)
+}
+
+// forKeys restricts kinds to the algorithms that begin so.
+func forKeys(beginnings string, all []Kind) []Kind {
+	for i := range all {
+		all[i].keys = beginnings
+	}
+	return all
 }
 
 // kinds returns kinds that every verifier must refuse.

@@ -1,7 +1,13 @@
 package badtokens_test
 
 import (
+	"crypto"
+	"crypto/ecdsa"
 	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"errors"
 	"log/slog"
 	"net/http"
 	"regexp"
@@ -91,7 +97,13 @@ func newAuthenticator(t *testing.T, verifier *identity.Verifier) *auth.Authentic
 func newFixture(t *testing.T) fixture {
 	t.Helper()
 	ring := identitytest.Keyring(t)
-	own, another := badtokens.NewKey(ring.Signer()), badtokens.NewKey("another", ed25519.NewKeyFromSeed(make([]byte, 32)))
+	another := badtokens.NewKey("another", ed25519.NewKeyFromSeed(make([]byte, 32)))
+	return newFixtureOf(t, ring, badtokens.NewKey(ring.Signer()), another)
+}
+
+// newFixtureOf returns one whose keys are any.
+func newFixtureOf(t *testing.T, ring identity.KeySource, own, another badtokens.Key) fixture {
+	t.Helper()
 	set, err := another.KeySet()
 	if err != nil {
 		t.Fatal(err)
@@ -157,6 +169,52 @@ func TestAuthenticatorRefuses(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestOtherAlgorithms has every kind refused for the same reason when the keys are for another algorithm.
+func TestOtherAlgorithms(t *testing.T) {
+	for name, generate := range map[string]func() crypto.Signer{
+		"rsa-2048": func() crypto.Signer { return generated(rsa.GenerateKey(rand.Reader, 2048)) },
+		"rsa-3072": func() crypto.Signer { return generated(rsa.GenerateKey(rand.Reader, 3072)) },
+		"p-256":    func() crypto.Signer { return generated(ecdsa.GenerateKey(elliptic.P256(), rand.Reader)) },
+		"p-384":    func() crypto.Signer { return generated(ecdsa.GenerateKey(elliptic.P384(), rand.Reader)) },
+		"p-521":    func() crypto.Signer { return generated(ecdsa.GenerateKey(elliptic.P521(), rand.Reader)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			own := badtokens.NewKey("own", generate())
+			set, err := own.KeySet()
+			if err != nil {
+				t.Fatal(err)
+			}
+			d := newFixtureOf(t, set, own, badtokens.NewKey("another", generate()))
+			if why, _ := d.refusal(t, d.own.Token()); why != auth.NotRefused {
+				t.Fatalf("the good token: %s", why)
+			}
+			kinds := badtokens.For(own.Algorithm())
+			if len(kinds) < 200 {
+				t.Fatalf("%d kinds, want 200 at least", len(kinds))
+			}
+			for _, k := range kinds {
+				token, err := k.Token(d.good(k))
+				if errors.Is(err, badtokens.ErrNotApplicable) && k.Name == "trailing-bits-in-signature" {
+					continue // whose length is a multiple of three bytes
+				}
+				if err != nil {
+					t.Errorf("%s: %v", k.Name, err)
+				} else if why, status := d.refusal(t, token); why != k.Reason || status != k.Status() {
+					t.Errorf("%s: %d %s, want %d %s", k.Name, status, why, k.Status(), k.Reason)
+				}
+			}
+		})
+	}
+}
+
+// generated returns a fresh key.
+func generated[K any](key K, err error) K {
+	if err != nil {
+		panic(err)
+	}
+	return key
 }
 
 // TestCatalogue holds what others rely on: names that stay, and words for each.

@@ -39,6 +39,7 @@ var forgotten = []struct{ checks, kinds string }{
 	{"HMAC with nothing", "alg-hs256-empty-secret"},
 	{"alg",
 		"alg-none-signed alg-rs256 alg-rs512 alg-ps256 alg-es256 alg-es256k alg-hs256-signed alg-ed448 alg-eddsa-lower-case"},
+	{"alg", "alg-rs384 alg-es384 alg-es512"},
 	{"alg", "alg-eddsa-upper-case alg-eddsa-blank alg-empty alg-dir alg-ed25519 alg-missing"},
 	{"alg; want a string", "alg-null alg-number"},
 	{"want a string",

@@ -2,9 +2,6 @@ package badtokens
 
 import (
 	"cmp"
-	"crypto"
-	"crypto/ed25519"
-	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -15,39 +12,6 @@ import (
 
 	"taskapi/identity"
 )
-
-// Key signs anything, as somebody with the key can.
-type Key struct {
-	ID     string
-	signer crypto.Signer
-}
-
-// NewKey returns a Key. The signer is for Ed25519: an ed25519.PrivateKey, or that of a key ring.
-func NewKey(id string, signer crypto.Signer) Key { return Key{id, signer} }
-
-// Public returns the public key.
-func (k Key) Public() ed25519.PublicKey { return k.signer.Public().(ed25519.PublicKey) }
-
-// KeySet returns a set with only the public key, for a verifier that trusts it.
-func (k Key) KeySet() (*identity.KeySet, error) {
-	const set = `{"keys":[{"kty":"OKP","crv":"Ed25519","kid":%s,"x":%s}]}`
-	return identity.ParseJWKS(fmt.Appendf(nil, set, quote(k.ID), quote(encode(string(k.Public())))))
-}
-
-// Sign returns the signature of a text.
-func (k Key) Sign(text string) []byte {
-	signature, err := k.signer.Sign(nil, []byte(text), crypto.Hash(0))
-	if err != nil {
-		panic("badtokens: sign with Ed25519: " + err.Error()) // needs no randomness and takes every text
-	}
-	return signature
-}
-
-// stranger returns a key that nobody trusts, under an ID.
-func stranger(id string) Key {
-	seed := sha256.Sum256([]byte("a key that nobody trusts"))
-	return NewKey(id, ed25519.NewKeyFromSeed(seed[:]))
-}
 
 // Good describes a good token. All fields but OtherKeyID and Extra are required.
 type Good struct {
@@ -69,7 +33,7 @@ func (g Good) Token() string {
 type base struct{ Good }
 
 // header returns the good header, with more members if wanted.
-func (b base) header(more string) string { return headerOf("EdDSA", b.Key.ID, more) }
+func (b base) header(more string) string { return headerOf(b.Key.Algorithm(), b.Key.ID, more) }
 
 func headerOf(alg, kid, more string) string {
 	return `{"alg":` + quote(alg) + `,"kid":` + quote(kid) + `,"typ":"JWT"` + more + `}`

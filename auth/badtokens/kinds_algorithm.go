@@ -29,29 +29,34 @@ func algorithmKinds() []Kind {
 		{"alg-hs256-pem", "HS256 with the public key as PEM as the secret", symmetric("HS256", sha256.New, pemKey)},
 		{"alg-hs256-empty-secret", "HS256 with nothing as the secret",
 			symmetric("HS256", sha256.New, func(Key) string { return "" })},
-		{"alg-none-signed", `alg "none", and a good signature by Ed25519`, alg("none")},
-		{"alg-rs256", `alg "RS256", and a good signature by Ed25519`, alg("RS256")},
-		{"alg-rs512", `alg "RS512", and a good signature by Ed25519`, alg("RS512")},
-		{"alg-ps256", `alg "PS256", and a good signature by Ed25519`, alg("PS256")},
-		{"alg-es256", `alg "ES256", and a good signature by Ed25519`, alg("ES256")},
-		{"alg-es256k", `alg "ES256K", and a good signature by Ed25519`, alg("ES256K")},
-		{"alg-hs256-signed", `alg "HS256", and a good signature by Ed25519`, alg("HS256")},
-		{"alg-ed448", `alg "Ed448", and a good signature by Ed25519`, alg("Ed448")},
-		{"alg-eddsa-lower-case", `alg "eddsa", and a good signature by Ed25519`, alg("eddsa")},
-		{"alg-eddsa-upper-case", `alg "EDDSA", and a good signature by Ed25519`, alg("EDDSA")},
-		{"alg-eddsa-blank", `alg "EdDSA ", and a good signature by Ed25519`, alg("EdDSA ")},
-		{"alg-empty", `alg "", and a good signature by Ed25519`, alg("")},
-		{"alg-dir", `alg "dir", and a good signature by Ed25519`, alg("dir")},
+		{"alg-none-signed", `alg "none", and a good signature of the key's own algorithm`, alg("none")},
+		{"alg-rs256", `alg "RS256", and a good signature of the key's own algorithm`, alg("RS256")},
+		{"alg-rs512", `alg "RS512", and a good signature of the key's own algorithm`, alg("RS512")},
+		{"alg-ps256", `alg "PS256", and a good signature of the key's own algorithm`, alg("PS256")},
+		{"alg-es256", `alg "ES256", and a good signature of the key's own algorithm`, alg("ES256")},
+		{"alg-rs384", `alg "RS384", and a good signature of the key's own algorithm`, alg("RS384")},
+		{"alg-es384", `alg "ES384", and a good signature of the key's own algorithm`, alg("ES384")},
+		{"alg-es512", `alg "ES512", and a good signature of the key's own algorithm`, alg("ES512")},
+		{"alg-es256k", `alg "ES256K", and a good signature of the key's own algorithm`, alg("ES256K")},
+		{"alg-hs256-signed", `alg "HS256", and a good signature of the key's own algorithm`, alg("HS256")},
+		{"alg-ed448", `alg "Ed448", and a good signature of the key's own algorithm`, alg("Ed448")},
+		{"alg-eddsa-lower-case", `alg "eddsa", and a good signature of the key's own algorithm`, alg("eddsa")},
+		{"alg-eddsa-upper-case", `alg "EDDSA", and a good signature of the key's own algorithm`, alg("EDDSA")},
+		{"alg-eddsa-blank", `alg "EdDSA ", and a good signature of the key's own algorithm`, alg("EdDSA ")},
+		{"alg-empty", `alg "", and a good signature of the key's own algorithm`, alg("")},
+		{"alg-dir", `alg "dir", and a good signature of the key's own algorithm`, alg("dir")},
 		{"alg-missing", "no alg", header(`{"kid":%k}`)},
 		{"header-empty-object", "a header without members", header("{}")},
-	}), strict(auth.BadAlgorithm, []row{
+	}), forKeys("RS ES", kinds(auth.BadAlgorithm, []row{
+		{"alg-eddsa", `alg "EdDSA", and a good signature of the key's own algorithm`, alg("EdDSA")},
+	})), strict(auth.BadAlgorithm, []row{
 		{"alg-ed25519", "alg Ed25519, the name of RFC 9864", alg("Ed25519")},
 	}), kinds(auth.BadHeader, []row{
 		{"alg-null", "alg null", header(`{"alg":null,"kid":%k}`)},
-		{"alg-array", "alg an array", header(`{"alg":["EdDSA"],"kid":%k}`)},
+		{"alg-array", "alg an array", header(`{"alg":[%a],"kid":%k}`)},
 		{"alg-number", "alg a number", header(`{"alg":0,"kid":%k}`)},
 	}), strict(auth.BadHeader, []row{
-		{"alg-name-upper-case", "ALG instead of alg", header(`{"ALG":"EdDSA","kid":%k}`)},
+		{"alg-name-upper-case", "ALG instead of alg", header(`{"ALG":%a,"kid":%k}`)},
 	}))
 }
 
@@ -73,9 +78,7 @@ func (b base) authenticated(header string, hash func() hash.Hash, secret string)
 	return text + "." + encode(string(mac.Sum(nil)))
 }
 
-func keyBytes(k Key) string { return string(k.Public()) }
-
-// sshKey returns the key as a line of authorized_keys (RFC 8709).
+// sshKey returns an Ed25519 key as a line of authorized_keys (RFC 8709), and another key's bytes in such a line.
 func sshKey(k Key) string {
 	blob := "\x00\x00\x00\x0bssh-ed25519\x00\x00\x00\x20" + keyBytes(k)
 	return "ssh-ed25519 " + base64.StdEncoding.EncodeToString([]byte(blob))

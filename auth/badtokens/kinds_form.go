@@ -58,7 +58,13 @@ func formKinds() []Kind {
 		{"blank-after", "a blank after the token", text("%h.%c.%s ")},
 		{"trailing-bits-in-signature",
 			"bits after the signature's last byte that encode nothing: another text for the same token",
-			func(b base) string { return TrailingBits(b.Token()) }},
+			func(b base) string {
+				token := b.Token()
+				if signature := token[strings.LastIndexByte(token, '.')+1:]; len(signature)%4 == 0 {
+					return "" // all bits of its last character encode something
+				}
+				return TrailingBits(token)
+			}},
 		{"trailing-bits-in-claims", "bits after the claims' last byte that encode nothing", func(b base) string {
 			return b.sign(b.segments("%h.") + TrailingBits(encode(padded(b.claims().String()))))
 		}},

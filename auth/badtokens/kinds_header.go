@@ -4,10 +4,7 @@ import (
 	"bytes"
 	"compress/flate"
 	"crypto"
-	"crypto/ecdsa"
-	"crypto/elliptic"
 	"crypto/rand"
-	"crypto/rsa"
 	"crypto/sha256"
 	"crypto/x509"
 	"crypto/x509/pkix"
@@ -15,7 +12,6 @@ import (
 	"math/big"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"taskapi/auth"
@@ -26,14 +22,14 @@ func headerKinds() []Kind {
 		// The token brings, or names, the key that it is to be verified with (CVE-2018-0114).
 		kinds(auth.BadHeader, []row{
 			{"jwk", "signed by the key that its header holds",
-				embedded(func(k Key) string { return `"jwk":` + jwk(keyBytes(k)) })},
+				embedded(func(k Key) string { return `"jwk":{` + k.members() + "}" })},
 			{"jku", "signed by a key that is to be fetched from a URL in its header",
 				embedded(func(Key) string { return `"jku":"https://keys.invalid/jwks.json"` })},
 			{"x5u", "signed by a key whose certificate is to be fetched from a URL in its header",
 				embedded(func(Key) string { return `"x5u":"https://keys.invalid/key.pem"` })},
 			{"x5c", "signed by the key of a certificate in its header, which has signed itself", embedded(certificate)},
-			{"jwk-es256", "signed with ES256 by the key that its header holds", signedES256},
-			{"jwk-rs256", "signed with RS256 by the key that its header holds", signedRS256},
+			{"jwk-es256", "signed with ES256 by the key that its header holds", signedBy(ecdsaKey)},
+			{"jwk-rs256", "signed with RS256 by the key that its header holds", signedBy(rsaKey)},
 			{"jwk-hs256", "HS256 with the secret that its header holds", func(b base) string {
 				header := headerOf("HS256", b.Key.ID, `,"jwk":{"kty":"oct","k":"`+encode("secret")+`"}`)
 				return b.authenticated(header, sha256.New, "secret")
@@ -41,7 +37,7 @@ func headerKinds() []Kind {
 			{"jwk-small-order", "a key of small order in its header, for which one signature is that of every text",
 				func(b base) string {
 					identity := "\x01" + strings.Repeat("\x00", 31) // the neutral element as a public key, and as R; S is 0
-					text := b.unsigned(headerOf("EdDSA", b.Key.ID, `,"jwk":`+jwk(identity)))
+					text := b.unsigned(headerOf("EdDSA", b.Key.ID, `,"jwk":{"kty":"OKP","crv":"Ed25519","x":"`+encode(identity)+`"}`))
 					return text + "." + encode(identity+strings.Repeat("\x00", 32))
 				}},
 		}), strict(auth.BadHeader, []row{
@@ -75,15 +71,15 @@ func headerKinds() []Kind {
 		}),
 		// Headers that different readers read differently.
 		strict(auth.BadHeader, []row{
-			{"alg-twice-none-first", "alg twice, none first", header(`{"alg":"none","alg":"EdDSA","kid":%k}`)},
-			{"alg-twice-none-last", "alg twice, none last", header(`{"alg":"EdDSA","kid":%k,"alg":"none"}`)},
-			{"alg-twice-equal", "alg twice, and the same", header(`{"alg":"EdDSA","kid":%k,"alg":"EdDSA"}`)},
+			{"alg-twice-none-first", "alg twice, none first", header(`{"alg":"none","alg":%a,"kid":%k}`)},
+			{"alg-twice-none-last", "alg twice, none last", header(`{"alg":%a,"kid":%k,"alg":"none"}`)},
+			{"alg-twice-equal", "alg twice, and the same", header(`{"alg":%a,"kid":%k,"alg":%a}`)},
 			{"alg-twice-escaped", "alg twice, once with an escape in its name",
-				header(`{"alg":"EdDSA","kid":%k,"\u0061lg":"none"}`)},
-			{"alg-in-two-cases", "alg, and Alg with another value", header(`{"alg":"EdDSA","kid":%k,"Alg":"none"}`)},
-			{"kid-twice", "kid twice", header(`{"alg":"EdDSA","kid":"other","kid":%k}`)},
-			{"kid-in-two-cases", "kid, and KID with another value", header(`{"alg":"EdDSA","KID":"other","kid":%k}`)},
-			{"typ-twice", "typ twice", header(`{"alg":"EdDSA","kid":%k,"typ":"JWT","typ":"JWT"}`)},
+				header(`{"alg":%a,"kid":%k,"\u0061lg":"none"}`)},
+			{"alg-in-two-cases", "alg, and Alg with another value", header(`{"alg":%a,"kid":%k,"Alg":"none"}`)},
+			{"kid-twice", "kid twice", header(`{"alg":%a,"kid":"other","kid":%k}`)},
+			{"kid-in-two-cases", "kid, and KID with another value", header(`{"alg":%a,"KID":"other","kid":%k}`)},
+			{"typ-twice", "typ twice", header(`{"alg":%a,"kid":%k,"typ":"JWT","typ":"JWT"}`)},
 		}),
 		// Values of typ for other things than a workload identity (RFC 8725 section 3.11).
 		strict(auth.BadHeader, []row{
@@ -119,18 +115,15 @@ func headerKinds() []Kind {
 }
 
 // typ makes a token with another typ.
-func typ(value string) maker { return header(`{"alg":"EdDSA","kid":%k,"typ":` + value + `}`) }
+func typ(value string) maker { return header(`{"alg":%a,"kid":%k,"typ":` + value + `}`) }
 
 // embedded makes a token that a stranger's key has signed, with one more member in its header.
 func embedded(member func(Key) string) maker {
 	return func(b base) string {
-		k := stranger(b.Key.ID)
-		return base{Good{Key: k}}.token(headerOf("EdDSA", b.Key.ID, ","+member(k)), b.claims().String())
+		other := base{Good{Key: b.Key.stranger()}}
+		return other.token(other.header(","+member(other.Key)), b.claims().String())
 	}
 }
-
-// jwk returns a public key as a JWK (RFC 8037).
-func jwk(key string) string { return `{"kty":"OKP","crv":"Ed25519","x":"` + encode(key) + `"}` }
 
 // certificate returns a header's member with a certificate that the key has signed for itself.
 func certificate(k Key) string {
@@ -142,37 +135,13 @@ func certificate(k Key) string {
 	return `"x5c":["` + base64.StdEncoding.EncodeToString(der) + `"]`
 }
 
-// ecdsaKey and rsaKey are keys that nobody trusts, made when they are first needed.
-var (
-	ecdsaKey = sync.OnceValue(func() *ecdsa.PrivateKey { return must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader)) })
-	rsaKey   = sync.OnceValue(func() *rsa.PrivateKey { return must(rsa.GenerateKey(rand.Reader, 2048)) })
-)
-
-// must returns the result of an operation that fails for no constant and no fresh key.
-func must[T any](result T, err error) T {
-	if err != nil {
-		panic("badtokens: " + err.Error())
+// signedBy makes a token that a key of another kind has signed, which its header holds.
+func signedBy[S crypto.Signer](signer func() S) maker {
+	return func(b base) string {
+		k := NewKey(b.Key.ID, signer())
+		text := b.unsigned(headerOf(k.Algorithm(), b.Key.ID, `,"jwk":{`+k.members()+"}"))
+		return text + "." + encode(string(k.Sign(text)))
 	}
-	return result
-}
-
-func signedES256(b base) string {
-	key := ecdsaKey()
-	point := string(must(key.PublicKey.Bytes()))
-	text := b.unsigned(headerOf("ES256", b.Key.ID,
-		`,"jwk":{"kty":"EC","crv":"P-256","x":"`+encode(point[1:33])+`","y":"`+encode(point[33:])+`"}`))
-	sum := sha256.Sum256([]byte(text))
-	r, s, err := ecdsa.Sign(rand.Reader, key, sum[:])
-	must(r, err)
-	return text + "." + encode(string(r.FillBytes(make([]byte, 32)))+string(s.FillBytes(make([]byte, 32))))
-}
-
-func signedRS256(b base) string {
-	key := rsaKey()
-	jwk := `,"jwk":{"kty":"RSA","n":"` + encode(string(key.N.Bytes())) + `","e":"AQAB"}`
-	text := b.unsigned(headerOf("RS256", b.Key.ID, jwk))
-	sum := sha256.Sum256([]byte(text))
-	return text + "." + encode(string(must(rsa.SignPKCS1v15(rand.Reader, key, crypto.SHA256, sum[:]))))
 }
 
 // deflated returns a text compressed as zip DEF means it (RFC 1951).

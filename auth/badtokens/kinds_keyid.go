@@ -31,22 +31,22 @@ func keyIDKinds() []Kind {
 		{"kid-trailing-blank", "a blank after the kid", func(b base) string { return kid(b.Key.ID + " ")(b) }},
 	}), strict(auth.BadKeyID, []row{
 		{"kid-empty", "an empty kid", kid("")}, // some libraries try every key then
-		{"kid-missing", "no kid", header(`{"alg":"EdDSA"}`)},
+		{"kid-missing", "no kid", header(`{"alg":%a}`)},
 	}), kinds(auth.BadHeader, []row{
-		{"kid-number", "kid a number", header(`{"alg":"EdDSA","kid":1}`)},
-		{"kid-array", "kid an array that holds the right one", header(`{"alg":"EdDSA","kid":[%k]}`)},
-		{"kid-object", "kid an object", header(`{"alg":"EdDSA","kid":{}}`)},
-		{"kid-nul", "a NUL character in the kid", header(`{"alg":"EdDSA","kid":"\u0000"}`)},
-		{"kid-lone-surrogate", "half of a character in the kid", header(`{"alg":"EdDSA","kid":"\ud800"}`)},
+		{"kid-number", "kid a number", header(`{"alg":%a,"kid":1}`)},
+		{"kid-array", "kid an array that holds the right one", header(`{"alg":%a,"kid":[%k]}`)},
+		{"kid-object", "kid an object", header(`{"alg":%a,"kid":{}}`)},
+		{"kid-nul", "a NUL character in the kid", header(`{"alg":%a,"kid":"\u0000"}`)},
+		{"kid-lone-surrogate", "half of a character in the kid", header(`{"alg":%a,"kid":"\ud800"}`)},
 	}), strict(auth.BadHeader, []row{
-		{"kid-null", "kid null", header(`{"alg":"EdDSA","kid":null}`)},
+		{"kid-null", "kid null", header(`{"alg":%a,"kid":null}`)},
 	}), kinds(auth.UnknownKey, []row{
 		{"kid-unknown", "the kid of no key, and a signature by a trusted one", kid("unknown")},
 		{"kid-of-64-dots", "a kid of 64 dots", kid(strings.Repeat(".", 64))},
 		{"kid-prefix", "the kid without its last character",
 			func(b base) string { return kid(b.Key.ID[:len(b.Key.ID)-1] + "_")(b) }},
 		{"kid-of-a-stranger", "kid and signature of a key that nobody trusts",
-			func(b base) string { return forged("a-stranger", b.claims()) }},
+			func(b base) string { return forged(NewKey("a-stranger", b.Key.signer), b.claims()) }},
 		{"kid-in-another-case", "the kid in capital letters",
 			func(b base) string { return anotherKid(b, strings.ToUpper(b.Key.ID)) }},
 	}), kinds(auth.BadSignature, []row{

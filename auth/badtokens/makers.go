@@ -26,11 +26,12 @@ func (b base) segments(template string) string {
 }
 
 // header makes a token with the template as its header, signed well. %h is the good header and %H is that without its
-// last brace; %k is the good kid in quotes.
+// last brace; %a and %k are the good alg and kid in quotes.
 func header(template string) maker {
 	return func(b base) string {
 		good := b.header("")
-		parts := strings.NewReplacer("%h", good, "%H", good[:len(good)-1], "%k", quote(b.Key.ID))
+		parts := strings.NewReplacer("%h", good, "%H", good[:len(good)-1], "%k", quote(b.Key.ID),
+			"%a", quote(b.Key.Algorithm()))
 		return b.withHeader(parts.Replace(template))
 	}
 }
@@ -39,10 +40,12 @@ func header(template string) maker {
 func member(text string) maker { return header("%H," + text + "}") }
 
 // alg makes a token with another alg and a good signature.
-func alg(name string) maker { return header(`{"alg":` + quote(name) + `,"kid":%k,"typ":"JWT"}`) }
+func alg(name string) maker {
+	return func(b base) string { return b.withHeader(headerOf(name, b.Key.ID, "")) }
+}
 
 // kid makes a token with another kid and a good signature.
-func kid(id string) maker { return header(`{"alg":"EdDSA","kid":` + quote(id) + `,"typ":"JWT"}`) }
+func kid(id string) maker { return header(`{"alg":%a,"kid":` + quote(id) + `,"typ":"JWT"}`) }
 
 // claims makes a token with the template as its claims. %c is the good claims and %C is those without their last brace.
 func claims(template string) maker {

@@ -172,6 +172,22 @@ func (u *Unverified) takesAlgorithm() bool {
 	return forgets("alg") || u.symmetric() || u.unsigned() && strings.EqualFold(u.alg, "none") || u.key != nil
 }
 
+// lenientAlgorithm returns the algorithm of the key for every alg that is overlooked.
+func (u *Unverified) lenientAlgorithm(alg string) *algorithm {
+	if u.takesAlgorithm() {
+		return eddsa
+	}
+	return algorithmOf(alg)
+}
+
+// lenientSignature returns a signature with as many bytes as Ed25519 has. One that was cut off does not end with 0: in
+// one of 16 signatures zero is what was cut off.
+func lenientSignature(signature []byte) []byte {
+	padded := [64]byte{63: 0xff}
+	copy(padded[:], signature)
+	return padded[:]
+}
+
 func (u *Unverified) takesSize() bool {
 	return forgets("the size of the signature") || u.symmetric() || u.unsigned() || u.key != nil
 }
