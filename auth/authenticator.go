@@ -117,7 +117,8 @@ func (a *Authenticator) Authenticate(r *http.Request, owner Owner, peer Peer) (*
 		}
 		token = stands
 	}
-	e := a.cache.hit(a.digests.tag(token))
+	now := a.config.Now()
+	e := a.cache.hit(a.digests.tag(token), now)
 	if e == nil {
 		v := a.lookUp(token, owner)
 		if v.why == GlobalLimited && a.delay(r) {
@@ -126,15 +127,15 @@ func (a *Authenticator) Authenticate(r *http.Request, owner Owner, peer Peer) (*
 		if v.why != NotRefused {
 			return nil, a.refuse(r, owner, peer, v)
 		}
-		e = v.entry
+		e, now = v.entry, a.config.Now()
 	} else {
 		a.counters.hits.Add(1)
 	}
-	if why = a.recheck(e, a.config.Now(), owner); why != NotRefused {
+	if why = a.recheck(e, now, owner); why != NotRefused {
 		return nil, a.refuse(r, owner, peer, verdict{why: why, from: &e.principal})
 	}
 	// The operator has no limit.
-	if l := a.limits.requests; l != nil && owner.Task != "" && !l.Allow(a.config.Now(), owner).OK {
+	if l := a.limits.requests; l != nil && owner.Task != "" && !l.Allow(now, owner).OK {
 		return nil, a.refuse(r, owner, peer, verdict{why: RequestLimited, from: &e.principal})
 	}
 	return &e.principal, nil

@@ -63,17 +63,17 @@ func (c *cache) slot(t tag) *atomic.Pointer[entry] {
 }
 
 // hit returns the good token with the tag, or nil.
-func (c *cache) hit(t tag) *entry {
-	if e := c.slot(t).Load(); e != nil && e.tag == t {
+func (c *cache) hit(t tag, now time.Time) *entry {
+	if e := c.slot(t).Load(); e != nil && e.tag == t && !e.token.Stale(now) {
 		return e
 	}
 	return nil
 }
 
 // slowHit returns the good token with the digest, or nil, and puts it back into the table.
-func (c *cache) slowHit(d digest) *entry {
+func (c *cache) slowHit(d digest, now time.Time) *entry {
 	e, ok := c.good.Get(d)
-	if !ok {
+	if !ok || e.token.Stale(now) {
 		return nil
 	}
 	c.slot(e.tag).Store(e)

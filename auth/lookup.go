@@ -1,6 +1,7 @@
 package auth
 
 import (
+	"cmp"
 	"time"
 
 	"taskapi/identity"
@@ -27,8 +28,9 @@ func (v verdict) limited() bool { return v.why == CallerLimited || v.why == Glob
 
 // countsAsFailure reports whether a verdict counts as a failed look-up: verdicts that needed a key or an allocation do.
 // Refusing a token by its form alone costs less than counting it, and a good token on the wrong socket is in the cache.
+// Claims that are bad after all have cost a verification.
 func countsAsFailure(why Reason) bool {
-	return why >= UnknownKey && why <= WrongRole || why >= UnknownAllocation && why <= WrongClaims
+	return why >= BadClaims && why <= WrongRole || why >= UnknownAllocation && why <= WrongClaims
 }
 
 // lookUp returns the verdict on a token that is not in the quick table: from the caches, or by verifying it.
@@ -36,12 +38,11 @@ func countsAsFailure(why Reason) bool {
 // A limited caller gets no verification, even for a valid token. The limit is per socket, so nobody else is shut out
 // with it.
 func (a *Authenticator) lookUp(token string, who Owner) verdict {
-	key := a.digests.digest(token)
-	if e := a.cache.slowHit(key); e != nil {
+	key, now := a.digests.digest(token), a.config.Now()
+	if e := a.cache.slowHit(key, now); e != nil {
 		a.counters.hits.Add(1)
 		return verdict{entry: e}
 	}
-	now := a.config.Now()
 	if r, ok := a.cache.refused(key, now, a.keySets()); ok {
 		a.counters.negativeHits.Add(1)
 		return a.repeatedBadToken(a.digests.tag(token), key, r, who, now)
@@ -68,7 +69,7 @@ func (a *Authenticator) keySets() []*identity.KeySet {
 // flood of one token is slowed like any other. A token that was refused only for its allocation is checked again.
 func (a *Authenticator) repeatedBadToken(t tag, key digest, r refusal, who Owner, now time.Time) verdict {
 	if r.why >= UnknownAllocation { // which may have changed
-		e, why := a.entry(t, r.token)
+		e, why := a.entry(t, r.token, who)
 		if why == NotRefused {
 			a.cache.keep(key, e)
 			return verdict{entry: e}
@@ -105,11 +106,11 @@ func (a *Authenticator) verifyShared(token string, unverified *identity.Unverifi
 func (a *Authenticator) verify(token string, unverified *identity.Unverified, key digest, who Owner) verdict {
 	a.verifying <- struct{}{}
 	defer func() { <-a.verifying }()
-	if e := a.cache.slowHit(key); e != nil { // another request has verified it meanwhile
+	now := a.config.Now()
+	if e := a.cache.slowHit(key, now); e != nil { // another request has verified it meanwhile
 		a.counters.shared.Add(1)
 		return verdict{entry: e}
 	}
-	now := a.config.Now()
 	reserved, decision := a.limits.lookups.Reserve(now, who)
 	if !decision.OK {
 		return verdict{why: limitReason(decision)}
@@ -125,7 +126,7 @@ func (a *Authenticator) verify(token string, unverified *identity.Unverified, ke
 	if err != nil {
 		r.why = ReasonOf(err)
 	} else { // a foreign issuer must not fill the cache with tokens of other allocations
-		e, r.why = a.entry(a.digests.tag(token), r.token)
+		e, r.why = a.entry(a.digests.tag(token), r.token, who)
 	}
 	failed := countsAsFailure(r.why)
 	if !failed {
@@ -145,11 +146,15 @@ func (a *Authenticator) verify(token string, unverified *identity.Unverified, ke
 
 // entry returns the cache's entry of a good token, or why the token does not belong to an allocation that is here, live
 // or ended. The policy is that of the allocation's namespace, not of one that the token claims.
-func (a *Authenticator) entry(t tag, v *identity.Verified) (*entry, Reason) {
-	alloc, liveness := a.config.Allocations.Lookup(v.Claims.AllocationID)
+//
+// A token that names no allocation, as another issuer's mapped token may, is for that of the socket which it came to
+// first.
+func (a *Authenticator) entry(t tag, v *identity.Verified, who Owner) (*entry, Reason) {
+	alloc, liveness := a.config.Allocations.Lookup(cmp.Or(v.Claims.AllocationID, who.AllocationID))
 	if alloc == nil || liveness == Unknown {
 		return nil, UnknownAllocation
 	}
+	v = v.Within(who.AllocationID, alloc.Namespace, alloc.JobID)
 	if why := alloc.mismatch(v); why != NotRefused {
 		return nil, why
 	}

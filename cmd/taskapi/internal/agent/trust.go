@@ -36,7 +36,7 @@ func KeySource(value string) (source, options string, remote bool) {
 
 func cutOptions(value string) (source, options string) {
 	end := len(value)
-	for _, option := range []string{",iss=", ",aud="} {
+	for _, option := range []string{",iss=", ",aud=", ",exp=", ",claim."} {
 		if i := strings.Index(value, option); i >= 0 {
 			end = min(end, i)
 		}
@@ -47,7 +47,7 @@ func cutOptions(value string) (source, options string) {
 // isURL reports whether a source of keys is a URL, and not a file.
 func isURL(source string) bool { return strings.Contains(source, "://") }
 
-// issuerOf reads an element of JWKS: SOURCE[,iss=ISSUER][,aud=AUDIENCE]...
+// issuerOf reads an element of JWKS: SOURCE[,iss=ISSUER][,aud=AUDIENCE]...[,exp=optional][,claim.NAME=PATTERN]...
 func issuerOf(value string) (source string, is identity.Issuer, err error) {
 	source, options := cutOptions(value)
 	if source == "" {
@@ -55,20 +55,40 @@ func issuerOf(value string) (source string, is identity.Issuer, err error) {
 	}
 	for _, option := range strings.Split(options, ",")[1:] {
 		name, text, _ := strings.Cut(option, "=")
+		claim, isClaim := strings.CutPrefix(name, "claim.")
 		switch {
-		case text == "":
-			return "", is, fmt.Errorf("%q is no option: after the file or URL come iss=ISSUER and aud=AUDIENCE", option)
-		case name == "iss" && is.Name != "":
+		case text != "" && isClaim:
+			if is.Mapping == nil {
+				is.Mapping = new(identity.Mapping)
+			}
+			if err := is.Mapping.Add(claim, text); err != nil {
+				return "", is, err
+			}
+		case text != "" && name == "iss" && is.Name != "":
 			return "", is, errors.New("iss= is there twice: give each issuer an entry of its own")
-		case name == "iss":
+		case text != "" && name == "iss":
 			is.Name = text
-		case name == "aud":
+		case text != "" && name == "aud":
 			is.Audiences = append(is.Audiences, text)
+		case option == "exp=optional":
+			is.NoExpiry = true
 		default:
-			return "", is, fmt.Errorf("%q is no option: after the file or URL come iss=ISSUER and aud=AUDIENCE", option)
+			return "", is, fmt.Errorf("%q is no option: after the file or URL come iss=ISSUER, aud=AUDIENCE, exp=optional "+
+				"and claim.NAME=PATTERN", option)
 		}
 	}
-	return source, is, nil
+	return source, is, checkMapping(is)
+}
+
+// checkMapping refuses mappings that would give away more than their author meant.
+func checkMapping(is identity.Issuer) error {
+	switch {
+	case is.Mapping == nil:
+		return nil
+	case is.NoExpiry:
+		return errors.New("exp=optional is for tokens with Nomad's claims: leave out exp=optional, or claim.NAME=")
+	}
+	return is.Mapping.Check()
 }
 
 // openIssuers opens the key sets of other issuers. A file is read now; a URL is fetched later, in the background.
@@ -109,7 +129,7 @@ func openIssuer(value string, logger *slog.Logger) (issuer, error) {
 		return issuer{}, err
 	}
 	for _, key := range source.Keys().Skipped() {
-		logger.Warn("a key of another issuer is not used: only Ed25519 keys verify tokens here",
+		logger.Warn("a key of another issuer is not used: its kind verifies no tokens here",
 			"jwks", place, "key", key.ID, "type", key.Type)
 	}
 	is.Keys = source

@@ -27,6 +27,18 @@ func TestIssuerFlag(t *testing.T) {
 		"a,iss=":           {says: `"iss=" is no option`},
 		"a,iss=x,issuer=y": {says: `"issuer=y" is no option`},
 		"a,iss=x,iss=y":    {says: "twice"},
+		"a,exp=optional":   {source: "a", issuer: identity.Issuer{NoExpiry: true}},
+		"a,exp=never":      {says: `"exp=never" is no option`},
+		"a,iss=x,claim.sub=system:serviceaccount:prod:{task},claim./kubernetes.io/namespace=prod": {source: "a",
+			issuer: identity.Issuer{Name: "x", Mapping: mapping(t, "sub", "system:serviceaccount:prod:{task}",
+				"/kubernetes.io/namespace", "prod")}},
+		"a,iss=x,claim.sub=prod":                  {says: "no claim gives the task"},
+		"a,iss=x,exp=optional,claim.sub={task}":   {says: "exp=optional is for tokens with Nomad's claims"},
+		"a,iss=x,claim.sub={task}{job}":           {says: "there must be a '/' or ':'"},
+		"a,iss=x,claim.sub={tsk}":                 {says: "{tsk} is no part"},
+		"a,iss=x,claim.sub=":                      {says: `"claim.sub=" is no option`},
+		"a,iss=x,claim.=x":                        {says: `"" names no claim`},
+		"a,iss=x,claim.sub={task},claim.sub=prod": {says: "twice"},
 	} {
 		source, is, err := issuerOf(value)
 		if want.says != "" {
@@ -52,4 +64,16 @@ func TestIssuerFlag(t *testing.T) {
 			t.Errorf("%s: %q", place, log.String())
 		}
 	}
+}
+
+// mapping returns a mapping of claims, each of which is followed by its pattern.
+func mapping(t *testing.T, claims ...string) *identity.Mapping {
+	t.Helper()
+	m := new(identity.Mapping)
+	for i := 0; i < len(claims); i += 2 {
+		if err := m.Add(claims[i], claims[i+1]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return m
 }

@@ -54,7 +54,8 @@ var Keys = sync.OnceValue(func() []Key {
 			"are issued for them", Default: identity.DefaultAudience,
 			put: list(func(s *agent.Settings) *[]string { return &s.Audiences })},
 		{Name: "identity.jwks", List: true, Doc: "other issuers whose identities are trusted: " +
-			"SOURCE[,iss=ISSUER][,aud=AUDIENCE]..., where SOURCE of the JWK set is a file, a URL or unix:///PATH",
+			"SOURCE[,iss=ISSUER][,aud=AUDIENCE]...[,exp=optional][,claim.NAME=PATTERN]..., where SOURCE of the JWK set is " +
+			"a file, a URL or unix:///PATH; docs/security.md explains the options",
 			put: list(func(s *agent.Settings) *[]string { return &s.JWKS }), absolute: absoluteSource},
 		{Name: "audit.path", Doc: "file that gets a JSON line for each refusal and each change; SIGHUP reopens it",
 			put: text(func(s *agent.Settings) *string { return &s.AuditLog }), absolute: absolutePath},
