@@ -139,7 +139,9 @@ func TestABadClaimCostsALookUp(t *testing.T) {
 	}
 	w := newFixture(t, func(c *auth.Config) {
 		c.Now = func() time.Time { return now }
-		c.Limits = auth.Limits{Set: limitset.Set{Refusals: limitset.Off}}
+		c.Limits = auth.Limits{Set: limitset.Set{
+			Refusals: limitset.Off, AllFailedLookups: limitset.Off,
+		}}
 	})
 	verifier, err := identity.NewVerifier(identity.VerifierConfig{
 		Local: identitytest.Keyring(t), Foreign: []identity.Issuer{{Keys: keys}}})
