@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"taskapi/auth"
@@ -132,30 +133,30 @@ func TestMappedIssuer(t *testing.T) {
 // TestABadClaimCostsALookUp: a token whose claims turn out bad after its signature was verified counts as a failed
 // look-up, so that a flood of them is slowed like any other.
 func TestABadClaimCostsALookUp(t *testing.T) {
-	now := nomadIssuedAt.Add(time.Minute)
-	keys, err := identity.ParseJWKS([]byte(recorded(t, "jwks.json")))
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := newFixture(t, func(c *auth.Config) {
-		c.Now = func() time.Time { return now }
-		c.Limits = auth.Limits{Set: limitset.Set{
-			Refusals: limitset.Off, AllFailedLookups: limitset.Off,
-		}}
-	})
-	verifier, err := identity.NewVerifier(identity.VerifierConfig{
-		Local: identitytest.Keyring(t), Foreign: []identity.Issuer{{Keys: keys}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.verifier.Verifier = verifier
-	limited := 0
-	for range 100 {
-		if w.ask(recorded(t, "nomad_token"), web) == auth.CallerLimited {
-			limited++
+	synctest.Test(t, func(t *testing.T) { // limited callers are delayed
+		now := nomadIssuedAt.Add(time.Minute)
+		keys, err := identity.ParseJWKS([]byte(recorded(t, "jwks.json")))
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
-	if limited < 50 || w.verifier.checks.Load() > 1 {
-		t.Errorf("%d of 100 were limited, and %d verified", limited, w.verifier.checks.Load())
-	}
+		w := newFixture(t, func(c *auth.Config) {
+			c.Now = func() time.Time { return now }
+			c.Limits = auth.Limits{Set: limitset.Set{AllFailedLookups: limitset.Off}}
+		})
+		verifier, err := identity.NewVerifier(identity.VerifierConfig{
+			Local: identitytest.Keyring(t), Foreign: []identity.Issuer{{Keys: keys}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.verifier.Verifier = verifier
+		limited := 0
+		for range 100 {
+			if w.ask(recorded(t, "nomad_token"), web) == auth.CallerLimited {
+				limited++
+			}
+		}
+		if limited < 50 || w.verifier.checks.Load() > 1 {
+			t.Errorf("%d of 100 were limited, and %d verified", limited, w.verifier.checks.Load())
+		}
+	})
 }
