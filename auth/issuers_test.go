@@ -21,7 +21,10 @@ import (
 // Nomad 2.0.6 in its mode for development, on 26 November 2026.
 const nomadAllocation = "cb9e308c-d737-04d9-b780-5f1c5465b5eb"
 
-var nomadIssuedAt = time.Unix(1795713863, 0)
+var (
+	nomadIssuedAt = time.Unix(1795713863, 0)
+	shop          = auth.Allocation{Region: "global", Namespace: "default", JobID: "shop", TaskGroup: "app", Life: "l"}
+)
 
 func recorded(t *testing.T, name string) string {
 	t.Helper()
@@ -57,7 +60,7 @@ func TestNomadsIdentities(t *testing.T) {
 	now := nomadIssuedAt.Add(time.Minute)
 	w := trusting(t, identity.Issuer{Keys: keys, NoExpiry: true}, &now)
 	w.allocs.set(nomadAllocation, auth.Live)
-	w.allocs.become(auth.Allocation{Region: "global", Namespace: "default", JobID: "shop", TaskGroup: "app", Life: "l"})
+	w.allocs.become(shop)
 	own := auth.Owner{AllocationID: nomadAllocation, Task: "web", UID: 1000}
 	token := recorded(t, "nomad_token")
 
@@ -87,7 +90,7 @@ func TestNomadsIdentities(t *testing.T) {
 	strict.expect("without leave", token, own, auth.BadClaims)
 	other := trusting(t, identity.Issuer{Keys: keys, Audiences: []string{"taskapi"}}, &now)
 	other.allocs.set(nomadAllocation, auth.Live)
-	other.allocs.become(auth.Allocation{Region: "global", Namespace: "default", JobID: "shop", TaskGroup: "app", Life: "l"})
+	other.allocs.become(shop)
 	other.expect("the other identity", recorded(t, "nomad_other.jwt"), own, auth.NotRefused)
 }
 

@@ -118,7 +118,7 @@ func TestWeakKeys(t *testing.T) {
 		"RSA for HS256":       {rsaKey.JWK(`,"alg":"HS256"`), "alg is HS256"},
 		"EC for RS256":        {ecKey.JWK(`,"alg":"RS256"`), "alg is RS256"},
 		"EC for another size": {ecKey.JWK(`,"alg":"ES384"`), "alg is ES384"},
-		"off the curve":       {`{"kid":"k","kty":"EC","crv":"P-256","x":"` + x + `","y":"` + x + `"}`, "no point of the curve"},
+		"off the curve":       {`{"kid":"k","kty":"EC","crv":"P-256","x":"` + x + `","y":"` + x + `"}`, "no point"},
 		"x of another size":   {`{"kid":"k","kty":"EC","crv":"P-384","x":"` + x + `","y":"` + x + `"}`, "x is not 48 bytes"},
 		"no y":                {`{"kid":"k","kty":"EC","crv":"P-256","x":"` + x + `"}`, "y is not 32 bytes"},
 

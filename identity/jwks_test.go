@@ -31,7 +31,9 @@ func TestParseJWKS(t *testing.T) {
 	if diff := cmp.Diff([]string{"a", "b"}, set.IDs()); diff != "" {
 		t.Errorf("keys (-want +got):\n%s", diff)
 	}
-	skipped := []identity.SkippedKey{{ID: "rsa-1", Type: "RSA PS256"}, {Type: "OKP X25519"}, {ID: "ec", Type: "EC P-256 enc"}}
+	skipped := []identity.SkippedKey{
+		{ID: "rsa-1", Type: "RSA PS256"}, {Type: "OKP X25519"}, {ID: "ec", Type: "EC P-256 enc"},
+	}
 	if diff := cmp.Diff(skipped, set.Skipped()); diff != "" {
 		t.Errorf("passed over (-want +got):\n%s", diff)
 	}

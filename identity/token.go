@@ -38,9 +38,11 @@ type Unverified struct {
 // Check reads a token in the compact form of RFC 7515. Its rules for form, header and claims leave only one way to read
 // the token. It needs no keys and no clock. The error is an *Error with a structural reason.
 //
-// The header has the alg of a key set's keys (see ParseJWKS), a kid of 1 to 64 letters, digits, '.', '_' and '-', perhaps typ "JWT", and nothing else.
+// The header has the alg of a key set's keys (see ParseJWKS), a kid of 1 to 64 letters, digits, '.', '_' and '-',
+// perhaps typ "JWT", and nothing else.
 // The claim aud is required: a string or an array of strings. Times are whole seconds with 0 < exp and nbf <= exp. A
-// missing exp is for Verify to judge. Other claims than ours are allowed, unless their name is one of ours in another case.
+// missing exp is for Verify to judge. Other claims than ours are allowed, unless their name is one of ours in another
+// case.
 func Check(token string) (*Unverified, error) {
 	u := new(Unverified)
 	if err := u.read(token); err != nil {

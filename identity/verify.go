@@ -42,8 +42,8 @@ type Issuer struct {
 	Audiences []string
 	// Mapping says whose its tokens are. Nil means that they have Nomad's claims.
 	Mapping *Mapping
-	// NoExpiry accepts tokens without exp, such as Nomad's default identities. One ends MaxTTL after its iat, which it must
-	// have, and Verified.Stale says how long a verdict on it holds. It goes together with no Mapping.
+	// NoExpiry accepts tokens without exp, such as Nomad's default identities. Such a token must have an iat, and ends
+	// MaxTTL after it. Verified.Stale says how long a verdict on it holds. NoExpiry excludes a Mapping.
 	NoExpiry bool
 }
 

@@ -143,3 +143,12 @@ func ExampleRunVerifier() {
 		)
 	}
 }
+
+// A verifier that fetches other issuers' keys is tested with good and bad ones.
+func ExampleRunKeySets() {
+	_ = func(t *testing.T) { // TestKeySets
+		authtest.RunKeySets(t, []string{"RS256", "ES256"}, func(jwksURL, token string) error {
+			return myService{jwksURL: jwksURL}.authenticate(token)
+		})
+	}
+}

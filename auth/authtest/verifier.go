@@ -67,21 +67,7 @@ func RunVerifier(t *testing.T, srv *Server, verify func(token string) error, opt
 		if kind.Foreign && task.server.config.issuer == "" || kind.Strict && !d.strict {
 			continue
 		}
-		t.Run("bad/"+kind.Name, func(t *testing.T) {
-			if why, skipped := d.skipped[kind.Name]; skipped {
-				t.Skip(why)
-			}
-			token, err := kind.Token(task.good(nil))
-			if errors.Is(err, badtokens.ErrNotApplicable) {
-				t.Skip(err)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			if guarded(t, verify, token) == nil {
-				t.Errorf("a bad token is accepted: %s\n%.2000s", kind.Wrong, token)
-			}
-		})
+		t.Run("bad/"+kind.Name, func(t *testing.T) { runBad(t, kind, task.good(nil), verify, &d) })
 	}
 	if !d.rotation {
 		return
@@ -95,6 +81,24 @@ func RunVerifier(t *testing.T, srv *Server, verify func(token string) error, opt
 			}
 		}
 	})
+}
+
+// runBad has a bad token of the kind verified.
+func runBad(t *testing.T, kind badtokens.Kind, good badtokens.Good, verify func(string) error, d *demands) {
+	t.Helper()
+	if why, skipped := d.skipped[kind.Name]; skipped {
+		t.Skip(why)
+	}
+	token, err := kind.Token(good)
+	if errors.Is(err, badtokens.ErrNotApplicable) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if guarded(t, verify, token) == nil {
+		t.Errorf("a bad token is accepted: %s\n%.2000s", kind.Wrong, token)
+	}
 }
 
 // check notes which kinds are skipped. A skip without effect or reason is an error.

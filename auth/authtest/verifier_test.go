@@ -133,6 +133,7 @@ var broken = map[string]struct {
 		func(*authtest.Server) func(string) error { return func(token string) error { panic(token) } },
 		[]string{"good/token", "bad/expired"},
 	},
+	"key sets": {nil, []string{"bad/RS256/exp-missing", "bad/ES256/wrong-audience", "set/secret", "set/use-enc"}},
 	"new keys": {
 		func(srv *authtest.Server) func(string) error {
 			return golangJWT(srv, good...)
@@ -163,6 +164,10 @@ func TestABrokenVerifier(t *testing.T) {
 	forgets := os.Getenv("AUTHTEST_FORGETS")
 	if forgets == "" {
 		t.Skip("run by TestRunVerifierFails")
+	}
+	if forgets == "key sets" {
+		authtest.RunKeySets(t, []string{"RS256", "ES256"}, careless)
+		return
 	}
 	srv := authtest.NewServer(t, authtest.OIDC())
 	authtest.RunVerifier(t, srv, broken[forgets].verify(srv), authtest.Rotation())

@@ -1,0 +1,74 @@
+package authtest_test
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+	"github.com/lestrrat-go/jwx/v3/jwk"
+
+	"taskapi/auth/authtest"
+	"taskapi/identity"
+)
+
+// fetch returns the JWK set at a URL, and gives up after a while.
+func fetch(jwksURL string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, jwksURL, nil)
+	if err != nil {
+		return nil, err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	return io.ReadAll(io.LimitReader(response.Body, 2<<20))
+}
+
+// TestRunKeySets: the verifier of production passes, as strictly as possible.
+func TestRunKeySets(t *testing.T) {
+	t.Parallel()
+	authtest.RunKeySets(t, []string{"EdDSA", "RS256", "ES256", "ES384", "ES512"}, func(jwksURL, token string) error {
+		document, err := fetch(jwksURL)
+		if err != nil {
+			return err
+		}
+		set, err := identity.ParseJWKS(document)
+		if err != nil {
+			return err
+		}
+		verifier, err := identity.NewVerifier(identity.VerifierConfig{Local: set})
+		if err != nil {
+			return err
+		}
+		_, err = verifier.Verify(token, time.Now())
+		return err
+	}, authtest.Strict(), authtest.Skip("it knows of no allocation",
+		"other-*", "*-missing", "allocation-prefix", "sub-of-another-task", "sub-cut", "sub-longer", "operator"))
+}
+
+// careless takes any key of the kid, for whatever the token's alg says, and looks at no audience.
+func careless(jwksURL, token string) error {
+	document, err := fetch(jwksURL)
+	if err != nil {
+		return err
+	}
+	_, err = jwt.ParseWithClaims(token, new(jwt.RegisteredClaims), func(t *jwt.Token) (any, error) {
+		keys, err := jwk.Parse(document)
+		if err != nil {
+			return nil, err
+		}
+		kid, _ := t.Header["kid"].(string)
+		var public any
+		if key, found := keys.LookupKeyID(kid); found {
+			err = jwk.Export(key, &public)
+		}
+		return public, err
+	})
+	return err
+}
