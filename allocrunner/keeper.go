@@ -125,3 +125,6 @@ func KillOrphans(ctx context.Context, dir string) (killed int, err error) {
 
 // CanLimit returns why the memory and the CPU of tasks can't be limited by this user of this machine; nil if they can.
 func CanLimit() error { return proctree.CanLimit() }
+
+// CanPin returns why tasks can't be kept on their cores by this user of this machine; nil if they can.
+func CanPin() error { return proctree.CanPin() }

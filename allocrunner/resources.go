@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"strconv"
 	"sync"
@@ -233,6 +234,7 @@ func setResources(a *api.Allocation, g *api.TaskGroup, p *ports.Reservation) {
 		disk = ptr.Deref(g.EphemeralDisk.SizeMB)
 	}
 	a.TaskResources = map[string]*api.Resources{}
+	had := a.AllocatedResources
 	a.Resources = &api.Resources{CPU: new(int), MemoryMB: new(int), MemoryMaxMB: new(int), Cores: new(int),
 		DiskMB: &disk, Networks: p.Networks()}
 	a.AllocatedResources = &api.AllocatedResources{
@@ -251,9 +253,32 @@ func setResources(a *api.Allocation, g *api.TaskGroup, p *ports.Reservation) {
 		*a.Resources.MemoryMB += memory
 		*a.Resources.MemoryMaxMB += max(memory, memoryMax)
 		*a.Resources.Cores += ptr.Deref(wanted.Cores)
-		a.AllocatedResources.Tasks[t.Name] = &api.AllocatedTaskResources{
-			Cpu:    api.AllocatedCpuResources{CpuShares: int64(cpu)},
+		own := &api.AllocatedTaskResources{
+			Cpu:    api.AllocatedCpuResources{CpuShares: int64(taskenv.CPU(&wanted))},
 			Memory: api.AllocatedMemoryResources{MemoryMB: int64(memory), MemoryMaxMB: int64(memoryMax)},
 		}
+		if had != nil && had.Tasks[t.Name] != nil {
+			own.Devices = had.Tasks[t.Name].Devices
+		}
+		a.AllocatedResources.Tasks[t.Name] = own
 	}
+}
+
+// allocate adds what the prerun hooks have reserved for the tasks to the allocation's resources.
+func (r *Runner) allocate() {
+	if len(r.given.Allocated) == 0 {
+		return
+	}
+	r.snapshots.Change(func(a *api.Allocation) {
+		all := *a.AllocatedResources
+		all.Tasks = maps.Clone(all.Tasks)
+		for name, devices := range r.given.Allocated {
+			if all.Tasks[name] != nil {
+				own := *all.Tasks[name]
+				own.Devices = devices
+				all.Tasks[name] = &own
+			}
+		}
+		a.AllocatedResources = &all
+	})
 }

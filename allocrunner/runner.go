@@ -237,6 +237,7 @@ func (r *Runner) setUp(ctx, tasksCtx context.Context) error {
 	if err := r.checkGiven(); err != nil {
 		return err
 	}
+	r.allocate()
 	if r.cfg.Saved == nil { // meanwhile the keeper starts
 		r.receiveTasks()
 		if r.cfg.Unused { // so that nothing can be in a new keeper's way, and each start of a task waits for it

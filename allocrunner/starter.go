@@ -88,6 +88,7 @@ func (s *starter) DriverTask(req *interfaces.TaskPrestartRequest, given *interfa
 		task.Foreground = f
 	} else if !r.cfg.Unlimited {
 		task.Limits = limitsOf(req.Task.Resources)
+		task.Limits.CPUs = interfaces.CPUs(r.Alloc(), s.task)
 	}
 	return task
 }
@@ -110,7 +111,7 @@ func limitsOf(res *api.Resources) (l proctree.Limits) {
 	default:
 		l.MemoryLow = memory
 	}
-	l.CPUShares = int64(ptr.Deref(res.CPU))
+	l.CPUShares = int64(taskenv.CPU(res))
 	return l
 }
 

@@ -58,6 +58,7 @@ func TestGuides(t *testing.T) {
 		{page: "api", notRoot: true, before: "taskapi run -d examples/hello.nomad.hcl",
 			wants: []string{`"Name":"hello.hello[0]"`, `"Check":"greets"`}},
 		{page: "jobfiles", notRoot: true, wants: []string{"would run: job \"small\"", "Status       running"}},
+		{page: "devices", notRoot: true, wants: []string{"would run: job \"sound\"", "cards card-0,card-1", "refused"}},
 		{page: "containers", programs: []string{"podman", "runc", "busybox"}, setup: podmanAsDocker,
 			wants: []string{"success  greets", "greeter | hello from greeter", "hello.hello[0]  complete",
 				"the keeper was killed, and the task with it"}},

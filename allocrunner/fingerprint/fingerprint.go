@@ -53,7 +53,7 @@ func Node(dir string, known *drivers.Registry) *api.Node {
 		Disk:   api.NodeDiskResources{DiskMB: int64(disk.Available >> 20)},
 	}
 	n.NodeResources.MinDynamicPort, n.NodeResources.MaxDynamicPort = ports.DefaultFirst, ports.DefaultLast
-	for id := range cores {
+	for _, id := range proc.CPUs() {
 		n.NodeResources.Cpu.ReservableCpuCores = append(n.NodeResources.Cpu.ReservableCpuCores, uint16(id))
 	}
 	n.NodeResources.Networks = networks(n.Attributes["unique.network.ip-address"])

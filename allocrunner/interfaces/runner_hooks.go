@@ -59,6 +59,10 @@ type HookResources struct {
 	Mounts           []Mount
 	Devices          []Device
 	NetworkNamespace string // the path of the one that the tasks join, as in /run/netns; empty for the machine's own
+
+	// Allocated is what each task has for itself: devices and, as CoresDevice, cores. It becomes part of the
+	// allocation's AllocatedResources. The runner keeps a task's processes on its cores.
+	Allocated map[string][]*api.AllocatedDeviceResource
 }
 
 // RunnerEndingHook runs in place of Prerun for an allocation that stops before its tasks have been received, usually

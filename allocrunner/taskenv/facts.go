@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/proc"
 	"taskapi/internal/ptr"
 )
 
@@ -30,7 +31,7 @@ func addFacts(vars map[string]string, cfg Config) {
 	set(vars, "NOMAD_SECRETS_DIR", cfg.Dir.SecretsDir)
 	if cfg.Task != nil {
 		vars["NOMAD_TASK_NAME"] = cfg.Task.Name
-		addLimits(vars, cfg.Task.Resources)
+		addLimits(vars, cfg.Alloc, cfg.Task)
 		set(vars, "NOMAD_PARENT_CGROUP", cfg.Node.CgroupParent)
 	}
 	for _, p := range cfg.Ports {
@@ -61,18 +62,29 @@ func allocIndex(name string) string {
 	return "0"
 }
 
-// addLimits adds the task's resources: CPU in MHz, memory in MiB. No cores are reserved for a task here, so
-// NOMAD_CPU_CORES is always a blank, as Nomad sets it for a task without cores.
-func addLimits(vars map[string]string, r *api.Resources) {
-	vars["NOMAD_CPU_CORES"] = " "
+// addLimits adds the task's resources: CPU in MHz, memory in MiB. NOMAD_CPU_CORES is a blank for a task without cores, as
+// Nomad sets it.
+func addLimits(vars map[string]string, alloc *api.Allocation, task *api.Task) {
+	vars["NOMAD_CPU_CORES"] = cmp.Or(interfaces.CPUs(alloc, task.Name), " ")
+	r := task.Resources
 	if r == nil {
 		return
 	}
-	setInt(vars, "NOMAD_CPU_LIMIT", r.CPU)
+	if r.CPU != nil || ptr.Deref(r.Cores) > 0 {
+		vars["NOMAD_CPU_LIMIT"] = strconv.Itoa(CPU(r))
+	}
 	setInt(vars, "NOMAD_MEMORY_LIMIT", r.MemoryMB)
 	if ptr.Deref(r.MemoryMaxMB) > 0 {
 		setInt(vars, "NOMAD_MEMORY_MAX_LIMIT", r.MemoryMaxMB)
 	}
+}
+
+// CPU returns the CPU of resources, in MHz: for cores, all that they have.
+func CPU(r *api.Resources) int {
+	if cores := ptr.Deref(r.Cores); cores > 0 {
+		return int(float64(cores) * proc.Megahertz())
+	}
+	return ptr.Deref(r.CPU)
 }
 
 // addPort adds a port's variables. A hyphen in a label becomes an underscore. Three of the variables also exist with

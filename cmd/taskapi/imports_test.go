@@ -51,6 +51,7 @@ var allowedImports = map[string][]string{
 		"allocrunner/taskenv",
 		"allocrunner/templates/render", // the program is re-executed for it, as for the keeper
 	},
+	"allocrunner/devices": {"allocrunner/claims", "allocrunner/drivers", "allocrunner/interfaces"},
 	"allocrunner/datadir": {
 		"allocrunner",
 		"allocrunner/deployment",
@@ -130,6 +131,7 @@ var allowedImports = map[string][]string{
 		"allocrunner/jobspec/internal/schema",
 		"allocrunner/readiness",
 		"allocrunner/templates/render", // which functions templates lack
+		"allocrunner/devices",
 	},
 	"allocrunner/jobspec/bounded": {"allocrunner/jobspec"},
 	"allocrunner/state":           {"allocrunner/interfaces"},
@@ -203,6 +205,7 @@ var allowedImports = map[string][]string{
 	"handlers/internal/transport": {
 		"auth",
 	},
+	"handlers/internal/wire": {"allocrunner/interfaces"},
 	"handlers/jobs": {
 		"allocrunner/interfaces",
 		"allocrunner/jobspec/jobdiff",
@@ -305,6 +308,7 @@ var allowedImports = map[string][]string{
 		"auth/limitset",
 		"cmd/taskapi/internal/agent",
 		"identity",
+		"allocrunner/devices",
 	},
 	// The command line: the list of commands, the families, and below them what they share. No family imports another.
 	"cmd/taskapi/internal/cli": {
@@ -455,6 +459,7 @@ var allowedImports = map[string][]string{
 		"allocrunner/consul",
 		"allocrunner/datadir",
 		"allocrunner/deployment",
+		"allocrunner/devices",
 		"allocrunner/drivers",
 		"allocrunner/drivers/builtin",
 		"allocrunner/fingerprint",

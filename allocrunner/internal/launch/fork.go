@@ -25,7 +25,7 @@ const (
 // NUL or have their length beside them.
 type child struct {
 	clone        cloneArgs
-	groups1      [2]uintptr // files of cgroups of version 1, to write zero into
+	groups1      [3]uintptr // files of cgroups of version 1, to write zero into
 	groups1Len   int
 	zero         byte
 	joins        bool  // the process enters the cgroup itself

@@ -20,6 +20,7 @@ type Limits struct {
 	// CPUShares is the weight of the task beside the other tasks of its allocation when they all want a CPU, in the
 	// measure of version 1; 0 for the kernel's default, 1024.
 	CPUShares int64
+	CPUs      string // the CPUs that the processes may use, as cpuset(7) lists them; empty for all
 }
 
 // The least and the greatest weight of version 1 (kernel, sched.h: MIN_SHARES and MAX_SHARES).
@@ -38,7 +39,7 @@ func weight(shares int64) int64 {
 var errNoController = errors.New("this program can use no cgroup with a memory controller")
 
 // bound sets the limits of a task in its cgroup or, where version 2 has no controllers, in cgroups of version 1. It
-// returns the latter. Errors: why the limits are not enforced.
+// returns the latter, also with the error of CPUs alone. Errors: why the limits are not enforced.
 func (c *cgroups) bound(task string, l Limits, g cgroup) (version1 []cgroup, err error) {
 	if l == (Limits{}) {
 		return nil, nil
@@ -47,7 +48,10 @@ func (c *cgroups) bound(task string, l Limits, g cgroup) (version1 []cgroup, err
 		return nil, errOff
 	}
 	if _, err := os.Stat(g.file("memory.max")); err == nil {
-		return nil, g.bound2(l)
+		if err := g.bound2(l); err != nil {
+			return nil, err
+		}
+		return nil, c.pin2(g, l.CPUs)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -64,7 +68,14 @@ func (c *cgroups) bound(task string, l Limits, g cgroup) (version1 []cgroup, err
 			return nil, err
 		}
 	}
-	return version1, nil
+	if l.CPUs == "" {
+		return version1, nil
+	}
+	pinned, err := c.pin1Locked(task, l.CPUs)
+	if err == nil {
+		version1 = append(version1, pinned)
+	}
+	return version1, err
 }
 
 // bound2 sets limits in a cgroup of version 2.
@@ -153,7 +164,7 @@ func named1(name string) (found []cgroup) {
 	if name == "" {
 		return nil
 	}
-	for _, controller := range controllers {
+	for _, controller := range append(slices.Clip(controllers), cpuset) {
 		own := ownCgroup1(controller)
 		entries, _ := os.ReadDir(own) // there is no such controller
 		for _, entry := range entries {

@@ -76,9 +76,6 @@ var noVaultRows = []row[api.Task]{{"vault", Refused, noVaultWords + "; leave the
 const noVaultWords = "there is no Vault here"
 
 var resourceRows = []row[api.Resources]{
-	{"resources cores", Refused, "no cores are set aside for a task; use cpu",
-		func(r *api.Resources) bool { return ptr.Deref(r.Cores) > 0 }},
-	{"resources device", Refused, "no devices are given to a task", nil},
 	{"resources memory_max", Refused, "one below memory bounds nothing: give more than memory",
 		func(r *api.Resources) bool {
 			most := ptr.Deref(r.MemoryMaxMB)
@@ -88,6 +85,13 @@ var resourceRows = []row[api.Resources]{
 		func(r *api.Resources) bool { return ptr.Deref(r.IOPS) > 0 }},
 	{"resources numa", Refused, "NUMA nodes are not chosen", nil},
 	{"resources network", Refused, "a task has no network of its own; put the block into the group", nil},
+}
+
+var resourceLimits = []limit[api.Resources]{
+	{"resources cores", "it must be at least 0, and a task with cores has no cpu", nil, func(r *api.Resources) bool {
+		cores := ptr.Deref(r.Cores)
+		return cores == 0 || cores > 0 && ptr.Deref(r.CPU) == 0
+	}},
 }
 
 var serviceRows = []row[api.Service]{

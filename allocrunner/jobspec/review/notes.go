@@ -111,6 +111,12 @@ func (r *reviewer) resourcesNote() {
 					why)
 			}
 		}
+		cores := anyTask(r.group, func(t *api.Task) bool { return t.Resources != nil && ptr.Deref(t.Resources.Cores) > 0 })
+		if cores && r.host.Unpinned != nil {
+			if why := r.host.Unpinned(); why != nil {
+				r.add(Note, "resources", "no other task gets a task's cores, but nothing keeps the task on them here: %v", why)
+			}
+		}
 		if sizes {
 			r.add(Note, "resources", "nothing enforces disk and secrets")
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/devices"
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/jobspec"
 	"taskapi/allocrunner/templates/render"
@@ -71,6 +72,8 @@ type Host struct {
 	// Unlimited returns why the memory and the CPU of tasks are not limited here; nil if they are. It is called if a job
 	// has limits; nil for a machine that sets them.
 	Unlimited func() error
+	// Unpinned returns why tasks are not kept on their cores here; nil if they are. Nil for a machine that does so.
+	Unpinned func() error
 }
 
 // Consul says who serves services for Consul, which name it as their provider or name none.
@@ -294,6 +297,12 @@ func (r *reviewer) task(t *api.Task) {
 	restrict(r, taskLimits, t)
 	if t.Resources != nil {
 		apply(r, resourceRows, t.Resources)
+		restrict(r, resourceLimits, t.Resources)
+		for _, d := range t.Resources.Devices {
+			if err := devices.CheckRequest(d); err != nil {
+				r.refuse("resources device", "%v", err)
+			}
+		}
 	}
 	r.environment("env", t.Env)
 	r.environment("meta", t.Meta)

@@ -17,6 +17,8 @@ import (
 // Honoured is the severity of a Row for what happens as it is written; no finding has it.
 const Honoured Severity = "honoured"
 
+const versionWords = "versions of devices are not compared: use regexp"
+
 const noMeaningHere = "one allocation runs on this machine, so it has no meaning"
 
 // Row says whether one attribute or block of a job file is honoured here.
@@ -43,7 +45,7 @@ func Rows() []Row {
 	tabulate(t, "port", nil, staticPortLimits)
 	tabulate(t, "task", taskRows, taskLimits)
 	tabulate(t, "task", noVaultRows, nil)
-	tabulate(t, "resources", resourceRows, nil)
+	tabulate(t, "resources", resourceRows, resourceLimits)
 	tabulate(t, "restart", nil, restartLimits)
 	tabulate(t, "update", nil, updateLimits)
 	tabulate(t, "lifecycle", nil, lifecycleLimits)
@@ -100,6 +102,15 @@ var otherRows = []Row{
 	{"resources", "cpu", Honoured, "the task's weight beside the other tasks of its group; " + limitMeaning},
 	{"resources", "memory", Honoured, limitMeaning},
 	{"resources", "memory_max", Honoured, limitMeaning},
+	{"resources", "cores", Honoured, "no other task of the data directory has the cores: see Devices and cores"},
+	{"resources", "device", Honoured, "the machine's settings offer it: see Devices and cores"},
+	{"constraint", "version", Refused, versionWords},
+	{"constraint", "semver", Refused, versionWords},
+	{"constraint", "distinct_hosts", Refused, "a device is on one machine"},
+	{"constraint", "distinct_property", Refused, "a device is on one machine"},
+	{"affinity", "version", Refused, versionWords},
+	{"affinity", "semver", Refused, versionWords},
+	{"device", "name", Honoured, "it must be TYPE, VENDOR/TYPE or VENDOR/TYPE/NAME"},
 	{"resources", "disk", Note, sizeMeaning},
 	{"resources", "secrets", Note, sizeMeaning},
 	{"service", "task", Honoured, "it must be a task of the group"},

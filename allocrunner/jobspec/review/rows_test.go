@@ -29,7 +29,7 @@ func TestRowsAreAboutTheSpecification(t *testing.T) {
 		"update canary": review.Note, "port static": review.Honoured, "check grpc_service": review.Refused,
 		"service meta": review.Warning,
 		"job vault":    review.Refused, "ephemeral_disk size": review.Note, "identity filepath": review.Honoured,
-		"resources cores": review.Refused,
+		"resources cores": review.Honoured, "resources numa": review.Refused,
 	} {
 		if !slices.ContainsFunc(rows, func(r review.Row) bool {
 			return r.Block+" "+r.Attribute == want &&

@@ -3,6 +3,7 @@ package wire
 import (
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/interfaces"
 	"taskapi/internal/ptr"
 )
 
@@ -75,7 +76,7 @@ type AllocatedTask struct {
 
 type CPU struct {
 	api.AllocatedCpuResources
-	ReservedCores []uint16 // null: no cores are reserved here
+	ReservedCores []uint16 // null for none
 }
 
 func AllocatedOf(a *api.Allocation) *Allocated {
@@ -96,8 +97,8 @@ func AllocatedOf(a *api.Allocation) *Allocated {
 	}
 	for name, task := range allocated.Tasks {
 		w.Tasks[name] = &AllocatedTask{
-			Cpu: CPU{AllocatedCpuResources: task.Cpu}, Memory: task.Memory,
-			Networks: NetworksOf(task.Networks), Devices: task.Devices,
+			Cpu: CPU{task.Cpu, interfaces.Cores(task.Devices)}, Memory: task.Memory,
+			Networks: NetworksOf(task.Networks), Devices: interfaces.RealDevices(task.Devices),
 		}
 	}
 	return w

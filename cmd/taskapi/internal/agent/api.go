@@ -106,7 +106,7 @@ func (s *wiring) openAPI(alloc *api.Allocation) (err error) {
 				NodeID:       alloc.NodeID,
 				NodeName:     alloc.NodeName,
 			},
-			Machine: newMachine(s.cfg.Dir.Alloc(s.cfg.ID), s.cfg.Cluster, s.cfg.Settings.TaskDrivers()),
+			Machine: newMachine(s.cfg.Dir.Alloc(s.cfg.ID), s.cfg.Cluster, s.cfg.Settings),
 			Metrics: s.measure,
 			Host:    s.host.Stats,
 			Log:     s.log,

@@ -33,7 +33,12 @@ func (s *wiring) runnerHooks() []interfaces.RunnerHook {
 // taskHooks returns the agent's hooks of a task. They keep no version of the allocation alive.
 func (s *wiring) taskHooks(alloc *api.Allocation, task *api.Task) []interfaces.TaskHook {
 	return append([]interfaces.TaskHook{&taskHook{wiring: s, task: task.Name, tokens: s.tokens.Task(task)}},
-		s.templateHooks(alloc, task)...)
+		s.ownHooks(alloc, task)...)
+}
+
+// ownHooks returns those hooks of a task that need no API.
+func (s *wiring) ownHooks(alloc *api.Allocation, task *api.Task) []interfaces.TaskHook {
+	return append(s.deviceHooks(task), s.templateHooks(alloc, task)...)
 }
 
 // operatorHook gives the operator a socket and a token before the allocation begins. The wiring closes them.

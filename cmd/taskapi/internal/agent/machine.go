@@ -13,7 +13,7 @@ import (
 
 	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/deployment"
-	"taskapi/allocrunner/drivers"
+	"taskapi/allocrunner/devices"
 	"taskapi/allocrunner/fingerprint"
 	"taskapi/handlers/apierror"
 	"taskapi/handlers/node"
@@ -67,7 +67,7 @@ func AllocName(job, group string, index int) string {
 // machine is this machine for the API.
 type machine struct {
 	dir      string // the allocation's; the disk is that of its file system
-	drivers  *drivers.Registry
+	settings Settings
 	metadata fingerprint.Metadata
 }
 
@@ -75,14 +75,18 @@ var _ node.Machine = machine{}
 
 // newMachine returns the machine, as seen from an allocation's directory. All allocations of a data directory share the
 // machine's metadata.
-func newMachine(allocDir string, shared cluster.Store, known *drivers.Registry) machine {
-	return machine{dir: allocDir, drivers: known, metadata: fingerprint.Metadata{
+func newMachine(allocDir string, shared cluster.Store, settings Settings) machine {
+	return machine{dir: allocDir, settings: settings, metadata: fingerprint.Metadata{
 		Store: shared,
 		Key:   "nodes/" + thisNode().id + "/meta",
 	}}
 }
 
-func (m machine) Node() *api.Node { return fingerprint.Node(m.dir, m.drivers) }
+func (m machine) Node() *api.Node {
+	n := fingerprint.Node(m.dir, m.settings.TaskDrivers())
+	n.NodeResources.Devices = devices.NodeResources(m.settings.Devices)
+	return n
+}
 
 // Metadata returns the metadata. The store bounds the time that this takes.
 func (m machine) Metadata() (map[string]string, error) {
@@ -101,7 +105,7 @@ func (s *wiring) nodeMeta() func() map[string]string {
 	if s.cfg.Cluster == nil {
 		return nil
 	}
-	m := newMachine(s.cfg.Dir.Alloc(s.cfg.ID), s.cfg.Cluster, s.cfg.Settings.TaskDrivers())
+	m := newMachine(s.cfg.Dir.Alloc(s.cfg.ID), s.cfg.Cluster, s.cfg.Settings)
 	var mu sync.Mutex // guards last
 	var last map[string]string
 	return func() map[string]string {

@@ -8,7 +8,6 @@ import (
 
 	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/cluster/disk"
-	"taskapi/allocrunner/drivers/builtin"
 	"taskapi/handlers/apierror"
 )
 
@@ -19,7 +18,7 @@ func TestMetadataThatCannotBeKept(t *testing.T) {
 	in := func(dataDir string) machine {
 		shared := disk.New(filepath.Join(dataDir, "cluster"))
 		t.Cleanup(func() { shared.Close() })
-		return newMachine(filepath.Join(dataDir, "allocs", "id"), shared, builtin.Drivers)
+		return newMachine(filepath.Join(dataDir, "allocs", "id"), shared, Settings{})
 	}
 	gone, damaged := in(filepath.Join(t.TempDir(), "gone")), in(t.TempDir())
 	key := damaged.metadata.Key

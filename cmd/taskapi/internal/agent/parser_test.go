@@ -108,7 +108,7 @@ func TestValidateWithOtherDrivers(t *testing.T) {
 			t.Errorf("%q, %v; want %d errors", found.Errors, err, tc.want)
 		}
 	}
-	node := newMachine(filepath.Join(t.TempDir(), "allocs", "id"), memory.New(), settings.TaskDrivers()).Node()
+	node := newMachine(filepath.Join(t.TempDir(), "allocs", "id"), memory.New(), settings).Node()
 	if len(node.Drivers) != 1 || node.Drivers["other"] == nil || node.Attributes["driver.raw_exec"] != "" {
 		t.Errorf("%v, %v", node.Drivers, node.Attributes)
 	}

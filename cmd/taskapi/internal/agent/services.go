@@ -5,11 +5,13 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"path/filepath"
 
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner"
 	"taskapi/allocrunner/consul"
+	"taskapi/allocrunner/datadir"
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/drivers/builtin"
 	"taskapi/allocrunner/jobspec/review"
@@ -32,9 +34,10 @@ func (s Settings) TaskDrivers() *drivers.Registry { return cmp.Or(s.Drivers, bui
 
 // host returns the features that this machine offers to jobs.
 func (s Settings) host() review.Host {
-	host := review.Host{Drivers: s.TaskDrivers(), Unlimited: allocrunner.CanLimit}
+	host := review.Host{Drivers: s.TaskDrivers(), Unlimited: allocrunner.CanLimit, Unpinned: allocrunner.CanPin}
 	if s.Unlimited {
 		host.Unlimited = func() error { return errors.New("enforce_resources is false") }
+		host.Unpinned = host.Unlimited
 	}
 	if s.ConsulAgent().Configured() {
 		host.Programs = append(host.Programs, render.Consul)
@@ -60,9 +63,11 @@ func (s Settings) ReviewAll(job *api.Job) ([]*api.TaskGroup, []review.Finding, e
 	return review.Job(job, s.host())
 }
 
-// CheckTasks returns the things that an allocation's tasks need and this machine lacks: see allocrunner.CheckTasks.
+// CheckTasks returns the things that an allocation's tasks need and this machine lacks: see allocrunner.CheckTasks and
+// CheckDevices. dir is the parent of their directories.
 func (s Settings) CheckTasks(alloc *api.Allocation, dir string) []review.Finding {
-	return allocrunner.CheckTasks(alloc, dir, s.TaskDrivers())
+	return append(allocrunner.CheckTasks(alloc, dir, s.TaskDrivers()),
+		s.CheckDevices(alloc, datadir.Dir(filepath.Dir(dir)))...)
 }
 
 func (s Settings) choose(job *api.Job) {

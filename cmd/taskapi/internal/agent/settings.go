@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"taskapi/allocrunner/consul"
+	"taskapi/allocrunner/devices"
 	"taskapi/allocrunner/drivers"
 	"taskapi/identity"
 )
@@ -31,7 +32,8 @@ type Settings struct {
 	IdentityTTL     time.Duration
 	IsolateUsers    string // FROM-TO; empty for no isolation
 	AllowSharedUser bool
-	Unlimited       bool   // resources are not limits
+	Unlimited       bool // resources are not limits
+	Devices         []devices.Device
 	SealKey         string // a file; empty for the one in the key ring
 	MetricsListen   string
 

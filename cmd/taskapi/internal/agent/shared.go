@@ -2,14 +2,20 @@ package agent
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"time"
+
+	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner"
 	"taskapi/allocrunner/claims"
 	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/cluster/variables"
 	"taskapi/allocrunner/datadir"
+	"taskapi/allocrunner/devices"
 	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/jobspec/review"
 	"taskapi/identity"
 )
 
@@ -44,7 +50,50 @@ func ClaimsOf(dir datadir.Dir) claims.Table {
 // claimHooks returns the hooks that take things for the allocation alone, and that which ends its claims.
 func (s *wiring) claimHooks() []interfaces.RunnerHook {
 	s.claims = claims.NewHook(ClaimsOf(s.cfg.Dir), s.cfg.ID)
-	return []interfaces.RunnerHook{s.claims}
+	s.devices = devices.New(devices.Config{
+		Devices: s.cfg.Settings.Devices, Claims: s.claims.Holder, Describe: describeHolder(s.cfg.Dir),
+		Drivers: s.cfg.Settings.TaskDrivers(), Logger: s.logger,
+	})
+	return []interfaces.RunnerHook{s.claims, s.devices}
+}
+
+// describeHolder returns a function that names an allocation of a data directory.
+func describeHolder(dir datadir.Dir) func(id string) string {
+	return func(id string) string {
+		if saved, err := dir.Peek(id); err == nil && saved.Alloc != nil {
+			return saved.Alloc.Name + ", " + id
+		}
+		return id
+	}
+}
+
+// deviceHooks returns the hook of a task's devices; none without devices.
+func (s *wiring) deviceHooks(task *api.Task) []interfaces.TaskHook {
+	if hook := s.devices.TaskHook(task); hook != nil {
+		return []interfaces.TaskHook{hook}
+	}
+	return nil
+}
+
+// CheckDevices returns the devices and cores that an allocation's tasks ask for and this machine lacks now. It reserves
+// none.
+func (s Settings) CheckDevices(alloc *api.Allocation, dir datadir.Dir) (findings []review.Finding) {
+	group := alloc.GetTaskGroup()
+	if !devices.Needs(group) {
+		return nil
+	}
+	problems := devices.Problems(alloc.ID, group, s.Devices, ClaimsOf(dir), describeHolder(dir))
+	for _, t := range group.Tasks {
+		if err := problems[t.Name]; err != nil {
+			severity := review.Refused
+			if errors.Is(err, devices.ErrTaken) { // perhaps by this very job
+				severity = review.Warning
+			}
+			findings = append(findings, review.Finding{Severity: severity, Feature: "resources",
+				Where: fmt.Sprintf("group %q", *group.Name), Message: err.Error()})
+		}
+	}
+	return findings
 }
 
 // OpenVariables returns the variables of a store, sealed by the ring's seal key.

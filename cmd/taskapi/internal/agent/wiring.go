@@ -16,6 +16,7 @@ import (
 	"taskapi/allocrunner/cluster/registry"
 	"taskapi/allocrunner/cluster/variables"
 	"taskapi/allocrunner/consul"
+	"taskapi/allocrunner/devices"
 	"taskapi/allocrunner/hoststats"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/templates"
@@ -62,6 +63,7 @@ type wiring struct {
 	variables   *variables.Service // nil for none, and without an API
 	templates   *templates.Watch   // nil until a task with templates is made
 	claims      *claims.Hook
+	devices     *devices.Hook
 	lease       cluster.Lease // nil before hold, and if the store was unavailable then
 	host        *hoststats.Host
 	consul      *consul.Provider // nil without an agent
@@ -170,7 +172,7 @@ func (s *wiring) runnerConfig(alloc *api.Allocation) (interfaces.Config, error) 
 	}
 	if s.cfg.NoAPI {
 		s.hold()
-		config.Hooks, config.TaskHooks = s.claimHooks(), s.templateHooks
+		config.Hooks, config.TaskHooks = s.claimHooks(), s.ownHooks
 	} else {
 		s.tokens = s.newTokens(alloc)
 		config.Hooks, config.TaskHooks = s.runnerHooks(), s.taskHooks

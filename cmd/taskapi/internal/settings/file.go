@@ -154,6 +154,8 @@ func (p *parser) body(prefix string, body *hclsyntax.Body) {
 		switch {
 		case prefix != "":
 			p.problem(b.TypeRange, "a block can't stand in the block %q", strings.TrimSuffix(prefix, "."))
+		case labelled(every(), b.Type) != nil:
+			p.labelled(b)
 		case len(b.Labels) > 0:
 			p.problem(b.TypeRange, "the block %q takes no label", b.Type)
 		case len(b.Body.Attributes) == 0 && !slices.ContainsFunc(p.keys, func(k Key) bool {

@@ -3,17 +3,22 @@
 package settings
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
+	"github.com/zclconf/go-cty/cty"
+
 	"taskapi/allocrunner"
 	"taskapi/allocrunner/consul"
+	"taskapi/allocrunner/devices"
 	"taskapi/auth"
 	"taskapi/auth/limitset"
 	"taskapi/cmd/taskapi/internal/agent"
@@ -28,6 +33,7 @@ type Key struct {
 	Env     string // the variable of the environment that stands for it; empty for none
 	List    bool   // it may have several values
 
+	block    *block // it is a block with a label, and each value is one in JSON; nil for a value
 	put      func(*agent.Settings, []string) error
 	consul   func(*consul.Settings) *string // the place among Consul's settings; nil for another setting
 	absolute func(dir, text string) string  // makes a relative path absolute; nil for a value that is no path
@@ -45,6 +51,8 @@ var Keys = sync.OnceValue(func() []Key {
 			Default: "true", put: not(func(s *agent.Settings) *bool { return &s.Unlimited })},
 		{Name: "host_ip", Doc: "address on which a group's ports are allocated", Default: agent.DefaultSettings().HostIP,
 			put: putHostIP},
+		{Name: "device", List: true, block: &deviceBlock, Doc: "a device that tasks can have for themselves, as a block " +
+			"with the label VENDOR/TYPE/NAME: see [Devices and cores](devices.md)", put: putDevices},
 		{Name: "policy", Doc: "the rights of tasks: local (they also control their own allocation), nomad (only " +
 			"the rights that Nomad gives a workload without a policy), or a policy file; write a file called nomad as ./nomad",
 			Default: "local", put: text(func(s *agent.Settings) *string { return &s.Policy }), absolute: absolutePolicy},
@@ -158,6 +166,38 @@ func putIsolate(s *agent.Settings, v []string) error {
 		return s.CheckIsolate()
 	}
 	return nil
+}
+
+// deviceBlock is the form of a device. ${ids} in a variable stays for the task's start.
+var deviceBlock = block{
+	label: "name", words: "VENDOR/TYPE/NAME", fields: deviceFields("attributes"),
+	blocks:  map[string]block{"instance": {label: "id", words: "the ID", fields: deviceFields(), plural: "instances", literal: idsLater}},
+	literal: idsLater,
+}
+
+var idsLater = map[string]cty.Value{"ids": cty.StringVal("${ids}")}
+
+func deviceFields(maps ...string) map[string]cty.Type {
+	fields := map[string]cty.Type{"nodes": cty.List(cty.String), "mounts": cty.List(cty.String)}
+	for _, name := range append(maps, "env") {
+		fields[name] = cty.Map(cty.String)
+	}
+	return fields
+}
+
+func putDevices(s *agent.Settings, v []string) error {
+	s.Devices = nil
+	for _, text := range v {
+		var d devices.Device
+		decoder := json.NewDecoder(strings.NewReader(text))
+		decoder.DisallowUnknownFields()
+		if err := decoder.Decode(&d); err != nil {
+			return fmt.Errorf("it must be a device in JSON, such as "+
+				`{"name":"nvidia/gpu/A100","instances":[{"id":"GPU-0"}]}`+": %w", err)
+		}
+		s.Devices = append(s.Devices, d)
+	}
+	return devices.Check(s.Devices)
 }
 
 func putHostIP(s *agent.Settings, v []string) error {

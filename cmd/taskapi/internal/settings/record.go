@@ -120,6 +120,8 @@ func (r Record) Rows(data Values) (rows []Row) {
 		switch {
 		case v != nil && k.Name == "isolate_users":
 			row = Row{k.Name, cmp.Or(s.IsolateUsers, "false"), v.From}
+		case v != nil && k.block != nil:
+			row = Row{k.Name, k.block.labels(v.Texts), v.From}
 		case v != nil:
 			row = Row{k.Name, strings.Join(v.Texts, " "), v.From}
 		case k.consul != nil && *k.consul(&r.ConsulEnv) != "":

@@ -255,7 +255,7 @@ func (r *request) warn() {
 		return
 	}
 	warnings := slices.DeleteFunc(r.options.CheckTasks(r.alloc, r.layout.Allocs()), func(f review.Finding) bool {
-		return f.Severity == review.Refused // which the start reports
+		return f.Severity == review.Refused || f.Feature == "resources" // which the start reports
 	})
 	r.source.PrintFindings(r.environment.Stderr, warnings)
 }
@@ -467,13 +467,14 @@ func (r *request) begin(ctx context.Context, lock *datadir.Lock, logger *slog.Lo
 	return err
 }
 
-// portsError is a port of a new allocation that is not available.
+// portsError is a port or a device of a new allocation that is not available.
 type portsError struct{ error }
 
-// errPorts refuses to begin an allocation without its ports. Another process may still take one before the allocation
+// errPorts refuses to begin an allocation without its ports and devices. Another process may still take one before the allocation
 // reserves it.
 func (r *request) errPorts() error {
-	for _, f := range allocrunner.CheckPorts(r.alloc.GetTaskGroup(), r.options.HostIP, r.layout.Describe) {
+	for _, f := range append(allocrunner.CheckPorts(r.alloc.GetTaskGroup(), r.options.HostIP, r.layout.Describe),
+		r.options.CheckDevices(r.alloc, r.layout.Dir)...) {
 		text := r.source.FromFiles.Mask(f.Line(r.source.Place(f)))
 		return &portsError{errors.New(linewriter.OneLine(text) + "; nothing was started")}
 	}
