@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 
+	"taskapi/allocrunner/artifacts/fetch"
 	"taskapi/allocrunner/internal/accounts"
 	"taskapi/allocrunner/internal/allocdir"
 	"taskapi/allocrunner/internal/keeper"
@@ -15,10 +16,13 @@ import (
 	"taskapi/allocrunner/templates/render"
 )
 
-// KeeperMain runs the program when it has been re-executed as the parent of an allocation's tasks, or to render
-// templates: the program's main calls it before anything else, with its arguments, and exits with the code when kept is
-// true.
+// KeeperMain runs the program when it has been re-executed as the parent of an allocation's tasks, to render templates,
+// or to fetch artifacts: the program's main calls it before anything else, with its arguments, and exits with the code
+// when kept is true.
 func KeeperMain(args []string) (code int, kept bool) {
+	if len(args) >= 2 && args[1] == fetch.Command {
+		return fetch.Main(args[2:]), true
+	}
 	if len(args) == 2 && args[1] == render.Command {
 		return render.Main(), true
 	}

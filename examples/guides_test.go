@@ -53,6 +53,8 @@ func TestGuides(t *testing.T) {
 			wants: []string{"would run: ", "prepared", "nothing to change"}},
 		{page: "from-nomad-dev", notRoot: true,
 			wants: []string{"would run: ", "uid=", "hello from greeter", "my socket is unix://", "greeting  =  hi"}},
+		{page: "artifacts", programs: []string{"tar", "gzip"}, notRoot: true,
+			wants: []string{"Downloading Artifacts", "hello from an artifact"}},
 		{page: "backup", programs: []string{"tar"}, notRoot: true,
 			wants: []string{"hello.hello[0]", "greeting  =  hi", "seal.key is gone", "refused from now on"}},
 		{page: "api", notRoot: true, before: "taskapi run -d examples/hello.nomad.hcl",

@@ -31,6 +31,18 @@ type TaskPrestartHook interface {
 	Prestart(ctx context.Context, req *TaskPrestartRequest) (*TaskPrestartResponse, error)
 }
 
+// HookError is the error of a prestart hook that has an event of its own.
+type HookError struct {
+	Kind   string // the type of the event
+	Detail string // the name of the event's detail that has the error
+	Err    error
+}
+
+func (e *HookError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the cause.
+func (e *HookError) Unwrap() error { return e.Err }
+
 // TaskPrestartRequest is the argument of a prestart hook.
 type TaskPrestartRequest struct {
 	Alloc *api.Allocation

@@ -97,7 +97,8 @@ func findBlock(body *hclsyntax.Body, kind, name string) *hclsyntax.Block {
 	for _, in := range inner(body) {
 		for _, block := range in.Blocks {
 			named := slices.Contains(block.Labels, name) || literal(block.Body, "name") == name ||
-				literal(block.Body, "destination") == name // a template
+				literal(block.Body, "destination") == name || // a template
+				literal(block.Body, "source") == name // an artifact
 			if block.Type == kind && (name == "" || named) {
 				return block
 			}

@@ -25,6 +25,7 @@ import (
 // runner. cmd/taskapi joins the two sides, and so does auth/authtest, without a runner.
 var allowedImports = map[string][]string{
 	"allocrunner": {
+		"allocrunner/artifacts/fetch", // the program is re-executed for it, as for the keeper
 		"allocrunner/deployment",
 		"allocrunner/drivers",
 		"allocrunner/drivers/builtin",
@@ -124,7 +125,14 @@ var allowedImports = map[string][]string{
 	},
 	"allocrunner/jobspec":                 {"allocrunner/jobspec/internal/hcleval", "allocrunner/jobspec/internal/schema"},
 	"allocrunner/jobspec/internal/schema": {"allocrunner/jobspec/internal/hcleval"},
+	"allocrunner/artifacts": {
+		"allocrunner/artifacts/fetch",
+		"allocrunner/artifacts/source",
+		"allocrunner/interfaces",
+	},
+	"allocrunner/artifacts/fetch": {"allocrunner/artifacts/source"},
 	"allocrunner/jobspec/review": {
+		"allocrunner/artifacts/source", // which sources can be fetched
 		"allocrunner/drivers",
 		"allocrunner/internal/services", // a review refuses what the set-up of checks would
 		"allocrunner/jobspec",
@@ -303,6 +311,7 @@ var allowedImports = map[string][]string{
 	"cmd/taskapi": {"allocrunner", "cmd/taskapi/internal/cli"},
 	"cmd/taskapi/internal/settings": {
 		"allocrunner", // its range of users
+		"allocrunner/artifacts",
 		"allocrunner/consul",
 		"auth",
 		"auth/limitset",
@@ -453,6 +462,7 @@ var allowedImports = map[string][]string{
 	"cmd/taskapi/internal/agent": {
 		"allocrunner",
 		"allocrunner/claims",
+		"allocrunner/artifacts",
 		"allocrunner/cluster",
 		"allocrunner/cluster/registry",
 		"allocrunner/cluster/variables",

@@ -1,6 +1,7 @@
 package taskrunner
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -24,7 +25,8 @@ func newEvent(kind, message string, details map[string]string) *api.TaskEvent {
 		Type: kind, DisplayMessage: message, Details: details, Message: details["message"],
 		RestartReason: details["restart_reason"], FailedSibling: details["failed_sibling"],
 		DriverError: details["driver_error"], ValidationError: details["validation_error"],
-		SetupError: details["setup_error"], FailsTask: details["fails_task"] == "true",
+		SetupError: details["setup_error"], DownloadError: details["download_error"],
+		FailsTask: details["fails_task"] == "true",
 	}
 }
 
@@ -150,6 +152,14 @@ func driverFailureEvent(reason string) *api.TaskEvent {
 
 func failedValidationEvent(reason string) *api.TaskEvent {
 	return newEvent(api.TaskFailedValidation, reason, map[string]string{"validation_error": reason})
+}
+
+// hookFailureEvent is the event of a prestart hook's error: the hook's own, or that of a set-up.
+func hookFailureEvent(err error) *api.TaskEvent {
+	if e, ok := errors.AsType[*interfaces.HookError](err); ok {
+		return newEvent(e.Kind, e.Error(), map[string]string{e.Detail: e.Error()})
+	}
+	return setupFailureEvent(err.Error())
 }
 
 func setupFailureEvent(reason string) *api.TaskEvent {

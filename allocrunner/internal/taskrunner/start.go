@@ -38,7 +38,7 @@ func (r *Runner) launch(ctx, processCtx context.Context) event {
 	}
 	given, err := r.runPrestart(ctx, req)
 	if err != nil {
-		return startFailed{event: setupFailureEvent(err.Error())}
+		return startFailed{event: hookFailureEvent(err)}
 	}
 	err = r.cfg.Starter.Await(ctx)
 	if ctx.Err() != nil {

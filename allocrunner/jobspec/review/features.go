@@ -60,7 +60,6 @@ var networkRows = []row[api.NetworkResource]{
 }
 
 var taskRows = []row[api.Task]{
-	{"artifact", Refused, "artifacts are not fetched; put the files on the machine beforehand", nil},
 	{"volume_mount", Refused, "volumes are not supported; use a path of the machine", nil},
 	{"secret", Refused, "secrets are not fetched from a provider", nil},
 	{"csi_plugin", Refused, "there is no storage to be a plugin of", nil},

@@ -312,6 +312,7 @@ func (r *reviewer) task(t *api.Task) {
 	r.restart(t.RestartPolicy)
 	restrict(r, logsLimits, t.LogConfig)
 	r.identities(t)
+	r.artifacts(t)
 	r.templates(t)
 	eachNamed(r, "action", "actions", t.Actions, func(a *api.Action) string { return a.Name }, func(a *api.Action) {
 		r.in("action", a.Name, func() { restrict(r, actionLimits, a) })

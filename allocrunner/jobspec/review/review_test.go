@@ -88,6 +88,17 @@ func http(lines string) string { return strings.Replace(check(lines), `"tcp"`, `
 
 func script(lines string) string { return strings.Replace(check(lines), `"tcp"`, `"script"`, 1) }
 
+// exampleArtifact is a source.
+const exampleArtifact = "https://example.org/a"
+
+func artifact(source, lines string) string {
+	return "artifact {\nsource = \"" + source + "\"\n" + lines + "\n}"
+}
+
+func refusedArtifact(source, attribute string) []string {
+	return []string{`refused group "g" > task "t" > artifact "` + source + `": artifact ` + attribute}
+}
+
 // inService returns a service of the task.
 func inService(lines string) string {
 	return task("service {\nname = \"s\"\nprovider = \"nomad\"\n" + lines + "\n}")
@@ -181,7 +192,25 @@ func TestReviewSaysWhatWillNotHappen(t *testing.T) {
 		"no main task":   {task("lifecycle { hook = \"prestart\" }"), []string{"refused " + inG + "lifecycle"}},
 		"lifecycle hook": {task("lifecycle { hook = \"prestrt\" }"), []string{"refused " + inT + "lifecycle hook",
 			"refused " + inG + "lifecycle"}},
-		"artifact": {task("artifact {}"), []string{"refused " + inT + "artifact"}},
+		"artifact": {task(artifact("https://example.org/a.tgz?archive=false", "options { checksum = \"${meta.sum}\" }")),
+			nil},
+		"artifact without a source": {task("artifact {}"),
+			[]string{`refused group "g" > task "t" > artifact: artifact source`}},
+		"artifact of S3": {task(artifact("s3::https://example.org/a", "")),
+			refusedArtifact("s3::https://example.org/a", "source")},
+		"artifact by ext":      {task(artifact("git::ext::sh", "")), refusedArtifact("git::ext::sh", "source")},
+		"artifact to be known": {task(artifact("${meta.x}", "")), nil},
+		"artifact with a password": {task(artifact("ftp://u:p@example.org/a?x=y", "")),
+			refusedArtifact("ftp://example.org/a", "source")},
+		"artifact checksum": {task(artifact(exampleArtifact, "options { checksum = \"sha256:00\" }")),
+			refusedArtifact(exampleArtifact, "source")},
+		"artifact mode": {task(artifact(exampleArtifact, "mode = \"tree\"")),
+			refusedArtifact(exampleArtifact, "mode")},
+		"artifact outside": {task(artifact(exampleArtifact, "destination = \"../other\"")),
+			refusedArtifact(exampleArtifact, "destination")},
+		"artifact over the socket": {task(artifact(exampleArtifact, "mode = \"file\"\ndestination = \"secrets/api.sock\"")),
+			refusedArtifact(exampleArtifact, "destination")},
+		"artifact in alloc": {task(artifact(exampleArtifact, "destination = \"../alloc/data\"")), nil},
 		"empty template": {task("template {}"), []string{`refused group "g" > task "t" > template: template data`,
 			`refused group "g" > task "t" > template: template destination`}},
 		"template":             {template(""), nil},

@@ -52,6 +52,7 @@ func Rows() []Row {
 	tabulate(t, "logs", nil, logsLimits)
 	tabulate(t, "identity", identityRows, identityLimits)
 	tabulate(t, "action", nil, actionLimits)
+	tabulate(t, "artifact", nil, artifactLimits)
 	tabulate(t, "template", templateRows, templateLimits)
 	tabulate(t, "wait", nil, waitLimits)
 	tabulate(t, "change_script", nil, changeScriptLimits)
@@ -94,6 +95,11 @@ var otherRows = []Row{
 	{"task", "config", Honoured, "the driver defines its arguments"},
 	{"task", "leader", Honoured, "at most one task of the group can be one"},
 	{"task", "lifecycle", Honoured, "at least one task of the group must have none"},
+	{"artifact", "source", Honoured, "https, http, git::, hg::, or a path that the setting artifact.file_dirs allows; " +
+		"buckets of S3 and GCS by their https URLs"},
+	{"artifact", "options", Honoured, "archive, checksum and filename; ref, depth and sshkey for git; rev for hg"},
+	{"artifact", "headers", Honoured, "for http and https"},
+	{"artifact", "chown", Honoured, "what is fetched belongs to the task's user in any case"},
 	{"template", "data", Honoured, "it calls no function that is not here: see Templates"},
 	{"update", "stagger", Note, noMeaningHere},
 	{"update", "canary", Note, noMeaningHere},

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"taskapi/allocrunner/artifacts"
 	"taskapi/allocrunner/consul"
 	"taskapi/allocrunner/devices"
 	"taskapi/allocrunner/drivers"
@@ -34,6 +35,7 @@ type Settings struct {
 	AllowSharedUser bool
 	Unlimited       bool // resources are not limits
 	Devices         []devices.Device
+	Artifacts       artifacts.Settings
 	SealKey         string // a file; empty for the one in the key ring
 	MetricsListen   string
 
@@ -51,7 +53,7 @@ func (s Settings) longestTTL() time.Duration {
 
 // DefaultSettings returns the settings of a run without flags.
 func DefaultSettings() Settings {
-	return Settings{HostIP: "127.0.0.1", IdentityTTL: defaultIdentityTTL}
+	return Settings{HostIP: "127.0.0.1", IdentityTTL: defaultIdentityTTL, Artifacts: artifacts.DefaultSettings()}
 }
 
 // Audience returns the audiences of which a token must have one.

@@ -5,6 +5,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/artifacts"
 	"taskapi/allocrunner/cluster/registry"
 	"taskapi/allocrunner/cluster/variables"
 	"taskapi/allocrunner/interfaces"
@@ -12,6 +13,15 @@ import (
 	"taskapi/allocrunner/templates/render"
 	"taskapi/auth"
 )
+
+// fileHooks returns the hooks that make a task's files: its artifacts, and its templates.
+func (s *wiring) fileHooks(alloc *api.Allocation, task *api.Task) []interfaces.TaskHook {
+	hooks := s.templateHooks(alloc, task)
+	if len(task.Artifacts) > 0 {
+		hooks = append([]interfaces.TaskHook{artifacts.New(s.cfg.Settings.Artifacts, s.logger, task.Name)}, hooks...)
+	}
+	return hooks
+}
 
 // templateHooks returns the hook of a task's templates; none without templates.
 func (s *wiring) templateHooks(alloc *api.Allocation, task *api.Task) []interfaces.TaskHook {

@@ -17,6 +17,7 @@ import (
 	"github.com/zclconf/go-cty/cty"
 
 	"taskapi/allocrunner"
+	"taskapi/allocrunner/artifacts"
 	"taskapi/allocrunner/consul"
 	"taskapi/allocrunner/devices"
 	"taskapi/auth"
@@ -90,6 +91,24 @@ var Keys = sync.OnceValue(func() []Key {
 			consul: func(c *consul.Settings) *string { return &c.CertFile }, absolute: absolutePath},
 		{Name: "consul.key_file", Doc: "key of consul.cert_file", Env: "CONSUL_CLIENT_KEY",
 			consul: func(c *consul.Settings) *string { return &c.KeyFile }, absolute: absolutePath},
+		{Name: "artifact.http_read_timeout", Doc: "how long the download of an artifact may take", Default: "30m",
+			put: duration(func(s *agent.Settings) *time.Duration { return &s.Artifacts.HTTPTimeout })},
+		{Name: "artifact.http_max_size", Doc: "how large a download may be, such as 500MB or 2GiB", Default: "10GiB",
+			put: size(func(s *agent.Settings) *int64 { return &s.Artifacts.Download })},
+		{Name: "artifact.git_timeout", Doc: "how long git may take for an artifact", Default: "30m",
+			put: duration(func(s *agent.Settings) *time.Duration { return &s.Artifacts.GitTimeout })},
+		{Name: "artifact.hg_timeout", Doc: "how long hg may take for an artifact", Default: "30m",
+			put: duration(func(s *agent.Settings) *time.Duration { return &s.Artifacts.HgTimeout })},
+		{Name: "artifact.decompression_size_limit", Doc: "how large the content of an archive may be", Default: "10GiB",
+			put: size(func(s *agent.Settings) *int64 { return &s.Artifacts.Unpacked })},
+		{Name: "artifact.decompression_file_count_limit", Doc: "how many files an archive may have", Default: "4096",
+			put: putFileCount},
+		{Name: "artifact.set_environment_variables", List: true, Doc: "names of variables of taskapi's environment that " +
+			"downloads and git see, such as https_proxy",
+			put: list(func(s *agent.Settings) *[]string { return &s.Artifacts.Environment })},
+		{Name: "artifact.file_dirs", List: true, Doc: "directories from which artifacts may be copied, by file:///PATH or " +
+			"git::file:///PATH; none unless they are given",
+			put: list(func(s *agent.Settings) *[]string { return &s.Artifacts.FileDirs }), absolute: absolutePath},
 		{Name: "limits.off", Doc: "true switches all rates off that are not set, for tests of bad tokens", put: putLimitsOff},
 	}
 	for i, k := range all {
@@ -223,6 +242,35 @@ func putTTL(s *agent.Settings, v []string) (err error) {
 	if s.IdentityTTL < minTTL {
 		return fmt.Errorf("%v is too short: give at least %v, such as 24h", s.IdentityTTL, minTTL)
 	}
+	return nil
+}
+
+// duration is for a time above 0.
+func duration(at func(*agent.Settings) *time.Duration) func(*agent.Settings, []string) error {
+	return func(s *agent.Settings, v []string) error {
+		d, err := time.ParseDuration(v[0])
+		if err != nil || d <= 0 {
+			return fmt.Errorf("%q must be a duration above 0s, such as 90s, 30m or 24h", v[0])
+		}
+		*at(s) = d
+		return nil
+	}
+}
+
+// size is for a number of bytes.
+func size(at func(*agent.Settings) *int64) func(*agent.Settings, []string) error {
+	return func(s *agent.Settings, v []string) (err error) {
+		*at(s), err = artifacts.ParseSize(v[0])
+		return err
+	}
+}
+
+func putFileCount(s *agent.Settings, v []string) error {
+	n, err := strconv.Atoi(v[0])
+	if err != nil || n < 1 {
+		return fmt.Errorf("%q must be a number of at least 1", v[0])
+	}
+	s.Artifacts.Files = n
 	return nil
 }
 

@@ -1,0 +1,219 @@
+// Package fetch fetches artifacts, in a process of its own: what comes from the network is read and unpacked there, by
+// the user of the task, who has no further rights there. It promises that
+//   - nothing is written outside of the task's directory and the shared one, whatever an archive, a repository or the
+//     task has made there;
+//   - an artifact is unpacked and checked in a directory of its own, and only then moved to its destination;
+//   - size, number of files, memory, processor time and time are bounded;
+//   - no entry of an archive is a device, has the set-user-ID bit, or links to what is not part of the artifact;
+//   - the process ends, with the programs that it runs, when the one that started it ends.
+package fetch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"taskapi/allocrunner/artifacts/source"
+)
+
+// Request is what a process is to fetch for a task.
+type Request struct {
+	Dirs      Dirs
+	Stage     string // a name in Dirs.Task that is not in use: what is fetched stays there until it is complete
+	FileDirs  []string
+	Limits    Limits
+	Artifacts []Artifact
+}
+
+// Dirs are the directories that may be written to, absolute.
+type Dirs struct{ Task, Shared string }
+
+// Limits bound what is fetched.
+type Limits struct {
+	HTTPTimeout time.Duration
+	GitTimeout  time.Duration
+	HgTimeout   time.Duration
+	Download    int64 // bytes
+	Unpacked    int64 // bytes
+	Files       int   // in an archive, directories and links included
+}
+
+// Artifact is one artifact. Its references have been replaced.
+type Artifact struct {
+	Source      string
+	Options     map[string]string
+	Headers     map[string]string
+	Insecure    bool
+	Mode        string // any, dir or file
+	Shared      bool   // the destination is below Dirs.Shared
+	Destination string // relative; "." for the directory itself
+}
+
+// The modes of an artifact.
+const (
+	ModeFile = "file"
+	ModeDir  = "dir"
+)
+
+// Report is about one of the artifacts of a request.
+type Report struct {
+	Index int
+	Done  bool   // it is at its destination
+	Error string // why it is not
+	Bytes int64  // how much has been received so far
+	Total int64  // of how much; 0 if that is not known
+}
+
+// fetcher fetches one artifact.
+type fetcher struct {
+	Request
+
+	artifact Artifact
+	source   *source.Source
+	stage    string // a directory of its own, absolute
+	received func(n, total int64)
+}
+
+// fetch fetches an artifact, and moves it to its destination.
+func (f *fetcher) fetch(ctx context.Context) error {
+	if err := os.Mkdir(f.stage, 0o700); err != nil {
+		return err
+	}
+	defer removeAll(f.stage)
+	home, tree := filepath.Join(f.stage, "home"), filepath.Join(f.stage, "tree")
+	if err := os.Mkdir(home, 0o700); err != nil {
+		return err
+	}
+	switch f.source.Kind {
+	case source.Git, source.Hg:
+		if err := f.clone(ctx, home, tree); err != nil {
+			return err
+		}
+	default:
+		if err := f.file(ctx, filepath.Join(home, "file"), tree); err != nil {
+			return err
+		}
+	}
+	return f.deliver(tree)
+}
+
+// file fetches a file or a directory, and unpacks an archive, to tree: a directory, or the file itself for mode file.
+func (f *fetcher) file(ctx context.Context, at, tree string) error {
+	s := f.source
+	name := path.Base(s.URL.Path)
+	if s.Kind == source.File {
+		if err := f.allowed(s.URL.Path); err != nil {
+			return err
+		}
+		if info, err := os.Stat(s.URL.Path); err != nil {
+			return err
+		} else if info.IsDir() {
+			if s.Checksum != "" || f.artifact.Mode == ModeFile {
+				return fmt.Errorf("%s is a directory: it has no checksum, and mode %q is for files", s.URL.Path, ModeFile)
+			}
+			return f.copyDir(s.URL.Path, tree)
+		}
+		if err := f.copyFile(s.URL.Path, at); err != nil {
+			return err
+		}
+	} else if err := f.download(ctx, s.URL, at, f.Limits.Download); err != nil {
+		return err
+	}
+	if s.Checksum != "" {
+		if err := f.verify(ctx, at); err != nil {
+			return err
+		}
+	}
+	kind, err := archiveOf(s.Archive, name)
+	if err != nil {
+		return err
+	}
+	if kind != "" {
+		if s.Filename != "" {
+			name = s.Filename
+		}
+		return f.unpack(ctx, kind, at, name, tree)
+	}
+	switch {
+	case f.artifact.Mode == ModeFile:
+		return os.Rename(at, tree)
+	case f.artifact.Mode == ModeDir:
+		return fmt.Errorf("mode %q needs an archive or a repository, and the source is a file: say what it is by the "+
+			"option archive, such as archive = \"zip\", or use mode \"any\"", ModeDir)
+	case s.Filename != "":
+		name = s.Filename
+	case name == "/" || name == "." || name == "..":
+		return errors.New("the URL ends without the name of a file: give one by the option filename")
+	}
+	if err := os.Mkdir(tree, 0o755); err != nil {
+		return err
+	}
+	return os.Rename(at, filepath.Join(tree, name))
+}
+
+// allowed returns an error for a path that no setting lets artifacts come from.
+func (f *fetcher) allowed(path string) error {
+	real, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return err
+	}
+	for _, dir := range f.FileDirs {
+		if top, err := filepath.EvalSymlinks(dir); err == nil {
+			if rel, err := filepath.Rel(top, real); err == nil && filepath.IsLocal(rel) {
+				return nil
+			}
+		}
+	}
+	if len(f.FileDirs) == 0 {
+		return fmt.Errorf("files of this machine are not fetched: the setting artifact.file_dirs can allow their directory")
+	}
+	return fmt.Errorf("%s is in none of the directories of the setting artifact.file_dirs: %s", path,
+		strings.Join(f.FileDirs, ", "))
+}
+
+// deliver checks what has been fetched, and moves it to the destination.
+func (f *fetcher) deliver(tree string) error {
+	if sub := f.source.Sub; sub != "" {
+		info, err := os.Lstat(tree)
+		if err != nil || !info.IsDir() {
+			return fmt.Errorf("the source is a file, and has no part %q", sub)
+		}
+		found, err := filepath.Glob(filepath.Join(tree, filepath.FromSlash(sub)))
+		if err != nil || len(found) != 1 {
+			return fmt.Errorf("the source has %d parts that match %q after //, and must have one", len(found), sub)
+		}
+		tree = found[0]
+	}
+	if err := inspect(tree); err != nil {
+		return err
+	}
+	return f.install(tree)
+}
+
+// clean returns an error's text without what may be secret: values of headers and options, and a password.
+func (f *fetcher) clean(err error) string {
+	text := err.Error()
+	hide := func(secret string) {
+		if len(secret) > 2 {
+			text = strings.ReplaceAll(text, secret, "…")
+		}
+	}
+	for _, value := range f.artifact.Headers {
+		hide(value)
+	}
+	if f.source == nil {
+		return text
+	}
+	if user := f.source.URL.User; user != nil {
+		password, _ := user.Password()
+		hide(user.String() + "@")
+		hide(password)
+	}
+	hide("?" + f.source.URL.RawQuery)
+	return text
+}

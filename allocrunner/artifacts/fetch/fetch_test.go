@@ -1,0 +1,833 @@
+package fetch_test
+
+import (
+	"archive/tar"
+	"archive/zip"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/klauspost/compress/zstd"
+	"github.com/ulikunitz/xz"
+
+	"taskapi/allocrunner/artifacts/fetch"
+)
+
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == fetch.Command {
+		os.Exit(fetch.Main(os.Args[2:]))
+	}
+	os.Exit(m.Run())
+}
+
+// deadline is for what takes milliseconds, and seconds on a busy machine.
+const deadline = 2 * time.Minute
+
+// place is where artifacts are fetched to.
+type place struct {
+	t       *testing.T
+	req     fetch.Request
+	process fetch.Process
+}
+
+func newPlace(t *testing.T) *place {
+	t.Helper()
+	top, err := os.MkdirTemp("", "artifacts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(top) })
+	p := &place{t: t, req: fetch.Request{
+		Dirs: fetch.Dirs{Task: filepath.Join(top, "task"), Shared: filepath.Join(top, "alloc")},
+		Limits: fetch.Limits{HTTPTimeout: deadline, GitTimeout: deadline, HgTimeout: deadline, Download: 1 << 30,
+			Unpacked: 1 << 30, Files: 100},
+	}, process: fetch.Process{Env: []string{"PATH=" + os.Getenv("PATH")}}}
+	for _, dir := range []string{p.req.Dirs.Task, p.req.Dirs.Shared, filepath.Join(p.req.Dirs.Task, "local")} {
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Chmod(top, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// get fetches one artifact, and returns its error's text.
+func (p *place) get(a fetch.Artifact) string {
+	p.t.Helper()
+	if a.Destination == "" {
+		a.Destination = "local"
+	}
+	p.req.Stage = fetch.StagePrefix + "test"
+	p.req.Artifacts = []fetch.Artifact{a}
+	ctx, cancel := context.WithTimeout(p.t.Context(), deadline)
+	defer cancel()
+	text, ended := "", false
+	err := fetch.Run(ctx, p.process, p.req, func(r fetch.Report) {
+		if text = r.Error; text != "" || r.Done {
+			ended = true
+		}
+	})
+	if err != nil {
+		text = err.Error()
+	} else if !ended {
+		p.t.Error("no report says how it ended")
+	}
+	for _, dir := range []string{p.req.Dirs.Task, p.req.Dirs.Shared} {
+		if left, _ := filepath.Glob(filepath.Join(dir, fetch.StagePrefix+"*")); len(left) > 0 {
+			p.t.Errorf("left behind: %v", left)
+		}
+	}
+	return text
+}
+
+// tree is what lies below the place: files with mode and content, links with their targets, directories with a slash.
+func (p *place) tree() map[string]string {
+	p.t.Helper()
+	all := map[string]string{}
+	top := filepath.Dir(p.req.Dirs.Task)
+	err := filepath.WalkDir(top, func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name, _ := filepath.Rel(top, path)
+		info, err := e.Info()
+		switch {
+		case err != nil:
+			return err
+		case e.IsDir():
+			entries, err := os.ReadDir(path)
+			if len(entries) == 0 && err == nil {
+				all[name+"/"] = ""
+			}
+			return err
+		case e.Type()&fs.ModeSymlink != 0:
+			target, err := os.Readlink(path)
+			all[name] = "-> " + target
+			return err
+		}
+		content, err := os.ReadFile(path)
+		all[name] = fmt.Sprintf("%v %.20s", info.Mode(), content)
+		return err
+	})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	delete(all, "alloc/")
+	return all
+}
+
+func (p *place) want(text string, want map[string]string) {
+	p.t.Helper()
+	if text != "" {
+		p.t.Errorf("failed: %s", text)
+	}
+	if diff := cmp.Diff(want, p.tree()); diff != "" {
+		p.t.Errorf("files (-want +got):\n%s", diff)
+	}
+}
+
+// serve serves files by their paths.
+func serve(t *testing.T, files map[string][]byte) string {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		content, ok := files[r.URL.Path]
+		if !ok {
+			http.NotFound(w, r)
+			return
+		}
+		_, _ = w.Write(content)
+	}))
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+type entry struct {
+	name, content string
+	mode          int64
+	kind          byte
+}
+
+func tarOf(t *testing.T, entries ...entry) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	for _, e := range entries {
+		h := &tar.Header{Name: e.name, Mode: e.mode, Typeflag: e.kind}
+		switch e.kind {
+		case 0, tar.TypeReg:
+			h.Size = int64(len(e.content))
+		case tar.TypeSymlink, tar.TypeLink:
+			h.Linkname = e.content
+		}
+		if err := w.WriteHeader(h); err != nil {
+			t.Fatal(err)
+		}
+		if h.Size > 0 {
+			if _, err := io.WriteString(w, e.content); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+func zipOf(t *testing.T, entries ...entry) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	w := zip.NewWriter(&b)
+	for _, e := range entries {
+		h := &zip.FileHeader{Name: e.name, Method: zip.Deflate}
+		mode := fs.FileMode(e.mode)
+		if e.kind == tar.TypeSymlink {
+			mode |= fs.ModeSymlink
+		}
+		h.SetMode(mode)
+		f, err := w.CreateHeader(h)
+		if err == nil {
+			_, err = io.WriteString(f, e.content)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// packed packs with a writer.
+func packed(t *testing.T, content []byte, pack func(io.Writer) (io.WriteCloser, error)) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	w, err := pack(&b)
+	if err == nil {
+		_, err = w.Write(content)
+	}
+	if err == nil {
+		err = w.Close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+func gz(t *testing.T, content []byte) []byte {
+	return packed(t, content, func(w io.Writer) (io.WriteCloser, error) { return gzip.NewWriter(w), nil })
+}
+
+func TestModesAndArchives(t *testing.T) {
+	t.Parallel()
+	tree := tarOf(t, entry{"d/", "", 0o755, tar.TypeDir}, entry{"d/run", "#!", 0o4755, 0}, entry{"./x", "x", 0o600, 0},
+		entry{"d/up", "../x", 0o777, tar.TypeSymlink}, entry{"hard", "x", 0, tar.TypeLink}, entry{"/abs", "a", 0o444, 0})
+	unpacked := map[string]string{"task/local/d/run": "-rwxr-xr-x #!", "task/local/x": "-rw------- x",
+		"task/local/d/up": "-> ../x", "task/local/hard": "-rw------- x", "task/local/abs": "-r--r--r-- a"}
+	files := map[string][]byte{
+		"/app": []byte("app"), "/t.tar": tree, "/t.tgz": gz(t, tree), "/t.tar.gz": gz(t, tree),
+		"/single.gz": gz(t, []byte("s")),
+		"/t.tar.xz":  packed(t, tree, func(w io.Writer) (io.WriteCloser, error) { return xz.NewWriter(w) }),
+		"/t.tar.zst": packed(t, tree, func(w io.Writer) (io.WriteCloser, error) { return zstd.NewWriter(w) }),
+		"/t.zip": zipOf(t, entry{"d/run", "#!", 0o4755, 0}, entry{"x", "x", 0o600, 0},
+			entry{"d/up", "../x", 0o777, tar.TypeSymlink}),
+		"/one.zip": zipOf(t, entry{"inside", "1", 0o755, 0}), "/plain": tree,
+	}
+	url := serve(t, files)
+	app := map[string]string{"task/local/app": "-rw-r--r-- app"}
+	sum := sha256.Sum256(files["/app"])
+	digits := hex.EncodeToString(sum[:])
+	for name, c := range map[string]struct {
+		a    fetch.Artifact
+		want map[string]string
+	}{
+		"a file": {fetch.Artifact{Source: url + "/app"}, app},
+		"its name": {fetch.Artifact{Source: url + "/app?filename=other"},
+			map[string]string{"task/local/other": "-rw-r--r-- app"}},
+		"mode file": {fetch.Artifact{Source: url + "/app", Mode: "file", Destination: "local/a/b"},
+			map[string]string{"task/local/a/b": "-rw-r--r-- app"}},
+		"its checksum": {fetch.Artifact{Source: url + "/app",
+			Options: map[string]string{"checksum": "sha256:" + digits}}, app},
+		"a checksum alone": {fetch.Artifact{Source: url + "/app", Options: map[string]string{"checksum": digits}}, app},
+		"tar":              {fetch.Artifact{Source: url + "/t.tar"}, unpacked},
+		"tgz":              {fetch.Artifact{Source: url + "/t.tgz"}, unpacked},
+		"tar.gz":           {fetch.Artifact{Source: url + "/t.tar.gz"}, unpacked},
+		"tar.xz":           {fetch.Artifact{Source: url + "/t.tar.xz"}, unpacked},
+		"tar.zst":          {fetch.Artifact{Source: url + "/t.tar.zst", Mode: "dir"}, unpacked},
+		"named by archive": {fetch.Artifact{Source: url + "/plain", Options: map[string]string{"archive": "tar"}}, unpacked},
+		"not unpacked": {fetch.Artifact{Source: url + "/single.gz", Options: map[string]string{"archive": "false"}},
+			map[string]string{"task/local/single.gz": fmt.Sprintf("-rw-r--r-- %.20s", files["/single.gz"])}},
+		"gz": {fetch.Artifact{Source: url + "/single.gz"}, map[string]string{"task/local/single": "-rw-r--r-- s"}},
+		"gz file": {fetch.Artifact{Source: url + "/single.gz", Mode: "file", Destination: "local/f"},
+			map[string]string{"task/local/f": "-rw-r--r-- s"}},
+		"zip file": {fetch.Artifact{Source: url + "/one.zip", Mode: "file", Destination: "local/f"},
+			map[string]string{"task/local/f": "-rwxr-xr-x 1"}},
+		"zip": {fetch.Artifact{Source: url + "/t.zip"}, map[string]string{"task/local/d/run": "-rwxr-xr-x #!",
+			"task/local/x": "-rw------- x", "task/local/d/up": "-> ../x"}},
+		"a part": {fetch.Artifact{Source: url + "/t.tar//d/r*", Mode: "file", Destination: "local/r"},
+			map[string]string{"task/local/r": "-rwxr-xr-x #!"}},
+		"shared": {fetch.Artifact{Source: url + "/app", Shared: true, Destination: "data"},
+			map[string]string{"alloc/data/app": "-rw-r--r-- app", "task/local/": ""}},
+		"the top one": {fetch.Artifact{Source: url + "/app", Destination: "."},
+			map[string]string{"task/app": "-rw-r--r-- app", "task/local/": ""}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newPlace(t)
+			p.want(p.get(c.a), c.want)
+		})
+	}
+}
+
+// TestHostileArchives: an artifact that could reach anything beyond itself, or too much, is refused whole.
+func TestHostileArchives(t *testing.T) {
+	t.Parallel()
+	link := func(name, target string) entry { return entry{name, target, 0o777, tar.TypeSymlink} }
+	zeros := make([]byte, 400<<20)
+	many := make([]entry, 101)
+	for i := range many {
+		many[i] = entry{fmt.Sprint(i), "", 0o644, 0}
+	}
+	files := map[string][]byte{}
+	want := map[string]string{}
+	add := func(name, words string, content []byte) {
+		files["/"+name] = content
+		want[name] = words
+	}
+	both := func(name, words string, entries ...entry) {
+		add(name+".tar", words, tarOf(t, entries...))
+		add(name+".zip", words, zipOf(t, entries...))
+	}
+	both("slip", "leads out of it", entry{"../evil", "x", 0o644, 0})
+	both("deep-slip", "leads out of it", entry{"a/../../evil", "x", 0o644, 0})
+	both("absolute-link", "leads out of the artifact", link("l", "/etc"))
+	both("link-up", "leads out of the artifact", link("a/l", "../../x"))
+	both("link-through-link", "leads out of the artifact", link("b", "."), link("a", "b/b/../../.."))
+	both("write-through-link", "", link("l", "d"), entry{"d/x", "x", 0o644, 0}, entry{"l/y", "y", 0o644, 0})
+	both("many", "more than 100 files", many...)
+	add("hard.tar", "is no file before it", tarOf(t, entry{"h", "/etc/passwd", 0, tar.TypeLink}))
+	add("hard-up.tar", "is no file before it", tarOf(t, entry{"h", "../../../../../etc/passwd", 0, tar.TypeLink}))
+	add("device.tar", "devices and pipes are not unpacked", tarOf(t, entry{"null", "", 0o666, tar.TypeChar}))
+	add("pipe.tar", "devices and pipes are not unpacked", tarOf(t, entry{"p", "", 0o666, tar.TypeFifo}))
+	add("bomb.gz", "times as large as the archive", gz(t, zeros))
+	add("bomb.zip", "times as large as the archive", zipOf(t, entry{"z", string(zeros), 0o644, 0}))
+	add("large.tar", "decompression_size_limit", tarOf(t, entry{"z", string(zeros[:3<<20]), 0o644, 0}))
+	add("empty.tar", "it is empty", tarOf(t))
+	add("cut.tar", "unexpected EOF", tarOf(t, entry{"z", strings.Repeat("z", 5000), 0o644, 0})[:1000])
+	add("no.zip", "not a valid zip", []byte("PK no"))
+	add("no.tar.xz", "unpack the tar.xz", []byte("no"))
+	add("no.tar.zst", "unpack the tar.zst", []byte("no"))
+	url := serve(t, files)
+	for name, words := range want {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newPlace(t)
+			if name == "large.tar" {
+				p.req.Limits.Unpacked = 2 << 20
+			}
+			text := p.get(fetch.Artifact{Source: url + "/" + name})
+			if words == "" { // the file takes the link's place, or comes before it: nothing is written through it
+				words = "is a file and a directory"
+			}
+			if !strings.Contains(text, words) {
+				t.Errorf("got %q, want %q", text, words)
+			}
+			if diff := cmp.Diff(map[string]string{"task/local/": ""}, p.tree()); diff != "" {
+				t.Errorf("files (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestDestinations: nothing outside of the task's directory is written, whatever the task has put in the way.
+func TestDestinations(t *testing.T) {
+	t.Parallel()
+	url := serve(t, map[string][]byte{"/app": []byte("new"), "/t.tar": tarOf(t, entry{"d/f", "f", 0o644, 0})})
+	for name, c := range map[string]struct {
+		plant func(task string) error
+		a     fetch.Artifact
+		words string
+		want  map[string]string
+	}{
+		"a link out": {func(task string) error { return os.Symlink("../..", task+"/local/l") },
+			fetch.Artifact{Source: url + "/app", Destination: "local/l"}, "the destination", map[string]string{
+				"task/local/l": "-> ../.."}},
+		"an absolute link": {func(task string) error { return os.Symlink("/tmp", task+"/local/l") },
+			fetch.Artifact{Source: url + "/app", Destination: "local/l/x"}, "the destination",
+			map[string]string{"task/local/l": "-> /tmp"}},
+		"a link within": {func(task string) error { return os.Symlink(".", task+"/local/l") },
+			fetch.Artifact{Source: url + "/app", Destination: "local/l"}, "",
+			map[string]string{"task/local/l": "-> .", "task/local/app": "-rw-r--r-- new"}},
+		"a link in the file's place": {func(task string) error { return os.Symlink("../../victim", task+"/local/app") },
+			fetch.Artifact{Source: url + "/app"}, "", map[string]string{"task/local/app": "-rw-r--r-- new"}},
+		"a link in a directory's place": {func(task string) error { return os.Symlink("../..", task+"/local/d") },
+			fetch.Artifact{Source: url + "/t.tar"}, "in the way", map[string]string{"task/local/d": "-> ../.."}},
+		"a directory in the file's place": {func(task string) error { return os.Mkdir(task+"/local/app", 0o755) },
+			fetch.Artifact{Source: url + "/app"}, "in the way", map[string]string{"task/local/app/": ""}},
+		"a pipe in the file's place": {func(task string) error { return syscall.Mkfifo(task+"/local/p", 0o644) },
+			fetch.Artifact{Source: url + "/app?filename=p"}, "in the way", nil},
+		"files that are there": {func(task string) error {
+			return errors.Join(os.Mkdir(task+"/local/d", 0o755), os.WriteFile(task+"/local/d/f", []byte("old"), 0o600),
+				os.WriteFile(task+"/local/d/g", []byte("g"), 0o600))
+		}, fetch.Artifact{Source: url + "/t.tar"}, "",
+			map[string]string{"task/local/d/f": "-rw-r--r-- f", "task/local/d/g": "-rw------- g"}},
+		"mode file without a name": {func(string) error { return nil },
+			fetch.Artifact{Source: url + "/app", Destination: ".", Mode: "file"}, "names the file",
+			map[string]string{"task/local/": ""}},
+		"mode dir for a file": {func(string) error { return nil }, fetch.Artifact{Source: url + "/app", Mode: "dir"},
+			"needs an archive", map[string]string{"task/local/": ""}},
+		"mode file for files": {func(string) error { return nil }, fetch.Artifact{Source: url + "/t.tar", Mode: "file",
+			Destination: "local/x"}, "a single file", map[string]string{"task/local/": ""}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newPlace(t)
+			if err := c.plant(p.req.Dirs.Task); err != nil {
+				t.Fatal(err)
+			}
+			text := p.get(c.a)
+			if c.words == "" && text != "" || !strings.Contains(text, c.words) {
+				t.Errorf("got %q, want %q", text, c.words)
+			}
+			if c.want == nil {
+				return
+			}
+			if diff := cmp.Diff(c.want, p.tree()); diff != "" {
+				t.Errorf("files (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestHostileServers: what a server says leads to an error, and never to another protocol or to the machine's
+// credentials.
+func TestHostileServers(t *testing.T) {
+	t.Parallel()
+	const secret = "the-secret"
+	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("X-Token") != "" {
+			http.Error(w, "it got the header", http.StatusTeapot)
+		}
+	}))
+	t.Cleanup(other.Close)
+	mux := http.NewServeMux()
+	redirect := func(path, to string) {
+		mux.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Location", to)
+			w.WriteHeader(http.StatusFound)
+		})
+	}
+	redirect("/to-file", "file:///etc/passwd")
+	redirect("/to-unix", "unix:///run/docker.sock")
+	redirect("/loop", "/loop")
+	redirect("/metadata", "http://169.254.169.254/latest/meta-data/")
+	redirect("/metadata6", "http://[fd00:ec2::254]/latest/")
+	redirect("/mapped", "http://[::ffff:169.254.169.254]/")
+	redirect("/other", other.URL+"/")
+	mux.HandleFunc("/short", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", "1000")
+		_, _ = io.WriteString(w, "short")
+	})
+	mux.HandleFunc("/huge", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", "999999999999")
+	})
+	mux.HandleFunc("/endless", func(w http.ResponseWriter, r *http.Request) {
+		for r.Context().Err() == nil {
+			_, _ = w.Write(make([]byte, 64<<10))
+		}
+	})
+	mux.HandleFunc("/never", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+	mux.HandleFunc("/denied", func(w http.ResponseWriter, r *http.Request) {
+		http.Error(w, "no", http.StatusForbidden)
+	})
+	mux.HandleFunc("/app", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "app") })
+	mux.HandleFunc("/SUMS", func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintf(w, "%x  other\n%x *./app\n", sha256.Sum256(nil), sha256.Sum256([]byte("app")))
+	})
+	mux.HandleFunc("/WRONG", func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintf(w, "SHA256 (app) = %x\n", sha256.Sum256(nil))
+	})
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	secure := httptest.NewTLSServer(mux)
+	t.Cleanup(secure.Close)
+	mux.HandleFunc("/down", func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, server.URL+"/app", http.StatusFound)
+	})
+	for name, c := range map[string]struct {
+		a     fetch.Artifact
+		words string
+	}{
+		"/to-file": {words: `redirects to "file"`}, "/to-unix": {words: `redirects to "unix"`},
+		"/loop": {words: "more than 10 times"}, "/metadata": {words: "link-local"}, "/metadata6": {words: "link-local"},
+		"/mapped": {words: "link-local"}, "/short": {words: "the connection ended before"},
+		"/huge": {words: "artifact.http_max_size"}, "/endless": {words: "artifact.http_max_size"},
+		"/never": {words: "artifact.http_read_timeout"}, "/denied": {words: "403 Forbidden"}, "/missing": {words: "404"},
+		"/other": {a: fetch.Artifact{Options: map[string]string{"filename": "x"}}},
+		"/app":   {},
+		"/app#wrong": {a: fetch.Artifact{Options: map[string]string{"checksum": "md5:" + strings.Repeat("0", 32)}},
+			words: "the checksum differs"},
+		"/app#sums": {a: fetch.Artifact{Options: map[string]string{"checksum": "file:" + server.URL + "/SUMS"}}},
+		"/app#listed": {a: fetch.Artifact{Options: map[string]string{"checksum": "file:" + server.URL + "/WRONG"}},
+			words: "differs"},
+		"/app#file": {a: fetch.Artifact{Options: map[string]string{"checksum": "file:/etc/passwd"}},
+			words: "it needs a URL"},
+		"/app#untrusted": {a: fetch.Artifact{Source: secure.URL + "/app"}, words: "certificate"},
+		"/app#insecure":  {a: fetch.Artifact{Source: secure.URL + "/app", Insecure: true}},
+		"/down":          {a: fetch.Artifact{Source: secure.URL + "/down", Insecure: true}, words: "from https to http"},
+	} {
+		t.Run(strings.TrimPrefix(name, "/"), func(t *testing.T) {
+			t.Parallel()
+			p := newPlace(t)
+			p.req.Limits.Download = 1 << 20
+			if name == "/never" {
+				p.req.Limits.HTTPTimeout = 50 * time.Millisecond
+			}
+			path, _, _ := strings.Cut(name, "#")
+			if c.a.Source == "" {
+				c.a.Source = strings.Replace(server.URL, "://", "://user:"+secret+"@", 1) + path
+			}
+			c.a.Headers = map[string]string{"X-Token": secret}
+			text := p.get(c.a)
+			if c.words == "" && text != "" || !strings.Contains(text, c.words) {
+				t.Errorf("got %q, want %q", text, c.words)
+			}
+			if strings.Contains(text, secret) {
+				t.Errorf("the error has the secret: %s", text)
+			}
+		})
+	}
+}
+
+// git runs git in a directory.
+func git(t *testing.T, dir string, args ...string) string {
+	t.Helper()
+	cmd := exec.Command("git", append([]string{"-c", "user.name=n", "-c", "user.email=e"}, args...)...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("git %v: %v\n%s", args, err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+func needGit(t *testing.T) {
+	t.Helper()
+	if _, err := exec.LookPath("git"); err != nil {
+		t.Skip("git is not installed")
+	}
+}
+
+func TestRepositories(t *testing.T) {
+	t.Parallel()
+	needGit(t)
+	top := t.TempDir()
+	repo := filepath.Join(top, "repo")
+	git(t, top, "init", "-q", "-b", "main", repo)
+	commit := func(content string) string {
+		if err := os.WriteFile(repo+"/f", []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		git(t, repo, "add", "-A")
+		git(t, repo, "commit", "-q", "-m", content)
+		return git(t, repo, "rev-parse", "HEAD")
+	}
+	first := commit("one")
+	git(t, repo, "tag", "v1")
+	git(t, repo, "checkout", "-q", "-b", "side")
+	commit("side")
+	git(t, repo, "checkout", "-q", "main")
+	if err := errors.Join(os.Mkdir(repo+"/sub", 0o755), os.WriteFile(repo+"/sub/s", []byte("s"), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	commit("two")
+	git(t, repo, "checkout", "-q", "-b", "evil")
+	if err := os.Symlink("/etc/passwd", repo+"/l"); err != nil {
+		t.Fatal(err)
+	}
+	commit("evil")
+	git(t, repo, "checkout", "-q", "main")
+	source := "git::file://" + repo
+	for name, c := range map[string]struct {
+		a     fetch.Artifact
+		file  string
+		words string
+	}{
+		"main":         {a: fetch.Artifact{Source: source}, file: "two"},
+		"a tag":        {a: fetch.Artifact{Source: source + "?ref=v1"}, file: "one"},
+		"a branch":     {a: fetch.Artifact{Source: source, Options: map[string]string{"ref": "side"}}, file: "side"},
+		"a commit":     {a: fetch.Artifact{Source: source + "?ref=" + first}, file: "one"},
+		"shallow":      {a: fetch.Artifact{Source: source + "?depth=1"}, file: "two"},
+		"shallow tag":  {a: fetch.Artifact{Source: source + "?depth=1&ref=v1"}, file: "one"},
+		"evil":         {a: fetch.Artifact{Source: source + "?ref=evil"}, words: "leads out of the artifact"},
+		"no such":      {a: fetch.Artifact{Source: source + "?ref=none"}, words: "none"},
+		"an option":    {a: fetch.Artifact{Source: source + "?ref=--orphan=x"}, words: "hyphen"},
+		"upload-pack":  {a: fetch.Artifact{Source: "git::--upload-pack=touch /tmp/x"}, words: "no scheme"},
+		"ext":          {a: fetch.Artifact{Source: "git::ext::sh -c id"}, words: "no scheme"},
+		"ext scheme":   {a: fetch.Artifact{Source: "git::ext://sh/id"}, words: "can't fetch"},
+		"an ssh host":  {a: fetch.Artifact{Source: "git::ssh://-oProxyCommand=id/x"}, words: "no host"},
+		"a bad key":    {a: fetch.Artifact{Source: "git::ssh://git@127.0.0.1:1/x?sshkey=-oProxyCommand"}, words: "base64"},
+		"another path": {a: fetch.Artifact{Source: "git::file:///root/x"}, words: "no such file"},
+		"a password":   {a: fetch.Artifact{Source: "git::http://u:secret-word@127.0.0.1:1/x"}, words: "git: "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newPlace(t)
+			p.req.FileDirs = []string{top}
+			c.a.Destination = "local/r"
+			text := p.get(c.a)
+			if c.words == "" && text != "" || !strings.Contains(text, c.words) || strings.Contains(text, "secret-word") {
+				t.Errorf("got %q, want %q", text, c.words)
+			}
+			content, _ := os.ReadFile(p.req.Dirs.Task + "/local/r/f")
+			if string(content) != c.file {
+				t.Errorf("the file has %q, want %q", content, c.file)
+			}
+		})
+	}
+	t.Run("a part", func(t *testing.T) {
+		t.Parallel()
+		p := newPlace(t)
+		p.req.FileDirs = []string{top}
+		p.want(p.get(fetch.Artifact{Source: source + "//sub"}), map[string]string{"task/local/s": "-rwxr-xr-x s"})
+	})
+	t.Run("not allowed", func(t *testing.T) {
+		t.Parallel()
+		p := newPlace(t)
+		if text := p.get(fetch.Artifact{Source: source}); !strings.Contains(text, "artifact.file_dirs") {
+			t.Errorf("got %q", text)
+		}
+	})
+}
+
+func TestFilesOfThisMachine(t *testing.T) {
+	t.Parallel()
+	dir, outside := t.TempDir(), t.TempDir()
+	for _, err := range []error{
+		os.WriteFile(dir+"/f", []byte("f"), 0o755), os.WriteFile(outside+"/o", []byte("o"), 0o644),
+		os.Mkdir(dir+"/d", 0o755), os.WriteFile(dir+"/d/g", []byte("g"), 0o644), os.Symlink(outside+"/o", dir+"/out"),
+		os.Symlink("g", dir+"/d/l"), os.Mkdir(dir+"/bad", 0o755), os.Symlink(outside, dir+"/bad/out"),
+		syscall.Mkfifo(dir+"/pipe", 0o644),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for source, c := range map[string]struct {
+		words string
+		want  map[string]string
+	}{
+		"file://" + dir + "/f": {want: map[string]string{"task/local/f": "-rwxr-xr-x f"}},
+		dir + "/d":             {want: map[string]string{"task/local/g": "-rw-r--r-- g", "task/local/l": "-> g"}},
+		dir + "/out":           {words: "none of the directories"},
+		dir + "/bad":           {words: "leads out of the artifact"},
+		dir + "/../etc/passwd": {words: "no such file"},
+		"/etc/passwd":          {words: "none of the directories"},
+		dir + "/pipe":          {words: "neither a file nor a directory"},
+	} {
+		t.Run(filepath.Base(source), func(t *testing.T) {
+			t.Parallel()
+			p := newPlace(t)
+			p.req.FileDirs = []string{dir}
+			text := p.get(fetch.Artifact{Source: source})
+			if c.words == "" && text != "" || !strings.Contains(text, c.words) {
+				t.Errorf("got %q, want %q", text, c.words)
+			}
+			if c.want == nil {
+				c.want = map[string]string{"task/local/": ""}
+			}
+			if diff := cmp.Diff(c.want, p.tree()); diff != "" {
+				t.Errorf("files (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestManyAtOnce: the artifacts of a task do not disturb one another, and those that fail don't end the others.
+func TestManyAtOnce(t *testing.T) {
+	t.Parallel()
+	url := serve(t, map[string][]byte{"/app": []byte("app")})
+	p := newPlace(t)
+	want := map[string]string{}
+	for i := range 20 {
+		source := url + "/app"
+		if i%5 == 0 {
+			source = url + "/none"
+		} else {
+			want[fmt.Sprintf("task/local/%d/app", i)] = "-rw-r--r-- app"
+		}
+		p.req.Artifacts = append(p.req.Artifacts, fetch.Artifact{Source: source, Destination: fmt.Sprintf("local/%d", i)})
+	}
+	p.req.Stage = fetch.StagePrefix + "x"
+	got := map[bool]int{}
+	err := fetch.Run(t.Context(), p.process, p.req, func(r fetch.Report) {
+		if r.Done || r.Error != "" {
+			got[r.Done]++
+		}
+	})
+	if err != nil || !maps.Equal(got, map[bool]int{true: 16, false: 4}) {
+		t.Errorf("%v, %v", got, err)
+	}
+	p.want("", want)
+}
+
+// TestConfined: what the process executes has none of root's rights and none of our environment, is the task's user,
+// can read only the system's files, and writes only where the task may.
+func TestConfined(t *testing.T) {
+	t.Parallel()
+	outside, err := os.MkdirTemp("", "outside") // the path of a TempDir is closed to other users
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(outside) })
+	p := newPlace(t)
+	script := fmt.Sprintf(`#!/bin/sh
+grep -E '^(Uid|CapEff|CapBnd|NoNewPrivs):' /proc/self/status
+echo "environment: $SECRET $GIVEN"
+cat %[1]s/secret 2>/dev/null
+echo x 2>/dev/null >%[1]s/written && echo it wrote
+mkdir -p "$TMPDIR/made" && echo made
+ulimit -c
+exit 1
+`, outside)
+	bin := filepath.Join(filepath.Dir(p.req.Dirs.Task), "bin")
+	for _, err := range []error{
+		os.Mkdir(bin, 0o755), os.WriteFile(bin+"/git", []byte(script), 0o755), os.Chmod(outside, 0o777),
+		os.WriteFile(outside+"/secret", []byte("the-secret"), 0o644),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.process.Env = []string{"PATH=" + bin + ":/usr/bin:/bin", "GIVEN=given"}
+	p.process.Read = []string{bin}
+	uid := os.Getuid()
+	if uid == 0 {
+		uid = 54321
+		p.process.User = &syscall.Credential{Uid: 54321, Gid: 54321}
+		for _, dir := range []string{p.req.Dirs.Task, p.req.Dirs.Task + "/local", p.req.Dirs.Shared} {
+			if err := os.Chown(dir, uid, uid); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	t.Run("the task's user", func(t *testing.T) { p.checkConfined(t, uid) })
+	if os.Getuid() != 0 {
+		return
+	}
+	p.process.User = nil
+	for _, dir := range []string{p.req.Dirs.Task, p.req.Dirs.Task + "/local", p.req.Dirs.Shared} {
+		if err := os.Chown(dir, 0, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Run("root", func(t *testing.T) { p.checkConfined(t, 0) })
+}
+
+func (p *place) checkConfined(t *testing.T, uid int) {
+	t.Helper()
+	text := p.get(fetch.Artifact{Source: "git::http://127.0.0.1:1/x"})
+	fields := strings.Join(strings.Fields(text), " ")
+	for _, want := range []string{
+		fmt.Sprintf("Uid: %d %[1]d %[1]d %[1]d", uid), "CapEff: 0000000000000000", "NoNewPrivs: 1", "environment: given",
+		"made; 0",
+	} {
+		if !strings.Contains(fields, want) {
+			t.Errorf("no %q in %s", want, fields)
+		}
+	}
+	if uid == 0 && !strings.Contains(fields, "CapBnd: 0000000000000000") {
+		t.Errorf("root keeps capabilities: %s", fields)
+	}
+	if fetch.LandlockVersion() > 0 && (strings.Contains(fields, "the-secret") || strings.Contains(fields, "it wrote")) {
+		t.Errorf("it got out: %s", fields)
+	}
+}
+
+// TestTheEndOfItsParentEndsIt kills the process that has started the fetching one.
+func TestTheEndOfItsParentEndsIt(t *testing.T) {
+	t.Parallel()
+	asked, gone := make(chan struct{}), make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(http.StatusOK)
+		_ = http.NewResponseController(w).Flush()
+		close(asked)
+		<-r.Context().Done()
+		close(gone)
+	}))
+	t.Cleanup(server.Close)
+	if dir := os.Getenv("ARTIFACTS_TEST_PARENT"); dir != "" {
+		p := newPlace(t)
+		p.get(fetch.Artifact{Source: dir})
+		return
+	}
+	parent := exec.Command(os.Args[0], "-test.run=^TestTheEndOfItsParentEndsIt$")
+	parent.Env = append(os.Environ(), "ARTIFACTS_TEST_PARENT="+server.URL+"/x", "TMPDIR="+t.TempDir())
+	if err := parent.Start(); err != nil {
+		t.Fatal(err)
+	}
+	await(t, asked)
+	if err := parent.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = parent.Wait()
+	await(t, gone)
+}
+
+// TestCancelled ends all processes, and leaves nothing behind.
+func TestCancelled(t *testing.T) {
+	t.Parallel()
+	asked, gone := make(chan struct{}), make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(http.StatusOK)
+		_ = http.NewResponseController(w).Flush()
+		close(asked)
+		<-r.Context().Done()
+		close(gone)
+	}))
+	t.Cleanup(server.Close)
+	p := newPlace(t)
+	p.req.Stage = fetch.StagePrefix + "x"
+	p.req.Artifacts = []fetch.Artifact{{Source: server.URL, Destination: "local"}}
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		<-asked
+		cancel()
+	}()
+	if err := fetch.Run(ctx, p.process, p.req, func(fetch.Report) {}); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	await(t, gone)
+	p.want("", map[string]string{"task/local/": ""})
+}
+
+func await(t *testing.T, done <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-done:
+	case <-time.After(deadline):
+		t.Fatal("it does not end")
+	}
+}

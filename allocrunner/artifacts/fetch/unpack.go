@@ -1,0 +1,416 @@
+package fetch
+
+import (
+	"archive/tar"
+	"archive/zip"
+	"cmp"
+	"compress/bzip2"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+	"github.com/ulikunitz/xz"
+)
+
+// archives are the types of archives, by the ends of their names: what they are packed with, and whether a tar is in
+// them.
+var archives = map[string]struct {
+	packed string
+	tar    bool
+}{
+	"tar": {"", true}, "tar.gz": {"gz", true}, "tgz": {"gz", true}, "tar.bz2": {"bz2", true}, "tbz2": {"bz2", true},
+	"tar.xz": {"xz", true}, "txz": {"xz", true}, "tar.zst": {"zst", true}, "tzst": {"zst", true},
+	"gz": {"gz", false}, "bz2": {"bz2", false}, "xz": {"xz", false}, "zst": {"zst", false}, "zip": {"", false},
+}
+
+// archiveOf returns the type of an archive: the one of the option, or of the name; empty for none.
+func archiveOf(option, name string) (string, error) {
+	if option == "-" {
+		return "", nil
+	}
+	if option != "" {
+		if _, ok := archives[option]; !ok {
+			return "", fmt.Errorf("archives of the type %q are not unpacked: use one such as tar.gz or zip, or false", option)
+		}
+		return option, nil
+	}
+	best := ""
+	for kind := range archives {
+		if strings.HasSuffix(name, "."+kind) && len(kind) > len(best) {
+			best = kind
+		}
+	}
+	return best, nil
+}
+
+const (
+	// maxRatio is how much larger than the archive its content may be, once it is larger than freeBytes. Gzip reaches
+	// a thousand with nothing but zeros.
+	maxRatio  = 300
+	freeBytes = 256 << 20
+	// maxWindow bounds the memory for unpacking zstd, as zstd's own tool does.
+	maxWindow = 128 << 20
+)
+
+// unpacker unpacks one archive into a directory.
+type unpacker struct {
+	root   *os.Root
+	limits Limits
+	packed int64 // bytes
+	bytes  int64 // so far
+	files  int   // so far
+	links  []link
+}
+
+// link is a symbolic link, which is made when all files are there: nothing is written through it.
+type link struct{ name, target string }
+
+// unpack unpacks an archive to tree: a directory, or a file for mode file. name is that of the archive.
+func (f *fetcher) unpack(ctx context.Context, kind, archive, name, tree string) (err error) {
+	dir := tree
+	single := f.artifact.Mode == ModeFile && f.source.Sub == ""
+	if single {
+		dir = filepath.Join(f.stage, "single")
+	}
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	info, err := os.Stat(archive)
+	if err != nil {
+		return err
+	}
+	u := &unpacker{root: root, limits: f.Limits, packed: info.Size()}
+	if kind == "zip" {
+		err = u.zip(ctx, archive)
+	} else {
+		err = u.stream(ctx, kind, archive, strings.TrimSuffix(name, "."+kind))
+	}
+	if err == nil && u.files == 0 {
+		err = errors.New("it is empty")
+	}
+	if err == nil {
+		err = u.makeLinks()
+	}
+	if err != nil {
+		return fmt.Errorf("unpack the %s archive: %w", kind, err)
+	}
+	if !single {
+		return nil
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	if len(entries) != 1 || !entries[0].Type().IsRegular() {
+		return fmt.Errorf("the archive has more than a single file, and mode %q wants one: use mode %q", ModeFile, ModeDir)
+	}
+	return os.Rename(filepath.Join(dir, entries[0].Name()), tree)
+}
+
+// stream unpacks an archive that is read from its beginning to its end.
+func (u *unpacker) stream(ctx context.Context, kind, archive, name string) error {
+	file, err := os.Open(archive)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	var r io.Reader = file
+	switch how := archives[kind]; how.packed {
+	case "gz":
+		r, err = gzip.NewReader(r)
+	case "bz2":
+		r = bzip2.NewReader(r)
+	case "xz":
+		r, err = xz.NewReader(r)
+	case "zst":
+		var d *zstd.Decoder
+		d, err = zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(maxWindow))
+		if err == nil {
+			defer d.Close()
+			r = d
+		}
+	}
+	if err != nil {
+		return err
+	}
+	r = &bounded{r, ctx, u}
+	if !archives[kind].tar {
+		u.files++
+		return u.file(cmp.Or(name, "file"), r, 0o644, time.Time{})
+	}
+	return u.tar(tar.NewReader(r))
+}
+
+// bounded counts what is unpacked, and ends it when it is too much.
+type bounded struct {
+	io.Reader
+
+	ctx context.Context //nolint:containedctx // of one call
+	u   *unpacker
+}
+
+func (b *bounded) Read(p []byte) (int, error) {
+	if err := b.ctx.Err(); err != nil {
+		return 0, err
+	}
+	n, err := b.Reader.Read(p)
+	if over := b.u.take(int64(n)); over != nil {
+		return 0, over
+	}
+	return n, err
+}
+
+// take notes that so many bytes more have been unpacked.
+func (u *unpacker) take(n int64) error {
+	switch u.bytes += n; {
+	case u.bytes > u.limits.Unpacked:
+		return fmt.Errorf("it has more than %d bytes, which the setting artifact.decompression_size_limit allows",
+			u.limits.Unpacked)
+	case u.bytes > freeBytes && u.bytes/maxRatio > u.packed:
+		return fmt.Errorf("its content is more than %d times as large as the archive, which has %d bytes", maxRatio, u.packed)
+	}
+	return nil
+}
+
+// entry notes another entry, and returns its name within the archive; empty for the directory itself.
+func (u *unpacker) entry(raw string) (string, error) {
+	if u.files++; u.files > u.limits.Files {
+		return "", fmt.Errorf("it has more than %d files, which the setting artifact.decompression_file_count_limit allows",
+			u.limits.Files)
+	}
+	if slices.Contains(strings.Split(raw, "/"), "..") || strings.ContainsRune(raw, 0) {
+		return "", fmt.Errorf("the name %.100q leads out of it", raw)
+	}
+	name := strings.TrimPrefix(path.Clean("/"+raw), "/")
+	return name, nil
+}
+
+// dir makes a directory.
+func (u *unpacker) dir(name string) error {
+	if name == "" {
+		return nil
+	}
+	return u.root.MkdirAll(name, 0o755)
+}
+
+// file writes a file in place of an earlier one of that name.
+func (u *unpacker) file(name string, content io.Reader, mode fs.FileMode, changed time.Time) (err error) {
+	if name == "" {
+		return errors.New("it has a file without a name")
+	}
+	if err := u.free(name); err != nil {
+		return err
+	}
+	f, err := u.root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	if _, err := io.Copy(f, content); err != nil {
+		return err
+	}
+	if err := f.Chmod(mode.Perm() | 0o400); err != nil {
+		return err
+	}
+	if changed.Unix() > 0 {
+		return u.root.Chtimes(name, changed, changed)
+	}
+	return nil
+}
+
+// free makes the directory of a name, and removes an earlier file of that name.
+func (u *unpacker) free(name string) error {
+	if err := u.dir(strings.TrimSuffix(path.Dir(name), ".")); err != nil {
+		return err
+	}
+	info, err := u.root.Lstat(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil && info.IsDir() {
+		err = fmt.Errorf("%q is a file and a directory", name)
+	}
+	if err != nil {
+		return err
+	}
+	return u.root.Remove(name)
+}
+
+func (u *unpacker) tar(r *tar.Reader) error {
+	for {
+		header, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if header.Typeflag == tar.TypeXGlobalHeader {
+			continue
+		}
+		name, err := u.entry(header.Name)
+		if err != nil {
+			return err
+		}
+		switch header.Typeflag {
+		case tar.TypeDir:
+			err = u.dir(name)
+		case tar.TypeReg, tar.TypeGNUSparse:
+			err = u.file(name, &sparse{r, u, u.bytes, 0}, header.FileInfo().Mode(), header.ModTime)
+		case tar.TypeSymlink:
+			u.links = append(u.links, link{name, header.Linkname})
+		case tar.TypeLink:
+			err = u.hardLink(name, header.Linkname)
+		default:
+			err = fmt.Errorf("%q is neither a file nor a directory nor a link: devices and pipes are not unpacked", name)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// sparse counts the zeros of sparse files, which are not in the archive.
+type sparse struct {
+	io.Reader
+
+	u     *unpacker
+	begin int64 // what was unpacked before
+	read  int64
+}
+
+func (s *sparse) Read(p []byte) (int, error) {
+	n, err := s.Reader.Read(p)
+	s.read += int64(n)
+	if more := s.read - (s.u.bytes - s.begin); more > 0 {
+		if over := s.u.take(more); over != nil {
+			return 0, over
+		}
+	}
+	return n, err
+}
+
+// hardLink gives a file that was unpacked before another name.
+func (u *unpacker) hardLink(name, target string) error {
+	target = strings.TrimPrefix(path.Clean("/"+target), "/")
+	if info, err := u.root.Lstat(target); err != nil || !info.Mode().IsRegular() {
+		return fmt.Errorf("%q is a link to %.100q, which is no file before it", name, target)
+	}
+	if name == target {
+		return nil
+	}
+	if err := u.free(name); err != nil {
+		return err
+	}
+	return u.root.Link(target, name)
+}
+
+// makeLinks makes the symbolic links, whose directories are made before the first of them.
+func (u *unpacker) makeLinks() error {
+	for _, l := range u.links {
+		if err := u.free(l.name); err != nil {
+			return err
+		}
+	}
+	for _, l := range u.links {
+		if err := checkLink(l.name, l.target); err != nil {
+			return err
+		}
+		if info, err := u.root.Lstat(l.name); err == nil && info.Mode()&fs.ModeSymlink != 0 { // there are two of the name
+			if err := u.root.Remove(l.name); err != nil {
+				return err
+			}
+		}
+		if err := u.root.Symlink(l.target, l.name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkLink refuses a link that leads out of an artifact. A target that stays within it has at most as many ".." as the
+// link's name has directories, and these at its beginning: behind a name, which may be another link, they could lead
+// anywhere.
+func checkLink(name, target string) error {
+	left := strings.Count(name, "/")
+	down := false
+	ok := !strings.HasPrefix(target, "/") && target != ""
+	for part := range strings.SplitSeq(target, "/") {
+		switch {
+		case part == "" || part == ".":
+		case part != "..":
+			down = true
+		case down || left == 0:
+			ok = false
+		default:
+			left--
+		}
+	}
+	if !ok {
+		return fmt.Errorf("%q is a link to %.100q, which leads out of the artifact", name, target)
+	}
+	return nil
+}
+
+// maxTarget bounds the target of a link in a zip archive: the kernel's bound.
+const maxTarget = 4096
+
+func (u *unpacker) zip(ctx context.Context, archive string) error {
+	r, err := zip.OpenReader(archive)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	if len(r.File) > u.limits.Files {
+		u.files = u.limits.Files // entry says it
+	}
+	for _, file := range r.File {
+		name, err := u.entry(file.Name)
+		if err != nil {
+			return err
+		}
+		if file.FileInfo().IsDir() {
+			err = u.dir(name)
+		} else {
+			err = u.zipped(ctx, name, file)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// zipped unpacks a file or a link.
+func (u *unpacker) zipped(ctx context.Context, name string, file *zip.File) error {
+	content, err := file.Open()
+	if err != nil {
+		return err
+	}
+	defer content.Close()
+	r := &bounded{content, ctx, u}
+	switch mode := file.Mode(); {
+	case mode.IsRegular():
+		return u.file(name, r, mode, file.Modified)
+	case mode&fs.ModeSymlink != 0:
+		target, err := io.ReadAll(io.LimitReader(r, maxTarget))
+		u.links = append(u.links, link{name, string(target)})
+		return err
+	}
+	return fmt.Errorf("%q is neither a file nor a directory nor a link: devices and pipes are not unpacked", name)
+}

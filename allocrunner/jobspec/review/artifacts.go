@@ -1,0 +1,53 @@
+package review
+
+import (
+	"path/filepath"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/artifacts/source"
+	"taskapi/internal/ptr"
+)
+
+var artifactLimits = []limit[api.TaskArtifact]{
+	among[api.TaskArtifact]("artifact mode", "", "any", "dir", "file"),
+	{"artifact destination", "it must be in the task's directory, to which it is relative, or in alloc/, and not be " +
+		"taskapi's own secrets/api.sock", nil,
+		func(a *api.TaskArtifact) bool { return isPlace(ptr.Deref(a.RelativeDest)) }},
+}
+
+// isPlace reports whether an artifact may be fetched to a path. What a reference stands for is known only later.
+func isPlace(path string) bool {
+	const task = "task"
+	at := filepath.Join(task, path)
+	top, below, _ := strings.Cut(at, "/")
+	return hasReference(path) || filepath.IsLocal(at) && (top == "alloc" || top == task && below != "secrets/api.sock")
+}
+
+func (r *reviewer) artifacts(t *api.Task) {
+	each(r, "artifact", t.Artifacts, func(a *api.TaskArtifact) {
+		r.in("artifact", source.Shown(ptr.Deref(a.GetterSource)), func() {
+			restrict(r, artifactLimits, a)
+			if err := checkSource(a); err != nil {
+				r.refuse("artifact source", "%v", err)
+			}
+		})
+	})
+}
+
+// checkSource returns the error that the task would fail with, unless a reference stands for a part of the source.
+func checkSource(a *api.TaskArtifact) error {
+	text := ptr.Deref(a.GetterSource)
+	if hasReference(text) {
+		return nil
+	}
+	known := map[string]string{}
+	for name, value := range a.GetterOptions {
+		if !hasReference(value) {
+			known[name] = value
+		}
+	}
+	_, err := source.Parse(text, known)
+	return err
+}
