@@ -78,6 +78,7 @@ func (s *starter) DriverTask(req *interfaces.TaskPrestartRequest, given *interfa
 		Processes: r.resources.processes,
 		Mounts:    slices.Concat(r.given.Mounts, given.Mounts), Devices: slices.Concat(r.given.Devices, given.Devices),
 		NetworkNamespace: r.given.NetworkNamespace,
+		Ports:            r.ports(),
 		NetBindService:   req.User.UID != 0 && r.resources.ports.Privileged(),
 		Logs: drivers.LogSpec{
 			Dir: req.Dir.LogDir, Disabled: ptr.Deref(logs.Disabled),

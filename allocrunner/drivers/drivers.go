@@ -54,7 +54,8 @@ type Driver interface {
 }
 
 // Run is one run of a task, from its start until none of its processes is left. Its methods are safe for concurrent
-// use. A run may also have the abilities Signaler, Executor, Notifier and Measurer.
+// use. A run may also have the abilities Signaler, Executor, Notifier,
+// ListenerKeeper and Measurer.
 type Run interface {
 	// Handle is what Recover needs to find the run. It never changes, and holds no secrets.
 	Handle() interfaces.Handle
@@ -98,6 +99,12 @@ type Executor interface {
 type Notifier interface {
 	// Notice returns what the run has said, as Supervisor's Notice does.
 	Notice(ctx context.Context, seen uint64) (Notice, error)
+}
+
+// ListenerKeeper is implemented by a run that may leave listening sockets to the task's next run.
+type ListenerKeeper interface {
+	// Unlisten closes these sockets, as Supervisor's Unlisten does.
+	Unlisten(ctx context.Context) error
 }
 
 // Measurer is implemented by a run whose CPU time and memory its driver measures. Processes of a Supervisor are
@@ -154,6 +161,9 @@ type Task struct {
 	Mounts           []interfaces.Mount
 	Devices          []interfaces.Device
 	NetworkNamespace string
+
+	// Ports are those of the group.
+	Ports []api.PortMapping
 
 	// Foreground is a command on a terminal that replaces the config's command; nil for none.
 	Foreground *interfaces.Foreground

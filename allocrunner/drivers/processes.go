@@ -54,10 +54,22 @@ type Spec struct {
 	// and alive (sd_notify(3)).
 	Notify bool `json:",omitempty"`
 
+	// Listen are the sockets that the process gets at descriptor 3 and up (sd_listen_fds(3)). They are kept for the
+	// task's next process.
+	Listen []Listener `json:",omitempty"`
+
 	// Files are the process's standard input, output and error. If empty, the process gets /dev/null and its logs
 	// instead. The caller closes them. With TTY the first is a terminal, which becomes the process's controlling one.
 	Files []*os.File `json:"-"`
 	TTY   bool       `json:",omitempty"`
+}
+
+// Listener is a socket on which a task listens.
+type Listener struct {
+	Name    string // in LISTEN_FDNAMES
+	Network string // tcp or udp
+	HostIP  string
+	Port    int
 }
 
 // CloseFiles closes the Files of a spec.
@@ -159,6 +171,10 @@ type Supervisor interface {
 	// Signal sends sig only to that process of a task. Errors: ErrNotRunning if it has ended, even if the task runs
 	// another process by now; ErrLost.
 	Signal(ctx context.Context, process ProcessID, sig syscall.Signal) error
+
+	// Unlisten closes the sockets that are kept for the task's next process, because there will be none. Those of a
+	// process that runs are its own. Errors: ErrClosed, ErrLost, ctx's.
+	Unlisten(ctx context.Context, task string) error
 
 	// Notice returns what a process with Spec.Notify has said, as soon as that is something else than at the time of
 	// seen, which is the Seq of an earlier Notice, or 0. Errors: ErrNotRunning if the process has ended or does not

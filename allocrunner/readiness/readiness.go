@@ -1,6 +1,6 @@
-// Package readiness reads the keys of a task's meta block by which a task says when it is ready, and shows that it is
-// alive. They are keys of meta, so that Nomad takes the same job file; to a task under Nomad they are variables of its
-// environment and nothing more.
+// Package readiness reads the keys of a task's meta block by which a task says when it is ready, shows that it is
+// alive, and gets the listening sockets of its ports. They are keys of meta, so that Nomad takes the same job file; to
+// a task under Nomad they are variables of its environment and nothing more.
 package readiness
 
 import (
@@ -19,13 +19,14 @@ const (
 	NotifyKey       = "taskapi_notify"
 	WatchdogKey     = "taskapi_watchdog"
 	ReadyTimeoutKey = "taskapi_ready_timeout"
+	ListenKey       = "taskapi_listen"
 )
 
 // Prefix is that of all keys. A key with it that is none of Keys has no meaning.
 const Prefix = "taskapi_"
 
 // Keys are all keys.
-var Keys = []string{NotifyKey, WatchdogKey, ReadyTimeoutKey}
+var Keys = []string{NotifyKey, WatchdogKey, ReadyTimeoutKey, ListenKey}
 
 // defaultReadyTimeout is systemd's, for services that notify.
 const defaultReadyTimeout = 90 * time.Second
@@ -33,11 +34,28 @@ const defaultReadyTimeout = 90 * time.Second
 // leastWatchdog leaves a task on a busy machine the time to be scheduled at all.
 const leastWatchdog = 100 * time.Millisecond
 
+// maxListen is how many sockets a task may get.
+const maxListen = 64
+
 // Settings are what a task asks for.
 type Settings struct {
 	Notify       bool          // the task says when it is ready
 	ReadyTimeout time.Duration // how long that may take; 0 for any time
 	Watchdog     time.Duration // how long a task that is ready may be silent; 0 for any time
+	Listen       []Port
+}
+
+// Port is a port whose listening socket the task gets.
+type Port struct {
+	Label string
+	UDP   bool
+}
+
+func (p Port) String() string {
+	if p.UDP {
+		return p.Label + "/udp"
+	}
+	return p.Label
 }
 
 // Of returns a task's settings. Errors: a value that can't be read, with its key and what would be right.
@@ -73,7 +91,34 @@ func Of(task *api.Task) (Settings, error) {
 			fail(key, `it needs %s = "true" beside it`, NotifyKey)
 		}
 	}
+	if text, ok := task.Meta[ListenKey]; ok {
+		var err error
+		if s.Listen, err = ports(text); err != nil {
+			fail(ListenKey, `it must list labels of the group's ports, such as "http" or "http, dns/udp": %v`, err)
+		}
+	}
 	return s, errors.Join(errs...)
+}
+
+// ports reads a list of labels.
+func ports(text string) ([]Port, error) {
+	var list []Port
+	for item := range strings.SplitSeq(text, ",") {
+		label, protocol, given := strings.Cut(strings.TrimSpace(item), "/")
+		p := Port{Label: label, UDP: protocol == "udp"}
+		switch {
+		case label == "":
+			return nil, errors.New("a label is empty")
+		case given && protocol != "udp" && protocol != "tcp":
+			return nil, fmt.Errorf("%q is neither tcp nor udp", protocol)
+		case slices.Contains(list, p):
+			return nil, fmt.Errorf("%s is there twice", p)
+		case len(list) == maxListen:
+			return nil, fmt.Errorf("there are more than %d", maxListen)
+		}
+		list = append(list, p)
+	}
+	return list, nil
 }
 
 // Unknown returns the keys of a meta block that begin like those of this package and have no meaning.

@@ -26,6 +26,12 @@ func TestOf(t *testing.T) {
 			`taskapi_watchdog is "10"; it must be a time of at least 100ms`},
 		{map[string]string{"taskapi_notify": "true", "taskapi_watchdog": "0s"}, readiness.Settings{}, "at least 100ms"},
 		{map[string]string{"taskapi_notify": "true", "taskapi_ready_timeout": "-1s"}, readiness.Settings{}, `such as "30s"`},
+		{map[string]string{"taskapi_listen": "http, dns/udp,dns/tcp"}, readiness.Settings{ReadyTimeout: 90 * time.Second,
+			Listen: []readiness.Port{{Label: "http"}, {Label: "dns", UDP: true}, {Label: "dns"}}}, ""},
+		{map[string]string{"taskapi_listen": ""}, readiness.Settings{}, "a label is empty"},
+		{map[string]string{"taskapi_listen": "a,,b"}, readiness.Settings{}, "a label is empty"},
+		{map[string]string{"taskapi_listen": "a/sctp"}, readiness.Settings{}, `"sctp" is neither tcp nor udp`},
+		{map[string]string{"taskapi_listen": "a, a/tcp"}, readiness.Settings{}, "a is there twice"},
 		{map[string]string{"taskapi_watchdog": "10s"}, readiness.Settings{}, `it needs taskapi_notify = "true"`},
 	} {
 		got, err := readiness.Of(&api.Task{Meta: c.meta})

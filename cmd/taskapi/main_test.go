@@ -32,6 +32,9 @@ func TestMain(m *testing.M) {
 	if addr := os.Getenv("TASKAPI_TEST_ASK"); addr != "" {
 		askForTest(addr)
 	}
+	if os.Getenv("TASKAPI_TEST_LISTEN") != "" {
+		listenForTest()
+	}
 	if text := os.Getenv("TASKAPI_TEST_NOTIFY"); text != "" {
 		notifyForTest(text)
 	}

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/drivers"
@@ -31,6 +32,8 @@ var (
 	_ drivers.Signaler = (*run)(nil)
 	_ drivers.Executor = (*run)(nil)
 	_ drivers.Notifier = (*run)(nil)
+
+	_ drivers.ListenerKeeper = (*run)(nil)
 )
 
 func (Driver) Start(ctx context.Context, task drivers.Task) (drivers.Run, error) {
@@ -107,6 +110,8 @@ func (r *run) Signal(ctx context.Context, signal syscall.Signal) error {
 func (r *run) Notice(ctx context.Context, seen uint64) (drivers.Notice, error) {
 	return r.processes.Notice(ctx, r.status.ID(), seen)
 }
+
+func (r *run) Unlisten(ctx context.Context) error { return r.processes.Unlisten(ctx, r.status.Task) }
 
 // signalTime bounds the sending of a signal, which takes a fraction of a millisecond unless the supervisor itself is
 // stopped.
@@ -189,7 +194,7 @@ func specOf(task drivers.Task, command []string) (drivers.Spec, error) {
 	whose, path := "task's ", c.Command
 	if len(command) > 0 {
 		whose, path, spec.Args = "", command[0], command[1:]
-	} else if err := signsOfLife(&spec, task); err != nil {
+	} else if err := readySpec(&spec, task); err != nil {
 		return drivers.Spec{}, &drivers.ConfigError{Err: err}
 	}
 	spec.Path, err = drivers.LookUp(task.Dir.Dir, whose, path, spec.Env)
@@ -199,8 +204,8 @@ func specOf(task drivers.Task, command []string) (drivers.Spec, error) {
 	return spec, err
 }
 
-// signsOfLife adds what a task needs to say that it is ready and alive.
-func signsOfLife(spec *drivers.Spec, task drivers.Task) error {
+// readySpec adds what a task needs to say that it is ready and alive, and the sockets that are kept for it.
+func readySpec(spec *drivers.Spec, task drivers.Task) error {
 	set, err := readiness.Of(task.Task)
 	if err != nil {
 		return err
@@ -208,6 +213,17 @@ func signsOfLife(spec *drivers.Spec, task drivers.Task) error {
 	spec.Notify = set.Notify
 	if set.Watchdog > 0 {
 		spec.Env = append(spec.Env, fmt.Sprintf("WATCHDOG_USEC=%d", set.Watchdog.Microseconds()))
+	}
+	for _, p := range set.Listen {
+		i := slices.IndexFunc(task.Ports, func(m api.PortMapping) bool { return m.Label == p.Label })
+		if i < 0 {
+			return fmt.Errorf("meta: %s names %q, and the group has no port with that label", readiness.ListenKey, p.Label)
+		}
+		l := drivers.Listener{Name: p.Label, Network: "tcp", HostIP: task.Ports[i].HostIP, Port: task.Ports[i].Value}
+		if p.UDP {
+			l.Network = "udp"
+		}
+		spec.Listen = append(spec.Listen, l)
 	}
 	return nil
 }

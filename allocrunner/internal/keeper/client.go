@@ -328,6 +328,12 @@ func (c *Client) Notice(ctx context.Context, process drivers.ProcessID, seen uin
 	return *a.Notice, nil
 }
 
+// Unlisten closes the sockets that are kept for a task's next process.
+func (c *Client) Unlisten(ctx context.Context, task string) error {
+	_, err := c.callTask(ctx, request{Op: opUnlisten, Task: task})
+	return err
+}
+
 // KillTree kills the processes that a task's process has left.
 func (c *Client) KillTree(ctx context.Context, process drivers.ProcessID) (int, error) {
 	a, err := c.callTask(ctx, request{Op: opKillTree, Task: process.Task, Process: process.ProcessRun})

@@ -187,6 +187,8 @@ func (c *session) handle(ctx context.Context, req request, files []*os.File) (a 
 		var notice drivers.Notice
 		notice, err = local.Notice(ctx, drivers.ProcessID{Task: req.Task, ProcessRun: req.Process}, req.Seen)
 		a.Notice = &notice
+	case opUnlisten:
+		err = local.Unlisten(ctx, req.Task)
 	case opList:
 		a.Cgroup = local.CgroupDir()
 		a.List, err = c.server.list(ctx)

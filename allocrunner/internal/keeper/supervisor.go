@@ -374,6 +374,15 @@ func (s *Supervisor) Notice(ctx context.Context, process drivers.ProcessID, seen
 	return notice, err
 }
 
+// Unlisten closes the sockets that are kept for a task's next process. Those of a keeper that was killed are closed.
+func (s *Supervisor) Unlisten(ctx context.Context, task string) error {
+	_, lost, err := call(ctx, s, func(c *Client) (struct{}, error) { return struct{}{}, c.Unlisten(ctx, task) })
+	if lost != nil {
+		return nil
+	}
+	return err
+}
+
 // KillTree kills the processes that a task's process has left. Processes of the task that a lost keeper has left are
 // dead by now, and are counted once.
 func (s *Supervisor) KillTree(ctx context.Context, process drivers.ProcessID) (int, error) {

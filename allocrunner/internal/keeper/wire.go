@@ -45,6 +45,7 @@ const (
 	opSignal   = "signal"
 	opKillTree = "killtree"
 	opNotice   = "notice"
+	opUnlisten = "unlisten"
 	opList     = "list"
 	opClose    = "close"
 	opKeepOpen = "keepopen"

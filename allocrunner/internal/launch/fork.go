@@ -32,6 +32,10 @@ type child struct {
 	procsFile    *byte // of a cgroup, relative to its directory
 	files        [3]uintptr
 	conn         uintptr
+	connAt       uintptr // where conn is to be
+	listen       [MaxListen]uintptr
+	listenLen    int
+	pid          *[pidDigits]byte // in the environment, for the digits of the process's number; nil for none
 	tty          bool
 	limit        unix.Rlimit // of open files
 	oomFile      *byte
@@ -60,9 +64,13 @@ type cloneArgs struct {
 
 // newChild makes a child of the program, for a process whose end of the connection is conn.
 func newChild(p Program, conn *os.File) (*child, error) {
-	c := &child{conn: conn.Fd(), tty: p.TTY, parent: uintptr(os.Getpid()), user: p.User}
+	c := &child{conn: conn.Fd(), connAt: uintptr(connFD + len(p.Listen)), tty: p.TTY, parent: uintptr(os.Getpid()),
+		user: p.User, listenLen: len(p.Listen)}
 	for i, f := range p.Files {
 		c.files[i] = f.Fd()
+	}
+	for i, f := range p.Listen {
+		c.listen[i] = f.Fd()
 	}
 	if p.User != nil && len(p.User.Groups) > 0 {
 		c.groups = &p.User.Groups[0]
@@ -90,11 +98,22 @@ func newChild(p Program, conn *os.File) (*child, error) {
 		c.oomFile, c.oomScoreAdj, c.oomLength = text("/proc/self/oom_score_adj"), text(digits), uintptr(len(digits))
 	}
 	c.procsFile = text("cgroup.procs")
-	c.dir, c.path, c.argv, c.envv = text(p.Dir), text(p.Path), &list(p.Args...)[0], &list(p.Env...)[0]
+	env := list(p.Env...)
+	if len(p.Listen) > 0 {
+		const name = "LISTEN_PID="
+		entry := make([]byte, len(name)+pidDigits+1) // ends with a NUL, wherever the digits end
+		copy(entry, name)
+		c.pid = (*[pidDigits]byte)(entry[len(name):])
+		env = append(env[:len(env)-1], &entry[0], nil)
+	}
+	c.dir, c.path, c.argv, c.envv = text(p.Dir), text(p.Path), &list(p.Args...)[0], &env[0]
 	argv := list(Name, " ", p.Path, p.Dir, p.Name)
 	c.explainer, c.explainerArgv, c.explainedErr, c.explainerEnvv = text(exe), &argv[0], argv[1], &list()[0]
 	return c, err
 }
+
+// pidDigits is more than a process number has.
+const pidDigits = 20
 
 const netBindBit = 1 << unix.CAP_NET_BIND_SERVICE
 
@@ -158,7 +177,12 @@ func (c *child) run() {
 	_, _, _ = syscall.RawSyscall(syscall.SYS_WRITE, c.conn, uintptr(unsafe.Pointer(&failure)), unsafe.Sizeof(failure))
 	if at == execute && errno == unix.ENOENT || at >= enterDir && errno == unix.EACCES {
 		*c.explainedErr = byte(errno)
-		_, _, _ = syscall.RawSyscall(syscall.SYS_FCNTL, connFD, syscall.F_SETFD, 0)
+		if c.conn == connFD {
+			_, _, _ = syscall.RawSyscall(syscall.SYS_FCNTL, connFD, syscall.F_SETFD, 0)
+		} else {
+			_, _, _ = syscall.RawSyscall(syscall.SYS_DUP3, c.conn, connFD, 0)
+			_, _, _ = syscall.RawSyscall(unix.SYS_CLOSE_RANGE, connFD+1, math.MaxUint32, 0)
+		}
 		_, _, _ = syscall.RawSyscall(syscall.SYS_EXECVE, uintptr(unsafe.Pointer(c.explainer)),
 			uintptr(unsafe.Pointer(c.explainerArgv)), uintptr(unsafe.Pointer(c.explainerEnvv)))
 	}
@@ -186,6 +210,40 @@ func (c *child) join() syscall.Errno {
 	return errno
 }
 
+// move gives the connection and the sockets their numbers, and writes the process's number into its environment. The
+// memory is the process's own copy.
+//
+//go:norace
+//go:nosplit
+func (c *child) move() syscall.Errno {
+	if c.conn != c.connAt {
+		if _, _, errno := syscall.RawSyscall(syscall.SYS_DUP3, c.conn, c.connAt, syscall.O_CLOEXEC); errno != 0 {
+			return errno
+		}
+		c.conn = c.connAt
+	}
+	for i := range c.listenLen {
+		_, _, errno := syscall.RawSyscall(syscall.SYS_DUP3, c.listen[i], uintptr(connFD+i), 0)
+		if errno != 0 {
+			return errno
+		}
+	}
+	if c.pid != nil {
+		pid, _, _ := syscall.RawSyscall(syscall.SYS_GETPID, 0, 0, 0)
+		n := 0
+		for left := pid; left > 0 && n < pidDigits; left /= 10 {
+			n++
+		}
+		for ; n > 0; n-- {
+			c.pid[n-1] = byte('0' + pid%10)
+			pid /= 10
+		}
+	}
+	// Nothing of ours shall stay open while a file system hangs. Before Linux 5.9, the execution closes it.
+	_, _, _ = syscall.RawSyscall(unix.SYS_CLOSE_RANGE, c.connAt+1, math.MaxUint32, 0)
+	return 0
+}
+
 // become returns only if it can't execute the program. It ignores the results of steps that can't fail.
 //
 //go:norace
@@ -201,7 +259,7 @@ func (c *child) become() (at step, errno syscall.Errno) {
 			return prepare, errno
 		}
 	}
-	for i := range uintptr(connFD) {
+	for i := range uintptr(len(c.files)) {
 		if c.files[i] == i {
 			continue
 		}
@@ -209,14 +267,9 @@ func (c *child) become() (at step, errno syscall.Errno) {
 			return prepare, errno
 		}
 	}
-	if c.conn != connFD {
-		if _, _, errno = syscall.RawSyscall(syscall.SYS_DUP3, c.conn, connFD, syscall.O_CLOEXEC); errno != 0 {
-			return prepare, errno
-		}
-		c.conn = connFD
+	if errno = c.move(); errno != 0 {
+		return prepare, errno
 	}
-	// Nothing of ours shall stay open while a file system hangs. Before Linux 5.9, the execution closes it.
-	_, _, _ = syscall.RawSyscall(unix.SYS_CLOSE_RANGE, connFD+1, math.MaxUint32, 0)
 	if c.tty {
 		if _, _, errno = syscall.RawSyscall(syscall.SYS_IOCTL, 0, syscall.TIOCSCTTY, 1); errno != 0 {
 			return prepare, errno
@@ -269,7 +322,7 @@ func (c *child) become() (at step, errno syscall.Errno) {
 		return enterDir, errno
 	}
 	word := byte(about)
-	_, _, _ = syscall.RawSyscall(syscall.SYS_WRITE, connFD, uintptr(unsafe.Pointer(&word)), 1)
+	_, _, _ = syscall.RawSyscall(syscall.SYS_WRITE, c.connAt, uintptr(unsafe.Pointer(&word)), 1)
 	_, _, errno = syscall.RawSyscall(syscall.SYS_EXECVE, uintptr(unsafe.Pointer(c.path)), uintptr(unsafe.Pointer(c.argv)),
 		uintptr(unsafe.Pointer(c.envv)))
 	return execute, errno

@@ -26,7 +26,7 @@ const (
 	exitCode = 126 // as a shell's for a program that it can't execute
 )
 
-// connFD is the process's end of the connection, after the three standard files.
+// connFD is the process's end of the connection, after the three standard files, of a program without Listen.
 const connFD = 3
 
 // about is the message that the process sends just before it executes the program. After it comes only the connection's
@@ -46,10 +46,17 @@ type Program struct {
 	TTY         bool        // Files[0] becomes its controlling terminal
 	OOMScoreAdj int         // 0: ours, as when the kernel refuses to lower it
 
+	// Listen are at most MaxListen sockets, which the program finds at descriptor 3 and up, and in blocking mode. Its
+	// environment says so in LISTEN_PID (sd_listen_fds(3)); the other variables are the caller's.
+	Listen []*os.File
+
 	// NetBindService gives the program of a user other than root CAP_NET_BIND_SERVICE as an ambient capability, so its
 	// children have it, too, and set-user-ID programs have not. Where that is refused, the program runs without it.
 	NetBindService bool
 }
+
+// MaxListen is how many sockets a program can get.
+const MaxListen = 64
 
 // User is the user that the process becomes.
 type User struct {
@@ -71,6 +78,7 @@ type Launch struct {
 	program   Program
 	process   *child
 	conn, its *os.File
+	raised    []*os.File // Program.Listen, with greater numbers
 }
 
 // New prepares a process. Close must be called in any case.
@@ -81,7 +89,10 @@ func New(p Program) (*Launch, error) {
 	}
 	l := &Launch{program: p, its: os.NewFile(uintptr(fds[1]), "launch")}
 	if err = unix.SetNonblock(fds[0], true); err == nil {
-		l.process, err = newChild(p, l.its)
+		err = l.raise()
+	}
+	if err == nil {
+		l.process, err = newChild(l.program, l.its)
 	}
 	l.conn = os.NewFile(uintptr(fds[0]), "launch") // only now, so that it can be waited for
 	if err != nil {
@@ -91,10 +102,50 @@ func New(p Program) (*Launch, error) {
 	return l, nil
 }
 
+// raise gives the sockets and the connection numbers above those that the process gives them, so that none takes the
+// number of one that still has to be moved.
+func (l *Launch) raise() error {
+	n := len(l.program.Listen)
+	if n > MaxListen {
+		return fmt.Errorf("%d sockets are more than %d", n, MaxListen)
+	}
+	if n == 0 {
+		return nil
+	}
+	above := func(f *os.File) (*os.File, error) {
+		fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, connFD+n+1)
+		if err != nil {
+			return nil, os.NewSyscallError("fcntl", err)
+		}
+		return os.NewFile(uintptr(fd), f.Name()), nil
+	}
+	its, err := above(l.its)
+	if err != nil {
+		return err
+	}
+	l.its.Close()
+	l.its = its
+	for _, f := range l.program.Listen {
+		raised, err := above(f)
+		if err != nil {
+			return err
+		}
+		l.raised = append(l.raised, raised)
+		if err := unix.SetNonblock(int(raised.Fd()), false); err != nil { // the earlier program's mode stays otherwise
+			return os.NewSyscallError("fcntl", err)
+		}
+	}
+	l.program.Listen = l.raised
+	return nil
+}
+
 // Close ends the connection, and drops what a process says from then on.
 func (l *Launch) Close() {
 	l.conn.Close()
 	l.its.Close()
+	for _, f := range l.raised {
+		f.Close()
+	}
 }
 
 // maxReason bounds the bytes that are read from the process, which may not be under control any more.

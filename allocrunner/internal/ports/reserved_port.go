@@ -89,3 +89,51 @@ func explain(at netip.AddrPort, kind int, static bool, err error) error {
 	}
 	return fmt.Errorf("bind %s (%s): %w", at, proto, err)
 }
+
+// maxBacklog is more than the kernel's greatest queue of connections that wait to be accepted, which it uses then
+// (net.core.somaxconn).
+const maxBacklog = 1 << 20
+
+// Listen opens a socket on an address and a port, such as 127.0.0.1:80, for others to use: "tcp" with the longest queue
+// that the kernel allows, or "udp". Errors: ErrTaken, ErrHostIP, ErrPermission.
+func Listen(network, hostIP string, port int) (*os.File, error) {
+	ip, err := parseHostIP(hostIP)
+	if err != nil {
+		return nil, err
+	}
+	at, kind, family := netip.AddrPortFrom(ip, uint16(port)), unix.SOCK_STREAM, unix.AF_INET
+	if network == "udp" {
+		kind = unix.SOCK_DGRAM
+	}
+	if ip.Is6() {
+		family = unix.AF_INET6
+	}
+	fd, err := unix.Socket(family, kind|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("socket", err)
+	}
+	if kind == unix.SOCK_STREAM { // connections of before may linger in TIME_WAIT
+		err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
+	}
+	if err == nil {
+		err = unix.Bind(fd, sockaddr(at))
+	}
+	if err == nil && kind == unix.SOCK_STREAM {
+		err = unix.Listen(fd, maxBacklog)
+	}
+	if err != nil {
+		unix.Close(fd)
+		return nil, explain(at, kind, true, err)
+	}
+	return os.NewFile(uintptr(fd), network+" "+at.String()), nil
+}
+
+// ListenAgain makes a socket of Listen listen if it does not do so any more, since a program has shut it down
+// (shutdown(2)), and reports whether that was so.
+func ListenAgain(f *os.File) (wasDown bool, err error) {
+	listens, err := unix.GetsockoptInt(int(f.Fd()), unix.SOL_SOCKET, unix.SO_ACCEPTCONN)
+	if err != nil || listens != 0 {
+		return false, err
+	}
+	return true, os.NewSyscallError("listen", unix.Listen(int(f.Fd()), maxBacklog))
+}

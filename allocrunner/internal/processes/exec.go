@@ -138,7 +138,7 @@ func (l *Local) launchExec(ctx context.Context, e *execution, spec drivers.ExecS
 		return nil, err
 	}
 	p.tree = e.owner.tree.ExecChild("exec." + strconv.FormatUint(e.number, 10))
-	err = l.launch(ctx, p, spec.Spec, files, func() {
+	err = l.launch(ctx, p, spec.Spec, files, nil, func() {
 		l.mu.Lock()
 		e.tree = p.tree
 		l.mu.Unlock()

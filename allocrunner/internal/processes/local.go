@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -17,6 +18,7 @@ import (
 
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/listeners"
 	"taskapi/allocrunner/internal/logs"
 	"taskapi/allocrunner/internal/notify"
 	"taskapi/allocrunner/internal/proctree"
@@ -53,6 +55,7 @@ type Local struct {
 	quit      chan struct{} // closed to end the goroutines of runStarter and trees
 	calls     chan func()   // for runStarter
 	trees     *proctree.Trees
+	listeners *listeners.Set
 	execLimit chan struct{}   // one for each Exec under way without Files
 	ttys      chan struct{}   // one for each with Files
 	starts    sync.WaitGroup  // Start calls under way
@@ -80,6 +83,7 @@ func New(cfg Config) *Local {
 		end:       end,
 		calls:     make(chan func()),
 		trees:     proctree.New(cfg.Config),
+		listeners: listeners.New(cfg.Logger),
 		execLimit: make(chan struct{}, maxExecs),
 		ttys:      make(chan struct{}, drivers.MaxInteractive),
 		procs:     map[string]*process{},
@@ -161,6 +165,12 @@ func (l *Local) start(ctx context.Context, old *process, spec drivers.Spec) (*pr
 	if err == nil {
 		err = context.Cause(ctx)
 	}
+	var listen []*os.File
+	if err == nil {
+		if listen, err = l.listeners.Take(spec.Task, spec.Listen); len(listen) > 0 {
+			spec.Env = append(slices.Clip(spec.Env), listenEnv(spec.Listen)...)
+		}
+	}
 	if err == nil && spec.Notify {
 		p.notify, err = notify.Listen(notify.Config{
 			Dir: l.cfg.Dir, Task: spec.Task, UID: spec.User.UID, GID: spec.User.GID, Logger: l.cfg.Logger,
@@ -178,7 +188,7 @@ func (l *Local) start(ctx context.Context, old *process, spec drivers.Spec) (*pr
 		marker = spec.Env[i]
 	}
 	p.tree = l.trees.Task(spec.Task, marker, spec.Limits)
-	err = l.launch(ctx, p, spec, files, func() {
+	err = l.launch(ctx, p, spec, files, listen, func() {
 		if p.notify != nil {
 			p.notify.Start(p.tree.Has)
 		}
@@ -257,6 +267,20 @@ func (l *Local) Notice(ctx context.Context, process drivers.ProcessID, seen uint
 	}
 }
 
+func (l *Local) Unlisten(_ context.Context, task string) error {
+	l.listeners.Drop(task)
+	return nil
+}
+
+// listenEnv returns the variables that say which sockets a process has, but for the one with its own number.
+func listenEnv(sockets []drivers.Listener) []string {
+	names := make([]string, len(sockets))
+	for i, l := range sockets {
+		names[i] = l.Name
+	}
+	return []string{fmt.Sprintf("LISTEN_FDS=%d", len(sockets)), "LISTEN_FDNAMES=" + strings.Join(names, ":")}
+}
+
 func (l *Local) KillTree(ctx context.Context, process drivers.ProcessID) (int, error) {
 	p := l.process(process.Task)
 	if p == nil {
@@ -300,6 +324,7 @@ func (l *Local) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
 	defer cancel()
 	l.end()
+	l.listeners.Close()
 	err := l.clearAll(ctx)
 	if waited(ctx, &l.starts) {
 		err = l.clearAll(ctx) // including processes that were started meanwhile

@@ -103,8 +103,12 @@ func (p *process) openFiles(user interfaces.User, sinks ...logs.Sink) (files []*
 // launch starts the process in its tree, and returns when it has executed the program. If the program's files make it
 // wait, nobody else waits: no lock is held, and the process is killed when ctx ends. launch calls began when there is a
 // process; began must make somebody wait for its end. After an error there may still be a process, if it does not die.
-func (l *Local) launch(ctx context.Context, p *process, spec drivers.Spec, files []*os.File, began func()) error {
-	process, err := launch.New(program(spec, files, p.tty))
+func (l *Local) launch(
+	ctx context.Context, p *process, spec drivers.Spec, files, listen []*os.File, began func(),
+) error {
+	run := program(spec, files, p.tty)
+	run.Listen = listen
+	process, err := launch.New(run)
 	if err == nil {
 		defer process.Close()
 		p.proc, err = l.startProcess(p.tree, process)

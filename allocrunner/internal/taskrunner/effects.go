@@ -43,6 +43,8 @@ func (r *Runner) perform(ctx context.Context, e effect) {
 	case guard:
 		run := r.Latest()
 		r.effects.Go(func() { r.guard(ctx, run, e.interval) })
+	case unlisten:
+		r.unlisten(context.WithoutCancel(ctx), r.Latest()) // before a later start, which opens them again
 	case prekill:
 		runHooks(ctx, r, "task_prekill", interfaces.TaskPreKillHook.PreKilling)
 	case stop:
@@ -71,6 +73,19 @@ func (r *Runner) poststart(ctx context.Context) {
 			Alloc: r.cfg.Starter.Alloc(), Task: req.Task, Env: r.cfg.Starter.Env(req, given.Env),
 		})
 	})
+}
+
+// unlisten is not repeated when it fails: the sockets are closed with the allocation at the latest.
+func (r *Runner) unlisten(ctx context.Context, run drivers.Run) {
+	holder, ok := run.(drivers.ListenerKeeper)
+	if !ok {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, signalTimeout)
+	defer cancel()
+	if err := holder.Unlisten(ctx); err != nil {
+		r.logger.Warn("the task's listening sockets are kept until the allocation ends", "error", err)
+	}
 }
 
 // watch waits for the run to end, kills what it left behind, and posts its exit. It ends with ctx: the runner ends

@@ -90,6 +90,7 @@ type rules struct {
 	shutdownDelay time.Duration
 	readyTimeout  time.Duration // of a process that is to say when it is ready; 0 for no end
 	watchdog      time.Duration // how long a process that has said so may be silent; 0 for any time
+	listens       bool          // sockets are kept for the next process
 	now           time.Time
 	random        float64 // in [0, 1): the jitter of a restart delay
 }
@@ -117,7 +118,7 @@ func rulesOf(task *api.Task, jobType string) (rules, error) {
 	if err != nil {
 		return rules{}, fmt.Errorf("task %q: meta: %w", task.Name, err)
 	}
-	r.readyTimeout, r.watchdog = set.ReadyTimeout, set.Watchdog
+	r.readyTimeout, r.watchdog, r.listens = set.ReadyTimeout, set.Watchdog, len(set.Listen) > 0
 	return r, nil
 }
 
@@ -194,6 +195,7 @@ type (
 	arm       struct{ after time.Duration } // one timer; arming replaces
 	disarm    struct{}
 	stopHooks struct{} // run the stop hooks
+	unlisten  struct{} // close the sockets that are kept for the next process: there is none
 )
 
 // lifecyclePhase returns the task's phase in its group. A task in its shutdown delay is pending, as in Nomad.
@@ -402,6 +404,14 @@ func (t *transition) fail(reason string) {
 func (t *transition) die(before ...effect) {
 	t.phase = dead
 	t.do(append(before, stopHooks{})...)
+	t.unlisten()
+}
+
+// unlisten has clients refused from now on, when the process closes its own copy of the sockets.
+func (t *transition) unlisten() {
+	if t.listens {
+		t.do(unlisten{})
+	}
 }
 
 // afterStop takes the next step after the stopped process is gone.
@@ -435,6 +445,9 @@ func (t *transition) kill(e killRequested) {
 		}
 		if !e.fails {
 			t.emit(killingEvent(e.mode, t.killTimeout))
+		}
+		if t.hasProcess() {
+			t.unlisten()
 		}
 	}
 	t.mode = max(t.mode, e.mode)

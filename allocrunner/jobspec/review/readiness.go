@@ -1,6 +1,7 @@
 package review
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/hashicorp/nomad/api"
@@ -20,7 +21,19 @@ func (r *reviewer) readiness(t *api.Task) {
 	for _, key := range readiness.Unknown(t.Meta) {
 		r.add(Warning, "meta", "nothing acts on %s; there is: %s", key, strings.Join(readiness.Keys, ", "))
 	}
-	if _, err := readiness.Of(t); err != nil {
+	set, err := readiness.Of(t)
+	if err != nil {
 		r.refuse("meta", "%s", strings.ReplaceAll(err.Error(), "\n", "; "))
+		return
+	}
+	for _, p := range set.Listen {
+		has := func(n *api.NetworkResource) bool {
+			return n != nil && slices.ContainsFunc(slices.Concat(n.ReservedPorts, n.DynamicPorts),
+				func(port api.Port) bool { return port.Label == p.Label })
+		}
+		if !slices.ContainsFunc(r.group.Networks, has) {
+			r.refuse("meta", "%s names %q, and the group's network block has no port with that label",
+				readiness.ListenKey, p.Label)
+		}
 	}
 }

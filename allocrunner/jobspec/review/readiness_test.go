@@ -24,10 +24,12 @@ func TestReadiness(t *testing.T) {
 		{job("", `taskapi_notify = "maybe"`), []string{
 			`refused: group "g" > task "t": meta: taskapi_notify is "maybe"; it must be "true" or "false"`}},
 		{job("", `taskapi_watchdogs = "1s"`), []string{`warning: group "g" > task "t": meta: nothing acts on ` +
-			`taskapi_watchdogs; there is: taskapi_notify, taskapi_watchdog, taskapi_ready_timeout`}},
+			`taskapi_watchdogs; there is: taskapi_notify, taskapi_watchdog, taskapi_ready_timeout, taskapi_listen`}},
 		{job("meta {\ntaskapi_notify = \"true\"\n}\n", ``), []string{
 			`warning: group "g" > task "t": meta: taskapi_notify has a meaning only in the meta block of a task`}},
-		{job(network, `taskapi_notify = "true"`), nil},
+		{job(network, `taskapi_listen = "http, http/udp"`), nil},
+		{job(network, `taskapi_listen = "https"`), []string{`refused: group "g" > task "t": meta: taskapi_listen names ` +
+			`"https", and the group's network block has no port with that label`}},
 	} {
 		parsed, err := parse(t, c.job)
 		if err != nil {

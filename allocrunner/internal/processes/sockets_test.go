@@ -1,0 +1,104 @@
+package processes_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"testing"
+
+	"taskapi/allocrunner/drivers"
+	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/processes"
+)
+
+// TestListeningSockets: a process finds them from descriptor 3 on, with its own number beside them, and nothing else;
+// also one that becomes another user, and one that can't be executed says why.
+func TestListeningSockets(t *testing.T) {
+	users := []interfaces.User{{}}
+	if os.Geteuid() == 0 {
+		users = append(users, interfaces.User{Name: "nobody", UID: 65534, GID: 65534})
+	}
+	for _, user := range users {
+		t.Run(user.Name, func(t *testing.T) {
+			for _, n := range []int{1, 2, 12} {
+				e := newLocal(t, processes.Config{})
+				script := `[ "$LISTEN_PID" = $$ ] && echo mine; cd /proc/$$/fd; echo $LISTEN_FDS $LISTEN_FDNAMES *`
+				spec := e.spec("t", "/bin/sh", "-c", script)
+				spec.User = user
+				names := []string{}
+				fds := "0 1 2"
+				for i := range n {
+					l, err := net.Listen("tcp", "127.0.0.1:0")
+					if err != nil {
+						t.Fatal(err)
+					}
+					l.Close()
+					names = append(names, fmt.Sprint("p", i))
+					spec.Listen = append(spec.Listen, drivers.Listener{Name: names[i], Network: "tcp", HostIP: "127.0.0.1",
+						Port: l.Addr().(*net.TCPAddr).Port})
+				}
+				e.start(spec)
+				e.wait("t")
+				e.killTree("t")
+				got := e.output("t.stdout")
+				for i := range n {
+					fds += fmt.Sprint(" ", 3+i)
+				}
+				// The shell has one more while it reads the directory.
+				want := fmt.Sprintf("mine\n%d %s 0 1", n, strings.Join(names, ":"))
+				fields := strings.Fields(got)
+				if !strings.HasPrefix(got, want) || len(fields) < 3+3+n || len(fields) > 3+3+n+2 {
+					t.Errorf("%d sockets: got %q %q, want %q and the descriptors %s", n, got, e.output("t.stderr"), want, fds)
+				}
+
+				spec.Path = "/nonexistent/program"
+				_, err := e.Start(context.Background(), spec)
+				if start, ok := errors.AsType[*drivers.StartError](err); !ok || !strings.Contains(start.Reason, "/nonexistent") {
+					t.Errorf("%d sockets: a program that does not exist: %v", n, err)
+				}
+			}
+		})
+	}
+}
+
+// TestNoNotifications: a process without a socket, and a task without a process, have none to tell.
+func TestNoNotifications(t *testing.T) {
+	e := newLocal(t, processes.Config{})
+	status := e.start(e.spec("t", "/bin/sleep", "1000"))
+	for _, id := range []drivers.ProcessID{status.ID(), {Task: "other"}} {
+		if _, err := e.Notice(t.Context(), id, 0); !errors.Is(err, drivers.ErrNotRunning) {
+			t.Errorf("%s: %v", id.Task, err)
+		}
+	}
+}
+
+// TestNotificationsEnd with the process, for those who wait for more.
+func TestNotificationsEnd(t *testing.T) {
+	dir, err := os.MkdirTemp("", "p")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	e := newLocal(t, processes.Config{Dir: dir})
+	spec := e.spec("t", "/bin/sleep", "1000")
+	spec.Notify = true
+	status := e.start(spec)
+	if status.Notice == nil || status.Notice.Ready {
+		t.Errorf("its status is %+v", status)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		_, err := e.Notice(context.Background(), status.ID(), status.Notice.Seq)
+		ended <- err
+	}()
+	e.killTree("t")
+	if err := <-ended; !errors.Is(err, drivers.ErrNotRunning) {
+		t.Error(err)
+	}
+	if left, _ := os.ReadDir(dir + "/.notify"); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}

@@ -1,0 +1,83 @@
+package examples_test
+
+import (
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// TestActivated runs activated.nomad.hcl, and restarts its server beside requests, none of which may fail.
+func TestActivated(t *testing.T) {
+	if _, err := exec.LookPath("python3"); err != nil {
+		t.Skip("python3 is not installed")
+	}
+	bin := programs(t)
+	data, err := os.MkdirTemp("", "act") // short: sockets lie in it
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(data) })
+	taskapi := func(args ...string) string {
+		t.Helper()
+		command := exec.Command(filepath.Join(bin, "taskapi"), args...)
+		command.Env = append(os.Environ(), "TASKAPI_DATA_DIR="+data)
+		out, err := command.CombinedOutput()
+		if err != nil {
+			t.Errorf("taskapi %s: %v\n%s", strings.Join(args, " "), err, out)
+		}
+		return string(out)
+	}
+	t.Cleanup(func() { taskapi("stop", "activated") })
+	if taskapi("run", "-d", "--wait", "activated.nomad.hcl"); t.Failed() {
+		t.Fatal(taskapi("logs", "activated"))
+	}
+	if ps := taskapi("ps", "activated"); !strings.Contains(ps, "serving as process") {
+		t.Errorf("ps does not show what the server says:\n%s", ps)
+	}
+	address := strings.TrimSpace(taskapi("service", "info", "-t", "{{(index . 0).Address}}:{{(index . 0).Port}}",
+		"activated"))
+	processes := map[string]bool{}
+	quit := make(chan struct{})
+	var clients sync.WaitGroup
+	clients.Go(func() {
+		// One connection for each request, as from many clients.
+		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+		for {
+			select {
+			case <-quit:
+				return
+			default:
+			}
+			answer, err := client.Get("http://" + address)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			body, err := io.ReadAll(answer.Body)
+			answer.Body.Close()
+			if err != nil || !strings.HasPrefix(string(body), "hello from process ") {
+				t.Errorf("%q, %v", body, err)
+				return
+			}
+			processes[string(body)] = true
+		}
+	})
+	for range 3 {
+		taskapi("restart", "activated")
+		answer, err := http.Get("http://" + address) // of the next process
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer.Body.Close()
+	}
+	close(quit)
+	clients.Wait()
+	if len(processes) < 2 {
+		t.Errorf("one process has answered all: %v", processes)
+	}
+}
