@@ -35,9 +35,14 @@ var jobRows = []row[api.Job]{
 	{"ui", Note, "there is no web UI to show the description and the links", nil},
 }
 
+// CountFeature is the feature of the note that run runs one allocation.
+const CountFeature = "count"
+
 var groupRows = []row[api.TaskGroup]{
 	{"volume", Refused, "volumes are not supported; use a path of the machine in the task's config or env", nil},
-	{"scaling", Note, "there is no autoscaler; one allocation runs", nil},
+	{CountFeature, Note, "run runs one allocation of the group, and run --all runs all of them",
+		func(g *api.TaskGroup) bool { return g.Count != nil && *g.Count >= 0 && *g.Count != 1 }},
+	{"scaling", Note, "there is no autoscaler", nil},
 	{"disconnect", Warning, "there is no server to be disconnected from; nothing acts on the block", nil},
 	{"stop_after_client_disconnect", Warning, "there is no server to be disconnected from; nothing acts on it", nil},
 	{"max_client_disconnect", Warning, "there is no server to be disconnected from; nothing acts on it", nil},

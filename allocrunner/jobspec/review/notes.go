@@ -18,7 +18,7 @@ func (r *reviewer) schedulerNote() {
 		}
 	}
 	if len(used) > 0 {
-		r.add(Note, "scheduling", "one allocation runs on this machine, so these have no meaning: %s",
+		r.add(Note, "scheduling", "nothing is scheduled on one machine, so these have no meaning: %s",
 			strings.Join(used, ", "))
 	}
 }
@@ -42,14 +42,13 @@ var schedulerParts = []struct {
 		g *api.TaskGroup) bool {
 		return len(j.Spreads)+len(g.Spreads) > 0
 	}},
-	{"update (but for its health)", nil, rollsOut},
+	{"update (but for its health and max_parallel)", nil, rollsOut},
 	{"reschedule", []string{"job", "group"}, func(j *api.Job, g *api.TaskGroup) bool {
 		return j.Reschedule != nil || differs(g.ReschedulePolicy, api.NewDefaultReschedulePolicy(ptr.Deref(j.Type)))
 	}},
 	{"migrate", []string{"job", "group"}, func(j *api.Job, g *api.TaskGroup) bool {
 		return j.Migrate != nil || differs(g.Migrate, api.DefaultMigrateStrategy())
 	}},
-	{"count", []string{"group"}, func(_ *api.Job, g *api.TaskGroup) bool { return g.Count != nil && *g.Count != 1 }},
 	{"datacenters", []string{"job"}, func(j *api.Job, _ *api.TaskGroup) bool {
 		return len(j.Datacenters) > 1 || len(j.Datacenters) == 1 && j.Datacenters[0] != "*"
 	}},
@@ -73,15 +72,14 @@ func anyTask(g *api.TaskGroup, used func(*api.Task) bool) bool {
 	return slices.ContainsFunc(g.Tasks, func(t *api.Task) bool { return t != nil && used(t) })
 }
 
-// rollsOut reports that the update block says more than how health is judged. A max_parallel of 0 is for that, too: it
-// leaves the judgement out.
+// rollsOut reports that the update block says more than how health is judged, and how many allocations are updated at a
+// time.
 func rollsOut(_ *api.Job, g *api.TaskGroup) bool {
 	u, d := g.Update, api.DefaultUpdateStrategy()
 	if u == nil {
 		return false
 	}
-	return ptr.Deref(u.MaxParallel) > *d.MaxParallel || ptr.Deref(u.Canary) > 0 || ptr.Deref(u.AutoRevert) ||
-		ptr.Deref(u.AutoPromote) ||
+	return ptr.Deref(u.Canary) > 0 || ptr.Deref(u.AutoRevert) || ptr.Deref(u.AutoPromote) ||
 		u.Stagger != nil && *u.Stagger != *d.Stagger
 }
 

@@ -19,7 +19,7 @@ const Honoured Severity = "honoured"
 
 const versionWords = "versions of devices are not compared: use regexp"
 
-const noMeaningHere = "one allocation runs on this machine, so it has no meaning"
+const noMeaningHere = "nothing is scheduled on one machine, so it has no meaning"
 
 // Row says whether one attribute or block of a job file is honoured here.
 type Row struct {
@@ -101,6 +101,7 @@ var otherRows = []Row{
 	{"artifact", "headers", Honoured, "for http and https"},
 	{"artifact", "chown", Honoured, "what is fetched belongs to the task's user in any case"},
 	{"template", "data", Honoured, "it calls no function that is not here: see Templates"},
+	{"update", "max_parallel", Honoured, "how many allocations update --all replaces at a time"},
 	{"update", "stagger", Note, noMeaningHere},
 	{"update", "canary", Note, noMeaningHere},
 	{"update", "auto_revert", Note, noMeaningHere},

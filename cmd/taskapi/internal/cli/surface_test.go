@@ -29,7 +29,8 @@ func TestFewCommands(t *testing.T) {
 // ofEvery are the flags that every command has.
 var ofEvery = []string{"help", "data-dir"}
 
-// TestRunHasFewFlags: at most 15 beside those of every command.
+// TestRunHasFewFlags: at most 16 beside those of every command. The 16th is --all: what it runs, count allocations of
+// each group, is in the job file, but a job that has run one allocation must go on to do so.
 func TestRunHasFewFlags(t *testing.T) {
 	var flags []string
 	for _, f := range everyFlag() {
@@ -37,7 +38,7 @@ func TestRunHasFewFlags(t *testing.T) {
 			flags = append(flags, f.name)
 		}
 	}
-	if len(flags) > 15 {
+	if len(flags) > 16 {
 		t.Errorf("run has %d flags: make one of them a setting, which -o sets: %v", len(flags), flags)
 	}
 }

@@ -47,7 +47,7 @@ var Hints = []struct{ Words, Hint string }{
 	{"rollout,restart", "nothing was done: 'taskapi restart ALLOC' restarts the tasks of an allocation, 'taskapi update " +
 		"JOBFILE' gives it another version of its job"},
 	{"rollout,status", "'taskapi status ALLOC' shows an allocation's health, 'taskapi run --wait JOBFILE' waits for it"},
-	{"scale", "each taskapi runs one allocation: 'taskapi run --index 1 JOBFILE' runs another one beside it"},
+	{"scale", "set count in the job file: 'taskapi run --all JOBFILE' runs count allocations of each group"},
 	{"wait", "'taskapi run --wait JOBFILE' returns when the allocation is healthy, 'taskapi attach ALLOC' when it ends"},
 	{"dispatch periodic", "a job runs once, when 'taskapi run JOBFILE' starts it: let cron or a systemd timer do that"},
 	{"init example", "begin with examples/hello.nomad.hcl, or with 'taskapi dev -- COMMAND', which needs no job file"},

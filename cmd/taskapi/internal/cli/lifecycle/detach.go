@@ -38,10 +38,13 @@ func boundedLogs(w base.Environment) (stdout, stderr io.Writer) {
 	return privatefile.Log{Writer: w.Stdout, Max: maxLog}, privatefile.Log{Writer: w.Stderr, Max: maxLog}
 }
 
+// ofParent are the flags that only the process in the foreground acts on.
+var ofParent = []string{"detach", "alloc-id", "wait", "wait-timeout"}
+
 // detach runs the allocation in a background process, and prints its ID when its tasks have started, or wait for what a
 // template reads, or when one of them has failed to start. That is an error, but the allocation continues under its
 // restart policy.
-func (r *request) detach(ctx context.Context, cmd *cobra.Command) error {
+func (r *request) detach(ctx context.Context) error {
 	if err := r.makeDir(); err != nil {
 		return err
 	}
@@ -49,21 +52,36 @@ func (r *request) detach(ctx context.Context, cmd *cobra.Command) error {
 		return err
 	}
 	r.sayOwnUser()
-	args := append([]string{"run"}, givenFlags(cmd, "detach", "alloc-id", "wait", "wait-timeout")...)
-	args = append(args, fmt.Sprintf("--named=%t", r.name != nil), "--alloc-id="+r.alloc.ID, "--", r.jobFile)
-	err := background(ctx, r.target(), r.environment, args, r.name, r.started)
-	failed, ok := errors.AsType[*startError](err)
-	if err != nil && !ok {
+	err := r.launch(ctx, r.started)
+	if err != nil && !isStartError(err) {
 		return err
 	}
 	_, printErr := fmt.Fprintln(r.environment.Stdout, r.alloc.ID)
+	return errors.Join(r.settled(ctx, err), printErr)
+}
+
+// launch runs the allocation in a background process, and returns when done is satisfied.
+func (r *request) launch(ctx context.Context, done func(*api.Allocation) (bool, error)) error {
+	args := slices.Concat([]string{"run"}, r.flags, []string{fmt.Sprintf("--named=%t", r.name != nil),
+		"--alloc-id=" + r.alloc.ID, "--", r.jobFile})
+	return background(ctx, r.target(), r.environment, args, r.name, done)
+}
+
+// settled waits for what --wait names, and says more about a start that has failed.
+func (r *request) settled(ctx context.Context, err error) error {
+	failed, ok := errors.AsType[*startError](err)
 	switch {
 	case ok:
-		err = start.WithOutput(r.layout, failed.alloc, err)
-	case r.options.Until.What != "":
-		err = r.await(ctx)
+		return start.WithOutput(r.layout, failed.alloc, err)
+	case err == nil && r.options.Until.What != "":
+		return r.await(ctx)
 	}
-	return errors.Join(err, printErr)
+	return err
+}
+
+func isStartError(err error) bool {
+	_, ok := errors.AsType[*startError](err)
+	return ok
 }
 
 // started is tasksStarted. If --replace stops an allocation first, the tasks of the allocation that follows it count.
@@ -195,9 +213,9 @@ const detachedFlag = "--detached"
 // here; nil for none.
 func background(ctx context.Context, t base.Target, w base.Environment, args []string, name *os.File,
 	done func(*api.Allocation) (bool, error)) error {
-	dir := t.Layout.Alloc(t.ID)
-	if err := os.MkdirAll(dir, 0o711); err != nil {
-		return fmt.Errorf("allocation directory %s can't be made: %w", dir, agent.UnwrapPath(err))
+	dir, err := makeAllocDir(t)
+	if err != nil {
+		return err
 	}
 	log, err := privatefile.Open(filepath.Join(dir, start.LogName), os.O_CREATE|os.O_RDWR|os.O_APPEND)
 	if err != nil {
@@ -231,12 +249,20 @@ func background(ctx context.Context, t base.Target, w base.Environment, args []s
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }() // ends with the process, or this program
 	if err := awaitStart(ctx, t, cmd.Process.Pid, ended, done); err != nil {
-		if _, ok := errors.AsType[*startError](err); ok {
+		if isStartError(err) {
 			return err // it says everything
 		}
 		return errors.Join(said(log, before, w.Stderr), err)
 	}
 	return nil
+}
+
+func makeAllocDir(t base.Target) (string, error) {
+	dir := t.Layout.Alloc(t.ID)
+	if err := os.MkdirAll(dir, 0o711); err != nil {
+		return "", fmt.Errorf("allocation directory %s can't be made: %w", dir, agent.UnwrapPath(err))
+	}
+	return dir, nil
 }
 
 // awaitStart waits until a process runs the allocation and done is satisfied, or fails. If the process exits before

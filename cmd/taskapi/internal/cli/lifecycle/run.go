@@ -51,7 +51,7 @@ func Run(w base.Environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run [flags] JOBFILE",
 		Short: "Run an allocation, in the foreground or with --detach",
-		Long: `Runs one allocation of the job file and prints its events.
+		Long: `Runs one allocation of the job file, or with --all every one, and prints its events.
 
 The allocation is JOB.GROUP[0], or with --index N JOB.GROUP[N]. In a namespace of a data directory, each name runs
 once. What run does depends on the allocation of that name:
@@ -78,6 +78,12 @@ the group's update block, by default ten seconds. run prints the allocation's ID
 checks that don't succeed. If a task fails to start, or the allocation can't reach the state any more, run says why and
 exits with 1. The allocation then goes on under its restart policy. Ctrl-C ends the waiting, not the allocation.
 
+--all runs each group of the job count times, each allocation with a taskapi of its own in the background, as --detach
+does. Before anything starts, it checks the whole job file and the static ports. If one of them fails later, the others
+run on, and run names it. Allocations that run already are left as they are, so that the same command completes what was
+cut short. Without --detach, run prints the events of all until the last one has ended, each line with GROUP[N]/TASK;
+Ctrl-C stops all, and SIGUSR1 leaves them running. 'taskapi stop JOB' stops them, 'taskapi update --all' updates them.
+
 --json prints an object a line, with time, alloc, task, type, message and details. The types are those of Nomad's
 events. The allocation itself has Starting, Resuming, Attached, Updated, Replacing, Stopping, Killing, Leaving, Left,
 Ended and Lines Lost. With --logs, lines of the type Output name their stream in details. A slow reader delays
@@ -88,6 +94,7 @@ is wrong.`,
 		Example: `  taskapi run examples/hello.nomad.hcl
   taskapi run -d --wait --isolate-users examples/hello.nomad.hcl
   taskapi run -d --index 1 examples/hello.nomad.hcl
+  taskapi run --all -d --wait job.nomad.hcl
   taskapi run -d --replace --var version=2 job.nomad.hcl`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 2 && cmd.Flags().Changed(start.IsolateFlag) {
@@ -103,6 +110,11 @@ is wrong.`,
 			if opts.Index < 0 || opts.Index > maxIndex {
 				err = cmp.Or(err, base.Usagef("--index %d is no number from 0 to %d", opts.Index, maxIndex))
 			}
+			for _, one := range []string{"group", "index", "alloc-id"} {
+				if opts.All && cmd.Flags().Changed(one) {
+					err = cmp.Or(err, base.Usagef("--all runs every allocation of the job: leave out --%s, or --all", one))
+				}
+			}
 			if err != nil {
 				return err
 			}
@@ -110,6 +122,9 @@ is wrong.`,
 			return opts.inProcess(cmd, w, func(waiting context.Context, r *request) error {
 				if args[0] == "-" {
 					r.environment.Stdin = start.Interruptible{Ctx: waiting, From: w.Stdin}
+				}
+				if opts.All {
+					return r.runTogether(cmd, waiting, args[0])
 				}
 				if err := r.read(args[0], cmd.Flags()); err != nil {
 					return cmp.Or(context.Cause(waiting), err)
@@ -125,7 +140,8 @@ is wrong.`,
 					return err
 				}
 				if opts.Detach {
-					return r.detach(waiting, cmd)
+					r.flags = givenFlags(cmd, ofParent...)
+					return r.detach(waiting)
 				}
 				return r.run(cmd.Context(), waiting)
 			})
@@ -163,10 +179,14 @@ type request struct {
 	record      settings.Record // of this run
 	jobFile     string
 	layout      base.Layout
-	drawn       bool            // the allocation's ID was drawn at random just now
-	name        *os.File        // the lock on the allocation's name; nil for none
-	before      *api.Allocation // as it was last saved; nil if it is new
-	alloc       *api.Allocation // as it would begin
+	drawn       bool             // the allocation's ID was drawn at random just now
+	name        *os.File         // the lock on the allocation's name; nil for none
+	before      *api.Allocation  // as it was last saved; nil if it is new
+	alloc       *api.Allocation  // as it would begin
+	loaded      *start.LoadedJob // of a job file that has been read and reviewed; nil for one that has not
+	like        *settings.Record // of an allocation whose settings a new one gets; nil for none
+	flags       []string         // of the process in the background
+	text        []byte           // of a job file on standard input, for several processes
 	source      start.Source
 	hide        func(error) error // removes the source's texts from files
 	submission  *api.JobSubmission
@@ -207,9 +227,15 @@ func (r *request) read(jobFile string, flags *pflag.FlagSet) (err error) {
 		r.before = dump.Saved.Alloc
 		o.Group = cmp.Or(o.Group, r.before.TaskGroup)
 	}
-	loaded, err := o.Load(jobFile, o.Settings, r.environment)
-	if err != nil {
-		return err
+	loaded := r.loaded
+	if loaded == nil {
+		loaded, err = o.Load(jobFile, o.Settings, r.environment)
+		if errors.Is(err, review.ErrGroupNotNamed) {
+			err = base.Usagef("%w, or run all of them with --all", err)
+		}
+		if err != nil {
+			return err
+		}
 	}
 	r.alloc, r.submission = agent.NewAllocation(id, loaded.Job, loaded.Group), loaded.Submission
 	r.source = loaded.Source
@@ -241,6 +267,9 @@ func (r *request) readSettings(id string, flags *pflag.FlagSet) error {
 	kept, err := r.layout.Record(id)
 	if err != nil && !errors.Is(err, fs.ErrPermission) { // then nothing of the allocation can be had, which is said soon
 		return err
+	}
+	if r.like != nil && r.drawn {
+		kept = *r.like
 	}
 	if before, err := kept.Settings(); err == nil {
 		r.usersBefore = before.IsolateUsers
@@ -332,6 +361,9 @@ func (r *request) sameName(ctx context.Context) (left string, err error) {
 
 // errRuns refuses to run an allocation that a taskapi runs.
 func (r *request) errRuns(ctx context.Context, alloc *api.Allocation) error {
+	if r.loaded != nil { // with --all, it runs beside the others
+		return &runsError{alloc}
+	}
 	another := ""
 	if free := r.freeIndex(ctx); free <= maxIndex {
 		another = fmt.Sprintf("--index %d runs another one beside it, ", free)
@@ -340,6 +372,13 @@ func (r *request) errRuns(ctx context.Context, alloc *api.Allocation) error {
 	return base.Usagef("a taskapi runs %s already, as allocation %s: '%s JOBFILE' gives it another version of the job, "+
 		"'%s' other flags; %s--replace stops it and runs it again", alloc.Name, alloc.ID, r.layout.Command("update", id),
 		r.layout.Command("takeover", id), another)
+}
+
+// runsError says that a taskapi runs an allocation already.
+type runsError struct{ alloc *api.Allocation }
+
+func (e *runsError) Error() string {
+	return e.alloc.Name + " runs already, as allocation " + e.alloc.ID
 }
 
 // freeIndex returns the first number with which no allocation of the group runs.

@@ -23,7 +23,8 @@ type Options struct {
 	JSON    bool
 	Verbose bool
 
-	AllocID  string // of run
+	All      bool   // of run
+	AllocID  string
 	Index    int
 	Replace  bool
 	Detach   bool
@@ -52,6 +53,7 @@ func (o *Options) Add(cmd *cobra.Command) {
 		wait := f.Lookup("wait")
 		wait.NoOptDefVal = WaitHealthy
 		wait.Usage = "run in the background, and return when the allocation is `STATE`: healthy, running or complete"
+		f.BoolVar(&o.All, "all", false, "run all allocations of the job: each group, count times")
 		f.IntVar(&o.Index, "index", 0, "run the allocation JOB.GROUP[`N`] beside those with other numbers")
 		f.BoolVar(&o.Replace, "replace", false,
 			"if the allocation runs or was left running, stop it gracefully and run it again, with new processes")

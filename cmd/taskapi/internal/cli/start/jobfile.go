@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/hashicorp/nomad/api"
@@ -17,8 +18,8 @@ import (
 	"taskapi/identity"
 )
 
-// loadedJob is the job of a job file, its group to run, and its text, which is nil if it is too long to be kept.
-type loadedJob struct {
+// LoadedJob is the job of a job file, its group to run, and its text, which is nil if it is too long to be kept.
+type LoadedJob struct {
 	Job        *api.Job
 	Group      *api.TaskGroup
 	Submission *api.JobSubmission
@@ -32,7 +33,7 @@ type Source struct {
 }
 
 // Hide returns the error without the texts that the job has from files.
-func (l *loadedJob) Hide(err error) error {
+func (l *LoadedJob) Hide(err error) error {
 	if err == nil {
 		return nil
 	}
@@ -50,8 +51,8 @@ func (e maskedError) Error() string { return e.fromFiles.Mask(e.error.Error()) }
 func (e maskedError) Unwrap() error { return e.error }
 
 // Read reads a job file; the group is still to be chosen. Every error about the file is a usage error.
-func (f *JobFlags) Read(path string, w base.Environment) (*loadedJob, error) {
-	l := &loadedJob{Source: Source{FromFiles: &jobspec.FromFiles{}}}
+func (f *JobFlags) Read(path string, w base.Environment) (*LoadedJob, error) {
+	l := &LoadedJob{Source: Source{FromFiles: &jobspec.FromFiles{}}}
 	cfg, err := jobspec.ReadFile(path, w.Stdin, jobspec.Config{
 		Vars: f.vars, VarFiles: f.varFiles, Environ: w.Env, Audience: identity.DefaultAudience,
 		NoFiles: f.NoFiles, FromFiles: l.FromFiles,
@@ -68,7 +69,7 @@ func (f *JobFlags) Read(path string, w base.Environment) (*loadedJob, error) {
 
 // Load reads a job that is to run, and reviews it for an agent with the settings. What is refused is an error; warnings
 // go to standard error.
-func (f *JobFlags) Load(path string, settings agent.Settings, w base.Environment) (*loadedJob, error) {
+func (f *JobFlags) Load(path string, settings agent.Settings, w base.Environment) (*LoadedJob, error) {
 	loaded, err := f.Read(path, w)
 	if err != nil {
 		return nil, err
@@ -77,7 +78,7 @@ func (f *JobFlags) Load(path string, settings agent.Settings, w base.Environment
 }
 
 // Choose chooses the group to run, and reviews the job as Load does. path is the job file's.
-func (l *loadedJob) Choose(path, named string, settings agent.Settings, w base.Environment) error {
+func (l *LoadedJob) Choose(path, named string, settings agent.Settings, w base.Environment) error {
 	group, findings, err := settings.Review(l.Job, named)
 	if errors.Is(err, review.ErrGroupNotNamed) {
 		err = fmt.Errorf("%w; choose it with --group", err)
@@ -85,12 +86,28 @@ func (l *loadedJob) Choose(path, named string, settings agent.Settings, w base.E
 	if err != nil {
 		return base.Usagef("%s: %w", path, l.Hide(err))
 	}
-	if refused := l.PrintFindings(w.Stderr, findings); refused > 0 {
-		return base.Usagef("%s can't run as it is: %d %s refused (see above); nothing was started or changed", path, refused,
-			base.Plural(refused, "part is", "parts are"))
-	}
 	l.Group = group
-	return nil
+	return l.errRefused(path, l.PrintFindings(w.Stderr, findings))
+}
+
+// ChooseAll reviews every group of the job, as Choose does one, and returns them. All allocations of each are to run.
+func (l *LoadedJob) ChooseAll(path string, settings agent.Settings, w base.Environment) ([]*api.TaskGroup, error) {
+	groups, findings, err := settings.ReviewAll(l.Job)
+	if err != nil {
+		return nil, base.Usagef("%s: %w", path, l.Hide(err))
+	}
+	findings = slices.DeleteFunc(findings, func(f review.Finding) bool {
+		return f.Severity == review.Note && f.Feature == review.CountFeature
+	})
+	return groups, l.errRefused(path, l.PrintFindings(w.Stderr, findings))
+}
+
+func (l *LoadedJob) errRefused(path string, refused int) error {
+	if refused == 0 {
+		return nil
+	}
+	return base.Usagef("%s can't run as it is: %d %s refused (see above); nothing was started or changed", path, refused,
+		base.Plural(refused, "part is", "parts are"))
 }
 
 // PrintFindings prints the findings of a review with their lines in the job file, worst first as Review orders them. It
