@@ -131,7 +131,7 @@ var groupRows = []row{
 	{inPlace(atNextExit).open(), "RestartPolicy"},
 	{inPlace(atNextStop), "ShutdownDelay"},
 	{inPlace("the allocation's health is judged by it").open(), "Update"},
-	{inPlace("one allocation runs here, whatever the count"), "Count"},
+	{inPlace("update --all starts and stops allocations"), "Count"},
 	{inPlace(noMeaning).open(), "Constraints Affinities Spreads ReschedulePolicy Migrate Disconnect"},
 	{inPlace(noMeaning), `Scaling StopAfterClientDisconnect MaxClientDisconnect
 		PreventRescheduleOnLost`},

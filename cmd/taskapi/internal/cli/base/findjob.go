@@ -4,6 +4,10 @@ import (
 	"context"
 	"errors"
 	"slices"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/interfaces"
 )
 
 // FindEach is Find for a command that takes several allocations: the name of a job means all of the job's allocations
@@ -51,7 +55,8 @@ func (e *ambiguousError) ofJob() bool {
 }
 
 // LatestOf returns the latest allocation of each name of a job, the latest first, if there are several of them, and the
-// finder. It returns none if a single one runs, which is the one that is meant.
+// finder. It returns none if a single one runs, which is the one that is meant. If several run, it leaves out those that
+// were stopped.
 func (f *TargetFlags) LatestOf(ctx context.Context, args []string) ([]Target, *Finder, error) {
 	names, err := f.Names(args)
 	if err != nil || len(names) != 1 {
@@ -77,6 +82,11 @@ func (f *TargetFlags) LatestOf(ctx context.Context, args []string) ([]Target, *F
 		if k.Running || !slices.ContainsFunc(latest, func(m match) bool { return m.Alloc.Name == k.Alloc.Name }) {
 			latest, all = append(latest, match{known: k}), append(all, k.Target)
 		}
+	}
+	if running > 1 {
+		all = slices.DeleteFunc(all, func(t Target) bool {
+			return interfaces.Ended(t.Alloc) && t.Alloc.DesiredStatus == api.AllocDesiredStatusStop
+		})
 	}
 	if len(latest) < 2 || running == 1 || !(&ambiguousError{names[0], latest}).ofJob() {
 		return nil, nil, nil

@@ -170,7 +170,7 @@ func (s starts) start(ctx context.Context, parts []*part) {
 // errNotStarted: a signal came first.
 var errNotStarted = errors.New("not started")
 
-func each(parts []*part, do func(*part)) {
+func each[T any](parts []T, do func(T)) {
 	var all sync.WaitGroup
 	for _, p := range parts {
 		all.Go(func() { do(p) })

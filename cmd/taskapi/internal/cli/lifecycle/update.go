@@ -27,6 +27,7 @@ import (
 func Update(w base.Environment) *cobra.Command {
 	var flags start.JobFlags
 	var at base.TargetFlags
+	var all bool
 	u := updater{environment: w}
 	cmd := &cobra.Command{
 		Use:   "update [flags] [ALLOC] JOBFILE",
@@ -44,6 +45,11 @@ the same directory.
 --replace does the latter in any case. --only TASK takes only that task from the job file, and leaves the rest of the
 job as it runs.
 
+--all makes the job's running allocations those of the job file: it stops those that are one too many for count, starts
+those that are missing, with the settings of the others, and updates the others. Changes in place come first. New
+processes come for max_parallel allocations of a group at a time: when these are healthy, the next ones follow. At the
+first one that is unhealthy, the update stops, and the others keep the version that they have.
+
 --dry-run only prints the differences, with the old and new values of config and env, and what would be restarted.
 --json prints the same as an object with alloc, changes, restarts and replaces, also when the changes are made.
 
@@ -52,10 +58,18 @@ Exit code: 0 when the allocation runs the job, or --dry-run has compared it; 1 w
 a flag is wrong, or a change is not allowed.`,
 		Example: `  taskapi update examples/hello.nomad.hcl
   taskapi update --dry-run examples/hello.nomad.hcl
-  taskapi update --restart --only greeter hello examples/hello.nomad.hcl`,
-		PreRunE: func(*cobra.Command, []string) error {
-			if u.replace && u.restart {
+  taskapi update --restart --only greeter hello examples/hello.nomad.hcl
+  taskapi update --all --replace job.nomad.hcl`,
+		PreRunE: func(_ *cobra.Command, args []string) error {
+			switch {
+			case u.replace && u.restart:
 				return base.Usagef("--restart and --replace exclude each other: give one")
+			case all && at.Given(args[:len(args)-1]):
+				return base.Usagef("--all updates every allocation of the job: leave out ALLOC, or --all")
+			case all && u.only != "":
+				return base.Usagef("--only is for one allocation: leave out --all, and give ALLOC")
+			case all && u.detach:
+				return base.Usagef("--all waits for each allocation before it updates the next: leave out --detach")
 			}
 			return nil
 		},
@@ -70,6 +84,9 @@ a flag is wrong, or a change is not allowed.`,
 			if err != nil {
 				return err
 			}
+			if all {
+				return newRollout(u, cmd, loaded, jobFile).run(at.DataDir)
+			}
 			if !at.Given(names) {
 				if u.Target, err = allocationOf(cmd.Context(), w, at.DataDir, loaded.Job); err != nil {
 					return err
@@ -82,6 +99,7 @@ a flag is wrong, or a change is not allowed.`,
 		},
 	}
 	at.Add(cmd, w, base.ToChange)
+	cmd.Flags().BoolVar(&all, "all", false, "update all allocations of the job one after the other, as count and update say")
 	cmd.Flags().BoolVar(&u.dryRun, "dry-run", false, "print what would change, and change nothing")
 	cmd.Flags().BoolVar(&u.restart, "restart", false,
 		"if the changes need new processes, restart the changed tasks or, where that does not suffice, the allocation")
@@ -96,29 +114,34 @@ a flag is wrong, or a change is not allowed.`,
 
 // allocationOf returns the running allocation of a job.
 func allocationOf(ctx context.Context, w base.Environment, dataDir string, job *api.Job) (base.Target, error) {
+	of, err := allocationsOf(ctx, w, dataDir, job)
+	if err != nil || len(of) == 1 {
+		return append(of, base.Target{})[0], err
+	}
+	var ids []string
+	for _, t := range of {
+		ids = append(ids, fmt.Sprintf("%s (%s)", output.ShortID(t.ID), t.Alloc.Name))
+	}
+	return base.Target{}, base.Usagef("%d allocations of job %q run: give one of %s before JOBFILE, or --all", len(of),
+		*job.ID, strings.Join(ids, ", "))
+}
+
+// allocationsOf returns the running allocations of a job, at least one.
+func allocationsOf(ctx context.Context, w base.Environment, dataDir string, job *api.Job) ([]base.Target, error) {
 	f, err := base.NewFinder(w, dataDir)
 	if err == nil {
 		err = f.Look(ctx, nil)
 	}
 	if err != nil {
-		return base.Target{}, err
+		return nil, err
 	}
 	of := slices.DeleteFunc(f.Running(), func(t base.Target) bool {
 		return t.Alloc == nil || t.Alloc.JobID != *job.ID || t.Alloc.Namespace != *job.Namespace
 	})
-	switch {
-	case len(of) == 0:
-		return base.Target{}, fmt.Errorf("no allocation of job %q runs in %s; 'taskapi run JOBFILE' runs one", *job.ID,
-			f.Dirs())
-	case len(of) > 1:
-		var ids []string
-		for _, t := range of {
-			ids = append(ids, fmt.Sprintf("%s (%s)", output.ShortID(t.ID), t.Alloc.Name))
-		}
-		return base.Target{}, base.Usagef("%d allocations of job %q run: give one of %s before JOBFILE", len(of), *job.ID,
-			strings.Join(ids, ", "))
+	if len(of) == 0 {
+		return nil, fmt.Errorf("no allocation of job %q runs in %s; 'taskapi run JOBFILE' runs one", *job.ID, f.Dirs())
 	}
-	return of[0], nil
+	return of, nil
 }
 
 // updater gives a running allocation another version of its job.
@@ -131,6 +154,7 @@ type updater struct {
 	dryRun      bool
 	json        bool
 	fromFiles   *jobspec.FromFiles
+	labels      *follow.Labels // of several allocations; nil for one
 	environment base.Environment
 }
 
@@ -187,25 +211,32 @@ func (u *updater) update(ctx context.Context, c *client.Client, before *api.Allo
 	if u.dryRun {
 		return w.Printf("%sallocation %s is unchanged\n", changes.needs(), u.ID)
 	}
-	restarts := len(changes.Restarts) > 0
-	switch {
-	case restarts && !u.restart && !u.replace:
+	switch restarts := len(changes.Restarts) > 0; {
+	case u.restart || u.replace:
+	case restarts:
 		return base.Usagef("allocation %s needs new processes of %s for this job, and is unchanged; --restart restarts no "+
 			"other task, --replace stops the allocation gracefully and runs it again", u.ID, quoted(changes.Restarts))
-	case changes.Replaces && !u.restart && !u.replace:
-		return base.Usagef("allocation %s needs new processes for this job, and is unchanged; --replace stops it "+
-			"gracefully and runs it again", u.ID)
+	case changes.Replaces:
+		return base.Usagef("allocation %s needs new processes for this job, and is unchanged; --restart or --replace stops "+
+			"it gracefully and runs it again", u.ID)
 	}
+	u.environment = w
+	return u.apply(ctx, c, before, job, plan, changes)
+}
+
+// apply makes the changes, and returns when the allocation runs the job.
+func (u *updater) apply(ctx context.Context, c *client.Client, before *api.Allocation, job *api.Job,
+	plan *api.JobPlanResponse, changes *jobChanges) error {
+	w, restarts := u.environment, len(changes.Restarts) > 0
 	if err := c.Register(context.WithoutCancel(ctx), job, plan.JobModifyIndex, restarts && u.restart,
 		u.replace || changes.Replaces); err != nil {
 		return u.asError(err)
 	}
 	if changes.Replaces || restarts && u.replace {
-		u.environment = w
 		return u.awaitReplaced(ctx, before)
 	}
 	if restarts {
-		if err := u.awaitRestarted(ctx, before, changes.Restarts, w); err != nil {
+		if err := u.awaitRestarted(ctx, before, changes.Restarts); err != nil {
 			return err
 		}
 		return w.Printf("allocation %s runs the new version, with new processes of %s\n", u.ID, quoted(changes.Restarts))
@@ -213,17 +244,24 @@ func (u *updater) update(ctx context.Context, c *client.Client, before *api.Allo
 	return w.Printf("allocation %s runs the new version\n", u.ID)
 }
 
+// follower prints the events from now on.
+func (u *updater) follower() *follow.Follower {
+	f := &follow.Follower{Target: u.Target, Quiet: true, W: u.environment, Labels: u.labels}
+	if u.labels != nil && !u.json {
+		f.W.Stdout = u.labels
+	}
+	return f
+}
+
 // awaitRestarted prints the events of tasks that restart with a new version, and returns when they run. Ctrl-C ends
 // only the wait.
-func (u *updater) awaitRestarted(
-	ctx context.Context, before *api.Allocation, tasks []string, w base.Environment,
-) error {
+func (u *updater) awaitRestarted(ctx context.Context, before *api.Allocation, tasks []string) error {
 	if u.detach {
 		return nil
 	}
 	ctx, release := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer release()
-	f := &follow.Follower{Target: u.Target, Quiet: true, W: w}
+	f := u.follower()
 	f.Show(before)
 	return awaitStarted(ctx, f, before, tasks)
 }
@@ -239,7 +277,8 @@ func (u *updater) awaitReplaced(ctx context.Context, before *api.Allocation) err
 	ctx, release := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer release()
 	isNew := func(a *api.Allocation) bool { return a.CreateTime != before.CreateTime }
-	f := &follow.Follower{Target: u.Target, Quiet: true, Until: isNew, W: u.environment}
+	f := u.follower()
+	f.Until = isNew
 	f.Show(before)
 	alloc, err := f.Follow(ctx)
 	switch {
