@@ -156,8 +156,11 @@ func (s starts) start(ctx context.Context, parts []*part) {
 		}
 		p.err = p.claim(ctx, s.flags)
 		switch {
-		case p.runs:
-			p.err = nil
+		case p.runs: // since a moment, perhaps with another job file
+			same, err := runsJob(ctx, p.target(), p.loaded.Job)
+			if p.err = nil; err == nil && !same {
+				p.err = base.Usagef("it runs another version of the job, as allocation %s", p.alloc.ID)
+			}
 		case p.err == nil:
 			p.err = p.launch(ctx, func(alloc *api.Allocation) (bool, error) {
 				free()
