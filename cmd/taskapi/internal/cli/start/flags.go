@@ -23,7 +23,7 @@ type Options struct {
 	JSON    bool
 	Verbose bool
 
-	All      bool   // of run
+	All      bool // of run
 	AllocID  string
 	Index    int
 	Replace  bool
