@@ -45,6 +45,7 @@ func (s *starter) Prepare(context.Context) (*interfaces.TaskPrestartRequest, err
 		Task:      task,
 		Dir:       dir,
 		User:      user,
+		Resources: &s.runner.given,
 		WriteFile: func(f interfaces.File) error { return allocdir.WriteHookFile(dir, user, f) },
 	}, nil
 }

@@ -59,6 +59,7 @@ func TestGuides(t *testing.T) {
 			wants: []string{"hello.hello[0]", "greeting  =  hi", "seal.key is gone", "refused from now on"}},
 		{page: "api", notRoot: true, before: "taskapi run -d examples/hello.nomad.hcl",
 			wants: []string{`"Name":"hello.hello[0]"`, `"Check":"greets"`}},
+		{page: "volumes", notRoot: true, wants: []string{"would run: ", "2 ledger/entries"}},
 		{page: "jobfiles", notRoot: true, wants: []string{"would run: job \"small\"", "Status       running"}},
 		{page: "devices", notRoot: true, wants: []string{"would run: job \"sound\"", "cards card-0,card-1", "refused"}},
 		{page: "containers", programs: []string{"podman", "runc", "busybox"}, setup: podmanAsDocker,

@@ -24,8 +24,7 @@ var (
 	deletes   = []string{http.MethodDelete}
 )
 
-const noVolumes = "there are no volumes and no plugins: " +
-	"a task has the allocation's directory and the machine's file system"
+const noVolumes = "volumes are directories that the machine's settings declare, and there are no plugins"
 
 // absences are all of them. A route of Nomad's that is neither here nor in the table of routes does not exist there
 // either.

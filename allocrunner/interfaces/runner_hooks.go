@@ -63,6 +63,15 @@ type HookResources struct {
 	// Allocated is what each task has for itself: devices and, as CoresDevice, cores. It becomes part of the
 	// allocation's AllocatedResources. The runner keeps a task's processes on its cores.
 	Allocated map[string][]*api.AllocatedDeviceResource
+
+	Volumes map[string]Volume // by the names of the group's volume blocks, for the tasks' own hooks to mount
+}
+
+// Volume is a directory of the machine that an allocation may use.
+type Volume struct {
+	Name     string // the machine's
+	HostPath string
+	ReadOnly bool
 }
 
 // RunnerEndingHook runs in place of Prerun for an allocation that stops before its tasks have been received, usually

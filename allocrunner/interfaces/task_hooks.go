@@ -51,6 +51,9 @@ type TaskPrestartRequest struct {
 	User  User
 	Env   Env // of the task, without what later hooks add
 
+	// Resources are those that the allocation's prerun hooks have given. They must not be changed.
+	Resources *HookResources
+
 	// Restored says that the task's process runs already, and a runner resumes it. What the hook adds to the
 	// environment has no effect then.
 	Restored bool

@@ -36,6 +36,7 @@ type runner struct {
 	tasks    []*task
 	names    []string // of the tasks
 	files    *allocfs.Tree
+	given    interfaces.HookResources // set by the prerun hooks
 	snapshots.Snapshots
 	acting sync.Mutex // held while tasks start, restart or end
 	ending context.Context
@@ -146,7 +147,7 @@ func (r *runner) start(ctx context.Context) error {
 	if err := r.register(ctx, "", registration.Began); err != nil {
 		return err
 	}
-	request := &interfaces.RunnerPrerunRequest{Alloc: r.Alloc(), Env: r.env(), Resources: &interfaces.HookResources{}}
+	request := &interfaces.RunnerPrerunRequest{Alloc: r.Alloc(), Env: r.env(), Resources: &r.given}
 	for h := range interfaces.Having[interfaces.RunnerPrerunHook](r.cfg.Hooks) {
 		if err := h.Prerun(ctx, request); err != nil {
 			return fmt.Errorf("prerun hook %q: %w", h.Name(), err)
@@ -225,7 +226,8 @@ func (t *task) start(ctx context.Context) error {
 		was, _ := kept.(map[string]string)
 		response, err := h.Prestart(ctx, &interfaces.TaskPrestartRequest{
 			Alloc: alloc, Task: t.spec, Dir: t.dir, User: t.user, Env: env, Lifecycle: t,
-			Kept: maps.Clone(was), Keep: func(kept map[string]string) { t.kept.Store(h.Name(), maps.Clone(kept)) },
+			Resources: &t.given,
+			Kept:      maps.Clone(was), Keep: func(kept map[string]string) { t.kept.Store(h.Name(), maps.Clone(kept)) },
 			WriteFile: func(f interfaces.File) error { return allocdir.WriteHookFile(t.dir, t.user, f) },
 		})
 		if err != nil {

@@ -141,6 +141,8 @@ var allowedImports = map[string][]string{
 		"allocrunner/readiness",
 		"allocrunner/templates/render", // which functions templates lack
 		"allocrunner/devices",
+		"allocrunner/interfaces", // the directory in which a volume is mounted
+		"allocrunner/volumes",    // what volumes the machine has
 	},
 	"allocrunner/jobspec/bounded": {"allocrunner/jobspec"},
 	"allocrunner/state":           {"allocrunner/interfaces"},
@@ -163,9 +165,15 @@ var allowedImports = map[string][]string{
 		"allocrunner/templates/render",
 	},
 	"allocrunner/updates": {"allocrunner/interfaces"},
-	"auth":                {"auth/limitset", "identity", "ratelimit"},
-	"auth/limitset":       {"ratelimit"},
-	"auth/badtokens":      {"auth", "identity"},
+	"allocrunner/volumes": {
+		"allocrunner/claims",
+		"allocrunner/interfaces",
+		"allocrunner/internal/allocdir",
+		"allocrunner/internal/allocfs",
+	},
+	"auth":           {"auth/limitset", "identity", "ratelimit"},
+	"auth/limitset":  {"ratelimit"},
+	"auth/badtokens": {"auth", "identity"},
 	"handlers/allocations": {
 		"auth",
 		"handlers/apierror",
@@ -314,6 +322,7 @@ var allowedImports = map[string][]string{
 		"allocrunner", // its range of users
 		"allocrunner/artifacts",
 		"allocrunner/consul",
+		"allocrunner/volumes",
 		"auth",
 		"auth/limitset",
 		"cmd/taskapi/internal/agent",
@@ -484,6 +493,7 @@ var allowedImports = map[string][]string{
 		"allocrunner/templates",
 		"allocrunner/templates/render", // the queries of templates
 		"allocrunner/updates",
+		"allocrunner/volumes",
 		"auth",
 		"auth/limitset",
 		"auth/badtokens",

@@ -18,7 +18,7 @@ const (
 	noACL        = "no ACL policies, roles or stored tokens: identities say who calls, and a policy file what it may do"
 	noCluster    = "no cluster: no servers, scheduler or Raft"
 	noKeyring    = "signing keys are managed on the machine, with `taskapi keyring`"
-	noVolumes    = "no volumes and no plugins"
+	noVolumes    = "volumes are declared in the settings; no plugins"
 	noPools      = "one machine, one pool"
 	noEnterprise = "Nomad Enterprise"
 	oneMachine   = "the machine runs what it is given: it can't be drained, excluded or purged"

@@ -42,7 +42,10 @@ func (c *Config) Describe(current *api.Allocation) (*wire.Node, error) {
 	n.Attributes["nomad.version"], n.Attributes["taskapi.version"] = agent.NomadVersion, agent.Version
 	n.StatusUpdatedAt = current.CreateTime / 1e9
 	n.CreateIndex, n.ModifyIndex = current.CreateIndex, current.CreateIndex
-	n.Links, n.HostVolumes = map[string]string{}, map[string]*api.HostVolumeInfo{}
+	n.Links = map[string]string{}
+	if n.HostVolumes == nil {
+		n.HostVolumes = map[string]*api.HostVolumeInfo{}
+	}
 	n.CSIControllerPlugins, n.CSINodePlugins = map[string]*api.CSIInfo{}, map[string]*api.CSIInfo{}
 	n.Events = []*api.NodeEvent{{
 		Message: "Node registered", Subsystem: "Cluster", Timestamp: time.Unix(n.StatusUpdatedAt, 0).UTC(),

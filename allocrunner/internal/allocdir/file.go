@@ -28,32 +28,79 @@ func WriteFile(dir interfaces.TaskDir, relPath string, data []byte, perm fs.File
 
 // writeBelow does so for a directory right below the allocation directory.
 func writeBelow(allocDir, top, relPath string, data []byte, perm fs.FileMode, uid, gid int) error {
-	clean := filepath.Clean(relPath)
-	if !filepath.IsLocal(relPath) || clean == "." {
-		return fmt.Errorf("write %q: %w", relPath, ErrOutside)
-	}
-	at, err := openTop(allocDir)
+	at, name, err := openParent(allocDir, top, relPath, owner{uid, gid})
 	if err != nil {
 		return fmt.Errorf("write %q: %w", relPath, err)
+	}
+	defer at.Close()
+	if err := atomicfile.Replace(at.FD, filepath.Join(at.Path, name), data,
+		atomicfile.Options{Mode: perm.Perm(), Owner: &atomicfile.Owner{UID: uid, GID: gid}}); err != nil {
+		return explain(fmt.Sprintf("write %q", relPath), err)
+	}
+	return nil
+}
+
+// openParent opens the directory of a file below the directory top, and returns the file's name in it. It makes missing
+// directories on the way.
+func openParent(allocDir, top, relPath string, to owner) (at handle, name string, err error) {
+	clean := filepath.Clean(relPath)
+	if !filepath.IsLocal(relPath) || clean == "." {
+		return handle{}, "", ErrOutside
+	}
+	if at, err = openTop(allocDir); err != nil {
+		return handle{}, "", err
 	}
 	names := strings.Split(filepath.Join(filepath.Base(top), clean), string(filepath.Separator))
 	last := len(names) - 1
 	for i, name := range names[:last] {
 		next, err := at.open(name)
 		if i > 0 && errors.Is(err, fs.ErrNotExist) { // but the top directory itself is there
-			next, err = at.ensure(spec{name, 0o755, owner{uid, gid}, atCreation, nil})
+			next, err = at.ensure(spec{name, 0o755, to, atCreation, nil})
 		}
 		at.Close()
 		if err != nil {
-			return fmt.Errorf("write %q: %w", relPath, err)
+			return handle{}, "", err
 		}
 		at = next
 	}
+	return at, names[last], nil
+}
+
+// ErrNoLink: there is something else in the place of a link.
+var ErrNoLink = errors.New("is in the way of a link; remove it")
+
+// Link makes a symbolic link at relPath, relative to the task directory, and replaces another one there. Missing
+// directories on the way are made as WriteFile makes them. Errors: ErrOutside, ErrLink, ErrNotDirectory, ErrNoLink,
+// *fs.PathError.
+func Link(dir interfaces.TaskDir, relPath, target string, user interfaces.User) error {
+	to := owner{int(user.UID), int(user.GID)}
+	at, name, err := openParent(dir.AllocDir, dir.Dir, relPath, to)
+	if err != nil {
+		return fmt.Errorf("link %q: %w", relPath, err)
+	}
 	defer at.Close()
-	path := filepath.Join(at.Path, names[last])
-	if err := atomicfile.Replace(at.FD, path, data,
-		atomicfile.Options{Mode: perm.Perm(), Owner: &atomicfile.Owner{UID: uid, GID: gid}}); err != nil {
-		return explain(fmt.Sprintf("write %q", relPath), err)
+	failed := func(op string, err error) error {
+		return explain("make link", &fs.PathError{Op: op, Path: filepath.Join(at.Path, name), Err: err})
+	}
+	had := make([]byte, unix.PathMax)
+	n, err := unix.Readlinkat(at.FD, name, had)
+	switch {
+	case err == nil && string(had[:n]) == target:
+		return nil
+	case err == nil:
+		if err := unix.Unlinkat(at.FD, name, 0); err != nil {
+			return failed("remove", err)
+		}
+	case errors.Is(err, unix.EINVAL): // it is no link
+		return failed("link", ErrNoLink)
+	case !errors.Is(err, unix.ENOENT):
+		return failed("read", err)
+	}
+	if err := unix.Symlinkat(target, at.FD, name); err != nil {
+		return failed("link", err)
+	}
+	if err := unix.Fchownat(at.FD, name, to.uid, to.gid, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return failed("set owner of", err)
 	}
 	return nil
 }

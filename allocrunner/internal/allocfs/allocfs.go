@@ -43,11 +43,12 @@ type Tree struct {
 func New(dir string, tasks []string) *Tree { return &Tree{dir: dir, tasks: tasks} }
 
 // As returns the files that a reader may see; nil stands for this program's user.
-func (t *Tree) As(reader *interfaces.Reader) interfaces.Files { return files{t, reader} }
+func (t *Tree) As(reader *interfaces.Reader) interfaces.Files { return files{Tree: t, reader: reader} }
 
 type files struct {
 	*Tree
 	reader *interfaces.Reader
+	groups []uint32 // the reader's others; none for files
 }
 
 var _ interfaces.Files = files{}

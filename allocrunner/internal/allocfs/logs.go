@@ -53,7 +53,7 @@ func (f files) Logs(task, kind string, span interfaces.Span) (interfaces.Frames,
 	fail := func(err error) (interfaces.Frames, error) {
 		return nil, errors.Join(&interfaces.FileError{Path: logPath + s.stream, Err: innermost(err)}, s.Close())
 	}
-	err := files{f.Tree, nil}.at(logPath, func(e *entry) (err error) {
+	err := files{Tree: f.Tree}.at(logPath, func(e *entry) (err error) {
 		s.dir, err = e.openDir()
 		return err
 	})
@@ -362,7 +362,7 @@ func (f files) LogTimes(file string) interfaces.LogTimes {
 		return nil
 	}
 	var found *os.File
-	err := files{f.Tree, nil}.at(logPath, func(e *entry) error {
+	err := files{Tree: f.Tree}.at(logPath, func(e *entry) error {
 		dir, err := e.openDir()
 		if err != nil {
 			return err

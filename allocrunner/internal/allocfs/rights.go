@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"runtime"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -23,7 +25,7 @@ func (f files) withRights(do func(own func(func())) error) error {
 	steps, stepped, result := make(chan func()), make(chan struct{}), make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // and never unlocked
-		err := becomeReader(*f.reader)
+		err := becomeReader(*f.reader, f.groups)
 		if err == nil {
 			err = do(func(step func()) { steps <- step; <-stepped })
 		}
@@ -73,13 +75,39 @@ func ReadFile(dir, path string, most int64, reader interfaces.Reader) (content [
 	return content, nil
 }
 
+// Access returns the error that a user gets who enters the directory at an absolute path or, with write, changes its
+// entries. It names the first directory on the way that is closed to the user, whose groups count.
+func Access(path string, user interfaces.User, write bool) error {
+	reader := &interfaces.Reader{UID: user.UID, GID: user.GID}
+	return files{reader: reader, groups: user.Groups}.withRights(func(func(func())) error {
+		at := "/"
+		for _, name := range strings.Split(path, "/") {
+			at = filepath.Join(at, name)
+			if err := unix.Faccessat(unix.AT_FDCWD, at, unix.X_OK, unix.AT_EACCESS); err != nil {
+				return &os.PathError{Op: "enter", Path: at, Err: err}
+			}
+		}
+		if write {
+			if err := unix.Faccessat(unix.AT_FDCWD, at, unix.W_OK, unix.AT_EACCESS); err != nil {
+				return &os.PathError{Op: "write to", Path: at, Err: err}
+			}
+		}
+		return nil
+	})
+}
+
 // ErrTooLarge: a file is longer than a reader wants.
 var ErrTooLarge = errors.New("the file is too large")
 
-// becomeReader makes the reader the file system user of the thread. Other threads don't change.
-func becomeReader(r interfaces.Reader) error {
-	if _, _, errno := unix.RawSyscall(unix.SYS_SETGROUPS, 0, 0, 0); errno != 0 {
-		return fmt.Errorf("leave the groups of %d: %w", os.Geteuid(), errno)
+// becomeReader makes the reader, with these groups alone, the file system user of the thread. Other threads don't
+// change.
+func becomeReader(r interfaces.Reader, groups []uint32) error {
+	list := make([]int, len(groups))
+	for i, g := range groups {
+		list[i] = int(g)
+	}
+	if err := unix.Setgroups(list); err != nil { // of this thread alone, unlike syscall's
+		return fmt.Errorf("leave the groups of %d: %w", os.Geteuid(), err)
 	}
 	for _, set := range []struct {
 		id   int

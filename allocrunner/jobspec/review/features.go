@@ -39,7 +39,6 @@ var jobRows = []row[api.Job]{
 const CountFeature = "count"
 
 var groupRows = []row[api.TaskGroup]{
-	{"volume", Refused, "volumes are not supported; use a path of the machine in the task's config or env", nil},
 	{CountFeature, Note, "run runs one allocation of the group, and run --all runs all of them",
 		func(g *api.TaskGroup) bool { return g.Count != nil && *g.Count >= 0 && *g.Count != 1 }},
 	{"scaling", Note, "there is no autoscaler", nil},
@@ -65,7 +64,6 @@ var networkRows = []row[api.NetworkResource]{
 }
 
 var taskRows = []row[api.Task]{
-	{"volume_mount", Refused, "volumes are not supported; use a path of the machine", nil},
 	{"secret", Refused, "secrets are not fetched from a provider", nil},
 	{"csi_plugin", Refused, "there is no storage to be a plugin of", nil},
 	{"dispatch_payload", Refused, "nothing here dispatches jobs", nil},

@@ -16,6 +16,7 @@ import (
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/jobspec"
 	"taskapi/allocrunner/templates/render"
+	"taskapi/allocrunner/volumes"
 	"taskapi/internal/ptr"
 )
 
@@ -66,6 +67,7 @@ func AnyRefused(findings []Finding) bool {
 type Host struct {
 	Drivers *drivers.Registry // those that tasks may name
 	Consul  Consul
+	Volumes []volumes.Volume // those that jobs may use
 
 	Programs []render.Program // that are configured, for templates and the vault blocks of tasks
 
@@ -245,6 +247,7 @@ func (r *reviewer) groupLevel() {
 		}
 		r.environment("meta", g.Meta)
 		r.networks(g.Networks)
+		r.volumes()
 		r.reviewServices(g.Services, nil)
 		r.restart(g.RestartPolicy)
 		if g.Update != nil && ptr.Deref(g.Update.MaxParallel) != 0 {
@@ -312,6 +315,7 @@ func (r *reviewer) task(t *api.Task) {
 	r.restart(t.RestartPolicy)
 	restrict(r, logsLimits, t.LogConfig)
 	r.identities(t)
+	r.mounts(t)
 	r.artifacts(t)
 	r.templates(t)
 	eachNamed(r, "action", "actions", t.Actions, func(a *api.Action) string { return a.Name }, func(a *api.Action) {

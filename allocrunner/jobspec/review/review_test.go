@@ -160,8 +160,6 @@ func TestReviewSaysWhatWillNotHappen(t *testing.T) {
 		"update, later":    {group("update { progress_deadline = \"1h\" }"), nil},
 		"count":            {group("count = 3"), []string{`note group "g": count`}},
 		"group consul":     {group("consul {}"), []string{"refused " + inG + "consul"}},
-		"volume":           {group("volume \"v\" {\ntype = \"host\"\n}"), []string{"refused " + inG + "volume"}},
-		"csi volume":       {group("volume \"v\" {\ntype = \"csi\"\n}"), []string{"refused " + inG + "volume"}},
 		"scaling":          {group("scaling { max = 3 }"), []string{"note " + inG + "scaling"}},
 		"disconnect":       {group("disconnect {}"), []string{"warning " + inG + "disconnect"}},
 		"max_run_duration": {group("max_run_duration = \"1h\""), []string{"warning " + inG + "max_run_duration"}},
@@ -241,7 +239,6 @@ func TestReviewSaysWhatWillNotHappen(t *testing.T) {
 		"template over the socket": {task("template {\ndestination = \"secrets/api.sock\"\ndata = \"x\"\n}"),
 			[]string{`refused group "g" > task "t" > template "secrets/api.sock": template destination`}},
 		"template in alloc": {task("template {\ndestination = \"../alloc/x\"\ndata = \"x\"\n}"), nil},
-		"volume_mount":      {task("volume_mount {}"), []string{"refused " + inT + "volume_mount"}},
 		"vault":             {task("vault {}"), []string{"refused " + inT + "vault"}},
 		"job's vault":       {inJob("vault {}"), []string{"refused " + inT + "vault"}},
 		"task consul":       {task("consul {}"), []string{"refused " + inT + "consul"}},
@@ -475,7 +472,7 @@ func TestReviewOfEverything(t *testing.T) {
 			continue
 		}
 		got := lines(findings)
-		for _, want := range []string{"note job: scheduling", `refused group "web": volume`,
+		for _, want := range []string{"note job: scheduling", `refused group "web" > volume "data": volume type`,
 			`refused group "web" > task "server" > template "local/out.txt": template data`,
 			`refused group "web" > service "web-${NOMAD_ALLOC_INDEX}" > check "alive": check command`} {
 			if !slices.Contains(got, want) {

@@ -43,6 +43,8 @@ func Rows() []Row {
 	tabulate(t, "network", networkRows, networkLimits)
 	tabulate(t, "port", nil, portLimits)
 	tabulate(t, "port", nil, staticPortLimits)
+	tabulate(t, "volume", volumeRows, volumeLimits)
+	tabulate(t, "volume_mount", nil, volumeMountLimits)
 	tabulate(t, "task", taskRows, taskLimits)
 	tabulate(t, "task", noVaultRows, nil)
 	tabulate(t, "resources", resourceRows, resourceLimits)
@@ -89,6 +91,13 @@ var otherRows = []Row{
 	{"group", "network", Honoured, "there must be at most one"},
 	{"group", "consul", Honoured, "namespace and partition say where an agent registers the services; cluster: " +
 		clusterWords},
+	{"volume", "source", Honoured, "the machine must have it, and not for reading alone unless read_only is true"},
+	{"volume", "read_only", Honoured, "for drivers that mount; see volume_mount"},
+	{"volume", "per_alloc", Honoured, "the volume's name has the allocation's index: NAME[0]"},
+	{"volume_mount", "volume", Honoured, "it must be a volume of the group"},
+	{"volume_mount", "read_only", Warning, readOnlyWords},
+	{"volume_mount", "propagation_mode", Note, linkWords},
+	{"volume_mount", "selinux_label", Warning, "the files of the volume keep their labels"},
 	{"network", "port", Honoured, "labels must differ, and not in - and _ alone"},
 	{"network", "reserved_ports", Honoured, "each is a port with a static number"},
 	{"task", "driver", Honoured, "it must be an available driver"},

@@ -38,7 +38,11 @@ func (s *wiring) taskHooks(alloc *api.Allocation, task *api.Task) []interfaces.T
 
 // ownHooks returns those hooks of a task that need no API.
 func (s *wiring) ownHooks(alloc *api.Allocation, task *api.Task) []interfaces.TaskHook {
-	return append(s.deviceHooks(task), s.fileHooks(alloc, task)...)
+	hooks := s.deviceHooks(task)
+	if s.volumes != nil && len(task.VolumeMounts) > 0 {
+		hooks = append(hooks, s.volumes.Task(task))
+	}
+	return append(hooks, s.fileHooks(alloc, task)...)
 }
 
 // operatorHook gives the operator a socket and a token before the allocation begins. The wiring closes them.

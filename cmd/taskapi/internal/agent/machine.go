@@ -85,6 +85,10 @@ func newMachine(allocDir string, shared cluster.Store, settings Settings) machin
 func (m machine) Node() *api.Node {
 	n := fingerprint.Node(m.dir, m.settings.TaskDrivers())
 	n.NodeResources.Devices = devices.NodeResources(m.settings.Devices)
+	n.HostVolumes = map[string]*api.HostVolumeInfo{}
+	for _, v := range m.settings.HostVolumes {
+		n.HostVolumes[v.Name] = &api.HostVolumeInfo{Path: v.Path, ReadOnly: v.ReadOnly}
+	}
 	return n
 }
 

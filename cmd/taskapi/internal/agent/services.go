@@ -5,7 +5,10 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
+	"maps"
 	"path/filepath"
+	"slices"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -16,6 +19,7 @@ import (
 	"taskapi/allocrunner/drivers/builtin"
 	"taskapi/allocrunner/jobspec/review"
 	"taskapi/allocrunner/templates/render"
+	"taskapi/allocrunner/volumes"
 )
 
 // checkServices refuses settings of services that can't be meant.
@@ -34,7 +38,7 @@ func (s Settings) TaskDrivers() *drivers.Registry { return cmp.Or(s.Drivers, bui
 
 // host returns the features that this machine offers to jobs.
 func (s Settings) host() review.Host {
-	host := review.Host{Drivers: s.TaskDrivers(), Unlimited: allocrunner.CanLimit, Unpinned: allocrunner.CanPin}
+	host := review.Host{Drivers: s.TaskDrivers(), Volumes: s.HostVolumes, Unlimited: allocrunner.CanLimit, Unpinned: allocrunner.CanPin}
 	if s.Unlimited {
 		host.Unlimited = func() error { return errors.New("enforce_resources is false") }
 		host.Unpinned = host.Unlimited
@@ -64,10 +68,28 @@ func (s Settings) ReviewAll(job *api.Job) ([]*api.TaskGroup, []review.Finding, e
 }
 
 // CheckTasks returns the things that an allocation's tasks need and this machine lacks: see allocrunner.CheckTasks and
-// CheckDevices. dir is the parent of their directories.
+// CheckDevices. It refuses volumes that can't be used. dir is the parent of the allocations' directories.
 func (s Settings) CheckTasks(alloc *api.Allocation, dir string) []review.Finding {
-	return append(allocrunner.CheckTasks(alloc, dir, s.TaskDrivers()),
+	findings := append(allocrunner.CheckTasks(alloc, dir, s.TaskDrivers()),
 		s.CheckDevices(alloc, datadir.Dir(filepath.Dir(dir)))...)
+	requests := alloc.GetTaskGroup().Volumes
+	for _, name := range slices.Sorted(maps.Keys(requests)) {
+		v, err := volumes.Find(s.HostVolumes, requests[name], alloc.Name)
+		if err == nil {
+			err = v.Check(filepath.Dir(dir))
+		}
+		if err != nil {
+			findings = append(findings, review.Finding{Severity: review.Refused, Feature: "volume source",
+				Where: fmt.Sprintf("group %q > volume %q", alloc.TaskGroup, name), Message: err.Error()})
+		}
+	}
+	return findings
+}
+
+// mounts reports whether a driver mounts volumes.
+func (s Settings) mounts(driver string) bool {
+	d, err := s.TaskDrivers().Get(driver)
+	return err == nil && d.Capabilities().Mounts
 }
 
 func (s Settings) choose(job *api.Job) {

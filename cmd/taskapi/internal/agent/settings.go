@@ -13,6 +13,7 @@ import (
 	"taskapi/allocrunner/consul"
 	"taskapi/allocrunner/devices"
 	"taskapi/allocrunner/drivers"
+	"taskapi/allocrunner/volumes"
 	"taskapi/identity"
 )
 
@@ -38,6 +39,7 @@ type Settings struct {
 	Artifacts       artifacts.Settings
 	SealKey         string // a file; empty for the one in the key ring
 	MetricsListen   string
+	HostVolumes     []volumes.Volume
 
 	Drivers *drivers.Registry // that tasks may use; nil for the built-in ones
 

@@ -21,6 +21,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/templates"
 	"taskapi/allocrunner/updates"
+	"taskapi/allocrunner/volumes"
 	"taskapi/auth"
 	"taskapi/auth/limitset"
 	"taskapi/cmd/taskapi/internal/agentlog"
@@ -64,6 +65,7 @@ type wiring struct {
 	templates   *templates.Watch   // nil until a task with templates is made
 	claims      *claims.Hook
 	devices     *devices.Hook
+	volumes     *volumes.Hook // nil for none
 	lease       cluster.Lease // nil before hold, and if the store was unavailable then
 	host        *hoststats.Host
 	consul      *consul.Provider // nil without an agent
@@ -176,6 +178,13 @@ func (s *wiring) runnerConfig(alloc *api.Allocation) (interfaces.Config, error) 
 	} else {
 		s.tokens = s.newTokens(alloc)
 		config.Hooks, config.TaskHooks = s.runnerHooks(), s.taskHooks
+	}
+	if len(alloc.GetTaskGroup().Volumes) > 0 {
+		s.volumes = volumes.New(volumes.Config{
+			Machine: s.cfg.Settings.HostVolumes, DataDir: string(s.cfg.Dir), Holder: s.claims.Holder, Describe: describeHolder(s.cfg.Dir),
+			Mounts: s.cfg.Settings.mounts, Logger: s.logger,
+		})
+		config.Hooks = append(config.Hooks, s.volumes)
 	}
 	return config, nil
 }

@@ -13,7 +13,7 @@ func TestFlagsAreCompleted(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ before, begun, want string }{
 		{"--group=g", "--wait=", "healthy\nrunning\ncomplete\n:4\n"},
-		{"-o", "host", "host_ip=\taddress on which a group's ports are allocated\n:6\n"},
+		{"-o", "host_i", "host_ip=\taddress on which a group's ports are allocated\n:6\n"},
 	} {
 		var out, errs bytes.Buffer
 		args := []string{"__complete", "run", c.before, c.begun}

@@ -15,7 +15,8 @@ import (
 	"github.com/zclconf/go-cty/cty/convert"
 )
 
-// block is the form of a block with a label. Its value is one text of a list: the block as a JSON object.
+// block is the form of a block with a label. Its value is one text of a list: the block as a JSON object, unless it has
+// a form of its own.
 type block struct {
 	label   string              // the field with the label
 	words   string              // what the label is, for messages
@@ -23,6 +24,7 @@ type block struct {
 	blocks  map[string]block    // blocks in it
 	plural  string              // the field of the outer object with the list of such blocks
 	literal map[string]cty.Value
+	text    func(object map[string]any) string // the form of its own; nil for none
 }
 
 // labelled returns the key of blocks with a label, by its name; nil for none.
@@ -45,6 +47,9 @@ func (p *parser) labelled(b *hclsyntax.Block) {
 		return
 	}
 	text, err := json.Marshal(object)
+	if key.block.text != nil {
+		text = []byte(key.block.text(object))
+	}
 	from := fmt.Sprintf("%s:%d", p.path, b.TypeRange.Start.Line)
 	one := Values{}
 	if err == nil {

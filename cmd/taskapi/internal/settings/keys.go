@@ -20,6 +20,7 @@ import (
 	"taskapi/allocrunner/artifacts"
 	"taskapi/allocrunner/consul"
 	"taskapi/allocrunner/devices"
+	"taskapi/allocrunner/volumes"
 	"taskapi/auth"
 	"taskapi/auth/limitset"
 	"taskapi/cmd/taskapi/internal/agent"
@@ -109,6 +110,8 @@ var Keys = sync.OnceValue(func() []Key {
 		{Name: "artifact.file_dirs", List: true, Doc: "directories from which artifacts may be copied, by file:///PATH or " +
 			"git::file:///PATH; none unless they are given",
 			put: list(func(s *agent.Settings) *[]string { return &s.Artifacts.FileDirs }), absolute: absolutePath},
+		{Name: "host_volume", List: true, block: &volumeBlock, Doc: "directories of this machine that jobs may use " +
+			"as volumes, " + volumes.Form + "; in a file, blocks host_volume \"NAME\" with path and read_only", put: putVolumes},
 		{Name: "limits.off", Doc: "true switches all rates off that are not set, for tests of bad tokens", put: putLimitsOff},
 	}
 	for i, k := range all {
@@ -277,6 +280,23 @@ func putFileCount(s *agent.Settings, v []string) error {
 func putListen(s *agent.Settings, v []string) error {
 	s.MetricsListen = v[0]
 	return agent.CheckMetricsListen(v[0])
+}
+
+// volumeBlock is the form of a volume.
+var volumeBlock = block{
+	label: "name", words: "the name of the volume", fields: map[string]cty.Type{"path": cty.String, "read_only": cty.Bool},
+	text: func(object map[string]any) string {
+		v := volumes.Volume{}
+		v.Name, _ = object["name"].(string)
+		v.Path, _ = object["path"].(string)
+		v.ReadOnly, _ = object["read_only"].(bool)
+		return v.String()
+	},
+}
+
+func putVolumes(s *agent.Settings, v []string) (err error) {
+	s.HostVolumes, err = volumes.ParseAll(v)
+	return err
 }
 
 func putLimitsOff(s *agent.Settings, v []string) error {

@@ -120,7 +120,7 @@ func (r Record) Rows(data Values) (rows []Row) {
 		switch {
 		case v != nil && k.Name == "isolate_users":
 			row = Row{k.Name, cmp.Or(s.IsolateUsers, "false"), v.From}
-		case v != nil && k.block != nil:
+		case v != nil && k.block != nil && k.block.text == nil:
 			row = Row{k.Name, k.block.labels(v.Texts), v.From}
 		case v != nil:
 			row = Row{k.Name, strings.Join(v.Texts, " "), v.From}

@@ -1,0 +1,253 @@
+package allocrunner_test
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner"
+	"taskapi/allocrunner/claims"
+	"taskapi/allocrunner/drivers"
+	"taskapi/allocrunner/drivers/builtin"
+	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/proctest"
+	"taskapi/allocrunner/volumes"
+)
+
+// volumed gives an allocation the machine's volume data, as its volume v.
+func volumed(dir string, mounts bool, edit func(*volumes.Volume, *api.VolumeRequest),
+) func(*api.TaskGroup, *interfaces.Config) {
+	return func(g *api.TaskGroup, c *interfaces.Config) {
+		v := volumes.Volume{Name: "data", Path: dir}
+		request := &api.VolumeRequest{Name: "v", Type: "host", Source: "data"}
+		if edit != nil {
+			edit(&v, request)
+		}
+		g.Volumes = map[string]*api.VolumeRequest{"v": request}
+		dataDir := filepath.Join(filepath.Dir(dir), "taskapi")
+		held := claims.NewHook(claims.Table{Dir: filepath.Join(dataDir, "claims")}, c.Alloc.ID)
+		hook := volumes.New(volumes.Config{Machine: []volumes.Volume{v}, DataDir: dataDir, Holder: held.Holder,
+			Describe: func(id string) string { return "job.g[0], " + id }, Mounts: func(string) bool { return mounts }, Logger: slog.New(slog.DiscardHandler)})
+		c.Hooks = []interfaces.RunnerHook{held, hook}
+		c.TaskHooks = func(_ *api.Allocation, task *api.Task) []interfaces.TaskHook {
+			return []interfaces.TaskHook{hook.Task(task)}
+		}
+		c.Leases = func() []interfaces.Lease { return []interfaces.Lease{held} }
+	}
+}
+
+// mountedAt mounts the volume v.
+func mountedAt(destination string) func(*api.Task) {
+	return func(t *api.Task) {
+		t.VolumeMounts = append(t.VolumeMounts, &api.VolumeMount{Volume: new("v"), Destination: &destination})
+	}
+}
+
+// volumeDir returns a directory that every user can reach, beside which a data directory can be.
+func volumeDir(t *testing.T) string {
+	t.Helper()
+	top, err := os.MkdirTemp("", "volumes")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(top) })
+	dir := filepath.Join(top, "data")
+	if err := errors.Join(os.Chmod(top, 0o711), os.Mkdir(dir, 0o755), os.Mkdir(filepath.Join(top, "taskapi"), 0o711),
+		os.WriteFile(filepath.Join(dir, "kept"), []byte("kept"), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// TestAMountedVolume gets to a driver that mounts.
+func TestAMountedVolume(t *testing.T) {
+	t.Parallel()
+	dir := volumeDir(t)
+	driver := newMemoryDriver()
+	cfg := configure(t, "service", volumed(dir, true, func(v *volumes.Volume, r *api.VolumeRequest) {
+		v.ReadOnly, r.ReadOnly = true, true
+	}), inMemory("main", "sleeps", mountedAt("data"), mountedAt("/srv/../other"), func(t *api.Task) {
+		t.VolumeMounts[1].PropagationMode = new("host-to-task")
+	}))
+	r := beginWith(t, allocrunner.WithDrivers(drivers.NewRegistry(driver)), cfg)
+	r.untilState("main", "running")
+	want := []interfaces.Mount{{HostPath: dir, TaskPath: "/data", ReadOnly: true, Propagation: "private"},
+		{HostPath: dir, TaskPath: "/other", ReadOnly: true, Propagation: "host-to-task"}}
+	if diff := cmp.Diff(want, driver.givenTo(t).Mounts); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if links, _ := filepath.Glob(r.dir + "/main/*a*"); len(links) != 2 { // local and private
+		t.Errorf("there are links: %v", links)
+	}
+}
+
+// TestALinkedVolume is a link at each start, whatever the task makes of it, and nothing in the volume goes with the
+// allocation.
+func TestALinkedVolume(t *testing.T) {
+	t.Parallel()
+	dir := volumeDir(t)
+	r := runWith(t, "service", volumed(dir, false, nil), shell("main", `
+		echo up >> srv/data/starts; ln -sfn /etc srv/data; exec sleep 1000`, mountedAt("/srv/data")))
+	starts := func(n int) {
+		t.Helper()
+		for give := time.Now().Add(deadline); time.Now().Before(give); time.Sleep(2 * time.Millisecond) {
+			text, _ := os.ReadFile(filepath.Join(dir, "starts"))
+			at, _ := os.Readlink(r.dir + "/main/srv/data")
+			if strings.Count(string(text), "up") == n && at == "/etc" {
+				return
+			}
+		}
+		t.Fatalf("not %d starts in the volume; events: %v", n, r.seen())
+	}
+	starts(1)
+	if err := r.runner.RestartTask(t.Context(), "main"); err != nil {
+		t.Fatal(err)
+	}
+	starts(2)
+	if _, err := r.runner.Files(nil).List("main/srv/data", 1<<20); !errors.Is(err, interfaces.ErrPathEscapes) {
+		t.Errorf("listed: %v", err)
+	}
+	if err := r.runner.Stop(t.Context(), interfaces.StopRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.end(); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.runner.Destroy(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := os.ReadFile(filepath.Join(dir, "kept")); string(text) != "kept" {
+		t.Errorf("the volume has lost a file: %v", err)
+	}
+}
+
+// TestWhatIsInTheWayOfALink stays, and the event says what to do.
+func TestWhatIsInTheWayOfALink(t *testing.T) {
+	t.Parallel()
+	dir := volumeDir(t)
+	r := runWith(t, "batch", volumed(dir, false, nil), shell("init", "mkdir $NOMAD_ALLOC_DIR/../main $NOMAD_ALLOC_DIR/../main/data; "+
+		"exit 0", lifecycle("prestart", false)), shell("main", "exit 0", mountedAt("data")))
+	_ = r.end()
+	events := r.runner.Alloc().TaskStates["main"].Events
+	said := ""
+	for _, e := range events {
+		said += e.DisplayMessage + "\n"
+	}
+	if os.Geteuid() == 0 && !strings.Contains(said, "main/data: is in the way of a link; remove it") {
+		t.Errorf("events:\n%s", said)
+	}
+}
+
+// TestAVolumeThatIsClosedToTheUser fails the task, and names the directory; one that the user can only read is an event.
+func TestAVolumeThatIsClosedToTheUser(t *testing.T) {
+	proctest.NeedRoot(t)
+	t.Parallel()
+	for mode, want := range map[os.FileMode]string{
+		0o700: `volume_mount "v": user "nobody" can't use the host volume "data": enter `,
+		0o755: `user "nobody" can only read the host volume "data": write to `,
+	} {
+		dir := volumeDir(t)
+		if err := os.Chmod(dir, mode); err != nil {
+			t.Fatal(err)
+		}
+		r := runWith(t, "batch", func(g *api.TaskGroup, c *interfaces.Config) {
+			c.Dir = filepath.Join(filepath.Dir(dir), "taskapi/allocs/a") // which the user can reach
+			volumed(dir, false, nil)(g, c)
+		}, shell("main", "exit 0", mountedAt("data"), func(t *api.Task) { t.User = "nobody" }))
+		err := r.end()
+		said := ""
+		for _, e := range r.runner.Alloc().TaskStates["main"].Events {
+			said += e.DisplayMessage + "\n"
+		}
+		if !strings.Contains(said, want+dir+": permission denied") || (err != nil) != (mode == 0o700) {
+			t.Errorf("%o: %v, events:\n%s", mode, err, said)
+		}
+	}
+}
+
+// TestOneWriter has the volume until its end, and through a resumption; a reader does not mind.
+func TestOneWriter(t *testing.T) {
+	t.Parallel()
+	dir := volumeDir(t)
+	state := &memory{}
+	writer := configure(t, "service", volumed(dir, false, func(_ *volumes.Volume, r *api.VolumeRequest) {
+		r.AccessMode = volumes.SingleWriter
+	}), shell("main", "exec sleep 1000", mountedAt("data")))
+	writer.State = state
+	first := begin(t, writer)
+	first.untilState("main", "running")
+	other := func(edit func(*volumes.Volume, *api.VolumeRequest)) error {
+		t.Helper()
+		cfg := configure(t, "batch", func(g *api.TaskGroup, c *interfaces.Config) {
+			c.Alloc.ID = "225ef685-6b9e-3eaf-e74b-6b04f094ebca"
+			volumed(dir, false, edit)(g, c)
+		}, shell("main", "exit 0", mountedAt("data")))
+		return begin(t, cfg).end()
+	}
+	refused := func() {
+		t.Helper()
+		if err := other(nil); err == nil || !strings.Contains(err.Error(), `allocation job.g[0], 115ef685-6b9e-3eaf-e74b-6b04f094ebca has the host volume "data" until it ends, and `) {
+			t.Errorf("a second writer: %v", err)
+		}
+	}
+	refused()
+	if err := other(func(_ *volumes.Volume, r *api.VolumeRequest) { r.ReadOnly = true }); err != nil {
+		t.Errorf("a reader: %v", err)
+	}
+	first.runner.Detach()
+	if err := first.end(); !errors.Is(err, interfaces.ErrDetached) {
+		t.Fatal(err)
+	}
+	refused() // the keeper holds the claim
+	writer.Saved = state.saved()
+	next := begin(t, writer)
+	next.untilState("main", "running")
+	refused()
+	if err := next.runner.Stop(t.Context(), interfaces.StopRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := next.end(); err != nil {
+		t.Fatal(err)
+	}
+	if err := other(nil); err != nil {
+		t.Errorf("after the end: %v", err)
+	}
+}
+
+// TestAVolumeThatIsGone at a resumption lets the task run on, and not start again.
+func TestAVolumeThatIsGone(t *testing.T) {
+	t.Parallel()
+	dir := volumeDir(t)
+	state := &memory{}
+	cfg := configure(t, "service", volumed(dir, false, nil), shell("main", "echo up >> data/starts; exec sleep 1000",
+		mountedAt("data")))
+	cfg.State = state
+	first := begin(t, cfg)
+	first.untilState("main", "running")
+	first.runner.Detach()
+	if err := first.end(); !errors.Is(err, interfaces.ErrDetached) {
+		t.Fatal(err)
+	}
+	next := configure(t, "service", volumed(dir, false, func(v *volumes.Volume, _ *api.VolumeRequest) {
+		v.Name = "other"
+	}))
+	cfg.Hooks, cfg.TaskHooks, cfg.Leases, cfg.Saved = next.Hooks, next.TaskHooks, next.Leases, state.saved()
+	r := beginWith(t, allocrunner.WithDrivers(builtin.Drivers), cfg)
+	r.untilState("main", "running")
+	for give := time.Now().Add(deadline); r.runner.RestartTask(t.Context(), "main") != nil && time.Now().Before(give); {
+		time.Sleep(2 * time.Millisecond) // Run may not have been called yet
+	}
+	if err := r.end(); err == nil || !strings.Contains(err.Error(), `the machine has no host volume "data"; it has: other`) {
+		t.Errorf("got %v", err)
+	}
+	if text, _ := os.ReadFile(filepath.Join(dir, "starts")); string(text) != "up\n" {
+		t.Errorf("starts: %q", text)
+	}
+}
