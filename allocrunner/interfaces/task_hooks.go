@@ -93,7 +93,7 @@ type TaskLifecycle interface {
 	// Signal sends a signal, by name, to the task's first process. Errors: ErrUnknownSignal, ErrTaskNotRunning.
 	Signal(ctx context.Context, name string) error
 	// Exec runs a command beside the task's process, as the same user in the same environment, and returns its exit code.
-	// Errors: ErrTaskNotRunning, ErrNotSupported, those of the start.
+	// Errors: ErrTaskNotRunning, ErrStarting, ErrNotSupported, those of the start.
 	Exec(ctx context.Context, command []string) (exitCode int, err error)
 	// Fail kills the task, which has failed then and is not started again. reason is for the event. Fail does not wait.
 	Fail(reason string)

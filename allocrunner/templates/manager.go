@@ -205,6 +205,7 @@ func (m *manager) first(ctx context.Context) error {
 		pending = append(pending, m.dirty()...)
 	}
 	if m.req.Restored && len(written) > 0 {
+		m.noteAttempt() // a task that waits for its hooks can't be restarted, and runs no script
 		if err := m.act(ctx, written); err != nil {
 			return err
 		}

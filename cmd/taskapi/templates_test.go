@@ -101,6 +101,80 @@ func TestTemplatesOutliveTheirAgent(t *testing.T) {
 	_ = third.Wait()
 }
 
+// TestTemplatesSurviveKills kills taskapi, its keeper, and both, under a task with a template of each change_mode. A
+// change that comes meanwhile, and one that comes afterwards, is rendered, and the change mode happens once.
+func TestTemplatesSurviveKills(t *testing.T) {
+	t.Parallel()
+	for mode, acted := range map[string]string{"signal": "hup", "restart": "up", "script": "script"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			dir := shortDir(t)
+			job := strings.Replace(templatesJob, `change_mode   = "signal"
+        change_signal = "SIGHUP"`, `change_mode   = "`+mode+`"
+        change_signal = "SIGHUP"
+        change_script {
+          command = "/bin/sh"
+          args    = ["-c", "echo script $(cat local/colour) $LEVEL >> local/said"]
+        }`, 1)
+			job = strings.Replace(job, `task "main" {`, `restart {
+      attempts = 10
+      delay    = "0s"
+    }
+    task "main" {`, 1)
+			file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), job)
+			put := func(colour string) {
+				t.Helper()
+				p := startCommand(t, mustSelf(t), "var", "put", "-data-dir", dir, "-force", "nomad/jobs/templates",
+					"colour="+colour)
+				if err := p.Wait(); err != nil {
+					t.Fatalf("%v:\n%s", err, p.out)
+				}
+			}
+			var want string
+			wants := func(p taskapiProcess, line string) {
+				t.Helper()
+				want += line + " MAIN\n"
+				var got string
+				until(t, p, line, func() bool {
+					text, _ := os.ReadFile(filepath.Join(datadir.Dir(dir).Alloc(testAllocID), "main", "local", "said"))
+					got = string(text)
+					return len(got) >= len(want)
+				})
+				if got != want {
+					t.Fatalf("it said %q, want %q", got, want)
+				}
+			}
+			put("one")
+			p := startProcess(t, dir, file)
+			wants(p, "up one")
+			put("two")
+			wants(p, acted+" two")
+
+			kill(t, p)
+			put("three")
+			p = startProcess(t, dir, file)
+			wants(p, acted+" three")
+			put("four")
+			wants(p, acted+" four")
+
+			killKeeper(t, dir) // and with it the task, which its restart policy starts again
+			wants(p, "up four")
+			put("five")
+			wants(p, acted+" five")
+
+			kill(t, p)
+			killKeeper(t, dir)
+			put("six")
+			p = startProcess(t, dir, file)
+			wants(p, "up six")
+			put("seven")
+			wants(p, acted+" seven")
+			must(t, p.Process.Signal(os.Interrupt))
+			_ = p.Wait()
+		})
+	}
+}
+
 // TestTemplatesReadWhatTheirTaskMay: as over the API, the policy decides.
 func TestTemplatesReadWhatTheirTaskMay(t *testing.T) {
 	t.Parallel()

@@ -207,8 +207,12 @@ func (r *Runner) Fail(reason string) {
 // maxExecOutput bounds the output of a command, in bytes, which is not returned.
 const maxExecOutput = 4 << 10
 
-// Exec runs a command beside the task's process, with the arguments of its start.
+// Exec runs a command beside the task's process, with the arguments of its start. Errors: interfaces.ErrTaskNotRunning,
+// interfaces.ErrStarting, interfaces.ErrNotSupported, those of the start.
 func (r *Runner) Exec(ctx context.Context, command []string) (exitCode int, err error) {
+	if err := r.AwaitRejoined(ctx); err != nil {
+		return -1, err
+	}
 	req, given, ok := r.Launched()
 	run := r.Latest()
 	if !ok || run == nil || !r.Running() {
