@@ -171,6 +171,8 @@ var allowedImports = map[string][]string{
 		"allocrunner/internal/allocdir",
 		"allocrunner/internal/allocfs",
 	},
+	"allocrunner/vault": {"allocrunner/interfaces", "allocrunner/internal/allocfs",
+		"allocrunner/templates/render"}, // the queries of templates
 	"auth":           {"auth/limitset", "identity", "ratelimit"},
 	"auth/limitset":  {"ratelimit"},
 	"auth/badtokens": {"auth", "identity"},
@@ -323,6 +325,7 @@ var allowedImports = map[string][]string{
 		"allocrunner/artifacts",
 		"allocrunner/consul",
 		"allocrunner/volumes",
+		"allocrunner/vault",
 		"auth",
 		"auth/limitset",
 		"cmd/taskapi/internal/agent",
@@ -492,6 +495,7 @@ var allowedImports = map[string][]string{
 		"allocrunner/taskenv", // Nomad's version
 		"allocrunner/templates",
 		"allocrunner/templates/render", // the queries of templates
+		"allocrunner/vault",
 		"allocrunner/updates",
 		"allocrunner/volumes",
 		"auth",

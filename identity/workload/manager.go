@@ -169,6 +169,13 @@ func (m *Manager) claims(task string, role identity.Role, wi *api.WorkloadIdenti
 	}
 }
 
+// Issue issues a token of an identity of a task, which nobody renews: for a login of the task's elsewhere.
+func (m *Manager) Issue(task string, wi *api.WorkloadIdentity) (string, error) {
+	now := m.config.Now()
+	token, _, err := m.sign(m.claims(task, identity.RoleTask, wi, now), now)
+	return token, err
+}
+
 // sign issues a token.
 func (m *Manager) sign(claims identity.Claims, now time.Time) (string, *metadata, error) {
 	token, err := m.config.Keyring.Sign(claims)

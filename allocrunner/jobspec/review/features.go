@@ -30,7 +30,7 @@ var jobRows = []row[api.Job]{
 	{"stop", Refused, "the job says that it is stopped", func(j *api.Job) bool { return ptr.Deref(j.Stop) }},
 	{"payload", Refused, "nothing here hands a dispatch payload to a task",
 		func(j *api.Job) bool { return len(j.Payload) > 0 }},
-	{"vault_namespace", Refused, noVaultWords,
+	{"vault_namespace", Refused, "use the setting vault.namespace, or the namespace of a task's vault block",
 		func(j *api.Job) bool { return ptr.Deref(j.VaultNamespace) != "" }},
 	{"ui", Note, "there is no web UI to show the description and the links", nil},
 }
@@ -73,9 +73,22 @@ var taskRows = []row[api.Task]{
 }
 
 // noVaultRows are about tasks where no Vault is configured.
-var noVaultRows = []row[api.Task]{{"vault", Refused, noVaultWords + "; leave the block out", nil}}
+var noVaultRows = []row[api.Task]{{"vault", Refused, noVaultWords + ", or leave the block out", nil}}
 
-const noVaultWords = "there is no Vault here"
+const noVaultWords = "no Vault is configured: give its address with the setting vault.address"
+
+var vaultRows = []row[api.Vault]{
+	{"vault policies", Warning, "the role of Vault says which policies a token has", nil},
+}
+
+var vaultLimits = []limit[api.Vault]{
+	{"vault cluster", `it must be "default", or left out: there is one Vault`, nil,
+		func(v *api.Vault) bool { return isDefault(v.Cluster) }},
+	among[api.Vault]("vault change_mode", "", "noop", "signal", "restart"),
+	{"vault change_signal", `it must be set with change_mode "signal"`, nil,
+		func(v *api.Vault) bool { return ptr.Deref(v.ChangeMode) != "signal" || ptr.Deref(v.ChangeSignal) != "" }},
+	signalName[api.Vault]("vault change_signal"),
+}
 
 var resourceRows = []row[api.Resources]{
 	{"resources memory_max", Refused, "one below memory bounds nothing: give more than memory",

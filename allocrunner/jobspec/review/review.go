@@ -296,7 +296,12 @@ func (r *reviewer) task(t *api.Task) {
 	}
 	apply(r, taskRows, t)
 	apply(r, pick(r, consulTaskRows), t)
-	apply(r, noVaultRows, t)
+	if slices.Contains(r.host.Programs, render.Vault) && t.Vault != nil {
+		apply(r, vaultRows, t.Vault)
+		restrict(r, vaultLimits, t.Vault)
+	} else {
+		apply(r, noVaultRows, t)
+	}
 	restrict(r, taskLimits, t)
 	if t.Resources != nil {
 		apply(r, resourceRows, t.Resources)

@@ -12,6 +12,7 @@ import (
 	"taskapi/allocrunner/drivers/builtin"
 	"taskapi/allocrunner/jobspec"
 	"taskapi/allocrunner/jobspec/review"
+	"taskapi/allocrunner/templates/render"
 )
 
 // host has no agent of Consul.
@@ -478,6 +479,35 @@ func TestReviewOfEverything(t *testing.T) {
 			if !slices.Contains(got, want) {
 				t.Errorf("%q is missing in:\n%s", want, strings.Join(got, "\n"))
 			}
+		}
+	}
+}
+
+// TestVault: where a Vault is configured, a task may have a token, and templates of such a task read secrets.
+func TestVault(t *testing.T) {
+	read := "template {\ndestination = \"local/x\"\ndata = \"{{ secret \\\"a\\\" }}\"\n}\n"
+	here := host
+	here.Programs = []render.Program{render.Vault}
+	for name, tc := range map[string]struct {
+		lines string
+		want  []string
+	}{
+		"a token":        {"vault {}\n" + read, nil},
+		"all":            {"vault {\nrole = \"r\"\nenv = false\ndisable_file = true\nallow_token_expiration = true\n}", nil},
+		"no block":       {read, refusedTemplate("data")},
+		"policies":       {"vault {\npolicies = [\"p\"]\n}", []string{`warning group "g" > task "t": ` + "vault policies"}},
+		"cluster":        {"vault {\ncluster = \"c\"\n}", []string{`refused group "g" > task "t": ` + "vault cluster"}},
+		"change_mode":    {"vault {\nchange_mode = \"x\"\n}", []string{`refused group "g" > task "t": ` + "vault change_mode"}},
+		"change_signal":  {"vault {\nchange_signal = \"x\"\n}", []string{`refused group "g" > task "t": ` + "vault change_signal"}},
+		"no Consul here": {"vault {}\n" + strings.ReplaceAll(read, "secret", "key"), refusedTemplate("data")},
+	} {
+		job, err := parse(t, task(tc.lines))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, findings, err := review.Group(job, "", here)
+		if got := lines(findings); err != nil || !slices.Equal(got, tc.want) {
+			t.Errorf("%s: %q, %v, want %q", name, got, err, tc.want)
 		}
 	}
 }

@@ -109,6 +109,8 @@ var otherRows = []Row{
 	{"artifact", "options", Honoured, "archive, checksum and filename; ref, depth and sshkey for git; rev for hg"},
 	{"artifact", "headers", Honoured, "for http and https"},
 	{"artifact", "chown", Honoured, "what is fetched belongs to the task's user in any case"},
+	{"task", "vault", Honoured, "with the setting vault.address: see Templates; a token has the policies of its role of " +
+		"Vault, and not those of policies"},
 	{"template", "data", Honoured, "it calls no function that is not here: see Templates"},
 	{"update", "max_parallel", Honoured, "how many allocations update --all replaces at a time"},
 	{"update", "stagger", Note, noMeaningHere},

@@ -22,12 +22,12 @@ import (
 	"taskapi/allocrunner/volumes"
 )
 
-// checkServices refuses settings of services that can't be meant.
+// checkServices refuses settings of Consul and Vault that can't be meant.
 func (s Settings) checkServices() error {
 	if s.Consul != (consul.Settings{}) && !s.ConsulAgent().Configured() { // ConsulEnv may be for other programs
 		return errors.New("there is no address of Consul's agent: set consul.address to HOST:PORT, or CONSUL_HTTP_ADDR")
 	}
-	return s.ConsulAgent().Check()
+	return errors.Join(s.ConsulAgent().Check(), s.Vault.Check())
 }
 
 // ConsulAgent returns how to reach Consul's agent: by the settings, and where they are empty, by the environment.
@@ -45,6 +45,9 @@ func (s Settings) host() review.Host {
 	}
 	if s.ConsulAgent().Configured() {
 		host.Programs = append(host.Programs, render.Consul)
+	}
+	if s.Vault.Configured() {
+		host.Programs = append(host.Programs, render.Vault)
 	}
 	switch {
 	case s.ConsulHere:

@@ -13,6 +13,7 @@ import (
 	"taskapi/allocrunner/consul"
 	"taskapi/allocrunner/devices"
 	"taskapi/allocrunner/drivers"
+	"taskapi/allocrunner/vault"
 	"taskapi/allocrunner/volumes"
 	"taskapi/identity"
 )
@@ -46,6 +47,7 @@ type Settings struct {
 	ConsulHere bool // services with the provider "consul" are registered here
 	Consul     consul.Settings
 	ConsulEnv  consul.Settings // the environment's, where Consul is empty
+	Vault      vault.Settings
 }
 
 // longestTTL returns how long a token may live.
@@ -104,6 +106,9 @@ func (s Settings) TryReading() error {
 		return err
 	}
 	if err := s.ConsulAgent().TryFiles(); err != nil {
+		return invalid(err)
+	}
+	if err := s.Vault.TryFiles(); err != nil {
 		return invalid(err)
 	}
 	if _, err := os.Stat(filepath.Dir(s.AuditLog)); err != nil {

@@ -11,38 +11,52 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/templates"
 	"taskapi/allocrunner/templates/render"
+	"taskapi/allocrunner/vault"
 	"taskapi/auth"
 )
 
 // fileHooks returns the hooks that make a task's files: its artifacts, and its templates.
 func (s *wiring) fileHooks(alloc *api.Allocation, task *api.Task) []interfaces.TaskHook {
-	hooks := s.templateHooks(alloc, task)
+	hooks := s.secretHooks(alloc, task)
 	if len(task.Artifacts) > 0 {
 		hooks = append([]interfaces.TaskHook{artifacts.New(s.cfg.Settings.Artifacts, s.logger, task.Name)}, hooks...)
 	}
 	return hooks
 }
 
-// templateHooks returns the hook of a task's templates; none without templates.
-func (s *wiring) templateHooks(alloc *api.Allocation, task *api.Task) []interfaces.TaskHook {
-	if len(task.Templates) == 0 {
-		return nil
-	}
-	if s.templates == nil {
-		s.templates = templates.NewWatch(s.cfg.Cluster, s.logger)
-	}
+// secretHooks returns the hooks of a task's token of Vault and of its templates; none for a task without.
+func (s *wiring) secretHooks(alloc *api.Allocation, task *api.Task) (hooks []interfaces.TaskHook) {
 	sources := map[render.Program]templates.Source{}
 	if s.reader != nil {
 		sources[render.Consul] = s.reader
 	}
+	if s.cfg.Settings.Vault.Configured() && task.Vault != nil {
+		token := s.vaultHook(task)
+		sources[render.Vault] = token
+		hooks = append(hooks, token)
+	}
+	if len(task.Templates) == 0 {
+		return hooks
+	}
+	if s.templates == nil {
+		s.templates = templates.NewWatch(s.cfg.Cluster, s.logger)
+	}
 	namespace, job, group := alloc.Namespace, alloc.JobID, alloc.TaskGroup
-	return []interfaces.TaskHook{templates.New(templates.Config{
+	return append(hooks, templates.New(templates.Config{
 		Watch: s.templates,
 		Values: func(task string) templates.Values {
 			return taskValues{s.policy.Principal(namespace, job, group, task), s.variables, s.registry, sources}
 		},
 		Logger: s.logger,
-	}, task.Name)}
+	}, task.Name))
+}
+
+func (s *wiring) vaultHook(task *api.Task) *vault.Hook {
+	cfg := vault.Config{Settings: s.cfg.Settings.Vault, Logger: s.logger}
+	if s.tokens != nil {
+		cfg.Sign = func(wi *api.WorkloadIdentity) (string, error) { return s.tokens.Issue(task.Name, wi) }
+	}
+	return vault.New(cfg, task.Name, task.Vault)
 }
 
 // taskValues are the variables and services that a task may read, as it could over the API.

@@ -20,6 +20,7 @@ import (
 	"taskapi/allocrunner/artifacts"
 	"taskapi/allocrunner/consul"
 	"taskapi/allocrunner/devices"
+	"taskapi/allocrunner/vault"
 	"taskapi/allocrunner/volumes"
 	"taskapi/auth"
 	"taskapi/auth/limitset"
@@ -112,6 +113,22 @@ var Keys = sync.OnceValue(func() []Key {
 			put: list(func(s *agent.Settings) *[]string { return &s.Artifacts.FileDirs }), absolute: absolutePath},
 		{Name: "host_volume", List: true, block: &volumeBlock, Doc: "directories of this machine that jobs may use " +
 			"as volumes, " + volumes.Form + "; in a file, blocks host_volume \"NAME\" with path and read_only", put: putVolumes},
+		{Name: "vault.address", Doc: "URL of Vault or OpenBao, for tasks with a vault block",
+			put: text(func(s *agent.Settings) *string { return &s.Vault.Address })},
+		{Name: "vault.token_file", Doc: "file with a token of Vault for all of these tasks, read again as it changes; " +
+			"without it each task logs in with its own identity",
+			put: text(func(s *agent.Settings) *string { return &s.Vault.TokenFile }), absolute: absolutePath},
+		{Name: "vault.role", Doc: "role of a login whose vault block names none, if the auth method has no default",
+			put: text(func(s *agent.Settings) *string { return &s.Vault.Role })},
+		{Name: "vault.auth_path", Doc: "path of Vault's auth method for JWTs", Default: vault.DefaultAuthPath,
+			put: text(func(s *agent.Settings) *string { return &s.Vault.AuthPath })},
+		{Name: "vault.audience", Doc: "audience (aud) of the identities that log in, unless the job file has an identity " +
+			vault.IdentityName, Default: vault.DefaultAudience,
+			put: text(func(s *agent.Settings) *string { return &s.Vault.Audience })},
+		{Name: "vault.namespace", Doc: "namespace of Vault for a vault block that names none",
+			put: text(func(s *agent.Settings) *string { return &s.Vault.Namespace })},
+		{Name: "vault.ca_file", Doc: "certificates of the authorities that verify Vault",
+			put: text(func(s *agent.Settings) *string { return &s.Vault.CAFile }), absolute: absolutePath},
 		{Name: "limits.off", Doc: "true switches all rates off that are not set, for tests of bad tokens", put: putLimitsOff},
 	}
 	for i, k := range all {

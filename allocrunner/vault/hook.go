@@ -1,0 +1,538 @@
+package vault
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/allocfs"
+	"taskapi/internal/ptr"
+	"taskapi/internal/wake"
+)
+
+// The names of the token's files are Nomad's. The private one is taskapi's, which finds the token there again.
+const (
+	secretsPath = "secrets/vault_token"
+	privatePath = "private/vault_token"
+)
+
+// IdentityName is the name of the identity with which a task logs in.
+const IdentityName = "vault_default"
+
+// identityTTL is the life of such an identity's token that the job file does not describe. It is used at once.
+const identityTTL = time.Hour
+
+// Config configures a Hook.
+type Config struct {
+	Settings Settings
+	// Sign issues a token of an identity of the task; nil where no key ring is.
+	Sign   func(*api.WorkloadIdentity) (string, error)
+	Logger *slog.Logger
+}
+
+// Hook gives one task a token of Vault, before its templates are rendered, and replaces it in time.
+type Hook struct {
+	cfg    Config
+	logger *slog.Logger
+	client client
+	begun  wake.Signal // a process has started
+	doubt  wake.Signal // a request was denied, perhaps since the token is no longer good
+	// unsettled says that Keep has pending. The goroutine alone uses it.
+	unsettled bool
+
+	mu      sync.Mutex // guards the fields below
+	block   *api.Vault
+	req     *interfaces.TaskPrestartRequest // without its Alloc
+	token   string
+	handed  string        // the token that the process knows
+	changed chan struct{} // closed when there is another token, and replaced then
+	ending  bool          // the task's process is being stopped
+	cancel  context.CancelFunc
+	tried   chan struct{} // closed after the first attempt to get a token
+	done    chan struct{} // closed when the goroutine has ended; nil before a first start
+}
+
+var (
+	_ interfaces.TaskPrestartHook  = (*Hook)(nil)
+	_ interfaces.TaskPoststartHook = (*Hook)(nil)
+	_ interfaces.TaskPreKillHook   = (*Hook)(nil)
+	_ interfaces.TaskStopHook      = (*Hook)(nil)
+	_ interfaces.ShutdownHook      = (*Hook)(nil)
+)
+
+// New returns the hook of a task with a vault block.
+func New(cfg Config, task string, block *api.Vault) *Hook {
+	namespace := cmp.Or(ptr.Deref(block.Namespace), cfg.Settings.Namespace)
+	return &Hook{cfg: cfg, logger: cfg.Logger.With("task", task), block: block, begun: wake.New(), doubt: wake.New(),
+		changed: make(chan struct{}), client: client{settings: cfg.Settings, namespace: namespace}}
+}
+
+// Name returns the name of the hook.
+func (h *Hook) Name() string { return "vault" }
+
+// Prestart waits until there is a token. A process that runs already goes on without.
+func (h *Hook) Prestart(
+	ctx context.Context, req *interfaces.TaskPrestartRequest,
+) (*interfaces.TaskPrestartResponse, error) {
+	h.mu.Lock()
+	if h.done == nil {
+		kept := *req
+		kept.Alloc = nil // it would keep a version of the allocation alive
+		h.req, h.ending = &kept, false
+		h.tried, h.done = make(chan struct{}), make(chan struct{})
+		running, cancel := context.WithCancel(context.Background())
+		h.cancel = cancel
+		go h.run(running, h.tried, h.done)
+	}
+	tried := h.tried
+	h.mu.Unlock()
+	for {
+		h.mu.Lock()
+		token, changed, done := h.token, h.changed, h.done
+		if token != "" && !req.Restored {
+			h.handed = token
+		}
+		h.mu.Unlock()
+		if token != "" {
+			return &interfaces.TaskPrestartResponse{Env: h.env(token)}, nil
+		}
+		if !req.Restored {
+			tried = nil
+		}
+		select {
+		case <-changed:
+		case <-tried:
+			return nil, nil
+		case <-done: // it has failed the task, which is about to be killed
+			<-ctx.Done()
+			return nil, ctx.Err()
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// env returns Nomad's variables of a token.
+func (h *Hook) env(token string) map[string]string {
+	if h.block.Env != nil && !*h.block.Env {
+		return nil
+	}
+	env := map[string]string{"VAULT_TOKEN": token}
+	if h.client.namespace != "" {
+		env["VAULT_NAMESPACE"] = h.client.namespace
+	}
+	return env
+}
+
+// Poststart tells a process that has started with an earlier token.
+func (h *Hook) Poststart(context.Context, *interfaces.TaskPoststartRequest) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.ending = false
+	h.begun.Send()
+	return nil
+}
+
+// PreKilling lets a new token no longer act on a process that is ending.
+func (h *Hook) PreKilling(context.Context) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.ending = true
+	return nil
+}
+
+// revokeTimeout bounds how long the end of a task waits for Vault.
+const revokeTimeout = 2 * time.Second
+
+// Stop revokes a token of a login: the task needs it no more, nor the secrets that were leased with it.
+func (h *Hook) Stop(ctx context.Context) error {
+	token := h.end(ctx)
+	if token != "" && h.cfg.Settings.TokenFile == "" {
+		limited, cancel := context.WithTimeout(ctx, revokeTimeout)
+		defer cancel()
+		if _, err := h.client.do(limited, token, http.MethodPut, "auth/token/revoke-self", struct{}{}); err != nil {
+			h.logger.Warn("the token of Vault was not revoked; it is good until it expires", "error", err)
+		}
+	}
+	h.client.close()
+	return nil
+}
+
+// Shutdown ends the renewal for a task that runs on.
+func (h *Hook) Shutdown() {
+	h.end(context.Background())
+	h.client.close()
+}
+
+// end ends the goroutine, and returns the token.
+func (h *Hook) end(ctx context.Context) string {
+	h.mu.Lock()
+	cancel, done := h.cancel, h.done
+	h.mu.Unlock()
+	if done == nil {
+		return ""
+	}
+	cancel()
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	token := h.token
+	h.token, h.handed, h.done = "", "", nil
+	return token
+}
+
+// current returns the token, empty while there is none, and a channel that is closed when there is another.
+func (h *Hook) current() (token string, changed <-chan struct{}) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.token, h.changed
+}
+
+// grant is a token with the time for which it is good; zero for ever.
+type grant struct {
+	token     string
+	lease     time.Duration
+	whole     time.Duration // the lease that it had at first
+	renewable bool
+}
+
+// pending is what Keep has while a change of the token may not have reached the task.
+var pending = map[string]string{"change": "pending"}
+
+// run gets a token, keeps it good, and replaces it.
+func (h *Hook) run(ctx context.Context, tried, done chan struct{}) {
+	defer close(done)
+	attempted := sync.OnceFunc(func() { close(tried) })
+	defer attempted()
+	g, found := h.recover(ctx, attempted)
+	for fresh := !h.req.Restored; ctx.Err() == nil; fresh = false {
+		if !found {
+			var err error
+			if g, err = h.obtain(ctx, fresh, attempted); err != nil {
+				if ctx.Err() == nil {
+					h.req.Lifecycle.Fail("Vault: failed to derive vault token: " + err.Error())
+				}
+				return
+			}
+		}
+		found = false
+		h.replace(ctx, g.token, fresh)
+		h.keepGood(ctx, g)
+	}
+}
+
+// recover returns the token that an earlier process has got for a task that runs, as soon as Vault says that it is
+// good; false if it is not.
+func (h *Hook) recover(ctx context.Context, attempted func()) (grant, bool) {
+	if !h.req.Restored {
+		return grant{}, false
+	}
+	text, err := allocfs.ReadFile(h.req.Dir.Dir, privatePath, maxToken, interfaces.Reader{
+		UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}) //nolint:gosec // a user's number
+	token := string(text)
+	h.unsettled = maps.Equal(h.req.Kept, pending)
+	if err != nil || !isToken(token) {
+		return grant{}, false
+	}
+	handed := token
+	if h.unsettled {
+		handed = ""
+	}
+	h.publish(token, handed) // templates may use it meanwhile
+	attempted()
+	if h.cfg.Settings.TokenFile != "" {
+		return grant{}, false
+	}
+	for failures := 1; ctx.Err() == nil; failures++ {
+		a, err := h.client.do(ctx, token, http.MethodGet, "auth/token/lookup-self", nil)
+		if err == nil && a != nil {
+			renewable, _ := a.Data["renewable"].(bool)
+			return grant{token, seconds(a.Data["ttl"]), seconds(a.Data["creation_ttl"]), renewable}, true
+		}
+		if isRefusal(err) {
+			break
+		}
+		h.wait(ctx, backoff(failures))
+	}
+	return grant{}, false
+}
+
+// obtain returns a new token. It tries again until it has one, unless final is true and Vault refuses. Errors: that,
+// ctx's.
+func (h *Hook) obtain(ctx context.Context, final bool, attempted func()) (grant, error) {
+	for failures := 1; ; failures++ {
+		g, err := h.login(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return g, ctx.Err()
+		case err == nil:
+			return g, nil
+		case final && isRefusal(err):
+			return g, err
+		}
+		if failures == 1 {
+			h.logger.Warn("the task gets no token of Vault; taskapi tries again until it does", "error", err)
+			h.req.Lifecycle.Event("Vault", "Waiting for a token of Vault: "+err.Error())
+		}
+		attempted()
+		h.wait(ctx, backoff(failures))
+	}
+}
+
+// login gets a token: that of the file, or one for the task's identity.
+func (h *Hook) login(ctx context.Context) (grant, error) {
+	s := h.cfg.Settings
+	if s.TokenFile != "" {
+		token, err := readToken(s.TokenFile)
+		return grant{token: token}, err
+	}
+	if h.cfg.Sign == nil {
+		return grant{}, errors.New("there is no key ring to sign the task's identity with; give vault.token_file")
+	}
+	wi := &api.WorkloadIdentity{Name: IdentityName}
+	for _, own := range h.req.Task.Identities {
+		if own != nil && own.Name == IdentityName {
+			copied := *own
+			wi = &copied
+		}
+	}
+	if len(wi.Audience) == 0 {
+		wi.Audience = []string{cmp.Or(s.Audience, DefaultAudience)}
+	}
+	wi.TTL = cmp.Or(wi.TTL, identityTTL)
+	jwt, err := h.cfg.Sign(wi)
+	if err != nil {
+		return grant{}, err
+	}
+	body := map[string]string{"jwt": jwt}
+	if role := cmp.Or(h.block.Role, s.Role); role != "" {
+		body["role"] = role
+	}
+	a, err := h.client.do(ctx, "", http.MethodPut, "auth/"+s.authPath()+"/login", body)
+	if err != nil {
+		return grant{}, fmt.Errorf("login at auth/%s: %w", s.authPath(), err)
+	}
+	if a == nil || a.Auth == nil || !isToken(a.Auth.ClientToken) {
+		return grant{}, fmt.Errorf("login at auth/%s: it gives no token", s.authPath())
+	}
+	lease := time.Duration(a.Auth.LeaseDuration) * time.Second
+	return grant{a.Auth.ClientToken, lease, lease, a.Auth.Renewable}, nil
+}
+
+// replace writes a token into the task's files, and tells the task unless it is fresh, that is waits for its first
+// token.
+func (h *Hook) replace(ctx context.Context, token string, fresh bool) {
+	if old, _ := h.current(); old != token {
+		if !fresh {
+			h.unsettled = true
+			h.req.Keep(maps.Clone(pending)) // this process may be killed before the task is told
+		}
+		for failures := 1; ; failures++ {
+			err := h.write(token)
+			if err == nil {
+				break
+			}
+			if ctx.Err() != nil {
+				return
+			}
+			h.logger.Warn("the token of Vault was not written; taskapi tries again until it is", "error", err)
+			h.wait(ctx, backoff(failures))
+		}
+		h.publish(token, "")
+	}
+	if fresh {
+		return
+	}
+	h.act(ctx)
+	if h.unsettled && ctx.Err() == nil {
+		h.unsettled = false
+		h.req.Keep(nil)
+	}
+}
+
+func (h *Hook) write(token string) error {
+	own := &interfaces.Owner{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())} //nolint:gosec // a user's number
+	err := h.req.WriteFile(interfaces.File{Path: privatePath, Data: []byte(token), Owner: own})
+	if err != nil || ptr.Deref(h.block.DisableFile) {
+		return err
+	}
+	return h.req.WriteFile(interfaces.File{Path: secretsPath, Data: []byte(token)})
+}
+
+// publish sets the token, and the one that the process knows unless it is empty.
+func (h *Hook) publish(token, handed string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.token != token {
+		h.token = token
+		close(h.changed)
+		h.changed = make(chan struct{})
+	}
+	h.handed = cmp.Or(handed, h.handed)
+}
+
+// act does what change_mode says, unless the task has been told.
+func (h *Hook) act(ctx context.Context) {
+	h.mu.Lock()
+	known, ending := h.handed == h.token, h.ending
+	h.mu.Unlock()
+	if known || ending {
+		return
+	}
+	var err error
+	switch cmp.Or(ptr.Deref(h.block.ChangeMode), "restart") {
+	case "restart":
+		err = h.req.Lifecycle.Restart(ctx, "Vault: new Vault token acquired")
+	case "signal":
+		if err = h.req.Lifecycle.Signal(ctx, cmp.Or(ptr.Deref(h.block.ChangeSignal), "SIGHUP")); err == nil {
+			h.told()
+		}
+	default:
+		h.told()
+	}
+	// A task without a process gets the token at its start, or is told after that: see Poststart.
+	if err != nil && ctx.Err() == nil && !errors.Is(err, interfaces.ErrTaskNotRunning) &&
+		!errors.Is(err, interfaces.ErrTerminal) {
+		h.logger.Warn("the task does not know of its new token of Vault", "error", err)
+	}
+}
+
+func (h *Hook) told() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.handed = h.token
+}
+
+// wait waits for a time, or until the token is in doubt, and reports whether it is. Meanwhile it tells a process that
+// has started with an earlier token.
+func (h *Hook) wait(ctx context.Context, d time.Duration) (doubted bool) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	for {
+		select {
+		case <-h.begun:
+			h.act(ctx)
+			continue
+		case <-h.doubt:
+			return true
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+		return false
+	}
+}
+
+const (
+	forever = 100 * 365 * 24 * time.Hour
+	// leastPart of its first lease is what a token that is renewed must have: its greatest life is near otherwise.
+	leastPart = 3
+)
+
+// keepGood renews a token, and returns when another is needed.
+func (h *Hook) keepGood(ctx context.Context, g grant) {
+	if h.cfg.Settings.TokenFile != "" {
+		h.watchFile(ctx, g.token)
+		return
+	}
+	for ptr.Deref(h.block.AllowTokenExpiration) && ctx.Err() == nil {
+		h.wait(ctx, forever)
+	}
+	expires := time.Now().Add(g.lease)
+	for failures := 0; ctx.Err() == nil; {
+		pause := jitter(g.lease / 2)
+		switch {
+		case failures > 0:
+			pause = backoff(failures)
+		case g.lease == 0:
+			pause = forever
+		}
+		doubted := h.wait(ctx, pause)
+		if ctx.Err() != nil || !doubted && !g.renewable && failures == 0 {
+			return
+		}
+		var a *answer
+		var err error
+		if !g.renewable {
+			a, err = h.client.do(ctx, g.token, http.MethodGet, "auth/token/lookup-self", nil)
+		} else {
+			a, err = h.client.do(ctx, g.token, http.MethodPut, "auth/token/renew-self", struct{}{})
+		}
+		switch {
+		case isRefusal(err):
+			h.logger.Info("the token of Vault is no longer good; the task gets another", "error", err)
+			return
+		case err != nil:
+			if failures++; failures == 1 {
+				h.logger.Warn("the token of Vault is not renewed; taskapi tries again until it is", "error", err)
+			}
+			if g.lease > 0 && time.Now().After(expires) {
+				return
+			}
+		case a != nil && a.Auth != nil:
+			failures, g.lease, g.renewable = 0, time.Duration(a.Auth.LeaseDuration)*time.Second, a.Auth.Renewable
+			expires = time.Now().Add(g.lease)
+			if g.lease < g.whole/leastPart {
+				return
+			}
+		default: // it was looked up
+			failures = 0
+		}
+	}
+}
+
+// lookPause bounds how late a new token is found in a file that can't be watched.
+const lookPause = 30 * time.Second
+
+// watchFile waits until the file has another token.
+func (h *Hook) watchFile(ctx context.Context, token string) {
+	watch := watchDir(filepath.Dir(h.cfg.Settings.TokenFile))
+	defer watch.close()
+	for ctx.Err() == nil {
+		if now, err := readToken(h.cfg.Settings.TokenFile); err == nil && now != token {
+			return
+		}
+		timer := time.NewTimer(lookPause)
+		select {
+		case <-watch.changed():
+		case <-timer.C:
+		case <-h.begun:
+			h.act(ctx)
+		case <-h.doubt:
+		case <-ctx.Done():
+		}
+		timer.Stop()
+	}
+}
+
+const (
+	firstRetry  = time.Second
+	longestWait = 30 * time.Second
+)
+
+// backoff returns the pause after failures in a row.
+func backoff(failures int) time.Duration {
+	return jitter(min(firstRetry<<min(max(failures-1, 0), 10), longestWait))
+}
+
+// jitter shortens a time at random, so that many clients wait differently.
+func jitter(d time.Duration) time.Duration {
+	if d < 8 {
+		return d
+	}
+	return d - rand.N(d/8) //nolint:gosec // no secret depends on it
+}

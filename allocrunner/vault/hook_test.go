@@ -1,0 +1,488 @@
+package vault_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"go.uber.org/goleak"
+
+	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/templates/render"
+	"taskapi/allocrunner/vault"
+	"taskapi/allocrunner/vault/vaulttest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// fixture is a task with a vault block.
+type fixture struct {
+	*testing.T
+	vault    *vaulttest.Server
+	settings vault.Settings
+	block    *api.Vault
+	task     *api.Task
+	dir      string
+	log      bytes.Buffer
+	hook     *vault.Hook
+
+	mu   sync.Mutex // guards the fields below
+	did  []string   // what the hook did to the task
+	kept map[string]string
+}
+
+func newFixture(t *testing.T, server *vaulttest.Server) *fixture {
+	f := &fixture{T: t, vault: server, settings: vault.Settings{Address: server.URL}, dir: t.TempDir(),
+		block: &api.Vault{ChangeMode: new("signal"), ChangeSignal: new("SIGHUP")}, task: &api.Task{Name: "main"}}
+	for _, name := range []string{"secrets", "private"} {
+		if err := os.Mkdir(filepath.Join(f.dir, name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.make()
+	return f
+}
+
+// make makes another hook, as another process does.
+func (f *fixture) make() {
+	f.hook = vault.New(vault.Config{
+		Settings: f.settings, Logger: slog.New(slog.NewTextHandler(&f.log, nil)),
+		Sign: func(wi *api.WorkloadIdentity) (string, error) {
+			claims, err := json.Marshal(map[string]any{"aud": wi.Audience[0], "nomad_task": "main", "ttl": wi.TTL.String()})
+			return "h." + base64.RawURLEncoding.EncodeToString(claims) + ".s", err
+		},
+	}, "main", f.block)
+	if f.vault.URL == vaulttest.Unserved().URL {
+		f.hook.Use(f.vault)
+	}
+}
+
+func (f *fixture) add(what string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.did = append(f.did, what)
+}
+
+func (f *fixture) done() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.did)
+}
+
+func (f *fixture) Restart(_ context.Context, reason string) error {
+	f.add("restart " + reason)
+	return nil
+}
+func (f *fixture) Signal(_ context.Context, name string) error { f.add("signal " + name); return nil }
+func (f *fixture) Exec(context.Context, []string) (int, error) { return 0, interfaces.ErrNotSupported }
+func (f *fixture) Fail(reason string)                          { f.add("fail " + reason) }
+func (f *fixture) Event(kind, message string)                  { f.add(kind + ": " + message) }
+
+// start calls Prestart, and returns the environment.
+func (f *fixture) start(ctx context.Context, restored bool) map[string]string {
+	f.Helper()
+	f.mu.Lock()
+	kept := maps.Clone(f.kept)
+	f.mu.Unlock()
+	resp, err := f.hook.Prestart(ctx, &interfaces.TaskPrestartRequest{
+		Task: f.task, Dir: interfaces.TaskDir{Dir: f.dir}, Restored: restored, Lifecycle: f, Kept: kept,
+		Keep: func(kept map[string]string) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.kept = maps.Clone(kept)
+		},
+		WriteFile: func(file interfaces.File) error {
+			return os.WriteFile(filepath.Join(f.dir, file.Path), file.Data, 0o600)
+		},
+	})
+	if err != nil && ctx.Err() == nil {
+		f.Fatal(err)
+	}
+	if resp == nil {
+		return nil
+	}
+	return resp.Env
+}
+
+func (f *fixture) read(path string) string {
+	f.Helper()
+	text, err := os.ReadFile(filepath.Join(f.dir, path))
+	if err != nil {
+		f.Fatal(err)
+	}
+	return string(text)
+}
+
+func (f *fixture) want(want ...string) {
+	f.Helper()
+	if got := f.done(); !slices.Equal(got, want) {
+		f.Errorf("the hook did %q, want %q", got, want)
+	}
+}
+
+// stop ends the hook, and looks for the token where it must not be.
+func (f *fixture) stop(tokens ...string) {
+	f.Helper()
+	if err := f.hook.Stop(context.Background()); err != nil {
+		f.Error(err)
+	}
+	seen := f.log.String() + fmt.Sprint(f.done(), f.kept)
+	for _, token := range tokens {
+		if strings.Contains(seen, token) {
+			f.Errorf("a token is in the log, an event or the state: %s", seen)
+		}
+	}
+}
+
+// follow follows a query until the returned function is called.
+func (f *fixture) follow(q render.Query) (answers chan string, end func()) {
+	answers = make(chan string, 100)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	hook := f.hook
+	go func() {
+		defer close(done)
+		hook.Follow(ctx, q, func(a render.Answer, err error) {
+			switch {
+			case err != nil:
+				answers <- "error " + err.Error()
+			case a.Secret != nil:
+				data, _ := json.Marshal(a.Secret.Data)
+				answers <- string(data)
+			default:
+				answers <- fmt.Sprint(a.Names)
+			}
+		})
+	}()
+	return answers, func() { cancel(); <-done }
+}
+
+// TestLogin: a task logs in with its identity, finds the token where Nomad puts it, and the end of the task revokes it.
+func TestLogin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, vaulttest.Unserved())
+		f.block.Role = "reads"
+		f.block.Namespace = new("team")
+		f.make()
+		env := f.start(t.Context(), false)
+		token := env["VAULT_TOKEN"]
+		if f.read("secrets/vault_token") != token || env["VAULT_NAMESPACE"] != "team" || len(env) != 2 || token == "" {
+			t.Errorf("the environment is %v, the file %q", env, f.read("secrets/vault_token"))
+		}
+		claims, roles := f.vault.Logins()
+		if len(claims) != 1 || claims[0]["nomad_task"] != "main" || roles[0] != "reads" || claims[0]["ttl"] != "1h0m0s" {
+			t.Errorf("it logged in as %v with %v", claims, roles)
+		}
+		if again := f.start(t.Context(), false); again["VAULT_TOKEN"] != token {
+			t.Error("a restart has another token")
+		}
+		f.stop(token)
+		if f.vault.Good() != 0 {
+			t.Error("the token is good after the end of the task")
+		}
+		f.want()
+	})
+}
+
+// TestBlock: env and disable_file leave out what they say, and an identity of the job file says the audience.
+func TestBlock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, vaulttest.Unserved())
+		f.block.Env, f.block.DisableFile = new(false), new(true)
+		f.task.Identities = []*api.WorkloadIdentity{{Name: "vault_default", Audience: []string{"vault.io"}, TTL: time.Minute}}
+		if env := f.start(t.Context(), false); len(env) > 0 {
+			t.Errorf("the environment has %v", env)
+		}
+		if _, err := os.Stat(filepath.Join(f.dir, "secrets/vault_token")); err == nil {
+			t.Error("there is a file")
+		}
+		if claims, _ := f.vault.Logins(); claims[0]["ttl"] != "1m0s" {
+			t.Errorf("it logged in as %v", claims)
+		}
+		f.stop()
+	})
+}
+
+// TestRenewals: a token is renewed, and before its greatest life ends there is another, of which the task learns once.
+func TestRenewals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, vaulttest.Unserved())
+		first := f.start(t.Context(), false)["VAULT_TOKEN"]
+		time.Sleep(20 * time.Hour)
+		if n := f.vault.Renewals(); n < 20 || n > 50 || f.read("secrets/vault_token") != first {
+			t.Errorf("%d renewals in 20 hours", n)
+		}
+		f.want()
+		time.Sleep(4 * time.Hour)
+		second := f.read("secrets/vault_token")
+		if second == first {
+			t.Error("there is no new token after the greatest life of the first")
+		}
+		f.want("signal SIGHUP")
+		f.stop(first, second)
+	})
+}
+
+// TestLost: a token that somebody revokes is replaced, and the task learns of it in the way of change_mode.
+func TestLost(t *testing.T) {
+	for mode, want := range map[string][]string{
+		"restart": {"restart Vault: new Vault token acquired"}, "signal": {"signal SIGHUP"}, "noop": nil,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFixture(t, vaulttest.Unserved())
+			f.block.ChangeMode = &mode
+			first := f.start(t.Context(), false)["VAULT_TOKEN"]
+			f.vault.Revoke()
+			time.Sleep(time.Hour)
+			f.want(want...)
+			second := f.read("secrets/vault_token")
+			if second == first || f.vault.Good() != 1 {
+				t.Error("there is no new token")
+			}
+			f.stop(first, second)
+		})
+	}
+}
+
+// TestAway: a Vault that is away delays a start and nothing else. A token that can't be renewed in time is replaced.
+func TestAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, vaulttest.Unserved())
+		f.vault.Away(true)
+		time.AfterFunc(time.Hour, func() { f.vault.Away(false) })
+		if begun := time.Now(); f.start(t.Context(), false) == nil || time.Since(begun) < time.Hour {
+			t.Error("it started without a token")
+		}
+		waiting := "Vault: Waiting for a token of Vault: login at auth/jwt-nomad: connection refused"
+		f.want(waiting)
+		f.vault.Away(true)
+		time.Sleep(30 * time.Hour)
+		f.want(waiting, waiting)
+		f.vault.Away(false)
+		time.Sleep(time.Minute)
+		f.want(waiting, waiting, "signal SIGHUP")
+		f.stop()
+	})
+}
+
+// TestRefused: a login that Vault refuses fails the task that is to start.
+func TestRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, vaulttest.Unserved())
+		f.block.Role = "none"
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // the task is killed
+		defer cancel()
+		f.start(ctx, false)
+		f.want(`fail Vault: failed to derive vault token: login at auth/jwt-nomad: 400: role "none" could not be found`)
+		f.stop()
+	})
+}
+
+// TestResume: the next process finds the token, and does not wait for Vault. A change that the task may not know of is
+// told, once.
+func TestResume(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, vaulttest.Unserved())
+		first := f.start(t.Context(), false)["VAULT_TOKEN"]
+		for _, away := range []bool{false, true} {
+			f.hook.Shutdown()
+			f.make()
+			f.vault.Away(away)
+			if got := f.start(t.Context(), true)["VAULT_TOKEN"]; got != first {
+				t.Errorf("away %v: the token is %q", away, got)
+			}
+			f.vault.Away(false)
+			time.Sleep(time.Hour)
+		}
+		if claims, _ := f.vault.Logins(); len(claims) != 1 {
+			t.Errorf("%d logins", len(claims))
+		}
+		f.want()
+		f.hook.Shutdown()
+		f.kept = map[string]string{"change": "pending"} // it was killed before it told the task
+		f.make()
+		f.start(t.Context(), true)
+		time.Sleep(time.Minute)
+		f.want("signal SIGHUP")
+		if f.kept != nil {
+			t.Errorf("the change is still %v", f.kept)
+		}
+		f.hook.Shutdown()
+		f.vault.Revoke()
+		f.make()
+		f.start(t.Context(), true)
+		time.Sleep(time.Minute)
+		f.want("signal SIGHUP", "signal SIGHUP")
+		f.stop(first)
+	})
+}
+
+// TestLateStart: a process that starts while the token is replaced is told after its start.
+func TestLateStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, vaulttest.Unserved())
+		f.start(t.Context(), false)
+		if err := f.hook.PreKilling(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		f.vault.Revoke()
+		time.Sleep(time.Hour)
+		f.want() // the process was ending
+		if err := f.hook.Poststart(t.Context(), nil); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		f.want("signal SIGHUP")
+		f.stop()
+	})
+}
+
+// TestTokenFile: all tasks have the token of the file, and learn of another. Nobody renews or revokes it.
+func TestTokenFile(t *testing.T) {
+	f := newFixture(t, vaulttest.New(t))
+	f.settings.TokenFile = filepath.Join(t.TempDir(), "token")
+	put := func() string {
+		t.Helper()
+		token := f.vault.Token()
+		if err := os.WriteFile(f.settings.TokenFile+".new", []byte(token+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(f.settings.TokenFile+".new", f.settings.TokenFile); err != nil {
+			t.Fatal(err)
+		}
+		return token
+	}
+	first := put()
+	f.make()
+	if got := f.start(t.Context(), false)["VAULT_TOKEN"]; got != first {
+		t.Errorf("the token is %q", got)
+	}
+	f.hook.Shutdown()
+	f.make()
+	if got := f.start(t.Context(), true)["VAULT_TOKEN"]; got != first {
+		t.Errorf("after a resumption, the token is %q", got)
+	}
+	second := put()
+	for deadline := time.Now().Add(2 * time.Minute); !slices.Equal(f.done(), []string{"signal SIGHUP"}); {
+		if time.Now().After(deadline) {
+			t.Fatalf("the hook did %q", f.done())
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if f.read("secrets/vault_token") != second {
+		t.Error("the file has another token")
+	}
+	f.stop(first, second)
+	if f.vault.Good() != 2 {
+		t.Error("a token of the operator's was revoked")
+	}
+}
+
+// TestFollow reads, lists and writes, also by the paths that people write for stores with versions.
+func TestFollow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, vaulttest.Unserved())
+		f.vault.Put("secret/app/db", map[string]any{"password": "p1", "port": 12345678901})
+		f.vault.Put("kv/plain", map[string]any{"a": "b"})
+		f.start(t.Context(), false)
+		for _, tc := range []struct {
+			q    render.Query
+			want string
+		}{
+			{render.Query{Kind: render.Secret, Name: "secret/app/db"},
+				`{"data":{"password":"p1","port":12345678901},"metadata":{"deletion_time":"","version":1}}`},
+			{render.Query{Kind: render.Secret, Name: "secret/data/app/db?version=1"},
+				`{"data":{"password":"p1","port":12345678901},"metadata":{"deletion_time":"","version":1}}`},
+			{render.Query{Kind: render.Secret, Name: "kv/plain"}, `{"a":"b"}`},
+			{render.Query{Kind: render.Secrets, Name: "secret/app"}, "[db]"},
+			{render.Query{Kind: render.Secrets, Name: "secret/metadata/app"}, "[db]"},
+			{render.Query{Kind: render.Secrets, Name: "kv"}, "[plain]"},
+			{render.Query{Kind: render.Secrets, Name: "kv/none"}, "[]"},
+			{render.Query{Kind: render.Written, Name: "kv/w", Data: `{"x":"y"}`}, "null"},
+			{render.Query{Kind: render.Written, Name: "secret/w", Data: `{"x":"y"}`}, `{"version":1}`},
+			{render.Query{Kind: render.Secret, Name: "kv/w"}, `{"x":"y"}`},
+			{render.Query{Kind: render.Secret, Name: "none/such"}, `error vault.read(none/such): Vault: 404: no handler ` +
+				`for route "none/such". route entry not found.`},
+		} {
+			answers, end := f.follow(tc.q)
+			if got := <-answers; got != tc.want {
+				t.Errorf("%s: %s, want %s", tc.q, got, tc.want)
+			}
+			end()
+		}
+		f.stop("p1")
+	})
+}
+
+// TestFollowChanges: a secret without a lease is read again, one that is missing is found, and a token that is refused
+// a path is told apart from one that is lost.
+func TestFollowChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, vaulttest.Unserved())
+		f.start(t.Context(), false)
+		answers, end := f.follow(render.Query{Kind: render.Secret, Name: "secret/a"})
+		if got := <-answers; got != "[]" {
+			t.Errorf("without a secret: %s", got)
+		}
+		for i := range 3 {
+			f.vault.Put("secret/a", map[string]any{"n": i})
+			begun := time.Now()
+			want := fmt.Sprintf(`{"data":{"n":%d},"metadata":{"deletion_time":"","version":1}}`, i)
+			if got := <-answers; got != want || time.Since(begun) > 5*time.Minute {
+				t.Errorf("after %v: %s, want %s", time.Since(begun), got, want)
+			}
+		}
+		f.vault.Deny("secret/data/a")
+		if got := <-answers; got != "error the task may not read it: Vault refuses the task's token: 403: 1 error occurred: * "+
+			"permission denied" {
+			t.Errorf("a path that is denied: %s", got)
+		}
+		end()
+		if claims, _ := f.vault.Logins(); len(claims) != 1 {
+			t.Errorf("%d logins for a path that is denied", len(claims))
+		}
+		answers, end = f.follow(render.Query{Kind: render.Secret, Name: "db/creds/x"})
+		first := <-answers
+		f.vault.Revoke() // and the leases with it
+		got := <-answers
+		if strings.HasPrefix(got, "error vault.read(db/creds/x): Vault: 403: ") { // the reader found out first
+			got = <-answers
+		}
+		if !strings.HasPrefix(got, `{"password"`) || got == first {
+			t.Errorf("with another token: %s", got)
+		}
+		end()
+		f.stop()
+	})
+}
+
+// TestLeases: a password is renewed as long as Vault lets it be, and then there is another.
+func TestLeases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, vaulttest.Unserved())
+		f.vault.Lives(10*time.Minute, 2*time.Hour)
+		f.start(t.Context(), false)
+		answers, end := f.follow(render.Query{Kind: render.Secret, Name: "db/creds/x"})
+		begun := time.Now()
+		first := <-answers
+		second := <-answers
+		if lived := time.Since(begun); first == second || lived < 110*time.Minute || lived > 2*time.Hour {
+			t.Errorf("a password lived %v, which may live 2h", lived)
+		}
+		end()
+		f.stop()
+	})
+}
