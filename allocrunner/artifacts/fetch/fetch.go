@@ -195,25 +195,30 @@ func (f *fetcher) deliver(tree string) error {
 	return f.install(tree)
 }
 
+// maxError bounds an error's text, in bytes: it may have a name from an archive.
+const maxError = 1000
+
 // clean returns an error's text without what may be secret: values of headers and options, and a password.
 func (f *fetcher) clean(err error) string {
-	text := err.Error()
-	hide := func(secret string) {
+	var secrets []string
+	for _, value := range f.artifact.Headers {
+		secrets = append(secrets, value)
+	}
+	if f.source != nil {
+		secrets = append(secrets, "?"+f.source.URL.RawQuery)
+		if user := f.source.URL.User; user != nil {
+			password, _ := user.Password()
+			secrets = append(secrets, user.String()+"@", password)
+		}
+	}
+	text := strings.ReplaceAll(err.Error(), f.stage+"/", "")
+	for _, secret := range secrets {
 		if len(secret) > 2 {
 			text = strings.ReplaceAll(text, secret, "…")
 		}
 	}
-	for _, value := range f.artifact.Headers {
-		hide(value)
+	if len(text) > maxError {
+		text = strings.ToValidUTF8(text[:maxError], "") + "…"
 	}
-	if f.source == nil {
-		return text
-	}
-	if user := f.source.URL.User; user != nil {
-		password, _ := user.Password()
-		hide(user.String() + "@")
-		hide(password)
-	}
-	hide("?" + f.source.URL.RawQuery)
 	return text
 }

@@ -103,7 +103,8 @@ func explain(ended error, words string) error {
 	switch words = strings.TrimSpace(words); {
 	case ended == nil:
 		return nil
-	case strings.Contains(words, "out of memory") || strings.Contains(words, "cannot allocate memory"):
+	case strings.Contains(words, "out of memory") || strings.Contains(words, "cannot allocate memory") ||
+		strings.HasPrefix(words, "SIGSEGV"): // so Go's runtime ends when it gets none at a bad moment
 		return fmt.Errorf("the process that fetches artifacts needs more than %d MiB of memory", maxMemory>>20)
 	case strings.Contains(ended.Error(), "CPU time limit"):
 		return fmt.Errorf("the process that fetches artifacts needs more than %d seconds of processor time", maxSeconds)

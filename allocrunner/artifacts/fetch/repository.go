@@ -62,25 +62,25 @@ func (r *repository) clone(ctx context.Context) error {
 	commit := regexp.MustCompile(`^[0-9a-f]{7,64}$`).MatchString(ref)
 	switch {
 	case ref == "":
-		err = git(append(append([]string{"clone"}, depth...), "--", at, r.tree)...)
+		err = git(append(append([]string{"clone", "--quiet"}, depth...), "--", at, r.tree)...)
 	case commit && depth != nil: // which clone can't do
 		err = git("init", "--quiet", "--", r.tree)
 		if err == nil {
-			err = git(append(append([]string{"-C", r.tree, "fetch"}, depth...), "--", at, ref)...)
+			err = git(append(append([]string{"-C", r.tree, "fetch", "--quiet"}, depth...), "--", at, ref)...)
 		}
 		if err == nil {
 			err = git("-C", r.tree, "checkout", "--quiet", "FETCH_HEAD")
 		}
 	case depth != nil:
-		err = git(append(append([]string{"clone"}, depth...), "--branch", ref, "--", at, r.tree)...)
+		err = git(append(append([]string{"clone", "--quiet"}, depth...), "--branch", ref, "--", at, r.tree)...)
 	default:
-		err = git("clone", "--", at, r.tree)
+		err = git("clone", "--quiet", "--", at, r.tree)
 		if err == nil {
 			err = git("-C", r.tree, "checkout", "--quiet", ref, "--")
 		}
 	}
 	if err == nil {
-		err = git(append([]string{"-C", r.tree, "submodule", "update", "--init", "--recursive"}, depth...)...)
+		err = git(append([]string{"-C", r.tree, "submodule", "--quiet", "update", "--init", "--recursive"}, depth...)...)
 	}
 	return err
 }

@@ -57,7 +57,7 @@ const (
 	// maxRatio is how much larger than the archive its content may be, once it is larger than freeBytes. Gzip reaches
 	// a thousand with nothing but zeros.
 	maxRatio  = 300
-	freeBytes = 256 << 20
+	freeBytes = 64 << 20
 	// maxWindow bounds the memory for unpacking zstd, as zstd's own tool does.
 	maxWindow = 128 << 20
 )

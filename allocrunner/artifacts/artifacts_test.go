@@ -1,0 +1,221 @@
+package artifacts_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/artifacts"
+	"taskapi/allocrunner/artifacts/fetch"
+	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/proc"
+)
+
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == fetch.Command {
+		os.Exit(fetch.Main(os.Args[2:]))
+	}
+	os.Exit(m.Run())
+}
+
+// deadline is for what takes milliseconds, and seconds on a busy machine.
+const deadline = 2 * time.Minute
+
+// environment has the variable X.
+type environment string
+
+func (e environment) Get(string) string { return string(e) }
+func (e environment) List() []string    { return []string{"X=" + string(e)} }
+func (e environment) ReplaceEnv(s string) string {
+	return strings.ReplaceAll(s, "${X}", string(e))
+}
+
+// start is a start of a task, and what its hooks have done.
+type start struct {
+	interfaces.TaskLifecycle
+
+	req interfaces.TaskPrestartRequest
+
+	mu     sync.Mutex // guards events
+	events []string
+}
+
+func (s *start) Event(kind, message string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.events = append(s.events, kind+": "+message)
+}
+
+func newStart(t *testing.T, list ...*api.TaskArtifact) *start {
+	t.Helper()
+	dir := t.TempDir()
+	s := &start{}
+	for _, a := range list {
+		a.Canonicalize()
+	}
+	s.req = interfaces.TaskPrestartRequest{
+		Task: &api.Task{Name: "t", Artifacts: list}, Env: environment("value"), Lifecycle: s,
+		Dir:  interfaces.TaskDir{AllocDir: dir, Dir: filepath.Join(dir, "t"), SharedDir: filepath.Join(dir, "alloc")},
+		User: interfaces.User{UID: uint32(os.Getuid()), GID: uint32(os.Getgid())},
+	}
+	s.req.Keep = func(kept map[string]string) { s.req.Kept = maps.Clone(kept) }
+	if err := errors.Join(os.MkdirAll(s.req.Dir.Dir+"/local", 0o755), os.Mkdir(s.req.Dir.SharedDir, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func (s *start) prestart(ctx context.Context) (*interfaces.TaskPrestartResponse, error) {
+	hook := artifacts.New(artifacts.DefaultSettings(), slog.New(slog.DiscardHandler), "t")
+	return hook.Prestart(ctx, &s.req)
+}
+
+// server counts what is asked for, and answers by path.
+type server struct {
+	*httptest.Server
+
+	mu    sync.Mutex // guards asked
+	asked []string
+}
+
+func serve(t *testing.T, answer http.HandlerFunc) *server {
+	t.Helper()
+	s := &server{}
+	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.mu.Lock()
+		s.asked = append(s.asked, r.URL.RequestURI()+r.Header.Get("X-Token"))
+		s.mu.Unlock()
+		answer(w, r)
+	}))
+	t.Cleanup(s.Close)
+	return s
+}
+
+func (s *server) requests() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Sorted(slices.Values(s.asked))
+}
+
+func TestWhatIsCompleteIsNotFetchedAgain(t *testing.T) {
+	t.Parallel()
+	var fixed atomic.Bool
+	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/b" && !fixed.Load() {
+			http.Error(w, "no", http.StatusTeapot)
+			return
+		}
+		_, _ = io.WriteString(w, r.URL.Path)
+	})
+	run := newStart(t,
+		&api.TaskArtifact{GetterSource: new(s.URL + "/a?q=${X}"), RelativeDest: new("../alloc/${X}"),
+			GetterHeaders: map[string]string{"X-Token": "-${X}"}},
+		&api.TaskArtifact{GetterSource: new(s.URL + "/b"), GetterMode: new("file"), RelativeDest: new("/local/c"),
+			GetterOptions: map[string]string{"token": "${X}"}})
+	resp, err := run.prestart(t.Context())
+	hookError, ok := errors.AsType[*interfaces.HookError](err)
+	if resp != nil || !ok || hookError.Kind != "Failed Artifact Download" || !strings.Contains(err.Error(), "418") ||
+		strings.Contains(err.Error(), "value") {
+		t.Errorf("%v, %v", resp, err)
+	}
+	fixed.Store(true)
+	resp, err = run.prestart(t.Context())
+	if err != nil || !resp.Done {
+		t.Errorf("%v, %v", resp, err)
+	}
+	if got, want := s.requests(), []string{"/a?q=value-value", "/b?token=value", "/b?token=value"}; !slices.Equal(got, want) {
+		t.Errorf("asked for %q, want %q", got, want)
+	}
+	for file, want := range map[string]string{"alloc/value/a": "/a", "t/local/c": "/b"} {
+		if got, err := os.ReadFile(filepath.Join(run.req.Dir.AllocDir, file)); string(got) != want || err != nil {
+			t.Errorf("%s is %q, %v", file, got, err)
+		}
+	}
+	if n := len(run.events); n != 2 {
+		t.Errorf("events: %q", run.events)
+	}
+	run.req.Kept, run.req.Restored = nil, true
+	if resp, err := run.prestart(t.Context()); err != nil || !resp.Done || len(s.requests()) != 3 {
+		t.Errorf("for a process that runs: %v, %v, %q", resp, err, s.requests())
+	}
+}
+
+// TestTheFetchingProcessIsKilled: that is a failure to be tried again, and nothing is left behind.
+func TestTheFetchingProcessIsKilled(t *testing.T) { // not parallel: it kills all such children
+	asked := make(chan struct{})
+	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(http.StatusOK)
+		_ = http.NewResponseController(w).Flush()
+		close(asked)
+		<-r.Context().Done()
+	})
+	run := newStart(t, &api.TaskArtifact{GetterSource: new(s.URL + "/a")})
+	go func() {
+		<-asked
+		children, _ := proc.Children(os.Getpid())
+		for _, pid := range children {
+			if strings.Contains(proc.Args(pid), fetch.Command) {
+				_ = syscall.Kill(pid, syscall.SIGKILL)
+			}
+		}
+	}()
+	ctx, cancel := context.WithTimeout(t.Context(), deadline)
+	defer cancel()
+	if _, err := run.prestart(ctx); err == nil || !strings.Contains(err.Error(), "signal: killed") {
+		t.Errorf("got %v", err)
+	}
+	if left, _ := filepath.Glob(run.req.Dir.Dir + "/.artifact*"); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+func TestRefused(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		a     api.TaskArtifact
+		words string
+	}{
+		"outside":      {api.TaskArtifact{GetterSource: new("https://h/a"), RelativeDest: new("../../x")}, "escapes"},
+		"another task": {api.TaskArtifact{GetterSource: new("https://h/a"), RelativeDest: new("../other")}, "escapes"},
+		"a reference":  {api.TaskArtifact{GetterSource: new("${X}://u:secret@h/a?t=secret")}, `kind "value"`},
+		"an option": {api.TaskArtifact{GetterSource: new("git::https://h/a?sshkey=secret"),
+			GetterOptions: map[string]string{"depth": "${X}"}}, "depth"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			run := newStart(t, &c.a)
+			_, err := run.prestart(t.Context())
+			if err == nil || !strings.Contains(err.Error(), c.words) || strings.Contains(err.Error(), "secret") {
+				t.Errorf("got %v, want %q", err, c.words)
+			}
+		})
+	}
+}
+
+func TestParseSize(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]int64{
+		"1": 1, "10GB": 10e9, "10 GiB": 10 << 30, "1.5kb": 1500, "2MiB": 2 << 20, "7B": 7, "3T": 0, "": 0, "0": 0, "-1": 0,
+		"1e30": 0, "NaN": 0, "GB": 0, "inf": 0,
+	} {
+		got, err := artifacts.ParseSize(text)
+		if got != want || (err == nil) != (want > 0) {
+			t.Errorf("%q is %d, %v; want %d", text, got, err, want)
+		}
+	}
+}
