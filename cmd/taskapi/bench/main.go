@@ -9,6 +9,8 @@
 //	neighbours  what a task with one slow client keeps beside two tasks with 64 busy connections each
 //	exec        time to run /bin/true in a task, beside fork and exec, and nsenter
 //	render      time from the change of a variable to the file of the template that shows it
+//	ports       connections that are refused while a server restarts again and again: with a socket that the keeper
+//	            keeps for it, and with one of its own
 //	follow      what four readers get that follow the output of a task which prints 100 MB/s
 //	scale       CPU and memory of one process for each of its allocations, and its answers; the process is no taskapi but
 //	            the simulator beside this program, which is built from the source
@@ -77,6 +79,7 @@ var roles = map[string]func(context.Context, []string) error{
 	"role-first": firstRole,
 	"role-flood": floodRole,
 	"role-print": printRole,
+	"role-port":  portRole,
 }
 
 // scale measures no taskapi, but the simulator of the same source.
@@ -103,6 +106,7 @@ var measurements = []measurement{
 	{"neighbours", func(e *environment) []way { return []way{{"taskapi", e.neighbours}} }},
 	{"exec", func(e *environment) []way { return e.besideNomad(e.execWays(), e.nomadExecs) }},
 	{"render", func(e *environment) []way { return []way{{"taskapi", e.renders}} }},
+	{"ports", func(e *environment) []way { return []way{{"kept", e.keptPort}, {"the task's own", e.ownPort}} }},
 	{"follow", func(e *environment) []way { return []way{{"taskapi", e.follow}} }},
 	{scale, func(e *environment) []way { return []way{{"many allocations", e.many}, {"one", e.one}} }},
 }
