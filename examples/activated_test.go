@@ -68,7 +68,9 @@ func TestActivated(t *testing.T) {
 		}
 	})
 	for range 3 {
-		taskapi("restart", "activated")
+		if out := taskapi("restart", "activated"); !strings.Contains(out, "The task says that it is ready") {
+			t.Errorf("restart does not wait until the server is ready:\n%s", out)
+		}
 		answer, err := http.Get("http://" + address) // of the next process
 		if err != nil {
 			t.Fatal(err)

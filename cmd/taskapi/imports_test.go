@@ -387,6 +387,7 @@ var allowedImports = map[string][]string{
 		"allocrunner/jobspec",
 		"allocrunner/jobspec/jobdiff",
 		"allocrunner/jobspec/review",
+		"allocrunner/readiness",
 		"allocrunner/state",
 		"allocrunner/templates",
 		"cmd/taskapi/internal/agent",

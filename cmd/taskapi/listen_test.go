@@ -197,6 +197,9 @@ func TestNoClientIsRefused(t *testing.T) {
 		!strings.Contains(string(log), "shut down a listening socket") {
 		t.Errorf("the keeper's log: %v, %s", err, log)
 	}
+	killKeeper(t, dir)
+	until(t, p, "the keeper is missed", func() bool { return strings.Contains(p.out.String(), "the keeper was killed") })
+	answered("answers after a killed keeper")
 	end()
 	running.Wait()
 	command("stop", testAllocID)

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -40,6 +41,17 @@ func helper(name string, args []string) int {
 	case "stubborn": // ignores what can be ignored, and says when it does
 		signal.Ignore(unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
 		fmt.Println("ready")
+		select {}
+	case "say": // on the task's socket, and stays to be seen
+		conn, err := net.Dial("unixgram", os.Getenv("NOTIFY_SOCKET"))
+		if err == nil {
+			_, err = conn.Write([]byte(args[0]))
+		}
+		if err != nil {
+			fmt.Println(err)
+			return 1
+		}
+		fmt.Println("said")
 		select {}
 	case "longline":
 		n, _ := strconv.Atoi(args[0])

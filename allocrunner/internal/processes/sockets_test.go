@@ -1,17 +1,22 @@
 package processes_test
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/processes"
+	"taskapi/allocrunner/internal/proctree"
 )
 
 // TestListeningSockets: a process finds them from descriptor 3 on, with its own number beside them, and nothing else;
@@ -100,5 +105,64 @@ func TestNotificationsEnd(t *testing.T) {
 	}
 	if left, _ := os.ReadDir(dir + "/.notify"); len(left) > 0 {
 		t.Errorf("left: %v", left)
+	}
+}
+
+// TestWhoMaySpeak for a task: all of its processes, also those that have left their parent, their session and the
+// environment's other variables; and no other process, even of the same user.
+func TestWhoMaySpeak(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ name, script string }{
+		{"itself", `exec SAY`},
+		{"a child", `SAY & wait`},
+		{"a daemon", `(setsid SAY &) & wait; sleep 1000`},
+		{"another process", `sleep 1000`},
+	} {
+		for _, noCgroup := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, no cgroup %v", c.name, noCgroup), func(t *testing.T) {
+				dir, err := os.MkdirTemp("", "p")
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { os.RemoveAll(dir) })
+				e := newLocal(t, processes.Config{Dir: dir, Config: proctree.Config{NoCgroup: noCgroup}})
+				spec := e.spec("t", "/bin/sh", "-c", strings.ReplaceAll(c.script, "SAY", self+" helper say READY=1"))
+				spec.Notify = true
+				status := e.start(spec)
+				socket := "NOTIFY_SOCKET=" + dir + "/.notify/t"
+				if c.name == "another process" {
+					cmd := exec.CommandContext(t.Context(), self, "helper", "say", "READY=1")
+					cmd.Env = []string{socket}
+					cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+					out, err := cmd.StdoutPipe()
+					if err == nil {
+						err = cmd.Start()
+					}
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
+					if said, _ := bufio.NewReader(out).ReadString('\n'); said != "said\n" {
+						t.Fatalf("it says %q", said)
+					}
+					if n, err := e.Notice(t.Context(), status.ID(), 0); err != nil || n.Ready {
+						t.Errorf("got %+v, %v", n, err)
+					}
+					return
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				n, err := e.Notice(ctx, status.ID(), status.Notice.Seq)
+				if status.Notice.Ready {
+					n, err = *status.Notice, nil
+				}
+				if err != nil || !n.Ready {
+					t.Errorf("got %+v, %v; %q", n, err, e.output("t.stdout"))
+				}
+			})
+		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"github.com/spf13/cobra"
 
+	"taskapi/allocrunner/readiness"
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/cmd/taskapi/internal/cli/follow"
 	"taskapi/cmd/taskapi/internal/client"
@@ -88,13 +89,14 @@ func restart(ctx context.Context, t base.Target, w base.Environment, want api.Al
 	return awaitStarted(ctx, f, before, tasks)
 }
 
-// awaitStarted prints events until each of the tasks has started since before, or has ended for good.
+// awaitStarted prints events until each of the tasks has started since before, and is ready, or has ended for good.
 func awaitStarted(ctx context.Context, f *follow.Follower, before *api.Allocation, tasks []string) error {
 	f.Until = func(now *api.Allocation) bool {
 		return !slices.ContainsFunc(tasks, func(task string) bool {
 			was, is := before.TaskStates[task], now.TaskStates[task]
+			ready, _ := readiness.Shown(base.TaskOf(now, task), is)
 			return was != nil && is != nil && is.State != "dead" &&
-				(is.State != "running" || is.StartedAt.Equal(was.StartedAt))
+				(is.State != "running" || is.StartedAt.Equal(was.StartedAt) || !ready)
 		})
 	}
 	alloc, err := f.Follow(ctx)
