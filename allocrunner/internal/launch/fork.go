@@ -4,6 +4,7 @@ import (
 	"math"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"syscall"
 	"unsafe"
@@ -99,12 +100,10 @@ func newChild(p Program, conn *os.File) (*child, error) {
 	}
 	c.procsFile = text("cgroup.procs")
 	env := list(p.Env...)
-	if len(p.Listen) > 0 {
-		const name = "LISTEN_PID="
-		entry := make([]byte, len(name)+pidDigits+1) // ends with a NUL, wherever the digits end
-		copy(entry, name)
-		c.pid = (*[pidDigits]byte)(entry[len(name):])
-		env = append(env[:len(env)-1], &entry[0], nil)
+	if i := slices.Index(p.Env, PIDEnv); i >= 0 && len(p.Listen) > 0 {
+		entry := make([]byte, len(PIDEnv)+pidDigits+1) // ends with a NUL, wherever the digits end
+		copy(entry, PIDEnv)
+		c.pid, env[i] = (*[pidDigits]byte)(entry[len(PIDEnv):]), &entry[0]
 	}
 	c.dir, c.path, c.argv, c.envv = text(p.Dir), text(p.Path), &list(p.Args...)[0], &env[0]
 	argv := list(Name, " ", p.Path, p.Dir, p.Name)

@@ -46,14 +46,18 @@ type Program struct {
 	TTY         bool        // Files[0] becomes its controlling terminal
 	OOMScoreAdj int         // 0: ours, as when the kernel refuses to lower it
 
-	// Listen are at most MaxListen sockets, which the program finds at descriptor 3 and up, and in blocking mode. Its
-	// environment says so in LISTEN_PID (sd_listen_fds(3)); the other variables are the caller's.
+	// Listen are at most MaxListen sockets, which the program finds at descriptor 3 and up, and in blocking mode. The
+	// entry PIDEnv of Env gets the process's number.
 	Listen []*os.File
 
 	// NetBindService gives the program of a user other than root CAP_NET_BIND_SERVICE as an ambient capability, so its
 	// children have it, too, and set-user-ID programs have not. Where that is refused, the program runs without it.
 	NetBindService bool
 }
+
+// PIDEnv is a variable whose value is the number of the process (sd_listen_fds(3)). Of a program without Listen it stays
+// empty.
+const PIDEnv = "LISTEN_PID="
 
 // MaxListen is how many sockets a program can get.
 const MaxListen = 64

@@ -18,6 +18,7 @@ import (
 
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/launch"
 	"taskapi/allocrunner/internal/listeners"
 	"taskapi/allocrunner/internal/logs"
 	"taskapi/allocrunner/internal/notify"
@@ -168,7 +169,7 @@ func (l *Local) start(ctx context.Context, old *process, spec drivers.Spec) (*pr
 	var listen []*os.File
 	if err == nil {
 		if listen, err = l.listeners.Take(spec.Task, spec.Listen); len(listen) > 0 {
-			spec.Env = append(slices.Clip(spec.Env), listenEnv(spec.Listen)...)
+			spec.Env = withEnv(spec.Env, listenEnv(spec.Listen)...)
 		}
 	}
 	if err == nil && spec.Notify {
@@ -181,7 +182,7 @@ func (l *Local) start(ctx context.Context, old *process, spec drivers.Spec) (*pr
 		return nil, err
 	}
 	if p.notify != nil {
-		spec.Env = append(slices.Clip(spec.Env), p.notify.Env())
+		spec.Env = withEnv(spec.Env, p.notify.Env())
 	}
 	marker := "" // by which descendants are known that have left both session and cgroup
 	if i := slices.IndexFunc(spec.Env, func(e string) bool { return strings.HasPrefix(e, "NOMAD_TASK_NAME=") }); i >= 0 {
@@ -272,13 +273,25 @@ func (l *Local) Unlisten(_ context.Context, task string) error {
 	return nil
 }
 
-// listenEnv returns the variables that say which sockets a process has, but for the one with its own number.
+// withEnv returns an environment with further variables, in place of those that have the same names. A program takes the
+// first variable of a name.
+func withEnv(env []string, more ...string) []string {
+	env = slices.DeleteFunc(slices.Clone(env), func(entry string) bool {
+		name, _, _ := strings.Cut(entry, "=")
+		return slices.ContainsFunc(more, func(new string) bool { return strings.HasPrefix(new, name+"=") })
+	})
+	return append(env, more...)
+}
+
+// listenEnv returns the variables that say which sockets a process has. The launch puts its own number in the place of
+// LISTEN_PID.
 func listenEnv(sockets []drivers.Listener) []string {
 	names := make([]string, len(sockets))
 	for i, l := range sockets {
 		names[i] = l.Name
 	}
-	return []string{fmt.Sprintf("LISTEN_FDS=%d", len(sockets)), "LISTEN_FDNAMES=" + strings.Join(names, ":")}
+	return []string{fmt.Sprintf("LISTEN_FDS=%d", len(sockets)), "LISTEN_FDNAMES=" + strings.Join(names, ":"),
+		launch.PIDEnv}
 }
 
 func (l *Local) KillTree(ctx context.Context, process drivers.ProcessID) (int, error) {

@@ -33,6 +33,7 @@ func TestListeningSockets(t *testing.T) {
 				script := `[ "$LISTEN_PID" = $$ ] && echo mine; cd /proc/$$/fd; echo $LISTEN_FDS $LISTEN_FDNAMES *`
 				spec := e.spec("t", "/bin/sh", "-c", script)
 				spec.User = user
+				spec.Env = append(spec.Env, "LISTEN_PID=1", "LISTEN_FDS=99")
 				names := []string{}
 				fds := "0 1 2"
 				for i := range n {
@@ -131,6 +132,7 @@ func TestWhoMaySpeak(t *testing.T) {
 				e := newLocal(t, processes.Config{Dir: dir, Config: proctree.Config{NoCgroup: noCgroup}})
 				spec := e.spec("t", "/bin/sh", "-c", strings.ReplaceAll(c.script, "SAY", self+" helper say READY=1"))
 				spec.Notify = true
+				spec.Env = append(spec.Env, "NOTIFY_SOCKET=/nowhere")
 				status := e.start(spec)
 				socket := "NOTIFY_SOCKET=" + dir + "/.notify/t"
 				if c.name == "another process" {

@@ -546,3 +546,16 @@ func TestMouse(t *testing.T) {
 		t.Error("m does not give the mouse to the terminal")
 	}
 }
+
+// TestATaskThatIsNotReady is shown as such until it says that it is.
+func TestATaskThatIsNotReady(t *testing.T) {
+	s := newScreen(t)
+	alloc := allocation()
+	alloc.Job.TaskGroups[0].Tasks[1].Meta = map[string]string{"taskapi_notify": "true"}
+	s.snapshot(Snapshot{Alloc: alloc, Index: 8}, nil)
+	s.has("not ready")
+	server := alloc.TaskStates["server"]
+	server.Events = append(server.Events, &api.TaskEvent{Type: "Ready"})
+	s.snapshot(Snapshot{Alloc: alloc, Index: 9}, nil)
+	s.lacks("not ready")
+}

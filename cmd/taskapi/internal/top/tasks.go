@@ -10,6 +10,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/readiness"
 	"taskapi/cmd/taskapi/internal/output"
 )
 
@@ -19,7 +20,8 @@ type task struct {
 	place    int // in the job
 	main     bool
 	state    string
-	passing  int // checks
+	unready  bool // it runs, and has not said yet that it is ready
+	passing  int  // checks
 	checks   int
 	cpu      float64 // percent of one processor; negative when nothing is known
 	memory   uint64  // bytes
@@ -61,11 +63,14 @@ func (m *Model) tasksOf(w *watch) []task {
 	for place, name := range names {
 		t := task{name: name, place: place, state: "pending", passing: passing[name], checks: checks[name], cpu: -1,
 			ports: w.ports(name)}
-		if spec := specOf(w.alloc, name); spec != nil {
+		spec := specOf(w.alloc, name)
+		if spec != nil {
 			t.main, t.command = spec.Lifecycle == nil, commandOf(spec)
 		}
 		if s := w.alloc.TaskStates[name]; s != nil {
 			t.state, t.restarts = output.TaskState(s), s.Restarts
+			ready, _ := readiness.Shown(spec, s)
+			t.unready = !ready
 		}
 		t.upTo(w, m.now)
 		if w.usage != nil && w.usage.Tasks[name] != nil && t.up > 0 {
@@ -100,6 +105,9 @@ func (m *Model) taskColumns(w *watch) []column[task] {
 		{head: "TASK", cell: func(t task) cell { return plainCell(clean.Text(t.name)) }},
 		{head: "STATE", least: 7, rank: 1, cell: func(t task) cell {
 			words, mark := stateMark(t.state)
+			if t.unready {
+				words, mark = "not ready", warnStyle
+			}
 			return cell{clean.Text(words), mark}
 		}},
 		{head: "CPU", least: 6, right: true, rank: 2, cell: func(t task) cell { return plainCell(percent(t.cpu)) }},
