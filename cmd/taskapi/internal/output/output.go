@@ -8,10 +8,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strings"
 	"text/template"
 	"time"
+
+	"github.com/hashicorp/nomad/api"
 )
 
 // shortLen is how much of an ID is shown to people, as Nomad does.
@@ -77,6 +80,40 @@ func Bytes(n uint64) string {
 		digits--
 	}
 	return fmt.Sprintf("%.*f %s", digits, value, units[unit])
+}
+
+// Of returns a use of memory beside its limit: 12.0 MiB/64.0 MiB. Without a limit it is the use alone.
+func Of(used string, limit int64) string {
+	if limit <= 0 || used == "-" {
+		return used
+	}
+	return used + "/" + Bytes(uint64(limit))
+}
+
+// Granted returns what a task was given: CPU in MHz, and the limit of its memory in bytes; 0 for none.
+func Granted(a *api.Allocation, task string) (megahertz, bytes int64) {
+	if a == nil || a.AllocatedResources == nil || a.AllocatedResources.Tasks[task] == nil {
+		return 0, 0
+	}
+	given := a.AllocatedResources.Tasks[task]
+	bytes = given.Memory.MemoryMB
+	if most := given.Memory.MemoryMaxMB; most != 0 {
+		bytes = most
+	}
+	return given.Cpu.CpuShares, min(max(bytes, 0), math.MaxInt64>>20) << 20
+}
+
+// Devices returns the devices that a task has for itself, a text each.
+func Devices(a *api.Allocation, task string) (texts []string) {
+	if a.AllocatedResources == nil || a.AllocatedResources.Tasks[task] == nil {
+		return nil
+	}
+	for _, d := range a.AllocatedResources.Tasks[task].Devices {
+		if d.Vendor != "" { // else it is cores
+			texts = append(texts, fmt.Sprintf("%s/%s/%s: %s", d.Vendor, d.Type, d.Name, strings.Join(d.DeviceIDs, " ")))
+		}
+	}
+	return texts
 }
 
 var units = []string{"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}

@@ -54,8 +54,8 @@ var Keys = sync.OnceValue(func() []Key {
 			Default: "true", put: not(func(s *agent.Settings) *bool { return &s.Unlimited })},
 		{Name: "host_ip", Doc: "address on which a group's ports are allocated", Default: agent.DefaultSettings().HostIP,
 			put: putHostIP},
-		{Name: "device", List: true, block: &deviceBlock, Doc: "a device that tasks can have for themselves, as a block " +
-			"with the label VENDOR/TYPE/NAME: see [Devices and cores](devices.md)", put: putDevices},
+		{Name: "device", List: true, block: &deviceBlock, Doc: "a device that tasks can have for themselves: a block of a " +
+			"file, see Devices and cores", put: putDevices},
 		{Name: "policy", Doc: "the rights of tasks: local (they also control their own allocation), nomad (only " +
 			"the rights that Nomad gives a workload without a policy), or a policy file; write a file called nomad as ./nomad",
 			Default: "local", put: text(func(s *agent.Settings) *string { return &s.Policy }), absolute: absolutePolicy},

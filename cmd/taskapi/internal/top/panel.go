@@ -221,6 +221,9 @@ func (m *Model) detailLines(w *watch, t task) []string {
 	fact("state", state)
 	fact("CPU", pad(percent(t.cpu), 9)+m.cpuBars(w, t.name, 2*barsWidth))
 	fact("memory", pad(bytesUsed(t.cpu, t.memory), 9)+m.memoryBars(w, t.name, 2*barsWidth))
+	if megahertz, bytes := output.Granted(w.alloc, t.name); bytes > 0 {
+		fact("granted", fmt.Sprintf("%d MHz, %s", megahertz, output.Bytes(uint64(bytes))))
+	}
 	fact("restarts", fmt.Sprint(t.restarts))
 	fact("PID", t.pids)
 	fact("ports", clean.Text(t.ports))

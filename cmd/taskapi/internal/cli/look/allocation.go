@@ -86,6 +86,11 @@ func (s *statusShow) facts(l base.Layout, found client.Location, usage *api.Allo
 			table.Row("Port "+p.Label, fmt.Sprintf("%s:%d", p.HostIP, p.Value))
 		}
 	}
+	for _, name := range base.TaskNames(a) {
+		for _, d := range output.Devices(a, name) {
+			table.Row("Device "+name, d)
+		}
+	}
 	if usage.ResourceUsage != nil {
 		table.Row("CPU", cpuText(usage.ResourceUsage))
 		table.Row("Memory", memoryText(usage.ResourceUsage))
@@ -107,7 +112,9 @@ func (s *statusShow) tasks(a *api.Allocation, usage *api.AllocResourceUsage) str
 			uptime = output.Duration(time.Since(state.StartedAt))
 		}
 		if u := usage.Tasks[name]; u != nil && u.ResourceUsage != nil && state.State == "running" {
-			pids, cpu, memory = pidsText(u), cpuText(u.ResourceUsage), memoryText(u.ResourceUsage)
+			megahertz, bytes := output.Granted(a, name)
+			pids, cpu = pidsText(u), cpuText(u.ResourceUsage)+ticksText(u.ResourceUsage, megahertz)
+			memory = output.Of(memoryText(u.ResourceUsage), bytes)
 		}
 		text, color := stateText(state)
 		text += saidText(readiness.Shown(base.TaskOf(a, name), state))
@@ -160,6 +167,15 @@ func cpuText(u *api.ResourceUsage) string {
 		return "-"
 	}
 	return fmt.Sprintf("%.1f %%", u.CpuStats.Percent)
+}
+
+// ticksText returns the use of CPU beside what the task asked for, to follow that in percent; empty if either is
+// unknown.
+func ticksText(u *api.ResourceUsage, megahertz int64) string {
+	if u.CpuStats == nil || megahertz <= 0 || !slices.Contains(u.CpuStats.Measured, "Percent") || u.CpuStats.TotalTicks < 0 {
+		return ""
+	}
+	return fmt.Sprintf(", %.0f/%d MHz", u.CpuStats.TotalTicks, megahertz)
 }
 
 // memoryText returns the use of memory: what the kernel counts, or else what is resident.
