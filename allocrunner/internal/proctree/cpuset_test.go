@@ -1,0 +1,54 @@
+package proctree_test
+
+import (
+	"bufio"
+	"strconv"
+	"strings"
+	"testing"
+
+	"taskapi/allocrunner/internal/proctree"
+	"taskapi/internal/proc"
+)
+
+// allowed returns the CPUs that a task's shell says it may use.
+func (e *env) allowed(name string, r *bufio.Reader) string {
+	e.t.Helper()
+	task := e.start(name, `grep Cpus_allowed_list /proc/self/status >$FIFO; exec sleep 1000`)
+	line, err := r.ReadString('\n')
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	if err := task.Unlimited(); err != nil {
+		e.t.Errorf("not bounded: %v", err)
+	}
+	_, list, _ := strings.Cut(line, ":")
+	return strings.TrimSpace(list)
+}
+
+// TestTaskStaysOnItsCores, and one without cores may use all.
+func TestTaskStaysOnItsCores(t *testing.T) {
+	e := limited(t, 20<<20)
+	if err := proctree.CanPin(); err != nil {
+		t.Skip(err)
+	}
+	cpus := proc.CPUs()
+	r := e.fifo()
+	all := e.allowed("all", r)
+	last := strconv.Itoa(cpus[len(cpus)-1])
+	e.limits.CPUs = last
+	if got := e.allowed("one", r); got != last {
+		t.Errorf("the task may use the CPUs %s, want %s", got, last)
+	}
+	e.limits.CPUs = strconv.Itoa(cpus[0])
+	if got := e.allowed("other", r); got != e.limits.CPUs {
+		t.Errorf("the task may use the CPUs %s, want %s", got, e.limits.CPUs)
+	}
+	e.limits.CPUs = ""
+	if got := e.allowed("more", r); got != all {
+		t.Errorf("the task may use the CPUs %s, want %s", got, all)
+	}
+	e.limits.CPUs = "4000"
+	if task := e.start("none", "exec sleep 1000"); task.Unlimited() == nil {
+		t.Error("a CPU that the machine lacks is no error")
+	}
+}
