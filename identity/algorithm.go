@@ -19,8 +19,8 @@ type algorithm struct {
 // eddsa is the algorithm of all tokens of ours: Ed25519 as RFC 8037 section 3.1 names it.
 var eddsa = &algorithm{"EdDSA", jwt.SigningMethodEdDSA, 64, 64}
 
-// algorithms are those that tokens may have. RFC 7518 knows two other kinds: those with a secret, which a verifier would
-// have to share, and PSS, which no issuer of workload identities was seen to use.
+// algorithms are those that tokens may have. RFC 7518 knows two other kinds: those with a secret, which a verifier has
+// to share, and PSS, which no issuer of workload identities was seen to use.
 var algorithms = []*algorithm{
 	eddsa,
 	{"RS256", jwt.SigningMethodRS256, minModulus / 8, maxModulus / 8},

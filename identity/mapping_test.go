@@ -163,7 +163,7 @@ func TestMappingNeedsATask(t *testing.T) {
 		t.Errorf("braces that name nothing: %v", err)
 	}
 	var full identity.Mapping
-	for _, claim := range strings.Split("a b c d e f g h", " ") {
+	for claim := range strings.SplitSeq("a b c d e f g h", " ") {
 		if err := full.Add(claim, "*"); err != nil {
 			t.Fatal(err)
 		}
