@@ -34,6 +34,9 @@ var (
 	ErrInvalidJob = errors.New("the job can't be run")
 	// ErrNotTerminal: the allocation runs, or may run again.
 	ErrNotTerminal = errors.New("the allocation has not ended")
+	// ErrNotParameterized and ErrNotPeriodic: the job starts no children in this way.
+	ErrNotParameterized = errors.New("the job is not parameterized")
+	ErrNotPeriodic      = errors.New("the job is not periodic, or its schedule is not enabled")
 	// ErrDetached: the runner has detached, and the tasks run on.
 	ErrDetached = errors.New("the allocation was left running")
 )

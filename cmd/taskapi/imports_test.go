@@ -82,6 +82,7 @@ var allowedImports = map[string][]string{
 		"allocrunner/templates/render"}, // the queries of templates
 	"allocrunner/hoststats":  {"allocrunner/internal/stats"},
 	"allocrunner/deployment": {"allocrunner/interfaces"},
+	"allocrunner/dispatch":   {"allocrunner/interfaces"},
 	"allocrunner/drivers": {"allocrunner/interfaces", "allocrunner/internal/launch", "allocrunner/internal/proctree",
 		"allocrunner/taskenv"},
 	"allocrunner/drivers/builtin": {"allocrunner/drivers", "allocrunner/drivers/rawexec"},
@@ -135,6 +136,7 @@ var allowedImports = map[string][]string{
 	"allocrunner/jobspec/review": {
 		"allocrunner/artifacts/source", // which sources can be fetched
 		"allocrunner/drivers",
+		"allocrunner/interfaces",        // which jobs start others
 		"allocrunner/internal/services", // a review refuses what the set-up of checks would
 		"allocrunner/jobspec",
 		"allocrunner/jobspec/internal/schema",
@@ -368,6 +370,7 @@ var allowedImports = map[string][]string{
 	},
 	"cmd/taskapi/internal/cli/keys": {
 		"allocrunner/datadir",
+		"allocrunner/interfaces",
 		"allocrunner/state",
 		"auth",
 		"auth/badtokens",
@@ -383,6 +386,7 @@ var allowedImports = map[string][]string{
 		"allocrunner",
 		"allocrunner/cluster/variables",
 		"allocrunner/datadir",
+		"allocrunner/dispatch",
 		"allocrunner/interfaces",
 		"allocrunner/jobspec",
 		"allocrunner/jobspec/jobdiff",
@@ -484,6 +488,7 @@ var allowedImports = map[string][]string{
 		"allocrunner/datadir",
 		"allocrunner/deployment",
 		"allocrunner/devices",
+		"allocrunner/dispatch",
 		"allocrunner/drivers",
 		"allocrunner/drivers/builtin",
 		"allocrunner/fingerprint",

@@ -19,17 +19,14 @@ import (
 // feature that is implemented removes its row. docs/jobfiles.md is made from these rows.
 
 var jobRows = []row[api.Job]{
-	{"periodic", Refused, "nothing here starts a job at set times; leave the block out, and use cron or a systemd timer",
-		nil},
-	{"parameterized", Refused, "nothing here dispatches jobs; leave the block out, and use variables", nil},
 	{"multiregion", Refused, "there is one machine and no region; leave the block out", nil},
 	{"type", Note, "one machine runs one allocation: system is run as service is, sysbatch as batch is",
 		func(j *api.Job) bool {
 			return ptr.Deref(j.Type) == api.JobTypeSystem || ptr.Deref(j.Type) == api.JobTypeSysbatch
 		}},
 	{"stop", Refused, "the job says that it is stopped", func(j *api.Job) bool { return ptr.Deref(j.Stop) }},
-	{"payload", Refused, "nothing here hands a dispatch payload to a task",
-		func(j *api.Job) bool { return len(j.Payload) > 0 }},
+	{"payload", Refused, "only a job that was dispatched has one; dispatch a parameterized job with --payload",
+		func(j *api.Job) bool { return len(j.Payload) > 0 && !j.Dispatched }},
 	{"vault_namespace", Refused, "use the setting vault.namespace, or the namespace of a task's vault block",
 		func(j *api.Job) bool { return ptr.Deref(j.VaultNamespace) != "" }},
 	{"ui", Note, "there is no web UI to show the description and the links", nil},
@@ -66,7 +63,6 @@ var networkRows = []row[api.NetworkResource]{
 var taskRows = []row[api.Task]{
 	{"secret", Refused, "secrets are not fetched from a provider", nil},
 	{"csi_plugin", Refused, "there is no storage to be a plugin of", nil},
-	{"dispatch_payload", Refused, "nothing here dispatches jobs", nil},
 	{"schedule", Refused, "tasks are not started and stopped by the clock", nil},
 	{"kind", Refused, "there is no Consul service mesh to give a task's kind a meaning", nil},
 	{"scaling", Note, "there is no autoscaler", nil},

@@ -34,6 +34,9 @@ type Row struct {
 func Rows() []Row {
 	t := &table{known: map[[2]string][]Row{}, seen: map[[2]string]bool{}}
 	tabulate(t, "job", jobRows, jobLimits)
+	tabulate(t, "job", nil, parentLimits)
+	tabulate(t, "parameterized", nil, parameterizedLimits)
+	tabulate(t, "periodic", periodicRows, periodicLimits)
 	tabulate(t, "group", groupRows, groupLimits)
 	for _, c := range []Consul{NoConsul, HasConsul, ConsulHere} {
 		tabulate(t, "job", consulJobRows[c], nil)
@@ -47,6 +50,7 @@ func Rows() []Row {
 	tabulate(t, "volume_mount", nil, volumeMountLimits)
 	tabulate(t, "task", taskRows, taskLimits)
 	tabulate(t, "task", noVaultRows, nil)
+	tabulate(t, "dispatch_payload", nil, dispatchPayloadLimits)
 	tabulate(t, "resources", resourceRows, resourceLimits)
 	tabulate(t, "restart", nil, restartLimits)
 	tabulate(t, "update", nil, updateLimits)
@@ -86,6 +90,7 @@ func Rows() []Row {
 var otherRows = []Row{
 	{"job", "name", Honoured, "it, and the ID, must be printable, without a colon or slash, and of at most 128 bytes, " +
 		"as those of groups and tasks"},
+	{"job", "parameterized", Honoured, parameterizedAlone},
 	{"job", "region", Honoured, "it must be printable and have no colon"},
 	{"job", "namespace", Honoured, "it must be printable and have no colon"},
 	{"group", "network", Honoured, "there must be at most one"},

@@ -20,11 +20,11 @@ func TestRowsAreAboutTheSpecification(t *testing.T) {
 		inJSON = append(inJSON, r.Block+" "+r.Attribute)
 	}
 	if want := []string{"job consul_namespace", "job consul_namespace", "job payload", "job stop",
-		"job vault_namespace"}; !slices.Equal(inJSON, want) {
+		"job vault_namespace", "periodic spec_type"}; !slices.Equal(inJSON, want) {
 		t.Errorf("%v are in no job file, want %v", inJSON, want)
 	}
 	for want, severity := range map[string]review.Severity{
-		"job periodic": review.Refused, "group count": review.Note, "task kill_timeout": review.Honoured,
+		"job multiregion": review.Refused, "group count": review.Note, "task kill_timeout": review.Honoured,
 		"task env":      review.Honoured,
 		"update canary": review.Note, "port static": review.Honoured, "check grpc_service": review.Refused,
 		"service meta": review.Warning,

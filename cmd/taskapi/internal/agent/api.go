@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sys/unix"
 
+	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/taskenv"
 	"taskapi/auth"
 	"taskapi/auth/limitset"
@@ -37,8 +38,8 @@ func (s *wiring) newAuthenticator(alloc *api.Allocation, auditor auth.Auditor) (
 	config := auth.Config{
 		Verifier: verifier,
 		Allocations: liveness{alloc.ID, &auth.Allocation{
-			Region: *alloc.Job.Region, Namespace: alloc.Namespace, JobID: alloc.JobID, TaskGroup: alloc.TaskGroup,
-			Life: s.life,
+			Region: *alloc.Job.Region, Namespace: alloc.Namespace, JobID: interfaces.IdentityJobID(alloc),
+			TaskGroup: alloc.TaskGroup, Life: s.life,
 		}, s.runner.Terminal},
 		Logger:  s.logger,
 		Policy:  s.policy,

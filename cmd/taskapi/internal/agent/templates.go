@@ -8,6 +8,7 @@ import (
 	"taskapi/allocrunner/artifacts"
 	"taskapi/allocrunner/cluster/registry"
 	"taskapi/allocrunner/cluster/variables"
+	"taskapi/allocrunner/dispatch"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/templates"
 	"taskapi/allocrunner/templates/render"
@@ -15,11 +16,14 @@ import (
 	"taskapi/auth"
 )
 
-// fileHooks returns the hooks that make a task's files: its artifacts, and its templates.
+// fileHooks returns the hooks that make a task's files: its payload, its artifacts, and its templates.
 func (s *wiring) fileHooks(alloc *api.Allocation, task *api.Task) []interfaces.TaskHook {
 	hooks := s.secretHooks(alloc, task)
 	if len(task.Artifacts) > 0 {
 		hooks = append([]interfaces.TaskHook{artifacts.New(s.cfg.Settings.Artifacts, s.logger, task.Name)}, hooks...)
+	}
+	if h := dispatch.HookOf(alloc.Job, task); h != nil {
+		hooks = append([]interfaces.TaskHook{h}, hooks...)
 	}
 	return hooks
 }
@@ -41,7 +45,7 @@ func (s *wiring) secretHooks(alloc *api.Allocation, task *api.Task) (hooks []int
 	if s.templates == nil {
 		s.templates = templates.NewWatch(s.cfg.Cluster, s.logger)
 	}
-	namespace, job, group := alloc.Namespace, alloc.JobID, alloc.TaskGroup
+	namespace, job, group := alloc.Namespace, interfaces.IdentityJobID(alloc), alloc.TaskGroup
 	return append(hooks, templates.New(templates.Config{
 		Watch: s.templates,
 		Values: func(task string) templates.Values {

@@ -224,7 +224,7 @@ func (s *wiring) newTokens(alloc *api.Allocation) *workload.Manager {
 		Logger:       s.logger,
 		Region:       *alloc.Job.Region,
 		Namespace:    alloc.Namespace,
-		JobID:        alloc.JobID,
+		JobID:        interfaces.IdentityJobID(alloc),
 		TaskGroup:    alloc.TaskGroup,
 		AllocationID: alloc.ID,
 		Life:         s.life,

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"taskapi/allocrunner/datadir"
+	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/state"
 	"taskapi/auth"
 	"taskapi/cmd/taskapi/internal/agent"
@@ -112,7 +113,7 @@ func authenticatorOf(l base.Layout, id string) (agent.OfflineAuthenticator, erro
 	}
 	saved := dump.Saved
 	if alloc := saved.Alloc; alloc != nil && alloc.Job != nil && alloc.Job.Region != nil {
-		d.Allocation = &auth.Allocation{Region: *alloc.Job.Region, Namespace: alloc.Namespace, JobID: alloc.JobID,
+		d.Allocation = &auth.Allocation{Region: *alloc.Job.Region, Namespace: alloc.Namespace, JobID: interfaces.IdentityJobID(alloc),
 			TaskGroup: alloc.TaskGroup, Life: saved.Life}
 		d.Ended = saved.Terminal
 	}

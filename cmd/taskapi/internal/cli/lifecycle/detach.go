@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -62,9 +63,17 @@ func (r *request) detach(ctx context.Context) error {
 
 // launch runs the allocation in a background process, and returns when done is satisfied.
 func (r *request) launch(ctx context.Context, done func(*api.Allocation) (bool, error)) error {
-	args := slices.Concat([]string{"run"}, r.flags, []string{fmt.Sprintf("--named=%t", r.name != nil),
-		"--alloc-id=" + r.alloc.ID, "--", r.jobFile})
-	return background(ctx, r.target(), r.environment, args, r.name, done)
+	flags, jobFile, w := r.flags, r.jobFile, r.environment
+	if r.dispatch != nil { // the process in the background gets the child
+		job, err := json.Marshal(map[string]*api.Job{"Job": r.alloc.Job})
+		if err != nil {
+			return fmt.Errorf("job %q: %w", r.alloc.JobID, err)
+		}
+		flags, jobFile, w.Stdin = withoutDispatch(flags), "-", bytes.NewReader(job)
+	}
+	args := slices.Concat([]string{"run"}, flags, []string{fmt.Sprintf("--named=%t", r.name != nil),
+		"--alloc-id=" + r.alloc.ID, "--", jobFile})
+	return background(ctx, r.target(), w, args, r.name, done)
 }
 
 // settled waits for what --wait names, and says more about a start that has failed.

@@ -110,10 +110,13 @@ is wrong.`,
 			if opts.Index < 0 || opts.Index > maxIndex {
 				err = cmp.Or(err, base.Usagef("--index %d is no number from 0 to %d", opts.Index, maxIndex))
 			}
-			for _, one := range []string{"group", "index", "alloc-id"} {
+			for _, one := range []string{"group", "index", "alloc-id", "payload", "meta"} {
 				if opts.All && cmd.Flags().Changed(one) {
 					err = cmp.Or(err, base.Usagef("--all runs every allocation of the job: leave out --%s, or --all", one))
 				}
+			}
+			if args[0] == "-" && opts.Payload == "-" {
+				err = cmp.Or(err, base.Usagef("--payload - and the job file - are both standard input: give one of them as a file"))
 			}
 			if err != nil {
 				return err
@@ -179,14 +182,15 @@ type request struct {
 	record      settings.Record // of this run
 	jobFile     string
 	layout      base.Layout
-	drawn       bool             // the allocation's ID was drawn at random just now
-	name        *os.File         // the lock on the allocation's name; nil for none
-	before      *api.Allocation  // as it was last saved; nil if it is new
-	alloc       *api.Allocation  // as it would begin
-	loaded      *start.LoadedJob // of a job file that has been read and reviewed; nil for one that has not
-	like        *settings.Record // of an allocation whose settings a new one gets; nil for none
-	flags       []string         // of the process in the background
-	text        []byte           // of a job file on standard input, for several processes
+	drawn       bool                 // the allocation's ID was drawn at random just now
+	dispatch    *interfaces.Dispatch // what the flags dispatch; nil for nothing
+	name        *os.File             // the lock on the allocation's name; nil for none
+	before      *api.Allocation      // as it was last saved; nil if it is new
+	alloc       *api.Allocation      // as it would begin
+	loaded      *start.LoadedJob     // of a job file that has been read and reviewed; nil for one that has not
+	like        *settings.Record     // of an allocation whose settings a new one gets; nil for none
+	flags       []string             // of the process in the background
+	text        []byte               // of a job file on standard input, for several processes
 	source      start.Source
 	hide        func(error) error // removes the source's texts from files
 	submission  *api.JobSubmission
@@ -236,6 +240,9 @@ func (r *request) read(jobFile string, flags *pflag.FlagSet) (err error) {
 		if err != nil {
 			return err
 		}
+	}
+	if loaded.Job, err = r.toRun(loaded.Job, flags); err != nil {
+		return loaded.Hide(err)
 	}
 	r.alloc, r.submission = agent.NewAllocation(id, loaded.Job, loaded.Group), loaded.Submission
 	r.source = loaded.Source

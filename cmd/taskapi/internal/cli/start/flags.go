@@ -31,6 +31,8 @@ type Options struct {
 	Detached bool // this is the process that --detach has started
 	Named    bool // and it has inherited the lock on the allocation's name
 	PutVars  []string
+	Payload  string // a file, or - for standard input
+	Meta     []string
 	Output   follow.OutputFlag
 
 	Task, Job, Namespace, User string // of dev
@@ -58,6 +60,10 @@ func (o *Options) Add(cmd *cobra.Command) {
 		f.BoolVar(&o.Replace, "replace", false,
 			"if the allocation runs or was left running, stop it gracefully and run it again, with new processes")
 		o.addJob(cmd)
+		f.StringVar(&o.Payload, "payload", "",
+			"dispatch a parameterized job: run one child of it, with the content of a `FILE`, or - for standard input")
+		f.StringArrayVar(&o.Meta, "meta", nil,
+			"dispatch a parameterized job: run one child of it, with this `KEY=VALUE` in its meta; may be repeated")
 		o.Output.Add(f)
 		f.BoolVarP(&o.Verbose, "verbose", "v", false, "log more than warnings to standard error")
 		f.BoolVar(&o.JSON, "json", false, "print events as JSON lines")
