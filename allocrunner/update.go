@@ -8,10 +8,10 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"taskapi/allocrunner/deployment"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/checks"
 	"taskapi/allocrunner/internal/lifecycle"
+	"taskapi/allocrunner/internal/snapshots"
 	"taskapi/allocrunner/internal/taskrunner"
 	"taskapi/allocrunner/jobspec/jobdiff"
 	"taskapi/internal/ptr"
@@ -49,7 +49,7 @@ func (r *Runner) UpdateTasks(ctx context.Context, job *api.Job, tasks []string) 
 		return err
 	}
 	alloc := r.Alloc()
-	if _, err := decide(alloc, withJob(alloc, job), tasks); err != nil { // before anything is stopped
+	if _, err := decide(alloc, snapshots.WithJob(alloc, job), tasks); err != nil { // before anything is stopped
 		return err
 	}
 	if err := r.Validate(job); err != nil {
@@ -104,7 +104,7 @@ func (r *Runner) update(ctx context.Context, job *api.Job, stopped []string) err
 		return err
 	}
 	alloc := r.Alloc()
-	next := withJob(alloc, job)
+	next := snapshots.WithJob(alloc, job)
 	switch decision, err := decide(alloc, next, stopped); {
 	case err != nil || decision == Unchanged:
 		return err
@@ -115,7 +115,7 @@ func (r *Runner) update(ctx context.Context, job *api.Job, stopped []string) err
 		return err
 	}
 	r.health.unwatch() // it would decide about the earlier version
-	r.snapshots.Change(func(a *api.Allocation) { *a = *withJob(a, job) })
+	r.snapshots.Change(func(a *api.Allocation) { *a = *snapshots.WithJob(a, job) })
 	r.updated()
 	if err := r.save(); err != nil {
 		r.logger.Warn("the update could not be saved yet: if taskapi is killed before it is, the job has to be given " +
@@ -130,7 +130,7 @@ func (r *Runner) update(ctx context.Context, job *api.Job, stopped []string) err
 // Validate reports whether an Update with a version of the job that can be applied in place would succeed. Errors:
 // interfaces.ErrInvalidJob.
 func (r *Runner) Validate(job *api.Job) error {
-	return r.validate(withJob(r.Alloc(), job), r.fsm.state().begun())
+	return r.validate(snapshots.WithJob(r.Alloc(), job), r.fsm.state().begun())
 }
 
 // validate leaves out the checks during the set-up, when their resources are still being acquired. A runner that has
@@ -186,20 +186,6 @@ func (r *Runner) follow(ctx context.Context) error {
 	}
 	r.fsm.changed.Send() // the group's own settings may have changed
 	return errors.Join(errs...)
-}
-
-// withJob returns the allocation with another version of its job. Whether it is healthy with that version is not known
-// yet.
-func withJob(alloc *api.Allocation, job *api.Job) *api.Allocation {
-	next, version := *alloc, *job
-	index := alloc.ModifyIndex + 1
-	number := ptr.Deref(alloc.Job.Version) + 1
-	version.Version, version.JobModifyIndex, version.ModifyIndex = &number, &index, &index
-	version.CreateIndex, version.Stable = alloc.Job.CreateIndex, new(bool)
-	next.Job, next.DeploymentStatus = &version, nil
-	next.DeploymentID = deployment.NewID(&version, next.GetTaskGroup())
-	next.AllocModifyIndex = index
-	return &next
 }
 
 // updatable reports whether the allocation's tasks have been received. Errors: interfaces.ErrTerminal when it is to

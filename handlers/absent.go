@@ -66,10 +66,7 @@ var absences = []absence{
 	{"there is one node pool, default, with the one machine", nil, []string{
 		"/v1/node/pool/{name}", "/v1/node/pool/{name}/nodes", "/v1/node/pool/{name}/jobs",
 	}},
-	{"a job runs one allocation of one group here: it is neither scaled, dispatched nor run periodically", nil, []string{
-		"/v1/job/{job}/dispatch", "/v1/job/{job}/dispatch/payload", "/v1/job/{job}/periodic/force",
-		"/v1/scaling/policy/{name}",
-	}},
+	{"a job runs one allocation of one group here: it is not scaled", nil, []string{"/v1/scaling/policy/{name}"}},
 	{
 		"a job runs one allocation of one group here: its count is always 1; PUT /v1/allocation/{alloc}/stop ends it", puts,
 		[]string{"/v1/job/{job}/scale"},

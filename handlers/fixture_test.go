@@ -106,6 +106,7 @@ type fakeAlloc struct {
 	kill           func()
 	touch          func() bool
 	collect        func(ctx context.Context) error
+	dispatch       func(d interfaces.Dispatch) (interfaces.Child, error)
 	stats          func(ctx context.Context, interval time.Duration) (<-chan *api.AllocResourceUsage, error)
 	files          func(reader *interfaces.Reader) interfaces.Files
 	exec           func(ctx context.Context, req interfaces.ExecRequest) (interfaces.ExecSession, error)
@@ -129,8 +130,22 @@ func (f *fakeAlloc) Signal(ctx context.Context, task, signal string) error {
 func (f *fakeAlloc) Stats(ctx context.Context, interval time.Duration) (<-chan *api.AllocResourceUsage, error) {
 	return f.stats(ctx, interval)
 }
-func (f *fakeAlloc) Kill()                                            { f.kill() }
-func (f *fakeAlloc) Touch() bool                                      { return f.touch != nil && f.touch() }
+func (f *fakeAlloc) Kill()       { f.kill() }
+func (f *fakeAlloc) Touch() bool { return f.touch != nil && f.touch() }
+
+// Dispatch starts a child of a fixed name, unless the test has a function for it.
+func (f *fakeAlloc) Dispatch(_ context.Context, d interfaces.Dispatch) (interfaces.Child, error) {
+	if f.dispatch == nil {
+		return interfaces.Child{JobID: "demo/dispatch-1"}, nil
+	}
+	return f.dispatch(d)
+}
+
+// Force is a dispatch of nothing.
+func (f *fakeAlloc) Force(ctx context.Context) (interfaces.Child, error) {
+	return f.Dispatch(ctx, interfaces.Dispatch{})
+}
+
 func (f *fakeAlloc) Collect(ctx context.Context) error                { return f.collect(ctx) }
 func (f *fakeAlloc) Raw(ctx context.Context, w io.Writer)             { f.raw(ctx, w) }
 func (f *fakeAlloc) Files(reader *interfaces.Reader) interfaces.Files { return f.files(reader) }

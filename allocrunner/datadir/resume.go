@@ -9,6 +9,7 @@ import (
 
 	"taskapi/allocrunner"
 	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/snapshots"
 	"taskapi/allocrunner/jobspec/jobdiff"
 )
 
@@ -46,6 +47,13 @@ func (l *Lock) Resume(
 // update gives the saved allocation another version of its job, in place. It makes a runner for this that is never run.
 // The runner that continues the allocation, and all of its hooks, begin with the new version.
 func (l *Lock) update(ctx context.Context, job *api.Job) error {
+	if interfaces.IsParent(l.saved.Alloc.Job) {
+		saved := *l.saved
+		saved.Alloc = snapshots.WithJob(l.saved.Alloc, job)
+		saved.Alloc.ModifyIndex++
+		l.saved = &saved
+		return l.state.Put(interfaces.Saved{Alloc: saved.Alloc})
+	}
 	runner, err := allocrunner.New(interfaces.Config{Alloc: l.saved.Alloc, Dir: l.Dir, Logger: l.logger, State: l.state,
 		Saved: l.saved})
 	if err != nil {

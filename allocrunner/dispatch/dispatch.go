@@ -126,6 +126,26 @@ func Launched(parent *api.Job, at time.Time) *api.Job {
 	return child
 }
 
+// Sample returns an allocation of a job that starts children as one of a child, with a value for each key of the meta
+// that a dispatch may give: to review what its tasks need.
+func Sample(alloc *api.Allocation) *api.Allocation {
+	child := *alloc
+	child.Job = childOf(alloc.Job, "/sample")
+	child.Job.Periodic, child.Job.ParameterizedJob = nil, nil
+	child.Job.Meta = maps.Clone(alloc.Job.Meta)
+	if p := alloc.Job.ParameterizedJob; p != nil {
+		for _, key := range slices.Concat(p.MetaRequired, p.MetaOptional) {
+			if _, ok := child.Job.Meta[key]; !ok {
+				if child.Job.Meta == nil {
+					child.Job.Meta = map[string]string{}
+				}
+				child.Job.Meta[key] = "value"
+			}
+		}
+	}
+	return &child
+}
+
 func childOf(parent *api.Job, suffix string) *api.Job {
 	child, id := *parent, *parent.ID+suffix
 	child.ID, child.Name, child.ParentID = &id, &id, parent.ID

@@ -35,12 +35,18 @@ type Child struct {
 	Known   bool // an earlier dispatch with the same token has started it
 }
 
+// ChildError says why a child was not started: the job does not take the dispatch, or the child can't run.
+type ChildError struct{ Err error }
+
+func (e *ChildError) Error() string { return e.Err.Error() }
+func (e *ChildError) Unwrap() error { return e.Err }
+
 // Parent is a runner of a job that starts children; see IsParent.
 type Parent interface {
 	// Dispatch starts a child of a parameterized job, and returns once the child is saved and runs in a process of its own.
-	// Errors: ErrTerminal, ErrNotParameterized, a dispatch.Error, why the child can't run.
+	// Errors: ErrStarting, ErrTerminal, ErrNotParameterized, *ChildError.
 	Dispatch(ctx context.Context, d Dispatch) (Child, error)
 	// Force starts a child of a periodic job now, whatever its schedule and whether another child runs. Errors:
-	// ErrTerminal, ErrNotPeriodic, why the child can't run.
+	// ErrStarting, ErrTerminal, ErrNotPeriodic, *ChildError.
 	Force(ctx context.Context) (Child, error)
 }

@@ -26,7 +26,6 @@ import (
 var allowedImports = map[string][]string{
 	"allocrunner": {
 		"allocrunner/artifacts/fetch", // the program is re-executed for it, as for the keeper
-		"allocrunner/deployment",
 		"allocrunner/drivers",
 		"allocrunner/drivers/builtin",
 		"allocrunner/interfaces",
@@ -58,6 +57,7 @@ var allowedImports = map[string][]string{
 		"allocrunner/deployment",
 		"allocrunner/interfaces",
 		"allocrunner/internal/allocdir",
+		"allocrunner/internal/snapshots",
 		"allocrunner/jobspec/jobdiff",
 		"allocrunner/state",
 	},
@@ -83,6 +83,15 @@ var allowedImports = map[string][]string{
 	"allocrunner/hoststats":  {"allocrunner/internal/stats"},
 	"allocrunner/deployment": {"allocrunner/interfaces"},
 	"allocrunner/dispatch":   {"allocrunner/interfaces"},
+	"allocrunner/children": {
+		"allocrunner/dispatch",
+		"allocrunner/interfaces",
+		"allocrunner/internal/allocdir",
+		"allocrunner/internal/allocfs",
+		"allocrunner/internal/snapshots",
+		"allocrunner/internal/stats",
+		"allocrunner/taskenv",
+	},
 	"allocrunner/drivers": {"allocrunner/interfaces", "allocrunner/internal/launch", "allocrunner/internal/proctree",
 		"allocrunner/taskenv"},
 	"allocrunner/drivers/builtin": {"allocrunner/drivers", "allocrunner/drivers/rawexec"},
@@ -147,6 +156,7 @@ var allowedImports = map[string][]string{
 		"allocrunner/volumes",    // what volumes the machine has
 	},
 	"allocrunner/jobspec/bounded": {"allocrunner/jobspec"},
+	"allocrunner/jobspec/jobdiff": {"allocrunner/interfaces"}, // which jobs start others
 	"allocrunner/state":           {"allocrunner/interfaces"},
 	"allocrunner/simulate": {
 		"allocrunner/interfaces",
@@ -384,6 +394,7 @@ var allowedImports = map[string][]string{
 	},
 	"cmd/taskapi/internal/cli/lifecycle": {
 		"allocrunner",
+		"allocrunner/children",
 		"allocrunner/cluster/variables",
 		"allocrunner/datadir",
 		"allocrunner/dispatch",
@@ -452,6 +463,7 @@ var allowedImports = map[string][]string{
 	},
 	"cmd/taskapi/internal/cli/start": {
 		"allocrunner",
+		"allocrunner/children",
 		"allocrunner/cluster/stores",
 		"allocrunner/consul",
 		"allocrunner/datadir",

@@ -22,7 +22,7 @@ const (
 	noPools      = "one machine, one pool"
 	noEnterprise = "Nomad Enterprise"
 	oneMachine   = "the machine runs what it is given: it can't be drained, excluded or purged"
-	oneAlloc     = "a job runs one allocation: it is neither scaled, dispatched nor run periodically"
+	oneAlloc     = "a job runs one allocation: it is not scaled"
 	operatorOnly = "the operator's, whatever a policy says"
 	byPolicy     = "a policy may give a task the machine and the agent: `node` and `agent`"
 )
@@ -54,7 +54,9 @@ var sdkTable = []sdkCalls{
 	{"Jobs", "EvaluateWithOpts", works, "403", "501 with ForceReschedule"},
 	{"Jobs", "ActionExec", works, "403", "a policy may give a task alloc-exec"},
 	{"Jobs", "VersionByTag", sdkError, sdkError, "versions have no tags: none is found"},
-	{"Jobs", "Dispatch DispatchOpts PeriodicForce Scale ScaleWithRequest", "501", "501", oneAlloc},
+	{"Jobs", "Dispatch DispatchOpts PeriodicForce", "400", "403",
+		"of a job that is neither parameterized nor periodic; of one that is, they start a child"},
+	{"Jobs", "Scale ScaleWithRequest", "501", "501", oneAlloc},
 	{"Jobs", "Services", works, works, ""},
 	{"Jobs", "Stable TagVersion TagVersionOpts UntagVersion", "501", "501",
 		"versions are neither marked stable nor tagged"},
@@ -172,7 +174,7 @@ func sdkArgumentsOf(alloc *api.Allocation, job *api.Job, log string) map[string]
 			*job.JobModifyIndex}, "Jobs.Revert": {id, uint64(0)},
 		"Jobs.ActionExec": {nil, nil, id, "other", false, nil, "greet", nil, nil, new(bytes.Buffer)},
 		"Jobs.Scale": {id, "web", new(2),
-			"x"}, "Jobs.Dispatch": {id}, "Jobs.DispatchOpts": {&api.DispatchOptions{JobID: id}},
+			"x"}, "Jobs.Dispatch": {id}, "Jobs.PeriodicForce": {id}, "Jobs.DispatchOpts": {&api.DispatchOptions{JobID: id}},
 
 		"Evaluations.Allocations": {eval}, "Evaluations.Info": {eval}, "Evaluations.PrefixList": {eval[:8]},
 		"Deployments.Allocations": {alloc.DeploymentID}, "Deployments.Info": {alloc.DeploymentID},

@@ -38,6 +38,9 @@ var causes = []cause{
 	{as[*interfaces.ExecError], Invalid},
 	{as[*interfaces.DestructiveError], Conflict},
 	{is(interfaces.ErrStateFile), NotStored},
+	{names(interfaces.ErrNotParameterized), Invalid},
+	{names(interfaces.ErrNotPeriodic), Invalid},
+	{as[*interfaces.ChildError], Invalid},
 
 	// Of an allocation's files.
 	{file(interfaces.ErrPathEscapes), PathEscapes},

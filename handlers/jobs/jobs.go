@@ -84,6 +84,13 @@ func Routes(c Config) []route.Route {
 		route.Read(evaluation+"/allocations", auth.ReadJob, list.OwnAllocation(h.ofEvaluation),
 			"Lists the allocation of an evaluation.").Flags(list.AllocationFlags...),
 	}
+	rows = append(rows,
+		route.Write(job+"/dispatch", auth.OperatorOnly, route.Decoded(true, h.dispatch),
+			"Starts a child of a parameterized job.").WithBody(maxDispatch),
+		route.Write(job+"/dispatch/payload", auth.OperatorOnly, h.dispatchPayload,
+			"Starts a child of a parameterized job with the body as its payload.").WithBody(maxDispatch),
+		route.Write(job+"/periodic/force", auth.OperatorOnly, h.force, "Starts a child of a periodic job now."),
+	)
 	for _, changes := range []route.Route{
 		route.Write("/v1/jobs", auth.OperatorOnly, route.Decoded(false, h.register),
 			"Gives the allocation another version of its job.").Flags("force").WithBody(maxJob),

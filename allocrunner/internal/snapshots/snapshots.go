@@ -179,3 +179,17 @@ func (s *Snapshots) AwaitOverdue(ctx context.Context) (id string) {
 func after(a *api.Allocation) deployment.Moment {
 	return deployment.Moment{Index: a.ModifyIndex + 1, Time: a.ModifyTime}
 }
+
+// WithJob returns the allocation with another version of its job. Whether it is healthy with that version is not known
+// yet.
+func WithJob(alloc *api.Allocation, job *api.Job) *api.Allocation {
+	next, version := *alloc, *job
+	index := alloc.ModifyIndex + 1
+	number := ptr.Deref(alloc.Job.Version) + 1
+	version.Version, version.JobModifyIndex, version.ModifyIndex = &number, &index, &index
+	version.CreateIndex, version.Stable = alloc.Job.CreateIndex, new(bool)
+	next.Job, next.DeploymentStatus = &version, nil
+	next.DeploymentID = deployment.NewID(&version, next.GetTaskGroup())
+	next.AllocModifyIndex = index
+	return &next
+}

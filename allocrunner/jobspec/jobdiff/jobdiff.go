@@ -10,6 +10,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/interfaces"
 	"taskapi/internal/ptr"
 )
 
@@ -66,6 +67,7 @@ func Destructive(changes []Change) []Change {
 // Neither job is changed. They may be any values, canonical or not.
 func Changes(old, new *api.Job, group string) []Change {
 	c := &comparer{path: []string{"job"}}
+	c.parents = old != nil && new != nil && interfaces.IsParent(old) && interfaces.IsParent(new)
 	switch {
 	case old == nil && new == nil:
 		return nil
@@ -90,6 +92,8 @@ type comparer struct {
 
 	// restart is the group's restart policy before and after: a task that has its group's needs no line of its own.
 	restart [2]*api.RestartPolicy
+
+	parents bool // both jobs start children, and no process has a part of them
 }
 
 // in calls f with one more step in the path.
@@ -100,6 +104,9 @@ func (c *comparer) in(step string, f func()) {
 }
 
 func (c *comparer) add(r rule, text string) {
+	if c.parents && r.verdict == isDestructive && r.means != otherJob {
+		r = inPlace(laterChildren)
+	}
 	if r.means != "" {
 		text += "; " + r.means
 	}

@@ -55,11 +55,12 @@ func (r rule) byProcess() rule {
 
 // What a difference means.
 const (
-	newProcess  = "processes get it at their start; needs new processes"
-	newIdentity = "tokens and files are made from it at the start; needs new processes"
-	newPlace    = "set at creation; needs a new allocation"
-	otherJob    = "changes the job's identity; needs a new allocation"
-	notHere     = "can't be applied to a running allocation; needs a new one"
+	newProcess    = "processes get it at their start; needs new processes"
+	newIdentity   = "tokens and files are made from it at the start; needs new processes"
+	newPlace      = "set at creation; needs a new allocation"
+	otherJob      = "changes the job's identity; needs a new allocation"
+	laterChildren = "later children have it"
+	notHere       = "can't be applied to a running allocation; needs a new one"
 
 	atOnce      = ""
 	atNextStart = "applies from the task's next start"

@@ -24,6 +24,7 @@ const (
 	TriggerRegister   = "job-register"
 	TriggerDeregister = "job-deregister"
 	TriggerStop       = "alloc-stop"
+	TriggerPeriodic   = "periodic-job"
 )
 
 // Store keeps the evaluations of stops, registrations and changes of deployments. Clients such as nomad alloc stop wait

@@ -194,6 +194,7 @@ func JobStubOf(alloc *api.Allocation, meta bool) JobStub {
 		CreateIndex: ptr.Deref(job.CreateIndex), ModifyIndex: ptr.Deref(job.ModifyIndex),
 		JobModifyIndex: ptr.Deref(job.JobModifyIndex),
 		SubmitTime:     ptr.Deref(job.SubmitTime),
+		Periodic:       job.IsPeriodic(), ParameterizedJob: job.IsParameterized(),
 	}
 	if meta {
 		stub.Meta = job.Meta

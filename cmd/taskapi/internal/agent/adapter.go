@@ -24,6 +24,7 @@ var (
 		allocations.Checker
 		allocations.Collector
 		interfaces.Deployer
+		interfaces.Parent
 		files.Filer
 		exec.Execer
 		allocations.Restarter
@@ -58,6 +59,22 @@ func (s *allocAdapter) FailDeployment(id string) {
 }
 func (s *allocAdapter) SetHealth(healthy bool) {
 	s.AllocRunner.(interfaces.Deployer).SetHealth(healthy)
+}
+
+// Dispatch starts a child, if the job is parameterized.
+func (s *allocAdapter) Dispatch(ctx context.Context, d interfaces.Dispatch) (interfaces.Child, error) {
+	if v, ok := s.AllocRunner.(interfaces.Parent); ok {
+		return v.Dispatch(ctx, d)
+	}
+	return interfaces.Child{}, interfaces.ErrNotParameterized
+}
+
+// Force starts a child, if the job is periodic.
+func (s *allocAdapter) Force(ctx context.Context) (interfaces.Child, error) {
+	if v, ok := s.AllocRunner.(interfaces.Parent); ok {
+		return v.Force(ctx)
+	}
+	return interfaces.Child{}, interfaces.ErrNotPeriodic
 }
 
 func (s *allocAdapter) Stop(ctx context.Context, noShutdownDelay bool) error {

@@ -15,8 +15,10 @@ import (
 	"taskapi/allocrunner"
 	"taskapi/allocrunner/consul"
 	"taskapi/allocrunner/datadir"
+	"taskapi/allocrunner/dispatch"
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/drivers/builtin"
+	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/jobspec/review"
 	"taskapi/allocrunner/templates/render"
 	"taskapi/allocrunner/volumes"
@@ -73,8 +75,14 @@ func (s Settings) ReviewAll(job *api.Job) ([]*api.TaskGroup, []review.Finding, e
 // CheckTasks returns the things that an allocation's tasks need and this machine lacks: see allocrunner.CheckTasks and
 // CheckDevices. It refuses volumes that can't be used. dir is the parent of the allocations' directories.
 func (s Settings) CheckTasks(alloc *api.Allocation, dir string) []review.Finding {
-	findings := append(allocrunner.CheckTasks(alloc, dir, s.TaskDrivers()),
-		s.CheckDevices(alloc, datadir.Dir(filepath.Dir(dir)))...)
+	isParent := interfaces.IsParent(alloc.Job)
+	if isParent {
+		alloc = dispatch.Sample(alloc)
+	}
+	findings := allocrunner.CheckTasks(alloc, dir, s.TaskDrivers())
+	if !isParent { // whose children take devices, each at its start
+		findings = append(findings, s.CheckDevices(alloc, datadir.Dir(filepath.Dir(dir)))...)
+	}
 	requests := alloc.GetTaskGroup().Volumes
 	for _, name := range slices.Sorted(maps.Keys(requests)) {
 		v, err := volumes.Find(s.HostVolumes, requests[name], alloc.Name)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/interfaces"
 	"taskapi/cmd/taskapi/internal/client"
 	"taskapi/handlers/allocations"
 )
@@ -53,7 +54,7 @@ func HealthOf(alloc *api.Allocation) (string, bool) {
 
 // TaskNames returns the names of an allocation's tasks in the order of the job.
 func TaskNames(alloc *api.Allocation) []string {
-	if alloc == nil || alloc.Job == nil {
+	if alloc == nil || alloc.Job == nil || interfaces.IsParent(alloc.Job) {
 		return nil
 	}
 	var names []string

@@ -23,6 +23,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"taskapi/allocrunner/interfaces"
 	"taskapi/cmd/taskapi/internal/agent"
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/cmd/taskapi/internal/cli/follow"
@@ -103,6 +104,10 @@ func (o testOptions) run(cmd *cobra.Command, jobFile string, command []string, w
 	loaded, err := o.Load(jobFile, chosen, w)
 	if err != nil {
 		return err
+	}
+	if interfaces.IsParent(loaded.Job) {
+		return base.Usagef("%s: job %q only starts others, by dispatches or by the clock: leave out its parameterized or "+
+			"periodic block to test its tasks", jobFile, *loaded.Job.ID)
 	}
 	if err := o.giveFile(loaded.Group); err != nil {
 		return err

@@ -113,8 +113,8 @@ func authenticatorOf(l base.Layout, id string) (agent.OfflineAuthenticator, erro
 	}
 	saved := dump.Saved
 	if alloc := saved.Alloc; alloc != nil && alloc.Job != nil && alloc.Job.Region != nil {
-		d.Allocation = &auth.Allocation{Region: *alloc.Job.Region, Namespace: alloc.Namespace, JobID: interfaces.IdentityJobID(alloc),
-			TaskGroup: alloc.TaskGroup, Life: saved.Life}
+		d.Allocation = &auth.Allocation{Region: *alloc.Job.Region, Namespace: alloc.Namespace,
+			JobID: interfaces.IdentityJobID(alloc), TaskGroup: alloc.TaskGroup, Life: saved.Life}
 		d.Ended = saved.Terminal
 	}
 	return d, nil

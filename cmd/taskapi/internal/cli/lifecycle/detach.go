@@ -138,6 +138,9 @@ func (e *startError) Error() string {
 // tasksStarted reports whether every main task of an allocation has started, or waits for what a template reads.
 // Errors: *startError for the first task, main or not, that has failed to start.
 func tasksStarted(alloc *api.Allocation) (bool, error) {
+	if interfaces.IsParent(alloc.Job) { // it runs no task
+		return alloc.ClientStatus == api.AllocClientStatusRunning, nil
+	}
 	all := true
 	for _, task := range alloc.GetTaskGroup().Tasks {
 		started, failure := startOf(alloc.TaskStates[task.Name])

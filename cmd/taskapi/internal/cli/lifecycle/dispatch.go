@@ -29,9 +29,6 @@ func withoutDispatch(flags []string) []string {
 // toRun returns the job to run: the one of the job file or, with --payload or --meta, a child of it.
 func (r *request) toRun(job *api.Job, flags *pflag.FlagSet) (*api.Job, error) {
 	if !flags.Changed("payload") && !flags.Changed("meta") {
-		if interfaces.IsParent(job) {
-			return nil, base.Usagef("job %q is run by a dispatch: give --payload FILE or --meta KEY=VALUE", *job.ID)
-		}
 		return job, nil
 	}
 	if !job.IsParameterized() {

@@ -69,6 +69,11 @@ running, and runs it again with new processes under the same ID.
 On a terminal, run also prints the tasks' output, with | before standard output and ! before standard error.
 Elsewhere, the last lines of a task's standard error stand under the event of its failure.
 
+A parameterized job waits for dispatches, by 'nomad job dispatch' or PUT /v1/job/JOB/dispatch, and a periodic job obeys
+its schedule. Each dispatch and each time starts a child, JOB/dispatch-... or JOB/periodic-..., which has an allocation
+and a taskapi in the background of its own, and outlives its parent. With --payload or --meta, run dispatches a
+parameterized job itself: it runs that child instead.
+
 SIGINT (Ctrl-C) and SIGTERM stop the allocation gracefully (kill_signal, kill_timeout, shutdown_delay). A second one
 kills every task immediately. SIGUSR1 ends taskapi and leaves the tasks running.
 
@@ -86,8 +91,9 @@ Ctrl-C stops all, and SIGUSR1 leaves them running. 'taskapi stop JOB' stops them
 
 --json prints an object a line, with time, alloc, task, type, message and details. The types are those of Nomad's
 events. The allocation itself has Starting, Resuming, Attached, Updated, Replacing, Stopping, Killing, Leaving, Left,
-Ended and Lines Lost. With --logs, lines of the type Output name their stream in details. A slow reader delays
-nothing: some hundred lines wait for it, further ones are lost, and a line says how many.
+Ended and Lines Lost, and that of a job with children also Launched, Launch Failed, Skipped, Resumed and Children. With
+--logs, lines of the type Output name their stream in details. A slow reader delays nothing: some hundred lines wait for
+it, further ones are lost, and a line says how many.
 
 Exit code: 0 when the allocation completes, is stopped or left running, 1 when it fails, 2 when the job file or a flag
 is wrong.`,
@@ -464,7 +470,8 @@ func (r *request) begin(ctx context.Context, lock *datadir.Lock, logger *slog.Lo
 	if err != nil {
 		return err
 	}
-	if lock.Saved() == nil && !lock.Removed() { // new
+	isParent := interfaces.IsParent(r.alloc.Job)
+	if lock.Saved() == nil && !lock.Removed() && !isParent { // new
 		if err := r.errPorts(); err != nil {
 			return err
 		}
@@ -474,7 +481,7 @@ func (r *request) begin(ctx context.Context, lock *datadir.Lock, logger *slog.Lo
 	if err != nil {
 		return err
 	}
-	if lock.Unused() {
+	if lock.Unused() && !isParent {
 		defer allocrunner.PrepareKeeper(lock.Dir)()
 	}
 	if err := r.record.Save(lock.Dir); err != nil {
@@ -493,7 +500,8 @@ func (r *request) begin(ctx context.Context, lock *datadir.Lock, logger *slog.Lo
 	cfg := start.AgentConfig(r.layout, lock.ID, lock, logger, r.options.Settings, p, r.log, r.environment)
 	defer cfg.Cluster.Close()
 	cfg.Keyring = func() (*identity.Keyring, error) { return ring, nil }
-	if r.options.Output.Wanted(r.environment, r.options.JSON) {
+	cfg.Factory = start.Factory(r.options.Settings, &childHost{request: r, events: p, logger: logger})
+	if !isParent && r.options.Output.Wanted(r.environment, r.options.JSON) {
 		p.Output = follow.NewTaskOutput(p, r.layout, now)
 		p.Output.BeginAll()
 		defer p.Output.Finish()

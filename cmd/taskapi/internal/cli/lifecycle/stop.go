@@ -146,6 +146,9 @@ func (s *stopping) runAll(ctx context.Context, all []base.Target, purge bool) er
 		}
 		errs = append(errs, err)
 	}
+	for _, t := range all {
+		sayChildren(ctx, t, s.environment)
+	}
 	return errors.Join(errs...)
 }
 

@@ -55,6 +55,9 @@ func (r *request) parts(ctx context.Context, cmd *cobra.Command, jobFile string)
 	if r.loaded, err = r.options.Read(jobFile, r.environment); err != nil {
 		return nil, err
 	}
+	if interfaces.IsParent(r.loaded.Job) {
+		return nil, base.Usagef("%s: job %q starts its children by itself: leave out --all", jobFile, *r.loaded.Job.ID)
+	}
 	groups, err := r.loaded.ChooseAll(jobFile, s, r.environment)
 	if err != nil {
 		return nil, err

@@ -12,6 +12,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/readiness"
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/cmd/taskapi/internal/client"
@@ -38,7 +39,11 @@ func (s *statusShow) printAllocation(ctx context.Context, t base.Target, found c
 	}
 	var text strings.Builder
 	text.WriteString(s.facts(t.Layout, found, usage))
-	text.WriteString("\n" + s.tasks(a, usage))
+	if interfaces.IsParent(a.Job) {
+		text.WriteString(s.children(ctx, t.Layout, a))
+	} else {
+		text.WriteString("\n" + s.tasks(a, usage))
+	}
 	if len(checks) > 0 {
 		text.WriteString("\n" + checksTable(s.environment, checks).String())
 	}
@@ -57,6 +62,28 @@ func (s *statusShow) printAllocation(ctx context.Context, t base.Target, found c
 		text.WriteString("\n" + settingsTable(record.Rows(data), s.environment).String())
 	}
 	return s.environment.Printf("%s", text.String())
+}
+
+// mostChildren is how many children of a job are shown, the latest.
+const mostChildren = 10
+
+// children returns a table of the job's latest children, empty for none.
+func (s *statusShow) children(ctx context.Context, l base.Layout, parent *api.Allocation) string {
+	all, _ := l.Children(ctx, parent, true) // those that are known
+	if len(all) == 0 {
+		return ""
+	}
+	table := output.Table{Colors: s.environment.Colors()}
+	table.Header("Child", "Job", "Status", "Created")
+	for _, t := range all[:min(len(all), mostChildren)] {
+		table.Row(output.ShortID(t.ID), t.Alloc.JobID, t.Alloc.ClientStatus, output.Date(time.Unix(0, t.Alloc.CreateTime)))
+		table.Paint(2, output.StatusColor(t.Alloc.ClientStatus))
+	}
+	more := ""
+	if n := len(all) - mostChildren; n > 0 {
+		more = fmt.Sprintf("%d older ones\n", n)
+	}
+	return "\n" + table.String() + more
 }
 
 // facts returns the lines about the allocation as a whole.

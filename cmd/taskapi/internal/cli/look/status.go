@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"github.com/spf13/cobra"
 
+	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/state"
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/cmd/taskapi/internal/client"
@@ -155,7 +156,7 @@ func (s *statusShow) printList(all []located, dirs bool) error {
 		}
 		health, _ := base.HealthOf(a.Alloc)
 		table.Row([]string{ids[i], a.Alloc.Name, statusText(a.Location), cmp.Or(health, "-"),
-			taskCounts(a.Alloc),
+			cmp.Or(childCount(a.Alloc, all), taskCounts(a.Alloc)),
 			output.Date(time.Unix(0, a.Alloc.CreateTime)), dir}[:len(header)]...)
 		table.Paint(2, output.StatusColor(a.Alloc.ClientStatus))
 		table.Paint(3, output.StatusColor(health))
@@ -170,6 +171,20 @@ func (s *statusShow) printList(all []located, dirs bool) error {
 	}
 	_, err := io.WriteString(s.environment.Stdout, text.String())
 	return err
+}
+
+// childCount says how many children of a job have not ended; empty for a job that starts none.
+func childCount(alloc *api.Allocation, all []located) string {
+	if !interfaces.IsParent(alloc.Job) {
+		return ""
+	}
+	n := 0
+	for _, a := range all {
+		if base.IsChild(a.Alloc, alloc) && !a.Alloc.ClientTerminalStatus() {
+			n++
+		}
+	}
+	return fmt.Sprintf("%d %s", n, base.Plural(n, "child", "children"))
 }
 
 // taskCounts says how many of the tasks run, have ended and so on.

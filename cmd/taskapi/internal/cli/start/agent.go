@@ -11,9 +11,11 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 
 	"taskapi/allocrunner"
+	"taskapi/allocrunner/children"
 	"taskapi/allocrunner/cluster/stores"
 	"taskapi/allocrunner/consul"
 	"taskapi/allocrunner/datadir"
+	"taskapi/allocrunner/interfaces"
 	"taskapi/cmd/taskapi/internal/agent"
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/cmd/taskapi/internal/cli/follow"
@@ -33,7 +35,7 @@ func AgentConfig(l base.Layout, id string, lock agent.Lock, logger *slog.Logger,
 	p.Layout, p.Log = l, log
 	return agent.Config{
 		Settings: settings,
-		Factory:  allocrunner.WithDrivers(settings.TaskDrivers()),
+		Factory:  Factory(settings, nil),
 		Dir:      l.Dir,
 		ID:       id,
 		Lock:     lock,
@@ -52,6 +54,11 @@ func AgentConfig(l base.Layout, id string, lock agent.Lock, logger *slog.Logger,
 		TuneGC:     w.Getenv("GOGC") == "", // the operator's choice
 		Resume:     "'" + l.Command("takeover", id) + "'",
 	}
+}
+
+// Factory returns the factory of all runners. Without a host, a job that starts children only ends.
+func Factory(settings agent.Settings, host children.Host) interfaces.Factory {
+	return children.Factory(allocrunner.WithDrivers(settings.TaskDrivers()), host)
 }
 
 // ServiceManager returns the service manager that $NOTIFY_SOCKET names; with $WATCHDOG_USEC, it wants signs of life.

@@ -1,0 +1,71 @@
+package children
+
+import (
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/internal/ptr"
+)
+
+// schedule is when a periodic job starts children.
+type schedule struct {
+	specs    []string
+	location *time.Location
+}
+
+// scheduleOf returns the schedule of a job, an empty one for a job without one, or with one that is off.
+func scheduleOf(job *api.Job) (schedule, error) {
+	p := job.Periodic
+	if !hasSchedule(job) {
+		return schedule{}, nil
+	}
+	location, err := p.GetLocation()
+	if err != nil {
+		return schedule{}, err
+	}
+	specs := p.Specs
+	if spec := ptr.Deref(p.Spec); spec != "" {
+		specs = []string{spec}
+	}
+	s := schedule{specs, location}
+	_, err = s.next(time.Unix(0, 0))
+	return s, err
+}
+
+// hasSchedule reports whether a job is periodic and its schedule is on.
+func hasSchedule(job *api.Job) bool {
+	return job.IsPeriodic() && (job.Periodic.Enabled == nil || *job.Periodic.Enabled)
+}
+
+// next returns the first time of the schedule after t; zero for none. Errors: wrong cron expressions.
+func (s schedule) next(t time.Time) (first time.Time, err error) {
+	kind := api.PeriodicSpecCron
+	for _, spec := range s.specs {
+		at, err := (&api.PeriodicConfig{Spec: &spec, SpecType: &kind}).Next(t.In(s.location))
+		if err != nil {
+			return time.Time{}, err
+		}
+		if !at.IsZero() && (first.IsZero() || at.Before(first)) {
+			first = at
+		}
+	}
+	return first, nil
+}
+
+// mostMissed bounds the steps through times that were missed. Of more, not the latest one may be found.
+const mostMissed = 10_000
+
+// due returns the latest time of the schedule that is after since and not after now, zero for none, and the first time
+// after now.
+func (s schedule) due(since, now time.Time) (latest, next time.Time) {
+	next, _ = s.next(since) // scheduleOf has tried it
+	for i := 0; !next.IsZero() && !next.After(now) && i < mostMissed; i++ {
+		latest = next
+		next, _ = s.next(next)
+	}
+	if !next.IsZero() && !next.After(now) {
+		next, _ = s.next(now)
+	}
+	return latest, next
+}
