@@ -311,6 +311,7 @@ func (f *Finder) matching(name string, s Sought) ([]match, error) {
 			all = append(all, m)
 		}
 	}
+	all = withoutChildren(all)
 	if kind, rest, found := strings.Cut(name, "/"); len(all) == 0 && found {
 		return nil, fmt.Errorf("no allocation, job or task %q: give the name alone, without %q: %q", name, kind+"/", rest)
 	}
@@ -334,6 +335,15 @@ func (f *Finder) matching(name string, s Sought) ([]match, error) {
 		return all, nil
 	}
 	return []match{latest}, nil
+}
+
+// withoutChildren leaves out the children of a job of the name that have only a task of that name.
+func withoutChildren(all []match) []match {
+	return slices.DeleteFunc(slices.Clone(all), func(child match) bool {
+		return !child.itself && slices.ContainsFunc(all, func(m match) bool {
+			return m.itself && m.Alloc != nil && IsChild(child.Alloc, m.Alloc)
+		})
+	})
 }
 
 // one returns the allocation, or the task, that a name means as the only argument.
