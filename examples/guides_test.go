@@ -61,6 +61,8 @@ func TestGuides(t *testing.T) {
 			wants: []string{`"Name":"hello.hello[0]"`, `"Check":"greets"`}},
 		{page: "volumes", notRoot: true, wants: []string{"would run: ", "2 ledger/entries"}},
 		{page: "jobfiles", notRoot: true, wants: []string{"would run: job \"small\"", "Status       running"}},
+		{page: "batch", notRoot: true, wants: []string{"to 64: a photo", `"DispatchedJobID":"resize/dispatch-`,
+			"Waits for dispatches", "would run: job \"report\"", "Next launch at ", "report/periodic-"}},
 		{page: "devices", notRoot: true, wants: []string{"would run: job \"sound\"", "cards card-0,card-1", "refused"}},
 		{page: "containers", programs: []string{"podman", "runc", "busybox"}, setup: podmanAsDocker,
 			wants: []string{"success  greets", "greeter | hello from greeter", "hello.hello[0]  complete",
