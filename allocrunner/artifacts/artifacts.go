@@ -189,7 +189,8 @@ func destination(req *interfaces.TaskPrestartRequest, raw string) (shared bool, 
 func (r *round) fetch(ctx context.Context, done func(*api.TaskArtifact)) error {
 	h := r.hook
 	r.request.Dirs = fetch.Dirs{Task: r.req.Dir.Dir, Shared: r.req.Dir.SharedDir}
-	r.request.Stage = fetch.StagePrefix + rand.Text()
+	// Nobody reads the private directory over the API.
+	r.request.Stage = filepath.Join(filepath.Base(r.req.Dir.PrivateDir), fetch.StagePrefix+rand.Text())
 	r.request.FileDirs, r.request.Limits = h.settings.FileDirs, h.settings.Limits
 	limit := max(h.settings.HTTPTimeout, h.settings.GitTimeout, h.settings.HgTimeout)
 	limited, cancel := context.WithTimeout(ctx, limit*time.Duration(len(r.artifacts))+grace)
@@ -199,7 +200,8 @@ func (r *round) fetch(ctx context.Context, done func(*api.TaskArtifact)) error {
 	}
 	ended := make([]bool, len(r.artifacts))
 	var failed error
-	process := fetch.Process{User: credential(r.req.User), Env: environment(h.settings.Environment), Read: r.read}
+	process := fetch.Process{User: credential(r.req.User), Env: environment(h.settings.Environment),
+		Read: append(r.read, certificates(h.settings.Environment)...)}
 	err := fetch.Run(limited, process, r.request, func(report fetch.Report) {
 		a := r.artifacts[report.Index]
 		switch {
@@ -245,6 +247,17 @@ func environment(names []string) []string {
 		}
 	}
 	return env
+}
+
+// certificates returns the files of certificates that a setting's variables name.
+func certificates(names []string) []string {
+	var files []string
+	for _, name := range []string{"SSL_CERT_FILE", "SSL_CERT_DIR", "GIT_SSL_CAINFO"} {
+		if path := os.Getenv(name); slices.Contains(names, name) && filepath.IsAbs(path) {
+			files = append(files, path)
+		}
+	}
+	return files
 }
 
 // progress emits events about an artifact that takes long, each after twice the time of the one before, since a task

@@ -70,11 +70,13 @@ func newStart(t *testing.T, list ...*api.TaskArtifact) *start {
 	}
 	s.req = interfaces.TaskPrestartRequest{
 		Task: &api.Task{Name: "t", Artifacts: list}, Env: environment("value"), Lifecycle: s,
-		Dir:  interfaces.TaskDir{AllocDir: dir, Dir: filepath.Join(dir, "t"), SharedDir: filepath.Join(dir, "alloc")},
+		Dir: interfaces.TaskDir{AllocDir: dir, Dir: filepath.Join(dir, "t"), PrivateDir: filepath.Join(dir, "t", "private"),
+			SharedDir: filepath.Join(dir, "alloc")},
 		User: interfaces.User{UID: uint32(os.Getuid()), GID: uint32(os.Getgid())},
 	}
 	s.req.Keep = func(kept map[string]string) { s.req.Kept = maps.Clone(kept) }
-	if err := errors.Join(os.MkdirAll(s.req.Dir.Dir+"/local", 0o755), os.Mkdir(s.req.Dir.SharedDir, 0o755)); err != nil {
+	if err := errors.Join(os.MkdirAll(s.req.Dir.Dir+"/local", 0o755),
+		os.Mkdir(s.req.Dir.PrivateDir, 0o700), os.Mkdir(s.req.Dir.SharedDir, 0o755)); err != nil {
 		t.Fatal(err)
 	}
 	return s
@@ -179,7 +181,7 @@ func TestTheFetchingProcessIsKilled(t *testing.T) { // not parallel: it kills al
 	if _, err := run.prestart(ctx); err == nil || !strings.Contains(err.Error(), "signal: killed") {
 		t.Errorf("got %v", err)
 	}
-	if left, _ := filepath.Glob(run.req.Dir.Dir + "/.artifact*"); len(left) > 0 {
+	if left, _ := filepath.Glob(run.req.Dir.PrivateDir + "/.artifact*"); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
 	}
 }

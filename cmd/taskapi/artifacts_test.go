@@ -126,7 +126,7 @@ func TestArtifactsAreFetchedOnce(t *testing.T) {
 	if first.Load() != firsts+1 {
 		t.Errorf("another version of the job fetches the first %d times", first.Load()-firsts)
 	}
-	if left, _ := filepath.Glob(filepath.Join(filepath.Dir(local), ".artifact-*")); len(left) > 0 {
+	if left, _ := filepath.Glob(filepath.Join(filepath.Dir(local), "private", "*")); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
 	}
 	if all += p.out.String(); strings.Contains(all, token) {
@@ -161,7 +161,7 @@ func TestTheStopEndsADownload(t *testing.T) {
 	}
 	<-gone
 	_ = p.Wait()
-	if left, _ := filepath.Glob(filepath.Join(datadir.Dir(dir).Alloc(testAllocID), "main", ".artifact-*")); len(left) > 0 {
+	if left, _ := filepath.Glob(filepath.Join(datadir.Dir(dir).Alloc(testAllocID), "main", "private", "*")); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
 	}
 }

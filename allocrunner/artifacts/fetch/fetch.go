@@ -24,7 +24,7 @@ import (
 // Request is what a process is to fetch for a task.
 type Request struct {
 	Dirs      Dirs
-	Stage     string // a name in Dirs.Task that is not in use: what is fetched stays there until it is complete
+	Stage     string // a path below Dirs.Task that is not in use: what is fetched stays there until it is complete
 	FileDirs  []string
 	Limits    Limits
 	Artifacts []Artifact

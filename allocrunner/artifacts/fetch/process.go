@@ -158,10 +158,10 @@ func serve() error {
 		return err
 	}
 	defer unlock()
-	if err := removeStale(req.Dirs.Task); err != nil {
+	stage := filepath.Join(req.Dirs.Task, req.Stage)
+	if err := removeStale(filepath.Dir(stage)); err != nil {
 		return err
 	}
-	stage := filepath.Join(req.Dirs.Task, req.Stage)
 	if err := os.Mkdir(stage, 0o700); err != nil {
 		return err
 	}

@@ -84,24 +84,9 @@ func confine(spec string) error {
 	return os.NewSyscallError("execve", unix.Exec(exe, []string{exe, Command}, os.Environ()))
 }
 
-// dropCapabilities leaves even root only the rights of a file's owner.
+// dropCapabilities leaves even root only the rights of a file's owner: with no_new_privs, no program that is executed
+// gets them back.
 func dropCapabilities() error {
-	if os.Geteuid() != 0 {
-		return nil
-	}
-	for c := uintptr(0); ; c++ {
-		err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0)
-		if errors.Is(err, unix.EINVAL) { // there are no more
-			break
-		}
-		if err != nil && !errors.Is(err, unix.EPERM) {
-			return os.NewSyscallError("prctl", err)
-		}
-	}
-	if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil &&
-		!errors.Is(err, unix.EINVAL) {
-		return os.NewSyscallError("prctl", err)
-	}
 	var none [2]unix.CapUserData
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	return os.NewSyscallError("capset", unix.Capset(&header, &none[0]))
