@@ -140,7 +140,8 @@ func TestWhatIsCompleteIsNotFetchedAgain(t *testing.T) {
 	if err != nil || !resp.Done {
 		t.Errorf("%v, %v", resp, err)
 	}
-	if got, want := s.requests(), []string{"/a?q=value-value", "/b?token=value", "/b?token=value"}; !slices.Equal(got, want) {
+	want := []string{"/a?q=value-value", "/b?token=value", "/b?token=value"}
+	if got := s.requests(); !slices.Equal(got, want) {
 		t.Errorf("asked for %q, want %q", got, want)
 	}
 	for file, want := range map[string]string{"alloc/value/a": "/a", "t/local/c": "/b"} {

@@ -161,7 +161,8 @@ func TestTheStopEndsADownload(t *testing.T) {
 	}
 	<-gone
 	_ = p.Wait()
-	if left, _ := filepath.Glob(filepath.Join(datadir.Dir(dir).Alloc(testAllocID), "main", "private", "*")); len(left) > 0 {
+	private := filepath.Join(datadir.Dir(dir).Alloc(testAllocID), "main", "private")
+	if left, _ := filepath.Glob(private + "/*"); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
 	}
 }

@@ -58,7 +58,8 @@ func (f *fetcher) download(ctx context.Context, from *url.URL, to string, most i
 	if err != nil {
 		return explainHTTP(ctx, err)
 	}
-	defer response.Body.Close()
+	body := response.Body
+	defer body.Close()
 	if response.StatusCode != http.StatusOK {
 		return fmt.Errorf("the server answers %s", response.Status)
 	}
@@ -70,7 +71,7 @@ func (f *fetcher) download(ctx context.Context, from *url.URL, to string, most i
 		return err
 	}
 	defer func() { err = errors.Join(err, file.Close()) }()
-	n, err := io.Copy(file, io.LimitReader(&counted{response.Body, func(n int) {
+	n, err := io.Copy(file, io.LimitReader(&counted{body, func(n int) {
 		f.received(int64(n), max(response.ContentLength, 0))
 	}}, most+1))
 	if err != nil {

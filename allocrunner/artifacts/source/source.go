@@ -203,7 +203,7 @@ func (s *Source) check() error {
 	case strings.HasPrefix(s.Ref, "-") || strings.ContainsFunc(s.Ref, unicode.IsControl):
 		return errors.New("ref and rev must name a branch, a tag or a commit: none begins with a hyphen")
 	case slices.Contains(strings.Split(s.Sub, "/"), ".."):
-		return errors.New("the part after // leads out of the source by ..")
+		return errors.New("the part after // has a .. that leads out of the source")
 	case s.Filename != "" && (s.Filename != path.Base(s.Filename) || s.Filename == ".." || s.Filename == "."):
 		return errors.New("the option filename must be a name without a slash")
 	case s.Checksum != "" && s.IsRepository():
@@ -266,7 +266,7 @@ func ParseChecksum(text string) (kind string, sum []byte, err error) {
 	}
 	switch size, known := sizes[kind]; {
 	case !known:
-		return "", nil, errors.New("the checksum must begin with md5:, sha1:, sha256:, sha512: or file:")
+		return "", nil, errors.New("the checksum must begin with file: or with its type, such as sha256:5891b5b5…")
 	case size != len(sum):
 		return "", nil, fmt.Errorf("a checksum of the type %s has %d hexadecimal digits, and this one has %d", kind, 2*size,
 			len(digits))
