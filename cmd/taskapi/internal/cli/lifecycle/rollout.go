@@ -41,10 +41,8 @@ type rollout struct {
 // update is a running allocation that the new version asks for, too.
 type update struct {
 	base.Target
-	before  *api.Allocation
 	group   *api.TaskGroup // of the new version
 	label   string
-	plan    *api.JobPlanResponse
 	changes *jobChanges
 	err     error
 }
@@ -155,7 +153,7 @@ func (r *rollout) compare(ctx context.Context, t base.Target, m member) (*update
 	if err != nil {
 		return nil, one.asError(err)
 	}
-	return &update{Target: t, before: found.Alloc, group: m.group, label: m.label(), plan: plan,
+	return &update{Target: t, group: m.group, label: m.label(),
 		changes: one.changesOf(plan, found.Alloc, r.loaded.Job)}, nil
 }
 
@@ -401,7 +399,19 @@ func (r *rollout) one(ctx context.Context, u *update) error {
 	if r.json {
 		one.environment.Stdout = io.Discard
 	}
-	return one.apply(ctx, c, u.before, r.loaded.Job, u.plan, u.changes)
+	before, _, err := c.Allocation(ctx) // another update may have come to it meanwhile
+	if err != nil {
+		return one.asError(err)
+	}
+	plan, err := c.Plan(ctx, r.loaded.Job)
+	if err != nil {
+		return one.asError(err)
+	}
+	changes := one.changesOf(plan, before, r.loaded.Job)
+	if len(changes.Changes) == 0 {
+		return one.environment.Printf("allocation %s runs the new version already\n", u.ID)
+	}
+	return one.apply(ctx, c, before, r.loaded.Job, plan, changes)
 }
 
 // awaitHealthy waits until an allocation is healthy with its present version, if anything decides that. With

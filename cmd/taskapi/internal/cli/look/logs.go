@@ -48,7 +48,8 @@ func Logs(w base.Environment) *cobra.Command {
 		Long: `Prints the output of an allocation's tasks, standard output and standard error, in the order of its lines'
 times. The log files in the allocation's directory stay as the tasks wrote them.
 
-With several tasks, each line begins with its task's name and | for standard output or ! for standard error.
+With several tasks, each line begins with its task's name and | for standard output or ! for standard error. The name of
+a job with several allocations means all that run, and GROUP[N]/TASK names their tasks.
 Characters that could control a terminal are replaced. With one TASK, its output is copied unchanged, standard error
 to standard error, so that it can go into a file.
 
@@ -74,9 +75,15 @@ A template gets each line: .Task .Stream .Line .Time.`,
 			return nil
 		},
 	}
-	base.OnTarget(w, base.ToReadTasks, cmd, func(ctx context.Context, found base.Target) error {
-		return o.run(ctx, w, found)
-	})
+	var at base.TargetFlags
+	at.Add(cmd, w, base.ToReadTasks)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		found, err := at.FindEach(cmd.Context(), args)
+		if err != nil {
+			return err
+		}
+		return o.run(cmd.Context(), w, found)
+	}
 	f := cmd.Flags()
 	f.BoolVarP(&o.follow, "follow", "f", false, "print more as it is written, until the allocation ends")
 	f.IntVarP(&o.tail, "tail", "n", -1, "begin with the last `N` lines of each stream, of those that are printed")
@@ -127,7 +134,8 @@ func (f *filter) has(l follow.Line) bool {
 	return !l.Time.Before(f.since)
 }
 
-func (o *logsOptions) run(ctx context.Context, w base.Environment, t base.Target) error {
+// run prints the logs of an allocation, of one of its tasks, or of several allocations of a job.
+func (o *logsOptions) run(ctx context.Context, w base.Environment, targets []base.Target) error {
 	if o.tail > maxTail {
 		return base.Usagef("--tail %d is more than %d lines: leave it out for all", o.tail, maxTail)
 	}
@@ -135,25 +143,34 @@ func (o *logsOptions) run(ctx context.Context, w base.Environment, t base.Target
 	if err != nil {
 		return err
 	}
-	files, err := t.Files()
-	if err != nil {
-		return err
+	l := &logsPrinter{
+		files: map[string]interfaces.Files{}, out: w.Stdout, err: w.Stderr, only: only, times: o.times, tail: o.tail,
+		colors: w.Colors(), raw: len(targets) == 1 && targets[0].Task != "" && !o.out.ForPrograms(), format: &o.out, w: w,
 	}
-	tasks := base.TaskNames(t.Alloc)
-	if t.Task != "" {
-		tasks = []string{t.Task}
+	var tasks []string // those to print
+	for _, t := range targets {
+		files, err := t.Files()
+		if err != nil {
+			return err
+		}
+		prefix := ""
+		if len(targets) > 1 {
+			prefix = strings.TrimPrefix(t.Alloc.Name, t.Alloc.JobID+".") + "/"
+		}
+		for _, task := range base.TaskNames(t.Alloc) {
+			l.tasks, l.files[prefix+task] = append(l.tasks, prefix+task), labelledFiles{files, prefix}
+			if t.Task == "" || t.Task == task {
+				tasks = append(tasks, prefix+task)
+			}
+		}
 	}
 	kinds := []string{api.FSLogNameStdout, api.FSLogNameStderr}
 	if o.stdout != o.stderr {
 		kinds = map[bool][]string{true: {api.FSLogNameStdout}, false: {api.FSLogNameStderr}}[o.stdout]
 	}
-	l := &logsPrinter{
-		files: files, out: w.Stdout, err: w.Stderr, only: only, times: o.times, tail: o.tail,
-		colors: w.Colors(), tasks: base.TaskNames(t.Alloc), raw: t.Task != "" && !o.out.ForPrograms(), format: &o.out, w: w,
-	}
 	ctx, release := base.UntilSignal(ctx)
 	defer release()
-	err = l.print(ctx, t, follow.StreamsOf(tasks, kinds...), o.follow)
+	err = l.print(ctx, targets, follow.StreamsOf(tasks, kinds...), o.follow)
 	if n := only.timeless.Load(); n > 0 && err == nil {
 		w.Warnf("%d %s left out, because no time is known of %s", n, base.Plural(int(n), "line is", "lines are"),
 			base.Plural(int(n), "it", "them"))
@@ -166,13 +183,13 @@ func (o *logsOptions) run(ctx context.Context, w base.Environment, t base.Target
 
 // logsPrinter prints streams.
 type logsPrinter struct {
-	files    interfaces.Files
+	files    map[string]interfaces.Files // by tasks
 	out, err io.Writer
 	only     *filter
 	times    bool
 	tail     int
 	colors   output.Colors
-	tasks    []string // of the allocation
+	tasks    []string // of the allocations
 	raw      bool     // as it is, without a prefix
 	format   *base.OutputFlags
 	w        base.Environment
@@ -180,13 +197,30 @@ type logsPrinter struct {
 	mu sync.Mutex // held while a line is written, so that lines stay whole
 }
 
+// labelledFiles are the files of an allocation whose tasks have a prefix beside those of others.
+type labelledFiles struct {
+	interfaces.Files
+	prefix string
+}
+
+func (f labelledFiles) Logs(task, kind string, span interfaces.Span) (interfaces.Frames, error) {
+	return f.Files.Logs(strings.TrimPrefix(task, f.prefix), kind, span)
+}
+
+func (f labelledFiles) LogTimes(file string) interfaces.LogTimes {
+	if clock, ok := f.Files.(interfaces.LogClock); ok {
+		return clock.LogTimes(file)
+	}
+	return nil
+}
+
 // print prints the lines that are there, and with more those that follow.
-func (l *logsPrinter) print(ctx context.Context, t base.Target, streams []follow.TaskStream, more bool) error {
+func (l *logsPrinter) print(ctx context.Context, targets []base.Target, streams []follow.TaskStream, more bool) error {
 	var readers []*follow.Lines
 	there := false
 	for _, s := range streams {
 		var from interfaces.Span
-		at, err := follow.Tail(ctx, l.files, s, max(l.tail, 0))
+		at, err := follow.Tail(ctx, l.files[s.Task], s, max(l.tail, 0))
 		switch {
 		case errors.Is(err, interfaces.ErrNoLogs):
 		case err != nil:
@@ -197,7 +231,7 @@ func (l *logsPrinter) print(ctx context.Context, t base.Target, streams []follow
 				from = at.Span()
 			}
 		}
-		lines := follow.NewLines(l.files, s, from)
+		lines := follow.NewLines(l.files[s.Task], s, from)
 		lines.Pieces = l.raw && l.only.all()
 		readers = append(readers, lines)
 	}
@@ -225,9 +259,11 @@ func (l *logsPrinter) print(ctx context.Context, t base.Target, streams []follow
 	case err != nil:
 		return err
 	case more:
-		return l.follow(ctx, t, readers)
+		return l.follow(ctx, targets, readers)
 	case !there:
-		fmt.Fprintf(l.err, "%s has no output\n", t)
+		for _, t := range targets {
+			fmt.Fprintf(l.err, "%s has no output\n", t)
+		}
 	}
 	return nil
 }
@@ -332,8 +368,8 @@ func (l *logsPrinter) write(kind string, text []byte) error {
 	return err
 }
 
-// follow prints all streams at once until the allocation has ended, or ctx.
-func (l *logsPrinter) follow(ctx context.Context, t base.Target, streams []*follow.Lines) error {
+// follow prints all streams at once until the allocations have ended, or ctx.
+func (l *logsPrinter) follow(ctx context.Context, targets []base.Target, streams []*follow.Lines) error {
 	following, end := context.WithCancel(ctx)
 	defer end()
 	var all sync.WaitGroup
@@ -350,7 +386,9 @@ func (l *logsPrinter) follow(ctx context.Context, t base.Target, streams []*foll
 	}
 	all.Go(func() {
 		defer end()
-		awaitEnd(following, t)
+		for _, t := range targets {
+			awaitEnd(following, t)
+		}
 	})
 	all.Wait()
 	if err := errors.Join(errs...); err != nil && !errors.Is(err, syscall.EPIPE) {
