@@ -207,7 +207,10 @@ func (r *rollout) print() (done bool, err error) {
 			continue
 		}
 		nothing = false
-		table := u.changes.table() + u.changes.needs()
+		table := u.changes.table()
+		if r.dryRun {
+			table += u.changes.needs()
+		}
 		if labels[table] == nil {
 			order = append(order, table)
 		}
