@@ -173,9 +173,11 @@ func (p *manPage) see(pages ...string) {
 	}
 }
 
-// manEscape returns text as one that a formatter prints character by character.
+// manEscape returns text as one that a formatter prints character by character. A list of options without blanks may
+// be broken between two of them.
 func manEscape(text string) string {
-	return strings.NewReplacer(`\`, `\(rs`, "-", `\-`, "'", `\(aq`, "`", `\(ga`, "^", `\(ha`, "~", `\(ti`).Replace(text)
+	return strings.NewReplacer(`\`, `\(rs`, "-", `\-`, "'", `\(aq`, "`", `\(ga`, "^", `\(ha`, "~", `\(ti`,
+		"[,", `\:[,`).Replace(text)
 }
 
 func commandPage(cmd *cobra.Command) string {
