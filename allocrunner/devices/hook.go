@@ -58,8 +58,13 @@ func New(cfg Config) *Hook { return &Hook{cfg: cfg, tasks: map[string]*taskDevic
 // Name returns the name of the hook.
 func (h *Hook) Name() string { return "devices" }
 
-// Ending does what Prerun does, for poststop tasks.
+// Ending does what Prerun does if a poststop task needs it: no other task starts any more.
 func (h *Hook) Ending(ctx context.Context, req *interfaces.RunnerPrerunRequest) error {
+	if !slices.ContainsFunc(req.Alloc.GetTaskGroup().Tasks, func(t *api.Task) bool {
+		return needs(t) && t.Lifecycle != nil && t.Lifecycle.Hook == api.TaskLifecycleHookPoststop
+	}) {
+		return nil
+	}
 	return h.Prerun(ctx, req)
 }
 

@@ -56,6 +56,7 @@ func Node(dir string, known *drivers.Registry) *api.Node {
 	for _, id := range proc.CPUs() {
 		n.NodeResources.Cpu.ReservableCpuCores = append(n.NodeResources.Cpu.ReservableCpuCores, uint16(id))
 	}
+	n.Attributes["cpu.reservablecores"] = strconv.Itoa(len(n.NodeResources.Cpu.ReservableCpuCores))
 	n.NodeResources.Networks = networks(n.Attributes["unique.network.ip-address"])
 	now := time.Now()
 	for name, found := range known.Fingerprints() {
