@@ -63,6 +63,8 @@ func TestGuides(t *testing.T) {
 		{page: "jobfiles", notRoot: true, wants: []string{"would run: job \"small\"", "Status       running"}},
 		{page: "batch", notRoot: true, wants: []string{"to 64: a photo", `"DispatchedJobID":"resize/dispatch-`,
 			"Waits for dispatches", "would run: job \"report\"", "Next launch at ", "report/periodic-"}},
+		{page: "readiness", programs: []string{"systemd-notify"}, notRoot: true,
+			wants: []string{"running, healthy: serving 12 documents", "index       Ready"}},
 		{page: "devices", notRoot: true, wants: []string{"would run: job \"sound\"", "cards card-0,card-1", "refused"}},
 		{page: "containers", programs: []string{"podman", "runc", "busybox"}, setup: podmanAsDocker,
 			wants: []string{"success  greets", "greeter | hello from greeter", "hello.hello[0]  complete",
