@@ -374,6 +374,50 @@ func TestFollowsAService(t *testing.T) {
 	r.untilEvent("Restart Signaled: Template with change_mode restart re-rendered")
 }
 
+// TestFollowsALock: one template follows a variable, a service and a variable that is locked. Who takes the lock makes
+// the variable, whose holder is what the task sees; a renewal and a release change nothing.
+func TestFollowsALock(t *testing.T) {
+	t.Parallel()
+	s := newShared(t)
+	s.put("v", "a", "1")
+	alloc := "215ef685-6b9e-3eaf-e74b-6b04f094ebca"
+	provider := s.registry.Provider(&api.Allocation{ID: alloc, Namespace: "default", JobID: "db",
+		Job: &api.Job{Datacenters: []string{"dc1"}}}, slog.New(slog.DiscardHandler))
+	acquire := func(who string) string {
+		t.Helper()
+		v, _, err := s.variables.Acquire(t.Context(), &api.Variable{Namespace: "default", Path: "leader",
+			Items: api.VariableItems{"who": who}, Lock: &api.VariableLock{TTL: "10m", LockDelay: "0s"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v.Lock.ID
+	}
+	change := template("local/x", `{{ with nomadVar "leader" }}{{ .who }}{{ end }} {{ with nomadVar "v" }}{{ .a }}{{ end }}`+
+		`{{ range nomadService "db" }} {{ .Port }}{{ end }}`, "signal")
+	change.ChangeSignal = new("SIGHUP")
+	r := s.run(`say() { echo "$(cat local/x)" >> local/said; }
+		trap say HUP; say; while :; do sleep 0.05; done`, change)
+	r.untilEvent("Template: Missing: nomad.var.block(leader@default.global)")
+	lock := acquire("one")
+	r.untilFile("local/said", "one 1\n")
+	if _, _, err := s.variables.Renew(t.Context(), "default", "leader", lock); err != nil {
+		t.Fatal(err)
+	}
+	s.put("v", "a", "2")
+	r.untilFile("local/said", "one 1\none 2\n")
+	if _, _, err := s.variables.Release(t.Context(), "default", "leader", lock); err != nil {
+		t.Fatal(err)
+	}
+	if err := provider.Register(t.Context(), []*interfaces.ServiceInstance{{ServiceRegistration: api.ServiceRegistration{
+		ID: "_nomad-task-" + alloc + "-db-db-5432", AllocID: alloc, Namespace: "default", ServiceName: "db",
+		Address: "10.0.0.1", Port: 5432}}}); err != nil {
+		t.Fatal(err)
+	}
+	r.untilFile("local/said", "one 1\none 2\none 2 5432\n")
+	acquire("two")
+	r.untilFile("local/said", "one 1\none 2\none 2 5432\ntwo 2 5432\n")
+}
+
 // TestEnvFollowsAVariable: the next process has the new value.
 func TestEnvFollowsAVariable(t *testing.T) {
 	t.Parallel()

@@ -11,6 +11,7 @@
 //	render      time from the change of a variable to the file of the template that shows it
 //	ports       connections that are refused while a server restarts again and again: with a socket that the keeper
 //	            keeps for it, and with one of its own
+//	watch       CPU time of taskapi and its keeper while 500 templates wait for a change, beside tasks without templates
 //	follow      what four readers get that follow the output of a task which prints 100 MB/s
 //	scale       CPU and memory of one process for each of its allocations, and its answers; the process is no taskapi but
 //	            the simulator beside this program, which is built from the source
@@ -107,6 +108,9 @@ var measurements = []measurement{
 	{"exec", func(e *environment) []way { return e.besideNomad(e.execWays(), e.nomadExecs) }},
 	{"render", func(e *environment) []way { return []way{{"taskapi", e.renders}} }},
 	{"ports", func(e *environment) []way { return []way{{"kept", e.keptPort}, {"the task's own", e.ownPort}} }},
+	{"watch", func(e *environment) []way {
+		return []way{{"500 templates", e.watches(templatesEach)}, {"none", e.watches(0)}}
+	}},
 	{"follow", func(e *environment) []way { return []way{{"taskapi", e.follow}} }},
 	{scale, func(e *environment) []way { return []way{{"many allocations", e.many}, {"one", e.one}} }},
 }
