@@ -238,8 +238,8 @@ var actionLimits = []limit[api.Action]{
 }
 
 var identityLimits = []limit[api.WorkloadIdentity]{
-	{"identity name", "it must be 1 to 128 letters, digits and hyphens", nil,
-		func(w *api.WorkloadIdentity) bool { return w.Name == "" || isName(w.Name, "a-zA-Z0-9-") }},
+	{"identity name", "it must be 1 to 128 letters, digits, hyphens and underscores", nil,
+		func(w *api.WorkloadIdentity) bool { return w.Name == "" || isName(w.Name, "a-zA-Z0-9_-") }},
 	{"identity aud", "it must contain no empty audience", nil,
 		func(w *api.WorkloadIdentity) bool { return !slices.Contains(w.Audience, "") }},
 	atLeast[api.WorkloadIdentity]("identity ttl", time.Duration(0)),

@@ -519,6 +519,7 @@ func TestVault(t *testing.T) {
 		want  []string
 	}{
 		"a token":        {"vault {}\n" + read, nil},
+		"an identity":    {"vault {}\nidentity {\nname = \"vault_default\"\naud = [\"vault.io\"]\nttl = \"1h\"\nfile = true\n}", nil},
 		"all":            {"vault {\nrole = \"r\"\nenv = false\ndisable_file = true\nallow_token_expiration = true\n}", nil},
 		"no block":       {read, refusedTemplate("data")},
 		"policies":       {"vault {\npolicies = [\"p\"]\n}", []string{`warning group "g" > task "t": ` + "vault policies"}},

@@ -123,7 +123,7 @@ func (o devOptions) run(ctx context.Context, command []string, flags *pflag.Flag
 }
 
 // identityLetters are the characters in the name of an identity.
-const identityLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-"
+const identityLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_"
 
 // build returns the job with the command as its task.
 func (o devOptions) build() (*api.Job, *api.TaskGroup, error) {
@@ -143,8 +143,8 @@ func (o devOptions) build() (*api.Job, *api.TaskGroup, error) {
 			audience = name
 		}
 		if name == "" || strings.Trim(name, identityLetters) != "" || audience == "" {
-			return nil, nil, base.Usagef("--identity %q: an identity's name is made of letters, digits and hyphens: write "+
-				"NAME=AUDIENCE for an audience that is not, such as bank=https://bank.example", text)
+			return nil, nil, base.Usagef("--identity %q: an identity's name has letters, digits, hyphens and underscores: "+
+				"write NAME=AUDIENCE for an audience that is not, such as bank=https://bank.example", text)
 		}
 		task.Identities = append(task.Identities, &api.WorkloadIdentity{Name: name, Audience: []string{audience}, Env: true,
 			File: true, TTL: o.TTL})
