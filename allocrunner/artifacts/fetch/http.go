@@ -54,12 +54,11 @@ func (f *fetcher) download(ctx context.Context, from *url.URL, to string, most i
 	transport := f.transport()
 	defer transport.CloseIdleConnections()
 	client := &http.Client{Transport: transport, CheckRedirect: f.checkRedirect}
-	response, err := client.Do(req)
+	response, err := client.Do(req) //nolint:bodyclose // the linter does not follow the body into a struct
 	if err != nil {
 		return explainHTTP(ctx, err)
 	}
-	body := response.Body
-	defer body.Close()
+	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
 		return fmt.Errorf("the server answers %s", response.Status)
 	}
@@ -71,7 +70,7 @@ func (f *fetcher) download(ctx context.Context, from *url.URL, to string, most i
 		return err
 	}
 	defer func() { err = errors.Join(err, file.Close()) }()
-	n, err := io.Copy(file, io.LimitReader(&counted{body, func(n int) {
+	n, err := io.Copy(file, io.LimitReader(&counted{response.Body, func(n int) {
 		f.received(int64(n), max(response.ContentLength, 0))
 	}}, most+1))
 	if err != nil {

@@ -36,6 +36,8 @@ const (
 	maxSeconds = 3600
 	// atOnce is how many artifacts of a task are fetched at the same time: Nomad's number.
 	atOnce = 3
+	// maxReports bounds what the process may report, in bytes: a line in each second for each artifact.
+	maxReports = 64 << 20
 	// maxWords is how much of what a program says is kept, to explain its end.
 	maxWords = 4 << 10
 )
@@ -84,12 +86,15 @@ func Run(ctx context.Context, p Process, req Request, report func(Report)) error
 	}
 	defer stdin.Close()
 	err = json.NewEncoder(stdin).Encode(req) // the pipe stays open: its end ends the process
-	reports := json.NewDecoder(stdout)
+	reports := json.NewDecoder(io.LimitReader(stdout, maxReports))
 	for err == nil {
 		var r Report
 		if err = reports.Decode(&r); err == nil && r.Index >= 0 && r.Index < len(req.Artifacts) {
 			report(r)
 		}
+	}
+	if !errors.Is(err, io.EOF) { // it says nothing sensible any more
+		_ = cmd.Cancel() // it may have ended
 	}
 	ended := cmd.Wait()
 	if ctx.Err() != nil {
