@@ -14,11 +14,13 @@ import (
 	"io/fs"
 	"maps"
 	"net/http"
+	"net/http/cgi"
 	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -28,6 +30,7 @@ import (
 	"github.com/ulikunitz/xz"
 
 	"taskapi/allocrunner/artifacts/fetch"
+	"taskapi/internal/proc"
 )
 
 func TestMain(m *testing.M) {
@@ -620,6 +623,62 @@ func TestRepositories(t *testing.T) {
 			t.Errorf("got %q", text)
 		}
 	})
+}
+
+// TestRepositoryWithAPassword clones over HTTP, with a submodule of the same server: git gets the password, and no
+// argument has it.
+func TestRepositoryWithAPassword(t *testing.T) {
+	t.Parallel()
+	needGit(t)
+	top := t.TempDir()
+	backend := filepath.Join(git(t, top, "--exec-path"), "git-http-backend")
+	if _, err := os.Stat(backend); err != nil {
+		t.Skip("git has no http-backend here")
+	}
+	const password = "secret-word"
+	files := &cgi.Handler{Path: backend, Env: []string{"GIT_PROJECT_ROOT=" + top, "GIT_HTTP_EXPORT_ALL=1",
+		"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*"}}
+	var inArguments atomic.Bool
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		all, _ := proc.PIDs()
+		for _, pid := range all {
+			if strings.Contains(proc.Args(pid), password) {
+				inArguments.Store(true)
+			}
+		}
+		if _, given, _ := r.BasicAuth(); given != password {
+			http.Error(w, "no", http.StatusUnauthorized)
+			return
+		}
+		files.ServeHTTP(w, r)
+	}))
+	t.Cleanup(server.Close)
+	for _, name := range []string{"part", "whole"} {
+		git(t, top, "init", "-q", name)
+		if err := os.WriteFile(filepath.Join(top, name, "f"), []byte(name), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if name == "whole" {
+			git(t, top+"/whole", "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", top+"/part", "sub")
+			git(t, top+"/whole", "config", "-f", ".gitmodules", "submodule.sub.url", server.URL+"/part/.git")
+		}
+		git(t, filepath.Join(top, name), "add", "-A")
+		git(t, filepath.Join(top, name), "commit", "-q", "-m", "m")
+	}
+	p := newPlace(t)
+	source := "git::" + strings.Replace(server.URL, "://", "://user:"+password+"@", 1) + "/whole/.git"
+	if text := p.get(fetch.Artifact{Source: source}); text != "" {
+		t.Fatal(text)
+	}
+	for file, want := range map[string]string{"f": "whole", "sub/f": "part"} {
+		if got, err := os.ReadFile(p.req.Dirs.Task + "/local/" + file); string(got) != want || err != nil {
+			t.Errorf("%s is %q, %v", file, got, err)
+		}
+	}
+	if config, _ := os.ReadFile(p.req.Dirs.Task + "/local/.git/config"); strings.Contains(string(config), password) ||
+		inArguments.Load() {
+		t.Errorf("the password is to be read; the repository's configuration is\n%s", config)
+	}
 }
 
 func TestFilesOfThisMachine(t *testing.T) {
