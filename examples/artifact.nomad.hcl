@@ -7,6 +7,7 @@
 # A source may as well be https://HOST/app.tar.gz, or a repository: git::https://HOST/OWNER/REPOSITORY.
 variable "archive" {
   type        = string
+  default     = "https://example.com/app.tar.gz"
   description = "where the archive is: a path or a URL"
 }
 
