@@ -60,7 +60,7 @@ func New(settings Settings, logger *slog.Logger, task string) *Hook {
 // Name returns the name of the hook.
 func (*Hook) Name() string { return "artifacts" }
 
-// The messages of events.
+// downloading is the message of the event, as Nomad has it.
 const downloading = "Client is downloading artifacts"
 
 // grace is what a process may take beyond its own time limits.

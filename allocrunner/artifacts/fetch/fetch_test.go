@@ -592,7 +592,7 @@ func TestRepositories(t *testing.T) {
 		"ext scheme":   {a: fetch.Artifact{Source: "git::ext://sh/id"}, words: "can't fetch"},
 		"an ssh host":  {a: fetch.Artifact{Source: "git::ssh://-oProxyCommand=id/x"}, words: "no host"},
 		"a bad key":    {a: fetch.Artifact{Source: "git::ssh://git@127.0.0.1:1/x?sshkey=-oProxyCommand"}, words: "base64"},
-		"another path": {a: fetch.Artifact{Source: "git::file:///root/x"}, words: "no such file"},
+		"another path": {a: fetch.Artifact{Source: "git::file:///nonexistent/x"}, words: "no such file"},
 		"a password":   {a: fetch.Artifact{Source: "git::http://u:secret-word@127.0.0.1:1/x"}, words: "git: "},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -103,7 +103,7 @@ func (c *counted) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// explainHTTP returns an error without its URL, which may have secrets in its query.
+// explainHTTP returns the cause of an error, without the URL, whose query may be secret.
 func explainHTTP(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
