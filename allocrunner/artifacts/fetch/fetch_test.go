@@ -119,7 +119,7 @@ func (p *place) tree() map[string]string {
 		case e.IsDir():
 			entries, err := os.ReadDir(path)
 			if len(entries) == 0 && err == nil {
-				all[name+"/"] = ""
+				all[name+"/"] = strings.TrimPrefix(info.Mode().String(), "drwxr-xr-x")
 			}
 			return err
 		case e.Type()&fs.ModeSymlink != 0:
@@ -245,9 +245,10 @@ func gz(t *testing.T, content []byte) []byte {
 func TestModesAndArchives(t *testing.T) {
 	t.Parallel()
 	tree := tarOf(t, entry{"d/", "", 0o755, tar.TypeDir}, entry{"d/run", "#!", 0o4755, 0}, entry{"./x", "x", 0o600, 0},
-		entry{"d/up", "../x", 0o777, tar.TypeSymlink}, entry{"hard", "x", 0, tar.TypeLink}, entry{"/abs", "a", 0o444, 0})
+		entry{"d/up", "../x", 0o777, tar.TypeSymlink}, entry{"hard", "x", 0, tar.TypeLink}, entry{"/abs", "a", 0o444, 0},
+		entry{"e/", "", 0o2050, tar.TypeDir})
 	unpacked := map[string]string{"task/local/d/run": "-rwxr-xr-x #!", "task/local/x": "-rw------- x",
-		"task/local/d/up": "-> ../x", "task/local/hard": "-rw------- x", "task/local/abs": "-r--r--r-- a"}
+		"task/local/d/up": "-> ../x", "task/local/hard": "-rw------- x", "task/local/abs": "-r--r--r-- a", "task/local/e/": "drwxr-x---"}
 	files := map[string][]byte{
 		"/app": []byte("app"), "/t.tar": tree, "/t.tgz": gz(t, tree), "/t.tar.gz": gz(t, tree),
 		"/single.gz": gz(t, []byte("s")),

@@ -70,6 +70,7 @@ type unpacker struct {
 	bytes  int64 // so far
 	files  int   // so far
 	links  []link
+	modes  map[string]fs.FileMode // of directories, set when all files are there
 }
 
 // link is a symbolic link, which is made when all files are there: nothing is written through it.
@@ -94,7 +95,7 @@ func (f *fetcher) unpack(ctx context.Context, kind, archive, name, tree string) 
 	if err != nil {
 		return err
 	}
-	u := &unpacker{root: root, limits: f.Limits, packed: info.Size()}
+	u := &unpacker{root: root, limits: f.Limits, packed: info.Size(), modes: map[string]fs.FileMode{}}
 	if kind == "zip" {
 		err = u.zip(ctx, archive)
 	} else {
@@ -105,6 +106,11 @@ func (f *fetcher) unpack(ctx context.Context, kind, archive, name, tree string) 
 	}
 	if err == nil {
 		err = u.makeLinks()
+	}
+	for name, mode := range u.modes {
+		if err == nil {
+			err = root.Chmod(name, mode.Perm()|0o700)
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("unpack the %s archive: %w", kind, err)
@@ -201,10 +207,11 @@ func (u *unpacker) entry(raw string) (string, error) {
 }
 
 // dir makes a directory.
-func (u *unpacker) dir(name string) error {
+func (u *unpacker) dir(name string, mode fs.FileMode) error {
 	if name == "" {
 		return nil
 	}
+	u.modes[name] = mode
 	return u.root.MkdirAll(name, 0o755)
 }
 
@@ -235,8 +242,10 @@ func (u *unpacker) file(name string, content io.Reader, mode fs.FileMode, change
 
 // free makes the directory of a name, and removes an earlier file of that name.
 func (u *unpacker) free(name string) error {
-	if err := u.dir(strings.TrimSuffix(path.Dir(name), ".")); err != nil {
-		return err
+	if dir := path.Dir(name); dir != "." {
+		if err := u.root.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
 	}
 	info, err := u.root.Lstat(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -269,7 +278,7 @@ func (u *unpacker) tar(r *tar.Reader) error {
 		}
 		switch header.Typeflag {
 		case tar.TypeDir:
-			err = u.dir(name)
+			err = u.dir(name, header.FileInfo().Mode())
 		case tar.TypeReg, tar.TypeGNUSparse:
 			err = u.file(name, &sparse{r, u, u.bytes, 0}, header.FileInfo().Mode(), header.ModTime)
 		case tar.TypeSymlink:
@@ -385,7 +394,7 @@ func (u *unpacker) zip(ctx context.Context, archive string) error {
 			return err
 		}
 		if file.FileInfo().IsDir() {
-			err = u.dir(name)
+			err = u.dir(name, file.Mode())
 		} else {
 			err = u.zipped(ctx, name, file)
 		}
