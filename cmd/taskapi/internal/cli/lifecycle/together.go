@@ -180,9 +180,9 @@ type together struct {
 	begun chan struct{} // closed when the parts are to stop
 	over  chan struct{} // closed when no part is followed any more
 
-	mu   sync.Mutex // guards the fields below
-	how  *client.StopOptions
-	live int
+	mu    sync.Mutex // guards the fields below
+	stops bool
+	live  int
 }
 
 // partSigns says how far a part is.
@@ -296,8 +296,8 @@ func (a *together) onSignal(ctx context.Context) func(syscall.Signal) {
 // stop asks the process of each part to stop it. It does not wait.
 func (a *together) stop(ctx context.Context, how client.StopOptions) {
 	a.mu.Lock()
-	again := a.how != nil
-	a.how = &how
+	again := a.stops
+	a.stops = true
 	a.mu.Unlock()
 	if !again {
 		close(a.begun)
@@ -312,21 +312,27 @@ func (a *together) stop(ctx context.Context, how client.StopOptions) {
 			if signs.failed {
 				return
 			}
-			s := stopping{Target: p.target(), how: how, detach: true, environment: p.environment}
-			s.environment.Stdout = io.Discard
-			if err := s.run(ctx); err != nil && ctx.Err() == nil {
-				s.environment.Warnf("%v", err)
-			}
+			a.ask(ctx, p, how)
 		}()
 	}
+}
+
+// ask asks the process of a part to stop it, or starts another one that does.
+func (a *together) ask(ctx context.Context, p *part, how client.StopOptions) bool {
+	s := stopping{Target: p.target(), how: how, detach: true, environment: p.environment}
+	s.environment.Stdout = io.Discard
+	err := s.run(ctx)
+	if err != nil && ctx.Err() == nil {
+		s.environment.Warnf("%v", err)
+	}
+	return err == nil
 }
 
 // follow prints the events of a part until it has ended. Errors: it has failed, or its process was killed.
 func (a *together) follow(ctx context.Context, p *part) error {
 	defer a.done()
-	select {
-	case <-a.signs[p].launched:
-	case <-ctx.Done():
+	<-a.signs[p].launched // soon, also when ctx has ended
+	if ctx.Err() != nil {
 		return nil
 	}
 	if a.signs[p].failed {
@@ -382,7 +388,7 @@ func (a *together) awaitStop(ctx context.Context, p *part) bool {
 		return false
 	}
 	<-a.signs[p].asked
-	return true
+	return a.ask(ctx, p, client.StopOptions{}) // that process may have been killed after it was asked
 }
 
 // done notes that a part is not followed any more, and undone that it is again.
