@@ -76,7 +76,7 @@ func (s *wiring) deviceHooks(task *api.Task) []interfaces.TaskHook {
 }
 
 // CheckDevices returns the devices and cores that an allocation's tasks ask for and this machine lacks now. It reserves
-// none.
+// none. An allocation without an ID is only asked about: then what others have is only a warning.
 func (s Settings) CheckDevices(alloc *api.Allocation, dir datadir.Dir) (findings []review.Finding) {
 	group := alloc.GetTaskGroup()
 	if !devices.Needs(group) {
@@ -86,7 +86,7 @@ func (s Settings) CheckDevices(alloc *api.Allocation, dir datadir.Dir) (findings
 	for _, t := range group.Tasks {
 		if err := problems[t.Name]; err != nil {
 			severity := review.Refused
-			if errors.Is(err, devices.ErrTaken) { // perhaps by this very job
+			if errors.Is(err, devices.ErrTaken) && alloc.ID == "" { // perhaps by this very job
 				severity = review.Warning
 			}
 			findings = append(findings, review.Finding{Severity: severity, Feature: "resources",

@@ -297,7 +297,7 @@ func (r *request) warn() {
 		return
 	}
 	warnings := slices.DeleteFunc(r.options.CheckTasks(r.alloc, r.layout.Allocs()), func(f review.Finding) bool {
-		return f.Severity == review.Refused || f.Feature == "resources" // which the start reports
+		return f.Severity == review.Refused // which the start reports
 	})
 	r.source.PrintFindings(r.environment.Stderr, warnings)
 }
