@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/claims"
+	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/drivers/builtin"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/internal/proc"
@@ -259,6 +260,45 @@ func TestTaskGetsItsDevices(t *testing.T) {
 	h.Shutdown()
 	if len(p.events) > 0 {
 		t.Errorf("another event: %s", <-p.events)
+	}
+}
+
+// passing is a driver that passes devices and mounts on.
+type passing struct{ drivers.Driver }
+
+func (passing) Capabilities() drivers.Capabilities { return drivers.Capabilities{Mounts: true, Devices: true} }
+
+// TestDriverThatPassesDevicesOn gets the files, each once, and mounts.
+func TestDriverThatPassesDevicesOn(t *testing.T) {
+	e := newEnv(t)
+	e.devices[0].Mounts = []string{"/usr/lib/nvidia:/lib/nvidia:ro", "/var/cache"}
+	alloc := allocation("a", 2, 0)
+	h, _, err := e.begin(alloc, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := builtin.Drivers.Get("raw_exec")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.cfg.Drivers = drivers.NewRegistry(passing{raw})
+	task := alloc.GetTaskGroup().Tasks[1]
+	got, err := h.TaskHook(task).(interfaces.TaskPrestartHook).Prestart(t.Context(), &interfaces.TaskPrestartRequest{
+		Alloc: alloc, Task: task, Lifecycle: process{events: make(chan string, 10)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Dir(e.devices[0].Instances[0].Nodes[0])
+	want := []interfaces.Device{{HostPath: dir + "/ctl", TaskPath: "/dev/ctl", Permissions: "r"},
+		{HostPath: dir + "/0", TaskPath: dir + "/0", Permissions: "rw"},
+		{HostPath: dir + "/1", TaskPath: dir + "/1", Permissions: "rw"}}
+	if diff := cmp.Diff(want, got.Devices); diff != "" {
+		t.Error(diff)
+	}
+	mounts := []interfaces.Mount{{HostPath: "/usr/lib/nvidia", TaskPath: "/lib/nvidia", ReadOnly: true},
+		{HostPath: "/var/cache", TaskPath: "/var/cache"}}
+	if diff := cmp.Diff(mounts, got.Mounts); diff != "" {
+		t.Error(diff)
 	}
 }
 
