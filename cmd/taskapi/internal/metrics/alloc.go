@@ -59,11 +59,11 @@ func ofTask(s *api.TaskState) []metric {
 	}
 }
 
-// ofResources returns the metrics of what the job asks for. taskapi enforces none of it.
+// ofResources returns the metrics of what a task was given.
 func ofResources(r *api.AllocatedTaskResources) []metric {
 	cpu, memory, most := r.Cpu.CpuShares, r.Memory.MemoryMB<<20, r.Memory.MemoryMaxMB<<20
 	return []metric{
-		gauge("nomad.client.allocs.cpu.allocated", "`cpu` of the task, in MHz", where(cpu > 0, cpu)),
+		gauge("nomad.client.allocs.cpu.allocated", "`cpu` of the task, or all of its `cores`, in MHz", where(cpu > 0, cpu)),
 		gauge("nomad.client.allocs.memory.allocated", "`memory` of the task, in bytes", where(memory > 0, memory)),
 		gauge("nomad.client.allocs.memory.max_allocated", "`memory_max` of the task, in bytes", where(most > 0, most)),
 	}
