@@ -25,8 +25,12 @@ func (c *cgroups) pin2(g cgroup, cpus string) error {
 	}
 	if _, err := os.Stat(g.file("cpuset.cpus")); err != nil {
 		dir := filepath.Dir(string(g))
-		for _, above := range []string{filepath.Dir(filepath.Dir(dir)), filepath.Dir(dir), dir} {
-			_ = cgroup(above).set("cgroup.subtree_control", "+"+cpuset) // the file is missing then
+		chain := []string{filepath.Dir(dir), dir}
+		if filepath.Base(chain[0]) == topSlice { // which is ours; above a unit's cgroup, systemd rules
+			chain = append([]string{filepath.Dir(chain[0])}, chain...)
+		}
+		for _, one := range chain {
+			_ = cgroup(one).set("cgroup.subtree_control", "+"+cpuset) // the file is missing then
 		}
 	}
 	if _, err := os.Stat(g.file("cpuset.cpus")); err != nil {
