@@ -266,7 +266,9 @@ func TestTaskGetsItsDevices(t *testing.T) {
 // passing is a driver that passes devices and mounts on.
 type passing struct{ drivers.Driver }
 
-func (passing) Capabilities() drivers.Capabilities { return drivers.Capabilities{Mounts: true, Devices: true} }
+func (passing) Capabilities() drivers.Capabilities {
+	return drivers.Capabilities{Mounts: true, Devices: true}
+}
 
 // TestDriverThatPassesDevicesOn gets the files, each once, and mounts.
 func TestDriverThatPassesDevicesOn(t *testing.T) {
