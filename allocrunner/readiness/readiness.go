@@ -133,20 +133,18 @@ func Unknown(meta map[string]string) []string {
 	return keys
 }
 
-// The types of a task's events that are about its notifications.
+// The types of a task's events that are about its notifications, and a detail of the event of the start of a process
+// that is going to say when it is ready.
 const (
-	EventReady  = "Ready"
-	EventStatus = "Status"
+	EventReady     = "Ready"
+	EventStatus    = "Status"
+	DetailNotifies = "notifies"
 )
 
 // Shown returns what a task's events say about its latest process: whether it is ready, and its latest status text. A
-// task that does not notify is always ready.
-func Shown(task *api.Task, state *api.TaskState) (ready bool, status string) {
-	if task == nil || state == nil || state.State != "running" {
-		return true, ""
-	}
-	s, err := Of(task)
-	if err != nil || !s.Notify {
+// process that does not notify is always ready.
+func Shown(state *api.TaskState) (ready bool, status string) {
+	if state == nil || state.State != "running" {
 		return true, ""
 	}
 	for _, e := range slices.Backward(state.Events) {
@@ -156,7 +154,7 @@ func Shown(task *api.Task, state *api.TaskState) (ready bool, status string) {
 		case e.Type == EventStatus && status == "":
 			status = e.DisplayMessage
 		case e.Type == api.TaskStarted:
-			return ready, status
+			return ready || e.Details[DetailNotifies] == "", status
 		}
 	}
 	return true, status // it has had so many events that the one of its start is gone

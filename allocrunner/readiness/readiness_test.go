@@ -46,12 +46,15 @@ func TestOf(t *testing.T) {
 
 func TestShown(t *testing.T) {
 	t.Parallel()
-	task := &api.Task{Meta: map[string]string{"taskapi_notify": "true"}}
 	state := func(types ...string) *api.TaskState {
 		s := &api.TaskState{State: "running"}
 		for _, e := range types {
 			kind, text, _ := strings.Cut(e, ":")
-			s.Events = append(s.Events, &api.TaskEvent{Type: kind, DisplayMessage: text})
+			event := &api.TaskEvent{Type: kind, DisplayMessage: text}
+			if kind == "Started" {
+				event.Details = map[string]string{"notifies": text}
+			}
+			s.Events = append(s.Events, event)
 		}
 		return s
 	}
@@ -61,17 +64,15 @@ func TestShown(t *testing.T) {
 		status string
 	}{
 		{nil, true, ""},
-		{state("Started"), false, ""},
-		{state("Started", "Status:loading"), false, "loading"},
-		{state("Started", "Status:a", "Ready", "Status:b"), true, "b"},
-		{state("Started", "Ready", "Status:a", "Terminated", "Started"), false, ""},
+		{state("Started"), true, ""},
+		{state("Started:true"), false, ""},
+		{state("Started:true", "Status:loading"), false, "loading"},
+		{state("Started:true", "Status:a", "Ready", "Status:b"), true, "b"},
+		{state("Started:true", "Ready", "Status:a", "Terminated", "Started:true"), false, ""},
 		{state("Signaling", "Signaling"), true, ""},
 	} {
-		if ready, status := readiness.Shown(task, c.state); ready != c.ready || status != c.status {
+		if ready, status := readiness.Shown(c.state); ready != c.ready || status != c.status {
 			t.Errorf("%+v: got %v, %q", c.state, ready, status)
 		}
-	}
-	if ready, _ := readiness.Shown(&api.Task{}, state("Started")); !ready {
-		t.Error("a task that does not notify is not ready")
 	}
 }

@@ -80,6 +80,9 @@ func (r *run) Handle() interfaces.Handle { return r.handle }
 
 func (r *run) Inspect(context.Context) (drivers.Status, error) {
 	s := drivers.Status{Exit: r.status.Exit, Details: map[string]string{}, Notice: r.status.Notice}
+	if r.status.Notice != nil {
+		s.Details[readiness.DetailNotifies] = "true"
+	}
 	for name, why := range map[string]string{"no_cgroup": r.status.NoCgroup, "unlimited": r.status.Unlimited} {
 		if why != "" {
 			s.Details[name] = why

@@ -551,7 +551,7 @@ func TestMouse(t *testing.T) {
 func TestATaskThatIsNotReady(t *testing.T) {
 	s := newScreen(t)
 	alloc := allocation()
-	alloc.Job.TaskGroups[0].Tasks[1].Meta = map[string]string{"taskapi_notify": "true"}
+	alloc.TaskStates["server"].Events[0].Details = map[string]string{"notifies": "true"}
 	s.snapshot(Snapshot{Alloc: alloc, Index: 8}, nil)
 	s.has("not ready")
 	server := alloc.TaskStates["server"]

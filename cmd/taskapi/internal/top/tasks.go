@@ -63,13 +63,12 @@ func (m *Model) tasksOf(w *watch) []task {
 	for place, name := range names {
 		t := task{name: name, place: place, state: "pending", passing: passing[name], checks: checks[name], cpu: -1,
 			ports: w.ports(name)}
-		spec := specOf(w.alloc, name)
-		if spec != nil {
+		if spec := specOf(w.alloc, name); spec != nil {
 			t.main, t.command = spec.Lifecycle == nil, commandOf(spec)
 		}
 		if s := w.alloc.TaskStates[name]; s != nil {
 			t.state, t.restarts = output.TaskState(s), s.Restarts
-			ready, _ := readiness.Shown(spec, s)
+			ready, _ := readiness.Shown(s)
 			t.unready = !ready
 		}
 		t.upTo(w, m.now)

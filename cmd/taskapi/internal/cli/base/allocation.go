@@ -64,16 +64,6 @@ func TaskNames(alloc *api.Allocation) []string {
 	return names
 }
 
-// TaskOf returns a task of an allocation's job; nil for none.
-func TaskOf(alloc *api.Allocation, name string) *api.Task {
-	for _, t := range alloc.GetTaskGroup().Tasks {
-		if t.Name == name {
-			return t
-		}
-	}
-	return nil
-}
-
 // RunningTasks returns the names of the tasks that ran when the allocation was last saved.
 func RunningTasks(alloc *api.Allocation) []string {
 	return slices.DeleteFunc(TaskNames(alloc), func(task string) bool {

@@ -94,7 +94,7 @@ func awaitStarted(ctx context.Context, f *follow.Follower, before *api.Allocatio
 	f.Until = func(now *api.Allocation) bool {
 		return !slices.ContainsFunc(tasks, func(task string) bool {
 			was, is := before.TaskStates[task], now.TaskStates[task]
-			ready, _ := readiness.Shown(base.TaskOf(now, task), is)
+			ready, _ := readiness.Shown(is)
 			return was != nil && is != nil && is.State != "dead" &&
 				(is.State != "running" || is.StartedAt.Equal(was.StartedAt) || !ready)
 		})

@@ -144,7 +144,7 @@ func (s *statusShow) tasks(a *api.Allocation, usage *api.AllocResourceUsage) str
 			memory = output.Of(memoryText(u.ResourceUsage), bytes)
 		}
 		text, color := stateText(state)
-		text += saidText(readiness.Shown(base.TaskOf(a, name), state))
+		text += saidText(readiness.Shown(state))
 		table.Row(name, text, strconv.FormatUint(state.Restarts, 10), uptime, pids, cpu, memory)
 		table.Paint(1, color)
 	}

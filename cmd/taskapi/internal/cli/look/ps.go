@@ -220,7 +220,7 @@ func processesOf(ctx context.Context, t base.Target) (tasks []psTask, ended bool
 		if health, ok := base.HealthOf(found.Alloc); ok && task.State == "running" {
 			task.Health = health
 		}
-		task.Ready, task.Status = readiness.Shown(base.TaskOf(found.Alloc, name), task.state)
+		task.Ready, task.Status = readiness.Shown(task.state)
 		if u := usage.Tasks[name]; u != nil {
 			task.Usage, task.Processes = u.ResourceUsage, names.processes(u)
 		}
