@@ -34,7 +34,8 @@ func volumed(dir string, mounts bool, edit func(*volumes.Volume, *api.VolumeRequ
 		dataDir := filepath.Join(filepath.Dir(dir), "taskapi")
 		held := claims.NewHook(claims.Table{Dir: filepath.Join(dataDir, "claims")}, c.Alloc.ID)
 		hook := volumes.New(volumes.Config{Machine: []volumes.Volume{v}, DataDir: dataDir, Holder: held.Holder,
-			Describe: func(id string) string { return "job.g[0], " + id }, Mounts: func(string) bool { return mounts }, Logger: slog.New(slog.DiscardHandler)})
+			Describe: func(id string) string { return "job.g[0], " + id }, Mounts: func(string) bool { return mounts },
+			Logger: slog.New(slog.DiscardHandler)})
 		c.Hooks = []interfaces.RunnerHook{held, hook}
 		c.TaskHooks = func(_ *api.Allocation, task *api.Task) []interfaces.TaskHook {
 			return []interfaces.TaskHook{hook.Task(task)}
@@ -107,6 +108,7 @@ func TestALinkedVolume(t *testing.T) {
 		t.Fatalf("not %d starts in the volume; events: %v", n, r.seen())
 	}
 	starts(1)
+	r.untilState("main", "running")
 	if err := r.runner.RestartTask(t.Context(), "main"); err != nil {
 		t.Fatal(err)
 	}
@@ -132,8 +134,9 @@ func TestALinkedVolume(t *testing.T) {
 func TestWhatIsInTheWayOfALink(t *testing.T) {
 	t.Parallel()
 	dir := volumeDir(t)
-	r := runWith(t, "batch", volumed(dir, false, nil), shell("init", "mkdir $NOMAD_ALLOC_DIR/../main $NOMAD_ALLOC_DIR/../main/data; "+
-		"exit 0", lifecycle("prestart", false)), shell("main", "exit 0", mountedAt("data")))
+	r := runWith(t, "batch", volumed(dir, false, nil),
+		shell("init", "mkdir -p $NOMAD_ALLOC_DIR/../main/data; exit 0", lifecycle("prestart", false)),
+		shell("main", "exit 0", mountedAt("data")))
 	_ = r.end()
 	events := r.runner.Alloc().TaskStates["main"].Events
 	said := ""
@@ -145,7 +148,8 @@ func TestWhatIsInTheWayOfALink(t *testing.T) {
 	}
 }
 
-// TestAVolumeThatIsClosedToTheUser fails the task, and names the directory; one that the user can only read is an event.
+// TestAVolumeThatIsClosedToTheUser fails the task, and names the directory; for one that the user can only read there
+// is an event.
 func TestAVolumeThatIsClosedToTheUser(t *testing.T) {
 	proctest.NeedRoot(t)
 	t.Parallel()
@@ -193,7 +197,8 @@ func TestOneWriter(t *testing.T) {
 	}
 	refused := func() {
 		t.Helper()
-		if err := other(nil); err == nil || !strings.Contains(err.Error(), `allocation job.g[0], 115ef685-6b9e-3eaf-e74b-6b04f094ebca has the host volume "data" until it ends, and `) {
+		want := `allocation job.g[0], ` + writer.Alloc.ID + ` has the host volume "data" until it ends, and that is the only`
+		if err := other(nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("a second writer: %v", err)
 		}
 	}
@@ -244,7 +249,8 @@ func TestAVolumeThatIsGone(t *testing.T) {
 	for give := time.Now().Add(deadline); r.runner.RestartTask(t.Context(), "main") != nil && time.Now().Before(give); {
 		time.Sleep(2 * time.Millisecond) // Run may not have been called yet
 	}
-	if err := r.end(); err == nil || !strings.Contains(err.Error(), `the machine has no host volume "data"; it has: other`) {
+	const want = `the machine has no host volume "data"; it has: other`
+	if err := r.end(); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("got %v", err)
 	}
 	if text, _ := os.ReadFile(filepath.Join(dir, "starts")); string(text) != "up\n" {

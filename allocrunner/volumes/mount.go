@@ -52,7 +52,9 @@ func (h *taskHook) Prestart(
 }
 
 // find returns the mount of a volume that the task's user can use.
-func (h *taskHook) find(req *interfaces.TaskPrestartRequest, name string, m *api.VolumeMount) (interfaces.Mount, error) {
+func (h *taskHook) find(
+	req *interfaces.TaskPrestartRequest, name string, m *api.VolumeMount,
+) (interfaces.Mount, error) {
 	v, ok := req.Resources.Volumes[name]
 	if !ok {
 		request := req.Alloc.GetTaskGroup().Volumes[name]
@@ -76,7 +78,8 @@ func (h *taskHook) find(req *interfaces.TaskPrestartRequest, name string, m *api
 	}
 	if !mount.ReadOnly && !req.Restored {
 		if err := allocfs.Access(v.HostPath, req.User, true); err != nil { // there may be directories that it can write to
-			req.Lifecycle.Event("Volume", fmt.Sprintf("user %q can only read the host volume %q: %v", req.User.Name, v.Name, err))
+			req.Lifecycle.Event("Volume", fmt.Sprintf("user %q can only read the host volume %q: %v", req.User.Name, v.Name,
+				err))
 		}
 	}
 	return mount, nil
@@ -86,12 +89,12 @@ func (h *taskHook) find(req *interfaces.TaskPrestartRequest, name string, m *api
 var taken = map[string]bool{"local": true, "private": true, "secrets": true, "secrets/api.sock": true, "tmp": true}
 
 // DestinationWords say what a destination must be.
-const DestinationWords = "it must be in the task's directory, to which it is relative, and none of taskapi's own names " +
-	"there, such as local"
+const DestinationWords = "it must be in the task's directory, to which it is relative, and none of taskapi's own " +
+	"names there, such as local"
 
 // Destination returns a path relative to a task's directory, for one as a job has it. The root of an absolute path is
-// the task's directory, as in Nomad's drivers, unless the path is in that directory already. It returns false for a path
-// that leads out, or to a name that is taken.
+// the task's directory, as in Nomad's drivers, unless the path is in that directory already. It returns false for a
+// path that leads out, or to a name that is taken.
 func Destination(dir interfaces.TaskDir, path string) (string, bool) {
 	rel := path
 	if filepath.IsAbs(path) {

@@ -1,7 +1,7 @@
 // Package volumes gives tasks the host volumes that their job asks for: directories of the machine, which its settings
 // name. A driver that mounts gets mounts; for others there is a symbolic link in the task's directory. It promises that
-// a volume is a directory that nobody but root and this process's user can exchange for another one, that a link is made
-// only below the task's directory, and that nothing in a volume is ever changed or removed.
+// a volume is a directory that nobody but root and this process's user can exchange for another one, that a link is
+// made only below the task's directory, and that nothing in a volume is ever changed or removed.
 package volumes
 
 import (
@@ -47,10 +47,10 @@ func Parse(text string) (v Volume, err error) {
 	v.Path, v.ReadOnly = strings.CutSuffix(path, readOnlySuffix)
 	switch {
 	case !validName(name):
-		return v, fmt.Errorf("the name %q must be 1 to 128 letters, digits, - and _, and may end with an index such as [0]",
-			name)
+		return v, fmt.Errorf("the name %q of a host volume must be 1 to 128 letters, digits, - and _, and may end with an "+
+			"index such as [0]", name)
 	case !filepath.IsAbs(v.Path):
-		return v, fmt.Errorf("the path of %q is %q: it must be absolute, such as /srv/%[1]s", name, v.Path)
+		return v, fmt.Errorf("the path of the host volume %q is %q: it must be absolute, such as /srv/%[1]s", name, v.Path)
 	}
 	v.Path = filepath.Clean(v.Path)
 	return v, nil
@@ -62,7 +62,7 @@ func ParseAll(texts []string) ([]Volume, error) {
 	for _, text := range texts {
 		v, err := Parse(text)
 		if err == nil && slices.ContainsFunc(list, func(had Volume) bool { return had.Name == v.Name }) {
-			err = fmt.Errorf("there are two volumes of the name %q", v.Name)
+			err = fmt.Errorf("there are two host volumes of the name %q", v.Name)
 		}
 		if err != nil {
 			return nil, err
