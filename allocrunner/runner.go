@@ -302,7 +302,7 @@ func (r *Runner) failSetUp(err error) error {
 		r.receiveTasks()
 	}
 	if leaves || r.cfg.Saved != nil {
-		r.fsm.handle(setUpFailed{resumed: true})
+		r.fsm.handle(setUpFailed{leaves: true})
 		r.shutdownHooks()
 		return errors.Join(err, r.resources.leave())
 	}

@@ -22,7 +22,7 @@ import (
 //	                        detach, or the set-up of a resumed allocation failed
 //
 // A runner of an allocation that was saved begins with received as well, or with terminal. Requests from before the
-// tasks have been received take effect when they are.
+// tasks have been received take effect when they are; a stop and a detach also end the prerun hooks.
 type phase int
 
 const (
@@ -73,7 +73,7 @@ type event any
 
 type (
 	setUpBegun       struct{}
-	setUpFailed      struct{ resumed bool } // resumed: tasks of an earlier runner may run
+	setUpFailed      struct{ leaves bool } // leaves: tasks may run, or another runner is to begin them
 	tasksReceived    groupChanged
 	stopRequested    struct{ noShutdownDelay bool }
 	killRequested    struct{}
@@ -125,7 +125,7 @@ func (s state) next(e event) (state, []effect) {
 			return s, nil
 		}
 		s.phase = terminal
-		if e.resumed {
+		if e.leaves {
 			s.phase = detached
 		}
 	case tasksReceived:

@@ -102,7 +102,7 @@ func (w *walk) visit(to groupModel) {
 // leave visits all that can follow: each event, each thing that a task can do, and a crash.
 func (w *walk) leave(from groupModel) {
 	events := []event{
-		setUpBegun{}, setUpFailed{resumed: from.resumed}, tasksReceived(
+		setUpBegun{}, setUpFailed{leaves: from.resumed}, tasksReceived(
 			w.look(from)), stopRequested{}, stopRequested{noShutdownDelay: true}, killRequested{},
 		detachRequested{}, w.look(from),
 	}
