@@ -29,7 +29,8 @@ type Volume struct {
 // Form is the text of a volume.
 const Form = "NAME=PATH[,ro]"
 
-const readOnlySuffix = ",ro"
+// writable ends the text of a volume whose path would be mistaken for one with a suffix.
+const readOnlySuffix, writable = ",ro", ",rw"
 
 // validName is a name that a job's source, with the index of a per_alloc volume, can be.
 var validName = func(name string) bool {
@@ -44,7 +45,9 @@ func Parse(text string) (v Volume, err error) {
 		return v, fmt.Errorf("%q must be %s", text, Form)
 	}
 	v = Volume{Name: name}
-	v.Path, v.ReadOnly = strings.CutSuffix(path, readOnlySuffix)
+	if v.Path, ok = strings.CutSuffix(path, writable); !ok {
+		v.Path, v.ReadOnly = strings.CutSuffix(path, readOnlySuffix)
+	}
 	switch {
 	case !validName(name):
 		return v, fmt.Errorf("the name %q of a host volume must be 1 to 128 letters, digits, - and _, and may end with an "+
@@ -74,10 +77,14 @@ func ParseAll(texts []string) ([]Volume, error) {
 
 // String returns the volume's text.
 func (v Volume) String() string {
-	if v.ReadOnly {
-		return v.Name + "=" + v.Path + readOnlySuffix
+	text := v.Name + "=" + v.Path
+	switch {
+	case v.ReadOnly:
+		text += readOnlySuffix
+	case strings.HasSuffix(text, readOnlySuffix), strings.HasSuffix(text, writable):
+		text += writable
 	}
-	return v.Name + "=" + v.Path
+	return text
 }
 
 // Check returns why the volume can't be used now: its path is no directory, is below the data directory, or somebody

@@ -305,6 +305,7 @@ var volumeBlock = block{
 	text: func(object map[string]any) string {
 		v := volumes.Volume{}
 		v.Name, _ = object["name"].(string)
+		v.Name = strings.ReplaceAll(v.Name, "=", "?") // which is refused
 		v.Path, _ = object["path"].(string)
 		v.ReadOnly, _ = object["read_only"].(bool)
 		return v.String()
