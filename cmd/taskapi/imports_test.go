@@ -394,10 +394,8 @@ var allowedImports = map[string][]string{
 	},
 	"cmd/taskapi/internal/cli/lifecycle": {
 		"allocrunner",
-		"allocrunner/children",
 		"allocrunner/cluster/variables",
 		"allocrunner/datadir",
-		"allocrunner/dispatch",
 		"allocrunner/interfaces",
 		"allocrunner/jobspec",
 		"allocrunner/jobspec/jobdiff",
@@ -464,6 +462,7 @@ var allowedImports = map[string][]string{
 	"cmd/taskapi/internal/cli/start": {
 		"allocrunner",
 		"allocrunner/children",
+		"allocrunner/dispatch",
 		"allocrunner/cluster/stores",
 		"allocrunner/consul",
 		"allocrunner/datadir",
@@ -474,6 +473,7 @@ var allowedImports = map[string][]string{
 		"cmd/taskapi/internal/agent",
 		"cmd/taskapi/internal/cli/base",
 		"cmd/taskapi/internal/cli/follow",
+		"cmd/taskapi/internal/client",
 		"cmd/taskapi/internal/linewriter",
 		"cmd/taskapi/internal/output",
 		"cmd/taskapi/internal/settings",

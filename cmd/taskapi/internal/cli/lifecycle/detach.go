@@ -69,7 +69,7 @@ func (r *request) launch(ctx context.Context, done func(*api.Allocation) (bool, 
 		if err != nil {
 			return fmt.Errorf("job %q: %w", r.alloc.JobID, err)
 		}
-		flags, jobFile, w.Stdin = withoutDispatch(flags), "-", bytes.NewReader(job)
+		flags, jobFile, w.Stdin = start.WithoutDispatch(flags), "-", bytes.NewReader(job)
 	}
 	args := slices.Concat([]string{"run"}, flags, []string{fmt.Sprintf("--named=%t", r.name != nil),
 		"--alloc-id=" + r.alloc.ID, "--", jobFile})

@@ -247,7 +247,7 @@ func (r *request) read(jobFile string, flags *pflag.FlagSet) (err error) {
 			return err
 		}
 	}
-	if loaded.Job, err = r.toRun(loaded.Job, flags); err != nil {
+	if loaded.Job, r.dispatch, err = o.Dispatched(loaded.Job, r.dispatch, flags, r.environment); err != nil {
 		return loaded.Hide(err)
 	}
 	r.alloc, r.submission = agent.NewAllocation(id, loaded.Job, loaded.Group), loaded.Submission
@@ -500,7 +500,13 @@ func (r *request) begin(ctx context.Context, lock *datadir.Lock, logger *slog.Lo
 	cfg := start.AgentConfig(r.layout, lock.ID, lock, logger, r.options.Settings, p, r.log, r.environment)
 	defer cfg.Cluster.Close()
 	cfg.Keyring = func() (*identity.Keyring, error) { return ring, nil }
-	cfg.Factory = start.Factory(r.options.Settings, &childHost{request: r, events: p, logger: logger})
+	cfg.Factory = start.Factory(r.options.Settings, &start.Children{
+		Layout: r.layout, Record: r.record, SealKey: r.options.SealKey, Environment: r.environment, Events: p, Logger: logger,
+		Background: func(ctx context.Context, t base.Target, w base.Environment, args []string,
+			done func(*api.Allocation) (bool, error)) error {
+			return background(ctx, t, w, args, nil, done)
+		},
+	})
 	if !isParent && r.options.Output.Wanted(r.environment, r.options.JSON) {
 		p.Output = follow.NewTaskOutput(p, r.layout, now)
 		p.Output.BeginAll()

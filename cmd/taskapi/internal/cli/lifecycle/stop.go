@@ -26,6 +26,7 @@ import (
 	"taskapi/cmd/taskapi/internal/cli/start"
 	"taskapi/cmd/taskapi/internal/client"
 	"taskapi/cmd/taskapi/internal/linewriter"
+	"taskapi/cmd/taskapi/internal/output"
 	"taskapi/socket"
 )
 
@@ -150,6 +151,17 @@ func (s *stopping) runAll(ctx context.Context, all []base.Target, purge bool) er
 		sayChildren(ctx, t, s.environment)
 	}
 	return errors.Join(errs...)
+}
+
+// sayChildren names the children of a stopped allocation that run on, as they do in Nomad.
+func sayChildren(ctx context.Context, t base.Target, w base.Environment) {
+	if t.Alloc == nil || t.Alloc.Job == nil || !interfaces.IsParent(t.Alloc.Job) {
+		return
+	}
+	running, _ := t.Layout.Children(ctx, t.Alloc, false) // those that are known
+	for _, child := range running {
+		w.Warnf("%s runs on: '%s' stops it", child.Alloc.JobID, t.Layout.Command("stop", output.ShortID(child.ID)))
+	}
 }
 
 // stopping is taskapi stop.

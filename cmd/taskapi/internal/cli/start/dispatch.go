@@ -1,4 +1,4 @@
-package lifecycle
+package start
 
 import (
 	"errors"
@@ -18,33 +18,35 @@ import (
 	"taskapi/cmd/taskapi/internal/cli/base"
 )
 
-// withoutDispatch returns the flags without those that a child's job has replaced.
-func withoutDispatch(flags []string) []string {
+// WithoutDispatch returns the flags without those that a child's job has replaced.
+func WithoutDispatch(flags []string) []string {
 	return slices.DeleteFunc(slices.Clone(flags), func(flag string) bool {
 		name, _, _ := strings.Cut(flag, "=")
 		return slices.Contains([]string{"--payload", "--meta", "--var", "--var-file"}, name)
 	})
 }
 
-// toRun returns the job to run: the one of the job file or, with --payload or --meta, a child of it.
-func (r *request) toRun(job *api.Job, flags *pflag.FlagSet) (*api.Job, error) {
+// Dispatched returns a child of the job for --payload and --meta. given is what they dispatch; nil, for the first call,
+// to read it. Without these flags, it returns the job, and nil.
+func (o *Options) Dispatched(
+	job *api.Job, given *interfaces.Dispatch, flags *pflag.FlagSet, w base.Environment,
+) (_ *api.Job, d *interfaces.Dispatch, err error) {
 	if !flags.Changed("payload") && !flags.Changed("meta") {
-		return job, nil
+		return job, nil, nil
 	}
 	if !job.IsParameterized() {
-		return nil, base.Usagef("--payload and --meta dispatch a parameterized job, and job %q has no parameterized block",
-			*job.ID)
+		return nil, nil, base.Usagef("--payload and --meta dispatch a parameterized job, and job %q has no parameterized "+
+			"block", *job.ID)
 	}
-	if r.dispatch == nil { // standard input can be read once
-		var err error
-		if r.dispatch, err = r.readDispatch(); err != nil {
-			return nil, err
+	if d = given; d == nil {
+		if d, err = o.readDispatch(w); err != nil {
+			return nil, nil, err
 		}
 	}
-	if err := dispatch.Check(job, *r.dispatch); err != nil {
-		return nil, base.Usage(withFlags(err))
+	if err := dispatch.Check(job, *d); err != nil {
+		return nil, nil, base.Usage(withFlags(err))
 	}
-	return dispatch.Dispatched(job, *r.dispatch, time.Now()), nil
+	return dispatch.Dispatched(job, *d, time.Now()), d, nil
 }
 
 // withFlags adds to an error the flags that mend it.
@@ -66,9 +68,9 @@ func withFlags(err error) error {
 	return fmt.Errorf("%w: give %s", err, strings.Join(give, " "))
 }
 
-func (r *request) readDispatch() (*interfaces.Dispatch, error) {
+func (o *Options) readDispatch(w base.Environment) (*interfaces.Dispatch, error) {
 	d := &interfaces.Dispatch{Meta: map[string]string{}}
-	for _, given := range r.options.Meta {
+	for _, given := range o.Meta {
 		key, value, ok := strings.Cut(given, "=")
 		_, twice := d.Meta[key]
 		switch {
@@ -80,10 +82,10 @@ func (r *request) readDispatch() (*interfaces.Dispatch, error) {
 		d.Meta[key] = value
 	}
 	var err error
-	switch path := r.options.Payload; path {
+	switch path := o.Payload; path {
 	case "":
 	case "-":
-		d.Payload, err = io.ReadAll(io.LimitReader(r.environment.Stdin, dispatch.MaxPayload+1))
+		d.Payload, err = io.ReadAll(io.LimitReader(w.Stdin, dispatch.MaxPayload+1))
 	default:
 		var f *os.File
 		if f, err = os.Open(path); err == nil {
@@ -92,7 +94,7 @@ func (r *request) readDispatch() (*interfaces.Dispatch, error) {
 		}
 	}
 	if err != nil {
-		return nil, base.Usagef("--payload %s: %w", r.options.Payload, agent.UnwrapPath(err))
+		return nil, base.Usagef("--payload %s: %w", o.Payload, agent.UnwrapPath(err))
 	}
 	return d, nil
 }
