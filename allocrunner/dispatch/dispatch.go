@@ -12,7 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/golang/snappy"
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/interfaces"
@@ -111,7 +110,7 @@ func Dispatched(parent *api.Job, d interfaces.Dispatch, now time.Time) *api.Job 
 	}
 	maps.Copy(child.Meta, d.Meta)
 	if len(d.Payload) > 0 {
-		child.Payload = snappy.Encode(nil, d.Payload)
+		child.Payload = encodeSnappy(d.Payload)
 	}
 	if d.Priority > 0 {
 		child.Priority = &d.Priority
@@ -159,10 +158,7 @@ func Payload(job *api.Job) ([]byte, error) {
 	if len(job.Payload) == 0 {
 		return nil, nil
 	}
-	if n, err := snappy.DecodedLen(job.Payload); err != nil || n > MaxPayload {
-		return nil, fmt.Errorf("payload of job %q: it is no payload of at most %d bytes", *job.ID, MaxPayload)
-	}
-	payload, err := snappy.Decode(nil, job.Payload)
+	payload, err := decodeSnappy(job.Payload, MaxPayload)
 	if err != nil {
 		return nil, fmt.Errorf("payload of job %q: %w", *job.ID, err)
 	}
