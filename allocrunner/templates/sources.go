@@ -36,7 +36,11 @@ func (f *followed) close() {
 func (m *manager) follow(ctx context.Context, q render.Query) (render.Answer, error) {
 	source := m.values.Source(q.Kind.Program())
 	if source == nil {
-		return render.Answer{}, refusal(q, fmt.Sprintf("%s is not configured", q.Kind.Program()))
+		why := "no agent of Consul is configured: set consul.address"
+		if q.Kind.Program() == render.Vault {
+			why = "the task has no token of Vault: set vault.address, and give the task a block vault {}"
+		}
+		return render.Answer{}, refusal(q, why)
 	}
 	m.mu.Lock()
 	f := m.followed[q]

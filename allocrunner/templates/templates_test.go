@@ -307,13 +307,15 @@ func TestRendersBeforeTheStart(t *testing.T) {
 	other := template("/local/sub/dir/other", `[[ env "GREETING" ]] {{ "as it is" }}`, "noop")
 	other.LeftDelim, other.RightDelim = new("[["), new("]]")
 	task := &api.Task{Name: "main", Driver: "raw_exec", Env: map[string]string{"GREETING": "task"},
-		Templates: []*api.Template{template("local/a", "a\n", "noop"), env, other, owned},
+		Templates: []*api.Template{template("local/a", "a\n", "noop"), env, other, owned,
+			template("local/${no_such}", "as it is written", "noop")},
 		Config: map[string]any{"command": "/bin/sh", "args": []any{"-c",
 			`cat local/a local/sub/dir/other > local/saw; echo " $PASSWORD $QUOTED $GREETING" >> local/saw; sleep 1000`}}}
 	r := s.runTask(task)
 	r.untilFile("local/saw", "a\ntask {{ \"as it is\" }} "+secret+" a b template\n")
 	for name, want := range map[string]os.FileMode{
 		"local/a": 0o644, "secrets/app.env": 0o400, "local/sub/dir/other": 0o644, "../alloc/data/shared.conf": 0o600,
+		"local/${no_such}": 0o644,
 	} {
 		info, err := os.Stat(r.path(name))
 		if err != nil || info.Mode() != want {
@@ -584,6 +586,8 @@ func TestFailures(t *testing.T) {
 		{"a denied variable", `{{ nomadVar "denied/a" }}`,
 			"Template failed: nomad.var.block(denied/a@default.global): Permission denied"},
 		{"another region", `{{ nomadVar "a@default.elsewhere" }}`, "there is one region here, global"},
+		{"no Consul", `{{ key "a" }}`, "Template failed: kv.block(a): no agent of Consul is configured: set consul.address"},
+		{"no Vault", `{{ secret "a" "b=c" }}`, "the task has no token of Vault: set vault.address, and give the task a block"},
 		{"an endless loop", `{{ range loop 9000000000000000000 }}{{ end }}`, "Template failed: the templates need more than"},
 		{"10 GB", `{{ $s := sprig_repeat 1000000 "x" }}{{ range loop 10000 }}{{ $s }}{{ end }}`, "may render 16 MiB"},
 		{"memory", `{{ $s := sprig_repeat 9000000000 "x" }}`, "MiB of memory"},
