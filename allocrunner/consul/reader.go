@@ -166,15 +166,15 @@ func sorted(tags []string) render.ServiceTags {
 func readError(q render.Query, err error) error {
 	err = explained(err, "")
 	if answer, ok := errors.AsType[capi.StatusError](err); ok && answer.Code == http.StatusForbidden {
-		return fmt.Errorf("%w: Consul refuses the token of consul.token_file, which needs %s", render.ErrDenied, rules[q.Kind])
+		return fmt.Errorf("%w: Consul refuses the token of consul.token_file, which needs %s", render.ErrDenied, rule(q.Kind))
 	}
 	return fmt.Errorf("%s: Consul: %w", q, err)
 }
 
-// rules are the rules of Consul's policies that let a token read.
-var rules = map[render.Kind]string{
-	render.Key:             `the rule key_prefix "…" { policy = "read" }`,
-	render.Keys:            `the rule key_prefix "…" { policy = "read" }`,
-	render.HealthService:   `the rules service_prefix "" and node_prefix "" { policy = "read" }`,
-	render.CatalogServices: `the rules service_prefix "" and node_prefix "" { policy = "read" }`,
+// rule returns the rules of a Consul policy that let a token read.
+func rule(kind render.Kind) string {
+	if kind == render.Key || kind == render.Keys {
+		return `the rule key_prefix "…" { policy = "read" }`
+	}
+	return `the rules service_prefix "" and node_prefix "" { policy = "read" }`
 }

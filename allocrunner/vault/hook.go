@@ -49,7 +49,7 @@ type Hook struct {
 	client client
 	begun  wake.Signal // a process has started
 	doubt  wake.Signal // a request was denied, perhaps since the token is no longer good
-	// unsettled says that Keep has pending. The goroutine alone uses it.
+	// unsettled says that Keep has what pending returns. The goroutine alone uses it.
 	unsettled bool
 
 	mu      sync.Mutex // guards the fields below
@@ -211,8 +211,8 @@ type grant struct {
 	renewable bool
 }
 
-// pending is what Keep has while a change of the token may not have reached the task.
-var pending = map[string]string{"change": "pending"}
+// pending returns what Keep has while a change of the token may not have reached the task.
+func pending() map[string]string { return map[string]string{"change": "pending"} }
 
 // run gets a token, keeps it good, and replaces it.
 func (h *Hook) run(ctx context.Context, tried, done chan struct{}) {
@@ -245,7 +245,7 @@ func (h *Hook) recover(ctx context.Context, attempted func()) (grant, bool) {
 	text, err := allocfs.ReadFile(h.req.Dir.Dir, privatePath, maxToken, interfaces.Reader{
 		UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}) //nolint:gosec // a user's number
 	token := string(text)
-	h.unsettled = maps.Equal(h.req.Kept, pending)
+	h.unsettled = maps.Equal(h.req.Kept, pending())
 	if err != nil || !isToken(token) {
 		return grant{}, false
 	}
@@ -340,7 +340,7 @@ func (h *Hook) replace(ctx context.Context, token string, fresh bool) {
 	if old, _ := h.current(); old != token {
 		if !fresh {
 			h.unsettled = true
-			h.req.Keep(maps.Clone(pending)) // this process may be killed before the task is told
+			h.req.Keep(pending()) // this process may be killed before the task is told
 		}
 		for failures := 1; ; failures++ {
 			err := h.write(token)

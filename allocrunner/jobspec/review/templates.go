@@ -89,9 +89,11 @@ func (r *reviewer) templates(task *api.Task) {
 }
 
 // unconfigured says which setting the functions need that read a program.
-var unconfigured = map[render.Program]string{
-	render.Consul: "no agent of Consul is configured: give its address with the setting consul.address or CONSUL_HTTP_ADDR",
-	render.Vault:  noVaultWords,
+func unconfigured(program render.Program) string {
+	if program == render.Vault {
+		return noVaultWords
+	}
+	return "no agent of Consul is configured: give its address with the setting consul.address or CONSUL_HTTP_ADDR"
 }
 
 // functions refuses the functions that a template in the job file names and that are not here, and warns of a template
@@ -121,7 +123,7 @@ func (r *reviewer) functions(t *api.Template, hasVault bool) {
 		if why, refused := render.Refused()[name]; refused {
 			r.refuse("template data", "it calls %s: %s", name, why)
 		} else if program != "" && !slices.Contains(r.host.Programs, program) {
-			r.refuse("template data", "it calls %s: %s", name, unconfigured[program])
+			r.refuse("template data", "it calls %s: %s", name, unconfigured(program))
 		} else if program == render.Vault && !hasVault {
 			r.refuse("template data", "it calls %s, and the task has no token of Vault: give the task a block vault {}", name)
 		}
