@@ -108,7 +108,7 @@ var groups = []struct {
 	{"More", []command{
 		{name: "keyring", build: keys.Keyring},
 		{name: "config", build: look.Config},
-		{name: "state", build: lifecycle.State},
+		{name: "state", build: look.State},
 		{name: "ui", build: look.UI},
 		{name: "version", build: versionCommand},
 		{name: "completion"}, // the library makes this command and the next

@@ -1,5 +1,5 @@
 // Package lifecycle has the commands that begin, change and end allocations: run, attach, update, takeover, restart,
-// signal, stop, gc and state.
+// signal, stop and gc.
 package lifecycle
 
 import (

@@ -1,4 +1,5 @@
-// Package look has the commands that show an allocation: status, ps, checks, top, logs, events and fs.
+// Package look has the commands that show an allocation: status, ps, checks, top, logs, events and fs, and state, which
+// can also repair what it shows.
 package look
 
 import (
