@@ -73,7 +73,9 @@ func (r *Reader) Follow(ctx context.Context, q render.Query, send func(render.An
 }
 
 // read makes one query, which waits for another index than the given one; 0 for none.
-func (r *Reader) read(ctx context.Context, q render.Query, index uint64) (answer render.Answer, next uint64, err error) {
+func (r *Reader) read(
+	ctx context.Context, q render.Query, index uint64,
+) (answer render.Answer, next uint64, err error) {
 	limit := requestTimeout
 	if index > 0 {
 		limit += blockTime + blockTime/16 // the agent adds as much at random

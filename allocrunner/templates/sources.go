@@ -3,7 +3,6 @@ package templates
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"taskapi/allocrunner/templates/render"
 )
@@ -63,7 +62,7 @@ func (m *manager) follow(ctx context.Context, q render.Query) (render.Answer, er
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if errors.Is(f.err, ErrDenied) && m.req.Restored { // the token may have been replaced while taskapi was away
-		return f.answer, fmt.Errorf("%s: %v", q, f.err)
+		return f.answer, errors.New(q.String() + ": " + f.err.Error())
 	}
 	return f.answer, f.err
 }

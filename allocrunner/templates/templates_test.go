@@ -394,8 +394,8 @@ func TestFollowsALock(t *testing.T) {
 		}
 		return v.Lock.ID
 	}
-	change := template("local/x", `{{ with nomadVar "leader" }}{{ .who }}{{ end }} {{ with nomadVar "v" }}{{ .a }}{{ end }}`+
-		`{{ range nomadService "db" }} {{ .Port }}{{ end }}`, "signal")
+	change := template("local/x", `{{ with nomadVar "leader" }}{{ .who }}{{ end }} `+
+		`{{ with nomadVar "v" }}{{ .a }}{{ end }}{{ range nomadService "db" }} {{ .Port }}{{ end }}`, "signal")
 	change.ChangeSignal = new("SIGHUP")
 	r := s.run(`say() { echo "$(cat local/x)" >> local/said; }
 		trap say HUP; say; while :; do sleep 0.05; done`, change)
@@ -587,7 +587,7 @@ func TestFailures(t *testing.T) {
 			"Template failed: nomad.var.block(denied/a@default.global): Permission denied"},
 		{"another region", `{{ nomadVar "a@default.elsewhere" }}`, "there is one region here, global"},
 		{"no Consul", `{{ key "a" }}`, "Template failed: kv.block(a): no agent of Consul is configured: set consul.address"},
-		{"no Vault", `{{ secret "a" "b=c" }}`, "the task has no token of Vault: set vault.address, and give the task a block"},
+		{"no Vault", `{{ secret "a" "b=c" }}`, "the task has no token of Vault: set vault.address, and give the task a"},
 		{"an endless loop", `{{ range loop 9000000000000000000 }}{{ end }}`, "Template failed: the templates need more than"},
 		{"10 GB", `{{ $s := sprig_repeat 1000000 "x" }}{{ range loop 10000 }}{{ $s }}{{ end }}`, "may render 16 MiB"},
 		{"memory", `{{ $s := sprig_repeat 9000000000 "x" }}`, "MiB of memory"},

@@ -87,7 +87,7 @@ func (c *client) open() (*http.Client, error) {
 		// A standby sends its caller to the active Vault. The token must not go over a connection that is not encrypted.
 		CheckRedirect: func(req *http.Request, via []*http.Request) error {
 			if len(via) > 1 || via[0].URL.Scheme == "https" && req.URL.Scheme != "https" {
-				return errors.New("Vault redirects to another address: give that of the active Vault")
+				return errors.New("a redirection to another address: give that of the active Vault")
 			}
 			return nil
 		}}

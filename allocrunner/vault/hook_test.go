@@ -446,8 +446,8 @@ func TestFollowChanges(t *testing.T) {
 			}
 		}
 		f.vault.Deny("secret/data/a")
-		if got := <-answers; got != "error the task may not read it: Vault refuses the task's token: 403: 1 error occurred: * "+
-			"permission denied" {
+		if got := <-answers; got != "error the task may not read it: Vault refuses the task's token: 403: 1 error "+
+			"occurred: * permission denied" {
 			t.Errorf("a path that is denied: %s", got)
 		}
 		end()

@@ -182,13 +182,13 @@ type mount struct {
 func (h *Hook) mountOf(ctx context.Context, token, name string) (*mount, error) {
 	name, _, _ = strings.Cut(name, "?")
 	a, err := h.client.do(ctx, token, http.MethodGet, "sys/internal/ui/mounts/"+name, nil)
-	if err != nil && !isRefusal(err) {
+	m := &mount{}
+	switch {
+	case isRefusal(err) || err == nil && a == nil:
+		return m, nil
+	case err != nil:
 		return nil, err
 	}
-	if err != nil || a == nil {
-		return &mount{}, nil
-	}
-	m := &mount{}
 	m.path, _ = a.Data["path"].(string)
 	options, _ := a.Data["options"].(map[string]any)
 	m.kv2 = a.Data["type"] == "kv" && options["version"] == "2" && m.path != ""

@@ -25,7 +25,8 @@ job "templates" {
       config {
         command = "/bin/sh"
         args    = ["-c", <<-EOT
-          say() { echo "$1 $(cat local/secret) $(test "$(cat secrets/vault_token)" = "$VAULT_TOKEN" && echo same)" >> local/said; }
+          token() { test "$(cat secrets/vault_token)" = "$VAULT_TOKEN" && echo same; }
+          say() { echo "$1 $(cat local/secret) $(token)" >> local/said; }
           trap 'say hup' HUP
           trap 'say usr1' USR1
           say up

@@ -196,7 +196,8 @@ func (a Answer) remoteSize() int {
 const (
 	placeForm      = `(\?(?P<query>[[:word:]\-\_\=\&]+))?(@(?P<region>[[:word:]\.\-\_]+))?`
 	keyForm        = `\A/?(?P<name>[^@\?]+)` + placeForm + `\z`
-	healthForm     = `\A((?P<tag>[[:word:]=:\.\-\_]+)\.)?(?P<name>[[:word:]\-\_]+)` + placeForm + `(~(?P<near>[[:word:]\.\-\_]+))?(\|(?P<filter>[[:word:]\,]+))?\z`
+	healthForm     = `\A((?P<tag>[[:word:]=:\.\-\_]+)\.)?(?P<name>[[:word:]\-\_]+)` + placeForm + nearForm
+	nearForm       = `(~(?P<near>[[:word:]\.\-\_]+))?(\|(?P<filter>[[:word:]\,]+))?\z`
 	catalogForm    = `\A` + placeForm + `\z`
 	defaultFilter  = "passing"
 	allowedFilters = "any passing warning critical maintenance"

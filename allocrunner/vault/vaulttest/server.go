@@ -1,6 +1,6 @@
 // Package vaulttest stands in for Vault in tests: it serves a login with JWTs, tokens, leases, a store of keys and
-// values with versions at secret/, one without at kv/, and passwords with leases at db/creds/. Its answers have the form
-// of Vault 1.21's. No program imports it.
+// values with versions at secret/, one without at kv/, and passwords with leases at db/creds/. Its answers have the
+// form of Vault 1.21's. No program imports it.
 package vaulttest
 
 import (
@@ -216,7 +216,8 @@ func (s *Server) answerLocked(r *http.Request, path string) (int, object) {
 		s.renewLocked(l)
 		return http.StatusOK, object{"auth": authOf(l)}
 	case route == "GET auth/token/lookup-self":
-		return http.StatusOK, object{"data": object{"ttl": left(l), "creation_ttl": int(s.ttl / time.Second), "renewable": true}}
+		return http.StatusOK, object{"data": object{"ttl": left(l), "creation_ttl": int(s.ttl / time.Second),
+			"renewable": true}}
 	case route == "PUT auth/token/revoke-self":
 		delete(s.tokens, token)
 		for id, lent := range s.leases {
