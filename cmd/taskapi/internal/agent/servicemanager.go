@@ -58,6 +58,9 @@ func statusLine(alloc *api.Allocation) string {
 	if !interfaces.Ended(alloc) && alloc.DesiredStatus == api.AllocDesiredStatusStop {
 		status = "stopping"
 	}
+	if interfaces.IsParent(alloc.Job) { // it has no tasks
+		return fmt.Sprintf("%s %s: %s, allocation %s", alloc.Name, status, alloc.ClientDescription, alloc.ID)
+	}
 	return fmt.Sprintf("%s %s, %d of %d tasks running, allocation %s", alloc.Name, status, running,
 		len(alloc.GetTaskGroup().Tasks), alloc.ID)
 }

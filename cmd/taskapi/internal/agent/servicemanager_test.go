@@ -51,12 +51,16 @@ func TestServiceManagerHearsOfChanges(t *testing.T) {
 	put(alloc("running", "run", "running", "running"))
 	put(alloc("running", "stop", "running", "dead"))
 	put(alloc("complete", "stop", "dead", "dead"))
+	parent := alloc("running", "run")
+	parent.Job.ParameterizedJob, parent.ClientDescription = &api.ParameterizedJobConfig{}, "Waits for dispatches"
+	put(parent)
 	want := []string{
 		"STATUS=web.web[0] pending, 0 of 2 tasks running, allocation id",
 		"READY=1\nSTATUS=web.web[0] running, 1 of 2 tasks running, allocation id",
 		"STATUS=web.web[0] running, 2 of 2 tasks running, allocation id",
 		"STATUS=web.web[0] stopping, 1 of 2 tasks running, allocation id",
 		"STATUS=web.web[0] complete, 0 of 2 tasks running, allocation id",
+		"STATUS=web.web[0] running: Waits for dispatches, allocation id",
 	}
 	if !slices.Equal(sent, want) {
 		t.Errorf("sent:\n%s\nwant:\n%s", strings.Join(sent, "\n"), strings.Join(want, "\n"))
