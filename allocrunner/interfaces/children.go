@@ -6,8 +6,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// IsParent reports whether a job runs no task itself and starts children, each a job with one allocation: a parameterized
-// job at each dispatch, a periodic job at the times of its schedule.
+// IsParent reports whether a job runs no task itself and starts children, each a job with one allocation: a
+// parameterized job at each dispatch, a periodic job at the times of its schedule.
 func IsParent(job *api.Job) bool { return job.IsParameterized() || job.IsPeriodic() }
 
 // IdentityJobID returns the job that an allocation's identities name. As in Nomad, that of a child is its parent, so a
@@ -43,8 +43,8 @@ func (e *ChildError) Unwrap() error { return e.Err }
 
 // Parent is a runner of a job that starts children; see IsParent.
 type Parent interface {
-	// Dispatch starts a child of a parameterized job, and returns once the child is saved and runs in a process of its own.
-	// Errors: ErrStarting, ErrTerminal, ErrNotParameterized, *ChildError.
+	// Dispatch starts a child of a parameterized job, and returns once the child is saved and runs in a process of its
+	// own. Errors: ErrStarting, ErrTerminal, ErrNotParameterized, *ChildError.
 	Dispatch(ctx context.Context, d Dispatch) (Child, error)
 	// Force starts a child of a periodic job now, whatever its schedule and whether another child runs. Errors:
 	// ErrStarting, ErrTerminal, ErrNotPeriodic, *ChildError.

@@ -62,8 +62,8 @@ func allocIndex(name string) string {
 	return "0"
 }
 
-// addLimits adds the task's resources: CPU in MHz, memory in MiB. NOMAD_CPU_CORES is a blank for a task without cores, as
-// Nomad sets it.
+// addLimits adds the task's resources: CPU in MHz, memory in MiB. NOMAD_CPU_CORES is a blank for a task without cores,
+// as Nomad sets it.
 func addLimits(vars map[string]string, alloc *api.Allocation, task *api.Task) {
 	vars["NOMAD_CPU_CORES"] = cmp.Or(interfaces.CPUs(alloc, task.Name), " ")
 	r := task.Resources

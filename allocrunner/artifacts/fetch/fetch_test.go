@@ -248,7 +248,8 @@ func TestModesAndArchives(t *testing.T) {
 		entry{"d/up", "../x", 0o777, tar.TypeSymlink}, entry{"hard", "x", 0, tar.TypeLink}, entry{"/abs", "a", 0o444, 0},
 		entry{"e/", "", 0o2050, tar.TypeDir})
 	unpacked := map[string]string{"task/local/d/run": "-rwxr-xr-x #!", "task/local/x": "-rw------- x",
-		"task/local/d/up": "-> ../x", "task/local/hard": "-rw------- x", "task/local/abs": "-r--r--r-- a", "task/local/e/": "drwxr-x---"}
+		"task/local/d/up": "-> ../x", "task/local/hard": "-rw------- x", "task/local/abs": "-r--r--r-- a",
+		"task/local/e/": "drwxr-x---"}
 	files := map[string][]byte{
 		"/app": []byte("app"), "/t.tar": tree, "/t.tgz": gz(t, tree), "/t.tar.gz": gz(t, tree),
 		"/single.gz": gz(t, []byte("s")),

@@ -55,8 +55,8 @@ type Program struct {
 	NetBindService bool
 }
 
-// PIDEnv is a variable whose value is the number of the process (sd_listen_fds(3)). Of a program without Listen it stays
-// empty.
+// PIDEnv is a variable whose value is the number of the process (sd_listen_fds(3)). Of a program without Listen it
+// stays empty.
 const PIDEnv = "LISTEN_PID="
 
 // MaxListen is how many sockets a program can get.

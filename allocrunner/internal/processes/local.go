@@ -273,8 +273,8 @@ func (l *Local) Unlisten(_ context.Context, task string) error {
 	return nil
 }
 
-// withEnv returns an environment with further variables, in place of those that have the same names. A program takes the
-// first variable of a name.
+// withEnv returns an environment with further variables, in place of those that have the same names. A program takes
+// the first variable of a name.
 func withEnv(env []string, more ...string) []string {
 	env = slices.DeleteFunc(slices.Clone(env), func(entry string) bool {
 		name, _, _ := strings.Cut(entry, "=")

@@ -14,8 +14,8 @@ import (
 const cpuset = "cpuset"
 
 // errNoCpuset is the reason why a task can use other CPUs than its own.
-var errNoCpuset = errors.New("this program can use no cgroup with a cpuset controller, so nothing keeps the task on its " +
-	"cores")
+var errNoCpuset = errors.New(
+	"this program can use no cgroup with a cpuset controller, so nothing keeps the task on its cores")
 
 // pin2 keeps the processes of a cgroup of version 2 on CPUs. The controller is turned on for the first task that needs
 // it.

@@ -36,7 +36,8 @@ var periodicRows = []row[api.PeriodicConfig]{
 }
 
 var periodicLimits = []limit[api.PeriodicConfig]{
-	{"periodic crons", "either it, or cron, must be there, and not both", func(p *api.PeriodicConfig) any { return p.Specs },
+	{"periodic crons", "either it, or cron, must be there, and not both",
+		func(p *api.PeriodicConfig) any { return p.Specs },
 		func(p *api.PeriodicConfig) bool { return (ptr.Deref(p.Spec) == "") != (len(p.Specs) == 0) }},
 	{"periodic cron", "it must be a cron expression such as \"*/15 * * * *\" or \"@daily\"", nil,
 		func(p *api.PeriodicConfig) bool { return ptr.Deref(p.Spec) == "" || isCron(*p.Spec) }},
@@ -45,8 +46,8 @@ var periodicLimits = []limit[api.PeriodicConfig]{
 		func(p *api.PeriodicConfig) bool {
 			return !slices.ContainsFunc(p.Specs, func(spec string) bool { return !isCron(spec) })
 		}},
-	{"periodic time_zone", "it must be a time zone that this machine knows, such as \"Europe/Berlin\"; the package tzdata " +
-		"has them", nil,
+	{"periodic time_zone", "it must be a time zone that this machine knows, such as \"Europe/Berlin\"; the package " +
+		"tzdata has them", nil,
 		func(p *api.PeriodicConfig) bool { _, err := p.GetLocation(); return err == nil }},
 	{"periodic spec_type", `it must be "cron"`, func(p *api.PeriodicConfig) any { return ptr.Deref(p.SpecType) },
 		func(p *api.PeriodicConfig) bool { return p.SpecType == nil || *p.SpecType == api.PeriodicSpecCron }},

@@ -284,10 +284,11 @@ func TestReviewSaysWhatWillNotHappen(t *testing.T) {
 		"cores": {task("resources { cores = 1 }"), nil},
 		"cores, cpu": {task("resources {\ncores = 1\ncpu = 9\n}"),
 			[]string{"refused " + inT + "resources cores", "note " + inG + "resources"}},
-		"few cores":    {task("resources { cores = -1 }"), []string{"refused " + inT + "resources cores"}},
-		"device":       {task("resources {\ndevice \"gpu\" {}\n}"), nil},
-		"device name":  {task("resources {\ndevice \"a//b\" {}\n}"), []string{"refused " + inT + "resources device"}},
-		"no device":    {task("resources {\ndevice \"gpu\" { count = 0 }\n}"), []string{"refused " + inT + "resources device"}},
+		"few cores":   {task("resources { cores = -1 }"), []string{"refused " + inT + "resources cores"}},
+		"device":      {task("resources {\ndevice \"gpu\" {}\n}"), nil},
+		"device name": {task("resources {\ndevice \"a//b\" {}\n}"), []string{"refused " + inT + "resources device"}},
+		"no device": {task("resources {\ndevice \"gpu\" { count = 0 }\n}"),
+			[]string{"refused " + inT + "resources device"}},
 		"numa":         {task("resources {\nnuma {}\n}"), []string{"refused " + inT + "resources numa"}},
 		"task network": {task("resources {\nnetwork {}\n}"), []string{"refused " + inT + "resources network"}},
 		"limits":       {task("resources {\ncpu = 500\nmemory = 20\n}"), []string{"note " + inG + "resources"}},
@@ -518,14 +519,17 @@ func TestVault(t *testing.T) {
 		lines string
 		want  []string
 	}{
-		"a token":        {"vault {}\n" + read, nil},
-		"an identity":    {"vault {}\nidentity {\nname = \"vault_default\"\naud = [\"vault.io\"]\nttl = \"1h\"\nfile = true\n}", nil},
-		"all":            {"vault {\nrole = \"r\"\nenv = false\ndisable_file = true\nallow_token_expiration = true\n}", nil},
-		"no block":       {read, refusedTemplate("data")},
-		"policies":       {"vault {\npolicies = [\"p\"]\n}", []string{`warning group "g" > task "t": ` + "vault policies"}},
-		"cluster":        {"vault {\ncluster = \"c\"\n}", []string{`refused group "g" > task "t": ` + "vault cluster"}},
-		"change_mode":    {"vault {\nchange_mode = \"x\"\n}", []string{`refused group "g" > task "t": ` + "vault change_mode"}},
-		"change_signal":  {"vault {\nchange_signal = \"x\"\n}", []string{`refused group "g" > task "t": ` + "vault change_signal"}},
+		"a token": {"vault {}\n" + read, nil},
+		"an identity": {"vault {}\nidentity {\nname = \"vault_default\"\naud = [\"vault.io\"]\nttl = \"1h\"\n" +
+			"file = true\n}", nil},
+		"all":      {"vault {\nrole = \"r\"\nenv = false\ndisable_file = true\nallow_token_expiration = true\n}", nil},
+		"no block": {read, refusedTemplate("data")},
+		"policies": {"vault {\npolicies = [\"p\"]\n}", []string{`warning group "g" > task "t": ` + "vault policies"}},
+		"cluster":  {"vault {\ncluster = \"c\"\n}", []string{`refused group "g" > task "t": ` + "vault cluster"}},
+		"change_mode": {"vault {\nchange_mode = \"x\"\n}",
+			[]string{`refused group "g" > task "t": ` + "vault change_mode"}},
+		"change_signal": {"vault {\nchange_signal = \"x\"\n}",
+			[]string{`refused group "g" > task "t": ` + "vault change_signal"}},
 		"no Consul here": {"vault {}\n" + strings.ReplaceAll(read, "secret", "key"), refusedTemplate("data")},
 	} {
 		job, err := parse(t, task(tc.lines))

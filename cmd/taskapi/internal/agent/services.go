@@ -40,7 +40,10 @@ func (s Settings) TaskDrivers() *drivers.Registry { return cmp.Or(s.Drivers, bui
 
 // host returns the features that this machine offers to jobs.
 func (s Settings) host() review.Host {
-	host := review.Host{Drivers: s.TaskDrivers(), Volumes: s.HostVolumes, Unlimited: allocrunner.CanLimit, Unpinned: allocrunner.CanPin}
+	host := review.Host{
+		Drivers: s.TaskDrivers(), Volumes: s.HostVolumes,
+		Unlimited: allocrunner.CanLimit, Unpinned: allocrunner.CanPin,
+	}
 	if s.Unlimited {
 		host.Unlimited = func() error { return errors.New("enforce_resources is false") }
 		host.Unpinned = host.Unlimited

@@ -181,7 +181,8 @@ func (s *wiring) runnerConfig(alloc *api.Allocation) (interfaces.Config, error) 
 	}
 	if len(alloc.GetTaskGroup().Volumes) > 0 {
 		s.volumes = volumes.New(volumes.Config{
-			Machine: s.cfg.Settings.HostVolumes, DataDir: string(s.cfg.Dir), Holder: s.claims.Holder, Describe: describeHolder(s.cfg.Dir),
+			Machine: s.cfg.Settings.HostVolumes, DataDir: string(s.cfg.Dir),
+			Holder: s.claims.Holder, Describe: describeHolder(s.cfg.Dir),
 			Mounts: s.cfg.Settings.mounts, Logger: s.logger,
 		})
 		config.Hooks = append(config.Hooks, s.volumes)

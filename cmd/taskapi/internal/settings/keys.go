@@ -210,7 +210,9 @@ func putIsolate(s *agent.Settings, v []string) error {
 // deviceBlock is the form of a device. ${ids} in a variable stays for the task's start.
 var deviceBlock = block{
 	label: "name", words: "VENDOR/TYPE/NAME", fields: deviceFields("attributes"),
-	blocks:  map[string]block{"instance": {label: "id", words: "the ID", fields: deviceFields(), plural: "instances", literal: idsLater}},
+	blocks: map[string]block{
+		"instance": {label: "id", words: "the ID", fields: deviceFields(), plural: "instances", literal: idsLater},
+	},
 	literal: idsLater,
 }
 

@@ -55,8 +55,8 @@ func (e *ambiguousError) ofJob() bool {
 }
 
 // LatestOf returns the latest allocation of each name of a job, the latest first, if there are several of them, and the
-// finder. It returns none if a single one runs, which is the one that is meant. If several run, it leaves out those that
-// were stopped.
+// finder. It returns none if a single one runs, which is the one that is meant. If several run, it leaves out those
+// that were stopped.
 func (f *TargetFlags) LatestOf(ctx context.Context, args []string) ([]Target, *Finder, error) {
 	names, err := f.Names(args)
 	if err != nil || len(names) != 1 {

@@ -140,7 +140,8 @@ func (p *Printer) announceAt(at time.Time, kind string, alloc *api.Allocation) {
 	id, dir := alloc.ID, p.Layout.Alloc(alloc.ID)
 	p.allocEventAt(at, kind, fmt.Sprintf("allocation %s of job %q, group %q, in %s", id, alloc.JobID, alloc.TaskGroup,
 		dir),
-		"name", alloc.Name, "dir", dir, "operator_socket", p.Layout.OperatorSocket(id), "operator_token", p.Layout.OperatorToken(id))
+		"name", alloc.Name, "dir", dir,
+		"operator_socket", p.Layout.OperatorSocket(id), "operator_token", p.Layout.OperatorToken(id))
 }
 
 // Flush writes the last lines of events and of the log, as far as they are read.

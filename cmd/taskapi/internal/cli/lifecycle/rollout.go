@@ -270,8 +270,8 @@ func (r *rollout) errUnfit() error {
 		}
 		need = append(need, u.label)
 		if u.group.Update != nil && ptr.Deref(u.group.Update.Canary) > 0 {
-			return base.Usagef("group %q: update: there are no canaries, and nothing was changed: leave out canary, or give it 0",
-				*u.group.Name)
+			return base.Usagef("group %q: update: there are no canaries, and nothing was changed: leave out canary, or give "+
+				"it 0", *u.group.Name)
 		}
 	}
 	if len(need) > 0 && !r.restart && !r.replace {
@@ -334,8 +334,8 @@ func (r *rollout) errStopped(ctx context.Context, err error, before []*update) e
 	for _, u := range before {
 		labels = append(labels, u.label)
 	}
-	return fmt.Errorf("%w\nthe update has stopped: %s still %s the version before; '%s' with the earlier job file takes it "+
-		"back, with this one goes on", err, strings.Join(labels, ", "), base.Plural(len(labels), "runs", "run"),
+	return fmt.Errorf("%w\nthe update has stopped: %s still %s the version before; '%s' with the earlier job file takes "+
+		"it back, with this one goes on", err, strings.Join(labels, ", "), base.Plural(len(labels), "runs", "run"),
 		r.layout.Command("update", "--all"))
 }
 

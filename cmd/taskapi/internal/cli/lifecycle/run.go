@@ -530,8 +530,8 @@ func (r *request) begin(ctx context.Context, lock *datadir.Lock, logger *slog.Lo
 // portsError is a port or a device of a new allocation that is not available.
 type portsError struct{ error }
 
-// errPorts refuses to begin an allocation without its ports and devices. Another process may still take one before the allocation
-// reserves it.
+// errPorts refuses to begin an allocation without its ports and devices. Another process may still take one before the
+// allocation reserves it.
 func (r *request) errPorts() error {
 	for _, f := range append(allocrunner.CheckPorts(r.alloc.GetTaskGroup(), r.options.HostIP, r.layout.Describe),
 		r.options.CheckDevices(r.alloc, r.layout.Dir)...) {

@@ -99,7 +99,8 @@ a flag is wrong, or a change is not allowed.`,
 		},
 	}
 	at.Add(cmd, w, base.ToChange)
-	cmd.Flags().BoolVar(&all, "all", false, "update all allocations of the job one after the other, as count and update say")
+	cmd.Flags().BoolVar(&all, "all", false,
+		"update all allocations of the job one after the other, as count and update say")
 	cmd.Flags().BoolVar(&u.dryRun, "dry-run", false, "print what would change, and change nothing")
 	cmd.Flags().BoolVar(&u.restart, "restart", false,
 		"if the changes need new processes, restart the changed tasks or, where that does not suffice, the allocation")

@@ -199,7 +199,8 @@ func cpuText(u *api.ResourceUsage) string {
 // ticksText returns the use of CPU beside what the task asked for, to follow that in percent; empty if either is
 // unknown.
 func ticksText(u *api.ResourceUsage, megahertz int64) string {
-	if u.CpuStats == nil || megahertz <= 0 || !slices.Contains(u.CpuStats.Measured, "Percent") || u.CpuStats.TotalTicks < 0 {
+	if u.CpuStats == nil || megahertz <= 0 || u.CpuStats.TotalTicks < 0 ||
+		!slices.Contains(u.CpuStats.Measured, "Percent") {
 		return ""
 	}
 	return fmt.Sprintf(", %.0f/%d MHz", u.CpuStats.TotalTicks, megahertz)

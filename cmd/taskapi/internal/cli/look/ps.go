@@ -32,8 +32,8 @@ func PS(w base.Environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ps [flags] [ALLOC] [TASK]",
 		Short: "List the processes of tasks, with their CPU and memory",
-		Long: `Lists the tasks of an allocation, or of a job's allocations, and the processes of each. Without ALLOC, it lists all
-that run.
+		Long: `Lists the tasks of an allocation, or of a job's allocations, and the processes of each. Without ALLOC, it
+lists all that run.
 
 CPU is in percent of one core, memory is resident memory, with the pages of programs and libraries: it is more than what
 top and status show. CPU is measured since the last request if that is less than half a minute ago, or else for a fifth
