@@ -35,7 +35,7 @@ type Claim struct {
 
 // conflicts reports whether two holders can't have these claims together.
 func (c Claim) conflicts(d Claim) bool {
-	return c.Kind == d.Kind && c.Name == d.Name && !(c.Shared && d.Shared)
+	return c.Kind == d.Kind && c.Name == d.Name && (!c.Shared || !d.Shared)
 }
 
 // HeldError: other holders have a thing.

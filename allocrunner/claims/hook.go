@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// Hook is an allocation's hook that ends its claims with the allocation. It is also a lease, for the keeper. Other hooks
-// take claims by its Holder in their Prerun.
+// Hook is an allocation's hook that ends its claims with the allocation. It is also a lease, for the keeper. Other
+// hooks take claims by its Holder in their Prerun.
 type Hook struct {
 	table Table
 	id    string

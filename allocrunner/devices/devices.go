@@ -66,7 +66,8 @@ func Check(all []Device) error {
 
 func (d Device) check() error {
 	parts := strings.SplitN(d.Name, "/", 3)
-	if len(parts) != 3 || slices.ContainsFunc(parts, func(p string) bool { return !plain(p) || p != strings.TrimSpace(p) }) {
+	odd := func(part string) bool { return !plain(part) || part != strings.TrimSpace(part) }
+	if len(parts) != 3 || slices.ContainsFunc(parts, odd) {
 		return errors.New("its name must be VENDOR/TYPE/NAME, such as nvidia/gpu/A100")
 	}
 	if len(d.Instances) == 0 || len(d.Instances) > maxInstances {
@@ -89,7 +90,7 @@ func (d Device) check() error {
 			return fmt.Errorf("the instance %q is given twice", i.ID)
 		}
 		ids[i.ID] = true
-		if err := i.Files.check(); err != nil {
+		if err := i.check(); err != nil {
 			return fmt.Errorf("instance %q: %w", i.ID, err)
 		}
 	}
@@ -98,7 +99,8 @@ func (d Device) check() error {
 
 // plain reports whether a text is a name that can be printed.
 func plain(text string) bool {
-	return text != "" && len(text) <= maxText && !strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r == 0x7f })
+	control := func(r rune) bool { return r < ' ' || r == 0x7f }
+	return text != "" && len(text) <= maxText && !strings.ContainsFunc(text, control)
 }
 
 func (f Files) check() error {

@@ -51,7 +51,9 @@ func allocation(id string, gpus, cores int) *api.Allocation {
 		r.Devices = []*api.RequestedDevice{{Name: "gpu", Count: new(uint64(gpus))}}
 	}
 	name := "g"
-	group := &api.TaskGroup{Name: &name, Tasks: []*api.Task{{Name: "plain"}, {Name: "t", Driver: "raw_exec", Resources: r}}}
+	group := &api.TaskGroup{Name: &name, Tasks: []*api.Task{
+		{Name: "plain"}, {Name: "t", Driver: "raw_exec", Resources: r},
+	}}
 	return &api.Allocation{ID: id, TaskGroup: name, Job: &api.Job{TaskGroups: []*api.TaskGroup{group}}}
 }
 

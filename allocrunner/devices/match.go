@@ -15,8 +15,8 @@ import (
 
 // operands are those of a device's constraints and affinities that are known here; of Nomad's, version and semver are
 // left out.
-var operands = []string{"=", "==", "is", "!=", "not", "<", "<=", ">", ">=", "regexp", "set_contains", "set_contains_all",
-	"set_contains_any", "is_set", "is_not_set"}
+var operands = []string{"=", "==", "is", "!=", "not", "<", "<=", ">", ">=", "regexp", "set_contains",
+	"set_contains_all", "set_contains_any", "is_set", "is_not_set"}
 
 // CheckRequest returns what is wrong with a job's request, whatever the machine offers.
 func CheckRequest(r *api.RequestedDevice) error {

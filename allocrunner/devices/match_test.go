@@ -43,8 +43,9 @@ func constraint(left, operand, right string) *api.Constraint {
 
 // TestMatches: which requests a device suits.
 func TestMatches(t *testing.T) {
-	for name, want := range map[string]bool{"gpu": true, "nvidia/gpu": true, "nvidia/gpu/Tesla A100": true, "nvidia": false,
-		"amd/gpu": false, "nvidia/gpu/a100": false, "gpu/nvidia": false} {
+	for name, want := range map[string]bool{
+		"gpu": true, "nvidia/gpu": true, "nvidia/gpu/Tesla A100": true, "nvidia": false, "amd/gpu": false, "nvidia/gpu/a100": false, "gpu/nvidia": false,
+	} {
 		if got := matches(&api.RequestedDevice{Name: name}, &a100); got != want {
 			t.Errorf("%q: got %v, want %v", name, got, want)
 		}
@@ -99,13 +100,14 @@ func TestChoose(t *testing.T) {
 		busy    []string
 		want    string // the IDs; empty for none
 	}{
-		"the first":               {api.RequestedDevice{Name: "gpu"}, nil, "T"},
-		"enough instances":        {api.RequestedDevice{Name: "gpu", Count: new(uint64(2))}, nil, "0 GPU-1"},
-		"free ones":               {api.RequestedDevice{Name: "gpu", Count: new(uint64(2))}, []string{"0"}, "GPU-1 GPU-2"},
-		"too few":                 {api.RequestedDevice{Name: "gpu", Count: new(uint64(3))}, []string{"0"}, ""},
-		"no mix of devices":       {api.RequestedDevice{Name: "gpu", Count: new(uint64(4))}, nil, ""},
-		"an affinity":             {api.RequestedDevice{Name: "gpu", Affinities: []*api.Affinity{big}}, nil, "0"},
-		"an affinity that can't":  {api.RequestedDevice{Name: "gpu", Affinities: []*api.Affinity{big}}, []string{"0", "GPU-1", "GPU-2"}, "T"},
+		"the first":         {api.RequestedDevice{Name: "gpu"}, nil, "T"},
+		"enough instances":  {api.RequestedDevice{Name: "gpu", Count: new(uint64(2))}, nil, "0 GPU-1"},
+		"free ones":         {api.RequestedDevice{Name: "gpu", Count: new(uint64(2))}, []string{"0"}, "GPU-1 GPU-2"},
+		"too few":           {api.RequestedDevice{Name: "gpu", Count: new(uint64(3))}, []string{"0"}, ""},
+		"no mix of devices": {api.RequestedDevice{Name: "gpu", Count: new(uint64(4))}, nil, ""},
+		"an affinity":       {api.RequestedDevice{Name: "gpu", Affinities: []*api.Affinity{big}}, nil, "0"},
+		"an affinity that can't": {api.RequestedDevice{Name: "gpu", Affinities: []*api.Affinity{big}},
+			[]string{"0", "GPU-1", "GPU-2"}, "T"},
 		"a negative affinity":     {api.RequestedDevice{Name: "gpu", Affinities: []*api.Affinity{least}}, nil, "T"},
 		"some instances":          {api.RequestedDevice{Name: "gpu", Constraints: only("GPU-2,0")}, []string{"0"}, "GPU-2"},
 		"instances that are busy": {api.RequestedDevice{Name: "gpu", Constraints: only("GPU-2")}, []string{"GPU-2"}, ""},

@@ -17,7 +17,8 @@ import (
 )
 
 func TestParse(t *testing.T) {
-	list, err := volumes.ParseAll([]string{"data=/srv/data/", "logs=/var/log,ro", "part[12]=/a=b", "a=/x,ro,ro", "b=/x,ro,rw", "c=/x,rw,rw"})
+	list, err := volumes.ParseAll([]string{"data=/srv/data/", "logs=/var/log,ro", "part[12]=/a=b", "a=/x,ro,ro",
+		"b=/x,ro,rw", "c=/x,rw,rw"})
 	want := []volumes.Volume{{Name: "data", Path: "/srv/data"}, {Name: "logs", Path: "/var/log", ReadOnly: true},
 		{Name: "part[12]", Path: "/a=b"}, {Name: "a", Path: "/x,ro", ReadOnly: true}, {Name: "b", Path: "/x,ro"},
 		{Name: "c", Path: "/x,rw"}}
