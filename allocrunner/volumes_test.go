@@ -139,12 +139,12 @@ func TestWhatIsInTheWayOfALink(t *testing.T) {
 		shell("main", "exit 0", mountedAt("data")))
 	_ = r.end()
 	events := r.runner.Alloc().TaskStates["main"].Events
-	said := ""
+	var said strings.Builder
 	for _, e := range events {
-		said += e.DisplayMessage + "\n"
+		said.WriteString(e.DisplayMessage + "\n")
 	}
-	if os.Geteuid() == 0 && !strings.Contains(said, "main/data: is in the way of a link; remove it") {
-		t.Errorf("events:\n%s", said)
+	if os.Geteuid() == 0 && !strings.Contains(said.String(), "main/data: is in the way of a link; remove it") {
+		t.Errorf("events:\n%s", said.String())
 	}
 }
 
@@ -166,12 +166,12 @@ func TestAVolumeThatIsClosedToTheUser(t *testing.T) {
 			volumed(dir, false, nil)(g, c)
 		}, shell("main", "exit 0", mountedAt("data"), func(t *api.Task) { t.User = "nobody" }))
 		err := r.end()
-		said := ""
+		var said strings.Builder
 		for _, e := range r.runner.Alloc().TaskStates["main"].Events {
-			said += e.DisplayMessage + "\n"
+			said.WriteString(e.DisplayMessage + "\n")
 		}
-		if !strings.Contains(said, want+dir+": permission denied") || (err != nil) != (mode == 0o700) {
-			t.Errorf("%o: %v, events:\n%s", mode, err, said)
+		if !strings.Contains(said.String(), want+dir+": permission denied") || (err != nil) != (mode == 0o700) {
+			t.Errorf("%o: %v, events:\n%s", mode, err, said.String())
 		}
 	}
 }

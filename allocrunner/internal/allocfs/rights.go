@@ -81,7 +81,7 @@ func Access(path string, user interfaces.User, write bool) error {
 	reader := &interfaces.Reader{UID: user.UID, GID: user.GID}
 	return files{reader: reader, groups: user.Groups}.withRights(func(func(func())) error {
 		at := "/"
-		for _, name := range strings.Split(path, "/") {
+		for name := range strings.SplitSeq(path, "/") {
 			at = filepath.Join(at, name)
 			if err := unix.Faccessat(unix.AT_FDCWD, at, unix.X_OK, unix.AT_EACCESS); err != nil {
 				return &os.PathError{Op: "enter", Path: at, Err: err}

@@ -35,7 +35,8 @@ func TestListeningSockets(t *testing.T) {
 				spec.User = user
 				spec.Env = append(spec.Env, "LISTEN_PID=1", "LISTEN_FDS=99")
 				names := []string{}
-				fds := "0 1 2"
+				var fds strings.Builder
+				fds.WriteString("0 1 2")
 				for i := range n {
 					l, err := net.Listen("tcp", "127.0.0.1:0")
 					if err != nil {
@@ -51,13 +52,13 @@ func TestListeningSockets(t *testing.T) {
 				e.killTree("t")
 				got := e.output("t.stdout")
 				for i := range n {
-					fds += fmt.Sprint(" ", 3+i)
+					fds.WriteString(fmt.Sprint(" ", 3+i))
 				}
 				// The shell has one more while it reads the directory.
 				want := fmt.Sprintf("mine\n%d %s 0 1", n, strings.Join(names, ":"))
 				fields := strings.Fields(got)
 				if !strings.HasPrefix(got, want) || len(fields) < 3+3+n || len(fields) > 3+3+n+2 {
-					t.Errorf("%d sockets: got %q %q, want %q and the descriptors %s", n, got, e.output("t.stderr"), want, fds)
+					t.Errorf("%d sockets: got %q %q, want %q and the descriptors %s", n, got, e.output("t.stderr"), want, fds.String())
 				}
 
 				spec.Path = "/nonexistent/program"
