@@ -44,7 +44,8 @@ func constraint(left, operand, right string) *api.Constraint {
 // TestMatches: which requests a device suits.
 func TestMatches(t *testing.T) {
 	for name, want := range map[string]bool{
-		"gpu": true, "nvidia/gpu": true, "nvidia/gpu/Tesla A100": true, "nvidia": false, "amd/gpu": false, "nvidia/gpu/a100": false, "gpu/nvidia": false,
+		"gpu": true, "nvidia/gpu": true, "nvidia/gpu/Tesla A100": true, "nvidia": false, "amd/gpu": false,
+		"nvidia/gpu/a100": false, "gpu/nvidia": false,
 	} {
 		if got := matches(&api.RequestedDevice{Name: name}, &a100); got != want {
 			t.Errorf("%q: got %v, want %v", name, got, want)

@@ -52,7 +52,7 @@ func TestListeningSockets(t *testing.T) {
 				e.killTree("t")
 				got := e.output("t.stdout")
 				for i := range n {
-					fds.WriteString(fmt.Sprint(" ", 3+i))
+					fmt.Fprint(&fds, " ", 3+i)
 				}
 				// The shell has one more while it reads the directory.
 				want := fmt.Sprintf("mine\n%d %s 0 1", n, strings.Join(names, ":"))
