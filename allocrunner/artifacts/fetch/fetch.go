@@ -23,8 +23,10 @@ import (
 
 // Request is what a process is to fetch for a task.
 type Request struct {
-	Dirs      Dirs
-	Stage     string // a path below Dirs.Task that is not in use: what is fetched stays there until it is complete
+	Dirs Dirs
+	// Stage is a path below Dirs.Task that is not in use: what is fetched stays there until it is complete. Other users
+	// must not be able to read the directory that it is in.
+	Stage     string
 	FileDirs  []string
 	Limits    Limits
 	Artifacts []Artifact

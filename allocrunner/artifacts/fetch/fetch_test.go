@@ -48,6 +48,7 @@ type place struct {
 	t       *testing.T
 	req     fetch.Request
 	process fetch.Process
+	in      string // the directory of the stage
 }
 
 func newPlace(t *testing.T) *place {
@@ -79,7 +80,7 @@ func (p *place) get(a fetch.Artifact) string {
 	if a.Destination == "" {
 		a.Destination = "local"
 	}
-	p.req.Stage = fetch.StagePrefix + "test"
+	p.req.Stage = filepath.Join(p.in, fetch.StagePrefix+"test")
 	p.req.Artifacts = []fetch.Artifact{a}
 	ctx, cancel := context.WithTimeout(p.t.Context(), deadline)
 	defer cancel()
@@ -681,6 +682,28 @@ func TestRepositoryWithAPassword(t *testing.T) {
 		inArguments.Load() {
 		t.Errorf("the password is to be read; the repository's configuration is\n%s", config)
 	}
+}
+
+// TestALockOfAnotherUser: everybody who can read the task's directory can lock it, and does not delay what is fetched.
+func TestALockOfAnotherUser(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "app")
+	}))
+	t.Cleanup(server.Close)
+	p := newPlace(t)
+	dir, err := os.Open(p.req.Dirs.Task)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	if err := errors.Join(syscall.Flock(int(dir.Fd()), syscall.LOCK_EX), os.Mkdir(p.req.Dirs.Task+"/private", 0o700)); err !=
+		nil {
+		t.Fatal(err)
+	}
+	p.in = "private"
+	p.want(p.get(fetch.Artifact{Source: server.URL + "/app"}), map[string]string{"task/local/app": "-rw-r--r-- app",
+		"task/private/": "drwx------"})
 }
 
 func TestFilesOfThisMachine(t *testing.T) {

@@ -158,12 +158,12 @@ func serve() error {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		_ = syscall.Kill(0, syscall.SIGKILL) // the one who started us has ended
 	}()
-	unlock, err := lock(req.Dirs.Task)
+	stage := filepath.Join(req.Dirs.Task, req.Stage)
+	unlock, err := lock(filepath.Dir(stage))
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	stage := filepath.Join(req.Dirs.Task, req.Stage)
 	if err := removeStale(filepath.Dir(stage)); err != nil {
 		return err
 	}
@@ -237,7 +237,8 @@ func (r *reporter) one(ctx context.Context, index int, f *fetcher) {
 	r.write(report)
 }
 
-// lock waits until no other process fetches for the task: one whose taskapi was killed may be about to end.
+// lock waits until no other process fetches for the task: one whose taskapi was killed may be about to end. Whoever can
+// read the directory can hold its lock, so the directory must be one that other users can't read.
 func lock(dir string) (unlock func(), err error) {
 	f, err := os.Open(dir)
 	if err != nil {
