@@ -432,8 +432,11 @@ func TestHostileServers(t *testing.T) {
 	t.Parallel()
 	const secret = "the-secret"
 	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Header.Get("X-Token") != "" {
+		if r.Header.Get("X-Token") != "" || strings.Contains(fmt.Sprint(r.Header), "signature") {
 			http.Error(w, "it got the header", http.StatusTeapot)
+		}
+		if r.URL.Path == "/SUMS" {
+			fmt.Fprintf(w, "%x  app\n", sha256.Sum256([]byte("app")))
 		}
 	}))
 	t.Cleanup(other.Close)
@@ -490,11 +493,13 @@ func TestHostileServers(t *testing.T) {
 		"/mapped": {words: "link-local"}, "/short": {words: "the connection ended before"},
 		"/huge": {words: "artifact.http_max_size"}, "/endless": {words: "artifact.http_max_size"},
 		"/never": {words: "artifact.http_read_timeout"}, "/denied": {words: "403 Forbidden"}, "/missing": {words: "404"},
-		"/other": {a: fetch.Artifact{Options: map[string]string{"filename": "x"}}},
-		"/app":   {},
+		"/other":        {a: fetch.Artifact{Options: map[string]string{"filename": "x"}}},
+		"/other#signed": {a: fetch.Artifact{Options: map[string]string{"filename": "x", "sig": "signature"}}},
+		"/app":          {},
 		"/app#wrong": {a: fetch.Artifact{Options: map[string]string{"checksum": "md5:" + strings.Repeat("0", 32)}},
 			words: "the checksum differs"},
-		"/app#sums": {a: fetch.Artifact{Options: map[string]string{"checksum": "file:" + server.URL + "/SUMS"}}},
+		"/app#sums":           {a: fetch.Artifact{Options: map[string]string{"checksum": "file:" + server.URL + "/SUMS"}}},
+		"/app#sums-elsewhere": {a: fetch.Artifact{Options: map[string]string{"checksum": "file:" + other.URL + "/SUMS"}}},
 		"/app#listed": {a: fetch.Artifact{Options: map[string]string{"checksum": "file:" + server.URL + "/WRONG"}},
 			words: "differs"},
 		"/app#file": {a: fetch.Artifact{Options: map[string]string{"checksum": "file:/etc/passwd"}},
@@ -697,8 +702,8 @@ func TestALockOfAnotherUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer dir.Close()
-	if err := errors.Join(syscall.Flock(int(dir.Fd()), syscall.LOCK_EX), os.Mkdir(p.req.Dirs.Task+"/private", 0o700)); err !=
-		nil {
+	err = errors.Join(syscall.Flock(int(dir.Fd()), syscall.LOCK_EX), os.Mkdir(p.req.Dirs.Task+"/private", 0o700))
+	if err != nil {
 		t.Fatal(err)
 	}
 	p.in = "private"

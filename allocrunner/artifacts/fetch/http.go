@@ -45,10 +45,13 @@ func (f *fetcher) download(ctx context.Context, from *url.URL, to string, most i
 	if err != nil {
 		return errors.New("the source is no URL that can be asked for")
 	}
-	for name, value := range f.artifact.Headers {
-		req.Header.Set(name, value)
-		if strings.EqualFold(name, "host") {
-			req.Host = value
+	source := f.source.URL
+	if from.Host == source.Host && from.Scheme == source.Scheme { // a file of checksums may be elsewhere
+		for name, value := range f.artifact.Headers {
+			req.Header.Set(name, value)
+			if strings.EqualFold(name, "host") {
+				req.Host = value
+			}
 		}
 	}
 	transport := f.transport()
@@ -147,7 +150,7 @@ func refuseLinkLocal(_, address string, _ syscall.RawConn) error {
 }
 
 // checkRedirect follows a server only over HTTP, never from https to http, and gives another host none of the job's
-// headers.
+// headers, nor the source's query, which may be a signature.
 func (f *fetcher) checkRedirect(req *http.Request, via []*http.Request) error {
 	from := via[len(via)-1].URL
 	switch {
@@ -162,6 +165,7 @@ func (f *fetcher) checkRedirect(req *http.Request, via []*http.Request) error {
 		for name := range f.artifact.Headers {
 			req.Header.Del(name)
 		}
+		req.Header.Del("Referer")
 	}
 	return nil
 }
