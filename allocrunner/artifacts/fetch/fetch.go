@@ -189,12 +189,32 @@ func (f *fetcher) deliver(tree string) error {
 		if err != nil || len(found) != 1 {
 			return fmt.Errorf("the source has %d parts that match %q after //, and must have one", len(found), sub)
 		}
-		tree = found[0]
+		if tree, err = within(tree, found[0]); err != nil {
+			return err
+		}
 	}
 	if err := inspect(tree); err != nil {
 		return err
 	}
 	return f.install(tree)
+}
+
+// within returns the path of a part, whose directories are no links. A link on the way to the part must stay in the
+// tree: what it leads to is moved.
+func within(tree, part string) (string, error) {
+	top, err := filepath.EvalSymlinks(tree)
+	if err != nil {
+		return "", err
+	}
+	dir, err := filepath.EvalSymlinks(filepath.Dir(part))
+	if err != nil {
+		return "", err
+	}
+	if rel, err := filepath.Rel(top, dir); part != tree && (err != nil || !filepath.IsLocal(rel)) {
+		name, _ := filepath.Rel(tree, part) // both are absolute
+		return "", fmt.Errorf("the part %q is behind a link, which leads out of the artifact", name)
+	}
+	return filepath.Join(dir, filepath.Base(part)), nil
 }
 
 // maxError bounds an error's text, in bytes: it may have a name from an archive.

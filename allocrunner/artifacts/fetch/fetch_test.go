@@ -580,6 +580,12 @@ func TestRepositories(t *testing.T) {
 	}
 	commit("evil")
 	git(t, repo, "checkout", "-q", "main")
+	git(t, repo, "checkout", "-q", "-b", "link")
+	if err := errors.Join(os.Symlink("../../..", repo+"/out"), os.Symlink("sub", repo+"/in")); err != nil {
+		t.Fatal(err)
+	}
+	commit("link")
+	git(t, repo, "checkout", "-q", "main")
 	source := "git::file://" + repo
 	for name, c := range map[string]struct {
 		a     fetch.Artifact
@@ -623,6 +629,21 @@ func TestRepositories(t *testing.T) {
 		p := newPlace(t)
 		p.req.FileDirs = []string{top}
 		p.want(p.get(fetch.Artifact{Source: source + "//sub"}), map[string]string{"task/local/s": "-rwxr-xr-x s"})
+	})
+	t.Run("a part behind a link", func(t *testing.T) {
+		t.Parallel()
+		p := newPlace(t)
+		p.req.FileDirs = []string{top}
+		if err := os.WriteFile(p.req.Dirs.Task+"/own", []byte("own"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if text := p.get(fetch.Artifact{Source: source + "//out/own?ref=link"}); !strings.Contains(text, "leads out") {
+			t.Errorf("got %q", text)
+		}
+		if text := p.get(fetch.Artifact{Source: source + "//in/s?ref=link"}); text != "" {
+			t.Errorf("got %q", text)
+		}
+		p.want("", map[string]string{"task/own": "-rw-r--r-- own", "task/local/s": "-rwxr-xr-x s"})
 	})
 	t.Run("not allowed", func(t *testing.T) {
 		t.Parallel()
