@@ -676,6 +676,7 @@ func TestRepositoryWithAPassword(t *testing.T) {
 			}
 		}
 		if _, given, _ := r.BasicAuth(); given != password {
+			w.Header().Set("WWW-Authenticate", `Basic realm="repositories"`)
 			http.Error(w, "no", http.StatusUnauthorized)
 			return
 		}
@@ -730,6 +731,54 @@ func TestALockOfAnotherUser(t *testing.T) {
 	p.in = "private"
 	p.want(p.get(fetch.Artifact{Source: server.URL + "/app"}), map[string]string{"task/local/app": "-rw-r--r-- app",
 		"task/private/": "drwx------"})
+}
+
+// TestServersOfRepositories: a repository on a server gets no files of this machine as its submodules. Another server,
+// to which one redirects, gets no password.
+func TestServersOfRepositories(t *testing.T) {
+	t.Parallel()
+	needGit(t)
+	top := t.TempDir()
+	backend := filepath.Join(git(t, top, "--exec-path"), "git-http-backend")
+	if _, err := os.Stat(backend); err != nil {
+		t.Skip("git has no http-backend here")
+	}
+	files := &cgi.Handler{Path: backend, Env: []string{"GIT_PROJECT_ROOT=" + top, "GIT_HTTP_EXPORT_ALL=1",
+		"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*"}}
+	var got atomic.Bool
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "" {
+			got.Store(true)
+		}
+		files.ServeHTTP(w, r)
+	}))
+	t.Cleanup(server.Close)
+	first := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, server.URL+r.URL.String(), http.StatusFound)
+	}))
+	t.Cleanup(first.Close)
+	for _, name := range []string{"local", "plain", "whole"} {
+		repo := filepath.Join(top, name)
+		git(t, top, "init", "-q", name)
+		if err := os.WriteFile(repo+"/f", []byte(name), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if name == "whole" {
+			git(t, repo, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", "file://"+top+"/local", "sub")
+		}
+		git(t, repo, "add", "-A")
+		git(t, repo, "commit", "-q", "-m", "m")
+	}
+	p := newPlace(t)
+	p.req.FileDirs = []string{top}
+	text := p.get(fetch.Artifact{Source: "git::" + server.URL + "/whole/.git"})
+	if !strings.Contains(text, "not allowed") {
+		t.Errorf("with a submodule that is a file of this machine: %q", text)
+	}
+	source := "git::" + strings.Replace(first.URL, "://", "://user:secret-word@", 1) + "/plain/.git"
+	if text := p.get(fetch.Artifact{Source: source}); text != "" || got.Load() {
+		t.Errorf("after a redirection: %q; it got the password: %v", text, got.Load())
+	}
 }
 
 func TestFilesOfThisMachine(t *testing.T) {

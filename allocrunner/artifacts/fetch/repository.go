@@ -2,7 +2,6 @@ package fetch
 
 import (
 	"context"
-	"encoding/base64"
 	"fmt"
 	"net/url"
 	"os"
@@ -46,7 +45,7 @@ func (r *repository) clone(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, r.Limits.GitTimeout,
 		fmt.Errorf("it took longer than %v, which the setting artifact.git_timeout allows", r.Limits.GitTimeout))
 	defer cancel()
-	if err := os.WriteFile(filepath.Join(r.home, ".gitconfig"), []byte(gitConfig), 0o600); err != nil {
+	if err := r.writeConfig(); err != nil {
 		return err
 	}
 	env, err := r.gitEnv()
@@ -88,8 +87,11 @@ func (r *repository) clone(ctx context.Context) error {
 // address is the URL without a password, which other users could read in a program's arguments.
 func (r *repository) address() string {
 	u := *r.source.URL
-	if u.Scheme == "http" || u.Scheme == "https" {
+	switch {
+	case u.Scheme == "http" || u.Scheme == "https":
 		u.User = nil
+	case u.User != nil:
+		u.User = url.User(u.User.Username())
 	}
 	if u.Scheme == "file" {
 		return (&url.URL{Scheme: "file", Path: u.Path}).String()
@@ -97,11 +99,32 @@ func (r *repository) address() string {
 	return u.String()
 }
 
-// gitEnv returns git's environment, which has the password and the key.
+// passwordConfig lets git find the password in the home, and give it to no program of the system that keeps passwords.
+const passwordConfig = `[credential]
+	helper =
+	helper = store
+`
+
+// writeConfig writes git's configuration to the home, and the password, which git gives only to the source's host: a
+// header of the configuration would go to every host to which that one redirects.
+func (r *repository) writeConfig() error {
+	config, u := gitConfig, r.source.URL
+	if u.User != nil && (u.Scheme == "https" || u.Scheme == "http") {
+		config += passwordConfig
+		password, _ := u.User.Password()
+		at := url.URL{Scheme: u.Scheme, Host: u.Host, User: url.UserPassword(u.User.Username(), password)}
+		if err := os.WriteFile(filepath.Join(r.home, ".git-credentials"), []byte(at.String()+"\n"), 0o600); err != nil {
+			return err
+		}
+	}
+	return os.WriteFile(filepath.Join(r.home, ".gitconfig"), []byte(config), 0o600)
+}
+
+// gitEnv returns git's environment, which names the key.
 func (r *repository) gitEnv() ([]string, error) {
 	s := r.source
 	protocols := "https:http:ssh:git"
-	if len(r.FileDirs) > 0 {
+	if s.URL.Scheme == "file" { // a server's repository could name this machine's as its submodules
 		protocols += ":file"
 	}
 	ssh := "ssh -o BatchMode=yes"
@@ -112,14 +135,7 @@ func (r *repository) gitEnv() ([]string, error) {
 		}
 		ssh += " -o IdentitiesOnly=yes -i '" + key + "'"
 	}
-	env := append(r.environment(), "GIT_ALLOW_PROTOCOL="+protocols, "GIT_TERMINAL_PROMPT=0", "GIT_SSH_COMMAND="+ssh)
-	if user := s.URL.User; user != nil && (s.URL.Scheme == "https" || s.URL.Scheme == "http") {
-		password, _ := user.Password()
-		basic := base64.StdEncoding.EncodeToString([]byte(user.Username() + ":" + password))
-		env = append(env, "GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=http."+s.URL.Scheme+"://"+s.URL.Host+"/.extraHeader",
-			"GIT_CONFIG_VALUE_0=Authorization: Basic "+basic)
-	}
-	return env, nil
+	return append(r.environment(), "GIT_ALLOW_PROTOCOL="+protocols, "GIT_TERMINAL_PROMPT=0", "GIT_SSH_COMMAND="+ssh), nil
 }
 
 // environment is this process's with the empty home.
