@@ -59,12 +59,14 @@ func (h *Hook) prepare(req *interfaces.RunnerPrerunRequest) error {
 	requests := req.Alloc.GetTaskGroup().Volumes
 	found := map[string]interfaces.Volume{}
 	var wanted []claims.Claim
+	names := map[string]string{} // by path
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(requests)) {
 		request := requests[name]
 		v, err := Find(h.cfg.Machine, request, req.Alloc.Name)
+		var path string
 		if err == nil {
-			err = v.Check(h.cfg.DataDir)
+			path, err = v.check(h.cfg.DataDir)
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("volume %q: %w", name, err))
@@ -72,11 +74,12 @@ func (h *Hook) prepare(req *interfaces.RunnerPrerunRequest) error {
 		}
 		found[name] = interfaces.Volume{Name: v.Name, HostPath: v.Path, ReadOnly: v.ReadOnly || request.ReadOnly}
 		if !request.ReadOnly {
-			wanted = append(wanted, claims.Claim{Kind: kind, Name: v.Name, Shared: request.AccessMode != SingleWriter})
+			names[path] = v.Name
+			wanted = append(wanted, claims.Claim{Kind: kind, Name: path, Shared: request.AccessMode != SingleWriter})
 		}
 	}
 	if len(errs) == 0 || req.Restored {
-		if err := h.claim(wanted, req.Restored); err != nil {
+		if err := h.claim(wanted, names, req.Restored); err != nil {
 			errs = append(errs, err)
 			maps.DeleteFunc(found, func(name string, v interfaces.Volume) bool { return !requests[name].ReadOnly })
 		}
@@ -85,12 +88,13 @@ func (h *Hook) prepare(req *interfaces.RunnerPrerunRequest) error {
 	return errors.Join(errs...)
 }
 
-// kind is that of the claims. Writers share theirs, unless one of them is to be the only one.
+// kind is that of the claims. Their names are paths: the settings of two allocations can name a volume differently.
+// Writers share theirs, unless one of them is to be the only one.
 const kind = "volume"
 
 // claim replaces the allocation's claims of volumes. An allocation that is resumed keeps those that it has: its tasks
 // may run.
-func (h *Hook) claim(wanted []claims.Claim, resumed bool) error {
+func (h *Hook) claim(wanted []claims.Claim, names map[string]string, resumed bool) error {
 	if len(wanted) == 0 && !resumed {
 		return nil
 	}
@@ -111,7 +115,7 @@ func (h *Hook) claim(wanted []claims.Claim, resumed bool) error {
 			why = "that is the only writer (" + SingleWriter + ")"
 		}
 		return fmt.Errorf("allocation %s has the host volume %q until it ends, and %s", h.cfg.Describe(held.Holders[0]),
-			held.Claim.Name, why)
+			names[held.Claim.Name], why)
 	}
 	return err
 }

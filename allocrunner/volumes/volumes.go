@@ -90,14 +90,20 @@ func (v Volume) String() string {
 // Check returns why the volume can't be used now: its path is no directory, is below the data directory, or somebody
 // could exchange it for another one.
 func (v Volume) Check(dataDir string) error {
+	_, err := v.check(dataDir)
+	return err
+}
+
+// check does so, and returns the path without links.
+func (v Volume) check(dataDir string) (string, error) {
 	path, err := v.resolve()
 	if err == nil {
 		err = outside(path, dataDir)
 	}
 	if err != nil {
-		return fmt.Errorf("the host volume %q: %w", v.Name, err)
+		return "", fmt.Errorf("the host volume %q: %w", v.Name, err)
 	}
-	return nil
+	return path, nil
 }
 
 // resolve returns the path without links. Only root and this process's user may have made those.
