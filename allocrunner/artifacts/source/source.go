@@ -39,6 +39,9 @@ type Source struct {
 	SSHKey   []byte // private key
 }
 
+// Options are the names of the options that Parse knows. Others become a part of the URL.
+var Options = []string{"archive", "checksum", "depth", "filename", "ref", "rev", "sshkey"}
+
 // NoArchive says that a file is not unpacked.
 const NoArchive = "-"
 

@@ -1,7 +1,9 @@
 package review
 
 import (
+	"maps"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/hashicorp/nomad/api"
@@ -31,6 +33,12 @@ func (r *reviewer) artifacts(t *api.Task) {
 			restrict(r, artifactLimits, a)
 			if err := checkSource(a); err != nil {
 				r.refuse("artifact source", "%v", err)
+			}
+			for _, name := range slices.Sorted(maps.Keys(a.GetterOptions)) {
+				if !slices.Contains(source.Options, name) {
+					r.add(Warning, "artifact options", "%q is no option, and becomes a part of the URL; the options are %s",
+						name, strings.Join(source.Options, ", "))
+				}
 			}
 		})
 	})

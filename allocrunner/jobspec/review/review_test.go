@@ -224,6 +224,8 @@ func TestReviewSaysWhatWillNotHappen(t *testing.T) {
 		"artifact to be known": {task(artifact("${meta.x}", "")), nil},
 		"artifact with a password": {task(artifact("ftp://u:p@example.org/a?x=y", "")),
 			refusedArtifact("ftp://example.org/a", "source")},
+		"artifact option": {task(artifact(exampleArtifact, "options { chcksum = \"sha256:00\" }")),
+			[]string{`warning group "g" > task "t" > artifact "https://example.org/a": artifact options`}},
 		"artifact checksum": {task(artifact(exampleArtifact, "options { checksum = \"sha256:00\" }")),
 			refusedArtifact(exampleArtifact, "source")},
 		"artifact mode": {task(artifact(exampleArtifact, "mode = \"tree\"")),
