@@ -99,9 +99,9 @@ var resourceRows = []row[api.Resources]{
 }
 
 var resourceLimits = []limit[api.Resources]{
-	{"resources cores", "it must be at least 0, and a task with cores has no cpu", nil, func(r *api.Resources) bool {
-		cores := ptr.Deref(r.Cores)
-		return cores == 0 || cores > 0 && ptr.Deref(r.CPU) == 0
+	{"resources cores", "it must be at least 0", nil, func(r *api.Resources) bool { return ptr.Deref(r.Cores) >= 0 }},
+	{"resources cores", "cpu must not stand beside it: a task has one or the other", nil, func(r *api.Resources) bool {
+		return ptr.Deref(r.Cores) <= 0 || ptr.Deref(r.CPU) == 0
 	}},
 }
 
