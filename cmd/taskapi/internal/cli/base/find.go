@@ -380,6 +380,9 @@ func (f *Finder) withTask(k known, task string, s Sought) (Target, error) {
 	if running := RunningTasks(k.Alloc); len(tasks) > 1 && len(running) == 1 {
 		tasks = running
 	}
+	if len(tasks) == 0 && k.Alloc != nil {
+		return k.Target, errNoTask(k.Target, task)
+	}
 	if len(tasks) != 1 {
 		return k.Target, Usagef("allocation %s has %d tasks: give one of %s",
 			output.ShortID(k.ID), len(tasks), strings.Join(tasks, ", "))
@@ -388,6 +391,10 @@ func (f *Finder) withTask(k known, task string, s Sought) (Target, error) {
 }
 
 func errNoTask(t Target, task string) error {
+	if t.Alloc.Job != nil && interfaces.IsParent(t.Alloc.Job) {
+		return fmt.Errorf("job %q of allocation %s runs no task, but its children do: 'taskapi status %[2]s' lists them",
+			t.Alloc.JobID, output.ShortID(t.ID))
+	}
 	return fmt.Errorf("allocation %s (job %q) has no task %q: give one of %s",
 		output.ShortID(t.ID), t.Alloc.JobID, task, strings.Join(TaskNames(t.Alloc), ", "))
 }

@@ -262,7 +262,11 @@ func (l *logsPrinter) print(ctx context.Context, targets []base.Target, streams 
 		return l.follow(ctx, targets, readers)
 	case !there:
 		for _, t := range targets {
-			fmt.Fprintf(l.err, "%s has no output\n", t)
+			words := "has no output"
+			if t.Alloc != nil && t.Alloc.Job != nil && interfaces.IsParent(t.Alloc.Job) {
+				words = "runs no task, but its children do: 'taskapi status' lists them"
+			}
+			fmt.Fprintf(l.err, "%s %s\n", t, words)
 		}
 	}
 	return nil
