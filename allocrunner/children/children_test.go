@@ -330,6 +330,18 @@ func TestDispatch(t *testing.T) {
 		if _, err := r.(interfaces.Parent).Force(t.Context()); !errors.Is(err, interfaces.ErrNotPeriodic) {
 			t.Errorf("forced: %v", err)
 		}
+		// A child that can't be noted, on a full disk say, is no fault of the caller, and does not start.
+		if err := os.Rename(p.dir, p.dir+".away"); err != nil {
+			t.Fatal(err)
+		}
+		started := len(p.order)
+		_, err = r.(interfaces.Parent).Dispatch(t.Context(), interfaces.Dispatch{Meta: d.Meta})
+		if !errors.Is(err, interfaces.ErrStateFile) || len(p.order) != started {
+			t.Errorf("without a place for its record: %v, started %q", err, p.order)
+		}
+		if err := os.Rename(p.dir+".away", p.dir); err != nil {
+			t.Fatal(err)
+		}
 		stop(t, r, end)
 	})
 }

@@ -49,7 +49,6 @@ func (r *runner) serve(ctx context.Context) {
 		<-r.ending.Done()
 		return
 	}
-	close(r.begun)
 	r.goOn(ctx)
 	for {
 		next := r.launchDue(ctx)
@@ -97,10 +96,12 @@ func (r *runner) describe(next time.Time) string {
 	}
 }
 
-// goOn does what an earlier process has left.
+// goOn does what an earlier process has left, and lets requests in. They wait until it has ended, since a dispatch that
+// is sent again must find the child that an earlier process has accepted.
 func (r *runner) goOn(ctx context.Context) {
 	r.starting.Lock()
 	defer r.starting.Unlock()
+	close(r.begun)
 	for _, id := range slices.Sorted(maps.Keys(r.record.Starting)) {
 		var job struct{ ID string }
 		_ = json.Unmarshal(r.record.Starting[id], &job) // or its ID is not said
@@ -225,10 +226,10 @@ func (r *runner) start(ctx context.Context, child *api.Job) (interfaces.Child, e
 			delete(r.record.Starting, id)
 		}
 	}
-	if err != nil {
-		err = fmt.Errorf("%s was not started: %w", *child.ID, err)
+	if err != nil { // the disk is full, say
+		err = fmt.Errorf("%s was not started: %w: %w", *child.ID, interfaces.ErrStateFile, err)
 		r.host.Say("Launch Failed", oneLine(err), "job", *child.ID)
-		return interfaces.Child{}, &interfaces.ChildError{Err: err}
+		return interfaces.Child{}, err
 	}
 	if err := r.run(ctx, id, *child.ID); err != nil {
 		return interfaces.Child{}, err
