@@ -163,3 +163,12 @@ func TestABadClaimCostsALookUp(t *testing.T) {
 		}
 	})
 }
+
+// TestNoAllocation: a token that names no allocation is nobody's, unless a mapping allows that; no verdict lets it in.
+func TestNoAllocation(t *testing.T) {
+	w := newFixture(t)
+	w.expect("of our own", w.with(web, func(c *identity.Claims) { c.AllocationID = "" }), web, auth.UnknownAllocation)
+	if cached := w.authenticator.Stats().Cached; cached.Good != 0 || cached.Bad != 1 {
+		t.Errorf("cached: %+v", cached)
+	}
+}

@@ -147,10 +147,13 @@ func (a *Authenticator) verify(token string, unverified *identity.Unverified, ke
 // entry returns the cache's entry of a good token, or why the token does not belong to an allocation that is here, live
 // or ended. The policy is that of the allocation's namespace, not of one that the token claims.
 //
-// A token that names no allocation, as another issuer's mapped token may, is for that of the socket which it came to
-// first.
+// A mapped token of another issuer need not name an allocation: it is for that of the socket which it came to first.
 func (a *Authenticator) entry(t tag, v *identity.Verified, who Owner) (*entry, Reason) {
-	alloc, liveness := a.config.Allocations.Lookup(cmp.Or(v.Claims.AllocationID, who.AllocationID))
+	id := v.Claims.AllocationID
+	if v.Mapped() {
+		id = cmp.Or(id, who.AllocationID)
+	}
+	alloc, liveness := a.config.Allocations.Lookup(id)
 	if alloc == nil || liveness == Unknown {
 		return nil, UnknownAllocation
 	}

@@ -111,10 +111,13 @@ type Verified struct {
 // Stale reports whether the token has to be verified again before it is used, because it names no end.
 func (t *Verified) Stale(now time.Time) bool { return t.stale != 0 && now.Unix() >= t.stale }
 
-// Within returns the token as that of an allocation, if its issuer's Mapping says of no allocation, namespace or job
-// that it is theirs; it returns other tokens as they are.
+// Mapped reports whether the issuer's Mapping says whose token it is.
+func (t *Verified) Mapped() bool { return t.key.issuer != nil && t.key.issuer.Mapping != nil }
+
+// Within returns a Mapped token with the allocation, namespace and job that its claims leave out, and other tokens as
+// they are.
 func (t *Verified) Within(allocationID, namespace, job string) *Verified {
-	if t.key.issuer == nil || t.key.issuer.Mapping == nil {
+	if !t.Mapped() {
 		return t
 	}
 	filled := *t
