@@ -65,7 +65,9 @@ func (m *manager) act(ctx context.Context, written []*templateState) error {
 	}
 	if restart {
 		// An error is that of a task without a process, or with one that ends: see overtaken.
-		_ = m.req.Lifecycle.Restart(ctx, "Template with change_mode restart re-rendered")
+		if m.req.Lifecycle.Restart(ctx, "Template with change_mode restart re-rendered") == nil {
+			m.handOver() // the next process finds the files as they are now
+		}
 		return ctx.Err()
 	}
 	for _, name := range slices.Sorted(maps.Keys(signals)) {

@@ -93,6 +93,9 @@ func (h *Hook) Prestart(
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
+	if req.Restored { // the process may have read the files before they were written
+		return nil, nil
+	}
 	return &interfaces.TaskPrestartResponse{Env: m.handOver()}, nil
 }
 

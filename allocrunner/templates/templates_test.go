@@ -103,6 +103,7 @@ type running struct {
 	result chan error
 	log    *bytes.Buffer
 	state  *state.DB
+	edit   func(*interfaces.Saved) // of what another runner begins with; nil for none
 
 	mu     sync.Mutex // guards events
 	events []string   // TYPE: MESSAGE
@@ -192,6 +193,9 @@ func (r *running) resume(between func()) {
 	saved, err := r.state.Load()
 	if err != nil {
 		r.t.Fatal(err)
+	}
+	if r.edit != nil {
+		r.edit(saved)
 	}
 	r.cfg.Saved = saved
 	r.begin()
@@ -521,6 +525,36 @@ func TestResume(t *testing.T) {
 	signals := slices.DeleteFunc(r.types(), func(kind string) bool { return kind != "Signaling" })
 	if len(signals) != 2 {
 		t.Errorf("%d signals: %q", len(signals), r.seen())
+	}
+}
+
+// TestResumeOfAStart: a runner that was killed before it saved the start of the process leaves a change to the next one,
+// which acts on it once.
+func TestResumeOfAStart(t *testing.T) {
+	t.Parallel()
+	for mode, acted := range map[string]string{"signal": "hup", "restart": "up", "script": "script"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			s := newShared(t)
+			s.put("v", "a", "1")
+			change := template("local/x", `{{ with nomadVar "v" }}{{ .a }}{{ end }}`, mode)
+			change.ChangeSignal = new("SIGHUP")
+			change.ChangeScript = &api.ChangeScript{Command: new("/bin/sh"),
+				Args: []string{"-c", `echo "script $(cat local/x)" >> local/said`}}
+			r := s.run(`say() { echo "$1 $(cat local/x)" >> local/said; }
+				trap 'say hup' HUP; say up; while :; do sleep 0.05; done`, change)
+			r.untilFile("local/said", "up 1\n")
+			r.edit = func(saved *interfaces.Saved) {
+				task := saved.Tasks["main"]
+				task.Handle, task.Phase = nil, "starting"
+				saved.Tasks["main"] = task
+			}
+			r.resume(func() { s.put("v", "a", "2") })
+			want := "up 1\n" + acted + " 2\n"
+			r.untilFile("local/said", want)
+			s.put("v", "a", "3")
+			r.untilFile("local/said", want+acted+" 3\n")
+		})
 	}
 }
 
