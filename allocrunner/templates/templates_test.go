@@ -528,8 +528,8 @@ func TestResume(t *testing.T) {
 	}
 }
 
-// TestResumeOfAStart: a runner that was killed before it saved the start of the process leaves a change to the next one,
-// which acts on it once.
+// TestResumeOfAStart: a runner that was killed before it saved the start of the process leaves a change to the next
+// one, which acts on it once.
 func TestResumeOfAStart(t *testing.T) {
 	t.Parallel()
 	for mode, acted := range map[string]string{"signal": "hup", "restart": "up", "script": "script"} {
