@@ -120,6 +120,13 @@ func (m *manager) isRendered() bool {
 	}
 }
 
+// env returns the variables of the templates with env.
+func (m *manager) env() map[string]string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return merged(m.envs)
+}
+
 // handOver returns the variables of the templates with env, for a process that finds all files as they are now.
 func (m *manager) handOver() map[string]string {
 	m.mu.Lock()

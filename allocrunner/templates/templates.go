@@ -93,10 +93,11 @@ func (h *Hook) Prestart(
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	if req.Restored { // the process may have read the files before they were written
-		return nil, nil
+	env := m.env()
+	if !req.Restored { // or else the process may have read the files before they were written
+		env = m.handOver()
 	}
-	return &interfaces.TaskPrestartResponse{Env: m.handOver()}, nil
+	return &interfaces.TaskPrestartResponse{Env: env}, nil
 }
 
 // managerOf returns the manager of the task's templates, which lives through restarts, unless they are to render again
