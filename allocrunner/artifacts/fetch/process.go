@@ -1,7 +1,6 @@
 package fetch
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -19,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/artifacts/source"
+	"taskapi/internal/lastwords"
 	"taskapi/internal/proc"
 )
 
@@ -38,8 +38,6 @@ const (
 	atOnce = 3
 	// maxReports bounds what the process may report, in bytes: a line in each second for each artifact.
 	maxReports = 64 << 20
-	// maxWords is how much of what a program says is kept, to explain its end.
-	maxWords = 4 << 10
 )
 
 // Process says how the process of Run is started.
@@ -71,7 +69,7 @@ func Run(ctx context.Context, p Process, req Request, report func(Report)) error
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: p.User}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) } // also the programs that it runs
 	cmd.WaitDelay = time.Second
-	var words words
+	var words lastwords.Buffer
 	cmd.Stderr = &words
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
@@ -100,16 +98,15 @@ func Run(ctx context.Context, p Process, req Request, report func(Report)) error
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	return explain(ended, words.String())
+	return explain(ended, &words)
 }
 
 // explain says why the process ended, nil if it has done its work.
-func explain(ended error, words string) error {
-	switch words = strings.TrimSpace(words); {
+func explain(ended error, said *lastwords.Buffer) error {
+	switch words := strings.TrimSpace(said.String()); {
 	case ended == nil:
 		return nil
-	case strings.Contains(words, "out of memory") || strings.Contains(words, "cannot allocate memory") ||
-		strings.HasPrefix(words, "SIGSEGV"): // so Go's runtime ends when it gets none at a bad moment
+	case said.OutOfMemory() || strings.HasPrefix(words, "SIGSEGV"): // the runtime's end when it gets none at a bad moment
 		return fmt.Errorf("the process that fetches artifacts needs more than %d MiB of memory", maxMemory>>20)
 	case strings.Contains(ended.Error(), "CPU time limit"):
 		return fmt.Errorf("the process that fetches artifacts needs more than %d seconds of processor time", maxSeconds)
@@ -117,14 +114,6 @@ func explain(ended error, words string) error {
 		return fmt.Errorf("the process that fetches artifacts: %w: %s", ended, words)
 	}
 	return fmt.Errorf("the process that fetches artifacts: %w", ended)
-}
-
-// words keeps the first bytes of what is written to it.
-type words struct{ bytes.Buffer }
-
-func (w *words) Write(p []byte) (int, error) {
-	w.Buffer.Write(p[:min(len(p), max(0, maxWords-w.Len()))])
-	return len(p), nil
 }
 
 // Main fetches what it reads from its standard input, and ends early with that. The program's main calls it before

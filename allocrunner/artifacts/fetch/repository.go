@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"taskapi/allocrunner/artifacts/source"
+	"taskapi/internal/lastwords"
 )
 
 // repository is a repository that git or hg fetches, with an empty home, so that no user's configuration counts.
@@ -169,7 +170,7 @@ func (r *repository) run(ctx context.Context, env []string, name string, args ..
 	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.Env, cmd.Dir = env, r.stage
 	cmd.WaitDelay = time.Second
-	var said words
+	var said lastwords.Buffer
 	cmd.Stdout, cmd.Stderr = &said, &said
 	err = cmd.Run()
 	if cause := context.Cause(ctx); cause != nil {

@@ -1,7 +1,6 @@
 package render
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"taskapi/internal/lastwords"
 	"taskapi/internal/proc"
 )
 
@@ -59,16 +59,13 @@ const maxWait = 5 * time.Minute
 // maxResponse bounds what is read of a response. Base64 makes the output a third longer, and queries come with it.
 const maxResponse = 2 * MaxOutput
 
-// maxWords is how much of the last words of a process is read, to explain its end.
-const maxWords = 4 << 10
-
 // Session is a process that renders. It must be closed. Its methods must not be called at the same time.
 type Session struct {
 	command *exec.Cmd
 	stdin   io.WriteCloser
 	out     *io.LimitedReader
 	decoder *json.Decoder
-	words   lastWords
+	words   lastwords.Buffer
 	cancel  context.CancelFunc
 }
 
@@ -126,7 +123,7 @@ func (s *Session) explain() error {
 	switch {
 	case strings.Contains(words, "stack exceeds") || strings.Contains(words, "stack overflow"):
 		return fmt.Errorf("the templates need more than %d MiB of stack: does one execute itself?", maxStack>>20)
-	case strings.Contains(words, "out of memory") || strings.Contains(words, "cannot allocate memory"):
+	case s.words.OutOfMemory():
 		return fmt.Errorf("the templates need more than %d MiB of memory", maxMemory>>20)
 	case state != nil && state.UserTime()+state.SystemTime() > (maxSeconds-1)*time.Second:
 		return fmt.Errorf("the templates need more than %d seconds of processor time: does a loop not end?", maxSeconds)
@@ -141,12 +138,4 @@ func (s *Session) Close() {
 	s.cancel()
 	_ = s.stdin.Close()
 	_ = s.command.Wait() // its end is wanted
-}
-
-// lastWords keeps the first bytes of a process's standard error, where Go's runtime says why a program ends.
-type lastWords struct{ bytes.Buffer }
-
-func (w *lastWords) Write(p []byte) (int, error) {
-	w.Buffer.Write(p[:min(len(p), max(0, maxWords-w.Len()))])
-	return len(p), nil
 }

@@ -1,0 +1,24 @@
+// Package lastwords keeps what a process writes to its standard error, to explain its end.
+package lastwords
+
+import (
+	"bytes"
+	"strings"
+)
+
+// Most is how many bytes are kept. Go's runtime says first why a program ends, and then where.
+const Most = 4 << 10
+
+// Buffer keeps the first Most bytes of what is written to it.
+type Buffer struct{ bytes.Buffer }
+
+// Write takes all bytes, and never fails.
+func (b *Buffer) Write(p []byte) (int, error) {
+	b.Buffer.Write(p[:min(len(p), max(0, Most-b.Len()))])
+	return len(p), nil
+}
+
+// OutOfMemory reports whether a Go program ended because it got no memory.
+func (b *Buffer) OutOfMemory() bool {
+	return strings.Contains(b.String(), "out of memory") || strings.Contains(b.String(), "cannot allocate memory")
+}
