@@ -17,15 +17,14 @@ import (
 )
 
 // fileHooks returns the hooks that make a task's files: its payload, its artifacts, and its templates.
-func (s *wiring) fileHooks(alloc *api.Allocation, task *api.Task) []interfaces.TaskHook {
-	hooks := s.secretHooks(alloc, task)
-	if len(task.Artifacts) > 0 {
-		hooks = append([]interfaces.TaskHook{artifacts.New(s.cfg.Settings.Artifacts, s.logger, task.Name)}, hooks...)
-	}
+func (s *wiring) fileHooks(alloc *api.Allocation, task *api.Task) (hooks []interfaces.TaskHook) {
 	if h := dispatch.HookOf(alloc.Job, task); h != nil {
-		hooks = append([]interfaces.TaskHook{h}, hooks...)
+		hooks = append(hooks, h)
 	}
-	return hooks
+	if len(task.Artifacts) > 0 {
+		hooks = append(hooks, artifacts.New(s.cfg.Settings.Artifacts, s.logger, task.Name))
+	}
+	return append(hooks, s.secretHooks(alloc, task)...)
 }
 
 // secretHooks returns the hooks of a task's token of Vault and of its templates; none for a task without.
