@@ -87,7 +87,7 @@ func (r *request) prepare(ctx context.Context, parts []*part) error {
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	others := map[*part]string{}
+	others := make([]bool, len(parts)) // that run another version
 	held := map[string]bool{} // groups that have their ports
 	for _, t := range running {
 		held[t.Alloc.TaskGroup] = true
@@ -101,21 +101,21 @@ func (r *request) prepare(ctx context.Context, parts []*part) error {
 		case err != nil:
 			return fmt.Errorf("allocation %s: %w", t.Alloc.Name, err)
 		case !same:
-			others[parts[i]] = parts[i].label()
+			others[i] = true
 		default:
 			parts[i].runs, parts[i].alloc = true, t.Alloc
 		}
 	}
-	if len(others) > 0 {
-		var labels []string
-		for _, p := range parts {
-			if label := others[p]; label != "" {
-				labels = append(labels, label)
-			}
+	var labels []string
+	for i, p := range parts {
+		if others[i] {
+			labels = append(labels, p.label())
 		}
+	}
+	if len(labels) > 0 {
 		return base.Usagef("%s %s another version of job %q, and nothing was started: '%s JOBFILE' gives all this one; "+
 			"--replace stops them and runs them again", strings.Join(labels, ", "),
-			base.Plural(len(others), "runs", "run"), first.alloc.JobID, first.layout.Command("update", "--all"))
+			base.Plural(len(labels), "runs", "run"), first.alloc.JobID, first.layout.Command("update", "--all"))
 	}
 	seen := map[string]bool{}
 	for _, p := range parts {
