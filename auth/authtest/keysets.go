@@ -36,7 +36,11 @@ func RunKeySets(
 	for _, o := range options {
 		o(&d)
 	}
-	if err := d.check(); err != nil {
+	var kinds []badtokens.Kind
+	for _, alg := range algorithms {
+		kinds = append(kinds, badtokens.For(alg)...)
+	}
+	if err := d.check(kinds); err != nil {
 		t.Fatalf("authtest: %v", err)
 	}
 	for _, alg := range algorithms {
