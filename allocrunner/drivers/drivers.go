@@ -54,8 +54,7 @@ type Driver interface {
 }
 
 // Run is one run of a task, from its start until none of its processes is left. Its methods are safe for concurrent
-// use. A run may also have the abilities Signaler, Executor, Notifier,
-// ListenerKeeper and Measurer.
+// use. A run may also have the abilities Signaler, Executor, Notifier, ListenerKeeper and Measurer.
 type Run interface {
 	// Handle is what Recover needs to find the run. It never changes, and holds no secrets.
 	Handle() interfaces.Handle
