@@ -191,7 +191,8 @@ func (r *runner) save() error {
 	}
 	r.saving.Lock()
 	defer r.saving.Unlock()
-	saved := interfaces.Saved{Terminal: r.Terminal(), Life: r.cfg.Life} // Terminal before the version that it is about
+	// Terminal is read before Alloc, so that a terminal state never has a version from before the end.
+	saved := interfaces.Saved{Terminal: r.Terminal(), Life: r.cfg.Life}
 	saved.Alloc = r.Alloc()
 	return r.cfg.State.Put(saved)
 }

@@ -239,7 +239,7 @@ func (r *runner) start(ctx context.Context, child *api.Job) (interfaces.Child, e
 
 // run starts a child that the record has, and says so. The caller holds starting.
 func (r *runner) run(ctx context.Context, id, job string) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startTimeout) // whoever asked may have gone
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startTimeout) // the client may have gone
 	defer cancel()
 	err := r.host.Start(ctx, id, r.cfg.Alloc.TaskGroup, r.record.Starting[id])
 	delete(r.record.Starting, id)

@@ -88,7 +88,7 @@ func (t Table) Hold(name string) (_ *Holder, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("claims: %w", err)
 	}
-	if err := flock.Lock(int(f.Fd()), unix.LOCK_SH, 0); err != nil { // whoever looks for holders has the table's lock
+	if err := flock.Lock(int(f.Fd()), unix.LOCK_SH, 0); err != nil { // a search for holders needs the table's lock
 		return nil, errors.Join(fmt.Errorf("claims: lock %s: %w", f.Name(), err), f.Close())
 	}
 	return &Holder{table: t, name: name, file: f}, nil

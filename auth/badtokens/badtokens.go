@@ -58,7 +58,7 @@ type Kind struct {
 	// Keys of the verifier's own ring may vouch for any issuer.
 	Foreign bool
 
-	keys string // the beginnings of the algorithms that it is for; empty: all
+	keys string // beginnings of the algs of the good tokens that the kind can be made of; empty: of all
 	make maker
 }
 

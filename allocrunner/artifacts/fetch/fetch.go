@@ -24,8 +24,8 @@ import (
 // Request is what a process is to fetch for a task.
 type Request struct {
 	Dirs Dirs
-	// Stage is a path below Dirs.Task that is not in use: what is fetched stays there until it is complete. Other users
-	// must not be able to read the directory that it is in.
+	// Stage is an unused path below Dirs.Task, for files that are not complete yet. Other users must not be able to read
+	// its parent directory.
 	Stage     string
 	FileDirs  []string
 	Limits    Limits

@@ -36,7 +36,7 @@ const (
 	connectTimeout = time.Minute
 )
 
-// download writes what a URL has to a new file, at most so many bytes.
+// download writes the content of a URL, which may have at most most bytes, to a new file.
 func (f *fetcher) download(ctx context.Context, from *url.URL, to string, most int64) (err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, f.Limits.HTTPTimeout,
 		fmt.Errorf("it took longer than %v, which the setting artifact.http_read_timeout allows", f.Limits.HTTPTimeout))

@@ -185,7 +185,7 @@ func (r *repository) run(ctx context.Context, env []string, name string, args ..
 	return fmt.Errorf("%s: %w", name, err)
 }
 
-// lastLines returns the end of what a program has said, on one line.
+// lastLines returns the last lines of a program's output as one line.
 func lastLines(text string) string {
 	lines := strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' })
 	return strings.Join(lines[max(0, len(lines)-8):], "; ")

@@ -181,7 +181,7 @@ func (b *bounded) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// take notes that so many bytes more have been unpacked.
+// take counts n more unpacked bytes. Its error says which limit they exceed.
 func (u *unpacker) take(n int64) error {
 	switch u.bytes += n; {
 	case u.bytes > u.limits.Unpacked:

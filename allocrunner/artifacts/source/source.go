@@ -180,7 +180,7 @@ func (s *Source) take(values url.Values) error {
 	return nil
 }
 
-// absent are the kinds that Nomad has and that are not here, with what to do.
+// absent are Nomad's kinds of sources that taskapi does not fetch, each with the way around.
 var absent = map[Kind]string{
 	"s3":  "s3 is not here: use the bucket's https URL, a signed one if the bucket is private",
 	"gcs": "gcs is not here: use the bucket's https URL, such as https://storage.googleapis.com/BUCKET/OBJECT",
