@@ -226,8 +226,8 @@ func (r *reporter) one(ctx context.Context, index int, f *fetcher) {
 	r.write(report)
 }
 
-// lock waits until no other process fetches for the task: one whose taskapi was killed may be about to end. Everybody who
-// can read a directory can hold its lock, so that other users must not be able to read dir.
+// lock waits until no other process fetches for the task: one whose taskapi was killed may be about to end. All who can
+// read a directory can hold its lock, so that other users must not be able to read dir.
 func lock(dir string) (unlock func(), err error) {
 	f, err := os.Open(dir)
 	if err != nil {
