@@ -28,6 +28,28 @@ func sleeper(t *testing.T, env ...string) *exec.Cmd {
 	return cmd
 }
 
+// speaker starts a process that has spoken: the kernel shows its environment, which it does only after the exec.
+func speaker(t *testing.T, env ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command("sh", "-c", "echo; read _")
+	cmd.Env = env
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		_, err = cmd.StdinPipe()
+	}
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
+	if _, err := out.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	return cmd
+}
+
 func identify(t *testing.T, pid int) proc.Identity {
 	t.Helper()
 	id, err := proc.Identify(pid)
@@ -100,7 +122,7 @@ func TestAStrangerIsNotKilled(t *testing.T) {
 }
 
 func TestAllAndEnv(t *testing.T) {
-	cmd := sleeper(t, "A=1", "NOMAD_TASK_NAME=web", "AB=2")
+	cmd := speaker(t, "A=1", "NOMAD_TASK_NAME=web", "AB=2")
 	pid := cmd.Process.Pid
 	all, err := proc.All()
 	if err != nil || all[pid].Parent != os.Getpid() || all[os.Getpid()].PID != os.Getpid() {
@@ -160,7 +182,7 @@ func TestReadAll(t *testing.T) {
 	for i := range env {
 		env[i] = fmt.Sprintf("A%d=", i) + strings.Repeat("x", 100_000)
 	}
-	name := fmt.Sprintf("/proc/%d/environ", sleeper(t, env...).Process.Pid)
+	name := fmt.Sprintf("/proc/%d/environ", speaker(t, env...).Process.Pid)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	got, err := proc.ReadAll(name)
