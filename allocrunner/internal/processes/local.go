@@ -207,9 +207,6 @@ func (l *Local) start(ctx context.Context, old *process, spec drivers.Spec) (*pr
 // watch waits for the end of the process, announces it, and then gives its output a bounded time.
 func (l *Local) watch(p *process) {
 	p.wait()
-	if p.notify != nil {
-		p.notify.Close()
-	}
 	late := time.After(l.cfg.DrainTime)
 	for _, d := range p.drains {
 		select {

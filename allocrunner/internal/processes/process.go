@@ -186,7 +186,11 @@ func giveTo(write *os.File, user interfaces.User) error {
 // wait waits for the end and records it.
 func (p *process) wait() { p.tree.Wait(p.note) }
 
+// note records the end, before it is announced. The next process of the task then takes the name of its socket.
 func (p *process) note(state *os.ProcessState, err error) {
+	if p.notify != nil {
+		p.notify.Close()
+	}
 	p.exit = interfaces.ExitResult{At: time.Now(), OOMKilled: p.tree.OOMKilled()}
 	if err != nil {
 		p.exit.ExitCode, p.exit.Err = -1, err.Error()
