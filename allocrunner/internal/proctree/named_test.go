@@ -94,7 +94,7 @@ func TestACgroupOfAnother(t *testing.T) {
 	if other.NoCgroup() == nil {
 		t.Fatal("the other one has a cgroup, too")
 	}
-	for !executed(others) {
+	for !executed(others) || !executed(other.pid) { // then the shell between them has ended
 		proctest.Pause()
 	}
 	if n := e.kill(other); n != 1 || proctest.Alive(others) || !proctest.Alive(daemon) || !proctest.Alive(x.pid) {
