@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"time"
 )
 
 // The bounds of a transaction.
@@ -101,7 +102,22 @@ type Span struct {
 	Only          func(key string) bool // nil for every key; it must not use the store
 	Limit         int                   // of the entries; 0 for all
 	Head          int                   // how many bytes of a value are returned at most; 0 for all
+
+	// Local asks for the entries as this process knows them, without a question to other machines, also while these can't
+	// be reached. Every Commit of this process is among them. A store of one machine makes no difference.
+	Local bool
 }
+
+// Fresher is a Store whose entries other machines change. A Store without this method is always fresh.
+type Fresher interface {
+	// FreshUntil returns the time until which every Commit that returned more than FreshTime before that time is among
+	// this process's own entries. After that time, other machines may have changed entries that a Local read does not
+	// show. It is the zero time before the first read, and never waits.
+	FreshUntil() time.Time
+}
+
+// FreshTime is how long the entries of this process count as fresh after they were compared with the store.
+const FreshTime = 10 * time.Second
 
 // Cut returns the part of a value that a List returns.
 func (s Span) Cut(value []byte) []byte {
