@@ -51,6 +51,12 @@ type (
 	Variables     = variables.Store     // are those of all namespaces
 )
 
+// Fleet has what the operator reads of other machines.
+type Fleet interface {
+	allocations.Fleet
+	node.Fleet
+}
+
 // The parts of a Config.
 type (
 	// Server has what the server of a socket needs. Authenticator, Allocs, PeerOf and Logger are required.
@@ -84,6 +90,9 @@ type Config struct {
 
 	// Services are the registrations of services; nil for none: /v1/services and its siblings are then 404.
 	Services services.Registry
+
+	// Fleet has the allocations and the machines that share a store, for the operator; nil for this machine alone.
+	Fleet Fleet
 
 	// Events are those of GET /v1/event/stream; nil for none: it is then 404.
 	Events *events.Log
@@ -131,10 +140,14 @@ func table(c Config) []route.Route {
 		c.Events.AnnounceEvaluation(c.Allocs, e, of)
 	})
 	nodes := c.Node
+	var fleet allocations.Fleet
+	if c.Fleet != nil {
+		nodes.Fleet, fleet = c.Fleet, c.Fleet
+	}
 	nodes.KeyID, nodes.ForgetEvaluations = keyID, evaluations.Forget
 	nodes.Changed = func(current *api.Allocation, n *wire.Node) { c.Events.AnnounceNode(c.Allocs, current, n) }
 	return slices.Concat(
-		allocations.Routes(allocations.Config{Evaluations: evaluations, KeyID: keyID}),
+		allocations.Routes(allocations.Config{Evaluations: evaluations, KeyID: keyID, Fleet: fleet}),
 		jobs.Routes(jobs.Config{Registrar: c.Jobs, History: c.History, Parser: c.Parser, Evaluations: evaluations}),
 		files.Routes(c.Logger),
 		exec.Routes(),

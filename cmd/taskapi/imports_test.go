@@ -71,6 +71,9 @@ var allowedImports = map[string][]string{
 		"allocrunner/cluster",
 		"allocrunner/cluster/internal/table",
 	},
+	"allocrunner/cluster/fleet": {
+		"allocrunner/cluster",
+	},
 	"allocrunner/cluster/memory": {
 		"allocrunner/cluster",
 		"allocrunner/cluster/internal/table",
@@ -495,6 +498,7 @@ var allowedImports = map[string][]string{
 		"allocrunner/claims",
 		"allocrunner/artifacts",
 		"allocrunner/cluster",
+		"allocrunner/cluster/fleet",
 		"allocrunner/cluster/registry",
 		"allocrunner/cluster/variables",
 		"allocrunner/consul",

@@ -5,7 +5,9 @@ package allocations
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
+	"slices"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -21,6 +23,15 @@ import (
 type Config struct {
 	Evaluations *evaluations.Store
 	KeyID       func() string // of the key that signs new identities, shown in the allocation
+	Fleet       Fleet         // what the operator's list has; nil for the caller's allocation alone
+}
+
+// Fleet has the allocations of all machines that share a store, of this machine, too.
+type Fleet interface {
+	// Allocations returns them, with the index of the list.
+	Allocations(ctx context.Context) ([]*api.Allocation, uint64, error)
+	// WaitAllocations returns once the list has changed after an index, or when ctx ends.
+	WaitAllocations(ctx context.Context, index uint64) error
 }
 
 // handlers answers the routes of allocations.
@@ -37,7 +48,9 @@ func Routes(c Config) []route.Route {
 	const client = "/v1/client/allocation/{alloc}"
 	onClient := apierror.NoAllocOnClient
 	return []route.Route{
-		route.Read("/v1/allocations", auth.ReadJob, h.list, "Lists the caller's allocation.").Flags(list.AllocationFlags...),
+		route.Read("/v1/allocations", auth.ReadJob, h.list,
+			"Lists the caller's allocation; on the operator's socket those of all machines of a cluster.").
+			Flags(list.AllocationFlags...),
 		route.Read("/v1/allocation/{alloc}", auth.ReadJob, route.OnAlloc(apierror.NoAlloc, h.get), "Returns an allocation."),
 		route.Read("/v1/allocation/{alloc}/checks", auth.ReadJob, route.OnAlloc(apierror.NoAlloc, h.results),
 			"Returns the latest results of an allocation's checks."),
@@ -85,6 +98,9 @@ func (h *handlers) list(ctx context.Context, r *route.Request) (route.Answer, er
 	if err != nil {
 		return route.Answer{}, err
 	}
+	if h.Fleet != nil && r.Principal.Operator() {
+		return h.listFleet(ctx, r, l)
+	}
 	alloc, ok := r.Visible()
 	if !ok {
 		return l.Answer(nil, 0)
@@ -94,6 +110,34 @@ func (h *handlers) list(ctx context.Context, r *route.Request) (route.Answer, er
 		return route.Answer{}, err
 	}
 	return l.Answer([]*api.Allocation{current}, current.ModifyIndex)
+}
+
+// listFleet answers the operator with the allocations of all machines. This process knows its own allocation best.
+func (h *handlers) listFleet(
+	ctx context.Context, r *route.Request, l *list.List[*api.Allocation],
+) (route.Answer, error) {
+	if err := r.AwaitChange(ctx, 0, h.Fleet.WaitAllocations); err != nil {
+		return route.Answer{}, err
+	}
+	if err := r.EnterMaking(ctx); err != nil { // machines may have thousands
+		return route.Answer{}, err
+	}
+	all, index, err := h.Fleet.Allocations(ctx)
+	if err != nil {
+		return route.Answer{}, fmt.Errorf("list the allocations of all machines: %w", err)
+	}
+	if alloc, ok := r.Visible(); ok {
+		own := *alloc.Snapshot()
+		own.CreateIndex, own.ModifyIndex = index, index
+		i := slices.IndexFunc(all, func(a *api.Allocation) bool { return a.ID == own.ID })
+		if i < 0 {
+			all = append(all, &own)
+		} else {
+			own.CreateIndex, own.ModifyIndex = all[i].CreateIndex, all[i].ModifyIndex
+			all[i] = &own
+		}
+	}
+	return l.Answer(all, index)
 }
 
 // Checker is an allocation with checks.

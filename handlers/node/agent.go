@@ -38,6 +38,9 @@ type Config struct {
 	// Machine is the one that runs the allocation; nil for none: nodes and metadata are then 404.
 	Machine Machine
 
+	// Fleet has the machines that share a store, for the operator; nil for this machine alone.
+	Fleet Fleet
+
 	// Host returns the use of this machine's memory, CPUs and disk, and when it was measured; nil for none: GET
 	// /v1/client/stats is then 404. What it returns is shared and not changed.
 	Host func(context.Context) (*api.HostStats, time.Time, error)
@@ -88,9 +91,12 @@ func Routes(c Config) []route.Route {
 		route.Write("/v1/system/reconcile/summaries", auth.OperatorOnly, always(nil),
 			"Does nothing: summaries are always up to date."),
 
-		route.Read("/v1/nodes", auth.NodeRead, list.OfJob(listing, h.list), "Lists this machine.").Flags("resources", "os"),
-		route.Read("/v1/node/{node}", auth.NodeRead, h.own(h.get), "Returns this machine: attributes, drivers, resources."),
-		route.Read("/v1/node/{node}/allocations", auth.NodeRead, h.own(h.allocations), "Lists the caller's allocation."),
+		route.Read("/v1/nodes", auth.NodeRead, h.nodes,
+			"Lists this machine; on the operator's socket all machines of a cluster.").Flags("resources", "os"),
+		route.Read("/v1/node/{node}", auth.NodeRead, h.fleet(h.own(h.get), h.other),
+			"Returns a machine: attributes, drivers, resources."),
+		route.Read("/v1/node/{node}/allocations", auth.NodeRead, h.fleet(h.own(h.allocations), h.otherAllocations),
+			"Lists the caller's allocation, or those of another machine."),
 		route.Read("/v1/node/pools", auth.ReadJob, route.Constant(pools), "Lists the pool of this machine, default."),
 		route.Read("/v1/client/metadata", auth.NodeRead, h.metadata, "Returns this machine's metadata.").
 			Given(c.Machine != nil, apierror.NoRoute),

@@ -37,20 +37,24 @@ func (c *Config) Describe(current *api.Allocation) (*wire.Node, error) {
 		return nil, fmt.Errorf("node: %w", err)
 	}
 	agent, n := &c.Agent, c.Machine.Node()
-	n.ID, n.Name, n.Datacenter = agent.NodeID, agent.NodeName, agent.Datacenter
-	n.NodePool, n.Meta = wire.NodePool, metadata
-	n.Attributes["nomad.version"], n.Attributes["taskapi.version"] = agent.NomadVersion, agent.Version
+	agent.Complete(n, metadata)
 	n.StatusUpdatedAt = current.CreateTime / 1e9
 	n.CreateIndex, n.ModifyIndex = current.CreateIndex, current.CreateIndex
+	n.Events = []*api.NodeEvent{{
+		Message: "Node registered", Subsystem: "Cluster", Timestamp: time.Unix(n.StatusUpdatedAt, 0).UTC(),
+	}}
+	return wire.NodeOf(n, current.ModifyIndex, c.KeyID()), nil
+}
+
+// Complete gives a measured machine the identity that the API shows.
+func (a *Agent) Complete(n *api.Node, metadata map[string]string) {
+	n.ID, n.Name, n.Datacenter, n.NodePool, n.Meta = a.NodeID, a.NodeName, a.Datacenter, wire.NodePool, metadata
+	n.Attributes["nomad.version"], n.Attributes["taskapi.version"] = a.NomadVersion, a.Version
 	n.Links = map[string]string{}
 	if n.HostVolumes == nil {
 		n.HostVolumes = map[string]*api.HostVolumeInfo{}
 	}
 	n.CSIControllerPlugins, n.CSINodePlugins = map[string]*api.CSIInfo{}, map[string]*api.CSIInfo{}
-	n.Events = []*api.NodeEvent{{
-		Message: "Node registered", Subsystem: "Cluster", Timestamp: time.Unix(n.StatusUpdatedAt, 0).UTC(),
-	}}
-	return wire.NodeOf(n, current.ModifyIndex, c.KeyID()), nil
 }
 
 // listing says how nodes are listed. resources=true adds the resources, and os=true the operating system.

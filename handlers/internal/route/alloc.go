@@ -41,7 +41,13 @@ func (r *Request) Alloc(unknown apierror.Kind) (Alloc, error) {
 	if err := CheckUUID("allocation ID", id); err != nil {
 		return nil, err
 	}
-	return nil, apierror.New(unknown, id)
+	missing := apierror.New(unknown, id)
+	if elsewhere := r.socket.config.Elsewhere; elsewhere != nil && r.Principal.Operator() {
+		if where := elsewhere(r.Context(), strings.ToLower(id)); where != "" {
+			missing.Message += ": " + where
+		}
+	}
+	return nil, missing
 }
 
 // Resource returns the allocation that the path names as the interface of a resource. Errors: those of Request.Alloc,

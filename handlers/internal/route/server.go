@@ -63,6 +63,10 @@ type Config struct {
 	// Answered is called after each answer but errors, streams and upgrades, with the index of the allocation in it, 0
 	// for none; nil for nobody.
 	Answered func(owner auth.Owner, index uint64)
+
+	// Elsewhere returns where another machine runs the allocation with an ID, for the operator to read; empty when it
+	// does not know. Nil without other machines.
+	Elsewhere func(ctx context.Context, id string) string
 }
 
 // Server answers the requests on any number of sockets, by the routes of one table.

@@ -95,6 +95,7 @@ type Config struct {
 	// Revocations opens the list of revoked tokens. No token of the agent lives longer than longest. Nil for no list.
 	Revocations   func(longest time.Duration) (*revocation.List, error)
 	Cluster       cluster.Store // what allocations share; its first use opens it, and the caller closes it
+	Clustered     bool          // other machines use Cluster, too
 	ConsulSecrets consul.Secrets
 	Events        Events
 	Logger        *slog.Logger

@@ -11,12 +11,11 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sys/unix"
 
+	"taskapi/allocrunner/cluster/fleet"
 	"taskapi/allocrunner/interfaces"
-	"taskapi/allocrunner/taskenv"
 	"taskapi/auth"
 	"taskapi/auth/limitset"
 	"taskapi/handlers"
-	"taskapi/handlers/node"
 	"taskapi/identity"
 	"taskapi/identity/opaque"
 	"taskapi/socket"
@@ -99,14 +98,7 @@ func (s *wiring) openAPI(alloc *api.Allocation) (err error) {
 			Lacking:       s.cfg.Lacking,
 		},
 		Node: handlers.Node{
-			Agent: node.Agent{
-				Version:      s.cfg.Version,
-				NomadVersion: taskenv.NomadVersion,
-				Region:       *alloc.Job.Region,
-				Datacenter:   datacenter,
-				NodeID:       alloc.NodeID,
-				NodeName:     alloc.NodeName,
-			},
+			Agent:   s.nodeAgent(alloc),
 			Machine: newMachine(s.cfg.Dir.Alloc(s.cfg.ID), s.cfg.Cluster, s.cfg.Settings),
 			Metrics: s.measure,
 			Host:    s.host.Stats,
@@ -130,6 +122,10 @@ func (s *wiring) openAPI(alloc *api.Allocation) (err error) {
 		}
 		s.variables, config.Variables = kept, kept
 		config.TaskVariables = func(namespace, job string) handlers.Variables { return kept.OfTask(namespace, job) }
+	}
+	if s.cfg.Clustered {
+		all := fleet.New(s.cfg.Cluster)
+		config.Fleet, config.Elsewhere = all, elsewhere(all)
 	}
 	if s.faults != nil {
 		config.Fault = s.faults.Next

@@ -12,9 +12,11 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/cluster"
+	"taskapi/allocrunner/cluster/fleet"
 	"taskapi/allocrunner/deployment"
 	"taskapi/allocrunner/devices"
 	"taskapi/allocrunner/fingerprint"
+	"taskapi/allocrunner/taskenv"
 	"taskapi/handlers/apierror"
 	"taskapi/handlers/node"
 )
@@ -90,6 +92,40 @@ func (m machine) Node() *api.Node {
 		n.HostVolumes[v.Name] = &api.HostVolumeInfo{Path: v.Path, ReadOnly: v.ReadOnly}
 	}
 	return n
+}
+
+// nodeAgent describes this process and its machine.
+func (s *wiring) nodeAgent(alloc *api.Allocation) node.Agent {
+	return node.Agent{
+		Version:      s.cfg.Version,
+		NomadVersion: taskenv.NomadVersion,
+		Region:       *alloc.Job.Region,
+		Datacenter:   datacenter,
+		NodeID:       alloc.NodeID,
+		NodeName:     alloc.NodeName,
+	}
+}
+
+// publisher returns what shows the allocation and this machine to other machines.
+func (s *wiring) publisher() *fleet.Publisher {
+	return &fleet.Publisher{Store: s.cfg.Cluster, Logger: s.logger, Alloc: s.runner, Node: func() *api.Node {
+		m, about := newMachine(s.cfg.Dir.Alloc(s.cfg.ID), s.cfg.Cluster, s.cfg.Settings), s.nodeAgent(s.runner.Alloc())
+		n := m.Node()
+		values, _ := m.Metadata() // which other machines can do without
+		about.Complete(n, values)
+		return n
+	}}
+}
+
+// elsewhere returns a function that says where a machine of the fleet runs an allocation, empty when it does not know.
+func elsewhere(all *fleet.Fleet) func(context.Context, string) string {
+	return func(ctx context.Context, id string) string {
+		alloc, err := all.Allocation(ctx, id)
+		if err != nil {
+			return ""
+		}
+		return fmt.Sprintf("%s runs on the machine %s, node %s", alloc.Name, alloc.NodeName, alloc.NodeID)
+	}
 }
 
 // Metadata returns the metadata. The store bounds the time that this takes.

@@ -267,6 +267,9 @@ func (s *wiring) run(ctx context.Context, conclude func(error) error) error {
 	if s.consul != nil {
 		background.Go(func() { s.consul.Run(watching) })
 	}
+	if s.cfg.Clustered {
+		background.Go(func() { s.publisher().Run(watching) })
+	}
 	if !s.cfg.NoAPI && !s.cfg.Shared {
 		background.Go(func() { s.keyring.Watch(watching, s.logger) })
 	}
