@@ -82,7 +82,7 @@ func (r *Runner) supervise(ctx context.Context) (*keeper.Supervisor, error) {
 		return nil, errors.New("this program does not call KeeperMain first")
 	}
 	cfg := keeperConfig(r.cfg.Dir)
-	cfg.Logger, cfg.Tied = r.logger, r.cfg.Tied
+	cfg.Logger, cfg.Tied, cfg.Tenure = r.logger, r.cfg.Tied, r.cfg.Tenure
 	if cfg.Unused = r.cfg.Unused; cfg.Unused {
 		cfg.Unready = takeUnready(r.cfg.Dir)
 	}

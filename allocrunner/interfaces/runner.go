@@ -231,6 +231,9 @@ type Config struct {
 	// holds them, too, so they survive this process. Nil for none.
 	Leases func() []Lease
 
+	// Tenure is how long the tasks may run; nil for without end.
+	Tenure Tenure
+
 	// Unused says that no process of the allocation exists: its ID was drawn at random for this runner, or none has
 	// just been found. The runner then looks for none.
 	Unused bool

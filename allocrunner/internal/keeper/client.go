@@ -349,6 +349,14 @@ func (c *Client) List(ctx context.Context) ([]drivers.ProcessStatus, error) {
 	return a.List, nil
 }
 
+// Expire sets the time since the machine's start at which the keeper kills all tasks, in place of an earlier one.
+func (c *Client) Expire(ctx context.Context, end time.Duration) error {
+	if _, err := c.call(ctx, request{Op: opExpire, End: end}); err != nil {
+		return fmt.Errorf("set the tasks' end: %w", err)
+	}
+	return nil
+}
+
 // KeepOpen passes files to the keeper, which keeps them open, and so holds their locks, for as long as it lives.
 func (c *Client) KeepOpen(ctx context.Context, files []*os.File) error {
 	for some := range slices.Chunk(files, maxFiles) {

@@ -69,3 +69,6 @@ func (u *Unready) Abandon() error {
 	_, err := u.process.Wait()
 	return err
 }
+
+// ExpiryGrace is how long a keeper has to kill its tasks.
+const ExpiryGrace = expiryGrace

@@ -51,6 +51,7 @@ type server struct {
 	local    *processes.Local
 	self     proc.Identity
 	previous previousExits
+	expiry   expiry
 	wg       sync.WaitGroup
 
 	trims   atomic.Bool   // memory will soon be given back

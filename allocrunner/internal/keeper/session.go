@@ -151,11 +151,19 @@ func (c *session) handle(ctx context.Context, req request, files []*os.File) (a 
 		}
 		spec = req.Spec.unpack()
 		spec.Files, spec.TTY = files, spec.TTY || req.TTY
+		if c.server.expiry.expired() {
+			return answer{Err: packError(ErrExpired)}
+		}
 	}
 	switch req.Op {
 	case opStart:
 		var status drivers.ProcessStatus
-		if status, err = local.Start(ctx, spec); err == nil {
+		status, err = local.Start(ctx, spec)
+		if err == nil && c.server.expiry.expired() { // it may have been started after all others were killed
+			_ = local.KillAll(context.WithoutCancel(ctx)) // what is left ends with this process, very soon
+			err = ErrExpired
+		}
+		if err == nil {
 			a.Status, a.Cgroup = &status, local.CgroupDir()
 			c.server.wg.Go(func() {
 				if _, err := local.Wait(context.Background(), status.Task); err == nil {
@@ -178,6 +186,8 @@ func (c *session) handle(ctx context.Context, req request, files []*os.File) (a 
 			Spec: spec, MaxOutput: req.MaxOutput, Started: func() { c.send(answer{ID: req.ID, Started: true}) },
 		})
 		a.Exec = &result
+	case opExpire:
+		err = c.server.expire(req.End)
 	case opKeepOpen: // done, in the order in which the files came
 	case opSignal:
 		err = local.Signal(ctx, drivers.ProcessID{Task: req.Task, ProcessRun: req.Process}, req.Signal)

@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/processes"
 	"taskapi/internal/flock"
 	"taskapi/internal/peercred"
@@ -70,6 +71,9 @@ type Config struct {
 
 	// Tied makes the keeper end, with all tasks, as soon as its client is gone.
 	Tied bool
+
+	// Tenure is how long tasks may run; nil for without end.
+	Tenure interfaces.Tenure
 
 	// NoCgroup is processes.Config's.
 	NoCgroup bool

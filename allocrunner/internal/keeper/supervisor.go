@@ -74,6 +74,7 @@ func Supervise(ctx context.Context, cfg Config, fresh bool) (*Supervisor, error)
 			for _, status := range known {
 				s.found[status.Task] = status
 			}
+			s.beginTenure()
 			return s, nil
 		case attached: // its tasks go on as they are, for another try
 			return nil, errors.Join(err, client.Detach())
@@ -96,6 +97,7 @@ func superviseNobody(cfg Config, fresh bool) *Supervisor {
 	s.state, s.lost = connLost, lost
 	s.conn = &connection{client: noClient(), settled: make(chan struct{}), lost: lost}
 	close(s.conn.settled)
+	s.beginTenure()
 	return s
 }
 
@@ -236,6 +238,9 @@ func (s *Supervisor) Start(ctx context.Context, spec drivers.Spec) (drivers.Proc
 					err != nil {
 					return status, err
 				}
+			}
+			if err := s.awaitTenure(ctx, c); err != nil {
+				return drivers.ProcessStatus{}, err
 			}
 			sent = true
 			return c.Start(ctx, spec)

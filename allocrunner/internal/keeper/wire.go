@@ -49,6 +49,7 @@ const (
 	opList     = "list"
 	opClose    = "close"
 	opKeepOpen = "keepopen"
+	opExpire   = "expire"
 	opCancel   = "cancel"
 )
 
@@ -63,6 +64,8 @@ type request struct {
 	Spec   *wireSpec      `json:",omitempty"` // start, exec
 
 	Seen uint64 `json:",omitempty"` // notice
+
+	End time.Duration `json:",omitempty"` // expire: since the machine's start
 
 	MaxOutput int  `json:",omitempty"` // exec
 	TTY       bool `json:",omitempty"` // exec
@@ -129,6 +132,7 @@ var kinds = map[string]error{
 	"lost":       drivers.ErrLost,
 	"replaced":   ErrReplaced,
 	"busy":       ErrBusy,
+	"expired":    ErrExpired,
 	"execs":      drivers.ErrTooManyExecs,
 	"canceled":   context.Canceled,
 	"deadline":   context.DeadlineExceeded,

@@ -403,6 +403,18 @@ func (l *Local) clear(ctx context.Context, p *process) (int, error) {
 	return len(met), p.drained(ctx)
 }
 
+// KillAll kills all processes of all tasks. Further ones can be started.
+func (l *Local) KillAll(ctx context.Context) error {
+	l.mu.Lock()
+	for _, p := range l.procs { // at once: what follows waits for the output of each
+		if p.running() {
+			_ = p.signal(syscall.SIGKILL) // one that has ended meanwhile needs none
+		}
+	}
+	l.mu.Unlock()
+	return l.clearAll(ctx)
+}
+
 // clearAll kills every task's tree.
 func (l *Local) clearAll(ctx context.Context) error {
 	l.mu.Lock()
