@@ -71,6 +71,9 @@ var allowedImports = map[string][]string{
 		"allocrunner/cluster",
 		"allocrunner/cluster/internal/table",
 	},
+	"allocrunner/cluster/claim": {
+		"allocrunner/cluster",
+	},
 	"allocrunner/cluster/fleet": {
 		"allocrunner/cluster",
 	},

@@ -1,0 +1,320 @@
+package claim_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskapi/allocrunner/cluster"
+	"taskapi/allocrunner/cluster/claim"
+	"taskapi/allocrunner/cluster/memory"
+)
+
+var name = claim.Name{Namespace: "default", Alloc: "job.group[0]"}
+
+// link is a machine's way to the store, which a test cuts or delays.
+type link struct {
+	cluster.Store
+	mu     sync.Mutex
+	cut    bool          // calls are not answered
+	deaf   bool          // commits are made, and not answered
+	frozen chan struct{} // calls wait until it is closed, whatever their context says, as in a stopped process; nil for none
+	chance *rand.Rand    // of how long a call and its answer take; nil for no time
+}
+
+func (l *link) set(how func(l *link)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	how(l)
+}
+
+// pass waits as a call on the link does. A call that was sent before the process was stopped arrives all the same.
+func (l *link) pass(ctx context.Context) (deaf bool, err error) {
+	l.mu.Lock()
+	if l.chance != nil {
+		delay := time.Duration(l.chance.IntN(400)) * time.Millisecond
+		l.mu.Unlock()
+		time.Sleep(delay)
+		l.mu.Lock()
+	}
+	cut, deaf, frozen := l.cut, l.deaf, l.frozen
+	l.mu.Unlock()
+	switch {
+	case frozen != nil:
+		<-frozen
+	case cut:
+		<-ctx.Done()
+		return false, fmt.Errorf("%w: cut off", cluster.ErrUnavailable)
+	}
+	return deaf, nil
+}
+
+func (l *link) Commit(ctx context.Context, txn cluster.Txn) (uint64, error) {
+	deaf, err := l.pass(ctx)
+	if err != nil {
+		return 0, err
+	}
+	index, err := l.Store.Commit(ctx, txn)
+	if deaf {
+		return 0, fmt.Errorf("%w: %w", cluster.ErrUnavailable, cluster.ErrUncertain)
+	}
+	_, _ = l.pass(ctx) // the process may be stopped before it reads the answer
+	return index, err
+}
+
+func (l *link) List(ctx context.Context, span cluster.Span) (cluster.Page, error) {
+	if _, err := l.pass(ctx); err != nil {
+		return cluster.Page{}, err
+	}
+	page, err := l.Store.List(ctx, span)
+	_, _ = l.pass(ctx)
+	return page, err
+}
+
+// machine is one that stands by, holds the claim, and stands by again when it has lost it.
+type machine struct {
+	*link
+	id    string
+	began time.Time
+
+	mu   sync.Mutex
+	held *claim.Claim
+	took int
+}
+
+func (m *machine) now() time.Duration { return time.Since(m.began) }
+
+func (m *machine) config() claim.Config {
+	return claim.Config{Store: m.link, Name: name, Holder: claim.Holder{AllocID: m.id, NodeName: m.id}, Now: m.now}
+}
+
+// live runs the machine until ctx ends.
+func (m *machine) live(ctx context.Context) {
+	for {
+		c, _, err := claim.Await(ctx, m.config(), func(claim.Holder) {})
+		if err != nil {
+			return
+		}
+		m.mu.Lock()
+		m.held, m.took = c, m.took+1
+		m.mu.Unlock()
+		c.Run(ctx)
+	}
+}
+
+// runs reports whether the machine may run the allocation now.
+func (m *machine) runs() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.held == nil {
+		return false
+	}
+	end, _ := m.held.Until()
+	return end > m.now()
+}
+
+// cluster of machines that share a store.
+func machines(n int) []*machine {
+	store := memory.New()
+	var all []*machine
+	for i := range n {
+		all = append(all, &machine{link: &link{Store: store.Open()}, id: fmt.Sprint("m", i), began: time.Now()})
+	}
+	return all
+}
+
+// TestAtMostOne: whatever happens to machines and their network, no two may run the allocation at one time, and it is
+// run again soon after all is well.
+func TestAtMostOne(t *testing.T) {
+	for seed := range uint64(40) {
+		synctest.Test(t, func(t *testing.T) {
+			chance := rand.New(rand.NewPCG(seed, 0))
+			all := machines(3)
+			ctx, cancel := context.WithCancel(t.Context())
+			var living sync.WaitGroup
+			for i, m := range all {
+				m.chance = rand.New(rand.NewPCG(seed, uint64(i)))
+				living.Go(func() { m.live(ctx) })
+			}
+			check := func() {
+				running := 0
+				for _, m := range all {
+					if m.runs() {
+						running++
+					}
+				}
+				if running > 1 {
+					t.Errorf("seed %d: %d machines run the allocation at %v", seed, running, all[0].now())
+				}
+			}
+			for range 300 {
+				m := all[chance.IntN(len(all))]
+				m.set(func(l *link) {
+					switch chance.IntN(6) {
+					case 0:
+						l.cut = true
+					case 1:
+						l.deaf = true
+					case 2:
+						if l.frozen == nil {
+							l.frozen = make(chan struct{})
+						}
+					default:
+						heal(l)
+					}
+				})
+				for range chance.IntN(100) {
+					time.Sleep(97 * time.Millisecond)
+					check()
+				}
+			}
+			for _, m := range all {
+				m.set(heal)
+			}
+			time.Sleep(claim.TTL + 5*time.Second)
+			one, took := 0, 0
+			for _, m := range all {
+				if m.runs() {
+					one++
+				}
+				took += m.took
+			}
+			if one != 1 || took < 3 {
+				t.Errorf("seed %d: %d machines run the allocation in the end, after %d takeovers", seed, one, took)
+			}
+			cancel()
+			living.Wait()
+		})
+	}
+}
+
+func heal(l *link) {
+	l.cut, l.deaf = false, false
+	if l.frozen != nil {
+		close(l.frozen)
+		l.frozen = nil
+	}
+}
+
+// TestTakeover: the claim of a machine that is gone is taken after TTL, and that of one that has released it at once.
+func TestTakeover(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		all := machines(2)
+		first, before, err := claim.Await(t.Context(), all[0].config(), nil)
+		if err != nil || before.AllocID != "" {
+			t.Fatal(before, err)
+		}
+		began := time.Now()
+		shown := 0
+		waits := func(h claim.Holder) {
+			shown++
+			if h.NodeName != "m0" {
+				t.Errorf("waits for %+v", h)
+			}
+		}
+		second, before, err := claim.Await(t.Context(), all[1].config(), waits)
+		if waited := time.Since(began); err != nil || before.AllocID != "m0" || waited < claim.TTL || shown != 1 {
+			t.Fatalf("%+v after %v, shown %d times: %v", before, waited, shown, err)
+		}
+		if err := first.Release(t.Context(), false); err != nil {
+			t.Errorf("release of a claim that is lost: %v", err)
+		}
+		if err := second.Release(t.Context(), false); err != nil {
+			t.Fatal(err)
+		}
+		began = time.Now()
+		third, _, err := claim.Await(t.Context(), all[0].config(), nil)
+		if waited := time.Since(began); err != nil || waited > 0 {
+			t.Fatalf("after %v: %v", waited, err)
+		}
+		ended := make(chan error, 1)
+		go func() {
+			_, _, err := claim.Await(t.Context(), all[1].config(), func(claim.Holder) {})
+			ended <- err
+		}()
+		synctest.Wait()
+		if err := third.Release(t.Context(), true); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-ended; !errors.Is(err, claim.ErrComplete) {
+			t.Errorf("a standby of a complete allocation: %v", err)
+		}
+		if _, _, err := claim.Await(t.Context(), all[1].config(), nil); err != nil {
+			t.Errorf("a later run of a complete allocation: %v", err)
+		}
+	})
+}
+
+// TestFence: a process whose claim was taken writes nothing, learns of it, and its tenure ends.
+func TestFence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		all := machines(2)
+		first, _, err := claim.Await(t.Context(), all[0].config(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		put := func(s cluster.Store, value string) error {
+			_, err := s.Commit(t.Context(), cluster.Txn{Then: []cluster.Operation{{Key: "k", Value: []byte(value)}}})
+			return err
+		}
+		if err := put(first.Fenced(), "first"); err != nil {
+			t.Fatal(err)
+		}
+		second, _, err := claim.Await(t.Context(), all[1].config(), func(claim.Holder) {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := put(second.Fenced(), "second"); err != nil {
+			t.Fatal(err)
+		}
+		if err := put(first.Fenced(), "first"); !errors.Is(err, claim.ErrLost) || !errors.Is(err, cluster.ErrUnavailable) {
+			t.Errorf("a write after the loss: %v", err)
+		}
+		<-first.Lost()
+		if end, _ := first.Until(); end >= 0 {
+			t.Errorf("a lost claim lasts until %v", end)
+		}
+		conflict := cluster.Txn{If: []cluster.Condition{{Key: "k"}}}
+		if _, err := second.Fenced().Commit(t.Context(), conflict); !cluster.IsConflict(err) {
+			t.Errorf("a conflict of the caller's own: %v", err)
+		}
+		if e, _, err := all[0].Store.Get(t.Context(), "k"); err != nil || string(e.Value) != "second" {
+			t.Errorf("%q, %v", e.Value, err)
+		}
+	})
+}
+
+// TestResume: another process of the machine holds the claim on, unless it was lost meanwhile.
+func TestResume(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		all := machines(2)
+		first, _, err := claim.Await(t.Context(), all[0].config(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(8 * time.Second)
+		again := claim.Resume(all[0].link, first.Saved())
+		end, changed := again.Until()
+		if end != 0 {
+			t.Errorf("lasts until %v before it is renewed", end)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		go again.Run(ctx)
+		<-changed
+		if end, _ := again.Until(); end <= 0 {
+			t.Errorf("lasts until %v after it is renewed", end)
+		}
+		cancel()
+		if _, _, err := claim.Await(t.Context(), all[1].config(), func(claim.Holder) {}); err != nil {
+			t.Fatal(err)
+		}
+		late := claim.Resume(all[0].link, first.Saved())
+		late.Run(t.Context())
+		<-late.Lost()
+	})
+}

@@ -1,0 +1,181 @@
+package claim
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"taskapi/allocrunner/cluster"
+	"taskapi/internal/boottime"
+	"taskapi/internal/wake"
+)
+
+// Claim is a claim that this process holds, or held.
+type Claim struct {
+	cfg   Config
+	index uint64 // of the write by which this machine became the holder
+
+	mu      sync.Mutex // guards the fields below
+	end     time.Duration
+	over    bool // lost or released
+	changed chan struct{}
+	lost    chan struct{} // closed when another machine has taken the claim
+}
+
+func newClaim(cfg Config, index uint64) *Claim {
+	return &Claim{cfg: cfg, index: index, changed: make(chan struct{}), lost: make(chan struct{})}
+}
+
+// Saved is a claim as its holder keeps it, to go on with it in another process.
+type Saved struct {
+	Name   Name
+	Holder Holder
+	Index  uint64
+}
+
+// Saved returns what another process of this machine needs to hold the claim.
+func (c *Claim) Saved() Saved { return Saved{c.cfg.Name, c.cfg.Holder, c.index} }
+
+// Resume returns a claim that an earlier process has held. Nothing may run before it is renewed.
+func Resume(store cluster.Store, s Saved) *Claim {
+	return newClaim(Config{Store: store, Name: s.Name, Holder: s.Holder}, s.Index)
+}
+
+func (c *Claim) now() time.Duration {
+	if c.cfg.Now != nil {
+		return c.cfg.Now()
+	}
+	return boottime.Now()
+}
+
+// Until returns until when the holder may run the allocation, as time since the start of the machine, and what is
+// closed as soon as that changes: zero before the first renewal of a claim that was resumed, and a negative time for a
+// claim that is lost.
+func (c *Claim) Until() (end time.Duration, changed <-chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.end, c.changed
+}
+
+// Lost is closed when another machine has taken the claim.
+func (c *Claim) Lost() <-chan struct{} { return c.lost }
+
+// extend prolongs the claim by a renewal that was sent at a time.
+func (c *Claim) extend(sent time.Duration) {
+	c.set(func() { c.end = max(c.end, sent+Held) })
+}
+
+func (c *Claim) set(how func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.over {
+		return
+	}
+	how()
+	close(c.changed)
+	c.changed = make(chan struct{})
+}
+
+func (c *Claim) lose() {
+	c.set(func() {
+		c.end, c.over = -1, true
+		close(c.lost)
+	})
+}
+
+// Run renews the claim until ctx ends or the claim is lost.
+func (c *Claim) Run(ctx context.Context) {
+	for {
+		pause := renewEvery
+		switch err := c.renew(ctx); {
+		case ctx.Err() != nil:
+			return
+		case errors.Is(err, ErrLost):
+			c.lose()
+			return
+		case err != nil:
+			pause = retryPause
+		}
+		if wake.Sleep(ctx, pause) != nil {
+			return
+		}
+	}
+}
+
+// renew renews the claim. A renewal whose fate is unknown does not prolong it, and is made again.
+func (c *Claim) renew(ctx context.Context) error {
+	sent := c.now()
+	if err := c.commit(ctx, cluster.Operation{Key: c.cfg.Name.renewal(), Value: []byte{}}); err != nil {
+		return err
+	}
+	c.extend(sent)
+	return nil
+}
+
+// commit writes if this machine is the holder. Errors: ErrLost.
+func (c *Claim) commit(ctx context.Context, operations ...cluster.Operation) error {
+	ctx, cancel := context.WithTimeout(ctx, attemptTime)
+	defer cancel()
+	_, err := c.cfg.Store.Commit(ctx, cluster.Txn{If: []cluster.Condition{c.condition()}, Then: operations})
+	if cluster.IsConflict(err) {
+		return ErrLost
+	}
+	return err
+}
+
+func (c *Claim) condition() cluster.Condition {
+	return cluster.Condition{Key: c.cfg.Name.holder(), ModifyIndex: c.index}
+}
+
+// Release gives the claim up. Nothing of the allocation runs on this machine, and nothing will: complete says that the
+// allocation has run to its end, so that machines which stand by don't run it again. Otherwise one of them takes the
+// claim at once, or after TTL when the store can't be written now. A claim that is lost is no error.
+func (c *Claim) Release(ctx context.Context, complete bool) error {
+	c.mu.Lock()
+	over := c.over
+	c.end, c.over = -1, true
+	if !over {
+		close(c.changed)
+		c.changed = make(chan struct{})
+	}
+	c.mu.Unlock()
+	if over {
+		return nil
+	}
+	holder := c.cfg.Holder
+	holder.Released, holder.Complete, holder.TTL = true, complete, TTL
+	value, err := json.Marshal(holder)
+	if err == nil {
+		err = c.commit(ctx, cluster.Operation{Key: c.cfg.Name.holder(), Value: value},
+			cluster.Operation{Key: c.cfg.Name.renewal(), Delete: true})
+	}
+	if err != nil && !errors.Is(err, ErrLost) {
+		return fmt.Errorf("release the claim on %s: %w", c.cfg.Name.Alloc, err)
+	}
+	return nil
+}
+
+// Fenced returns a store that writes nothing once another machine has taken the claim. Such a write fails with an error
+// that is ErrLost and cluster.ErrUnavailable.
+func (c *Claim) Fenced() cluster.Store { return fenced{c.cfg.Store, c} }
+
+type fenced struct {
+	cluster.Store
+	claim *Claim
+}
+
+// Commit adds the condition that this machine still is the holder. A transaction has one condition less for its caller.
+func (f fenced) Commit(ctx context.Context, txn cluster.Txn) (uint64, error) {
+	fence := f.claim.condition()
+	txn.If = append(txn.If[:len(txn.If):len(txn.If)], fence)
+	index, err := f.Store.Commit(ctx, txn)
+	conflict, ok := errors.AsType[*cluster.ConflictError](err)
+	if !ok || conflict.Entry.Key != fence.Key {
+		return index, err
+	}
+	f.claim.lose()
+	return 0, fmt.Errorf("%w: %w", cluster.ErrUnavailable, ErrLost)
+}
