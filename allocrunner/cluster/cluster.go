@@ -15,7 +15,7 @@ import (
 const (
 	MaxKeyBytes   = 1 << 10 // of a lease's owner, too
 	MaxValueBytes = 512 << 10
-	MaxOperations = 128     // and as many conditions
+	MaxOperations = 120     // and as many conditions: etcd takes 128 of both, some of which the store adds
 	MaxTxnBytes   = 4 << 20 // of all its values
 )
 

@@ -14,6 +14,7 @@ import (
 
 	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/cluster/clustertest"
+	"taskapi/allocrunner/cluster/etcd/etcdtest"
 	"taskapi/allocrunner/cluster/memory"
 )
 
@@ -21,6 +22,10 @@ import (
 func init() {
 	kinds = append(kinds, row{"memory", func(string) cluster.Store { return memory.New() }})
 }
+
+// etcdKind stands for the store in etcd, of which each test has a server of its own: a store whose revision other
+// writers change has gaps between its indexes.
+const etcdKind Kind = -1
 
 func TestMain(m *testing.M) {
 	if os.Getenv(clientVariable) != "" {
@@ -35,6 +40,14 @@ type opener func() cluster.Store
 
 // place returns the opener of an empty store of a kind.
 func place(t testing.TB, kind Kind) opener {
+	if kind == etcdKind {
+		nodes := etcdtest.Start(t, 1)
+		return func() cluster.Store {
+			s := etcdtest.Open(nodes...)
+			t.Cleanup(func() { s.Close() })
+			return s
+		}
+	}
 	dir := filepath.Join(t.TempDir(), "cluster")
 	first := Open(kind, dir)
 	return func() cluster.Store {
@@ -52,6 +65,10 @@ func TestStores(t *testing.T) {
 	for kind := range kinds {
 		t.Run(kinds[kind].name, func(t *testing.T) { testStore(t, Kind(kind)) })
 	}
+	t.Run("etcd", func(t *testing.T) {
+		etcdtest.Path(t)
+		testStore(t, etcdKind)
+	})
 }
 
 func testStore(t *testing.T, kind Kind) {

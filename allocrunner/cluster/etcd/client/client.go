@@ -1,0 +1,377 @@
+// Package client is a small client of etcd's JSON gateway, on net/http: keys, transactions, leases and watches. It
+// knows several endpoints of one cluster, and uses the next one when one does not answer. It bounds what it reads, and
+// repeats no request that may have been carried out and must not be carried out twice.
+package client
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// attemptTimeout bounds one attempt at one endpoint, which may be frozen.
+	attemptTimeout = 2 * time.Second
+	dialTimeout    = time.Second
+	// pause lies between attempts when every endpoint has failed.
+	pause = 100 * time.Millisecond
+
+	maxAnswer = 96 << 20 // of a page of values in base64
+	maxEvents = 96 << 20 // of one answer of a watch
+	maxError  = 64 << 10
+)
+
+// Config says where etcd is.
+type Config struct {
+	Endpoints []string    // URLs: http://HOST:PORT or https://HOST:PORT; at least one
+	TLS       *tls.Config // nil for the defaults
+	User      string      // empty for none
+	Password  func() (string, error)
+}
+
+// Client asks one etcd cluster. Its methods may be called from several goroutines.
+type Client struct {
+	config Config
+	http   *http.Client
+	at     atomic.Int32 // which endpoint is asked first
+
+	mu    sync.Mutex // guards token
+	token string
+}
+
+// New returns a client, which connects with its first request.
+func New(c Config) *Client {
+	return &Client{config: c, http: &http.Client{
+		Transport: &http.Transport{
+			DialContext:         (&net.Dialer{Timeout: dialTimeout, KeepAlive: 5 * time.Second}).DialContext,
+			TLSClientConfig:     c.TLS,
+			TLSHandshakeTimeout: attemptTimeout,
+			// Requests must not share a connection, which may be frozen: no HTTP/2.
+			TLSNextProto:        map[string]func(string, *tls.Conn) http.RoundTripper{},
+			DisableCompression:  true,
+			MaxIdleConnsPerHost: 4,
+			IdleConnTimeout:     time.Minute,
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}
+}
+
+// Close closes the connections that no request uses.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// Range returns keys. It sees every change that was made before it was called.
+func (c *Client) Range(ctx context.Context, request RangeRequest) (answer RangeResponse, err error) {
+	err = c.call(ctx, "kv/range", request, &answer, true)
+	return answer, err
+}
+
+// Txn applies a transaction. It is not sent again when it may have been applied: the error then is an *UncertainError.
+func (c *Client) Txn(ctx context.Context, request Txn) (answer TxnResponse, err error) {
+	err = c.call(ctx, "kv/txn", request, &answer, false)
+	return answer, err
+}
+
+// Grant begins a lease with an ID that the caller chooses.
+func (c *Client) Grant(ctx context.Context, id int64, ttl time.Duration) error {
+	err := c.call(ctx, "lease/grant", leaseRequest{ID: id, TTL: int64(ttl.Seconds())}, &leaseResponse{}, true)
+	if is(err, codeExists, codeFailed) { // an earlier attempt did it
+		return nil
+	}
+	return err
+}
+
+// KeepAlive renews a lease, and returns how long it lives without another renewal; 0 when it has ended.
+func (c *Client) KeepAlive(ctx context.Context, id int64) (time.Duration, error) {
+	var answer struct {
+		Result leaseResponse `json:"result"`
+		Error  *Error        `json:"error"`
+	}
+	if err := c.call(ctx, "lease/keepalive", leaseRequest{ID: id}, &answer, true); err != nil {
+		return 0, err
+	}
+	if answer.Error != nil {
+		return 0, answer.Error
+	}
+	return time.Duration(min(max(answer.Result.TTL, 0), 1<<30)) * time.Second, nil
+}
+
+// Revoke ends a lease.
+func (c *Client) Revoke(ctx context.Context, id int64) error {
+	err := c.call(ctx, "lease/revoke", leaseRequest{ID: id}, &leaseResponse{}, true)
+	if is(err, codeNotFound) {
+		return nil
+	}
+	return err
+}
+
+// call sends a request to one endpoint after the other until one answers or ctx ends. A request that is not safe is
+// sent again only if no endpoint can have got it.
+func (c *Client) call(ctx context.Context, path string, request, answer any, safe bool) error {
+	body, err := json.Marshal(request)
+	if err != nil {
+		return err
+	}
+	for n := 1; ; n++ {
+		at := c.at.Load()
+		sent, err := c.attempt(ctx, int(at), path, body, answer)
+		e, answered := errors.AsType[*Error](err)
+		switch {
+		case err == nil:
+			return nil
+		case answered && !e.uncertain():
+			return err
+		case sent && !safe:
+			c.next(at)
+			return &UncertainError{err}
+		}
+		c.next(at)
+		if ctx.Err() != nil || n > len(c.config.Endpoints) {
+			return err
+		}
+		if n >= len(c.config.Endpoints) {
+			select {
+			case <-time.After(pause):
+			case <-ctx.Done():
+			}
+		}
+	}
+}
+
+// next gives up on an endpoint, unless another caller already has.
+func (c *Client) next(at int32) {
+	c.at.CompareAndSwap(at, (at+1)%int32(len(c.config.Endpoints)))
+}
+
+// attempt sends a request to one endpoint. sent says that etcd may have got it.
+func (c *Client) attempt(ctx context.Context, at int, path string, body []byte, answer any) (sent bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
+	defer cancel()
+	response, sent, err := c.send(ctx, at, path, body)
+	if err != nil {
+		return sent, err
+	}
+	defer response.Body.Close()
+	data, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer+1))
+	switch {
+	case err != nil:
+		return true, fmt.Errorf("%s: %w", c.config.Endpoints[at], err)
+	case len(data) > maxAnswer:
+		return true, tooLong(c.config.Endpoints[at], maxAnswer)
+	}
+	if err := json.Unmarshal(data, answer); err != nil {
+		return true, c.garbage(at, err)
+	}
+	return true, nil
+}
+
+func tooLong(endpoint string, most int) error {
+	return fmt.Errorf("%s: its answer has more than %d bytes", endpoint, most)
+}
+
+// garbage is the error for an answer that is not etcd's.
+func (c *Client) garbage(at int, err error) error {
+	return fmt.Errorf("%s does not answer as etcd does: %w", c.config.Endpoints[at], err)
+}
+
+// send sends a request, and returns the response if its status is 200. The caller closes its body.
+func (c *Client) send(ctx context.Context, at int, path string, body []byte) (_ *http.Response, sent bool, _ error) {
+	for again := false; ; again = true {
+		token, err := c.authenticate(ctx, at)
+		if err != nil {
+			return nil, false, err
+		}
+		response, sent, err := c.post(ctx, at, path, body, token)
+		if err != nil || response.StatusCode == http.StatusOK {
+			return response, sent, err
+		}
+		e := new(Error)
+		data, err := io.ReadAll(io.LimitReader(response.Body, maxError))
+		response.Body.Close()
+		if err == nil {
+			err = json.Unmarshal(data, e)
+		}
+		if err != nil || e.Message == "" {
+			return nil, true, fmt.Errorf("%s answers with status %d, and not as etcd does", c.config.Endpoints[at],
+				response.StatusCode)
+		}
+		if token == "" || again || !(e.Code == codeStranger || strings.Contains(e.Message, "invalid auth token") ||
+			strings.Contains(e.Message, "revision of auth store is old")) {
+			return nil, true, e
+		}
+		c.forget(token)
+	}
+}
+
+func (c *Client) post(ctx context.Context, at int, path string, body []byte, token string) (*http.Response, bool, error) {
+	var sent atomic.Bool
+	connected := func(httptrace.GotConnInfo) { sent.Store(true) }
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: connected})
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, c.config.Endpoints[at]+"/v3/"+path,
+		bytes.NewReader(body))
+	if err != nil {
+		return nil, false, err
+	}
+	request.Header.Set("Content-Type", "application/json")
+	if token != "" {
+		request.Header.Set("Authorization", token)
+	}
+	response, err := c.http.Do(request)
+	if err != nil {
+		if cause := errors.Unwrap(err); cause != nil { // without the method and the path
+			err = cause
+		}
+		return nil, sent.Load(), fmt.Errorf("%s: %w", c.config.Endpoints[at], err)
+	}
+	return response, true, nil
+}
+
+// authenticate returns the token of the user; empty without a user.
+func (c *Client) authenticate(ctx context.Context, at int) (string, error) {
+	if c.config.User == "" {
+		return "", nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.token != "" {
+		return c.token, nil
+	}
+	password, err := c.config.Password()
+	if err != nil {
+		return "", err
+	}
+	body, err := json.Marshal(map[string]string{"name": c.config.User, "password": password})
+	if err != nil {
+		return "", err
+	}
+	response, _, err := c.post(ctx, at, "auth/authenticate", body, "")
+	if err != nil {
+		return "", err
+	}
+	defer response.Body.Close()
+	var answer struct {
+		Token   string `json:"token"`
+		Code    int    `json:"code"`
+		Message string `json:"message"`
+	}
+	if err := json.NewDecoder(io.LimitReader(response.Body, maxError)).Decode(&answer); err != nil {
+		return "", c.garbage(at, err)
+	}
+	if answer.Token == "" {
+		return "", &Error{Code: answer.Code, Message: answer.Message}
+	}
+	c.token = answer.Token
+	return c.token, nil
+}
+
+// forget removes a token that etcd no longer accepts.
+func (c *Client) forget(token string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.token == token {
+		c.token = ""
+	}
+}
+
+// Watch is a stream of changes. Its methods are for one goroutine.
+type Watch struct {
+	client *Client
+	at     int32
+	body   io.ReadCloser
+	lines  *bufio.Reader
+	stop   context.CancelFunc
+	heard  atomic.Int64 // when something was read last, in Unix nanoseconds; 0 while nothing is to be read
+}
+
+// Heard returns when something of the stream has arrived last, or now while the caller has work with what arrived. Any
+// goroutine may call it.
+func (w *Watch) Heard() time.Time {
+	if heard := w.heard.Load(); heard > 0 {
+		return time.Unix(0, heard)
+	}
+	return time.Now()
+}
+
+// Watch begins to watch all keys with a prefix, from a revision on. It has one attempt; the next Watch asks the next
+// endpoint.
+func (c *Client) Watch(ctx context.Context, prefix string, from uint64) (*Watch, error) {
+	var request watchRequest
+	request.Create.Key, request.Create.End = []byte(prefix), PrefixEnd(prefix)
+	request.Create.Start, request.Create.Fragment = from, true
+	body, err := json.Marshal(request)
+	if err != nil {
+		return nil, err
+	}
+	ctx, stop := context.WithCancel(ctx)
+	at := c.at.Load()
+	late := time.AfterFunc(attemptTimeout, stop)
+	response, _, err := c.send(ctx, int(at), "watch", body)
+	if err == nil {
+		lines := bufio.NewReaderSize(response.Body, 64<<10)
+		w := &Watch{client: c, at: at, body: response.Body, lines: lines, stop: stop}
+		var first WatchResponse
+		if first, err = w.Next(); err == nil && late.Stop() && first.Created {
+			return w, nil
+		}
+		if err == nil {
+			err = fmt.Errorf("%s does not begin a watch: %.300q", c.config.Endpoints[at], first.Reason)
+		}
+		response.Body.Close()
+	}
+	late.Stop()
+	stop()
+	c.next(at)
+	return nil, err
+}
+
+// Next returns the next changes.
+func (w *Watch) Next() (WatchResponse, error) {
+	var line []byte
+	w.heard.Store(time.Now().UnixNano())
+	for {
+		part, err := w.lines.ReadSlice('\n')
+		w.heard.Store(time.Now().UnixNano())
+		if len(line)+len(part) > maxEvents {
+			return WatchResponse{}, tooLong(w.client.config.Endpoints[w.at], maxEvents)
+		}
+		line = append(line, part...)
+		if err == nil {
+			w.heard.Store(0)
+			break
+		}
+		if !errors.Is(err, bufio.ErrBufferFull) {
+			return WatchResponse{}, fmt.Errorf("%s: the watch has ended: %w", w.client.config.Endpoints[w.at], err)
+		}
+	}
+	var answer struct {
+		Result WatchResponse `json:"result"`
+		Error  *Error        `json:"error"`
+	}
+	if err := json.Unmarshal(line, &answer); err != nil {
+		return WatchResponse{}, w.client.garbage(int(w.at), err)
+	}
+	if answer.Error != nil {
+		return WatchResponse{}, answer.Error
+	}
+	return answer.Result, nil
+}
+
+// Close ends the watch. With away, the next request asks another endpoint.
+func (w *Watch) Close(away bool) {
+	w.stop()
+	w.body.Close()
+	if away {
+		w.client.next(w.at)
+	}
+}

@@ -1,0 +1,84 @@
+package client
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// The codes of gRPC that matter here.
+const (
+	codeInvalid   = 3
+	codeNotFound  = 5
+	codeExists    = 6
+	codeDenied    = 7
+	codeExhausted = 8
+	codeFailed    = 9
+	codeRange     = 11
+	codeStranger  = 16
+)
+
+// Error is what etcd answers instead of a result.
+type Error struct {
+	Code    int    `json:"code"`
+	Message string `json:"message"`
+}
+
+func (e *Error) Error() string { return fmt.Sprintf("etcd says %.300q", e.Message) }
+
+// uncertain reports whether the answer leaves open whether a change was made.
+func (e *Error) uncertain() bool {
+	switch e.Code {
+	case codeInvalid, codeNotFound, codeExists, codeDenied, codeExhausted, codeFailed, codeRange, codeStranger:
+		return false
+	}
+	return true
+}
+
+func is(err error, codes ...int) bool {
+	e, ok := errors.AsType[*Error](err)
+	if !ok {
+		return false
+	}
+	for _, c := range codes {
+		if e.Code == c {
+			return true
+		}
+	}
+	return false
+}
+
+// IsNoLease reports whether a lease has ended.
+func IsNoLease(err error) bool { return is(err, codeNotFound) }
+
+// IsNoSpace reports whether etcd has no room for more.
+func IsNoSpace(err error) bool {
+	e, ok := errors.AsType[*Error](err)
+	return ok && strings.Contains(e.Message, "space exceeded")
+}
+
+// IsTooLarge reports whether a request is larger than etcd takes, or has too many parts.
+func IsTooLarge(err error) bool {
+	e, ok := errors.AsType[*Error](err)
+	return ok && (strings.Contains(e.Message, "too large") || strings.Contains(e.Message, "too many operations") ||
+		strings.Contains(e.Message, "larger than max"))
+}
+
+// IsRefused reports whether etcd refuses the caller: its user, its password, or the rights of its user.
+func IsRefused(err error) bool {
+	e, ok := errors.AsType[*Error](err)
+	return ok && (e.Code == codeDenied || e.Code == codeStranger || strings.Contains(e.Message, "authentication failed") ||
+		strings.Contains(e.Message, "user name is empty"))
+}
+
+// UncertainError: nobody knows whether the request was carried out.
+type UncertainError struct{ Err error }
+
+func (e *UncertainError) Error() string { return e.Err.Error() }
+func (e *UncertainError) Unwrap() error { return e.Err }
+
+// IsUncertain reports whether a request may have been carried out in spite of the error.
+func IsUncertain(err error) bool {
+	_, ok := errors.AsType[*UncertainError](err)
+	return ok
+}

@@ -1,0 +1,142 @@
+// Package etcdtest starts real etcd servers for tests. Debian's package etcd-server has the program.
+package etcdtest
+
+import (
+	"crypto/cipher"
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/crypto/chacha20poly1305"
+
+	"taskapi/allocrunner/cluster/etcd"
+	"taskapi/allocrunner/internal/proctest"
+)
+
+// Node is one etcd server.
+type Node struct {
+	Client string // HOST:PORT
+	Peer   string
+	cmd    []string
+	log    string
+	Proc   proctest.Child
+}
+
+// Open opens the store of some servers. The caller closes it.
+func Open(nodes ...*Node) *etcd.Store { return etcd.New(Config(nodes...)) }
+
+// Config returns the settings of the store of some servers.
+func Config(nodes ...*Node) etcd.Config {
+	c := etcd.Config{Prefix: "test/", Sealer: func() (etcd.Sealer, error) { return Sealer("key"), nil }}
+	for _, n := range nodes {
+		c.Client.Endpoints = append(c.Client.Endpoints, "http://"+n.Client)
+	}
+	return c
+}
+
+// Sealer returns a sealer with a key that is made from a word.
+func Sealer(word string) etcd.Sealer {
+	key := sha256.Sum256([]byte(word))
+	aead, err := chacha20poly1305.NewX(key[:])
+	if err != nil {
+		panic(err)
+	}
+	return sealer{aead}
+}
+
+type sealer struct{ cipher.AEAD }
+
+func (s sealer) Seal(value []byte, place string) ([]byte, error) {
+	nonce := make([]byte, s.NonceSize())
+	rand.Read(nonce) // never fails (crypto/rand)
+	return s.AEAD.Seal(nonce, nonce, value, []byte(place)), nil
+}
+
+func (s sealer) Open(sealed []byte, place string) ([]byte, error) {
+	n := min(len(sealed), s.NonceSize())
+	if n < s.NonceSize() {
+		return nil, errors.New("too short")
+	}
+	return s.AEAD.Open(nil, sealed[:n], sealed[n:], []byte(place))
+}
+
+// Path returns the program; a test that needs it is skipped where it isn't installed.
+func Path(t testing.TB) string {
+	t.Helper()
+	path, err := exec.LookPath("etcd")
+	if err != nil {
+		t.Skip("etcd is not installed: apt-get install etcd-server")
+	}
+	return path
+}
+
+// Start starts a cluster of n servers on loopback addresses, with an empty directory each, and waits until they have a
+// leader. They take large requests, as the bounds of cluster.Store need, and don't sync their files.
+func Start(t testing.TB, n int, flags ...string) []*Node {
+	t.Helper()
+	path, dir := Path(t), t.TempDir()
+	nodes := make([]*Node, n)
+	var peers []string
+	for i := range nodes {
+		nodes[i] = &Node{Client: address(t), Peer: address(t), log: filepath.Join(dir, fmt.Sprintf("log%d", i))}
+		peers = append(peers, fmt.Sprintf("n%d=http://%s", i, nodes[i].Peer))
+	}
+	for i, node := range nodes {
+		node.cmd = append([]string{path,
+			"--name", fmt.Sprintf("n%d", i), "--data-dir", filepath.Join(dir, fmt.Sprintf("d%d", i)),
+			"--listen-client-urls", "http://" + node.Client, "--advertise-client-urls", "http://" + node.Client,
+			"--listen-peer-urls", "http://" + node.Peer, "--initial-advertise-peer-urls", "http://" + node.Peer,
+			"--initial-cluster", strings.Join(peers, ","), "--unsafe-no-fsync", "--max-request-bytes", "8388608",
+			"--logger", "zap", "--log-level", "error"}, flags...)
+		node.Run(t)
+	}
+	for _, node := range nodes {
+		node.Ready(t)
+	}
+	return nodes
+}
+
+// Run starts the server, for the first time or again.
+func (n *Node) Run(t testing.TB) {
+	t.Helper()
+	cmd := exec.Command(n.cmd[0], append(n.cmd[1:], "--log-outputs", n.log)...)
+	cmd.Env = append(os.Environ(), "GOMAXPROCS=2")
+	cmd.Stderr = io.Discard
+	n.Proc = proctest.Start(t, cmd)
+}
+
+// Ready waits until the server accepts connections, which it does once there is a leader.
+func (n *Node) Ready(t testing.TB) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) { // between looks
+		conn, err := net.Dial("tcp", n.Client)
+		if err == nil {
+			conn.Close()
+			return
+		}
+		if time.Now().After(deadline) {
+			log, _ := os.ReadFile(n.log)
+			t.Fatal(errors.Join(err, errors.New(string(log))))
+		}
+	}
+}
+
+// address returns a loopback address that nobody has at the moment.
+func address(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
