@@ -13,6 +13,7 @@ import (
 
 	"taskapi/allocrunner"
 	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/polltest"
 )
 
 // pausing is a hook that holds up a restart of all tasks until the test goes on.
@@ -549,11 +550,8 @@ func (r *running) wantReason(task, want string) {
 // untilEvents waits for as many events of one type.
 func (r *running) untilEvents(task, kind string, n int) {
 	r.t.Helper()
-	// events tell nobody but the test's own list
-	for give := time.Now().Add(deadline); count(r.of(task), kind) < n; time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(give) {
-			r.t.Fatalf("not %d events %q of %s: %v", n, kind, task, r.of(task))
-		}
+	if !polltest.Until(func() bool { return count(r.of(task), kind) >= n }) {
+		r.t.Fatalf("not %d events %q of %s: %v", n, kind, task, r.of(task))
 	}
 }
 

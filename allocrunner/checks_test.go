@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+
+	"taskapi/internal/polltest"
 )
 
 // copyJob returns a deep copy.
@@ -45,14 +47,10 @@ func (r *running) onlyCheck() api.AllocCheckStatus {
 // untilCheck waits for the only check to be as ok says.
 func (r *running) untilCheck(what string, ok func(api.AllocCheckStatus) bool) {
 	r.t.Helper()
-	// results come without a change of the allocation
-	for give := time.Now().Add(deadline); time.Now().Before(give); time.Sleep(2 * time.Millisecond) {
-		if ok(r.onlyCheck()) {
-			return
-		}
+	if !polltest.Until(func() bool { return ok(r.onlyCheck()) }) {
+		results, _ := json.Marshal(r.onlyCheck())
+		r.t.Fatalf("no check is %s: %s", what, results)
 	}
-	results, _ := json.Marshal(r.onlyCheck())
-	r.t.Fatalf("no check is %s: %s", what, results)
 }
 
 // TestScriptChecksRunInTheirTask: with its environment, what hooks added included, its directory and its process beside

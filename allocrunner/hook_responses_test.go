@@ -10,7 +10,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/nomad/api"
@@ -19,6 +18,7 @@ import (
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/drivers/rawexec"
 	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/polltest"
 )
 
 // giving is a prestart hook that gives what its test wants, and the number of its calls as GIVEN.
@@ -77,13 +77,12 @@ func TestADoneHookIsNotCalledAgain(t *testing.T) {
 // restartTask restarts a task once the runner has it running.
 func (r *running) restartTask(task string) {
 	r.t.Helper()
-	err := interfaces.ErrTerminal
-	for give := time.Now().Add(deadline); err != nil && time.Now().Before(give); {
-		if err = r.runner.RestartTask(r.t.Context(), task); err != nil {
-			time.Sleep(2 * time.Millisecond) // nobody says that a runner has taken over what it found
-		}
+	var err error
+	restarted := func() bool {
+		err = r.runner.RestartTask(r.t.Context(), task)
+		return err == nil
 	}
-	if err != nil {
+	if !polltest.Until(restarted) {
 		r.t.Fatal(err)
 	}
 }

@@ -7,13 +7,13 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner"
 	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/polltest"
 )
 
 // diary is what hooks have been called, in order.
@@ -326,12 +326,7 @@ func TestWhatCanNotBeTakenOverRunsOn(t *testing.T) {
 // untilCalls waits for as many calls of hooks that have the words.
 func (r *running) untilCalls(d *diary, words string, n int) {
 	r.t.Helper()
-	give := time.Now().Add(deadline)
-	for time.Now().Before(give) {
-		if strings.Count(strings.Join(d.read(), "; "), words) == n {
-			return
-		}
-		time.Sleep(2 * time.Millisecond) // hooks tell nobody but the diary
+	if !polltest.Until(func() bool { return strings.Count(strings.Join(d.read(), "; "), words) == n }) {
+		r.t.Fatalf("not %d calls %q: %v", n, words, d.read())
 	}
-	r.t.Fatalf("not %d calls %q: %v", n, words, d.read())
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/polltest"
 )
 
 // TestASetUpThatFailsIsWritten with the reason in every task's state, as readers see it.
@@ -50,11 +51,8 @@ func TestWhatReadersSeeIsWritten(t *testing.T) {
 		c.State = state
 	}, shell("main", "exec sleep 1000"))
 	r.until("its health is known", healthKnown)
-	// the state tells nobody of a write
-	for give := time.Now().Add(deadline); !healthKnown(state.saved().Alloc); time.Sleep(time.Millisecond) {
-		if time.Now().After(give) {
-			t.Fatal("the health of the allocation is not written")
-		}
+	if !polltest.Until(func() bool { return healthKnown(state.saved().Alloc) }) {
+		t.Fatal("the health of the allocation is not written")
 	}
 }
 

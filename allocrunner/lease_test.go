@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/polltest"
 )
 
 // fileLease is a lease for as long as somebody has its file open.
@@ -48,10 +49,8 @@ func held(t *testing.T, path string) bool {
 
 func untilFree(t *testing.T, path string) {
 	t.Helper()
-	for give := time.Now().Add(deadline); held(t, path); time.Sleep(2 * time.Millisecond) { // nobody tells of a lock's end
-		if time.Now().After(give) {
-			t.Fatal("the lease is held by nobody who should")
-		}
+	if !polltest.Until(func() bool { return !held(t, path) }) {
+		t.Fatal("the lease is held by nobody who should")
 	}
 }
 

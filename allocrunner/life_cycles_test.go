@@ -16,6 +16,7 @@ import (
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/drivers/builtin"
 	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/polltest"
 )
 
 // flavour is a driver for the tests of life cycles, which hold for each.
@@ -98,11 +99,8 @@ func (r *running) said() string {
 
 func (r *running) untilSaid(want string) {
 	r.t.Helper()
-	// a log file of another process can only be polled for
-	for give := time.Now().Add(deadline); r.said() != want; time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(give) {
-			r.t.Fatalf("it says %q, want %q; events %v", r.said(), want, r.seen())
-		}
+	if !polltest.Until(func() bool { return r.said() == want }) {
+		r.t.Fatalf("it says %q, want %q; events %v", r.said(), want, r.seen())
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/polltest"
 )
 
 // memory is a State that forgets nothing while the test runs, and fails on request. What it holds has been through
@@ -107,12 +108,11 @@ func (r *running) write(path, text string) {
 // untilGone waits for a process to have ended.
 func (r *running) untilGone(pid string) {
 	r.t.Helper()
-	// another's child can only be polled for
-	for give := time.Now().Add(deadline); time.Now().Before(give); time.Sleep(2 * time.Millisecond) {
+	ended := func() bool {
 		stat, err := os.ReadFile("/proc/" + pid + "/stat")
-		if err != nil || strings.Contains(string(stat), ") Z ") {
-			return
-		}
+		return err != nil || strings.Contains(string(stat), ") Z ")
 	}
-	r.t.Fatalf("process %s does not end", pid)
+	if !polltest.Until(ended) {
+		r.t.Fatalf("process %s does not end", pid)
+	}
 }

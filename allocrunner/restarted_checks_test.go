@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/polltest"
 )
 
 // visited returns a port that counts who comes.
@@ -41,11 +42,8 @@ func visited(t *testing.T) (port string, visits *atomic.Int64) {
 // untilVisits waits for as many.
 func untilVisits(t *testing.T, visits *atomic.Int64, want int64) {
 	t.Helper()
-	// a visit is no change of the allocation
-	for give := time.Now().Add(deadline); visits.Load() < want; time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(give) {
-			t.Fatalf("%d visits, want %d", visits.Load(), want)
-		}
+	if !polltest.Until(func() bool { return visits.Load() >= want }) {
+		t.Fatalf("%d visits, want %d", visits.Load(), want)
 	}
 }
 

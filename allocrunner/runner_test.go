@@ -20,6 +20,7 @@ import (
 	"taskapi/allocrunner"
 	"taskapi/allocrunner/drivers/builtin"
 	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/polltest"
 )
 
 func TestMain(m *testing.M) {
@@ -162,15 +163,15 @@ func (r *running) untilFile(path string) string {
 // untilLines waits for a file of a task to have as many lines.
 func (r *running) untilLines(path string, lines int) string {
 	r.t.Helper()
-	give := time.Now().Add(deadline)
-	for time.Now().Before(give) {
-		if data, err := os.ReadFile(filepath.Join(r.dir, path)); err == nil && strings.Count(string(data), "\n") >= lines {
-			return strings.TrimSpace(string(data))
-		}
-		time.Sleep(2 * time.Millisecond) // a file of another process can only be polled for
+	var data []byte
+	written := func() bool {
+		data, _ = os.ReadFile(filepath.Join(r.dir, path))
+		return strings.Count(string(data), "\n") >= lines
 	}
-	r.t.Fatalf("no %d lines in %s; events so far: %v", lines, path, r.seen())
-	return ""
+	if !polltest.Until(written) {
+		r.t.Fatalf("no %d lines in %s; events so far: %v", lines, path, r.seen())
+	}
+	return strings.TrimSpace(string(data))
 }
 
 // of returns the types of one task's events.
@@ -188,9 +189,7 @@ func (r *running) of(task string) []string {
 // them.
 func (r *running) wantEvents(task string, want ...string) {
 	r.t.Helper()
-	for give := time.Now().Add(deadline); len(r.of(task)) < len(want) && time.Now().Before(give); {
-		time.Sleep(2 * time.Millisecond) // events tell nobody but the test's own list
-	}
+	polltest.Until(func() bool { return len(r.of(task)) >= len(want) })
 	if diff := cmp.Diff(want, r.of(task)); diff != "" {
 		r.t.Errorf("events of %s (-want +got):\n%s", task, diff)
 	}

@@ -17,6 +17,7 @@ import (
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/registration/registrationtest"
+	"taskapi/internal/polltest"
 )
 
 // named returns a service of a name, with provider nomad.
@@ -46,11 +47,8 @@ func inOrder(list []string, want ...string) bool {
 // untilInOrder waits for a diary to have these in this order.
 func (r *running) untilInOrder(d *diary, want ...string) {
 	r.t.Helper()
-	// nobody tells of what is noted
-	for give := time.Now().Add(deadline); !inOrder(d.read(), want...); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(give) {
-			r.t.Fatalf("not in this order: %q; noted: %q", want, d.read())
-		}
+	if !polltest.Until(func() bool { return inOrder(d.read(), want...) }) {
+		r.t.Fatalf("not in this order: %q; noted: %q", want, d.read())
 	}
 }
 

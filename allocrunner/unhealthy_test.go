@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/polltest"
 )
 
 // These tests are about what the failing checks of a group's services lead to.
@@ -84,11 +85,8 @@ func TestEachStartHasItsGrace(t *testing.T) {
 			}
 			r.untilEvents("main", "Restarting", 1)
 			listener.Close()
-			// nobody tells of events but the list
-			for give := time.Now().Add(deadline); len(seen.of("main")) == 0; time.Sleep(2 * time.Millisecond) {
-				if time.Now().After(give) {
-					t.Fatalf("it is never restarted: %v", r.of("main"))
-				}
+			if !polltest.Until(func() bool { return len(seen.of("main")) > 0 }) {
+				t.Fatalf("it is never restarted: %v", r.of("main"))
 			}
 			if after := seen.of("main")[0]; after < grace {
 				t.Errorf("restarted %v after its start, within the grace of %v", after, grace)

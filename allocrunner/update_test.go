@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/polltest"
 )
 
 // updating is a hook that updates the allocation while it is set up.
@@ -210,10 +211,8 @@ func TestUpdateTasks(t *testing.T) {
 	}
 	untilStarts := func(task string, n int) []string {
 		t.Helper()
-		for give := time.Now().Add(time.Minute); len(starts(task)) < n; time.Sleep(5 * time.Millisecond) {
-			if time.Now().After(give) {
-				t.Fatalf("%s has started %q, want %d", task, starts(task), n)
-			}
+		if !polltest.Until(func() bool { return len(starts(task)) >= n }) {
+			t.Fatalf("%s has started %q, want %d", task, starts(task), n)
 		}
 		return starts(task)
 	}

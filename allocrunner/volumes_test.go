@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/nomad/api"
@@ -19,6 +18,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/proctest"
 	"taskapi/allocrunner/volumes"
+	"taskapi/internal/polltest"
 )
 
 // volumed gives an allocation the machine's volume data, as its volume v.
@@ -98,14 +98,14 @@ func TestALinkedVolume(t *testing.T) {
 		echo up >> srv/data/starts; ln -sfn /etc srv/data; exec sleep 1000`, mountedAt("/srv/data")))
 	starts := func(n int) {
 		t.Helper()
-		for give := time.Now().Add(deadline); time.Now().Before(give); time.Sleep(2 * time.Millisecond) {
+		started := func() bool {
 			text, _ := os.ReadFile(filepath.Join(dir, "starts"))
 			at, _ := os.Readlink(r.dir + "/main/srv/data")
-			if strings.Count(string(text), "up") == n && at == "/etc" {
-				return
-			}
+			return strings.Count(string(text), "up") == n && at == "/etc"
 		}
-		t.Fatalf("not %d starts in the volume; events: %v", n, r.seen())
+		if !polltest.Until(started) {
+			t.Fatalf("not %d starts in the volume; events: %v", n, r.seen())
+		}
 	}
 	starts(1)
 	r.untilState("main", "running")
@@ -246,9 +246,7 @@ func TestAVolumeThatIsGone(t *testing.T) {
 	cfg.Hooks, cfg.TaskHooks, cfg.Leases, cfg.Saved = next.Hooks, next.TaskHooks, next.Leases, state.saved()
 	r := beginWith(t, allocrunner.WithDrivers(builtin.Drivers), cfg)
 	r.untilState("main", "running")
-	for give := time.Now().Add(deadline); r.runner.RestartTask(t.Context(), "main") != nil && time.Now().Before(give); {
-		time.Sleep(2 * time.Millisecond) // Run may not have been called yet
-	}
+	r.restartTask("main")
 	const want = `the machine has no host volume "data"; it has: other`
 	if err := r.end(); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("got %v", err)

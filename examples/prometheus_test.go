@@ -15,6 +15,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"taskapi/internal/polltest"
 )
 
 // dashboard is the part of Grafana's JSON that asks Prometheus.
@@ -71,11 +73,8 @@ func TestPrometheus(t *testing.T) {
 	base := startPrometheus(t, target)
 
 	// An allocation's metrics keep their job under another name, since the scrape has one of its own.
-	for deadline := time.Now().Add(2 * time.Minute); len(query(t, base, `up{job="taskapi"} == 1`)) == 0; {
-		if time.Now().After(deadline) {
-			t.Fatal("Prometheus does not scrape the allocation")
-		}
-		time.Sleep(50 * time.Millisecond)
+	if !polltest.Until(func() bool { return len(query(t, base, `up{job="taskapi"} == 1`)) > 0 }) {
+		t.Fatal("Prometheus does not scrape the allocation")
 	}
 	if found := query(t, base, `taskapi_allocation_status{job="taskapi",exported_job="hello",status="running"}`); len(
 		found) != 1 {
@@ -94,12 +93,8 @@ func TestPrometheus(t *testing.T) {
 		for _, target := range panel.Targets {
 			expr := fill.Replace(target.Expr)
 			// A rate needs two samples, and a health takes some seconds.
-			for deadline := time.Now().Add(2 * time.Minute); len(query(t, base, expr)) == 0; {
-				if time.Now().After(deadline) {
-					t.Errorf("%s: %s finds nothing", panel.Title, expr)
-					break
-				}
-				time.Sleep(50 * time.Millisecond)
+			if !polltest.Until(func() bool { return len(query(t, base, expr)) > 0 }) {
+				t.Errorf("%s: %s finds nothing", panel.Title, expr)
 			}
 		}
 	}

@@ -19,6 +19,7 @@ import (
 
 	"taskapi/identity"
 	"taskapi/identity/identitytest"
+	"taskapi/internal/polltest"
 )
 
 // open opens the ring in a directory.
@@ -195,15 +196,10 @@ func (l *logBuffer) count(text string) int {
 	return strings.Count(l.b.String(), text)
 }
 
-// eventually waits until the condition holds; what waits for ever is ended by the test's own time limit.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(time.Minute)
-	for !holds() {
-		if time.Now().After(deadline) {
-			t.Fatalf("still not: %s", what)
-		}
-		time.Sleep(time.Millisecond)
+	if !polltest.Until(holds) {
+		t.Fatalf("still not: %s", what)
 	}
 }
 

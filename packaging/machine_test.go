@@ -14,6 +14,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"taskapi/internal/polltest"
 )
 
 // whole is set by `make test-release`.
@@ -166,15 +168,12 @@ func (m *machine) run(script string) string {
 // until waits for a condition.
 func (m *machine) until(what string, ok func() bool) {
 	m.t.Helper()
-	for give := time.Now().Add(deadline); !ok(); {
-		if time.Now().After(give) {
-			journal := ""
-			if m.init != nil {
-				journal, _ = m.try("journalctl --no-pager --lines 50")
-			}
-			m.t.Fatalf("never: %s\n%s", what, journal)
+	if !polltest.Until(ok) {
+		journal := ""
+		if m.init != nil {
+			journal, _ = m.try("journalctl --no-pager --lines 50")
 		}
-		time.Sleep(50 * time.Millisecond) // the doing of another machine can only be polled for
+		m.t.Fatalf("never: %s\n%s", what, journal)
 	}
 }
 
@@ -187,11 +186,8 @@ func (m *machine) property(unit, name string) string {
 // until waits for a condition.
 func until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for give := time.Now().Add(deadline); !ok(); {
-		if time.Now().After(give) {
-			t.Fatalf("never: %s", what)
-		}
-		time.Sleep(50 * time.Millisecond) // others' doing can only be polled for
+	if !polltest.Until(ok) {
+		t.Fatalf("never: %s", what)
 	}
 }
 

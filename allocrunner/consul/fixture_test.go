@@ -20,6 +20,7 @@ import (
 	"taskapi/allocrunner/consul"
 	"taskapi/allocrunner/consul/consultest"
 	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/polltest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -145,10 +146,8 @@ func (e *environment) check(id string) *capi.AgentCheck {
 // until waits for what has to happen.
 func (e *environment) until(what string, f func() bool) {
 	e.Helper()
-	for deadline := time.Now().Add(patience); !f(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			e.Fatalf("in vain: %s", what)
-		}
+	if !polltest.Until(f) {
+		e.Fatalf("in vain: %s", what)
 	}
 }
 

@@ -28,6 +28,7 @@ import (
 	"taskapi/allocrunner/state"
 	"taskapi/allocrunner/templates"
 	"taskapi/allocrunner/templates/render"
+	"taskapi/internal/polltest"
 )
 
 func TestMain(m *testing.M) {
@@ -228,13 +229,10 @@ func (r *running) types() []string {
 	return types
 }
 
-// until polls, since files of another process can only be polled for.
 func (r *running) until(what string, ok func() bool) {
 	r.t.Helper()
-	for give := time.Now().Add(deadline); !ok(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(give) {
-			r.t.Fatalf("not %s: %q", what, r.seen())
-		}
+	if !polltest.Until(ok) {
+		r.t.Fatalf("not %s: %q", what, r.seen())
 	}
 }
 

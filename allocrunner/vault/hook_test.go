@@ -24,6 +24,7 @@ import (
 	"taskapi/allocrunner/templates/render"
 	"taskapi/allocrunner/vault"
 	"taskapi/allocrunner/vault/vaulttest"
+	"taskapi/internal/polltest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -376,11 +377,8 @@ func TestTokenFile(t *testing.T) {
 		t.Errorf("after a resumption, the token is %q", got)
 	}
 	second := put()
-	for deadline := time.Now().Add(2 * time.Minute); !slices.Equal(f.done(), []string{"signal SIGHUP"}); {
-		if time.Now().After(deadline) {
-			t.Fatalf("the hook did %q", f.done())
-		}
-		time.Sleep(10 * time.Millisecond)
+	if !polltest.Until(func() bool { return slices.Equal(f.done(), []string{"signal SIGHUP"}) }) {
+		t.Fatalf("the hook did %q", f.done())
 	}
 	if f.read("secrets/vault_token") != second {
 		t.Error("the file has another token")

@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"taskapi/internal/polltest"
 )
 
 // browser is a headless Chromium with one tab, which a test drives over the pipes of the DevTools protocol.
@@ -168,11 +170,8 @@ func (b *browser) get(expression string) string {
 // until waits until an expression in the page is true.
 func (b *browser) until(expression string) {
 	b.t.Helper()
-	for give := time.Now().Add(deadline); b.get(expression) != "true"; time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(give) {
-			b.t.Fatalf("never %s; the page is:\n%s\nthe browser said: %s", expression, b.get("document.body.innerText"),
-				b.said())
-		}
+	if !polltest.Until(func() bool { return b.get(expression) == "true" }) {
+		b.t.Fatalf("never %s; the page is:\n%s\nthe browser said: %s", expression, b.get("document.body.innerText"), b.said())
 	}
 }
 

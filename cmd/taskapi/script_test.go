@@ -23,6 +23,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"taskapi/allocrunner"
+	"taskapi/internal/polltest"
 	"taskapi/socket"
 )
 
@@ -240,13 +241,13 @@ func await(ts *testscript.TestScript, neg bool, args []string) {
 	pattern, err := regexp.Compile("(?m)" + args[1])
 	ts.Check(err)
 	var data []byte
-	// another process's file
-	for give := time.Now().Add(scriptDeadline); time.Now().Before(give); time.Sleep(20 * time.Millisecond) {
-		if data, _ = os.ReadFile(ts.MkAbs(args[0])); pattern.Match(data) {
-			return
-		}
+	has := func() bool {
+		data, _ = os.ReadFile(ts.MkAbs(args[0]))
+		return pattern.Match(data)
 	}
-	ts.Fatalf("%s never has %q:\n%s", args[0], args[1], data)
+	if !polltest.Until(has) {
+		ts.Fatalf("%s never has %q:\n%s", args[0], args[1], data)
+	}
 }
 
 func get(ts *testscript.TestScript, neg bool, args []string) {
@@ -264,13 +265,13 @@ func wantRefused(ts *testscript.TestScript, neg bool, args []string) {
 func getWhenUp(ts *testscript.TestScript, neg bool, args []string) {
 	want(ts, neg, args, 3, "get-when-up SOCKET TOKENFILE PATH")
 	var err error
-	// another process's socket
-	for give := time.Now().Add(scriptDeadline); time.Now().Before(give); time.Sleep(20 * time.Millisecond) {
-		if err = ask(ts, args); err == nil {
-			return
-		}
+	answered := func() bool {
+		err = ask(ts, args)
+		return err == nil
 	}
-	ts.Fatalf("%v", err)
+	if !polltest.Until(answered) {
+		ts.Fatalf("%v", err)
+	}
 }
 
 // ask asks the API, into stdout.
@@ -430,12 +431,13 @@ func nothingRuns(ts *testscript.TestScript, neg bool, args []string) {
 	dir := ts.MkAbs(args[0])
 	// A process that has been killed is gone from its directory a moment later.
 	var left map[int]string
-	for give := time.Now().Add(scriptDeadline); time.Now().Before(give); time.Sleep(20 * time.Millisecond) {
-		if left = belongingTo(dir); len(left) == 0 {
-			return
-		}
+	none := func() bool {
+		left = belongingTo(dir)
+		return len(left) == 0
 	}
-	ts.Fatalf("processes are left: %v", left)
+	if !polltest.Until(none) {
+		ts.Fatalf("processes are left: %v", left)
+	}
 }
 
 // belongingTo returns the processes whose working directory is below dir, who name something in it, or who write to it,

@@ -18,6 +18,7 @@ import (
 
 	"taskapi/allocrunner/datadir"
 	"taskapi/cmd/taskapi/internal/cli/base"
+	"taskapi/internal/polltest"
 )
 
 // survivorJob is a task that counts its life in its output, and one that ends when it finds a file.
@@ -116,11 +117,8 @@ func (p taskapiProcess) Wait() error {
 // until waits for something that a process brings about.
 func until(t *testing.T, p taskapiProcess, what string, ok func() bool) {
 	t.Helper()
-	for give := time.Now().Add(deadline); !ok(); {
-		if time.Now().After(give) {
-			t.Fatalf("never %s:\n%s", what, p.out)
-		}
-		time.Sleep(20 * time.Millisecond) // another process's doing can only be polled for
+	if !polltest.Until(ok) {
+		t.Fatalf("never %s:\n%s", what, p.out)
 	}
 }
 

@@ -9,12 +9,12 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/internal/keeper"
+	"taskapi/internal/polltest"
 )
 
 // supervised returns the configuration of the allocation in dir.
@@ -48,13 +48,12 @@ func script(dir, task, text string) drivers.Spec {
 // untilThere waits for a file that a task makes.
 func untilThere(t *testing.T, path string) {
 	t.Helper()
-	for give := time.Now().Add(time.Minute); ; time.Sleep(2 * time.Millisecond) { // the task tells nobody else
-		if _, err := os.Stat(path); err == nil {
-			return
-		}
-		if time.Now().After(give) {
-			t.Fatalf("%s is not there", path)
-		}
+	there := func() bool {
+		_, err := os.Stat(path)
+		return err == nil
+	}
+	if !polltest.Until(there) {
+		t.Fatalf("%s is not there", path)
 	}
 }
 

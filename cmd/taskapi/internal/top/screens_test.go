@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/cmd/taskapi/internal/tmux"
+	"taskapi/internal/polltest"
 )
 
 // screenEnv names what the test's program shows instead of running tests: the list, or an allocation's name.
@@ -208,12 +209,8 @@ func redrawsLittle(t *testing.T, term tmux.Terminal, dir string) {
 		if _, err := term.Do("send-keys", key); err != nil {
 			t.Fatal(err)
 		}
-		give := time.Now().Add(screenDeadline)
-		for screenOf(t, term) == before || len(readOrEmpty(path)) == written {
-			if time.Now().After(give) {
-				t.Fatalf("%q draws nothing", key)
-			}
-			time.Sleep(50 * time.Millisecond) // a terminal can only be polled
+		if !polltest.Until(func() bool { return screenOf(t, term) != before && len(readOrEmpty(path)) > written }) {
+			t.Fatalf("%q draws nothing", key)
 		}
 		if least = len(readOrEmpty(path)) - written; seen > 0 {
 			least = min(least, had)
