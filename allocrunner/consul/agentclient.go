@@ -9,12 +9,13 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"os"
 	"strings"
 	"sync"
 	"time"
 
 	capi "github.com/hashicorp/consul/api"
+
+	"taskapi/internal/tokenfile"
 )
 
 // The limits of requests to the agent, and of its answers.
@@ -22,7 +23,6 @@ const (
 	requestTimeout = 5 * time.Second
 	maxAnswer      = 16 << 20 // bytes: the services and checks of thousands of tasks
 	maxElements    = 300_000  // of lists and objects: about 40 in a service, and up to 500 bytes of memory for each
-	maxToken       = 4 << 10
 )
 
 var errTooLong = errors.New("the answer of Consul's agent is too long")
@@ -105,20 +105,7 @@ func (c *agentClient) token() (string, error) {
 	if c.settings.TokenFile == "" {
 		return c.secrets.Token, nil
 	}
-	f, err := os.Open(c.settings.TokenFile)
-	if err != nil {
-		return "", fmt.Errorf("the token for Consul: %w", err)
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxToken+1))
-	token := strings.TrimSpace(string(text))
-	switch {
-	case err != nil:
-	case len(text) > maxToken:
-		err = fmt.Errorf("%s has more than %d bytes", c.settings.TokenFile, maxToken)
-	case token == "": // perhaps somebody is writing it; without a token the agent would show less than there is
-		err = fmt.Errorf("%s is empty", c.settings.TokenFile)
-	}
+	token, err := tokenfile.Read(c.settings.TokenFile) // without a token the agent would show less than there is
 	if err != nil {
 		return "", fmt.Errorf("the token for Consul: %w", err)
 	}

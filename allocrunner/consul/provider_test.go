@@ -394,27 +394,3 @@ func TestEnd(t *testing.T) {
 		t.Error("it is still registered")
 	}
 }
-
-// TestWait: waits grow up to a bound, and no two clients wait alike.
-func TestWait(t *testing.T) {
-	t.Parallel()
-	most := func(failures int) (longest time.Duration, different bool) {
-		first := consul.Wait(failures, 30*time.Second)
-		for range 200 {
-			d := consul.Wait(failures, 30*time.Second)
-			longest, different = max(longest, d), different || d != first
-		}
-		return longest, different
-	}
-	before := time.Duration(0)
-	for failures := 1; failures < 100; failures++ {
-		longest, different := most(failures)
-		if longest > 30*time.Second || longest < before*3/4 || !different {
-			t.Errorf("after %d failures: %v, different: %t", failures, longest, different)
-		}
-		before = longest
-	}
-	if first, _ := most(1); first > time.Second {
-		t.Errorf("the first wait is %v", first)
-	}
-}

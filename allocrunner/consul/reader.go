@@ -54,7 +54,7 @@ func (r *Reader) Follow(ctx context.Context, q render.Query, send func(render.An
 			failures++
 			index = 0
 			send(render.Answer{}, err)
-			_ = wake.Sleep(ctx, wait(failures, 0))
+			_ = wake.Sleep(ctx, wake.Retry(failures))
 			continue
 		}
 		failures = 0

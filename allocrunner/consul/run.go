@@ -3,16 +3,15 @@ package consul
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"strings"
 	"time"
+
+	"taskapi/internal/wake"
 )
 
 // When requests are sent. A round every syncPeriod, without any other reason, restores what somebody has removed.
 const (
 	syncPeriod  = 30 * time.Second // Nomad's
-	firstRetry  = time.Second
-	longestWait = 30 * time.Second // between two tries, without the jitter
 	leaveTime   = 5 * time.Second  // to deregister the rest when Run ends
 	shortestAsk = 500 * time.Millisecond
 	longestAsk  = 5 * time.Second // between two reads of the results of checks
@@ -47,23 +46,17 @@ func (p *Provider) Run(ctx context.Context) {
 		case <-sync.C:
 		}
 		p.sync(ctx)
-		sync.Reset(wait(p.failures, p.period))
+		pause := wake.Jitter(p.period)
+		if p.failures > 0 {
+			pause = wake.Retry(p.failures)
+		}
+		sync.Reset(pause)
 		ask.Reset(p.askPeriod())
 	}
 }
 
 // news reports whether an error is new since the last round: the agent is away, or refuses something.
 func (p *Provider) news(err error) bool { return err != nil && (p.failures == 0 || !refused(err)) }
-
-// wait returns how long to wait for the next round: longer after each failure in a row, period after none. It is
-// random, so that many clients wait differently.
-func wait(failures int, period time.Duration) time.Duration {
-	d := period
-	if failures > 0 {
-		d = min(firstRetry<<min(failures-1, 10), longestWait)
-	}
-	return d - time.Duration(rand.Int64N(int64(d)/4)) //nolint:gosec // no secret depends on it
-}
 
 // askPeriod returns the time between two reads of the results of checks. It is shorter than the shortest interval of a
 // check that the agent makes.

@@ -121,7 +121,7 @@ func TestToken(t *testing.T) {
 	}
 	e.until("unknown", e.says("the token is unknown to Consul"))
 	e.give("")
-	e.until("empty", e.says("is empty"))
+	e.until("empty", e.says("must have one line, which is a token"))
 	e.give(good)
 	e.until("taken", func() bool { return e.service(in.ID) != nil })
 	given := e.environment.run(func(c *consul.Config) { c.Secrets.Token = good })

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"math/rand/v2"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -19,6 +18,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/allocfs"
 	"taskapi/internal/ptr"
+	"taskapi/internal/tokenfile"
 	"taskapi/internal/wake"
 )
 
@@ -242,11 +242,11 @@ func (h *Hook) recover(ctx context.Context, attempted func()) (grant, bool) {
 	if !h.req.Restored {
 		return grant{}, false
 	}
-	text, err := allocfs.ReadFile(h.req.Dir.Dir, privatePath, maxToken, interfaces.Reader{
+	text, err := allocfs.ReadFile(h.req.Dir.Dir, privatePath, tokenfile.Max, interfaces.Reader{
 		UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}) //nolint:gosec // a user's number
 	token := string(text)
 	h.unsettled = maps.Equal(h.req.Kept, pending())
-	if err != nil || !isToken(token) {
+	if err != nil || !tokenfile.Valid(token) {
 		return grant{}, false
 	}
 	handed := token
@@ -267,7 +267,7 @@ func (h *Hook) recover(ctx context.Context, attempted func()) (grant, bool) {
 		if isRefusal(err) {
 			break
 		}
-		h.wait(ctx, backoff(failures))
+		h.wait(ctx, wake.Retry(failures))
 	}
 	return grant{}, false
 }
@@ -290,7 +290,7 @@ func (h *Hook) obtain(ctx context.Context, final bool, attempted func()) (grant,
 			h.req.Lifecycle.Event("Vault", "Waiting for a token of Vault: "+err.Error())
 		}
 		attempted()
-		h.wait(ctx, backoff(failures))
+		h.wait(ctx, wake.Retry(failures))
 	}
 }
 
@@ -327,7 +327,7 @@ func (h *Hook) login(ctx context.Context) (grant, error) {
 	if err != nil {
 		return grant{}, fmt.Errorf("login at auth/%s: %w", s.authPath(), err)
 	}
-	if a == nil || a.Auth == nil || !isToken(a.Auth.ClientToken) {
+	if a == nil || a.Auth == nil || !tokenfile.Valid(a.Auth.ClientToken) {
 		return grant{}, fmt.Errorf("login at auth/%s: it gives no token", s.authPath())
 	}
 	lease := time.Duration(a.Auth.LeaseDuration) * time.Second
@@ -351,7 +351,7 @@ func (h *Hook) replace(ctx context.Context, token string, fresh bool) {
 				return
 			}
 			h.logger.Warn("the token of Vault was not written; taskapi tries again until it is", "error", err)
-			h.wait(ctx, backoff(failures))
+			h.wait(ctx, wake.Retry(failures))
 		}
 		h.publish(token, "")
 	}
@@ -454,10 +454,10 @@ func (h *Hook) keepGood(ctx context.Context, g grant) {
 	}
 	expires := time.Now().Add(g.lease)
 	for failures := 0; ctx.Err() == nil; {
-		pause := jitter(g.lease / 2)
+		pause := wake.Jitter(g.lease / 2)
 		switch {
 		case failures > 0:
-			pause = backoff(failures)
+			pause = wake.Retry(failures)
 		case g.lease == 0:
 			pause = forever
 		}
@@ -517,22 +517,4 @@ func (h *Hook) watchFile(ctx context.Context, token string) {
 		}
 		timer.Stop()
 	}
-}
-
-const (
-	firstRetry  = time.Second
-	longestWait = 30 * time.Second
-)
-
-// backoff returns the pause after failures in a row.
-func backoff(failures int) time.Duration {
-	return jitter(min(firstRetry<<min(max(failures-1, 0), 10), longestWait))
-}
-
-// jitter shortens a time at random, so that many clients wait differently.
-func jitter(d time.Duration) time.Duration {
-	if d < 8 {
-		return d
-	}
-	return d - rand.N(d/8) //nolint:gosec // no secret depends on it
 }

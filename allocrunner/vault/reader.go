@@ -15,6 +15,7 @@ import (
 
 	"taskapi/allocrunner/templates/render"
 	"taskapi/internal/filewatch"
+	"taskapi/internal/wake"
 )
 
 const (
@@ -55,7 +56,7 @@ func (h *Hook) Follow(ctx context.Context, q render.Query, send func(render.Answ
 		if err != nil {
 			failures++
 			send(render.Answer{}, h.explain(ctx, token, q, err))
-			pause(ctx, changed, backoff(failures))
+			pause(ctx, changed, wake.Retry(failures))
 			continue
 		}
 		if !has || !same(read, last) {
@@ -64,7 +65,7 @@ func (h *Hook) Follow(ctx context.Context, q render.Query, send func(render.Answ
 		}
 		if q.Kind == render.Secret && read.Secret == nil {
 			failures++
-			pause(ctx, changed, min(backoff(failures), lookAgain))
+			pause(ctx, changed, min(wake.Retry(failures), lookAgain))
 			continue
 		}
 		failures = 0
@@ -116,9 +117,9 @@ func (h *Hook) hold(ctx context.Context, token string, changed <-chan struct{}, 
 	whole := time.Duration(a.LeaseDuration) * time.Second
 	lease, expires := whole, time.Now().Add(whole)
 	for failures := 0; ctx.Err() == nil; {
-		d := jitter(lease / 2)
+		d := wake.Jitter(lease / 2)
 		if failures > 0 {
-			d = backoff(failures)
+			d = wake.Retry(failures)
 		}
 		if !pause(ctx, changed, max(d, time.Second)) {
 			return
@@ -143,7 +144,7 @@ func (h *Hook) hold(ctx context.Context, token string, changed <-chan struct{}, 
 // lifeOf returns after which time an answer without a lease that can be renewed is to be read again.
 func lifeOf(a *answer) time.Duration {
 	if a == nil {
-		return jitter(readAgain)
+		return wake.Jitter(readAgain)
 	}
 	life := time.Duration(a.LeaseDuration) * time.Second
 	if a.LeaseID == "" {
@@ -159,7 +160,7 @@ func lifeOf(a *answer) time.Duration {
 			return ttl + time.Second // right after the rotation
 		}
 	}
-	return max(jitter(life*19/20), time.Second)
+	return max(wake.Jitter(life*19/20), time.Second)
 }
 
 // seconds returns the time that a number in an answer says; 0 for none.

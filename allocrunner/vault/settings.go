@@ -14,9 +14,10 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
+
+	"taskapi/internal/tokenfile"
 )
 
 // Settings say how Vault is reached, and hold no secret. The zero value means that there is no Vault.
@@ -73,33 +74,16 @@ func (s Settings) TryFiles() error {
 	return err
 }
 
-const (
-	maxToken = 16 << 10 // a batch token has some hundred bytes
-	maxFile  = 1 << 20
-)
+// maxFile bounds a file of certificates, in bytes.
+const maxFile = 1 << 20
 
 // readToken returns the token in a file of the operator's.
 func readToken(path string) (string, error) {
-	f, err := os.Open(path)
+	token, err := tokenfile.Read(path)
 	if err != nil {
 		return "", fmt.Errorf("the token for Vault: %w", err)
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxToken+1))
-	if err != nil {
-		return "", fmt.Errorf("the token for Vault: %w", err)
-	}
-	token := strings.TrimSpace(string(text))
-	if !isToken(token) {
-		return "", fmt.Errorf("the token for Vault: %s must have one line, which is a token", filepath.Clean(path))
 	}
 	return token, nil
-}
-
-// isToken reports whether a text can be a token, and so part of a header.
-func isToken(text string) bool {
-	return text != "" && len(text) <= maxToken &&
-		strings.IndexFunc(text, func(c rune) bool { return c <= ' ' || c > '~' }) < 0
 }
 
 func (s Settings) transport() (*http.Transport, error) {

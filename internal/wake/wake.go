@@ -1,9 +1,10 @@
-// Package wake has the signal by which one goroutine tells another that there is something to do, and a pause that ends
-// with a context.
+// Package wake has the signal by which one goroutine tells another that there is something to do, a pause that ends
+// with a context, and the pauses between attempts.
 package wake
 
 import (
 	"context"
+	"math/rand/v2"
 	"time"
 )
 
@@ -29,4 +30,19 @@ func Sleep(ctx context.Context, d time.Duration) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+const (
+	firstRetry  = time.Second
+	longestWait = 30 * time.Second
+)
+
+// Retry returns the pause after failures in a row.
+func Retry(failures int) time.Duration {
+	return Jitter(min(firstRetry<<min(max(failures-1, 0), 10), longestWait))
+}
+
+// Jitter shortens a time at random, so that many clients wait differently.
+func Jitter(d time.Duration) time.Duration {
+	return d - rand.N(max(d/8, 0)+1) //nolint:gosec // no secret depends on it
 }
