@@ -90,6 +90,7 @@ func (d Dir) OperatorToken(id string) string  { return filepath.Join(d.Alloc(id)
 func (d Dir) OperatorSecrets(id string) string {
 	return filepath.Join(d.Alloc(id), "operator.secrets")
 }
+func (d Dir) Claim(id string) string { return filepath.Join(d.Alloc(id), "claim.json") }
 func (d Dir) State(id string) string { return filepath.Join(d.Alloc(id), state.FileName) }
 func (d Dir) TaskSocket(id, task string) string {
 	return filepath.Join(d.Alloc(id), task, "secrets", SocketName)

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"context"
 	"flag"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -9,11 +11,15 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner"
+	"taskapi/allocrunner/cluster"
+	"taskapi/allocrunner/cluster/disk"
+	"taskapi/allocrunner/cluster/stores"
 	"taskapi/cmd/taskapi/internal/cli/base"
 )
 
@@ -40,6 +46,9 @@ func TestMain(m *testing.M) {
 	}
 	if os.Getenv("TASKAPI_TEST_TOP") != "" {
 		topForTest()
+	}
+	if dir := os.Getenv("TASKAPI_TEST_STORE"); dir != "" {
+		stores.Instead = func(string) cluster.Store { return sharedStore{disk.New(dir)} }
 	}
 	if os.Getenv("TASKAPI_TEST_MAIN") != "" { // a test that has to kill it runs it as a process of its own
 		main()
@@ -79,4 +88,17 @@ func dialUnix(t *testing.T, path string) (net.Conn, error) {
 func testEnvironment(stdout, stderr io.Writer) base.Environment {
 	return base.Environment{Stdin: strings.NewReader(""), Stdout: stdout, Stderr: stderr, Env: os.Environ(),
 		Version: version}
+}
+
+// sharedStore is a store of this machine that the program takes for one of several machines. It is away while the file
+// that $TASKAPI_TEST_CUT names exists.
+type sharedStore struct{ cluster.Store }
+
+func (sharedStore) FreshUntil() time.Time { return time.Now().Add(cluster.FreshTime) }
+
+func (s sharedStore) Commit(ctx context.Context, txn cluster.Txn) (uint64, error) {
+	if _, err := os.Stat(os.Getenv("TASKAPI_TEST_CUT")); err == nil {
+		return 0, fmt.Errorf("%w: cut off by a test", cluster.ErrUnavailable)
+	}
+	return s.Store.Commit(ctx, txn)
 }

@@ -93,8 +93,13 @@ func startTakeover(t *testing.T, program, dataDir, id string) taskapiProcess {
 
 func startCommand(t *testing.T, program string, args ...string) taskapiProcess {
 	t.Helper()
+	return startCommandWith(t, program, nil, args...)
+}
+
+func startCommandWith(t *testing.T, program string, env []string, args ...string) taskapiProcess {
+	t.Helper()
 	p := taskapiProcess{exec.Command(program, args...), new(syncBuffer)}
-	p.Env = append(os.Environ(), "TASKAPI_TEST_MAIN=1")
+	p.Env = append(append(os.Environ(), "TASKAPI_TEST_MAIN=1"), env...)
 	p.Stdout, p.Stderr = p.out, p.out
 	p.WaitDelay = deadline // for the output, which a process that it left behind may hold
 	if err := p.Start(); err != nil {

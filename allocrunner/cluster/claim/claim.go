@@ -79,19 +79,32 @@ type seen struct {
 	since           time.Time
 }
 
+// Waiting are functions that Await calls while it waits; nil for nobody.
+type Waiting struct {
+	Holder func(Holder) // another machine holds the claim; called again for each other holder
+	Failed func(error)  // the store can't be used; called once until it can
+}
+
 // Await takes the claim as soon as nobody holds it. The holder that it had before is returned, too; its AllocID is
-// empty for none. waits is called when another machine holds the claim, and again for each other holder. Errors:
-// ErrComplete if that happened meanwhile, ctx's.
-func Await(ctx context.Context, cfg Config, waits func(Holder)) (*Claim, Holder, error) {
+// empty for none. Errors: ErrComplete if that happened meanwhile, ctx's.
+func Await(ctx context.Context, cfg Config, on Waiting) (*Claim, Holder, error) {
 	var last seen
 	var shown uint64
+	failing := false
+	failed := func(err error) {
+		if !failing && on.Failed != nil && ctx.Err() == nil {
+			on.Failed(err)
+		}
+		failing = true
+		_ = wake.Sleep(ctx, retryPause) // the next round sees that ctx has ended
+	}
 	for {
 		before, now, index, err := look(ctx, cfg.Store, cfg.Name)
 		switch {
 		case ctx.Err() != nil:
 			return nil, Holder{}, ctx.Err()
 		case err != nil:
-			_ = wake.Sleep(ctx, retryPause) // the next round sees that ctx has ended
+			failed(err)
 			continue
 		case before.Complete && shown != 0:
 			return nil, before, ErrComplete
@@ -107,18 +120,21 @@ func Await(ctx context.Context, cfg Config, waits func(Holder)) (*Claim, Holder,
 				return c, before, nil
 			}
 			if !cluster.IsConflict(err) {
-				_ = wake.Sleep(ctx, retryPause)
+				failed(err)
 			}
 			continue
 		}
+		failing = false
 		if shown != now.holder {
 			shown = now.holder
-			waits(before)
+			if on.Holder != nil {
+				on.Holder(before)
+			}
 		}
 		waiting, cancel := context.WithTimeout(ctx, wait)
 		_, err = cfg.Store.Watch(waiting, cfg.Name.prefix(), index)
 		if err != nil && waiting.Err() == nil {
-			_ = wake.Sleep(ctx, retryPause)
+			failed(err)
 		}
 		cancel()
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -21,11 +22,16 @@ var name = claim.Name{Namespace: "default", Alloc: "job.group[0]"}
 type link struct {
 	cluster.Store
 	mu     sync.Mutex
-	cut    bool          // calls are not answered
-	deaf   bool          // commits are made, and not answered
-	frozen chan struct{} // calls wait until it is closed, whatever their context says, as in a stopped process; nil for none
-	chance *rand.Rand    // of how long a call and its answer take; nil for no time
+	cut    bool               // calls are not answered
+	deaf   bool               // commits are made, and not answered
+	frozen chan struct{}      // calls wait until it is closed, whatever their context says, as in a stopped process; nil for none
+	chance *rand.Rand         // of how long a call and its answer take; nil for no time
+	wrote  func(value []byte) // is called for each write of the counter; nil for nobody
+	order  *sync.Mutex        // of all links: held during such a write
 }
+
+// counter is a key to which each holder writes the index of its claim.
+const counter = "counter"
 
 func (l *link) set(how func(l *link)) {
 	l.mu.Lock()
@@ -59,11 +65,25 @@ func (l *link) Commit(ctx context.Context, txn cluster.Txn) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	index, err := l.Store.Commit(ctx, txn)
+	index, err := l.commit(ctx, txn)
 	if deaf {
 		return 0, fmt.Errorf("%w: %w", cluster.ErrUnavailable, cluster.ErrUncertain)
 	}
 	_, _ = l.pass(ctx) // the process may be stopped before it reads the answer
+	return index, err
+}
+
+// commit tells wrote of the writes in the order in which they are made.
+func (l *link) commit(ctx context.Context, txn cluster.Txn) (uint64, error) {
+	if l.wrote == nil || txn.Then[0].Key != counter {
+		return l.Store.Commit(ctx, txn)
+	}
+	l.order.Lock()
+	defer l.order.Unlock()
+	index, err := l.Store.Commit(ctx, txn)
+	if err == nil {
+		l.wrote(txn.Then[0].Value)
+	}
 	return index, err
 }
 
@@ -95,15 +115,29 @@ func (m *machine) config() claim.Config {
 
 // live runs the machine until ctx ends.
 func (m *machine) live(ctx context.Context) {
+	var tasks sync.WaitGroup
+	defer tasks.Wait()
 	for {
-		c, _, err := claim.Await(ctx, m.config(), func(claim.Holder) {})
+		c, _, err := claim.Await(ctx, m.config(), claim.Waiting{})
 		if err != nil {
 			return
 		}
 		m.mu.Lock()
 		m.held, m.took = c, m.took+1
 		m.mu.Unlock()
+		working, stop := context.WithCancel(ctx)
+		tasks.Go(func() { m.work(working, c) })
 		c.Run(ctx)
+		stop()
+	}
+}
+
+// work writes to the counter, as a task does that does not know whether its machine still holds the claim.
+func (m *machine) work(ctx context.Context, c *claim.Claim) {
+	for ctx.Err() == nil {
+		_, _ = c.Fenced().Commit(ctx, cluster.Txn{Then: []cluster.Operation{
+			{Key: counter, Value: fmt.Append(nil, c.Saved().Index)}}})
+		time.Sleep(701 * time.Millisecond)
 	}
 }
 
@@ -131,13 +165,24 @@ func machines(n int) []*machine {
 // TestAtMostOne: whatever happens to machines and their network, no two may run the allocation at one time, and it is
 // run again soon after all is well.
 func TestAtMostOne(t *testing.T) {
-	for seed := range uint64(40) {
+	for seed := range uint64(20) {
 		synctest.Test(t, func(t *testing.T) {
 			chance := rand.New(rand.NewPCG(seed, 0))
 			all := machines(3)
+			var order sync.Mutex // guards the next two
+			var latest, writes uint64
+			wrote := func(value []byte) {
+				writes++
+				index, err := strconv.ParseUint(string(value), 10, 64)
+				if err != nil || index < latest {
+					t.Errorf("seed %d: holder %s wrote after holder %d", seed, value, latest)
+				}
+				latest = index
+			}
 			ctx, cancel := context.WithCancel(t.Context())
 			var living sync.WaitGroup
 			for i, m := range all {
+				m.wrote, m.order = wrote, &order
 				m.chance = rand.New(rand.NewPCG(seed, uint64(i)))
 				living.Go(func() { m.live(ctx) })
 			}
@@ -184,9 +229,12 @@ func TestAtMostOne(t *testing.T) {
 				}
 				took += m.took
 			}
-			if one != 1 || took < 3 {
-				t.Errorf("seed %d: %d machines run the allocation in the end, after %d takeovers", seed, one, took)
+			order.Lock()
+			if one != 1 || took < 3 || writes < 100 {
+				t.Errorf("seed %d: %d machines run the allocation in the end, after %d takeovers and %d writes", seed, one, took,
+					writes)
 			}
+			order.Unlock()
 			cancel()
 			living.Wait()
 		})
@@ -205,7 +253,7 @@ func heal(l *link) {
 func TestTakeover(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all := machines(2)
-		first, before, err := claim.Await(t.Context(), all[0].config(), nil)
+		first, before, err := claim.Await(t.Context(), all[0].config(), claim.Waiting{})
 		if err != nil || before.AllocID != "" {
 			t.Fatal(before, err)
 		}
@@ -217,7 +265,7 @@ func TestTakeover(t *testing.T) {
 				t.Errorf("waits for %+v", h)
 			}
 		}
-		second, before, err := claim.Await(t.Context(), all[1].config(), waits)
+		second, before, err := claim.Await(t.Context(), all[1].config(), claim.Waiting{Holder: waits})
 		if waited := time.Since(began); err != nil || before.AllocID != "m0" || waited < claim.TTL || shown != 1 {
 			t.Fatalf("%+v after %v, shown %d times: %v", before, waited, shown, err)
 		}
@@ -228,13 +276,13 @@ func TestTakeover(t *testing.T) {
 			t.Fatal(err)
 		}
 		began = time.Now()
-		third, _, err := claim.Await(t.Context(), all[0].config(), nil)
+		third, _, err := claim.Await(t.Context(), all[0].config(), claim.Waiting{})
 		if waited := time.Since(began); err != nil || waited > 0 {
 			t.Fatalf("after %v: %v", waited, err)
 		}
 		ended := make(chan error, 1)
 		go func() {
-			_, _, err := claim.Await(t.Context(), all[1].config(), func(claim.Holder) {})
+			_, _, err := claim.Await(t.Context(), all[1].config(), claim.Waiting{})
 			ended <- err
 		}()
 		synctest.Wait()
@@ -244,7 +292,7 @@ func TestTakeover(t *testing.T) {
 		if err := <-ended; !errors.Is(err, claim.ErrComplete) {
 			t.Errorf("a standby of a complete allocation: %v", err)
 		}
-		if _, _, err := claim.Await(t.Context(), all[1].config(), nil); err != nil {
+		if _, _, err := claim.Await(t.Context(), all[1].config(), claim.Waiting{}); err != nil {
 			t.Errorf("a later run of a complete allocation: %v", err)
 		}
 	})
@@ -254,7 +302,7 @@ func TestTakeover(t *testing.T) {
 func TestFence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all := machines(2)
-		first, _, err := claim.Await(t.Context(), all[0].config(), nil)
+		first, _, err := claim.Await(t.Context(), all[0].config(), claim.Waiting{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -265,7 +313,7 @@ func TestFence(t *testing.T) {
 		if err := put(first.Fenced(), "first"); err != nil {
 			t.Fatal(err)
 		}
-		second, _, err := claim.Await(t.Context(), all[1].config(), func(claim.Holder) {})
+		second, _, err := claim.Await(t.Context(), all[1].config(), claim.Waiting{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -293,7 +341,7 @@ func TestFence(t *testing.T) {
 func TestResume(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all := machines(2)
-		first, _, err := claim.Await(t.Context(), all[0].config(), nil)
+		first, _, err := claim.Await(t.Context(), all[0].config(), claim.Waiting{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -310,7 +358,7 @@ func TestResume(t *testing.T) {
 			t.Errorf("lasts until %v after it is renewed", end)
 		}
 		cancel()
-		if _, _, err := claim.Await(t.Context(), all[1].config(), func(claim.Holder) {}); err != nil {
+		if _, _, err := claim.Await(t.Context(), all[1].config(), claim.Waiting{}); err != nil {
 			t.Fatal(err)
 		}
 		late := claim.Resume(all[0].link, first.Saved())

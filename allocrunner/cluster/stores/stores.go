@@ -30,4 +30,12 @@ func Open(kind Kind, dir string) cluster.Store { return kinds[kind].open(dir) }
 
 // Shared returns the store that the allocations of a data directory share, by the directory of its files. It is the one
 // place that decides of which kind this store is.
-func Shared(dir string) cluster.Store { return Open(Disk, dir) }
+func Shared(dir string) cluster.Store {
+	if Instead != nil {
+		return Instead(dir)
+	}
+	return Open(Disk, dir)
+}
+
+// Instead opens the store that Shared returns, for tests of several machines that share one; nil outside of tests.
+var Instead func(dir string) cluster.Store

@@ -18,6 +18,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/cluster"
+	"taskapi/allocrunner/cluster/claim"
 	"taskapi/allocrunner/cluster/registry"
 	"taskapi/allocrunner/consul"
 	"taskapi/allocrunner/datadir"
@@ -96,6 +97,7 @@ type Config struct {
 	Revocations   func(longest time.Duration) (*revocation.List, error)
 	Cluster       cluster.Store // what allocations share; its first use opens it, and the caller closes it
 	Clustered     bool          // other machines use Cluster, too
+	Claim         *claim.Claim  // on the name of an allocation that begins; nil for one that no other machine may run
 	ConsulSecrets consul.Secrets
 	Events        Events
 	Logger        *slog.Logger
@@ -377,6 +379,8 @@ func (a *Agent) replace(
 func (a *Agent) concluded(err error, w *wiring) error {
 	alloc, terminal := w.runner.Alloc(), w.runner.Terminal()
 	switch {
+	case terminal && w.lost():
+		a.cfg.Events.Ended(alloc, claim.ErrLost.Error())
 	case err == nil:
 		a.cfg.Events.Ended(alloc, "")
 		return nil

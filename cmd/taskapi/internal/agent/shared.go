@@ -2,8 +2,11 @@ package agent
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -11,12 +14,14 @@ import (
 	"taskapi/allocrunner"
 	"taskapi/allocrunner/claims"
 	"taskapi/allocrunner/cluster"
+	"taskapi/allocrunner/cluster/claim"
 	"taskapi/allocrunner/cluster/variables"
 	"taskapi/allocrunner/datadir"
 	"taskapi/allocrunner/devices"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/jobspec/review"
 	"taskapi/identity"
+	"taskapi/internal/privatefile"
 )
 
 // leaseTimeout bounds how long the start of an allocation waits for the shared store.
@@ -94,6 +99,82 @@ func (s Settings) CheckDevices(alloc *api.Allocation, dir datadir.Dir) (findings
 		}
 	}
 	return findings
+}
+
+// openClaim finds the claim on the allocation's name, if there is one. It is kept in a file, so that another taskapi goes
+// on with it. From here on, this allocation writes nothing to the shared store once another machine has the claim.
+func (s *wiring) openClaim() error {
+	path := s.cfg.Dir.Claim(s.cfg.ID)
+	if given := s.agent.cfg.Claim; given != nil {
+		s.claim, s.agent.cfg.Claim = given, nil
+		text, err := json.Marshal(given.Saved())
+		if err == nil {
+			err = privatefile.Write(path, text)
+		}
+		if err != nil {
+			return fmt.Errorf("keep the claim on the allocation's name: %w", err)
+		}
+	} else {
+		text, _, err := privatefile.Read(path, maxClaim)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		var saved claim.Saved
+		if err == nil {
+			err = json.Unmarshal(text, &saved)
+		}
+		if err != nil {
+			return fmt.Errorf("the claim on the allocation's name, which other machines may have: %s: %w", path, err)
+		}
+		s.claim = claim.Resume(s.cfg.Cluster, saved)
+	}
+	s.cfg.Cluster = s.claim.Fenced()
+	return nil
+}
+
+// maxClaim is more than a claim's file has.
+const maxClaim = 64 << 10
+
+// endLost kills the tasks, without any delay, as soon as another machine has taken the claim.
+func (s *wiring) endLost(ctx context.Context) {
+	select {
+	case <-s.claim.Lost():
+		s.cfg.Events.AllocEvent("Lost", claim.ErrLost.Error()+": killing its tasks")
+		s.agent.kill()
+	case <-ctx.Done():
+	}
+}
+
+// lost reports whether another machine has taken the claim.
+func (s *wiring) lost() bool {
+	if s.claim == nil {
+		return false
+	}
+	select {
+	case <-s.claim.Lost():
+		return true
+	default:
+		return false
+	}
+}
+
+// releaseClaim lets another machine run the allocation, which has ended here. One that is left running, or is to begin
+// again in this process, keeps its claim.
+func (s *wiring) releaseClaim() {
+	if s.claim == nil || !s.runner.Terminal() || s.agent.present().replacement != nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), leaseTimeout)
+	defer cancel()
+	alloc := s.runner.Alloc()
+	complete := alloc.ClientStatus == api.AllocClientStatusComplete && alloc.DesiredStatus == api.AllocDesiredStatusRun
+	err := s.claim.Release(ctx, complete)
+	if err == nil {
+		err = os.Remove(s.cfg.Dir.Claim(s.cfg.ID))
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		s.logger.Warn("another machine that stands by takes the allocation over later", "error", err)
+	}
 }
 
 // OpenVariables returns the variables of a store, sealed by the ring's seal key.

@@ -13,6 +13,7 @@ import (
 
 	"taskapi/allocrunner/claims"
 	"taskapi/allocrunner/cluster"
+	"taskapi/allocrunner/cluster/claim"
 	"taskapi/allocrunner/cluster/registry"
 	"taskapi/allocrunner/cluster/variables"
 	"taskapi/allocrunner/consul"
@@ -67,6 +68,7 @@ type wiring struct {
 	devices     *devices.Hook
 	volumes     *volumes.Hook // nil for none
 	lease       cluster.Lease // nil before hold, and if the store was unavailable then
+	claim       *claim.Claim  // nil for an allocation that no other machine may run
 	host        *hoststats.Host
 	consul      *consul.Provider // nil without an agent
 	reader      *consul.Reader   // for templates; nil without an agent
@@ -98,6 +100,9 @@ func newWiring(a *Agent, alloc *api.Allocation) (_ *wiring, err error) {
 			err = errors.Join(err, s.close())
 		}
 	}()
+	if err := s.openClaim(); err != nil {
+		return nil, err
+	}
 	if err := s.openFiles(); err != nil {
 		return nil, err
 	}
@@ -168,6 +173,9 @@ func (s *wiring) runnerConfig(alloc *api.Allocation) (interfaces.Config, error) 
 
 		ServiceProviders: []interfaces.ServiceProvider{s.provider},
 		Leases:           s.leases,
+	}
+	if s.claim != nil {
+		config.Tenure = s.claim
 	}
 	if s.consul != nil {
 		config.ServiceProviders = append(config.ServiceProviders, s.consul)
@@ -263,6 +271,10 @@ func (s *wiring) run(ctx context.Context, conclude func(error) error) error {
 		background.Go(func() { giveBackMemory(watching) })
 	}
 	background.Go(func() { s.updates.Run(watching) })
+	if s.claim != nil {
+		background.Go(func() { s.claim.Run(watching) })
+		background.Go(func() { s.endLost(watching) })
+	}
 	background.Go(func() { s.provider.Run(watching) })
 	if s.consul != nil {
 		background.Go(func() { s.consul.Run(watching) })
@@ -294,6 +306,7 @@ func (s *wiring) run(ctx context.Context, conclude func(error) error) error {
 		background.Go(func() { i.follow(watching, s.logger) })
 	}
 	err := conclude(s.runner.Run(ctx))
+	s.releaseClaim()
 	close(s.ended)
 	if s.operator != nil {
 		replaced := s.runner.Terminal() && s.agent.present().replacement != nil

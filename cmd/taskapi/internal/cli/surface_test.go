@@ -31,7 +31,8 @@ var ofEvery = []string{"help", "data-dir"}
 
 // TestRunHasFewFlags: at most 18 beside those of every command. One is --all: what it runs, count allocations of each
 // group, is in the job file, but a job that has run one allocation must go on to do so. --payload and --meta are
-// arguments of one dispatch, as of 'nomad job dispatch', and so no settings.
+// arguments of one dispatch, as of 'nomad job dispatch', and so no settings. --standby is hidden: only who has read
+// docs/fleet.md knows what it promises. It is no setting, because each of the machines must be given it on purpose.
 func TestRunHasFewFlags(t *testing.T) {
 	var flags []string
 	for _, f := range everyFlag() {

@@ -25,6 +25,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"taskapi/allocrunner"
+	"taskapi/allocrunner/cluster/claim"
 	"taskapi/allocrunner/datadir"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/jobspec/review"
@@ -90,7 +91,7 @@ cut short. Without --detach, run prints the events of all until the last one has
 Ctrl-C stops all, and SIGUSR1 leaves them running. 'taskapi stop JOB' stops them, 'taskapi update --all' updates them.
 
 --json prints an object a line, with time, alloc, task, type, message and details. The types are those of Nomad's
-events. The allocation itself has Starting, Resuming, Attached, Updated, Replacing, Stopping, Killing, Leaving, Left,
+events. The allocation itself has Starting, Resuming, Attached, Updated, Replacing, Stopping, Killing, Lost, Leaving, Left,
 Ended and Lines Lost, and that of a job with children also Launched, Launch Failed, Skipped, Resumed and Children. With
 --logs, lines of the type Output name their stream in details. A slow reader delays nothing: some hundred lines wait for
 it, further ones are lost, and a line says how many.
@@ -121,6 +122,9 @@ is wrong.`,
 					err = cmp.Or(err, base.Usagef("--all runs every allocation of the job: leave out --%s, or --all", one))
 				}
 			}
+			if opts.Standby && (opts.Detach || opts.All || opts.Until.What != "") {
+				err = cmp.Or(err, base.Usagef("--standby waits in the foreground: leave out --detach, --wait and --all"))
+			}
 			if args[0] == "-" && opts.Payload == "-" {
 				err = cmp.Or(err, base.Usagef("--payload - and the job file - are both standard input: give one of them as a file"))
 			}
@@ -147,6 +151,18 @@ is wrong.`,
 				r.warn()
 				if err := r.putVarItems(waiting); err != nil {
 					return err
+				}
+				if opts.Standby && !start.HasClaim(r.layout, r.alloc.ID) {
+					held, store, err := start.StandBy(waiting, r.layout, r.alloc, func(what string) { w.Warnf("%s", what) })
+					if errors.Is(err, claim.ErrComplete) {
+						w.Warnf("%v", err)
+						return nil
+					}
+					if err != nil {
+						return cmp.Or(context.Cause(waiting), err)
+					}
+					defer store.Close()
+					r.claim = held
 				}
 				if opts.Detach {
 					r.flags = givenFlags(cmd, ofParent...)
@@ -189,6 +205,7 @@ type request struct {
 	jobFile     string
 	layout      base.Layout
 	drawn       bool                 // the allocation's ID was drawn at random just now
+	claim       *claim.Claim         // on the allocation's name; nil for one that no other machine may run
 	dispatch    *interfaces.Dispatch // what the flags dispatch; nil for nothing
 	name        *os.File             // the lock on the allocation's name; nil for none
 	before      *api.Allocation      // as it was last saved; nil if it is new
@@ -514,6 +531,7 @@ func (r *request) begin(ctx context.Context, lock *datadir.Lock, logger *slog.Lo
 	} else {
 		p.Failures = follow.NewFailures(r.layout, now)
 	}
+	cfg.Claim = r.claim
 	cfg.Signals, cfg.Changes, cfg.Next, cfg.Submission = r.starting.HandOver(), changes, next, r.submission
 	if !r.options.Detached {
 		cfg.Manager = manager

@@ -33,6 +33,7 @@ var _ agent.Events = (*follow.Printer)(nil)
 func AgentConfig(l base.Layout, id string, lock agent.Lock, logger *slog.Logger, settings agent.Settings,
 	p *follow.Printer, log *linewriter.Writer, w base.Environment) agent.Config {
 	p.Layout, p.Log = l, log
+	shared := stores.Shared(l.Cluster())
 	return agent.Config{
 		Settings: settings,
 		Factory:  Factory(settings, nil),
@@ -40,10 +41,11 @@ func AgentConfig(l base.Layout, id string, lock agent.Lock, logger *slog.Logger,
 		ID:       id,
 		Lock:     lock,
 		Keyring:  func() (*identity.Keyring, error) { return l.OpenKeyring(settings.SealKey) },
-		Cluster:  stores.Shared(l.Cluster()),
+		Cluster:  shared,
 		Revocations: func(longest time.Duration) (*revocation.List, error) {
 			return revocation.Open(revocation.Config{Dir: l.Revocations(), MaxTTL: longest})
 		},
+		Clustered:     clustered(shared),
 		ConsulSecrets: consul.SecretsFromEnv(w.Getenv),
 
 		Events:     p,

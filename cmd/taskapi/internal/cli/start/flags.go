@@ -27,6 +27,7 @@ type Options struct {
 	AllocID  string
 	Index    int
 	Replace  bool
+	Standby  bool
 	Detach   bool
 	Detached bool // this is the process that --detach has started
 	Named    bool // and it has inherited the lock on the allocation's name
@@ -69,11 +70,13 @@ func (o *Options) Add(cmd *cobra.Command) {
 		f.BoolVar(&o.JSON, "json", false, "print events as JSON lines")
 		f.StringVar(&o.AllocID, "alloc-id", "", "`ID` of the allocation, a UUID (default a new one)")
 		f.BoolVar(&o.Named, "named", false, "")
+		f.BoolVar(&o.Standby, "standby", false,
+			"wait until no other machine of the cluster runs the allocation with --standby, and run it then")
 		f.StringArrayVar(&o.PutVars, "put-var", nil,
 			"write the items of a file, JSON as 'taskapi var put' takes, to the variable at a path first: `PATH=FILE`; "+
 				"PATH#KEY=FILE for the whole file as one item; PATH=credential:NAME for one of systemd's credentials; may be "+
 				"repeated")
-		hide(f, "alloc-id", "named", "put-var")
+		hide(f, "alloc-id", "named", "put-var", "standby")
 	case "dev":
 		f.BoolVarP(&o.Verbose, "verbose", "v", false, "log to standard error what taskapi does, and what it refuses")
 		f.StringArrayVar(&o.OtherIdentities, "identity", nil,

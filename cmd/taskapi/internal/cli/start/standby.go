@@ -1,0 +1,58 @@
+package start
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/cluster"
+	"taskapi/allocrunner/cluster/claim"
+	"taskapi/allocrunner/cluster/stores"
+	"taskapi/cmd/taskapi/internal/cli/base"
+	"taskapi/cmd/taskapi/internal/settings"
+)
+
+// StandBy waits until no other machine runs the allocation, and takes the claim on its name. say prints what it waits
+// for. The allocation is then the next one of that which ran before. The caller closes the store when the allocation has
+// ended here. Errors: claim.ErrComplete.
+func StandBy(
+	ctx context.Context, l base.Layout, alloc *api.Allocation, say func(string),
+) (*claim.Claim, cluster.Store, error) {
+	store := stores.Shared(l.Cluster())
+	if !clustered(store) {
+		return nil, nil, base.Usagef("--standby is for machines that share a store: set cluster.address in %s",
+			filepath.Join(string(l.Dir), settings.Name))
+	}
+	held, before, err := claim.Await(ctx, claim.Config{
+		Store: store, Name: claim.Name{Namespace: alloc.Namespace, Alloc: alloc.Name},
+		Holder: claim.Holder{AllocID: alloc.ID, NodeID: alloc.NodeID, NodeName: alloc.NodeName},
+	}, claim.Waiting{
+		Holder: func(by claim.Holder) {
+			say(fmt.Sprintf("standing by: %s runs on the machine %s, as allocation %s", alloc.Name, by.NodeName, by.AllocID))
+		},
+		Failed: func(err error) {
+			say(fmt.Sprintf("standing by until it is known who runs %s: %v", alloc.Name, err))
+		},
+	})
+	if err != nil {
+		return nil, nil, errors.Join(err, store.Close())
+	}
+	alloc.PreviousAllocation = before.AllocID
+	return held, store, nil
+}
+
+// HasClaim reports whether an allocation was left running with a claim, with which its next taskapi goes on.
+func HasClaim(l base.Layout, id string) bool {
+	_, err := os.Lstat(l.Claim(id))
+	return err == nil
+}
+
+// clustered reports whether other machines use a store, too.
+func clustered(store cluster.Store) bool {
+	_, remote := store.(cluster.Fresher)
+	return remote
+}

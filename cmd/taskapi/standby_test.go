@@ -1,0 +1,216 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"taskapi/allocrunner/cluster/claim"
+)
+
+// standbyJob is a task that writes down when it runs, on the machine's clock.
+const standbyJob = `
+job "ha" {
+  group "g" {
+    task "t" {
+      driver = "raw_exec"
+      config {
+        command = "/bin/sh"
+        args    = ["-c", "while read up idle </proc/uptime; do echo $up >>%s/$NOMAD_ALLOC_ID; sleep 0.02; done"]
+      }
+    }
+  }
+}
+`
+
+// station is a machine that stands by: a taskapi with a data directory.
+type station struct {
+	taskapiProcess
+	dir string
+}
+
+// pair is two machines that share a store.
+type pair struct {
+	dir           string
+	first, second station
+}
+
+func (p *pair) run(t *testing.T, name string) station {
+	t.Helper()
+	dir := filepath.Join(p.dir, name)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := startCommandWith(t, self, []string{"TASKAPI_TEST_STORE=" + filepath.Join(p.dir, "store"),
+		"TASKAPI_TEST_CUT=" + filepath.Join(dir, "cut")}, "run", "--standby", "-data-dir", dir,
+		filepath.Join(p.dir, "job.hcl"))
+	t.Cleanup(func() { _ = syscall.Kill(s.Process.Pid, syscall.SIGCONT); _ = s.Process.Kill() })
+	return station{s, dir}
+}
+
+// newPair starts the first machine, and a second one that stands by.
+func newPair(t *testing.T) *pair {
+	t.Helper()
+	p := &pair{dir: shortDir(t)}
+	err := errors.Join(os.MkdirAll(filepath.Join(p.dir, "beats"), 0o700), os.Mkdir(filepath.Join(p.dir, "store"), 0o700),
+		os.WriteFile(filepath.Join(p.dir, "job.hcl"), fmt.Appendf(nil, standbyJob, filepath.Join(p.dir, "beats")), 0o600))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.first = p.run(t, "1")
+	until(t, p.first.taskapiProcess, "runs its task", func() bool { return len(p.beats(p.first)) > 0 })
+	p.second = p.run(t, "2")
+	until(t, p.second.taskapiProcess, "stands by", func() bool {
+		return strings.Contains(p.second.out.String(), "standing by: ha.g[0] runs on the machine")
+	})
+	return p
+}
+
+// id returns the machine's allocation; empty for none.
+func (s station) id() string {
+	if ids, _ := filepath.Glob(filepath.Join(s.dir, "allocs", "*-*-*-*-*")); len(ids) > 0 {
+		return filepath.Base(ids[0])
+	}
+	return ""
+}
+
+// keeper returns the number of the keeper's process.
+func (s station) keeper(t *testing.T) int {
+	t.Helper()
+	var record struct{ Keeper struct{ PID int } }
+	text, err := os.ReadFile(filepath.Join(s.dir, "allocs", s.id(), "keeper.json"))
+	if err == nil {
+		err = json.Unmarshal(text, &record)
+	}
+	if err != nil || record.Keeper.PID == 0 {
+		t.Fatal(record, err)
+	}
+	return record.Keeper.PID
+}
+
+// beats returns when the machine's task has run, on the clock of this machine.
+func (p *pair) beats(s station) (times []float64) {
+	text, err := os.ReadFile(filepath.Join(p.dir, "beats", s.id()))
+	if err != nil || s.id() == "" {
+		return nil
+	}
+	for line := range strings.Lines(string(text)) {
+		if at, err := strconv.ParseFloat(strings.TrimSpace(line), 64); err == nil {
+			times = append(times, at)
+		}
+	}
+	return times
+}
+
+// taken waits until the second machine runs the task, and fails if the first one's ran then or later.
+func (p *pair) taken(t *testing.T) {
+	t.Helper()
+	for give := time.Now().Add(claim.TTL + deadline); len(p.beats(p.second)) < 10; time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(give) {
+			t.Fatalf("the second machine never takes over:\n%s\nthe first:\n%s", p.second.out, p.first.out)
+		}
+	}
+	first, second := p.beats(p.first), p.beats(p.second)
+	if last := first[len(first)-1]; last >= second[0] {
+		t.Errorf("the first machine's task ran at %v, and the second's from %v", last, second[0])
+	}
+}
+
+func (s station) signal(t *testing.T, sig syscall.Signal, pids ...int) {
+	t.Helper()
+	for _, pid := range pids {
+		if err := syscall.Kill(pid, sig); err != nil {
+			t.Errorf("%v for %d: %v", sig, pid, err)
+		}
+	}
+}
+
+// TestStandby: of two machines at most one runs the task, whatever happens to the first, and the second takes over.
+func TestStandby(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]func(t *testing.T, p *pair){
+		"taskapi is killed": func(t *testing.T, p *pair) {
+			p.first.signal(t, syscall.SIGKILL, p.first.Process.Pid)
+			p.taken(t)
+		},
+		"taskapi and the keeper are stopped, and go on": func(t *testing.T, p *pair) {
+			both := []int{p.first.Process.Pid, p.first.keeper(t)}
+			p.first.signal(t, syscall.SIGSTOP, both...)
+			p.taken(t)
+			p.first.signal(t, syscall.SIGCONT, both[0])
+			if err := p.first.Wait(); p.first.ProcessState.ExitCode() != 1 ||
+				!strings.Contains(p.first.out.String(), claim.ErrLost.Error()) {
+				t.Errorf("the first machine ends with %v:\n%s", err, p.first.out)
+			}
+			if n := len(p.beats(p.second)); n == 0 {
+				t.Error("the second machine's task ended with the first")
+			}
+		},
+		"the network of the first is cut": func(t *testing.T, p *pair) {
+			if err := os.WriteFile(filepath.Join(p.first.dir, "cut"), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			p.taken(t)
+			if err := os.Remove(filepath.Join(p.first.dir, "cut")); err != nil {
+				t.Fatal(err)
+			}
+			if err := p.first.Wait(); p.first.ProcessState.ExitCode() != 1 {
+				t.Errorf("the first machine ends with %v:\n%s", err, p.first.out)
+			}
+		},
+		"the keeper is killed, and taskapi stopped": func(t *testing.T, p *pair) {
+			p.first.signal(t, syscall.SIGSTOP, p.first.Process.Pid)
+			p.first.signal(t, syscall.SIGKILL, p.first.keeper(t))
+			p.taken(t)
+		},
+		"the first is stopped by its operator": func(t *testing.T, p *pair) {
+			p.first.signal(t, syscall.SIGTERM, p.first.Process.Pid)
+			p.taken(t)
+			if err := p.first.Wait(); err != nil {
+				t.Errorf("the first machine ends with %v:\n%s", err, p.first.out)
+			}
+		},
+		"taskapi is killed, and another goes on": func(t *testing.T, p *pair) {
+			before := p.first.id()
+			killed := time.Now()
+			p.first.signal(t, syscall.SIGKILL, p.first.Process.Pid)
+			_ = p.first.Cmd.Wait()
+			again := p.run(t, "1")
+			n := len(p.beats(again))
+			until(t, again.taskapiProcess, "goes on", func() bool { return len(p.beats(again)) > n+10 })
+			if time.Since(killed) > claim.Held/2 {
+				t.Skip("this machine was too slow to start another taskapi in time")
+			}
+			if strings.Contains(again.out.String(), "standing by") || again.id() != before {
+				t.Errorf("the next taskapi of the first machine:\n%s", again.out)
+			}
+			if p.second.id() != "" {
+				t.Errorf("the second machine:\n%s", p.second.out)
+			}
+			p.first = again
+			again.signal(t, syscall.SIGTERM, again.Process.Pid)
+			p.taken(t)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newPair(t)
+			test(t, p)
+			p.second.signal(t, syscall.SIGTERM, p.second.Process.Pid)
+			if err := p.second.Wait(); err != nil {
+				t.Errorf("the second machine ends with %v:\n%s", err, p.second.out)
+			}
+		})
+	}
+}
