@@ -109,6 +109,27 @@ func (r *Runner) Signal(ctx context.Context, task, signal string) (err error) {
 	return err
 }
 
+var _ interfaces.Pauser = (*Runner)(nil)
+
+func (r *Runner) PauseState(task string) (interfaces.ScheduleState, error) {
+	t := r.task(task)
+	if t == nil {
+		return interfaces.ScheduleRun, interfaces.ErrTaskNotFound
+	}
+	return t.PauseState(), nil
+}
+
+func (r *Runner) SetPauseState(ctx context.Context, task string, override interfaces.ScheduleState) error {
+	t := r.task(task)
+	if t == nil {
+		return interfaces.ErrTaskNotFound
+	}
+	if err := r.fsm.awaitSetUp(ctx); err != nil {
+		return err
+	}
+	return t.SetPauseState(ctx, override)
+}
+
 func (r *Runner) runningTasks() []*taskrunner.Runner {
 	var running []*taskrunner.Runner
 	for _, t := range r.tasks {

@@ -87,11 +87,13 @@ type SavedTask struct {
 	// what follows when its process has been stopped, in the same words; empty for nothing
 	Intent        string
 	Failed        bool
-	SetUp         bool      // its directory has been announced
-	IntervalStart time.Time // of the restart policy
-	Attempts      int       // in that interval
-	Due           time.Time // of the end of a delay or a timeout; zero for none
-	Handle        Handle    // of the latest run that is known to have started; nil for none
+	SetUp         bool          // its directory has been announced
+	IntervalStart time.Time     // of the restart policy
+	Attempts      int           // in that interval
+	Due           time.Time     // of the end of a delay or a timeout; zero for none
+	Handle        Handle        // of the latest run that is known to have started; nil for none
+	Outside       bool          // of the times of its schedule, when the clock was last read
+	Override      ScheduleState // of its schedule, by an operator
 
 	// Hooks is the data of the task's hooks, by the hook's name.
 	Hooks map[string]map[string]string

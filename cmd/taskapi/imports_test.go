@@ -147,6 +147,7 @@ var allowedImports = map[string][]string{
 		"allocrunner/internal/lifecycle",
 		"allocrunner/internal/restarts",
 		"allocrunner/readiness",
+		"allocrunner/schedule",
 	},
 	"allocrunner/jobspec":                 {"allocrunner/jobspec/internal/hcleval", "allocrunner/jobspec/internal/schema"},
 	"allocrunner/jobspec/internal/schema": {"allocrunner/jobspec/internal/hcleval"},
@@ -163,7 +164,9 @@ var allowedImports = map[string][]string{
 		"allocrunner/internal/services", // a review refuses what the set-up of checks would
 		"allocrunner/jobspec",
 		"allocrunner/jobspec/internal/schema",
+		"allocrunner/internal/lifecycle",
 		"allocrunner/readiness",
+		"allocrunner/schedule",
 		"allocrunner/templates/render", // which functions templates lack
 		"allocrunner/devices",
 		"allocrunner/interfaces", // the directory in which a volume is mounted
@@ -203,6 +206,7 @@ var allowedImports = map[string][]string{
 	"auth/limitset":  {"ratelimit"},
 	"auth/badtokens": {"auth", "identity"},
 	"handlers/allocations": {
+		"allocrunner/interfaces", // what a schedule says of a task
 		"auth",
 		"handlers/apierror",
 		"handlers/internal/evaluations",
@@ -504,7 +508,9 @@ var allowedImports = map[string][]string{
 		"cmd/taskapi/internal/cli/base",
 		"cmd/taskapi/internal/output",
 	},
-	"cmd/taskapi/internal/output": {"cmd/taskapi/internal/linewriter"}, // what makes a text safe to print
+	"cmd/taskapi/internal/output": {
+		"allocrunner/interfaces",           // what a task's events say about its schedule
+		"cmd/taskapi/internal/linewriter"}, // what makes a text safe to print
 	// The one place that joins the two sides.
 	"cmd/taskapi/internal/agent": {
 		"allocrunner",

@@ -34,7 +34,7 @@ var sdkTable = []sdkCalls{
 		works, ""},
 	{"Allocations", "Exec", works, "403", "a policy may give a task alloc-exec"},
 	{"Allocations", "GC", "409", "409", "of one that runs; an ended one is removed"},
-	{"Allocations", "SetPauseState", "409", "409", "no task has a schedule"},
+	{"Allocations", "SetPauseState", "409", "409", "of a task without a schedule; one that has a schedule pauses"},
 	{"AllocFS", "Cat List Logs ReadAt Stat Stream", works, works, ""},
 	{"EventStream", "Stream", works, works, ""},
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/interfaces"
 	"taskapi/handlers/apierror"
 	"taskapi/handlers/internal/evaluations"
 	"taskapi/handlers/internal/route"
@@ -110,33 +111,47 @@ func gc(ctx context.Context, r *route.Request, alloc Collector) (route.Answer, e
 	return route.Respond(struct{}{}) // Nomad sends nothing, which the SDK's Allocations.GC takes for an error
 }
 
-// Nomad Enterprise starts and stops tasks by schedules. Job files with a schedule are refused here, so no task can be
-// paused: the answers are those for a task without a schedule.
-
-// pauseGet answers GET /v1/client/allocation/:id/pause: the state of a task without a schedule is empty. Without the
-// name of a task it is the state of all.
-func pauseGet(_ context.Context, r *route.Request, alloc route.Alloc) (route.Answer, error) {
-	if task := r.Query().Get("task"); task != "" && wire.OwnTask(alloc.Snapshot(), task) == nil {
-		return route.Answer{}, apierror.New(apierror.NoTask)
-	}
-	return route.Respond(api.AllocGetPauseResponse{})
+// overrides are the words of a request about a task's schedule.
+var overrides = map[string]interfaces.ScheduleState{
+	"pause": interfaces.ScheduleForcedPause, "run": interfaces.ScheduleForcedRun, "scheduled": interfaces.ScheduleRun,
 }
 
-// pauseSet answers PUT /v1/client/allocation/:id/pause: what is wrong with the request, or that the task has no
-// schedule.
-func pauseSet(_ context.Context, r *route.Request, alloc route.Alloc) (route.Answer, error) {
+// pauseGet answers GET /v1/client/allocation/:id/pause: what holds for a task. It is empty for one that its
+// schedule lets run, for one without a schedule, and without the name of a task.
+func pauseGet(_ context.Context, r *route.Request, alloc route.Alloc) (route.Answer, error) {
+	var state interfaces.ScheduleState
+	if task := r.Query().Get("task"); task != "" {
+		if wire.OwnTask(alloc.Snapshot(), task) == nil {
+			return route.Answer{}, apierror.New(apierror.NoTask)
+		}
+		if pauser, ok := alloc.(interfaces.Pauser); ok {
+			state, _ = pauser.PauseState(task) // it is a task of the allocation
+		}
+	}
+	return route.Respond(api.AllocGetPauseResponse{ScheduleState: string(state)})
+}
+
+// pauseSet answers PUT /v1/client/allocation/:id/pause: a task with a schedule pauses, runs, or follows its schedule.
+func pauseSet(ctx context.Context, r *route.Request, alloc route.Alloc) (route.Answer, error) {
 	var want api.AllocPauseRequest
 	if err := r.Decode(&want, false); err != nil {
 		return route.Answer{}, err
 	}
-	switch want.ScheduleState {
-	case "pause", "run", "scheduled":
-	default:
+	override, ok := overrides[want.ScheduleState]
+	if !ok {
 		return route.Answer{}, route.Invalid(`Not a valid task schedule state: give "pause", "run" or "scheduled", not %s`,
 			route.Clip(want.ScheduleState))
 	}
-	if wire.OwnTask(alloc.Snapshot(), want.Task) == nil {
+	task := wire.OwnTask(alloc.Snapshot(), want.Task)
+	if task == nil {
 		return route.Answer{}, apierror.New(apierror.NoTask)
 	}
-	return route.Answer{}, apierror.New(apierror.NoSchedule, want.Task)
+	pauser, ok := alloc.(interfaces.Pauser)
+	if !ok || task.Schedule == nil {
+		return route.Answer{}, apierror.New(apierror.NoSchedule, want.Task)
+	}
+	if err := pauser.SetPauseState(ctx, want.Task, override); err != nil {
+		return route.Answer{}, fmt.Errorf("pause: %w", err)
+	}
+	return route.Respond(done{})
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/interfaces"
 	"taskapi/auth"
 	"taskapi/handlers/apierror"
 	"taskapi/handlers/internal/evaluations"
@@ -262,6 +263,9 @@ func wireStatusOf(alloc *api.Allocation, deployments []*api.Deployment) *wireSta
 	shown := wireAllocStatus{
 		ID: alloc.ID, Group: alloc.TaskGroup, ClientStatus: alloc.ClientStatus, NodeID: alloc.NodeID,
 		JobVersion: ptr.Deref(job.Version), FollowupEvalID: alloc.FollowupEvalID,
+	}
+	for _, state := range alloc.TaskStates {
+		shown.HasPausedTask = shown.HasPausedTask || interfaces.ShownSchedule(state).Pauses()
 	}
 	if health := alloc.DeploymentStatus; health != nil {
 		shown.DeploymentStatus.Canary, shown.DeploymentStatus.Healthy = health.Canary, health.Healthy

@@ -50,6 +50,7 @@ type recordModel struct {
 	handle            int // the number of the process, 0 for none
 	starts, ends      int // the events Started and Terminated
 	lastCode, lastRun int // of the latest Terminated: the code, and how many had been reported with it
+	override          interfaces.ScheduleState
 }
 
 // processModel is the nth process of the task.
@@ -67,10 +68,11 @@ type truthModel struct {
 	restart int  // the process with this number is to be followed by another
 	over    bool // it has been dead, and may have been seen so
 	forgot  bool // a process went unnoticed with the machine: nobody can tell of it
+	paused  bool // no process is to run until an operator says so
 }
 
 // budgetModel bounds what others do, so that there is an end to it.
-type budgetModel struct{ requests, crashes, processes int }
+type budgetModel struct{ requests, pauses, crashes, processes int }
 
 // how the runner ends, and what with it.
 type crash string
@@ -99,6 +101,7 @@ func crashRules(wait bool) rules {
 	r.now = modelNow
 	r.shutdownDelay = time.Second
 	r.policy = restarts.Policy{Attempts: 2, Interval: time.Hour, Delay: time.Second, Wait: wait}
+	r.times = everyDay
 	return r
 }
 
@@ -121,6 +124,8 @@ func (s model) possible(rs rules) []event {
 	add(r.state.phase == waiting, opened{})
 	add(s.budget.requests > 0, killRequested{}, killRequested{mode: NoShutdownDelay}, restartRequested{},
 		restartRequested{counted: true}, resetRequested{})
+	add(s.budget.pauses > 0 && !s.truth.paused, overridden{interfaces.ScheduleForcedPause})
+	add(s.truth.paused, overridden{interfaces.ScheduleRun})
 	add(rs.policy.Wait && !r.state.last, lastInterval{})
 	add(s.budget.crashes > 0, agentKilled, bothKilled, powerCut)
 	return events
@@ -166,6 +171,10 @@ func (s model) happens(r rules, e event) (model, error) {
 		s.runner.timer = false
 	case killRequested, restartRequested, resetRequested:
 		s.budget.requests--
+	case overridden:
+		if e.state.Pauses() {
+			s.budget.pauses--
+		}
 	}
 	return s.handle(r, e)
 }
@@ -224,13 +233,15 @@ func (s *model) show(effects []effect) {
 	kept.set(s.runner.state, modelNow, armed(effects))
 	k := kept.saved()
 	rec.phase, rec.intent, rec.failed, rec.setUp = k.Phase, k.Intent, k.Failed, k.SetUp
-	rec.attempts, rec.due = k.Attempts, !k.Due.IsZero()
+	rec.attempts, rec.due, rec.override = k.Attempts, !k.Due.IsZero(), k.Override
 }
 
 // promise notes what has been requested and is answered from here on.
 func (s *model) promise(was state, e event) {
 	is := s.runner.state
-	switch e.(type) {
+	switch e := e.(type) {
+	case overridden:
+		s.truth.paused = e.state.Pauses()
 	case killRequested:
 		s.truth.killed = s.truth.killed || was.phase != dead
 	case restartRequested:
@@ -254,6 +265,8 @@ func (s model) mayStart() error {
 		return fmt.Errorf("a task is started that is to wait for its turn")
 	case s.truth.over:
 		return fmt.Errorf("a dead task is started")
+	case s.truth.paused:
+		return fmt.Errorf("a paused task is started")
 	}
 	return nil
 }
@@ -284,9 +297,12 @@ func (s model) crash(r rules, how crash) (model, error) {
 	case res.process:
 		s.runner.watch = true
 	case res.first != nil:
-		return s.handle(r, res.first)
+		var err error
+		if s, err = s.handle(r, res.first); err != nil {
+			return s, err
+		}
 	}
-	return s, nil
+	return s.handle(r, clockRead{})
 }
 
 func has[E effect](effects []effect) bool {
@@ -296,7 +312,7 @@ func has[E effect](effects []effect) bool {
 func (rec recordModel) saved() interfaces.SavedTask {
 	saved := interfaces.SavedTask{
 		Phase: rec.phase, Intent: rec.intent, Failed: rec.failed, SetUp: rec.setUp, Attempts: rec.attempts,
-		IntervalStart: modelNow,
+		IntervalStart: modelNow, Override: rec.override,
 	}
 	if rec.due {
 		saved.Due = modelNow
@@ -317,6 +333,10 @@ func (s model) holds() error {
 		return fmt.Errorf("a restart is forgotten")
 	case m.phase == running && s.truth.killed:
 		return fmt.Errorf("a kill is forgotten")
+	case m.phase == running && s.truth.paused:
+		return fmt.Errorf("a pause is forgotten")
+	case m.phase == paused && !s.truth.paused:
+		return fmt.Errorf("a task stays paused")
 	case m.phase == dead && (p.runs || s.runner.start != noStart):
 		return fmt.Errorf("a dead task has a process")
 	case m.phase == starting && s.runner.start == noStart, m.phase == backoff && !s.runner.timer,
@@ -367,7 +387,10 @@ func (s model) ends(r rules) error {
 // settles lets a task that has no other interval fail until it is dead, without a kill and without a wait for the next
 // interval.
 func (s model) settles(r rules) error {
-	s, err := s.handle(r, lastInterval{})
+	s, err := s.handle(r, overridden{})
+	if err == nil {
+		s, err = s.handle(r, lastInterval{})
+	}
 	for range 30 {
 		if err == nil {
 			err = s.holds()
@@ -444,7 +467,7 @@ func explore(r rules, budget budgetModel) (states int, wrong map[string]string) 
 func TestAnyMoment(t *testing.T) {
 	for budget, wait := range map[budgetModel]bool{
 		{requests: 2, crashes: 1, processes: 3}: false, {requests: 1, crashes: 2, processes: 3}: false, {requests: 1,
-			crashes: 1, processes: 4}: true,
+			crashes: 1, processes: 4}: true, {requests: 1, pauses: 1, crashes: 1, processes: 3}: false,
 	} {
 		t.Run(fmt.Sprintf("%+v, mode delay %v", budget, wait), func(t *testing.T) {
 			t.Parallel()

@@ -43,6 +43,20 @@ func startedEvent(details map[string]string) *api.TaskEvent {
 	return newEvent(api.TaskStarted, "Task started by client", details)
 }
 
+// scheduleEvent has Nomad's types and words.
+func scheduleEvent(s interfaces.ScheduleState) *api.TaskEvent {
+	kind, message := interfaces.EventRunning, "Running due to "
+	if s.Pauses() {
+		kind, message = interfaces.EventPausing, "Pausing due to "
+	}
+	if s == interfaces.ScheduleForcedPause || s == interfaces.ScheduleForcedRun {
+		message += "override"
+	} else {
+		message += "schedule"
+	}
+	return newEvent(kind, message, map[string]string{interfaces.DetailSchedule: string(s)})
+}
+
 func readyEvent() *api.TaskEvent {
 	return newEvent(readiness.EventReady, "The task says that it is ready", nil)
 }

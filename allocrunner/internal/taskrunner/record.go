@@ -30,6 +30,7 @@ type standing struct {
 	restarting      bool      // a restart is under way and the old process gone
 	start           time.Time // the latest, by the monotonic clock as well
 	running         bool      // and not being stopped
+	schedule        interfaces.ScheduleState
 }
 
 // up returns when the process started. It is the zero time if there is no process or the process is being stopped.
@@ -77,7 +78,8 @@ func (r *record) set(s state, now time.Time, timer any) {
 	r.standing.State = lifecycle.State{Phase: s.lifecyclePhase(), Failed: s.failed}
 	r.standing.Unready = s.unready && r.standing.Phase == lifecycle.Running
 	r.standing.resetting, r.standing.restarting = s.beingStopped() && s.intent == reset, s.restarting()
-	r.standing.running = s.phase == running
+	r.standing.running, r.standing.schedule = s.phase == running, s.schedule()
+	r.savedTask.Outside, r.savedTask.Override = s.outside, s.override
 	r.savedTask.Phase, r.savedTask.Intent = s.phase.String(), s.intent.String()
 	r.savedTask.Failed, r.savedTask.SetUp = s.failed, s.setUp
 	r.savedTask.IntervalStart, r.savedTask.Attempts = s.attempts.Start, s.attempts.Count

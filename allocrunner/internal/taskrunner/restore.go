@@ -33,6 +33,8 @@ func (r rules) resume(saved interfaces.SavedTask, run drivers.Run, status driver
 		failed:   saved.Failed,
 		setUp:    saved.SetUp,
 		attempts: restarts.State{Start: earlier(saved.IntervalStart, r.now), Count: saved.Attempts},
+		outside:  saved.Outside, // until the first look at the clock
+		override: saved.Override,
 	}}
 	s := &res.state
 	res.ended = status.Exit != nil

@@ -77,6 +77,7 @@ type Runner struct {
 	rules       rules
 	state       state
 	timer       *time.Timer
+	alarm       *time.Timer // for the next look at the schedule
 	cancelStart context.CancelFunc
 	endStop     context.CancelFunc // ends the driver's Stop that is under way; nil while none is
 	// closed when the hooks have run for a process that outlived its runner; nil without one
@@ -126,6 +127,8 @@ func New(cfg Config) (*Runner, error) {
 		done:    make(chan struct{}),
 	}
 	r.record.state.State = "pending"
+	r.rules.now = time.Now()
+	r.state.outside = r.rules.outsideNow()
 	return r, nil
 }
 
@@ -276,6 +279,7 @@ func (r *Runner) Update(ctx context.Context, req *interfaces.TaskUpdateRequest) 
 			return err
 		}
 		r.rules = rules
+		r.lookAtSchedule(ctx)
 		runHooks(ctx, r, "task_update", func(h interfaces.TaskUpdateHook, ctx context.Context) error {
 			return h.Update(ctx, req)
 		})
@@ -377,13 +381,18 @@ func (r *Runner) Run(ctx context.Context) {
 	r.timer = time.NewTimer(time.Hour)
 	r.timer.Stop()
 	defer r.timer.Stop()
+	r.alarm = time.NewTimer(time.Hour)
+	defer r.alarm.Stop()
 	r.resume(ctx)
+	r.lookAtSchedule(ctx)
 	for {
 		select {
 		case <-r.quit:
 			return
 		case <-r.timer.C:
 			r.handle(ctx, elapsed{})
+		case <-r.alarm.C:
+			r.lookAtSchedule(ctx)
 		case m := <-r.mailbox:
 			r.receive(ctx, m)
 		}
@@ -409,7 +418,7 @@ func (r *Runner) receive(ctx context.Context, m message) {
 
 // receiveRestart joins a restart that is under way, begins one, or refuses it.
 func (r *Runner) receiveRestart(ctx context.Context, e restartRequested, reply chan<- error) {
-	joins := r.state.phase == stopping && r.state.intent != kill
+	joins := r.state.phase == stopping && r.state.intent != kill && r.state.intent != pause
 	if r.state.restarting() && !r.state.beingStopped() { // the old process is gone, and the next is being started
 		reply <- nil
 		return
@@ -503,7 +512,8 @@ func (r *Runner) answerWaiters() {
 // the next process starts.
 func mustBeSafe(was, is state) bool {
 	return was.attempts != is.attempts || was.failed != is.failed || (was.phase == dead) != (is.phase == dead) ||
-		was.intent != is.intent || was.phase == backoff && is.phase == waiting
+		was.intent != is.intent || (was.phase == backoff || was.phase == paused) && is.phase == waiting ||
+		was.override != is.override
 }
 
 // show makes the events and the task's state visible together, and then calls the Observer, so that a reader of an

@@ -13,6 +13,7 @@ import (
 	"taskapi/allocrunner/internal/lifecycle"
 	"taskapi/allocrunner/internal/restarts"
 	"taskapi/allocrunner/readiness"
+	"taskapi/allocrunner/schedule"
 	"taskapi/internal/signals"
 )
 
@@ -26,6 +27,8 @@ import (
 //	   │                   backoff │                                 v
 //	   └────────── dead <──────────┴──────────────────────────── stopping
 //	                          exited (and, when restarted, back to starting)
+//
+// A task with a schedule is paused outside of its times: then it starts no process, and one that runs is stopped.
 type phase int
 
 const (
@@ -35,13 +38,14 @@ const (
 	shutdownDelay              // it is being killed, and has not been signalled yet
 	stopping                   // it has its kill signal
 	backoff                    // it waits to be started again
+	paused                     // it waits for its schedule, or for an operator
 	dead
 )
 
 // phaseNames are the phases as they are saved.
 var phaseNames = [...]string{
 	waiting: "waiting", starting: "starting", running: "running", shutdownDelay: "shutdown_delay", stopping: "stopping",
-	backoff: "backoff", dead: "dead",
+	backoff: "backoff", paused: "paused", dead: "dead",
 }
 
 func (p phase) String() string { return phaseNames[p] }
@@ -58,10 +62,12 @@ const (
 	restart         // the next process, at once
 	reset           // back to waiting, for a restart of the whole group
 	evaluate        // the restart policy decides, as for a failure
+	pause           // the next process, when the schedule lets it run
 )
 
 // intentNames are the intents as they are saved.
-var intentNames = [...]string{none: "", kill: "kill", restart: "restart", reset: "reset", evaluate: "evaluate"}
+var intentNames = [...]string{none: "", kill: "kill", restart: "restart", reset: "reset", evaluate: "evaluate",
+	pause: "pause"}
 
 func (i intent) String() string { return intentNames[i] }
 
@@ -80,6 +86,19 @@ type state struct {
 	attempts restarts.State
 	unready  bool   // its process runs and is to say when it is ready, and has not
 	status   string // what its process has said last about itself
+	outside  bool   // of the times of its schedule, at the latest look at the clock
+	override interfaces.ScheduleState
+}
+
+// schedule returns what the task's schedule says, or an operator.
+func (s state) schedule() interfaces.ScheduleState {
+	switch {
+	case s.override != interfaces.ScheduleRun:
+		return s.override
+	case s.outside:
+		return interfaces.SchedulePause
+	}
+	return interfaces.ScheduleRun
 }
 
 // rules are the settings that a transition depends on besides the state and the event.
@@ -91,12 +110,13 @@ type rules struct {
 	readyTimeout  time.Duration // of a process that is to say when it is ready; 0 for no end
 	watchdog      time.Duration // how long a process that has said so may be silent; 0 for any time
 	listens       bool          // sockets are kept for the next process
+	times         schedule.Times
 	now           time.Time
 	random        float64 // in [0, 1): the jitter of a restart delay
 }
 
 // rulesOf returns the rules of a task in a job of that type. Errors: an unknown kill_signal, settings of readiness that
-// can't be read.
+// or of the schedule that can't be read.
 func rulesOf(task *api.Task, jobType string) (rules, error) {
 	r := rules{
 		policy:        restarts.For(task, jobType),
@@ -119,6 +139,9 @@ func rulesOf(task *api.Task, jobType string) (rules, error) {
 		return rules{}, fmt.Errorf("task %q: meta: %w", task.Name, err)
 	}
 	r.readyTimeout, r.watchdog, r.listens = set.ReadyTimeout, set.Watchdog, len(set.Listen) > 0
+	if r.times, err = schedule.Parse(task.Schedule); err != nil {
+		return rules{}, fmt.Errorf("task %q: schedule: %w", task.Name, err)
+	}
 	return r, nil
 }
 
@@ -164,6 +187,8 @@ type (
 	resetRequested struct{ reason string } // all tasks of the group start again
 	// the group ends and the task is not killed: its restart policy begins no further interval
 	lastInterval struct{}
+	clockRead    struct{}                                 // the time may have come to pause, or to run
+	overridden   struct{ state interfaces.ScheduleState } // an operator says what holds instead of the schedule
 )
 
 // KillMode is how a task is killed: each value skips more than the one before.
@@ -256,6 +281,9 @@ func (t *transition) apply(e event) {
 			t.emit(setupEvent())
 		}
 		t.setUp = true
+		if says := t.schedule(); says != interfaces.ScheduleRun {
+			t.emit(scheduleEvent(says))
+		}
 		t.start()
 	case started:
 		if t.phase == starting {
@@ -299,12 +327,61 @@ func (t *transition) apply(e event) {
 			t.do(disarm{})
 			t.fail(then.Reason)
 		}
+	case clockRead:
+		t.follow(t.override)
+	case overridden:
+		t.follow(e.state)
 	}
 }
 
+// start starts the next process, or waits for the schedule.
 func (t *transition) start(before ...effect) {
+	t.do(before...)
+	if t.schedule().Pauses() {
+		t.phase = paused
+		return
+	}
 	t.phase = starting
-	t.do(append(before, start{})...)
+	t.do(start{})
+}
+
+// follow acts on what the schedule says now, or the operator. As in Nomad, a pause has the kill_signal and the
+// kill_timeout of a kill. Clients of a paused task are refused: it may be paused for days.
+func (t *transition) follow(override interfaces.ScheduleState) {
+	was := t.schedule()
+	t.outside, t.override = t.outsideNow(), override
+	if t.times.Always() {
+		t.override = interfaces.ScheduleRun
+	}
+	if t.phase == waiting || t.phase == dead || t.intent == kill {
+		return
+	}
+	says := t.schedule()
+	if says != was {
+		t.emit(scheduleEvent(says))
+	}
+	switch {
+	case !says.Pauses():
+		if t.phase == paused {
+			t.start()
+		}
+	case t.phase == starting && t.intent == none:
+		t.intent = pause
+		t.do(abort{})
+	case t.phase == running:
+		t.intent = pause
+		t.unlisten()
+		t.stop(prekill{})
+	case t.phase == backoff:
+		t.phase = paused
+		t.do(disarm{})
+	}
+}
+
+// outsideNow reports whether it is outside of the times of the task's schedule.
+func (r rules) outsideNow() bool {
+	may, _ := r.times.At(r.now)
+	return !may
 }
 
 func (t *transition) started(e started) {
@@ -421,6 +498,8 @@ func (t *transition) afterStop() {
 	switch was {
 	case evaluate:
 		t.evaluate(restarts.Event{})
+	case pause:
+		t.start()
 	case restart:
 		t.start(emit{restartingEvent(0, "")})
 	case reset:
@@ -452,7 +531,7 @@ func (t *transition) kill(e killRequested) {
 	}
 	t.mode = max(t.mode, e.mode)
 	switch t.phase {
-	case waiting:
+	case waiting, paused:
 		t.die()
 	case backoff:
 		t.die(disarm{})
@@ -515,7 +594,7 @@ func (t *transition) reset(e resetRequested) {
 		t.do(abort{})
 	case running:
 		t.stop(prekill{})
-	case backoff, dead:
+	case backoff, paused, dead:
 		t.do(disarm{})
 		t.afterStop()
 	}

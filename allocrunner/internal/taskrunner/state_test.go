@@ -14,6 +14,7 @@ import (
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/restarts"
+	"taskapi/allocrunner/schedule"
 )
 
 var testRules = rules{
@@ -21,6 +22,18 @@ var testRules = rules{
 	policy:      restarts.Policy{Attempts: 2, Interval: time.Minute, Delay: time.Second, OnSuccess: true},
 	killSignal:  syscall.SIGINT,
 	killTimeout: 5 * time.Second,
+}
+
+// everyDay is a schedule that always lets a task run, but for a minute before midnight; noDay never does.
+var everyDay, noDay = mustParse("0 0 * * * *"), mustParse("0 0 * * * 1999")
+
+func mustParse(start string) schedule.Times {
+	cron := api.TaskScheduleCron{Start: start, End: "59 23", Timezone: "UTC"}
+	times, err := schedule.Parse(&api.TaskSchedule{Cron: &cron})
+	if err != nil {
+		panic(err)
+	}
+	return times
 }
 
 func exit(code int) exited { return exited{result: interfaces.ExitResult{ExitCode: code}} }
@@ -51,6 +64,8 @@ func TestSequencesOfEvents(t *testing.T) {
 	patient.policy = restarts.Policy{Attempts: 1, Interval: time.Minute, Wait: true}
 	never := testRules
 	never.policy, never.readyTimeout = restarts.Policy{}, time.Second
+	scheduled, closed := testRules, testRules
+	scheduled.times, closed.times = everyDay, noDay
 	notifying := testRules
 	notifying.readyTimeout, notifying.watchdog = 30*time.Second, 10*time.Second
 	for _, tc := range []struct {
@@ -161,6 +176,28 @@ func TestSequencesOfEvents(t *testing.T) {
 		{"killed while starting", testRules, []event{opened{}, killRequested{},
 			startFailed{driverFailureEvent("given up"), false}},
 			[]string{"Task Setup", "Killing"}, dead, false},
+		{"paused by an operator and run again", scheduled, []event{opened{}, started{}, overridden{interfaces.
+			ScheduleForcedPause}, exit(130), clockRead{}, overridden{}, started{}},
+			[]string{"Task Setup", "Started", "Pausing", "Terminated", "Running", "Started"}, running, false},
+		{"outside of its times, until an operator runs it", closed, []event{clockRead{}, opened{}, clockRead{},
+			overridden{interfaces.ScheduleForcedRun}, started{}},
+			[]string{"Task Setup", "Pausing", "Running", "Started"}, running, false},
+		{"killed while it is paused", closed, []event{clockRead{}, opened{}, killRequested{}},
+			[]string{"Task Setup", "Pausing", "Killing"}, dead, false},
+		{"killed while it is stopped for a pause", scheduled, []event{opened{}, started{}, overridden{interfaces.
+			ScheduleForcedPause}, killRequested{}, exit(130)},
+			[]string{"Task Setup", "Started", "Pausing", "Killing", "Terminated", "Killed"}, dead, false},
+		{"paused while it starts", scheduled, []event{opened{}, overridden{interfaces.ScheduleForcedPause},
+			startFailed{}}, []string{"Task Setup", "Pausing"}, paused, false},
+		{"paused in a restart delay", scheduled, []event{opened{}, started{}, exit(1),
+			overridden{interfaces.ScheduleForcedPause}, elapsed{}},
+			[]string{"Task Setup", "Started", "Terminated", "Restarting", "Pausing"}, paused, false},
+		{"restarted while it is paused", scheduled, []event{opened{}, overridden{interfaces.ScheduleForcedPause},
+			startFailed{}, restartRequested{}}, []string{"Task Setup", "Pausing"}, paused, false},
+		{"reset while it is paused", closed, []event{clockRead{}, opened{}, resetRequested{"all"}, opened{}},
+			[]string{"Task Setup", "Pausing", "Restart Signaled", "Restarting", "Pausing"}, paused, false},
+		{"without a schedule", testRules, []event{opened{}, started{}, overridden{interfaces.ScheduleForcedPause}},
+			[]string{"Task Setup", "Started"}, running, false},
 		{"leftovers are reported", once, []event{opened{}, started{}, exited{leftover: 2}},
 			[]string{"Task Setup", "Started", "Terminated", api.TaskDriverMessage}, dead, false},
 		{"in its last interval, past its attempts", patient,
@@ -239,7 +276,8 @@ func (w *simulation) possible(answersOnly bool) []event {
 	if !answersOnly {
 		events = append(events, opened{}, killRequested{}, killRequested{mode: NoShutdownDelay},
 			killRequested{mode: AtOnce}, restartRequested{}, restartRequested{counted: true}, resetRequested{},
-			lastInterval{})
+			lastInterval{}, clockRead{}, overridden{interfaces.ScheduleForcedPause}, overridden{interfaces.ScheduleForcedRun},
+			overridden{interfaces.ScheduleRun})
 	}
 	return events
 }
@@ -265,8 +303,9 @@ func TestEveryLifeIsSound(t *testing.T) {
 		r.shutdownDelay = rapid.SampledFrom([]time.Duration{0, time.Second}).Draw(t, "shutdown delay")
 		r.policy.Wait = rapid.Bool().Draw(t, "mode delay")
 		r.readyTimeout, r.watchdog = time.Second, time.Second
+		r.times = rapid.SampledFrom([]schedule.Times{{}, everyDay, noDay}).Draw(t, "schedule")
 		w := &simulation{t: t}
-		var m state
+		m := state{outside: r.outsideNow()}
 		step := func(e event) {
 			w.happens(e)
 			var effects []effect
@@ -286,6 +325,9 @@ func TestEveryLifeIsSound(t *testing.T) {
 			}
 			waits := m.phase == backoff || m.phase == shutdownDelay
 			waits = waits || m.phase == running && m.unready
+			if pauses := m.schedule().Pauses(); m.phase == paused && !pauses || m.phase == running && pauses {
+				t.Fatalf("after %#v: phase %v, and the schedule says %q", e, m.phase, m.schedule())
+			}
 			if waits && !w.timer {
 				t.Fatalf("after %#v: phase %v waits for a timer that is not armed", e, m.phase)
 			}

@@ -150,7 +150,7 @@ var taskRows = []row{
 	{destructive(newProcess).byProcess(), "Config Env"},
 	{destructive(newProcess), "Artifacts Templates Secrets DispatchPayload"},
 	{destructive("decides the order of the tasks; needs a new allocation").open(), "Lifecycle"},
-	{destructive(notHere).open(), "Schedule"},
+	{inPlace(atOnce).open(), "Schedule"},
 	{destructive(newIdentity), "Vault"},
 	{destructive(newIdentity).open(), "Consul Identity Identities"},
 	{inPlace(atOnce).byTable(), "Services"},

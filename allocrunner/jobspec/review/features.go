@@ -63,7 +63,6 @@ var networkRows = []row[api.NetworkResource]{
 var taskRows = []row[api.Task]{
 	{"secret", Refused, "secrets are not fetched from a provider", nil},
 	{"csi_plugin", Refused, "there is no storage to be a plugin of", nil},
-	{"schedule", Refused, "tasks are not started and stopped by the clock", nil},
 	{"kind", Refused, "there is no Consul service mesh to give a task's kind a meaning", nil},
 	{"scaling", Note, "there is no autoscaler", nil},
 }

@@ -316,6 +316,7 @@ func (r *reviewer) task(t *api.Task) {
 	r.environment("env", t.Env)
 	r.environment("meta", t.Meta)
 	r.readiness(t)
+	r.schedule(t)
 	restrict(r, lifecycleLimits, t.Lifecycle)
 	r.reviewServices(t.Services, t)
 	r.restart(t.RestartPolicy)

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/interfaces"
 )
 
 // Nomad's defaults for a machine that names none.
@@ -142,7 +144,7 @@ func stubOf(a *api.Allocation) *api.AllocationListStub {
 	return whole.Stub()
 }
 
-// TaskState has null for a time that has not come, and Paused, for a schedule that the SDK keeps elsewhere.
+// TaskState has null for a time that has not come, and Paused, which the SDK lacks.
 type TaskState struct {
 	*api.TaskState
 	LastRestart *time.Time
@@ -167,6 +169,7 @@ func TaskStatesOf(states map[string]*api.TaskState) map[string]*TaskState {
 			LastRestart: timeOf(state.LastRestart),
 			StartedAt:   timeOf(state.StartedAt),
 			FinishedAt:  timeOf(state.FinishedAt),
+			Paused:      string(interfaces.ShownSchedule(state)),
 		}
 		for _, event := range state.Events {
 			w.Events = append(w.Events, TaskEventOf(event))

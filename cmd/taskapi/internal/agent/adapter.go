@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -25,6 +26,7 @@ var (
 		allocations.Collector
 		interfaces.Deployer
 		interfaces.Parent
+		interfaces.Pauser
 		files.Filer
 		exec.Execer
 		allocations.Restarter
@@ -75,6 +77,20 @@ func (s *allocAdapter) Force(ctx context.Context) (interfaces.Child, error) {
 		return v.Force(ctx)
 	}
 	return interfaces.Child{}, interfaces.ErrNotPeriodic
+}
+
+func (s *allocAdapter) PauseState(task string) (interfaces.ScheduleState, error) {
+	if v, ok := s.AllocRunner.(interfaces.Pauser); ok {
+		return v.PauseState(task)
+	}
+	return interfaces.ScheduleRun, nil
+}
+
+func (s *allocAdapter) SetPauseState(ctx context.Context, task string, override interfaces.ScheduleState) error {
+	if v, ok := s.AllocRunner.(interfaces.Pauser); ok {
+		return v.SetPauseState(ctx, task, override)
+	}
+	return fmt.Errorf("no task runs here: %w", interfaces.ErrNotSupported)
 }
 
 func (s *allocAdapter) Stop(ctx context.Context, noShutdownDelay bool) error {

@@ -79,7 +79,7 @@ func StatusColor(status string) Color {
 		return Green
 	case "failed", "failure", "unhealthy", "critical", "lost", "unknown":
 		return Red
-	case "pending", "restarting":
+	case "pending", "restarting", taskPaused:
 		return Yellow
 	case "complete", taskNotStarted:
 		return Dim

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/interfaces"
 )
 
 // The words for a task's state that Nomad has none for.
@@ -14,11 +16,13 @@ const (
 	taskComplete   = "complete"
 	taskFailed     = "failed"
 	taskRestarting = "restarting"
+	taskPaused     = "paused"
 	taskNotStarted = "not started" // it has ended before it began
 )
 
-// TaskWord returns a task's state in a word. The words are Nomad's, with two exceptions: a task between two runs is
-// "restarting", and a dead task is "complete", "failed" or "not started".
+// TaskWord returns a task's state in a word. The words are Nomad's, with three exceptions: a task between two runs is
+// "restarting", one whose schedule or operator keeps it from running is "paused", and a dead task is "complete",
+// "failed" or "not started".
 func TaskWord(s *api.TaskState) string {
 	switch {
 	case s == nil:
@@ -29,6 +33,8 @@ func TaskWord(s *api.TaskState) string {
 		return taskNotStarted
 	case s.State == "dead":
 		return taskComplete
+	case s.State == "pending" && interfaces.ShownSchedule(s).Pauses():
+		return taskPaused
 	case s.State == "pending" && s.Restarts > 0:
 		return taskRestarting
 	}
