@@ -100,7 +100,9 @@ func TestArtifactsAreFetchedOnce(t *testing.T) {
 	all += p.out.String()
 
 	p = startProcess(t, dir, file, flags...)
-	until(t, p, "the task runs", func() bool { return strings.Contains(said(), "second 3 first") })
+	until(t, p, "the task runs, and taskapi has saved that", func() bool {
+		return strings.Contains(said(), "second 3 first") && strings.Contains(p.out.String(), "Started")
+	})
 	if out := p.out.String(); !strings.Contains(out, "Failed Artifact Download") || !strings.Contains(out, "503") ||
 		!strings.Contains(out, "Downloading Artifacts") {
 		t.Errorf("the events do not tell of the failure:\n%s", out)
