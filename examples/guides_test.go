@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 var (
@@ -66,6 +67,8 @@ func TestGuides(t *testing.T) {
 		{page: "readiness", programs: []string{"systemd-notify"}, notRoot: true,
 			wants: []string{"running, healthy: serving 12 documents", "index       Ready"}},
 		{page: "devices", notRoot: true, wants: []string{"would run: job \"sound\"", "cards card-0,card-1", "refused"}},
+		{page: "cluster", programs: []string{"etcd"}, ports: []string{"2379"}, notRoot: true, setup: withEtcd,
+			wants: []string{"greeting  =  hi", "hello         default"}},
 		{page: "containers", programs: []string{"podman", "runc", "busybox"}, setup: podmanAsDocker,
 			wants: []string{"success  greets", "greeter | hello from greeter", "hello.hello[0]  complete",
 				"the keeper was killed, and the task with it"}},
@@ -187,6 +190,35 @@ func guideScript(text, before string, isRoot bool) string {
 		}
 	}
 	return strings.Join(script, "\n")
+}
+
+// withEtcd starts the etcd server whose address the page's settings have.
+func withEtcd(t *testing.T, place string) {
+	text, err := os.ReadFile(filepath.Join(place, "taskapi.hcl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := regexp.MustCompile(`127\.0\.0\.1:\d+`).FindString(string(text))
+	peer := "http://127.0.0.1:" + freePort(t)
+	cmd := exec.Command("etcd", "--data-dir", t.TempDir(), "--unsafe-no-fsync",
+		"--listen-client-urls", "http://"+address, "--advertise-client-urls", "http://"+address,
+		"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", "default="+peer)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill() // it may have ended
+		_ = cmd.Wait()         // likewise
+	})
+	for range 3000 { // it listens once it can serve
+		conn, err := net.Dial("tcp", address)
+		if err == nil {
+			conn.Close()
+			return
+		}
+		time.Sleep(10 * time.Millisecond) // between looks
+	}
+	t.Fatal("etcd does not listen on " + address)
 }
 
 // podmanAsDocker makes a docker that is podman, with images and containers of its own. It has an image of Debian's name

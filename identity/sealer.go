@@ -36,6 +36,11 @@ func (k *Keyring) Sealer(purpose string) (*Sealer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open key ring %s: %w", k.config.Dir, err)
 	}
+	return NewSealer(sealKey, purpose)
+}
+
+// NewSealer returns the sealer of a seal key for one purpose.
+func NewSealer(sealKey []byte, purpose string) (*Sealer, error) {
 	key, err := hkdf.Key(sha256.New, sealKey, nil, "taskapi seal "+purpose+" 1", chacha20poly1305.KeySize)
 	if err != nil {
 		return nil, err

@@ -116,6 +116,34 @@ type Fresher interface {
 	FreshUntil() time.Time
 }
 
+// Sealer hides values from those who read a store. What is sealed for a place opens for that place alone.
+type Sealer interface {
+	Seal(value []byte, place string) ([]byte, error)
+	// Open returns what was sealed. Its errors tell a wrong key from a damaged value.
+	Open(sealed []byte, place string) ([]byte, error)
+}
+
+// Sharer is a Store of several machines. They have a key in common, and no key ring.
+type Sharer interface {
+	// Sealer returns the sealer of that key for one purpose: what one machine seals, another can open.
+	Sealer(purpose string) (Sealer, error)
+}
+
+// As returns the store, or one that it wraps, which has methods of its own, such as those of a Sharer.
+func As[T any](s Store) (found T, ok bool) {
+	for s != nil {
+		if found, ok = s.(T); ok {
+			break
+		}
+		wrapper, wraps := s.(interface{ Unwrap() Store })
+		if !wraps {
+			break
+		}
+		s = wrapper.Unwrap()
+	}
+	return found, ok
+}
+
 // FreshTime is how long the entries of this process count as fresh after they were compared with the store.
 const FreshTime = 10 * time.Second
 

@@ -87,10 +87,11 @@ var allowedImports = map[string][]string{
 		"allocrunner/cluster/etcd/client",
 		"allocrunner/cluster/internal/table",
 	},
-	"allocrunner/cluster/etcd/etcdtest": {"allocrunner/cluster/etcd", "allocrunner/internal/proctest"},
-	"allocrunner/cluster/registry":      {"allocrunner/cluster", "allocrunner/interfaces"},
-	"allocrunner/cluster/stores":        {"allocrunner/cluster", "allocrunner/cluster/disk"},
-	"allocrunner/cluster/variables":     {"allocrunner/cluster"},
+	"allocrunner/cluster/etcd/etcdtest": {"allocrunner/cluster", "allocrunner/cluster/etcd",
+		"allocrunner/cluster/etcd/client", "allocrunner/internal/proctest"},
+	"allocrunner/cluster/registry":  {"allocrunner/cluster", "allocrunner/interfaces"},
+	"allocrunner/cluster/stores":    {"allocrunner/cluster", "allocrunner/cluster/disk", "allocrunner/cluster/etcd"},
+	"allocrunner/cluster/variables": {"allocrunner/cluster"},
 	"allocrunner/consul": {"allocrunner/interfaces", "allocrunner/internal/services",
 		"allocrunner/templates/render"}, // the queries of templates
 	"allocrunner/hoststats":  {"allocrunner/internal/stats"},
@@ -351,6 +352,7 @@ var allowedImports = map[string][]string{
 
 	"cmd/taskapi": {"allocrunner", "cmd/taskapi/internal/cli"},
 	"cmd/taskapi/internal/settings": {
+		"allocrunner/cluster/etcd",
 		"allocrunner", // its range of users
 		"allocrunner/artifacts",
 		"allocrunner/consul",
@@ -451,7 +453,6 @@ var allowedImports = map[string][]string{
 	},
 	"cmd/taskapi/internal/cli/shared": {
 		"allocrunner/cluster/registry",
-		"allocrunner/cluster/stores",
 		"allocrunner/cluster/variables",
 		"cmd/taskapi/internal/cli/base",
 		"cmd/taskapi/internal/cli/vars",
@@ -459,6 +460,8 @@ var allowedImports = map[string][]string{
 		"handlers/services",
 	},
 	"cmd/taskapi/internal/cli/base": {
+		"allocrunner/cluster",
+		"allocrunner/cluster/stores",
 		"allocrunner",
 		"allocrunner/datadir",
 		"allocrunner/interfaces",
@@ -484,7 +487,6 @@ var allowedImports = map[string][]string{
 		"allocrunner/dispatch",
 		"allocrunner/cluster",
 		"allocrunner/cluster/claim",
-		"allocrunner/cluster/stores",
 		"allocrunner/consul",
 		"allocrunner/datadir",
 		"allocrunner/interfaces",
@@ -502,7 +504,6 @@ var allowedImports = map[string][]string{
 		"identity/revocation",
 	},
 	"cmd/taskapi/internal/cli/vars": {
-		"allocrunner/cluster/stores",
 		"allocrunner/cluster/variables",
 		"cmd/taskapi/internal/agent",
 		"cmd/taskapi/internal/cli/base",
@@ -513,6 +514,7 @@ var allowedImports = map[string][]string{
 		"cmd/taskapi/internal/linewriter"}, // what makes a text safe to print
 	// The one place that joins the two sides.
 	"cmd/taskapi/internal/agent": {
+		"allocrunner/cluster/etcd",
 		"allocrunner",
 		"allocrunner/claims",
 		"allocrunner/artifacts",

@@ -167,6 +167,9 @@ type fenced struct {
 	claim *Claim
 }
 
+// Unwrap returns the store that is fenced.
+func (f fenced) Unwrap() cluster.Store { return f.Store }
+
 // Commit adds the condition that this machine still is the holder. A transaction has one condition less for its caller.
 func (f fenced) Commit(ctx context.Context, txn cluster.Txn) (uint64, error) {
 	fence := f.claim.condition()

@@ -16,7 +16,8 @@ import (
 
 const (
 	// attempts bounds how often a Commit is planned anew because the entries have changed meanwhile.
-	attempts = 20
+	attempts    = 20
+	largeCommit = 64 << 10
 	// The time in which a change that may have been made is looked for.
 	searchTime, searchPause = 3 * time.Second, 100 * time.Millisecond
 )
@@ -140,11 +141,16 @@ func (do *commit) run(ctx context.Context) (uint64, error) {
 	return 0, fmt.Errorf("%w: other writers change the same entries all the time", cluster.ErrUnavailable)
 }
 
-// nearlyFull reports whether commits of which the table does not know yet may have filled the store.
+// nearlyFull reports whether commits of which the table does not know yet may have filled the store, or whether this
+// one is large.
 func (do *commit) nearlyFull() bool {
+	size := 0
+	for _, op := range do.txn.Then {
+		size += len(op.Value)
+	}
 	do.mu.RLock()
 	defer do.mu.RUnlock()
-	return do.table.Bytes() > cluster.MaxBytes/4*3 || do.table.Len() > cluster.MaxEntries/4*3
+	return size > largeCommit || do.table.Bytes() > do.table.MaxBytes/4*3 || do.table.Len() > cluster.MaxEntries/4*3
 }
 
 // once reports whether the transaction can't be applied twice: a condition on a key that it changes no longer holds.

@@ -49,18 +49,14 @@ const (
 	head = "head"
 )
 
-// Sealer hides values from those who read etcd. What is sealed for a place opens for that place alone.
-type Sealer interface {
-	Seal(value []byte, place string) ([]byte, error)
-	Open(sealed []byte, place string) ([]byte, error)
-}
-
 // Config says where the store is.
 type Config struct {
-	Client client.Config
-	Prefix string // of all keys; it ends with a slash
-	// Sealer returns the sealer; the first use of the store calls it.
-	Sealer func() (Sealer, error)
+	Prefix   string // of all keys; it ends with a slash
+	MaxBytes int    // the bound of the store, for a test; 0 for cluster.MaxBytes
+	// Client says how to reach etcd; the first use of the store calls it.
+	Client func() (client.Config, error)
+	// Sealer returns the sealer of the machines' common key for a purpose.
+	Sealer func(purpose string) (cluster.Sealer, error)
 }
 
 // Store is one opening of the store.
@@ -73,6 +69,7 @@ type Store struct {
 var (
 	_ cluster.Store   = (*Store)(nil)
 	_ cluster.Fresher = (*Store)(nil)
+	_ cluster.Sharer  = (*Store)(nil)
 )
 
 // value is what the table has of an entry's value.
@@ -85,8 +82,8 @@ type value struct {
 // core lives until the Store and all of its leases are closed.
 type core struct {
 	config Config
-	client *client.Client
-	sealer Sealer // set before loaded
+	client *client.Client // set before the first question, as sealer is
+	sealer cluster.Sealer
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -120,9 +117,12 @@ type core struct {
 
 // New returns a store. It touches nothing.
 func New(config Config) *Store {
-	c := &core{config: config, client: client.New(config.Client), users: 1, table: table.New[value](),
+	c := &core{config: config, users: 1, table: table.New[value](),
 		owners: map[string]ownerRecord{}, holds: map[*lease]struct{}{}, pending: map[string]uint64{},
 		changed: make(chan struct{}), endWatch: func() {}, heard: time.Now}
+	if config.MaxBytes > 0 {
+		c.table.MaxBytes = config.MaxBytes
+	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.asking.turn = make(chan struct{}, 2)
 	done := make(chan struct{})
@@ -147,7 +147,9 @@ func (c *core) leave() {
 	if last {
 		c.cancel()
 		c.work.Wait()
-		c.client.Close()
+		if c.client != nil {
+			c.client.Close()
+		}
 	}
 }
 
@@ -168,6 +170,10 @@ func (s *Store) use(ctx context.Context) error {
 func (c *core) ready(ctx context.Context) error {
 	for {
 		c.mu.Lock()
+		if err := c.setUpLocked(); err != nil {
+			c.mu.Unlock()
+			return fmt.Errorf("%w: %w", cluster.ErrUnavailable, err)
+		}
 		if !c.started && c.users > 0 {
 			c.started = true
 			c.work.Go(c.run)
@@ -193,6 +199,26 @@ func (c *core) ready(ctx context.Context) error {
 		}
 	}
 }
+
+// setUpLocked makes the client and the sealer, unless they are there.
+func (c *core) setUpLocked() (err error) {
+	if c.sealer == nil {
+		if c.sealer, err = c.config.Sealer("cluster"); err != nil {
+			return err
+		}
+	}
+	if c.client != nil {
+		return nil
+	}
+	config, err := c.config.Client()
+	if err == nil {
+		c.client = client.New(config)
+	}
+	return err
+}
+
+// Sealer returns the sealer of the machines' common key for a purpose.
+func (c *core) Sealer(purpose string) (cluster.Sealer, error) { return c.config.Sealer(purpose) }
 
 // announceLocked wakes those who wait for a change of the core.
 func (c *core) announceLocked() {

@@ -14,10 +14,12 @@ import (
 
 const (
 	// history is how many revisions before the present one the table begins with: a caller goes on from the index that
-	// another process has just read. A caller that is further behind reads everything again.
-	history = 4
+	// another process has read. A caller that is further behind reads everything again. A large store begins with few:
+	// etcd sends all of their values.
+	history, shortHistory = 256, 4
+	largeStore            = 1 << 20
 	// The bounds of a page. The next page has more entries after a small one.
-	firstPage, lastPage = 64, 4096
+	firstPage, lastPage = 8, 4096
 	smallPage           = 1 << 20
 	// The copy may exceed the bounds of a store a little, since several machines write at once.
 	maxEntries, maxBytes = cluster.MaxEntries * 5 / 4, cluster.MaxBytes * 5 / 4
@@ -107,13 +109,6 @@ func (c *core) checkHeader(h client.Header, index uint64) error {
 
 // load reads all entries, as they were a little ago: the watch brings the changes since.
 func (c *core) load() error {
-	if c.sealer == nil {
-		sealer, err := c.config.Sealer()
-		if err != nil {
-			return err
-		}
-		c.sealer = sealer
-	}
 	c.mu.RLock()
 	known := c.table.Index
 	c.mu.RUnlock()
@@ -128,17 +123,17 @@ func (c *core) load() error {
 	if revision == 0 {
 		return errors.New("etcd does not say at which revision it is")
 	}
-	at := revision - min(history, revision-1)
-	if known > at {
-		at = min(known, revision)
-	}
-	kvs, err := c.readAll(at)
-	if err != nil && at != revision { // it has been compacted
-		at = revision
-		kvs, err = c.readAll(at)
-	}
+	kvs, size, err := c.readAll(revision)
 	if err != nil {
 		return err
+	}
+	back := uint64(history)
+	if size > largeStore {
+		back = shortHistory
+	}
+	at := max(revision-min(back, revision-1), min(known, revision))
+	if earlier, _, err := c.readAll(at); err == nil { // else etcd has forgotten that revision
+		kvs, revision = earlier, at
 	}
 	next, records := table.New[value](), map[string]ownerRecord{}
 	changes := make([]*table.Change[value], 0, len(kvs))
@@ -152,7 +147,10 @@ func (c *core) load() error {
 			}
 		}
 	}
-	next.Load(at, changes)
+	if err := foreign(changes); err != nil {
+		return err
+	}
+	next.Load(revision, changes)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.table.Adopt(next, true)
@@ -165,19 +163,28 @@ func (c *core) load() error {
 	return nil
 }
 
+// foreign returns an error if no entry opens with the machine's key.
+func foreign(changes []*table.Change[value]) error {
+	if len(changes) > 0 && !slices.ContainsFunc(changes, func(c *table.Change[value]) bool { return !c.Value.damaged }) {
+		return fmt.Errorf("none of the %d values that are kept there opens with the key of this machine: cluster.key_file "+
+			"must have the same content on all machines", len(changes))
+	}
+	return nil
+}
+
 // readAll reads all keys as they were at a revision.
-func (c *core) readAll(revision uint64) (all []client.KV, err error) {
+func (c *core) readAll(revision uint64) (all []client.KV, size int, err error) {
 	from, end := []byte(c.config.Prefix), client.PrefixEnd(c.config.Prefix)
-	limit, size := firstPage, 0
+	limit := firstPage
 	for {
 		page, err := c.client.Range(c.ctx, client.RangeRequest{Key: from, End: end, Limit: limit, Revision: revision})
 		if err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 		read := 0
 		for _, kv := range page.KVs {
 			if string(kv.Key) < string(from) || kv.ModRevision == 0 || kv.ModRevision > revision {
-				return nil, fmt.Errorf("etcd answers for %.100q with %.100q of revision %d", from, kv.Key, kv.ModRevision)
+				return nil, 0, fmt.Errorf("etcd answers for %.100q with %.100q of revision %d", from, kv.Key, kv.ModRevision)
 			}
 			from = append(slices.Clip(kv.Key), 0)
 			read += len(kv.Key) + len(kv.Value)
@@ -185,10 +192,10 @@ func (c *core) readAll(revision uint64) (all []client.KV, err error) {
 		size += read
 		all = append(all, page.KVs...)
 		if len(all) > maxEntries || size > maxBytes {
-			return nil, fmt.Errorf("%w: %d keys and %d bytes, %q", errTooMuch, len(all), size, c.config.Prefix)
+			return nil, 0, fmt.Errorf("%w: %d keys and %d bytes, %q", errTooMuch, len(all), size, c.config.Prefix)
 		}
 		if !page.More || len(page.KVs) == 0 {
-			return all, nil
+			return all, size, nil
 		}
 		if read < smallPage {
 			limit = min(2*limit, lastPage)

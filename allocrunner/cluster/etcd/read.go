@@ -58,7 +58,7 @@ func (c *core) answer(q *question) {
 	c.mu.RLock()
 	known := c.table.Index
 	c.mu.RUnlock()
-	ctx, cancel := context.WithTimeout(c.ctx, readTimeout)
+	ctx, cancel := context.WithTimeout(c.ctx, arriveTimeout)
 	defer cancel()
 	q.asked = time.Now()
 	found, err := c.client.Range(ctx, client.RangeRequest{Key: c.key(head, "")})

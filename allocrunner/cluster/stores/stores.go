@@ -5,6 +5,7 @@ package stores
 import (
 	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/cluster/disk"
+	"taskapi/allocrunner/cluster/etcd"
 )
 
 // Kind names a kind of store.
@@ -28,11 +29,22 @@ var kinds = []row{
 // use of the store does, and returns what is wrong.
 func Open(kind Kind, dir string) cluster.Store { return kinds[kind].open(dir) }
 
-// Shared returns the store that the allocations of a data directory share, by the directory of its files. It is the one
-// place that decides of which kind this store is.
-func Shared(dir string) cluster.Store {
+// Seal returns the sealer of a key for a purpose.
+type Seal func(key []byte, purpose string) (cluster.Sealer, error)
+
+// Unusable returns a store of which each use returns an error, with cluster.ErrUnavailable.
+func Unusable(err error) cluster.Store {
+	return etcd.New(etcd.Config{Sealer: func(string) (cluster.Sealer, error) { return nil, err }})
+}
+
+// Shared returns the store that the allocations of a data directory share: the one of several machines, if there are
+// settings for it, or else that in the directory. It is the one place that decides of which kind this store is.
+func Shared(dir string, settings etcd.Settings, seal Seal) cluster.Store {
 	if Instead != nil {
 		return Instead(dir)
+	}
+	if settings.Configured() {
+		return etcd.New(settings.Config(seal))
 	}
 	return Open(Disk, dir)
 }

@@ -22,9 +22,11 @@ import (
 )
 
 const (
-	// attemptTimeout bounds one attempt at one endpoint, which may be frozen.
+	// attemptTimeout bounds one attempt at one of several endpoints, which may be frozen.
 	attemptTimeout = 2 * time.Second
-	dialTimeout    = time.Second
+	// loneTimeout bounds an attempt at the only endpoint, which may be busy.
+	loneTimeout = 15 * time.Second
+	dialTimeout = time.Second
 	// pause lies between attempts when every endpoint has failed.
 	pause = 100 * time.Millisecond
 
@@ -43,9 +45,10 @@ type Config struct {
 
 // Client asks one etcd cluster. Its methods may be called from several goroutines.
 type Client struct {
-	config Config
-	http   *http.Client
-	at     atomic.Int32 // which endpoint is asked first
+	config  Config
+	timeout time.Duration // of an attempt
+	http    *http.Client
+	at      atomic.Int32 // which endpoint is asked first
 
 	mu    sync.Mutex // guards token
 	token string
@@ -53,7 +56,11 @@ type Client struct {
 
 // New returns a client, which connects with its first request.
 func New(c Config) *Client {
-	return &Client{config: c, http: &http.Client{
+	timeout := loneTimeout
+	if len(c.Endpoints) > 1 {
+		timeout = attemptTimeout
+	}
+	return &Client{config: c, timeout: timeout, http: &http.Client{
 		Transport: &http.Transport{
 			DialContext:         (&net.Dialer{Timeout: dialTimeout, KeepAlive: 5 * time.Second}).DialContext,
 			TLSClientConfig:     c.TLS,
@@ -156,7 +163,7 @@ func (c *Client) next(at int32) {
 
 // attempt sends a request to one endpoint. sent says that etcd may have got it.
 func (c *Client) attempt(ctx context.Context, at int, path string, body []byte, answer any) (sent bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 	response, sent, err := c.send(ctx, at, path, body)
 	if err != nil {
@@ -315,7 +322,7 @@ func (c *Client) Watch(ctx context.Context, prefix string, from uint64) (*Watch,
 	}
 	ctx, stop := context.WithCancel(ctx)
 	at := c.at.Load()
-	late := time.AfterFunc(attemptTimeout, stop)
+	late := time.AfterFunc(c.timeout, stop)
 	response, _, err := c.send(ctx, int(at), "watch", body)
 	if err == nil {
 		lines := bufio.NewReaderSize(response.Body, 64<<10)

@@ -18,7 +18,9 @@ import (
 
 	"golang.org/x/crypto/chacha20poly1305"
 
+	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/cluster/etcd"
+	"taskapi/allocrunner/cluster/etcd/client"
 	"taskapi/allocrunner/internal/proctest"
 )
 
@@ -36,15 +38,20 @@ func Open(nodes ...*Node) *etcd.Store { return etcd.New(Config(nodes...)) }
 
 // Config returns the settings of the store of some servers.
 func Config(nodes ...*Node) etcd.Config {
-	c := etcd.Config{Prefix: "test/", Sealer: func() (etcd.Sealer, error) { return Sealer("key"), nil }}
+	var c client.Config
 	for _, n := range nodes {
-		c.Client.Endpoints = append(c.Client.Endpoints, "http://"+n.Client)
+		c.Endpoints = append(c.Endpoints, "http://"+n.Client)
 	}
-	return c
+	return etcd.Config{
+		Prefix:   "test/",
+		MaxBytes: 16 << 20, // etcd's gateway takes long to pass on as much as cluster.MaxBytes
+		Client:   func() (client.Config, error) { return c, nil },
+		Sealer:   func(purpose string) (cluster.Sealer, error) { return Sealer(purpose), nil },
+	}
 }
 
 // Sealer returns a sealer with a key that is made from a word.
-func Sealer(word string) etcd.Sealer {
+func Sealer(word string) cluster.Sealer {
 	key := sha256.Sum256([]byte(word))
 	aead, err := chacha20poly1305.NewX(key[:])
 	if err != nil {

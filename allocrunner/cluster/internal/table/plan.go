@@ -64,9 +64,9 @@ func (t *Table[V]) fits(writes []Write) error {
 	case entries > 0 && len(t.entries)+entries > cluster.MaxEntries:
 		return fmt.Errorf("%w: it has %d entries of %d; delete some", cluster.ErrFull, len(t.entries),
 			cluster.MaxEntries)
-	case bytes > 0 && t.bytes+bytes > cluster.MaxBytes:
+	case bytes > 0 && t.bytes+bytes > t.MaxBytes:
 		return fmt.Errorf("%w: it has %d bytes of %d, and this needs %d more; delete something", cluster.ErrFull,
-			t.bytes, cluster.MaxBytes, bytes)
+			t.bytes, t.MaxBytes, bytes)
 	}
 	return nil
 }

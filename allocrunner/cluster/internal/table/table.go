@@ -49,6 +49,7 @@ const leasePrefix = "\x00"
 // Table holds the entries. New makes one.
 type Table[V any] struct {
 	Index     uint64
+	MaxBytes  int            // the bound of the store
 	entries   []*Entry[V]    // by key
 	bytes     int            // of all entries
 	leases    map[uint64]int // how many entries a lease has, its own included
@@ -59,7 +60,7 @@ type Table[V any] struct {
 
 // New returns an empty table.
 func New[V any]() *Table[V] {
-	return &Table[V]{Index: 1, leases: map[uint64]int{}, waiters: map[*waiter]struct{}{}}
+	return &Table[V]{Index: 1, MaxBytes: cluster.MaxBytes, leases: map[uint64]int{}, waiters: map[*waiter]struct{}{}}
 }
 
 // Adopt replaces the entries by those of another table, and keeps those who wait. With gap, the changes in between are

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"taskapi/allocrunner/artifacts"
+	"taskapi/allocrunner/cluster/etcd"
 	"taskapi/allocrunner/consul"
 	"taskapi/allocrunner/devices"
 	"taskapi/allocrunner/drivers"
@@ -39,6 +40,7 @@ type Settings struct {
 	Devices         []devices.Device
 	Artifacts       artifacts.Settings
 	SealKey         string // a file; empty for the one in the key ring
+	Cluster         etcd.Settings
 	MetricsListen   string
 	HostVolumes     []volumes.Volume
 

@@ -177,8 +177,16 @@ func (s *wiring) releaseClaim() {
 	}
 }
 
-// OpenVariables returns the variables of a store, sealed by the ring's seal key.
+// OpenVariables returns the variables of a store, sealed by the ring's seal key, or by that of the machines that share
+// the store.
 func OpenVariables(store cluster.Store, ring *identity.Keyring) (*variables.Service, error) {
+	if shared, ok := cluster.As[cluster.Sharer](store); ok {
+		sealer, err := shared.Sealer("variables")
+		if err != nil {
+			return nil, err
+		}
+		return variables.New(variables.Config{Store: store, Sealer: sealer}), nil
+	}
 	sealer, err := ring.Sealer("variables")
 	if err != nil {
 		return nil, err

@@ -270,4 +270,5 @@ A relative path is one of the file's directory. A file that others than root and
 const settingsFiles = `  /etc/taskapi/taskapi.hcl       the machine's file, for root
   ~/.config/taskapi/taskapi.hcl  the file of another user; $XDG_CONFIG_HOME stands for ~/.config
   $TASKAPI_CONFIG                a file in the place of both, as with --config
-  DATA_DIR/taskapi.hcl           the data directory's own: keyring.seal_key, the file with the key of its key ring`
+  DATA_DIR/taskapi.hcl           the data directory's own: keyring.seal_key, the file with the key of its key ring,
+                                 and the block cluster, etcd for several machines`

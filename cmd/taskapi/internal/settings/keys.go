@@ -18,6 +18,7 @@ import (
 
 	"taskapi/allocrunner"
 	"taskapi/allocrunner/artifacts"
+	"taskapi/allocrunner/cluster/etcd"
 	"taskapi/allocrunner/consul"
 	"taskapi/allocrunner/devices"
 	"taskapi/allocrunner/vault"
@@ -35,6 +36,7 @@ type Key struct {
 	Default string // empty for none
 	Env     string // the variable of the environment that stands for it; empty for none
 	List    bool   // it may have several values
+	fixed   bool   // only a file has it, never -o: all allocations of a data directory have it in common
 
 	block    *block // it is a block with a label, and each value is one in JSON; nil for a value
 	put      func(*agent.Settings, []string) error
@@ -150,7 +152,42 @@ const SealKey = "keyring.seal_key"
 // dataKeys returns the settings of a data directory's own file.
 func dataKeys() []Key {
 	return []Key{{Name: SealKey, Doc: "file with the key that seals the key ring", Default: "seal.key in the key ring",
-		put: text(func(s *agent.Settings) *string { return &s.SealKey }), absolute: absolutePath}}
+		put: text(func(s *agent.Settings) *string { return &s.SealKey }), absolute: absolutePath},
+		{Name: "cluster.address", Doc: "etcd, in which this data directory and those of other machines keep variables and " +
+			"services: etcd://HOST:PORT,HOST:PORT..., or etcds:// for TLS", put: putCluster, fixed: true},
+		{Name: "cluster.key_file", Doc: "file with the 32 bytes that seal all values, the same on all machines",
+			put: text(func(s *agent.Settings) *string { return &s.Cluster.KeyFile }), absolute: absolutePath, fixed: true},
+		{Name: "cluster.tls_ca_file", Doc: "certificates of the authorities that verify etcd; the system's without it",
+			put: text(func(s *agent.Settings) *string { return &s.Cluster.TLSCAFile }), absolute: absolutePath, fixed: true},
+		{Name: "cluster.tls_cert_file", Doc: "client certificate for etcd",
+			put: text(func(s *agent.Settings) *string { return &s.Cluster.TLSCertFile }), absolute: absolutePath, fixed: true},
+		{Name: "cluster.tls_key_file", Doc: "key of cluster.tls_cert_file",
+			put: text(func(s *agent.Settings) *string { return &s.Cluster.TLSKeyFile }), absolute: absolutePath, fixed: true},
+		{Name: "cluster.user", Doc: "user of etcd",
+			put: text(func(s *agent.Settings) *string { return &s.Cluster.User }), fixed: true},
+		{Name: "cluster.password_file", Doc: "file with the password of cluster.user",
+			put: text(func(s *agent.Settings) *string { return &s.Cluster.PasswordFile }), absolute: absolutePath, fixed: true}}
+}
+
+func putCluster(s *agent.Settings, v []string) error {
+	s.Cluster.Address = v[0]
+	return etcd.CheckAddress(v[0])
+}
+
+// ClusterOf returns what the settings file of a data directory says about the store that machines share.
+func ClusterOf(dir string) (etcd.Settings, error) {
+	all, err := ReadData(dir)
+	if err != nil {
+		return etcd.Settings{}, err
+	}
+	s, err := all.resolve()
+	if err == nil {
+		err = s.Cluster.Check()
+	}
+	if err != nil {
+		err = fmt.Errorf("%s: %w", filepath.Join(dir, Name), err)
+	}
+	return s.Cluster, err
 }
 
 // every returns all settings, in the order of the documents.

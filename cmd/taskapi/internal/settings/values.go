@@ -55,10 +55,13 @@ func (all *Values) Set(key, text, dir, from string) error {
 
 // Give is Set, but an empty text takes back what the allocation remembers.
 func (all *Values) Give(key, text, dir, from string) error {
-	if text != "" {
+	k, err := find(every(), key)
+	if err == nil && k.fixed {
+		err = fmt.Errorf("it belongs to a data directory, not to one run: put it into DATA_DIR/%s", Name)
+	}
+	if text != "" && err == nil {
 		return all.Set(key, text, dir, from)
 	}
-	_, err := find(every(), key)
 	*all = append(*all, Value{Key: key, From: from})
 	return err
 }

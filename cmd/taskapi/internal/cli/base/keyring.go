@@ -37,6 +37,9 @@ func (l Layout) OpenKeyring(sealKey string) (*identity.Keyring, error) {
 	if err != nil {
 		return nil, Usage(err)
 	}
+	if err := l.tryCluster(); err != nil {
+		return nil, Usage(err)
+	}
 	if sealKey == "" {
 		sealKey = kept.File
 	} else if sealKey, err = filepath.Abs(sealKey); err != nil {

@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"slices"
 	"strings"
 
@@ -14,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"taskapi/allocrunner/cluster/registry"
-	"taskapi/allocrunner/cluster/stores"
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/cmd/taskapi/internal/output"
 	"taskapi/handlers/services"
@@ -41,10 +38,10 @@ func onServices(w base.Environment, namespaces string, cmd *cobra.Command,
 		if err != nil {
 			return err
 		}
-		if _, err := os.Stat(l.Cluster()); errors.Is(err, fs.ErrNotExist) { // nothing is to be made
+		if !l.HasCluster() { // nothing is to be made
 			return do(cmd.Context(), catalog{l, nil}, namespace, args)
 		}
-		store := stores.Shared(l.Cluster())
+		store := l.OpenCluster()
 		return errors.Join(do(cmd.Context(), catalog{l, registry.New(store)}, namespace, args), store.Close())
 	}
 	return cmd

@@ -71,8 +71,8 @@ func (f *varFlags) use(w base.Environment, mustExist bool, do func(kept *variabl
 	if err != nil {
 		return err
 	}
-	if _, err := os.Stat(l.Keyring()); mustExist && errors.Is(err, fs.ErrNotExist) {
-		if _, err := os.Lstat(l.Cluster()); errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(l.Keyring()); mustExist && errors.Is(err, fs.ErrNotExist) && !l.Shares() {
+		if !l.HasCluster() {
 			return errNoVariables
 		}
 		return fmt.Errorf("the key ring %s is gone, with which the variables in %s are sealed: restore it; the next "+

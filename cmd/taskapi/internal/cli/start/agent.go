@@ -12,7 +12,6 @@ import (
 
 	"taskapi/allocrunner"
 	"taskapi/allocrunner/children"
-	"taskapi/allocrunner/cluster/stores"
 	"taskapi/allocrunner/consul"
 	"taskapi/allocrunner/datadir"
 	"taskapi/allocrunner/interfaces"
@@ -33,7 +32,7 @@ var _ agent.Events = (*follow.Printer)(nil)
 func AgentConfig(l base.Layout, id string, lock agent.Lock, logger *slog.Logger, settings agent.Settings,
 	p *follow.Printer, log *linewriter.Writer, w base.Environment) agent.Config {
 	p.Layout, p.Log = l, log
-	shared := stores.Shared(l.Cluster())
+	shared := l.OpenCluster()
 	return agent.Config{
 		Settings: settings,
 		Factory:  Factory(settings, nil),

@@ -11,7 +11,6 @@ import (
 
 	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/cluster/claim"
-	"taskapi/allocrunner/cluster/stores"
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/cmd/taskapi/internal/settings"
 )
@@ -22,7 +21,7 @@ import (
 func StandBy(
 	ctx context.Context, l base.Layout, alloc *api.Allocation, say func(string),
 ) (*claim.Claim, cluster.Store, error) {
-	store := stores.Shared(l.Cluster())
+	store := l.OpenCluster()
 	if !clustered(store) {
 		return nil, nil, base.Usagef("--standby is for machines that share a store: set cluster.address in %s",
 			filepath.Join(string(l.Dir), settings.Name))

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"taskapi/allocrunner/cluster/stores"
 	"taskapi/allocrunner/cluster/variables"
 	"taskapi/cmd/taskapi/internal/agent"
 	"taskapi/cmd/taskapi/internal/cli/base"
@@ -24,7 +23,7 @@ func Use(l base.Layout, sealKey string, do func(kept *variables.Service) error) 
 	if err != nil {
 		return err
 	}
-	store := stores.Shared(l.Cluster())
+	store := l.OpenCluster()
 	kept, err := agent.OpenVariables(store, ring)
 	if err != nil {
 		return errors.Join(err, store.Close())
