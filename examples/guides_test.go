@@ -66,6 +66,8 @@ func TestGuides(t *testing.T) {
 			"Waits for dispatches", "would run: job \"report\"", "Next launch at ", "report/periodic-"}},
 		{page: "readiness", programs: []string{"systemd-notify"}, notRoot: true,
 			wants: []string{"running, healthy: serving 12 documents", "index       Ready"}},
+		{page: "agent", programs: []string{"curl"}, notRoot: true,
+			wants: []string{`"Name":"hello.hello[0]"`, `"Running":1`, `"EvalID":"`}},
 		{page: "devices", notRoot: true, wants: []string{"would run: job \"sound\"", "cards card-0,card-1", "refused"}},
 		{page: "cluster", programs: []string{"etcd"}, ports: []string{"2379"}, notRoot: true, setup: withEtcd,
 			wants: []string{"greeting  =  hi", "hello         default"}},

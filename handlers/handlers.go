@@ -27,6 +27,7 @@ import (
 	"taskapi/handlers/internal/route"
 	"taskapi/handlers/internal/wire"
 	"taskapi/handlers/jobs"
+	"taskapi/handlers/machine"
 	"taskapi/handlers/node"
 	"taskapi/handlers/search"
 	"taskapi/handlers/services"
@@ -107,6 +108,19 @@ func New(config Config) *API {
 		panic("handlers: Config needs Authenticator, Allocs, PeerOf and Logger")
 	}
 	return newAPI(config, router(), table(config))
+}
+
+// NewMachine returns an API for all allocations of a machine. Jobs, History and Events of the configuration are not
+// used.
+func NewMachine(config Config, of machine.Machine) *API {
+	keyID := config.SigningKeyID
+	if keyID == nil {
+		keyID = func() string { return "" }
+	}
+	rows := machine.Routes(machine.Config{
+		Machine: of, Parser: config.Parser, NodeID: config.Agent.NodeID, KeyID: keyID,
+	}, table(config))
+	return newAPI(config, router(), rows)
 }
 
 // router finds the routes of every table of this process: a Config changes only what their handlers are.

@@ -33,6 +33,9 @@ type Alloc interface {
 // for a missing one, which depends on the endpoint. Errors: Invalid when the text is no UUID, unknown.
 func (r *Request) Alloc(unknown apierror.Kind) (Alloc, error) {
 	id := r.Param("alloc")
+	if r.subject != nil && strings.EqualFold(id, r.subject.Snapshot().ID) {
+		return r.subject, nil
+	}
 	if r.Principal.MaySee(id) {
 		if alloc, ok := r.socket.config.Allocs.Get(strings.ToLower(id)); ok {
 			return alloc, nil
@@ -64,8 +67,14 @@ func Resource[T any](r *Request, unknown apierror.Kind) (found T, err error) {
 	return found, nil
 }
 
-// Visible returns the allocation that the caller may see in lists: the one of its token.
+// About makes an allocation the one that the request is about, in place of the caller's own.
+func (r *Request) About(alloc Alloc) { r.subject = alloc }
+
+// Visible returns the allocation that the caller may see in lists: the one of its token, or that of About.
 func (r *Request) Visible() (Alloc, bool) {
+	if r.subject != nil {
+		return r.subject, true
+	}
 	return r.socket.config.Allocs.Get(r.Principal.Claims.AllocationID)
 }
 

@@ -13,7 +13,7 @@ import (
 )
 
 // Answer is a handler's result. Its form depends on the route's kind: a body for JSON, and one of the functions for the
-// other kinds.
+// other kinds. A body that another process has sent may be an error, and so is an answer of any kind.
 type Answer struct {
 	Body   *Body
 	Index  uint64 // of a read that a client can block on, or of a write; 0: no index headers

@@ -28,6 +28,7 @@ type Request struct {
 	Principal *auth.Principal
 	Namespace string // of its variable, once that is known; for the record
 
+	subject    Alloc // that the request is about; nil for the caller's own
 	socket     *socket
 	conn       *transport.Conn
 	w          http.ResponseWriter
@@ -78,6 +79,9 @@ func (r *Request) Peer() auth.Peer { return r.conn.Peer }
 
 // Owner returns whose socket the request has come on.
 func (r *Request) Owner() auth.Owner { return r.socket.owner }
+
+// Answers returns the form of the route's answers.
+func (r *Request) Answers() AnswerKind { return r.matched.Answer }
 
 // Sent counts an answer of that many bytes against the socket's pace.
 func (r *Request) Sent(bytes int) { r.socket.Sent(bytes) }

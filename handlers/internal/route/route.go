@@ -121,6 +121,12 @@ func (r Route) Given(there bool, otherwise apierror.Kind, args ...any) Route {
 	return r
 }
 
+// Wrapped returns the route with another handler in place of its own.
+func (r Route) Wrapped(wrap func(own Handler) Handler) Route {
+	r.handle = wrap(r.handle)
+	return r
+}
+
 // OnAlloc returns a handler for a path that names an allocation, as the interface of a resource. Errors: those of
 // Request.Alloc, NoRoute for an allocation without it.
 func OnAlloc[T any](

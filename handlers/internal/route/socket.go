@@ -133,9 +133,9 @@ func (s *socket) answer(ctx context.Context, r *Request, result Answer, err erro
 	switch {
 	case err != nil:
 		return s.fail(r, err)
-	case r.matched.Answer == Upgrade:
+	case result.Upgrade != nil:
 		return s.upgrade(ctx, r, result)
-	case r.matched.Answer != JSON:
+	case result.Stream != nil:
 		return s.stream(ctx, r, result)
 	}
 	status := cmp.Or(result.Status, http.StatusOK)

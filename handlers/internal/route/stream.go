@@ -164,6 +164,9 @@ func (s *socket) stream(ctx context.Context, r *Request, result Answer) int {
 // upgrade lets the handler take the connection, by http.Hijacker, and closes it when the token is not valid any more or
 // the server stops. It returns the status: 101 when the connection was taken.
 func (s *socket) upgrade(ctx context.Context, r *Request, result Answer) int {
+	if result.Release != nil {
+		defer result.Release()
+	}
 	leave, err := s.enterStream()
 	if err != nil {
 		return s.fail(r, err)

@@ -210,6 +210,9 @@ func (l liveness) Lookup(id string) (*auth.Allocation, auth.Liveness) {
 	return l.alloc, auth.Live
 }
 
+// PeerOf returns the process at the other end of a connection to a Unix socket.
+func PeerOf(c net.Conn) (auth.Peer, error) { return peerOf(c) }
+
 // peerOf returns the credentials that the socket read when the connection was accepted.
 func peerOf(c net.Conn) (auth.Peer, error) {
 	conn, ok := c.(*socket.Conn)

@@ -53,6 +53,9 @@ func AuditShared(all []Settings, warn func(string), command string, change func(
 	return err
 }
 
+// OpenAudit opens the audit log that the settings name; nil for none.
+func OpenAudit(o Settings, logger *slog.Logger) (*auth.AuditLog, error) { return openAudit(o, logger) }
+
 // openAudit opens the audit log that the settings name; nil for none.
 func openAudit(o Settings, logger *slog.Logger) (*auth.AuditLog, error) {
 	if o.AuditLog == "" {

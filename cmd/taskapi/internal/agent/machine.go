@@ -84,6 +84,15 @@ func newMachine(allocDir string, shared cluster.Store, settings Settings) machin
 	}}
 }
 
+// NewNode describes the machine of a data directory for an API, and the program that answers.
+func NewNode(dataDir string, shared cluster.Store, settings Settings, version string) (node.Machine, node.Agent) {
+	this := thisNode()
+	return newMachine(dataDir, shared, settings), node.Agent{
+		Version: version, NomadVersion: taskenv.NomadVersion, Region: "global", Datacenter: datacenter,
+		NodeID: this.id, NodeName: this.name,
+	}
+}
+
 func (m machine) Node() *api.Node {
 	n := fingerprint.Node(m.dir, m.settings.TaskDrivers())
 	n.NodeResources.Devices = devices.NodeResources(m.settings.Devices)

@@ -43,6 +43,18 @@ func (s *wiring) boundMemory() {
 	}
 }
 
+// TuneMemory bounds the memory of a process that serves an API without an allocation of its own, and gives back what
+// requests took, until release.
+func TuneMemory(ctx context.Context) (release func()) {
+	debug.SetGCPercent(gcPercent(1))
+	if debug.SetMemoryLimit(-1) == math.MaxInt64 {
+		debug.SetMemoryLimit(mostMemory)
+	}
+	ctx, release = context.WithCancel(ctx)
+	go giveBackMemory(ctx)
+	return release
+}
+
 const (
 	// memoryLook is how often taskapi looks for memory that it can give back.
 	memoryLook = 10 * time.Second

@@ -25,6 +25,9 @@ type parser struct {
 
 var _ jobs.Parser = parser{}
 
+// NewParser returns what judges jobs for the settings. allocs is the directory of all allocations.
+func NewParser(settings Settings, allocs string) jobs.Parser { return parser{settings, allocs} }
+
 // Parse reads no file, whatever the text says.
 func (p parser) Parse(ctx context.Context, text api.JobsParseRequest) (*api.Job, error) {
 	job, err := bounded.Parse(ctx, jobspec.Config{

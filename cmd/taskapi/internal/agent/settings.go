@@ -57,6 +57,9 @@ func (s Settings) longestTTL() time.Duration {
 	return max(identity.DefaultMaxTTL, s.IdentityTTL+time.Minute)
 }
 
+// LongestTTL returns how long a token may live.
+func (s Settings) LongestTTL() time.Duration { return s.longestTTL() }
+
 // DefaultSettings returns the settings of a run without flags.
 func DefaultSettings() Settings {
 	return Settings{HostIP: "127.0.0.1", IdentityTTL: defaultIdentityTTL, Artifacts: artifacts.DefaultSettings()}

@@ -21,6 +21,7 @@ import (
 	"taskapi/cmd/taskapi/internal/cli/keys"
 	"taskapi/cmd/taskapi/internal/cli/lifecycle"
 	"taskapi/cmd/taskapi/internal/cli/look"
+	"taskapi/cmd/taskapi/internal/cli/machine"
 	"taskapi/cmd/taskapi/internal/cli/shared"
 	"taskapi/cmd/taskapi/internal/cli/start"
 	"taskapi/cmd/taskapi/internal/linewriter"
@@ -106,6 +107,7 @@ var groups = []struct {
 		{name: "api", build: access.API},
 	}},
 	{"More", []command{
+		{name: "agent", build: machine.Agent},
 		{name: "keyring", build: keys.Keyring},
 		{name: "config", build: look.Config},
 		{name: "state", build: look.State},

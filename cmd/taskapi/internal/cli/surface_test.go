@@ -78,6 +78,7 @@ var sameWord = map[string]string{
 	"group":     "a task group of the job file; validate checks all without it",
 	"issuer":    "the issuer (iss) of tokens",
 	"json":      "print JSON; lines of it where the output has no end",
+	"listen":    "an address to listen on; the agent's takes TLS alone",
 	"list":      "show what there is, and do nothing",
 	"namespace": "Nomad's namespace, of what the command is about",
 	"replace":   "new processes: a graceful stop, and another run",

@@ -38,7 +38,6 @@ var Hints = []struct{ Words, Hint string }{
 	{"start create deploy launch", "'taskapi run JOBFILE' runs a job, with --detach in the background"},
 	{"up apply", "'taskapi run JOBFILE' runs a job, with --detach in the background; 'taskapi update JOBFILE' changes " +
 		"one that runs"},
-	{"agent", "there is no agent to start: 'taskapi run JOBFILE' runs a job"},
 	{"resume continue", "'taskapi takeover' resumes an allocation whose taskapi has exited"},
 	{"upgrade", "'taskapi takeover' replaces the taskapi that runs an allocation by this one"},
 	{"plan diff", "'taskapi update --dry-run JOBFILE' shows what a job file would change"},

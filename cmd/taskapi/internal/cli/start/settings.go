@@ -40,6 +40,25 @@ func (f *SettingFlags) Add(cmd *cobra.Command) {
 // IsolateFlag names the flag of the setting isolate_users.
 const IsolateFlag = "isolate-users"
 
+// AddAll adds the flags of every setting that has one.
+func (f *SettingFlags) AddAll(cmd *cobra.Command) {
+	f.addRights(cmd.Flags())
+	f.Add(cmd)
+}
+
+// Given returns the flags as they were given, for another command that has them.
+func (f *SettingFlags) Given(flags *pflag.FlagSet) (args []string) {
+	for _, name := range []string{"config", "policy", IsolateFlag} {
+		if given := flags.Lookup(name); given.Changed {
+			args = append(args, "--"+name+"="+given.Value.String())
+		}
+	}
+	for _, option := range f.options {
+		args = append(args, "--option="+option)
+	}
+	return args
+}
+
 // addRights adds the flags of the settings that say what tasks may do.
 func (f *SettingFlags) addRights(flags *pflag.FlagSet) {
 	flags.String("policy", "", "rights of the tasks, a `PRESET|FILE`: local (they also control their own allocation), "+

@@ -1,0 +1,194 @@
+package machine
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/interfaces"
+	"taskapi/handlers/apierror"
+	"taskapi/internal/ptr"
+)
+
+// exitUsage is the exit code of a command that has changed nothing, because what it was given is wrong.
+const exitUsage = 2
+
+// judgeTime is how long a registration waits for the command that carries it out, which first checks everything.
+const judgeTime = 5 * time.Second
+
+// maxSaid bounds what is kept of a command's output.
+const maxSaid = 16 << 10
+
+// commandError is a command of this program that has failed.
+type commandError struct {
+	code  int
+	words string
+}
+
+func (e *commandError) Error() string { return e.words }
+
+// command runs a command of this program to its end, and returns its output.
+func (m *Machine) command(ctx context.Context, stdin []byte, args ...string) (string, error) {
+	var stdout, stderr limited
+	cmd := exec.CommandContext(ctx, "/proc/self/exe", args...) // this very program, also when its file has been replaced
+	cmd.Args[0] = "taskapi"
+	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = m.cfg.Environ, bytes.NewReader(stdin), &stdout, &stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // a signal to this process is not for what it starts
+	cmd.WaitDelay = time.Second
+	err := cmd.Run()
+	exit, ok := errors.AsType[*exec.ExitError](err)
+	if !ok {
+		return stdout.String(), err
+	}
+	words := strings.TrimSpace(strings.ReplaceAll(stderr.String(), "taskapi: ", ""))
+	if words == "" {
+		words = "taskapi " + args[0] + ": " + exit.Error()
+	}
+	return stdout.String(), &commandError{exit.ExitCode(), words}
+}
+
+// limited keeps the beginning of what is written.
+type limited struct{ bytes.Buffer }
+
+func (l *limited) Write(p []byte) (int, error) {
+	_, _ = l.Buffer.Write(p[:min(len(p), maxSaid-l.Len())])
+	return len(p), nil
+}
+
+// Register runs 'taskapi run', or 'taskapi update' when an allocation of the job runs.
+func (m *Machine) Register(ctx context.Context, job *api.Job) (<-chan error, error) {
+	text, err := json.Marshal(map[string]*api.Job{"Job": job})
+	if err != nil {
+		return nil, fmt.Errorf("job %q: %w", *job.ID, err)
+	}
+	all, err := m.OfJob(ctx, ptr.Deref(job.Namespace), *job.ID)
+	if err != nil {
+		return nil, err
+	}
+	args := []string{"run"}
+	switch runs := len(all) > 0 && !all[0].ClientTerminalStatus(); {
+	case runs && interfaces.IsParent(job):
+		args = []string{"update", "--replace"}
+	case runs:
+		args = []string{"update", "--replace", "--all"}
+	case interfaces.IsParent(job):
+		args = append(args, "--detach")
+	default:
+		args = append(args, "--detach", "--all")
+	}
+	if args[0] == "run" {
+		args = append(args, m.cfg.RunFlags...)
+	}
+	args = append(args, "--data-dir="+string(m.cfg.Dir), "-")
+	result := make(chan error, 1)
+	go func() { // ends with the command, also when the client has gone
+		_, err := m.command(context.WithoutCancel(ctx), text, args...)
+		result <- err
+	}()
+	judged := time.NewTimer(judgeTime)
+	defer judged.Stop()
+	select {
+	case err := <-result:
+		if failed, ok := errors.AsType[*commandError](err); ok && failed.code == exitUsage {
+			return nil, apierror.New(apierror.Invalid, failed.words)
+		}
+		result <- err
+		m.settle(ctx, job)
+	case <-judged.C:
+	}
+	return result, nil
+}
+
+// settleTime bounds how long an answer waits until this process has seen what a command has started.
+const settleTime = time.Second
+
+// settle waits until an allocation of a job is seen that has not ended.
+func (m *Machine) settle(ctx context.Context, job *api.Job) {
+	ctx, cancel := context.WithTimeout(ctx, settleTime)
+	defer cancel()
+	for ctx.Err() == nil {
+		index := m.Index()
+		all, err := m.OfJob(ctx, ptr.Deref(job.Namespace), *job.ID)
+		if err != nil || len(all) > 0 {
+			return
+		}
+		m.Wait(ctx, index)
+	}
+}
+
+// Stop begins to stop allocations by their processes, and runs 'taskapi stop' for those without one.
+func (m *Machine) Stop(ctx context.Context, all []*api.Allocation, noShutdownDelay, purge bool) error {
+	var left, ids []string
+	for _, alloc := range all {
+		ids = append(ids, alloc.ID)
+		if alloc.ClientTerminalStatus() {
+			continue
+		}
+		r := (&http.Request{Method: http.MethodPut, Header: http.Header{}, URL: &url.URL{
+			Path:     "/v1/allocation/" + alloc.ID + "/stop",
+			RawQuery: fmt.Sprintf("no_shutdown_delay=%t", noShutdownDelay),
+		}}).WithContext(ctx)
+		resp, err := m.Ask(ctx, alloc.ID, r)
+		if err != nil {
+			left = append(left, alloc.ID)
+			continue
+		}
+		_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxSaid)) // for the next request
+		resp.Body.Close()
+	}
+	data := "--data-dir=" + string(m.cfg.Dir)
+	if len(left) > 0 {
+		if _, err := m.command(ctx, nil, slices.Concat([]string{"stop", "--detach", data}, left)...); err != nil {
+			return apierror.New(apierror.Unavailable, err.Error()).Because(err)
+		}
+	}
+	if purge {
+		go m.purge(context.WithoutCancel(ctx), ids) // ends when the allocations have ended
+	}
+	return nil
+}
+
+// purge removes allocations when they have ended.
+func (m *Machine) purge(ctx context.Context, ids []string) {
+	for {
+		index := m.Index()
+		over := true
+		for _, id := range ids {
+			m.mu.Lock()
+			e := m.entries[id]
+			over = over && (e == nil || e.ended)
+			m.mu.Unlock()
+		}
+		if over {
+			break
+		}
+		m.Wait(ctx, index)
+	}
+	args := slices.Concat([]string{"gc", "--data-dir=" + string(m.cfg.Dir)}, ids)
+	if _, err := m.command(ctx, nil, args...); err != nil {
+		m.cfg.Logger.Warn("allocations of a purged job are left", "error", err)
+	}
+}
+
+// resume runs 'taskapi takeover' for an allocation whose taskapi has exited.
+func (m *Machine) resume(ctx context.Context, id, name string) {
+	m.cfg.Logger.Info("resuming an allocation whose taskapi has exited", "alloc", id, "name", name)
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	if _, err := m.command(ctx, nil, "takeover", "--data-dir="+string(m.cfg.Dir), id); err != nil {
+		m.cfg.Logger.Warn("an allocation whose taskapi has exited could not be resumed", "alloc", id, "name", name,
+			"error", err)
+	}
+}

@@ -1,0 +1,354 @@
+// Package machine serves the API of a whole machine: of all allocations in a data directory, those that have ended,
+// too. Each allocation stays a process of its own. This process follows them, and passes requests on to their
+// operators' sockets. It also starts, updates and stops allocations, and resumes those whose taskapi has exited. It
+// keeps nothing that is lost when it is killed.
+package machine
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/cluster"
+	"taskapi/allocrunner/datadir"
+	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/state"
+	"taskapi/auth"
+	"taskapi/cmd/taskapi/internal/agent"
+	"taskapi/cmd/taskapi/internal/client"
+	"taskapi/handlers"
+	"taskapi/handlers/machine"
+	"taskapi/identity"
+	"taskapi/identity/revocation"
+	"taskapi/internal/filewatch"
+)
+
+// Config has the parts of a Machine. All but Listen, Environ and Notify are required.
+type Config struct {
+	Dir         datadir.Dir
+	Settings    agent.Settings
+	Keyring     *identity.Keyring
+	Revocations *revocation.List
+	Cluster     cluster.Store // what the allocations share
+	Logger      *slog.Logger
+	Version     string // of the program
+
+	RuntimeDir string   // $XDG_RUNTIME_DIR
+	Environ    []string // of the commands that start allocations
+	RunFlags   []string // of the runs that a registration starts
+	Listen     *TLS     // where else than on the socket to answer; nil for nowhere
+	Resume     bool     // resume the allocations whose taskapi has exited
+	Notify     func(state string)
+}
+
+// Machine follows all allocations of a data directory.
+type Machine struct {
+	cfg  Config
+	self *self
+	http *http.Transport // by allocation
+	dirs filewatch.Watcher
+
+	mu      sync.Mutex // guards the fields below
+	entries map[string]*entry
+	index   uint64
+	changed chan struct{}  // closed and replaced when the index grows
+	audit   *auth.AuditLog // nil for none
+	follows sync.WaitGroup
+}
+
+var _ machine.Machine = (*Machine)(nil)
+
+// entry is what is known of an allocation.
+type entry struct {
+	alloc *api.Allocation // as its process answers, or as it was saved; of one that has ended the name alone
+	ended bool
+}
+
+// New returns a Machine that follows nothing yet.
+func New(c Config) *Machine {
+	m := &Machine{cfg: c, entries: map[string]*entry{}, changed: make(chan struct{})}
+	m.grow()
+	m.self = newSelf(m)
+	m.http = newTransport(c.Dir)
+	return m
+}
+
+// Run follows the allocations and serves the API until ctx ends. The allocations run on.
+func (m *Machine) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer m.http.CloseIdleConnections()
+	defer m.follows.Wait()
+	defer cancel()
+	m.self.ctx = ctx
+	dir, err := os.Open(m.cfg.Dir.Allocs())
+	if err != nil {
+		return fmt.Errorf("allocations: %w", agent.UnwrapPath(err))
+	}
+	defer dir.Close()
+	watch, err := m.dirs.Dir(dir)
+	if err != nil {
+		return fmt.Errorf("watch %s: %w", m.cfg.Dir.Allocs(), err)
+	}
+	defer watch.Close()
+	if err := m.look(ctx); err != nil {
+		return err
+	}
+	server, err := m.serve(ctx)
+	if err != nil {
+		return err
+	}
+	defer server.close()
+	m.cfg.Notify(fmt.Sprintf("READY=1\nSTATUS=serving %s", m.cfg.Dir))
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-server.failed:
+			return err
+		case <-watch.Changed():
+			if err := m.look(ctx); err != nil {
+				m.cfg.Logger.Warn("allocations that have begun are not seen yet", "error", err)
+			}
+		}
+	}
+}
+
+// look begins to follow new allocations, and forgets those whose directory is gone.
+func (m *Machine) look(ctx context.Context) error {
+	ids, err := m.cfg.Dir.IDs()
+	if err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if ctx.Err() != nil {
+		return nil
+	}
+	there := make(map[string]bool, len(ids))
+	for _, id := range ids {
+		there[id] = true
+		if m.entries[id] == nil {
+			m.entries[id] = &entry{}
+			if alloc := m.endedOf(id); alloc != nil {
+				m.entries[id] = &entry{alloc: alloc, ended: true}
+				continue
+			}
+			m.followLocked(ctx, id)
+		}
+	}
+	for id := range m.entries {
+		if !there[id] {
+			delete(m.entries, id)
+			m.growLocked()
+		}
+	}
+	return nil
+}
+
+// endedOf returns the name of an allocation that has ended; nil for any other.
+func (m *Machine) endedOf(id string) *api.Allocation {
+	if path := m.cfg.Dir.State(id); state.Ended(path) {
+		if dump, err := state.Inspect(path); err == nil && dump.Saved.Alloc != nil && dump.Saved.Alloc.ID == id {
+			return nameOf(dump.Saved.Alloc)
+		}
+	}
+	return nil
+}
+
+// nameOf returns an allocation without the parts that take memory.
+func nameOf(alloc *api.Allocation) *api.Allocation {
+	return &api.Allocation{ID: alloc.ID, Namespace: alloc.Namespace, JobID: alloc.JobID, Name: alloc.Name,
+		ClientStatus: alloc.ClientStatus, CreateTime: alloc.CreateTime}
+}
+
+// grow gives the machine its next index. It is a time in milliseconds, so that it also grows over restarts of this
+// process, and that no list of another process has it.
+func (m *Machine) grow() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.growLocked()
+}
+
+func (m *Machine) growLocked() {
+	m.index = max(m.index+1, uint64(time.Now().UnixMilli()))
+	close(m.changed)
+	m.changed = make(chan struct{})
+}
+
+// Index is the machine's.
+func (m *Machine) Index() uint64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.index
+}
+
+// Wait returns once the index is above another one, or when ctx ends.
+func (m *Machine) Wait(ctx context.Context, after uint64) {
+	for {
+		m.mu.Lock()
+		index, changed := m.index, m.changed
+		m.mu.Unlock()
+		if index > after {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		}
+	}
+}
+
+// Self stands for the machine.
+func (m *Machine) Self() handlers.Alloc { return m.self }
+
+// Allocations returns all allocations.
+func (m *Machine) Allocations(ctx context.Context) ([]*api.Allocation, error) {
+	return m.read(ctx, func(*api.Allocation) bool { return true })
+}
+
+// OfJob returns the allocations of a job.
+func (m *Machine) OfJob(ctx context.Context, namespace, job string) ([]*api.Allocation, error) {
+	all, err := m.read(ctx, func(alloc *api.Allocation) bool {
+		return alloc.JobID == job && (namespace == "" || namespace == "*" || alloc.Namespace == namespace)
+	})
+	machine.Sort(all)
+	return all, err
+}
+
+// catchUp finds out about allocations that have begun just now: whoever has begun one finds it in the next answer.
+func (m *Machine) catchUp(ctx context.Context) error {
+	if err := m.look(m.self.ctx); err != nil {
+		return err
+	}
+	var unknown []string
+	m.mu.Lock()
+	for id, e := range m.entries {
+		if e.alloc == nil {
+			unknown = append(unknown, id)
+		}
+	}
+	m.mu.Unlock()
+	for _, id := range unknown {
+		c := client.New(m.cfg.Dir, id)
+		if alloc, _, err := c.Allocation(ctx); err == nil {
+			m.set(id, alloc, false)
+		}
+		c.Close()
+	}
+	return ctx.Err()
+}
+
+// read returns the allocations that a function selects. Those that have ended are read from the disk.
+func (m *Machine) read(ctx context.Context, selects func(*api.Allocation) bool) (all []*api.Allocation, err error) {
+	if err := m.catchUp(ctx); err != nil {
+		return nil, err
+	}
+	var ended []string
+	m.mu.Lock()
+	for id, e := range m.entries {
+		switch {
+		case e.alloc == nil || !selects(e.alloc):
+		case e.ended:
+			ended = append(ended, id)
+		default:
+			all = append(all, e.alloc)
+		}
+	}
+	m.mu.Unlock()
+	for _, id := range ended {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		dump, err := state.Inspect(m.cfg.Dir.State(id))
+		if err != nil || dump.Saved.Alloc == nil {
+			continue // it is being removed, or damaged
+		}
+		if !dump.Saved.Terminal {
+			m.again(id)
+		}
+		all = append(all, dump.Saved.Alloc)
+	}
+	return all, nil
+}
+
+// again follows an allocation that has ended, and runs again under its ID.
+func (m *Machine) again(id string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if e := m.entries[id]; e != nil && e.ended && m.self.ctx.Err() == nil {
+		e.ended = false
+		m.followLocked(m.self.ctx, id)
+	}
+}
+
+// Find returns an allocation.
+func (m *Machine) Find(ctx context.Context, id string) (*machine.Found, error) {
+	m.mu.Lock()
+	unknown := m.entries[id] == nil || m.entries[id].alloc == nil
+	m.mu.Unlock()
+	if unknown {
+		if err := m.catchUp(ctx); err != nil {
+			return nil, err
+		}
+	}
+	m.mu.Lock()
+	e := m.entries[id]
+	var alloc *api.Allocation
+	ended := false
+	if e != nil {
+		alloc, ended = e.alloc, e.ended
+	}
+	m.mu.Unlock()
+	if alloc == nil {
+		return nil, nil
+	}
+	dump, err := state.Inspect(m.cfg.Dir.State(id))
+	if err == nil && dump.Saved.Alloc != nil && dump.Saved.Terminal {
+		over, err := m.over(dump.Saved)
+		if err != nil {
+			return nil, err
+		}
+		if !ended && m.listens(id) { // its process still answers
+			return &machine.Found{Alloc: alloc}, nil
+		}
+		return &machine.Found{Alloc: dump.Saved.Alloc, Ended: over}, nil
+	}
+	if ended {
+		m.again(id)
+	}
+	return &machine.Found{Alloc: alloc}, nil
+}
+
+// set notes what is known of an allocation.
+func (m *Machine) set(id string, alloc *api.Allocation, ended bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	e := m.entries[id]
+	if e == nil { // it has been removed
+		return
+	}
+	if !ended && !e.ended && e.alloc != nil && alloc != nil && alloc.ModifyIndex < e.alloc.ModifyIndex &&
+		alloc.CreateTime == e.alloc.CreateTime {
+		return // an answer that was overtaken
+	}
+	same := e.ended == ended && e.alloc != nil && alloc != nil && e.alloc.ModifyIndex == alloc.ModifyIndex
+	e.ended = ended
+	if ended && alloc != nil {
+		e.alloc = nameOf(alloc)
+	} else {
+		e.alloc = alloc
+	}
+	if !same {
+		m.growLocked()
+	}
+}
+
+// isOver reports whether the allocation has ended for good.
+func isOver(alloc *api.Allocation) bool { return alloc != nil && interfaces.Ended(alloc) }

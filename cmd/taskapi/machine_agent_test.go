@@ -1,0 +1,321 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/hashicorp/nomad/api"
+	"golang.org/x/sys/unix"
+
+	"taskapi/allocrunner/jobspec"
+	"taskapi/identity"
+)
+
+// machineAgent is taskapi agent as a process, with a data directory of its own.
+type machineAgent struct {
+	taskapiProcess
+	t    *testing.T
+	data string
+}
+
+// startAgent starts the agent of a data directory. At the end all allocations are stopped.
+func startAgent(t *testing.T, data string, flags ...string) *machineAgent {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &machineAgent{startCommand(t, self, append([]string{"agent", "--data-dir", data}, flags...)...), t, data}
+	t.Cleanup(func() {
+		_ = a.Process.Kill() // it may have ended
+		_ = a.Wait()
+		if t.Failed() {
+			t.Log(a.out.String())
+		}
+		a.taskapi("stop", "--all", "--now")
+	})
+	until(t, a.taskapiProcess, "listens", func() bool {
+		_, err := a.client().Agent().NodeName()
+		return err == nil
+	})
+	return a
+}
+
+// taskapi runs a command on the agent's data directory.
+func (a *machineAgent) taskapi(args ...string) string {
+	a.t.Helper()
+	self, _ := os.Executable()
+	cmd := exec.Command(self, append(args, "--data-dir", a.data)...)
+	cmd.Env = append(os.Environ(), "TASKAPI_TEST_MAIN=1")
+	out, _ := cmd.CombinedOutput() // what it prints is looked at
+	return string(out)
+}
+
+// sdk returns Nomad's SDK on a socket, with a token.
+func sdk(t *testing.T, address, token string) *api.Client {
+	t.Helper()
+	client, err := api.NewClient(&api.Config{Address: address, SecretID: token})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	return client
+}
+
+// client returns the SDK on the machine's socket.
+func (a *machineAgent) client() *api.Client {
+	token, _ := os.ReadFile(filepath.Join(a.data, "operator.token")) // not there while it starts
+	return sdk(a.t, "unix://"+filepath.Join(a.data, "operator.sock"), string(token))
+}
+
+func parsedJob(t *testing.T, text string) *api.Job {
+	t.Helper()
+	job, err := jobspec.Parse(jobspec.Config{Filename: "job.nomad.hcl", Body: []byte(text), AsWritten: true,
+		Audience: identity.DefaultAudience})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return job
+}
+
+// register registers a job and waits until its evaluation is complete.
+func (a *machineAgent) register(job *api.Job) {
+	a.t.Helper()
+	made, _, err := a.client().Jobs().Register(job, nil)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	until(a.t, a.taskapiProcess, "carries out a registration", func() bool {
+		e, _, err := a.client().Evaluations().Info(made.EvalID, nil)
+		if err != nil || e.Status == api.EvalStatusFailed {
+			a.t.Fatalf("evaluation %+v, %v", e, err)
+		}
+		return e.Status == api.EvalStatusComplete
+	})
+}
+
+// allocs returns the allocations of a job by status, each with its ID.
+func (a *machineAgent) allocs(job string) (found []string) {
+	a.t.Helper()
+	all, _, err := a.client().Jobs().Allocations(job, true, nil)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	for _, alloc := range all {
+		found = append(found, alloc.ClientStatus+" "+alloc.ID)
+	}
+	slices.Sort(found)
+	return found
+}
+
+func answeredStatus(err error) int {
+	if answered, ok := errors.AsType[api.UnexpectedResponseError](err); ok {
+		return answered.StatusCode()
+	}
+	return 0
+}
+
+// TestAgentRunsJobs: over the machine's socket, a job is registered, listed, followed, asked and stopped. It is
+// registered once, however often and by how many at a time.
+func TestAgentRunsJobs(t *testing.T) {
+	t.Parallel()
+	a := startAgent(t, shortDir(t))
+	job := parsedJob(t, pairJob)
+	var both sync.WaitGroup
+	for range 2 {
+		both.Go(func() {
+			if _, _, err := a.client().Jobs().Register(job, nil); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	both.Wait()
+	a.register(job)
+	before := a.allocs("pair")
+	if len(before) != 2 || !strings.HasPrefix(before[0], "running ") || !strings.HasPrefix(before[1], "running ") {
+		t.Fatalf("the job has the allocations %q, want two that run", before)
+	}
+	client := a.client()
+	jobs, meta, err := client.Jobs().List(nil)
+	if err != nil || len(jobs) != 1 || jobs[0].Status != "running" || jobs[0].JobSummary.Summary["g"].Running != 2 {
+		t.Fatalf("jobs %+v, %v", jobs, err)
+	}
+
+	// what runs beside the agent is seen, and wakes a query
+	waited := make(chan error, 1)
+	go func() {
+		_, next, err := client.Allocations().List(&api.QueryOptions{WaitIndex: meta.LastIndex})
+		if err == nil && next.LastIndex <= meta.LastIndex {
+			err = fmt.Errorf("the index went from %d to %d", meta.LastIndex, next.LastIndex)
+		}
+		waited <- err
+	}()
+	file := mustWrite(t, filepath.Join(t.TempDir(), "other.nomad.hcl"), strings.Replace(pairJob, "pair", "other", 1))
+	if out := a.taskapi("run", "-d", file); strings.Contains(out, "taskapi:") {
+		t.Fatal(out)
+	}
+	if err := <-waited; err != nil {
+		t.Error(err)
+	}
+	until(t, a.taskapiProcess, "sees what runs beside it", func() bool { return len(a.allocs("other")) == 1 })
+
+	id := strings.Fields(before[0])[1]
+	alloc, _, err := client.Allocations().Info(id, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	code, err := client.Allocations().Exec(t.Context(), alloc, "t", false, []string{"/bin/echo", "hi"},
+		strings.NewReader(""), &out, &out, nil, nil)
+	if err != nil || code != 0 || out.String() != "hi\n" {
+		t.Errorf("exec: %d, %v, %q", code, err, &out)
+	}
+
+	// the agent is killed, and another one knows everything
+	kill(t, a.taskapiProcess)
+	b := startAgent(t, a.data)
+	if after := b.allocs("pair"); !slices.Equal(before, after) {
+		t.Errorf("the allocations were %q, and are %q", before, after)
+	}
+	if _, again, err := b.client().Jobs().List(nil); err != nil || again.LastIndex <= meta.LastIndex {
+		t.Errorf("the index went from %d to %+v, %v", meta.LastIndex, again, err)
+	}
+
+	if _, _, err := b.client().Jobs().Deregister("pair", false, nil); err != nil {
+		t.Fatal(err)
+	}
+	until(t, b.taskapiProcess, "stops the job", func() bool {
+		return !strings.Contains(strings.Join(b.allocs("pair"), " "), "running")
+	})
+	until(t, b.taskapiProcess, "reads an allocation that has ended", func() bool {
+		files, _, err := b.client().AllocFS().List(alloc, "/alloc/logs", nil)
+		return err == nil && len(files) > 0
+	})
+	if err := b.client().Allocations().Restart(alloc, "", nil); answeredStatus(err) != http.StatusConflict {
+		t.Errorf("a restart of what has ended: %v", err)
+	}
+	if _, _, err := b.client().Jobs().Deregister("pair", true, nil); err != nil {
+		t.Fatal(err)
+	}
+	until(t, b.taskapiProcess, "removes a purged job", func() bool { return len(b.allocs("pair")) == 0 })
+	if _, _, err := b.client().Jobs().Info("pair", nil); answeredStatus(err) != http.StatusNotFound {
+		t.Errorf("a purged job: %v", err)
+	}
+}
+
+// TestAgentRefusesJobs: what can't run here is refused with the reason, and nothing starts.
+func TestAgentRefusesJobs(t *testing.T) {
+	t.Parallel()
+	a := startAgent(t, shortDir(t))
+	docker := strings.Replace(pairJob, "raw_exec", "docker", 1)
+	_, _, err := a.client().Jobs().Register(parsedJob(t, docker), nil)
+	if answeredStatus(err) != http.StatusBadRequest || !strings.Contains(err.Error(), "docker") {
+		t.Errorf("a job for docker: %v", err)
+	}
+	plan, _, err := a.client().Jobs().Plan(parsedJob(t, pairJob), true, nil)
+	if err != nil || plan.Annotations.DesiredTGUpdates["g"].Place != 2 {
+		t.Errorf("plan %+v, %v", plan, err)
+	}
+	if all, _, err := a.client().Allocations().List(nil); err != nil || len(all) != 0 {
+		t.Errorf("%d allocations have started, %v", len(all), err)
+	}
+}
+
+// TestAgentsDoor: the machine's socket takes its own token alone, which no allocation's socket takes.
+func TestAgentsDoor(t *testing.T) {
+	t.Parallel()
+	a := startAgent(t, shortDir(t))
+	a.register(parsedJob(t, strings.Replace(pairJob, "count = 2", "", 1)))
+	id := strings.Fields(a.allocs("pair")[0])[1]
+	machine, err := os.ReadFile(filepath.Join(a.data, "operator.token"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(a.data, "allocs", id)
+	alloc, err := os.ReadFile(filepath.Join(dir, "operator.token"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, c := range map[string]struct{ socket, token string }{
+		"an allocation's token on the machine's socket": {filepath.Join(a.data, "operator.sock"), string(alloc)},
+		"the machine's token on an allocation's socket": {filepath.Join(dir, "operator.sock"), string(machine)},
+		"no token": {filepath.Join(a.data, "operator.sock"), ""},
+	} {
+		_, _, err := sdk(t, "unix://"+c.socket, c.token).Allocations().List(nil)
+		if status := answeredStatus(err); status != http.StatusForbidden && status != http.StatusUnauthorized {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	for _, path := range []string{
+		"/v1/allocation/..%2f..%2fother", "/v1/client/fs/cat/" + id + "?path=../../../operator.token",
+		"/v1/allocation/00000000-0000-0000-0000-000000000000",
+	} {
+		if _, err := a.client().Raw().Query(path, nil, nil); answeredStatus(err)/100 != 4 {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}
+
+// TestAgentResumes: an allocation whose taskapi was killed gets another one, and its task is the same process. One that
+// was stopped stays stopped.
+func TestAgentResumes(t *testing.T) {
+	t.Parallel()
+	a := startAgent(t, shortDir(t))
+	a.register(parsedJob(t, strings.Replace(pairJob, "count = 2", "", 1)))
+	a.register(parsedJob(t, strings.NewReplacer("count = 2", "", "pair", "gone").Replace(pairJob)))
+	if _, _, err := a.client().Jobs().Deregister("gone", false, nil); err != nil {
+		t.Fatal(err)
+	}
+	id := strings.Fields(a.allocs("pair")[0])[1]
+	task := sleeping(t, a.data)
+	conn, err := net.Dial("unix", filepath.Join(a.data, "allocs", id, "operator.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	raw, err := conn.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = raw.Control(func(fd uintptr) {
+		if peer, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err != nil ||
+			syscall.Kill(int(peer.Pid), syscall.SIGKILL) != nil {
+			t.Errorf("its taskapi can't be killed: %v", err)
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	until(t, a.taskapiProcess, "resumes the allocation", func() bool {
+		_, _, err := a.client().Allocations().Info(id, nil)
+		return err == nil
+	})
+	if now := sleeping(t, a.data); !slices.Equal(task, now) {
+		t.Errorf("the tasks were the processes %v, and are %v", task, now)
+	}
+	until(t, a.taskapiProcess, "keeps a stop", func() bool {
+		return strings.HasPrefix(a.allocs("gone")[0], api.AllocClientStatusComplete)
+	})
+}
+
+// sleeping returns the processes of tasks that sleep.
+func sleeping(t *testing.T, data string) (pids []string) {
+	t.Helper()
+	for _, pid := range processesOf(t, data) {
+		if name, _ := os.ReadFile("/proc/" + pid + "/cmdline"); bytes.HasPrefix(name, []byte("/bin/sleep\x001000")) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}

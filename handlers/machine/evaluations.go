@@ -1,0 +1,146 @@
+package machine
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/handlers/apierror"
+	"taskapi/handlers/internal/route"
+	"taskapi/handlers/internal/wire"
+)
+
+// mostEvaluations is how many of the latest evaluations are kept.
+const mostEvaluations = 256
+
+// evaluations are those of registrations and stops on this socket.
+type evaluations struct {
+	mu     sync.Mutex // guards latest; an element is replaced, never changed
+	latest []*api.Evaluation
+}
+
+// evaluationOf returns a complete evaluation.
+func evaluationOf(id, namespace, job, trigger string, index uint64) *api.Evaluation {
+	now := time.Now().UnixNano()
+	return &api.Evaluation{
+		ID: id, Namespace: namespace, JobID: job, TriggeredBy: trigger, Type: api.JobTypeService, Priority: 50,
+		Status: api.EvalStatusComplete, CreateIndex: index, ModifyIndex: index, SnapshotIndex: index,
+		JobModifyIndex: index, CreateTime: now, ModifyTime: now,
+	}
+}
+
+// add keeps an evaluation, or a later version of it.
+func (e *evaluations) add(made *api.Evaluation) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if i := slices.IndexFunc(e.latest, func(known *api.Evaluation) bool { return known.ID == made.ID }); i >= 0 {
+		e.latest[i] = made
+		return
+	}
+	e.latest = append(e.latest[max(0, len(e.latest)-mostEvaluations+1):], made)
+}
+
+// all returns the evaluations of a job, or of all with an empty one.
+func (e *evaluations) all(namespace, job string) []*api.Evaluation {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(e.latest), func(known *api.Evaluation) bool {
+		return job != "" && known.JobID != job || !route.InNamespace(namespace, known.Namespace)
+	})
+}
+
+func (e *evaluations) find(id string) *api.Evaluation {
+	for _, known := range e.all("", "") {
+		if known.ID == id {
+			return known
+		}
+	}
+	return nil
+}
+
+// found returns the evaluation that the path names: one of this socket, or one that has placed an allocation.
+func (h *handlers) found(ctx context.Context, r *route.Request) (*api.Evaluation, error) {
+	id := r.Param("eval")
+	if known := h.evaluations.find(id); known != nil {
+		return known, nil
+	}
+	if err := route.CheckUUID("evaluation ID", id); err != nil {
+		return nil, err
+	}
+	all, err := h.Machine.Allocations(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, alloc := range all {
+		if alloc.EvalID == id {
+			return placement(alloc), nil
+		}
+	}
+	return nil, apierror.New(apierror.NoEval)
+}
+
+// placement returns the evaluation that has placed an allocation.
+func placement(alloc *api.Allocation) *api.Evaluation {
+	e := evaluationOf(alloc.EvalID, alloc.Namespace, alloc.JobID, "job-register", alloc.CreateIndex)
+	e.CreateTime, e.ModifyTime = alloc.CreateTime, alloc.CreateTime
+	return e
+}
+
+// evaluation answers GET /v1/evaluation/:id.
+func (h *handlers) evaluation(ctx context.Context, r *route.Request) (route.Answer, error) {
+	e, err := h.found(ctx, r)
+	if err != nil {
+		return route.Answer{}, err
+	}
+	return route.Shared(wire.Sparse(e), h.Machine.Index())
+}
+
+// evaluationAllocations answers GET /v1/evaluation/:id/allocations with those of the evaluation's job.
+func (h *handlers) evaluationAllocations(ctx context.Context, r *route.Request) (route.Answer, error) {
+	e, err := h.found(ctx, r)
+	if err != nil {
+		return route.Answer{}, err
+	}
+	return h.answerAllocations(ctx, r, func(alloc *api.Allocation) bool {
+		return alloc.JobID == e.JobID && alloc.Namespace == e.Namespace
+	})
+}
+
+// jobEvaluations answers GET /v1/job/:job/evaluations.
+func (h *handlers) jobEvaluations(ctx context.Context, r *route.Request) (route.Answer, error) {
+	index := h.Machine.Index()
+	found, err := h.evaluationsOf(ctx, r.Param("job"))
+	if err != nil {
+		return route.Answer{}, err
+	}
+	shown := []any{}
+	for _, e := range found {
+		if route.InNamespace(r.Query().Get("namespace"), e.Namespace) {
+			shown = append(shown, wire.Sparse(e))
+		}
+	}
+	return route.Shared(shown, index)
+}
+
+// evaluationsOf returns the evaluations of a job, or of all with an empty one.
+func (h *handlers) evaluationsOf(ctx context.Context, job string) ([]*api.Evaluation, error) {
+	all, err := h.Machine.Allocations(ctx)
+	if err != nil {
+		return nil, err
+	}
+	found := h.evaluations.all("", job)
+	known := map[string]bool{}
+	for _, e := range found {
+		known[e.ID] = true
+	}
+	for _, alloc := range all {
+		if (job == "" || alloc.JobID == job) && alloc.EvalID != "" && !known[alloc.EvalID] {
+			known[alloc.EvalID] = true
+			found = append(found, placement(alloc))
+		}
+	}
+	return found, nil
+}

@@ -1,0 +1,122 @@
+// Package machine has the routes of a whole machine: those of package handlers, about all allocations of a data
+// directory. Lists are merged. A request about one allocation goes to the process that runs it, and one about an
+// allocation that has ended is answered from what was saved. Jobs are registered and stopped here.
+//
+// It promises that no token of a caller reaches another process, and that the index of the merged lists never goes
+// backwards.
+package machine
+
+import (
+	"context"
+	"net/http"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/handlers/internal/route"
+	"taskapi/handlers/jobs"
+)
+
+// Machine is what the routes need of a machine.
+type Machine interface {
+	// Self stands for the machine where a route needs an allocation.
+	Self() route.Alloc
+	// Index grows with each change of an allocation that is noticed, also over restarts of this process.
+	Index() uint64
+	// Wait returns once the index is above another one, or when ctx ends.
+	Wait(ctx context.Context, after uint64)
+
+	// Allocations returns all of them, those that have ended, too.
+	Allocations(ctx context.Context) ([]*api.Allocation, error)
+	// OfJob returns the allocations of a job: first those that have not ended, and of each kind the newest first. An
+	// empty namespace stands for any.
+	OfJob(ctx context.Context, namespace, job string) ([]*api.Allocation, error)
+	// Find returns an allocation; Ended is nil while a process runs it. It returns nil for none.
+	Find(ctx context.Context, id string) (*Found, error)
+	// Saved returns an allocation as it was saved, for reads while no process runs it; nil for none.
+	Saved(id string) route.Alloc
+	// Ask sends a request to the process that runs an allocation, with the token of that allocation's operator. Errors:
+	// that process does not answer.
+	Ask(ctx context.Context, id string, r *http.Request) (*http.Response, error)
+
+	// Register starts the allocations of a job, or updates those that run. It returns once it is known that the job can
+	// run here, and perhaps later. result gets the end of the work: nil, or why some of it could not be done. Errors:
+	// apierror.Invalid for a job that can't run here, and nothing has been changed.
+	Register(ctx context.Context, job *api.Job) (result <-chan error, err error)
+	// Stop begins to stop allocations, and with purge removes them when they have ended.
+	Stop(ctx context.Context, all []*api.Allocation, noShutdownDelay, purge bool) error
+}
+
+// Found is one allocation.
+type Found struct {
+	Alloc *api.Allocation
+	Ended route.Alloc // answers about an allocation that has ended
+}
+
+// Config has what the routes need.
+type Config struct {
+	Machine Machine
+	Parser  jobs.Parser
+	NodeID  string
+	KeyID   func() string // of the key that signs new identities, shown in allocations
+}
+
+type handlers struct {
+	Config
+	evaluations evaluations
+	registering route.Turn
+}
+
+// Routes returns rows with the same patterns and capabilities as a table, which answer for a whole machine.
+func Routes(c Config, table []route.Route) []route.Route {
+	h := &handlers{Config: c, registering: route.NewTurn()}
+	merged := map[string]route.Handler{
+		"GET /v1/allocations":                         h.allocations,
+		"GET /v1/node/{node}/allocations":             h.nodeAllocations,
+		"GET /v1/jobs":                                h.jobs,
+		"PUT /v1/jobs":                                route.Decoded(false, h.register),
+		"PUT /v1/job/{job}":                           route.Decoded(false, h.register),
+		"DELETE /v1/job/{job}":                        h.deregister,
+		"PUT /v1/job/{job}/plan":                      route.Decoded(false, h.plan),
+		"GET /v1/job/{job}/allocations":               h.jobAllocations,
+		"GET /v1/job/{job}/summary":                   h.jobSummary,
+		"GET /v1/job/{job}/evaluations":               h.jobEvaluations,
+		"GET /v1/job/{job}/deployments":               h.deployments,
+		"GET /v1/deployments":                         h.deployments,
+		"GET /v1/evaluations":                         h.allEvaluations,
+		"GET /v1/evaluation/{eval}":                   h.evaluation,
+		"GET /v1/evaluation/{eval}/allocations":       h.evaluationAllocations,
+		"GET /v1/deployment/allocations/{deployment}": h.deploymentAllocations,
+		"PUT /v1/search":                              route.Decoded(false, h.search),
+		"GET /v1/metrics":                             h.metrics,
+		"GET /v1/event/stream":                        h.events,
+	}
+	rows := make([]route.Route, len(table))
+	for i, row := range table {
+		rows[i] = row.Wrapped(func(own route.Handler) route.Handler {
+			if handle := merged[row.Methods[0]+" "+row.Pattern]; handle != nil {
+				return h.ofMachine(handle)
+			}
+			switch {
+			case row.Answer == route.Absent:
+				return h.ofSelf(own)
+			case strings.Contains(row.Pattern, "{alloc}"):
+				return h.ofAlloc(own)
+			case strings.Contains(row.Pattern, "{job}"):
+				return h.ofJob(own)
+			case strings.Contains(row.Pattern, "{deployment}"):
+				return h.ofDeployment(own)
+			}
+			return h.ofSelf(own)
+		})
+	}
+	return rows
+}
+
+// ofSelf returns a handler of a request that is not about one of the allocations.
+func (h *handlers) ofSelf(own route.Handler) route.Handler {
+	return func(ctx context.Context, r *route.Request) (route.Answer, error) {
+		r.About(h.Machine.Self())
+		return own(ctx, r)
+	}
+}

@@ -1,0 +1,279 @@
+package machine
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/handlers/apierror"
+	"taskapi/handlers/internal/route"
+	"taskapi/handlers/internal/transport"
+	"taskapi/internal/ptr"
+)
+
+// ofAlloc returns the handler of a path that names an allocation.
+func (h *handlers) ofAlloc(own route.Handler) route.Handler {
+	return func(ctx context.Context, r *route.Request) (route.Answer, error) {
+		return h.to(ctx, r, own, r.Param("alloc"))
+	}
+}
+
+// ofJob returns the handler of a path that names a job. It asks the job's newest allocation that runs, or else answers
+// with the newest one that has ended.
+func (h *handlers) ofJob(own route.Handler) route.Handler {
+	return func(ctx context.Context, r *route.Request) (route.Answer, error) {
+		all, err := h.Machine.OfJob(ctx, r.Query().Get("namespace"), r.Param("job"))
+		if err != nil {
+			return route.Answer{}, err
+		}
+		if len(all) == 0 {
+			r.About(nil)
+			return own(ctx, r)
+		}
+		return h.to(ctx, r, own, all[0].ID)
+	}
+}
+
+// ofDeployment returns the handler of a path that names a deployment.
+func (h *handlers) ofDeployment(own route.Handler) route.Handler {
+	return func(ctx context.Context, r *route.Request) (route.Answer, error) {
+		alloc, err := h.withDeployment(ctx, r.Param("deployment"))
+		if err != nil {
+			return route.Answer{}, err
+		}
+		if alloc == nil {
+			r.About(nil)
+			return own(ctx, r)
+		}
+		return h.to(ctx, r, own, alloc.ID)
+	}
+}
+
+// withDeployment returns the allocation with a deployment, nil for none.
+func (h *handlers) withDeployment(ctx context.Context, id string) (*api.Allocation, error) {
+	all, err := h.Machine.Allocations(ctx)
+	for _, alloc := range all {
+		if alloc.DeploymentID == id && id != "" {
+			return alloc, nil
+		}
+	}
+	return nil, err
+}
+
+// tries is how often a request is sent again, when the process that ran the allocation has just left it.
+const tries = 3
+
+// to answers a request about one allocation: by the process that runs it, or by the table's own handler when it has
+// ended.
+func (h *handlers) to(ctx context.Context, r *route.Request, own route.Handler, id string) (route.Answer, error) {
+	body, err := readBody(r) // nil for a request that reads
+	if err != nil {
+		return route.Answer{}, err
+	}
+	var failed error
+	for range tries {
+		found, err := h.Machine.Find(ctx, strings.ToLower(id))
+		switch {
+		case err != nil:
+			return route.Answer{}, err
+		case found == nil:
+			r.About(nil)
+			r.Body = io.NopCloser(bytes.NewReader(body))
+			return own(ctx, r)
+		case found.Ended != nil:
+			r.About(found.Ended)
+			r.Body = io.NopCloser(bytes.NewReader(body))
+			return own(ctx, r)
+		}
+		var answer route.Answer
+		if answer, failed = h.pass(ctx, r, found.Alloc, body); failed == nil {
+			return answer, nil
+		}
+		if _, known := errors.AsType[*apierror.Error](failed); known || route.Denied(failed) || r.Context().Err() != nil {
+			return route.Answer{}, failed
+		}
+	}
+	if saved := h.Machine.Saved(strings.ToLower(id)); saved != nil && body == nil && r.Answers() != route.Upgrade {
+		r.About(saved)
+		return own(ctx, r)
+	}
+	why := fmt.Sprintf("the taskapi of allocation %s does not answer: it is starting or was killed; try again", id)
+	return route.Answer{}, apierror.New(apierror.Unavailable, why).Because(failed)
+}
+
+// readBody reads the whole body of a request that may have one.
+func readBody(r *route.Request) ([]byte, error) {
+	if r.Method == http.MethodGet || r.Method == http.MethodHead {
+		return nil, nil
+	}
+	if err := r.ReserveBody(0); err != nil {
+		return nil, err
+	}
+	body, err := io.ReadAll(r.Body)
+	return append([]byte{}, body...), err
+}
+
+// maxAnswer bounds an answer that is not a stream. No route of an allocation has a longer one.
+const maxAnswer = 64 << 20
+
+// passed are the headers of a request that the process which runs the allocation gets.
+var passed = []string{"Content-Type", "Accept", "Connection", "Upgrade", "Sec-Websocket-Key", "Sec-Websocket-Version",
+	"Sec-Websocket-Protocol", "Sec-Websocket-Extensions"}
+
+// pass sends a request to the process that runs an allocation, and returns its answer. Errors: *apierror.Error; any
+// other means that the process does not answer.
+func (h *handlers) pass(
+	ctx context.Context, r *route.Request, alloc *api.Allocation, body []byte,
+) (answer route.Answer, err error) {
+	if ok, _ := route.FlagOf(r.Query(), "ws_handshake", false); ok {
+		return answer, route.Invalid("ws_handshake is for the socket of an allocation: send the token in X-Nomad-Token")
+	}
+	out := (&http.Request{Method: r.Method, URL: &(*r.URL), Header: http.Header{}}).WithContext(ctx)
+	if body != nil {
+		out.Body, out.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+	}
+	for _, name := range passed {
+		if values := r.Header.Values(name); values != nil {
+			out.Header[name] = values
+		}
+	}
+	resp, err := h.Machine.Ask(ctx, alloc.ID, out)
+	if err != nil {
+		return answer, err
+	}
+	if resp.StatusCode == http.StatusSwitchingProtocols {
+		return upgraded(r, resp)
+	}
+	length, _ := strconv.ParseInt(resp.Header.Get("Content-Length"), 10, 64)
+	if resp.StatusCode == http.StatusOK && r.Answers() != route.JSON && length == 0 {
+		return streamed(resp), nil
+	}
+	defer resp.Body.Close()
+	if length > maxAnswer {
+		return answer, apierror.New(apierror.Invalid, "the answer is too long to be passed on")
+	}
+	if length > route.ShortBytes {
+		if _, err := r.Reserve(ctx, int(length)); err != nil {
+			return answer, err
+		}
+	}
+	content, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	if err != nil {
+		return answer, err
+	}
+	if endedUnderway(resp.StatusCode, content) {
+		return answer, errEnded
+	}
+	h.noteEvaluation(r, alloc, content)
+	answer = route.Answer{
+		Body: route.NewBody(content, resp.Header["Content-Type"]), Status: resp.StatusCode,
+		NextToken: resp.Header.Get("X-Nomad-Nexttoken"), Shared: true,
+	}
+	answer.Index, _ = strconv.ParseUint(resp.Header.Get("X-Nomad-Index"), 10, 64)
+	return answer, nil
+}
+
+// passValue passes a request on whose body has been read as a value.
+func (h *handlers) passValue(
+	ctx context.Context, r *route.Request, alloc *api.Allocation, want any,
+) (route.Answer, error) {
+	body, err := json.Marshal(want)
+	if err != nil {
+		return route.Answer{}, err
+	}
+	answer, err := h.pass(ctx, r, alloc, body)
+	if _, known := errors.AsType[*apierror.Error](err); err != nil && !known {
+		err = apierror.New(apierror.Unavailable,
+			fmt.Sprintf("the taskapi of allocation %s does not answer; try again", alloc.ID)).Because(err)
+	}
+	return answer, err
+}
+
+var errEnded = errors.New("the allocation has ended")
+
+// endedUnderway reports whether an answer is the refusal of an allocation that has just ended. Nobody else is to blame:
+// the token is its operator's, which has every right.
+func endedUnderway(status int, content []byte) bool {
+	words := strings.TrimSpace(string(content[:min(len(content), 64)]))
+	return status == http.StatusUnauthorized || status == http.StatusForbidden && words == apierror.Forbidden.Words()
+}
+
+// streamed returns an answer that lasts.
+func streamed(resp *http.Response) route.Answer {
+	return route.Answer{
+		ContentType: resp.Header["Content-Type"], NoSniff: resp.Header.Get("X-Content-Type-Options") != "",
+		Release: func() { resp.Body.Close() },
+		Stream: func(ctx context.Context, out *route.StreamWriter) {
+			defer context.AfterFunc(ctx, func() { resp.Body.Close() })()
+			_, _ = io.CopyBuffer(struct{ io.Writer }{out}, resp.Body, make([]byte, 64<<10)) // either end has gone
+		},
+	}
+}
+
+// upgraded returns an answer that joins the client's connection with that to the allocation's process.
+func upgraded(r *route.Request, resp *http.Response) (route.Answer, error) {
+	inner, ok := resp.Body.(io.ReadWriteCloser)
+	if !ok {
+		return route.Answer{}, errors.New("the connection can't be taken over")
+	}
+	raw := transport.ConnOf(r.Context())
+	return route.Answer{
+		Release: func() { inner.Close() },
+		Upgrade: func(ctx context.Context, w http.ResponseWriter) error {
+			defer inner.Close()
+			raw.Patient = true
+			conn, buffered, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				return fmt.Errorf("take the connection over: %w", err)
+			}
+			defer conn.Close()
+			var head bytes.Buffer
+			fmt.Fprintf(&head, "HTTP/1.1 101 Switching Protocols\r\n")
+			_ = resp.Header.Write(&head) // to memory
+			head.WriteString("\r\n")
+			if _, err := conn.Write(head.Bytes()); err != nil {
+				return nil //nolint:nilerr // the client has gone
+			}
+			done := make(chan struct{})
+			go func() { // ends with either connection
+				defer close(done)
+				_, _ = io.Copy(inner, buffered)
+				inner.Close()
+			}()
+			defer context.AfterFunc(ctx, func() { inner.Close() })()
+			_, _ = io.Copy(conn, inner)
+			conn.Close()
+			<-done
+			return nil
+		},
+	}, nil
+}
+
+// noteEvaluation keeps the evaluation that an answer names, so that a client finds it after its allocation has ended.
+// That of a dispatch is of the child.
+func (h *handlers) noteEvaluation(r *route.Request, alloc *api.Allocation, content []byte) {
+	var made struct{ EvalID, DispatchedJobID string }
+	if r.Method == http.MethodGet || r.Method == http.MethodHead || json.Unmarshal(content, &made) != nil ||
+		made.EvalID == "" {
+		return
+	}
+	e := evaluationOf(made.EvalID, alloc.Namespace, alloc.JobID, "job-register", h.Machine.Index())
+	if alloc.Job != nil {
+		e.Type, e.Priority = ptr.Deref(alloc.Job.Type), ptr.Deref(alloc.Job.Priority)
+	}
+	if strings.HasSuffix(r.URL.Path, "/stop") {
+		e.TriggeredBy = "alloc-stop"
+	}
+	if made.DispatchedJobID != "" {
+		e.JobID = made.DispatchedJobID
+	}
+	h.evaluations.add(e)
+}

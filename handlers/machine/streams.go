@@ -1,0 +1,328 @@
+package machine
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/handlers/apierror"
+	"taskapi/handlers/internal/route"
+)
+
+// maxLine bounds a line of an event stream: a batch of events, each of which may have a whole job.
+const maxLine = 16 << 20
+
+// events answers GET /v1/event/stream: the events of all allocations that run, each line with an index of the machine.
+// With an index, only events from now on are sent.
+func (h *handlers) events(_ context.Context, r *route.Request) (route.Answer, error) {
+	query := url.Values{}
+	for name, values := range r.Query() {
+		if name == "topic" || name == "namespace" {
+			query[name] = values
+		}
+	}
+	index, err := route.IndexOf(r.Query())
+	if err != nil {
+		return route.Answer{}, err
+	}
+	s := &merged{handlers: h, path: &url.URL{Path: "/v1/event/stream", RawQuery: query.Encode()}, onlyNew: index > 0,
+		followed: map[string]bool{}}
+	return route.Answer{Stream: s.run, ContentType: route.JSONType}, nil
+}
+
+// merged is one stream of the events of all allocations.
+type merged struct {
+	*handlers
+	path    *url.URL
+	onlyNew bool // past events are left out
+
+	mu       sync.Mutex // guards the fields below, and is held while a line is sent
+	out      *route.StreamWriter
+	last     uint64 // the index of the last line
+	followed map[string]bool
+}
+
+func (s *merged) run(ctx context.Context, out *route.StreamWriter) {
+	ctx, cancel := context.WithCancel(ctx)
+	var readers sync.WaitGroup
+	defer readers.Wait()
+	defer cancel()
+	s.out = out
+	if out.Heartbeat() != nil {
+		return
+	}
+	first := true
+	for ctx.Err() == nil {
+		index := s.Machine.Index()
+		all, err := s.Machine.Allocations(ctx)
+		if err != nil {
+			return
+		}
+		for _, alloc := range all {
+			s.mu.Lock()
+			known := s.followed[alloc.ID] || alloc.ClientTerminalStatus()
+			if !known {
+				s.followed[alloc.ID] = true
+			}
+			s.mu.Unlock()
+			if !known {
+				skip := s.onlyNew && first
+				readers.Go(func() { s.follow(ctx, alloc.ID, skip, cancel) })
+			}
+		}
+		first = false
+		beat, end := context.WithTimeout(ctx, route.HeartbeatEvery)
+		s.Machine.Wait(beat, index)
+		overdue := beat.Err() != nil
+		end()
+		if overdue && ctx.Err() == nil {
+			s.mu.Lock()
+			err := out.Heartbeat()
+			s.mu.Unlock()
+			if err != nil {
+				return
+			}
+		}
+	}
+}
+
+// follow sends the events of one allocation, from its process, until that ends. Of past events it leaves out those
+// before the second empty object, which comes after them.
+func (s *merged) follow(ctx context.Context, id string, skipPast bool, leave func()) {
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.followed, id)
+	}()
+	resp, err := s.Machine.Ask(ctx, id,
+		(&http.Request{Method: http.MethodGet, URL: s.path, Header: http.Header{}}).WithContext(ctx))
+	if err != nil {
+		return
+	}
+	defer resp.Body.Close()
+	defer context.AfterFunc(ctx, func() { resp.Body.Close() })()
+	if resp.StatusCode != http.StatusOK {
+		return
+	}
+	beats := 0
+	lines := bufio.NewScanner(resp.Body)
+	lines.Buffer(nil, maxLine)
+	for lines.Scan() {
+		line := lines.Bytes()
+		if len(bytes.TrimSpace(line)) <= len("{}") {
+			beats++
+			continue
+		}
+		if skipPast && beats < 2 {
+			continue
+		}
+		var batch struct {
+			Index  uint64
+			Events json.RawMessage
+		}
+		if json.Unmarshal(line, &batch) != nil || batch.Events == nil {
+			continue // it says that events are lost, of one allocation
+		}
+		if s.send(batch.Events) != nil {
+			leave()
+			return
+		}
+	}
+}
+
+// send sends events with the next index.
+func (s *merged) send(events json.RawMessage) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.last = max(s.last+1, s.Machine.Index())
+	line, err := json.Marshal(struct {
+		Index  uint64
+		Events json.RawMessage
+	}{s.last, events})
+	if err != nil {
+		return err
+	}
+	return s.out.Line(line)
+}
+
+// metrics answers GET /v1/metrics with the measurements of all processes that run allocations. Where several measure
+// the same, such as the machine, one of them counts.
+func (h *handlers) metrics(ctx context.Context, r *route.Request) (route.Answer, error) {
+	text := r.Query().Get("format")
+	if text != "" && text != "prometheus" {
+		return route.Answer{}, route.Invalid("format must be prometheus, or left out for JSON, not %s", route.Clip(text))
+	}
+	if err := r.EnterMaking(ctx); err != nil {
+		return route.Answer{}, err
+	}
+	all, err := h.Machine.Allocations(ctx)
+	if err != nil {
+		return route.Answer{}, err
+	}
+	var families prometheus
+	sum := map[string][]json.RawMessage{}
+	seen := map[string]bool{}
+	for _, alloc := range all {
+		if alloc.ClientTerminalStatus() {
+			continue
+		}
+		req := (&http.Request{Method: http.MethodGet, Header: http.Header{},
+			URL: &url.URL{Path: "/v1/metrics", RawQuery: r.URL.RawQuery}}).WithContext(ctx)
+		resp, err := h.Machine.Ask(ctx, alloc.ID, req)
+		if err != nil {
+			continue
+		}
+		content, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+		resp.Body.Close()
+		switch {
+		case err != nil || resp.StatusCode != http.StatusOK:
+		case text != "":
+			families.add(string(content))
+		default:
+			addJSON(sum, seen, content)
+		}
+	}
+	if text != "" {
+		return route.Answer{Body: route.NewBody([]byte(families.String()), prometheusType)}, nil
+	}
+	answer := map[string]any{"Timestamp": ""}
+	for _, kind := range []string{"Counters", "Gauges", "Points", "Samples"} {
+		answer[kind] = append([]json.RawMessage{}, sum[kind]...)
+	}
+	return route.Respond(answer)
+}
+
+var prometheusType = []string{"text/plain; version=0.0.4; charset=utf-8"}
+
+// addJSON adds the measurements of one process to the sum, unless they are there.
+func addJSON(sum map[string][]json.RawMessage, seen map[string]bool, content []byte) {
+	var some map[string]json.RawMessage
+	if json.Unmarshal(content, &some) != nil {
+		return
+	}
+	for kind, list := range some {
+		var values []json.RawMessage
+		if json.Unmarshal(list, &values) != nil {
+			continue
+		}
+		for _, v := range values {
+			var named struct {
+				Name   string
+				Labels map[string]string
+			}
+			_ = json.Unmarshal(v, &named) // without a name, it is kept once
+			key, _ := json.Marshal([]any{kind, named.Name, named.Labels})
+			if !seen[string(key)] {
+				seen[string(key)] = true
+				sum[kind] = append(sum[kind], v)
+			}
+		}
+	}
+}
+
+// prometheus is a text for Prometheus, by families.
+type prometheus struct {
+	order []string
+	lines map[string][]string
+	seen  map[string]bool
+}
+
+// add adds the series of another text that are not there yet. In such a text, the lines of a family follow its HELP.
+func (p *prometheus) add(text string) {
+	if p.lines == nil {
+		p.lines, p.seen = map[string][]string{}, map[string]bool{}
+	}
+	family := ""
+	for line := range strings.Lines(text) {
+		key := line
+		if fields := strings.Fields(line); strings.HasPrefix(line, "#") && len(fields) > 2 {
+			family = fields[2]
+		} else if i := strings.LastIndexByte(strings.TrimSpace(line), ' '); i > 0 {
+			key = line[:i]
+		}
+		if p.seen[key] {
+			continue
+		}
+		p.seen[key] = true
+		if !slices.Contains(p.order, family) {
+			p.order = append(p.order, family)
+		}
+		p.lines[family] = append(p.lines[family], line)
+	}
+}
+
+func (p *prometheus) String() string {
+	var b strings.Builder
+	for _, family := range p.order {
+		for _, line := range p.lines[family] {
+			b.WriteString(line)
+		}
+	}
+	return b.String()
+}
+
+// mostMatches is how many matches of each kind a search returns.
+const mostMatches = 20
+
+// search answers PUT /v1/search: the IDs that begin with a text, of allocations, jobs, evaluations, deployments and
+// this machine.
+func (h *handlers) search(ctx context.Context, r *route.Request, want *api.SearchRequest) (route.Answer, error) {
+	if want == nil || len(want.Prefix) > 128 {
+		return route.Answer{}, apierror.New(apierror.Invalid, "Prefix must have at most 128 characters")
+	}
+	all, err := h.Machine.Allocations(ctx)
+	if err != nil {
+		return route.Answer{}, err
+	}
+	response := searched{
+		Matches: map[string][]string{}, Truncations: map[string]bool{}, Index: h.Machine.Index(), KnownLeader: true,
+	}
+	namespace := r.Query().Get("namespace")
+	add := func(kind, id string) {
+		if id == "" || !strings.HasPrefix(id, want.Prefix) || slices.Contains(response.Matches[kind], id) {
+			return
+		}
+		if len(response.Matches[kind]) == mostMatches {
+			response.Truncations[kind] = true
+			return
+		}
+		response.Matches[kind] = append(response.Matches[kind], id)
+	}
+	for _, kind := range []string{"allocs", "jobs", "evals", "deployment", "nodes"} {
+		if string(want.Context) != "all" && want.Context != "" && string(want.Context) != kind {
+			continue
+		}
+		response.Matches[kind], response.Truncations[kind] = []string{}, false
+		if kind == "nodes" {
+			add(kind, h.NodeID)
+			continue
+		}
+		for _, alloc := range all {
+			if !route.InNamespace(namespace, alloc.Namespace) {
+				continue
+			}
+			add(kind, map[string]string{
+				"allocs": alloc.ID, "jobs": alloc.JobID, "evals": alloc.EvalID, "deployment": alloc.DeploymentID,
+			}[kind])
+		}
+	}
+	return route.Respond(response)
+}
+
+// searched is Nomad's answer.
+type searched struct {
+	Matches     map[string][]string
+	Truncations map[string]bool
+	Index       uint64
+	LastContact int
+	KnownLeader bool
+}
