@@ -103,7 +103,7 @@ const secretLength = 36
 // takes no lock and no memory. A refusal may be delayed for a moment, at most until the request's context ends.
 func (a *Authenticator) Authenticate(r *http.Request, owner Owner, peer Peer) (*Principal, *Denial) {
 	// The socket's mode keeps other users out, too, but a task owns its socket and can change the mode.
-	if peer.UID != 0 && peer.UID != owner.UID && peer.UID != a.self {
+	if peer.UID != 0 && peer.UID != owner.UID && peer.UID != a.self && !owner.AnyUser {
 		return nil, a.refuse(r, owner, peer, verdict{why: WrongPeer})
 	}
 	token, why := credentials(r.Header)

@@ -42,6 +42,8 @@ type Owner struct {
 	// UID is the user whose processes may use the socket: the task's user, or the allocation's owner. Processes of root
 	// and of this process's user may, too.
 	UID uint32
+	// AnyUser lets processes of every user use the socket: the token alone decides, where the task's user is not known.
+	AnyUser bool
 	// GID is the task's group. A caller who is not the task's user reads files with the task's user and group.
 	GID uint32
 }

@@ -133,6 +133,12 @@ func Prepare() {
 	_, _ = allocations.Encode(&api.Allocation{})
 }
 
+// Needs returns the capabilities of which a request for the path, as it was sent, needs one, and whether there is a
+// route for it here.
+func Needs(method, path string) (anyOf auth.CapabilitySet, ok bool) {
+	return router().Needs(method, path)
+}
+
 func newAPI(config Config, router *route.Router, rows []route.Route) *API {
 	if config.Lacking == nil {
 		config.Lacking = func(string, string) {}

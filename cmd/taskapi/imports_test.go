@@ -301,6 +301,14 @@ var allowedImports = map[string][]string{
 		"handlers/internal/list",
 		"handlers/internal/route",
 	},
+	"handlers/upstream": {
+		"auth",
+		"auth/limitset",
+		"handlers/apierror",
+		"handlers/internal/transport",
+		"identity",
+		"socket",
+	},
 	"handlers/variables": {
 		"allocrunner/cluster/variables",
 		"auth",
@@ -391,10 +399,13 @@ var allowedImports = map[string][]string{
 	"cmd/taskapi/internal/cli/access": {
 		"cmd/taskapi/internal/agent",
 		"cmd/taskapi/internal/cli/base",
+		"cmd/taskapi/internal/cli/start", // the flags of settings
 		"cmd/taskapi/internal/client",
+		"cmd/taskapi/internal/gateway",
 		"cmd/taskapi/internal/httpserve",
 		"cmd/taskapi/internal/output",
 		"cmd/taskapi/internal/proxy",
+		"cmd/taskapi/internal/settings",
 	},
 	"cmd/taskapi/internal/cli/develop": {
 		"allocrunner",
@@ -588,6 +599,16 @@ var allowedImports = map[string][]string{
 	},
 	"cmd/taskapi/internal/client": {"allocrunner/datadir", "allocrunner/interfaces", "allocrunner/state",
 		"identity/workload", "socket"},
+	// The other place that joins a door with what is behind it: the agent of a cluster.
+	"cmd/taskapi/internal/gateway": {
+		"auth",
+		"auth/limitset",
+		"cmd/taskapi/internal/agent", // the settings
+		"handlers",                   // which capability a route needs
+		"handlers/upstream",
+		"identity",
+		"socket",
+	},
 	"cmd/taskapi/internal/httpserve": {"socket"},
 	// All allocations of a data directory, of which each has a process of its own.
 	"cmd/taskapi/internal/machine": {

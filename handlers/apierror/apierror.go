@@ -123,8 +123,11 @@ var (
 	// The same request may succeed later.
 
 	Unavailable = kind(http.StatusServiceUnavailable, "%s") // for the reason that is given
-	CutOff      = kind(http.StatusServiceUnavailable, "the request was cut off")
-	NotStored   = kind(http.StatusServiceUnavailable, "the allocation goes on as it is: %s")
+	// BadGateway is for a change whose result is not known. Sending it again may make it twice.
+	BadGateway = kind(http.StatusBadGateway,
+		"the agent's answer was lost: look whether the change was made before you send it again")
+	CutOff    = kind(http.StatusServiceUnavailable, "the request was cut off")
+	NotStored = kind(http.StatusServiceUnavailable, "the allocation goes on as it is: %s")
 )
 
 // Status returns the HTTP status.

@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	"github.com/go-chi/chi/v5"
+
+	"taskapi/auth"
 )
 
 // Router finds the route of a request. It has the rows of a table without their handlers, and nothing of an allocation:
@@ -75,4 +77,13 @@ func (rt *Router) find(scratch *chi.Context, method, path string) (row int, allo
 		allow = append(allow, http.MethodHead)
 	}
 	return -1, allow
+}
+
+// Needs returns the capabilities of which a request needs one, and whether there is a route for it.
+func (rt *Router) Needs(method, path string) (anyOf auth.CapabilitySet, ok bool) {
+	row, _ := rt.find(chi.NewRouteContext(), method, path)
+	if row < 0 || rt.rows[row].Answer == Absent {
+		return 0, false
+	}
+	return rt.rows[row].AnyOf, true
 }

@@ -16,6 +16,8 @@ import (
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/vault"
 	"taskapi/allocrunner/volumes"
+	"taskapi/auth"
+	"taskapi/auth/limitset"
 	"taskapi/identity"
 )
 
@@ -82,6 +84,22 @@ func (s Settings) Check() error {
 		return invalid(err)
 	}
 	return nil
+}
+
+// OpenRights opens what the settings say about the callers of a socket, for a process that runs no allocation: their
+// policy, nil for none, the limits, and the audit log, nil for none. Errors that are the caller's fault are
+// InvalidError.
+func (s Settings) OpenRights(logger *slog.Logger) (
+	policy *auth.Policy, limits limitset.Set, audit *auth.AuditLog, err error,
+) {
+	if policy, err = openPolicy(s.Policy); err != nil {
+		return nil, limits, nil, err
+	}
+	if limits, err = limitsOf(s.Limits, policy); err != nil {
+		return nil, limits, nil, err
+	}
+	audit, err = openAudit(s, logger)
+	return policy, limits, audit, err
 }
 
 // TryFiles returns the error that an agent would get at its start from a file that the settings name. It creates the

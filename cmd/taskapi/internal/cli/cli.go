@@ -112,6 +112,7 @@ var groups = []struct {
 		{name: "config", build: look.Config},
 		{name: "state", build: look.State},
 		{name: "ui", build: look.UI},
+		{name: "gateway", build: access.Gateway},
 		{name: "version", build: versionCommand},
 		{name: "completion"}, // the library makes this command and the next
 		{name: "help"},

@@ -1,0 +1,96 @@
+package upstream
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"taskapi/socket"
+)
+
+// Address is where the agent answers: a Unix socket, or a URL's scheme and host.
+type Address struct {
+	Socket       string
+	scheme, host string
+}
+
+// ParseAddress reads unix:///PATH, https://HOST:PORT or, on the loopback address, http://HOST:PORT.
+func ParseAddress(text string) (Address, error) {
+	const form = "give unix:///PATH of an agent's socket, such as unix://$NOMAD_SECRETS_DIR/api.sock, or https://HOST:4646"
+	if path, ok := strings.CutPrefix(text, "unix://"); ok {
+		if !filepath.IsAbs(path) {
+			return Address{}, fmt.Errorf("%q has no absolute path: %s", text, form)
+		}
+		return Address{Socket: path, scheme: "http", host: "localhost"}, nil
+	}
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		return Address{}, fmt.Errorf("%q is no address of an agent: %s", text, form)
+	}
+	if u.User != nil || u.Path != "" && u.Path != "/" || u.RawQuery != "" || u.Fragment != "" {
+		return Address{}, fmt.Errorf("%q has more than a host and a port: %s", text, form)
+	}
+	ip, err := netip.ParseAddr(u.Hostname())
+	if u.Scheme == "http" && (err != nil || !ip.IsLoopback()) && !strings.EqualFold(u.Hostname(), "localhost") {
+		return Address{}, fmt.Errorf("%q sends tokens in the clear to another machine: use https; http is for 127.0.0.1, "+
+			"::1 and localhost alone", text)
+	}
+	return Address{scheme: u.Scheme, host: u.Host}, nil
+}
+
+// String returns the address as ParseAddress reads it.
+func (a Address) String() string {
+	if a.Socket != "" {
+		return "unix://" + a.Socket
+	}
+	return a.scheme + "://" + a.host
+}
+
+// The bounds of connections to the agent.
+const (
+	dialTime    = 2 * time.Second
+	mostIdle    = 64
+	idleTime    = 30 * time.Second // the agent closes idle connections later
+	maxHeadBack = 64 << 10
+)
+
+// transport returns connections to the address. roots may be nil, for the machine's.
+func (a Address) transport(trust *tls.Config) *http.Transport {
+	dialer := &net.Dialer{Timeout: dialTime}
+	dial := dialer.DialContext
+	if a.Socket != "" {
+		dial = func(ctx context.Context, _, _ string) (net.Conn, error) {
+			ctx, cancel := context.WithTimeout(ctx, dialTime)
+			defer cancel()
+			return socket.Dial(ctx, a.Socket)
+		}
+	}
+	return &http.Transport{
+		DialContext:            dial,
+		TLSClientConfig:        trust,
+		TLSHandshakeTimeout:    dialTime,
+		MaxIdleConnsPerHost:    mostIdle,
+		IdleConnTimeout:        idleTime,
+		MaxResponseHeaderBytes: maxHeadBack,
+		DisableCompression:     true,
+	}
+}
+
+// request returns a request for a path with its query, as the agent reads it.
+func (a Address) request(ctx context.Context, method, uri, token string) (*http.Request, error) {
+	r, err := http.NewRequestWithContext(ctx, method, a.scheme+"://"+a.host+uri, nil)
+	if err != nil {
+		return nil, err
+	}
+	if token != "" {
+		r.Header["X-Nomad-Token"] = []string{token}
+	}
+	return r, nil
+}

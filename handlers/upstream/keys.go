@@ -1,0 +1,110 @@
+package upstream
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"taskapi/identity"
+)
+
+const (
+	keySetPath = "/.well-known/jwks.json"
+	// maxKeySet is what package identity reads of a set, and a byte more.
+	maxKeySet = 1<<20 + 1
+	// keyRetry is the time between two fetches while the agent is away, and the least time between any two.
+	keyRetry = 250 * time.Millisecond
+	// keysTrusted is how long the latest good set is trusted while none can be had, as for every set from a URL.
+	keysTrusted = 24 * time.Hour
+)
+
+// Keys is the agent's set of public keys. Run follows it by blocking queries, so a key that the cluster removes is
+// refused at once. No token causes a fetch.
+type Keys struct {
+	agent   *Agent
+	current atomic.Pointer[identity.KeySet]
+}
+
+// NewKeys returns the keys of the agent, none before Run has fetched them.
+func NewKeys(agent *Agent) *Keys { return &Keys{agent: agent} }
+
+// Keys makes it a KeySource.
+func (k *Keys) Keys() *identity.KeySet { return k.current.Load() }
+
+// Run follows the set until ctx ends. A problem is logged once while it stays the same.
+func (k *Keys) Run(ctx context.Context, logger *slog.Logger) {
+	var good, began time.Time
+	var index uint64
+	problem := ""
+	for ctx.Err() == nil {
+		began = time.Now()
+		set, next, err := k.fetch(ctx, index)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err == nil:
+			good = time.Now()
+			k.current.Store(set)
+			if problem != "" {
+				logger.Info("the agent's public keys are back", "upstream", k.agent.Address.String())
+			}
+			problem = ""
+			if next < index { // the cluster began again
+				next = 0
+			}
+			index = next
+		default:
+			index = 0 // whatever has happened meanwhile, the next answer comes at once
+			if text := err.Error(); text != problem {
+				problem = text
+				logger.Warn("the agent's public keys can't be had", "upstream", k.agent.Address.String(), "error", err)
+			}
+			if time.Since(good) > keysTrusted {
+				k.current.Store(nil)
+			}
+		}
+		if rest := keyRetry - time.Since(began); rest > 0 {
+			pause(ctx, rest)
+		}
+	}
+}
+
+// fetch gets the set once it has changed since the index, or the wait is over.
+func (k *Keys) fetch(ctx context.Context, index uint64) (*identity.KeySet, uint64, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience(index))
+	defer cancel()
+	r, err := k.agent.Address.request(ctx, http.MethodGet, keySetPath+blocking(keySetPath, index), k.agent.Token())
+	if err != nil {
+		return nil, 0, err
+	}
+	response, err := k.agent.queries.RoundTrip(r)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return nil, 0, fmt.Errorf("answered with status %d, want 200", response.StatusCode)
+	}
+	document, err := io.ReadAll(io.LimitReader(response.Body, maxKeySet))
+	if err != nil {
+		return nil, 0, err
+	}
+	set, err := identity.ParseJWKS(document)
+	next, _ := strconv.ParseUint(response.Header.Get("X-Nomad-Index"), 10, 64) // 0: the agent does not block
+	return set, next, err
+}
+
+// pause waits, at most until ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}

@@ -1,0 +1,105 @@
+package upstream
+
+import (
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"taskapi/handlers/apierror"
+)
+
+// How long a blocking query waits, as in Nomad.
+const (
+	defaultWait = 5 * time.Minute
+	maxWait     = 10 * time.Minute
+)
+
+// waiting are the first segments of paths below /v1/ whose resources Nomad's servers answer, and on which a client can
+// block. Other paths are passed on: an agent's and a node's, which change without an index, and what streams.
+var waiting = []string{
+	"jobs", "job", "allocations", "allocation", "evaluations", "evaluation", "deployments", "deployment", "nodes", "node",
+	"services", "service", "vars", "var", "namespaces", "namespace", "volumes", "volume", "plugins", "plugin",
+	"scaling",
+}
+
+// passedOn are the last segments of paths that begin like a resource and are none.
+var passedOn = []string{"action", "actions", "submission", "parse", "statuses", "count", "snapshot", "plan"}
+
+// isResource reports whether a GET of the path, as it was sent, may be answered from the cache.
+func isResource(path string) bool {
+	rest, ok := strings.CutPrefix(path, "/v1/")
+	if !ok {
+		return false
+	}
+	parts := strings.Split(rest, "/")
+	if !slices.Contains(waiting, parts[0]) || slices.Contains(parts, "") || slices.Contains(parts, ".") ||
+		slices.Contains(parts, "..") { // Nomad redirects a path that is not clean
+		return false
+	}
+	return parts[0] == "var" || len(parts) == 1 || !slices.Contains(passedOn, parts[len(parts)-1])
+}
+
+// isChange reports whether a request may change something. A GET may: Nomad collects garbage by one, and a command
+// begins with one.
+func isChange(r *http.Request, path string) bool {
+	switch r.Method {
+	case http.MethodGet, http.MethodHead:
+		return path == "/v1/client/gc" || isCommand(path) ||
+			strings.HasPrefix(path, "/v1/client/allocation/") && strings.HasSuffix(path, "/gc")
+	}
+	switch path {
+	case "/v1/search", "/v1/search/fuzzy", "/v1/jobs/parse", "/v1/validate/job":
+		return false
+	}
+	return true
+}
+
+// isCommand reports whether the path is that of a command in a task, whose connection is upgraded.
+func isCommand(path string) bool {
+	return strings.HasPrefix(path, "/v1/client/allocation/") && strings.HasSuffix(path, "/exec") ||
+		strings.HasPrefix(path, "/v1/job/") && strings.HasSuffix(path, "/action")
+}
+
+// read is a read of a resource.
+type read struct {
+	uri   string // the path as it was sent, and the query in one order, without index and wait
+	after uint64 // the index from which the caller waits for a change; 0: it does not wait
+	wait  time.Duration
+}
+
+// readOf returns the read that a request is, and whether it is one that the cache answers. Every parameter but index
+// and wait is a part of the resource: what one caller asks can't be the answer to another question. A consistent read
+// is the agent's alone.
+func readOf(path string, query url.Values) (q read, cached bool, err error) {
+	q.uri = path
+	if len(query) == 0 {
+		return q, true, nil
+	}
+	if query.Has("consistent") {
+		return q, false, nil
+	}
+	if text := query.Get("index"); text != "" {
+		if q.after, err = strconv.ParseUint(text, 10, 64); err != nil {
+			return q, false, apierror.New(apierror.Invalid, "index must be a whole number, as X-Nomad-Index gave it")
+		}
+	}
+	q.wait = defaultWait
+	if text := query.Get("wait"); text != "" {
+		if q.wait, err = time.ParseDuration(text); err != nil || q.wait < 0 {
+			return q, false, apierror.New(apierror.Invalid, "wait must be a duration such as 10s or 5m")
+		}
+		if q.wait == 0 {
+			q.wait = defaultWait
+		}
+		q.wait = min(q.wait, maxWait)
+	}
+	query.Del("index")
+	query.Del("wait")
+	if len(query) > 0 {
+		q.uri += "?" + query.Encode()
+	}
+	return q, true, nil
+}

@@ -1,0 +1,286 @@
+package upstream
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"taskapi/auth"
+	"taskapi/auth/limitset"
+	"taskapi/handlers/apierror"
+	"taskapi/handlers/internal/transport"
+)
+
+const (
+	// mostBody is the ceiling of a request's body: that of a large job.
+	mostBody = 8 << 20
+	// recheckEvery is how often the token of a stream is looked at while nothing passes.
+	recheckEvery = time.Second
+)
+
+// Authenticator decides who a request comes from and what that caller may do. A nil Denial allows it.
+type Authenticator interface {
+	Authenticate(r *http.Request, owner auth.Owner, peer auth.Peer) (*auth.Principal, *auth.Denial)
+	Recheck(r *http.Request, p *auth.Principal, owner auth.Owner, peer auth.Peer) *auth.Denial
+}
+
+var _ Authenticator = (*auth.Authenticator)(nil)
+
+// Config has the parts of a Server. Agent, Authenticator, Ready, PeerOf and Logger are required.
+type Config struct {
+	Agent         *Agent
+	Authenticator Authenticator
+	// Ready reports whether tokens can be verified: the agent's public keys are there.
+	Ready func() bool
+	// Region is the allocation's; a request for another one is refused, because its tokens are not good there.
+	Region string
+	// Allowed decides whether a policy of this gateway lets a caller send a request. The agent decides about the rest. Nil
+	// lets every request pass.
+	Allowed func(r *http.Request, p *auth.Principal) *auth.Denial
+	PeerOf  func(net.Conn) (auth.Peer, error)
+	Logger  *slog.Logger
+	// Auditor gets a record of each change, and of each read with AuditReads; nil for none.
+	Auditor    auth.Auditor
+	AuditReads bool
+	Limits     limitset.Set // of each socket
+}
+
+// Server answers the requests on any number of sockets.
+type Server struct {
+	config    Config
+	transport *transport.Server
+	proxy     *httputil.ReverseProxy
+	epoch     atomic.Uint64 // grows with each change
+	queries   atomic.Uint64
+}
+
+// New returns a server.
+func New(config Config) *Server {
+	s := &Server{config: config, transport: transport.New(transport.Config{
+		PeerOf: config.PeerOf, Logger: config.Logger, Heads: config.Limits.Heads,
+	})}
+	s.proxy = s.newProxy()
+	return s
+}
+
+// Serve answers requests on the owner's socket until ctx ends or the listener fails. Errors: the listener's.
+func (s *Server) Serve(ctx context.Context, listener net.Listener, owner auth.Owner) error {
+	following, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var queries sync.WaitGroup
+	defer queries.Wait()
+	defer stop()
+	return s.transport.Serve(ctx, listener, func(on *transport.Socket) transport.Handler {
+		one := &taskSocket{
+			Server: s, Socket: on, owner: owner, cache: newCache(following, s.config.Agent, &s.epoch, &queries),
+		}
+		if s.config.Auditor != nil {
+			one.changes = rate.NewLimiter(rate.Limit(s.config.Limits.Changes.PerSecond), s.config.Limits.Changes.Burst)
+		}
+		return one.serve
+	})
+}
+
+// taskSocket is the server on one socket.
+type taskSocket struct {
+	*Server
+	*transport.Socket
+	owner   auth.Owner
+	cache   *cache
+	waits   atomic.Int64
+	streams atomic.Int64  // requests that are passed on
+	changes *rate.Limiter // nil for no limit
+}
+
+// request is a request whose sender is known.
+type request struct {
+	*http.Request
+	w         http.ResponseWriter
+	conn      *transport.Conn
+	principal *auth.Principal
+	path      string // as it was sent
+	change    bool
+	sent      atomic.Bool // a connection to the agent was taken for it
+	status    int         // of the answer that was passed on
+}
+
+// serve leads a request to its answer. Authentication comes first, so that nothing of a caller without a good token
+// reaches the cache or the agent.
+func (s *taskSocket) serve(w http.ResponseWriter, r *http.Request, conn *transport.Conn) {
+	if conn.Ambiguous() {
+		w.Header()["Connection"] = []string{"close"}
+		fail(w, apierror.New(apierror.AmbiguousLength))
+		return
+	}
+	if !s.config.Ready() {
+		fail(w, unavailable("the agent's public keys are not there yet"))
+		return
+	}
+	principal, denial := s.config.Authenticator.Authenticate(r, s.owner, conn.Peer)
+	if denial != nil {
+		apierror.WriteDenial(w, denial)
+		return
+	}
+	req := &request{Request: r, w: w, conn: conn, principal: principal, path: cmp.Or(r.URL.RawPath, r.URL.Path)}
+	req.change = isChange(r, req.path)
+	query, err := s.check(req)
+	if err == nil && s.config.Allowed != nil {
+		if denial = s.config.Allowed(r, principal); denial != nil {
+			s.recordDenied(req, denial)
+			err = denial
+		}
+	}
+	if err != nil {
+		failWith(w, err)
+		return
+	}
+	if r.Method == http.MethodGet && isResource(req.path) {
+		q, cached, err := readOf(req.path, query)
+		if err != nil {
+			failWith(w, err)
+			return
+		}
+		if cached && s.fromCache(req, q) {
+			return
+		}
+	}
+	s.pass(req)
+}
+
+// check refuses requests that could mean something else to the agent than here.
+func (s *taskSocket) check(r *request) (query url.Values, err error) {
+	if !strings.HasPrefix(r.path, "/v1/") && !strings.HasPrefix(r.path, "/.well-known/") {
+		return nil, apierror.New(apierror.NoRoute)
+	}
+	switch r.Method {
+	case http.MethodGet, http.MethodHead, http.MethodPut, http.MethodPost, http.MethodDelete:
+	default:
+		return nil, apierror.New(apierror.WrongMethod)
+	}
+	if r.URL.RawQuery == "" {
+		return nil, nil
+	}
+	if query, err = url.ParseQuery(r.URL.RawQuery); err != nil {
+		return nil, apierror.New(apierror.Invalid, "the query can't be read: write each parameter as NAME=VALUE, with %XX "+
+			"for other characters")
+	}
+	if query.Has("token") {
+		return nil, apierror.New(apierror.Invalid, "a token belongs into X-Nomad-Token or Authorization: Bearer, since "+
+			"addresses end up in logs")
+	}
+	for _, region := range query["region"] {
+		if region != s.config.Region {
+			return nil, apierror.New(apierror.NoRegion)
+		}
+	}
+	return query, nil
+}
+
+// fromCache answers a read, unless the cache has no place for it, and reports whether it did.
+func (s *taskSocket) fromCache(r *request, q read) bool {
+	ctx := r.Context()
+	if q.after > 0 {
+		if s.waits.Add(1) > int64(s.config.Limits.Waits) {
+			s.waits.Add(-1)
+			full := apierror.New(apierror.TooManyWaits, s.config.Limits.Waits)
+			full.RetryAfter = time.Second
+			fail(r.w, full)
+			return true
+		}
+		defer s.waits.Add(-1)
+		waiting, cancel := context.WithTimeout(ctx, q.wait)
+		defer cancel()
+		defer context.AfterFunc(s.Draining, cancel)()
+		ctx = waiting
+	}
+	v, age, err := s.cache.read(ctx, ofCache{q.uri, tokenOf(r.Header)}, q)
+	if errors.Is(err, errPassOn) {
+		return false
+	}
+	if denial := s.config.Authenticator.Recheck(r.Request, r.principal, s.owner, r.conn.Peer); denial != nil {
+		apierror.WriteDenial(r.w, denial)
+		return true
+	}
+	r.conn.Writing()
+	if err != nil {
+		s.config.Logger.Debug("a read has no answer", "path", r.path, "error", err)
+		known := unavailable("the agent does not answer")
+		s.recordRead(r, known.Kind.Status())
+		fail(r.w, known)
+		return true
+	}
+	s.Sent(len(v.body))
+	s.recordRead(r, v.status)
+	if v.kept() && q.after == 0 && age == 0 {
+		r.conn.Remember()
+	}
+	v.write(r.w, age)
+	return true
+}
+
+// tokenOf returns the token of a request that was authenticated: both headers, if they are there, hold the same.
+func tokenOf(h http.Header) string {
+	if own := h["X-Nomad-Token"]; len(own) == 1 && own[0] != "" {
+		return own[0]
+	}
+	standard := h.Get("Authorization")
+	return strings.TrimLeft(standard[min(len("Bearer"), len(standard)):], " ")
+}
+
+// unavailable is the error of an agent that is away.
+func unavailable(why string) *apierror.Error {
+	err := apierror.New(apierror.Unavailable, why)
+	err.RetryAfter = time.Second
+	return err
+}
+
+// failWith answers with an error of this package, or a *auth.Denial.
+func failWith(w http.ResponseWriter, err error) int {
+	if denial, ok := errors.AsType[*auth.Denial](err); ok {
+		return apierror.WriteDenial(w, denial)
+	}
+	return fail(w, apierror.Of(err))
+}
+
+// fail answers with an error and returns the status.
+func fail(w http.ResponseWriter, err *apierror.Error) int {
+	h := w.Header()
+	h["Content-Type"] = []string{"text/plain; charset=utf-8"}
+	h["X-Content-Type-Options"] = []string{"nosniff"}
+	if err.RetryAfter > 0 {
+		h["Retry-After"] = []string{apierror.RetryAfter(err.RetryAfter)}
+	}
+	w.WriteHeader(err.Kind.Status())
+	_, _ = w.Write([]byte(err.Message)) // a client that does not read it loses nothing
+	return err.Kind.Status()
+}
+
+// The records of the audit log.
+
+func (s *taskSocket) record(r *request, status int) auth.Record {
+	return auth.NewRecord(r.Method, r.URL.EscapedPath(), s.owner, r.conn.Peer, r.principal, status)
+}
+
+func (s *taskSocket) recordDenied(r *request, denial *auth.Denial) {
+	if s.config.Auditor != nil {
+		record := s.record(r, denial.Reason.Status())
+		record.Outcome, record.Reason = auth.Denied, denial.Reason.String()
+		s.config.Auditor.Audit(record)
+	}
+}
+
+func (s *taskSocket) recordRead(r *request, status int) {
+	if s.config.Auditor != nil && s.config.AuditReads && !r.change {
+		s.config.Auditor.Audit(s.record(r, status))
+	}
+}

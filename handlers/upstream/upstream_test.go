@@ -1,0 +1,624 @@
+package upstream_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"taskapi/auth"
+	"taskapi/auth/limitset"
+	"taskapi/handlers/upstream"
+	"taskapi/identity"
+	"taskapi/socket"
+)
+
+const allocID = "b29ec205-df7a-42ea-b4f8-b27f54486789"
+
+// fixture is a gateway with two tasks' sockets, in front of a double.
+type fixture struct {
+	*testing.T
+	agent   *double
+	ring    *identity.Keyring
+	sockets map[string]string // by task
+	audit   *records
+}
+
+// records is an Auditor.
+type records struct {
+	mu  sync.Mutex
+	all []auth.Record
+}
+
+func (a *records) Audit(r auth.Record) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.all = append(a.all, r)
+}
+
+func (a *records) Begin(auth.Record) error { return nil }
+
+type live struct{ alloc *auth.Allocation }
+
+func (l live) Lookup(id string) (*auth.Allocation, auth.Liveness) {
+	if id != allocID {
+		return nil, auth.Unknown
+	}
+	return l.alloc, auth.Live
+}
+
+func peerOf(c net.Conn) (auth.Peer, error) { return c.(*socket.Conn).Peer(), nil }
+
+func newFixture(t *testing.T) *fixture {
+	t.Helper()
+	f := &fixture{T: t, agent: newDouble(t), sockets: map[string]string{}, audit: &records{}}
+	var err error
+	f.ring, err = identity.OpenKeyring(identity.KeyringConfig{Dir: filepath.Join(t.TempDir(), "keyring")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.agent.jwks = f.ring.JWKS()
+	address, err := upstream.ParseAddress("unix://" + f.agent.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	logger := slog.New(slog.DiscardHandler)
+	nomad := upstream.NewAgent(address, nil, func() string { return "gateway" })
+	keys := upstream.NewKeys(nomad)
+	verifier, err := identity.NewVerifier(identity.VerifierConfig{
+		Local: new(identity.KeySet), Foreign: []identity.Issuer{{Keys: keys, NoExpiry: true}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	authenticator, err := auth.NewAuthenticator(auth.Config{
+		Verifier: verifier, Logger: logger, Auditor: f.audit, Keys: []identity.KeySource{keys},
+		Allocations: live{&auth.Allocation{Region: "global", Namespace: "default", JobID: "job", TaskGroup: "group"}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	limits := limitset.Default()
+	limits.Waits, limits.Connections = 256, 512
+	server := upstream.New(upstream.Config{
+		Agent: nomad, Authenticator: authenticator, Region: "global", PeerOf: peerOf, Logger: logger, Auditor: f.audit,
+		Limits: limits, Ready: func() bool { return keys.Keys() != nil },
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	t.Cleanup(func() { cancel(); running.Wait() })
+	running.Go(func() { keys.Run(ctx, logger) })
+	for _, task := range []string{"web", "worker"} {
+		f.sockets[task] = filepath.Join(filepath.Dir(f.agent.path), task+".sock")
+		l, err := socket.Listen(socket.Config{Path: f.sockets[task], UID: -1, GID: -1, MaxConns: limits.Connections})
+		if err != nil {
+			t.Fatal(err)
+		}
+		running.Go(func() {
+			if err := server.Serve(ctx, l, auth.Owner{AllocationID: allocID, Task: task, AnyUser: true}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	f.until("the keys are fetched", func() bool {
+		return f.do("web", "GET", "/v1/jobs", f.token("web", allocID), "").status != http.StatusServiceUnavailable
+	})
+	return f
+}
+
+func (f *fixture) token(task, alloc string) string {
+	f.Helper()
+	token, err := f.ring.Sign(identity.Claims{
+		Subject:  identity.Subject("global", "default", "job", "group", task, "default"),
+		Audience: []string{identity.DefaultAudience}, IssuedAt: time.Now().Unix(), NotBefore: time.Now().Unix(),
+		ExpiresAt: time.Now().Add(time.Hour).Unix(), Namespace: "default", JobID: "job", AllocationID: alloc, Task: task,
+	})
+	if err != nil {
+		f.Fatal(err)
+	}
+	return token
+}
+
+// until looks again and again, with a generous deadline.
+func (f *fixture) until(what string, done func() bool) {
+	f.Helper()
+	for deadline := time.Now().Add(time.Minute); !done(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			f.Fatalf("%s: not within a minute", what)
+		}
+	}
+}
+
+type answer struct {
+	status int
+	header http.Header
+	body   string
+	err    error
+}
+
+func (f *fixture) client(task string) *http.Client {
+	return &http.Client{
+		Transport: &http.Transport{
+			DisableKeepAlives: true,
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				return new(net.Dialer).DialContext(ctx, "unix", f.sockets[task])
+			},
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}
+
+// do sends one request on a connection of its own.
+func (f *fixture) do(task, method, uri, token, body string) answer {
+	r, err := http.NewRequestWithContext(f.Context(), method, "http://gateway"+uri, strings.NewReader(body))
+	if err != nil {
+		return answer{err: err}
+	}
+	r.Header.Set("X-Nomad-Token", token)
+	response, err := f.client(task).Do(r)
+	if err != nil {
+		return answer{err: err}
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	return answer{response.StatusCode, response.Header, string(text), err}
+}
+
+// raw sends bytes and returns the status of the first answer.
+func (f *fixture) raw(task, text string) int {
+	f.Helper()
+	conn, err := net.Dial("unix", f.sockets[task])
+	if err != nil {
+		f.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, text); err != nil {
+		f.Fatal(err)
+	}
+	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		return 0
+	}
+	defer response.Body.Close()
+	return response.StatusCode
+}
+
+// TestDoor: a request without this task's own token is refused, and the agent never hears of it.
+func TestDoor(t *testing.T) {
+	f := newFixture(t)
+	other, err := identity.OpenKeyring(identity.KeyringConfig{Dir: filepath.Join(t.TempDir(), "other")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mine := f.ring
+	f.ring = other
+	forged := f.token("web", allocID)
+	f.ring = mine
+	const path = "/v1/var/nomad/jobs/job"
+	for what, c := range map[string]struct {
+		token string
+		want  int
+	}{
+		"none":                      {"", 401},
+		"a sibling's":               {f.token("worker", allocID), 403},
+		"another allocation's":      {f.token("web", "00000000-0000-4000-8000-000000000000"), 403},
+		"forged":                    {forged, 403},
+		"a UUID, as an ACL token's": {"00000000-0000-4000-8000-000000000000", 403},
+		"garbage":                   {"a.b.c", 403},
+	} {
+		for range 50 { // also a flood
+			got := f.do("web", "GET", path, c.token, "").status
+			if got != c.want && got != http.StatusTooManyRequests {
+				t.Errorf("%s token: %d, want %d", what, got, c.want)
+			}
+			if what != "garbage" {
+				break
+			}
+		}
+	}
+	if n := f.agent.count("GET " + path); n != 0 {
+		t.Errorf("the agent was asked %d times", n)
+	}
+	f.agent.mu.Lock()
+	defer f.agent.mu.Unlock()
+	for token := range f.agent.tokens {
+		if token != "gateway" && token != "" && !strings.HasPrefix(token, "ey") {
+			t.Errorf("the agent got the token %q", token)
+		}
+	}
+}
+
+// TestFanOut: 200 readers who wait for one resource are one query at the agent, and all get the change.
+func TestFanOut(t *testing.T) {
+	f := newFixture(t)
+	const path, readers = "/v1/var/nomad/jobs/job", 200
+	f.agent.set(path, "one")
+	token := f.token("web", allocID)
+	first := f.do("web", "GET", path, token, "")
+	if first.status != 200 || first.body != "one" || first.header.Get("X-Nomad-KnownLeader") != "true" ||
+		first.header.Get("X-Nomad-LastContact") != "0" {
+		t.Fatalf("%+v", first)
+	}
+	answers := make(chan answer, readers)
+	for i := range readers {
+		go func() {
+			answers <- f.do("web", "GET", fmt.Sprintf("%s?index=%s&wait=%dm", path, first.header.Get("X-Nomad-Index"), 1+i%5),
+				token, "")
+		}()
+	}
+	// The agent has one query of the resource and one of the keys.
+	f.until("one query waits", func() bool { return f.agent.waits() == 2 })
+	before := f.agent.count("GET " + path)
+	f.agent.set(path, "two")
+	for range readers {
+		if a := <-answers; a.status != 200 || a.body != "two" {
+			t.Fatalf("%+v", a)
+		}
+	}
+	f.until("one query waits again", func() bool { return f.agent.waits() == 2 })
+	if n := f.agent.count("GET "+path) - before; n > 2 { // the next one, and one for a reader who came after the change
+		t.Errorf("the agent got %d queries for %d readers", n, readers)
+	}
+}
+
+// TestScope: an answer that one token has earned goes to no other, not even to the same task's.
+func TestScope(t *testing.T) {
+	f := newFixture(t)
+	const path = "/v1/var/nomad/jobs/job"
+	f.agent.set(path, "secret")
+	good, bad := f.token("web", allocID), f.token("web", allocID)
+	f.agent.mu.Lock()
+	f.agent.forbids[bad] = true
+	f.agent.mu.Unlock()
+	for range 3 {
+		if a := f.do("web", "GET", path, good, ""); a.status != 200 {
+			t.Fatalf("%+v", a)
+		}
+		if a := f.do("web", "GET", path, bad, ""); a.status != 403 || strings.Contains(a.body, "secret") {
+			t.Fatalf("%+v", a)
+		}
+	}
+	// A parameter is a part of the resource, in whatever order they come; index and wait are none.
+	before := f.agent.count("GET " + path)
+	for _, query := range []string{"?namespace=a&prefix=b", "?prefix=b&namespace=a", "?prefix=b&namespace=a&index=0",
+		"?prefix=b", "?stale", "?namespace=b&namespace=a", "?namespace=a&namespace=b"} {
+		f.do("web", "GET", path+query, good, "")
+	}
+	f.agent.mu.Lock()
+	now := f.agent.requests["GET "+path]
+	f.agent.mu.Unlock()
+	if n := now - before; n < 5 {
+		t.Errorf("seven queries of five resources reached the agent %d times", n)
+	}
+}
+
+// TestReadsSeeOwnChanges: after a change was answered, a read through any socket sees it.
+func TestReadsSeeOwnChanges(t *testing.T) {
+	f := newFixture(t)
+	const path = "/v1/var/nomad/jobs/job"
+	web, worker := f.token("web", allocID), f.token("worker", allocID)
+	for i := range 20 {
+		value := fmt.Sprint("value ", i)
+		if a := f.do("web", "PUT", path, web, value); a.status != 200 {
+			t.Fatalf("%+v", a)
+		}
+		for task, token := range map[string]string{"web": web, "worker": worker} {
+			if a := f.do(task, "GET", path, token, ""); a.body != value {
+				t.Fatalf("%s reads %q after %q was written", task, a.body, value)
+			}
+		}
+	}
+	if n := f.agent.count("PUT " + path); n != 20 {
+		t.Errorf("20 changes came to the agent %d times", n)
+	}
+	f.audit.mu.Lock()
+	defer f.audit.mu.Unlock()
+	done := 0
+	for _, r := range f.audit.all {
+		if r.Outcome == auth.Done && r.Method == "PUT" && r.Task == "web" && r.Path == path {
+			done++
+		}
+	}
+	if done != 20 {
+		t.Errorf("the audit log has %d of 20 changes", done)
+	}
+}
+
+// TestChangesOnce: a change whose answer is lost is not sent again, whatever its headers say, and the client learns that
+// it may have been made. A change that was not sent says so.
+func TestChangesOnce(t *testing.T) {
+	f := newFixture(t)
+	token := f.token("web", allocID)
+	f.do("web", "GET", "/v1/agent/self", token, "") // leaves a connection that can be used again
+	f.agent.mu.Lock()
+	f.agent.instead = func(w http.ResponseWriter, r *http.Request) bool {
+		if r.Method == http.MethodGet && r.URL.Path != "/v1/client/gc" {
+			return false
+		}
+		panic(http.ErrAbortHandler)
+	}
+	f.agent.mu.Unlock()
+	for _, request := range []string{"PUT /v1/jobs", "POST /v1/job/a/dispatch", "DELETE /v1/job/a", "GET /v1/client/gc"} {
+		method, path, _ := strings.Cut(request, " ")
+		r, _ := http.NewRequestWithContext(t.Context(), method, "http://gateway"+path, nil)
+		r.Header = http.Header{"X-Nomad-Token": {token}, "Idempotency-Key": {"1"}, "X-Idempotency-Key": {"1"}}
+		response, err := f.client("web").Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response.Body.Close()
+		if response.StatusCode != http.StatusBadGateway {
+			t.Errorf("%s: %d", request, response.StatusCode)
+		}
+		if n := f.agent.count(request); n != 1 {
+			t.Errorf("%s came to the agent %d times", request, n)
+		}
+	}
+	f.agent.kill()
+	a := f.do("web", "PUT", "/v1/jobs", token, "{}")
+	if a.status != 503 || a.header.Get("Retry-After") == "" || !strings.Contains(a.body, "nothing was sent") {
+		t.Errorf("without an agent: %+v", a)
+	}
+}
+
+// TestAgentAway: reads are answered while the agent is away, with the age; a removed key is refused as soon as it is
+// back.
+func TestAgentAway(t *testing.T) {
+	f := newFixture(t)
+	const path = "/v1/var/nomad/jobs/job"
+	f.agent.set(path, "kept")
+	token := f.token("web", allocID)
+	f.do("web", "GET", path, token, "")
+	f.until("the query waits", func() bool { return f.agent.waits() == 2 })
+	f.agent.kill()
+	f.until("the answer says its age", func() bool {
+		a := f.do("web", "GET", path, token, "")
+		if a.status != 200 || a.body != "kept" {
+			t.Fatalf("%+v", a)
+		}
+		return a.header.Get("X-Nomad-LastContact") != "0" && a.header.Get("X-Nomad-KnownLeader") == "false"
+	})
+	if a := f.do("web", "GET", "/v1/var/other", token, ""); a.status != 503 || a.header.Get("Retry-After") != "1" {
+		t.Errorf("a resource that was never read: %+v", a)
+	}
+	old := f.ring.Active().ID
+	if _, err := f.ring.Rotate(); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.ring.Remove(old); err != nil {
+		t.Fatal(err)
+	}
+	f.agent.mu.Lock()
+	f.agent.jwks = f.ring.JWKS()
+	f.agent.mu.Unlock()
+	f.agent.start()
+	f.until("the removed key is refused", func() bool { return f.do("web", "GET", path, token, "").status == 403 })
+	if a := f.do("web", "GET", path, f.token("web", allocID), ""); a.body != "kept" {
+		t.Errorf("with a new token: %+v", a)
+	}
+}
+
+// TestIndexGoesBackward: after the cluster was restored, a reader that waits gets the lower index.
+func TestIndexGoesBackward(t *testing.T) {
+	f := newFixture(t)
+	const path = "/v1/jobs"
+	f.agent.set(path, "before")
+	token := f.token("web", allocID)
+	first := f.do("web", "GET", path, token, "")
+	got := make(chan answer)
+	go func() { got <- f.do("web", "GET", path+"?wait=5m&index="+first.header.Get("X-Nomad-Index"), token, "") }()
+	f.until("the query waits", func() bool { return f.agent.waits() == 2 })
+	f.agent.kill()
+	f.agent.mu.Lock()
+	f.agent.index, f.agent.values[path] = 3, "restored"
+	f.agent.mu.Unlock()
+	f.agent.start()
+	if a := <-got; a.body != "restored" || a.header.Get("X-Nomad-Index") != "3" {
+		t.Errorf("%+v", a)
+	}
+}
+
+// TestAnswersOfTrouble are passed on as they are, and not kept.
+func TestAnswersOfTrouble(t *testing.T) {
+	f := newFixture(t)
+	token := f.token("web", allocID)
+	for status, header := range map[int]string{400: "", 403: "", 404: "", 429: "7", 500: ""} {
+		f.agent.mu.Lock()
+		f.agent.instead = func(w http.ResponseWriter, _ *http.Request) bool {
+			if header != "" {
+				w.Header().Set("Retry-After", header)
+			}
+			http.Error(w, fmt.Sprint("words of ", status), status)
+			return true
+		}
+		f.agent.mu.Unlock()
+		for _, path := range []string{"/v1/jobs", "/v1/agent/self"} {
+			a := f.do("web", "GET", path, token, "")
+			if a.status != status || !strings.Contains(a.body, fmt.Sprint("words of ", status)) ||
+				a.header.Get("Retry-After") != header {
+				t.Errorf("%d: %+v", status, a)
+			}
+		}
+	}
+	garbage := func(w http.ResponseWriter, _ *http.Request) bool {
+		conn, _, err := http.NewResponseController(w).Hijack()
+		if err == nil {
+			_, _ = io.WriteString(conn, "SSH-2.0-garbage\r\n\r\n")
+			conn.Close()
+		}
+		return true
+	}
+	endless := func(w http.ResponseWriter, r *http.Request) bool {
+		w.Header().Set("X-Nomad-Index", "5")
+		for r.Context().Err() == nil {
+			if _, err := w.Write(make([]byte, 64<<10)); err != nil {
+				break
+			}
+		}
+		return true
+	}
+	for what, instead := range map[string]func(http.ResponseWriter, *http.Request) bool{"garbage": garbage} {
+		f.agent.mu.Lock()
+		f.agent.instead = instead
+		f.agent.mu.Unlock()
+		if a := f.do("web", "GET", "/v1/jobs", token, ""); a.status != 503 {
+			t.Errorf("%s: %+v", what, a)
+		}
+	}
+	// An endless answer takes a bounded part of memory, and is passed on as it comes.
+	f.agent.mu.Lock()
+	f.agent.instead = endless
+	f.agent.mu.Unlock()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	r, _ := http.NewRequestWithContext(ctx, "GET", "http://gateway/v1/jobs", nil)
+	r.Header.Set("X-Nomad-Token", token)
+	response, err := f.client("web").Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	if n, err := io.CopyN(io.Discard, response.Body, 32<<20); err != nil {
+		t.Errorf("after %d bytes: %v", n, err)
+	}
+}
+
+// TestOddRequests never reach the agent, or reach it as what they were here.
+func TestOddRequests(t *testing.T) {
+	f := newFixture(t)
+	token := f.token("web", allocID)
+	head := "Host: x\r\nX-Nomad-Token: " + token + "\r\n"
+	for what, c := range map[string]struct {
+		request string
+		want    int
+	}{
+		"two lengths": {"POST /v1/jobs HTTP/1.1\r\n" + head +
+			"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400},
+		"two tokens":      {"GET /v1/jobs HTTP/1.1\r\n" + head + "X-Nomad-Token: b\r\n\r\n", 400},
+		"no path of ours": {"GET /ui/ HTTP/1.1\r\n" + head + "\r\n", 404},
+		"another region":  {"GET /v1/jobs?region=other HTTP/1.1\r\n" + head + "\r\n", 400},
+		"a token in the query": {"GET /v1/jobs?token=" + token + " HTTP/1.1\r\n" + head + "\r\n",
+			400},
+		"a bad query":    {"GET /v1/jobs?a=%zz HTTP/1.1\r\n" + head + "\r\n", 400},
+		"a bad index":    {"GET /v1/jobs?index=-1 HTTP/1.1\r\n" + head + "\r\n", 400},
+		"another method": {"TRACE /v1/jobs HTTP/1.1\r\n" + head + "\r\n", 405},
+		"a long query":   {"GET /v1/jobs?a=" + strings.Repeat("a", 64<<10) + " HTTP/1.1\r\n" + head + "\r\n", 431},
+		"a connection":   {"CONNECT example.org:80 HTTP/1.1\r\n" + head + "\r\n", 404},
+		"all options":    {"OPTIONS * HTTP/1.1\r\n" + head + "\r\n", 404},
+		"from a browser": {"GET /v1/jobs HTTP/1.1\r\n" + head + "Origin: http://x\r\n\r\n", 403},
+	} {
+		f.agent.mu.Lock()
+		clear(f.agent.requests)
+		f.agent.mu.Unlock()
+		if got := f.raw("web", c.request); got != c.want {
+			t.Errorf("%s: %d, want %d", what, got, c.want)
+		}
+		f.agent.mu.Lock()
+		for request := range f.agent.requests {
+			if !strings.Contains(request, "jwks") {
+				t.Errorf("%s: the agent got %s", what, request)
+			}
+		}
+		f.agent.mu.Unlock()
+	}
+	var seen http.Header
+	var host, uri string
+	f.agent.mu.Lock()
+	f.agent.instead = func(w http.ResponseWriter, r *http.Request) bool {
+		seen, host, uri = r.Header, r.Host, r.RequestURI
+		w.WriteHeader(http.StatusTeapot)
+		return true
+	}
+	f.agent.mu.Unlock()
+	for _, line := range []string{
+		"GET http://evil.example/v1/agent/self?a=%2F HTTP/1.1",
+		"GET /v1/agent/self?a=%2F HTTP/1.0",
+	} {
+		status := f.raw("web", line+"\r\n"+head+"Connection: X-Nomad-Token, keep-alive\r\nX-Forwarded-For: 1.2.3.4\r\n"+
+			"Upgrade: websocket\r\nX-Nomad-Evil: 1\r\nTe: trailers\r\nCookie: a=b\r\n\r\n")
+		if status != http.StatusTeapot {
+			t.Errorf("%s: %d", line, status)
+			continue
+		}
+		if host != "localhost" || uri != "/v1/agent/self?a=%2F" {
+			t.Errorf("%s: the agent got %s at host %s", line, uri, host)
+		}
+		for name := range seen {
+			if name != "X-Nomad-Token" {
+				t.Errorf("%s: the agent got the header %s", line, name)
+			}
+		}
+	}
+	f.agent.mu.Lock()
+	f.agent.instead = func(w http.ResponseWriter, r *http.Request) bool {
+		w.Header().Set("X-Nomad-Index", "7")
+		_, _ = io.WriteString(w, r.RequestURI)
+		return true
+	}
+	f.agent.mu.Unlock()
+	for _, path := range []string{"/v1/job/a%2Fb", "/v1/job/a%2fb", "/v1/var/a%2Fb", "/v1/var/a/b", "/v1/job/%61",
+		"/v1/job/..%2Fnodes", "/v1//jobs", "/v1/job/../nodes"} {
+		a := f.do("web", "GET", path, token, "")
+		if a.status != 200 || a.body != path {
+			t.Errorf("%s: the agent was asked for %s (%d)", path, a.body, a.status)
+		}
+	}
+}
+
+// TestStreams come as the agent sends them, and end when the key of their token is removed.
+func TestStreams(t *testing.T) {
+	f := newFixture(t)
+	token := f.token("web", allocID)
+	more := make(chan string)
+	f.agent.mu.Lock()
+	f.agent.instead = func(w http.ResponseWriter, r *http.Request) bool {
+		w.WriteHeader(http.StatusOK)
+		_ = http.NewResponseController(w).Flush()
+		for {
+			select {
+			case line := <-more:
+				_, _ = io.WriteString(w, line+"\n")
+				_ = http.NewResponseController(w).Flush()
+			case <-r.Context().Done():
+				return true
+			}
+		}
+	}
+	f.agent.mu.Unlock()
+	r, _ := http.NewRequestWithContext(t.Context(), "GET", "http://gateway/v1/event/stream", nil)
+	r.Header.Set("Authorization", "Bearer "+token)
+	response, err := f.client("web").Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	lines := bufio.NewScanner(response.Body)
+	for i := range 3 {
+		more <- fmt.Sprint(i)
+		if !lines.Scan() || lines.Text() != fmt.Sprint(i) {
+			t.Fatalf("line %d: %q, %v", i, lines.Text(), lines.Err())
+		}
+	}
+	old := f.ring.Active().ID
+	if _, err := f.ring.Rotate(); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.ring.Remove(old); err != nil {
+		t.Fatal(err)
+	}
+	f.agent.mu.Lock()
+	f.agent.jwks = f.ring.JWKS()
+	f.agent.mu.Unlock()
+	f.agent.set("/x", "y") // wakes the query of the keys
+	if lines.Scan() {
+		t.Errorf("another line: %q", lines.Text())
+	}
+}
