@@ -84,10 +84,13 @@ func (c *client) open() (*http.Client, error) {
 		return nil, err
 	}
 	c.http = &http.Client{Transport: transport, Timeout: requestTimeout,
-		// A standby sends its caller to the active Vault. The token must not go over a connection that is not encrypted.
+		// A standby sends its caller to the active Vault. Another host must not get the token, or the JWT of a login, and
+		// neither may go over a connection that is not encrypted.
 		CheckRedirect: func(req *http.Request, via []*http.Request) error {
-			if len(via) > 1 || via[0].URL.Scheme == "https" && req.URL.Scheme != "https" {
-				return errors.New("a redirection to another address: give that of the active Vault")
+			from, to := via[0].URL, req.URL
+			if len(via) > 1 || from.Host != to.Host || from.Scheme != to.Scheme {
+				return fmt.Errorf("it redirects to %s://%s, which gets no token: give the address of the active Vault",
+					to.Scheme, to.Host)
 			}
 			return nil
 		}}

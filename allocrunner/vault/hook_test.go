@@ -8,11 +8,14 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -483,4 +486,44 @@ func TestLeases(t *testing.T) {
 		end()
 		f.stop()
 	})
+}
+
+// TestRedirect follows Vault on its own host. Another host gets neither a token nor the JWT of a login.
+func TestRedirect(t *testing.T) {
+	var got atomic.Int32
+	other := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, _ *http.Request) { got.Add(1) }))
+	t.Cleanup(other.Close)
+	server := vaulttest.New(t)
+	to := ""
+	first := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if to != "" {
+			http.Redirect(w, r, to+r.URL.Path, http.StatusTemporaryRedirect)
+			return
+		}
+		if path, again := strings.CutPrefix(r.URL.Path, "/v1/again"); again {
+			r.URL.Path = "/v1" + path
+			server.ServeHTTP(w, r)
+			return
+		}
+		http.Redirect(w, r, strings.Replace(r.URL.Path, "/v1", "/v1/again", 1), http.StatusTemporaryRedirect)
+	}))
+	t.Cleanup(first.Close)
+	f := newFixture(t, server)
+	f.settings.Address = first.URL
+	f.make()
+	if env := f.start(t.Context(), false); env["VAULT_TOKEN"] == "" {
+		t.Error("it does not follow Vault on its own host")
+	}
+	f.stop()
+	to = other.URL
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	f = newFixture(t, server)
+	f.settings.Address = first.URL
+	f.make()
+	f.start(ctx, false)
+	f.stop()
+	if !strings.Contains(f.log.String(), "give the address of the active Vault") || got.Load() != 0 {
+		t.Errorf("it logs %s; the other host got %d requests", f.log.String(), got.Load())
+	}
 }
