@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"taskapi/internal/proc"
 )
 
 // removedPrefix begins the name that an allocation directory has while it is being removed.
@@ -15,8 +17,12 @@ const removedPrefix = ".removed-"
 
 // Remove removes an allocation directory. A missing one is no error. The directory is renamed first: the state in it is
 // the allocation's lock, and a process that finds no state may begin the allocation again while the rest is still being
-// removed. Remove creates nothing, so it works on a full disk.
+// removed. Remove creates nothing, so it works on a full disk. Nothing is removed from a directory in which something
+// is mounted.
 func Remove(dir string) error {
+	if err := nothingMounted(dir); err != nil {
+		return fmt.Errorf("remove %s: %w", dir, err)
+	}
 	parent, name := filepath.Split(filepath.Clean(dir))
 	aside := filepath.Join(parent, removedPrefix+name+"-"+rand.Text())
 	if err := os.Rename(dir, aside); errors.Is(err, fs.ErrNotExist) {
@@ -37,8 +43,28 @@ func RemoveLeftovers(parent string) error {
 	errs := []error{err}
 	for _, e := range entries {
 		if e.IsDir() && strings.HasPrefix(e.Name(), removedPrefix) {
-			errs = append(errs, os.RemoveAll(filepath.Join(parent, e.Name())))
+			dir := filepath.Join(parent, e.Name())
+			err := nothingMounted(dir)
+			if err == nil {
+				err = os.RemoveAll(dir)
+			}
+			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// nothingMounted returns an error that names what is mounted below a directory: its files are somebody else's. If the
+// list of mounts can't be read, nothing is known to be mounted.
+func nothingMounted(dir string) error {
+	path, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return nil // there is nothing to remove
+	}
+	for _, mount := range proc.Mounts() {
+		if strings.HasPrefix(mount.Dir, path+"/") {
+			return fmt.Errorf("%s is mounted in it: unmount that first", mount.Dir)
+		}
+	}
+	return nil
 }
