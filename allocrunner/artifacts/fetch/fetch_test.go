@@ -711,6 +711,40 @@ func TestRepositoryWithAPassword(t *testing.T) {
 	}
 }
 
+// TestHgWithAPassword: hg gets a password by its configuration, and no argument has it. A program of hg's name shows
+// what it gets.
+func TestHgWithAPassword(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	bin := t.TempDir()
+	const script = `#!/bin/sh
+for last; do :; done
+mkdir -p "$last"
+echo "$@" > "$last/arguments"
+cp "$HOME/.hgrc" "$last/config"
+`
+	if err := os.WriteFile(bin+"/hg", []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	p.process.Env = []string{"PATH=" + bin + ":/usr/bin:/bin"}
+	p.process.Read = []string{bin}
+	if text := p.get(fetch.Artifact{Source: "hg::https://user:secret-word@example.com/x"}); text != "" {
+		t.Fatal(text)
+	}
+	for file, want := range map[string]string{"arguments": "https://example.com/x ",
+		"config": "source.prefix = https://example.com\nsource.username = user\nsource.password = secret-word\n"} {
+		got, err := os.ReadFile(p.req.Dirs.Task + "/local/" + file)
+		if err != nil || !strings.Contains(string(got), want) ||
+			file == "arguments" && strings.Contains(string(got), "secret") {
+			t.Errorf("%s: %s, %v", file, got, err)
+		}
+	}
+	words := p.get(fetch.Artifact{Source: "hg::https://user:a%0ahooks@example.com/x"})
+	if !strings.Contains(words, "line break") {
+		t.Errorf("a line break in a password: %q", words)
+	}
+}
+
 // TestALockOfAnotherUser: everybody who can read the task's directory can lock it, and does not delay what is fetched.
 func TestALockOfAnotherUser(t *testing.T) {
 	t.Parallel()

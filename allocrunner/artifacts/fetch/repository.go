@@ -2,6 +2,7 @@ package fetch
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"os"
@@ -121,6 +122,20 @@ func (r *repository) writeConfig() error {
 	return os.WriteFile(filepath.Join(r.home, ".gitconfig"), []byte(config), 0o600)
 }
 
+// writeHgConfig writes hg's configuration to the home, with the password, which hg gives only to the source's host.
+func (r *repository) writeHgConfig() error {
+	config, u := "", r.source.URL
+	if u.User != nil && (u.Scheme == "https" || u.Scheme == "http") {
+		password, _ := u.User.Password()
+		if strings.ContainsAny(u.User.Username()+password, "\r\n") {
+			return errors.New("the name or the password of the source has a line break")
+		}
+		config = fmt.Sprintf("[auth]\nsource.prefix = %s://%s\nsource.username = %s\nsource.password = %s\n", u.Scheme,
+			u.Host, u.User.Username(), password)
+	}
+	return os.WriteFile(filepath.Join(r.home, ".hgrc"), []byte(config), 0o600)
+}
+
 // gitEnv returns git's environment, which names the key.
 func (r *repository) gitEnv() ([]string, error) {
 	s := r.source
@@ -149,10 +164,12 @@ func (r *repository) hg(ctx context.Context) error {
 		fmt.Errorf("it took longer than %v, which the setting artifact.hg_timeout allows", r.Limits.HgTimeout))
 	defer cancel()
 	env := append(r.environment(), "HGPLAIN=1")
-	u := *r.source.URL
-	at := u.String()
-	if u.Scheme == "file" {
+	at := r.address()
+	if u := r.source.URL; u.Scheme == "file" {
 		at = u.Path
+	}
+	if err := r.writeHgConfig(); err != nil {
+		return err
 	}
 	args := []string{"clone", "--noninteractive", "--config", "ui.ssh=ssh -o BatchMode=yes"}
 	if ref := r.source.Ref; ref != "" {
