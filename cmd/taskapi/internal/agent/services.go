@@ -86,6 +86,11 @@ func (s Settings) CheckTasks(alloc *api.Allocation, dir string) []review.Finding
 	if !isParent { // whose children take devices, each at its start
 		findings = append(findings, s.CheckDevices(alloc, datadir.Dir(filepath.Dir(dir)))...)
 	}
+	return append(findings, s.CheckVolumes(alloc, dir)...)
+}
+
+// CheckVolumes refuses the volumes of an allocation's group that can't be used now. dir is as for CheckTasks.
+func (s Settings) CheckVolumes(alloc *api.Allocation, dir string) (findings []review.Finding) {
 	requests := alloc.GetTaskGroup().Volumes
 	for _, name := range slices.Sorted(maps.Keys(requests)) {
 		v, err := volumes.Find(s.HostVolumes, requests[name], alloc.Name)

@@ -545,14 +545,15 @@ func (r *request) begin(ctx context.Context, lock *datadir.Lock, logger *slog.Lo
 	return err
 }
 
-// portsError is a port or a device of a new allocation that is not available.
+// portsError is a port, a device or a volume of a new allocation that is not available.
 type portsError struct{ error }
 
-// errPorts refuses to begin an allocation without its ports and devices. Another process may still take one before the
+// errPorts refuses to begin an allocation without its ports, devices and volumes. Another process may still take one before the
 // allocation reserves it.
 func (r *request) errPorts() error {
-	for _, f := range append(allocrunner.CheckPorts(r.alloc.GetTaskGroup(), r.options.HostIP, r.layout.Describe),
-		r.options.CheckDevices(r.alloc, r.layout.Dir)...) {
+	for _, f := range slices.Concat(
+		allocrunner.CheckPorts(r.alloc.GetTaskGroup(), r.options.HostIP, r.layout.Describe),
+		r.options.CheckDevices(r.alloc, r.layout.Dir), r.options.CheckVolumes(r.alloc, r.layout.Allocs())) {
 		text := r.source.FromFiles.Mask(f.Line(r.source.Place(f)))
 		return &portsError{errors.New(linewriter.OneLine(text) + "; nothing was started")}
 	}
