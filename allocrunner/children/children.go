@@ -254,15 +254,15 @@ func (r *runner) none(task string) error {
 
 func (r *runner) RestartTask(_ context.Context, task string) error { return r.none(task) }
 
-// RestartRunning restarts none, which is no error, as for other allocations.
-func (r *runner) RestartRunning(context.Context) error { return nil }
+// RestartRunning has no tasks to restart: a caller means the children, or another launch.
+func (r *runner) RestartRunning(context.Context) error { return interfaces.ErrOnlyChildren }
 
-// RestartAll has no tasks to restart.
-func (r *runner) RestartAll(context.Context) error { return nil }
+// RestartAll is RestartRunning.
+func (r *runner) RestartAll(context.Context) error { return interfaces.ErrOnlyChildren }
 
 func (r *runner) Signal(_ context.Context, task, _ string) error {
 	if task == "" {
-		return fmt.Errorf("the job's tasks run in its children alone: %w", interfaces.ErrTaskNotRunning)
+		return interfaces.ErrOnlyChildren
 	}
 	return r.none(task)
 }

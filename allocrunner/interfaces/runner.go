@@ -24,6 +24,8 @@ var (
 	ErrTaskNotRunning = errors.New("task not running")
 	// ErrStarting: the set-up or the resume of the allocation takes longer than a request waits.
 	ErrStarting = errors.New("the allocation is being set up or resumed")
+	// ErrOnlyChildren: the job runs its tasks in children alone.
+	ErrOnlyChildren = errors.New("the job's tasks run in its children alone: name a child, or start another one")
 	// ErrNotSupported: the task's driver can't do that.
 	ErrNotSupported = errors.New("not supported by the task's driver")
 	// ErrUnknownSignal: no signal has that name on this machine.

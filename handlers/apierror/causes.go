@@ -30,6 +30,7 @@ var causes = []cause{
 	{is(interfaces.ErrTaskNotRunning), TaskNotRunning},
 	{is(interfaces.ErrUnknownSignal), UnknownSignal},
 	{is(interfaces.ErrNotSupported), Conflict},
+	{names(interfaces.ErrOnlyChildren), Conflict},
 	{is(interfaces.ErrNotTerminal), NotCollectable},
 	{is(interfaces.ErrTerminal), AllocTerminal},
 	{is(interfaces.ErrInvalidJob), Invalid},
