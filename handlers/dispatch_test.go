@@ -49,6 +49,7 @@ func TestSDKDispatch(t *testing.T) {
 	}{
 		{interfaces.ErrNotParameterized, 400, "the job is not parameterized"},
 		{&interfaces.ChildError{Err: errors.New("it needs a payload")}, 400, "it needs a payload"},
+		{&interfaces.ChildError{Err: errors.New("no space left"), Later: true}, 503, "no space left"},
 		{interfaces.ErrTerminal, 409, ""},
 		{interfaces.ErrStarting, 503, ""},
 	} {

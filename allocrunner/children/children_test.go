@@ -323,8 +323,20 @@ func TestDispatch(t *testing.T) {
 		}
 		p.fail(errors.New("no room"))
 		_, err = r.(interfaces.Parent).Dispatch(t.Context(), interfaces.Dispatch{Meta: d.Meta})
-		if failed, ok := errors.AsType[*interfaces.ChildError](err); !ok || !strings.Contains(failed.Error(), "no room") {
+		if failed, ok := errors.AsType[*interfaces.ChildError](err); !ok || !failed.Later ||
+			!strings.Contains(failed.Error(), "no room") {
+			t.Errorf("a child that can't run now: %v", err)
+		}
+		p.fail(&interfaces.ChildError{Err: errors.New("refused")})
+		_, err = r.(interfaces.Parent).Dispatch(t.Context(), interfaces.Dispatch{Meta: d.Meta})
+		if failed, ok := errors.AsType[*interfaces.ChildError](err); !ok || failed.Later {
 			t.Errorf("a child that can't run: %v", err)
+		}
+		for _, err := range []error{r.RestartRunning(t.Context()), r.RestartAll(t.Context()),
+			r.Signal(t.Context(), "", "HUP")} {
+			if !errors.Is(err, interfaces.ErrOnlyChildren) {
+				t.Errorf("a request about all tasks: %v", err)
+			}
 		}
 		p.fail(nil)
 		if _, err := r.(interfaces.Parent).Force(t.Context()); !errors.Is(err, interfaces.ErrNotPeriodic) {

@@ -247,9 +247,10 @@ func (r *runner) run(ctx context.Context, id, job string) error {
 		r.cfg.Logger.Warn("the start of a child could not be noted", "error", failed)
 	}
 	if err != nil {
+		_, wrong := errors.AsType[*interfaces.ChildError](err)
 		err = fmt.Errorf("%s can't run: %w", job, err)
 		r.host.Say("Launch Failed", oneLine(err), "job", job)
-		return &interfaces.ChildError{Err: err}
+		return &interfaces.ChildError{Err: err, Later: !wrong}
 	}
 	r.host.Say("Launched", fmt.Sprintf("%s, allocation %s", job, id), "job", job, "allocation", id)
 	return nil

@@ -36,7 +36,10 @@ type Child struct {
 }
 
 // ChildError says why a child was not started: the job does not take the dispatch, or the child can't run.
-type ChildError struct{ Err error }
+type ChildError struct {
+	Err   error
+	Later bool // the child is not wrong: it may run when the disk has room, or a port is free
+}
 
 func (e *ChildError) Error() string { return e.Err.Error() }
 func (e *ChildError) Unwrap() error { return e.Err }

@@ -41,6 +41,7 @@ var causes = []cause{
 	{is(interfaces.ErrStateFile), NotStored},
 	{names(interfaces.ErrNotParameterized), Invalid},
 	{names(interfaces.ErrNotPeriodic), Invalid},
+	{laterChild, Unavailable},
 	{as[*interfaces.ChildError], Invalid},
 
 	// Of an allocation's files.
@@ -92,6 +93,12 @@ func is(target error) func(error) (any, bool) {
 func as[T error](err error) (any, bool) {
 	found, ok := errors.AsType[T](err)
 	return found, ok
+}
+
+// laterChild matches a child that may run another time.
+func laterChild(err error) (any, bool) {
+	found, ok := errors.AsType[*interfaces.ChildError](err)
+	return found, ok && found.Later
 }
 
 // unsupportedExec matches a command that the task's driver can't run.

@@ -42,7 +42,8 @@ func (h *Children) Say(kind, message string, pairs ...string) {
 	h.Events.AllocEvent(kind, message, pairs...)
 }
 
-// Start runs a child in the background.
+// Start runs a child in the background. Errors: *interfaces.ChildError for a child that can't run at all. After an error,
+// nothing is left of a child that has not begun.
 func (h *Children) Start(ctx context.Context, id, group string, job json.RawMessage) error {
 	t := base.Target{Layout: h.Layout, ID: id}
 	saved, err := h.Layout.Peek(id)
@@ -54,7 +55,7 @@ func (h *Children) Start(ctx context.Context, id, group string, job json.RawMess
 		return fmt.Errorf("allocation directory %s can't be made: %w", dir, agent.UnwrapPath(err))
 	}
 	if err := h.Record.Save(dir); err != nil {
-		return err
+		return errors.Join(err, os.RemoveAll(dir))
 	}
 	args := []string{"run", "--data-dir=" + string(h.Layout.Dir), "--alloc-id=" + id, "--group=" + group}
 	if key := h.SealKey; key != "" { // no record has it
@@ -63,8 +64,14 @@ func (h *Children) Start(ctx context.Context, id, group string, job json.RawMess
 	job = slices.Concat([]byte(`{"Job":`), job, []byte("}"))
 	begun := func(*api.Allocation) (bool, error) { return true, nil }
 	err = h.background(ctx, t, job, append(args, "--", "-"), begun)
-	if saved, unread := h.Layout.Peek(id); base.ExitCode(err) == base.ExitUsage && saved == nil && unread == nil {
-		err = errors.Join(err, os.RemoveAll(dir)) // nothing of it has begun
+	if _, exited := errors.AsType[base.ExitError](err); !exited {
+		return err
+	}
+	if saved, unread := h.Layout.Peek(id); saved == nil && unread == nil {
+		err = errors.Join(err, os.RemoveAll(dir))
+	}
+	if base.ExitCode(err) == base.ExitUsage {
+		return &interfaces.ChildError{Err: err}
 	}
 	return err
 }
