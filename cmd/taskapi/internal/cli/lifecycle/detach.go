@@ -135,21 +135,23 @@ func (e *startError) Error() string {
 		goesOn)
 }
 
-// tasksStarted reports whether every main task of an allocation has started, or waits for what a template reads.
+// tasksStarted reports whether every main task of an allocation has started, or waits for what a template reads, or
+// whether a task is paused, for which others may wait.
 // Errors: *startError for the first task, main or not, that has failed to start.
 func tasksStarted(alloc *api.Allocation) (bool, error) {
 	if interfaces.IsParent(alloc.Job) { // it runs no task
 		return alloc.ClientStatus == api.AllocClientStatusRunning, nil
 	}
-	all := true
+	all, paused := true, false
 	for _, task := range alloc.GetTaskGroup().Tasks {
+		paused = paused || interfaces.ShownSchedule(alloc.TaskStates[task.Name]).Pauses()
 		started, failure := startOf(alloc.TaskStates[task.Name])
 		if failure != nil {
 			return false, &startError{alloc, task.Name, failure.DisplayMessage}
 		}
 		all = all && (started || task.Lifecycle != nil)
 	}
-	return all, nil
+	return all || paused, nil
 }
 
 // startOf reports whether a task has ever started, or else how its latest attempt has failed.
