@@ -72,6 +72,12 @@ type Listener struct {
 	Port    int
 }
 
+// HeldSocket is a socket that is kept for the next processes of tasks.
+type HeldSocket struct {
+	Listener
+	Tasks []string
+}
+
 // CloseFiles closes the Files of a spec.
 func CloseFiles(files []*os.File) {
 	for _, f := range files {

@@ -120,7 +120,7 @@ job "listen" {
 `
 
 // TestNoClientIsRefused while a task is restarted, updated, killed and replaced after it has shut its socket down, and
-// while taskapi is killed. Only the clients that a killed process has accepted are lost.
+// while taskapi or the keeper is killed. Only the clients that a killed process has accepted are lost.
 func TestNoClientIsRefused(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
@@ -193,13 +193,20 @@ func TestNoClientIsRefused(t *testing.T) {
 	command("signal", "-s", "SIGUSR1", testAllocID, "main")
 	answered("answers after a task has shut its socket down")
 	c.lost.Store(0) // those in the queue at that moment
+	c.refused.Store(0)
 	if log, err := os.ReadFile(filepath.Join(datadir.Dir(dir).Alloc(testAllocID), "keeper.log")); err != nil ||
 		!strings.Contains(string(log), "shut down a listening socket") {
 		t.Errorf("the keeper's log: %v, %s", err, log)
 	}
+	kill(t, p) // the next taskapi gets the sockets from the keeper
+	p = startProcess(t, dir, file)
+	until(t, p, "resumed", func() bool { return strings.Contains(p.out.String(), "Resuming") })
+	command("signal", "-s", "SIGCONT", testAllocID, "main")
 	killKeeper(t, dir)
 	until(t, p, "the keeper is missed", func() bool { return strings.Contains(p.out.String(), "the keeper was killed") })
 	answered("answers after a killed keeper")
+	c.lost.Store(0) // those that the task had accepted
+	none("a killed keeper")
 	end()
 	running.Wait()
 	command("stop", testAllocID)

@@ -1,7 +1,6 @@
 package keeper
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -57,9 +56,10 @@ type Client struct {
 type pendingCall struct {
 	answer  chan answer // has room for one
 	started func()      // called when the program runs; nil for no call
+	sockets *[]*os.File // gets the files of the answer; nil for none
 }
 
-func newClient(conn *net.UnixConn, in *bufio.Reader, id proc.Identity) *Client {
+func newClient(conn *net.UnixConn, in *requestReader, id proc.Identity) *Client {
 	c := &Client{
 		id: id, conn: conn, out: frameWriter{w: conn}, done: make(chan struct{}), execs: make(chan struct{}, maxExecs),
 		pending: map[uint64]pendingCall{}, tasks: map[string]drivers.ProcessStatus{},
@@ -91,12 +91,16 @@ func (c *Client) Err() error {
 }
 
 // receive hands each answer to the call that waits for it.
-func (c *Client) receive(in *bufio.Reader) {
+func (c *Client) receive(in *requestReader) {
+	defer in.close()
 	why := drivers.ErrLost
 	for {
 		var a answer
-		if readFrame(in, &a) != nil {
+		if readFrame(in.in, &a) != nil {
 			break
+		}
+		if len(a.Sockets) > 0 {
+			c.takeSockets(&a, in)
 		}
 		if a.ID == 0 {
 			why = a.Err.unpack()
@@ -141,6 +145,20 @@ func (c *Client) deliver(a answer) pendingCall {
 	return call
 }
 
+// takeSockets takes the files of an answer. Without them, as when this program has as many files open as it may, the
+// answer has no sockets.
+func (c *Client) takeSockets(a *answer, in *requestReader) {
+	files, err := in.take(len(a.Sockets))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if call := c.pending[a.ID]; err == nil && call.sockets != nil {
+		*call.sockets = files
+		return
+	}
+	drivers.CloseFiles(files)
+	a.Sockets = nil
+}
+
 // close marks the coming end of the connection as wanted by this program. It reports whether it was marked before.
 func (c *Client) close() (before bool) {
 	c.mu.Lock()
@@ -154,9 +172,39 @@ func (c *Client) call(ctx context.Context, req request, files ...*os.File) (answ
 	return c.callStarting(ctx, req, nil, files)
 }
 
+// Sockets returns the sockets that the keeper keeps for tasks, with their files, which the caller closes.
+func (c *Client) Sockets(ctx context.Context) ([]drivers.HeldSocket, []*os.File, error) {
+	var files []*os.File
+	a, err := c.callWaiting(ctx, request{Op: opSockets}, pendingCall{sockets: &files}, nil)
+	if err != nil || len(files) != len(a.Sockets) {
+		c.mu.Lock() // a late answer may bring them
+		defer c.mu.Unlock()
+		drivers.CloseFiles(files)
+		return nil, nil, err
+	}
+	return a.Sockets, files, nil
+}
+
+// Adopt passes sockets that a lost keeper had to the keeper. The files stay the caller's.
+func (c *Client) Adopt(ctx context.Context, sockets []drivers.HeldSocket, files []*os.File) error {
+	for i := 0; i < len(files); i += maxFiles {
+		end := min(i+maxFiles, len(files))
+		req := request{Op: opAdopt, Sockets: sockets[i:end], Files: end - i}
+		if _, err := c.call(ctx, req, files[i:end]...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // callStarting is call for a program with files; it calls started when the program runs.
 func (c *Client) callStarting(ctx context.Context, req request, started func(), files []*os.File) (answer, error) {
+	return c.callWaiting(ctx, req, pendingCall{started: started}, files)
+}
+
+func (c *Client) callWaiting(ctx context.Context, req request, call pendingCall, files []*os.File) (answer, error) {
 	waiter := make(chan answer, 1)
+	call.answer = waiter
 	c.mu.Lock()
 	if c.why != nil {
 		defer c.mu.Unlock()
@@ -164,7 +212,7 @@ func (c *Client) callStarting(ctx context.Context, req request, started func(), 
 	}
 	c.lastID++
 	req.ID = c.lastID
-	c.pending[req.ID] = pendingCall{waiter, started}
+	c.pending[req.ID] = call
 	c.mu.Unlock()
 	defer c.forget(req.ID)
 	if err := ctx.Err(); err != nil {

@@ -28,6 +28,17 @@ type requestReader struct {
 	truncated bool       // some of them have not
 }
 
+// take returns as many received files. Errors: they have not come.
+func (r *requestReader) take(n int) ([]*os.File, error) {
+	if n > len(r.files) || r.truncated {
+		r.close()
+		return nil, errFileLimit
+	}
+	files := r.files[:n:n]
+	r.files = r.files[n:]
+	return files, nil
+}
+
 // next reads a request and its files, which the caller closes. refused is errFileLimit if the files could not be
 // received; then only that request has failed. After an error nothing more can be read.
 func (r *requestReader) next() (req request, files []*os.File, refused, err error) {

@@ -89,6 +89,10 @@ func (c *session) serve() error {
 		c.wg.Go(func() {
 			defer drivers.CloseFiles(files)
 			a := answer{Err: packError(refused)}
+			if refused == nil && req.Op == opSockets {
+				c.sendSockets(req.ID)
+				return
+			}
 			if refused == nil {
 				a = c.handle(reqCtx, req, files)
 			}
@@ -131,6 +135,17 @@ func (c *session) cancel(id uint64) {
 // send sends an answer. A client that does not read it within helloTime is cut off, so that answers don't fill memory.
 func (c *session) send(a answer) {
 	if c.out.write(a) != nil {
+		c.conn.Close()
+	}
+}
+
+// sendSockets answers with the sockets that are kept for tasks, and their files: as many as one message takes.
+func (c *session) sendSockets(id uint64) {
+	sockets, files := c.server.local.Sockets()
+	defer drivers.CloseFiles(files)
+	n := min(len(files), maxFiles)
+	c.cancel(id)
+	if c.out.writeWith(answer{ID: id, Sockets: sockets[:n]}, files[:n]) != nil {
 		c.conn.Close()
 	}
 }
@@ -197,6 +212,8 @@ func (c *session) handle(ctx context.Context, req request, files []*os.File) (a 
 		var notice drivers.Notice
 		notice, err = local.Notice(ctx, drivers.ProcessID{Task: req.Task, ProcessRun: req.Process}, req.Seen)
 		a.Notice = &notice
+	case opAdopt:
+		local.Adopt(req.Sockets, files)
 	case opUnlisten:
 		err = local.Unlisten(ctx, req.Task)
 	case opList:

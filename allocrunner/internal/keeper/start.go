@@ -330,9 +330,10 @@ func greet(ctx context.Context, conn *net.UnixConn) (*Client, error) {
 	if err := (&frameWriter{w: conn}).write(hello{Version: version}); err != nil {
 		return nil, fmt.Errorf("process %d: %w", peer.PID, err)
 	}
-	in := bufio.NewReader(conn)
+	in := &requestReader{conn: conn}
+	in.in = bufio.NewReader(filesReader{in})
 	var theirs hello
-	if err := readFrame(in, &theirs); err != nil {
+	if err := readFrame(in.in, &theirs); err != nil {
 		return nil, fmt.Errorf("process %d does not answer: %w", peer.PID, err)
 	}
 	if theirs.Version != version {

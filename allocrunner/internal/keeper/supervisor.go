@@ -42,6 +42,7 @@ type Supervisor struct {
 	keepOpen func() []*os.File // what each keeper keeps open, nil for nothing
 	// processes that lost keepers left running, by task, until a KillTree of the task returns their number
 	orphans map[string]int
+	sockets socketCopies // those of the keeper, for the next one
 	// what the latest process that was started lacks
 	uncovered, unlimited bool
 }
@@ -75,6 +76,9 @@ func Supervise(ctx context.Context, cfg Config, fresh bool) (*Supervisor, error)
 				s.found[status.Task] = status
 			}
 			s.beginTenure()
+			if len(known) > 0 {
+				s.copySockets(ctx)
+			}
 			return s, nil
 		case attached: // its tasks go on as they are, for another try
 			return nil, errors.Join(err, client.Detach())
@@ -249,6 +253,9 @@ func (s *Supervisor) Start(ctx context.Context, spec drivers.Spec) (drivers.Proc
 			if err == nil {
 				s.checkCgroups(status)
 			}
+			if err == nil && len(spec.Listen) > 0 {
+				s.copySockets(context.WithoutCancel(ctx))
+			}
 			return status, err
 		}
 		if err := s.startKeeper(ctx); err != nil {
@@ -314,6 +321,9 @@ func (s *Supervisor) startKeeper(ctx context.Context) error {
 	}
 	s.applyLocked(keeperStarted)
 	s.sendFilesLocked(ctx, client)
+	if err := s.sockets.give(ctx, client); err != nil {
+		s.cfg.Logger.Warn("the new keeper has not got the listening sockets of the tasks", "error", err)
+	}
 	s.useLocked(client)
 	return nil
 }
@@ -379,8 +389,11 @@ func (s *Supervisor) Notice(ctx context.Context, process drivers.ProcessID, seen
 	return notice, err
 }
 
-// Unlisten closes the sockets that are kept for a task's next process. Those of a keeper that was killed are closed.
+// Unlisten closes the sockets that are kept for a task's next process.
 func (s *Supervisor) Unlisten(ctx context.Context, task string) error {
+	s.sockets.turn.Lock()
+	defer s.sockets.turn.Unlock()
+	s.sockets.drop(task)
 	_, lost, err := call(ctx, s, func(c *Client) (struct{}, error) { return struct{}{}, c.Unlisten(ctx, task) })
 	if lost != nil {
 		return nil
@@ -465,6 +478,7 @@ func (s *Supervisor) end(how func(*Client) error) error {
 	s.cancel()
 	err := how(conn.client)
 	s.wg.Wait()
+	s.sockets.replace(nil, nil)
 	if now, _ := s.current(); now != conn {
 		err = errors.Join(err, how(now.client))
 	}

@@ -50,6 +50,8 @@ const (
 	opClose    = "close"
 	opKeepOpen = "keepopen"
 	opExpire   = "expire"
+	opSockets  = "sockets"
+	opAdopt    = "adopt"
 	opCancel   = "cancel"
 )
 
@@ -70,7 +72,9 @@ type request struct {
 	MaxOutput int  `json:",omitempty"` // exec
 	TTY       bool `json:",omitempty"` // exec
 
-	// how many files come with the request: three or none with start and exec, up to maxFiles with keepopen
+	Sockets []drivers.HeldSocket `json:",omitempty"` // adopt: one for each file
+
+	// how many files come with the request: three or none with start and exec, up to maxFiles with keepopen and adopt
 	Files int `json:",omitempty"`
 }
 
@@ -86,6 +90,8 @@ type answer struct {
 	// exec with files: the program runs, and another answer follows
 	Started bool   `json:",omitempty"`
 	Cgroup  string `json:",omitempty"` // start, list: Record's
+
+	Sockets []drivers.HeldSocket `json:",omitempty"` // sockets: a file comes with each
 }
 
 // wireSpec is a drivers.Spec whose strings survive JSON also when they are no UTF-8.

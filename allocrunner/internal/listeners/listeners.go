@@ -103,6 +103,48 @@ func disconnect(f *os.File) {
 	_, _, _ = unix.Syscall(unix.SYS_CONNECT, f.Fd(), uintptr(unsafe.Pointer(&nobody)), unsafe.Sizeof(nobody))
 }
 
+// Sockets returns the sockets with copies of their files, which the caller closes. A socket that can't be copied is left
+// out.
+func (s *Set) Sockets() (list []drivers.HeldSocket, files []*os.File) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for l, h := range s.held {
+		if f, err := dup(h.file); err == nil {
+			list = append(list, drivers.HeldSocket{Listener: l, Tasks: slices.Clone(h.tasks)})
+			files = append(files, f)
+		}
+	}
+	return list, files
+}
+
+// Adopt keeps copies of the sockets of another Set for its tasks, but those that this Set has.
+func (s *Set) Adopt(list []drivers.HeldSocket, files []*os.File) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, l := range list {
+		if s.closed || i >= len(files) || s.held[key(l.Listener)] != nil {
+			continue
+		}
+		f, err := dup(files[i])
+		if err != nil {
+			s.logger.Warn("a listening socket of the keeper before could not be kept", "error", err)
+			continue
+		}
+		s.held[key(l.Listener)] = &held{file: f, tasks: slices.Clone(l.Tasks)}
+		if l.Network == "tcp" {
+			s.watchLocked(f)
+		}
+	}
+}
+
+func dup(f *os.File) (*os.File, error) {
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), f.Name()), nil
+}
+
 // Drop closes the sockets that only this task wants: it has no further process.
 func (s *Set) Drop(task string) {
 	s.mu.Lock()

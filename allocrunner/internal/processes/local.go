@@ -265,6 +265,14 @@ func (l *Local) Notice(ctx context.Context, process drivers.ProcessID, seen uint
 	}
 }
 
+// Sockets returns the sockets that are kept for tasks, with files that the caller closes.
+func (l *Local) Sockets() ([]drivers.HeldSocket, []*os.File) { return l.listeners.Sockets() }
+
+// Adopt takes sockets of an earlier Local, but those that it has itself. The files stay the caller's.
+func (l *Local) Adopt(sockets []drivers.HeldSocket, files []*os.File) {
+	l.listeners.Adopt(sockets, files)
+}
+
 func (l *Local) Unlisten(_ context.Context, task string) error {
 	l.listeners.Drop(task)
 	return nil
