@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"taskapi/internal/must"
 )
 
 const pairJob = `job "pair" {
@@ -30,33 +32,23 @@ const pairJob = `job "pair" {
 func TestServiceManagerOfAll(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
-	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), pairJob)
+	file := jobFile(t, pairJob)
 	path := filepath.Join(dir, "notify")
 	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer conn.Close()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
 	data := filepath.Join(dir, "data")
-	p := taskapiProcess{exec.Command(self, "run", "--all", "-data-dir", data, file), new(syncBuffer)}
+	p := taskapiProcess{exec.Command(self(t), "run", "--all", "-data-dir", data, file), new(syncBuffer)}
 	p.Env = append(os.Environ(), "TASKAPI_TEST_MAIN=1", "NOTIFY_SOCKET="+path, "WATCHDOG_USEC=300000")
 	p.Stdout, p.Stderr, p.WaitDelay = p.out, p.out, deadline
-	if err := p.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, p.Start())
 	t.Cleanup(func() {
 		for _, pid := range processesOf(t, data) {
 			_ = exec.Command("kill", "-9", pid).Run() // it may have ended
 		}
 	})
 	t.Cleanup(func() { _ = p.Process.Kill() })
-	if err := conn.SetReadDeadline(time.Now().Add(deadline)); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, conn.SetReadDeadline(time.Now().Add(deadline)))
 	for _, want := range []string{"READY=1\nSTATUS=2 allocations of job pair", "WATCHDOG=1", "WATCHDOG=1"} {
 		buf := make([]byte, 4096)
 		n, err := conn.Read(buf)
@@ -64,9 +56,7 @@ func TestServiceManagerOfAll(t *testing.T) {
 			t.Fatalf("it says %q (%v), want %q\n%s", buf[:n], err, want, p.out)
 		}
 	}
-	if err := p.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, p.Process.Signal(syscall.SIGTERM))
 	if err := p.Wait(); err != nil {
 		t.Errorf("%v\n%s", err, p.out)
 	}

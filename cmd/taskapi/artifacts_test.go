@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"taskapi/allocrunner/datadir"
+	"taskapi/internal/must"
 )
 
 // artifactsJob is a task that says what was fetched for it.
@@ -82,7 +83,7 @@ func TestArtifactsAreFetchedOnce(t *testing.T) {
 	}))
 	t.Cleanup(server.Close)
 	dir := shortDir(t)
-	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), artifactsJob)
+	file := jobFile(t, artifactsJob)
 	local := filepath.Join(datadir.Dir(dir).Alloc(testAllocID), "main", "local")
 	said := func() string {
 		text, _ := os.ReadFile(filepath.Join(local, "said"))
@@ -112,14 +113,14 @@ func TestArtifactsAreFetchedOnce(t *testing.T) {
 
 	p = startProcess(t, dir, file, flags...)
 	until(t, p, "it is resumed", func() bool { return strings.Contains(p.out.String(), "Resuming") })
-	restart := startCommand(t, mustSelf(t), "restart", "-data-dir", dir, testAllocID)
-	must(t, restart.Wait())
+	restart := startCommand(t, self(t), "restart", "-data-dir", dir, testAllocID)
+	must.OK(t, restart.Wait())
 	until(t, p, "the task runs again", func() bool { return strings.Count(said(), "second 3") == 2 })
 	firsts, seconds := first.Load(), second.Load()
 	if firsts > 2 || seconds != 3 { // the agent may have been killed before the first one was saved
 		t.Errorf("fetched %d and %d times", firsts, seconds)
 	}
-	update := startCommand(t, mustSelf(t), "update", "-data-dir", dir, "-replace", "-var", "url="+server.URL, "-var",
+	update := startCommand(t, self(t), "update", "-data-dir", dir, "-replace", "-var", "url="+server.URL, "-var",
 		"token="+token+"2", testAllocID, file)
 	if err := update.Wait(); err != nil {
 		t.Fatalf("%v:\n%s", err, update.out)
@@ -134,7 +135,7 @@ func TestArtifactsAreFetchedOnce(t *testing.T) {
 	if all += p.out.String(); strings.Contains(all, token) {
 		t.Errorf("the token is in the output:\n%s", all)
 	}
-	must(t, p.Process.Signal(os.Interrupt))
+	must.OK(t, p.Process.Signal(os.Interrupt))
 	_ = p.Wait()
 }
 
@@ -154,10 +155,10 @@ func TestTheStopEndsADownload(t *testing.T) {
 	}))
 	t.Cleanup(server.Close)
 	dir := shortDir(t)
-	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), artifactsJob)
+	file := jobFile(t, artifactsJob)
 	p := startProcess(t, dir, file, "-var", "url="+server.URL, "-var", "token=x")
 	<-hanging
-	stop := startCommand(t, mustSelf(t), "stop", "-data-dir", dir, testAllocID)
+	stop := startCommand(t, self(t), "stop", "-data-dir", dir, testAllocID)
 	if err := stop.Wait(); err != nil {
 		t.Errorf("%v:\n%s", err, stop.out)
 	}

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"taskapi/internal/must"
 	"taskapi/internal/polltest"
 )
 
@@ -120,9 +121,7 @@ func (b *browser) call(method string, params, into any) {
 	b.answers[m.ID] = answer
 	b.mu.Unlock()
 	text, err := json.Marshal(m)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	must.OK(b.t, err)
 	if _, err := b.out.Write(append(text, 0)); err != nil {
 		b.t.Fatal(err)
 	}
@@ -132,9 +131,7 @@ func (b *browser) call(method string, params, into any) {
 			b.t.Fatalf("%s: %s", method, result)
 		}
 		if into != nil {
-			if err := json.Unmarshal(result, into); err != nil {
-				b.t.Fatal(err)
-			}
+			must.OK(b.t, json.Unmarshal(result, into))
 		}
 	case <-time.After(deadline):
 		b.t.Fatalf("%s: no answer; the browser said: %s", method, b.said())
@@ -193,9 +190,7 @@ func (b *browser) picture(width, height int) []byte {
 	b.call("Page.captureScreenshot", map[string]any{"format": "png", "captureBeyondViewport": true,
 		"clip": map[string]any{"x": 0, "y": 0, "width": width, "height": height, "scale": 1}}, &got)
 	data, err := base64.StdEncoding.DecodeString(got.Data)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	must.OK(b.t, err)
 	return data
 }
 

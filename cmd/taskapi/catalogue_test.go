@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	dto "github.com/prometheus/client_model/go"
+
+	"taskapi/internal/must"
 )
 
 // TestBadTokensOverHTTP sends a token of every kind that a header can carry to the socket of a task that runs. Each is
@@ -32,7 +34,7 @@ func TestBadTokensOverHTTP(t *testing.T) {
 			Token        *string
 			TokenBytes   []byte
 		}
-		must(t, json.Unmarshal([]byte(line), &kind))
+		must.OK(t, json.Unmarshal([]byte(line), &kind))
 		token := string(kind.TokenBytes)
 		if kind.Token != nil {
 			token = *kind.Token

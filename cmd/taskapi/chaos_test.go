@@ -20,6 +20,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/datadir"
+	"taskapi/internal/must"
 )
 
 var chaosRounds = flag.Int("chaos", 3,
@@ -99,8 +100,7 @@ func TestChaos(t *testing.T) {
 		t.Run(victim, func(t *testing.T) {
 			t.Parallel()
 			dir := shortDir(t)
-			c := &chaos{t: t, rounds: *chaosRounds, dataDir: dir, file: mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"),
-				chaosJob)}
+			c := &chaos{t: t, rounds: *chaosRounds, dataDir: dir, file: jobFile(t, chaosJob)}
 			if victim == "leaving" {
 				c.rounds = max(c.rounds/5, 2) // a process that ends gracefully takes a second where the race detector is
 			}
@@ -258,18 +258,12 @@ func (c *chaos) linesRuns() int { return countLines(c.path("lines", "local", "ru
 func (c *chaos) leave() {
 	old := c.process
 	if rand.IntN(2) == 0 {
-		self, err := os.Executable()
-		if err != nil {
-			c.t.Fatal(err)
-		}
-		c.process = startTakeover(c.t, self, c.dataDir, testAllocID)
+		c.process = startTakeover(c.t, self(c.t), c.dataDir, testAllocID)
 	} else {
 		until(c.t, old, "at work", func() bool { // before that, it has nothing to leave, and does not hear of it
 			return strings.Contains(old.out.String(), "Starting") || strings.Contains(old.out.String(), "Resuming")
 		})
-		if err := old.Process.Signal(syscall.SIGUSR1); err != nil {
-			c.t.Fatal(err)
-		}
+		must.OK(c.t, old.Process.Signal(syscall.SIGUSR1))
 		// before that, it would get the same job
 		until(c.t, old, "leaving", func() bool { return strings.Contains(old.out.String(), "Leaving") })
 		c.start()
@@ -366,9 +360,7 @@ func countLines(path string) int {
 // end stops the allocation and looks at what it has left.
 func (c *chaos) end() {
 	c.t.Helper()
-	if err := c.process.Process.Signal(os.Interrupt); err != nil {
-		c.t.Fatal(err)
-	}
+	must.OK(c.t, c.process.Process.Signal(os.Interrupt))
 	if err := c.process.Wait(); err != nil {
 		c.t.Errorf("stopped: %v\n%s", err, c.process.out)
 	}
@@ -396,9 +388,7 @@ func (c *chaos) checkLines() {
 		c.t.Fatalf("log files %v, %v", files, err)
 	}
 	text, err := os.ReadFile(files[0])
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	must.OK(c.t, err)
 	latest, ended, broken := map[string]int{}, 0, 0
 	for line := range strings.Lines(string(text)) {
 		parts := numbered.FindStringSubmatch(strings.TrimSuffix(line, "\n"))

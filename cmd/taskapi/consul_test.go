@@ -18,6 +18,7 @@ import (
 
 	"taskapi/allocrunner/consul/consultest"
 	"taskapi/allocrunner/datadir"
+	"taskapi/internal/must"
 )
 
 // consulJob has a service of the group, which the agent checks and whose check restarts the task, and one of the task,
@@ -87,7 +88,7 @@ type consulRun struct {
 
 func newConsulRun(t *testing.T) *consulRun {
 	t.Helper()
-	c := &consulRun{T: t, dir: shortDir(t), file: mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), consulJob)}
+	c := &consulRun{T: t, dir: shortDir(t), file: jobFile(t, consulJob)}
 	address := os.Getenv("CONSUL_HTTP_ADDR")
 	switch {
 	case address == "":
@@ -99,9 +100,7 @@ func newConsulRun(t *testing.T) *consulRun {
 	transport := &http.Transport{}
 	t.Cleanup(transport.CloseIdleConnections)
 	client, err := capi.NewClient(&capi.Config{Address: address, HttpClient: &http.Client{Transport: transport}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	c.agent, c.keys = client.Agent(), client.KV()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		if c.bad.Load() {
@@ -121,9 +120,7 @@ func (c *consulRun) start(flags ...string) taskapiProcess {
 // services returns the names of an allocation's services in Consul.
 func (c *consulRun) services(alloc string) []string {
 	all, err := c.agent.Services()
-	if err != nil {
-		c.Fatal(err)
-	}
+	must.OK(c, err)
 	var names []string
 	for id, s := range all {
 		if strings.HasPrefix(id, "_nomad-task-"+alloc+"-") {
@@ -147,9 +144,7 @@ func (c *consulRun) checks() map[string]api.AllocCheckStatus {
 	}
 	config.Address, config.SecretID = "unix://"+datadir.Dir(c.dir).OperatorSocket(testAllocID), string(token)
 	client, err := api.NewClient(config)
-	if err != nil {
-		c.Fatal(err)
-	}
+	must.OK(c, err)
 	defer client.Close()
 	found, err := client.Allocations().Checks(testAllocID, nil)
 	if err != nil {
@@ -193,9 +188,7 @@ func TestConsul(t *testing.T) {
 	until(t, first, "registered when the agent is back", c.registered(testAllocID))
 	until(t, first, "both checks pass", c.passing)
 	inConsul, err := c.agent.Checks()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	for id, check := range inConsul {
 		if strings.Contains(check.ServiceID, testAllocID) &&
 			(!strings.HasPrefix(id, "_nomad-check-") || check.Status != capi.HealthPassing) {
@@ -205,9 +198,7 @@ func TestConsul(t *testing.T) {
 
 	// What the agent finds restarts the task, and services that begin again have results of their own.
 	old, err := os.ReadFile(pid)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	c.bad.Store(true)
 	until(t, first, "restarted", func() bool {
 		return strings.Contains(first.out.String(), `healthcheck: check "answers" unhealthy`)
@@ -222,9 +213,7 @@ func TestConsul(t *testing.T) {
 
 	// A kill and an agent that is away, at once: nothing of the task ends, and nothing leaves Consul.
 	before, err := os.ReadFile(pid)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	c.proxy.Away()
 	_ = first.Process.Kill()
 	_ = first.Wait() // killed
@@ -301,7 +290,7 @@ func TestTemplatesOfConsul(t *testing.T) {
 	t.Cleanup(func() { _, _ = c.keys.DeleteTree(key, nil) })
 	job := strings.ReplaceAll(templatesJob, `{{- with nomadVar "nomad/jobs/templates" }}{{ .colour }}{{ end -}}`,
 		`{{- key "`+key+`" }}{{ range service "`+filepath.Base(c.dir)+`|any" }} at {{ .Port }}{{ end -}}`)
-	c.file = mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), "variable \"web\" {}\n"+job)
+	c.file = jobFile(t, "variable \"web\" {}\n"+job)
 	put := func(value string) {
 		t.Helper()
 		if _, err := c.keys.Put(&capi.KVPair{Key: key, Value: []byte(value)}, nil); err != nil {
@@ -317,7 +306,7 @@ func TestTemplatesOfConsul(t *testing.T) {
 	put("blue")
 	want := "up blue MAIN\n"
 	until(t, p, "the task runs", func() bool { return said() == want })
-	must(t, c.agent.ServiceRegister(&capi.AgentServiceRegistration{ID: key, Name: filepath.Base(c.dir), Port: 99}))
+	must.OK(t, c.agent.ServiceRegister(&capi.AgentServiceRegistration{ID: key, Name: filepath.Base(c.dir), Port: 99}))
 	t.Cleanup(func() { _ = c.agent.ServiceDeregister(key) })
 	want += "hup blue at 99 MAIN\n"
 	until(t, p, "the service is seen", func() bool { return said() == want })
@@ -334,6 +323,6 @@ func TestTemplatesOfConsul(t *testing.T) {
 	if said() != want {
 		t.Errorf("it said %q, want %q", said(), want)
 	}
-	must(t, p.Process.Signal(os.Interrupt))
+	must.OK(t, p.Process.Signal(os.Interrupt))
 	_ = p.Wait()
 }

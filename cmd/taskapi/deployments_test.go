@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -14,6 +13,7 @@ import (
 
 	"taskapi/allocrunner/datadir"
 	"taskapi/identity/workload"
+	"taskapi/internal/must"
 )
 
 // deployedJob takes a moment to end, and longer to be healthy.
@@ -70,9 +70,7 @@ func stockClient(t *testing.T, p taskapiProcess, dir string) *api.Client {
 func watchAsLevantDoes(t *testing.T, client *api.Client, job *api.Job) *api.Deployment {
 	t.Helper()
 	registered, _, err := client.Jobs().Register(job, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	eval, _, err := client.Evaluations().Info(registered.EvalID, nil)
 	if err != nil || eval.Status != api.EvalStatusComplete || eval.DeploymentID == "" {
 		t.Fatalf("the registration's evaluation is %+v, %v; want it complete, with a deployment", eval, err)
@@ -98,9 +96,7 @@ func watchAsLevantDoes(t *testing.T, client *api.Client, job *api.Job) *api.Depl
 func changedJob(t *testing.T, client *api.Client, text string) *api.Job {
 	t.Helper()
 	job, _, err := client.Jobs().Info("web", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	job.TaskGroups[0].Tasks[0].Env["TEXT"] = text
 	return job
 }
@@ -110,7 +106,7 @@ func changedJob(t *testing.T, client *api.Client, text string) *api.Job {
 func TestDeployments(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
-	p := startProcess(t, dir, mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), deployedJob))
+	p := startProcess(t, dir, jobFile(t, deployedJob))
 	client := stockClient(t, p, dir)
 	first, _, err := client.Jobs().LatestDeployment("web", nil)
 	if err != nil || first == nil || first.JobVersion != 0 {
@@ -147,17 +143,13 @@ func TestDeployments(t *testing.T) {
 		t.Errorf("in place another allocation began: %v", err)
 	}
 	reverted, _, err := client.Jobs().Revert("web", 1, nil, nil, "", "") // a version of before replacements
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	eval, _, err := client.Evaluations().Info(reverted.EvalID, nil)
 	if err != nil || eval.DeploymentID == "" {
 		t.Errorf("the evaluation of a revert is %+v, %v", eval, err)
 	}
 	all, _, err := client.Jobs().Deployments("web", true, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	var got []string
 	for _, d := range all {
 		got = append(got, fmt.Sprint(d.JobVersion))
@@ -174,13 +166,11 @@ func TestDeployments(t *testing.T) {
 func TestADeploymentOutlivesItsTaskapi(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
-	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), deployedJob)
+	file := jobFile(t, deployedJob)
 	p := startProcess(t, dir, file, "-var", "healthy=1s")
 	client := stockClient(t, p, dir)
 	first, _, err := client.Jobs().LatestDeployment("web", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	job := changedJob(t, client, "0")
 	*job.Priority = 77
 	if _, _, err := client.Jobs().Register(job, nil); err != nil {
@@ -190,12 +180,9 @@ func TestADeploymentOutlivesItsTaskapi(t *testing.T) {
 	if err != nil || latest.ID == first.ID || latest.Status != api.DeploymentStatusRunning {
 		t.Fatalf("deployment %+v, %v; want another than %s, which runs", latest, err, first.ID)
 	}
-	if err := p.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, p.Process.Kill())
 	_ = p.Wait() // it was killed
-	p = startProcess(t, dir, mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"),
-		strings.Replace(deployedJob, `job "web" {`, "job \"web\" {\n  priority = 77", 1)),
+	p = startProcess(t, dir, jobFile(t, strings.Replace(deployedJob, `job "web" {`, "job \"web\" {\n  priority = 77", 1)),
 		"-var", "healthy=1s")
 	client = stockClient(t, p, dir)
 	until(t, p, "successful", func() bool {
@@ -217,7 +204,7 @@ func TestAFailedDeployment(t *testing.T) {
 	dir := shortDir(t)
 	job := strings.Replace(deployedJob, `driver = "raw_exec"`,
 		"driver = \"raw_exec\"\n      restart {\n        attempts = 0\n        mode = \"fail\"\n      }", 1)
-	p := startProcess(t, dir, mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), job), "-var", "healthy=20s")
+	p := startProcess(t, dir, jobFile(t, job), "-var", "healthy=20s")
 	client := stockClient(t, p, dir)
 	d, _, err := client.Jobs().LatestDeployment("web", nil)
 	if err != nil || d.Status != api.DeploymentStatusRunning {

@@ -4,33 +4,26 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"taskapi/internal/must"
 )
 
 // openTerminal makes a terminal: what a window has of it, and what programs in the window have.
 func openTerminal(t *testing.T) (window, programs *os.File) {
 	t.Helper()
 	window, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.IoctlSetPointerInt(int(window.Fd()), unix.TIOCSPTLCK, 0); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
+	must.OK(t, unix.IoctlSetPointerInt(int(window.Fd()), unix.TIOCSPTLCK, 0))
 	number, err := unix.IoctlGetInt(int(window.Fd()), unix.TIOCGPTN)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	programs, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|syscall.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return window, programs
 }
 
@@ -38,14 +31,10 @@ func openTerminal(t *testing.T) (window, programs *os.File) {
 func TestDetachedOutlivesItsTerminal(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
-	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), survivorJob)
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := jobFile(t, survivorJob)
 	window, programs := openTerminal(t)
 	var out syncBuffer
-	cmd := exec.Command(self, "run", "-data-dir", dir, "-alloc-id", testAllocID, "-detach", file)
+	cmd := exec.Command(self(t), "run", "-data-dir", dir, "-alloc-id", testAllocID, "-detach", file)
 	cmd.Env = append(os.Environ(), "TASKAPI_TEST_MAIN=1")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = programs, &out, programs
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
@@ -64,9 +53,7 @@ func TestDetachedOutlivesItsTerminal(t *testing.T) {
 	}
 	programs.Close()
 	window.Close()
-	if err := syscall.Kill(pid, syscall.SIGHUP); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, syscall.Kill(pid, syscall.SIGHUP))
 	if got := answeringVersion(t, dir); got != version {
 		t.Errorf("after its terminal has gone it does not answer: %q", got)
 	}

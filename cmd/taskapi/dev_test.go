@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"taskapi/internal/must"
 )
 
 // TestDevOnATerminal: the command has a terminal of the same size, with job control and its own Ctrl-C, and the shell
@@ -66,9 +68,7 @@ func (term *terminal) settings() string {
 func commandLines(t *testing.T) string {
 	t.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	var all strings.Builder
 	for _, file := range files {
 		line, _ := os.ReadFile(file) // it may have ended

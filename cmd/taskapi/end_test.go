@@ -12,6 +12,7 @@ import (
 
 	"taskapi/cmd/taskapi/internal/cli"
 	"taskapi/cmd/taskapi/internal/cli/base"
+	"taskapi/internal/must"
 )
 
 // promptJob is a task that ends as soon as it is told to.
@@ -50,9 +51,7 @@ func TestTheEndCanBeRead(t *testing.T) {
 			defer func() { <-done }()
 			r, client := startPrompt(t)
 			stopped, err := client.Allocations().Stop(&api.Allocation{ID: testAllocID}, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			for {
 				eval, _, err := client.Evaluations().Info(stopped.EvalID, nil)
 				if err != nil || eval.Status != api.EvalStatusComplete {
@@ -89,9 +88,7 @@ func TestTheEndWithoutAConnection(t *testing.T) {
 	token := r.file("operator.token")
 	ask := func(method, path string) int {
 		code, err := statusOf(t.Context(), r.layout.OperatorSocket(testAllocID), token, method, path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		return code
 	}
 	if code := ask(http.MethodPut, "/v1/allocation/"+testAllocID+"/stop"); code != http.StatusOK {
@@ -170,14 +167,10 @@ func TestSDKGCOfARealAllocation(t *testing.T) {
 			}
 			for ended := false; !ended; {
 				alloc, _, err := client.Allocations().Info(testAllocID, nil)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, err)
 				ended = alloc.ClientTerminalStatus() && strings.Contains(r.stdout.String(), "Ended")
 			}
-			if err := collect(r, client); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, collect(r, client))
 			if _, err := os.Stat(r.allocDir()); !os.IsNotExist(err) {
 				t.Errorf("the directory after gc: %v", err)
 			}

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -13,6 +12,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/datadir"
+	"taskapi/internal/must"
 )
 
 // streamLine is a line of the stream.
@@ -25,9 +25,7 @@ type streamLine struct {
 func openEvents(t *testing.T, client *api.Client, index uint64) (next func() (streamLine, error), done func()) {
 	t.Helper()
 	body, err := client.Raw().Response(fmt.Sprintf("/v1/event/stream?index=%d", index), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	lines := json.NewDecoder(body)
 	return func() (streamLine, error) {
 		for {
@@ -115,9 +113,7 @@ func TestEventsAreResumed(t *testing.T) {
 	}()
 	alloc := &api.Allocation{ID: testAllocID}
 	for i := range restarts {
-		if err := client.Allocations().Restart(alloc, "t", nil); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, client.Allocations().Restart(alloc, "t", nil))
 		for seen := range running { // lest one line has several restarts
 			if seen == uint64(i+1) {
 				break
@@ -158,13 +154,16 @@ func TestEventsAreResumed(t *testing.T) {
 func TestEventsAcrossProcesses(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(t *testing.T, p taskapiProcess){
-		"left":   func(t *testing.T, p taskapiProcess) { must(t, p.Process.Signal(syscall.SIGUSR1)); must(t, p.Wait()) },
+		"left": func(t *testing.T, p taskapiProcess) {
+			must.OK(t, p.Process.Signal(syscall.SIGUSR1))
+			must.OK(t, p.Wait())
+		},
 		"killed": func(t *testing.T, p taskapiProcess) { kill(t, p) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir := shortDir(t)
-			job := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), promptJob)
+			job := jobFile(t, promptJob)
 			p := startProcess(t, dir, job)
 			operator := func() *api.Client {
 				until(t, p, "it answers", func() bool { return exists(datadir.Dir(dir).OperatorToken(testAllocID)) })
@@ -172,7 +171,7 @@ func TestEventsAcrossProcesses(t *testing.T) {
 				config.Address = "unix://" + datadir.Dir(dir).OperatorSocket(testAllocID)
 				config.SecretID = strings.TrimSpace(readFile(t, datadir.Dir(dir).OperatorToken(testAllocID)))
 				client, err := api.NewClient(config)
-				must(t, err)
+				must.OK(t, err)
 				t.Cleanup(client.Close)
 				until(t, p, "the operator is answered", func() bool {
 					_, _, err := client.Allocations().Info(testAllocID, nil)
@@ -219,12 +218,5 @@ func TestEventsAcrossProcesses(t *testing.T) {
 				t.Errorf("from the beginning: %+v, %v, want a line that says what is lost", line, err)
 			}
 		})
-	}
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }

@@ -21,6 +21,7 @@ import (
 
 	"taskapi/cmd/taskapi/internal/cli"
 	"taskapi/cmd/taskapi/internal/cli/base"
+	"taskapi/internal/must"
 )
 
 // execJob is a task that may run commands, by execPolicy, and one that may not.
@@ -73,7 +74,7 @@ func sdkExec(t *testing.T, client *api.Client, task string, stdin io.Reader,
 // TestExecSDK runs commands and actions with the official SDK, as the operator and as a task that a policy lets.
 func TestExecSDK(t *testing.T) {
 	t.Parallel()
-	policy := mustWrite(t, filepath.Join(t.TempDir(), "policy.hcl"), execPolicy)
+	policy := writeFile(t, filepath.Join(t.TempDir(), "policy.hcl"), execPolicy)
 	r := startRun(t, shortDir(t), execJob, "-o", "allow_shared_user=true", "--policy", policy)
 	operator := r.operator()
 	input := make([]byte, 1<<20)
@@ -125,7 +126,7 @@ func TestExecSDK(t *testing.T) {
 // TestExecIsRefused to a task without alloc-exec, and to a token that is another task's.
 func TestExecIsRefused(t *testing.T) {
 	t.Parallel()
-	policy := mustWrite(t, filepath.Join(t.TempDir(), "policy.hcl"), execPolicy)
+	policy := writeFile(t, filepath.Join(t.TempDir(), "policy.hcl"), execPolicy)
 	r := startRun(t, shortDir(t), execJob, "-o", "allow_shared_user=true", "--policy", policy)
 	r.operator()
 	mine, theirs := r.allocDir("server", "secrets"), r.allocDir("other", "secrets")
@@ -195,7 +196,7 @@ func TestExecSaysHowATaskIsNamed(t *testing.T) {
 func TestExecEndsWithItsClient(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
-	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), execJob)
+	file := jobFile(t, execJob)
 	first := startProcess(t, dir, file)
 	until(t, first, "both run", func() bool { return strings.Count(first.out.String(), " Started") == 2 })
 	var tasks []int
@@ -212,19 +213,13 @@ func TestExecEndsWithItsClient(t *testing.T) {
 		if err == nil {
 			err = cmd.Start()
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		pid, err := bufio.NewReader(out).ReadString('\n')
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		return cmd, pid
 	}
 	client, child := session()
-	if err := client.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, client.Process.Kill())
 	_ = client.Wait() // killed
 	until(t, first, "the command of a client that was killed has ended", func() bool { return !alive([]byte(child)) })
 
@@ -256,11 +251,7 @@ func TestExecEndsWithItsClient(t *testing.T) {
 // command returns this program as a process of its own.
 func command(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.CommandContext(t.Context(), self, args...)
+	cmd := exec.CommandContext(t.Context(), self(t), args...)
 	cmd.Env = append(os.Environ(), "TASKAPI_TEST_MAIN=1", "TERM=xterm-256color")
 	return cmd
 }
@@ -275,15 +266,11 @@ func TestExecOnATerminal(t *testing.T) {
 	defer window.Close()
 	defer programs.Close()
 	resize := func(rows, columns uint16) {
-		if err := unix.IoctlSetWinsize(int(window.Fd()), unix.TIOCSWINSZ,
-			&unix.Winsize{Row: rows, Col: columns}); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, unix.IoctlSetWinsize(int(window.Fd()), unix.TIOCSWINSZ,
+			&unix.Winsize{Row: rows, Col: columns}))
 	}
 	before, err := term.GetState(programs.Fd())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	screen := bufio.NewReader(window)
 	expect := func(want string) {
 		t.Helper()
@@ -310,7 +297,7 @@ func TestExecOnATerminal(t *testing.T) {
 		end  func(cmd *exec.Cmd)
 		code int
 	}{
-		{"by itself", func(*exec.Cmd) { mustWrite(t, r.allocDir("server", "leave"), "") }, 9},
+		{"by itself", func(*exec.Cmd) { writeFile(t, r.allocDir("server", "leave"), "") }, 9},
 		{"by the escape", func(*exec.Cmd) { keys("\r~.") }, base.ExitOwn},
 		{"by a signal", func(cmd *exec.Cmd) { _ = cmd.Process.Signal(syscall.SIGTERM) }, 130},
 		{"with the task", func(*exec.Cmd) { _ = r.operatorRestart() }, base.ExitOwn},
@@ -320,9 +307,7 @@ func TestExecOnATerminal(t *testing.T) {
 			cmd := command(t, "exec", "--data-dir", string(r.layout), "server", "--", "sh", "-c", script)
 			cmd.Stdin, cmd.Stdout, cmd.Stderr = programs, programs, programs
 			cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, cmd.Start())
 			expect("ready xterm-256color")
 			resize(41, 101)
 			expect("size 41 101")

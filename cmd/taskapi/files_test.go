@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"taskapi/cmd/taskapi/internal/cli/base"
+	"taskapi/internal/must"
 )
 
 // printerJob is a task that prints, with rotation, what it reads, and one that has a file for itself.
@@ -61,9 +62,7 @@ EOT
 func (r *running) as(uid int, addr, token string) *api.Client {
 	r.t.Helper()
 	dir, err := os.Open(filepath.Dir(addr)) // which only the task's group reaches by its path
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	must.OK(r.t, err)
 	r.t.Cleanup(func() { dir.Close() })
 	addr = fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), filepath.Base(addr))
 	dial := func(context.Context, string, string) (conn net.Conn, err error) {
@@ -88,9 +87,7 @@ func (r *running) as(uid int, addr, token string) *api.Client {
 	config.Address, config.SecretID = "http://127.0.0.1:1", token
 	config.HttpClient = &http.Client{Transport: &http.Transport{DialContext: dial}}
 	client, err := api.NewClient(config)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	must.OK(r.t, err)
 	r.t.Cleanup(client.Close)
 	return client
 }
@@ -121,9 +118,7 @@ func TestSDKFiles(t *testing.T) {
 		user, uid = `user = "65533:65533"`, 65533
 	}
 	dir := shortDir(t)
-	if err := os.Chmod(dir, 0o711); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Chmod(dir, 0o711))
 	r := startRun(t, dir, strings.Replace(printerJob, "USER", user, 1))
 	operator := r.operator()
 	r.eventually("ready", func() bool {
@@ -238,9 +233,7 @@ func walkFiles(t *testing.T, client *api.Client) {
 func followFile(t *testing.T, r *running, client *api.Client) {
 	t.Helper()
 	path := r.allocDir("alloc", "data", "grows")
-	if err := os.WriteFile(path, []byte("one"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(path, []byte("one"), 0o644))
 	frames, errs := client.AllocFS().Stream(&api.Allocation{ID: testAllocID}, "alloc/data/grows", api.OriginEnd, 2, nil,
 		nil)
 	next := func(want string) {
@@ -257,13 +250,9 @@ func followFile(t *testing.T, r *running, client *api.Client) {
 		}
 	}
 	next("ne  3")
-	if err := os.Truncate(path, 0); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Truncate(path, 0))
 	next(" file truncated 0")
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Remove(path))
 	next(" file deleted 0")
 	if err := <-errs; !errors.Is(err, io.EOF) {
 		t.Errorf("the stream ends with %v", err)
@@ -310,9 +299,7 @@ func followLogs(t *testing.T, r *running, clients ...*api.Client) {
 	plain, err := clients[0].Raw().Response("/v1/client/fs/logs/"+testAllocID, &api.QueryOptions{Params: map[string]string{
 		"task": "server", "type": "stdout", "follow": "true", "plain": "true",
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	go func() {
 		defer plain.Close()
 		var text strings.Builder
@@ -322,9 +309,7 @@ func followLogs(t *testing.T, r *running, clients ...*api.Client) {
 	want := new(strings.Builder)
 	want.WriteString("first\n")
 	input, err := os.OpenFile(r.allocDir("server", "local", "input"), os.O_WRONLY|os.O_APPEND, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer input.Close()
 	write := func(text string) {
 		want.WriteString(text)

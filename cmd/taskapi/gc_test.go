@@ -16,6 +16,7 @@ import (
 	"taskapi/allocrunner/state"
 	"taskapi/cmd/taskapi/internal/cli"
 	"taskapi/cmd/taskapi/internal/cli/base"
+	"taskapi/internal/must"
 )
 
 // TestGCLeavesANewRunAlone has another allocation of the same ID begin as soon as that is possible while gc removes
@@ -25,29 +26,21 @@ func TestGCLeavesANewRunAlone(t *testing.T) {
 	l := datadir.Dir(shortDir(t))
 	logger := slog.New(slog.DiscardHandler)
 	c, err := l.Lock(testAllocID, l.Store(version), logger)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	group, job := "g", "over"
 	alloc := &api.Allocation{
 		ID: testAllocID, TaskGroup: group, ClientStatus: api.AllocClientStatusComplete, ModifyIndex: 7,
 		Job: &api.Job{ID: &job, TaskGroups: []*api.TaskGroup{{Name: &group}}},
 	}
-	if err := errors.Join(c.State().Put(interfaces.Saved{Alloc: alloc, Terminal: true}),
-		c.Close()); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, errors.Join(c.State().Put(interfaces.Saved{Alloc: alloc, Terminal: true}),
+		c.Close()))
 	before, err := os.Stat(l.State(testAllocID))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	for i := range 5_000 {
 		// some of them removed after the state, in whatever order that is
 		many := filepath.Join(c.Dir, "task-"+strconv.Itoa(i%100))
-		if err := errors.Join(os.MkdirAll(many, 0o755), os.WriteFile(filepath.Join(many, strconv.Itoa(i)), nil,
-			0o600)); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, errors.Join(os.MkdirAll(many, 0o755), os.WriteFile(filepath.Join(many, strconv.Itoa(i)), nil,
+			0o600)))
 	}
 	removed := make(chan int, 1)
 	var said syncBuffer
@@ -66,14 +59,12 @@ func TestGCLeavesANewRunAlone(t *testing.T) {
 	for give := time.Now().Add(deadline); errors.Is(err, state.ErrInUse) && time.Now().Before(give); {
 		next, err = l.Lock(testAllocID, l.Store(version), logger)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer next.Close()
 	if next.Saved() != nil || next.Removed() {
 		t.Errorf("begins with what was removed: %+v, lost: %t", next.Saved(), next.Removed())
 	}
-	marker := mustWrite(t, filepath.Join(next.Dir, "marker"), "")
+	marker := writeFile(t, filepath.Join(next.Dir, "marker"), "")
 	if code := <-removed; code != base.ExitOK {
 		t.Errorf("gc: exit code %d: %s", code, said.String())
 	}
@@ -89,9 +80,7 @@ func TestGCLeavesANewRunAlone(t *testing.T) {
 func TestGCClearsUp(t *testing.T) {
 	l := datadir.Dir(t.TempDir())
 	left := filepath.Join(l.Allocs(), ".removed-"+testAllocID+"-1", testAllocID)
-	if err := os.MkdirAll(left, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.MkdirAll(left, 0o700))
 	taskapi(t, "gc", "--data-dir", string(l), "--all")
 	if exists(filepath.Dir(left)) {
 		t.Error("it is still there")

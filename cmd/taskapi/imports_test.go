@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"taskapi/internal/must"
 )
 
 // allowedImports lists the packages of the module that each package may import. A package without an entry imports none
@@ -688,9 +690,7 @@ func packages(t *testing.T) map[string]*build.Package {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return found
 }
 
@@ -744,9 +744,7 @@ func TestHelpersOfTestsStayInTests(t *testing.T) {
 // and before each task. go-cmp, which package hclwrite needs, takes 220 KB of memory.
 func TestProgramHasNoLibraryForTests(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", ".").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	linked := strings.Fields(string(out))
 	if !slices.Contains(linked, "taskapi/allocrunner") {
 		t.Fatalf("go list names %d packages, and not the runner", len(linked))
@@ -786,9 +784,7 @@ func TestFoldersAreSmall(t *testing.T) {
 		lines := 0
 		for _, name := range files {
 			text, err := os.ReadFile(filepath.Join(p.Dir, name))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			lines += bytes.Count(text, []byte("\n"))
 		}
 		large := len(files) > mostFiles || lines > mostLines

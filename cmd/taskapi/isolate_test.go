@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"taskapi/allocrunner/datadir"
+	"taskapi/internal/must"
 )
 
 const isolatedJob = `
@@ -40,7 +41,7 @@ func TestIsolatedTasksOnAFullDisk(t *testing.T) {
 		t.Skipf("no file system can be mounted: %v", err)
 	}
 	t.Cleanup(func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) })
-	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), isolatedJob)
+	file := jobFile(t, isolatedJob)
 	pidFile := filepath.Join(datadir.Dir(dir).Alloc(testAllocID), "t", "local", "pid")
 	first := startProcess(t, dir, file, "--isolate-users")
 	until(t, first, "it runs", func() bool { return written(pidFile) })
@@ -55,9 +56,7 @@ func TestIsolatedTasksOnAFullDisk(t *testing.T) {
 	if !alive(pid) {
 		t.Errorf("the task has not run on:\n%s", second.out)
 	}
-	if err := os.Remove(filler); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Remove(filler))
 	taskapi(t, "stop", "--data-dir", dir, testAllocID)
 	if err := second.Wait(); err != nil {
 		t.Errorf("%v:\n%s", err, second.out)
@@ -89,7 +88,7 @@ func TestDetachOnAFullDisk(t *testing.T) {
 		t.Skipf("no file system can be mounted: %v", err)
 	}
 	t.Cleanup(func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) })
-	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), isolatedJob)
+	file := jobFile(t, isolatedJob)
 	fillUp(t, dir)
 	p := startProcess(t, dir, file, "--detach")
 	if err := p.Wait(); err == nil || !strings.Contains(p.out.String(), "no space left on device; make room") {
@@ -108,7 +107,7 @@ func TestAUserThatIsAnothersByNow(t *testing.T) {
 	if err := os.Chmod(dir, 0o711); err != nil { // tasks of other users pass through
 		t.Fatal(err)
 	}
-	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), isolatedJob)
+	file := jobFile(t, isolatedJob)
 	alloc := datadir.Dir(dir).Alloc(testAllocID)
 	number := func() uint32 {
 		var list struct{ Tasks map[string]uint32 }
@@ -116,9 +115,7 @@ func TestAUserThatIsAnothersByNow(t *testing.T) {
 		if err == nil {
 			err = json.Unmarshal(text, &list)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		return list.Tasks["t"]
 	}
 	first := startProcess(t, dir, file, "--isolate-users")
@@ -127,16 +124,12 @@ func TestAUserThatIsAnothersByNow(t *testing.T) {
 	kill(t, first)
 	killKeeper(t, dir)
 	until(t, first, "nothing of it runs", func() bool { return len(processesOf(t, dir)) == 0 })
-	if err := os.Remove(fmt.Sprintf("/run/taskapi/users/%d", was)); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Remove(fmt.Sprintf("/run/taskapi/users/%d", was)))
 	other := exec.Command("/bin/sleep", "1000")
 	other.Dir = "/"
 	other.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: was, Gid: was},
 		Pdeathsig: syscall.SIGKILL}
-	if err := other.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, other.Start())
 	defer func() { _ = other.Process.Kill(); _ = other.Wait() }()
 
 	second := startProcess(t, dir, file, "--isolate-users")
@@ -156,16 +149,14 @@ func TestTasksThatWereIsolated(t *testing.T) {
 	if err := os.Chmod(dir, 0o711); err != nil { // tasks of other users pass through
 		t.Fatal(err)
 	}
-	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), isolatedJob)
+	file := jobFile(t, isolatedJob)
 	alloc := datadir.Dir(dir).Alloc(testAllocID)
 	first := startProcess(t, dir, file, "--isolate-users")
 	until(t, first, "it runs", func() bool { return written(filepath.Join(alloc, "t", "local", "pid")) })
 	kill(t, first)
 	running := processesOf(t, dir)
-	mustWrite(t, filepath.Join(alloc, "users.json"), "no JSON")
-	if err := os.Remove(filepath.Join(alloc, "settings.json")); err != nil {
-		t.Fatal(err)
-	}
+	writeFile(t, filepath.Join(alloc, "users.json"), "no JSON")
+	must.OK(t, os.Remove(filepath.Join(alloc, "settings.json")))
 
 	second := startProcess(t, dir, file)
 	if err := second.Wait(); err == nil || !strings.Contains(second.out.String(), "stop the allocation or") {

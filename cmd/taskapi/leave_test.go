@@ -14,6 +14,7 @@ import (
 	"taskapi/allocrunner/datadir"
 	"taskapi/allocrunner/state"
 	"taskapi/cmd/taskapi/internal/cli/base"
+	"taskapi/internal/must"
 )
 
 // opens reports whether a process has a file open.
@@ -40,7 +41,7 @@ func TestSignalsBeforeItHasBegun(t *testing.T) {
 func testSignalBeforeItHasBegun(t *testing.T, sig syscall.Signal) {
 	t.Parallel()
 	dir := shortDir(t)
-	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), survivorJob)
+	file := jobFile(t, survivorJob)
 	path := datadir.Dir(dir).State(testAllocID)
 	p := startProcess(t, dir, file)
 	counter := filepath.Join(datadir.Dir(dir).Alloc(testAllocID), "counter", "local", "pid")
@@ -48,17 +49,11 @@ func testSignalBeforeItHasBegun(t *testing.T, sig syscall.Signal) {
 	endsOf(t, p, syscall.SIGUSR1)
 
 	held, err := state.Open(path, version)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	p = startProcess(t, dir, file)
 	until(t, p, "it waits for the state", func() bool { return opens(p.Process.Pid, path) })
-	if err := p.Process.Signal(sig); err != nil {
-		t.Fatal(err)
-	}
-	if err := held.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, p.Process.Signal(sig))
+	must.OK(t, held.Close())
 	endsOf(t, p, syscall.Signal(0)) // by what it got before
 	if t.Failed() {
 		_ = p.Process.Kill()
@@ -74,32 +69,22 @@ func testSignalBeforeItHasBegun(t *testing.T, sig syscall.Signal) {
 func TestASignalBeforeTheJobIsRead(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := taskapiProcess{exec.Command(self, "run", "-data-dir", dir, "-"), new(syncBuffer)}
+	p := taskapiProcess{exec.Command(self(t), "run", "-data-dir", dir, "-"), new(syncBuffer)}
 	p.Env = append(os.Environ(), "TASKAPI_TEST_MAIN=1")
 	p.Stdout, p.Stderr = p.out, p.out
 	stdin, job, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer job.Close()
 	p.Stdin = stdin
 	if _, err := job.WriteString("job "); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, p.Start())
 	until(t, p, "it reads", func() bool {
 		unread, err := unix.IoctlGetInt(int(stdin.Fd()), unix.TIOCINQ)
 		return err == nil && unread == 0
 	})
-	if err := p.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, p.Process.Signal(syscall.SIGTERM))
 	_ = p.Wait()
 	if p.ProcessState.ExitCode() != base.ExitFailed ||
 		!strings.Contains(p.out.String(), "terminated: nothing was started or changed") {

@@ -126,9 +126,8 @@ func TestNoClientIsRefused(t *testing.T) {
 	dir := shortDir(t)
 	port := strconv.Itoa(freePort(t, 12000, 19000))
 	address := net.JoinHostPort("127.0.0.1", port)
-	file := filepath.Join(t.TempDir(), "job.nomad.hcl")
-	job := strings.NewReplacer("PORT", port, "SELF", mustSelf(t)).Replace(listenJob)
-	must(t, os.WriteFile(file, []byte(job), 0o600))
+	job := strings.NewReplacer("PORT", port, "SELF", self(t)).Replace(listenJob)
+	file := jobFile(t, job)
 	p := startProcess(t, dir, file)
 	c := &clients{}
 	until(t, p, "it listens", func() bool {
@@ -148,7 +147,7 @@ func TestNoClientIsRefused(t *testing.T) {
 	}
 	command := func(args ...string) {
 		t.Helper()
-		cmd := startCommand(t, mustSelf(t), append([]string{args[0], "-data-dir", dir}, args[1:]...)...)
+		cmd := startCommand(t, self(t), append([]string{args[0], "-data-dir", dir}, args[1:]...)...)
 		if err := cmd.Wait(); err != nil {
 			t.Errorf("%s: %v\n%s", args[0], err, cmd.out)
 		}
@@ -179,7 +178,7 @@ func TestNoClientIsRefused(t *testing.T) {
 	answered("answers after a restart by another taskapi")
 	none("a killed taskapi")
 
-	must(t, os.WriteFile(file, []byte(strings.Replace(job, `"one"`, `"two"`, 1)), 0o600))
+	writeFile(t, file, strings.Replace(job, `"one"`, `"two"`, 1))
 	command("update", "--restart", testAllocID, file)
 	until(t, p, "the new version", func() bool { last := c.last.Load(); return last != nil && *last == "two" })
 	none("an update with a restart")

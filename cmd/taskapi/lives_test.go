@@ -18,6 +18,7 @@ import (
 
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/identity"
+	"taskapi/internal/must"
 )
 
 // askForTest is the test binary as a caller: it sends the token of its standard input to a socket, and prints the
@@ -59,9 +60,7 @@ func statusOf(ctx context.Context, addr, token, method, path string) (int, error
 func (r *running) status(addr, token string) int {
 	r.t.Helper()
 	status, err := statusOf(r.t.Context(), addr, token, http.MethodGet, "/v1/agent/health")
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	must.OK(r.t, err)
 	return status
 }
 
@@ -138,9 +137,7 @@ func TestSocketsAreForTheirUsers(t *testing.T) {
 	const nobody, stranger = 65534, 65533
 	dir := shortDir(t)
 	for _, d := range []string{dir} { // a way for everybody
-		if err := os.Chmod(d, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.Chmod(d, 0o755))
 	}
 	r := startRun(t, dir, userJob)
 	r.eventually("started", func() bool { return strings.Contains(r.stdout.String(), "server      Started") })
@@ -149,9 +146,7 @@ func TestSocketsAreForTheirUsers(t *testing.T) {
 		r.allocDir(): 0o755, r.allocDir("server"): 0o755, r.allocDir("server",
 			"secrets"): 0o755, operators: 0o777, tasks: 0o777,
 	} {
-		if err := os.Chmod(path, mode); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.Chmod(path, mode))
 	}
 	operator, task := r.file("operator.token"), r.file("server", "secrets", "nomad_token")
 	for _, test := range []struct {
@@ -182,9 +177,7 @@ func TestSocketsAreForTheirUsers(t *testing.T) {
 func claimsIn(t *testing.T, token string) identity.Claims {
 	t.Helper()
 	u, err := identity.Check(token)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return u.Claims
 }
 
@@ -227,11 +220,7 @@ func TestTokensEndWithTheirLife(t *testing.T) {
 	r = startRun(t, dir, testJob, "-replace") // after its end
 	check(r)
 	next := strings.Replace(testJob, "1000", "1001", 1)
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	file := mustWrite(t, filepath.Join(t.TempDir(), "next.nomad.hcl"), strings.ReplaceAll(next, "TESTBINARY", self))
+	file := writeFile(t, filepath.Join(t.TempDir(), "next.nomad.hcl"), strings.ReplaceAll(next, "TESTBINARY", self(t)))
 	taskapi(t, "update", "-data-dir", dir, "-replace", testAllocID, file) // in its midst
 	r.eventually("replaced", func() bool {
 		_, out, _ := strings.Cut(r.stdout.String(), "Replacing")
@@ -274,9 +263,7 @@ func (r *running) signingKey(token string) string {
 	r.t.Helper()
 	alloc := struct{ SigningKeyID string }{}
 	_, err := r.client(r.layout.OperatorSocket(testAllocID), token).Raw().Query("/v1/allocation/"+testAllocID, &alloc, nil)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	must.OK(r.t, err)
 	return alloc.SigningKeyID
 }
 
@@ -285,7 +272,7 @@ func (r *running) signingKey(token string) string {
 func TestKeyBetweenTwoRotations(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
-	taskapi(t, "run", "-data-dir", dir, mustWrite(t, filepath.Join(t.TempDir(), "make-ring.nomad.hcl"), trueJob))
+	taskapi(t, "run", "-data-dir", dir, writeFile(t, filepath.Join(t.TempDir(), "make-ring.nomad.hcl"), trueJob))
 	rotated := func() string {
 		key, _, _ := strings.Cut(taskapi(t, "keyring", "rotate", "--data-dir", dir), " ")
 		return key
@@ -296,10 +283,8 @@ func TestKeyBetweenTwoRotations(t *testing.T) {
 	operator, task := r.file("operator.token"), r.file("server", "secrets", "nomad_token")
 	second := rotated() // and a task that starts now has a token of this one
 	r.eventually("reloaded", func() bool { return r.signingKey(operator) == second })
-	if err := r.client(r.layout.OperatorSocket(testAllocID),
-		operator).Allocations().Restart(&api.Allocation{ID: testAllocID, NodeID: "x"}, "other", nil); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.client(r.layout.OperatorSocket(testAllocID),
+		operator).Allocations().Restart(&api.Allocation{ID: testAllocID, NodeID: "x"}, "other", nil))
 	r.eventually("restarted", func() bool { return keyOf(t, r.file("other", "secrets", "nomad_token")) == second })
 	other := r.file("other", "secrets", "nomad_token")
 	third := rotated()

@@ -9,23 +9,18 @@ import (
 
 	"taskapi/allocrunner/datadir"
 	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/must"
 )
 
 // TestAStopAfterTheEnd of an allocation that was to be replaced has nothing follow it.
 func TestAStopAfterTheEnd(t *testing.T) {
 	l := datadir.Dir(t.TempDir())
 	c, err := l.Lock(testAllocID, l.Store(version), slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	alloc := &api.Allocation{ID: testAllocID, ClientStatus: api.AllocClientStatusComplete, ModifyIndex: 7}
 	interfaces.StopRequest{ReplacedBy: new(api.Allocation)}.Apply(alloc)
-	if err := c.State().Put(interfaces.Saved{Alloc: alloc, Terminal: true}); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, c.State().Put(interfaces.Saved{Alloc: alloc, Terminal: true}))
+	must.OK(t, c.Close())
 	if saved, err := l.Saved(testAllocID); err != nil || !interfaces.Replaced(saved.Alloc) {
 		t.Fatalf("%+v, %v", saved, err)
 	}

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/hashicorp/nomad/api"
+
+	"taskapi/internal/must"
 )
 
 // machinePolicy lets the task "server" use the machine's metadata.
@@ -21,7 +23,7 @@ task "server" { capabilities = ["node:write"] }
 func TestATaskSetsMetadata(t *testing.T) {
 	t.Parallel()
 	job := strings.Replace(testJob, `TASKAPI_TEST_SERVE = `, `RACK = "in ${meta.rack}"`+"\n\t\tTASKAPI_TEST_SERVE = ", 1)
-	policy := mustWrite(t, filepath.Join(t.TempDir(), "policy.hcl"), machinePolicy)
+	policy := writeFile(t, filepath.Join(t.TempDir(), "policy.hcl"), machinePolicy)
 	r := startRun(t, shortDir(t), job, "-o", "allow_shared_user=true", "--policy", policy)
 	r.operator()
 	task := r.task()
@@ -52,7 +54,7 @@ func TestATaskSetsMetadata(t *testing.T) {
 	}
 
 	alloc, _, err := task.Allocations().Info(testAllocID, nil)
-	must(t, err)
-	must(t, task.Allocations().Restart(alloc, "server", nil))
+	must.OK(t, err)
+	must.OK(t, task.Allocations().Restart(alloc, "server", nil))
 	r.eventually("the metadata in the server's next process", func() bool { return rack() == "in r7" })
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/datadir"
+	"taskapi/internal/must"
 	"taskapi/internal/proc"
 )
 
@@ -32,15 +33,11 @@ func TestMemoryAtRest(t *testing.T) {
 	const most = 14 << 20
 	dir := shortDir(t)
 	built, err := os.ReadFile(buildNext(t)) // the race detector takes three times as much
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	program := filepath.Join(dir, "taskapi") // written at once: some file systems keep that in pieces of 2 MiB
-	if err := os.WriteFile(program, built, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(program, built, 0o700))
 	job := "job \"rest\" {\n group \"g\" {\n update {\n min_healthy_time = \"1s\"\n }\n" + sleeperTasks(3) + "}\n}\n"
-	p := startProgram(t, program, dir, mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), job))
+	p := startProgram(t, program, dir, jobFile(t, job))
 	r := &running{t: t, layout: datadir.Dir(dir)}
 	until(t, p, "the tasks run", func() bool { return strings.Count(p.out.String(), "Started") == 3 })
 	operator := r.client(r.layout.OperatorSocket(testAllocID), r.file("operator.token"))
@@ -51,9 +48,7 @@ func TestMemoryAtRest(t *testing.T) {
 	operator.Close()
 	until(t, p, "at rest", func() bool {
 		all, err := proc.All()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		processes, sum := 0, uint64(0)
 		for _, stat := range all {
 			if stat.PID == p.Process.Pid || stat.Parent == p.Process.Pid {
@@ -72,7 +67,7 @@ func TestMemoryOfHostileTasks(t *testing.T) {
 	t.Parallel()
 	const hostile, most = 8, 150 << 20
 	dir := shortDir(t)
-	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), "job \"crowd\" {\n group \"g\" {\n"+
+	file := jobFile(t, "job \"crowd\" {\n group \"g\" {\n"+
 		sleeperTasks(hostile+1)+"}\n}\n")
 	p := startProcess(t, dir, file)
 	r := &running{t: t, layout: datadir.Dir(dir)}
@@ -83,9 +78,7 @@ func TestMemoryOfHostileTasks(t *testing.T) {
 	operator := r.client(r.layout.OperatorSocket(testAllocID), r.file("operator.token"))
 	memory := func() (bytesInUse float64) {
 		text, err := operator.Operator().Metrics(&api.QueryOptions{Params: map[string]string{"format": "prometheus"}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		for line := range bytes.Lines(text) {
 			var value float64
 			if n, _ := fmt.Sscanf(string(line), "go_memstats_sys_bytes %g", &value); n == 1 {
@@ -98,29 +91,23 @@ func TestMemoryOfHostileTasks(t *testing.T) {
 		return bytesInUse
 	}
 	bad := r.allocDir("alloc", "data", "bad")
-	if err := os.Mkdir(bad, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Mkdir(bad, 0o755))
 	for i := range 2_400 { // as many as are listed, of names that JSON makes six times as long
-		mustWrite(t, filepath.Join(bad, fmt.Sprintf("%05d", i)+strings.Repeat("\x01", 245)), "")
+		writeFile(t, filepath.Join(bad, fmt.Sprintf("%05d", i)+strings.Repeat("\x01", 245)), "")
 	}
-	mustWrite(t, r.allocDir("alloc", "data", "big"), strings.Repeat("x", 4<<20))
+	writeFile(t, r.allocDir("alloc", "data", "big"), strings.Repeat("x", 4<<20))
 
 	var conns []net.Conn
 	for i := range hostile {
 		task := fmt.Sprintf("t%d", i)
 		for k := range 40 {
 			c, err := net.Dial("unix", r.allocDir(task, "secrets", "api.sock"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			defer c.Close()
 			path := []string{"ls/%s?path=alloc/data/bad", "stream/%s?path=alloc/data/big"}[k%2]
 			_, err = fmt.Fprintf(c, "GET /v1/client/fs/"+path+" HTTP/1.1\r\nHost: x\r\nX-Nomad-Token: %s\r\n\r\n", testAllocID,
 				r.file(task, "secrets", "nomad_token"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			conns = append(conns, c)
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"syscall"
@@ -18,6 +17,7 @@ import (
 	"github.com/prometheus/common/model"
 
 	"taskapi/cmd/taskapi/internal/cli/base"
+	"taskapi/internal/must"
 )
 
 var servedAt = regexp.MustCompile(`served at (http://\S+)/metrics`)
@@ -26,9 +26,7 @@ var servedAt = regexp.MustCompile(`served at (http://\S+)/metrics`)
 func scrape(t *testing.T, base string) map[string]*dto.MetricFamily {
 	t.Helper()
 	answer, err := http.Get(base + "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer answer.Body.Close()
 	parser := expfmt.NewTextParser(model.LegacyValidation)
 	families, err := parser.TextToMetricFamilies(answer.Body)
@@ -84,9 +82,7 @@ func checkHeaders(t *testing.T, base string) {
 		return
 	}
 	answer, err := http.Get(base + "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer answer.Body.Close()
 	promtool := exec.CommandContext(t.Context(), "promtool", "check", "metrics")
 	promtool.Stdin = answer.Body
@@ -165,9 +161,7 @@ func TestMetricsListen(t *testing.T) {
 		request, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, base+path, nil)
 		request.Header.Set("X-Nomad-Token", r.file("operator.token")) // not even with it
 		answer, err := http.DefaultClient.Do(request)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		_, _ = io.Copy(io.Discard, answer.Body)
 		answer.Body.Close()
 		if answer.StatusCode != http.StatusNotFound {
@@ -186,9 +180,7 @@ func TestMetricsListen(t *testing.T) {
 func TestMetricsListenRefused(t *testing.T) {
 	t.Parallel()
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer taken.Close()
 	for _, test := range []struct{ address, words string }{
 		{taken.Addr().String(), "another program listens there"},
@@ -226,22 +218,18 @@ func TestMetricsListenRefused(t *testing.T) {
 func TestMetricsListenIsRemembered(t *testing.T) {
 	t.Parallel()
 	free, err := net.Listen("tcp", "127.0.0.9:0") // at which nobody else asks for a port
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	address := free.Addr().String()
 	free.Close()
 	dir := shortDir(t)
-	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), survivorJob)
+	file := jobFile(t, survivorJob)
 	taskapi(t, "run", "--data-dir", dir, "--alloc-id", testAllocID, "--detach", "-o", "telemetry.listen="+address, file)
 	defer taskapi(t, "stop", "--data-dir", dir, testAllocID)
 	if scrape(t, "http://"+address)["nomad_client_allocs_running"] == nil {
 		t.Error("nothing runs")
 	}
 	pid := detachedPID(t, dir)
-	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, syscall.Kill(pid, syscall.SIGKILL))
 	taskapi(t, "run", "--data-dir", dir, "--alloc-id", testAllocID, "--detach", file)
 	if scrape(t, "http://"+address)["nomad_client_allocs_running"] == nil {
 		t.Error("nothing runs after a kill")
@@ -252,9 +240,7 @@ func TestMetricsListenIsRemembered(t *testing.T) {
 	}
 
 	pid = detachedPID(t, dir)
-	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, syscall.Kill(pid, syscall.SIGKILL))
 	var taken net.Listener
 	for taken == nil { // until the kernel has given it back
 		taken, _ = net.Listen("tcp", address)

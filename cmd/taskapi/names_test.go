@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -48,11 +47,7 @@ func TestOneRunGetsAName(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(shortDir(t), "d")
 	killLeft(t, dir)
-	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), sleeper)
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := jobFile(t, sleeper)
 	for range 8 {
 		type result struct {
 			err error
@@ -61,7 +56,7 @@ func TestOneRunGetsAName(t *testing.T) {
 		ended := make(chan result)
 		const processes = 4
 		for i := range processes {
-			p := startCommand(t, self, "run", "-data-dir", dir, fmt.Sprintf("-detach=%t", i%2 == 1), file)
+			p := startCommand(t, self(t), "run", "-data-dir", dir, fmt.Sprintf("-detach=%t", i%2 == 1), file)
 			go func() { ended <- result{p.Wait(), p.out} }()
 		}
 		rest := processes
@@ -95,7 +90,7 @@ func TestNamesInEveryCommand(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
 	killLeft(t, dir)
-	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), sleeper)
+	file := jobFile(t, sleeper)
 	var ids []string
 	for index := range 2 {
 		id := taskapi(t, "run", "-d", "-data-dir", dir, fmt.Sprintf("-index=%d", index), file)

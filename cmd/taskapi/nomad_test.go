@@ -19,6 +19,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/examples/doctest"
+	"taskapi/internal/must"
 )
 
 // nomadAnswer is a line of testdata/nomad/answers.jsonl: what an agent of Nomad 2.0.6 answered to its operator, for
@@ -275,9 +276,7 @@ var deliberate = []struct{ where, what, why string }{
 func TestNomadsAnswers(t *testing.T) {
 	t.Parallel()
 	job, err := os.ReadFile("testdata/nomad/job.nomad.hcl")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	r := startRun(t, shortDir(t), string(job))
 	sdk := r.operator()
 	r.eventually("healthy", func() bool {
@@ -301,15 +300,11 @@ func TestNomadsAnswers(t *testing.T) {
 	nomad := nomadAPI{r, sdk}
 	var events map[string]shape // they come last in the file, and the requests before them make some
 	recorded, err := os.Open("testdata/nomad/answers.jsonl")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer recorded.Close()
 	for lines := json.NewDecoder(recorded); lines.More(); {
 		var want nomadAnswer
-		if err := lines.Decode(&want); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, lines.Decode(&want))
 		got := shape{}
 		if want.Event != "" {
 			if events == nil {
@@ -363,17 +358,13 @@ func (n nomadAPI) send(t *testing.T, method, path string, body []byte, headers m
 		return new(net.Dialer).DialContext(ctx, "unix", n.r.layout.OperatorSocket(testAllocID))
 	}
 	request, err := http.NewRequestWithContext(t.Context(), method, "http://localhost"+path, bytes.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	request.Header.Set("X-Nomad-Token", n.r.file("operator.token"))
 	for name, value := range headers {
 		request.Header.Set(name, value)
 	}
 	answer, err := (&http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}).Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return answer
 }
 
@@ -382,9 +373,7 @@ func (n nomadAPI) send(t *testing.T, method, path string, body []byte, headers m
 func (n nomadAPI) do(t *testing.T, want nomadAnswer) (status int, index string, value any) {
 	t.Helper()
 	alloc, _, err := n.sdk.Allocations().Info(testAllocID, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	var body []byte
 	if want.Body != nil {
 		if want.Body["Job"] == "{job}" {
@@ -406,9 +395,7 @@ func (n nomadAPI) do(t *testing.T, want nomadAnswer) (status int, index string, 
 		}
 	}
 	text, err := io.ReadAll(answer.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if want.JSON != nil && answer.StatusCode == want.Status {
 		if err := json.Unmarshal(text, &value); err != nil {
 			t.Errorf("%s: %v in %.200s", want.name(), err, text)
@@ -443,8 +430,6 @@ func (n nomadAPI) events(t *testing.T) map[string]shape {
 			all[name].of("", e)
 		}
 	}
-	if err := lines.Err(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, lines.Err())
 	return all
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"taskapi/allocrunner/datadir"
+	"taskapi/internal/must"
 )
 
 // notifyForTest says a text on the socket of the task that this process belongs to.
@@ -100,7 +101,7 @@ func TestReadyTasks(t *testing.T) {
 	for _, client := range []string{"a socket", "systemd-notify"} {
 		t.Run(client, func(t *testing.T) {
 			t.Parallel()
-			command := "TASKAPI_TEST_NOTIFY=$1 " + mustSelf(t)
+			command := "TASKAPI_TEST_NOTIFY=$1 " + self(t)
 			if client != "a socket" {
 				if _, err := exec.LookPath(client); err != nil {
 					t.Skip(err)
@@ -115,10 +116,10 @@ func TestReadyTasks(t *testing.T) {
 func testReadyTasks(t *testing.T, client string) {
 	dir := shortDir(t)
 	job := regexp.MustCompile(`NOTIFY ([A-Z]+=\w+)`).ReplaceAllString(notifyJob, client)
-	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), job)
+	file := jobFile(t, job)
 	touch := func(task, name string) {
 		t.Helper()
-		mustWrite(t, filepath.Join(datadir.Dir(dir).Alloc(testAllocID), task, "local", name), "")
+		writeFile(t, filepath.Join(datadir.Dir(dir).Alloc(testAllocID), task, "local", name), "")
 	}
 	has := func(p taskapiProcess, line string) {
 		t.Helper()
@@ -131,15 +132,15 @@ func testReadyTasks(t *testing.T, client string) {
 		}
 	}
 	healthy := func() bool {
-		p := startCommand(t, mustSelf(t), "status", "-data-dir", dir, testAllocID)
-		must(t, p.Wait())
+		p := startCommand(t, self(t), "status", "-data-dir", dir, testAllocID)
+		must.OK(t, p.Wait())
 		return strings.Contains(p.out.String(), "healthy, since")
 	}
 	const mainStarted, postStarted = "main        Started", "post        Started"
 	first := startProcess(t, dir, file)
 	has(first, "loading")
-	ps := startCommand(t, mustSelf(t), "ps", "-data-dir", dir)
-	must(t, ps.Wait())
+	ps := startCommand(t, self(t), "ps", "-data-dir", dir)
+	must.OK(t, ps.Wait())
 	if !strings.Contains(ps.out.String(), "not ready: loading") {
 		t.Errorf("ps: %s", ps.out)
 	}
@@ -166,7 +167,7 @@ func testReadyTasks(t *testing.T, client string) {
 	has(fourth, "Signal: 6")
 	has(fourth, "side        Started")
 	lacks(fourth, mainStarted)
-	must(t, fourth.Process.Signal(os.Interrupt))
+	must.OK(t, fourth.Process.Signal(os.Interrupt))
 	_ = fourth.Wait()
 }
 
@@ -176,7 +177,7 @@ func TestNotReadyInTime(t *testing.T) {
 	job := strings.ReplaceAll(notifyJob, `"10m"`, `"100ms"`)
 	job = strings.ReplaceAll(strings.ReplaceAll(job, "NOTIFY ", ": "), "attempts = 3", `attempts = 1
       mode     = "fail"`)
-	p := startProcess(t, shortDir(t), mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), job))
+	p := startProcess(t, shortDir(t), jobFile(t, job))
 	if err := p.Wait(); err == nil {
 		t.Errorf("it ended well")
 	}

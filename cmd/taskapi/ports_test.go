@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"taskapi/allocrunner/datadir"
+	"taskapi/internal/must"
 	"taskapi/internal/proc"
 )
 
@@ -55,7 +56,7 @@ func freePort(t *testing.T, first, last int) int {
 func TestAPortOutlivesItsTaskapi(t *testing.T) {
 	t.Parallel()
 	port := freePort(t, 10_000, 20_000)
-	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), fmt.Sprintf(portJob, port))
+	file := jobFile(t, fmt.Sprintf(portJob, port))
 	dir, elsewhere, third := shortDir(t), shortDir(t), shortDir(t)
 	alloc := datadir.Dir(dir).Alloc(testAllocID)
 	pidFile := filepath.Join(alloc, "t", "local", "pid")
@@ -134,20 +135,16 @@ func TestTasksOfTheirOwnUsersBindALowPort(t *testing.T) {
 	low := freePort(t, 500, first)
 	dir, elsewhere, programs := shortDir(t), shortDir(t), shortDir(t)
 	for _, d := range []string{dir, elsewhere, programs} { // tasks of other users pass through
-		if err := os.Chmod(d, 0o711); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.Chmod(d, 0o711))
 	}
 	program := filepath.Join(programs, "program")
 	self, err := os.Executable()
 	if err == nil {
 		err = exec.Command("/bin/cp", self, program).Run()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	run := func(dir string, static int) (p taskapiProcess, wantCaps func(task, want string)) {
-		file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), fmt.Sprintf(lowPortJob, static, low, program))
+		file := jobFile(t, fmt.Sprintf(lowPortJob, static, low, program))
 		p = startProcess(t, dir, file, "--isolate-users")
 		return p, func(task, want string) {
 			t.Helper()
@@ -194,9 +191,7 @@ func TestTasksOfTheirOwnUsersBindALowPort(t *testing.T) {
 	p, wantCaps = run(dir, low)
 	until(t, p, "the task has bound the port again", serves)
 	wantCaps("web", netBind)
-	if err := p.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, p.Process.Signal(syscall.SIGTERM))
 	if err := p.Wait(); err != nil {
 		t.Errorf("%v:\n%s", err, p.out)
 	}

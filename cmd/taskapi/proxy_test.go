@@ -17,6 +17,7 @@ import (
 
 	"taskapi/cmd/taskapi/internal/cli"
 	"taskapi/cmd/taskapi/internal/cli/base"
+	"taskapi/internal/must"
 )
 
 var proxiedAt = regexp.MustCompile(`passing requests at (http://\S+) on to `)
@@ -51,9 +52,7 @@ func startProxy(t *testing.T, r *running, args ...string) string {
 func overTCP(t *testing.T, url, token string) *api.Client {
 	t.Helper()
 	client, err := api.NewClient(&api.Config{Address: url, SecretID: token})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(client.Close)
 	return client
 }
@@ -75,12 +74,8 @@ func TestProxy(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	events, err := client.EventStream().Stream(ctx, map[api.Topic][]string{api.TopicAllocation: {"*"}}, 0, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := client.Allocations().Signal(&api.Allocation{ID: testAllocID}, nil, "server", "SIGCONT"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
+	must.OK(t, client.Allocations().Signal(&api.Allocation{ID: testAllocID}, nil, "server", "SIGCONT"))
 	if event := <-events; event.Err != nil { // before the stream has an end
 		t.Error(event.Err)
 	}
@@ -108,9 +103,7 @@ func TestProxyLetsNobodyIn(t *testing.T) {
 		{operator, operatorToken, "", "Referer", 403},
 	} {
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, test.url+"/v1/allocations", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		request.Host = test.host
 		if test.token != "" {
 			request.Header.Set("X-Nomad-Token", test.token)
@@ -119,9 +112,7 @@ func TestProxyLetsNobodyIn(t *testing.T) {
 			request.Header.Set(test.header, test.url)
 		}
 		answer, err := http.DefaultClient.Do(request)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		_, _ = io.Copy(io.Discard, answer.Body)
 		answer.Body.Close()
 		if answer.StatusCode != test.status {
@@ -132,9 +123,7 @@ func TestProxyLetsNobodyIn(t *testing.T) {
 		t.Errorf("ended with %d", code)
 	}
 	answer, err := http.Get(operator + "/v1/allocations")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer answer.Body.Close()
 	if answer.StatusCode != http.StatusServiceUnavailable || answer.Header.Get("Retry-After") == "" {
 		t.Errorf("after the end: %d, %v", answer.StatusCode, answer.Header)
@@ -182,9 +171,7 @@ func TestProxyAsATask(t *testing.T) {
 	r := startRun(t, shortDir(t), sidecarJob)
 	operator := r.operator()
 	alloc, _, err := operator.Allocations().Info(testAllocID, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	url := "http://127.0.0.1:" + strconv.Itoa(alloc.AllocatedResources.Shared.Ports[0].Value)
 	own := overTCP(t, url, r.file("server", "secrets", "nomad_token"))
 	r.eventually("served", func() bool {
@@ -213,17 +200,13 @@ func TestProxyOfBadRequests(t *testing.T) {
 		search + "Content-Length: 7\r\n\r\n{":                                                                     401,
 	} {
 		conn, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		if _, err := io.WriteString(conn, request); err != nil {
 			t.Error(err)
 		}
 		reader := bufio.NewReader(conn)
 		answer, err := http.ReadResponse(reader, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		if _, _ = io.Copy(io.Discard, answer.Body); answer.StatusCode != want {
 			t.Errorf("%q: %d, want %d", request, answer.StatusCode, want)
 		}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -11,7 +10,7 @@ import (
 func TestPsInPlace(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
-	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), topJob)
+	file := jobFile(t, topJob)
 	p := startProcess(t, dir, file)
 	until(t, p, "a task runs", func() bool { return strings.Contains(p.out.String(), " Started ") })
 	term := newTerminal(t, 100, 24, "TASKAPI_DATA_DIR="+dir)

@@ -37,7 +37,7 @@ job "versioned" {
 func TestAForcedUpdateOutlivesItsTaskapi(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
-	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), versionedJob)
+	file := jobFile(t, versionedJob)
 	versions := filepath.Join(datadir.Dir(dir).Alloc(testAllocID), "t", "local", "versions")
 	version := func(n int) string { return fmt.Sprintf("version=%d", n) }
 	operator := client.New(datadir.Dir(dir), testAllocID)

@@ -18,6 +18,7 @@ import (
 	"taskapi/cmd/taskapi/internal/cli"
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/cmd/taskapi/internal/client"
+	"taskapi/internal/must"
 	"taskapi/internal/privatefile"
 )
 
@@ -25,13 +26,9 @@ import (
 func submitted(t *testing.T, operator *client.Client) (text string, version uint64) {
 	t.Helper()
 	sdk, err := operator.SDK()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	job, _, err := sdk.Jobs().Info("prompt", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	found, _, err := sdk.Jobs().Submission("prompt", int(*job.Version), nil)
 	switch {
 	case err != nil && strings.Contains(err.Error(), "404"):
@@ -47,7 +44,7 @@ func submitted(t *testing.T, operator *client.Client) (text string, version uint
 func TestWhatAResumedAgentKnows(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
-	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), promptJob)
+	file := jobFile(t, promptJob)
 	operator := client.New(datadir.Dir(dir), testAllocID)
 	defer operator.Close()
 	answers := func() bool {
@@ -61,9 +58,7 @@ func TestWhatAResumedAgentKnows(t *testing.T) {
 		t.Errorf("version %d was made from\n%s\nwant version 0 from the job file", version, text)
 	}
 	sdk, err := operator.SDK()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	rack := "r1"
 	if _, err := sdk.Nodes().Meta().Apply(&api.NodeMetaApplyRequest{Meta: map[string]*string{"rack": &rack}},
 		nil); err != nil {
@@ -91,9 +86,7 @@ func TestWhatAResumedAgentKnows(t *testing.T) {
 	}
 
 	job, _, err := sdk.Jobs().Info("prompt", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	*job.Priority = 77
 	const text = "the text of version 1"
 	if _, _, err := sdk.Jobs().RegisterOpts(job,
@@ -140,7 +133,7 @@ func begunAt(t *testing.T, operator *client.Client) int64 {
 func TestRestartWaitsForTheNextTaskapi(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
-	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), execJob)
+	file := jobFile(t, execJob)
 	first := startProcess(t, dir, file)
 	until(t, first, "both run", func() bool { return strings.Count(first.out.String(), " Started") == 2 })
 	kill(t, first)
@@ -151,15 +144,11 @@ func TestRestartWaitsForTheNextTaskapi(t *testing.T) {
 	}
 	next := func() taskapiProcess { // which is stopped when it waits for the key ring
 		lock, err := privatefile.Acquire(filepath.Join(datadir.Dir(dir).Keyring(), "lock"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		p := startProcess(t, dir, file)
 		until(t, p, "it has the allocation", inUse)
-		if err := errors.Join(p.Process.Signal(syscall.SIGSTOP), unix.Waitid(unix.P_PID, p.Process.Pid, nil,
-			unix.WSTOPPED|unix.WEXITED|unix.WNOWAIT, nil), lock.Release()); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, errors.Join(p.Process.Signal(syscall.SIGSTOP), unix.Waitid(unix.P_PID, p.Process.Pid, nil,
+			unix.WSTOPPED|unix.WEXITED|unix.WNOWAIT, nil), lock.Release()))
 		return p
 	}
 	second := next()
@@ -167,13 +156,9 @@ func TestRestartWaitsForTheNextTaskapi(t *testing.T) {
 		kill(t, second)
 		second = next()
 	}
-	if err := os.Remove(socket); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Remove(socket))
 	looks, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	var out, errs bytes.Buffer
 	ended := make(chan int, 1)
 	go func() {
@@ -182,15 +167,11 @@ func TestRestartWaitsForTheNextTaskapi(t *testing.T) {
 	}()
 	for range 2 { // it looks who listens, and asks
 		its, err := looks.Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		its.Close()
 	}
 	// The socket goes with its listener.
-	if err := errors.Join(looks.Close(), second.Process.Signal(syscall.SIGCONT)); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, errors.Join(looks.Close(), second.Process.Signal(syscall.SIGCONT)))
 	if code := <-ended; code != base.ExitOK || !strings.Contains(out.String(), "server      Started") {
 		t.Errorf("exit code %d: %s%s", code, out.String(), errs.String())
 	}

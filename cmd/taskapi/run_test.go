@@ -21,6 +21,7 @@ import (
 	"taskapi/allocrunner/datadir"
 	"taskapi/cmd/taskapi/internal/cli"
 	"taskapi/cmd/taskapi/internal/cli/base"
+	"taskapi/internal/must"
 )
 
 // deadline is when a test gives up on something that should have happened long before.
@@ -139,9 +140,7 @@ type running struct {
 func shortDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "t")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() {
 		for pid := range belongingTo(dir) { // what a test that failed has left running
 			_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
@@ -151,17 +150,29 @@ func shortDir(t *testing.T) string {
 	return dir
 }
 
+// self returns the path of this program, which is taskapi with TASKAPI_TEST_MAIN in its environment.
+func self(t *testing.T) string {
+	t.Helper()
+	path, err := os.Executable()
+	must.OK(t, err)
+	return path
+}
+
+func writeFile(t *testing.T, path, content string) string {
+	t.Helper()
+	must.OK(t, os.WriteFile(path, []byte(content), 0o600))
+	return path
+}
+
+func jobFile(t *testing.T, job string) string {
+	t.Helper()
+	return writeFile(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), job)
+}
+
 // startRun writes the job file and runs it, with more arguments than the data directory and the ID.
 func startRun(t *testing.T, dataDir, job string, args ...string) *running {
 	t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	file := filepath.Join(t.TempDir(), "job.nomad.hcl")
-	if err := os.WriteFile(file, []byte(strings.ReplaceAll(job, "TESTBINARY", self)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	file := jobFile(t, strings.ReplaceAll(job, "TESTBINARY", self(t)))
 	ctx, cancel := context.WithCancel(t.Context())
 	r := &running{t: t, layout: datadir.Dir(dataDir), cancel: cancel, code: make(chan int, 1)}
 	args = append([]string{"run", "-data-dir", dataDir, "-alloc-id", testAllocID}, append(args, file)...)
@@ -208,9 +219,7 @@ func (r *running) allocDir(parts ...string) string {
 func (r *running) file(parts ...string) string {
 	r.t.Helper()
 	data, err := os.ReadFile(r.allocDir(parts...))
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	must.OK(r.t, err)
 	return string(data)
 }
 
@@ -220,9 +229,7 @@ func (r *running) client(addr, token string) *api.Client {
 	config := api.DefaultConfig()
 	config.Address, config.SecretID = "unix://"+addr, token
 	client, err := api.NewClient(config)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	must.OK(r.t, err)
 	r.t.Cleanup(client.Close)
 	return client
 }
@@ -346,9 +353,7 @@ func second(_ []*api.AllocationListStub, _ *api.QueryMeta, err error) error { re
 func restartAndSignal(t *testing.T, r *running, client *api.Client, alloc *api.Allocation) {
 	t.Helper()
 	before := alloc.TaskStates["server"].Restarts
-	if err := client.Allocations().Restart(alloc, "server", nil); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, client.Allocations().Restart(alloc, "server", nil))
 	r.eventually("restarted", func() bool {
 		now, _, err := client.Allocations().Info(testAllocID, nil)
 		s := now.TaskStates["server"]
@@ -358,9 +363,7 @@ func restartAndSignal(t *testing.T, r *running, client *api.Client, alloc *api.A
 		t.Errorf("signal: %v", err)
 	}
 	now, _, err := client.Allocations().Info(testAllocID, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if !slices.ContainsFunc(now.TaskStates["other"].Events, func(e *api.TaskEvent) bool { return e.Type == "Signaling" }) {
 		t.Errorf("no Signaling among the events of other right after the signal")
 	}
@@ -391,9 +394,7 @@ func TestBlockingQuery(t *testing.T) {
 	r := startRun(t, shortDir(t), testJob)
 	client := r.operator()
 	alloc, meta, err := client.Allocations().Info(testAllocID, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	type answer struct {
 		meta *api.QueryMeta
 		err  error
@@ -404,9 +405,7 @@ func TestBlockingQuery(t *testing.T) {
 			WaitTime: deadline})
 		answers <- answer{next, err}
 	}()
-	if err := client.Allocations().Signal(alloc, nil, "other", "SIGCONT"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, client.Allocations().Signal(alloc, nil, "other", "SIGCONT"))
 	if a := <-answers; a.err != nil || a.meta.LastIndex <= meta.LastIndex {
 		t.Errorf("got %+v, %v; want an index above %d", a.meta, a.err, meta.LastIndex)
 	}
@@ -496,9 +495,7 @@ func TestLongAndOddDataDirectories(t *testing.T) {
 			r.eventually("started", func() bool { return strings.Contains(r.stdout.String(), "server      Started") })
 			pid := taskPID(t, r, "server")
 			env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			addr := variable(string(env), "NOMAD_UNIX_ADDR")
 			if len(addr) > len("unix://")+107 || strings.ContainsAny(addr, " %") {
 				t.Errorf("NOMAD_UNIX_ADDR is %q, which clients can't dial", addr)
@@ -551,9 +548,7 @@ func TestRawRequests(t *testing.T) {
 		"GET //v1/../v1/agent/health HTTP/1.1\r\nHost: x\r\n\r\n",
 	} {
 		conn, err := dialUnix(t, r.layout.OperatorSocket(testAllocID))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		if _, err := io.WriteString(conn, request); err != nil {
 			t.Fatal(err)
 		}

@@ -23,6 +23,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"taskapi/allocrunner"
+	"taskapi/internal/must"
 	"taskapi/internal/polltest"
 	"taskapi/socket"
 )
@@ -52,9 +53,7 @@ const scriptDeadline = 2 * time.Minute
 // The programs, a thousand of them, run without the race detector, which they start in a fifth of the time. The other
 // tests of this package run the program with it.
 func TestScripts(t *testing.T) {
-	if err := buildTaskapi(plain(), "-s -w"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, buildTaskapi(plain(), "-s -w"))
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
 		WorkdirRoot:         openToAll(t),
@@ -117,9 +116,7 @@ func plain() string { return filepath.Join(programs, "plain", "taskapi") }
 func openToAll(t *testing.T) string {
 	dir := shortDir(t)
 	for _, d := range []string{dir, programs} {
-		if err := os.Chmod(d, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.Chmod(d, 0o755))
 	}
 	return dir
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/examples/doctest"
+	"taskapi/internal/must"
 )
 
 // The verdicts on calls of the SDK, beside the status of an error.
@@ -134,9 +135,7 @@ func awaitTasks(t *testing.T, client *api.Client) {
 	defer cancel()
 	for index := uint64(0); ; {
 		alloc, meta, err := client.Allocations().Info(testAllocID, (&api.QueryOptions{WaitIndex: index}).WithContext(ctx))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		if alloc.TaskStates["server"].State == "running" && alloc.TaskStates["other"].State == "running" {
 			return
 		}
@@ -232,9 +231,7 @@ func sdkWorld(t *testing.T, operator *api.Client) sdkArguments {
 	t.Helper()
 	job := func() *api.Job {
 		job, _, err := operator.Jobs().Info("demo", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		return job
 	}
 	changed := job()
@@ -244,9 +241,7 @@ func sdkWorld(t *testing.T, operator *api.Client) sdkArguments {
 		t.Fatal(err)
 	}
 	alloc, _, err := operator.Allocations().Info(testAllocID, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	const log = "alloc/logs/server.stdout.0"
 	return sdkArguments{
 		byType: map[reflect.Type]any{reflect.TypeFor[*api.Allocation](): alloc, reflect.TypeFor[*api.Job](): job()},

@@ -54,7 +54,7 @@ func TestOperatorSecret(t *testing.T) {
 		return nil
 	})
 
-	file := mustWrite(t, filepath.Join(t.TempDir(), "secret"), secret+"\n")
+	file := writeFile(t, filepath.Join(t.TempDir(), "secret"), secret+"\n")
 	var out syncBuffer
 	explain := []string{"token", "explain", "--data-dir", dir, file}
 	if code := cli.Run(t.Context(), explain, testEnvironment(&out, &out)); code != base.ExitOK ||

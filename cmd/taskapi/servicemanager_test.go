@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"taskapi/internal/must"
 )
 
 // TestServiceManager starts taskapi as systemd starts a unit of Type=notify with WatchdogSec=: it reports once that it
@@ -18,34 +20,24 @@ import (
 func TestServiceManager(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
-	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), survivorJob)
+	file := jobFile(t, survivorJob)
 	path := filepath.Join(dir, "notify")
 	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer conn.Close()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
 	start := func(within string) taskapiProcess {
-		p := taskapiProcess{exec.Command(self, "run", "-data-dir", filepath.Join(dir, "data"), "-alloc-id", testAllocID,
+		p := taskapiProcess{exec.Command(self(t), "run", "-data-dir", filepath.Join(dir, "data"), "-alloc-id", testAllocID,
 			file),
 			new(syncBuffer)}
 		p.Env = append(os.Environ(), "TASKAPI_TEST_MAIN=1", "NOTIFY_SOCKET="+path, "WATCHDOG_USEC="+within)
 		p.Stdout, p.Stderr, p.WaitDelay = p.out, p.out, deadline
-		if err := p.Start(); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, p.Start())
 		return p
 	}
 	var said []string // without signs of life
 	hear := func(p taskapiProcess, want string) {
 		t.Helper()
-		if err := conn.SetReadDeadline(time.Now().Add(deadline)); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, conn.SetReadDeadline(time.Now().Add(deadline)))
 		buf := make([]byte, 4096)
 		for {
 			n, err := conn.Read(buf)
@@ -81,9 +73,7 @@ func TestServiceManager(t *testing.T) {
 			t.Errorf("task process %s has the socket in its environment", pid)
 		}
 	}
-	if err := p.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, p.Process.Signal(syscall.SIGTERM))
 	hear(p, "STATUS=survivor.g[0] complete, 0 of 2 tasks running")
 	if err := p.Wait(); err != nil {
 		t.Errorf("%v\n%s", err, p.out)

@@ -18,6 +18,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/datadir"
+	"taskapi/internal/must"
 )
 
 // The allocations of these tests, all in one data directory.
@@ -93,7 +94,7 @@ func newNeighbours(t *testing.T) *neighbours {
 	n := &neighbours{t: t, dir: shortDir(t), files: map[string]string{}, at: map[string]taskapiProcess{}}
 	files := t.TempDir()
 	for id, job := range map[string]string{finderID: finderJob, servingID: servingJob, secondID: servingJob} {
-		n.files[id] = mustWrite(t, filepath.Join(files, id+".nomad.hcl"), job)
+		n.files[id] = writeFile(t, filepath.Join(files, id+".nomad.hcl"), job)
 	}
 	t.Cleanup(func() {
 		for id := range n.at {
@@ -109,11 +110,7 @@ func newNeighbours(t *testing.T) *neighbours {
 // start runs an allocation and waits until it answers.
 func (n *neighbours) start(id string, flags ...string) {
 	n.t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	n.started(id, startCommand(n.t, self, append([]string{"run", "-data-dir", n.dir, "-alloc-id", id, n.files[id]},
+	n.started(id, startCommand(n.t, self(n.t), append([]string{"run", "-data-dir", n.dir, "-alloc-id", id, n.files[id]},
 		flags...)...))
 }
 
@@ -149,9 +146,7 @@ func (n *neighbours) killKeeper(id string) {
 		if !strings.Contains(args, "keeper") || !strings.Contains(log, id) {
 			continue
 		}
-		if err := syscall.Kill(atoi(pid), syscall.SIGKILL); err != nil {
-			n.t.Fatal(err)
-		}
+		must.OK(n.t, syscall.Kill(atoi(pid), syscall.SIGKILL))
 		killed++
 	}
 	if killed == 0 {
@@ -182,9 +177,7 @@ func (n *neighbours) operator(id string) (*api.Client, error) {
 func (n *neighbours) finder() *api.Client {
 	n.t.Helper()
 	client, err := sdkOn(n.finderPath("api.sock"), n.finderPath("nomad_token"))
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	must.OK(n.t, err)
 	n.t.Cleanup(client.Close)
 	return client
 }
@@ -211,9 +204,7 @@ func (n *neighbours) found(name string, count int) []*api.ServiceRegistration {
 	var index uint64
 	for give := time.Now().Add(deadline); ; {
 		services, meta, err := client.Services().Get(name, &api.QueryOptions{WaitIndex: index, WaitTime: deadline})
-		if err != nil {
-			n.t.Fatal(err)
-		}
+		must.OK(n.t, err)
 		if len(services) == count {
 			return services
 		}
@@ -237,7 +228,7 @@ func TestServices(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	stream, err := client.EventStream().Stream(ctx, map[api.Topic][]string{api.TopicService: {"*"}}, 0, nil)
-	must(t, err)
+	must.OK(t, err)
 	n.start(servingID)
 	web := n.found("web", 1)[0]
 	own := n.found("own-server", 1)[0]
@@ -251,7 +242,7 @@ func TestServices(t *testing.T) {
 		t.Errorf("the task's service = %+v", own)
 	}
 	operator, err := n.operator(servingID)
-	must(t, err)
+	must.OK(t, err)
 	defer operator.Close()
 	if services, _, err := operator.Allocations().Services(servingID, nil); err != nil || len(services) != 2 {
 		t.Errorf("the allocation's services: %+v, %v", services, err)
@@ -279,10 +270,10 @@ func TestServices(t *testing.T) {
 	for len(seen) < 4 {
 		select {
 		case line := <-stream:
-			must(t, line.Err)
+			must.OK(t, line.Err)
 			for _, e := range line.Events {
 				s, err := e.Service()
-				must(t, err)
+				must.OK(t, err)
 				seen = append(seen, e.Type+" "+s.ServiceName)
 			}
 		case <-time.After(deadline):
@@ -415,7 +406,7 @@ func consulTemplate(t *testing.T) string {
 func relay(t *testing.T, path string) (address string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
+	must.OK(t, err)
 	var running sync.WaitGroup
 	t.Cleanup(running.Wait)
 	t.Cleanup(func() { _ = listener.Close() })
@@ -452,18 +443,18 @@ func TestConsulTemplate(t *testing.T) {
 	n.start(finderID)
 	files := t.TempDir()
 	rendered := filepath.Join(files, "rendered")
-	template := mustWrite(t, filepath.Join(files, "in.ctmpl"), `{{range nomadServices}}{{.Name}} {{.Tags | join ","}}
+	template := writeFile(t, filepath.Join(files, "in.ctmpl"), `{{range nomadServices}}{{.Name}} {{.Tags | join ","}}
 {{end}}{{range nomadService "web"}}{{.ID}} {{.Address}}:{{.Port}}
 {{end}}end
 `)
 	token, err := os.ReadFile(n.finderPath("nomad_token"))
-	must(t, err)
-	config := mustWrite(t, filepath.Join(files, "config.hcl"), fmt.Sprintf("nomad {\n  address = %q\n  token = %q\n}\n",
+	must.OK(t, err)
+	config := writeFile(t, filepath.Join(files, "config.hcl"), fmt.Sprintf("nomad {\n  address = %q\n  token = %q\n}\n",
 		"http://"+relay(t, n.finderPath("api.sock")), strings.TrimSpace(string(token))))
 	run := exec.Command(program, "-config", config, "-template", template+":"+rendered, "-log-level", "info")
 	p := taskapiProcess{run, new(syncBuffer)}
 	run.Stdout, run.Stderr = p.out, p.out
-	must(t, run.Start())
+	must.OK(t, run.Start())
 	t.Cleanup(func() {
 		_ = run.Process.Kill() // it may have ended
 		_ = run.Wait()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/internal/must"
 	"taskapi/socket"
 )
 
@@ -25,9 +26,7 @@ func TestNoTaskTakesAllConnections(t *testing.T) {
 	user, dir := "", shortDir(t)
 	if os.Geteuid() == 0 { // a task's user is another than its operator's, as a rule
 		user = "user = \"nobody\"\n"
-		if err := os.Chmod(dir, 0o711); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.Chmod(dir, 0o711))
 	}
 	var tasks strings.Builder
 	for _, name := range names {
@@ -45,9 +44,7 @@ func TestNoTaskTakesAllConnections(t *testing.T) {
 		path := r.allocDir(name, "secrets", "api.sock")
 		for range 256 {
 			c, err := socket.Dial(context.Background(), path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			t.Cleanup(func() { c.Close() })
 			opened++
 		}
@@ -65,9 +62,7 @@ func TestNoTaskTakesAllConnections(t *testing.T) {
 	taskapi(t, "status", "--data-dir", string(r.layout), testAllocID)
 	for range taskConnections - 1 { // and one for the client
 		c, err := socket.Dial(context.Background(), r.allocDir("t4", "secrets", "api.sock"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		t.Cleanup(func() { c.Close() })
 	}
 	client := r.client(r.allocDir("t4", "secrets", "api.sock"), r.file("t4", "secrets", "nomad_token"))
@@ -86,9 +81,7 @@ func TestConnectionsAreASetting(t *testing.T) {
 	for range 20 {
 		for _, path := range []string{path, r.allocDir("operator.sock")} {
 			c, err := socket.Dial(context.Background(), path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			t.Cleanup(func() { c.Close() })
 		}
 	}
@@ -102,9 +95,7 @@ func TestConnectionsAreASetting(t *testing.T) {
 func metrics(t *testing.T, r *running) map[string]float64 {
 	t.Helper()
 	summary, _, err := r.operator().Operator().MetricsSummary(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	all := map[string]float64{}
 	for _, g := range summary.Gauges {
 		all[g.Name] = float64(g.Value)

@@ -18,6 +18,7 @@ import (
 	"taskapi/allocrunner/state"
 	"taskapi/cmd/taskapi/internal/cli"
 	"taskapi/cmd/taskapi/internal/cli/base"
+	"taskapi/internal/must"
 )
 
 // stateVerbRun runs a verb of taskapi state.
@@ -33,23 +34,17 @@ func leftState(t *testing.T) (dataDir, path string) {
 	t.Helper()
 	dataDir = t.TempDir()
 	l := datadir.Dir(dataDir)
-	if err := os.MkdirAll(l.Alloc(testAllocID), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.MkdirAll(l.Alloc(testAllocID), 0o700))
 	path = filepath.Join(l.Alloc(testAllocID), state.FileName)
 	db, err := state.Open(path, version)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer db.Close()
 	group := "g"
 	err = db.Put(interfaces.Saved{Alloc: &api.Allocation{ID: testAllocID, TaskGroup: group, Job: &api.Job{
 		TaskGroups: []*api.TaskGroup{{Name: &group, Tasks: []*api.Task{{Name: "one"}, {Name: "two"}}}}}},
 		Tasks: map[string]interfaces.SavedTask{"one": {Phase: "phase of <one>"}, "two": {Phase: "phase of two"}},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return dataDir, path
 }
 
@@ -57,17 +52,13 @@ func leftState(t *testing.T) (dataDir, path string) {
 func TestStateOfWhichATaskIsLost(t *testing.T) {
 	dataDir, path := leftState(t)
 	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	at := bytes.Index(data, []byte("phase of two"))
 	if bytes.LastIndex(data, []byte("phase of two")) != at {
 		t.Fatal("there is another version of it")
 	}
 	data[at] ^= 1
-	if err := os.WriteFile(path, data, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(path, data, 0o600))
 
 	code, stdout, stderr := stateVerbRun(t, dataDir, "dump")
 	var dumped struct {
@@ -104,9 +95,7 @@ func TestStateOfAnotherTaskapi(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			dataDir, path := leftState(t)
 			data, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			testOther(t, dataDir, path, inFormat(data, c.format), c.says, c.is)
 		})
 	}
@@ -124,7 +113,7 @@ func inFormat(data []byte, format uint32) []byte {
 
 func testOther(t *testing.T, dataDir, path string, data []byte, says string, is error) {
 	t.Helper()
-	mustWrite(t, path, string(data))
+	writeFile(t, path, string(data))
 	for _, verb := range []string{"dump", "repair"} {
 		code, stdout, stderr := stateVerbRun(t, dataDir, verb)
 		if code != base.ExitFailed || stdout != "" || !strings.Contains(stderr, says) {

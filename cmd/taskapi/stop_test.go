@@ -21,6 +21,7 @@ import (
 	"taskapi/cmd/taskapi/internal/cli"
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/identity"
+	"taskapi/internal/must"
 )
 
 // orderlyJob is a task that says that it got its kill signal, and one that follows it. Both have an identity.
@@ -67,18 +68,18 @@ func abandoned(t *testing.T, dir string) (files map[string]string) {
 	side := t.TempDir()
 	taskapi(t, "keyring", "list", "--data-dir", newKeyring(t, filepath.Join(side, "other")))
 	files = map[string]string{
-		"policy": mustWrite(t, filepath.Join(side, "policy.hcl"),
+		"policy": writeFile(t, filepath.Join(side, "policy.hcl"),
 			"task \"main\" {\n  capabilities = [\"read-job\"]\n}\n"),
-		"identity.jwks": mustWrite(t, filepath.Join(side, "jwks.json"), taskapi(t, "keyring", "export", "--data-dir",
+		"identity.jwks": writeFile(t, filepath.Join(side, "jwks.json"), taskapi(t, "keyring", "export", "--data-dir",
 			filepath.Join(side, "other"))),
-		"keyring.seal_key": mustWrite(t, filepath.Join(side, "seal.key"), strings.Repeat("k", 32)),
+		"keyring.seal_key": writeFile(t, filepath.Join(side, "seal.key"), strings.Repeat("k", 32)),
 		"audit.path":       filepath.Join(side, "audit.log"),
 	}
 	flags := []string{"-o", "allow_shared_user=true"}
 	for key, file := range files {
 		flags = append(flags, "-o", key+"="+file)
 	}
-	p := startProcess(t, dir, mustWrite(t, filepath.Join(side, "job.nomad.hcl"), orderlyJob), flags...)
+	p := startProcess(t, dir, writeFile(t, filepath.Join(side, "job.nomad.hcl"), orderlyJob), flags...)
 	there := filepath.Join(datadir.Dir(dir).Alloc(testAllocID), "main", "local", "there")
 	until(t, p, "the task runs", func() bool { return exists(there) })
 	kill(t, p)
@@ -148,9 +149,7 @@ func TestStopNeedsNoFileOfTheAPI(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir := shortDir(t)
-			if err := damage(dir, abandoned(t, dir)); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, damage(dir, abandoned(t, dir)))
 			said := "without their API, which is unavailable: "
 			switch name {
 			case "nothing":
@@ -189,9 +188,7 @@ func TestStopNeedsNoState(t *testing.T) {
 			t.Parallel()
 			dir := shortDir(t)
 			_ = abandoned(t, dir)
-			if err := damage(datadir.Dir(dir).State(testAllocID)); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, damage(datadir.Dir(dir).State(testAllocID)))
 			var said syncBuffer
 			code := cli.Run(t.Context(), []string{"stop", "--data-dir", dir, testAllocID}, testEnvironment(&said, &said))
 			if code != base.ExitOK || !strings.Contains(said.String(), "its tasks were killed") {
@@ -212,15 +209,11 @@ func TestStopOnAReadOnlyDisk(t *testing.T) {
 	}
 	t.Parallel()
 	dir := shortDir(t)
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
 	_ = abandoned(t, dir)
 	// Those who write there keep a disk from being mounted for reading alone. A view of its own is as good: the keeper is
 	// another process.
 	cmd := exec.Command("/bin/sh", "-c", `mount --bind "$1" "$1" && mount -o remount,bind,ro "$1" || exit 77; exec "$0" `+
-		`stop --data-dir "$@"`, self, dir, testAllocID)
+		`stop --data-dir "$@"`, self(t), dir, testAllocID)
 	cmd.Env = append(os.Environ(), "TASKAPI_TEST_MAIN=1")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
 	said, err := cmd.CombinedOutput()
@@ -253,7 +246,7 @@ func TestStopOnADiskThatNeverHadTheState(t *testing.T) {
 	t.Parallel()
 	large := strings.Replace(isolatedJob, `group "g" {`, "group \"g\" {\n meta { x = \""+strings.Repeat("x", 60_000)+
 		"\" }", 1)
-	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), large)
+	file := jobFile(t, large)
 	// too little for the state, and enough for what else a task needs
 	for kilobytes := 36; kilobytes <= 120; kilobytes += 4 {
 		dir := shortDir(t)
@@ -298,16 +291,16 @@ func TestStopOnADiskThatNeverHadTheState(t *testing.T) {
 func TestStopWithoutAGoodToken(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
-	p := startProcess(t, dir, mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), orderlyJob))
+	p := startProcess(t, dir, jobFile(t, orderlyJob))
 	there := filepath.Join(datadir.Dir(dir).Alloc(testAllocID), "main", "local", "there")
 	until(t, p, "the task runs", func() bool { return exists(there) })
-	token := mustWrite(t, datadir.Dir(dir).OperatorToken(testAllocID), "damaged")
+	token := writeFile(t, datadir.Dir(dir).OperatorToken(testAllocID), "damaged")
 	taskapi(t, "keyring", "rotate", "--data-dir", dir)
 	until(t, p, "the token is replaced", func() bool {
 		text, err := os.ReadFile(token)
 		return err == nil && string(text) != "damaged"
 	})
-	mustWrite(t, token, "damaged") // for half a minute
+	writeFile(t, token, "damaged") // for half a minute
 	wantStopped(t, dir, base.ExitOK, "by a signal to process "+strconv.Itoa(p.Process.Pid))
 	if t.Failed() {
 		return // it may never end
@@ -322,16 +315,14 @@ func TestStopWithoutAGoodToken(t *testing.T) {
 func TestStopKillsWhatAnEndedAllocationHasLeft(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
-	p := startProcess(t, dir, mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), isolatedJob))
+	p := startProcess(t, dir, jobFile(t, isolatedJob))
 	until(t, p, "started the task", func() bool { return strings.Contains(p.out.String(), "Started") })
 	kill(t, p)
 	db, err := state.Open(datadir.Dir(dir).State(testAllocID), version)
 	if err == nil {
 		err = errors.Join(db.Put(interfaces.Saved{Terminal: true}), db.Close())
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	for _, tc := range []struct {
 		command, want string
 		code          int

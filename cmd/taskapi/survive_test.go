@@ -18,6 +18,7 @@ import (
 
 	"taskapi/allocrunner/datadir"
 	"taskapi/cmd/taskapi/internal/cli/base"
+	"taskapi/internal/must"
 	"taskapi/internal/polltest"
 )
 
@@ -71,11 +72,7 @@ type taskapiProcess struct {
 // startProcess runs the job file in a process.
 func startProcess(t *testing.T, dataDir, file string, flags ...string) taskapiProcess {
 	t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return startProgram(t, self, dataDir, file, flags...)
+	return startProgram(t, self(t), dataDir, file, flags...)
 }
 
 // startProgram runs the job file with a taskapi.
@@ -102,9 +99,7 @@ func startCommandWith(t *testing.T, program string, env []string, args ...string
 	p.Env = append(append(os.Environ(), "TASKAPI_TEST_MAIN=1"), env...)
 	p.Stdout, p.Stderr = p.out, p.out
 	p.WaitDelay = deadline // for the output, which a process that it left behind may hold
-	if err := p.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, p.Start())
 	return p
 }
 
@@ -144,9 +139,7 @@ func written(path string) bool {
 func readFile(t *testing.T, path string) string {
 	t.Helper()
 	content, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return string(content)
 }
 
@@ -160,7 +153,7 @@ func exists(path string) bool {
 func TestTasksSurviveAKill(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
-	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), survivorJob)
+	file := jobFile(t, survivorJob)
 	alloc := datadir.Dir(dir).Alloc(testAllocID)
 	path := func(parts ...string) string { return filepath.Join(append([]string{alloc}, parts...)...) }
 
@@ -172,7 +165,7 @@ func TestTasksSurviveAKill(t *testing.T) {
 	pid, _ := os.ReadFile(path("counter", "local", "pid"))
 	port := shownPort(t, dir)
 	kill(t, first)
-	mustWrite(t, path("fails", "local", "fail"), "")
+	writeFile(t, path("fails", "local", "fail"), "")
 	until(t, first, "the failing task has ended", func() bool { return !exists(path("fails", "local", "fail")) })
 
 	second := startProcess(t, dir, file)
@@ -193,14 +186,14 @@ func TestTasksSurviveAKill(t *testing.T) {
 	until(t, second, "the task's socket answers to its token", func() bool { return taskAsks(t, alloc, "counter") == nil })
 	kill(t, second)
 	untilCounted(t, second, path("alloc", "logs", "counter.stdout.0"))
-	mustWrite(t, path("counter", "local", "stop"), "")
+	writeFile(t, path("counter", "local", "stop"), "")
 	until(t, second, "the counter has ended", func() bool { return !alive(pid) })
 
 	third := startProcess(t, dir, file)
 	until(t, third, "the end of the counter is known", func() bool {
 		return strings.Contains(third.out.String(), "Exit Code: 0")
 	})
-	mustWrite(t, path("fails", "local", "fail"), "") // now its restarts are used up
+	writeFile(t, path("fails", "local", "fail"), "") // now its restarts are used up
 	var exit *exec.ExitError
 	if err := third.Wait(); !errors.As(err, &exit) || exit.ExitCode() != base.ExitFailed {
 		t.Errorf("got %v, want exit code 1:\n%s", err, third.out)
@@ -214,9 +207,7 @@ func TestTasksSurviveAKill(t *testing.T) {
 
 func kill(t *testing.T, p taskapiProcess) {
 	t.Helper()
-	if err := p.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, p.Process.Kill())
 	_ = p.Wait() // killed
 }
 
@@ -253,9 +244,7 @@ func shownPort(t *testing.T, dataDir string) int {
 func wantWholeOutput(t *testing.T, path string) {
 	t.Helper()
 	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer f.Close()
 	n := 0
 	for lines := bufio.NewScanner(f); lines.Scan(); {
@@ -282,12 +271,12 @@ func TestAnotherJobIsNotResumed(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
 	files := t.TempDir()
-	p := startProcess(t, dir, mustWrite(t, filepath.Join(files, "a.nomad.hcl"), survivorJob))
+	p := startProcess(t, dir, writeFile(t, filepath.Join(files, "a.nomad.hcl"), survivorJob))
 	pidFile := filepath.Join(datadir.Dir(dir).Alloc(testAllocID), "counter", "local", "pid")
 	until(t, p, "it runs", func() bool { return written(pidFile) })
 	pid, _ := os.ReadFile(pidFile)
 	kill(t, p)
-	other := mustWrite(t, filepath.Join(files, "b.nomad.hcl"), strings.Replace(survivorJob, "sleep 0.01; done; exit 0",
+	other := writeFile(t, filepath.Join(files, "b.nomad.hcl"), strings.Replace(survivorJob, "sleep 0.01; done; exit 0",
 		"sleep 0.02; done; exit 0", 1))
 	refused := startProcess(t, dir, other)
 	var exit *exec.ExitError
@@ -301,9 +290,7 @@ func TestAnotherJobIsNotResumed(t *testing.T) {
 	if now, _ := os.ReadFile(pidFile); string(now) != string(pid) {
 		t.Errorf("the task was started again: process %s, was %s", now, pid)
 	}
-	if err := again.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, again.Process.Signal(syscall.SIGTERM))
 	if err := again.Wait(); err != nil {
 		t.Errorf("stopped: %v\n%s", err, again.out)
 	}
@@ -334,7 +321,7 @@ func processesOf(t *testing.T, dataDir string) []string {
 func TestKilledKeeper(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
-	p := startProcess(t, dir, mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), survivorJob))
+	p := startProcess(t, dir, jobFile(t, survivorJob))
 	pidFile := filepath.Join(datadir.Dir(dir).Alloc(testAllocID), "counter", "local", "pid")
 	until(t, p, "it runs", func() bool { return written(pidFile) && strings.Count(p.out.String(), " Started") == 2 })
 	before, _ := os.ReadFile(pidFile)
@@ -347,9 +334,7 @@ func TestKilledKeeper(t *testing.T) {
 	if alive(before) {
 		t.Errorf("the old process %s is still there", before)
 	}
-	if err := p.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, p.Process.Signal(syscall.SIGTERM))
 	if err := p.Wait(); err != nil {
 		t.Errorf("stopped: %v\n%s", err, p.out)
 	}
@@ -362,7 +347,7 @@ func TestKilledKeeper(t *testing.T) {
 // business: what a killed keeper has left is cleared away there alone.
 func TestSameIDElsewhere(t *testing.T) {
 	t.Parallel()
-	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), survivorJob)
+	file := jobFile(t, survivorJob)
 	bystander, victim := shortDir(t), shortDir(t)
 	processes := map[string]taskapiProcess{bystander: startProcess(t, bystander, file),
 		victim: startProcess(t, victim, file)}
@@ -381,9 +366,7 @@ func TestSameIDElsewhere(t *testing.T) {
 		t.Errorf("the other allocation's tasks were killed:\n%s", processes[bystander].out)
 	}
 	for _, p := range processes {
-		if err := p.Process.Signal(syscall.SIGTERM); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, p.Process.Signal(syscall.SIGTERM))
 		if err := p.Wait(); err != nil {
 			t.Errorf("stopped: %v\n%s", err, p.out)
 		}
@@ -399,11 +382,7 @@ func killKeeper(t *testing.T, dataDir string) {
 			continue
 		}
 		n, err := strconv.Atoi(pid)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := syscall.Kill(n, syscall.SIGKILL); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
+		must.OK(t, syscall.Kill(n, syscall.SIGKILL))
 	}
 }

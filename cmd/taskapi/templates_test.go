@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"taskapi/allocrunner/datadir"
+	"taskapi/internal/must"
 )
 
 // templatesJob is a task that says its starts, its signals and what was rendered for it.
@@ -49,12 +50,12 @@ job "templates" {
 func TestTemplatesOutliveTheirAgent(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
-	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), templatesJob)
+	file := jobFile(t, templatesJob)
 	alloc := datadir.Dir(dir).Alloc(testAllocID)
 	put := func(colour string) {
 		t.Helper()
-		p := startCommand(t, mustSelf(t), "var", "put", "-data-dir", dir, "-force", "nomad/jobs/templates",
-			"colour=@"+mustWrite(t, filepath.Join(t.TempDir(), "colour"), colour))
+		p := startCommand(t, self(t), "var", "put", "-data-dir", dir, "-force", "nomad/jobs/templates",
+			"colour=@"+writeFile(t, filepath.Join(t.TempDir(), "colour"), colour))
 		if err := p.Wait(); err != nil {
 			t.Fatalf("%v:\n%s", err, p.out)
 		}
@@ -97,7 +98,7 @@ func TestTemplatesOutliveTheirAgent(t *testing.T) {
 	if all := first.out.String() + second.out.String() + third.out.String(); strings.Contains(all, "white") {
 		t.Errorf("the value of a variable is in the output:\n%s", all)
 	}
-	must(t, third.Process.Signal(os.Interrupt))
+	must.OK(t, third.Process.Signal(os.Interrupt))
 	_ = third.Wait()
 }
 
@@ -121,10 +122,10 @@ func TestTemplatesSurviveKills(t *testing.T) {
       delay    = "0s"
     }
     task "main" {`, 1)
-			file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), job)
+			file := jobFile(t, job)
 			put := func(colour string) {
 				t.Helper()
-				p := startCommand(t, mustSelf(t), "var", "put", "-data-dir", dir, "-force", "nomad/jobs/templates",
+				p := startCommand(t, self(t), "var", "put", "-data-dir", dir, "-force", "nomad/jobs/templates",
 					"colour="+colour)
 				if err := p.Wait(); err != nil {
 					t.Fatalf("%v:\n%s", err, p.out)
@@ -169,7 +170,7 @@ func TestTemplatesSurviveKills(t *testing.T) {
 			wants(p, "up six")
 			put("seven")
 			wants(p, acted+" seven")
-			must(t, p.Process.Signal(os.Interrupt))
+			must.OK(t, p.Process.Signal(os.Interrupt))
 			_ = p.Wait()
 		})
 	}
@@ -180,29 +181,22 @@ func TestTemplatesReadWhatTheirTaskMay(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
 	for path, may := range map[string]bool{"nomad/jobs/templates": true, "nomad/jobs/other": false, "shared/x": false} {
-		p := startCommand(t, mustSelf(t), "var", "put", "-data-dir", dir, "-force", path, "colour=@"+
-			mustWrite(t, filepath.Join(t.TempDir(), "colour"), "blue"))
+		p := startCommand(t, self(t), "var", "put", "-data-dir", dir, "-force", path, "colour=@"+
+			writeFile(t, filepath.Join(t.TempDir(), "colour"), "blue"))
 		if err := p.Wait(); err != nil {
 			t.Fatalf("%v:\n%s", err, p.out)
 		}
 		job := strings.ReplaceAll(templatesJob, `nomadVar "nomad/jobs/templates"`, `nomadVar "`+path+`"`)
 		job = strings.ReplaceAll(job, "while :", "exit 0; while :")
 		job = strings.ReplaceAll(job, `job "templates" {`, "job \"templates\" {\n  type = \"batch\"")
-		p = startCommand(t, mustSelf(t), "run", "-data-dir", dir,
-			mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), job))
+		p = startCommand(t, self(t), "run", "-data-dir", dir,
+			jobFile(t, job))
 		err := p.Wait()
 		denied := strings.Contains(p.out.String(), "nomad.var.block("+path+"@default.global): Permission denied")
 		if (err == nil) != may || denied == may {
 			t.Errorf("%s: %v\n%s", path, err, p.out)
 		}
 	}
-}
-
-func mustSelf(t *testing.T) string {
-	t.Helper()
-	self, err := os.Executable()
-	must(t, err)
-	return self
 }
 
 // isolatedTemplates has a task that makes the source of another's template, which has a user of its own.
@@ -246,10 +240,10 @@ func TestTemplatesOfIsolatedUsers(t *testing.T) {
 		t.Skip("only root can give tasks users of their own")
 	}
 	for mode, want := range map[string]string{"0644": "", "0600": "permission denied"} {
-		job := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), strings.ReplaceAll(isolatedTemplates, "MODE", mode))
+		job := jobFile(t, strings.ReplaceAll(isolatedTemplates, "MODE", mode))
 		dir := shortDir(t)
-		must(t, os.Chmod(dir, 0o711)) // tasks of other users pass through
-		p := startCommand(t, mustSelf(t), "run", "--isolate-users", "-data-dir", dir, job)
+		must.OK(t, os.Chmod(dir, 0o711)) // tasks of other users pass through
+		p := startCommand(t, self(t), "run", "--isolate-users", "-data-dir", dir, job)
 		err := p.Wait()
 		if (err == nil) != (want == "") || !strings.Contains(p.out.String(), want) {
 			t.Errorf("%s: %v\n%s", mode, err, p.out)

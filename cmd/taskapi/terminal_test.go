@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"taskapi/cmd/taskapi/internal/tmux"
+	"taskapi/internal/must"
 )
 
 // terminal is a real one, of tmux, with a shell.
@@ -25,21 +26,13 @@ func newTerminal(t *testing.T, width, height int, env ...string) *terminal {
 	if _, err := exec.LookPath("tmux"); err != nil {
 		t.Skip("there is no tmux here: ", err)
 	}
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
 	dir := shortDir(t)
-	if err := os.Symlink(self, filepath.Join(dir, "taskapi")); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Symlink(self(t), filepath.Join(dir, "taskapi")))
 	term := &terminal{t, dir}
 	own := []string{"TASKAPI_TEST_MAIN=1", "HOME=" + dir, "PATH=" + dir + ":" + os.Getenv("PATH"), "NO_COLOR=",
 		"LC_ALL=C.UTF-8",
 		"GORACE=exitcode=0 atexit_sleep_ms=0 log_path=" + filepath.Join(dir, "race")}
-	if err := term.session().Open(width, height, append(own, env...), "/bin/sh"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, term.session().Open(width, height, append(own, env...), "/bin/sh"))
 	t.Cleanup(term.session().Close)
 	term.tmux("set-option", "-g", "set-clipboard", "on")
 	t.Cleanup(term.races)
@@ -73,9 +66,7 @@ func (term *terminal) session() tmux.Terminal {
 func (term *terminal) file(name string) string {
 	term.t.Helper()
 	text, err := os.ReadFile(filepath.Join(term.dir, name))
-	if err != nil {
-		term.t.Fatal(err)
-	}
+	must.OK(term.t, err)
 	return strings.TrimSpace(string(text))
 }
 
@@ -83,9 +74,7 @@ func (term *terminal) file(name string) string {
 func (term *terminal) tmux(args ...string) string {
 	term.t.Helper()
 	out, err := term.session().Do(args...)
-	if err != nil {
-		term.t.Fatal(err)
-	}
+	must.OK(term.t, err)
 	return out
 }
 

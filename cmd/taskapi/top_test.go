@@ -17,6 +17,7 @@ import (
 	"taskapi/allocrunner/datadir"
 	"taskapi/cmd/taskapi/internal/client"
 	"taskapi/cmd/taskapi/internal/top"
+	"taskapi/internal/must"
 )
 
 // topJob is a task that counts in its output, one that writes what a terminal must not get, and one that waits.
@@ -58,7 +59,7 @@ job "shop" {
 func TestTop(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
-	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), topJob)
+	file := jobFile(t, topJob)
 	alloc := datadir.Dir(dir).Alloc(testAllocID)
 	term := newTerminal(t, 80, 24, "TASKAPI_DATA_DIR="+dir)
 	p := startProcess(t, dir, file)
@@ -195,7 +196,7 @@ func lastCount(screen string) (last int) {
 func TestTopEndsCleanly(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
-	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), `
+	file := jobFile(t, `
 job "short" {
   type = "batch"
   group "g" {
@@ -206,9 +207,7 @@ job "short" {
   }
 }`)
 	p := startProcess(t, dir, file)
-	if err := p.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, p.Wait())
 	signals := func(sig syscall.Signal) func(*terminal) {
 		return func(term *terminal) {
 			if err := syscall.Kill(atoi(term.file("pid")), sig); err != nil {
@@ -288,7 +287,7 @@ func TestTopNeedsATerminal(t *testing.T) {
 func TestTopFollowsOutput(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
-	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), topJob)
+	file := jobFile(t, topJob)
 	p := startProcess(t, dir, file, "-o", "identity.ttl=1s")
 	until(t, p, "all run", func() bool {
 		return written(filepath.Join(datadir.Dir(dir).Alloc(testAllocID), "idle", "local", "runs"))

@@ -20,6 +20,7 @@ import (
 	"taskapi/cmd/taskapi/internal/cli"
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/identity"
+	"taskapi/internal/must"
 )
 
 // cli runs a command that ends by itself and gives what it printed.
@@ -30,14 +31,6 @@ func taskapi(t *testing.T, args ...string) string {
 		t.Fatalf("taskapi %s: exit code %d: %s", strings.Join(args, " "), code, errs.String())
 	}
 	return out.String()
-}
-
-func mustWrite(t *testing.T, path, content string) string {
-	t.Helper()
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return path
 }
 
 // TestKeysChangeUnderARunningAgent rotates and removes keys with commands of their own.
@@ -81,14 +74,12 @@ func TestAnotherIssuer(t *testing.T) {
 	const iss = "https://nomad.example"
 	ring := func(name string) *identity.Keyring {
 		k, err := identity.OpenKeyring(identity.KeyringConfig{Dir: filepath.Join(dir, name)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		mustWrite(t, filepath.Join(dir, name+".json"), string(k.JWKS()))
+		must.OK(t, err)
+		writeFile(t, filepath.Join(dir, name+".json"), string(k.JWKS()))
 		return k
 	}
 	plain, bound := ring("plain"), ring("bound")
-	policy := mustWrite(t, filepath.Join(dir, "policy.hcl"), "namespace \"default\" {\n  policy = \"deny\"\n}\n")
+	policy := writeFile(t, filepath.Join(dir, "policy.hcl"), "namespace \"default\" {\n  policy = \"deny\"\n}\n")
 	r := startRun(t, shortDir(t), testJob, "-o", "allow_shared_user=true", "--policy", policy, "-o",
 		"identity.jwks="+filepath.Join(dir, "plain.json"),
 		"-o", "identity.jwks="+filepath.Join(dir, "bound.json")+",iss="+iss+",aud=taskapi")
@@ -128,9 +119,7 @@ func TestAnotherIssuer(t *testing.T) {
 		}
 		test.change(&claims)
 		token, err := test.ring.Sign(claims)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		addr := r.layout.TaskSocket(testAllocID, "server")
 		if claims.Role == identity.RoleOperator {
 			addr = r.layout.OperatorSocket(testAllocID)
@@ -147,14 +136,10 @@ func TestAnotherIssuer(t *testing.T) {
 			Audience: []string{identity.DefaultAudience}, ExpiresAt: time.Now().Add(time.Hour).Unix(),
 			AllocationID: testAllocID, JobID: "demo", Namespace: "default", Task: "server",
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		return token
 	}()
-	if err := os.Remove(filepath.Join(dir, "plain.json")); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Remove(filepath.Join(dir, "plain.json")))
 	r.eventually("refused, when the key set has been removed for a while", func() bool {
 		return r.status(r.layout.TaskSocket(testAllocID, "server"), plainToken) == 403
 	})
@@ -164,14 +149,12 @@ func TestAnotherIssuer(t *testing.T) {
 func TestPolicyAndAudit(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	policy := mustWrite(t, filepath.Join(dir, "policy.hcl"), "task \"server\" {\n  deny = [\"alloc-lifecycle\"]\n}\n")
+	policy := writeFile(t, filepath.Join(dir, "policy.hcl"), "task \"server\" {\n  deny = [\"alloc-lifecycle\"]\n}\n")
 	log := filepath.Join(dir, "audit.log")
 	r := startRun(t, shortDir(t), testJob, "-o", "allow_shared_user=true", "--policy", policy, "-o", "audit.path="+log)
 	operator := r.operator()
 	alloc, _, err := operator.Allocations().Info(testAllocID, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if err := r.task().Allocations().Restart(alloc, "other", nil); err == nil ||
 		!strings.Contains(err.Error(), "403 (Permission denied)") {
 		t.Errorf("restart by the task: got %v, want 403", err)
@@ -182,9 +165,7 @@ func TestPolicyAndAudit(t *testing.T) {
 	token := r.file("server", "secrets", "nomad_token")
 	r.stop()
 	content, err := os.ReadFile(log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if strings.Contains(string(content), token[len(token)-20:]) {
 		t.Error("the audit log holds a signature")
 	}
@@ -215,9 +196,7 @@ func TestAuditOfReads(t *testing.T) {
 		}
 		r.stop()
 		content, err := os.ReadFile(log)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		line := `"path":"/v1/allocation/` + testAllocID + `","outcome":"done","status":200`
 		if got := strings.Count(string(content), line); got >= 3 != want {
 			t.Errorf("reads = %s: %d lines of reads in\n%s", reads, got, content)
@@ -230,13 +209,11 @@ func TestAuditLogThatIsRenamed(t *testing.T) {
 	t.Parallel()
 	log := filepath.Join(t.TempDir(), "audit.log")
 	dir := shortDir(t)
-	p := startProcess(t, dir, mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), promptJob), "-o",
+	p := startProcess(t, dir, jobFile(t, promptJob), "-o",
 		"audit.path="+log)
 	client, err := api.NewClient(&api.Config{Address: "unix://" + datadir.Dir(dir).OperatorSocket(testAllocID),
 		SecretID: "garbage"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer client.Close()
 	refused := 0
 	refuse := func() bool {
@@ -249,12 +226,8 @@ func TestAuditLogThatIsRenamed(t *testing.T) {
 		return false
 	}
 	until(t, p, "garbage is refused", refuse)
-	if err := os.Rename(log, log+".1"); err != nil {
-		t.Fatal(err)
-	}
-	if err := p.Process.Signal(syscall.SIGHUP); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Rename(log, log+".1"))
+	must.OK(t, p.Process.Signal(syscall.SIGHUP))
 	until(t, p, "in the new file", func() bool { // until that is open, the renamed one gets what is recorded
 		content, _ := os.ReadFile(log)
 		return refuse() && len(content) > 0
@@ -288,9 +261,7 @@ func TestNoChangeWithoutAudit(t *testing.T) {
 	r := startRun(t, shortDir(t), testJob, "-o", "audit.path=/dev/full", "-o", "audit.required=true")
 	operator := r.operator()
 	alloc, _, err := operator.Allocations().Info(testAllocID, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	for name, client := range map[string]*api.Client{"the operator": operator, "a task": r.task()} {
 		if err := client.Allocations().Signal(alloc, nil, "other", "SIGKILL"); err == nil ||
 			!strings.Contains(err.Error(), "503 (the audit log can't be written") {
@@ -350,9 +321,7 @@ func TestMetricsAreTheOperatorsAlone(t *testing.T) {
 		t.Error("garbage is let in")
 	}
 	text, err := operator.Operator().Metrics(&api.QueryOptions{Params: map[string]string{"format": "prometheus"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	for _, want := range []string{
 		`taskapi_door_refused_total{reason="malformed"} 1`,
 		"taskapi_door_cache_misses_total", "taskapi_door_verify_seconds_total", "taskapi_socket_connections_accepted_total",

@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"taskapi/internal/must"
 )
 
 // contrast lists texts of the page whose contrast to their background is below 4.5, WCAG's AA for small text.
@@ -91,9 +93,7 @@ func TestUIInBrowser(t *testing.T) {
 
 	// Another program's page, on another port, and on a name of its own that points here.
 	evil, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	requests := make(chan *http.Request, 100)
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		requests <- r

@@ -13,6 +13,8 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"taskapi/internal/must"
 )
 
 var uiScreens = flag.Bool("ui-screens", false, "write the pictures of docs/screens/ui-*.png")
@@ -38,9 +40,7 @@ func TestUIScreens(t *testing.T) {
 			if len(small) > 60<<10 {
 				t.Errorf("%s has %d bytes", name, len(small))
 			}
-			if err := os.WriteFile(name, small, 0o644); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, os.WriteFile(name, small, 0o644))
 		}
 	}
 }
@@ -49,9 +49,7 @@ func TestUIScreens(t *testing.T) {
 func fewColours(t *testing.T, data []byte) []byte {
 	t.Helper()
 	from, err := png.Decode(bytes.NewReader(data))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	counts := map[color.Color]int{}
 	bounds := from.Bounds()
 	for y := range bounds.Dy() {
@@ -73,8 +71,6 @@ func fewColours(t *testing.T, data []byte) []byte {
 		}
 	}
 	var b bytes.Buffer
-	if err := (&png.Encoder{CompressionLevel: png.BestCompression}).Encode(&b, to); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, (&png.Encoder{CompressionLevel: png.BestCompression}).Encode(&b, to))
 	return b.Bytes()
 }

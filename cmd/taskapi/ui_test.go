@@ -20,6 +20,7 @@ import (
 
 	"taskapi/allocrunner/datadir"
 	"taskapi/cmd/taskapi/internal/cli"
+	"taskapi/internal/must"
 )
 
 // uiJob is a shop whose tasks try to get into the page by what they write, and one that counts signals.
@@ -139,9 +140,7 @@ func (p *page) link() string {
 	p.t.Helper()
 	for {
 		line, err := p.out.ReadString('\n')
-		if err != nil {
-			p.t.Fatal(err)
-		}
+		must.OK(p.t, err)
 		if found := linked.FindStringSubmatch(line); found != nil {
 			p.url, p.host = "http://127.0.0.1:"+found[2], found[1]
 			return found[0]
@@ -158,23 +157,17 @@ func (p *page) request(method, path string, change func(*http.Request)) (status 
 		path = "/" + path
 	}
 	req, err := http.NewRequestWithContext(p.t.Context(), method, p.url+path, nil)
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	must.OK(p.t, err)
 	req.Host = p.host
 	if change != nil {
 		change(req)
 	}
 	p.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	resp, err := p.Do(req)
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	must.OK(p.t, err)
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	must.OK(p.t, err)
 	return resp.StatusCode, string(text), resp.Header
 }
 
@@ -373,9 +366,7 @@ func TestUI(t *testing.T) {
 func mustURL(t *testing.T, text string) *url.URL {
 	t.Helper()
 	u, err := url.Parse(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return u
 }
 
@@ -387,9 +378,7 @@ func followOutput(t *testing.T, p *page, alloc string) {
 	req, _ := http.NewRequestWithContext(ctx, http.MethodGet, p.url+alloc+"/output", nil)
 	req.Host = p.host
 	resp, err := p.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer resp.Body.Close()
 	wants := []string{"packed", "took long", "prepared"}
 	for lines := bufio.NewScanner(resp.Body); len(wants) > 0 && lines.Scan(); {
@@ -467,9 +456,7 @@ func TestUIAddress(t *testing.T) {
 func TestUIDocs(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../docs/ui.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	dir, found := shortDir(t), 0
 	for line := range strings.Lines(string(text)) {
 		command, isCode := strings.CutPrefix(line, "    ")
@@ -572,14 +559,10 @@ func TestUIOpensBrowser(t *testing.T) {
 	}
 	self, err := os.Executable()
 	dir := shortDir(t)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	fake := fmt.Sprintf("#!/bin/sh\ncd %s\n{ echo $# $1; stat -c '%%a %%u' $1; cat $1; } >part; mv part opened\n", dir)
 	for _, err := range []error{os.Chmod(dir, 0o777), os.WriteFile(filepath.Join(dir, "xdg-open"), []byte(fake), 0o755)} {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 	}
 	args := []string{self, "ui", "--data-dir", filepath.Join(dir, "data")}
 	if os.Geteuid() == 0 {
@@ -589,9 +572,7 @@ func TestUIOpensBrowser(t *testing.T) {
 			if err == nil {
 				err = os.WriteFile(program, data, 0o755)
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 		}
 		args[0] = program
 		args = append([]string{"setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"}, args...)
@@ -601,14 +582,10 @@ func TestUIOpensBrowser(t *testing.T) {
 		"TASKAPI_TEST_MAIN=1"}
 	var out syncBuffer
 	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, cmd.Start())
 	r := &running{t: t, code: make(chan int)}
 	r.eventually("opened", func() bool { return written(filepath.Join(dir, "opened")) })
-	if err := cmd.Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, cmd.Process.Signal(os.Interrupt))
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("%v: %s", err, out.String())
 	}

@@ -14,15 +14,14 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/datadir"
+	"taskapi/internal/must"
 )
 
 // fill writes to a pipe or a terminal until it takes no more, and says how much it took.
 func fill(t *testing.T, f *os.File) (filled int) {
 	t.Helper()
 	again, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", f.Fd()), os.O_WRONLY|syscall.O_NOCTTY|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer again.Close()
 	for chunk := []byte(strings.Repeat("x", 1023) + "\n"); len(chunk) > 0; {
 		n, err := syscall.Write(int(again.Fd()), chunk)
@@ -44,9 +43,7 @@ func unread(t *testing.T, kind string) *os.File {
 	if kind == "terminal" {
 		reader, writer = openTerminal(t)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() { reader.Close(); writer.Close() })
 	fill(t, writer)
 	return writer
@@ -59,7 +56,7 @@ func TestNobodyReadsTheOutput(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			dir := shortDir(t)
-			file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), survivorJob)
+			file := jobFile(t, survivorJob)
 			runs := filepath.Join(datadir.Dir(dir).Alloc(testAllocID), "fails", "local", "runs")
 			p := unreadProcess(t, unread(t, kind), "run", "-v", "-data-dir", dir, "-alloc-id", testAllocID, file)
 			until(t, p, "the task runs", func() bool { return countLines(runs) == 1 })
@@ -82,13 +79,11 @@ func TestNobodyReadsTheOutput(t *testing.T) {
 func TestNobodyReadsWhatASecondSignalSays(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
-	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), stubbornJob)
+	file := jobFile(t, stubbornJob)
 	p := unreadProcess(t, unread(t, "pipe"), "run", "-data-dir", dir, "-alloc-id", testAllocID, file)
 	there := filepath.Join(datadir.Dir(dir).Alloc(testAllocID), "stubborn", "local", "there")
 	until(t, p, "the task runs", func() bool { return exists(there) })
-	if err := p.Process.Signal(syscall.SIGINT); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, p.Process.Signal(syscall.SIGINT))
 	until(t, p, "the stop has begun", func() bool { return exists(there + ".signalled") })
 	endsOf(t, p, syscall.SIGTERM)
 }
@@ -100,7 +95,7 @@ func TestNobodyReadsWhatAStopSays(t *testing.T) {
 		t.Run(fmt.Sprintf("killed=%t", killed), func(t *testing.T) {
 			t.Parallel()
 			dir := shortDir(t)
-			p := startProcess(t, dir, mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), orderlyJob))
+			p := startProcess(t, dir, jobFile(t, orderlyJob))
 			there := filepath.Join(datadir.Dir(dir).Alloc(testAllocID), "main", "local", "there")
 			until(t, p, "the task runs", func() bool { return exists(there) })
 			if killed {
@@ -133,16 +128,10 @@ job "stubborn" {
 // unreadProcess returns the program with an output that nobody reads.
 func unreadProcess(t *testing.T, output *os.File, args ...string) taskapiProcess {
 	t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := taskapiProcess{exec.Command(self, args...), new(syncBuffer)}
+	p := taskapiProcess{exec.Command(self(t), args...), new(syncBuffer)}
 	p.Env = append(os.Environ(), "TASKAPI_TEST_MAIN=1")
 	p.Stdout, p.Stderr = output, output
-	if err := p.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, p.Start())
 	t.Cleanup(func() { _ = p.Process.Kill() }) // it has ended, unless the test fails
 	return p
 }
@@ -150,9 +139,7 @@ func unreadProcess(t *testing.T, output *os.File, args ...string) taskapiProcess
 // endsOf has a signal end a process well.
 func endsOf(t *testing.T, p taskapiProcess, sig syscall.Signal) {
 	t.Helper()
-	if err := p.Process.Signal(sig); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, p.Process.Signal(sig))
 	ended := make(chan error, 1)
 	go func() { ended <- p.Wait() }()
 	select {

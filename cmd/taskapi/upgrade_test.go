@@ -17,6 +17,7 @@ import (
 	"taskapi/cmd/taskapi/internal/cli"
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/cmd/taskapi/internal/client"
+	"taskapi/internal/must"
 	"taskapi/internal/proc"
 )
 
@@ -27,9 +28,7 @@ const nextVersion = "99.0.0-next"
 func buildNext(t *testing.T) string {
 	t.Helper()
 	path, err := next()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return path
 }
 
@@ -61,9 +60,7 @@ func answeringVersion(t *testing.T, dataDir string) string {
 		return ""
 	}
 	defer answer.Body.Close()
-	if err := json.NewDecoder(answer.Body).Decode(&self); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, json.NewDecoder(answer.Body).Decode(&self))
 	return self.Stats.Taskapi.Version
 }
 
@@ -72,22 +69,18 @@ func answeringVersion(t *testing.T, dataDir string) string {
 func TestTakeOverOfOneThatHangs(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
-	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), chaosJob)
+	file := jobFile(t, chaosJob)
 	p := startProcess(t, dir, file)
 	c := &chaos{t: t, dataDir: dir, file: file, process: p}
 	c.untilAtWork()
-	if err := p.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, p.Process.Signal(syscall.SIGSTOP))
 	var out, errs bytes.Buffer
 	args := []string{"takeover", "-data-dir", dir}
 	code := cli.Run(t.Context(), args, testEnvironment(&out, &errs))
 	if code != base.ExitFailed || !strings.Contains(errs.String(), "is run by a taskapi that does not answer") {
 		t.Errorf("exit code %d: %s%s", code, out.String(), errs.String())
 	}
-	if err := p.Process.Signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, p.Process.Signal(syscall.SIGCONT))
 	c.untilAnswers()
 	if strings.Contains(p.out.String(), "Leaving") {
 		t.Errorf("it leaves:\n%s", p.out)
@@ -101,7 +94,7 @@ func TestUpgrade(t *testing.T) {
 	t.Parallel()
 	next := buildNext(t)
 	dir := shortDir(t)
-	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), survivorJob)
+	file := jobFile(t, survivorJob)
 	alloc := datadir.Dir(dir).Alloc(testAllocID)
 	read := func(parts ...string) string {
 		data, _ := os.ReadFile(filepath.Join(append([]string{alloc}, parts...)...))
@@ -121,9 +114,7 @@ func TestUpgrade(t *testing.T) {
 			t.Errorf("under %s the process or a token is another", who)
 		}
 	}
-	if err := old.Process.Signal(syscall.SIGUSR1); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, old.Process.Signal(syscall.SIGUSR1))
 	if err := old.Wait(); err != nil || !strings.Contains(old.out.String(), "  Left ") {
 		t.Fatalf("left: %v\n%s", err, old.out)
 	}
@@ -141,13 +132,11 @@ func TestUpgrade(t *testing.T) {
 	until(t, back, "the task's socket answers to its token", func() bool { return taskAsks(t, alloc, "counter") == nil })
 	same("the old version again")
 	untilCounted(t, back, filepath.Join(alloc, "alloc", "logs", "counter.stdout.0"))
-	mustWrite(t, filepath.Join(alloc, "counter", "local", "stop"), "")
+	writeFile(t, filepath.Join(alloc, "counter", "local", "stop"), "")
 	until(t, back, "the counter has ended", func() bool {
 		return strings.Contains(back.out.String(), "counter     Terminated        Exit Code: 0")
 	})
-	if err := back.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, back.Process.Signal(syscall.SIGTERM))
 	if err := back.Wait(); err != nil {
 		t.Errorf("stopped: %v\n%s", err, back.out)
 	}
@@ -162,11 +151,9 @@ func TestUpgrade(t *testing.T) {
 func TestStopOfOneThatIsFrozen(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
-	p := startProcess(t, dir, mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), execJob))
+	p := startProcess(t, dir, jobFile(t, execJob))
 	until(t, p, "both run", func() bool { return strings.Count(p.out.String(), " Started") == 2 })
-	if err := p.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, p.Process.Signal(syscall.SIGSTOP))
 	until(t, p, "the process is stopped", func() bool {
 		stat, err := proc.Read(p.Process.Pid)
 		return err == nil && stat.Stopped

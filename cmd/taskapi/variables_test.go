@@ -19,6 +19,7 @@ import (
 
 	"taskapi/cmd/taskapi/internal/cli"
 	"taskapi/cmd/taskapi/internal/cli/base"
+	"taskapi/internal/must"
 )
 
 // askOver sends one request over a socket and returns its status, index and body.
@@ -29,13 +30,13 @@ func askOver(t *testing.T, addr, token, method, path, body string) (status int, 
 		return new(net.Dialer).DialContext(ctx, "unix", addr)
 	}}
 	request, err := http.NewRequestWithContext(t.Context(), method, "http://local"+path, strings.NewReader(body))
-	must(t, err)
+	must.OK(t, err)
 	request.Header.Set("X-Nomad-Token", strings.TrimSpace(token))
 	response, err := transport.RoundTrip(request)
-	must(t, err)
+	must.OK(t, err)
 	defer response.Body.Close()
 	content, err := io.ReadAll(response.Body)
-	must(t, err)
+	must.OK(t, err)
 	return response.StatusCode, response.Header.Get("X-Nomad-Index"), string(content)
 }
 
@@ -163,26 +164,26 @@ task "server" {
 func TestLocks(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
-	policy := mustWrite(t, filepath.Join(t.TempDir(), "policy.hcl"), electionPolicy)
+	policy := writeFile(t, filepath.Join(t.TempDir(), "policy.hcl"), electionPolicy)
 	r := startRun(t, dir, testJob, "-o", "allow_shared_user=true", "--policy", policy)
 	operator := r.operator()
 	task := r.task()
 
 	v := api.Variable{Path: "election/leader", Lock: &api.VariableLock{TTL: "10s", LockDelay: "1s"}}
 	mine, err := task.Locks(api.WriteOptions{}, v)
-	must(t, err)
+	must.OK(t, err)
 	if path, err := mine.Acquire(t.Context()); path != v.Path || err != nil {
 		t.Fatalf("acquire = %q, %v", path, err)
 	}
 	others, err := operator.Locks(api.WriteOptions{}, v)
-	must(t, err)
+	must.OK(t, err)
 	if _, err := others.Acquire(t.Context()); !errors.Is(err, api.ErrLockConflict) {
 		t.Errorf("another acquires: %v", err)
 	}
 	if err := others.Renew(t.Context()); err == nil {
 		t.Error("another renews")
 	}
-	must(t, mine.Renew(t.Context()))
+	must.OK(t, mine.Renew(t.Context()))
 	if seen, _, err := operator.Variables().Read(v.Path, nil); err != nil || seen.Lock == nil || seen.Lock.TTL != "10s" {
 		t.Errorf("the operator sees %+v, %v", seen, err)
 	}
@@ -194,7 +195,7 @@ func TestLocks(t *testing.T) {
 		testEnvironment(&out, &out)); code != base.ExitOwn {
 		t.Errorf("var lock: exit code %d\n%s", code, out.String())
 	}
-	must(t, mine.Release(t.Context()))
+	must.OK(t, mine.Release(t.Context()))
 	if err := mine.Release(t.Context()); !errors.Is(err, api.ErrLockConflict) {
 		t.Errorf("released twice: %v", err)
 	}
@@ -235,20 +236,20 @@ func TestNomadVar(t *testing.T) {
 	r.operator()
 	files := t.TempDir()
 	rendered := filepath.Join(files, "rendered")
-	template := mustWrite(t, filepath.Join(files, "in.ctmpl"),
+	template := writeFile(t, filepath.Join(files, "in.ctmpl"),
 		`{{with nomadVar "nomad/jobs/demo"}}password {{.password}}{{end}}
 {{range nomadVarList "nomad/jobs"}}listed {{.Path}}
 {{end}}{{if nomadVarExists "nomad/jobs/demo/web"}}{{with nomadVar "nomad/jobs/demo/web"}}group {{.k}}{{end}}{{end}}
 `)
-	config := mustWrite(t, filepath.Join(files, "config.hcl"), fmt.Sprintf("nomad {\n  address = %q\n  token = %q\n}\n",
+	config := writeFile(t, filepath.Join(files, "config.hcl"), fmt.Sprintf("nomad {\n  address = %q\n  token = %q\n}\n",
 		"http://"+relay(t, r.allocDir("server", "secrets", "api.sock")), strings.TrimSpace(r.file("server", "secrets",
 			"nomad_token"))))
-	static := mustWrite(t, filepath.Join(files, "static.ctmpl"), "started\n")
+	static := writeFile(t, filepath.Join(files, "static.ctmpl"), "started\n")
 	started := filepath.Join(files, "started")
 	run := exec.Command(program, "-config", config, "-template", template+":"+rendered, "-template", static+":"+started)
 	p := taskapiProcess{run, new(syncBuffer)}
 	run.Stdout, run.Stderr = p.out, p.out
-	must(t, run.Start())
+	must.OK(t, run.Start())
 	t.Cleanup(func() {
 		_ = run.Process.Kill() // it may have ended
 		_ = run.Wait()
@@ -307,9 +308,7 @@ func TestVariablesWithoutKeyRing(t *testing.T) {
 	if code, printed := run("put", "a/b", "k=-"); code != base.ExitOK {
 		t.Fatal(printed)
 	}
-	if err := os.Rename(filepath.Join(dir, "keyring"), filepath.Join(dir, "elsewhere")); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Rename(filepath.Join(dir, "keyring"), filepath.Join(dir, "elsewhere")))
 	for _, args := range [][]string{{"list"}, {"get", "a/b"}, {"purge", "a/b"}} {
 		if code, printed := run(args...); code == base.ExitOK || !strings.Contains(printed, "keyring is gone") {
 			t.Errorf("%s: %d %s", args, code, printed)

@@ -10,6 +10,7 @@ import (
 
 	"taskapi/allocrunner/datadir"
 	"taskapi/allocrunner/vault/vaulttest"
+	"taskapi/internal/must"
 )
 
 // vaultJob says the secrets and the token that it sees.
@@ -56,7 +57,7 @@ func TestVault(t *testing.T) {
 	const password = "a-secret-of-vault"
 	server := vaulttest.New(t)
 	dir := shortDir(t)
-	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), vaultJob)
+	file := jobFile(t, vaultJob)
 	start := func() taskapiProcess { return startProcess(t, dir, file, "-o", "vault.address="+server.URL) }
 	task := filepath.Join(datadir.Dir(dir).Alloc(testAllocID), "main")
 	said := func() string {
@@ -78,15 +79,15 @@ func TestVault(t *testing.T) {
 	until(t, second, "the secret has changed meanwhile", func() bool { return said() == want })
 	kill(t, second)
 	token, err := os.ReadFile(filepath.Join(task, "secrets", "vault_token"))
-	must(t, err)
+	must.OK(t, err)
 	server.Revoke()
 
 	third := start()
 	want += "usr1 " + password + "2 \n"
 	until(t, third, "there is another token", func() bool { return said() == want })
 	other, err := os.ReadFile(filepath.Join(task, "secrets", "vault_token"))
-	must(t, err)
-	must(t, third.Process.Signal(os.Interrupt))
+	must.OK(t, err)
+	must.OK(t, third.Process.Signal(os.Interrupt))
 	_ = third.Wait()
 	if said() != want || server.Good() != 0 {
 		t.Errorf("it said %q, want %q; %d tokens are good after the end", said(), want, server.Good())
@@ -102,7 +103,7 @@ func TestVault(t *testing.T) {
 			t.Errorf("a secret is in the output:\n%s", all)
 		}
 	}
-	must(t, filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+	must.OK(t, filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || !entry.Type().IsRegular() || strings.HasPrefix(path, task+"/") {
 			return err
 		}
