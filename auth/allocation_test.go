@@ -8,6 +8,7 @@ import (
 	"taskapi/auth"
 	"taskapi/identity"
 	"taskapi/identity/identitytest"
+	"taskapi/internal/must"
 )
 
 // A token says what its allocation is, no matter which key signed it: another job, namespace, group, task or life is
@@ -18,9 +19,7 @@ func TestClaimsAreTheAllocations(t *testing.T) {
 	verifier, err := identity.NewVerifier(
 		identity.VerifierConfig{Local: w.ring, Foreign: []identity.Issuer{{Keys: other}}},
 	)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	w.verifier.Verifier = verifier
 	sub := func(namespace, job, group, task, name string) string {
 		return identity.Subject("global", namespace, job, group, task, name)
@@ -76,9 +75,7 @@ func TestClaimsAreTheAllocations(t *testing.T) {
 // What a task may do is decided by its allocation's namespace, whatever its token would like.
 func TestPolicyIsTheAllocations(t *testing.T) {
 	policy, err := auth.ParsePolicy("p", []byte(`namespace "default" { policy = "deny" }`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	w := newFixture(t, func(c *auth.Config) { c.Policy = policy })
 	p, denial := w.authenticator.Authenticate(request(w.token(web)), web, peer)
 	if denial != nil || p.Capabilities.Has(auth.ReadJob) {
@@ -177,9 +174,7 @@ func testRecheck(t *testing.T) {
 	if _, err := w.ring.Rotate(); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.ring.Remove(old); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, w.ring.Remove(old))
 	check("key removed", lasting, auth.KeyRemoved)
 	if denial := w.authenticator.Recheck(request(""), &auth.Principal{Capabilities: auth.All}, web, peer); denial == nil {
 		t.Error("a principal that no Authenticator has made is let in")

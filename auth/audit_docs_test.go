@@ -11,14 +11,13 @@ import (
 	"testing"
 
 	"taskapi/examples/doctest"
+	"taskapi/internal/must"
 )
 
 // TestAuditFieldsAreDocumented holds the table of fields in docs/security.md to the comments of Record's fields.
 func TestAuditFieldsAreDocumented(t *testing.T) {
 	file, err := parser.ParseFile(token.NewFileSet(), "audit_record.go", nil, parser.ParseComments)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	var want strings.Builder
 	want.WriteString("| field | is |\n|---|---|\n")
 	ast.Inspect(file, func(n ast.Node) bool {
@@ -28,9 +27,7 @@ func TestAuditFieldsAreDocumented(t *testing.T) {
 		}
 		for _, field := range spec.Type.(*ast.StructType).Fields.List {
 			tag, err := strconv.Unquote(field.Tag.Value)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			name, _, _ := strings.Cut(reflect.StructTag(tag).Get("json"), ",")
 			words := strings.Join(strings.Fields(field.Doc.Text()), " ")
 			if words == "" {

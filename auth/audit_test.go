@@ -26,6 +26,7 @@ import (
 	"taskapi/handlers/apierror"
 	"taskapi/identity"
 	"taskapi/identity/identitytest"
+	"taskapi/internal/must"
 )
 
 // records returns the lines of the audit log.
@@ -312,15 +313,11 @@ func TestManyCallersAreSampledToo(t *testing.T) {
 		if lines := log.lines(); !strings.Contains(lines[len(lines)-1], `"/known"`) {
 			t.Errorf("what a known caller did is left out; the last line is %s", lines[len(lines)-1])
 		}
-		if err := audit.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, audit.Close())
 		total := uint64(0)
 		for _, line := range log.lines() {
 			var record auth.Record
-			if err := json.Unmarshal([]byte(line), &record); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, json.Unmarshal([]byte(line), &record))
 			total += 1 + record.Suppressed
 		}
 		if total != 10_001 {
@@ -412,9 +409,7 @@ func TestReaderThatDoesNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reader, writer := net.Pipe()
 		log, err := auth.NewAuditLog(auth.AuditConfig{Open: func() (io.WriteCloser, error) { return writer, nil }})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		start := time.Now()
 		for status := range 500 { // each of its own kind
 			log.Audit(auth.Record{Time: time.Now(), Outcome: auth.Failed, Status: status})
@@ -443,9 +438,7 @@ func TestReaderThatDoesNotRead(t *testing.T) {
 
 func TestPipeWithoutReader(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "pipe")
-	if err := syscall.Mkfifo(path, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, syscall.Mkfifo(path, 0o600))
 	if _, err := auth.OpenAuditFile(path); err == nil || !strings.Contains(err.Error(), "nobody reads this pipe") {
 		t.Errorf("open a pipe that nobody reads: %v", err)
 	}
@@ -457,21 +450,13 @@ func TestReopen(t *testing.T) {
 	audit, err := auth.NewAuditLog(
 		auth.AuditConfig{Open: func() (io.WriteCloser, error) { return auth.OpenAuditFile(path) }},
 	)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	for range 30 {
 		audit.Audit(denied("/", peer, nil))
 	}
-	if err := os.Rename(path, path+".1"); err != nil {
-		t.Fatal(err)
-	}
-	if err := audit.Reopen(); err != nil {
-		t.Fatal(err)
-	}
-	if err := audit.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Rename(path, path+".1"))
+	must.OK(t, audit.Reopen())
+	must.OK(t, audit.Close())
 	before, err := os.ReadFile(path + ".1")
 	if n := bytes.Count(before, []byte("\n")); err != nil || n != 20 {
 		t.Errorf("%d lines in the first file, %v; want 20", n, err)

@@ -18,6 +18,7 @@ import (
 	"taskapi/auth"
 	"taskapi/identity"
 	"taskapi/identity/identitytest"
+	"taskapi/internal/must"
 )
 
 func TestCredentials(t *testing.T) {
@@ -71,9 +72,7 @@ func TestCredentials(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			raw := "GET /v1/agent/health?token=" + good + "&X-Nomad-Token=" + good + " HTTP/1.1\nHost: x\n" + test.head + "\n\n"
 			r, err := http.ReadRequest(bufio.NewReaderSize(strings.NewReader(raw), 16<<10))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			got := auth.NotRefused
 			if _, denial := w.authenticator.Authenticate(r, web, peer); denial != nil {
 				got = denial.Reason
@@ -90,9 +89,7 @@ func TestEveryMethodAndPath(t *testing.T) {
 	for _, line := range []string{"OPTIONS *", "CONNECT host:1", "PRI *", "TRACE /", "GET //v1//x", "GET /v1/../etc",
 		"GET /%00", "get /", "GET http://h/x"} {
 		r, err := http.ReadRequest(bufio.NewReader(strings.NewReader(line + " HTTP/1.1\nHost: x\n\n")))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		if p, denial := w.authenticator.Authenticate(r, web, peer); p != nil || denial == nil ||
 			denial.Reason.Status() != http.StatusUnauthorized {
 			t.Errorf("%s without a token: %v, %v", line, p, denial)
@@ -158,9 +155,7 @@ func TestTokens(t *testing.T) {
 
 func TestPrincipal(t *testing.T) {
 	policy, err := auth.ParsePolicy("p", []byte(`task "web" { deny = ["read-fs"] }`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	w := newFixture(t, func(c *auth.Config) { c.Policy = policy })
 	for _, test := range []struct {
 		owner auth.Owner
@@ -208,9 +203,7 @@ func TestReasons(t *testing.T) {
 		names[why.String()] = true
 	}
 	source, err := os.ReadFile("../identity/reason.go") // a list here would go on without the reasons that are added there
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	constants := regexp.MustCompile(`(?m)^\tReason\w+ +Reason = "(\w+)"`).FindAllSubmatch(source, -1)
 	if len(constants) < 14 {
 		t.Errorf("found %d reasons of package identity", len(constants))
@@ -244,9 +237,7 @@ func TestRevocationIsImmediate(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.expect("key rotated", token, web, auth.NotRefused)
-		if err := w.ring.Remove(old); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, w.ring.Remove(old))
 		w.expect("key removed", token, web, auth.KeyRemoved)
 
 		token = w.token(web)

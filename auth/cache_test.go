@@ -13,6 +13,7 @@ import (
 	"taskapi/auth"
 	"taskapi/identity"
 	"taskapi/identity/identitytest"
+	"taskapi/internal/must"
 )
 
 // More tokens than the caches hold are all let in; the most recent are remembered.
@@ -144,9 +145,7 @@ func TestRefusalsEndWithTheirCause(t *testing.T) {
 		verifier, err := identity.NewVerifier(
 			identity.VerifierConfig{Local: w.ring, Foreign: []identity.Issuer{{Keys: sources}}},
 		)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		w.verifier.Verifier = verifier
 		foreign := identitytest.Sign(t, other, claimsOf(web))
 		w.expect("before the key", foreign, web, auth.UnknownKey)
@@ -249,13 +248,9 @@ func residentBytes(t *testing.T) int {
 	debug.FreeOSMemory()
 	runtime.GC()
 	status, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	_, rest, _ := strings.Cut(string(status), "VmRSS:")
 	kib, err := strconv.Atoi(strings.Fields(rest)[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return kib << 10
 }

@@ -20,6 +20,7 @@ import (
 	"taskapi/auth/limitset"
 	"taskapi/identity"
 	"taskapi/identity/identitytest"
+	"taskapi/internal/must"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -96,9 +97,7 @@ func newFixture(tb testing.TB, change ...func(*auth.Config)) *fixture {
 	tb.Helper()
 	ring := identitytest.Keyring(tb)
 	verifier, err := identity.NewVerifier(identity.VerifierConfig{Local: ring})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must.OK(tb, err)
 	w := &fixture{
 		tb: tb, ring: ring, verifier: &countingVerifier{Verifier: verifier}, allocs: new(allocations),
 		log: new(lockedBuffer), audit: new(lockedBuffer),
@@ -113,9 +112,7 @@ func newFixture(tb testing.TB, change ...func(*auth.Config)) *fixture {
 		f(&config)
 	}
 	w.authenticator, err = auth.NewAuthenticator(config)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must.OK(tb, err)
 	return w
 }
 
@@ -124,9 +121,7 @@ func newAuditLog(tb testing.TB, config auth.AuditConfig, w io.Writer) *auth.Audi
 	tb.Helper()
 	config.Open = func() (io.WriteCloser, error) { return nopCloser{w}, nil }
 	log, err := auth.NewAuditLog(config)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must.OK(tb, err)
 	tb.Cleanup(func() { _ = log.Close() })
 	return log
 }

@@ -15,6 +15,7 @@ import (
 	"taskapi/auth/limitset"
 	"taskapi/identity"
 	"taskapi/identity/identitytest"
+	"taskapi/internal/must"
 )
 
 // nomadAllocation is the allocation whose tokens are in testdata/nomad, with the keys of the agent that issued them:
@@ -29,9 +30,7 @@ var (
 func recorded(t *testing.T, name string) string {
 	t.Helper()
 	text, err := os.ReadFile("testdata/nomad/" + name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return strings.TrimSpace(string(text))
 }
 
@@ -43,9 +42,7 @@ func trusting(t *testing.T, is identity.Issuer, at *time.Time) *fixture {
 	})
 	verifier, err := identity.NewVerifier(identity.VerifierConfig{
 		Local: identitytest.Keyring(t), Foreign: []identity.Issuer{is}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	w.verifier.Verifier = verifier
 	return w
 }
@@ -54,9 +51,7 @@ func trusting(t *testing.T, is identity.Issuer, at *time.Time) *fixture {
 // allowed.
 func TestNomadsIdentities(t *testing.T) {
 	keys, err := identity.ParseJWKS([]byte(recorded(t, "jwks.json")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	now := nomadIssuedAt.Add(time.Minute)
 	w := trusting(t, identity.Issuer{Keys: keys, NoExpiry: true}, &now)
 	w.allocs.set(nomadAllocation, auth.Live)
@@ -98,18 +93,12 @@ func TestNomadsIdentities(t *testing.T) {
 // allocation's own.
 func TestMappedIssuer(t *testing.T) {
 	signer, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	key := badtokens.NewKey("spire", signer)
 	keys, err := key.KeySet()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	m := new(identity.Mapping)
-	if err := m.Add("sub", "spiffe://example.org/ns/{namespace}/task/{task}"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, m.Add("sub", "spiffe://example.org/ns/{namespace}/task/{task}"))
 	now := time.Now()
 	w := trusting(t, identity.Issuer{Keys: keys, Mapping: m}, &now)
 	svid := func(sub string) string {
@@ -139,18 +128,14 @@ func TestABadClaimCostsALookUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // limited callers are delayed
 		now := nomadIssuedAt.Add(time.Minute)
 		keys, err := identity.ParseJWKS([]byte(recorded(t, "jwks.json")))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		w := newFixture(t, func(c *auth.Config) {
 			c.Now = func() time.Time { return now }
 			c.Limits = auth.Limits{Set: limitset.Set{AllFailedLookups: limitset.Off}}
 		})
 		verifier, err := identity.NewVerifier(identity.VerifierConfig{
 			Local: identitytest.Keyring(t), Foreign: []identity.Issuer{{Keys: keys}}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		w.verifier.Verifier = verifier
 		limited := 0
 		for range 100 {

@@ -16,6 +16,7 @@ import (
 	"taskapi/auth/limitset"
 	"taskapi/handlers/apierror"
 	"taskapi/identity"
+	"taskapi/internal/must"
 	"taskapi/ratelimit"
 )
 
@@ -329,9 +330,7 @@ func TestRequestsAreLimited(t *testing.T) {
 func TestOffIsOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		set, err := limitset.Default().With("off")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		w := newFixture(t, func(c *auth.Config) {
 			c.Limits = auth.Limits{Set: set}
 		})

@@ -10,6 +10,7 @@ import (
 
 	"taskapi/auth"
 	"taskapi/auth/limitset"
+	"taskapi/internal/must"
 	"taskapi/ratelimit"
 )
 
@@ -102,9 +103,7 @@ func TestStaleRefusalIsDropped(t *testing.T) {
 	if _, err := w.ring.Rotate(); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.ring.Remove(old); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, w.ring.Remove(old))
 	w.expect("without the key", forged, web, auth.UnknownKey) // which is not remembered
 	if got := w.authenticator.Stats().Cached.Bad; got != 1 {
 		t.Errorf("%d refusals are remembered, want the other one", got)
@@ -118,20 +117,14 @@ func TestPeersOfAnotherUsersAuthenticator(t *testing.T) {
 	self := os.Geteuid()
 	if self == 0 {
 		self = 4711
-		if err := syscall.Seteuid(self); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, syscall.Seteuid(self))
 	}
 	var err error
 	w.authenticator, err = auth.NewAuthenticator(config)
 	if os.Getuid() == 0 {
-		if err := syscall.Seteuid(0); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, syscall.Seteuid(0))
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	owner := auth.Owner{AllocationID: allocID, Task: "web", UID: 64_000}
 	for uid, want := range map[uint32]auth.Reason{
 		0: auth.NotRefused, uint32(self): auth.NotRefused, owner.UID: auth.NotRefused, 64_001: auth.WrongPeer,

@@ -5,22 +5,20 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"taskapi/internal/must"
 )
 
 // TestMakefileRunsNoRaceTests: the tests that are not built with the race detector are those that the Makefile runs
 // without it.
 func TestMakefileRunsNoRaceTests(t *testing.T) {
 	makefile, err := os.ReadFile("../Makefile")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if !strings.Contains(string(makefile), " -run 'Memory$$' ./auth\n") {
 		t.Error("the Makefile does not run the tests of ./auth whose names end in Memory")
 	}
 	source, err := os.ReadFile("norace_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	names := regexp.MustCompile(`(?m)^func (Test\w+)`).FindAllStringSubmatch(string(source), -1)
 	if len(names) == 0 {
 		t.Error("norace_test.go has no tests")

@@ -5,6 +5,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"taskapi/internal/must"
 )
 
 // The caches hold no byte of a token's signature: not as text, not decoded. A reader of the process's memory finds the
@@ -34,9 +36,7 @@ func TestSignaturesAreNotKept(t *testing.T) {
 	for _, token := range tokens {
 		text := token[strings.LastIndexByte(token, '.')+1:]
 		raw, err := base64.RawURLEncoding.DecodeString(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		for i := range 8 {
 			if strings.Contains(kept, text[i*8:i*8+16]) || strings.Contains(kept, string(raw[i*8:i*8+8])) {
 				t.Fatal("a part of a signature is kept")

@@ -9,6 +9,7 @@ import (
 
 	"taskapi/auth"
 	"taskapi/auth/limitset"
+	"taskapi/internal/must"
 )
 
 func TestPolicy(t *testing.T) {
@@ -93,9 +94,7 @@ func TestPolicy(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			policy, err := auth.ParsePolicy("p.hcl", []byte(spread(test.policy)))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			if got := policy.Task(test.namespace, test.task).String(); got != test.want {
 				t.Errorf("got %s, want %s", got, test.want)
 			}
@@ -116,9 +115,7 @@ func TestIdleBlocks(t *testing.T) {
 		task "w*"           { deny = ["read-fs"] }
 		task "d?"           { deny = ["read-fs"] }
 		task "sever"        { policy = "deny" }`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	want := []string{`namespace "elsewhere"`, `namespace "*"`, `task "sever"`, `task "w*"`}
 	if got := policy.Idle("default", []string{"web", "db"}); !slices.Equal(slices.Sorted(slices.Values(got)),
 		slices.Sorted(slices.Values(want))) {
@@ -214,9 +211,7 @@ func TestPolicyLimits(t *testing.T) {
 		"p",
 		[]byte("limits {\n failed_lookups = \"1/s:2\"\n connections = 300\n streams = \"3\"\n}"),
 	)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	want, err := limitset.Default().With("failed_lookups=1/s:2,connections=300,streams=3")
 	if got := policy.Limits(limitset.Default()); err != nil || got != want {
 		t.Errorf("got %+v, want %+v, %v", got, want, err)

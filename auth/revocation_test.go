@@ -8,6 +8,7 @@ import (
 	"taskapi/auth"
 	"taskapi/identity"
 	"taskapi/identity/revocation"
+	"taskapi/internal/must"
 )
 
 // TestRevokedTokens: a token is refused on the very next request once it is revoked, by a list that another has open,
@@ -15,14 +16,10 @@ import (
 func TestRevokedTokens(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "revocations")
 	mine, err := revocation.Open(revocation.Config{Dir: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer mine.Close()
 	theirs, err := revocation.Open(revocation.Config{Dir: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer theirs.Close()
 	revoke := func(r revocation.Rule) {
 		t.Helper()

@@ -9,6 +9,7 @@ import (
 	"taskapi/auth"
 	"taskapi/identity"
 	"taskapi/identity/identitytest"
+	"taskapi/internal/must"
 )
 
 // The allocation of these tests: its group has another name than its task.
@@ -151,9 +152,7 @@ func TestVariables(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			policy, err := auth.ParsePolicy("p.hcl", []byte(spread(test.policy)))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			principal := policyPrincipal(t, policy)
 			for path, want := range test.want {
 				if got := rightsOf(principal, namespace, path); got != want {

@@ -21,6 +21,7 @@ import (
 
 	"taskapi/auth/badtokens"
 	"taskapi/identity"
+	"taskapi/internal/must"
 )
 
 // signers are fresh keys of each kind that other issuers have.
@@ -29,16 +30,12 @@ func signers(tb testing.TB) map[string]crypto.Signer {
 	all := map[string]crypto.Signer{}
 	for name, bits := range map[string]int{"RSA 2048": 2048, "RSA 4096": 4096} {
 		key, err := rsa.GenerateKey(rand.Reader, bits)
-		if err != nil {
-			tb.Fatal(err)
-		}
+		must.OK(tb, err)
 		all[name] = key
 	}
 	for _, curve := range []elliptic.Curve{elliptic.P256(), elliptic.P384(), elliptic.P521()} {
 		key, err := ecdsa.GenerateKey(curve, rand.Reader)
-		if err != nil {
-			tb.Fatal(err)
-		}
+		must.OK(tb, err)
 		all[curve.Params().Name] = key
 	}
 	return all
@@ -55,17 +52,13 @@ func TestOthersAgree(t *testing.T) {
 			token := badtokens.Good{Key: key, Now: time.Now(), Claims: claims}.Token()
 
 			set, err := identity.ParseJWKS([]byte(document))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			if _, err := newVerifier(t, identity.VerifierConfig{Local: set}).Verify(token, time.Now()); err != nil {
 				t.Error(err)
 			}
 
 			parsed, err := jwt.ParseSigned(token, []jose.SignatureAlgorithm{jose.SignatureAlgorithm(key.Algorithm())})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			var read struct {
 				Task string `json:"nomad_task"`
 			}
@@ -74,9 +67,7 @@ func TestOthersAgree(t *testing.T) {
 			}
 
 			keys, err := jwk.Parse([]byte(document))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			if _, err := jwx.Parse([]byte(token), jwx.WithKeySet(keys)); err != nil {
 				t.Errorf("jwx: %v", err)
 			}
@@ -164,16 +155,12 @@ func TestTheSetDecidesTheAlgorithm(t *testing.T) {
 	token := badtokens.Good{Key: key, Now: epoch, Claims: taskClaims()}.Token()
 	set := func(more string) *identity.KeySet {
 		set, err := identity.ParseJWKS([]byte(`{"keys":[` + key.JWK(more) + `]}`))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		return set
 	}
 	v := newVerifier(t, identity.VerifierConfig{Local: set("")})
 	verified, err := v.Verify(token, epoch)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	other := newVerifier(t, identity.VerifierConfig{Local: set(`,"alg":"RS512"`)})
 	if _, err := other.Verify(token, epoch); err == nil || !strings.Contains(err.Error(), "alg is not that of the key") {
 		t.Errorf("RS256 by a key for RS512: %v", err)
@@ -190,16 +177,12 @@ func BenchmarkOtherAlgorithms(b *testing.B) {
 		b.Run(strings.ReplaceAll(name, " ", "-"), func(b *testing.B) {
 			key := badtokens.NewKey("k", signer)
 			set, err := key.KeySet()
-			if err != nil {
-				b.Fatal(err)
-			}
+			must.OK(b, err)
 			v := newVerifier(b, identity.VerifierConfig{Local: set})
 			token := badtokens.Good{Key: key, Now: epoch, Claims: taskClaims()}.Token()
 			cut := strings.LastIndexByte(token, '.')
 			signature, err := base64.RawURLEncoding.DecodeString(token[cut+1:])
-			if err != nil {
-				b.Fatal(err)
-			}
+			must.OK(b, err)
 			verify := rawVerify(signer.Public(), token[:cut], signature)
 			var whole, raw []time.Duration
 			for b.Loop() {

@@ -11,6 +11,7 @@ import (
 	"taskapi/auth"
 	"taskapi/auth/badtokens"
 	"taskapi/identity"
+	"taskapi/internal/must"
 )
 
 // badToken is a token of the catalogue, and why this package refuses it.
@@ -51,9 +52,7 @@ func badTokens(tb testing.TB, f tokenIssuer) []badToken {
 		if errors.Is(err, badtokens.ErrNotApplicable) {
 			continue // it takes two keys
 		}
-		if err != nil {
-			tb.Fatal(err)
-		}
+		must.OK(tb, err)
 		all = append(all, badToken{k.Name, token, reason})
 	}
 	return all
@@ -99,9 +98,7 @@ func TestBadTokens(t *testing.T) {
 func everyReason(t *testing.T) []identity.Reason {
 	t.Helper()
 	source, err := os.ReadFile("reason.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	var all []identity.Reason
 	for _, constant := range regexp.MustCompile(`(?m)^\tReason\w+ +Reason = "(\w+)"`).FindAllSubmatch(source, -1) {
 		reason := identity.Reason(constant[1])

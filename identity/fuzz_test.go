@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"taskapi/identity"
+	"taskapi/internal/must"
 )
 
 // FuzzCheck feeds it whole tokens. What it accepts has one encoding, and golang-jwt reads the same out of it.
@@ -53,9 +54,7 @@ func FuzzCheck(f *testing.F) {
 func FuzzVerify(f *testing.F) {
 	forger := newIssuer("forger-1", 'f')
 	v, err := identity.NewVerifier(identity.VerifierConfig{Local: forger.KeySet(f)})
-	if err != nil {
-		f.Fatal(err)
-	}
+	must.OK(f, err)
 	f.Add(forger.Header(""), asNomad, int64(0), false)
 	f.Add(forger.Header(""), goodClaims(epoch, ""), int64(3599), false)
 	f.Add(forger.Header(""), goodClaims(epoch, ""), int64(3600), true)
@@ -113,9 +112,7 @@ func compareClaims(t *testing.T, got identity.Claims, read jwt.MapClaims) {
 	role, _ := read["taskapi_role"].(string)
 	want.Role = identity.Role(role)
 	audience, err := read.GetAudience()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	want.Audience = slices.Clone(audience)
 	for get, field := range map[string]*int64{"iat": &want.IssuedAt, "nbf": &want.NotBefore, "exp": &want.ExpiresAt} {
 		seconds, _ := read[get].(float64)

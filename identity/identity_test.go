@@ -11,6 +11,7 @@ import (
 
 	"taskapi/identity"
 	"taskapi/identity/identitytest"
+	"taskapi/internal/must"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -37,9 +38,7 @@ func taskClaims() identity.Claims {
 func newVerifier(tb testing.TB, c identity.VerifierConfig) *identity.Verifier {
 	tb.Helper()
 	v, err := identity.NewVerifier(c)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must.OK(tb, err)
 	return v
 }
 
@@ -56,9 +55,7 @@ func TestSignThenVerify(t *testing.T) {
 		"several audiences": several} {
 		t.Run(name, func(t *testing.T) {
 			got, err := v.Verify(identitytest.Sign(t, ring, want), epoch)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			if diff := cmp.Diff(want, got.Claims); diff != "" {
 				t.Errorf("claims (-signed +verified):\n%s", diff)
 			}
@@ -84,9 +81,7 @@ func BenchmarkVerify(b *testing.B) {
 // BenchmarkRawEd25519 is the floor of BenchmarkVerify: the signature alone, over a message of a token's length.
 func BenchmarkRawEd25519(b *testing.B) {
 	public, private, err := ed25519.GenerateKey(nil)
-	if err != nil {
-		b.Fatal(err)
-	}
+	must.OK(b, err)
 	message := make([]byte, len(identitytest.Sign(b, identitytest.Keyring(b), taskClaims()))-87)
 	signature := ed25519.Sign(private, message)
 	b.ReportAllocs()
@@ -104,9 +99,7 @@ func BenchmarkVerifyOverRaw(b *testing.B) {
 	v := newVerifier(b, identity.VerifierConfig{Local: ring})
 	token := identitytest.Sign(b, ring, taskClaims())
 	public, private, err := ed25519.GenerateKey(nil)
-	if err != nil {
-		b.Fatal(err)
-	}
+	must.OK(b, err)
 	message := []byte(token[:len(token)-87])
 	signature := ed25519.Sign(private, message)
 	var whole, raw []time.Duration
@@ -140,9 +133,7 @@ func BenchmarkStillGood(b *testing.B) {
 	ring := identitytest.Keyring(b)
 	v := newVerifier(b, identity.VerifierConfig{Local: ring})
 	verified, err := v.Verify(identitytest.Sign(b, ring, taskClaims()), epoch)
-	if err != nil {
-		b.Fatal(err)
-	}
+	must.OK(b, err)
 	b.ReportAllocs()
 	for b.Loop() {
 		if err := verified.CheckTime(epoch); err != nil || !v.Trusts(verified) {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"taskapi/identity"
+	"taskapi/internal/must"
 )
 
 // tokenIssuer is an issuer of tokens, or an attacker with its key, who signs anything.
@@ -36,9 +37,7 @@ func (f tokenIssuer) JWK(more string) string {
 func (f tokenIssuer) KeySet(tb testing.TB) *identity.KeySet {
 	tb.Helper()
 	set, err := identity.ParseJWKS([]byte(`{"keys":[` + f.JWK("") + `]}`))
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must.OK(tb, err)
 	return set
 }
 

@@ -15,6 +15,7 @@ import (
 	"taskapi/auth/badtokens"
 	"taskapi/identity"
 	"taskapi/identity/identitytest"
+	"taskapi/internal/must"
 )
 
 const skippedKey = `{"kty":"RSA","kid":"rsa-1","use":"sig","alg":"PS256","n":"AQAB","e":"AQAB","x5c":["AAAA"]}`
@@ -25,9 +26,7 @@ func TestParseJWKS(t *testing.T) {
 		`,{"kty":"OKP","crv":"X25519","x":"AAAA"},{"kty":"EC","crv":"P-256","kid":"ec","use":"enc"},` + b.JWK("") +
 		`], "more": {"a": [1]}}` + "\n"
 	set, err := identity.ParseJWKS([]byte(document))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if diff := cmp.Diff([]string{"a", "b"}, set.IDs()); diff != "" {
 		t.Errorf("keys (-want +got):\n%s", diff)
 	}
@@ -151,9 +150,7 @@ func TestRingAsJWKS(t *testing.T) {
 		t.Fatal(err)
 	}
 	set, err := identity.ParseJWKS(ring.JWKS())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	v := newVerifier(t, identity.VerifierConfig{Local: identitytest.Keyring(t), Foreign: []identity.Issuer{{Keys: set}}})
 	for name, token := range map[string]string{"old": old, "new": identitytest.Sign(t, ring, taskClaims())} {
 		if _, err := v.Verify(token, epoch); err != nil {
@@ -161,9 +158,7 @@ func TestRingAsJWKS(t *testing.T) {
 		}
 	}
 	var document struct{ Keys []map[string]string }
-	if err := json.Unmarshal(ring.JWKS(), &document); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, json.Unmarshal(ring.JWKS(), &document))
 	for i, key := range document.Keys {
 		want := map[string]string{"kty": "OKP", "crv": "Ed25519", "use": "sig", "alg": "EdDSA", "kid": ring.List()[i].ID,
 			"x": key["x"]}

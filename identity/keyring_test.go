@@ -19,6 +19,7 @@ import (
 
 	"taskapi/identity"
 	"taskapi/identity/identitytest"
+	"taskapi/internal/must"
 	"taskapi/internal/polltest"
 )
 
@@ -30,9 +31,7 @@ func open(dir string) (*identity.Keyring, error) {
 func mustOpen(tb testing.TB, dir string) *identity.Keyring {
 	tb.Helper()
 	ring, err := open(dir)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must.OK(tb, err)
 	return ring
 }
 
@@ -53,9 +52,7 @@ func TestKeyringIsMadeOnceAndPrivate(t *testing.T) {
 	}
 	for path, want := range modes {
 		info, err := os.Stat(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		if got := info.Mode().Perm(); got != want {
 			t.Errorf("%s has mode %o, want %o", path, got, want)
 		}
@@ -73,9 +70,7 @@ func TestRotateAndRemove(t *testing.T) {
 	oldKey := ring.Active()
 
 	newKey, err := ring.Rotate()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	oldKey.State = identity.KeyInactive
 	if diff := cmp.Diff([]identity.KeyInfo{newKey, oldKey}, ring.List()); diff != "" ||
 		newKey.State != identity.KeyActive {
@@ -102,9 +97,7 @@ func TestRotateAndRemove(t *testing.T) {
 	if err := ring.Remove(uuid.NewString()); !errors.Is(err, identity.ErrKeyNotFound) {
 		t.Errorf("remove an unknown key: %v, want ErrKeyNotFound", err)
 	}
-	if err := ring.Remove(oldKey.ID); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, ring.Remove(oldKey.ID))
 	if _, err := v.Verify(old, epoch); !isReason(err, identity.ReasonUnknownKey) {
 		t.Errorf("token of the removed key: %v, want reason unknown_key", err)
 	}
@@ -149,9 +142,7 @@ func TestReloadKeepsTheKeysWhenTheRingIsGone(t *testing.T) {
 	dir := t.TempDir() + "/keyring"
 	ring := mustOpen(t, dir)
 	want := ring.List()
-	if err := os.RemoveAll(dir); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.RemoveAll(dir))
 	if changed, err := ring.Reload(); changed || !errors.Is(err, identity.ErrKeyringMissing) {
 		t.Errorf("reload: %v, %v, want ErrKeyringMissing", changed, err)
 	}
@@ -214,13 +205,9 @@ func TestWatchSeesOtherProcesses(t *testing.T) {
 	operator := mustOpen(t, dir)
 	start := time.Now()
 	rotated, err := operator.Rotate()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	eventually(t, "the new key signs", func() bool { return running.List()[0].ID == rotated.ID })
-	if err := operator.Remove(oldID); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, operator.Remove(oldID))
 	eventually(t, "the removed key's token is refused", func() bool {
 		_, err := v.Verify(old, epoch)
 		return isReason(err, identity.ReasonUnknownKey)
@@ -232,9 +219,7 @@ func TestWatchOutlivesItsDirectory(t *testing.T) {
 	dir := t.TempDir() + "/keyring"
 	ring := mustOpen(t, dir)
 	runWatch(t, ring.Watch)
-	if err := os.RemoveAll(dir); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.RemoveAll(dir))
 	want := mustOpen(t, dir).List()
 	eventually(t, "the new ring is loaded", func() bool { return cmp.Equal(want, ring.List()) })
 }
@@ -251,9 +236,7 @@ func TestFirstStartRace(t *testing.T) {
 	ids := make([]string, 2*each)
 	start := make(chan struct{})
 	gate, release, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	var all sync.WaitGroup
 	for i := range each {
 		all.Go(func() {
@@ -320,23 +303,17 @@ func TestFirstStartCutShort(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			whole, cut := t.TempDir()+"/whole", t.TempDir()+"/cut"
 			mustOpen(t, whole)
-			if err := os.Mkdir(cut, 0o700); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, os.Mkdir(cut, 0o700))
 			for _, file := range left {
 				data, err := os.ReadFile(filepath.Join(whole, file))
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, err)
 				if file == "lock" {
 					data = nil // the mark is made last
 				}
 				write(t, filepath.Join(cut, file), data, 0o600)
 			}
 			mustOpen(t, cut)
-			if err := os.Remove(filepath.Join(cut, "keys.sealed")); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, os.Remove(filepath.Join(cut, "keys.sealed")))
 			if _, err := open(cut); !errors.Is(err, identity.ErrKeyringMissing) {
 				t.Errorf("after the start was completed and the keys removed: %v, want ErrKeyringMissing", err)
 			}
@@ -360,12 +337,8 @@ func TestDamagedRingWithoutMark(t *testing.T) {
 
 func write(tb testing.TB, path string, data []byte, mode os.FileMode) {
 	tb.Helper()
-	if err := os.WriteFile(path, data, mode); err != nil {
-		tb.Fatal(err)
-	}
-	if err := os.Chmod(path, mode); err != nil {
-		tb.Fatal(err)
-	}
+	must.OK(tb, os.WriteFile(path, data, mode))
+	must.OK(tb, os.Chmod(path, mode))
 }
 
 func TestEveryByteOfTheRingMatters(t *testing.T) {
@@ -374,9 +347,7 @@ func TestEveryByteOfTheRingMatters(t *testing.T) {
 	for _, file := range []string{"keys.sealed", "seal.key"} {
 		path := filepath.Join(dir, file)
 		good, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		for i := range good {
 			bad := bytes.Clone(good)
 			bad[i] ^= 1 << (i % 8)
@@ -430,9 +401,7 @@ func TestBadRings(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			dir := t.TempDir() + "/keyring"
 			mustOpen(t, dir)
-			if err := c.spoil(dir); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, c.spoil(dir))
 			ring, err := open(dir)
 			if err == nil || ring != nil || c.want != nil && !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.text) {
 				t.Errorf("error %v, want %v and %q in its text", err, c.want, c.text)
@@ -448,9 +417,7 @@ func TestForeignOwnerIsRefused(t *testing.T) {
 	for _, name := range []string{"", "/keys.sealed", "/seal.key"} {
 		dir := t.TempDir() + "/keyring"
 		mustOpen(t, dir)
-		if err := os.Chown(dir+name, 12345, -1); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.Chown(dir+name, 12345, -1))
 		if _, err := open(dir); !errors.Is(err, identity.ErrKeyringExposed) || !strings.Contains(err.Error(), "uid 12345") {
 			t.Errorf("keyring%s of another user: %v, want ErrKeyringExposed", name, err)
 		}
@@ -460,9 +427,7 @@ func TestForeignOwnerIsRefused(t *testing.T) {
 func TestSealKeyElsewhere(t *testing.T) {
 	c := identity.KeyringConfig{Dir: t.TempDir() + "/keyring", SealKeyFile: t.TempDir() + "/seal"}
 	ring, err := identity.OpenKeyring(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if _, err := os.Stat(c.Dir + "/seal.key"); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a seal key in the ring's own directory: %v", err)
 	}
@@ -487,9 +452,7 @@ func TestSealHidesTheSeeds(t *testing.T) {
 	dir := t.TempDir() + "/keyring"
 	ring := mustOpen(t, dir)
 	file, err := os.ReadFile(dir + "/keys.sealed")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	for _, clear := range []string{ring.List()[0].ID, "seed", "public"} {
 		if bytes.Contains(file, []byte(clear)) {
 			t.Errorf("the sealed file shows %q", clear)

@@ -13,15 +13,14 @@ import (
 
 	"taskapi/identity"
 	"taskapi/identity/identitytest"
+	"taskapi/internal/must"
 )
 
 func mappingOf(tb testing.TB, claims ...string) *identity.Mapping {
 	tb.Helper()
 	m := new(identity.Mapping)
 	for i := 0; i < len(claims); i += 2 {
-		if err := m.Add(claims[i], claims[i+1]); err != nil {
-			tb.Fatal(err)
-		}
+		must.OK(tb, m.Add(claims[i], claims[i+1]))
 	}
 	return m
 }
@@ -164,9 +163,7 @@ func TestMappingNeedsATask(t *testing.T) {
 	}
 	var full identity.Mapping
 	for claim := range strings.SplitSeq("a b c d e f g h", " ") {
-		if err := full.Add(claim, "*"); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, full.Add(claim, "*"))
 	}
 	if err := full.Add("i", "*"); err == nil || errors.Unwrap(err) != nil {
 		t.Errorf("a ninth claim: %v", err)

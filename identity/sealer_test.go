@@ -7,23 +7,20 @@ import (
 	"testing"
 
 	"taskapi/identity"
+	"taskapi/internal/must"
 )
 
 func newRing(t *testing.T) *identity.Keyring {
 	t.Helper()
 	ring, err := identity.OpenKeyring(identity.KeyringConfig{Dir: filepath.Join(t.TempDir(), "keyring")})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return ring
 }
 
 func sealerOf(t *testing.T, ring *identity.Keyring, purpose string) *identity.Sealer {
 	t.Helper()
 	s, err := ring.Sealer(purpose)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return s
 }
 
@@ -71,24 +68,16 @@ func TestSealerBinds(t *testing.T) {
 func TestSealerOutlivesKeys(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "keyring")
 	ring, err := identity.OpenKeyring(identity.KeyringConfig{Dir: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	sealed, err := sealerOf(t, ring, "variables").Seal([]byte("x"), "p")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	first := ring.Active().ID
 	if _, err := ring.Rotate(); err != nil {
 		t.Fatal(err)
 	}
-	if err := ring.Remove(first); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, ring.Remove(first))
 	later, err := identity.OpenKeyring(identity.KeyringConfig{Dir: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if got, err := sealerOf(t, later, "variables").Open(sealed, "p"); string(got) != "x" || err != nil {
 		t.Errorf("after a rotation and a removal: %q, %v", got, err)
 	}

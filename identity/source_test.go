@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"taskapi/identity"
+	"taskapi/internal/must"
 )
 
 func setOf(forgers ...tokenIssuer) []byte {
@@ -33,9 +34,7 @@ func TestFileSourceFollowsItsFile(t *testing.T) {
 	}
 	write(t, path, setOf(a), 0o644)
 	source, err := identity.OpenFileSource(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	for _, step := range []struct {
 		name    string
 		do      func() error
@@ -57,9 +56,7 @@ func TestFileSourceFollowsItsFile(t *testing.T) {
 			return errors.Join(os.WriteFile(path+".new", setOf(b), 0o644), os.Rename(path+".new", path))
 		}, true, nil, []string{"b"}},
 	} {
-		if err := step.do(); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, step.do())
 		changed, err := source.Reload()
 		if changed != step.changed || !errors.Is(err, step.err) || !slices.Equal(source.Keys().IDs(), step.ids) {
 			t.Errorf("%s: changed %v, error %v, keys %v; want %v, %v, %v", step.name, changed, err, source.Keys().IDs(),
@@ -84,12 +81,8 @@ func TestFileSourceExpires(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			write(t, path, set, 0o644)
 			source, err := identity.OpenFileSource(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := test.spoil(); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
+			must.OK(t, test.spoil())
 			time.Sleep(test.lasts - time.Nanosecond)
 			if _, err := source.Reload(); err == nil || source.Keys().Len() != 1 {
 				t.Errorf("%s: %v and %d keys at the end of its time, want an error and the key", test.name, err,
@@ -100,9 +93,7 @@ func TestFileSourceExpires(t *testing.T) {
 				!strings.Contains(err.Error(), "no key of it is trusted any more") {
 				t.Errorf("%s: %v and %d keys after it, want an error that says so, and none", test.name, err, source.Keys().Len())
 			}
-			if err := os.RemoveAll(path); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, os.RemoveAll(path))
 			write(t, path, set, 0o644)
 			if changed, err := source.Reload(); !changed || err != nil || source.Keys().Len() != 1 {
 				t.Errorf("%s: when it is back: %v, %v and %d keys", test.name, changed, err, source.Keys().Len())
@@ -116,9 +107,7 @@ func TestFileSourceWatch(t *testing.T) {
 	path := t.TempDir() + "/jwks.json"
 	write(t, path, setOf(a), 0o644)
 	source, err := identity.OpenFileSource(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	log := runWatch(t, source.Watch)
 	write(t, path, []byte("{"), 0o644)
 	eventually(t, "the bad set is reported", func() bool { return log.count("keys can't be reloaded") > 0 })
@@ -136,15 +125,11 @@ func TestFileSourceSeesChangesWithinOneTick(t *testing.T) {
 	tick := time.Now().Add(time.Hour) // ahead, so that it is never long past
 	put := func(f tokenIssuer) {
 		write(t, path, setOf(f), 0o644)
-		if err := os.Chtimes(path, tick, tick); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.Chtimes(path, tick, tick))
 	}
 	put(newIssuer("a", 'a'))
 	source, err := identity.OpenFileSource(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	put(newIssuer("b", 'b'))
 	if changed, err := source.Reload(); !changed || err != nil || !slices.Equal(source.Keys().IDs(), []string{"b"}) {
 		t.Errorf("changed %v, error %v, keys %v; want the new key", changed, err, source.Keys().IDs())
@@ -177,9 +162,7 @@ func TestURLSourceKeepsToItsSchedule(t *testing.T) {
 		source, err := identity.NewURLSource(identity.URLSourceConfig{
 			URL: "https://issuer.example/jwks", Transport: issuer,
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		if n := source.Keys().Len(); n != 0 {
 			t.Errorf("%d keys before Run", n)
 		}
@@ -245,9 +228,7 @@ func TestURLSourceFetches(t *testing.T) {
 			server := httptest.NewServer(c.answer)
 			defer server.Close()
 			source, err := identity.NewURLSource(identity.URLSourceConfig{URL: server.URL})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			log := runWatch(t, source.Run)
 			eventually(t, "the log says "+c.text, func() bool { return log.count(c.text) == 1 })
 			if got := source.Keys().Len(); got != c.keys {

@@ -13,6 +13,7 @@ import (
 
 	"taskapi/identity"
 	"taskapi/identity/identitytest"
+	"taskapi/internal/must"
 )
 
 // asNomad are the claims of a default identity as a Nomad 1.10 server signs them with an EdDSA key.
@@ -62,9 +63,7 @@ func TestNomadsClaimsAreRead(t *testing.T) {
 	v := newVerifier(t, identity.VerifierConfig{Local: identitytest.Keyring(t),
 		Foreign: []identity.Issuer{{Keys: f.KeySet(t), Name: "https://nomad.example"}}})
 	verified, err := v.Verify(f.Token(f.Header(""), asNomad), epoch)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	want := taskClaims()
 	want.ID, want.Issuer = "6a3f0c5e-93f7-1f5a-0b5c-0e5d3c0a7b11", "https://nomad.example"
 	if diff := cmp.Diff(want, verified.Claims); diff != "" {
@@ -118,9 +117,7 @@ func TestTimeOfAKeptToken(t *testing.T) {
 	f := newIssuer("f", 'f')
 	v := newVerifier(t, identity.VerifierConfig{Local: f.KeySet(t)})
 	verified, err := v.Verify(f.Token(f.Header(""), goodClaims(epoch, "")), epoch)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	for _, c := range []struct {
 		after time.Duration
 		want  identity.Reason
@@ -141,9 +138,7 @@ func TestTrusts(t *testing.T) {
 	v := newVerifier(t, identity.VerifierConfig{Local: local, Foreign: []identity.Issuer{{Keys: foreign}}})
 	local.set = f.KeySet(t)
 	verified, err := v.Verify(f.Token(f.Header(""), goodClaims(epoch, "")), epoch)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	for _, c := range []struct {
 		name           string
 		local, foreign *identity.KeySet
@@ -186,9 +181,7 @@ func TestKeptTokenCostsNothing(t *testing.T) {
 	f := newIssuer("f", 'f')
 	v := newVerifier(t, identity.VerifierConfig{Local: f.KeySet(t)})
 	verified, err := v.Verify(f.Token(f.Header(""), goodClaims(epoch, "")), epoch)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	for name, use := range map[string]func(){
 		"good":          func() { _ = verified.CheckTime(epoch) },
 		"expired":       func() { _ = verified.CheckTime(epoch.Add(2 * time.Hour)) },
@@ -267,13 +260,9 @@ func TestWhatIsSignedVerifies(t *testing.T) {
 			want.Task = text.Draw(t, "task")
 		}
 		token, err := ring.Sign(want)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		got, err := v.Verify(token, epoch)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		if diff := cmp.Diff(want, got.Claims); diff != "" {
 			t.Errorf("claims (-signed +verified):\n%s", diff)
 		}
@@ -287,9 +276,7 @@ func TestSignMakesAnID(t *testing.T) {
 	var ids []string
 	for range 2 {
 		u, err := identity.Check(identitytest.Sign(t, ring, c))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		ids = append(ids, u.Claims.ID)
 	}
 	if ids[0] == ids[1] || slices.Contains(ids, "") {

@@ -6,6 +6,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"taskapi/internal/must"
 	"taskapi/ratelimit"
 )
 
@@ -169,8 +170,6 @@ func newModel(t *rapid.T) *model {
 		RetryAfterUnit: rapid.SampledFrom([]time.Duration{0, time.Second}).Draw(t, "retryAfterUnit"),
 	}
 	real, err := ratelimit.New[string](cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return &model{cfg: cfg, real: real, global: newModelBucket(cfg.Global), keys: map[string]*modelBucket{}}
 }

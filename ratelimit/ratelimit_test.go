@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
+	"taskapi/internal/must"
 	"taskapi/ratelimit"
 )
 
@@ -28,9 +29,7 @@ var failures = ratelimit.Config{
 func newLimiter(t testing.TB, cfg ratelimit.Config) *ratelimit.Limiter[string] {
 	t.Helper()
 	l, err := ratelimit.New[string](cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return l
 }
 
@@ -233,9 +232,7 @@ func TestForgottenKeysBuyNothing(t *testing.T) {
 		Global:  ratelimit.Rate{PerSecond: 1e6, Burst: 1e6},
 		MaxKeys: 10,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	allowed := 0
 	for key := range 10_000 {
 		for l.Allow(start, key).OK {

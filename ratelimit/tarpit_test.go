@@ -9,15 +9,14 @@ import (
 	"testing/synctest"
 	"time"
 
+	"taskapi/internal/must"
 	"taskapi/ratelimit"
 )
 
 func newTarpit(t *testing.T, limit int, delay time.Duration) *ratelimit.Tarpit {
 	t.Helper()
 	tarpit, err := ratelimit.NewTarpit(limit, delay)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return tarpit
 }
 

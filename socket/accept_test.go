@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"taskapi/internal/must"
 	"taskapi/socket"
 )
 
@@ -47,9 +48,7 @@ func serve(t *testing.T, l *socket.Listener) <-chan *socket.Conn {
 func dial(t *testing.T, path string) net.Conn {
 	t.Helper()
 	c, err := socket.Dial(context.Background(), path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() { c.Close() })
 	return c
 }
@@ -105,9 +104,7 @@ func TestBudgetIsShared(t *testing.T) {
 	closeOne := func(name string) {
 		t.Helper()
 		last := len(held[name]) - 1
-		if err := held[name][last].Close(); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, held[name][last].Close())
 		if err := held[name][last].Close(); !errors.Is(err, net.ErrClosed) { // gives back nothing
 			t.Errorf("second close of a connection: %v, want net.ErrClosed", err)
 		}
@@ -243,9 +240,7 @@ func TestUnknownPeersAreClosed(t *testing.T) {
 func TestReadPeerFailsClosed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "dgram")
 	unconnected, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer unconnected.Close()
 	if peer, err := socket.ReadPeer(unconnected); err == nil {
 		t.Errorf("a socket without a peer: %+v", peer)
@@ -282,9 +277,7 @@ func TestOnlyTheOwnerConnects(t *testing.T) {
 		t.Fatalf("the owner: %s", said)
 	}
 	c, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer c.Close()
 	want := socket.Peer{UID: taskUID, GID: taskUID, PID: int32(p.cmd.Process.Pid)}
 	if got := c.(*socket.Conn).Peer(); got != want {

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"taskapi/internal/must"
 	"taskapi/socket"
 )
 
@@ -33,9 +34,7 @@ func TestUnsafeDirectoryIsRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			if err := errors.Join(os.Chown(dir, tc.uid, tc.uid), os.Chmod(dir, tc.mode)); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, errors.Join(os.Chown(dir, tc.uid, tc.uid), os.Chmod(dir, tc.mode)))
 			l, err := socket.Listen(socket.Config{Path: dir + "/api.sock", UID: taskUID, GID: taskUID})
 			if !errors.Is(err, tc.want) {
 				t.Errorf("got %v, want %v", err, tc.want)
@@ -53,9 +52,7 @@ func TestAForeignDeadSocketInAStickyDirectoryStays(t *testing.T) {
 	needRoot(t)
 	dir := t.TempDir()
 	leaveDead(t, dir+"/api.sock")
-	if err := errors.Join(os.Chmod(dir, 0o777|os.ModeSticky), os.Lchown(dir+"/api.sock", taskUID, taskUID)); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, errors.Join(os.Chmod(dir, 0o777|os.ModeSticky), os.Lchown(dir+"/api.sock", taskUID, taskUID)))
 	if err := listenErr(t, socket.Config{Path: dir + "/api.sock"}); !errors.Is(err, socket.ErrInTheWay) {
 		t.Errorf("got %v, want ErrInTheWay", err)
 	}
@@ -82,9 +79,7 @@ func TestSymbolicLinksOnTheWay(t *testing.T) {
 	}
 	t.Run("of another user", func(t *testing.T) {
 		needRoot(t)
-		if err := os.Lchown(base+"/absolute", taskUID, taskUID); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.Lchown(base+"/absolute", taskUID, taskUID))
 		err := listenErr(t, socket.Config{Path: base + "/absolute/dir/api.sock", UID: taskUID, GID: taskUID})
 		if !errors.Is(err, socket.ErrUnsafe) {
 			t.Errorf("got %v, want ErrUnsafe", err)
@@ -102,9 +97,7 @@ func TestTheOwnerOfTheDirectoryGainsNothing(t *testing.T) {
 	needRoot(t)
 	m := newMeddler(t)
 	watch, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer unix.Close(watch)
 	for _, dir := range []string{m.own, m.bait} {
 		if _, err := unix.InotifyAddWatch(watch, dir, unix.IN_CREATE|unix.IN_MOVE|unix.IN_DELETE); err != nil {
@@ -165,9 +158,7 @@ func newMeddler(t *testing.T) *meddler {
 		err = errors.Join(err, os.Mkdir(dir, 0o700), os.WriteFile(dir+"/file", nil, 0o600))
 	}
 	err = errors.Join(err, os.Chown(m.dir, taskUID, taskUID), os.Chown(m.own, taskUID, taskUID))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return m
 }
 

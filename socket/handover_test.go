@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"taskapi/internal/must"
 	"taskapi/socket"
 )
 
@@ -19,9 +20,7 @@ func TestHandOver(t *testing.T) {
 	if err == nil {
 		err = first.Close()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	client, err := socket.Dial(t.Context(), path)
 	if err != nil {
 		t.Fatalf("between two listeners: %v", err)
@@ -32,9 +31,7 @@ func TestHandOver(t *testing.T) {
 	}
 	second := between.Listen(socket.Config{Path: path})
 	server, err := second.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer server.Close()
 	sent := make([]byte, 1)
 	if _, err := server.Read(sent); err != nil || sent[0] != '?' {

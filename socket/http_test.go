@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"taskapi/internal/must"
 	"taskapi/socket"
 )
 
@@ -71,13 +72,9 @@ func newHTTPClient(path string) *http.Client {
 func get(t *testing.T, c *http.Client) (int, http.Header, string) {
 	t.Helper()
 	resp, err := c.Get("http://socket/")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return resp.StatusCode, resp.Header, string(body)
 }

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"testing"
 
+	"taskapi/internal/must"
 	"taskapi/socket"
 )
 
@@ -25,9 +26,7 @@ func newListener(t *testing.T, cfg socket.Config) *socket.Listener {
 		cfg.UID, cfg.GID = -1, -1
 	}
 	l, err := socket.Listen(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() {
 		if err := l.Close(); err != nil {
 			t.Errorf("close: %v", err)
@@ -53,14 +52,10 @@ func listenErr(t *testing.T, cfg socket.Config) error {
 func roundTrip(t *testing.T, l *socket.Listener, path string) {
 	t.Helper()
 	client, err := socket.Dial(t.Context(), path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer client.Close()
 	server, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer server.Close()
 	for _, ends := range [][2]net.Conn{{client, server}, {server, client}} {
 		if _, err := io.WriteString(ends[0], "word"); err != nil {
@@ -77,9 +72,7 @@ func roundTrip(t *testing.T, l *socket.Listener, path string) {
 func names(t *testing.T, dir string) string {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	var got []string
 	for _, e := range entries {
 		got = append(got, e.Name())
@@ -118,9 +111,7 @@ func TestListenAtAnyPath(t *testing.T) {
 			if got := names(t, filepath.Dir(path)); got != filepath.Base(path) {
 				t.Errorf("the directory holds %q, want the socket alone", got)
 			}
-			if err := l.Close(); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, l.Close())
 			if got := names(t, filepath.Dir(path)); got != "" {
 				t.Errorf("after Close the directory holds %q", got)
 			}
@@ -132,18 +123,14 @@ func TestListenAtAnyPath(t *testing.T) {
 func mkdirDeep(t *testing.T, path string) {
 	t.Helper()
 	root, err := os.OpenRoot("/")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	for name := range strings.SplitSeq(filepath.Dir(path)[1:], "/") {
 		if err := root.Mkdir(name, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 			t.Fatal(err)
 		}
 		next, err := root.OpenRoot(name)
 		root.Close()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		root = next
 	}
 	root.Close()
@@ -239,9 +226,7 @@ func TestListenRefusesBadArguments(t *testing.T) {
 	if err := listenErr(t, socket.Config{Path: dir + "/none/api.sock"}); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("missing directory: got %v, want fs.ErrNotExist", err)
 	}
-	if err := os.WriteFile(dir+"/file", nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(dir+"/file", nil, 0o600))
 	if err := listenErr(t, socket.Config{Path: dir + "/file/api.sock"}); !errors.Is(err, syscall.ENOTDIR) {
 		t.Errorf("a file for a directory: got %v, want ENOTDIR", err)
 	}
@@ -251,14 +236,10 @@ func TestPeerIsWhoConnected(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "api.sock")
 	l := newListener(t, socket.Config{Path: path})
 	client, err := socket.Dial(context.Background(), path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer client.Close()
 	c, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer c.Close()
 	want := socket.Peer{UID: uint32(os.Getuid()), GID: uint32(os.Getgid()), PID: int32(os.Getpid())}
 	if got := c.(*socket.Conn).Peer(); got != want {

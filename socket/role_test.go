@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"taskapi/internal/must"
 	"taskapi/socket"
 )
 
@@ -137,17 +138,11 @@ func newRole(t *testing.T, uid int, role string) (*process, string) {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
 	}
 	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	cmd.Stdout, cmd.Stderr = w, os.Stderr
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, cmd.Start())
 	w.Close()
 	p := &process{cmd: cmd, stdin: stdin, out: r}
 	t.Cleanup(func() { p.kill() })
@@ -181,17 +176,11 @@ func (p *process) kill() {
 func sharedBinary(t *testing.T) string {
 	t.Helper()
 	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	content, err := os.ReadFile(exe)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	path := filepath.Join(newOpenDir(t), "test-"+strconv.Itoa(os.Getpid()))
-	if err := os.WriteFile(path, content, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(path, content, 0o755))
 	return path
 }
 
@@ -199,13 +188,9 @@ func sharedBinary(t *testing.T) string {
 func newOpenDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "socket")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Chmod(dir, 0o755))
 	return dir
 }
 

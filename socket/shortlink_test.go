@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"taskapi/internal/must"
 	"taskapi/socket"
 )
 
@@ -86,9 +87,7 @@ func TestRuntimeDirs(t *testing.T) {
 func newLongDir(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(newOpenDir(t), "a dir", strings.Repeat("d", 240))
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.MkdirAll(dir, 0o755))
 	return dir
 }
 
@@ -106,22 +105,16 @@ func TestShortLinkCanBeDialled(t *testing.T) {
 	run := filepath.Join(newOpenDir(t), "run")
 	path := filepath.Join(newLongDir(t), "api.sock")
 	addr, remove, err := socket.ShortLink([]string{run}, path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if !socket.Dialable(addr) || filepath.Base(addr) != "api.sock" {
 		t.Errorf("%q is not dialable", addr)
 	}
 	l := newListener(t, socket.Config{Path: path})
 	c, err := net.Dial("unix", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	c.Close()
 	accepted, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	accepted.Close()
 	if got := mustLstat(t, run).Mode(); got != os.ModeDir|0o711 {
 		t.Errorf("the directory of links has mode %v, want 0711", got)
@@ -134,9 +127,7 @@ func TestShortLinkCanBeDialled(t *testing.T) {
 	if got := names(t, run); got != "" {
 		t.Errorf("after remove: %q", got)
 	}
-	if err := os.RemoveAll(run); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.RemoveAll(run))
 	if err := remove(); err != nil {
 		t.Errorf("remove with the directory gone: %v", err)
 	}
@@ -146,9 +137,7 @@ func TestAnotherUserPassesAShortLink(t *testing.T) {
 	needRoot(t)
 	path := filepath.Join(newLongDir(t), "api.sock")
 	addr, _, err := socket.ShortLink([]string{filepath.Join(newOpenDir(t), "run")}, path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	newListener(t, socket.Config{Path: path, UID: taskUID, GID: taskUID})
 	if _, said := newRole(t, taskUID, "dial "+addr); said != wordConnected {
 		t.Error(said)
@@ -159,17 +148,11 @@ func TestShortLinkIsRenewed(t *testing.T) {
 	dirs := []string{filepath.Join(newOpenDir(t), "run")}
 	path := filepath.Join(newLongDir(t), "api.sock")
 	first, removeFirst, err := socket.ShortLink(dirs, path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	// Whatever a dead run left under the name. The number of the first link is kept: another link, made at this very
 	// moment, may get that of one that is gone.
-	if err := os.Link(filepath.Dir(first), filepath.Join(filepath.Dir(dirs[0]), "kept")); err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(os.Remove(filepath.Dir(first)), os.Symlink("/etc", filepath.Dir(first))); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Link(filepath.Dir(first), filepath.Join(filepath.Dir(dirs[0]), "kept")))
+	must.OK(t, errors.Join(os.Remove(filepath.Dir(first)), os.Symlink("/etc", filepath.Dir(first))))
 	second, removeSecond, err := socket.ShortLink(dirs, path)
 	if err != nil || first != second {
 		t.Fatalf("got %q, %v, want %q", second, err, first)
@@ -195,13 +178,9 @@ func TestShortLinkSweepsDeadLinks(t *testing.T) {
 	if _, _, err := socket.ShortLink([]string{dir}, gone+"/api.sock"); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Remove(gone); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Remove(gone))
 	addr, _, err := socket.ShortLink([]string{dir}, newLongDir(t)+"/api.sock")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if got := names(t, dir); got != filepath.Base(filepath.Dir(addr)) {
 		t.Errorf("the directory holds %q, want the one living link", got)
 	}
@@ -262,19 +241,13 @@ func TestShortLinkRefuses(t *testing.T) {
 func TestLinkDirectoryTakenByAnother(t *testing.T) {
 	path := filepath.Join(newLongDir(t), "api.sock")
 	base := newOpenDir(t)
-	if err := errors.Join(os.Chmod(base, 0o777|os.ModeSticky), os.WriteFile(base+"/run", nil, 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, errors.Join(os.Chmod(base, 0o777|os.ModeSticky), os.WriteFile(base+"/run", nil, 0o600)))
 	if os.Geteuid() == 0 {
-		if err := errors.Join(os.Remove(base+"/run"), os.Mkdir(base+"/run", 0o755), os.Lchown(base+"/run", taskUID, taskUID),
-			os.Mkdir(base+"/run-theirs", 0o755), os.Lchown(base+"/run-theirs", taskUID, taskUID)); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, errors.Join(os.Remove(base+"/run"), os.Mkdir(base+"/run", 0o755), os.Lchown(base+"/run", taskUID, taskUID),
+			os.Mkdir(base+"/run-theirs", 0o755), os.Lchown(base+"/run-theirs", taskUID, taskUID)))
 	}
 	addr, _, err := socket.ShortLink([]string{base + "/run"}, path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	again, remove, err := socket.ShortLink([]string{base + "/run"}, path)
 	if again != addr || err != nil {
 		t.Errorf("then %q, %v; before %q", again, err, addr)

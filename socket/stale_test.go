@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 
+	"taskapi/internal/must"
 	"taskapi/socket"
 )
 
@@ -17,13 +18,9 @@ import (
 func leaveDead(t *testing.T, path string) {
 	t.Helper()
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	l.SetUnlinkOnClose(false)
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, l.Close())
 }
 
 func TestDeadSocketIsReplaced(t *testing.T) {
@@ -66,9 +63,7 @@ func TestRemoveStale(t *testing.T) {
 		t.Error(err)
 	}
 	conn, err := l.Accept() // it knocked
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	conn.Close()
 	roundTrip(t, l, path)
 }
@@ -81,9 +76,7 @@ func TestSecondListenerIsRefused(t *testing.T) {
 	}
 	// The refused one knocked.
 	c, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	c.Close()
 	roundTrip(t, l, path)
 }
@@ -141,9 +134,7 @@ func TestWhatIsInTheWayStays(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "api.sock")
-			if err := put(path); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, put(path))
 			before, all := mustLstat(t, path), names(t, filepath.Dir(path))
 			if err := listenErr(t, socket.Config{Path: path}); !errors.Is(err, socket.ErrInTheWay) {
 				t.Errorf("got %v, want ErrInTheWay", err)
@@ -164,18 +155,14 @@ func TestWhatIsInTheWayStays(t *testing.T) {
 func mustLstat(t *testing.T, path string) os.FileInfo {
 	t.Helper()
 	info, err := os.Lstat(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return info
 }
 
 func TestADatagramSocketIsNotTakenForDead(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "api.sock")
 	c, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer c.Close()
 	if err := listenErr(t, socket.Config{Path: path}); !errors.Is(err, socket.ErrInUse) {
 		t.Errorf("got %v, want ErrInUse", err)
@@ -186,13 +173,9 @@ func TestALockedDirectoryIsInUse(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "api.sock")
 	leaveDead(t, path)
 	f, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer f.Close()
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, syscall.Flock(int(f.Fd()), syscall.LOCK_EX))
 	if err := listenErr(t, socket.Config{Path: path}); !errors.Is(err, socket.ErrInUse) {
 		t.Errorf("got %v, want ErrInUse", err)
 	}
@@ -211,14 +194,10 @@ func TestCloseLeavesWhatReplacedIt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "api.sock")
 			l := newListener(t, socket.Config{Path: path})
-			if err := errors.Join(os.Remove(path), replace(path)); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, errors.Join(os.Remove(path), replace(path)))
 			before := mustLstat(t, path)
 			for range 2 {
-				if err := l.Close(); err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, l.Close())
 			}
 			if after := mustLstat(t, path); !os.SameFile(before, after) {
 				t.Errorf("it was %v and is %v", before, after)
@@ -230,9 +209,7 @@ func TestCloseLeavesWhatReplacedIt(t *testing.T) {
 func TestCloseUnlinks(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "api.sock")
 	l := newListener(t, socket.Config{Path: path})
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, l.Close())
 	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("after Close: %v, want fs.ErrNotExist", err)
 	}
@@ -244,25 +221,17 @@ func TestCloseUnlinks(t *testing.T) {
 // A directory that moved, or is gone, still is the one that Close works in.
 func TestCloseFollowsItsDirectory(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "a")
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Mkdir(dir, 0o700))
 	l := newListener(t, socket.Config{Path: dir + "/api.sock"})
-	if err := errors.Join(os.Rename(dir, dir+"2"), os.Mkdir(dir, 0o700),
-		os.WriteFile(dir+"/api.sock", nil, 0o600)); err != nil {
-		t.Fatal(err)
-	}
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, errors.Join(os.Rename(dir, dir+"2"), os.Mkdir(dir, 0o700),
+		os.WriteFile(dir+"/api.sock", nil, 0o600)))
+	must.OK(t, l.Close())
 	if got := names(t, dir+"2"); got != "" {
 		t.Errorf("the moved directory holds %q", got)
 	}
 	mustLstat(t, dir+"/api.sock")
 	l = newListener(t, socket.Config{Path: dir + "2/api.sock"})
-	if err := os.RemoveAll(dir + "2"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.RemoveAll(dir+"2"))
 	if err := l.Close(); err != nil {
 		t.Errorf("close in a directory that is gone: %v", err)
 	}

@@ -17,6 +17,7 @@ import (
 
 	"taskapi/auth"
 	"taskapi/auth/authtest"
+	"taskapi/internal/must"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -279,8 +280,6 @@ func locked(tb authtest.TB) *authtest.Server {
 func read(t *testing.T, path string) string {
 	t.Helper()
 	content, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return string(content)
 }

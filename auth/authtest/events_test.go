@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/auth/authtest"
+	"taskapi/internal/must"
 )
 
 // follow reads a task's event stream from an index on, and returns its lines. They end with the token that has opened
@@ -17,9 +18,7 @@ func follow(t *testing.T, client *api.Client, index uint64) <-chan *api.Events {
 	t.Helper()
 	topics := map[api.Topic][]string{api.TopicAllocation: {"*"}, api.TopicService: {"*"}}
 	lines, err := client.EventStream().Stream(t.Context(), topics, index, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return lines
 }
 
@@ -100,9 +99,7 @@ func TestEventsOfOneNamespace(t *testing.T) {
 	shop := srv.Task("shop/web")
 	lines, err := shop.Client(shop.Token()).EventStream().Stream(t.Context(),
 		map[api.Topic][]string{api.TopicService: {"*"}}, 0, &api.QueryOptions{Namespace: api.AllNamespacesNamespace})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	srv.Task("lab/web").RegisterService("lab", "127.0.0.1", 1)
 	for _, task := range []*authtest.Task{srv.Task("bank/web"), shop} {
 		id := task.RegisterService("db", "127.0.0.1", 5432)

@@ -13,6 +13,7 @@ import (
 
 	"taskapi/auth"
 	"taskapi/auth/authtest"
+	"taskapi/internal/must"
 )
 
 // TestPresets: a preset, and a limit in a policy, count as in production.
@@ -152,9 +153,7 @@ func TestFaults(t *testing.T) {
 	do := func(ctx context.Context) string {
 		r, err := http.NewRequestWithContext(ctx, http.MethodPut, "http://task/v1/search",
 			strings.NewReader(`{"Prefix":"a","Context":"all"}`))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		r.Header.Set("X-Nomad-Token", token)
 		response, err := client.Do(r)
 		if err != nil {

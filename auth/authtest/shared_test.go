@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/nomad/api/contexts"
 
 	"taskapi/auth/authtest"
+	"taskapi/internal/must"
 )
 
 // TestVariables: a task has Nomad's rights on variables, and sees what others write.
@@ -87,9 +88,7 @@ func TestLocks(t *testing.T) {
 		v := api.Variable{Path: path, Items: api.VariableItems{"leader": task.AllocationID()},
 			Lock: &api.VariableLock{TTL: "10s", LockDelay: "2m"}}
 		l, err := task.Client(task.Token()).Locks(api.WriteOptions{}, v)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		return l
 	}
 	one, two := locks(srv.Task("test/web")), locks(srv.Task("b/web"))
@@ -150,9 +149,7 @@ func TestServices(t *testing.T) {
 	found := func(options *api.QueryOptions) (got []string, index uint64) {
 		t.Helper()
 		services, meta, err := client.Get("db", options)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		for _, s := range services {
 			got = append(got, fmt.Sprint(s.JobID, " ", s.Address, " ", s.Port, " ", s.Tags))
 		}
@@ -243,9 +240,7 @@ func TestSearchVariables(t *testing.T) {
 			t.Errorf("%s: found %+v, %v", policy, one, err)
 		}
 		all, _, err := search.FuzzySearch("er", contexts.All, nil) // of leader, and of other
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		if found := fmt.Sprint(all.Matches[contexts.Variables]); strings.Contains(want.paths,
 			"leader") != (found == "[{app/leader [default app/leader]}]") {
 			t.Errorf("%s: found %s everywhere", policy, found)

@@ -13,6 +13,7 @@ import (
 	"taskapi/auth/authtest"
 	"taskapi/auth/badtokens"
 	"taskapi/identity"
+	"taskapi/internal/must"
 )
 
 // TestBad: over a socket every kind of the catalogue gets the answer that the catalogue names, for the reason that it
@@ -28,14 +29,10 @@ func TestBad(t *testing.T) {
 		}
 		sent++
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://task/v1/agent/health", http.NoBody)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		r.Header.Set("X-Nomad-Token", token)
 		response, err := client.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		_, _ = io.Copy(io.Discard, response.Body)
 		response.Body.Close()
 		last := srv.Requests()[len(srv.Requests())-1]
@@ -58,9 +55,7 @@ func TestTokens(t *testing.T) {
 	token := srv.Token(authtest.WithAudience("shop"), authtest.WithTTL(time.Minute), authtest.WithIdentity("db"),
 		authtest.WithClaim("team", []int{1}))
 	read, err := identity.Check(token)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	c := read.Claims
 	if !slices.Equal(c.Audience, []string{"shop"}) || c.ExpiresAt-c.IssuedAt != 60 ||
 		c.Subject != "global:default:test:group:web:db" {
@@ -177,22 +172,16 @@ func TestJWKS(t *testing.T) {
 		Issuer  string `json:"issuer"`
 		JWKSURI string `json:"jwks_uri"`
 	}
-	if err := json.Unmarshal([]byte(get(t, srv.JWKSServer()+"/.well-known/openid-configuration")),
-		&discovery); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, json.Unmarshal([]byte(get(t, srv.JWKSServer()+"/.well-known/openid-configuration")),
+		&discovery))
 	if discovery.Issuer != srv.JWKSServer() || discovery.JWKSURI != srv.JWKSURL() {
 		t.Errorf("discovery %+v", discovery)
 	}
 	for range 2 {
 		set, err := identity.ParseJWKS([]byte(get(t, srv.JWKSURL())))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		verifier, err := identity.NewVerifier(identity.VerifierConfig{Local: set})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		verified, err := verifier.Verify(srv.Token(), time.Now())
 		if err != nil || verified.Claims.Issuer != discovery.Issuer {
 			t.Errorf("got %+v, %v", verified, err)
@@ -214,14 +203,10 @@ func TestJWKS(t *testing.T) {
 func get(t *testing.T, url string) string {
 	t.Helper()
 	response, err := http.Get(url) //nolint:noctx // a test's
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer response.Body.Close()
 	content, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	http.DefaultClient.CloseIdleConnections()
 	return string(content)
 }
@@ -231,8 +216,6 @@ func payload(t *testing.T, token string) string {
 	t.Helper()
 	parts := strings.Split(token, ".")
 	claims, err := base64.RawURLEncoding.DecodeString(parts[1])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return string(claims)
 }

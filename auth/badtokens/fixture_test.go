@@ -19,6 +19,7 @@ import (
 	"taskapi/auth/limitset"
 	"taskapi/identity"
 	"taskapi/identity/identitytest"
+	"taskapi/internal/must"
 	"taskapi/ratelimit"
 )
 
@@ -88,9 +89,7 @@ func newAuthenticator(t *testing.T, verifier *identity.Verifier) *auth.Authentic
 		Verifier: verifier, Allocations: running{}, Logger: slog.New(slog.DiscardHandler),
 		Limits: auth.Limits{Set: limitset.Set{FailedLookups: unfelt, AllFailedLookups: unfelt, Refusals: unfelt}},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return a
 }
 
@@ -105,15 +104,11 @@ func newFixture(t *testing.T) fixture {
 func newFixtureOf(t *testing.T, ring identity.KeySource, own, another badtokens.Key) fixture {
 	t.Helper()
 	set, err := another.KeySet()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	verifier, err := identity.NewVerifier(identity.VerifierConfig{
 		Local: ring, Foreign: []identity.Issuer{{Keys: set, Name: issuer}},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	now := time.Now()
 	return fixture{
 		Authenticator: newAuthenticator(t, verifier),
@@ -127,9 +122,7 @@ func newFixtureOf(t *testing.T, ring identity.KeySource, own, another badtokens.
 func (d fixture) refusal(t *testing.T, token string) (auth.Reason, int) {
 	t.Helper()
 	r, err := http.NewRequest(http.MethodGet, "http://socket/v1/agent/health", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	r.Header["X-Nomad-Token"] = []string{token}
 	principal, denial := d.Authenticate(r, owner, peer)
 	if denial == nil {
@@ -153,9 +146,7 @@ func TestAuthenticatorRefuses(t *testing.T) {
 	for _, k := range badtokens.All() {
 		t.Run(k.Name, func(t *testing.T) {
 			token, err := k.Token(d.good(k))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			for _, when := range []string{"first", "second"} {
 				if why, status := d.refusal(t, token); why != k.Reason || status != k.Status() || status < 400 {
 					t.Errorf("the %s time: %d %s, want %d %s", when, status, why, k.Status(), k.Reason)
@@ -183,9 +174,7 @@ func TestOtherAlgorithms(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			own := badtokens.NewKey("own", generate())
 			set, err := own.KeySet()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			d := newFixtureOf(t, set, own, badtokens.NewKey("another", generate()))
 			if why, _ := d.refusal(t, d.own.Token()); why != auth.NotRefused {
 				t.Fatalf("the good token: %s", why)

@@ -13,6 +13,7 @@ import (
 
 	"taskapi/auth"
 	"taskapi/auth/badtokens"
+	"taskapi/internal/must"
 )
 
 // forgetsSource is what each edited package gets; forgets below is the same.
@@ -76,9 +77,7 @@ func testForgetfulAuthenticator(t *testing.T) {
 				t.Fatal("the kind has no row in forgotten")
 			}
 			made, err := k.Token(d.good(k))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			ask := func(without ...string) auth.Reason {
 				t.Setenv("FORGET", strings.Join(without, "; "))
 				d.Authenticator = newAuthenticator(t, d.verifier)
@@ -107,14 +106,10 @@ var named = regexp.MustCompile(`forgets\("([^"]+)"|fail\("([^"]+)"|enter\(.*"(wa
 func overlay(t *testing.T) (file string, checks map[string]bool) {
 	t.Helper()
 	root, err := filepath.Abs("../..")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	read := func(path string) string {
 		content, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		return string(content)
 	}
 	sources := map[string]string{}
@@ -142,17 +137,13 @@ func overlay(t *testing.T) (file string, checks map[string]bool) {
 	dir, replaced := t.TempDir(), map[string]string{}
 	write := func(name, content string) string {
 		path := filepath.Join(dir, strings.ReplaceAll(name, "/", "_"))
-		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(path, []byte(content), 0o600))
 		return path
 	}
 	for path, content := range sources {
 		replaced[path] = write(path, content)
 	}
 	content, err := json.Marshal(map[string]any{"Replace": replaced})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return write("overlay.json", string(content)), checks
 }

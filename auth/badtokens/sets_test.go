@@ -8,6 +8,7 @@ import (
 	"taskapi/auth/badtokens"
 	"taskapi/identity"
 	"taskapi/identity/identitytest"
+	"taskapi/internal/must"
 )
 
 // TestSets has the token of each bad set refused, together with the set or without. The same tokens would be good if
@@ -30,9 +31,7 @@ func TestSets(t *testing.T) {
 		}
 		v, err := identity.NewVerifier(identity.VerifierConfig{
 			Local: identitytest.Keyring(t), Foreign: []identity.Issuer{{Keys: set, Name: issuer}}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		if _, err := v.Verify(s.Token, now); err == nil {
 			t.Errorf("%s: the token is accepted: %s", s.Name, s.Wrong)
 		}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"taskapi/auth/limitset"
+	"taskapi/internal/must"
 	"taskapi/ratelimit"
 )
 
@@ -92,9 +93,7 @@ func TestCheck(t *testing.T) {
 // TestOperator: what is set for tasks takes nothing from the operator.
 func TestOperator(t *testing.T) {
 	few, err := limitset.Default().With("connections=8,streams=1,waits=1,requests=36/h")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	want := limitset.Default()
 	want.Changes = limitset.Off
 	if got := few.Operator(); got != want {

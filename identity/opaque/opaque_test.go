@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 
 	"taskapi/identity/opaque"
+	"taskapi/internal/must"
 )
 
 // now is when most secrets of the tests are made.
@@ -22,9 +23,7 @@ var now = time.Unix(1_800_000_000, 0)
 func mint(t *testing.T, dir string) string {
 	t.Helper()
 	secret, err := opaque.Mint(dir, "the token", now.Add(time.Hour), now)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return secret
 }
 
@@ -68,29 +67,21 @@ func TestSecret(t *testing.T) {
 // TestDamaged: a file that was changed or exchanged for another gives no token.
 func TestDamaged(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.Chmod(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Chmod(dir, 0o700))
 	secret := mint(t, dir)
 	files, _ := filepath.Glob(filepath.Join(dir, "*"))
 	good, err := os.ReadFile(files[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	mint(t, dir)
 	both, _ := filepath.Glob(filepath.Join(dir, "*"))
 	other, err := os.ReadFile(both[0])
 	if both[0] == files[0] {
 		other, err = os.ReadFile(both[1])
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	later := strings.Replace(string(good), "1800003600", "1900000000", 1) // a longer life
 	for _, content := range []string{"", string(good[:len(good)-1]), string(good) + "x", string(other), later} {
-		if err := os.WriteFile(files[0], []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(files[0], []byte(content), 0o600))
 		if token, err := opaque.Token(dir, secret); token != "" || err == nil || errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%.30q gives %q, %v", content, token, err)
 		}

@@ -9,6 +9,7 @@ import (
 
 	"taskapi/identity"
 	"taskapi/identity/revocation"
+	"taskapi/internal/must"
 )
 
 // TestFullDisk: a list opens on a full disk, shows what is revoked once there is room again, and a counter that had its
@@ -31,9 +32,7 @@ func TestFullDisk(t *testing.T) {
 			t.Errorf("%s: Add = %v, want %v", name, err, syscall.ENOSPC)
 		}
 	}
-	if err := os.Remove(ballast); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Remove(ballast))
 	for name, l := range map[string]*revocation.List{"before": before, "during": during} {
 		add(t, open(t, filepath.Join(dir, name)), revocation.Rule{TokenID: "i"})
 		if !l.Revoked(&identity.Claims{ID: "i"}) {

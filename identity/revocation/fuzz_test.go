@@ -9,6 +9,7 @@ import (
 
 	"taskapi/identity"
 	"taskapi/identity/revocation"
+	"taskapi/internal/must"
 )
 
 // FuzzList: whatever the file of a list holds, it is damaged or can be asked and added to; and what was added is
@@ -24,13 +25,9 @@ func FuzzList(f *testing.F) {
 	now := time.Unix(1_800_000_000, 0)
 	dir := f.TempDir()
 	f.Fuzz(func(t *testing.T, data []byte) {
-		if err := os.WriteFile(filepath.Join(dir, "generation"), []byte("."), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(filepath.Join(dir, "generation"), []byte("."), 0o600))
 		path := filepath.Join(dir, "revocations.json")
-		if err := errors.Join(os.RemoveAll(path), os.WriteFile(path, data, 0o600), os.Chmod(dir, 0o700)); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, errors.Join(os.RemoveAll(path), os.WriteFile(path, data, 0o600), os.Chmod(dir, 0o700)))
 		open := func() (*revocation.List, error) {
 			return revocation.Open(revocation.Config{Dir: dir, Now: func() time.Time { return now }})
 		}
@@ -54,9 +51,7 @@ func FuzzList(f *testing.F) {
 			return
 		}
 		again, err := open()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		defer again.Close()
 		if !list.Revoked(stolen) || !again.Revoked(stolen) {
 			t.Fatalf("what was added is not refused: %+v", again.Rules())

@@ -17,6 +17,7 @@ import (
 
 	"taskapi/identity"
 	"taskapi/identity/revocation"
+	"taskapi/internal/must"
 	"taskapi/internal/privatefile"
 )
 
@@ -25,9 +26,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func open(t *testing.T, dir string) *revocation.List {
 	t.Helper()
 	l, err := revocation.Open(revocation.Config{Dir: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	return l
 }
@@ -35,9 +34,7 @@ func open(t *testing.T, dir string) *revocation.List {
 func add(t *testing.T, l *revocation.List, r revocation.Rule) revocation.Rule {
 	t.Helper()
 	r, err := l.Add(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return r
 }
 
@@ -131,9 +128,7 @@ func TestForgotten(t *testing.T) {
 	}
 	// A process that accepts tokens of a longer life makes rules last longer, also those of others.
 	longer, err := revocation.Open(revocation.Config{Dir: dir, MaxTTL: 3 * identity.DefaultMaxTTL})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer longer.Close()
 	if r := add(t, l, revocation.Rule{Task: "t", Before: now}); r.Until < now+int64(3*identity.DefaultMaxTTL/time.Second) {
 		t.Errorf("with tokens of three years, it ends at %d", r.Until)
@@ -175,9 +170,7 @@ func TestFull(t *testing.T) {
 		many = append(many, fmt.Sprintf(`{"jti":"j%d","created_at":1,"until":99999999999}`, i))
 	}
 	document := `{"format":1,"max_ttl":0,"rules":[` + strings.Join(many, ",") + `]}`
-	if err := privatefile.Write(filepath.Join(dir, "revocations.json"), []byte(document)); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, privatefile.Write(filepath.Join(dir, "revocations.json"), []byte(document)))
 	if _, err := l.Add(revocation.Rule{TokenID: "one more"}); !errors.Is(err, revocation.ErrFull) {
 		t.Error("a full list:", err)
 	}
@@ -194,12 +187,8 @@ func TestUnreadable(t *testing.T) {
 	add(t, other, revocation.Rule{TokenID: "j"})
 	path := filepath.Join(dir, "revocations.json")
 	good, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := privatefile.Write(path, []byte("{")); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
+	must.OK(t, privatefile.Write(path, []byte("{")))
 	if !l.Revoked(&identity.Claims{ID: "i", Task: "t"}) || l.Revoked(&identity.Claims{Role: identity.RoleOperator}) {
 		t.Error("a damaged list lets a task in, or shuts the operator out")
 	}
@@ -213,9 +202,7 @@ func TestUnreadable(t *testing.T) {
 	if _, err := revocation.Open(revocation.Config{Dir: dir}); !errors.Is(err, revocation.ErrDamaged) {
 		t.Error("Open of a damaged list:", err)
 	}
-	if err := privatefile.Write(path, good); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, privatefile.Write(path, good))
 	if l.Revoked(&identity.Claims{ID: "i", Task: "t"}) || !l.Revoked(&identity.Claims{ID: "j", Task: "t"}) {
 		t.Error("a list that was repaired is not read")
 	}
@@ -224,9 +211,7 @@ func TestUnreadable(t *testing.T) {
 	default:
 		t.Error("the repair of a list is not heard of")
 	}
-	if err := os.Chmod(path, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Chmod(path, 0o644))
 	if _, err := revocation.Open(revocation.Config{Dir: dir}); !errors.Is(err, privatefile.ErrExposed) {
 		t.Error("Open of a list that others can read:", err)
 	}
@@ -238,9 +223,7 @@ func TestLost(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "r")
 	l := open(t, dir)
 	add(t, l, revocation.Rule{TokenID: "j"})
-	if err := os.Remove(filepath.Join(dir, "revocations.json")); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Remove(filepath.Join(dir, "revocations.json")))
 	if !l.Revoked(&identity.Claims{ID: "j"}) {
 		t.Error("forgotten with the list by those who had read it")
 	}
@@ -250,9 +233,7 @@ func TestLost(t *testing.T) {
 	if _, err := revocation.Open(revocation.Config{Dir: dir}); !errors.Is(err, revocation.ErrDamaged) {
 		t.Error("Open of a list that is lost:", err)
 	}
-	if err := os.Remove(filepath.Join(dir, "generation")); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Remove(filepath.Join(dir, "generation")))
 	if add(t, open(t, dir), revocation.Rule{TokenID: "i"}); !l.Revoked(&identity.Claims{ID: "i"}) ||
 		l.Revoked(&identity.Claims{ID: "j"}) {
 		t.Error("a list that is begun again is not read")
@@ -263,9 +244,7 @@ func TestLost(t *testing.T) {
 func openAt(t *testing.T, dir string, now *time.Time) *revocation.List {
 	t.Helper()
 	l, err := revocation.Open(revocation.Config{Dir: dir, Now: func() time.Time { return *now }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() {
 		if err := l.Close(); err != nil {
 			t.Error(err)
@@ -280,18 +259,14 @@ func TestCutCounter(t *testing.T) {
 	now := time.Now()
 	l, other := openAt(t, dir, &now), open(t, dir)
 	add(t, other, revocation.Rule{TokenID: "i"})
-	if err := os.Truncate(filepath.Join(dir, "counter"), 0); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Truncate(filepath.Join(dir, "counter"), 0))
 	if !l.Revoked(&identity.Claims{ID: "i"}) {
 		t.Error("a revocation is not seen once the counter was cut off")
 	}
 	if add(t, other, revocation.Rule{TokenID: "h"}); !l.Revoked(&identity.Claims{ID: "h"}) {
 		t.Error("a revocation does not put the counter back")
 	}
-	if err := os.Truncate(filepath.Join(dir, "counter"), 0); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Truncate(filepath.Join(dir, "counter"), 0))
 	next := open(t, dir) // puts it back
 	add(t, next, revocation.Rule{TokenID: "j"})
 	if !l.Revoked(&identity.Claims{ID: "j"}) {
@@ -303,9 +278,7 @@ func TestCutCounter(t *testing.T) {
 // also when it comes there later. A process that revokes says that it could not count.
 func TestBadCounter(t *testing.T) {
 	other := filepath.Join(t.TempDir(), "other")
-	if err := os.WriteFile(other, make([]byte, 8), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(other, make([]byte, 8), 0o600))
 	for name, put := range map[string]func(path string) error{
 		"a fifo":      func(path string) error { return syscall.Mkfifo(path, 0o600) },
 		"a link":      func(path string) error { return os.Symlink(other, path) },
@@ -324,9 +297,7 @@ func TestBadCounter(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "r")
 			path, now := filepath.Join(dir, "counter"), time.Now()
 			early := openAt(t, dir, &now)
-			if err := errors.Join(os.Remove(path), put(path)); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, errors.Join(os.Remove(path), put(path)))
 			late, third := open(t, dir), open(t, dir)
 			for _, id := range []string{"i", "j"} {
 				if early.Revoked(&identity.Claims{ID: id}) || late.Revoked(&identity.Claims{ID: id}) {
@@ -353,9 +324,7 @@ func TestReplacedCounter(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "r")
 	now := time.Now()
 	l := openAt(t, dir, &now)
-	if err := os.Remove(filepath.Join(dir, "counter")); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Remove(filepath.Join(dir, "counter")))
 	other := open(t, dir)
 	now = now.Add(time.Second)
 	l.Revoked(&identity.Claims{ID: "i"})
@@ -373,14 +342,10 @@ func TestUncountedChange(t *testing.T) {
 		now := time.Now()
 		l, other := openAt(t, dir, &now), open(t, dir)
 		before, err := os.ReadFile(filepath.Join(dir, "counter"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		l.Revoked(&identity.Claims{ID: "i"})
 		add(t, other, revocation.Rule{TokenID: "i"})
-		if err := os.WriteFile(filepath.Join(dir, "counter"), before, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(filepath.Join(dir, "counter"), before, 0o600))
 		now = now.Add(shift)
 		if !l.Revoked(&identity.Claims{ID: "i"}) {
 			t.Errorf("not seen %v later", shift)
@@ -395,9 +360,7 @@ func TestRemovedDirectory(t *testing.T) {
 	now := time.Now()
 	l := openAt(t, dir, &now)
 	add(t, l, revocation.Rule{TokenID: "j"})
-	if err := os.RemoveAll(dir); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.RemoveAll(dir))
 	if !l.Revoked(&identity.Claims{ID: "j"}) {
 		t.Error("forgotten with its directory")
 	}
@@ -423,9 +386,7 @@ func TestWatch(t *testing.T) {
 	add(t, other, revocation.Rule{Task: "t", Before: time.Now().Unix()})
 	<-changed
 	document := `{"format":1,"max_ttl":0,"rules":[{"jti":"uncounted","created_at":1,"until":99999999999}]}`
-	if err := privatefile.Write(filepath.Join(dir, "revocations.json"), []byte(document)); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, privatefile.Write(filepath.Join(dir, "revocations.json"), []byte(document)))
 	// One change may be heard of twice: as the file is replaced, and as it is counted.
 	for changed = l.Changed(); !l.Revoked(&identity.Claims{ID: "uncounted"}); changed = l.Changed() {
 		<-changed
@@ -450,13 +411,9 @@ func TestWatchSaysOnce(t *testing.T) {
 	})
 	path := filepath.Join(dir, "revocations.json")
 	good, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	damage := func() {
-		if err := privatefile.Write(path, []byte("{")); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, privatefile.Write(path, []byte("{")))
 	}
 	damage()
 	if line := <-logged; !strings.Contains(line, "revocations can't be read") {
@@ -465,9 +422,7 @@ func TestWatchSaysOnce(t *testing.T) {
 	damage()
 	damage()
 	changed := l.Changed()
-	if err := privatefile.Write(path, good); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, privatefile.Write(path, good))
 	<-changed
 	if l.Revoked(&identity.Claims{ID: "i", Task: "t"}) {
 		t.Error("a list that was repaired is not read")
@@ -512,9 +467,7 @@ func TestCloseLeavesNoFile(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "r")
 	before := count()
 	l, err := revocation.Open(revocation.Config{Dir: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if err := l.Close(); err != nil || count() != before {
 		t.Errorf("%d files are open, %v; want %d", count(), err, before)
 	}
@@ -551,9 +504,7 @@ func TestQuestionCostsNoMemory(t *testing.T) {
 
 func BenchmarkRevoked(b *testing.B) {
 	l, err := revocation.Open(revocation.Config{Dir: filepath.Join(b.TempDir(), "r")})
-	if err != nil {
-		b.Fatal(err)
-	}
+	must.OK(b, err)
 	defer l.Close()
 	c := &identity.Claims{ID: "j", AllocationID: "a", Task: "t", IssuedAt: 1}
 	for b.Loop() {

@@ -20,6 +20,7 @@ import (
 	"taskapi/identity"
 	"taskapi/identity/identitytest"
 	"taskapi/identity/workload"
+	"taskapi/internal/must"
 )
 
 // ring is a key ring that can be made to sign nothing.
@@ -37,9 +38,7 @@ func (r *ring) Sign(c identity.Claims) (string, error) {
 
 func (r *ring) remove(t *testing.T, id string) {
 	t.Helper()
-	if err := r.Remove(id); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.Remove(id))
 }
 
 // runner is a task's runner: it records what the manager has it do, with the time of each since the start.
@@ -100,9 +99,7 @@ func (r *runner) start() error {
 // started starts the task.
 func (r *runner) started() *runner {
 	r.t.Helper()
-	if err := r.start(); err != nil {
-		r.t.Fatal(err)
-	}
+	must.OK(r.t, r.start())
 	return r
 }
 
@@ -173,7 +170,5 @@ func key(t *testing.T, token string) string {
 func mustWrite(t *testing.T, dir, name string) {
 	t.Helper()
 	path := filepath.Join(dir, name)
-	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte("token"), 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte("token"), 0o600)))
 }

@@ -14,6 +14,7 @@ import (
 	"taskapi/identity"
 	"taskapi/identity/identitytest"
 	"taskapi/identity/workload"
+	"taskapi/internal/must"
 )
 
 // operators keeps the operator's token of an allocation of a job.
@@ -39,9 +40,7 @@ func (o *operators) manager(job string, ttl time.Duration, audience string) *wor
 func (o *operators) token(t *testing.T, job string, ttl time.Duration, audience string) string {
 	t.Helper()
 	tokens, err := o.manager(job, ttl, audience).Operator(o.path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	tokens.Stop()
 	return o.read(t)
 }
@@ -49,9 +48,7 @@ func (o *operators) token(t *testing.T, job string, ttl time.Duration, audience 
 func (o *operators) read(t *testing.T) string {
 	t.Helper()
 	token, err := workload.ReadOperatorToken(o.path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return token
 }
 
@@ -62,9 +59,7 @@ func TestOperatorTokenIsRenewed(t *testing.T) {
 		o := newOperators(t)
 		m := o.manager("a", 24*time.Hour, "aud")
 		tokens, err := m.Operator(o.path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		run := func(d time.Duration) string {
 			ctx, cancel := context.WithTimeout(t.Context(), d)
 			defer cancel()
@@ -79,9 +74,7 @@ func TestOperatorTokenIsRenewed(t *testing.T) {
 		if second == first {
 			t.Error("not renewed at half of an hour")
 		}
-		if err := os.WriteFile(o.path, []byte("garbage"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(o.path, []byte("garbage"), 0o600))
 		third := run(31 * time.Second)
 		key(t, third)
 		o.ring.fail = true
@@ -123,27 +116,21 @@ func TestOperatorTokenStays(t *testing.T) {
 		{"another job", "b", time.Hour, "aud", func(*testing.T, *operators) {}, false},
 		{"another audience", "a", time.Hour, "b", func(*testing.T, *operators) {}, false},
 		{"others can read it", "a", time.Hour, "aud", func(t *testing.T, o *operators) {
-			if err := os.Chmod(o.path, 0o644); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, os.Chmod(o.path, 0o644))
 		}, false},
 		{"its key is active no longer", "a", time.Hour, "aud",
 			func(t *testing.T, o *operators) { identitytest.Rotate(t, o.ring.Keyring) }, true},
 		{"its key is removed", "a", time.Hour, "aud",
 			func(t *testing.T, o *operators) { o.ring.remove(t, identitytest.Rotate(t, o.ring.Keyring)) }, false},
 		{"garbage", "a", time.Hour, "aud", func(t *testing.T, o *operators) {
-			if err := os.WriteFile(o.path, []byte("garbage"), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, os.WriteFile(o.path, []byte("garbage"), 0o600))
 		}, false},
 		{"a task's", "a", time.Hour, "aud", func(t *testing.T, o *operators) {
 			token := identitytest.Sign(t, o.ring.Keyring, identity.Claims{Subject: "global:default:a:group::operator",
 				Audience: []string{"aud"},
 				IssuedAt: time.Now().Unix(), NotBefore: time.Now().Unix(), ExpiresAt: time.Now().Add(time.Hour).Unix(),
 				Namespace: "default", JobID: "a", AllocationID: "alloc", Life: "life"})
-			if err := os.WriteFile(o.path, []byte(token), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, os.WriteFile(o.path, []byte(token), 0o600))
 		}, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -152,9 +139,7 @@ func TestOperatorTokenStays(t *testing.T) {
 				o.token(t, "a", time.Hour, "aud")
 				tc.change(t, o)
 				before, err := os.ReadFile(o.path)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, err)
 				after := o.token(t, tc.job, tc.ttl, tc.audience)
 				if stays := after == string(before); stays != tc.stays {
 					t.Errorf("stays %v, want %v", stays, tc.stays)

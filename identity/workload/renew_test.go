@@ -13,6 +13,7 @@ import (
 	"taskapi/identity"
 	"taskapi/identity/identitytest"
 	"taskapi/identity/workload"
+	"taskapi/internal/must"
 )
 
 // TestRenew: what is due by the configured clock is done when Renew returns, with no Run beside it.
@@ -29,9 +30,7 @@ func TestRenew(t *testing.T) {
 		file = string(data)
 		return nil
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer tokens.Stop()
 	renewed := func(what string, want bool) {
 		t.Helper()
@@ -52,9 +51,7 @@ func TestRenew(t *testing.T) {
 	renewed("after half of its life", true)
 	old := identitytest.Rotate(t, ring)
 	renewed("a rotation", false)
-	if err := ring.Remove(old); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, ring.Remove(old))
 	renewed("a removed key", true)
 }
 

@@ -12,6 +12,7 @@ import (
 	"taskapi/identity/identitytest"
 	"taskapi/identity/revocation"
 	"taskapi/identity/workload"
+	"taskapi/internal/must"
 	"taskapi/internal/privatefile"
 )
 
@@ -36,9 +37,7 @@ func newManager(ring *identity.Keyring, list *revocation.List) *workload.Manager
 // good one in its file, in the same second, and one that is revoked for another task stays.
 func TestRevokedTokensAreReplaced(t *testing.T) {
 	list, err := revocation.Open(revocation.Config{Dir: filepath.Join(t.TempDir(), "revocations")})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer list.Close()
 	ring, file := identitytest.Keyring(t), ""
 	manager := newManager(ring, list)
@@ -47,20 +46,14 @@ func TestRevokedTokensAreReplaced(t *testing.T) {
 		file = string(data)
 		return nil
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer tokens.Stop()
 	verifier, err := identity.NewVerifier(identity.VerifierConfig{Local: ring})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	claims := func() *identity.Claims {
 		t.Helper()
 		verified, err := verifier.Verify(file, time.Now())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		return &verified.Claims
 	}
 	revoke := func(what string, r revocation.Rule, want bool) {
@@ -89,9 +82,7 @@ func TestRevokedTokensAreReplaced(t *testing.T) {
 func TestUnreadableRevocationsReplaceNothing(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "revocations")
 	list, err := revocation.Open(revocation.Config{Dir: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer list.Close()
 	written := 0
 	manager := newManager(identitytest.Keyring(t), list)
@@ -104,16 +95,12 @@ func TestUnreadableRevocationsReplaceNothing(t *testing.T) {
 	}
 	defer tokens.Stop()
 	other, err := revocation.Open(revocation.Config{Dir: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer other.Close()
 	if _, err := other.Add(revocation.Rule{TokenID: "another"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := privatefile.Write(filepath.Join(dir, "revocations.json"), []byte("{")); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, privatefile.Write(filepath.Join(dir, "revocations.json"), []byte("{")))
 	manager.Renew(t.Context())
 	if !list.Revoked(&identity.Claims{AllocationID: "alloc", Task: "t", IssuedAt: time.Now().Unix()}) {
 		t.Fatal("the list is not damaged")

@@ -22,6 +22,7 @@ import (
 
 	"taskapi/identity"
 	"taskapi/identity/identitytest"
+	"taskapi/internal/must"
 )
 
 func TestClaims(t *testing.T) {
@@ -42,9 +43,7 @@ func TestClaims(t *testing.T) {
 		})
 		time.Sleep(700 * time.Millisecond)
 		env, err := tokens.Start(r.host())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		names := slices.Sorted(maps.Keys(env))
 		if !slices.Equal(names, []string{"NOMAD_TOKEN", "NOMAD_TOKEN_a", "NOMAD_TOKEN_b"}) {
 			t.Fatalf("environment: %v", names)
@@ -55,9 +54,7 @@ func TestClaims(t *testing.T) {
 		verifier, err := identity.NewVerifier(
 			identity.VerifierConfig{Local: r.ring, Audiences: []string{"nomadproject.io", "x"}},
 		)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		issuedAt := r.begun.Unix()
 		for name, want := range map[string]identity.Claims{
 			"NOMAD_TOKEN": {Subject: "global:default:job:group:t:default", Audience: []string{"nomadproject.io"},
@@ -90,9 +87,7 @@ func TestDefaultAudience(t *testing.T) {
 			Identities: []*api.WorkloadIdentity{{Name: "a", Env: true, Audience: []string{"nomadproject.io"}}},
 		})
 		env, err := tokens.Start(r.host())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		for name, want := range map[string]string{"NOMAD_TOKEN": "mine", "NOMAD_TOKEN_a": "nomadproject.io"} {
 			read, err := identity.Check(env[name])
 			if err != nil || !slices.Equal(read.Claims.Audience, []string{want}) {
@@ -428,9 +423,7 @@ func TestTokensBesideAResumedProcess(t *testing.T) {
 		identitytest.Rotate(t, r.ring.Keyring)
 		r.manage(&log, []string{"nomadproject.io"}, env)
 		beside, err := r.tokens.Resume(r.host(), r.saved)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		second := identitytest.Rotate(t, r.ring.Keyring)
 		if key(t, beside["NOMAD_TOKEN_env"]) != second {
 			t.Fatal("signed by another key")
@@ -487,9 +480,7 @@ func TestResume(t *testing.T) {
 		r.lines = nil
 		r.manage(io.Discard, []string{"nomadproject.io"}, identities...)
 		beside, err := r.tokens.Resume(r.host(), saved)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		names := slices.Sorted(maps.Keys(beside))
 		if !slices.Equal(names, []string{"NOMAD_TOKEN_env", "NOMAD_TOKEN_lasting", "NOMAD_TOKEN_unknown"}) {
 			t.Errorf("programs beside the task get %v", names)
