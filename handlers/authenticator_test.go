@@ -13,6 +13,7 @@ import (
 	"taskapi/handlers/internal/route"
 	"taskapi/identity"
 	"taskapi/identity/identitytest"
+	"taskapi/internal/must"
 	"taskapi/ratelimit"
 )
 
@@ -69,13 +70,9 @@ func realAuthenticatorWith(
 func authenticatorOf(t *testing.T, ring *identity.Keyring, allocations auth.Allocations) *auth.Authenticator {
 	t.Helper()
 	verifier, err := identity.NewVerifier(identity.VerifierConfig{Local: ring})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	policy, err := auth.ParsePolicy("policy.hcl", []byte(`task "poor" { policy = "deny" }`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	revocations, _ := allocations.(auth.Revocations)
 	authenticator, err := auth.NewAuthenticator(auth.Config{
 		Verifier: verifier, Allocations: allocations, Revocations: revocations, Policy: policy,
@@ -83,9 +80,7 @@ func authenticatorOf(t *testing.T, ring *identity.Keyring, allocations auth.Allo
 		// this is about the verdicts, not their number
 		Limits: auth.Limits{Set: limitset.Set{FailedLookups: boundless, AllFailedLookups: boundless, Refusals: boundless}},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return authenticator
 }
 

@@ -16,6 +16,7 @@ import (
 	"taskapi/auth"
 	"taskapi/handlers"
 	"taskapi/identity"
+	"taskapi/internal/must"
 )
 
 // openAuthenticator lets everybody in at no cost, so that what the benchmark shows is this package.
@@ -50,14 +51,10 @@ func BenchmarkChecks(b *testing.B) {
 // newFloor returns the bare server; it answers any request with the body.
 func newFloor(b *testing.B, body string) (path string) {
 	dir, err := os.MkdirTemp("", "floor")
-	if err != nil {
-		b.Fatal(err)
-	}
+	must.OK(b, err)
 	path = filepath.Join(dir, "api.sock")
 	listener, err := net.Listen("unix", path)
-	if err != nil {
-		b.Fatal(err)
-	}
+	must.OK(b, err)
 	content := []byte(body)
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
@@ -83,9 +80,7 @@ func load(b *testing.B, path string, connections int) {
 	var share = b.N/connections + 1
 	for range connections {
 		conn, err := net.Dial("unix", path)
-		if err != nil {
-			b.Fatal(err)
-		}
+		must.OK(b, err)
 		wg.Go(func() {
 			defer conn.Close()
 			buffer := make([]byte, 64<<10)

@@ -17,6 +17,7 @@ import (
 	"taskapi/auth"
 	"taskapi/handlers"
 	"taskapi/handlers/internal/transport/transporttest"
+	"taskapi/internal/must"
 )
 
 func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
@@ -64,9 +65,7 @@ func cutAfter(t *testing.T, c net.Conn) time.Duration {
 func answer(t *testing.T, c net.Conn) int {
 	t.Helper()
 	response, err := http.ReadResponse(bufio.NewReader(c), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return readReply(t, response).Status
 }
 

@@ -15,6 +15,7 @@ import (
 	"taskapi/handlers"
 	"taskapi/handlers/events"
 	"taskapi/handlers/internal/route"
+	"taskapi/internal/must"
 )
 
 // deployed is an allocation with deployments.
@@ -154,9 +155,7 @@ func TestDeploymentEvents(t *testing.T) {
 	defer cancel()
 	stream, err := client.EventStream().Stream(ctx, map[api.Topic][]string{api.TopicDeployment: {"demo"}}, 0,
 		&api.QueryOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	list = []*api.Deployment{{ID: runningID, JobID: "demo", Namespace: "default", Status: "running", CreateIndex: 31,
 		ModifyIndex: 31}, list[0]}
 	put(t, log, 31, nil)

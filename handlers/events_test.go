@@ -22,6 +22,7 @@ import (
 	"taskapi/handlers/events"
 	"taskapi/handlers/internal/route"
 	"taskapi/identity"
+	"taskapi/internal/must"
 )
 
 var _ interfaces.Sink = (*events.Log)(nil)
@@ -88,17 +89,13 @@ func put(tb testing.TB, log *events.Log, index uint64, change func(*api.Allocati
 	if change != nil {
 		change(&alloc)
 	}
-	if err := log.PutAllocs(tb.Context(), []*api.Allocation{&alloc}); err != nil {
-		tb.Fatal(err)
-	}
+	must.OK(tb, log.PutAllocs(tb.Context(), []*api.Allocation{&alloc}))
 }
 
 // TestEventsAsRecorded holds the stream against that of a Nomad agent, line by line.
 func TestEventsAsRecorded(t *testing.T) {
 	recording, err := os.ReadFile("testdata/event-stream.ndjson")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	lines := strings.Split(strings.TrimSpace(string(recording)), "\n")
 	log := events.New()
 	job := newAlloc(t).snapshot().Job
@@ -108,14 +105,10 @@ func TestEventsAsRecorded(t *testing.T) {
 				Payload struct{ Allocation *api.Allocation }
 			}
 		}
-		if err := json.Unmarshal([]byte(line), &decoded); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, json.Unmarshal([]byte(line), &decoded))
 		alloc := decoded.Events[0].Payload.Allocation
 		alloc.Job = job // left out of the recording's payload, as it has to be of ours
-		if err := log.PutAllocs(t.Context(), []*api.Allocation{alloc, alloc}); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, log.PutAllocs(t.Context(), []*api.Allocation{alloc, alloc}))
 	}
 	s := newServer(t, newAlloc(t), streaming(log), func(c *handlers.Config) {
 		c.SigningKeyID = func() string { return signingKeyID }
@@ -125,9 +118,7 @@ func TestEventsAsRecorded(t *testing.T) {
 		t.Fatal(err)
 	}
 	response, err := http.ReadResponse(c.Reader, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if got := response.Header.Get("Content-Type"); got != "application/json" {
 		t.Errorf("content type = %q", got)
 	}
@@ -161,9 +152,7 @@ func TestSDKEvents(t *testing.T) {
 	put(t, log, 40, nil)
 	stream, err := client.EventStream().Stream(ctx, map[api.Topic][]string{api.TopicAllocation: {"*"}}, 0,
 		&api.QueryOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if got := next(t, stream); got.Index != 40 {
 		t.Errorf("the event from before = %d, want 40", got.Index)
 	}
@@ -224,9 +213,7 @@ func TestEventFilters(t *testing.T) {
 				t.Fatal(err)
 			}
 			response, err := http.ReadResponse(c.Reader, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			defer response.Body.Close()
 			go s.stop() // it ends the stream, with what there is to tell
 			if got := indexes(t, response.Body); !slices.Equal(got, want) {
@@ -292,9 +279,7 @@ func TestStreamIsAuthenticated(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	stream, err := client.EventStream().Stream(ctx, nil, 0, &api.QueryOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	put(t, log, 40, nil)
 	if got := next(t, stream); got.Index != 40 {
 		t.Errorf("event = %d, want 40", got.Index)

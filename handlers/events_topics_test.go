@@ -19,6 +19,7 @@ import (
 	"taskapi/auth"
 	"taskapi/handlers"
 	"taskapi/handlers/events"
+	"taskapi/internal/must"
 )
 
 // touched is an allocation whose Touch puts another version, as a runner does.
@@ -56,9 +57,7 @@ func TestSDKTopics(t *testing.T) {
 	client := newServerOf(t, auth.Owner{AllocationID: allocID, UID: peer.UID}, alloc, everyRoute,
 		streaming(log)).sdk(t, operator)
 	stream, err := client.EventStream().Stream(t.Context(), nil, 0, &api.QueryOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	put(t, log, 40, nil)
 	first := next(t, stream)
 	want := []string{"Node NodeRegistration", "Job JobRegistered", "Evaluation JobRegistered",
@@ -85,9 +84,7 @@ func TestSDKTopics(t *testing.T) {
 	}
 
 	stopped, err := client.Allocations().Stop(&api.Allocation{ID: allocID}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	line := next(t, stream)
 	if diff := cmp.Diff([]string{"Evaluation AllocationUpdateDesiredStatus", "Evaluation EvaluationUpdated",
 		"Allocation AllocationUpdated"}, topicsOf(line)); diff != "" || line.Index != 41 {
@@ -184,9 +181,7 @@ func TestServiceEvents(t *testing.T) {
 			key = "*"
 		}
 		stream, err := client.EventStream().Stream(t.Context(), map[api.Topic][]string{api.Topic(topic): {key}}, 1, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		var got []string
 		for len(got) < len(want) {
 			line := next(t, stream)
@@ -219,9 +214,7 @@ func TestServiceEventsAfterTheLastIndex(t *testing.T) {
 	put(t, log, 40, nil)
 	services.put(web, false)
 	stream, err := client.Raw().Response(streamPath+"?index=41", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer stream.Close()
 	lines := bufio.NewScanner(stream)
 	for range 2 { // the second heartbeat follows what there was
@@ -257,9 +250,7 @@ func streamedUntil(t *testing.T, s *server, token, query, last string) (all []st
 		t.Fatal(err)
 	}
 	response, err := http.ReadResponse(c.Reader, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer response.Body.Close()
 	defer c.Close() // before: to close the body is to read it to its end, which does not come by itself
 	lines := bufio.NewScanner(response.Body)
@@ -272,9 +263,7 @@ func streamedUntil(t *testing.T, s *server, token, query, last string) (all []st
 			api.Events
 			Error string
 		}
-		if err := json.Unmarshal(lines.Bytes(), &line); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, json.Unmarshal(lines.Bytes(), &line))
 		if line.Error != "" {
 			all = append(all, line.Error)
 			continue

@@ -24,6 +24,7 @@ import (
 	"taskapi/auth"
 	"taskapi/handlers"
 	"taskapi/handlers/internal/route"
+	"taskapi/internal/must"
 )
 
 const execPath = "/v1/client/allocation/" + allocID + "/exec"
@@ -131,9 +132,7 @@ func closeOf(t *testing.T, c *websocket.Conn) (code int, text string) {
 		if closed, ok := errors.AsType[*websocket.CloseError](err); ok {
 			return closed.Code, closed.Text
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 	}
 }
 
@@ -154,9 +153,7 @@ func TestExec(t *testing.T) {
 	expect := func(want api.ExecStreamingOutput) {
 		t.Helper()
 		var got api.ExecStreamingOutput
-		if err := c.ReadJSON(&got); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, c.ReadJSON(&got))
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Error(diff)
 		}
@@ -171,9 +168,7 @@ func TestExec(t *testing.T) {
 		`{"tty_size":{"height":33,"width":65535}}`, `{"stdin":{"data":"AP94","close":true}}`, `{"stdin":{"close":true}}`,
 		`{"stdin":{"data":"eA=="}}`,
 	} {
-		if err := c.WriteMessage(websocket.TextMessage, []byte(message)); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, c.WriteMessage(websocket.TextMessage, []byte(message)))
 	}
 	if got, err := io.ReadAll(command.stdin); string(got) != "\x00\xffx" || err != nil {
 		t.Errorf("the input is %q, %v", got, err)
@@ -342,9 +337,7 @@ func TestExecIsCut(t *testing.T) {
 	first, _, _ := websocketTo(t, s, execPath+execQuery(), operator)
 	one := <-started
 	revoked.Store(true)
-	if err := first.WriteMessage(websocket.TextMessage, []byte("{}")); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, first.WriteMessage(websocket.TextMessage, []byte("{}")))
 	if code, text := closeOf(t, first); code != websocket.ClosePolicyViolation ||
 		text != "the token is not valid any more" {
 		t.Errorf("revoked: closed with %d %q", code, text)
@@ -480,9 +473,7 @@ func bubbledExec(t *testing.T, conn net.Conn) *websocket.Conn {
 			nil
 	}}
 	c, _, err := dialer.Dial("ws://local"+execPath+execQuery(), http.Header{"X-Nomad-Token": {operator}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return c
 }
 
@@ -503,9 +494,7 @@ func TestExecHeartbeats(t *testing.T) {
 			}
 		}
 		// which nobody reads
-		if err := c.WriteMessage(websocket.TextMessage, []byte(`{"stdin":{"data":"eA=="}}`)); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, c.WriteMessage(websocket.TextMessage, []byte(`{"stdin":{"data":"eA=="}}`)))
 		synctest.Wait()
 		gone := time.Now()
 		c.Close()

@@ -19,6 +19,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/auth"
 	"taskapi/handlers"
+	"taskapi/internal/must"
 )
 
 // fakeFiles is a directory of one file. What is read of real ones, and followed, is tested where these are: see
@@ -235,9 +236,7 @@ func TestFramesAsJSON(t *testing.T) {
 			line["Offset"] = f.Offset
 		}
 		text, err := json.Marshal(line)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		want.Write(append(text, '\n'))
 	}
 	if diff := cmp.Diff(want.String(), got.Body); diff != "" {
@@ -406,9 +405,7 @@ func TestFileThatBreaksOff(t *testing.T) {
 	}
 	s := newServer(t, alloc)
 	body, err := s.sdk(t, goodToken).AllocFS().Cat(&api.Allocation{ID: allocID}, "x", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer body.Close()
 	if got, err := io.ReadAll(body); string(got) != "one" || !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("read %q, %v; want an unexpected end", got, err)

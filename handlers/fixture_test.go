@@ -31,6 +31,7 @@ import (
 	"taskapi/handlers/jobs"
 	"taskapi/handlers/node"
 	"taskapi/identity"
+	"taskapi/internal/must"
 )
 
 const (
@@ -220,9 +221,7 @@ var _ interface {
 func recorded[T any](tb testing.TB, name string) T {
 	tb.Helper()
 	content, err := os.ReadFile(filepath.Join("testdata", name))
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must.OK(tb, err)
 	var value T
 	if err := json.Unmarshal(content, &value); err != nil {
 		tb.Fatalf("%s: %v", name, err)
@@ -339,14 +338,10 @@ func newServerOf(tb testing.TB, owner auth.Owner, alloc *fakeAlloc, change ...fu
 		f(&config)
 	}
 	dir, err := os.MkdirTemp("", "handlers") // the path of a TempDir can be too long for a socket
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must.OK(tb, err)
 	s.path = filepath.Join(dir, "api.sock")
 	listener, err := net.Listen("unix", s.path)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must.OK(tb, err)
 	ctx, cancel := context.WithCancel(tb.Context())
 	ended := make(chan error, 1)
 	go func() {
@@ -367,9 +362,7 @@ func newServerOf(tb testing.TB, owner auth.Owner, alloc *fakeAlloc, change ...fu
 func (s *server) sdk(tb testing.TB, token string) *api.Client {
 	tb.Helper()
 	client, err := api.NewClient(&api.Config{Address: "unix://" + s.path, SecretID: token})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must.OK(tb, err)
 	tb.Cleanup(client.Close)
 	return client
 }
@@ -385,9 +378,7 @@ type reply struct {
 func (s *server) do(tb testing.TB, method, target, token, body string) reply {
 	tb.Helper()
 	request, err := http.NewRequestWithContext(tb.Context(), method, "http://local"+target, strings.NewReader(body))
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must.OK(tb, err)
 	if token != "" {
 		request.Header.Set("X-Nomad-Token", token)
 	}
@@ -408,9 +399,7 @@ func readReply(tb testing.TB, response *http.Response) reply {
 	tb.Helper()
 	defer response.Body.Close()
 	content, err := io.ReadAll(response.Body)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must.OK(tb, err)
 	return reply{response.StatusCode, response.Header, string(content)}
 }
 
@@ -423,9 +412,7 @@ type conn struct {
 func (s *server) dial(tb testing.TB) conn {
 	tb.Helper()
 	raw, err := net.Dial("unix", s.path)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must.OK(tb, err)
 	tb.Cleanup(func() { _ = raw.Close() })
 	if err := raw.SetDeadline(time.Now().Add(time.Minute)); err != nil { // a hung test ends
 		tb.Fatal(err)

@@ -12,6 +12,7 @@ import (
 	"taskapi/allocrunner/cluster/fleet"
 	"taskapi/allocrunner/cluster/memory"
 	"taskapi/handlers"
+	"taskapi/internal/must"
 )
 
 const (
@@ -29,9 +30,7 @@ func published(t *testing.T, store cluster.Store, status string) {
 		"fleet/nodes/" + otherNode: &api.Node{ID: otherNode, Name: "over there", Status: "ready"},
 	} {
 		value, err := json.Marshal(v)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		txn.Then = append(txn.Then, cluster.Operation{Key: key, Value: value})
 	}
 	if _, err := store.Commit(t.Context(), txn); err != nil {
@@ -114,9 +113,7 @@ func TestFleet(t *testing.T) {
 func TestFleetAway(t *testing.T) {
 	store := memory.New()
 	s := fleetServer(t, store)
-	if err := store.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, store.Close())
 	for _, path := range []string{"/v1/allocations", "/v1/nodes", "/v1/node/" + otherNode} {
 		if reply := s.do(t, "GET", path, operator, ""); reply.Status != 503 {
 			t.Errorf("%s: %d %s", path, reply.Status, reply.Body)

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"taskapi/internal/must"
 )
 
 const ambiguousLength = "the length of the body must be given by Content-Length or by Transfer-Encoding, in " +
@@ -41,9 +43,7 @@ func answers(t *testing.T, c net.Conn, text string, piece int) []int {
 			return statuses
 		}
 		content, err := io.ReadAll(response.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		// that is net/http's
 		if text := string(content); response.StatusCode == 400 && text != ambiguousLength && text != "400 Bad Request" {
 			t.Errorf("400 %q, want %q", content, ambiguousLength)

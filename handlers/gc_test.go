@@ -9,6 +9,7 @@ import (
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/handlers/apierror"
+	"taskapi/internal/must"
 )
 
 const gcPath = "/v1/client/allocation/" + allocID + "/gc"
@@ -58,9 +59,7 @@ func TestHeadChangesNothing(t *testing.T) {
 // TestGCIsAudited: also when it comes as a GET.
 func TestGCIsAudited(t *testing.T) {
 	s := newServer(t, quietAlloc(t))
-	if err := s.sdk(t, goodToken).Allocations().GC(&api.Allocation{ID: allocID}, nil); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, s.sdk(t, goodToken).Allocations().GC(&api.Allocation{ID: allocID}, nil))
 	if got := s.audited(); len(got) != 1 || got[0].Status != 200 {
 		t.Errorf("audited %+v, want one record of 200", got)
 	}

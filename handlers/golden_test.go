@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/handlers"
+	"taskapi/internal/must"
 )
 
 const signingKeyID = "4d7eac81-d042-85fd-9e74-75e26760781d" // as in testdata/allocation.json
@@ -40,9 +41,7 @@ func TestAnswersAsRecorded(t *testing.T) {
 	} {
 		t.Run(file, func(t *testing.T) {
 			want, err := os.ReadFile(filepath.Join("testdata", file))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			got := s.do(t, http.MethodGet, target, operator, "") // who is shown all
 			if diff := cmp.Diff(tree(t, string(want)), tree(t, got.Body)); diff != "" {
 				t.Errorf("GET %s: -recorded +ours\n%s", target, diff)
@@ -60,9 +59,7 @@ func TestVersions(t *testing.T) {
 	s := newServer(t, newAlloc(t), everyRoute)
 	client := s.sdk(t, operator)
 	self, err := client.Agent().Self()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	version := self.Config["Version"].(map[string]any)
 	if self.Member.Tags["build"] != "2.0.6-dev" || version["Version"] != "2.0.6" || version["VersionPrerelease"] != "dev" {
 		t.Errorf("the agent is %+v, %v, want Nomad 2.0.6-dev", self.Member, version)

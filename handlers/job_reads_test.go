@@ -20,6 +20,7 @@ import (
 	"taskapi/handlers"
 	"taskapi/handlers/apierror"
 	"taskapi/handlers/jobs"
+	"taskapi/internal/must"
 )
 
 // another returns what an allocation of newAlloc is with a change.
@@ -217,9 +218,7 @@ func TestSDKDeregister(t *testing.T) {
 	s := newServer(t, alloc)
 	client := s.sdk(t, goodToken)
 	id, _, err := client.Jobs().Deregister("demo", false, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if eval, _, err := client.Evaluations().Info(id, nil); err != nil || eval.TriggeredBy != "job-deregister" ||
 		eval.Status != "complete" {
 		t.Errorf("evaluation = %+v, %v", eval, err)
@@ -265,9 +264,7 @@ func TestSDKEvaluations(t *testing.T) {
 	s := newServer(t, newAlloc(t))
 	client := s.sdk(t, operator)
 	id, _, err := client.Jobs().ForceEvaluate("demo", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	list, _, err := client.Evaluations().List(nil)
 	if err != nil || len(list) != 2 || !slices.ContainsFunc(list, func(e *api.Evaluation) bool { return e.ID == id }) {
 		t.Errorf("list = %+v, %v; want it beside the first", list, err)

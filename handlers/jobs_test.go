@@ -21,6 +21,7 @@ import (
 	"taskapi/handlers/allocations"
 	"taskapi/handlers/apierror"
 	"taskapi/handlers/jobs"
+	"taskapi/internal/must"
 )
 
 func TestSDKJobs(t *testing.T) {
@@ -254,9 +255,7 @@ func TestSDKPlan(t *testing.T) {
 	} {
 		changes = c.changes
 		got, _, err := client.Plan(&api.Job{ID: new("demo")}, true, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		if diff := cmp.Diff(map[string]*api.DesiredUpdates{"web": &c.updates}, got.Annotations.DesiredTGUpdates); diff != "" {
 			t.Errorf("%s: -want +got\n%s", word, diff)
 		}
@@ -303,13 +302,9 @@ func TestUpdatedAllocation(t *testing.T) {
 	want := map[string]any{"Canary": false, "Healthy": false, "ModifyIndex": 41.0,
 		"Timestamp": "2026-11-21T10:00:00.000000005Z"}
 	encoded, err := allocations.Encode(current)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	var whole map[string]any
-	if err := json.Unmarshal(encoded, &whole); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, json.Unmarshal(encoded, &whole))
 	if diff := cmp.Diff(want, whole["DeploymentStatus"]); diff != "" {
 		t.Errorf("DeploymentStatus: -want +got\n%s", diff)
 	}

@@ -26,6 +26,7 @@ import (
 	"taskapi/handlers/internal/route"
 	"taskapi/identity"
 	"taskapi/identity/revocation"
+	"taskapi/internal/must"
 )
 
 // repeats counts how often the authenticator is asked about the same parsed request, which only the lane gives twice.
@@ -140,9 +141,7 @@ func TestBadTokensInTheLane(t *testing.T) {
 	const path = "/v1/allocations"
 	token := sign(func(*identity.Claims) {})
 	read, err := identity.Check(token)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	another := badtokens.NewKey("another", ed25519.NewKeyFromSeed(make([]byte, 32)))
 	good := badtokens.Good{Key: badtokens.NewKey(ring.Signer()), Now: time.Now(), Claims: read.Claims,
 		OtherKeyID: another.ID}
@@ -224,9 +223,7 @@ func TestHalfClosedInTheLane(t *testing.T) {
 		if _, err := io.WriteString(c.Conn, text); err != nil {
 			t.Fatal(err)
 		}
-		if err := c.Conn.(*net.UnixConn).CloseWrite(); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, c.Conn.(*net.UnixConn).CloseWrite())
 		answer, err := http.ReadResponse(c.Reader, nil)
 		if err != nil {
 			t.Fatal(name, err)
@@ -248,9 +245,7 @@ func TestRevokedWhilePolled(t *testing.T) {
 	var lists [2]*revocation.List // as of two processes
 	for i := range lists {
 		list, err := revocation.Open(revocation.Config{Dir: dir})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		defer list.Close()
 		lists[i] = list
 	}

@@ -13,6 +13,7 @@ import (
 	"taskapi/allocrunner/cluster/variables"
 	"taskapi/handlers"
 	"taskapi/handlers/events"
+	"taskapi/internal/must"
 )
 
 func TestSDKNodes(t *testing.T) {
@@ -226,9 +227,7 @@ func TestFuzzySearch(t *testing.T) {
 		"zzz": {},
 	} {
 		got, _, err := search.FuzzySearch(text, contexts.All, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		for context, matches := range got.Matches {
 			if len(matches) == 0 {
 				delete(got.Matches, context)

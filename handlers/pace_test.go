@@ -16,6 +16,7 @@ import (
 	"taskapi/handlers"
 	"taskapi/handlers/events"
 	"taskapi/handlers/internal/transport/transporttest"
+	"taskapi/internal/must"
 )
 
 // newSockets serves several sockets of one API.
@@ -50,9 +51,7 @@ func TestStreamsArePaced(t *testing.T) {
 			defer c.Close()
 			go func() { _, _ = io.WriteString(c, head("GET", streamPath, goodToken, "")) }()
 			response, err := http.ReadResponse(bufio.NewReader(c), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			open = append(open, bufio.NewReader(response.Body))
 		}
 		time.Sleep(time.Second)

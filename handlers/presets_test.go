@@ -11,6 +11,7 @@ import (
 	"taskapi/examples/doctest"
 	"taskapi/handlers"
 	"taskapi/handlers/internal/route"
+	"taskapi/internal/must"
 )
 
 // nomadOpens are the routes that a Nomad agent with ACLs answers to a workload identity without any policy, by method
@@ -93,9 +94,7 @@ var nomadMachine = map[string][]string{
 func TestPolicyOfTheMachine(t *testing.T) {
 	for block, want := range nomadMachine {
 		policy, err := auth.ParsePolicy("p.hcl", []byte("preset = \"nomad\"\n"+block))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		set := policy.Task("default", "web")
 		for _, entry := range handlers.Routes() {
 			row, opens := rowOf(entry), set&entry.AnyOf != 0 && auth.ImplicitTask&entry.AnyOf == 0

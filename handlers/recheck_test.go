@@ -18,6 +18,7 @@ import (
 	"taskapi/handlers"
 	"taskapi/handlers/events"
 	"taskapi/identity"
+	"taskapi/internal/must"
 )
 
 // changing is the recorded allocation, which a test has end or begin another life.
@@ -48,9 +49,7 @@ var meanwhile = []struct {
 		if _, err := ring.Rotate(); err != nil {
 			t.Fatal(err)
 		}
-		if err := ring.Remove(old); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, ring.Remove(old))
 	}, false},
 	{"the token expires", func(*testing.T, *changing, *identity.Keyring) { time.Sleep(2 * time.Hour) }, false},
 	{"another life begins", func(_ *testing.T, allocation *changing, _ *identity.Keyring) {

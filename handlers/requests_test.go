@@ -16,6 +16,7 @@ import (
 	"taskapi/auth"
 	"taskapi/handlers"
 	"taskapi/handlers/apierror"
+	"taskapi/internal/must"
 )
 
 const (
@@ -344,9 +345,7 @@ func TestDrain(t *testing.T) {
 	s.stop()
 	for _, c := range []conn{query, action} {
 		response, err := http.ReadResponse(c.Reader, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		if got := readReply(t, response); got.Status != 200 {
 			t.Errorf("answer of a draining server = %d %q, want 200", got.Status, got.Body)
 		}
@@ -360,9 +359,7 @@ func TestListenerFails(t *testing.T) {
 		PeerOf: func(net.Conn) (auth.Peer, error) { return peer, nil },
 	}})
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	_ = listener.Close()
 	err = a.Serve(t.Context(), listener, auth.Owner{AllocationID: allocID})
 	if !errors.Is(err, net.ErrClosed) || !strings.Contains(err.Error(), listener.Addr().String()) {
@@ -383,9 +380,7 @@ func TestNewNeedsItsFields(t *testing.T) {
 // TestRefusal: it is a whole response.
 func TestRefusal(t *testing.T) {
 	response, err := http.ReadResponse(bufio.NewReader(strings.NewReader(handlers.Refusal)), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	got := readReply(t, response)
 	if got.Status != 503 || got.Body != "too many connections" || !response.Close || got.Header.Get("Retry-After") != "1" {
 		t.Errorf("refusal = %+v, close %v", got, response.Close)

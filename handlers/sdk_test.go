@@ -15,6 +15,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/handlers"
 	"taskapi/handlers/scrape"
+	"taskapi/internal/must"
 )
 
 // wantSDKError checks for the words that the SDK makes of an error answer.
@@ -150,9 +151,7 @@ func TestSDKSignal(t *testing.T) {
 	alloc, calls := newAlloc(t), make(chan string, 1)
 	alloc.signal = func(_ context.Context, task, signal string) error { calls <- task + " " + signal; return nil }
 	client := newServer(t, alloc).sdk(t, goodToken)
-	if err := client.Allocations().Signal(&api.Allocation{ID: allocID}, nil, "server", "SIGHUP"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, client.Allocations().Signal(&api.Allocation{ID: allocID}, nil, "server", "SIGHUP"))
 	if got, want := <-calls, "server SIGHUP"; got != want {
 		t.Errorf("signal = %q, want %q", got, want)
 	}
@@ -254,9 +253,7 @@ func TestSDKOperator(t *testing.T) {
 func TestWhoami(t *testing.T) {
 	s := newServer(t, newAlloc(t))
 	var got map[string]any
-	if err := json.Unmarshal([]byte(s.do(t, http.MethodGet, "/v1/acl/whoami", poorToken, "").Body), &got); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, json.Unmarshal([]byte(s.do(t, http.MethodGet, "/v1/acl/whoami", poorToken, "").Body), &got))
 	want := map[string]any{
 		"aud": "nomadproject.io", "exp": 1795257090.0, "iat": 1795253490.0, "nbf": 1795253490.0, "jti": "jti-1",
 		"sub": "global:default:demo:web:server:default", "nomad_namespace": "default", "nomad_job_id": "demo",

@@ -18,6 +18,7 @@ import (
 	"taskapi/allocrunner/cluster/registry"
 	"taskapi/auth"
 	"taskapi/handlers"
+	"taskapi/internal/must"
 )
 
 // fakeServices is a registry in memory.
@@ -267,9 +268,7 @@ func namesIn(t *testing.T, got reply) string {
 		AllocID  string
 		Services []api.ServiceRegistrationStub
 	}
-	if err := json.Unmarshal([]byte(got.Body), &all); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, json.Unmarshal([]byte(got.Body), &all))
 	var names []string
 	for _, entry := range all {
 		if entry.AllocID != "" {
@@ -299,9 +298,7 @@ func TestChoose(t *testing.T) {
 	client := newServer(t, newAlloc(t), serving(services)).sdk(t, goodToken)
 	chosen := func(choose string) (ports []int) {
 		got, _, err := client.Services().Get("db", &api.QueryOptions{Params: map[string]string{"choose": choose}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		for _, s := range got {
 			ports = append(ports, s.Port)
 		}

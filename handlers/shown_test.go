@@ -15,6 +15,7 @@ import (
 	"taskapi/handlers/events"
 	"taskapi/handlers/internal/route"
 	"taskapi/handlers/jobs"
+	"taskapi/internal/must"
 )
 
 // secretJob is a job in which each task has a secret, its name in it, wherever a job has one.
@@ -61,9 +62,7 @@ func secretServer(t *testing.T, changes ...func(*handlers.Config)) *server {
 	alloc := another(t, func(a *api.Allocation) { a.Job = secretJob(a.Job) })
 	log := events.New()
 	log.Begin()
-	if err := log.PutAllocs(t.Context(), []*api.Allocation{alloc.snapshot()}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, log.PutAllocs(t.Context(), []*api.Allocation{alloc.snapshot()}))
 	return newServer(t, alloc, append([]func(*handlers.Config){everyRoute, func(c *handlers.Config) {
 		c.Events, c.History = log, secretHistory(alloc.snapshot().Job)
 	}}, changes...)...)
@@ -106,9 +105,7 @@ func readSome(t *testing.T, s *server, entry route.Route, target, token string) 
 	c := s.dial(t)
 	fmt.Fprintf(c.Conn, "GET %s HTTP/1.1\r\nHost: local\r\nX-Nomad-Token: %s\r\n\r\n", target, token)
 	response, err := http.ReadResponse(c.Reader, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer c.Close() // which ends the body, too
 	var text strings.Builder
 	buffer := make([]byte, 1<<20)
@@ -230,9 +227,7 @@ func TestFilterIsNoOracle(t *testing.T) {
 	}
 	for _, text := range []string{"hunter2-db", "/bin/hunter2-db"} {
 		found, _, err := s.sdk(t, goodToken).Search().FuzzySearch(text, "all", &api.QueryOptions{WaitTime: time.Second})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		for in, matches := range found.Matches {
 			if len(matches) > 0 {
 				t.Errorf("a search finds %v in %s", matches, in)

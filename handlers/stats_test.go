@@ -8,6 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/nomad/api"
+
+	"taskapi/internal/must"
 )
 
 func TestSDKStats(t *testing.T) {
@@ -55,9 +57,7 @@ func TestStatsOfNothing(t *testing.T) {
 	alloc.stats = sending(nothing)
 	s := newServer(t, alloc)
 	want, err := json.Marshal(nothing)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	for _, query := range []string{"", "?task=server"} {
 		if got := s.do(t, http.MethodGet, "/v1/client/allocation/"+allocID+"/stats"+query, goodToken,
 			""); got.Status != 200 || got.Body != string(want) {

@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/handlers/apierror"
+	"taskapi/internal/must"
 )
 
 // stoppable returns an allocation whose index a stop raises to 35, and what each stop said of its shutdown_delay.
@@ -60,9 +61,7 @@ func TestEvaluations(t *testing.T) {
 	first := ""
 	for i := range 65 { // one more than are remembered
 		got, err := client.Allocations().Stop(&api.Allocation{ID: allocID}, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		if <-stops; i == 0 {
 			first = got.EvalID
 		}

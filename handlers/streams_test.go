@@ -20,6 +20,7 @@ import (
 	"taskapi/auth/limitset"
 	"taskapi/handlers"
 	"taskapi/handlers/events"
+	"taskapi/internal/must"
 )
 
 // openStream sends the request for a stream and reads the answer's head.
@@ -27,9 +28,7 @@ func openStream(t *testing.T, c net.Conn) *http.Response {
 	t.Helper()
 	go func() { _, _ = io.WriteString(c, head("GET", streamPath, goodToken, "")) }()
 	response, err := http.ReadResponse(bufio.NewReader(c), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return response
 }
 
@@ -151,9 +150,7 @@ func TestStreamsAreCounted(t *testing.T) {
 func TestStreamsAndWaitsAreSettings(t *testing.T) {
 	few := func(c *handlers.Config) {
 		set, err := limitset.Default().With("streams=1,waits=1")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		c.Limits, c.Events = set, events.New()
 	}
 	alloc := newAlloc(t)
@@ -222,9 +219,7 @@ func TestWaitsAreCounted(t *testing.T) {
 		defer c.Close()
 		ask(c, "?index=34")
 		response, err := http.ReadResponse(bufio.NewReader(c), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		if got := readReply(t, response); got.Status != 429 || got.Header.Get("Retry-After") != "91" ||
 			got.Body != "64 blocking queries wait on this socket, and no more are possible" {
 			t.Errorf("one more = %d %q, Retry-After %q; want 429, 91", got.Status, got.Body, got.Header.Get("Retry-After"))

@@ -21,6 +21,7 @@ import (
 	"taskapi/handlers"
 	"taskapi/handlers/events"
 	"taskapi/identity"
+	"taskapi/internal/must"
 	"taskapi/socket"
 )
 
@@ -69,15 +70,11 @@ func TestWebsocket(t *testing.T) {
 	authenticator, sign := realAuthenticator(t)
 	log := new(syncBuffer)
 	dir, err := os.MkdirTemp("", "handlers") // the path of a TempDir can be too long for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer os.RemoveAll(dir)
 	path := dir + "/api.sock"
 	listener, err := socket.Listen(socket.Config{Path: path, UID: -1, GID: -1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	audited := new(server)
 	a := handlers.NewWithTestRoutes(handlers.Config{Server: handlers.Server{
 		Authenticator: authenticator, Allocs: allocs{alloc}, Logger: slog.New(slog.NewTextHandler(log,
@@ -105,9 +102,7 @@ func TestWebsocket(t *testing.T) {
 	}
 	says := func(c *websocket.Conn, text string) {
 		t.Helper()
-		if err := c.WriteMessage(websocket.TextMessage, []byte(text)); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, c.WriteMessage(websocket.TextMessage, []byte(text)))
 		if _, got, err := c.ReadMessage(); err != nil || string(got) != text {
 			t.Errorf("%q came back as %q, %v", text, got, err)
 		}
@@ -268,9 +263,7 @@ func TestUpgradedAreCountedWithStreams(t *testing.T) {
 			c := dial()
 			go func() { _, _ = io.WriteString(c, head("GET", path, goodToken, "")) }()
 			response, err := http.ReadResponse(bufio.NewReader(c), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			return c, response.StatusCode
 		}
 		var open []net.Conn
@@ -357,14 +350,10 @@ func TestWriteAfterAnUpgrade(t *testing.T) {
 	}
 	authenticator, sign := realAuthenticator(t)
 	dir, err := os.MkdirTemp("", "handlers") // the path of a TempDir can be too long for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer os.RemoveAll(dir)
 	listener, err := socket.Listen(socket.Config{Path: dir + "/api.sock", UID: -1, GID: -1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	a := handlers.NewWithTestRoutes(handlers.Config{Server: handlers.Server{
 		Authenticator: authenticator, Allocs: allocs{alloc}, Logger: slog.New(slog.DiscardHandler),
 		PeerOf: func(c net.Conn) (auth.Peer, error) { return c.(*socket.Conn).Peer(), nil },
@@ -376,9 +365,7 @@ func TestWriteAfterAnUpgrade(t *testing.T) {
 	owner.UID = uint32(os.Geteuid())
 	go func() { ended <- a.Serve(ctx, listener, owner) }()
 	client, err := socket.Dial(ctx, dir+"/api.sock")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer client.Close()
 	if _, err := io.WriteString(client, "GET "+upgradePath+" HTTP/1.1\r\nHost: local\r\nX-Nomad-Token: "+
 		sign(func(*identity.Claims) {})+"\r\n\r\n"); err != nil {

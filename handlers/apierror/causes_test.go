@@ -16,6 +16,7 @@ import (
 	"taskapi/allocrunner/cluster/variables"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/handlers/apierror"
+	"taskapi/internal/must"
 )
 
 // plain seals nothing.
@@ -58,9 +59,7 @@ func TestStoreErrors(t *testing.T) {
 		_, _, err := vars.Acquire(t.Context(), locked)
 		return err
 	}
-	if err := acquire(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, acquire())
 	closed := memory.New()
 	_ = closed.Close()
 	put := func(v *api.Variable, check *uint64) error { _, _, err := vars.Put(t.Context(), v, check); return err }

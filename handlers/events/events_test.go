@@ -8,6 +8,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/cluster/registry"
+	"taskapi/internal/must"
 )
 
 // TestEventsAreBounded: what is kept for late readers has a bound in number, and in task states.
@@ -28,9 +29,7 @@ func TestEventsAreBounded(t *testing.T) {
 			events := New()
 			for index := range uint64(300) {
 				alloc := &api.Allocation{ID: "a", ModifyIndex: 40 + index, TaskStates: c.states}
-				if err := events.PutAllocs(t.Context(), []*api.Allocation{alloc}); err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, events.PutAllocs(t.Context(), []*api.Allocation{alloc}))
 			}
 			if got := len(events.kept); got != c.want {
 				t.Errorf("%d events are kept, want %d", got, c.want)
@@ -74,9 +73,7 @@ func TestServicesOfUnreadEvents(t *testing.T) {
 	version := func(index uint64) {
 		t.Helper()
 		alloc := &api.Allocation{ID: "a", ModifyIndex: index}
-		if err := events.PutAllocs(t.Context(), []*api.Allocation{alloc}); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, events.PutAllocs(t.Context(), []*api.Allocation{alloc}))
 	}
 	for index := range uint64(10) {
 		services.count += 100
@@ -129,9 +126,7 @@ func TestServicesBeforeTheFirstVersion(t *testing.T) {
 		t.Error("it would read again at once, without end")
 	default:
 	}
-	if err := events.PutAllocs(t.Context(), []*api.Allocation{{ID: "a", ModifyIndex: 7}}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, events.PutAllocs(t.Context(), []*api.Allocation{{ID: "a", ModifyIndex: 7}}))
 	<-r.changed
 	if batch, ok := r.read(); !ok || len(batch) != 1 || len(batch[0].services) != 1 {
 		t.Errorf("read %v, %t; want the first version with the change", batch, ok)

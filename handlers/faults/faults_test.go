@@ -18,6 +18,7 @@ import (
 
 	"taskapi/auth"
 	"taskapi/handlers/faults"
+	"taskapi/internal/must"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -47,9 +48,7 @@ func serve(t *testing.T, s source) *httptest.Server {
 func get(t *testing.T, server *httptest.Server, method, path string) string {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, server.URL+path, http.NoBody)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	// else the client itself tries a connection that broke again
 	server.Client().Transport.(*http.Transport).DisableKeepAlives = true
 	response, err := server.Client().Do(r)
@@ -75,9 +74,7 @@ func TestFaults(t *testing.T) {
 		faults.Fault{Method: "put", Status: 500, Always: true},
 		faults.Fault{Task: "db", Status: 502, Always: true},
 	)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	server := serve(t, set)
 	for i, c := range []struct{ method, path, want string }{
 		{"GET", "/v1/a", "429 2 Too Many Requests"},
@@ -111,9 +108,7 @@ func TestHang(t *testing.T) {
 	for _, by := range []string{"the client", "Clear"} {
 		synctest.Test(t, func(t *testing.T) {
 			set := new(faults.Set)
-			if err := set.Add(faults.Fault{Hang: true}); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, set.Add(faults.Fault{Hang: true}))
 			ctx, leave := context.WithCancel(t.Context())
 			defer leave()
 			r := httptest.NewRequestWithContext(ctx, "GET", "/", http.NoBody)
@@ -147,9 +142,7 @@ func TestHang(t *testing.T) {
 func TestDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		set := new(faults.Set)
-		if err := set.Add(faults.Fault{Delay: time.Minute}, faults.Fault{Delay: time.Second, Status: 503}); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, set.Add(faults.Fault{Delay: time.Minute}, faults.Fault{Delay: time.Second, Status: 503}))
 		for _, want := range []struct {
 			status int
 			after  time.Duration
@@ -213,18 +206,14 @@ func TestFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "faults.json")
 	write := func(text string) {
 		t.Helper()
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(path, []byte(text), 0o600))
 	}
 	if _, err := faults.OpenFile(path, slog.New(slog.DiscardHandler)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a file that is not there: %v", err)
 	}
 	write(`{"faults": [{"status": 503}]}`)
 	file, err := faults.OpenFile(path, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer file.Close()
 	server := serve(t, file)
 	expect := func(want string) {
@@ -240,9 +229,7 @@ func TestFile(t *testing.T) {
 	expect("200")
 	write(`{"faults": [{"status": 2}]}`)
 	expect("500  faults of " + path + ": fault 1: invalid fault: status 2")
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Remove(path))
 	expect("500  faults of " + path)
 	write(`{"faults": []}`)
 	expect("200")

@@ -8,6 +8,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/handlers/internal/filter"
+	"taskapi/internal/must"
 )
 
 // alloc returns an allocation with so many tasks.
@@ -119,9 +120,7 @@ func TestManyValues(t *testing.T) {
 		`Path matches "^y(x?){300}(x?){300}"`:                       "too many steps for so many values",
 	} {
 		f, err := filter.New(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		values := 0
 		for ; values < 10_000 && err == nil; values++ {
 			_, err = f.Matches(value)

@@ -13,6 +13,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/nomad/api"
+
+	"taskapi/internal/must"
 )
 
 // free is a turn without a wait.
@@ -80,9 +82,7 @@ func TestPages(t *testing.T) {
 					query.Set(extra[i], extra[i+1])
 				}
 				ids, next, err := pageOfEvals(t.Context(), query.Encode(), order.order, evals)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, err)
 				return ids, next
 			}
 			whole, next := page()

@@ -18,6 +18,7 @@ import (
 
 	"taskapi/auth"
 	"taskapi/handlers/internal/transport/transporttest"
+	"taskapi/internal/must"
 )
 
 // request is one of these tests'.
@@ -192,9 +193,7 @@ func TestPipelinedRequestsArePaced(t *testing.T) {
 		reader := bufio.NewReader(c)
 		for range pieces * each {
 			response, err := http.ReadResponse(reader, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			_, _ = io.Copy(io.Discard, response.Body)
 		}
 		want := time.Duration((pieces*each - 64) / leastOfAll() * float64(time.Second))
