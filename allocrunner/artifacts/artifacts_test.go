@@ -23,6 +23,7 @@ import (
 	"taskapi/allocrunner/artifacts"
 	"taskapi/allocrunner/artifacts/fetch"
 	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/must"
 	"taskapi/internal/proc"
 )
 
@@ -75,10 +76,8 @@ func newStart(t *testing.T, list ...*api.TaskArtifact) *start {
 		User: interfaces.User{UID: uint32(os.Getuid()), GID: uint32(os.Getgid())},
 	}
 	s.req.Keep = func(kept map[string]string) { s.req.Kept = maps.Clone(kept) }
-	if err := errors.Join(os.MkdirAll(s.req.Dir.Dir+"/local", 0o755),
-		os.Mkdir(s.req.Dir.PrivateDir, 0o700), os.Mkdir(s.req.Dir.SharedDir, 0o755)); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, errors.Join(os.MkdirAll(s.req.Dir.Dir+"/local", 0o755),
+		os.Mkdir(s.req.Dir.PrivateDir, 0o700), os.Mkdir(s.req.Dir.SharedDir, 0o755)))
 	return s
 }
 

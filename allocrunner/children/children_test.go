@@ -19,6 +19,7 @@ import (
 
 	"taskapi/allocrunner/children"
 	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/must"
 	"taskapi/internal/ptr"
 )
 
@@ -106,9 +107,7 @@ func (p *parent) run(t *testing.T) (interfaces.AllocRunner, func() error) {
 	}
 	other := func(interfaces.Config) (interfaces.AllocRunner, error) { return nil, errors.New("it is no parent") }
 	r, err := children.Factory(other, p.host)(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	done := make(chan error, 1)
 	go func() { done <- r.Run(t.Context()) }()
 	synctest.Wait()
@@ -248,9 +247,7 @@ func TestUpdate(t *testing.T) {
 		next := *r.Alloc().Job
 		next.Periodic = &api.PeriodicConfig{Spec: new("*/10 * * * *")}
 		next.Periodic.Canonicalize()
-		if err := r.Update(t.Context(), &next); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, r.Update(t.Context(), &next))
 		sleep(6 * time.Minute)
 		equal(t, "started", p.order, []string{at(first, 40*time.Minute)})
 		if v := ptr.Deref(r.Alloc().Job.Version); v != 1 {
@@ -263,9 +260,7 @@ func TestUpdate(t *testing.T) {
 		}
 		next.Periodic = &api.PeriodicConfig{Enabled: new(false), Spec: new("*/10 * * * *")}
 		next.Periodic.Canonicalize()
-		if err := r.Update(t.Context(), &next); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, r.Update(t.Context(), &next))
 		sleep(time.Hour)
 		if len(p.order) != 1 {
 			t.Errorf("with its schedule off: %q", p.order)
@@ -343,17 +338,13 @@ func TestDispatch(t *testing.T) {
 			t.Errorf("forced: %v", err)
 		}
 		// A child that can't be noted, on a full disk say, is no fault of the caller, and does not start.
-		if err := os.Rename(p.dir, p.dir+".away"); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.Rename(p.dir, p.dir+".away"))
 		started := len(p.order)
 		_, err = r.(interfaces.Parent).Dispatch(t.Context(), interfaces.Dispatch{Meta: d.Meta})
 		if !errors.Is(err, interfaces.ErrStateFile) || len(p.order) != started {
 			t.Errorf("without a place for its record: %v, started %q", err, p.order)
 		}
-		if err := os.Rename(p.dir+".away", p.dir); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.Rename(p.dir+".away", p.dir))
 		stop(t, r, end)
 	})
 }
@@ -370,9 +361,7 @@ func TestStartCutShort(t *testing.T) {
 		path := filepath.Join(p.dir, "launches.json")
 		const child = "215ef685-6b9e-3eaf-e74b-6b04f094ebca"
 		record := `{"since":"2000-01-01T00:00:00Z","starting":{"` + child + `":{"ID":"p/dispatch-1"}}}`
-		if err := os.WriteFile(path, []byte(record), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(path, []byte(record), 0o600))
 		r, end = p.run(t)
 		equal(t, "started", p.order, []string{"p/dispatch-1"})
 		stop(t, r, end)
@@ -389,9 +378,7 @@ func TestDamagedRecord(t *testing.T) {
 		r, end := p.run(t)
 		r.Detach()
 		_ = end()
-		if err := os.WriteFile(filepath.Join(p.dir, "launches.json"), []byte("{"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(filepath.Join(p.dir, "launches.json"), []byte("{"), 0o600))
 		r, end = p.run(t)
 		if err := end(); err == nil || !strings.Contains(err.Error(), "launches.json") || r.Terminal() || p.saved.Terminal {
 			t.Errorf("%v, saved %+v", err, p.saved)

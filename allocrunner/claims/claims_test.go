@@ -15,14 +15,13 @@ import (
 
 	"taskapi/allocrunner/claims"
 	"taskapi/allocrunner/internal/proctest"
+	"taskapi/internal/must"
 )
 
 func hold(t *testing.T, table claims.Table, name string) *claims.Holder {
 	t.Helper()
 	h, err := table.Hold(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() { h.Close() })
 	return h
 }
@@ -40,9 +39,7 @@ func refused(t *testing.T, h *claims.Holder, c claims.Claim, holders ...string) 
 func claim(t *testing.T, h *claims.Holder, list ...claims.Claim) {
 	t.Helper()
 	for _, c := range list {
-		if err := h.Claim(c); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, h.Claim(c))
 	}
 }
 
@@ -67,13 +64,9 @@ func TestClaims(t *testing.T) {
 	if err != nil || len(list) != 3 || list[0].Holder != "one" || list[0].For != "train" {
 		t.Errorf("%+v, %v", list, err)
 	}
-	if err := table.Forget("one"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, table.Forget("one"))
 	refused(t, three, writer, "two")
-	if err := table.Forget("two"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, table.Forget("two"))
 	claim(t, three, writer, gpu)
 	refused(t, hold(t, table, "four"), reader, "three")
 	for _, bad := range []string{"", ".", "..", "a/b", "/a"} {
@@ -86,9 +79,7 @@ func TestClaims(t *testing.T) {
 // TestChoose: a change is made whole or not at all.
 func TestChoose(t *testing.T) {
 	table := claims.Table{Dir: t.TempDir()}
-	if err := os.Chmod(table.Dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Chmod(table.Dir, 0o700))
 	one, two := hold(t, table, "one"), hold(t, table, "two")
 	claim(t, one, gpu)
 	no := errors.New("no")
@@ -171,9 +162,7 @@ func TestKilledHolder(t *testing.T) {
 		path := fmt.Sprintf("/proc/%d/fd/%d", cmd.Process.Pid, fd)
 		if target, _ := os.Readlink(path); strings.HasSuffix(target, ".holder") {
 			pidfd, err := unix.PidfdOpen(cmd.Process.Pid, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			defer unix.Close(pidfd)
 			got, err := unix.PidfdGetfd(pidfd, fd, 0)
 			if err != nil {
@@ -197,9 +186,7 @@ func TestKilledHolder(t *testing.T) {
 	again = hold(t, table, "other")
 	refused(t, again, gpu, "mine")
 	refused(t, mine, writer, "other") // which nobody took from it
-	if err := table.Forget("other"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, table.Forget("other"))
 	again.Close()
 	claim(t, mine, writer)
 	entries, err := os.ReadDir(table.Dir)
@@ -215,23 +202,17 @@ func TestDamagedList(t *testing.T) {
 	claim(t, one, gpu)
 	path := filepath.Join(table.Dir, "one.json")
 	for _, text := range []string{"{", `[{"kind":"device","color":1}]`} {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(path, []byte(text), 0o600))
 		if err := two.Claim(gpu); err == nil || !strings.Contains(err.Error(), path) {
 			t.Errorf("got %v, want an error that names the file", err)
 		}
 	}
 	claim(t, one, gpu)
 	refused(t, two, gpu, "one")
-	if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(path, []byte("{"), 0o600))
 	one.Close()
 	claim(t, two, gpu)
-	if err := os.Chmod(table.Dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Chmod(table.Dir, 0o755))
 	if _, err := table.Hold("three"); err == nil || !strings.Contains(err.Error(), "chmod 0700") {
 		t.Errorf("a directory that others can enter: %v", err)
 	}

@@ -20,6 +20,7 @@ import (
 	"taskapi/allocrunner/consul"
 	"taskapi/allocrunner/consul/consultest"
 	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/must"
 	"taskapi/internal/polltest"
 )
 
@@ -86,9 +87,7 @@ func (e *environment) run(change func(*consul.Config)) provider {
 		change(&cfg)
 	}
 	p, err := consul.New(cfg)
-	if err != nil {
-		e.Fatal(err)
-	}
+	must.OK(e, err)
 	if !e.unhurried {
 		p.Hasten()
 	}
@@ -118,9 +117,7 @@ func (e *environment) run(change func(*consul.Config)) provider {
 func (e *environment) services(alloc string) map[string]*capi.AgentService {
 	e.Helper()
 	all, err := e.api.Agent().Services()
-	if err != nil {
-		e.Fatal(err)
-	}
+	must.OK(e, err)
 	maps.DeleteFunc(all, func(id string, _ *capi.AgentService) bool { return !strings.Contains(id, alloc) })
 	return all
 }
@@ -128,18 +125,14 @@ func (e *environment) services(alloc string) map[string]*capi.AgentService {
 func (e *environment) service(id string) *capi.AgentService {
 	e.Helper()
 	all, err := e.api.Agent().Services()
-	if err != nil {
-		e.Fatal(err)
-	}
+	must.OK(e, err)
 	return all[id]
 }
 
 func (e *environment) check(id string) *capi.AgentCheck {
 	e.Helper()
 	all, err := e.api.Agent().Checks()
-	if err != nil {
-		e.Fatal(err)
-	}
+	must.OK(e, err)
 	return all[id]
 }
 
@@ -173,9 +166,7 @@ func instance(p provider, name string, change func(*interfaces.ServiceInstance))
 
 func (e *environment) register(p provider, list ...*interfaces.ServiceInstance) {
 	e.Helper()
-	if err := p.Register(e.Context(), list); err != nil {
-		e.Fatal(err)
-	}
+	must.OK(e, p.Register(e.Context(), list))
 	for _, in := range list {
 		e.until("registered "+in.ID, func() bool { return e.service(in.ID) != nil })
 	}

@@ -19,6 +19,7 @@ import (
 	"taskapi/allocrunner/consul"
 	"taskapi/allocrunner/consul/consultest"
 	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/must"
 )
 
 // TestRegistration has all that Nomad's has, and a mark.
@@ -59,9 +60,7 @@ func TestRegistration(t *testing.T) {
 	if got, err := p.Registered(t.Context(), p.alloc); err != nil || !slices.Equal(got, []string{in.ID}) {
 		t.Errorf("registered: %v, %v", got, err)
 	}
-	if err := p.Deregister(t.Context(), []string{in.ID, "_nomad-task-none"}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, p.Deregister(t.Context(), []string{in.ID, "_nomad-task-none"}))
 	if e.service(in.ID) != nil {
 		t.Error("it is there when Deregister has returned")
 	}
@@ -120,14 +119,10 @@ func TestAntiEntropy(t *testing.T) {
 	id := consul.CheckID(in.ID, in.Service.Checks[0])
 	e.register(p, in)
 	e.until("the check", func() bool { return e.check(id) != nil })
-	if err := e.api.Agent().ServiceDeregister(in.ID); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, e.api.Agent().ServiceDeregister(in.ID))
 	e.until("the service is back", func() bool { return e.service(in.ID) != nil })
 	e.until("its check, too", func() bool { return e.check(id) != nil })
-	if err := e.api.Agent().CheckDeregister(id); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, e.api.Agent().CheckDeregister(id))
 	e.until("the check is back", func() bool { return e.check(id) != nil })
 	for what, change := range map[string]func(*capi.AgentServiceRegistration){
 		"port":    func(r *capi.AgentServiceRegistration) { r.Port = 1 },
@@ -144,16 +139,12 @@ func TestAntiEntropy(t *testing.T) {
 			ID: in.ID, Name: in.ServiceName, Tags: in.Tags, Address: in.Address, Port: in.Port,
 			Meta: before.Meta}
 		change(reg)
-		if err := e.api.Agent().ServiceRegister(reg); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, e.api.Agent().ServiceRegister(reg))
 		e.until(what+" is back", func() bool { return cmp.Equal(e.service(in.ID), before) })
 	}
 	// A check that the job does not have goes.
-	if err := e.api.Agent().CheckRegister(&capi.AgentCheckRegistration{ID: "_nomad-check-old", Name: "old",
-		ServiceID: in.ID, AgentServiceCheck: capi.AgentServiceCheck{TTL: "1h"}}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, e.api.Agent().CheckRegister(&capi.AgentCheckRegistration{ID: "_nomad-check-old", Name: "old",
+		ServiceID: in.ID, AgentServiceCheck: capi.AgentServiceCheck{TTL: "1h"}}))
 	e.until("the check that is nobody's goes", func() bool { return e.check("_nomad-check-old") == nil })
 }
 
@@ -167,9 +158,7 @@ func TestTagsOfOthers(t *testing.T) {
 	in := instance(p, "s", override)
 	e.register(p, in)
 	self, err := e.api.Agent().Self()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	node := self["Config"]["NodeName"].(string)
 	_, err = e.api.Catalog().Register(&capi.CatalogRegistration{Node: node, Address: "127.0.0.1", SkipNodeUpdate: true,
 		Service: &capi.AgentService{
@@ -177,9 +166,7 @@ func TestTagsOfOthers(t *testing.T) {
 			EnableTagOverride: true,
 			Meta:              e.service(in.ID).Meta,
 		}}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	theirs := func() bool { return slices.Equal(e.service(in.ID).Tags, []string{"theirs"}) }
 	e.until("the agent has them", theirs)
 	for range 3 {
@@ -223,9 +210,7 @@ func TestLeftovers(t *testing.T) {
 	e.register(stranger, ofStranger)
 	nomads := "_nomad-task-" + uuid.NewString() + "-group-g-nomad-http"
 	for _, id := range []string{nomads, "plain-" + e.owner} {
-		if err := e.api.Agent().ServiceRegister(&capi.AgentServiceRegistration{ID: id, Name: "other"}); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, e.api.Agent().ServiceRegister(&capi.AgentServiceRegistration{ID: id, Name: "other"}))
 		t.Cleanup(func() { _ = e.api.Agent().ServiceDeregister(id) }) // a real agent outlives the test
 	}
 	dead.end()
@@ -276,21 +261,15 @@ func TestAgentIsAway(t *testing.T) {
 			trouble(e.proxy)
 			p := e.run(nil)
 			in, other := instance(p, "s", nil), instance(p, "t", nil)
-			if err := p.Register(t.Context(), []*interfaces.ServiceInstance{in, other}); err != nil {
-				t.Fatal(err)
-			}
-			if err := p.Deregister(t.Context(), []string{other.ID}); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, p.Register(t.Context(), []*interfaces.ServiceInstance{in, other}))
+			must.OK(t, p.Deregister(t.Context(), []string{other.ID}))
 			if got := e.services(p.alloc); len(got) > 0 {
 				t.Fatalf("registered: %v", got)
 			}
 			e.proxy.Back()
 			e.until("registered", func() bool { return e.service(in.ID) != nil })
 			trouble(e.proxy)
-			if err := p.Deregister(t.Context(), []string{in.ID}); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, p.Deregister(t.Context(), []string{in.ID}))
 			e.proxy.Back()
 			e.until("deregistered", func() bool { return e.service(in.ID) == nil })
 			if e.service(other.ID) != nil {
@@ -323,9 +302,7 @@ func testLongAnswer(t *testing.T, longest int64, answer string) {
 	e.proxy.Instead(always(200, answer))
 	var log logged
 	p := e.run(func(c *consul.Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
-	if err := p.Register(t.Context(), []*interfaces.ServiceInstance{instance(p, "s", nil)}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, p.Register(t.Context(), []*interfaces.ServiceInstance{instance(p, "s", nil)}))
 	e.until("too long", func() bool { return strings.Contains(log.String(), "too long") })
 }
 
@@ -385,9 +362,7 @@ func TestEnd(t *testing.T) {
 	in := instance(p, "s", nil)
 	e.register(p, in)
 	e.proxy.Away()
-	if err := p.Deregister(t.Context(), []string{in.ID}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, p.Deregister(t.Context(), []string{in.ID}))
 	e.proxy.Back()
 	p.end()
 	if e.service(in.ID) != nil {

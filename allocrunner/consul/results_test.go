@@ -14,6 +14,7 @@ import (
 
 	"taskapi/allocrunner/consul"
 	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/must"
 )
 
 // TestResults: the agent makes HTTP, TCP and gRPC checks, and what it finds is what Result returns.
@@ -30,9 +31,7 @@ func TestResults(t *testing.T) {
 	defer web.Close()
 	health := newHealth(t)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer listener.Close()
 	in := instance(p, "web", func(in *interfaces.ServiceInstance) {
 		of := func(kind string) api.ServiceCheck {
@@ -64,16 +63,12 @@ func TestResults(t *testing.T) {
 	}
 
 	// A registration of its own has results of its own.
-	if err := p.Deregister(t.Context(), []string{in.ID}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, p.Deregister(t.Context(), []string{in.ID}))
 	if got, ok := p.Result(in.ID, 0); ok {
 		t.Errorf("deregistered, and yet %v", got)
 	}
 	bad.Store(false)
-	if err := p.Register(t.Context(), []*interfaces.ServiceInstance{in}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, p.Register(t.Context(), []*interfaces.ServiceInstance{in}))
 	if got, ok := p.Result(in.ID, 0); ok && got.Status == interfaces.CheckFailure {
 		t.Error("what was known before it was deregistered is its result")
 	}
@@ -127,9 +122,7 @@ func TestScripts(t *testing.T) {
 	e.proxy.Back()
 	e.until("sent when the agent is back", has("passing", "later"))
 
-	if err := e.api.Agent().ServiceDeregister(in.ID); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, e.api.Agent().ServiceDeregister(in.ID))
 	e.until("sent again for the service that came back", has("passing", "later"))
 	p.Feed("_nomad-task-none", 0, interfaces.CheckResult{})
 	p.Feed(in.ID, 7, interfaces.CheckResult{})
@@ -146,9 +139,7 @@ func TestResultOfAFormerScript(t *testing.T) {
 	e.proxy.Away()
 	p.Feed(in.ID, 0, interfaces.CheckResult{Status: interfaces.CheckSuccess, Output: "former"})
 	other := instance(p, "s", func(in *interfaces.ServiceInstance) { in.Service.Checks[0].Command = "y" })
-	if err := p.Register(t.Context(), []*interfaces.ServiceInstance{other}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, p.Register(t.Context(), []*interfaces.ServiceInstance{other}))
 	e.until("a round fails", func() bool { return strings.Contains(log.String(), "does not accept the services") })
 	e.proxy.Back()
 	id := consul.CheckID(other.ID, other.Service.Checks[0])
@@ -169,9 +160,7 @@ func TestResultsWhileScriptsRun(t *testing.T) {
 	e.unhurried = true
 	p := e.run(nil)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer listener.Close()
 	in := instance(p, "s", func(in *interfaces.ServiceInstance) {
 		in.Service.Checks = append(in.Service.Checks, api.ServiceCheck{Name: "t", Type: "tcp", Interval: time.Second,

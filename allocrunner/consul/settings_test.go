@@ -9,6 +9,7 @@ import (
 
 	"taskapi/allocrunner/consul"
 	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/must"
 )
 
 // TestSettingsFromEnv are those of the official client's variables, and flags come before them.
@@ -73,15 +74,9 @@ func TestFilesAreTried(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	good, long, empty := filepath.Join(dir, "good"), filepath.Join(dir, "long"), filepath.Join(dir, "empty")
-	if err := os.WriteFile(good, []byte("x"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(long, make([]byte, 5000), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(empty, []byte("\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(good, []byte("x"), 0o600))
+	must.OK(t, os.WriteFile(long, make([]byte, 5000), 0o600))
+	must.OK(t, os.WriteFile(empty, []byte("\n"), 0o600))
 	for name, s := range map[string]consul.Settings{
 		"":          {Address: "h:1", TokenFile: good},
 		"none":      {Address: "h:1", TokenFile: filepath.Join(dir, "none")},
@@ -108,14 +103,10 @@ func TestNamespace(t *testing.T) {
 		c.Settings.Namespace, c.Namespace, c.Settings.Partition = "default", "team", "east"
 	})
 	in := instance(p, "s", nil)
-	if err := p.Register(t.Context(), []*interfaces.ServiceInstance{in}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, p.Register(t.Context(), []*interfaces.ServiceInstance{in}))
 	p.Feed(in.ID, 0, interfaces.CheckResult{Status: interfaces.CheckSuccess, Output: "fine"})
 	e.until("fed", func() bool { return e.stand.Status(consul.CheckID(in.ID, in.Service.Checks[0])) == "passing" })
-	if err := p.Deregister(t.Context(), []string{in.ID}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, p.Deregister(t.Context(), []string{in.ID}))
 	if got := e.stand.Status(consul.CheckID(in.ID, in.Service.Checks[0])); got != "" {
 		t.Errorf("deregistered, and its check is %s", got)
 	}

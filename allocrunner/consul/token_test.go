@@ -14,6 +14,7 @@ import (
 
 	"taskapi/allocrunner/consul"
 	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/must"
 )
 
 // acls are those of an agent: of the stand-in, or of a real one where CONSUL_HTTP_TOKEN has every right.
@@ -43,14 +44,10 @@ func (e *acls) issue(services ...string) string {
 		rules.WriteString(`service "` + name + `" { policy = "write" }` + "\n")
 	}
 	policy, _, err := e.api.ACL().PolicyCreate(&capi.ACLPolicy{Name: uuid.NewString(), Rules: rules.String()}, nil)
-	if err != nil {
-		e.Fatal(err)
-	}
+	must.OK(e, err)
 	e.Cleanup(func() { _, _ = e.api.ACL().PolicyDelete(policy.ID, nil) })
 	token, _, err := e.api.ACL().TokenCreate(&capi.ACLToken{Policies: []*capi.ACLLink{{ID: policy.ID}}}, nil)
-	if err != nil {
-		e.Fatal(err)
-	}
+	must.OK(e, err)
 	e.Cleanup(func() { _, _ = e.api.ACL().TokenDelete(token.AccessorID, nil) })
 	return token.SecretID
 }
@@ -65,17 +62,13 @@ func (e *acls) revoke(token string) {
 	if err == nil {
 		_, err = e.api.ACL().TokenDelete(self.AccessorID, nil)
 	}
-	if err != nil {
-		e.Fatal(err)
-	}
+	must.OK(e, err)
 }
 
 // give has providers use a token from now on.
 func (e *acls) give(token string) {
 	e.Helper()
-	if err := os.WriteFile(e.file, []byte(token+"\n"), 0o600); err != nil {
-		e.Fatal(err)
-	}
+	must.OK(e, os.WriteFile(e.file, []byte(token+"\n"), 0o600))
 }
 
 func (e *acls) run() provider {
@@ -88,9 +81,7 @@ func (e *acls) run() provider {
 func (e *acls) published(service, checkID string) string {
 	e.Helper()
 	list, _, err := e.api.Health().Checks(service, nil)
-	if err != nil {
-		e.Fatal(err)
-	}
+	must.OK(e, err)
 	for _, c := range list {
 		if c.CheckID == checkID {
 			return c.Status
@@ -116,9 +107,7 @@ func TestToken(t *testing.T) {
 	e.give(uuid.NewString())
 	p := e.run()
 	in := instance(p, name, nil)
-	if err := p.Register(t.Context(), []*interfaces.ServiceInstance{in}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, p.Register(t.Context(), []*interfaces.ServiceInstance{in}))
 	e.until("unknown", e.says("the token is unknown to Consul"))
 	e.give("")
 	e.until("empty", e.says("must have one line, which is a token"))
@@ -135,9 +124,7 @@ func TestLogOfAnAgentThatIsAway(t *testing.T) {
 	e.proxy.Away()
 	var log logged
 	p := e.run(func(c *consul.Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
-	if err := p.Register(t.Context(), []*interfaces.ServiceInstance{instance(p, "s", nil)}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, p.Register(t.Context(), []*interfaces.ServiceInstance{instance(p, "s", nil)}))
 	e.until("it fails", func() bool { return strings.Contains(log.String(), "does not accept the services") })
 	if text := log.String(); !strings.Contains(text, "agent="+e.proxy.URL) || !strings.Contains(text, "EOF") ||
 		strings.Contains(text, "filter=") {
@@ -195,9 +182,7 @@ func TestRefusedService(t *testing.T) {
 			Timeout: time.Second})
 		in.CheckAddresses = append(in.CheckAddresses, "127.0.0.1:1")
 	}), instance(p, bad, nil)
-	if err := p.Register(t.Context(), []*interfaces.ServiceInstance{refused, in}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, p.Register(t.Context(), []*interfaces.ServiceInstance{refused, in}))
 	e.until("the log says which rule is missing",
 		e.says(`the token needs the rule service \"`+bad+`\" { policy = \"write\" }`))
 	e.until("the other is registered", func() bool { return e.service(in.ID) != nil })
@@ -216,9 +201,7 @@ func TestRefusedService(t *testing.T) {
 			t.Errorf("round %d: its check has no result any more", n)
 		}
 	}
-	if err := e.api.Agent().ServiceDeregister(in.ID); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, e.api.Agent().ServiceDeregister(in.ID))
 	e.until("it is back", func() bool { return e.service(in.ID) != nil })
 	if text := e.log.String(); strings.Count(text, "\n") > 1 || strings.Contains(text, "does not exist") {
 		t.Errorf("the log says more than what is missing, or says it again:\n%s", text)
@@ -243,18 +226,14 @@ func TestRefusedDeregistration(t *testing.T) {
 	first, second := instance(p, name, nil), instance(p, name, func(in *interfaces.ServiceInstance) { in.ID += "2" })
 	e.register(p, first, second)
 	e.give(e.issue(unique("other")))
-	if err := p.Deregister(t.Context(), []string{first.ID}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, p.Deregister(t.Context(), []string{first.ID}))
 	if e.service(first.ID) == nil {
 		t.Fatal("a token without a rule has deregistered a service")
 	}
 	e.give(good)
 	e.until("deregistered when the token has the rule", func() bool { return e.service(first.ID) == nil })
 	e.give(e.issue(unique("other")))
-	if err := p.Deregister(t.Context(), []string{second.ID}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, p.Deregister(t.Context(), []string{second.ID}))
 	p.end()
 	if e.service(second.ID) == nil || !e.says("services may stay in Consul")() {
 		t.Errorf("the log does not say that a service stays:\n%s", e.log.String())

@@ -16,14 +16,13 @@ import (
 
 	"taskapi/allocrunner/consul"
 	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/must"
 )
 
 func mustPEM(t *testing.T, kind string, der []byte) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "x.pem")
-	if err := os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
 	return file
 }
 
@@ -38,9 +37,7 @@ func TestTransports(t *testing.T) {
 	secure.StartTLS()
 	t.Cleanup(secure.Close)
 	key, err := x509.MarshalPKCS8PrivateKey(secure.TLS.Certificates[0].PrivateKey)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	good := consul.Settings{
 		Address: secure.URL, CAFile: mustPEM(t, "CERTIFICATE", secure.Certificate().Raw),
 		CertFile: mustPEM(t, "CERTIFICATE", secure.Certificate().Raw), KeyFile: mustPEM(t, "PRIVATE KEY", key),
@@ -54,9 +51,7 @@ func TestTransports(t *testing.T) {
 	unchecked.CAFile, unchecked.SkipVerify = "", true
 
 	dir, err := os.MkdirTemp("", "consul") // a short path, as a socket's has to be
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	local := httptest.NewUnstartedServer(e.proxy)
 	local.Listener.Close()
@@ -85,9 +80,7 @@ func TestTransports(t *testing.T) {
 			c.Settings, c.Logger = tc.settings, slog.New(slog.NewTextHandler(&log, nil))
 		})
 		in := instance(p, "s", nil)
-		if err := p.Register(t.Context(), []*interfaces.ServiceInstance{in}); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, p.Register(t.Context(), []*interfaces.ServiceInstance{in}))
 		if tc.refusal == "" {
 			e.until(name+": registered", func() bool { return e.service(in.ID) != nil })
 			continue

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"taskapi/allocrunner/datadir"
+	"taskapi/internal/must"
 )
 
 // TestLeftovers: the next taskapi removes the unfinished files of one that was killed, and nothing else.
@@ -15,13 +16,9 @@ func TestLeftovers(t *testing.T) {
 	alloc, secrets := d.Alloc(testID), filepath.Join(d.Alloc(testID), "t", "secrets")
 	elsewhere := t.TempDir()
 	for _, dir := range []string{secrets, filepath.Join(alloc, "evil")} {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.MkdirAll(dir, 0o700))
 	}
-	if err := os.Symlink(elsewhere, filepath.Join(alloc, "evil", "secrets")); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Symlink(elsewhere, filepath.Join(alloc, "evil", "secrets")))
 	files := map[string]bool{ // whether it stays
 		filepath.Join(alloc, ".settings.json."+rand.Text()):     false,
 		filepath.Join(alloc, "settings.json"):                   true,
@@ -32,16 +29,10 @@ func TestLeftovers(t *testing.T) {
 		filepath.Join(elsewhere, ".settings.json."+rand.Text()): true,
 	}
 	for path := range files {
-		if err := os.WriteFile(path, nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(path, nil, 0o600))
 	}
-	if err := d.Make(); err != nil {
-		t.Fatal(err)
-	}
-	if err := lock(t, d, d.Store("1")).Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, d.Make())
+	must.OK(t, lock(t, d, d.Store("1")).Close())
 	for path, stays := range files {
 		if _, err := os.Lstat(path); (err == nil) != stays {
 			t.Errorf("%s: %v; it is to stay: %v", path, err, stays)

@@ -14,6 +14,7 @@ import (
 	"taskapi/allocrunner/datadir"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/state"
+	"taskapi/internal/must"
 )
 
 const testID = "115ef685-6b9e-3eaf-e74b-6b04f094ebca"
@@ -30,9 +31,7 @@ func stores(t *testing.T, d datadir.Dir) map[string]interfaces.Store {
 func lock(t *testing.T, d datadir.Dir, s interfaces.Store) *datadir.Lock {
 	t.Helper()
 	l, err := d.Lock(testID, s, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return l
 }
 
@@ -48,12 +47,8 @@ func TestLock(t *testing.T) {
 // wait.
 func TestLockOfALink(t *testing.T) {
 	d := datadir.Dir(t.TempDir())
-	if err := os.MkdirAll(d.Alloc(testID), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(filepath.Join(t.TempDir(), "gone", "state.db"), d.State(testID)); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.MkdirAll(d.Alloc(testID), 0o700))
+	must.OK(t, os.Symlink(filepath.Join(t.TempDir(), "gone", "state.db"), d.State(testID)))
 	if _, err := d.Lock(testID, d.Store("1.2.3"), slog.New(slog.DiscardHandler)); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("got %v, want ErrNotExist", err)
 	}
@@ -61,40 +56,30 @@ func TestLockOfALink(t *testing.T) {
 
 func testLock(t *testing.T, d datadir.Dir, store interfaces.Store) {
 	l := lock(t, d, store)
-	if err := l.State().Put(interfaces.Saved{Alloc: &api.Allocation{ID: testID},
-		Terminal: true}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, l.State().Put(interfaces.Saved{Alloc: &api.Allocation{ID: testID},
+		Terminal: true}))
 	group, job := "g", "next"
 	next := &api.Allocation{ID: testID, TaskGroup: group, Job: &api.Job{ID: &job,
 		TaskGroups: []*api.TaskGroup{{Name: &group}}}}
-	if err := errors.Join(l.TryRecreate(), l.Recreate(next)); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, errors.Join(l.TryRecreate(), l.Recreate(next)))
 	if _, err := d.Lock(testID, store, slog.New(slog.DiscardHandler)); !errors.Is(err, interfaces.ErrStateInUse) {
 		t.Errorf("a second lock: %v, want ErrStateInUse", err)
 	}
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, l.Close())
 	again := lock(t, d, store)
 	if s := again.Saved(); s.Terminal || *s.Alloc.Job.ID != job ||
 		s.Alloc.ClientStatus != api.AllocClientStatusPending {
 		t.Fatalf("got %+v; want the next one, about to begin", s)
 	}
-	if err := again.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, again.Close())
 }
 
 // TestStateOfAnotherAllocation: the state of another allocation is refused, since somebody has copied a directory.
 func TestStateOfAnotherAllocation(t *testing.T) {
 	d := datadir.Dir(t.TempDir())
 	l := lock(t, d, d.Store(""))
-	if err := errors.Join(l.State().Put(interfaces.Saved{Alloc: &api.Allocation{ID: "x"}}),
-		l.Close()); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, errors.Join(l.State().Put(interfaces.Saved{Alloc: &api.Allocation{ID: "x"}}),
+		l.Close()))
 	_, lockErr := d.Lock(testID, d.Store(""), slog.New(slog.DiscardHandler))
 	_, savedErr := d.Saved(testID)
 	for what, err := range map[string]error{"lock": lockErr, "saved": savedErr} {
@@ -120,9 +105,7 @@ func TestUnused(t *testing.T) {
 	for name, take := range map[string]func(string, interfaces.Store, *slog.Logger) (*datadir.Lock, error){
 		"given": d.Lock, "drawn": d.LockNew} {
 		l, err := take(testID, d.Store(""), slog.New(slog.DiscardHandler))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		if !l.Unused() {
 			t.Errorf("%s: it is used", name)
 		}
@@ -132,8 +115,6 @@ func TestUnused(t *testing.T) {
 		if err := l.Recreate(next); err != nil || l.Unused() {
 			t.Errorf("%s, begun again: unused: %v, %v", name, l.Unused(), err)
 		}
-		if err := errors.Join(l.Close(), os.RemoveAll(d.Alloc(testID))); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, errors.Join(l.Close(), os.RemoveAll(d.Alloc(testID))))
 	}
 }

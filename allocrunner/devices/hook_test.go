@@ -19,6 +19,7 @@ import (
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/drivers/builtin"
 	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/must"
 	"taskapi/internal/proc"
 )
 
@@ -37,9 +38,7 @@ func files(t *testing.T, names ...string) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
 	for _, name := range names {
-		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(filepath.Join(dir, name), nil, 0o600))
 	}
 	return dir
 }
@@ -127,9 +126,7 @@ func TestReservations(t *testing.T) {
 	} else {
 		again.Shutdown()
 	}
-	if err := first.Postrun(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, first.Postrun(t.Context()))
 	last := allocation("last", 1, 0)
 	if _, _, err := e.begin(last, false); err != nil || !slices.Equal(has(last), []string{"GPU-1"}) {
 		t.Fatalf("%v, %v", has(last), err)
@@ -182,9 +179,7 @@ func TestLacks(t *testing.T) {
 		!strings.Contains(err.Error(), "it offers nvidia/gpu/A100 (2)") {
 		t.Errorf("got %v", err)
 	}
-	if err := os.Remove(strings.Split(e.devices[0].Instances[1].Nodes[0], ":")[0]); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Remove(strings.Split(e.devices[0].Instances[1].Nodes[0], ":")[0]))
 	if _, _, err := e.begin(allocation("a", 2, 0), false); !errors.Is(err, ErrTaken) ||
 		!strings.Contains(err.Error(), "GPU-1 lacks ") {
 		t.Errorf("got %v", err)
@@ -224,9 +219,7 @@ func TestTaskGetsItsDevices(t *testing.T) {
 	e := newEnv(t)
 	alloc := allocation("a", 2, 0)
 	h, _, err := e.begin(alloc, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if h.TaskHook(alloc.GetTaskGroup().Tasks[0]) != nil {
 		t.Error("a task without devices has a hook")
 	}
@@ -235,9 +228,7 @@ func TestTaskGetsItsDevices(t *testing.T) {
 	p := process{events: make(chan string, 10)}
 	response, err := hook.Prestart(context.Background(), &interfaces.TaskPrestartRequest{Alloc: alloc, Task: task,
 		Lifecycle: p})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	want := &interfaces.TaskPrestartResponse{Env: map[string]string{"VISIBLE": "GPU-0,GPU-1", "MINOR": "1"}}
 	if diff := cmp.Diff(want, response); diff != "" {
 		t.Error(diff)
@@ -247,13 +238,9 @@ func TestTaskGetsItsDevices(t *testing.T) {
 		t.Errorf("%+v", nodes)
 	}
 	path := nodes[2].HostPath
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Remove(path))
 	p.await(t, path+" does not exist")
-	if err := os.WriteFile(path, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(path, nil, 0o600))
 	p.await(t, path+" exists again")
 	if _, err := hook.Prestart(context.Background(), &interfaces.TaskPrestartRequest{Alloc: alloc, Task: task,
 		Lifecycle: p}); err != nil { // as at a restart
@@ -278,20 +265,14 @@ func TestDriverThatPassesDevicesOn(t *testing.T) {
 	e.devices[0].Mounts = []string{"/usr/lib/nvidia:/lib/nvidia:ro", "/var/cache"}
 	alloc := allocation("a", 2, 0)
 	h, _, err := e.begin(alloc, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	raw, err := builtin.Drivers.Get("raw_exec")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	h.cfg.Drivers = drivers.NewRegistry(passing{raw})
 	task := alloc.GetTaskGroup().Tasks[1]
 	got, err := h.TaskHook(task).(interfaces.TaskPrestartHook).Prestart(t.Context(), &interfaces.TaskPrestartRequest{
 		Alloc: alloc, Task: task, Lifecycle: process{events: make(chan string, 10)}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	dir := filepath.Dir(e.devices[0].Instances[0].Nodes[0])
 	want := []interfaces.Device{{HostPath: dir + "/ctl", TaskPath: "/dev/ctl", Permissions: "r"},
 		{HostPath: dir + "/0", TaskPath: dir + "/0", Permissions: "rw"},

@@ -10,35 +10,28 @@ import (
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/drivers"
+	"taskapi/internal/must"
 )
 
 func TestLookUp(t *testing.T) {
 	root := t.TempDir()
 	task, bin := filepath.Join(root, "task"), filepath.Join(root, "bin")
 	for _, dir := range []string{task + "/local/sub", task + "/dir", bin} {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.MkdirAll(dir, 0o755))
 	}
 	for path, mode := range map[string]os.FileMode{
 		task + "/local/both": 0o644, task + "/both": 0o644, task + "/top": 0o600, task + "/local/sub/deep": 0o755,
 		bin + "/tool": 0o755, bin + "/plain": 0o644, root + "/outside": 0o644, bin + "/dir": 0o755,
 	} {
-		if err := os.WriteFile(path, nil, mode); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(path, nil, mode))
 	}
 	links := map[string]string{
 		task + "/local/inner": "sub/deep", task + "/local/escape": "../../outside", task + "/local/tool-link": bin + "/tool",
 	}
 	for path, to := range links {
-		if err := os.Symlink(to, path); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.Symlink(to, path))
 	}
-	if err := unix.Mkfifo(task+"/local/pipe", 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, unix.Mkfifo(task+"/local/pipe", 0o644))
 	env := []string{"PATH=relative:" + bin}
 	for command, want := range map[string]string{
 		"both": task + "/local/both", "top": task + "/top", "sub/deep": task + "/local/sub/deep", "inner": task +
@@ -71,19 +64,13 @@ func TestAbsoluteCommandIsThatFile(t *testing.T) {
 	root := t.TempDir()
 	task, command := filepath.Join(root, "task"), filepath.Join(root, "bin", "tool")
 	for _, path := range []string{filepath.Join(task, command), filepath.Join(task, "local", command), command} {
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, nil, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		must.OK(t, os.WriteFile(path, nil, 0o755))
 	}
 	if got, err := drivers.LookUp(task, "task's ", command, nil); got != command || err != nil {
 		t.Errorf("got %q, %v; want %q", got, err, command)
 	}
-	if err := os.Remove(command); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Remove(command))
 	if got, err := drivers.LookUp(task, "task's ", command, nil); got != "" || err == nil {
 		t.Errorf("got %q, %v when it is gone", got, err)
 	}
@@ -94,12 +81,8 @@ func TestLookUpChangesNoFileOutside(t *testing.T) {
 	root := t.TempDir()
 	task, outside := filepath.Join(root, "task"), filepath.Join(root, "outside")
 	name, other := filepath.Join(task, "x"), filepath.Join(task, "other")
-	if err := os.Mkdir(task, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(outside, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Mkdir(task, 0o755))
+	must.OK(t, os.WriteFile(outside, nil, 0o600))
 	stop := make(chan struct{})
 	var swaps sync.WaitGroup
 	swaps.Go(func() {

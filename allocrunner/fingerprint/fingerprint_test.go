@@ -20,6 +20,7 @@ import (
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/drivers/builtin"
 	"taskapi/allocrunner/fingerprint"
+	"taskapi/internal/must"
 )
 
 // TestNode holds what is measured against what other parts of the system say of this machine.
@@ -30,9 +31,7 @@ func TestNode(t *testing.T) {
 		t.Errorf("%d cores, want %d", got, runtime.NumCPU())
 	}
 	meminfo, err := os.ReadFile("/proc/meminfo")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	var kilobytes int64
 	if _, err := fmt.Sscanf(string(meminfo), "MemTotal: %d kB", &kilobytes); err != nil {
 		t.Fatal(err)
@@ -41,9 +40,7 @@ func TestNode(t *testing.T) {
 		t.Errorf("%d MB of memory, /proc/meminfo has %d", got, kilobytes>>10)
 	}
 	var fs unix.Statfs_t
-	if err := unix.Statfs(dir, &fs); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, unix.Statfs(dir, &fs))
 	if got, all := n.NodeResources.Disk.DiskMB, int64(fs.Blocks*uint64(fs.Bsize)>>20); got <= 0 || got > all {
 		t.Errorf("%d MB of disk are free, of %d", got, all)
 	}

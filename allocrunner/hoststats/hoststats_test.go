@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/hoststats"
+	"taskapi/internal/must"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -20,15 +21,11 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // TestStats holds what is said of the machine against other ways to ask it.
 func TestStats(t *testing.T) {
 	busy := exec.Command("/bin/sh", "-c", "while :; do :; done")
-	if err := busy.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, busy.Start())
 	defer func() { busy.Process.Kill(); busy.Wait() }()
 	dir := t.TempDir()
 	s, at, err := hoststats.New(dir).Stats(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	used := 0.0
 	for _, c := range s.CPU {
 		if sum := c.User + c.System + c.Idle; sum < 99.9 || sum > 100.1 || !strings.HasPrefix(c.CPU, "cpu") {
@@ -40,9 +37,7 @@ func TestStats(t *testing.T) {
 		t.Errorf("%d CPUs are used for %v %% while a process runs", len(s.CPU), used)
 	}
 	var info unix.Sysinfo_t
-	if err := unix.Sysinfo(&info); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, unix.Sysinfo(&info))
 	if total := info.Totalram * uint64(info.Unit); s.Memory.Total != total || s.Memory.Used+s.Memory.Available != total ||
 		s.Memory.Free == 0 {
 		t.Errorf("memory = %+v of %d", s.Memory, total)
@@ -75,9 +70,7 @@ func TestManyReaders(t *testing.T) {
 	}
 	end := time.Now().Add(400 * time.Millisecond) // a sample serves for half a second from when it is there
 	first, _, err := h.Stats(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	for time.Now().Before(end) {
 		if again, _, err := h.Stats(t.Context()); err != nil || again != first && time.Now().Before(end) {
 			t.Fatalf("another sample, %v", err)

@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/jobspec"
+	"taskapi/internal/must"
 )
 
 func parse(tb testing.TB, body string) (*api.Job, error) {
@@ -180,9 +181,7 @@ func TestJSONErrorsHavePlaces(t *testing.T) {
 func TestJSONForms(t *testing.T) {
 	wrapped, err := parse(t, `{"Job": {"ID": "x", "TaskGroups": [{"Name": "g", "Tasks": [{"Name": "t", "Config": {"n": `+
 		`12345678901234567, "f": 0.5}}]}]}}`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	config := wrapped.TaskGroups[0].Tasks[0].Config
 	if config["n"] != 12345678901234567 || config["f"] != 0.5 {
 		t.Errorf("numbers in config: %#v", config)
@@ -203,15 +202,11 @@ func TestReadFileSaysWhatIsWrong(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name string, content []byte) string {
 		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, content, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(path, content, 0o600))
 		return path
 	}
 	fifo := filepath.Join(dir, "fifo")
-	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, syscall.Mkfifo(fifo, 0o600))
 	for name, tc := range map[string]struct {
 		path string
 		is   error

@@ -10,6 +10,7 @@ import (
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/jobspec"
 	"taskapi/allocrunner/jobspec/review"
+	"taskapi/internal/must"
 )
 
 // readable returns a folder with a file for each content.
@@ -17,9 +18,7 @@ func readable(t *testing.T, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
 	for name, content := range files {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600))
 	}
 	return dir
 }
@@ -109,9 +108,7 @@ job "j" {
 }
 `
 	job, err := jobspec.Parse(jobspec.Config{Filename: "job.hcl", Dir: dir, Body: []byte(body)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	first := job.TaskGroups[0].Tasks[0]
 	got := fmt.Sprintln(*job.Priority, job.Meta, *job.TaskGroups[1].Name, first.KillTimeout, first.Env, first.Config,
 		job.TaskGroups[0].Tasks[1].Name)

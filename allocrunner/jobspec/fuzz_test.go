@@ -8,20 +8,17 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"taskapi/allocrunner/jobspec"
+	"taskapi/internal/must"
 )
 
 func seed(f *testing.F) {
 	f.Helper()
 	for _, pattern := range []string{"testdata/*.hcl", "testdata/*.json", "../../examples/*.hcl"} {
 		files, err := filepath.Glob(pattern)
-		if err != nil {
-			f.Fatal(err)
-		}
+		must.OK(f, err)
 		for _, file := range files {
 			body, err := os.ReadFile(file)
-			if err != nil {
-				f.Fatal(err)
-			}
+			must.OK(f, err)
 			f.Add(body)
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/jobspec"
+	"taskapi/internal/must"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -34,9 +35,7 @@ func encode(tb testing.TB, job *api.Job) []byte {
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", "  ")
-	if err := enc.Encode(job); err != nil {
-		tb.Fatal(err)
-	}
+	must.OK(tb, enc.Encode(job))
 	return b.Bytes()
 }
 
@@ -44,26 +43,18 @@ func TestGolden(t *testing.T) {
 	for _, file := range jobFiles(t) {
 		t.Run(filepath.Base(file), func(t *testing.T) {
 			job, err := parseFile(file, nil, jobspec.Config{Audience: "nomadproject.io"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			got, golden := encode(t, job), strings.TrimSuffix(file, ".nomad.hcl")+".golden.json"
 			if *update {
-				if err := os.WriteFile(golden, got, 0o644); err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, os.WriteFile(golden, got, 0o644))
 			}
 			want, err := os.ReadFile(golden)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			if diff := cmp.Diff(string(want), string(got)); diff != "" {
 				t.Errorf("%s (-want +got):\n%s", golden, diff)
 			}
 			again, err := jobspec.Parse(jobspec.Config{Filename: golden, Body: got, Audience: "nomadproject.io"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			if diff := cmp.Diff(string(got), string(encode(t, again))); diff != "" {
 				t.Errorf("the JSON read again differs (-first +second):\n%s", diff)
 			}
@@ -76,13 +67,9 @@ func TestGoldenCoversEveryField(t *testing.T) {
 	set := map[string]bool{}
 	for _, file := range jobFiles(t) {
 		body, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		job, err := jobspec.Decode(jobspec.Config{Filename: file, Dir: "testdata", Body: body})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		markSet(reflect.ValueOf(job), set)
 	}
 	known := map[string]bool{}
@@ -147,20 +134,12 @@ func markSet(v reflect.Value, set map[string]bool) {
 // and adds for its scheduler, and empty fields that the SDK writes and a server leaves out.
 func TestSameAsServer(t *testing.T) {
 	job, err := parseFile("testdata/wire.nomad.hcl", nil, jobspec.Config{Audience: "nomadproject.io"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	var got, want any
 	recorded, err := os.ReadFile("testdata/wire.server.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(encode(t, job), &got); err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(recorded, &want); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
+	must.OK(t, json.Unmarshal(encode(t, job), &got))
+	must.OK(t, json.Unmarshal(recorded, &want))
 	serversOwn := []string{".CreateIndex", ".ModifyIndex", ".JobModifyIndex", ".NomadTokenID", ".Status", ".SubmitTime",
 		".TaskGroups[0].Constraints", ".TaskGroups[0].Services[0].Namespace"}
 	for _, path := range differences(got, want, "") {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"taskapi/allocrunner/jobspec"
+	"taskapi/internal/must"
 )
 
 // doubling returns a chain of locals each of which is twice the one before: 2^40 bytes at its end.
@@ -101,10 +102,8 @@ func TestHostileInputsAreRefusedSoon(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			if err := os.WriteFile(filepath.Join(dir, "self.tmpl"), []byte(`${templatefile("self.tmpl", {})}`),
-				0o600); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, os.WriteFile(filepath.Join(dir, "self.tmpl"), []byte(`${templatefile("self.tmpl", {})}`),
+				0o600))
 			_, err := jobspec.Parse(jobspec.Config{Filename: "job.hcl", Dir: dir, Body: []byte(tc.body)})
 			if err == nil || !strings.Contains(err.Error(), tc.want) {
 				text := fmt.Sprint(err)

@@ -8,15 +8,14 @@ import (
 	"testing"
 
 	"taskapi/allocrunner/jobspec"
+	"taskapi/internal/must"
 )
 
 func TestVariablePrecedence(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name, content string) string {
 		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(path, []byte(content), 0o600))
 		return path
 	}
 	first, second := file("first.hcl", `v = "first"`), file("second.json", `{"v": "second"}`)
@@ -41,9 +40,7 @@ func TestVariablePrecedence(t *testing.T) {
 			tc.cfg.Body = []byte("variable \"v\" {\ntype = string\ndefault = \"default\"\n}\njob \"j\" {\nmeta { v = " +
 				"\"[${var.v}]\" }\n}\n")
 			job, err := jobspec.Parse(tc.cfg)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			if got := job.Meta["v"]; got != "["+tc.want+"]" {
 				t.Errorf("got %s, want [%s]", got, tc.want)
 			}
@@ -68,9 +65,7 @@ func TestVariableTypes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			body := "variable \"v\" {\n" + tc.declaration + "\n}\njob \"j\" {\nmeta { v = \"" + tc.use + "\" }\n}\n"
 			job, err := jobspec.Parse(jobspec.Config{Filename: "job.hcl", Body: []byte(body), Vars: []string{tc.flag}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			if got := job.Meta["v"]; got != tc.want {
 				t.Errorf("got %q, want %q", got, tc.want)
 			}
@@ -82,9 +77,7 @@ func TestVariableErrors(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name, content string) string {
 		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(path, []byte(content), 0o600))
 		return path
 	}
 	for name, tc := range map[string]struct {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"taskapi/allocrunner/jobspec"
+	"taskapi/internal/must"
 )
 
 // oneTask is the rest of a job file.
@@ -23,9 +24,7 @@ const oneTask = `
 // path.
 func TestNoFiles(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "secret")
-	if err := os.WriteFile(path, []byte("hunter2"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(path, []byte("hunter2"), 0o600))
 	for _, call := range []string{
 		`file("PATH")`, `filebase64("PATH")`, `fileexists("PATH")`, `fileset("/", "*")`, `templatefile("PATH", {})`,
 		`abspath(".")`, `pathexpand("~")`,
@@ -82,9 +81,7 @@ func TestAsWritten(t *testing.T) {
 	for asWritten, want := range map[bool]bool{true: true, false: false} {
 		job, err := jobspec.Parse(jobspec.Config{Filename: "job.hcl", Body: []byte(body), AsWritten: asWritten,
 			Audience: "a"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		if unset := job.Priority == nil && job.TaskGroups[0].RestartPolicy == nil; unset != want {
 			t.Errorf("as written %v: priority %v, restart %v", asWritten, job.Priority, job.TaskGroups[0].RestartPolicy)
 		}

@@ -17,6 +17,7 @@ import (
 	"taskapi/allocrunner/internal/proctest"
 	"taskapi/allocrunner/internal/registration/registrationtest"
 	"taskapi/allocrunner/simulate"
+	"taskapi/internal/must"
 )
 
 // diary is every hook of an allocation and of its tasks, and what they were called for.
@@ -86,9 +87,7 @@ func simulated(t *testing.T) (interfaces.AllocRunner, *diary, string) {
 		Hooks:     []interfaces.RunnerHook{d},
 		TaskHooks: func(*api.Allocation, *api.Task) []interfaces.TaskHook { return []interfaces.TaskHook{taskDiary{d}} },
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return r, d, dir
 }
 
@@ -107,9 +106,7 @@ func started(t *testing.T, r interfaces.AllocRunner) (end func() error) {
 func TestSimulatedLife(t *testing.T) {
 	r, d, dir := simulated(t)
 	end := started(t, r)
-	if err := r.RestartTask(t.Context(), "t"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.RestartTask(t.Context(), "t"))
 	if err := r.Signal(t.Context(), "", "HUP"); err != nil {
 		t.Error(err)
 	}
@@ -193,16 +190,12 @@ func TestSimulatedServices(t *testing.T) {
 				"alloc"),
 			Logger: slog.New(slog.DiscardHandler), ServiceProviders: []interfaces.ServiceProvider{provider},
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		end := started(t, r)
 		for len(provider.Has()) < 2 { // the task's comes after its start
 			proctest.Pause()
 		}
-		if err := r.RestartRunning(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, r.RestartRunning(t.Context()))
 		for _, s := range provider.Has() {
 			if s.ServiceName == "web" && s.Port != 8080 {
 				t.Errorf("web has the port %d", s.Port)

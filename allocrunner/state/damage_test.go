@@ -18,6 +18,7 @@ import (
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/state"
+	"taskapi/internal/must"
 )
 
 // file is the bytes of a state file.
@@ -26,17 +27,13 @@ type file []byte
 func readFile(t testing.TB, path string) file {
 	t.Helper()
 	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return data
 }
 
 func writeFile(t testing.TB, path string, data []byte) {
 	t.Helper()
-	if err := os.WriteFile(path, data, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(path, data, 0o600))
 }
 
 // seal makes a header valid after a change.
@@ -80,18 +77,14 @@ func lived(t testing.TB) (path, latest string) {
 		}})
 	}
 	latest = asJSON(t, load(t, db))
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, db.Close())
 	return path, latest
 }
 
 func asJSON(t testing.TB, value any) string {
 	t.Helper()
 	data, err := json.Marshal(value)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return string(data)
 }
 
@@ -245,9 +238,7 @@ func TestEachBitCounts(t *testing.T) {
 func TestCrashBeforeTheFirstPut(t *testing.T) {
 	path := statePath(t)
 	db := open(t, path)
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, db.Close())
 	begun := readFile(t, path)
 	if len(begun) == 0 {
 		t.Error("the file is empty, as that of an allocation whose state was removed")
@@ -264,9 +255,7 @@ func TestCrashBeforeTheFirstPut(t *testing.T) {
 		if got := load(t, db); got.Alloc.ID != "a" {
 			t.Errorf("%s: got %+v", name, got.Alloc)
 		}
-		if err := db.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, db.Close())
 	}
 	writeFile(t, path, make([]byte, len(readFile(t, path))))
 	if _, err := state.Read(path); !errors.Is(err, state.ErrDamaged) {
@@ -365,9 +354,7 @@ func TestDamageUnderAnOpenFile(t *testing.T) {
 func damageOpenFile(t *testing.T, path string) {
 	db := open(t, path)
 	whole := readFile(t, path)
-	if err := os.Truncate(path, 1000); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Truncate(path, 1000))
 	change := interfaces.Saved{Tasks: map[string]interfaces.SavedTask{"t": task("kept")}}
 	for range 3 {
 		if err := db.Put(change); !errors.Is(err, state.ErrDamaged) {

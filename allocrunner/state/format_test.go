@@ -10,6 +10,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/state"
 	"taskapi/internal/logfile"
+	"taskapi/internal/must"
 )
 
 // TestFileOfFormat3 reads a file that an earlier version of taskapi has written. The file was rewritten once. Then it
@@ -17,9 +18,7 @@ import (
 // another one.
 func TestFileOfFormat3(t *testing.T) {
 	data, err := os.ReadFile("testdata/format3.db")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	path := statePath(t)
 	writeFile(t, path, data)
 	check := func(what string, saved *interfaces.Saved, err error) {
@@ -61,15 +60,11 @@ func TestEnded(t *testing.T) {
 	want("begun", false)
 	put(t, db, interfaces.Saved{Terminal: true})
 	want("ended", true)
-	if err := db.Recreate(interfaces.Saved{Alloc: &api.Allocation{ID: "a"}}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, db.Recreate(interfaces.Saved{Alloc: &api.Allocation{ID: "a"}}))
 	want("begun again", false)
 	put(t, db, interfaces.Saved{Terminal: true})
 	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	for at := range data {
 		data[at] ^= 1
 		writeFile(t, path, data)

@@ -14,6 +14,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/state"
 	"taskapi/internal/disktest"
+	"taskapi/internal/must"
 )
 
 // refusedThenWritten puts changes that the file system refuses. It requires that none of them is half there, that
@@ -50,9 +51,7 @@ func refusedThenWritten(t *testing.T, path string, cause error, remedy string, r
 		}
 		long = strings.Repeat(long, 3) // the next round needs more than the file has become
 	}
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, db.Close())
 	if _, err := state.Read(path); err != nil {
 		t.Errorf("afterwards: %v", err)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/state"
+	"taskapi/internal/must"
 )
 
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
@@ -20,9 +21,7 @@ var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 func repair(t *testing.T, path string) *state.Repaired {
 	t.Helper()
 	r, err := state.Repair(path, "2.0", noon)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return r
 }
 
@@ -37,9 +36,7 @@ func TestRepairOfOneValue(t *testing.T) {
 		t.Errorf("open: %v", err)
 	}
 	dump, err := state.Inspect(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if len(dump.Problems) != 1 || dump.Version != "1.2.3" || dump.Saved.Alloc.ModifyIndex != 13 {
 		t.Errorf("inspect: %+v", dump)
 	}
@@ -54,9 +51,7 @@ func TestRepairOfOneValue(t *testing.T) {
 		t.Error("the damaged file is not as it was")
 	}
 	got, err := state.Read(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if asJSON(t, got) == latest || got.Tasks["u"].State == nil {
 		t.Errorf("the task has to be an earlier one: %s", asJSON(t, got.Tasks["u"]))
 	}
@@ -79,9 +74,7 @@ func TestRepairWithoutHeader(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	got, err := state.Read(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	diff(t, "what was put last", latest, asJSON(t, got))
 }
 
@@ -167,9 +160,7 @@ func TestInspectWhileItIsWritten(t *testing.T) {
 	})
 	for range 200 {
 		dump, err := state.Inspect(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		got := dump.Saved
 		if len(dump.Problems) > 0 || got.Alloc.ModifyIndex != uint64(got.Tasks["t"].Attempts) {
 			t.Fatalf("%v; of two moments: %d and %d", dump.Problems, got.Alloc.ModifyIndex, got.Tasks["t"].Attempts)

@@ -15,6 +15,7 @@ import (
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/state"
+	"taskapi/internal/must"
 )
 
 // scratch returns a directory, in memory if possible: these tests are not about the speed of a disk.
@@ -34,9 +35,7 @@ func scratch(t testing.TB) string {
 // statePath returns the path of a file that is not there yet, in a directory as in a data directory.
 func statePath(t testing.TB) string {
 	dir := filepath.Join(scratch(t), "115ef685")
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Mkdir(dir, 0o700))
 	return filepath.Join(dir, state.FileName)
 }
 
@@ -44,9 +43,7 @@ func statePath(t testing.TB) string {
 func open(t testing.TB, path string) *state.DB {
 	t.Helper()
 	db, err := state.Open(path, "1.2.3")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() { db.Close() })
 	return db
 }
@@ -123,9 +120,7 @@ func TestFileStaysSmall(t *testing.T) {
 	for i := range 3000 {
 		put(t, db, interfaces.Saved{Tasks: map[string]interfaces.SavedTask{"t": task(strings.Repeat("x", i%1000))}})
 		info, err := os.Stat(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		longest = max(longest, info.Size())
 	}
 	if longest > 160<<10 {
@@ -148,9 +143,7 @@ func TestRecreateThatFails(t *testing.T) {
 	path := statePath(t)
 	db := open(t, path)
 	put(t, db, interfaces.Saved{Alloc: &api.Allocation{ID: "a", ModifyIndex: 7}, Terminal: true})
-	if err := os.MkdirAll(filepath.Join(path+".new", "in the way"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.MkdirAll(filepath.Join(path+".new", "in the way"), 0o700))
 	if err := db.TryRecreate(); !errors.Is(err, state.ErrFile) {
 		t.Errorf("the try: got %v, want ErrFile", err)
 	}
@@ -162,9 +155,7 @@ func TestRecreateThatFails(t *testing.T) {
 	if s := load(t, db); !s.Terminal {
 		t.Errorf("after that: %+v", s)
 	}
-	if err := os.RemoveAll(path + ".new"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.RemoveAll(path+".new"))
 	if err := db.TryRecreate(); err != nil {
 		t.Error(err)
 	}
@@ -206,9 +197,7 @@ func TestReplacedFileIsNotTaken(t *testing.T) {
 			got <- err
 		}()
 		synctest.Wait() // it waits for the old one
-		if err := os.Remove(path); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.Remove(path))
 		open(t, path)
 		old.Close()
 		if err := <-got; !errors.Is(err, state.ErrInUse) {
@@ -262,9 +251,7 @@ func olderFormat() []byte {
 func TestFilesThatAreRefused(t *testing.T) {
 	write := func(data []byte) func(*testing.T, string) {
 		return func(t *testing.T, path string) {
-			if err := os.WriteFile(path, data, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, os.WriteFile(path, data, 0o600))
 		}
 	}
 	for name, tc := range map[string]struct {
@@ -305,9 +292,7 @@ func TestFilesThatAreRefused(t *testing.T) {
 func TestEmptyFileIsNone(t *testing.T) {
 	path := statePath(t)
 	for _, name := range []string{path, path + ".new"} {
-		if err := os.WriteFile(name, nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(name, nil, 0o600))
 	}
 	_, readErr := state.Read(path)
 	_, inspectErr := state.Inspect(path)

@@ -16,6 +16,7 @@ import (
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/state"
+	"taskapi/internal/must"
 )
 
 // TestStore: files keep what interfaces.Store promises.
@@ -34,9 +35,7 @@ func TestStore(t *testing.T) {
 func acquire(t testing.TB, s interfaces.Store, id string) interfaces.OwnedState {
 	t.Helper()
 	owned, err := s.Acquire(id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() { owned.Close() })
 	return owned
 }
@@ -45,9 +44,7 @@ func acquire(t testing.TB, s interfaces.Store, id string) interfaces.OwnedState 
 func put(t testing.TB, s interfaces.OwnedState, changes ...interfaces.Saved) {
 	t.Helper()
 	for _, c := range changes {
-		if err := s.Put(c); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, s.Put(c))
 	}
 }
 
@@ -55,9 +52,7 @@ func put(t testing.TB, s interfaces.OwnedState, changes ...interfaces.Saved) {
 func load(t testing.TB, s interfaces.OwnedState) *interfaces.Saved {
 	t.Helper()
 	saved, err := s.Load()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return saved
 }
 
@@ -141,9 +136,7 @@ func testOwner(t *testing.T, s interfaces.Store) {
 		t.Errorf("a second owner: got %v, want ErrStateInUse", err)
 	}
 	put(t, owned, interfaces.Saved{Alloc: storeAlloc("a", 1, "j")})
-	if err := owned.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, owned.Close())
 	change := interfaces.Saved{Alloc: storeAlloc("a", 2, "j")}
 	_, loadErr := owned.Load()
 	for what, err := range map[string]error{"put": owned.Put(change), "load": loadErr,
@@ -161,9 +154,7 @@ func testRecreate(t *testing.T, s interfaces.Store) {
 	owned := acquire(t, s, "a")
 	put(t, owned, interfaces.Saved{Alloc: storeAlloc("a", 7, "j"), Terminal: true, Life: "one",
 		Tasks: map[string]interfaces.SavedTask{"t": task("x")}})
-	if err := owned.Recreate(interfaces.Saved{Alloc: storeAlloc("a", 1, "k"), Life: "two"}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, owned.Recreate(interfaces.Saved{Alloc: storeAlloc("a", 1, "k"), Life: "two"}))
 	diff(t, "recreated", &interfaces.Saved{Alloc: storeAlloc("a", 1, "k"), Life: "two"}, load(t, owned))
 	if _, err := s.Acquire("a"); !errors.Is(err, interfaces.ErrStateInUse) {
 		t.Errorf("a second owner: got %v, want ErrStateInUse", err)
@@ -205,29 +196,21 @@ func testModel(t *testing.T, s interfaces.Store) {
 		owned, err := s.Acquire(id)
 		model := interfaces.Saved{}
 		for range rapid.IntRange(1, 12).Draw(rt, "changes") {
-			if err != nil {
-				rt.Fatal(err)
-			}
+			must.OK(rt, err)
 			c, write := drawChange(rt, id), owned.Put
 			if rapid.IntRange(0, 9).Draw(rt, "recreate") == 0 {
 				write, model = owned.Recreate, interfaces.Saved{}
 			}
-			if err := write(c); err != nil {
-				rt.Fatal(err)
-			}
+			must.OK(rt, write(c))
 			apply(&model, c)
 			if rapid.IntRange(0, 3).Draw(rt, "again") > 0 {
 				continue
 			}
 			compare(rt, owned, &model)
-			if err := owned.Close(); err != nil {
-				rt.Fatal(err)
-			}
+			must.OK(rt, owned.Close())
 			owned, err = s.Acquire(id)
 		}
-		if err != nil {
-			rt.Fatal(err)
-		}
+		must.OK(rt, err)
 		compare(rt, owned, &model)
 		owned.Close()
 	})
@@ -241,9 +224,7 @@ func compare(rt *rapid.T, s interfaces.OwnedState, want *interfaces.Saved) {
 		}
 		return
 	}
-	if err != nil {
-		rt.Fatal(err)
-	}
+	must.OK(rt, err)
 	if reflect.DeepEqual(want, got) { // much faster than Diff, and too strict about times
 		return
 	}

@@ -10,18 +10,15 @@ import (
 	"testing"
 
 	"taskapi/allocrunner/taskenv"
+	"taskapi/internal/must"
 )
 
 func TestDetectNode(t *testing.T) {
 	node := taskenv.DetectNode(map[string]string{"driver.raw_exec": "1"})
 	hostname, err := os.Hostname()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	release, err := exec.Command("uname", "-r").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	for key, want := range map[string]string{
 		"kernel.name": "linux", "kernel.version": strings.TrimSpace(string(release)), "cpu.arch": runtime.GOARCH,
 		"cpu.numcores": strconv.Itoa(runtime.NumCPU()), "unique.hostname": hostname, "driver.raw_exec": "1",

@@ -10,6 +10,7 @@ import (
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/updates"
+	"taskapi/internal/must"
 )
 
 // benchAllocs is how many simulated allocations a benchmark runs. They begin over benchSpread, since a batch would hold
@@ -50,9 +51,7 @@ func BenchmarkHeld(b *testing.B) {
 			buffer.AllocUpdated(alloc)
 		}
 		pending = float64(heap()-before) / benchAllocs
-		if err := buffer.Flush(b.Context()); err != nil {
-			b.Fatal(err)
-		}
+		must.OK(b, buffer.Flush(b.Context()))
 		delivered = float64(heap()-before) / benchAllocs
 		runtime.KeepAlive(buffer)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/must"
 )
 
 // A counter is a sink that counts.
@@ -54,9 +55,7 @@ func runSimulated(ctx context.Context, tb testing.TB, factory interfaces.Factory
 	for i := range many {
 		runner, err := factory(interfaces.Config{Alloc: simulated(i), Dir: dir, Logger: slog.New(slog.DiscardHandler),
 			Updates: to})
-		if err != nil {
-			tb.Fatal(err)
-		}
+		must.OK(tb, err)
 		group.Go(func() {
 			time.Sleep(over * time.Duration(i) / time.Duration(many))
 			if err := runner.Run(ctx); err != nil {
@@ -74,9 +73,7 @@ func TestASimulatedRunnerGoesThroughItsLife(t *testing.T) {
 		var factory interfaces.Factory = newSimulator
 		runner, err := factory(interfaces.Config{Alloc: simulated(7), Dir: t.TempDir(),
 			Logger: slog.New(slog.DiscardHandler), Updates: b})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		alloc, ended := runner.Alloc(), make(chan error)
 		go func() { ended <- runner.Run(t.Context()) }()
 		type seen struct {

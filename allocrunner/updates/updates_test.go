@@ -19,6 +19,7 @@ import (
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/updates"
+	"taskapi/internal/must"
 )
 
 const tick = updates.Tick
@@ -229,9 +230,7 @@ func TestAnAllocationThatIsOverIsForgotten(t *testing.T) {
 		for i := range many {
 			b.AllocUpdated(version(strconv.Itoa(i), uint64(index), status))
 		}
-		if err := b.Flush(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, b.Flush(t.Context()))
 	}
 	runtime.GC()
 	runtime.ReadMemStats(&after)

@@ -27,6 +27,7 @@ import (
 	"taskapi/allocrunner/templates/render"
 	"taskapi/allocrunner/vault"
 	"taskapi/allocrunner/vault/vaulttest"
+	"taskapi/internal/must"
 	"taskapi/internal/polltest"
 )
 
@@ -52,9 +53,7 @@ func newFixture(t *testing.T, server *vaulttest.Server) *fixture {
 	f := &fixture{T: t, vault: server, settings: vault.Settings{Address: server.URL}, dir: t.TempDir(),
 		block: &api.Vault{ChangeMode: new("signal"), ChangeSignal: new("SIGHUP")}, task: &api.Task{Name: "main"}}
 	for _, name := range []string{"secrets", "private"} {
-		if err := os.Mkdir(filepath.Join(f.dir, name), 0o700); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.Mkdir(filepath.Join(f.dir, name), 0o700))
 	}
 	f.make()
 	return f
@@ -124,9 +123,7 @@ func (f *fixture) start(ctx context.Context, restored bool) map[string]string {
 func (f *fixture) read(path string) string {
 	f.Helper()
 	text, err := os.ReadFile(filepath.Join(f.dir, path))
-	if err != nil {
-		f.Fatal(err)
-	}
+	must.OK(f, err)
 	return string(text)
 }
 
@@ -339,15 +336,11 @@ func TestLateStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, vaulttest.Unserved())
 		f.start(t.Context(), false)
-		if err := f.hook.PreKilling(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, f.hook.PreKilling(t.Context()))
 		f.vault.Revoke()
 		time.Sleep(time.Hour)
 		f.want() // the process was ending
-		if err := f.hook.Poststart(t.Context(), nil); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, f.hook.Poststart(t.Context(), nil))
 		synctest.Wait()
 		f.want("signal SIGHUP")
 		f.stop()
@@ -361,12 +354,8 @@ func TestTokenFile(t *testing.T) {
 	put := func() string {
 		t.Helper()
 		token := f.vault.Token()
-		if err := os.WriteFile(f.settings.TokenFile+".new", []byte(token+"\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Rename(f.settings.TokenFile+".new", f.settings.TokenFile); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(f.settings.TokenFile+".new", []byte(token+"\n"), 0o600))
+		must.OK(t, os.Rename(f.settings.TokenFile+".new", f.settings.TokenFile))
 		return token
 	}
 	first := put()

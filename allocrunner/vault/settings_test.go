@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"taskapi/allocrunner/vault"
+	"taskapi/internal/must"
 )
 
 // TestSettings: settings that can't be meant are refused in words that say what would be right.
@@ -37,9 +38,7 @@ func TestTryFiles(t *testing.T) {
 	t.Parallel()
 	file := func(content string) string {
 		path := filepath.Join(t.TempDir(), "f")
-		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(path, []byte(content), 0o600))
 		return path
 	}
 	for _, tc := range []struct {

@@ -13,6 +13,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/proctest"
 	"taskapi/allocrunner/volumes"
+	"taskapi/internal/must"
 	"taskapi/internal/safedir"
 )
 
@@ -66,17 +67,13 @@ func TestCheck(t *testing.T) {
 	dir := t.TempDir()
 	data := filepath.Join(dir, "taskapi")
 	for _, path := range []string{"taskapi/allocs", "volume", "open/volume", "target"} {
-		if err := os.MkdirAll(filepath.Join(dir, path), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.MkdirAll(filepath.Join(dir, path), 0o755))
 	}
 	err := errors.Join(os.Chmod(filepath.Join(dir, "open"), 0o777),
 		os.WriteFile(filepath.Join(dir, "file"), nil, 0o600),
 		os.Symlink("target", filepath.Join(dir, "link")), os.Symlink("taskapi/allocs", filepath.Join(dir, "inside")),
 		os.Symlink("open/volume", filepath.Join(dir, "to-open")), os.Symlink("volume", filepath.Join(dir, "open/link")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	for name, words := range map[string]string{
 		"volume": "", "link": "", "nope": "no such file", "file": "no directory", "taskapi": "in the data directory",
 		"inside": "in the data directory", "taskapi/allocs": "in the data directory",
@@ -89,12 +86,8 @@ func TestCheck(t *testing.T) {
 		}
 	}
 	proctest.NeedRoot(t)
-	if err := os.Lchown(filepath.Join(dir, "open"), 54321, 0); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(filepath.Join(dir, "open"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Lchown(filepath.Join(dir, "open"), 54321, 0))
+	must.OK(t, os.Chmod(filepath.Join(dir, "open"), 0o755))
 	if err := (volumes.Volume{Name: "v", Path: filepath.Join(dir, "open/link")}).Check(data); !errors.Is(err,
 		safedir.ErrUnsafe) {
 		t.Errorf("another user's link: %v", err)

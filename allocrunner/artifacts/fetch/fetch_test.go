@@ -30,6 +30,7 @@ import (
 	"github.com/ulikunitz/xz"
 
 	"taskapi/allocrunner/artifacts/fetch"
+	"taskapi/internal/must"
 	"taskapi/internal/proc"
 )
 
@@ -54,9 +55,7 @@ type place struct {
 func newPlace(t *testing.T) *place {
 	t.Helper()
 	top, err := os.MkdirTemp("", "artifacts")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() { os.RemoveAll(top) })
 	p := &place{t: t, req: fetch.Request{
 		Dirs: fetch.Dirs{Task: filepath.Join(top, "task"), Shared: filepath.Join(top, "alloc")},
@@ -64,13 +63,9 @@ func newPlace(t *testing.T) *place {
 			Unpacked: 1 << 30, Files: 100},
 	}, process: fetch.Process{Env: []string{"PATH=" + os.Getenv("PATH")}}}
 	for _, dir := range []string{p.req.Dirs.Task, p.req.Dirs.Shared, filepath.Join(p.req.Dirs.Task, "local")} {
-		if err := os.Mkdir(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.Mkdir(dir, 0o755))
 	}
-	if err := os.Chmod(top, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Chmod(top, 0o755))
 	return p
 }
 
@@ -132,9 +127,7 @@ func (p *place) tree() map[string]string {
 		all[name] = fmt.Sprintf("%v %.20s", info.Mode(), content)
 		return err
 	})
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	must.OK(p.t, err)
 	delete(all, "alloc/")
 	return all
 }
@@ -182,18 +175,14 @@ func tarOf(t *testing.T, entries ...entry) []byte {
 		case tar.TypeSymlink, tar.TypeLink:
 			h.Linkname = e.content
 		}
-		if err := w.WriteHeader(h); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, w.WriteHeader(h))
 		if h.Size > 0 {
 			if _, err := io.WriteString(w, e.content); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, w.Close())
 	return b.Bytes()
 }
 
@@ -212,13 +201,9 @@ func zipOf(t *testing.T, entries ...entry) []byte {
 		if err == nil {
 			_, err = io.WriteString(f, e.content)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, w.Close())
 	return b.Bytes()
 }
 
@@ -233,9 +218,7 @@ func packed(t *testing.T, content []byte, pack func(io.Writer) (io.WriteCloser, 
 	if err == nil {
 		err = w.Close()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return b.Bytes()
 }
 
@@ -409,9 +392,7 @@ func TestDestinations(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := newPlace(t)
-			if err := c.plant(p.req.Dirs.Task); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, c.plant(p.req.Dirs.Task))
 			text := p.get(c.a)
 			if c.words == "" && text != "" || !strings.Contains(text, c.words) {
 				t.Errorf("got %q, want %q", text, c.words)
@@ -558,9 +539,7 @@ func TestRepositories(t *testing.T) {
 	repo := filepath.Join(top, "repo")
 	git(t, top, "init", "-q", "-b", "main", repo)
 	commit := func(content string) string {
-		if err := os.WriteFile(repo+"/f", []byte(content), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(repo+"/f", []byte(content), 0o644))
 		git(t, repo, "add", "-A")
 		git(t, repo, "commit", "-q", "-m", content)
 		return git(t, repo, "rev-parse", "HEAD")
@@ -570,20 +549,14 @@ func TestRepositories(t *testing.T) {
 	git(t, repo, "checkout", "-q", "-b", "side")
 	commit("side")
 	git(t, repo, "checkout", "-q", "main")
-	if err := errors.Join(os.Mkdir(repo+"/sub", 0o755), os.WriteFile(repo+"/sub/s", []byte("s"), 0o755)); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, errors.Join(os.Mkdir(repo+"/sub", 0o755), os.WriteFile(repo+"/sub/s", []byte("s"), 0o755)))
 	commit("two")
 	git(t, repo, "checkout", "-q", "-b", "evil")
-	if err := os.Symlink("/etc/passwd", repo+"/l"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Symlink("/etc/passwd", repo+"/l"))
 	commit("evil")
 	git(t, repo, "checkout", "-q", "main")
 	git(t, repo, "checkout", "-q", "-b", "link")
-	if err := errors.Join(os.Symlink("../../..", repo+"/out"), os.Symlink("sub", repo+"/in")); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, errors.Join(os.Symlink("../../..", repo+"/out"), os.Symlink("sub", repo+"/in")))
 	commit("link")
 	git(t, repo, "checkout", "-q", "main")
 	source := "git::file://" + repo
@@ -634,9 +607,7 @@ func TestRepositories(t *testing.T) {
 		t.Parallel()
 		p := newPlace(t)
 		p.req.FileDirs = []string{top}
-		if err := os.WriteFile(p.req.Dirs.Task+"/own", []byte("own"), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(p.req.Dirs.Task+"/own", []byte("own"), 0o644))
 		if text := p.get(fetch.Artifact{Source: source + "//out/own?ref=link"}); !strings.Contains(text, "leads out") {
 			t.Errorf("got %q", text)
 		}
@@ -685,9 +656,7 @@ func TestRepositoryWithAPassword(t *testing.T) {
 	t.Cleanup(server.Close)
 	for _, name := range []string{"part", "whole"} {
 		git(t, top, "init", "-q", name)
-		if err := os.WriteFile(filepath.Join(top, name, "f"), []byte(name), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(filepath.Join(top, name, "f"), []byte(name), 0o644))
 		if name == "whole" {
 			git(t, top+"/whole", "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", top+"/part", "sub")
 			git(t, top+"/whole", "config", "-f", ".gitmodules", "submodule.sub.url", server.URL+"/part/.git")
@@ -754,14 +723,10 @@ func TestALockOfAnotherUser(t *testing.T) {
 	t.Cleanup(server.Close)
 	p := newPlace(t)
 	dir, err := os.Open(p.req.Dirs.Task)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer dir.Close()
 	err = errors.Join(syscall.Flock(int(dir.Fd()), syscall.LOCK_EX), os.Mkdir(p.req.Dirs.Task+"/private", 0o700))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	p.in = "private"
 	p.want(p.get(fetch.Artifact{Source: server.URL + "/app"}), map[string]string{"task/local/app": "-rw-r--r-- app",
 		"task/private/": "drwx------"})
@@ -794,9 +759,7 @@ func TestServersOfRepositories(t *testing.T) {
 	for _, name := range []string{"local", "plain", "whole"} {
 		repo := filepath.Join(top, name)
 		git(t, top, "init", "-q", name)
-		if err := os.WriteFile(repo+"/f", []byte(name), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(repo+"/f", []byte(name), 0o644))
 		if name == "whole" {
 			git(t, repo, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", "file://"+top+"/local", "sub")
 		}
@@ -824,9 +787,7 @@ func TestFilesOfThisMachine(t *testing.T) {
 		os.Symlink("g", dir+"/d/l"), os.Mkdir(dir+"/bad", 0o755), os.Symlink(outside, dir+"/bad/out"),
 		syscall.Mkfifo(dir+"/pipe", 0o644),
 	} {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 	}
 	for source, c := range map[string]struct {
 		words string
@@ -891,9 +852,7 @@ func TestManyAtOnce(t *testing.T) {
 func TestConfined(t *testing.T) {
 	t.Parallel()
 	outside, err := os.MkdirTemp("", "outside") // the path of a TempDir is closed to other users
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() { os.RemoveAll(outside) })
 	p := newPlace(t)
 	script := fmt.Sprintf(`#!/bin/sh
@@ -910,9 +869,7 @@ exit 1
 		os.Mkdir(bin, 0o755), os.WriteFile(bin+"/git", []byte(script), 0o755), os.Chmod(outside, 0o777),
 		os.WriteFile(outside+"/secret", []byte("the-secret"), 0o644),
 	} {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 	}
 	p.process.Env = []string{"PATH=" + bin + ":/usr/bin:/bin", "GIVEN=given"}
 	p.process.Read = []string{bin}
@@ -921,9 +878,7 @@ exit 1
 		uid = 54321
 		p.process.User = &syscall.Credential{Uid: 54321, Gid: 54321}
 		for _, dir := range []string{p.req.Dirs.Task, p.req.Dirs.Task + "/local", p.req.Dirs.Shared} {
-			if err := os.Chown(dir, uid, uid); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, os.Chown(dir, uid, uid))
 		}
 	}
 	t.Run("the task's user", func(t *testing.T) { p.checkConfined(t, uid) })
@@ -932,9 +887,7 @@ exit 1
 	}
 	p.process.User = nil
 	for _, dir := range []string{p.req.Dirs.Task, p.req.Dirs.Task + "/local", p.req.Dirs.Shared} {
-		if err := os.Chown(dir, 0, 0); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.Chown(dir, 0, 0))
 	}
 	t.Run("root", func(t *testing.T) { p.checkConfined(t, 0) })
 }
@@ -976,13 +929,9 @@ func TestTheEndOfItsParentEndsIt(t *testing.T) {
 	}
 	parent := exec.Command(os.Args[0], "-test.run=^TestTheEndOfItsParentEndsIt$")
 	parent.Env = append(os.Environ(), "ARTIFACTS_TEST_PARENT="+server.URL+"/x", "TMPDIR="+t.TempDir())
-	if err := parent.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, parent.Start())
 	await(t, asked)
-	if err := parent.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, parent.Process.Kill())
 	_ = parent.Wait()
 	await(t, gone)
 }

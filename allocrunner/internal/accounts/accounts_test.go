@@ -14,6 +14,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/accounts"
 	"taskapi/allocrunner/internal/proctest"
+	"taskapi/internal/must"
 )
 
 // small is a range that nothing else on the machine is likely to use.
@@ -26,9 +27,7 @@ func registry(t *testing.T) accounts.Registry {
 func take(t *testing.T, r accounts.Registry, dir string, has accounts.List, tasks ...string) accounts.List {
 	t.Helper()
 	list, err := r.Take(dir, has, false, tasks, small)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return list
 }
 
@@ -59,9 +58,7 @@ func TestNumbersAreOneAllocationsAlone(t *testing.T) {
 	if again := take(t, r, one, first, "a", "b"); !cmp.Equal(again, first) {
 		t.Errorf("got %+v, want %+v again", again, first)
 	}
-	if err := r.Release(one); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.Release(one))
 	third := take(t, r, t.TempDir(), accounts.List{}, "x", "y")
 	if found := numbers(second, third); len(found) != 6 {
 		t.Errorf("%+v and %+v", second, third)
@@ -76,9 +73,7 @@ func TestMachineRestarts(t *testing.T) {
 	proctest.NeedRoot(t)
 	before, dir := registry(t), t.TempDir()
 	list := take(t, before, dir, accounts.List{}, "a", "b")
-	if err := list.Save(dir); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, list.Save(dir))
 	loaded, err := accounts.Load(dir)
 	if err != nil || !cmp.Equal(loaded, list) {
 		t.Fatalf("%+v, %v", loaded, err)
@@ -98,9 +93,7 @@ func TestUsedNumbersAreNotTaken(t *testing.T) {
 	sleep.Dir = "/"
 	sleep.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: small.From, Gid: small.From + 1,
 		Groups: []uint32{small.From + 2}}}
-	if err := sleep.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, sleep.Start())
 	defer func() { _ = sleep.Process.Kill(); _ = sleep.Wait() }()
 	r, dir := registry(t), filepath.Join(t.TempDir(), "gone")
 	list := take(t, r, dir, accounts.List{}, "a", "b")
@@ -112,12 +105,8 @@ func TestUsedNumbersAreNotTaken(t *testing.T) {
 	other := exec.Command("/bin/sleep", "1000")
 	other.Dir = "/"
 	other.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: list.Tasks["a"], Gid: list.Tasks["a"]}}
-	if err := other.Start(); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.Release(dir); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, other.Start())
+	must.OK(t, r.Release(dir))
 	if _, err := r.Take(t.TempDir(), accounts.List{}, false, []string{"x", "y"}, small); !errors.Is(err,
 		accounts.ErrNone) {
 		t.Errorf("the number of a process that is left: %v", err)
@@ -136,18 +125,14 @@ func TestAMovedDirectory(t *testing.T) {
 	task.Dir = "/"
 	task.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: list.Tasks["a"], Gid: list.Tasks["a"],
 		Groups: []uint32{list.Group}}}
-	if err := task.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, task.Start())
 	defer func() { _ = task.Process.Kill(); _ = task.Wait() }()
 	for _, runs := range []bool{false, true} {
 		if got, err := r.Take(moved, list, runs, []string{"a"}, small); err != nil || len(numbers(got, list)) != 4 {
 			t.Errorf("the copy of one that is there has %+v, %v; that one has %+v", got, err, list)
 		}
 	}
-	if err := os.Remove(dir); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Remove(dir))
 	if got, err := r.Take(moved, list, false, []string{"a"}, small); err != nil || len(numbers(got, list)) != 4 {
 		t.Errorf("one whose tasks don't run has %+v, %v: those of a process that is not its own, %+v", got, err, list)
 	}
@@ -160,10 +145,8 @@ func TestAMovedDirectory(t *testing.T) {
 	back(moved)
 	back(moved) // where they are noted by now
 	linked := filepath.Join(t.TempDir(), "linked")
-	if err := errors.Join(os.Rename(moved, linked), os.Symlink(filepath.Dir(linked), filepath.Dir(moved)+
-		".link")); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, errors.Join(os.Rename(moved, linked), os.Symlink(filepath.Dir(linked), filepath.Dir(moved)+
+		".link")))
 	back(linked)
 	back(filepath.Join(filepath.Dir(moved)+".link", "linked"))
 }
@@ -196,22 +179,16 @@ func TestFreedNumberOfOthers(t *testing.T) {
 	proctest.NeedRoot(t)
 	r, dir := registry(t), t.TempDir()
 	list := take(t, r, dir, accounts.List{}, "a")
-	if err := r.Release(dir); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.Release(dir))
 	other := exec.Command("/bin/sleep", "1000")
 	other.Dir = "/"
 	other.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: list.Tasks["a"], Gid: list.Group}}
-	if err := other.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, other.Start())
 	defer func() { _ = other.Process.Kill(); _ = other.Wait() }()
 	if got := take(t, r, dir, list, "a"); got.Tasks["a"] == list.Tasks["a"] || got.Group == list.Group {
 		t.Errorf("got %+v again, which somebody else uses", list)
 	}
-	if err := r.Release(dir); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.Release(dir))
 	got, err := r.Take(dir, list, true, []string{"a"}, small)
 	if err != nil || !cmp.Equal(got, list) {
 		t.Errorf("its tasks run: got %+v, %v, want %+v", got, err, list)

@@ -15,6 +15,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/allocdir"
 	"taskapi/allocrunner/internal/proctest"
+	"taskapi/internal/must"
 )
 
 // stranger is a user that is not ours, and needs no entry in the user database.
@@ -28,17 +29,11 @@ func self() interfaces.User {
 func newAlloc(t *testing.T) string {
 	t.Helper()
 	top, err := os.MkdirTemp("", "allocdir")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() { os.RemoveAll(top) })
-	if err := os.Chmod(top, 0o711); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Chmod(top, 0o711))
 	dir := filepath.Join(top, "allocs", "115ef685")
-	if err := allocdir.BuildAlloc(dir, allocdir.AnyUser, nil); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, allocdir.BuildAlloc(dir, allocdir.AnyUser, nil))
 	return dir
 }
 
@@ -50,9 +45,7 @@ type entry struct {
 func stat(t *testing.T, path string) entry {
 	t.Helper()
 	info, err := os.Lstat(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	st := info.Sys().(*syscall.Stat_t)
 	return entry{info.Mode().String(), st.Uid, st.Gid}
 }
@@ -67,9 +60,7 @@ func tree(t *testing.T, dir string) map[string]entry {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return got
 }
 
@@ -79,9 +70,7 @@ func TestLayout(t *testing.T) {
 	defer syscall.Umask(old)
 	dir := newAlloc(t)
 	paths, err := allocdir.BuildTask(dir, "web", stranger)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	const u, g = 54321, 54322
 	want := map[string]entry{
 		".":           {"drwx--x--x", 0, 0},
@@ -111,9 +100,7 @@ func TestLayout(t *testing.T) {
 func TestBuildAgainKeepsWhatIsThere(t *testing.T) {
 	dir := newAlloc(t)
 	paths, err := allocdir.BuildTask(dir, "web", self())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	file := filepath.Join(paths.LocalDir, "kept")
 	for _, err := range []error{
 		os.WriteFile(file, []byte("x"), 0o600),
@@ -121,13 +108,9 @@ func TestBuildAgainKeepsWhatIsThere(t *testing.T) {
 		os.Chmod(paths.SecretsDir, 0o777), // opened by the task
 		os.Chmod(paths.LogDir, 0o777),
 	} {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 	}
-	if err := allocdir.BuildAlloc(dir, allocdir.AnyUser, nil); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, allocdir.BuildAlloc(dir, allocdir.AnyUser, nil))
 	if _, err := allocdir.BuildTask(dir, "web", self()); err != nil {
 		t.Fatal(err)
 	}
@@ -147,18 +130,14 @@ func TestLinksThatATaskPlantedAreNotFollowed(t *testing.T) {
 		t.Run(place, func(t *testing.T) {
 			dir := newAlloc(t)
 			victim := t.TempDir()
-			if err := os.Chmod(victim, 0o750); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, os.Chmod(victim, 0o750))
 			if place != "web" {
 				if _, err := allocdir.BuildTask(dir, "web", stranger); err != nil {
 					t.Fatal(err)
 				}
 			}
 			path := filepath.Join(dir, place)
-			if err := errors.Join(os.RemoveAll(path), os.Symlink(victim, path)); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, errors.Join(os.RemoveAll(path), os.Symlink(victim, path)))
 			before := stat(t, victim)
 			_, err := allocdir.BuildTask(dir, "web", stranger)
 			if !errors.Is(err, allocdir.ErrLink) || !strings.Contains(err.Error(), path) {
@@ -176,9 +155,7 @@ func TestLinksInTheSharedDirectoryAreNotFollowed(t *testing.T) {
 		dir := newAlloc(t)
 		victim := t.TempDir()
 		path := filepath.Join(dir, place)
-		if err := errors.Join(os.Chmod(victim, 0o750), os.RemoveAll(path), os.Symlink(victim, path)); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, errors.Join(os.Chmod(victim, 0o750), os.RemoveAll(path), os.Symlink(victim, path)))
 		if err := allocdir.BuildAlloc(dir, allocdir.AnyUser, nil); !errors.Is(err, allocdir.ErrLink) {
 			t.Errorf("%s: got %v, want ErrLink", place, err)
 		}
@@ -216,16 +193,12 @@ func asStranger(name string, args ...string) ([]byte, error) {
 
 func TestSomethingInTheWay(t *testing.T) {
 	dir := newAlloc(t)
-	if err := os.WriteFile(filepath.Join(dir, "web"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(filepath.Join(dir, "web"), nil, 0o600))
 	if _, err := allocdir.BuildTask(dir, "web", self()); !errors.Is(err, allocdir.ErrNotDirectory) {
 		t.Errorf("a file in the task directory's place: got %v, want ErrNotDirectory", err)
 	}
 	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(file, nil, 0o600))
 	for _, place := range []string{file, file + "/allocs/x"} {
 		if err := allocdir.BuildAlloc(place, allocdir.AnyUser, nil); err == nil || !strings.Contains(err.Error(), file) ||
 			!strings.Contains(err.Error(), "in the way") {
@@ -248,9 +221,7 @@ func TestBadNames(t *testing.T) {
 
 func TestDirectoriesWithBlanks(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "a b\tc", "allocs", "x")
-	if err := allocdir.BuildAlloc(dir, allocdir.AnyUser, nil); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, allocdir.BuildAlloc(dir, allocdir.AnyUser, nil))
 	if _, err := allocdir.BuildTask(dir, "web server", self()); err != nil {
 		t.Fatal(err)
 	}
@@ -270,17 +241,11 @@ func TestDirectoryThatCanNotBeWritten(t *testing.T) {
 	}
 	proctest.NeedRoot(t)
 	locked := filepath.Join(newAlloc(t), "locked")
-	if err := os.Mkdir(locked, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Mkdir(locked, 0o755))
 	binary, err := os.ReadFile(os.Args[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	self := filepath.Join(filepath.Dir(filepath.Dir(locked)), "test") // where the stranger can run it
-	if err := os.WriteFile(self, binary, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(self, binary, 0o755))
 	cmd := exec.Command(self, "-test.run=^TestDirectoryThatCanNotBeWritten$")
 	cmd.Dir, cmd.Env = "/", []string{"ALLOCDIR_TEST_BUILD=" + locked + "/x"}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: stranger.UID, Gid: stranger.GID}}
@@ -293,19 +258,13 @@ func TestADirectoryThatTheUserCanNotReach(t *testing.T) {
 	proctest.NeedRoot(t)
 	dir := newAlloc(t)
 	closed := filepath.Dir(filepath.Dir(dir))
-	if err := os.Chmod(closed, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Chmod(closed, 0o700))
 	_, err := allocdir.BuildTask(dir, "web", stranger)
 	if err == nil || !strings.Contains(err.Error(), "chmod o+x "+closed) {
 		t.Errorf("got %v, want an error that names %s", err, closed)
 	}
-	if err := os.Chown(closed, 0, int(stranger.GID)); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(closed, 0o710); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Chown(closed, 0, int(stranger.GID)))
+	must.OK(t, os.Chmod(closed, 0o710))
 	if _, err := allocdir.BuildTask(dir, "web", stranger); err != nil {
 		t.Errorf("reachable through its group: %v", err)
 	}

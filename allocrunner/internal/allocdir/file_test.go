@@ -11,14 +11,13 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/allocdir"
 	"taskapi/allocrunner/internal/proctest"
+	"taskapi/internal/must"
 )
 
 func newTask(t *testing.T, user interfaces.User) interfaces.TaskDir {
 	t.Helper()
 	paths, err := allocdir.BuildTask(newAlloc(t), "web", user)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return paths
 }
 
@@ -32,9 +31,7 @@ func TestWriteFile(t *testing.T) {
 	for _, rel := range []string{"secrets/nomad_token", "secrets/nomad_token", "local/deep/er/token",
 		"./secrets/../token"} {
 		content := "for " + rel
-		if err := write(dir, rel, content, stranger); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, write(dir, rel, content, stranger))
 		path := filepath.Join(dir.Dir, rel)
 		if got, err := os.ReadFile(path); err != nil || string(got) != content {
 			t.Errorf("%s holds %q, %v", rel, got, err)
@@ -62,15 +59,11 @@ func TestWriteFileStaysInTheTaskDirectory(t *testing.T) {
 
 func TestWriteFileFollowsNoLink(t *testing.T) {
 	victim := filepath.Join(t.TempDir(), "victim")
-	if err := os.WriteFile(victim, []byte("intact"), 0o640); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(victim, []byte("intact"), 0o640))
 	dir := newTask(t, self())
 	token := filepath.Join(dir.SecretsDir, "token")
-	if err := errors.Join(os.Symlink(victim, token),
-		os.Symlink(filepath.Dir(victim), filepath.Join(dir.LocalDir, "out"))); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, errors.Join(os.Symlink(victim, token),
+		os.Symlink(filepath.Dir(victim), filepath.Join(dir.LocalDir, "out"))))
 	if err := write(dir, "secrets/token", "secret", self()); err != nil {
 		t.Errorf("over a link: %v", err)
 	}
@@ -80,9 +73,7 @@ func TestWriteFileFollowsNoLink(t *testing.T) {
 	if err := write(dir, "local/out/victim", "secret", self()); !errors.Is(err, allocdir.ErrLink) {
 		t.Errorf("through a link: got %v, want ErrLink", err)
 	}
-	if err := errors.Join(os.RemoveAll(dir.SecretsDir), os.Symlink(filepath.Dir(victim), dir.SecretsDir)); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, errors.Join(os.RemoveAll(dir.SecretsDir), os.Symlink(filepath.Dir(victim), dir.SecretsDir)))
 	if err := write(dir, "secrets/victim", "secret", self()); !errors.Is(err, allocdir.ErrLink) {
 		t.Errorf("secrets itself a link: got %v, want ErrLink", err)
 	}
@@ -93,10 +84,8 @@ func TestWriteFileFollowsNoLink(t *testing.T) {
 
 func TestWriteFileInTheWay(t *testing.T) {
 	dir := newTask(t, self())
-	if err := errors.Join(os.Mkdir(dir.SecretsDir+"/token", 0o700), os.WriteFile(dir.LocalDir+
-		"/file", nil, 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, errors.Join(os.Mkdir(dir.SecretsDir+"/token", 0o700), os.WriteFile(dir.LocalDir+
+		"/file", nil, 0o600)))
 	if err := write(dir, "secrets/token", "x", self()); err == nil || !strings.Contains(err.Error(), "secrets/token") {
 		t.Errorf("over a directory: %v", err)
 	}
@@ -117,9 +106,7 @@ func TestWriteFileIsAtomic(t *testing.T) {
 	dir := newTask(t, self())
 	path := filepath.Join(dir.SecretsDir, "token")
 	contents := []string{strings.Repeat("a", 1<<16), strings.Repeat("b", 1<<15)}
-	if err := write(dir, "secrets/token", contents[0], self()); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, write(dir, "secrets/token", contents[0], self()))
 	var writer sync.WaitGroup
 	done := make(chan struct{})
 	writer.Go(func() {
@@ -151,13 +138,9 @@ func FuzzWriteFile(f *testing.F) {
 	}
 	top := f.TempDir()
 	alloc := filepath.Join(top, "allocs", "x")
-	if err := allocdir.BuildAlloc(alloc, allocdir.AnyUser, nil); err != nil {
-		f.Fatal(err)
-	}
+	must.OK(f, allocdir.BuildAlloc(alloc, allocdir.AnyUser, nil))
 	dir, err := allocdir.BuildTask(alloc, "web", self())
-	if err != nil {
-		f.Fatal(err)
-	}
+	must.OK(f, err)
 	f.Fuzz(func(t *testing.T, rel string) {
 		if err := write(dir, rel, "x", self()); err == nil {
 			if got, err := os.ReadFile(filepath.Join(dir.Dir, rel)); err != nil || string(got) != "x" {

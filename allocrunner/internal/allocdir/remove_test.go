@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/internal/allocdir"
+	"taskapi/internal/must"
 )
 
 // TestRemoveOnAFullDisk is what makes room on it.
@@ -24,9 +25,7 @@ func TestRemoveOnAFullDisk(t *testing.T) {
 		}
 	})
 	dir := filepath.Join(parent, "alloc")
-	if err := os.MkdirAll(filepath.Join(dir, "a", "b"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.MkdirAll(filepath.Join(dir, "a", "b"), 0o700))
 	var full error
 	for i := 0; full == nil; i++ {
 		full = os.WriteFile(filepath.Join(dir, fmt.Sprint(i)), nil, 0o600)

@@ -9,13 +9,12 @@ import (
 
 	"taskapi/allocrunner/internal/allocdir"
 	"taskapi/allocrunner/internal/proctest"
+	"taskapi/internal/must"
 )
 
 func TestLookupOurselves(t *testing.T) {
 	u, err := allocdir.LookupUser("")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if int(u.UID) != os.Getuid() || int(u.GID) != os.Getgid() || u.Home == "" || u.Name == "" {
 		t.Errorf("got %+v", u)
 	}

@@ -22,6 +22,7 @@ import (
 	"taskapi/allocrunner/internal/allocdir"
 	"taskapi/allocrunner/internal/allocfs"
 	"taskapi/allocrunner/internal/proctest"
+	"taskapi/internal/must"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -40,23 +41,17 @@ const secret = "the secret"
 func newDir(t *testing.T) string {
 	t.Helper()
 	top, err := os.MkdirTemp("", "allocfs") // the path of a TempDir can be too long for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() { os.RemoveAll(top) })
 	dir := filepath.Join(top, "115ef685")
-	if err := errors.Join(os.Chmod(top, 0o711), allocdir.BuildAlloc(dir, allocdir.AnyUser, nil)); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, errors.Join(os.Chmod(top, 0o711), allocdir.BuildAlloc(dir, allocdir.AnyUser, nil)))
 	for _, user := range []interfaces.User{web, db} {
 		task := user.Name
 		if os.Getuid() != 0 {
 			user = interfaces.User{UID: uint32(os.Getuid()), GID: uint32(os.Getgid())}
 		}
 		paths, err := allocdir.BuildTask(dir, task, user)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		write(t, paths.SecretsDir+"/nomad_token", secret)
 		write(t, paths.PrivateDir+"/key", secret)
 		write(t, paths.LocalDir+"/file", "of "+task)
@@ -73,9 +68,7 @@ func newDir(t *testing.T) string {
 
 func write(t *testing.T, path, content string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(path, []byte(content), 0o644))
 }
 
 // of returns the files as a reader has them, nil for us.
@@ -138,9 +131,7 @@ func TestStat(t *testing.T) {
 	write(t, dir+"/web/local/page", "<html></html>")
 	write(t, dir+"/web/local/x.json", "no JSON")
 	write(t, dir+"/web/local/empty", "")
-	if err := os.Symlink("page", dir+"/web/local/link"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Symlink("page", dir+"/web/local/link"))
 	for path, want := range map[string]string{
 		"web/local/page": "page 13 -rw-r--r-- false text/html; charset=utf-8",
 		"web/local/link": "page 13 -rw-r--r-- false text/html; charset=utf-8", "web/local/x.json": "x.json 7 -rw-r--r-- " +
@@ -201,9 +192,7 @@ func TestRefusals(t *testing.T) {
 			"/web/secrets/nomad_token",
 		"secrets": "../secrets", "key": "../../web/./private/key", "loop": "loop",
 	} {
-		if err := os.Symlink(target, dir+"/web/local/"+name); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.Symlink(target, dir+"/web/local/"+name))
 	}
 	files := of(dir, nil)
 	for path, want := range refusals(dir) {
@@ -237,9 +226,7 @@ func TestLinksWithin(t *testing.T) {
 	dir := newDir(t)
 	for name, target := range map[string]string{"a": "../../alloc/data/shared", "b": dir + "/alloc/data/shared", "c": "b",
 		"d": dir + "/alloc/data"} {
-		if err := os.Symlink(target, dir+"/web/local/"+name); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.Symlink(target, dir+"/web/local/"+name))
 	}
 	for _, path := range []string{"web/local/a", "web/local/b", "web/local/c", "web/local/d/shared",
 		"web/local/d/../data/shared"} {
@@ -252,13 +239,9 @@ func TestLinksWithin(t *testing.T) {
 // TestOnlyRegularFilesAreOpened: nothing waits for a writer of a pipe, and no device does what an open makes it do.
 func TestOnlyRegularFilesAreOpened(t *testing.T) {
 	dir := newDir(t)
-	if err := unix.Mkfifo(dir+"/web/local/pipe", 0o666); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, unix.Mkfifo(dir+"/web/local/pipe", 0o666))
 	listener, err := net.Listen("unix", dir+"/web/local/sock")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer listener.Close()
 	names := map[string]string{"pipe": "prw-r--r--", "sock": "Srwxr-xr-x"}
 	if err := unix.Mknod(dir+"/web/local/zero", unix.S_IFCHR|0o666, int(unix.Mkdev(1, 5))); err == nil {
@@ -281,14 +264,10 @@ func TestExchangedDirectory(t *testing.T) {
 	dir := newDir(t)
 	outside := filepath.Dir(dir)
 	write(t, outside+"/file", secret)
-	if err := errors.Join(os.Mkdir(dir+"/web/local/d", 0o755), os.Symlink(outside, dir+"/web/local/l")); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, errors.Join(os.Mkdir(dir+"/web/local/d", 0o755), os.Symlink(outside, dir+"/web/local/l")))
 	write(t, dir+"/web/local/d/file", "plain")
 	for name, target := range map[string]string{"s": "../secrets"} {
-		if err := os.Symlink(target, dir+"/web/local/"+name); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.Symlink(target, dir+"/web/local/"+name))
 	}
 	var stop atomic.Bool
 	var exchanging sync.WaitGroup
@@ -337,14 +316,10 @@ func TestRights(t *testing.T) {
 		"/db/local/group": {db, 0o640}, "/alloc/data/web-group": {interfaces.User{GID: web.GID}, 0o640},
 	} {
 		write(t, dir+path, "content")
-		if err := errors.Join(os.Chown(dir+path, int(c.user.UID), int(c.user.GID)), os.Chmod(dir+path, c.mode)); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, errors.Join(os.Chown(dir+path, int(c.user.UID), int(c.user.GID)), os.Chmod(dir+path, c.mode)))
 	}
-	if err := errors.Join(os.Mkdir(dir+"/db/local/closed", 0o700), os.Chown(dir+"/db/local/closed", int(db.UID),
-		int(db.GID))); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, errors.Join(os.Mkdir(dir+"/db/local/closed", 0o700), os.Chown(dir+"/db/local/closed", int(db.UID),
+		int(db.GID))))
 	write(t, dir+"/db/local/closed/file", "content")
 	asWeb := of(dir, &interfaces.Reader{UID: web.UID, GID: web.GID})
 	var all sync.WaitGroup
@@ -386,17 +361,13 @@ func TestRights(t *testing.T) {
 func TestTooManyEntries(t *testing.T) {
 	dir := newDir(t)
 	for i := range 21_000 {
-		if err := os.Symlink("x", fmt.Sprintf("%s/alloc/data/%d", dir, i)); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.Symlink("x", fmt.Sprintf("%s/alloc/data/%d", dir, i)))
 	}
 	if list, err := of(dir, nil).List("alloc/data", 4<<20); !errors.Is(err, interfaces.ErrTooManyEntries) {
 		t.Errorf("%d entries, %v", len(list), err)
 	}
 	for i := range 10_000 { // of the longest names
-		if err := os.Symlink("x", fmt.Sprintf("%s/alloc/tmp/%0255d", dir, i)); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.Symlink("x", fmt.Sprintf("%s/alloc/tmp/%0255d", dir, i)))
 	}
 	if list, err := of(dir, nil).List("alloc/tmp", 4<<20); !errors.Is(err, interfaces.ErrTooManyEntries) {
 		t.Errorf("%d entries with long names, %v", len(list), err)
@@ -412,9 +383,7 @@ func TestHugeFile(t *testing.T) {
 		t.Skip("the file system has no files of that size:", err)
 	}
 	frames, err := of(dir, nil).Open("alloc/data/huge", interfaces.Span{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer frames.Close()
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -429,9 +398,7 @@ func TestHugeFile(t *testing.T) {
 	}
 	for offset, want := range map[int64]int{size - 5: 5, size: 0, size + 5: 0, 1<<63 - 1: 0} {
 		frames, err := of(dir, nil).Open("alloc/data/huge", interfaces.Span{Offset: offset})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		if got, err := readAll(frames); len(got) != want || err != nil {
 			t.Errorf("from %d: %d bytes, %v; want %d", offset, len(got), err, want)
 		}

@@ -14,6 +14,7 @@ import (
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/logs"
+	"taskapi/internal/must"
 )
 
 // ended is a context that has ended: what is there is read, and nothing is waited for.
@@ -39,9 +40,7 @@ func add(t *testing.T, path, text string) {
 	if err == nil {
 		_, err = f.WriteString(text)
 	}
-	if err := errors.Join(err, f.Close()); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, errors.Join(err, f.Close()))
 }
 
 func TestSpans(t *testing.T) {
@@ -53,9 +52,7 @@ func TestSpans(t *testing.T) {
 		{Offset: 3, FromEnd: true}: "789", {Offset: 100, FromEnd: true}: "0123456789", {FromEnd: true}: "",
 	} {
 		frames, err := of(dir, nil).Open("alloc/data/f", span)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		if got, err := readAll(frames); got != want || err != nil {
 			t.Errorf("%+v is %q, %v; want %q", span, got, err, want)
 		}
@@ -71,13 +68,9 @@ func TestFrameSizes(t *testing.T) {
 	write(t, dir+"/alloc/logs/t.stdout.0", text)
 	for span, want := range map[interfaces.Span]int{{}: 64 << 10, {Large: true}: 256 << 10} {
 		file, err := of(dir, nil).Open("alloc/data/f", span)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		log, err := of(dir, nil).Logs("t", "stdout", span)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		for _, frames := range []interfaces.Frames{file, log} {
 			if first, err := frames.Next(ended); err != nil || len(first.Data) != want {
 				t.Errorf("%+v: the first frame is %v, %v; want %d bytes", span, first, err, want)
@@ -104,9 +97,7 @@ func TestFollow(t *testing.T) {
 			path := dir + "/alloc/data/f"
 			write(t, path, "one")
 			frames, err := of(dir, nil).Open("alloc/data/f", interfaces.Span{Follow: true})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			defer frames.Close()
 			ctx := t.Context()
 			if got, want := next(t, ctx, frames), `alloc/data/f "one"  3`; got != want {
@@ -126,9 +117,7 @@ func TestFollow(t *testing.T) {
 			if got, want := <-steps, `alloc/data/f "two"  6`; got != want {
 				t.Errorf("got %s, want %s", got, want)
 			}
-			if err := os.Truncate(path, 0); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, os.Truncate(path, 0))
 			if got, want := <-steps, `alloc/data/f "" file truncated 0`; got != want {
 				t.Errorf("got %s, want %s", got, want)
 			}
@@ -136,9 +125,7 @@ func TestFollow(t *testing.T) {
 			if got, want := <-steps, `alloc/data/f "x"  1`; got != want {
 				t.Errorf("got %s, want %s", got, want)
 			}
-			if err := last(path); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, last(path))
 			if got, want := <-steps, `alloc/data/f "" file deleted 1`; got != want {
 				t.Errorf("got %s, want %s", got, want)
 			}
@@ -155,9 +142,7 @@ func newRotator(t *testing.T, dir string, files int, bytes int64) *logs.Rotator 
 	r, err := logs.Open(logs.Config{
 		Dir: dir + "/alloc/logs", Name: "web.stdout", MaxFiles: files, MaxBytes: bytes, Logger: slog.New(slog.DiscardHandler),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() { _ = r.Close() })
 	return r
 }
@@ -171,18 +156,14 @@ func TestLogSpans(t *testing.T) {
 	write(t, dir+"/alloc/logs/web.stdout.x", "no log")
 	write(t, dir+"/alloc/logs/web.stdout.012", "no log")
 	write(t, dir+"/alloc/logs/web.stderr.0", "other")
-	if err := os.Mkdir(dir+"/alloc/logs/web.stdout.7", 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Mkdir(dir+"/alloc/logs/web.stdout.7", 0o700))
 	const all = "aaa\nbbbbb\ncc\n"
 	for offset := range int64(len(all) + 3) {
 		at := min(int(offset), len(all))
 		for span, want := range map[interfaces.Span]string{{Offset: offset}: all[at:],
 			{Offset: offset, FromEnd: true}: all[len(all)-at:]} {
 			frames, err := of(dir, nil).Logs("web", "stdout", span)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			if got, err := readAll(frames); got != want || err != nil {
 				t.Errorf("%+v is %q, %v; want %q", span, got, err, want)
 			}
@@ -196,9 +177,7 @@ func TestLogSpans(t *testing.T) {
 		{File: "alloc/logs/web.stdout.9", Offset: 100}: all[4:],
 	} {
 		frames, err := of(dir, nil).Logs("web", "stdout", span)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		if got, err := readAll(frames); got != want || err != nil {
 			t.Errorf("%+v is %q, %v; want %q", span, got, err, want)
 		}
@@ -222,9 +201,7 @@ func TestLogsAcrossRotation(t *testing.T) {
 	var all sync.WaitGroup
 	for range readers {
 		frames, err := tree.Logs("web", "stdout", interfaces.Span{Follow: true, Await: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		all.Go(func() {
 			defer frames.Close()
 			var got bytes.Buffer
@@ -260,9 +237,7 @@ func TestLogsThatAreGone(t *testing.T) {
 	writer := newRotator(t, dir, 2, 10)
 	writer.Write([]byte("line 0\n"))
 	frames, err := of(dir, nil).Logs("web", "stdout", interfaces.Span{Follow: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer frames.Close()
 	for i := 1; i < 8; i++ {
 		writer.Write(fmt.Appendf(nil, "line %d\n", i))
@@ -288,9 +263,7 @@ func TestLogsAreHeld(t *testing.T) {
 	writer := newRotator(t, dir, 2, 10)
 	writer.Write([]byte("line 0\n"))
 	frames, err := of(dir, nil).Logs("web", "stdout", interfaces.Span{Follow: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer frames.Close()
 	var got, want strings.Builder
 	for i := range 8 {
@@ -300,17 +273,13 @@ func TestLogsAreHeld(t *testing.T) {
 		fmt.Fprintf(&want, "line %d\n", i)
 		if i < 2 || i%2 == 0 { // it falls behind, by less than the writer keeps each time
 			f, err := frames.Next(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			got.Write(f.Data)
 		}
 	}
 	for got.Len() < want.Len() {
 		f, err := frames.Next(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		got.Write(f.Data)
 	}
 	if got.String() != want.String() {
@@ -322,9 +291,7 @@ func TestLogsAreHeld(t *testing.T) {
 func TestLogsBeforeTheTaskStarts(t *testing.T) {
 	dir := newDir(t)
 	frames, err := of(dir, nil).Logs("web", "stdout", interfaces.Span{Follow: true, Await: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer frames.Close()
 	if got := next(t, ended, frames); got != context.Canceled.Error() {
 		t.Errorf("before: %s", got)
@@ -341,14 +308,10 @@ func TestLogsBeforeTheTaskStarts(t *testing.T) {
 func TestForeignLogFile(t *testing.T) {
 	dir := newDir(t)
 	write(t, dir+"/alloc/logs/web.stdout.0", "zero\n")
-	if err := os.Symlink("../../web/secrets/nomad_token", dir+"/alloc/logs/web.stdout.1"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Symlink("../../web/secrets/nomad_token", dir+"/alloc/logs/web.stdout.1"))
 	for _, follow := range []bool{false, true} {
 		frames, err := of(dir, nil).Logs("web", "stdout", interfaces.Span{Follow: follow})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		if got := next(t, ended, frames); got != `alloc/logs/web.stdout.0 "zero\n"  5` {
 			t.Errorf("got %s", got)
 		}

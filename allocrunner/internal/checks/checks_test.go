@@ -19,6 +19,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/checks"
 	"taskapi/allocrunner/internal/services"
+	"taskapi/internal/must"
 )
 
 func TestMain(m *testing.M) {
@@ -219,9 +220,7 @@ func TestResultsFromPendingToStop(t *testing.T) {
 		changes := 0
 		cfg.DialContext, cfg.OnChange = d.dial, func() { changes++ }
 		r, err := checks.New(cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		if got, version := r.Results(); got != nil || version != 0 {
 			t.Errorf("before Run: %v, version %d", got, version)
 		}
@@ -284,9 +283,7 @@ func TestStopBeforeRun(t *testing.T) {
 		return nil, io.EOF
 	}
 	r, err := checks.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	r.Stop()
 	r.Run(t.Context())
 	if got, _ := r.Results(); got != nil {

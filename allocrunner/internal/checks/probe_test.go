@@ -19,6 +19,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/internal/checks"
+	"taskapi/internal/must"
 )
 
 // watched is a runner whose changes can be waited for.
@@ -67,13 +68,9 @@ func (w watched) await(t *testing.T, name string) api.AllocCheckStatus {
 func portOf(t *testing.T, address string) int {
 	t.Helper()
 	_, text, err := net.SplitHostPort(address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	port, err := strconv.Atoi(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return port
 }
 
@@ -247,9 +244,7 @@ func TestHTTPRequest(t *testing.T) {
 
 func TestTCPAndNobodyThere(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	addr := l.Addr().String()
 	cfg := newConfig(newAlloc(tcpCheck("tcp")))
 	cfg.Ports = onPort(portOf(t, addr))
@@ -258,9 +253,7 @@ func TestTCPAndNobodyThere(t *testing.T) {
 		t.Errorf("with a listener: %+v", got)
 	}
 	conn, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if n, err := conn.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 		t.Errorf("the check's connection is not closed: read %d, %v", n, err)
 	}
@@ -283,9 +276,7 @@ func TestTCPAndNobodyThere(t *testing.T) {
 // A server that accepts and never answers costs a timeout and no more.
 func TestSilentServer(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer l.Close()
 	check := httpCheck("http", "/")
 	check.Timeout = 50 * time.Millisecond

@@ -17,6 +17,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/internal/checks"
+	"taskapi/internal/must"
 )
 
 // withTask adds a task with a service that has these checks.
@@ -32,9 +33,7 @@ func withTask(alloc *api.Allocation, name string, list ...api.ServiceCheck) *api
 func run(t *testing.T, cfg checks.Config) *checks.Runner {
 	t.Helper()
 	r, err := checks.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	launch(t, r)
 	return r
 }
@@ -326,9 +325,7 @@ func TestRestartsAgainAndAgain(t *testing.T) {
 			r.Begin(task)
 		}
 		r, err := checks.New(cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		restarting <- r
 		launch(t, r)
 		begin(r, alloc)
@@ -452,9 +449,7 @@ func TestGraceOfAnUpdatedCheck(t *testing.T) {
 		r := start(t, cfg)
 		time.Sleep(time.Minute)
 		cfg.Alloc = newAlloc(check)
-		if err := r.Update(cfg); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, r.Update(cfg))
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if diff := cmp.Diff([]string{`1m6s : healthcheck: check "tcp" unhealthy`}, requests.all); diff != "" {

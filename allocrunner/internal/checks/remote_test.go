@@ -12,6 +12,7 @@ import (
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/checks"
+	"taskapi/internal/must"
 )
 
 // checking is a provider that has checks made elsewhere.
@@ -71,9 +72,7 @@ func TestChecksMadeElsewhere(t *testing.T) {
 		cfg.Restart = func(_, reason string) { restarts <- reason }
 		cfg.Up = func(string) time.Time { return began }
 		r, err := checks.New(cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		ctx, end := context.WithCancel(t.Context())
 		r.Begin("")
 		go r.Run(ctx)
@@ -130,9 +129,7 @@ func TestScriptsAreFed(t *testing.T) {
 			return checks.ExecResult{Code: code}, nil
 		}
 		r, err := checks.New(cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		ctx, end := context.WithCancel(t.Context())
 		r.Begin("t")
 		go r.Run(ctx)

@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/internal/checks"
+	"taskapi/internal/must"
 )
 
 // An unchanged check keeps its result, counters and schedule; a changed one starts afresh; others come and go.
@@ -30,9 +31,7 @@ func TestUpdate(t *testing.T) {
 		change.Header = map[string][]string{"X": {"y"}} // no part of its ID
 		keep.Notes = "changed"
 		cfg.Alloc = newAlloc(tcpCheck("added"), change, keep)
-		if err := r.Update(cfg); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, r.Update(cfg))
 		expectStatuses(t, r, map[string]string{"keep": "failure", "change": "pending", "added": "pending"})
 		if diff := cmp.Diff(before, byName(r)["keep"]); diff != "" {
 			t.Errorf("an unchanged check (-before +after):\n%s", diff)
@@ -47,16 +46,12 @@ func TestUpdate(t *testing.T) {
 		}
 
 		_, version = r.Results()
-		if err := r.Update(cfg); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, r.Update(cfg))
 		if _, now := r.Results(); now != version {
 			t.Errorf("the same checks again: version %d, want %d", now, version)
 		}
 		cfg.Alloc = newAlloc()
-		if err := r.Update(cfg); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, r.Update(cfg))
 		if got, now := r.Results(); got != nil || now == version {
 			t.Errorf("without checks: %v, version %d as before", got, now)
 		}
@@ -83,9 +78,7 @@ func TestUpdateInterpolates(t *testing.T) {
 		time.Sleep(pastFirst)
 		expectStatuses(t, r, map[string]string{"same": "failure", "other": "failure"})
 		cfg.Replace = with("two")
-		if err := r.Update(cfg); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, r.Update(cfg))
 		expectStatuses(t, r, map[string]string{"same": "failure", "other": "pending"})
 		time.Sleep(pastFirst)
 		synctest.Wait()
@@ -104,9 +97,7 @@ func TestUpdateBeforeBegin(t *testing.T) {
 		r := run(t, cfg)
 		r.Begin("")
 		cfg.Alloc = withTask(newAlloc(tcpCheck("group")), "late", tcpCheck("late"))
-		if err := r.Update(cfg); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, r.Update(cfg))
 		time.Sleep(time.Minute)
 		expectStatuses(t, r, map[string]string{"group": "success", "late": "pending"})
 		r.Begin("late")
@@ -158,9 +149,7 @@ func TestUpdateForgetsSaved(t *testing.T) {
 		changed := httpCheck("c", "/")
 		changed.Body = "other"
 		cfg.Alloc = newAlloc(changed)
-		if err := r.Update(cfg); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, r.Update(cfg))
 		r.Begin("")
 		expectStatuses(t, r, map[string]string{"c": "pending"})
 	})

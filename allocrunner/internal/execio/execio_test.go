@@ -10,15 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/internal/execio"
+	"taskapi/internal/must"
 )
 
 // open returns files and the program's ends.
 func open(t *testing.T, tty bool) (*execio.Files, []*os.File) {
 	t.Helper()
 	files, child, err := execio.Open(tty)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() {
 		files.Close()
 		for _, f := range child {
@@ -73,9 +72,7 @@ func TestTheProgramsEndsBlock(t *testing.T) {
 		}
 		for i, f := range child {
 			raw, err := f.SyscallConn()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			_ = raw.Control(func(fd uintptr) {
 				flags, err := unix.FcntlInt(fd, unix.F_GETFL, 0)
 				if err != nil || flags&unix.O_NONBLOCK != 0 {

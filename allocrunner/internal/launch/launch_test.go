@@ -26,6 +26,7 @@ import (
 
 	"taskapi/allocrunner/internal/launch"
 	"taskapi/allocrunner/internal/proctest"
+	"taskapi/internal/must"
 	"taskapi/internal/proc"
 )
 
@@ -110,16 +111,12 @@ func start(t *testing.T, program launch.Program) *process {
 	t.Helper()
 	p := new(process)
 	null, err := os.Open(os.DevNull)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer null.Close()
 	program.Files[0] = null
 	for i, ours := range []**os.File{&p.out, &p.errs} {
 		read, write, err := os.Pipe()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		t.Cleanup(func() { read.Close() })
 		defer write.Close()
 		*ours, program.Files[i+1] = read, write
@@ -218,9 +215,7 @@ func TestCgroupWithoutClone3(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = os.Remove(dir) })
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	cmd := exec.Command(self, "launch", "/bin/cat", "/proc/self/cgroup")
 	cmd.Env = append(os.Environ(), "CGROUP="+dir)
 	out, err := cmd.CombinedOutput()
@@ -263,9 +258,7 @@ func launchTwice(args []string) error {
 func openDir(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	if err := errors.Join(os.Chmod(dir, 0o755), os.Chmod(filepath.Dir(dir), 0o755)); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, errors.Join(os.Chmod(dir, 0o755), os.Chmod(filepath.Dir(dir), 0o755)))
 	return dir
 }
 
@@ -273,17 +266,11 @@ func openDir(t *testing.T) string {
 func copyOfThis(t *testing.T, dir string) string {
 	t.Helper()
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	binary, err := os.ReadFile(self)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	program := filepath.Join(dir, "program")
-	if err := os.WriteFile(program, binary, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(program, binary, 0o755))
 	return program
 }
 
@@ -316,9 +303,7 @@ func TestBecome(t *testing.T) {
 			}
 			p := start(t, launch.Program{Path: program, Args: want.Args, Env: want.Env, Dir: dir, User: user,
 				NetBindService: name == mayBind})
-			if err := p.Await(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, p.Await(t.Context()))
 			state, out, errs := p.end(t)
 			var got report
 			if err := json.Unmarshal([]byte(out), &got); err != nil || !state.Success() {
@@ -341,14 +326,10 @@ func TestNetBindServiceEnds(t *testing.T) {
 			if name == "child" {
 				owner = int(stranger.UID)
 			}
-			if err := errors.Join(os.Chown(program, owner, owner), os.Chmod(program, 0o755|os.ModeSetuid)); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, errors.Join(os.Chown(program, owner, owner), os.Chmod(program, 0o755|os.ModeSetuid)))
 			p := start(t, launch.Program{Path: "/bin/sh", Args: []string{"sh", "-c", `"$0" report; :`, program}, Dir: dir,
 				User: stranger, NetBindService: true})
-			if err := p.Await(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, p.Await(t.Context()))
 			_, out, errs := p.end(t)
 			var got report
 			if err := json.Unmarshal([]byte(out), &got); err != nil {
@@ -370,9 +351,7 @@ func TestNetBindServiceOfOurOwn(t *testing.T) {
 	proctest.NeedRoot(t)
 	dir := openDir(t)
 	without := filepath.Join(dir, "without")
-	if err := os.Rename(copyOfThis(t, dir), without); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Rename(copyOfThis(t, dir), without))
 	with := copyOfThis(t, dir)
 	// struct vfs_cap_data in its second version: permitted and effective
 	capability := binary.LittleEndian.AppendUint32(nil, 0x02000001)
@@ -395,9 +374,7 @@ func TestNetBindServiceOfOurOwn(t *testing.T) {
 // TestLimitOfOpenFiles is what this program was started with, though Go has raised it since.
 func TestLimitOfOpenFiles(t *testing.T) {
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	for limits, want := range map[string]string{"ulimit -n 99; ulimit -S -n 77": "77 99", "ulimit -n 99": "99 99"} {
 		cmd := exec.Command("/bin/sh", "-c", limits+`; exec "$0" launch /bin/sh -c 'echo $(ulimit -S -n) $(ulimit -H -n)'`,
 			self)
@@ -410,9 +387,7 @@ func TestLimitOfOpenFiles(t *testing.T) {
 // TestLimitOfOpenFilesAfterAnError: if the limit can't be found out at a start, it is at the next one.
 func TestLimitOfOpenFilesAfterAnError(t *testing.T) {
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	cmd := exec.Command("/bin/sh", "-c", `ulimit -n 99; ulimit -S -n 77; exec "$0" launch-twice /bin/sh -c 'ulimit -S -n'`,
 		self)
 	out, err := cmd.CombinedOutput()
@@ -426,13 +401,9 @@ func TestLimitOfOpenFilesAfterAnError(t *testing.T) {
 func TestOOMScoreAdj(t *testing.T) {
 	const file = "/proc/self/oom_score_adj"
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	ours, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	for score, want := range map[string]string{"700": "700\n", "2000": string(ours)} {
 		cmd := exec.Command(self, "launch", "/bin/cat", file)
 		cmd.Env = append(os.Environ(), "SCORE="+score)
@@ -447,16 +418,12 @@ func TestErrors(t *testing.T) {
 	dir := openDir(t)
 	write := func(name, content string, mode os.FileMode) string {
 		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(content), mode); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(path, []byte(content), mode))
 		return path
 	}
 	const truth = "/bin/true"
 	secret := filepath.Join(dir, "secret")
-	if err := os.Mkdir(secret, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Mkdir(secret, 0o700))
 	for name, tc := range map[string]struct {
 		program launch.Program
 		errno   unix.Errno
@@ -499,13 +466,9 @@ func TestErrors(t *testing.T) {
 // what it was given, as tokens in the environment, is its own. It can be given up, and killed.
 func TestAHang(t *testing.T) {
 	program := filepath.Join(openDir(t), "program")
-	if err := os.WriteFile(program, []byte("#!/bin/sh\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(program, []byte("#!/bin/sh\n"), 0o755))
 	f, err := os.Open(program)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer f.Close()
 	// who executes a file that another has a write lease on waits until that is given back
 	hangs := make(chan os.Signal, 1)
@@ -539,9 +502,7 @@ func TestAHang(t *testing.T) {
 	owners := map[uint32]bool{}
 	for _, name := range []string{"environ", "mem", "fd", "maps"} {
 		info, err := os.Stat(fmt.Sprintf("/proc/%d/%s", p.Pid, name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		owners[info.Sys().(*syscall.Stat_t).Uid] = true
 	}
 	if got := slices.Collect(maps.Keys(owners)); !slices.Equal(got, []uint32{0}) {
@@ -552,9 +513,7 @@ func TestAHang(t *testing.T) {
 	if err := <-result; !errors.Is(err, reason) {
 		t.Errorf("become: %v, want %v", err, reason)
 	}
-	if err := p.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, p.Kill())
 	if state, _, _ := p.end(t); state.String() != "signal: killed" {
 		t.Errorf("it ended with %v", state)
 	}
@@ -568,9 +527,7 @@ func TestAHangWithoutRoot(t *testing.T) {
 	cmd := exec.Command("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", copyOfThis(t, dir),
 		"-test.run", "^TestAHang$", "-test.v")
 	cmd.Env = append(os.Environ(), "TMPDIR="+dir)
-	if err := os.Chmod(dir, 0o777); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Chmod(dir, 0o777))
 	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "--- PASS: TestAHang") {
 		t.Errorf("%v: %s", err, out)
 	}

@@ -8,21 +8,18 @@ import (
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/internal/launch"
+	"taskapi/internal/must"
 )
 
 // TestEnteringCgroups: a cgroup of version 1 that a real-time process may not enter is passed by. Any other error ends
 // the process with its errno.
 func TestEnteringCgroups(t *testing.T) {
 	read, write, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer read.Close()
 	defer write.Close()
 	invalid, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC) // write(2) to it is EINVAL
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	refusing := os.NewFile(uintptr(invalid), "epoll")
 	defer refusing.Close()
 	for name, tc := range map[string]struct {
@@ -34,18 +31,12 @@ func TestEnteringCgroups(t *testing.T) {
 		"not open to it": {[]*os.File{read, write}, unix.EBADF},
 	} {
 		null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		l, err := launch.New(launch.Program{Path: "/bin/true", Args: []string{"true"}, Dir: "/",
 			Files: [3]*os.File{null, null, null}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		p, err := l.Fork(nil, tc.procs...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		err = l.Await(t.Context())
 		if _, err := p.Wait(); err != nil {
 			t.Error(err)

@@ -14,6 +14,7 @@ import (
 
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/internal/listeners"
+	"taskapi/internal/must"
 	"taskapi/internal/polltest"
 )
 
@@ -30,9 +31,7 @@ func newSet(t *testing.T) *listeners.Set {
 func free(t *testing.T, network string) drivers.Listener {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer l.Close()
 	return drivers.Listener{Name: "http", Network: network, HostIP: "127.0.0.1", Port: l.Addr().(*net.TCPAddr).Port}
 }
@@ -40,9 +39,7 @@ func free(t *testing.T, network string) drivers.Listener {
 func take(t *testing.T, s *listeners.Set, task string, want ...drivers.Listener) []*os.File {
 	t.Helper()
 	files, err := s.Take(task, want)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return files
 }
 
@@ -129,15 +126,11 @@ func TestShutDown(t *testing.T) {
 	s, l := newSet(t), free(t, "tcp")
 	for range 3 {
 		f := take(t, s, "a", l)[0]
-		if err := unix.Shutdown(int(f.Fd()), unix.SHUT_RDWR); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, unix.Shutdown(int(f.Fd()), unix.SHUT_RDWR))
 		if again := take(t, s, "a", l)[0]; refused(t, l) || !accepts(t, again) {
 			t.Error("it does not listen for the next process")
 		}
-		if err := unix.Shutdown(int(f.Fd()), unix.SHUT_RD); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, unix.Shutdown(int(f.Fd()), unix.SHUT_RD))
 		if !polltest.Until(func() bool { return !refused(t, l) }) {
 			t.Fatal("it does not listen again by itself")
 		}
@@ -153,14 +146,10 @@ func TestUDP(t *testing.T) {
 	s, l := newSet(t), free(t, "udp")
 	f := take(t, s, "a", l)[0]
 	stranger := &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}, Port: 9}
-	if err := unix.Connect(int(f.Fd()), stranger); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, unix.Connect(int(f.Fd()), stranger))
 	take(t, s, "a", l)
 	conn, err := net.Dial("udp", address(l))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer conn.Close()
 	if _, err := conn.Write([]byte("hello")); err != nil {
 		t.Fatal(err)
@@ -177,9 +166,7 @@ func TestTaken(t *testing.T) {
 	t.Parallel()
 	s, l, mine := newSet(t), free(t, "tcp"), free(t, "tcp")
 	there, err := net.Listen("tcp", address(l))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer there.Close()
 	_, err = s.Take("a", []drivers.Listener{mine, l})
 	start, ok := errors.AsType[*drivers.StartError](err)

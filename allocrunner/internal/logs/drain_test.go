@@ -9,18 +9,15 @@ import (
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/internal/logs"
+	"taskapi/internal/must"
 )
 
 // newPipe returns a pipe as a task gets it: only the reading end does not block.
 func newPipe(t *testing.T) (read, write *os.File) {
 	t.Helper()
 	var fds [2]int
-	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.SetNonblock(fds[0], true); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, unix.Pipe2(fds[:], unix.O_CLOEXEC))
+	must.OK(t, unix.SetNonblock(fds[0], true))
 	read, write = os.NewFile(uintptr(fds[0]), "read"), os.NewFile(uintptr(fds[1]), "write")
 	t.Cleanup(func() { write.Close() })
 	return read, write
@@ -84,9 +81,7 @@ func TestALossIsNotedWhileTheTaskIsSilent(t *testing.T) {
 	if _, err := io.WriteString(write, strings.Repeat("y", 200<<10)); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Remove(ballast); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Remove(ballast))
 	for !note.MatchString(joined(contents(t, dir))) {
 		if _, err := unix.Poll(nil, 10); err != nil && err != unix.EINTR {
 			t.Fatal(err)

@@ -17,6 +17,7 @@ import (
 	"pgregory.net/rapid"
 
 	"taskapi/allocrunner/internal/logs"
+	"taskapi/internal/must"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -29,9 +30,7 @@ func config(dir string, files int, bytes int64) logs.Config {
 func open(t testing.TB, cfg logs.Config) *logs.Rotator {
 	t.Helper()
 	r, err := logs.Open(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() { r.Close() })
 	return r
 }
@@ -40,9 +39,7 @@ func open(t testing.TB, cfg logs.Config) *logs.Rotator {
 func contents(t testing.TB, dir string) map[int]string {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	files := map[int]string{}
 	for _, e := range entries {
 		n, err := strconv.Atoi(strings.TrimPrefix(e.Name(), "web.stdout."))
@@ -50,9 +47,7 @@ func contents(t testing.TB, dir string) map[int]string {
 			continue
 		}
 		text, err := os.ReadFile(filepath.Join(dir, e.Name()))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		files[n] = string(text)
 	}
 	return files
@@ -124,15 +119,11 @@ func TestARestartAppendsToTheHighestNumber(t *testing.T) {
 func TestNothingIsLostAndShortLinesAreWhole(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		dir, err := os.MkdirTemp(t.TempDir(), "")
-		if err != nil {
-			rt.Fatal(err)
-		}
+		must.OK(rt, err)
 		defer os.RemoveAll(dir)
 		const limit = 100 << 10
 		r, err := logs.Open(config(dir, 1000, limit))
-		if err != nil {
-			rt.Fatal(err)
-		}
+		must.OK(rt, err)
 		defer r.Close()
 		var text []byte
 		lengths := rapid.SliceOfN(rapid.IntRange(0, 16<<10), 1, 60).Draw(rt, "lengths")
@@ -218,9 +209,7 @@ func TestWhatATaskPutsIntoTheDirectoryIsNotFollowed(t *testing.T) {
 			t.Run(fmt.Sprint(name, number), func(t *testing.T) {
 				dir, victim := t.TempDir(), filepath.Join(t.TempDir(), "victim")
 				os.WriteFile(victim, []byte("precious"), 0o644)
-				if err := plant(filepath.Join(dir, fmt.Sprintf("web.stdout.%d", number)), victim); err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, plant(filepath.Join(dir, fmt.Sprintf("web.stdout.%d", number)), victim))
 				r := open(t, config(dir, 5, 10))
 				r.Write([]byte("12345678\n"))
 				r.Write([]byte("abcdefgh\n"))
@@ -259,9 +248,7 @@ func fullDisk(t *testing.T) (dir, ballast string) {
 	}
 	t.Cleanup(func() { unix.Unmount(dir, unix.MNT_DETACH) })
 	ballast = filepath.Join(dir, "ballast")
-	if err := os.WriteFile(ballast, make([]byte, 200<<10), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(ballast, make([]byte, 200<<10), 0o600))
 	return dir, ballast
 }
 
@@ -273,9 +260,7 @@ func TestAFullDiskIsCountedAndNoted(t *testing.T) {
 	for range lines {
 		r.Write(line)
 	}
-	if err := os.Remove(ballast); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Remove(ballast))
 	r.Write([]byte("again\n"))
 	got := joined(contents(t, dir))
 	notes := note.FindAllStringSubmatch(got, -1)
@@ -283,9 +268,7 @@ func TestAFullDiskIsCountedAndNoted(t *testing.T) {
 		t.Fatalf("notes %v, end %q", notes, got[max(0, len(got)-200):])
 	}
 	lost, err := strconv.ParseInt(notes[0][1], 10, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	before, _, _ := strings.Cut(got, "[taskapi")
 	kept := int64(len(before))
 	if strings.HasSuffix(before, "y\n") && kept%1000 != 0 {

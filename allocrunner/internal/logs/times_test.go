@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/internal/logs"
+	"taskapi/internal/must"
 )
 
 func timesPath(dir, file string) string { return filepath.Join(dir, logs.TimesName(file)) }
@@ -21,9 +22,7 @@ func timesPath(dir, file string) string { return filepath.Join(dir, logs.TimesNa
 func wantTimes(t *testing.T, dir, file string, want map[int64]time.Time) {
 	t.Helper()
 	f, err := os.Open(timesPath(dir, file))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer f.Close()
 	times := logs.NewTimes(f)
 	for offset := range int64(1 << 10) {
@@ -52,9 +51,7 @@ func TestTimes(t *testing.T) {
 		r.Close()
 
 		f, err := os.OpenFile(timesPath(dir, "web.stdout.0"), os.O_APPEND|os.O_WRONLY, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		if _, err := f.Write([]byte{0x80}); err != nil { // a varint goes on
 			t.Fatal(err)
 		}
@@ -101,12 +98,8 @@ func TestForgedTimes(t *testing.T) {
 				r.Write([]byte("0123456789"))
 				r.Close()
 				f, err := os.Create(timesPath(dir, "web.stdout.0"))
-				if err != nil {
-					t.Fatal(err)
-				}
-				if err := errors.Join(forge(f), f.Close()); err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, err)
+				must.OK(t, errors.Join(forge(f), f.Close()))
 				if f, err = os.Open(f.Name()); err != nil {
 					t.Fatal(err)
 				}
@@ -134,9 +127,7 @@ func TestTimesInTheWay(t *testing.T) {
 		"directory": func(path string) error { return os.Mkdir(path, 0o700) },
 	} {
 		dir := t.TempDir()
-		if err := make(timesPath(dir, "web.stdout.0")); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, make(timesPath(dir, "web.stdout.0")))
 		r := open(t, config(dir, 2, 1<<20))
 		r.Write([]byte("text\n"))
 		r.Close()

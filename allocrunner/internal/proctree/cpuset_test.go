@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"taskapi/allocrunner/internal/proctree"
+	"taskapi/internal/must"
 	"taskapi/internal/proc"
 )
 
@@ -15,9 +16,7 @@ func (e *env) allowed(name string, r *bufio.Reader) string {
 	e.t.Helper()
 	task := e.start(name, `grep Cpus_allowed_list /proc/self/status >$FIFO; exec sleep 1000`)
 	line, err := r.ReadString('\n')
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	must.OK(e.t, err)
 	if err := task.Unlimited(); err != nil {
 		e.t.Errorf("not bounded: %v", err)
 	}

@@ -16,6 +16,7 @@ import (
 
 	"taskapi/allocrunner/internal/proctest"
 	"taskapi/allocrunner/internal/proctree"
+	"taskapi/internal/must"
 )
 
 // TestMain runs the tests, or is a program that kills orphans: "orphans MARK".
@@ -69,9 +70,7 @@ type task struct {
 func (e *env) start(name, script string, entries ...string) *task {
 	e.t.Helper()
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	must.OK(e.t, err)
 	defer null.Close()
 	mark := "NOMAD_TASK_NAME=" + name
 	task := &task{Tree: e.Task(name, mark, e.limits)}
@@ -88,9 +87,7 @@ func (e *env) start(name, script string, entries ...string) *task {
 		}
 		return os.StartProcess("/bin/sh", []string{"/bin/sh", "-c", script}, attr)
 	})
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	must.OK(e.t, err)
 	task.pid = first.Pid
 	e.tasks = append(e.tasks, task)
 	e.wg.Go(func() {

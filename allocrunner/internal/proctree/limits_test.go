@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/internal/proctree"
+	"taskapi/internal/must"
 )
 
 // TestLimitsOfVersion2 has files in place of the kernel's, which not every machine has.
@@ -85,9 +86,7 @@ func TestCgroupsWithLimitsAreRemoved(t *testing.T) {
 	var dirs []string
 	for {
 		line, err := r.ReadString('\n')
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		_, path, _ := strings.Cut(strings.TrimSpace(line), ":/")
 		if path == "" && len(dirs) > 0 {
 			break

@@ -15,6 +15,7 @@ import (
 
 	"taskapi/allocrunner/internal/proctest"
 	"taskapi/allocrunner/internal/proctree"
+	"taskapi/internal/must"
 )
 
 // newNamed returns a Trees whose cgroup has a name; the test is skipped where there is none.
@@ -56,9 +57,7 @@ func TestACgroupAloneDecides(t *testing.T) {
 	other := e.start("other", "exec sleep 1000", mark)
 	operators := exec.Command("sleep", "1000")
 	operators.Env = []string{mark, "NOMAD_TASK_NAME=other"}
-	if err := operators.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, operators.Start())
 	defer operators.Process.Kill()
 
 	found, err := proctree.FindOrphans(proctree.Hints{Name: name, Marker: mark})
@@ -115,9 +114,7 @@ func TestTheMarkerCounts(t *testing.T) {
 		if uid != uint32(os.Geteuid()) {
 			cmd.SysProcAttr.Credential = &syscall.Credential{Uid: uid, Gid: uid}
 		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, cmd.Start())
 		t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 		return cmd.Process.Pid
 	}
@@ -142,9 +139,7 @@ func TestTheMarkerCounts(t *testing.T) {
 	} {
 		tc.hints.Marker = mark
 		found, err := proctree.FindOrphans(tc.hints)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		for pid, own := range all {
 			is := slices.ContainsFunc(found, func(o proctree.Orphan) bool { return o.PID == pid })
 			if is != tc.want(own) {
@@ -174,9 +169,7 @@ func TestATerminalIsAnOperators(t *testing.T) {
 		if c.task {
 			cmd.Env = append(cmd.Env, mark)
 		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, cmd.Start())
 		defer func() { unix.Kill(-cmd.Process.Pid, unix.SIGKILL); cmd.Wait() }()
 		pid := proctest.ReadPID(t, r)
 		for !executed(pid) {
@@ -215,9 +208,7 @@ func newTerminal(t *testing.T) *os.File {
 	if err == nil {
 		err = unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	terminal, err := os.OpenFile("/dev/pts/"+strconv.Itoa(n), os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
 		t.Skip("no terminal can be had here:", err)

@@ -10,6 +10,7 @@ import (
 
 	"taskapi/allocrunner/internal/proctest"
 	"taskapi/allocrunner/internal/proctree"
+	"taskapi/internal/must"
 	"taskapi/internal/proc"
 )
 
@@ -56,9 +57,7 @@ func TestOrphansOfASessionWithoutItsLeader(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			e, first, task, child := family(t)
-			if err := unix.Kill(task.pid, unix.SIGKILL); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, unix.Kill(task.pid, unix.SIGKILL))
 			e.wait(task)
 			tc.know(&first)
 			found, err := proctree.FindOrphans(proctree.Hints{Roots: []proctree.RootProcess{first}})
@@ -77,14 +76,10 @@ func TestOrphansOfASessionWithoutItsLeader(t *testing.T) {
 func TestAStrangersSession(t *testing.T) {
 	stranger := exec.Command("sleep", "1000")
 	stranger.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if err := stranger.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, stranger.Start())
 	defer func() { stranger.Process.Kill(); stranger.Wait() }()
 	id, err := proc.Identify(stranger.Process.Pid)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	id.Start-- // it had the number before
 	first := proctree.RootProcess{Identity: id, Alive: proc.Now()}
 	if killed, err := proctree.KillOrphans(t.Context(),

@@ -16,6 +16,7 @@ import (
 
 	"taskapi/allocrunner/internal/proctest"
 	"taskapi/allocrunner/internal/proctree"
+	"taskapi/internal/must"
 )
 
 // ways are the ways of finding a tree.
@@ -93,9 +94,7 @@ func TestCgroupsAreRemoved(t *testing.T) {
 		t.Skip("no cgroup v2 with cgroup.kill can be made here")
 	}
 	e.wait(task)
-	if err := os.MkdirAll(dir+"/task.t/made/by/it", 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.MkdirAll(dir+"/task.t/made/by/it", 0o755))
 	e.kill(task)
 	if _, err := os.Stat(dir + "/task.t"); !os.IsNotExist(err) {
 		t.Errorf("the task's: %v", err)
@@ -126,9 +125,7 @@ func ownCgroup(t *testing.T) (dir string, allow func(cgroups string)) {
 		t.Skip("no cgroup v2 with cgroup.kill can be made here")
 	}
 	parent := filepath.Join(filepath.Dir(dir), fmt.Sprintf("taskapi-test-%d-%s", os.Getpid(), t.Name()))
-	if err := os.Mkdir(parent, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Mkdir(parent, 0o755))
 	t.Cleanup(func() {
 		if err := os.Remove(parent); err != nil {
 			t.Error(err)
@@ -136,9 +133,7 @@ func ownCgroup(t *testing.T) (dir string, allow func(cgroups string)) {
 	})
 	return parent, func(cgroups string) {
 		t.Helper()
-		if err := os.WriteFile(filepath.Join(parent, "cgroup.max.descendants"), []byte(cgroups), 0); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(filepath.Join(parent, "cgroup.max.descendants"), []byte(cgroups), 0))
 	}
 }
 
@@ -217,9 +212,7 @@ func TestOOMKilled(t *testing.T) {
 		"oom 3\n": false,
 		"":        false,
 	} {
-		if err := os.WriteFile(dir+"/memory.events", []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(dir+"/memory.events", []byte(text), 0o600))
 		if got := proctree.OOMKilled(dir); got != want {
 			t.Errorf("%q: %v", text, got)
 		}
@@ -254,13 +247,9 @@ func TestANeighbourThatEndsDuringALook(t *testing.T) {
 func TestAChainOfOrphans(t *testing.T) {
 	e := newTrees(t, proctree.Config{NoCgroup: true})
 	r, steps := e.fifo(), filepath.Join(e.dir, "steps")
-	if err := unix.Mkfifo(steps, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, unix.Mkfifo(steps, 0o600))
 	step, err := os.OpenFile(steps, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer step.Close()
 	task := e.start("t", `exec 3<steps; next() { sh -c 'echo $PPID' >$FIFO; read x <&3; next & }; next &`)
 	e.wait(task)

@@ -9,6 +9,7 @@ import (
 
 	"taskapi/allocrunner/internal/proctest"
 	"taskapi/allocrunner/internal/proctree"
+	"taskapi/internal/must"
 	"taskapi/internal/proc"
 )
 
@@ -25,9 +26,7 @@ func (e *env) view(tasks map[string]*task) proctree.View {
 func survey(t *testing.T, v proctree.View) map[string][]int {
 	t.Helper()
 	trees, err := proctree.Survey(v)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	pids := map[string][]int{}
 	for task, members := range trees {
 		for _, m := range members {
@@ -77,13 +76,9 @@ func TestSurvey(t *testing.T) {
 func isSleep(t *testing.T, pid int) bool {
 	t.Helper()
 	name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	environment, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return string(name) == "sleep\n" && len(environment) > 0
 }
 
@@ -91,9 +86,7 @@ func stillHasParent(t *testing.T, pids []int) bool {
 	t.Helper()
 	for _, pid := range pids {
 		p, err := proc.Read(pid)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		parent, err := proc.Read(p.Parent)
 		if err == nil && p.Parent != os.Getpid() && parent.Parent != os.Getpid() {
 			return true
@@ -132,12 +125,8 @@ func TestSurveyInsideCgroups(t *testing.T) {
 	}
 	v := e.view(map[string]*task{"a": a})
 	below := v.CgroupOf(v.Roots[0]) + "/below"
-	if err := os.Mkdir(below, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(below+"/cgroup.procs", []byte(strconv.Itoa(a.pid)), 0); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Mkdir(below, 0o755))
+	must.OK(t, os.WriteFile(below+"/cgroup.procs", []byte(strconv.Itoa(a.pid)), 0))
 	if got := survey(t, v); !slices.Equal(got["a"], []int{a.pid}) {
 		t.Errorf("survey = %v, want %d", got, a.pid)
 	}

@@ -16,6 +16,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/registration"
 	"taskapi/allocrunner/internal/services"
+	"taskapi/internal/must"
 )
 
 const allocID = "115ef685-6b9e-3eaf-e74b-6b04f094ebca"
@@ -41,9 +42,7 @@ func owned(list ...*interfaces.ServiceInstance) services.Owned {
 // called checks which calls a Sync makes of a provider.
 func called(t *testing.T, r *registration.Registrar, p *provider, want ...string) {
 	t.Helper()
-	if err := r.Sync(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.Sync(t.Context()))
 	got := p.Took()
 	if !slices.Equal(got, want) {
 		t.Errorf("called with %q, want %q", got, want)
@@ -114,9 +113,7 @@ func TestResumed(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.setAway(false)
-	if err := r.Sync(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.Sync(t.Context()))
 	got := p.Took()
 	slices.Sort(got)
 	if want := []string{"+web", "-gone", "-x"}; !slices.Equal(got, want) {
@@ -240,9 +237,7 @@ func TestAnyOrderOfEvents(t *testing.T) {
 		})
 		syncs.Wait()
 		nomad.setAway(false)
-		if err := r.Sync(context.Background()); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, r.Sync(context.Background()))
 		for _, p := range []*provider{nomad, consul} {
 			want := map[string]*interfaces.ServiceInstance{}
 			for task, list := range version {
@@ -255,9 +250,7 @@ func TestAnyOrderOfEvents(t *testing.T) {
 			if !reflect.DeepEqual(want, p.Has()) {
 				t.Fatalf("provider %s has %v, want %v", p.Name(), p.Names(), want)
 			}
-			if err := p.Broken(); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, p.Broken())
 		}
 		nomad.Took()
 		if err := r.Sync(context.Background()); err != nil || len(nomad.Took()) > 0 {
@@ -272,8 +265,6 @@ func TestNothingToDoIsNoError(t *testing.T) {
 	ended, end := context.WithCancel(t.Context())
 	end()
 	for range 100 { // a choice between the two would be right half of the time
-		if err := r.Sync(ended); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, r.Sync(ended))
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/internal/services"
+	"taskapi/internal/must"
 )
 
 const allocID = "115ef685-6b9e-3eaf-e74b-6b04f094ebca"
@@ -52,9 +53,7 @@ func TestInstances(t *testing.T) {
 	}
 	alloc := allocOf([]*api.Service{service()}, []*api.Service{service()}, []*api.Service{service()})
 	owned, err := ofTask.ResolveAll(alloc, "dc1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	for task, colour := range map[string]string{"": "${COLOUR}", "a": "blue of a", "b": "blue of b"} {
 		name, owner := task, task
 		if task == "" {

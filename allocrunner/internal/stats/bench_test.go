@@ -12,6 +12,7 @@ import (
 
 	"taskapi/allocrunner/internal/proctree"
 	"taskapi/allocrunner/internal/stats"
+	"taskapi/internal/must"
 	"taskapi/internal/proc"
 )
 
@@ -32,12 +33,8 @@ func BenchmarkSample(b *testing.B) {
 		cmd := exec.Command("/bin/sh", "-c", script)
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 		out, err := cmd.StdoutPipe()
-		if err != nil {
-			b.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			b.Fatal(err)
-		}
+		must.OK(b, err)
+		must.OK(b, cmd.Start())
 		b.Cleanup(func() {
 			_ = os.WriteFile(group+"/cgroup.kill", []byte("1"), 0)
 			_ = cmd.Wait()
@@ -49,9 +46,7 @@ func BenchmarkSample(b *testing.B) {
 			b.Fatal(err)
 		}
 		p, err := proc.Read(cmd.Process.Pid)
-		if err != nil {
-			b.Fatal(err)
-		}
+		must.OK(b, err)
 		view := proctree.View{Supervisor: os.Getpid(), Cgroup: parent,
 			Roots: []proctree.ViewRoot{{Task: "a", PID: p.PID, Start: p.Start, Fenced: true}}}
 		b.Run(fmt.Sprintf("%d", n), func(b *testing.B) {
@@ -60,9 +55,7 @@ func BenchmarkSample(b *testing.B) {
 					return stats.Tasks{View: view}, nil
 				}})
 			for b.Loop() {
-				if err := s.Measure(b.Context()); err != nil {
-					b.Fatal(err)
-				}
+				must.OK(b, s.Measure(b.Context()))
 			}
 		})
 		b.Run(fmt.Sprintf("%d-bare", n), func(b *testing.B) {

@@ -15,6 +15,7 @@ import (
 	"taskapi/allocrunner/internal/proctest"
 	"taskapi/allocrunner/internal/proctree"
 	"taskapi/allocrunner/internal/stats"
+	"taskapi/internal/must"
 )
 
 // makeCgroup makes a cgroup below dir, with the process, until the test has ended it.
@@ -67,9 +68,7 @@ func TestVersion1Memory(t *testing.T) {
 	put := func(group string, pids ...string) {
 		t.Helper()
 		for _, pid := range pids {
-			if err := os.WriteFile(filepath.Join(group, "cgroup.procs"), []byte(pid), 0); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, os.WriteFile(filepath.Join(group, "cgroup.procs"), []byte(pid), 0))
 		}
 	}
 	until(t, s, "a", partly)
@@ -148,14 +147,10 @@ func TestVersion2Files(t *testing.T) {
 	}
 	write := func(files map[string]string) {
 		for name, text := range files {
-			if err := os.WriteFile(filepath.Join(group, name), []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, os.WriteFile(filepath.Join(group, name), []byte(text), 0o600))
 		}
 	}
-	if err := os.Mkdir(group, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Mkdir(group, 0o700))
 	write(files)
 	root := c.root
 	root.Fenced = true
@@ -174,9 +169,7 @@ func TestVersion2Files(t *testing.T) {
 
 	// no memory controller
 	for _, name := range []string{"memory.current", "memory.peak", "memory.swap.current", "memory.stat"} {
-		if err := os.Remove(filepath.Join(group, name)); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.Remove(filepath.Join(group, name)))
 	}
 	// nor that of CPUs
 	write(map[string]string{"cpu.stat": "usage_usec 3000000\nuser_usec 2000000\nsystem_usec 1000000\n"})

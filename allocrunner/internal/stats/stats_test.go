@@ -23,6 +23,7 @@ import (
 	"taskapi/allocrunner/internal/proctest"
 	"taskapi/allocrunner/internal/proctree"
 	"taskapi/allocrunner/internal/stats"
+	"taskapi/internal/must"
 	"taskapi/internal/proc"
 )
 
@@ -44,18 +45,14 @@ func start(t *testing.T, name, script string, edit ...func(*exec.Cmd)) *child {
 	for _, f := range edit {
 		f(cmd)
 	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, cmd.Start())
 	c.pid = cmd.Process.Pid
 	t.Cleanup(func() {
 		_ = syscall.Kill(-c.pid, syscall.SIGKILL)
 		_ = cmd.Wait()
 	})
 	p, err := proc.Read(c.pid)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	c.root = proctree.ViewRoot{Task: name, PID: c.pid, Start: p.Start, Marker: "NOMAD_TASK_NAME=" + name}
 	return c
 }
@@ -74,9 +71,7 @@ func samplerOf(view proctree.View) *stats.Sampler {
 func usageOf(t *testing.T, s *stats.Sampler, task string) *api.TaskResourceUsage {
 	t.Helper()
 	all, err := s.Usage(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if all.Tasks[task] == nil {
 		t.Fatalf("no task %q in %v", task, all.Tasks)
 	}
@@ -89,9 +84,7 @@ func until(t *testing.T, s *stats.Sampler, task string, ok func(*api.TaskResourc
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	samples, err := s.Stream(ctx, 50*time.Millisecond)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	var last *api.TaskResourceUsage
 	for all := range samples {
 		if last = all.Tasks[task]; ok(last) {
@@ -126,9 +119,7 @@ func TestFirstAnswer(t *testing.T) {
 func used(t *testing.T, pid int) bool {
 	t.Helper()
 	u, err := proc.Read(pid)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return u.CPU.Sum() >= 50*time.Millisecond
 }
 
@@ -223,9 +214,7 @@ func TestErrorsAreTriedAgain(t *testing.T) {
 				return stats.Tasks{}, nil
 			}})
 		samples, err := s.Stream(t.Context(), time.Second)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if n := attempts.Load(); n < 4 || n > 9 {
@@ -249,9 +238,7 @@ func TestStreamEnds(t *testing.T) {
 		for _, reads := range []int{0, 1, 5} {
 			ctx, cancel := context.WithCancel(t.Context())
 			samples, err := s.Stream(ctx, time.Second)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			for range reads {
 				<-samples
 			}

@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/jobspec"
+	"taskapi/internal/must"
 )
 
 func TestMain(m *testing.M) {
@@ -35,9 +36,7 @@ func TestParseIsJobspecs(t *testing.T) {
 	for _, pattern := range []string{"../testdata/*.hcl", "../testdata/*.json", "../testdata/*/*.hcl",
 		"../../../examples/*.hcl"} {
 		found, err := filepath.Glob(pattern)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		files = append(files, found...)
 	}
 	if len(files) < 10 {
@@ -45,9 +44,7 @@ func TestParseIsJobspecs(t *testing.T) {
 	}
 	for _, file := range files {
 		cfg, err := jobspec.ReadFile(file, nil, jobspec.Config{Audience: "a"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		for _, cfg.AsWritten = range []bool{true, false} {
 			want, wantErr := jobspec.Parse(cfg)
 			for name, parse := range map[string]func(context.Context, jobspec.Config) (*api.Job, error){"here": parseHere,
@@ -68,9 +65,7 @@ func TestParseIsJobspecs(t *testing.T) {
 // TestFromFilesComeBack: the texts that no message may quote are known here, too.
 func TestFromFilesComeBack(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "secret")
-	if err := os.WriteFile(path, []byte("hunter2"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(path, []byte("hunter2"), 0o600))
 	cfg := job("", fmt.Sprintf("upper(file(%q))", path))
 	for name, parse := range map[string]func(context.Context, jobspec.Config) (*api.Job, error){"here": parseHere,
 		"elsewhere": Parse} {

@@ -14,6 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"taskapi/allocrunner/jobspec/jobdiff"
+	"taskapi/internal/must"
 )
 
 // TestEveryFieldHasARow: an update of the SDK fails here until each new field is decided on.
@@ -84,9 +85,7 @@ func goldenJobs(tb testing.TB) map[string][]byte {
 func unmarshalJob(tb testing.TB, body []byte) *api.Job {
 	tb.Helper()
 	job := new(api.Job)
-	if err := json.Unmarshal(body, job); err != nil {
-		tb.Fatal(err)
-	}
+	must.OK(tb, json.Unmarshal(body, job))
 	return job
 }
 
@@ -274,8 +273,6 @@ func TestChangesAreSymmetric(t *testing.T) {
 func encode(tb testing.TB, job *api.Job) []byte {
 	tb.Helper()
 	body, err := json.Marshal(job)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must.OK(tb, err)
 	return body
 }

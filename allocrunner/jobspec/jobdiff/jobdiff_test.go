@@ -10,6 +10,7 @@ import (
 
 	"taskapi/allocrunner/jobspec"
 	"taskapi/allocrunner/jobspec/jobdiff"
+	"taskapi/internal/must"
 )
 
 // before is a job with one of most things, and after makes another version of it.
@@ -87,9 +88,7 @@ func changed(tb testing.TB, replacements ...string) []string {
 func mustParse(tb testing.TB, body string) *api.Job {
 	tb.Helper()
 	job, err := jobspec.Parse(jobspec.Config{Filename: "job.hcl", Body: []byte(body), Dir: tb.TempDir()})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must.OK(tb, err)
 	return job
 }
 

@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"taskapi/allocrunner/jobspec/review"
+	"taskapi/internal/must"
 )
 
 // ofConsul is a job whose service names no provider.
@@ -78,16 +79,12 @@ func TestReviewOfConsul(t *testing.T) {
 			for choice, want := range map[review.Consul][]string{review.NoConsul: tc.none, review.HasConsul: tc.has,
 				review.ConsulHere: tc.here} {
 				job, err := parse(t, tc.body)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, err)
 				if choice == review.ConsulHere {
 					review.ServeHere(job)
 				}
 				_, findings, err := review.Group(job, "", review.Host{Drivers: host.Drivers, Consul: choice})
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, err)
 				if diff := cmp.Diff(want, lines(findings)); diff != "" {
 					t.Errorf("choice %d (-want +got):\n%s", choice, diff)
 				}
@@ -99,9 +96,7 @@ func TestReviewOfConsul(t *testing.T) {
 // TestReviewNamesBothRemedies for a job that is for Consul where there is no agent.
 func TestReviewNamesBothRemedies(t *testing.T) {
 	job, err := parse(t, ofConsul(""))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	_, findings, err := review.Group(job, "", host)
 	if err != nil || len(findings) != 1 {
 		t.Fatalf("%v, %v", findings, err)

@@ -10,6 +10,7 @@ import (
 
 	"taskapi/allocrunner/jobspec"
 	"taskapi/allocrunner/jobspec/review"
+	"taskapi/internal/must"
 )
 
 // FuzzReview: no job makes it panic, whatever is nil in it, canonical or not.
@@ -17,14 +18,10 @@ func FuzzReview(f *testing.F) {
 	dir := f.TempDir()
 	for _, pattern := range []string{"../testdata/*.hcl", "../testdata/*.json", "../../../examples/*.hcl"} {
 		files, err := filepath.Glob(pattern)
-		if err != nil {
-			f.Fatal(err)
-		}
+		must.OK(f, err)
 		for _, file := range files {
 			body, err := os.ReadFile(file)
-			if err != nil {
-				f.Fatal(err)
-			}
+			must.OK(f, err)
 			f.Add(body)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"taskapi/allocrunner/jobspec/review"
+	"taskapi/internal/must"
 )
 
 // TestReadiness: the keys of meta that taskapi acts on, with values and in places that are wrong.
@@ -32,13 +33,9 @@ func TestReadiness(t *testing.T) {
 			`"https", and the group's network block has no port with that label`}},
 	} {
 		parsed, err := parse(t, c.job)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		_, findings, err := review.Group(parsed, "", host)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		var got []string
 		for _, f := range findings {
 			if f.Feature == "meta" {

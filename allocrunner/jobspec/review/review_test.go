@@ -13,6 +13,7 @@ import (
 	"taskapi/allocrunner/jobspec"
 	"taskapi/allocrunner/jobspec/review"
 	"taskapi/allocrunner/templates/render"
+	"taskapi/internal/must"
 )
 
 // host has no agent of Consul.
@@ -27,13 +28,9 @@ func parse(tb testing.TB, body string) (*api.Job, error) {
 func reviewOf(tb testing.TB, body string) []string {
 	tb.Helper()
 	job, err := parse(tb, body)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must.OK(tb, err)
 	_, findings, err := review.Group(job, "", host)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must.OK(tb, err)
 	return lines(findings)
 }
 
@@ -411,9 +408,7 @@ func TestReviewRefusesNames(t *testing.T) {
 		for kind, job := range map[string]*api.Job{"job": jobOf(name, "g", "t"), "group": jobOf("j", name, "t"),
 			"task": jobOf("j", "g", name)} {
 			_, findings, err := review.Group(job, "", host)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			refused := slices.ContainsFunc(findings, func(f review.Finding) bool { return f.Feature == kind+" name" })
 			if refused == ok || review.AnyRefused(findings) == ok {
 				t.Errorf("%s named %q: refused = %v", kind, name, refused)
@@ -428,9 +423,7 @@ func TestReviewRefusesNames(t *testing.T) {
 	}
 	_, findings, err := review.Group(&api.Job{ID: new("j\u202e"),
 		TaskGroups: []*api.TaskGroup{{Name: new("g"), Tasks: []*api.Task{{Name: "t", Driver: "raw_exec"}}}}}, "", host)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	want := `"j\u202e" has U+202E in it, which can't be seen; use letters, digits, punctuation and plain spaces`
 	if findings[0].Message != want {
 		t.Errorf("got %q, want %q", findings[0].Message, want)
@@ -484,17 +477,11 @@ func TestReviewOfEverything(t *testing.T) {
 	for file, group := range map[string]string{"../testdata/everything.nomad.hcl": "web",
 		"../testdata/mesh.nomad.hcl": "gateways", "../testdata/mesh.nomad.hcl ": "proxied"} {
 		cfg, err := jobspec.ReadFile(strings.TrimSpace(file), nil, jobspec.Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		job, err := jobspec.Parse(cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		_, findings, err := review.Group(job, group, host)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		if !review.AnyRefused(findings) {
 			t.Errorf("%s: nothing is refused", file)
 		}
@@ -535,9 +522,7 @@ func TestVault(t *testing.T) {
 		"no Consul here": {"vault {}\n" + strings.ReplaceAll(read, "secret", "key"), refusedTemplate("data")},
 	} {
 		job, err := parse(t, task(tc.lines))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		_, findings, err := review.Group(job, "", here)
 		if got := lines(findings); err != nil || !slices.Equal(got, tc.want) {
 			t.Errorf("%s: %q, %v, want %q", name, got, err, tc.want)

@@ -8,6 +8,7 @@ import (
 	"taskapi/allocrunner/jobspec"
 	"taskapi/allocrunner/jobspec/review"
 	"taskapi/allocrunner/volumes"
+	"taskapi/internal/must"
 )
 
 // TestVolumes are those of the machine, and mounted where a link can be.
@@ -70,13 +71,9 @@ func TestVolumes(t *testing.T) {
 			text := "job \"j\" {\ngroup \"g\" {\nvolume \"v\" {\n" + tc.volume + "\n}\ntask \"t\" {\ndriver = \"raw_exec\"\n" +
 				"config { command = \"x\" }\nvolume_mount {\n" + tc.mount + "\n}\n}\n}\n}"
 			job, err := jobspec.Parse(jobspec.Config{Filename: "job.hcl", Body: []byte(text)})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			_, findings, err := review.Group(job, "", machine)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			severity, words, _ := strings.Cut(tc.want, "…")
 			if tc.want == "" && len(findings) > 0 || tc.want != "" && !slices.ContainsFunc(findings,
 				func(f review.Finding) bool {

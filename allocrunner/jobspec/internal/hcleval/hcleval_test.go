@@ -13,6 +13,7 @@ import (
 	"github.com/zclconf/go-cty/cty/function/stdlib"
 
 	"taskapi/allocrunner/jobspec/internal/hcleval"
+	"taskapi/internal/must"
 )
 
 // evaluate evaluates an expression with var.name = "x" and local.n = 2, and returns it as JSON.
@@ -31,9 +32,7 @@ func evaluate(tb testing.TB, dir, expression string) (string, hcl.Diagnostics) {
 		return "", diags
 	}
 	text, err := stdlib.JSONEncode(v)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must.OK(tb, err)
 	return text.AsString(), nil
 }
 
@@ -82,12 +81,8 @@ func TestFunctions(t *testing.T) {
 	for name, content := range map[string]string{"a.txt": "A", "b/c.txt": "C", "t.tmpl": "${who} ${NOMAD_X}",
 		"bin": "\xff\x00"} {
 		path := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.MkdirAll(filepath.Dir(path), 0o700))
+		must.OK(t, os.WriteFile(path, []byte(content), 0o600))
 	}
 	for expression, want := range map[string]string{ // the results as regular expressions
 		`abs(-3)`: `3`, `abspath("/a/../b")`: `"/b"`, `base64decode("YQ==")`: `"a"`, `base64encode("a")`: `"YQ=="`,
@@ -145,18 +140,10 @@ func TestFunctions(t *testing.T) {
 
 func TestFunctionErrors(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "bin"), []byte{0xff}, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "large"), make([]byte, hcleval.MaxFileBytes+1), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "bad.tmpl"), []byte("${"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Mkfifo(filepath.Join(dir, "fifo"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(filepath.Join(dir, "bin"), []byte{0xff}, 0o600))
+	must.OK(t, os.WriteFile(filepath.Join(dir, "large"), make([]byte, hcleval.MaxFileBytes+1), 0o600))
+	must.OK(t, os.WriteFile(filepath.Join(dir, "bad.tmpl"), []byte("${"), 0o600))
+	must.OK(t, syscall.Mkfifo(filepath.Join(dir, "fifo"), 0o600))
 	for expression, want := range map[string]string{
 		`file("bin")`:                  "filebase64 reads other files",
 		`file("large")`:                "larger than 4 MiB",
