@@ -13,6 +13,7 @@ import (
 
 	"taskapi/allocrunner"
 	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/must"
 	"taskapi/internal/polltest"
 )
 
@@ -88,17 +89,13 @@ func TestAStopDuringARestartOfAll(t *testing.T) {
 	r.untilState("main", "running")
 	restarted := later(func() error { return r.runner.RestartAll(t.Context()) })
 	until(t, hook.entered)
-	if err := r.runner.Stop(t.Context(), interfaces.StopRequest{}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.runner.Stop(t.Context(), interfaces.StopRequest{}))
 	r.untilState("main", "dead")
 	close(hook.goOn)
 	if err := result(t, restarted); !errors.Is(err, interfaces.ErrTerminal) {
 		t.Errorf("the restart says %v, want ErrTerminal", err)
 	}
-	if err := r.end(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.end())
 	r.wantEvents("main", "Received", "Task Setup", "Started", "Killing", "Terminated", "Killed")
 }
 
@@ -119,9 +116,7 @@ func TestAStopBeforeARestartKills(t *testing.T) {
 			r.untilCalls(d, "main poststart", 1)
 			restarted := later(func() error { return restart(r.runner, t.Context()) })
 			until(t, hook.entered)
-			if err := r.runner.Stop(t.Context(), interfaces.StopRequest{}); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, r.runner.Stop(t.Context(), interfaces.StopRequest{}))
 			r.untilCalls(d, "prekill", 1)
 			close(hook.goOn)
 			if err := result(t, restarted); !errors.Is(err, interfaces.ErrTerminal) {
@@ -129,9 +124,7 @@ func TestAStopBeforeARestartKills(t *testing.T) {
 			}
 			r.wantEvents("main", "Received", "Task Setup", "Started")
 			r.runner.Kill()
-			if err := r.end(); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, r.end())
 		})
 	}
 }
@@ -151,9 +144,7 @@ func TestWhatEndsDuringARestartOfAll(t *testing.T) {
 	r.write("alloc/fail", "")
 	r.until("main has failed", func(a *api.Allocation) bool { return a.TaskStates["main"].Failed })
 	close(hook.goOn)
-	if err := result(t, restarted); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, result(t, restarted))
 	r.until("both run again", func(a *api.Allocation) bool {
 		main, other := a.TaskStates["main"], a.TaskStates["other"]
 		return main.State == "running" && main.Restarts == 1 && !main.Failed && other.State == "running" &&
@@ -202,15 +193,11 @@ func TestARestartOfAllWaitsForAStartUnderWay(t *testing.T) {
 	until(t, hook.entered)
 	err := r.runner.RestartAll(t.Context())
 	close(answered)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	until(t, hook.entered)
 	hook.last = func() {}
 	r.stop()
-	if err := r.end(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.end())
 	r.wantEvents("main", "Received", "Task Setup", "Restart Signaled", "Restarting", "Killing")
 }
 
@@ -229,9 +216,7 @@ func TestKilledWhileAHookPrepares(t *testing.T) {
 		t.Errorf("a restart: %v, want ErrTaskNotRunning", err)
 	}
 	r.stop()
-	if err := r.end(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.end())
 	r.wantEvents("main", "Received", "Task Setup", "Killing")
 }
 
@@ -246,9 +231,7 @@ func TestRestartOfRunningTasks(t *testing.T) {
 	r.untilState("main", "running")
 	r.untilState("done", "dead")
 	r.untilEvents("waits", "Restarting", 1)
-	if err := r.runner.RestartRunning(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.runner.RestartRunning(t.Context()))
 	r.untilEvents("main", "Started", 2)
 	r.wantReason("main", "User requested running tasks to restart")
 	r.wantEvents("done", "Received", "Task Setup", "Started", "Terminated")
@@ -263,9 +246,7 @@ func TestRestartOfRunningTasks(t *testing.T) {
 		t.Errorf("when none runs: %v", err)
 	}
 	none.stop()
-	if err := none.end(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, none.end())
 	none.wantEvents("waits", "Received", "Task Setup", "Started", "Terminated", "Restarting", "Killing")
 }
 
@@ -295,9 +276,7 @@ func TestRestartOfAllInEveryState(t *testing.T) {
 		return a.TaskStates["done"].State == "dead" && a.TaskStates["done"].Restarts > 0 && a.TaskStates["waits"].Restarts > 2
 	})
 	r.stop()
-	if err := r.end(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.end())
 	if err := r.runner.RestartAll(t.Context()); !errors.Is(err, interfaces.ErrTerminal) {
 		t.Errorf("when it has ended: %v, want ErrTerminal", err)
 	}
@@ -351,19 +330,13 @@ func TestAStopDuringARestart(t *testing.T) {
 			r.untilLines("main/local/signalled", 1)
 			next := copyJob(job)
 			next.TaskGroups[0].Tasks[0].KillTimeout = new(2 * time.Second)
-			if err := r.runner.Update(t.Context(), next); err != nil {
-				t.Fatal(err)
-			}
-			if err := r.runner.Stop(t.Context(), interfaces.StopRequest{}); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, r.runner.Update(t.Context(), next))
+			must.OK(t, r.runner.Stop(t.Context(), interfaces.StopRequest{}))
 			r.untilLines("main/local/signalled", 2)
 			if err := result(t, restarted); !errors.Is(err, interfaces.ErrTerminal) {
 				t.Errorf("the restart says %v, want ErrTerminal", err)
 			}
-			if err := r.end(); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, r.end())
 			if got := event(r.runner.Alloc(), "main", "Killing").DisplayMessage; got != "Sent interrupt. Waiting 2s before "+
 				"force killing" {
 				t.Errorf("the event says %q", got)
@@ -384,9 +357,7 @@ func TestARestartOnRequestOvertakesThatOfACheck(t *testing.T) {
 	r.untilEvents("main", "Restart Signaled", 2)
 	r.write("main/up2", "")
 	r.write("alloc/go", "")
-	if err := result(t, restarted); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, result(t, restarted))
 	r.untilEvents("main", "Started", 2)
 	if s := r.runner.Alloc().TaskStates["main"]; s.Failed {
 		t.Errorf("the policy, which allows no restarts, was consulted: %v", r.of("main"))
@@ -401,9 +372,7 @@ func TestInItsShutdownDelay(t *testing.T) {
 			func(t *api.Task) { t.ShutdownDelay = time.Hour }))
 	r.untilFile("main/local/up")
 	r.untilState("main", "running")
-	if err := r.runner.Stop(t.Context(), interfaces.StopRequest{}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.runner.Stop(t.Context(), interfaces.StopRequest{}))
 	r.untilEvents("main", "Waiting for shutdown delay", 1)
 	if got := r.runner.Alloc().TaskStates["main"].State; got != "pending" {
 		t.Errorf("it shows as %s, want pending", got)
@@ -424,9 +393,7 @@ func TestInItsShutdownDelay(t *testing.T) {
 		}
 	}
 	r.runner.Kill()
-	if err := r.end(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.end())
 }
 
 // TestKillSkipsTheGroupsDelay, also one that a stop has begun.
@@ -436,25 +403,19 @@ func TestKillSkipsTheGroupsDelay(t *testing.T) {
 	r := runWith(t, "service", func(g *api.TaskGroup, c *config) { noted(d, c); g.ShutdownDelay = new(time.Hour) },
 		shell("main", "exec sleep 1000"))
 	r.untilCalls(d, "main poststart", 1)
-	if err := r.runner.Stop(t.Context(), interfaces.StopRequest{}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.runner.Stop(t.Context(), interfaces.StopRequest{}))
 	r.untilCalls(d, "prekill", 1)
 	if got := r.of("main"); slices.Contains(got, "Killing") {
 		t.Errorf("killed in the delay: %v", got)
 	}
 	r.runner.Kill()
-	if err := r.end(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.end())
 
 	atOnce := runWith(t, "service", func(g *api.TaskGroup, _ *config) { g.ShutdownDelay = new(time.Hour) },
 		shell("main", "exec sleep 1000"))
 	atOnce.untilState("main", "running")
 	atOnce.runner.Kill()
-	if err := atOnce.end(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, atOnce.end())
 }
 
 // TestKillSendsNoSignal but SIGKILL, also when a stop follows it.
@@ -469,12 +430,8 @@ func TestKillSendsNoSignal(t *testing.T) {
 	if got := r.runner.Alloc().DesiredStatus; got != "stop" {
 		t.Errorf("the desired status after a kill is %q, want stop", got)
 	}
-	if err := r.runner.Stop(t.Context(), interfaces.StopRequest{}); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.end(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.runner.Stop(t.Context(), interfaces.StopRequest{}))
+	must.OK(t, r.end())
 	if _, err := os.Stat(r.dir + "/main/local/signalled"); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the task has handled its kill_signal: %v", err)
 	}
@@ -502,15 +459,11 @@ func TestNoShutdownDelay(t *testing.T) {
 	}
 	stop := func(r *running, how interfaces.StopRequest) {
 		t.Helper()
-		if err := r.runner.Stop(t.Context(), how); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, r.runner.Stop(t.Context(), how))
 	}
 	ends := func(r *running) {
 		t.Helper()
-		if err := r.end(); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, r.end())
 		if got := event(r.runner.Alloc(), "main", "Terminated"); got.Details["signal"] != "2" {
 			t.Errorf("its kill_signal was left out, too: %+v", got)
 		}
@@ -603,9 +556,7 @@ func TestARestartDuringARestart(t *testing.T) {
 		"while one task is restarted":   func(ctx context.Context) error { return r.runner.RestartTask(ctx, "main") },
 		"while all tasks are restarted": r.runner.RestartAll,
 	} {
-		if err := restart(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, restart(t.Context()))
 		until(t, hook.entered)
 		wantBoth(what, nil)
 		hook.goOn <- struct{}{}

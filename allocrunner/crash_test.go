@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/must"
 )
 
 // moments is a State that remembers what it had after each write.
@@ -57,9 +58,7 @@ func TestThePowerIsCut(t *testing.T) {
 		r := runWith(t, "batch", func(_ *api.TaskGroup, c *interfaces.Config) { c.State = state; cfg = *c }, tc.tasks()...)
 		if tc.stopped {
 			r.untilState("other", "running")
-			if err := r.runner.Stop(t.Context(), interfaces.StopRequest{}); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, r.runner.Stop(t.Context(), interfaces.StopRequest{}))
 		}
 		_ = r.end() // tasks that were killed may count as failed
 		index := r.runner.Alloc().ModifyIndex
@@ -83,9 +82,7 @@ func goOn(t *testing.T, cfg interfaces.Config, stopped bool, index uint64) {
 	before := cfg.Saved
 	r := begin(t, cfg)
 	if stopped && before.Alloc.DesiredStatus != "stop" {
-		if err := r.runner.Stop(t.Context(), interfaces.StopRequest{}); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, r.runner.Stop(t.Context(), interfaces.StopRequest{}))
 	}
 	_ = r.end()
 	alloc := r.runner.Alloc()

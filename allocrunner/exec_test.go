@@ -19,6 +19,7 @@ import (
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/proctest"
+	"taskapi/internal/must"
 )
 
 // exec starts a script in the task t, with more before it.
@@ -26,9 +27,7 @@ func (r *running) exec(tty bool, script string) interfaces.ExecSession {
 	r.t.Helper()
 	s, err := r.runner.Exec(r.t.Context(), interfaces.ExecRequest{Task: "t", Command: []string{"/bin/sh", "-c", script},
 		TTY: tty})
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	must.OK(r.t, err)
 	r.t.Cleanup(func() { s.Close() })
 	return s
 }
@@ -67,9 +66,7 @@ func TestExec(t *testing.T) {
 	if _, err := io.WriteString(s.Stdin(), "hello\n"); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Stdin().Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, s.Stdin().Close())
 	out, errs, code := whole(t, s)
 	lines := strings.Split(strings.TrimSpace(out), "\n")
 	if code != 7 || errs != "no\n" || lines[0] != filepath.Join(r.dir, "t") || lines[1] != "t!" ||
@@ -89,9 +86,7 @@ func TestExecOfAnotherUser(t *testing.T) {
 	proctest.NeedRoot(t)
 	r := runWith(t, "service", func(_ *api.TaskGroup, cfg *interfaces.Config) {
 		for dir := filepath.Dir(cfg.Dir); dir != os.TempDir(); dir = filepath.Dir(dir) { // the user gets in
-			if err := os.Chmod(dir, 0o755); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, os.Chmod(dir, 0o755))
 		}
 	}, sleeping(func(task *api.Task) { task.User = "nobody" }))
 	r.untilState("t", "running")
@@ -165,9 +160,7 @@ func TestExecWithATerminal(t *testing.T) {
 	expect("xterm", "24 80")
 	write("by cat\n\x04") // the terminal's end of the file is cat's, not the session's
 	expect("by cat")
-	if err := s.Resize(33, 111); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, s.Resize(33, 111))
 	expect("33 111")
 	write("\x03")
 	expect("interrupted")
@@ -189,9 +182,7 @@ func TestExecErrors(t *testing.T) {
 	r := run(t, "batch", sleeping(), shell("over", "exit 0", lifecycle("prestart", false)))
 	r.untilState("t", "running")
 	plain := filepath.Join(r.dir, "t", "plain")
-	if err := os.WriteFile(plain, []byte("neither\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(plain, []byte("neither\n"), 0o644))
 	var command *interfaces.ExecError
 	for name, tc := range map[string]struct {
 		task    string
@@ -224,9 +215,7 @@ func TestExecsAreBounded(t *testing.T) {
 	r.untilState("t", "running")
 	count := func() int {
 		entries, err := os.ReadDir("/proc/self/fd")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		return len(entries)
 	}
 	before := count()
@@ -282,9 +271,7 @@ func TestExecClose(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	s, err := r.runner.Exec(ctx,
 		interfaces.ExecRequest{Task: "t", Command: []string{"sh", "-c", "echo $$; exec sleep 1000"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer s.Close()
 	program := proctest.ReadPID(t, bufio.NewReader(s.Stdout()))
 	cancel()

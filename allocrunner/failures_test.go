@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner"
+	"taskapi/internal/must"
 )
 
 // TestFailuresAreReportedWithTheirCause: not with what was cleared away afterwards, nor with how a process ended that
@@ -80,13 +81,9 @@ func TestAMissingCommandIsSaidToBeTheChecks(t *testing.T) {
 func TestABusyProgramIsAFailedAttempt(t *testing.T) {
 	t.Parallel()
 	data, err := os.ReadFile("/bin/true")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	file, err := os.OpenFile(t.TempDir()+"/busy", os.O_CREATE|os.O_WRONLY, 0o755)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() { file.Close() })
 	if _, err := file.Write(data); err != nil {
 		t.Fatal(err)
@@ -104,9 +101,7 @@ func TestABusyProgramIsAFailedAttempt(t *testing.T) {
 		// another test's fork may have the file for a moment
 		t.RestartPolicy = &api.RestartPolicy{Attempts: new(1000), Interval: new(time.Hour)}
 	}))
-	if err := r.end(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.end())
 	got := r.of("main")
 	if len(got) < 6 || !slices.Equal(got[:4], []string{"Received", "Task Setup", "Driver Failure", "Restarting"}) ||
 		got[len(got)-1] != "Terminated" {
@@ -131,7 +126,5 @@ func TestModeDelay(t *testing.T) {
 			a.TaskStates["main"].Restarts >= 4
 	})
 	r.stop()
-	if err := r.end(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.end())
 }

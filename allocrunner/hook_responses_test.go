@@ -18,6 +18,7 @@ import (
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/drivers/rawexec"
 	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/must"
 	"taskapi/internal/polltest"
 )
 
@@ -218,13 +219,9 @@ func TestAHookThatWritesFiles(t *testing.T) {
 			t.Errorf("%v, %v", info, err)
 		}
 		task := <-hook.change
-		if err := task.Signal(t.Context(), "SIGUSR1"); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, task.Signal(t.Context(), "SIGUSR1"))
 		r.untilSaid("up\ngot user defined signal 1\n")
-		if err := task.Restart(t.Context(), "a template has changed"); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, task.Restart(t.Context(), "a template has changed"))
 		r.untilSaid("up\ngot user defined signal 1\nup\n")
 		r.wantReason("main", "a template has changed")
 	})

@@ -15,6 +15,7 @@ import (
 	"taskapi/allocrunner/internal/lifecycle"
 	"taskapi/allocrunner/internal/registration"
 	"taskapi/allocrunner/internal/services"
+	"taskapi/internal/must"
 )
 
 // fakeServed is an allocation with a check of its group.
@@ -60,9 +61,7 @@ func TestARestartOwesTheGroupACheck(t *testing.T) {
 			return client, nil
 		}
 		h := servicesHook{alloc: fake, logger: slog.New(slog.DiscardHandler), registrar: registration.New(fake.alloc.ID, nil)}
-		if err := h.Prerun(t.Context(), &interfaces.RunnerPrerunRequest{Alloc: fake.alloc}); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, h.Prerun(t.Context(), &interfaces.RunnerPrerunRequest{Alloc: fake.alloc}))
 		defer h.Shutdown()
 		main, init := &taskServices{services: &h, task: "main", serves: true}, &taskServices{services: &h, task: "init"}
 		for _, step := range []struct {
@@ -132,9 +131,7 @@ func TestAPoststopTaskBeginsNoChecks(t *testing.T) {
 	t.Parallel()
 	fake := newServed()
 	h := servicesHook{alloc: fake, logger: slog.New(slog.DiscardHandler), registrar: registration.New(fake.alloc.ID, nil)}
-	if err := h.Prerun(t.Context(), &interfaces.RunnerPrerunRequest{Alloc: fake.alloc}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, h.Prerun(t.Context(), &interfaces.RunnerPrerunRequest{Alloc: fake.alloc}))
 	defer h.Shutdown()
 	for <-fake.changed != 1 { // until they run
 	}

@@ -13,6 +13,7 @@ import (
 
 	"taskapi/allocrunner"
 	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/must"
 	"taskapi/internal/polltest"
 )
 
@@ -121,12 +122,8 @@ func TestHooksInOrder(t *testing.T) {
 	r.untilCalls(d, "main poststart", 1)
 	next := *job
 	next.Meta = map[string]string{"colour": "blue"}
-	if err := r.runner.Update(t.Context(), &next); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.runner.RestartAll(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.runner.Update(t.Context(), &next))
+	must.OK(t, r.runner.RestartAll(t.Context()))
 	r.until("started again", func(a *api.Allocation) bool {
 		s := a.TaskStates["main"]
 		return s.State == "running" && s.Restarts == 1
@@ -135,15 +132,9 @@ func TestHooksInOrder(t *testing.T) {
 	if err := r.runner.Destroy(t.Context()); !errors.Is(err, interfaces.ErrNotTerminal) {
 		t.Errorf("removing an allocation that runs: %v, want ErrNotTerminal", err)
 	}
-	if err := r.runner.Stop(t.Context(), interfaces.StopRequest{}); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.end(); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.runner.Destroy(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.runner.Stop(t.Context(), interfaces.StopRequest{}))
+	must.OK(t, r.end())
+	must.OK(t, r.runner.Destroy(t.Context()))
 	want := []string{
 		"prerun g",
 		"main prestart, restored no, kept ", "main poststart, HOOK=main",
@@ -214,9 +205,7 @@ func TestPrestartContextsEnd(t *testing.T) {
 func TestHookCallsAreCounted(t *testing.T) {
 	t.Parallel()
 	r := runWith(t, "batch", func(_ *api.TaskGroup, c *interfaces.Config) { noted(&diary{}, c) }, shell("main", "exit 0"))
-	if err := r.end(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.end())
 	counted := map[string]uint64{}
 	for _, s := range r.runner.HookStats() {
 		if s.Hook == "noting" {
@@ -265,12 +254,8 @@ func TestLeaveKeepsTasksRunning(t *testing.T) {
 	if got := next.runner.Alloc().ModifyIndex; got <= index {
 		t.Errorf("the index went from %d to %d", index, got)
 	}
-	if err := next.runner.Stop(t.Context(), interfaces.StopRequest{}); err != nil {
-		t.Fatal(err)
-	}
-	if err := next.end(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, next.runner.Stop(t.Context(), interfaces.StopRequest{}))
+	must.OK(t, next.end())
 	if pids := next.untilFile("main/local/pids"); strings.Contains(pids, "\n") {
 		t.Errorf("a second copy was started: pids %q", pids)
 	}
@@ -309,12 +294,8 @@ func TestWhatCanNotBeTakenOverRunsOn(t *testing.T) {
 
 	third := begin(t, cfg)
 	third.untilState("main", "running")
-	if err := third.runner.Stop(t.Context(), interfaces.StopRequest{}); err != nil {
-		t.Fatal(err)
-	}
-	if err := third.end(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, third.runner.Stop(t.Context(), interfaces.StopRequest{}))
+	must.OK(t, third.end())
 	if pids := third.untilFile("main/local/pids"); strings.Contains(pids, "\n") {
 		t.Errorf("a second copy was started: pids %q", pids)
 	}

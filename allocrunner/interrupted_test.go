@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/must"
 )
 
 // blocking is a hook whose Prerun waits for the end of its context.
@@ -55,9 +56,7 @@ func TestAStopInterruptsTheSetUp(t *testing.T) {
 				c.Hooks = []interfaces.RunnerHook{&noting{diary: d}, hook, ending{d}}
 			}, shell("main", "exec sleep 1000"), shell("after", "echo up > $NOMAD_TASK_DIR/up", lifecycle("poststop", false)))
 			<-hook.called
-			if err := interrupt(r); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, interrupt(r))
 			if err := r.end(); err != nil {
 				t.Error(err)
 			}
@@ -85,9 +84,7 @@ func TestAStopInterruptsTheSetUpOfARunningTask(t *testing.T) {
 	cfg.Hooks = []interfaces.RunnerHook{hook, &noting{diary: d}}
 	r := begin(t, cfg)
 	<-hook.called
-	if err := r.runner.Stop(t.Context(), interfaces.StopRequest{}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.runner.Stop(t.Context(), interfaces.StopRequest{}))
 	if err := r.end(); err != nil {
 		t.Error(err)
 	}
@@ -134,9 +131,7 @@ func TestADetachInterruptsTheSetUp(t *testing.T) {
 			next := begin(t, cfg)
 			next.untilState("main", "running")
 			next.untilFile("main/local/pids")
-			if err := next.runner.Stop(t.Context(), interfaces.StopRequest{}); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, next.runner.Stop(t.Context(), interfaces.StopRequest{}))
 			if err := next.end(); err != nil {
 				t.Error(err)
 			}

@@ -17,6 +17,7 @@ import (
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/proctest"
+	"taskapi/internal/must"
 )
 
 // killKeeper kills the parent process of the tasks.
@@ -30,9 +31,7 @@ func (r *running) killKeeper() {
 	if err == nil {
 		err = syscall.Kill(record.Keeper.PID, syscall.SIGKILL)
 	}
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	must.OK(r.t, err)
 }
 
 // restarted runs a task that is restarted once. Each of its processes says its number.
@@ -86,9 +85,7 @@ func TestLogsThroughAKilledKeeper(t *testing.T) {
 	r := restarted(t)
 	r.untilLines("alloc/logs/t.stdout.0", 1)
 	frames, err := r.runner.Files(nil).Logs("t", "stdout", interfaces.Span{Follow: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer frames.Close()
 	read, stop := context.WithTimeout(t.Context(), deadline)
 	defer stop()

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/must"
 	"taskapi/internal/polltest"
 )
 
@@ -23,9 +24,7 @@ func newFileLease(t *testing.T, path string) fileLease {
 	if err == nil {
 		err = unix.Flock(int(file.Fd()), unix.LOCK_SH)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() { file.Close() })
 	return fileLease{file}
 }
@@ -36,9 +35,7 @@ func (l fileLease) Files() []*os.File { return []*os.File{l.file} }
 func held(t *testing.T, path string) bool {
 	t.Helper()
 	file, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer file.Close()
 	err = unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	if err != nil && !errors.Is(err, unix.EWOULDBLOCK) {
@@ -94,9 +91,7 @@ func TestALeaseLivesWhileTasksRun(t *testing.T) {
 				again.file.Close()
 				next.killKeeper() // and with it all that held the lease
 			} else {
-				if err := next.runner.Stop(t.Context(), interfaces.StopRequest{}); err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, next.runner.Stop(t.Context(), interfaces.StopRequest{}))
 				_ = next.end()
 				again.file.Close()
 			}

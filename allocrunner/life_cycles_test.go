@@ -16,6 +16,7 @@ import (
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/drivers/builtin"
 	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/must"
 	"taskapi/internal/polltest"
 )
 
@@ -164,13 +165,9 @@ func TestLifeOfATaskThatIsActedOn(t *testing.T) {
 		})
 		r.untilSaid("up\n")
 		r.untilState("main", "running")
-		if err := r.runner.Signal(t.Context(), "main", "SIGUSR1"); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, r.runner.Signal(t.Context(), "main", "SIGUSR1"))
 		r.untilSaid("up\ngot user defined signal 1\n")
-		if err := r.runner.RestartTask(t.Context(), "main"); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, r.runner.RestartTask(t.Context(), "main"))
 		r.untilSaid("up\ngot user defined signal 1\nup\n")
 		r.until("restarted", func(a *api.Allocation) bool {
 			return a.TaskStates["main"].Restarts == 1 && a.TaskStates["main"].State == "running"
@@ -178,18 +175,14 @@ func TestLifeOfATaskThatIsActedOn(t *testing.T) {
 
 		next := copyJob(cfg.Alloc.Job)
 		next.Meta = map[string]string{"size": "large"}
-		if err := r.runner.Update(t.Context(), next); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, r.runner.Update(t.Context(), next))
 		if got := r.runner.Alloc(); *got.Job.Version != 1 || got.TaskStates["main"].Restarts != 1 {
 			t.Errorf("version %d after %d restarts", *got.Job.Version, got.TaskStates["main"].Restarts)
 		}
 
 		s, err := r.runner.Exec(t.Context(), interfaces.ExecRequest{Task: "main",
 			Command: []string{"sh", "-c", "cat; echo $COLOUR; exit 4"}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		if _, err := io.WriteString(s.Stdin(), "hello\n"); err != nil {
 			t.Fatal(err)
 		}
@@ -247,9 +240,7 @@ func TestLifeOfATaskWithHooks(t *testing.T) {
 		r.untilSaid("1 main\n")
 		r.untilCalls(d, "main poststart", 1)
 		r.stop()
-		if err := r.end(); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, r.end())
 		want := []string{
 			"prerun g", "main prestart, restored no, kept ", "main poststart, HOOK=main", "prekill", "main prekill",
 			"main exited", "main stop", "postrun",

@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/must"
 )
 
 // event returns the latest event of that type, nil for none.
@@ -43,16 +44,12 @@ func TestStopIsSafeBeforeItIsAnswered(t *testing.T) {
 	}, shell("main", "exec sleep 1000"))
 	r.untilState("main", "running")
 	for range 2 { // the second is as good as the first
-		if err := r.runner.Stop(t.Context(), interfaces.StopRequest{}); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, r.runner.Stop(t.Context(), interfaces.StopRequest{}))
 		if got := state.saved().Alloc.DesiredStatus; got != "stop" {
 			t.Errorf("written down: %q, want stop", got)
 		}
 	}
-	if err := r.end(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.end())
 	if err := r.runner.Stop(t.Context(), interfaces.StopRequest{}); err != nil {
 		t.Errorf("of one that has ended: %v", err)
 	}
@@ -76,9 +73,7 @@ func TestTheNextRunnerCompletesAStop(t *testing.T) {
 		shell("bye", `echo bye > $NOMAD_ALLOC_DIR/bye`, lifecycle("poststop", false)))
 	r.untilFile("main/local/pid")
 	r.untilState("main", "running")
-	if err := r.runner.Stop(t.Context(), interfaces.StopRequest{}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.runner.Stop(t.Context(), interfaces.StopRequest{}))
 	r.untilFile("main/local/signalled")
 	r.runner.Detach()
 	if err := r.end(); !errors.Is(err, interfaces.ErrDetached) {
@@ -93,9 +88,7 @@ func TestTheNextRunnerCompletesAStop(t *testing.T) {
 	main.Due = time.Now()
 	cfg.Saved.Tasks["main"] = main
 	next := begin(t, cfg)
-	if err := next.end(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, next.end())
 	next.wantEvents("main", "Terminated", "Killed")
 	next.untilFile("alloc/bye")
 	alloc := next.runner.Alloc()
@@ -186,9 +179,7 @@ func TestGroupShutdownDelay(t *testing.T) {
 	r.untilState("leader", "running")
 	r.untilState("other", "running")
 	r.write("alloc/go", "")
-	if err := r.end(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.end())
 	alloc := r.runner.Alloc()
 	ended, signalled := event(alloc, "leader", "Terminated"), event(alloc, "other", "Killing")
 	if signalled == nil || time.Duration(signalled.Time-ended.Time) < delay {
@@ -212,9 +203,7 @@ func TestGroupShutdownDelayGoesOn(t *testing.T) {
 		cfg = *c
 	}, shell("main", "exec sleep 1000"))
 	r.untilCalls(d, "main poststart", 1)
-	if err := r.runner.Stop(t.Context(), interfaces.StopRequest{}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.runner.Stop(t.Context(), interfaces.StopRequest{}))
 	r.untilCalls(d, "prekill", 1)
 	r.runner.Detach()
 	_ = r.end()
@@ -225,9 +214,7 @@ func TestGroupShutdownDelayGoesOn(t *testing.T) {
 	saved.KillAfter = time.Now()
 	cfg.Saved = saved
 	next := begin(t, cfg)
-	if err := next.end(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, next.end())
 	if e := event(next.runner.Alloc(), "main", "Terminated"); e == nil || e.Details["signal"] != "2" {
 		t.Errorf("it did not get its kill_signal: %+v", e)
 	}
@@ -273,9 +260,7 @@ func TestAFullDiskHurtsNobody(t *testing.T) {
 	r.untilState("main", "running")
 	r.untilFile("main/local/pids")
 	state.setFull(true)
-	if err := r.runner.RestartTask(t.Context(), "main"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.runner.RestartTask(t.Context(), "main"))
 	r.untilLines("main/local/pids", 2)
 	r.until("restarted", func(a *api.Allocation) bool {
 		return a.TaskStates["main"].Restarts == 1 && a.TaskStates["main"].State == "running"
@@ -285,9 +270,7 @@ func TestAFullDiskHurtsNobody(t *testing.T) {
 		t.Errorf("a stop that can't be made safe says %v", err)
 	}
 	state.setFull(false)
-	if err := r.end(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.end())
 	if n := strings.Count(log.read(), "make room on the disk"); n != 1 {
 		t.Errorf("the operator was warned %d times:\n%s", n, log.read())
 	}
@@ -312,9 +295,7 @@ func TestUpdateInPlace(t *testing.T) {
 	group.Tasks[0].KillSignal = "SIGUSR1"
 	group.Services[0].Checks[0].Name = "new"
 	next.Meta = map[string]string{"colour": "blue"}
-	if err := r.runner.Update(t.Context(), next); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.runner.Update(t.Context(), next))
 	if err := r.runner.Update(t.Context(), next); err != nil {
 		t.Errorf("the same once more: %v", err)
 	}
@@ -340,12 +321,8 @@ func TestUpdateInPlace(t *testing.T) {
 	if r.runner.Alloc().Job.TaskGroups[0].Tasks[0].Env != nil {
 		t.Error("a refused update has changed something")
 	}
-	if err := r.runner.Stop(t.Context(), interfaces.StopRequest{}); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.end(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.runner.Stop(t.Context(), interfaces.StopRequest{}))
+	must.OK(t, r.end())
 	if e := event(r.runner.Alloc(), "main", "Terminated"); e.Details["exit_code"] != "0" {
 		t.Errorf("the new kill_signal was not sent: %+v", e)
 	}
@@ -373,12 +350,8 @@ func TestTasksWithoutARecord(t *testing.T) {
 	cfg.Saved.Tasks, cfg.Saved.Alloc.TaskStates = nil, nil
 	next := begin(t, cfg)
 	next.untilState("main", "running")
-	if err := next.runner.Stop(t.Context(), interfaces.StopRequest{}); err != nil {
-		t.Fatal(err)
-	}
-	if err := next.end(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, next.runner.Stop(t.Context(), interfaces.StopRequest{}))
+	must.OK(t, next.end())
 	next.wantEvents("main", "Started", "Killing", "Terminated", "Killed")
 	if pids := next.untilFile("main/local/pids"); strings.Contains(pids, "\n") {
 		t.Errorf("a second copy was started: pids %q", pids)

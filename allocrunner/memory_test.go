@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/must"
 	"taskapi/internal/polltest"
 )
 
@@ -100,9 +101,7 @@ type config = interfaces.Config
 // write makes a file below the allocation directory.
 func (r *running) write(path, text string) {
 	r.t.Helper()
-	if err := os.WriteFile(filepath.Join(r.dir, path), []byte(text), 0o666); err != nil {
-		r.t.Fatal(err)
-	}
+	must.OK(r.t, os.WriteFile(filepath.Join(r.dir, path), []byte(text), 0o666))
 }
 
 // untilGone waits for a process to have ended.

@@ -15,6 +15,7 @@ import (
 
 	"taskapi/allocrunner"
 	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/must"
 )
 
 // ends returns a task that writes its name to the order when it is signalled.
@@ -42,9 +43,7 @@ func TestOrderOfAStop(t *testing.T) {
 		r.untilState(task, "running")
 	}
 	r.stop()
-	if err := r.end(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.end())
 	got := strings.Fields(r.untilFile("alloc/order"))
 	if len(got) != 6 || got[0] != "boss" || got[5] != "bye" {
 		t.Fatalf("order %v", got)
@@ -70,9 +69,7 @@ func TestSidecarsOutliveTheMainTasksOfAStop(t *testing.T) {
 		r.untilState(task, "running")
 	}
 	r.stop()
-	if err := r.end(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.end())
 	r.wantEvents("main", "Received", "Task Setup", "Started", "Killing", "Terminated", "Killed")
 	for _, task := range []string{"early", "late"} {
 		r.wantEvents(task, "Received", "Task Setup", "Started", "Main Tasks Dead", "Killing", "Terminated", "Killed")
@@ -94,9 +91,7 @@ func TestManyAreStoppedTogether(t *testing.T) {
 		r.untilState(fmt.Sprintf("t%d", i), "running")
 	}
 	r.stop()
-	if err := r.end(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.end())
 	for i := range many {
 		task := fmt.Sprintf("t%d", i)
 		var codes []string
@@ -121,9 +116,7 @@ func TestADeadLeaderEndsThoseInARestartDelay(t *testing.T) {
 		}))
 	r.untilEvents("waits", "Restarting", 1)
 	r.write("alloc/go", "")
-	if err := r.end(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.end())
 	r.wantEvents("waits", "Received", "Task Setup", "Started", "Terminated", "Restarting", "Leader Task Dead", "Killing")
 	r.wantEvents("boss", "Received", "Task Setup", "Started", "Terminated")
 }
@@ -186,9 +179,7 @@ func TestASidecarThatRestartsKeepsMainBack(t *testing.T) {
 	r.write("alloc/side", "")
 	r.untilLines("side/local/up", 4)
 	r.write("alloc/main", "")
-	if err := r.end(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.end())
 	r.wantEvents("main", "Received", "Task Setup", "Started", "Terminated")
 }
 
@@ -200,9 +191,7 @@ func TestPoststopRunsWhenNothingElseHas(t *testing.T) {
 	r.untilFile("init/local/up")
 	r.untilState("init", "running")
 	r.stop()
-	if err := r.end(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.end())
 	if diff := cmp.Diff("init\nbye", r.untilFile("alloc/order")); diff != "" {
 		t.Errorf("order (-want +got):\n%s", diff)
 	}
@@ -290,9 +279,7 @@ func TestNothingOfATaskIsLeft(t *testing.T) {
 				r.untilState("main", "running")
 				r.stop()
 			}
-			if err := r.end(); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, r.end())
 			if got := r.untilFile("bye/local/found"); got != "gone" {
 				t.Errorf("a process of main still ran when the next task began: %s", got)
 			}

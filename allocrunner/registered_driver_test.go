@@ -12,6 +12,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/jobspec"
 	"taskapi/allocrunner/jobspec/review"
+	"taskapi/internal/must"
 )
 
 const registeredJob = `
@@ -37,13 +38,9 @@ func TestARegisteredDriver(t *testing.T) {
 	reviewed := func(text string, known *drivers.Registry) (cfg interfaces.Config, findings string) {
 		t.Helper()
 		job, err := jobspec.Parse(jobspec.Config{Filename: "job.hcl", Body: []byte(text)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		group, found, err := review.Group(job, "", review.Host{Drivers: known})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		cfg = configure(t, "batch", func(*api.TaskGroup, *interfaces.Config) {})
 		cfg.Alloc.Job, cfg.Alloc.TaskGroup = job, *group.Name
 		found = append(found, allocrunner.CheckTasks(cfg.Alloc, t.TempDir(), known)...)

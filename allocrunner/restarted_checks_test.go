@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/must"
 	"taskapi/internal/polltest"
 )
 
@@ -21,9 +22,7 @@ import (
 func visited(t *testing.T) (port string, visits *atomic.Int64) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() { listener.Close() })
 	visits = new(atomic.Int64)
 	go func() {
@@ -74,9 +73,7 @@ func TestChecksBeginAgain(t *testing.T) {
 			}, main)
 			r.untilState("main", "running")
 			untilVisits(t, visits, 1)
-			if err := tc.restart(r); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, tc.restart(r))
 			untilVisits(t, visits, 2)
 		})
 	}
@@ -92,9 +89,7 @@ func TestNoCheckRunsDuringTheShutdownDelay(t *testing.T) {
 	r := runWith(t, "service", func(g *api.TaskGroup, _ *config) { g.Services = []*api.Service{service("", check)} }, main)
 	r.untilState("main", "running")
 	untilVisits(t, visits, 2)
-	if err := r.runner.Stop(t.Context(), interfaces.StopRequest{}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.runner.Stop(t.Context(), interfaces.StopRequest{}))
 	r.untilEvents("main", "Waiting for shutdown delay", 1)
 	// nobody says that nothing happens
 	for give, was := time.Now().Add(deadline), int64(-1); was != visits.Load(); time.Sleep(25 * interval) {
@@ -131,9 +126,7 @@ func TestPreTaskRestart(t *testing.T) {
 				noted(d, c)
 			}, shell("main", "exec sleep 1000"))
 			r.untilCalls(d, "main poststart", 1)
-			if err := tc.restart(r); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, tc.restart(r))
 			r.untilCalls(d, "main prekill", 1)
 			calls := d.read()
 			before := calls[:slices.Index(calls, "main prekill")]
@@ -170,9 +163,7 @@ func TestNoPrerunForAStop(t *testing.T) {
 	cfg.Hooks = append(slices.Clone(cfg.Hooks), ending{d})
 	before := len(d.read())
 	next := begin(t, cfg)
-	if err := next.end(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, next.end())
 	calls := d.read()[before:]
 	if slices.ContainsFunc(calls, func(s string) bool { return strings.HasPrefix(s, "prerun") }) ||
 		!slices.Contains(calls, "ending, restored yes") ||

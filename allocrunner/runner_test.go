@@ -20,6 +20,7 @@ import (
 	"taskapi/allocrunner"
 	"taskapi/allocrunner/drivers/builtin"
 	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/must"
 	"taskapi/internal/polltest"
 )
 
@@ -104,9 +105,7 @@ func beginWith(t *testing.T, factory interfaces.Factory, cfg interfaces.Config) 
 		r.events.note(task + ": " + e.Type)
 	}
 	made, err := factory(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	runner := made.(*allocrunner.Runner)
 	ctx, cancel := context.WithCancel(t.Context())
 	r.runner, r.stop = runner, cancel
@@ -234,9 +233,7 @@ func TestOrderOfHooks(t *testing.T) {
 		shell("side", `echo up > $NOMAD_ALLOC_DIR/side; exec sleep 1000`, lifecycle("prestart", true)),
 		shell("hello", mark("hello")+`; echo x > $NOMAD_ALLOC_DIR/hello`, lifecycle("poststart", false)),
 	)
-	if err := r.end(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.end())
 	got := strings.Fields(r.untilFile("alloc/order"))
 	before := func(a, b string) bool { return slices.Index(got, a) < slices.Index(got, b) }
 	if len(got) != 4 || !before("init", "main") || !before("init", "hello") || got[3] != "bye" {
@@ -266,9 +263,7 @@ func TestKillSkipsDelaysAndPoststop(t *testing.T) {
 		return slices.Contains(r.of("main"), "Waiting for shutdown delay")
 	})
 	r.runner.Kill()
-	if err := r.end(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.end())
 	r.wantEvents("bye", "Received", "Killing")
 }
 
@@ -279,9 +274,7 @@ func TestRestartOnRequest(t *testing.T) {
 	r.untilState("main", "running")
 	r.untilState("other", "running")
 	old := r.untilFile("main/local/pids")
-	if err := r.runner.RestartTask(t.Context(), "main"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.runner.RestartTask(t.Context(), "main"))
 	if _, err := os.Stat("/proc/" + old); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the old process %s is still there when the restart has been answered", old)
 	}
@@ -318,9 +311,7 @@ func TestRestartOfAllRepeatsTheOrder(t *testing.T) {
 	if err := r.runner.RestartTask(t.Context(), "init"); !errors.Is(err, interfaces.ErrTaskNotRunning) {
 		t.Errorf("restart of a dead task: got %v, want ErrTaskNotRunning", err)
 	}
-	if err := r.runner.RestartAll(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.runner.RestartAll(t.Context()))
 	r.until("all started again", func(a *api.Allocation) bool {
 		return a.TaskStates["init"].Restarts == 1 && a.TaskStates["main"].Restarts == 1 &&
 			a.TaskStates["main"].State == "running"
@@ -344,9 +335,7 @@ func TestSignalsByName(t *testing.T) {
 		{"main", "sighup", "HUP"}, {"main", "USR1", "USR1"}, {"", "SIGHUP", "HUP"},
 	} {
 		got := filepath.Join(r.dir, "main/local/got")
-		if err := errors.Join(os.RemoveAll(got), r.runner.Signal(t.Context(), tc.task, tc.name)); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, errors.Join(os.RemoveAll(got), r.runner.Signal(t.Context(), tc.task, tc.name)))
 		if got := r.untilFile("main/local/got"); got != tc.want {
 			t.Errorf("signal %q to %q: the task saw %q", tc.name, tc.task, got)
 		}
@@ -386,9 +375,7 @@ func TestTasksSeeTheirEnvironment(t *testing.T) {
 	}, shell("main", `echo "$0 ${NOMAD_PORT_http} $GREETING" > local/out`, func(t *api.Task) {
 		t.Env = map[string]string{"GREETING": "hello ${NOMAD_TASK_NAME}"}
 	}))
-	if err := r.end(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.end())
 	port := r.runner.Alloc().AllocatedResources.Shared.Ports[0].Value
 	if got, want := r.untilFile("main/local/out"), fmt.Sprintf("/bin/sh %d hello main", port); got != want {
 		t.Errorf("got %q, want %q", got, want)
@@ -398,9 +385,7 @@ func TestTasksSeeTheirEnvironment(t *testing.T) {
 func TestNothingStartsWhenTheMachineCannot(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(file, nil, 0o600))
 	for name, edit := range map[string]func(*api.TaskGroup, *interfaces.Config){
 		"a file is in the way": func(_ *api.TaskGroup, c *interfaces.Config) { c.Dir = filepath.Join(file, "alloc") },
 		"a hook refuses":       func(_ *api.TaskGroup, c *interfaces.Config) { c.Hooks = append(c.Hooks, refusing{}) },

@@ -17,6 +17,7 @@ import (
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/registration/registrationtest"
+	"taskapi/internal/must"
 	"taskapi/internal/polltest"
 )
 
@@ -78,19 +79,13 @@ func TestServicesComeAndGo(t *testing.T) {
 			t.Errorf("%s is %+v, want tags %q", s.ServiceName, s, want)
 		}
 	}
-	if err := r.runner.Stop(t.Context(), interfaces.StopRequest{}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.runner.Stop(t.Context(), interfaces.StopRequest{}))
 	r.untilInOrder(d, "-web")
 	if got := p.Names(); !slices.Equal(got, []string{"db"}) || slices.Contains(d.read(), "main: Killing") {
 		t.Errorf("in the shutdown delay known are %q, noted %q", got, d.read())
 	}
-	if err := r.runner.Stop(t.Context(), interfaces.StopRequest{NoShutdownDelay: true}); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.end(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.runner.Stop(t.Context(), interfaces.StopRequest{NoShutdownDelay: true}))
+	must.OK(t, r.end())
 	if !inOrder(d.read(), "-web", "main: Killing", "-db", "main: Terminated") || len(p.Names()) > 0 {
 		t.Errorf("noted %q, left %q", d.read(), p.Names())
 	}
@@ -128,12 +123,8 @@ func TestChecksAreKnownDuringAResume(t *testing.T) {
 		t.Errorf("the hook finds %d checks, want 1", got)
 	}
 	next.untilState("main", "running")
-	if err := next.runner.Stop(t.Context(), interfaces.StopRequest{}); err != nil {
-		t.Fatal(err)
-	}
-	if err := next.end(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, next.runner.Stop(t.Context(), interfaces.StopRequest{}))
+	must.OK(t, next.end())
 	if got, version := next.runner.Checks(); len(got) > 0 || version == math.MaxUint64 {
 		t.Errorf("after the end: %d checks of version %d", len(got), version)
 	}
@@ -190,9 +181,7 @@ func TestEveryRestartRegistersAgain(t *testing.T) {
 			}, main)
 			for i := 0; i < 2 && tc.restart != nil; i++ {
 				r.untilInOrder(d, slices.Repeat([]string{"main: Started", "+db"}, i+1)...)
-				if err := tc.restart(r); err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, tc.restart(r))
 				r.untilInOrder(d, slices.Repeat(tc.want, i+1)...)
 			}
 			r.untilInOrder(d, tc.want...)
@@ -235,9 +224,7 @@ func TestResultsEndWithTheRegistration(t *testing.T) {
 			}, main)
 			r.untilState("main", "running")
 			r.untilCheck("a success", func(c api.AllocCheckStatus) bool { return c.Status == "success" })
-			if err := restart(r); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, restart(r))
 			if c := r.onlyCheck(); c.Status != "pending" {
 				t.Errorf("after the restart %q is shown, which was found before", c.Status)
 			}
@@ -267,9 +254,7 @@ func TestAnUpdateRegistersWhatChanged(t *testing.T) {
 	group := next.TaskGroups[0]
 	group.Services[0].Tags = []string{"new"}
 	group.Services[1].Name = "came"
-	if err := r.runner.Update(t.Context(), next); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.runner.Update(t.Context(), next))
 	if got := p.Took(); !slices.Equal(got, []string{"+web", "+came", "-gone"}) {
 		t.Errorf("told %q", got)
 	}
@@ -314,9 +299,7 @@ func TestServicesOfATaskThatEndsAtOnce(t *testing.T) {
 		p = registers(d, c)
 		g.Services = []*api.Service{named("web")}
 	}, main, last)
-	if err := r.end(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.end())
 	if !inOrder(d.read(), "+web", "+db", "-db", "-web", "last: Started", "-end") || !inOrder(d.read(), "+end", "-end") ||
 		len(p.Names()) > 0 {
 		t.Errorf("noted %q, left %q", d.read(), p.Names())
@@ -355,17 +338,13 @@ func TestServicesOutliveTheirRunner(t *testing.T) {
 	next := begin(t, cfg)
 	next.untilState("ends", "dead")
 	next.untilInOrder(d, "+db", "+db") // it has been taken over
-	if err := next.runner.RestartTask(t.Context(), "stays"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, next.runner.RestartTask(t.Context(), "stays"))
 	got := p.Took()
 	if !slices.Contains(got, "-short") || slices.Contains(got, "-web") ||
 		slices.Index(got, "-db") < slices.Index(got, "+db") {
 		t.Errorf("told %q, want all but short known throughout", got)
 	}
-	if err := next.runner.Stop(t.Context(), interfaces.StopRequest{}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, next.runner.Stop(t.Context(), interfaces.StopRequest{}))
 	_ = next.end()
 	if got := p.Names(); len(got) > 0 {
 		t.Errorf("left known: %q", got)

@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/must"
 )
 
 // usage returns what the tasks use once that is as wanted.
@@ -22,9 +23,7 @@ func (r *running) usage(ok func(*api.AllocResourceUsage) error) *api.AllocResour
 	ctx, cancel := context.WithTimeout(r.t.Context(), deadline)
 	defer cancel()
 	samples, err := r.runner.Stats(ctx, 100*time.Millisecond)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	must.OK(r.t, err)
 	why := errors.New("no sample came")
 	for usage := range samples {
 		if why = ok(usage); why == nil {
@@ -123,9 +122,7 @@ func TestStatsOfARestartedTask(t *testing.T) {
 		}
 		return nil
 	})
-	if err := r.runner.RestartTask(t.Context(), "a"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.runner.RestartTask(t.Context(), "a"))
 	r.usage(func(u *api.AllocResourceUsage) error {
 		a := u.Tasks["a"]
 		if a == nil || len(a.Pids) != 1 {

@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/must"
 	"taskapi/internal/polltest"
 )
 
@@ -67,9 +68,7 @@ func TestEachStartHasItsGrace(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			listener, err := net.Listen("tcp", "127.0.0.1:0")
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			defer listener.Close()
 			port := strconv.Itoa(listener.Addr().(*net.TCPAddr).Port)
 			const grace = 400 * time.Millisecond
@@ -80,9 +79,7 @@ func TestEachStartHasItsGrace(t *testing.T) {
 			}, shell("main", "exec sleep 1000"))
 			r.untilEvents("main", "Started", 1)
 			<-time.After(grace) // the first start's is over
-			if err := restart(r); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, restart(r))
 			r.untilEvents("main", "Restarting", 1)
 			listener.Close()
 			if !polltest.Until(func() bool { return len(seen.of("main")) > 0 }) {
@@ -129,9 +126,7 @@ func TestUnhealthyServicesLeavePoststopAlone(t *testing.T) {
 	if got, _ := r.runner.Checks(); got != nil {
 		t.Errorf("the services have checks without a task: %v", got)
 	}
-	if err := r.end(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.end())
 	r.wantEvents("last", "Received", "Task Setup", "Started", "Terminated")
 
 	again := runWith(t, "batch", func(g *api.TaskGroup, _ *config) { watched(g, restartingCheck("1", time.Hour)) },
@@ -139,9 +134,7 @@ func TestUnhealthyServicesLeavePoststopAlone(t *testing.T) {
 			lifecycle("poststop", false)))
 	again.untilState("last", "running")
 	again.write("main/again", "")
-	if err := again.runner.RestartAll(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, again.runner.RestartAll(t.Context()))
 	again.untilCheck("a failure", func(c api.AllocCheckStatus) bool { return c.Status == "failure" })
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/must"
 	"taskapi/internal/polltest"
 )
 
@@ -42,9 +43,7 @@ func TestAnUpdateDuringTheSetUp(t *testing.T) {
 	next.TaskGroups[0].Tasks[0].KillSignal = "SIGUSR1"
 	next.TaskGroups[0].Services[0].Checks[0].Name = "new"
 	r.untilCalls(d, "prerun", 1)
-	if err := r.runner.Update(t.Context(), next); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.runner.Update(t.Context(), next))
 	close(begin)
 	r.untilFile("main/local/up")
 	r.untilState("main", "running")
@@ -52,9 +51,7 @@ func TestAnUpdateDuringTheSetUp(t *testing.T) {
 		t.Errorf("the check is %q, want new", got)
 	}
 	r.stop()
-	if err := r.end(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.end())
 	if e := event(r.runner.Alloc(), "main", "Terminated"); e.Details["exit_code"] != "0" {
 		t.Errorf("the new kill_signal was not sent: %+v", e)
 	}
@@ -155,9 +152,7 @@ func TestAnUpdatedRestartPolicy(t *testing.T) {
 	r.untilLines("main/local/runs", 2)
 	next := copyJob(job)
 	next.TaskGroups[0].Tasks[0].RestartPolicy.Attempts = new(2)
-	if err := r.runner.Update(t.Context(), next); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.runner.Update(t.Context(), next))
 	r.write("alloc/go", "")
 	r.untilLines("main/local/runs", 3)
 	r.write("alloc/go", "")
@@ -179,9 +174,7 @@ func TestUpdatesOfWhatEnds(t *testing.T) {
 		job = c.Alloc.Job
 	}, shell("main", "exec sleep 1000"))
 	r.untilCalls(d, "main poststart", 1)
-	if err := r.runner.Stop(t.Context(), interfaces.StopRequest{}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.runner.Stop(t.Context(), interfaces.StopRequest{}))
 	r.untilCalls(d, "prekill", 1)
 	next := copyJob(job)
 	next.Meta = map[string]string{"colour": "blue"}
@@ -189,9 +182,7 @@ func TestUpdatesOfWhatEnds(t *testing.T) {
 		t.Errorf("got %v, want ErrTerminal", err)
 	}
 	r.runner.Kill()
-	if err := r.end(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.end())
 }
 
 // TestUpdateTasks: the tasks that an update names get new processes with the new version, the others keep theirs. What
@@ -221,9 +212,7 @@ func TestUpdateTasks(t *testing.T) {
 
 	next := copyJob(job)
 	next.TaskGroups[0].Tasks[1].Env = map[string]string{"TEXT": "new"}
-	if err := r.runner.UpdateTasks(t.Context(), next, []string{"changed"}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.runner.UpdateTasks(t.Context(), next, []string{"changed"}))
 	if got := untilStarts("changed", 2); !strings.HasSuffix(got[1], " new") {
 		t.Errorf("started %q, want the second with new", got)
 	}

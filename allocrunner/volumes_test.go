@@ -18,6 +18,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/proctest"
 	"taskapi/allocrunner/volumes"
+	"taskapi/internal/must"
 	"taskapi/internal/polltest"
 )
 
@@ -55,15 +56,11 @@ func mountedAt(destination string) func(*api.Task) {
 func volumeDir(t *testing.T) string {
 	t.Helper()
 	top, err := os.MkdirTemp("", "volumes")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() { os.RemoveAll(top) })
 	dir := filepath.Join(top, "data")
-	if err := errors.Join(os.Chmod(top, 0o711), os.Mkdir(dir, 0o755), os.Mkdir(filepath.Join(top, "taskapi"), 0o711),
-		os.WriteFile(filepath.Join(dir, "kept"), []byte("kept"), 0o644)); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, errors.Join(os.Chmod(top, 0o711), os.Mkdir(dir, 0o755), os.Mkdir(filepath.Join(top, "taskapi"), 0o711),
+		os.WriteFile(filepath.Join(dir, "kept"), []byte("kept"), 0o644)))
 	return dir
 }
 
@@ -109,22 +106,14 @@ func TestALinkedVolume(t *testing.T) {
 	}
 	starts(1)
 	r.untilState("main", "running")
-	if err := r.runner.RestartTask(t.Context(), "main"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.runner.RestartTask(t.Context(), "main"))
 	starts(2)
 	if _, err := r.runner.Files(nil).List("main/srv/data", 1<<20); !errors.Is(err, interfaces.ErrPathEscapes) {
 		t.Errorf("listed: %v", err)
 	}
-	if err := r.runner.Stop(t.Context(), interfaces.StopRequest{}); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.end(); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.runner.Destroy(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.runner.Stop(t.Context(), interfaces.StopRequest{}))
+	must.OK(t, r.end())
+	must.OK(t, r.runner.Destroy(t.Context()))
 	if text, err := os.ReadFile(filepath.Join(dir, "kept")); string(text) != "kept" {
 		t.Errorf("the volume has lost a file: %v", err)
 	}
@@ -158,9 +147,7 @@ func TestAVolumeThatIsClosedToTheUser(t *testing.T) {
 		0o755: `user "nobody" can only read the host volume "data": write to `,
 	} {
 		dir := volumeDir(t)
-		if err := os.Chmod(dir, mode); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.Chmod(dir, mode))
 		r := runWith(t, "batch", func(g *api.TaskGroup, c *interfaces.Config) {
 			c.Dir = filepath.Join(filepath.Dir(dir), "taskapi/allocs/a") // which the user can reach
 			volumed(dir, false, nil)(g, c)
@@ -215,12 +202,8 @@ func TestOneWriter(t *testing.T) {
 	next := begin(t, writer)
 	next.untilState("main", "running")
 	refused()
-	if err := next.runner.Stop(t.Context(), interfaces.StopRequest{}); err != nil {
-		t.Fatal(err)
-	}
-	if err := next.end(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, next.runner.Stop(t.Context(), interfaces.StopRequest{}))
+	must.OK(t, next.end())
 	if err := other(nil); err != nil {
 		t.Errorf("after the end: %v", err)
 	}

@@ -10,22 +10,17 @@ import (
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/must"
 )
 
 // TestHoldsWaitsForNoPipe: a task that exchanges its file for a pipe, again and again, keeps nobody waiting.
 func TestHoldsWaitsForNoPipe(t *testing.T) {
 	dir := t.TempDir()
 	file, pipe := filepath.Join(dir, "file"), filepath.Join(dir, "pipe")
-	if err := os.WriteFile(file, []byte("text"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Mkfifo(pipe, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(file, []byte("text"), 0o600))
+	must.OK(t, unix.Mkfifo(pipe, 0o600))
 	writer, err := os.OpenFile(pipe, os.O_RDWR, 0) // a reader of the pipe waits for text
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer writer.Close()
 	var exchanging sync.WaitGroup
 	quit := make(chan struct{})

@@ -28,6 +28,7 @@ import (
 	"taskapi/allocrunner/state"
 	"taskapi/allocrunner/templates"
 	"taskapi/allocrunner/templates/render"
+	"taskapi/internal/must"
 	"taskapi/internal/polltest"
 )
 
@@ -90,9 +91,7 @@ func (s *shared) put(path, key, value string) {
 	s.t.Helper()
 	_, _, err := s.variables.Put(s.t.Context(), &api.Variable{Namespace: "default", Path: path,
 		Items: map[string]string{key: value}}, nil)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must.OK(s.t, err)
 }
 
 // running is an allocation with one task.
@@ -137,9 +136,7 @@ func (s *shared) runTask(task *api.Task) *running {
 	job := &api.Job{ID: new("job"), Name: new("job"), Type: new("service"), TaskGroups: []*api.TaskGroup{group}}
 	job.Canonicalize()
 	db, err := state.Open(filepath.Join(s.t.TempDir(), "state.db"), "test")
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must.OK(s.t, err)
 	s.t.Cleanup(func() { _ = db.Close() })
 	r := &running{t: s.t, shared: s, log: new(bytes.Buffer), state: db}
 	r.cfg = interfaces.Config{
@@ -168,9 +165,7 @@ func (r *running) begin() {
 		}, task.Name)}
 	}
 	runner, err := allocrunner.New(cfg)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	must.OK(r.t, err)
 	r.runner, r.result = runner, make(chan error, 1)
 	ctx, cancel := context.WithCancel(context.Background())
 	result := r.result
@@ -192,9 +187,7 @@ func (r *running) resume(between func()) {
 	}
 	between()
 	saved, err := r.state.Load()
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	must.OK(r.t, err)
 	if r.edit != nil {
 		r.edit(saved)
 	}
@@ -367,13 +360,9 @@ func TestFollowsAService(t *testing.T) {
 	instance := &interfaces.ServiceInstance{ServiceRegistration: api.ServiceRegistration{
 		ID: "_nomad-task-215ef685-6b9e-3eaf-e74b-6b04f094ebca-db-db-5432", AllocID: "215ef685-6b9e-3eaf-e74b-6b04f094ebca",
 		Namespace: "default", ServiceName: "db", Address: "10.0.0.1", Port: 5432}}
-	if err := provider.Register(t.Context(), []*interfaces.ServiceInstance{instance}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, provider.Register(t.Context(), []*interfaces.ServiceInstance{instance}))
 	r.untilFile("local/saw", "dbs:\ndbs: 10.0.0.1:5432\n")
-	if err := provider.Deregister(t.Context(), []string{instance.ID}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, provider.Deregister(t.Context(), []string{instance.ID}))
 	r.untilFile("local/saw", "dbs:\ndbs: 10.0.0.1:5432\ndbs:\n")
 	r.untilEvent("Restart Signaled: Template with change_mode restart re-rendered")
 }
@@ -391,9 +380,7 @@ func TestFollowsALock(t *testing.T) {
 		t.Helper()
 		v, _, err := s.variables.Acquire(t.Context(), &api.Variable{Namespace: "default", Path: "leader",
 			Items: api.VariableItems{"who": who}, Lock: &api.VariableLock{TTL: "10m", LockDelay: "0s"}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		return v.Lock.ID
 	}
 	change := template("local/x", `{{ with nomadVar "leader" }}{{ .who }}{{ end }} `+
@@ -412,11 +399,9 @@ func TestFollowsALock(t *testing.T) {
 	if _, _, err := s.variables.Release(t.Context(), "default", "leader", lock); err != nil {
 		t.Fatal(err)
 	}
-	if err := provider.Register(t.Context(), []*interfaces.ServiceInstance{{ServiceRegistration: api.ServiceRegistration{
+	must.OK(t, provider.Register(t.Context(), []*interfaces.ServiceInstance{{ServiceRegistration: api.ServiceRegistration{
 		ID: "_nomad-task-" + alloc + "-db-db-5432", AllocID: alloc, Namespace: "default", ServiceName: "db",
-		Address: "10.0.0.1", Port: 5432}}}); err != nil {
-		t.Fatal(err)
-	}
+		Address: "10.0.0.1", Port: 5432}}}))
 	r.untilFile("local/said", "one 1\none 2\none 2 5432\n")
 	acquire("two")
 	r.untilFile("local/said", "one 1\none 2\none 2 5432\ntwo 2 5432\n")
@@ -447,12 +432,8 @@ func TestFollowsAFile(t *testing.T) {
 	r.untilFile("local/in", "one\n")
 	s.put("read", "a", "b")
 	r.untilFile("local/out", "one\n")
-	if err := os.WriteFile(r.path("local/in.new"), []byte("two\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(r.path("local/in.new"), r.path("local/in")); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(r.path("local/in.new"), []byte("two\n"), 0o600))
+	must.OK(t, os.Rename(r.path("local/in.new"), r.path("local/in")))
 	r.untilFile("local/out", "two\n")
 }
 
@@ -580,9 +561,7 @@ func TestResumeWithoutAStore(t *testing.T) {
 		template("local/x", `{{ with nomadVar "v" }}{{ .a }}{{ end }}`, "noop"))
 	r.untilFile("local/said", "up\n")
 	r.resume(func() { _ = s.store.Close() })
-	if err := os.WriteFile(r.path("local/end"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(r.path("local/end"), nil, 0o600))
 	_ = r.wait(r.result)
 	r.untilEvent("Terminated: Exit Code: 0")
 }
@@ -686,9 +665,7 @@ func TestStaysInside(t *testing.T) {
 	t.Parallel()
 	s := newShared(t)
 	outside := filepath.Join(t.TempDir(), "outside")
-	if err := os.WriteFile(outside, []byte(secret), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(outside, []byte(secret), 0o600))
 	s.put("v", "a", "1")
 	r := s.run(`ln -s "`+outside+`" local/link; ln -s "`+filepath.Dir(outside)+`" local/dir; mkfifo local/fifo
 		rm local/x; ln -s "`+outside+`" local/x; echo ready > local/ready; sleep 1000`,
@@ -745,9 +722,7 @@ func TestKilledWhileItWaits(t *testing.T) {
 	s := newShared(t)
 	r := s.run("sleep 1000", template("local/x", `{{ with nomadVar "v" }}{{ .a }}{{ end }}`, "restart"))
 	r.untilEvent("Task Setup")
-	if err := r.runner.Stop(t.Context(), interfaces.StopRequest{}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.runner.Stop(t.Context(), interfaces.StopRequest{}))
 	if err := r.wait(r.result); err != nil {
 		t.Error(err)
 	}

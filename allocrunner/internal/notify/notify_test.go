@@ -19,6 +19,7 @@ import (
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/internal/notify"
 	"taskapi/allocrunner/internal/proctest"
+	"taskapi/internal/must"
 )
 
 // TestMain is also a process that sends its argument.
@@ -80,19 +81,13 @@ type fixture struct {
 func listen(t *testing.T) *fixture {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "n") // an address has no room for a test's own directory
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o711); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Chmod(dir, 0o711))
 	f := &fixture{t: t, path: notify.Path(dir, "web"), members: &members{pids: map[int]bool{os.Getpid(): true}}}
 	f.Socket, err = notify.Listen(notify.Config{Dir: dir, Task: "web", UID: uint32(os.Geteuid()),
 		GID: uint32(os.Getegid()), Logger: slog.New(slog.NewTextHandler(&f.log, nil))})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(f.Close)
 	f.Start(f.members.has)
 	return f
@@ -101,9 +96,7 @@ func listen(t *testing.T) *fixture {
 func (f *fixture) dial() *net.UnixConn {
 	f.t.Helper()
 	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: f.path, Net: "unixgram"})
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	must.OK(f.t, err)
 	f.t.Cleanup(func() { conn.Close() })
 	return conn
 }
@@ -192,21 +185,15 @@ func TestFilesAreClosed(t *testing.T) {
 	t.Parallel()
 	f := listen(t)
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer unix.Close(fd)
 	read, write, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer read.Close()
 	f.send("READY=1")
 	err = unix.Sendmsg(fd, []byte("BARRIER=1"), unix.UnixRights(int(write.Fd()), int(write.Fd())),
 		&unix.SockaddrUnix{Name: f.path}, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	write.Close()
 	_ = read.SetDeadline(time.Now().Add(time.Minute))
 	if n, err := read.Read(make([]byte, 1)); n != 0 || os.IsTimeout(err) {
@@ -247,16 +234,12 @@ func TestSenders(t *testing.T) {
 			cmd.Env = []string{"SEND=READY=1", "NOTIFY_SOCKET=" + f.path}
 			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: c.uid, Gid: c.uid}}
 			in, err := cmd.StdinPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			out, err := cmd.StdoutPipe()
 			if err == nil {
 				err = cmd.Start()
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			said := make([]byte, 100)
 			n, _ := out.Read(said)
 			if string(said[:n]) != "sent\n" {

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"taskapi/allocrunner/internal/ports"
+	"taskapi/internal/must"
 )
 
 func TestHostIP(t *testing.T) {
@@ -31,14 +32,10 @@ func TestHostIP(t *testing.T) {
 func linkLocal(t *testing.T) (netip.Addr, net.Interface) {
 	t.Helper()
 	links, err := net.Interfaces()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	for _, link := range links {
 		addresses, err := link.Addrs()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		for _, a := range addresses {
 			prefix, err := netip.ParsePrefix(a.String())
 			if err == nil && prefix.Addr().Is6() && prefix.Addr().IsLinkLocalUnicast() {

@@ -19,6 +19,7 @@ import (
 
 	"taskapi/allocrunner/internal/ports"
 	"taskapi/allocrunner/internal/proctest"
+	"taskapi/internal/must"
 )
 
 // locked has a port locked and not bound, so that nothing but the port lock keeps others away.
@@ -83,15 +84,11 @@ func TestLocksRespectTheAddress(t *testing.T) {
 			t.Run(strings.Join(pair[:], " "), func(t *testing.T) {
 				port := freePort(t)
 				first, err := locked(pair[0], port)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, err)
 				defer first.Close()
 				second, err := locked(pair[1], port)
 				if test.together {
-					if err != nil {
-						t.Fatal(err)
-					}
+					must.OK(t, err)
 					second.Close()
 					return
 				}
@@ -161,15 +158,11 @@ const (
 func TestOtherProcess(t *testing.T) {
 	if at := os.Getenv(listenEnv); at != "" {
 		l, err := net.Listen("tcp", at)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		defer l.Close()
 	} else if at, err := netip.ParseAddrPort(os.Getenv(lockEnv)); err == nil {
 		r, err := lockedFor(cmp.Or(os.Getenv(ownerEnv), "/theirs"), at.Addr().String(), int(at.Port()))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		defer r.Close()
 	} else {
 		t.Skip("a test runs this in another process")
@@ -223,9 +216,7 @@ func TestLockOfAnotherUser(t *testing.T) {
 	port := freePort(t)
 	startOther(t, asStranger(t, "-test.run=^TestOtherProcess$"), fmt.Sprintf("%s=0.0.0.0:%d", lockEnv, port))
 	r, err := locked("127.0.0.1", port)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	r.Close()
 }
 
@@ -237,18 +228,12 @@ func TestLocksWhereAnotherUserWasFirst(t *testing.T) {
 	}
 	port := freePort(t)
 	tmp, err := os.MkdirTemp("", "ports")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() { os.RemoveAll(tmp) })
-	if err := os.Chmod(tmp, 0o777|os.ModeSticky); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Chmod(tmp, 0o777|os.ModeSticky))
 	first, second := asStranger(t, "-test.run=^TestOtherProcess$"), asStranger(t, "-test.run=^TestOtherProcess$")
 	blocked := filepath.Join(tmp, fmt.Sprintf("taskapi-%d", first.SysProcAttr.Credential.Uid))
-	if err := os.Mkdir(blocked, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Mkdir(blocked, 0o700))
 	t.Setenv("TMPDIR", tmp)
 	t.Setenv("XDG_RUNTIME_DIR", "")
 	other := fmt.Sprintf("%s=127.0.0.1:%d", lockEnv, port)
@@ -267,15 +252,11 @@ func TestLocksWhereAnotherUserWasFirst(t *testing.T) {
 func TestLocksInAnothersHands(t *testing.T) {
 	port := freePort(t)
 	first, err := lockedFor("/ours", "127.0.0.1", port)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	var copies []int
 	for _, f := range first.Locks() {
 		fd, err := unix.Dup(int(f.Fd()))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		copies = append(copies, fd)
 	}
 	for _, f := range first.Locks() { // as a process that is killed does
@@ -285,9 +266,7 @@ func TestLocksInAnothersHands(t *testing.T) {
 		t.Errorf("got %v, want ErrTaken", err)
 	}
 	again, err := lockedFor("/ours", "127.0.0.1", port)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer again.Close()
 	for _, fd := range copies {
 		unix.Close(fd)
@@ -303,20 +282,14 @@ func TestLocksInAnothersHands(t *testing.T) {
 func TestClosedBesideAnother(t *testing.T) {
 	port := freePort(t)
 	first, err := lockedFor("/ours", "127.0.0.1", port)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	var copies []int
 	for _, f := range first.Locks() {
 		fd, err := unix.Dup(int(f.Fd()))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		copies = append(copies, fd)
 	}
-	if err := first.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, first.Close())
 	if others, err := lockedFor("/others", "127.0.0.1", port); !errors.Is(err, ports.ErrTaken) {
 		t.Errorf("got %v, want ErrTaken", err)
 		others.Close()
@@ -325,9 +298,7 @@ func TestClosedBesideAnother(t *testing.T) {
 		unix.Close(fd)
 	}
 	others, err := lockedFor("/others", "127.0.0.1", port)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if err := others.Close(); err != nil {
 		t.Error(err)
 	}
@@ -337,9 +308,7 @@ func TestClosedBesideAnother(t *testing.T) {
 func TestHolderOfTheAddress(t *testing.T) {
 	port := freePort(t)
 	l, err := listen(port)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer l.Close()
 	cmd := exec.Command(os.Args[0], "-test.run=^TestOtherProcess$")
 	startOther(t, cmd, fmt.Sprintf("%s=127.0.0.2:%d", listenEnv, port))

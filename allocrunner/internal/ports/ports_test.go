@@ -16,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"taskapi/allocrunner/internal/ports"
+	"taskapi/internal/must"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -35,9 +36,7 @@ func static(label string, port int) []*api.NetworkResource {
 func newReservation(t *testing.T, cfg ports.Config) *ports.Reservation {
 	t.Helper()
 	r, err := ports.Allocate(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() { r.Close() })
 	return r
 }
@@ -146,18 +145,14 @@ func TestPortsAreLockedUntilClose(t *testing.T) {
 	if !errors.Is(err, ports.ErrExhausted) {
 		t.Errorf("got %v, want ErrExhausted", err)
 	}
-	if err := errors.Join(r.Close(), r.Close()); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, errors.Join(r.Close(), r.Close()))
 	newReservation(t, ports.Config{Networks: static("y", port)})
 }
 
 func TestStaticPortThatIsTaken(t *testing.T) {
 	port := freePort(t)
 	l, err := listen(port)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer l.Close()
 	_, err = ports.Allocate(ports.Config{Networks: static("web", port)})
 	if !errors.Is(err, ports.ErrTaken) {
@@ -177,9 +172,7 @@ func TestStaticPortThatIsTaken(t *testing.T) {
 func TestStaticUDPPortThatIsTaken(t *testing.T) {
 	port := freePort(t)
 	c, err := net.ListenPacket("udp", "127.0.0.1:"+strconv.Itoa(port))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer c.Close()
 	_, err = ports.Allocate(ports.Config{Networks: static("dns", port)})
 	if !errors.Is(err, ports.ErrTaken) || !strings.Contains(err.Error(), "udp") ||
@@ -193,17 +186,11 @@ func TestStaticUDPPortThatIsTaken(t *testing.T) {
 func TestStaticPortInTimeWait(t *testing.T) {
 	port := freePort(t)
 	l, err := listen(port)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	client, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	server, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	server.Close() // the side that closes first is the one that waits
 	client.Read(make([]byte, 1))
 	client.Close()
@@ -224,9 +211,7 @@ func TestStaticPortInTimeWait(t *testing.T) {
 func TestExhausted(t *testing.T) {
 	port := freePort(t)
 	l, err := listen(port)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer l.Close()
 	_, err = ports.Allocate(ports.Config{Networks: dynamic("x"), First: port, Last: port})
 	want := fmt.Sprintf(`port "x": no free port in %d to %d on 127.0.0.1`, port, port)
@@ -283,17 +268,11 @@ func TestPrivilegedPort(t *testing.T) {
 func asStranger(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "ports")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	binary, err := os.ReadFile(os.Args[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(os.Chmod(dir, 0o755), os.WriteFile(dir+"/test", binary, 0o755)); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
+	must.OK(t, errors.Join(os.Chmod(dir, 0o755), os.WriteFile(dir+"/test", binary, 0o755)))
 	cmd := exec.Command(dir+"/test", args...)
 	cmd.Dir, cmd.SysProcAttr = "/", &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 54321, Gid: 54321}}
 	return cmd
@@ -307,14 +286,10 @@ func TestReacquire(t *testing.T) {
 	want := first.Mappings()
 	first.Close()
 	l, err := listen(want[0].Value) // the task, which lived on
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer l.Close()
 	again, err := ports.Reacquire(cfg, held)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer again.Close()
 	if diff := cmp.Diff(want, again.Mappings()); diff != "" {
 		t.Errorf("other ports than before (-want +got):\n%s", diff)

@@ -17,6 +17,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/processes"
 	"taskapi/allocrunner/internal/proctest"
+	"taskapi/internal/must"
 )
 
 // beside returns a script to run beside the task t; $FIFO is the pipe of fifo.
@@ -52,9 +53,7 @@ func TestExec(t *testing.T) {
 // TestWhatAnExecIsBornWith is what a task is born with, but for the output.
 func TestWhatAnExecIsBornWith(t *testing.T) {
 	leak, err := unix.Open("/etc/passwd", unix.O_RDONLY, 0) // without close-on-exec
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer unix.Close(leak)
 	e := newLocal(t, processes.Config{})
 	program := filepath.Join(e.dir, "report")
@@ -159,9 +158,7 @@ func TestExecDiesWithItsTask(t *testing.T) {
 				})
 				pid := proctest.ReadPID(t, r)
 				if end != 0 {
-					if err := e.Signal(t.Context(), proctest.Latest(t, e, "t"), end); err != nil {
-						t.Fatal(err)
-					}
+					must.OK(t, e.Signal(t.Context(), proctest.Latest(t, e, "t"), end))
 					e.wait("t")
 					if !proctest.Alive(pid) {
 						t.Error("it ended before the task's tree was killed")
@@ -195,9 +192,7 @@ func TestAnotherTasksEndSparesAnExec(t *testing.T) {
 				}
 			})
 			pid := proctest.ReadPID(t, r)
-			if err := e.Signal(t.Context(), proctest.Latest(t, e, "t"), unix.SIGKILL); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, e.Signal(t.Context(), proctest.Latest(t, e, "t"), unix.SIGKILL))
 			e.wait("t") // so that no task runs but the one that is killed next
 			if n := e.killTree("other"); n != 0 || !proctest.Alive(pid) {
 				t.Errorf("%d processes killed, the program is alive: %v", n, proctest.Alive(pid))
@@ -261,9 +256,7 @@ func TestExecErrors(t *testing.T) {
 	if _, err := e.Exec(ctx, e.beside("true")); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
 	}
-	if err := e.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, e.Close())
 	if _, err := e.Exec(t.Context(), e.beside("true")); !errors.Is(err, drivers.ErrClosed) {
 		t.Errorf("closed: %v", err)
 	}
@@ -282,9 +275,7 @@ func TestCloseEndsExecs(t *testing.T) {
 		}
 	})
 	pid := proctest.ReadPID(t, r)
-	if err := e.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, e.Close())
 	wg.Wait()
 	if proctest.Alive(pid) {
 		t.Error("the program still runs")

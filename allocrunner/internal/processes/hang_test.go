@@ -17,6 +17,7 @@ import (
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/internal/processes"
 	"taskapi/allocrunner/internal/proctest"
+	"taskapi/internal/must"
 )
 
 // hanging makes a program whose execution hangs for as long as the kernel lets the holder of a lease (45 seconds,
@@ -24,22 +25,16 @@ import (
 func (e *env) hanging() (path string, hangs func()) {
 	e.t.Helper()
 	path = filepath.Join(e.dir, "hanging")
-	if err := os.WriteFile(path, []byte("#!/bin/sh\nexit 0\n"), 0o755); err != nil {
-		e.t.Fatal(err)
-	}
+	must.OK(e.t, os.WriteFile(path, []byte("#!/bin/sh\nexit 0\n"), 0o755))
 	f, err := os.Open(path)
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	must.OK(e.t, err)
 	broken := make(chan os.Signal, 1)
 	signal.Notify(broken, unix.SIGIO)
 	e.t.Cleanup(func() {
 		signal.Stop(broken)
 		f.Close()
 	})
-	if err := os.Chmod(path, 0o755); err != nil {
-		e.t.Fatal(err)
-	}
+	must.OK(e.t, os.Chmod(path, 0o755))
 	if _, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_WRLCK); err != nil {
 		e.t.Skip("no lease can be had here:", err)
 	}
@@ -71,9 +66,7 @@ func TestAProgramThatHangs(t *testing.T) {
 	}()
 	hangs()
 
-	if err := os.WriteFile(filepath.Join(e.dir, "go"), nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(filepath.Join(e.dir, "go"), nil, 0o644))
 	if line := proctest.ReadLine(t, r); line != "written" { // more than a pipe holds, so it has been read
 		t.Errorf("the fifo says %q", line)
 	}
@@ -152,30 +145,22 @@ func TestAHugeProgramHeader(t *testing.T) {
 	e := newLocal(t, processes.Config{})
 	path := filepath.Join(e.dir, "huge")
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o755)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	write := func(at int64, v any) {
 		text, err := binary.Append(nil, binary.LittleEndian, v)
 		if err == nil {
 			_, err = f.WriteAt(text, at)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 	}
 	write(0, header)
 	write(64, prog)
 	write(512, []byte(interpreter+"\x00"))
 	write(4096, elf.Section64{Size: sections})
-	if err := errors.Join(f.Truncate(4096+sections*64), f.Close()); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, errors.Join(f.Truncate(4096+sections*64), f.Close()))
 	most := func(who int) int64 {
 		var usage unix.Rusage
-		if err := unix.Getrusage(who, &usage); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, unix.Getrusage(who, &usage))
 		return usage.Maxrss
 	}
 	before := max(most(unix.RUSAGE_SELF), most(unix.RUSAGE_CHILDREN)) // the race detector's memory, too

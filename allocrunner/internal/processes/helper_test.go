@@ -23,6 +23,7 @@ import (
 	"taskapi/allocrunner/internal/processes"
 	"taskapi/allocrunner/internal/proctest"
 	"taskapi/allocrunner/internal/proctree"
+	"taskapi/internal/must"
 )
 
 // TestMain runs the tests, or is one of the programs that they start: "helper NAME ARGS...".
@@ -166,27 +167,21 @@ func (e *env) shell(task, script string) drivers.Spec {
 func (e *env) start(spec drivers.Spec) drivers.ProcessStatus {
 	e.t.Helper()
 	status, err := e.Start(e.t.Context(), spec)
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	must.OK(e.t, err)
 	return status
 }
 
 func (e *env) wait(task string) interfaces.ExitResult {
 	e.t.Helper()
 	exit, err := e.Wait(e.t.Context(), task)
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	must.OK(e.t, err)
 	return exit
 }
 
 func (e *env) killTree(task string) int {
 	e.t.Helper()
 	n, err := e.KillTree(e.t.Context(), proctest.Latest(e.t, e, task))
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	must.OK(e.t, err)
 	return n
 }
 
@@ -204,9 +199,7 @@ func (e *env) output(stream string) string {
 	var all strings.Builder
 	for _, path := range paths {
 		text, err := os.ReadFile(path)
-		if err != nil {
-			e.t.Fatal(err)
-		}
+		must.OK(e.t, err)
 		all.Write(text)
 	}
 	return all.String()

@@ -23,14 +23,13 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/processes"
 	"taskapi/allocrunner/internal/proctest"
+	"taskapi/internal/must"
 )
 
 // TestWhatAProcessIsBornWith spoils what it could inherit, and looks at what it got.
 func TestWhatAProcessIsBornWith(t *testing.T) {
 	leak, err := unix.Open("/etc/passwd", unix.O_RDONLY, 0) // without close-on-exec
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer unix.Close(leak)
 	signal.Ignore(unix.SIGHUP, unix.SIGUSR1, unix.SIGTSTP)
 	defer signal.Reset(unix.SIGHUP, unix.SIGUSR1, unix.SIGTSTP)
@@ -92,14 +91,10 @@ func TestSignalsAreNotBlocked(t *testing.T) {
 	defer runtime.UnlockOSThread()
 	var blocked, before unix.Sigset_t
 	blocked.Val[0] = 1 << (unix.SIGUSR2 - 1)
-	if err := unix.PthreadSigmask(unix.SIG_BLOCK, &blocked, &before); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, unix.PthreadSigmask(unix.SIG_BLOCK, &blocked, &before))
 	parent := exec.Command(self(), "helper", "supervise", dir, self(), "helper", "report")
 	err := parent.Start()
-	if err := errors.Join(err, unix.PthreadSigmask(unix.SIG_SETMASK, &before, nil)); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, errors.Join(err, unix.PthreadSigmask(unix.SIG_SETMASK, &before, nil)))
 	defer func() { parent.Process.Kill(); parent.Wait() }()
 	var text []byte
 	for ; !strings.HasSuffix(string(text), "\n"); proctest.Pause() {
@@ -114,15 +109,9 @@ func TestSignalsAreNotBlocked(t *testing.T) {
 func copyProgram(t *testing.T, to string) {
 	t.Helper()
 	text, err := os.ReadFile(self())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(to, text, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(to, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
+	must.OK(t, os.WriteFile(to, text, 0o755))
+	must.OK(t, os.Chmod(to, 0o755))
 }
 
 func TestOOMScore(t *testing.T) {
@@ -168,9 +157,7 @@ func TestSignalReachesTheFirstProcessAlone(t *testing.T) {
 	status := e.start(e.shell("t", `trap "echo parent got it; exit 3" USR1; sh -c 'trap "echo child got it" USR1; echo `+
 		`up >$FIFO; while :; do sleep 1; done' & wait`))
 	proctest.ReadLine(t, r)
-	if err := e.Signal(t.Context(), proctest.Latest(t, e, "t"), unix.SIGUSR1); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, e.Signal(t.Context(), proctest.Latest(t, e, "t"), unix.SIGUSR1))
 	if exit := e.wait("t"); exit.ExitCode != 3 {
 		t.Errorf("exit %+v of process %d", exit, status.PID)
 	}
@@ -192,9 +179,7 @@ func TestAnIgnoredSignalIsFollowedByKillTree(t *testing.T) {
 		proctest.Pause()
 	}
 	for range 3 {
-		if err := e.Signal(t.Context(), proctest.Latest(t, e, "t"), unix.SIGTERM); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, e.Signal(t.Context(), proctest.Latest(t, e, "t"), unix.SIGTERM))
 	}
 	if n := e.killTree("t"); n != 0 {
 		t.Errorf("%d processes besides the first, want none", n)
@@ -342,9 +327,7 @@ func TestRestartLoopLeavesNothingBehind(t *testing.T) {
 func openFiles(t *testing.T) int {
 	t.Helper()
 	entries, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return len(entries)
 }
 
@@ -353,9 +336,7 @@ func TestCloseKillsAndRefuses(t *testing.T) {
 	r := e.fifo()
 	e.start(e.shell("t", "sleep 1000 & echo $! >$FIFO; exec sleep 1000"))
 	child := proctest.ReadPID(t, r)
-	if err := e.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, e.Close())
 	if exit := e.wait("t"); exit.Signal != 9 || proctest.Alive(child) {
 		t.Errorf("exit %+v, child alive: %v", exit, proctest.Alive(child))
 	}
@@ -375,21 +356,13 @@ func TestCloseOfAnUnusedSupervisor(t *testing.T) {
 func TestProcessesDieWithTheirParent(t *testing.T) {
 	e := newLocal(t, processes.Config{})
 	fifo := filepath.Join(e.dir, "held")
-	if err := unix.Mkfifo(fifo, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, unix.Mkfifo(fifo, 0o600))
 	parent := exec.Command(self(), "helper", "supervise", e.dir, "/bin/sh", "-c", "exec sleep 1000 >"+fifo)
-	if err := parent.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, parent.Start())
 	f, err := os.Open(fifo) // waits until the task has opened it
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer f.Close()
-	if err := parent.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, parent.Process.Kill())
 	_ = parent.Wait()
 	if n, err := f.Read(make([]byte, 1)); n != 0 || err == nil { // the end comes with the task's death
 		t.Errorf("read %d, %v", n, err)

@@ -17,6 +17,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/processes"
 	"taskapi/allocrunner/internal/proctree"
+	"taskapi/internal/must"
 )
 
 // TestListeningSockets: a process finds them from descriptor 3 on, with its own number beside them, and nothing else;
@@ -39,9 +40,7 @@ func TestListeningSockets(t *testing.T) {
 				fds.WriteString("0 1 2")
 				for i := range n {
 					l, err := net.Listen("tcp", "127.0.0.1:0")
-					if err != nil {
-						t.Fatal(err)
-					}
+					must.OK(t, err)
 					l.Close()
 					names = append(names, fmt.Sprint("p", i))
 					spec.Listen = append(spec.Listen, drivers.Listener{Name: names[i], Network: "tcp", HostIP: "127.0.0.1",
@@ -85,9 +84,7 @@ func TestNoNotifications(t *testing.T) {
 // TestNotificationsEnd with the process, for those who wait for more.
 func TestNotificationsEnd(t *testing.T) {
 	dir, err := os.MkdirTemp("", "p")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	e := newLocal(t, processes.Config{Dir: dir})
 	spec := e.spec("t", "/bin/sleep", "1000")
@@ -114,9 +111,7 @@ func TestNotificationsEnd(t *testing.T) {
 // environment's other variables; and no other process, even of the same user.
 func TestWhoMaySpeak(t *testing.T) {
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	for _, c := range []struct{ name, script string }{
 		{"itself", `exec SAY`},
 		{"a child", `SAY & wait`},
@@ -126,9 +121,7 @@ func TestWhoMaySpeak(t *testing.T) {
 		for _, noCgroup := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, no cgroup %v", c.name, noCgroup), func(t *testing.T) {
 				dir, err := os.MkdirTemp("", "p")
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, err)
 				t.Cleanup(func() { os.RemoveAll(dir) })
 				e := newLocal(t, processes.Config{Dir: dir, Config: proctree.Config{NoCgroup: noCgroup}})
 				spec := e.spec("t", "/bin/sh", "-c", strings.ReplaceAll(c.script, "SAY", self+" helper say READY=1"))
@@ -144,9 +137,7 @@ func TestWhoMaySpeak(t *testing.T) {
 					if err == nil {
 						err = cmd.Start()
 					}
-					if err != nil {
-						t.Fatal(err)
-					}
+					must.OK(t, err)
 					defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
 					if said, _ := bufio.NewReader(out).ReadString('\n'); said != "said\n" {
 						t.Fatalf("it says %q", said)

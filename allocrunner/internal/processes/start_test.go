@@ -12,29 +12,24 @@ import (
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/processes"
+	"taskapi/internal/must"
 )
 
 func TestStartErrorsSayWhatToDo(t *testing.T) {
 	e := newLocal(t, processes.Config{})
 	file := func(name, text string, mode os.FileMode) string {
 		path := filepath.Join(e.dir, name)
-		if err := os.WriteFile(path, []byte(text), mode); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(path, []byte(text), mode))
 		return path
 	}
 	busy := file("busy", "", 0o755)
 	copyProgram(t, busy)
 	writer, err := os.OpenFile(busy, os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer writer.Close()
 
 	for name, kind := range map[string]uint32{"pipe": unix.S_IFIFO, "socket": unix.S_IFSOCK} {
-		if err := unix.Mknod(filepath.Join(e.dir, name), kind|0o755, 0); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, unix.Mknod(filepath.Join(e.dir, name), kind|0o755, 0))
 	}
 
 	for _, c := range []struct {

@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/templates/render"
+	"taskapi/internal/must"
 )
 
 var testEnv = []string{"GREETING=hello", "EMPTY=", "COUNT=3", "NOMAD_TASK_NAME=web", "WITH_EQUALS=a=b=c"}
@@ -123,9 +124,7 @@ func ours(text string, missingKey bool) render.Result {
 func corpus(t *testing.T) []string {
 	t.Helper()
 	text, err := os.ReadFile("testdata/templates.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	lines := slices.DeleteFunc(strings.Split(string(text), "\n"), func(line string) bool {
 		return line == "" || strings.HasPrefix(line, "#")
 	})

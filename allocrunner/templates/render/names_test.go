@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/Masterminds/sprig/v3"
+
+	"taskapi/internal/must"
 )
 
 // theirFunctions returns the names of consul-template's functions, which only its source lists.
@@ -18,14 +20,10 @@ func theirFunctions(t *testing.T) []string {
 	t.Helper()
 	dir, err := exec.CommandContext(t.Context(), "go", "list", "-f", "{{.Dir}}",
 		"github.com/hashicorp/consul-template/template").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	source := filepath.Join(strings.TrimSpace(string(dir)), "template.go")
 	parsed, err := parser.ParseFile(token.NewFileSet(), source, nil, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	var names []string
 	ast.Inspect(parsed, func(n ast.Node) bool {
 		if f, ok := n.(*ast.FuncDecl); ok && f.Name.Name != "funcMap" {

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"taskapi/allocrunner/templates/render"
+	"taskapi/internal/must"
 )
 
 func TestMain(m *testing.M) {
@@ -26,9 +27,7 @@ func request(texts ...string) render.Request {
 func session(t *testing.T) *render.Session {
 	t.Helper()
 	s, err := render.Start(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(s.Close)
 	return s
 }
@@ -40,9 +39,7 @@ func TestSession(t *testing.T) {
 	for range 2 {
 		got, err := s.Render(request(`{{ env "GREETING" }}`, `{{ with nomadVar "nomad/jobs/web" }}{{ .user }}{{ end }}`,
 			`{{ nope }}`, `{{ nomadVar "x" }}`))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		r := got.Results
 		if string(r[0].Output) != "hello" || string(r[1].Output) != "admin" || len(r[3].Missing) != 1 ||
 			r[2].Error != `(dynamic): parse: template: :1: function "nope" not defined` {

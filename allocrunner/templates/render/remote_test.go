@@ -10,6 +10,7 @@ import (
 	capi "github.com/hashicorp/consul/api"
 
 	"taskapi/allocrunner/templates/render"
+	"taskapi/internal/must"
 )
 
 // What Consul and Vault have, for both sides.
@@ -40,9 +41,7 @@ func convert[T any](t *testing.T, ours any) (theirs T) {
 		decoder.UseNumber()
 		err = decoder.Decode(&theirs)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return theirs
 }
 
@@ -50,9 +49,7 @@ func rememberRemote(t *testing.T, brain *template.Brain) {
 	t.Helper()
 	for key, value := range map[string]any{"app/name": "shop", "empty": "", "none": nil, "app/name@dc2": "other"} {
 		query, err := dep.NewKVGetQuery(key)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		brain.Remember(query, value)
 		if value != nil {
 			query.EnableBlocking()
@@ -68,9 +65,7 @@ func rememberRemote(t *testing.T, brain *template.Brain) {
 		"web": health, "web|any": health, "b.web@dc2": health[1:], "web|critical,warning": {},
 	} {
 		query, err := dep.NewHealthServiceQuery(words)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		brain.Remember(query, list)
 	}
 	catalog, _ := dep.NewCatalogServicesQuery("")
