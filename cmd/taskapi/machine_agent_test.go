@@ -161,7 +161,7 @@ func TestAgentRunsJobs(t *testing.T) {
 		}
 		waited <- err
 	}()
-	file := mustWrite(t, filepath.Join(t.TempDir(), "other.nomad.hcl"), strings.Replace(pairJob, "pair", "other", 1))
+	file := jobFile(t, strings.Replace(pairJob, "pair", "other", 1))
 	if out := a.taskapi("run", "-d", file); strings.Contains(out, "taskapi:") {
 		t.Fatal(out)
 	}

@@ -13,7 +13,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"taskapi/allocrunner/cluster/stores"
 	"taskapi/cmd/taskapi/internal/agent"
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/cmd/taskapi/internal/cli/start"
@@ -125,7 +124,7 @@ func configOf(
 		return c, err
 	}
 	return machine.Config{
-		Dir: l.Dir, Settings: s, Keyring: ring, Revocations: revoked, Cluster: stores.Shared(l.Cluster()),
+		Dir: l.Dir, Settings: s, Keyring: ring, Revocations: revoked, Cluster: l.OpenCluster(),
 		Logger: base.NewLogger(verbose, w), Version: w.Version, RuntimeDir: w.Getenv("XDG_RUNTIME_DIR"), Environ: environ(w),
 		RunFlags: flags.Given(cmd.Flags()),
 		Notify: func(state string) {
