@@ -476,7 +476,6 @@ var allowedImports = map[string][]string{
 		"cmd/taskapi/internal/ui",
 	},
 	"cmd/taskapi/internal/cli/machine": {
-		"allocrunner/cluster/stores",
 		"cmd/taskapi/internal/agent",
 		"cmd/taskapi/internal/cli/base",
 		"cmd/taskapi/internal/cli/start",
