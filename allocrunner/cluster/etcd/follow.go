@@ -127,6 +127,9 @@ func (c *core) load() error {
 	if err != nil {
 		return err
 	}
+	if err := c.foreign(kvs); err != nil {
+		return err
+	}
 	back := uint64(history)
 	if size > largeStore {
 		back = shortHistory
@@ -147,9 +150,6 @@ func (c *core) load() error {
 			}
 		}
 	}
-	if err := foreign(changes); err != nil {
-		return err
-	}
 	next.Load(revision, changes)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -157,19 +157,28 @@ func (c *core) load() error {
 	c.owners, c.loaded, c.behind = records, true, false
 	c.reloads++
 	for l := range c.holds {
-		l.adoptLocked(next.Entries())
+		l.adoptLocked()
 	}
 	c.announceLocked()
 	return nil
 }
 
-// foreign returns an error if no entry opens with the machine's key.
-func foreign(changes []*table.Change[value]) error {
-	if len(changes) > 0 && !slices.ContainsFunc(changes, func(c *table.Change[value]) bool { return !c.Value.damaged }) {
-		return fmt.Errorf("none of the %d values that are kept there opens with the key of this machine: cluster.key_file "+
-			"must have the same content on all machines", len(changes))
+// foreign returns an error if there are entries, and none of them opens with the machine's key.
+func (c *core) foreign(kvs []client.KV) error {
+	count := 0
+	for _, kv := range kvs {
+		if kind, name := c.place(kv.Key); kind == entries {
+			if _, _, _, err := c.openEntry(name, kv.Value); err == nil {
+				return nil
+			}
+			count++
+		}
 	}
-	return nil
+	if count == 0 {
+		return nil
+	}
+	return fmt.Errorf("none of the %d values that are kept there opens with the key of this machine: cluster.key_file "+
+		"must have the same content on all machines", count)
 }
 
 // readAll reads all keys as they were at a revision.

@@ -28,9 +28,7 @@ type lease struct {
 	ctx    context.Context
 	stop   func() // closes the lease; the second call does nothing
 
-	mu    sync.Mutex // guards the fields below
-	id    int64      // of etcd's lease
-	until time.Time  // etcd's lease lives at least so long
+	id int64 // of etcd's lease; Hold and then renew have it
 
 	// kept are the values of the owner's entries, to write them again with another lease. core.mu guards it.
 	kept map[string][]byte
@@ -74,7 +72,7 @@ func (s *Store) Hold(ctx context.Context, owner string) (cluster.Lease, error) {
 	s.mu.Lock()
 	s.users++
 	s.holds[l] = struct{}{}
-	l.adoptLocked(s.table.Entries())
+	l.adoptLocked()
 	s.mu.Unlock()
 	ended.Go(l.renew)
 	return l, nil
@@ -89,11 +87,10 @@ func (l *lease) join(ctx context.Context) error {
 		l.core.mu.RLock()
 		record, there := l.core.owners[l.owner]
 		l.core.mu.RUnlock()
-		asked := time.Now()
-		ttl := LeaseTTL
 		compare := client.Compare{Key: l.core.key(owners, l.owner), Target: "MOD", Mod: record.modify}
 		var err error
 		if there {
+			var ttl time.Duration
 			if ttl, err = l.core.client.KeepAlive(ctx, record.Lease); err == nil && ttl == 0 {
 				l.core.sleep(ctx, searchPause) // it has just ended
 				continue
@@ -108,9 +105,7 @@ func (l *lease) join(ctx context.Context) error {
 		record.Holders = append(slices.Clone(record.Holders), l.holder)
 		done, err := l.write(ctx, record, compare)
 		if done {
-			l.mu.Lock()
-			l.id, l.until = record.Lease, asked.Add(ttl)
-			l.mu.Unlock()
+			l.id = record.Lease
 			return nil
 		}
 		if !there {
@@ -153,15 +148,11 @@ func (l *lease) renew() {
 		if l.ctx.Err() != nil {
 			return
 		}
-		asked := time.Now()
 		ttl, err := l.core.client.KeepAlive(l.ctx, l.id)
 		switch {
 		case err != nil:
 			pause = lastPause/2 + mathrand.N(lastPause)
 		case ttl > 0:
-			l.mu.Lock()
-			l.until = asked.Add(ttl)
-			l.mu.Unlock()
 			pause = renewInterval
 		default:
 			pause = lastPause/2 + mathrand.N(lastPause)
@@ -194,38 +185,33 @@ func (l *lease) again() error {
 	return nil
 }
 
-// noteLocked keeps the owner's entries as they change. core.mu is held.
+// noteLocked keeps the owner's entries as one revision changes them. The end of the lease deletes the owner's key, too,
+// and takes nothing away. core.mu is held.
 func (l *lease) noteLocked(changes []*table.Change[value]) {
+	ended := slices.ContainsFunc(changes, func(c *table.Change[value]) bool {
+		return c.Delete && c.Key == table.LeaseKey(l.owner)
+	})
 	for _, change := range changes {
 		switch {
 		case !change.Delete && change.Lease == l.owner:
 			l.kept[change.Key] = change.Value.bytes
-		case change.Delete && l.over(): // the lease's end has deleted it
+		case change.Delete && ended:
 		default:
 			delete(l.kept, change.Key)
 		}
 	}
 }
 
-// adoptLocked keeps the owner's entries of a table. core.mu is held.
-func (l *lease) adoptLocked(all []*table.Entry[value]) {
-	if !l.over() {
+// adoptLocked keeps the owner's entries of the table. core.mu is held.
+func (l *lease) adoptLocked() {
+	if l.core.table.Lease(l.owner) > 0 {
 		clear(l.kept)
 	}
-	for _, e := range all {
+	for _, e := range l.core.table.Entries() {
 		if e.Lease == l.owner {
 			l.kept[e.Key] = e.Value.bytes
-		} else {
-			delete(l.kept, e.Key)
 		}
 	}
-}
-
-// over reports whether etcd's lease may have ended.
-func (l *lease) over() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return time.Now().After(l.until)
 }
 
 // end ends this holder's part. The last one ends the lease, with its entries. If etcd is away, the lease ends by

@@ -146,7 +146,7 @@ func (s *Store) read(ctx context.Context, local bool, do func()) error {
 	if err := s.use(ctx); err != nil {
 		return err
 	}
-	if !local {
+	if !local || s.FreshUntil().IsZero() { // the first read of a process sees what others have done before
 		if err := s.sync(ctx); err != nil {
 			return err
 		}

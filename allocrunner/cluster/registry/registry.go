@@ -67,7 +67,7 @@ func New(store cluster.Store) *Registry { return &Registry{store} }
 // Services returns the registrations with a namespace and a name, ordered by namespace, name and ID, and the store's
 // index. An empty namespace or name stands for all. The caller may change what it gets.
 func (r *Registry) Services(ctx context.Context, namespace, name string) ([]*api.ServiceRegistration, uint64, error) {
-	page, err := r.store.List(ctx, cluster.Span{Prefix: prefixOf(namespace, name)})
+	page, err := r.store.List(ctx, cluster.Span{Prefix: prefixOf(namespace, name), Local: true})
 	if err != nil {
 		return nil, 0, fmt.Errorf("list services: %w", err)
 	}
@@ -85,7 +85,7 @@ func (r *Registry) Services(ctx context.Context, namespace, name string) ([]*api
 // ctx ends.
 func (r *Registry) Wait(ctx context.Context, namespace, name string, index uint64) error {
 	prefix := prefixOf(namespace, name)
-	now, err := r.store.List(ctx, cluster.Span{Prefix: prefix, Limit: 1})
+	now, err := r.store.List(ctx, cluster.Span{Prefix: prefix, Limit: 1, Local: true})
 	if err == nil {
 		// A higher index is from a store that was removed since.
 		_, err = r.store.Watch(ctx, prefix, min(index, now.Index))

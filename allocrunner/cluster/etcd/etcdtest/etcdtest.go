@@ -13,6 +13,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -135,6 +137,98 @@ func (n *Node) Ready(t testing.TB) {
 			t.Fatal(errors.Join(err, errors.New(string(log))))
 		}
 	}
+}
+
+// Signal sends a signal to the server.
+func (n *Node) Signal(t testing.TB, s syscall.Signal) {
+	t.Helper()
+	if err := n.Proc.Process.Signal(s); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Proxy passes connections on to a server until it is cut off.
+type Proxy struct {
+	Node
+
+	mu    sync.Mutex // guards the fields below
+	to    string
+	cut   bool
+	conns map[net.Conn]struct{}
+}
+
+// Through returns a proxy before a server. Its Client is the proxy's address.
+func Through(t testing.TB, n *Node) *Proxy {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &Proxy{Node: Node{Client: l.Addr().String()}, to: n.Client, conns: map[net.Conn]struct{}{}}
+	var ended sync.WaitGroup
+	ended.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			ended.Go(func() { p.pass(conn) })
+		}
+	})
+	t.Cleanup(func() {
+		l.Close()
+		p.Cut(true)
+		ended.Wait()
+	})
+	return p
+}
+
+// Cut ends all connections, and refuses others until it is called with false.
+func (p *Proxy) Cut(cut bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.cut = cut
+	for conn := range p.conns {
+		conn.Close()
+	}
+}
+
+// To ends all connections, and passes others on to another server.
+func (p *Proxy) To(n *Node) {
+	p.mu.Lock()
+	p.to = n.Client
+	p.mu.Unlock()
+	p.Cut(false)
+}
+
+func (p *Proxy) pass(conn net.Conn) {
+	defer conn.Close()
+	p.mu.Lock()
+	to := p.to
+	p.mu.Unlock()
+	other, err := net.Dial("tcp", to)
+	if err != nil {
+		return
+	}
+	defer other.Close()
+	p.mu.Lock()
+	cut := p.cut
+	p.conns[conn], p.conns[other] = struct{}{}, struct{}{}
+	p.mu.Unlock()
+	defer func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.conns, conn)
+		delete(p.conns, other)
+	}()
+	if cut {
+		return
+	}
+	var back sync.WaitGroup
+	back.Go(func() { io.Copy(conn, other); conn.Close() })
+	io.Copy(other, conn)
+	other.Close()
+	back.Wait()
 }
 
 // address returns a loopback address that nobody has at the moment.

@@ -1,0 +1,332 @@
+package etcd_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"taskapi/allocrunner/cluster"
+	"taskapi/allocrunner/cluster/clustertest"
+	"taskapi/allocrunner/cluster/etcd"
+	"taskapi/allocrunner/cluster/etcd/client"
+	"taskapi/allocrunner/cluster/etcd/etcdtest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// open opens the store of some servers until the end of the test.
+func open(t testing.TB, nodes ...*etcdtest.Node) *etcd.Store {
+	s := etcdtest.Open(nodes...)
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+// direct returns a client of the servers.
+func direct(t testing.TB, nodes ...*etcdtest.Node) *client.Client {
+	t.Helper()
+	config, err := etcdtest.Config(nodes...).Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := client.New(config)
+	t.Cleanup(c.Close)
+	return c
+}
+
+// until looks again and again, until ok.
+func until(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(2 * time.Minute); !ok(); time.Sleep(10 * time.Millisecond) { // between looks
+		if time.Now().After(deadline) {
+			t.Fatal(what)
+		}
+	}
+}
+
+func raw(t testing.TB, c *client.Client, key string) client.KV {
+	t.Helper()
+	found, err := c.Range(t.Context(), client.RangeRequest{Key: []byte("test/" + key)})
+	if err != nil || len(found.KVs) != 1 {
+		t.Fatalf("%s: %+v, %v", key, found, err)
+	}
+	return found.KVs[0]
+}
+
+// TestValuesAreSealed: etcd gets no value, and a value at another place is damaged. It can be written again.
+func TestValuesAreSealed(t *testing.T) {
+	t.Parallel()
+	nodes := etcdtest.Start(t, 1)
+	s, c := open(t, nodes...), direct(t, nodes...)
+	clustertest.Put(t, s, "a", "a secret value")
+	clustertest.Put(t, s, "b", "another one")
+	kv := raw(t, c, "e/a")
+	if strings.Contains(string(kv.Value), "secret") {
+		t.Errorf("etcd has %q", kv.Value)
+	}
+	moved := client.Txn{Success: []client.Op{{Put: &client.Put{Key: []byte("test/e/b"), Value: kv.Value}},
+		{Put: &client.Put{Key: []byte("test/head"), Value: []byte("x")}}}}
+	if _, err := c.Txn(t.Context(), moved); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []cluster.Store{s, open(t, nodes...)} {
+		if e := clustertest.Get(t, s, "b"); !e.Damaged || e.Value != nil {
+			t.Errorf("got %s", clustertest.Describe(e))
+		}
+	}
+	clustertest.Put(t, s, "b", "again")
+	if e := clustertest.Get(t, s, "b"); e.Damaged || string(e.Value) != "again" {
+		t.Errorf("got %s", clustertest.Describe(e))
+	}
+	other := etcdtest.Config(nodes...)
+	other.Sealer = func(string) (cluster.Sealer, error) { return etcdtest.Sealer("other"), nil }
+	stranger := etcd.New(other)
+	t.Cleanup(func() { stranger.Close() })
+	_, _, err := stranger.Get(t.Context(), "a")
+	if !errors.Is(err, cluster.ErrUnavailable) || !strings.Contains(err.Error(), "cluster.key_file") {
+		t.Errorf("with another key: %v", err)
+	}
+}
+
+// TestAnEndedLeaseBeginsAgain: the entries of a lease that etcd has ended come back while its holder lives, except those
+// that were deleted before.
+func TestAnEndedLeaseBeginsAgain(t *testing.T) {
+	t.Parallel()
+	nodes := etcdtest.Start(t, 1)
+	a, b, c := open(t, nodes...), open(t, nodes...), direct(t, nodes...)
+	lease := clustertest.Hold(t, a, "alloc")
+	clustertest.Commit(t, a, clustertest.Txn(clustertest.Leased("s/1", "one", "alloc"),
+		clustertest.Leased("s/2", "two", "alloc"), clustertest.Set("s/3", "three")))
+	clustertest.Commit(t, b, clustertest.Txn(clustertest.Delete("s/2")))
+	before := raw(t, c, "e/s/1")
+	if err := c.Revoke(t.Context(), before.Lease); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the entry does not come back", func() bool {
+		e := clustertest.Get(t, b, "s/1")
+		return string(e.Value) == "one" && e.Lease == "alloc" && e.ModifyIndex > before.ModRevision
+	})
+	if e := clustertest.Get(t, b, "s/2"); e.ModifyIndex != 0 {
+		t.Errorf("back is %s", clustertest.Describe(e))
+	}
+	lease.Close()
+	if e := clustertest.Get(t, b, "s/1"); e.ModifyIndex != 0 {
+		t.Errorf("after the end of the lease: %s", clustertest.Describe(e))
+	}
+}
+
+// TestAway: while etcd can't be reached, local reads go on, others fail, and a watch waits. Afterwards all goes on, and
+// the watch hears of the changes, or of a gap when etcd has forgotten them.
+func TestAway(t *testing.T) {
+	t.Parallel()
+	nodes := etcdtest.Start(t, 1)
+	for _, compact := range []bool{false, true} {
+		proxy := etcdtest.Through(t, nodes[0])
+		far, near := open(t, &proxy.Node), open(t, nodes...)
+		i := clustertest.Put(t, near, "k", "v")
+		clustertest.Get(t, far, "k")
+		proxy.Cut(true)
+		changes := make(chan cluster.Changes)
+		go func() {
+			got, err := far.Watch(t.Context(), "k", i)
+			if err != nil {
+				t.Error(err)
+			}
+			changes <- got
+		}()
+		if _, err := far.Commit(t.Context(), clustertest.Txn(clustertest.Set("k", "x"))); !errors.Is(err,
+			cluster.ErrUnavailable) {
+			t.Errorf("commit: %v", err)
+		}
+		if _, _, err := far.Get(t.Context(), "k"); !errors.Is(err, cluster.ErrUnavailable) {
+			t.Errorf("get: %v", err)
+		}
+		page := clustertest.List(t, far, cluster.Span{Local: true})
+		if len(page.Entries) != 1 || string(page.Entries[0].Value) != "v" {
+			t.Errorf("the local entries are %v", page.Entries)
+		}
+		if fresh := far.FreshUntil(); time.Until(fresh) > cluster.FreshTime {
+			t.Errorf("fresh for %v", time.Until(fresh))
+		}
+		j := clustertest.Put(t, near, "k", "w")
+		if compact {
+			clustertest.Put(t, near, "other", "w")
+			compactAt(t, nodes[0], j+1)
+		}
+		proxy.Cut(false)
+		got := <-changes
+		if got.Gap != compact || !compact && (!slices.Equal(got.Keys, []string{"k"}) || got.Index < j) {
+			t.Errorf("compacted %v: %+v", compact, got)
+		}
+		until(t, "the store does not come back", func() bool {
+			e, _, err := far.Get(t.Context(), "k")
+			return err == nil && string(e.Value) == "w"
+		})
+	}
+}
+
+func compactAt(t *testing.T, n *etcdtest.Node, revision uint64) {
+	t.Helper()
+	body := strings.NewReader(fmt.Sprintf(`{"revision":"%d"}`, revision))
+	r, err := http.Post("http://"+n.Client+"/v3/kv/compaction", "application/json", body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Body.Close()
+	http.DefaultClient.CloseIdleConnections()
+}
+
+// TestNextEndpoint: when one endpoint is frozen or gone, the others serve.
+func TestNextEndpoint(t *testing.T) {
+	t.Parallel()
+	nodes := etcdtest.Start(t, 3)
+	for i, end := range []func(n *etcdtest.Node){
+		func(n *etcdtest.Node) { n.Signal(t, syscall.SIGSTOP) },
+		func(n *etcdtest.Node) { n.Signal(t, syscall.SIGCONT); n.Proc.Kill() },
+	} {
+		s := open(t, nodes...)
+		clustertest.Put(t, s, "k", "before")
+		end(nodes[0])
+		until(t, "no endpoint serves", func() bool {
+			_, err := s.Commit(t.Context(), clustertest.Txn(clustertest.Set("k", fmt.Sprint(i))))
+			return err == nil
+		})
+		if e := clustertest.Get(t, s, "k"); string(e.Value) != fmt.Sprint(i) {
+			t.Errorf("got %s", clustertest.Describe(e))
+		}
+	}
+}
+
+// TestRestoredBackup: an etcd whose revision went back is refused, with what to do.
+func TestRestoredBackup(t *testing.T) {
+	t.Parallel()
+	one, two := etcdtest.Start(t, 1), etcdtest.Start(t, 1)
+	proxy := etcdtest.Through(t, one[0])
+	s := open(t, &proxy.Node)
+	for range 3 {
+		clustertest.Put(t, s, "k", "v")
+	}
+	proxy.To(two[0])
+	until(t, "the store goes on", func() bool {
+		_, _, err := s.Get(t.Context(), "k")
+		return err != nil && strings.Contains(err.Error(), "Restart")
+	})
+	if page := clustertest.List(t, open(t, two...), cluster.Span{}); len(page.Entries) > 0 {
+		t.Errorf("the other etcd has %v", page.Entries)
+	}
+}
+
+// TestHostile: whatever a server answers, the store returns an error in time, and needs no memory without bounds.
+func TestHostile(t *testing.T) {
+	t.Parallel()
+	const header = `{"header":{"cluster_id":"1","revision":"9"},`
+	kv := func(key, value, rest string) string {
+		return `{"key":"` + key + `","value":"` + value + `",` + rest + `}`
+	}
+	for name, answer := range map[string]http.HandlerFunc{
+		"garbage":        text("<html>"),
+		"nothing":        text(""),
+		"null":           text("null"),
+		"an empty one":   text("{}"),
+		"other types":    text(`{"header":[],"kvs":7}`),
+		"deep":           text(strings.Repeat("[", 1<<20)),
+		"an error":       func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusTeapot) },
+		"another error":  func(w http.ResponseWriter, _ *http.Request) { http.Error(w, `{"code":14}`, 503) },
+		"a redirection":  func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/", http.StatusFound) },
+		"a broken key":   text(header + `"kvs":[` + kv("!!", "", `"mod_revision":"1"`) + `]}`),
+		"no revision":    text(header + `"kvs":[` + kv("dGVzdC9lL2E=", "", `"version":"1"`) + `],"more":true}`),
+		"the same again": text(header + `"kvs":[` + kv("dGVzdC9lL2E=", "", `"mod_revision":"1"`) + `],"more":true}`),
+		"a future":       text(header + `"kvs":[` + kv("dGVzdC9lL2E=", "", `"mod_revision":"99"`) + `]}`),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := open(t, serve(t, answer))
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			if _, _, err := s.Get(ctx, "a"); !errors.Is(err, cluster.ErrUnavailable) || len(err.Error()) > 2000 {
+				t.Errorf("got %.3000v", err)
+			}
+		})
+	}
+}
+
+func text(answer string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(answer)) }
+}
+
+// serve starts a server that is not etcd.
+func serve(t testing.TB, answer http.HandlerFunc) *etcdtest.Node {
+	server := httptest.NewServer(answer)
+	t.Cleanup(server.Close)
+	return &etcdtest.Node{Client: server.Listener.Addr().String()}
+}
+
+// TestHostileWatch: what a watch may report does no harm.
+func TestHostileWatch(t *testing.T) {
+	t.Parallel()
+	for name, events := range map[string]string{
+		"garbage":          `}`,
+		"revision 0":       `{"result":{"events":[{"kv":{"key":"dGVzdC9lL2E="}}]}}`,
+		"backwards":        `{"result":{"events":[{"kv":{"key":"dGVzdC9lL2E=","mod_revision":"50"}},{"kv":{"mod_revision":"40"}}]}}`,
+		"the last number":  `{"result":{"events":[{"kv":{"key":"dGVzdC9lL2E=","mod_revision":"18446744073709551615"}}]}}`,
+		"compacted":        `{"result":{"canceled":true,"compact_revision":"18446744073709551615"}}`,
+		"other keys":       `{"result":{"events":[{"kv":{"key":"AA==","mod_revision":"10"}},{"kv":{"mod_revision":"10"}}]}}`,
+		"a damaged lease":  `{"result":{"events":[{"kv":{"key":"dGVzdC9vL2E=","value":"AA==","mod_revision":"10"}}]}}`,
+		"an error":         `{"error":{"code":14,"message":"no"}}`,
+		"endless fragment": strings.Repeat(`{"result":{"fragment":true}}`+"\n", 1000),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var watches atomic.Int32
+			s := open(t, serve(t, func(w http.ResponseWriter, r *http.Request) {
+				if !strings.HasSuffix(r.URL.Path, "/watch") {
+					text(`{"header":{"cluster_id":"1","revision":"9"}}`)(w, r)
+					return
+				}
+				watches.Add(1)
+				text(`{"result":{"created":true}}`+"\n"+events+"\n")(w, r)
+			}))
+			until(t, "no watch begins again", func() bool {
+				_, _ = s.List(t.Context(), cluster.Span{Local: true})
+				return watches.Load() > 1
+			})
+		})
+	}
+}
+
+// TestSettings: each wrong setting has an error that says what to write.
+func TestSettings(t *testing.T) {
+	t.Parallel()
+	good := etcd.Settings{Address: "etcd://10.0.0.1:2379,etcd.example:2379/prod", KeyFile: "/cluster.key"}
+	if err := good.Check(); err != nil {
+		t.Error(err)
+	}
+	for want, change := range map[string]func(*etcd.Settings){
+		"set address":                           func(s *etcd.Settings) { s.Address = "" },
+		"it must be etcd://":                    func(s *etcd.Settings) { s.Address = "http://a:1" },
+		"commas between":                        func(s *etcd.Settings) { s.Address = "etcd://a" },
+		"for TLS; /NAME":                        func(s *etcd.Settings) { s.Address = "etcd://user:secret@a:1" },
+		"/dev/urandom":                          func(s *etcd.Settings) { s.KeyFile = "" },
+		"write the address as etcds://10.0.0.1": func(s *etcd.Settings) { s.TLSCAFile = "/ca" },
+		"cluster.tls_key_file":                  func(s *etcd.Settings) { s.TLSCertFile = "/cert" },
+		"cluster.password_file":                 func(s *etcd.Settings) { s.User = "u" },
+	} {
+		s := good
+		change(&s)
+		if err := s.Check(); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%+v: %v, want %q", s, err, want)
+		}
+	}
+	if err := good.TryFiles(); err == nil || !strings.Contains(err.Error(), "copy it from another machine") {
+		t.Errorf("a key file that is not there: %v", err)
+	}
+}
