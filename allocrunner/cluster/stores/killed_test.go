@@ -24,7 +24,7 @@ import (
 // the store's directory, the client's number, and a file.
 const clientVariable = "STORES_TEST_CLIENT"
 
-// client uses the store of a directory as a client, and notes in a file what it does.
+// client uses the store of a directory, or of some etcd servers, as a client, and notes in a file what it does.
 func client() {
 	must := func(err error) {
 		if err != nil {
@@ -37,11 +37,24 @@ func client() {
 	file, err := os.OpenFile(os.Args[3], os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	must(err)
 	s := Open(Disk, os.Args[1])
+	if endpoints, ok := strings.CutPrefix(os.Args[1], etcdPlace); ok {
+		s = openEtcd(endpoints)
+		lease, err := s.Hold(context.Background(), "owner/"+os.Args[2])
+		must(err)
+		_, err = s.Commit(context.Background(), clustertest.Txn(clustertest.Leased("service/"+os.Args[2], "v", lease.Owner())))
+		must(err)
+	}
 	work(context.Background(), s, id, 1<<30, func(e event) {
 		line, err := json.Marshal(e)
 		must(err)
 		_, err = file.Write(append(line, '\n'))
 		must(err)
+		if _, remote := s.(cluster.Fresher); remote {
+			if e.Err != "" || e.Uncertain {
+				time.Sleep(20 * time.Millisecond) // so that an absence makes no thousands of events
+			}
+			return
+		}
 		if e.Return != 0 && rand.IntN(4) == 0 { // so that the log is rewritten often
 			large := clustertest.Set("large", strings.Repeat("v", 40<<10))
 			_, _ = s.Commit(context.Background(), clustertest.Txn(large))

@@ -5,10 +5,12 @@ import (
 	"crypto/cipher"
 	"crypto/rand"
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -145,6 +147,40 @@ func (n *Node) Signal(t testing.TB, s syscall.Signal) {
 	if err := n.Proc.Process.Signal(s); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// Leader returns which of the servers leads the others, by one of those that answer.
+func Leader(t testing.TB, nodes ...*Node) int {
+	t.Helper()
+	names := make([]string, len(nodes))
+	leader := ""
+	for i, n := range nodes {
+		c := http.Client{Timeout: 5 * time.Second}
+		r, err := c.Post("http://"+n.Client+"/v3/maintenance/status", "application/json", strings.NewReader("{}"))
+		if err != nil {
+			continue
+		}
+		var status struct {
+			Header struct {
+				Member string `json:"member_id"`
+			} `json:"header"`
+			Leader string `json:"leader"`
+		}
+		err = json.NewDecoder(r.Body).Decode(&status)
+		r.Body.Close()
+		c.CloseIdleConnections()
+		if err != nil {
+			t.Fatal(err)
+		}
+		names[i], leader = status.Header.Member, status.Leader
+	}
+	for i, name := range names {
+		if name != "" && name == leader {
+			return i
+		}
+	}
+	t.Fatalf("none of %q leads: %q", names, leader)
+	return 0
 }
 
 // Proxy passes connections on to a server until it is cut off.
