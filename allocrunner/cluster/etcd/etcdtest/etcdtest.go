@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -101,10 +102,14 @@ func Start(t testing.TB, n int, flags ...string) []*Node {
 		nodes[i] = &Node{Client: address(t), Peer: address(t), log: filepath.Join(dir, fmt.Sprintf("log%d", i))}
 		peers = append(peers, fmt.Sprintf("n%d=http://%s", i, nodes[i].Peer))
 	}
+	scheme := "http://"
+	if slices.Contains(flags, "--cert-file") {
+		scheme = "https://"
+	}
 	for i, node := range nodes {
 		node.cmd = append([]string{path,
 			"--name", fmt.Sprintf("n%d", i), "--data-dir", filepath.Join(dir, fmt.Sprintf("d%d", i)),
-			"--listen-client-urls", "http://" + node.Client, "--advertise-client-urls", "http://" + node.Client,
+			"--listen-client-urls", scheme + node.Client, "--advertise-client-urls", scheme + node.Client,
 			"--listen-peer-urls", "http://" + node.Peer, "--initial-advertise-peer-urls", "http://" + node.Peer,
 			"--initial-cluster", strings.Join(peers, ","), "--unsafe-no-fsync", "--max-request-bytes", "8388608",
 			"--logger", "zap", "--log-level", "error"}, flags...)

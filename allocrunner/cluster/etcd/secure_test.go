@@ -1,0 +1,187 @@
+package etcd_test
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"taskapi/allocrunner/cluster"
+	"taskapi/allocrunner/cluster/clustertest"
+	"taskapi/allocrunner/cluster/etcd"
+	"taskapi/allocrunner/cluster/etcd/etcdtest"
+)
+
+// authority makes certificates in a directory.
+type authority struct {
+	dir  string
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+func newAuthority(t *testing.T) *authority {
+	t.Helper()
+	a := &authority{dir: t.TempDir()}
+	a.cert, a.key = a.make(t, "ca", &x509.Certificate{IsCA: true, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageCertSign})
+	return a
+}
+
+// make writes NAME.pem and NAME.key.
+func (a *authority) make(t *testing.T, name string, c *x509.Certificate) (*x509.Certificate, *ecdsa.PrivateKey) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.SerialNumber, c.Subject = big.NewInt(time.Now().UnixNano()), pkix.Name{CommonName: name}
+	c.NotBefore, c.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
+	parent, signer := a.cert, a.key
+	if parent == nil {
+		parent, signer = c, key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, c, parent, key.Public(), signer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for file, block := range map[string]*pem.Block{
+		name + ".pem": {Type: "CERTIFICATE", Bytes: der}, name + ".key": {Type: "EC PRIVATE KEY", Bytes: private},
+	} {
+		if err := os.WriteFile(a.path(file), pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c, err = x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c, key
+}
+
+func (a *authority) path(file string) string { return filepath.Join(a.dir, file) }
+
+// openWith opens the store that settings name.
+func openWith(t *testing.T, s etcd.Settings) *etcd.Store {
+	t.Helper()
+	if err := s.TryFiles(); err != nil {
+		t.Fatal(err)
+	}
+	store := etcd.New(s.Config(func(_ []byte, purpose string) (cluster.Sealer, error) {
+		return etcdtest.Sealer(purpose), nil
+	}))
+	t.Cleanup(func() { store.Close() })
+	return store
+}
+
+func keyFile(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "cluster.key")
+	if err := os.WriteFile(path, make([]byte, 32), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// TestTLS: a server and a client prove who they are by certificates. Without them nothing is read.
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	a := newAuthority(t)
+	a.make(t, "server", &x509.Certificate{IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}})
+	a.make(t, "client", &x509.Certificate{ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+	node := etcdtest.Start(t, 1, "--cert-file", a.path("server.pem"), "--key-file", a.path("server.key"),
+		"--trusted-ca-file", a.path("ca.pem"), "--client-cert-auth")[0]
+	s := etcd.Settings{Address: "etcds://" + node.Client, KeyFile: keyFile(t), TLSCAFile: a.path("ca.pem"),
+		TLSCertFile: a.path("client.pem"), TLSKeyFile: a.path("client.key")}
+	store := openWith(t, s)
+	i := clustertest.Put(t, store, "k", "v")
+	clustertest.Hold(t, store, "alloc")
+	if page := clustertest.List(t, store, cluster.Span{}); page.Index < i || len(page.Entries) != 1 {
+		t.Errorf("got %+v", page)
+	}
+	for what, change := range map[string]func(*etcd.Settings){
+		"without a client certificate":      func(s *etcd.Settings) { s.TLSCertFile, s.TLSKeyFile = "", "" },
+		"without the server's authority":    func(s *etcd.Settings) { s.TLSCAFile = "" },
+		"with the certificate of a server ": func(s *etcd.Settings) { s.Address = "etcds://localhost:" + port(node) },
+	} {
+		wrong := s
+		change(&wrong)
+		if _, _, err := openWith(t, wrong).Get(t.Context(), "k"); !errors.Is(err, cluster.ErrUnavailable) ||
+			!strings.Contains(err.Error(), "tls") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+func port(n *etcdtest.Node) string { return n.Client[strings.LastIndexByte(n.Client, ':')+1:] }
+
+// TestUser: etcd knows the caller by a password. Its rights count, and an old token is replaced.
+func TestUser(t *testing.T) {
+	t.Parallel()
+	node := etcdtest.Start(t, 1, "--auth-token-ttl", "1")[0]
+	ask := func(path, body string) {
+		t.Helper()
+		r, err := http.Post("http://"+node.Client+"/v3/auth/"+path, "application/json", strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Body.Close()
+		if r.StatusCode != http.StatusOK {
+			t.Fatalf("%s: %s", path, r.Status)
+		}
+	}
+	ask("user/add", `{"name":"root","password":"top"}`)
+	ask("user/grant", `{"user":"root","role":"root"}`)
+	ask("user/add", `{"name":"machine","password":"secret"}`)
+	ask("role/add", `{"name":"machines"}`)
+	// taskapi/ to taskapi0, the end of that prefix
+	ask("role/grant", `{"name":"machines","perm":{"permType":"READWRITE","key":"dGFza2FwaS8=","range_end":"dGFza2FwaTA="}}`)
+	ask("user/grant", `{"user":"machine","role":"machines"}`)
+	ask("enable", `{}`)
+	http.DefaultClient.CloseIdleConnections()
+	password := filepath.Join(t.TempDir(), "password")
+	if err := os.WriteFile(password, []byte("secret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := etcd.Settings{Address: "etcd://" + node.Client, KeyFile: keyFile(t), User: "machine", PasswordFile: password}
+	store := openWith(t, s)
+	for begin := time.Now(); time.Since(begin) < 3*time.Second; { // longer than a token is good
+		clustertest.Put(t, store, "k", "v")
+		clustertest.Get(t, store, "k")
+		time.Sleep(100 * time.Millisecond) // else the token would not age
+	}
+	clustertest.Hold(t, store, "alloc")
+	wrong := s
+	wrong.Address += "/other"
+	_, _, err := openWith(t, wrong).Get(t.Context(), "k")
+	wantRefused(t, "another prefix", err)
+	if err := os.WriteFile(password, []byte("wrong\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, _, err = openWith(t, s).Get(t.Context(), "k")
+	wantRefused(t, "a wrong password", err)
+	_, _, err = openWith(t, etcd.Settings{Address: s.Address, KeyFile: s.KeyFile}).Get(t.Context(), "k")
+	wantRefused(t, "no user", err)
+}
+
+func wantRefused(t *testing.T, what string, err error) {
+	t.Helper()
+	if !errors.Is(err, cluster.ErrUnavailable) || !strings.Contains(err.Error(), "check cluster.user") {
+		t.Errorf("%s: %v", what, err)
+	}
+}
