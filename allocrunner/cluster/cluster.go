@@ -49,6 +49,15 @@ func (e *ConflictError) Error() string {
 	return fmt.Sprintf("%s has changed: its index is %d", e.Entry.Key, e.Entry.ModifyIndex)
 }
 
+// AwayError is an ErrUnavailable that may be over after a time.
+type AwayError struct {
+	Err   error
+	After time.Duration
+}
+
+func (e *AwayError) Error() string   { return fmt.Sprintf("%v: %v", ErrUnavailable, e.Err) }
+func (e *AwayError) Unwrap() []error { return []error{ErrUnavailable, e.Err} }
+
 // IsConflict reports whether a Commit was not made because something else has changed since.
 func IsConflict(err error) bool {
 	_, conflict := errors.AsType[*ConflictError](err)

@@ -647,7 +647,15 @@ var allowedImports = map[string][]string{
 		"cmd/taskapi/internal/linewriter",
 		"cmd/taskapi/internal/output",
 	},
-	"cmd/taskapi/bench": {"cmd/taskapi/bench/internal/load"},
+	"cmd/taskapi/bench": {
+		"allocrunner/cluster",
+		"allocrunner/cluster/disk",
+		"allocrunner/cluster/etcd",
+		"allocrunner/cluster/etcd/client",
+		"allocrunner/cluster/registry",
+		"cmd/taskapi/bench/internal/load",
+		"identity",
+	},
 	"cmd/taskapi/bench/simulator": {
 		"allocrunner/cluster/memory",
 		"allocrunner/cluster/registry",

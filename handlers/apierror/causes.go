@@ -142,6 +142,9 @@ func Of(err error) *Error {
 			if errors.Is(err, interfaces.ErrStarting) {
 				known.RetryAfter = startingRetry
 			}
+			if away, ok := errors.AsType[*cluster.AwayError](err); ok {
+				known.RetryAfter = away.After
+			}
 			return known
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"net/http"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -82,6 +83,15 @@ func TestStoreErrors(t *testing.T) {
 		}},
 		"damaged": {apierror.Unavailable, func() error {
 			_, _, err := of(store, errors.New("damaged")).Read(t.Context(), "default", "free")
+			return err
+		}},
+		"away for a while": {apierror.Unavailable, func() error {
+			store.err = &cluster.AwayError{Err: errors.New("refused"), After: 2 * time.Second}
+			defer func() { store.err = nil }()
+			err := put(v("new"), nil)
+			if after := apierror.Of(err).RetryAfter; after != 2*time.Second {
+				t.Errorf("a client may try again after %v", after)
+			}
 			return err
 		}},
 		"full": {apierror.StoreFull, func() error {

@@ -61,7 +61,7 @@ func (c *core) commit(ctx context.Context, txn cluster.Txn) (uint64, error) {
 	case errors.Is(err, cluster.ErrUncertain):
 		return 0, err
 	case !cluster.IsConflict(err) || do.lostSight():
-		return 0, fmt.Errorf("%w: %w: %w", cluster.ErrUncertain, cluster.ErrUnavailable, do.uncertain)
+		return 0, fmt.Errorf("%w: %w", cluster.ErrUncertain, unavailable(do.uncertain))
 	}
 	if err != nil && ctx.Err() != nil && do.uncertain == nil {
 		return 0, ctx.Err()
@@ -172,7 +172,7 @@ func (do *commit) search(ctx context.Context) (uint64, error) {
 			return index, nil
 		}
 		if ctx.Err() != nil {
-			return 0, fmt.Errorf("%w: %w: %w", cluster.ErrUncertain, cluster.ErrUnavailable, do.uncertain)
+			return 0, fmt.Errorf("%w: %w", cluster.ErrUncertain, unavailable(do.uncertain))
 		}
 		do.sleep(ctx, searchPause)
 	}

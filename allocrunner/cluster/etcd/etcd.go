@@ -235,7 +235,7 @@ func unavailable(err error) error {
 		return fmt.Errorf("%w: %w; check cluster.user, cluster.password_file, and the rights of that user",
 			cluster.ErrUnavailable, err)
 	}
-	return fmt.Errorf("%w: %w", cluster.ErrUnavailable, err)
+	return &cluster.AwayError{Err: err, After: lastPause} // by then the store has tried again
 }
 
 // run keeps the table up to date until the core ends.

@@ -34,6 +34,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"slices"
@@ -112,6 +113,7 @@ var measurements = []measurement{
 		return []way{{"500 templates", e.watches(templatesEach)}, {"none", e.watches(0)}}
 	}},
 	{"follow", func(e *environment) []way { return []way{{"taskapi", e.follow}} }},
+	{"cluster", func(e *environment) []way { return e.clusterWays() }},
 	{scale, func(e *environment) []way { return []way{{"many allocations", e.many}, {"one", e.one}} }},
 }
 
@@ -122,7 +124,11 @@ func run(ctx context.Context, w io.Writer, args []string) error {
 		}
 	}
 	var o options
-	all := strings.Join(collect(measurements, func(m measurement) string { return m.name }), ",")
+	names := collect(measurements, func(m measurement) string { return m.name })
+	if _, err := exec.LookPath("etcd"); err != nil {
+		names = slices.DeleteFunc(names, func(name string) bool { return name == "cluster" })
+	}
+	all := strings.Join(names, ",")
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.StringVar(&o.binary, "binary", "bin/taskapi", "the taskapi to measure")
 	flags.StringVar(&o.run, "run", all, "what to measure")

@@ -68,7 +68,7 @@ func New(c Config) *Client {
 			// Requests must not share a connection, which may be frozen: no HTTP/2.
 			TLSNextProto:        map[string]func(string, *tls.Conn) http.RoundTripper{},
 			DisableCompression:  true,
-			MaxIdleConnsPerHost: 4,
+			MaxIdleConnsPerHost: 16,
 			IdleConnTimeout:     time.Minute,
 		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
