@@ -361,6 +361,55 @@ func (l *List) Add(r Rule) (Rule, error) {
 	return r, err
 }
 
+// Merge adds rules of another list as they are. Those that are known, or have expired, change nothing. A Before that
+// lies ahead of this machine's clock stands for now. Errors: ErrFull, when some rules were not added; ErrDamaged,
+// wrapped.
+func (l *List) Merge(rules []Rule) error {
+	now := l.clock().Unix()
+	var fresh []Rule
+	known := l.now()
+	for _, r := range rules {
+		r.Before = min(r.Before, now+1)
+		if r.Until <= now || r.check(now) != nil || slices.ContainsFunc(known.rules, func(old Rule) bool {
+			return old.about() == r.about() && old.Before >= r.Before && old.Until >= r.Until
+		}) {
+			continue
+		}
+		fresh = append(fresh, r)
+	}
+	if len(fresh) == 0 {
+		return known.err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	full := false
+	err := l.changeLocked(func(f *file) error {
+		f.Rules = slices.DeleteFunc(f.Rules, func(old Rule) bool { return old.Until <= now })
+		for _, r := range fresh {
+			i := slices.IndexFunc(f.Rules, func(old Rule) bool { return old.about() == r.about() })
+			switch {
+			case i >= 0:
+				r.Before, r.Until = max(r.Before, f.Rules[i].Before), max(r.Until, f.Rules[i].Until)
+				f.Rules = append(slices.Delete(f.Rules, i, i+1), r)
+			case len(f.Rules) >= MaxRules:
+				full = true
+			default:
+				f.Rules = append(f.Rules, r)
+			}
+		}
+		return nil
+	})
+	if err == nil && full {
+		err = fmt.Errorf("%w: it has %d, and other machines have more", ErrFull, MaxRules)
+	}
+	return err
+}
+
+// about names the tokens that a rule is about, without its times.
+func (r *Rule) about() Rule {
+	return Rule{TokenID: r.TokenID, AllocationID: r.AllocationID, Task: r.Task}
+}
+
 // changeLocked replaces the list on disk by the result of edit, and makes every process notice.
 func (l *List) changeLocked(edit func(*file) error) (err error) {
 	lock, err := privatefile.Acquire(filepath.Join(l.dir, lockFile))

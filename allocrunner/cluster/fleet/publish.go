@@ -37,6 +37,9 @@ type Source interface {
 	Wait(ctx context.Context, index uint64) *api.Allocation
 }
 
+// NodeLease returns the owner of the lease that a machine's entries end with. Each process of the machine holds it.
+func NodeLease(id string) string { return "node/" + id }
+
 // Publisher publishes one allocation, and the machine that runs it.
 type Publisher struct {
 	Store  cluster.Store
@@ -52,7 +55,7 @@ func (p *Publisher) Run(ctx context.Context) {
 	node := p.Node()
 	value := encodeNode(node)
 	work.Go(func() {
-		e := &entry{Publisher: p, key: nodesPrefix + node.ID, lease: "node/" + node.ID}
+		e := &entry{Publisher: p, key: nodesPrefix + node.ID, lease: NodeLease(node.ID)}
 		defer e.release()
 		e.publish(ctx, value, func(ctx context.Context) []byte {
 			<-ctx.Done()

@@ -32,7 +32,9 @@ type KeyServerConfig struct {
 	Listen  string // an address for httpserve.ParseAddress
 	Issuer  string // empty for the URL of the server
 	Remote  bool   // the address may be one that other machines reach
-	Logger  *slog.Logger
+	// All returns the key set that is served, from that of the ring; nil for the ring's.
+	All    func(ctx context.Context, own []byte) []byte
+	Logger *slog.Logger
 }
 
 // KeyServer serves the public keys of a ring and the OpenID configuration of their issuer, to everybody, and
@@ -108,6 +110,9 @@ func (s *KeyServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		// The first request after another process's rotation gets the new keys. Serve logs why they can't be read.
 		_, _ = s.config.Keyring.Reload()
 		document = s.config.Keyring.JWKS()
+		if s.config.All != nil {
+			document = s.config.All(r.Context(), document)
+		}
 	case s.issuer != "" && (r.URL.EscapedPath() == discoveryPath || r.URL.EscapedPath() == s.base+discoveryPath):
 		document = OpenIDConfiguration(s.issuer)
 	default:

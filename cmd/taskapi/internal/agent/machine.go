@@ -116,8 +116,8 @@ func (s *wiring) nodeAgent(alloc *api.Allocation) node.Agent {
 }
 
 // publisher returns what shows the allocation and this machine to other machines.
-func (s *wiring) publisher() *fleet.Publisher {
-	return &fleet.Publisher{Store: s.cfg.Cluster, Logger: s.logger, Alloc: s.runner, Node: func() *api.Node {
+func (s *wiring) publisher(store cluster.Store) *fleet.Publisher {
+	return &fleet.Publisher{Store: store, Logger: s.logger, Alloc: s.runner, Node: func() *api.Node {
 		m, about := newMachine(s.cfg.Dir.Alloc(s.cfg.ID), s.cfg.Cluster, s.cfg.Settings), s.nodeAgent(s.runner.Alloc())
 		n := m.Node()
 		values, _ := m.Metadata() // which other machines can do without

@@ -15,11 +15,13 @@ import (
 	"taskapi/allocrunner/claims"
 	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/cluster/claim"
+	"taskapi/allocrunner/cluster/fleet"
 	"taskapi/allocrunner/cluster/variables"
 	"taskapi/allocrunner/datadir"
 	"taskapi/allocrunner/devices"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/jobspec/review"
+	"taskapi/cmd/taskapi/internal/tokensync"
 	"taskapi/identity"
 	"taskapi/internal/privatefile"
 )
@@ -175,6 +177,24 @@ func (s *wiring) releaseClaim() {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		s.logger.Warn("another machine that stands by takes the allocation over later", "error", err)
 	}
+}
+
+// shared returns what keeps other machines and this one informed of each other. Unlike all else of the allocation, it is
+// not fenced: it is about this machine.
+func (s *wiring) shared() []func(context.Context) {
+	store := s.agent.cfg.Cluster
+	run := []func(context.Context){s.publisher(store).Run}
+	if s.cfg.NoAPI || s.cfg.Shared {
+		return run
+	}
+	node := s.runner.Alloc().NodeID
+	keys := &tokensync.Keys{Store: store, Ring: s.keyring, Owner: servicesOwner(node, string(s.cfg.Dir)),
+		Lease: fleet.NodeLease(node), Logger: s.logger}
+	run = append(run, keys.Run)
+	if s.revocations != nil {
+		run = append(run, (&tokensync.Revocations{Store: store, List: s.revocations, Logger: s.logger}).Run)
+	}
+	return run
 }
 
 // OpenVariables returns the variables of a store, sealed by the ring's seal key, or by that of the machines that share

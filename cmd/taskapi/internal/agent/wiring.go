@@ -280,7 +280,9 @@ func (s *wiring) run(ctx context.Context, conclude func(error) error) error {
 		background.Go(func() { s.consul.Run(watching) })
 	}
 	if s.cfg.Clustered {
-		background.Go(func() { s.publisher().Run(watching) })
+		for _, run := range s.shared() {
+			background.Go(func() { run(watching) })
+		}
 	}
 	if !s.cfg.NoAPI && !s.cfg.Shared {
 		background.Go(func() { s.keyring.Watch(watching, s.logger) })

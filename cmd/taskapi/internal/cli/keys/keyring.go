@@ -2,6 +2,7 @@ package keys
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"taskapi/cmd/taskapi/internal/agent"
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/cmd/taskapi/internal/output"
+	"taskapi/cmd/taskapi/internal/tokensync"
 	"taskapi/identity"
 )
 
@@ -181,8 +183,14 @@ an address, localhost or the issuer's host.`,
 			}
 			ctx, release := base.UntilSignal(cmd.Context())
 			defer release()
-			server, err := agent.ListenKeys(agent.KeyServerConfig{Keyring: ring, Listen: listen, Issuer: issuer, Remote: remote,
-				Logger: base.NewLogger(false, w)})
+			config := agent.KeyServerConfig{Keyring: ring, Listen: listen, Issuer: issuer, Remote: remote,
+				Logger: base.NewLogger(false, w)}
+			store, several := l.OpenShared()
+			defer store.Close()
+			if several {
+				config.All = func(ctx context.Context, own []byte) []byte { return tokensync.AllKeys(ctx, store, own) }
+			}
+			server, err := agent.ListenKeys(config)
 			if err != nil {
 				return err
 			}

@@ -14,6 +14,7 @@ import (
 	"taskapi/allocrunner/datadir"
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/cmd/taskapi/internal/output"
+	"taskapi/cmd/taskapi/internal/tokensync"
 	"taskapi/identity"
 	"taskapi/identity/revocation"
 )
@@ -72,6 +73,9 @@ until the task is restarted. To lock out a task itself, stop it, or take its cap
 			if err != nil {
 				return err
 			}
+			if err := publish(cmd.Context(), l, list); err != nil {
+				w.Warnf("warning: %v; a taskapi that runs here tells them as soon as it can", err)
+			}
 			if missing := unknownTo(cmd.Context(), l, rule); missing != "" {
 				w.Warnf("warning: %s; it is revoked all the same", missing)
 			}
@@ -88,6 +92,16 @@ until the task is restarted. To lock out a task itself, stop it, or take its cap
 	cmd.Flags().BoolVar(&f.list, "list", false, "revoke nothing, and list what is revoked")
 	base.AddOutput(cmd, &f.output)
 	return cmd
+}
+
+// publish tells the other machines of a cluster what is revoked. Without a cluster it does nothing.
+func publish(ctx context.Context, l base.Layout, list *revocation.List) error {
+	store, several := l.OpenShared()
+	defer store.Close()
+	if !several {
+		return nil
+	}
+	return tokensync.Publish(ctx, store, list)
 }
 
 // rule returns the rule of the revocation, and its data directory.

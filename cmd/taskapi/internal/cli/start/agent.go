@@ -32,7 +32,7 @@ var _ agent.Events = (*follow.Printer)(nil)
 func AgentConfig(l base.Layout, id string, lock agent.Lock, logger *slog.Logger, settings agent.Settings,
 	p *follow.Printer, log *linewriter.Writer, w base.Environment) agent.Config {
 	p.Layout, p.Log = l, log
-	shared := l.OpenCluster()
+	shared, several := l.OpenShared()
 	return agent.Config{
 		Settings: settings,
 		Factory:  Factory(settings, nil),
@@ -44,7 +44,7 @@ func AgentConfig(l base.Layout, id string, lock agent.Lock, logger *slog.Logger,
 		Revocations: func(longest time.Duration) (*revocation.List, error) {
 			return revocation.Open(revocation.Config{Dir: l.Revocations(), MaxTTL: longest})
 		},
-		Clustered:     clustered(shared),
+		Clustered:     several,
 		ConsulSecrets: consul.SecretsFromEnv(w.Getenv),
 
 		Events:     p,

@@ -21,8 +21,8 @@ import (
 func StandBy(
 	ctx context.Context, l base.Layout, alloc *api.Allocation, say func(string),
 ) (*claim.Claim, cluster.Store, error) {
-	store := l.OpenCluster()
-	if !clustered(store) {
+	store, several := l.OpenShared()
+	if !several {
 		return nil, nil, base.Usagef("--standby is for machines that share a store: set cluster.address in %s",
 			filepath.Join(string(l.Dir), settings.Name))
 	}
@@ -48,10 +48,4 @@ func StandBy(
 func HasClaim(l base.Layout, id string) bool {
 	_, err := os.Lstat(l.Claim(id))
 	return err == nil
-}
-
-// clustered reports whether other machines use a store, too.
-func clustered(store cluster.Store) bool {
-	_, remote := store.(cluster.Fresher)
-	return remote
 }

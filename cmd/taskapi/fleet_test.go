@@ -1,0 +1,142 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/identity/revocation"
+)
+
+// fleetJob is a job that runs on each machine, with a task that has an identity.
+const fleetJob = `
+job "%s" {
+  group "g" {
+    task "t" {
+      driver = "raw_exec"
+      identity {
+        file = true
+      }
+      config {
+        command = "/bin/sleep"
+        args    = ["1000"]
+      }
+    }
+  }
+}
+`
+
+// fleetMachines starts two machines that share a store, each with a job of its own: one and two.
+func fleetMachines(t *testing.T) (machines []station, env []string) {
+	t.Helper()
+	dir := shortDir(t)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	env = []string{"TASKAPI_TEST_STORE=" + filepath.Join(dir, "store")}
+	if err := os.Mkdir(filepath.Join(dir, "store"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"one", "two"} {
+		m := station{dir: filepath.Join(dir, name)}
+		file := filepath.Join(dir, name+".hcl")
+		if err := os.WriteFile(file, fmt.Appendf(nil, fleetJob, name), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		m.taskapiProcess = startCommandWith(t, self, env, "run", "-data-dir", m.dir, file)
+		until(t, m.taskapiProcess, "runs its task", func() bool { return strings.Contains(m.out.String(), "Task started by client") })
+		machines = append(machines, m)
+		t.Cleanup(func() {
+			_ = m.Process.Signal(os.Interrupt) // it may have ended
+			if err := m.Wait(); err != nil {
+				t.Errorf("%s: %v:\n%s", name, err, m.out)
+			}
+		})
+	}
+	return machines, env
+}
+
+// client returns a client of the machine's operator.
+func (s station) client(t *testing.T) *api.Client {
+	t.Helper()
+	alloc := filepath.Join(s.dir, "allocs", s.id())
+	token, err := os.ReadFile(filepath.Join(alloc, "operator.token"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := api.DefaultConfig()
+	config.Address, config.SecretID = "unix://"+filepath.Join(alloc, "operator.sock"), strings.TrimSpace(string(token))
+	client, err := api.NewClient(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
+}
+
+// TestFleetOfMachines: the operator of each machine lists the allocations of all, what one revokes all refuse, and each
+// serves the keys of all.
+func TestFleetOfMachines(t *testing.T) {
+	t.Parallel()
+	machines, env := fleetMachines(t)
+	one, two := machines[0], machines[1]
+	client := one.client(t)
+	for index, found := uint64(0), 0; found != 2; {
+		list, meta, err := client.Allocations().List(&api.QueryOptions{WaitIndex: index, WaitTime: deadline})
+		if err != nil {
+			t.Fatal(err)
+		}
+		found, index = len(list), meta.LastIndex
+	}
+	_, _, err := client.Allocations().Info(two.id(), nil)
+	if err == nil || !strings.Contains(err.Error(), "alloc not found: two.g[0] runs on the machine ") {
+		t.Errorf("the other machine's allocation: %v", err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := func(args ...string) string {
+		t.Helper()
+		p := startCommandWith(t, self, env, args...)
+		if err := p.Wait(); err != nil {
+			t.Fatalf("%v: %v:\n%s", args, err, p.out)
+		}
+		return p.out.String()
+	}
+	if said := run("token", "revoke", "-data-dir", one.dir, "--jti", "stolen"); strings.Contains(said, "warning") {
+		t.Error(said)
+	}
+	until(t, two.taskapiProcess, "has the revocation", func() bool {
+		list, err := revocation.Open(revocation.Config{Dir: filepath.Join(two.dir, "revocations")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer list.Close()
+		return len(list.Rules()) == 1 && list.Rules()[0].TokenID == "stolen"
+	})
+
+	socket := filepath.Join(two.dir, "keys.sock")
+	server := startCommandWith(t, self, env, "keyring", "serve", "-data-dir", two.dir, "--listen", "unix://"+socket)
+	t.Cleanup(func() { _ = server.Process.Signal(os.Interrupt); _ = server.Wait() })
+	serving := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", socket)
+	}}}
+	until(t, server, "serves the keys of both", func() bool {
+		response, err := serving.Get("http://localhost/.well-known/jwks.json")
+		if err != nil {
+			return false
+		}
+		defer response.Body.Close()
+		var set struct{ Keys []json.RawMessage }
+		return json.NewDecoder(response.Body).Decode(&set) == nil && len(set.Keys) == 2
+	})
+}

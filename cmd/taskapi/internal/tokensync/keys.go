@@ -1,0 +1,169 @@
+package tokensync
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+
+	"taskapi/allocrunner/cluster"
+	"taskapi/identity"
+	"taskapi/internal/wake"
+)
+
+const keysPrefix = "fleet/keys/"
+
+// published is a public key as the store has it.
+type published struct {
+	Owner string // the data directory's; nobody else removes it
+	Key   json.RawMessage
+}
+
+// keySet is a JWK set.
+type keySet struct {
+	Keys []json.RawMessage `json:"keys"`
+}
+
+// Keys are the public keys of this machine's ring.
+type Keys struct {
+	Store  cluster.Store
+	Ring   *identity.Keyring // follows its file: see identity.Keyring.Watch
+	Owner  string            // of a data directory, on one machine
+	Lease  string            // with which the keys end
+	Logger *slog.Logger
+}
+
+// Run publishes the keys, and removes those that are no longer in the ring, until ctx ends.
+func (k *Keys) Run(ctx context.Context) {
+	var held cluster.Lease
+	release := func() {
+		if held != nil {
+			_ = held.Close() // it ends with the process at the latest
+			held = nil
+		}
+	}
+	defer release()
+	for pause := firstPause; ctx.Err() == nil; {
+		replaced := k.Ring.Replaced()
+		attempt, cancel := context.WithTimeout(ctx, attemptTime)
+		var err error
+		if held == nil {
+			held, err = k.Store.Hold(attempt, k.Lease)
+		}
+		var index uint64
+		if err == nil {
+			index, err = k.sync(attempt)
+		}
+		cancel()
+		if errors.Is(err, cluster.ErrLeaseEnded) {
+			release()
+		}
+		if err != nil {
+			k.Logger.Debug("other machines don't know this one's keys yet; taskapi tries again", "error", err)
+			_ = wake.Sleep(ctx, pause/2+rand.N(pause/2)) // the loop sees that ctx has ended
+			pause = min(2*pause, lastPause)
+			continue
+		}
+		pause = firstPause
+		waiting, stop := context.WithCancel(ctx)
+		go func() {
+			select {
+			case <-replaced:
+				stop()
+			case <-waiting.Done():
+			}
+		}()
+		if _, err := k.Store.Watch(waiting, keysPrefix, index); err != nil && waiting.Err() == nil {
+			_ = wake.Sleep(ctx, pause/2+rand.N(pause/2))
+			pause = min(2*pause, lastPause)
+		}
+		stop()
+	}
+}
+
+// sync makes the store have the keys of the ring, and no others of this owner.
+func (k *Keys) sync(ctx context.Context) (uint64, error) {
+	page, err := k.Store.List(ctx, cluster.Span{Prefix: keysPrefix})
+	if err != nil {
+		return 0, err
+	}
+	there := map[string]cluster.Entry{}
+	for _, e := range page.Entries {
+		there[e.Key] = e
+	}
+	var ring keySet
+	if err := json.Unmarshal(k.Ring.JWKS(), &ring); err != nil {
+		return 0, err
+	}
+	var txn cluster.Txn
+	for _, jwk := range ring.Keys {
+		key := keysPrefix + keyID(jwk)
+		value, err := json.Marshal(published{k.Owner, jwk})
+		if err != nil {
+			return 0, err
+		}
+		if e := there[key]; e.ModifyIndex == 0 || !bytes.Equal(e.Value, value) {
+			txn.Then = append(txn.Then, cluster.Operation{Key: key, Value: value, Lease: k.Lease})
+		}
+		delete(there, key)
+	}
+	for key, e := range there {
+		var p published
+		if json.Unmarshal(e.Value, &p) == nil && p.Owner == k.Owner {
+			txn.Then = append(txn.Then, cluster.Operation{Key: key, Delete: true})
+		}
+	}
+	if len(txn.Then) == 0 {
+		return page.Index, nil
+	}
+	index, err := k.Store.Commit(ctx, txn)
+	if err != nil {
+		return 0, fmt.Errorf("publish keys: %w", err)
+	}
+	return index, nil
+}
+
+func keyID(jwk json.RawMessage) string {
+	var named struct {
+		ID string `json:"kid"`
+	}
+	_ = json.Unmarshal(jwk, &named) // a key without an ID is found by nobody
+	return named.ID
+}
+
+// AllKeys returns a JWK set with the keys of this machine and of all that share the store. Other machines' keys are left
+// out while nobody knows whether they are still good, which is FreshTime after the store was last heard of.
+func AllKeys(ctx context.Context, store cluster.Store, own []byte) []byte {
+	var set keySet
+	if json.Unmarshal(own, &set) != nil {
+		return own
+	}
+	ctx, cancel := context.WithTimeout(ctx, attemptTime/2)
+	defer cancel()
+	page, err := store.List(ctx, cluster.Span{Prefix: keysPrefix, Local: true})
+	if f, ok := store.(cluster.Fresher); err != nil || ok && !time.Now().Before(f.FreshUntil()) {
+		return own
+	}
+	known := map[string]bool{}
+	for _, jwk := range set.Keys {
+		known[keyID(jwk)] = true
+	}
+	for _, e := range page.Entries {
+		var p published
+		if e.Damaged || json.Unmarshal(e.Value, &p) != nil {
+			continue
+		}
+		if id := keyID(p.Key); id != "" && keysPrefix+id == e.Key && !known[id] {
+			set.Keys = append(set.Keys, p.Key)
+		}
+	}
+	all, err := json.Marshal(set)
+	if err != nil {
+		return own
+	}
+	return all
+}
