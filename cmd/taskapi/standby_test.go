@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"taskapi/allocrunner/cluster/claim"
+	"taskapi/allocrunner/cluster/etcd/etcdtest"
 )
 
 // standbyJob is a task that writes down when it runs, on the machine's clock.
@@ -39,6 +41,7 @@ type station struct {
 // pair is two machines that share a store.
 type pair struct {
 	dir           string
+	etcd          string // the settings by which they share it; empty for the store of a test
 	first, second station
 }
 
@@ -52,17 +55,25 @@ func (p *pair) run(t *testing.T, name string) station {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := startCommandWith(t, self, []string{"TASKAPI_TEST_STORE=" + filepath.Join(p.dir, "store"),
-		"TASKAPI_TEST_CUT=" + filepath.Join(dir, "cut")}, "run", "--standby", "-data-dir", dir,
+	env := []string{"TASKAPI_TEST_STORE=" + filepath.Join(p.dir, "store"), "TASKAPI_TEST_CUT=" + filepath.Join(dir, "cut")}
+	if p.etcd != "" {
+		env = nil
+		err := errors.Join(os.WriteFile(filepath.Join(dir, "taskapi.hcl"), []byte(p.etcd), 0o600),
+			os.WriteFile(filepath.Join(dir, "cluster.key"), bytes.Repeat([]byte("k"), 32), 0o600))
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := startCommandWith(t, self, env, "run", "--standby", "-data-dir", dir,
 		filepath.Join(p.dir, "job.hcl"))
 	t.Cleanup(func() { _ = syscall.Kill(s.Process.Pid, syscall.SIGCONT); _ = s.Process.Kill() })
 	return station{s, dir}
 }
 
 // newPair starts the first machine, and a second one that stands by.
-func newPair(t *testing.T) *pair {
+func newPair(t *testing.T, etcd string) *pair {
 	t.Helper()
-	p := &pair{dir: shortDir(t)}
+	p := &pair{dir: shortDir(t), etcd: etcd}
 	err := errors.Join(os.MkdirAll(filepath.Join(p.dir, "beats"), 0o700), os.Mkdir(filepath.Join(p.dir, "store"), 0o700),
 		os.WriteFile(filepath.Join(p.dir, "job.hcl"), fmt.Appendf(nil, standbyJob, filepath.Join(p.dir, "beats")), 0o600))
 	if err != nil {
@@ -139,12 +150,12 @@ func (s station) signal(t *testing.T, sig syscall.Signal, pids ...int) {
 // TestStandby: of two machines at most one runs the task, whatever happens to the first, and the second takes over.
 func TestStandby(t *testing.T) {
 	t.Parallel()
-	for name, test := range map[string]func(t *testing.T, p *pair){
+	tests := map[string]func(t *testing.T, p *pair){
 		"taskapi is killed": func(t *testing.T, p *pair) {
 			p.first.signal(t, syscall.SIGKILL, p.first.Process.Pid)
 			p.taken(t)
 		},
-		"taskapi and the keeper are stopped, and go on": func(t *testing.T, p *pair) {
+		"taskapi and the keeper are stopped and go on": func(t *testing.T, p *pair) {
 			both := []int{p.first.Process.Pid, p.first.keeper(t)}
 			p.first.signal(t, syscall.SIGSTOP, both...)
 			p.taken(t)
@@ -169,7 +180,7 @@ func TestStandby(t *testing.T) {
 				t.Errorf("the first machine ends with %v:\n%s", err, p.first.out)
 			}
 		},
-		"the keeper is killed, and taskapi stopped": func(t *testing.T, p *pair) {
+		"the keeper is killed and taskapi stopped": func(t *testing.T, p *pair) {
 			p.first.signal(t, syscall.SIGSTOP, p.first.Process.Pid)
 			p.first.signal(t, syscall.SIGKILL, p.first.keeper(t))
 			p.taken(t)
@@ -181,7 +192,7 @@ func TestStandby(t *testing.T) {
 				t.Errorf("the first machine ends with %v:\n%s", err, p.first.out)
 			}
 		},
-		"taskapi is killed, and another goes on": func(t *testing.T, p *pair) {
+		"taskapi is killed and another goes on": func(t *testing.T, p *pair) {
 			before := p.first.id()
 			killed := time.Now()
 			p.first.signal(t, syscall.SIGKILL, p.first.Process.Pid)
@@ -202,15 +213,24 @@ func TestStandby(t *testing.T) {
 			again.signal(t, syscall.SIGTERM, again.Process.Pid)
 			p.taken(t)
 		},
-	} {
+	}
+	run := func(name string, test func(t *testing.T, p *pair), etcd func(t *testing.T) string) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := newPair(t)
+			p := newPair(t, etcd(t))
 			test(t, p)
 			p.second.signal(t, syscall.SIGTERM, p.second.Process.Pid)
 			if err := p.second.Wait(); err != nil {
 				t.Errorf("the second machine ends with %v:\n%s", err, p.second.out)
 			}
+		})
+	}
+	for name, test := range tests {
+		run(name, test, func(*testing.T) string { return "" })
+	}
+	for _, name := range []string{"taskapi and the keeper are stopped and go on", "the first is stopped by its operator"} {
+		run("with etcd "+name, tests[name], func(t *testing.T) string {
+			return fmt.Sprintf("cluster {\n address = \"etcd://%s\"\n key_file = \"cluster.key\"\n}\n", etcdtest.Start(t, 1)[0].Client)
 		})
 	}
 }
