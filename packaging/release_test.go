@@ -53,7 +53,8 @@ func TestRelease(t *testing.T) {
 	t.Run("packages", func(t *testing.T) {
 		deb := files(run(t, "dpkg-deb", "--fsys-tarfile", filepath.Join(out, "taskapi_"+version+"-1_amd64.deb")), t)
 		for _, want := range []string{"/usr/bin/taskapi", "/usr/share/man/man1/taskapi.1.gz", "/etc/taskapi/taskapi.hcl",
-			"/usr/lib/systemd/system/taskapi@.service", "/usr/lib/sysusers.d/taskapi.conf", "/etc/logrotate.d/taskapi",
+			"/usr/lib/systemd/system/taskapi@.service", "/usr/lib/systemd/system/taskapi-agent.service",
+			"/usr/lib/sysusers.d/taskapi.conf", "/etc/logrotate.d/taskapi",
 			"/usr/share/bash-completion/completions/taskapi", "/usr/share/zsh/vendor-completions/_taskapi",
 			"/usr/share/fish/vendor_completions.d/taskapi.fish", "/usr/share/doc/taskapi/README.md"} {
 			if !slices.Contains(deb, want) {
