@@ -1,0 +1,191 @@
+package machine
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/datadir"
+	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/ptr"
+)
+
+// newTest returns a machine with a data directory, which serves nothing.
+func newTest(t *testing.T) *Machine {
+	t.Helper()
+	dir := datadir.Dir(t.TempDir())
+	if err := dir.Make(); err != nil {
+		t.Fatal(err)
+	}
+	return New(Config{Dir: dir, Logger: slog.New(slog.DiscardHandler)})
+}
+
+// end saves an allocation that has ended.
+func (m *Machine) end(t *testing.T, id, job string) {
+	t.Helper()
+	if err := os.MkdirAll(m.cfg.Dir.Alloc(id), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	store, err := m.cfg.Dir.Store("test").Acquire(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	group := &api.TaskGroup{Name: ptrTo("g"), Tasks: []*api.Task{{Name: "t", Driver: "raw_exec"}}}
+	state := &api.TaskState{State: "dead"}
+	for range 10 {
+		state.Events = append(state.Events, &api.TaskEvent{Type: api.TaskStarted, DisplayMessage: "Task started by client"})
+	}
+	err = store.Put(interfaces.Saved{
+		Alloc: &api.Allocation{
+			ID: id, Name: job + ".g[0]", JobID: job, Namespace: api.DefaultNamespace, TaskGroup: "g",
+			ClientStatus: api.AllocClientStatusComplete, ModifyIndex: 7, CreateIndex: 1, CreateTime: 1,
+			Job: &api.Job{ID: &job, Name: &job, Namespace: ptrTo(api.DefaultNamespace), TaskGroups: []*api.TaskGroup{group}},
+		},
+		Tasks:    map[string]interfaces.SavedTask{"t": {State: state}},
+		Terminal: true, Life: "life",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func idOf(n int) string { return fmt.Sprintf("%08d-0000-4000-8000-000000000000", n) }
+
+// TestManyEnded: a thousand allocations that have ended take little memory, and none of them a goroutine. They are
+// listed, and found by their jobs.
+func TestManyEnded(t *testing.T) {
+	const many = 1000
+	m := newTest(t)
+	for i := range many {
+		m.end(t, idOf(i), fmt.Sprintf("job-%d", i%100))
+	}
+	goroutines := runtime.NumGoroutine()
+	before := live()
+	if err := m.look(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if took := live() - before; took > many*2<<10 {
+		t.Errorf("they take %d bytes each, want at most 2048", took/many)
+	}
+	if now := runtime.NumGoroutine(); now > goroutines {
+		t.Errorf("they take %d goroutines", now-goroutines)
+	}
+	all, err := m.Allocations(t.Context())
+	if err != nil || len(all) != many {
+		t.Fatalf("%d are listed, %v", len(all), err)
+	}
+	of, err := m.OfJob(t.Context(), api.DefaultNamespace, "job-7")
+	if err != nil || len(of) != many/100 || ptr.Deref(of[0].Job.ID) != "job-7" || len(of[0].TaskStates) != 1 {
+		t.Errorf("job-7 has %d allocations, %v", len(of), err)
+	}
+	runtime.KeepAlive(m)
+}
+
+// live returns the bytes that are in use.
+func live() int {
+	runtime.GC()
+	var stats runtime.MemStats
+	runtime.ReadMemStats(&stats)
+	return int(stats.HeapAlloc)
+}
+
+// TestLinksAreNoAllocations: a link in the directory of allocations, and a file with an allocation's ID, are nothing.
+// Nor is a directory whose state is another allocation's.
+func TestLinksAreNoAllocations(t *testing.T) {
+	m := newTest(t)
+	m.end(t, idOf(1), "job")
+	elsewhere := t.TempDir()
+	if err := os.Symlink(elsewhere, m.cfg.Dir.Alloc(idOf(2))); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(m.cfg.Dir.Alloc(idOf(3)), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.CopyFS(m.cfg.Dir.Alloc(idOf(4)), os.DirFS(m.cfg.Dir.Alloc(idOf(1)))); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	m.self.ctx = ctx
+	defer m.follows.Wait()
+	defer cancel()
+	all, err := m.Allocations(ctx)
+	if err != nil || len(all) != 1 || all[0].ID != idOf(1) {
+		t.Errorf("allocations %v, %v", all, err)
+	}
+	for _, id := range []string{idOf(2), idOf(3), idOf(4), "../../etc", ""} {
+		if found, err := m.Find(ctx, id); found != nil || err != nil {
+			t.Errorf("%q is found: %v, %v", id, found, err)
+		}
+	}
+}
+
+// TestIndexNeverGoesBack: the index grows with each change, whatever the clock says.
+func TestIndexNeverGoesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &Machine{entries: map[string]*entry{}, changed: make(chan struct{})}
+		m.grow()
+		last := m.Index()
+		if last != uint64(time.Now().UnixMilli()) {
+			t.Errorf("the first index is %d", last)
+		}
+		woken := make(chan uint64)
+		go func() {
+			m.Wait(t.Context(), last)
+			woken <- m.Index()
+		}()
+		synctest.Wait()
+		for range 5 {
+			m.grow()
+			if now := m.Index(); now <= last {
+				t.Errorf("the index goes from %d to %d", last, now)
+			} else {
+				last = now
+			}
+		}
+		<-woken
+	})
+}
+
+// TestAnswersThatAreOvertaken change nothing.
+func TestAnswersThatAreOvertaken(t *testing.T) {
+	m := newTest(t)
+	m.entries["a"] = &entry{}
+	m.set("a", &api.Allocation{ID: "a", ModifyIndex: 9}, false)
+	index := m.Index()
+	m.set("a", &api.Allocation{ID: "a", ModifyIndex: 8}, false)
+	if m.entries["a"].alloc.ModifyIndex != 9 || m.Index() != index {
+		t.Errorf("the allocation is %+v, and the index goes from %d to %d", m.entries["a"].alloc, index, m.Index())
+	}
+	m.set("gone", &api.Allocation{ID: "gone"}, false)
+	if len(m.entries) != 1 {
+		t.Error("an allocation that was removed is back")
+	}
+}
+
+// TestTLSFiles: what is wrong with a file of --listen is said.
+func TestTLSFiles(t *testing.T) {
+	none := filepath.Join(t.TempDir(), "none")
+	for _, c := range []struct {
+		TLS
+		want string
+	}{
+		{TLS{Address: "here"}, "no address with a port"},
+		{TLS{Address: "127.0.0.1:0", Key: none, Cert: none, CA: none}, "key " + none + ": no such file"},
+	} {
+		if err := c.Open(); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%+v: %v, want %q", c.TLS, err, c.want)
+		}
+	}
+}
