@@ -2,10 +2,12 @@ package upstream
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
+	"net/http/httptrace"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -21,7 +23,18 @@ const (
 	keyRetry = 250 * time.Millisecond
 	// keysTrusted is how long the latest good set is trusted while none can be had, as for every set from a URL.
 	keysTrusted = 24 * time.Hour
+	// keysDoubted is how long the set is trusted after the agent has come back, until it answers with one. An agent that
+	// has removed the key of this process's own token, and so those of the tasks, answers late and with an error.
+	keysDoubted = 500 * time.Millisecond
 )
+
+// refusedError is an answer of the agent that is no key set.
+type refusedError int
+
+func (e refusedError) Error() string { return fmt.Sprintf("answered with status %d, want 200", int(e)) }
+
+// errNoKeys refuses a set that no cluster has: an agent that has just started serves it before its own keys are loaded.
+var errNoKeys = errors.New("the key set is empty")
 
 // Keys is the agent's set of public keys. Run follows it by blocking queries, so a key that the cluster removes is
 // refused at once. No token causes a fetch.
@@ -39,11 +52,22 @@ func (k *Keys) Keys() *identity.KeySet { return k.current.Load() }
 // Run follows the set until ctx ends. A problem is logged once while it stays the same.
 func (k *Keys) Run(ctx context.Context, logger *slog.Logger) {
 	var good, began time.Time
+	var doubt *time.Timer // nil: the set is not in doubt
 	var index uint64
 	problem := ""
 	for ctx.Err() == nil {
 		began = time.Now()
-		set, next, err := k.fetch(ctx, index)
+		set, next, err := k.fetch(ctx, index, func() {
+			if had := k.current.Load(); index == 0 && doubt == nil {
+				doubt = time.AfterFunc(keysDoubted, func() { k.current.CompareAndSwap(had, nil) })
+			}
+		})
+		_, refused := errors.AsType[refusedError](err)
+		refused = refused || errors.Is(err, errNoKeys)
+		if doubt != nil && !refused { // an agent that is away again says nothing about the keys
+			doubt.Stop()
+			doubt = nil
+		}
 		switch {
 		case ctx.Err() != nil:
 			return
@@ -74,10 +98,12 @@ func (k *Keys) Run(ctx context.Context, logger *slog.Logger) {
 	}
 }
 
-// fetch gets the set once it has changed since the index, or the wait is over.
-func (k *Keys) fetch(ctx context.Context, index uint64) (*identity.KeySet, uint64, error) {
+// fetch gets the set once it has changed since the index, or the wait is over. It calls reached when the agent has taken
+// the connection.
+func (k *Keys) fetch(ctx context.Context, index uint64, reached func()) (*identity.KeySet, uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience(index))
 	defer cancel()
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { reached() }})
 	r, err := k.agent.Address.request(ctx, http.MethodGet, keySetPath+blocking(keySetPath, index), k.agent.Token())
 	if err != nil {
 		return nil, 0, err
@@ -88,13 +114,16 @@ func (k *Keys) fetch(ctx context.Context, index uint64) (*identity.KeySet, uint6
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
-		return nil, 0, fmt.Errorf("answered with status %d, want 200", response.StatusCode)
+		return nil, 0, refusedError(response.StatusCode)
 	}
 	document, err := io.ReadAll(io.LimitReader(response.Body, maxKeySet))
 	if err != nil {
 		return nil, 0, err
 	}
 	set, err := identity.ParseJWKS(document)
+	if err == nil && set.Len() == 0 {
+		err = errNoKeys
+	}
 	next, _ := strconv.ParseUint(response.Header.Get("X-Nomad-Index"), 10, 64) // 0: the agent does not block
 	return set, next, err
 }

@@ -63,7 +63,7 @@ func (s *Server) newProxy() *httputil.ReverseProxy {
 		},
 		ErrorHandler: func(w http.ResponseWriter, out *http.Request, err error) {
 			r := requestOf(out)
-			if r.change {
+			if r.change && r.sent.Load() {
 				s.epoch.Add(1)
 			}
 			s.config.Logger.Debug("a request was not answered", "method", r.Method, "path", r.path, "error", err)

@@ -406,6 +406,39 @@ func TestAgentAway(t *testing.T) {
 	}
 }
 
+// TestKeysInDoubt: when the agent comes back and gives no keys, as when it has removed the key of the gateway's own token,
+// nobody is let in until it gives some.
+func TestKeysInDoubt(t *testing.T) {
+	f := newFixture(t)
+	const path = "/v1/var/nomad/jobs/job"
+	f.agent.set(path, "kept")
+	token := f.token("web", allocID)
+	good := f.agent.jwks
+	for what, doubt := range map[string]func(refuse bool){
+		"a refusal": func(refuse bool) { f.agent.forbids["gateway"] = refuse },
+		"no keys": func(refuse bool) {
+			if f.agent.jwks = good; refuse {
+				f.agent.jwks = []byte(`{"keys":[]}`)
+			}
+		},
+	} {
+		f.until("a read is answered", func() bool { return f.do("web", "GET", path, token, "").status == 200 })
+		f.agent.kill()
+		f.agent.mu.Lock()
+		doubt(true)
+		f.agent.mu.Unlock()
+		f.agent.start()
+		f.until(what+": nobody is let in", func() bool {
+			a := f.do("web", "GET", path, token, "")
+			return a.status == 503 && a.header.Get("Retry-After") == "1"
+		})
+		f.agent.mu.Lock()
+		doubt(false)
+		f.agent.mu.Unlock()
+	}
+	f.until("a read is answered", func() bool { return f.do("web", "GET", path, token, "").status == 200 })
+}
+
 // TestIndexGoesBackward: after the cluster was restored, a reader that waits gets the lower index.
 func TestIndexGoesBackward(t *testing.T) {
 	f := newFixture(t)
