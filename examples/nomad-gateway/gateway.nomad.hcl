@@ -23,6 +23,7 @@ job "gateway" {
       }
       identity {
         file = true # for the cluster's public keys
+        ttl  = "1h"
       }
       resources {
         cpu    = 100

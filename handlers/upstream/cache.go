@@ -29,6 +29,8 @@ const (
 	queryRetry = 500 * time.Millisecond
 	// leastBetween is the least time between two queries of a resource that changes all the time.
 	leastBetween = 20 * time.Millisecond
+	// leastUnchanged is the least time between two queries if the agent answers the first without a change.
+	leastUnchanged = time.Second
 )
 
 // errPassOn means that the cache has no place for an answer.
@@ -55,8 +57,6 @@ type cache struct {
 	epoch *atomic.Uint64 // grows with each change through the gateway
 	ctx   context.Context
 	tasks *sync.WaitGroup // the queries
-
-	queries atomic.Uint64 // that were sent
 
 	mu      sync.Mutex // guards the fields below, before an entry's own
 	entries map[ofCache]*entry
@@ -249,11 +249,14 @@ func (e *entry) run(ctx context.Context) {
 		if !again {
 			break
 		}
-		index = next
 		rest := leastBetween
-		if e.failing() {
+		switch {
+		case e.failing():
 			rest = queryRetry
+		case next == index && next > 0: // it did not wait, or long enough
+			rest = leastUnchanged
 		}
+		index = next
 		if rest -= time.Since(began); rest > 0 {
 			pause(ctx, rest)
 		}
@@ -297,7 +300,6 @@ func (e *entry) once(ctx context.Context, index uint64) (again bool, next uint64
 	e.mu.Unlock()
 	c.mu.Unlock()
 
-	c.queries.Add(1)
 	v, err := c.ask(query, e.of, index)
 
 	c.mu.Lock()

@@ -29,6 +29,9 @@ const (
 	recheckEvery = time.Second
 )
 
+// noKeys are the words for callers whose tokens can't be verified.
+const noKeys = "the agent's public keys are not there"
+
 // Authenticator decides who a request comes from and what that caller may do. A nil Denial allows it.
 type Authenticator interface {
 	Authenticate(r *http.Request, owner auth.Owner, peer auth.Peer) (*auth.Principal, *auth.Denial)
@@ -62,7 +65,6 @@ type Server struct {
 	transport *transport.Server
 	proxy     *httputil.ReverseProxy
 	epoch     atomic.Uint64 // grows with each change
-	queries   atomic.Uint64
 }
 
 // New returns a server.
@@ -123,7 +125,7 @@ func (s *taskSocket) serve(w http.ResponseWriter, r *http.Request, conn *transpo
 		return
 	}
 	if !s.config.Ready() {
-		fail(w, unavailable("the agent's public keys are not there yet"))
+		fail(w, unavailable(noKeys))
 		return
 	}
 	principal, denial := s.config.Authenticator.Authenticate(r, s.owner, conn.Peer)
@@ -208,6 +210,10 @@ func (s *taskSocket) fromCache(r *request, q read) bool {
 		return false
 	}
 	if denial := s.config.Authenticator.Recheck(r.Request, r.principal, s.owner, r.conn.Peer); denial != nil {
+		if !s.config.Ready() { // its key may be good
+			fail(r.w, unavailable(noKeys))
+			return true
+		}
 		apierror.WriteDenial(r.w, denial)
 		return true
 	}
