@@ -58,6 +58,7 @@ func TestMain(m *testing.M) {
 func TestExamples(t *testing.T) {
 	bin := programs(t)
 	files, err := filepath.Glob("*.nomad.hcl")
+	files = append(files, "nomad-gateway/gateway.nomad.hcl")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no examples found: %v", err)
 	}

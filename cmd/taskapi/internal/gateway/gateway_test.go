@@ -1,0 +1,227 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"taskapi/cmd/taskapi/internal/agent"
+	"taskapi/identity"
+)
+
+const allocID = "b29ec205-df7a-42ea-b4f8-b27f54486789"
+
+var environment = map[string]string{
+	"NOMAD_ALLOC_ID": allocID, "NOMAD_REGION": "global", "NOMAD_NAMESPACE": "default", "NOMAD_JOB_ID": "job/periodic-1",
+	"NOMAD_JOB_PARENT_ID": "job", "NOMAD_GROUP_NAME": "group", "NOMAD_TOKEN": "own",
+}
+
+// locked is a log that several goroutines write.
+type locked struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *locked) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *locked) has(text string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Contains(l.b.String(), text)
+}
+
+// agentAt answers on a socket with the ring's keys, and with "answered" otherwise, but never without a token.
+func agentAt(t *testing.T, path string, ring *identity.Keyring) {
+	t.Helper()
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		keys := r.URL.Path == "/.well-known/jwks.json"
+		switch token := r.Header.Get("X-Nomad-Token"); {
+		case token == "", keys != (token == "own"):
+			w.WriteHeader(http.StatusUnauthorized)
+		case keys:
+			_, _ = w.Write(ring.JWKS())
+		default:
+			_, _ = io.WriteString(w, "answered")
+		}
+	})}
+	go func() { _ = server.Serve(l) }()
+	t.Cleanup(func() { server.Close() })
+}
+
+func short(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "gw")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// TestGateway serves two tasks, with a policy and an audit log.
+func TestGateway(t *testing.T) {
+	dir := short(t)
+	ring, err := identity.OpenKeyring(identity.KeyringConfig{Dir: filepath.Join(dir, "keyring")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	agentAt(t, filepath.Join(dir, "api.sock"), ring)
+	settings := agent.DefaultSettings()
+	settings.Policy, settings.AuditLog = "nomad", filepath.Join(dir, "audit.log")
+	logs := new(locked)
+	ctx, cancel := context.WithCancel(t.Context())
+	started, ended := make(chan []string, 1), make(chan error, 1)
+	go func() {
+		ended <- Run(ctx, Config{
+			Upstream: "unix://" + filepath.Join(dir, "api.sock"), Dir: filepath.Join(dir, "sockets"),
+			Tasks: []string{"web", "worker"}, Settings: settings, Getenv: func(k string) string { return environment[k] },
+			Logger: slog.New(slog.NewTextHandler(logs, nil)), Started: func(paths []string) error { started <- paths; return nil },
+		})
+	}()
+	var paths []string
+	select {
+	case paths = <-started:
+	case err := <-ended:
+		t.Fatal(err)
+	}
+	for path, want := range map[string]os.FileMode{
+		filepath.Join(dir, "sockets"): 0o755, filepath.Dir(paths[0]): 0o755, paths[0]: 0o666, paths[1]: 0o666,
+	} {
+		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != want {
+			t.Errorf("%s: %v, %v, want %v", path, info.Mode(), err, want)
+		}
+	}
+	token, err := ring.Sign(identity.Claims{
+		Subject:  identity.Subject("global", "default", "job", "group", "web", "default"),
+		Audience: []string{identity.DefaultAudience}, IssuedAt: time.Now().Unix(), NotBefore: time.Now().Unix(),
+		ExpiresAt: time.Now().Add(time.Hour).Unix(), Namespace: "default", JobID: "job", AllocationID: allocID, Task: "web",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	do := func(method, path string) int {
+		client := &http.Client{Transport: &http.Transport{
+			DisableKeepAlives: true,
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				return new(net.Dialer).DialContext(ctx, "unix", paths[0])
+			},
+		}}
+		r, _ := http.NewRequestWithContext(t.Context(), method, "http://x"+path, nil)
+		r.Header.Set("X-Nomad-Token", token)
+		response, err := client.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response.Body.Close()
+		return response.StatusCode
+	}
+	until(t, "the keys are there", func() bool { return do("GET", "/v1/services") == 200 })
+	for request, want := range map[string]int{
+		"GET /v1/var/nomad/jobs/job":                     200, // what Nomad's implicit policy gives
+		"GET /v1/var/nomad/jobs/job/group/web":           200,
+		"GET /v1/var/nomad%2Fjobs%2Fjob":                 200,
+		"GET /v1/var/nomad/jobs/other":                   403,
+		"GET /v1/var/nomad/jobs/job?namespace=a":         403,
+		"PUT /v1/var/nomad/jobs/job":                     403,
+		"GET /v1/jobs":                                   403,
+		"PUT /v1/acl/bootstrap":                          403, // a route that taskapi lacks
+		"GET /v1/nothing":                                403,
+		"GET /v1/regions":                                200,
+		"PUT /v1/search":                                 200,
+		"DELETE /v1/client/allocation/" + allocID:        403,
+		"GET /v1/client/allocation/" + allocID + "/exec": 403,
+	} {
+		method, path, _ := strings.Cut(request, " ")
+		if got := do(method, path); got != want {
+			t.Errorf("%s: %d, want %d", request, got, want)
+		}
+	}
+	if log, err := os.ReadFile(settings.AuditLog); err != nil ||
+		!bytes.Contains(log, []byte(`"path":"/v1/acl/bootstrap"`)) || bytes.Contains(log, []byte(token)) {
+		t.Errorf("the audit log: %v\n%s", err, log)
+	}
+	// Another task puts a socket of its own in the place of this one.
+	if err := os.Rename(paths[0], paths[0]+".old"); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the log says it", func() bool { return logs.has("another task may take the tokens") && logs.has(paths[0]) })
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(paths[1]); !os.IsNotExist(err) {
+		t.Errorf("a socket is left: %v", err)
+	}
+}
+
+func until(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !done(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not within a minute", what)
+		}
+	}
+}
+
+// TestBadInput: each mistake has an error that names it.
+func TestBadInput(t *testing.T) {
+	dir := short(t)
+	open := filepath.Join(dir, "open")
+	if err := errors.Join(os.Mkdir(open, 0o777), os.Chmod(open, 0o777)); err != nil {
+		t.Fatal(err)
+	}
+	link := filepath.Join(dir, "file")
+	if err := os.WriteFile(link, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for want, change := range map[string]func(c *Config, env map[string]string){
+		"no absolute path":            func(c *Config, _ map[string]string) { c.Upstream = "unix://api.sock" },
+		"no address of an agent":      func(c *Config, _ map[string]string) { c.Upstream = "nomad:4646" },
+		"use https":                   func(c *Config, _ map[string]string) { c.Upstream = "http://nomad.example:4646" },
+		"more than a host and a port": func(c *Config, _ map[string]string) { c.Upstream = "https://nomad.example:4646/v1" },
+		"NOMAD_REGION is not set":     func(_ *Config, env map[string]string) { delete(env, "NOMAD_REGION") },
+		"is no UUID":                  func(_ *Config, env map[string]string) { env["NOMAD_ALLOC_ID"] = "x" },
+		"is no name of a task":        func(c *Config, _ map[string]string) { c.Tasks = []string{"../web"} },
+		"named twice":                 func(c *Config, _ map[string]string) { c.Tasks = []string{"web", "web"} },
+		"NOMAD_CACERT":                func(_ *Config, env map[string]string) { env["NOMAD_CACERT"] = "/nonexistent" },
+		"NOMAD_CLIENT_CERT":           func(_ *Config, env map[string]string) { env["NOMAD_CLIENT_CERT"] = "/nonexistent" },
+		"others may write to it":      func(c *Config, _ map[string]string) { c.Dir = open },
+		"not a directory":             func(c *Config, _ map[string]string) { c.Dir = link },
+		"no such file":                func(c *Config, _ map[string]string) { c.Dir = filepath.Join(dir, "none", "sockets") },
+		"give a file, or one of":      func(c *Config, _ map[string]string) { c.Settings.Policy = "/nonexistent" },
+	} {
+		env := maps.Clone(environment)
+		config := Config{
+			Upstream: "unix:///nonexistent", Dir: filepath.Join(dir, "sockets"), Tasks: []string{"web"},
+			Settings: agent.DefaultSettings(), Getenv: func(k string) string { return env[k] },
+			Logger:  slog.New(slog.DiscardHandler),
+			Started: func([]string) error { return errors.New("it started") },
+		}
+		change(&config, env)
+		if err := Run(t.Context(), config); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q in it", err, want)
+		}
+	}
+}
