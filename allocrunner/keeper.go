@@ -77,11 +77,12 @@ func takeUnready(dir string) *keeper.Unready {
 func isKeeper() bool { return len(os.Args) == 3 && os.Args[1] == keeper.Command }
 
 // supervise returns the supervisor of the allocation's processes.
-func (r *Runner) supervise(ctx context.Context) (*keeper.Supervisor, error) {
+func (r *Runner) supervise(ctx context.Context, handed *keeper.Handed) (*keeper.Supervisor, error) {
 	if isKeeper() { // otherwise it would start keepers without end
 		return nil, errors.New("this program does not call KeeperMain first")
 	}
 	cfg := keeperConfig(r.cfg.Dir)
+	cfg.Handed = handed
 	cfg.Logger, cfg.Tied, cfg.Tenure = r.logger, r.cfg.Tied, r.cfg.Tenure
 	if cfg.Unused = r.cfg.Unused; cfg.Unused {
 		cfg.Unready = takeUnready(r.cfg.Dir)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/allocdir"
 	"taskapi/allocrunner/internal/keeper"
@@ -64,13 +65,16 @@ func (r *Runner) acquire(ctx context.Context) error {
 			return err
 		}
 	}
+	handed := keeper.TakeHanded(r.cfg.Dir)
 	pending := &supervising{done: make(chan struct{})}
 	go func() {
 		defer close(pending.done)
-		pending.supervisor, pending.err = r.supervise(ctx)
+		if pending.supervisor, pending.err = r.supervise(ctx, handed); pending.err != nil {
+			handed.Close()
+		}
 	}()
 	r.resources.pending = pending
-	reservation, err := r.reservePorts()
+	reservation, err := r.reservePorts(handed.Sockets())
 	if err != nil {
 		return fmt.Errorf("ports: %w", err)
 	}
@@ -80,8 +84,9 @@ func (r *Runner) acquire(ctx context.Context) error {
 	return nil
 }
 
-// reservePorts takes the group's ports: the same ones as an earlier runner, if there was one.
-func (r *Runner) reservePorts() (*ports.Reservation, error) {
+// reservePorts takes the group's ports: the same ones as an earlier runner, if there was one, and those of the sockets
+// that an earlier version has handed over.
+func (r *Runner) reservePorts(handed []drivers.HeldSocket) (*ports.Reservation, error) {
 	group := r.group()
 	cfg := ports.Config{
 		Networks: group.Networks,
@@ -93,7 +98,7 @@ func (r *Runner) reservePorts() (*ports.Reservation, error) {
 	if r.cfg.Saved != nil && r.cfg.Saved.Alloc.AllocatedResources != nil {
 		reservation, err = ports.Reacquire(cfg, r.cfg.Saved.Alloc.AllocatedResources)
 	} else {
-		reservation, err = ports.Allocate(cfg)
+		reservation, err = ports.Reacquire(cfg, handedPorts(handed))
 	}
 	if err != nil {
 		return nil, err

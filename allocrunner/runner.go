@@ -181,6 +181,7 @@ func (r *Runner) requestStop(how interfaces.StopRequest) {
 	if r.snapshots.Stop(how) {
 		r.updated()
 	}
+	r.handOver(how.ReplacedBy)
 	r.fsm.handle(stopRequested{how.NoShutdownDelay})
 }
 

@@ -183,13 +183,28 @@ func TestNoClientIsRefused(t *testing.T) {
 	until(t, p, "the new version", func() bool { last := c.last.Load(); return last != nil && *last == "two" })
 	none("an update with a restart")
 
+	// A new allocation in its place: the tasks of the version before are stopped, before the new ones start.
+	must(t, os.WriteFile(file, []byte(strings.NewReplacer(`"one"`, `"three"`, `task "main"`, `task "other"`).Replace(job)),
+		0o600))
+	command("update", "--replace", testAllocID, file)
+	until(t, p, "another allocation", func() bool { last := c.last.Load(); return last != nil && *last == "three" })
+	none("an update that replaces the allocation")
+	must(t, os.WriteFile(file, []byte(job), 0o600))
+	command("update", "--replace", testAllocID, file)
+	until(t, p, "yet another allocation", func() bool { last := c.last.Load(); return last != nil && *last == "one" })
+	none("another such update")
+
 	command("signal", "-s", "SIGKILL", testAllocID, "main")
 	until(t, p, "killed", func() bool { return strings.Contains(p.out.String(), "Signal: 9") })
 	answered("answers after a killed task")
 	c.lost.Store(0) // those that it had accepted
 	none("a killed task")
 
+	before := strings.Count(p.out.String(), "Task started by client")
 	command("signal", "-s", "SIGUSR1", testAllocID, "main")
+	until(t, p, "shut down, and started again", func() bool {
+		return strings.Count(p.out.String(), "Task started by client") > before
+	})
 	answered("answers after a task has shut its socket down")
 	c.lost.Store(0) // those in the queue at that moment
 	c.refused.Store(0)

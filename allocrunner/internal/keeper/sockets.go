@@ -16,13 +16,18 @@ type socketCopies struct {
 
 	mu    sync.Mutex // guards the fields below
 	list  []drivers.HeldSocket
-	files []*os.File // one for each
+	files []*os.File           // one for each
+	next  []drivers.HeldSocket // those that are to be handed over, with their tasks then; nil for none
 }
 
 // replace closes the copies, and keeps others.
 func (c *socketCopies) replace(list []drivers.HeldSocket, files []*os.File) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.next != nil {
+		drivers.CloseFiles(files)
+		return
+	}
 	drivers.CloseFiles(c.files)
 	c.list, c.files = list, files
 }
@@ -31,6 +36,9 @@ func (c *socketCopies) replace(list []drivers.HeldSocket, files []*os.File) {
 func (c *socketCopies) drop(task string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.next != nil {
+		return
+	}
 	var list []drivers.HeldSocket
 	var files []*os.File
 	for i, l := range c.list {
@@ -68,4 +76,75 @@ func (s *Supervisor) copySockets(ctx context.Context) {
 		return
 	}
 	s.sockets.replace(list, files)
+}
+
+// HandOver has sockets go on listening when their tasks and this Supervisor end, for another allocation in the same
+// directory. The sockets have the names of their ports, and the tasks that are to have them.
+func (s *Supervisor) HandOver(sockets []drivers.HeldSocket) {
+	s.sockets.mu.Lock()
+	defer s.sockets.mu.Unlock()
+	s.sockets.next = sockets
+}
+
+// finish closes the copies, and hands over those that are wanted.
+func (c *socketCopies) finish(dir string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var over Handed
+	for i, had := range c.list {
+		wanted := slices.IndexFunc(c.next, func(l drivers.HeldSocket) bool {
+			return l.Network == had.Network && l.Port == had.Port
+		})
+		if wanted < 0 {
+			c.files[i].Close()
+			continue
+		}
+		had.Name, had.Tasks = c.next[wanted].Name, c.next[wanted].Tasks
+		over.list, over.files = append(over.list, had), append(over.files, c.files[i])
+	}
+	c.list, c.files, c.next = nil, nil, nil
+	if len(over.list) == 0 {
+		return
+	}
+	handed.Lock()
+	defer handed.Unlock()
+	handed.byDir[dir].Close()
+	handed.byDir[dir] = &over
+}
+
+// Handed are listening sockets that an allocation has left to the next one in its directory.
+type Handed struct {
+	list  []drivers.HeldSocket
+	files []*os.File
+}
+
+// handed are those that nobody has taken yet.
+var handed = struct {
+	sync.Mutex
+	byDir map[string]*Handed
+}{byDir: map[string]*Handed{}}
+
+// TakeHanded returns the sockets that were left in a directory, nil for none. The caller closes them, or gives them to
+// Supervise.
+func TakeHanded(dir string) *Handed {
+	handed.Lock()
+	defer handed.Unlock()
+	h := handed.byDir[dir]
+	delete(handed.byDir, dir)
+	return h
+}
+
+// Sockets returns what the sockets are; none for nil.
+func (h *Handed) Sockets() []drivers.HeldSocket {
+	if h == nil {
+		return nil
+	}
+	return h.list
+}
+
+// Close closes the sockets. Nil has none.
+func (h *Handed) Close() {
+	if h != nil {
+		drivers.CloseFiles(h.files)
+	}
 }

@@ -69,6 +69,9 @@ type Config struct {
 	// Unready is the process of the first keeper, which Open and Supervise take; nil to start one.
 	Unready *Unready
 
+	// Handed are sockets that the first keeper is to have; nil for none. Supervise takes them.
+	Handed *Handed
+
 	// Tied makes the keeper end, with all tasks, as soon as its client is gone.
 	Tied bool
 

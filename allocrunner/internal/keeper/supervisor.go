@@ -78,6 +78,8 @@ func Supervise(ctx context.Context, cfg Config, fresh bool) (*Supervisor, error)
 			s.beginTenure()
 			if len(known) > 0 {
 				s.copySockets(ctx)
+			} else if err := s.sockets.give(ctx, client); err != nil {
+				s.cfg.Logger.Warn("the keeper has not got the listening sockets of the version before", "error", err)
 			}
 			return s, nil
 		case attached: // its tasks go on as they are, for another try
@@ -108,6 +110,9 @@ func superviseNobody(cfg Config, fresh bool) *Supervisor {
 func makeSupervisor(cfg Config) *Supervisor {
 	cfg.Logger = cfg.log()
 	s := &Supervisor{cfg: cfg, attach: Attach, found: map[string]drivers.ProcessStatus{}, orphans: map[string]int{}}
+	if cfg.Handed != nil {
+		s.sockets.replace(cfg.Handed.list, cfg.Handed.files)
+	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.wg.Go(func() { ReapOrphans(s.ctx) })
 	return s
@@ -478,7 +483,7 @@ func (s *Supervisor) end(how func(*Client) error) error {
 	s.cancel()
 	err := how(conn.client)
 	s.wg.Wait()
-	s.sockets.replace(nil, nil)
+	s.sockets.finish(s.cfg.Dir)
 	if now, _ := s.current(); now != conn {
 		err = errors.Join(err, how(now.client))
 	}
